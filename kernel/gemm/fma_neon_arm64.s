@@ -5212,7 +5212,6 @@ loop:
 	PRFM (R6), PLDL2KEEP
 	ADD R3, R11, R6
 	PRFM (R6), PLDL2KEEP
-	VLD1.P 16(R4), [V28.S4]
 	FMOVQ.P 16(R12), F16
 	FMOVQ.P 16(R13), F17
 	FMOVQ.P 16(R14), F18
@@ -5221,14 +5220,16 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1300 // fmla v0.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1320 // fmla v0.4s, v25.4s, v28.s[1]
-	WORD $0x4f9c1b40 // fmla v0.4s, v26.4s, v28.s[2]
-	WORD $0x4fbc1b60 // fmla v0.4s, v27.4s, v28.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1200 // fmla v0.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1220 // fmla v0.4s, v17.4s, v28.s[1]
+	WORD $0x4f9c1a40 // fmla v0.4s, v18.4s, v28.s[2]
+	WORD $0x4fbc1a60 // fmla v0.4s, v19.4s, v28.s[3]
 	FMOVQ.P 16(R16), F16
 	FMOVQ.P 16(R17), F17
 	FMOVQ.P 16(R19), F18
@@ -5237,14 +5238,16 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1301 // fmla v1.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1321 // fmla v1.4s, v25.4s, v28.s[1]
-	WORD $0x4f9c1b41 // fmla v1.4s, v26.4s, v28.s[2]
-	WORD $0x4fbc1b61 // fmla v1.4s, v27.4s, v28.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1201 // fmla v1.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1221 // fmla v1.4s, v17.4s, v28.s[1]
+	WORD $0x4f9c1a41 // fmla v1.4s, v18.4s, v28.s[2]
+	WORD $0x4fbc1a61 // fmla v1.4s, v19.4s, v28.s[3]
 	FMOVQ.P 16(R21), F16
 	FMOVQ.P 16(R22), F17
 	FMOVQ.P 16(R23), F18
@@ -5253,14 +5256,16 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1302 // fmla v2.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1322 // fmla v2.4s, v25.4s, v28.s[1]
-	WORD $0x4f9c1b42 // fmla v2.4s, v26.4s, v28.s[2]
-	WORD $0x4fbc1b62 // fmla v2.4s, v27.4s, v28.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1202 // fmla v2.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1222 // fmla v2.4s, v17.4s, v28.s[1]
+	WORD $0x4f9c1a42 // fmla v2.4s, v18.4s, v28.s[2]
+	WORD $0x4fbc1a62 // fmla v2.4s, v19.4s, v28.s[3]
 	FMOVQ.P 16(R8), F16
 	FMOVQ.P 16(R9), F17
 	FMOVQ.P 16(R10), F18
@@ -5269,15 +5274,17 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1303 // fmla v3.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1323 // fmla v3.4s, v25.4s, v28.s[1]
-	WORD $0x4f9c1b43 // fmla v3.4s, v26.4s, v28.s[2]
-	WORD $0x4fbc1b63 // fmla v3.4s, v27.4s, v28.s[3]
-	VLD1.P 16(R4), [V28.S4]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1203 // fmla v3.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1223 // fmla v3.4s, v17.4s, v28.s[1]
+	WORD $0x4f9c1a43 // fmla v3.4s, v18.4s, v28.s[2]
+	WORD $0x4fbc1a63 // fmla v3.4s, v19.4s, v28.s[3]
+	ADD $16, R4
 	FMOVQ.P 16(R12), F16
 	FMOVQ.P 16(R13), F17
 	FMOVQ.P 16(R14), F18
@@ -5286,14 +5293,16 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1300 // fmla v0.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1320 // fmla v0.4s, v25.4s, v28.s[1]
-	WORD $0x4f9c1b40 // fmla v0.4s, v26.4s, v28.s[2]
-	WORD $0x4fbc1b60 // fmla v0.4s, v27.4s, v28.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1200 // fmla v0.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1220 // fmla v0.4s, v17.4s, v28.s[1]
+	WORD $0x4f9c1a40 // fmla v0.4s, v18.4s, v28.s[2]
+	WORD $0x4fbc1a60 // fmla v0.4s, v19.4s, v28.s[3]
 	FMOVQ.P 16(R16), F16
 	FMOVQ.P 16(R17), F17
 	FMOVQ.P 16(R19), F18
@@ -5302,14 +5311,16 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1301 // fmla v1.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1321 // fmla v1.4s, v25.4s, v28.s[1]
-	WORD $0x4f9c1b41 // fmla v1.4s, v26.4s, v28.s[2]
-	WORD $0x4fbc1b61 // fmla v1.4s, v27.4s, v28.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1201 // fmla v1.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1221 // fmla v1.4s, v17.4s, v28.s[1]
+	WORD $0x4f9c1a41 // fmla v1.4s, v18.4s, v28.s[2]
+	WORD $0x4fbc1a61 // fmla v1.4s, v19.4s, v28.s[3]
 	FMOVQ.P 16(R21), F16
 	FMOVQ.P 16(R22), F17
 	FMOVQ.P 16(R23), F18
@@ -5318,14 +5329,16 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1302 // fmla v2.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1322 // fmla v2.4s, v25.4s, v28.s[1]
-	WORD $0x4f9c1b42 // fmla v2.4s, v26.4s, v28.s[2]
-	WORD $0x4fbc1b62 // fmla v2.4s, v27.4s, v28.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1202 // fmla v2.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1222 // fmla v2.4s, v17.4s, v28.s[1]
+	WORD $0x4f9c1a42 // fmla v2.4s, v18.4s, v28.s[2]
+	WORD $0x4fbc1a62 // fmla v2.4s, v19.4s, v28.s[3]
 	FMOVQ.P 16(R8), F16
 	FMOVQ.P 16(R9), F17
 	FMOVQ.P 16(R10), F18
@@ -5334,15 +5347,17 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1303 // fmla v3.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1323 // fmla v3.4s, v25.4s, v28.s[1]
-	WORD $0x4f9c1b43 // fmla v3.4s, v26.4s, v28.s[2]
-	WORD $0x4fbc1b63 // fmla v3.4s, v27.4s, v28.s[3]
-	VLD1.P 16(R4), [V28.S4]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1203 // fmla v3.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1223 // fmla v3.4s, v17.4s, v28.s[1]
+	WORD $0x4f9c1a43 // fmla v3.4s, v18.4s, v28.s[2]
+	WORD $0x4fbc1a63 // fmla v3.4s, v19.4s, v28.s[3]
+	ADD $16, R4
 	FMOVQ.P 16(R12), F16
 	FMOVQ.P 16(R13), F17
 	FMOVQ.P 16(R14), F18
@@ -5351,14 +5366,16 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1300 // fmla v0.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1320 // fmla v0.4s, v25.4s, v28.s[1]
-	WORD $0x4f9c1b40 // fmla v0.4s, v26.4s, v28.s[2]
-	WORD $0x4fbc1b60 // fmla v0.4s, v27.4s, v28.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1200 // fmla v0.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1220 // fmla v0.4s, v17.4s, v28.s[1]
+	WORD $0x4f9c1a40 // fmla v0.4s, v18.4s, v28.s[2]
+	WORD $0x4fbc1a60 // fmla v0.4s, v19.4s, v28.s[3]
 	FMOVQ.P 16(R16), F16
 	FMOVQ.P 16(R17), F17
 	FMOVQ.P 16(R19), F18
@@ -5367,14 +5384,16 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1301 // fmla v1.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1321 // fmla v1.4s, v25.4s, v28.s[1]
-	WORD $0x4f9c1b41 // fmla v1.4s, v26.4s, v28.s[2]
-	WORD $0x4fbc1b61 // fmla v1.4s, v27.4s, v28.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1201 // fmla v1.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1221 // fmla v1.4s, v17.4s, v28.s[1]
+	WORD $0x4f9c1a41 // fmla v1.4s, v18.4s, v28.s[2]
+	WORD $0x4fbc1a61 // fmla v1.4s, v19.4s, v28.s[3]
 	FMOVQ.P 16(R21), F16
 	FMOVQ.P 16(R22), F17
 	FMOVQ.P 16(R23), F18
@@ -5383,14 +5402,16 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1302 // fmla v2.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1322 // fmla v2.4s, v25.4s, v28.s[1]
-	WORD $0x4f9c1b42 // fmla v2.4s, v26.4s, v28.s[2]
-	WORD $0x4fbc1b62 // fmla v2.4s, v27.4s, v28.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1202 // fmla v2.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1222 // fmla v2.4s, v17.4s, v28.s[1]
+	WORD $0x4f9c1a42 // fmla v2.4s, v18.4s, v28.s[2]
+	WORD $0x4fbc1a62 // fmla v2.4s, v19.4s, v28.s[3]
 	FMOVQ.P 16(R8), F16
 	FMOVQ.P 16(R9), F17
 	FMOVQ.P 16(R10), F18
@@ -5399,15 +5420,17 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1303 // fmla v3.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1323 // fmla v3.4s, v25.4s, v28.s[1]
-	WORD $0x4f9c1b43 // fmla v3.4s, v26.4s, v28.s[2]
-	WORD $0x4fbc1b63 // fmla v3.4s, v27.4s, v28.s[3]
-	VLD1.P 16(R4), [V28.S4]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1203 // fmla v3.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1223 // fmla v3.4s, v17.4s, v28.s[1]
+	WORD $0x4f9c1a43 // fmla v3.4s, v18.4s, v28.s[2]
+	WORD $0x4fbc1a63 // fmla v3.4s, v19.4s, v28.s[3]
+	ADD $16, R4
 	FMOVQ.P 16(R12), F16
 	FMOVQ.P 16(R13), F17
 	FMOVQ.P 16(R14), F18
@@ -5416,14 +5439,16 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1300 // fmla v0.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1320 // fmla v0.4s, v25.4s, v28.s[1]
-	WORD $0x4f9c1b40 // fmla v0.4s, v26.4s, v28.s[2]
-	WORD $0x4fbc1b60 // fmla v0.4s, v27.4s, v28.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1200 // fmla v0.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1220 // fmla v0.4s, v17.4s, v28.s[1]
+	WORD $0x4f9c1a40 // fmla v0.4s, v18.4s, v28.s[2]
+	WORD $0x4fbc1a60 // fmla v0.4s, v19.4s, v28.s[3]
 	FMOVQ.P 16(R16), F16
 	FMOVQ.P 16(R17), F17
 	FMOVQ.P 16(R19), F18
@@ -5432,14 +5457,16 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1301 // fmla v1.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1321 // fmla v1.4s, v25.4s, v28.s[1]
-	WORD $0x4f9c1b41 // fmla v1.4s, v26.4s, v28.s[2]
-	WORD $0x4fbc1b61 // fmla v1.4s, v27.4s, v28.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1201 // fmla v1.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1221 // fmla v1.4s, v17.4s, v28.s[1]
+	WORD $0x4f9c1a41 // fmla v1.4s, v18.4s, v28.s[2]
+	WORD $0x4fbc1a61 // fmla v1.4s, v19.4s, v28.s[3]
 	FMOVQ.P 16(R21), F16
 	FMOVQ.P 16(R22), F17
 	FMOVQ.P 16(R23), F18
@@ -5448,14 +5475,16 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1302 // fmla v2.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1322 // fmla v2.4s, v25.4s, v28.s[1]
-	WORD $0x4f9c1b42 // fmla v2.4s, v26.4s, v28.s[2]
-	WORD $0x4fbc1b62 // fmla v2.4s, v27.4s, v28.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1202 // fmla v2.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1222 // fmla v2.4s, v17.4s, v28.s[1]
+	WORD $0x4f9c1a42 // fmla v2.4s, v18.4s, v28.s[2]
+	WORD $0x4fbc1a62 // fmla v2.4s, v19.4s, v28.s[3]
 	FMOVQ.P 16(R8), F16
 	FMOVQ.P 16(R9), F17
 	FMOVQ.P 16(R10), F18
@@ -5464,14 +5493,17 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1303 // fmla v3.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1323 // fmla v3.4s, v25.4s, v28.s[1]
-	WORD $0x4f9c1b43 // fmla v3.4s, v26.4s, v28.s[2]
-	WORD $0x4fbc1b63 // fmla v3.4s, v27.4s, v28.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1203 // fmla v3.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1223 // fmla v3.4s, v17.4s, v28.s[1]
+	WORD $0x4f9c1a43 // fmla v3.4s, v18.4s, v28.s[2]
+	WORD $0x4fbc1a63 // fmla v3.4s, v19.4s, v28.s[3]
+	ADD $16, R4
 	SUBS $1, R1, R1
 	BNE loop
 	VST1.P [V0.S4, V1.S4, V2.S4, V3.S4], 64(R5)
@@ -5505,11 +5537,11 @@ strip:
 	MOVD 24(R0), R6
 	PCALIGN $32
 loop:
+	ADD R3, R2, R9
+	MOVD R2, R8
 	MOVD R5, R7
 	VLD1.P 64(R7), [V0.S4, V1.S4, V2.S4, V3.S4]
 	MOVD R4, R7
-	MOVD R2, R8
-	ADD R3, R2, R9
 	VLD1.P 16(R7), [V28.S4]
 	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
 	PRFM (R9), PLDL2KEEP
@@ -5648,6 +5680,963 @@ loop:
 	BNE strip
 	RET
 
+// func halfColumnsNEONx1(t *strip)
+TEXT ·halfColumnsNEONx1(SB), NOSPLIT, $0-8
+	MOVD t+0(FP), R0
+strip:
+	MOVD 56(R0), R1
+	MOVD 16(R0), R2
+	MOVD 72(R0), R3
+	MOVD 0(R0), R4
+	MOVD 40(R0), R5
+	MOVD R2, R12
+	MOVD 24(R0), R6
+	ADD R6, R12, R13
+	ADD R6, R13, R14
+	ADD R6, R14, R15
+	ADD R6, R15, R16
+	ADD R6, R16, R17
+	ADD R6, R17, R19
+	ADD R6, R19, R20
+	ADD R6, R20, R21
+	ADD R6, R21, R22
+	ADD R6, R22, R23
+	ADD R6, R23, R24
+	ADD R6, R24, R8
+	ADD R6, R8, R9
+	ADD R6, R9, R10
+	ADD R6, R10, R11
+	MOVD $0xffff0000, R6
+	VDUP R6, V24.S4
+	VLD1.P 64(R5), [V0.S4, V1.S4, V2.S4, V3.S4]
+	SUB $64, R5
+	PCALIGN $32
+loop:
+	ADD R3, R12, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R13, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R14, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R15, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R16, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R17, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R19, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R20, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R21, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R22, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R23, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R24, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R8, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R9, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R10, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R11, R6
+	PRFM (R6), PLDL2KEEP
+	FMOVQ.P 16(R12), F16
+	FMOVQ.P 16(R13), F17
+	FMOVQ.P 16(R14), F18
+	FMOVQ.P 16(R15), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4fbc1200 // fmla v0.4s, v16.4s, v28.s[1]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9c1a80 // fmla v0.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4fbc1a20 // fmla v0.4s, v17.4s, v28.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4fbc1240 // fmla v0.4s, v18.4s, v28.s[1]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9c1a80 // fmla v0.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4fbc1a60 // fmla v0.4s, v19.4s, v28.s[3]
+	FMOVQ.P 16(R16), F16
+	FMOVQ.P 16(R17), F17
+	FMOVQ.P 16(R19), F18
+	FMOVQ.P 16(R20), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1281 // fmla v1.4s, v20.4s, v28.s[0]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4fbc1201 // fmla v1.4s, v16.4s, v28.s[1]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9c1a81 // fmla v1.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4fbc1a21 // fmla v1.4s, v17.4s, v28.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1281 // fmla v1.4s, v20.4s, v28.s[0]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4fbc1241 // fmla v1.4s, v18.4s, v28.s[1]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9c1a81 // fmla v1.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4fbc1a61 // fmla v1.4s, v19.4s, v28.s[3]
+	FMOVQ.P 16(R21), F16
+	FMOVQ.P 16(R22), F17
+	FMOVQ.P 16(R23), F18
+	FMOVQ.P 16(R24), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1282 // fmla v2.4s, v20.4s, v28.s[0]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4fbc1202 // fmla v2.4s, v16.4s, v28.s[1]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9c1a82 // fmla v2.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4fbc1a22 // fmla v2.4s, v17.4s, v28.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1282 // fmla v2.4s, v20.4s, v28.s[0]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4fbc1242 // fmla v2.4s, v18.4s, v28.s[1]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9c1a82 // fmla v2.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4fbc1a62 // fmla v2.4s, v19.4s, v28.s[3]
+	FMOVQ.P 16(R8), F16
+	FMOVQ.P 16(R9), F17
+	FMOVQ.P 16(R10), F18
+	FMOVQ.P 16(R11), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1283 // fmla v3.4s, v20.4s, v28.s[0]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4fbc1203 // fmla v3.4s, v16.4s, v28.s[1]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9c1a83 // fmla v3.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4fbc1a23 // fmla v3.4s, v17.4s, v28.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1283 // fmla v3.4s, v20.4s, v28.s[0]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4fbc1243 // fmla v3.4s, v18.4s, v28.s[1]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9c1a83 // fmla v3.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4fbc1a63 // fmla v3.4s, v19.4s, v28.s[3]
+	ADD $32, R4
+	FMOVQ.P 16(R12), F16
+	FMOVQ.P 16(R13), F17
+	FMOVQ.P 16(R14), F18
+	FMOVQ.P 16(R15), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4fbc1200 // fmla v0.4s, v16.4s, v28.s[1]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9c1a80 // fmla v0.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4fbc1a20 // fmla v0.4s, v17.4s, v28.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4fbc1240 // fmla v0.4s, v18.4s, v28.s[1]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9c1a80 // fmla v0.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4fbc1a60 // fmla v0.4s, v19.4s, v28.s[3]
+	FMOVQ.P 16(R16), F16
+	FMOVQ.P 16(R17), F17
+	FMOVQ.P 16(R19), F18
+	FMOVQ.P 16(R20), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1281 // fmla v1.4s, v20.4s, v28.s[0]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4fbc1201 // fmla v1.4s, v16.4s, v28.s[1]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9c1a81 // fmla v1.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4fbc1a21 // fmla v1.4s, v17.4s, v28.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1281 // fmla v1.4s, v20.4s, v28.s[0]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4fbc1241 // fmla v1.4s, v18.4s, v28.s[1]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9c1a81 // fmla v1.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4fbc1a61 // fmla v1.4s, v19.4s, v28.s[3]
+	FMOVQ.P 16(R21), F16
+	FMOVQ.P 16(R22), F17
+	FMOVQ.P 16(R23), F18
+	FMOVQ.P 16(R24), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1282 // fmla v2.4s, v20.4s, v28.s[0]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4fbc1202 // fmla v2.4s, v16.4s, v28.s[1]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9c1a82 // fmla v2.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4fbc1a22 // fmla v2.4s, v17.4s, v28.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1282 // fmla v2.4s, v20.4s, v28.s[0]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4fbc1242 // fmla v2.4s, v18.4s, v28.s[1]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9c1a82 // fmla v2.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4fbc1a62 // fmla v2.4s, v19.4s, v28.s[3]
+	FMOVQ.P 16(R8), F16
+	FMOVQ.P 16(R9), F17
+	FMOVQ.P 16(R10), F18
+	FMOVQ.P 16(R11), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1283 // fmla v3.4s, v20.4s, v28.s[0]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4fbc1203 // fmla v3.4s, v16.4s, v28.s[1]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9c1a83 // fmla v3.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4fbc1a23 // fmla v3.4s, v17.4s, v28.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1283 // fmla v3.4s, v20.4s, v28.s[0]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4fbc1243 // fmla v3.4s, v18.4s, v28.s[1]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9c1a83 // fmla v3.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4fbc1a63 // fmla v3.4s, v19.4s, v28.s[3]
+	ADD $32, R4
+	FMOVQ.P 16(R12), F16
+	FMOVQ.P 16(R13), F17
+	FMOVQ.P 16(R14), F18
+	FMOVQ.P 16(R15), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4fbc1200 // fmla v0.4s, v16.4s, v28.s[1]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9c1a80 // fmla v0.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4fbc1a20 // fmla v0.4s, v17.4s, v28.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4fbc1240 // fmla v0.4s, v18.4s, v28.s[1]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9c1a80 // fmla v0.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4fbc1a60 // fmla v0.4s, v19.4s, v28.s[3]
+	FMOVQ.P 16(R16), F16
+	FMOVQ.P 16(R17), F17
+	FMOVQ.P 16(R19), F18
+	FMOVQ.P 16(R20), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1281 // fmla v1.4s, v20.4s, v28.s[0]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4fbc1201 // fmla v1.4s, v16.4s, v28.s[1]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9c1a81 // fmla v1.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4fbc1a21 // fmla v1.4s, v17.4s, v28.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1281 // fmla v1.4s, v20.4s, v28.s[0]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4fbc1241 // fmla v1.4s, v18.4s, v28.s[1]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9c1a81 // fmla v1.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4fbc1a61 // fmla v1.4s, v19.4s, v28.s[3]
+	FMOVQ.P 16(R21), F16
+	FMOVQ.P 16(R22), F17
+	FMOVQ.P 16(R23), F18
+	FMOVQ.P 16(R24), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1282 // fmla v2.4s, v20.4s, v28.s[0]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4fbc1202 // fmla v2.4s, v16.4s, v28.s[1]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9c1a82 // fmla v2.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4fbc1a22 // fmla v2.4s, v17.4s, v28.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1282 // fmla v2.4s, v20.4s, v28.s[0]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4fbc1242 // fmla v2.4s, v18.4s, v28.s[1]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9c1a82 // fmla v2.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4fbc1a62 // fmla v2.4s, v19.4s, v28.s[3]
+	FMOVQ.P 16(R8), F16
+	FMOVQ.P 16(R9), F17
+	FMOVQ.P 16(R10), F18
+	FMOVQ.P 16(R11), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1283 // fmla v3.4s, v20.4s, v28.s[0]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4fbc1203 // fmla v3.4s, v16.4s, v28.s[1]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9c1a83 // fmla v3.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4fbc1a23 // fmla v3.4s, v17.4s, v28.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1283 // fmla v3.4s, v20.4s, v28.s[0]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4fbc1243 // fmla v3.4s, v18.4s, v28.s[1]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9c1a83 // fmla v3.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4fbc1a63 // fmla v3.4s, v19.4s, v28.s[3]
+	ADD $32, R4
+	FMOVQ.P 16(R12), F16
+	FMOVQ.P 16(R13), F17
+	FMOVQ.P 16(R14), F18
+	FMOVQ.P 16(R15), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4fbc1200 // fmla v0.4s, v16.4s, v28.s[1]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9c1a80 // fmla v0.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4fbc1a20 // fmla v0.4s, v17.4s, v28.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4fbc1240 // fmla v0.4s, v18.4s, v28.s[1]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9c1a80 // fmla v0.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4fbc1a60 // fmla v0.4s, v19.4s, v28.s[3]
+	FMOVQ.P 16(R16), F16
+	FMOVQ.P 16(R17), F17
+	FMOVQ.P 16(R19), F18
+	FMOVQ.P 16(R20), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1281 // fmla v1.4s, v20.4s, v28.s[0]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4fbc1201 // fmla v1.4s, v16.4s, v28.s[1]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9c1a81 // fmla v1.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4fbc1a21 // fmla v1.4s, v17.4s, v28.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1281 // fmla v1.4s, v20.4s, v28.s[0]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4fbc1241 // fmla v1.4s, v18.4s, v28.s[1]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9c1a81 // fmla v1.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4fbc1a61 // fmla v1.4s, v19.4s, v28.s[3]
+	FMOVQ.P 16(R21), F16
+	FMOVQ.P 16(R22), F17
+	FMOVQ.P 16(R23), F18
+	FMOVQ.P 16(R24), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1282 // fmla v2.4s, v20.4s, v28.s[0]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4fbc1202 // fmla v2.4s, v16.4s, v28.s[1]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9c1a82 // fmla v2.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4fbc1a22 // fmla v2.4s, v17.4s, v28.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1282 // fmla v2.4s, v20.4s, v28.s[0]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4fbc1242 // fmla v2.4s, v18.4s, v28.s[1]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9c1a82 // fmla v2.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4fbc1a62 // fmla v2.4s, v19.4s, v28.s[3]
+	FMOVQ.P 16(R8), F16
+	FMOVQ.P 16(R9), F17
+	FMOVQ.P 16(R10), F18
+	FMOVQ.P 16(R11), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1283 // fmla v3.4s, v20.4s, v28.s[0]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4fbc1203 // fmla v3.4s, v16.4s, v28.s[1]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9c1a83 // fmla v3.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4fbc1a23 // fmla v3.4s, v17.4s, v28.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 16(R6), [V28.S4]
+	WORD $0x4f9c1283 // fmla v3.4s, v20.4s, v28.s[0]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4fbc1243 // fmla v3.4s, v18.4s, v28.s[1]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9c1a83 // fmla v3.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4fbc1a63 // fmla v3.4s, v19.4s, v28.s[3]
+	ADD $32, R4
+	SUBS $1, R1, R1
+	BNE loop
+	VST1.P [V0.S4, V1.S4, V2.S4, V3.S4], 64(R5)
+	MOVD 8(R0), R25
+	MOVD 0(R0), R26
+	ADD R25, R26
+	MOVD R26, 0(R0)
+	MOVD 32(R0), R25
+	MOVD 16(R0), R26
+	ADD R25, R26
+	MOVD R26, 16(R0)
+	MOVD 48(R0), R25
+	MOVD 40(R0), R26
+	ADD R25, R26
+	MOVD R26, 40(R0)
+	MOVD 64(R0), R26
+	SUBS $1, R26, R26
+	MOVD R26, 64(R0)
+	BNE strip
+	RET
+
+// func halfRowsNEONx1(t *strip)
+TEXT ·halfRowsNEONx1(SB), NOSPLIT, $0-8
+	MOVD t+0(FP), R0
+strip:
+	MOVD 56(R0), R1
+	MOVD 16(R0), R2
+	MOVD 72(R0), R3
+	MOVD 0(R0), R4
+	MOVD 40(R0), R5
+	MOVD 24(R0), R6
+	PCALIGN $32
+loop:
+	ADD R3, R2, R9
+	MOVD R2, R8
+	MOVD R5, R7
+	VLD1.P 64(R7), [V0.S4, V1.S4, V2.S4, V3.S4]
+	MOVD R4, R7
+	VLD1.P 16(R7), [V28.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4f9c12a1 // fmla v1.4s, v21.4s, v28.s[0]
+	WORD $0x4f9c12c2 // fmla v2.4s, v22.4s, v28.s[0]
+	WORD $0x4f9c12e3 // fmla v3.4s, v23.4s, v28.s[0]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4fbc1300 // fmla v0.4s, v24.4s, v28.s[1]
+	WORD $0x4fbc1321 // fmla v1.4s, v25.4s, v28.s[1]
+	WORD $0x4fbc1342 // fmla v2.4s, v26.4s, v28.s[1]
+	WORD $0x4fbc1363 // fmla v3.4s, v27.4s, v28.s[1]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9c1a80 // fmla v0.4s, v20.4s, v28.s[2]
+	WORD $0x4f9c1aa1 // fmla v1.4s, v21.4s, v28.s[2]
+	WORD $0x4f9c1ac2 // fmla v2.4s, v22.4s, v28.s[2]
+	WORD $0x4f9c1ae3 // fmla v3.4s, v23.4s, v28.s[2]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4fbc1b00 // fmla v0.4s, v24.4s, v28.s[3]
+	WORD $0x4fbc1b21 // fmla v1.4s, v25.4s, v28.s[3]
+	WORD $0x4fbc1b42 // fmla v2.4s, v26.4s, v28.s[3]
+	WORD $0x4fbc1b63 // fmla v3.4s, v27.4s, v28.s[3]
+	VLD1.P 16(R7), [V28.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4f9c12a1 // fmla v1.4s, v21.4s, v28.s[0]
+	WORD $0x4f9c12c2 // fmla v2.4s, v22.4s, v28.s[0]
+	WORD $0x4f9c12e3 // fmla v3.4s, v23.4s, v28.s[0]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4fbc1300 // fmla v0.4s, v24.4s, v28.s[1]
+	WORD $0x4fbc1321 // fmla v1.4s, v25.4s, v28.s[1]
+	WORD $0x4fbc1342 // fmla v2.4s, v26.4s, v28.s[1]
+	WORD $0x4fbc1363 // fmla v3.4s, v27.4s, v28.s[1]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9c1a80 // fmla v0.4s, v20.4s, v28.s[2]
+	WORD $0x4f9c1aa1 // fmla v1.4s, v21.4s, v28.s[2]
+	WORD $0x4f9c1ac2 // fmla v2.4s, v22.4s, v28.s[2]
+	WORD $0x4f9c1ae3 // fmla v3.4s, v23.4s, v28.s[2]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4fbc1b00 // fmla v0.4s, v24.4s, v28.s[3]
+	WORD $0x4fbc1b21 // fmla v1.4s, v25.4s, v28.s[3]
+	WORD $0x4fbc1b42 // fmla v2.4s, v26.4s, v28.s[3]
+	WORD $0x4fbc1b63 // fmla v3.4s, v27.4s, v28.s[3]
+	VLD1.P 16(R7), [V28.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4f9c12a1 // fmla v1.4s, v21.4s, v28.s[0]
+	WORD $0x4f9c12c2 // fmla v2.4s, v22.4s, v28.s[0]
+	WORD $0x4f9c12e3 // fmla v3.4s, v23.4s, v28.s[0]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4fbc1300 // fmla v0.4s, v24.4s, v28.s[1]
+	WORD $0x4fbc1321 // fmla v1.4s, v25.4s, v28.s[1]
+	WORD $0x4fbc1342 // fmla v2.4s, v26.4s, v28.s[1]
+	WORD $0x4fbc1363 // fmla v3.4s, v27.4s, v28.s[1]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9c1a80 // fmla v0.4s, v20.4s, v28.s[2]
+	WORD $0x4f9c1aa1 // fmla v1.4s, v21.4s, v28.s[2]
+	WORD $0x4f9c1ac2 // fmla v2.4s, v22.4s, v28.s[2]
+	WORD $0x4f9c1ae3 // fmla v3.4s, v23.4s, v28.s[2]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4fbc1b00 // fmla v0.4s, v24.4s, v28.s[3]
+	WORD $0x4fbc1b21 // fmla v1.4s, v25.4s, v28.s[3]
+	WORD $0x4fbc1b42 // fmla v2.4s, v26.4s, v28.s[3]
+	WORD $0x4fbc1b63 // fmla v3.4s, v27.4s, v28.s[3]
+	VLD1.P 16(R7), [V28.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4f9c12a1 // fmla v1.4s, v21.4s, v28.s[0]
+	WORD $0x4f9c12c2 // fmla v2.4s, v22.4s, v28.s[0]
+	WORD $0x4f9c12e3 // fmla v3.4s, v23.4s, v28.s[0]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4fbc1300 // fmla v0.4s, v24.4s, v28.s[1]
+	WORD $0x4fbc1321 // fmla v1.4s, v25.4s, v28.s[1]
+	WORD $0x4fbc1342 // fmla v2.4s, v26.4s, v28.s[1]
+	WORD $0x4fbc1363 // fmla v3.4s, v27.4s, v28.s[1]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9c1a80 // fmla v0.4s, v20.4s, v28.s[2]
+	WORD $0x4f9c1aa1 // fmla v1.4s, v21.4s, v28.s[2]
+	WORD $0x4f9c1ac2 // fmla v2.4s, v22.4s, v28.s[2]
+	WORD $0x4f9c1ae3 // fmla v3.4s, v23.4s, v28.s[2]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4fbc1b00 // fmla v0.4s, v24.4s, v28.s[3]
+	WORD $0x4fbc1b21 // fmla v1.4s, v25.4s, v28.s[3]
+	WORD $0x4fbc1b42 // fmla v2.4s, v26.4s, v28.s[3]
+	WORD $0x4fbc1b63 // fmla v3.4s, v27.4s, v28.s[3]
+	VST1.P [V0.S4, V1.S4, V2.S4, V3.S4], 64(R5)
+	ADD $32, R2, R8
+	MOVD R5, R7
+	VLD1.P 64(R7), [V0.S4, V1.S4, V2.S4, V3.S4]
+	MOVD R4, R7
+	VLD1.P 16(R7), [V28.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4f9c12a1 // fmla v1.4s, v21.4s, v28.s[0]
+	WORD $0x4f9c12c2 // fmla v2.4s, v22.4s, v28.s[0]
+	WORD $0x4f9c12e3 // fmla v3.4s, v23.4s, v28.s[0]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
+	WORD $0x4fbc1300 // fmla v0.4s, v24.4s, v28.s[1]
+	WORD $0x4fbc1321 // fmla v1.4s, v25.4s, v28.s[1]
+	WORD $0x4fbc1342 // fmla v2.4s, v26.4s, v28.s[1]
+	WORD $0x4fbc1363 // fmla v3.4s, v27.4s, v28.s[1]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
+	WORD $0x4f9c1a80 // fmla v0.4s, v20.4s, v28.s[2]
+	WORD $0x4f9c1aa1 // fmla v1.4s, v21.4s, v28.s[2]
+	WORD $0x4f9c1ac2 // fmla v2.4s, v22.4s, v28.s[2]
+	WORD $0x4f9c1ae3 // fmla v3.4s, v23.4s, v28.s[2]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
+	WORD $0x4fbc1b00 // fmla v0.4s, v24.4s, v28.s[3]
+	WORD $0x4fbc1b21 // fmla v1.4s, v25.4s, v28.s[3]
+	WORD $0x4fbc1b42 // fmla v2.4s, v26.4s, v28.s[3]
+	WORD $0x4fbc1b63 // fmla v3.4s, v27.4s, v28.s[3]
+	VLD1.P 16(R7), [V28.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4f9c12a1 // fmla v1.4s, v21.4s, v28.s[0]
+	WORD $0x4f9c12c2 // fmla v2.4s, v22.4s, v28.s[0]
+	WORD $0x4f9c12e3 // fmla v3.4s, v23.4s, v28.s[0]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
+	WORD $0x4fbc1300 // fmla v0.4s, v24.4s, v28.s[1]
+	WORD $0x4fbc1321 // fmla v1.4s, v25.4s, v28.s[1]
+	WORD $0x4fbc1342 // fmla v2.4s, v26.4s, v28.s[1]
+	WORD $0x4fbc1363 // fmla v3.4s, v27.4s, v28.s[1]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
+	WORD $0x4f9c1a80 // fmla v0.4s, v20.4s, v28.s[2]
+	WORD $0x4f9c1aa1 // fmla v1.4s, v21.4s, v28.s[2]
+	WORD $0x4f9c1ac2 // fmla v2.4s, v22.4s, v28.s[2]
+	WORD $0x4f9c1ae3 // fmla v3.4s, v23.4s, v28.s[2]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
+	WORD $0x4fbc1b00 // fmla v0.4s, v24.4s, v28.s[3]
+	WORD $0x4fbc1b21 // fmla v1.4s, v25.4s, v28.s[3]
+	WORD $0x4fbc1b42 // fmla v2.4s, v26.4s, v28.s[3]
+	WORD $0x4fbc1b63 // fmla v3.4s, v27.4s, v28.s[3]
+	VLD1.P 16(R7), [V28.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4f9c12a1 // fmla v1.4s, v21.4s, v28.s[0]
+	WORD $0x4f9c12c2 // fmla v2.4s, v22.4s, v28.s[0]
+	WORD $0x4f9c12e3 // fmla v3.4s, v23.4s, v28.s[0]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
+	WORD $0x4fbc1300 // fmla v0.4s, v24.4s, v28.s[1]
+	WORD $0x4fbc1321 // fmla v1.4s, v25.4s, v28.s[1]
+	WORD $0x4fbc1342 // fmla v2.4s, v26.4s, v28.s[1]
+	WORD $0x4fbc1363 // fmla v3.4s, v27.4s, v28.s[1]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
+	WORD $0x4f9c1a80 // fmla v0.4s, v20.4s, v28.s[2]
+	WORD $0x4f9c1aa1 // fmla v1.4s, v21.4s, v28.s[2]
+	WORD $0x4f9c1ac2 // fmla v2.4s, v22.4s, v28.s[2]
+	WORD $0x4f9c1ae3 // fmla v3.4s, v23.4s, v28.s[2]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
+	WORD $0x4fbc1b00 // fmla v0.4s, v24.4s, v28.s[3]
+	WORD $0x4fbc1b21 // fmla v1.4s, v25.4s, v28.s[3]
+	WORD $0x4fbc1b42 // fmla v2.4s, v26.4s, v28.s[3]
+	WORD $0x4fbc1b63 // fmla v3.4s, v27.4s, v28.s[3]
+	VLD1.P 16(R7), [V28.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4f9c12a1 // fmla v1.4s, v21.4s, v28.s[0]
+	WORD $0x4f9c12c2 // fmla v2.4s, v22.4s, v28.s[0]
+	WORD $0x4f9c12e3 // fmla v3.4s, v23.4s, v28.s[0]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
+	WORD $0x4fbc1300 // fmla v0.4s, v24.4s, v28.s[1]
+	WORD $0x4fbc1321 // fmla v1.4s, v25.4s, v28.s[1]
+	WORD $0x4fbc1342 // fmla v2.4s, v26.4s, v28.s[1]
+	WORD $0x4fbc1363 // fmla v3.4s, v27.4s, v28.s[1]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
+	WORD $0x4f9c1a80 // fmla v0.4s, v20.4s, v28.s[2]
+	WORD $0x4f9c1aa1 // fmla v1.4s, v21.4s, v28.s[2]
+	WORD $0x4f9c1ac2 // fmla v2.4s, v22.4s, v28.s[2]
+	WORD $0x4f9c1ae3 // fmla v3.4s, v23.4s, v28.s[2]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
+	WORD $0x4fbc1b00 // fmla v0.4s, v24.4s, v28.s[3]
+	WORD $0x4fbc1b21 // fmla v1.4s, v25.4s, v28.s[3]
+	WORD $0x4fbc1b42 // fmla v2.4s, v26.4s, v28.s[3]
+	WORD $0x4fbc1b63 // fmla v3.4s, v27.4s, v28.s[3]
+	VST1.P [V0.S4, V1.S4, V2.S4, V3.S4], 64(R5)
+	ADD $64, R2
+	SUBS $1, R1, R1
+	BNE loop
+	MOVD 8(R0), R25
+	MOVD 0(R0), R26
+	ADD R25, R26
+	MOVD R26, 0(R0)
+	MOVD 32(R0), R25
+	MOVD 16(R0), R26
+	ADD R25, R26
+	MOVD R26, 16(R0)
+	MOVD 48(R0), R25
+	MOVD 40(R0), R26
+	ADD R25, R26
+	MOVD R26, 40(R0)
+	MOVD 64(R0), R26
+	SUBS $1, R26, R26
+	MOVD R26, 64(R0)
+	BNE strip
+	RET
+
 // func columnsNEONx2(t *strip)
 TEXT ·columnsNEONx2(SB), NOSPLIT, $0-8
 	MOVD t+0(FP), R0
@@ -5711,7 +6700,6 @@ loop:
 	PRFM (R6), PLDL2KEEP
 	ADD R3, R11, R6
 	PRFM (R6), PLDL2KEEP
-	VLD1.P 32(R4), [V28.S4, V29.S4]
 	FMOVQ.P 16(R12), F16
 	FMOVQ.P 16(R13), F17
 	FMOVQ.P 16(R14), F18
@@ -5720,18 +6708,20 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1300 // fmla v0.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1304 // fmla v4.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b20 // fmla v0.4s, v25.4s, v28.s[2]
-	WORD $0x4fbc1b24 // fmla v4.4s, v25.4s, v28.s[3]
-	WORD $0x4f9d1340 // fmla v0.4s, v26.4s, v29.s[0]
-	WORD $0x4fbd1344 // fmla v4.4s, v26.4s, v29.s[1]
-	WORD $0x4f9d1b60 // fmla v0.4s, v27.4s, v29.s[2]
-	WORD $0x4fbd1b64 // fmla v4.4s, v27.4s, v29.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1200 // fmla v0.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1204 // fmla v4.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a20 // fmla v0.4s, v17.4s, v28.s[2]
+	WORD $0x4fbc1a24 // fmla v4.4s, v17.4s, v28.s[3]
+	WORD $0x4f9d1240 // fmla v0.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd1244 // fmla v4.4s, v18.4s, v29.s[1]
+	WORD $0x4f9d1a60 // fmla v0.4s, v19.4s, v29.s[2]
+	WORD $0x4fbd1a64 // fmla v4.4s, v19.4s, v29.s[3]
 	FMOVQ.P 16(R16), F16
 	FMOVQ.P 16(R17), F17
 	FMOVQ.P 16(R19), F18
@@ -5740,18 +6730,20 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1301 // fmla v1.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1305 // fmla v5.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b21 // fmla v1.4s, v25.4s, v28.s[2]
-	WORD $0x4fbc1b25 // fmla v5.4s, v25.4s, v28.s[3]
-	WORD $0x4f9d1341 // fmla v1.4s, v26.4s, v29.s[0]
-	WORD $0x4fbd1345 // fmla v5.4s, v26.4s, v29.s[1]
-	WORD $0x4f9d1b61 // fmla v1.4s, v27.4s, v29.s[2]
-	WORD $0x4fbd1b65 // fmla v5.4s, v27.4s, v29.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1201 // fmla v1.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1205 // fmla v5.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a21 // fmla v1.4s, v17.4s, v28.s[2]
+	WORD $0x4fbc1a25 // fmla v5.4s, v17.4s, v28.s[3]
+	WORD $0x4f9d1241 // fmla v1.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd1245 // fmla v5.4s, v18.4s, v29.s[1]
+	WORD $0x4f9d1a61 // fmla v1.4s, v19.4s, v29.s[2]
+	WORD $0x4fbd1a65 // fmla v5.4s, v19.4s, v29.s[3]
 	FMOVQ.P 16(R21), F16
 	FMOVQ.P 16(R22), F17
 	FMOVQ.P 16(R23), F18
@@ -5760,18 +6752,20 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1302 // fmla v2.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1306 // fmla v6.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b22 // fmla v2.4s, v25.4s, v28.s[2]
-	WORD $0x4fbc1b26 // fmla v6.4s, v25.4s, v28.s[3]
-	WORD $0x4f9d1342 // fmla v2.4s, v26.4s, v29.s[0]
-	WORD $0x4fbd1346 // fmla v6.4s, v26.4s, v29.s[1]
-	WORD $0x4f9d1b62 // fmla v2.4s, v27.4s, v29.s[2]
-	WORD $0x4fbd1b66 // fmla v6.4s, v27.4s, v29.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1202 // fmla v2.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1206 // fmla v6.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a22 // fmla v2.4s, v17.4s, v28.s[2]
+	WORD $0x4fbc1a26 // fmla v6.4s, v17.4s, v28.s[3]
+	WORD $0x4f9d1242 // fmla v2.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd1246 // fmla v6.4s, v18.4s, v29.s[1]
+	WORD $0x4f9d1a62 // fmla v2.4s, v19.4s, v29.s[2]
+	WORD $0x4fbd1a66 // fmla v6.4s, v19.4s, v29.s[3]
 	FMOVQ.P 16(R8), F16
 	FMOVQ.P 16(R9), F17
 	FMOVQ.P 16(R10), F18
@@ -5780,19 +6774,21 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1303 // fmla v3.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1307 // fmla v7.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b23 // fmla v3.4s, v25.4s, v28.s[2]
-	WORD $0x4fbc1b27 // fmla v7.4s, v25.4s, v28.s[3]
-	WORD $0x4f9d1343 // fmla v3.4s, v26.4s, v29.s[0]
-	WORD $0x4fbd1347 // fmla v7.4s, v26.4s, v29.s[1]
-	WORD $0x4f9d1b63 // fmla v3.4s, v27.4s, v29.s[2]
-	WORD $0x4fbd1b67 // fmla v7.4s, v27.4s, v29.s[3]
-	VLD1.P 32(R4), [V28.S4, V29.S4]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1203 // fmla v3.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1207 // fmla v7.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a23 // fmla v3.4s, v17.4s, v28.s[2]
+	WORD $0x4fbc1a27 // fmla v7.4s, v17.4s, v28.s[3]
+	WORD $0x4f9d1243 // fmla v3.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd1247 // fmla v7.4s, v18.4s, v29.s[1]
+	WORD $0x4f9d1a63 // fmla v3.4s, v19.4s, v29.s[2]
+	WORD $0x4fbd1a67 // fmla v7.4s, v19.4s, v29.s[3]
+	ADD $32, R4
 	FMOVQ.P 16(R12), F16
 	FMOVQ.P 16(R13), F17
 	FMOVQ.P 16(R14), F18
@@ -5801,18 +6797,20 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1300 // fmla v0.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1304 // fmla v4.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b20 // fmla v0.4s, v25.4s, v28.s[2]
-	WORD $0x4fbc1b24 // fmla v4.4s, v25.4s, v28.s[3]
-	WORD $0x4f9d1340 // fmla v0.4s, v26.4s, v29.s[0]
-	WORD $0x4fbd1344 // fmla v4.4s, v26.4s, v29.s[1]
-	WORD $0x4f9d1b60 // fmla v0.4s, v27.4s, v29.s[2]
-	WORD $0x4fbd1b64 // fmla v4.4s, v27.4s, v29.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1200 // fmla v0.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1204 // fmla v4.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a20 // fmla v0.4s, v17.4s, v28.s[2]
+	WORD $0x4fbc1a24 // fmla v4.4s, v17.4s, v28.s[3]
+	WORD $0x4f9d1240 // fmla v0.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd1244 // fmla v4.4s, v18.4s, v29.s[1]
+	WORD $0x4f9d1a60 // fmla v0.4s, v19.4s, v29.s[2]
+	WORD $0x4fbd1a64 // fmla v4.4s, v19.4s, v29.s[3]
 	FMOVQ.P 16(R16), F16
 	FMOVQ.P 16(R17), F17
 	FMOVQ.P 16(R19), F18
@@ -5821,18 +6819,20 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1301 // fmla v1.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1305 // fmla v5.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b21 // fmla v1.4s, v25.4s, v28.s[2]
-	WORD $0x4fbc1b25 // fmla v5.4s, v25.4s, v28.s[3]
-	WORD $0x4f9d1341 // fmla v1.4s, v26.4s, v29.s[0]
-	WORD $0x4fbd1345 // fmla v5.4s, v26.4s, v29.s[1]
-	WORD $0x4f9d1b61 // fmla v1.4s, v27.4s, v29.s[2]
-	WORD $0x4fbd1b65 // fmla v5.4s, v27.4s, v29.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1201 // fmla v1.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1205 // fmla v5.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a21 // fmla v1.4s, v17.4s, v28.s[2]
+	WORD $0x4fbc1a25 // fmla v5.4s, v17.4s, v28.s[3]
+	WORD $0x4f9d1241 // fmla v1.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd1245 // fmla v5.4s, v18.4s, v29.s[1]
+	WORD $0x4f9d1a61 // fmla v1.4s, v19.4s, v29.s[2]
+	WORD $0x4fbd1a65 // fmla v5.4s, v19.4s, v29.s[3]
 	FMOVQ.P 16(R21), F16
 	FMOVQ.P 16(R22), F17
 	FMOVQ.P 16(R23), F18
@@ -5841,18 +6841,20 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1302 // fmla v2.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1306 // fmla v6.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b22 // fmla v2.4s, v25.4s, v28.s[2]
-	WORD $0x4fbc1b26 // fmla v6.4s, v25.4s, v28.s[3]
-	WORD $0x4f9d1342 // fmla v2.4s, v26.4s, v29.s[0]
-	WORD $0x4fbd1346 // fmla v6.4s, v26.4s, v29.s[1]
-	WORD $0x4f9d1b62 // fmla v2.4s, v27.4s, v29.s[2]
-	WORD $0x4fbd1b66 // fmla v6.4s, v27.4s, v29.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1202 // fmla v2.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1206 // fmla v6.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a22 // fmla v2.4s, v17.4s, v28.s[2]
+	WORD $0x4fbc1a26 // fmla v6.4s, v17.4s, v28.s[3]
+	WORD $0x4f9d1242 // fmla v2.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd1246 // fmla v6.4s, v18.4s, v29.s[1]
+	WORD $0x4f9d1a62 // fmla v2.4s, v19.4s, v29.s[2]
+	WORD $0x4fbd1a66 // fmla v6.4s, v19.4s, v29.s[3]
 	FMOVQ.P 16(R8), F16
 	FMOVQ.P 16(R9), F17
 	FMOVQ.P 16(R10), F18
@@ -5861,19 +6863,21 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1303 // fmla v3.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1307 // fmla v7.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b23 // fmla v3.4s, v25.4s, v28.s[2]
-	WORD $0x4fbc1b27 // fmla v7.4s, v25.4s, v28.s[3]
-	WORD $0x4f9d1343 // fmla v3.4s, v26.4s, v29.s[0]
-	WORD $0x4fbd1347 // fmla v7.4s, v26.4s, v29.s[1]
-	WORD $0x4f9d1b63 // fmla v3.4s, v27.4s, v29.s[2]
-	WORD $0x4fbd1b67 // fmla v7.4s, v27.4s, v29.s[3]
-	VLD1.P 32(R4), [V28.S4, V29.S4]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1203 // fmla v3.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1207 // fmla v7.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a23 // fmla v3.4s, v17.4s, v28.s[2]
+	WORD $0x4fbc1a27 // fmla v7.4s, v17.4s, v28.s[3]
+	WORD $0x4f9d1243 // fmla v3.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd1247 // fmla v7.4s, v18.4s, v29.s[1]
+	WORD $0x4f9d1a63 // fmla v3.4s, v19.4s, v29.s[2]
+	WORD $0x4fbd1a67 // fmla v7.4s, v19.4s, v29.s[3]
+	ADD $32, R4
 	FMOVQ.P 16(R12), F16
 	FMOVQ.P 16(R13), F17
 	FMOVQ.P 16(R14), F18
@@ -5882,18 +6886,20 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1300 // fmla v0.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1304 // fmla v4.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b20 // fmla v0.4s, v25.4s, v28.s[2]
-	WORD $0x4fbc1b24 // fmla v4.4s, v25.4s, v28.s[3]
-	WORD $0x4f9d1340 // fmla v0.4s, v26.4s, v29.s[0]
-	WORD $0x4fbd1344 // fmla v4.4s, v26.4s, v29.s[1]
-	WORD $0x4f9d1b60 // fmla v0.4s, v27.4s, v29.s[2]
-	WORD $0x4fbd1b64 // fmla v4.4s, v27.4s, v29.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1200 // fmla v0.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1204 // fmla v4.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a20 // fmla v0.4s, v17.4s, v28.s[2]
+	WORD $0x4fbc1a24 // fmla v4.4s, v17.4s, v28.s[3]
+	WORD $0x4f9d1240 // fmla v0.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd1244 // fmla v4.4s, v18.4s, v29.s[1]
+	WORD $0x4f9d1a60 // fmla v0.4s, v19.4s, v29.s[2]
+	WORD $0x4fbd1a64 // fmla v4.4s, v19.4s, v29.s[3]
 	FMOVQ.P 16(R16), F16
 	FMOVQ.P 16(R17), F17
 	FMOVQ.P 16(R19), F18
@@ -5902,18 +6908,20 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1301 // fmla v1.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1305 // fmla v5.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b21 // fmla v1.4s, v25.4s, v28.s[2]
-	WORD $0x4fbc1b25 // fmla v5.4s, v25.4s, v28.s[3]
-	WORD $0x4f9d1341 // fmla v1.4s, v26.4s, v29.s[0]
-	WORD $0x4fbd1345 // fmla v5.4s, v26.4s, v29.s[1]
-	WORD $0x4f9d1b61 // fmla v1.4s, v27.4s, v29.s[2]
-	WORD $0x4fbd1b65 // fmla v5.4s, v27.4s, v29.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1201 // fmla v1.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1205 // fmla v5.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a21 // fmla v1.4s, v17.4s, v28.s[2]
+	WORD $0x4fbc1a25 // fmla v5.4s, v17.4s, v28.s[3]
+	WORD $0x4f9d1241 // fmla v1.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd1245 // fmla v5.4s, v18.4s, v29.s[1]
+	WORD $0x4f9d1a61 // fmla v1.4s, v19.4s, v29.s[2]
+	WORD $0x4fbd1a65 // fmla v5.4s, v19.4s, v29.s[3]
 	FMOVQ.P 16(R21), F16
 	FMOVQ.P 16(R22), F17
 	FMOVQ.P 16(R23), F18
@@ -5922,18 +6930,20 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1302 // fmla v2.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1306 // fmla v6.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b22 // fmla v2.4s, v25.4s, v28.s[2]
-	WORD $0x4fbc1b26 // fmla v6.4s, v25.4s, v28.s[3]
-	WORD $0x4f9d1342 // fmla v2.4s, v26.4s, v29.s[0]
-	WORD $0x4fbd1346 // fmla v6.4s, v26.4s, v29.s[1]
-	WORD $0x4f9d1b62 // fmla v2.4s, v27.4s, v29.s[2]
-	WORD $0x4fbd1b66 // fmla v6.4s, v27.4s, v29.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1202 // fmla v2.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1206 // fmla v6.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a22 // fmla v2.4s, v17.4s, v28.s[2]
+	WORD $0x4fbc1a26 // fmla v6.4s, v17.4s, v28.s[3]
+	WORD $0x4f9d1242 // fmla v2.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd1246 // fmla v6.4s, v18.4s, v29.s[1]
+	WORD $0x4f9d1a62 // fmla v2.4s, v19.4s, v29.s[2]
+	WORD $0x4fbd1a66 // fmla v6.4s, v19.4s, v29.s[3]
 	FMOVQ.P 16(R8), F16
 	FMOVQ.P 16(R9), F17
 	FMOVQ.P 16(R10), F18
@@ -5942,19 +6952,21 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1303 // fmla v3.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1307 // fmla v7.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b23 // fmla v3.4s, v25.4s, v28.s[2]
-	WORD $0x4fbc1b27 // fmla v7.4s, v25.4s, v28.s[3]
-	WORD $0x4f9d1343 // fmla v3.4s, v26.4s, v29.s[0]
-	WORD $0x4fbd1347 // fmla v7.4s, v26.4s, v29.s[1]
-	WORD $0x4f9d1b63 // fmla v3.4s, v27.4s, v29.s[2]
-	WORD $0x4fbd1b67 // fmla v7.4s, v27.4s, v29.s[3]
-	VLD1.P 32(R4), [V28.S4, V29.S4]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1203 // fmla v3.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1207 // fmla v7.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a23 // fmla v3.4s, v17.4s, v28.s[2]
+	WORD $0x4fbc1a27 // fmla v7.4s, v17.4s, v28.s[3]
+	WORD $0x4f9d1243 // fmla v3.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd1247 // fmla v7.4s, v18.4s, v29.s[1]
+	WORD $0x4f9d1a63 // fmla v3.4s, v19.4s, v29.s[2]
+	WORD $0x4fbd1a67 // fmla v7.4s, v19.4s, v29.s[3]
+	ADD $32, R4
 	FMOVQ.P 16(R12), F16
 	FMOVQ.P 16(R13), F17
 	FMOVQ.P 16(R14), F18
@@ -5963,18 +6975,20 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1300 // fmla v0.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1304 // fmla v4.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b20 // fmla v0.4s, v25.4s, v28.s[2]
-	WORD $0x4fbc1b24 // fmla v4.4s, v25.4s, v28.s[3]
-	WORD $0x4f9d1340 // fmla v0.4s, v26.4s, v29.s[0]
-	WORD $0x4fbd1344 // fmla v4.4s, v26.4s, v29.s[1]
-	WORD $0x4f9d1b60 // fmla v0.4s, v27.4s, v29.s[2]
-	WORD $0x4fbd1b64 // fmla v4.4s, v27.4s, v29.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1200 // fmla v0.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1204 // fmla v4.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a20 // fmla v0.4s, v17.4s, v28.s[2]
+	WORD $0x4fbc1a24 // fmla v4.4s, v17.4s, v28.s[3]
+	WORD $0x4f9d1240 // fmla v0.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd1244 // fmla v4.4s, v18.4s, v29.s[1]
+	WORD $0x4f9d1a60 // fmla v0.4s, v19.4s, v29.s[2]
+	WORD $0x4fbd1a64 // fmla v4.4s, v19.4s, v29.s[3]
 	FMOVQ.P 16(R16), F16
 	FMOVQ.P 16(R17), F17
 	FMOVQ.P 16(R19), F18
@@ -5983,18 +6997,20 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1301 // fmla v1.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1305 // fmla v5.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b21 // fmla v1.4s, v25.4s, v28.s[2]
-	WORD $0x4fbc1b25 // fmla v5.4s, v25.4s, v28.s[3]
-	WORD $0x4f9d1341 // fmla v1.4s, v26.4s, v29.s[0]
-	WORD $0x4fbd1345 // fmla v5.4s, v26.4s, v29.s[1]
-	WORD $0x4f9d1b61 // fmla v1.4s, v27.4s, v29.s[2]
-	WORD $0x4fbd1b65 // fmla v5.4s, v27.4s, v29.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1201 // fmla v1.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1205 // fmla v5.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a21 // fmla v1.4s, v17.4s, v28.s[2]
+	WORD $0x4fbc1a25 // fmla v5.4s, v17.4s, v28.s[3]
+	WORD $0x4f9d1241 // fmla v1.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd1245 // fmla v5.4s, v18.4s, v29.s[1]
+	WORD $0x4f9d1a61 // fmla v1.4s, v19.4s, v29.s[2]
+	WORD $0x4fbd1a65 // fmla v5.4s, v19.4s, v29.s[3]
 	FMOVQ.P 16(R21), F16
 	FMOVQ.P 16(R22), F17
 	FMOVQ.P 16(R23), F18
@@ -6003,18 +7019,20 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1302 // fmla v2.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1306 // fmla v6.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b22 // fmla v2.4s, v25.4s, v28.s[2]
-	WORD $0x4fbc1b26 // fmla v6.4s, v25.4s, v28.s[3]
-	WORD $0x4f9d1342 // fmla v2.4s, v26.4s, v29.s[0]
-	WORD $0x4fbd1346 // fmla v6.4s, v26.4s, v29.s[1]
-	WORD $0x4f9d1b62 // fmla v2.4s, v27.4s, v29.s[2]
-	WORD $0x4fbd1b66 // fmla v6.4s, v27.4s, v29.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1202 // fmla v2.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1206 // fmla v6.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a22 // fmla v2.4s, v17.4s, v28.s[2]
+	WORD $0x4fbc1a26 // fmla v6.4s, v17.4s, v28.s[3]
+	WORD $0x4f9d1242 // fmla v2.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd1246 // fmla v6.4s, v18.4s, v29.s[1]
+	WORD $0x4f9d1a62 // fmla v2.4s, v19.4s, v29.s[2]
+	WORD $0x4fbd1a66 // fmla v6.4s, v19.4s, v29.s[3]
 	FMOVQ.P 16(R8), F16
 	FMOVQ.P 16(R9), F17
 	FMOVQ.P 16(R10), F18
@@ -6023,18 +7041,21 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1303 // fmla v3.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1307 // fmla v7.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b23 // fmla v3.4s, v25.4s, v28.s[2]
-	WORD $0x4fbc1b27 // fmla v7.4s, v25.4s, v28.s[3]
-	WORD $0x4f9d1343 // fmla v3.4s, v26.4s, v29.s[0]
-	WORD $0x4fbd1347 // fmla v7.4s, v26.4s, v29.s[1]
-	WORD $0x4f9d1b63 // fmla v3.4s, v27.4s, v29.s[2]
-	WORD $0x4fbd1b67 // fmla v7.4s, v27.4s, v29.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1203 // fmla v3.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1207 // fmla v7.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a23 // fmla v3.4s, v17.4s, v28.s[2]
+	WORD $0x4fbc1a27 // fmla v7.4s, v17.4s, v28.s[3]
+	WORD $0x4f9d1243 // fmla v3.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd1247 // fmla v7.4s, v18.4s, v29.s[1]
+	WORD $0x4f9d1a63 // fmla v3.4s, v19.4s, v29.s[2]
+	WORD $0x4fbd1a67 // fmla v7.4s, v19.4s, v29.s[3]
+	ADD $32, R4
 	SUBS $1, R1, R1
 	BNE loop
 	VST1.P [V0.S4, V1.S4, V2.S4, V3.S4], 64(R5)
@@ -6069,14 +7090,954 @@ strip:
 	MOVD 24(R0), R6
 	PCALIGN $32
 loop:
+	ADD R3, R2, R9
+	MOVD R2, R8
 	MOVD R5, R7
 	VLD1.P 64(R7), [V0.S4, V1.S4, V2.S4, V3.S4]
 	VLD1.P 64(R7), [V4.S4, V5.S4, V6.S4, V7.S4]
 	MOVD R4, R7
-	MOVD R2, R8
+	VLD1.P 32(R7), [V28.S4, V29.S4]
+	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4f9c12a1 // fmla v1.4s, v21.4s, v28.s[0]
+	WORD $0x4f9c12c2 // fmla v2.4s, v22.4s, v28.s[0]
+	WORD $0x4f9c12e3 // fmla v3.4s, v23.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	WORD $0x4fbc12a5 // fmla v5.4s, v21.4s, v28.s[1]
+	WORD $0x4fbc12c6 // fmla v6.4s, v22.4s, v28.s[1]
+	WORD $0x4fbc12e7 // fmla v7.4s, v23.4s, v28.s[1]
+	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9c1b00 // fmla v0.4s, v24.4s, v28.s[2]
+	WORD $0x4f9c1b21 // fmla v1.4s, v25.4s, v28.s[2]
+	WORD $0x4f9c1b42 // fmla v2.4s, v26.4s, v28.s[2]
+	WORD $0x4f9c1b63 // fmla v3.4s, v27.4s, v28.s[2]
+	WORD $0x4fbc1b04 // fmla v4.4s, v24.4s, v28.s[3]
+	WORD $0x4fbc1b25 // fmla v5.4s, v25.4s, v28.s[3]
+	WORD $0x4fbc1b46 // fmla v6.4s, v26.4s, v28.s[3]
+	WORD $0x4fbc1b67 // fmla v7.4s, v27.4s, v28.s[3]
+	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9d1280 // fmla v0.4s, v20.4s, v29.s[0]
+	WORD $0x4f9d12a1 // fmla v1.4s, v21.4s, v29.s[0]
+	WORD $0x4f9d12c2 // fmla v2.4s, v22.4s, v29.s[0]
+	WORD $0x4f9d12e3 // fmla v3.4s, v23.4s, v29.s[0]
+	WORD $0x4fbd1284 // fmla v4.4s, v20.4s, v29.s[1]
+	WORD $0x4fbd12a5 // fmla v5.4s, v21.4s, v29.s[1]
+	WORD $0x4fbd12c6 // fmla v6.4s, v22.4s, v29.s[1]
+	WORD $0x4fbd12e7 // fmla v7.4s, v23.4s, v29.s[1]
+	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9d1b00 // fmla v0.4s, v24.4s, v29.s[2]
+	WORD $0x4f9d1b21 // fmla v1.4s, v25.4s, v29.s[2]
+	WORD $0x4f9d1b42 // fmla v2.4s, v26.4s, v29.s[2]
+	WORD $0x4f9d1b63 // fmla v3.4s, v27.4s, v29.s[2]
+	WORD $0x4fbd1b04 // fmla v4.4s, v24.4s, v29.s[3]
+	WORD $0x4fbd1b25 // fmla v5.4s, v25.4s, v29.s[3]
+	WORD $0x4fbd1b46 // fmla v6.4s, v26.4s, v29.s[3]
+	WORD $0x4fbd1b67 // fmla v7.4s, v27.4s, v29.s[3]
+	VLD1.P 32(R7), [V28.S4, V29.S4]
+	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4f9c12a1 // fmla v1.4s, v21.4s, v28.s[0]
+	WORD $0x4f9c12c2 // fmla v2.4s, v22.4s, v28.s[0]
+	WORD $0x4f9c12e3 // fmla v3.4s, v23.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	WORD $0x4fbc12a5 // fmla v5.4s, v21.4s, v28.s[1]
+	WORD $0x4fbc12c6 // fmla v6.4s, v22.4s, v28.s[1]
+	WORD $0x4fbc12e7 // fmla v7.4s, v23.4s, v28.s[1]
+	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9c1b00 // fmla v0.4s, v24.4s, v28.s[2]
+	WORD $0x4f9c1b21 // fmla v1.4s, v25.4s, v28.s[2]
+	WORD $0x4f9c1b42 // fmla v2.4s, v26.4s, v28.s[2]
+	WORD $0x4f9c1b63 // fmla v3.4s, v27.4s, v28.s[2]
+	WORD $0x4fbc1b04 // fmla v4.4s, v24.4s, v28.s[3]
+	WORD $0x4fbc1b25 // fmla v5.4s, v25.4s, v28.s[3]
+	WORD $0x4fbc1b46 // fmla v6.4s, v26.4s, v28.s[3]
+	WORD $0x4fbc1b67 // fmla v7.4s, v27.4s, v28.s[3]
+	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9d1280 // fmla v0.4s, v20.4s, v29.s[0]
+	WORD $0x4f9d12a1 // fmla v1.4s, v21.4s, v29.s[0]
+	WORD $0x4f9d12c2 // fmla v2.4s, v22.4s, v29.s[0]
+	WORD $0x4f9d12e3 // fmla v3.4s, v23.4s, v29.s[0]
+	WORD $0x4fbd1284 // fmla v4.4s, v20.4s, v29.s[1]
+	WORD $0x4fbd12a5 // fmla v5.4s, v21.4s, v29.s[1]
+	WORD $0x4fbd12c6 // fmla v6.4s, v22.4s, v29.s[1]
+	WORD $0x4fbd12e7 // fmla v7.4s, v23.4s, v29.s[1]
+	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9d1b00 // fmla v0.4s, v24.4s, v29.s[2]
+	WORD $0x4f9d1b21 // fmla v1.4s, v25.4s, v29.s[2]
+	WORD $0x4f9d1b42 // fmla v2.4s, v26.4s, v29.s[2]
+	WORD $0x4f9d1b63 // fmla v3.4s, v27.4s, v29.s[2]
+	WORD $0x4fbd1b04 // fmla v4.4s, v24.4s, v29.s[3]
+	WORD $0x4fbd1b25 // fmla v5.4s, v25.4s, v29.s[3]
+	WORD $0x4fbd1b46 // fmla v6.4s, v26.4s, v29.s[3]
+	WORD $0x4fbd1b67 // fmla v7.4s, v27.4s, v29.s[3]
+	VLD1.P 32(R7), [V28.S4, V29.S4]
+	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4f9c12a1 // fmla v1.4s, v21.4s, v28.s[0]
+	WORD $0x4f9c12c2 // fmla v2.4s, v22.4s, v28.s[0]
+	WORD $0x4f9c12e3 // fmla v3.4s, v23.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	WORD $0x4fbc12a5 // fmla v5.4s, v21.4s, v28.s[1]
+	WORD $0x4fbc12c6 // fmla v6.4s, v22.4s, v28.s[1]
+	WORD $0x4fbc12e7 // fmla v7.4s, v23.4s, v28.s[1]
+	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9c1b00 // fmla v0.4s, v24.4s, v28.s[2]
+	WORD $0x4f9c1b21 // fmla v1.4s, v25.4s, v28.s[2]
+	WORD $0x4f9c1b42 // fmla v2.4s, v26.4s, v28.s[2]
+	WORD $0x4f9c1b63 // fmla v3.4s, v27.4s, v28.s[2]
+	WORD $0x4fbc1b04 // fmla v4.4s, v24.4s, v28.s[3]
+	WORD $0x4fbc1b25 // fmla v5.4s, v25.4s, v28.s[3]
+	WORD $0x4fbc1b46 // fmla v6.4s, v26.4s, v28.s[3]
+	WORD $0x4fbc1b67 // fmla v7.4s, v27.4s, v28.s[3]
+	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9d1280 // fmla v0.4s, v20.4s, v29.s[0]
+	WORD $0x4f9d12a1 // fmla v1.4s, v21.4s, v29.s[0]
+	WORD $0x4f9d12c2 // fmla v2.4s, v22.4s, v29.s[0]
+	WORD $0x4f9d12e3 // fmla v3.4s, v23.4s, v29.s[0]
+	WORD $0x4fbd1284 // fmla v4.4s, v20.4s, v29.s[1]
+	WORD $0x4fbd12a5 // fmla v5.4s, v21.4s, v29.s[1]
+	WORD $0x4fbd12c6 // fmla v6.4s, v22.4s, v29.s[1]
+	WORD $0x4fbd12e7 // fmla v7.4s, v23.4s, v29.s[1]
+	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9d1b00 // fmla v0.4s, v24.4s, v29.s[2]
+	WORD $0x4f9d1b21 // fmla v1.4s, v25.4s, v29.s[2]
+	WORD $0x4f9d1b42 // fmla v2.4s, v26.4s, v29.s[2]
+	WORD $0x4f9d1b63 // fmla v3.4s, v27.4s, v29.s[2]
+	WORD $0x4fbd1b04 // fmla v4.4s, v24.4s, v29.s[3]
+	WORD $0x4fbd1b25 // fmla v5.4s, v25.4s, v29.s[3]
+	WORD $0x4fbd1b46 // fmla v6.4s, v26.4s, v29.s[3]
+	WORD $0x4fbd1b67 // fmla v7.4s, v27.4s, v29.s[3]
+	VLD1.P 32(R7), [V28.S4, V29.S4]
+	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4f9c12a1 // fmla v1.4s, v21.4s, v28.s[0]
+	WORD $0x4f9c12c2 // fmla v2.4s, v22.4s, v28.s[0]
+	WORD $0x4f9c12e3 // fmla v3.4s, v23.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	WORD $0x4fbc12a5 // fmla v5.4s, v21.4s, v28.s[1]
+	WORD $0x4fbc12c6 // fmla v6.4s, v22.4s, v28.s[1]
+	WORD $0x4fbc12e7 // fmla v7.4s, v23.4s, v28.s[1]
+	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9c1b00 // fmla v0.4s, v24.4s, v28.s[2]
+	WORD $0x4f9c1b21 // fmla v1.4s, v25.4s, v28.s[2]
+	WORD $0x4f9c1b42 // fmla v2.4s, v26.4s, v28.s[2]
+	WORD $0x4f9c1b63 // fmla v3.4s, v27.4s, v28.s[2]
+	WORD $0x4fbc1b04 // fmla v4.4s, v24.4s, v28.s[3]
+	WORD $0x4fbc1b25 // fmla v5.4s, v25.4s, v28.s[3]
+	WORD $0x4fbc1b46 // fmla v6.4s, v26.4s, v28.s[3]
+	WORD $0x4fbc1b67 // fmla v7.4s, v27.4s, v28.s[3]
+	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9d1280 // fmla v0.4s, v20.4s, v29.s[0]
+	WORD $0x4f9d12a1 // fmla v1.4s, v21.4s, v29.s[0]
+	WORD $0x4f9d12c2 // fmla v2.4s, v22.4s, v29.s[0]
+	WORD $0x4f9d12e3 // fmla v3.4s, v23.4s, v29.s[0]
+	WORD $0x4fbd1284 // fmla v4.4s, v20.4s, v29.s[1]
+	WORD $0x4fbd12a5 // fmla v5.4s, v21.4s, v29.s[1]
+	WORD $0x4fbd12c6 // fmla v6.4s, v22.4s, v29.s[1]
+	WORD $0x4fbd12e7 // fmla v7.4s, v23.4s, v29.s[1]
+	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9d1b00 // fmla v0.4s, v24.4s, v29.s[2]
+	WORD $0x4f9d1b21 // fmla v1.4s, v25.4s, v29.s[2]
+	WORD $0x4f9d1b42 // fmla v2.4s, v26.4s, v29.s[2]
+	WORD $0x4f9d1b63 // fmla v3.4s, v27.4s, v29.s[2]
+	WORD $0x4fbd1b04 // fmla v4.4s, v24.4s, v29.s[3]
+	WORD $0x4fbd1b25 // fmla v5.4s, v25.4s, v29.s[3]
+	WORD $0x4fbd1b46 // fmla v6.4s, v26.4s, v29.s[3]
+	WORD $0x4fbd1b67 // fmla v7.4s, v27.4s, v29.s[3]
+	VST1.P [V0.S4, V1.S4, V2.S4, V3.S4], 64(R5)
+	VST1.P [V4.S4, V5.S4, V6.S4, V7.S4], 64(R5)
+	ADD $64, R2
+	SUBS $1, R1, R1
+	BNE loop
+	MOVD 8(R0), R25
+	MOVD 0(R0), R26
+	ADD R25, R26
+	MOVD R26, 0(R0)
+	MOVD 32(R0), R25
+	MOVD 16(R0), R26
+	ADD R25, R26
+	MOVD R26, 16(R0)
+	MOVD 48(R0), R25
+	MOVD 40(R0), R26
+	ADD R25, R26
+	MOVD R26, 40(R0)
+	MOVD 64(R0), R26
+	SUBS $1, R26, R26
+	MOVD R26, 64(R0)
+	BNE strip
+	RET
+
+// func halfColumnsNEONx2(t *strip)
+TEXT ·halfColumnsNEONx2(SB), NOSPLIT, $0-8
+	MOVD t+0(FP), R0
+strip:
+	MOVD 56(R0), R1
+	MOVD 16(R0), R2
+	MOVD 72(R0), R3
+	MOVD 0(R0), R4
+	MOVD 40(R0), R5
+	MOVD R2, R12
+	MOVD 24(R0), R6
+	ADD R6, R12, R13
+	ADD R6, R13, R14
+	ADD R6, R14, R15
+	ADD R6, R15, R16
+	ADD R6, R16, R17
+	ADD R6, R17, R19
+	ADD R6, R19, R20
+	ADD R6, R20, R21
+	ADD R6, R21, R22
+	ADD R6, R22, R23
+	ADD R6, R23, R24
+	ADD R6, R24, R8
+	ADD R6, R8, R9
+	ADD R6, R9, R10
+	ADD R6, R10, R11
+	MOVD $0xffff0000, R6
+	VDUP R6, V24.S4
+	VLD1.P 64(R5), [V0.S4, V1.S4, V2.S4, V3.S4]
+	VLD1.P 64(R5), [V4.S4, V5.S4, V6.S4, V7.S4]
+	SUB $128, R5
+	PCALIGN $32
+loop:
+	ADD R3, R12, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R13, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R14, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R15, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R16, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R17, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R19, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R20, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R21, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R22, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R23, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R24, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R8, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R9, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R10, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R11, R6
+	PRFM (R6), PLDL2KEEP
+	FMOVQ.P 16(R12), F16
+	FMOVQ.P 16(R13), F17
+	FMOVQ.P 16(R14), F18
+	FMOVQ.P 16(R15), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4f9c1a00 // fmla v0.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a04 // fmla v4.4s, v16.4s, v28.s[3]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9d1280 // fmla v0.4s, v20.4s, v29.s[0]
+	WORD $0x4fbd1284 // fmla v4.4s, v20.4s, v29.s[1]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4f9d1a20 // fmla v0.4s, v17.4s, v29.s[2]
+	WORD $0x4fbd1a24 // fmla v4.4s, v17.4s, v29.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4f9c1a40 // fmla v0.4s, v18.4s, v28.s[2]
+	WORD $0x4fbc1a44 // fmla v4.4s, v18.4s, v28.s[3]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9d1280 // fmla v0.4s, v20.4s, v29.s[0]
+	WORD $0x4fbd1284 // fmla v4.4s, v20.4s, v29.s[1]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4f9d1a60 // fmla v0.4s, v19.4s, v29.s[2]
+	WORD $0x4fbd1a64 // fmla v4.4s, v19.4s, v29.s[3]
+	FMOVQ.P 16(R16), F16
+	FMOVQ.P 16(R17), F17
+	FMOVQ.P 16(R19), F18
+	FMOVQ.P 16(R20), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1281 // fmla v1.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1285 // fmla v5.4s, v20.4s, v28.s[1]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4f9c1a01 // fmla v1.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a05 // fmla v5.4s, v16.4s, v28.s[3]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9d1281 // fmla v1.4s, v20.4s, v29.s[0]
+	WORD $0x4fbd1285 // fmla v5.4s, v20.4s, v29.s[1]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4f9d1a21 // fmla v1.4s, v17.4s, v29.s[2]
+	WORD $0x4fbd1a25 // fmla v5.4s, v17.4s, v29.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1281 // fmla v1.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1285 // fmla v5.4s, v20.4s, v28.s[1]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4f9c1a41 // fmla v1.4s, v18.4s, v28.s[2]
+	WORD $0x4fbc1a45 // fmla v5.4s, v18.4s, v28.s[3]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9d1281 // fmla v1.4s, v20.4s, v29.s[0]
+	WORD $0x4fbd1285 // fmla v5.4s, v20.4s, v29.s[1]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4f9d1a61 // fmla v1.4s, v19.4s, v29.s[2]
+	WORD $0x4fbd1a65 // fmla v5.4s, v19.4s, v29.s[3]
+	FMOVQ.P 16(R21), F16
+	FMOVQ.P 16(R22), F17
+	FMOVQ.P 16(R23), F18
+	FMOVQ.P 16(R24), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1282 // fmla v2.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1286 // fmla v6.4s, v20.4s, v28.s[1]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4f9c1a02 // fmla v2.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a06 // fmla v6.4s, v16.4s, v28.s[3]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9d1282 // fmla v2.4s, v20.4s, v29.s[0]
+	WORD $0x4fbd1286 // fmla v6.4s, v20.4s, v29.s[1]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4f9d1a22 // fmla v2.4s, v17.4s, v29.s[2]
+	WORD $0x4fbd1a26 // fmla v6.4s, v17.4s, v29.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1282 // fmla v2.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1286 // fmla v6.4s, v20.4s, v28.s[1]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4f9c1a42 // fmla v2.4s, v18.4s, v28.s[2]
+	WORD $0x4fbc1a46 // fmla v6.4s, v18.4s, v28.s[3]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9d1282 // fmla v2.4s, v20.4s, v29.s[0]
+	WORD $0x4fbd1286 // fmla v6.4s, v20.4s, v29.s[1]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4f9d1a62 // fmla v2.4s, v19.4s, v29.s[2]
+	WORD $0x4fbd1a66 // fmla v6.4s, v19.4s, v29.s[3]
+	FMOVQ.P 16(R8), F16
+	FMOVQ.P 16(R9), F17
+	FMOVQ.P 16(R10), F18
+	FMOVQ.P 16(R11), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1283 // fmla v3.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1287 // fmla v7.4s, v20.4s, v28.s[1]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4f9c1a03 // fmla v3.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a07 // fmla v7.4s, v16.4s, v28.s[3]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9d1283 // fmla v3.4s, v20.4s, v29.s[0]
+	WORD $0x4fbd1287 // fmla v7.4s, v20.4s, v29.s[1]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4f9d1a23 // fmla v3.4s, v17.4s, v29.s[2]
+	WORD $0x4fbd1a27 // fmla v7.4s, v17.4s, v29.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1283 // fmla v3.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1287 // fmla v7.4s, v20.4s, v28.s[1]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4f9c1a43 // fmla v3.4s, v18.4s, v28.s[2]
+	WORD $0x4fbc1a47 // fmla v7.4s, v18.4s, v28.s[3]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9d1283 // fmla v3.4s, v20.4s, v29.s[0]
+	WORD $0x4fbd1287 // fmla v7.4s, v20.4s, v29.s[1]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4f9d1a63 // fmla v3.4s, v19.4s, v29.s[2]
+	WORD $0x4fbd1a67 // fmla v7.4s, v19.4s, v29.s[3]
+	ADD $64, R4
+	FMOVQ.P 16(R12), F16
+	FMOVQ.P 16(R13), F17
+	FMOVQ.P 16(R14), F18
+	FMOVQ.P 16(R15), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4f9c1a00 // fmla v0.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a04 // fmla v4.4s, v16.4s, v28.s[3]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9d1280 // fmla v0.4s, v20.4s, v29.s[0]
+	WORD $0x4fbd1284 // fmla v4.4s, v20.4s, v29.s[1]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4f9d1a20 // fmla v0.4s, v17.4s, v29.s[2]
+	WORD $0x4fbd1a24 // fmla v4.4s, v17.4s, v29.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4f9c1a40 // fmla v0.4s, v18.4s, v28.s[2]
+	WORD $0x4fbc1a44 // fmla v4.4s, v18.4s, v28.s[3]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9d1280 // fmla v0.4s, v20.4s, v29.s[0]
+	WORD $0x4fbd1284 // fmla v4.4s, v20.4s, v29.s[1]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4f9d1a60 // fmla v0.4s, v19.4s, v29.s[2]
+	WORD $0x4fbd1a64 // fmla v4.4s, v19.4s, v29.s[3]
+	FMOVQ.P 16(R16), F16
+	FMOVQ.P 16(R17), F17
+	FMOVQ.P 16(R19), F18
+	FMOVQ.P 16(R20), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1281 // fmla v1.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1285 // fmla v5.4s, v20.4s, v28.s[1]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4f9c1a01 // fmla v1.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a05 // fmla v5.4s, v16.4s, v28.s[3]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9d1281 // fmla v1.4s, v20.4s, v29.s[0]
+	WORD $0x4fbd1285 // fmla v5.4s, v20.4s, v29.s[1]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4f9d1a21 // fmla v1.4s, v17.4s, v29.s[2]
+	WORD $0x4fbd1a25 // fmla v5.4s, v17.4s, v29.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1281 // fmla v1.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1285 // fmla v5.4s, v20.4s, v28.s[1]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4f9c1a41 // fmla v1.4s, v18.4s, v28.s[2]
+	WORD $0x4fbc1a45 // fmla v5.4s, v18.4s, v28.s[3]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9d1281 // fmla v1.4s, v20.4s, v29.s[0]
+	WORD $0x4fbd1285 // fmla v5.4s, v20.4s, v29.s[1]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4f9d1a61 // fmla v1.4s, v19.4s, v29.s[2]
+	WORD $0x4fbd1a65 // fmla v5.4s, v19.4s, v29.s[3]
+	FMOVQ.P 16(R21), F16
+	FMOVQ.P 16(R22), F17
+	FMOVQ.P 16(R23), F18
+	FMOVQ.P 16(R24), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1282 // fmla v2.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1286 // fmla v6.4s, v20.4s, v28.s[1]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4f9c1a02 // fmla v2.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a06 // fmla v6.4s, v16.4s, v28.s[3]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9d1282 // fmla v2.4s, v20.4s, v29.s[0]
+	WORD $0x4fbd1286 // fmla v6.4s, v20.4s, v29.s[1]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4f9d1a22 // fmla v2.4s, v17.4s, v29.s[2]
+	WORD $0x4fbd1a26 // fmla v6.4s, v17.4s, v29.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1282 // fmla v2.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1286 // fmla v6.4s, v20.4s, v28.s[1]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4f9c1a42 // fmla v2.4s, v18.4s, v28.s[2]
+	WORD $0x4fbc1a46 // fmla v6.4s, v18.4s, v28.s[3]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9d1282 // fmla v2.4s, v20.4s, v29.s[0]
+	WORD $0x4fbd1286 // fmla v6.4s, v20.4s, v29.s[1]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4f9d1a62 // fmla v2.4s, v19.4s, v29.s[2]
+	WORD $0x4fbd1a66 // fmla v6.4s, v19.4s, v29.s[3]
+	FMOVQ.P 16(R8), F16
+	FMOVQ.P 16(R9), F17
+	FMOVQ.P 16(R10), F18
+	FMOVQ.P 16(R11), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1283 // fmla v3.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1287 // fmla v7.4s, v20.4s, v28.s[1]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4f9c1a03 // fmla v3.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a07 // fmla v7.4s, v16.4s, v28.s[3]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9d1283 // fmla v3.4s, v20.4s, v29.s[0]
+	WORD $0x4fbd1287 // fmla v7.4s, v20.4s, v29.s[1]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4f9d1a23 // fmla v3.4s, v17.4s, v29.s[2]
+	WORD $0x4fbd1a27 // fmla v7.4s, v17.4s, v29.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1283 // fmla v3.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1287 // fmla v7.4s, v20.4s, v28.s[1]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4f9c1a43 // fmla v3.4s, v18.4s, v28.s[2]
+	WORD $0x4fbc1a47 // fmla v7.4s, v18.4s, v28.s[3]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9d1283 // fmla v3.4s, v20.4s, v29.s[0]
+	WORD $0x4fbd1287 // fmla v7.4s, v20.4s, v29.s[1]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4f9d1a63 // fmla v3.4s, v19.4s, v29.s[2]
+	WORD $0x4fbd1a67 // fmla v7.4s, v19.4s, v29.s[3]
+	ADD $64, R4
+	FMOVQ.P 16(R12), F16
+	FMOVQ.P 16(R13), F17
+	FMOVQ.P 16(R14), F18
+	FMOVQ.P 16(R15), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4f9c1a00 // fmla v0.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a04 // fmla v4.4s, v16.4s, v28.s[3]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9d1280 // fmla v0.4s, v20.4s, v29.s[0]
+	WORD $0x4fbd1284 // fmla v4.4s, v20.4s, v29.s[1]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4f9d1a20 // fmla v0.4s, v17.4s, v29.s[2]
+	WORD $0x4fbd1a24 // fmla v4.4s, v17.4s, v29.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4f9c1a40 // fmla v0.4s, v18.4s, v28.s[2]
+	WORD $0x4fbc1a44 // fmla v4.4s, v18.4s, v28.s[3]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9d1280 // fmla v0.4s, v20.4s, v29.s[0]
+	WORD $0x4fbd1284 // fmla v4.4s, v20.4s, v29.s[1]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4f9d1a60 // fmla v0.4s, v19.4s, v29.s[2]
+	WORD $0x4fbd1a64 // fmla v4.4s, v19.4s, v29.s[3]
+	FMOVQ.P 16(R16), F16
+	FMOVQ.P 16(R17), F17
+	FMOVQ.P 16(R19), F18
+	FMOVQ.P 16(R20), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1281 // fmla v1.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1285 // fmla v5.4s, v20.4s, v28.s[1]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4f9c1a01 // fmla v1.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a05 // fmla v5.4s, v16.4s, v28.s[3]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9d1281 // fmla v1.4s, v20.4s, v29.s[0]
+	WORD $0x4fbd1285 // fmla v5.4s, v20.4s, v29.s[1]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4f9d1a21 // fmla v1.4s, v17.4s, v29.s[2]
+	WORD $0x4fbd1a25 // fmla v5.4s, v17.4s, v29.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1281 // fmla v1.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1285 // fmla v5.4s, v20.4s, v28.s[1]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4f9c1a41 // fmla v1.4s, v18.4s, v28.s[2]
+	WORD $0x4fbc1a45 // fmla v5.4s, v18.4s, v28.s[3]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9d1281 // fmla v1.4s, v20.4s, v29.s[0]
+	WORD $0x4fbd1285 // fmla v5.4s, v20.4s, v29.s[1]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4f9d1a61 // fmla v1.4s, v19.4s, v29.s[2]
+	WORD $0x4fbd1a65 // fmla v5.4s, v19.4s, v29.s[3]
+	FMOVQ.P 16(R21), F16
+	FMOVQ.P 16(R22), F17
+	FMOVQ.P 16(R23), F18
+	FMOVQ.P 16(R24), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1282 // fmla v2.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1286 // fmla v6.4s, v20.4s, v28.s[1]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4f9c1a02 // fmla v2.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a06 // fmla v6.4s, v16.4s, v28.s[3]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9d1282 // fmla v2.4s, v20.4s, v29.s[0]
+	WORD $0x4fbd1286 // fmla v6.4s, v20.4s, v29.s[1]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4f9d1a22 // fmla v2.4s, v17.4s, v29.s[2]
+	WORD $0x4fbd1a26 // fmla v6.4s, v17.4s, v29.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1282 // fmla v2.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1286 // fmla v6.4s, v20.4s, v28.s[1]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4f9c1a42 // fmla v2.4s, v18.4s, v28.s[2]
+	WORD $0x4fbc1a46 // fmla v6.4s, v18.4s, v28.s[3]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9d1282 // fmla v2.4s, v20.4s, v29.s[0]
+	WORD $0x4fbd1286 // fmla v6.4s, v20.4s, v29.s[1]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4f9d1a62 // fmla v2.4s, v19.4s, v29.s[2]
+	WORD $0x4fbd1a66 // fmla v6.4s, v19.4s, v29.s[3]
+	FMOVQ.P 16(R8), F16
+	FMOVQ.P 16(R9), F17
+	FMOVQ.P 16(R10), F18
+	FMOVQ.P 16(R11), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1283 // fmla v3.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1287 // fmla v7.4s, v20.4s, v28.s[1]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4f9c1a03 // fmla v3.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a07 // fmla v7.4s, v16.4s, v28.s[3]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9d1283 // fmla v3.4s, v20.4s, v29.s[0]
+	WORD $0x4fbd1287 // fmla v7.4s, v20.4s, v29.s[1]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4f9d1a23 // fmla v3.4s, v17.4s, v29.s[2]
+	WORD $0x4fbd1a27 // fmla v7.4s, v17.4s, v29.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1283 // fmla v3.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1287 // fmla v7.4s, v20.4s, v28.s[1]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4f9c1a43 // fmla v3.4s, v18.4s, v28.s[2]
+	WORD $0x4fbc1a47 // fmla v7.4s, v18.4s, v28.s[3]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9d1283 // fmla v3.4s, v20.4s, v29.s[0]
+	WORD $0x4fbd1287 // fmla v7.4s, v20.4s, v29.s[1]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4f9d1a63 // fmla v3.4s, v19.4s, v29.s[2]
+	WORD $0x4fbd1a67 // fmla v7.4s, v19.4s, v29.s[3]
+	ADD $64, R4
+	FMOVQ.P 16(R12), F16
+	FMOVQ.P 16(R13), F17
+	FMOVQ.P 16(R14), F18
+	FMOVQ.P 16(R15), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4f9c1a00 // fmla v0.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a04 // fmla v4.4s, v16.4s, v28.s[3]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9d1280 // fmla v0.4s, v20.4s, v29.s[0]
+	WORD $0x4fbd1284 // fmla v4.4s, v20.4s, v29.s[1]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4f9d1a20 // fmla v0.4s, v17.4s, v29.s[2]
+	WORD $0x4fbd1a24 // fmla v4.4s, v17.4s, v29.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4f9c1a40 // fmla v0.4s, v18.4s, v28.s[2]
+	WORD $0x4fbc1a44 // fmla v4.4s, v18.4s, v28.s[3]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9d1280 // fmla v0.4s, v20.4s, v29.s[0]
+	WORD $0x4fbd1284 // fmla v4.4s, v20.4s, v29.s[1]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4f9d1a60 // fmla v0.4s, v19.4s, v29.s[2]
+	WORD $0x4fbd1a64 // fmla v4.4s, v19.4s, v29.s[3]
+	FMOVQ.P 16(R16), F16
+	FMOVQ.P 16(R17), F17
+	FMOVQ.P 16(R19), F18
+	FMOVQ.P 16(R20), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1281 // fmla v1.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1285 // fmla v5.4s, v20.4s, v28.s[1]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4f9c1a01 // fmla v1.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a05 // fmla v5.4s, v16.4s, v28.s[3]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9d1281 // fmla v1.4s, v20.4s, v29.s[0]
+	WORD $0x4fbd1285 // fmla v5.4s, v20.4s, v29.s[1]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4f9d1a21 // fmla v1.4s, v17.4s, v29.s[2]
+	WORD $0x4fbd1a25 // fmla v5.4s, v17.4s, v29.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1281 // fmla v1.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1285 // fmla v5.4s, v20.4s, v28.s[1]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4f9c1a41 // fmla v1.4s, v18.4s, v28.s[2]
+	WORD $0x4fbc1a45 // fmla v5.4s, v18.4s, v28.s[3]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9d1281 // fmla v1.4s, v20.4s, v29.s[0]
+	WORD $0x4fbd1285 // fmla v5.4s, v20.4s, v29.s[1]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4f9d1a61 // fmla v1.4s, v19.4s, v29.s[2]
+	WORD $0x4fbd1a65 // fmla v5.4s, v19.4s, v29.s[3]
+	FMOVQ.P 16(R21), F16
+	FMOVQ.P 16(R22), F17
+	FMOVQ.P 16(R23), F18
+	FMOVQ.P 16(R24), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1282 // fmla v2.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1286 // fmla v6.4s, v20.4s, v28.s[1]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4f9c1a02 // fmla v2.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a06 // fmla v6.4s, v16.4s, v28.s[3]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9d1282 // fmla v2.4s, v20.4s, v29.s[0]
+	WORD $0x4fbd1286 // fmla v6.4s, v20.4s, v29.s[1]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4f9d1a22 // fmla v2.4s, v17.4s, v29.s[2]
+	WORD $0x4fbd1a26 // fmla v6.4s, v17.4s, v29.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1282 // fmla v2.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1286 // fmla v6.4s, v20.4s, v28.s[1]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4f9c1a42 // fmla v2.4s, v18.4s, v28.s[2]
+	WORD $0x4fbc1a46 // fmla v6.4s, v18.4s, v28.s[3]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9d1282 // fmla v2.4s, v20.4s, v29.s[0]
+	WORD $0x4fbd1286 // fmla v6.4s, v20.4s, v29.s[1]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4f9d1a62 // fmla v2.4s, v19.4s, v29.s[2]
+	WORD $0x4fbd1a66 // fmla v6.4s, v19.4s, v29.s[3]
+	FMOVQ.P 16(R8), F16
+	FMOVQ.P 16(R9), F17
+	FMOVQ.P 16(R10), F18
+	FMOVQ.P 16(R11), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1283 // fmla v3.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1287 // fmla v7.4s, v20.4s, v28.s[1]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4f9c1a03 // fmla v3.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a07 // fmla v7.4s, v16.4s, v28.s[3]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9d1283 // fmla v3.4s, v20.4s, v29.s[0]
+	WORD $0x4fbd1287 // fmla v7.4s, v20.4s, v29.s[1]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4f9d1a23 // fmla v3.4s, v17.4s, v29.s[2]
+	WORD $0x4fbd1a27 // fmla v7.4s, v17.4s, v29.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 32(R6), [V28.S4, V29.S4]
+	WORD $0x4f9c1283 // fmla v3.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1287 // fmla v7.4s, v20.4s, v28.s[1]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4f9c1a43 // fmla v3.4s, v18.4s, v28.s[2]
+	WORD $0x4fbc1a47 // fmla v7.4s, v18.4s, v28.s[3]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9d1283 // fmla v3.4s, v20.4s, v29.s[0]
+	WORD $0x4fbd1287 // fmla v7.4s, v20.4s, v29.s[1]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4f9d1a63 // fmla v3.4s, v19.4s, v29.s[2]
+	WORD $0x4fbd1a67 // fmla v7.4s, v19.4s, v29.s[3]
+	ADD $64, R4
+	SUBS $1, R1, R1
+	BNE loop
+	VST1.P [V0.S4, V1.S4, V2.S4, V3.S4], 64(R5)
+	VST1.P [V4.S4, V5.S4, V6.S4, V7.S4], 64(R5)
+	MOVD 8(R0), R25
+	MOVD 0(R0), R26
+	ADD R25, R26
+	MOVD R26, 0(R0)
+	MOVD 32(R0), R25
+	MOVD 16(R0), R26
+	ADD R25, R26
+	MOVD R26, 16(R0)
+	MOVD 48(R0), R25
+	MOVD 40(R0), R26
+	ADD R25, R26
+	MOVD R26, 40(R0)
+	MOVD 64(R0), R26
+	SUBS $1, R26, R26
+	MOVD R26, 64(R0)
+	BNE strip
+	RET
+
+// func halfRowsNEONx2(t *strip)
+TEXT ·halfRowsNEONx2(SB), NOSPLIT, $0-8
+	MOVD t+0(FP), R0
+strip:
+	MOVD 56(R0), R1
+	MOVD 16(R0), R2
+	MOVD 72(R0), R3
+	MOVD 0(R0), R4
+	MOVD 40(R0), R5
+	MOVD 24(R0), R6
+	PCALIGN $32
+loop:
 	ADD R3, R2, R9
+	MOVD R2, R8
+	MOVD R5, R7
+	VLD1.P 64(R7), [V0.S4, V1.S4, V2.S4, V3.S4]
+	VLD1.P 64(R7), [V4.S4, V5.S4, V6.S4, V7.S4]
+	MOVD R4, R7
 	VLD1.P 32(R7), [V28.S4, V29.S4]
-	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
 	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
@@ -6087,7 +8048,11 @@ loop:
 	WORD $0x4fbc12a5 // fmla v5.4s, v21.4s, v28.s[1]
 	WORD $0x4fbc12c6 // fmla v6.4s, v22.4s, v28.s[1]
 	WORD $0x4fbc12e7 // fmla v7.4s, v23.4s, v28.s[1]
-	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
 	WORD $0x4f9c1b00 // fmla v0.4s, v24.4s, v28.s[2]
@@ -6098,7 +8063,11 @@ loop:
 	WORD $0x4fbc1b25 // fmla v5.4s, v25.4s, v28.s[3]
 	WORD $0x4fbc1b46 // fmla v6.4s, v26.4s, v28.s[3]
 	WORD $0x4fbc1b67 // fmla v7.4s, v27.4s, v28.s[3]
-	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
 	WORD $0x4f9d1280 // fmla v0.4s, v20.4s, v29.s[0]
@@ -6109,7 +8078,11 @@ loop:
 	WORD $0x4fbd12a5 // fmla v5.4s, v21.4s, v29.s[1]
 	WORD $0x4fbd12c6 // fmla v6.4s, v22.4s, v29.s[1]
 	WORD $0x4fbd12e7 // fmla v7.4s, v23.4s, v29.s[1]
-	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
 	WORD $0x4f9d1b00 // fmla v0.4s, v24.4s, v29.s[2]
@@ -6121,7 +8094,11 @@ loop:
 	WORD $0x4fbd1b46 // fmla v6.4s, v26.4s, v29.s[3]
 	WORD $0x4fbd1b67 // fmla v7.4s, v27.4s, v29.s[3]
 	VLD1.P 32(R7), [V28.S4, V29.S4]
-	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
 	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
@@ -6132,7 +8109,11 @@ loop:
 	WORD $0x4fbc12a5 // fmla v5.4s, v21.4s, v28.s[1]
 	WORD $0x4fbc12c6 // fmla v6.4s, v22.4s, v28.s[1]
 	WORD $0x4fbc12e7 // fmla v7.4s, v23.4s, v28.s[1]
-	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
 	WORD $0x4f9c1b00 // fmla v0.4s, v24.4s, v28.s[2]
@@ -6143,7 +8124,11 @@ loop:
 	WORD $0x4fbc1b25 // fmla v5.4s, v25.4s, v28.s[3]
 	WORD $0x4fbc1b46 // fmla v6.4s, v26.4s, v28.s[3]
 	WORD $0x4fbc1b67 // fmla v7.4s, v27.4s, v28.s[3]
-	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
 	WORD $0x4f9d1280 // fmla v0.4s, v20.4s, v29.s[0]
@@ -6154,7 +8139,11 @@ loop:
 	WORD $0x4fbd12a5 // fmla v5.4s, v21.4s, v29.s[1]
 	WORD $0x4fbd12c6 // fmla v6.4s, v22.4s, v29.s[1]
 	WORD $0x4fbd12e7 // fmla v7.4s, v23.4s, v29.s[1]
-	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
 	WORD $0x4f9d1b00 // fmla v0.4s, v24.4s, v29.s[2]
@@ -6166,7 +8155,11 @@ loop:
 	WORD $0x4fbd1b46 // fmla v6.4s, v26.4s, v29.s[3]
 	WORD $0x4fbd1b67 // fmla v7.4s, v27.4s, v29.s[3]
 	VLD1.P 32(R7), [V28.S4, V29.S4]
-	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
 	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
@@ -6177,7 +8170,11 @@ loop:
 	WORD $0x4fbc12a5 // fmla v5.4s, v21.4s, v28.s[1]
 	WORD $0x4fbc12c6 // fmla v6.4s, v22.4s, v28.s[1]
 	WORD $0x4fbc12e7 // fmla v7.4s, v23.4s, v28.s[1]
-	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
 	WORD $0x4f9c1b00 // fmla v0.4s, v24.4s, v28.s[2]
@@ -6188,7 +8185,11 @@ loop:
 	WORD $0x4fbc1b25 // fmla v5.4s, v25.4s, v28.s[3]
 	WORD $0x4fbc1b46 // fmla v6.4s, v26.4s, v28.s[3]
 	WORD $0x4fbc1b67 // fmla v7.4s, v27.4s, v28.s[3]
-	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
 	WORD $0x4f9d1280 // fmla v0.4s, v20.4s, v29.s[0]
@@ -6199,7 +8200,11 @@ loop:
 	WORD $0x4fbd12a5 // fmla v5.4s, v21.4s, v29.s[1]
 	WORD $0x4fbd12c6 // fmla v6.4s, v22.4s, v29.s[1]
 	WORD $0x4fbd12e7 // fmla v7.4s, v23.4s, v29.s[1]
-	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
 	WORD $0x4f9d1b00 // fmla v0.4s, v24.4s, v29.s[2]
@@ -6211,7 +8216,11 @@ loop:
 	WORD $0x4fbd1b46 // fmla v6.4s, v26.4s, v29.s[3]
 	WORD $0x4fbd1b67 // fmla v7.4s, v27.4s, v29.s[3]
 	VLD1.P 32(R7), [V28.S4, V29.S4]
-	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
 	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
@@ -6222,7 +8231,11 @@ loop:
 	WORD $0x4fbc12a5 // fmla v5.4s, v21.4s, v28.s[1]
 	WORD $0x4fbc12c6 // fmla v6.4s, v22.4s, v28.s[1]
 	WORD $0x4fbc12e7 // fmla v7.4s, v23.4s, v28.s[1]
-	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
 	WORD $0x4f9c1b00 // fmla v0.4s, v24.4s, v28.s[2]
@@ -6233,7 +8246,11 @@ loop:
 	WORD $0x4fbc1b25 // fmla v5.4s, v25.4s, v28.s[3]
 	WORD $0x4fbc1b46 // fmla v6.4s, v26.4s, v28.s[3]
 	WORD $0x4fbc1b67 // fmla v7.4s, v27.4s, v28.s[3]
-	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
 	WORD $0x4f9d1280 // fmla v0.4s, v20.4s, v29.s[0]
@@ -6244,9 +8261,232 @@ loop:
 	WORD $0x4fbd12a5 // fmla v5.4s, v21.4s, v29.s[1]
 	WORD $0x4fbd12c6 // fmla v6.4s, v22.4s, v29.s[1]
 	WORD $0x4fbd12e7 // fmla v7.4s, v23.4s, v29.s[1]
-	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
+	WORD $0x4f9d1b00 // fmla v0.4s, v24.4s, v29.s[2]
+	WORD $0x4f9d1b21 // fmla v1.4s, v25.4s, v29.s[2]
+	WORD $0x4f9d1b42 // fmla v2.4s, v26.4s, v29.s[2]
+	WORD $0x4f9d1b63 // fmla v3.4s, v27.4s, v29.s[2]
+	WORD $0x4fbd1b04 // fmla v4.4s, v24.4s, v29.s[3]
+	WORD $0x4fbd1b25 // fmla v5.4s, v25.4s, v29.s[3]
+	WORD $0x4fbd1b46 // fmla v6.4s, v26.4s, v29.s[3]
+	WORD $0x4fbd1b67 // fmla v7.4s, v27.4s, v29.s[3]
+	VST1.P [V0.S4, V1.S4, V2.S4, V3.S4], 64(R5)
+	VST1.P [V4.S4, V5.S4, V6.S4, V7.S4], 64(R5)
+	ADD $32, R2, R8
+	MOVD R5, R7
+	VLD1.P 64(R7), [V0.S4, V1.S4, V2.S4, V3.S4]
+	VLD1.P 64(R7), [V4.S4, V5.S4, V6.S4, V7.S4]
+	MOVD R4, R7
+	VLD1.P 32(R7), [V28.S4, V29.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4f9c12a1 // fmla v1.4s, v21.4s, v28.s[0]
+	WORD $0x4f9c12c2 // fmla v2.4s, v22.4s, v28.s[0]
+	WORD $0x4f9c12e3 // fmla v3.4s, v23.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	WORD $0x4fbc12a5 // fmla v5.4s, v21.4s, v28.s[1]
+	WORD $0x4fbc12c6 // fmla v6.4s, v22.4s, v28.s[1]
+	WORD $0x4fbc12e7 // fmla v7.4s, v23.4s, v28.s[1]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
+	WORD $0x4f9c1b00 // fmla v0.4s, v24.4s, v28.s[2]
+	WORD $0x4f9c1b21 // fmla v1.4s, v25.4s, v28.s[2]
+	WORD $0x4f9c1b42 // fmla v2.4s, v26.4s, v28.s[2]
+	WORD $0x4f9c1b63 // fmla v3.4s, v27.4s, v28.s[2]
+	WORD $0x4fbc1b04 // fmla v4.4s, v24.4s, v28.s[3]
+	WORD $0x4fbc1b25 // fmla v5.4s, v25.4s, v28.s[3]
+	WORD $0x4fbc1b46 // fmla v6.4s, v26.4s, v28.s[3]
+	WORD $0x4fbc1b67 // fmla v7.4s, v27.4s, v28.s[3]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
+	WORD $0x4f9d1280 // fmla v0.4s, v20.4s, v29.s[0]
+	WORD $0x4f9d12a1 // fmla v1.4s, v21.4s, v29.s[0]
+	WORD $0x4f9d12c2 // fmla v2.4s, v22.4s, v29.s[0]
+	WORD $0x4f9d12e3 // fmla v3.4s, v23.4s, v29.s[0]
+	WORD $0x4fbd1284 // fmla v4.4s, v20.4s, v29.s[1]
+	WORD $0x4fbd12a5 // fmla v5.4s, v21.4s, v29.s[1]
+	WORD $0x4fbd12c6 // fmla v6.4s, v22.4s, v29.s[1]
+	WORD $0x4fbd12e7 // fmla v7.4s, v23.4s, v29.s[1]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
+	WORD $0x4f9d1b00 // fmla v0.4s, v24.4s, v29.s[2]
+	WORD $0x4f9d1b21 // fmla v1.4s, v25.4s, v29.s[2]
+	WORD $0x4f9d1b42 // fmla v2.4s, v26.4s, v29.s[2]
+	WORD $0x4f9d1b63 // fmla v3.4s, v27.4s, v29.s[2]
+	WORD $0x4fbd1b04 // fmla v4.4s, v24.4s, v29.s[3]
+	WORD $0x4fbd1b25 // fmla v5.4s, v25.4s, v29.s[3]
+	WORD $0x4fbd1b46 // fmla v6.4s, v26.4s, v29.s[3]
+	WORD $0x4fbd1b67 // fmla v7.4s, v27.4s, v29.s[3]
+	VLD1.P 32(R7), [V28.S4, V29.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4f9c12a1 // fmla v1.4s, v21.4s, v28.s[0]
+	WORD $0x4f9c12c2 // fmla v2.4s, v22.4s, v28.s[0]
+	WORD $0x4f9c12e3 // fmla v3.4s, v23.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	WORD $0x4fbc12a5 // fmla v5.4s, v21.4s, v28.s[1]
+	WORD $0x4fbc12c6 // fmla v6.4s, v22.4s, v28.s[1]
+	WORD $0x4fbc12e7 // fmla v7.4s, v23.4s, v28.s[1]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
+	WORD $0x4f9c1b00 // fmla v0.4s, v24.4s, v28.s[2]
+	WORD $0x4f9c1b21 // fmla v1.4s, v25.4s, v28.s[2]
+	WORD $0x4f9c1b42 // fmla v2.4s, v26.4s, v28.s[2]
+	WORD $0x4f9c1b63 // fmla v3.4s, v27.4s, v28.s[2]
+	WORD $0x4fbc1b04 // fmla v4.4s, v24.4s, v28.s[3]
+	WORD $0x4fbc1b25 // fmla v5.4s, v25.4s, v28.s[3]
+	WORD $0x4fbc1b46 // fmla v6.4s, v26.4s, v28.s[3]
+	WORD $0x4fbc1b67 // fmla v7.4s, v27.4s, v28.s[3]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
+	WORD $0x4f9d1280 // fmla v0.4s, v20.4s, v29.s[0]
+	WORD $0x4f9d12a1 // fmla v1.4s, v21.4s, v29.s[0]
+	WORD $0x4f9d12c2 // fmla v2.4s, v22.4s, v29.s[0]
+	WORD $0x4f9d12e3 // fmla v3.4s, v23.4s, v29.s[0]
+	WORD $0x4fbd1284 // fmla v4.4s, v20.4s, v29.s[1]
+	WORD $0x4fbd12a5 // fmla v5.4s, v21.4s, v29.s[1]
+	WORD $0x4fbd12c6 // fmla v6.4s, v22.4s, v29.s[1]
+	WORD $0x4fbd12e7 // fmla v7.4s, v23.4s, v29.s[1]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
+	WORD $0x4f9d1b00 // fmla v0.4s, v24.4s, v29.s[2]
+	WORD $0x4f9d1b21 // fmla v1.4s, v25.4s, v29.s[2]
+	WORD $0x4f9d1b42 // fmla v2.4s, v26.4s, v29.s[2]
+	WORD $0x4f9d1b63 // fmla v3.4s, v27.4s, v29.s[2]
+	WORD $0x4fbd1b04 // fmla v4.4s, v24.4s, v29.s[3]
+	WORD $0x4fbd1b25 // fmla v5.4s, v25.4s, v29.s[3]
+	WORD $0x4fbd1b46 // fmla v6.4s, v26.4s, v29.s[3]
+	WORD $0x4fbd1b67 // fmla v7.4s, v27.4s, v29.s[3]
+	VLD1.P 32(R7), [V28.S4, V29.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4f9c12a1 // fmla v1.4s, v21.4s, v28.s[0]
+	WORD $0x4f9c12c2 // fmla v2.4s, v22.4s, v28.s[0]
+	WORD $0x4f9c12e3 // fmla v3.4s, v23.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	WORD $0x4fbc12a5 // fmla v5.4s, v21.4s, v28.s[1]
+	WORD $0x4fbc12c6 // fmla v6.4s, v22.4s, v28.s[1]
+	WORD $0x4fbc12e7 // fmla v7.4s, v23.4s, v28.s[1]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
+	WORD $0x4f9c1b00 // fmla v0.4s, v24.4s, v28.s[2]
+	WORD $0x4f9c1b21 // fmla v1.4s, v25.4s, v28.s[2]
+	WORD $0x4f9c1b42 // fmla v2.4s, v26.4s, v28.s[2]
+	WORD $0x4f9c1b63 // fmla v3.4s, v27.4s, v28.s[2]
+	WORD $0x4fbc1b04 // fmla v4.4s, v24.4s, v28.s[3]
+	WORD $0x4fbc1b25 // fmla v5.4s, v25.4s, v28.s[3]
+	WORD $0x4fbc1b46 // fmla v6.4s, v26.4s, v28.s[3]
+	WORD $0x4fbc1b67 // fmla v7.4s, v27.4s, v28.s[3]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
+	WORD $0x4f9d1280 // fmla v0.4s, v20.4s, v29.s[0]
+	WORD $0x4f9d12a1 // fmla v1.4s, v21.4s, v29.s[0]
+	WORD $0x4f9d12c2 // fmla v2.4s, v22.4s, v29.s[0]
+	WORD $0x4f9d12e3 // fmla v3.4s, v23.4s, v29.s[0]
+	WORD $0x4fbd1284 // fmla v4.4s, v20.4s, v29.s[1]
+	WORD $0x4fbd12a5 // fmla v5.4s, v21.4s, v29.s[1]
+	WORD $0x4fbd12c6 // fmla v6.4s, v22.4s, v29.s[1]
+	WORD $0x4fbd12e7 // fmla v7.4s, v23.4s, v29.s[1]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
+	WORD $0x4f9d1b00 // fmla v0.4s, v24.4s, v29.s[2]
+	WORD $0x4f9d1b21 // fmla v1.4s, v25.4s, v29.s[2]
+	WORD $0x4f9d1b42 // fmla v2.4s, v26.4s, v29.s[2]
+	WORD $0x4f9d1b63 // fmla v3.4s, v27.4s, v29.s[2]
+	WORD $0x4fbd1b04 // fmla v4.4s, v24.4s, v29.s[3]
+	WORD $0x4fbd1b25 // fmla v5.4s, v25.4s, v29.s[3]
+	WORD $0x4fbd1b46 // fmla v6.4s, v26.4s, v29.s[3]
+	WORD $0x4fbd1b67 // fmla v7.4s, v27.4s, v29.s[3]
+	VLD1.P 32(R7), [V28.S4, V29.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4f9c12a1 // fmla v1.4s, v21.4s, v28.s[0]
+	WORD $0x4f9c12c2 // fmla v2.4s, v22.4s, v28.s[0]
+	WORD $0x4f9c12e3 // fmla v3.4s, v23.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	WORD $0x4fbc12a5 // fmla v5.4s, v21.4s, v28.s[1]
+	WORD $0x4fbc12c6 // fmla v6.4s, v22.4s, v28.s[1]
+	WORD $0x4fbc12e7 // fmla v7.4s, v23.4s, v28.s[1]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
+	WORD $0x4f9c1b00 // fmla v0.4s, v24.4s, v28.s[2]
+	WORD $0x4f9c1b21 // fmla v1.4s, v25.4s, v28.s[2]
+	WORD $0x4f9c1b42 // fmla v2.4s, v26.4s, v28.s[2]
+	WORD $0x4f9c1b63 // fmla v3.4s, v27.4s, v28.s[2]
+	WORD $0x4fbc1b04 // fmla v4.4s, v24.4s, v28.s[3]
+	WORD $0x4fbc1b25 // fmla v5.4s, v25.4s, v28.s[3]
+	WORD $0x4fbc1b46 // fmla v6.4s, v26.4s, v28.s[3]
+	WORD $0x4fbc1b67 // fmla v7.4s, v27.4s, v28.s[3]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
+	WORD $0x4f9d1280 // fmla v0.4s, v20.4s, v29.s[0]
+	WORD $0x4f9d12a1 // fmla v1.4s, v21.4s, v29.s[0]
+	WORD $0x4f9d12c2 // fmla v2.4s, v22.4s, v29.s[0]
+	WORD $0x4f9d12e3 // fmla v3.4s, v23.4s, v29.s[0]
+	WORD $0x4fbd1284 // fmla v4.4s, v20.4s, v29.s[1]
+	WORD $0x4fbd12a5 // fmla v5.4s, v21.4s, v29.s[1]
+	WORD $0x4fbd12c6 // fmla v6.4s, v22.4s, v29.s[1]
+	WORD $0x4fbd12e7 // fmla v7.4s, v23.4s, v29.s[1]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
 	WORD $0x4f9d1b00 // fmla v0.4s, v24.4s, v29.s[2]
 	WORD $0x4f9d1b21 // fmla v1.4s, v25.4s, v29.s[2]
 	WORD $0x4f9d1b42 // fmla v2.4s, v26.4s, v29.s[2]
@@ -6342,7 +8582,6 @@ loop:
 	PRFM (R6), PLDL2KEEP
 	ADD R3, R11, R6
 	PRFM (R6), PLDL2KEEP
-	VLD1.P 48(R4), [V28.S4, V29.S4, V30.S4]
 	FMOVQ.P 16(R12), F16
 	FMOVQ.P 16(R13), F17
 	FMOVQ.P 16(R14), F18
@@ -6351,22 +8590,24 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1300 // fmla v0.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1304 // fmla v4.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b08 // fmla v8.4s, v24.4s, v28.s[2]
-	WORD $0x4fbc1b20 // fmla v0.4s, v25.4s, v28.s[3]
-	WORD $0x4f9d1324 // fmla v4.4s, v25.4s, v29.s[0]
-	WORD $0x4fbd1328 // fmla v8.4s, v25.4s, v29.s[1]
-	WORD $0x4f9d1b40 // fmla v0.4s, v26.4s, v29.s[2]
-	WORD $0x4fbd1b44 // fmla v4.4s, v26.4s, v29.s[3]
-	WORD $0x4f9e1348 // fmla v8.4s, v26.4s, v30.s[0]
-	WORD $0x4fbe1360 // fmla v0.4s, v27.4s, v30.s[1]
-	WORD $0x4f9e1b64 // fmla v4.4s, v27.4s, v30.s[2]
-	WORD $0x4fbe1b68 // fmla v8.4s, v27.4s, v30.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1200 // fmla v0.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1204 // fmla v4.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a08 // fmla v8.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a20 // fmla v0.4s, v17.4s, v28.s[3]
+	WORD $0x4f9d1224 // fmla v4.4s, v17.4s, v29.s[0]
+	WORD $0x4fbd1228 // fmla v8.4s, v17.4s, v29.s[1]
+	WORD $0x4f9d1a40 // fmla v0.4s, v18.4s, v29.s[2]
+	WORD $0x4fbd1a44 // fmla v4.4s, v18.4s, v29.s[3]
+	WORD $0x4f9e1248 // fmla v8.4s, v18.4s, v30.s[0]
+	WORD $0x4fbe1260 // fmla v0.4s, v19.4s, v30.s[1]
+	WORD $0x4f9e1a64 // fmla v4.4s, v19.4s, v30.s[2]
+	WORD $0x4fbe1a68 // fmla v8.4s, v19.4s, v30.s[3]
 	FMOVQ.P 16(R16), F16
 	FMOVQ.P 16(R17), F17
 	FMOVQ.P 16(R19), F18
@@ -6375,22 +8616,24 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1301 // fmla v1.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1305 // fmla v5.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b09 // fmla v9.4s, v24.4s, v28.s[2]
-	WORD $0x4fbc1b21 // fmla v1.4s, v25.4s, v28.s[3]
-	WORD $0x4f9d1325 // fmla v5.4s, v25.4s, v29.s[0]
-	WORD $0x4fbd1329 // fmla v9.4s, v25.4s, v29.s[1]
-	WORD $0x4f9d1b41 // fmla v1.4s, v26.4s, v29.s[2]
-	WORD $0x4fbd1b45 // fmla v5.4s, v26.4s, v29.s[3]
-	WORD $0x4f9e1349 // fmla v9.4s, v26.4s, v30.s[0]
-	WORD $0x4fbe1361 // fmla v1.4s, v27.4s, v30.s[1]
-	WORD $0x4f9e1b65 // fmla v5.4s, v27.4s, v30.s[2]
-	WORD $0x4fbe1b69 // fmla v9.4s, v27.4s, v30.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1201 // fmla v1.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1205 // fmla v5.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a09 // fmla v9.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a21 // fmla v1.4s, v17.4s, v28.s[3]
+	WORD $0x4f9d1225 // fmla v5.4s, v17.4s, v29.s[0]
+	WORD $0x4fbd1229 // fmla v9.4s, v17.4s, v29.s[1]
+	WORD $0x4f9d1a41 // fmla v1.4s, v18.4s, v29.s[2]
+	WORD $0x4fbd1a45 // fmla v5.4s, v18.4s, v29.s[3]
+	WORD $0x4f9e1249 // fmla v9.4s, v18.4s, v30.s[0]
+	WORD $0x4fbe1261 // fmla v1.4s, v19.4s, v30.s[1]
+	WORD $0x4f9e1a65 // fmla v5.4s, v19.4s, v30.s[2]
+	WORD $0x4fbe1a69 // fmla v9.4s, v19.4s, v30.s[3]
 	FMOVQ.P 16(R21), F16
 	FMOVQ.P 16(R22), F17
 	FMOVQ.P 16(R23), F18
@@ -6399,22 +8642,24 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1302 // fmla v2.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1306 // fmla v6.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b0a // fmla v10.4s, v24.4s, v28.s[2]
-	WORD $0x4fbc1b22 // fmla v2.4s, v25.4s, v28.s[3]
-	WORD $0x4f9d1326 // fmla v6.4s, v25.4s, v29.s[0]
-	WORD $0x4fbd132a // fmla v10.4s, v25.4s, v29.s[1]
-	WORD $0x4f9d1b42 // fmla v2.4s, v26.4s, v29.s[2]
-	WORD $0x4fbd1b46 // fmla v6.4s, v26.4s, v29.s[3]
-	WORD $0x4f9e134a // fmla v10.4s, v26.4s, v30.s[0]
-	WORD $0x4fbe1362 // fmla v2.4s, v27.4s, v30.s[1]
-	WORD $0x4f9e1b66 // fmla v6.4s, v27.4s, v30.s[2]
-	WORD $0x4fbe1b6a // fmla v10.4s, v27.4s, v30.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1202 // fmla v2.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1206 // fmla v6.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a0a // fmla v10.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a22 // fmla v2.4s, v17.4s, v28.s[3]
+	WORD $0x4f9d1226 // fmla v6.4s, v17.4s, v29.s[0]
+	WORD $0x4fbd122a // fmla v10.4s, v17.4s, v29.s[1]
+	WORD $0x4f9d1a42 // fmla v2.4s, v18.4s, v29.s[2]
+	WORD $0x4fbd1a46 // fmla v6.4s, v18.4s, v29.s[3]
+	WORD $0x4f9e124a // fmla v10.4s, v18.4s, v30.s[0]
+	WORD $0x4fbe1262 // fmla v2.4s, v19.4s, v30.s[1]
+	WORD $0x4f9e1a66 // fmla v6.4s, v19.4s, v30.s[2]
+	WORD $0x4fbe1a6a // fmla v10.4s, v19.4s, v30.s[3]
 	FMOVQ.P 16(R8), F16
 	FMOVQ.P 16(R9), F17
 	FMOVQ.P 16(R10), F18
@@ -6423,23 +8668,25 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1303 // fmla v3.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1307 // fmla v7.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b0b // fmla v11.4s, v24.4s, v28.s[2]
-	WORD $0x4fbc1b23 // fmla v3.4s, v25.4s, v28.s[3]
-	WORD $0x4f9d1327 // fmla v7.4s, v25.4s, v29.s[0]
-	WORD $0x4fbd132b // fmla v11.4s, v25.4s, v29.s[1]
-	WORD $0x4f9d1b43 // fmla v3.4s, v26.4s, v29.s[2]
-	WORD $0x4fbd1b47 // fmla v7.4s, v26.4s, v29.s[3]
-	WORD $0x4f9e134b // fmla v11.4s, v26.4s, v30.s[0]
-	WORD $0x4fbe1363 // fmla v3.4s, v27.4s, v30.s[1]
-	WORD $0x4f9e1b67 // fmla v7.4s, v27.4s, v30.s[2]
-	WORD $0x4fbe1b6b // fmla v11.4s, v27.4s, v30.s[3]
-	VLD1.P 48(R4), [V28.S4, V29.S4, V30.S4]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1203 // fmla v3.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1207 // fmla v7.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a0b // fmla v11.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a23 // fmla v3.4s, v17.4s, v28.s[3]
+	WORD $0x4f9d1227 // fmla v7.4s, v17.4s, v29.s[0]
+	WORD $0x4fbd122b // fmla v11.4s, v17.4s, v29.s[1]
+	WORD $0x4f9d1a43 // fmla v3.4s, v18.4s, v29.s[2]
+	WORD $0x4fbd1a47 // fmla v7.4s, v18.4s, v29.s[3]
+	WORD $0x4f9e124b // fmla v11.4s, v18.4s, v30.s[0]
+	WORD $0x4fbe1263 // fmla v3.4s, v19.4s, v30.s[1]
+	WORD $0x4f9e1a67 // fmla v7.4s, v19.4s, v30.s[2]
+	WORD $0x4fbe1a6b // fmla v11.4s, v19.4s, v30.s[3]
+	ADD $48, R4
 	FMOVQ.P 16(R12), F16
 	FMOVQ.P 16(R13), F17
 	FMOVQ.P 16(R14), F18
@@ -6448,22 +8695,24 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1300 // fmla v0.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1304 // fmla v4.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b08 // fmla v8.4s, v24.4s, v28.s[2]
-	WORD $0x4fbc1b20 // fmla v0.4s, v25.4s, v28.s[3]
-	WORD $0x4f9d1324 // fmla v4.4s, v25.4s, v29.s[0]
-	WORD $0x4fbd1328 // fmla v8.4s, v25.4s, v29.s[1]
-	WORD $0x4f9d1b40 // fmla v0.4s, v26.4s, v29.s[2]
-	WORD $0x4fbd1b44 // fmla v4.4s, v26.4s, v29.s[3]
-	WORD $0x4f9e1348 // fmla v8.4s, v26.4s, v30.s[0]
-	WORD $0x4fbe1360 // fmla v0.4s, v27.4s, v30.s[1]
-	WORD $0x4f9e1b64 // fmla v4.4s, v27.4s, v30.s[2]
-	WORD $0x4fbe1b68 // fmla v8.4s, v27.4s, v30.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1200 // fmla v0.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1204 // fmla v4.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a08 // fmla v8.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a20 // fmla v0.4s, v17.4s, v28.s[3]
+	WORD $0x4f9d1224 // fmla v4.4s, v17.4s, v29.s[0]
+	WORD $0x4fbd1228 // fmla v8.4s, v17.4s, v29.s[1]
+	WORD $0x4f9d1a40 // fmla v0.4s, v18.4s, v29.s[2]
+	WORD $0x4fbd1a44 // fmla v4.4s, v18.4s, v29.s[3]
+	WORD $0x4f9e1248 // fmla v8.4s, v18.4s, v30.s[0]
+	WORD $0x4fbe1260 // fmla v0.4s, v19.4s, v30.s[1]
+	WORD $0x4f9e1a64 // fmla v4.4s, v19.4s, v30.s[2]
+	WORD $0x4fbe1a68 // fmla v8.4s, v19.4s, v30.s[3]
 	FMOVQ.P 16(R16), F16
 	FMOVQ.P 16(R17), F17
 	FMOVQ.P 16(R19), F18
@@ -6472,22 +8721,24 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1301 // fmla v1.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1305 // fmla v5.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b09 // fmla v9.4s, v24.4s, v28.s[2]
-	WORD $0x4fbc1b21 // fmla v1.4s, v25.4s, v28.s[3]
-	WORD $0x4f9d1325 // fmla v5.4s, v25.4s, v29.s[0]
-	WORD $0x4fbd1329 // fmla v9.4s, v25.4s, v29.s[1]
-	WORD $0x4f9d1b41 // fmla v1.4s, v26.4s, v29.s[2]
-	WORD $0x4fbd1b45 // fmla v5.4s, v26.4s, v29.s[3]
-	WORD $0x4f9e1349 // fmla v9.4s, v26.4s, v30.s[0]
-	WORD $0x4fbe1361 // fmla v1.4s, v27.4s, v30.s[1]
-	WORD $0x4f9e1b65 // fmla v5.4s, v27.4s, v30.s[2]
-	WORD $0x4fbe1b69 // fmla v9.4s, v27.4s, v30.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1201 // fmla v1.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1205 // fmla v5.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a09 // fmla v9.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a21 // fmla v1.4s, v17.4s, v28.s[3]
+	WORD $0x4f9d1225 // fmla v5.4s, v17.4s, v29.s[0]
+	WORD $0x4fbd1229 // fmla v9.4s, v17.4s, v29.s[1]
+	WORD $0x4f9d1a41 // fmla v1.4s, v18.4s, v29.s[2]
+	WORD $0x4fbd1a45 // fmla v5.4s, v18.4s, v29.s[3]
+	WORD $0x4f9e1249 // fmla v9.4s, v18.4s, v30.s[0]
+	WORD $0x4fbe1261 // fmla v1.4s, v19.4s, v30.s[1]
+	WORD $0x4f9e1a65 // fmla v5.4s, v19.4s, v30.s[2]
+	WORD $0x4fbe1a69 // fmla v9.4s, v19.4s, v30.s[3]
 	FMOVQ.P 16(R21), F16
 	FMOVQ.P 16(R22), F17
 	FMOVQ.P 16(R23), F18
@@ -6496,22 +8747,24 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1302 // fmla v2.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1306 // fmla v6.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b0a // fmla v10.4s, v24.4s, v28.s[2]
-	WORD $0x4fbc1b22 // fmla v2.4s, v25.4s, v28.s[3]
-	WORD $0x4f9d1326 // fmla v6.4s, v25.4s, v29.s[0]
-	WORD $0x4fbd132a // fmla v10.4s, v25.4s, v29.s[1]
-	WORD $0x4f9d1b42 // fmla v2.4s, v26.4s, v29.s[2]
-	WORD $0x4fbd1b46 // fmla v6.4s, v26.4s, v29.s[3]
-	WORD $0x4f9e134a // fmla v10.4s, v26.4s, v30.s[0]
-	WORD $0x4fbe1362 // fmla v2.4s, v27.4s, v30.s[1]
-	WORD $0x4f9e1b66 // fmla v6.4s, v27.4s, v30.s[2]
-	WORD $0x4fbe1b6a // fmla v10.4s, v27.4s, v30.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1202 // fmla v2.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1206 // fmla v6.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a0a // fmla v10.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a22 // fmla v2.4s, v17.4s, v28.s[3]
+	WORD $0x4f9d1226 // fmla v6.4s, v17.4s, v29.s[0]
+	WORD $0x4fbd122a // fmla v10.4s, v17.4s, v29.s[1]
+	WORD $0x4f9d1a42 // fmla v2.4s, v18.4s, v29.s[2]
+	WORD $0x4fbd1a46 // fmla v6.4s, v18.4s, v29.s[3]
+	WORD $0x4f9e124a // fmla v10.4s, v18.4s, v30.s[0]
+	WORD $0x4fbe1262 // fmla v2.4s, v19.4s, v30.s[1]
+	WORD $0x4f9e1a66 // fmla v6.4s, v19.4s, v30.s[2]
+	WORD $0x4fbe1a6a // fmla v10.4s, v19.4s, v30.s[3]
 	FMOVQ.P 16(R8), F16
 	FMOVQ.P 16(R9), F17
 	FMOVQ.P 16(R10), F18
@@ -6520,23 +8773,25 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1303 // fmla v3.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1307 // fmla v7.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b0b // fmla v11.4s, v24.4s, v28.s[2]
-	WORD $0x4fbc1b23 // fmla v3.4s, v25.4s, v28.s[3]
-	WORD $0x4f9d1327 // fmla v7.4s, v25.4s, v29.s[0]
-	WORD $0x4fbd132b // fmla v11.4s, v25.4s, v29.s[1]
-	WORD $0x4f9d1b43 // fmla v3.4s, v26.4s, v29.s[2]
-	WORD $0x4fbd1b47 // fmla v7.4s, v26.4s, v29.s[3]
-	WORD $0x4f9e134b // fmla v11.4s, v26.4s, v30.s[0]
-	WORD $0x4fbe1363 // fmla v3.4s, v27.4s, v30.s[1]
-	WORD $0x4f9e1b67 // fmla v7.4s, v27.4s, v30.s[2]
-	WORD $0x4fbe1b6b // fmla v11.4s, v27.4s, v30.s[3]
-	VLD1.P 48(R4), [V28.S4, V29.S4, V30.S4]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1203 // fmla v3.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1207 // fmla v7.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a0b // fmla v11.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a23 // fmla v3.4s, v17.4s, v28.s[3]
+	WORD $0x4f9d1227 // fmla v7.4s, v17.4s, v29.s[0]
+	WORD $0x4fbd122b // fmla v11.4s, v17.4s, v29.s[1]
+	WORD $0x4f9d1a43 // fmla v3.4s, v18.4s, v29.s[2]
+	WORD $0x4fbd1a47 // fmla v7.4s, v18.4s, v29.s[3]
+	WORD $0x4f9e124b // fmla v11.4s, v18.4s, v30.s[0]
+	WORD $0x4fbe1263 // fmla v3.4s, v19.4s, v30.s[1]
+	WORD $0x4f9e1a67 // fmla v7.4s, v19.4s, v30.s[2]
+	WORD $0x4fbe1a6b // fmla v11.4s, v19.4s, v30.s[3]
+	ADD $48, R4
 	FMOVQ.P 16(R12), F16
 	FMOVQ.P 16(R13), F17
 	FMOVQ.P 16(R14), F18
@@ -6545,22 +8800,24 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1300 // fmla v0.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1304 // fmla v4.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b08 // fmla v8.4s, v24.4s, v28.s[2]
-	WORD $0x4fbc1b20 // fmla v0.4s, v25.4s, v28.s[3]
-	WORD $0x4f9d1324 // fmla v4.4s, v25.4s, v29.s[0]
-	WORD $0x4fbd1328 // fmla v8.4s, v25.4s, v29.s[1]
-	WORD $0x4f9d1b40 // fmla v0.4s, v26.4s, v29.s[2]
-	WORD $0x4fbd1b44 // fmla v4.4s, v26.4s, v29.s[3]
-	WORD $0x4f9e1348 // fmla v8.4s, v26.4s, v30.s[0]
-	WORD $0x4fbe1360 // fmla v0.4s, v27.4s, v30.s[1]
-	WORD $0x4f9e1b64 // fmla v4.4s, v27.4s, v30.s[2]
-	WORD $0x4fbe1b68 // fmla v8.4s, v27.4s, v30.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1200 // fmla v0.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1204 // fmla v4.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a08 // fmla v8.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a20 // fmla v0.4s, v17.4s, v28.s[3]
+	WORD $0x4f9d1224 // fmla v4.4s, v17.4s, v29.s[0]
+	WORD $0x4fbd1228 // fmla v8.4s, v17.4s, v29.s[1]
+	WORD $0x4f9d1a40 // fmla v0.4s, v18.4s, v29.s[2]
+	WORD $0x4fbd1a44 // fmla v4.4s, v18.4s, v29.s[3]
+	WORD $0x4f9e1248 // fmla v8.4s, v18.4s, v30.s[0]
+	WORD $0x4fbe1260 // fmla v0.4s, v19.4s, v30.s[1]
+	WORD $0x4f9e1a64 // fmla v4.4s, v19.4s, v30.s[2]
+	WORD $0x4fbe1a68 // fmla v8.4s, v19.4s, v30.s[3]
 	FMOVQ.P 16(R16), F16
 	FMOVQ.P 16(R17), F17
 	FMOVQ.P 16(R19), F18
@@ -6569,22 +8826,24 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1301 // fmla v1.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1305 // fmla v5.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b09 // fmla v9.4s, v24.4s, v28.s[2]
-	WORD $0x4fbc1b21 // fmla v1.4s, v25.4s, v28.s[3]
-	WORD $0x4f9d1325 // fmla v5.4s, v25.4s, v29.s[0]
-	WORD $0x4fbd1329 // fmla v9.4s, v25.4s, v29.s[1]
-	WORD $0x4f9d1b41 // fmla v1.4s, v26.4s, v29.s[2]
-	WORD $0x4fbd1b45 // fmla v5.4s, v26.4s, v29.s[3]
-	WORD $0x4f9e1349 // fmla v9.4s, v26.4s, v30.s[0]
-	WORD $0x4fbe1361 // fmla v1.4s, v27.4s, v30.s[1]
-	WORD $0x4f9e1b65 // fmla v5.4s, v27.4s, v30.s[2]
-	WORD $0x4fbe1b69 // fmla v9.4s, v27.4s, v30.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1201 // fmla v1.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1205 // fmla v5.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a09 // fmla v9.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a21 // fmla v1.4s, v17.4s, v28.s[3]
+	WORD $0x4f9d1225 // fmla v5.4s, v17.4s, v29.s[0]
+	WORD $0x4fbd1229 // fmla v9.4s, v17.4s, v29.s[1]
+	WORD $0x4f9d1a41 // fmla v1.4s, v18.4s, v29.s[2]
+	WORD $0x4fbd1a45 // fmla v5.4s, v18.4s, v29.s[3]
+	WORD $0x4f9e1249 // fmla v9.4s, v18.4s, v30.s[0]
+	WORD $0x4fbe1261 // fmla v1.4s, v19.4s, v30.s[1]
+	WORD $0x4f9e1a65 // fmla v5.4s, v19.4s, v30.s[2]
+	WORD $0x4fbe1a69 // fmla v9.4s, v19.4s, v30.s[3]
 	FMOVQ.P 16(R21), F16
 	FMOVQ.P 16(R22), F17
 	FMOVQ.P 16(R23), F18
@@ -6593,22 +8852,24 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1302 // fmla v2.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1306 // fmla v6.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b0a // fmla v10.4s, v24.4s, v28.s[2]
-	WORD $0x4fbc1b22 // fmla v2.4s, v25.4s, v28.s[3]
-	WORD $0x4f9d1326 // fmla v6.4s, v25.4s, v29.s[0]
-	WORD $0x4fbd132a // fmla v10.4s, v25.4s, v29.s[1]
-	WORD $0x4f9d1b42 // fmla v2.4s, v26.4s, v29.s[2]
-	WORD $0x4fbd1b46 // fmla v6.4s, v26.4s, v29.s[3]
-	WORD $0x4f9e134a // fmla v10.4s, v26.4s, v30.s[0]
-	WORD $0x4fbe1362 // fmla v2.4s, v27.4s, v30.s[1]
-	WORD $0x4f9e1b66 // fmla v6.4s, v27.4s, v30.s[2]
-	WORD $0x4fbe1b6a // fmla v10.4s, v27.4s, v30.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1202 // fmla v2.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1206 // fmla v6.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a0a // fmla v10.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a22 // fmla v2.4s, v17.4s, v28.s[3]
+	WORD $0x4f9d1226 // fmla v6.4s, v17.4s, v29.s[0]
+	WORD $0x4fbd122a // fmla v10.4s, v17.4s, v29.s[1]
+	WORD $0x4f9d1a42 // fmla v2.4s, v18.4s, v29.s[2]
+	WORD $0x4fbd1a46 // fmla v6.4s, v18.4s, v29.s[3]
+	WORD $0x4f9e124a // fmla v10.4s, v18.4s, v30.s[0]
+	WORD $0x4fbe1262 // fmla v2.4s, v19.4s, v30.s[1]
+	WORD $0x4f9e1a66 // fmla v6.4s, v19.4s, v30.s[2]
+	WORD $0x4fbe1a6a // fmla v10.4s, v19.4s, v30.s[3]
 	FMOVQ.P 16(R8), F16
 	FMOVQ.P 16(R9), F17
 	FMOVQ.P 16(R10), F18
@@ -6617,23 +8878,25 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1303 // fmla v3.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1307 // fmla v7.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b0b // fmla v11.4s, v24.4s, v28.s[2]
-	WORD $0x4fbc1b23 // fmla v3.4s, v25.4s, v28.s[3]
-	WORD $0x4f9d1327 // fmla v7.4s, v25.4s, v29.s[0]
-	WORD $0x4fbd132b // fmla v11.4s, v25.4s, v29.s[1]
-	WORD $0x4f9d1b43 // fmla v3.4s, v26.4s, v29.s[2]
-	WORD $0x4fbd1b47 // fmla v7.4s, v26.4s, v29.s[3]
-	WORD $0x4f9e134b // fmla v11.4s, v26.4s, v30.s[0]
-	WORD $0x4fbe1363 // fmla v3.4s, v27.4s, v30.s[1]
-	WORD $0x4f9e1b67 // fmla v7.4s, v27.4s, v30.s[2]
-	WORD $0x4fbe1b6b // fmla v11.4s, v27.4s, v30.s[3]
-	VLD1.P 48(R4), [V28.S4, V29.S4, V30.S4]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1203 // fmla v3.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1207 // fmla v7.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a0b // fmla v11.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a23 // fmla v3.4s, v17.4s, v28.s[3]
+	WORD $0x4f9d1227 // fmla v7.4s, v17.4s, v29.s[0]
+	WORD $0x4fbd122b // fmla v11.4s, v17.4s, v29.s[1]
+	WORD $0x4f9d1a43 // fmla v3.4s, v18.4s, v29.s[2]
+	WORD $0x4fbd1a47 // fmla v7.4s, v18.4s, v29.s[3]
+	WORD $0x4f9e124b // fmla v11.4s, v18.4s, v30.s[0]
+	WORD $0x4fbe1263 // fmla v3.4s, v19.4s, v30.s[1]
+	WORD $0x4f9e1a67 // fmla v7.4s, v19.4s, v30.s[2]
+	WORD $0x4fbe1a6b // fmla v11.4s, v19.4s, v30.s[3]
+	ADD $48, R4
 	FMOVQ.P 16(R12), F16
 	FMOVQ.P 16(R13), F17
 	FMOVQ.P 16(R14), F18
@@ -6642,22 +8905,24 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1300 // fmla v0.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1304 // fmla v4.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b08 // fmla v8.4s, v24.4s, v28.s[2]
-	WORD $0x4fbc1b20 // fmla v0.4s, v25.4s, v28.s[3]
-	WORD $0x4f9d1324 // fmla v4.4s, v25.4s, v29.s[0]
-	WORD $0x4fbd1328 // fmla v8.4s, v25.4s, v29.s[1]
-	WORD $0x4f9d1b40 // fmla v0.4s, v26.4s, v29.s[2]
-	WORD $0x4fbd1b44 // fmla v4.4s, v26.4s, v29.s[3]
-	WORD $0x4f9e1348 // fmla v8.4s, v26.4s, v30.s[0]
-	WORD $0x4fbe1360 // fmla v0.4s, v27.4s, v30.s[1]
-	WORD $0x4f9e1b64 // fmla v4.4s, v27.4s, v30.s[2]
-	WORD $0x4fbe1b68 // fmla v8.4s, v27.4s, v30.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1200 // fmla v0.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1204 // fmla v4.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a08 // fmla v8.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a20 // fmla v0.4s, v17.4s, v28.s[3]
+	WORD $0x4f9d1224 // fmla v4.4s, v17.4s, v29.s[0]
+	WORD $0x4fbd1228 // fmla v8.4s, v17.4s, v29.s[1]
+	WORD $0x4f9d1a40 // fmla v0.4s, v18.4s, v29.s[2]
+	WORD $0x4fbd1a44 // fmla v4.4s, v18.4s, v29.s[3]
+	WORD $0x4f9e1248 // fmla v8.4s, v18.4s, v30.s[0]
+	WORD $0x4fbe1260 // fmla v0.4s, v19.4s, v30.s[1]
+	WORD $0x4f9e1a64 // fmla v4.4s, v19.4s, v30.s[2]
+	WORD $0x4fbe1a68 // fmla v8.4s, v19.4s, v30.s[3]
 	FMOVQ.P 16(R16), F16
 	FMOVQ.P 16(R17), F17
 	FMOVQ.P 16(R19), F18
@@ -6666,22 +8931,24 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1301 // fmla v1.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1305 // fmla v5.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b09 // fmla v9.4s, v24.4s, v28.s[2]
-	WORD $0x4fbc1b21 // fmla v1.4s, v25.4s, v28.s[3]
-	WORD $0x4f9d1325 // fmla v5.4s, v25.4s, v29.s[0]
-	WORD $0x4fbd1329 // fmla v9.4s, v25.4s, v29.s[1]
-	WORD $0x4f9d1b41 // fmla v1.4s, v26.4s, v29.s[2]
-	WORD $0x4fbd1b45 // fmla v5.4s, v26.4s, v29.s[3]
-	WORD $0x4f9e1349 // fmla v9.4s, v26.4s, v30.s[0]
-	WORD $0x4fbe1361 // fmla v1.4s, v27.4s, v30.s[1]
-	WORD $0x4f9e1b65 // fmla v5.4s, v27.4s, v30.s[2]
-	WORD $0x4fbe1b69 // fmla v9.4s, v27.4s, v30.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1201 // fmla v1.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1205 // fmla v5.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a09 // fmla v9.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a21 // fmla v1.4s, v17.4s, v28.s[3]
+	WORD $0x4f9d1225 // fmla v5.4s, v17.4s, v29.s[0]
+	WORD $0x4fbd1229 // fmla v9.4s, v17.4s, v29.s[1]
+	WORD $0x4f9d1a41 // fmla v1.4s, v18.4s, v29.s[2]
+	WORD $0x4fbd1a45 // fmla v5.4s, v18.4s, v29.s[3]
+	WORD $0x4f9e1249 // fmla v9.4s, v18.4s, v30.s[0]
+	WORD $0x4fbe1261 // fmla v1.4s, v19.4s, v30.s[1]
+	WORD $0x4f9e1a65 // fmla v5.4s, v19.4s, v30.s[2]
+	WORD $0x4fbe1a69 // fmla v9.4s, v19.4s, v30.s[3]
 	FMOVQ.P 16(R21), F16
 	FMOVQ.P 16(R22), F17
 	FMOVQ.P 16(R23), F18
@@ -6690,22 +8957,24 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1302 // fmla v2.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1306 // fmla v6.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b0a // fmla v10.4s, v24.4s, v28.s[2]
-	WORD $0x4fbc1b22 // fmla v2.4s, v25.4s, v28.s[3]
-	WORD $0x4f9d1326 // fmla v6.4s, v25.4s, v29.s[0]
-	WORD $0x4fbd132a // fmla v10.4s, v25.4s, v29.s[1]
-	WORD $0x4f9d1b42 // fmla v2.4s, v26.4s, v29.s[2]
-	WORD $0x4fbd1b46 // fmla v6.4s, v26.4s, v29.s[3]
-	WORD $0x4f9e134a // fmla v10.4s, v26.4s, v30.s[0]
-	WORD $0x4fbe1362 // fmla v2.4s, v27.4s, v30.s[1]
-	WORD $0x4f9e1b66 // fmla v6.4s, v27.4s, v30.s[2]
-	WORD $0x4fbe1b6a // fmla v10.4s, v27.4s, v30.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1202 // fmla v2.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1206 // fmla v6.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a0a // fmla v10.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a22 // fmla v2.4s, v17.4s, v28.s[3]
+	WORD $0x4f9d1226 // fmla v6.4s, v17.4s, v29.s[0]
+	WORD $0x4fbd122a // fmla v10.4s, v17.4s, v29.s[1]
+	WORD $0x4f9d1a42 // fmla v2.4s, v18.4s, v29.s[2]
+	WORD $0x4fbd1a46 // fmla v6.4s, v18.4s, v29.s[3]
+	WORD $0x4f9e124a // fmla v10.4s, v18.4s, v30.s[0]
+	WORD $0x4fbe1262 // fmla v2.4s, v19.4s, v30.s[1]
+	WORD $0x4f9e1a66 // fmla v6.4s, v19.4s, v30.s[2]
+	WORD $0x4fbe1a6a // fmla v10.4s, v19.4s, v30.s[3]
 	FMOVQ.P 16(R8), F16
 	FMOVQ.P 16(R9), F17
 	FMOVQ.P 16(R10), F18
@@ -6714,22 +8983,25 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1303 // fmla v3.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1307 // fmla v7.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b0b // fmla v11.4s, v24.4s, v28.s[2]
-	WORD $0x4fbc1b23 // fmla v3.4s, v25.4s, v28.s[3]
-	WORD $0x4f9d1327 // fmla v7.4s, v25.4s, v29.s[0]
-	WORD $0x4fbd132b // fmla v11.4s, v25.4s, v29.s[1]
-	WORD $0x4f9d1b43 // fmla v3.4s, v26.4s, v29.s[2]
-	WORD $0x4fbd1b47 // fmla v7.4s, v26.4s, v29.s[3]
-	WORD $0x4f9e134b // fmla v11.4s, v26.4s, v30.s[0]
-	WORD $0x4fbe1363 // fmla v3.4s, v27.4s, v30.s[1]
-	WORD $0x4f9e1b67 // fmla v7.4s, v27.4s, v30.s[2]
-	WORD $0x4fbe1b6b // fmla v11.4s, v27.4s, v30.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1203 // fmla v3.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1207 // fmla v7.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a0b // fmla v11.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a23 // fmla v3.4s, v17.4s, v28.s[3]
+	WORD $0x4f9d1227 // fmla v7.4s, v17.4s, v29.s[0]
+	WORD $0x4fbd122b // fmla v11.4s, v17.4s, v29.s[1]
+	WORD $0x4f9d1a43 // fmla v3.4s, v18.4s, v29.s[2]
+	WORD $0x4fbd1a47 // fmla v7.4s, v18.4s, v29.s[3]
+	WORD $0x4f9e124b // fmla v11.4s, v18.4s, v30.s[0]
+	WORD $0x4fbe1263 // fmla v3.4s, v19.4s, v30.s[1]
+	WORD $0x4f9e1a67 // fmla v7.4s, v19.4s, v30.s[2]
+	WORD $0x4fbe1a6b // fmla v11.4s, v19.4s, v30.s[3]
+	ADD $48, R4
 	SUBS $1, R1, R1
 	BNE loop
 	VST1.P [V0.S4, V1.S4, V2.S4, V3.S4], 64(R5)
@@ -6765,15 +9037,1151 @@ strip:
 	MOVD 24(R0), R6
 	PCALIGN $32
 loop:
+	ADD R3, R2, R9
+	MOVD R2, R8
 	MOVD R5, R7
 	VLD1.P 64(R7), [V0.S4, V1.S4, V2.S4, V3.S4]
 	VLD1.P 64(R7), [V4.S4, V5.S4, V6.S4, V7.S4]
 	VLD1.P 64(R7), [V8.S4, V9.S4, V10.S4, V11.S4]
 	MOVD R4, R7
-	MOVD R2, R8
+	VLD1.P 48(R7), [V28.S4, V29.S4, V30.S4]
+	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4f9c12a1 // fmla v1.4s, v21.4s, v28.s[0]
+	WORD $0x4f9c12c2 // fmla v2.4s, v22.4s, v28.s[0]
+	WORD $0x4f9c12e3 // fmla v3.4s, v23.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	WORD $0x4fbc12a5 // fmla v5.4s, v21.4s, v28.s[1]
+	WORD $0x4fbc12c6 // fmla v6.4s, v22.4s, v28.s[1]
+	WORD $0x4fbc12e7 // fmla v7.4s, v23.4s, v28.s[1]
+	WORD $0x4f9c1a88 // fmla v8.4s, v20.4s, v28.s[2]
+	WORD $0x4f9c1aa9 // fmla v9.4s, v21.4s, v28.s[2]
+	WORD $0x4f9c1aca // fmla v10.4s, v22.4s, v28.s[2]
+	WORD $0x4f9c1aeb // fmla v11.4s, v23.4s, v28.s[2]
+	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4fbc1b00 // fmla v0.4s, v24.4s, v28.s[3]
+	WORD $0x4fbc1b21 // fmla v1.4s, v25.4s, v28.s[3]
+	WORD $0x4fbc1b42 // fmla v2.4s, v26.4s, v28.s[3]
+	WORD $0x4fbc1b63 // fmla v3.4s, v27.4s, v28.s[3]
+	WORD $0x4f9d1304 // fmla v4.4s, v24.4s, v29.s[0]
+	WORD $0x4f9d1325 // fmla v5.4s, v25.4s, v29.s[0]
+	WORD $0x4f9d1346 // fmla v6.4s, v26.4s, v29.s[0]
+	WORD $0x4f9d1367 // fmla v7.4s, v27.4s, v29.s[0]
+	WORD $0x4fbd1308 // fmla v8.4s, v24.4s, v29.s[1]
+	WORD $0x4fbd1329 // fmla v9.4s, v25.4s, v29.s[1]
+	WORD $0x4fbd134a // fmla v10.4s, v26.4s, v29.s[1]
+	WORD $0x4fbd136b // fmla v11.4s, v27.4s, v29.s[1]
+	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9d1a80 // fmla v0.4s, v20.4s, v29.s[2]
+	WORD $0x4f9d1aa1 // fmla v1.4s, v21.4s, v29.s[2]
+	WORD $0x4f9d1ac2 // fmla v2.4s, v22.4s, v29.s[2]
+	WORD $0x4f9d1ae3 // fmla v3.4s, v23.4s, v29.s[2]
+	WORD $0x4fbd1a84 // fmla v4.4s, v20.4s, v29.s[3]
+	WORD $0x4fbd1aa5 // fmla v5.4s, v21.4s, v29.s[3]
+	WORD $0x4fbd1ac6 // fmla v6.4s, v22.4s, v29.s[3]
+	WORD $0x4fbd1ae7 // fmla v7.4s, v23.4s, v29.s[3]
+	WORD $0x4f9e1288 // fmla v8.4s, v20.4s, v30.s[0]
+	WORD $0x4f9e12a9 // fmla v9.4s, v21.4s, v30.s[0]
+	WORD $0x4f9e12ca // fmla v10.4s, v22.4s, v30.s[0]
+	WORD $0x4f9e12eb // fmla v11.4s, v23.4s, v30.s[0]
+	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4fbe1300 // fmla v0.4s, v24.4s, v30.s[1]
+	WORD $0x4fbe1321 // fmla v1.4s, v25.4s, v30.s[1]
+	WORD $0x4fbe1342 // fmla v2.4s, v26.4s, v30.s[1]
+	WORD $0x4fbe1363 // fmla v3.4s, v27.4s, v30.s[1]
+	WORD $0x4f9e1b04 // fmla v4.4s, v24.4s, v30.s[2]
+	WORD $0x4f9e1b25 // fmla v5.4s, v25.4s, v30.s[2]
+	WORD $0x4f9e1b46 // fmla v6.4s, v26.4s, v30.s[2]
+	WORD $0x4f9e1b67 // fmla v7.4s, v27.4s, v30.s[2]
+	WORD $0x4fbe1b08 // fmla v8.4s, v24.4s, v30.s[3]
+	WORD $0x4fbe1b29 // fmla v9.4s, v25.4s, v30.s[3]
+	WORD $0x4fbe1b4a // fmla v10.4s, v26.4s, v30.s[3]
+	WORD $0x4fbe1b6b // fmla v11.4s, v27.4s, v30.s[3]
+	VLD1.P 48(R7), [V28.S4, V29.S4, V30.S4]
+	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4f9c12a1 // fmla v1.4s, v21.4s, v28.s[0]
+	WORD $0x4f9c12c2 // fmla v2.4s, v22.4s, v28.s[0]
+	WORD $0x4f9c12e3 // fmla v3.4s, v23.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	WORD $0x4fbc12a5 // fmla v5.4s, v21.4s, v28.s[1]
+	WORD $0x4fbc12c6 // fmla v6.4s, v22.4s, v28.s[1]
+	WORD $0x4fbc12e7 // fmla v7.4s, v23.4s, v28.s[1]
+	WORD $0x4f9c1a88 // fmla v8.4s, v20.4s, v28.s[2]
+	WORD $0x4f9c1aa9 // fmla v9.4s, v21.4s, v28.s[2]
+	WORD $0x4f9c1aca // fmla v10.4s, v22.4s, v28.s[2]
+	WORD $0x4f9c1aeb // fmla v11.4s, v23.4s, v28.s[2]
+	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4fbc1b00 // fmla v0.4s, v24.4s, v28.s[3]
+	WORD $0x4fbc1b21 // fmla v1.4s, v25.4s, v28.s[3]
+	WORD $0x4fbc1b42 // fmla v2.4s, v26.4s, v28.s[3]
+	WORD $0x4fbc1b63 // fmla v3.4s, v27.4s, v28.s[3]
+	WORD $0x4f9d1304 // fmla v4.4s, v24.4s, v29.s[0]
+	WORD $0x4f9d1325 // fmla v5.4s, v25.4s, v29.s[0]
+	WORD $0x4f9d1346 // fmla v6.4s, v26.4s, v29.s[0]
+	WORD $0x4f9d1367 // fmla v7.4s, v27.4s, v29.s[0]
+	WORD $0x4fbd1308 // fmla v8.4s, v24.4s, v29.s[1]
+	WORD $0x4fbd1329 // fmla v9.4s, v25.4s, v29.s[1]
+	WORD $0x4fbd134a // fmla v10.4s, v26.4s, v29.s[1]
+	WORD $0x4fbd136b // fmla v11.4s, v27.4s, v29.s[1]
+	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9d1a80 // fmla v0.4s, v20.4s, v29.s[2]
+	WORD $0x4f9d1aa1 // fmla v1.4s, v21.4s, v29.s[2]
+	WORD $0x4f9d1ac2 // fmla v2.4s, v22.4s, v29.s[2]
+	WORD $0x4f9d1ae3 // fmla v3.4s, v23.4s, v29.s[2]
+	WORD $0x4fbd1a84 // fmla v4.4s, v20.4s, v29.s[3]
+	WORD $0x4fbd1aa5 // fmla v5.4s, v21.4s, v29.s[3]
+	WORD $0x4fbd1ac6 // fmla v6.4s, v22.4s, v29.s[3]
+	WORD $0x4fbd1ae7 // fmla v7.4s, v23.4s, v29.s[3]
+	WORD $0x4f9e1288 // fmla v8.4s, v20.4s, v30.s[0]
+	WORD $0x4f9e12a9 // fmla v9.4s, v21.4s, v30.s[0]
+	WORD $0x4f9e12ca // fmla v10.4s, v22.4s, v30.s[0]
+	WORD $0x4f9e12eb // fmla v11.4s, v23.4s, v30.s[0]
+	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4fbe1300 // fmla v0.4s, v24.4s, v30.s[1]
+	WORD $0x4fbe1321 // fmla v1.4s, v25.4s, v30.s[1]
+	WORD $0x4fbe1342 // fmla v2.4s, v26.4s, v30.s[1]
+	WORD $0x4fbe1363 // fmla v3.4s, v27.4s, v30.s[1]
+	WORD $0x4f9e1b04 // fmla v4.4s, v24.4s, v30.s[2]
+	WORD $0x4f9e1b25 // fmla v5.4s, v25.4s, v30.s[2]
+	WORD $0x4f9e1b46 // fmla v6.4s, v26.4s, v30.s[2]
+	WORD $0x4f9e1b67 // fmla v7.4s, v27.4s, v30.s[2]
+	WORD $0x4fbe1b08 // fmla v8.4s, v24.4s, v30.s[3]
+	WORD $0x4fbe1b29 // fmla v9.4s, v25.4s, v30.s[3]
+	WORD $0x4fbe1b4a // fmla v10.4s, v26.4s, v30.s[3]
+	WORD $0x4fbe1b6b // fmla v11.4s, v27.4s, v30.s[3]
+	VLD1.P 48(R7), [V28.S4, V29.S4, V30.S4]
+	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4f9c12a1 // fmla v1.4s, v21.4s, v28.s[0]
+	WORD $0x4f9c12c2 // fmla v2.4s, v22.4s, v28.s[0]
+	WORD $0x4f9c12e3 // fmla v3.4s, v23.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	WORD $0x4fbc12a5 // fmla v5.4s, v21.4s, v28.s[1]
+	WORD $0x4fbc12c6 // fmla v6.4s, v22.4s, v28.s[1]
+	WORD $0x4fbc12e7 // fmla v7.4s, v23.4s, v28.s[1]
+	WORD $0x4f9c1a88 // fmla v8.4s, v20.4s, v28.s[2]
+	WORD $0x4f9c1aa9 // fmla v9.4s, v21.4s, v28.s[2]
+	WORD $0x4f9c1aca // fmla v10.4s, v22.4s, v28.s[2]
+	WORD $0x4f9c1aeb // fmla v11.4s, v23.4s, v28.s[2]
+	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4fbc1b00 // fmla v0.4s, v24.4s, v28.s[3]
+	WORD $0x4fbc1b21 // fmla v1.4s, v25.4s, v28.s[3]
+	WORD $0x4fbc1b42 // fmla v2.4s, v26.4s, v28.s[3]
+	WORD $0x4fbc1b63 // fmla v3.4s, v27.4s, v28.s[3]
+	WORD $0x4f9d1304 // fmla v4.4s, v24.4s, v29.s[0]
+	WORD $0x4f9d1325 // fmla v5.4s, v25.4s, v29.s[0]
+	WORD $0x4f9d1346 // fmla v6.4s, v26.4s, v29.s[0]
+	WORD $0x4f9d1367 // fmla v7.4s, v27.4s, v29.s[0]
+	WORD $0x4fbd1308 // fmla v8.4s, v24.4s, v29.s[1]
+	WORD $0x4fbd1329 // fmla v9.4s, v25.4s, v29.s[1]
+	WORD $0x4fbd134a // fmla v10.4s, v26.4s, v29.s[1]
+	WORD $0x4fbd136b // fmla v11.4s, v27.4s, v29.s[1]
+	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9d1a80 // fmla v0.4s, v20.4s, v29.s[2]
+	WORD $0x4f9d1aa1 // fmla v1.4s, v21.4s, v29.s[2]
+	WORD $0x4f9d1ac2 // fmla v2.4s, v22.4s, v29.s[2]
+	WORD $0x4f9d1ae3 // fmla v3.4s, v23.4s, v29.s[2]
+	WORD $0x4fbd1a84 // fmla v4.4s, v20.4s, v29.s[3]
+	WORD $0x4fbd1aa5 // fmla v5.4s, v21.4s, v29.s[3]
+	WORD $0x4fbd1ac6 // fmla v6.4s, v22.4s, v29.s[3]
+	WORD $0x4fbd1ae7 // fmla v7.4s, v23.4s, v29.s[3]
+	WORD $0x4f9e1288 // fmla v8.4s, v20.4s, v30.s[0]
+	WORD $0x4f9e12a9 // fmla v9.4s, v21.4s, v30.s[0]
+	WORD $0x4f9e12ca // fmla v10.4s, v22.4s, v30.s[0]
+	WORD $0x4f9e12eb // fmla v11.4s, v23.4s, v30.s[0]
+	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4fbe1300 // fmla v0.4s, v24.4s, v30.s[1]
+	WORD $0x4fbe1321 // fmla v1.4s, v25.4s, v30.s[1]
+	WORD $0x4fbe1342 // fmla v2.4s, v26.4s, v30.s[1]
+	WORD $0x4fbe1363 // fmla v3.4s, v27.4s, v30.s[1]
+	WORD $0x4f9e1b04 // fmla v4.4s, v24.4s, v30.s[2]
+	WORD $0x4f9e1b25 // fmla v5.4s, v25.4s, v30.s[2]
+	WORD $0x4f9e1b46 // fmla v6.4s, v26.4s, v30.s[2]
+	WORD $0x4f9e1b67 // fmla v7.4s, v27.4s, v30.s[2]
+	WORD $0x4fbe1b08 // fmla v8.4s, v24.4s, v30.s[3]
+	WORD $0x4fbe1b29 // fmla v9.4s, v25.4s, v30.s[3]
+	WORD $0x4fbe1b4a // fmla v10.4s, v26.4s, v30.s[3]
+	WORD $0x4fbe1b6b // fmla v11.4s, v27.4s, v30.s[3]
+	VLD1.P 48(R7), [V28.S4, V29.S4, V30.S4]
+	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4f9c12a1 // fmla v1.4s, v21.4s, v28.s[0]
+	WORD $0x4f9c12c2 // fmla v2.4s, v22.4s, v28.s[0]
+	WORD $0x4f9c12e3 // fmla v3.4s, v23.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	WORD $0x4fbc12a5 // fmla v5.4s, v21.4s, v28.s[1]
+	WORD $0x4fbc12c6 // fmla v6.4s, v22.4s, v28.s[1]
+	WORD $0x4fbc12e7 // fmla v7.4s, v23.4s, v28.s[1]
+	WORD $0x4f9c1a88 // fmla v8.4s, v20.4s, v28.s[2]
+	WORD $0x4f9c1aa9 // fmla v9.4s, v21.4s, v28.s[2]
+	WORD $0x4f9c1aca // fmla v10.4s, v22.4s, v28.s[2]
+	WORD $0x4f9c1aeb // fmla v11.4s, v23.4s, v28.s[2]
+	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4fbc1b00 // fmla v0.4s, v24.4s, v28.s[3]
+	WORD $0x4fbc1b21 // fmla v1.4s, v25.4s, v28.s[3]
+	WORD $0x4fbc1b42 // fmla v2.4s, v26.4s, v28.s[3]
+	WORD $0x4fbc1b63 // fmla v3.4s, v27.4s, v28.s[3]
+	WORD $0x4f9d1304 // fmla v4.4s, v24.4s, v29.s[0]
+	WORD $0x4f9d1325 // fmla v5.4s, v25.4s, v29.s[0]
+	WORD $0x4f9d1346 // fmla v6.4s, v26.4s, v29.s[0]
+	WORD $0x4f9d1367 // fmla v7.4s, v27.4s, v29.s[0]
+	WORD $0x4fbd1308 // fmla v8.4s, v24.4s, v29.s[1]
+	WORD $0x4fbd1329 // fmla v9.4s, v25.4s, v29.s[1]
+	WORD $0x4fbd134a // fmla v10.4s, v26.4s, v29.s[1]
+	WORD $0x4fbd136b // fmla v11.4s, v27.4s, v29.s[1]
+	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9d1a80 // fmla v0.4s, v20.4s, v29.s[2]
+	WORD $0x4f9d1aa1 // fmla v1.4s, v21.4s, v29.s[2]
+	WORD $0x4f9d1ac2 // fmla v2.4s, v22.4s, v29.s[2]
+	WORD $0x4f9d1ae3 // fmla v3.4s, v23.4s, v29.s[2]
+	WORD $0x4fbd1a84 // fmla v4.4s, v20.4s, v29.s[3]
+	WORD $0x4fbd1aa5 // fmla v5.4s, v21.4s, v29.s[3]
+	WORD $0x4fbd1ac6 // fmla v6.4s, v22.4s, v29.s[3]
+	WORD $0x4fbd1ae7 // fmla v7.4s, v23.4s, v29.s[3]
+	WORD $0x4f9e1288 // fmla v8.4s, v20.4s, v30.s[0]
+	WORD $0x4f9e12a9 // fmla v9.4s, v21.4s, v30.s[0]
+	WORD $0x4f9e12ca // fmla v10.4s, v22.4s, v30.s[0]
+	WORD $0x4f9e12eb // fmla v11.4s, v23.4s, v30.s[0]
+	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4fbe1300 // fmla v0.4s, v24.4s, v30.s[1]
+	WORD $0x4fbe1321 // fmla v1.4s, v25.4s, v30.s[1]
+	WORD $0x4fbe1342 // fmla v2.4s, v26.4s, v30.s[1]
+	WORD $0x4fbe1363 // fmla v3.4s, v27.4s, v30.s[1]
+	WORD $0x4f9e1b04 // fmla v4.4s, v24.4s, v30.s[2]
+	WORD $0x4f9e1b25 // fmla v5.4s, v25.4s, v30.s[2]
+	WORD $0x4f9e1b46 // fmla v6.4s, v26.4s, v30.s[2]
+	WORD $0x4f9e1b67 // fmla v7.4s, v27.4s, v30.s[2]
+	WORD $0x4fbe1b08 // fmla v8.4s, v24.4s, v30.s[3]
+	WORD $0x4fbe1b29 // fmla v9.4s, v25.4s, v30.s[3]
+	WORD $0x4fbe1b4a // fmla v10.4s, v26.4s, v30.s[3]
+	WORD $0x4fbe1b6b // fmla v11.4s, v27.4s, v30.s[3]
+	VST1.P [V0.S4, V1.S4, V2.S4, V3.S4], 64(R5)
+	VST1.P [V4.S4, V5.S4, V6.S4, V7.S4], 64(R5)
+	VST1.P [V8.S4, V9.S4, V10.S4, V11.S4], 64(R5)
+	ADD $64, R2
+	SUBS $1, R1, R1
+	BNE loop
+	MOVD 8(R0), R25
+	MOVD 0(R0), R26
+	ADD R25, R26
+	MOVD R26, 0(R0)
+	MOVD 32(R0), R25
+	MOVD 16(R0), R26
+	ADD R25, R26
+	MOVD R26, 16(R0)
+	MOVD 48(R0), R25
+	MOVD 40(R0), R26
+	ADD R25, R26
+	MOVD R26, 40(R0)
+	MOVD 64(R0), R26
+	SUBS $1, R26, R26
+	MOVD R26, 64(R0)
+	BNE strip
+	RET
+
+// func halfColumnsNEONx3(t *strip)
+TEXT ·halfColumnsNEONx3(SB), NOSPLIT, $0-8
+	MOVD t+0(FP), R0
+strip:
+	MOVD 56(R0), R1
+	MOVD 16(R0), R2
+	MOVD 72(R0), R3
+	MOVD 0(R0), R4
+	MOVD 40(R0), R5
+	MOVD R2, R12
+	MOVD 24(R0), R6
+	ADD R6, R12, R13
+	ADD R6, R13, R14
+	ADD R6, R14, R15
+	ADD R6, R15, R16
+	ADD R6, R16, R17
+	ADD R6, R17, R19
+	ADD R6, R19, R20
+	ADD R6, R20, R21
+	ADD R6, R21, R22
+	ADD R6, R22, R23
+	ADD R6, R23, R24
+	ADD R6, R24, R8
+	ADD R6, R8, R9
+	ADD R6, R9, R10
+	ADD R6, R10, R11
+	MOVD $0xffff0000, R6
+	VDUP R6, V24.S4
+	VLD1.P 64(R5), [V0.S4, V1.S4, V2.S4, V3.S4]
+	VLD1.P 64(R5), [V4.S4, V5.S4, V6.S4, V7.S4]
+	VLD1.P 64(R5), [V8.S4, V9.S4, V10.S4, V11.S4]
+	SUB $192, R5
+	PCALIGN $32
+loop:
+	ADD R3, R12, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R13, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R14, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R15, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R16, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R17, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R19, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R20, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R21, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R22, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R23, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R24, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R8, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R9, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R10, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R11, R6
+	PRFM (R6), PLDL2KEEP
+	FMOVQ.P 16(R12), F16
+	FMOVQ.P 16(R13), F17
+	FMOVQ.P 16(R14), F18
+	FMOVQ.P 16(R15), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a88 // fmla v8.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4fbc1a00 // fmla v0.4s, v16.4s, v28.s[3]
+	WORD $0x4f9d1204 // fmla v4.4s, v16.4s, v29.s[0]
+	WORD $0x4fbd1208 // fmla v8.4s, v16.4s, v29.s[1]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9d1a80 // fmla v0.4s, v20.4s, v29.s[2]
+	WORD $0x4fbd1a84 // fmla v4.4s, v20.4s, v29.s[3]
+	WORD $0x4f9e1288 // fmla v8.4s, v20.4s, v30.s[0]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4fbe1220 // fmla v0.4s, v17.4s, v30.s[1]
+	WORD $0x4f9e1a24 // fmla v4.4s, v17.4s, v30.s[2]
+	WORD $0x4fbe1a28 // fmla v8.4s, v17.4s, v30.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a88 // fmla v8.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4fbc1a40 // fmla v0.4s, v18.4s, v28.s[3]
+	WORD $0x4f9d1244 // fmla v4.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd1248 // fmla v8.4s, v18.4s, v29.s[1]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9d1a80 // fmla v0.4s, v20.4s, v29.s[2]
+	WORD $0x4fbd1a84 // fmla v4.4s, v20.4s, v29.s[3]
+	WORD $0x4f9e1288 // fmla v8.4s, v20.4s, v30.s[0]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4fbe1260 // fmla v0.4s, v19.4s, v30.s[1]
+	WORD $0x4f9e1a64 // fmla v4.4s, v19.4s, v30.s[2]
+	WORD $0x4fbe1a68 // fmla v8.4s, v19.4s, v30.s[3]
+	FMOVQ.P 16(R16), F16
+	FMOVQ.P 16(R17), F17
+	FMOVQ.P 16(R19), F18
+	FMOVQ.P 16(R20), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1281 // fmla v1.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1285 // fmla v5.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a89 // fmla v9.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4fbc1a01 // fmla v1.4s, v16.4s, v28.s[3]
+	WORD $0x4f9d1205 // fmla v5.4s, v16.4s, v29.s[0]
+	WORD $0x4fbd1209 // fmla v9.4s, v16.4s, v29.s[1]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9d1a81 // fmla v1.4s, v20.4s, v29.s[2]
+	WORD $0x4fbd1a85 // fmla v5.4s, v20.4s, v29.s[3]
+	WORD $0x4f9e1289 // fmla v9.4s, v20.4s, v30.s[0]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4fbe1221 // fmla v1.4s, v17.4s, v30.s[1]
+	WORD $0x4f9e1a25 // fmla v5.4s, v17.4s, v30.s[2]
+	WORD $0x4fbe1a29 // fmla v9.4s, v17.4s, v30.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1281 // fmla v1.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1285 // fmla v5.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a89 // fmla v9.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4fbc1a41 // fmla v1.4s, v18.4s, v28.s[3]
+	WORD $0x4f9d1245 // fmla v5.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd1249 // fmla v9.4s, v18.4s, v29.s[1]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9d1a81 // fmla v1.4s, v20.4s, v29.s[2]
+	WORD $0x4fbd1a85 // fmla v5.4s, v20.4s, v29.s[3]
+	WORD $0x4f9e1289 // fmla v9.4s, v20.4s, v30.s[0]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4fbe1261 // fmla v1.4s, v19.4s, v30.s[1]
+	WORD $0x4f9e1a65 // fmla v5.4s, v19.4s, v30.s[2]
+	WORD $0x4fbe1a69 // fmla v9.4s, v19.4s, v30.s[3]
+	FMOVQ.P 16(R21), F16
+	FMOVQ.P 16(R22), F17
+	FMOVQ.P 16(R23), F18
+	FMOVQ.P 16(R24), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1282 // fmla v2.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1286 // fmla v6.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a8a // fmla v10.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4fbc1a02 // fmla v2.4s, v16.4s, v28.s[3]
+	WORD $0x4f9d1206 // fmla v6.4s, v16.4s, v29.s[0]
+	WORD $0x4fbd120a // fmla v10.4s, v16.4s, v29.s[1]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9d1a82 // fmla v2.4s, v20.4s, v29.s[2]
+	WORD $0x4fbd1a86 // fmla v6.4s, v20.4s, v29.s[3]
+	WORD $0x4f9e128a // fmla v10.4s, v20.4s, v30.s[0]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4fbe1222 // fmla v2.4s, v17.4s, v30.s[1]
+	WORD $0x4f9e1a26 // fmla v6.4s, v17.4s, v30.s[2]
+	WORD $0x4fbe1a2a // fmla v10.4s, v17.4s, v30.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1282 // fmla v2.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1286 // fmla v6.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a8a // fmla v10.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4fbc1a42 // fmla v2.4s, v18.4s, v28.s[3]
+	WORD $0x4f9d1246 // fmla v6.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd124a // fmla v10.4s, v18.4s, v29.s[1]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9d1a82 // fmla v2.4s, v20.4s, v29.s[2]
+	WORD $0x4fbd1a86 // fmla v6.4s, v20.4s, v29.s[3]
+	WORD $0x4f9e128a // fmla v10.4s, v20.4s, v30.s[0]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4fbe1262 // fmla v2.4s, v19.4s, v30.s[1]
+	WORD $0x4f9e1a66 // fmla v6.4s, v19.4s, v30.s[2]
+	WORD $0x4fbe1a6a // fmla v10.4s, v19.4s, v30.s[3]
+	FMOVQ.P 16(R8), F16
+	FMOVQ.P 16(R9), F17
+	FMOVQ.P 16(R10), F18
+	FMOVQ.P 16(R11), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1283 // fmla v3.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1287 // fmla v7.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a8b // fmla v11.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4fbc1a03 // fmla v3.4s, v16.4s, v28.s[3]
+	WORD $0x4f9d1207 // fmla v7.4s, v16.4s, v29.s[0]
+	WORD $0x4fbd120b // fmla v11.4s, v16.4s, v29.s[1]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9d1a83 // fmla v3.4s, v20.4s, v29.s[2]
+	WORD $0x4fbd1a87 // fmla v7.4s, v20.4s, v29.s[3]
+	WORD $0x4f9e128b // fmla v11.4s, v20.4s, v30.s[0]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4fbe1223 // fmla v3.4s, v17.4s, v30.s[1]
+	WORD $0x4f9e1a27 // fmla v7.4s, v17.4s, v30.s[2]
+	WORD $0x4fbe1a2b // fmla v11.4s, v17.4s, v30.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1283 // fmla v3.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1287 // fmla v7.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a8b // fmla v11.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4fbc1a43 // fmla v3.4s, v18.4s, v28.s[3]
+	WORD $0x4f9d1247 // fmla v7.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd124b // fmla v11.4s, v18.4s, v29.s[1]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9d1a83 // fmla v3.4s, v20.4s, v29.s[2]
+	WORD $0x4fbd1a87 // fmla v7.4s, v20.4s, v29.s[3]
+	WORD $0x4f9e128b // fmla v11.4s, v20.4s, v30.s[0]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4fbe1263 // fmla v3.4s, v19.4s, v30.s[1]
+	WORD $0x4f9e1a67 // fmla v7.4s, v19.4s, v30.s[2]
+	WORD $0x4fbe1a6b // fmla v11.4s, v19.4s, v30.s[3]
+	ADD $96, R4
+	FMOVQ.P 16(R12), F16
+	FMOVQ.P 16(R13), F17
+	FMOVQ.P 16(R14), F18
+	FMOVQ.P 16(R15), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a88 // fmla v8.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4fbc1a00 // fmla v0.4s, v16.4s, v28.s[3]
+	WORD $0x4f9d1204 // fmla v4.4s, v16.4s, v29.s[0]
+	WORD $0x4fbd1208 // fmla v8.4s, v16.4s, v29.s[1]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9d1a80 // fmla v0.4s, v20.4s, v29.s[2]
+	WORD $0x4fbd1a84 // fmla v4.4s, v20.4s, v29.s[3]
+	WORD $0x4f9e1288 // fmla v8.4s, v20.4s, v30.s[0]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4fbe1220 // fmla v0.4s, v17.4s, v30.s[1]
+	WORD $0x4f9e1a24 // fmla v4.4s, v17.4s, v30.s[2]
+	WORD $0x4fbe1a28 // fmla v8.4s, v17.4s, v30.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a88 // fmla v8.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4fbc1a40 // fmla v0.4s, v18.4s, v28.s[3]
+	WORD $0x4f9d1244 // fmla v4.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd1248 // fmla v8.4s, v18.4s, v29.s[1]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9d1a80 // fmla v0.4s, v20.4s, v29.s[2]
+	WORD $0x4fbd1a84 // fmla v4.4s, v20.4s, v29.s[3]
+	WORD $0x4f9e1288 // fmla v8.4s, v20.4s, v30.s[0]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4fbe1260 // fmla v0.4s, v19.4s, v30.s[1]
+	WORD $0x4f9e1a64 // fmla v4.4s, v19.4s, v30.s[2]
+	WORD $0x4fbe1a68 // fmla v8.4s, v19.4s, v30.s[3]
+	FMOVQ.P 16(R16), F16
+	FMOVQ.P 16(R17), F17
+	FMOVQ.P 16(R19), F18
+	FMOVQ.P 16(R20), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1281 // fmla v1.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1285 // fmla v5.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a89 // fmla v9.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4fbc1a01 // fmla v1.4s, v16.4s, v28.s[3]
+	WORD $0x4f9d1205 // fmla v5.4s, v16.4s, v29.s[0]
+	WORD $0x4fbd1209 // fmla v9.4s, v16.4s, v29.s[1]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9d1a81 // fmla v1.4s, v20.4s, v29.s[2]
+	WORD $0x4fbd1a85 // fmla v5.4s, v20.4s, v29.s[3]
+	WORD $0x4f9e1289 // fmla v9.4s, v20.4s, v30.s[0]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4fbe1221 // fmla v1.4s, v17.4s, v30.s[1]
+	WORD $0x4f9e1a25 // fmla v5.4s, v17.4s, v30.s[2]
+	WORD $0x4fbe1a29 // fmla v9.4s, v17.4s, v30.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1281 // fmla v1.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1285 // fmla v5.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a89 // fmla v9.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4fbc1a41 // fmla v1.4s, v18.4s, v28.s[3]
+	WORD $0x4f9d1245 // fmla v5.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd1249 // fmla v9.4s, v18.4s, v29.s[1]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9d1a81 // fmla v1.4s, v20.4s, v29.s[2]
+	WORD $0x4fbd1a85 // fmla v5.4s, v20.4s, v29.s[3]
+	WORD $0x4f9e1289 // fmla v9.4s, v20.4s, v30.s[0]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4fbe1261 // fmla v1.4s, v19.4s, v30.s[1]
+	WORD $0x4f9e1a65 // fmla v5.4s, v19.4s, v30.s[2]
+	WORD $0x4fbe1a69 // fmla v9.4s, v19.4s, v30.s[3]
+	FMOVQ.P 16(R21), F16
+	FMOVQ.P 16(R22), F17
+	FMOVQ.P 16(R23), F18
+	FMOVQ.P 16(R24), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1282 // fmla v2.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1286 // fmla v6.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a8a // fmla v10.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4fbc1a02 // fmla v2.4s, v16.4s, v28.s[3]
+	WORD $0x4f9d1206 // fmla v6.4s, v16.4s, v29.s[0]
+	WORD $0x4fbd120a // fmla v10.4s, v16.4s, v29.s[1]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9d1a82 // fmla v2.4s, v20.4s, v29.s[2]
+	WORD $0x4fbd1a86 // fmla v6.4s, v20.4s, v29.s[3]
+	WORD $0x4f9e128a // fmla v10.4s, v20.4s, v30.s[0]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4fbe1222 // fmla v2.4s, v17.4s, v30.s[1]
+	WORD $0x4f9e1a26 // fmla v6.4s, v17.4s, v30.s[2]
+	WORD $0x4fbe1a2a // fmla v10.4s, v17.4s, v30.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1282 // fmla v2.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1286 // fmla v6.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a8a // fmla v10.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4fbc1a42 // fmla v2.4s, v18.4s, v28.s[3]
+	WORD $0x4f9d1246 // fmla v6.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd124a // fmla v10.4s, v18.4s, v29.s[1]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9d1a82 // fmla v2.4s, v20.4s, v29.s[2]
+	WORD $0x4fbd1a86 // fmla v6.4s, v20.4s, v29.s[3]
+	WORD $0x4f9e128a // fmla v10.4s, v20.4s, v30.s[0]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4fbe1262 // fmla v2.4s, v19.4s, v30.s[1]
+	WORD $0x4f9e1a66 // fmla v6.4s, v19.4s, v30.s[2]
+	WORD $0x4fbe1a6a // fmla v10.4s, v19.4s, v30.s[3]
+	FMOVQ.P 16(R8), F16
+	FMOVQ.P 16(R9), F17
+	FMOVQ.P 16(R10), F18
+	FMOVQ.P 16(R11), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1283 // fmla v3.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1287 // fmla v7.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a8b // fmla v11.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4fbc1a03 // fmla v3.4s, v16.4s, v28.s[3]
+	WORD $0x4f9d1207 // fmla v7.4s, v16.4s, v29.s[0]
+	WORD $0x4fbd120b // fmla v11.4s, v16.4s, v29.s[1]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9d1a83 // fmla v3.4s, v20.4s, v29.s[2]
+	WORD $0x4fbd1a87 // fmla v7.4s, v20.4s, v29.s[3]
+	WORD $0x4f9e128b // fmla v11.4s, v20.4s, v30.s[0]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4fbe1223 // fmla v3.4s, v17.4s, v30.s[1]
+	WORD $0x4f9e1a27 // fmla v7.4s, v17.4s, v30.s[2]
+	WORD $0x4fbe1a2b // fmla v11.4s, v17.4s, v30.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1283 // fmla v3.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1287 // fmla v7.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a8b // fmla v11.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4fbc1a43 // fmla v3.4s, v18.4s, v28.s[3]
+	WORD $0x4f9d1247 // fmla v7.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd124b // fmla v11.4s, v18.4s, v29.s[1]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9d1a83 // fmla v3.4s, v20.4s, v29.s[2]
+	WORD $0x4fbd1a87 // fmla v7.4s, v20.4s, v29.s[3]
+	WORD $0x4f9e128b // fmla v11.4s, v20.4s, v30.s[0]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4fbe1263 // fmla v3.4s, v19.4s, v30.s[1]
+	WORD $0x4f9e1a67 // fmla v7.4s, v19.4s, v30.s[2]
+	WORD $0x4fbe1a6b // fmla v11.4s, v19.4s, v30.s[3]
+	ADD $96, R4
+	FMOVQ.P 16(R12), F16
+	FMOVQ.P 16(R13), F17
+	FMOVQ.P 16(R14), F18
+	FMOVQ.P 16(R15), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a88 // fmla v8.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4fbc1a00 // fmla v0.4s, v16.4s, v28.s[3]
+	WORD $0x4f9d1204 // fmla v4.4s, v16.4s, v29.s[0]
+	WORD $0x4fbd1208 // fmla v8.4s, v16.4s, v29.s[1]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9d1a80 // fmla v0.4s, v20.4s, v29.s[2]
+	WORD $0x4fbd1a84 // fmla v4.4s, v20.4s, v29.s[3]
+	WORD $0x4f9e1288 // fmla v8.4s, v20.4s, v30.s[0]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4fbe1220 // fmla v0.4s, v17.4s, v30.s[1]
+	WORD $0x4f9e1a24 // fmla v4.4s, v17.4s, v30.s[2]
+	WORD $0x4fbe1a28 // fmla v8.4s, v17.4s, v30.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a88 // fmla v8.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4fbc1a40 // fmla v0.4s, v18.4s, v28.s[3]
+	WORD $0x4f9d1244 // fmla v4.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd1248 // fmla v8.4s, v18.4s, v29.s[1]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9d1a80 // fmla v0.4s, v20.4s, v29.s[2]
+	WORD $0x4fbd1a84 // fmla v4.4s, v20.4s, v29.s[3]
+	WORD $0x4f9e1288 // fmla v8.4s, v20.4s, v30.s[0]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4fbe1260 // fmla v0.4s, v19.4s, v30.s[1]
+	WORD $0x4f9e1a64 // fmla v4.4s, v19.4s, v30.s[2]
+	WORD $0x4fbe1a68 // fmla v8.4s, v19.4s, v30.s[3]
+	FMOVQ.P 16(R16), F16
+	FMOVQ.P 16(R17), F17
+	FMOVQ.P 16(R19), F18
+	FMOVQ.P 16(R20), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1281 // fmla v1.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1285 // fmla v5.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a89 // fmla v9.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4fbc1a01 // fmla v1.4s, v16.4s, v28.s[3]
+	WORD $0x4f9d1205 // fmla v5.4s, v16.4s, v29.s[0]
+	WORD $0x4fbd1209 // fmla v9.4s, v16.4s, v29.s[1]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9d1a81 // fmla v1.4s, v20.4s, v29.s[2]
+	WORD $0x4fbd1a85 // fmla v5.4s, v20.4s, v29.s[3]
+	WORD $0x4f9e1289 // fmla v9.4s, v20.4s, v30.s[0]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4fbe1221 // fmla v1.4s, v17.4s, v30.s[1]
+	WORD $0x4f9e1a25 // fmla v5.4s, v17.4s, v30.s[2]
+	WORD $0x4fbe1a29 // fmla v9.4s, v17.4s, v30.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1281 // fmla v1.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1285 // fmla v5.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a89 // fmla v9.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4fbc1a41 // fmla v1.4s, v18.4s, v28.s[3]
+	WORD $0x4f9d1245 // fmla v5.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd1249 // fmla v9.4s, v18.4s, v29.s[1]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9d1a81 // fmla v1.4s, v20.4s, v29.s[2]
+	WORD $0x4fbd1a85 // fmla v5.4s, v20.4s, v29.s[3]
+	WORD $0x4f9e1289 // fmla v9.4s, v20.4s, v30.s[0]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4fbe1261 // fmla v1.4s, v19.4s, v30.s[1]
+	WORD $0x4f9e1a65 // fmla v5.4s, v19.4s, v30.s[2]
+	WORD $0x4fbe1a69 // fmla v9.4s, v19.4s, v30.s[3]
+	FMOVQ.P 16(R21), F16
+	FMOVQ.P 16(R22), F17
+	FMOVQ.P 16(R23), F18
+	FMOVQ.P 16(R24), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1282 // fmla v2.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1286 // fmla v6.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a8a // fmla v10.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4fbc1a02 // fmla v2.4s, v16.4s, v28.s[3]
+	WORD $0x4f9d1206 // fmla v6.4s, v16.4s, v29.s[0]
+	WORD $0x4fbd120a // fmla v10.4s, v16.4s, v29.s[1]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9d1a82 // fmla v2.4s, v20.4s, v29.s[2]
+	WORD $0x4fbd1a86 // fmla v6.4s, v20.4s, v29.s[3]
+	WORD $0x4f9e128a // fmla v10.4s, v20.4s, v30.s[0]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4fbe1222 // fmla v2.4s, v17.4s, v30.s[1]
+	WORD $0x4f9e1a26 // fmla v6.4s, v17.4s, v30.s[2]
+	WORD $0x4fbe1a2a // fmla v10.4s, v17.4s, v30.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1282 // fmla v2.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1286 // fmla v6.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a8a // fmla v10.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4fbc1a42 // fmla v2.4s, v18.4s, v28.s[3]
+	WORD $0x4f9d1246 // fmla v6.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd124a // fmla v10.4s, v18.4s, v29.s[1]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9d1a82 // fmla v2.4s, v20.4s, v29.s[2]
+	WORD $0x4fbd1a86 // fmla v6.4s, v20.4s, v29.s[3]
+	WORD $0x4f9e128a // fmla v10.4s, v20.4s, v30.s[0]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4fbe1262 // fmla v2.4s, v19.4s, v30.s[1]
+	WORD $0x4f9e1a66 // fmla v6.4s, v19.4s, v30.s[2]
+	WORD $0x4fbe1a6a // fmla v10.4s, v19.4s, v30.s[3]
+	FMOVQ.P 16(R8), F16
+	FMOVQ.P 16(R9), F17
+	FMOVQ.P 16(R10), F18
+	FMOVQ.P 16(R11), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1283 // fmla v3.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1287 // fmla v7.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a8b // fmla v11.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4fbc1a03 // fmla v3.4s, v16.4s, v28.s[3]
+	WORD $0x4f9d1207 // fmla v7.4s, v16.4s, v29.s[0]
+	WORD $0x4fbd120b // fmla v11.4s, v16.4s, v29.s[1]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9d1a83 // fmla v3.4s, v20.4s, v29.s[2]
+	WORD $0x4fbd1a87 // fmla v7.4s, v20.4s, v29.s[3]
+	WORD $0x4f9e128b // fmla v11.4s, v20.4s, v30.s[0]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4fbe1223 // fmla v3.4s, v17.4s, v30.s[1]
+	WORD $0x4f9e1a27 // fmla v7.4s, v17.4s, v30.s[2]
+	WORD $0x4fbe1a2b // fmla v11.4s, v17.4s, v30.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1283 // fmla v3.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1287 // fmla v7.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a8b // fmla v11.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4fbc1a43 // fmla v3.4s, v18.4s, v28.s[3]
+	WORD $0x4f9d1247 // fmla v7.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd124b // fmla v11.4s, v18.4s, v29.s[1]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9d1a83 // fmla v3.4s, v20.4s, v29.s[2]
+	WORD $0x4fbd1a87 // fmla v7.4s, v20.4s, v29.s[3]
+	WORD $0x4f9e128b // fmla v11.4s, v20.4s, v30.s[0]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4fbe1263 // fmla v3.4s, v19.4s, v30.s[1]
+	WORD $0x4f9e1a67 // fmla v7.4s, v19.4s, v30.s[2]
+	WORD $0x4fbe1a6b // fmla v11.4s, v19.4s, v30.s[3]
+	ADD $96, R4
+	FMOVQ.P 16(R12), F16
+	FMOVQ.P 16(R13), F17
+	FMOVQ.P 16(R14), F18
+	FMOVQ.P 16(R15), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a88 // fmla v8.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4fbc1a00 // fmla v0.4s, v16.4s, v28.s[3]
+	WORD $0x4f9d1204 // fmla v4.4s, v16.4s, v29.s[0]
+	WORD $0x4fbd1208 // fmla v8.4s, v16.4s, v29.s[1]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9d1a80 // fmla v0.4s, v20.4s, v29.s[2]
+	WORD $0x4fbd1a84 // fmla v4.4s, v20.4s, v29.s[3]
+	WORD $0x4f9e1288 // fmla v8.4s, v20.4s, v30.s[0]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4fbe1220 // fmla v0.4s, v17.4s, v30.s[1]
+	WORD $0x4f9e1a24 // fmla v4.4s, v17.4s, v30.s[2]
+	WORD $0x4fbe1a28 // fmla v8.4s, v17.4s, v30.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a88 // fmla v8.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4fbc1a40 // fmla v0.4s, v18.4s, v28.s[3]
+	WORD $0x4f9d1244 // fmla v4.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd1248 // fmla v8.4s, v18.4s, v29.s[1]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9d1a80 // fmla v0.4s, v20.4s, v29.s[2]
+	WORD $0x4fbd1a84 // fmla v4.4s, v20.4s, v29.s[3]
+	WORD $0x4f9e1288 // fmla v8.4s, v20.4s, v30.s[0]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4fbe1260 // fmla v0.4s, v19.4s, v30.s[1]
+	WORD $0x4f9e1a64 // fmla v4.4s, v19.4s, v30.s[2]
+	WORD $0x4fbe1a68 // fmla v8.4s, v19.4s, v30.s[3]
+	FMOVQ.P 16(R16), F16
+	FMOVQ.P 16(R17), F17
+	FMOVQ.P 16(R19), F18
+	FMOVQ.P 16(R20), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1281 // fmla v1.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1285 // fmla v5.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a89 // fmla v9.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4fbc1a01 // fmla v1.4s, v16.4s, v28.s[3]
+	WORD $0x4f9d1205 // fmla v5.4s, v16.4s, v29.s[0]
+	WORD $0x4fbd1209 // fmla v9.4s, v16.4s, v29.s[1]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9d1a81 // fmla v1.4s, v20.4s, v29.s[2]
+	WORD $0x4fbd1a85 // fmla v5.4s, v20.4s, v29.s[3]
+	WORD $0x4f9e1289 // fmla v9.4s, v20.4s, v30.s[0]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4fbe1221 // fmla v1.4s, v17.4s, v30.s[1]
+	WORD $0x4f9e1a25 // fmla v5.4s, v17.4s, v30.s[2]
+	WORD $0x4fbe1a29 // fmla v9.4s, v17.4s, v30.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1281 // fmla v1.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1285 // fmla v5.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a89 // fmla v9.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4fbc1a41 // fmla v1.4s, v18.4s, v28.s[3]
+	WORD $0x4f9d1245 // fmla v5.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd1249 // fmla v9.4s, v18.4s, v29.s[1]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9d1a81 // fmla v1.4s, v20.4s, v29.s[2]
+	WORD $0x4fbd1a85 // fmla v5.4s, v20.4s, v29.s[3]
+	WORD $0x4f9e1289 // fmla v9.4s, v20.4s, v30.s[0]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4fbe1261 // fmla v1.4s, v19.4s, v30.s[1]
+	WORD $0x4f9e1a65 // fmla v5.4s, v19.4s, v30.s[2]
+	WORD $0x4fbe1a69 // fmla v9.4s, v19.4s, v30.s[3]
+	FMOVQ.P 16(R21), F16
+	FMOVQ.P 16(R22), F17
+	FMOVQ.P 16(R23), F18
+	FMOVQ.P 16(R24), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1282 // fmla v2.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1286 // fmla v6.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a8a // fmla v10.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4fbc1a02 // fmla v2.4s, v16.4s, v28.s[3]
+	WORD $0x4f9d1206 // fmla v6.4s, v16.4s, v29.s[0]
+	WORD $0x4fbd120a // fmla v10.4s, v16.4s, v29.s[1]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9d1a82 // fmla v2.4s, v20.4s, v29.s[2]
+	WORD $0x4fbd1a86 // fmla v6.4s, v20.4s, v29.s[3]
+	WORD $0x4f9e128a // fmla v10.4s, v20.4s, v30.s[0]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4fbe1222 // fmla v2.4s, v17.4s, v30.s[1]
+	WORD $0x4f9e1a26 // fmla v6.4s, v17.4s, v30.s[2]
+	WORD $0x4fbe1a2a // fmla v10.4s, v17.4s, v30.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1282 // fmla v2.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1286 // fmla v6.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a8a // fmla v10.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4fbc1a42 // fmla v2.4s, v18.4s, v28.s[3]
+	WORD $0x4f9d1246 // fmla v6.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd124a // fmla v10.4s, v18.4s, v29.s[1]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9d1a82 // fmla v2.4s, v20.4s, v29.s[2]
+	WORD $0x4fbd1a86 // fmla v6.4s, v20.4s, v29.s[3]
+	WORD $0x4f9e128a // fmla v10.4s, v20.4s, v30.s[0]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4fbe1262 // fmla v2.4s, v19.4s, v30.s[1]
+	WORD $0x4f9e1a66 // fmla v6.4s, v19.4s, v30.s[2]
+	WORD $0x4fbe1a6a // fmla v10.4s, v19.4s, v30.s[3]
+	FMOVQ.P 16(R8), F16
+	FMOVQ.P 16(R9), F17
+	FMOVQ.P 16(R10), F18
+	FMOVQ.P 16(R11), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1283 // fmla v3.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1287 // fmla v7.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a8b // fmla v11.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4fbc1a03 // fmla v3.4s, v16.4s, v28.s[3]
+	WORD $0x4f9d1207 // fmla v7.4s, v16.4s, v29.s[0]
+	WORD $0x4fbd120b // fmla v11.4s, v16.4s, v29.s[1]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9d1a83 // fmla v3.4s, v20.4s, v29.s[2]
+	WORD $0x4fbd1a87 // fmla v7.4s, v20.4s, v29.s[3]
+	WORD $0x4f9e128b // fmla v11.4s, v20.4s, v30.s[0]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4fbe1223 // fmla v3.4s, v17.4s, v30.s[1]
+	WORD $0x4f9e1a27 // fmla v7.4s, v17.4s, v30.s[2]
+	WORD $0x4fbe1a2b // fmla v11.4s, v17.4s, v30.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 48(R6), [V28.S4, V29.S4, V30.S4]
+	WORD $0x4f9c1283 // fmla v3.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1287 // fmla v7.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a8b // fmla v11.4s, v20.4s, v28.s[2]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4fbc1a43 // fmla v3.4s, v18.4s, v28.s[3]
+	WORD $0x4f9d1247 // fmla v7.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd124b // fmla v11.4s, v18.4s, v29.s[1]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9d1a83 // fmla v3.4s, v20.4s, v29.s[2]
+	WORD $0x4fbd1a87 // fmla v7.4s, v20.4s, v29.s[3]
+	WORD $0x4f9e128b // fmla v11.4s, v20.4s, v30.s[0]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4fbe1263 // fmla v3.4s, v19.4s, v30.s[1]
+	WORD $0x4f9e1a67 // fmla v7.4s, v19.4s, v30.s[2]
+	WORD $0x4fbe1a6b // fmla v11.4s, v19.4s, v30.s[3]
+	ADD $96, R4
+	SUBS $1, R1, R1
+	BNE loop
+	VST1.P [V0.S4, V1.S4, V2.S4, V3.S4], 64(R5)
+	VST1.P [V4.S4, V5.S4, V6.S4, V7.S4], 64(R5)
+	VST1.P [V8.S4, V9.S4, V10.S4, V11.S4], 64(R5)
+	MOVD 8(R0), R25
+	MOVD 0(R0), R26
+	ADD R25, R26
+	MOVD R26, 0(R0)
+	MOVD 32(R0), R25
+	MOVD 16(R0), R26
+	ADD R25, R26
+	MOVD R26, 16(R0)
+	MOVD 48(R0), R25
+	MOVD 40(R0), R26
+	ADD R25, R26
+	MOVD R26, 40(R0)
+	MOVD 64(R0), R26
+	SUBS $1, R26, R26
+	MOVD R26, 64(R0)
+	BNE strip
+	RET
+
+// func halfRowsNEONx3(t *strip)
+TEXT ·halfRowsNEONx3(SB), NOSPLIT, $0-8
+	MOVD t+0(FP), R0
+strip:
+	MOVD 56(R0), R1
+	MOVD 16(R0), R2
+	MOVD 72(R0), R3
+	MOVD 0(R0), R4
+	MOVD 40(R0), R5
+	MOVD 24(R0), R6
+	PCALIGN $32
+loop:
 	ADD R3, R2, R9
+	MOVD R2, R8
+	MOVD R5, R7
+	VLD1.P 64(R7), [V0.S4, V1.S4, V2.S4, V3.S4]
+	VLD1.P 64(R7), [V4.S4, V5.S4, V6.S4, V7.S4]
+	VLD1.P 64(R7), [V8.S4, V9.S4, V10.S4, V11.S4]
+	MOVD R4, R7
 	VLD1.P 48(R7), [V28.S4, V29.S4, V30.S4]
-	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
 	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
@@ -6788,7 +10196,11 @@ loop:
 	WORD $0x4f9c1aa9 // fmla v9.4s, v21.4s, v28.s[2]
 	WORD $0x4f9c1aca // fmla v10.4s, v22.4s, v28.s[2]
 	WORD $0x4f9c1aeb // fmla v11.4s, v23.4s, v28.s[2]
-	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
 	WORD $0x4fbc1b00 // fmla v0.4s, v24.4s, v28.s[3]
@@ -6803,7 +10215,11 @@ loop:
 	WORD $0x4fbd1329 // fmla v9.4s, v25.4s, v29.s[1]
 	WORD $0x4fbd134a // fmla v10.4s, v26.4s, v29.s[1]
 	WORD $0x4fbd136b // fmla v11.4s, v27.4s, v29.s[1]
-	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
 	WORD $0x4f9d1a80 // fmla v0.4s, v20.4s, v29.s[2]
@@ -6818,7 +10234,11 @@ loop:
 	WORD $0x4f9e12a9 // fmla v9.4s, v21.4s, v30.s[0]
 	WORD $0x4f9e12ca // fmla v10.4s, v22.4s, v30.s[0]
 	WORD $0x4f9e12eb // fmla v11.4s, v23.4s, v30.s[0]
-	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
 	WORD $0x4fbe1300 // fmla v0.4s, v24.4s, v30.s[1]
@@ -6834,7 +10254,11 @@ loop:
 	WORD $0x4fbe1b4a // fmla v10.4s, v26.4s, v30.s[3]
 	WORD $0x4fbe1b6b // fmla v11.4s, v27.4s, v30.s[3]
 	VLD1.P 48(R7), [V28.S4, V29.S4, V30.S4]
-	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
 	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
@@ -6849,7 +10273,11 @@ loop:
 	WORD $0x4f9c1aa9 // fmla v9.4s, v21.4s, v28.s[2]
 	WORD $0x4f9c1aca // fmla v10.4s, v22.4s, v28.s[2]
 	WORD $0x4f9c1aeb // fmla v11.4s, v23.4s, v28.s[2]
-	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
 	WORD $0x4fbc1b00 // fmla v0.4s, v24.4s, v28.s[3]
@@ -6864,7 +10292,11 @@ loop:
 	WORD $0x4fbd1329 // fmla v9.4s, v25.4s, v29.s[1]
 	WORD $0x4fbd134a // fmla v10.4s, v26.4s, v29.s[1]
 	WORD $0x4fbd136b // fmla v11.4s, v27.4s, v29.s[1]
-	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
 	WORD $0x4f9d1a80 // fmla v0.4s, v20.4s, v29.s[2]
@@ -6879,7 +10311,11 @@ loop:
 	WORD $0x4f9e12a9 // fmla v9.4s, v21.4s, v30.s[0]
 	WORD $0x4f9e12ca // fmla v10.4s, v22.4s, v30.s[0]
 	WORD $0x4f9e12eb // fmla v11.4s, v23.4s, v30.s[0]
-	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
 	WORD $0x4fbe1300 // fmla v0.4s, v24.4s, v30.s[1]
@@ -6895,7 +10331,11 @@ loop:
 	WORD $0x4fbe1b4a // fmla v10.4s, v26.4s, v30.s[3]
 	WORD $0x4fbe1b6b // fmla v11.4s, v27.4s, v30.s[3]
 	VLD1.P 48(R7), [V28.S4, V29.S4, V30.S4]
-	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
 	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
@@ -6910,7 +10350,11 @@ loop:
 	WORD $0x4f9c1aa9 // fmla v9.4s, v21.4s, v28.s[2]
 	WORD $0x4f9c1aca // fmla v10.4s, v22.4s, v28.s[2]
 	WORD $0x4f9c1aeb // fmla v11.4s, v23.4s, v28.s[2]
-	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
 	WORD $0x4fbc1b00 // fmla v0.4s, v24.4s, v28.s[3]
@@ -6925,7 +10369,11 @@ loop:
 	WORD $0x4fbd1329 // fmla v9.4s, v25.4s, v29.s[1]
 	WORD $0x4fbd134a // fmla v10.4s, v26.4s, v29.s[1]
 	WORD $0x4fbd136b // fmla v11.4s, v27.4s, v29.s[1]
-	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
 	WORD $0x4f9d1a80 // fmla v0.4s, v20.4s, v29.s[2]
@@ -6940,7 +10388,11 @@ loop:
 	WORD $0x4f9e12a9 // fmla v9.4s, v21.4s, v30.s[0]
 	WORD $0x4f9e12ca // fmla v10.4s, v22.4s, v30.s[0]
 	WORD $0x4f9e12eb // fmla v11.4s, v23.4s, v30.s[0]
-	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
 	WORD $0x4fbe1300 // fmla v0.4s, v24.4s, v30.s[1]
@@ -6956,7 +10408,11 @@ loop:
 	WORD $0x4fbe1b4a // fmla v10.4s, v26.4s, v30.s[3]
 	WORD $0x4fbe1b6b // fmla v11.4s, v27.4s, v30.s[3]
 	VLD1.P 48(R7), [V28.S4, V29.S4, V30.S4]
-	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
 	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
@@ -6971,7 +10427,11 @@ loop:
 	WORD $0x4f9c1aa9 // fmla v9.4s, v21.4s, v28.s[2]
 	WORD $0x4f9c1aca // fmla v10.4s, v22.4s, v28.s[2]
 	WORD $0x4f9c1aeb // fmla v11.4s, v23.4s, v28.s[2]
-	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
 	WORD $0x4fbc1b00 // fmla v0.4s, v24.4s, v28.s[3]
@@ -6986,7 +10446,11 @@ loop:
 	WORD $0x4fbd1329 // fmla v9.4s, v25.4s, v29.s[1]
 	WORD $0x4fbd134a // fmla v10.4s, v26.4s, v29.s[1]
 	WORD $0x4fbd136b // fmla v11.4s, v27.4s, v29.s[1]
-	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
 	WORD $0x4f9d1a80 // fmla v0.4s, v20.4s, v29.s[2]
@@ -7001,9 +10465,298 @@ loop:
 	WORD $0x4f9e12a9 // fmla v9.4s, v21.4s, v30.s[0]
 	WORD $0x4f9e12ca // fmla v10.4s, v22.4s, v30.s[0]
 	WORD $0x4f9e12eb // fmla v11.4s, v23.4s, v30.s[0]
-	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
+	WORD $0x4fbe1300 // fmla v0.4s, v24.4s, v30.s[1]
+	WORD $0x4fbe1321 // fmla v1.4s, v25.4s, v30.s[1]
+	WORD $0x4fbe1342 // fmla v2.4s, v26.4s, v30.s[1]
+	WORD $0x4fbe1363 // fmla v3.4s, v27.4s, v30.s[1]
+	WORD $0x4f9e1b04 // fmla v4.4s, v24.4s, v30.s[2]
+	WORD $0x4f9e1b25 // fmla v5.4s, v25.4s, v30.s[2]
+	WORD $0x4f9e1b46 // fmla v6.4s, v26.4s, v30.s[2]
+	WORD $0x4f9e1b67 // fmla v7.4s, v27.4s, v30.s[2]
+	WORD $0x4fbe1b08 // fmla v8.4s, v24.4s, v30.s[3]
+	WORD $0x4fbe1b29 // fmla v9.4s, v25.4s, v30.s[3]
+	WORD $0x4fbe1b4a // fmla v10.4s, v26.4s, v30.s[3]
+	WORD $0x4fbe1b6b // fmla v11.4s, v27.4s, v30.s[3]
+	VST1.P [V0.S4, V1.S4, V2.S4, V3.S4], 64(R5)
+	VST1.P [V4.S4, V5.S4, V6.S4, V7.S4], 64(R5)
+	VST1.P [V8.S4, V9.S4, V10.S4, V11.S4], 64(R5)
+	ADD $32, R2, R8
+	MOVD R5, R7
+	VLD1.P 64(R7), [V0.S4, V1.S4, V2.S4, V3.S4]
+	VLD1.P 64(R7), [V4.S4, V5.S4, V6.S4, V7.S4]
+	VLD1.P 64(R7), [V8.S4, V9.S4, V10.S4, V11.S4]
+	MOVD R4, R7
+	VLD1.P 48(R7), [V28.S4, V29.S4, V30.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4f9c12a1 // fmla v1.4s, v21.4s, v28.s[0]
+	WORD $0x4f9c12c2 // fmla v2.4s, v22.4s, v28.s[0]
+	WORD $0x4f9c12e3 // fmla v3.4s, v23.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	WORD $0x4fbc12a5 // fmla v5.4s, v21.4s, v28.s[1]
+	WORD $0x4fbc12c6 // fmla v6.4s, v22.4s, v28.s[1]
+	WORD $0x4fbc12e7 // fmla v7.4s, v23.4s, v28.s[1]
+	WORD $0x4f9c1a88 // fmla v8.4s, v20.4s, v28.s[2]
+	WORD $0x4f9c1aa9 // fmla v9.4s, v21.4s, v28.s[2]
+	WORD $0x4f9c1aca // fmla v10.4s, v22.4s, v28.s[2]
+	WORD $0x4f9c1aeb // fmla v11.4s, v23.4s, v28.s[2]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
+	WORD $0x4fbc1b00 // fmla v0.4s, v24.4s, v28.s[3]
+	WORD $0x4fbc1b21 // fmla v1.4s, v25.4s, v28.s[3]
+	WORD $0x4fbc1b42 // fmla v2.4s, v26.4s, v28.s[3]
+	WORD $0x4fbc1b63 // fmla v3.4s, v27.4s, v28.s[3]
+	WORD $0x4f9d1304 // fmla v4.4s, v24.4s, v29.s[0]
+	WORD $0x4f9d1325 // fmla v5.4s, v25.4s, v29.s[0]
+	WORD $0x4f9d1346 // fmla v6.4s, v26.4s, v29.s[0]
+	WORD $0x4f9d1367 // fmla v7.4s, v27.4s, v29.s[0]
+	WORD $0x4fbd1308 // fmla v8.4s, v24.4s, v29.s[1]
+	WORD $0x4fbd1329 // fmla v9.4s, v25.4s, v29.s[1]
+	WORD $0x4fbd134a // fmla v10.4s, v26.4s, v29.s[1]
+	WORD $0x4fbd136b // fmla v11.4s, v27.4s, v29.s[1]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
+	WORD $0x4f9d1a80 // fmla v0.4s, v20.4s, v29.s[2]
+	WORD $0x4f9d1aa1 // fmla v1.4s, v21.4s, v29.s[2]
+	WORD $0x4f9d1ac2 // fmla v2.4s, v22.4s, v29.s[2]
+	WORD $0x4f9d1ae3 // fmla v3.4s, v23.4s, v29.s[2]
+	WORD $0x4fbd1a84 // fmla v4.4s, v20.4s, v29.s[3]
+	WORD $0x4fbd1aa5 // fmla v5.4s, v21.4s, v29.s[3]
+	WORD $0x4fbd1ac6 // fmla v6.4s, v22.4s, v29.s[3]
+	WORD $0x4fbd1ae7 // fmla v7.4s, v23.4s, v29.s[3]
+	WORD $0x4f9e1288 // fmla v8.4s, v20.4s, v30.s[0]
+	WORD $0x4f9e12a9 // fmla v9.4s, v21.4s, v30.s[0]
+	WORD $0x4f9e12ca // fmla v10.4s, v22.4s, v30.s[0]
+	WORD $0x4f9e12eb // fmla v11.4s, v23.4s, v30.s[0]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
+	WORD $0x4fbe1300 // fmla v0.4s, v24.4s, v30.s[1]
+	WORD $0x4fbe1321 // fmla v1.4s, v25.4s, v30.s[1]
+	WORD $0x4fbe1342 // fmla v2.4s, v26.4s, v30.s[1]
+	WORD $0x4fbe1363 // fmla v3.4s, v27.4s, v30.s[1]
+	WORD $0x4f9e1b04 // fmla v4.4s, v24.4s, v30.s[2]
+	WORD $0x4f9e1b25 // fmla v5.4s, v25.4s, v30.s[2]
+	WORD $0x4f9e1b46 // fmla v6.4s, v26.4s, v30.s[2]
+	WORD $0x4f9e1b67 // fmla v7.4s, v27.4s, v30.s[2]
+	WORD $0x4fbe1b08 // fmla v8.4s, v24.4s, v30.s[3]
+	WORD $0x4fbe1b29 // fmla v9.4s, v25.4s, v30.s[3]
+	WORD $0x4fbe1b4a // fmla v10.4s, v26.4s, v30.s[3]
+	WORD $0x4fbe1b6b // fmla v11.4s, v27.4s, v30.s[3]
+	VLD1.P 48(R7), [V28.S4, V29.S4, V30.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4f9c12a1 // fmla v1.4s, v21.4s, v28.s[0]
+	WORD $0x4f9c12c2 // fmla v2.4s, v22.4s, v28.s[0]
+	WORD $0x4f9c12e3 // fmla v3.4s, v23.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	WORD $0x4fbc12a5 // fmla v5.4s, v21.4s, v28.s[1]
+	WORD $0x4fbc12c6 // fmla v6.4s, v22.4s, v28.s[1]
+	WORD $0x4fbc12e7 // fmla v7.4s, v23.4s, v28.s[1]
+	WORD $0x4f9c1a88 // fmla v8.4s, v20.4s, v28.s[2]
+	WORD $0x4f9c1aa9 // fmla v9.4s, v21.4s, v28.s[2]
+	WORD $0x4f9c1aca // fmla v10.4s, v22.4s, v28.s[2]
+	WORD $0x4f9c1aeb // fmla v11.4s, v23.4s, v28.s[2]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
+	WORD $0x4fbc1b00 // fmla v0.4s, v24.4s, v28.s[3]
+	WORD $0x4fbc1b21 // fmla v1.4s, v25.4s, v28.s[3]
+	WORD $0x4fbc1b42 // fmla v2.4s, v26.4s, v28.s[3]
+	WORD $0x4fbc1b63 // fmla v3.4s, v27.4s, v28.s[3]
+	WORD $0x4f9d1304 // fmla v4.4s, v24.4s, v29.s[0]
+	WORD $0x4f9d1325 // fmla v5.4s, v25.4s, v29.s[0]
+	WORD $0x4f9d1346 // fmla v6.4s, v26.4s, v29.s[0]
+	WORD $0x4f9d1367 // fmla v7.4s, v27.4s, v29.s[0]
+	WORD $0x4fbd1308 // fmla v8.4s, v24.4s, v29.s[1]
+	WORD $0x4fbd1329 // fmla v9.4s, v25.4s, v29.s[1]
+	WORD $0x4fbd134a // fmla v10.4s, v26.4s, v29.s[1]
+	WORD $0x4fbd136b // fmla v11.4s, v27.4s, v29.s[1]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
+	WORD $0x4f9d1a80 // fmla v0.4s, v20.4s, v29.s[2]
+	WORD $0x4f9d1aa1 // fmla v1.4s, v21.4s, v29.s[2]
+	WORD $0x4f9d1ac2 // fmla v2.4s, v22.4s, v29.s[2]
+	WORD $0x4f9d1ae3 // fmla v3.4s, v23.4s, v29.s[2]
+	WORD $0x4fbd1a84 // fmla v4.4s, v20.4s, v29.s[3]
+	WORD $0x4fbd1aa5 // fmla v5.4s, v21.4s, v29.s[3]
+	WORD $0x4fbd1ac6 // fmla v6.4s, v22.4s, v29.s[3]
+	WORD $0x4fbd1ae7 // fmla v7.4s, v23.4s, v29.s[3]
+	WORD $0x4f9e1288 // fmla v8.4s, v20.4s, v30.s[0]
+	WORD $0x4f9e12a9 // fmla v9.4s, v21.4s, v30.s[0]
+	WORD $0x4f9e12ca // fmla v10.4s, v22.4s, v30.s[0]
+	WORD $0x4f9e12eb // fmla v11.4s, v23.4s, v30.s[0]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
+	WORD $0x4fbe1300 // fmla v0.4s, v24.4s, v30.s[1]
+	WORD $0x4fbe1321 // fmla v1.4s, v25.4s, v30.s[1]
+	WORD $0x4fbe1342 // fmla v2.4s, v26.4s, v30.s[1]
+	WORD $0x4fbe1363 // fmla v3.4s, v27.4s, v30.s[1]
+	WORD $0x4f9e1b04 // fmla v4.4s, v24.4s, v30.s[2]
+	WORD $0x4f9e1b25 // fmla v5.4s, v25.4s, v30.s[2]
+	WORD $0x4f9e1b46 // fmla v6.4s, v26.4s, v30.s[2]
+	WORD $0x4f9e1b67 // fmla v7.4s, v27.4s, v30.s[2]
+	WORD $0x4fbe1b08 // fmla v8.4s, v24.4s, v30.s[3]
+	WORD $0x4fbe1b29 // fmla v9.4s, v25.4s, v30.s[3]
+	WORD $0x4fbe1b4a // fmla v10.4s, v26.4s, v30.s[3]
+	WORD $0x4fbe1b6b // fmla v11.4s, v27.4s, v30.s[3]
+	VLD1.P 48(R7), [V28.S4, V29.S4, V30.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4f9c12a1 // fmla v1.4s, v21.4s, v28.s[0]
+	WORD $0x4f9c12c2 // fmla v2.4s, v22.4s, v28.s[0]
+	WORD $0x4f9c12e3 // fmla v3.4s, v23.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	WORD $0x4fbc12a5 // fmla v5.4s, v21.4s, v28.s[1]
+	WORD $0x4fbc12c6 // fmla v6.4s, v22.4s, v28.s[1]
+	WORD $0x4fbc12e7 // fmla v7.4s, v23.4s, v28.s[1]
+	WORD $0x4f9c1a88 // fmla v8.4s, v20.4s, v28.s[2]
+	WORD $0x4f9c1aa9 // fmla v9.4s, v21.4s, v28.s[2]
+	WORD $0x4f9c1aca // fmla v10.4s, v22.4s, v28.s[2]
+	WORD $0x4f9c1aeb // fmla v11.4s, v23.4s, v28.s[2]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
+	WORD $0x4fbc1b00 // fmla v0.4s, v24.4s, v28.s[3]
+	WORD $0x4fbc1b21 // fmla v1.4s, v25.4s, v28.s[3]
+	WORD $0x4fbc1b42 // fmla v2.4s, v26.4s, v28.s[3]
+	WORD $0x4fbc1b63 // fmla v3.4s, v27.4s, v28.s[3]
+	WORD $0x4f9d1304 // fmla v4.4s, v24.4s, v29.s[0]
+	WORD $0x4f9d1325 // fmla v5.4s, v25.4s, v29.s[0]
+	WORD $0x4f9d1346 // fmla v6.4s, v26.4s, v29.s[0]
+	WORD $0x4f9d1367 // fmla v7.4s, v27.4s, v29.s[0]
+	WORD $0x4fbd1308 // fmla v8.4s, v24.4s, v29.s[1]
+	WORD $0x4fbd1329 // fmla v9.4s, v25.4s, v29.s[1]
+	WORD $0x4fbd134a // fmla v10.4s, v26.4s, v29.s[1]
+	WORD $0x4fbd136b // fmla v11.4s, v27.4s, v29.s[1]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
+	WORD $0x4f9d1a80 // fmla v0.4s, v20.4s, v29.s[2]
+	WORD $0x4f9d1aa1 // fmla v1.4s, v21.4s, v29.s[2]
+	WORD $0x4f9d1ac2 // fmla v2.4s, v22.4s, v29.s[2]
+	WORD $0x4f9d1ae3 // fmla v3.4s, v23.4s, v29.s[2]
+	WORD $0x4fbd1a84 // fmla v4.4s, v20.4s, v29.s[3]
+	WORD $0x4fbd1aa5 // fmla v5.4s, v21.4s, v29.s[3]
+	WORD $0x4fbd1ac6 // fmla v6.4s, v22.4s, v29.s[3]
+	WORD $0x4fbd1ae7 // fmla v7.4s, v23.4s, v29.s[3]
+	WORD $0x4f9e1288 // fmla v8.4s, v20.4s, v30.s[0]
+	WORD $0x4f9e12a9 // fmla v9.4s, v21.4s, v30.s[0]
+	WORD $0x4f9e12ca // fmla v10.4s, v22.4s, v30.s[0]
+	WORD $0x4f9e12eb // fmla v11.4s, v23.4s, v30.s[0]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
+	WORD $0x4fbe1300 // fmla v0.4s, v24.4s, v30.s[1]
+	WORD $0x4fbe1321 // fmla v1.4s, v25.4s, v30.s[1]
+	WORD $0x4fbe1342 // fmla v2.4s, v26.4s, v30.s[1]
+	WORD $0x4fbe1363 // fmla v3.4s, v27.4s, v30.s[1]
+	WORD $0x4f9e1b04 // fmla v4.4s, v24.4s, v30.s[2]
+	WORD $0x4f9e1b25 // fmla v5.4s, v25.4s, v30.s[2]
+	WORD $0x4f9e1b46 // fmla v6.4s, v26.4s, v30.s[2]
+	WORD $0x4f9e1b67 // fmla v7.4s, v27.4s, v30.s[2]
+	WORD $0x4fbe1b08 // fmla v8.4s, v24.4s, v30.s[3]
+	WORD $0x4fbe1b29 // fmla v9.4s, v25.4s, v30.s[3]
+	WORD $0x4fbe1b4a // fmla v10.4s, v26.4s, v30.s[3]
+	WORD $0x4fbe1b6b // fmla v11.4s, v27.4s, v30.s[3]
+	VLD1.P 48(R7), [V28.S4, V29.S4, V30.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4f9c12a1 // fmla v1.4s, v21.4s, v28.s[0]
+	WORD $0x4f9c12c2 // fmla v2.4s, v22.4s, v28.s[0]
+	WORD $0x4f9c12e3 // fmla v3.4s, v23.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	WORD $0x4fbc12a5 // fmla v5.4s, v21.4s, v28.s[1]
+	WORD $0x4fbc12c6 // fmla v6.4s, v22.4s, v28.s[1]
+	WORD $0x4fbc12e7 // fmla v7.4s, v23.4s, v28.s[1]
+	WORD $0x4f9c1a88 // fmla v8.4s, v20.4s, v28.s[2]
+	WORD $0x4f9c1aa9 // fmla v9.4s, v21.4s, v28.s[2]
+	WORD $0x4f9c1aca // fmla v10.4s, v22.4s, v28.s[2]
+	WORD $0x4f9c1aeb // fmla v11.4s, v23.4s, v28.s[2]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
+	WORD $0x4fbc1b00 // fmla v0.4s, v24.4s, v28.s[3]
+	WORD $0x4fbc1b21 // fmla v1.4s, v25.4s, v28.s[3]
+	WORD $0x4fbc1b42 // fmla v2.4s, v26.4s, v28.s[3]
+	WORD $0x4fbc1b63 // fmla v3.4s, v27.4s, v28.s[3]
+	WORD $0x4f9d1304 // fmla v4.4s, v24.4s, v29.s[0]
+	WORD $0x4f9d1325 // fmla v5.4s, v25.4s, v29.s[0]
+	WORD $0x4f9d1346 // fmla v6.4s, v26.4s, v29.s[0]
+	WORD $0x4f9d1367 // fmla v7.4s, v27.4s, v29.s[0]
+	WORD $0x4fbd1308 // fmla v8.4s, v24.4s, v29.s[1]
+	WORD $0x4fbd1329 // fmla v9.4s, v25.4s, v29.s[1]
+	WORD $0x4fbd134a // fmla v10.4s, v26.4s, v29.s[1]
+	WORD $0x4fbd136b // fmla v11.4s, v27.4s, v29.s[1]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
+	WORD $0x4f9d1a80 // fmla v0.4s, v20.4s, v29.s[2]
+	WORD $0x4f9d1aa1 // fmla v1.4s, v21.4s, v29.s[2]
+	WORD $0x4f9d1ac2 // fmla v2.4s, v22.4s, v29.s[2]
+	WORD $0x4f9d1ae3 // fmla v3.4s, v23.4s, v29.s[2]
+	WORD $0x4fbd1a84 // fmla v4.4s, v20.4s, v29.s[3]
+	WORD $0x4fbd1aa5 // fmla v5.4s, v21.4s, v29.s[3]
+	WORD $0x4fbd1ac6 // fmla v6.4s, v22.4s, v29.s[3]
+	WORD $0x4fbd1ae7 // fmla v7.4s, v23.4s, v29.s[3]
+	WORD $0x4f9e1288 // fmla v8.4s, v20.4s, v30.s[0]
+	WORD $0x4f9e12a9 // fmla v9.4s, v21.4s, v30.s[0]
+	WORD $0x4f9e12ca // fmla v10.4s, v22.4s, v30.s[0]
+	WORD $0x4f9e12eb // fmla v11.4s, v23.4s, v30.s[0]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
 	WORD $0x4fbe1300 // fmla v0.4s, v24.4s, v30.s[1]
 	WORD $0x4fbe1321 // fmla v1.4s, v25.4s, v30.s[1]
 	WORD $0x4fbe1342 // fmla v2.4s, v26.4s, v30.s[1]
@@ -7105,7 +10858,6 @@ loop:
 	PRFM (R6), PLDL2KEEP
 	ADD R3, R11, R6
 	PRFM (R6), PLDL2KEEP
-	VLD1.P 64(R4), [V28.S4, V29.S4, V30.S4, V31.S4]
 	FMOVQ.P 16(R12), F16
 	FMOVQ.P 16(R13), F17
 	FMOVQ.P 16(R14), F18
@@ -7114,26 +10866,28 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1300 // fmla v0.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1304 // fmla v4.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b08 // fmla v8.4s, v24.4s, v28.s[2]
-	WORD $0x4fbc1b0c // fmla v12.4s, v24.4s, v28.s[3]
-	WORD $0x4f9d1320 // fmla v0.4s, v25.4s, v29.s[0]
-	WORD $0x4fbd1324 // fmla v4.4s, v25.4s, v29.s[1]
-	WORD $0x4f9d1b28 // fmla v8.4s, v25.4s, v29.s[2]
-	WORD $0x4fbd1b2c // fmla v12.4s, v25.4s, v29.s[3]
-	WORD $0x4f9e1340 // fmla v0.4s, v26.4s, v30.s[0]
-	WORD $0x4fbe1344 // fmla v4.4s, v26.4s, v30.s[1]
-	WORD $0x4f9e1b48 // fmla v8.4s, v26.4s, v30.s[2]
-	WORD $0x4fbe1b4c // fmla v12.4s, v26.4s, v30.s[3]
-	WORD $0x4f9f1360 // fmla v0.4s, v27.4s, v31.s[0]
-	WORD $0x4fbf1364 // fmla v4.4s, v27.4s, v31.s[1]
-	WORD $0x4f9f1b68 // fmla v8.4s, v27.4s, v31.s[2]
-	WORD $0x4fbf1b6c // fmla v12.4s, v27.4s, v31.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1200 // fmla v0.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1204 // fmla v4.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a08 // fmla v8.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a0c // fmla v12.4s, v16.4s, v28.s[3]
+	WORD $0x4f9d1220 // fmla v0.4s, v17.4s, v29.s[0]
+	WORD $0x4fbd1224 // fmla v4.4s, v17.4s, v29.s[1]
+	WORD $0x4f9d1a28 // fmla v8.4s, v17.4s, v29.s[2]
+	WORD $0x4fbd1a2c // fmla v12.4s, v17.4s, v29.s[3]
+	WORD $0x4f9e1240 // fmla v0.4s, v18.4s, v30.s[0]
+	WORD $0x4fbe1244 // fmla v4.4s, v18.4s, v30.s[1]
+	WORD $0x4f9e1a48 // fmla v8.4s, v18.4s, v30.s[2]
+	WORD $0x4fbe1a4c // fmla v12.4s, v18.4s, v30.s[3]
+	WORD $0x4f9f1260 // fmla v0.4s, v19.4s, v31.s[0]
+	WORD $0x4fbf1264 // fmla v4.4s, v19.4s, v31.s[1]
+	WORD $0x4f9f1a68 // fmla v8.4s, v19.4s, v31.s[2]
+	WORD $0x4fbf1a6c // fmla v12.4s, v19.4s, v31.s[3]
 	FMOVQ.P 16(R16), F16
 	FMOVQ.P 16(R17), F17
 	FMOVQ.P 16(R19), F18
@@ -7142,26 +10896,28 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1301 // fmla v1.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1305 // fmla v5.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b09 // fmla v9.4s, v24.4s, v28.s[2]
-	WORD $0x4fbc1b0d // fmla v13.4s, v24.4s, v28.s[3]
-	WORD $0x4f9d1321 // fmla v1.4s, v25.4s, v29.s[0]
-	WORD $0x4fbd1325 // fmla v5.4s, v25.4s, v29.s[1]
-	WORD $0x4f9d1b29 // fmla v9.4s, v25.4s, v29.s[2]
-	WORD $0x4fbd1b2d // fmla v13.4s, v25.4s, v29.s[3]
-	WORD $0x4f9e1341 // fmla v1.4s, v26.4s, v30.s[0]
-	WORD $0x4fbe1345 // fmla v5.4s, v26.4s, v30.s[1]
-	WORD $0x4f9e1b49 // fmla v9.4s, v26.4s, v30.s[2]
-	WORD $0x4fbe1b4d // fmla v13.4s, v26.4s, v30.s[3]
-	WORD $0x4f9f1361 // fmla v1.4s, v27.4s, v31.s[0]
-	WORD $0x4fbf1365 // fmla v5.4s, v27.4s, v31.s[1]
-	WORD $0x4f9f1b69 // fmla v9.4s, v27.4s, v31.s[2]
-	WORD $0x4fbf1b6d // fmla v13.4s, v27.4s, v31.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1201 // fmla v1.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1205 // fmla v5.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a09 // fmla v9.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a0d // fmla v13.4s, v16.4s, v28.s[3]
+	WORD $0x4f9d1221 // fmla v1.4s, v17.4s, v29.s[0]
+	WORD $0x4fbd1225 // fmla v5.4s, v17.4s, v29.s[1]
+	WORD $0x4f9d1a29 // fmla v9.4s, v17.4s, v29.s[2]
+	WORD $0x4fbd1a2d // fmla v13.4s, v17.4s, v29.s[3]
+	WORD $0x4f9e1241 // fmla v1.4s, v18.4s, v30.s[0]
+	WORD $0x4fbe1245 // fmla v5.4s, v18.4s, v30.s[1]
+	WORD $0x4f9e1a49 // fmla v9.4s, v18.4s, v30.s[2]
+	WORD $0x4fbe1a4d // fmla v13.4s, v18.4s, v30.s[3]
+	WORD $0x4f9f1261 // fmla v1.4s, v19.4s, v31.s[0]
+	WORD $0x4fbf1265 // fmla v5.4s, v19.4s, v31.s[1]
+	WORD $0x4f9f1a69 // fmla v9.4s, v19.4s, v31.s[2]
+	WORD $0x4fbf1a6d // fmla v13.4s, v19.4s, v31.s[3]
 	FMOVQ.P 16(R21), F16
 	FMOVQ.P 16(R22), F17
 	FMOVQ.P 16(R23), F18
@@ -7170,26 +10926,28 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1302 // fmla v2.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1306 // fmla v6.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b0a // fmla v10.4s, v24.4s, v28.s[2]
-	WORD $0x4fbc1b0e // fmla v14.4s, v24.4s, v28.s[3]
-	WORD $0x4f9d1322 // fmla v2.4s, v25.4s, v29.s[0]
-	WORD $0x4fbd1326 // fmla v6.4s, v25.4s, v29.s[1]
-	WORD $0x4f9d1b2a // fmla v10.4s, v25.4s, v29.s[2]
-	WORD $0x4fbd1b2e // fmla v14.4s, v25.4s, v29.s[3]
-	WORD $0x4f9e1342 // fmla v2.4s, v26.4s, v30.s[0]
-	WORD $0x4fbe1346 // fmla v6.4s, v26.4s, v30.s[1]
-	WORD $0x4f9e1b4a // fmla v10.4s, v26.4s, v30.s[2]
-	WORD $0x4fbe1b4e // fmla v14.4s, v26.4s, v30.s[3]
-	WORD $0x4f9f1362 // fmla v2.4s, v27.4s, v31.s[0]
-	WORD $0x4fbf1366 // fmla v6.4s, v27.4s, v31.s[1]
-	WORD $0x4f9f1b6a // fmla v10.4s, v27.4s, v31.s[2]
-	WORD $0x4fbf1b6e // fmla v14.4s, v27.4s, v31.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1202 // fmla v2.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1206 // fmla v6.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a0a // fmla v10.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a0e // fmla v14.4s, v16.4s, v28.s[3]
+	WORD $0x4f9d1222 // fmla v2.4s, v17.4s, v29.s[0]
+	WORD $0x4fbd1226 // fmla v6.4s, v17.4s, v29.s[1]
+	WORD $0x4f9d1a2a // fmla v10.4s, v17.4s, v29.s[2]
+	WORD $0x4fbd1a2e // fmla v14.4s, v17.4s, v29.s[3]
+	WORD $0x4f9e1242 // fmla v2.4s, v18.4s, v30.s[0]
+	WORD $0x4fbe1246 // fmla v6.4s, v18.4s, v30.s[1]
+	WORD $0x4f9e1a4a // fmla v10.4s, v18.4s, v30.s[2]
+	WORD $0x4fbe1a4e // fmla v14.4s, v18.4s, v30.s[3]
+	WORD $0x4f9f1262 // fmla v2.4s, v19.4s, v31.s[0]
+	WORD $0x4fbf1266 // fmla v6.4s, v19.4s, v31.s[1]
+	WORD $0x4f9f1a6a // fmla v10.4s, v19.4s, v31.s[2]
+	WORD $0x4fbf1a6e // fmla v14.4s, v19.4s, v31.s[3]
 	FMOVQ.P 16(R8), F16
 	FMOVQ.P 16(R9), F17
 	FMOVQ.P 16(R10), F18
@@ -7198,27 +10956,29 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1303 // fmla v3.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1307 // fmla v7.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b0b // fmla v11.4s, v24.4s, v28.s[2]
-	WORD $0x4fbc1b0f // fmla v15.4s, v24.4s, v28.s[3]
-	WORD $0x4f9d1323 // fmla v3.4s, v25.4s, v29.s[0]
-	WORD $0x4fbd1327 // fmla v7.4s, v25.4s, v29.s[1]
-	WORD $0x4f9d1b2b // fmla v11.4s, v25.4s, v29.s[2]
-	WORD $0x4fbd1b2f // fmla v15.4s, v25.4s, v29.s[3]
-	WORD $0x4f9e1343 // fmla v3.4s, v26.4s, v30.s[0]
-	WORD $0x4fbe1347 // fmla v7.4s, v26.4s, v30.s[1]
-	WORD $0x4f9e1b4b // fmla v11.4s, v26.4s, v30.s[2]
-	WORD $0x4fbe1b4f // fmla v15.4s, v26.4s, v30.s[3]
-	WORD $0x4f9f1363 // fmla v3.4s, v27.4s, v31.s[0]
-	WORD $0x4fbf1367 // fmla v7.4s, v27.4s, v31.s[1]
-	WORD $0x4f9f1b6b // fmla v11.4s, v27.4s, v31.s[2]
-	WORD $0x4fbf1b6f // fmla v15.4s, v27.4s, v31.s[3]
-	VLD1.P 64(R4), [V28.S4, V29.S4, V30.S4, V31.S4]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1203 // fmla v3.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1207 // fmla v7.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a0b // fmla v11.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a0f // fmla v15.4s, v16.4s, v28.s[3]
+	WORD $0x4f9d1223 // fmla v3.4s, v17.4s, v29.s[0]
+	WORD $0x4fbd1227 // fmla v7.4s, v17.4s, v29.s[1]
+	WORD $0x4f9d1a2b // fmla v11.4s, v17.4s, v29.s[2]
+	WORD $0x4fbd1a2f // fmla v15.4s, v17.4s, v29.s[3]
+	WORD $0x4f9e1243 // fmla v3.4s, v18.4s, v30.s[0]
+	WORD $0x4fbe1247 // fmla v7.4s, v18.4s, v30.s[1]
+	WORD $0x4f9e1a4b // fmla v11.4s, v18.4s, v30.s[2]
+	WORD $0x4fbe1a4f // fmla v15.4s, v18.4s, v30.s[3]
+	WORD $0x4f9f1263 // fmla v3.4s, v19.4s, v31.s[0]
+	WORD $0x4fbf1267 // fmla v7.4s, v19.4s, v31.s[1]
+	WORD $0x4f9f1a6b // fmla v11.4s, v19.4s, v31.s[2]
+	WORD $0x4fbf1a6f // fmla v15.4s, v19.4s, v31.s[3]
+	ADD $64, R4
 	FMOVQ.P 16(R12), F16
 	FMOVQ.P 16(R13), F17
 	FMOVQ.P 16(R14), F18
@@ -7227,26 +10987,28 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1300 // fmla v0.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1304 // fmla v4.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b08 // fmla v8.4s, v24.4s, v28.s[2]
-	WORD $0x4fbc1b0c // fmla v12.4s, v24.4s, v28.s[3]
-	WORD $0x4f9d1320 // fmla v0.4s, v25.4s, v29.s[0]
-	WORD $0x4fbd1324 // fmla v4.4s, v25.4s, v29.s[1]
-	WORD $0x4f9d1b28 // fmla v8.4s, v25.4s, v29.s[2]
-	WORD $0x4fbd1b2c // fmla v12.4s, v25.4s, v29.s[3]
-	WORD $0x4f9e1340 // fmla v0.4s, v26.4s, v30.s[0]
-	WORD $0x4fbe1344 // fmla v4.4s, v26.4s, v30.s[1]
-	WORD $0x4f9e1b48 // fmla v8.4s, v26.4s, v30.s[2]
-	WORD $0x4fbe1b4c // fmla v12.4s, v26.4s, v30.s[3]
-	WORD $0x4f9f1360 // fmla v0.4s, v27.4s, v31.s[0]
-	WORD $0x4fbf1364 // fmla v4.4s, v27.4s, v31.s[1]
-	WORD $0x4f9f1b68 // fmla v8.4s, v27.4s, v31.s[2]
-	WORD $0x4fbf1b6c // fmla v12.4s, v27.4s, v31.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1200 // fmla v0.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1204 // fmla v4.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a08 // fmla v8.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a0c // fmla v12.4s, v16.4s, v28.s[3]
+	WORD $0x4f9d1220 // fmla v0.4s, v17.4s, v29.s[0]
+	WORD $0x4fbd1224 // fmla v4.4s, v17.4s, v29.s[1]
+	WORD $0x4f9d1a28 // fmla v8.4s, v17.4s, v29.s[2]
+	WORD $0x4fbd1a2c // fmla v12.4s, v17.4s, v29.s[3]
+	WORD $0x4f9e1240 // fmla v0.4s, v18.4s, v30.s[0]
+	WORD $0x4fbe1244 // fmla v4.4s, v18.4s, v30.s[1]
+	WORD $0x4f9e1a48 // fmla v8.4s, v18.4s, v30.s[2]
+	WORD $0x4fbe1a4c // fmla v12.4s, v18.4s, v30.s[3]
+	WORD $0x4f9f1260 // fmla v0.4s, v19.4s, v31.s[0]
+	WORD $0x4fbf1264 // fmla v4.4s, v19.4s, v31.s[1]
+	WORD $0x4f9f1a68 // fmla v8.4s, v19.4s, v31.s[2]
+	WORD $0x4fbf1a6c // fmla v12.4s, v19.4s, v31.s[3]
 	FMOVQ.P 16(R16), F16
 	FMOVQ.P 16(R17), F17
 	FMOVQ.P 16(R19), F18
@@ -7255,26 +11017,28 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1301 // fmla v1.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1305 // fmla v5.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b09 // fmla v9.4s, v24.4s, v28.s[2]
-	WORD $0x4fbc1b0d // fmla v13.4s, v24.4s, v28.s[3]
-	WORD $0x4f9d1321 // fmla v1.4s, v25.4s, v29.s[0]
-	WORD $0x4fbd1325 // fmla v5.4s, v25.4s, v29.s[1]
-	WORD $0x4f9d1b29 // fmla v9.4s, v25.4s, v29.s[2]
-	WORD $0x4fbd1b2d // fmla v13.4s, v25.4s, v29.s[3]
-	WORD $0x4f9e1341 // fmla v1.4s, v26.4s, v30.s[0]
-	WORD $0x4fbe1345 // fmla v5.4s, v26.4s, v30.s[1]
-	WORD $0x4f9e1b49 // fmla v9.4s, v26.4s, v30.s[2]
-	WORD $0x4fbe1b4d // fmla v13.4s, v26.4s, v30.s[3]
-	WORD $0x4f9f1361 // fmla v1.4s, v27.4s, v31.s[0]
-	WORD $0x4fbf1365 // fmla v5.4s, v27.4s, v31.s[1]
-	WORD $0x4f9f1b69 // fmla v9.4s, v27.4s, v31.s[2]
-	WORD $0x4fbf1b6d // fmla v13.4s, v27.4s, v31.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1201 // fmla v1.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1205 // fmla v5.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a09 // fmla v9.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a0d // fmla v13.4s, v16.4s, v28.s[3]
+	WORD $0x4f9d1221 // fmla v1.4s, v17.4s, v29.s[0]
+	WORD $0x4fbd1225 // fmla v5.4s, v17.4s, v29.s[1]
+	WORD $0x4f9d1a29 // fmla v9.4s, v17.4s, v29.s[2]
+	WORD $0x4fbd1a2d // fmla v13.4s, v17.4s, v29.s[3]
+	WORD $0x4f9e1241 // fmla v1.4s, v18.4s, v30.s[0]
+	WORD $0x4fbe1245 // fmla v5.4s, v18.4s, v30.s[1]
+	WORD $0x4f9e1a49 // fmla v9.4s, v18.4s, v30.s[2]
+	WORD $0x4fbe1a4d // fmla v13.4s, v18.4s, v30.s[3]
+	WORD $0x4f9f1261 // fmla v1.4s, v19.4s, v31.s[0]
+	WORD $0x4fbf1265 // fmla v5.4s, v19.4s, v31.s[1]
+	WORD $0x4f9f1a69 // fmla v9.4s, v19.4s, v31.s[2]
+	WORD $0x4fbf1a6d // fmla v13.4s, v19.4s, v31.s[3]
 	FMOVQ.P 16(R21), F16
 	FMOVQ.P 16(R22), F17
 	FMOVQ.P 16(R23), F18
@@ -7283,26 +11047,28 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1302 // fmla v2.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1306 // fmla v6.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b0a // fmla v10.4s, v24.4s, v28.s[2]
-	WORD $0x4fbc1b0e // fmla v14.4s, v24.4s, v28.s[3]
-	WORD $0x4f9d1322 // fmla v2.4s, v25.4s, v29.s[0]
-	WORD $0x4fbd1326 // fmla v6.4s, v25.4s, v29.s[1]
-	WORD $0x4f9d1b2a // fmla v10.4s, v25.4s, v29.s[2]
-	WORD $0x4fbd1b2e // fmla v14.4s, v25.4s, v29.s[3]
-	WORD $0x4f9e1342 // fmla v2.4s, v26.4s, v30.s[0]
-	WORD $0x4fbe1346 // fmla v6.4s, v26.4s, v30.s[1]
-	WORD $0x4f9e1b4a // fmla v10.4s, v26.4s, v30.s[2]
-	WORD $0x4fbe1b4e // fmla v14.4s, v26.4s, v30.s[3]
-	WORD $0x4f9f1362 // fmla v2.4s, v27.4s, v31.s[0]
-	WORD $0x4fbf1366 // fmla v6.4s, v27.4s, v31.s[1]
-	WORD $0x4f9f1b6a // fmla v10.4s, v27.4s, v31.s[2]
-	WORD $0x4fbf1b6e // fmla v14.4s, v27.4s, v31.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1202 // fmla v2.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1206 // fmla v6.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a0a // fmla v10.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a0e // fmla v14.4s, v16.4s, v28.s[3]
+	WORD $0x4f9d1222 // fmla v2.4s, v17.4s, v29.s[0]
+	WORD $0x4fbd1226 // fmla v6.4s, v17.4s, v29.s[1]
+	WORD $0x4f9d1a2a // fmla v10.4s, v17.4s, v29.s[2]
+	WORD $0x4fbd1a2e // fmla v14.4s, v17.4s, v29.s[3]
+	WORD $0x4f9e1242 // fmla v2.4s, v18.4s, v30.s[0]
+	WORD $0x4fbe1246 // fmla v6.4s, v18.4s, v30.s[1]
+	WORD $0x4f9e1a4a // fmla v10.4s, v18.4s, v30.s[2]
+	WORD $0x4fbe1a4e // fmla v14.4s, v18.4s, v30.s[3]
+	WORD $0x4f9f1262 // fmla v2.4s, v19.4s, v31.s[0]
+	WORD $0x4fbf1266 // fmla v6.4s, v19.4s, v31.s[1]
+	WORD $0x4f9f1a6a // fmla v10.4s, v19.4s, v31.s[2]
+	WORD $0x4fbf1a6e // fmla v14.4s, v19.4s, v31.s[3]
 	FMOVQ.P 16(R8), F16
 	FMOVQ.P 16(R9), F17
 	FMOVQ.P 16(R10), F18
@@ -7311,27 +11077,29 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1303 // fmla v3.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1307 // fmla v7.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b0b // fmla v11.4s, v24.4s, v28.s[2]
-	WORD $0x4fbc1b0f // fmla v15.4s, v24.4s, v28.s[3]
-	WORD $0x4f9d1323 // fmla v3.4s, v25.4s, v29.s[0]
-	WORD $0x4fbd1327 // fmla v7.4s, v25.4s, v29.s[1]
-	WORD $0x4f9d1b2b // fmla v11.4s, v25.4s, v29.s[2]
-	WORD $0x4fbd1b2f // fmla v15.4s, v25.4s, v29.s[3]
-	WORD $0x4f9e1343 // fmla v3.4s, v26.4s, v30.s[0]
-	WORD $0x4fbe1347 // fmla v7.4s, v26.4s, v30.s[1]
-	WORD $0x4f9e1b4b // fmla v11.4s, v26.4s, v30.s[2]
-	WORD $0x4fbe1b4f // fmla v15.4s, v26.4s, v30.s[3]
-	WORD $0x4f9f1363 // fmla v3.4s, v27.4s, v31.s[0]
-	WORD $0x4fbf1367 // fmla v7.4s, v27.4s, v31.s[1]
-	WORD $0x4f9f1b6b // fmla v11.4s, v27.4s, v31.s[2]
-	WORD $0x4fbf1b6f // fmla v15.4s, v27.4s, v31.s[3]
-	VLD1.P 64(R4), [V28.S4, V29.S4, V30.S4, V31.S4]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1203 // fmla v3.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1207 // fmla v7.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a0b // fmla v11.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a0f // fmla v15.4s, v16.4s, v28.s[3]
+	WORD $0x4f9d1223 // fmla v3.4s, v17.4s, v29.s[0]
+	WORD $0x4fbd1227 // fmla v7.4s, v17.4s, v29.s[1]
+	WORD $0x4f9d1a2b // fmla v11.4s, v17.4s, v29.s[2]
+	WORD $0x4fbd1a2f // fmla v15.4s, v17.4s, v29.s[3]
+	WORD $0x4f9e1243 // fmla v3.4s, v18.4s, v30.s[0]
+	WORD $0x4fbe1247 // fmla v7.4s, v18.4s, v30.s[1]
+	WORD $0x4f9e1a4b // fmla v11.4s, v18.4s, v30.s[2]
+	WORD $0x4fbe1a4f // fmla v15.4s, v18.4s, v30.s[3]
+	WORD $0x4f9f1263 // fmla v3.4s, v19.4s, v31.s[0]
+	WORD $0x4fbf1267 // fmla v7.4s, v19.4s, v31.s[1]
+	WORD $0x4f9f1a6b // fmla v11.4s, v19.4s, v31.s[2]
+	WORD $0x4fbf1a6f // fmla v15.4s, v19.4s, v31.s[3]
+	ADD $64, R4
 	FMOVQ.P 16(R12), F16
 	FMOVQ.P 16(R13), F17
 	FMOVQ.P 16(R14), F18
@@ -7340,26 +11108,28 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1300 // fmla v0.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1304 // fmla v4.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b08 // fmla v8.4s, v24.4s, v28.s[2]
-	WORD $0x4fbc1b0c // fmla v12.4s, v24.4s, v28.s[3]
-	WORD $0x4f9d1320 // fmla v0.4s, v25.4s, v29.s[0]
-	WORD $0x4fbd1324 // fmla v4.4s, v25.4s, v29.s[1]
-	WORD $0x4f9d1b28 // fmla v8.4s, v25.4s, v29.s[2]
-	WORD $0x4fbd1b2c // fmla v12.4s, v25.4s, v29.s[3]
-	WORD $0x4f9e1340 // fmla v0.4s, v26.4s, v30.s[0]
-	WORD $0x4fbe1344 // fmla v4.4s, v26.4s, v30.s[1]
-	WORD $0x4f9e1b48 // fmla v8.4s, v26.4s, v30.s[2]
-	WORD $0x4fbe1b4c // fmla v12.4s, v26.4s, v30.s[3]
-	WORD $0x4f9f1360 // fmla v0.4s, v27.4s, v31.s[0]
-	WORD $0x4fbf1364 // fmla v4.4s, v27.4s, v31.s[1]
-	WORD $0x4f9f1b68 // fmla v8.4s, v27.4s, v31.s[2]
-	WORD $0x4fbf1b6c // fmla v12.4s, v27.4s, v31.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1200 // fmla v0.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1204 // fmla v4.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a08 // fmla v8.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a0c // fmla v12.4s, v16.4s, v28.s[3]
+	WORD $0x4f9d1220 // fmla v0.4s, v17.4s, v29.s[0]
+	WORD $0x4fbd1224 // fmla v4.4s, v17.4s, v29.s[1]
+	WORD $0x4f9d1a28 // fmla v8.4s, v17.4s, v29.s[2]
+	WORD $0x4fbd1a2c // fmla v12.4s, v17.4s, v29.s[3]
+	WORD $0x4f9e1240 // fmla v0.4s, v18.4s, v30.s[0]
+	WORD $0x4fbe1244 // fmla v4.4s, v18.4s, v30.s[1]
+	WORD $0x4f9e1a48 // fmla v8.4s, v18.4s, v30.s[2]
+	WORD $0x4fbe1a4c // fmla v12.4s, v18.4s, v30.s[3]
+	WORD $0x4f9f1260 // fmla v0.4s, v19.4s, v31.s[0]
+	WORD $0x4fbf1264 // fmla v4.4s, v19.4s, v31.s[1]
+	WORD $0x4f9f1a68 // fmla v8.4s, v19.4s, v31.s[2]
+	WORD $0x4fbf1a6c // fmla v12.4s, v19.4s, v31.s[3]
 	FMOVQ.P 16(R16), F16
 	FMOVQ.P 16(R17), F17
 	FMOVQ.P 16(R19), F18
@@ -7368,26 +11138,28 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1301 // fmla v1.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1305 // fmla v5.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b09 // fmla v9.4s, v24.4s, v28.s[2]
-	WORD $0x4fbc1b0d // fmla v13.4s, v24.4s, v28.s[3]
-	WORD $0x4f9d1321 // fmla v1.4s, v25.4s, v29.s[0]
-	WORD $0x4fbd1325 // fmla v5.4s, v25.4s, v29.s[1]
-	WORD $0x4f9d1b29 // fmla v9.4s, v25.4s, v29.s[2]
-	WORD $0x4fbd1b2d // fmla v13.4s, v25.4s, v29.s[3]
-	WORD $0x4f9e1341 // fmla v1.4s, v26.4s, v30.s[0]
-	WORD $0x4fbe1345 // fmla v5.4s, v26.4s, v30.s[1]
-	WORD $0x4f9e1b49 // fmla v9.4s, v26.4s, v30.s[2]
-	WORD $0x4fbe1b4d // fmla v13.4s, v26.4s, v30.s[3]
-	WORD $0x4f9f1361 // fmla v1.4s, v27.4s, v31.s[0]
-	WORD $0x4fbf1365 // fmla v5.4s, v27.4s, v31.s[1]
-	WORD $0x4f9f1b69 // fmla v9.4s, v27.4s, v31.s[2]
-	WORD $0x4fbf1b6d // fmla v13.4s, v27.4s, v31.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1201 // fmla v1.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1205 // fmla v5.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a09 // fmla v9.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a0d // fmla v13.4s, v16.4s, v28.s[3]
+	WORD $0x4f9d1221 // fmla v1.4s, v17.4s, v29.s[0]
+	WORD $0x4fbd1225 // fmla v5.4s, v17.4s, v29.s[1]
+	WORD $0x4f9d1a29 // fmla v9.4s, v17.4s, v29.s[2]
+	WORD $0x4fbd1a2d // fmla v13.4s, v17.4s, v29.s[3]
+	WORD $0x4f9e1241 // fmla v1.4s, v18.4s, v30.s[0]
+	WORD $0x4fbe1245 // fmla v5.4s, v18.4s, v30.s[1]
+	WORD $0x4f9e1a49 // fmla v9.4s, v18.4s, v30.s[2]
+	WORD $0x4fbe1a4d // fmla v13.4s, v18.4s, v30.s[3]
+	WORD $0x4f9f1261 // fmla v1.4s, v19.4s, v31.s[0]
+	WORD $0x4fbf1265 // fmla v5.4s, v19.4s, v31.s[1]
+	WORD $0x4f9f1a69 // fmla v9.4s, v19.4s, v31.s[2]
+	WORD $0x4fbf1a6d // fmla v13.4s, v19.4s, v31.s[3]
 	FMOVQ.P 16(R21), F16
 	FMOVQ.P 16(R22), F17
 	FMOVQ.P 16(R23), F18
@@ -7396,26 +11168,28 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1302 // fmla v2.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1306 // fmla v6.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b0a // fmla v10.4s, v24.4s, v28.s[2]
-	WORD $0x4fbc1b0e // fmla v14.4s, v24.4s, v28.s[3]
-	WORD $0x4f9d1322 // fmla v2.4s, v25.4s, v29.s[0]
-	WORD $0x4fbd1326 // fmla v6.4s, v25.4s, v29.s[1]
-	WORD $0x4f9d1b2a // fmla v10.4s, v25.4s, v29.s[2]
-	WORD $0x4fbd1b2e // fmla v14.4s, v25.4s, v29.s[3]
-	WORD $0x4f9e1342 // fmla v2.4s, v26.4s, v30.s[0]
-	WORD $0x4fbe1346 // fmla v6.4s, v26.4s, v30.s[1]
-	WORD $0x4f9e1b4a // fmla v10.4s, v26.4s, v30.s[2]
-	WORD $0x4fbe1b4e // fmla v14.4s, v26.4s, v30.s[3]
-	WORD $0x4f9f1362 // fmla v2.4s, v27.4s, v31.s[0]
-	WORD $0x4fbf1366 // fmla v6.4s, v27.4s, v31.s[1]
-	WORD $0x4f9f1b6a // fmla v10.4s, v27.4s, v31.s[2]
-	WORD $0x4fbf1b6e // fmla v14.4s, v27.4s, v31.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1202 // fmla v2.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1206 // fmla v6.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a0a // fmla v10.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a0e // fmla v14.4s, v16.4s, v28.s[3]
+	WORD $0x4f9d1222 // fmla v2.4s, v17.4s, v29.s[0]
+	WORD $0x4fbd1226 // fmla v6.4s, v17.4s, v29.s[1]
+	WORD $0x4f9d1a2a // fmla v10.4s, v17.4s, v29.s[2]
+	WORD $0x4fbd1a2e // fmla v14.4s, v17.4s, v29.s[3]
+	WORD $0x4f9e1242 // fmla v2.4s, v18.4s, v30.s[0]
+	WORD $0x4fbe1246 // fmla v6.4s, v18.4s, v30.s[1]
+	WORD $0x4f9e1a4a // fmla v10.4s, v18.4s, v30.s[2]
+	WORD $0x4fbe1a4e // fmla v14.4s, v18.4s, v30.s[3]
+	WORD $0x4f9f1262 // fmla v2.4s, v19.4s, v31.s[0]
+	WORD $0x4fbf1266 // fmla v6.4s, v19.4s, v31.s[1]
+	WORD $0x4f9f1a6a // fmla v10.4s, v19.4s, v31.s[2]
+	WORD $0x4fbf1a6e // fmla v14.4s, v19.4s, v31.s[3]
 	FMOVQ.P 16(R8), F16
 	FMOVQ.P 16(R9), F17
 	FMOVQ.P 16(R10), F18
@@ -7424,27 +11198,29 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1303 // fmla v3.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1307 // fmla v7.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b0b // fmla v11.4s, v24.4s, v28.s[2]
-	WORD $0x4fbc1b0f // fmla v15.4s, v24.4s, v28.s[3]
-	WORD $0x4f9d1323 // fmla v3.4s, v25.4s, v29.s[0]
-	WORD $0x4fbd1327 // fmla v7.4s, v25.4s, v29.s[1]
-	WORD $0x4f9d1b2b // fmla v11.4s, v25.4s, v29.s[2]
-	WORD $0x4fbd1b2f // fmla v15.4s, v25.4s, v29.s[3]
-	WORD $0x4f9e1343 // fmla v3.4s, v26.4s, v30.s[0]
-	WORD $0x4fbe1347 // fmla v7.4s, v26.4s, v30.s[1]
-	WORD $0x4f9e1b4b // fmla v11.4s, v26.4s, v30.s[2]
-	WORD $0x4fbe1b4f // fmla v15.4s, v26.4s, v30.s[3]
-	WORD $0x4f9f1363 // fmla v3.4s, v27.4s, v31.s[0]
-	WORD $0x4fbf1367 // fmla v7.4s, v27.4s, v31.s[1]
-	WORD $0x4f9f1b6b // fmla v11.4s, v27.4s, v31.s[2]
-	WORD $0x4fbf1b6f // fmla v15.4s, v27.4s, v31.s[3]
-	VLD1.P 64(R4), [V28.S4, V29.S4, V30.S4, V31.S4]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1203 // fmla v3.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1207 // fmla v7.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a0b // fmla v11.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a0f // fmla v15.4s, v16.4s, v28.s[3]
+	WORD $0x4f9d1223 // fmla v3.4s, v17.4s, v29.s[0]
+	WORD $0x4fbd1227 // fmla v7.4s, v17.4s, v29.s[1]
+	WORD $0x4f9d1a2b // fmla v11.4s, v17.4s, v29.s[2]
+	WORD $0x4fbd1a2f // fmla v15.4s, v17.4s, v29.s[3]
+	WORD $0x4f9e1243 // fmla v3.4s, v18.4s, v30.s[0]
+	WORD $0x4fbe1247 // fmla v7.4s, v18.4s, v30.s[1]
+	WORD $0x4f9e1a4b // fmla v11.4s, v18.4s, v30.s[2]
+	WORD $0x4fbe1a4f // fmla v15.4s, v18.4s, v30.s[3]
+	WORD $0x4f9f1263 // fmla v3.4s, v19.4s, v31.s[0]
+	WORD $0x4fbf1267 // fmla v7.4s, v19.4s, v31.s[1]
+	WORD $0x4f9f1a6b // fmla v11.4s, v19.4s, v31.s[2]
+	WORD $0x4fbf1a6f // fmla v15.4s, v19.4s, v31.s[3]
+	ADD $64, R4
 	FMOVQ.P 16(R12), F16
 	FMOVQ.P 16(R13), F17
 	FMOVQ.P 16(R14), F18
@@ -7453,26 +11229,28 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1300 // fmla v0.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1304 // fmla v4.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b08 // fmla v8.4s, v24.4s, v28.s[2]
-	WORD $0x4fbc1b0c // fmla v12.4s, v24.4s, v28.s[3]
-	WORD $0x4f9d1320 // fmla v0.4s, v25.4s, v29.s[0]
-	WORD $0x4fbd1324 // fmla v4.4s, v25.4s, v29.s[1]
-	WORD $0x4f9d1b28 // fmla v8.4s, v25.4s, v29.s[2]
-	WORD $0x4fbd1b2c // fmla v12.4s, v25.4s, v29.s[3]
-	WORD $0x4f9e1340 // fmla v0.4s, v26.4s, v30.s[0]
-	WORD $0x4fbe1344 // fmla v4.4s, v26.4s, v30.s[1]
-	WORD $0x4f9e1b48 // fmla v8.4s, v26.4s, v30.s[2]
-	WORD $0x4fbe1b4c // fmla v12.4s, v26.4s, v30.s[3]
-	WORD $0x4f9f1360 // fmla v0.4s, v27.4s, v31.s[0]
-	WORD $0x4fbf1364 // fmla v4.4s, v27.4s, v31.s[1]
-	WORD $0x4f9f1b68 // fmla v8.4s, v27.4s, v31.s[2]
-	WORD $0x4fbf1b6c // fmla v12.4s, v27.4s, v31.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1200 // fmla v0.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1204 // fmla v4.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a08 // fmla v8.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a0c // fmla v12.4s, v16.4s, v28.s[3]
+	WORD $0x4f9d1220 // fmla v0.4s, v17.4s, v29.s[0]
+	WORD $0x4fbd1224 // fmla v4.4s, v17.4s, v29.s[1]
+	WORD $0x4f9d1a28 // fmla v8.4s, v17.4s, v29.s[2]
+	WORD $0x4fbd1a2c // fmla v12.4s, v17.4s, v29.s[3]
+	WORD $0x4f9e1240 // fmla v0.4s, v18.4s, v30.s[0]
+	WORD $0x4fbe1244 // fmla v4.4s, v18.4s, v30.s[1]
+	WORD $0x4f9e1a48 // fmla v8.4s, v18.4s, v30.s[2]
+	WORD $0x4fbe1a4c // fmla v12.4s, v18.4s, v30.s[3]
+	WORD $0x4f9f1260 // fmla v0.4s, v19.4s, v31.s[0]
+	WORD $0x4fbf1264 // fmla v4.4s, v19.4s, v31.s[1]
+	WORD $0x4f9f1a68 // fmla v8.4s, v19.4s, v31.s[2]
+	WORD $0x4fbf1a6c // fmla v12.4s, v19.4s, v31.s[3]
 	FMOVQ.P 16(R16), F16
 	FMOVQ.P 16(R17), F17
 	FMOVQ.P 16(R19), F18
@@ -7481,26 +11259,28 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1301 // fmla v1.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1305 // fmla v5.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b09 // fmla v9.4s, v24.4s, v28.s[2]
-	WORD $0x4fbc1b0d // fmla v13.4s, v24.4s, v28.s[3]
-	WORD $0x4f9d1321 // fmla v1.4s, v25.4s, v29.s[0]
-	WORD $0x4fbd1325 // fmla v5.4s, v25.4s, v29.s[1]
-	WORD $0x4f9d1b29 // fmla v9.4s, v25.4s, v29.s[2]
-	WORD $0x4fbd1b2d // fmla v13.4s, v25.4s, v29.s[3]
-	WORD $0x4f9e1341 // fmla v1.4s, v26.4s, v30.s[0]
-	WORD $0x4fbe1345 // fmla v5.4s, v26.4s, v30.s[1]
-	WORD $0x4f9e1b49 // fmla v9.4s, v26.4s, v30.s[2]
-	WORD $0x4fbe1b4d // fmla v13.4s, v26.4s, v30.s[3]
-	WORD $0x4f9f1361 // fmla v1.4s, v27.4s, v31.s[0]
-	WORD $0x4fbf1365 // fmla v5.4s, v27.4s, v31.s[1]
-	WORD $0x4f9f1b69 // fmla v9.4s, v27.4s, v31.s[2]
-	WORD $0x4fbf1b6d // fmla v13.4s, v27.4s, v31.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1201 // fmla v1.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1205 // fmla v5.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a09 // fmla v9.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a0d // fmla v13.4s, v16.4s, v28.s[3]
+	WORD $0x4f9d1221 // fmla v1.4s, v17.4s, v29.s[0]
+	WORD $0x4fbd1225 // fmla v5.4s, v17.4s, v29.s[1]
+	WORD $0x4f9d1a29 // fmla v9.4s, v17.4s, v29.s[2]
+	WORD $0x4fbd1a2d // fmla v13.4s, v17.4s, v29.s[3]
+	WORD $0x4f9e1241 // fmla v1.4s, v18.4s, v30.s[0]
+	WORD $0x4fbe1245 // fmla v5.4s, v18.4s, v30.s[1]
+	WORD $0x4f9e1a49 // fmla v9.4s, v18.4s, v30.s[2]
+	WORD $0x4fbe1a4d // fmla v13.4s, v18.4s, v30.s[3]
+	WORD $0x4f9f1261 // fmla v1.4s, v19.4s, v31.s[0]
+	WORD $0x4fbf1265 // fmla v5.4s, v19.4s, v31.s[1]
+	WORD $0x4f9f1a69 // fmla v9.4s, v19.4s, v31.s[2]
+	WORD $0x4fbf1a6d // fmla v13.4s, v19.4s, v31.s[3]
 	FMOVQ.P 16(R21), F16
 	FMOVQ.P 16(R22), F17
 	FMOVQ.P 16(R23), F18
@@ -7509,26 +11289,28 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1302 // fmla v2.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1306 // fmla v6.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b0a // fmla v10.4s, v24.4s, v28.s[2]
-	WORD $0x4fbc1b0e // fmla v14.4s, v24.4s, v28.s[3]
-	WORD $0x4f9d1322 // fmla v2.4s, v25.4s, v29.s[0]
-	WORD $0x4fbd1326 // fmla v6.4s, v25.4s, v29.s[1]
-	WORD $0x4f9d1b2a // fmla v10.4s, v25.4s, v29.s[2]
-	WORD $0x4fbd1b2e // fmla v14.4s, v25.4s, v29.s[3]
-	WORD $0x4f9e1342 // fmla v2.4s, v26.4s, v30.s[0]
-	WORD $0x4fbe1346 // fmla v6.4s, v26.4s, v30.s[1]
-	WORD $0x4f9e1b4a // fmla v10.4s, v26.4s, v30.s[2]
-	WORD $0x4fbe1b4e // fmla v14.4s, v26.4s, v30.s[3]
-	WORD $0x4f9f1362 // fmla v2.4s, v27.4s, v31.s[0]
-	WORD $0x4fbf1366 // fmla v6.4s, v27.4s, v31.s[1]
-	WORD $0x4f9f1b6a // fmla v10.4s, v27.4s, v31.s[2]
-	WORD $0x4fbf1b6e // fmla v14.4s, v27.4s, v31.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1202 // fmla v2.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1206 // fmla v6.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a0a // fmla v10.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a0e // fmla v14.4s, v16.4s, v28.s[3]
+	WORD $0x4f9d1222 // fmla v2.4s, v17.4s, v29.s[0]
+	WORD $0x4fbd1226 // fmla v6.4s, v17.4s, v29.s[1]
+	WORD $0x4f9d1a2a // fmla v10.4s, v17.4s, v29.s[2]
+	WORD $0x4fbd1a2e // fmla v14.4s, v17.4s, v29.s[3]
+	WORD $0x4f9e1242 // fmla v2.4s, v18.4s, v30.s[0]
+	WORD $0x4fbe1246 // fmla v6.4s, v18.4s, v30.s[1]
+	WORD $0x4f9e1a4a // fmla v10.4s, v18.4s, v30.s[2]
+	WORD $0x4fbe1a4e // fmla v14.4s, v18.4s, v30.s[3]
+	WORD $0x4f9f1262 // fmla v2.4s, v19.4s, v31.s[0]
+	WORD $0x4fbf1266 // fmla v6.4s, v19.4s, v31.s[1]
+	WORD $0x4f9f1a6a // fmla v10.4s, v19.4s, v31.s[2]
+	WORD $0x4fbf1a6e // fmla v14.4s, v19.4s, v31.s[3]
 	FMOVQ.P 16(R8), F16
 	FMOVQ.P 16(R9), F17
 	FMOVQ.P 16(R10), F18
@@ -7537,26 +11319,29 @@ loop:
 	VZIP1 V19.S4, V18.S4, V22.S4
 	VZIP2 V17.S4, V16.S4, V21.S4
 	VZIP2 V19.S4, V18.S4, V23.S4
-	VZIP1 V22.D2, V20.D2, V24.D2
-	VZIP2 V22.D2, V20.D2, V25.D2
-	VZIP1 V23.D2, V21.D2, V26.D2
-	VZIP2 V23.D2, V21.D2, V27.D2
-	WORD $0x4f9c1303 // fmla v3.4s, v24.4s, v28.s[0]
-	WORD $0x4fbc1307 // fmla v7.4s, v24.4s, v28.s[1]
-	WORD $0x4f9c1b0b // fmla v11.4s, v24.4s, v28.s[2]
-	WORD $0x4fbc1b0f // fmla v15.4s, v24.4s, v28.s[3]
-	WORD $0x4f9d1323 // fmla v3.4s, v25.4s, v29.s[0]
-	WORD $0x4fbd1327 // fmla v7.4s, v25.4s, v29.s[1]
-	WORD $0x4f9d1b2b // fmla v11.4s, v25.4s, v29.s[2]
-	WORD $0x4fbd1b2f // fmla v15.4s, v25.4s, v29.s[3]
-	WORD $0x4f9e1343 // fmla v3.4s, v26.4s, v30.s[0]
-	WORD $0x4fbe1347 // fmla v7.4s, v26.4s, v30.s[1]
-	WORD $0x4f9e1b4b // fmla v11.4s, v26.4s, v30.s[2]
-	WORD $0x4fbe1b4f // fmla v15.4s, v26.4s, v30.s[3]
-	WORD $0x4f9f1363 // fmla v3.4s, v27.4s, v31.s[0]
-	WORD $0x4fbf1367 // fmla v7.4s, v27.4s, v31.s[1]
-	WORD $0x4f9f1b6b // fmla v11.4s, v27.4s, v31.s[2]
-	WORD $0x4fbf1b6f // fmla v15.4s, v27.4s, v31.s[3]
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1203 // fmla v3.4s, v16.4s, v28.s[0]
+	WORD $0x4fbc1207 // fmla v7.4s, v16.4s, v28.s[1]
+	WORD $0x4f9c1a0b // fmla v11.4s, v16.4s, v28.s[2]
+	WORD $0x4fbc1a0f // fmla v15.4s, v16.4s, v28.s[3]
+	WORD $0x4f9d1223 // fmla v3.4s, v17.4s, v29.s[0]
+	WORD $0x4fbd1227 // fmla v7.4s, v17.4s, v29.s[1]
+	WORD $0x4f9d1a2b // fmla v11.4s, v17.4s, v29.s[2]
+	WORD $0x4fbd1a2f // fmla v15.4s, v17.4s, v29.s[3]
+	WORD $0x4f9e1243 // fmla v3.4s, v18.4s, v30.s[0]
+	WORD $0x4fbe1247 // fmla v7.4s, v18.4s, v30.s[1]
+	WORD $0x4f9e1a4b // fmla v11.4s, v18.4s, v30.s[2]
+	WORD $0x4fbe1a4f // fmla v15.4s, v18.4s, v30.s[3]
+	WORD $0x4f9f1263 // fmla v3.4s, v19.4s, v31.s[0]
+	WORD $0x4fbf1267 // fmla v7.4s, v19.4s, v31.s[1]
+	WORD $0x4f9f1a6b // fmla v11.4s, v19.4s, v31.s[2]
+	WORD $0x4fbf1a6f // fmla v15.4s, v19.4s, v31.s[3]
+	ADD $64, R4
 	SUBS $1, R1, R1
 	BNE loop
 	VST1.P [V0.S4, V1.S4, V2.S4, V3.S4], 64(R5)
@@ -7593,16 +11378,1348 @@ strip:
 	MOVD 24(R0), R6
 	PCALIGN $32
 loop:
+	ADD R3, R2, R9
+	MOVD R2, R8
 	MOVD R5, R7
 	VLD1.P 64(R7), [V0.S4, V1.S4, V2.S4, V3.S4]
 	VLD1.P 64(R7), [V4.S4, V5.S4, V6.S4, V7.S4]
 	VLD1.P 64(R7), [V8.S4, V9.S4, V10.S4, V11.S4]
 	VLD1.P 64(R7), [V12.S4, V13.S4, V14.S4, V15.S4]
 	MOVD R4, R7
-	MOVD R2, R8
+	VLD1.P 64(R7), [V28.S4, V29.S4, V30.S4, V31.S4]
+	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4f9c12a1 // fmla v1.4s, v21.4s, v28.s[0]
+	WORD $0x4f9c12c2 // fmla v2.4s, v22.4s, v28.s[0]
+	WORD $0x4f9c12e3 // fmla v3.4s, v23.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	WORD $0x4fbc12a5 // fmla v5.4s, v21.4s, v28.s[1]
+	WORD $0x4fbc12c6 // fmla v6.4s, v22.4s, v28.s[1]
+	WORD $0x4fbc12e7 // fmla v7.4s, v23.4s, v28.s[1]
+	WORD $0x4f9c1a88 // fmla v8.4s, v20.4s, v28.s[2]
+	WORD $0x4f9c1aa9 // fmla v9.4s, v21.4s, v28.s[2]
+	WORD $0x4f9c1aca // fmla v10.4s, v22.4s, v28.s[2]
+	WORD $0x4f9c1aeb // fmla v11.4s, v23.4s, v28.s[2]
+	WORD $0x4fbc1a8c // fmla v12.4s, v20.4s, v28.s[3]
+	WORD $0x4fbc1aad // fmla v13.4s, v21.4s, v28.s[3]
+	WORD $0x4fbc1ace // fmla v14.4s, v22.4s, v28.s[3]
+	WORD $0x4fbc1aef // fmla v15.4s, v23.4s, v28.s[3]
+	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9d1300 // fmla v0.4s, v24.4s, v29.s[0]
+	WORD $0x4f9d1321 // fmla v1.4s, v25.4s, v29.s[0]
+	WORD $0x4f9d1342 // fmla v2.4s, v26.4s, v29.s[0]
+	WORD $0x4f9d1363 // fmla v3.4s, v27.4s, v29.s[0]
+	WORD $0x4fbd1304 // fmla v4.4s, v24.4s, v29.s[1]
+	WORD $0x4fbd1325 // fmla v5.4s, v25.4s, v29.s[1]
+	WORD $0x4fbd1346 // fmla v6.4s, v26.4s, v29.s[1]
+	WORD $0x4fbd1367 // fmla v7.4s, v27.4s, v29.s[1]
+	WORD $0x4f9d1b08 // fmla v8.4s, v24.4s, v29.s[2]
+	WORD $0x4f9d1b29 // fmla v9.4s, v25.4s, v29.s[2]
+	WORD $0x4f9d1b4a // fmla v10.4s, v26.4s, v29.s[2]
+	WORD $0x4f9d1b6b // fmla v11.4s, v27.4s, v29.s[2]
+	WORD $0x4fbd1b0c // fmla v12.4s, v24.4s, v29.s[3]
+	WORD $0x4fbd1b2d // fmla v13.4s, v25.4s, v29.s[3]
+	WORD $0x4fbd1b4e // fmla v14.4s, v26.4s, v29.s[3]
+	WORD $0x4fbd1b6f // fmla v15.4s, v27.4s, v29.s[3]
+	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9e1280 // fmla v0.4s, v20.4s, v30.s[0]
+	WORD $0x4f9e12a1 // fmla v1.4s, v21.4s, v30.s[0]
+	WORD $0x4f9e12c2 // fmla v2.4s, v22.4s, v30.s[0]
+	WORD $0x4f9e12e3 // fmla v3.4s, v23.4s, v30.s[0]
+	WORD $0x4fbe1284 // fmla v4.4s, v20.4s, v30.s[1]
+	WORD $0x4fbe12a5 // fmla v5.4s, v21.4s, v30.s[1]
+	WORD $0x4fbe12c6 // fmla v6.4s, v22.4s, v30.s[1]
+	WORD $0x4fbe12e7 // fmla v7.4s, v23.4s, v30.s[1]
+	WORD $0x4f9e1a88 // fmla v8.4s, v20.4s, v30.s[2]
+	WORD $0x4f9e1aa9 // fmla v9.4s, v21.4s, v30.s[2]
+	WORD $0x4f9e1aca // fmla v10.4s, v22.4s, v30.s[2]
+	WORD $0x4f9e1aeb // fmla v11.4s, v23.4s, v30.s[2]
+	WORD $0x4fbe1a8c // fmla v12.4s, v20.4s, v30.s[3]
+	WORD $0x4fbe1aad // fmla v13.4s, v21.4s, v30.s[3]
+	WORD $0x4fbe1ace // fmla v14.4s, v22.4s, v30.s[3]
+	WORD $0x4fbe1aef // fmla v15.4s, v23.4s, v30.s[3]
+	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9f1300 // fmla v0.4s, v24.4s, v31.s[0]
+	WORD $0x4f9f1321 // fmla v1.4s, v25.4s, v31.s[0]
+	WORD $0x4f9f1342 // fmla v2.4s, v26.4s, v31.s[0]
+	WORD $0x4f9f1363 // fmla v3.4s, v27.4s, v31.s[0]
+	WORD $0x4fbf1304 // fmla v4.4s, v24.4s, v31.s[1]
+	WORD $0x4fbf1325 // fmla v5.4s, v25.4s, v31.s[1]
+	WORD $0x4fbf1346 // fmla v6.4s, v26.4s, v31.s[1]
+	WORD $0x4fbf1367 // fmla v7.4s, v27.4s, v31.s[1]
+	WORD $0x4f9f1b08 // fmla v8.4s, v24.4s, v31.s[2]
+	WORD $0x4f9f1b29 // fmla v9.4s, v25.4s, v31.s[2]
+	WORD $0x4f9f1b4a // fmla v10.4s, v26.4s, v31.s[2]
+	WORD $0x4f9f1b6b // fmla v11.4s, v27.4s, v31.s[2]
+	WORD $0x4fbf1b0c // fmla v12.4s, v24.4s, v31.s[3]
+	WORD $0x4fbf1b2d // fmla v13.4s, v25.4s, v31.s[3]
+	WORD $0x4fbf1b4e // fmla v14.4s, v26.4s, v31.s[3]
+	WORD $0x4fbf1b6f // fmla v15.4s, v27.4s, v31.s[3]
+	VLD1.P 64(R7), [V28.S4, V29.S4, V30.S4, V31.S4]
+	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4f9c12a1 // fmla v1.4s, v21.4s, v28.s[0]
+	WORD $0x4f9c12c2 // fmla v2.4s, v22.4s, v28.s[0]
+	WORD $0x4f9c12e3 // fmla v3.4s, v23.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	WORD $0x4fbc12a5 // fmla v5.4s, v21.4s, v28.s[1]
+	WORD $0x4fbc12c6 // fmla v6.4s, v22.4s, v28.s[1]
+	WORD $0x4fbc12e7 // fmla v7.4s, v23.4s, v28.s[1]
+	WORD $0x4f9c1a88 // fmla v8.4s, v20.4s, v28.s[2]
+	WORD $0x4f9c1aa9 // fmla v9.4s, v21.4s, v28.s[2]
+	WORD $0x4f9c1aca // fmla v10.4s, v22.4s, v28.s[2]
+	WORD $0x4f9c1aeb // fmla v11.4s, v23.4s, v28.s[2]
+	WORD $0x4fbc1a8c // fmla v12.4s, v20.4s, v28.s[3]
+	WORD $0x4fbc1aad // fmla v13.4s, v21.4s, v28.s[3]
+	WORD $0x4fbc1ace // fmla v14.4s, v22.4s, v28.s[3]
+	WORD $0x4fbc1aef // fmla v15.4s, v23.4s, v28.s[3]
+	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9d1300 // fmla v0.4s, v24.4s, v29.s[0]
+	WORD $0x4f9d1321 // fmla v1.4s, v25.4s, v29.s[0]
+	WORD $0x4f9d1342 // fmla v2.4s, v26.4s, v29.s[0]
+	WORD $0x4f9d1363 // fmla v3.4s, v27.4s, v29.s[0]
+	WORD $0x4fbd1304 // fmla v4.4s, v24.4s, v29.s[1]
+	WORD $0x4fbd1325 // fmla v5.4s, v25.4s, v29.s[1]
+	WORD $0x4fbd1346 // fmla v6.4s, v26.4s, v29.s[1]
+	WORD $0x4fbd1367 // fmla v7.4s, v27.4s, v29.s[1]
+	WORD $0x4f9d1b08 // fmla v8.4s, v24.4s, v29.s[2]
+	WORD $0x4f9d1b29 // fmla v9.4s, v25.4s, v29.s[2]
+	WORD $0x4f9d1b4a // fmla v10.4s, v26.4s, v29.s[2]
+	WORD $0x4f9d1b6b // fmla v11.4s, v27.4s, v29.s[2]
+	WORD $0x4fbd1b0c // fmla v12.4s, v24.4s, v29.s[3]
+	WORD $0x4fbd1b2d // fmla v13.4s, v25.4s, v29.s[3]
+	WORD $0x4fbd1b4e // fmla v14.4s, v26.4s, v29.s[3]
+	WORD $0x4fbd1b6f // fmla v15.4s, v27.4s, v29.s[3]
+	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9e1280 // fmla v0.4s, v20.4s, v30.s[0]
+	WORD $0x4f9e12a1 // fmla v1.4s, v21.4s, v30.s[0]
+	WORD $0x4f9e12c2 // fmla v2.4s, v22.4s, v30.s[0]
+	WORD $0x4f9e12e3 // fmla v3.4s, v23.4s, v30.s[0]
+	WORD $0x4fbe1284 // fmla v4.4s, v20.4s, v30.s[1]
+	WORD $0x4fbe12a5 // fmla v5.4s, v21.4s, v30.s[1]
+	WORD $0x4fbe12c6 // fmla v6.4s, v22.4s, v30.s[1]
+	WORD $0x4fbe12e7 // fmla v7.4s, v23.4s, v30.s[1]
+	WORD $0x4f9e1a88 // fmla v8.4s, v20.4s, v30.s[2]
+	WORD $0x4f9e1aa9 // fmla v9.4s, v21.4s, v30.s[2]
+	WORD $0x4f9e1aca // fmla v10.4s, v22.4s, v30.s[2]
+	WORD $0x4f9e1aeb // fmla v11.4s, v23.4s, v30.s[2]
+	WORD $0x4fbe1a8c // fmla v12.4s, v20.4s, v30.s[3]
+	WORD $0x4fbe1aad // fmla v13.4s, v21.4s, v30.s[3]
+	WORD $0x4fbe1ace // fmla v14.4s, v22.4s, v30.s[3]
+	WORD $0x4fbe1aef // fmla v15.4s, v23.4s, v30.s[3]
+	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9f1300 // fmla v0.4s, v24.4s, v31.s[0]
+	WORD $0x4f9f1321 // fmla v1.4s, v25.4s, v31.s[0]
+	WORD $0x4f9f1342 // fmla v2.4s, v26.4s, v31.s[0]
+	WORD $0x4f9f1363 // fmla v3.4s, v27.4s, v31.s[0]
+	WORD $0x4fbf1304 // fmla v4.4s, v24.4s, v31.s[1]
+	WORD $0x4fbf1325 // fmla v5.4s, v25.4s, v31.s[1]
+	WORD $0x4fbf1346 // fmla v6.4s, v26.4s, v31.s[1]
+	WORD $0x4fbf1367 // fmla v7.4s, v27.4s, v31.s[1]
+	WORD $0x4f9f1b08 // fmla v8.4s, v24.4s, v31.s[2]
+	WORD $0x4f9f1b29 // fmla v9.4s, v25.4s, v31.s[2]
+	WORD $0x4f9f1b4a // fmla v10.4s, v26.4s, v31.s[2]
+	WORD $0x4f9f1b6b // fmla v11.4s, v27.4s, v31.s[2]
+	WORD $0x4fbf1b0c // fmla v12.4s, v24.4s, v31.s[3]
+	WORD $0x4fbf1b2d // fmla v13.4s, v25.4s, v31.s[3]
+	WORD $0x4fbf1b4e // fmla v14.4s, v26.4s, v31.s[3]
+	WORD $0x4fbf1b6f // fmla v15.4s, v27.4s, v31.s[3]
+	VLD1.P 64(R7), [V28.S4, V29.S4, V30.S4, V31.S4]
+	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4f9c12a1 // fmla v1.4s, v21.4s, v28.s[0]
+	WORD $0x4f9c12c2 // fmla v2.4s, v22.4s, v28.s[0]
+	WORD $0x4f9c12e3 // fmla v3.4s, v23.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	WORD $0x4fbc12a5 // fmla v5.4s, v21.4s, v28.s[1]
+	WORD $0x4fbc12c6 // fmla v6.4s, v22.4s, v28.s[1]
+	WORD $0x4fbc12e7 // fmla v7.4s, v23.4s, v28.s[1]
+	WORD $0x4f9c1a88 // fmla v8.4s, v20.4s, v28.s[2]
+	WORD $0x4f9c1aa9 // fmla v9.4s, v21.4s, v28.s[2]
+	WORD $0x4f9c1aca // fmla v10.4s, v22.4s, v28.s[2]
+	WORD $0x4f9c1aeb // fmla v11.4s, v23.4s, v28.s[2]
+	WORD $0x4fbc1a8c // fmla v12.4s, v20.4s, v28.s[3]
+	WORD $0x4fbc1aad // fmla v13.4s, v21.4s, v28.s[3]
+	WORD $0x4fbc1ace // fmla v14.4s, v22.4s, v28.s[3]
+	WORD $0x4fbc1aef // fmla v15.4s, v23.4s, v28.s[3]
+	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9d1300 // fmla v0.4s, v24.4s, v29.s[0]
+	WORD $0x4f9d1321 // fmla v1.4s, v25.4s, v29.s[0]
+	WORD $0x4f9d1342 // fmla v2.4s, v26.4s, v29.s[0]
+	WORD $0x4f9d1363 // fmla v3.4s, v27.4s, v29.s[0]
+	WORD $0x4fbd1304 // fmla v4.4s, v24.4s, v29.s[1]
+	WORD $0x4fbd1325 // fmla v5.4s, v25.4s, v29.s[1]
+	WORD $0x4fbd1346 // fmla v6.4s, v26.4s, v29.s[1]
+	WORD $0x4fbd1367 // fmla v7.4s, v27.4s, v29.s[1]
+	WORD $0x4f9d1b08 // fmla v8.4s, v24.4s, v29.s[2]
+	WORD $0x4f9d1b29 // fmla v9.4s, v25.4s, v29.s[2]
+	WORD $0x4f9d1b4a // fmla v10.4s, v26.4s, v29.s[2]
+	WORD $0x4f9d1b6b // fmla v11.4s, v27.4s, v29.s[2]
+	WORD $0x4fbd1b0c // fmla v12.4s, v24.4s, v29.s[3]
+	WORD $0x4fbd1b2d // fmla v13.4s, v25.4s, v29.s[3]
+	WORD $0x4fbd1b4e // fmla v14.4s, v26.4s, v29.s[3]
+	WORD $0x4fbd1b6f // fmla v15.4s, v27.4s, v29.s[3]
+	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9e1280 // fmla v0.4s, v20.4s, v30.s[0]
+	WORD $0x4f9e12a1 // fmla v1.4s, v21.4s, v30.s[0]
+	WORD $0x4f9e12c2 // fmla v2.4s, v22.4s, v30.s[0]
+	WORD $0x4f9e12e3 // fmla v3.4s, v23.4s, v30.s[0]
+	WORD $0x4fbe1284 // fmla v4.4s, v20.4s, v30.s[1]
+	WORD $0x4fbe12a5 // fmla v5.4s, v21.4s, v30.s[1]
+	WORD $0x4fbe12c6 // fmla v6.4s, v22.4s, v30.s[1]
+	WORD $0x4fbe12e7 // fmla v7.4s, v23.4s, v30.s[1]
+	WORD $0x4f9e1a88 // fmla v8.4s, v20.4s, v30.s[2]
+	WORD $0x4f9e1aa9 // fmla v9.4s, v21.4s, v30.s[2]
+	WORD $0x4f9e1aca // fmla v10.4s, v22.4s, v30.s[2]
+	WORD $0x4f9e1aeb // fmla v11.4s, v23.4s, v30.s[2]
+	WORD $0x4fbe1a8c // fmla v12.4s, v20.4s, v30.s[3]
+	WORD $0x4fbe1aad // fmla v13.4s, v21.4s, v30.s[3]
+	WORD $0x4fbe1ace // fmla v14.4s, v22.4s, v30.s[3]
+	WORD $0x4fbe1aef // fmla v15.4s, v23.4s, v30.s[3]
+	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9f1300 // fmla v0.4s, v24.4s, v31.s[0]
+	WORD $0x4f9f1321 // fmla v1.4s, v25.4s, v31.s[0]
+	WORD $0x4f9f1342 // fmla v2.4s, v26.4s, v31.s[0]
+	WORD $0x4f9f1363 // fmla v3.4s, v27.4s, v31.s[0]
+	WORD $0x4fbf1304 // fmla v4.4s, v24.4s, v31.s[1]
+	WORD $0x4fbf1325 // fmla v5.4s, v25.4s, v31.s[1]
+	WORD $0x4fbf1346 // fmla v6.4s, v26.4s, v31.s[1]
+	WORD $0x4fbf1367 // fmla v7.4s, v27.4s, v31.s[1]
+	WORD $0x4f9f1b08 // fmla v8.4s, v24.4s, v31.s[2]
+	WORD $0x4f9f1b29 // fmla v9.4s, v25.4s, v31.s[2]
+	WORD $0x4f9f1b4a // fmla v10.4s, v26.4s, v31.s[2]
+	WORD $0x4f9f1b6b // fmla v11.4s, v27.4s, v31.s[2]
+	WORD $0x4fbf1b0c // fmla v12.4s, v24.4s, v31.s[3]
+	WORD $0x4fbf1b2d // fmla v13.4s, v25.4s, v31.s[3]
+	WORD $0x4fbf1b4e // fmla v14.4s, v26.4s, v31.s[3]
+	WORD $0x4fbf1b6f // fmla v15.4s, v27.4s, v31.s[3]
+	VLD1.P 64(R7), [V28.S4, V29.S4, V30.S4, V31.S4]
+	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4f9c12a1 // fmla v1.4s, v21.4s, v28.s[0]
+	WORD $0x4f9c12c2 // fmla v2.4s, v22.4s, v28.s[0]
+	WORD $0x4f9c12e3 // fmla v3.4s, v23.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	WORD $0x4fbc12a5 // fmla v5.4s, v21.4s, v28.s[1]
+	WORD $0x4fbc12c6 // fmla v6.4s, v22.4s, v28.s[1]
+	WORD $0x4fbc12e7 // fmla v7.4s, v23.4s, v28.s[1]
+	WORD $0x4f9c1a88 // fmla v8.4s, v20.4s, v28.s[2]
+	WORD $0x4f9c1aa9 // fmla v9.4s, v21.4s, v28.s[2]
+	WORD $0x4f9c1aca // fmla v10.4s, v22.4s, v28.s[2]
+	WORD $0x4f9c1aeb // fmla v11.4s, v23.4s, v28.s[2]
+	WORD $0x4fbc1a8c // fmla v12.4s, v20.4s, v28.s[3]
+	WORD $0x4fbc1aad // fmla v13.4s, v21.4s, v28.s[3]
+	WORD $0x4fbc1ace // fmla v14.4s, v22.4s, v28.s[3]
+	WORD $0x4fbc1aef // fmla v15.4s, v23.4s, v28.s[3]
+	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9d1300 // fmla v0.4s, v24.4s, v29.s[0]
+	WORD $0x4f9d1321 // fmla v1.4s, v25.4s, v29.s[0]
+	WORD $0x4f9d1342 // fmla v2.4s, v26.4s, v29.s[0]
+	WORD $0x4f9d1363 // fmla v3.4s, v27.4s, v29.s[0]
+	WORD $0x4fbd1304 // fmla v4.4s, v24.4s, v29.s[1]
+	WORD $0x4fbd1325 // fmla v5.4s, v25.4s, v29.s[1]
+	WORD $0x4fbd1346 // fmla v6.4s, v26.4s, v29.s[1]
+	WORD $0x4fbd1367 // fmla v7.4s, v27.4s, v29.s[1]
+	WORD $0x4f9d1b08 // fmla v8.4s, v24.4s, v29.s[2]
+	WORD $0x4f9d1b29 // fmla v9.4s, v25.4s, v29.s[2]
+	WORD $0x4f9d1b4a // fmla v10.4s, v26.4s, v29.s[2]
+	WORD $0x4f9d1b6b // fmla v11.4s, v27.4s, v29.s[2]
+	WORD $0x4fbd1b0c // fmla v12.4s, v24.4s, v29.s[3]
+	WORD $0x4fbd1b2d // fmla v13.4s, v25.4s, v29.s[3]
+	WORD $0x4fbd1b4e // fmla v14.4s, v26.4s, v29.s[3]
+	WORD $0x4fbd1b6f // fmla v15.4s, v27.4s, v29.s[3]
+	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9e1280 // fmla v0.4s, v20.4s, v30.s[0]
+	WORD $0x4f9e12a1 // fmla v1.4s, v21.4s, v30.s[0]
+	WORD $0x4f9e12c2 // fmla v2.4s, v22.4s, v30.s[0]
+	WORD $0x4f9e12e3 // fmla v3.4s, v23.4s, v30.s[0]
+	WORD $0x4fbe1284 // fmla v4.4s, v20.4s, v30.s[1]
+	WORD $0x4fbe12a5 // fmla v5.4s, v21.4s, v30.s[1]
+	WORD $0x4fbe12c6 // fmla v6.4s, v22.4s, v30.s[1]
+	WORD $0x4fbe12e7 // fmla v7.4s, v23.4s, v30.s[1]
+	WORD $0x4f9e1a88 // fmla v8.4s, v20.4s, v30.s[2]
+	WORD $0x4f9e1aa9 // fmla v9.4s, v21.4s, v30.s[2]
+	WORD $0x4f9e1aca // fmla v10.4s, v22.4s, v30.s[2]
+	WORD $0x4f9e1aeb // fmla v11.4s, v23.4s, v30.s[2]
+	WORD $0x4fbe1a8c // fmla v12.4s, v20.4s, v30.s[3]
+	WORD $0x4fbe1aad // fmla v13.4s, v21.4s, v30.s[3]
+	WORD $0x4fbe1ace // fmla v14.4s, v22.4s, v30.s[3]
+	WORD $0x4fbe1aef // fmla v15.4s, v23.4s, v30.s[3]
+	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	PRFM (R9), PLDL2KEEP
+	ADD R6, R9
+	WORD $0x4f9f1300 // fmla v0.4s, v24.4s, v31.s[0]
+	WORD $0x4f9f1321 // fmla v1.4s, v25.4s, v31.s[0]
+	WORD $0x4f9f1342 // fmla v2.4s, v26.4s, v31.s[0]
+	WORD $0x4f9f1363 // fmla v3.4s, v27.4s, v31.s[0]
+	WORD $0x4fbf1304 // fmla v4.4s, v24.4s, v31.s[1]
+	WORD $0x4fbf1325 // fmla v5.4s, v25.4s, v31.s[1]
+	WORD $0x4fbf1346 // fmla v6.4s, v26.4s, v31.s[1]
+	WORD $0x4fbf1367 // fmla v7.4s, v27.4s, v31.s[1]
+	WORD $0x4f9f1b08 // fmla v8.4s, v24.4s, v31.s[2]
+	WORD $0x4f9f1b29 // fmla v9.4s, v25.4s, v31.s[2]
+	WORD $0x4f9f1b4a // fmla v10.4s, v26.4s, v31.s[2]
+	WORD $0x4f9f1b6b // fmla v11.4s, v27.4s, v31.s[2]
+	WORD $0x4fbf1b0c // fmla v12.4s, v24.4s, v31.s[3]
+	WORD $0x4fbf1b2d // fmla v13.4s, v25.4s, v31.s[3]
+	WORD $0x4fbf1b4e // fmla v14.4s, v26.4s, v31.s[3]
+	WORD $0x4fbf1b6f // fmla v15.4s, v27.4s, v31.s[3]
+	VST1.P [V0.S4, V1.S4, V2.S4, V3.S4], 64(R5)
+	VST1.P [V4.S4, V5.S4, V6.S4, V7.S4], 64(R5)
+	VST1.P [V8.S4, V9.S4, V10.S4, V11.S4], 64(R5)
+	VST1.P [V12.S4, V13.S4, V14.S4, V15.S4], 64(R5)
+	ADD $64, R2
+	SUBS $1, R1, R1
+	BNE loop
+	MOVD 8(R0), R25
+	MOVD 0(R0), R26
+	ADD R25, R26
+	MOVD R26, 0(R0)
+	MOVD 32(R0), R25
+	MOVD 16(R0), R26
+	ADD R25, R26
+	MOVD R26, 16(R0)
+	MOVD 48(R0), R25
+	MOVD 40(R0), R26
+	ADD R25, R26
+	MOVD R26, 40(R0)
+	MOVD 64(R0), R26
+	SUBS $1, R26, R26
+	MOVD R26, 64(R0)
+	BNE strip
+	RET
+
+// func halfColumnsNEONx4(t *strip)
+TEXT ·halfColumnsNEONx4(SB), NOSPLIT, $0-8
+	MOVD t+0(FP), R0
+strip:
+	MOVD 56(R0), R1
+	MOVD 16(R0), R2
+	MOVD 72(R0), R3
+	MOVD 0(R0), R4
+	MOVD 40(R0), R5
+	MOVD R2, R12
+	MOVD 24(R0), R6
+	ADD R6, R12, R13
+	ADD R6, R13, R14
+	ADD R6, R14, R15
+	ADD R6, R15, R16
+	ADD R6, R16, R17
+	ADD R6, R17, R19
+	ADD R6, R19, R20
+	ADD R6, R20, R21
+	ADD R6, R21, R22
+	ADD R6, R22, R23
+	ADD R6, R23, R24
+	ADD R6, R24, R8
+	ADD R6, R8, R9
+	ADD R6, R9, R10
+	ADD R6, R10, R11
+	MOVD $0xffff0000, R6
+	VDUP R6, V24.S4
+	VLD1.P 64(R5), [V0.S4, V1.S4, V2.S4, V3.S4]
+	VLD1.P 64(R5), [V4.S4, V5.S4, V6.S4, V7.S4]
+	VLD1.P 64(R5), [V8.S4, V9.S4, V10.S4, V11.S4]
+	VLD1.P 64(R5), [V12.S4, V13.S4, V14.S4, V15.S4]
+	SUB $256, R5
+	PCALIGN $32
+loop:
+	ADD R3, R12, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R13, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R14, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R15, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R16, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R17, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R19, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R20, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R21, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R22, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R23, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R24, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R8, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R9, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R10, R6
+	PRFM (R6), PLDL2KEEP
+	ADD R3, R11, R6
+	PRFM (R6), PLDL2KEEP
+	FMOVQ.P 16(R12), F16
+	FMOVQ.P 16(R13), F17
+	FMOVQ.P 16(R14), F18
+	FMOVQ.P 16(R15), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a88 // fmla v8.4s, v20.4s, v28.s[2]
+	WORD $0x4fbc1a8c // fmla v12.4s, v20.4s, v28.s[3]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4f9d1200 // fmla v0.4s, v16.4s, v29.s[0]
+	WORD $0x4fbd1204 // fmla v4.4s, v16.4s, v29.s[1]
+	WORD $0x4f9d1a08 // fmla v8.4s, v16.4s, v29.s[2]
+	WORD $0x4fbd1a0c // fmla v12.4s, v16.4s, v29.s[3]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9e1280 // fmla v0.4s, v20.4s, v30.s[0]
+	WORD $0x4fbe1284 // fmla v4.4s, v20.4s, v30.s[1]
+	WORD $0x4f9e1a88 // fmla v8.4s, v20.4s, v30.s[2]
+	WORD $0x4fbe1a8c // fmla v12.4s, v20.4s, v30.s[3]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4f9f1220 // fmla v0.4s, v17.4s, v31.s[0]
+	WORD $0x4fbf1224 // fmla v4.4s, v17.4s, v31.s[1]
+	WORD $0x4f9f1a28 // fmla v8.4s, v17.4s, v31.s[2]
+	WORD $0x4fbf1a2c // fmla v12.4s, v17.4s, v31.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a88 // fmla v8.4s, v20.4s, v28.s[2]
+	WORD $0x4fbc1a8c // fmla v12.4s, v20.4s, v28.s[3]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4f9d1240 // fmla v0.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd1244 // fmla v4.4s, v18.4s, v29.s[1]
+	WORD $0x4f9d1a48 // fmla v8.4s, v18.4s, v29.s[2]
+	WORD $0x4fbd1a4c // fmla v12.4s, v18.4s, v29.s[3]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9e1280 // fmla v0.4s, v20.4s, v30.s[0]
+	WORD $0x4fbe1284 // fmla v4.4s, v20.4s, v30.s[1]
+	WORD $0x4f9e1a88 // fmla v8.4s, v20.4s, v30.s[2]
+	WORD $0x4fbe1a8c // fmla v12.4s, v20.4s, v30.s[3]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4f9f1260 // fmla v0.4s, v19.4s, v31.s[0]
+	WORD $0x4fbf1264 // fmla v4.4s, v19.4s, v31.s[1]
+	WORD $0x4f9f1a68 // fmla v8.4s, v19.4s, v31.s[2]
+	WORD $0x4fbf1a6c // fmla v12.4s, v19.4s, v31.s[3]
+	FMOVQ.P 16(R16), F16
+	FMOVQ.P 16(R17), F17
+	FMOVQ.P 16(R19), F18
+	FMOVQ.P 16(R20), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1281 // fmla v1.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1285 // fmla v5.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a89 // fmla v9.4s, v20.4s, v28.s[2]
+	WORD $0x4fbc1a8d // fmla v13.4s, v20.4s, v28.s[3]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4f9d1201 // fmla v1.4s, v16.4s, v29.s[0]
+	WORD $0x4fbd1205 // fmla v5.4s, v16.4s, v29.s[1]
+	WORD $0x4f9d1a09 // fmla v9.4s, v16.4s, v29.s[2]
+	WORD $0x4fbd1a0d // fmla v13.4s, v16.4s, v29.s[3]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9e1281 // fmla v1.4s, v20.4s, v30.s[0]
+	WORD $0x4fbe1285 // fmla v5.4s, v20.4s, v30.s[1]
+	WORD $0x4f9e1a89 // fmla v9.4s, v20.4s, v30.s[2]
+	WORD $0x4fbe1a8d // fmla v13.4s, v20.4s, v30.s[3]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4f9f1221 // fmla v1.4s, v17.4s, v31.s[0]
+	WORD $0x4fbf1225 // fmla v5.4s, v17.4s, v31.s[1]
+	WORD $0x4f9f1a29 // fmla v9.4s, v17.4s, v31.s[2]
+	WORD $0x4fbf1a2d // fmla v13.4s, v17.4s, v31.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1281 // fmla v1.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1285 // fmla v5.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a89 // fmla v9.4s, v20.4s, v28.s[2]
+	WORD $0x4fbc1a8d // fmla v13.4s, v20.4s, v28.s[3]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4f9d1241 // fmla v1.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd1245 // fmla v5.4s, v18.4s, v29.s[1]
+	WORD $0x4f9d1a49 // fmla v9.4s, v18.4s, v29.s[2]
+	WORD $0x4fbd1a4d // fmla v13.4s, v18.4s, v29.s[3]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9e1281 // fmla v1.4s, v20.4s, v30.s[0]
+	WORD $0x4fbe1285 // fmla v5.4s, v20.4s, v30.s[1]
+	WORD $0x4f9e1a89 // fmla v9.4s, v20.4s, v30.s[2]
+	WORD $0x4fbe1a8d // fmla v13.4s, v20.4s, v30.s[3]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4f9f1261 // fmla v1.4s, v19.4s, v31.s[0]
+	WORD $0x4fbf1265 // fmla v5.4s, v19.4s, v31.s[1]
+	WORD $0x4f9f1a69 // fmla v9.4s, v19.4s, v31.s[2]
+	WORD $0x4fbf1a6d // fmla v13.4s, v19.4s, v31.s[3]
+	FMOVQ.P 16(R21), F16
+	FMOVQ.P 16(R22), F17
+	FMOVQ.P 16(R23), F18
+	FMOVQ.P 16(R24), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1282 // fmla v2.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1286 // fmla v6.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a8a // fmla v10.4s, v20.4s, v28.s[2]
+	WORD $0x4fbc1a8e // fmla v14.4s, v20.4s, v28.s[3]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4f9d1202 // fmla v2.4s, v16.4s, v29.s[0]
+	WORD $0x4fbd1206 // fmla v6.4s, v16.4s, v29.s[1]
+	WORD $0x4f9d1a0a // fmla v10.4s, v16.4s, v29.s[2]
+	WORD $0x4fbd1a0e // fmla v14.4s, v16.4s, v29.s[3]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9e1282 // fmla v2.4s, v20.4s, v30.s[0]
+	WORD $0x4fbe1286 // fmla v6.4s, v20.4s, v30.s[1]
+	WORD $0x4f9e1a8a // fmla v10.4s, v20.4s, v30.s[2]
+	WORD $0x4fbe1a8e // fmla v14.4s, v20.4s, v30.s[3]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4f9f1222 // fmla v2.4s, v17.4s, v31.s[0]
+	WORD $0x4fbf1226 // fmla v6.4s, v17.4s, v31.s[1]
+	WORD $0x4f9f1a2a // fmla v10.4s, v17.4s, v31.s[2]
+	WORD $0x4fbf1a2e // fmla v14.4s, v17.4s, v31.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1282 // fmla v2.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1286 // fmla v6.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a8a // fmla v10.4s, v20.4s, v28.s[2]
+	WORD $0x4fbc1a8e // fmla v14.4s, v20.4s, v28.s[3]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4f9d1242 // fmla v2.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd1246 // fmla v6.4s, v18.4s, v29.s[1]
+	WORD $0x4f9d1a4a // fmla v10.4s, v18.4s, v29.s[2]
+	WORD $0x4fbd1a4e // fmla v14.4s, v18.4s, v29.s[3]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9e1282 // fmla v2.4s, v20.4s, v30.s[0]
+	WORD $0x4fbe1286 // fmla v6.4s, v20.4s, v30.s[1]
+	WORD $0x4f9e1a8a // fmla v10.4s, v20.4s, v30.s[2]
+	WORD $0x4fbe1a8e // fmla v14.4s, v20.4s, v30.s[3]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4f9f1262 // fmla v2.4s, v19.4s, v31.s[0]
+	WORD $0x4fbf1266 // fmla v6.4s, v19.4s, v31.s[1]
+	WORD $0x4f9f1a6a // fmla v10.4s, v19.4s, v31.s[2]
+	WORD $0x4fbf1a6e // fmla v14.4s, v19.4s, v31.s[3]
+	FMOVQ.P 16(R8), F16
+	FMOVQ.P 16(R9), F17
+	FMOVQ.P 16(R10), F18
+	FMOVQ.P 16(R11), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1283 // fmla v3.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1287 // fmla v7.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a8b // fmla v11.4s, v20.4s, v28.s[2]
+	WORD $0x4fbc1a8f // fmla v15.4s, v20.4s, v28.s[3]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4f9d1203 // fmla v3.4s, v16.4s, v29.s[0]
+	WORD $0x4fbd1207 // fmla v7.4s, v16.4s, v29.s[1]
+	WORD $0x4f9d1a0b // fmla v11.4s, v16.4s, v29.s[2]
+	WORD $0x4fbd1a0f // fmla v15.4s, v16.4s, v29.s[3]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9e1283 // fmla v3.4s, v20.4s, v30.s[0]
+	WORD $0x4fbe1287 // fmla v7.4s, v20.4s, v30.s[1]
+	WORD $0x4f9e1a8b // fmla v11.4s, v20.4s, v30.s[2]
+	WORD $0x4fbe1a8f // fmla v15.4s, v20.4s, v30.s[3]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4f9f1223 // fmla v3.4s, v17.4s, v31.s[0]
+	WORD $0x4fbf1227 // fmla v7.4s, v17.4s, v31.s[1]
+	WORD $0x4f9f1a2b // fmla v11.4s, v17.4s, v31.s[2]
+	WORD $0x4fbf1a2f // fmla v15.4s, v17.4s, v31.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1283 // fmla v3.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1287 // fmla v7.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a8b // fmla v11.4s, v20.4s, v28.s[2]
+	WORD $0x4fbc1a8f // fmla v15.4s, v20.4s, v28.s[3]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4f9d1243 // fmla v3.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd1247 // fmla v7.4s, v18.4s, v29.s[1]
+	WORD $0x4f9d1a4b // fmla v11.4s, v18.4s, v29.s[2]
+	WORD $0x4fbd1a4f // fmla v15.4s, v18.4s, v29.s[3]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9e1283 // fmla v3.4s, v20.4s, v30.s[0]
+	WORD $0x4fbe1287 // fmla v7.4s, v20.4s, v30.s[1]
+	WORD $0x4f9e1a8b // fmla v11.4s, v20.4s, v30.s[2]
+	WORD $0x4fbe1a8f // fmla v15.4s, v20.4s, v30.s[3]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4f9f1263 // fmla v3.4s, v19.4s, v31.s[0]
+	WORD $0x4fbf1267 // fmla v7.4s, v19.4s, v31.s[1]
+	WORD $0x4f9f1a6b // fmla v11.4s, v19.4s, v31.s[2]
+	WORD $0x4fbf1a6f // fmla v15.4s, v19.4s, v31.s[3]
+	ADD $128, R4
+	FMOVQ.P 16(R12), F16
+	FMOVQ.P 16(R13), F17
+	FMOVQ.P 16(R14), F18
+	FMOVQ.P 16(R15), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a88 // fmla v8.4s, v20.4s, v28.s[2]
+	WORD $0x4fbc1a8c // fmla v12.4s, v20.4s, v28.s[3]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4f9d1200 // fmla v0.4s, v16.4s, v29.s[0]
+	WORD $0x4fbd1204 // fmla v4.4s, v16.4s, v29.s[1]
+	WORD $0x4f9d1a08 // fmla v8.4s, v16.4s, v29.s[2]
+	WORD $0x4fbd1a0c // fmla v12.4s, v16.4s, v29.s[3]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9e1280 // fmla v0.4s, v20.4s, v30.s[0]
+	WORD $0x4fbe1284 // fmla v4.4s, v20.4s, v30.s[1]
+	WORD $0x4f9e1a88 // fmla v8.4s, v20.4s, v30.s[2]
+	WORD $0x4fbe1a8c // fmla v12.4s, v20.4s, v30.s[3]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4f9f1220 // fmla v0.4s, v17.4s, v31.s[0]
+	WORD $0x4fbf1224 // fmla v4.4s, v17.4s, v31.s[1]
+	WORD $0x4f9f1a28 // fmla v8.4s, v17.4s, v31.s[2]
+	WORD $0x4fbf1a2c // fmla v12.4s, v17.4s, v31.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a88 // fmla v8.4s, v20.4s, v28.s[2]
+	WORD $0x4fbc1a8c // fmla v12.4s, v20.4s, v28.s[3]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4f9d1240 // fmla v0.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd1244 // fmla v4.4s, v18.4s, v29.s[1]
+	WORD $0x4f9d1a48 // fmla v8.4s, v18.4s, v29.s[2]
+	WORD $0x4fbd1a4c // fmla v12.4s, v18.4s, v29.s[3]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9e1280 // fmla v0.4s, v20.4s, v30.s[0]
+	WORD $0x4fbe1284 // fmla v4.4s, v20.4s, v30.s[1]
+	WORD $0x4f9e1a88 // fmla v8.4s, v20.4s, v30.s[2]
+	WORD $0x4fbe1a8c // fmla v12.4s, v20.4s, v30.s[3]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4f9f1260 // fmla v0.4s, v19.4s, v31.s[0]
+	WORD $0x4fbf1264 // fmla v4.4s, v19.4s, v31.s[1]
+	WORD $0x4f9f1a68 // fmla v8.4s, v19.4s, v31.s[2]
+	WORD $0x4fbf1a6c // fmla v12.4s, v19.4s, v31.s[3]
+	FMOVQ.P 16(R16), F16
+	FMOVQ.P 16(R17), F17
+	FMOVQ.P 16(R19), F18
+	FMOVQ.P 16(R20), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1281 // fmla v1.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1285 // fmla v5.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a89 // fmla v9.4s, v20.4s, v28.s[2]
+	WORD $0x4fbc1a8d // fmla v13.4s, v20.4s, v28.s[3]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4f9d1201 // fmla v1.4s, v16.4s, v29.s[0]
+	WORD $0x4fbd1205 // fmla v5.4s, v16.4s, v29.s[1]
+	WORD $0x4f9d1a09 // fmla v9.4s, v16.4s, v29.s[2]
+	WORD $0x4fbd1a0d // fmla v13.4s, v16.4s, v29.s[3]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9e1281 // fmla v1.4s, v20.4s, v30.s[0]
+	WORD $0x4fbe1285 // fmla v5.4s, v20.4s, v30.s[1]
+	WORD $0x4f9e1a89 // fmla v9.4s, v20.4s, v30.s[2]
+	WORD $0x4fbe1a8d // fmla v13.4s, v20.4s, v30.s[3]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4f9f1221 // fmla v1.4s, v17.4s, v31.s[0]
+	WORD $0x4fbf1225 // fmla v5.4s, v17.4s, v31.s[1]
+	WORD $0x4f9f1a29 // fmla v9.4s, v17.4s, v31.s[2]
+	WORD $0x4fbf1a2d // fmla v13.4s, v17.4s, v31.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1281 // fmla v1.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1285 // fmla v5.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a89 // fmla v9.4s, v20.4s, v28.s[2]
+	WORD $0x4fbc1a8d // fmla v13.4s, v20.4s, v28.s[3]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4f9d1241 // fmla v1.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd1245 // fmla v5.4s, v18.4s, v29.s[1]
+	WORD $0x4f9d1a49 // fmla v9.4s, v18.4s, v29.s[2]
+	WORD $0x4fbd1a4d // fmla v13.4s, v18.4s, v29.s[3]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9e1281 // fmla v1.4s, v20.4s, v30.s[0]
+	WORD $0x4fbe1285 // fmla v5.4s, v20.4s, v30.s[1]
+	WORD $0x4f9e1a89 // fmla v9.4s, v20.4s, v30.s[2]
+	WORD $0x4fbe1a8d // fmla v13.4s, v20.4s, v30.s[3]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4f9f1261 // fmla v1.4s, v19.4s, v31.s[0]
+	WORD $0x4fbf1265 // fmla v5.4s, v19.4s, v31.s[1]
+	WORD $0x4f9f1a69 // fmla v9.4s, v19.4s, v31.s[2]
+	WORD $0x4fbf1a6d // fmla v13.4s, v19.4s, v31.s[3]
+	FMOVQ.P 16(R21), F16
+	FMOVQ.P 16(R22), F17
+	FMOVQ.P 16(R23), F18
+	FMOVQ.P 16(R24), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1282 // fmla v2.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1286 // fmla v6.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a8a // fmla v10.4s, v20.4s, v28.s[2]
+	WORD $0x4fbc1a8e // fmla v14.4s, v20.4s, v28.s[3]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4f9d1202 // fmla v2.4s, v16.4s, v29.s[0]
+	WORD $0x4fbd1206 // fmla v6.4s, v16.4s, v29.s[1]
+	WORD $0x4f9d1a0a // fmla v10.4s, v16.4s, v29.s[2]
+	WORD $0x4fbd1a0e // fmla v14.4s, v16.4s, v29.s[3]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9e1282 // fmla v2.4s, v20.4s, v30.s[0]
+	WORD $0x4fbe1286 // fmla v6.4s, v20.4s, v30.s[1]
+	WORD $0x4f9e1a8a // fmla v10.4s, v20.4s, v30.s[2]
+	WORD $0x4fbe1a8e // fmla v14.4s, v20.4s, v30.s[3]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4f9f1222 // fmla v2.4s, v17.4s, v31.s[0]
+	WORD $0x4fbf1226 // fmla v6.4s, v17.4s, v31.s[1]
+	WORD $0x4f9f1a2a // fmla v10.4s, v17.4s, v31.s[2]
+	WORD $0x4fbf1a2e // fmla v14.4s, v17.4s, v31.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1282 // fmla v2.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1286 // fmla v6.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a8a // fmla v10.4s, v20.4s, v28.s[2]
+	WORD $0x4fbc1a8e // fmla v14.4s, v20.4s, v28.s[3]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4f9d1242 // fmla v2.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd1246 // fmla v6.4s, v18.4s, v29.s[1]
+	WORD $0x4f9d1a4a // fmla v10.4s, v18.4s, v29.s[2]
+	WORD $0x4fbd1a4e // fmla v14.4s, v18.4s, v29.s[3]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9e1282 // fmla v2.4s, v20.4s, v30.s[0]
+	WORD $0x4fbe1286 // fmla v6.4s, v20.4s, v30.s[1]
+	WORD $0x4f9e1a8a // fmla v10.4s, v20.4s, v30.s[2]
+	WORD $0x4fbe1a8e // fmla v14.4s, v20.4s, v30.s[3]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4f9f1262 // fmla v2.4s, v19.4s, v31.s[0]
+	WORD $0x4fbf1266 // fmla v6.4s, v19.4s, v31.s[1]
+	WORD $0x4f9f1a6a // fmla v10.4s, v19.4s, v31.s[2]
+	WORD $0x4fbf1a6e // fmla v14.4s, v19.4s, v31.s[3]
+	FMOVQ.P 16(R8), F16
+	FMOVQ.P 16(R9), F17
+	FMOVQ.P 16(R10), F18
+	FMOVQ.P 16(R11), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1283 // fmla v3.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1287 // fmla v7.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a8b // fmla v11.4s, v20.4s, v28.s[2]
+	WORD $0x4fbc1a8f // fmla v15.4s, v20.4s, v28.s[3]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4f9d1203 // fmla v3.4s, v16.4s, v29.s[0]
+	WORD $0x4fbd1207 // fmla v7.4s, v16.4s, v29.s[1]
+	WORD $0x4f9d1a0b // fmla v11.4s, v16.4s, v29.s[2]
+	WORD $0x4fbd1a0f // fmla v15.4s, v16.4s, v29.s[3]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9e1283 // fmla v3.4s, v20.4s, v30.s[0]
+	WORD $0x4fbe1287 // fmla v7.4s, v20.4s, v30.s[1]
+	WORD $0x4f9e1a8b // fmla v11.4s, v20.4s, v30.s[2]
+	WORD $0x4fbe1a8f // fmla v15.4s, v20.4s, v30.s[3]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4f9f1223 // fmla v3.4s, v17.4s, v31.s[0]
+	WORD $0x4fbf1227 // fmla v7.4s, v17.4s, v31.s[1]
+	WORD $0x4f9f1a2b // fmla v11.4s, v17.4s, v31.s[2]
+	WORD $0x4fbf1a2f // fmla v15.4s, v17.4s, v31.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1283 // fmla v3.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1287 // fmla v7.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a8b // fmla v11.4s, v20.4s, v28.s[2]
+	WORD $0x4fbc1a8f // fmla v15.4s, v20.4s, v28.s[3]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4f9d1243 // fmla v3.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd1247 // fmla v7.4s, v18.4s, v29.s[1]
+	WORD $0x4f9d1a4b // fmla v11.4s, v18.4s, v29.s[2]
+	WORD $0x4fbd1a4f // fmla v15.4s, v18.4s, v29.s[3]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9e1283 // fmla v3.4s, v20.4s, v30.s[0]
+	WORD $0x4fbe1287 // fmla v7.4s, v20.4s, v30.s[1]
+	WORD $0x4f9e1a8b // fmla v11.4s, v20.4s, v30.s[2]
+	WORD $0x4fbe1a8f // fmla v15.4s, v20.4s, v30.s[3]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4f9f1263 // fmla v3.4s, v19.4s, v31.s[0]
+	WORD $0x4fbf1267 // fmla v7.4s, v19.4s, v31.s[1]
+	WORD $0x4f9f1a6b // fmla v11.4s, v19.4s, v31.s[2]
+	WORD $0x4fbf1a6f // fmla v15.4s, v19.4s, v31.s[3]
+	ADD $128, R4
+	FMOVQ.P 16(R12), F16
+	FMOVQ.P 16(R13), F17
+	FMOVQ.P 16(R14), F18
+	FMOVQ.P 16(R15), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a88 // fmla v8.4s, v20.4s, v28.s[2]
+	WORD $0x4fbc1a8c // fmla v12.4s, v20.4s, v28.s[3]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4f9d1200 // fmla v0.4s, v16.4s, v29.s[0]
+	WORD $0x4fbd1204 // fmla v4.4s, v16.4s, v29.s[1]
+	WORD $0x4f9d1a08 // fmla v8.4s, v16.4s, v29.s[2]
+	WORD $0x4fbd1a0c // fmla v12.4s, v16.4s, v29.s[3]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9e1280 // fmla v0.4s, v20.4s, v30.s[0]
+	WORD $0x4fbe1284 // fmla v4.4s, v20.4s, v30.s[1]
+	WORD $0x4f9e1a88 // fmla v8.4s, v20.4s, v30.s[2]
+	WORD $0x4fbe1a8c // fmla v12.4s, v20.4s, v30.s[3]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4f9f1220 // fmla v0.4s, v17.4s, v31.s[0]
+	WORD $0x4fbf1224 // fmla v4.4s, v17.4s, v31.s[1]
+	WORD $0x4f9f1a28 // fmla v8.4s, v17.4s, v31.s[2]
+	WORD $0x4fbf1a2c // fmla v12.4s, v17.4s, v31.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a88 // fmla v8.4s, v20.4s, v28.s[2]
+	WORD $0x4fbc1a8c // fmla v12.4s, v20.4s, v28.s[3]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4f9d1240 // fmla v0.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd1244 // fmla v4.4s, v18.4s, v29.s[1]
+	WORD $0x4f9d1a48 // fmla v8.4s, v18.4s, v29.s[2]
+	WORD $0x4fbd1a4c // fmla v12.4s, v18.4s, v29.s[3]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9e1280 // fmla v0.4s, v20.4s, v30.s[0]
+	WORD $0x4fbe1284 // fmla v4.4s, v20.4s, v30.s[1]
+	WORD $0x4f9e1a88 // fmla v8.4s, v20.4s, v30.s[2]
+	WORD $0x4fbe1a8c // fmla v12.4s, v20.4s, v30.s[3]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4f9f1260 // fmla v0.4s, v19.4s, v31.s[0]
+	WORD $0x4fbf1264 // fmla v4.4s, v19.4s, v31.s[1]
+	WORD $0x4f9f1a68 // fmla v8.4s, v19.4s, v31.s[2]
+	WORD $0x4fbf1a6c // fmla v12.4s, v19.4s, v31.s[3]
+	FMOVQ.P 16(R16), F16
+	FMOVQ.P 16(R17), F17
+	FMOVQ.P 16(R19), F18
+	FMOVQ.P 16(R20), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1281 // fmla v1.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1285 // fmla v5.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a89 // fmla v9.4s, v20.4s, v28.s[2]
+	WORD $0x4fbc1a8d // fmla v13.4s, v20.4s, v28.s[3]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4f9d1201 // fmla v1.4s, v16.4s, v29.s[0]
+	WORD $0x4fbd1205 // fmla v5.4s, v16.4s, v29.s[1]
+	WORD $0x4f9d1a09 // fmla v9.4s, v16.4s, v29.s[2]
+	WORD $0x4fbd1a0d // fmla v13.4s, v16.4s, v29.s[3]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9e1281 // fmla v1.4s, v20.4s, v30.s[0]
+	WORD $0x4fbe1285 // fmla v5.4s, v20.4s, v30.s[1]
+	WORD $0x4f9e1a89 // fmla v9.4s, v20.4s, v30.s[2]
+	WORD $0x4fbe1a8d // fmla v13.4s, v20.4s, v30.s[3]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4f9f1221 // fmla v1.4s, v17.4s, v31.s[0]
+	WORD $0x4fbf1225 // fmla v5.4s, v17.4s, v31.s[1]
+	WORD $0x4f9f1a29 // fmla v9.4s, v17.4s, v31.s[2]
+	WORD $0x4fbf1a2d // fmla v13.4s, v17.4s, v31.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1281 // fmla v1.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1285 // fmla v5.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a89 // fmla v9.4s, v20.4s, v28.s[2]
+	WORD $0x4fbc1a8d // fmla v13.4s, v20.4s, v28.s[3]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4f9d1241 // fmla v1.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd1245 // fmla v5.4s, v18.4s, v29.s[1]
+	WORD $0x4f9d1a49 // fmla v9.4s, v18.4s, v29.s[2]
+	WORD $0x4fbd1a4d // fmla v13.4s, v18.4s, v29.s[3]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9e1281 // fmla v1.4s, v20.4s, v30.s[0]
+	WORD $0x4fbe1285 // fmla v5.4s, v20.4s, v30.s[1]
+	WORD $0x4f9e1a89 // fmla v9.4s, v20.4s, v30.s[2]
+	WORD $0x4fbe1a8d // fmla v13.4s, v20.4s, v30.s[3]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4f9f1261 // fmla v1.4s, v19.4s, v31.s[0]
+	WORD $0x4fbf1265 // fmla v5.4s, v19.4s, v31.s[1]
+	WORD $0x4f9f1a69 // fmla v9.4s, v19.4s, v31.s[2]
+	WORD $0x4fbf1a6d // fmla v13.4s, v19.4s, v31.s[3]
+	FMOVQ.P 16(R21), F16
+	FMOVQ.P 16(R22), F17
+	FMOVQ.P 16(R23), F18
+	FMOVQ.P 16(R24), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1282 // fmla v2.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1286 // fmla v6.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a8a // fmla v10.4s, v20.4s, v28.s[2]
+	WORD $0x4fbc1a8e // fmla v14.4s, v20.4s, v28.s[3]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4f9d1202 // fmla v2.4s, v16.4s, v29.s[0]
+	WORD $0x4fbd1206 // fmla v6.4s, v16.4s, v29.s[1]
+	WORD $0x4f9d1a0a // fmla v10.4s, v16.4s, v29.s[2]
+	WORD $0x4fbd1a0e // fmla v14.4s, v16.4s, v29.s[3]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9e1282 // fmla v2.4s, v20.4s, v30.s[0]
+	WORD $0x4fbe1286 // fmla v6.4s, v20.4s, v30.s[1]
+	WORD $0x4f9e1a8a // fmla v10.4s, v20.4s, v30.s[2]
+	WORD $0x4fbe1a8e // fmla v14.4s, v20.4s, v30.s[3]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4f9f1222 // fmla v2.4s, v17.4s, v31.s[0]
+	WORD $0x4fbf1226 // fmla v6.4s, v17.4s, v31.s[1]
+	WORD $0x4f9f1a2a // fmla v10.4s, v17.4s, v31.s[2]
+	WORD $0x4fbf1a2e // fmla v14.4s, v17.4s, v31.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1282 // fmla v2.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1286 // fmla v6.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a8a // fmla v10.4s, v20.4s, v28.s[2]
+	WORD $0x4fbc1a8e // fmla v14.4s, v20.4s, v28.s[3]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4f9d1242 // fmla v2.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd1246 // fmla v6.4s, v18.4s, v29.s[1]
+	WORD $0x4f9d1a4a // fmla v10.4s, v18.4s, v29.s[2]
+	WORD $0x4fbd1a4e // fmla v14.4s, v18.4s, v29.s[3]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9e1282 // fmla v2.4s, v20.4s, v30.s[0]
+	WORD $0x4fbe1286 // fmla v6.4s, v20.4s, v30.s[1]
+	WORD $0x4f9e1a8a // fmla v10.4s, v20.4s, v30.s[2]
+	WORD $0x4fbe1a8e // fmla v14.4s, v20.4s, v30.s[3]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4f9f1262 // fmla v2.4s, v19.4s, v31.s[0]
+	WORD $0x4fbf1266 // fmla v6.4s, v19.4s, v31.s[1]
+	WORD $0x4f9f1a6a // fmla v10.4s, v19.4s, v31.s[2]
+	WORD $0x4fbf1a6e // fmla v14.4s, v19.4s, v31.s[3]
+	FMOVQ.P 16(R8), F16
+	FMOVQ.P 16(R9), F17
+	FMOVQ.P 16(R10), F18
+	FMOVQ.P 16(R11), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1283 // fmla v3.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1287 // fmla v7.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a8b // fmla v11.4s, v20.4s, v28.s[2]
+	WORD $0x4fbc1a8f // fmla v15.4s, v20.4s, v28.s[3]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4f9d1203 // fmla v3.4s, v16.4s, v29.s[0]
+	WORD $0x4fbd1207 // fmla v7.4s, v16.4s, v29.s[1]
+	WORD $0x4f9d1a0b // fmla v11.4s, v16.4s, v29.s[2]
+	WORD $0x4fbd1a0f // fmla v15.4s, v16.4s, v29.s[3]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9e1283 // fmla v3.4s, v20.4s, v30.s[0]
+	WORD $0x4fbe1287 // fmla v7.4s, v20.4s, v30.s[1]
+	WORD $0x4f9e1a8b // fmla v11.4s, v20.4s, v30.s[2]
+	WORD $0x4fbe1a8f // fmla v15.4s, v20.4s, v30.s[3]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4f9f1223 // fmla v3.4s, v17.4s, v31.s[0]
+	WORD $0x4fbf1227 // fmla v7.4s, v17.4s, v31.s[1]
+	WORD $0x4f9f1a2b // fmla v11.4s, v17.4s, v31.s[2]
+	WORD $0x4fbf1a2f // fmla v15.4s, v17.4s, v31.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1283 // fmla v3.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1287 // fmla v7.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a8b // fmla v11.4s, v20.4s, v28.s[2]
+	WORD $0x4fbc1a8f // fmla v15.4s, v20.4s, v28.s[3]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4f9d1243 // fmla v3.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd1247 // fmla v7.4s, v18.4s, v29.s[1]
+	WORD $0x4f9d1a4b // fmla v11.4s, v18.4s, v29.s[2]
+	WORD $0x4fbd1a4f // fmla v15.4s, v18.4s, v29.s[3]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9e1283 // fmla v3.4s, v20.4s, v30.s[0]
+	WORD $0x4fbe1287 // fmla v7.4s, v20.4s, v30.s[1]
+	WORD $0x4f9e1a8b // fmla v11.4s, v20.4s, v30.s[2]
+	WORD $0x4fbe1a8f // fmla v15.4s, v20.4s, v30.s[3]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4f9f1263 // fmla v3.4s, v19.4s, v31.s[0]
+	WORD $0x4fbf1267 // fmla v7.4s, v19.4s, v31.s[1]
+	WORD $0x4f9f1a6b // fmla v11.4s, v19.4s, v31.s[2]
+	WORD $0x4fbf1a6f // fmla v15.4s, v19.4s, v31.s[3]
+	ADD $128, R4
+	FMOVQ.P 16(R12), F16
+	FMOVQ.P 16(R13), F17
+	FMOVQ.P 16(R14), F18
+	FMOVQ.P 16(R15), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a88 // fmla v8.4s, v20.4s, v28.s[2]
+	WORD $0x4fbc1a8c // fmla v12.4s, v20.4s, v28.s[3]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4f9d1200 // fmla v0.4s, v16.4s, v29.s[0]
+	WORD $0x4fbd1204 // fmla v4.4s, v16.4s, v29.s[1]
+	WORD $0x4f9d1a08 // fmla v8.4s, v16.4s, v29.s[2]
+	WORD $0x4fbd1a0c // fmla v12.4s, v16.4s, v29.s[3]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9e1280 // fmla v0.4s, v20.4s, v30.s[0]
+	WORD $0x4fbe1284 // fmla v4.4s, v20.4s, v30.s[1]
+	WORD $0x4f9e1a88 // fmla v8.4s, v20.4s, v30.s[2]
+	WORD $0x4fbe1a8c // fmla v12.4s, v20.4s, v30.s[3]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4f9f1220 // fmla v0.4s, v17.4s, v31.s[0]
+	WORD $0x4fbf1224 // fmla v4.4s, v17.4s, v31.s[1]
+	WORD $0x4f9f1a28 // fmla v8.4s, v17.4s, v31.s[2]
+	WORD $0x4fbf1a2c // fmla v12.4s, v17.4s, v31.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a88 // fmla v8.4s, v20.4s, v28.s[2]
+	WORD $0x4fbc1a8c // fmla v12.4s, v20.4s, v28.s[3]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4f9d1240 // fmla v0.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd1244 // fmla v4.4s, v18.4s, v29.s[1]
+	WORD $0x4f9d1a48 // fmla v8.4s, v18.4s, v29.s[2]
+	WORD $0x4fbd1a4c // fmla v12.4s, v18.4s, v29.s[3]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9e1280 // fmla v0.4s, v20.4s, v30.s[0]
+	WORD $0x4fbe1284 // fmla v4.4s, v20.4s, v30.s[1]
+	WORD $0x4f9e1a88 // fmla v8.4s, v20.4s, v30.s[2]
+	WORD $0x4fbe1a8c // fmla v12.4s, v20.4s, v30.s[3]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4f9f1260 // fmla v0.4s, v19.4s, v31.s[0]
+	WORD $0x4fbf1264 // fmla v4.4s, v19.4s, v31.s[1]
+	WORD $0x4f9f1a68 // fmla v8.4s, v19.4s, v31.s[2]
+	WORD $0x4fbf1a6c // fmla v12.4s, v19.4s, v31.s[3]
+	FMOVQ.P 16(R16), F16
+	FMOVQ.P 16(R17), F17
+	FMOVQ.P 16(R19), F18
+	FMOVQ.P 16(R20), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1281 // fmla v1.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1285 // fmla v5.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a89 // fmla v9.4s, v20.4s, v28.s[2]
+	WORD $0x4fbc1a8d // fmla v13.4s, v20.4s, v28.s[3]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4f9d1201 // fmla v1.4s, v16.4s, v29.s[0]
+	WORD $0x4fbd1205 // fmla v5.4s, v16.4s, v29.s[1]
+	WORD $0x4f9d1a09 // fmla v9.4s, v16.4s, v29.s[2]
+	WORD $0x4fbd1a0d // fmla v13.4s, v16.4s, v29.s[3]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9e1281 // fmla v1.4s, v20.4s, v30.s[0]
+	WORD $0x4fbe1285 // fmla v5.4s, v20.4s, v30.s[1]
+	WORD $0x4f9e1a89 // fmla v9.4s, v20.4s, v30.s[2]
+	WORD $0x4fbe1a8d // fmla v13.4s, v20.4s, v30.s[3]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4f9f1221 // fmla v1.4s, v17.4s, v31.s[0]
+	WORD $0x4fbf1225 // fmla v5.4s, v17.4s, v31.s[1]
+	WORD $0x4f9f1a29 // fmla v9.4s, v17.4s, v31.s[2]
+	WORD $0x4fbf1a2d // fmla v13.4s, v17.4s, v31.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1281 // fmla v1.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1285 // fmla v5.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a89 // fmla v9.4s, v20.4s, v28.s[2]
+	WORD $0x4fbc1a8d // fmla v13.4s, v20.4s, v28.s[3]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4f9d1241 // fmla v1.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd1245 // fmla v5.4s, v18.4s, v29.s[1]
+	WORD $0x4f9d1a49 // fmla v9.4s, v18.4s, v29.s[2]
+	WORD $0x4fbd1a4d // fmla v13.4s, v18.4s, v29.s[3]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9e1281 // fmla v1.4s, v20.4s, v30.s[0]
+	WORD $0x4fbe1285 // fmla v5.4s, v20.4s, v30.s[1]
+	WORD $0x4f9e1a89 // fmla v9.4s, v20.4s, v30.s[2]
+	WORD $0x4fbe1a8d // fmla v13.4s, v20.4s, v30.s[3]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4f9f1261 // fmla v1.4s, v19.4s, v31.s[0]
+	WORD $0x4fbf1265 // fmla v5.4s, v19.4s, v31.s[1]
+	WORD $0x4f9f1a69 // fmla v9.4s, v19.4s, v31.s[2]
+	WORD $0x4fbf1a6d // fmla v13.4s, v19.4s, v31.s[3]
+	FMOVQ.P 16(R21), F16
+	FMOVQ.P 16(R22), F17
+	FMOVQ.P 16(R23), F18
+	FMOVQ.P 16(R24), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1282 // fmla v2.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1286 // fmla v6.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a8a // fmla v10.4s, v20.4s, v28.s[2]
+	WORD $0x4fbc1a8e // fmla v14.4s, v20.4s, v28.s[3]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4f9d1202 // fmla v2.4s, v16.4s, v29.s[0]
+	WORD $0x4fbd1206 // fmla v6.4s, v16.4s, v29.s[1]
+	WORD $0x4f9d1a0a // fmla v10.4s, v16.4s, v29.s[2]
+	WORD $0x4fbd1a0e // fmla v14.4s, v16.4s, v29.s[3]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9e1282 // fmla v2.4s, v20.4s, v30.s[0]
+	WORD $0x4fbe1286 // fmla v6.4s, v20.4s, v30.s[1]
+	WORD $0x4f9e1a8a // fmla v10.4s, v20.4s, v30.s[2]
+	WORD $0x4fbe1a8e // fmla v14.4s, v20.4s, v30.s[3]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4f9f1222 // fmla v2.4s, v17.4s, v31.s[0]
+	WORD $0x4fbf1226 // fmla v6.4s, v17.4s, v31.s[1]
+	WORD $0x4f9f1a2a // fmla v10.4s, v17.4s, v31.s[2]
+	WORD $0x4fbf1a2e // fmla v14.4s, v17.4s, v31.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1282 // fmla v2.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1286 // fmla v6.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a8a // fmla v10.4s, v20.4s, v28.s[2]
+	WORD $0x4fbc1a8e // fmla v14.4s, v20.4s, v28.s[3]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4f9d1242 // fmla v2.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd1246 // fmla v6.4s, v18.4s, v29.s[1]
+	WORD $0x4f9d1a4a // fmla v10.4s, v18.4s, v29.s[2]
+	WORD $0x4fbd1a4e // fmla v14.4s, v18.4s, v29.s[3]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9e1282 // fmla v2.4s, v20.4s, v30.s[0]
+	WORD $0x4fbe1286 // fmla v6.4s, v20.4s, v30.s[1]
+	WORD $0x4f9e1a8a // fmla v10.4s, v20.4s, v30.s[2]
+	WORD $0x4fbe1a8e // fmla v14.4s, v20.4s, v30.s[3]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4f9f1262 // fmla v2.4s, v19.4s, v31.s[0]
+	WORD $0x4fbf1266 // fmla v6.4s, v19.4s, v31.s[1]
+	WORD $0x4f9f1a6a // fmla v10.4s, v19.4s, v31.s[2]
+	WORD $0x4fbf1a6e // fmla v14.4s, v19.4s, v31.s[3]
+	FMOVQ.P 16(R8), F16
+	FMOVQ.P 16(R9), F17
+	FMOVQ.P 16(R10), F18
+	FMOVQ.P 16(R11), F19
+	VZIP1 V17.S4, V16.S4, V20.S4
+	VZIP1 V19.S4, V18.S4, V22.S4
+	VZIP2 V17.S4, V16.S4, V21.S4
+	VZIP2 V19.S4, V18.S4, V23.S4
+	VZIP1 V22.D2, V20.D2, V16.D2
+	VZIP2 V22.D2, V20.D2, V17.D2
+	VZIP1 V23.D2, V21.D2, V18.D2
+	VZIP2 V23.D2, V21.D2, V19.D2
+	MOVD R4, R6
+	WORD $0x4f305614 // shl v20.4s, v16.4s, #16
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1283 // fmla v3.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1287 // fmla v7.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a8b // fmla v11.4s, v20.4s, v28.s[2]
+	WORD $0x4fbc1a8f // fmla v15.4s, v20.4s, v28.s[3]
+	VAND V24.B16, V16.B16, V16.B16
+	WORD $0x4f9d1203 // fmla v3.4s, v16.4s, v29.s[0]
+	WORD $0x4fbd1207 // fmla v7.4s, v16.4s, v29.s[1]
+	WORD $0x4f9d1a0b // fmla v11.4s, v16.4s, v29.s[2]
+	WORD $0x4fbd1a0f // fmla v15.4s, v16.4s, v29.s[3]
+	WORD $0x4f305634 // shl v20.4s, v17.4s, #16
+	WORD $0x4f9e1283 // fmla v3.4s, v20.4s, v30.s[0]
+	WORD $0x4fbe1287 // fmla v7.4s, v20.4s, v30.s[1]
+	WORD $0x4f9e1a8b // fmla v11.4s, v20.4s, v30.s[2]
+	WORD $0x4fbe1a8f // fmla v15.4s, v20.4s, v30.s[3]
+	VAND V24.B16, V17.B16, V17.B16
+	WORD $0x4f9f1223 // fmla v3.4s, v17.4s, v31.s[0]
+	WORD $0x4fbf1227 // fmla v7.4s, v17.4s, v31.s[1]
+	WORD $0x4f9f1a2b // fmla v11.4s, v17.4s, v31.s[2]
+	WORD $0x4fbf1a2f // fmla v15.4s, v17.4s, v31.s[3]
+	WORD $0x4f305654 // shl v20.4s, v18.4s, #16
+	VLD1.P 64(R6), [V28.S4, V29.S4, V30.S4, V31.S4]
+	WORD $0x4f9c1283 // fmla v3.4s, v20.4s, v28.s[0]
+	WORD $0x4fbc1287 // fmla v7.4s, v20.4s, v28.s[1]
+	WORD $0x4f9c1a8b // fmla v11.4s, v20.4s, v28.s[2]
+	WORD $0x4fbc1a8f // fmla v15.4s, v20.4s, v28.s[3]
+	VAND V24.B16, V18.B16, V18.B16
+	WORD $0x4f9d1243 // fmla v3.4s, v18.4s, v29.s[0]
+	WORD $0x4fbd1247 // fmla v7.4s, v18.4s, v29.s[1]
+	WORD $0x4f9d1a4b // fmla v11.4s, v18.4s, v29.s[2]
+	WORD $0x4fbd1a4f // fmla v15.4s, v18.4s, v29.s[3]
+	WORD $0x4f305674 // shl v20.4s, v19.4s, #16
+	WORD $0x4f9e1283 // fmla v3.4s, v20.4s, v30.s[0]
+	WORD $0x4fbe1287 // fmla v7.4s, v20.4s, v30.s[1]
+	WORD $0x4f9e1a8b // fmla v11.4s, v20.4s, v30.s[2]
+	WORD $0x4fbe1a8f // fmla v15.4s, v20.4s, v30.s[3]
+	VAND V24.B16, V19.B16, V19.B16
+	WORD $0x4f9f1263 // fmla v3.4s, v19.4s, v31.s[0]
+	WORD $0x4fbf1267 // fmla v7.4s, v19.4s, v31.s[1]
+	WORD $0x4f9f1a6b // fmla v11.4s, v19.4s, v31.s[2]
+	WORD $0x4fbf1a6f // fmla v15.4s, v19.4s, v31.s[3]
+	ADD $128, R4
+	SUBS $1, R1, R1
+	BNE loop
+	VST1.P [V0.S4, V1.S4, V2.S4, V3.S4], 64(R5)
+	VST1.P [V4.S4, V5.S4, V6.S4, V7.S4], 64(R5)
+	VST1.P [V8.S4, V9.S4, V10.S4, V11.S4], 64(R5)
+	VST1.P [V12.S4, V13.S4, V14.S4, V15.S4], 64(R5)
+	MOVD 8(R0), R25
+	MOVD 0(R0), R26
+	ADD R25, R26
+	MOVD R26, 0(R0)
+	MOVD 32(R0), R25
+	MOVD 16(R0), R26
+	ADD R25, R26
+	MOVD R26, 16(R0)
+	MOVD 48(R0), R25
+	MOVD 40(R0), R26
+	ADD R25, R26
+	MOVD R26, 40(R0)
+	MOVD 64(R0), R26
+	SUBS $1, R26, R26
+	MOVD R26, 64(R0)
+	BNE strip
+	RET
+
+// func halfRowsNEONx4(t *strip)
+TEXT ·halfRowsNEONx4(SB), NOSPLIT, $0-8
+	MOVD t+0(FP), R0
+strip:
+	MOVD 56(R0), R1
+	MOVD 16(R0), R2
+	MOVD 72(R0), R3
+	MOVD 0(R0), R4
+	MOVD 40(R0), R5
+	MOVD 24(R0), R6
+	PCALIGN $32
+loop:
 	ADD R3, R2, R9
+	MOVD R2, R8
+	MOVD R5, R7
+	VLD1.P 64(R7), [V0.S4, V1.S4, V2.S4, V3.S4]
+	VLD1.P 64(R7), [V4.S4, V5.S4, V6.S4, V7.S4]
+	VLD1.P 64(R7), [V8.S4, V9.S4, V10.S4, V11.S4]
+	VLD1.P 64(R7), [V12.S4, V13.S4, V14.S4, V15.S4]
+	MOVD R4, R7
 	VLD1.P 64(R7), [V28.S4, V29.S4, V30.S4, V31.S4]
-	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
 	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
@@ -7621,7 +12738,11 @@ loop:
 	WORD $0x4fbc1aad // fmla v13.4s, v21.4s, v28.s[3]
 	WORD $0x4fbc1ace // fmla v14.4s, v22.4s, v28.s[3]
 	WORD $0x4fbc1aef // fmla v15.4s, v23.4s, v28.s[3]
-	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
 	WORD $0x4f9d1300 // fmla v0.4s, v24.4s, v29.s[0]
@@ -7640,7 +12761,11 @@ loop:
 	WORD $0x4fbd1b2d // fmla v13.4s, v25.4s, v29.s[3]
 	WORD $0x4fbd1b4e // fmla v14.4s, v26.4s, v29.s[3]
 	WORD $0x4fbd1b6f // fmla v15.4s, v27.4s, v29.s[3]
-	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
 	WORD $0x4f9e1280 // fmla v0.4s, v20.4s, v30.s[0]
@@ -7659,7 +12784,11 @@ loop:
 	WORD $0x4fbe1aad // fmla v13.4s, v21.4s, v30.s[3]
 	WORD $0x4fbe1ace // fmla v14.4s, v22.4s, v30.s[3]
 	WORD $0x4fbe1aef // fmla v15.4s, v23.4s, v30.s[3]
-	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
 	WORD $0x4f9f1300 // fmla v0.4s, v24.4s, v31.s[0]
@@ -7679,7 +12808,11 @@ loop:
 	WORD $0x4fbf1b4e // fmla v14.4s, v26.4s, v31.s[3]
 	WORD $0x4fbf1b6f // fmla v15.4s, v27.4s, v31.s[3]
 	VLD1.P 64(R7), [V28.S4, V29.S4, V30.S4, V31.S4]
-	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
 	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
@@ -7698,7 +12831,11 @@ loop:
 	WORD $0x4fbc1aad // fmla v13.4s, v21.4s, v28.s[3]
 	WORD $0x4fbc1ace // fmla v14.4s, v22.4s, v28.s[3]
 	WORD $0x4fbc1aef // fmla v15.4s, v23.4s, v28.s[3]
-	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
 	WORD $0x4f9d1300 // fmla v0.4s, v24.4s, v29.s[0]
@@ -7717,7 +12854,11 @@ loop:
 	WORD $0x4fbd1b2d // fmla v13.4s, v25.4s, v29.s[3]
 	WORD $0x4fbd1b4e // fmla v14.4s, v26.4s, v29.s[3]
 	WORD $0x4fbd1b6f // fmla v15.4s, v27.4s, v29.s[3]
-	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
 	WORD $0x4f9e1280 // fmla v0.4s, v20.4s, v30.s[0]
@@ -7736,7 +12877,11 @@ loop:
 	WORD $0x4fbe1aad // fmla v13.4s, v21.4s, v30.s[3]
 	WORD $0x4fbe1ace // fmla v14.4s, v22.4s, v30.s[3]
 	WORD $0x4fbe1aef // fmla v15.4s, v23.4s, v30.s[3]
-	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
 	WORD $0x4f9f1300 // fmla v0.4s, v24.4s, v31.s[0]
@@ -7756,7 +12901,11 @@ loop:
 	WORD $0x4fbf1b4e // fmla v14.4s, v26.4s, v31.s[3]
 	WORD $0x4fbf1b6f // fmla v15.4s, v27.4s, v31.s[3]
 	VLD1.P 64(R7), [V28.S4, V29.S4, V30.S4, V31.S4]
-	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
 	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
@@ -7775,7 +12924,11 @@ loop:
 	WORD $0x4fbc1aad // fmla v13.4s, v21.4s, v28.s[3]
 	WORD $0x4fbc1ace // fmla v14.4s, v22.4s, v28.s[3]
 	WORD $0x4fbc1aef // fmla v15.4s, v23.4s, v28.s[3]
-	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
 	WORD $0x4f9d1300 // fmla v0.4s, v24.4s, v29.s[0]
@@ -7794,7 +12947,11 @@ loop:
 	WORD $0x4fbd1b2d // fmla v13.4s, v25.4s, v29.s[3]
 	WORD $0x4fbd1b4e // fmla v14.4s, v26.4s, v29.s[3]
 	WORD $0x4fbd1b6f // fmla v15.4s, v27.4s, v29.s[3]
-	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
 	WORD $0x4f9e1280 // fmla v0.4s, v20.4s, v30.s[0]
@@ -7813,7 +12970,11 @@ loop:
 	WORD $0x4fbe1aad // fmla v13.4s, v21.4s, v30.s[3]
 	WORD $0x4fbe1ace // fmla v14.4s, v22.4s, v30.s[3]
 	WORD $0x4fbe1aef // fmla v15.4s, v23.4s, v30.s[3]
-	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
 	WORD $0x4f9f1300 // fmla v0.4s, v24.4s, v31.s[0]
@@ -7833,7 +12994,11 @@ loop:
 	WORD $0x4fbf1b4e // fmla v14.4s, v26.4s, v31.s[3]
 	WORD $0x4fbf1b6f // fmla v15.4s, v27.4s, v31.s[3]
 	VLD1.P 64(R7), [V28.S4, V29.S4, V30.S4, V31.S4]
-	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
 	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
@@ -7852,7 +13017,11 @@ loop:
 	WORD $0x4fbc1aad // fmla v13.4s, v21.4s, v28.s[3]
 	WORD $0x4fbc1ace // fmla v14.4s, v22.4s, v28.s[3]
 	WORD $0x4fbc1aef // fmla v15.4s, v23.4s, v28.s[3]
-	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
 	WORD $0x4f9d1300 // fmla v0.4s, v24.4s, v29.s[0]
@@ -7871,7 +13040,11 @@ loop:
 	WORD $0x4fbd1b2d // fmla v13.4s, v25.4s, v29.s[3]
 	WORD $0x4fbd1b4e // fmla v14.4s, v26.4s, v29.s[3]
 	WORD $0x4fbd1b6f // fmla v15.4s, v27.4s, v29.s[3]
-	VLD1.P (R8)(R6), [V20.S4, V21.S4, V22.S4, V23.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
 	WORD $0x4f9e1280 // fmla v0.4s, v20.4s, v30.s[0]
@@ -7890,9 +13063,364 @@ loop:
 	WORD $0x4fbe1aad // fmla v13.4s, v21.4s, v30.s[3]
 	WORD $0x4fbe1ace // fmla v14.4s, v22.4s, v30.s[3]
 	WORD $0x4fbe1aef // fmla v15.4s, v23.4s, v30.s[3]
-	VLD1.P (R8)(R6), [V24.S4, V25.S4, V26.S4, V27.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
 	PRFM (R9), PLDL2KEEP
 	ADD R6, R9
+	WORD $0x4f9f1300 // fmla v0.4s, v24.4s, v31.s[0]
+	WORD $0x4f9f1321 // fmla v1.4s, v25.4s, v31.s[0]
+	WORD $0x4f9f1342 // fmla v2.4s, v26.4s, v31.s[0]
+	WORD $0x4f9f1363 // fmla v3.4s, v27.4s, v31.s[0]
+	WORD $0x4fbf1304 // fmla v4.4s, v24.4s, v31.s[1]
+	WORD $0x4fbf1325 // fmla v5.4s, v25.4s, v31.s[1]
+	WORD $0x4fbf1346 // fmla v6.4s, v26.4s, v31.s[1]
+	WORD $0x4fbf1367 // fmla v7.4s, v27.4s, v31.s[1]
+	WORD $0x4f9f1b08 // fmla v8.4s, v24.4s, v31.s[2]
+	WORD $0x4f9f1b29 // fmla v9.4s, v25.4s, v31.s[2]
+	WORD $0x4f9f1b4a // fmla v10.4s, v26.4s, v31.s[2]
+	WORD $0x4f9f1b6b // fmla v11.4s, v27.4s, v31.s[2]
+	WORD $0x4fbf1b0c // fmla v12.4s, v24.4s, v31.s[3]
+	WORD $0x4fbf1b2d // fmla v13.4s, v25.4s, v31.s[3]
+	WORD $0x4fbf1b4e // fmla v14.4s, v26.4s, v31.s[3]
+	WORD $0x4fbf1b6f // fmla v15.4s, v27.4s, v31.s[3]
+	VST1.P [V0.S4, V1.S4, V2.S4, V3.S4], 64(R5)
+	VST1.P [V4.S4, V5.S4, V6.S4, V7.S4], 64(R5)
+	VST1.P [V8.S4, V9.S4, V10.S4, V11.S4], 64(R5)
+	VST1.P [V12.S4, V13.S4, V14.S4, V15.S4], 64(R5)
+	ADD $32, R2, R8
+	MOVD R5, R7
+	VLD1.P 64(R7), [V0.S4, V1.S4, V2.S4, V3.S4]
+	VLD1.P 64(R7), [V4.S4, V5.S4, V6.S4, V7.S4]
+	VLD1.P 64(R7), [V8.S4, V9.S4, V10.S4, V11.S4]
+	VLD1.P 64(R7), [V12.S4, V13.S4, V14.S4, V15.S4]
+	MOVD R4, R7
+	VLD1.P 64(R7), [V28.S4, V29.S4, V30.S4, V31.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4f9c12a1 // fmla v1.4s, v21.4s, v28.s[0]
+	WORD $0x4f9c12c2 // fmla v2.4s, v22.4s, v28.s[0]
+	WORD $0x4f9c12e3 // fmla v3.4s, v23.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	WORD $0x4fbc12a5 // fmla v5.4s, v21.4s, v28.s[1]
+	WORD $0x4fbc12c6 // fmla v6.4s, v22.4s, v28.s[1]
+	WORD $0x4fbc12e7 // fmla v7.4s, v23.4s, v28.s[1]
+	WORD $0x4f9c1a88 // fmla v8.4s, v20.4s, v28.s[2]
+	WORD $0x4f9c1aa9 // fmla v9.4s, v21.4s, v28.s[2]
+	WORD $0x4f9c1aca // fmla v10.4s, v22.4s, v28.s[2]
+	WORD $0x4f9c1aeb // fmla v11.4s, v23.4s, v28.s[2]
+	WORD $0x4fbc1a8c // fmla v12.4s, v20.4s, v28.s[3]
+	WORD $0x4fbc1aad // fmla v13.4s, v21.4s, v28.s[3]
+	WORD $0x4fbc1ace // fmla v14.4s, v22.4s, v28.s[3]
+	WORD $0x4fbc1aef // fmla v15.4s, v23.4s, v28.s[3]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
+	WORD $0x4f9d1300 // fmla v0.4s, v24.4s, v29.s[0]
+	WORD $0x4f9d1321 // fmla v1.4s, v25.4s, v29.s[0]
+	WORD $0x4f9d1342 // fmla v2.4s, v26.4s, v29.s[0]
+	WORD $0x4f9d1363 // fmla v3.4s, v27.4s, v29.s[0]
+	WORD $0x4fbd1304 // fmla v4.4s, v24.4s, v29.s[1]
+	WORD $0x4fbd1325 // fmla v5.4s, v25.4s, v29.s[1]
+	WORD $0x4fbd1346 // fmla v6.4s, v26.4s, v29.s[1]
+	WORD $0x4fbd1367 // fmla v7.4s, v27.4s, v29.s[1]
+	WORD $0x4f9d1b08 // fmla v8.4s, v24.4s, v29.s[2]
+	WORD $0x4f9d1b29 // fmla v9.4s, v25.4s, v29.s[2]
+	WORD $0x4f9d1b4a // fmla v10.4s, v26.4s, v29.s[2]
+	WORD $0x4f9d1b6b // fmla v11.4s, v27.4s, v29.s[2]
+	WORD $0x4fbd1b0c // fmla v12.4s, v24.4s, v29.s[3]
+	WORD $0x4fbd1b2d // fmla v13.4s, v25.4s, v29.s[3]
+	WORD $0x4fbd1b4e // fmla v14.4s, v26.4s, v29.s[3]
+	WORD $0x4fbd1b6f // fmla v15.4s, v27.4s, v29.s[3]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
+	WORD $0x4f9e1280 // fmla v0.4s, v20.4s, v30.s[0]
+	WORD $0x4f9e12a1 // fmla v1.4s, v21.4s, v30.s[0]
+	WORD $0x4f9e12c2 // fmla v2.4s, v22.4s, v30.s[0]
+	WORD $0x4f9e12e3 // fmla v3.4s, v23.4s, v30.s[0]
+	WORD $0x4fbe1284 // fmla v4.4s, v20.4s, v30.s[1]
+	WORD $0x4fbe12a5 // fmla v5.4s, v21.4s, v30.s[1]
+	WORD $0x4fbe12c6 // fmla v6.4s, v22.4s, v30.s[1]
+	WORD $0x4fbe12e7 // fmla v7.4s, v23.4s, v30.s[1]
+	WORD $0x4f9e1a88 // fmla v8.4s, v20.4s, v30.s[2]
+	WORD $0x4f9e1aa9 // fmla v9.4s, v21.4s, v30.s[2]
+	WORD $0x4f9e1aca // fmla v10.4s, v22.4s, v30.s[2]
+	WORD $0x4f9e1aeb // fmla v11.4s, v23.4s, v30.s[2]
+	WORD $0x4fbe1a8c // fmla v12.4s, v20.4s, v30.s[3]
+	WORD $0x4fbe1aad // fmla v13.4s, v21.4s, v30.s[3]
+	WORD $0x4fbe1ace // fmla v14.4s, v22.4s, v30.s[3]
+	WORD $0x4fbe1aef // fmla v15.4s, v23.4s, v30.s[3]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
+	WORD $0x4f9f1300 // fmla v0.4s, v24.4s, v31.s[0]
+	WORD $0x4f9f1321 // fmla v1.4s, v25.4s, v31.s[0]
+	WORD $0x4f9f1342 // fmla v2.4s, v26.4s, v31.s[0]
+	WORD $0x4f9f1363 // fmla v3.4s, v27.4s, v31.s[0]
+	WORD $0x4fbf1304 // fmla v4.4s, v24.4s, v31.s[1]
+	WORD $0x4fbf1325 // fmla v5.4s, v25.4s, v31.s[1]
+	WORD $0x4fbf1346 // fmla v6.4s, v26.4s, v31.s[1]
+	WORD $0x4fbf1367 // fmla v7.4s, v27.4s, v31.s[1]
+	WORD $0x4f9f1b08 // fmla v8.4s, v24.4s, v31.s[2]
+	WORD $0x4f9f1b29 // fmla v9.4s, v25.4s, v31.s[2]
+	WORD $0x4f9f1b4a // fmla v10.4s, v26.4s, v31.s[2]
+	WORD $0x4f9f1b6b // fmla v11.4s, v27.4s, v31.s[2]
+	WORD $0x4fbf1b0c // fmla v12.4s, v24.4s, v31.s[3]
+	WORD $0x4fbf1b2d // fmla v13.4s, v25.4s, v31.s[3]
+	WORD $0x4fbf1b4e // fmla v14.4s, v26.4s, v31.s[3]
+	WORD $0x4fbf1b6f // fmla v15.4s, v27.4s, v31.s[3]
+	VLD1.P 64(R7), [V28.S4, V29.S4, V30.S4, V31.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4f9c12a1 // fmla v1.4s, v21.4s, v28.s[0]
+	WORD $0x4f9c12c2 // fmla v2.4s, v22.4s, v28.s[0]
+	WORD $0x4f9c12e3 // fmla v3.4s, v23.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	WORD $0x4fbc12a5 // fmla v5.4s, v21.4s, v28.s[1]
+	WORD $0x4fbc12c6 // fmla v6.4s, v22.4s, v28.s[1]
+	WORD $0x4fbc12e7 // fmla v7.4s, v23.4s, v28.s[1]
+	WORD $0x4f9c1a88 // fmla v8.4s, v20.4s, v28.s[2]
+	WORD $0x4f9c1aa9 // fmla v9.4s, v21.4s, v28.s[2]
+	WORD $0x4f9c1aca // fmla v10.4s, v22.4s, v28.s[2]
+	WORD $0x4f9c1aeb // fmla v11.4s, v23.4s, v28.s[2]
+	WORD $0x4fbc1a8c // fmla v12.4s, v20.4s, v28.s[3]
+	WORD $0x4fbc1aad // fmla v13.4s, v21.4s, v28.s[3]
+	WORD $0x4fbc1ace // fmla v14.4s, v22.4s, v28.s[3]
+	WORD $0x4fbc1aef // fmla v15.4s, v23.4s, v28.s[3]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
+	WORD $0x4f9d1300 // fmla v0.4s, v24.4s, v29.s[0]
+	WORD $0x4f9d1321 // fmla v1.4s, v25.4s, v29.s[0]
+	WORD $0x4f9d1342 // fmla v2.4s, v26.4s, v29.s[0]
+	WORD $0x4f9d1363 // fmla v3.4s, v27.4s, v29.s[0]
+	WORD $0x4fbd1304 // fmla v4.4s, v24.4s, v29.s[1]
+	WORD $0x4fbd1325 // fmla v5.4s, v25.4s, v29.s[1]
+	WORD $0x4fbd1346 // fmla v6.4s, v26.4s, v29.s[1]
+	WORD $0x4fbd1367 // fmla v7.4s, v27.4s, v29.s[1]
+	WORD $0x4f9d1b08 // fmla v8.4s, v24.4s, v29.s[2]
+	WORD $0x4f9d1b29 // fmla v9.4s, v25.4s, v29.s[2]
+	WORD $0x4f9d1b4a // fmla v10.4s, v26.4s, v29.s[2]
+	WORD $0x4f9d1b6b // fmla v11.4s, v27.4s, v29.s[2]
+	WORD $0x4fbd1b0c // fmla v12.4s, v24.4s, v29.s[3]
+	WORD $0x4fbd1b2d // fmla v13.4s, v25.4s, v29.s[3]
+	WORD $0x4fbd1b4e // fmla v14.4s, v26.4s, v29.s[3]
+	WORD $0x4fbd1b6f // fmla v15.4s, v27.4s, v29.s[3]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
+	WORD $0x4f9e1280 // fmla v0.4s, v20.4s, v30.s[0]
+	WORD $0x4f9e12a1 // fmla v1.4s, v21.4s, v30.s[0]
+	WORD $0x4f9e12c2 // fmla v2.4s, v22.4s, v30.s[0]
+	WORD $0x4f9e12e3 // fmla v3.4s, v23.4s, v30.s[0]
+	WORD $0x4fbe1284 // fmla v4.4s, v20.4s, v30.s[1]
+	WORD $0x4fbe12a5 // fmla v5.4s, v21.4s, v30.s[1]
+	WORD $0x4fbe12c6 // fmla v6.4s, v22.4s, v30.s[1]
+	WORD $0x4fbe12e7 // fmla v7.4s, v23.4s, v30.s[1]
+	WORD $0x4f9e1a88 // fmla v8.4s, v20.4s, v30.s[2]
+	WORD $0x4f9e1aa9 // fmla v9.4s, v21.4s, v30.s[2]
+	WORD $0x4f9e1aca // fmla v10.4s, v22.4s, v30.s[2]
+	WORD $0x4f9e1aeb // fmla v11.4s, v23.4s, v30.s[2]
+	WORD $0x4fbe1a8c // fmla v12.4s, v20.4s, v30.s[3]
+	WORD $0x4fbe1aad // fmla v13.4s, v21.4s, v30.s[3]
+	WORD $0x4fbe1ace // fmla v14.4s, v22.4s, v30.s[3]
+	WORD $0x4fbe1aef // fmla v15.4s, v23.4s, v30.s[3]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
+	WORD $0x4f9f1300 // fmla v0.4s, v24.4s, v31.s[0]
+	WORD $0x4f9f1321 // fmla v1.4s, v25.4s, v31.s[0]
+	WORD $0x4f9f1342 // fmla v2.4s, v26.4s, v31.s[0]
+	WORD $0x4f9f1363 // fmla v3.4s, v27.4s, v31.s[0]
+	WORD $0x4fbf1304 // fmla v4.4s, v24.4s, v31.s[1]
+	WORD $0x4fbf1325 // fmla v5.4s, v25.4s, v31.s[1]
+	WORD $0x4fbf1346 // fmla v6.4s, v26.4s, v31.s[1]
+	WORD $0x4fbf1367 // fmla v7.4s, v27.4s, v31.s[1]
+	WORD $0x4f9f1b08 // fmla v8.4s, v24.4s, v31.s[2]
+	WORD $0x4f9f1b29 // fmla v9.4s, v25.4s, v31.s[2]
+	WORD $0x4f9f1b4a // fmla v10.4s, v26.4s, v31.s[2]
+	WORD $0x4f9f1b6b // fmla v11.4s, v27.4s, v31.s[2]
+	WORD $0x4fbf1b0c // fmla v12.4s, v24.4s, v31.s[3]
+	WORD $0x4fbf1b2d // fmla v13.4s, v25.4s, v31.s[3]
+	WORD $0x4fbf1b4e // fmla v14.4s, v26.4s, v31.s[3]
+	WORD $0x4fbf1b6f // fmla v15.4s, v27.4s, v31.s[3]
+	VLD1.P 64(R7), [V28.S4, V29.S4, V30.S4, V31.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4f9c12a1 // fmla v1.4s, v21.4s, v28.s[0]
+	WORD $0x4f9c12c2 // fmla v2.4s, v22.4s, v28.s[0]
+	WORD $0x4f9c12e3 // fmla v3.4s, v23.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	WORD $0x4fbc12a5 // fmla v5.4s, v21.4s, v28.s[1]
+	WORD $0x4fbc12c6 // fmla v6.4s, v22.4s, v28.s[1]
+	WORD $0x4fbc12e7 // fmla v7.4s, v23.4s, v28.s[1]
+	WORD $0x4f9c1a88 // fmla v8.4s, v20.4s, v28.s[2]
+	WORD $0x4f9c1aa9 // fmla v9.4s, v21.4s, v28.s[2]
+	WORD $0x4f9c1aca // fmla v10.4s, v22.4s, v28.s[2]
+	WORD $0x4f9c1aeb // fmla v11.4s, v23.4s, v28.s[2]
+	WORD $0x4fbc1a8c // fmla v12.4s, v20.4s, v28.s[3]
+	WORD $0x4fbc1aad // fmla v13.4s, v21.4s, v28.s[3]
+	WORD $0x4fbc1ace // fmla v14.4s, v22.4s, v28.s[3]
+	WORD $0x4fbc1aef // fmla v15.4s, v23.4s, v28.s[3]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
+	WORD $0x4f9d1300 // fmla v0.4s, v24.4s, v29.s[0]
+	WORD $0x4f9d1321 // fmla v1.4s, v25.4s, v29.s[0]
+	WORD $0x4f9d1342 // fmla v2.4s, v26.4s, v29.s[0]
+	WORD $0x4f9d1363 // fmla v3.4s, v27.4s, v29.s[0]
+	WORD $0x4fbd1304 // fmla v4.4s, v24.4s, v29.s[1]
+	WORD $0x4fbd1325 // fmla v5.4s, v25.4s, v29.s[1]
+	WORD $0x4fbd1346 // fmla v6.4s, v26.4s, v29.s[1]
+	WORD $0x4fbd1367 // fmla v7.4s, v27.4s, v29.s[1]
+	WORD $0x4f9d1b08 // fmla v8.4s, v24.4s, v29.s[2]
+	WORD $0x4f9d1b29 // fmla v9.4s, v25.4s, v29.s[2]
+	WORD $0x4f9d1b4a // fmla v10.4s, v26.4s, v29.s[2]
+	WORD $0x4f9d1b6b // fmla v11.4s, v27.4s, v29.s[2]
+	WORD $0x4fbd1b0c // fmla v12.4s, v24.4s, v29.s[3]
+	WORD $0x4fbd1b2d // fmla v13.4s, v25.4s, v29.s[3]
+	WORD $0x4fbd1b4e // fmla v14.4s, v26.4s, v29.s[3]
+	WORD $0x4fbd1b6f // fmla v15.4s, v27.4s, v29.s[3]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
+	WORD $0x4f9e1280 // fmla v0.4s, v20.4s, v30.s[0]
+	WORD $0x4f9e12a1 // fmla v1.4s, v21.4s, v30.s[0]
+	WORD $0x4f9e12c2 // fmla v2.4s, v22.4s, v30.s[0]
+	WORD $0x4f9e12e3 // fmla v3.4s, v23.4s, v30.s[0]
+	WORD $0x4fbe1284 // fmla v4.4s, v20.4s, v30.s[1]
+	WORD $0x4fbe12a5 // fmla v5.4s, v21.4s, v30.s[1]
+	WORD $0x4fbe12c6 // fmla v6.4s, v22.4s, v30.s[1]
+	WORD $0x4fbe12e7 // fmla v7.4s, v23.4s, v30.s[1]
+	WORD $0x4f9e1a88 // fmla v8.4s, v20.4s, v30.s[2]
+	WORD $0x4f9e1aa9 // fmla v9.4s, v21.4s, v30.s[2]
+	WORD $0x4f9e1aca // fmla v10.4s, v22.4s, v30.s[2]
+	WORD $0x4f9e1aeb // fmla v11.4s, v23.4s, v30.s[2]
+	WORD $0x4fbe1a8c // fmla v12.4s, v20.4s, v30.s[3]
+	WORD $0x4fbe1aad // fmla v13.4s, v21.4s, v30.s[3]
+	WORD $0x4fbe1ace // fmla v14.4s, v22.4s, v30.s[3]
+	WORD $0x4fbe1aef // fmla v15.4s, v23.4s, v30.s[3]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
+	WORD $0x4f9f1300 // fmla v0.4s, v24.4s, v31.s[0]
+	WORD $0x4f9f1321 // fmla v1.4s, v25.4s, v31.s[0]
+	WORD $0x4f9f1342 // fmla v2.4s, v26.4s, v31.s[0]
+	WORD $0x4f9f1363 // fmla v3.4s, v27.4s, v31.s[0]
+	WORD $0x4fbf1304 // fmla v4.4s, v24.4s, v31.s[1]
+	WORD $0x4fbf1325 // fmla v5.4s, v25.4s, v31.s[1]
+	WORD $0x4fbf1346 // fmla v6.4s, v26.4s, v31.s[1]
+	WORD $0x4fbf1367 // fmla v7.4s, v27.4s, v31.s[1]
+	WORD $0x4f9f1b08 // fmla v8.4s, v24.4s, v31.s[2]
+	WORD $0x4f9f1b29 // fmla v9.4s, v25.4s, v31.s[2]
+	WORD $0x4f9f1b4a // fmla v10.4s, v26.4s, v31.s[2]
+	WORD $0x4f9f1b6b // fmla v11.4s, v27.4s, v31.s[2]
+	WORD $0x4fbf1b0c // fmla v12.4s, v24.4s, v31.s[3]
+	WORD $0x4fbf1b2d // fmla v13.4s, v25.4s, v31.s[3]
+	WORD $0x4fbf1b4e // fmla v14.4s, v26.4s, v31.s[3]
+	WORD $0x4fbf1b6f // fmla v15.4s, v27.4s, v31.s[3]
+	VLD1.P 64(R7), [V28.S4, V29.S4, V30.S4, V31.S4]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
+	WORD $0x4f9c1280 // fmla v0.4s, v20.4s, v28.s[0]
+	WORD $0x4f9c12a1 // fmla v1.4s, v21.4s, v28.s[0]
+	WORD $0x4f9c12c2 // fmla v2.4s, v22.4s, v28.s[0]
+	WORD $0x4f9c12e3 // fmla v3.4s, v23.4s, v28.s[0]
+	WORD $0x4fbc1284 // fmla v4.4s, v20.4s, v28.s[1]
+	WORD $0x4fbc12a5 // fmla v5.4s, v21.4s, v28.s[1]
+	WORD $0x4fbc12c6 // fmla v6.4s, v22.4s, v28.s[1]
+	WORD $0x4fbc12e7 // fmla v7.4s, v23.4s, v28.s[1]
+	WORD $0x4f9c1a88 // fmla v8.4s, v20.4s, v28.s[2]
+	WORD $0x4f9c1aa9 // fmla v9.4s, v21.4s, v28.s[2]
+	WORD $0x4f9c1aca // fmla v10.4s, v22.4s, v28.s[2]
+	WORD $0x4f9c1aeb // fmla v11.4s, v23.4s, v28.s[2]
+	WORD $0x4fbc1a8c // fmla v12.4s, v20.4s, v28.s[3]
+	WORD $0x4fbc1aad // fmla v13.4s, v21.4s, v28.s[3]
+	WORD $0x4fbc1ace // fmla v14.4s, v22.4s, v28.s[3]
+	WORD $0x4fbc1aef // fmla v15.4s, v23.4s, v28.s[3]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
+	WORD $0x4f9d1300 // fmla v0.4s, v24.4s, v29.s[0]
+	WORD $0x4f9d1321 // fmla v1.4s, v25.4s, v29.s[0]
+	WORD $0x4f9d1342 // fmla v2.4s, v26.4s, v29.s[0]
+	WORD $0x4f9d1363 // fmla v3.4s, v27.4s, v29.s[0]
+	WORD $0x4fbd1304 // fmla v4.4s, v24.4s, v29.s[1]
+	WORD $0x4fbd1325 // fmla v5.4s, v25.4s, v29.s[1]
+	WORD $0x4fbd1346 // fmla v6.4s, v26.4s, v29.s[1]
+	WORD $0x4fbd1367 // fmla v7.4s, v27.4s, v29.s[1]
+	WORD $0x4f9d1b08 // fmla v8.4s, v24.4s, v29.s[2]
+	WORD $0x4f9d1b29 // fmla v9.4s, v25.4s, v29.s[2]
+	WORD $0x4f9d1b4a // fmla v10.4s, v26.4s, v29.s[2]
+	WORD $0x4f9d1b6b // fmla v11.4s, v27.4s, v29.s[2]
+	WORD $0x4fbd1b0c // fmla v12.4s, v24.4s, v29.s[3]
+	WORD $0x4fbd1b2d // fmla v13.4s, v25.4s, v29.s[3]
+	WORD $0x4fbd1b4e // fmla v14.4s, v26.4s, v29.s[3]
+	WORD $0x4fbd1b6f // fmla v15.4s, v27.4s, v29.s[3]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a14 // shll v20.4s, v16.4h, #16
+	WORD $0x6e613a15 // shll2 v21.4s, v16.8h, #16
+	WORD $0x2e613a36 // shll v22.4s, v17.4h, #16
+	WORD $0x6e613a37 // shll2 v23.4s, v17.8h, #16
+	WORD $0x4f9e1280 // fmla v0.4s, v20.4s, v30.s[0]
+	WORD $0x4f9e12a1 // fmla v1.4s, v21.4s, v30.s[0]
+	WORD $0x4f9e12c2 // fmla v2.4s, v22.4s, v30.s[0]
+	WORD $0x4f9e12e3 // fmla v3.4s, v23.4s, v30.s[0]
+	WORD $0x4fbe1284 // fmla v4.4s, v20.4s, v30.s[1]
+	WORD $0x4fbe12a5 // fmla v5.4s, v21.4s, v30.s[1]
+	WORD $0x4fbe12c6 // fmla v6.4s, v22.4s, v30.s[1]
+	WORD $0x4fbe12e7 // fmla v7.4s, v23.4s, v30.s[1]
+	WORD $0x4f9e1a88 // fmla v8.4s, v20.4s, v30.s[2]
+	WORD $0x4f9e1aa9 // fmla v9.4s, v21.4s, v30.s[2]
+	WORD $0x4f9e1aca // fmla v10.4s, v22.4s, v30.s[2]
+	WORD $0x4f9e1aeb // fmla v11.4s, v23.4s, v30.s[2]
+	WORD $0x4fbe1a8c // fmla v12.4s, v20.4s, v30.s[3]
+	WORD $0x4fbe1aad // fmla v13.4s, v21.4s, v30.s[3]
+	WORD $0x4fbe1ace // fmla v14.4s, v22.4s, v30.s[3]
+	WORD $0x4fbe1aef // fmla v15.4s, v23.4s, v30.s[3]
+	VLD1.P (R8)(R6), [V16.S4, V17.S4]
+	WORD $0x2e613a18 // shll v24.4s, v16.4h, #16
+	WORD $0x6e613a19 // shll2 v25.4s, v16.8h, #16
+	WORD $0x2e613a3a // shll v26.4s, v17.4h, #16
+	WORD $0x6e613a3b // shll2 v27.4s, v17.8h, #16
 	WORD $0x4f9f1300 // fmla v0.4s, v24.4s, v31.s[0]
 	WORD $0x4f9f1321 // fmla v1.4s, v25.4s, v31.s[0]
 	WORD $0x4f9f1342 // fmla v2.4s, v26.4s, v31.s[0]

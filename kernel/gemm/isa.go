@@ -19,6 +19,8 @@ type isa struct {
 	fma family // micro-kernels for fp32
 	dot family // for pairs of bf16; may be missing
 
+	halfColumns, halfRows []func(*strip) // fma.columns and rows for a B in bf16; may be missing
+
 	// tiles[h][w] computes squares of bf16 products, h+1 tiles high and w+1 wide; may be missing. See tiles.go.
 	tiles [2][2]func(*grid)
 

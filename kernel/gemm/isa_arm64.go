@@ -6,17 +6,19 @@ import "math/bits"
 func sets() []*isa { return []*isa{&neon, &portable} }
 
 var neon = isa{
-	name:      "neon",
-	nr:        16,
-	strip:     16,
-	several:   true,
-	fma:       family{kernelsNEON, narrowsNEON, columnKernelsNEON, rowKernelsNEON},
-	transpose: transposeNEON,
-	deal:      dealNEON,
-	widen:     func(c *convert) { inVectors(c, 8, widenNEON, portableWiden, 2, 4) },
-	narrow:    func(c *convert) { inVectors(c, 8, narrowNEON, portableNarrow, 4, 2) },
-	peak:      peakNEON,
-	peakFlops: 4 * 24 * 2 * 4,
+	name:        "neon",
+	nr:          16,
+	strip:       16,
+	several:     true,
+	fma:         family{kernelsNEON, narrowsNEON, columnKernelsNEON, rowKernelsNEON},
+	halfColumns: halfColumnKernelsNEON,
+	halfRows:    halfRowKernelsNEON,
+	transpose:   transposeNEON,
+	deal:        dealNEON,
+	widen:       func(c *convert) { inVectors(c, 8, widenNEON, portableWiden, 2, 4) },
+	narrow:      func(c *convert) { inVectors(c, 8, narrowNEON, portableNarrow, 4, 2) },
+	peak:        peakNEON,
+	peakFlops:   4 * 24 * 2 * 4,
 }
 
 // transposeNEON transposes 16 rows at once, or fewer in groups of 4, in assembly, and the last columns and rows in Go.

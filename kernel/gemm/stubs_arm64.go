@@ -10,6 +10,10 @@ var columnKernelsNEON = []func(*strip){nil, columnsNEONx1, columnsNEONx2, column
 
 var rowKernelsNEON = []func(*strip){nil, rowsNEONx1, rowsNEONx2, rowsNEONx3, rowsNEONx4}
 
+var halfColumnKernelsNEON = []func(*strip){nil, halfColumnsNEONx1, halfColumnsNEONx2, halfColumnsNEONx3, halfColumnsNEONx4}
+
+var halfRowKernelsNEON = []func(*strip){nil, halfRowsNEONx1, halfRowsNEONx2, halfRowsNEONx3, halfRowsNEONx4}
+
 var dealsNEON = []func(*move){nil, dealNEONx1, dealNEONx2, dealNEONx3, dealNEONx4, dealNEONx5, dealNEONx6, dealNEONx7, dealNEONx8, dealNEONx9, dealNEONx10, dealNEONx11, dealNEONx12, dealNEONx13, dealNEONx14, dealNEONx15, dealNEONx16}
 
 //go:noescape
@@ -73,10 +77,22 @@ func columnsNEONx1(t *strip)
 func rowsNEONx1(t *strip)
 
 //go:noescape
+func halfColumnsNEONx1(t *strip)
+
+//go:noescape
+func halfRowsNEONx1(t *strip)
+
+//go:noescape
 func columnsNEONx2(t *strip)
 
 //go:noescape
 func rowsNEONx2(t *strip)
+
+//go:noescape
+func halfColumnsNEONx2(t *strip)
+
+//go:noescape
+func halfRowsNEONx2(t *strip)
 
 //go:noescape
 func columnsNEONx3(t *strip)
@@ -85,10 +101,22 @@ func columnsNEONx3(t *strip)
 func rowsNEONx3(t *strip)
 
 //go:noescape
+func halfColumnsNEONx3(t *strip)
+
+//go:noescape
+func halfRowsNEONx3(t *strip)
+
+//go:noescape
 func columnsNEONx4(t *strip)
 
 //go:noescape
 func rowsNEONx4(t *strip)
+
+//go:noescape
+func halfColumnsNEONx4(t *strip)
+
+//go:noescape
+func halfRowsNEONx4(t *strip)
 
 //go:noescape
 func transposeNEON4(t *move)

@@ -36,13 +36,17 @@ func fmaNEON(a *asm) {
 		neonTile{h, vectorsNEON / 2}.emit(a)
 	}
 	for h := 1; h <= fewRowsNEON; h++ {
-		columnStripsNEON(a, h)
-		rowStripsNEON(a, h)
+		columnStripsNEON(a, "columnsNEONx", h, false)
+		rowStripsNEON(a, "rowsNEONx", h, false)
+		columnStripsNEON(a, "halfColumnsNEONx", h, true)
+		rowStripsNEON(a, "halfRowsNEONx", h, true)
 	}
 	a.stubs.table("kernelsNEON", "fmaNEONx", rowsNEON, vectorsNEON)
 	a.stubs.table("narrowsNEON", "fmaNEONx", narrowNEON, vectorsNEON/2)
 	a.stubs.list("columnKernelsNEON", "strip", "columnsNEONx", fewRowsNEON, "")
 	a.stubs.list("rowKernelsNEON", "strip", "rowsNEONx", fewRowsNEON, "")
+	a.stubs.list("halfColumnKernelsNEON", "strip", "halfColumnsNEONx", fewRowsNEON, "")
+	a.stubs.list("halfRowKernelsNEON", "strip", "halfRowsNEONx", fewRowsNEON, "")
 }
 
 // neonTile is the micro-kernel of one height and width; see fmaKernel.emit for the loops. R0 is the argument. In the
@@ -234,13 +238,21 @@ func (t neonTile) next(a *asm) {
 
 // columnStripsNEON writes the kernel for height rows of A and a B whose columns are contiguous: see strip.go. Blocks of
 // 4x4 are transposed in registers, four columns at a time; the sums are in V0 and up. One step of one row of A is 64
-// loads, 128 instructions of transposition and 64 multiply-adds for 1024 bytes of B: with four vector units at least 48
-// cycles, about as fast as memory delivers to one core.
-func columnStripsNEON(a *asm, height int) {
-	a.stripNEON(fmt.Sprintf("columnsNEONx%d", height), func() {
+// loads of B, 128 instructions of transposition and 64 multiply-adds for 1024 bytes of B: with four vector units at
+// least 48 cycles, about as fast as memory delivers to one core.
+//
+// Two neighbours of a B in bf16 are transposed as one element, and then become floats by a shift and by a mask: twice
+// as many multiply-adds for the same bytes, at least 96 cycles.
+func columnStripsNEON(a *asm, name string, height int, half bool) {
+	const mask = 24
+	a.stripNEON(fmt.Sprintf("%s%d", name, height), func() {
 		a.op("MOVD R2, R12")
 		a.op("MOVD %d(R0), R6", stripBRow)
 		setPointers(a, stripRows, "R6")
+		if half {
+			a.op("MOVD $0xffff0000, R6")
+			a.op("VDUP R6, V%d.S4", mask)
+		}
 		for m := range height {
 			a.op("VLD1.P 64(R5), %s", vs(4*m, 4))
 		}
@@ -251,19 +263,34 @@ func columnStripsNEON(a *asm, height int) {
 			a.op("PRFM (R6), PLDL2KEEP")
 		}
 		for range stripRows / 4 {
-			a.op("VLD1.P %d(R4), %s", 16*height, vs(28, height))
+			k := 0
 			for j := range 4 {
-				in, out := 16, 24
-				for i := range 4 {
-					a.op("FMOVQ.P 16(%s), F%d", pointersNEON[4*j+i], in+i)
-				}
-				quadNEON(a, in, 20, [4]int{out, out + 1, out + 2, out + 3})
-				for k := range 4 {
-					for m := range height {
-						a.neon("fmla v%d.4s, v%d.4s, v%d.s[%d]", 4*m+j, out+k, 28+(k*height+m)/4, (k*height+m)%4)
+				multiply := func(column int) {
+					if k%4 == 0 {
+						a.op("VLD1.P %d(R6), %s", 16*height, vs(28, height))
 					}
+					for m := range height {
+						e := k%4*height + m
+						a.neon("fmla v%d.4s, v%d.4s, v%d.s[%d]", 4*m+j, column, 28+e/4, e%4)
+					}
+					k++
+				}
+				for i := range 4 {
+					a.op("FMOVQ.P 16(%s), F%d", pointersNEON[4*j+i], 16+i)
+				}
+				quadNEON(a, 16, 20, [4]int{16, 17, 18, 19})
+				a.op("MOVD R4, R6")
+				k = 0
+				for column := 16; column < 20; column++ {
+					if half {
+						a.neon("shl v20.4s, v%d.4s, #16", column)
+						multiply(20)
+						a.op("VAND V%d.B16, V%d.B16, V%d.B16", mask, column, column)
+					}
+					multiply(column)
 				}
 			}
+			a.op("ADD $%d, R4", 4*height*k)
 		}
 	}, func() {
 		for m := range height {
@@ -273,35 +300,53 @@ func columnStripsNEON(a *asm, height int) {
 }
 
 // rowStripsNEON writes the kernel for height rows of A and a B whose rows are contiguous. Each sum is loaded from C and
-// extended by 16 products.
-func rowStripsNEON(a *asm, height int) {
-	a.stripNEON(fmt.Sprintf("rowsNEONx%d", height), func() {
+// extended by 16 products. A step of a B in bf16 is 32 columns, 16 at a time.
+func rowStripsNEON(a *asm, name string, height int, half bool) {
+	a.stripNEON(fmt.Sprintf("%s%d", name, height), func() {
 		a.op("MOVD %d(R0), R6", stripBRow)
 	}, func() {
-		a.op("MOVD R5, R7")
-		for m := range height {
-			a.op("VLD1.P 64(R7), %s", vs(4*m, 4))
-		}
-		a.op("MOVD R4, R7")
-		a.op("MOVD R2, R8")
-		a.op("ADD R3, R2, R9")
-		for i := range stripRows {
-			if i%4 == 0 {
-				a.op("VLD1.P %d(R7), %s", 16*height, vs(28, height))
-			}
-			b := 20 + 4*(i%2)
-			a.op("VLD1.P (R8)(R6), %s", vs(b, 4))
-			a.op("PRFM (R9), PLDL2KEEP")
-			a.op("ADD R6, R9")
+		columns := func(load func(b int)) {
+			a.op("MOVD R5, R7")
 			for m := range height {
-				e := i%4*height + m
-				for v := range 4 {
-					a.neon("fmla v%d.4s, v%d.4s, v%d.s[%d]", 4*m+v, b+v, 28+e/4, e%4)
+				a.op("VLD1.P 64(R7), %s", vs(4*m, 4))
+			}
+			a.op("MOVD R4, R7")
+			for i := range stripRows {
+				if i%4 == 0 {
+					a.op("VLD1.P %d(R7), %s", 16*height, vs(28, height))
+				}
+				b := 20 + 4*(i%2)
+				load(b)
+				for m := range height {
+					e := i%4*height + m
+					for v := range 4 {
+						a.neon("fmla v%d.4s, v%d.4s, v%d.s[%d]", 4*m+v, b+v, 28+e/4, e%4)
+					}
 				}
 			}
+			for m := range height {
+				a.op("VST1.P %s, 64(R5)", vs(4*m, 4))
+			}
 		}
-		for m := range height {
-			a.op("VST1.P %s, 64(R5)", vs(4*m, 4))
+		fetch := func() {
+			a.op("PRFM (R9), PLDL2KEEP")
+			a.op("ADD R6, R9")
+		}
+		widened := func(b int) {
+			a.op("VLD1.P (R8)(R6), %s", vs(16, 2))
+			for i := range 2 {
+				a.neon("shll v%d.4s, v%d.4h, #16", b+2*i, 16+i)
+				a.neon("shll2 v%d.4s, v%d.8h, #16", b+2*i+1, 16+i)
+			}
+		}
+		a.op("ADD R3, R2, R9")
+		a.op("MOVD R2, R8")
+		if half {
+			columns(func(b int) { widened(b); fetch() })
+			a.op("ADD $32, R2, R8")
+			columns(widened)
+		} else {
+			columns(func(b int) { a.op("VLD1.P (R8)(R6), %s", vs(b, 4)); fetch() })
 		}
 		a.op("ADD $64, R2")
 	}, func() {})
