@@ -3,9 +3,8 @@ package emit
 import "fmt"
 
 // NEON's micro-kernels, for arm64: 32 registers of 4 floats, of which 24 are sums (6 rows of 16 columns, or up to 12
-// of 8), so that four multiply-add units of latency 4 always find 16 independent chains. Elements of A are loaded
-// alone and multiply by index: a broadcasting load would take a slot of the units that multiply. So any strides of A
-// serve, as with AVX2.
+// of 8): four multiply-add units of latency 4 need 16 independent chains. Elements of A are loaded alone and multiply
+// by index: a broadcasting load would take a slot of the units that multiply. So any strides of A serve, as with AVX2.
 //
 // Example, one step of k of the 6 x 16 kernel:
 //
@@ -238,11 +237,12 @@ func (t neonTile) next(a *asm) {
 
 // columnStripsNEON writes the kernel for height rows of A and a B whose columns are contiguous: see strip.go. Blocks of
 // 4x4 are transposed in registers, four columns at a time; the sums are in V0 and up. One step of one row of A is 64
-// loads of B, 128 instructions of transposition and 64 multiply-adds for 1024 bytes of B: with four vector units at
-// least 48 cycles, about as fast as memory delivers to one core.
+// loads of B, 128 instructions of transposition and 64 multiply-adds, in four chains, for 1024 bytes of B: with four
+// vector units at least 48 cycles, or 64 where a chain's multiply-adds follow each other after 4 cycles. A core of
+// 3 GHz then takes 48 GB/s, of which few get more from memory.
 //
 // Two neighbours of a B in bf16 are transposed as one element, and then become floats by a shift and by a mask: twice
-// as many multiply-adds for the same bytes, at least 96 cycles.
+// as many multiply-adds for the same bytes, at least 96 cycles, or 128.
 func columnStripsNEON(a *asm, name string, height int, half bool) {
 	const mask = 24
 	a.stripNEON(fmt.Sprintf("%s%d", name, height), func() {
