@@ -11,7 +11,6 @@ import (
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/data/bpe"
-	"github.com/athanor-llm/athanor/data/chat"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/bounded"
 	"github.com/athanor-llm/athanor/internal/suggest"
@@ -22,22 +21,22 @@ import (
 // Setup is the result of reading a configuration, before any planning: the text as
 // tokens, the model and its graph.
 type Setup struct {
-	Config    *config.Config
-	Model     *model.Model
-	Folder    string // the Hugging Face folder that the model came from, or ""
-	Adapter   string // the folder of the adapter that Model has, with which training begins, or ""
-	Tokenizer *bpe.Tokenizer
-	Chat      *chat.Template // beside the tokenizer; nil: there is none
-	Tokens    *data.Tokens
-	Train     data.Windows
-	Held      data.Windows // held out for validation
-	HeldRange data.Range
-	Pairs     *data.Preferences // the same of pairs; nil: there are none
-	Packing   data.Packing      // of whole documents in Train, if these are asked for
-	Graph     *graph.Graph
-	Notes     []string // messages for the user: what was recognised or ignored
-	base      string   // fingerprint of the weights that adapters are trained on, else ""
+	Config  *config.Config
+	Model   *model.Model
+	Folder  string // the Hugging Face folder that the model came from, or ""
+	Adapter string // the folder of the adapter that Model has, with which training begins, or ""
+	*Text
+	Train    data.Windows
+	Held     data.Windows   // for validation
+	HeldText []data.Stretch // that they are of
+	Packing  packing        // of whole documents or pairs, if these are asked for
+	Graph    *graph.Graph
+	Notes    []string // messages for the user: what was recognised or ignored
+	base     string   // fingerprint of the weights that adapters are trained on, else ""
 }
+
+// packing is that of all sources and of the validation corpus, if there is one.
+type packing struct{ sources, validation data.Packing }
 
 // Progress receives the progress of a long operation, which what names.
 type Progress func(what string, done, total int64)
@@ -47,14 +46,17 @@ type Progress func(what string, done, total int64)
 func Prepare(ctx context.Context, c *config.Config, progress Progress) (*Setup, error) {
 	s := &Setup{Config: c}
 	if err := s.text(ctx, progress); err != nil {
+		s.Close()
 		return nil, err
 	}
 	var err error
-	s.Model, s.Folder, s.Notes, err = resolveModel(c, s.Tokenizer.VocabularySize())
+	var notes []string
+	s.Model, s.Folder, notes, err = resolveModel(c, s.Tokenizer.VocabularySize())
 	if err != nil {
 		s.Close()
 		return nil, err
 	}
+	s.Notes = append(s.Notes, notes...)
 	if s.Model.LoRA != nil {
 		s.Adapter = c.Model.Name
 	}
@@ -62,7 +64,7 @@ func Prepare(ctx context.Context, c *config.Config, progress Progress) (*Setup, 
 	if own, err := bpe.Load(path); s.Folder != "" && err == nil && own.Hash() != s.Tokenizer.Hash() {
 		s.Notes = append(s.Notes, fmt.Sprintf("the tokenizer is not that of %s, whose weights were trained on other token ids; hint: tokenizer: %s", s.Folder, filepath.Dir(path)))
 	}
-	if stats := s.Tokens.Stats(); stats.Conversations()+stats.Prompts() > 0 && s.Pairs == nil && c.Documents != config.Whole {
+	if stats := s.Stats(); stats.Conversations()+stats.Prompts() > 0 && c.Preference.Beta == 0 && c.Documents != config.Whole {
 		s.Notes = append(s.Notes, "where a window ends, an answer is cut from what it answers; hint: documents: whole keeps them together")
 	}
 	if s.Model.Vocab < s.Tokenizer.VocabularySize() {
@@ -79,7 +81,7 @@ func Prepare(ctx context.Context, c *config.Config, progress Progress) (*Setup, 
 			return nil, c.Fault("sample.prompt", err.Error())
 		}
 	}
-	s.Graph, err = machine.BuildGraph(c, s.Model, Documents(c, s.Tokens))
+	s.Graph, err = machine.BuildGraph(c, s.Model, s.Documents(c))
 	if err == nil && s.Graph.Model.LoRA != nil && s.Folder != "" {
 		s.base, err = fingerprintOf(s.Folder)
 	}
@@ -92,25 +94,47 @@ func Prepare(ctx context.Context, c *config.Config, progress Progress) (*Setup, 
 // Reading describes the text of a run and how often the run reads it.
 func (s *Setup) Reading() string {
 	c := s.Config
-	text := fmt.Sprintf("corpus: %v; %d tokens of %s, %d of them held out", s.Tokens.Stats(), s.Tokens.Len(), c.Tokenizer, s.HeldRange.Len())
-	if p := s.Pairs; p != nil {
-		text += fmt.Sprintf("; %d pairs to train on and %d to validate with, a sequence each, of which %.0f %% is padding", p.Train.Count(), p.Held.Count(),
-			100*float64(p.Padding)/float64(max(p.Padding+p.Tokens, 1)))
-		if p.TooLong > 0 {
-			text += fmt.Sprintf("; %d pairs are left out, which have more than %d tokens", p.TooLong, c.SequenceLength+1)
+	text := fmt.Sprintf("corpus: %v; %d tokens of %s", s.Stats(), s.Len(), c.Tokenizer)
+	if s.Validation == nil {
+		n := int64(0)
+		for _, h := range s.HeldText {
+			n += h.Len()
 		}
+		text += fmt.Sprintf(", %d of them held out", n)
 	}
-	if c.Documents == config.Whole && s.Pairs == nil {
-		p := s.Packing
-		text += fmt.Sprintf("; %d windows of whole documents to train on, of which %.0f %% is padding", s.Train.Count(), 100*float64(p.Padding)/float64(p.Padding+p.Tokens))
-		if p.Cut > 0 {
-			text += fmt.Sprintf("; %d documents are cut, which have more than %d tokens", p.Cut, c.SequenceLength+1)
-		}
+	p := s.Packing.sources
+	empty := 100 * float64(p.Padding) / float64(max(p.Padding+p.Tokens, 1))
+	switch {
+	case c.Preference.Beta > 0:
+		text += fmt.Sprintf("; %d pairs to train on and %d to validate with, a sequence each, of which %.0f %% is padding", s.Train.Count(), s.Held.Count(), empty)
+	case c.Documents == config.Whole:
+		text += fmt.Sprintf("; %d windows of whole documents to train on, of which %.0f %% is padding", s.Train.Count(), empty)
 	}
+	text += s.tooLong(p)
 	if !c.Timed() {
-		text += fmt.Sprintf("; %d steps read it %.3g times", c.MaxSteps, float64(c.MaxSteps)*float64(c.GlobalBatch)/float64(s.Train.Count()))
+		text += fmt.Sprintf("; %d steps read it %.3g times", c.MaxSteps, float64(c.MaxSteps)*float64(c.GlobalBatch)/float64(s.Train.Pass()))
+	}
+	if s.Mixed() {
+		for k, source := range s.Sources {
+			text += fmt.Sprintf("\n  %v, %.1f %% of the sequences of a pass", source, 100*s.Train.Share(k))
+		}
+	}
+	if s.Validation != nil {
+		text += fmt.Sprintf("\nvalidation: %v; %d tokens%s", s.Validation.Tokens.Stats(), s.Validation.Tokens.Len(), s.tooLong(s.Packing.validation))
 	}
 	return text
+}
+
+// tooLong says what did not fit into windows.
+func (s *Setup) tooLong(p data.Packing) string {
+	what := "; %d documents are cut, which have more than %d tokens"
+	if s.Config.Preference.Beta > 0 {
+		what = "; %d pairs are left out, which have more than %d tokens"
+	}
+	if p.TooLong == 0 {
+		return ""
+	}
+	return fmt.Sprintf(what, p.TooLong, s.Config.SequenceLength+1)
 }
 
 // folderOf returns the folder with the weights of a parameter.
@@ -121,115 +145,68 @@ func (s *Setup) folderOf(p model.Param) string {
 	return s.Folder
 }
 
-// Close unmaps the tokens.
+// Close closes the text.
 func (s *Setup) Close() {
-	if s.Tokens != nil {
-		s.Tokens.Close()
+	if s.Text != nil {
+		s.Text.Close()
 	}
 }
 
-func (s *Setup) text(ctx context.Context, progress Progress) error {
+func (s *Setup) text(ctx context.Context, progress Progress) (err error) {
 	c := s.Config
-	text, err := OpenText(ctx, c, progress)
-	if err != nil {
+	if s.Text, err = OpenText(ctx, c, progress); err != nil {
 		return err
 	}
-	s.Tokenizer, s.Chat, s.Tokens = text.Tokenizer, text.Chat, text.Tokens
+	s.Notes = s.Text.Notes
 	if err := s.windows(); err != nil {
-		return c.Fault("data", err.Error())
+		return err
 	}
-	c.Pass(s.Train.Count())
+	c.Pass(s.Train.Pass())
 	if _, err := data.NewSampler(s.Train, c.Seed, c.GlobalBatch); err != nil { // fail before planning
 		return c.Fault("global_batch", err.Error())
 	}
 	return nil
 }
 
-// windows divides the tokens into training and validation, cut into windows.
+// windows makes windows of the text, to train on and to validate with.
 func (s *Setup) windows() error {
-	c, pairs := s.Config, s.Tokens.Stats().Pairs()
-	if c.Preference.Beta > 0 {
-		p, err := s.Tokens.Preferences(c.Validation, c.SequenceLength)
+	c := s.Config
+	var train, held []data.Part
+	add := func(to *[]data.Part, x sequences, times float64) {
+		*to = append(*to, data.Part{Windows: x.windows, Times: times})
+		if to == &held {
+			s.HeldText = append(s.HeldText, x.text)
+		}
+	}
+	for _, source := range s.Sources {
+		t := source.Tokens
+		all := data.Stretch{Tokens: t, Range: t.All()}
+		var own, last sequences
+		var err error
+		if s.Validation != nil {
+			own, err = cut(c, all)
+		} else if own, last, err = holdOut(c, t); err == nil {
+			add(&held, last, 1)
+		}
+		if err != nil && s.Mixed() {
+			err = fmt.Errorf("%s: %w", source.Name, err)
+		}
 		if err != nil {
-			return err
+			return c.Fault("data", err.Error())
 		}
-		s.Train, s.Held, s.HeldRange, s.Pairs = p.Train, p.Held, p.HeldRange, p
-		return nil
+		add(&train, own, source.Times)
+		s.Packing.sources.Add(own.packing)
 	}
-	if pairs > 0 {
-		return fmt.Errorf("there are %d pairs of a chosen and a rejected answer, which are not learnt as they are; hint: preference: {beta: 0.1}", pairs)
-	}
-	train, held, err := s.Tokens.Split(c.Validation, c.SequenceLength)
-	if err != nil {
-		return err
-	}
-	s.HeldRange = held
-	if c.Documents == config.Whole {
-		if s.Train, s.Packing, err = s.Tokens.Whole(train, c.SequenceLength); err == nil {
-			s.Held, _, err = s.Tokens.Whole(held, c.SequenceLength)
-		}
-		return err
-	}
-	if s.Train, err = s.Tokens.Windows(train, c.SequenceLength); err == nil {
-		s.Held, err = s.Tokens.Windows(held, c.SequenceLength)
-	}
-	return err
-}
-
-// Text is a corpus as tokens. Close Tokens after use.
-type Text struct {
-	Corpus    *data.Corpus
-	Tokenizer *bpe.Tokenizer
-	Chat      *chat.Template // beside the tokenizer; nil: there is none
-	Tokens    *data.Tokens
-}
-
-// OpenText reads the corpus and the tokenizer of a configuration. It needs no other
-// fields but the run's folder, and that only if there is one.
-func OpenText(ctx context.Context, c *config.Config, progress Progress) (*Text, error) {
-	t := &Text{}
-	var err error
-	if t.Corpus, err = data.OpenCorpus(c.Data...); err != nil {
-		return nil, c.Fault("data", err.Error())
-	}
-	opt := func(what string) data.Options {
-		return data.Options{Progress: func(done, total int64) { progress(what, done, total) }}
-	}
-	if t.Tokenizer, err = openTokenizer(ctx, c, t.Corpus, opt("training the tokenizer")); err != nil {
-		return nil, err
-	}
-	dir, err := machine.CacheDir()
-	if err != nil {
-		return nil, err
-	}
-	reading := opt("reading the corpus")
-	t.Chat = openChat(c, t.Tokenizer)
-	reading.Chat, reading.Pairs = t.Chat, c.Preference.Beta > 0
-	t.Tokens, err = data.Tokenize(ctx, t.Corpus, t.Tokenizer, filepath.Join(dir, "tokens"), reading)
-	switch {
-	case errors.Is(err, data.ErrNoEnd):
-		err = c.Fault("tokenizer", data.ErrNoEnd.Error())
-	case errors.Is(err, chat.ErrNone):
-		err = c.Fault("tokenizer", err.Error())
-	case errors.Is(err, data.ErrContent):
-		err = c.Fault("data", err.Error())
-	}
-	return t, err
-}
-
-// AtLength returns copies of a configuration that differ in sequence_length, with
-// their graphs, to which the text matters by its vocabulary and documents.
-func (t *Text) AtLength(c *config.Config) machine.AtLength {
-	return func(tokens int) (*config.Config, *graph.Graph, error) {
-		long := *c
-		long.SequenceLength = tokens
-		m, _, _, err := resolveModel(&long, t.Tokenizer.VocabularySize())
+	if v := s.Validation; v != nil {
+		all, err := cut(c, data.Stretch{Tokens: v.Tokens, Range: v.Tokens.All()})
 		if err != nil {
-			return nil, nil, err
+			return c.Fault("validation", err.Error())
 		}
-		g, err := machine.BuildGraph(&long, m, Documents(&long, t.Tokens))
-		return &long, g, err
+		add(&held, all, 1)
+		s.Packing.validation = all.packing
 	}
+	s.Train, s.Held = data.Mix(train...), data.Mix(held...)
+	return nil
 }
 
 // resolveModel finds the architecture as findModel does. Rotary positions are
@@ -371,19 +348,4 @@ func inline(c *config.Config, vocab int) (*model.Model, error) {
 		m.Tied = *in.Tied
 	}
 	return m, m.Validate()
-}
-
-// Documents returns where attention ends if the configuration confines it to
-// documents of the text, else nil.
-func Documents(c *config.Config, t *data.Tokens) *graph.Documents {
-	if c.Documents == config.Joined {
-		return nil
-	}
-	docs := &graph.Documents{End: t.EndOfText(), Preference: c.Preference.Beta}
-	if docs.Preference > 0 {
-		docs.Length = t.PairLength(c.SequenceLength)
-	} else {
-		docs.Length = t.DocumentLength(c.SequenceLength)
-	}
-	return docs
 }

@@ -33,7 +33,7 @@ func (v *benchSwapCmd) Run(c *context) error {
 	if err != nil {
 		return err
 	}
-	defer text.Tokens.Close()
+	defer text.Close()
 	m, err := machine.Describe(cfg, show.say)
 	if err != nil {
 		return err

@@ -173,7 +173,7 @@ func (v *planCmd) maxSequence(ctx stdctx.Context, c *context) error {
 	if err != nil {
 		return err
 	}
-	defer text.Tokens.Close()
+	defer text.Close()
 	m, err := machine.Describe(cfg, show.say)
 	if err != nil {
 		return err
