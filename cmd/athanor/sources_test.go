@@ -59,6 +59,24 @@ func TestValidation(t *testing.T) {
 	call(args("never", "validation="+dir+"/cut.jsonl")...).must(t, 2, "validation: ", "cut.jsonl: line 1", "hint:")
 }
 
+// TestBestOfAnother: the least loss on a corpus to validate with is not compared with that on another.
+func TestBestOfAnother(t *testing.T) {
+	dir, file := tiny(t, "max_steps: 2", "eval_batches: 1000", "keep_best: true", "eval_every: 1", "validation_fraction: null")
+	text := corpusOf(t, dir, "a.txt", "b.txt")
+	still := func(name, out string, more ...string) (r trained) {
+		call(append([]string{"train", file, "learning_rate=1e-9", "out=" + dir + "/of-" + out, "validation=" + text[name], "--json"}, more...)...).must(t, 0).into(t, &r)
+		return r
+	}
+	low, high := "a.txt", "b.txt"
+	a, b := still(low, low).Best.Loss, still(high, high).Best.Loss
+	if a > b {
+		low, high, a, b = high, low, b, a
+	}
+	if got := still(high, low, "max_steps=4").Best; got.Step < 3 || math.Abs(got.Loss-b) > (b-a)/2 {
+		t.Errorf("losses %v, then %v; the best is %+v", a, b, got)
+	}
+}
+
 // corpusOf writes files of some text, each another one, and returns their paths.
 func corpusOf(t *testing.T, dir string, names ...string) map[string]string {
 	t.Helper()
