@@ -50,6 +50,8 @@
 // computes instead of storing: its whole state is a Cursor of two numbers,
 // which a checkpoint saves.
 //
+// Windows of several sources are read by turns, each source as often as it says (Mix).
+//
 // Pairs are windows by themselves, two documents and padding each (Preferences).
 //
 // # Documents in a window

@@ -114,16 +114,16 @@ type Sampler struct {
 }
 
 // NewSampler returns a Sampler at the start of the first epoch. batch is the
-// number of windows of one optimizer step; an epoch must have at least that many, so
-// that no step repeats a window for lack of others.
+// number of windows of one optimizer step; there must be at least that many, and so many in an
+// epoch, so that no step repeats a window for lack of others.
 func NewSampler(w Windows, seed uint64, batch int) (*Sampler, error) {
 	if batch < 1 {
 		return nil, fmt.Errorf("batch of %d windows: must be at least 1", batch)
 	}
 	pass := w.Pass()
-	if pass < int64(batch) {
+	if n := min(w.count, pass); n < int64(batch) {
 		return nil, fmt.Errorf("the training text has %d windows of %d tokens, less than one batch of %d; "+
-			"hint: use a smaller global_batch, a shorter sequence_length, or more text", pass, w.sequence, batch)
+			"hint: use a smaller global_batch, a shorter sequence_length, or more text", n, w.sequence, batch)
 	}
 	return &Sampler{windows: w, pass: pass, sources: w.streams(seed)}, nil
 }

@@ -109,6 +109,11 @@ func TestValidationKinds(t *testing.T) {
 	} {
 		call(append([]string{"train", file, "resume=never", "out=" + t.TempDir()}, c.args...)...).must(t, 0, append(c.want, "step 1: validation loss")...)
 	}
+	// Pairs of several sources, some of them twice: each has its own reference, or the first loss were not log 2.
+	call("train", file, fmt.Sprintf("data=[%s, {files: %s, times: 2.5}]", pairs, few), "preference.beta=0.3", "global_batch=16", "out="+dir+"/mixed").must(t, 0, "few.jsonl: JSONL: 1 files, 60 documents", "times 2.5")
+	if first := steps(t, dir+"/mixed")[0]; math.Abs(first.Loss-math.Ln2) > 1e-7 || first.Margin != 0 {
+		t.Errorf("the first step's loss is %v, margin %v", first.Loss, first.Margin)
+	}
 	// The reference of pairs is that of the beginning: of others there is none.
 	prefer := []string{"train", file, "data=" + pairs, "preference.beta=0.3"}
 	call(append(prefer, "validation="+few)...).must(t, 0)
