@@ -1,7 +1,7 @@
 // Package data turns files of text into training batches: corpus, tokens,
 // windows, an order that can be resumed.
 //
-//	files --OpenCorpus--> Corpus --Tokenize--> Tokens --Split, Windows--> Sampler --Fill--> batch
+//	files --OpenCorpus--> Corpus --Tokenize--> Tokens --Split, Windows, Mix--> Sampler --Fill--> batch
 //
 // # Corpus
 //

@@ -29,14 +29,12 @@ type Setup struct {
 	Train    data.Windows
 	Held     data.Windows   // for validation
 	HeldText []data.Stretch // that they are of
-	Packing  packing        // of whole documents or pairs, if these are asked for
 	Graph    *graph.Graph
 	Notes    []string // messages for the user: what was recognised or ignored
 	base     string   // fingerprint of the weights that adapters are trained on, else ""
-}
 
-// packing is that of all sources and of the validation corpus, if there is one.
-type packing struct{ sources, validation data.Packing }
+	packing, heldPacking data.Packing // of whole documents or pairs in the sources, and in Validation
+}
 
 // Progress receives the progress of a long operation, which what names.
 type Progress func(what string, done, total int64)
@@ -102,7 +100,7 @@ func (s *Setup) Reading() string {
 		}
 		text += fmt.Sprintf(", %d of them held out", n)
 	}
-	p := s.Packing.sources
+	p := s.packing
 	empty := 100 * float64(p.Padding) / float64(max(p.Padding+p.Tokens, 1))
 	switch {
 	case c.Preference.Beta > 0:
@@ -120,7 +118,7 @@ func (s *Setup) Reading() string {
 		}
 	}
 	if s.Validation != nil {
-		text += fmt.Sprintf("\nvalidation: %v; %d tokens%s", s.Validation.Tokens.Stats(), s.Validation.Tokens.Len(), s.tooLong(s.Packing.validation))
+		text += fmt.Sprintf("\nvalidation: %v; %d tokens%s", s.Validation.Tokens.Stats(), s.Validation.Tokens.Len(), s.tooLong(s.heldPacking))
 	}
 	return text
 }
@@ -171,22 +169,18 @@ func (s *Setup) text(ctx context.Context, progress Progress) (err error) {
 // windows makes windows of the text, to train on and to validate with.
 func (s *Setup) windows() error {
 	c := s.Config
-	var train, held []data.Part
-	add := func(to *[]data.Part, x sequences, times float64) {
-		*to = append(*to, data.Part{Windows: x.windows, Times: times})
-		if to == &held {
-			s.HeldText = append(s.HeldText, x.text)
-		}
+	var train, validate []data.Part
+	hold := func(x sequences) {
+		validate = append(validate, data.Part{Windows: x.windows, Times: 1})
+		s.HeldText = append(s.HeldText, x.text)
 	}
 	for _, source := range s.Sources {
-		t := source.Tokens
-		all := data.Stretch{Tokens: t, Range: t.All()}
 		var own, last sequences
 		var err error
 		if s.Validation != nil {
-			own, err = cut(c, all)
-		} else if own, last, err = holdOut(c, t); err == nil {
-			add(&held, last, 1)
+			own, err = cut(c, source.Tokens, source.Tokens.All())
+		} else if own, last, err = holdOut(c, source.Tokens); err == nil {
+			hold(last)
 		}
 		if err != nil && s.Mixed() {
 			err = fmt.Errorf("%s: %w", source.Name, err)
@@ -194,18 +188,18 @@ func (s *Setup) windows() error {
 		if err != nil {
 			return c.Fault("data", err.Error())
 		}
-		add(&train, own, source.Times)
-		s.Packing.sources.Add(own.packing)
+		train = append(train, data.Part{Windows: own.windows, Times: source.Times})
+		s.packing.Add(own.packing)
 	}
 	if v := s.Validation; v != nil {
-		all, err := cut(c, data.Stretch{Tokens: v.Tokens, Range: v.Tokens.All()})
+		all, err := cut(c, v.Tokens, v.Tokens.All())
 		if err != nil {
 			return c.Fault("validation", err.Error())
 		}
-		add(&held, all, 1)
-		s.Packing.validation = all.packing
+		hold(all)
+		s.heldPacking = all.packing
 	}
-	s.Train, s.Held = data.Mix(train...), data.Mix(held...)
+	s.Train, s.Held = data.Mix(train...), data.Mix(validate...)
 	return nil
 }
 

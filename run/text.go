@@ -98,6 +98,9 @@ func (s *Source) open(c *config.Config, patterns []string) (err error) {
 // divide leaves every file to the last source that names it.
 func (t *Text) divide(c *config.Config) error {
 	all := t.all()
+	if len(all) == 1 {
+		return nil
+	}
 	var list []*data.Corpus
 	for _, s := range all {
 		list = append(list, s.Corpus)
@@ -170,7 +173,7 @@ func (t *Text) validationTokens() int64 {
 	return t.Validation.Tokens.Len()
 }
 
-// Mixed reports whether the corpus is not simply read, source after source or once in a pass.
+// Mixed reports whether the corpus is more than one source that is read once in a pass.
 func (t *Text) Mixed() bool { return len(t.Sources) > 1 || t.Sources[0].Times != 1 }
 
 // Share returns what part of the tokens that a pass reads is of a source.
@@ -242,28 +245,27 @@ type sequences struct {
 	text    data.Stretch
 }
 
-// cut makes windows of a stretch of text.
-func cut(c *config.Config, text data.Stretch) (sequences, error) {
-	s := sequences{text: text}
+// cut makes windows of a range of tokens; of pairs, of all.
+func cut(c *config.Config, t *data.Tokens, r data.Range) (sequences, error) {
+	s := sequences{text: data.Stretch{Tokens: t, Range: r}}
 	var err error
-	switch {
+	switch pairs := t.Stats().Pairs(); {
 	case c.Preference.Beta > 0:
-		s.windows, s.packing, err = text.Tokens.Preferences(c.SequenceLength)
-	case text.Tokens.Stats().Pairs() > 0:
-		err = fmt.Errorf("there are %d pairs of a chosen and a rejected answer, which are not learnt as they are; hint: preference: {beta: 0.1}", text.Tokens.Stats().Pairs())
+		s.windows, s.packing, err = t.Preferences(c.SequenceLength)
+	case pairs > 0:
+		err = fmt.Errorf("there are %d pairs of a chosen and a rejected answer, which are not learnt as they are; hint: preference: {beta: 0.1}", pairs)
 	case c.Documents == config.Whole:
-		s.windows, s.packing, err = text.Tokens.Whole(text.Range, c.SequenceLength)
+		s.windows, s.packing, err = t.Whole(r, c.SequenceLength)
 	default:
-		s.windows, err = text.Tokens.Windows(text.Range, c.SequenceLength)
+		s.windows, err = t.Windows(r, c.SequenceLength)
 	}
 	return s, err
 }
 
-// holdOut makes windows of all text of tokens, of which it leaves the last part for validation.
+// holdOut makes windows of all tokens, of which it leaves the last part for validation.
 func holdOut(c *config.Config, t *data.Tokens) (train, held sequences, err error) {
-	all := data.Stretch{Tokens: t, Range: t.All()}
 	if c.Preference.Beta > 0 {
-		if train, err = cut(c, all); err != nil {
+		if train, err = cut(c, t, t.All()); err != nil {
 			return train, held, err
 		}
 		if train.windows, held.windows, err = train.windows.HoldOut(c.HeldOut); err == nil {
@@ -276,8 +278,8 @@ func holdOut(c *config.Config, t *data.Tokens) (train, held sequences, err error
 	if err != nil {
 		return train, held, err
 	}
-	if train, err = cut(c, data.Stretch{Tokens: t, Range: first}); err == nil {
-		held, err = cut(c, data.Stretch{Tokens: t, Range: last})
+	if train, err = cut(c, t, first); err == nil {
+		held, err = cut(c, t, last)
 	}
 	return train, held, err
 }
