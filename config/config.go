@@ -102,7 +102,7 @@ type Config struct {
 	timed bool           // see Timed
 }
 
-// Model is a known name, a Hugging Face folder, of a model or of an adapter to go on with, or sizes inline.
+// Model is a known name, a Hugging Face folder, of a model or of an adapter to go on with, or its name on the hub if it was downloaded, or sizes inline.
 type Model struct {
 	Name string `yaml:"-"` // a known name or a path; empty if inline
 
@@ -357,10 +357,19 @@ func (e *Error) Is(target error) bool { return target == ErrConfig }
 // maxFile bounds the size of a configuration file.
 const maxFile = 1 << 20
 
-// Load reads a file and applies overrides ("key=value"). Relative paths in it
+// Load reads the file of a run and applies overrides ("key=value"). Relative paths in it
 // are relative to the working directory.
 func Load(file string, overrides []string) (*Config, error) {
+	return LoadTo(ToTrain, file, overrides)
+}
+
+// LoadTo is Load for a purpose. To plan, a model is enough in place of a file: a known name, a folder, or the name of a
+// downloaded one.
+func LoadTo(to Purpose, file string, overrides []string) (*Config, error) {
 	st, err := os.Stat(file)
+	if to == ToPlan && (err != nil || st.IsDir()) && !isYAML(file) {
+		return parse(to, file, nil, append([]string{"model=" + file}, overrides...))
+	}
 	switch {
 	case err != nil:
 		return nil, &Error{File: file, Msg: "cannot read it: " + errors.Unwrap(err).Error() + "; hint: give the path of a YAML file, see examples/"}
@@ -371,11 +380,19 @@ func Load(file string, overrides []string) (*Config, error) {
 	if err != nil {
 		return nil, &Error{File: file, Msg: err.Error()}
 	}
-	return Parse(file, text, overrides)
+	return parse(to, file, text, overrides)
+}
+
+func isYAML(file string) bool {
+	return slices.Contains([]string{".yaml", ".yml"}, strings.ToLower(filepath.Ext(file)))
 }
 
 // Parse is Load on text.
 func Parse(file string, text []byte, overrides []string) (*Config, error) {
+	return parse(ToTrain, file, text, overrides)
+}
+
+func parse(to Purpose, file string, text []byte, overrides []string) (*Config, error) {
 	c := Default()
 	c.File = file
 	root, err := document(file, text)
@@ -388,13 +405,13 @@ func Parse(file string, text []byte, overrides []string) (*Config, error) {
 	c.lines = d.lines
 	if len(d.errs) == 0 {
 		c.expand(&d)
-		c.validate(&d)
+		c.validate(&d, to)
 	}
 	return &c, errors.Join(d.errs...)
 }
 
-// expand replaces variables and the home in all that may name files, so that what is saved
-// and what is shown is where things are.
+// expand replaces variables and the home in all that may name files, and the names of models that Hugging Face's
+// tools have downloaded by their folders, so that what is saved and what is shown is where things are.
 func (c *Config) expand(d *decoder) {
 	in := func(key string, path *string) {
 		out, err := paths.Expand(*path)
@@ -418,6 +435,7 @@ func (c *Config) expand(d *decoder) {
 	in("plan", &c.Plan.File)
 	in("resume", &c.Resume)
 	in("hardware.name", &c.Hardware.Name)
+	c.Model.Name, c.Tokenizer = paths.Hub(c.Model.Name), paths.Hub(c.Tokenizer)
 }
 
 // document returns the mapping at the top of a YAML file.

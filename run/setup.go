@@ -13,13 +13,14 @@ import (
 	"github.com/athanor-llm/athanor/data/bpe"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/bounded"
+	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/model"
 )
 
 // Setup is the result of reading a configuration, before any planning: the text as
-// tokens, the model and its graph.
+// tokens, the model and its graph. Without text, which plans may do without, Text is empty and what is made of it nil.
 type Setup struct {
 	Config  *config.Config
 	Model   *model.Model
@@ -39,25 +40,56 @@ type Setup struct {
 // Progress receives the progress of a long operation, which what names.
 type Progress func(what string, done, total int64)
 
-// Prepare reads the corpus, the tokenizer and the model, and builds the graph.
+// Prepare reads the corpus, if there is one, the tokenizer and the model, and builds the graph.
 // Errors of the configuration are config faults. Close the Setup after use.
 func Prepare(ctx context.Context, c *config.Config, progress Progress) (*Setup, error) {
 	s := &Setup{Config: c}
-	if err := s.text(ctx, progress); err != nil {
+	if err := s.prepare(ctx, progress); err != nil {
 		s.Close()
 		return nil, err
 	}
+	return s, nil
+}
+
+func (s *Setup) prepare(ctx context.Context, progress Progress) error {
+	c := s.Config
 	var err error
-	var notes []string
-	s.Model, s.Folder, notes, err = resolveModel(c, s.Tokenizer.VocabularySize())
-	if err != nil {
-		s.Close()
-		return nil, err
+	if s.Text, err = OpenText(ctx, c, progress); err != nil {
+		return err
 	}
-	s.Notes = append(s.Notes, notes...)
+	if !s.Empty() {
+		if err := s.sequences(); err != nil {
+			return err
+		}
+	}
+	var notes []string
+	s.Model, s.Folder, notes, err = resolveModel(c, s.vocabulary())
+	if err != nil {
+		return err
+	}
+	s.Notes = append(s.Text.Notes, notes...)
 	if s.Model.LoRA != nil {
 		s.Adapter = c.Model.Name
 	}
+	if !s.Empty() {
+		if err := s.agree(); err != nil {
+			return err
+		}
+	}
+	docs, err := s.Documents(c)
+	if err != nil {
+		return err
+	}
+	s.Graph, err = machine.BuildGraph(c, s.Model, docs)
+	if err == nil && s.Graph.Model.LoRA != nil && s.Folder != "" {
+		s.base, err = fingerprintOf(s.Folder)
+	}
+	return err
+}
+
+// agree checks whether text and model belong together.
+func (s *Setup) agree() error {
+	c := s.Config
 	path := tokenizerOf(c.Model.Name)
 	if own, err := bpe.Load(path); s.Folder != "" && err == nil && own.Hash() != s.Tokenizer.Hash() {
 		s.Notes = append(s.Notes, fmt.Sprintf("the tokenizer is not that of %s, whose weights were trained on other token ids; hint: tokenizer: %s", s.Folder, filepath.Dir(path)))
@@ -66,8 +98,7 @@ func Prepare(ctx context.Context, c *config.Config, progress Progress) (*Setup, 
 		s.Notes = append(s.Notes, "where a window ends, an answer is cut from what it answers; hint: documents: whole keeps them together")
 	}
 	if s.Model.Vocab < s.Tokenizer.VocabularySize() {
-		s.Close()
-		return nil, c.Fault("tokenizer", fmt.Sprintf("it has %d tokens, but the model's vocabulary is %d; hint: use the model's own tokenizer, or leave the model's vocabulary out", s.Tokenizer.VocabularySize(), s.Model.Vocab))
+		return c.Fault("tokenizer", fmt.Sprintf("it has %d tokens, but the model's vocabulary is %d; hint: use the model's own tokenizer, or leave the model's vocabulary out", s.Tokenizer.VocabularySize(), s.Model.Vocab))
 	}
 	if c.Sample.Tokens > 0 { // else this would fail only after the last step
 		ids, err := promptIDs(s.Tokenizer, c.Sample.Prompt)
@@ -75,18 +106,10 @@ func Prepare(ctx context.Context, c *config.Config, progress Progress) (*Setup, 
 			err = fmt.Errorf("it has %d tokens, the model takes %d; hint: a shorter prompt", n, s.Model.MaxPositions)
 		}
 		if err != nil {
-			s.Close()
-			return nil, c.Fault("sample.prompt", err.Error())
+			return c.Fault("sample.prompt", err.Error())
 		}
 	}
-	s.Graph, err = machine.BuildGraph(c, s.Model, s.Documents(c))
-	if err == nil && s.Graph.Model.LoRA != nil && s.Folder != "" {
-		s.base, err = fingerprintOf(s.Folder)
-	}
-	if err != nil {
-		s.Close()
-	}
-	return s, err
+	return nil
 }
 
 // Reading describes the text of a run and how often the run reads it.
@@ -150,12 +173,9 @@ func (s *Setup) Close() {
 	}
 }
 
-func (s *Setup) text(ctx context.Context, progress Progress) (err error) {
+// sequences makes windows of the text, and checks that there are enough.
+func (s *Setup) sequences() error {
 	c := s.Config
-	if s.Text, err = OpenText(ctx, c, progress); err != nil {
-		return err
-	}
-	s.Notes = s.Text.Notes
 	if err := s.windows(); err != nil {
 		return err
 	}
@@ -271,6 +291,8 @@ func findModel(c *config.Config, vocab int) (m *model.Model, folder string, note
 	if m, err = model.Known(c.Model.Name); err != nil {
 		if st, statErr := os.Stat(c.Model.Name); statErr == nil && st.IsDir() {
 			err = fmt.Errorf("the folder %q has no config.json; hint: a Hugging Face folder, or a checkpoint of a run", c.Model.Name)
+		} else if paths.IsHub(c.Model.Name) {
+			err = fmt.Errorf("%q is neither a folder nor downloaded from the hub; hint: hf download %s", c.Model.Name, c.Model.Name)
 		}
 		return nil, "", nil, fail(err)
 	}
@@ -318,7 +340,9 @@ func inline(c *config.Config, vocab int) (*model.Model, error) {
 		wide = (max(wide/max(m.Active, 1), 1) + 31) / 32 * 32 // together those of a token are as wide
 	}
 	m.FeedForward = or(in.FeedForward, wide)
-	m.Vocab = or(in.Vocab, vocab)
+	if m.Vocab = or(in.Vocab, vocab); m.Vocab == 0 {
+		return nil, errors.New("vocabulary is missing, and there is no tokenizer to have one; hint: such as vocabulary: 32000")
+	}
 	m.MaxPositions = or(in.Positions, c.SequenceLength)
 	if m.Window = in.Window; m.Window == 0 { // none has a base of its own then
 		m.Sliding, m.LocalTheta = nil, 0

@@ -16,7 +16,7 @@ import (
 	"github.com/athanor-llm/athanor/machine"
 )
 
-// Text is the corpora of a run, as tokens. Close it after use.
+// Text is the corpora of a run, as tokens; empty where there are none. Close it after use.
 type Text struct {
 	Sources    []Source // of the corpus, as the configuration has them
 	Validation *Source  // nil: what is held out of the sources
@@ -34,11 +34,14 @@ type Source struct {
 	key    string // of the configuration, that names it
 }
 
-// OpenText reads the corpora and the tokenizer of a configuration. It needs no other
+// OpenText reads the corpora and the tokenizer of a configuration, if it names a corpus. It needs no other
 // fields but the run's folder, and that only if there is one. A file that several sources name
 // is of the last of them, and of none that is trained on if it is one to validate with.
 func OpenText(ctx context.Context, c *config.Config, progress Progress) (*Text, error) {
 	t := &Text{}
+	if len(c.Data) == 0 {
+		return t, nil
+	}
 	for _, s := range c.Data {
 		t.Sources = append(t.Sources, Source{Name: strings.Join(s.Files, ", "), Times: s.Times, key: "data"})
 		if err := t.Sources[len(t.Sources)-1].open(c, s.Files); err != nil {
@@ -129,6 +132,17 @@ func tokenize(ctx context.Context, c *data.Corpus, t *bpe.Tokenizer, o data.Opti
 	return data.Tokenize(ctx, c, t, filepath.Join(dir, "tokens"), o)
 }
 
+// Empty reports whether there is no text.
+func (t *Text) Empty() bool { return len(t.Sources) == 0 }
+
+// vocabulary returns the number of token ids, or 0.
+func (t *Text) vocabulary() int {
+	if t.Tokenizer == nil {
+		return 0
+	}
+	return t.Tokenizer.VocabularySize()
+}
+
 // all returns the sources and what there is to validate with.
 func (t *Text) all() (list []*Source) {
 	for k := range t.Sources {
@@ -206,9 +220,12 @@ func (t *Text) Close() {
 
 // Documents returns where attention ends if the configuration confines it to
 // documents of the text, else nil.
-func (t *Text) Documents(c *config.Config) *graph.Documents {
+func (t *Text) Documents(c *config.Config) (*graph.Documents, error) {
 	if c.Documents == config.Joined {
-		return nil
+		return nil, nil
+	}
+	if t.Empty() {
+		return nil, c.Fault("data", "missing: where attention ends with documents, their lengths decide about the plan; hint: data and tokenizer, or neither documents nor preference")
 	}
 	docs := &graph.Documents{End: t.Sources[0].Tokens.EndOfText(), Preference: c.Preference.Beta}
 	length := 0.0 // what attention costs is proportional to it
@@ -220,7 +237,7 @@ func (t *Text) Documents(c *config.Config) *graph.Documents {
 		length += t.Share(k) * float64(of(c.SequenceLength))
 	}
 	docs.Length = max(1, int(math.Round(length)))
-	return docs
+	return docs, nil
 }
 
 // AtLength returns copies of a configuration that differ in sequence_length, with
@@ -229,11 +246,15 @@ func (t *Text) AtLength(c *config.Config) machine.AtLength {
 	return func(tokens int) (*config.Config, *graph.Graph, error) {
 		long := *c
 		long.SequenceLength = tokens
-		m, _, _, err := resolveModel(&long, t.Tokenizer.VocabularySize())
+		m, _, _, err := resolveModel(&long, t.vocabulary())
 		if err != nil {
 			return nil, nil, err
 		}
-		g, err := machine.BuildGraph(&long, m, t.Documents(&long))
+		docs, err := t.Documents(&long)
+		if err != nil {
+			return nil, nil, err
+		}
+		g, err := machine.BuildGraph(&long, m, docs)
 		return &long, g, err
 	}
 }

@@ -21,7 +21,7 @@ func TestTextDocuments(t *testing.T) {
 	file := runConfig(t, dir)
 	open := func(data string) *Text {
 		t.Helper()
-		c, err := config.Load(file, []string{"tokenizer=gpt2", "documents=separate", "validation=" + dir + "/held.txt", strings.ReplaceAll(data, "DIR", dir)})
+		c, err := config.Load(file, []string{"tokenizer=gpof", "documents=separate", "validation=" + dir + "/held.txt", strings.ReplaceAll(data, "DIR", dir)})
 		check(t, err)
 		text, err := OpenText(t.Context(), c, func(string, int64, int64) {})
 		check(t, err)
@@ -31,9 +31,14 @@ func TestTextDocuments(t *testing.T) {
 	c := config.Default()
 	c.SequenceLength, c.Documents = 512, config.Separate
 	short, long, mixed := open("data=DIR/short.jsonl"), open("data=DIR/long.jsonl"), open("data=[DIR/short.jsonl, {files: DIR/long.jsonl, times: 0.25}]")
-	a, b := short.Documents(&c).Length, long.Documents(&c).Length
+	length := func(of *Text) int {
+		docs, err := of.Documents(&c)
+		check(t, err)
+		return docs.Length
+	}
+	a, b := length(short), length(long)
 	n, m := float64(short.Len()), 0.25*float64(long.Len())
-	if got, want := mixed.Documents(&c).Length, (n*float64(a)+m*float64(b))/(n+m); a >= b || math.Abs(float64(got)-want) > 0.5 {
+	if got, want := length(mixed), (n*float64(a)+m*float64(b))/(n+m); a >= b || math.Abs(float64(got)-want) > 0.5 {
 		t.Errorf("documents of %d tokens, of %d and %d alone, want %v", got, a, b, want)
 	}
 	for k, want := range []string{dir + "/short.jsonl", dir + "/long.jsonl", dir + "/held.txt"} {

@@ -111,7 +111,7 @@ func (v *dataCmd) Run(c *context) error {
 func (v *dataCmd) config() (*config.Config, error) {
 	switch strings.ToLower(filepath.Ext(v.What[0])) {
 	case ".yaml", ".yml":
-		return config.Load(v.What[0], v.What[1:])
+		return config.LoadTo(config.ToRead, v.What[0], v.What[1:])
 	}
 	return &config.Config{Data: config.Files(v.What...), Tokenizer: v.Tokenizer}, nil
 }

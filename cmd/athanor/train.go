@@ -53,7 +53,7 @@ var errStopped = errors.New("stopped by a signal before the first step; start me
 
 func (v *trainCmd) train(ctx stdctx.Context, c *context) error {
 	if !v.DryRun {
-		cfg, err := v.load(c)
+		cfg, err := v.load(c, config.ToTrain)
 		if err == nil {
 			err = run.CheckOut(cfg)
 		}
@@ -61,7 +61,7 @@ func (v *trainCmd) train(ctx stdctx.Context, c *context) error {
 			return err
 		}
 	}
-	p, err := v.read(ctx, c)
+	p, err := v.read(ctx, c, config.ToTrain)
 	if err != nil {
 		return err
 	}
