@@ -190,12 +190,12 @@ func (s *Setup) sequences() error {
 func (s *Setup) windows() error {
 	c := s.Config
 	var train, validate []data.Part
-	hold := func(x sequences) {
+	hold := func(x windowed) {
 		validate = append(validate, data.Part{Windows: x.windows, Times: 1})
 		s.HeldText = append(s.HeldText, x.text)
 	}
 	for _, source := range s.Sources {
-		var own, last sequences
+		var own, last windowed
 		var err error
 		if s.Validation != nil {
 			own, err = cut(c, source.Tokens, source.Tokens.All())

@@ -259,16 +259,16 @@ func (t *Text) AtLength(c *config.Config) machine.AtLength {
 	}
 }
 
-// sequences are windows of text, and what they were made of.
-type sequences struct {
+// windowed is text as windows, and what they were made of.
+type windowed struct {
 	windows data.Windows
 	packing data.Packing
 	text    data.Stretch
 }
 
 // cut makes windows of a range of tokens; of pairs, of all.
-func cut(c *config.Config, t *data.Tokens, r data.Range) (sequences, error) {
-	s := sequences{text: data.Stretch{Tokens: t, Range: r}}
+func cut(c *config.Config, t *data.Tokens, r data.Range) (windowed, error) {
+	s := windowed{text: data.Stretch{Tokens: t, Range: r}}
 	var err error
 	switch pairs := t.Stats().Pairs(); {
 	case c.Preference.Beta > 0:
@@ -284,7 +284,7 @@ func cut(c *config.Config, t *data.Tokens, r data.Range) (sequences, error) {
 }
 
 // holdOut makes windows of all tokens, of which it leaves the last part for validation.
-func holdOut(c *config.Config, t *data.Tokens) (train, held sequences, err error) {
+func holdOut(c *config.Config, t *data.Tokens) (train, held windowed, err error) {
 	if c.Preference.Beta > 0 {
 		if train, err = cut(c, t, t.All()); err != nil {
 			return train, held, err

@@ -21,7 +21,7 @@ func TestTextDocuments(t *testing.T) {
 	file := runConfig(t, dir)
 	open := func(data string) *Text {
 		t.Helper()
-		c, err := config.Load(file, []string{"tokenizer=gpof", "documents=separate", "validation=" + dir + "/held.txt", strings.ReplaceAll(data, "DIR", dir)})
+		c, err := config.Load(file, []string{"tokenizer=gpt2", "documents=separate", "validation=" + dir + "/held.txt", strings.ReplaceAll(data, "DIR", dir)})
 		check(t, err)
 		text, err := OpenText(t.Context(), c, func(string, int64, int64) {})
 		check(t, err)
