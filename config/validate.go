@@ -174,7 +174,9 @@ func (c *Config) checkRanges(d *decoder) {
 	if in("skip_spikes", c.SkipSpikes, 0, 1e3); c.SkipSpikes > 0 && c.Clip == 0 {
 		d.fail("skip_spikes", "without gradient_clipping weights are updated before the norm is known; hint: gradient_clipping: 1e9 clips nothing, but waits for the norm")
 	}
-	in("validation_fraction", c.Validation, 0, 0.5)
+	if in("validation_fraction", c.HeldOut, 0, 0.5); len(c.Validation) > 0 && d.given("validation_fraction") {
+		d.fail("validation_fraction", "nothing is held out where validation names files; hint: leave one of them out, on the command line by validation_fraction=null or validation=null")
+	}
 	in("eval_every", float64(c.EvalEvery), 0, 1e9)
 	in("eval_batches", float64(c.EvalBatches), 1, 1e6)
 	in("save_every", float64(c.SaveEvery), 0, 1e9)
@@ -227,6 +229,9 @@ func (c *Config) checkChoices(d *decoder) {
 
 // derive fills in defaults that depend on other keys.
 func (c *Config) derive() {
+	if len(c.Validation) > 0 {
+		c.HeldOut = 0
+	}
 	if c.Preference.Beta > 0 {
 		c.Documents, c.ExpertBalance = Separate, 0
 	}

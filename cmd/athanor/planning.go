@@ -72,7 +72,7 @@ func (t *target) read(ctx stdctx.Context, c *context, to config.Purpose) (*plann
 		return nil, err
 	}
 	show.done()
-	if p.setup.Tokens != nil {
+	if !p.setup.Empty() {
 		fmt.Fprintln(c.stderr, p.setup.Reading())
 	}
 	for _, n := range p.setup.Notes {
