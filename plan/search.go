@@ -18,6 +18,7 @@ import (
 func Search(ctx context.Context, req *Request, m *Machine, progress func(string)) (*Result, error) {
 	s := newSearch(ctx, req, m)
 	s.progress = progress
+	s.say("planning")
 	if err := s.alike(); err != nil {
 		return nil, err
 	}

@@ -189,7 +189,7 @@ func (s *status) say(text string) {
 	switch {
 	case s.tty != nil:
 		s.rewrite(s.part(time.Now()) + text + " ...")
-	case !s.said[activity] && !strings.HasPrefix(text, "micro-batch"):
+	case !s.said[activity]:
 		fmt.Fprintln(s.w, text)
 		s.said[activity] = true
 	}
