@@ -120,15 +120,10 @@ func Files() map[string][]byte {
 		fmt.Fprintf(&w.table, "\tpast := s\n\ts.Past = &past\n")
 		w.set("past", true)
 		text.Write(w.text.Bytes())
-		fmt.Fprintf(&stubs, "\nfunc set%[1]s() *Set {\n\tvar s Set\n\ts.Name = %[2]q\n\ts.Transpose, s.Fence, s.NF4 = transposeAVX2, fence, nf4%[1]s\n%[3]s\treturn &s\n}\n%[4]s"+
-			"\n//go:noescape\nfunc nf4Blocks%[1]s(y []float32, indices []byte, scales []float32, blocks int)\n",
-			m.suffix, m.name, &w.table, &w.decl)
-		text.WriteString(m.nf4())
-		if m == avx2 {
-			text.WriteString(transpose())
-			text.WriteString("\n// func fence()\nTEXT ·fence(SB), NOSPLIT, $0-0\n\tSFENCE\n\tRET\n")
-			stubs.WriteString("\n//go:noescape\nfunc transposeBlocks(dst, src []float32, rows, cols, stride int)\n\nfunc fence()\n")
-		}
+		blocks, decl := m.blocks()
+		text.WriteString(blocks)
+		fmt.Fprintf(&stubs, "\nfunc set%[1]s() *Set {\n\tvar s Set\n\ts.Name = %[2]q\n\ts.Transpose, s.Fence, s.NF4 = %[3]s, %[4]s, nf4%[1]s\n%[5]s\treturn &s\n}\n%[6]s%[7]s",
+			m.suffix, m.name, m.transpose, m.fence, &w.table, &w.decl, decl)
 		text.WriteString(w.pool.data())
 		files[strings.ToLower(m.name)+"_amd64.s"] = text.Bytes()
 	}

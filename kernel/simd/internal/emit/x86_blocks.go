@@ -11,28 +11,30 @@ import (
 // nf4 prints the function that writes out whole blocks of weights in 4 bits. A word of 8 indices
 // is given to all lanes of 8, each of which shifts its own to the lowest bits; the levels lie in
 // one register of 16 or two of 8, between which the index's highest bit decides.
-func (m *machine) nf4() string {
+func nf4(suffix, file string, bytes int) (text, stub string) {
 	var b strings.Builder
+	mask := file == "Z"
+	signature := fmt.Sprintf("func nf4Blocks%s(y []float32, indices []byte, scales []float32, blocks int)\n", suffix)
 	op := func(format string, args ...any) { fmt.Fprintf(&b, "\t"+format+"\n", args...) }
-	fmt.Fprintf(&b, "\n// func nf4Blocks%[1]s(y []float32, indices []byte, scales []float32, blocks int)\nTEXT ·nf4Blocks%[1]s(SB), NOSPLIT, $0-80\n", m.suffix)
+	fmt.Fprintf(&b, "\n// %sTEXT ·nf4Blocks%s(SB), NOSPLIT, $0-80\n", signature, suffix)
 	op("MOVQ y_base+0(FP), DI")
 	op("MOVQ indices_base+24(FP), SI")
 	op("MOVQ scales_base+48(FP), DX")
 	op("MOVQ blocks+72(FP), CX")
-	v := func(n int) string { return fmt.Sprintf("%s%d", m.file, n) }
-	op("VMOVUPS levels%s<>+0(SB), %s", m.suffix, v(2))
-	op("VMOVUPS shifts%s<>+0(SB), %s", m.suffix, v(4))
-	if m.mask {
+	v := func(n int) string { return fmt.Sprintf("%s%d", file, n) }
+	op("VMOVUPS levels%s<>+0(SB), %s", suffix, v(2))
+	op("VMOVUPS shifts%s<>+0(SB), %s", suffix, v(4))
+	if mask {
 		op("MOVL $0xff00, AX")
 		op("KMOVW AX, K1")
 	} else {
-		op("VMOVUPS levels%s<>+32(SB), Y3", m.suffix)
+		op("VMOVUPS levels%s<>+32(SB), Y3", suffix)
 	}
 	b.WriteString("\tTESTQ CX, CX\n\tJLE done\nblock:\n")
 	op("VBROADCASTSS (DX), %s", v(5))
-	for at := 0; at < graph.NF4Block; at += m.bytes / 4 {
+	for at := 0; at < graph.NF4Block; at += bytes / 4 {
 		op("VPBROADCASTD %d(SI), %s", at/2, v(0))
-		if m.mask {
+		if mask {
 			op("VPBROADCASTD %d(SI), K1, Z0", at/2+4)
 			op("VPSRLVD Z4, Z0, Z0")
 			op("VPERMPS Z2, Z0, Z1")
@@ -52,12 +54,12 @@ func (m *machine) nf4() string {
 	op("SUBQ $1, CX")
 	b.WriteString("\tJNE block\ndone:\n\tVZEROUPPER\n\tRET\n")
 	for i, level := range graph.NF4Levels {
-		fmt.Fprintf(&b, "DATA levels%s<>+%d(SB)/4, $0x%08x\n", m.suffix, 4*i, math.Float32bits(level))
+		fmt.Fprintf(&b, "DATA levels%s<>+%d(SB)/4, $0x%08x\n", suffix, 4*i, math.Float32bits(level))
 	}
-	fmt.Fprintf(&b, "GLOBL levels%s<>(SB), RODATA|NOPTR, $64\n", m.suffix)
+	fmt.Fprintf(&b, "GLOBL levels%s<>(SB), RODATA|NOPTR, $64\n", suffix)
 	for i := range 16 {
-		fmt.Fprintf(&b, "DATA shifts%s<>+%d(SB)/4, $%d\n", m.suffix, 4*i, i%8*4)
+		fmt.Fprintf(&b, "DATA shifts%s<>+%d(SB)/4, $%d\n", suffix, 4*i, i%8*4)
 	}
-	fmt.Fprintf(&b, "GLOBL shifts%s<>(SB), RODATA|NOPTR, $64\n", m.suffix)
-	return b.String()
+	fmt.Fprintf(&b, "GLOBL shifts%s<>(SB), RODATA|NOPTR, $64\n", suffix)
+	return b.String(), "\n//go:noescape\n" + signature
 }
