@@ -15,6 +15,7 @@ type machine struct {
 	isa          func(r *routine) isa
 	forms        func(f function) []form // from the best on
 
+	past             bool   // it has non-temporal stores
 	transpose, fence string // Go expressions for these fields of the set
 
 	// blocks prints the functions that are no loops over one body, and their Go declarations.

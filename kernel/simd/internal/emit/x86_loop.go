@@ -17,9 +17,9 @@ type x86 struct {
 
 var avx512 = &machine{
 	name: "AVX512", suffix: "AVX512", registers: 32, bytes: 64, constant: 4, least: -1000,
-	isa:       func(r *routine) isa { return &x86{routine: r, file: "Z", mask: true} },
-	forms:     func(f function) []form { return []form{{f.unroll, 1}} },
-	transpose: "transposeAVX2", fence: "fence",
+	isa:   func(r *routine) isa { return &x86{routine: r, file: "Z", mask: true} },
+	forms: func(f function) []form { return []form{{f.unroll, 1}} },
+	past:  true, transpose: "transposeAVX2", fence: "fence",
 	blocks: func() (text, stubs string) { return nf4("AVX512", "Z", 64) },
 }
 
@@ -28,7 +28,7 @@ var avx2 = &machine{
 	name: "AVX2", suffix: "AVX2", registers: 16, bytes: 32, constant: 32, least: -245,
 	isa: func(r *routine) isa { return &x86{routine: r, file: "Y"} },
 	forms: func(f function) []form {
-		if !f.long() {
+		if !f.plain().has(opPower) {
 			return []form{{f.unroll, 1}}
 		}
 		list := []form{{max(f.unroll, 2), 2}, {f.unroll, 1}}
@@ -37,7 +37,7 @@ var avx2 = &machine{
 		}
 		return list
 	},
-	transpose: "transposeAVX2", fence: "fence",
+	past: true, transpose: "transposeAVX2", fence: "fence",
 	blocks: func() (text, stubs string) {
 		text, stubs = nf4("AVX2", "Y", 32)
 		text += transpose() + "\n// func fence()\nTEXT ·fence(SB), NOSPLIT, $0-0\n\tSFENCE\n\tRET\n"
