@@ -6,9 +6,9 @@
 //	}}
 //
 // The body records straight-line code on vectors (body.go). For each instruction set it is then
-// lowered (lower.go) to a loop over whole vectors and a last, masked step; registers are reused
-// after a value's last use. As many constants as possible stay in registers; the rest are memory
-// operands.
+// lowered to a loop over whole vectors and a step over the last elements; registers are reused
+// after a value's last use (routine.go). As many constants as possible stay in registers; the rest
+// are in memory. x86_*.go have AVX-512 and AVX2, arm_*.go NEON.
 //
 // Sums and maxima have one accumulator per copy of the body in the unrolled loop, since an addition
 // has a latency of four cycles and a throughput of two per cycle.
