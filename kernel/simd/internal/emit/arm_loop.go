@@ -18,7 +18,7 @@ import (
 // structure, R12 to the constants and R13 to the numbers of lanes; R9 to R11 are scratch. In functions of matrices,
 // R15 is the bytes of a row and R19 the number of rows, of which R20 are left.
 //
-// Known weakness: it has not run on such a processor, so what is interleaved and prefetched follows from manuals.
+// Known weakness: its speed has not been measured. What is interleaved, prefetched and kept in registers is as for AVX2.
 type arm struct {
 	*routine
 	cut int // register with the number of last elements in all lanes
@@ -30,7 +30,8 @@ const block = 4
 // armNEON interleaves the vectors of a block if the body is long: see mixed. Its least power is AVX2's, as it
 // computes powers in the same way.
 //
-// Past is the same table: these processors notice stores that fill line after line, and read none of them.
+// Past is the same table: non-temporal stores are but a hint here, and cores of Arm's do not read lines of which a
+// series of stores fills one after the other.
 var armNEON = &machine{
 	name: "NEON", suffix: "NEON", registers: 32, bytes: 16, constant: 16, least: avx2.least,
 	isa: func(r *routine) isa { return &arm{routine: r} },
@@ -63,7 +64,7 @@ var (
 func (r *arm) print(symbol string, _ bool) {
 	size := r.record()
 	r.head(symbol, 8+len(r.buffers())*bufferBytes, size) // the assembler adds a word
-	r.strips()
+	r.matrices()
 	r.prologue()
 	if r.f.unroll > 1 {
 		r.loop("unrolled", r.f.unroll)
@@ -75,13 +76,13 @@ func (r *arm) print(symbol string, _ bool) {
 	r.op("RET")
 }
 
-// strips gives pointers to matrices. The code counts the whole rows of the shortest one, and returns if there are
+// matrices gives them pointers. The code counts the whole rows of the shortest one, and returns if there are
 // none.
-func (r *arm) strips() {
+func (r *arm) matrices() {
 	if !r.f.down {
 		return
 	}
-	r.routine.strips(armStrips...)
+	r.strips(armStrips...)
 	r.shortest(true, "R9")
 	r.op("MOVD %s_len+%d(FP), R15", r.params[0].name, r.params[0].offset+8)
 	r.op("CBZ R15, done")
