@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Vets the packages with assembly for arm64 and runs most of their tests under qemu, in a minute:
+# Vets the packages with assembly for arm64 and runs most of their tests, and some of the models', under qemu, in a
+# minute:
 #
 #   tools/arm64-check.sh
 #
@@ -17,3 +18,4 @@ check ./kernel/internal/... ./kernel/pool ./kernel/simd
 check -run '/^neon$' -skip '^TestSplit$' ./kernel/gemm
 check -run '^(TestGradients|TestInPlace|TestAdamW.*)$' ./kernel
 check -run '^TestFast$/^NEON$' ./kernel
+check -run '^TestGradients$' ./session # beside PyTorch's, for a model of each family

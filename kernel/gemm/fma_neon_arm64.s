@@ -5658,7 +5658,9 @@ loop:
 	WORD $0x4fbc1b21 // fmla v1.4s, v25.4s, v28.s[3]
 	WORD $0x4fbc1b42 // fmla v2.4s, v26.4s, v28.s[3]
 	WORD $0x4fbc1b63 // fmla v3.4s, v27.4s, v28.s[3]
-	VST1.P [V0.S4, V1.S4, V2.S4, V3.S4], 64(R5)
+	MOVD R5, R7
+	VST1.P [V0.S4, V1.S4, V2.S4, V3.S4], 64(R7)
+	ADD $64, R5
 	ADD $64, R2
 	SUBS $1, R1, R1
 	BNE loop
@@ -6462,7 +6464,9 @@ loop:
 	WORD $0x4fbc1b21 // fmla v1.4s, v25.4s, v28.s[3]
 	WORD $0x4fbc1b42 // fmla v2.4s, v26.4s, v28.s[3]
 	WORD $0x4fbc1b63 // fmla v3.4s, v27.4s, v28.s[3]
-	VST1.P [V0.S4, V1.S4, V2.S4, V3.S4], 64(R5)
+	MOVD R5, R7
+	VST1.P [V0.S4, V1.S4, V2.S4, V3.S4], 64(R7)
+	ADD $64, R5
 	ADD $32, R2, R8
 	MOVD R5, R7
 	VLD1.P 64(R7), [V0.S4, V1.S4, V2.S4, V3.S4]
@@ -6615,7 +6619,9 @@ loop:
 	WORD $0x4fbc1b21 // fmla v1.4s, v25.4s, v28.s[3]
 	WORD $0x4fbc1b42 // fmla v2.4s, v26.4s, v28.s[3]
 	WORD $0x4fbc1b63 // fmla v3.4s, v27.4s, v28.s[3]
-	VST1.P [V0.S4, V1.S4, V2.S4, V3.S4], 64(R5)
+	MOVD R5, R7
+	VST1.P [V0.S4, V1.S4, V2.S4, V3.S4], 64(R7)
+	ADD $64, R5
 	ADD $64, R2
 	SUBS $1, R1, R1
 	BNE loop
@@ -7276,8 +7282,10 @@ loop:
 	WORD $0x4fbd1b25 // fmla v5.4s, v25.4s, v29.s[3]
 	WORD $0x4fbd1b46 // fmla v6.4s, v26.4s, v29.s[3]
 	WORD $0x4fbd1b67 // fmla v7.4s, v27.4s, v29.s[3]
-	VST1.P [V0.S4, V1.S4, V2.S4, V3.S4], 64(R5)
-	VST1.P [V4.S4, V5.S4, V6.S4, V7.S4], 64(R5)
+	MOVD R5, R7
+	VST1.P [V0.S4, V1.S4, V2.S4, V3.S4], 64(R7)
+	VST1.P [V4.S4, V5.S4, V6.S4, V7.S4], 64(R7)
+	ADD $128, R5
 	ADD $64, R2
 	SUBS $1, R1, R1
 	BNE loop
@@ -8276,8 +8284,10 @@ loop:
 	WORD $0x4fbd1b25 // fmla v5.4s, v25.4s, v29.s[3]
 	WORD $0x4fbd1b46 // fmla v6.4s, v26.4s, v29.s[3]
 	WORD $0x4fbd1b67 // fmla v7.4s, v27.4s, v29.s[3]
-	VST1.P [V0.S4, V1.S4, V2.S4, V3.S4], 64(R5)
-	VST1.P [V4.S4, V5.S4, V6.S4, V7.S4], 64(R5)
+	MOVD R5, R7
+	VST1.P [V0.S4, V1.S4, V2.S4, V3.S4], 64(R7)
+	VST1.P [V4.S4, V5.S4, V6.S4, V7.S4], 64(R7)
+	ADD $128, R5
 	ADD $32, R2, R8
 	MOVD R5, R7
 	VLD1.P 64(R7), [V0.S4, V1.S4, V2.S4, V3.S4]
@@ -8495,8 +8505,10 @@ loop:
 	WORD $0x4fbd1b25 // fmla v5.4s, v25.4s, v29.s[3]
 	WORD $0x4fbd1b46 // fmla v6.4s, v26.4s, v29.s[3]
 	WORD $0x4fbd1b67 // fmla v7.4s, v27.4s, v29.s[3]
-	VST1.P [V0.S4, V1.S4, V2.S4, V3.S4], 64(R5)
-	VST1.P [V4.S4, V5.S4, V6.S4, V7.S4], 64(R5)
+	MOVD R5, R7
+	VST1.P [V0.S4, V1.S4, V2.S4, V3.S4], 64(R7)
+	VST1.P [V4.S4, V5.S4, V6.S4, V7.S4], 64(R7)
+	ADD $128, R5
 	ADD $64, R2
 	SUBS $1, R1, R1
 	BNE loop
@@ -9288,9 +9300,11 @@ loop:
 	WORD $0x4fbe1b29 // fmla v9.4s, v25.4s, v30.s[3]
 	WORD $0x4fbe1b4a // fmla v10.4s, v26.4s, v30.s[3]
 	WORD $0x4fbe1b6b // fmla v11.4s, v27.4s, v30.s[3]
-	VST1.P [V0.S4, V1.S4, V2.S4, V3.S4], 64(R5)
-	VST1.P [V4.S4, V5.S4, V6.S4, V7.S4], 64(R5)
-	VST1.P [V8.S4, V9.S4, V10.S4, V11.S4], 64(R5)
+	MOVD R5, R7
+	VST1.P [V0.S4, V1.S4, V2.S4, V3.S4], 64(R7)
+	VST1.P [V4.S4, V5.S4, V6.S4, V7.S4], 64(R7)
+	VST1.P [V8.S4, V9.S4, V10.S4, V11.S4], 64(R7)
+	ADD $192, R5
 	ADD $64, R2
 	SUBS $1, R1, R1
 	BNE loop
@@ -10484,9 +10498,11 @@ loop:
 	WORD $0x4fbe1b29 // fmla v9.4s, v25.4s, v30.s[3]
 	WORD $0x4fbe1b4a // fmla v10.4s, v26.4s, v30.s[3]
 	WORD $0x4fbe1b6b // fmla v11.4s, v27.4s, v30.s[3]
-	VST1.P [V0.S4, V1.S4, V2.S4, V3.S4], 64(R5)
-	VST1.P [V4.S4, V5.S4, V6.S4, V7.S4], 64(R5)
-	VST1.P [V8.S4, V9.S4, V10.S4, V11.S4], 64(R5)
+	MOVD R5, R7
+	VST1.P [V0.S4, V1.S4, V2.S4, V3.S4], 64(R7)
+	VST1.P [V4.S4, V5.S4, V6.S4, V7.S4], 64(R7)
+	VST1.P [V8.S4, V9.S4, V10.S4, V11.S4], 64(R7)
+	ADD $192, R5
 	ADD $32, R2, R8
 	MOVD R5, R7
 	VLD1.P 64(R7), [V0.S4, V1.S4, V2.S4, V3.S4]
@@ -10769,9 +10785,11 @@ loop:
 	WORD $0x4fbe1b29 // fmla v9.4s, v25.4s, v30.s[3]
 	WORD $0x4fbe1b4a // fmla v10.4s, v26.4s, v30.s[3]
 	WORD $0x4fbe1b6b // fmla v11.4s, v27.4s, v30.s[3]
-	VST1.P [V0.S4, V1.S4, V2.S4, V3.S4], 64(R5)
-	VST1.P [V4.S4, V5.S4, V6.S4, V7.S4], 64(R5)
-	VST1.P [V8.S4, V9.S4, V10.S4, V11.S4], 64(R5)
+	MOVD R5, R7
+	VST1.P [V0.S4, V1.S4, V2.S4, V3.S4], 64(R7)
+	VST1.P [V4.S4, V5.S4, V6.S4, V7.S4], 64(R7)
+	VST1.P [V8.S4, V9.S4, V10.S4, V11.S4], 64(R7)
+	ADD $192, R5
 	ADD $64, R2
 	SUBS $1, R1, R1
 	BNE loop
@@ -11694,10 +11712,12 @@ loop:
 	WORD $0x4fbf1b2d // fmla v13.4s, v25.4s, v31.s[3]
 	WORD $0x4fbf1b4e // fmla v14.4s, v26.4s, v31.s[3]
 	WORD $0x4fbf1b6f // fmla v15.4s, v27.4s, v31.s[3]
-	VST1.P [V0.S4, V1.S4, V2.S4, V3.S4], 64(R5)
-	VST1.P [V4.S4, V5.S4, V6.S4, V7.S4], 64(R5)
-	VST1.P [V8.S4, V9.S4, V10.S4, V11.S4], 64(R5)
-	VST1.P [V12.S4, V13.S4, V14.S4, V15.S4], 64(R5)
+	MOVD R5, R7
+	VST1.P [V0.S4, V1.S4, V2.S4, V3.S4], 64(R7)
+	VST1.P [V4.S4, V5.S4, V6.S4, V7.S4], 64(R7)
+	VST1.P [V8.S4, V9.S4, V10.S4, V11.S4], 64(R7)
+	VST1.P [V12.S4, V13.S4, V14.S4, V15.S4], 64(R7)
+	ADD $256, R5
 	ADD $64, R2
 	SUBS $1, R1, R1
 	BNE loop
@@ -13086,10 +13106,12 @@ loop:
 	WORD $0x4fbf1b2d // fmla v13.4s, v25.4s, v31.s[3]
 	WORD $0x4fbf1b4e // fmla v14.4s, v26.4s, v31.s[3]
 	WORD $0x4fbf1b6f // fmla v15.4s, v27.4s, v31.s[3]
-	VST1.P [V0.S4, V1.S4, V2.S4, V3.S4], 64(R5)
-	VST1.P [V4.S4, V5.S4, V6.S4, V7.S4], 64(R5)
-	VST1.P [V8.S4, V9.S4, V10.S4, V11.S4], 64(R5)
-	VST1.P [V12.S4, V13.S4, V14.S4, V15.S4], 64(R5)
+	MOVD R5, R7
+	VST1.P [V0.S4, V1.S4, V2.S4, V3.S4], 64(R7)
+	VST1.P [V4.S4, V5.S4, V6.S4, V7.S4], 64(R7)
+	VST1.P [V8.S4, V9.S4, V10.S4, V11.S4], 64(R7)
+	VST1.P [V12.S4, V13.S4, V14.S4, V15.S4], 64(R7)
+	ADD $256, R5
 	ADD $32, R2, R8
 	MOVD R5, R7
 	VLD1.P 64(R7), [V0.S4, V1.S4, V2.S4, V3.S4]
@@ -13437,10 +13459,12 @@ loop:
 	WORD $0x4fbf1b2d // fmla v13.4s, v25.4s, v31.s[3]
 	WORD $0x4fbf1b4e // fmla v14.4s, v26.4s, v31.s[3]
 	WORD $0x4fbf1b6f // fmla v15.4s, v27.4s, v31.s[3]
-	VST1.P [V0.S4, V1.S4, V2.S4, V3.S4], 64(R5)
-	VST1.P [V4.S4, V5.S4, V6.S4, V7.S4], 64(R5)
-	VST1.P [V8.S4, V9.S4, V10.S4, V11.S4], 64(R5)
-	VST1.P [V12.S4, V13.S4, V14.S4, V15.S4], 64(R5)
+	MOVD R5, R7
+	VST1.P [V0.S4, V1.S4, V2.S4, V3.S4], 64(R7)
+	VST1.P [V4.S4, V5.S4, V6.S4, V7.S4], 64(R7)
+	VST1.P [V8.S4, V9.S4, V10.S4, V11.S4], 64(R7)
+	VST1.P [V12.S4, V13.S4, V14.S4, V15.S4], 64(R7)
+	ADD $256, R5
 	ADD $64, R2
 	SUBS $1, R1, R1
 	BNE loop

@@ -14,8 +14,8 @@ package gemm
 // If there are several rows, their sums are kept in panels of 16 columns, and A is transposed. A B in bf16 that is not
 // taken in pairs is widened in registers; so is A before, which is small.
 //
-// Known weakness: other methods must compute products with more rows than the highest kernel or with a k that does
-// not fill strips, and the last columns that do not fill a panel.
+// Known weakness: other methods must compute products with more rows than the highest kernel (8 with AVX-512, 4 with
+// NEON, 1 with AVX2) or with a k that does not fill strips, and the last columns that do not fill a panel.
 
 // strip is the argument of the kernels for few rows; strides in bytes. From strip to strip, a advances by aPanel, b
 // by bPanel, c by cPanel. A step reads 64 bytes of each of 16 rows of B, and prefetches those that lie ahead bytes
