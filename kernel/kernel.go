@@ -7,8 +7,8 @@
 //
 // # Laws
 //
-// The planner divides work, and no division may change a bit of the result. (AVX2
-// and AVX-512 agree bit for bit; the portable fallback rounds differently.)
+// The planner divides work, and no division may change a bit of the result. (AVX2,
+// AVX-512 and NEON agree bit for bit; the portable fallback rounds differently.)
 //
 //   - No result depends on the number of workers.
 //   - A RowWise operator computes the same bits for a row in any range of rows.

@@ -17,4 +17,5 @@ check() { timeout 300 go test -exec qemu-aarch64-static "$@"; }
 check ./kernel/internal/... ./kernel/pool ./kernel/simd
 check -run '/^neon$' -skip '^TestSplit$' ./kernel/gemm
 check -run '^(TestGradients|TestInPlace|TestAdamW.*)$' ./kernel
+check -run '^TestFast$/^NEON$' ./kernel
 check -run '^TestGradients$' ./session # beside PyTorch's, for a model of each family

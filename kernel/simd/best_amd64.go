@@ -1,12 +1,6 @@
 package simd
 
-import (
-	"golang.org/x/sys/cpu"
-
-	"github.com/athanor-llm/athanor/graph"
-)
-
-//go:generate go run ./gen
+import "golang.org/x/sys/cpu"
 
 // Sets returns the tables that this processor can use, the best first.
 func Sets() []*Set {
@@ -33,18 +27,7 @@ func nf4AVX2(y []float32, indices []byte, scales []float32) {
 	nf4Rest(y, indices, scales, n)
 }
 
-// nf4Blocks returns the number of whole blocks.
-func nf4Blocks(y []float32, indices []byte, scales []float32) int {
-	return min(len(y)/graph.NF4Block, 2*len(indices)/graph.NF4Block, len(scales))
-}
-
+// transposeAVX2 is for AVX-512 too: it is limited by memory on any machine.
 func transposeAVX2(dst, src []float32, rows, cols, stride int) {
-	if rows <= 0 || cols <= 0 {
-		return
-	}
-	_, _ = dst[rows*cols-1], src[(rows-1)*stride+cols-1]
-	r8, c8 := rows&^7, cols&^7
-	transposeBlocks(dst, src, rows, cols, stride)
-	transposePart(dst, src, r8, rows, 0, cols, rows, stride)
-	transposePart(dst, src, 0, r8, c8, cols, rows, stride)
+	transposeVector(dst, src, rows, cols, stride)
 }

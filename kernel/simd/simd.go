@@ -1,15 +1,16 @@
 // Package simd has the vector functions that the operators of package kernel are built from: one short loop each,
 // over rows that fit a cache.
 //
-// A Set is a table of functions, one table per instruction set. The AVX-512 and AVX2 tables refer to assembly that is
-// generated from one description per function (see internal/emit, which explains the notation). The portable table is
-// plain Go and the reference for the other two.
+// A Set is a table of functions, one table per instruction set. The AVX-512, AVX2 and NEON tables refer to assembly
+// that is generated from one description per function (see internal/emit, which explains the notation). The portable
+// table is plain Go and the reference for the others. The speed of NEON's has not been measured: it has only been
+// tested under an emulator.
 //
 // Conventions. A call processes as many elements as the shortest slice has, so it touches no memory outside its
 // arguments. Slices either coincide or do not overlap. Element i of an elementwise result depends on elements i of
 // the arguments only, bit for bit, whatever its position; a sum also depends on its argument's length, since it has
-// several accumulators. AVX2 and AVX-512 give the same bits; the portable table rounds differently. An assembly call
-// cannot be preempted: keep slices below 2^17 elements, some 50 microseconds.
+// several accumulators. AVX2, AVX-512 and NEON give the same bits, but for those of a NaN; the portable table rounds
+// differently. An assembly call cannot be preempted: keep slices below 2^17 elements, some 50 microseconds.
 //
 // Accuracy, in units in the last place of float32, is stated where it isn't correct rounding; simd_test.go checks it.
 // Exponentials are within 2 ulp.
@@ -23,6 +24,7 @@ type Set struct {
 	// Past has the same functions, but those that write a result without reading it use non-temporal stores if its
 	// address is a multiple of a vector's size. Such stores bypass the caches: no line is read before it is
 	// overwritten, and results that are not read soon evict nothing. Call Fence before another core reads the result.
+	// In NEON's and the portable table, Past is the table itself.
 	Past  *Set
 	Fence func()
 

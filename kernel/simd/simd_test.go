@@ -101,6 +101,11 @@ func compare(t *testing.T, name string, f, portable reflect.Value) {
 // arguments makes two equal sets of arguments; slices lie at odd places in
 // larger ones.
 func arguments(r *rand.Rand, f reflect.Type, n int) (a, b []reflect.Value) {
+	return argumentsOf(r, f, n, func() float32 { return float32(r.NormFloat64()) })
+}
+
+// argumentsOf makes arguments of given numbers.
+func argumentsOf(r *rand.Rand, f reflect.Type, n int, number func() float32) (a, b []reflect.Value) {
 	for i := range f.NumIn() {
 		switch in := f.In(i); in.Kind() {
 		case reflect.Int:
@@ -121,7 +126,7 @@ func arguments(r *rand.Rand, f reflect.Type, n int) (a, b []reflect.Value) {
 			}
 			x, y := aligned(in, off+n+20), aligned(in, off+n+20)
 			for k := range x.Len() {
-				v := float32(r.NormFloat64())
+				v := number()
 				if f.In(f.NumIn()-1).Kind() == reflect.Pointer && i == 2 {
 					v = v * v // AdamW's second moment is not negative
 				}

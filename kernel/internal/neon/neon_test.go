@@ -104,6 +104,42 @@ const assembled = `
 0f1087e1 shrn v1.4h, v31.4s, #16
 4f10873f shrn2 v31.8h, v25.4s, #16
 4f1085e1 shrn2 v1.8h, v15.4s, #16
+4ea08721 add v1.4s, v25.4s, v0.4s
+4ea087ef add v15.4s, v31.4s, v0.4s
+6ea08410 sub v16.4s, v0.4s, v0.4s
+6ebf8420 sub v0.4s, v1.4s, v31.4s
+4e2f1c00 and v0.16b, v0.16b, v15.16b
+4e3f1fe1 and v1.16b, v31.16b, v31.16b
+4ebf1de0 orr v0.16b, v15.16b, v31.16b
+4eb01fff orr v31.16b, v31.16b, v16.16b
+6e2f1fef eor v15.16b, v31.16b, v15.16b
+6e201d61 eor v1.16b, v11.16b, v0.16b
+6eaf1dff bit v31.16b, v15.16b, v15.16b
+6ea11c20 bit v0.16b, v1.16b, v1.16b
+6eff1c50 bif v16.16b, v2.16b, v31.16b
+6eff1fef bif v15.16b, v31.16b, v31.16b
+6e7e1de0 bsl v0.16b, v15.16b, v30.16b
+6e6f1e60 bsl v0.16b, v19.16b, v15.16b
+4e0f3818 zip1 v24.16b, v0.16b, v15.16b
+4e013a1f zip1 v31.16b, v16.16b, v1.16b
+4e107a01 zip2 v1.16b, v16.16b, v16.16b
+4e017a01 zip2 v1.16b, v16.16b, v1.16b
+4e4f3a3f zip1 v31.8h, v17.8h, v15.8h
+4e413801 zip1 v1.8h, v0.8h, v1.8h
+4e5f780e zip2 v14.8h, v0.8h, v31.8h
+4e50780f zip2 v15.8h, v0.8h, v16.8h
+4e90383f zip1 v31.4s, v1.4s, v16.4s
+4e903a10 zip1 v16.4s, v16.4s, v16.4s
+4e907800 zip2 v0.4s, v0.4s, v16.4s
+4e807be0 zip2 v0.4s, v31.4s, v0.4s
+4e0f03ff tbl v31.16b, {v31.16b}, v15.16b
+4e0103e0 tbl v0.16b, {v31.16b}, v1.16b
+6e001a0f ext v15.16b, v16.16b, v0.16b, #3
+6e006210 ext v16.16b, v16.16b, v0.16b, #12
+6f0c06a0 ushr v0.16b, v21.16b, #4
+6f0f07f0 ushr v16.16b, v31.16b, #1
+4e040421 dup v1.4s, v1.s[0]
+4e1c067f dup v31.4s, v19.s[3]
 `
 
 // TestEncode compares each form with another assembler.

@@ -171,7 +171,10 @@ func (b *body) fixed() []bool {
 	return fixed
 }
 
-// sums reports whether the body has accumulators.
-func (b *body) sums() bool {
-	return slices.ContainsFunc(b.nodes, func(n node) bool { return n.op == opSum || n.op == opDot || n.op == opTop })
+// has reports whether the body has one of the operations.
+func (b *body) has(ops ...op) bool {
+	return slices.ContainsFunc(b.nodes, func(n node) bool { return slices.Contains(ops, n.op) })
 }
+
+// sums reports whether the body has accumulators.
+func (b *body) sums() bool { return b.has(opSum, opDot, opTop) }

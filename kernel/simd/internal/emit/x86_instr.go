@@ -8,55 +8,41 @@ import (
 // the operand that may be memory first.
 
 // address returns the operand of a stream's current elements.
-func (r *routine) address(name string) string {
-	size := 4
-	if r.kind(name) == "[]uint16" {
-		size = 2
-	}
+func (r *x86) address(name string) string {
+	size := r.size(name)
 	if r.strip[name] != "" {
 		return fmt.Sprintf("%d(%s)(R11*1)", r.disp*size, r.strip[name])
 	}
 	return fmt.Sprintf("%d(%s)(AX*%d)", r.disp*size, r.ptr[name], size)
 }
 
-func (r *routine) kind(name string) string {
+// constant, scalar, move and zero print what loops begin with.
+func (r *x86) constant(bits uint32, dst int) {
+	r.op("VBROADCASTSS %s, %s", r.pool.at(bits), r.v(dst))
+}
+
+func (r *x86) scalar(name string, dst int) {
+	at := fmt.Sprintf("%d(R12)", field(name))
 	for _, p := range r.params {
 		if p.name == name {
-			return p.kind
+			at = fmt.Sprintf("%s+%d(FP)", name, p.offset)
 		}
 	}
-	panic("emit: no parameter " + name)
+	r.op("VBROADCASTSS %s, %s", at, r.v(dst))
 }
 
-// isConst reports whether a value is a constant in memory.
-func (r *routine) isConst(v val) bool { return r.body.nodes[v].op == opConst && !r.inReg[v] }
+func (r *x86) move(src, dst int) { r.op("VMOVAPS %s, %s", r.v(src), r.v(dst)) }
 
-// dies reports whether a value's register is free after node i.
-func (r *routine) dies(v val, i int) bool {
-	return !r.fixed[v] && !r.isConst(v) && r.body.nodes[v].op != opColumn && r.last[v] <= i
-}
-
-// release frees the register of a value after its last use.
-func (r *routine) release(v val, i int) {
-	if r.dies(v, i) && r.reg[v] >= 0 {
-		r.give(r.reg[v])
-		r.reg[v] = -1
+func (r *x86) zero(dst int) {
+	if r.mask {
+		r.op("VPXORD %[1]s, %[1]s, %[1]s", r.v(dst))
+	} else {
+		r.op("VXORPS %[1]s, %[1]s, %[1]s", r.v(dst))
 	}
-}
-
-// in returns the register of a value. It loads a constant into a free register, which the
-// caller frees with done.
-func (r *routine) in(v val) (reg int, done func()) {
-	if !r.isConst(v) {
-		return r.reg[v], func() {}
-	}
-	reg = r.take()
-	r.op("VBROADCASTSS %s, %s", r.pool.at(r.body.nodes[v].bits), r.v(reg))
-	return reg, func() { r.give(reg) }
 }
 
 // three prints an instruction whose first source may be a constant in memory.
-func (r *routine) three(name string, v val, src, dst int) {
+func (r *x86) three(name string, v val, src, dst int) {
 	switch {
 	case !r.isConst(v):
 		r.op("%s %s, %s, %s", name, r.v(r.reg[v]), r.v(src), r.v(dst))
@@ -68,7 +54,7 @@ func (r *routine) three(name string, v val, src, dst int) {
 }
 
 // bits prints an instruction with a constant in memory.
-func (r *routine) bits(name string, bits uint32, src, dst int) {
+func (r *x86) bits(name string, bits uint32, src, dst int) {
 	if r.mask {
 		name += ".BCST"
 	}
@@ -76,7 +62,7 @@ func (r *routine) bits(name string, bits uint32, src, dst int) {
 }
 
 // bitwise returns the name of a bit operation: AVX-512F has none on floats.
-func (r *routine) bitwise(name string) string {
+func (r *x86) bitwise(name string) string {
 	if r.mask {
 		return "VP" + name + "D"
 	}
@@ -86,7 +72,7 @@ func (r *routine) bitwise(name string) string {
 var binary = map[op]string{opAdd: "VADD", opSub: "VSUB", opMul: "VMUL", opDiv: "VDIV", opMin: "VMIN", opMax: "VMAX"}
 
 // node prints one operation and frees the registers of dead operands.
-func (r *routine) node(i int, n node) {
+func (r *x86) node(i int, n node) {
 	var dst int
 	switch n.op {
 	case opLoad:
@@ -157,7 +143,7 @@ func (r *routine) node(i int, n node) {
 
 // fma prints a fused multiply-add in the form whose destination is an operand
 // that dies. 231: dst += s*t; 213: dst = s*dst + t; 132: dst = dst*t + s.
-func (r *routine) fma(i int, n node) int {
+func (r *x86) fma(i int, n node) int {
 	name := "VFMADD"
 	if n.op == opFNMA {
 		name = "VFNMADD"
@@ -190,9 +176,9 @@ func (r *routine) fma(i int, n node) int {
 	}
 	dst := r.take()
 	if r.isConst(c) {
-		r.op("VBROADCASTSS %s, %s", r.pool.at(r.body.nodes[c].bits), r.v(dst))
+		r.constant(r.body.nodes[c].bits, dst)
 	} else {
-		r.op("VMOVAPS %s, %s", r.v(r.reg[c]), r.v(dst))
+		r.move(r.reg[c], dst)
 	}
 	r.three(form("231"), b, r.reg[a], dst)
 	return dst
@@ -202,7 +188,7 @@ func (r *routine) fma(i int, n node) int {
 // half the exponent, so that overflow and underflow are correct. The first is added to the
 // exponent of a, which is a normal number near 1 or a NaN; in the latter case b is NaN too,
 // and nothing is added.
-func (r *routine) power(a, b int) int {
+func (r *x86) power(a, b int) int {
 	dst := r.take()
 	if r.mask {
 		r.op("VSCALEFPS %s, %s, %s", r.v(b), r.v(a), r.v(dst))
@@ -222,15 +208,14 @@ func (r *routine) power(a, b int) int {
 }
 
 // keep prints a where b > 0, else 0.
-func (r *routine) keep(a, b int) int {
+func (r *x86) keep(a, b int) int {
 	zero := r.take()
+	r.zero(zero)
 	if r.mask {
-		r.op("VPXORD %[1]s, %[1]s, %[1]s", r.v(zero))
 		r.op("VCMPPS $30, %s, %s, K2", r.v(zero), r.v(b))
 		r.op("VMOVAPS.Z %s, K2, %s", r.v(a), r.v(zero))
 		return zero
 	}
-	r.op("VXORPS %[1]s, %[1]s, %[1]s", r.v(zero))
 	r.op("VCMPPS $30, %s, %s, %s", r.v(zero), r.v(b), r.v(zero))
 	r.op("VANDPS %s, %s, %s", r.v(zero), r.v(a), r.v(zero))
 	return zero
@@ -238,7 +223,7 @@ func (r *routine) keep(a, b int) int {
 
 // bf16 rounds to nearest, ties to even, by adding 0x7fff and the lowest kept bit. For a NaN
 // it only sets a high bit, so that it remains a NaN.
-func (r *routine) bf16(a int) int {
+func (r *x86) bf16(a int) int {
 	t := r.take()
 	r.op("VPSRLD $16, %s, %s", r.v(a), r.v(t))
 	r.bits(r.bitwise("AND"), 1, t, t)
@@ -247,14 +232,14 @@ func (r *routine) bf16(a int) int {
 }
 
 // draw adds a random number in [0, 1), in units of the lowest kept bit, before truncation.
-func (r *routine) draw(a, random int) int {
+func (r *x86) draw(a, random int) int {
 	t := r.take()
 	r.op("VPSRLD $16, %s, %s", r.v(random), r.v(t))
 	return r.upper(a, t)
 }
 
 // upper computes the upper half of a+t, in t; NaN stays NaN.
-func (r *routine) upper(a, t int) int {
+func (r *x86) upper(a, t int) int {
 	r.op("VPADDD %s, %s, %s", r.v(a), r.v(t), r.v(t))
 	if r.mask {
 		// Any NaN in a becomes a quiet NaN; everything else stays.
@@ -272,7 +257,7 @@ func (r *routine) upper(a, t int) int {
 }
 
 // index prints the numbers of the current elements; AX counts them.
-func (r *routine) index() int {
+func (r *x86) index() int {
 	dst := r.take()
 	if r.mask {
 		r.op("VPBROADCASTD AX, %s", r.v(dst))
@@ -289,11 +274,8 @@ func (r *routine) index() int {
 const fetchBytes = 2048
 
 // fetch prints one prefetch for each cache line of a stream.
-func (r *routine) fetch(name string) {
-	size := 4
-	if r.kind(name) == "[]uint16" {
-		size = 2
-	}
+func (r *x86) fetch(name string) {
+	size := r.size(name)
 	switch {
 	case r.tail || r.disp*size%64 != 0:
 	case r.ahead:
@@ -303,7 +285,7 @@ func (r *routine) fetch(name string) {
 	}
 }
 
-func (r *routine) load(name string, dst int) {
+func (r *x86) load(name string, dst int) {
 	at := r.address(name)
 	suffix, k := "", ""
 	if r.tail && r.mask {
@@ -333,7 +315,7 @@ func (r *routine) load(name string, dst int) {
 
 // words copies the last elements of a stream of 16-bit elements to the stack or, with save,
 // from there: AVX2 has no masked moves of 16-bit elements.
-func (r *routine) words(name string, save bool) {
+func (r *x86) words(name string, save bool) {
 	from, to := fmt.Sprintf("(%s)(R13*2)", r.ptr[name]), "(SP)(R11*2)"
 	if save {
 		from, to = to, from
@@ -350,7 +332,7 @@ func (r *routine) words(name string, save bool) {
 	r.op("JLT word%d", r.label)
 }
 
-func (r *routine) store(name string, src int) {
+func (r *x86) store(name string, src int) {
 	at, k := r.address(name), ""
 	if r.tail && r.mask {
 		k = "K1, "
@@ -388,7 +370,7 @@ func (r *routine) store(name string, src int) {
 
 // reduce updates an accumulator. In the masked step, lanes beyond the end hold what the body
 // computed from zeros and must not count.
-func (r *routine) reduce(n node, acc int) {
+func (r *x86) reduce(n node, acc int) {
 	a, done := r.in(n.a)
 	defer done()
 	k, src := "", a

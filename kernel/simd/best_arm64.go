@@ -1,0 +1,10 @@
+package simd
+
+// Sets returns the tables that this processor can use, the best first.
+func Sets() []*Set { return []*Set{setNEON(), Portable()} }
+
+func nf4NEON(y []float32, indices []byte, scales []float32) {
+	n := nf4Blocks(y, indices, scales)
+	nf4BlocksNEON(y, indices, scales, n)
+	nf4Rest(y, indices, scales, n)
+}

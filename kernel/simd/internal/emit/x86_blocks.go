@@ -1,0 +1,138 @@
+package emit
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// nf4 prints the function that writes out whole blocks of weights in 4 bits. A word of 8 indices
+// is given to all lanes of 8, each of which shifts its own to the lowest bits; the levels lie in
+// one register of 16 or two of 8, between which the index's highest bit decides.
+func nf4(suffix, file string, bytes int) (text, stub string) {
+	var b strings.Builder
+	mask := file == "Z"
+	signature := fmt.Sprintf("func nf4Blocks%s(y []float32, indices []byte, scales []float32, blocks int)\n", suffix)
+	op := func(format string, args ...any) { fmt.Fprintf(&b, "\t"+format+"\n", args...) }
+	fmt.Fprintf(&b, "\n// %sTEXT ·nf4Blocks%s(SB), NOSPLIT, $0-80\n", signature, suffix)
+	op("MOVQ y_base+0(FP), DI")
+	op("MOVQ indices_base+24(FP), SI")
+	op("MOVQ scales_base+48(FP), DX")
+	op("MOVQ blocks+72(FP), CX")
+	v := func(n int) string { return fmt.Sprintf("%s%d", file, n) }
+	op("VMOVUPS levels%s<>+0(SB), %s", suffix, v(2))
+	op("VMOVUPS shifts%s<>+0(SB), %s", suffix, v(4))
+	if mask {
+		op("MOVL $0xff00, AX")
+		op("KMOVW AX, K1")
+	} else {
+		op("VMOVUPS levels%s<>+32(SB), Y3", suffix)
+	}
+	b.WriteString("\tTESTQ CX, CX\n\tJLE done\nblock:\n")
+	op("VBROADCASTSS (DX), %s", v(5))
+	for at := 0; at < graph.NF4Block; at += bytes / 4 {
+		op("VPBROADCASTD %d(SI), %s", at/2, v(0))
+		if mask {
+			op("VPBROADCASTD %d(SI), K1, Z0", at/2+4)
+			op("VPSRLVD Z4, Z0, Z0")
+			op("VPERMPS Z2, Z0, Z1")
+		} else {
+			op("VPSRLVD Y4, Y0, Y0")
+			op("VPERMPS Y2, Y0, Y1")
+			op("VPERMPS Y3, Y0, Y6")
+			op("VPSLLD $28, Y0, Y0")
+			op("VBLENDVPS Y0, Y6, Y1, Y1")
+		}
+		op("VMULPS %s, %s, %s", v(5), v(1), v(1))
+		op("VMOVUPS %s, %d(DI)", v(1), 4*at)
+	}
+	op("ADDQ $%d, DI", 4*graph.NF4Block)
+	op("ADDQ $%d, SI", graph.NF4Block/2)
+	op("ADDQ $4, DX")
+	op("SUBQ $1, CX")
+	b.WriteString("\tJNE block\ndone:\n\tVZEROUPPER\n\tRET\n")
+	for i, level := range graph.NF4Levels {
+		fmt.Fprintf(&b, "DATA levels%s<>+%d(SB)/4, $0x%08x\n", suffix, 4*i, math.Float32bits(level))
+	}
+	fmt.Fprintf(&b, "GLOBL levels%s<>(SB), RODATA|NOPTR, $64\n", suffix)
+	for i := range 16 {
+		fmt.Fprintf(&b, "DATA shifts%s<>+%d(SB)/4, $%d\n", suffix, 4*i, i%8*4)
+	}
+	fmt.Fprintf(&b, "GLOBL shifts%s<>(SB), RODATA|NOPTR, $64\n", suffix)
+	return b.String(), "\n//go:noescape\n" + signature
+}
+
+// transpose prints dst[c*rows+r] = src[r*stride+c] for whole blocks of 8 x 8, in
+// AVX2, which is limited by memory on any machine.
+//
+// Three rounds of shuffles bring element (i, j) to (j, i): pairs of rows are
+// interleaved, then pairs of pairs, then the halves of the registers.
+func transpose() string {
+	var b strings.Builder
+	op := func(format string, args ...any) { fmt.Fprintf(&b, "\t"+format+"\n", args...) }
+	b.WriteString(`
+// func transposeBlocks(dst, src []float32, rows, cols, stride int)
+TEXT ·transposeBlocks(SB), NOSPLIT, $0-72
+	MOVQ dst_base+0(FP), DI
+	MOVQ src_base+24(FP), SI
+	MOVQ rows+48(FP), DX
+	MOVQ cols+56(FP), CX
+	MOVQ stride+64(FP), R8
+	SHLQ $2, R8            // bytes from row to row of src
+	LEAQ (R8)(R8*2), R9
+	LEAQ (DX*4), R10       // and of dst
+	LEAQ (R10)(R10*2), R11
+	SHRQ $3, DX            // blocks
+	SHRQ $3, CX
+	TESTQ CX, CX
+	JEQ done
+rows:
+	SUBQ $1, DX
+	JLT done
+	MOVQ SI, AX
+	MOVQ DI, BX
+	MOVQ CX, R12
+block:
+	LEAQ (AX)(R8*4), R13
+`)
+	four := []string{"(%s)", "(%s)(%s*1)", "(%s)(%s*2)", "(%s)(%s*1)"}
+	at := func(base, step, three string, i int) string {
+		switch i {
+		case 0:
+			return fmt.Sprintf(four[0], base)
+		case 3:
+			return fmt.Sprintf(four[3], base, three)
+		}
+		return fmt.Sprintf(four[i], base, step)
+	}
+	for i := range 8 {
+		op("VMOVUPS %s, Y%d", at([]string{"AX", "R13"}[i/4], "R8", "R9", i%4), i)
+	}
+	for i := 0; i < 8; i += 2 {
+		op("VUNPCKLPS Y%d, Y%d, Y%d", i+1, i, 8+i)
+		op("VUNPCKHPS Y%d, Y%d, Y%d", i+1, i, 9+i)
+	}
+	for i := range 8 { // columns i%4 of the upper and of the lower four rows
+		a := 8 + i/4*4 + i%4/2
+		op("VSHUFPS $%#x, Y%d, Y%d, Y%d", []int{0x44, 0xee}[i%2], a+2, a, i)
+	}
+	op("LEAQ (BX)(R10*4), R13")
+	for i := range 8 {
+		op("VPERM2F128 $%#x, Y%d, Y%d, Y%d", []int{0x20, 0x31}[i/4], i%4+4, i%4, 8+i)
+		op("VMOVUPS Y%d, %s", 8+i, at([]string{"BX", "R13"}[i/4], "R10", "R11", i%4))
+	}
+	b.WriteString(`	ADDQ $32, AX
+	LEAQ (BX)(R10*8), BX
+	SUBQ $1, R12
+	JNE block
+	LEAQ (SI)(R8*8), SI
+	ADDQ $32, DI
+	JMP rows
+done:
+	VZEROUPPER
+	RET
+`)
+	return b.String()
+}
