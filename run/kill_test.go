@@ -187,6 +187,9 @@ func TestKillPreference(t *testing.T) {
 	killed(t, 6, " preference.beta=0.3 data="+path)
 }
 
+// TestKillHalves: so does one whose weights and moments are in bf16, in the run and in checkpoints.
+func TestKillHalves(t *testing.T) { killed(t, 4, " precision=bf16 optimizer_state=bf16") }
+
 // killed kills a run so many times. more are overrides.
 func killed(t *testing.T, kills int, more string) {
 	seed := rand.Uint64()
