@@ -85,25 +85,27 @@ func (e *Engine) bytes(h *program.Home, all []byte) ([]byte, error) {
 	return all[from : from+n], nil
 }
 
-// ReadHome reads this rank's part of a parameter's state ("p", "m", "v", "g") into its
-// position in dst, which spans the whole parameter.
-func (e *Engine) ReadHome(param int, kind string, dst []float32) error {
+// ReadHome reads what this rank has of a parameter's state ("p", "m", "v", "g"), of the elements from index first on, as many as
+// dst holds, to their positions in dst.
+func (e *Engine) ReadHome(param int, kind string, first int, dst []float32) error {
 	for h := range e.homes(param, kind, false) {
-		to, err := part(h, dst)
-		if err == nil {
-			err = e.read(h.Region, func(t graph.DType, at int, b []byte) { toFloat32(t, to[at:], b) })
-		}
-		if err != nil {
+		if err := e.readPart(h, first, dst, toFloat32); err != nil {
 			return err
 		}
 	}
 	return e.halves(param, kind, func(h *program.Home) error {
-		to, err := part(h, dst)
-		if err != nil {
-			return err
-		}
-		return e.read(h.Region, func(_ graph.DType, at int, b []byte) { addHalves(to[at:], b) })
+		return e.readPart(h, first, dst, func(_ graph.DType, to []float32, b []byte) { addHalves(to, b) })
 	})
+}
+
+// readPart passes to use what a home has of the elements from index first on, with their positions in dst.
+func (e *Engine) readPart(h *program.Home, first int, dst []float32, use func(t graph.DType, to []float32, b []byte)) error {
+	lo, hi := max(h.At, first), min(h.At+h.Region.Rows*h.Region.Cols, first+len(dst))
+	if lo >= hi {
+		return nil
+	}
+	to, r := dst[lo-first:hi-first], program.Region{Buf: h.Region.Buf, Off: h.Region.Off + lo - h.At, Rows: 1, Cols: hi - lo, Stride: hi - lo}
+	return e.read(r, func(t graph.DType, at int, b []byte) { use(t, to[at:], b) })
 }
 
 // halves visits the homes of a parameter's lower halves if kind is that of weights.

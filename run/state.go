@@ -85,40 +85,52 @@ func (t *Trainer) moments() []checkpoint.Group {
 // parameters have weights only.
 func (t *Trainer) tensors(kind string) []safetensors.Tensor {
 	var list []safetensors.Tensor
+	from := &stateReader{trainer: t, kind: kind}
 	for i, p := range t.Setup.Graph.Params {
 		if p.Frozen && kind != "p" || !t.saves(p) {
 			continue
 		}
-		list = append(list, t.stored(i, kind)...)
+		list = append(list, from.tensors(i)...)
 	}
 	return list
 }
 
-// stored returns one kind of a parameter's state as tensors of files. They are written one
-// after the other, so the parameter is read with the first and given up with the last.
-func (t *Trainer) stored(i int, kind string) (list []safetensors.Tensor) {
-	p := t.Setup.Graph.Params[i]
-	as, write := t.storedAs(p, kind), writeFloat32
+// stateReader reads one kind of state for files: in pieces, into memory that is used again, so that a checkpoint
+// needs no second copy of anything.
+type stateReader struct {
+	trainer *Trainer
+	kind    string
+	param   int       // that was read last
+	first   int       // the element at which values begin
+	values  []float32 // nil: nothing has been read
+}
+
+// readAtOnce is the number of elements of a piece.
+const readAtOnce = 1 << 20
+
+// tensors returns a parameter's state as tensors of files.
+func (r *stateReader) tensors(i int) (list []safetensors.Tensor) {
+	p := r.trainer.Setup.Graph.Params[i]
+	as, write := r.trainer.storedAs(p, r.kind), writeFloat32
 	if as == safetensors.BF16 {
 		write = safetensors.WriteBF16
 	}
-	var whole []float32
-	parts := p.Tensors()
-	for n, part := range parts {
+	for _, part := range p.Tensors() {
 		list = append(list, safetensors.Tensor{
 			Info: safetensors.Info{Name: part.Name, DType: as, Shape: part.Shape},
 			Data: func(w io.Writer) error {
-				if whole == nil {
-					whole = make([]float32, p.Elems())
-					if err := t.readState(i, kind, whole); err != nil {
+				for at, end := part.First, part.First+part.Elems(); at < end; {
+					values, err := r.from(i, at)
+					if err != nil {
 						return err
 					}
+					values = values[:min(len(values), end-at)]
+					if err := write(w, values); err != nil {
+						return err
+					}
+					at += len(values)
 				}
-				values := whole[part.First:][:part.Elems()]
-				if n == len(parts)-1 {
-					whole = nil
-				}
-				return write(w, values)
+				return nil
 			},
 		})
 	}
@@ -129,11 +141,33 @@ func writeFloat32(w io.Writer, values []float32) error {
 	return safetensors.WriteFloat32(w, safetensors.F32, values)
 }
 
-// readState reads one kind of a parameter's state, and what the arenas hold rounded from
-// where it came.
-func (t *Trainer) readState(i int, kind string, dst []float32) error {
-	if p := t.Setup.Graph.Params[i]; t.rounded(p) {
-		return t.origin.read(p, dst)
+// from returns a parameter's elements from index at on, as many as are read at once. They are valid until the next call.
+func (r *stateReader) from(i, at int) ([]float32, error) {
+	p := r.trainer.Setup.Graph.Params[i]
+	size, whole := readAtOnce, p.Reordered() || r.trainer.rounded(p)
+	if whole {
+		size = int(p.Elems())
 	}
-	return t.Session.Read(i, kind, dst)
+	if first := at / size * size; r.values == nil || r.param != i || r.first != first {
+		n := min(size, int(p.Elems())-first)
+		values := slices.Grow(r.values[:0], n)[:n]
+		r.values = nil
+		if err := r.trainer.readState(i, r.kind, first, values); err != nil {
+			return nil, err
+		}
+		r.param, r.first, r.values = i, first, values
+	}
+	return r.values[at-r.first:], nil
+}
+
+// readState reads one kind of a parameter's state: what files have in another order as a whole, what the arenas hold rounded
+// from where it came, also as a whole.
+func (t *Trainer) readState(i int, kind string, first int, dst []float32) error {
+	switch p := t.Setup.Graph.Params[i]; {
+	case t.rounded(p):
+		return t.origin.read(p, dst)
+	case p.Reordered():
+		return t.Session.Read(i, kind, dst)
+	}
+	return t.Session.ReadPart(i, kind, first, dst)
 }

@@ -118,6 +118,13 @@ func (f *fixture) train(t *testing.T, pl *program.Plan, steps int) (*program.Pro
 			buf := make([]float32, q.Elems())
 			check(t, s.Read(i, kind, buf))
 			tr.state = append(tr.state, buf)
+			if part := make([]float32, len(buf)/2); !q.Reordered() && !q.NF4 {
+				first := len(buf) / 3
+				check(t, s.ReadPart(i, kind, first, part))
+				if !slices.Equal(part, buf[first:][:len(part)]) {
+					t.Errorf("%s of %s: the part that begins at %d is another", kind, q.Name, first)
+				}
+			}
 		}
 	}
 	for r, d := range devices {
