@@ -86,7 +86,7 @@ func trainFile(ctx context.Context, file string, overrides []string) error {
 }
 
 // runConfig writes a configuration of a tiny model on this repository's text.
-func runConfig(t *testing.T, dir string) string {
+func runConfig(t testing.TB, dir string) string {
 	t.Helper()
 	root, err := filepath.Abs("..")
 	check(t, err)

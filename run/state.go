@@ -85,89 +85,101 @@ func (t *Trainer) moments() []checkpoint.Group {
 // parameters have weights only.
 func (t *Trainer) tensors(kind string) []safetensors.Tensor {
 	var list []safetensors.Tensor
-	from := &stateReader{trainer: t, kind: kind}
+	r := &stateReader{trainer: t, kind: kind}
 	for i, p := range t.Setup.Graph.Params {
 		if p.Frozen && kind != "p" || !t.saves(p) {
 			continue
 		}
-		list = append(list, from.tensors(i)...)
+		for _, part := range p.Tensors() {
+			list = append(list, r.tensor(i, part))
+		}
 	}
 	return list
 }
 
-// stateReader reads one kind of state for files: in pieces, into memory that is used again, so that a checkpoint
-// needs no second copy of anything.
+// stateReader reads one kind of state for files: in pieces, into memory that is used again, so that nothing large is in
+// memory twice.
 type stateReader struct {
 	trainer *Trainer
 	kind    string
-	param   int       // that was read last
-	first   int       // the element at which values begin
-	values  []float32 // nil: nothing has been read
+	values  []float32
+	halves  []byte
+	whole   int // 1 + the parameter that values holds all of; 0: none
 }
 
 // readAtOnce is the number of elements of a piece.
 const readAtOnce = 1 << 20
 
-// tensors returns a parameter's state as tensors of files.
-func (r *stateReader) tensors(i int) (list []safetensors.Tensor) {
+// tensor returns a part of a parameter's state as a tensor of files.
+func (r *stateReader) tensor(i int, part model.Tensor) safetensors.Tensor {
 	p := r.trainer.Setup.Graph.Params[i]
-	as, write := r.trainer.storedAs(p, r.kind), writeFloat32
-	if as == safetensors.BF16 {
-		write = safetensors.WriteBF16
+	as := r.trainer.storedAs(p, r.kind)
+	write := r.writeParts
+	switch {
+	case p.Reordered() || r.trainer.rounded(p):
+		write = r.writeWhole
+	case as == safetensors.BF16:
+		write = r.writeHalves
 	}
-	for _, part := range p.Tensors() {
-		list = append(list, safetensors.Tensor{
-			Info: safetensors.Info{Name: part.Name, DType: as, Shape: part.Shape},
-			Data: func(w io.Writer) error {
-				for at, end := part.First, part.First+part.Elems(); at < end; {
-					values, err := r.from(i, at)
-					if err != nil {
-						return err
-					}
-					values = values[:min(len(values), end-at)]
-					if err := write(w, values); err != nil {
-						return err
-					}
-					at += len(values)
-				}
-				return nil
-			},
-		})
+	return safetensors.Tensor{
+		Info: safetensors.Info{Name: part.Name, DType: as, Shape: part.Shape},
+		Data: func(w io.Writer) error { return write(w, i, part, as) },
 	}
-	return list
 }
 
-func writeFloat32(w io.Writer, values []float32) error {
-	return safetensors.WriteFloat32(w, safetensors.F32, values)
-}
-
-// from returns a parameter's elements from index at on, as many as are read at once. They are valid until the next call.
-func (r *stateReader) from(i, at int) ([]float32, error) {
-	p := r.trainer.Setup.Graph.Params[i]
-	size, whole := readAtOnce, p.Reordered() || r.trainer.rounded(p)
-	if whole {
-		size = int(p.Elems())
-	}
-	if first := at / size * size; r.values == nil || r.param != i || r.first != first {
-		n := min(size, int(p.Elems())-first)
-		values := slices.Grow(r.values[:0], n)[:n]
-		r.values = nil
-		if err := r.trainer.readState(i, r.kind, first, values); err != nil {
-			return nil, err
+// writeParts writes fp32 piece by piece.
+func (r *stateReader) writeParts(w io.Writer, i int, part model.Tensor, _ safetensors.DType) error {
+	r.whole = 0
+	for at, end := part.First, part.First+part.Elems(); at < end; at += len(r.values) {
+		n := min(readAtOnce, end-at)
+		r.values = slices.Grow(r.values[:0], n)[:n]
+		if err := r.trainer.Session.ReadPart(i, r.kind, at, r.values); err != nil {
+			return err
 		}
-		r.param, r.first, r.values = i, first, values
+		if err := safetensors.WriteFloat32(w, safetensors.F32, r.values); err != nil {
+			return err
+		}
 	}
-	return r.values[at-r.first:], nil
+	return nil
 }
 
-// readState reads one kind of a parameter's state: what files have in another order as a whole, what the arenas hold rounded
-// from where it came, also as a whole.
-func (t *Trainer) readState(i int, kind string, first int, dst []float32) error {
-	switch p := t.Setup.Graph.Params[i]; {
-	case t.rounded(p):
-		return t.origin.read(p, dst)
-	case p.Reordered():
-		return t.Session.Read(i, kind, dst)
+// writeHalves writes bf16 piece by piece, as it is.
+func (r *stateReader) writeHalves(w io.Writer, i int, part model.Tensor, _ safetensors.DType) error {
+	const size = 2
+	for at, end := part.First, part.First+part.Elems(); at < end; at += len(r.halves) / size {
+		n := min(readAtOnce, end-at) * size
+		r.halves = slices.Grow(r.halves[:0], n)[:n]
+		if err := r.trainer.Session.ReadHalves(i, r.kind, at, r.halves); err != nil {
+			return err
+		}
+		if _, err := w.Write(r.halves); err != nil {
+			return err
+		}
 	}
-	return t.Session.ReadPart(i, kind, first, dst)
+	return nil
+}
+
+// writeWhole writes what files have in another order, or what the arenas hold rounded, from where it came. The parameter is read
+// for its first tensor; the others follow.
+func (r *stateReader) writeWhole(w io.Writer, i int, part model.Tensor, as safetensors.DType) error {
+	t := r.trainer
+	p := t.Setup.Graph.Params[i]
+	if r.whole != i+1 {
+		r.whole, r.values = 0, slices.Grow(r.values[:0], int(p.Elems()))[:p.Elems()]
+		var err error
+		if t.rounded(p) {
+			err = t.origin.read(p, r.values)
+		} else {
+			err = t.Session.Read(i, r.kind, r.values)
+		}
+		if err != nil {
+			return err
+		}
+		r.whole = i + 1
+	}
+	values := r.values[part.First:][:part.Elems()]
+	if as == safetensors.BF16 {
+		return safetensors.WriteBF16(w, values)
+	}
+	return safetensors.WriteFloat32(w, as, values)
 }
