@@ -128,7 +128,7 @@ func (s *Store) write(snapshot *Snapshot, trainer []byte, root string) error {
 	if err := s.fsys().Mkdir(root); err != nil {
 		return err
 	}
-	w := newFolderWriter(s.fsys(), root)
+	w := newFolderWriter(s.fsys(), root, snapshot.Bytes())
 	for _, name := range slices.Sorted(maps.Keys(snapshot.Files)) {
 		if err := w.file(name, snapshot.Files[name]); err != nil {
 			return err

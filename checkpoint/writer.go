@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	pieceBytes = 4 << 20 // of one write; larger ones are no faster
+	pieceBytes = 4 << 20 // of one write, at most; larger ones are no faster
 	pieces     = 3       // one is filled, one written, and one is ready for whichever is done first
 	blockBytes = 4096    // pieces begin and end at multiples, as direct I/O needs them
 )
@@ -38,18 +38,26 @@ type piece struct {
 type folderWriter struct {
 	fsys    FS
 	root    string
+	size    int // of a piece
+	made    int // pieces
 	free    chan piece
 	written []fileEntry
 }
 
-func newFolderWriter(fsys FS, root string) *folderWriter {
-	w := &folderWriter{fsys: fsys, root: root, free: make(chan piece, pieces)}
-	memory := make([]byte, pieces*pieceBytes+blockBytes)
-	memory = memory[-uintptr(unsafe.Pointer(&memory[0]))%blockBytes:]
-	for i := range pieces {
-		w.free <- piece{bytes: memory[i*pieceBytes:][:0:pieceBytes]}
+// newFolderWriter returns a writer for about so many bytes: pieces need not be larger.
+func newFolderWriter(fsys FS, root string, bytes int64) *folderWriter {
+	size := min(pieceBytes, int(bytes/blockBytes+16)*blockBytes)
+	return &folderWriter{fsys: fsys, root: root, size: size, free: make(chan piece, pieces)}
+}
+
+// take returns a piece to fill, a new one if there is none and not too many.
+func (w *folderWriter) take() piece {
+	if len(w.free) > 0 || w.made == pieces {
+		return <-w.free
 	}
-	return w
+	w.made++
+	memory := make([]byte, w.size+blockBytes)
+	return piece{bytes: memory[-uintptr(unsafe.Pointer(&memory[0]))%blockBytes:][:0:w.size]}
 }
 
 // create opens a file of the folder; name has slashes. Closing it makes its bytes durable and records its entry.
@@ -80,7 +88,7 @@ type bookedFile struct {
 	file   File
 	hash   hash.Hash32
 	bytes  int64
-	part   piece      // being filled, if it has memory
+	part   *piece     // being filled; nil: none
 	full   chan piece // to be written
 	ended  sync.WaitGroup
 	err    error // the first one of drain; to be read when that has ended
@@ -102,17 +110,18 @@ func (f *bookedFile) drain() {
 // Write returns the error of an earlier piece.
 func (f *bookedFile) Write(b []byte) (n int, err error) {
 	for len(b) > 0 {
-		if f.part.bytes == nil {
-			f.part = <-f.folder.free
+		if f.part == nil {
+			p := f.folder.take()
+			f.part = &p
 		}
 		if f.part.err != nil {
 			return n, f.part.err
 		}
-		k := min(len(b), pieceBytes-len(f.part.bytes))
+		k := min(len(b), f.folder.size-len(f.part.bytes))
 		f.part.bytes = append(f.part.bytes, b[:k]...)
 		n, b = n+k, b[k:]
 		f.bytes += int64(k)
-		if len(f.part.bytes) == pieceBytes {
+		if len(f.part.bytes) == f.folder.size {
 			f.pass()
 		}
 	}
@@ -121,12 +130,12 @@ func (f *bookedFile) Write(b []byte) (n int, err error) {
 
 // pass has the piece that is being filled be written.
 func (f *bookedFile) pass() {
-	f.full <- f.part
-	f.part = piece{}
+	f.full <- *f.part
+	f.part = nil
 }
 
 func (f *bookedFile) Close() error {
-	if f.part.bytes != nil {
+	if f.part != nil {
 		f.pass()
 	}
 	close(f.full)

@@ -42,7 +42,7 @@ func TestWriter(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	text := noise(3*pieceBytes+1, random)
 	dir := t.TempDir()
-	w := newFolderWriter(Disk{}, dir)
+	w := newFolderWriter(Disk{}, dir, pieceBytes)
 	for _, n := range []int{0, 1, blockBytes, blockBytes + 1, pieceBytes - 1, pieceBytes, pieceBytes + blockBytes, len(text)} {
 		f, err := w.create("file")
 		if err == nil {
@@ -72,7 +72,7 @@ func TestWriterFails(t *testing.T) {
 	for operation := 1; ; operation++ {
 		disk := crashfs.New()
 		disk.FailOnce(operation, syscall.EIO)
-		w := newFolderWriter(memFS{disk}, "/")
+		w := newFolderWriter(memFS{disk}, "/", pieceBytes)
 		f, err := w.create("file")
 		if err == nil {
 			if err = inWrites(f, text, random); err != nil {
