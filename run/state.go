@@ -107,56 +107,53 @@ type stateReader struct {
 	whole   int // 1 + the parameter that values holds all of; 0: none
 }
 
-// readAtOnce is the number of elements of a piece.
-const readAtOnce = 1 << 20
-
 // tensor returns a part of a parameter's state as a tensor of files.
 func (r *stateReader) tensor(i int, part model.Tensor) safetensors.Tensor {
 	p := r.trainer.Setup.Graph.Params[i]
 	as := r.trainer.storedAs(p, r.kind)
-	write := r.writeParts
+	data := func(w io.Writer) error {
+		return inPieces(part, func(at, n int) error { return r.writeFloats(w, i, at, n) })
+	}
 	switch {
 	case p.Reordered() || r.trainer.rounded(p):
-		write = r.writeWhole
+		data = func(w io.Writer) error { return r.writeWhole(w, i, part, as) }
 	case as == safetensors.BF16:
-		write = r.writeHalves
+		data = func(w io.Writer) error {
+			return inPieces(part, func(at, n int) error { return r.writeHalves(w, i, at, n) })
+		}
 	}
-	return safetensors.Tensor{
-		Info: safetensors.Info{Name: part.Name, DType: as, Shape: part.Shape},
-		Data: func(w io.Writer) error { return write(w, i, part, as) },
-	}
+	return safetensors.Tensor{Info: safetensors.Info{Name: part.Name, DType: as, Shape: part.Shape}, Data: data}
 }
 
-// writeParts writes fp32 piece by piece.
-func (r *stateReader) writeParts(w io.Writer, i int, part model.Tensor, _ safetensors.DType) error {
-	r.whole = 0
-	for at, end := part.First, part.First+part.Elems(); at < end; at += len(r.values) {
-		n := min(readAtOnce, end-at)
-		r.values = slices.Grow(r.values[:0], n)[:n]
-		if err := r.trainer.Session.ReadPart(i, r.kind, at, r.values); err != nil {
-			return err
-		}
-		if err := safetensors.WriteFloat32(w, safetensors.F32, r.values); err != nil {
+// inPieces calls write for n elements from index at on, until all of a part have had their turn.
+func inPieces(part model.Tensor, write func(at, n int) error) error {
+	const most = 1 << 20
+	for at, end := part.First, part.First+part.Elems(); at < end; at += most {
+		if err := write(at, min(most, end-at)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// writeHalves writes bf16 piece by piece, as it is.
-func (r *stateReader) writeHalves(w io.Writer, i int, part model.Tensor, _ safetensors.DType) error {
-	const size = 2
-	for at, end := part.First, part.First+part.Elems(); at < end; at += len(r.halves) / size {
-		n := min(readAtOnce, end-at) * size
-		r.halves = slices.Grow(r.halves[:0], n)[:n]
-		if err := r.trainer.Session.ReadHalves(i, r.kind, at, r.halves); err != nil {
-			return err
-		}
-		if _, err := w.Write(r.halves); err != nil {
-			return err
-		}
+// writeFloats writes elements in fp32.
+func (r *stateReader) writeFloats(w io.Writer, i, at, n int) error {
+	r.values, r.whole = slices.Grow(r.values[:0], n)[:n], 0
+	if err := r.trainer.Session.ReadPart(i, r.kind, at, r.values); err != nil {
+		return err
 	}
-	return nil
+	return safetensors.WriteFloat32(w, safetensors.F32, r.values)
+}
+
+// writeHalves writes elements in bf16 as the run stores them.
+func (r *stateReader) writeHalves(w io.Writer, i, at, n int) error {
+	bytes := n * safetensors.BF16.Size()
+	r.halves = slices.Grow(r.halves[:0], bytes)[:bytes]
+	if err := r.trainer.Session.ReadHalves(i, r.kind, at, r.halves); err != nil {
+		return err
+	}
+	_, err := w.Write(r.halves)
+	return err
 }
 
 // writeWhole writes what files have in another order, or what the arenas hold rounded, from where it came. The parameter is read
