@@ -42,7 +42,7 @@ import (
 // Config is the configuration of a run after overrides. Sizes are bytes.
 type Config struct {
 	Model          Model    `yaml:"model"`
-	Data           Strings  `yaml:"data"`            // files, or patterns with *, ? and ** (any number of folders)
+	Data           Sources  `yaml:"data"`            // files, or patterns with *, ? and ** (any number of folders); those of {files: ..., times: 2} are read twice in each pass over the corpus
 	Documents      string   `yaml:"documents"`       // joined: a token sees all before it in its window; separate: only those of its document; whole: so too, and windows do not cut documents
 	Tokenizer      string   `yaml:"tokenizer"`       // gpt2, bpe-4096 (trained on the corpus), or a tokenizer.json or its folder, whose chat template renders conversations
 	SequenceLength int      `yaml:"sequence_length"` // tokens
@@ -85,7 +85,8 @@ type Config struct {
 	LoRA       LoRA       `yaml:"lora"`
 	Quantize   string     `yaml:"quantize"` // none, or nf4: the layers' weights that are not trained are held in 4 bits
 
-	Validation      float64  `yaml:"validation_fraction"` // of the corpus, held out
+	Validation      Strings  `yaml:"validation"`          // files or patterns, as data, to validate on, and not to train on; then nothing else is held out
+	HeldOut         float64  `yaml:"validation_fraction"` // of the corpus, held out; not with validation
 	EvalEvery       int      `yaml:"eval_every"`          // steps; 0: at the end only
 	EvalBatches     int      `yaml:"eval_batches"`        // global batches per evaluation
 	SaveEvery       int      `yaml:"save_every"`          // steps; 0: as save_after says
@@ -101,7 +102,7 @@ type Config struct {
 	timed bool           // see Timed
 }
 
-// Model is a known name, a Hugging Face folder, of a model or of an adapter to go on with, or sizes inline.
+// Model is a known name, a Hugging Face folder, of a model or of an adapter to go on with, or its name on the hub if it was downloaded, or sizes inline.
 type Model struct {
 	Name string `yaml:"-"` // a known name or a path; empty if inline
 
@@ -253,7 +254,7 @@ func Default() Config {
 		Limits:   Limits{Device: Unlimited, Host: Unlimited, Disk: Unlimited},
 		Schedule: "cosine", MinLearningRate: derived, WarmupSteps: derived, ExpertBalance: Derived,
 		WeightDecay: 0.1, Beta1: 0.9, Beta2: 0.95, Epsilon: 1e-8, Clip: 1,
-		Validation: 0.01, EvalBatches: 8, SaveAfter: Duration(10 * time.Minute), KeepCheckpoints: 2,
+		HeldOut: 0.01, EvalBatches: 8, SaveAfter: Duration(10 * time.Minute), KeepCheckpoints: 2,
 	}
 }
 
@@ -282,14 +283,16 @@ func (e *Error) Error() string {
 // MarshalYAML leaves out what nothing has derived yet, and what is off.
 func (c Config) MarshalYAML() (any, error) {
 	absent := map[string]bool{
-		"max_steps":         (c.timed || c.MaxEpochs != 0) && c.MaxSteps == maxSteps,
-		"max_epochs":        c.MaxEpochs == 0,
-		"warmup_steps":      c.WarmupSteps == derived,
-		"min_learning_rate": c.MinLearningRate == derived,
-		"expert_balance":    c.ExpertBalance == Derived,
-		"max_tokens":        c.MaxTokens == 0,
-		"preference":        c.Preference.Beta == 0,
-		"lora":              c.LoRA.Rank == 0,
+		"max_steps":           (c.timed || c.MaxEpochs != 0) && c.MaxSteps == maxSteps,
+		"max_epochs":          c.MaxEpochs == 0,
+		"warmup_steps":        c.WarmupSteps == derived,
+		"min_learning_rate":   c.MinLearningRate == derived,
+		"expert_balance":      c.ExpertBalance == Derived,
+		"max_tokens":          c.MaxTokens == 0,
+		"preference":          c.Preference.Beta == 0,
+		"lora":                c.LoRA.Rank == 0,
+		"validation":          len(c.Validation) == 0,
+		"validation_fraction": len(c.Validation) > 0,
 	}
 	type plain Config // without this method
 	var all, kept yaml.Node
@@ -354,10 +357,19 @@ func (e *Error) Is(target error) bool { return target == ErrConfig }
 // maxFile bounds the size of a configuration file.
 const maxFile = 1 << 20
 
-// Load reads a file and applies overrides ("key=value"). Relative paths in it
+// Load reads the file of a run and applies overrides ("key=value"). Relative paths in it
 // are relative to the working directory.
 func Load(file string, overrides []string) (*Config, error) {
+	return LoadTo(ToTrain, file, overrides)
+}
+
+// LoadTo is Load for a purpose. To plan, a model is enough in place of a file: a known name, a folder, or the name of a
+// downloaded one.
+func LoadTo(to Purpose, file string, overrides []string) (*Config, error) {
 	st, err := os.Stat(file)
+	if to == ToPlan && (err != nil || st.IsDir()) && !isYAML(file) {
+		return parse(to, file, nil, append([]string{"model=" + file}, overrides...))
+	}
 	switch {
 	case err != nil:
 		return nil, &Error{File: file, Msg: "cannot read it: " + errors.Unwrap(err).Error() + "; hint: give the path of a YAML file, see examples/"}
@@ -368,11 +380,19 @@ func Load(file string, overrides []string) (*Config, error) {
 	if err != nil {
 		return nil, &Error{File: file, Msg: err.Error()}
 	}
-	return Parse(file, text, overrides)
+	return parse(to, file, text, overrides)
+}
+
+func isYAML(file string) bool {
+	return slices.Contains([]string{".yaml", ".yml"}, strings.ToLower(filepath.Ext(file)))
 }
 
 // Parse is Load on text.
 func Parse(file string, text []byte, overrides []string) (*Config, error) {
+	return parse(ToTrain, file, text, overrides)
+}
+
+func parse(to Purpose, file string, text []byte, overrides []string) (*Config, error) {
 	c := Default()
 	c.File = file
 	root, err := document(file, text)
@@ -385,13 +405,13 @@ func Parse(file string, text []byte, overrides []string) (*Config, error) {
 	c.lines = d.lines
 	if len(d.errs) == 0 {
 		c.expand(&d)
-		c.validate(&d)
+		c.validate(&d, to)
 	}
 	return &c, errors.Join(d.errs...)
 }
 
-// expand replaces variables and the home in all that may name files, so that what is saved
-// and what is shown is where things are.
+// expand replaces variables and the home in all that may name files, and the names of models that Hugging Face's
+// tools have downloaded by their folders, so that what is saved and what is shown is where things are.
 func (c *Config) expand(d *decoder) {
 	in := func(key string, path *string) {
 		out, err := paths.Expand(*path)
@@ -401,8 +421,13 @@ func (c *Config) expand(d *decoder) {
 		*path = out
 	}
 	in("model", &c.Model.Name)
-	for i := range c.Data {
-		in("data", &c.Data[i])
+	for _, s := range c.Data {
+		for i := range s.Files {
+			in("data", &s.Files[i])
+		}
+	}
+	for i := range c.Validation {
+		in("validation", &c.Validation[i])
 	}
 	in("tokenizer", &c.Tokenizer)
 	in("out", &c.Out)
@@ -410,6 +435,7 @@ func (c *Config) expand(d *decoder) {
 	in("plan", &c.Plan.File)
 	in("resume", &c.Resume)
 	in("hardware.name", &c.Hardware.Name)
+	c.Model.Name, c.Tokenizer = paths.Hub(c.Model.Name), paths.Hub(c.Tokenizer)
 }
 
 // document returns the mapping at the top of a YAML file.
@@ -577,5 +603,8 @@ func (s *Strings) UnmarshalYAML(n *yaml.Node) error {
 		*s = []string{n.Value}
 		return nil
 	}
-	return n.Decode((*[]string)(s))
+	if err := n.Decode((*[]string)(s)); err != nil {
+		return errors.New("expected a name or a list of names; hint: such as a.txt, or [a.txt, b.txt]")
+	}
+	return nil
 }

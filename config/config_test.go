@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -60,8 +61,32 @@ func TestOverrides(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c.Limits.Device != 64<<20 || c.Limits.Host != 2e9 || c.MaxTime != Duration(90*time.Minute) || c.Model.Type != "llama" || c.Model.Layers != 2 ||
-		c.LearningRate != 1e-3 || len(c.Data) != 2 || c.Plan.Recompute != "full" || c.Hardware.H2D != 2e9 || c.MaxSteps != 30518 {
+		c.LearningRate != 1e-3 || len(c.Data) != 1 || len(c.Data[0].Files) != 2 || c.Plan.Recompute != "full" || c.Hardware.H2D != 2e9 || c.MaxSteps != 30518 {
 		t.Errorf("overrides: %+v", c)
+	}
+}
+
+// data returns a configuration with another corpus.
+func data(text string) string { return strings.Replace(good, "data: corpus/*.txt", "data: "+text, 1) }
+
+// TestSources: files named without times are one source, the first; what is written is read as the same sources.
+func TestSources(t *testing.T) {
+	for text, want := range map[string]Sources{
+		"a":                           Files("a"),
+		"[a, b]":                      Files("a", "b"),
+		"{files: a}":                  Files("a"),
+		"{files: a, times: null}":     Files("a"),
+		"{files: [a, b], times: 0.5}": {{Strings{"a", "b"}, 0.5}},
+		"[{files: c, times: 2}, a, {files: d}, b]": {{Strings{"a", "b"}, 1}, {Strings{"c"}, 2}, {Strings{"d"}, 1}},
+	} {
+		c, err := Parse("a.yaml", []byte(data(text)), nil)
+		check(t, err)
+		written, err := yaml.Marshal(c)
+		check(t, err)
+		again, err := Parse("b.yaml", written, nil)
+		if check(t, err); !reflect.DeepEqual(c.Data, want) || !reflect.DeepEqual(again.Data, want) {
+			t.Errorf("%s: %v, written and read %v, want %v", text, c.Data, again.Data, want)
+		}
 	}
 }
 
@@ -111,6 +136,21 @@ func TestErrors(t *testing.T) {
 		{strings.Replace(good, "runs/first", "$ABSENT/first", 1), `a.yaml:8: out: "$ABSENT/first": the environment variable ABSENT is not set; hint:`},
 		{strings.Replace(good, "runs/first", "~", 1), `out: missing; hint:`}, // which is YAML's null
 		{"- a\n- b\n", `expected`},
+		{good + "validation: v.txt\nvalidation_fraction: 0.1\n", `a.yaml:10: validation_fraction: nothing is held out where validation names files; hint: leave one of them out, on the command line by validation_fraction=null`},
+		{good + "validation: {files: v.txt}\n", `a.yaml:9: validation: expected a name or a list of names; hint:`},
+		{good + "val_files: v.txt\n", `a.yaml:9: val_files: unknown key; hint: here that is validation`},
+		{data("{times: 2}"), `a.yaml:2: data: a source names no files; hint:`},
+		{data("[a, {files: b, times: 0}]"), `a.yaml:2: data: times 0 of a source is no number that is more than 0 and at most 1000; hint:`},
+		{data("{files: b, times: -1}"), `times -1 of a source`},
+		{data("{files: b, times: .nan}"), `times .nan of a source`},
+		{data("{files: b, times: .inf}"), `times .inf of a source`},
+		{data("{files: b, times: 1.0e+300}"), `times 1.0e+300 of a source`},
+		{data("{files: b, times: often}"), `times often of a source`},
+		{data("{files: b, weight: 2}"), `a source has files and times, and no weight; hint: a file or pattern, or {files: code/*.py, times: 2}`},
+		{data("{files: b, files: c}"), `a source has files twice; hint:`},
+		{data("{files: {a: b}}"), `a source's files are neither a name nor a list of names; hint:`},
+		{data("[[a, b]]"), `a.yaml:2: data: expected files; hint:`},
+		{data("[a, null]"), `data: expected files; hint:`},
 		{"model: [", `did not find`},
 		{"", `a.yaml: model, data, tokenizer, sequence_length, global_batch, max_steps, out, learning_rate: missing; hint:`},
 		{good + "---\n" + good, `a.yaml:9: a second document begins after ---; hint:`},
@@ -170,7 +210,7 @@ func TestPaths(t *testing.T) {
 	t.Setenv("HOME", "/home/me")
 	t.Setenv("SCRATCH", "/scratch")
 	c, err := Parse("a.yaml", []byte(good), []string{
-		"model=~/m", "data=[$SCRATCH/*.txt, ~/b]", "tokenizer=${SCRATCH}/t", "out=~/runs", "limits.disk_path=$SCRATCH", "plan=~/plan.json", "resume=~/c", "hardware.name=~/h"})
+		"model=~/m", "data=[$SCRATCH/*.txt, {files: ~/c, times: 2}, ~/b]", "validation=$HOME/v", "tokenizer=${SCRATCH}/t", "out=~/runs", "limits.disk_path=$SCRATCH", "plan=~/plan.json", "resume=~/c", "hardware.name=~/h"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,8 +226,8 @@ func TestPaths(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []*Config{c, again} {
-		got := []string{c.Model.Name, c.Data[0], c.Data[1], c.Tokenizer, c.Out, c.Limits.DiskPath, c.Plan.File, c.Resume, c.Hardware.Name}
-		want := []string{"/home/me/m", "/scratch/*.txt", "/home/me/b", "/scratch/t", "/home/me/runs", "/scratch", "/home/me/plan.json", "/home/me/c", "/home/me/h"}
+		got := []string{c.Model.Name, c.Data[0].Files[0], c.Data[0].Files[1], c.Data[1].Files[0], c.Validation[0], c.Tokenizer, c.Out, c.Limits.DiskPath, c.Plan.File, c.Resume, c.Hardware.Name}
+		want := []string{"/home/me/m", "/scratch/*.txt", "/home/me/b", "/home/me/c", "/home/me/v", "/scratch/t", "/home/me/runs", "/scratch", "/home/me/plan.json", "/home/me/c", "/home/me/h"}
 		if !slices.Equal(got, want) {
 			t.Errorf("%q, want %q", got, want)
 		}
@@ -274,6 +314,7 @@ func FuzzParse(f *testing.F) {
 	f.Add(strings.Replace(good, "max_steps", "max_time: 8h #", 1))
 	f.Add(strings.Replace(good, "max_steps", "max_tokens", 1) + "lora: {rank: 3}\n")
 	f.Add(good + "plan:\n  swap: {0: 0.5, 3: 1}\n  swap_tier: disk\n")
+	f.Add(data("[a, {files: [b, c], times: 0.5}]") + "validation: [d, e]\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		c, err := Parse("f.yaml", []byte(text), nil)
 		if err != nil {

@@ -19,7 +19,11 @@ var elsewhere = []struct{ theirs, ours string }{
 	{"max_grad_norm", "gradient_clipping"}, {"grad_clip", "gradient_clipping"}, {"adam_beta1", "beta1"}, {"adam_beta2", "beta2"}, {"adam_epsilon", "epsilon"},
 	{"bf16", "precision: bf16"}, {"fp16", "precision: bf16"}, {"dtype", "precision"}, {"output_dir", "out"},
 	{"save_steps", "save_every"}, {"eval_steps", "eval_every"}, {"save_total_limit", "keep_checkpoints"}, {"resume_from_checkpoint", "resume"},
-	{"dataset", "data"}, {"train_file", "data"}, {"model_name_or_path", "model"}, {"base_model", "model"},
+	{"dataset", "data"}, {"datasets", "data"}, {"train_file", "data"}, {"train_files", "data"},
+	{"eval_dataset", "validation"}, {"validation_file", "validation"}, {"val_files", "validation"}, {"eval_file", "validation"}, {"test_datasets", "validation"},
+	{"val_data", "validation"}, {"val_size", "validation_fraction"}, {"val_set_size", "validation_fraction"},
+	{"interleave_probs", "data; {files: ..., times: 2} is a part that is read twice as often"}, {"data_weights", "data; {files: ..., times: 2} is a part that is read twice as often"},
+	{"model_name_or_path", "model"}, {"base_model", "model"},
 	{"load_in_4bit", "quantize: nf4"}, {"lora_rank", "lora.rank"}, {"lora_r", "lora.rank"}, {"lora_alpha", "lora.alpha"}, {"packing", "documents: whole"},
 	{"gradient_checkpointing", "plan.recompute; what is computed again is planned"}, {"cpu_offload", "limits.device; what is offloaded is planned"},
 }

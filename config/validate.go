@@ -10,14 +10,38 @@ import (
 // Required lists the keys that a run needs.
 const Required = "model, data, tokenizer, sequence_length, global_batch, learning_rate, max_steps (or max_tokens, max_epochs, max_time) and out"
 
+// Purpose is what a configuration is read for, which decides what it has to say.
+type Purpose int
+
+const (
+	ToTrain Purpose = iota // needs all of Required
+	ToPlan                 // needs the model and the batch; text, if it is given, tells of documents and vocabulary
+	ToRead                 // needs the text and its tokenizer
+)
+
+func (p Purpose) needs(key string) bool {
+	switch p {
+	case ToPlan:
+		return key == "model" || key == "sequence_length" || key == "global_batch"
+	case ToRead:
+		return key == "data" || key == "tokenizer"
+	}
+	return true
+}
+
+// String says what is needed.
+func (p Purpose) String() string {
+	return [...]string{"a run needs " + Required, "a plan needs model, sequence_length and global_batch, and data a tokenizer", "text needs data and tokenizer"}[p]
+}
+
 // validate checks values against each other and fills in derived ones.
-func (c *Config) validate(d *decoder) {
+func (c *Config) validate(d *decoder, to Purpose) {
 	c.countSteps(d)
-	missing := c.checkRequired(d)
+	missing := c.checkRequired(d, to)
 	c.checkRanges(d)
 	c.checkChoices(d)
 	if len(missing) > 0 {
-		d.fail(strings.Join(missing, ", "), "missing; hint: a run needs "+Required)
+		d.fail(strings.Join(missing, ", "), "missing; hint: "+to.String())
 	}
 	c.derive()
 }
@@ -71,10 +95,10 @@ func (c *Config) countTokens(d *decoder, tokens Number) {
 }
 
 // checkRequired checks the keys without a default, and fills in the tokenizer of a model's
-// folder. It returns the keys that are missing, to be reported together.
-func (c *Config) checkRequired(d *decoder) (missing []string) {
+// folder. It returns the keys that are missing for a purpose, to be reported together.
+func (c *Config) checkRequired(d *decoder, to Purpose) (missing []string) {
 	need := func(key string, ok bool) {
-		if !ok {
+		if !ok && (to.needs(key) || key == "tokenizer" && len(c.Data) > 0) {
 			missing = append(missing, key)
 		}
 	}
@@ -150,7 +174,9 @@ func (c *Config) checkRanges(d *decoder) {
 	if in("skip_spikes", c.SkipSpikes, 0, 1e3); c.SkipSpikes > 0 && c.Clip == 0 {
 		d.fail("skip_spikes", "without gradient_clipping weights are updated before the norm is known; hint: gradient_clipping: 1e9 clips nothing, but waits for the norm")
 	}
-	in("validation_fraction", c.Validation, 0, 0.5)
+	if in("validation_fraction", c.HeldOut, 0, 0.5); len(c.Validation) > 0 && d.given("validation_fraction") {
+		d.fail("validation_fraction", "nothing is held out where validation names files; hint: leave one of them out, on the command line by validation_fraction=null or validation=null")
+	}
 	in("eval_every", float64(c.EvalEvery), 0, 1e9)
 	in("eval_batches", float64(c.EvalBatches), 1, 1e6)
 	in("save_every", float64(c.SaveEvery), 0, 1e9)
@@ -203,6 +229,9 @@ func (c *Config) checkChoices(d *decoder) {
 
 // derive fills in defaults that depend on other keys.
 func (c *Config) derive() {
+	if len(c.Validation) > 0 {
+		c.HeldOut = 0
+	}
 	if c.Preference.Beta > 0 {
 		c.Documents, c.ExpertBalance = Separate, 0
 	}

@@ -99,6 +99,43 @@ func OpenCorpus(patterns ...string) (*Corpus, error) {
 	return c, nil
 }
 
+// Union returns the files of several corpora as one.
+func Union(list ...*Corpus) *Corpus {
+	u := &Corpus{}
+	for _, c := range list {
+		u.files, u.bytes = append(u.files, c.files...), u.bytes+c.bytes
+	}
+	slices.SortFunc(u.files, func(a, b File) int { return strings.Compare(a.Path, b.Path) })
+	return u
+}
+
+// Divide leaves a file that several corpora have to the last of them. Paths are compared as absolute ones. gone counts, for each
+// corpus, the files that it leaves to each other one.
+func Divide(list []*Corpus) (rest []*Corpus, gone [][]int) {
+	owner, whole := map[string]int{}, map[string]string{}
+	for k, c := range list {
+		for _, f := range c.files {
+			abs, err := filepath.Abs(f.Path)
+			if err != nil {
+				abs = f.Path
+			}
+			whole[f.Path], owner[abs] = abs, k
+		}
+	}
+	for k, c := range list {
+		own, left := &Corpus{}, make([]int, len(list))
+		for _, f := range c.files {
+			if to := owner[whole[f.Path]]; to != k {
+				left[to]++
+				continue
+			}
+			own.files, own.bytes = append(own.files, f), own.bytes+f.Size
+		}
+		rest, gone = append(rest, own), append(gone, left)
+	}
+	return rest, gone
+}
+
 func unlessSame(expanded, pattern string) string {
 	if expanded == pattern {
 		return ""

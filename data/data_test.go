@@ -513,10 +513,10 @@ func TestWidths(t *testing.T) {
 func TestEntropy(t *testing.T) {
 	// 1/2 a, 1/4 b, 1/8 c, 1/8 the end: 1.75 bits.
 	tokens := smallTokens(t, "aaaabbc")
-	if got, want := tokens.Entropy(tokens.All()), 1.75*math.Ln2; math.Abs(got-want) > 1e-12 {
+	if got, want := Entropy(Stretch{tokens, tokens.All()}), 1.75*math.Ln2; math.Abs(got-want) > 1e-12 {
 		t.Errorf("entropy %v, want %v", got, want)
 	}
-	if got := tokens.Entropy(Range{0, 4}); got != 0 {
+	if got := Entropy(Stretch{tokens, Range{0, 4}}); got != 0 {
 		t.Errorf("entropy of one token %v", got)
 	}
 }

@@ -1,7 +1,7 @@
 // Package data turns files of text into training batches: corpus, tokens,
 // windows, an order that can be resumed.
 //
-//	files --OpenCorpus--> Corpus --Tokenize--> Tokens --Split, Windows--> Sampler --Fill--> batch
+//	files --OpenCorpus--> Corpus --Tokenize--> Tokens --Split, Windows, Mix--> Sampler --Fill--> batch
 //
 // # Corpus
 //
@@ -49,6 +49,8 @@
 // training windows in a pseudo-random order, different in each epoch, which it
 // computes instead of storing: its whole state is a Cursor of two numbers,
 // which a checkpoint saves.
+//
+// Windows of several sources are read by turns, each source as often as it says (Mix).
 //
 // Pairs are windows by themselves, two documents and padding each (Preferences).
 //

@@ -55,7 +55,7 @@ func Example() {
 	batch := make([]int32, rows*(sequence+1))
 	sampler.Fill(batch, rows)
 	fmt.Println(train.Len(), validation.Len(), windows.Count(), sampler.Cursor())
-	fmt.Printf("%.3f nats\n", tokens.Entropy(train))
+	fmt.Printf("%.3f nats\n", data.Entropy(data.Stretch{Tokens: tokens, Range: train}))
 	// Output:
 	// text: 1 files, 1 documents, 8600 bytes
 	// 1981 20 123 {0 4}

@@ -127,7 +127,7 @@ func FuzzTokens(f *testing.F) {
 			}
 		}
 		if inside {
-			if h := tokens.Entropy(tokens.All()); !(h >= 0) {
+			if h := Entropy(Stretch{tokens, tokens.All()}); !(h >= 0) {
 				t.Fatalf("entropy %v", h)
 			}
 		}

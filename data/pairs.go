@@ -103,22 +103,13 @@ func (r *reader) pair(pair *[2]record, stats *FormatStats) error {
 // twins are the tokens of a pair: the documents first <= i < second, and second <= i < end.
 type twins struct{ first, second, end int64 }
 
-// Preferences are the pairs of a corpus that consists of pairs, as windows. The order is that of the corpus.
-type Preferences struct {
-	Train, Held Windows
-	HeldRange   Range
-	TooLong     int64 // pairs that have more tokens than a window, and are left out
-	Tokens      int64 // of the pairs in windows
-	Padding     int64 // behind them
-}
-
-// Preferences cuts a corpus of pairs into windows of sequence+1 tokens, of which it holds out the last ones: at least one, and the
-// fraction heldOut.
-func (t *Tokens) Preferences(heldOut float64, sequence int) (*Preferences, error) {
-	p := &Preferences{}
+// Preferences makes windows of sequence+1 tokens of a corpus that consists of pairs, in its order. Pairs that have more tokens are
+// left out. A corpus without any that fits is an error.
+func (t *Tokens) Preferences(sequence int) (Windows, Packing, error) {
+	var p Packing
 	list, err := t.pairs()
 	if err != nil {
-		return nil, err
+		return Windows{}, p, err
 	}
 	all := list[:0]
 	for _, x := range list {
@@ -130,16 +121,22 @@ func (t *Tokens) Preferences(heldOut float64, sequence int) (*Preferences, error
 		p.Tokens += x.end - x.first
 		p.Padding += max(0, int64(sequence)-(x.end-x.first))
 	}
-	if len(all) < 2 {
-		return nil, fmt.Errorf("%d of %d pairs have at most the %d tokens of a window, one for training and one for validation are needed; hint: a longer sequence_length, or more pairs", len(all), len(list), sequence+1)
+	if len(all) == 0 {
+		return Windows{}, p, fmt.Errorf("0 of %d pairs have at most the %d tokens of a window; hint: a longer sequence_length, or shorter pairs", len(list), sequence+1)
 	}
-	held := min(max(int(heldOut*float64(len(all))), 1), len(all)-1)
-	cut := len(all) - held
-	window := func(list []twins) Windows {
-		return Windows{tokens: t, first: list[0].first, count: int64(len(list)), sequence: sequence, pairs: list}
+	return Windows{tokens: t, first: all[0].first, count: int64(len(all)), sequence: sequence, pairs: all}, p, nil
+}
+
+// HoldOut divides windows of pairs. It holds out the last ones: at least one, and the fraction heldOut.
+func (w Windows) HoldOut(heldOut float64) (train, held Windows, err error) {
+	if w.count < 2 {
+		return train, held, fmt.Errorf("%d pair fits into a window, one for training and one for validation are needed; hint: a longer sequence_length, or more pairs", w.count)
 	}
-	p.Train, p.Held, p.HeldRange = window(all[:cut]), window(all[cut:]), Range{all[cut].first, all[len(all)-1].end}
-	return p, nil
+	cut := w.count - min(max(int64(heldOut*float64(w.count)), 1), w.count-1)
+	train, held = w, w
+	train.pairs, train.count = w.pairs[:cut], cut
+	held.pairs, held.count, held.first = w.pairs[cut:], w.count-cut, w.pairs[cut].first
+	return train, held, nil
 }
 
 // pairs finds the documents of a corpus of pairs.
@@ -168,18 +165,16 @@ func (t *Tokens) pairs() ([]twins, error) {
 // PairLength returns the length of equal documents with which attention would cost as much as it does on the windows of pairs, see
 // DocumentLength; half a window if there are none.
 func (t *Tokens) PairLength(sequence int) int {
-	p, err := t.Preferences(0, sequence)
+	w, p, err := t.Preferences(sequence)
 	if err != nil {
 		return max(sequence/2, 1)
 	}
 	of := func(n int64) int64 { return n * (n + 1) / 2 }
 	sum := p.Padding // a document for each
-	for _, w := range []Windows{p.Train, p.Held} {
-		for _, x := range w.pairs {
-			sum += of(x.second-x.first) + of(x.end-x.second)
-		}
+	for _, x := range w.pairs {
+		sum += of(x.second-x.first) + of(x.end-x.second)
 	}
-	return lengthOf(sum/(p.Train.count+p.Held.count), sequence)
+	return lengthOf(sum/w.count, sequence)
 }
 
 // copyPair writes a pair and padding, which is given, to a window. So is the first token of each document: nothing is before it.

@@ -72,16 +72,18 @@ func TestPreferences(t *testing.T) {
 	if text := file.Stats().String(); !strings.Contains(text, "200 pairs of a chosen and a rejected answer") {
 		t.Error(text)
 	}
-	p, err := file.Preferences(0.2, sequence)
+	all, p, err := file.Preferences(sequence)
 	must(t, err)
-	if p.TooLong != tooLong || tooLong == 0 || p.Train.Count()+p.Held.Count() != int64(len(want)) || p.Held.Count() != int64(len(want)/5) {
-		t.Fatalf("%d and %d windows of %d, %d too long of %d", p.Train.Count(), p.Held.Count(), len(want), p.TooLong, tooLong)
+	train, held, err := all.HoldOut(0.2)
+	must(t, err)
+	if p.TooLong != tooLong || tooLong == 0 || train.Count()+held.Count() != int64(len(want)) || held.Count() != int64(len(want)/5) {
+		t.Fatalf("%d and %d windows of %d, %d too long of %d", train.Count(), held.Count(), len(want), p.TooLong, tooLong)
 	}
 	padding := int64(0)
 	for i, w := range want {
-		list, k := p.Train, int64(i)
+		list, k := train, int64(i)
 		if k >= list.Count() {
-			list, k = p.Held, k-list.Count()
+			list, k = held, k-list.Count()
 		}
 		row := make([]int32, sequence+1)
 		list.Copy(row, k)
@@ -99,7 +101,14 @@ func TestPreferences(t *testing.T) {
 	if n := file.PairLength(sequence); n < 2 || n > sequence {
 		t.Errorf("documents cost as those of %d tokens", n)
 	}
-	if _, err := file.Preferences(0.2, 3); err == nil || !strings.Contains(err.Error(), "hint: a longer sequence_length") {
+	one, _, err := held.HoldOut(1)
+	if must(t, err); one.Count() != 1 {
+		t.Errorf("%d windows to train on if all are held out", one.Count())
+	}
+	if _, _, err := one.HoldOut(0.5); err == nil || !strings.Contains(err.Error(), "hint: ") {
+		t.Errorf("one pair alone: %v", err)
+	}
+	if _, _, err := file.Preferences(3); err == nil || !strings.Contains(err.Error(), "hint: a longer sequence_length") {
 		t.Errorf("windows of 4 tokens: %v", err)
 	}
 }
@@ -128,10 +137,10 @@ func TestPreferredConversations(t *testing.T) {
 		}
 		tokenizer, _ := opened(t, folder)
 		_, tokens := tokensOf(t, folder, strings.Repeat(pair(`{"prompt": "gold?", "chosen": [YES], "rejected": [NO]}`, ""), 2), Options{})
-		p, err := tokens.Preferences(0, 100)
+		all, _, err := tokens.Preferences(100)
 		must(t, err)
 		row := make([]int32, 101)
-		p.Train.Copy(row, 0)
+		all.Copy(row, 0)
 		var learnt []int32
 		for _, id := range row {
 			if !Given(id) {
@@ -200,7 +209,7 @@ func TestPairLines(t *testing.T) {
 		tokens, err := Tokenize(context.Background(), c, tokenizer, t.TempDir(), Options{})
 		must(t, err)
 		defer tokens.Close()
-		if _, err := tokens.Preferences(0, 10); err == nil || !strings.Contains(err.Error(), want) {
+		if _, _, err := tokens.Preferences(10); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
 	}

@@ -88,7 +88,7 @@ func TestPrompts(t *testing.T) {
 		for _, k := range counts {
 			entropy -= k / n * math.Log(k/n)
 		}
-		if got := tokens.Entropy(tokens.All()); math.Abs(got-entropy) > 1e-9 {
+		if got := Entropy(Stretch{tokens, tokens.All()}); math.Abs(got-entropy) > 1e-9 {
 			t.Errorf("entropy %v, of what is learnt %v", got, entropy)
 		}
 		must(t, tokens.Close())

@@ -3,6 +3,7 @@ package data
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -84,6 +85,22 @@ type FormatStats struct {
 	// Conversations counts those; one may be several documents (package chat).
 	Conversations int64 `json:"conversations,omitempty"`
 	Pairs         int64 `json:"pairs,omitempty"` // of documents, of which the first is preferred
+}
+
+// Add adds what reading another corpus found.
+func (s *Stats) Add(o Stats) {
+	for _, f := range []struct{ to, from *FormatStats }{{&s.Text, &o.Text}, {&s.JSONL, &o.JSONL}, {&s.Parquet, &o.Parquet}} {
+		f.to.Files += f.from.Files
+		f.to.Documents += f.from.Documents
+		f.to.Bytes += f.from.Bytes
+		f.to.Prompts += f.from.Prompts
+		f.to.Conversations += f.from.Conversations
+		f.to.Pairs += f.from.Pairs
+	}
+	s.Empty += o.Empty
+	s.InvalidBytes += o.InvalidBytes
+	s.InvalidFiles += o.InvalidFiles
+	s.FirstInvalid = cmp.Or(s.FirstInvalid, o.FirstInvalid)
 }
 
 // Documents returns the number of non-empty documents.

@@ -2,6 +2,7 @@ package data
 
 import (
 	"fmt"
+	"math"
 	"math/bits"
 )
 
@@ -43,6 +44,7 @@ type Windows struct {
 	sequence int
 	pairs    []twins // a window each; nil: the range is cut
 	whole    []Range // the same
+	parts    []Part  // of a mixture; the rest but count and sequence is not used then
 }
 
 // Windows cuts a range into windows; a range without a whole window is an error.
@@ -69,6 +71,7 @@ func (w Windows) Sequence() int { return w.sequence }
 // Copy writes window i, 0 <= i < Count, to dst, which has Sequence()+1 elements.
 // Inputs are dst[:Sequence()], targets dst[1:].
 func (w Windows) Copy(dst []int32, i int64) {
+	w, i = w.locate(i)
 	if w.pairs != nil {
 		w.tokens.copyPair(dst[:w.sequence+1], w.pairs[i])
 		return
@@ -80,66 +83,69 @@ func (w Windows) Copy(dst []int32, i int64) {
 	w.tokens.Copy(dst[:w.sequence+1], w.first+i*int64(w.sequence))
 }
 
-// Tokens returns the range of tokens of window i, 0 <= i < Count.
-func (w Windows) Tokens(i int64) Range {
+// Tokens returns the tokens of window i, 0 <= i < Count.
+func (w Windows) Tokens(i int64) Stretch {
+	w, i = w.locate(i)
 	if w.pairs != nil {
-		return Range{w.pairs[i].first, w.pairs[i].end}
+		return Stretch{w.tokens, Range{w.pairs[i].first, w.pairs[i].end}}
 	}
 	if w.whole != nil {
-		return w.whole[i]
+		return Stretch{w.tokens, w.whole[i]}
 	}
 	first := w.first + i*int64(w.sequence)
-	return Range{first, first + int64(w.sequence) + 1}
+	return Stretch{w.tokens, Range{first, first + int64(w.sequence) + 1}}
 }
 
 // Cursor says which window of the shuffled order comes next. It is a Sampler's whole
 // state, and is saved with a checkpoint.
 type Cursor struct {
 	Epoch int64 `json:"epoch"` // complete passes over the windows
-	Index int64 `json:"index"` // windows taken in this pass, below Windows.Count
+	Index int64 `json:"index"` // windows taken in this pass, below Windows.Pass
 }
 
-// Sampler visits windows in a shuffled order: in every epoch each window once,
-// in an order that depends on seed and epoch only. It is not safe for
-// concurrent use.
+// Sampler visits windows in a shuffled order: in every epoch each window once, of
+// mixtures as often as they say, in an order that depends on seed and epoch only. It is
+// not safe for concurrent use.
 type Sampler struct {
 	windows Windows
-	seed    uint64
+	pass    int64 // windows of an epoch
+	sources []stream
 	cursor  Cursor
-	order   permutation // of cursor.Epoch
 }
 
 // NewSampler returns a Sampler at the start of the first epoch. batch is the
-// number of windows of one optimizer step; an epoch must have at least that many, so
-// that no step repeats a window for lack of others.
+// number of windows of one optimizer step; there must be at least that many, and so many in an
+// epoch, so that no step repeats a window for lack of others.
 func NewSampler(w Windows, seed uint64, batch int) (*Sampler, error) {
 	if batch < 1 {
 		return nil, fmt.Errorf("batch of %d windows: must be at least 1", batch)
 	}
-	if w.count < int64(batch) {
+	pass := w.Pass()
+	if n := min(w.count, pass); n < int64(batch) {
 		return nil, fmt.Errorf("the training text has %d windows of %d tokens, less than one batch of %d; "+
-			"hint: use a smaller global_batch, a shorter sequence_length, or more text", w.count, w.sequence, batch)
+			"hint: use a smaller global_batch, a shorter sequence_length, or more text", n, w.sequence, batch)
 	}
-	s := &Sampler{windows: w, seed: seed}
-	s.order = newPermutation(w.count, seed, 0)
-	return s, nil
+	return &Sampler{windows: w, pass: pass, sources: w.streams(seed)}, nil
 }
 
 // Cursor returns the position of the next window.
 func (s *Sampler) Cursor() Cursor { return s.cursor }
 
 // Window returns the number of the window that comes next.
-func (s *Sampler) Window() int64 { return s.order.at(s.cursor.Index) }
+func (s *Sampler) Window() int64 {
+	source, before := turn(s.sources, s.cursor.Index, s.pass)
+	from := &s.sources[source]
+	return from.at(s.cursor.Epoch*from.turns + before)
+}
 
-// Seek moves to a position. A cursor whose index is not below the number of windows
-// is an error.
+// Seek moves to a position. A cursor whose index is not below the number of windows of
+// an epoch is an error.
 func (s *Sampler) Seek(c Cursor) error {
-	if c.Epoch < 0 || c.Index < 0 || c.Index >= s.windows.count {
-		return fmt.Errorf("cursor epoch %d, index %d: the corpus has %d windows; "+
-			"hint: resume with the corpus, tokenizer and sequence_length of the checkpoint", c.Epoch, c.Index, s.windows.count)
+	if c.Epoch < 0 || c.Epoch >= math.MaxInt64/s.pass || c.Index < 0 || c.Index >= s.pass {
+		return fmt.Errorf("cursor epoch %d, index %d: a pass over the corpus has %d windows; "+
+			"hint: resume with the corpus, tokenizer and sequence_length of the checkpoint", c.Epoch, c.Index, s.pass)
 	}
 	s.cursor = c
-	s.order = newPermutation(s.windows.count, s.seed, c.Epoch)
 	return nil
 }
 
@@ -147,11 +153,8 @@ func (s *Sampler) Seek(c Cursor) error {
 // skips the rows of the others.
 func (s *Sampler) Skip(n int64) {
 	s.cursor.Index += n
-	if s.cursor.Index >= s.windows.count {
-		s.cursor.Epoch += s.cursor.Index / s.windows.count
-		s.cursor.Index %= s.windows.count
-		s.order = newPermutation(s.windows.count, s.seed, s.cursor.Epoch)
-	}
+	s.cursor.Epoch += s.cursor.Index / s.pass
+	s.cursor.Index %= s.pass
 }
 
 // Fill writes the next rows windows to batch, [rows, Sequence()+1] row-major, and
@@ -162,7 +165,7 @@ func (s *Sampler) Fill(batch []int32, rows int) {
 		panic(fmt.Sprintf("data: a batch of %d tokens for %d rows of %d", len(batch), rows, width))
 	}
 	for row := range rows {
-		s.windows.Copy(batch[row*width:(row+1)*width], s.order.at(s.cursor.Index))
+		s.windows.Copy(batch[row*width:(row+1)*width], s.Window())
 		s.Skip(1)
 	}
 }

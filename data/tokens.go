@@ -277,16 +277,27 @@ func (r Range) Len() int64 { return r.End - r.First }
 // All returns the range of all tokens.
 func (t *Tokens) All() Range { return Range{0, t.count} }
 
-// Entropy returns the unigram entropy of a range in nats per token, -sum p ln p over
+// Stretch is a range of tokens of a file.
+type Stretch struct {
+	Tokens *Tokens
+	Range
+}
+
+// Entropy returns the unigram entropy of text, of one tokenizer, in nats per token, -sum p ln p over
 // the frequencies of tokens that are not given: the loss of the best model that ignores
-// context. It is 0 for an empty range.
-func (t *Tokens) Entropy(r Range) float64 {
-	counts := make([]int64, t.vocabulary)
+// context. It is 0 for no text.
+func Entropy(text ...Stretch) float64 {
+	var counts []int64
 	n := 0.0
-	for i := r.First; i < r.End; i++ {
-		if token := t.At(i); !Given(token) {
-			counts[ID(token)]++
-			n++
+	for _, s := range text {
+		if counts == nil {
+			counts = make([]int64, s.Tokens.vocabulary)
+		}
+		for i := s.First; i < s.End; i++ {
+			if token := s.Tokens.At(i); !Given(token) {
+				counts[ID(token)]++
+				n++
+			}
 		}
 	}
 	sum := 0.0

@@ -13,11 +13,16 @@ import "fmt"
 // Known weakness: documents about half as long as windows leave a quarter of them empty. Packing out of order would
 // leave less, but then windows were no ranges of the corpus any more, and what is to be held out could not be cut from its end.
 
-// Packing is what Whole made of a range.
+// Packing is what Whole or Preferences made of tokens.
 type Packing struct {
-	Tokens  int64 // of the range in windows, without what overlaps
+	Tokens  int64 // in windows, without what overlaps
 	Padding int64 // behind them
-	Cut     int64 // documents that are longer than a window
+	TooLong int64 // documents that are longer than a window and were cut, or pairs that were left out
+}
+
+// Add adds that of other tokens.
+func (p *Packing) Add(o Packing) {
+	p.Tokens, p.Padding, p.TooLong = p.Tokens+o.Tokens, p.Padding+o.Padding, p.TooLong+o.TooLong
 }
 
 // Whole puts the documents of a range into windows of sequence+1 tokens. A range without two tokens in a document is an error.
@@ -50,7 +55,7 @@ func (t *Tokens) Whole(r Range, sequence int) (Windows, Packing, error) {
 			first = end
 		}
 		if next-first > most {
-			p.Cut++
+			p.TooLong++
 		}
 		for next-first > most {
 			add(first, first+most)

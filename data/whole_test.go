@@ -97,8 +97,8 @@ func TestWhole(t *testing.T) {
 			}
 			first = last
 		}
-		if cut != p.Cut {
-			t.Fatalf("%d documents are longer than a window, said %d", cut, p.Cut)
+		if cut != p.TooLong {
+			t.Fatalf("%d documents are longer than a window, said %d", cut, p.TooLong)
 		}
 	})
 }

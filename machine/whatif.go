@@ -84,7 +84,11 @@ func (w *supposition) compare(ctx context.Context, now *plan.Result, find Planne
 		return err
 	}
 	if err == nil && r.Best.Seconds() <= w.Seconds {
-		w.Seconds, w.Gain, w.Brings = r.Best.Seconds(), r.Best.Seconds()/now.Fastest()-1, plan.Difference(w.graph, best.Plan, r.Best.Plan)
+		was := best.Seconds()
+		if best.Tried > 0 {
+			was = now.Fastest()
+		}
+		w.Seconds, w.Gain, w.Brings = r.Best.Seconds(), r.Best.Seconds()/was-1, plan.Difference(w.graph, best.Plan, r.Best.Plan)
 	}
 	return nil
 }

@@ -22,20 +22,37 @@ var known = map[string]Model{
 	"opt-1.3b":        opt(24, 2048, 32),
 	"llama-2-7b":      llama(32, 4096, 32, 32, 128, 11008, 32000, 4096, 1e4, 1e-5, false),
 	"llama-2-13b":     llama(40, 5120, 40, 40, 128, 13824, 32000, 4096, 1e4, 1e-5, false),
+	"llama-2-70b":     llama(80, 8192, 64, 8, 128, 28672, 32000, 4096, 1e4, 1e-5, false),
 	"llama-3-8b":      llama(32, 4096, 32, 8, 128, 14336, 128256, 8192, 5e5, 1e-5, false),
-	"llama-3.2-1b":    llama32(16, 2048, 32, 64, 8192),
-	"llama-3.2-3b":    llama32(28, 3072, 24, 128, 8192),
+	"llama-3-70b":     llama(80, 8192, 64, 8, 128, 28672, 128256, 8192, 5e5, 1e-5, false),
+	"llama-3.1-8b":    untied(llama31(32, 4096, 32, 128, 14336, 8)),
+	"llama-3.1-70b":   untied(llama31(80, 8192, 64, 128, 28672, 8)),
+	"llama-3.1-405b":  untied(llama31(126, 16384, 128, 128, 53248, 8)),
+	"llama-3.2-1b":    llama31(16, 2048, 32, 64, 8192, 32),
+	"llama-3.2-3b":    llama31(28, 3072, 24, 128, 8192, 32),
+	"llama-3.3-70b":   untied(llama31(80, 8192, 64, 128, 28672, 8)),
+	"tinyllama-1.1b":  llama(22, 2048, 32, 4, 64, 5632, 32000, 2048, 1e4, 1e-5, false),
+	"smollm2-135m":    llama(30, 576, 9, 3, 64, 1536, 49152, 8192, 1e5, 1e-5, true),
+	"smollm2-360m":    llama(32, 960, 15, 5, 64, 2560, 49152, 8192, 1e5, 1e-5, true),
+	"smollm2-1.7b":    llama(24, 2048, 32, 32, 64, 8192, 49152, 8192, 130000, 1e-5, true),
 	"mistral-7b":      mistral(32, 4096, 32, 8, 128, 14336, 32000, 32768),
+	"mistral-nemo":    mistral(40, 5120, 32, 8, 128, 14336, 131072, 131072),
 	"qwen2-0.5b":      qwen2(24, 896, 14, 2, 64, 4864, 151936, true),
 	"qwen2-1.5b":      qwen2(28, 1536, 12, 2, 128, 8960, 151936, true),
 	"qwen2-7b":        qwen2(28, 3584, 28, 4, 128, 18944, 152064, false),
 	"qwen2.5-0.5b":    qwen2(24, 896, 14, 2, 64, 4864, 151936, true),
 	"qwen2.5-1.5b":    qwen2(28, 1536, 12, 2, 128, 8960, 151936, true),
+	"qwen2.5-3b":      qwen2(36, 2048, 16, 2, 128, 11008, 151936, true),
 	"qwen2.5-7b":      qwen2(28, 3584, 28, 4, 128, 18944, 152064, false),
+	"qwen2.5-14b":     qwen2(48, 5120, 40, 8, 128, 13824, 152064, false),
+	"qwen2.5-32b":     qwen2(64, 5120, 40, 8, 128, 27648, 152064, false),
+	"qwen2.5-72b":     qwen2(80, 8192, 64, 8, 128, 29568, 152064, false),
 	"qwen3-0.6b":      qwen3(28, 1024, 16, 3072, true),
 	"qwen3-1.7b":      qwen3(28, 2048, 16, 6144, true),
 	"qwen3-4b":        qwen3(36, 2560, 32, 9728, true),
 	"qwen3-8b":        qwen3(36, 4096, 32, 12288, false),
+	"qwen3-14b":       qwen3(40, 5120, 40, 17408, false),
+	"qwen3-32b":       qwen3(64, 5120, 64, 25600, false),
 	"gemma-3-270m":    gemma3(18, 640, 2048),
 	"gemma-3-1b":      gemma3(26, 1152, 6912),
 	"pythia-70m":      pythia(6, 512, 8),
@@ -43,11 +60,15 @@ var known = map[string]Model{
 	"pythia-410m":     pythia(24, 1024, 16),
 	"pythia-1b":       pythia(16, 2048, 8),
 	"pythia-1.4b":     pythia(24, 2048, 16),
+	"pythia-2.8b":     pythia(32, 2560, 32),
 	"phi-3-mini":      phi3(32, 3072, 32, 32, 8192, 32064, 4096, 1e4, 2047),
+	"phi-3-medium":    phi3(40, 5120, 40, 10, 17920, 32064, 4096, 1e4, 2047),
 	"phi-4":           phi3(40, 5120, 40, 10, 17920, 100352, 16384, 250000, 0),
 	"smollm3-3b":      smolLM3(36, 2048, 16, 4, 11008),
 	"granite-3.0-2b":  granite(40, 2048, 32, 8192, 8),
 	"starcoder2-3b":   starCoder2(30, 3072, 24, 2, 999999.4420358813),
+	"starcoder2-7b":   starCoder2(32, 4608, 36, 4, 1e6),
+	"starcoder2-15b":  untied(starCoder2(40, 6144, 48, 4, 1e5)),
 	"stablelm-2-1.6b": stableLM(24, 2048, 32, 5632, 100352),
 	"phi-1.5":         phi(24, 2048, 32, 0.5),
 	"phi-2":           phi(32, 2560, 32, 0.4),
@@ -55,8 +76,10 @@ var known = map[string]Model{
 	"granite-3.0-8b":  granite(40, 4096, 32, 12800, 16),
 	"olmo-2-1b":       olmo2(16, 2048, 16, 8192),
 	"olmo-2-7b":       olmo2(32, 4096, 32, 11008),
+	"olmo-2-13b":      olmo2(40, 5120, 40, 13824),
 	"olmoe-1b-7b":     olmoe(16, 2048, 16, 1024, 64, 8),
 	"qwen3-30b-a3b":   qwen3MoE(48, 2048, 32, 4, 768, 128, 8),
+	"qwen3-235b-a22b": qwen3MoE(94, 4096, 64, 4, 1536, 128, 8),
 	"gpt-oss-20b":     gptOSS(24, 32),
 	"gpt-oss-120b":    gptOSS(36, 128),
 	"mixtral-8x7b":    mixtral(32, 4096, 32, 8, 14336, 8, 2),
@@ -107,9 +130,9 @@ func llama(layers, width, heads, kv, dim, ff, vocab, length int, theta, eps floa
 		Vocab: vocab, MaxPositions: length, Activation: "silu", NormEps: eps, RopeTheta: theta, Tied: tied, InitStd: 0.02}
 }
 
-func llama32(layers, width, heads, dim, ff int) Model {
+func llama31(layers, width, heads, dim, ff int, factor float64) Model {
 	m := llama(layers, width, heads, 8, dim, ff, 128256, 131072, 5e5, 1e-5, true)
-	m.RopeScaling = &RopeScaling{Type: "llama3", Factor: 32, LowFreqFactor: 1, HighFreqFactor: 4, OriginalContext: 8192}
+	m.RopeScaling = &RopeScaling{Type: "llama3", Factor: factor, LowFreqFactor: 1, HighFreqFactor: 4, OriginalContext: 8192}
 	return m
 }
 

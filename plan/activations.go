@@ -231,7 +231,7 @@ func (s *search) refine(base *Candidate) (*Candidate, error) {
 	if r.needless() {
 		return base, nil
 	}
-	s.say(fmt.Sprintf("what waits on the host of: %s", base.Label))
+	s.say(fmt.Sprintf("planning: what waits on the host of %s", base.Label))
 	if err := r.patterns(); err != nil || r.best == base {
 		return base, err
 	}

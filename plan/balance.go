@@ -71,7 +71,7 @@ func (s *search) balance() error {
 			if s.tired() {
 				break
 			}
-			s.say("dividing the memory of: " + b.best.Label)
+			s.say("planning: dividing the memory of " + b.best.Label)
 			if err := b.improve(part); err != nil {
 				return err
 			}

@@ -121,9 +121,9 @@ func TestTiredSearchImproves(t *testing.T) {
 	enumerated := 0
 	s.progress = func(text string) {
 		switch {
-		case strings.HasPrefix(text, "micro-batch"):
+		case strings.HasPrefix(text, "planning: micro-batch"):
 			s.spent = s.allowed + 1
-		case enumerated == 0 && strings.HasPrefix(text, "dividing the memory"):
+		case enumerated == 0 && strings.HasPrefix(text, "planning: dividing the memory"):
 			enumerated = s.evaluated
 		}
 	}

@@ -119,7 +119,7 @@ func (f family) hopelessness() float64 {
 
 // try looks for the best inner decisions for given outer ones; nil if none fits.
 func (s *search) try(b, group int, r residency) (*Candidate, error) {
-	s.say(fmt.Sprintf("micro-batch %d, group %d, %s", b, group, r.label))
+	s.say(fmt.Sprintf("planning: micro-batch %d, group %d, %s", b, group, r.label))
 	var best *Candidate
 	for _, ladder := range s.ladders {
 		c, err := s.climb(b, group, r, ladder)

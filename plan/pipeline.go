@@ -121,7 +121,7 @@ func (s *search) pipelinesOf(every bool) error {
 		if s.ranks%depth != 0 || pins.Pipeline != 0 && pins.Pipeline != depth {
 			continue
 		}
-		s.say(fmt.Sprintf("pipelines of %d ranks", depth))
+		s.say(fmt.Sprintf("planning: pipelines of %d ranks", depth))
 		for _, sh := range s.shapes(depth) {
 			if err := s.ctx.Err(); err != nil {
 				return err
@@ -138,7 +138,7 @@ func (s *search) pipelinesOf(every bool) error {
 		if s.beaten(t.bound) || s.beaten(t.estimate/slack) {
 			continue
 		}
-		s.say(t.label())
+		s.say("planning: " + t.label())
 		fruitless++
 		if c, err := s.pursue(t); err != nil {
 			return err

@@ -70,7 +70,7 @@ type Request struct {
 	Options     program.Options
 	State       string // how the optimizer's state is stored, see program.Plan
 	Pins        Pins
-	Rivals      []Rival // given plans that the result must not be slower than
+	Rivals      []Rival // given plans that the result must not be slower than, but for what thrifty allows
 	// HeadUnit divides the number of tokens that the head takes at a time, where
 	// the device's sums can be cut at its multiples only; 0: anywhere.
 	HeadUnit int
@@ -133,7 +133,7 @@ type Result struct {
 }
 
 // Fastest returns the least predicted time. It is the best plan's unless trials
-// changed the order.
+// changed the order, or the best is thriftier and hardly slower.
 func (r *Result) Fastest() float64 {
 	least := r.Best.Seconds()
 	for _, c := range r.RunnersUp {
@@ -290,6 +290,18 @@ func (c *Candidate) Idle() float64 { return 1 - c.share(func(*program.Instr) boo
 // recomputation.
 func (c *Candidate) Repeated() float64 {
 	return c.share(func(in *program.Instr) bool { return in.Key.Dir == program.Recompute })
+}
+
+// beside returns for how many seconds streams other than the devices' compute streams are busy, of all ranks.
+func (c *Candidate) beside() (sum float64) {
+	for r, spans := range c.spans {
+		for i, span := range spans {
+			if c.Programs[r].Instrs[i].Stream != device.Compute {
+				sum += span.End - span.Start
+			}
+		}
+	}
+	return sum
 }
 
 // share returns the share of the step that compute streams spend on the selected

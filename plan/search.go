@@ -18,6 +18,7 @@ import (
 func Search(ctx context.Context, req *Request, m *Machine, progress func(string)) (*Result, error) {
 	s := newSearch(ctx, req, m)
 	s.progress = progress
+	s.say("planning")
 	if err := s.alike(); err != nil {
 		return nil, err
 	}
@@ -36,6 +37,7 @@ func Search(ctx context.Context, req *Request, m *Machine, progress func(string)
 	if err := s.prepare(); err != nil {
 		return nil, err
 	}
+	s.thrifty()
 	if err := s.complete(); err != nil {
 		return nil, err
 	}
@@ -298,17 +300,36 @@ func (s *search) simulate() error {
 }
 
 // sort sorts by time and drops the slower ones, and those found twice: programs are
-// large, so only a few of each kind and in all are held.
+// large, so only a few of each kind and in all are held, and the best of every kind.
 func (s *search) sort() {
 	const most, ofKind = 24, 4
 	slices.SortStableFunc(s.found, func(a, b *Candidate) int { return cmp.Compare(a.Seconds(), b.Seconds()) })
 	s.found = slices.CompactFunc(s.found, func(a, b *Candidate) bool { return a.Seconds() == b.Seconds() && reflect.DeepEqual(a.Plan, b.Plan) })
-	count := map[string]int{}
+	count, all := map[string]int{}, 0
 	s.found = slices.DeleteFunc(s.found, func(c *Candidate) bool {
 		count[c.Kind]++
-		return s.ranks > 1 && count[c.Kind] > ofKind
+		if s.ranks > 1 && count[c.Kind] > ofKind || all >= most && count[c.Kind] > 1 {
+			return true
+		}
+		all++
+		return false
 	})
-	s.found = s.found[:min(len(s.found), most)]
+}
+
+// thrifty puts the candidate first that is the fastest if a part of what keeps links and the host's cores busy is waited for after
+// all, of those that are predicted to be as fast as the fastest, but for what a prediction can't tell apart. It has micro-batches of
+// the same size, since operators of other sizes may not have been timed.
+func (s *search) thrifty() {
+	const asFast, late = 1.005, 0.02
+	first := s.found[0]
+	feared := func(c *Candidate) float64 { return c.Seconds() + late*c.beside() }
+	best := first
+	for _, c := range s.found {
+		if c.Seconds() <= asFast*first.Seconds() && c.Plan.MicroBatch == first.Plan.MicroBatch && feared(c) < feared(best) {
+			best = c
+		}
+	}
+	s.found = slices.Insert(slices.DeleteFunc(s.found, func(c *Candidate) bool { return c == best }), 0, best)
 }
 
 // settle replaces predictions by measurements where they decide: it times the

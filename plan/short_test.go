@@ -120,7 +120,7 @@ func TestMisfitsOnce(t *testing.T) {
 	once, twice := 0, 0
 	for words, n := range times {
 		var b, group int
-		if _, err := fmt.Sscanf(words, "micro-batch %d, group %d,", &b, &group); err != nil {
+		if _, err := fmt.Sscanf(words, "planning: micro-batch %d, group %d,", &b, &group); err != nil {
 			t.Fatalf("%q: %v", words, err)
 		}
 		switch {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
 	"github.com/athanor-llm/athanor/internal/bounded"
+	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/model"
 )
@@ -78,6 +79,7 @@ func readAdapter(dir string) (*adapterConfig, error) {
 	if beside := filepath.Join(dir, c.Base); !isModel(c.Base) && isModel(beside) {
 		c.Base = beside
 	}
+	c.Base = paths.Hub(c.Base)
 	return c, nil
 }
 

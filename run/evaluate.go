@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 
 	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/data/chat"
-	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/session"
 )
@@ -155,11 +153,7 @@ func HeldOut(ctx context.Context, f *Folder, patterns []string, seq, limit int, 
 	if err != nil {
 		return nil, misuse{err}
 	}
-	dir, err := machine.CacheDir()
-	if err != nil {
-		return nil, err
-	}
-	t, err := data.Tokenize(ctx, corpus, tokenizer, filepath.Join(dir, "tokens"), data.Options{
+	t, err := tokenize(ctx, corpus, tokenizer, data.Options{
 		Chat:     template,
 		Progress: func(done, total int64) { progress("reading the corpus", done, total) },
 	})

@@ -14,6 +14,7 @@ import (
 	"github.com/athanor-llm/athanor/data/chat"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/model"
@@ -47,7 +48,7 @@ type misuse struct{ error }
 func (misuse) Is(target error) bool { return target == ErrMisuse }
 func (e misuse) Unwrap() error      { return e.error }
 
-// OpenFolder opens a model folder, or an adapter's. Close it after use.
+// OpenFolder opens a model folder, or an adapter's, or one that paths.Hub knows. Close it after use.
 func OpenFolder(dir string) (*Folder, error) {
 	f, err := open(dir)
 	if err != nil {
@@ -60,6 +61,7 @@ func OpenFolder(dir string) (*Folder, error) {
 }
 
 func open(dir string) (*Folder, error) {
+	dir = paths.Hub(dir)
 	if !isAdapter(dir) {
 		return openModel(dir)
 	}
@@ -103,6 +105,8 @@ func openModel(dir string) (*Folder, error) {
 		hint := folderHint
 		if last, _, err := (&checkpoint.Store{Dir: dir}).Latest(checkpoint.Sizes); err == nil {
 			hint = "it is that of a run, whose latest checkpoint is " + last
+		} else if paths.IsHub(dir) {
+			hint += "; if it is a model of the hub: hf download " + dir
 		}
 		return nil, misuse{suggest.Add(fmt.Errorf("%s is not a model folder: %w", dir, err), hint)}
 	}

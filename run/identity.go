@@ -30,7 +30,9 @@ type identity struct {
 	WeightDecay    float64 `json:"weight_decay"`
 	Clip           float64 `json:"gradient_clipping"`
 	Adam           string  `json:"adam,omitempty"`                // beta1, beta2 and epsilon; not compared if absent, as in older checkpoints
-	Held           string  `json:"validation_fraction,omitempty"` // fraction held out; not compared if absent
+	Mixture        string  `json:"mixture,omitempty"`             // tokens of each source, and how often a pass reads it; absent: one, once
+	Held           string  `json:"validation_fraction,omitempty"` // fraction held out, or none; not compared if absent
+	Pairs          string  `json:"validation,omitempty"`          // tokens of a corpus of pairs to validate with, whose reference is that of the beginning
 }
 
 // origin is what a checkpoint records of the run that wrote it. Only the identity
@@ -41,6 +43,7 @@ type origin struct {
 	RunHash  string `json:"run_hash"` // of the plan and the identity
 	spread
 	guard
+	Validation int64 `json:"validation_tokens,omitempty"` // of a corpus of its own
 }
 
 // spread is the number of steps over which a timed run spreads its learning rate,
@@ -55,7 +58,10 @@ type spread struct {
 func (a *identity) configured(c *config.Config) {
 	a.SequenceLength, a.GlobalBatch, a.Seed = c.SequenceLength, c.GlobalBatch, c.Seed
 	a.Precision, a.Documents = machine.Precision(c).String(), c.Documents
-	a.Held = fmt.Sprint(c.Validation)
+	a.Held = fmt.Sprint(c.HeldOut)
+	if len(c.Validation) > 0 {
+		a.Held = "none"
+	}
 	a.WeightDecay, a.Clip, a.Adam = c.WeightDecay, c.Clip, fmt.Sprintf("beta1 %v, beta2 %v, epsilon %v", c.Beta1, c.Beta2, c.Epsilon)
 	if c.OptimizerState != "auto" {
 		a.OptimizerState = machine.State(c)
@@ -66,11 +72,21 @@ func (a *identity) configured(c *config.Config) {
 func (a *identity) prepared(s *Setup) {
 	a.configured(s.Config)
 	hash := s.Tokenizer.Hash()
-	if s.Tokens.Stats().Conversations() > 0 {
+	if s.Stats().Conversations() > 0 {
 		hash := s.Chat.Hash()
 		a.Chat = fmt.Sprintf("%x", hash[:8])
 	}
-	a.Model, a.Tokens, a.Base = program.Fingerprint(s.Graph), fmt.Sprintf("%d %x", s.Tokens.Len(), hash[:8]), s.base
+	if s.Mixed() {
+		var parts []string
+		for _, source := range s.Sources {
+			parts = append(parts, fmt.Sprintf("%v times %d tokens", source.Times, source.Tokens.Len()))
+		}
+		a.Mixture = strings.Join(parts, ", ")
+	}
+	if n := s.validationTokens(); n > 0 && s.Config.Preference.Beta > 0 {
+		a.Pairs = fmt.Sprintf("%d tokens", n)
+	}
+	a.Model, a.Tokens, a.Base = program.Fingerprint(s.Graph), fmt.Sprintf("%d %x", s.Len(), hash[:8]), s.base
 }
 
 func (t *Trainer) identity() (id identity) {
@@ -85,7 +101,7 @@ func (t *Trainer) record() (origin, error) {
 	text, err := json.Marshal(id)
 	hash := t.programs[0].PlanHash
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%s", hash, text))
-	return origin{id, hash, hex.EncodeToString(sum[:8]), t.spread, t.guard}, err
+	return origin{id, hash, hex.EncodeToString(sum[:8]), t.spread, t.guard, t.Setup.validationTokens()}, err
 }
 
 // difference names the first field in which two runs differ, "" if none.
@@ -116,7 +132,7 @@ func (a identity) difference(b identity) string {
 		b.Held = ""
 	}
 	x, y := fields(a), fields(b)
-	for _, k := range []string{"model", "base_weights", "sequence_length", "global_batch", "precision", "optimizer_state", "documents", "seed", "chat_template", "tokens", "weight_decay", "gradient_clipping", "adam", "validation_fraction"} {
+	for _, k := range []string{"model", "base_weights", "sequence_length", "global_batch", "precision", "optimizer_state", "documents", "seed", "chat_template", "tokens", "mixture", "weight_decay", "gradient_clipping", "adam", "validation_fraction", "validation"} {
 		if x[k] != y[k] {
 			there, here := apart(fmt.Sprint(x[k]), fmt.Sprint(y[k]))
 			return fmt.Sprintf("%s is %s there and %s here", k, there, here)

@@ -190,6 +190,17 @@ func TestKillPreference(t *testing.T) {
 // TestKillHalves: so does one whose weights and moments are in bf16, in the run and in checkpoints.
 func TestKillHalves(t *testing.T) { killed(t, 4, " precision=bf16 optimizer_state=bf16") }
 
+// TestKillMixture: so does one on several sources, of which small ones are read more than once and a part of a large one in each of its
+// passes, and with a corpus to validate with.
+func TestKillMixture(t *testing.T) {
+	dir := t.TempDir()
+	for k, lines := range []int{40, 15, 90, 20} {
+		text := strings.Repeat(fmt.Sprintf("every %d. salamander keeps %x\n", k, 77777*k), lines)
+		check(t, os.WriteFile(fmt.Sprintf("%s/%d.txt", dir, k), []byte(text), 0o644))
+	}
+	killed(t, 3, fmt.Sprintf(` data=[%[1]s/0.txt,{"files":"%[1]s/1.txt","times":2.5},{"files":"%[1]s/2.txt","times":0.3}] validation=%[1]s/3.txt tokenizer=bpe-280 eval_every=7`, dir))
+}
+
 // killed kills a run so many times. more are overrides.
 func killed(t *testing.T, kills int, more string) {
 	seed := rand.Uint64()

@@ -125,6 +125,6 @@ func (t *Trainer) place(c *session.Culprit, cursor data.Cursor) (string, error) 
 	if c.Token >= 0 {
 		token, first = fmt.Sprintf(", token %d", c.Token+1), min(r.First+int64(c.Token), r.End-1) // behind a pair there is padding
 	}
-	return fmt.Sprintf("it comes from sequence %d of the %d in the batch%s: tokens %d to %d of the corpus, document %d, at %q",
-		c.First+1, cfg.GlobalBatch, token, r.First, r.End, t.Setup.Tokens.Document(first)+1, text), nil
+	return fmt.Sprintf("it comes from sequence %d of the %d in the batch%s: tokens %d to %d of %s, document %d, at %q",
+		c.First+1, cfg.GlobalBatch, token, r.First, r.End, t.Setup.nameOf(r.Tokens), r.Tokens.Document(first)+1, text), nil
 }

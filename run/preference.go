@@ -53,8 +53,8 @@ func (t *Trainer) refer(ctx context.Context, say func(text string)) error {
 			}
 			if k := slices.IndexFunc(out.Ratios[:2*n], func(x float32) bool { return !finite(float64(x)) }); k >= 0 {
 				at := w.Tokens(first + int64(k/2))
-				return fmt.Errorf("reference: the log-probability of an answer in tokens %d to %d of the corpus is %v: %w; hint: are the weights that the run begins with whole? precision: fp32 has a wider range",
-					at.First, at.End, out.Ratios[k], ErrNumeric)
+				return fmt.Errorf("reference: the log-probability of an answer in tokens %d to %d of %s is %v: %w; hint: are the weights that the run begins with whole? precision: fp32 has a wider range",
+					at.First, at.End, t.Setup.nameOf(at.Tokens), out.Ratios[k], ErrNumeric)
 			}
 			list = append(list, out.Ratios[:2*n]...)
 			first += int64(n)

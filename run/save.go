@@ -236,8 +236,9 @@ func (t *Trainer) resume(path string) error {
 	if err := t.loadState(ck); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	err = errors.Join(json.Unmarshal(ck.Trainer.Plan, &t.spread), json.Unmarshal(ck.Trainer.Plan, &t.guard))
-	if err == nil {
+	var before origin
+	err = json.Unmarshal(ck.Trainer.Plan, &before)
+	if t.spread, t.guard = before.spread, before.guard; err == nil {
 		err = t.guard.check(int(ck.Trainer.Step))
 	}
 	if err != nil {
@@ -256,11 +257,15 @@ func (t *Trainer) resume(path string) error {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	t.Step, t.Tokens, t.Losses, t.Best = int(ck.Trainer.Step), ck.Trainer.Tokens, ck.Trainer.Losses, ck.Trainer.Best
-	if !t.Setup.Config.KeepBest {
-		t.Best = nil
-	}
 	t.saved = path
 	t.Notes = append(t.Notes, fmt.Sprintf("resuming %s at step %d", path, t.Step))
+	another := before.Validation != t.Setup.validationTokens()
+	if another {
+		t.Notes = append(t.Notes, fmt.Sprintf("validation has %d tokens there and %d here: its losses are not to be compared with those before", before.Validation, t.Setup.validationTokens()))
+	}
+	if another || !t.Setup.Config.KeepBest {
+		t.Best = nil
+	}
 	return nil
 }
 

@@ -11,63 +11,94 @@ import (
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/data/bpe"
-	"github.com/athanor-llm/athanor/data/chat"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/bounded"
+	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/model"
 )
 
 // Setup is the result of reading a configuration, before any planning: the text as
-// tokens, the model and its graph.
+// tokens, the model and its graph. Without text, which plans may do without, Text is empty and what is made of it nil.
 type Setup struct {
-	Config    *config.Config
-	Model     *model.Model
-	Folder    string // the Hugging Face folder that the model came from, or ""
-	Adapter   string // the folder of the adapter that Model has, with which training begins, or ""
-	Tokenizer *bpe.Tokenizer
-	Chat      *chat.Template // beside the tokenizer; nil: there is none
-	Tokens    *data.Tokens
-	Train     data.Windows
-	Held      data.Windows // held out for validation
-	HeldRange data.Range
-	Pairs     *data.Preferences // the same of pairs; nil: there are none
-	Packing   data.Packing      // of whole documents in Train, if these are asked for
-	Graph     *graph.Graph
-	Notes     []string // messages for the user: what was recognised or ignored
-	base      string   // fingerprint of the weights that adapters are trained on, else ""
+	Config  *config.Config
+	Model   *model.Model
+	Folder  string // the Hugging Face folder that the model came from, or ""
+	Adapter string // the folder of the adapter that Model has, with which training begins, or ""
+	*Text
+	Train    data.Windows
+	Held     data.Windows   // for validation
+	HeldText []data.Stretch // that they are of
+	Graph    *graph.Graph
+	Notes    []string // messages for the user: what was recognised or ignored
+	base     string   // fingerprint of the weights that adapters are trained on, else ""
+
+	packing, heldPacking data.Packing // of whole documents or pairs in the sources, and in Validation
 }
 
 // Progress receives the progress of a long operation, which what names.
 type Progress func(what string, done, total int64)
 
-// Prepare reads the corpus, the tokenizer and the model, and builds the graph.
+// Prepare reads the corpus, if there is one, the tokenizer and the model, and builds the graph.
 // Errors of the configuration are config faults. Close the Setup after use.
 func Prepare(ctx context.Context, c *config.Config, progress Progress) (*Setup, error) {
 	s := &Setup{Config: c}
-	if err := s.text(ctx, progress); err != nil {
-		return nil, err
-	}
-	var err error
-	s.Model, s.Folder, s.Notes, err = resolveModel(c, s.Tokenizer.VocabularySize())
-	if err != nil {
+	if err := s.prepare(ctx, progress); err != nil {
 		s.Close()
 		return nil, err
 	}
+	return s, nil
+}
+
+func (s *Setup) prepare(ctx context.Context, progress Progress) error {
+	c := s.Config
+	var err error
+	if s.Text, err = OpenText(ctx, c, progress); err != nil {
+		return err
+	}
+	if !s.Empty() {
+		if err := s.sequences(); err != nil {
+			return err
+		}
+	}
+	var notes []string
+	s.Model, s.Folder, notes, err = resolveModel(c, s.vocabulary())
+	if err != nil {
+		return err
+	}
+	s.Notes = append(s.Text.Notes, notes...)
 	if s.Model.LoRA != nil {
 		s.Adapter = c.Model.Name
 	}
+	if !s.Empty() {
+		if err := s.agree(); err != nil {
+			return err
+		}
+	}
+	docs, err := s.Documents(c)
+	if err != nil {
+		return err
+	}
+	s.Graph, err = machine.BuildGraph(c, s.Model, docs)
+	if err == nil && s.Graph.Model.LoRA != nil && s.Folder != "" {
+		s.base, err = fingerprintOf(s.Folder)
+	}
+	return err
+}
+
+// agree checks whether text and model belong together.
+func (s *Setup) agree() error {
+	c := s.Config
 	path := tokenizerOf(c.Model.Name)
 	if own, err := bpe.Load(path); s.Folder != "" && err == nil && own.Hash() != s.Tokenizer.Hash() {
 		s.Notes = append(s.Notes, fmt.Sprintf("the tokenizer is not that of %s, whose weights were trained on other token ids; hint: tokenizer: %s", s.Folder, filepath.Dir(path)))
 	}
-	if stats := s.Tokens.Stats(); stats.Conversations()+stats.Prompts() > 0 && s.Pairs == nil && c.Documents != config.Whole {
+	if stats := s.Stats(); stats.Conversations()+stats.Prompts() > 0 && c.Preference.Beta == 0 && c.Documents != config.Whole {
 		s.Notes = append(s.Notes, "where a window ends, an answer is cut from what it answers; hint: documents: whole keeps them together")
 	}
 	if s.Model.Vocab < s.Tokenizer.VocabularySize() {
-		s.Close()
-		return nil, c.Fault("tokenizer", fmt.Sprintf("it has %d tokens, but the model's vocabulary is %d; hint: use the model's own tokenizer, or leave the model's vocabulary out", s.Tokenizer.VocabularySize(), s.Model.Vocab))
+		return c.Fault("tokenizer", fmt.Sprintf("it has %d tokens, but the model's vocabulary is %d; hint: use the model's own tokenizer, or leave the model's vocabulary out", s.Tokenizer.VocabularySize(), s.Model.Vocab))
 	}
 	if c.Sample.Tokens > 0 { // else this would fail only after the last step
 		ids, err := promptIDs(s.Tokenizer, c.Sample.Prompt)
@@ -75,42 +106,56 @@ func Prepare(ctx context.Context, c *config.Config, progress Progress) (*Setup, 
 			err = fmt.Errorf("it has %d tokens, the model takes %d; hint: a shorter prompt", n, s.Model.MaxPositions)
 		}
 		if err != nil {
-			s.Close()
-			return nil, c.Fault("sample.prompt", err.Error())
+			return c.Fault("sample.prompt", err.Error())
 		}
 	}
-	s.Graph, err = machine.BuildGraph(c, s.Model, Documents(c, s.Tokens))
-	if err == nil && s.Graph.Model.LoRA != nil && s.Folder != "" {
-		s.base, err = fingerprintOf(s.Folder)
-	}
-	if err != nil {
-		s.Close()
-	}
-	return s, err
+	return nil
 }
 
 // Reading describes the text of a run and how often the run reads it.
 func (s *Setup) Reading() string {
 	c := s.Config
-	text := fmt.Sprintf("corpus: %v; %d tokens of %s, %d of them held out", s.Tokens.Stats(), s.Tokens.Len(), c.Tokenizer, s.HeldRange.Len())
-	if p := s.Pairs; p != nil {
-		text += fmt.Sprintf("; %d pairs to train on and %d to validate with, a sequence each, of which %.0f %% is padding", p.Train.Count(), p.Held.Count(),
-			100*float64(p.Padding)/float64(max(p.Padding+p.Tokens, 1)))
-		if p.TooLong > 0 {
-			text += fmt.Sprintf("; %d pairs are left out, which have more than %d tokens", p.TooLong, c.SequenceLength+1)
+	text := fmt.Sprintf("corpus: %v; %d tokens of %s", s.Stats(), s.Len(), c.Tokenizer)
+	if s.Validation == nil {
+		n := int64(0)
+		for _, h := range s.HeldText {
+			n += h.Len()
 		}
+		text += fmt.Sprintf(", %d of them held out", n)
 	}
-	if c.Documents == config.Whole && s.Pairs == nil {
-		p := s.Packing
-		text += fmt.Sprintf("; %d windows of whole documents to train on, of which %.0f %% is padding", s.Train.Count(), 100*float64(p.Padding)/float64(p.Padding+p.Tokens))
-		if p.Cut > 0 {
-			text += fmt.Sprintf("; %d documents are cut, which have more than %d tokens", p.Cut, c.SequenceLength+1)
-		}
+	p := s.packing
+	empty := 100 * float64(p.Padding) / float64(max(p.Padding+p.Tokens, 1))
+	switch {
+	case c.Preference.Beta > 0:
+		text += fmt.Sprintf("; %d pairs to train on and %d to validate with, a sequence each, of which %.0f %% is padding", s.Train.Count(), s.Held.Count(), empty)
+	case c.Documents == config.Whole:
+		text += fmt.Sprintf("; %d windows of whole documents to train on, of which %.0f %% is padding", s.Train.Count(), empty)
 	}
+	text += s.tooLong(p)
 	if !c.Timed() {
-		text += fmt.Sprintf("; %d steps read it %.3g times", c.MaxSteps, float64(c.MaxSteps)*float64(c.GlobalBatch)/float64(s.Train.Count()))
+		text += fmt.Sprintf("; %d steps read it %.3g times", c.MaxSteps, float64(c.MaxSteps)*float64(c.GlobalBatch)/float64(s.Train.Pass()))
+	}
+	if s.Mixed() {
+		for k, source := range s.Sources {
+			text += fmt.Sprintf("\n  %v, %.1f %% of the sequences of a pass", source, 100*s.Train.Share(k))
+		}
+	}
+	if s.Validation != nil {
+		text += fmt.Sprintf("\nvalidation: %v; %d tokens%s", s.Validation.Tokens.Stats(), s.Validation.Tokens.Len(), s.tooLong(s.heldPacking))
 	}
 	return text
+}
+
+// tooLong says what did not fit into windows.
+func (s *Setup) tooLong(p data.Packing) string {
+	what := "; %d documents are cut, which have more than %d tokens"
+	if s.Config.Preference.Beta > 0 {
+		what = "; %d pairs are left out, which have more than %d tokens"
+	}
+	if p.TooLong == 0 {
+		return ""
+	}
+	return fmt.Sprintf(what, p.TooLong, s.Config.SequenceLength+1)
 }
 
 // folderOf returns the folder with the weights of a parameter.
@@ -121,115 +166,61 @@ func (s *Setup) folderOf(p model.Param) string {
 	return s.Folder
 }
 
-// Close unmaps the tokens.
+// Close closes the text.
 func (s *Setup) Close() {
-	if s.Tokens != nil {
-		s.Tokens.Close()
+	if s.Text != nil {
+		s.Text.Close()
 	}
 }
 
-func (s *Setup) text(ctx context.Context, progress Progress) error {
+// sequences makes windows of the text, and checks that there are enough.
+func (s *Setup) sequences() error {
 	c := s.Config
-	text, err := OpenText(ctx, c, progress)
-	if err != nil {
+	if err := s.windows(); err != nil {
 		return err
 	}
-	s.Tokenizer, s.Chat, s.Tokens = text.Tokenizer, text.Chat, text.Tokens
-	if err := s.windows(); err != nil {
-		return c.Fault("data", err.Error())
-	}
-	c.Pass(s.Train.Count())
+	c.Pass(s.Train.Pass())
 	if _, err := data.NewSampler(s.Train, c.Seed, c.GlobalBatch); err != nil { // fail before planning
 		return c.Fault("global_batch", err.Error())
 	}
 	return nil
 }
 
-// windows divides the tokens into training and validation, cut into windows.
+// windows makes windows of the text, to train on and to validate with.
 func (s *Setup) windows() error {
-	c, pairs := s.Config, s.Tokens.Stats().Pairs()
-	if c.Preference.Beta > 0 {
-		p, err := s.Tokens.Preferences(c.Validation, c.SequenceLength)
+	c := s.Config
+	var train, validate []data.Part
+	hold := func(x windowed) {
+		validate = append(validate, data.Part{Windows: x.windows, Times: 1})
+		s.HeldText = append(s.HeldText, x.text)
+	}
+	for _, source := range s.Sources {
+		var own, last windowed
+		var err error
+		if s.Validation != nil {
+			own, err = cut(c, source.Tokens, source.Tokens.All())
+		} else if own, last, err = holdOut(c, source.Tokens); err == nil {
+			hold(last)
+		}
+		if err != nil && s.Mixed() {
+			err = fmt.Errorf("%s: %w", source.Name, err)
+		}
 		if err != nil {
-			return err
+			return c.Fault("data", err.Error())
 		}
-		s.Train, s.Held, s.HeldRange, s.Pairs = p.Train, p.Held, p.HeldRange, p
-		return nil
+		train = append(train, data.Part{Windows: own.windows, Times: source.Times})
+		s.packing.Add(own.packing)
 	}
-	if pairs > 0 {
-		return fmt.Errorf("there are %d pairs of a chosen and a rejected answer, which are not learnt as they are; hint: preference: {beta: 0.1}", pairs)
-	}
-	train, held, err := s.Tokens.Split(c.Validation, c.SequenceLength)
-	if err != nil {
-		return err
-	}
-	s.HeldRange = held
-	if c.Documents == config.Whole {
-		if s.Train, s.Packing, err = s.Tokens.Whole(train, c.SequenceLength); err == nil {
-			s.Held, _, err = s.Tokens.Whole(held, c.SequenceLength)
-		}
-		return err
-	}
-	if s.Train, err = s.Tokens.Windows(train, c.SequenceLength); err == nil {
-		s.Held, err = s.Tokens.Windows(held, c.SequenceLength)
-	}
-	return err
-}
-
-// Text is a corpus as tokens. Close Tokens after use.
-type Text struct {
-	Corpus    *data.Corpus
-	Tokenizer *bpe.Tokenizer
-	Chat      *chat.Template // beside the tokenizer; nil: there is none
-	Tokens    *data.Tokens
-}
-
-// OpenText reads the corpus and the tokenizer of a configuration. It needs no other
-// fields but the run's folder, and that only if there is one.
-func OpenText(ctx context.Context, c *config.Config, progress Progress) (*Text, error) {
-	t := &Text{}
-	var err error
-	if t.Corpus, err = data.OpenCorpus(c.Data...); err != nil {
-		return nil, c.Fault("data", err.Error())
-	}
-	opt := func(what string) data.Options {
-		return data.Options{Progress: func(done, total int64) { progress(what, done, total) }}
-	}
-	if t.Tokenizer, err = openTokenizer(ctx, c, t.Corpus, opt("training the tokenizer")); err != nil {
-		return nil, err
-	}
-	dir, err := machine.CacheDir()
-	if err != nil {
-		return nil, err
-	}
-	reading := opt("reading the corpus")
-	t.Chat = openChat(c, t.Tokenizer)
-	reading.Chat, reading.Pairs = t.Chat, c.Preference.Beta > 0
-	t.Tokens, err = data.Tokenize(ctx, t.Corpus, t.Tokenizer, filepath.Join(dir, "tokens"), reading)
-	switch {
-	case errors.Is(err, data.ErrNoEnd):
-		err = c.Fault("tokenizer", data.ErrNoEnd.Error())
-	case errors.Is(err, chat.ErrNone):
-		err = c.Fault("tokenizer", err.Error())
-	case errors.Is(err, data.ErrContent):
-		err = c.Fault("data", err.Error())
-	}
-	return t, err
-}
-
-// AtLength returns copies of a configuration that differ in sequence_length, with
-// their graphs, to which the text matters by its vocabulary and documents.
-func (t *Text) AtLength(c *config.Config) machine.AtLength {
-	return func(tokens int) (*config.Config, *graph.Graph, error) {
-		long := *c
-		long.SequenceLength = tokens
-		m, _, _, err := resolveModel(&long, t.Tokenizer.VocabularySize())
+	if v := s.Validation; v != nil {
+		all, err := cut(c, v.Tokens, v.Tokens.All())
 		if err != nil {
-			return nil, nil, err
+			return c.Fault("validation", err.Error())
 		}
-		g, err := machine.BuildGraph(&long, m, Documents(&long, t.Tokens))
-		return &long, g, err
+		hold(all)
+		s.heldPacking = all.packing
 	}
+	s.Train, s.Held = data.Mix(train...), data.Mix(validate...)
+	return nil
 }
 
 // resolveModel finds the architecture as findModel does. Rotary positions are
@@ -300,6 +291,8 @@ func findModel(c *config.Config, vocab int) (m *model.Model, folder string, note
 	if m, err = model.Known(c.Model.Name); err != nil {
 		if st, statErr := os.Stat(c.Model.Name); statErr == nil && st.IsDir() {
 			err = fmt.Errorf("the folder %q has no config.json; hint: a Hugging Face folder, or a checkpoint of a run", c.Model.Name)
+		} else if paths.IsHub(c.Model.Name) {
+			err = fmt.Errorf("%q is neither a folder nor downloaded from the hub; hint: hf download %s", c.Model.Name, c.Model.Name)
 		}
 		return nil, "", nil, fail(err)
 	}
@@ -347,7 +340,9 @@ func inline(c *config.Config, vocab int) (*model.Model, error) {
 		wide = (max(wide/max(m.Active, 1), 1) + 31) / 32 * 32 // together those of a token are as wide
 	}
 	m.FeedForward = or(in.FeedForward, wide)
-	m.Vocab = or(in.Vocab, vocab)
+	if m.Vocab = or(in.Vocab, vocab); m.Vocab == 0 {
+		return nil, errors.New("vocabulary is missing, and there is no tokenizer to have one; hint: such as vocabulary: 32000")
+	}
 	m.MaxPositions = or(in.Positions, c.SequenceLength)
 	if m.Window = in.Window; m.Window == 0 { // none has a base of its own then
 		m.Sliding, m.LocalTheta = nil, 0
@@ -371,19 +366,4 @@ func inline(c *config.Config, vocab int) (*model.Model, error) {
 		m.Tied = *in.Tied
 	}
 	return m, m.Validate()
-}
-
-// Documents returns where attention ends if the configuration confines it to
-// documents of the text, else nil.
-func Documents(c *config.Config, t *data.Tokens) *graph.Documents {
-	if c.Documents == config.Joined {
-		return nil
-	}
-	docs := &graph.Documents{End: t.EndOfText(), Preference: c.Preference.Beta}
-	if docs.Preference > 0 {
-		docs.Length = t.PairLength(c.SequenceLength)
-	} else {
-		docs.Length = t.DocumentLength(c.SequenceLength)
-	}
-	return docs
 }

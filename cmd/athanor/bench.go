@@ -334,7 +334,7 @@ func (v *benchSweepCmd) Run(c *context) error {
 		}
 		links = append(links, float64(n))
 	}
-	cfg, err := v.load(c)
+	cfg, err := v.load(c, config.ToPlan)
 	if err != nil {
 		return err
 	}
@@ -421,7 +421,7 @@ func (v *benchBudgetsCmd) Run(c *context) error {
 	if v.Count < 2 || v.Count > 1000 || v.Steps < 1 {
 		return usageError{"bench budgets: --count or --steps is out of range; hint: --count from 2 to 1000, --steps from 1"}
 	}
-	cfg, err := v.load(c)
+	cfg, err := v.load(c, config.ToPlan)
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 
 	"github.com/athanor-llm/athanor/bench"
+	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/run"
@@ -23,7 +24,7 @@ func (v *benchSwapCmd) Run(c *context) error {
 	if v.Count < 1 || v.Count > 100 || v.Steps < 1 || len(v.Lengths) == 0 {
 		return usageError{"bench swap: --count and --steps are at least 1; hint: leave them out"}
 	}
-	cfg, err := v.load(c)
+	cfg, err := v.load(c, config.ToPlan)
 	if err != nil {
 		return err
 	}
@@ -33,7 +34,7 @@ func (v *benchSwapCmd) Run(c *context) error {
 	if err != nil {
 		return err
 	}
-	defer text.Tokens.Close()
+	defer text.Close()
 	m, err := machine.Describe(cfg, show.say)
 	if err != nil {
 		return err

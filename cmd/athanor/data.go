@@ -27,8 +27,25 @@ type dataReport struct {
 	Tokenizer  string     `json:"tokenizer"`
 	Vocabulary int        `json:"vocabulary"`
 	Entropy    float64    `json:"unigram_entropy"` // nats per token
-	Cache      string     `json:"cache"`           // file of the tokens
+	Cache      string     `json:"cache"`           // file of the tokens, of the first source
 	Sample     []piece    `json:"sample"`
+
+	Sources    []sourceReport `json:"sources,omitempty"`    // of a mixture
+	Validation *sourceReport  `json:"validation,omitempty"` // a corpus of its own
+}
+
+// sourceReport describes a part of the corpus, or what there is to validate with.
+type sourceReport struct {
+	Name    string     `json:"name"` // its patterns
+	Formats data.Stats `json:"formats"`
+	Tokens  int64      `json:"tokens"`
+	Cache   string     `json:"cache"`
+	Times   float64    `json:"times,omitempty"` // that a pass reads it
+	Share   float64    `json:"share,omitempty"` // of the tokens of a pass
+}
+
+func reportOf(s *run.Source, share float64) sourceReport {
+	return sourceReport{s.Name, s.Tokens.Stats(), s.Tokens.Len(), s.Tokens.Path(), s.Times, share}
 }
 
 // piece is a token and its text.
@@ -52,15 +69,31 @@ func (v *dataCmd) Run(c *context) error {
 	if err != nil {
 		return err
 	}
-	defer text.Tokens.Close()
+	defer text.Close()
+	for _, n := range text.Notes {
+		fmt.Fprintln(c.stderr, "note:", n)
+	}
+	first := text.Sources[0].Tokens
 	r := dataReport{
-		Files: len(text.Corpus.Files()), Formats: text.Tokens.Stats(), Tokens: text.Tokens.Len(),
+		Files: len(text.Corpus().Files()), Formats: text.Stats(), Tokens: text.Len(),
 		Tokenizer: cfg.Tokenizer, Vocabulary: text.Tokenizer.VocabularySize(),
-		Entropy: text.Tokens.Entropy(text.Tokens.All()), Cache: text.Tokens.Path(), Sample: []piece{},
+		Cache: first.Path(), Sample: []piece{},
 	}
 	r.Documents, r.Bytes = r.Formats.Documents(), r.Formats.Bytes()
-	for i := range min(int64(v.Sample), r.Tokens) {
-		token := text.Tokens.At(i)
+	var all []data.Stretch
+	for k, s := range text.Sources {
+		all = append(all, data.Stretch{Tokens: s.Tokens, Range: s.Tokens.All()})
+		if text.Mixed() {
+			r.Sources = append(r.Sources, reportOf(&s, text.Share(k)))
+		}
+	}
+	if text.Validation != nil {
+		own := reportOf(text.Validation, 0)
+		r.Validation = &own
+	}
+	r.Entropy = data.Entropy(all...)
+	for i := range min(int64(v.Sample), first.Len()) {
+		token := first.At(i)
 		b, err := text.Tokenizer.Decode([]int32{data.ID(token)})
 		if err != nil {
 			return err
@@ -70,7 +103,7 @@ func (v *dataCmd) Run(c *context) error {
 	if c.json {
 		return c.print(r)
 	}
-	r.print(c)
+	r.print(c, text)
 	return nil
 }
 
@@ -78,15 +111,21 @@ func (v *dataCmd) Run(c *context) error {
 func (v *dataCmd) config() (*config.Config, error) {
 	switch strings.ToLower(filepath.Ext(v.What[0])) {
 	case ".yaml", ".yml":
-		return config.Load(v.What[0], v.What[1:])
+		return config.LoadTo(config.ToRead, v.What[0], v.What[1:])
 	}
-	return &config.Config{Data: v.What, Tokenizer: v.Tokenizer}, nil
+	return &config.Config{Data: config.Files(v.What...), Tokenizer: v.Tokenizer}, nil
 }
 
-func (r *dataReport) print(c *context) {
+func (r *dataReport) print(c *context, text *run.Text) {
 	fmt.Fprintf(c.stdout, "%d files: %v\n", r.Files, r.Formats)
 	fmt.Fprintf(c.stdout, "%s of text, %d tokens of %s (vocabulary %d), %.2f bytes per token\n",
 		size.Format(r.Bytes), r.Tokens, r.Tokenizer, r.Vocabulary, float64(r.Bytes)/float64(max(r.Tokens, 1)))
+	for k := range r.Sources {
+		fmt.Fprintf(c.stdout, "  %v, %.1f %% of the tokens of a pass\n", text.Sources[k], 100*text.Share(k))
+	}
+	if s := text.Validation; s != nil {
+		fmt.Fprintf(c.stdout, "validation: %v; %d tokens\n", s.Tokens.Stats(), s.Tokens.Len())
+	}
 	fmt.Fprintf(c.stdout, "unigram entropy %.4f nats per token: a model that learns anything from context gets below it\n", r.Entropy)
 	if len(r.Sample) == 0 {
 		return

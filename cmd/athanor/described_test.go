@@ -28,6 +28,22 @@ func thisMachine(t *testing.T, ranks int) []byte {
 	return descriptions[ranks]
 }
 
+// TestNoText: what a plan, a timeline and the longest sequence need no text for, they are the same without, also where the
+// model stands in place of a file.
+func TestNoText(t *testing.T) {
+	_, file := tiny(t)
+	const model = "{type: llama, layers: 2, width: 32, heads: 4, kv_heads: 2, vocabulary: 400}"
+	on := []string{"--json", "hardware.name=l4", "limits.device=700KiB"}
+	for _, verb := range [][]string{{"plan"}, {"simulate"}, {"plan", "--max-sequence"}} {
+		given := call(append(slices.Concat(verb, []string{file, "model=" + model}), on...)...).must(t, 0)
+		bare := call(append(slices.Concat(verb, []string{model, "sequence_length=32", "global_batch=4"}), on...)...).must(t, 0)
+		if given.stdout != bare.stdout || len(bare.stdout) < 20 {
+			t.Errorf("%v: with text\n%swithout\n%s", verb, given.stdout, bare.stdout)
+		}
+	}
+	call("plan", "../../testdata/torch/gpt2-tiny", "sequence_length=8", "global_batch=2", "hardware.name=l4").must(t, 0)
+}
+
 // TestDescribed: plans for machines that are not here, by name or by file, and
 // by the policies of others.
 func TestDescribed(t *testing.T) {

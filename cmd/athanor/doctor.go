@@ -107,7 +107,7 @@ func findProcessor(*doctorCmd) finding {
 		have bool
 	}{
 		{"AVX2", cpu.X86.HasAVX2}, {"FMA", cpu.X86.HasFMA}, {"AVX-512", cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512VL},
-		{"AVX512-BF16", cpu.X86.HasAVX512BF16}, {"AMX-BF16", cpu.X86.HasAMXBF16},
+		{"AVX512-BF16", cpu.X86.HasAVX512BF16}, {"AMX-BF16", cpu.X86.HasAMXBF16}, {"NEON", cpu.ARM64.HasASIMD},
 	} {
 		if f.have {
 			have = append(have, f.name)
@@ -119,7 +119,7 @@ func findProcessor(*doctorCmd) finding {
 	best := simd.Best().Name
 	f := finding{"processor", good, fmt.Sprintf("%d cores, %s; kernels: %s, products %s", runtime.GOMAXPROCS(0), strings.Join(have, ", "), best, gemm.Kernels()), ""}
 	if best == simd.Portable().Name {
-		f.State, f.Advice = slow, "the portable kernels run, some ten times slower: use a machine with AVX2 or AVX-512"
+		f.State, f.Advice = slow, "the portable kernels run, some ten times slower: use a machine with AVX2, AVX-512 or NEON"
 	}
 	return f
 }

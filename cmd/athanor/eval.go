@@ -13,6 +13,7 @@ import (
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/run"
@@ -41,7 +42,7 @@ func (v *evalCmd) Run(c *context) error {
 	if v.Sequence < 0 || v.Batches < 1 {
 		return usageError{fmt.Sprintf("eval: --sequence %d, --batches %d; hint: a length from 1 on, or 0 for the usual one, and at least one of them", v.Sequence, v.Batches)}
 	}
-	own, err := filepath.Glob(filepath.Join(v.Model, "*"))
+	own, err := filepath.Glob(filepath.Join(paths.Hub(v.Model), "*"))
 	if err == nil {
 		err = canWrite(append(own, v.Tokens), v.Logits, v.Grads)
 	}

@@ -14,7 +14,7 @@ func TestKeys(t *testing.T) {
 	_, file := tiny(t)
 	needed, err := config.Load(file, nil)
 	check(t, err)
-	got, err := config.Parse("keys.yaml", []byte(r.stdout), []string{"model=gpt2", "data=" + needed.Data[0], "tokenizer=gpt2",
+	got, err := config.Parse("keys.yaml", []byte(r.stdout), []string{"model=gpt2", "data=" + needed.Data[0].Files[0], "tokenizer=gpt2",
 		"sequence_length=32", "global_batch=4", "learning_rate=1e-3", "max_steps=3", "out=x"})
 	if err != nil || got.EvalBatches != config.Default().EvalBatches || got.Preference.Beta != 0 {
 		t.Errorf("%v\n%s", err, r.stdout)

@@ -75,7 +75,7 @@ func (v *planCmd) Run(c *context) error {
 	if err != nil {
 		return err
 	}
-	p, err := v.read(ctx, c)
+	p, err := v.read(ctx, c, config.ToPlan)
 	if err != nil {
 		return err
 	}
@@ -163,7 +163,7 @@ func (v *planCmd) maxSequence(ctx stdctx.Context, c *context) error {
 	if !v.searches() {
 		return usageError{fmt.Sprintf("plan --max-sequence --policy %s: no length is searched for with it; hint: %s, or leave it out", v.Policy, strings.Join(plan.ActivationRules(), ", "))}
 	}
-	cfg, err := v.load(c)
+	cfg, err := v.load(c, config.ToPlan)
 	if err != nil {
 		return err
 	}
@@ -173,7 +173,7 @@ func (v *planCmd) maxSequence(ctx stdctx.Context, c *context) error {
 	if err != nil {
 		return err
 	}
-	defer text.Tokens.Close()
+	defer text.Close()
 	m, err := machine.Describe(cfg, show.say)
 	if err != nil {
 		return err

@@ -20,13 +20,13 @@ import (
 
 // target is the arguments of most verbs: a configuration and overrides.
 type target struct {
-	Config    string   `arg:"" help:"YAML file that describes the run." placeholder:"CONFIG"`
+	Config    string   `arg:"" help:"YAML file that describes the run; a plan can also be had for a model's name or folder." placeholder:"CONFIG"`
 	Overrides []string `arg:"" optional:"" help:"Overrides: key=value, with dots for nested keys; athanor keys lists all." placeholder:"KEY=VALUE"`
 }
 
-// load reads the configuration, and decides for what device and precision it is meant where that is left open.
-func (t *target) load(c *context) (*config.Config, error) {
-	cfg, err := config.Load(t.Config, t.Overrides)
+// load reads the configuration for a purpose, and decides for what device and precision it is meant where that is left open.
+func (t *target) load(c *context, to config.Purpose) (*config.Config, error) {
+	cfg, err := config.LoadTo(to, t.Config, t.Overrides)
 	if err != nil {
 		return nil, err
 	}
@@ -59,9 +59,9 @@ func (p *planned) close() {
 // machine.Describe if it will only be shown.
 type finder func(*config.Config, func(string)) (*machine.Machine, error)
 
-// read reads the configuration, the text and the model.
-func (t *target) read(ctx stdctx.Context, c *context) (*planned, error) {
-	cfg, err := t.load(c)
+// read reads the configuration, the text, if the purpose needs or the configuration names it, and the model.
+func (t *target) read(ctx stdctx.Context, c *context, to config.Purpose) (*planned, error) {
+	cfg, err := t.load(c, to)
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +72,9 @@ func (t *target) read(ctx stdctx.Context, c *context) (*planned, error) {
 		return nil, err
 	}
 	show.done()
-	fmt.Fprintln(c.stderr, p.setup.Reading())
+	if !p.setup.Empty() {
+		fmt.Fprintln(c.stderr, p.setup.Reading())
+	}
 	for _, n := range p.setup.Notes {
 		fmt.Fprintln(c.stderr, "note:", n)
 	}
@@ -109,7 +111,7 @@ func (p *planned) search(ctx stdctx.Context, c *context, find finder) error {
 
 // makePlan reads the configuration and searches.
 func (t *target) makePlan(ctx stdctx.Context, c *context, find finder) (*planned, error) {
-	p, err := t.read(ctx, c)
+	p, err := t.read(ctx, c, config.ToPlan)
 	if err != nil {
 		return nil, err
 	}
@@ -187,7 +189,7 @@ func (s *status) say(text string) {
 	switch {
 	case s.tty != nil:
 		s.rewrite(s.part(time.Now()) + text + " ...")
-	case !s.said[activity] && !strings.HasPrefix(text, "micro-batch"):
+	case !s.said[activity]:
 		fmt.Fprintln(s.w, text)
 		s.said[activity] = true
 	}

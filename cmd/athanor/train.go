@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/run"
@@ -52,7 +53,7 @@ var errStopped = errors.New("stopped by a signal before the first step; start me
 
 func (v *trainCmd) train(ctx stdctx.Context, c *context) error {
 	if !v.DryRun {
-		cfg, err := v.load(c)
+		cfg, err := v.load(c, config.ToTrain)
 		if err == nil {
 			err = run.CheckOut(cfg)
 		}
@@ -60,7 +61,7 @@ func (v *trainCmd) train(ctx stdctx.Context, c *context) error {
 			return err
 		}
 	}
-	p, err := v.read(ctx, c)
+	p, err := v.read(ctx, c, config.ToTrain)
 	if err != nil {
 		return err
 	}
@@ -136,7 +137,7 @@ func (p *planned) conclude(ctx stdctx.Context, c *context, t *run.Trainer) error
 	case r != nil:
 		fmt.Fprintf(c.stdout, "\nvalidation loss %.4f (0.6931 is indifference), %s, rewards %.4f of chosen and %.4f of rejected\n", s.ValLoss, r.Text(), r.Chosen, r.Rejected)
 	default:
-		entropy := p.setup.Tokens.Entropy(p.setup.HeldRange)
+		entropy := data.Entropy(p.setup.HeldText...)
 		fmt.Fprintf(c.stdout, "\nvalidation loss %.4f nats per token (perplexity %s); the unigram entropy of that text is %.4f\n", s.ValLoss, run.Number(math.Exp(s.ValLoss), 1), entropy)
 	}
 	if s.MeasuredSeconds == 0 {

@@ -5,6 +5,8 @@ import (
 	"unsafe"
 )
 
+//go:generate go run ./gen
+
 // isa is a set of micro-kernels and data movers for one instruction set. All sets give the same bits, with two
 // exceptions: the portable one rounds some sums twice, and some sets add products of two bf16 in pairs or on tiles.
 type isa struct {
@@ -16,6 +18,8 @@ type isa struct {
 
 	fma family // micro-kernels for fp32
 	dot family // for pairs of bf16; may be missing
+
+	halfColumns, halfRows []func(*strip) // fma.columns and rows for a B in bf16; may be missing
 
 	// tiles[h][w] computes squares of bf16 products, h+1 tiles high and w+1 wide; may be missing. See tiles.go.
 	tiles [2][2]func(*grid)

@@ -6,8 +6,6 @@ import (
 	"golang.org/x/sys/cpu"
 )
 
-//go:generate go run ./gen
-
 // sets returns the instruction sets that this processor has, the best first.
 func sets() []*isa {
 	var list []*isa
@@ -30,16 +28,18 @@ func sets() []*isa {
 }
 
 var avx512 = isa{
-	name:      "avx512",
-	nr:        32,
-	strip:     16,
-	fma:       family{kernels512, narrows512, columnKernels512, rowKernels512},
-	transpose: transpose512,
-	deal:      dealAVX512,
-	widen:     func(c *convert) { inVectors(c, 16, widen512, portableWiden, 2, 4) },
-	narrow:    func(c *convert) { inVectors(c, 16, narrow512, portableNarrow, 4, 2) },
-	peak:      peakFMA512,
-	peakFlops: 4 * 16 * 2 * 16,
+	name:        "avx512",
+	nr:          32,
+	strip:       16,
+	fma:         family{kernels512, narrows512, columnKernels512, rowKernels512},
+	halfColumns: halfColumnKernels512,
+	halfRows:    halfRowKernels512,
+	transpose:   transpose512,
+	deal:        dealAVX512,
+	widen:       func(c *convert) { inVectors(c, 16, widen512, portableWiden, 2, 4) },
+	narrow:      func(c *convert) { inVectors(c, 16, narrow512, portableNarrow, 4, 2) },
+	peak:        peakFMA512,
+	peakFlops:   4 * 16 * 2 * 16,
 }
 
 // avx512BF16 is avx512 with VDPBF16PS, which multiplies pairs of bf16. It is not used on processors with AMX: they
@@ -80,28 +80,31 @@ func dealAVX512(m *move) {
 }
 
 var avx2 = isa{
-	name:      "avx2",
-	nr:        16,
-	strip:     8,
-	several:   true,
-	fma:       family{kernels256, narrows256, []func(*strip){nil, inBlocks(columns256)}, []func(*strip){nil, inBlocks(rows256)}},
-	transpose: transposeAVX2,
-	deal:      dealAVX2,
-	widen:     func(c *convert) { inVectors(c, 8, widen256, portableWiden, 2, 4) },
-	narrow:    func(c *convert) { inVectors(c, 8, narrow256, portableNarrow, 4, 2) },
-	peak:      peakFMA256,
-	peakFlops: 4 * 12 * 2 * 8,
+	name:        "avx2",
+	nr:          16,
+	strip:       8,
+	several:     true,
+	fma:         family{kernels256, narrows256, inBlocks(columns256), inBlocks(rows256)},
+	halfColumns: []func(*strip){nil, halfColumns256},
+	halfRows:    inBlocks(halfRows256),
+	transpose:   transposeAVX2,
+	deal:        dealAVX2,
+	widen:       func(c *convert) { inVectors(c, 8, widen256, portableWiden, 2, 4) },
+	narrow:      func(c *convert) { inVectors(c, 8, narrow256, portableNarrow, 4, 2) },
+	peak:        peakFMA256,
+	peakFlops:   4 * 12 * 2 * 8,
 }
 
-// inBlocks returns a kernel for whole strips, given one for half the rows of a strip and half the bytes of a step.
-func inBlocks(half func(*strip)) func(*strip) {
-	return func(s *strip) {
+// inBlocks returns the kernels, for one row, on whole strips, given one for half the rows of a strip and half the bytes
+// of a step.
+func inBlocks(half func(*strip)) []func(*strip) {
+	return []func(*strip){nil, func(s *strip) {
 		s.steps, s.strips = 2*s.steps, 2*s.strips
 		s.aPanel, s.bPanel, s.cPanel = s.aPanel/2, s.bPanel/2, s.cPanel/2
 		half(s)
 		s.steps /= 2
 		s.aPanel, s.bPanel, s.cPanel = 2*s.aPanel, 2*s.bPanel, 2*s.cPanel
-	}
+	}}
 }
 
 // transposeAVX2 transposes whole blocks of 8x8 in assembly and the edges in Go.
@@ -129,18 +132,5 @@ func dealAVX2(m *move) {
 		deal256high(m)
 	default:
 		deal256masked(m)
-	}
-}
-
-// inVectors converts whole vectors in assembly and the ends of rows in Go. The sizes are bytes per element.
-func inVectors(c *convert, lanes int, vectors, rest func(*convert), srcSize, dstSize uintptr) {
-	cols := c.cols
-	if c.cols /= lanes; c.cols > 0 {
-		vectors(c)
-	}
-	done := c.cols * lanes
-	c.src, c.dst, c.cols = at(c.src, done, srcSize), at(c.dst, done, dstSize), cols-done
-	if c.cols > 0 {
-		rest(c)
 	}
 }

@@ -72,7 +72,7 @@ func (j *job) plan(workers int) {
 	inPlace := !wider && j.b.row != 4 && !j.pairs // B can be read in place
 	switch {
 	case j.stripKernel() != nil && j.columnStrips():
-		j.layout, least, unit = layout{way: streamed, kc: stripUnits, cols: 256}, 64, stripRows
+		j.layout, least, unit = layout{way: streamed, kc: stripUnits, cols: 256}, 64, j.stepUnits()
 	case j.stripKernel() != nil:
 		j.layout, least = layout{way: streamed, kc: 768, cols: 2048}, 256
 	case j.b.row <= 4 && j.m <= fewRows && j.m*(j.k*parts(j.n, 256)+j.n) < j.n*j.k: // fewer elements to transpose

@@ -13,7 +13,7 @@ func TestFewRows(t *testing.T) {
 	everywhere(t, func(t *testing.T, x *isa) {
 		r := seeded(t)
 		many := *x
-		many.fma.columns, many.fma.rows, many.dot.columns, many.dot.rows = nil, nil, nil, nil
+		many.fma.columns, many.fma.rows, many.dot.columns, many.dot.rows, many.halfColumns, many.halfRows = nil, nil, nil, nil, nil, nil
 		workers := pool.New(2)
 		defer workers.Close()
 		e := newEngine(workers, x)
@@ -21,8 +21,7 @@ func TestFewRows(t *testing.T) {
 			for _, n := range []int{1, 15, 16, 17, 32, 63, 257, 640} {
 				for _, k := range []int{0, 1, 15, 16, 17, 32, 48, 2048, 4112} {
 					half := kinds{c: r.IntN(2) == 0, residual: r.IntN(2) == 0}
-					half.a = r.IntN(2) == 0
-					half.b = half.a
+					half.a, half.b = r.IntN(2) == 0, r.IntN(2) == 0
 					p := newProblem(r, form, 1+r.IntN(9), n, k, half)
 					if k < 100 {
 						check(t, p, &Serial{isa: x})

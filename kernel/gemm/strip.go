@@ -11,10 +11,11 @@ package gemm
 //   - B stored [N,K]: a strip is 16 columns of C, whose sums stay in registers. Blocks of 16x16 are transposed in
 //     registers.
 //
-// If there are several rows, their sums are kept in panels of 16 columns, and A is transposed.
+// If there are several rows, their sums are kept in panels of 16 columns, and A is transposed. A B in bf16 that is not
+// taken in pairs is widened in registers; so is A before, which is small.
 //
-// Known weakness: other methods must compute products with more rows than the highest kernel or with a k that does
-// not fill strips, and the last columns that do not fill a panel.
+// Known weakness: other methods must compute products with more rows than the highest kernel (8 with AVX-512, 4 with
+// NEON, 1 with AVX2) or with a k that does not fill strips, and the last columns that do not fill a panel.
 
 // strip is the argument of the kernels for few rows; strides in bytes. From strip to strip, a advances by aPanel, b
 // by bPanel, c by cPanel. A step reads 64 bytes of each of 16 rows of B, and prefetches those that lie ahead bytes
@@ -38,21 +39,36 @@ const (
 
 // stripKernel returns the kernel for few rows and this form of B, or nil if none can compute the product.
 func (j *job) stripKernel() func(*strip) {
-	kernels, unit := j.kernels.rows, j.stripUnits()
-	if j.columnStrips() {
-		kernels, unit = j.kernels.columns, stripRows
+	columns, rows := j.kernels.columns, j.kernels.rows
+	if j.widensB() {
+		columns, rows = j.isa.halfColumns, j.isa.halfRows
 	}
-	if j.form.turned() || j.m >= len(kernels) || j.k == 0 || uintptr(j.k)%unit != 0 || j.odd || j.a.half != j.pairs || j.b.half != j.pairs {
+	kernels, unit := rows, j.stripUnits()
+	if j.columnStrips() {
+		kernels, unit = columns, j.stepUnits()
+	}
+	if j.form.turned() || j.m >= len(kernels) || j.k == 0 || j.k%unit != 0 || j.odd {
 		return nil
 	}
 	return kernels[j.m]
 }
 
 // columnStrips reports whether strips are columns of B.
-func (j *job) columnStrips() bool { return j.b.row == 4 }
+func (j *job) columnStrips() bool { return j.b.row <= 4 }
+
+// widensB reports whether B is bf16 and its elements are multiplied one by one.
+func (j *job) widensB() bool { return j.b.half && !j.pairs }
+
+// stepUnits returns the number of units in the bytes of a row of B that a step reads.
+func (j *job) stepUnits() int {
+	if j.widensB() {
+		return stripBytes / 2
+	}
+	return stripBytes / 4
+}
 
 // stripUnits returns the number of units of k in a strip of rows of B.
-func (j *job) stripUnits() uintptr {
+func (j *job) stripUnits() int {
 	if j.pairs {
 		return stripRows / 2
 	}
@@ -63,7 +79,7 @@ func (j *job) stripUnits() uintptr {
 // otherwise.
 func (j *job) streamed(s *Serial, blk block) {
 	panel := stripRows
-	if j.pairs && !j.columnStrips() {
+	if j.b.half && !j.columnStrips() {
 		panel = stripBytes / 2
 	}
 	full, rest := blk, blk
@@ -114,9 +130,9 @@ func (j *job) walkRows(s *Serial, blk block, sums address) {
 	if j.pairs {
 		row /= 2
 	}
-	s.strip = strip{a: j.elements(s), aPanel: j.stripUnits() * j.unitBytes(), b: b.p, bRow: row, bPanel: stripRows * row, c: sums}
+	s.strip = strip{a: j.elements(s), aPanel: uintptr(j.stripUnits()) * j.unitBytes(), b: b.p, bRow: row, bPanel: stripRows * row, c: sums}
 	s.strip.steps = blk.cols * int(b.col) / stripBytes
-	j.strips(s, j.k/int(j.stripUnits()), j.after(blk))
+	j.strips(s, j.k/j.stripUnits(), j.after(blk))
 }
 
 // walkColumns adds all products to the sums of a part of C, in strips of columns of B.
@@ -130,18 +146,23 @@ func (j *job) walkColumns(s *Serial, blk block, sums address) {
 		}
 		b := j.b.from(k, blk.n0)
 		s.strip = strip{a: at(a, k, j.unitBytes()), b: b.p, bRow: b.col, bPanel: stripRows * b.col, c: sums, cPanel: stripBytes * uintptr(j.m)}
-		s.strip.steps = kc / stripRows
+		s.strip.steps = kc / j.stepUnits()
 		j.strips(s, blk.cols/stripRows, next)
 	}
 }
 
-// elements returns the address of A transposed. A single row needs no copy.
+// elements returns the address of A transposed. A single row needs no transposition.
 func (j *job) elements(s *Serial) address {
+	rows := j.a
+	if rows.half && !j.pairs {
+		rows = wide(s.wideA.room(j.m*j.k), j.k)
+		s.widen(rows, j.a, j.m, j.k)
+	}
 	if j.m == 1 {
-		return j.a.p
+		return rows.p
 	}
 	a := wide(s.a.room(j.m*j.k), j.m)
-	s.transpose(a, j.a, j.m, j.k)
+	s.transpose(a, rows, j.m, j.k)
 	return a.p
 }
 

@@ -6,6 +6,10 @@ var columnKernels512 = []func(*strip){nil, columns512x1, columns512x2, columns51
 
 var rowKernels512 = []func(*strip){nil, rows512x1, rows512x2, rows512x3, rows512x4, rows512x5, rows512x6, rows512x7, rows512x8}
 
+var halfColumnKernels512 = []func(*strip){nil, halfColumns512x1, halfColumns512x2, halfColumns512x3, halfColumns512x4, halfColumns512x5, halfColumns512x6, halfColumns512x7, halfColumns512x8}
+
+var halfRowKernels512 = []func(*strip){nil, halfRows512x1, halfRows512x2, halfRows512x3, halfRows512x4, halfRows512x5, halfRows512x6, halfRows512x7, halfRows512x8}
+
 var kernels512 = []func(*tile){nil, fma512x1x2, fma512x2x2, fma512x3x2, fma512x4x2, fma512x5x2, fma512x6x2, fma512x7x2, fma512x8x2, fma512x9x2, fma512x10x2, fma512x11x2, fma512x12x2, fma512x13x2, fma512x14x2}
 
 var narrows512 = []func(*tile){nil, fma512x1x1, fma512x2x1, fma512x3x1, fma512x4x1, fma512x5x1, fma512x6x1, fma512x7x1, fma512x8x1, fma512x9x1, fma512x10x1, fma512x11x1, fma512x12x1, fma512x13x1, fma512x14x1}
@@ -153,6 +157,54 @@ func columns512x8(t *strip)
 
 //go:noescape
 func rows512x8(t *strip)
+
+//go:noescape
+func halfColumns512x1(t *strip)
+
+//go:noescape
+func halfRows512x1(t *strip)
+
+//go:noescape
+func halfColumns512x2(t *strip)
+
+//go:noescape
+func halfRows512x2(t *strip)
+
+//go:noescape
+func halfColumns512x3(t *strip)
+
+//go:noescape
+func halfRows512x3(t *strip)
+
+//go:noescape
+func halfColumns512x4(t *strip)
+
+//go:noescape
+func halfRows512x4(t *strip)
+
+//go:noescape
+func halfColumns512x5(t *strip)
+
+//go:noescape
+func halfRows512x5(t *strip)
+
+//go:noescape
+func halfColumns512x6(t *strip)
+
+//go:noescape
+func halfRows512x6(t *strip)
+
+//go:noescape
+func halfColumns512x7(t *strip)
+
+//go:noescape
+func halfRows512x7(t *strip)
+
+//go:noescape
+func halfColumns512x8(t *strip)
+
+//go:noescape
+func halfRows512x8(t *strip)
 
 //go:noescape
 func bf16x1x2(t *tile)
@@ -354,6 +406,12 @@ func columns256(t *strip)
 
 //go:noescape
 func rows256(t *strip)
+
+//go:noescape
+func halfColumns256(t *strip)
+
+//go:noescape
+func halfRows256(t *strip)
 
 //go:noescape
 func transpose512(t *move)

@@ -7,12 +7,13 @@ package emit
 import (
 	"bytes"
 	"fmt"
+	"strings"
 )
 
 // Files returns the generated files of package gemm by name.
 func Files() map[string][]byte {
 	files := map[string][]byte{}
-	var stubs stubs
+	declared := map[string]*stubs{"amd64": {}, "arm64": {}}
 	for _, f := range []struct {
 		name  string
 		write func(*asm)
@@ -25,13 +26,20 @@ func Files() map[string][]byte {
 		{"move_avx2_amd64.s", moveAVX2},
 		{"convert_amd64.s", converts},
 		{"peak_amd64.s", peaks},
+		{"fma_neon_arm64.s", fmaNEON},
+		{"move_neon_arm64.s", moveNEON},
+		{"convert_neon_arm64.s", convertNEON},
+		{"peak_neon_arm64.s", peakNEON},
 	} {
-		a := &asm{stubs: &stubs}
+		arch := strings.TrimSuffix(f.name[strings.LastIndex(f.name, "_")+1:], ".s")
+		a := &asm{stubs: declared[arch]}
 		a.raw(header + "\n#include \"textflag.h\"\n")
 		f.write(a)
 		files[f.name] = a.text.Bytes()
 	}
-	files["stubs_amd64.go"] = stubs.file()
+	for arch, s := range declared {
+		files["stubs_"+arch+".go"] = s.file()
+	}
 	return files
 }
 
@@ -58,12 +66,17 @@ func (a *asm) newLabel(name string) string {
 	return fmt.Sprintf("%s%d", name, a.label)
 }
 
-// routine opens a function func name(t *args) whose argument lies in DI from here on.
-func (a *asm) routine(name, args string) {
+// open opens a function func name(t *args) with local variables of frame bytes.
+func (a *asm) open(name, args string, frame int) {
 	a.label = 0
-	a.raw("\n// func %s(t *%s)\nTEXT ·%s(SB), NOSPLIT, $0-8\n", name, args, name)
-	a.op("MOVQ t+0(FP), DI")
+	a.raw("\n// func %s(t *%s)\nTEXT ·%s(SB), NOSPLIT, $%d-8\n", name, args, name, frame)
 	a.stubs.add(name, args)
+}
+
+// routine opens a function for amd64, whose argument lies in DI from here on.
+func (a *asm) routine(name, args string) {
+	a.open(name, args, 0)
+	a.op("MOVQ t+0(FP), DI")
 }
 
 // end closes a function. It clears the upper register halves: dirty ones make every scalar float instruction of the

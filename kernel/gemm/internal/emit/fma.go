@@ -70,6 +70,7 @@ func fmaAVX512(a *asm) {
 		k.emit(a, r, 1)
 	}
 	strips512(a, "512", fmaElement, rowStrips512)
+	halfStrips512(a)
 	a.stubs.table("kernels512", k.prefix, rows512, 2)
 	a.stubs.table("narrows512", k.prefix, rows512, 1)
 }
@@ -85,6 +86,8 @@ func fmaAVX2(a *asm) {
 	}
 	columnStrips256(a)
 	rowStrips256(a)
+	halfColumns256(a)
+	halfRows256(a)
 	a.stubs.table("kernels256", k.prefix, rows256, 2)
 	a.stubs.table("narrows256", k.prefix, narrow, 1)
 }

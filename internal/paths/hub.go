@@ -1,0 +1,53 @@
+package paths
+
+import (
+	"cmp"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Hub returns the folder in which Hugging Face's tools keep the model of a name such as
+// Qwen/Qwen3-0.6B, of the revision that `hf download` fetched last. What is a file or a folder
+// itself, is no such name, or was not downloaded is returned as it is. Nothing is downloaded.
+//
+//	models--Qwen--Qwen3-0.6B/refs/main              c1899de289a04d12100db370d81485cdf75e47ca
+//	models--Qwen--Qwen3-0.6B/snapshots/c1899de2.../ config.json, model.safetensors, ...
+func Hub(name string) string {
+	if _, err := os.Stat(name); err == nil || !IsHub(name) {
+		return name
+	}
+	repo := filepath.Join(hubCache(), "models--"+strings.ReplaceAll(name, "/", "--"))
+	commit, err := os.ReadFile(filepath.Join(repo, "refs", "main"))
+	if err != nil {
+		return name
+	}
+	snapshot := filepath.Join(repo, "snapshots", filepath.Base(strings.TrimSpace(string(commit))))
+	if info, err := os.Stat(snapshot); err != nil || !info.IsDir() {
+		return name
+	}
+	return snapshot
+}
+
+// IsHub reports whether a name could be that of a model on the hub: two words of its letters.
+func IsHub(name string) bool {
+	org, model, two := strings.Cut(name, "/")
+	word := func(s string) bool {
+		return s != "" && strings.Trim(s, ".") == s && !strings.ContainsFunc(s, func(r rune) bool {
+			return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_.", r))
+		})
+	}
+	return two && word(org) && word(model)
+}
+
+// hubCache is the folder of downloaded models, by the variables that Hugging Face's tools obey.
+func hubCache() string {
+	if dir := cmp.Or(os.Getenv("HF_HUB_CACHE"), os.Getenv("HUGGINGFACE_HUB_CACHE")); dir != "" {
+		return dir
+	}
+	if dir := os.Getenv("HF_HOME"); dir != "" {
+		return filepath.Join(dir, "hub")
+	}
+	home, _ := os.UserHomeDir()
+	return filepath.Join(cmp.Or(os.Getenv("XDG_CACHE_HOME"), filepath.Join(home, ".cache")), "huggingface", "hub")
+}

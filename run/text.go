@@ -1,0 +1,306 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"path/filepath"
+	"strings"
+
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/data"
+	"github.com/athanor-llm/athanor/data/bpe"
+	"github.com/athanor-llm/athanor/data/chat"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/machine"
+)
+
+// Text is the corpora of a run, as tokens; empty where there are none. Close it after use.
+type Text struct {
+	Sources    []Source // of the corpus, as the configuration has them
+	Validation *Source  // nil: what is held out of the sources
+	Tokenizer  *bpe.Tokenizer
+	Chat       *chat.Template // beside the tokenizer; nil: there is none
+	Notes      []string       // messages for the user
+}
+
+// Source is text of which all is read equally often.
+type Source struct {
+	Name   string // its patterns
+	Times  float64
+	Corpus *data.Corpus
+	Tokens *data.Tokens
+	key    string // of the configuration, that names it
+}
+
+// OpenText reads the corpora and the tokenizer of a configuration, if it names a corpus. It needs no other
+// fields but the run's folder, and that only if there is one. A file that several sources name
+// is of the last of them, and of none that is trained on if it is one to validate with.
+func OpenText(ctx context.Context, c *config.Config, progress Progress) (*Text, error) {
+	t := &Text{}
+	if len(c.Data) == 0 {
+		return t, nil
+	}
+	for _, s := range c.Data {
+		t.Sources = append(t.Sources, Source{Name: strings.Join(s.Files, ", "), Times: s.Times, key: "data"})
+		if err := t.Sources[len(t.Sources)-1].open(c, s.Files); err != nil {
+			return nil, err
+		}
+	}
+	if len(c.Validation) > 0 {
+		t.Validation = &Source{Name: strings.Join(c.Validation, ", "), key: "validation"}
+		if err := t.Validation.open(c, c.Validation); err != nil {
+			return nil, err
+		}
+	}
+	if err := t.divide(c); err != nil {
+		return nil, err
+	}
+	opt := func(what string) data.Options {
+		return data.Options{Progress: func(done, total int64) { progress(what, done, total) }}
+	}
+	var err error
+	if t.Tokenizer, err = openTokenizer(ctx, c, t.Corpus(), opt("training the tokenizer")); err != nil {
+		return nil, err
+	}
+	t.Chat = openChat(c, t.Tokenizer)
+	reading := opt("reading the corpus")
+	reading.Chat, reading.Pairs = t.Chat, c.Preference.Beta > 0
+	for _, s := range t.all() {
+		s.Tokens, err = tokenize(ctx, s.Corpus, t.Tokenizer, reading)
+		switch {
+		case errors.Is(err, data.ErrNoEnd):
+			err = c.Fault("tokenizer", data.ErrNoEnd.Error())
+		case errors.Is(err, chat.ErrNone):
+			err = c.Fault("tokenizer", err.Error())
+		case errors.Is(err, data.ErrContent):
+			err = c.Fault(s.key, err.Error())
+		}
+		if err != nil {
+			t.Close()
+			return nil, err
+		}
+	}
+	return t, nil
+}
+
+// String describes a source of several.
+func (s Source) String() string {
+	return fmt.Sprintf("%s: %v; %d tokens, times %v", s.Name, s.Tokens.Stats(), s.Tokens.Len(), s.Times)
+}
+
+// open finds the files of a source.
+func (s *Source) open(c *config.Config, patterns []string) (err error) {
+	if s.Corpus, err = data.OpenCorpus(patterns...); err != nil {
+		err = c.Fault(s.key, err.Error())
+	}
+	return err
+}
+
+// divide leaves every file to the last source that names it.
+func (t *Text) divide(c *config.Config) error {
+	all := t.all()
+	if len(all) == 1 {
+		return nil
+	}
+	var list []*data.Corpus
+	for _, s := range all {
+		list = append(list, s.Corpus)
+	}
+	rest, gone := data.Divide(list)
+	for k, s := range all {
+		s.Corpus = rest[k]
+		for to, n := range gone[k] {
+			if n > 0 {
+				t.Notes = append(t.Notes, fmt.Sprintf("%d files of %s are of %s, too, and are read as part of that only", n, s.Name, all[to].Name))
+			}
+		}
+		if rest[k].Bytes() == 0 {
+			return c.Fault(s.key, fmt.Sprintf("all text of %s is named again after it, in data or validation, and a file is read in one place only; hint: patterns that leave some text here", s.Name))
+		}
+	}
+	return nil
+}
+
+// tokenize returns the tokens of a corpus from the user's cache, where it puts them first if need be.
+func tokenize(ctx context.Context, c *data.Corpus, t *bpe.Tokenizer, o data.Options) (*data.Tokens, error) {
+	dir, err := machine.CacheDir()
+	if err != nil {
+		return nil, err
+	}
+	return data.Tokenize(ctx, c, t, filepath.Join(dir, "tokens"), o)
+}
+
+// Empty reports whether there is no text.
+func (t *Text) Empty() bool { return len(t.Sources) == 0 }
+
+// vocabulary returns the number of token ids, or 0.
+func (t *Text) vocabulary() int {
+	if t.Tokenizer == nil {
+		return 0
+	}
+	return t.Tokenizer.VocabularySize()
+}
+
+// all returns the sources and what there is to validate with.
+func (t *Text) all() (list []*Source) {
+	for k := range t.Sources {
+		list = append(list, &t.Sources[k])
+	}
+	if t.Validation != nil {
+		list = append(list, t.Validation)
+	}
+	return list
+}
+
+// Corpus returns the files of all sources.
+func (t *Text) Corpus() *data.Corpus {
+	var list []*data.Corpus
+	for _, s := range t.Sources {
+		list = append(list, s.Corpus)
+	}
+	return data.Union(list...)
+}
+
+// Stats returns what was found in all sources.
+func (t *Text) Stats() (sum data.Stats) {
+	for _, s := range t.Sources {
+		sum.Add(s.Tokens.Stats())
+	}
+	return sum
+}
+
+// Len returns the number of tokens of all sources.
+func (t *Text) Len() (n int64) {
+	for _, s := range t.Sources {
+		n += s.Tokens.Len()
+	}
+	return n
+}
+
+// validationTokens returns the number of tokens of a corpus to validate with, 0 if there is none.
+func (t *Text) validationTokens() int64 {
+	if t.Validation == nil {
+		return 0
+	}
+	return t.Validation.Tokens.Len()
+}
+
+// Mixed reports whether the corpus is more than one source that is read once in a pass.
+func (t *Text) Mixed() bool { return len(t.Sources) > 1 || t.Sources[0].Times != 1 }
+
+// Share returns what part of the tokens that a pass reads is of a source.
+func (t *Text) Share(source int) float64 {
+	sum := 0.0
+	for _, s := range t.Sources {
+		sum += s.Times * float64(s.Tokens.Len())
+	}
+	return t.Sources[source].Times * float64(t.Sources[source].Tokens.Len()) / sum
+}
+
+// nameOf says what text tokens are of.
+func (t *Text) nameOf(tokens *data.Tokens) string {
+	for _, s := range t.all() {
+		if s.Tokens == tokens && (s == t.Validation || t.Mixed()) {
+			return s.Name
+		}
+	}
+	return "the corpus"
+}
+
+// Close unmaps the tokens.
+func (t *Text) Close() {
+	for _, s := range t.all() {
+		if s.Tokens != nil {
+			s.Tokens.Close()
+		}
+	}
+}
+
+// Documents returns where attention ends if the configuration confines it to
+// documents of the text, else nil.
+func (t *Text) Documents(c *config.Config) (*graph.Documents, error) {
+	if c.Documents == config.Joined {
+		return nil, nil
+	}
+	if t.Empty() {
+		return nil, c.Fault("data", "missing: where attention ends with documents, their lengths decide about the plan; hint: data and tokenizer, or neither documents nor preference")
+	}
+	docs := &graph.Documents{End: t.Sources[0].Tokens.EndOfText(), Preference: c.Preference.Beta}
+	length := 0.0 // what attention costs is proportional to it
+	for k, s := range t.Sources {
+		of := s.Tokens.DocumentLength
+		if docs.Preference > 0 {
+			of = s.Tokens.PairLength
+		}
+		length += t.Share(k) * float64(of(c.SequenceLength))
+	}
+	docs.Length = max(1, int(math.Round(length)))
+	return docs, nil
+}
+
+// AtLength returns copies of a configuration that differ in sequence_length, with
+// their graphs, to which the text matters by its vocabulary and documents.
+func (t *Text) AtLength(c *config.Config) machine.AtLength {
+	return func(tokens int) (*config.Config, *graph.Graph, error) {
+		long := *c
+		long.SequenceLength = tokens
+		m, _, _, err := resolveModel(&long, t.vocabulary())
+		if err != nil {
+			return nil, nil, err
+		}
+		docs, err := t.Documents(&long)
+		if err != nil {
+			return nil, nil, err
+		}
+		g, err := machine.BuildGraph(&long, m, docs)
+		return &long, g, err
+	}
+}
+
+// windowed is text as windows, and what they were made of.
+type windowed struct {
+	windows data.Windows
+	packing data.Packing
+	text    data.Stretch
+}
+
+// cut makes windows of a range of tokens; of pairs, of all.
+func cut(c *config.Config, t *data.Tokens, r data.Range) (windowed, error) {
+	s := windowed{text: data.Stretch{Tokens: t, Range: r}}
+	var err error
+	switch pairs := t.Stats().Pairs(); {
+	case c.Preference.Beta > 0:
+		s.windows, s.packing, err = t.Preferences(c.SequenceLength)
+	case pairs > 0:
+		err = fmt.Errorf("there are %d pairs of a chosen and a rejected answer, which are not learnt as they are; hint: preference: {beta: 0.1}", pairs)
+	case c.Documents == config.Whole:
+		s.windows, s.packing, err = t.Whole(r, c.SequenceLength)
+	default:
+		s.windows, err = t.Windows(r, c.SequenceLength)
+	}
+	return s, err
+}
+
+// holdOut makes windows of all tokens, of which it leaves the last part for validation.
+func holdOut(c *config.Config, t *data.Tokens) (train, held windowed, err error) {
+	if c.Preference.Beta > 0 {
+		if train, err = cut(c, t, t.All()); err != nil {
+			return train, held, err
+		}
+		if train.windows, held.windows, err = train.windows.HoldOut(c.HeldOut); err == nil {
+			first, last := held.windows.Tokens(0), held.windows.Tokens(held.windows.Count()-1)
+			held.text = data.Stretch{Tokens: t, Range: data.Range{First: first.First, End: last.End}}
+		}
+		return train, held, err
+	}
+	first, last, err := t.Split(c.HeldOut, c.SequenceLength)
+	if err != nil {
+		return train, held, err
+	}
+	if train, err = cut(c, t, first); err == nil {
+		held, err = cut(c, t, last)
+	}
+	return train, held, err
+}
