@@ -22,7 +22,8 @@
 // Example: power fails while step 300 is saved with Keep 2. Latest finds checkpoint-200; the next save removes the
 // remains of 300.
 //
-// Tensors are passed lazily (safetensors.Tensor) and read by range, so the model is never in memory twice.
+// Tensors are passed lazily (safetensors.Tensor) and read by range, so the model is never in memory twice. They are written
+// while the next ones are read (writer.go).
 //
 // Known weakness: nothing locks a run folder against a second process; the checksum (CRC-32C) finds damage, not malice.
 package checkpoint

@@ -40,7 +40,7 @@ func (Disk) Mkdir(path string) error { return os.Mkdir(path, 0o755) }
 
 // Create makes a file. It is an error if the file exists.
 func (Disk) Create(path string) (File, error) {
-	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	return create(path)
 }
 
 // Open opens a regular file.

@@ -1,14 +1,10 @@
 package checkpoint
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash"
-	"hash/crc32"
-	"io"
 	"io/fs"
 	"maps"
 	"path"
@@ -132,7 +128,7 @@ func (s *Store) write(snapshot *Snapshot, trainer []byte, root string) error {
 	if err := s.fsys().Mkdir(root); err != nil {
 		return err
 	}
-	w := &folderWriter{fsys: s.fsys(), root: root, buffer: bufio.NewWriterSize(nil, 256<<10)}
+	w := newFolderWriter(s.fsys(), root, snapshot.Bytes())
 	for _, name := range slices.Sorted(maps.Keys(snapshot.Files)) {
 		if err := w.file(name, snapshot.Files[name]); err != nil {
 			return err
@@ -214,63 +210,6 @@ func (s *Store) prune(saved string, best *Best) error {
 		}
 	}
 	return s.removeLeftovers()
-}
-
-// folderWriter writes the files of one folder, one at a time, and records their manifest entries.
-type folderWriter struct {
-	fsys    FS
-	root    string
-	buffer  *bufio.Writer
-	written []fileEntry
-}
-
-// create opens a file of the folder; name has slashes. Closing it makes its bytes durable and records its entry.
-func (w *folderWriter) create(name string) (io.WriteCloser, error) {
-	file, err := w.fsys.Create(filepath.Join(w.root, filepath.FromSlash(name)))
-	if err != nil {
-		return nil, err
-	}
-	f := &bookedFile{folder: w, name: name, file: file, hash: crc32.New(castagnoli())}
-	w.buffer.Reset(io.MultiWriter(file, f.hash))
-	return f, nil
-}
-
-// file writes a small file in one call.
-func (w *folderWriter) file(name string, text []byte) error {
-	f, err := w.create(name)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	return errors.Join(err, f.Close())
-}
-
-type bookedFile struct {
-	folder *folderWriter
-	name   string
-	file   File
-	hash   hash.Hash32
-	bytes  int64
-}
-
-func (f *bookedFile) Write(p []byte) (int, error) {
-	n, err := f.folder.buffer.Write(p)
-	f.bytes += int64(n)
-	return n, err
-}
-
-func (f *bookedFile) Close() error {
-	err := f.folder.buffer.Flush()
-	if err == nil {
-		err = f.file.Sync()
-	}
-	if closeErr := f.file.Close(); err == nil {
-		err = closeErr
-	}
-	if err == nil {
-		f.folder.written = append(f.folder.written, fileEntry{f.name, f.bytes, fmt.Sprintf("%08x", f.hash.Sum32())})
-	}
-	return err
 }
 
 // saveHint returns a hint for common failures.

@@ -45,15 +45,20 @@ func (e *Engine) Parts(param int, kind string) [][2]int {
 	return list
 }
 
-// ReadBytes reads this rank's part of a parameter's weights, as they are stored, into its
-// position in dst, which spans the whole parameter.
-func (e *Engine) ReadBytes(param int, dst []byte) error {
-	for h := range e.homes(param, "p", false) {
-		to, err := e.bytes(h, dst)
-		if err == nil {
-			err = e.read(h.Region, func(t graph.DType, at int, b []byte) { copy(to[int64(at)*t.Size():], b) })
+// ReadBytes is ReadHome for state that is stored as the given type, which nothing is converted from. An element of weights
+// in 4 bits is one of graph.Stored.
+func (e *Engine) ReadBytes(param int, kind string, as graph.DType, first int, dst []byte) error {
+	err := e.halves(param, kind, func(*program.Home) error { return fmt.Errorf("exec: parameter %d has its halves apart", param) })
+	if err != nil {
+		return err
+	}
+	size := int(as.Size())
+	for h := range e.homes(param, kind, false) {
+		if b := &e.program.Buffers[h.Region.Buf]; b.DType != as {
+			return fmt.Errorf("exec: buffer %s holds %s, not %s", b.Name, b.DType, as)
 		}
-		if err != nil {
+		place, r := within(h, first, len(dst)/size)
+		if err := e.read(r, func(_ graph.DType, at int, b []byte) { copy(dst[(place+at)*size:], b) }); err != nil {
 			return err
 		}
 	}
@@ -85,25 +90,28 @@ func (e *Engine) bytes(h *program.Home, all []byte) ([]byte, error) {
 	return all[from : from+n], nil
 }
 
-// ReadHome reads this rank's part of a parameter's state ("p", "m", "v", "g") into its
-// position in dst, which spans the whole parameter.
-func (e *Engine) ReadHome(param int, kind string, dst []float32) error {
+// ReadHome reads what this rank has of a parameter's state ("p", "m", "v", "g"), of the elements from index first on, as many as
+// dst holds, to their positions in dst.
+func (e *Engine) ReadHome(param int, kind string, first int, dst []float32) error {
 	for h := range e.homes(param, kind, false) {
-		to, err := part(h, dst)
-		if err == nil {
-			err = e.read(h.Region, func(t graph.DType, at int, b []byte) { toFloat32(t, to[at:], b) })
-		}
-		if err != nil {
+		place, r := within(h, first, len(dst))
+		if err := e.read(r, func(t graph.DType, at int, b []byte) { toFloat32(t, dst[place+at:], b) }); err != nil {
 			return err
 		}
 	}
 	return e.halves(param, kind, func(h *program.Home) error {
-		to, err := part(h, dst)
-		if err != nil {
-			return err
-		}
-		return e.read(h.Region, func(_ graph.DType, at int, b []byte) { addHalves(to[at:], b) })
+		place, r := within(h, first, len(dst))
+		return e.read(r, func(_ graph.DType, at int, b []byte) { addHalves(dst[place+at:], b) })
 	})
+}
+
+// within returns what a home has of the n elements from index first on, perhaps nothing, and which of these it begins with.
+func within(h *program.Home, first, n int) (place int, r program.Region) {
+	lo, hi := max(h.At, first), min(h.At+h.Region.Rows*h.Region.Cols, first+n)
+	if lo >= hi {
+		return 0, program.Region{Buf: h.Region.Buf}
+	}
+	return lo - first, program.Region{Buf: h.Region.Buf, Off: h.Region.Off + lo - h.At, Rows: 1, Cols: hi - lo, Stride: hi - lo}
 }
 
 // halves visits the homes of a parameter's lower halves if kind is that of weights.

@@ -350,12 +350,19 @@ func TestHomes(t *testing.T) {
 		t.Fatalf("parts %v, %v", parts, e.Parts(3, "m"))
 	}
 	for _, kind := range []string{"p", "p16"} {
-		if err := errors.Join(e.WriteHome(3, kind, want), e.ReadHome(3, kind, got)); err != nil {
+		if err := errors.Join(e.WriteHome(3, kind, want), e.ReadHome(3, kind, 0, got)); err != nil {
 			t.Fatal(err)
 		}
 		for i := range want {
 			if kind == "p" && got[i] != want[i] || math.Abs(float64(got[i]-want[i])) > math.Abs(float64(want[i]))/256 {
 				t.Fatalf("%s[%d] = %v, want %v", kind, i, got[i], want[i])
+			}
+		}
+		for range 100 { // parts of it, also across homes
+			first := r.IntN(60)
+			part := make([]float32, r.IntN(60-first)+1)
+			if err := e.ReadHome(3, kind, first, part); err != nil || !slices.Equal(part, got[first:][:len(part)]) {
+				t.Fatalf("%s from %d on: %v (%v), want %v", kind, first, part, err, got[first:][:len(part)])
 			}
 		}
 	}
@@ -369,7 +376,7 @@ func TestHomes(t *testing.T) {
 		}
 	}
 	for _, err := range []error{
-		e.WriteHome(3, "p", want[:59]), e.ReadHome(3, "p", got[:59]),
+		e.WriteHome(3, "p", want[:59]),
 		e.WriteFloats("x", nil), e.WriteFloats("a", want), e.WriteInts("a", make([]int32, 100)), e.ReadBuffer("a", nil),
 	} {
 		if err == nil {

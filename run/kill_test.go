@@ -86,7 +86,7 @@ func trainFile(ctx context.Context, file string, overrides []string) error {
 }
 
 // runConfig writes a configuration of a tiny model on this repository's text.
-func runConfig(t *testing.T, dir string) string {
+func runConfig(t testing.TB, dir string) string {
 	t.Helper()
 	root, err := filepath.Abs("..")
 	check(t, err)
@@ -186,6 +186,9 @@ func TestKillPreference(t *testing.T) {
 	check(t, os.WriteFile(path, []byte(lines.String()), 0o644))
 	killed(t, 6, " preference.beta=0.3 data="+path)
 }
+
+// TestKillHalves: so does one whose weights and moments are in bf16, in the run and in checkpoints.
+func TestKillHalves(t *testing.T) { killed(t, 4, " precision=bf16 optimizer_state=bf16") }
 
 // TestKillMixture: so does one on several sources, of which small ones are read more than once and a part of a large one in each of its
 // passes, and with a corpus to validate with.

@@ -21,7 +21,7 @@ import (
 )
 
 // openRun is the train verb up to the first step.
-func openRun(t *testing.T, file string, overrides ...string) (*Trainer, *Setup) {
+func openRun(t testing.TB, file string, overrides ...string) (*Trainer, *Setup) {
 	t.Helper()
 	ctx := context.Background()
 	c, err := config.Load(file, overrides)

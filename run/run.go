@@ -11,16 +11,16 @@
 // devices, the metrics log and the lock on the run's folder. Between steps, the only
 // copy of weights and moments is in the session's arenas.
 //
-// Resumption. A checkpoint holds weights and moments in fp32, the step, the data
-// cursor, the gradient norms of the latest steps and the identity of the run.
-// Everything else that affects a result is a function of these and the configuration:
-// the learning rate of the step number, random rounding of seed, update, parameter and
-// element. Frozen weights that the
-// arenas hold in bf16 are copied from their source. So a resumed run continues bit
-// for bit under the same plan, and under any other that keeps the order of sums.
-// Plan and memory limits are therefore not part of the identity (identity.go), and
-// a resumed run may be planned anew. Checkpoints that are not whole are skipped,
-// and lines of metrics.jsonl after the checkpoint's step are dropped.
+// Resumption. A checkpoint holds weights and moments as the run does, in fp32 or in
+// bf16 (state.go), the step, the data cursor, the gradient norms of the latest steps
+// and the identity of the run. Everything else that affects a result is a function of
+// these and the configuration: the learning rate of the step number, random rounding of
+// seed, update, parameter and element. Frozen weights that the arenas hold rounded are
+// copied from their source. So a resumed run continues bit for bit under the same plan,
+// and under any other that keeps the order of sums. Plan and memory limits are
+// therefore not part of the identity (identity.go), and a resumed run may be planned
+// anew. Checkpoints that are not whole are skipped, and lines of metrics.jsonl after
+// the checkpoint's step are dropped.
 //
 // Where to look:
 //
@@ -29,6 +29,7 @@
 //	guard.go, numeric.go                    steps that are skipped; what made numbers not finite
 //	metrics.go, tensorboard.go, trace.go    what it tells
 //	save.go, identity.go, out.go            checkpoints, resumption, refusals
+//	state.go                                weights and moments as tensors of files
 //	folder.go, evaluate.go                  losses and gradients of a model folder
 //	preference.go                           pairs: what the reference has of them, rewards
 //	adapter.go, merge.go                    LoRA as folders of PEFT's

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"math"
 	"os"
@@ -18,7 +17,6 @@ import (
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
-	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/internal/stat"
@@ -117,33 +115,6 @@ func (t *Trainer) start() error {
 	return t.Session.Load(func(name string, dst []float32) error { return t.origin.read(t.param(name), dst) })
 }
 
-// weights is the source of the initial parameters, which can be read again during
-// the run. Checkpoints copy frozen parameters from it bit for bit, since in bf16
-// the arenas hold them rounded. Its files stay open, so that removing them does no
-// harm.
-type weights struct {
-	read func(p model.Param, dst []float32) error
-	file io.Closer // nil: none
-}
-
-func (w *weights) close() error {
-	if w.file == nil {
-		return nil
-	}
-	file := w.file
-	w.file = nil
-	return file.Close()
-}
-
-// rounded reports whether the arenas hold a parameter in fewer bits than
-// checkpoints do. That is never so for trained parameters.
-func (t *Trainer) rounded(p model.Param) bool {
-	return p.Frozen && (p.NF4 || t.Setup.Graph.DType != graph.F32) && t.saves(p)
-}
-
-// saves reports whether checkpoints contain a parameter: of adapters, only their own.
-func (t *Trainer) saves(p model.Param) bool { return t.lora() == nil || p.Adapter }
-
 func (t *Trainer) lora() *model.LoRA { return t.Setup.Graph.Model.LoRA }
 
 func (t *Trainer) param(name string) model.Param {
@@ -165,7 +136,7 @@ func (t *Trainer) fromFolder() error {
 			return nil
 		}
 		return inFolder(t.Setup.folderOf(p), from.read(p, dst))
-	}, from}
+	}, from.of, from}
 	if t.Setup.Adapter != "" {
 		note = fmt.Sprintf("starting from the adapter %s and the weights in %s", t.Setup.Adapter, t.Setup.Folder)
 		if from.adapter, err = openAdapter(t.Setup.Adapter); err != nil {
@@ -246,7 +217,10 @@ func (t *Trainer) resume(path string) error {
 	if err != nil {
 		return err
 	}
-	t.origin = weights{func(p model.Param, dst []float32) error { return readParam(ck.Weights, p, dst) }, ck}
+	t.origin = weights{
+		func(p model.Param, dst []float32) error { return readParam(ck.Weights, p, dst) },
+		func(model.Param) *safetensors.Set { return ck.Weights }, ck,
+	}
 	if err := belongs(t.Setup.Config, ck, path, func(here *identity) { *here = t.identity() }); err != nil {
 		return err
 	}
@@ -421,60 +395,6 @@ func (t *Trainer) save(o Observer) error {
 	return nil
 }
 
-// moments returns the optimizer's first and second moments.
-func (t *Trainer) moments() []checkpoint.Group {
-	return []checkpoint.Group{{Name: "m", Tensors: t.tensors("m")}, {Name: "v", Tensors: t.tensors("v")}}
-}
-
-// tensors returns one kind of state, read lazily from where it lives. Frozen
-// parameters have weights only.
-func (t *Trainer) tensors(kind string) []safetensors.Tensor {
-	var list []safetensors.Tensor
-	for i, p := range t.Setup.Graph.Params {
-		if p.Frozen && kind != "p" || !t.saves(p) {
-			continue
-		}
-		list = append(list, t.stored(i, kind)...)
-	}
-	return list
-}
-
-// stored returns one kind of a parameter's state as tensors of files. They are written one
-// after the other, so the parameter is read with the first and given up with the last.
-func (t *Trainer) stored(i int, kind string) (list []safetensors.Tensor) {
-	p := t.Setup.Graph.Params[i]
-	var whole []float32
-	parts := p.Tensors()
-	for n, part := range parts {
-		list = append(list, safetensors.Tensor{
-			Info: safetensors.Info{Name: part.Name, DType: safetensors.F32, Shape: part.Shape},
-			Data: func(w io.Writer) error {
-				if whole == nil {
-					whole = make([]float32, p.Elems())
-					if err := t.readState(i, kind, whole); err != nil {
-						return err
-					}
-				}
-				values := whole[part.First:][:part.Elems()]
-				if n == len(parts)-1 {
-					whole = nil
-				}
-				return safetensors.WriteFloat32(w, safetensors.F32, values)
-			},
-		})
-	}
-	return list
-}
-
-// readState reads one kind of a parameter's state, and what the arenas hold rounded from
-// where it came.
-func (t *Trainer) readState(i int, kind string, dst []float32) error {
-	if p := t.Setup.Graph.Params[i]; t.rounded(p) {
-		return t.origin.read(p, dst)
-	}
-	return t.Session.Read(i, kind, dst)
-}
-
 // files returns the files beside the weights: those of the model's folder, copied,
 // or generated ones.
 func (t *Trainer) files() (map[string][]byte, error) {
@@ -515,6 +435,11 @@ func (t *Trainer) files() (map[string][]byte, error) {
 			return nil, err
 		}
 		delete(files, "config.json") // the folder is not a model's
+	} else if t.halfWeights() {
+		var err error
+		if files["config.json"], err = model.Retyped(files["config.json"], true); err != nil {
+			return nil, err
+		}
 	}
 	if _, ok := files["generation_config.json"]; !ok {
 		if id, ok := t.Setup.Tokenizer.EndOfText(); ok {

@@ -150,7 +150,7 @@ func TestFrozenGradients(t *testing.T) {
 		list := map[string][]float32{}
 		for i, p := range f.graph.Params {
 			list[p.Name] = make([]float32, p.Elems())
-			check(t, s.Engine(0).ReadHome(i, "g", list[p.Name]))
+			check(t, s.Engine(0).ReadHome(i, "g", 0, list[p.Name]))
 		}
 		return list
 	}

@@ -101,6 +101,33 @@ type trace struct {
 	tiers         [][device.NumTiers][device.NumTiers]int64 // bytes moved, by rank
 }
 
+// partly checks that a parameter's state, read in parts and as it is stored, is what it is as a whole.
+func (f *fixture) partly(t *testing.T, s *Session, pl *program.Plan, i int, kind string, whole []float32) {
+	t.Helper()
+	q, first := &f.graph.Params[i], len(whole)/3
+	part, halves := make([]float32, len(whole)/2), make([]byte, len(whole)/2*2)
+	if q.Reordered() || q.NF4 || q.Frozen {
+		return
+	}
+	check(t, s.ReadPart(i, kind, first, part))
+	if !slices.Equal(part, whole[first:][:len(part)]) {
+		t.Errorf("%s of %s: the part that begins at %d is another", kind, q.Name, first)
+	}
+	stored, moments := program.StateTypes(pl.State)
+	if kind != "p" {
+		stored = moments
+	}
+	if err := s.ReadHalves(i, kind, first, halves); (err == nil) != (stored == graph.BF16) {
+		t.Errorf("%s of %s, which is stored in %v: read as bf16 with %v", kind, q.Name, stored, err)
+	}
+	for k := range part {
+		got := uint32(halves[2*k]) | uint32(halves[2*k+1])<<8
+		if stored == graph.BF16 && got<<16 != math.Float32bits(part[k]) {
+			t.Fatalf("%s of %s: element %d is another as it is stored", kind, q.Name, first+k)
+		}
+	}
+}
+
 func (f *fixture) train(t *testing.T, pl *program.Plan, steps int) (*program.Program, trace) {
 	t.Helper()
 	ps := f.lower(t, pl)
@@ -118,6 +145,7 @@ func (f *fixture) train(t *testing.T, pl *program.Plan, steps int) (*program.Pro
 			buf := make([]float32, q.Elems())
 			check(t, s.Read(i, kind, buf))
 			tr.state = append(tr.state, buf)
+			f.partly(t, s, pl, i, kind, buf)
 		}
 	}
 	for r, d := range devices {

@@ -371,6 +371,9 @@ func (s *Session) Read(param int, kind string, dst []float32) error {
 		return err
 	}
 	p := &s.Graph.Params[param]
+	if int64(len(dst)) != p.Elems() {
+		return fmt.Errorf("room for %d elements of parameter %s, which has %d", len(dst), p.Name, p.Elems())
+	}
 	if !p.Reordered() {
 		return s.read(param, kind, dst)
 	}
@@ -382,14 +385,39 @@ func (s *Session) Read(param int, kind string, dst []float32) error {
 	return nil
 }
 
+// ReadPart is Read for the elements from index first on, as many as dst holds. What has another order in files, or is in 4 bits,
+// is read as a whole only.
+func (s *Session) ReadPart(param int, kind string, first int, dst []float32) error {
+	if err := s.partly(param, first, len(dst)); err != nil {
+		return err
+	}
+	return s.each(func(e *exec.Engine) error { return e.ReadHome(param, kind, first, dst) })
+}
+
+// ReadHalves is ReadPart for state that is stored in bf16: dst gets it as it is, two bytes an element.
+func (s *Session) ReadHalves(param int, kind string, first int, dst []byte) error {
+	if err := s.partly(param, first, len(dst)/2); err != nil {
+		return err
+	}
+	return s.each(func(e *exec.Engine) error { return e.ReadBytes(param, kind, graph.BF16, first, dst) })
+}
+
+// partly prepares the reading of n elements of a parameter.
+func (s *Session) partly(param, first, n int) error {
+	if p := &s.Graph.Params[param]; p.Reordered() || p.NF4 || first < 0 || int64(first+n) > p.Elems() {
+		return fmt.Errorf("elements %d to %d of parameter %s, which has %d, cannot be read by themselves", first, first+n, p.Name, p.Elems())
+	}
+	return s.Settle(context.Background())
+}
+
 // read is Read in the order of operators.
 func (s *Session) read(param int, kind string, dst []float32) error {
 	p := &s.Graph.Params[param]
 	if !p.NF4 {
-		return s.each(func(e *exec.Engine) error { return e.ReadHome(param, kind, dst) })
+		return s.each(func(e *exec.Engine) error { return e.ReadHome(param, kind, 0, dst) })
 	}
 	packed := make([]byte, s.Graph.Stored(param).Bytes())
-	err := s.each(func(e *exec.Engine) error { return e.ReadBytes(param, packed) })
+	err := s.each(func(e *exec.Engine) error { return e.ReadBytes(param, kind, s.Graph.DType, 0, packed) })
 	if err == nil {
 		kernel.UnpackNF4(dst, packed, p.Cols)
 	}

@@ -54,7 +54,7 @@ func trained(t *testing.T, g *graph.Graph, pl *program.Plan, steps int) (tr trac
 	for i, q := range g.Params {
 		for _, kind := range []string{"p", "m", "v"} {
 			buf := make([]float32, q.Elems())
-			check(t, s.session.Engine(0).ReadHome(i, kind, buf))
+			check(t, s.session.Engine(0).ReadHome(i, kind, 0, buf))
 			tr.state = append(tr.state, buf)
 		}
 	}

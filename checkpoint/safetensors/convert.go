@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"math"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -120,6 +121,21 @@ func toBF16(x float32) uint16 {
 		return uint16(b>>16) | 0x40 // the payload may be in the truncated half: keep it a (quiet) NaN, not infinity
 	}
 	return uint16((b + 0x7fff + b>>16&1) >> 16)
+}
+
+// upperHalves writes the upper halves of values, which are all there is of numbers of bf16. It returns the index of the first
+// one that has more, or -1.
+func upperHalves(dst []byte, src []float32) int {
+	rest := uint32(0)
+	for i, x := range src {
+		b := math.Float32bits(x)
+		rest |= b << 16
+		binary.LittleEndian.PutUint16(dst[2*i:], uint16(b>>16))
+	}
+	if rest == 0 {
+		return -1
+	}
+	return slices.IndexFunc(src, func(x float32) bool { return math.Float32bits(x)<<16 != 0 })
 }
 
 // fromF16 widens: 1 sign, 5 exponent (bias 15), 10 fraction bits.

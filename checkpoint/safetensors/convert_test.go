@@ -148,6 +148,29 @@ func TestFloat32ThroughFile(t *testing.T) {
 	}
 }
 
+// Numbers of bf16, all of them, are written as they are; another is refused, wherever it is and however little it differs.
+func TestWriteBF16(t *testing.T) {
+	values, want := make([]float32, 1<<16), make([]byte, 2<<16)
+	for i := range values {
+		values[i] = math.Float32frombits(uint32(i) << 16)
+		want[2*i], want[2*i+1] = byte(i), byte(i>>8)
+	}
+	var got bytes.Buffer
+	if err := WriteBF16(&got, values); err != nil || !bytes.Equal(got.Bytes(), want) {
+		t.Errorf("written differently (%v)", err)
+	}
+	for _, at := range []int{0, pieceElements - 1, pieceElements, len(values) - 1} {
+		for bit := range 16 {
+			was := values[at]
+			values[at] = math.Float32frombits(math.Float32bits(was) | 1<<bit)
+			if err := WriteBF16(io.Discard, values); err == nil {
+				t.Errorf("bit %d of number %d is lost", bit, at)
+			}
+			values[at] = was
+		}
+	}
+}
+
 // broken is a file that cannot be read from some byte on.
 type broken struct {
 	*bytes.Reader

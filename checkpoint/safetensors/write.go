@@ -44,6 +44,22 @@ func WriteFloat32(w io.Writer, d DType, values []float32) error {
 	return nil
 }
 
+// WriteBF16 writes values that are numbers of bf16 already. Others are an error: they would change.
+func WriteBF16(w io.Writer, values []float32) error {
+	buffer := make([]byte, min(len(values), pieceElements)*BF16.Size())
+	for len(values) > 0 {
+		n := min(len(values), pieceElements)
+		if i := upperHalves(buffer, values[:n]); i >= 0 {
+			return fmt.Errorf("%v is no number of bf16", values[i])
+		}
+		if _, err := w.Write(buffer[:n*BF16.Size()]); err != nil {
+			return err
+		}
+		values = values[n:]
+	}
+	return nil
+}
+
 // Write writes one file: the header, then the tensors' data. Wide types come first, which keeps every tensor aligned to
 // its element size; otherwise the order is the caller's. Metadata may be nil; transformers expects {"format": "pt"}.
 func Write(w io.Writer, metadata map[string]string, tensors []Tensor) error {

@@ -164,7 +164,7 @@ func findDisk(v *doctorCmd) finding {
 	case err != nil:
 		f.State, f.Found, f.Advice = broken, err.Error(), "give --path a folder that can be written, and set `out` to it"
 	case free < 1<<30:
-		f.State, f.Advice = slow, "free some space: checkpoints take twelve bytes per parameter each"
+		f.State, f.Advice = slow, "free some space: checkpoints take up to twelve bytes per parameter each"
 	}
 	return f
 }

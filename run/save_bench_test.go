@@ -1,0 +1,27 @@
+package run
+
+import (
+	"testing"
+
+	"github.com/athanor-llm/athanor/checkpoint"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// BenchmarkSave writes checkpoints of a run of GPT-2 124M, each in the place of the one before. Compare with the disk's speed
+// (dd oflag=direct conv=fsync).
+func BenchmarkSave(b *testing.B) {
+	for _, state := range program.StateNames() {
+		b.Run(state, func(b *testing.B) {
+			dir := b.TempDir()
+			tr, _ := openRun(b, runConfig(b, dir), "model=gpt2", "max_steps=1000", "keep_checkpoints=1", "precision=bf16", "optimizer_state="+state)
+			defer func() { check(b, tr.Close()) }()
+			check(b, tr.save(quiet{}))
+			snapshot := checkpoint.Snapshot{Weights: tr.tensors("p"), State: tr.moments()}
+			b.SetBytes(snapshot.Bytes())
+			for b.Loop() {
+				tr.Step++
+				check(b, tr.save(quiet{}))
+			}
+		})
+	}
+}
