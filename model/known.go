@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/athanor-llm/athanor/internal/suggest"
 )
 
 // known holds the sizes of published models, without weights.
@@ -89,6 +91,9 @@ var known = map[string]Model{
 func Known(name string) (*Model, error) {
 	if m, ok := known[strings.ToLower(name)]; ok {
 		return &m, nil
+	}
+	if near := suggest.Nearest(name, Names()); near != "" {
+		return nil, fmt.Errorf("model %q is not known; hint: did you mean %s? Else a Hugging Face folder, or sizes inline", name, near)
 	}
 	return nil, fmt.Errorf("model %q is not known; hint: a Hugging Face folder, sizes inline, or one of %s", name, strings.Join(Names(), ", "))
 }
