@@ -235,7 +235,7 @@ func (c *Config) derive() {
 	if c.Preference.Beta > 0 {
 		c.Documents, c.ExpertBalance = Separate, 0
 	}
-	if c.MaxSteps == 0 {
+	if c.MaxSteps == 0 && (c.MaxTime > 0 || c.MaxEpochs > 0) { // a plan may be for a run of unknown length
 		c.MaxSteps, c.timed = maxSteps, c.MaxEpochs == 0
 	} else {
 		c.warmUp()

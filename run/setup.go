@@ -132,7 +132,7 @@ func (s *Setup) Reading() string {
 		text += fmt.Sprintf("; %d windows of whole documents to train on, of which %.0f %% is padding", s.Train.Count(), empty)
 	}
 	text += s.tooLong(p)
-	if !c.Timed() {
+	if !c.Timed() && c.MaxSteps > 0 {
 		text += fmt.Sprintf("; %d steps read it %.3g times", c.MaxSteps, float64(c.MaxSteps)*float64(c.GlobalBatch)/float64(s.Train.Pass()))
 	}
 	if s.Mixed() {

@@ -240,7 +240,7 @@ ours() {
     shape=$(sed -E 's/layers: [0-9]+/layers: 2/; s/width: [0-9]+/width: 64/; s/heads: [0-9]+, [vk]/heads: 4, &/; s/heads: 4, heads: [0-9]+/heads: 4/; s/kv_heads: [0-9]+/kv_heads: 2/; s/feed_forward: [0-9]+/feed_forward: 128/; s/vocabulary: [0-9]+/vocabulary: 1000/' <<<"$shape")
     set -- "${@/limits.device=*/limits.device=3MB}"
   fi
-  printf 'model: %s\ndata: "**/*.go"\ntokenizer: bpe-300\nsequence_length: %d\nglobal_batch: %d\nlearning_rate: 1.0e-4\nmax_steps: 10\nout: %s\nprecision: bf16\ndevice: %s\n' \
+  printf 'model: %s\nsequence_length: %d\nglobal_batch: %d\nout: %s\nprecision: bf16\ndevice: %s\n' \
     "$shape" "$length" "$batch" "$out/run" "$device" >"$config"
   part "$id" "$limit" . "$dir/athanor" bench step "$config" "$@" --json --steps $steps --warmup 1
 }
