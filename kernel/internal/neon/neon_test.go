@@ -20,72 +20,32 @@ const assembled = `
 4e20cfd0 fmla v16.4s, v30.4s, v0.4s
 4ebfce01 fmls v1.4s, v16.4s, v31.4s
 4ea2ce10 fmls v16.4s, v16.4s, v2.4s
-4f9f9a00 fmul v0.4s, v16.4s, v31.s[2]
-4f8f93f0 fmul v16.4s, v31.4s, v15.s[0]
 4f8119e0 fmla v0.4s, v15.4s, v1.s[2]
 4faf11f1 fmla v17.4s, v15.4s, v15.s[1]
-4fb05125 fmls v5.4s, v9.4s, v16.s[1]
-4f8f5800 fmls v0.4s, v0.4s, v15.s[2]
 4e23f430 fmax v16.4s, v1.4s, v3.4s
 4e28f42f fmax v15.4s, v1.4s, v8.4s
 4ea0f5e1 fmin v1.4s, v15.4s, v0.4s
 4ebff7e1 fmin v1.4s, v31.4s, v31.4s
-6e2fd61f faddp v31.4s, v16.4s, v15.4s
-6e2bd601 faddp v1.4s, v16.4s, v11.4s
-6e30fa01 fmaxv s1, v16.4s
-6e30fac0 fmaxv s0, v22.4s
 4e30e60f fcmeq v15.4s, v16.4s, v16.4s
 4e30e7f5 fcmeq v21.4s, v31.4s, v16.4s
-6e3fe614 fcmge v20.4s, v16.4s, v31.4s
-6e2fe6cf fcmge v15.4s, v22.4s, v15.4s
 6ebfe7ef fcmgt v15.4s, v31.4s, v31.4s
 6ea5e5ef fcmgt v15.4s, v15.4s, v5.4s
-4ea0f9ff fabs v31.4s, v15.4s
-4ea0fbe1 fabs v1.4s, v31.4s
-6ea0f961 fneg v1.4s, v11.4s
-6ea0f801 fneg v1.4s, v0.4s
 6ea1fa0f fsqrt v15.4s, v16.4s
 6ea1f9f0 fsqrt v16.4s, v15.4s
 4e21883f frintn v31.4s, v1.4s
 4e2189ef frintn v15.4s, v15.4s
 4e21a807 fcvtns v7.4s, v0.4s
 4e21abef fcvtns v15.4s, v31.4s
-4ea1ba01 fcvtzs v1.4s, v16.4s
-4ea1bbe1 fcvtzs v1.4s, v31.4s
-4e21dbe1 scvtf v1.4s, v31.4s
-4e21da16 scvtf v22.4s, v16.4s
-6e21d9ff ucvtf v31.4s, v15.4s
-6e21da10 ucvtf v16.4s, v16.4s
 4e7fd61e fadd v30.2d, v16.2d, v31.2d
 4e6fd610 fadd v16.2d, v16.2d, v15.2d
-6e60de0f fmul v15.2d, v16.2d, v0.2d
-6e60dc2f fmul v15.2d, v1.2d, v0.2d
 4e70cc01 fmla v1.2d, v0.2d, v16.2d
 4e7fcde9 fmla v9.2d, v15.2d, v31.2d
-7e70d9e0 faddp d0, v15.2d
-7e70da5f faddp d31, v18.2d
 0e617aef fcvtl v15.2d, v23.2s
 0e617be0 fcvtl v0.2d, v31.2s
-4e617806 fcvtl2 v6.2d, v0.4s
-4e617a1f fcvtl2 v31.2d, v16.4s
-0e6169f9 fcvtn v25.2s, v15.2d
-0e61680f fcvtn v15.2s, v0.2d
-4e6169f2 fcvtn2 v18.4s, v15.2d
-4e6169f0 fcvtn2 v16.4s, v15.2d
 4eaf9c1f mul v31.4s, v0.4s, v15.4s
 4ea09de4 mul v4.4s, v15.4s, v0.4s
 6ebf3400 cmhi v0.4s, v0.4s, v31.4s
 6ebf342f cmhi v15.4s, v1.4s, v31.4s
-6ea03fe1 cmhs v1.4s, v31.4s, v0.4s
-6ebf3df8 cmhs v24.4s, v15.4s, v31.4s
-4ea0641f smax v31.4s, v0.4s, v0.4s
-4ea066d0 smax v16.4s, v22.4s, v0.4s
-4eaf6fe1 smin v1.4s, v31.4s, v15.4s
-4ea16fef smin v15.4s, v31.4s, v1.4s
-4e681c3d bic v29.16b, v1.16b, v8.16b
-4e7f1c00 bic v0.16b, v0.16b, v31.16b
-6ea04610 ushl v16.4s, v16.4s, v0.4s
-6eae4600 ushl v0.4s, v16.4s, v14.4s
 4f375425 shl v5.4s, v1.4s, #23
 4f3e55ef shl v15.4s, v15.4s, #30
 6f2b0430 ushr v16.4s, v1.4s, #21
@@ -98,8 +58,6 @@ const assembled = `
 6e613a0f shll2 v15.4s, v16.8h, #16
 0e612820 xtn v0.4h, v1.4s
 0e612800 xtn v0.4h, v0.4s
-4e61286f xtn2 v15.8h, v3.4s
-4e612810 xtn2 v16.8h, v0.4s
 0f1085f0 shrn v16.4h, v15.4s, #16
 0f1087e1 shrn v1.4h, v31.4s, #16
 4f10873f shrn2 v31.8h, v25.4s, #16
