@@ -16,9 +16,10 @@ const (
 	I32
 	F64
 	U16 // lower halves of fp32 weights, see AdamW
+	NumDTypes
 )
 
-var dtypes = [...]struct {
+var dtypes = [NumDTypes]struct {
 	name string
 	size int64
 }{F32: {"f32", 4}, BF16: {"bf16", 2}, I32: {"i32", 4}, F64: {"f64", 8}, U16: {"u16", 2}}

@@ -13,7 +13,7 @@ import (
 )
 
 // One rank's share of the operators between ranks. Each rank writes only to its own
-// arena and reads from the others'.
+// arena and reads from the others', or from pipes to them (far.go).
 //
 //	all_gather      dst = s0 | s1 | s2
 //	reduce_scatter  rank 1: dst = (s0 + s1) + s2, elements of its part
@@ -34,6 +34,7 @@ type exchange struct {
 	dst, src []byte // nil: absent
 	received int64
 	ring     int64 // bytes, see device.Ring
+	far      *far  // nil: all members are in this process
 }
 
 // join prepares a call between ranks.
@@ -60,12 +61,20 @@ func (d *Device) join(c *device.Call) (*exchange, error) {
 	if c.Op == graph.Send || c.Op == graph.AllReduce {
 		e.src = e.dst
 	}
-	return e, nil
+	if e.meeting.here == len(e.meeting.ranks) {
+		return e, nil
+	}
+	var err error
+	e.far, err = d.reach(e)
+	return e, err
 }
 
 // exchange runs a call between ranks and returns when it began, which is when all
 // members had arrived.
 func (s *stream) exchange(e *exchange) (start time.Time, err error) {
+	if e.far != nil {
+		return s.exchangeFar(e)
+	}
 	if err := e.meeting.meet(s, e); err != nil {
 		return time.Now(), err
 	}

@@ -9,10 +9,12 @@ import (
 	"time"
 
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/link"
 )
 
-// A fabric joins devices of one process that are the ranks of one run. A rank reads
-// what it receives directly from the other rank's arena.
+// A fabric joins devices of one process that are ranks of one run. A rank reads what it
+// receives directly from the other rank's arena, or, if that is in another process, from
+// a pipe (far.go).
 //
 // Calls between ranks meet: each rank's stream puts its call in its position, the last
 // arrival opens the meeting, all work, and when all are done they leave. A meeting is
@@ -39,6 +41,7 @@ type Fabric struct {
 	turns   turns
 	working atomic.Int32  // streams that have a core
 	cores   chan struct{} // see Device
+	hub     *link.Hub     // of ranks in several processes; nil: all are here
 
 	mu      sync.Mutex
 	devices []*Device
@@ -54,6 +57,30 @@ func NewFabric(n int) *Fabric {
 		opened: time.Now(), turns: newTurns(max(n, 0)), devices: make([]*Device, max(n, 0)),
 		groups: map[string]*meeting{}, boxes: map[[3]int]*meeting{},
 	}
+}
+
+// NewFabricAcross returns the fabric of this process's part of n ranks. It closes the hub
+// when a rank is lost.
+func NewFabricAcross(n int, hub *link.Hub) *Fabric {
+	f := NewFabric(n)
+	f.hub = hub
+	return f
+}
+
+// Opened returns the origin of the spans' clock.
+func (f *Fabric) Opened() time.Time { return f.opened }
+
+// here reports whether a rank is in this process.
+func (f *Fabric) here(rank int) bool { return f.hub == nil || f.hub.Here(rank) }
+
+// count returns how many of the ranks are in this process.
+func (f *Fabric) count() (n int) {
+	for r := range f.devices {
+		if f.here(r) {
+			n++
+		}
+	}
+	return n
 }
 
 // OpenRanks opens n devices, joined if there are several. The spill file of rank r
@@ -84,7 +111,10 @@ func (f *Fabric) join(d *Device, rank int) error {
 		return fmt.Errorf("rank %d of the fabric is taken", rank)
 	}
 	f.devices[rank] = d
-	if n := max(runtime.GOMAXPROCS(0)/d.options.Workers, 1); d.options.Apart && n < len(f.devices) {
+	if !f.here(rank) {
+		return fmt.Errorf("rank %d is in another process", rank)
+	}
+	if n := max(runtime.GOMAXPROCS(0)/d.options.Workers, 1); d.options.Apart && n < f.count() {
 		if f.cores == nil {
 			f.cores = make(chan struct{}, n)
 		}
@@ -98,12 +128,13 @@ func (f *Fabric) join(d *Device, rank int) error {
 type meeting struct {
 	fabric *Fabric
 	ranks  []int
+	here   int           // how many of them are in this process
 	opened atomic.Uint32 // rendezvous so far
 
 	// Guarded by the fabric's lock until the meeting opens, then fixed until all have
 	// left.
-	here    int
-	calls   []*device.Call
+	arrived int
+	calls   []*device.Call // of ranks in this process; the others' entries are nil
 	streams []*stream
 	parts   []*exchange
 	err     error     // why the calls do not match
@@ -116,6 +147,11 @@ func (f *Fabric) meetingOf(c *device.Call, rank int) *meeting {
 	defer f.mu.Unlock()
 	m := &meeting{fabric: f, ranks: device.Members(c, rank)}
 	n := len(m.ranks)
+	for _, r := range m.ranks {
+		if f.here(r) {
+			m.here++
+		}
+	}
 	m.calls, m.streams, m.parts = make([]*device.Call, n), make([]*stream, n), make([]*exchange, n)
 	if device.IsMessage(c.Op) {
 		return keep(f.boxes, [3]int{m.ranks[0], m.ranks[1], c.Tag}, m)
@@ -132,8 +168,8 @@ func keep[K comparable](known map[K]*meeting, key K, value *meeting) *meeting {
 	return value
 }
 
-// meet returns when all members have arrived. The last one checks that their calls
-// match.
+// meet returns when all members of this process have arrived. The last one checks that
+// their calls match, if these are all.
 func (m *meeting) meet(s *stream, e *exchange) error {
 	f := m.fabric
 	f.mu.Lock()
@@ -145,13 +181,17 @@ func (m *meeting) meet(s *stream, e *exchange) error {
 		m.calls[e.member], m.streams[e.member], m.parts[e.member] = &e.call, s, e
 	}
 	round := m.opened.Load()
-	m.here++
-	if m.here == len(m.ranks) {
-		m.here = 0
-		m.err, m.at = device.Agree(m.calls), time.Now()
+	m.arrived++
+	if m.arrived == m.here {
+		m.arrived, m.at = 0, time.Now()
+		if m.here == len(m.ranks) {
+			m.err = device.Agree(m.calls)
+		}
 		m.opened.Add(1)
 		for _, t := range m.streams {
-			t.unpark()
+			if t != nil {
+				t.unpark()
+			}
 		}
 		f.mu.Unlock()
 		return m.err
@@ -199,14 +239,17 @@ func (s *stream) unpark() {
 	}
 }
 
-// lose tells all devices that a rank is lost; only the first loss is recorded.
-func (f *Fabric) lose(d *Device, err error) {
+// lose tells all devices that one is lost.
+func (f *Fabric) lose(d *Device, err error) { f.loseRank(d, device.Lost(d.options.Rank, err)) }
+
+// loseRank tells all devices but d, if it is not nil, that a rank is lost; only the first
+// loss is recorded. Other processes notice that their pipes are closed.
+func (f *Fabric) loseRank(d *Device, lost *device.PeerError) {
 	f.mu.Lock()
 	if f.lost != nil {
 		f.mu.Unlock()
 		return
 	}
-	lost := device.Lost(d.options.Rank, err)
 	f.lost = lost
 	f.down.Store(true)
 	devices := slices.Clone(f.devices)
@@ -222,6 +265,9 @@ func (f *Fabric) lose(d *Device, err error) {
 		if o != nil && o != d {
 			o.interrupt(lost)
 		}
+	}
+	if f.hub != nil {
+		f.hub.Close() // whatever it says, nobody waits there any longer
 	}
 }
 

@@ -18,10 +18,16 @@ const fabricArena = 1 << 21
 
 func newFabric(t *testing.T, n int, o Options) []*Device {
 	t.Helper()
-	o.Fabric = NewFabric(n)
-	list := make([]*Device, n)
+	return joined(t, make([]int, n), o)
+}
+
+// joined returns devices by rank, on the given hosts: in a fabric for each.
+func joined(t *testing.T, hosts []int, o Options) []*Device {
+	t.Helper()
+	fabrics := fabricsOn(t, hosts)
+	list := make([]*Device, len(hosts))
 	for r := range list {
-		o.Rank = r
+		o.Rank, o.Fabric = r, fabrics[hosts[r]]
 		list[r] = New(o)
 		if err := list[r].Reserve(device.DeviceTier, fabricArena); err != nil {
 			t.Fatal(err)
@@ -159,12 +165,13 @@ func lengths(r *rand.Rand, n int) (list []int, total int) {
 // eight ranks, with uneven and empty parts, in place and not, and the devices
 // count the bytes.
 func TestCollectives(t *testing.T) {
-	for _, n := range []int{1, 2, 3, 4, 8} {
-		list := newFabric(t, n, Options{Workers: 2})
+	for _, hosts := range [][]int{{0}, {0, 0}, {0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0, 0, 0, 0, 0}, {0, 1}, {0, 1, 2}, {0, 1, 0, 1}, {0, 0, 1, 2, 1, 1, 2, 0}} {
+		n := len(hosts)
+		list := joined(t, hosts, Options{Workers: 2})
 		for seed := range uint64(25) {
 			r := rand.New(rand.NewPCG(seed, uint64(n)))
 			peers := group(r, n)
-			name := fmt.Sprintf("%d ranks, seed %d, group %v", n, seed, peers)
+			name := fmt.Sprintf("ranks on hosts %v, seed %d, group %v", hosts, seed, peers)
 			dt := []graph.DType{graph.F32, graph.F64, graph.BF16}[r.IntN(3)]
 			parts, total := lengths(r, len(peers))
 			before := received(list)
@@ -310,7 +317,12 @@ func checkReduce(t *testing.T, name string, r *rand.Rand, list []*Device, peers 
 
 // TestLarge: a sum that is cut over the workers.
 func TestLarge(t *testing.T) {
-	list := newFabric(t, 2, Options{Workers: 2})
+	for _, hosts := range [][]int{{0, 0}, {0, 1}} {
+		t.Run(fmt.Sprint(hosts), func(t *testing.T) { checkLarge(t, joined(t, hosts, Options{Workers: 2})) })
+	}
+}
+
+func checkLarge(t *testing.T, list []*Device) {
 	r := rand.New(rand.NewPCG(1, 2))
 	const total = 3*sumTask/4 + 77
 	checkScatter(t, "large", r, list, []int{0, 1}, graph.F32, []int{total - 3, 3}, total)
@@ -328,7 +340,12 @@ func message(op graph.Op, o device.Operand, peer, tag int) device.Call {
 // TestMessages: two ranks exchange matrices with gaps between rows, both
 // launching the receive first; tags tell messages apart.
 func TestMessages(t *testing.T) {
-	list := newFabric(t, 3, Options{Workers: 1})
+	for _, hosts := range [][]int{{0, 0, 0}, {0, 1, 0}, {2, 1, 0}} {
+		t.Run(fmt.Sprint(hosts), func(t *testing.T) { checkMessages(t, joined(t, hosts, Options{Workers: 1})) })
+	}
+}
+
+func checkMessages(t *testing.T, list []*Device) {
 	r := rand.New(rand.NewPCG(3, 3))
 	wide := func(addr int64, stride int) device.Operand {
 		return device.Operand{DType: graph.F32, Addr: addr, Rows: 5, Cols: 6, Stride: stride}
@@ -367,6 +384,12 @@ func TestMessages(t *testing.T) {
 // TestSteadyFabric: rounds with every kind of call allocate nothing and leave
 // no goroutine behind.
 func TestSteadyFabric(t *testing.T) {
+	for _, hosts := range [][]int{{0, 0, 0, 0}, {0, 1, 1, 0}} {
+		t.Run(fmt.Sprint(hosts), func(t *testing.T) { checkSteady(t, hosts) })
+	}
+}
+
+func checkSteady(t *testing.T, hosts []int) {
 	const n = 4
 	before := runtime.NumGoroutine()
 	t.Cleanup(func() { // after the devices are closed
@@ -378,7 +401,7 @@ func TestSteadyFabric(t *testing.T) {
 		}
 		t.Errorf("%d goroutines, %d before", runtime.NumGoroutine(), before)
 	})
-	list := newFabric(t, n, Options{Workers: 1})
+	list := joined(t, hosts, Options{Workers: 1})
 	starts, ends := make([]chan bool, n), make(chan error, n)
 	for k, d := range list {
 		x, part := vector(graph.F32, 0, 64), vector(graph.F32, int64(64*k), 16)

@@ -96,7 +96,11 @@ func TestInterrupted(t *testing.T) {
 func TestKilled(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 4))
-		list := newFabric(t, 4, Options{Workers: 1})
+		hosts := []int{0, 0, 0, 0}
+		if seed%2 == 1 {
+			hosts = []int{0, 1, 0, 1}
+		}
+		list := joined(t, hosts, Options{Workers: 1})
 		victim, after := r.IntN(4), int64(r.IntN(2000))
 		var all sync.WaitGroup
 		errs := make([]error, 4)
@@ -127,7 +131,7 @@ func TestKilled(t *testing.T) {
 		all.Wait()
 		for k, err := range errs {
 			var lost *device.PeerError
-			if is := errors.As(err, &lost); is == (k == victim) || is && lost.Rank != victim {
+			if is := errors.As(err, &lost); is == (k == victim) || is && hosts[lost.Rank] != hosts[victim] || is && hosts[k] == hosts[victim] && lost.Rank != victim {
 				t.Errorf("seed %d: rank %d was killed, rank %d says %v", seed, victim, k, err)
 			}
 		}
@@ -152,10 +156,12 @@ func TestDisagreement(t *testing.T) {
 		"rank 1: its part of all_gather, bytes 0":          {gather(x, y), gather(x, vector(graph.F32, 0, 32))},
 		"1 x 64 f32 are sent to rank 1 and 1 x 32":         {message(graph.Send, x, 1, 0), message(graph.Recv, y, 0, 0)},
 	} {
-		list := newFabric(t, 2, Options{Workers: 1})
-		for k, err := range together(t, list, [][]device.Call{{pair[0]}, {pair[1]}}) {
-			if err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("rank %d says %v, want %q", k, err, want)
+		for _, hosts := range [][]int{{0, 0}, {0, 1}} {
+			list := joined(t, hosts, Options{Workers: 1})
+			for k, err := range together(t, list, [][]device.Call{{pair[0]}, {pair[1]}}) {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("rank %d on hosts %v says %v, want %q", k, hosts, err, want)
+				}
 			}
 		}
 	}

@@ -71,6 +71,8 @@ type stream struct {
 	// The goroutine's own.
 	env     *kernel.Env
 	adder   adder
+	heard   [][]byte      // blocks of far members
+	slept   time.Duration // of a call, in pipes
 	stats   device.Stats
 	access  *DiskAccess
 	free    time.Time // when the throttled link is free again

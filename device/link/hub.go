@@ -1,0 +1,158 @@
+// Package link carries bytes between ranks of different processes, mostly on different
+// hosts.
+//
+// Ranks of one process meet in shared memory or over a bus. Those of different ones have
+// TCP connections, their pipes, one per pair of ranks and kind of traffic:
+//
+//	rank 0 ===Gather=== rank 1     collectives, both ways
+//	       ---Up------>            messages from the lower rank, and who has arrived
+//	       <--Down-----            messages from the higher rank, and who has arrived
+//
+// That is all the order there is to keep: a rank's calls of a kind are on one stream, and
+// programs are proved to bring the calls of two ranks in the same order, or they would
+// wait for each other in one process, too. So a pipe needs no labels, no buffers and no
+// acknowledgements; its bytes go from arena to arena. What a call begins with is a Header,
+// by which each side sees that both mean the same call.
+//
+// A Hub has the pipes of one process's ranks. Which of two hosts calls the other is fixed
+// by their order, so only the later ones have to listen, and the first, from which a run is
+// led, may be behind a router.
+//
+// Known weakness: two ranks of one host that need the same bytes of a third are sent them
+// one by one. That is of no account while a host has one rank or two.
+package link
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+)
+
+// Kind of traffic between two ranks.
+type Kind uint8
+
+const (
+	Gather   Kind = iota // collectives
+	Up                   // messages from the lower of two ranks to the higher
+	Down                 // and from the higher to the lower
+	NumKinds             // number of kinds
+)
+
+// Message returns the kind of the messages from one rank to another.
+func Message(from, to int) Kind {
+	if from < to {
+		return Up
+	}
+	return Down
+}
+
+// Dial connects a rank of this process to one of another.
+type Dial func(from, to int, k Kind) (net.Conn, error)
+
+// Hub has the pipes of the ranks of one process. Its methods are safe for concurrent use.
+type Hub struct {
+	hosts []int // by rank
+	here  int
+	dial  Dial
+
+	mu    sync.Mutex
+	pipes map[end]*Pipe
+	err   error // the hub is closed
+}
+
+// end is a pipe as one of its ranks sees it.
+type end struct {
+	own, other int
+	kind       Kind
+}
+
+// NewHub returns the hub of host here. hosts has the host of every rank.
+func NewHub(hosts []int, here int, dial Dial) *Hub {
+	return &Hub{hosts: hosts, here: here, dial: dial, pipes: map[end]*Pipe{}}
+}
+
+// Here reports whether a rank is in this process.
+func (h *Hub) Here(rank int) bool { return h.hosts[rank] == h.here }
+
+// Pipe returns the pipe of one kind between a rank here and one elsewhere, the same each
+// time. It calls the other host if that is this host's part; else the pipe waits, in its
+// methods, to be called.
+func (h *Hub) Pipe(own, other int, k Kind) (*Pipe, error) {
+	h.mu.Lock()
+	p, known := h.pipes[end{own, other, k}]
+	if !known && h.err == nil {
+		p = h.add(end{own, other, k})
+	}
+	err := h.err
+	h.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	if known || h.here > h.hosts[other] {
+		return p, nil
+	}
+	c, err := h.dial(own, other, k)
+	if err != nil {
+		return nil, fmt.Errorf("a link from rank %d to rank %d: %w", own, other, err)
+	}
+	return p, p.connect(c)
+}
+
+// add makes a pipe. The hub is locked.
+func (h *Hub) add(e end) *Pipe {
+	p := newPipe()
+	h.pipes[e] = p
+	return p
+}
+
+// Accept takes a connection that another host's rank from has made to rank to here.
+func (h *Hub) Accept(from, to int, k Kind, c net.Conn) error {
+	if err := h.expects(from, to, k); err != nil {
+		return errors.Join(err, c.Close())
+	}
+	h.mu.Lock()
+	p, ok := h.pipes[end{to, from, k}]
+	if !ok && h.err == nil {
+		p = h.add(end{to, from, k})
+	}
+	err := h.err
+	h.mu.Unlock()
+	if err != nil {
+		return errors.Join(err, c.Close())
+	}
+	return p.connect(c)
+}
+
+// expects says whether another host may call for this pipe.
+func (h *Hub) expects(from, to int, k Kind) error {
+	n := len(h.hosts)
+	switch {
+	case from < 0 || from >= n || to < 0 || to >= n || k >= NumKinds:
+		return fmt.Errorf("link: a call from rank %d for rank %d of %d, kind %d", from, to, n, k)
+	case !h.Here(to):
+		return fmt.Errorf("link: a call for rank %d, which is on host %d, not %d", to, h.hosts[to], h.here)
+	case h.hosts[from] >= h.here:
+		return fmt.Errorf("link: host %d calls host %d, which is to call it", h.hosts[from], h.here)
+	}
+	return nil
+}
+
+// Close ends all pipes: whoever sends, receives or waits gets an error. A hub that is
+// closed stays so.
+func (h *Hub) Close() error {
+	h.mu.Lock()
+	if h.err != nil {
+		h.mu.Unlock()
+		return nil
+	}
+	h.err = errors.New("the links to other hosts are closed")
+	pipes := h.pipes
+	h.pipes = nil
+	h.mu.Unlock()
+	var errs []error
+	for _, p := range pipes {
+		errs = append(errs, p.close())
+	}
+	return errors.Join(errs...)
+}

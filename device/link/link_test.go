@@ -1,0 +1,240 @@
+package link
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// hubs returns the hubs of two hosts with one rank each.
+func hubs(t *testing.T) (list [2]*Hub) {
+	t.Helper()
+	hosts := []int{0, 1}
+	for i := range list {
+		list[i] = NewHub(hosts, i, func(from, to int, k Kind) (net.Conn, error) {
+			a, b, err := connected()
+			if err != nil {
+				return nil, err
+			}
+			return a, list[1].Accept(from, to, k, b)
+		})
+		t.Cleanup(func() { list[i].Close() })
+	}
+	return list
+}
+
+// connected returns the ends of a TCP connection.
+func connected() (a, b net.Conn, err error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, nil, err
+	}
+	defer l.Close()
+	if a, err = net.Dial("tcp", l.Addr().String()); err != nil {
+		return nil, nil, err
+	}
+	b, err = l.Accept()
+	return a, b, err
+}
+
+// ends returns both ends of a pipe.
+func ends(t *testing.T, k Kind) (list [2]*Pipe, both [2]*Hub) {
+	t.Helper()
+	both = hubs(t)
+	for _, i := range []int{1, 0} { // who is to be called first
+		p, err := both[i].Pipe(i, 1-i, k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list[i] = p
+	}
+	return list, both
+}
+
+// TestPipe: what one end sends is what the other receives, both ways at the same time,
+// however it is cut into pieces and however much it is.
+func TestPipe(t *testing.T) {
+	for seed := range uint64(20) {
+		pair, _ := ends(t, Gather)
+		r := rand.New(rand.NewPCG(seed, 1))
+		var sent [2][]byte
+		for i := range sent {
+			sent[i] = make([]byte, r.IntN(1<<r.IntN(23)+1))
+			for k := range sent[i] {
+				sent[i][k] = byte(r.Uint32())
+			}
+		}
+		var all sync.WaitGroup
+		for i, p := range pair {
+			mine, others := pieces(r, len(sent[i])), pieces(r, len(sent[1-i]))
+			got := make([]byte, len(sent[1-i]))
+			all.Go(func() {
+				at := 0
+				for _, n := range mine {
+					p.Send(sent[i][at : at+n])
+					at += n
+				}
+				if err := p.Flush(); err != nil {
+					t.Error(err)
+				}
+			})
+			all.Go(func() {
+				at := 0
+				for _, n := range others {
+					if err := p.Receive(got[at:at+n], nil); err != nil {
+						t.Error(err)
+					}
+					at += n
+				}
+				if !bytes.Equal(got, sent[1-i]) {
+					t.Errorf("seed %d: end %d receives other bytes", seed, i)
+				}
+			})
+		}
+		all.Wait()
+	}
+}
+
+// pieces cuts n at random.
+func pieces(r *rand.Rand, n int) (list []int) {
+	for n > 0 {
+		k := min(n, r.IntN(1<<r.IntN(22)+1))
+		list = append(list, k)
+		n -= k
+	}
+	return list
+}
+
+// TestPipeClosed: whoever sends, receives, flushes or waits for a connection when a hub of
+// either side is closed gets an error.
+func TestPipeClosed(t *testing.T) {
+	for closer := range 2 {
+		pair, both := ends(t, Up)
+		one := make([]byte, 1<<24)
+		errs := make(chan error)
+		for _, p := range pair {
+			go func() { errs <- p.Receive(make([]byte, 1<<25), nil) }()
+			go func() {
+				var err error
+				for err == nil { // one end does not read so much
+					p.Send(one)
+					err = p.Flush()
+				}
+				errs <- err
+			}()
+		}
+		waiting := newPipe()
+		go func() { errs <- waiting.Receive(one, nil) }()
+		if err := errors.Join(waiting.close(), both[closer].Close(), both[closer].Close()); err != nil {
+			t.Error(err)
+		}
+		for range 5 {
+			if err := <-errs; err == nil {
+				t.Error("no error")
+			}
+		}
+		if _, err := both[closer].Pipe(closer, 1-closer, Down); err == nil {
+			t.Error("a closed hub gives out pipes")
+		}
+	}
+}
+
+// TestAccept: a hub refuses calls that nobody should make, and closes their connections.
+func TestAccept(t *testing.T) {
+	for want, c := range map[string]end{
+		"is on host 2":             {2, 0, Gather},
+		"rank 4 for rank 1":        {1, 4, Gather},
+		"rank -1 for":              {1, -1, Gather},
+		"for rank 9 of 4":          {9, 0, Gather},
+		"kind 3":                   {1, 0, NumKinds},
+		"host 2 calls host 1":      {1, 2, Gather},
+		"host 1 calls host 1":      {1, 3, Gather},
+		"a second connection":      {3, 0, Down},
+		"the links to other hosts": {1, 0, Up},
+	} {
+		h := NewHub([]int{0, 1, 2, 1}, 1, nil)
+		call := func() (far net.Conn, err error) {
+			a, b, err := connected()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return a, h.Accept(c.other, c.own, c.kind, b)
+		}
+		switch want {
+		case "a second connection":
+			if _, err := call(); err != nil {
+				t.Fatal(err)
+			}
+		case "the links to other hosts":
+			h.Close()
+		}
+		far, err := call()
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %v, want %q", c, err, want)
+		}
+		if n, err := far.Read(make([]byte, 1)); n != 0 || err == nil {
+			t.Errorf("%v: the connection is open", c)
+		}
+		far.Close()
+		h.Close()
+	}
+}
+
+// TestHeader: a call's header says at the other end what the call is.
+func TestHeader(t *testing.T) {
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 2))
+		operand := func() device.Operand {
+			if r.IntN(4) == 0 {
+				return device.Operand{}
+			}
+			return device.Operand{DType: graph.DType(r.IntN(int(graph.NumDTypes))), Addr: r.Int64N(1 << 40), Rows: 1 + r.IntN(5), Cols: r.IntN(1 << 30), Stride: r.IntN(1 << 30)}
+		}
+		ops := []graph.Op{graph.AllGather, graph.ReduceScatter, graph.AllReduce, graph.Send, graph.Recv}
+		c := device.Call{Op: ops[r.IntN(len(ops))], Tag: r.IntN(9), Args: []device.Operand{operand(), operand()}, Peers: []int{0, 1}}
+		c.Attr.Acc = r.IntN(2) == 0
+		b := Header(&c, []int{0, 1})
+		got := device.Call{Args: make([]device.Operand, 2), Peers: []int{0, 1}}
+		if err := Meet(&got, b, b); err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		if fmt.Sprint(got) != fmt.Sprint(c) {
+			t.Errorf("seed %d: %v came as %v", seed, c, got)
+		}
+		if err := Meet(&got, Header(&c, []int{0, 2}), b); err == nil {
+			t.Error("calls of different groups meet")
+		}
+		other := c
+		other.Tag++
+		if err := Meet(&got, Header(&other, []int{0, 1}), b); err == nil {
+			t.Error("calls with different tags meet")
+		}
+	}
+}
+
+// FuzzHeader: whatever comes instead of a header, it is an error or a call that Agree can
+// judge.
+func FuzzHeader(f *testing.F) {
+	own := device.Call{Op: graph.AllGather, Args: []device.Operand{{Rows: 1, Cols: 8, Stride: 8}, {Rows: 1, Cols: 4, Stride: 4}}, Peers: []int{0, 1}}
+	header := Header(&own, []int{0, 1})
+	f.Add(header)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) != HeaderLen {
+			return
+		}
+		copy(b[16:32], header[16:32]) // else it is always refused
+		c := device.Call{Args: make([]device.Operand, 2), Peers: slices.Clone(own.Peers)}
+		if Meet(&c, header, b) == nil {
+			_ = device.Agree([]*device.Call{&own, &c})
+		}
+	})
+}
