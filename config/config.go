@@ -54,10 +54,12 @@ type Config struct {
 	MaxTime        Duration `yaml:"max_time"`        // stop there, whatever max_steps says; alone: as many steps as that is good for
 	Out            string   `yaml:"out"`             // the run's folder
 
-	Device    string `yaml:"device"` // auto, cpu or cuda
-	Ranks     int    `yaml:"ranks"`  // auto: all GPUs that the batch can be divided among; on the CPU one
-	Limits    Limits `yaml:"limits"`
-	Precision string `yaml:"precision"` // fp32, bf16, or auto: as the run began, else bf16 on GPUs and fp32 on the CPU
+	Device string `yaml:"device"` // auto, cpu or cuda
+	Ranks  int    `yaml:"ranks"`  // auto: all GPUs that the batch can be divided among; on the CPU one, or one for each host
+	// Hosts are other machines, on which `athanor serve` waits at address:port, that have an even share of the ranks each.
+	Hosts     Strings `yaml:"hosts"`
+	Limits    Limits  `yaml:"limits"`
+	Precision string  `yaml:"precision"` // fp32, bf16, or auto: as the run began, else bf16 on GPUs and fp32 on the CPU
 	// OptimizerState is the storage of the optimizer's weights and moments: auto,
 	// fp32, bf16_moments, or bf16 for both.
 	OptimizerState string `yaml:"optimizer_state"`

@@ -151,6 +151,7 @@ func (c *Config) checkRanges(d *decoder) {
 	if c.Ranks != AutoRanks {
 		in("ranks", float64(c.Ranks), 1, 1024)
 	}
+	c.checkHosts(d)
 	if d.given("min_learning_rate") {
 		if in("min_learning_rate", c.MinLearningRate, 0, 1e3); c.MinLearningRate > c.LearningRate && c.Schedule != "constant" {
 			d.fail("min_learning_rate", fmt.Sprintf("%v is more than learning_rate, %v, which would rise to it; hint: leave it out, for a tenth of learning_rate", c.MinLearningRate, c.LearningRate))
@@ -234,6 +235,9 @@ func (c *Config) derive() {
 	}
 	if c.Preference.Beta > 0 {
 		c.Documents, c.ExpertBalance = Separate, 0
+	}
+	if len(c.Hosts) > 0 && (c.Ranks == 1 || c.Ranks == AutoRanks) {
+		c.Ranks = len(c.Hosts) + 1
 	}
 	if c.MaxSteps == 0 && (c.MaxTime > 0 || c.MaxEpochs > 0) { // a plan may be for a run of unknown length
 		c.MaxSteps, c.timed = maxSteps, c.MaxEpochs == 0

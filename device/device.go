@@ -139,7 +139,8 @@ type Stats struct {
 // Info describes a device.
 type Info struct {
 	Name  string
-	Cores int // cores that host operators may use
+	Cores int    // cores that host operators may use
+	Host  string // address of the host that it is on; "": this one
 }
 
 // Device executes calls. Its methods are not safe for concurrent use.

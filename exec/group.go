@@ -105,22 +105,29 @@ func (g *Group) Step(ctx context.Context) ([]Result, error) {
 }
 
 // culprit returns the rank that made the step fail and the error to report: its own or,
-// if it was lost after completing its part, that of a rank that missed it.
+// if it was lost after completing its part, that of a rank that missed it. Ranks of
+// another process may name one that is itself a victim: then the rank that it names
+// counts.
 func (g *Group) culprit() (rank int, err error) {
 	own, named, by := -1, -1, -1
 	for r, err := range g.errs {
 		if err == nil {
 			continue
 		}
-		var peer *device.PeerError
-		switch {
-		case !errors.As(err, &peer) || peer.Rank < 0 || peer.Rank >= len(g.errs):
+		switch peer := g.blamed(r); {
+		case peer < 0:
 			if own < 0 {
 				own = r
 			}
-		case named < 0 || g.errs[peer.Rank] != nil:
-			named, by = peer.Rank, r
+		case named < 0 || g.errs[peer] != nil:
+			named, by = peer, r
 		}
+	}
+	for range g.errs {
+		if named < 0 || g.blamed(named) < 0 {
+			break
+		}
+		named, by = g.blamed(named), named
 	}
 	switch {
 	case named >= 0 && g.errs[named] != nil:
@@ -131,6 +138,15 @@ func (g *Group) culprit() (rank int, err error) {
 		return named, g.errs[by]
 	}
 	return -1, nil
+}
+
+// blamed returns the rank that a rank's error names as lost; -1: none.
+func (g *Group) blamed(r int) int {
+	var peer *device.PeerError
+	if errors.As(g.errs[r], &peer) && peer.Rank >= 0 && peer.Rank < len(g.errs) && peer.Rank != r {
+		return peer.Rank
+	}
+	return -1
 }
 
 // Timelines returns the timelines of the latest step, by rank, on one clock. They are

@@ -53,7 +53,7 @@ func Probe(d device.Device, memory Memory) (*Hardware, error) {
 	b := newBench(d, memory)
 	h := &Hardware{Name: localName(d), Cores: d.Info().Cores, Memory: memory}
 	var peak float64
-	if d.Info().Name == "cpu" {
+	if i := d.Info(); i.Name == "cpu" && i.Host == "" { // of another host's cores the rate of products is all that is known
 		peak = best(gemm.Peak, h.Cores)
 	}
 	h.Engines = append(h.Engines, b.engine(device.Compute, device.DeviceTier, peak))
@@ -266,6 +266,9 @@ func copied(s device.Stream, from, to device.Tier, at, n int64) device.Call {
 // localName returns a device's name; for the CPU backend it describes the processor.
 func localName(d device.Device) string {
 	name := d.Info().Name
+	if at := d.Info().Host; at != "" {
+		return name + " of " + at
+	}
 	if name != "cpu" {
 		return name
 	}

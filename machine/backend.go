@@ -41,7 +41,12 @@ type backend interface {
 // newBackend returns the configuration's backend, and settles how many ranks there are
 // if that is open. dir is the cache folder.
 func newBackend(c *config.Config, dir string) (backend, error) {
-	if c.Device == "cuda" {
+	switch {
+	case len(c.Hosts) > 0 && c.Device == "cuda":
+		return nil, c.Fault("hosts", "ranks on several hosts compute on their cores so far, and device is cuda; hint: device: cpu, or leave hosts out")
+	case len(c.Hosts) > 0:
+		return newHosts(c)
+	case c.Device == "cuda":
 		return newCUDA(c, dir)
 	}
 	c.Ranks = max(c.Ranks, 1)

@@ -14,16 +14,16 @@ import (
 )
 
 // Probe measures this machine's processor with all cores or, with device cuda, a GPU, its disk in
-// folder dir and, for several ranks, the link between them.
-func Probe(device, dir string, ranks int) (*hardware.Hardware, error) {
-	if device != "cuda" {
-		return probe(&cpuBackend{ranks: ranks}, ranks, dir)
-	}
+// folder dir and, for several ranks, the link between them. Of other hosts, at their addresses, it takes the slowest processor.
+func Probe(device, dir string, ranks int, hosts []string) (*hardware.Hardware, error) {
 	cache, err := CacheDir()
 	if err != nil {
 		return nil, err
 	}
-	b, err := newCUDA(&config.Config{Ranks: ranks}, cache)
+	var b backend = &cpuBackend{ranks: ranks}
+	if device == "cuda" || len(hosts) > 0 {
+		b, err = newBackend(&config.Config{Device: device, Ranks: ranks, Hosts: hosts}, cache)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +59,8 @@ func probe(b backend, ranks int, dir string) (*hardware.Hardware, error) {
 }
 
 // probeTogether measures one rank's device while other ranks do the same, as many
-// as are probed at a time. Disks are measured on files that begin with file.
+// as are probed at a time, and returns the slowest,
+// for which steps wait. Disks are measured on files that begin with file.
 func probeTogether(b backend, memory hardware.Memory, file string) (h *hardware.Hardware, err error) {
 	var devices []device.Device
 	defer func() { err = errors.Join(err, session.CloseAll(devices)) }()
@@ -76,7 +77,26 @@ func probeTogether(b backend, memory hardware.Memory, file string) (h *hardware.
 		all.Go(func() { found[r], errs[r] = hardware.Probe(d, memory) })
 	}
 	all.Wait()
-	return found[0], errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	h = found[0]
+	for _, other := range found[1:] {
+		if products(other) < slower*products(h) {
+			h = other
+		}
+	}
+	return h, nil
+}
+
+// slower is the part of another's speed below which a rank is not taken for the same
+// hardware, measured at a worse moment.
+const slower = 0.9
+
+// products returns the rate of fp32 matrix products.
+func products(h *hardware.Hardware) float64 {
+	e := h.Engine(device.Compute)
+	return e.Peak.F32 * e.Matmul
 }
 
 // probePeers adds the link between ranks to a description.

@@ -21,7 +21,7 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// TestMain lets the test binary be the training process that is killed. All tests have one home, a temporary
+// TestMain lets the test binary be the training process that is killed, or another host. All tests have one home, a temporary
 // one, so that the machine is measured once for so many ranks.
 func TestMain(m *testing.M) {
 	if file := os.Getenv("ATHANOR_TEST_TRAIN"); file != "" {
@@ -30,6 +30,10 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		os.Exit(0)
+	}
+	if os.Getenv("ATHANOR_TEST_SERVE") != "" {
+		fmt.Fprintln(os.Stderr, serveHere())
+		os.Exit(1)
 	}
 	home, err := os.MkdirTemp("", "athanor-home-")
 	if err == nil {

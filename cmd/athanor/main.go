@@ -19,6 +19,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device/cuda"
 	"github.com/athanor-llm/athanor/internal/suggest"
 )
@@ -54,6 +55,7 @@ type cli struct {
 	Draw     drawCmd     `cmd:"" help:"A picture of the predicted timeline and memory."`
 	Probe    probeCmd    `cmd:"" help:"Measure this machine."`
 	Data     dataCmd     `cmd:"" help:"Tokenise and show a corpus."`
+	Serve    serveCmd    `cmd:"" help:"Let runs that are led from other hosts compute here."`
 	Doctor   doctorCmd   `cmd:"" help:"What is found on this machine, what is missing, what to do."`
 	Eval     evalCmd     `cmd:"" help:"Loss and perplexity of a model folder; logits and gradients for comparison."`
 	Generate generateCmd `cmd:"" help:"Text from a model folder."`
@@ -84,7 +86,7 @@ func execute(args []string, stdout, stderr io.Writer) int {
 	parser, err := kong.New(&c,
 		kong.Name("athanor"),
 		kong.Description("Trains large language models on the GPUs or the CPU that you have."),
-		kong.Vars{"version": version()},
+		kong.Vars{"version": version(), "port": config.HostPort},
 		kong.Writers(stdout, stderr),
 		kong.Exit(func(n int) { exited, code = true, n }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),

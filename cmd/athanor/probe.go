@@ -5,6 +5,7 @@ import (
 	"os"
 	"text/tabwriter"
 
+	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/internal/size"
@@ -15,8 +16,9 @@ type probeCmd struct {
 	Out  string `help:"Write the hardware file." placeholder:"FILE"`
 	Disk string `help:"Folder on the disk that is measured." default:"." placeholder:"FOLDER"`
 
-	Ranks  int    `help:"Measure also what joins this many ranks." default:"1"`
-	Device string `help:"auto, cpu or cuda." enum:"auto,cpu,cuda" default:"auto"`
+	Ranks  int      `help:"Measure also what joins this many ranks." default:"1"`
+	Hosts  []string `help:"Measure also other hosts, where athanor serve waits, and what joins ranks on them." placeholder:"ADDRESS"`
+	Device string   `help:"auto, cpu or cuda." enum:"auto,cpu,cuda" default:"auto"`
 }
 
 func (v *probeCmd) Run(c *context) error {
@@ -26,10 +28,20 @@ func (v *probeCmd) Run(c *context) error {
 	if v.Ranks < 1 || v.Ranks > machine.MaxRanks {
 		return usageError{fmt.Sprintf("probe: --ranks %d; hint: from 1 to %d", v.Ranks, machine.MaxRanks)}
 	}
+	for i, h := range v.Hosts {
+		addr, err := config.Address(h)
+		if err != nil {
+			return usageError{fmt.Sprintf("probe: --hosts: %v", err)}
+		}
+		v.Hosts[i] = addr
+	}
+	if len(v.Hosts) > 0 && v.Ranks == 1 {
+		v.Ranks += len(v.Hosts)
+	}
 	if err := canWrite(nil, v.Out); err != nil {
 		return err
 	}
-	h, err := machine.Probe(c.settle(v.Device), v.Disk, v.Ranks)
+	h, err := machine.Probe(c.settle(v.Device), v.Disk, v.Ranks, v.Hosts)
 	if err != nil {
 		return err
 	}

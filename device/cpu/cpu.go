@@ -127,6 +127,9 @@ func New(o Options) *Device {
 // Info describes the device.
 func (d *Device) Info() device.Info { return device.Info{Name: "cpu", Cores: d.options.Workers} }
 
+// Origin returns where the clock of spans begins.
+func (d *Device) Origin() time.Time { return d.opened }
+
 // Reserve reserves the arena of a tier with all of its memory or blocks.
 func (d *Device) Reserve(tier device.Tier, bytes int64) error {
 	if d.refused != nil {

@@ -1,0 +1,53 @@
+package main
+
+import (
+	stdctx "context"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"runtime"
+	"syscall"
+
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/internal/size"
+	"github.com/athanor-llm/athanor/machine"
+)
+
+type serveCmd struct {
+	Listen string `help:"Address to wait at." default:":${port}" placeholder:"[HOST]:PORT"`
+	Disk   string `help:"Folder for what runs spill to disk." default:"." placeholder:"FOLDER"`
+}
+
+// Help is what `serve --help` says beside the flags.
+func (serveCmd) Help() string {
+	return "A run on another host that names this one under hosts: trains on its cores, too. Both must have the same ATHANOR_KEY, any secret text, in their environment. " +
+		"What they exchange is not encrypted."
+}
+
+func (v *serveCmd) Run(c *context) error {
+	key, err := machine.Key()
+	if err != nil {
+		return usageError{fmt.Sprintf("serve: %v", err)}
+	}
+	addr, err := net.ResolveTCPAddr("tcp", v.Listen)
+	if err != nil {
+		return usageError{fmt.Sprintf("serve: --listen %s: %v; hint: such as :%s", v.Listen, err, config.HostPort)}
+	}
+	if err := machine.Writable(v.Disk); err != nil {
+		return usageError{fmt.Sprintf("serve: --disk: %v; hint: a folder that can be written", err)}
+	}
+	l, err := net.ListenTCP("tcp", addr)
+	if err != nil {
+		return fmt.Errorf("serve: %w; hint: is another one running? --listen takes another port", err)
+	}
+	ctx, stop := signal.NotifyContext(stdctx.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	m, err := hardware.LocalMemory(v.Disk)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(c.stderr, "%s, %d cores, %s of memory: waiting for runs at %s\n", hardware.Processor(), runtime.GOMAXPROCS(0), size.Format(m.Host), l.Addr())
+	return machine.Serve(ctx, l, key, v.Disk, func(text string) { fmt.Fprintln(c.stderr, text) })
+}

@@ -1,0 +1,43 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+)
+
+// HostPort is the port of hosts that are named without one.
+const HostPort = "7077"
+
+// Address returns where a host waits, with its port.
+func Address(host string) (string, error) {
+	addr := host
+	if _, _, err := net.SplitHostPort(addr); err != nil {
+		addr = net.JoinHostPort(strings.Trim(host, "[]"), HostPort)
+	}
+	name, port, err := net.SplitHostPort(addr)
+	if n, bad := strconv.ParseUint(port, 10, 16); err != nil || bad != nil || n == 0 || name == "" || strings.ContainsAny(name, " /,") {
+		return "", fmt.Errorf("%q is no address; hint: such as 10.0.0.2:%s, where `athanor serve` waits", host, HostPort)
+	}
+	return addr, nil
+}
+
+// checkHosts completes the addresses of other hosts, and checks that they can have as many ranks each as this one.
+func (c *Config) checkHosts(d *decoder) {
+	seen := map[string]bool{}
+	for i, h := range c.Hosts {
+		addr, err := Address(h)
+		if err != nil {
+			d.fail("hosts", err.Error())
+			continue
+		}
+		if seen[addr] {
+			d.fail("hosts", fmt.Sprintf("%s is named twice; hint: `ranks` says how many there are on all hosts together", addr))
+		}
+		seen[addr], c.Hosts[i] = true, addr
+	}
+	if n := len(c.Hosts) + 1; n > 1 && d.given("ranks") && c.Ranks != AutoRanks && c.Ranks%n != 0 {
+		d.fail("ranks", fmt.Sprintf("%d cannot be divided among %d hosts, this one included; hint: a multiple, or leave it out for one on each", c.Ranks, n))
+	}
+}
