@@ -1,0 +1,22 @@
+package remote
+
+import (
+	"net"
+
+	"golang.org/x/sys/unix"
+)
+
+// endure bounds the time in which sent bytes must be acknowledged: until they are, the
+// kernel does not look whether the other side is alive, and it sends them again for a
+// quarter of an hour. It is for side only, since control may rightly be full for long.
+func endure(conn net.Conn) {
+	tcp, ok := conn.(*net.TCPConn)
+	if !ok {
+		return
+	}
+	if raw, err := tcp.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) {
+			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(vanished.Milliseconds()))
+		})
+	}
+}

@@ -1,0 +1,265 @@
+package remote
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"net"
+	"os"
+	"reflect"
+	"time"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// How a connection begins.
+//
+// Each side says which protocol and which operators it knows and sends a number that it
+// has never used before. Then each proves that it knows the key, by a MAC of all that
+// was said, and its role, so that nobody can send back what it got:
+//
+//	client                                          server
+//	greeting: magic, protocol, fingerprint, nonce ─►
+//	                                              ◄─ greeting
+//	MAC(key, "client", both greetings)            ─►
+//	                                              ◄─ 1, MAC(key, "server", both); or 0
+//	message: what the connection is for           ─►
+//	                                              ◄─ answer
+//
+// The fingerprint is a hash of all that both must read alike: operators and their
+// operands, and the types of messages. Builds that would misunderstand each other part
+// here, with an error on both sides.
+//
+// Invariants: before the proofs, nothing is read but fields of fixed size; the key is
+// never sent; and all of it ends within the time patience. Known weakness: whoever
+// listens can try keys against a MAC, so a key must be random, not a password.
+
+const (
+	protocol     = 1
+	magic        = "athanor\n"
+	nonceBytes   = 32
+	greetingLen  = len(magic) + 4 + sha256.Size + nonceBytes
+	patience     = 5 * time.Second // with a peer that must answer at once
+	keyHint      = "hint: give both sides the same key"
+	versionHint  = "hint: run the same build of athanor on all hosts"
+	strangerHint = "hint: is it athanor serve that listens there?"
+)
+
+// greeting is what a side says before it trusts the other.
+type greeting [greetingLen]byte
+
+func newGreeting() (g greeting) {
+	at := copy(g[:], magic)
+	binary.LittleEndian.PutUint32(g[at:], protocol)
+	print := fingerprint()
+	at += 4 + copy(g[at+4:], print[:])
+	_, _ = rand.Read(g[at:]) // it never fails
+	return g
+}
+
+// check compares a greeting with this side's.
+func (g *greeting) check(own *greeting) error {
+	const version = len(magic) + 4
+	nonce := greetingLen - nonceBytes
+	switch le := binary.LittleEndian; {
+	case string(g[:len(magic)]) != magic:
+		return fmt.Errorf("it does not speak as athanor does; %s", strangerHint)
+	case le.Uint32(g[len(magic):]) != protocol:
+		return fmt.Errorf("it speaks protocol %d, this is %d; %s", le.Uint32(g[len(magic):]), protocol, versionHint)
+	case string(g[version:nonce]) != string(own[version:nonce]):
+		return fmt.Errorf("its operators are not those of this build; %s", versionHint)
+	case string(g[nonce:]) == string(own[nonce:]):
+		return fmt.Errorf("it sends back what it gets; %s", strangerHint)
+	}
+	return nil
+}
+
+// proof is the MAC by which a side in a role proves that it knows the key.
+func proof(key []byte, role string, client, server *greeting) []byte {
+	mac := hmac.New(sha256.New, key)
+	mac.Write([]byte(role))
+	mac.Write(client[:])
+	mac.Write(server[:])
+	return mac.Sum(nil)
+}
+
+var errNoKey = errors.New("there is no key; hint: make a random one and give it to all hosts")
+
+// greetServer is the client's side.
+func greetServer(conn io.ReadWriter, key []byte) error {
+	if len(key) == 0 {
+		return errNoKey
+	}
+	own, other := newGreeting(), greeting{}
+	if _, err := conn.Write(own[:]); err != nil {
+		return silent(err)
+	}
+	if _, err := io.ReadFull(conn, other[:]); err != nil {
+		return silent(err)
+	}
+	if err := other.check(&own); err != nil {
+		return err
+	}
+	if _, err := conn.Write(proof(key, "client", &own, &other)); err != nil {
+		return silent(err)
+	}
+	var verdict [1 + sha256.Size]byte
+	if _, err := io.ReadFull(conn, verdict[:1]); err != nil {
+		return silent(err)
+	}
+	if verdict[0] != 1 {
+		return fmt.Errorf("it does not accept this key; %s", keyHint)
+	}
+	if _, err := io.ReadFull(conn, verdict[1:]); err != nil {
+		return silent(err)
+	}
+	if !hmac.Equal(verdict[1:], proof(key, "server", &own, &other)) {
+		return fmt.Errorf("it does not know the key; %s", keyHint)
+	}
+	return nil
+}
+
+// greetClient is the server's side.
+func greetClient(conn io.ReadWriter, key []byte) error {
+	own, other := newGreeting(), greeting{}
+	if _, err := io.ReadFull(conn, other[:]); err != nil {
+		return silent(err)
+	}
+	if string(other[:len(magic)]) != magic { // a stranger is told nothing
+		return other.check(&own)
+	}
+	if _, err := conn.Write(own[:]); err != nil {
+		return silent(err)
+	}
+	if err := other.check(&own); err != nil {
+		return err
+	}
+	var mac [sha256.Size]byte
+	if _, err := io.ReadFull(conn, mac[:]); err != nil {
+		return silent(err)
+	}
+	if !hmac.Equal(mac[:], proof(key, "client", &other, &own)) {
+		_, _ = conn.Write([]byte{0})
+		return fmt.Errorf("it does not know the key; %s", keyHint)
+	}
+	_, err := conn.Write(append([]byte{1}, proof(key, "server", &other, &own)...))
+	return err
+}
+
+// silent explains why a greeting ended early.
+func silent(err error) error {
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return fmt.Errorf("it did not greet within %v; %s", patience, strangerHint)
+	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
+		return fmt.Errorf("it hung up during the greeting; %s", strangerHint)
+	}
+	return fmt.Errorf("the greeting failed: %w", err)
+}
+
+// opening says what a connection is for.
+type opening struct {
+	Purpose purpose
+	Place   Place  // of a device to open
+	Session string // that a side connection belongs to
+	Link    Hello
+}
+
+type purpose uint8
+
+const (
+	describing purpose = 1 + iota
+	controlling
+	siding
+	linking
+)
+
+// opened is the answer to the opening of a device.
+type opened struct {
+	Session string // for the side connection
+	Info    device.Info
+}
+
+// dial connects to a host, for a purpose that the host accepts.
+func dial(addr string, key []byte, o *opening) (net.Conn, error) {
+	dialer := net.Dialer{Timeout: patience, KeepAliveConfig: alive}
+	conn, err := dialer.Dial("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("%w; hint: is athanor serve running there, and may this host reach its port?", err)
+	}
+	if err := introduce(conn, key, o); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+func introduce(conn net.Conn, key []byte, o *opening) error {
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		return err
+	}
+	if err := greetServer(conn, key); err != nil {
+		return err
+	}
+	hello, err := appendMessage(nil, o)
+	if err != nil {
+		return err
+	}
+	if _, err = conn.Write(hello); err != nil {
+		return err
+	}
+	if o.Purpose == siding || o.Purpose == linking { // others are answered with a result
+		refused, err := readAnswer(conn, make([]byte, 1))
+		if err = errors.Join(refused, err); err != nil {
+			return err
+		}
+	}
+	return conn.SetDeadline(time.Time{})
+}
+
+// fingerprint is a hash of what both sides must read alike.
+func fingerprint() (sum [sha256.Size]byte) {
+	h := sha256.New()
+	for op := range graph.NumOps {
+		fmt.Fprintln(h, op, op.Info().Between)
+		for _, a := range op.Info().Args {
+			fmt.Fprintf(h, "%+v\n", a)
+		}
+	}
+	for t := range device.NumTiers {
+		fmt.Fprintln(h, t)
+	}
+	for s := range device.NumStreams {
+		fmt.Fprintln(h, s)
+	}
+	for t := range graph.U16 + 1 {
+		fmt.Fprintln(h, t, t.Size())
+	}
+	for _, v := range []any{device.Call{}, device.Stats{}, opening{}, opened{}, Description{}} {
+		describe(h, reflect.TypeOf(v))
+	}
+	return [sha256.Size]byte(h.Sum(nil))
+}
+
+// describe writes a type as a tree of kinds and names.
+func describe(h hash.Hash, t reflect.Type) {
+	fmt.Fprintln(h, t.Kind(), t.Name())
+	switch t.Kind() {
+	case reflect.Struct:
+		for i := range t.NumField() {
+			fmt.Fprintln(h, t.Field(i).Name)
+			describe(h, t.Field(i).Type)
+		}
+	case reflect.Array:
+		fmt.Fprintln(h, t.Len())
+		describe(h, t.Elem())
+	case reflect.Slice:
+		describe(h, t.Elem())
+	}
+}

@@ -1,0 +1,154 @@
+package remote
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/cpu"
+	"github.com/athanor-llm/athanor/graph"
+)
+
+var testKey = []byte("a key of this test")
+
+// host is a host with devices of the CPU.
+type host struct {
+	addr string
+	wrap func(device.Device) device.Device // nil: none
+	dir  string
+
+	mu      sync.Mutex
+	changed *sync.Cond
+	fabrics map[string]*cpu.Fabric
+	open    int // devices
+	links   chan net.Conn
+	ended   chan error // of Serve
+	notes   []string
+}
+
+// newHost serves until the test ends, and then has no open device.
+func newHost(t testing.TB, wrap func(device.Device) device.Device) *host {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &host{
+		addr: l.Addr().String(), wrap: wrap, dir: t.TempDir(), fabrics: map[string]*cpu.Fabric{},
+		links: make(chan net.Conn, 8), ended: make(chan error, 1),
+	}
+	h.changed = sync.NewCond(&h.mu)
+	ctx, stop := context.WithCancel(context.Background())
+	go func() { h.ended <- Serve(ctx, l, testKey, h, h.note) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-h.ended; err != nil {
+			t.Error(err)
+		}
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if h.open != 0 {
+			t.Errorf("%d devices are still open", h.open)
+		}
+		if t.Failed() {
+			t.Logf("the host says %q", h.notes)
+		}
+	})
+	return h
+}
+
+func (h *host) note(text string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.notes = append(h.notes, text)
+	h.changed.Broadcast()
+}
+
+// idle waits until the host has no device open.
+func (h *host) idle() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for h.open > 0 {
+		h.changed.Wait()
+	}
+}
+
+func (h *host) Describe() (Description, error) {
+	return Description{Processor: "a processor", Cores: 3, Host: 1 << 40}, nil
+}
+
+func (h *host) Open(p Place) (device.Device, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if p.Share == 99 {
+		return nil, fmt.Errorf("too many share")
+	}
+	o := cpu.Options{Workers: 2, DiskPath: filepath.Join(h.dir, fmt.Sprint(p.Fabric, "-", p.Rank)), Rate: p.Rate, Apart: p.Apart, Rank: p.Rank}
+	origin := time.Now()
+	if p.Fabric != "" {
+		if h.fabrics[p.Fabric] == nil {
+			h.fabrics[p.Fabric] = cpu.NewFabric(p.Ranks)
+		}
+		o.Fabric = h.fabrics[p.Fabric]
+	} else {
+		o.DiskPath += fmt.Sprint(len(h.notes), origin.UnixNano())
+	}
+	h.open++
+	d := &counted{Device: cpu.New(o), host: h}
+	if h.wrap != nil {
+		return h.wrap(d), nil
+	}
+	return d, nil
+}
+
+func (h *host) Link(hello Hello, c net.Conn) error {
+	if hello.Fabric == "" {
+		return fmt.Errorf("no fabric")
+	}
+	h.links <- c
+	return nil
+}
+
+// counted is a device that its host knows to be open.
+type counted struct {
+	*cpu.Device
+	host *host
+}
+
+func (c *counted) Close() error {
+	err := c.Device.Close()
+	c.host.mu.Lock()
+	defer c.host.mu.Unlock()
+	c.host.open--
+	c.host.changed.Broadcast()
+	return err
+}
+
+// connect opens a device at addr and reserves arenas.
+func connect(t testing.TB, addr string, p Place, sizes ...int64) *Device {
+	t.Helper()
+	d, err := Open(addr, testKey, p, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = d.Close() })
+	for tier, n := range sizes {
+		if err := d.Reserve(device.Tier(tier), n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return d
+}
+
+func operand(t device.Tier, addr int64, n int) device.Operand {
+	return device.Operand{Tier: t, DType: graph.F32, Addr: addr, Rows: 1, Cols: n, Stride: n}
+}
+
+func copyCall(s device.Stream, dst, src device.Operand) device.Call {
+	return device.Call{Op: graph.Copy, Stream: s, Args: []device.Operand{dst, src}}
+}

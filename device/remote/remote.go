@@ -1,0 +1,142 @@
+// Package remote is a device on another host. Its calls travel over TCP.
+//
+// The leader is the process with the plan, the data and the checkpoints. For each rank
+// on another host it has one Device here; that host runs Serve, a loop that opens real
+// devices and does what it is told. Whatever drives devices (exec, session, probing)
+// does not notice:
+//
+//	leader                                     host
+//	exec ─► remote.Device ── control ─────────► Serve ─► device/cpu | device/cuda
+//	             └────────── side ────────────►   └── Abort, Done, Progress
+//	                                           host ◄── data ──► host
+//
+// A device has two connections. On control, everything is in order, as its caller said
+// it: launches and waits are a few bytes each and have no answer, so a step is one
+// stream of bytes in one direction, and an answer at its end (wire.go). Side carries what
+// must not wait behind that: the order to end a round, and looks at its progress. Side
+// is also the life line: it is never full, so the death of a process or a host shows
+// there, and whoever sees one connection end closes the other.
+//
+// Data connections are between ranks on different hosts. This package lets them in and
+// hands them on (Opener.Link); what travels there is not its business.
+//
+//	greet.go    how both sides of a connection know each other
+//	wire.go     frames; errors as values
+//	device.go   Device, the leader's end of control; side.go its end of side
+//	serve.go    Serve: who may connect, and as what
+//	session.go  one opened device on its host
+//
+// Safety. Both sides prove that they know a key before either parses anything but fields
+// of fixed size. Whoever knows the key is trusted with the host's memory and cores, but
+// what it says is checked: it cannot crash Serve, only be cut off. Nothing is encrypted,
+// and nothing but the beginning of a connection is authenticated: use a private network,
+// or a tunnel (WireGuard, SSH) elsewhere.
+//
+// Clocks. Spans are converted to the leader's clock when a round ends: the answer says
+// what time it is on the host, and took half of the least round trip that was seen when
+// the device was opened. So spans are late by what this answer took longer than that,
+// and off by half the difference between the two directions: some ten microseconds on
+// a local network.
+package remote
+
+import (
+	"fmt"
+	"math"
+	"net"
+	"time"
+
+	"github.com/athanor-llm/athanor/device"
+)
+
+// Place says where and as what a device is opened.
+type Place struct {
+	Fabric string                     // joins devices that were opened with the same; "": alone
+	Rank   int                        // of the fabric
+	Ranks  int                        // of the fabric
+	Hosts  []string                   // by host: its address; "": the leader, which nobody dials
+	HostOf []int                      // by rank: index in Hosts
+	Rate   [device.NumStreams]float64 // see cpu.Options.Rate
+	Apart  bool                       // see cpu.Options.Apart
+	Share  int                        // ranks that share the host's cores
+}
+
+// maxRanks bounds what a place may claim.
+const maxRanks = 1 << 16
+
+// check rejects a place that no leader can mean.
+func (p *Place) check() error {
+	switch {
+	case p.Fabric == "" && (p.Ranks > 1 || p.Rank != 0):
+		return fmt.Errorf("rank %d of %d belongs to no fabric", p.Rank, p.Ranks)
+	case p.Fabric != "" && (p.Rank < 0 || p.Rank >= p.Ranks || p.Ranks > maxRanks):
+		return fmt.Errorf("there is no rank %d among %d", p.Rank, p.Ranks)
+	case len(p.HostOf) != 0 && len(p.HostOf) != p.Ranks:
+		return fmt.Errorf("%d of %d ranks have a host", len(p.HostOf), p.Ranks)
+	case p.Share < 0:
+		return fmt.Errorf("%d ranks share the cores", p.Share)
+	}
+	for r, h := range p.HostOf {
+		if h < 0 || h >= len(p.Hosts) {
+			return fmt.Errorf("rank %d is on host %d of %d", r, h, len(p.Hosts))
+		}
+	}
+	for s, rate := range p.Rate {
+		if !(rate >= 0) || math.IsInf(rate, 0) {
+			return fmt.Errorf("%g bytes per second on stream %s", rate, device.Stream(s))
+		}
+	}
+	return nil
+}
+
+// Hello says what a data connection between two ranks is for.
+type Hello struct {
+	Fabric   string
+	From, To int   // ranks; the host of To is dialled
+	Kind     uint8 // as both ends have agreed
+}
+
+// Description is what a host says of itself.
+type Description struct {
+	Processor, Kernels, Version string
+	Cores                       int
+	Host, Disk                  int64 // available bytes
+}
+
+// Dated is a device that says where its spans' clock begins. Of others Serve takes the
+// moment before they were opened, which is too early by what opening them took.
+type Dated interface{ Origin() time.Time }
+
+// alive makes the kernel notice within 15 seconds that a host does not exist any more,
+// also if nothing is sent. A process that is only stopped keeps its connections.
+var alive = net.KeepAliveConfig{Enable: true, Idle: 6 * time.Second, Interval: 3 * time.Second, Count: 3}
+
+const vanished = 15 * time.Second // as alive has it
+
+// Describe asks a host what it is.
+func Describe(addr string, key []byte) (Description, error) {
+	var about Description
+	conn, err := dial(addr, key, &opening{Purpose: describing})
+	if err == nil {
+		defer conn.Close()
+		if err = conn.SetDeadline(time.Now().Add(patience)); err == nil {
+			err = readResult(conn, &about)
+		}
+	}
+	if err != nil {
+		return Description{}, at(addr, err)
+	}
+	return about, nil
+}
+
+// Link opens a data connection to the host of rank h.To. Its Opener has it when Link
+// returns, or refuses it soon by closing it.
+func Link(addr string, key []byte, h Hello) (net.Conn, error) {
+	conn, err := dial(addr, key, &opening{Purpose: linking, Link: h})
+	if err != nil {
+		return nil, at(addr, err)
+	}
+	return conn, nil
+}
+
+// at says of which host an error is.
+func at(addr string, err error) error { return fmt.Errorf("remote: host %s: %w", addr, err) }

@@ -1,0 +1,277 @@
+package remote
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/athanor-llm/athanor/device"
+)
+
+// Opener is what a host can do. Its methods are called by several goroutines.
+type Opener interface {
+	Describe() (Description, error)
+	// Open opens the device of rank p.Rank; devices of one fabric are joined.
+	Open(p Place) (device.Device, error)
+	// Link takes a data connection between two ranks of a fabric, of which the second
+	// is here. It closes what it does not want, or returns an error.
+	Link(h Hello, c net.Conn) error
+}
+
+const (
+	strangers = 64 // connections that have not proved yet that they know the key
+	restLimit = 10 * time.Second
+)
+
+// server is one Serve.
+type server struct {
+	key    []byte
+	opener Opener
+	note   func(string)
+	guests chan struct{} // semaphore of strangers
+	all    sync.WaitGroup
+
+	mu       sync.Mutex
+	closed   bool
+	conns    map[net.Conn]bool
+	sessions map[string]*session // by what their side connection says
+}
+
+// Serve lets leaders that know the key open devices of o, many at a time, until ctx is
+// cancelled; then it hangs up, closes the devices and returns nil. A device whose leader
+// hangs up or vanishes is closed. note (nil: nobody) gets short lines about who comes
+// and goes, from several goroutines.
+func Serve(ctx context.Context, l net.Listener, key []byte, o Opener, note func(string)) error {
+	if len(key) == 0 {
+		return fmt.Errorf("remote: %w", errNoKey)
+	}
+	if note == nil {
+		note = func(string) {}
+	}
+	s := &server{
+		key: key, opener: o, note: note, guests: make(chan struct{}, strangers),
+		conns: map[net.Conn]bool{}, sessions: map[string]*session{},
+	}
+	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
+	defer stop()
+	err := s.accept(ctx, l)
+	s.close()
+	return err
+}
+
+// accept serves connections until the listener is closed. That there are too many of
+// them passes.
+func (s *server) accept(ctx context.Context, l net.Listener) error {
+	for {
+		conn, err := l.Accept()
+		switch {
+		case ctx.Err() != nil:
+			if err == nil {
+				_ = conn.Close()
+			}
+			return nil
+		case errors.Is(err, net.ErrClosed):
+			return fmt.Errorf("remote: %w", err)
+		case err != nil:
+			s.note(fmt.Sprintf("a connection could not be accepted: %v", err))
+			select {
+			case <-time.After(100 * time.Millisecond):
+			case <-ctx.Done():
+			}
+			continue
+		}
+		select {
+		case s.guests <- struct{}{}:
+			s.all.Go(func() { s.handle(conn) })
+		default:
+			_ = conn.Close()
+		}
+	}
+}
+
+// close hangs up and waits for the devices to be closed, but not for one that hangs.
+func (s *server) close() {
+	s.mu.Lock()
+	s.closed = true
+	for c := range s.conns {
+		_ = c.Close()
+	}
+	s.mu.Unlock()
+	ended := make(chan struct{})
+	go func() {
+		s.all.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(restLimit):
+	}
+}
+
+// track keeps a connection so that close can close it.
+func (s *server) track(c net.Conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.conns[c] = true
+	}
+	return !s.closed
+}
+
+func (s *server) untrack(c net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, c)
+}
+
+// handle serves one connection.
+func (s *server) handle(conn net.Conn) {
+	kept := false
+	defer func() {
+		if r := recover(); r != nil {
+			s.note(fmt.Sprintf("%s: panic: %v\n%s", hostOf(conn), r, debug.Stack()))
+		}
+		s.untrack(conn)
+		if !kept {
+			_ = conn.Close()
+		}
+	}()
+	o, err := s.receive(conn)
+	if err == nil {
+		kept, err = s.do(conn, o)
+	}
+	if err != nil {
+		s.note(fmt.Sprintf("%s: %v", hostOf(conn), err))
+	}
+}
+
+// receive greets a client and hears what it wants.
+func (s *server) receive(conn net.Conn) (*opening, error) {
+	defer func() { <-s.guests }()
+	if !s.track(conn) {
+		return nil, net.ErrClosed
+	}
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		_ = tcp.SetKeepAliveConfig(alive)
+	}
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		return nil, err
+	}
+	if err := greetClient(conn, s.key); err != nil {
+		return nil, err
+	}
+	var o opening
+	if err := readMessage(conn, &o); err != nil {
+		return nil, err
+	}
+	return &o, conn.SetDeadline(time.Time{})
+}
+
+// do does what a client wants; kept says that the connection is another's now.
+func (s *server) do(conn net.Conn, o *opening) (kept bool, err error) {
+	switch o.Purpose {
+	case describing:
+		about, err := s.opener.Describe()
+		return false, result(conn, &about, err)
+	case controlling:
+		return false, s.open(conn, &o.Place)
+	case siding:
+		return false, s.join(conn, o.Session)
+	case linking:
+		if _, err := conn.Write(appendAnswer(nil, nil)); err != nil {
+			return false, err
+		}
+		if err := s.opener.Link(o.Link, conn); err != nil {
+			return false, fmt.Errorf("data from rank %d to rank %d: %w", o.Link.From, o.Link.To, err)
+		}
+		return true, nil
+	}
+	return false, refuse(conn, fmt.Errorf("nothing is known of purpose %d", o.Purpose))
+}
+
+// result answers with a message, or with an error, which is returned.
+func result(conn net.Conn, v any, err error) error {
+	if err != nil {
+		return refuse(conn, err)
+	}
+	answer, err := appendMessage(appendAnswer(nil, nil), v)
+	if err == nil {
+		_, err = conn.Write(answer)
+	}
+	return err
+}
+
+// refuse answers with an error, and returns it.
+func refuse(conn net.Conn, err error) error {
+	_, _ = conn.Write(appendAnswer(nil, err))
+	return err
+}
+
+// open opens a device and serves it until its leader hangs up.
+func (s *server) open(conn net.Conn, p *Place) error {
+	if err := p.check(); err != nil {
+		return refuse(conn, err)
+	}
+	before := time.Now()
+	d, err := s.opener.Open(*p)
+	if err != nil {
+		return refuse(conn, err)
+	}
+	e := newSession(conn, d, before)
+	defer func() { e.end(s.note) }()
+	e.name = fmt.Sprintf("%s: rank %d of %d", hostOf(conn), p.Rank, max(p.Ranks, 1))
+	s.note(e.name + " is opened")
+	token := rand.Text()
+	s.mu.Lock()
+	s.sessions[token] = e
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		delete(s.sessions, token)
+		s.mu.Unlock()
+	}()
+	if err := result(conn, &opened{Session: token, Info: d.Info()}, nil); err != nil {
+		return err
+	}
+	select {
+	case <-e.joined:
+	case <-time.After(2 * patience):
+		return fmt.Errorf("rank %d: its side connection did not come", p.Rank)
+	}
+	return e.serve()
+}
+
+// join is the second connection of a device. It ends with the first, and ends it.
+func (s *server) join(conn net.Conn, token string) error {
+	s.mu.Lock()
+	e := s.sessions[token]
+	delete(s.sessions, token) // only one can join
+	s.mu.Unlock()
+	if e == nil {
+		return refuse(conn, errors.New("there is no such device"))
+	}
+	if _, err := conn.Write(appendAnswer(nil, nil)); err != nil {
+		return err
+	}
+	endure(conn)
+	e.side = conn
+	close(e.joined)
+	defer e.hangUp()
+	return e.watch(bufio.NewReader(conn))
+}
+
+// hostOf is the address of a connection's other side, without its port, which says
+// nothing.
+func hostOf(conn net.Conn) string {
+	name := conn.RemoteAddr().String()
+	if host, _, err := net.SplitHostPort(name); err == nil {
+		return host
+	}
+	return name
+}

@@ -1,0 +1,480 @@
+package remote
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/athanor-llm/athanor/device"
+)
+
+// session is one opened device on its host, for one leader.
+//
+// One goroutine reads control and drives the device. While the device's queues are full
+// or a round ends, it does not read: the leader's Launch blocks then, as it should, and
+// that the leader has hung up is side's to notice, whose goroutine ends the round and
+// closes control. Then the first goroutine comes back from the device, finds control
+// closed, and closes the device.
+//
+// What the leader says is checked here as far as the device does not: indices, lengths
+// and the order of rounds.
+type session struct {
+	name    string
+	control net.Conn
+	side    net.Conn // set before joined is closed
+	joined  chan struct{}
+	device  device.Device
+	origin  time.Time // where the clock of its spans begins
+
+	in       *bufio.Reader
+	out      *bufio.Writer
+	fields   [17]byte
+	answer   []byte // scratch
+	piece    []byte // bytes of a read or write
+	spans    []*device.Span
+	issued   []uint64 // round, counted from 1, in which a call was launched
+	launched []uint32 // calls of this round
+	timed    bool     // the leader wants spans
+	begun    bool     // a round is under way
+	wrong    error    // of a verb without an answer
+	reserved [device.NumTiers]int64
+	round    atomic.Uint64 // rounds that have ended
+
+	still  sync.Mutex // no calls are being prepared, the device is not being closed
+	mu     sync.Mutex
+	closed bool   // the device is, or will be at once
+	looks  uint64 // of a device that cannot be watched
+}
+
+func newSession(conn net.Conn, d device.Device, before time.Time) *session {
+	e := &session{
+		control: conn, joined: make(chan struct{}), device: d, origin: before, timed: true,
+		in: bufio.NewReaderSize(conn, 64<<10), out: bufio.NewWriterSize(conn, 64<<10),
+	}
+	if d, ok := d.(Dated); ok {
+		e.origin = d.Origin()
+	}
+	return e
+}
+
+// serve does what the leader says. It returns nil when the leader has closed the device.
+func (e *session) serve() error {
+	for {
+		b, err := e.in.ReadByte()
+		if err != nil {
+			return gone(err)
+		}
+		v := verb(b)
+		if v == 0 || v > doClose {
+			return fmt.Errorf("nothing is known of verb %d", v)
+		}
+		f := e.fields[:fieldBytes[v]]
+		if _, err := io.ReadFull(e.in, f); err != nil {
+			return gone(err)
+		}
+		if err := e.do(v, f); err != nil || v == doClose {
+			return err
+		}
+	}
+}
+
+func gone(err error) error { return fmt.Errorf("the leader hung up: %w", err) }
+
+// do does one verb. An error ends the session.
+func (e *session) do(v verb, f []byte) error {
+	le := binary.LittleEndian
+	switch v {
+	case doLaunch:
+		e.launch(le.Uint32(f))
+		return nil
+	case doWait:
+		e.wait(device.Stream(f[0]), le.Uint32(f[1:]))
+		return nil
+	case doClock:
+		e.setClock(f[0] != 0)
+		return nil
+	case doWrite:
+		return e.write(device.Tier(f[0]), int64(le.Uint64(f[1:])), le.Uint32(f[9:]))
+	}
+	if err := e.request(v, f); err != nil {
+		return err
+	}
+	return e.out.Flush()
+}
+
+// request does a verb that is answered. If one without an answer went wrong before, the
+// answer is that, and only rounds and devices are ended all the same.
+func (e *session) request(v verb, f []byte) error {
+	var calls []device.Call
+	if v == doPrepare {
+		if err := readText(e.in, binary.LittleEndian.Uint32(f[1:]), callsBytes, &calls); err != nil {
+			return err
+		}
+	}
+	switch v {
+	case doSync:
+		return e.sync()
+	case doClose:
+		return e.reply(e.leave())
+	}
+	err := e.between()
+	if e.wrong != nil {
+		err, e.wrong = e.wrong, nil
+	}
+	if err != nil {
+		return e.reply(err)
+	}
+	le := binary.LittleEndian
+	switch v {
+	case doReserve:
+		return e.reply(e.reserve(device.Tier(f[0]), int64(le.Uint64(f[1:]))))
+	case doPrepare:
+		return e.prepare(calls, f[0] != 0)
+	case doRead:
+		return e.read(device.Tier(f[0]), int64(le.Uint64(f[1:])), le.Uint32(f[9:]))
+	case doClear:
+		return e.reply(e.clear(device.Tier(f[0]), int64(le.Uint64(f[1:])), int64(le.Uint64(f[9:]))))
+	case doStats:
+		return e.stats()
+	default: // doPing
+		return e.reply(nil, e.now())
+	}
+}
+
+// leave closes the device for its leader.
+func (e *session) leave() error {
+	err := e.between()
+	if err == nil {
+		err = e.close()
+	}
+	if e.wrong != nil {
+		err = e.wrong
+	}
+	return err
+}
+
+// reply answers with err, or else with numbers.
+func (e *session) reply(err error, numbers ...uint64) error {
+	e.answer = appendAnswer(e.answer[:0], err)
+	if err == nil {
+		for _, n := range numbers {
+			e.answer = binary.LittleEndian.AppendUint64(e.answer, n)
+		}
+	}
+	_, err = e.out.Write(e.answer)
+	return err
+}
+
+// now is the time on the device's clock, as it travels.
+func (e *session) now() uint64 { return math.Float64bits(time.Since(e.origin).Seconds()) }
+
+// between refuses what must not happen within a round.
+func (e *session) between() error {
+	if e.begun {
+		return errors.New("a round is under way; hint: end it first")
+	}
+	return nil
+}
+
+func (e *session) launch(n uint32) {
+	e.begun = true
+	if int64(n) >= int64(len(e.issued)) {
+		e.fail(fmt.Errorf("launch of call %d: %d are prepared", int32(n), len(e.issued)))
+		return
+	}
+	if round := e.round.Load() + 1; e.issued[n] != round {
+		e.issued[n] = round
+		if e.spans[n] != nil {
+			e.launched = append(e.launched, n)
+		}
+	}
+	e.device.Launch(int(n))
+}
+
+func (e *session) wait(s device.Stream, n uint32) {
+	e.begun = true
+	if s >= device.NumStreams || int64(n) >= int64(len(e.issued)) || e.issued[n] != e.round.Load()+1 {
+		e.fail(fmt.Errorf("stream %s waits for call %d, which is not launched in this round", s, int32(n)))
+		return
+	}
+	e.device.Wait(s, int(n))
+}
+
+// fail fails the round for what the leader said.
+func (e *session) fail(err error) {
+	e.abort(err)
+	if e.wrong == nil {
+		e.wrong = err
+	}
+}
+
+// abort fails the round of a device that can be told so. Any goroutine may call it.
+func (e *session) abort(err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if a, ok := e.device.(device.Aborter); ok && !e.closed {
+		a.Abort(err)
+	}
+}
+
+// sync ends the round and answers with the spans of its calls.
+func (e *session) sync() error {
+	err := e.device.Sync()
+	if e.wrong != nil {
+		err, e.wrong = e.wrong, nil
+	}
+	e.begun = false
+	e.round.Add(1)
+	launched := e.launched
+	e.launched = e.launched[:0]
+	if err != nil {
+		return e.reply(err)
+	}
+	if !e.timed {
+		launched = nil
+	}
+	le := binary.LittleEndian
+	e.answer = le.AppendUint64(append(e.answer[:0], 1), e.now())
+	e.answer = le.AppendUint32(e.answer, uint32(len(launched)))
+	for _, n := range launched {
+		s := e.spans[n]
+		e.answer = le.AppendUint32(e.answer, n)
+		e.answer = le.AppendUint64(e.answer, math.Float64bits(s.Start))
+		e.answer = le.AppendUint64(e.answer, math.Float64bits(s.End))
+	}
+	_, err = e.out.Write(e.answer)
+	return err
+}
+
+func (e *session) setClock(on bool) {
+	if err := e.between(); err != nil {
+		e.wrong = err
+		return
+	}
+	e.timed = on
+	if c, ok := e.device.(device.Clock); ok {
+		c.SetClock(on)
+	}
+}
+
+func (e *session) reserve(tier device.Tier, bytes int64) error {
+	err := e.device.Reserve(tier, bytes)
+	if err == nil && tier < device.NumTiers {
+		e.reserved[tier] = bytes
+	}
+	return err
+}
+
+func (e *session) prepare(calls []device.Call, timed bool) error {
+	if len(e.issued)+len(calls) > maxCalls {
+		return e.reply(fmt.Errorf("prepare: more than %d calls", maxCalls))
+	}
+	var spans []device.Span
+	if timed {
+		spans = make([]device.Span, len(calls))
+	}
+	e.still.Lock()
+	first, err := e.device.Prepare(calls, spans)
+	if err == nil {
+		for i := range calls {
+			var s *device.Span
+			if timed {
+				s = &spans[i]
+			}
+			e.spans, e.issued = append(e.spans, s), append(e.issued, 0)
+		}
+	}
+	e.still.Unlock()
+	if err != nil {
+		return e.reply(err)
+	}
+	e.answer = binary.LittleEndian.AppendUint32(append(e.answer[:0], 1), uint32(first))
+	_, err = e.out.Write(e.answer)
+	return err
+}
+
+// room returns n bytes of the buffer of reads and writes.
+func (e *session) room(n uint32) ([]byte, error) {
+	if n > pieceBytes {
+		return nil, fmt.Errorf("%d bytes at once, more than %d", n, pieceBytes)
+	}
+	if int(n) > len(e.piece) {
+		e.piece = make([]byte, n)
+	}
+	return e.piece[:n], nil
+}
+
+func (e *session) write(tier device.Tier, addr int64, n uint32) error {
+	p, err := e.room(n)
+	if err != nil {
+		return err
+	}
+	if _, err := io.ReadFull(e.in, p); err != nil {
+		return gone(err)
+	}
+	if err = e.between(); err == nil && e.wrong == nil {
+		err = e.device.Write(tier, addr, p)
+	}
+	if e.wrong == nil {
+		e.wrong = err
+	}
+	return nil
+}
+
+func (e *session) read(tier device.Tier, addr int64, n uint32) error {
+	p, err := e.room(n)
+	if err != nil {
+		return err
+	}
+	err = e.device.Read(tier, addr, p)
+	if failed := e.reply(err); err != nil || failed != nil {
+		return failed
+	}
+	_, err = e.out.Write(p)
+	return err
+}
+
+func (e *session) clear(tier device.Tier, addr, n int64) error {
+	if c, ok := e.device.(device.Clearer); ok {
+		return c.Clear(tier, addr, n)
+	}
+	if n < 0 {
+		return fmt.Errorf("clear: %d bytes", n)
+	}
+	zeros, err := e.room(uint32(min(n, pieceBytes)))
+	clear(zeros)
+	for err == nil && n > 0 {
+		part := zeros[:min(n, pieceBytes)]
+		err = e.device.Write(tier, addr, part)
+		addr, n = addr+int64(len(part)), n-int64(len(part))
+	}
+	return err
+}
+
+func (e *session) stats() error {
+	var s device.Stats
+	if m, ok := e.device.(device.Meter); ok {
+		s = m.Stats()
+	}
+	answer, err := appendMessage(appendAnswer(e.answer[:0], nil), &s)
+	if err == nil {
+		_, err = e.out.Write(answer)
+	}
+	return err
+}
+
+// watch reads side until it ends, which is no error.
+func (e *session) watch(in *bufio.Reader) error {
+	var answer []byte
+	for {
+		b, err := in.ReadByte()
+		if err != nil {
+			return nil
+		}
+		switch verb(b) {
+		case doLook:
+			answer = e.look(answer[:0])
+			if _, err := e.side.Write(answer); err != nil {
+				return nil
+			}
+		case doAbort:
+			var f fault
+			if err := readMessage(in, &f); err != nil {
+				return err
+			}
+			e.abort(f.err())
+		default:
+			return fmt.Errorf("nothing is known of verb %d here", b)
+		}
+	}
+}
+
+// look appends what is seen of the round. Of a device that cannot be watched, it seems
+// to get on always.
+func (e *session) look(b []byte) []byte {
+	var progress uint64
+	calls := 0
+	d, can := e.device.(device.Watched)
+	if can && e.still.TryLock() {
+		defer e.still.Unlock()
+		if !e.isClosed() {
+			progress, calls = d.Progress(), len(e.issued)
+		}
+	} else {
+		e.looks++
+		progress = e.looks
+	}
+	le := binary.LittleEndian
+	b = le.AppendUint64(b, progress)
+	b = le.AppendUint64(b, e.round.Load())
+	b = le.AppendUint32(b, uint32(calls))
+	for i := 0; i < calls; i += 8 {
+		var bits byte
+		for k := range min(8, calls-i) {
+			if d.Done(i + k) {
+				bits |= 1 << k
+			}
+		}
+		b = append(b, bits)
+	}
+	return b
+}
+
+func (e *session) isClosed() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.closed
+}
+
+// hangUp ends the round and closes control, which ends the session.
+func (e *session) hangUp() {
+	e.abort(errLeft)
+	_ = e.control.Close()
+}
+
+var errLeft = errors.New("the leader hung up")
+
+// close closes the device, whose round must have ended, once.
+func (e *session) close() error {
+	e.still.Lock() // nobody looks at it
+	e.mu.Lock()
+	closed := e.closed
+	e.closed = true
+	e.mu.Unlock()
+	e.still.Unlock()
+	if closed {
+		return nil
+	}
+	return e.device.Close()
+}
+
+// end closes the device in whatever state it is, as soon as its round has ended.
+func (e *session) end(note func(string)) {
+	_ = e.control.Close()
+	select {
+	case <-e.joined:
+		_ = e.side.Close()
+	default:
+	}
+	if e.begun {
+		e.abort(errLeft)
+		timer := time.AfterFunc(restLimit, func() { note(e.name + " does not come to rest; its memory stays reserved") })
+		_ = e.device.Sync()
+		timer.Stop()
+	}
+	if err := e.close(); err != nil {
+		note(fmt.Sprintf("%s: %v", e.name, err))
+	}
+	var sum int64
+	for _, n := range e.reserved {
+		sum += n
+	}
+	note(fmt.Sprintf("%s is closed, %d MiB were reserved", e.name, sum>>20))
+}

@@ -1,0 +1,156 @@
+package remote
+
+import (
+	"bufio"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"sync"
+	"time"
+)
+
+// The leader's end of side.
+//
+// Its reader is always there, so that a host's death is noticed whatever the device is
+// doing. A look that is late leaves the latest one in place: to an engine's watchdog a
+// host that cannot be asked makes no progress. At most one look is under way.
+//
+// A look knows its round. Of another round than the device's own it says nothing about
+// calls: they are not done.
+
+const (
+	lookLimit = 2 * time.Second // for the answer to a look
+	rest      = 3 * time.Second // for an aborted round to end
+)
+
+type side struct {
+	conn  net.Conn
+	write sync.Mutex // whoever writes; messages are whole
+
+	ask   sync.Mutex // whoever looks
+	sent  bool       // a look is under way
+	timer *time.Timer
+	fresh chan struct{} // a look has arrived
+
+	mu   sync.Mutex
+	look look // the latest
+}
+
+// look is what is seen of a round.
+type look struct {
+	progress, round uint64
+	done            []byte // one bit per call
+}
+
+// start adopts the connection of a device and reads it until it ends.
+func (s *side) start(conn net.Conn, d *Device) {
+	s.conn, s.fresh = conn, make(chan struct{}, 1)
+	s.timer = time.NewTimer(time.Hour)
+	s.timer.Stop()
+	endure(conn)
+	go func() {
+		r, seen := bufio.NewReader(conn), new(look)
+		for {
+			if err := s.read(r, seen); err != nil {
+				_ = d.lose(err)
+				return
+			}
+			select {
+			case s.fresh <- struct{}{}:
+			default:
+			}
+		}
+	}()
+}
+
+// close may be called before start.
+func (s *side) close() {
+	if s.conn != nil {
+		_ = s.conn.Close()
+	}
+}
+
+// read reads the answer to a look. It waits without the lock.
+func (s *side) read(r io.Reader, seen *look) error {
+	var head [lookBytes]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return err
+	}
+	le := binary.LittleEndian
+	seen.progress, seen.round = le.Uint64(head[:]), le.Uint64(head[8:])
+	calls := le.Uint32(head[16:])
+	if calls > maxCalls {
+		return fmt.Errorf("it reports on %d calls", calls)
+	}
+	seen.done = slices.Grow(seen.done[:0], int(calls+7)/8)[:(calls+7)/8]
+	if _, err := io.ReadFull(r, seen.done); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.look.progress, s.look.round, s.look.done = seen.progress, seen.round, append(s.look.done[:0], seen.done...)
+	return nil
+}
+
+// send writes one frame.
+func (s *side) send(frame []byte) error {
+	s.write.Lock()
+	defer s.write.Unlock()
+	if err := s.conn.SetWriteDeadline(time.Now().Add(lookLimit)); err != nil {
+		return err
+	}
+	_, err := s.conn.Write(frame)
+	return err
+}
+
+// Progress looks at the round. Any goroutine may call it.
+func (d *Device) Progress() uint64 {
+	s := &d.side
+	s.ask.Lock()
+	defer s.ask.Unlock()
+	if !s.sent {
+		if err := s.send([]byte{byte(doLook)}); err != nil {
+			_ = d.lose(err)
+		}
+		s.sent = true
+	}
+	s.timer.Reset(lookLimit)
+	select {
+	case <-s.fresh:
+		s.sent = false
+	case <-d.gone:
+	case <-s.timer.C:
+	}
+	s.timer.Stop()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.look.progress
+}
+
+// Done reports whether call n had completed in this round when Progress last looked.
+func (d *Device) Done(n int) bool {
+	s := &d.side
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.look.round == d.round.Load() && n >= 0 && n/8 < len(s.look.done) && s.look.done[n/8]>>(n%8)&1 == 1
+}
+
+// Abort fails the round. A host that does not end it soon is given up, so that Sync
+// returns in any case.
+func (d *Device) Abort(err error) {
+	if failed := d.side.send(appendFault([]byte{byte(doAbort)}, err)); failed != nil {
+		_ = d.lose(failed)
+		return
+	}
+	round := d.round.Load()
+	if !d.under.Load() {
+		return
+	}
+	time.AfterFunc(rest, func() {
+		if d.under.Load() && d.round.Load() == round {
+			_ = d.lose(fmt.Errorf("it did not end a round within %v after: %w", rest, err))
+		}
+	})
+}

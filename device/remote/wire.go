@@ -1,0 +1,216 @@
+package remote
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/gob"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// Frames.
+//
+// A frame is a verb and fields of fixed sizes, little-endian; a few are followed by
+// bytes, or by a message, of a length that is one of the fields. A step of two calls,
+// the second on another stream:
+//
+//	launch 7    | 01 | 07 00 00 00 |
+//	wait h2d 7  | 02 | 01 | 07 00 00 00 |
+//	launch 8    | 01 | 08 00 00 00 |
+//	sync        | 09 |
+//	  answer    | 01 | now | 2 | 7 start end | 8 start end |
+//
+// Verbs of which a step has thousands have no answer, and neither has write; what goes
+// wrong with them is answered by the next verb that has one. An answer is 1 and the
+// verb's result, or 0 and an error.
+//
+// Messages are gob, each with an encoder of its own, so that a message says all that is
+// needed to read it, and one that was cut off spoils no other.
+//
+// Invariants: no length is believed before it is compared with its limit, and memory
+// for bytes is bounded by pieceBytes. Known weakness: a message of calls may take some
+// hundred times its own size in memory. Whoever sends it has the key and may reserve all
+// memory anyway.
+
+type verb uint8
+
+const (
+	doLaunch  verb = 1 + iota // u32 call
+	doWait                    // u8 stream, u32 call
+	doWrite                   // u8 tier, u64 address, u32 length; bytes
+	doClock                   // u8 on
+	doReserve                 // u8 tier, u64 bytes -> nothing
+	doPrepare                 // u8 timed, u32 length; message of calls -> u32 first
+	doRead                    // u8 tier, u64 address, u32 length -> bytes
+	doClear                   // u8 tier, u64 address, u64 length -> nothing
+	doSync                    // -> f64 now, u32 count, count times u32 call, f64 start, f64 end
+	doStats                   // -> u32 length; message
+	doPing                    // -> f64 now
+	doClose                   // -> nothing
+
+	// On side.
+	doLook  // -> u64 progress, u64 round, u32 calls; one bit per call
+	doAbort // u32 length; message of an error
+)
+
+// fieldBytes is the size of each verb's fields, by verb.
+var fieldBytes = [...]int{
+	doLaunch: 4, doWait: 5, doWrite: 13, doClock: 1, doReserve: 9, doPrepare: 5, doRead: 13,
+	doClear: 17, doSync: 0, doStats: 0, doPing: 0, doClose: 0, doLook: 0, doAbort: 4,
+}
+
+const (
+	pieceBytes   = 4 << 20  // that write and read move at a time
+	messageBytes = 64 << 10 // of most messages
+	callsBytes   = 64 << 20 // of a message of calls
+	faultText    = 16 << 10 // of one error
+	spanBytes    = 4 + 8 + 8
+	lookBytes    = 8 + 8 + 4
+	maxCalls     = 1 << 24
+)
+
+// appendMessage appends the length of a message and the message.
+func appendMessage(b []byte, v any) ([]byte, error) {
+	var text bytes.Buffer
+	if err := gob.NewEncoder(&text).Encode(v); err != nil {
+		return b, err
+	}
+	if text.Len() > math.MaxUint32 {
+		return b, fmt.Errorf("a message of %d bytes", text.Len())
+	}
+	return append(binary.LittleEndian.AppendUint32(b, uint32(text.Len())), text.Bytes()...), nil
+}
+
+// readMessage reads a message and its length.
+func readMessage(r io.Reader, v any) error {
+	var n [4]byte
+	if _, err := io.ReadFull(r, n[:]); err != nil {
+		return err
+	}
+	return readText(r, binary.LittleEndian.Uint32(n[:]), messageBytes, v)
+}
+
+// readText reads a message of n bytes, at most limit.
+func readText(r io.Reader, n, limit uint32, v any) error {
+	if n > limit {
+		return fmt.Errorf("a message of %d bytes, more than %d", n, limit)
+	}
+	text := io.LimitReader(r, int64(n))
+	if err := gob.NewDecoder(text).Decode(v); err != nil {
+		return fmt.Errorf("a message that is none: %w", err)
+	}
+	_, err := io.Copy(io.Discard, text)
+	return err
+}
+
+// readAnswer reads the beginning of an answer: refused is the error that the other side
+// answers with, err that of the connection.
+func readAnswer(r io.Reader, scratch []byte) (refused, err error) {
+	if _, err := io.ReadFull(r, scratch[:1]); err != nil {
+		return nil, err
+	}
+	switch scratch[0] {
+	case 0:
+		var f fault
+		if err := readMessage(r, &f); err != nil {
+			return nil, err
+		}
+		return f.err(), nil
+	case 1:
+		return nil, nil
+	}
+	return nil, fmt.Errorf("an answer that begins with %d", scratch[0])
+}
+
+// readResult reads an answer whose result is a message.
+func readResult(r io.Reader, v any) error {
+	refused, err := readAnswer(r, make([]byte, 1))
+	if err = errors.Join(refused, err); err != nil {
+		return err
+	}
+	return readMessage(r, v)
+}
+
+// appendAnswer appends the beginning of an answer: that all is well, or err.
+func appendAnswer(b []byte, err error) []byte {
+	if err == nil {
+		return append(b, 1)
+	}
+	return appendFault(append(b, 0), err)
+}
+
+func appendFault(b []byte, err error) []byte {
+	b, failed := appendMessage(b, faultOf(err))
+	if failed != nil {
+		panic(failed) // a fault is numbers and texts
+	}
+	return b
+}
+
+// fault is an error that travels. Those of calls and of peers arrive as what they were;
+// of others only the text does.
+type fault struct {
+	Kind       faultKind
+	Rank, Call int
+	Op         graph.Op
+	Text       string
+	Cause      *fault // of a call's error; or, of another, the call's or peer's error in it
+}
+
+type faultKind uint8
+
+const (
+	plainFault faultKind = iota
+	callFault
+	peerFault
+)
+
+func faultOf(err error) *fault {
+	switch e := err.(type) {
+	case nil:
+		return nil
+	case *device.CallError:
+		return &fault{Kind: callFault, Call: e.Call, Op: e.Op, Cause: faultOf(e.Err)}
+	case *device.PeerError:
+		return &fault{Kind: peerFault, Rank: e.Rank, Call: e.Call, Op: e.Op, Text: shortened(e.Why)}
+	}
+	f := &fault{Text: shortened(err.Error())}
+	var call *device.CallError
+	var peer *device.PeerError
+	if errors.As(err, &call) {
+		f.Cause = faultOf(call)
+	} else if errors.As(err, &peer) {
+		f.Cause = faultOf(peer)
+	}
+	return f
+}
+
+func shortened(text string) string { return text[:min(len(text), faultText)] }
+
+func (f *fault) err() error {
+	switch {
+	case f == nil:
+		return errors.New("it does not say why")
+	case f.Kind == callFault:
+		return &device.CallError{Call: f.Call, Op: f.Op, Err: f.Cause.err()}
+	case f.Kind == peerFault:
+		return &device.PeerError{Rank: f.Rank, Call: f.Call, Op: f.Op, Why: f.Text}
+	case f.Cause == nil:
+		return errors.New(f.Text)
+	}
+	return &told{f.Text, f.Cause.err()}
+}
+
+// told is an error with the text that it had where it was made.
+type told struct {
+	text  string
+	cause error
+}
+
+func (e *told) Error() string { return e.text }
+func (e *told) Unwrap() error { return e.cause }
