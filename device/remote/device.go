@@ -87,6 +87,7 @@ func Open(addr string, key []byte, p Place, origin time.Time) (*Device, error) {
 		return nil, at(addr, err)
 	}
 	d.info = about.Info
+	d.info.Host = addr
 	d.side.start(conn, d)
 	if err := d.measure(); err != nil {
 		return nil, err
@@ -111,10 +112,7 @@ func (d *Device) measure() error {
 	return nil
 }
 
-// Host returns the address of the device's host.
-func (d *Device) Host() string { return d.host }
-
-// Info describes the device as its host does.
+// Info describes the device as its host does, and says where that is.
 func (d *Device) Info() device.Info { return d.info }
 
 // Reserve reserves the arena of a tier in the host's memory.
