@@ -23,10 +23,10 @@ import (
 // Sums have the group's order: a block of each member in turn, from an arena or a pipe. So
 // their bits are those that ranks of one process get.
 //
-// What is sent is read by the pipe's goroutine while this one receives, so neither side
-// waits for the other to read first. An arena's bytes are changed only after Flush: a sum
-// in place touches the own part, which is nobody's summand; the second half of all_reduce
-// begins when all of the first has been sent.
+// While a stream receives it goes on sending, so neither side waits for the other to read
+// first. An arena's bytes do not change before they are sent: a sum in place touches the
+// own part, which is nobody's summand; the second half of all_reduce begins when all of the
+// first has been sent.
 //
 // Known weakness: members of one process receive the same bytes one by one.
 
@@ -83,9 +83,7 @@ func (s *stream) exchangeFar(e *exchange) (start time.Time, err error) {
 	if err = s.arrive(e); err != nil {
 		return time.Now(), err
 	}
-	start = time.Now()
-	s.work()
-	s.slept = 0
+	start, s.idle = time.Now(), 0
 	switch e.call.Op {
 	case graph.AllGather:
 		err = s.gatherFar(e)
@@ -98,8 +96,10 @@ func (s *stream) exchangeFar(e *exchange) (start time.Time, err error) {
 	case graph.Recv:
 		err = s.receiveFar(e)
 	}
-	err = errors.Join(err, s.flush(e))
-	s.rest(start.Add(s.slept))
+	if err == nil {
+		err = s.flush(e)
+	}
+	s.stats.Worked[s.id] += (time.Since(start) - s.idle).Seconds()
 	if err != nil {
 		return start, err
 	}
@@ -112,9 +112,12 @@ func (s *stream) exchangeFar(e *exchange) (start time.Time, err error) {
 // match, the others still get this one's header, to see that for themselves.
 func (s *stream) arrive(e *exchange) error {
 	a := e.far
-	for _, p := range a.pipes {
+	for i, p := range a.pipes {
 		if p != nil {
 			p.Send(a.header)
+			if _, _, err := p.Pump(); err != nil {
+				return s.gone(e, i, err)
+			}
 		}
 	}
 	if err := e.meeting.meet(s, e); err != nil {
@@ -141,29 +144,73 @@ func (s *stream) arrive(e *exchange) error {
 
 // hear receives from member i. A pipe that fails means that its rank is lost.
 func (s *stream) hear(e *exchange, i int, b []byte) error {
-	s.follows = false
-	s.want(s.device.opened)
-	began := time.Now()
-	err := e.far.pipes[i].Receive(b, s.device.meter.piece)
-	s.slept += time.Since(began)
-	s.got()
-	return s.gone(e, i, err)
+	for began := time.Now(); len(b) > 0; {
+		n, err := e.far.pipes[i].Receive(b[:min(len(b), copyPiece)])
+		if err != nil {
+			return s.gone(e, i, err)
+		}
+		b = b[n:]
+		sent, _, err := s.pump(e)
+		if err != nil {
+			return err
+		}
+		if n+sent == 0 {
+			s.linger(began)
+		} else {
+			s.device.meter.piece()
+			began = time.Now()
+		}
+	}
+	return nil
 }
 
 // flush waits until all that was sent is out of the arena.
 func (s *stream) flush(e *exchange) error {
-	s.want(s.device.opened)
-	defer s.got()
-	began := time.Now()
-	defer func() { s.slept += time.Since(began) }()
-	for i, p := range e.far.pipes {
-		if p != nil {
-			if err := s.gone(e, i, p.Flush()); err != nil {
-				return err
-			}
+	for began := time.Now(); ; {
+		n, left, err := s.pump(e)
+		switch {
+		case err != nil || !left:
+			return err
+		case n == 0:
+			s.linger(began)
+		default:
+			s.device.meter.piece()
+			began = time.Now()
 		}
 	}
-	return nil
+}
+
+// pump sends what the network takes.
+func (s *stream) pump(e *exchange) (n int, left bool, err error) {
+	for i, p := range e.far.pipes {
+		if p != nil {
+			k, more, err := p.Pump()
+			if err != nil {
+				return n, true, s.gone(e, i, err)
+			}
+			n, left = n+k, left || more
+		}
+	}
+	return n, left, nil
+}
+
+// lingerLooks is how long a stream looks at the network all the time; then, if no kernels
+// run, it sleeps between looks.
+const lingerLooks = 20 * time.Millisecond
+
+// linger yields the core until the next look at the network, where nothing has happened
+// since began.
+func (s *stream) linger(began time.Time) {
+	now := time.Now()
+	s.follows = false
+	s.want(s.device.opened)
+	if s.device.working.Load() == 0 && now.Sub(began) > lingerLooks {
+		time.Sleep(sleepUnit)
+	} else {
+		s.stepAside()
+	}
+	s.got()
+	s.idle += time.Since(now)
 }
 
 // gone returns the error of a pipe to member i, which is lost if there is one.
@@ -240,7 +287,10 @@ func (s *stream) reduceFar(e *exchange) error {
 	}
 	own := part(e.member)
 	lo, _ := device.Part(len(e.dst)/size, e.member, n)
-	if err := errors.Join(s.sumFar(e, own, lo*size), s.flush(e)); err != nil {
+	if err := s.sumFar(e, own, lo*size); err != nil {
+		return err
+	}
+	if err := s.flush(e); err != nil {
 		return err
 	}
 	if err := e.meeting.meet(s, e); err != nil {
@@ -285,7 +335,9 @@ func (s *stream) sumFar(e *exchange, dst []byte, at int) error {
 			}
 			a.sources = append(a.sources, s.heard[i][:hi-lo])
 		}
+		s.device.working.Add(1)
 		s.device.pool.Run((hi-lo+sumTask-1)/sumTask, a)
+		s.device.working.Add(-1)
 	}
 	return nil
 }

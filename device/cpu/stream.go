@@ -72,7 +72,7 @@ type stream struct {
 	env     *kernel.Env
 	adder   adder
 	heard   [][]byte      // blocks of far members
-	slept   time.Duration // of a call, in pipes
+	idle    time.Duration // of a call, waiting for the network
 	stats   device.Stats
 	access  *DiskAccess
 	free    time.Time // when the throttled link is free again

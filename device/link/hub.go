@@ -76,8 +76,8 @@ func NewHub(hosts []int, here int, dial Dial) *Hub {
 func (h *Hub) Here(rank int) bool { return h.hosts[rank] == h.here }
 
 // Pipe returns the pipe of one kind between a rank here and one elsewhere, the same each
-// time. It calls the other host if that is this host's part; else the pipe waits, in its
-// methods, to be called.
+// time. It calls the other host if that is this host's part; else nothing comes and goes
+// until that one has called.
 func (h *Hub) Pipe(own, other int, k Kind) (*Pipe, error) {
 	h.mu.Lock()
 	p, known := h.pipes[end{own, other, k}]
@@ -101,7 +101,7 @@ func (h *Hub) Pipe(own, other int, k Kind) (*Pipe, error) {
 
 // add makes a pipe. The hub is locked.
 func (h *Hub) add(e end) *Pipe {
-	p := newPipe()
+	p := &Pipe{}
 	h.pipes[e] = p
 	return p
 }
@@ -138,8 +138,8 @@ func (h *Hub) expects(from, to int, k Kind) error {
 	return nil
 }
 
-// Close ends all pipes: whoever sends, receives or waits gets an error. A hub that is
-// closed stays so.
+// Close ends all pipes: whoever sends or receives gets an error. A hub that is closed stays
+// so.
 func (h *Hub) Close() error {
 	h.mu.Lock()
 	if h.err != nil {

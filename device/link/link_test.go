@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -83,14 +84,14 @@ func TestPipe(t *testing.T) {
 					p.Send(sent[i][at : at+n])
 					at += n
 				}
-				if err := p.Flush(); err != nil {
+				if err := flush(p); err != nil {
 					t.Error(err)
 				}
 			})
 			all.Go(func() {
 				at := 0
 				for _, n := range others {
-					if err := p.Receive(got[at:at+n], nil); err != nil {
+					if err := receive(p, got[at:at+n]); err != nil {
 						t.Error(err)
 					}
 					at += n
@@ -104,6 +105,29 @@ func TestPipe(t *testing.T) {
 	}
 }
 
+// flush pumps until nothing is left.
+func flush(p *Pipe) error {
+	for {
+		if _, left, err := p.Pump(); err != nil || !left {
+			return err
+		}
+		runtime.Gosched()
+	}
+}
+
+// receive fills b.
+func receive(p *Pipe, b []byte) error {
+	for len(b) > 0 {
+		n, err := p.Receive(b)
+		if err != nil {
+			return err
+		}
+		b = b[n:]
+		runtime.Gosched()
+	}
+	return nil
+}
+
 // pieces cuts n at random.
 func pieces(r *rand.Rand, n int) (list []int) {
 	for n > 0 {
@@ -114,26 +138,26 @@ func pieces(r *rand.Rand, n int) (list []int) {
 	return list
 }
 
-// TestPipeClosed: whoever sends, receives, flushes or waits for a connection when a hub of
-// either side is closed gets an error.
+// TestPipeClosed: whoever sends, receives or waits for a connection when a hub of either
+// side is closed gets an error.
 func TestPipeClosed(t *testing.T) {
 	for closer := range 2 {
 		pair, both := ends(t, Up)
 		one := make([]byte, 1<<24)
 		errs := make(chan error)
 		for _, p := range pair {
-			go func() { errs <- p.Receive(make([]byte, 1<<25), nil) }()
+			go func() { errs <- receive(p, make([]byte, 1<<30)) }()
 			go func() {
 				var err error
 				for err == nil { // one end does not read so much
 					p.Send(one)
-					err = p.Flush()
+					err = flush(p)
 				}
 				errs <- err
 			}()
 		}
-		waiting := newPipe()
-		go func() { errs <- waiting.Receive(one, nil) }()
+		waiting := &Pipe{}
+		go func() { errs <- receive(waiting, one) }()
 		if err := errors.Join(waiting.close(), both[closer].Close(), both[closer].Close()); err != nil {
 			t.Error(err)
 		}

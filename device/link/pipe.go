@@ -3,35 +3,23 @@ package link
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"sync"
 )
 
-// Pipe is the connection of one kind between two ranks. At most one goroutine may send, and
-// at most one receive.
+// Pipe is the connection of one kind between two ranks.
+//
+// It never blocks. Kernels keep all cores busy: a goroutine that sleeps until the network
+// has something is woken 10 ms late, when Go's scheduler looks there, and a thread that
+// sleeps in a system call keeps kernels from its core for as long, until the scheduler
+// takes that back. So whoever exchanges bytes asks again and again, and yields in between.
+//
+// At most one goroutine may send, and one receive.
 type Pipe struct {
-	mu     sync.Mutex
-	socket *socket
+	mu     sync.RWMutex
+	socket *socket // nil: not connected yet
 	closed bool
-	opened chan struct{} // closed once there is a socket or never will be
-
-	queue chan []byte // what is to be sent; nil: tell when all before has been
-	sent  chan error
-	done  chan struct{} // closed with the pipe
-}
-
-// sendQueue is what may be queued without waiting: a header, two halves of a collective and
-// the question whether they have been sent.
-const sendQueue = 4
-
-func newPipe() *Pipe {
-	p := &Pipe{
-		opened: make(chan struct{}), queue: make(chan []byte, sendQueue), sent: make(chan error, 1),
-		done: make(chan struct{}),
-	}
-	go p.run()
-	return p
+	out    [][]byte // to be sent; the first perhaps in part
 }
 
 // connect gives the pipe its connection, which it owns from now on.
@@ -49,102 +37,68 @@ func (p *Pipe) connect(c net.Conn) error {
 		err = errors.New("link: a second connection for the same pipe")
 	default:
 		p.socket = s
-		close(p.opened)
 		return nil
 	}
-	return errors.Join(err, s.close())
-}
-
-// wait returns the socket once there is one.
-func (p *Pipe) wait() (*socket, error) {
-	<-p.opened
-	if p.socket == nil {
-		return nil, errClosed
-	}
-	return p.socket, nil
+	return errors.Join(err, s.Close())
 }
 
 var errClosed = errors.New("the link is closed")
 
-// Send queues bytes, which must not change until Flush has returned. It waits only if there
-// is more in the queue than a call between ranks sends.
+// Send queues bytes, which must not change while Pump reports that some are left.
 func (p *Pipe) Send(b []byte) {
-	if len(b) == 0 {
-		return
-	}
-	select {
-	case p.queue <- b:
-	case <-p.done:
+	if len(b) > 0 {
+		p.out = append(p.out, b)
 	}
 }
 
-// Flush waits until all that was queued is out of the caller's memory, and returns the first
-// error.
-func (p *Pipe) Flush() error {
-	select {
-	case p.queue <- nil:
-	case <-p.done:
-		return errClosed
+// Pump sends of what is queued as much as the network takes now. It reports how many bytes
+// that is, and whether some are left.
+func (p *Pipe) Pump() (n int, left bool, err error) {
+	if len(p.out) == 0 {
+		return 0, false, nil
 	}
-	select {
-	case err := <-p.sent:
-		return err
-	case <-p.done:
-		return errClosed
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	for p.socket != nil && !p.closed && len(p.out) > 0 {
+		k, err := p.socket.write(p.out[0])
+		n += k
+		if err != nil {
+			return n, true, err
+		}
+		if p.out[0] = p.out[0][k:]; len(p.out[0]) > 0 {
+			return n, true, nil
+		}
+		p.out = p.out[:copy(p.out, p.out[1:])]
 	}
+	if p.closed {
+		return n, true, errClosed
+	}
+	return n, len(p.out) > 0, nil
 }
 
-// run sends what is queued. After an error the rest is dropped.
-func (p *Pipe) run() {
-	s, err := p.wait()
-	for {
-		var b []byte
-		select {
-		case b = <-p.queue:
-		case <-p.done:
-			return
-		}
-		switch {
-		case b == nil:
-			p.sent <- err
-		case err == nil:
-			err = s.write(b)
-		}
+// Receive reads into b what has come, perhaps nothing, and returns how much.
+func (p *Pipe) Receive(b []byte) (n int, err error) {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	switch {
+	case p.closed:
+		return 0, errClosed
+	case p.socket == nil || len(b) == 0:
+		return 0, nil
 	}
-}
-
-// Receive fills b. piece is called, if it is not nil, whenever some of it has come.
-func (p *Pipe) Receive(b []byte, piece func()) error {
-	s, err := p.wait()
-	for len(b) > 0 && err == nil {
-		var n int
-		n, err = s.read(b)
-		if n == 0 && err == nil {
-			err = io.EOF
-		}
-		b = b[n:]
-		if piece != nil {
-			piece()
-		}
-	}
-	if err == io.EOF {
-		err = errors.New("the other end has closed the link")
-	}
-	return err
+	return p.socket.read(b)
 }
 
 // close ends the pipe. It may be called at any time; nothing is sent afterwards.
 func (p *Pipe) close() error {
 	p.mu.Lock()
-	p.closed = true
-	s := p.socket
-	if s == nil {
-		close(p.opened)
-	}
-	close(p.done)
-	p.mu.Unlock()
-	if s == nil {
+	defer p.mu.Unlock()
+	if p.closed {
 		return nil
 	}
-	return s.close()
+	p.closed = true
+	if p.socket == nil {
+		return nil
+	}
+	return p.socket.Close()
 }

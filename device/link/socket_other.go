@@ -2,18 +2,42 @@
 
 package link
 
-import "net"
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"time"
+)
 
-// socket is a connection.
+// socket is a connection that is asked for a moment.
 type socket struct{ net.Conn }
+
+const moment = 50 * time.Microsecond
 
 func newSocket(c net.Conn) (*socket, error) { return &socket{c}, nil }
 
-func (s *socket) read(b []byte) (int, error) { return s.Read(b) }
-
-func (s *socket) write(b []byte) error {
-	_, err := s.Write(b)
-	return err
+func (s *socket) read(b []byte) (int, error) {
+	if err := s.SetReadDeadline(time.Now().Add(moment)); err != nil {
+		return 0, err
+	}
+	return patient(s.Read(b))
 }
 
-func (s *socket) close() error { return s.Close() }
+func (s *socket) write(b []byte) (int, error) {
+	if err := s.SetWriteDeadline(time.Now().Add(moment)); err != nil {
+		return 0, err
+	}
+	return patient(s.Write(b))
+}
+
+// patient takes it for no error that nothing happened.
+func patient(n int, err error) (int, error) {
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		err = nil
+	case err == io.EOF:
+		err = errors.New("the other end has closed the link")
+	}
+	return n, err
+}

@@ -6,20 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 )
 
-// socket is a connection whose reads and writes block a thread, like those of the disk. Go's
-// poller would notice what arrives when a core looks for work, or every 10 ms: kernels keep
-// all cores busy, and they yield to goroutines that can run, not to the poller.
-type socket struct {
-	fd     int
-	using  sync.RWMutex // held for reading while fd is in use
-	closed bool
-}
+// socket is a connection that Go's poller does not know of.
+type socket struct{ fd int }
 
 // newSocket takes over a connection.
 func newSocket(c net.Conn) (*socket, error) {
@@ -34,49 +27,33 @@ func newSocket(c net.Conn) (*socket, error) {
 	}
 	s := &socket{}
 	var failed error
-	err = raw.Control(func(fd uintptr) {
-		if s.fd, failed = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0); failed == nil {
-			failed = unix.SetNonblock(s.fd, false)
-		}
+	err = raw.Control(func(fd uintptr) { // it does not block: Go has seen to that
+		s.fd, failed = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0)
 	})
 	return s, errors.Join(err, failed)
 }
 
-func (s *socket) read(b []byte) (n int, err error) {
-	s.using.RLock()
-	defer s.using.RUnlock()
-	for !s.closed {
-		if n, err = unix.Read(s.fd, b); err != unix.EINTR {
-			return max(n, 0), err
-		}
+// read returns what has come.
+func (s *socket) read(b []byte) (int, error) {
+	n, err := unix.Read(s.fd, b)
+	switch {
+	case err == nil && n == 0:
+		return 0, errEnd
+	case err == unix.EAGAIN || err == unix.EINTR:
+		return 0, nil
 	}
-	return 0, errClosed
+	return max(n, 0), err
 }
 
-func (s *socket) write(b []byte) error {
-	s.using.RLock()
-	defer s.using.RUnlock()
-	for len(b) > 0 {
-		if s.closed {
-			return errClosed
-		}
-		n, err := unix.Write(s.fd, b)
-		if err != nil && err != unix.EINTR {
-			return err
-		}
-		b = b[max(n, 0):]
+var errEnd = errors.New("the other end has closed the link")
+
+// write sends what can be sent.
+func (s *socket) write(b []byte) (int, error) {
+	n, err := unix.Write(s.fd, b)
+	if err == unix.EAGAIN || err == unix.EINTR {
+		return 0, nil
 	}
-	return nil
+	return max(n, 0), err
 }
 
-// close wakes whoever reads or writes, and closes.
-func (s *socket) close() error {
-	err := unix.Shutdown(s.fd, unix.SHUT_RDWR)
-	if errors.Is(err, unix.ENOTCONN) { // the other end was first
-		err = nil
-	}
-	s.using.Lock()
-	defer s.using.Unlock()
-	s.closed = true
-	return errors.Join(err, unix.Close(s.fd))
-}
+func (s *socket) Close() error { return unix.Close(s.fd) }

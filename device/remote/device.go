@@ -26,7 +26,7 @@ import (
 // whoever waits for an answer stops waiting, and every method returns why.
 
 const (
-	segmentBytes = 1 << 10          // of launches and waits that leave together
+	segmentBytes = 1 << 16          // of launches and waits that leave together
 	pings        = 16               // when a device is opened
 	closeLimit   = 10 * time.Second // for a host to close a device
 )
@@ -179,11 +179,11 @@ func number(n int) uint32 { return uint32(min(uint(n), math.MaxUint32)) }
 // advance sends what is buffered if it begins a round or fills a segment. What fails
 // then is Sync's to report.
 func (d *Device) advance() {
-	if d.begun && len(d.out) < segmentBytes {
-		return
-	}
 	d.begun = true
 	d.under.Store(true)
+	if len(d.out) < segmentBytes {
+		return
+	}
 	_ = d.flush()
 }
 
