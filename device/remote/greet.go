@@ -160,7 +160,7 @@ func silent(err error) error {
 	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
 		return fmt.Errorf("it hung up during the greeting; %s", strangerHint)
 	}
-	return fmt.Errorf("the greeting failed: %w", err)
+	return fmt.Errorf("the greeting failed: %w; %s", err, strangerHint)
 }
 
 // opening says what a connection is for.
