@@ -303,24 +303,31 @@ func (e *lease) prepare(timed bool, n uint32) error {
 	if timed {
 		spans = make([]device.Span, len(calls))
 	}
-	e.still.Lock()
-	first, err := e.device.Prepare(calls, spans)
-	if err == nil {
-		for i := range calls {
-			var s *device.Span
-			if timed {
-				s = &spans[i]
-			}
-			e.spans, e.issued = append(e.spans, s), append(e.issued, 0)
-		}
-	}
-	e.still.Unlock()
+	first, err := e.resolve(calls, spans)
 	if err != nil {
 		return e.reply(err)
 	}
 	e.answer = binary.LittleEndian.AppendUint32(append(e.answer[:0], 1), uint32(first))
 	_, err = e.out.Write(e.answer)
 	return err
+}
+
+// resolve prepares calls while nobody looks.
+func (e *lease) resolve(calls []device.Call, spans []device.Span) (first int, err error) {
+	e.still.Lock()
+	defer e.still.Unlock()
+	first, err = e.device.Prepare(calls, spans)
+	if err != nil {
+		return 0, err
+	}
+	for i := range calls {
+		var s *device.Span
+		if spans != nil {
+			s = &spans[i]
+		}
+		e.spans, e.issued = append(e.spans, s), append(e.issued, 0)
+	}
+	return first, nil
 }
 
 // room returns n bytes of the buffer of reads and writes.
