@@ -81,7 +81,7 @@ func Open(addr string, key []byte, p Place, origin time.Time) (*Device, error) {
 		_ = control.Close()
 		return nil, at(addr, fmt.Errorf("the device was not opened: %w", err))
 	}
-	conn, err := dial(addr, key, &opening{Purpose: siding, Session: about.Session})
+	conn, err := dial(addr, key, &opening{Purpose: siding, Lease: about.Lease})
 	if err != nil {
 		_ = control.Close()
 		return nil, at(addr, err)

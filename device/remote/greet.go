@@ -160,14 +160,14 @@ func silent(err error) error {
 	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
 		return fmt.Errorf("it hung up during the greeting; %s", strangerHint)
 	}
-	return fmt.Errorf("the greeting failed: %w", err)
+	return fmt.Errorf("the greeting failed: %w; %s", err, strangerHint)
 }
 
 // opening says what a connection is for.
 type opening struct {
 	Purpose purpose
 	Place   Place  // of a device to open
-	Session string // that a side connection belongs to
+	Lease   string // that a side connection belongs to
 	Link    Hello
 }
 
@@ -182,8 +182,8 @@ const (
 
 // opened is the answer to the opening of a device.
 type opened struct {
-	Session string // for the side connection
-	Info    device.Info
+	Lease string // for the side connection
+	Info  device.Info
 }
 
 // dial connects to a host, for a purpose that the host accepts.

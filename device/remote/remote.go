@@ -24,7 +24,7 @@
 //	wire.go     frames; errors as values
 //	device.go   Device, the leader's end of control; side.go its end of side
 //	serve.go    Serve: who may connect, and as what
-//	session.go  one opened device on its host
+//	lease.go    one opened device on its host
 //
 // Safety. Both sides prove that they know a key before either parses anything but fields
 // of fixed size. Whoever knows the key is trusted with the host's memory and cores, but

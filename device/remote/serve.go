@@ -37,10 +37,10 @@ type server struct {
 	guests chan struct{} // semaphore of strangers
 	all    sync.WaitGroup
 
-	mu       sync.Mutex
-	closed   bool
-	conns    map[net.Conn]bool
-	sessions map[string]*session // by what their side connection says
+	mu     sync.Mutex
+	closed bool
+	conns  map[net.Conn]bool
+	leases map[string]*lease // by what their side connection says
 }
 
 // Serve lets leaders that know the key open devices of o, many at a time, until ctx is
@@ -56,7 +56,7 @@ func Serve(ctx context.Context, l net.Listener, key []byte, o Opener, note func(
 	}
 	s := &server{
 		key: key, opener: o, note: note, guests: make(chan struct{}, strangers),
-		conns: map[net.Conn]bool{}, sessions: map[string]*session{},
+		conns: map[net.Conn]bool{}, leases: map[string]*lease{},
 	}
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
@@ -182,7 +182,7 @@ func (s *server) do(conn net.Conn, o *opening) (kept bool, err error) {
 	case controlling:
 		return false, s.open(conn, &o.Place)
 	case siding:
-		return false, s.join(conn, o.Session)
+		return false, s.join(conn, o.Lease)
 	case linking:
 		if _, err := conn.Write(appendAnswer(nil, nil)); err != nil {
 			return false, err
@@ -223,26 +223,24 @@ func (s *server) open(conn net.Conn, p *Place) error {
 	if err != nil {
 		return refuse(conn, err)
 	}
-	e := newSession(conn, d, before)
+	e := newLease(conn, d, before)
 	defer func() { e.end(s.note) }()
 	e.name = fmt.Sprintf("%s: rank %d of %d", hostOf(conn), p.Rank, max(p.Ranks, 1))
 	s.note(e.name + " is opened")
 	token := rand.Text()
 	s.mu.Lock()
-	s.sessions[token] = e
+	s.leases[token] = e
 	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
-		delete(s.sessions, token)
+		delete(s.leases, token)
 		s.mu.Unlock()
 	}()
-	if err := result(conn, &opened{Session: token, Info: d.Info()}, nil); err != nil {
+	if err := result(conn, &opened{Lease: token, Info: d.Info()}, nil); err != nil {
 		return err
 	}
-	select {
-	case <-e.joined:
-	case <-time.After(2 * patience):
-		return fmt.Errorf("rank %d: its side connection did not come", p.Rank)
+	if err := e.awaitSide(); err != nil {
+		return err
 	}
 	return e.serve()
 }
@@ -250,19 +248,19 @@ func (s *server) open(conn net.Conn, p *Place) error {
 // join is the second connection of a device. It ends with the first, and ends it.
 func (s *server) join(conn net.Conn, token string) error {
 	s.mu.Lock()
-	e := s.sessions[token]
-	delete(s.sessions, token) // only one can join
+	e := s.leases[token]
+	delete(s.leases, token) // only one can join
 	s.mu.Unlock()
 	if e == nil {
 		return refuse(conn, errors.New("there is no such device"))
 	}
-	if _, err := conn.Write(appendAnswer(nil, nil)); err != nil {
-		return err
-	}
-	endure(conn)
 	e.side = conn
 	close(e.joined)
 	defer e.hangUp()
+	endure(conn)
+	if _, err := conn.Write(appendAnswer(nil, nil)); err != nil {
+		return err
+	}
 	return e.watch(bufio.NewReader(conn))
 }
 

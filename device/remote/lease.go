@@ -15,7 +15,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 )
 
-// session is one opened device on its host, for one leader.
+// lease is one device of a host, opened for one leader.
 //
 // One goroutine reads control and drives the device. While the device's queues are full
 // or a round ends, it does not read: the leader's Launch blocks then, as it should, and
@@ -25,7 +25,7 @@ import (
 //
 // What the leader says is checked here as far as the device does not: indices, lengths
 // and the order of rounds.
-type session struct {
+type lease struct {
 	name    string
 	control net.Conn
 	side    net.Conn // set before joined is closed
@@ -53,8 +53,8 @@ type session struct {
 	looks  uint64 // of a device that cannot be watched
 }
 
-func newSession(conn net.Conn, d device.Device, before time.Time) *session {
-	e := &session{
+func newLease(conn net.Conn, d device.Device, before time.Time) *lease {
+	e := &lease{
 		control: conn, joined: make(chan struct{}), device: d, origin: before, timed: true,
 		in: bufio.NewReaderSize(conn, 64<<10), out: bufio.NewWriterSize(conn, 64<<10),
 	}
@@ -64,8 +64,24 @@ func newSession(conn net.Conn, d device.Device, before time.Time) *session {
 	return e
 }
 
+// awaitSide waits for the first verb on control. A leader sends it when it has side.
+func (e *lease) awaitSide() error {
+	if err := e.control.SetReadDeadline(time.Now().Add(2 * patience)); err != nil {
+		return gone(err)
+	}
+	if _, err := e.in.Peek(1); err != nil {
+		return gone(err)
+	}
+	select {
+	case <-e.joined:
+		return e.control.SetReadDeadline(time.Time{})
+	default:
+		return errors.New("the leader goes on without a side connection")
+	}
+}
+
 // serve does what the leader says. It returns nil when the leader has closed the device.
-func (e *session) serve() error {
+func (e *lease) serve() error {
 	for {
 		b, err := e.in.ReadByte()
 		if err != nil {
@@ -87,8 +103,8 @@ func (e *session) serve() error {
 
 func gone(err error) error { return fmt.Errorf("the leader hung up: %w", err) }
 
-// do does one verb. An error ends the session.
-func (e *session) do(v verb, f []byte) error {
+// do does one verb. An error ends the lease.
+func (e *lease) do(v verb, f []byte) error {
 	le := binary.LittleEndian
 	switch v {
 	case doLaunch:
@@ -111,32 +127,22 @@ func (e *session) do(v verb, f []byte) error {
 
 // request does a verb that is answered. If one without an answer went wrong before, the
 // answer is that, and only rounds and devices are ended all the same.
-func (e *session) request(v verb, f []byte) error {
-	var calls []device.Call
-	if v == doPrepare {
-		if err := readText(e.in, binary.LittleEndian.Uint32(f[1:]), callsBytes, &calls); err != nil {
-			return err
-		}
-	}
+func (e *lease) request(v verb, f []byte) error {
 	switch v {
 	case doSync:
 		return e.sync()
+	case doPrepare: // has more to be read first
+		return e.prepare(f[0] != 0, binary.LittleEndian.Uint32(f[1:]))
 	case doClose:
 		return e.reply(e.leave())
 	}
-	err := e.between()
-	if e.wrong != nil {
-		err, e.wrong = e.wrong, nil
-	}
-	if err != nil {
+	if err := e.ready(); err != nil {
 		return e.reply(err)
 	}
 	le := binary.LittleEndian
 	switch v {
 	case doReserve:
 		return e.reply(e.reserve(device.Tier(f[0]), int64(le.Uint64(f[1:]))))
-	case doPrepare:
-		return e.prepare(calls, f[0] != 0)
 	case doRead:
 		return e.read(device.Tier(f[0]), int64(le.Uint64(f[1:])), le.Uint32(f[9:]))
 	case doClear:
@@ -149,7 +155,7 @@ func (e *session) request(v verb, f []byte) error {
 }
 
 // leave closes the device for its leader.
-func (e *session) leave() error {
+func (e *lease) leave() error {
 	err := e.between()
 	if err == nil {
 		err = e.close()
@@ -161,7 +167,7 @@ func (e *session) leave() error {
 }
 
 // reply answers with err, or else with numbers.
-func (e *session) reply(err error, numbers ...uint64) error {
+func (e *lease) reply(err error, numbers ...uint64) error {
 	e.answer = appendAnswer(e.answer[:0], err)
 	if err == nil {
 		for _, n := range numbers {
@@ -173,17 +179,26 @@ func (e *session) reply(err error, numbers ...uint64) error {
 }
 
 // now is the time on the device's clock, as it travels.
-func (e *session) now() uint64 { return math.Float64bits(time.Since(e.origin).Seconds()) }
+func (e *lease) now() uint64 { return math.Float64bits(time.Since(e.origin).Seconds()) }
 
 // between refuses what must not happen within a round.
-func (e *session) between() error {
+func (e *lease) between() error {
 	if e.begun {
 		return errors.New("a round is under way; hint: end it first")
 	}
 	return nil
 }
 
-func (e *session) launch(n uint32) {
+// ready returns what went wrong unanswered, or what is out of order now.
+func (e *lease) ready() error {
+	if err := e.wrong; err != nil {
+		e.wrong = nil
+		return err
+	}
+	return e.between()
+}
+
+func (e *lease) launch(n uint32) {
 	e.begun = true
 	if int64(n) >= int64(len(e.issued)) {
 		e.fail(fmt.Errorf("launch of call %d: %d are prepared", int32(n), len(e.issued)))
@@ -198,7 +213,7 @@ func (e *session) launch(n uint32) {
 	e.device.Launch(int(n))
 }
 
-func (e *session) wait(s device.Stream, n uint32) {
+func (e *lease) wait(s device.Stream, n uint32) {
 	e.begun = true
 	if s >= device.NumStreams || int64(n) >= int64(len(e.issued)) || e.issued[n] != e.round.Load()+1 {
 		e.fail(fmt.Errorf("stream %s waits for call %d, which is not launched in this round", s, int32(n)))
@@ -208,7 +223,7 @@ func (e *session) wait(s device.Stream, n uint32) {
 }
 
 // fail fails the round for what the leader said.
-func (e *session) fail(err error) {
+func (e *lease) fail(err error) {
 	e.abort(err)
 	if e.wrong == nil {
 		e.wrong = err
@@ -216,7 +231,7 @@ func (e *session) fail(err error) {
 }
 
 // abort fails the round of a device that can be told so. Any goroutine may call it.
-func (e *session) abort(err error) {
+func (e *lease) abort(err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if a, ok := e.device.(device.Aborter); ok && !e.closed {
@@ -225,7 +240,7 @@ func (e *session) abort(err error) {
 }
 
 // sync ends the round and answers with the spans of its calls.
-func (e *session) sync() error {
+func (e *lease) sync() error {
 	err := e.device.Sync()
 	if e.wrong != nil {
 		err, e.wrong = e.wrong, nil
@@ -253,7 +268,7 @@ func (e *session) sync() error {
 	return err
 }
 
-func (e *session) setClock(on bool) {
+func (e *lease) setClock(on bool) {
 	if err := e.between(); err != nil {
 		e.wrong = err
 		return
@@ -264,7 +279,7 @@ func (e *session) setClock(on bool) {
 	}
 }
 
-func (e *session) reserve(tier device.Tier, bytes int64) error {
+func (e *lease) reserve(tier device.Tier, bytes int64) error {
 	err := e.device.Reserve(tier, bytes)
 	if err == nil && tier < device.NumTiers {
 		e.reserved[tier] = bytes
@@ -272,7 +287,15 @@ func (e *session) reserve(tier device.Tier, bytes int64) error {
 	return err
 }
 
-func (e *session) prepare(calls []device.Call, timed bool) error {
+// prepare reads a message of n bytes with calls.
+func (e *lease) prepare(timed bool, n uint32) error {
+	var calls []device.Call
+	if err := readText(e.in, n, callsBytes, &calls); err != nil {
+		return err
+	}
+	if err := e.ready(); err != nil {
+		return e.reply(err)
+	}
 	if len(e.issued)+len(calls) > maxCalls {
 		return e.reply(fmt.Errorf("prepare: more than %d calls", maxCalls))
 	}
@@ -280,18 +303,7 @@ func (e *session) prepare(calls []device.Call, timed bool) error {
 	if timed {
 		spans = make([]device.Span, len(calls))
 	}
-	e.still.Lock()
-	first, err := e.device.Prepare(calls, spans)
-	if err == nil {
-		for i := range calls {
-			var s *device.Span
-			if timed {
-				s = &spans[i]
-			}
-			e.spans, e.issued = append(e.spans, s), append(e.issued, 0)
-		}
-	}
-	e.still.Unlock()
+	first, err := e.resolve(calls, spans)
 	if err != nil {
 		return e.reply(err)
 	}
@@ -300,8 +312,26 @@ func (e *session) prepare(calls []device.Call, timed bool) error {
 	return err
 }
 
+// resolve prepares calls while nobody looks.
+func (e *lease) resolve(calls []device.Call, spans []device.Span) (first int, err error) {
+	e.still.Lock()
+	defer e.still.Unlock()
+	first, err = e.device.Prepare(calls, spans)
+	if err != nil {
+		return 0, err
+	}
+	for i := range calls {
+		var s *device.Span
+		if spans != nil {
+			s = &spans[i]
+		}
+		e.spans, e.issued = append(e.spans, s), append(e.issued, 0)
+	}
+	return first, nil
+}
+
 // room returns n bytes of the buffer of reads and writes.
-func (e *session) room(n uint32) ([]byte, error) {
+func (e *lease) room(n uint32) ([]byte, error) {
 	if n > pieceBytes {
 		return nil, fmt.Errorf("%d bytes at once, more than %d", n, pieceBytes)
 	}
@@ -311,7 +341,7 @@ func (e *session) room(n uint32) ([]byte, error) {
 	return e.piece[:n], nil
 }
 
-func (e *session) write(tier device.Tier, addr int64, n uint32) error {
+func (e *lease) write(tier device.Tier, addr int64, n uint32) error {
 	p, err := e.room(n)
 	if err != nil {
 		return err
@@ -328,7 +358,7 @@ func (e *session) write(tier device.Tier, addr int64, n uint32) error {
 	return nil
 }
 
-func (e *session) read(tier device.Tier, addr int64, n uint32) error {
+func (e *lease) read(tier device.Tier, addr int64, n uint32) error {
 	p, err := e.room(n)
 	if err != nil {
 		return err
@@ -341,7 +371,7 @@ func (e *session) read(tier device.Tier, addr int64, n uint32) error {
 	return err
 }
 
-func (e *session) clear(tier device.Tier, addr, n int64) error {
+func (e *lease) clear(tier device.Tier, addr, n int64) error {
 	if c, ok := e.device.(device.Clearer); ok {
 		return c.Clear(tier, addr, n)
 	}
@@ -358,7 +388,7 @@ func (e *session) clear(tier device.Tier, addr, n int64) error {
 	return err
 }
 
-func (e *session) stats() error {
+func (e *lease) stats() error {
 	var s device.Stats
 	if m, ok := e.device.(device.Meter); ok {
 		s = m.Stats()
@@ -371,7 +401,7 @@ func (e *session) stats() error {
 }
 
 // watch reads side until it ends, which is no error.
-func (e *session) watch(in *bufio.Reader) error {
+func (e *lease) watch(in *bufio.Reader) error {
 	var answer []byte
 	for {
 		b, err := in.ReadByte()
@@ -398,7 +428,7 @@ func (e *session) watch(in *bufio.Reader) error {
 
 // look appends what is seen of the round. Of a device that cannot be watched, it seems
 // to get on always.
-func (e *session) look(b []byte) []byte {
+func (e *lease) look(b []byte) []byte {
 	var progress uint64
 	calls := 0
 	d, can := e.device.(device.Watched)
@@ -427,14 +457,14 @@ func (e *session) look(b []byte) []byte {
 	return b
 }
 
-func (e *session) isClosed() bool {
+func (e *lease) isClosed() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.closed
 }
 
-// hangUp ends the round and closes control, which ends the session.
-func (e *session) hangUp() {
+// hangUp ends the round and closes control, which ends the lease.
+func (e *lease) hangUp() {
 	e.abort(errLeft)
 	_ = e.control.Close()
 }
@@ -442,7 +472,7 @@ func (e *session) hangUp() {
 var errLeft = errors.New("the leader hung up")
 
 // close closes the device, whose round must have ended, once.
-func (e *session) close() error {
+func (e *lease) close() error {
 	e.still.Lock() // nobody looks at it
 	e.mu.Lock()
 	closed := e.closed
@@ -456,7 +486,7 @@ func (e *session) close() error {
 }
 
 // end closes the device in whatever state it is, as soon as its round has ended.
-func (e *session) end(note func(string)) {
+func (e *lease) end(note func(string)) {
 	_ = e.control.Close()
 	select {
 	case <-e.joined:
