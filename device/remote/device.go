@@ -17,9 +17,9 @@ import (
 
 // The leader's end of control.
 //
-// What has no answer is appended to a buffer: a step's launches leave in segments of a
-// kilobyte, the first one of a round at once, so that the host is never behind the
-// leader by much, and the rest with sync. Where the host's queues are full it stops
+// What has no answer is appended to a buffer, which leaves when it is full or with sync: a
+// step's launches are some kilobytes, and the host waits for all of them anyway (session.go).
+// Where the host's queues are full it stops
 // reading; then TCP's windows fill and Launch blocks, as on a local device.
 //
 // Once a connection has failed the device is lost: its connections are closed, so that
@@ -53,7 +53,6 @@ type Device struct {
 	in      *bufio.Reader
 	out     []byte          // not sent yet
 	head    [spanBytes]byte // scratch of answers
-	begun   bool            // something of this round is sent
 	under   atomic.Bool     // a round is under way
 	round   atomic.Uint64   // rounds that have ended
 	side    side
@@ -176,10 +175,9 @@ func (d *Device) Wait(s device.Stream, n int) {
 // number is a call's number as it travels: one that cannot exist stays one.
 func number(n int) uint32 { return uint32(min(uint(n), math.MaxUint32)) }
 
-// advance sends what is buffered if it begins a round or fills a segment. What fails
-// then is Sync's to report.
+// advance sends what is buffered if it fills a segment. What fails then is Sync's to
+// report.
 func (d *Device) advance() {
-	d.begun = true
 	d.under.Store(true)
 	if len(d.out) < segmentBytes {
 		return
@@ -195,7 +193,6 @@ func (d *Device) Sync() error {
 	if err == nil {
 		err = d.times(time.Since(d.origin) - d.least/2)
 	}
-	d.begun = false
 	d.round.Add(1)
 	d.under.Store(false)
 	return err

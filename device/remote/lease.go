@@ -17,7 +17,9 @@ import (
 
 // lease is one device of a host, opened for one leader.
 //
-// One goroutine reads control and drives the device. While the device's queues are full
+// One goroutine reads control and drives the device. It keeps the launches and waits of a
+// round until all have come: as soon as kernels run they keep all cores, and it would get
+// to read the rest late, when Go's scheduler looks at the network. While the device's queues are full
 // or a round ends, it does not read: the leader's Launch blocks then, as it should, and
 // that the leader has hung up is side's to notice, whose goroutine ends the round and
 // closes control. Then the first goroutine comes back from the device, finds control
@@ -40,6 +42,7 @@ type lease struct {
 	piece    []byte // bytes of a read or write
 	spans    []*device.Span
 	issued   []uint64 // round, counted from 1, in which a call was launched
+	orders   []order  // launches and waits that the device has not been told
 	launched []uint32 // calls of this round
 	timed    bool     // the leader wants spans
 	begun    bool     // a round is under way
@@ -52,6 +55,16 @@ type lease struct {
 	closed bool   // the device is, or will be at once
 	looks  uint64 // of a device that cannot be watched
 }
+
+// order is a launch or, on a stream, a wait.
+type order struct {
+	verb   verb
+	stream device.Stream
+	call   uint32
+}
+
+// mostOrders bounds what is kept of a round before the device is told.
+const mostOrders = 1 << 20
 
 func newLease(conn net.Conn, d device.Device, before time.Time) *lease {
 	e := &lease{
@@ -108,10 +121,10 @@ func (e *lease) do(v verb, f []byte) error {
 	le := binary.LittleEndian
 	switch v {
 	case doLaunch:
-		e.launch(le.Uint32(f))
+		e.keep(order{verb: v, call: le.Uint32(f)})
 		return nil
 	case doWait:
-		e.wait(device.Stream(f[0]), le.Uint32(f[1:]))
+		e.keep(order{v, device.Stream(f[0]), le.Uint32(f[1:])})
 		return nil
 	case doClock:
 		e.setClock(f[0] != 0)
@@ -198,8 +211,27 @@ func (e *lease) ready() error {
 	return e.between()
 }
 
-func (e *lease) launch(n uint32) {
+// keep adds to the round.
+func (e *lease) keep(o order) {
 	e.begun = true
+	if e.orders = append(e.orders, o); len(e.orders) == mostOrders {
+		e.issue()
+	}
+}
+
+// issue tells the device what has been kept.
+func (e *lease) issue() {
+	for _, o := range e.orders {
+		if o.verb == doLaunch {
+			e.launch(o.call)
+		} else {
+			e.wait(o.stream, o.call)
+		}
+	}
+	e.orders = e.orders[:0]
+}
+
+func (e *lease) launch(n uint32) {
 	if int64(n) >= int64(len(e.issued)) {
 		e.fail(fmt.Errorf("launch of call %d: %d are prepared", int32(n), len(e.issued)))
 		return
@@ -214,7 +246,6 @@ func (e *lease) launch(n uint32) {
 }
 
 func (e *lease) wait(s device.Stream, n uint32) {
-	e.begun = true
 	if s >= device.NumStreams || int64(n) >= int64(len(e.issued)) || e.issued[n] != e.round.Load()+1 {
 		e.fail(fmt.Errorf("stream %s waits for call %d, which is not launched in this round", s, int32(n)))
 		return
@@ -241,6 +272,7 @@ func (e *lease) abort(err error) {
 
 // sync ends the round and answers with the spans of its calls.
 func (e *lease) sync() error {
+	e.issue()
 	err := e.device.Sync()
 	if e.wrong != nil {
 		err, e.wrong = e.wrong, nil
