@@ -78,7 +78,7 @@ func Open(addr string, key []byte, p Place, origin time.Time) (*Device, error) {
 	var about opened
 	if err := readResult(d.in, &about); err != nil {
 		_ = control.Close()
-		return nil, at(addr, fmt.Errorf("the device was not opened: %w", err))
+		return nil, at(addr, err)
 	}
 	conn, err := dial(addr, key, &opening{Purpose: siding, Lease: about.Lease})
 	if err != nil {
@@ -394,12 +394,8 @@ func (d *Device) lose(why error) error {
 	if d.err != nil {
 		return d.err
 	}
-	if errors.Is(why, io.EOF) || errors.Is(why, io.ErrUnexpectedEOF) {
-		why = errors.New("it hung up")
-	}
-	d.err = at(d.host, fmt.Errorf("the device is lost: %w; hint: see what athanor serve says there", why))
-	if why == errClosed {
-		d.err = at(d.host, why)
+	if d.err = at(d.host, why); why != errClosed {
+		d.err = at(d.host, hinted(fmt.Errorf("the device is lost: %w", hungUp(why))))
 	}
 	close(d.gone)
 	_ = d.control.Close()

@@ -25,7 +25,8 @@ type host struct {
 	mu      sync.Mutex
 	changed *sync.Cond
 	fabrics map[string]*cpu.Fabric
-	open    int // devices
+	origins map[string]time.Time // of their clocks
+	open    int                  // devices
 	links   chan net.Conn
 	ended   chan error // of Serve
 	notes   []string
@@ -39,7 +40,7 @@ func newHost(t testing.TB, wrap func(device.Device) device.Device) *host {
 		t.Fatal(err)
 	}
 	h := &host{
-		addr: l.Addr().String(), wrap: wrap, dir: t.TempDir(), fabrics: map[string]*cpu.Fabric{},
+		addr: l.Addr().String(), wrap: wrap, dir: t.TempDir(), fabrics: map[string]*cpu.Fabric{}, origins: map[string]time.Time{},
 		links: make(chan net.Conn, 8), ended: make(chan error, 1),
 	}
 	h.changed = sync.NewCond(&h.mu)
@@ -92,14 +93,15 @@ func (h *host) Open(p Place) (device.Device, error) {
 	origin := time.Now()
 	if p.Fabric != "" {
 		if h.fabrics[p.Fabric] == nil {
-			h.fabrics[p.Fabric] = cpu.NewFabric(p.Ranks)
+			h.fabrics[p.Fabric], h.origins[p.Fabric] = cpu.NewFabric(p.Ranks), origin
 		}
+		origin = h.origins[p.Fabric]
 		o.Fabric = h.fabrics[p.Fabric]
 	} else {
 		o.DiskPath += fmt.Sprint(len(h.notes), origin.UnixNano())
 	}
 	h.open++
-	d := &counted{Device: cpu.New(o), host: h}
+	d := &counted{Device: cpu.New(o), host: h, origin: origin}
 	if h.wrap != nil {
 		return h.wrap(d), nil
 	}
@@ -117,8 +119,11 @@ func (h *host) Link(hello Hello, c net.Conn) error {
 // counted is a device that its host knows to be open.
 type counted struct {
 	*cpu.Device
-	host *host
+	host   *host
+	origin time.Time
 }
+
+func (c *counted) Origin() time.Time { return c.origin }
 
 func (c *counted) Close() error {
 	err := c.Device.Close()

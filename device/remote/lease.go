@@ -114,7 +114,13 @@ func (e *lease) serve() error {
 	}
 }
 
-func gone(err error) error { return fmt.Errorf("the leader hung up: %w", err) }
+// gone explains why control ended.
+func gone(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) {
+		return errLeft
+	}
+	return fmt.Errorf("%w: %w", errLeft, err)
+}
 
 // do does one verb. An error ends the lease.
 func (e *lease) do(v verb, f []byte) error {

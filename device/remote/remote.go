@@ -40,9 +40,12 @@
 package remote
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"math"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/athanor-llm/athanor/device"
@@ -139,4 +142,20 @@ func Link(addr string, key []byte, h Hello) (net.Conn, error) {
 }
 
 // at says of which host an error is.
-func at(addr string, err error) error { return fmt.Errorf("remote: host %s: %w", addr, err) }
+func at(addr string, err error) error { return fmt.Errorf("remote: host %s: %w", addr, hungUp(err)) }
+
+// hungUp says what the end of a connection means.
+func hungUp(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return hinted(errors.New("it hung up"))
+	}
+	return err
+}
+
+// hinted adds where to look to an error that has no hint of its own.
+func hinted(err error) error {
+	if strings.Contains(err.Error(), "hint:") {
+		return err
+	}
+	return fmt.Errorf("%w; hint: see what athanor serve says there", err)
+}
