@@ -155,7 +155,8 @@ func TestWatched(t *testing.T) {
 
 // TestDone: what a look sees of the calls is what the device says, in this round only.
 func TestDone(t *testing.T) {
-	h := newHost(t, nil)
+	hold := make(chan bool)
+	h := newHost(t, func(d device.Device) device.Device { return &held{d.(*counted), hold} })
 	d := connect(t, h.addr, Place{}, arena)
 	o := operand(device.DeviceTier, 0, 8)
 	var calls []device.Call
@@ -171,7 +172,8 @@ func TestDone(t *testing.T) {
 				d.Launch(n)
 			}
 		}
-		check(t, d.flush())
+		ended := make(chan error)
+		go func() { ended <- d.Sync() }()
 		seen := func() (n int) {
 			d.Progress()
 			for k := range calls {
@@ -185,7 +187,8 @@ func TestDone(t *testing.T) {
 		}
 		for seen() < (len(calls)+round+1)/(round+2) { // else the test does not end
 		}
-		check(t, d.Sync())
+		hold <- true
+		check(t, <-ended)
 		if d.Done(0) {
 			t.Error("a call of another round is done")
 		}
@@ -193,6 +196,17 @@ func TestDone(t *testing.T) {
 	if d.Done(-1) || d.Done(1<<40) {
 		t.Error("calls are done that do not exist")
 	}
+}
+
+// held is a device whose rounds end when it is told.
+type held struct {
+	*counted
+	hold chan bool
+}
+
+func (d *held) Sync() error {
+	<-d.hold
+	return d.counted.Sync()
 }
 
 // TestPlainDevice: a device without the optional interfaces has what can be done
