@@ -192,6 +192,13 @@ type Clearer interface {
 	Clear(tier Tier, addr, n int64) error
 }
 
+// Repeater is a device to which it takes less to repeat what is there than to be written to;
+// call it between rounds. Repeat fills n bytes from addr on with copies of the first of them,
+// whose number is period.
+type Repeater interface {
+	Repeat(tier Tier, addr, period, n int64) error
+}
+
 // Refuser runs calls that a library rejects in a slower way. Refused says which, and
 // why; call it between rounds.
 type Refuser interface{ Refused() []string }

@@ -362,6 +362,12 @@ func write(d device.Device, tier device.Tier, lo, hi int64) error {
 	for n := period; n < len(piece); n *= 2 {
 		copy(piece[n:], piece[:n])
 	}
+	if r, ok := d.(device.Repeater); ok && hi-lo > period {
+		if err := d.Write(tier, lo, piece[:period]); err != nil {
+			return err
+		}
+		return r.Repeat(tier, lo, period, hi-lo)
+	}
 	for at := lo; at < hi; at += int64(len(piece)) {
 		if err := d.Write(tier, at, piece[:min(hi-at, int64(len(piece)))]); err != nil {
 			return err

@@ -38,6 +38,7 @@ var _ interface {
 	device.Aborter
 	device.Clock
 	device.Clearer
+	device.Repeater
 } = (*Device)(nil)
 
 // Device is a device on another host. It implements device.Device.
@@ -281,6 +282,16 @@ func (d *Device) header(v verb, tier device.Tier, addr int64, n int) {
 func (d *Device) Clear(tier device.Tier, addr, n int64) error {
 	d.out = append(d.out, byte(doClear), byte(tier))
 	d.out = binary.LittleEndian.AppendUint64(d.out, uint64(addr))
+	d.out = binary.LittleEndian.AppendUint64(d.out, uint64(n))
+	return d.ask()
+}
+
+// Repeat fills bytes of an arena with copies of the first period of them.
+func (d *Device) Repeat(tier device.Tier, addr, period, n int64) error {
+	if period < 1 || period > pieceBytes {
+		return at(d.host, fmt.Errorf("repeat: a period of %d bytes; hint: from 1 to %d", period, pieceBytes))
+	}
+	d.header(doRepeat, tier, addr, int(period))
 	d.out = binary.LittleEndian.AppendUint64(d.out, uint64(n))
 	return d.ask()
 }

@@ -135,7 +135,18 @@ func TestBulk(t *testing.T) {
 	for range 60 {
 		at := r.IntN(size)
 		n := min(r.IntN(1<<r.IntN(24)), size-at)
-		switch r.IntN(3) {
+		switch r.IntN(4) {
+		case 3:
+			period := 1 + r.IntN(min(n, pieceBytes)+1)
+			if period > n {
+				continue
+			}
+			for i := period; i < n; i++ {
+				model[at+i] = model[at+i-period]
+			}
+			if err := d.Repeat(device.DeviceTier, int64(at), int64(period), int64(n)); err != nil {
+				t.Fatal(err)
+			}
 		case 0:
 			p := model[at : at+n]
 			for i := range p {

@@ -37,7 +37,7 @@ type lease struct {
 
 	in       *bufio.Reader
 	out      *bufio.Writer
-	fields   [17]byte
+	fields   [21]byte
 	answer   []byte // scratch
 	piece    []byte // bytes of a read or write
 	spans    []*device.Span
@@ -164,6 +164,8 @@ func (e *lease) request(v verb, f []byte) error {
 		return e.reply(e.reserve(device.Tier(f[0]), int64(le.Uint64(f[1:]))))
 	case doRead:
 		return e.read(device.Tier(f[0]), int64(le.Uint64(f[1:])), le.Uint32(f[9:]))
+	case doRepeat:
+		return e.reply(e.repeat(device.Tier(f[0]), int64(le.Uint64(f[1:])), le.Uint32(f[9:]), int64(le.Uint64(f[13:]))))
 	case doClear:
 		return e.reply(e.clear(device.Tier(f[0]), int64(le.Uint64(f[1:])), int64(le.Uint64(f[9:]))))
 	case doStats:
@@ -422,6 +424,22 @@ func (e *lease) clear(tier device.Tier, addr, n int64) error {
 		part := zeros[:min(n, pieceBytes)]
 		err = e.device.Write(tier, addr, part)
 		addr, n = addr+int64(len(part)), n-int64(len(part))
+	}
+	return err
+}
+
+// repeat writes the first period of n bytes again and again.
+func (e *lease) repeat(tier device.Tier, addr int64, period uint32, n int64) error {
+	p, err := e.room(period)
+	if err == nil && (len(p) == 0 || n < 0) {
+		err = fmt.Errorf("repeat: %d bytes of %d", period, n)
+	}
+	if err == nil {
+		err = e.device.Read(tier, addr, p)
+	}
+	for err == nil && n > int64(len(p)) {
+		addr, n = addr+int64(len(p)), n-int64(len(p))
+		err = e.device.Write(tier, addr, p[:min(n, int64(len(p)))])
 	}
 	return err
 }

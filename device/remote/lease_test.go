@@ -144,6 +144,7 @@ func conversation(t testing.TB) (control, side []byte) {
 		frame(doReserve, uint8(0), uint64(4096)), prepared(t, []device.Call{copyCall(device.Compute, o, o), copyCall(device.DevToHost, o, o)}),
 		frame(doWrite, uint8(0), uint64(0), uint32(4)), {1, 2, 3, 4}, frame(doClock, uint8(0)), frame(doLaunch, uint32(0)), frame(doWait, uint8(2), uint32(0)),
 		frame(doLaunch, uint32(1)), frame(doSync), frame(doRead, uint8(0), uint64(8), uint32(16)), frame(doClear, uint8(0), uint64(8), uint64(16)),
+		frame(doRepeat, uint8(0), uint64(8), uint32(5), uint64(70)),
 		frame(doStats), frame(doPing), frame(doClose),
 	}, nil)
 	return control, append(appendFault(frame(doAbort), &device.CallError{Call: 1, Err: errors.New("why")}), byte(doLook))
@@ -157,14 +158,14 @@ func TestSaid(t *testing.T) {
 		t.Errorf("a conversation ends with %v and %v", a, b)
 	}
 	for want, text := range map[string][]byte{
-		"verb 0":              {0},
-		"verb 13":             {byte(doLook)},
-		"verb 255":            {255},
-		"hung up":             frame(doLaunch, uint16(0)),
-		"bytes at once":       frame(doWrite, uint8(0), uint64(0), uint32(pieceBytes+1)),
-		"4294967295 bytes at": frame(doRead, uint8(0), uint64(0), uint32(1<<32-1)),
-		"a message of":        frame(doPrepare, uint8(0), uint32(callsBytes+1)),
-		"that is none":        append(frame(doPrepare, uint8(0), uint32(5)), 1, 2, 3, 4, 5),
+		"verb 0":                           {0},
+		fmt.Sprint("verb ", uint8(doLook)): {byte(doLook)},
+		"verb 255":                         {255},
+		"hung up":                          frame(doLaunch, uint16(0)),
+		"bytes at once":                    frame(doWrite, uint8(0), uint64(0), uint32(pieceBytes+1)),
+		"4294967295 bytes at":              frame(doRead, uint8(0), uint64(0), uint32(1<<32-1)),
+		"a message of":                     frame(doPrepare, uint8(0), uint32(callsBytes+1)),
+		"that is none":                     append(frame(doPrepare, uint8(0), uint32(5)), 1, 2, 3, 4, 5),
 	} {
 		if err, _ := tell(t, text, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error is %v, want %q", err, want)
@@ -174,7 +175,7 @@ func TestSaid(t *testing.T) {
 		t.Error("a huge error was read")
 	}
 	// Within a round, and out of range: strict judges.
-	for _, v := range []verb{doReserve, doPrepare, doRead, doWrite, doClear, doClock, doStats, doPing, doClose} {
+	for _, v := range []verb{doReserve, doPrepare, doRead, doWrite, doClear, doRepeat, doClock, doStats, doPing, doClose} {
 		text := append(frame(doLaunch, uint32(9)), byte(v))
 		_, _ = tell(t, append(text, make([]byte, 40)...), nil)
 	}

@@ -227,6 +227,11 @@ func TestPlainDevice(t *testing.T) {
 	if d.Clear(0, 0, -1) == nil || d.Clear(0, 1, arena) == nil {
 		t.Error("bytes outside were cleared")
 	}
+	for _, n := range [][2]int64{{0, 8}, {-1, 8}, {pieceBytes + 1, 8}, {8, -1}, {8, arena}} {
+		if d.Repeat(0, 1, n[0], n[1]) == nil {
+			t.Errorf("%d bytes were repeated to %d", n[0], n[1])
+		}
+	}
 	d.SetClock(false)
 	d.Abort(errors.New("nobody hears it"))
 	check(t, d.Sync())

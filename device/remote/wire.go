@@ -48,6 +48,7 @@ const (
 	doPrepare                 // u8 timed, u32 length; message of calls -> u32 first
 	doRead                    // u8 tier, u64 address, u32 length -> bytes
 	doClear                   // u8 tier, u64 address, u64 length -> nothing
+	doRepeat                  // u8 tier, u64 address, u32 period, u64 length -> nothing
 	doSync                    // -> f64 now, u32 count, count times u32 call, f64 start, f64 end
 	doStats                   // -> u32 length; message
 	doPing                    // -> f64 now
@@ -61,7 +62,7 @@ const (
 // fieldBytes is the size of each verb's fields, by verb.
 var fieldBytes = [...]int{
 	doLaunch: 4, doWait: 5, doWrite: 13, doClock: 1, doReserve: 9, doPrepare: 5, doRead: 13,
-	doClear: 17, doSync: 0, doStats: 0, doPing: 0, doClose: 0, doLook: 0, doAbort: 4,
+	doClear: 17, doRepeat: 21, doSync: 0, doStats: 0, doPing: 0, doClose: 0, doLook: 0, doAbort: 4,
 }
 
 const (
