@@ -336,7 +336,9 @@ func (s *stream) sumFar(e *exchange, dst []byte, at int) error {
 			a.sources = append(a.sources, s.heard[i][:hi-lo])
 		}
 		s.device.working.Add(1)
+		s.device.meter.Begin()
 		s.device.pool.Run((hi-lo+sumTask-1)/sumTask, a)
+		s.device.meter.End()
 		s.device.working.Add(-1)
 	}
 	return nil

@@ -264,7 +264,7 @@ func (s *stream) execute(c *call) (err error) {
 		}
 	}()
 	start := time.Now()
-	if c.stream != device.DiskRead && c.stream != device.DiskWrite {
+	if far := c.meet != nil && c.meet.far != nil; !far && c.stream != device.DiskRead && c.stream != device.DiskWrite {
 		s.device.meter.Begin()
 		defer s.device.meter.End()
 	}

@@ -319,15 +319,12 @@ func (d *Device) Close() error {
 		_ = d.lose(errClosed)
 		return nil
 	}
-	err := d.lost()
-	if err == nil {
-		_ = d.control.SetDeadline(time.Now().Add(closeLimit))
-		d.out = append(d.out, byte(doClose))
-		err = d.ask()
+	if d.lost() != nil { // as another method has said
+		return nil
 	}
-	if errors.Is(err, errClosed) { // before
-		err = nil
-	}
+	_ = d.control.SetDeadline(time.Now().Add(closeLimit))
+	d.out = append(d.out, byte(doClose))
+	err := d.ask()
 	_ = d.lose(errClosed)
 	return err
 }

@@ -186,7 +186,7 @@ func TestLost(t *testing.T) {
 	_, prepare := d.Prepare(nil, nil)
 	for name, err := range map[string]error{
 		"sync": d.Sync(), "read": d.Read(0, 0, p), "write": d.Write(0, 0, p), "much": d.Write(0, 0, make([]byte, arena)),
-		"clear": d.Clear(0, 0, 8), "repeat": d.Repeat(0, 0, 1, 8), "reserve": d.Reserve(1, 8), "prepare": prepare, "close": d.Close(),
+		"clear": d.Clear(0, 0, 8), "repeat": d.Repeat(0, 0, 1, 8), "reserve": d.Reserve(1, 8), "prepare": prepare,
 	} {
 		if err == nil || err.Error() != want.Error() {
 			t.Errorf("%s: %v", name, err)

@@ -21,7 +21,7 @@ import (
 // calls: they are not done.
 
 const (
-	lookLimit = 2 * time.Second // for the answer to a look
+	lookLimit = time.Second     // for the answer to a look
 	rest      = 3 * time.Second // for an aborted round to end
 )
 
