@@ -224,8 +224,13 @@ func Members(c *Call, rank int) []int {
 	return slices.Clone(c.Peers)
 }
 
-// Lost returns the error for the peers of a rank whose round ended with err.
+// Lost returns the error for the peers of a rank whose round ended with err. If that was
+// because another rank was lost, it is that one.
 func Lost(rank int, err error) *PeerError {
+	var other *PeerError
+	if errors.As(err, &other) {
+		return other
+	}
 	lost := &PeerError{Rank: rank, Call: -1, Why: err.Error()}
 	var c *CallError
 	if errors.As(err, &c) {

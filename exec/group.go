@@ -69,6 +69,9 @@ func NewGroup(engines []*Engine) *Group {
 			for range start {
 				// Once one rank has started a step, all must start it.
 				g.results[r], g.errs[r] = e.Step(context.Background())
+				if g.errs[r] != nil && g.blamed(r) < 0 {
+					g.abandon(r)
+				}
 				g.done <- struct{}{}
 			}
 		}()
@@ -102,6 +105,16 @@ func (g *Group) Step(ctx context.Context) ([]Result, error) {
 		lost.Instr = step.Instr
 	}
 	return nil, lost
+}
+
+// abandon ends the steps of the ranks that may wait for one that has failed. Those of its
+// process know already; a host that does not answer cannot tell the others.
+func (g *Group) abandon(failed int) {
+	for r, e := range g.engines {
+		if a, ok := e.device.(device.Aborter); ok && r != failed {
+			a.Abort(device.Lost(g.engines[failed].program.Rank, g.errs[failed]))
+		}
+	}
 }
 
 // culprit returns the rank that made the step fail and the error to report: its own or,

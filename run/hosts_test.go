@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -85,8 +86,8 @@ func TestHosts(t *testing.T) {
 	}
 }
 
-// TestHostLost: a host that is killed at a random step ends the run, which names the rank
-// there; with another host in its place the run goes on, and ends, though the process that
+// TestHostLost: a host that is killed at a random step, or stops to answer, ends the run, which
+// names the rank there; with another host in its place the run goes on, and ends, though the process that
 // leads it is killed again and again, with the losses of one that nothing happened to.
 func TestHostLost(t *testing.T) {
 	t.Setenv(machine.KeyVariable, "a secret of tests")
@@ -100,21 +101,23 @@ func TestHostLost(t *testing.T) {
 	whole := time.Since(began)
 	same := []string{"ranks=2", "plan=" + dir + "/whole/plan.json"}
 
-	cmd, addr := serve(t)
-	tr, _ := openRun(t, file, append(same, "hosts="+addr)...)
-	when := 1 + r.IntN(30)
-	err := tr.Run(t.Context(), onStep(func(step int) {
-		if step == when {
-			check(t, cmd.Process.Kill())
+	for _, how := range []syscall.Signal{syscall.SIGKILL, syscall.SIGSTOP} {
+		cmd, addr := serve(t)
+		tr, _ := openRun(t, file, append(same, "hosts="+addr)...)
+		when := tr.Step + 1 + r.IntN(10)
+		err := tr.Run(t.Context(), onStep(func(step int) {
+			if step == when {
+				check(t, cmd.Process.Signal(how))
+			}
+		}))
+		var lost *athanor.PeerLostError
+		if !errors.As(err, &lost) || lost.Rank != 1 {
+			t.Errorf("%v for the host of rank 1 after step %d: %v", how, when, err)
 		}
-	}))
-	var lost *athanor.PeerLostError
-	if !errors.As(err, &lost) || lost.Rank != 1 {
-		t.Errorf("the host of rank 1 is killed after step %d: %v", when, err)
+		tr.Close() // whatever it says of a host that is gone
 	}
-	tr.Close() // whatever it says of a host that is gone
 
-	_, addr = serve(t)
+	_, addr := serve(t)
 	killAgain(t, r, dir, file, whole, 3, []string{strings.Join(append(same, "hosts="+addr), " ")})
 	got, want := losses(t, dir+"/run/metrics.jsonl"), losses(t, dir+"/whole/metrics.jsonl")
 	if fmt.Sprint(got) != fmt.Sprint(want) {

@@ -141,7 +141,10 @@ func (e *lease) do(v verb, f []byte) error {
 	if err := e.request(v, f); err != nil {
 		return err
 	}
-	return e.out.Flush()
+	if err := e.out.Flush(); err != nil {
+		return gone(err)
+	}
+	return nil
 }
 
 // request does a verb that is answered. If one without an answer went wrong before, the

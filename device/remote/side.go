@@ -3,6 +3,7 @@ package remote
 import (
 	"bufio"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -15,24 +16,28 @@ import (
 //
 // Its reader is always there, so that a host's death is noticed whatever the device is
 // doing. A look that is late leaves the latest one in place: to an engine's watchdog a
-// host that cannot be asked makes no progress. At most one look is under way.
+// host that cannot be asked makes no progress, and soon it is lost, before those that wait for it are
+// blamed. This is counted in looks, so that a leader that was suspended does not take its
+// hosts for dead. At most one look is under way.
 //
 // A look knows its round. Of another round than the device's own it says nothing about
 // calls: they are not done.
 
 const (
-	lookLimit = time.Second     // for the answer to a look
-	rest      = 3 * time.Second // for an aborted round to end
+	lookMisses = 4               // looks in a row that a host may leave without an answer, as long as an engine is patient with its device
+	lookLimit  = time.Second     // for the answer to a look
+	rest       = 3 * time.Second // for an aborted round to end
 )
 
 type side struct {
 	conn  net.Conn
 	write sync.Mutex // whoever writes; messages are whole
 
-	ask   sync.Mutex // whoever looks
-	sent  bool       // a look is under way
-	timer *time.Timer
-	fresh chan struct{} // a look has arrived
+	ask    sync.Mutex // whoever looks
+	sent   bool       // a look is under way
+	missed int        // times that it was waited for in vain
+	timer  *time.Timer
+	fresh  chan struct{} // a look has arrived
 
 	mu   sync.Mutex
 	look look // the latest
@@ -119,9 +124,12 @@ func (d *Device) Progress() uint64 {
 	s.timer.Reset(lookLimit)
 	select {
 	case <-s.fresh:
-		s.sent = false
+		s.sent, s.missed = false, 0
 	case <-d.gone:
 	case <-s.timer.C:
+		if s.missed++; s.missed == lookMisses {
+			_ = d.lose(errors.New("it does not answer"))
+		}
 	}
 	s.timer.Stop()
 	s.mu.Lock()
