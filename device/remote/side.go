@@ -16,15 +16,16 @@ import (
 //
 // Its reader is always there, so that a host's death is noticed whatever the device is
 // doing. A look that is late leaves the latest one in place: to an engine's watchdog a
-// host that cannot be asked makes no progress, and soon it is lost, before those that wait for it are
-// blamed. This is counted in looks, so that a leader that was suspended does not take its
-// hosts for dead. At most one look is under way.
+// host that cannot be asked makes no progress. One that leaves several without an answer is
+// lost, before the ranks that wait for it are blamed, and also between rounds, where no
+// watchdog is. At most one look is under way.
 //
 // A look knows its round. Of another round than the device's own it says nothing about
 // calls: they are not done.
 
 const (
-	lookMisses = 4               // looks in a row that a host may leave without an answer, as long as an engine is patient with its device
+	lookEvery  = time.Second
+	lookMisses = 4               // in a row
 	lookLimit  = time.Second     // for the answer to a look
 	rest       = 3 * time.Second // for an aborted round to end
 )
@@ -33,11 +34,10 @@ type side struct {
 	conn  net.Conn
 	write sync.Mutex // whoever writes; messages are whole
 
-	ask    sync.Mutex // whoever looks
-	sent   bool       // a look is under way
-	missed int        // times that it was waited for in vain
-	timer  *time.Timer
-	fresh  chan struct{} // a look has arrived
+	ask   sync.Mutex // whoever looks
+	sent  bool       // a look is under way
+	timer *time.Timer
+	fresh chan struct{} // a look has arrived
 
 	mu   sync.Mutex
 	look look // the latest
@@ -55,6 +55,7 @@ func (s *side) start(conn net.Conn, d *Device) {
 	s.timer = time.NewTimer(time.Hour)
 	s.timer.Stop()
 	endure(conn)
+	go d.attend()
 	go func() {
 		r, seen := bufio.NewReader(conn), new(look)
 		for {
@@ -110,8 +111,38 @@ func (s *side) send(frame []byte) error {
 	return err
 }
 
+// attend looks at the host as long as the device is open, and gives it up when it does not
+// answer. This is counted in looks, so that a leader that was suspended does not take its
+// hosts for dead.
+func (d *Device) attend() {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for missed := 0; ; {
+		select {
+		case <-d.gone:
+			return
+		case <-tick.C:
+		}
+		if missed++; d.look() {
+			missed = 0
+		}
+		if missed == lookMisses {
+			_ = d.lose(errors.New("it does not answer"))
+		}
+	}
+}
+
 // Progress looks at the round. Any goroutine may call it.
 func (d *Device) Progress() uint64 {
+	d.look()
+	s := &d.side
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.look.progress
+}
+
+// look looks at the host, and reports whether it has answered.
+func (d *Device) look() (answered bool) {
 	s := &d.side
 	s.ask.Lock()
 	defer s.ask.Unlock()
@@ -122,19 +153,15 @@ func (d *Device) Progress() uint64 {
 		s.sent = true
 	}
 	s.timer.Reset(lookLimit)
+	defer s.timer.Stop()
 	select {
 	case <-s.fresh:
-		s.sent, s.missed = false, 0
+		s.sent = false
+		return true
 	case <-d.gone:
 	case <-s.timer.C:
-		if s.missed++; s.missed == lookMisses {
-			_ = d.lose(errors.New("it does not answer"))
-		}
 	}
-	s.timer.Stop()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.look.progress
+	return false
 }
 
 // Done reports whether call n had completed in this round when Progress last looked.
