@@ -42,10 +42,8 @@ type backend interface {
 // if that is open. dir is the cache folder.
 func newBackend(c *config.Config, dir string) (backend, error) {
 	switch {
-	case len(c.Hosts) > 0 && c.Device == "cuda":
-		return nil, c.Fault("hosts", "ranks on several hosts compute on their cores so far, and device is cuda; hint: device: cpu, or leave hosts out")
 	case len(c.Hosts) > 0:
-		return newHosts(c)
+		return newHosts(c, dir)
 	case c.Device == "cuda":
 		return newCUDA(c, dir)
 	}

@@ -2,10 +2,12 @@ package machine
 
 import (
 	"runtime"
+	"time"
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
+	"github.com/athanor-llm/athanor/device/link"
 	"github.com/athanor-llm/athanor/hardware"
 )
 
@@ -23,13 +25,16 @@ type cpuBackend struct {
 // newCPU gives each rank its share of the cores, and links as throttled as the
 // configuration says.
 func newCPU(c *config.Config, ranks int) *cpuBackend {
-	b := &cpuBackend{ranks: ranks, options: cpu.Options{Workers: workers(ranks)}}
-	b.options.Rate[device.HostToDev] = float64(c.Hardware.H2D)
-	b.options.Rate[device.DevToHost] = float64(c.Hardware.D2H)
+	return &cpuBackend{ranks: ranks, options: cpu.Options{Workers: workers(ranks), Rate: rates(c)}}
+}
+
+// rates returns what links are throttled to.
+func rates(c *config.Config) (list [device.NumStreams]float64) {
+	list[device.HostToDev], list[device.DevToHost] = float64(c.Hardware.H2D), float64(c.Hardware.D2H)
 	for _, s := range []device.Stream{device.Collective, device.Send, device.Recv} {
-		b.options.Rate[s] = float64(c.Hardware.Peers)
+		list[s] = float64(c.Hardware.Peers)
 	}
-	return b
+	return list
 }
 
 // workers returns the cores per rank.
@@ -62,6 +67,15 @@ func (b *cpuBackend) open(n int, disk string) ([]device.Device, error) {
 		o.Workers = workers(n)
 	}
 	return cpu.OpenRanks(o, n), nil
+}
+
+func (b *cpuBackend) across(n int, hub *link.Hub) (open func(rank, own int, disk string) (device.Device, error), origin time.Time) {
+	f := cpu.NewFabricAcross(n, hub)
+	return func(rank, _ int, disk string) (device.Device, error) {
+		o := b.options
+		o.Fabric, o.Rank, o.DiskPath = f, rank, disk
+		return cpu.New(o), nil
+	}, f.Opened()
 }
 
 func (b *cpuBackend) apart() backend {

@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"time"
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cuda"
+	"github.com/athanor-llm/athanor/device/link"
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/session"
 )
@@ -117,10 +119,29 @@ func (b *cudaBackend) open(n int, disk string) ([]device.Device, error) {
 	return list, nil
 }
 
+func (b *cudaBackend) across(n int, hub *link.Hub) (open func(rank, own int, disk string) (device.Device, error), origin time.Time) {
+	f := cuda.NewFabricAcross(n, hub)
+	return func(rank, own int, disk string) (device.Device, error) {
+		d, err := b.joined(rank, own, f, disk)
+		if err != nil {
+			return nil, err
+		}
+		return d, nil
+	}, f.Opened()
+}
+
 // device opens one rank's GPU.
 func (b *cudaBackend) device(rank int, fabric *cuda.Fabric, disk string) (*cuda.Device, error) {
+	return b.joined(rank, rank, fabric, disk)
+}
+
+// joined opens the GPU of a rank that is one of this host's by another number.
+func (b *cudaBackend) joined(rank, own int, fabric *cuda.Fabric, disk string) (*cuda.Device, error) {
+	if own >= len(b.gpus) {
+		return nil, fmt.Errorf("rank %d is the %dth of this host, which has %d GPUs", rank, own+1, len(b.gpus))
+	}
 	o := b.options
-	o.Index, o.Rank, o.Fabric, o.DiskPath, o.Pinned = b.gpus[rank].Index, rank, fabric, disk, &b.pinned[rank]
+	o.Index, o.Rank, o.Fabric, o.DiskPath, o.Pinned = b.gpus[own].Index, rank, fabric, disk, &b.pinned[own]
 	d, err := cuda.Open(o)
 	if err != nil {
 		return nil, unusable{err}

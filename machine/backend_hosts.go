@@ -6,11 +6,12 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
-	"github.com/athanor-llm/athanor/device/cpu"
+	"github.com/athanor-llm/athanor/device/cuda"
 	"github.com/athanor-llm/athanor/device/link"
 	"github.com/athanor-llm/athanor/device/remote"
 	"github.com/athanor-llm/athanor/hardware"
@@ -30,32 +31,61 @@ func Key() ([]byte, error) {
 	return key, nil
 }
 
-// hostsBackend is the backend of ranks on the cores of several hosts, of which this one is
-// the first. They take ranks in turn, so neighbours are on different hosts: what joins two
-// ranks, which is measured between the first two, is the network, and of ranks in a grid
-// of stages and replicas it is stages that it divides, whose messages are small beside
-// sums of gradients. All hosts are described by the slowest and least.
+// hostsBackend is the backend of ranks on several hosts, of which this one is the first. They
+// take ranks in turn, so neighbours are on different hosts: what joins two ranks, which is
+// measured between the first two, is the network, and of ranks in a grid of stages and
+// replicas it is stages that it divides, whose messages are small beside sums of gradients.
+// All hosts are described by the slowest and least.
 type hostsBackend struct {
-	here   *cpuBackend
-	others []string // addresses
+	here   hostBackend // for as many ranks as each host has
+	others []string    // addresses
 	about  []remote.Description
 	key    []byte
 	ranks  int
+	place  remote.Place // what is the same for all devices
+}
+
+// hostBackend is a backend whose ranks can be some of a fabric's.
+type hostBackend interface {
+	backend
+	// across returns what opens this host's ranks of a fabric of n, by their numbers in the
+	// fabric and on this host, and the origin of their spans' clock. The others are reached by
+	// hub.
+	across(n int, hub *link.Hub) (open func(rank, own int, disk string) (device.Device, error), origin time.Time)
 }
 
 // newHosts asks the other hosts what they are.
-func newHosts(c *config.Config) (*hostsBackend, error) {
-	n := len(c.Hosts) + 1
+func newHosts(c *config.Config, dir string) (*hostsBackend, error) {
 	key, err := Key()
 	if err != nil {
 		return nil, c.Fault("hosts", err.Error())
 	}
-	b := &hostsBackend{here: newCPU(c, c.Ranks/n), others: c.Hosts, key: key, ranks: c.Ranks}
-	if b.ranks%n != 0 {
-		return nil, c.Fault("ranks", fmt.Sprintf("%d cannot be divided among %d hosts, this one included; hint: a multiple", b.ranks, n))
+	b := &hostsBackend{others: c.Hosts, key: key, place: remote.Place{Device: c.Device}}
+	if c.Device == "cuda" {
+		b.place.SumRows = cuda.SumRows(c.SequenceLength)
 	}
+	n := b.hosts()
+	own, auto := *c, c.Ranks == config.AutoRanks
+	if own.Ranks, own.GlobalBatch = c.Ranks/n, max(c.GlobalBatch/n, 1); auto {
+		own.Ranks = config.AutoRanks
+	}
+	switch {
+	case !auto && c.Ranks%n != 0:
+		return nil, c.Fault("ranks", fmt.Sprintf("%d cannot be divided among %d hosts, this one included; hint: a multiple", c.Ranks, n))
+	case c.Device == "cuda":
+		b.here, err = newCUDA(&own, dir)
+	default:
+		own.Ranks = max(own.Ranks, 1)
+		b.here = newCPU(&own, own.Ranks)
+	}
+	if err != nil {
+		return nil, err
+	}
+	c.Ranks = n * own.Ranks
+	b.ranks, b.place.Share = c.Ranks, own.Ranks
+	b.place.Rate = rates(c)
 	for _, addr := range b.others {
-		d, err := remote.Describe(addr, b.key)
+		d, err := remote.Describe(addr, b.key, b.place)
 		if err != nil {
 			return nil, err
 		}
@@ -66,13 +96,10 @@ func newHosts(c *config.Config) (*hostsBackend, error) {
 
 func (b *hostsBackend) hosts() int { return len(b.others) + 1 }
 
-// share returns the ranks per host of n.
-func (b *hostsBackend) share(n int) int { return max(n/b.hosts(), 1) }
-
 func (b *hostsBackend) id() string {
-	text := "cpu"
+	text := b.here.id()
 	for i, d := range b.about {
-		text += fmt.Sprintf(" %s %s %s %d", b.others[i], d.Processor, d.Kernels, d.Cores)
+		text += fmt.Sprintf(" %s %s %s %d %s", b.others[i], d.Processor, d.Kernels, d.Cores, strings.Join(d.GPUs, ", "))
 	}
 	return text
 }
@@ -84,72 +111,68 @@ func (b *hostsBackend) memory(dir string) (hardware.Memory, error) {
 		return m, err
 	}
 	for _, addr := range b.others {
-		d, err := remote.Describe(addr, b.key)
+		d, err := remote.Describe(addr, b.key, b.place)
 		if err != nil {
 			return m, err
 		}
-		m.Host, m.Disk = min(m.Host, d.Host), min(m.Disk, d.Disk)
+		m.Device, m.Host, m.Disk = min(m.Device, d.Device), min(m.Host, d.Host), min(m.Disk, d.Disk)
 	}
-	m.Host, m.Disk = m.Host*int64(b.hosts()), m.Disk*int64(b.hosts())
-	m.Device = m.Host
+	n := int64(b.hosts())
+	m.Host, m.Disk = n*m.Host, n*m.Disk
+	if m.Shared {
+		m.Device = m.Host
+	}
 	return m, nil
 }
 
-// probed returns one rank of each host, or as many as a host's cores suffice for.
-func (b *hostsBackend) probed() int { return min(b.ranks, b.hosts()*b.here.probed()) }
+// probed returns as many ranks of each host as of this one.
+func (b *hostsBackend) probed() int { return b.hosts() * b.here.probed() }
 
 func (b *hostsBackend) atOnce() int {
 	least := b.here.atOnce()
 	for _, d := range b.about {
-		least = min(least, max(1, d.Cores/max(d.Cores/b.share(b.ranks), 1)))
+		least = min(least, max(1, d.Cores/max(d.Cores/b.place.Share, 1)))
 	}
-	return min(b.ranks, b.hosts()*least)
+	return b.hosts() * least
 }
 
 func (b *hostsBackend) alone(rank int, disk string) (device.Device, error) {
-	if rank%b.hosts() == 0 {
-		return b.here.alone(rank, disk)
+	host, own := rank%b.hosts(), rank/b.hosts()
+	if host == 0 {
+		return b.here.alone(own, disk)
 	}
-	p := b.place(1)
-	p.Rank, p.Ranks, p.Share, p.Fabric = 0, 1, b.share(b.ranks), ""
-	return b.dial(rank, p, time.Now())
+	p := b.place
+	p.Own = own
+	return b.dial(host, p, time.Now())
 }
 
-// dial opens a device on the host of a rank.
-func (b *hostsBackend) dial(rank int, p remote.Place, origin time.Time) (device.Device, error) {
-	d, err := remote.Open(b.others[rank%b.hosts()-1], b.key, p, origin)
+// dial opens a device on another host.
+func (b *hostsBackend) dial(host int, p remote.Place, origin time.Time) (device.Device, error) {
+	d, err := remote.Open(b.others[host-1], b.key, p, origin)
 	if err != nil {
 		return nil, err
 	}
 	return d, nil
 }
 
-// place describes a new fabric of n ranks.
-func (b *hostsBackend) place(n int) remote.Place {
-	p := remote.Place{
-		Fabric: rand.Text(), Ranks: n, Hosts: append([]string{""}, b.others...), HostOf: make([]int, n),
-		Rate: b.here.options.Rate, Apart: b.here.options.Apart, Share: b.share(n),
-	}
-	for r := range p.HostOf {
-		p.HostOf[r] = r % b.hosts()
-	}
-	return p
-}
-
 func (b *hostsBackend) open(n int, disk string) (list []device.Device, err error) {
 	if n == 1 {
 		return b.here.open(1, disk)
 	}
-	p := b.place(n)
-	f := cpu.NewFabricAcross(n, newHub(p, 0, b.key))
-	o := b.here.options
-	o.Fabric, o.Workers = f, workers(p.Share)
+	p := b.place
+	p.Fabric, p.Ranks, p.Hosts, p.HostOf = rand.Text(), n, append([]string{""}, b.others...), make([]int, n)
+	for r := range p.HostOf {
+		p.HostOf[r] = r % b.hosts()
+	}
+	open, origin := b.here.across(n, newHub(p, 0, b.key))
 	for p.Rank = range n {
 		var d device.Device
-		if p.HostOf[p.Rank] == 0 {
-			o.Rank, o.DiskPath = p.Rank, fmt.Sprint(disk, p.Rank)
-			d = cpu.New(o)
-		} else if d, err = b.dial(p.Rank, p, f.Opened()); err != nil {
+		if p.Own = p.Rank / b.hosts(); p.HostOf[p.Rank] == 0 {
+			d, err = open(p.Rank, p.Own, fmt.Sprint(disk, p.Rank))
+		} else {
+			d, err = b.dial(p.HostOf[p.Rank], p, origin)
+		}
+		if err != nil {
 			return nil, errors.Join(err, session.CloseAll(list))
 		}
 		list = append(list, d)
@@ -166,12 +189,12 @@ func newHub(p remote.Place, here int, key []byte) *link.Hub {
 
 func (b *hostsBackend) apart() backend {
 	own := *b
-	own.here = b.here.apart().(*cpuBackend)
+	own.here, own.place.Apart = b.here.apart().(hostBackend), true
 	return &own
 }
 
-func (b *hostsBackend) headUnit(int) int { return 0 }
+func (b *hostsBackend) headUnit(seq int) int { return b.here.headUnit(seq) }
 
-func (b *hostsBackend) idle() int { return 0 }
+func (b *hostsBackend) idle() int { return b.here.idle() }
 
-func (b *hostsBackend) close() error { return nil }
+func (b *hostsBackend) close() error { return b.here.close() }

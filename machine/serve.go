@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"sync"
 
+	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/device/link"
@@ -19,16 +20,20 @@ import (
 )
 
 // Serve lets runs that are led from other hosts, which prove that they know the key, have
-// ranks on this one's cores and memory and, for what they spill, on the disk of folder
-// dir, until ctx is done.
+// ranks on this one's cores or GPUs, in its memory and, for what they spill, on the disk of
+// folder dir, until ctx is done.
 func Serve(ctx context.Context, l net.Listener, key []byte, dir string, note func(string)) error {
-	return remote.Serve(ctx, l, key, &host{dir: dir, key: key, fabrics: map[string]*part{}}, note)
+	cache, err := CacheDir()
+	if err != nil {
+		return err
+	}
+	return remote.Serve(ctx, l, key, &host{dir: dir, cache: cache, key: key, fabrics: map[string]*part{}}, note)
 }
 
 // host opens devices for other hosts' runs.
 type host struct {
-	dir string
-	key []byte
+	dir, cache string
+	key        []byte
 
 	mu      sync.Mutex
 	fabrics map[string]*part
@@ -36,55 +41,85 @@ type host struct {
 
 // part is what this host has of a fabric.
 type part struct {
-	fabric  *cpu.Fabric
+	open    func(rank, own int, disk string) (device.Device, error)
 	hub     *link.Hub
 	devices int // that are open
 }
 
-// Describe says what this host is.
-func (h *host) Describe() (remote.Description, error) {
-	m, err := hardware.LocalMemory(h.dir)
-	return remote.Description{
-		Processor: hardware.Processor(), Kernels: gemm.Kernels(), Cores: runtime.GOMAXPROCS(0),
-		Host: m.Host, Disk: m.Disk,
-	}, err
+// backend returns this host's part of a run's.
+func (h *host) backend(p remote.Place) (hostBackend, error) {
+	n := max(p.Share, 1)
+	if p.Device != "cuda" {
+		return &cpuBackend{ranks: n, options: cpu.Options{Workers: workers(n), Rate: p.Rate, Apart: p.Apart}}, nil
+	}
+	b, err := newCUDA(&config.Config{Ranks: n}, h.cache)
+	if err != nil {
+		return nil, err
+	}
+	b.options.SumRows = p.SumRows
+	return b, nil
+}
+
+// Describe says what this host is to a run.
+func (h *host) Describe(p remote.Place) (remote.Description, error) {
+	d := remote.Description{Processor: hardware.Processor(), Kernels: gemm.Kernels(), Cores: runtime.GOMAXPROCS(0)}
+	b, err := h.backend(p)
+	if err != nil {
+		return d, err
+	}
+	if b, ok := b.(*cudaBackend); ok {
+		for _, g := range b.gpus {
+			d.GPUs = append(d.GPUs, g.Name)
+		}
+	}
+	m, err := b.memory(h.dir)
+	d.Device, d.Host, d.Disk = m.Device, m.Host, m.Disk
+	return d, errors.Join(err, b.close())
 }
 
 // Open opens the device of one rank.
 func (h *host) Open(p remote.Place) (device.Device, error) {
-	o := cpu.Options{
-		Workers: workers(max(p.Share, 1)), Rate: p.Rate, Apart: p.Apart, Rank: p.Rank,
-		DiskPath: filepath.Join(h.dir, fmt.Sprintf(".athanor-spill-%d-%s-%d", os.Getpid(), p.Fabric, p.Rank)),
+	b, err := h.backend(p)
+	if err != nil {
+		return nil, err
 	}
+	disk := filepath.Join(h.dir, fmt.Sprintf(".athanor-spill-%d-%s-%d", os.Getpid(), p.Fabric, p.Rank))
 	if p.Fabric == "" {
-		o.Rank = 0
-		return cpu.New(o), nil
+		return b.alone(p.Own, disk)
 	}
-	o.Fabric = h.join(p)
-	return &served{Device: cpu.New(o), leave: sync.OnceFunc(func() { h.leave(p.Fabric) })}, nil
+	f := h.join(p, b)
+	d, err := f.open(p.Rank, p.Own, disk)
+	if err != nil {
+		h.Closed(p)
+		return nil, err
+	}
+	return d, nil
 }
 
 // join returns this host's part of a fabric, which the first of its ranks makes.
-func (h *host) join(p remote.Place) *cpu.Fabric {
+func (h *host) join(p remote.Place, b hostBackend) *part {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	f, ok := h.fabrics[p.Fabric]
 	if !ok {
-		hub := newHub(p, p.HostOf[p.Rank], h.key)
-		f = &part{hub: hub, fabric: cpu.NewFabricAcross(p.Ranks, hub)}
+		f = &part{hub: newHub(p, p.HostOf[p.Rank], h.key)}
+		f.open, _ = b.across(p.Ranks, f.hub)
 		h.fabrics[p.Fabric] = f
 	}
 	f.devices++
-	return f.fabric
+	return f
 }
 
-// leave forgets a fabric with its last device.
-func (h *host) leave(fabric string) {
+// Closed forgets a fabric with its last device.
+func (h *host) Closed(p remote.Place) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	f := h.fabrics[fabric]
+	f, ok := h.fabrics[p.Fabric]
+	if !ok { // the device was alone
+		return
+	}
 	if f.devices--; f.devices == 0 {
-		delete(h.fabrics, fabric)
+		delete(h.fabrics, p.Fabric)
 	}
 }
 
@@ -97,15 +132,4 @@ func (h *host) Link(hello remote.Hello, c net.Conn) error {
 		return errors.Join(fmt.Errorf("rank %d calls rank %d of a run that has none here", hello.From, hello.To), c.Close())
 	}
 	return f.hub.Accept(hello.From, hello.To, link.Kind(hello.Kind), c)
-}
-
-// served is a device that leaves its fabric when it is closed.
-type served struct {
-	*cpu.Device
-	leave func()
-}
-
-func (s *served) Close() error {
-	defer s.leave()
-	return s.Device.Close()
 }

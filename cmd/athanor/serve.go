@@ -16,7 +16,7 @@ import (
 )
 
 type serveCmd struct {
-	Listen string `help:"Address to wait at." default:":${port}" placeholder:"[HOST]:PORT"`
+	Listen string `help:"Address to wait at; :${port} unless given." default:":${port}" placeholder:"[HOST]:PORT"`
 	Disk   string `help:"Folder for what runs spill to disk." default:"." placeholder:"FOLDER"`
 }
 

@@ -127,10 +127,10 @@ func meet(t *testing.T, want string, stranger func(conn net.Conn), us func(conn 
 func TestKey(t *testing.T) {
 	h := newHost(t, nil)
 	wrong := []byte("another key")
-	_, describe := Describe(h.addr, wrong)
+	_, describe := Describe(h.addr, wrong, Place{})
 	_, open := Open(h.addr, wrong, Place{}, time.Now())
 	_, link := Link(h.addr, wrong, Hello{Fabric: "f"})
-	_, none := Describe(h.addr, nil)
+	_, none := Describe(h.addr, nil, Place{})
 	for _, err := range []error{describe, open, link, none} {
 		if err == nil || !strings.Contains(err.Error(), "key") || !strings.Contains(err.Error(), h.addr) {
 			t.Errorf("error is %v", err)
@@ -139,7 +139,7 @@ func TestKey(t *testing.T) {
 	if err := Serve(t.Context(), nil, nil, h, nil); err == nil {
 		t.Error("a host without a key")
 	}
-	about, err := Describe(h.addr, testKey)
+	about, err := Describe(h.addr, testKey, Place{})
 	check(t, err)
 	if about.Cores != 3 || about.Host != 1<<40 {
 		t.Errorf("it is %v", about)

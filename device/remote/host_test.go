@@ -79,7 +79,9 @@ func (h *host) idle() {
 	}
 }
 
-func (h *host) Describe() (Description, error) {
+func (h *host) Closed(Place) {}
+
+func (h *host) Describe(Place) (Description, error) {
 	return Description{Processor: "a processor", Cores: 3, Host: 1 << 40}, nil
 }
 

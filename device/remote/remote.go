@@ -53,6 +53,7 @@ import (
 
 // Place says where and as what a device is opened.
 type Place struct {
+	Device string                     // cpu or cuda
 	Fabric string                     // joins devices that were opened with the same; "": alone
 	Rank   int                        // of the fabric
 	Ranks  int                        // of the fabric
@@ -61,6 +62,9 @@ type Place struct {
 	Rate   [device.NumStreams]float64 // see cpu.Options.Rate
 	Apart  bool                       // see cpu.Options.Apart
 	Share  int                        // ranks that share the host's cores
+	Own    int                        // which of them this one is
+	// SumRows: see cuda.Options.SumRows.
+	SumRows int
 }
 
 // maxRanks bounds what a place may claim.
@@ -75,7 +79,7 @@ func (p *Place) check() error {
 		return fmt.Errorf("there is no rank %d among %d", p.Rank, p.Ranks)
 	case len(p.HostOf) != 0 && len(p.HostOf) != p.Ranks:
 		return fmt.Errorf("%d of %d ranks have a host", len(p.HostOf), p.Ranks)
-	case p.Share < 0:
+	case p.Share < 0 || p.Own < 0 || p.Own > p.Share || p.SumRows < 0:
 		return fmt.Errorf("%d ranks share the cores", p.Share)
 	}
 	for r, h := range p.HostOf {
@@ -102,7 +106,8 @@ type Hello struct {
 type Description struct {
 	Processor, Kernels, Version string
 	Cores                       int
-	Host, Disk                  int64 // available bytes
+	GPUs                        []string // that its ranks have
+	Device, Host, Disk          int64    // available bytes, of the device the least of any rank
 }
 
 // Dated is a device that says where its spans' clock begins. Of others Serve takes the
@@ -115,13 +120,16 @@ var alive = net.KeepAliveConfig{Enable: true, Idle: 6 * time.Second, Interval: 3
 
 const vanished = 15 * time.Second // as alive has it
 
-// Describe asks a host what it is.
-func Describe(addr string, key []byte) (Description, error) {
+// describeLimit is how long a host may take to say what it is: it may have to look at GPUs.
+const describeLimit = time.Minute
+
+// Describe asks a host what it is to ranks in such a place.
+func Describe(addr string, key []byte, p Place) (Description, error) {
 	var about Description
-	conn, err := dial(addr, key, &opening{Purpose: describing})
+	conn, err := dial(addr, key, &opening{Purpose: describing, Place: p})
 	if err == nil {
 		defer conn.Close()
-		if err = conn.SetDeadline(time.Now().Add(patience)); err == nil {
+		if err = conn.SetDeadline(time.Now().Add(describeLimit)); err == nil {
 			err = readResult(conn, &about)
 		}
 	}

@@ -16,9 +16,12 @@ import (
 
 // Opener is what a host can do. Its methods are called by several goroutines.
 type Opener interface {
-	Describe() (Description, error)
+	// Describe says what the host is to ranks in such a place.
+	Describe(p Place) (Description, error)
 	// Open opens the device of rank p.Rank; devices of one fabric are joined.
 	Open(p Place) (device.Device, error)
+	// Closed says that a device that was opened is closed.
+	Closed(p Place)
 	// Link takes a data connection between two ranks of a fabric, of which the second
 	// is here. It closes what it does not want, or returns an error.
 	Link(h Hello, c net.Conn) error
@@ -177,7 +180,7 @@ func (s *server) receive(conn net.Conn) (*opening, error) {
 func (s *server) do(conn net.Conn, o *opening) (kept bool, err error) {
 	switch o.Purpose {
 	case describing:
-		about, err := s.opener.Describe()
+		about, err := s.opener.Describe(o.Place)
 		return false, result(conn, &about, err)
 	case controlling:
 		return false, s.open(conn, &o.Place)
@@ -224,6 +227,7 @@ func (s *server) open(conn net.Conn, p *Place) error {
 		return refuse(conn, err)
 	}
 	e := newLease(conn, d, before)
+	defer s.opener.Closed(*p)
 	defer func() { e.end(s.note) }()
 	e.name = fmt.Sprintf("%s: rank %d of %d", hostOf(conn), p.Rank, max(p.Ranks, 1))
 	s.note(e.name + " is opened")

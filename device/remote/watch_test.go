@@ -76,7 +76,7 @@ func TestAbortHanging(t *testing.T) {
 	if took := time.Since(start); err == nil || !strings.Contains(err.Error(), "enough") || took > 2*rest {
 		t.Errorf("after %v: %v", took, err)
 	}
-	if _, err := Describe(h.addr, testKey); err != nil {
+	if _, err := Describe(h.addr, testKey, Place{}); err != nil {
 		t.Errorf("the host does not go on: %v", err)
 	}
 	close(there.release)
