@@ -163,40 +163,64 @@ func collectivesAgree(t *testing.T, w way) {
 		if seed/4 == 2 || onGPU() {
 			cards, n = 1, min(n, 5) // of a card's 32 queues each has six
 		}
-		j := newJoint(seed, n)
-		gpus := ranksOn(t, w, cards, n, Options{}, peers, rankArena)
-		fabric := cpu.NewFabric(n)
-		var list [2][]device.Device
-		for r, d := range gpus {
-			c := cpu.New(cpu.Options{Workers: 1, Fabric: fabric, Rank: r})
-			defer c.Close()
-			if err := c.Reserve(device.DeviceTier, rankArena); err != nil {
-				t.Fatal(err)
+		hosts := make([]int, n)
+		agreeOn(t, seed, hosts, ranksAcross(t, w, hosts, cards, fabricsOn(t, hosts), Options{}, peers, rankArena))
+	}
+}
+
+// TestFarCollectives: and so they do on several hosts.
+func TestFarCollectives(t *testing.T) {
+	for i, hosts := range [][]int{{0, 1}, {0, 1, 2}, {0, 1, 0, 1}, {0, 0, 1, 2, 1, 1, 2, 0}, {1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}} {
+		for seed := range uint64(4) {
+			cards, peers := len(hosts), seed%2 == 0
+			if seed == 2 || onGPU() {
+				cards = 1
 			}
-			list[0], list[1] = append(list[0], c), append(list[1], d)
-			image := j.image()
-			if err := errors.Join(c.Write(device.DeviceTier, 0, image), d.Write(device.DeviceTier, 0, image)); err != nil {
-				t.Fatal(err)
+			if onGPU() && len(hosts) > 4 {
+				continue // of a card's 32 queues each has seven
+			}
+			list := ranksAcross(t, asText, hosts, cards, fabricsOn(t, hosts), Options{}, peers, rankArena)
+			agreeOn(t, seed+100*uint64(i), hosts, list)
+		}
+	}
+}
+
+// agreeOn compares random calls on the given devices with those on the CPU's ranks of one process.
+func agreeOn(t *testing.T, seed uint64, hosts []int, gpus []*Device) {
+	t.Helper()
+	n := len(hosts)
+	j := newJoint(seed, n)
+	fabric := cpu.NewFabric(n)
+	var list [2][]device.Device
+	for r, d := range gpus {
+		c := cpu.New(cpu.Options{Workers: 1, Fabric: fabric, Rank: r})
+		defer c.Close()
+		if err := c.Reserve(device.DeviceTier, rankArena); err != nil {
+			t.Fatal(err)
+		}
+		list[0], list[1] = append(list[0], c), append(list[1], d)
+		image := j.image()
+		if err := errors.Join(c.Write(device.DeviceTier, 0, image), d.Write(device.DeviceTier, 0, image)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		for _, devices := range list {
+			if err := errors.Join(round(t, devices, j.calls)...); err != nil {
+				t.Fatalf("hosts %v, seed %d: %v", hosts, seed, err)
 			}
 		}
-		for range 2 {
-			for _, devices := range list {
-				if err := errors.Join(round(t, devices, j.calls)...); err != nil {
-					t.Fatalf("seed %d: %v", seed, err)
-				}
-			}
+	}
+	for r := range n {
+		got, want := make([]byte, rankArena), make([]byte, rankArena)
+		if err := errors.Join(list[1][r].Read(device.DeviceTier, 0, got), list[0][r].Read(device.DeviceTier, 0, want)); err != nil {
+			t.Fatal(err)
 		}
-		for r := range n {
-			got, want := make([]byte, rankArena), make([]byte, rankArena)
-			if err := errors.Join(list[1][r].Read(device.DeviceTier, 0, got), list[0][r].Read(device.DeviceTier, 0, want)); err != nil {
-				t.Fatal(err)
-			}
-			if !bytes.Equal(got, want) {
-				t.Fatalf("seed %d: rank %d of %d has other bits than on the CPU", seed, r, n)
-			}
-			if a, b := gpus[r].Stats().Network, list[0][r].(*cpu.Device).Stats().Network; a != b {
-				t.Errorf("seed %d: rank %d received %v, on the CPU %v", seed, r, a, b)
-			}
+		if !bytes.Equal(got, want) {
+			t.Fatalf("hosts %v, seed %d: rank %d has other bits than on the CPU", hosts, seed, r)
+		}
+		if a, b := gpus[r].Stats().Network, list[0][r].(*cpu.Device).Stats().Network; a != b {
+			t.Errorf("hosts %v, seed %d: rank %d received %v, on the CPU %v", hosts, seed, r, a, b)
 		}
 	}
 }
