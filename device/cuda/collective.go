@@ -101,25 +101,40 @@ func (w *worker) exchange(n int32, c *call) error {
 			return err
 		}
 	}
-	for i, p := range e.phases {
-		err := w.meet(c)
-		if err == nil && i == 0 && w.times(c) {
-			err = w.ask("cuEventRecord", w.d.driver.EventRecord, c.start, w.streams[c.stream])
-		}
-		if err != nil {
+	for i := range e.phases {
+		if err := w.meet(c); err != nil {
 			return err
 		}
-		if p.voyage != nil {
-			err = w.embark(n, c, p.voyage)
-		} else {
-			err = w.take(p.steps)
-		}
-		if err != nil {
+		if err := w.phase(n, c, &e.phases[i], i == 0 && w.times(c)); err != nil {
 			return err
 		}
 	}
 	w.stats.Network[c.op] += e.received
 	return w.meet(c)
+}
+
+// phase does what comes between two rendezvous. The first is timed: all members have arrived.
+func (w *worker) phase(n int32, c *call, p *phase, timed bool) error {
+	v := p.voyage
+	if v != nil {
+		if err := w.embark(n, c, v); err != nil {
+			return err
+		}
+	}
+	if timed {
+		if v != nil {
+			if err := w.attend(c, v.lane, v.lane.begun); err != nil {
+				return err
+			}
+		}
+		if err := w.ask("cuEventRecord", w.d.driver.EventRecord, c.start, w.streams[c.stream]); err != nil {
+			return err
+		}
+	}
+	if v != nil {
+		return w.attend(c, v.lane, v.lane.done)
+	}
+	return w.take(p.steps)
 }
 
 // meet makes the call's stream wait until the streams of all members in this process have arrived.

@@ -16,15 +16,17 @@ import (
 //
 // As a rank prepares calls, it tells the ranks elsewhere their headers. So the operands of all
 // members are known when the steps are built, on the first run, and both ends have checked that
-// they mean the same. From then on only bytes travel, cut into blocks that fit a slot of pinned
+// they mean the same. When a call runs, its header goes once more, which says that its rank has
+// arrived, and then the bytes, cut into blocks that fit a slot of pinned
 // memory. A goroutine, the ferry, carries them (ferry.go).
 //
-//	prepare    rank 0 --header of call 7--> rank 1, and the other way
-//	first run  rank 0 knows call 7 of both, has the blocks to send and to receive
-//	           rank 0: out 1.0 1.1      in 1.0
-//	           rank 1: in  0.0 0.1      out 0.0
+//	prepare    rank 0 --header--> rank 1, and the other way
+//	first run  both know both calls, and build lists of blocks, here of an all_gather of unequal parts:
+//	           rank 0: out header 0.0 0.1    in header 1.0
+//	           rank 1: in  header 0.0 0.1    out header 1.0
+//	every run  the lists are carried
 //
-// Blocks have one order on all ranks: round by round, the i-th of every part in round i, and within
+// Blocks have one order on all ranks: round by round, first the headers, then the i-th of every part in round i, and within
 // a round by member. Why none waits for ever: say that block (i, s, r) goes from s to r in round i.
 // Before it leaves, s sends its earlier ones: those of earlier rounds, and (i, s, r') with r' < r.
 // Before it is taken in, r takes in earlier ones: of earlier rounds, and (i, s', r) with s' < s. A slot
@@ -35,8 +37,7 @@ import (
 // Sums have the group's order: pieces of members elsewhere come to staging memory, from where they are
 // added like those of GPUs that cannot be reached. So their bits are those of ranks in one process.
 //
-// Known weakness: two members here receive the same bytes one by one. The start of a call is when all
-// members of this process have arrived, so its time contains the wait for those elsewhere.
+// Known weakness: two members here receive the same bytes one by one.
 
 // slotBytes is the most bytes of a block.
 const slotBytes = 1 << 20
@@ -151,7 +152,7 @@ func (f *Fabric) heard(e *exchange, i int) (*exchange, error) {
 	if e.index >= len(list) {
 		return nil, nil
 	}
-	p := &exchange{member: i, call: device.Call{Args: make([]device.Operand, 2), Stream: e.call.Stream, Peers: e.call.Peers}}
+	p := &exchange{member: i, header: list[e.index], call: device.Call{Args: make([]device.Operand, 2), Stream: e.call.Stream, Peers: e.call.Peers}}
 	switch e.call.Op {
 	case graph.Send:
 		p.call.Peers, p.call.Stream = ranks[:1], device.Recv
@@ -199,9 +200,10 @@ func (d *Device) cross(e *exchange) error {
 	return nil
 }
 
-// block is bytes of this GPU's memory that go to a member elsewhere or come from it: rows of the same
-// length, of at most a slot together.
+// block is bytes that go to a member elsewhere or come from it: rows of the same length in this GPU's
+// memory, of at most a slot together, or the header that a member's call begins with.
 type block struct {
+	header        []byte
 	pipe          *link.Pipe
 	member, round int
 	at            uintptr
@@ -249,13 +251,26 @@ func inRounds(list []step) []step {
 	return list
 }
 
-// load makes voyages of an exchange's phases.
+// load makes voyages of an exchange's phases. The first begins with headers.
 func (e *exchange) load(parts []*exchange) {
+	var mine, others []step
+	for i, p := range parts {
+		if p.device == nil {
+			mine = append(mine, e.greeting(i, e.header))
+			others = append(others, e.greeting(i, p.header))
+		}
+	}
 	for k := range e.phases {
 		p := &e.phases[k]
-		p.voyage = &voyage{lane: e.lane, ranks: e.meeting.ranks, op: e.call.Op, ins: p.steps, outs: e.outs(parts, k)}
-		p.steps = nil
+		p.voyage = &voyage{lane: e.lane, ranks: e.meeting.ranks, op: e.call.Op, headers: len(others),
+			outs: append(mine, e.outs(parts, k)...), ins: append(others, p.steps...)}
+		p.steps, mine, others = nil, nil, nil
 	}
+}
+
+// greeting is the block of a header to a member or from it.
+func (e *exchange) greeting(member int, header []byte) step {
+	return step{block: &block{pipe: e.pipes[member], member: member, header: header, bytes: link.HeaderLen}}
 }
 
 // outs returns what members elsewhere would fetch from here in a phase.

@@ -1,6 +1,8 @@
 package cuda
 
 import (
+	"bytes"
+	"fmt"
 	"runtime"
 	"sync/atomic"
 	"time"
@@ -13,16 +15,16 @@ import (
 
 // The ferry carries bytes between a GPU and ranks of other processes.
 //
-// A call's stream says that it is ready and waits, by flags, until the ferry is done: two driver calls,
+// A call's stream says that it is ready and waits, by flags, until the ferry is done: a few driver calls,
 // however many bytes. So the worker never waits for the network, nor has a stream ever
 // thousands of copies queued. The ferry is a goroutine with a thread of its own. It has the GPU copy blocks to
 // pinned slots and sends them, and receives others and has the GPU copy or add them, on a stream of
 // its own that waits for nothing.
 //
-//	call's stream   [ready = 3][wait: done >= 3] ........................ [next rendezvous]
-//	ferry             sees it                                      done = 3
-//	out                [copy to slot][landed = 9] send   [copy] send
-//	in                        receive [copy from slot][landed = 5] receive [copy, sum]
+//	call's stream   [ready = 3][wait: begun >= 3][start][wait: done >= 3] .......... [next rendezvous]
+//	ferry             sees it             begun = 3                          done = 3
+//	out               header > [copy to slot][landed = 9] > [copy] >
+//	in                      header > .. > [copy from slot][landed = 5] > [copy, sum]
 //
 // A lane is one of the call's streams; its voyages come in order. All lanes share the ferry's goroutine,
 // so it never waits inside of one: it looks at each, does what can be done now, and looks at the next.
@@ -39,12 +41,13 @@ import (
 
 // voyage is what one phase of an exchange brings to members elsewhere and fetches from them.
 type voyage struct {
-	lane  *lane
-	ranks []int // of the members
-	op    graph.Op
-	outs  []step // blocks
-	ins   []step // blocks, and what is copied and added here in between
-	call  int32
+	lane    *lane
+	ranks   []int // of the members
+	op      graph.Op
+	outs    []step // blocks
+	ins     []step // blocks, and what is copied and added here in between
+	headers int    // blocks that ins begins with
+	call    int32
 }
 
 // slots of a ring. Two would do while nobody is late.
@@ -60,10 +63,13 @@ type ring struct {
 
 // lane has the voyages of one stream of calls.
 type lane struct {
-	ferry       *ferry
-	queue       chan *voyage
-	ready, done *atomic.Uint32 // voyages that the stream has come to, and those that are over; in pinned memory
-	passed      uint32         // voyages passed to the driver; the worker's
+	ferry  *ferry
+	queue  chan *voyage
+	passed uint32 // voyages passed to the driver; the worker's
+
+	// In pinned memory: voyages that the stream has come to, those for which all members have arrived,
+	// and those that are over.
+	ready, begun, done *atomic.Uint32
 
 	// Of the voyage under way.
 	voyage  *voyage // nil: none
@@ -93,7 +99,7 @@ type ferry struct {
 func (d *Device) startFerry() (err error) {
 	f := &ferry{d: d, wake: make(chan struct{}, 1), ended: make(chan struct{})}
 	for _, s := range []device.Stream{device.Collective, device.Send, device.Recv} {
-		if f.lanes[s], err = f.newLane(s != device.Recv, s != device.Send); err != nil {
+		if f.lanes[s], err = f.newLane(); err != nil {
 			return err
 		}
 	}
@@ -105,22 +111,19 @@ func (d *Device) startFerry() (err error) {
 	return nil
 }
 
-// newLane makes a lane with slots for one direction or both.
-func (f *ferry) newLane(out, in bool) (*lane, error) {
+// newLane makes a lane.
+func (f *ferry) newLane() (*lane, error) {
 	l := &lane{ferry: f, queue: make(chan *voyage, queueLen)}
 	fabric := f.d.options.Fabric
 	fabric.mu.Lock()
 	defer fabric.mu.Unlock()
-	for _, word := range []**atomic.Uint32{&l.ready, &l.done, &l.out.landed, &l.in.landed} {
+	for _, word := range []**atomic.Uint32{&l.ready, &l.begun, &l.done, &l.out.landed, &l.in.landed} {
 		var err error
 		if *word, err = fabric.flag(); err != nil {
 			return nil, err
 		}
 	}
-	for r, used := range map[*ring]bool{&l.out: out, &l.in: in} {
-		if !used {
-			continue
-		}
+	for _, r := range []*ring{&l.out, &l.in} {
 		b, err := f.d.pin(slots * fabric.slot)
 		if err != nil {
 			return nil, err
@@ -149,17 +152,19 @@ func (f *ferry) rouse() {
 	}
 }
 
-// embark passes a voyage to the ferry, and makes the call's stream wait for its end.
+// embark passes a voyage to the ferry. The call's stream says when.
 func (w *worker) embark(n int32, c *call, v *voyage) error {
-	l, s := v.lane, w.streams[c.stream]
+	l := v.lane
 	l.passed++
-	if err := w.ask("cuStreamWriteValue32", w.d.driver.StreamWriteValue32, s, flagAddress(l.ready), uintptr(l.passed), 0); err != nil {
-		return err
-	}
 	v.call = n
 	l.queue <- v
 	l.ferry.rouse()
-	return w.ask("cuStreamWaitValue32", w.d.driver.StreamWaitValue32, s, flagAddress(l.done), uintptr(l.passed), nv.WaitAtLeast)
+	return w.ask("cuStreamWriteValue32", w.d.driver.StreamWriteValue32, w.streams[c.stream], flagAddress(l.ready), uintptr(l.passed), 0)
+}
+
+// attend makes the call's stream wait until a flag of the lane has come to the latest voyage.
+func (w *worker) attend(c *call, l *lane, flag *atomic.Uint32) error {
+	return w.ask("cuStreamWaitValue32", w.d.driver.StreamWaitValue32, w.streams[c.stream], flagAddress(flag), uintptr(l.passed), nv.WaitAtLeast)
 }
 
 // run carries until the ferry is stopped or the fabric is lost.
@@ -237,6 +242,9 @@ func (l *lane) look() (moved bool, err error) {
 	if err != nil {
 		return b, err
 	}
+	if l.taken >= l.voyage.headers {
+		l.begun.Store(next)
+	}
 	if l.sent == len(l.voyage.outs) && l.last && l.in.landed.Load() == l.in.asked {
 		l.voyage = nil
 		l.done.Store(next)
@@ -250,7 +258,9 @@ func (l *lane) send() (moved bool, err error) {
 	v, r := l.voyage, &l.out
 	for l.copied < len(v.outs) && r.asked-r.sent < slots {
 		b := v.outs[l.copied].block
-		if err := l.copy(b, r.slots[r.asked%slots], false); err != nil {
+		if b.header != nil {
+			copy(r.slots[r.asked%slots], b.header)
+		} else if err := l.copy(b, r.slots[r.asked%slots], false); err != nil {
 			return moved, err
 		}
 		if err := l.mark(r); err != nil {
@@ -318,6 +328,12 @@ func (l *lane) take(b *block) (all bool, n int, err error) {
 	}
 	l.got = 0
 	l.ferry.blocks.Add(1)
+	if b.header != nil {
+		if !bytes.Equal(slot[:b.bytes], b.header) {
+			return false, n, l.blame(fmt.Errorf("rank %d is at another call; hint: all ranks must launch their calls in the order of preparation", l.voyage.ranks[b.member]))
+		}
+		return true, n, nil
+	}
 	if err := l.copy(b, slot, true); err != nil {
 		return false, n, err
 	}
