@@ -226,85 +226,126 @@ func agreeOn(t *testing.T, seed uint64, hosts []int, gpus []*Device) {
 }
 
 // TestLost: when a rank fails at any moment, all others end their rounds with
-// an error that names it, and it stays that way.
+// an error that names it, or on other hosts one of its host's ranks, and it stays that way.
 func TestLost(t *testing.T) {
 	broken := errors.New("switched off")
 	for seed := range uint64(6) {
-		r := rand.New(rand.NewPCG(seed, 4))
-		gpus := ranks(t, 4, Options{}, true, rankArena)
-		victim, after := r.IntN(4), r.IntN(40)
-		errs := make([]error, 4)
-		first := make([]int, 4)
-		for k, d := range gpus {
-			calls := []device.Call{
-				{Op: graph.AllReduce, Stream: device.Collective, Peers: []int{0, 1, 2, 3}, Args: []device.Operand{vector(graph.F32, 0, 99)}},
-				{Op: graph.Send, Stream: device.Send, Peers: []int{(k + 1) % 4}, Tag: 1, Args: []device.Operand{vector(graph.F32, 4096, 9)}},
-				{Op: graph.Recv, Stream: device.Recv, Peers: []int{(k + 3) % 4}, Tag: 1, Args: []device.Operand{vector(graph.F32, 8192, 9)}},
-			}
-			var err error
-			if first[k], err = d.Prepare(calls, nil); err != nil {
-				t.Fatal(err)
-			}
-		}
-		var all sync.WaitGroup
-		for k, d := range gpus {
-			all.Go(func() {
-				for n := 0; errs[k] == nil; n++ {
-					d.Launch(first[k])
-					if k == victim && n == after {
-						d.Abort(broken)
-						errs[k] = d.Sync()
-						return
-					}
-					d.Launch(first[k] + 1)
-					d.Launch(first[k] + 2)
-					errs[k] = d.Sync()
+		for _, hosts := range [][]int{{0, 0, 0, 0}, {0, 1, 0, 1}, {1, 0, 0, 0}, {0, 1}} {
+			r := rand.New(rand.NewPCG(seed, 4))
+			victim := r.IntN(len(hosts))
+			gpus := ranksAcross(t, asText, hosts, len(hosts), fabricsOn(t, hosts), Options{}, true, rankArena)
+			errs := until(t, gpus, victim, r.IntN(40), func() { gpus[victim].Abort(broken) })
+			for k, err := range errs {
+				var lost *device.PeerError
+				switch is := errors.As(err, &lost); {
+				case k == victim && !errors.Is(err, broken):
+					t.Errorf("seed %d: rank %d, which failed, says %v", seed, k, err)
+				case k != victim && (!is || hosts[k] == hosts[victim] && lost.Rank != victim || hosts[lost.Rank] != hosts[victim]):
+					t.Errorf("seed %d: rank %d on hosts %v says of rank %d %v", seed, k, hosts, victim, err)
 				}
-			})
-		}
-		all.Wait()
-		for k, err := range errs {
-			var lost *device.PeerError
-			switch is := errors.As(err, &lost); {
-			case k == victim && !errors.Is(err, broken):
-				t.Errorf("seed %d: rank %d, which failed, says %v", seed, k, err)
-			case k != victim && (!is || lost.Rank != victim):
-				t.Errorf("seed %d: rank %d says %v", seed, k, err)
-			}
-			gpus[k].Launch(first[k])
-			if err := gpus[k].Sync(); err == nil || !strings.Contains(err.Error(), "peer lost: rank") {
-				t.Errorf("seed %d: rank %d goes on: %v", seed, k, err)
 			}
 		}
 	}
 }
 
+// TestHostLost: when the connections of a host end at any moment, all ranks do, with an error that names
+// one of the others' host.
+func TestHostLost(t *testing.T) {
+	hosts := []int{0, 1, 0, 1}
+	for seed := range uint64(6) {
+		r := rand.New(rand.NewPCG(seed, 5))
+		victim := r.IntN(len(hosts))
+		gpus := ranksAcross(t, asText, hosts, len(hosts), fabricsOn(t, hosts), Options{}, true, rankArena)
+		errs := until(t, gpus, victim, r.IntN(40), func() { gpus[victim].options.Fabric.hub.Close() })
+		for k, err := range errs {
+			var lost *device.PeerError
+			if !errors.As(err, &lost) || hosts[lost.Rank] == hosts[k] {
+				t.Errorf("seed %d: rank %d on hosts %v says %v", seed, k, hosts, err)
+			}
+		}
+	}
+}
+
+// until runs rounds until all ranks have failed, which they do again in the next; one of them does so
+// itself after some rounds.
+func until(t *testing.T, gpus []*Device, victim, after int, end func()) []error {
+	t.Helper()
+	n := len(gpus)
+	errs, first, everybody := make([]error, n), make([]int, n), make([]int, n)
+	for k := range gpus {
+		everybody[k] = k
+	}
+	for k, d := range gpus {
+		calls := []device.Call{
+			{Op: graph.AllReduce, Stream: device.Collective, Peers: everybody, Args: []device.Operand{vector(graph.F32, 0, 999)}},
+			{Op: graph.Send, Stream: device.Send, Peers: []int{(k + 1) % n}, Tag: 1, Args: []device.Operand{vector(graph.F32, 4096, 9)}},
+			{Op: graph.Recv, Stream: device.Recv, Peers: []int{(k + n - 1) % n}, Tag: 1, Args: []device.Operand{vector(graph.F32, 8192, 9)}},
+		}
+		var err error
+		if first[k], err = d.Prepare(calls, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var all sync.WaitGroup
+	for k, d := range gpus {
+		all.Go(func() {
+			for n := 0; errs[k] == nil; n++ {
+				d.Launch(first[k])
+				if k == victim && n == after {
+					end()
+					errs[k] = d.Sync()
+					continue
+				}
+				d.Launch(first[k] + 1)
+				d.Launch(first[k] + 2)
+				errs[k] = d.Sync()
+			}
+		})
+	}
+	all.Wait()
+	for k, d := range gpus {
+		d.Launch(first[k])
+		if err := d.Sync(); err == nil || !strings.Contains(err.Error(), "peer lost: rank") {
+			t.Errorf("rank %d goes on: %v", k, err)
+		}
+	}
+	return errs
+}
+
 // TestDisagree: calls that meet and do not fit together are an error and not a
 // hang, and so are ranks that do not exist.
 func TestDisagree(t *testing.T) {
-	gpus := ranks(t, 2, Options{}, true, rankArena)
-	reduce := func(n int) []device.Call {
-		return []device.Call{{Op: graph.AllReduce, Stream: device.Collective, Peers: []int{0, 1}, Args: []device.Operand{vector(graph.F32, 0, n)}}}
-	}
-	errs := round(t, []device.Device{gpus[0], gpus[1]}, [][]device.Call{reduce(8), reduce(9)})
-	if err := errors.Join(errs...); err == nil || !strings.Contains(err.Error(), "as the whole") {
-		t.Errorf("8 elements met 9: %v", err)
-	}
-	bad := reduce(8)
-	bad[0].Peers = []int{0, 2}
-	if _, err := gpus[0].Prepare(bad, nil); err == nil || !strings.Contains(err.Error(), "peer 2 does not exist") {
-		t.Errorf("rank 2 of 2: %v", err)
-	}
-	if _, err := New(gpus[0].lib, Options{Fabric: gpus[0].options.Fabric, Rank: 1}); err == nil || !strings.Contains(err.Error(), "is taken") {
-		t.Errorf("rank 1 twice: %v", err)
+	for _, hosts := range [][]int{{0, 0}, {0, 1}} {
+		gpus := ranksAcross(t, asText, hosts, 2, fabricsOn(t, hosts), Options{}, true, rankArena)
+		reduce := func(n int) []device.Call {
+			return []device.Call{{Op: graph.AllReduce, Stream: device.Collective, Peers: []int{0, 1}, Args: []device.Operand{vector(graph.F32, 0, n)}}}
+		}
+		errs := round(t, []device.Device{gpus[0], gpus[1]}, [][]device.Call{reduce(8), reduce(9)})
+		if err := errors.Join(errs...); err == nil || !strings.Contains(err.Error(), "as the whole") {
+			t.Errorf("8 elements met 9: %v", err)
+		}
+		bad := reduce(8)
+		bad[0].Peers = []int{0, 2}
+		if _, err := gpus[0].Prepare(bad, nil); err == nil || !strings.Contains(err.Error(), "peer 2 does not exist") {
+			t.Errorf("rank 2 of 2: %v", err)
+		}
+		if _, err := New(gpus[0].lib, Options{Fabric: gpus[0].options.Fabric, Rank: 0}); err == nil || !strings.Contains(err.Error(), "is taken") {
+			t.Errorf("rank 0 twice: %v", err)
+		}
 	}
 }
 
 // TestLeaving: a call is not over while others fetch what it showed them: what
 // overwrites a source waits for that.
 func TestLeaving(t *testing.T) {
+	for _, hosts := range [][]int{{0, 0, 0}, {0, 1, 0}} {
+		leaveOn(t, ranksAcross(t, asText, hosts, 3, fabricsOn(t, hosts), Options{}, true, rankArena))
+	}
+}
+
+func leaveOn(t *testing.T, gpus []*Device) {
+	t.Helper()
 	const n = rankArena / 16
-	gpus := ranks(t, 3, Options{}, true, rankArena)
 	part, other := vector(graph.F32, 0, n/4), vector(graph.F32, rankArena/2, n/4)
 	whole := vector(graph.F32, rankArena/4, 3*n/4)
 	first := make([]int, 3)
