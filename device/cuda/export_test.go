@@ -77,6 +77,15 @@ func Ranks(t *testing.T, n int, o Options) (list []device.Device) {
 	return list
 }
 
+// RanksOn gives joined devices on the given hosts.
+func RanksOn(t *testing.T, hosts []int, o Options) (list []device.Device) {
+	t.Helper()
+	for _, d := range ranksAcross(t, asText, hosts, len(hosts), fabricsOn(t, hosts), o, true) {
+		list = append(list, d)
+	}
+	return list
+}
+
 // Algorithms calls f with every one of at most so many algorithms that the library has for a call's only product in place of
 // its choice, first with that. Without the library there is one.
 func Algorithms(t *testing.T, d *Device, c *device.Call, most int, f func()) {
