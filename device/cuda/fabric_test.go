@@ -164,7 +164,7 @@ func collectivesAgree(t *testing.T, w way) {
 			cards, n = 1, min(n, 5) // of a card's 32 queues each has six
 		}
 		hosts := make([]int, n)
-		agreeOn(t, seed, hosts, ranksAcross(t, w, hosts, cards, fabricsOn(t, hosts), Options{}, peers, rankArena))
+		agreeOn(t, seed, hosts, ranksAcross(t, w, hosts, cards, fabricsOn(t, hosts, smallSlot), Options{}, peers, rankArena))
 	}
 }
 
@@ -179,7 +179,7 @@ func TestFarCollectives(t *testing.T) {
 			if onGPU() && len(hosts) > 4 {
 				continue // of a card's 32 queues each has seven
 			}
-			list := ranksAcross(t, asText, hosts, cards, fabricsOn(t, hosts), Options{}, peers, rankArena)
+			list := ranksAcross(t, asText, hosts, cards, fabricsOn(t, hosts, smallSlot), Options{}, peers, rankArena)
 			agreeOn(t, seed+100*uint64(i), hosts, list)
 		}
 	}
@@ -233,7 +233,7 @@ func TestLost(t *testing.T) {
 		for _, hosts := range [][]int{{0, 0, 0, 0}, {0, 1, 0, 1}, {1, 0, 0, 0}, {0, 1}} {
 			r := rand.New(rand.NewPCG(seed, 4))
 			victim := r.IntN(len(hosts))
-			gpus := ranksAcross(t, asText, hosts, len(hosts), fabricsOn(t, hosts), Options{}, true, rankArena)
+			gpus := ranksAcross(t, asText, hosts, len(hosts), fabricsOn(t, hosts, smallSlot), Options{}, true, rankArena)
 			errs := until(t, gpus, victim, r.IntN(40), func() { gpus[victim].Abort(broken) })
 			for k, err := range errs {
 				var lost *device.PeerError
@@ -255,7 +255,7 @@ func TestHostLost(t *testing.T) {
 	for seed := range uint64(6) {
 		r := rand.New(rand.NewPCG(seed, 5))
 		victim := r.IntN(len(hosts))
-		gpus := ranksAcross(t, asText, hosts, len(hosts), fabricsOn(t, hosts), Options{}, true, rankArena)
+		gpus := ranksAcross(t, asText, hosts, len(hosts), fabricsOn(t, hosts, smallSlot), Options{}, true, rankArena)
 		errs := until(t, gpus, victim, r.IntN(40), func() { gpus[victim].options.Fabric.hub.Close() })
 		for k, err := range errs {
 			var lost *device.PeerError
@@ -316,7 +316,7 @@ func until(t *testing.T, gpus []*Device, victim, after int, end func()) []error 
 // hang, and so are ranks that do not exist.
 func TestDisagree(t *testing.T) {
 	for _, hosts := range [][]int{{0, 0}, {0, 1}} {
-		gpus := ranksAcross(t, asText, hosts, 2, fabricsOn(t, hosts), Options{}, true, rankArena)
+		gpus := ranksAcross(t, asText, hosts, 2, fabricsOn(t, hosts, smallSlot), Options{}, true, rankArena)
 		reduce := func(n int) []device.Call {
 			return []device.Call{{Op: graph.AllReduce, Stream: device.Collective, Peers: []int{0, 1}, Args: []device.Operand{vector(graph.F32, 0, n)}}}
 		}
@@ -339,7 +339,7 @@ func TestDisagree(t *testing.T) {
 // overwrites a source waits for that.
 func TestLeaving(t *testing.T) {
 	for _, hosts := range [][]int{{0, 0, 0}, {0, 1, 0}} {
-		leaveOn(t, ranksAcross(t, asText, hosts, 3, fabricsOn(t, hosts), Options{}, true, rankArena))
+		leaveOn(t, ranksAcross(t, asText, hosts, 3, fabricsOn(t, hosts, smallSlot), Options{}, true, rankArena))
 	}
 }
 

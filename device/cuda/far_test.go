@@ -22,9 +22,12 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
+// smallSlot is the bytes of a slot where a block is to be little.
+const smallSlot = 256
+
 // fabricsOn returns the fabrics of hosts that have the given ranks, joined by connections over the
-// loopback interface if there are several. They cut what they exchange into small blocks.
-func fabricsOn(t *testing.T, hosts []int) []*Fabric {
+// loopback interface if there are several. These cut what they exchange into blocks of a slot's bytes.
+func fabricsOn(t *testing.T, hosts []int, slot int64) []*Fabric {
 	t.Helper()
 	n := slices.Max(hosts) + 1
 	if n == 1 {
@@ -40,7 +43,7 @@ func fabricsOn(t *testing.T, hosts []int) []*Fabric {
 			return a, hubs[hosts[to]].Accept(from, to, k, b)
 		})
 		fabrics[i] = NewFabricAcross(len(hosts), hubs[i])
-		fabrics[i].slot = 256
+		fabrics[i].slot = slot
 		t.Cleanup(func() { hubs[i].Close() })
 	}
 	return fabrics
@@ -64,11 +67,7 @@ func connected() (a, b net.Conn, err error) {
 func TestFarLarge(t *testing.T) {
 	const half = 16 << 20
 	hosts := []int{0, 1}
-	fabrics := fabricsOn(t, hosts)
-	for _, f := range fabrics {
-		f.slot = slotBytes
-	}
-	gpus := ranksAcross(t, asText, hosts, 1, fabrics, Options{}, true, 2*half)
+	gpus := ranksAcross(t, asText, hosts, 1, fabricsOn(t, hosts, slotBytes), Options{}, true, 2*half)
 	r := rand.New(rand.NewPCG(1, 30))
 	matrix := func(at int64, rows, cols, stride int) device.Operand {
 		return device.Operand{DType: graph.BF16, Addr: at, Rows: rows, Cols: cols, Stride: stride}
@@ -110,7 +109,7 @@ func TestFarLarge(t *testing.T) {
 func TestFarStart(t *testing.T) {
 	const late = 200 * time.Millisecond
 	hosts := []int{0, 1}
-	gpus := ranksAcross(t, asText, hosts, 1, fabricsOn(t, hosts), Options{}, true, rankArena)
+	gpus := ranksAcross(t, asText, hosts, 1, fabricsOn(t, hosts, smallSlot), Options{}, true, rankArena)
 	spans, errs := make([][]device.Span, 2), make(chan error)
 	for k, d := range gpus {
 		spans[k] = make([]device.Span, 1)
@@ -137,7 +136,7 @@ func TestFarStart(t *testing.T) {
 // TestFarOrder: ranks that launch their calls in different orders hear of it.
 func TestFarOrder(t *testing.T) {
 	hosts := []int{0, 1}
-	gpus := ranksAcross(t, asText, hosts, 1, fabricsOn(t, hosts), Options{}, true, rankArena)
+	gpus := ranksAcross(t, asText, hosts, 1, fabricsOn(t, hosts, smallSlot), Options{}, true, rankArena)
 	errs := make(chan error)
 	for k, d := range gpus {
 		var calls []device.Call
@@ -173,7 +172,7 @@ func TestSteadyFar(t *testing.T) {
 		}
 		t.Errorf("%d goroutines, %d before", runtime.NumGoroutine(), before)
 	})
-	fabrics := fabricsOn(t, hosts)
+	fabrics := fabricsOn(t, hosts, smallSlot)
 	var list []*Device
 	for r, host := range hosts {
 		driver := fake.New().Driver()

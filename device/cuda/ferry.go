@@ -17,7 +17,7 @@ import (
 //
 // A call's stream says that it is ready and waits, by flags, until the ferry is done: a few driver calls,
 // however many bytes. So the worker never waits for the network, nor has a stream ever
-// thousands of copies queued. The ferry is a goroutine with a thread of its own. It has the GPU copy blocks to
+// thousands of copies queued. The ferry is a goroutine. It has the GPU copy blocks to
 // pinned slots and sends them, and receives others and has the GPU copy or add them, on a stream of
 // its own that waits for nothing.
 //
@@ -92,7 +92,8 @@ type ferry struct {
 	ended   chan struct{}
 	blocks  atomic.Uint64 // received
 	issued  atomic.Int64  // driver calls
-	words   [4]uintptr    // arguments of the current one
+	inside  bool          // see enter
+	words   [4]uintptr    // arguments of the current one: a new list would be allocated
 }
 
 // startFerry makes the ferry, on the worker.
@@ -170,12 +171,7 @@ func (w *worker) attend(c *call, l *lane, flag *atomic.Uint32) error {
 // run carries until the ferry is stopped or the fabric is lost.
 func (f *ferry) run() {
 	defer close(f.ended)
-	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-	v := f.d.driver
-	if err := v.Check("cuCtxSetCurrent", v.CtxSetCurrent(f.d.work.context)); err != nil {
-		f.d.fail(err)
-		return
-	}
+	defer f.leave()
 	began := time.Now() // of looking in vain
 	for looks := 0; !f.stopped.Load() && !f.d.options.Fabric.down.Load(); looks++ {
 		moved, waiting := false, false
@@ -190,6 +186,7 @@ func (f *ferry) run() {
 			}
 			moved, waiting = moved || m, waiting || l.voyage != nil
 		}
+		f.leave()
 		switch {
 		case moved:
 			began = time.Now()
@@ -199,6 +196,25 @@ func (f *ferry) run() {
 		default:
 			linger(began, looks)
 		}
+	}
+}
+
+// enter gives the goroutine a thread with the GPU's context, which driver calls need, until leave. It does not
+// keep one: to yield a locked thread takes the system's scheduler, many times as long as Go's.
+func (f *ferry) enter() error {
+	if f.inside {
+		return nil
+	}
+	runtime.LockOSThread()
+	f.inside = true
+	words := append(f.words[:0], f.d.work.context)
+	return f.d.driver.Check("cuCtxSetCurrent", f.d.driver.CtxSetCurrent(words...))
+}
+
+func (f *ferry) leave() {
+	if f.inside {
+		runtime.UnlockOSThread()
+		f.inside = false
 	}
 }
 
@@ -296,6 +312,9 @@ func (l *lane) receive() (moved bool, err error) {
 	for l.taken < len(v.ins) {
 		s := &v.ins[l.taken]
 		if s.block == nil {
+			if err := l.ferry.enter(); err != nil {
+				return moved, l.blame(err)
+			}
 			l.ferry.issued.Add(1)
 			if code := s.proc(s.args...); code != nv.Success {
 				return moved, l.blame(s.explain(code))
@@ -363,6 +382,9 @@ func (l *lane) mark(r *ring) error {
 // ask calls a procedure with up to four words.
 func (l *lane) ask(name string, p nv.Proc, words ...uintptr) error {
 	f := l.ferry
+	if err := f.enter(); err != nil {
+		return l.blame(err)
+	}
 	n := copy(f.words[:], words)
 	f.issued.Add(1)
 	return l.blame(f.d.driver.Check(name, p(f.words[:n]...)))

@@ -125,7 +125,7 @@ func ranks(t *testing.T, n int, o Options, peers bool, sizes ...int64) []*Device
 // ranksOn gives joined devices on so many cards.
 func ranksOn(t *testing.T, w way, cards, n int, o Options, peers bool, sizes ...int64) []*Device {
 	t.Helper()
-	return ranksAcross(t, w, make([]int, n), cards, fabricsOn(t, make([]int, n)), o, peers, sizes...)
+	return ranksAcross(t, w, make([]int, n), cards, fabricsOn(t, make([]int, n), smallSlot), o, peers, sizes...)
 }
 
 // ranksAcross gives joined devices by rank, on the given hosts: each a machine of so many cards, with
