@@ -5,6 +5,7 @@ package cuda
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"runtime"
@@ -61,6 +62,37 @@ func connected() (a, b net.Conn, err error) {
 	}
 	b, err = l.Accept()
 	return a, b, err
+}
+
+// TestFarCollectives: random calls between ranks of several hosts leave the bits and count the bytes that
+// the CPU's do in one process, with peer access and without, on one card of a host and on several.
+func TestFarCollectives(t *testing.T) {
+	for i, hosts := range [][]int{{0, 1}, {0, 1, 2}, {0, 1, 0, 1}, {0, 0, 1, 2, 1, 1, 2, 0}, {1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}} {
+		if onGPU() && len(hosts) > 4 {
+			continue // of a card's 32 queues each has seven
+		}
+		for seed := range uint64(3) {
+			t.Run(fmt.Sprint(hosts, " ", seed), func(t *testing.T) {
+				cards, peers := len(hosts), seed == 0
+				if seed == 2 || onGPU() {
+					cards = 1
+				}
+				gpus := ranksAcross(t, asText, hosts, cards, fabricsOn(t, hosts, smallSlot), Options{}, peers, rankArena)
+				agreeOn(t, newJoint(seed+100*uint64(i), len(hosts)), gpus)
+			})
+		}
+	}
+}
+
+// TestFarOrder: no host waits for ever for another that waits for it, however much more all send than
+// the network takes before it is read.
+func TestFarOrder(t *testing.T) {
+	hosts := []int{0, 1, 2, 1}
+	j := &joint{Rand: rand.New(rand.NewPCG(1, 31)), arena: 160 << 20, calls: make([][]device.Call, len(hosts))}
+	for _, op := range []graph.Op{graph.AllGather, graph.ReduceScatter, graph.AllReduce} {
+		j.over(op, graph.F32, []int{0, 1, 2, 3}, []int{3 << 20, 4<<20 + 5, 2 << 20, 0})
+	}
+	agreeOn(t, j, ranksAcross(t, asText, hosts, 2, fabricsOn(t, hosts, 64<<10), Options{}, true, j.arena))
 }
 
 // TestFarLarge: what is more than all slots together, in rows of any length, comes whole.
@@ -133,8 +165,8 @@ func TestFarStart(t *testing.T) {
 	}
 }
 
-// TestFarOrder: ranks that launch their calls in different orders hear of it.
-func TestFarOrder(t *testing.T) {
+// TestFarMixedUp: ranks that launch their calls in different orders hear of it.
+func TestFarMixedUp(t *testing.T) {
 	hosts := []int{0, 1}
 	gpus := ranksAcross(t, asText, hosts, 1, fabricsOn(t, hosts, smallSlot), Options{}, true, rankArena)
 	errs := make(chan error)
