@@ -26,7 +26,8 @@ import (
 //
 // With peer access, which is enabled as calls are prepared, kernels read other GPUs' memory directly
 // and copy engines fetch over the link between the two. Without it, the driver copies through the
-// host, and sums are made of pieces that were copied into staging memory.
+// host, and sums are made of pieces that were copied into staging memory. What members on other hosts
+// have comes in blocks, in place of a copy (far.go).
 
 // exchange is a prepared call between ranks.
 type exchange struct {

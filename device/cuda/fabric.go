@@ -14,10 +14,10 @@ import (
 	"github.com/athanor-llm/athanor/device/link"
 )
 
-// A fabric joins GPUs of one process that are the ranks of one run, or some of them: how those
-// of other processes are met is in far.go. All memory of one process's GPUs
-// shares one address space, so each rank fetches what it needs from the others with its
-// copy engines, or with its kernels if it has peer access.
+// A fabric joins GPUs of one process that are the ranks of one run, or some of them: far.go has how
+// ranks of other processes are met. The memory of a process's GPUs shares one address space, so each
+// rank fetches what it needs from the others with its copy engines, or with its kernels if it has
+// peer access.
 //
 // Calls between ranks meet on the GPUs: each member has a flag in pinned memory that
 // counts its rendezvous. A stream that arrives at one writes the next number to its own
@@ -36,7 +36,8 @@ import (
 // write an old number. The others' rounds end with a device.PeerError.
 //
 // Known weakness: all ranks of one GPU together must not use more streams than the
-// driver has queues (CUDA_DEVICE_MAX_CONNECTIONS, 8 unless set); a rank uses six. The
+// driver has queues (CUDA_DEVICE_MAX_CONNECTIONS, 8 unless set); a rank uses six, and
+// a seventh if there are other hosts. The
 // driver may load the library's kernels on first use and then wait for the whole
 // context: with several ranks on one GPU, or if a first step hangs,
 // CUDA_MODULE_LOADING=EAGER loads all of them at the start. All ranks fetch from all

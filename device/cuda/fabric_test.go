@@ -217,11 +217,11 @@ func agreeOn(t *testing.T, j *joint, gpus []*Device) {
 }
 
 // TestLost: when a rank fails at any moment, all others end their rounds with
-// an error that names it, or on other hosts one of its host's ranks, and it stays that way.
+// an error that names it, or on other hosts one of another host, and it stays that way.
 func TestLost(t *testing.T) {
 	broken := errors.New("switched off")
 	for seed := range uint64(6) {
-		for _, hosts := range [][]int{{0, 0, 0, 0}, {0, 1, 0, 1}, {1, 0, 0, 0}, {0, 1}} {
+		for _, hosts := range [][]int{{0, 0, 0, 0}, {0, 1, 0, 1}, {1, 0, 0, 0}, {0, 1, 2, 1}, {0, 1}} {
 			r := rand.New(rand.NewPCG(seed, 4))
 			victim := r.IntN(len(hosts))
 			gpus := ranksAcross(t, asText, hosts, len(hosts), fabricsOn(t, hosts, smallSlot), Options{}, true, rankArena)
@@ -231,7 +231,7 @@ func TestLost(t *testing.T) {
 				switch is := errors.As(err, &lost); {
 				case k == victim && !errors.Is(err, broken):
 					t.Errorf("seed %d: rank %d, which failed, says %v", seed, k, err)
-				case k != victim && (!is || hosts[k] == hosts[victim] && lost.Rank != victim || hosts[lost.Rank] != hosts[victim]):
+				case k != victim && (!is || hosts[k] == hosts[victim] && lost.Rank != victim || hosts[k] != hosts[victim] && hosts[k] == hosts[lost.Rank]):
 					t.Errorf("seed %d: rank %d on hosts %v says of rank %d %v", seed, k, hosts, victim, err)
 				}
 			}

@@ -15,29 +15,33 @@ import (
 // GPUs of several hosts: what their calls are, and what is to be carried for them.
 //
 // As a rank prepares calls, it tells the ranks elsewhere their headers. So the operands of all
-// members are known when the steps are built, on the first run, and both ends have checked that
-// they mean the same. When a call runs, its header goes once more, which says that its rank has
-// arrived, and then the bytes, cut into blocks that fit a slot of pinned
-// memory. A goroutine, the ferry, carries them (ferry.go).
+// members are known when the steps are built, on the first run, and both ends have checked that they
+// mean the same. When a call runs, its header goes once more, which says that its rank has arrived,
+// and then the bytes, cut into blocks that fit a slot of pinned memory. A goroutine, the ferry,
+// carries them (ferry.go).
 //
 //	prepare    rank 0 --header--> rank 1, and the other way
-//	first run  both know both calls, and build lists of blocks, here of an all_gather of unequal parts:
+//	first run  both know both calls, and list the blocks, here of an all_gather of unequal parts:
 //	           rank 0: out header 0.0 0.1    in header 1.0
 //	           rank 1: in  header 0.0 0.1    out header 1.0
 //	every run  the lists are carried
 //
-// Blocks have one order on all ranks: round by round, first the headers, then the i-th of every part in round i, and within
-// a round by member. Why none waits for ever: say that block (i, s, r) goes from s to r in round i.
-// Before it leaves, s sends its earlier ones: those of earlier rounds, and (i, s, r') with r' < r.
-// Before it is taken in, r takes in earlier ones: of earlier rounds, and (i, s', r) with s' < s. A slot
-// is free when the GPU has copied it, which waits for nobody. So what a block waits for has
-// a smaller i, or the same and a smaller s + r; what has the least of all that are left is on its way.
-// This also keeps all busy: in its turn each rank sends to one other and receives from one.
+// Blocks have one order on all ranks: first the headers, then round by round, the i-th of every part
+// in round i, and within a round by member. Why none waits for ever: say that block (i, s, r) goes
+// from s to r in round i. Before it leaves, s sends its earlier ones: those of earlier rounds, and
+// (i, s, r') with r' < r. Before it is taken in, r takes in earlier ones: those of earlier rounds,
+// and (i, s', r) with s' < s. A slot is free when the GPU has copied it, which waits for nobody. So
+// what a block waits for has a smaller i, or the same and a smaller s + r, and what has the least of
+// all that are left is on its way. This also keeps all busy: at any time each rank sends to one other
+// and receives from one.
 //
-// Sums have the group's order: pieces of members elsewhere come to staging memory, from where they are
-// added like those of GPUs that cannot be reached. So their bits are those of ranks in one process.
+// Sums have the group's order: pieces of members elsewhere come to staging memory, from where they
+// are added like those of GPUs that cannot be reached. So their bits are those of ranks in one
+// process.
 //
-// Known weakness: two members here receive the same bytes one by one.
+// Known weakness: two members here receive the same bytes one by one. When a host is lost, others
+// close their pipes as they notice, so on three hosts or more a rank may be named lost that only
+// noticed earlier.
 
 // slotBytes is the most bytes of a block.
 const slotBytes = 1 << 20
@@ -53,7 +57,8 @@ type post struct {
 	got    int    // bytes of it
 }
 
-// tell sends the header of a call that was prepared to the members elsewhere. The fabric must be locked.
+// tell sends the header of a call that was prepared to the members elsewhere. The fabric must be
+// locked.
 func (f *Fabric) tell(e *exchange) {
 	if e.lane == nil {
 		return
@@ -68,7 +73,7 @@ func (f *Fabric) tell(e *exchange) {
 	}
 }
 
-// listen returns a post's pipe and starts the clerk with the first.
+// listen makes the post of two ranks, if there is none, and starts the clerk with the first.
 func (f *Fabric) listen(own, other int) error {
 	at := [2]int{own, other}
 	f.mu.Lock()
@@ -121,7 +126,8 @@ func (f *Fabric) clerk() {
 	}
 }
 
-// look sends and hears what it can now, and reports whether something is due. The fabric is locked.
+// look sends and hears what it can now, and reports whether something is due. The fabric is
+// locked, which is no wait: pipes never block.
 func (f *Fabric) look(p *post) (busy bool, err error) {
 	for _, h := range p.unsent {
 		p.pipe.Send(h)
@@ -144,8 +150,8 @@ func (f *Fabric) look(p *post) (busy bool, err error) {
 	return left || p.due > 0, err
 }
 
-// heard returns the call of member i, elsewhere, that meets e; nil: its header has not come yet. The
-// fabric must be locked.
+// heard returns the call of member i, elsewhere, that meets e; nil: its header has not come yet. It
+// has no addresses. The fabric must be locked.
 func (f *Fabric) heard(e *exchange, i int) (*exchange, error) {
 	ranks := e.meeting.ranks
 	list := f.posts[[2]int{ranks[e.member], ranks[i]}].heard[link.MeetingOf(e.header)]

@@ -15,29 +15,28 @@ import (
 
 // The ferry carries bytes between a GPU and ranks of other processes.
 //
-// A call's stream says that it is ready and waits, by flags, until the ferry is done: a few driver calls,
-// however many bytes. So the worker never waits for the network, nor has a stream ever
-// thousands of copies queued. The ferry is a goroutine. It has the GPU copy blocks to
-// pinned slots and sends them, and receives others and has the GPU copy or add them, on a stream of
-// its own that waits for nothing.
+// A call's stream says that it is ready and waits, by flags, until the ferry is done: a few driver
+// calls, however many bytes. So the worker never waits for the network, and no stream has thousands
+// of copies queued. The ferry is a goroutine. It has the GPU copy blocks to pinned slots and sends
+// them, and receives others and has the GPU copy or add them, on a stream of its own that waits
+// for nothing.
 //
-//	call's stream   [ready = 3][wait: begun >= 3][start][wait: done >= 3] .......... [next rendezvous]
-//	ferry             sees it             begun = 3                          done = 3
-//	out               header > [copy to slot][landed = 9] > [copy] >
-//	in                      header > .. > [copy from slot][landed = 5] > [copy, sum]
+//	call's stream  [ready = 3][wait: begun >= 3][start][wait: done >= 3] ....... [next rendezvous]
+//	ferry            sees it            begun = 3                       done = 3
+//	out              header > [copy to slot][landed = 9] > [copy] >
+//	in                     header > .. > [copy from slot][landed = 5] > [copy, sum]
 //
-// A lane is one of the call's streams; its voyages come in order. All lanes share the ferry's goroutine,
-// so it never waits inside of one: it looks at each, does what can be done now, and looks at the next.
-// Where nothing can be done it yields, and after a while sleeps between looks; without a voyage, it
+// A lane is one of the call's streams; its voyages come in order. All lanes share the goroutine, so
+// it never waits inside of one: it looks at each, does what can be done now, and looks at the next.
+// Where nothing can be done it yields, and after a while sleeps between looks; without a voyage it
 // sleeps until the worker has one.
 //
 // Invariants: a slot that goes out is filled again when all of it is sent; one that comes in, when
-// the GPU has copied it. When the fabric is lost the ferry ends, and what it carries is given up; the
-// flags that streams wait for are raised like all others.
+// the GPU has copied it. When the fabric is lost the ferry ends, and what it carries is given up;
+// the flags that streams wait for are raised like all others.
 //
 // Known weakness: while a voyage is under way, looking keeps a core busy for some of the time, and a
-// ferry that sleeps between looks begins late, if kernels keep all cores busy by up to 10 ms. The ferry's stream
-// is a rank's seventh (see fabric.go).
+// ferry that sleeps between looks begins up to 10 ms late if kernels keep all cores busy.
 
 // voyage is what one phase of an exchange brings to members elsewhere and fetches from them.
 type voyage struct {
@@ -50,7 +49,7 @@ type voyage struct {
 	call    int32
 }
 
-// slots of a ring. Two would do while nobody is late.
+// slots of a ring: two, and two for whoever is late.
 const slots = 4
 
 // ring is the slots in one direction.
@@ -116,13 +115,14 @@ func (d *Device) startFerry() (err error) {
 func (f *ferry) newLane() (*lane, error) {
 	l := &lane{ferry: f, queue: make(chan *voyage, queueLen)}
 	fabric := f.d.options.Fabric
-	fabric.mu.Lock()
-	defer fabric.mu.Unlock()
 	for _, word := range []**atomic.Uint32{&l.ready, &l.begun, &l.done, &l.out.landed, &l.in.landed} {
-		var err error
-		if *word, err = fabric.flag(); err != nil {
+		fabric.mu.Lock()
+		flag, err := fabric.flag()
+		fabric.mu.Unlock()
+		if err != nil {
 			return nil, err
 		}
+		*word = flag
 	}
 	for _, r := range []*ring{&l.out, &l.in} {
 		b, err := f.d.pin(slots * fabric.slot)
@@ -199,8 +199,9 @@ func (f *ferry) run() {
 	}
 }
 
-// enter gives the goroutine a thread with the GPU's context, which driver calls need, until leave. It does not
-// keep one: to yield a locked thread takes the system's scheduler, many times as long as Go's.
+// enter gives the goroutine a thread with the GPU's context, which driver calls need, until leave.
+// It does not keep one: to yield a locked thread takes the system's scheduler, many times as long
+// as Go's.
 func (f *ferry) enter() error {
 	if f.inside {
 		return nil
