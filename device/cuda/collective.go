@@ -10,6 +10,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cuda/kernels"
 	"github.com/athanor-llm/athanor/device/cuda/nv"
+	"github.com/athanor-llm/athanor/device/link"
 	"github.com/athanor-llm/athanor/graph"
 )
 
@@ -25,18 +26,31 @@ import (
 //
 // With peer access, which is enabled as calls are prepared, kernels read other GPUs' memory directly
 // and copy engines fetch over the link between the two. Without it, the driver copies through the
-// host, and sums are made of pieces that were copied into staging memory.
+// host, and sums are made of pieces that were copied into staging memory. What members on other hosts
+// have comes in blocks, in place of a copy (far.go).
 
 // exchange is a prepared call between ranks.
 type exchange struct {
 	call     device.Call
-	device   *Device
+	device   *Device // nil: of a rank in another process
 	meeting  *meeting
 	member   int     // its position in the meeting
 	index    int     // among the member's calls of this meeting
 	dst, src uintptr // addresses of the operands; 0: absent
 	received int64
-	phases   [][]step // steps between rendezvous; built on the first run
+	stream   uintptr // where its steps run
+	phases   []phase // between rendezvous; built on the first run
+
+	// With members in other processes.
+	header []byte // says there what the call is
+	lane   *lane
+	pipes  []*link.Pipe // by member; nil: here
+}
+
+// phase is what happens between two rendezvous.
+type phase struct {
+	steps  []step
+	voyage *voyage // nil: all members are in this process
 }
 
 // join prepares a call between ranks.
@@ -51,13 +65,17 @@ func (d *Device) join(c *device.Call) (*exchange, error) {
 	if err := d.connect(c); err != nil {
 		return nil, err
 	}
+	e := &exchange{call: *c, device: d, received: device.Received(c, rank), stream: d.work.streams[c.Stream]}
+	if err := d.cross(e); err != nil {
+		return nil, err
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	m, err := f.meetingOf(c, rank)
 	if err != nil {
 		return nil, err
 	}
-	e := &exchange{call: *c, device: d, meeting: m, member: slices.Index(m.ranks, rank), received: device.Received(c, rank)}
+	e.meeting, e.member = m, slices.Index(m.ranks, rank)
 	e.call.Args, e.call.Peers = slices.Clone(c.Args), slices.Clone(c.Peers)
 	at := [2]uintptr{}
 	for i, o := range c.Args {
@@ -71,27 +89,24 @@ func (d *Device) join(c *device.Call) (*exchange, error) {
 	}
 	e.index = len(m.calls[e.member])
 	m.calls[e.member] = append(m.calls[e.member], e)
+	f.tell(e)
 	f.changed.Broadcast()
 	return e, nil
 }
 
 // exchange runs a call between ranks, which begins when all members have arrived.
-func (w *worker) exchange(c *call) error {
+func (w *worker) exchange(n int32, c *call) error {
 	e := c.exchange
 	if e.phases == nil {
 		if err := e.resolve(); err != nil {
 			return err
 		}
 	}
-	for i, phase := range e.phases {
-		err := w.meet(c)
-		if err == nil && i == 0 && w.times(c) {
-			err = w.ask("cuEventRecord", w.d.driver.EventRecord, c.start, w.streams[c.stream])
-		}
-		if err != nil {
+	for i := range e.phases {
+		if err := w.meet(c); err != nil {
 			return err
 		}
-		if err := w.take(phase); err != nil {
+		if err := w.phase(n, c, &e.phases[i], i == 0 && w.times(c)); err != nil {
 			return err
 		}
 	}
@@ -99,7 +114,31 @@ func (w *worker) exchange(c *call) error {
 	return w.meet(c)
 }
 
-// meet makes the call's stream wait until the streams of all members have arrived.
+// phase does what comes between two rendezvous. The first is timed: all members have arrived.
+func (w *worker) phase(n int32, c *call, p *phase, timed bool) error {
+	v := p.voyage
+	if v != nil {
+		if err := w.embark(n, c, v); err != nil {
+			return err
+		}
+	}
+	if timed {
+		if v != nil {
+			if err := w.attend(c, v.lane, v.lane.begun); err != nil {
+				return err
+			}
+		}
+		if err := w.ask("cuEventRecord", w.d.driver.EventRecord, c.start, w.streams[c.stream]); err != nil {
+			return err
+		}
+	}
+	if v != nil {
+		return w.attend(c, v.lane, v.lane.done)
+	}
+	return w.take(p.steps)
+}
+
+// meet makes the call's stream wait until the streams of all members in this process have arrived.
 func (w *worker) meet(c *call) error {
 	d, m, s := w.d, c.exchange.meeting, w.streams[c.stream]
 	if f := d.options.Fabric; f.down.Load() {
@@ -111,7 +150,7 @@ func (w *worker) meet(c *call) error {
 		return err
 	}
 	for i, f := range m.flags {
-		if i == c.exchange.member {
+		if i == c.exchange.member || f == nil {
 			continue
 		}
 		if err := w.ask("cuStreamWaitValue32", d.driver.StreamWaitValue32, s, flagAddress(f), n, nv.WaitAtLeast); err != nil {
@@ -129,7 +168,7 @@ func (e *exchange) resolve() error {
 	}
 	switch e.call.Op {
 	case graph.AllGather:
-		e.phases = [][]step{e.gather(parts)}
+		e.phases = []phase{{steps: e.gather(parts)}}
 	case graph.ReduceScatter:
 		var at, n int64
 		for _, p := range parts[:e.member] {
@@ -140,7 +179,7 @@ func (e *exchange) resolve() error {
 		if err != nil {
 			return err
 		}
-		e.phases = [][]step{sum}
+		e.phases = []phase{{steps: sum}}
 	case graph.AllReduce:
 		lo, n := e.partOf(e.member, len(parts))
 		sum, err := e.sum(parts, e.dst+uintptr(lo), lo, n, false)
@@ -153,11 +192,14 @@ func (e *exchange) resolve() error {
 			lo, n := e.partOf(p.member, len(parts))
 			rest = append(rest, e.fetch(e.dst+uintptr(lo), p, p.dst+uintptr(lo), n)...)
 		}
-		e.phases = [][]step{sum, rest}
+		e.phases = []phase{{steps: sum}, {steps: inRounds(rest)}}
 	case graph.Recv:
-		e.phases = [][]step{e.receive(parts[0])}
+		e.phases = []phase{{steps: e.receive(parts[0])}}
 	default: // the sender only waits
-		e.phases = [][]step{nil}
+		e.phases = []phase{{}}
+	}
+	if e.lane != nil {
+		e.load(parts)
 	}
 	return nil
 }
@@ -172,12 +214,15 @@ func (e *exchange) partOf(i, members int) (at, bytes int64) {
 
 // fetch copies bytes from a member's memory to this rank's.
 func (e *exchange) fetch(dst uintptr, from *exchange, src uintptr, bytes int64) []step {
+	if from.device == nil {
+		return e.blocks(from.member, dst, 1, bytes, bytes)
+	}
 	if bytes == 0 || dst == src {
 		return nil
 	}
-	d, s := e.device, e.device.work.streams[e.call.Stream]
+	d := e.device
 	return []step{{
-		proc: d.driver.MemcpyPeerAsync, args: []uintptr{dst, d.work.context, src, from.device.work.context, uintptr(bytes), s},
+		proc: d.driver.MemcpyPeerAsync, args: []uintptr{dst, d.work.context, src, from.device.work.context, uintptr(bytes), e.stream},
 		explain: func(code int32) error { return d.driver.Check("cuMemcpyPeerAsync", code) },
 	}}
 }
@@ -193,7 +238,7 @@ func (e *exchange) gather(parts []*exchange) (list []step) {
 		p := parts[(e.member+1+i)%len(parts)]
 		list = append(list, e.fetch(e.dst+uintptr(at[p.member]), p, p.src, p.sourceBytes())...)
 	}
-	return list
+	return inRounds(list)
 }
 
 // sourceBytes returns the size of a member's contribution to a gather.
@@ -211,6 +256,9 @@ func (e *exchange) receive(from *exchange) (list []step) {
 		return e.fetch(e.dst, from, from.src, o.Bytes())
 	}
 	size := o.DType.Size()
+	if from.device == nil {
+		return e.blocks(from.member, e.dst, int64(to.Rows), int64(to.Cols)*size, int64(to.Stride)*size)
+	}
 	for r := range int64(o.Rows) {
 		list = append(list, e.fetch(e.dst+uintptr(r*int64(to.Stride)*size), from, from.src+uintptr(r*int64(o.Stride)*size), int64(o.Cols)*size)...)
 	}
@@ -225,12 +273,15 @@ const mostSources = 8
 // memory.
 func (e *exchange) sum(parts []*exchange, dst uintptr, at, n int64, acc bool) ([]step, error) {
 	d := e.device
-	direct := !slices.ContainsFunc(parts, func(p *exchange) bool { return !d.reach[p.device.work.context] })
+	direct := !slices.ContainsFunc(parts, func(p *exchange) bool { return p.device != nil && !d.reach[p.device.work.context] })
 	slots, piece := int64(1), n // the partial sum, then sources
-	if !direct {
+	if !direct || e.lane != nil {
 		slots += mostSources
 	}
-	if !direct || len(parts) > mostSources {
+	switch {
+	case e.lane != nil:
+		piece = d.options.Fabric.slot
+	case !direct || len(parts) > mostSources:
 		piece = stagingBytes / slots &^ 255
 	}
 	var list []step
@@ -244,7 +295,7 @@ func (e *exchange) sum(parts []*exchange, dst uintptr, at, n int64, acc bool) ([
 			for ; first < len(parts) && len(sources) < mostSources; first++ {
 				p := parts[first]
 				src := p.src + uintptr(at+lo)
-				if !direct && p != e {
+				if p.device == nil || !direct && p != e {
 					local := d.staging + uintptr(piece*int64(1+len(sources)))
 					list = append(list, e.fetch(local, p, src, m)...)
 					src = local
@@ -281,7 +332,7 @@ func (e *exchange) add(out uintptr, sources []uintptr, bytes int64, acc bool) (s
 	if acc {
 		a.accum = 1
 	}
-	return d.kernelStep(&launch{unit: units[v > 1], kernel: "sum", grid: [3]int64{blocks(n/v, threads), 1, 1}, block: threads, args: a}, e.call.Stream)
+	return d.kernelStep(&launch{unit: units[v > 1], kernel: "sum", grid: [3]int64{blocks(n/v, threads), 1, 1}, block: threads, args: a}, e.stream)
 }
 
 // sumUnits returns the sum kernels, vectorised and not. Which one applies depends on
@@ -303,7 +354,7 @@ func (d *Device) connect(c *device.Call) error {
 	if err != nil {
 		return err
 	}
-	direct := true
+	direct := len(members) == len(device.Members(c, d.options.Rank))
 	for _, o := range members {
 		if err := d.enable(o); err != nil {
 			return err

@@ -144,6 +144,7 @@ type Device struct {
 	round    atomic.Uint32
 	hosts    [device.NumStreams]*hostStream // nil for the driver's streams
 	work     worker
+	ferry    *ferry // nil: no call has members on other hosts
 	idle     sync.WaitGroup
 
 	// For goroutines that wait for the worker to issue a call, or for a host call.
@@ -399,6 +400,9 @@ func (d *Device) base(t device.Tier) uintptr {
 // Stats may be called between rounds.
 func (d *Device) Stats() device.Stats {
 	sum := d.work.stats
+	if d.ferry != nil {
+		sum.Issued += d.ferry.issued.Load()
+	}
 	for _, s := range d.hosts {
 		if s == nil {
 			continue
@@ -453,6 +457,9 @@ func (d *Device) release() error {
 		return nil
 	}
 	first := v.Check("cuCtxSynchronize", v.CtxSynchronize())
+	if d.ferry != nil {
+		d.ferry.stop()
+	}
 	if d.options.Fabric != nil {
 		first = errors.Join(first, d.options.Fabric.leave(d))
 	}

@@ -23,10 +23,10 @@ var (
 // Maker is Machine or Compiled.
 type Maker = maker
 
-// HollowRanks are joined devices whose kernels do nothing.
-func HollowRanks(t *testing.T, n int, o Options) (list []device.Device) {
+// HollowRanks are joined devices on the given hosts whose kernels do nothing.
+func HollowRanks(t *testing.T, hosts []int, o Options) (list []device.Device) {
 	idle := func(*testing.T, *fake.GPU, bool) kernels.Compiler { return fake.Compiler{} }
-	for _, d := range ranksOn(t, idle, n, n, o, true) {
+	for _, d := range ranksAcross(t, idle, hosts, len(hosts), fabricsOn(t, hosts, slotBytes), o, true) {
 		list = append(list, d)
 	}
 	return list
@@ -72,6 +72,15 @@ func Beside(t *testing.T, d *Device, o Options) *Device {
 // Ranks gives joined devices.
 func Ranks(t *testing.T, n int, o Options) (list []device.Device) {
 	for _, d := range ranks(t, n, o, true) {
+		list = append(list, d)
+	}
+	return list
+}
+
+// RanksOn gives joined devices on the given hosts.
+func RanksOn(t *testing.T, hosts []int, o Options) (list []device.Device) {
+	t.Helper()
+	for _, d := range ranksAcross(t, asText, hosts, len(hosts), fabricsOn(t, hosts, smallSlot), o, true) {
 		list = append(list, d)
 	}
 	return list

@@ -11,11 +11,13 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/device/cuda/nv"
+	"github.com/athanor-llm/athanor/device/link"
 )
 
-// A fabric joins GPUs of one process that are the ranks of one run. All their memory
-// shares one address space, so each rank fetches what it needs from the others with its
-// copy engines, or with its kernels if it has peer access.
+// A fabric joins GPUs of one process that are the ranks of one run, or some of them: far.go has how
+// ranks of other processes are met. The memory of a process's GPUs shares one address space, so each
+// rank fetches what it needs from the others with its copy engines, or with its kernels if it has
+// peer access.
 //
 // Calls between ranks meet on the GPUs: each member has a flag in pinned memory that
 // counts its rendezvous. A stream that arrives at one writes the next number to its own
@@ -34,7 +36,8 @@ import (
 // write an old number. The others' rounds end with a device.PeerError.
 //
 // Known weakness: all ranks of one GPU together must not use more streams than the
-// driver has queues (CUDA_DEVICE_MAX_CONNECTIONS, 8 unless set); a rank uses six. The
+// driver has queues (CUDA_DEVICE_MAX_CONNECTIONS, 8 unless set); a rank uses six, and
+// a seventh if there are other hosts. The
 // driver may load the library's kernels on first use and then wait for the whole
 // context: with several ranks on one GPU, or if a first step hangs,
 // CUDA_MODULE_LOADING=EAGER loads all of them at the start. All ranks fetch from all
@@ -48,6 +51,8 @@ import (
 // Options.Fabric and its rank.
 type Fabric struct {
 	opened time.Time // the shared clock origin of spans
+	hub    *link.Hub // of ranks in several processes; nil: all are here
+	slot   int64     // most bytes of a block from or to another host
 
 	mu      sync.Mutex
 	changed *sync.Cond // a call was prepared, or a rank is lost
@@ -55,6 +60,7 @@ type Fabric struct {
 	open    int // devices that are not closed
 	groups  map[string]*meeting
 	boxes   map[[3]int]*meeting // of messages, by sender, receiver and tag
+	posts   map[[2]int]*post    // by a rank here and one elsewhere
 	flags   *cpu.Arena
 	words   []atomic.Uint32
 	used    int // of words
@@ -70,10 +76,24 @@ const maxFlags = 1 << 18
 
 // NewFabric returns a fabric for n ranks.
 func NewFabric(n int) *Fabric {
-	f := &Fabric{opened: time.Now(), devices: make([]*Device, max(n, 0)), groups: map[string]*meeting{}, boxes: map[[3]int]*meeting{}, closed: make(chan struct{})}
+	f := &Fabric{
+		opened: time.Now(), slot: slotBytes, devices: make([]*Device, max(n, 0)), groups: map[string]*meeting{},
+		boxes: map[[3]int]*meeting{}, posts: map[[2]int]*post{}, closed: make(chan struct{}),
+	}
 	f.changed = sync.NewCond(&f.mu)
 	return f
 }
+
+// NewFabricAcross returns the fabric of this process's part of n ranks. It closes the hub when a
+// rank is lost.
+func NewFabricAcross(n int, hub *link.Hub) *Fabric {
+	f := NewFabric(n)
+	f.hub = hub
+	return f
+}
+
+// here reports whether a rank is in this process.
+func (f *Fabric) here(rank int) bool { return f.hub == nil || f.hub.Here(rank) }
 
 // Ranks returns the number of ranks.
 func (f *Fabric) Ranks() int { return len(f.devices) }
@@ -88,6 +108,9 @@ func (f *Fabric) join(d *Device) error {
 	}
 	if f.devices[rank] != nil {
 		return fmt.Errorf("rank %d of the fabric is taken", rank)
+	}
+	if !f.here(rank) {
+		return fmt.Errorf("rank %d is in another process", rank)
 	}
 	if f.flags == nil {
 		var err error
@@ -106,12 +129,16 @@ func (f *Fabric) join(d *Device) error {
 	return nil
 }
 
-// members returns the devices of ranks, all of which must have joined.
+// members returns the devices of those ranks that are in this process, all of which must have
+// joined.
 func (f *Fabric) members(ranks []int) ([]*Device, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var list []*Device
 	for _, r := range ranks {
+		if !f.here(r) {
+			continue
+		}
 		if f.devices[r] == nil {
 			return nil, fmt.Errorf("rank %d has not been opened; hint: open all ranks, then prepare what they do together", r)
 		}
@@ -129,6 +156,7 @@ func (f *Fabric) leave(d *Device) error {
 		f.open--
 	}
 	last := joined && f.open == 0
+	f.changed.Broadcast()
 	f.mu.Unlock()
 	if !last {
 		return nil
@@ -143,9 +171,9 @@ func (f *Fabric) leave(d *Device) error {
 // repeatedly.
 type meeting struct {
 	ranks []int
-	flags []*atomic.Uint32
-	count []uint32      // rendezvous so far, each its member's worker's own
-	calls [][]*exchange // of each member, as they were prepared
+	flags []*atomic.Uint32 // nil: of a member in another process
+	count []uint32         // rendezvous so far, each its member's worker's own
+	calls [][]*exchange    // of each member, as they were prepared
 }
 
 // meetingOf returns the meeting of a call, creating it if needed. The fabric must be
@@ -162,13 +190,16 @@ func (f *Fabric) meetingOf(c *device.Call, rank int) (*meeting, error) {
 		return m, nil
 	}
 	n := len(ranks)
-	if f.used+n > len(f.words) {
-		return nil, fmt.Errorf("there are more than %d groups and messages; hint: fewer micro-batches", maxFlags/2)
-	}
 	m = &meeting{ranks: ranks, count: make([]uint32, n), calls: make([][]*exchange, n)}
-	for range n {
-		m.flags = append(m.flags, &f.words[f.used])
-		f.used++
+	for _, r := range ranks {
+		var flag *atomic.Uint32
+		if f.here(r) {
+			var err error
+			if flag, err = f.flag(); err != nil {
+				return nil, err
+			}
+		}
+		m.flags = append(m.flags, flag)
 	}
 	if message {
 		f.boxes[box] = m
@@ -176,6 +207,15 @@ func (f *Fabric) meetingOf(c *device.Call, rank int) (*meeting, error) {
 		f.groups[group] = m
 	}
 	return m, nil
+}
+
+// flag returns a word of pinned memory, zero. The fabric must be locked.
+func (f *Fabric) flag() (*atomic.Uint32, error) {
+	if f.used == len(f.words) {
+		return nil, fmt.Errorf("there are more than %d groups and messages; hint: fewer micro-batches", maxFlags/2)
+	}
+	f.used++
+	return &f.words[f.used-1], nil
 }
 
 // partners returns the calls that meet, one per member. It waits until all are
@@ -186,15 +226,22 @@ func (f *Fabric) partners(e *exchange) ([]*exchange, error) {
 	m := e.meeting
 	list := make([]*exchange, len(m.ranks))
 	for i := 0; i < len(list); {
-		switch {
-		case f.lost != nil:
+		if f.lost != nil {
 			return nil, f.lost
-		case e.index < len(m.calls[i]):
-			list[i] = m.calls[i][e.index]
-			i++
-		default:
-			f.changed.Wait()
 		}
+		if m.flags[i] == nil {
+			var err error
+			if list[i], err = f.heard(e, i); err != nil {
+				return nil, err
+			}
+		} else if e.index < len(m.calls[i]) {
+			list[i] = m.calls[i][e.index]
+		}
+		if list[i] == nil {
+			f.changed.Wait()
+			continue
+		}
+		i++
 	}
 	calls := make([]*device.Call, len(list))
 	for i, p := range list {
@@ -203,23 +250,33 @@ func (f *Fabric) partners(e *exchange) ([]*exchange, error) {
 	return list, device.Agree(calls)
 }
 
-// lose tells all devices that a rank is lost; only the first loss is recorded.
-func (f *Fabric) lose(d *Device, err error) {
+// lose tells all devices that one is lost.
+func (f *Fabric) lose(d *Device, err error) { f.loseRank(d, device.Lost(d.options.Rank, err)) }
+
+// loseRank tells all devices but d, if it is not nil, that a rank is lost; only the first loss is
+// recorded. Other processes notice that their pipes are closed, which is before flags are raised:
+// what is not there yet must not be sent.
+func (f *Fabric) loseRank(d *Device, lost *device.PeerError) {
 	f.mu.Lock()
 	if f.lost != nil {
 		f.mu.Unlock()
 		return
 	}
-	lost := device.Lost(d.options.Rank, err)
 	f.lost = lost
 	f.down.Store(true)
 	f.changed.Broadcast()
 	devices := slices.Clone(f.devices)
-	if f.open > 0 {
+	open := f.open > 0
+	if open {
 		f.rest.Add(1)
-		go f.release()
 	}
 	f.mu.Unlock()
+	if f.hub != nil {
+		f.hub.Close() // whatever it says, nobody waits there any longer
+	}
+	if open {
+		go f.release()
+	}
 	for _, o := range devices {
 		if o != nil && o != d {
 			o.interrupt(lost)

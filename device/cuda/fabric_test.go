@@ -22,6 +22,7 @@ const rankArena = 1 << 20
 // joint is random calls between ranks, all on bytes of their own.
 type joint struct {
 	*rand.Rand
+	arena int64           // of each rank, in bytes
 	calls [][]device.Call // of each rank
 	end   int64
 }
@@ -72,8 +73,16 @@ func (j *joint) collective() {
 		}
 		total += parts[i]
 	}
+	j.over(op, dt, peers, parts)
+}
+
+// over adds a call of a group with parts of the given lengths.
+func (j *joint) over(op graph.Op, dt graph.DType, peers, parts []int) {
+	total, at := 0, 0
+	for _, n := range parts {
+		total += n
+	}
 	whole, place, acc := j.flat(dt, total), j.IntN(2) == 0, j.IntN(2) == 0
-	at := 0
 	for i, r := range peers {
 		part := vector(dt, whole.Addr+int64(at)*dt.Size(), parts[i])
 		if !place {
@@ -107,7 +116,7 @@ func (j *joint) message(tag int) {
 }
 
 func newJoint(seed uint64, n int) *joint {
-	j := &joint{Rand: rand.New(rand.NewPCG(seed, 21)), calls: make([][]device.Call, n)}
+	j := &joint{Rand: rand.New(rand.NewPCG(seed, 21)), arena: rankArena, calls: make([][]device.Call, n)}
 	for tag := 1; tag <= 12; tag++ {
 		j.collective()
 		j.message(tag)
@@ -117,7 +126,7 @@ func newJoint(seed uint64, n int) *joint {
 
 // image is a rank's memory: numbers that any other order of a sum rounds otherwise.
 func (j *joint) image() []byte {
-	b := make([]byte, rankArena)
+	b := make([]byte, j.arena)
 	for i := 0; i < len(b); i += 8 {
 		x, y := float32(j.NormFloat64()*math.Exp(3*j.NormFloat64())), float32(j.NormFloat64()*math.Exp(3*j.NormFloat64()))
 		binary.LittleEndian.PutUint32(b[i:], math.Float32bits(x))
@@ -163,124 +172,171 @@ func collectivesAgree(t *testing.T, w way) {
 		if seed/4 == 2 || onGPU() {
 			cards, n = 1, min(n, 5) // of a card's 32 queues each has six
 		}
-		j := newJoint(seed, n)
-		gpus := ranksOn(t, w, cards, n, Options{}, peers, rankArena)
-		fabric := cpu.NewFabric(n)
-		var list [2][]device.Device
-		for r, d := range gpus {
-			c := cpu.New(cpu.Options{Workers: 1, Fabric: fabric, Rank: r})
-			defer c.Close()
-			if err := c.Reserve(device.DeviceTier, rankArena); err != nil {
-				t.Fatal(err)
-			}
-			list[0], list[1] = append(list[0], c), append(list[1], d)
-			image := j.image()
-			if err := errors.Join(c.Write(device.DeviceTier, 0, image), d.Write(device.DeviceTier, 0, image)); err != nil {
+		hosts := make([]int, n)
+		agreeOn(t, newJoint(seed, n), ranksAcross(t, w, hosts, cards, fabricsOn(t, hosts, smallSlot), Options{}, peers, rankArena))
+	}
+}
+
+// agreeOn compares calls on the given devices with those on the CPU's ranks of one process.
+func agreeOn(t *testing.T, j *joint, gpus []*Device) {
+	t.Helper()
+	n := len(gpus)
+	fabric := cpu.NewFabric(n)
+	var list [2][]device.Device
+	for r, d := range gpus {
+		c := cpu.New(cpu.Options{Workers: 1, Fabric: fabric, Rank: r})
+		defer c.Close()
+		if err := c.Reserve(device.DeviceTier, j.arena); err != nil {
+			t.Fatal(err)
+		}
+		list[0], list[1] = append(list[0], c), append(list[1], d)
+		image := j.image()
+		if err := errors.Join(c.Write(device.DeviceTier, 0, image), d.Write(device.DeviceTier, 0, image)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		for _, devices := range list {
+			if err := errors.Join(round(t, devices, j.calls)...); err != nil {
 				t.Fatal(err)
 			}
 		}
-		for range 2 {
-			for _, devices := range list {
-				if err := errors.Join(round(t, devices, j.calls)...); err != nil {
-					t.Fatalf("seed %d: %v", seed, err)
-				}
-			}
+	}
+	for r := range n {
+		got, want := make([]byte, j.arena), make([]byte, j.arena)
+		if err := errors.Join(list[1][r].Read(device.DeviceTier, 0, got), list[0][r].Read(device.DeviceTier, 0, want)); err != nil {
+			t.Fatal(err)
 		}
-		for r := range n {
-			got, want := make([]byte, rankArena), make([]byte, rankArena)
-			if err := errors.Join(list[1][r].Read(device.DeviceTier, 0, got), list[0][r].Read(device.DeviceTier, 0, want)); err != nil {
-				t.Fatal(err)
-			}
-			if !bytes.Equal(got, want) {
-				t.Fatalf("seed %d: rank %d of %d has other bits than on the CPU", seed, r, n)
-			}
-			if a, b := gpus[r].Stats().Network, list[0][r].(*cpu.Device).Stats().Network; a != b {
-				t.Errorf("seed %d: rank %d received %v, on the CPU %v", seed, r, a, b)
-			}
+		if !bytes.Equal(got, want) {
+			t.Fatalf("rank %d of %d has other bits than on the CPU", r, n)
+		}
+		if a, b := gpus[r].Stats().Network, list[0][r].(*cpu.Device).Stats().Network; a != b {
+			t.Errorf("rank %d received %v, on the CPU %v", r, a, b)
 		}
 	}
 }
 
 // TestLost: when a rank fails at any moment, all others end their rounds with
-// an error that names it, and it stays that way.
+// an error that names it, or on other hosts one of another host, and it stays that way.
 func TestLost(t *testing.T) {
 	broken := errors.New("switched off")
 	for seed := range uint64(6) {
-		r := rand.New(rand.NewPCG(seed, 4))
-		gpus := ranks(t, 4, Options{}, true, rankArena)
-		victim, after := r.IntN(4), r.IntN(40)
-		errs := make([]error, 4)
-		first := make([]int, 4)
-		for k, d := range gpus {
-			calls := []device.Call{
-				{Op: graph.AllReduce, Stream: device.Collective, Peers: []int{0, 1, 2, 3}, Args: []device.Operand{vector(graph.F32, 0, 99)}},
-				{Op: graph.Send, Stream: device.Send, Peers: []int{(k + 1) % 4}, Tag: 1, Args: []device.Operand{vector(graph.F32, 4096, 9)}},
-				{Op: graph.Recv, Stream: device.Recv, Peers: []int{(k + 3) % 4}, Tag: 1, Args: []device.Operand{vector(graph.F32, 8192, 9)}},
-			}
-			var err error
-			if first[k], err = d.Prepare(calls, nil); err != nil {
-				t.Fatal(err)
-			}
-		}
-		var all sync.WaitGroup
-		for k, d := range gpus {
-			all.Go(func() {
-				for n := 0; errs[k] == nil; n++ {
-					d.Launch(first[k])
-					if k == victim && n == after {
-						d.Abort(broken)
-						errs[k] = d.Sync()
-						return
-					}
-					d.Launch(first[k] + 1)
-					d.Launch(first[k] + 2)
-					errs[k] = d.Sync()
+		for _, hosts := range [][]int{{0, 0, 0, 0}, {0, 1, 0, 1}, {1, 0, 0, 0}, {0, 1, 2, 1}, {0, 1}} {
+			r := rand.New(rand.NewPCG(seed, 4))
+			victim := r.IntN(len(hosts))
+			gpus := ranksAcross(t, asText, hosts, len(hosts), fabricsOn(t, hosts, smallSlot), Options{}, true, rankArena)
+			errs := until(t, gpus, victim, r.IntN(40), func() { gpus[victim].Abort(broken) })
+			for k, err := range errs {
+				var lost *device.PeerError
+				switch is := errors.As(err, &lost); {
+				case k == victim && !errors.Is(err, broken):
+					t.Errorf("seed %d: rank %d, which failed, says %v", seed, k, err)
+				case k != victim && (!is || hosts[k] == hosts[victim] && lost.Rank != victim || hosts[k] != hosts[victim] && hosts[k] == hosts[lost.Rank]):
+					t.Errorf("seed %d: rank %d on hosts %v says of rank %d %v", seed, k, hosts, victim, err)
 				}
-			})
-		}
-		all.Wait()
-		for k, err := range errs {
-			var lost *device.PeerError
-			switch is := errors.As(err, &lost); {
-			case k == victim && !errors.Is(err, broken):
-				t.Errorf("seed %d: rank %d, which failed, says %v", seed, k, err)
-			case k != victim && (!is || lost.Rank != victim):
-				t.Errorf("seed %d: rank %d says %v", seed, k, err)
-			}
-			gpus[k].Launch(first[k])
-			if err := gpus[k].Sync(); err == nil || !strings.Contains(err.Error(), "peer lost: rank") {
-				t.Errorf("seed %d: rank %d goes on: %v", seed, k, err)
 			}
 		}
 	}
 }
 
+// TestHostLost: when the connections of a host end at any moment, all ranks do, with an error that names
+// one of the others' host.
+func TestHostLost(t *testing.T) {
+	hosts := []int{0, 1, 0, 1}
+	for seed := range uint64(6) {
+		r := rand.New(rand.NewPCG(seed, 5))
+		victim := r.IntN(len(hosts))
+		gpus := ranksAcross(t, asText, hosts, len(hosts), fabricsOn(t, hosts, smallSlot), Options{}, true, rankArena)
+		errs := until(t, gpus, victim, r.IntN(40), func() { gpus[victim].options.Fabric.hub.Close() })
+		for k, err := range errs {
+			var lost *device.PeerError
+			if !errors.As(err, &lost) || hosts[lost.Rank] == hosts[k] {
+				t.Errorf("seed %d: rank %d on hosts %v says %v", seed, k, hosts, err)
+			}
+		}
+	}
+}
+
+// until runs rounds until all ranks have failed, which they do again in the next; one of them does so
+// itself after some rounds.
+func until(t *testing.T, gpus []*Device, victim, after int, end func()) []error {
+	t.Helper()
+	n := len(gpus)
+	errs, first, everybody := make([]error, n), make([]int, n), make([]int, n)
+	for k := range gpus {
+		everybody[k] = k
+	}
+	for k, d := range gpus {
+		calls := []device.Call{
+			{Op: graph.AllReduce, Stream: device.Collective, Peers: everybody, Args: []device.Operand{vector(graph.F32, 0, 999)}},
+			{Op: graph.Send, Stream: device.Send, Peers: []int{(k + 1) % n}, Tag: 1, Args: []device.Operand{vector(graph.F32, 4096, 9)}},
+			{Op: graph.Recv, Stream: device.Recv, Peers: []int{(k + n - 1) % n}, Tag: 1, Args: []device.Operand{vector(graph.F32, 8192, 9)}},
+		}
+		var err error
+		if first[k], err = d.Prepare(calls, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var all sync.WaitGroup
+	for k, d := range gpus {
+		all.Go(func() {
+			for n := 0; errs[k] == nil; n++ {
+				d.Launch(first[k])
+				if k == victim && n == after {
+					end()
+					errs[k] = d.Sync()
+					continue
+				}
+				d.Launch(first[k] + 1)
+				d.Launch(first[k] + 2)
+				errs[k] = d.Sync()
+			}
+		})
+	}
+	all.Wait()
+	for k, d := range gpus {
+		d.Launch(first[k])
+		if err := d.Sync(); err == nil || !strings.Contains(err.Error(), "peer lost: rank") {
+			t.Errorf("rank %d goes on: %v", k, err)
+		}
+	}
+	return errs
+}
+
 // TestDisagree: calls that meet and do not fit together are an error and not a
 // hang, and so are ranks that do not exist.
 func TestDisagree(t *testing.T) {
-	gpus := ranks(t, 2, Options{}, true, rankArena)
-	reduce := func(n int) []device.Call {
-		return []device.Call{{Op: graph.AllReduce, Stream: device.Collective, Peers: []int{0, 1}, Args: []device.Operand{vector(graph.F32, 0, n)}}}
-	}
-	errs := round(t, []device.Device{gpus[0], gpus[1]}, [][]device.Call{reduce(8), reduce(9)})
-	if err := errors.Join(errs...); err == nil || !strings.Contains(err.Error(), "as the whole") {
-		t.Errorf("8 elements met 9: %v", err)
-	}
-	bad := reduce(8)
-	bad[0].Peers = []int{0, 2}
-	if _, err := gpus[0].Prepare(bad, nil); err == nil || !strings.Contains(err.Error(), "peer 2 does not exist") {
-		t.Errorf("rank 2 of 2: %v", err)
-	}
-	if _, err := New(gpus[0].lib, Options{Fabric: gpus[0].options.Fabric, Rank: 1}); err == nil || !strings.Contains(err.Error(), "is taken") {
-		t.Errorf("rank 1 twice: %v", err)
+	for _, hosts := range [][]int{{0, 0}, {0, 1}} {
+		gpus := ranksAcross(t, asText, hosts, 2, fabricsOn(t, hosts, smallSlot), Options{}, true, rankArena)
+		reduce := func(n int) []device.Call {
+			return []device.Call{{Op: graph.AllReduce, Stream: device.Collective, Peers: []int{0, 1}, Args: []device.Operand{vector(graph.F32, 0, n)}}}
+		}
+		errs := round(t, []device.Device{gpus[0], gpus[1]}, [][]device.Call{reduce(8), reduce(9)})
+		if err := errors.Join(errs...); err == nil || !strings.Contains(err.Error(), "as the whole") {
+			t.Errorf("8 elements met 9: %v", err)
+		}
+		bad := reduce(8)
+		bad[0].Peers = []int{0, 2}
+		if _, err := gpus[0].Prepare(bad, nil); err == nil || !strings.Contains(err.Error(), "peer 2 does not exist") {
+			t.Errorf("rank 2 of 2: %v", err)
+		}
+		if _, err := New(gpus[0].lib, Options{Fabric: gpus[0].options.Fabric, Rank: 0}); err == nil || !strings.Contains(err.Error(), "is taken") {
+			t.Errorf("rank 0 twice: %v", err)
+		}
 	}
 }
 
 // TestLeaving: a call is not over while others fetch what it showed them: what
 // overwrites a source waits for that.
 func TestLeaving(t *testing.T) {
+	for _, hosts := range [][]int{{0, 0, 0}, {0, 1, 0}} {
+		leaveOn(t, ranksAcross(t, asText, hosts, 3, fabricsOn(t, hosts, smallSlot), Options{}, true, rankArena))
+	}
+}
+
+func leaveOn(t *testing.T, gpus []*Device) {
+	t.Helper()
 	const n = rankArena / 16
-	gpus := ranks(t, 3, Options{}, true, rankArena)
 	part, other := vector(graph.F32, 0, n/4), vector(graph.F32, rankArena/2, n/4)
 	whole := vector(graph.F32, rankArena/4, 3*n/4)
 	first := make([]int, 3)

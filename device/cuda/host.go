@@ -184,9 +184,15 @@ func (d *Device) Sync() error {
 	return err
 }
 
-// Progress changes while the host's calls progress. GPU calls count only when they
-// complete, which takes far less than a watchdog's patience.
-func (d *Device) Progress() uint64 { return d.meter.Progress() }
+// Progress changes while the host's calls progress, and with every block that comes from another
+// host. Other GPU calls count only when they complete, which takes far less than a watchdog's patience.
+func (d *Device) Progress() uint64 {
+	n := d.meter.Progress()
+	if d.ferry != nil {
+		n += d.ferry.blocks.Load()
+	}
+	return n
+}
 
 // Done reports whether call n has completed in the current round. Any goroutine may
 // call it while a round runs.

@@ -35,18 +35,32 @@ func TestMain(m *testing.M) {
 // Descending asks for the other order of threads or blocks.
 type way func(t *testing.T, g *fake.GPU, descending bool) kernels.Compiler
 
+// texts run the kernels' text, threads in one order and in the other. There is one of each, since
+// that text has global state.
+var texts = sync.OnceValues(func() (both [2]*fake.Runner, err error) {
+	dir, err := scratchDir()
+	for i := range both {
+		if err == nil {
+			both[i], err = fake.NewRunner(dir)
+		}
+	}
+	if err == nil {
+		both[1].Descending = true
+	}
+	return both, err
+})
+
 // asText runs the kernels' text, which a C++ compiler translates for the CPU.
 func asText(t *testing.T, g *fake.GPU, descending bool) kernels.Compiler {
 	t.Helper()
-	dir, err := scratchDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := fake.NewRunner(dir)
+	both, err := texts()
 	if err != nil {
 		t.Skipf("kernels do not run on the CPU: %v", err)
 	}
-	r.Descending = descending
+	r := both[0]
+	if descending {
+		r = both[1]
+	}
 	g.Kernel, g.Load = r.Kernel, r.Load
 	return fake.Compiler{}
 }
@@ -111,30 +125,39 @@ func ranks(t *testing.T, n int, o Options, peers bool, sizes ...int64) []*Device
 // ranksOn gives joined devices on so many cards.
 func ranksOn(t *testing.T, w way, cards, n int, o Options, peers bool, sizes ...int64) []*Device {
 	t.Helper()
-	var lib *Libraries
-	if onGPU() {
-		var err error
-		if lib, err = Load(); err != nil {
-			t.Fatal(err)
+	return ranksAcross(t, w, make([]int, n), cards, fabricsOn(t, make([]int, n), smallSlot), o, peers, sizes...)
+}
+
+// ranksAcross gives joined devices by rank, on the given hosts: each a machine of so many cards, with
+// a fabric of its own.
+func ranksAcross(t *testing.T, w way, hosts []int, cards int, fabrics []*Fabric, o Options, peers bool, sizes ...int64) []*Device {
+	t.Helper()
+	libs := make([]*Libraries, len(fabrics))
+	for i := range libs {
+		if onGPU() {
+			var err error
+			if libs[i], err = Load(); err != nil {
+				t.Fatal(err)
+			}
+			continue
 		}
-	} else {
 		g := fake.New()
 		g.Cards, g.Peers = cards, peers
-		lib = &Libraries{Driver: g.Driver(), Compiler: w(t, g, false)}
+		libs[i] = &Libraries{Driver: g.Driver(), Compiler: w(t, g, false)}
 		t.Cleanup(func() {
 			if err := errors.Join(g.Failure(), g.Leaks()); err != nil {
 				t.Error(err)
 			}
 		})
 	}
-	o.Fabric = NewFabric(n)
 	var list []*Device
-	for o.Rank = range n {
+	for r, host := range hosts {
+		o.Rank, o.Fabric = r, fabrics[host]
 		if !onGPU() {
-			o.Index = o.Rank % cards
+			o.Index = r % cards
 		}
 		o.DiskPath = filepath.Join(t.TempDir(), "disk")
-		list = append(list, opened(t, lib, o, sizes))
+		list = append(list, opened(t, libs[host], o, sizes))
 	}
 	return list
 }

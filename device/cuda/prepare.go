@@ -50,6 +50,7 @@ type step struct {
 	args    []uintptr
 	keep    any
 	explain func(code int32) error
+	block   *block // instead: bytes that come from another host, or go there
 }
 
 type functionKey struct {
@@ -373,7 +374,7 @@ func (d *Device) refuse(p *product, why error) { d.refused[fmt.Sprintf("%v: %v",
 // steps appends a launch or a product.
 func (d *Device) steps(list []step, w *work, s device.Stream) ([]step, error) {
 	if w.product == nil {
-		st, err := d.kernelStep(w.launch, s)
+		st, err := d.kernelStep(w.launch, d.work.streams[s])
 		return append(list, st), err
 	}
 	st, err := d.matmul(w.product, s)
@@ -411,7 +412,7 @@ func (d *Device) function(l *launch) (fn uintptr, err error) {
 	return fn, err
 }
 
-func (d *Device) kernelStep(l *launch, s device.Stream) (step, error) {
+func (d *Device) kernelStep(l *launch, stream uintptr) (step, error) {
 	v := d.driver
 	fn, err := d.function(l)
 	if err != nil {
@@ -427,7 +428,7 @@ func (d *Device) kernelStep(l *launch, s device.Stream) (step, error) {
 	return step{
 		proc: v.LaunchKernel, keep: p,
 		args: []uintptr{fn, uintptr(l.grid[0]), uintptr(l.grid[1]), uintptr(l.grid[2]), uintptr(l.block), 1, 1,
-			uintptr(l.shared), d.work.streams[s], 0, nv.Addr(&p.extra)},
+			uintptr(l.shared), stream, 0, nv.Addr(&p.extra)},
 		explain: func(code int32) error {
 			return fmt.Errorf("kernel %s of %s: %w", l.kernel, l.unit, v.Check("cuLaunchKernel", code))
 		},

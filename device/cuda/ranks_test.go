@@ -134,6 +134,48 @@ func TestRanksChangeNothing(t *testing.T) {
 	}
 }
 
+// TestHostsChangeNothing: ranks on two hosts train to the bits of the same ranks in one process, and
+// receive as many bytes.
+func TestHostsChangeNothing(t *testing.T) {
+	f := load(t, "gpt2-untied")
+	g := f.graph(t, graph.F32)
+	rows := len(f.tokens) / f.seq
+	pipeline := &program.Pipeline{Schedule: "1f1b", Ranks: 2, Slices: 1, Stages: []int{0, len(g.Segments) / 2}}
+	for name, c := range map[string]struct {
+		hosts    []int
+		pipeline *program.Pipeline
+		shard    string
+	}{
+		"pipeline":         {[]int{0, 1}, pipeline, ""},
+		"replicas":         {[]int{0, 1}, nil, ""},
+		"weights divided":  {[]int{0, 1, 0, 1}, nil, "weights"},
+		"pipelines, grads": {[]int{0, 1, 0, 1}, pipeline, "grads"},
+		"pipelines apart":  {[]int{0, 0, 1, 1}, pipeline, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pl := program.Plain(g, 1)
+			pl.Ranks, pl.Pipeline, pl.MicroBatches = len(c.hosts), c.pipeline, rows
+			if c.pipeline == nil {
+				pl.MicroBatches /= pl.Ranks
+			} else {
+				pl.MicroBatches /= pl.Ranks / 2
+			}
+			for i := range pl.Chunks {
+				pl.Chunks[i].Shard = c.shard
+			}
+			pl.Cache = pl.CacheNeeded(g)
+			want, bytes := f.trainRanks(t, g, cuda.Ranks(t, pl.Ranks, cuda.Options{}), pl, 2)
+			got, moved := f.trainRanks(t, g, cuda.RanksOn(t, c.hosts, cuda.Options{}), pl, 2)
+			if fmt.Sprint(got) != fmt.Sprint(want) {
+				t.Errorf("losses %v norms %v, in one process %v %v, or other parameters", got.losses, got.norms, want.losses, want.norms)
+			}
+			if fmt.Sprint(moved) != fmt.Sprint(bytes) {
+				t.Errorf("moved %v, in one process %v", moved, bytes)
+			}
+		})
+	}
+}
+
 // TestRanksAhead: steps of far more calls than a worker is ahead come to their end on every
 // rank, whatever divides the state, and in every schedule: no rank waits for what another's
 // worker, which waits too, would have to launch.
@@ -180,11 +222,13 @@ func TestRanksAhead(t *testing.T) {
 				most = max(most, len(p.Instrs))
 			}
 			check(t, program.Verify(list...))
-			s, err := session.Open(g, cuda.HollowRanks(t, ranks, cuda.Options{}), list)
-			check(t, err)
-			defer s.Close()
-			_, err = s.Step(t.Context(), 0, tokens, tokens, session.Scalars{Rate: 1e-3, Step: 1, Beta1: 0.9, Beta2: 0.95, Targets: len(tokens)})
-			check(t, err)
+			for _, hosts := range [][]int{{0, 0, 0, 0}, {0, 1, 0, 1}, {0, 1, 2, 3}} {
+				s, err := session.Open(g, cuda.HollowRanks(t, hosts, cuda.Options{}), list)
+				check(t, err)
+				_, err = s.Step(t.Context(), 0, tokens, tokens, session.Scalars{Rate: 1e-3, Step: 1, Beta1: 0.9, Beta2: 0.95, Targets: len(tokens)})
+				s.Close()
+				check(t, err)
+			}
 			if most < 1000 {
 				t.Errorf("only %d calls", most)
 			}

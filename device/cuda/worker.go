@@ -179,7 +179,7 @@ func (w *worker) enqueue(n int32, c *call) error {
 		w.order = append(w.order, n)
 	}
 	if c.exchange != nil {
-		if err := w.exchange(c); err != nil {
+		if err := w.exchange(n, c); err != nil {
 			return err
 		}
 	}

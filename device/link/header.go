@@ -44,6 +44,18 @@ func group(members []int) int64 {
 	return int64(h.Sum64())
 }
 
+// Meeting is what the headers of calls that may meet have in common.
+type Meeting struct {
+	Message    bool
+	Tag, Group int64
+}
+
+// MeetingOf returns where a header's call is to be met.
+func MeetingOf(header []byte) Meeting {
+	word := func(i int) int64 { return int64(binary.LittleEndian.Uint64(header[8*i:])) }
+	return Meeting{device.IsMessage(graph.Op(word(0))), word(2), word(3)}
+}
+
 // Meet reads the header of the call at the other end into c, whose Args must have room for
 // two. Its peers stay as they are. own is the header of this end, sent for the same members.
 func Meet(c *device.Call, own, other []byte) error {

@@ -7,6 +7,7 @@
 //	rank 0 ===Gather=== rank 1     collectives, both ways
 //	       ---Up------>            messages from the lower rank, and who has arrived
 //	       <--Down-----            messages from the higher rank, and who has arrived
+//	       ===Calls====            headers of calls before they run, both ways (GPUs only)
 //
 // That is all the order there is to keep: a rank's calls of a kind are on one stream, and
 // programs are proved to bring the calls of two ranks in the same order, or they would
@@ -36,6 +37,7 @@ const (
 	Gather   Kind = iota // collectives
 	Up                   // messages from the lower of two ranks to the higher
 	Down                 // and from the higher to the lower
+	Calls                // what is prepared, both ways
 	NumKinds             // number of kinds
 )
 

@@ -179,7 +179,7 @@ func TestAccept(t *testing.T) {
 		"rank 4 for rank 1":        {1, 4, Gather},
 		"rank -1 for":              {1, -1, Gather},
 		"for rank 9 of 4":          {9, 0, Gather},
-		"kind 3":                   {1, 0, NumKinds},
+		"kind 4":                   {1, 0, NumKinds},
 		"host 2 calls host 1":      {1, 2, Gather},
 		"host 1 calls host 1":      {1, 3, Gather},
 		"a second connection":      {3, 0, Down},
@@ -234,7 +234,11 @@ func TestHeader(t *testing.T) {
 		if fmt.Sprint(got) != fmt.Sprint(c) {
 			t.Errorf("seed %d: %v came as %v", seed, c, got)
 		}
-		if err := Meet(&got, Header(&c, []int{0, 2}), b); err == nil {
+		if MeetingOf(b) != MeetingOf(Header(&device.Call{Op: c.Op, Tag: c.Tag}, []int{0, 1})) {
+			t.Error("calls of the same ranks with the same tag do not meet")
+		}
+		away := Header(&c, []int{0, 2})
+		if err := Meet(&got, away, b); err == nil || MeetingOf(away) == MeetingOf(b) {
 			t.Error("calls of different groups meet")
 		}
 		other := c
