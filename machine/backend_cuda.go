@@ -19,7 +19,7 @@ type cudaBackend struct {
 	options cuda.Options  // of a device
 	gpus    []cuda.GPU    // each rank's
 	unused  int           // that no rank has
-	pinned  []cuda.Pinned // each rank's host arena: timing operators, trials and the run take turns with it
+	pinned  []cuda.Pinned // each rank's host arena: timing operators, trials and the run take turns with it; nil: none is kept
 }
 
 // newCUDA finds a GPU for each rank, or as many ranks as there are GPUs for.
@@ -141,7 +141,10 @@ func (b *cudaBackend) joined(rank, own int, fabric *cuda.Fabric, disk string) (*
 		return nil, fmt.Errorf("rank %d is the %dth of this host, which has %d GPUs", rank, own+1, len(b.gpus))
 	}
 	o := b.options
-	o.Index, o.Rank, o.Fabric, o.DiskPath, o.Pinned = b.gpus[own].Index, rank, fabric, disk, &b.pinned[own]
+	o.Index, o.Rank, o.Fabric, o.DiskPath = b.gpus[own].Index, rank, fabric, disk
+	if b.pinned != nil {
+		o.Pinned = &b.pinned[own]
+	}
 	d, err := cuda.Open(o)
 	if err != nil {
 		return nil, unusable{err}

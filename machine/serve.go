@@ -2,10 +2,10 @@ package machine
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"path/filepath"
 	"runtime"
 	"sync"
@@ -57,6 +57,7 @@ func (h *host) backend(p remote.Place) (hostBackend, error) {
 		return nil, err
 	}
 	b.options.SumRows = p.SumRows
+	b.pinned = nil // nobody says when a run needs it no more
 	return b, nil
 }
 
@@ -83,7 +84,7 @@ func (h *host) Open(p remote.Place) (device.Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	disk := filepath.Join(h.dir, fmt.Sprintf(".athanor-spill-%d-%s-%d", os.Getpid(), p.Fabric, p.Rank))
+	disk := filepath.Join(h.dir, ".athanor-spill-"+rand.Text())
 	if p.Fabric == "" {
 		return b.alone(p.Own, disk)
 	}

@@ -316,6 +316,9 @@ func (d *Device) createContext(n int) (err error) {
 	return err
 }
 
+// Origin returns where the clock of spans begins.
+func (d *Device) Origin() time.Time { return d.opened }
+
 // Info describes the device.
 func (d *Device) Info() device.Info { return device.Info{Name: d.name, Cores: d.options.Workers} }
 

@@ -92,6 +92,9 @@ func NewFabricAcross(n int, hub *link.Hub) *Fabric {
 	return f
 }
 
+// Opened returns the origin of the spans' clock.
+func (f *Fabric) Opened() time.Time { return f.opened }
+
 // here reports whether a rank is in this process.
 func (f *Fabric) here(rank int) bool { return f.hub == nil || f.hub.Here(rank) }
 
