@@ -7,9 +7,10 @@
 #
 # PARTs, each of which ends within 8 minutes and prints a table last:
 #
-#   checks   all of the next four (the default)
+#   checks   all of the next five (the default)
 #   agree    kernels, products, models, plans, ranks against their oracles
 #   resume   a training run that is killed again and again, beside one that is not
+#   hosts    a run with a rank in another process, over TCP, beside one with one rank
 #   sanitize some of them under compute-sanitizer
 #   rates    what links, products and attention reach
 #   speed    training steps of GPT-2 124M and Llama-3.2-1B, 1024 and 4096 tokens
@@ -110,6 +111,7 @@ checks() {
   [ -n "$dry" ] || sanitize
   wait
   resume
+  hosts
   rates
 }
 
@@ -191,6 +193,36 @@ weights = [open(f"{out}/{run}/checkpoint-120/model.safetensors", "rb").read() fo
 if weights[0] != weights[1]:
     sys.exit(f"the weights differ after {kills} kills")
 print(f"RATE killed {kills} times: the same {len(weights[0])} bytes of weights")' "$dir/athanor" "$config" "$out"
+}
+
+# hosts trains a small GPT on one rank, and in a pipeline with a second one in another process, which is the same
+# to the bit. Both have the same GPU here.
+hosts() {
+  local device=cuda config=$out/hosts.yaml
+  [ -n "$dry" ] && device=cpu
+  printf '%s\n' 'model: {type: gpt2, layers: 4, width: 256, heads: 4}' 'data: "**/*.go"' 'tokenizer: bpe-300' 'sequence_length: 256' 'global_batch: 8' \
+    'learning_rate: 1.0e-3' 'max_steps: 30' 'precision: bf16' "device: $device" 'limits: {device: 2GiB, host: 8GiB}' "out: $out/one" >"$config"
+  part hosts 120 . python3 -c '
+import os, secrets, socket, subprocess, sys
+
+athanor, config, out = sys.argv[1:]
+os.environ["ATHANOR_KEY"] = secrets.token_hex(16)
+with socket.socket() as s: # a free port
+    s.bind(("127.0.0.1", 0))
+    at = "127.0.0.1:%d" % s.getsockname()[1]
+host = subprocess.Popen([athanor, "serve", "--listen", at, "--disk", out], stderr=subprocess.PIPE, text=True)
+print(host.stderr.readline(), flush=True) # it listens
+runs = {"one": [], "stages": ["hosts=" + at, "plan.pipeline=2"], "replicas": ["hosts=" + at, "plan.pipeline=1"]}
+for name, own in runs.items():
+    if status := subprocess.call([athanor, "train", config, "out=" + out + "/" + name, *own]):
+        host.kill()
+        print(host.stderr.read())
+        sys.exit(f"{name} ended with status {status}")
+host.kill()
+weights = {name: open(f"{out}/{name}/checkpoint-30/model.safetensors", "rb").read() for name in runs}
+if weights["one"] != weights["stages"]:
+    sys.exit("the weights of a pipeline over two processes are others than those of one rank")
+print("RATE a pipeline over two processes: the same", len(weights["one"]), "bytes of weights")' "$dir/athanor" "$config" "$out"
 }
 
 # rates measures, one thing at a time.
@@ -325,13 +357,13 @@ offload() {
 
 case $what in
   checks | speed | large | offload) "$what" ;;
-  agree | sanitize | resume | rates) "$what"; wait ;;
-  *) echo "unknown part $what; hint: checks, agree, sanitize, resume, rates, speed, large or offload" >&2; exit 2 ;;
+  agree | sanitize | resume | hosts | rates) "$what"; wait ;;
+  *) echo "unknown part $what; hint: checks, agree, sanitize, resume, hosts, rates, speed, large or offload" >&2; exit 2 ;;
 esac
 
 echo
 grep -ho 'Name:[^ ]* [^:]*' "$out"/find.log 2>/dev/null | head -1
-if [[ $what =~ ^(checks|agree|sanitize|resume|rates)$ ]]; then
+if [[ $what =~ ^(checks|agree|sanitize|resume|hosts|rates)$ ]]; then
   grep -h '^RATE' "$out"/*.log | cut -c6-
 else
   python3 tools/gpu_table.py "$out" || result "table                              FAILED: python3 is needed for it"
