@@ -18,13 +18,14 @@
 // depend on timing; a described or supposed one never does, and its plans are a
 // function of graph, configuration and description. Whatever a configuration says
 // about a plan is checked here and refused with its key and a hint. Ranks compute
-// on cores or on GPUs of their own; all that differs between these is behind the
-// interface backend.
+// on cores or on GPUs of their own, here or on other hosts; all that differs between
+// these is behind the interface backend.
 //
 // Where to look:
 //
 //	machine.go, described.go, cache.go   finding and describing machines
 //	probe.go, backend*.go                measuring; CPU and CUDA
+//	backend_hosts.go, serve.go           ranks on other hosts, ranks for others' runs
 //	request.go, pins*.go, storage.go     what a configuration asks for
 //	plan.go, policy.go, turns.go         the search, its rivals and its trials
 //	whatif.go, longest.go                other machines, other lengths

@@ -22,7 +22,7 @@ type serveCmd struct {
 
 // Help is what `serve --help` says beside the flags.
 func (serveCmd) Help() string {
-	return "A run on another host that names this one under hosts: trains on its cores, too. Both must have the same ATHANOR_KEY, any secret text, in their environment. " +
+	return "A run on another host that names this one under hosts: trains on its cores or GPUs, too. Both must have the same ATHANOR_KEY, any secret text, in their environment. " +
 		"What they exchange is not encrypted."
 }
 
