@@ -222,7 +222,7 @@ func TestRanksAhead(t *testing.T) {
 				most = max(most, len(p.Instrs))
 			}
 			check(t, program.Verify(list...))
-			for _, hosts := range [][]int{{0, 0, 0, 0}, {0, 1, 0, 1}, {0, 1, 2, 3}} {
+			for _, hosts := range [][]int{{0, 0, 0, 0}, {0, 1, 0, 1}} {
 				s, err := session.Open(g, cuda.HollowRanks(t, hosts, cuda.Options{}), list)
 				check(t, err)
 				_, err = s.Step(t.Context(), 0, tokens, tokens, session.Scalars{Rate: 1e-3, Step: 1, Beta1: 0.9, Beta2: 0.95, Targets: len(tokens)})
