@@ -42,10 +42,15 @@ train() {
 	HOME=$dir ip netns exec athanor-a taskset -c 0 "$athanor" train --json "$config" out="$dir/run" "$@" >"$dir/result.json" 2>"$dir/train.log" ||
 		{ tail -5 "$dir/train.log"; exit 1; }
 	python3 - "$name" "$dir" <<'PY'
-import json, re, sys
+import json, sys
 r = json.load(open(sys.argv[2] + "/result.json"))
 tokens = r["tokens_per_second"] * r["step_seconds"]
-plan = re.findall(r"^plan: (.*)", open(sys.argv[2] + "/train.log").read(), re.M)[-1]
+p = r["plan"]
+plan = f"micro-batch {p['micro_batch']} x {p['micro_batches']}"
+if "pipeline" in p:
+    plan = f"{p['pipeline']['schedule']}, {plan}"
+elif p["ranks"] > 1:
+    plan = "replicas, " + plan
 print(f"{sys.argv[1]:<30} {tokens / r['measured_step_seconds']:9.1f} tokens/s   step {r['measured_step_seconds']:.4g} s, "
       f"predicted {r['step_seconds']:.4g} ({100 * (r['step_seconds'] / r['measured_step_seconds'] - 1):+.1f} %)   {plan}", flush=True)
 PY
