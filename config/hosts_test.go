@@ -11,7 +11,7 @@ func TestHosts(t *testing.T) {
 	for text, want := range map[string]string{
 		"hosts: a\n": "[a:7077] 2",
 		"hosts: [10.0.0.2, \"b:1\", \"fe80::1\", \"[::1]:5\"]\n": "[10.0.0.2:7077 b:1 [fe80::1]:7077 [::1]:5] 5",
-		"hosts: [a, b]\nranks: auto\n":                           "[a:7077 b:7077] 3",
+		"hosts: [a, b]\nranks: auto\n":                           fmt.Sprint("[a:7077 b:7077] ", AutoRanks),
 		"hosts: [a, b]\nranks: 6\n":                              "[a:7077 b:7077] 6",
 		"ranks: 2\n":                                             "[] 2",
 	} {

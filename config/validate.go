@@ -236,7 +236,7 @@ func (c *Config) derive() {
 	if c.Preference.Beta > 0 {
 		c.Documents, c.ExpertBalance = Separate, 0
 	}
-	if len(c.Hosts) > 0 && (c.Ranks == 1 || c.Ranks == AutoRanks) {
+	if len(c.Hosts) > 0 && c.Ranks == 1 { // which nobody has said
 		c.Ranks = len(c.Hosts) + 1
 	}
 	if c.MaxSteps == 0 && (c.MaxTime > 0 || c.MaxEpochs > 0) { // a plan may be for a run of unknown length

@@ -41,7 +41,6 @@ type hostsBackend struct {
 	others []string    // addresses
 	about  []remote.Description
 	key    []byte
-	ranks  int
 	place  remote.Place // what is the same for all devices
 }
 
@@ -82,8 +81,7 @@ func newHosts(c *config.Config, dir string) (*hostsBackend, error) {
 		return nil, err
 	}
 	c.Ranks = n * own.Ranks
-	b.ranks, b.place.Share = c.Ranks, own.Ranks
-	b.place.Rate = rates(c)
+	b.place.Share, b.place.Rate = own.Ranks, rates(c)
 	for _, addr := range b.others {
 		d, err := remote.Describe(addr, b.key, b.place)
 		if err != nil {

@@ -90,7 +90,7 @@ func (p *planned) on(c *context, find finder) (err error) {
 	}
 	if _, err := hardware.KnownRank(p.config.Hardware.Name, 1); err == nil && p.config.Ranks > hardware.PerHost {
 		show.done()
-		fmt.Fprintf(c.stderr, "note: %d ranks are those of several hosts, which are taken to be joined as GPUs of one host are; train needs one host\n", p.config.Ranks)
+		fmt.Fprintf(c.stderr, "note: %d ranks are those of several hosts, which are taken to be joined as GPUs of one host are; train is told of them under hosts\n", p.config.Ranks)
 	}
 	if n := p.machine.Idle(); n > 0 {
 		show.done()
