@@ -19,7 +19,6 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device/cuda"
 	"github.com/athanor-llm/athanor/internal/suggest"
 )
@@ -86,7 +85,7 @@ func execute(args []string, stdout, stderr io.Writer) int {
 	parser, err := kong.New(&c,
 		kong.Name("athanor"),
 		kong.Description("Trains large language models on the GPUs or the CPU that you have."),
-		kong.Vars{"version": version(), "port": config.HostPort},
+		kong.Vars{"version": version()},
 		kong.Writers(stdout, stderr),
 		kong.Exit(func(n int) { exited, code = true, n }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	stdctx "context"
 	"fmt"
 	"net"
@@ -16,7 +17,7 @@ import (
 )
 
 type serveCmd struct {
-	Listen string `help:"Address to wait at; :${port} unless given." default:":${port}" placeholder:"[HOST]:PORT"`
+	Listen string `help:"Address to wait at, :7077 unless given." placeholder:"[HOST]:PORT"`
 	Disk   string `help:"Folder for what runs spill to disk." default:"." placeholder:"FOLDER"`
 }
 
@@ -31,7 +32,7 @@ func (v *serveCmd) Run(c *context) error {
 	if err != nil {
 		return usageError{fmt.Sprintf("serve: %v", err)}
 	}
-	addr, err := net.ResolveTCPAddr("tcp", v.Listen)
+	addr, err := net.ResolveTCPAddr("tcp", cmp.Or(v.Listen, ":"+config.HostPort))
 	if err != nil {
 		return usageError{fmt.Sprintf("serve: --listen %s: %v; hint: such as :%s", v.Listen, err, config.HostPort)}
 	}
