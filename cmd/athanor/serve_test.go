@@ -1,0 +1,33 @@
+package main
+
+import (
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/athanor-llm/athanor/machine"
+)
+
+// TestServeRefuses: a host that could not serve says why before it waits.
+func TestServeRefuses(t *testing.T) {
+	const key = "sixteen characters"
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	check(t, err)
+	defer l.Close()
+	for want, c := range map[string]struct {
+		key  string
+		args []string
+		code int
+	}{
+		"ATHANOR_KEY must be the same":   {"", nil, 2},
+		"of 16 characters or more; hint": {"too short", nil, 2},
+		"--listen nowhere":               {key, []string{"--listen", "nowhere"}, 2},
+		"--disk: ":                       {key, []string{"--listen", "127.0.0.1:0", "--disk", t.TempDir() + "/none"}, 2},
+		"is another one running?":        {key, []string{"--listen", l.Addr().String()}, 1},
+	} {
+		t.Setenv(machine.KeyVariable, c.key)
+		if text := call(append([]string{"serve"}, c.args...)...).must(t, c.code).stderr; !strings.Contains(text, want) {
+			t.Errorf("serve %v says %q, want %q", c.args, text, want)
+		}
+	}
+}
