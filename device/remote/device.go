@@ -55,6 +55,7 @@ type Device struct {
 	out     []byte          // not sent yet
 	head    [spanBytes]byte // scratch of answers
 	under   atomic.Bool     // a round is under way
+	leaving atomic.Bool     // the host has been told to close the device, and may hang up
 	round   atomic.Uint64   // rounds that have ended
 	side    side
 
@@ -323,6 +324,7 @@ func (d *Device) Close() error {
 		return nil
 	}
 	_ = d.control.SetDeadline(time.Now().Add(closeLimit))
+	d.leaving.Store(true)
 	d.out = append(d.out, byte(doClose))
 	err := d.ask()
 	_ = d.lose(errClosed)

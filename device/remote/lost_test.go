@@ -246,3 +246,15 @@ func TestStop(t *testing.T) {
 	_, _ = io.Copy(io.Discard, silent) // ends
 	h.idle()
 }
+
+// TestLeaving: that the side connection ends while a device is being closed is no loss: it may
+// be seen before the answer, which comes on control.
+func TestLeaving(t *testing.T) {
+	h := newHost(t, nil)
+	d := connect(t, h.addr, Place{}, arena)
+	d.leaving.Store(true) // as Close does before it asks
+	check(t, d.side.conn.(*net.TCPConn).CloseRead())
+	d.missing(io.EOF)
+	check(t, d.Close())
+	h.idle()
+}

@@ -60,7 +60,7 @@ func (s *side) start(conn net.Conn, d *Device) {
 		r, seen := bufio.NewReader(conn), new(look)
 		for {
 			if err := s.read(r, seen); err != nil {
-				_ = d.lose(err)
+				d.missing(err)
 				return
 			}
 			select {
@@ -127,8 +127,16 @@ func (d *Device) attend() {
 			missed = 0
 		}
 		if missed == lookMisses {
-			_ = d.lose(errors.New("it does not answer"))
+			d.missing(errors.New("it does not answer"))
 		}
+	}
+}
+
+// missing gives the device up, unless it is being closed: then side may end before the answer
+// to that comes, on control.
+func (d *Device) missing(why error) {
+	if !d.leaving.Load() {
+		_ = d.lose(why)
 	}
 }
 
@@ -148,7 +156,7 @@ func (d *Device) look() (answered bool) {
 	defer s.ask.Unlock()
 	if !s.sent {
 		if err := s.send([]byte{byte(doLook)}); err != nil {
-			_ = d.lose(err)
+			d.missing(err)
 		}
 		s.sent = true
 	}
