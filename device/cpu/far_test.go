@@ -2,12 +2,11 @@ package cpu
 
 import (
 	"errors"
-	"net"
 	"slices"
 	"testing"
 
 	"github.com/athanor-llm/athanor/device"
-	"github.com/athanor-llm/athanor/device/link"
+	"github.com/athanor-llm/athanor/device/link/loopback"
 	"github.com/athanor-llm/athanor/graph"
 )
 
@@ -19,32 +18,11 @@ func fabricsOn(t *testing.T, hosts []int) []*Fabric {
 	if n == 1 {
 		return []*Fabric{NewFabric(len(hosts))}
 	}
-	hubs, fabrics := make([]*link.Hub, n), make([]*Fabric, n)
+	hubs, fabrics := loopback.Hubs(hosts, n), make([]*Fabric, n)
 	for i := range hubs {
-		hubs[i] = link.NewHub(hosts, i, func(from, to int, k link.Kind) (net.Conn, error) {
-			a, b, err := connected()
-			if err != nil {
-				return nil, err
-			}
-			return a, hubs[hosts[to]].Accept(from, to, k, b)
-		})
 		fabrics[i] = NewFabricAcross(len(hosts), hubs[i])
 	}
 	return fabrics
-}
-
-// connected returns the ends of a TCP connection.
-func connected() (a, b net.Conn, err error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, nil, err
-	}
-	defer l.Close()
-	if a, err = net.Dial("tcp", l.Addr().String()); err != nil {
-		return nil, nil, err
-	}
-	b, err = l.Accept()
-	return a, b, err
 }
 
 // TestFarWaits: waiting for a rank of another process takes processor time, but is no

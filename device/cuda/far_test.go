@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"runtime"
 	"slices"
 	"strings"
@@ -19,7 +18,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cuda/internal/fake"
 	"github.com/athanor-llm/athanor/device/cuda/nv"
-	"github.com/athanor-llm/athanor/device/link"
+	"github.com/athanor-llm/athanor/device/link/loopback"
 	"github.com/athanor-llm/athanor/graph"
 )
 
@@ -34,34 +33,13 @@ func fabricsOn(t *testing.T, hosts []int, slot int64) []*Fabric {
 	if n == 1 {
 		return []*Fabric{NewFabric(len(hosts))}
 	}
-	hubs, fabrics := make([]*link.Hub, n), make([]*Fabric, n)
+	hubs, fabrics := loopback.Hubs(hosts, n), make([]*Fabric, n)
 	for i := range hubs {
-		hubs[i] = link.NewHub(hosts, i, func(from, to int, k link.Kind) (net.Conn, error) {
-			a, b, err := connected()
-			if err != nil {
-				return nil, err
-			}
-			return a, hubs[hosts[to]].Accept(from, to, k, b)
-		})
 		fabrics[i] = NewFabricAcross(len(hosts), hubs[i])
 		fabrics[i].slot = slot
 		t.Cleanup(func() { hubs[i].Close() })
 	}
 	return fabrics
-}
-
-// connected returns the ends of a TCP connection.
-func connected() (a, b net.Conn, err error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, nil, err
-	}
-	defer l.Close()
-	if a, err = net.Dial("tcp", l.Addr().String()); err != nil {
-		return nil, nil, err
-	}
-	b, err = l.Accept()
-	return a, b, err
 }
 
 // TestFarCollectives: random calls between ranks of several hosts leave the bits and count the bytes that
