@@ -6,6 +6,10 @@
 # The hosts are two cores of this machine, each in a network namespace of its own: what goes between them goes through the
 # kernel's TCP and a link that is held to the rate (tc tbf), but through no cable. Needs root, ip, tc and two idle cores.
 set -euo pipefail
+if [ $# -lt 2 ]; then
+	sed -n '2,7s/^# \{0,1\}//p' "$0" >&2
+	exit 2
+fi
 athanor=$(realpath "$1") config=$(realpath "$2")
 shift 2
 dir=$(mktemp -d)
