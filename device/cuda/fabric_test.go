@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"strings"
@@ -222,19 +223,21 @@ func TestLost(t *testing.T) {
 	broken := errors.New("switched off")
 	for seed := range uint64(6) {
 		for _, hosts := range [][]int{{0, 0, 0, 0}, {0, 1, 0, 1}, {1, 0, 0, 0}, {0, 1, 2, 1}, {0, 1}} {
-			r := rand.New(rand.NewPCG(seed, 4))
-			victim := r.IntN(len(hosts))
-			gpus := ranksAcross(t, asText, hosts, len(hosts), fabricsOn(t, hosts, smallSlot), Options{}, true, rankArena)
-			errs := until(t, gpus, victim, r.IntN(40), func() { gpus[victim].Abort(broken) })
-			for k, err := range errs {
-				var lost *device.PeerError
-				switch is := errors.As(err, &lost); {
-				case k == victim && !errors.Is(err, broken):
-					t.Errorf("seed %d: rank %d, which failed, says %v", seed, k, err)
-				case k != victim && (!is || hosts[k] == hosts[victim] && lost.Rank != victim || hosts[k] != hosts[victim] && hosts[k] == hosts[lost.Rank]):
-					t.Errorf("seed %d: rank %d on hosts %v says of rank %d %v", seed, k, hosts, victim, err)
+			t.Run(fmt.Sprint(seed, hosts), func(t *testing.T) {
+				r := rand.New(rand.NewPCG(seed, 4))
+				victim := r.IntN(len(hosts))
+				gpus := ranksAcross(t, asText, hosts, len(hosts), fabricsOn(t, hosts, smallSlot), Options{}, true, rankArena)
+				errs := until(t, gpus, victim, r.IntN(40), func() { gpus[victim].Abort(broken) })
+				for k, err := range errs {
+					var lost *device.PeerError
+					switch is := errors.As(err, &lost); {
+					case k == victim && !errors.Is(err, broken):
+						t.Errorf("rank %d, which failed, says %v", k, err)
+					case k != victim && (!is || hosts[k] == hosts[victim] && lost.Rank != victim || hosts[k] != hosts[victim] && hosts[k] == hosts[lost.Rank]):
+						t.Errorf("rank %d says of rank %d %v", k, victim, err)
+					}
 				}
-			}
+			})
 		}
 	}
 }
@@ -244,16 +247,18 @@ func TestLost(t *testing.T) {
 func TestHostLost(t *testing.T) {
 	hosts := []int{0, 1, 0, 1}
 	for seed := range uint64(6) {
-		r := rand.New(rand.NewPCG(seed, 5))
-		victim := r.IntN(len(hosts))
-		gpus := ranksAcross(t, asText, hosts, len(hosts), fabricsOn(t, hosts, smallSlot), Options{}, true, rankArena)
-		errs := until(t, gpus, victim, r.IntN(40), func() { gpus[victim].options.Fabric.hub.Close() })
-		for k, err := range errs {
-			var lost *device.PeerError
-			if !errors.As(err, &lost) || hosts[lost.Rank] == hosts[k] {
-				t.Errorf("seed %d: rank %d on hosts %v says %v", seed, k, hosts, err)
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, 5))
+			victim := r.IntN(len(hosts))
+			gpus := ranksAcross(t, asText, hosts, len(hosts), fabricsOn(t, hosts, smallSlot), Options{}, true, rankArena)
+			errs := until(t, gpus, victim, r.IntN(40), func() { gpus[victim].options.Fabric.hub.Close() })
+			for k, err := range errs {
+				var lost *device.PeerError
+				if !errors.As(err, &lost) || hosts[lost.Rank] == hosts[k] {
+					t.Errorf("rank %d on hosts %v says %v", k, hosts, err)
+				}
 			}
-		}
+		})
 	}
 }
 
