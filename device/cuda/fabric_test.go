@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
@@ -282,6 +283,7 @@ func until(t *testing.T, gpus []*Device, victim, after int, end func()) []error 
 			t.Fatal(err)
 		}
 	}
+	defer untangled(t, gpus)()
 	var all sync.WaitGroup
 	for k, d := range gpus {
 		all.Go(func() {
@@ -306,6 +308,32 @@ func until(t *testing.T, gpus []*Device, victim, after int, end func()) []error 
 		}
 	}
 	return errs
+}
+
+// untangled ends ranks that wait for each other for ever, and fails the test with what each one's ferry was at,
+// unless the function that it returns is called in time.
+func untangled(t *testing.T, gpus []*Device) func() bool {
+	return time.AfterFunc(30*time.Second, func() {
+		for k, d := range gpus {
+			t.Errorf("rank %d waits for ever%s", k, d.ferry)
+			d.Abort(errors.New("ended by the test"))
+		}
+	}).Stop
+}
+
+// String tells how far voyages are; the numbers may be of different moments.
+func (f *ferry) String() string {
+	if f == nil {
+		return ", without a ferry"
+	}
+	var b strings.Builder
+	for s, l := range f.lanes {
+		if l != nil {
+			fmt.Fprintf(&b, "; stream %v: ready %d, begun %d, done %d, copies out %d of %d, in %d of %d",
+				device.Stream(s), l.ready.Load(), l.begun.Load(), l.done.Load(), l.out.landed.Load(), l.out.asked, l.in.landed.Load(), l.in.asked)
+		}
+	}
+	return b.String()
 }
 
 // TestDisagree: calls that meet and do not fit together are an error and not a
