@@ -60,6 +60,7 @@ for path in sorted(glob.glob(folder + "/*.yaml")):
         f" {share(seconds):>6.1%} {cell(lambda: share(other), 7, '.1%')} {seconds:>8.3f} {r.get('predicted_seconds', 0) / seconds - 1:>+9.1%}"
         f" {r.get('driver_calls', 0):>7} {idle:>6.1%} {r['arena_bytes']['device'][0] / 1e9:>6.1f} {cell(lambda: room / 1e9, 7, '.1f')} {r['arena_bytes']['host'][0] / 1e9:>6.1f}"
     )
+    print(f"    plan: {r['plan']}")
     for p in r.get("refused_products", []):
         print(f"    slow, since the matrix library refused it: {p}")
     for o in sorted(r["operators"], key=lambda o: -o["seconds"])[:6]:

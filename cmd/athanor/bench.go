@@ -158,6 +158,7 @@ type stepReport struct {
 	Sequences  int            `json:"sequences"`
 	Length     int            `json:"sequence_length"`
 	Precision  string         `json:"precision"`
+	Plan       string         `json:"plan,omitempty"`    // that was chosen; a known model has the plain one
 	TokenRate  float64        `json:"tokens_per_second"` // of the median step
 	Seconds    float64        `json:"step_seconds"`
 	Predicted  float64        `json:"predicted_seconds,omitempty"`
@@ -180,6 +181,7 @@ func (v *benchStepCmd) Run(c *context) error {
 	ctx := stdctx.Background()
 	b := &session.StepBench{Sequences: v.Batch, Warmup: v.Warmup, Steps: v.Steps}
 	var predicted *sim.Timeline
+	var chosen string
 	var limit float64 // peak of the device in FLOP/s; 0: use the cores' measured peak
 	if st, err := os.Stat(v.Model); err == nil && !st.IsDir() {
 		t := target{Config: v.Model, Overrides: v.Overrides}
@@ -189,7 +191,7 @@ func (v *benchStepCmd) Run(c *context) error {
 		}
 		defer p.close()
 		b.Graph, b.Sequences = p.setup.Graph, p.config.GlobalBatch
-		b.Rank, predicted = p.result.Best.Program.Rank, p.result.Best.Timeline
+		b.Rank, predicted, chosen = p.result.Best.Program.Rank, p.result.Best.Timeline, p.result.Best.Label
 		if b.Programs, err = p.machine.Programs(ctx, b.Graph, p.config, p.result.Best); err != nil {
 			return err
 		}
@@ -212,6 +214,7 @@ func (v *benchStepCmd) Run(c *context) error {
 	if err != nil {
 		return err
 	}
+	r.Plan = chosen
 	if c.json {
 		return c.print(r)
 	}
@@ -286,6 +289,9 @@ func (v *benchStepCmd) measure(ctx stdctx.Context, b *session.StepBench, predict
 func (r *stepReport) print(c *context) {
 	fmt.Fprintf(c.stdout, "%.1f M parameters, %d sequences of %d tokens, %s\n", float64(r.Parameters)/1e6, r.Sequences, r.Length, r.Precision)
 	printPeaks(c, &r.Peaks)
+	if r.Plan != "" {
+		fmt.Fprintf(c.stdout, "plan: %s\n", r.Plan)
+	}
 	fmt.Fprintf(c.stdout, "step %.4g s (median of %d; best %.4g s): %.4g tokens/s, MFU %.1f %%; loss %.4f\n",
 		r.Seconds, len(r.AllSeconds), r.AllSeconds[0], r.TokenRate, 100*r.MFU, r.Loss)
 	fmt.Fprintf(c.stdout, "memory: arenas %s on the device, %s on the host, %s on disk; peak resident %s\n\n",
