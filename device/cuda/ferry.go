@@ -220,7 +220,8 @@ func (f *ferry) leave() {
 }
 
 const (
-	// lingerLooks is how long the ferry looks all the time; then it sleeps for lingerSleep between looks.
+	// lingerLooks is how long the ferry looks all the time; then it sleeps for lingerSleep between looks, which Go
+	// makes up to a millisecond where nothing else runs.
 	lingerLooks = 20 * time.Millisecond
 	lingerSleep = 50 * time.Microsecond
 )
