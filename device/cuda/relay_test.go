@@ -20,13 +20,13 @@ import (
 func relaySample(t *testing.T, seed uint64, pair bool, roles int64) (s *sample, parts []device.Call, piece, sms int) {
 	t.Helper()
 	s = sumSample(seed)
-	for try := range 1000000 {
+	for try := range 10000000 {
 		if try%50000 == 49999 { // with some seeds they are rare
 			seed++
 			s = sumSample(seed)
 		}
 		sms = int(roles)*(1+s.IntN(2)) + s.IntN(2)
-		in, out, n := 1+s.IntN(400), 2*(1+s.IntN(200)), int(roles)*(600+s.IntN(400))
+		in, out, n := 1+s.IntN(400), 2*(1+s.IntN(200)), int(roles)*(64*leastSteps+s.IntN(400))
 		if seed%2 == 0 {
 			in, out = (in+7)&^7, (out+7)&^7
 		}
