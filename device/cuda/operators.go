@@ -70,8 +70,8 @@ var operators = [graph.NumOps]operator{
 }
 
 // norm launches a block per row of the operator's operands, in table order, or per
-// several rows if they are narrow, as heads are. stats is the number of the operand with
-// one or two columns. A thread holds up to four packs of a row.
+// several rows if one warp has a row. stats is the number of the operand with one or
+// two columns.
 func (b *builder) norm(file, kernel string, rms, stats int) error {
 	ops := []device.Operand{b.op(0), b.op(1), b.op(2), b.op(3), b.op(4)}
 	var wide []device.Operand
@@ -83,17 +83,30 @@ func (b *builder) norm(file, kernel string, rms, stats int) error {
 	cols, groups := ops[3].Cols, max(1, b.call.Attr.Heads)
 	v, _ := b.vector(cols, wide...)
 	v = across(v, cols, 32)
-	n := min(max(int(blocks(int64(cols), int64(4*v)))+31, 32)/32*32, 1024)
+	n, packs := rowThreads(int(blocks(int64(cols), int64(v))))
 	rows := 1
 	if n == 32 {
 		rows = 4
 	}
 	res := rms == 1 && stats == 1 && !ops[4].Absent()
-	defines := fmt.Sprintf("%sRMS=%d GROUPS=%d UNIT=%d RES=%d VEC=%d PACKS=%d ROW_THREADS=%d ROWS=%d", types(ops...), rms, bit(groups > 1),
-		bit(b.call.Attr.UnitOffset), bit(res), v, blocks(int64(cols), int64(v*n)), n, rows)
+	defines := fmt.Sprintf("%sRMS=%d GROUPS=%d UNIT=%d RES=%d VEC=%d COLS=%d PACKS=%d ROW_THREADS=%d ROWS=%d", types(ops...), rms, bit(groups > 1),
+		bit(b.call.Attr.UnitOffset), bit(res), v, cols, packs, n, rows)
 	a := b.newArgs(ops...)
 	a.f[0] = float32(b.call.Attr.Eps)
 	return b.start(kernels.Unit{File: file, Defines: defines}, kernel, [3]int64{blocks(int64(ops[0].Rows)*int64(groups), int64(rows)), 1, 1}, rows*n, 0, a)
+}
+
+// rowThreads returns how many threads share a row of so many packs, and the most packs that
+// one has: so that few have less, and few need to meet. Of three operands registers hold 7
+// packs; of wider rows than that the compiler puts some into local memory.
+func rowThreads(packs int) (threads, each int) {
+	threads, each = 1024, (packs+1023)/1024
+	for n := 1024; n >= 32; n -= 32 {
+		if e := (packs + n - 1) / n; e <= 7 && n*e <= threads*each {
+			threads, each = n, e
+		}
+	}
+	return threads, each
 }
 
 // across returns at most v elements per thread, so few that n threads share cols columns.
@@ -122,7 +135,7 @@ func normPart(b *builder) error {
 		a.t[1].rows, a.t[1].cols = 1, int32(n)
 	}
 	unit := kernels.Unit{File: "norm_part", Defines: fmt.Sprintf("%sVEC=%d FLAT=%t", types(part, g), v, flat)}
-	return b.start(unit, "norm_part", [3]int64{int64(part.Cols), 1, 1}, 1024, 0, a)
+	return b.start(unit, "norm_part", [3]int64{int64(part.Cols), 1, 1}, 512, 0, a)
 }
 
 // crossEntropy launches a block per row of logits. It keeps as much of a gradient's row

@@ -83,12 +83,18 @@ func (s *sample) cols() int {
 	return s.n()
 }
 
-// long is an extent of rows that a block works through, sometimes in several steps.
-func (s *sample) long() int {
-	if s.IntN(3) == 0 {
-		return s.cols() + 8*(40+s.IntN(60))
+// long draws rows and an extent of them that a block works through, sometimes in several
+// steps or by several warps.
+func (s *sample) long() (rows, cols int) {
+	rows = s.n()
+	if s.IntN(3) > 0 {
+		return rows, s.cols()
 	}
-	return s.cols()
+	more := 60
+	if rows <= 17 {
+		more = 300
+	}
+	return rows, s.cols() + 8*(40+s.IntN(more))
 }
 
 // place makes an operand somewhere in the arena.
@@ -250,7 +256,8 @@ func (s *sample) groups() (rows, cols, groups int) {
 	if groups = max(1, a.Heads); groups > 1 {
 		return s.n(), s.cols(), groups
 	}
-	return s.n(), s.long(), groups
+	rows, cols = s.long()
+	return rows, cols, groups
 }
 
 // slice draws numbers of queries and keys: those of m rows, or of a slice of one
@@ -352,7 +359,7 @@ var samples = map[graph.Op]func(s *sample){
 		s.mat(n, c)
 	},
 	graph.LayerNorm: func(s *sample) {
-		n, c := s.n(), s.long()
+		n, c := s.long()
 		s.call.Attr.Eps, s.tol = 1e-5, 5e-5
 		s.mat(n, c)
 		s.f32(n, 2)
@@ -361,7 +368,7 @@ var samples = map[graph.Op]func(s *sample){
 		s.mat(1, c)
 	},
 	graph.LayerNormDX: func(s *sample) {
-		n, c := s.n(), s.long()
+		n, c := s.long()
 		s.call.Attr.Acc = s.acc
 		s.mat(n, c)
 		s.mat(n, c)
@@ -599,7 +606,7 @@ var samples = map[graph.Op]func(s *sample){
 		s.mat(seq*(1+s.IntN(3)), c)
 	},
 	graph.CrossEntropy: func(s *sample) {
-		n, vocab := s.n(), s.long()
+		n, vocab := s.long()
 		if s.IntN(4) == 0 { // more logits than shared memory has room for
 			n, vocab = 1+s.IntN(2), 60000+s.cols()
 		}

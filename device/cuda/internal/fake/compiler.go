@@ -26,7 +26,7 @@ type Compiler struct{}
 // VersionString returns a constant.
 func (Compiler) VersionString() (string, error) { return "fake", nil }
 
-var kernelName = regexp.MustCompile(`__global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(`)
+var kernelName = regexp.MustCompile(`__global__ void (?:__launch_bounds__\(.*\) )?(\w+)\(`)
 
 // Target returns the architecture of a card.
 func (Compiler) Target(cc int) string { return "sm_" + nv.Architecture(cc) }
