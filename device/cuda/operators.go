@@ -303,15 +303,16 @@ func (b *builder) sums(stats int, g, bias, dy, x, s device.Operand) error {
 		read = ops[1:4]
 	}
 	v, _ := b.vector(cols, read...)
-	v = across(min(v, 4), cols, 64) // columns per thread: enough for wide loads, few enough for many threads
+	v = across(v, cols, 32) // columns per thread: fewer where a warp would have less to do
+	lanes, parts := sumLanes(int(blocks(int64(cols), int64(v))))
 	piece := b.sumPiece(max(4, 128/groups))
-	unit := kernels.Unit{File: "sums", Defines: fmt.Sprintf("%sSUM_ROWS=%d GROUPS=%d STATS=%d VEC=%d", types(ops...), piece, bit(groups > 1), stats, v)}
+	unit := kernels.Unit{File: "sums", Defines: fmt.Sprintf("%sSUM_ROWS=%d GROUPS=%d STATS=%d VEC=%d LANES=%d", types(ops...), piece, bit(groups > 1), stats, v, lanes)}
 	perPiece := int64(cols) * 2 * 4
 	pieces := int(min(b.room/perPiece, 65535))
 	if pieces < 1 {
 		return fmt.Errorf("%d columns are too many for the scratch memory of %d bytes", cols, b.room)
 	}
-	grid := blocks(int64(cols), int64(64*v))
+	grid := blocks(int64(cols), int64(lanes*v))
 	acc := b.call.Attr.Acc
 	for r0 := 0; r0 == 0 || r0 < dy.Rows; r0 += pieces * piece {
 		part := make([]device.Operand, len(ops))
@@ -327,7 +328,7 @@ func (b *builder) sums(stats int, g, bias, dy, x, s device.Operand) error {
 			a.accum = 1
 		}
 		a.n[0] = int32(blocks(int64(n), int64(piece)))
-		if err := b.start(unit, "pieces", [3]int64{grid, int64(a.n[0]), 1}, threads, 0, a); err != nil {
+		if err := b.start(unit, "pieces", [3]int64{grid, int64(a.n[0]), 1}, parts*lanes, 0, a); err != nil {
 			return err
 		}
 		if err := b.start(unit, "total", [3]int64{blocks(int64(cols), 32), 1, 1}, threads, 0, a); err != nil {
@@ -335,6 +336,22 @@ func (b *builder) sums(stats int, g, bias, dy, x, s device.Operand) error {
 		}
 	}
 	return nil
+}
+
+// sumLanes returns how many threads of a block share a token's columns, of which there are so many
+// packs: whole eights, which have a line of memory, with few of the last block's left over; and
+// among how many such groups a piece's tokens are divided, as kernels/sums.cu does.
+func sumLanes(packs int) (lanes, parts int) {
+	idle := packs + 64
+	for n := 64; n >= 32; n -= 8 {
+		if rest := (packs+n-1)/n*n - packs; rest < idle {
+			lanes, idle = n, rest
+		}
+	}
+	if lanes > 32 {
+		return lanes, 4
+	}
+	return lanes, 8
 }
 
 // rowsOf returns rows [r0, r0+n) of an operand.

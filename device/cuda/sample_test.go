@@ -350,7 +350,7 @@ var samples = map[graph.Op]func(s *sample){
 		}
 	},
 	graph.BiasGrad: func(s *sample) {
-		n, c := s.n(), s.cols()
+		n, c := s.long()
 		if s.IntN(4) == 0 {
 			n, c = n+64*128, min(c, 24) // more pieces than a block takes at a time
 		}
@@ -377,7 +377,7 @@ var samples = map[graph.Op]func(s *sample){
 		s.stats(n)
 	},
 	graph.LayerNormDW: func(s *sample) {
-		n, c := s.n(), s.cols()
+		n, c := s.long()
 		s.call.Attr.Acc = s.acc
 		s.f32(1, c)
 		s.f32(1, c)

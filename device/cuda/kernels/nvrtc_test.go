@@ -29,9 +29,9 @@ func variants() []Unit {
 			list = append(list, Unit{"norm", types + kind}, Unit{"norm_dx", types + kind})
 		}
 		for _, s := range []string{"0", "1", "2", "3"} {
-			list = append(list, Unit{"sums", types + " SUM_ROWS=128 GROUPS=0 VEC=1 STATS=" + s}, Unit{"sums", types + " SUM_ROWS=128 GROUPS=0 VEC=4 STATS=" + s})
+			list = append(list, Unit{"sums", types + " SUM_ROWS=128 GROUPS=0 VEC=1 LANES=64 STATS=" + s}, Unit{"sums", types + " SUM_ROWS=128 GROUPS=0 LANES=40 " + wide + " STATS=" + s})
 		}
-		list = append(list, Unit{"sums", types + " SUM_ROWS=8 GROUPS=1 VEC=2 STATS=1"})
+		list = append(list, Unit{"sums", types + " SUM_ROWS=8 GROUPS=1 VEC=2 LANES=32 STATS=1"})
 		for _, head := range []string{"5", "64", "128", "256"} {
 			list = append(list, Unit{"attention", types + " HEAD=" + head}, Unit{"attention_bwd", types + " HEAD=" + head},
 				Unit{"attention", types + " HEAD=" + head + " STARTS=4 SINKS=5"}, Unit{"attention_bwd", types + " HEAD=" + head + " STARTS=8"})

@@ -8,99 +8,140 @@
 //
 // t[0], t[1] results; t[2] dy, t[3] x, t[4] stats. A token of RMSNorm's has a.heads groups
 // of columns as wide as the result, which are all summed, ascending, and fewer tokens make
-// a piece. term adds the terms of row r, group k, to the sums of VEC columns from c on.
-static __device__ inline void term(const Args& a, i64 r, int k, int c, float (&g)[VEC], float (&b)[VEC]) {
-  float d[VEC];
-  int from = k * a.t[2].cols + c;
-  load(d, at<T2>(a.t[2], r, from));
+// a piece.
+
+// Term is what is loaded for VEC columns of one group of a token.
+struct Term {
+  Pack<T2, VEC> d;
 #if STATS
-  float x[VEC];
-  load(x, at<T3>(a.t[3], r, from));
+  Pack<T3, VEC> x;
 #endif
 #if STATS == 1 || STATS == 2
-  const float* s = at<float>(a.t[4], r, k);
-#elif STATS == 3
-  float s[VEC];
-  load(s, at<T1>(a.t[1], 0, c));
+  float s[STATS];
 #endif
+};
+
+// fetch loads the term of row r, group k, columns from c on.
+static __device__ inline void fetch(Term& t, const Args& a, i64 r, int k, int c) {
+  int from = k * a.t[2].cols + c;
+  t.d = *(const Pack<T2, VEC>*)at<T2>(a.t[2], r, from);
+#if STATS
+  t.x = *(const Pack<T3, VEC>*)at<T3>(a.t[3], r, from);
+#endif
+#if STATS == 1 || STATS == 2
+#pragma unroll
+  for (int i = 0; i < STATS; i++) t.s[i] = at<float>(a.t[4], r, k)[i];
+#endif
+}
+
+// add adds a term to the sums g and b; sink are the columns' sinks.
+static __device__ inline void add(const Term& t, const float (&sink)[VEC], float (&g)[VEC], float (&b)[VEC]) {
 #pragma unroll
   for (int i = 0; i < VEC; i++) {
-    b[i] += d[i];
+    float d = get(t.d.e[i]);
+    b[i] += d;
 #if STATS == 1
-    g[i] += d[i] * x[i] * s[0];
+    g[i] += d * get(t.x.e[i]) * t.s[0];
 #elif STATS == 2
-    g[i] += d[i] * ((x[i] - s[0]) * s[1]);
+    g[i] += d * ((get(t.x.e[i]) - t.s[0]) * t.s[1]);
 #elif STATS == 3
-    g[i] -= expf(s[i] - x[i]) * d[i];
+    g[i] -= expf(sink[i] - get(t.x.e[i])) * d;
 #endif
   }
 }
 
-// grid: columns/(64 VEC) x pieces. Each of four groups of threads sums a quarter of the
-// piece's tokens, which gives enough threads with few pieces for stage two.
-#define COLS (64 * VEC)
-extern "C" __global__ void __launch_bounds__(256) pieces(const __grid_constant__ Args a) {
-  constexpr int QUARTER = (SUM_ROWS + 3) / 4, RESULTS = STATS == 2 ? 2 : 1;
-  __shared__ Pack<float, VEC> sums[RESULTS][4][64];
-  int group = threadIdx.x / 64, lane = threadIdx.x % 64, c = blockIdx.x * COLS + lane * VEC, n = a.t[2].cols;
-  i64 piece = (i64)blockIdx.y * SUM_ROWS, first = piece + group * QUARTER;
-  i64 last = min(min(first + QUARTER, piece + SUM_ROWS), (i64)a.t[2].rows);
-  float g[VEC] = {}, b[VEC] = {};
-  if (c < n) {
-#if GROUPS
-    for (i64 r = first; r < last; r++)
-#pragma unroll 8
-      for (int k = 0; k < a.heads; k++) term(a, r, k, c, g, b);
-#else
-#pragma unroll 8
-    for (i64 r = first; r < last; r++) term(a, r, 0, c, g, b);
-#endif
-  }
+// several adds N terms that f fetches. If all of the warp's threads are here together, all terms
+// are on their way before the first is added: the compiler moves no load beyond a place where they
+// meet, but would move some behind additions, to save registers.
+template <int N, class F> static __device__ inline void several(bool together, const float (&sink)[VEC], float (&g)[VEC], float (&b)[VEC], F f) {
+  Term t[N];
 #pragma unroll
-  for (int i = 0; i < VEC; i++) {
-    sums[0][group][lane].e[i] = STATS ? g[i] : b[i];
-    if (STATS == 2) sums[RESULTS - 1][group][lane].e[i] = b[i];
+  for (int i = 0; i < N; i++) f(t[i], i);
+  if (together) __syncwarp();
+#pragma unroll
+  for (int i = 0; i < N; i++) add(t[i], sink, g, b);
+}
+
+// grid: columns/(LANES VEC) x pieces. PARTS groups of LANES threads each sum their share of the
+// piece's tokens, which gives enough threads with few pieces for stage two. A pack of sums lies
+// in shared memory as HALVES of at most four, so that neither these nor those that read columns
+// in order meet in a bank.
+#define COLS (LANES * VEC)
+#define PARTS (LANES > 32 ? 4 : 8)
+#define AHEAD (STATS ? 4 : 8)
+#define HALVES (VEC > 4 ? 2 : 1)
+#define HALF (VEC / HALVES)
+extern "C" __global__ void __launch_bounds__(PARTS * LANES) pieces(const __grid_constant__ Args a) {
+  constexpr int SHARE = (SUM_ROWS + PARTS - 1) / PARTS, RESULTS = STATS == 2 ? 2 : 1;
+  __shared__ Pack<float, HALF> sums[RESULTS][PARTS][HALVES][LANES + 4];
+  int part = threadIdx.x / LANES, lane = threadIdx.x % LANES, c = blockIdx.x * COLS + lane * VEC, n = a.t[2].cols;
+  i64 piece = (i64)blockIdx.y * SUM_ROWS, first = piece + part * SHARE;
+  i64 last = min(min(first + SHARE, piece + SUM_ROWS), (i64)a.t[2].rows);
+  bool whole = SUM_ROWS % PARTS == 0 && piece + SUM_ROWS <= a.t[2].rows;
+  if (c >= n) c = 0; // sums that nobody needs
+  float g[VEC] = {}, b[VEC] = {}, sink[VEC] = {};
+#if STATS == 3
+  load(sink, at<T1>(a.t[1], 0, c));
+#endif
+#if GROUPS
+  for (i64 r = first; r < last; r++) {
+    int k = 0;
+    for (; k + AHEAD <= a.heads; k += AHEAD) several<AHEAD>(whole, sink, g, b, [&](Term& t, int i) { fetch(t, a, r, k + i, c); });
+    for (; k < a.heads; k++) several<1>(false, sink, g, b, [&](Term& t, int) { fetch(t, a, r, k, c); });
   }
+#else
+  i64 r = first;
+  for (; r + AHEAD <= last; r += AHEAD) several<AHEAD>(whole, sink, g, b, [&](Term& t, int i) { fetch(t, a, r + i, 0, c); });
+  for (; r < last; r++) several<1>(false, sink, g, b, [&](Term& t, int) { fetch(t, a, r, 0, c); });
+#endif
+#pragma unroll
+  for (int h = 0; h < HALVES; h++)
+#pragma unroll
+    for (int i = 0; i < HALF; i++) {
+      sums[0][part][h][lane].e[i] = STATS ? g[h * HALF + i] : b[h * HALF + i];
+      if (STATS == 2) sums[RESULTS - 1][part][h][lane].e[i] = b[h * HALF + i];
+    }
   __syncthreads();
-  for (int i = threadIdx.x; i < RESULTS * COLS; i += 256) {
-    const float* s = &sums[i / COLS][0][0].e[0] + i % COLS;
-    if (int col = blockIdx.x * COLS + i % COLS; col < n)
-      ((float*)a.scratch)[((i64)blockIdx.y * 2 + i / COLS) * n + col] = ((s[0] + s[COLS]) + s[2 * COLS]) + s[3 * COLS];
+  for (int j = threadIdx.x; j < RESULTS * HALVES * LANES; j += PARTS * LANES) {
+    int result = j / (HALVES * LANES), q = j % (HALVES * LANES), col = blockIdx.x * COLS + q * HALF;
+    if (col >= n) continue;
+    float sum[HALF] = {};
+#pragma unroll
+    for (int p = 0; p < PARTS; p++) {
+      Pack<float, HALF> s = sums[result][p][q % HALVES][q / HALVES];
+#pragma unroll
+      for (int i = 0; i < HALF; i++) sum[i] += s.e[i];
+    }
+    store((float*)a.scratch + ((i64)blockIdx.y * 2 + result) * n + col, sum);
   }
 }
 
-// grid: columns/32; a block of 8 warps loads MANY pieces at a time, and one warp per
-// result adds them while the next ones are being loaded.
-#define MANY 64
+// grid: columns/32; a block of 8 warps loads MANY pieces at a time, which mostly are all, and one
+// warp per result adds them. Where there are fewer, zeros are added: that is one chain of additions
+// without a wait.
+#define MANY 128
 extern "C" __global__ void __launch_bounds__(256) total(const __grid_constant__ Args a) {
-  constexpr int RESULTS = STATS == 2 ? 2 : 1, ROUNDS = MANY / 8;
+  constexpr int RESULTS = STATS == 2 ? 2 : 1;
   __shared__ float piece[RESULTS][MANY][32];
   int lane = threadIdx.x % 32, warp = threadIdx.x / 32, c = blockIdx.x * 32 + lane, n = a.t[2].cols;
   float* out = warp < RESULTS && c < n ? at<float>(a.t[warp], 0, c) : 0;
-  float sum = out && a.acc ? *out : 0, next[RESULTS][ROUNDS];
-  auto fetch = [&](int first) { // this thread's column of every eighth piece
+  float sum = out && a.acc ? *out : 0;
+  for (int first = 0; first < a.n[0]; first += MANY) {
     const float* in = (const float*)a.scratch + (i64)first * n * 2 + c;
+    float next[RESULTS][MANY / 8] = {}; // this thread's column of every eighth piece
 #pragma unroll
-    for (int i = 0; i < ROUNDS; i++)
+    for (int i = 0; i < MANY / 8; i++)
 #pragma unroll
       for (int j = 0; j < RESULTS; j++)
         if (int k = warp + 8 * i; first + k < a.n[0] && c < n) next[j][i] = in[(i64)k * n * 2 + j * n];
-  };
-  fetch(0);
-  for (int first = 0; first < a.n[0]; first += MANY) {
-    int many = min(MANY, a.n[0] - first);
 #pragma unroll
-    for (int i = 0; i < ROUNDS; i++)
+    for (int i = 0; i < MANY / 8; i++)
 #pragma unroll
       for (int j = 0; j < RESULTS; j++) piece[j][warp + 8 * i][lane] = next[j][i];
     __syncthreads();
-    if (many == MANY) fetch(first + MANY);
-    if (out && many == MANY) { // so that loads need not wait for additions
+    if (out)
 #pragma unroll
       for (int k = 0; k < MANY; k++) sum += piece[warp][k][lane];
-    } else if (out) {
-      for (int k = 0; k < many; k++) sum += piece[warp][k][lane];
-    }
     __syncthreads();
   }
   if (out) *out = sum;
