@@ -1,18 +1,20 @@
 // loss logits targets scalars weights. A block computes one row in two passes: the maximum together
 // with the sum of the exponentials and, if n[0], the gradient, which overwrites the logits; it is multiplied by the
 // row's weight if n[3].
-// The first pass keeps up to n[2] packs in shared memory for the second: the rows of all SMs
-// together may not fit the L2 cache.
+// The first n[2] packs are copied to shared memory, which both passes read: the rows of all SMs
+// together may not fit the L2 cache. The copies of several packs a thread are always on their way.
 //
 // Packs have 16 aligned bytes whatever the row's address, which an odd vocabulary makes
 // arbitrary: of 50257 bf16 logits that begin 2 bytes past a multiple of 16, the first 7 and
 // the last 2 are processed singly.
 #define WIDE (16 / (int)sizeof(T1))
 #define AHEAD 4
+#define GROUPS 3 // of AHEAD copies of a thread
 typedef Pack<T1, WIDE> Logits;
 
 // sweep calls f(x, c) for all elements of a row, where x begins at column c, and writes back
-// the changed x if SECOND. It starts loading several packs before it uses the first.
+// the changed x if SECOND. The first of two sweeps fills kept, which has room for so many packs;
+// a thread reads what it copied itself.
 template <bool SECOND, class F> static __device__ inline void sweep(T1* row, int n, Logits* kept, int room, F f) {
   int head = min(n, (int)((16 - (unsigned long long)row % 16) % 16 / sizeof(T1))), packs = (n - head) / WIDE;
   auto single = [&](int c) {
@@ -21,22 +23,32 @@ template <bool SECOND, class F> static __device__ inline void sweep(T1* row, int
     f(x, c);
     if (SECOND) store(row + c, x);
   };
+  auto ask = [&](int first) {
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++)
+      if (int p = first + i * blockDim.x; !SECOND && p < min(packs, room)) copy<16>(kept + p, row + head + p * WIDE, 16);
+    if (!SECOND) commit();
+  };
+#pragma unroll
+  for (int i = 0; i < GROUPS; i++) ask(threadIdx.x + i * AHEAD * blockDim.x);
   for (int c = threadIdx.x; c < head; c += blockDim.x) single(c);
   for (int first = threadIdx.x; first < packs; first += AHEAD * blockDim.x) {
     Logits k[AHEAD];
 #pragma unroll
     for (int i = 0; i < AHEAD; i++)
-      if (int p = first + i * blockDim.x; p < packs) k[i] = SECOND && p < room ? kept[p] : *(const Logits*)(row + head + p * WIDE);
+      if (int p = first + i * blockDim.x; p < packs && p >= room) k[i] = *(const Logits*)(row + head + p * WIDE);
+    if (!SECOND) landed<GROUPS - 1>();
 #pragma unroll
     for (int i = 0; i < AHEAD; i++)
       if (int p = first + i * blockDim.x; p < packs) {
+        if (p < room) k[i] = kept[p];
         float x[WIDE];
 #pragma unroll
         for (int e = 0; e < WIDE; e++) x[e] = get(k[i].e[e]);
         f(x, head + p * WIDE);
         if (SECOND) store(row + head + p * WIDE, x);
-        else if (p < room) kept[p] = k[i];
       }
+    ask(first + GROUPS * AHEAD * blockDim.x);
   }
   for (int c = head + packs * WIDE + threadIdx.x; c < n; c += blockDim.x) single(c);
 }

@@ -32,14 +32,14 @@ var parts = map[string][]string{
 	"act": {"activation.cuh"}, "act_bwd": {"activation.cuh"}, "swiglu": {"activation.cuh", "slots.cuh"}, "swiglu_bwd": {"activation.cuh", "slots.cuh"},
 	"norm": {"rows.cuh"}, "norm_dx": {"rows.cuh"},
 	"attention": {"attention.cuh", "sinks.cuh", "tiles.cuh"}, "attention_at": {"sinks.cuh"}, "attention_bwd": {"attention.cuh", "tiles.cuh"},
-	"attention_mma": {"attention.cuh", "sinks.cuh", "mma.cuh", "heads.cuh"}, "attention_bwd_mma": {"attention.cuh", "mma.cuh", "heads.cuh", "gradients.cuh"},
-	"attention_wgmma": {"attention.cuh", "sinks.cuh", "mma.cuh", "heads.cuh", "wgmma.cuh"}, "attention_bwd_wgmma": {"attention.cuh", "mma.cuh", "heads.cuh", "wgmma.cuh", "gradients.cuh"},
-	"attention_bwd_wide": {"attention.cuh", "mma.cuh", "heads.cuh", "wide.cuh"}, "attention_bwd_wide_wgmma": {"attention.cuh", "mma.cuh", "heads.cuh", "wgmma.cuh", "wide.cuh"},
+	"attention_mma": {"attention.cuh", "sinks.cuh", "copies.cuh", "mma.cuh", "heads.cuh"}, "attention_bwd_mma": {"attention.cuh", "copies.cuh", "mma.cuh", "heads.cuh", "gradients.cuh"},
+	"attention_wgmma": {"attention.cuh", "sinks.cuh", "copies.cuh", "mma.cuh", "heads.cuh", "wgmma.cuh"}, "attention_bwd_wgmma": {"attention.cuh", "copies.cuh", "mma.cuh", "heads.cuh", "wgmma.cuh", "gradients.cuh"},
+	"attention_bwd_wide": {"attention.cuh", "copies.cuh", "mma.cuh", "heads.cuh", "wide.cuh"}, "attention_bwd_wide_wgmma": {"attention.cuh", "copies.cuh", "mma.cuh", "heads.cuh", "wgmma.cuh", "wide.cuh"},
 	"route": {"router.cuh"}, "route_bwd": {"router.cuh", "dispatch.cuh"},
-	"product": {"chains.cuh"}, "dispatch": {"dispatch.cuh"}, "nf4": {"nf4.cuh"}, "expert_linear": {"chains.cuh", "dispatch.cuh", "starts.cuh", "nf4.cuh"}, "expert_db": {"dispatch.cuh"}, "expert_dw": {"chains.cuh", "dispatch.cuh"},
-	"expert_linear_mma": {"mma.cuh", "dispatch.cuh", "starts.cuh", "gather.cuh", "nf4.cuh"}, "expert_dw_mma": {"mma.cuh", "dispatch.cuh", "gather.cuh"},
-	"expert_linear_wgmma": {"mma.cuh", "wgmma.cuh", "dispatch.cuh", "starts.cuh", "gather.cuh", "nf4.cuh"}, "expert_dw_wgmma": {"mma.cuh", "wgmma.cuh", "dispatch.cuh", "gather.cuh"},
-	"wgrad_mma": {"mma.cuh"}, "wgrad_wgmma": {"mma.cuh", "wgmma.cuh", "relay.cuh"},
+	"product": {"chains.cuh"}, "cross_entropy": {"copies.cuh"}, "dispatch": {"dispatch.cuh"}, "nf4": {"nf4.cuh"}, "expert_linear": {"chains.cuh", "dispatch.cuh", "starts.cuh", "nf4.cuh"}, "expert_db": {"dispatch.cuh"}, "expert_dw": {"chains.cuh", "dispatch.cuh"},
+	"expert_linear_mma": {"copies.cuh", "mma.cuh", "dispatch.cuh", "starts.cuh", "gather.cuh", "nf4.cuh"}, "expert_dw_mma": {"copies.cuh", "mma.cuh", "dispatch.cuh", "gather.cuh"},
+	"expert_linear_wgmma": {"copies.cuh", "mma.cuh", "wgmma.cuh", "dispatch.cuh", "starts.cuh", "gather.cuh", "nf4.cuh"}, "expert_dw_wgmma": {"copies.cuh", "mma.cuh", "wgmma.cuh", "dispatch.cuh", "gather.cuh"},
+	"wgrad_mma": {"copies.cuh", "mma.cuh"}, "wgrad_wgmma": {"copies.cuh", "mma.cuh", "wgmma.cuh", "relay.cuh"},
 }
 
 // Source returns the unit's source text.
