@@ -61,7 +61,7 @@ export ATHANOR_CUDA_LIBS=${ATHANOR_CUDA_LIBS:-$wheels}
 has_torch=$(python3 -c 'import importlib.util as u; print(u.find_spec("torch") and "yes" or "")' 2>/dev/null)
 # Tests have several ranks on one GPU, each with six streams, none of which may
 # wait behind another's.
-export CUDA_DEVICE_MAX_CONNECTIONS=32
+export CUDA_DEVICE_MAX_CONNECTIONS=32 CUDA_DEVICE_MAX_COPY_CONNECTIONS=32
 # While somebody has it open, the driver does not let go of the GPU, whose start
 # every command would wait for anew.
 [ -r /dev/nvidia0 ] && exec 9</dev/nvidia0
@@ -229,6 +229,7 @@ print("RATE a pipeline over two processes: the same", len(weights["one"]), "byte
 rates() {
   test_of rate-links 30 device/cuda TestRateLinks
   test_of rate-product 40 device/cuda 'TestRateProduct|TestRateLogits'
+  test_of rate-bytes 30 device/cuda TestRateBytes
   test_of rate-algorithms 60 device/cuda TestRateAlgorithms
   test_of rate-attention 120 device/cuda TestRateAttention
   test_of rate-gpt2 90 device/cuda TestRateGPT2

@@ -140,6 +140,49 @@ func TestRateLogits(t *testing.T) {
 	}
 }
 
+// TestRateBytes: operators that memory bounds, on 16384 tokens of GPT-2 XL's and Llama-3.2-1B's widths, and the squares of a layer's
+// gradients: gigabytes a second of the fewest that must be moved. What they read is more than caches keep.
+func TestRateBytes(t *testing.T) {
+	tokens := onGPU(16384, 40)
+	some := cuda.RandomBF16(noise(), onGPU(32<<20, 1<<10))
+	for _, width := range []int{onGPU(1600, 40), onGPU(2048, 64)} {
+		at := int64(0)
+		place := func(d graph.DType, rows, cols int) device.Operand {
+			o := matrix(device.DeviceTier, d, at, rows, cols)
+			at = (o.End() + 255) &^ 255
+			return o
+		}
+		x, y, z, wide := place(graph.BF16, tokens, width), place(graph.BF16, tokens, width), place(graph.BF16, tokens, width), place(graph.BF16, tokens, 4*width)
+		gain, g, b, stats, one := place(graph.BF16, 1, width), place(graph.F32, 1, 4*width), place(graph.F32, 1, width), place(graph.F32, tokens, 2), place(graph.F32, tokens, 1)
+		weights, parts := place(graph.F32, 8*width, width), place(graph.F64, 1, int(graph.NormPieces(8*int64(width)*int64(width))))
+		short := g
+		short.Cols, short.Stride = width, width
+		d := open(t, cuda.Options{SumRows: onGPU(1024, 8)})
+		check(t, d.Reserve(device.DeviceTier, at))
+		put(t, d, some, x, y, z, wide, gain, stats, one, weights)
+		for _, c := range []struct {
+			name string
+			call device.Call
+		}{
+			{"layernorm", device.Call{Op: graph.LayerNorm, Attr: graph.Attr{Eps: 1e-5}, Args: []device.Operand{y, stats, x, gain, gain}}},
+			{"layernorm_dx, added to", device.Call{Op: graph.LayerNormDX, Attr: graph.Attr{Acc: true}, Args: []device.Operand{z, y, x, gain, stats}}},
+			{"layernorm_dw", device.Call{Op: graph.LayerNormDW, Args: []device.Operand{short, b, y, x, stats}}},
+			{"rmsnorm", device.Call{Op: graph.RMSNorm, Attr: graph.Attr{Eps: 1e-5}, Args: []device.Operand{y, one, x, gain}}},
+			{"rmsnorm_dx, added to", device.Call{Op: graph.RMSNormDX, Attr: graph.Attr{Acc: true}, Args: []device.Operand{z, y, x, gain, one}}},
+			{"rmsnorm_dw", device.Call{Op: graph.RMSNormDW, Args: []device.Operand{short, y, x, one}}},
+			{"bias_grad", device.Call{Op: graph.BiasGrad, Args: []device.Operand{short, y}}},
+			{"bias_grad, 4 times as wide", device.Call{Op: graph.BiasGrad, Args: []device.Operand{g, wide}}},
+			{"norm_part", device.Call{Op: graph.NormPart, Args: []device.Operand{parts, weights}}},
+		} {
+			dims := make([]graph.Dim, len(c.call.Args))
+			for i, o := range c.call.Args {
+				dims[i] = graph.Dim{DType: o.DType, Rows: o.Rows, Cols: o.Cols}
+			}
+			rate(t, fmt.Sprintf("%s, %d columns", c.name, width), float64(c.call.Op.Bytes(&c.call.Attr, dims))/seconds(t, d, 10, c.call)/1e9, "GB/s")
+		}
+	}
+}
+
 // TestRateAlgorithms: products of layers of GPT-2 124M and XL, Llama-3.2-1B and Llama-3-8B on 16384 tokens, with the library's choice of
 // algorithm and the fastest of its first ten; and with the derivative of GELU in the product and behind it.
 func TestRateAlgorithms(t *testing.T) {
