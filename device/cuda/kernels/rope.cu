@@ -8,7 +8,7 @@ extern "C" __global__ void rope(const __grid_constant__ Args a) {
 #if AT
   const T1* row = at<T1>(a.t[1], r + *at<int>(a.t[2], 0, 0), 0);
 #else
-  const T1* row = at<T1>(a.t[1], (r + a.row0) % a.seq, 0);
+  const T1* row = at<T1>(a.t[1], ((unsigned)r + a.row0) % (unsigned)a.seq, 0);
 #endif
   T0* p = at<T0>(a.t[0], r, (i64)h * a.head + i);
   float cos[VEC], sin[VEC], x[VEC], y[VEC];
