@@ -2,7 +2,9 @@ package cuda
 
 import (
 	"fmt"
+	"os"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -36,8 +38,8 @@ import (
 // write an old number. The others' rounds end with a device.PeerError.
 //
 // Known weakness: all ranks of one GPU together must not use more streams than the
-// driver has queues (CUDA_DEVICE_MAX_CONNECTIONS, 8 unless set); a rank uses six, and
-// a seventh if there are other hosts. The
+// driver has queues (CUDA_DEVICE_MAX_CONNECTIONS, 8 unless set, and the driver may give
+// fewer); a rank uses six, and a seventh if there are other hosts. The
 // driver may load the library's kernels on first use and then wait for the whole
 // context: with several ranks on one GPU, or if a first step hangs,
 // CUDA_MODULE_LOADING=EAGER loads all of them at the start. All ranks fetch from all
@@ -101,6 +103,23 @@ func (f *Fabric) here(rank int) bool { return f.hub == nil || f.hub.Here(rank) }
 // Ranks returns the number of ranks.
 func (f *Fabric) Ranks() int { return len(f.devices) }
 
+// queueVars are the environment variables that say how many queues the driver has for kernels and
+// copies, and rankQueues the streams of a rank, none of which may wait behind another's.
+var queueVars = []string{"CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_DEVICE_MAX_COPY_CONNECTIONS"}
+
+const rankQueues = 7
+
+// fewQueues returns an error that names a variable that leaves a rank too few queues, as some
+// launchers of other systems set it to 1.
+func fewQueues() error {
+	for _, name := range queueVars {
+		if n, err := strconv.Atoi(os.Getenv(name)); err == nil && n < rankQueues {
+			return fmt.Errorf("with %s=%d kernels and copies wait for each other; hint: unset it", name, n)
+		}
+	}
+	return nil
+}
+
 // join adds an opened device, on its worker. The first device pins the flags for all.
 func (f *Fabric) join(d *Device) error {
 	f.mu.Lock()
@@ -114,6 +133,9 @@ func (f *Fabric) join(d *Device) error {
 	}
 	if !f.here(rank) {
 		return fmt.Errorf("rank %d is in another process", rank)
+	}
+	if err := fewQueues(); err != nil { // ranks would wait for ever
+		return err
 	}
 	if f.flags == nil {
 		var err error

@@ -16,6 +16,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
+	"github.com/athanor-llm/athanor/device/cuda/internal/fake"
 	"github.com/athanor-llm/athanor/graph"
 )
 
@@ -356,6 +357,27 @@ func TestDisagree(t *testing.T) {
 		if _, err := New(gpus[0].lib, Options{Fabric: gpus[0].options.Fabric, Rank: 0}); err == nil || !strings.Contains(err.Error(), "is taken") {
 			t.Errorf("rank 0 twice: %v", err)
 		}
+	}
+}
+
+// TestFewQueues: ranks that would wait for each other for ever, since streams have to share queues, are refused; one
+// alone is only told.
+func TestFewQueues(t *testing.T) {
+	for _, name := range []string{"CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_DEVICE_MAX_COPY_CONNECTIONS"} {
+		for value, refused := range map[string]bool{"1": true, "6": true, "7": false, "32": false, "": false, "many": false} {
+			t.Setenv(name, value)
+			g := fake.New()
+			lib := &Libraries{Driver: g.Driver(), Compiler: asText(t, g, false)}
+			opened(t, lib, Options{}, nil)
+			d, err := New(lib, Options{Fabric: NewFabric(2), Rank: 1})
+			if refused != (err != nil && strings.Contains(err.Error(), "with "+name+"="+value) && strings.Contains(err.Error(), "hint: unset it")) || refused != (fewQueues() != nil) {
+				t.Errorf("%s=%s: %v", name, value, err)
+			}
+			if err == nil {
+				d.Close()
+			}
+		}
+		t.Setenv(name, "")
 	}
 }
 

@@ -64,6 +64,9 @@ func find(p nv.Places) *Found {
 	} else {
 		f.NVRTC = v + " " + c.Lib.Path()
 		f.Slow = f.dated(v)
+		if err := fewQueues(); f.Slow == "" && err != nil {
+			f.Slow = err.Error()
+		}
 	}
 	if l, err := nv.OpenLt(p); err != nil {
 		f.miss(err)
