@@ -78,12 +78,15 @@ result() {
   echo "$1" >&2
 }
 
+# asked NAME: reports whether a part is to run.
+asked() { [[ $1 =~ ${ONLY:-} ]]; }
+
 # part NAME SECONDS FOLDER COMMAND...: runs a command in a folder, within its
 # limit and within what is left of the script's.
 part() {
   local name=$1 limit=$2 folder=$3 left=$((limit_all - SECONDS + begin)) start=$SECONDS status
   shift 3
-  [[ $name =~ ${ONLY:-} ]] || return 0
+  asked "$name" || return 0
   [ "$left" -lt "$limit" ] && limit=$left
   if [ "$limit" -lt 5 ]; then
     result "$(printf '%-34s no time left' "$name")"
@@ -241,6 +244,7 @@ rates() {
 }
 
 torch() { # torch NAME SECONDS ARGUMENT...
+  asked "torch-$1" || return 0
   if [ -z "$has_torch" ]; then
     result "$(printf '%-34s        no PyTorch here' "torch-$1")"
     return
@@ -266,6 +270,7 @@ step() {
 # ours ID NAME LENGTH BATCH SECONDS LAYERS [KEY=VALUE...]
 ours() {
   local id=$1 name=$2 length=$3 batch=$4 limit=$5 layers=$6 device=cuda steps=5
+  asked "$id" || return 0
   [ "$name" = llama-3-8b ] && steps=3 # of seconds
   shift 6
   local config=$out/$id.yaml shape=${shapes[$name]}
