@@ -180,7 +180,7 @@ func blocks(n, per int64) int64 { return (n + per - 1) / per }
 
 // elements launches an element-wise kernel on operands of equal extents. Operands
 // without gaps are treated as one long row, which saves a division.
-func (b *builder) elements(file string, set func(*args), ops ...device.Operand) error {
+func (b *builder) elements(unit kernels.Unit, set func(*args), ops ...device.Operand) error {
 	o := ops[0]
 	v, flat := b.vector(o.Cols, ops...)
 	a := b.newArgs(ops...)
@@ -195,7 +195,8 @@ func (b *builder) elements(file string, set func(*args), ops ...device.Operand) 
 	if set != nil {
 		set(&a)
 	}
-	return b.start(kernels.Unit{File: file, Defines: fmt.Sprintf("%sVEC=%d", types(ops...), v)}, file, [3]int64{blocks(n/int64(v), threads), 1, 1}, threads, 0, a)
+	unit.Defines += fmt.Sprintf("%sVEC=%d", types(ops...), v)
+	return b.start(unit, unit.File, [3]int64{blocks(n/int64(v), threads), 1, 1}, threads, 0, a)
 }
 
 // bf16 is two bytes, which only the library's tables call otherwise.

@@ -30,8 +30,8 @@ var operators = [graph.NumOps]operator{
 	graph.AttentionBwd: attentionBwd,
 	graph.AttentionAt:  attentionAt,
 	graph.SinkGrad:     func(b *builder) error { return b.sums(3, b.op(0), b.op(3), b.op(1), b.op(2), device.Operand{}) },
-	graph.Act:          func(b *builder) error { return b.elements("act", b.activation, b.op(0), b.op(1)) },
-	graph.ActBwd:       func(b *builder) error { return b.elements("act_bwd", b.activation, b.op(0), b.op(1), b.op(2)) },
+	graph.Act:          func(b *builder) error { return b.elements(b.activation("act"), nil, b.op(0), b.op(1)) },
+	graph.ActBwd:       func(b *builder) error { return b.elements(b.activation("act_bwd"), nil, b.op(0), b.op(1), b.op(2)) },
 	graph.SwiGLU:       func(b *builder) error { return b.halves("swiglu", 2) },
 	graph.SwiGLUBwd:    func(b *builder) error { return b.halves("swiglu_bwd", 3) },
 	graph.Route:        func(b *builder) error { return b.router("route", b.op(2), b.op(1), false) },
@@ -62,10 +62,10 @@ var operators = [graph.NumOps]operator{
 		return b.start(kernels.Unit{File: "norm_all"}, "norm_all", [3]int64{1, 1, 1}, 1024, 0, a)
 	},
 	graph.AdamW: adamw,
-	graph.Cast:  func(b *builder) error { return b.elements("cast", nil, b.op(0), b.op(1)) },
-	graph.Add:   func(b *builder) error { return b.elements("add", nil, b.op(0), b.op(1)) },
+	graph.Cast:  func(b *builder) error { return b.elements(kernels.Unit{File: "cast"}, nil, b.op(0), b.op(1)) },
+	graph.Add:   func(b *builder) error { return b.elements(kernels.Unit{File: "add"}, nil, b.op(0), b.op(1)) },
 	graph.Scale: func(b *builder) error {
-		return b.elements("scale", func(a *args) { a.f[0] = float32(b.call.Attr.Scale) }, b.op(0))
+		return b.elements(kernels.Unit{File: "scale"}, func(a *args) { a.f[0] = float32(b.call.Attr.Scale) }, b.op(0))
 	},
 }
 
@@ -162,7 +162,10 @@ func crossEntropy(b *builder) error {
 	return b.start(unit, "cross_entropy", [3]int64{int64(logits.Rows), 1, 1}, n, shared, a)
 }
 
-func (b *builder) activation(a *args) { a.n[0] = int32(b.call.Attr.Act) }
+// activation is a file for the call's activation.
+func (b *builder) activation(file string) kernels.Unit {
+	return kernels.Unit{File: file, Defines: fmt.Sprintf("ACT=%d ", b.call.Attr.Act)}
+}
 
 // halves launches an element-wise kernel whose wide operands, the last two of which are y and gu, are
 // one or two times as wide as y, gate beside up: they never form one long row. With weights, the next
@@ -241,7 +244,7 @@ func posBwd(b *builder) error {
 func embedBwd(b *builder) error {
 	dwte, dx, tokens := b.op(0), b.op(1), b.op(2)
 	if !b.call.Attr.Acc {
-		if err := b.elements("clear", nil, dwte); err != nil {
+		if err := b.elements(kernels.Unit{File: "clear"}, nil, dwte); err != nil {
 			return err
 		}
 	}
@@ -275,7 +278,7 @@ const idsPerBucket = 256
 
 func adamw(b *builder) error {
 	at := &b.call.Attr
-	return b.elements("adamw", func(a *args) {
+	return b.elements(kernels.Unit{File: "adamw"}, func(a *args) {
 		a.f = [8]float32{float32(at.Beta1), float32(1 - at.Beta1), float32(at.Beta2), float32(1 - at.Beta2), float32(at.Eps)}
 		a.d[0] = at.Decay
 		a.n = [8]int32{graph.ScalarLR, graph.ScalarCorrection1, graph.ScalarCorrection2, graph.ScalarChance, int32(at.Param), int32(uint32(at.First))}

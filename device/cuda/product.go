@@ -53,7 +53,7 @@ func linearDX(b *builder) error {
 		return err
 	}
 	x := b.op(3)
-	if err := b.elements("act_bwd", b.activation, p.y, p.y, x); err != nil {
+	if err := b.elements(b.activation("act_bwd"), nil, p.y, p.y, x); err != nil {
 		return err
 	}
 	if b.derives(p, x) {

@@ -36,10 +36,11 @@ func variants() []Unit {
 			list = append(list, Unit{"attention", types + " HEAD=" + head}, Unit{"attention_bwd", types + " HEAD=" + head},
 				Unit{"attention", types + " HEAD=" + head + " STARTS=4 SINKS=5"}, Unit{"attention_bwd", types + " HEAD=" + head + " STARTS=8"})
 		}
-		for _, name := range []string{"act", "act_bwd", "adamw", "cast", "add", "scale"} {
+		for _, name := range []string{"adamw", "cast", "add", "scale"} {
 			list = append(list, Unit{name, types + " VEC=1"}, Unit{name, types + " " + wide})
 		}
-		for _, act := range []string{" ACT=0", " ACT=1", " ACT=3"} {
+		for _, act := range []string{" ACT=0", " ACT=1", " ACT=2", " ACT=3"} {
+			list = append(list, Unit{"act", types + act + " VEC=1"}, Unit{"act", types + act + " " + wide}, Unit{"act_bwd", types + act + " " + wide})
 			list = append(list, Unit{"swiglu", types + act + " SLOTS=0 SUMS=0 " + wide}, Unit{"swiglu_bwd", types + act + " SLOTS=0 SUMS=0 " + wide}, Unit{"swiglu_bwd", types + act + " SLOTS=0 SUMS=0 VEC=1"},
 				Unit{"swiglu", types + act + " SLOTS=8 SUMS=0 " + wide}, Unit{"swiglu_bwd", types + act + " SLOTS=2 SUMS=0 " + wide}, Unit{"swiglu_bwd", types + act + " SLOTS=8 SUMS=1 " + wide})
 		}
