@@ -1,7 +1,7 @@
 // LayerNorm, y stats x g b, and, with RMS, RMSNorm: y stats x g and, with RES, res. The
 // mean is computed first, then the deviations from it, since the one-pass formula suffers
 // cancellation where the mean is large. With UNIT the gains are 1 + g.
-extern "C" __global__ void __launch_bounds__(BLOCK, FIT((RES ? 128 : 80))) normalize(const __grid_constant__ Args a) {
+extern "C" __global__ void __launch_bounds__(BLOCK, FIT(RES ? 128 : 80)) normalize(const __grid_constant__ Args a) {
   Row w;
   if (!row(a, a.t[2].rows, w)) return;
   Kept<T2> x[PACKS];

@@ -6,7 +6,7 @@
 // another. With GROUPS a row of the operands is a.heads rows of the norm, side by side: the heads
 // of queries or keys.
 #define BLOCK (ROWS * ROW_THREADS)
-#define FIT(registers) (BLOCK * registers > 65536 ? 1 : 65536 / (BLOCK * registers)) // blocks that an SM has with so many registers a thread
+#define FIT(registers) (BLOCK * (registers) > 65536 ? 1 : 65536 / (BLOCK * (registers))) // blocks that an SM has with so many registers a thread
 
 // Row is a norm's row: row r of the operands, this thread's columns from c on, column k of stats.
 struct Row { i64 r; int c, k; };
@@ -24,7 +24,7 @@ static __device__ inline bool row(const Args& a, int rows, Row& w) {
   return w.r < rows;
 }
 
-// held reports whether the thread has a pack k, which it has, STEP columns from the one before.
+// held reports whether the thread has a pack k. Each begins STEP columns behind the one before.
 #define STEP (ROW_THREADS * VEC)
 static __device__ inline bool held(int k) { return (k + 1) * STEP <= COLS || k * STEP + (int)threadIdx.x % ROW_THREADS * VEC < COLS; }
 
