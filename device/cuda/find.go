@@ -63,10 +63,7 @@ func find(p nv.Places) *Found {
 		f.miss(err)
 	} else {
 		f.NVRTC = v + " " + c.Lib.Path()
-		f.Slow = f.dated(v)
-		if err := fewQueues(); f.Slow == "" && err != nil {
-			f.Slow = err.Error()
-		}
+		f.Slow = f.slow(v)
 	}
 	if l, err := nv.OpenLt(p); err != nil {
 		f.miss(err)
@@ -78,9 +75,12 @@ func find(p nv.Places) *Found {
 	return f
 }
 
-// dated returns what to do about a compiler that makes slow code of some kernels for a card that is here. Those before
-// CUDA 12.9 were tried from 12.4 on: they have Hopper's products of attention wait for each other.
-func (f *Found) dated(version string) string {
+// slow returns what to do about too few queues, or a compiler that makes slow code of some kernels for a card that is here. Those
+// before CUDA 12.9 were tried from 12.4 on: they have Hopper's products of attention wait for each other.
+func (f *Found) slow(version string) string {
+	if err := fewQueues(); err != nil {
+		return err.Error()
+	}
 	var major, minor int
 	fmt.Sscanf(version, "%d.%d", &major, &minor)
 	hopper := slices.ContainsFunc(f.Cards, func(c Card) bool { return strings.HasPrefix(c.Arch, "sm_90") })

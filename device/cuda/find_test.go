@@ -72,7 +72,7 @@ func TestDated(t *testing.T) {
 		slow          bool
 	}{{"sm_90", "12.8", true}, {"sm_90", "11.8", true}, {"sm_90", "12.9", false}, {"sm_90", "13.0", false}, {"sm_89", "12.4", false}} {
 		f := &Found{Cards: []Card{{Arch: "sm_80"}, {Arch: c.arch}}}
-		if text := f.dated(c.version); (text != "") != c.slow || c.slow && !strings.Contains(text, c.version) {
+		if text := f.slow(c.version); (text != "") != c.slow || c.slow && !strings.Contains(text, c.version) {
 			t.Errorf("%v: %q", c, text)
 		}
 	}

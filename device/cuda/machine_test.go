@@ -24,6 +24,11 @@ func TestMain(m *testing.M) {
 	if ServeProbe() { // a child of TestProbeChild
 		return
 	}
+	if !onGPU() { // the fake has a queue for each stream
+		for _, name := range queueVars {
+			_ = os.Unsetenv(name)
+		}
+	}
 	code := m.Run()
 	if dir, err := scratchDir(); err == nil {
 		_ = os.RemoveAll(dir)

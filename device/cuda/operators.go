@@ -134,8 +134,8 @@ func normPart(b *builder) error {
 	if flat = flat && n < 1<<31; flat {
 		a.t[1].rows, a.t[1].cols = 1, int32(n)
 	}
-	unit := kernels.Unit{File: "norm_part", Defines: fmt.Sprintf("%sVEC=%d FLAT=%t", types(part, g), v, flat)}
-	return b.start(unit, "norm_part", [3]int64{int64(part.Cols), 1, 1}, 512, 0, a)
+	unit := kernels.Unit{File: "norm_part", Defines: fmt.Sprintf("%sVEC=%d FLAT=%t PART_THREADS=%d", types(part, g), v, flat, 2*threads)}
+	return b.start(unit, "norm_part", [3]int64{int64(part.Cols), 1, 1}, 2*threads, 0, a)
 }
 
 // crossEntropy launches a block per row of logits. It keeps as much of a gradient's row
@@ -309,7 +309,7 @@ func (b *builder) sums(stats int, g, bias, dy, x, s device.Operand) error {
 	v = across(v, cols, 32) // columns per thread: fewer where a warp would have less to do
 	lanes, parts := sumLanes(int(blocks(int64(cols), int64(v))))
 	piece := b.sumPiece(max(4, 128/groups))
-	unit := kernels.Unit{File: "sums", Defines: fmt.Sprintf("%sSUM_ROWS=%d GROUPS=%d STATS=%d VEC=%d LANES=%d", types(ops...), piece, bit(groups > 1), stats, v, lanes)}
+	unit := kernels.Unit{File: "sums", Defines: fmt.Sprintf("%sSUM_ROWS=%d GROUPS=%d STATS=%d VEC=%d LANES=%d PARTS=%d", types(ops...), piece, bit(groups > 1), stats, v, lanes, parts)}
 	perPiece := int64(cols) * 2 * 4
 	pieces := int(min(b.room/perPiece, 65535))
 	if pieces < 1 {
@@ -343,7 +343,7 @@ func (b *builder) sums(stats int, g, bias, dy, x, s device.Operand) error {
 
 // sumLanes returns how many threads of a block share a token's columns, of which there are so many
 // packs: whole eights, which have a line of memory, with few of the last block's left over; and
-// among how many such groups a piece's tokens are divided, as kernels/sums.cu does.
+// among how many such groups a piece's tokens are divided.
 func sumLanes(packs int) (lanes, parts int) {
 	idle := packs + 64
 	for n := 64; n >= 32; n -= 8 {

@@ -29,9 +29,9 @@ func variants() []Unit {
 			list = append(list, Unit{"norm", types + kind}, Unit{"norm_dx", types + kind})
 		}
 		for _, s := range []string{"0", "1", "2", "3"} {
-			list = append(list, Unit{"sums", types + " SUM_ROWS=128 GROUPS=0 VEC=1 LANES=64 STATS=" + s}, Unit{"sums", types + " SUM_ROWS=128 GROUPS=0 LANES=40 " + wide + " STATS=" + s})
+			list = append(list, Unit{"sums", types + " SUM_ROWS=128 GROUPS=0 VEC=1 LANES=64 PARTS=4 STATS=" + s}, Unit{"sums", types + " SUM_ROWS=128 GROUPS=0 LANES=40 PARTS=4 " + wide + " STATS=" + s})
 		}
-		list = append(list, Unit{"sums", types + " SUM_ROWS=8 GROUPS=1 VEC=2 LANES=32 STATS=1"})
+		list = append(list, Unit{"sums", types + " SUM_ROWS=8 GROUPS=1 VEC=2 LANES=32 PARTS=8 STATS=1"})
 		for _, head := range []string{"5", "64", "128", "256"} {
 			list = append(list, Unit{"attention", types + " HEAD=" + head}, Unit{"attention_bwd", types + " HEAD=" + head},
 				Unit{"attention", types + " HEAD=" + head + " STARTS=4 SINKS=5"}, Unit{"attention_bwd", types + " HEAD=" + head + " STARTS=8"})
@@ -115,7 +115,7 @@ func variants() []Unit {
 				Unit{"adamw", "T0=bf16 T1=" + p + " T2=" + p + " T3=f32 T4=f32 T5=f32 T6=f32 T7=u16 VEC=" + v})
 		}
 	}
-	return append(list, Unit{"sum", "T0=f32 VEC=4"}, Unit{"sum", "T0=f64 VEC=1"}, Unit{"loss_sum", ""}, Unit{"preference", ""}, Unit{"norm_part", "T1=f32 VEC=1 FLAT=false"}, Unit{"norm_part", "T1=f32 VEC=4 FLAT=true"}, Unit{"norm_all", ""})
+	return append(list, Unit{"sum", "T0=f32 VEC=4"}, Unit{"sum", "T0=f64 VEC=1"}, Unit{"loss_sum", ""}, Unit{"preference", ""}, Unit{"norm_part", "T1=f32 VEC=1 FLAT=false PART_THREADS=512"}, Unit{"norm_part", "T1=f32 VEC=4 FLAT=true PART_THREADS=512"}, Unit{"norm_all", ""})
 }
 
 // compiler returns NVRTC; it skips the test if there is none.

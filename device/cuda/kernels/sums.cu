@@ -67,7 +67,6 @@ template <int N, class F> static __device__ inline void several(bool together, c
 // in shared memory as HALVES of at most four, so that neither these nor those that read columns
 // in order meet in a bank.
 #define COLS (LANES * VEC)
-#define PARTS (LANES > 32 ? 4 : 8)
 #define AHEAD (STATS ? 4 : 8)
 #define HALVES (VEC > 4 ? 2 : 1)
 #define HALF (VEC / HALVES)
