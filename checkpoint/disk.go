@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"syscall"
 
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
@@ -62,8 +63,12 @@ func (Disk) Rename(from, to string) error { return os.Rename(from, to) }
 // RemoveAll is os.RemoveAll.
 func (Disk) RemoveAll(path string) error { return os.RemoveAll(path) }
 
-// SyncDir syncs a directory. Some network file systems cannot; it then trusts their own guarantees.
+// SyncDir syncs a directory. Windows and some network file systems cannot; it then trusts their own guarantees
+// (NTFS has names in a journal).
 func (Disk) SyncDir(path string) error {
+	if runtime.GOOS == "windows" {
+		return nil
+	}
 	d, err := os.Open(path)
 	if err != nil {
 		return err

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/internal/clock"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/sim"
 )
@@ -131,14 +132,14 @@ func (e *Engine) Step(ctx context.Context) (Result, error) {
 	if e.broken != nil {
 		return Result{}, fmt.Errorf("exec: no more steps after: %w", e.broken)
 	}
-	start := time.Now()
+	start := clock.Now()
 	e.requests <- struct{}{}
 	err := e.watch()
 	if err != nil {
 		e.broken = err
 		return Result{}, err
 	}
-	return Result{Seconds: time.Since(start).Seconds(), engine: e}, nil
+	return Result{Seconds: clock.Since(start).Seconds(), engine: e}, nil
 }
 
 // run is the engine's goroutine. It launches steps, so that Step can return even if the

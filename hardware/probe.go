@@ -1,12 +1,9 @@
 package hardware
 
 import (
-	"bufio"
 	"fmt"
 	"math"
-	"os"
 	"runtime"
-	"strings"
 	"time"
 
 	"github.com/athanor-llm/athanor/device"
@@ -273,19 +270,4 @@ func localName(d device.Device) string {
 		return name
 	}
 	return fmt.Sprintf("%s, %d cores, %s", Processor(), d.Info().Cores, runtime.GOARCH)
-}
-
-// Processor returns the processor's model name, or "cpu" if it is unknown.
-func Processor() string {
-	f, err := os.Open("/proc/cpuinfo")
-	if err != nil {
-		return "cpu"
-	}
-	defer f.Close()
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		if key, value, ok := strings.Cut(lines.Text(), ":"); ok && strings.TrimSpace(key) == "model name" {
-			return strings.TrimSpace(value)
-		}
-	}
-	return "cpu"
 }

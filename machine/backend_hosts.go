@@ -15,6 +15,7 @@ import (
 	"github.com/athanor-llm/athanor/device/link"
 	"github.com/athanor-llm/athanor/device/remote"
 	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/internal/clock"
 	"github.com/athanor-llm/athanor/session"
 )
 
@@ -141,7 +142,7 @@ func (b *hostsBackend) alone(rank int, disk string) (device.Device, error) {
 	}
 	p := b.place
 	p.Own = own
-	return b.dial(host, p, time.Now())
+	return b.dial(host, p, clock.Now())
 }
 
 // dial opens a device on another host.

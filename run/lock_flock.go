@@ -4,25 +4,13 @@ package run
 
 import (
 	"errors"
-	"fmt"
 	"os"
-	"path/filepath"
 
 	"golang.org/x/sys/unix"
 )
 
-// lockFolder locks a run's folder against training by other processes, until the
-// file is closed or the process ends in any way. The file remains: if it were
-// removed, two processes could lock two files of that name. File systems without
-// locks are used unlocked.
-func lockFolder(dir string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(dir, ".lock"), os.O_RDWR|os.O_CREATE, 0o644)
-	if err != nil {
-		return nil, outError(err)
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
-		f.Close()
-		return nil, fmt.Errorf("%s: another process trains there; hint: wait for it or end it, or set `out` to another folder", dir)
-	}
-	return f, nil
+// tryLock locks a file until it is closed or the process ends in any way. It reports
+// whether no other process has it.
+func tryLock(f *os.File) bool {
+	return !errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK)
 }

@@ -1,8 +1,8 @@
-//go:build !(darwin || dragonfly || freebsd || linux || netbsd || openbsd)
+//go:build !(darwin || dragonfly || freebsd || linux || netbsd || openbsd || windows)
 
 package run
 
 import "os"
 
-// lockFolder does nothing: this system has no flock.
-func lockFolder(string) (*os.File, error) { return nil, nil }
+// tryLock does nothing: this system has no flock.
+func tryLock(*os.File) bool { return true }

@@ -18,6 +18,7 @@ import (
 	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/exec"
+	"github.com/athanor-llm/athanor/internal/clock"
 	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/machine"
@@ -382,7 +383,7 @@ func (t *Trainer) Next(ctx context.Context) (Metrics, error) {
 	if t.preferring() {
 		scalars.Reference = t.pairs
 	}
-	began := time.Now()
+	began := clock.Now()
 	out, err := t.Session.Step(ctx, training, t.tokens, t.targets, scalars)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -394,7 +395,7 @@ func (t *Trainer) Next(ctx context.Context) (Metrics, error) {
 		}
 		return Metrics{}, err
 	}
-	seconds := time.Since(began).Seconds()
+	seconds := clock.Since(began).Seconds()
 	if len(t.Measured) == 0 {
 		for _, d := range t.devices {
 			if d, ok := d.(device.Meter); ok {

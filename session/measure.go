@@ -6,10 +6,10 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/clock"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/sim"
 )
@@ -137,12 +137,12 @@ func (s *Stepper) Next(ctx context.Context) (MeasuredStep, error) { return s.nex
 func (s *Stepper) next(ctx context.Context, timed bool) (m MeasuredStep, err error) {
 	s.steps++
 	before := s.issued()
-	began := time.Now()
+	began := clock.Now()
 	out, err := s.session.Step(ctx, 0, s.tokens, s.targets, Scalars{Rate: 1e-4, Step: s.steps, Beta1: 0.9, Beta2: 0.95, Targets: len(s.targets)})
 	if err != nil {
 		return m, err
 	}
-	m = MeasuredStep{Seconds: time.Since(began).Seconds(), Loss: out.Loss, Issued: s.issued() - before}
+	m = MeasuredStep{Seconds: clock.Since(began).Seconds(), Loss: out.Loss, Issued: s.issued() - before}
 	if timed {
 		m.Timeline, err = out.Executed[s.rank].Timeline()
 	}

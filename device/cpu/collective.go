@@ -8,6 +8,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/clock"
 	"github.com/athanor-llm/athanor/kernel/pool"
 	"github.com/athanor-llm/athanor/kernel/simd"
 )
@@ -76,9 +77,9 @@ func (s *stream) exchange(e *exchange) (start time.Time, err error) {
 		return s.exchangeFar(e)
 	}
 	if err := e.meeting.meet(s, e); err != nil {
-		return time.Now(), err
+		return clock.Now(), err
 	}
-	start, began := e.meeting.at, time.Now()
+	start, began := e.meeting.at, clock.Now()
 	s.work()
 	switch e.call.Op {
 	case graph.AllGather:

@@ -32,6 +32,7 @@ import (
 	"time"
 
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/internal/clock"
 	"github.com/athanor-llm/athanor/internal/sysmem"
 	"github.com/athanor-llm/athanor/kernel/pool"
 )
@@ -103,7 +104,7 @@ func New(o Options) *Device {
 	if o.Workers < 1 {
 		o.Workers = runtime.GOMAXPROCS(0)
 	}
-	d := &Device{options: o, opened: time.Now(), pool: pool.New(o.Workers)}
+	d := &Device{options: o, opened: clock.Now(), pool: pool.New(o.Workers)}
 	d.round.Store(1)
 	d.pool.Yield = d.yield
 	d.turns, d.working = newTurns(1), new(atomic.Int32)

@@ -1,6 +1,7 @@
 package cpu
 
 import (
+	"bytes"
 	"errors"
 	"math"
 	"math/rand/v2"
@@ -54,7 +55,8 @@ func round(t *testing.T, d *Device, c device.Call) (device.Span, error) {
 // and writes of any alignment, through the page cache and past it.
 func TestDiskModel(t *testing.T) {
 	const size = 5*bounceLen + 3*pageSize
-	path := filepath.Join(t.TempDir(), "disk")
+	dir := t.TempDir()
+	path := filepath.Join(dir, "disk")
 	modes := map[string]func(d *disk){"as opened": func(*disk) {}, "aligned": func(d *disk) { d.direct = true }, "plain": func(d *disk) { d.direct = false }}
 	for name, mode := range modes {
 		d, err := openDisk(path, size)
@@ -63,14 +65,14 @@ func TestDiskModel(t *testing.T) {
 		}
 		if name == "plain" && d.direct { // plain transfers need a plain file
 			_ = d.close()
-			f, err := os.Create(path)
+			f, err := os.Create(filepath.Join(t.TempDir(), "plain"))
 			if err != nil {
 				t.Fatal(err)
 			}
 			if err := allocateByWriting(f, size); err != nil {
 				t.Fatal(err)
 			}
-			d = &disk{file: f, size: size, remove: path}
+			d = &disk{file: f, size: size}
 		}
 		mode(d)
 		t.Logf("%s: direct %v", name, d.direct)
@@ -105,8 +107,34 @@ func TestDiskModel(t *testing.T) {
 		if err := d.close(); err != nil {
 			t.Error(err)
 		}
-		if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("%s: the file is still there: %v", name, err)
+		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+			t.Errorf("%s: a file is still there: %v %v", name, left, err)
+		}
+	}
+}
+
+// TestDiskApart: two devices that are given one path, as those of plans that are tried in
+// turn are, have a file each.
+func TestDiskApart(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "disk")
+	var a [2]*DiskAccess
+	for i := range a {
+		d, err := openDisk(path, pageSize)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.close()
+		a[i] = d.access(new(Meter))
+	}
+	for i := range a {
+		if err := a[i].Write(bytes.Repeat([]byte{byte(i + 1)}, pageSize), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range a {
+		p := make([]byte, pageSize)
+		if err := a[i].Read(p, 0); err != nil || p[0] != byte(i+1) || p[pageSize-1] != byte(i+1) {
+			t.Errorf("file %d has %d ... %d (%v)", i, p[0], p[pageSize-1], err)
 		}
 	}
 }

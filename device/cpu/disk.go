@@ -19,8 +19,7 @@ const (
 type disk struct {
 	file   blocks
 	size   int64
-	direct bool   // opened for direct I/O
-	remove string // path to remove on close, if that was not possible earlier
+	direct bool // opened for direct I/O
 }
 
 // blocks is the file as streams access it.
@@ -30,8 +29,8 @@ type blocks interface {
 	io.Closer
 }
 
-// openDisk creates the file with all of its blocks. Where the system allows it, the
-// name is removed at once, so that the file cannot outlive the process.
+// openDisk creates the file with all of its blocks. Nobody sees its name, and it
+// cannot outlive the process.
 func openDisk(path string, size int64) (*disk, error) {
 	if path == "" {
 		return nil, fmt.Errorf("no path for the disk tier; hint: set limits.disk_path")
@@ -39,36 +38,16 @@ func openDisk(path string, size int64) (*disk, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, err
 	}
-	d := &disk{size: (size + pageSize - 1) &^ (pageSize - 1)}
-	file, err := tryDirect(path)
-	if d.direct = err == nil; !d.direct {
-		if file, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600); err != nil {
-			return nil, fmt.Errorf("%w; hint: set limits.disk_path to a folder that can be written", err)
-		}
+	file, direct, err := openHidden(path)
+	if err != nil {
+		return nil, fmt.Errorf("%w; hint: set limits.disk_path to a folder that can be written", err)
 	}
-	d.file = file
-	if os.Remove(path) != nil {
-		d.remove = path
-	}
+	d := &disk{file: file, direct: direct, size: (size + pageSize - 1) &^ (pageSize - 1)}
 	if err := allocate(file, d.size); err != nil {
 		_ = d.close()
 		return nil, fmt.Errorf("%s: %d bytes for the disk tier: %w; hint: free some space or set a smaller limits.disk", path, d.size, err)
 	}
 	return d, nil
-}
-
-// tryDirect opens the file for direct I/O and writes a page, since some file systems
-// only fail then.
-func tryDirect(path string) (*os.File, error) {
-	f, err := openDirect(path)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := f.WriteAt(alignedBytes(pageSize), 0); err != nil {
-		_ = f.Close()
-		return nil, err
-	}
-	return f, nil
 }
 
 // allocateByWriting allocates a file's blocks by writing them, which is slow.
@@ -82,15 +61,7 @@ func allocateByWriting(f *os.File, size int64) error {
 	return nil
 }
 
-func (d *disk) close() error {
-	err := d.file.Close()
-	if d.remove != "" {
-		if e := os.Remove(d.remove); err == nil {
-			err = e
-		}
-	}
-	return err
-}
+func (d *disk) close() error { return d.file.Close() }
 
 // DiskAccess is one stream's access to the disk tier.
 type DiskAccess struct {

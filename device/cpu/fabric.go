@@ -10,6 +10,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/link"
+	"github.com/athanor-llm/athanor/internal/clock"
 )
 
 // A fabric joins devices of one process that are ranks of one run. A rank reads what it
@@ -54,7 +55,7 @@ type Fabric struct {
 // NewFabric returns a fabric for n ranks.
 func NewFabric(n int) *Fabric {
 	return &Fabric{
-		opened: time.Now(), turns: newTurns(max(n, 0)), devices: make([]*Device, max(n, 0)),
+		opened: clock.Now(), turns: newTurns(max(n, 0)), devices: make([]*Device, max(n, 0)),
 		groups: map[string]*meeting{}, boxes: map[[3]int]*meeting{},
 	}
 }
@@ -183,7 +184,7 @@ func (m *meeting) meet(s *stream, e *exchange) error {
 	round := m.opened.Load()
 	m.arrived++
 	if m.arrived == m.here {
-		m.arrived, m.at = 0, time.Now()
+		m.arrived, m.at = 0, clock.Now()
 		if m.here == len(m.ranks) {
 			m.err = device.Agree(m.calls)
 		}

@@ -7,6 +7,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/link"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/clock"
 )
 
 // Calls between ranks of which some are in other processes.
@@ -81,9 +82,9 @@ func (d *Device) reach(e *exchange) (*far, error) {
 // exchangeFar is exchange for groups that are in several processes.
 func (s *stream) exchangeFar(e *exchange) (start time.Time, err error) {
 	if err = s.arrive(e); err != nil {
-		return time.Now(), err
+		return clock.Now(), err
 	}
-	start, s.idle = time.Now(), 0
+	start, s.idle = clock.Now(), 0
 	switch e.call.Op {
 	case graph.AllGather:
 		err = s.gatherFar(e)
@@ -99,7 +100,7 @@ func (s *stream) exchangeFar(e *exchange) (start time.Time, err error) {
 	if err == nil {
 		err = s.flush(e)
 	}
-	s.stats.Worked[s.id] += (time.Since(start) - s.idle).Seconds()
+	s.stats.Worked[s.id] += (clock.Since(start) - s.idle).Seconds()
 	if err != nil {
 		return start, err
 	}
@@ -144,7 +145,7 @@ func (s *stream) arrive(e *exchange) error {
 
 // hear receives from member i. A pipe that fails means that its rank is lost.
 func (s *stream) hear(e *exchange, i int, b []byte) error {
-	for began := time.Now(); len(b) > 0; {
+	for began := clock.Now(); len(b) > 0; {
 		n, err := e.far.pipes[i].Receive(b[:min(len(b), copyPiece)])
 		if err != nil {
 			return s.gone(e, i, err)
@@ -158,7 +159,7 @@ func (s *stream) hear(e *exchange, i int, b []byte) error {
 			s.linger(began)
 		} else {
 			s.device.meter.piece()
-			began = time.Now()
+			began = clock.Now()
 		}
 	}
 	return nil
@@ -166,7 +167,7 @@ func (s *stream) hear(e *exchange, i int, b []byte) error {
 
 // flush waits until all that was sent is out of the arena.
 func (s *stream) flush(e *exchange) error {
-	for began := time.Now(); ; {
+	for began := clock.Now(); ; {
 		n, left, err := s.pump(e)
 		switch {
 		case err != nil || !left:
@@ -175,7 +176,7 @@ func (s *stream) flush(e *exchange) error {
 			s.linger(began)
 		default:
 			s.device.meter.piece()
-			began = time.Now()
+			began = clock.Now()
 		}
 	}
 }
@@ -201,7 +202,7 @@ const lingerLooks = 20 * time.Millisecond
 // linger yields the core until the next look at the network, where nothing has happened
 // since began.
 func (s *stream) linger(began time.Time) {
-	now := time.Now()
+	now := clock.Now()
 	s.follows = false
 	s.want(s.device.opened)
 	if s.device.working.Load() == 0 && now.Sub(began) > lingerLooks {
@@ -210,7 +211,7 @@ func (s *stream) linger(began time.Time) {
 		s.stepAside()
 	}
 	s.got()
-	s.idle += time.Since(now)
+	s.idle += clock.Since(now)
 }
 
 // gone returns the error of a pipe to member i, which is lost if there is one.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/internal/clock"
 	"github.com/athanor-llm/athanor/kernel"
 	"github.com/athanor-llm/athanor/kernel/pool"
 	"github.com/athanor-llm/athanor/kernel/simd"
@@ -263,7 +264,7 @@ func (s *stream) execute(c *call) (err error) {
 			err = fmt.Errorf("panic: %v", r)
 		}
 	}()
-	start := time.Now()
+	start := clock.Now()
 	if far := c.meet != nil && c.meet.far != nil; !far && c.stream != device.DiskRead && c.stream != device.DiskWrite {
 		s.device.meter.Begin()
 		defer s.device.meter.End()
@@ -285,7 +286,7 @@ func (s *stream) execute(c *call) (err error) {
 	}
 	if c.span != nil {
 		c.span.Start = start.Sub(s.device.opened).Seconds()
-		c.span.End = time.Since(s.device.opened).Seconds()
+		c.span.End = clock.Since(s.device.opened).Seconds()
 	}
 	for t, end := range c.end {
 		s.stats.Peak[t] = max(s.stats.Peak[t], end)
@@ -300,7 +301,7 @@ func (s *stream) kernel(c *call) (start time.Time) {
 		cores <- struct{}{}
 		defer func() { <-cores }()
 	}
-	start = time.Now()
+	start = clock.Now()
 	s.work()
 	defer s.rest(start)
 	c.kernel()
@@ -312,14 +313,14 @@ func (s *stream) work() { s.device.working.Add(1) }
 
 func (s *stream) rest(since time.Time) {
 	s.device.working.Add(-1)
-	s.stats.Worked[s.id] += time.Since(since).Seconds()
+	s.stats.Worked[s.id] += clock.Since(since).Seconds()
 }
 
 // stepAside yields to goroutines while a stream polls, and every asideUnit to threads:
 // two of Go's may be on one core, and the awaited work then waits for the other's time
 // slice to end. Yielding more often would give time away to other processes.
 func (s *stream) stepAside() {
-	if now := time.Now(); now.Sub(s.aside) >= asideUnit {
+	if now := clock.Now(); now.Sub(s.aside) >= asideUnit {
 		s.aside = now
 		pool.GiveWay()
 	} else {
@@ -339,8 +340,8 @@ func (s *stream) throttle(start time.Time, n int64) {
 	s.follows = true
 	s.free = start.Add(time.Duration(float64(n) / rate * 1e9))
 	s.want(s.free)
-	s.aside = time.Now()
-	for left := time.Until(s.free); left > 0; left = time.Until(s.free) {
+	s.aside = clock.Now()
+	for left := clock.Until(s.free); left > 0; left = clock.Until(s.free) {
 		switch {
 		case left > sleepUnit:
 			time.Sleep(min(left-sleepUnit, time.Second))
@@ -348,7 +349,7 @@ func (s *stream) throttle(start time.Time, n int64) {
 		case s.device.working.Load() > 0: // whose workers look at turns
 			time.Sleep(left)
 		default:
-			if s.stepAside(); time.Until(s.free) == left { // only sleep moves the clock (testing/synctest)
+			if s.stepAside(); clock.Until(s.free) == left { // only sleep moves the clock (testing/synctest)
 				time.Sleep(left)
 			}
 		}

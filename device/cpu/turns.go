@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/internal/clock"
 )
 
 // Turns of streams.
@@ -61,7 +62,7 @@ func (d *Device) yield() {
 			continue
 		}
 		if now == 0 {
-			now = int64(time.Since(d.opened))
+			now = int64(clock.Since(d.opened))
 		}
 		if t <= now {
 			runtime.Gosched()
@@ -78,7 +79,7 @@ func (s *stream) soon() bool {
 	if d.working.Load() > 0 {
 		return false
 	}
-	now := int64(time.Since(d.opened))
+	now := int64(clock.Since(d.opened))
 	if now == s.looked {
 		return false
 	}

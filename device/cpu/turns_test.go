@@ -11,6 +11,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/clock"
 )
 
 // TestTurns: on a single processor of Go's, a copy that becomes ready while
@@ -98,11 +99,11 @@ func TestSoon(t *testing.T) {
 		{"overdue", -sleepUnit, 0, false},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			d := &Device{turns: newTurns(1), working: new(atomic.Int32), opened: time.Now()}
+			d := &Device{turns: newTurns(1), working: new(atomic.Int32), opened: clock.Now()}
 			time.Sleep(time.Hour)
 			s := stream{device: d, turn: d.turns.of(0, device.DevToHost)}
 			if c.in != 0 {
-				s.want(time.Now().Add(c.in))
+				s.want(clock.Now().Add(c.in))
 			}
 			d.working.Store(c.working)
 			if got := s.soon(); got != c.want {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/internal/clock"
 )
 
 // The leader's end of control.
@@ -100,7 +101,7 @@ func Open(addr string, key []byte, p Place, origin time.Time) (*Device, error) {
 func (d *Device) measure() error {
 	d.least = math.MaxInt64
 	for range pings {
-		start := time.Now()
+		start := clock.Now()
 		d.out = append(d.out, byte(doPing))
 		if err := d.ask(); err != nil {
 			return err
@@ -108,7 +109,7 @@ func (d *Device) measure() error {
 		if err := d.receive(d.head[:8]); err != nil {
 			return err
 		}
-		d.least = min(d.least, time.Since(start))
+		d.least = min(d.least, clock.Since(start))
 	}
 	return nil
 }
@@ -193,7 +194,7 @@ func (d *Device) Sync() error {
 	d.under.Store(true)
 	err := d.ask()
 	if err == nil {
-		err = d.times(time.Since(d.origin) - d.least/2)
+		err = d.times(clock.Since(d.origin) - d.least/2)
 	}
 	d.round.Add(1)
 	d.under.Store(false)

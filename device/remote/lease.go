@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/internal/clock"
 )
 
 // lease is one device of a host, opened for one leader.
@@ -203,7 +204,7 @@ func (e *lease) reply(err error, numbers ...uint64) error {
 }
 
 // now is the time on the device's clock, as it travels.
-func (e *lease) now() uint64 { return math.Float64bits(time.Since(e.origin).Seconds()) }
+func (e *lease) now() uint64 { return math.Float64bits(clock.Since(e.origin).Seconds()) }
 
 // between refuses what must not happen within a round.
 func (e *lease) between() error {

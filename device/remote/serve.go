@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/internal/clock"
 )
 
 // Opener is what a host can do. Its methods are called by several goroutines.
@@ -221,7 +222,7 @@ func (s *server) open(conn net.Conn, p *Place) error {
 	if err := p.check(); err != nil {
 		return refuse(conn, err)
 	}
-	before := time.Now()
+	before := clock.Now()
 	d, err := s.opener.Open(*p)
 	if err != nil {
 		return refuse(conn, err)

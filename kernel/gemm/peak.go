@@ -3,6 +3,7 @@ package gemm
 import (
 	"time"
 
+	"github.com/athanor-llm/athanor/internal/clock"
 	"github.com/athanor-llm/athanor/kernel/pool"
 )
 
@@ -39,10 +40,10 @@ func rate(loop func(*peak), flops, cores int, total time.Duration) float64 {
 	workers := pool.New(cores)
 	defer workers.Close()
 	time.Sleep(time.Millisecond) // helpers that have slept wake on separate cores; new threads seldom do
-	for start := time.Now(); time.Since(start) < total; {
-		begin := time.Now()
+	for start := clock.Now(); clock.Since(start) < total; {
+		begin := clock.Now()
 		workers.Run(cores*calls, &peakCalls{loop, rounds})
-		took := time.Since(begin)
+		took := clock.Since(begin)
 		best = max(best, float64(cores*calls*rounds)*float64(flops)/took.Seconds())
 		if took < total/50 {
 			rounds = min(2*rounds, maxPeakRounds)

@@ -35,6 +35,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/athanor-llm/athanor/internal/clock"
 )
 
 // Body is the loop body of a job. Task executes the i-th task. No two goroutines are ever inside Task with the same
@@ -266,8 +268,8 @@ func spinWhile(cond func() bool) bool {
 			pause()
 		}
 		if start.IsZero() {
-			start = time.Now()
-		} else if time.Since(start) > spinTime {
+			start = clock.Now()
+		} else if clock.Since(start) > spinTime {
 			return cond()
 		}
 	}
@@ -277,8 +279,8 @@ func spinWhile(cond func() bool) bool {
 // of cond. The caller of Run does this before it sleeps: its thread would sleep too, and might be woken on the
 // helper's core (see bed) while another is idle for milliseconds.
 func yieldWhile(cond func() bool) bool {
-	for start := time.Now(); cond(); runtime.Gosched() {
-		if time.Since(start) > backTime {
+	for start := clock.Now(); cond(); runtime.Gosched() {
+		if clock.Since(start) > backTime {
 			return cond()
 		}
 	}

@@ -1,0 +1,26 @@
+package hardware
+
+import (
+	"errors"
+	"io/fs"
+	"path/filepath"
+
+	"golang.org/x/sys/windows"
+)
+
+// FreeDisk returns the free bytes, for this user, of the volume that a path is, or would be, on.
+func FreeDisk(path string) (int64, error) {
+	for {
+		name, err := windows.UTF16PtrFromString(path)
+		if err != nil {
+			return 0, err
+		}
+		var free uint64
+		err = windows.GetDiskFreeSpaceEx(name, &free, nil, nil)
+		if errors.Is(err, fs.ErrNotExist) && path != filepath.Dir(path) {
+			path = filepath.Dir(path)
+			continue
+		}
+		return int64(free), err
+	}
+}

@@ -1,0 +1,5 @@
+//go:build !(linux || darwin || windows)
+
+package hardware
+
+func processor() string { return "" }

@@ -1,0 +1,124 @@
+package sysmem
+
+import (
+	"bufio"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+)
+
+func system() (Info, error) { return read(os.DirFS("/")) }
+
+func read(root fs.FS) (Info, error) {
+	mem, err := meminfo(root)
+	if err != nil {
+		return Info{}, err
+	}
+	for _, g := range groups(root) {
+		limit, used := g.usage(root)
+		if limit <= 0 || limit >= mem.Total {
+			continue
+		}
+		mem.Total = limit
+		mem.Available = min(mem.Available, max(limit-used, 0))
+	}
+	return mem, nil
+}
+
+func meminfo(root fs.FS) (Info, error) {
+	fields := map[string]int64{}
+	if err := pairs(root, "proc/meminfo", fields); err != nil {
+		return Info{}, err
+	}
+	total, ok := fields["MemTotal:"]
+	if !ok || total <= 0 || total > math.MaxInt64>>10 {
+		return Info{}, fmt.Errorf("/proc/meminfo has no usable MemTotal")
+	}
+	available, ok := fields["MemAvailable:"]
+	if !ok || available < 0 || available > total {
+		available = total
+	}
+	return Info{Total: total << 10, Available: available << 10}, nil
+}
+
+// group is a control group's directory below the root and its file names, which
+// differ between versions 1 and 2.
+type group struct{ dir, limit, used, cache string }
+
+// groups lists the process's control group and its ancestors.
+func groups(root fs.FS) []group {
+	text, err := fs.ReadFile(root, "proc/self/cgroup")
+	if err != nil {
+		return nil
+	}
+	var list []group
+	for line := range strings.Lines(string(text)) {
+		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(f) != 3 {
+			continue
+		}
+		g := group{"sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"}
+		switch f[1] {
+		case "":
+		case "memory":
+			g = group{"sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"}
+		default:
+			continue
+		}
+		base := g.dir
+		for p := path.Clean("/" + f[2]); ; p = path.Dir(p) {
+			g.dir = path.Join(base, p)
+			list = append(list, g)
+			if p == "/" {
+				break
+			}
+		}
+	}
+	return list
+}
+
+// usage returns the group's limit (0: none) and the bytes that count against
+// it and cannot be dropped.
+func (g group) usage(root fs.FS) (limit, used int64) {
+	limit = number(root, path.Join(g.dir, g.limit))
+	if limit <= 0 {
+		return 0, 0
+	}
+	stat := map[string]int64{}
+	_ = pairs(root, path.Join(g.dir, "memory.stat"), stat) // if absent, nothing can be dropped
+	return limit, max(number(root, path.Join(g.dir, g.used))-stat[g.cache], 0)
+}
+
+// number returns the number in a file, or 0 if the file is absent or holds "max".
+func number(root fs.FS, name string) int64 {
+	text, err := fs.ReadFile(root, name)
+	if err != nil {
+		return 0
+	}
+	n, _ := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	return max(n, 0)
+}
+
+// pairs reads lines of "name number ...".
+func pairs(root fs.FS, name string, into map[string]int64) error {
+	f, err := root.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		w := strings.Fields(lines.Text())
+		if len(w) < 2 {
+			continue
+		}
+		if n, err := strconv.ParseInt(w[1], 10, 64); err == nil {
+			into[w[0]] = n
+		}
+	}
+	return lines.Err()
+}

@@ -1,0 +1,7 @@
+//go:build !(linux || darwin || windows)
+
+package sysmem
+
+import "errors"
+
+func system() (Info, error) { return Info{}, errors.ErrUnsupported }
