@@ -132,19 +132,22 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// TestOtherSystems: code for systems that no test runs on compiles: for one of them, for others in other runs.
+// TestOtherSystems: code for systems that no test runs on compiles, its tests too: for one of them, for others in
+// other runs.
 func TestOtherSystems(t *testing.T) {
 	if testing.Short() {
-		t.Skip("half a minute for each")
+		t.Skip("a minute for each")
 	}
-	systems := []string{"darwin/arm64", "windows/amd64"}
+	systems := []string{"darwin/arm64", "windows/amd64", "windows/arm64", "freebsd/amd64"}
 	system := systems[rand.IntN(len(systems))]
 	t.Log(system)
 	name, arch, _ := strings.Cut(system, "/")
-	cmd := exec.Command("go", "build", "-o", os.DevNull, "./cmd/athanor")
-	cmd.Dir, cmd.Env = "../..", append(os.Environ(), "CGO_ENABLED=0", "GOOS="+name, "GOARCH="+arch)
-	if text, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("%s: %v\n%s", system, err, text)
+	for _, args := range [][]string{{"build", "-o", os.DevNull, "./cmd/athanor"}, {"vet", "./..."}} {
+		cmd := exec.Command("go", args...)
+		cmd.Dir, cmd.Env = "../..", append(os.Environ(), "CGO_ENABLED=0", "GOOS="+name, "GOARCH="+arch)
+		if text, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%s: go %s: %v\n%s", system, args[0], err, text)
+		}
 	}
 }
 
