@@ -76,9 +76,9 @@ func (s *Setup) prepare(ctx context.Context, progress Progress) error {
 			return err
 		}
 	}
-	docs, err := s.Documents(c)
-	if err != nil {
-		return err
+	docs := s.Documents(c)
+	if docs != nil && s.Empty() {
+		s.Notes = append(s.Notes, "there is no text: documents are taken to be as long as windows allow, which is slowest")
 	}
 	s.Graph, err = machine.BuildGraph(c, s.Model, docs)
 	if err == nil && s.Graph.Model.LoRA != nil && s.Folder != "" {

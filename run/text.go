@@ -219,15 +219,21 @@ func (t *Text) Close() {
 }
 
 // Documents returns where attention ends if the configuration confines it to
-// documents of the text, else nil.
-func (t *Text) Documents(c *config.Config) (*graph.Documents, error) {
+// documents of the text, else nil. Without a text, for which only plans are made,
+// each fills its window, or a pair's answers half of one each.
+func (t *Text) Documents(c *config.Config) *graph.Documents {
 	if c.Documents == config.Joined {
-		return nil, nil
+		return nil
 	}
+	docs := &graph.Documents{Preference: c.Preference.Beta}
 	if t.Empty() {
-		return nil, c.Fault("data", "missing: where attention ends with documents, their lengths decide about the plan; hint: data and tokenizer, or neither documents nor preference")
+		docs.Length = c.SequenceLength
+		if docs.Preference > 0 {
+			docs.Length = max(1, docs.Length/2)
+		}
+		return docs
 	}
-	docs := &graph.Documents{End: t.Sources[0].Tokens.EndOfText(), Preference: c.Preference.Beta}
+	docs.End = t.Sources[0].Tokens.EndOfText()
 	length := 0.0 // what attention costs is proportional to it
 	for k, s := range t.Sources {
 		of := s.Tokens.DocumentLength
@@ -237,7 +243,7 @@ func (t *Text) Documents(c *config.Config) (*graph.Documents, error) {
 		length += t.Share(k) * float64(of(c.SequenceLength))
 	}
 	docs.Length = max(1, int(math.Round(length)))
-	return docs, nil
+	return docs
 }
 
 // AtLength returns copies of a configuration that differ in sequence_length, with
@@ -250,11 +256,7 @@ func (t *Text) AtLength(c *config.Config) machine.AtLength {
 		if err != nil {
 			return nil, nil, err
 		}
-		docs, err := t.Documents(&long)
-		if err != nil {
-			return nil, nil, err
-		}
-		g, err := machine.BuildGraph(&long, m, docs)
+		g, err := machine.BuildGraph(&long, m, t.Documents(&long))
 		return &long, g, err
 	}
 }

@@ -31,10 +31,14 @@ func TestTextDocuments(t *testing.T) {
 	c := config.Default()
 	c.SequenceLength, c.Documents = 512, config.Separate
 	short, long, mixed := open("data=DIR/short.jsonl"), open("data=DIR/long.jsonl"), open("data=[DIR/short.jsonl, {files: DIR/long.jsonl, times: 0.25}]")
-	length := func(of *Text) int {
-		docs, err := of.Documents(&c)
-		check(t, err)
-		return docs.Length
+	length := func(of *Text) int { return of.Documents(&c).Length }
+	if got := length(new(Text)); got != c.SequenceLength {
+		t.Errorf("without a text documents have %d tokens, want those of a window", got)
+	}
+	pairs := c
+	pairs.Preference.Beta = 0.1
+	if docs := new(Text).Documents(&pairs); docs.Length != c.SequenceLength/2 || docs.Preference != 0.1 {
+		t.Errorf("without a text answers are %+v, want half a window each", docs)
 	}
 	a, b := length(short), length(long)
 	n, m := float64(short.Len()), 0.25*float64(long.Len())

@@ -1,0 +1,39 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/athanor-llm/athanor/config"
+)
+
+// TestExamples: every example is a configuration, and the plans that its first lines ask for are
+// found, without text, model files or the card.
+func TestExamples(t *testing.T) {
+	t.Chdir("../..")
+	files, err := filepath.Glob("examples/*.yaml")
+	check(t, err)
+	planned := 0
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		check(t, err)
+		if _, err := config.Load(file, nil); err != nil {
+			t.Error(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			args, ok := strings.CutPrefix(strings.TrimSpace(line), "#   go run ./cmd/athanor plan ")
+			if !ok || !strings.Contains(args, "hardware.name=") { // others plan for this machine
+				continue
+			}
+			r := call(append([]string{"plan"}, strings.Fields(args)...)...).must(t, 0)
+			if planned++; !strings.Contains(r.stdout, "predicted: ") {
+				t.Errorf("%s: %s", line, r.stdout)
+			}
+		}
+	}
+	if planned < 3 {
+		t.Errorf("only %d plans in %q", planned, files)
+	}
+}
