@@ -130,7 +130,7 @@ type Device struct {
 	pool      *pool.Pool
 	meter     cpu.Meter // of the host's streams
 	modules   map[kernels.Unit]uintptr
-	functions map[functionKey]uintptr
+	functions map[functionKey]function
 	algos     map[algoKey][nv.AlgoBytes]byte
 	plans     []*nv.Plan
 	refused   map[string]bool // products that the library rejected, and why
@@ -217,7 +217,7 @@ func New(lib *Libraries, o Options) (*Device, error) {
 		options: o, lib: lib, driver: lib.Driver, opened: time.Now(),
 		cache:   kernels.Cache{Dir: o.CacheDir, Compiler: lib.Compiler},
 		pool:    pool.New(o.Workers),
-		modules: map[kernels.Unit]uintptr{}, functions: map[functionKey]uintptr{}, algos: map[algoKey][nv.AlgoBytes]byte{},
+		modules: map[kernels.Unit]uintptr{}, functions: map[functionKey]function{}, algos: map[algoKey][nv.AlgoBytes]byte{},
 		reach: map[uintptr]bool{}, refused: map[string]bool{},
 	}
 	if o.Fabric != nil {

@@ -147,6 +147,38 @@ func TestDone(t *testing.T) {
 	}
 }
 
+// TestSharedMemory: calls of one kernel may have as much shared memory as each asks for, in
+// whatever order they were prepared, and just below the default limit, too.
+func TestSharedMemory(t *testing.T) {
+	g := fake.New()
+	d := opened(t, &Libraries{Driver: g.Driver(), Compiler: fake.Compiler{}}, Options{}, []int64{1 << 20})
+	op := func(d graph.DType, cols int) device.Operand {
+		return device.Operand{DType: d, Rows: 1, Cols: cols, Stride: cols}
+	}
+	var calls []device.Call
+	for _, cols := range []int{60000, 24576, 40000, 64} { // the second has 48 KiB
+		calls = append(calls, device.Call{Op: graph.CrossEntropy, Attr: graph.Attr{Grad: true},
+			Args: []device.Operand{op(graph.F32, 1), op(graph.BF16, cols), op(graph.I32, 1), op(graph.F32, 8)}})
+	}
+	n, err := d.Prepare(calls[1:2], nil) // alone: others would have raised the limit
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Launch(n)
+	if err := d.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	if n, err = d.Prepare(calls, nil); err != nil {
+		t.Fatal(err)
+	}
+	for i := range calls {
+		d.Launch(n + i)
+		if err := d.Sync(); err != nil {
+			t.Errorf("%d columns: %v", calls[i].Args[1].Cols, err)
+		}
+	}
+}
+
 // TestKernelFails: a fault of the GPU comes late. Sync tells of it, and with
 // Options.Serial which call it was.
 func TestKernelFails(t *testing.T) {

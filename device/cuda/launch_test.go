@@ -79,7 +79,7 @@ func TestBlocksFit(t *testing.T) {
 		t.Skipf("kernels are not compiled: %v", err)
 	}
 	blocks := map[kernels.Unit]*launch{}
-	for i, cols := range []int{4101, 24576, 65536} {
+	for i, cols := range []int{4101, 24576, 3200, 65536, 5760} {
 		dt := []graph.DType{graph.BF16, graph.F32}[i%2]
 		op := func(d graph.DType, cols int) device.Operand {
 			return device.Operand{DType: d, Rows: 8, Cols: cols, Stride: cols}
@@ -112,6 +112,22 @@ func TestBlocksFit(t *testing.T) {
 				t.Errorf("kernel %s of %s for %s: %d threads have %d registers together", l.kernel, u, arch, l.block, n)
 			}
 			t.Log(fmt.Sprint(u, " ", arch, " ", l.block, " threads ", uses[l.kernel]))
+		}
+	}
+}
+
+// TestRowThreads: threads have a whole row, in warps; and where an eighth more of them, at most, let
+// each have three packs, they have.
+func TestRowThreads(t *testing.T) {
+	for packs := 1; packs <= 7*1024; packs++ {
+		n, each := rowThreads(packs)
+		if n%32 != 0 || n > 1024 || each > 7 || n*each < packs || (n-32)*each >= packs {
+			t.Fatalf("%d packs: %d threads with %d", packs, n, each)
+		}
+		for e := 3; e <= 7 && each < 3; e++ {
+			if n := (packs + 32*e - 1) / (32 * e) * 32; n <= 1024 && 8*n*e <= 9*packs {
+				t.Fatalf("%d packs: threads have %d, but %d could have %d", packs, each, n, e)
+			}
 		}
 	}
 }

@@ -97,16 +97,24 @@ func (b *builder) norm(file, kernel string, rms, stats int) error {
 }
 
 // rowThreads returns how many threads share a row of so many packs, and the most packs that
-// one has: so that few have less, and few need to meet. Of three operands registers hold 7
-// packs; of wider rows than that the compiler puts some into local memory.
+// one has. Of three operands registers hold 7 packs; of wider rows than that the compiler puts
+// some into local memory. With 3 or more, blocks are small enough for several to be on an SM,
+// which load while others compute: that is worth an eighth of threads that have less. Else
+// few shall have less, and few need to meet.
 func rowThreads(packs int) (threads, each int) {
-	threads, each = 1024, (packs+1023)/1024
-	for n := 1024; n >= 32; n -= 32 {
-		if e := (packs + n - 1) / n; e <= 7 && n*e <= threads*each {
-			threads, each = n, e
+	for _, least := range []int{3, 1} {
+		for n := 1024; n >= 32; n -= 32 {
+			e := (packs + n - 1) / n
+			ok := e >= least && e <= 7 && (least == 1 || 8*n*e <= 9*packs)
+			if ok && (threads == 0 || n*e <= threads*each) {
+				threads, each = n, e
+			}
+		}
+		if threads > 0 {
+			return threads, each
 		}
 	}
-	return threads, each
+	return 1024, (packs + 1023) / 1024
 }
 
 // across returns at most v elements per thread, so few that n threads share cols columns.
@@ -144,7 +152,7 @@ func crossEntropy(b *builder) error {
 	ops := []device.Operand{b.op(0), b.op(1), b.op(2), b.op(3)}
 	a := b.newArgs(append(ops, b.op(4))...)
 	a.n[1], a.n[3] = graph.ScalarLossScale, int32(bit(!b.op(4).Absent()))
-	logits, room := ops[1], max(b.shared-1<<10, 0) // the kernel's other shared memory is less than the difference
+	logits, room := ops[1], max(b.shared-2<<10, 0) // the kernel's other shared memory is less than the difference
 	row := int(int64(logits.Cols) * logits.DType.Size())
 	n := threads
 	if logits.Cols > 8192 {
@@ -309,6 +317,7 @@ func (b *builder) sums(stats int, g, bias, dy, x, s device.Operand) error {
 	v = across(v, cols, 32) // columns per thread: fewer where a warp would have less to do
 	lanes, parts := sumLanes(int(blocks(int64(cols), int64(v))))
 	piece := b.sumPiece(max(4, 128/groups))
+	parts = min(parts, piece)
 	unit := kernels.Unit{File: "sums", Defines: fmt.Sprintf("%sSUM_ROWS=%d GROUPS=%d STATS=%d VEC=%d LANES=%d PARTS=%d", types(ops...), piece, bit(groups > 1), stats, v, lanes, parts)}
 	perPiece := int64(cols) * 2 * 4
 	pieces := int(min(b.room/perPiece, 65535))

@@ -400,16 +400,34 @@ type parameters struct {
 	extra [5]uintptr
 }
 
-// function returns a launch's kernel from its module.
-func (d *Device) function(l *launch) (fn uintptr, err error) {
+// function is a kernel of a loaded module.
+type function struct {
+	handle uintptr
+	shared int // the most dynamic shared memory that a launch of it may have
+}
+
+// function returns a launch's kernel, which may have the shared memory that the launch asks for. What is
+// allowed belongs to the function, which launches prepared before share, so it is only ever raised. It is
+// set for all that have any, since the default of 48 KiB includes what the kernel declares itself.
+func (d *Device) function(l *launch) (uintptr, error) {
 	key := functionKey{l.unit, l.kernel}
-	if fn, ok := d.functions[key]; ok {
-		return fn, nil
+	f := d.functions[key]
+	if f.handle == 0 {
+		handle, err := d.driver.Function(d.modules[l.unit], l.kernel)
+		if err != nil {
+			return 0, err
+		}
+		f.handle = handle
 	}
-	if fn, err = d.driver.Function(d.modules[l.unit], l.kernel); err == nil {
-		d.functions[key] = fn
+	if l.shared > f.shared {
+		v := d.driver
+		if err := v.Check("cuFuncSetAttribute", v.FuncSetAttribute(f.handle, nv.FuncSharedMemory, uintptr(l.shared))); err != nil {
+			return 0, fmt.Errorf("kernel %s: %w", l.kernel, err)
+		}
+		f.shared = l.shared
 	}
-	return fn, err
+	d.functions[key] = f
+	return f.handle, nil
 }
 
 func (d *Device) kernelStep(l *launch, stream uintptr) (step, error) {
@@ -417,11 +435,6 @@ func (d *Device) kernelStep(l *launch, stream uintptr) (step, error) {
 	fn, err := d.function(l)
 	if err != nil {
 		return step{}, err
-	}
-	if l.shared > 48<<10 { // above the default limit
-		if err := v.Check("cuFuncSetAttribute", v.FuncSetAttribute(fn, nv.FuncSharedMemory, uintptr(l.shared))); err != nil {
-			return step{}, fmt.Errorf("kernel %s: %w", l.kernel, err)
-		}
 	}
 	p := &parameters{args: l.args, size: uint64(argsBytes)}
 	p.extra = [5]uintptr{nv.ParamBuffer, nv.Addr(&p.args), nv.ParamSize, nv.Addr(&p.size), 0}

@@ -76,7 +76,8 @@ extern "C" __global__ void __launch_bounds__(PARTS * LANES) pieces(const __grid_
   int part = threadIdx.x / LANES, lane = threadIdx.x % LANES, c = blockIdx.x * COLS + lane * VEC, n = a.t[2].cols;
   i64 piece = (i64)blockIdx.y * SUM_ROWS, first = piece + part * SHARE;
   i64 last = min(min(first + SHARE, piece + SUM_ROWS), (i64)a.t[2].rows);
-  bool whole = SUM_ROWS % PARTS == 0 && piece + SUM_ROWS <= a.t[2].rows;
+  // A warp's threads have the same tokens' shares, or all shares are as long.
+  bool whole = LANES % 32 == 0 || SUM_ROWS % PARTS == 0 && piece + SUM_ROWS <= a.t[2].rows;
   if (c >= n) c = 0; // sums that nobody needs
   float g[VEC] = {}, b[VEC] = {}, sink[VEC] = {};
 #if STATS == 3

@@ -108,6 +108,9 @@ func cString(b []byte) string {
 	return s
 }
 
+// errSystem says that no library can be opened on this system.
+var errSystem = fmt.Errorf("CUDA is used on Linux, x86-64 and arm64, and this is %s/%s; hint: on Windows, WSL 2 is a Linux; device: cpu works", runtime.GOOS, runtime.GOARCH)
+
 // openFirst opens the first library that can be opened and has all symbols of procs.
 func (p Places) openFirst(procs any, what, hint string, paths []string) (Library, error) {
 	var errs []error
@@ -117,6 +120,9 @@ func (p Places) openFirst(procs any, what, hint string, paths []string) (Library
 			if err = Fill(procs, lib); err == nil {
 				return lib, nil
 			}
+		}
+		if errors.Is(err, errSystem) {
+			return nil, err
 		}
 		errs = append(errs, err)
 	}

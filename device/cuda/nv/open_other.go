@@ -2,14 +2,7 @@
 
 package nv
 
-import (
-	"fmt"
-	"runtime"
-)
-
-// Open always fails: this package supports CUDA on Linux only.
-func Open(path string) (Library, error) {
-	return nil, fmt.Errorf("%s: CUDA is used on linux/amd64 and linux/arm64, this is %s/%s", path, runtime.GOOS, runtime.GOARCH)
-}
+// Open fails: there is no other way to open libraries here yet.
+func Open(string) (Library, error) { return nil, errSystem }
 
 func openGlobal(string) error { return nil }

@@ -44,7 +44,8 @@ func (g *GPU) moduleGetFunction(a []uintptr) int32 {
 		return invalidHandle
 	}
 	h := g.handle()
-	g.kernels[h] = kernelOf{image, stringAt(a[2]), 48 << 10}
+	// Of the 48 KiB that every launch may have the kernel's own are a part, which the fake does not know.
+	g.kernels[h] = kernelOf{image, stringAt(a[2]), 47 << 10}
 	set(a[0], h)
 	return 0
 }
