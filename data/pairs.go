@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/athanor-llm/athanor/data/chat"
 )
@@ -111,6 +112,12 @@ func (t *Tokens) Preferences(sequence int) (Windows, Packing, error) {
 	if err != nil {
 		return Windows{}, p, err
 	}
+	lengths := make([]int64, len(list))
+	for i, x := range list {
+		lengths[i] = x.end - x.first
+	}
+	slices.Sort(lengths)
+	p.Enough = lengths[(len(list)*99+99)/100-1] - 1
 	all := list[:0]
 	for _, x := range list {
 		if x.end-x.first > int64(sequence)+1 {

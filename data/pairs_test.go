@@ -98,6 +98,13 @@ func TestPreferences(t *testing.T) {
 	if p.Padding != padding {
 		t.Errorf("padding %d, counted %d", p.Padding, padding)
 	}
+	few := (int64(len(want)) + tooLong) / 100
+	for length, fits := range map[int64]bool{p.Enough: true, p.Enough - 1: false} {
+		_, q, err := file.Preferences(int(length))
+		if must(t, err); q.TooLong <= few != fits {
+			t.Errorf("%d tokens are enough for 99 %% of the pairs, but of %d %d do not fit into %d", p.Enough, int64(len(want))+tooLong, q.TooLong, length)
+		}
+	}
 	if n := file.PairLength(sequence); n < 2 || n > sequence {
 		t.Errorf("documents cost as those of %d tokens", n)
 	}

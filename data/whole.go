@@ -18,11 +18,12 @@ type Packing struct {
 	Tokens  int64 // in windows, without what overlaps
 	Padding int64 // behind them
 	TooLong int64 // documents that are longer than a window and were cut, or pairs that were left out
+	Enough  int64 // of pairs: the sequence length at which 99 of 100 would fit
 }
 
 // Add adds that of other tokens.
 func (p *Packing) Add(o Packing) {
-	p.Tokens, p.Padding, p.TooLong = p.Tokens+o.Tokens, p.Padding+o.Padding, p.TooLong+o.TooLong
+	p.Tokens, p.Padding, p.TooLong, p.Enough = p.Tokens+o.Tokens, p.Padding+o.Padding, p.TooLong+o.TooLong, max(p.Enough, o.Enough)
 }
 
 // Whole puts the documents of a range into windows of sequence+1 tokens. A range without two tokens in a document is an error.

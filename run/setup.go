@@ -132,6 +132,9 @@ func (s *Setup) Reading() string {
 		text += fmt.Sprintf("; %d windows of whole documents to train on, of which %.0f %% is padding", s.Train.Count(), empty)
 	}
 	text += s.tooLong(p)
+	if fits := (p.Enough + 31) / 32 * 32; fits > 0 && 4*fits <= 3*int64(c.SequenceLength) {
+		text += fmt.Sprintf("; hint: sequence_length: %d would do for 99 %% of the pairs, and waste less", fits)
+	}
 	if !c.Timed() && c.MaxSteps > 0 {
 		text += fmt.Sprintf("; %d steps read it %.3g times", c.MaxSteps, float64(c.MaxSteps)*float64(c.GlobalBatch)/float64(s.Train.Pass()))
 	}

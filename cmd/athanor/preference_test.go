@@ -76,6 +76,9 @@ func TestPreference(t *testing.T) {
 			}
 			var got trained
 			call(append(args, "out="+dir+"/a", "--json")...).must(t, 0, "120 pairs of a chosen and a rejected answer", "108 pairs to train on and 12 to validate with", "reference: the log-probabilities of 120 pairs").into(t, &got)
+			if c.name == "all" {
+				call(append([]string{"plan", file, "data=" + pairs, "preference={beta: 0.3}", "sequence_length=512"}, c.args...)...).must(t, 0, "would do for 99 % of the pairs")
+			}
 			list := steps(t, dir+"/a")
 			if first := list[0]; math.Abs(first.Loss-math.Ln2) > 1e-7 || first.Rewards == nil || first.Margin != 0 || first.Chosen != 0 || first.Accuracy != 0 {
 				t.Errorf("the first step's loss is %v, rewards %+v", first.Loss, first.Rewards)
