@@ -116,15 +116,15 @@ func TestBlocksFit(t *testing.T) {
 	}
 }
 
-// TestRowThreads: threads have a whole row, in warps; and where an eighth more of them, at most, let
+// TestRowThreads: threads have a whole row, in warps or, of a small one, in parts of one; and where an eighth more of them, at most, let
 // each have three packs, they have.
 func TestRowThreads(t *testing.T) {
 	for packs := 1; packs <= 7*1024; packs++ {
 		n, each := rowThreads(packs)
-		if n%32 != 0 || n > 1024 || each > 7 || n*each < packs || (n-32)*each >= packs {
+		if n%32 != 0 && (n != 8 && n != 16 || each > 1) || n > 1024 || each > 7 || n*each < packs || n > 32 && (n-32)*each >= packs {
 			t.Fatalf("%d packs: %d threads with %d", packs, n, each)
 		}
-		for e := 3; e <= 7 && each < 3; e++ {
+		for e := 3; e <= 7 && each < 3 && n > 16; e++ {
 			if n := (packs + 32*e - 1) / (32 * e) * 32; n <= 1024 && 8*n*e <= 9*packs {
 				t.Fatalf("%d packs: threads have %d, but %d could have %d", packs, each, n, e)
 			}

@@ -82,11 +82,11 @@ func (b *builder) norm(file, kernel string, rms, stats int) error {
 	}
 	cols, groups := ops[3].Cols, max(1, b.call.Attr.Heads)
 	v, _ := b.vector(cols, wide...)
-	v = across(v, cols, 32)
+	v = across(v, cols, 8)
 	n, packs := rowThreads(int(blocks(int64(cols), int64(v))))
-	rows := 1
-	if n == 32 {
-		rows = 4
+	rows := max(1, 128/n)
+	if n > 32 {
+		rows = 1
 	}
 	res := rms == 1 && stats == 1 && !ops[4].Absent()
 	defines := fmt.Sprintf("%sRMS=%d GROUPS=%d UNIT=%d RES=%d VEC=%d COLS=%d PACKS=%d ROW_THREADS=%d ROWS=%d", types(ops...), rms, bit(groups > 1),
@@ -97,11 +97,16 @@ func (b *builder) norm(file, kernel string, rms, stats int) error {
 }
 
 // rowThreads returns how many threads share a row of so many packs, and the most packs that
-// one has. Of three operands registers hold 7 packs; of wider rows than that the compiler puts
+// one has. Rows of heads leave threads of a warp for others. Of three operands registers hold 7 packs; of wider rows than that the compiler puts
 // some into local memory. With 3 or more, blocks are small enough for several to be on an SM,
 // which load while others compute: that is worth an eighth of threads that have less. Else
 // few shall have less, and few need to meet.
 func rowThreads(packs int) (threads, each int) {
+	for _, n := range []int{8, 16} {
+		if packs <= n {
+			return n, 1
+		}
+	}
 	for _, least := range []int{3, 1} {
 		for n := 1024; n >= 32; n -= 32 {
 			e := (packs + n - 1) / n

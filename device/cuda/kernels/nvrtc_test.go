@@ -18,6 +18,7 @@ func variants() []Unit {
 	for _, t := range []string{"f32", "bf16"} {
 		wide := map[string]string{"f32": "VEC=4", "bf16": "VEC=8"}[t]
 		widths := map[string][]string{"f32": {"800", "4096"}, "bf16": {"1600", "8192"}}[t]
+		heads := map[string]string{"f32": "ROW_THREADS=32 ROWS=4", "bf16": "ROW_THREADS=16 ROWS=8"}[t]
 		types := "T0=" + t + " T1=" + t + " T2=" + t + " T3=" + t + " T4=" + t + " T5=" + t + " T6=" + t + " T7=f32"
 		for _, rms := range []string{"0", "1"} {
 			for _, size := range []string{" VEC=1 COLS=4101 PACKS=5 ROW_THREADS=832 ROWS=1", " " + wide + " COLS=" + widths[0] + " PACKS=7 ROW_THREADS=32 ROWS=4", " " + wide + " COLS=" + widths[1] + " PACKS=4 ROW_THREADS=256 ROWS=1"} {
@@ -25,7 +26,7 @@ func variants() []Unit {
 				list = append(list, Unit{"norm", types + plain + size}, Unit{"norm_dx", types + plain + size})
 			}
 		}
-		for _, kind := range []string{" RMS=1 GROUPS=1 UNIT=1 RES=0 VEC=4 COLS=128 PACKS=1 ROW_THREADS=32 ROWS=4", " RMS=1 GROUPS=0 UNIT=1 RES=1 " + wide + " COLS=" + widths[1] + " PACKS=4 ROW_THREADS=256 ROWS=1"} {
+		for _, kind := range []string{" RMS=1 GROUPS=1 UNIT=1 RES=0 " + wide + " COLS=128 PACKS=1 " + heads, " RMS=1 GROUPS=0 UNIT=1 RES=1 " + wide + " COLS=" + widths[1] + " PACKS=4 ROW_THREADS=256 ROWS=1"} {
 			list = append(list, Unit{"norm", types + kind}, Unit{"norm_dx", types + kind})
 		}
 		for _, s := range []string{"0", "1", "2", "3"} {

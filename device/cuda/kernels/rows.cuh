@@ -1,9 +1,9 @@
 // Rows in registers, as they are stored: each of ROW_THREADS threads holds PACKS packs of a row
 // of COLS elements. Numbers are made of them again in each pass, which costs an instruction for
 // each but leaves registers for twice as many rows: what a row takes is the time until its
-// elements come, so an SM should wait for many. If ROW_THREADS is one warp, a block has ROWS rows:
-// launching blocks of one warp would take longer than loading their rows, and no warp waits for
-// another. With GROUPS a row of the operands is a.heads rows of the norm, side by side: the heads
+// elements come, so an SM should wait for many. If ROW_THREADS is one warp or, for the rows of heads,
+// a half or a quarter of one, a block has ROWS rows: launching blocks of one warp would take longer
+// than loading their rows, and no warp waits for another. With GROUPS a row of the operands is a.heads rows of the norm, side by side: the heads
 // of queries or keys.
 #define BLOCK (ROWS * ROW_THREADS)
 #define FIT(registers) (BLOCK * (registers) > 65536 ? 1 : 65536 / (BLOCK * (registers))) // blocks that an SM has with so many registers a thread
@@ -75,7 +75,7 @@ template <class T> static __device__ inline void gains(float (&g)[VEC], const T*
 // addRow adds each of v over a row's threads.
 template <int N> static __device__ inline void addRow(float (&v)[N]) {
 #pragma unroll
-  for (int o = 16; o; o >>= 1)
+  for (int o = min(ROW_THREADS, 32) / 2; o; o >>= 1)
 #pragma unroll
     for (float& x : v) x += __shfl_xor_sync(~0u, x, o);
 #if ROW_THREADS > 32
