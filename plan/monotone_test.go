@@ -32,7 +32,7 @@ func question(t *testing.T, rng *rand.Rand) *Request {
 		Options: program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: float64(rng.IntN(2))}}
 	host := device.HostTier
 	if rng.IntN(2) == 0 {
-		switch rng.IntN(5) {
+		switch rng.IntN(6) {
 		case 0:
 			req.Pins.Recompute = program.Recomputations()[rng.IntN(4)]
 		case 1:
@@ -43,6 +43,8 @@ func question(t *testing.T, rng *rand.Rand) *Request {
 			req.Pins.HeadRows = 32
 		case 4:
 			req.Pins.Pipeline = req.Ranks
+		case 5:
+			req.Pins.MicroBatch, req.Pins.Group = 1, 2
 		}
 	}
 	return req
@@ -202,5 +204,38 @@ func TestNeedlessPipelines(t *testing.T) {
 	for _, host := range []int64{3200000, 3477463} {
 		b := box{name: "h100", capacity: [device.NumTiers]int64{2014224, host, 1 << 34}, host: 0.03, disk: 4, peers: 0.4}
 		find(t, req, b.machine(t))
+	}
+}
+
+// TestMisfitSuffices: a machine with the memory that a misfit says would do has a plan.
+func TestMisfitSuffices(t *testing.T) {
+	seed := rand.Uint64()
+	rng := rand.New(rand.NewPCG(seed, 3))
+	t.Logf("seed %d", seed)
+	misfits := 0
+	for range 12 {
+		req := question(t, rng)
+		b := drawn(t, req, rng)
+		for tier := range b.capacity {
+			b.capacity[tier] /= 10
+		}
+		_, err := Search(context.Background(), req, b.machine(t), nil)
+		var e *Misfit
+		if !errors.As(err, &e) {
+			continue
+		}
+		misfits++
+		if e.Need <= e.Have || e.Hint == " fits" {
+			t.Fatalf("pins %+v, %+v: %v", req.Pins, b, err)
+		}
+		for tier, need := range e.Frugal.Needs() {
+			b.capacity[tier] = max(b.capacity[tier], need)
+		}
+		if _, again := Search(context.Background(), req, b.machine(t), nil); again != nil {
+			t.Fatalf("pins %+v, %+v: %v; with that: %v", req.Pins, b, err, again)
+		}
+	}
+	if misfits == 0 {
+		t.Errorf("%d misfits", misfits)
 	}
 }

@@ -29,7 +29,9 @@ func Search(ctx context.Context, req *Request, m *Machine, progress func(string)
 		return nil, err
 	}
 	if len(s.found) == 0 {
-		return nil, s.misfit()
+		if err := s.lastResort(); err != nil {
+			return nil, err
+		}
 	}
 	if err := s.settle(); err != nil {
 		return nil, err
@@ -160,7 +162,7 @@ func Fits(ctx context.Context, req *Request, m *Machine) error {
 	if found, err := s.exists(); found || err != nil {
 		return err
 	}
-	return s.misfit()
+	return s.lastResort()
 }
 
 // FitsFrugally reports whether a plan with minimum-memory small decisions fits. If
@@ -373,7 +375,7 @@ func (s *search) complete() error {
 		}
 		s.found = s.found[1:]
 	}
-	return s.misfit()
+	return s.lastResort()
 }
 
 // pack repacks the chosen plan's memory where heuristics have not met the lower bound: by
@@ -430,26 +432,49 @@ func (s *search) packed(c *Candidate, thorough bool) (*Candidate, error) {
 	return &packed, packed.simulate(s.m)
 }
 
-// misfit explains why nothing fits, by the plan that lacks least.
-func (s *search) misfit() error {
-	switch {
-	case s.req.Pins.pipelined():
-		return s.pipelineMisfit()
-	case s.batch*s.ranks != s.req.GlobalBatch:
-		return fmt.Errorf("%w: global_batch %d is not a multiple of %d ranks", ErrBatch, s.req.GlobalBatch, s.ranks)
+// lastResort takes the plan that lacks least. The enumeration may have missed it, since what
+// it takes to be in the order of memory is so in most cases only. If it does not fit either,
+// the error is a *Misfit, which names memory that would do: then this finds it.
+func (s *search) lastResort() error {
+	find := s.frugalest
+	if s.req.Pins.pipelined() {
+		find = s.frugalestPipeline
 	}
-	var frugal *Candidate
+	frugal, err := find()
+	if err != nil {
+		return err
+	}
+	// Memory is reported to the byte, so the plan must be packed.
+	c, err := Evaluate(s.ctx, s.req, frugal.Plan, s.m, frugal.Label)
+	if err != nil {
+		return err
+	}
+	c.choice, c.Kind = frugal.choice, frugal.Kind
+	if fits, err := c.Complete(s.ctx, s.req); err != nil {
+		return err
+	} else if !fits {
+		return NewMisfit(c)
+	}
+	return s.keep(c)
+}
+
+// frugalest returns the plan without pipelines that lacks least, within the pins.
+func (s *search) frugalest() (frugal *Candidate, err error) {
+	if s.batch*s.ranks != s.req.GlobalBatch {
+		return nil, fmt.Errorf("%w: global_batch %d is not a multiple of %d ranks", ErrBatch, s.req.GlobalBatch, s.ranks)
+	}
 	b := slices.Min(s.microBatches())
-	s.ladders = s.retentions(b, 1)
+	group := slices.Min(s.groups(b))
+	s.ladders = s.retentions(b, group)
 	for _, r := range residenciesOf(s.ranks) {
 		if !s.req.Pins.allow(r) || r.state == device.DiskTier && s.m.Capacity[device.DiskTier] == 0 {
 			continue
 		}
 		for _, st := range s.styles(b, r) {
 			for _, level := range [][]program.Retention{s.ladders[0][0], s.ladders[0][len(s.ladders[0])-1]} {
-				c, err := s.evaluate(choice{b: b, group: 1, r: r, st: st, keep: level})
+				c, err := s.evaluate(choice{b: b, group: group, r: r, st: st, keep: level})
 				if err != nil {
-					return err
+					return nil, err
 				}
 				if frugal == nil || s.lack(c) < s.lack(frugal) {
 					frugal = c
@@ -458,14 +483,9 @@ func (s *search) misfit() error {
 		}
 	}
 	if frugal == nil {
-		return ErrPins
+		return nil, ErrPins
 	}
-	// The misfit is reported to the byte, so the plan must be packed.
-	whole, err := Evaluate(s.ctx, s.req, frugal.Plan, s.m, frugal.Label)
-	if err != nil {
-		return err
-	}
-	return NewMisfit(whole)
+	return frugal, nil
 }
 
 // lack returns by how many bytes the worst rank exceeds its capacities, summed over

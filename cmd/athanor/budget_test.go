@@ -61,6 +61,9 @@ func TestMisfit(t *testing.T) {
 		{"limits.device=100KiB", "plan.weights=device", "plan.state=device"},
 		{"limits.device=100KiB", "plan.recompute=none"},
 		{"limits.device=100KiB", "precision=bf16"},
+		{"limits.device=1KiB", "plan.micro_batch=1", "plan.group=4"},
+		{"limits.device=1KiB", "sequence_length=61", "global_batch=2", "precision=bf16", "gradient_clipping=0", "plan.state=device", "optimizer_state=fp32"},
+		{"limits.device=1KiB", "ranks=2", "plan.pipeline=2", "plan.schedule=zb-h1"},
 	} {
 		r := call(append([]string{"plan", file}, short...)...).must(t, 3, "does not fit", "hint:")
 		if !strings.Contains(r.stderr, "weights on the") && !strings.Contains(r.stderr, "activations on the") {

@@ -6,11 +6,10 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// pipelineMisfit explains why no pipeline within the pins fits. It takes those that
-// would exist with unlimited memory, with the smallest micro-batches and most
-// recomputation that the pins allow, and reports the one that lacks least: a
-// *Misfit, or ErrPipeline if there are none.
-func (s *search) pipelineMisfit() error {
+// frugalestPipeline returns, of the pipelines that would exist with unlimited memory, with
+// the smallest micro-batches and most recomputation that the pins allow, the one that lacks
+// least; ErrPipeline if there are none.
+func (s *search) frugalestPipeline() (frugal *Candidate, err error) {
 	const plenty = 1 << 50
 	room, req := *s.m, *s.req
 	room.Shared = 0
@@ -27,7 +26,6 @@ func (s *search) pipelineMisfit() error {
 	if len(pins.Stages) == 0 {
 		pins.Schedule = cmp.Or(pins.Schedule, usual)
 	}
-	var frugal *Candidate
 	for _, r := range residencies {
 		if !s.req.Pins.allow(r) {
 			continue
@@ -35,16 +33,16 @@ func (s *search) pipelineMisfit() error {
 		pins.Weights, pins.Grads, pins.State = &r.weights, &r.grads, &r.state
 		c, err := s.frugalPipeline(newSearch(s.ctx, &req, &room))
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if c != nil && (frugal == nil || s.lack(c) < s.lack(frugal)) {
 			frugal = c
 		}
 	}
 	if frugal == nil {
-		return ErrPipeline
+		return nil, ErrPipeline
 	}
-	return NewMisfit(frugal)
+	return frugal, nil
 }
 
 // frugalPipeline returns, of a search with ample memory, the pipeline that exceeds
