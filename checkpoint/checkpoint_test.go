@@ -385,7 +385,7 @@ func TestSameStepAgain(t *testing.T) {
 	s := storeOn(disk)
 	mustSave(t, s, 5)
 	again := snapshotOf(5)
-	again.Trainer.Plan = json.RawMessage(`"another plan"`)
+	again.Trainer.Plan, again.Trainer.Best = json.RawMessage(`"another plan"`), &Best{Step: 5, Loss: 1}
 	again.Weights[0].Data = nil // must not be called
 	if path, err := s.Save(again); err != nil || path != runDir+"/checkpoint-5" {
 		t.Errorf("the same state again: %q, %v", path, err)

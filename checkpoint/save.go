@@ -111,10 +111,12 @@ func (s *Store) judge(final string, trainer *Trainer) (broken bool, err error) {
 	return false, err
 }
 
-// sameState compares everything except the plan, which changes speed, never results.
+// sameState compares everything except the plan, which changes speed, never results, and which checkpoint is
+// the best, which depends on what is validated with.
 func sameState(a, b *Trainer) (bool, error) {
 	x, y := *a, *b
 	x.Plan, y.Plan = nil, nil
+	x.Best, y.Best = nil, nil
 	left, err := json.Marshal(&x)
 	if err != nil {
 		return false, err

@@ -140,9 +140,9 @@ type Plan struct {
 	Group      int    `yaml:"group"`       // micro-batches that go through a layer before the next layer
 	HeadRows   int    `yaml:"head_rows"`   // tokens of which logits are held at a time
 	Recompute  string `yaml:"recompute"`
-	Weights    string `yaml:"weights"` // tiers: device, host or disk
-	Grads      string `yaml:"grads"`   // tiers: device, host or disk
-	State      string `yaml:"state"`
+	Weights    string `yaml:"weights"`     // those that operators read: device or host
+	Grads      string `yaml:"grads"`       // device or host
+	State      string `yaml:"state"`       // device, host or disk, where fp32 weights are beside AdamW's moments
 	Update     string `yaml:"update"`      // host or device: where chunks whose state is not on the device are updated
 	Cache      Bytes  `yaml:"cache_bytes"` // device memory that holds weights from one use to the next
 	Prefetch   int    `yaml:"prefetch"`    // units whose weights are fetched ahead

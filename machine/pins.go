@@ -41,6 +41,9 @@ func (m *Machine) pins(g *graph.Graph, c *config.Config) (plan.Pins, error) {
 	if err := m.checkRows(&p, g, c); err != nil {
 		return p, err
 	}
+	if need := cacheNeeded(g); p.Cache > 0 && p.Cache < need && (p.Weights == nil || *p.Weights != device.DeviceTier) {
+		return p, c.Fault("plan.cache_bytes", fmt.Sprintf("%d; hint: at least %d, the weights that one layer reads, or leave it out", p.Cache, need))
+	}
 	if p.Recompute != "" {
 		if bad := program.CheckRecompute(p.Recompute); bad != "" {
 			return p, c.Fault("plan.recompute", bad)
@@ -50,6 +53,15 @@ func (m *Machine) pins(g *graph.Graph, c *config.Config) (plan.Pins, error) {
 		return p, err
 	}
 	return p, m.pinActivations(&p, g, c)
+}
+
+// cacheNeeded is the least cache_bytes with which all weights can be streamed.
+func cacheNeeded(g *graph.Graph) int64 {
+	pl := program.Plain(g, 1)
+	for i := range pl.Chunks {
+		pl.Chunks[i].Weights = device.HostTier
+	}
+	return pl.CacheNeeded(g)
 }
 
 // pinTiers validates and adds where the configuration wants weights, gradients and

@@ -149,7 +149,7 @@ var ErrDoesNotFit = errors.New("does not fit")
 var ErrBatch = errors.New("the batch cannot be divided")
 
 // ErrPins reports that no plan satisfies the user's decisions.
-var ErrPins = errors.New("weights, gradients and optimizer cannot live in these tiers together; hint: each on the same or a farther tier than the one before, in the order weights, grads, state, weights and grads on device or host; or leave `plan` out")
+var ErrPins = errors.New("weights, gradients and optimizer cannot live in these tiers together; hint: weights and grads on device or host, state as far as the farther of these or farther, and if it is on disk, weights on the host only with grads there; or leave `plan` out")
 
 // ErrPipeline reports that no pipeline with the user's decisions exists or fits.
 var ErrPipeline = errors.New("no pipeline with these decisions fits; hint: more stages or ranks, smaller micro-batches, more memory, or leave some decisions of `plan` out")

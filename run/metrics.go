@@ -114,7 +114,7 @@ func (l *metricsLog) add(m Metrics) error {
 		err = l.events.add(m.Step, curves...)
 	}
 	if err != nil {
-		return fmt.Errorf("%w; hint: the latest checkpoint is whole: free some space and start the same command again", err)
+		return fmt.Errorf("%w; hint: free some space and start the same command again, which goes on from the latest checkpoint, if there is one", err)
 	}
 	return nil
 }

@@ -391,7 +391,7 @@ func (t *Trainer) Next(ctx context.Context) (Metrics, error) {
 		}
 		var lost *exec.PeerLostError
 		if errors.As(err, &lost) {
-			err = suggest.Add(fmt.Errorf("step %d: %w", t.Step+1, err), "the latest checkpoint is whole: start the same command again")
+			err = suggest.Add(fmt.Errorf("step %d: %w", t.Step+1, err), "start the same command again, which goes on from the latest checkpoint, if there is one")
 		}
 		return Metrics{}, err
 	}

@@ -57,5 +57,8 @@ func TestKeepBest(t *testing.T) {
 	if slices.Sort(left); !slices.Equal(left, want) || got.Best.Checkpoint != want[0] {
 		t.Errorf("checkpoints %v, want %v; the best is %s", left, want, got.Best.Checkpoint)
 	}
+	for _, other := range []string{"keep_best=false", "keep_best=true", "eval_batches=1"} { // of a run that has ended
+		call("train", file, "max_steps=8", "learning_rate=3", other).must(t, 0)
+	}
 	call("train", file, "keep_best=true", "eval_every=0", "max_steps=9").must(t, 2, "keep_best", "eval_every")
 }
