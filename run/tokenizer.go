@@ -44,6 +44,9 @@ func openTokenizer(ctx context.Context, c *config.Config, corpus *data.Corpus, o
 		}
 	}
 	t, err := data.OpenTokenizer(ctx, c.Tokenizer, corpus, opt)
+	if errors.Is(err, data.ErrContent) { // found as one is trained on it
+		return nil, c.Fault("data", err.Error())
+	}
 	if err != nil {
 		return nil, c.Fault("tokenizer", err.Error())
 	}

@@ -60,6 +60,7 @@ func TestCorpora(t *testing.T) {
 	call("train", file, "data=$NO_SUCH_NAME/*.txt").must(t, 2, "NO_SUCH_NAME", "hint:")
 	check(t, os.WriteFile(dir+"/solid.txt", bytes.Repeat([]byte("x"), 1<<20), 0o644))
 	call("train", file, "data="+dir+"/solid.txt").must(t, 2, "no words", "hint:")
+	call("train", file, "data="+dir+"/number.jsonl", "tokenizer=bpe-300").must(t, 2, ": data: training a tokenizer: ", "not a string")
 	if _, err := os.Stat(dir + "/never"); err == nil {
 		t.Error("runs that could not begin left a folder")
 	}
