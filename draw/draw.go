@@ -64,6 +64,10 @@ var (
 		program.Forward: "#56b4e9", program.Backward: "#e69f00", program.Recompute: "#f0e442",
 		program.Optimizer: "#cc79a7", program.Transfer: "#66c2a5",
 	}
+	dirWords = [...]string{
+		program.Forward: "forward", program.Backward: "backward", program.Recompute: "made again",
+		program.Optimizer: "optimizer", program.Transfer: "copies",
+	}
 	classColours = [program.NumClasses]string{
 		program.ClassWeights: "#56b4e9", program.ClassFrozen: "#0072b2", program.ClassGrads: "#e69f00", program.ClassState: "#cc79a7",
 		program.ClassActivations: "#66c2a5", program.ClassActGrads: "#f0e442",

@@ -3,6 +3,7 @@ package draw
 import (
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/internal/stat"
@@ -16,7 +17,11 @@ const mapTall = 500 // pixels of the address axis
 // memory that the run uses. Among several ranks it says which one it is of.
 func Memory(w io.Writer, r Run, tier device.Tier) error {
 	c := newCanvas(w, leftside+width+20, headTall+mapTall+30)
-	c.legend(classColours[:], func(i int) string { return program.Class(i).String() })
+	for class, colour := range classColours {
+		if slices.ContainsFunc(r.Program.Buffers, func(b program.Buffer) bool { return b.Tier == tier && int(b.Class) == class }) {
+			c.legend(colour, program.Class(class).String())
+		}
+	}
 	if r.Several {
 		c.text(leftside, headTall-6, r.title())
 	}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/internal/stat"
-	"github.com/athanor-llm/athanor/program"
 )
 
 // Sizes in pixels.
@@ -31,7 +30,9 @@ func Timeline(w io.Writer, runs ...Run) error {
 		tall += headTall + rowStep*len(used(r))
 	}
 	c := newCanvas(w, leftside+width+20, tall)
-	c.legend(dirColours[:], func(i int) string { return program.Direction(i).String() })
+	for i, colour := range dirColours {
+		c.legend(colour, dirWords[i])
+	}
 	scale := 0.0
 	if longest > 0 {
 		scale = width / longest
@@ -96,8 +97,9 @@ func (c *canvas) stream(r Run, s device.Stream, y, scale float64) {
 
 // canvas writes an SVG and records the first error.
 type canvas struct {
-	w   io.Writer
-	err error
+	w    io.Writer
+	said float64 // how far the legend reaches
+	err  error
 }
 
 type rectangle struct {
@@ -128,13 +130,12 @@ func (c *canvas) text(x, y float64, s string) {
 }
 
 // legend explains the colours, at the top.
-func (c *canvas) legend(colours []string, name func(i int) string) {
-	x := 4.0
-	for i, colour := range colours {
-		c.printf("<rect x=\"%.1f\" y=\"8\" width=\"12\" height=\"12\" fill=\"%s\"/>\n", x, colour)
-		c.text(x+16, 18, name(i))
-		x += 30 + 6.5*float64(len(name(i)))
-	}
+// legend says what a colour means, beside what it has said of others.
+func (c *canvas) legend(colour, name string) {
+	x := 4 + c.said
+	c.printf("<rect x=\"%.1f\" y=\"8\" width=\"12\" height=\"12\" fill=\"%s\"/>\n", x, colour)
+	c.text(x+16, 18, name)
+	c.said += 30 + 6.5*float64(len(name))
 }
 
 func (c *canvas) end() error {
