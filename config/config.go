@@ -88,7 +88,7 @@ type Config struct {
 	Quantize   string     `yaml:"quantize"` // none, or nf4: the layers' weights that are not trained are held in 4 bits
 
 	Validation      Strings  `yaml:"validation"`          // files or patterns, as data, to validate on, and not to train on; then nothing else is held out
-	HeldOut         float64  `yaml:"validation_fraction"` // of the corpus, held out; not with validation
+	HeldOut         float64  `yaml:"validation_fraction"` // of the corpus, held out, at least a sequence; not with validation
 	EvalEvery       int      `yaml:"eval_every"`          // steps; 0: at the end only
 	EvalBatches     int      `yaml:"eval_batches"`        // global batches per evaluation
 	SaveEvery       int      `yaml:"save_every"`          // steps; 0: as save_after says

@@ -157,13 +157,17 @@ func TestRateBytes(t *testing.T) {
 		weights, parts := place(graph.F32, 8*width, width), place(graph.F64, 1, int(graph.NormPieces(8*int64(width)*int64(width))))
 		short := g
 		short.Cols, short.Stride = width, width
+		head := onGPU(128, 32)
+		heads, ofHead, ofHeads := width/head, gain, place(graph.F32, tokens, max(1, width/head)) // queries' norms, where heads fill the width
+		ofHead.Cols = head
 		d := open(t, cuda.Options{SumRows: onGPU(1024, 8)})
 		check(t, d.Reserve(device.DeviceTier, at))
-		put(t, d, some, x, y, z, wide, gain, stats, one, weights)
-		for _, c := range []struct {
+		put(t, d, some, x, y, z, wide, gain, stats, one, ofHeads, weights)
+		type timed struct {
 			name string
 			call device.Call
-		}{
+		}
+		list := []timed{
 			{"layernorm", device.Call{Op: graph.LayerNorm, Attr: graph.Attr{Eps: 1e-5}, Args: []device.Operand{y, stats, x, gain, gain}}},
 			{"layernorm_dx, added to", device.Call{Op: graph.LayerNormDX, Attr: graph.Attr{Acc: true}, Args: []device.Operand{z, y, x, gain, stats}}},
 			{"layernorm_dw", device.Call{Op: graph.LayerNormDW, Args: []device.Operand{short, b, y, x, stats}}},
@@ -173,7 +177,12 @@ func TestRateBytes(t *testing.T) {
 			{"bias_grad", device.Call{Op: graph.BiasGrad, Args: []device.Operand{short, y}}},
 			{"bias_grad, 4 times as wide", device.Call{Op: graph.BiasGrad, Args: []device.Operand{g, wide}}},
 			{"norm_part", device.Call{Op: graph.NormPart, Args: []device.Operand{parts, weights}}},
-		} {
+		}
+		if heads*head == width {
+			list = append(list, timed{"rmsnorm of heads", device.Call{Op: graph.RMSNorm, Attr: graph.Attr{Eps: 1e-5, Heads: heads}, Args: []device.Operand{y, ofHeads, x, ofHead}}},
+				timed{"rmsnorm_dx of heads", device.Call{Op: graph.RMSNormDX, Attr: graph.Attr{Heads: heads}, Args: []device.Operand{z, y, x, ofHead, ofHeads}}})
+		}
+		for _, c := range list {
 			dims := make([]graph.Dim, len(c.call.Args))
 			for i, o := range c.call.Args {
 				dims[i] = graph.Dim{DType: o.DType, Rows: o.Rows, Cols: o.Cols}
