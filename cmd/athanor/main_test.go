@@ -290,7 +290,6 @@ func TestUsage(t *testing.T) {
 		{[]string{"plan", "gpt2"}, []string{"sequence_length, global_batch: missing", "hint: a plan needs"}},
 		{[]string{"plan", dir, "sequence_length=8", "global_batch=1"}, []string{"has no config.json", "hint:"}},
 		{[]string{"plan", "gpt3", "sequence_length=8", "global_batch=1"}, []string{"gpt3", "hint:"}},
-		{[]string{"plan", "gpt2", "sequence_length=8", "global_batch=1", "documents=separate"}, []string{"data: missing", "hint:"}},
 		{[]string{"plan", "{type: gpt2, layers: 1, width: 8, heads: 1}", "sequence_length=8", "global_batch=1"}, []string{"vocabulary is missing", "hint:"}},
 		{[]string{"plan", file, "tokenizer=null"}, []string{"tokenizer: missing", "hint:"}},
 		{[]string{"plan", file, "learning_rat=3"}, []string{"learning_rat", "did you mean learning_rate?"}},
