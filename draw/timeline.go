@@ -129,8 +129,7 @@ func (c *canvas) text(x, y float64, s string) {
 	c.printf("<text x=\"%.1f\" y=\"%.1f\">%s</text>\n", x, y, html.EscapeString(s))
 }
 
-// legend explains the colours, at the top.
-// legend says what a colour means, beside what it has said of others.
+// legend says what a colour means, at the top, beside what it has said of others.
 func (c *canvas) legend(colour, name string) {
 	x := 4 + c.said
 	c.printf("<rect x=\"%.1f\" y=\"8\" width=\"12\" height=\"12\" fill=\"%s\"/>\n", x, colour)

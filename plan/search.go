@@ -432,9 +432,9 @@ func (s *search) packed(c *Candidate, thorough bool) (*Candidate, error) {
 	return &packed, packed.simulate(s.m)
 }
 
-// lastResort takes the plan that lacks least. The enumeration may have missed it, since what
-// it takes to be in the order of memory is so in most cases only. If it does not fit either,
-// the error is a *Misfit, which names memory that would do: then this finds it.
+// lastResort takes the plan that lacks least. The enumeration may have missed it, since it takes
+// choices to be sorted by memory, which they mostly are. If that plan does not fit either, the
+// error is a *Misfit, which names memory that would do: with that, it is found here.
 func (s *search) lastResort() error {
 	find := s.frugalest
 	if s.req.Pins.pipelined() {

@@ -84,9 +84,9 @@ func (b *builder) norm(file, kernel string, rms, stats int) error {
 	v, _ := b.vector(cols, wide...)
 	v = across(v, cols, 8)
 	n, packs := rowThreads(int(blocks(int64(cols), int64(v))))
-	rows := max(1, 128/n)
-	if n > 32 {
-		rows = 1
+	rows := 1
+	if n <= 32 {
+		rows = 128 / n
 	}
 	res := rms == 1 && stats == 1 && !ops[4].Absent()
 	defines := fmt.Sprintf("%sRMS=%d GROUPS=%d UNIT=%d RES=%d VEC=%d COLS=%d PACKS=%d ROW_THREADS=%d ROWS=%d", types(ops...), rms, bit(groups > 1),

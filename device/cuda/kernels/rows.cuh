@@ -3,8 +3,8 @@
 // each but leaves registers for twice as many rows: what a row takes is the time until its
 // elements come, so an SM should wait for many. If ROW_THREADS is one warp or, for the rows of heads,
 // a half or a quarter of one, a block has ROWS rows: launching blocks of one warp would take longer
-// than loading their rows, and no warp waits for another. With GROUPS a row of the operands is a.heads rows of the norm, side by side: the heads
-// of queries or keys.
+// than loading their rows, and no warp waits for another. With GROUPS a row of the operands is a.heads
+// rows of the norm, side by side: the heads of queries or keys.
 #define BLOCK (ROWS * ROW_THREADS)
 #define FIT(registers) (BLOCK * (registers) > 65536 ? 1 : 65536 / (BLOCK * (registers))) // blocks that an SM has with so many registers a thread
 
