@@ -78,7 +78,7 @@ func TestMixture(t *testing.T) {
 			if expect := alone[k].Window(); own != expect {
 				t.Fatalf("window %v is %d of source %d, alone it is %d", n, own, k, expect)
 			}
-			if r := w.Tokens(window); r != parts[k].Tokens(own) {
+			if r := w.Stretches(window); !slices.Equal(r, parts[k].Stretches(own)) {
 				t.Fatalf("window %d is said to be %v", window, r)
 			}
 			s.Fill(got, 1)

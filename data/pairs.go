@@ -4,16 +4,15 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/athanor-llm/athanor/data/chat"
 )
 
 // Pairs of documents, of which the first is preferred to the second. In token files they are two documents like others, with the
-// prompt given, one behind the other. As windows they have one each:
+// prompt given, one behind the other, and so they are in windows, which have as many pairs as fit:
 //
-//	prompt chosen .  prompt rejected .  . . . padding
-//	given  learnt    given  learnt      given
+//	prompt chosen .  prompt rejected .  prompt chosen .  prompt rejected .  . . . padding
+//	given  learnt    given  learnt      given  learnt    given  learnt      given
 
 // pair reads {"prompt", "chosen", "rejected"}: strings, or lists of messages. Lists without a prompt are conversations whose last answers
 // differ; so are lists of several messages beside a prompt that is a string, with which they begin.
@@ -101,95 +100,107 @@ func (r *reader) pair(pair *[2]record, stats *FormatStats) error {
 	return nil
 }
 
-// twins are the tokens of a pair: the documents first <= i < second, and second <= i < end.
-type twins struct{ first, second, end int64 }
-
-// Preferences makes windows of sequence+1 tokens of a corpus that consists of pairs, in its order. Pairs that have more tokens are
-// left out. A corpus without any that fits is an error.
-func (t *Tokens) Preferences(sequence int) (Windows, Packing, error) {
+// Preferences makes windows of sequence+1 tokens of a range that consists of pairs. Pairs that have more tokens are
+// left out. A range without any that fits is an error.
+func (t *Tokens) Preferences(r Range, sequence int) (Windows, Packing, error) {
 	var p Packing
-	list, err := t.pairs()
+	if err := t.check(r, sequence); err != nil {
+		return Windows{}, p, err
+	}
+	documents, left, err := t.pairs(r, sequence)
 	if err != nil {
 		return Windows{}, p, err
 	}
-	lengths := make([]int64, len(list))
-	for i, x := range list {
-		lengths[i] = x.end - x.first
+	p.TooLong = left
+	w := Windows{tokens: t, sequence: sequence, packed: packPieces(documents, 2, int64(sequence)+1), apart: true}
+	w.count = int64(len(w.packed.ends))
+	for i := range w.count {
+		n := w.taken(i)
+		p.Tokens += n
+		p.Padding += int64(sequence) + 1 - n
 	}
-	slices.Sort(lengths)
-	p.Enough = lengths[(len(list)*99+99)/100-1] - 1
-	all := list[:0]
-	for _, x := range list {
-		if x.end-x.first > int64(sequence)+1 {
-			p.TooLong++
-			continue
-		}
-		all = append(all, x)
-		p.Tokens += x.end - x.first
-		p.Padding += max(0, int64(sequence)-(x.end-x.first))
-	}
-	if len(all) == 0 {
-		return Windows{}, p, fmt.Errorf("0 of %d pairs have at most the %d tokens of a window; hint: a longer sequence_length, or shorter pairs", len(list), sequence+1)
-	}
-	return Windows{tokens: t, first: all[0].first, count: int64(len(all)), sequence: sequence, pairs: all}, p, nil
+	return w, p, nil
 }
 
-// HoldOut divides windows of pairs. It holds out the last ones: at least one, and the fraction heldOut.
-func (w Windows) HoldOut(heldOut float64) (train, held Windows, err error) {
-	if w.count < 2 {
-		return train, held, fmt.Errorf("%d pair fits into a window, one for training and one for validation are needed; hint: a longer sequence_length, or more pairs", w.count)
+// SplitPairs cuts all pairs into a training range and, after it, a validation range. Of the pairs that fit into windows, each has at least one
+// and the validation range the fraction heldOut.
+func (t *Tokens) SplitPairs(heldOut float64, sequence int) (train, validation Range, err error) {
+	documents, _, err := t.pairs(t.All(), sequence)
+	if err != nil {
+		return train, validation, err
 	}
-	cut := w.count - min(max(int64(heldOut*float64(w.count)), 1), w.count-1)
-	train, held = w, w
-	train.pairs, train.count = w.pairs[:cut], cut
-	held.pairs, held.count, held.first = w.pairs[cut:], w.count-cut, w.pairs[cut].first
-	return train, held, nil
+	n := len(documents) / 2
+	if n < 2 {
+		return train, validation, fmt.Errorf("%d pair fits into a window, one for training and one for validation are needed; hint: a longer sequence_length, or more pairs", n)
+	}
+	held := min(max(int(heldOut*float64(n)), 1), n-1)
+	cut := documents[2*(n-held)].First
+	return Range{0, cut}, Range{cut, t.count}, nil
 }
 
-// pairs finds the documents of a corpus of pairs.
-func (t *Tokens) pairs() ([]twins, error) {
+// pairs finds the documents of a range of pairs, of those that fit into windows, and how many do not.
+func (t *Tokens) pairs(r Range, sequence int) (documents []Range, left int64, err error) {
 	if n, pairs := t.stats.Documents(), t.stats.Pairs(); n != 2*pairs || pairs == 0 {
-		return nil, fmt.Errorf("%d of %d documents are of pairs, of which one is preferred; hint: all, as {\"prompt\", \"chosen\", \"rejected\"}", 2*pairs, n)
+		return nil, 0, fmt.Errorf("%d of %d documents are of pairs, of which one is preferred; hint: all, as {\"prompt\", \"chosen\", \"rejected\"}", 2*pairs, n)
 	}
-	list := make([]twins, 0, t.stats.Pairs())
-	first, second := int64(0), int64(-1)
-	for i := range t.count {
+	all, first, second := int64(0), r.First, int64(-1)
+	for i := r.First; i < r.End; i++ {
 		switch {
 		case unmarked(t.At(i)) != t.endOfText:
+			continue
 		case second < 0:
 			second = i + 1
+			continue
+		case i+1-first > int64(sequence)+1:
+			left++
 		default:
-			list = append(list, twins{first, second, i + 1})
-			first, second = i+1, -1
+			documents = append(documents, Range{first, second}, Range{second, i + 1})
 		}
+		first, second = i+1, -1
+		all++
 	}
-	if int64(len(list)) != t.stats.Pairs() || first != t.count {
-		return nil, fmt.Errorf("the tokens are %d pairs, the text has %d: it has the end-of-text token inside; hint: take it out of the text", len(list), t.stats.Pairs())
+	if first != r.End || r == t.All() && all != t.stats.Pairs() {
+		return nil, 0, fmt.Errorf("the tokens are %d pairs, the text has %d: it has the end-of-text token inside; hint: take it out of the text", all, t.stats.Pairs())
 	}
-	return list, nil
+	if len(documents) == 0 {
+		return nil, 0, fmt.Errorf("0 of %d pairs have at most the %d tokens of a window; hint: a longer sequence_length, or shorter pairs", all, sequence+1)
+	}
+	return documents, left, nil
 }
 
 // PairLength returns the length of equal documents with which attention would cost as much as it does on the windows of pairs, see
 // DocumentLength; half a window if there are none.
 func (t *Tokens) PairLength(sequence int) int {
-	w, p, err := t.Preferences(sequence)
+	w, p, err := t.Preferences(t.All(), sequence)
 	if err != nil {
 		return max(sequence/2, 1)
 	}
-	of := func(n int64) int64 { return n * (n + 1) / 2 }
 	sum := p.Padding // a document for each
-	for _, x := range w.pairs {
-		sum += of(x.second-x.first) + of(x.end-x.second)
+	for _, r := range w.packed.pieces {
+		sum += r.Len() * (r.Len() + 1) / 2
 	}
 	return lengthOf(sum/w.count, sequence)
 }
 
-// copyPair writes a pair and padding, which is given, to a window. So is the first token of each document: nothing is before it.
-func (t *Tokens) copyPair(dst []int32, x twins) {
-	t.copyPadded(dst, Range{x.first, x.end})
-	for _, i := range []int64{0, x.second - x.first} {
-		if !Given(dst[i]) {
-			dst[i] = Mark(dst[i])
+// Pairs returns the number of pairs in the windows before window i, 0 <= i <= Count.
+func (w Windows) Pairs(i int64) (n int64) {
+	for _, part := range w.parts {
+		if i <= part.count {
+			return n + part.Pairs(i)
 		}
+		n += part.Pairs(part.count)
+		i -= part.count
 	}
+	return w.packed.before(i) / 2
+}
+
+// Begins appends where in window i, 0 <= i < Count, its documents begin: those of pairs alternately.
+func (w Windows) Begins(dst []int, i int64) []int {
+	w, i = w.locate(i)
+	at := 0
+	for _, r := range w.packed.of(i) {
+		dst = append(dst, at)
+		at += int(r.Len())
+	}
+	return dst
 }

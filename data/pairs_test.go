@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -12,10 +13,10 @@ import (
 	"github.com/athanor-llm/athanor/data/bpe"
 )
 
-// TestPreferences: pairs of strings are windows with their tokens, padding behind them, and only the answers and the ends of their
-// documents as targets; those that are too long are left out; what is held out is the end of the rest.
+// TestPreferences: every pair that fits is in one window, both documents behind each other, with the tokens of its strings, of which only the
+// answers and the ends of documents are targets; behind the pairs there is padding; what is held out is the end of them.
 func TestPreferences(t *testing.T) {
-	const sequence = 40
+	const sequence = 60
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 1))
@@ -29,40 +30,27 @@ func TestPreferences(t *testing.T) {
 	tokenizer := bpe.GPT2()
 	e := tokenizer.NewEncoder()
 	end, _ := tokenizer.EndOfText()
-	type window struct{ tokens, targets, starts []int32 }
-	var want []window
+	var want [][2][]int32 // the documents of each pair, in which what is given is marked
 	var lines strings.Builder
 	tooLong := int64(0)
 	for range 200 {
-		prompt, answers := words(1+r.IntN(6)), []string{words(r.IntN(9)), words(r.IntN(9))}
+		prompt, answers := words(1+r.IntN(6)), []string{words(r.IntN(14)), words(r.IntN(14))}
 		line, err := json.Marshal(map[string]string{"prompt": prompt, "chosen": answers[0], "rejected": answers[1]})
 		must(t, err)
 		lines.Write(append(line, '\n'))
-		var w window
-		for _, answer := range answers {
-			first := len(w.tokens)
-			given := len(e.Encode(nil, []byte(prompt)))
-			ids := append(e.Continue(e.Encode(nil, []byte(prompt)), []byte(answer)), end)
-			for i, id := range ids {
-				w.tokens, w.starts = append(w.tokens, id), append(w.starts, int32(first))
-				if len(w.tokens) > 1 {
-					if i < given {
-						id = -1
-					}
-					w.targets = append(w.targets, id)
-				}
+		var pair [2][]int32
+		for k, answer := range answers {
+			ids := e.Encode(nil, []byte(prompt))
+			for i := range ids {
+				pair[k] = append(pair[k], Mark(ids[i]))
 			}
+			pair[k] = append(append(pair[k], e.Continue(slices.Clone(ids), []byte(answer))[len(ids):]...), end)
 		}
-		if len(w.tokens) > sequence+1 {
+		if len(pair[0])+len(pair[1]) > sequence+1 {
 			tooLong++
 			continue
 		}
-		for len(w.tokens) < sequence+1 {
-			w.starts = append(w.starts, int32(len(w.tokens)))
-			w.tokens, w.targets = append(w.tokens, end), append(w.targets, -1)
-		}
-		w.tokens, w.starts = w.tokens[:sequence], w.starts[:sequence]
-		want = append(want, w)
+		want = append(want, pair)
 	}
 	c, err := OpenCorpus(write(t, map[string]string{"a.jsonl": lines.String()}) + "/*")
 	must(t, err)
@@ -72,51 +60,84 @@ func TestPreferences(t *testing.T) {
 	if text := file.Stats().String(); !strings.Contains(text, "200 pairs of a chosen and a rejected answer") {
 		t.Error(text)
 	}
-	all, p, err := file.Preferences(sequence)
+	first, last, err := file.SplitPairs(0.2, sequence)
 	must(t, err)
-	train, held, err := all.HoldOut(0.2)
-	must(t, err)
-	if p.TooLong != tooLong || tooLong == 0 || train.Count()+held.Count() != int64(len(want)) || held.Count() != int64(len(want)/5) {
-		t.Fatalf("%d and %d windows of %d, %d too long of %d", train.Count(), held.Count(), len(want), p.TooLong, tooLong)
-	}
-	padding := int64(0)
-	for i, w := range want {
-		list, k := train, int64(i)
-		if k >= list.Count() {
-			list, k = held, k-list.Count()
+	held := len(want) / 5
+	parts, left := []Part{}, int64(0)
+	for k, part := range []Range{first, last} {
+		wanted := want[:len(want)-held]
+		if k == 1 {
+			wanted = want[len(want)-held:]
 		}
-		row := make([]int32, sequence+1)
-		list.Copy(row, k)
-		got := window{make([]int32, sequence), make([]int32, sequence), make([]int32, sequence)}
-		Pairs(got.tokens, got.targets, row)
-		Starts(got.starts, got.tokens, sequence, end)
-		if !slices.Equal(got.tokens, w.tokens) || !slices.Equal(got.targets, w.targets) || !slices.Equal(got.starts, w.starts) {
-			t.Fatalf("window %d:\n%v, want\n%v", i, got, w)
+		w, p, err := file.Preferences(part, sequence)
+		must(t, err)
+		parts, left = append(parts, Part{Windows: w, Times: 1}), left+p.TooLong
+		got, taken, row := map[int64][2][]int32{}, int64(0), make([]int32, sequence+1)
+		for i := range w.Count() {
+			w.Copy(row, i)
+			begins, documents := w.Begins(nil, i), w.Stretches(i)
+			if len(begins) != len(documents) || int64(len(begins)) != 2*(w.Pairs(i+1)-w.Pairs(i)) {
+				t.Fatalf("window %d has documents at %v: %v", i, begins, documents)
+			}
+			for k := 0; k < len(begins); k += 2 {
+				d := documents[k : k+2]
+				rest := row[begins[k]:]
+				got[d[0].First] = [2][]int32{slices.Clone(rest[:d[0].Len()]), slices.Clone(rest[d[0].Len():][:d[1].Len()])}
+				if d[0].End != d[1].First || begins[k]+int(d[0].Len()) != begins[k+1] {
+					t.Fatalf("window %d: %v are a pair", i, d)
+				}
+				taken += d[1].End - d[0].First
+			}
 		}
-		padding += int64(sequence) - min(sequence, list.Tokens(k).Len())
-	}
-	if p.Padding != padding {
-		t.Errorf("padding %d, counted %d", p.Padding, padding)
-	}
-	few := (int64(len(want)) + tooLong) / 100
-	for length, fits := range map[int64]bool{p.Enough: true, p.Enough - 1: false} {
-		_, q, err := file.Preferences(int(length))
-		if must(t, err); q.TooLong <= few != fits {
-			t.Errorf("%d tokens are enough for 99 %% of the pairs, but of %d %d do not fit into %d", p.Enough, int64(len(want))+tooLong, q.TooLong, length)
+		if padding := w.Count()*(sequence+1) - taken; p.Tokens != taken || p.Padding != padding {
+			t.Errorf("%d tokens and %d of padding, said %+v", taken, padding, p)
 		}
+		var list [][2][]int32
+		for _, at := range slices.Sorted(maps.Keys(got)) {
+			list = append(list, got[at])
+		}
+		if !slices.EqualFunc(list, wanted, func(a, b [2][]int32) bool { return slices.Equal(a[0], b[0]) && slices.Equal(a[1], b[1]) }) {
+			t.Fatalf("%d pairs are\n%v, want %d\n%v", len(list), list, len(wanted), wanted)
+		}
+	}
+	if left != tooLong || tooLong == 0 {
+		t.Errorf("%d pairs are too long, want %d", left, tooLong)
+	}
+	// Of a mixture, pairs are counted through.
+	mixed, train := Mix(parts...), parts[0]
+	for i := range mixed.Count() + 1 {
+		n := train.Pairs(min(i, train.Count())) + parts[1].Pairs(max(i-train.Count(), 0))
+		if got := mixed.Pairs(i); got != n {
+			t.Fatalf("%d pairs before window %d, want %d", got, i, n)
+		}
+	}
+	if n := mixed.Pairs(mixed.Count()); n != int64(len(want)) {
+		t.Errorf("%d pairs in all, want %d", n, len(want))
 	}
 	if n := file.PairLength(sequence); n < 2 || n > sequence {
 		t.Errorf("documents cost as those of %d tokens", n)
 	}
-	one, _, err := held.HoldOut(1)
-	if must(t, err); one.Count() != 1 {
-		t.Errorf("%d windows to train on if all are held out", one.Count())
+	for heldOut, least := range map[float64]int{0: 1, 1: len(want) - 1} { // at least one on either side
+		_, last, err := file.SplitPairs(heldOut, sequence)
+		must(t, err)
+		if w, _, err := file.Preferences(last, sequence); err != nil || w.Pairs(w.Count()) != int64(least) {
+			t.Errorf("%v held out: %v", heldOut, err)
+		}
 	}
-	if _, _, err := one.HoldOut(0.5); err == nil || !strings.Contains(err.Error(), "hint: ") {
-		t.Errorf("one pair alone: %v", err)
-	}
-	if _, _, err := file.Preferences(3); err == nil || !strings.Contains(err.Error(), "hint: a longer sequence_length") {
+	if _, _, err := file.Preferences(file.All(), 3); err == nil || !strings.Contains(err.Error(), "hint: a longer sequence_length") {
 		t.Errorf("windows of 4 tokens: %v", err)
+	}
+}
+
+// TestOnePair: a pair alone cannot be divided.
+func TestOnePair(t *testing.T) {
+	c, err := OpenCorpus(write(t, map[string]string{"a.jsonl": `{"prompt": "a", "chosen": "b", "rejected": "c"}`}) + "/*")
+	must(t, err)
+	file, err := Tokenize(context.Background(), c, bpe.GPT2(), t.TempDir(), Options{})
+	must(t, err)
+	defer file.Close()
+	if _, _, err := file.SplitPairs(0.5, 10); err == nil || !strings.Contains(err.Error(), "hint: ") {
+		t.Errorf("one pair alone: %v", err)
 	}
 }
 
@@ -144,7 +165,7 @@ func TestPreferredConversations(t *testing.T) {
 		}
 		tokenizer, _ := opened(t, folder)
 		_, tokens := tokensOf(t, folder, strings.Repeat(pair(`{"prompt": "gold?", "chosen": [YES], "rejected": [NO]}`, ""), 2), Options{})
-		all, _, err := tokens.Preferences(100)
+		all, _, err := tokens.Preferences(tokens.All(), 100)
 		must(t, err)
 		row := make([]int32, 101)
 		all.Copy(row, 0)
@@ -216,7 +237,7 @@ func TestPairLines(t *testing.T) {
 		tokens, err := Tokenize(context.Background(), c, tokenizer, t.TempDir(), Options{})
 		must(t, err)
 		defer tokens.Close()
-		if _, _, err := tokens.Preferences(10); err == nil || !strings.Contains(err.Error(), want) {
+		if _, _, err := tokens.Preferences(tokens.All(), 10); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
 	}

@@ -36,30 +36,39 @@ func (t *Tokens) Split(heldOut float64, sequence int) (train, validation Range, 
 // Windows is a range of tokens cut into windows of Sequence()+1 tokens. Window i
 // begins at token i*Sequence() of the range, so its last token is the first of
 // window i+1: the inputs of the windows are disjoint, and their targets too.
-// A remainder shorter than a window is not used.
+// A remainder shorter than a window is not used. Or they are windows that were packed (Whole, Preferences), or several
+// of these (Mix).
 type Windows struct {
 	tokens   *Tokens
 	first    int64
 	count    int64
 	sequence int
-	pairs    []twins // a window each; nil: the range is cut
-	whole    []Range // the same
+	packed   *packed // nil: the range is cut
+	apart    bool    // what was packed are pairs
 	parts    []Part  // of a mixture; the rest but count and sequence is not used then
 }
 
 // Windows cuts a range into windows; a range without a whole window is an error.
 func (t *Tokens) Windows(r Range, sequence int) (Windows, error) {
-	if r.First < 0 || r.End > t.count || r.First > r.End {
-		return Windows{}, fmt.Errorf("tokens %d to %d of %d: no such range", r.First, r.End, t.count)
-	}
-	if sequence < 1 {
-		return Windows{}, fmt.Errorf("sequence length %d: must be at least 1", sequence)
+	if err := t.check(r, sequence); err != nil {
+		return Windows{}, err
 	}
 	if r.Len() <= int64(sequence) {
 		return Windows{}, fmt.Errorf("%d tokens are less than one window (sequence length %d + 1); "+
 			"hint: use a shorter sequence_length or more text", r.Len(), sequence)
 	}
 	return Windows{tokens: t, first: r.First, count: (r.Len() - 1) / int64(sequence), sequence: sequence}, nil
+}
+
+// check says what is wrong with a range to make windows of.
+func (t *Tokens) check(r Range, sequence int) error {
+	if r.First < 0 || r.End > t.count || r.First > r.End {
+		return fmt.Errorf("tokens %d to %d of %d: no such range", r.First, r.End, t.count)
+	}
+	if sequence < 1 {
+		return fmt.Errorf("sequence length %d: must be at least 1", sequence)
+	}
+	return nil
 }
 
 // Count returns the number of windows.
@@ -72,28 +81,24 @@ func (w Windows) Sequence() int { return w.sequence }
 // Inputs are dst[:Sequence()], targets dst[1:].
 func (w Windows) Copy(dst []int32, i int64) {
 	w, i = w.locate(i)
-	if w.pairs != nil {
-		w.tokens.copyPair(dst[:w.sequence+1], w.pairs[i])
-		return
-	}
-	if w.whole != nil {
-		w.tokens.copyPadded(dst[:w.sequence+1], w.whole[i])
+	if w.packed != nil {
+		w.tokens.copyPacked(dst[:w.sequence+1], w.packed.of(i), w.apart)
 		return
 	}
 	w.tokens.Copy(dst[:w.sequence+1], w.first+i*int64(w.sequence))
 }
 
-// Tokens returns the tokens of window i, 0 <= i < Count.
-func (w Windows) Tokens(i int64) Stretch {
+// Stretches returns what window i, 0 <= i < Count, consists of: a stretch of tokens, or one for each document that was packed.
+func (w Windows) Stretches(i int64) (list []Stretch) {
 	w, i = w.locate(i)
-	if w.pairs != nil {
-		return Stretch{w.tokens, Range{w.pairs[i].first, w.pairs[i].end}}
+	if w.packed == nil {
+		first := w.first + i*int64(w.sequence)
+		return []Stretch{{w.tokens, Range{first, first + int64(w.sequence) + 1}}}
 	}
-	if w.whole != nil {
-		return Stretch{w.tokens, w.whole[i]}
+	for _, r := range w.packed.of(i) {
+		list = append(list, Stretch{w.tokens, r})
 	}
-	first := w.first + i*int64(w.sequence)
-	return Stretch{w.tokens, Range{first, first + int64(w.sequence) + 1}}
+	return list
 }
 
 // Cursor says which window of the shuffled order comes next. It is a Sampler's whole

@@ -136,7 +136,7 @@ func TestEpochVisitsAll(t *testing.T) {
 		for epoch := range int64(2) {
 			target := make([]int, n)
 			for range w.Count() {
-				r := w.Tokens(s.Window())
+				r := w.Stretches(s.Window())[0]
 				if s.Cursor().Epoch != epoch {
 					t.Fatalf("%+v in epoch %d", s.Cursor(), epoch)
 				}

@@ -2,17 +2,19 @@ package data
 
 import (
 	"encoding/binary"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
 )
 
-// TestWhole: every document that fits is in one window, all tokens are in the corpus's order, each but the first of a document
-// that a window begins with is predicted once unless it is given, no two neighbours fit into one window, and the rest is given.
+// TestWhole: every document that fits is in one window as a whole, longer ones are cut into parts that overlap by a token; each token but the
+// first of a document is predicted once, unless it is given; attention within documents sees nothing else; the rest is given.
 func TestWhole(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const end = int32(7)
 		sequence := rapid.IntRange(1, 12).Draw(t, "sequence")
+		most := int64(sequence) + 1
 		var ids []int32
 		var ends []int64
 		for range rapid.IntRange(1, 20).Draw(t, "documents") {
@@ -31,86 +33,80 @@ func TestWhole(t *testing.T) {
 			ends = append(ends, int64(len(ids)))
 		}
 		file := inMemory(ids, end)
-		w, p, err := file.Whole(Range{0, int64(len(ids))}, sequence)
+		from := rapid.Int64Range(0, ends[0]-1).Draw(t, "from") // or begin within one
+		w, p, err := file.Whole(Range{from, int64(len(ids))}, sequence)
 		if err != nil {
-			if len(ids) > 2*len(ends) {
+			if len(ids)-int(from) > 2*len(ends) {
 				t.Fatal(err)
 			}
 			return
 		}
-		fits := func(from int) (last int) { // the documents from one on that fit into a window
-			begin := int64(0)
-			if from > 0 {
-				begin = ends[from-1]
-			}
-			for last = from; last < len(ends) && ends[last]-begin <= int64(sequence)+1; last++ {
-			}
-			return last
-		}
-		predicted, tokens, padding := make([]int, len(ids)), int64(0), int64(0)
-		row := make([]int32, sequence+1)
-		for i := range w.Count() {
-			r := w.Tokens(i)
-			if r.Len() < 2 || r.Len() > int64(sequence)+1 || i > 0 && r.First < w.Tokens(i-1).End-1 {
-				t.Fatalf("window %d is %v", i, r)
-			}
-			w.Copy(row, i)
-			for k, id := range row {
-				at := r.First + int64(k)
-				switch {
-				case at >= r.End:
-					if id != Mark(end) {
-						t.Fatalf("window %d has %d behind its documents", i, id)
-					}
-					padding++
-				case id != ids[at]:
-					t.Fatalf("window %d, token %d: %d, in the corpus %d", i, k, id, ids[at])
-				case k > 0:
-					predicted[at]++
-				}
-			}
-			tokens += r.Len()
-			if i > 0 && r.First < w.Tokens(i-1).End {
-				tokens--
-			}
-		}
-		if padding != p.Padding || tokens != p.Tokens {
-			t.Fatalf("%d tokens and %d of padding, said %+v", tokens, padding, p)
-		}
-		first := int64(0)
-		cut := int64(0)
-		for d, last := range ends {
-			long := last-first > int64(sequence)+1
-			if long {
+		var wanted []Range
+		first, cut, overlap := from, int64(0), int64(0)
+		for _, last := range ends {
+			if last-first > most {
 				cut++
 			}
-			for at := first; at < last; at++ {
-				most := 1
-				if n := predicted[at]; n > most || n == 0 && at > first && last-first > 1 {
-					t.Fatalf("token %d of document %d (%d to %d) is predicted %d times", at, d, first, last, n)
-				}
+			for ; last-first > most; first += most - 1 {
+				wanted = append(wanted, Range{first, first + most})
+				overlap++
 			}
-			if begins := starts(w, first); begins >= 0 && !long { // a window that begins with this document takes all that fit
-				if got, want := w.Tokens(begins).End, ends[fits(d)-1]; got != want {
-					t.Fatalf("window %d ends at %d, documents up to %d fit", begins, got, want)
+			if last-first > 1 {
+				wanted = append(wanted, Range{first, last})
+			}
+			first = last
+		}
+		predicted, tokens, padding := make([]int, len(ids)), int64(0), int64(0)
+		row, inputs, targets, begin := make([]int32, most), make([]int32, sequence), make([]int32, sequence), make([]int32, sequence)
+		var all []Range
+		for i := range w.Count() {
+			w.Copy(row, i)
+			Pairs(inputs, targets, row)
+			Starts(begin, inputs, sequence, end)
+			at := 0
+			for n, r := range w.Stretches(i) {
+				all = append(all, r.Range)
+				tokens += r.Len()
+				for k := range int(r.Len()) {
+					here, is := r.First+int64(k), row[at+k]
+					switch inside := r.First > 0 && ids[r.First-1] != end; {
+					case k == 0 && n > 0 && inside && is != Mark(unmarked(ids[here])):
+						t.Fatalf("window %d: %d behind other text is not given", i, is)
+					case !(k == 0 && inside) && is != ids[here]:
+						t.Fatalf("window %d, token %d: %d, in the corpus %d", i, at+k, is, ids[here])
+					case at+k > 0 && !(k == 0 && inside):
+						predicted[here]++
+					}
+					if at+k < sequence && begin[at+k] != int32(at) {
+						t.Fatalf("window %d, token %d sees those from %d on, want %d", i, at+k, begin[at+k], at)
+					}
+				}
+				at += int(r.Len())
+			}
+			for ; at < len(row); at++ {
+				if row[at] != Mark(end) {
+					t.Fatalf("window %d has %d behind its documents", i, row[at])
+				}
+				padding++
+			}
+		}
+		slices.SortFunc(all, func(a, b Range) int { return int(a.First - b.First) })
+		if !slices.Equal(all, wanted) {
+			t.Fatalf("pieces %v, want %v", all, wanted)
+		}
+		if padding != p.Padding || tokens-overlap != p.Tokens || cut != p.TooLong {
+			t.Fatalf("%d tokens, %d of padding, %d cut; said %+v", tokens-overlap, padding, cut, p)
+		}
+		first = from
+		for d, last := range ends {
+			for at := first; at < last; at++ {
+				if n := predicted[at]; n > 1 || n == 0 && at > first && last-first > 1 {
+					t.Fatalf("token %d of document %d (%d to %d) is predicted %d times", at, d, first, last, n)
 				}
 			}
 			first = last
 		}
-		if cut != p.TooLong {
-			t.Fatalf("%d documents are longer than a window, said %d", cut, p.TooLong)
-		}
 	})
-}
-
-// starts returns the window that begins at a token, or -1.
-func starts(w Windows, at int64) int64 {
-	for i := range w.Count() {
-		if w.Tokens(i).First == at {
-			return i
-		}
-	}
-	return -1
 }
 
 // inMemory returns tokens that are in no file.

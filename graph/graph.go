@@ -169,8 +169,8 @@ type Documents struct {
 	// documents of this length, sequences would have their mean number of (query,
 	// visible key) pairs.
 	Length int
-	// Preference is the factor beta of direct preference optimisation: a sequence is a pair of documents, of which the first
-	// is preferred, and padding. 0: documents are learnt as they are.
+	// Preference is the factor beta of direct preference optimisation: a sequence is pairs of documents, of which the first
+	// of each is preferred, and padding. 0: documents are learnt as they are.
 	Preference float64
 }
 

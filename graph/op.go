@@ -227,16 +227,16 @@ var table = [NumOps]Info{
 	// with Attr.Grad the logits are replaced by (softmax - onehot)*scalars[ScalarLossScale]
 	// (0 where target < 0). With weights [N,1] f32 the gradient of each row is multiplied by its.
 	CrossEntropy: {Name: "cross_entropy", Args: args("loss:wt logits:ut targets:rt scalars:r weights:rt?"), Kind: RowWise},
-	// The loss of pairs (Rafailov et al., 2305.18290, equation 7). A sequence of Seq rows, at least two, is a pair:
-	// where starts is 0 the chosen document, then the rejected one. nll [N,1] has the losses of their tokens. The
-	// first two rows of a sequence have what is known of its pair:
+	// The loss of pairs (Rafailov et al., 2305.18290, equation 7). A sequence of Seq rows, at least two, has documents, each of rows with equal
+	// starts: the first is chosen and the second rejected, the third chosen and the fourth rejected. nll [N,1] has the losses of their
+	// tokens. The first row of a document has what is known of it:
 	//
-	//	reference  log-probabilities of the chosen and of the rejected document under the reference
-	//	ratios     those under the model (-sum of nll, where target >= 0) less those
-	//	loss       -log sigmoid(Scale*(ratio of the chosen - ratio of the rejected)); 0
+	//	reference  log-probability of the document under the reference
+	//	ratios     that under the model (-sum of nll, where target >= 0) less that
+	//	loss       of a chosen one -log sigmoid(Scale*(its ratio - that of the rejected)); else 0
 	//
-	// and 0 behind. weights [N,1] is the derivative of the pair's loss by each row's nll. A sequence without targets is
-	// no pair: all its results are 0.
+	// and the other rows 0. weights [N,1] is the derivative of the pair's loss by each row's nll. Two documents without targets are
+	// no pair, and neither is the last one without another: all their results are 0.
 	Preference: {Name: "preference", Kind: Sequence, Args: args("loss:wt ratios:wt weights:wt nll:rt reference:rt targets:rt starts:rt")},
 	// total [1,1] f64 = sum of loss, tokens ascending.
 	LossSum: {Name: "loss_sum", Kind: TokenSum, Args: args("total:s loss:rt")},

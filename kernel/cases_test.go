@@ -393,11 +393,17 @@ var cases = map[graph.Op]func(m *maker) sample{
 		seq := 1 + m.n()
 		n := seq * (1 + m.IntN(4))
 		starts, targets := NewTensor(graph.I32, n, 1), m.ints(n, -1, 9)
+		rate := m.Float64()
 		for r := range n {
-			if at, half := r%seq, seq/2; at >= half {
-				starts.I32[r] = int32(half)
+			at := r % seq
+			switch { // documents, often one or two, sometimes with rows of their own behind
+			case at == 0:
+			case at == seq/2 || m.Float64() < rate*rate:
+				starts.I32[r] = int32(at)
+			default:
+				starts.I32[r] = starts.I32[r-1]
 			}
-			if r/seq%3 == 2 { // no pair
+			if r/seq%3 == 2 || at > 3*seq/4 && rate < 0.5 { // no pair, or padding
 				targets.I32[r*targets.Stride] = -1
 			}
 		}

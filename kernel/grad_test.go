@@ -323,19 +323,42 @@ func TestGradients(t *testing.T) {
 		difference(t, "logits with weights", x, grad, loss, one, forward)
 	})
 	t.Run("preference", func(t *testing.T) {
-		a := &graph.Attr{Seq: 6, Scale: 0.7}
-		targets, starts := NewTensor(graph.I32, 18, 1), NewTensor(graph.I32, 18, 1)
-		copy(targets.I32, []int32{-1, 3, 0, -1, 2, -1, 4, -1, -1, 1, 1, 1}) // the last is no pair
-		copy(starts.I32, []int32{0, 0, 0, 3, 3, 3, 0, 0, 2, 2, 2, 2, 0, 0, 0, 0, 0, 5})
-		for r := 12; r < 18; r++ {
+		a := &graph.Attr{Seq: 12, Scale: 0.7}
+		targets, starts := NewTensor(graph.I32, 36, 1), NewTensor(graph.I32, 36, 1)
+		for r := range targets.I32 {
 			targets.I32[r] = -1
 		}
-		loss, ratios, weights, nll, ref, one := f64(r, 18, 1), f64(r, 18, 1), f64(r, 18, 1), f64(r, 18, 1), f64(r, 18, 1), f64(r, 18, 1)
+		copy(targets.I32, []int32{-1, 3, 0, -1, 2, -1, 4, -1, -1, 1, 1, 1, -1, 2, 2, -1, 2, 2, -1, 1, -1, -1, 1, -1}) // the last sequence has no pair
+		copy(starts.I32, []int32{
+			0, 0, 0, 3, 3, 3, 6, 6, 8, 8, 8, 8,
+			0, 0, 0, 3, 3, 3, 6, 6, 6, 6, 6, 6, // the last document is alone
+			0, 0, 2, 2, 4, 5, 6, 7, 8, 9, 10, 11,
+		})
+		col := func() Tensor { return f64(r, 36, 1) }
+		loss, ratios, weights, nll, ref, one := col(), col(), col(), col(), col(), col()
 		for i := range one.F64 {
 			one.F64[i] = 1
 		}
 		run(graph.Preference, a, loss, ratios, weights, nll, ref, targets, starts)
-		want, zero := weights, f64(r, 18, 1)
+		for k, pair := range [][2]int{{0, 3}, {6, 8}, {12, 15}} { // by the formula
+			var sums [2]float64
+			for side, first := range pair {
+				for r := first; r/12 == first/12 && starts.I32[r] == int32(first%12); r++ {
+					if targets.I32[r] >= 0 {
+						sums[side] -= nll.F64[r]
+					}
+				}
+				sums[side] -= ref.F64[first]
+			}
+			want := -math.Log(1 / (1 + math.Exp(-0.7*(sums[0]-sums[1]))))
+			if got := loss.F64[pair[0]]; math.Abs(got-want) > 1e-12 || ratios.F64[pair[0]] != sums[0] || ratios.F64[pair[1]] != sums[1] {
+				t.Errorf("pair %d: loss %v, want %v; ratios %v and %v, want %v", k, got, want, ratios.F64[pair[0]], ratios.F64[pair[1]], sums)
+			}
+		}
+		if n := len(slices.DeleteFunc(slices.Clone(loss.F64), func(x float64) bool { return x == 0 })); n != 3 {
+			t.Errorf("%d losses of 3 pairs", n)
+		}
+		want, zero := weights, col()
 		weights = zero
 		difference(t, "nll", nll, want, loss, one, func() { run(graph.Preference, a, loss, ratios, weights, nll, ref, targets, starts) })
 	})

@@ -16,46 +16,62 @@ import (
 //
 // There are four bytes of a few operands per token, so one goroutine is enough, and Reference and Fast are the same.
 func preference(_ *Env, a *graph.Attr, t []Tensor) {
+	starts := &t[6]
 	for first := 0; first < t[3].Rows; first += a.Seq {
-		pair(a.Scale, t, first, first+a.Seq)
+		for chosen := first; chosen < first+a.Seq; {
+			rejected := nextDocument(starts, chosen, first+a.Seq)
+			end := nextDocument(starts, rejected, first+a.Seq)
+			pair(a.Scale, t, chosen, rejected, end)
+			chosen = end
+		}
 	}
 }
 
-// pair computes the rows [first, end) of a sequence.
-func pair(scale float64, t []Tensor, first, end int) {
-	loss, ratios, weights, nll, reference, targets, starts := &t[0], &t[1], &t[2], &t[3], &t[4], &t[5], &t[6]
-	var sums [2]float64
-	learnt := false
-	for r := first; r < end; r++ {
-		loss.Set(r, 0, 0)
-		ratios.Set(r, 0, 0)
-		weights.Set(r, 0, 0)
-		if targets.I32[r*targets.Stride] >= 0 {
-			sums[side(starts, r)] -= nll.At(r, 0)
-			learnt = true
-		}
+// nextDocument returns the first row behind the document that begins with a row, at most end.
+func nextDocument(starts *Tensor, row, end int) int {
+	next := row
+	for next < end && starts.I32[next*starts.Stride] == starts.I32[row*starts.Stride] {
+		next++
 	}
-	if !learnt {
+	return next
+}
+
+// pair computes the rows [chosen, rejected) of a document and [rejected, end) of another, which is empty if the sequence ends before it: then
+// they are no pair.
+func pair(scale float64, t []Tensor, chosen, rejected, end int) {
+	loss, ratios, weights, nll, reference, targets := &t[0], &t[1], &t[2], &t[3], &t[4], &t[5]
+	learnt := false
+	sum := func(first, end int) (sum float64) {
+		for r := first; r < end; r++ {
+			loss.Set(r, 0, 0)
+			ratios.Set(r, 0, 0)
+			weights.Set(r, 0, 0)
+			if targets.I32[r*targets.Stride] >= 0 {
+				sum -= nll.At(r, 0)
+				learnt = true
+			}
+		}
+		return sum
+	}
+	one, other := sum(chosen, rejected), sum(rejected, end)
+	if !learnt || rejected == end {
 		return
 	}
-	for k := range sums {
-		ratios.Set(first+k, 0, sums[k]) // rounds
-		ratios.Set(first+k, 0, ratios.At(first+k, 0)-reference.At(first+k, 0))
+	ratio := func(r int, sum float64) float64 {
+		ratios.Set(r, 0, sum) // rounds
+		ratios.Set(r, 0, ratios.At(r, 0)-reference.At(r, 0))
+		return ratios.At(r, 0)
 	}
-	m := scale * (ratios.At(first, 0) - ratios.At(first+1, 0))
-	loss.Set(first, 0, max(-m, 0)+math.Log1p(math.Exp(-math.Abs(m))))
+	m := scale * (ratio(chosen, one) - ratio(rejected, other))
+	loss.Set(chosen, 0, max(-m, 0)+math.Log1p(math.Exp(-math.Abs(m))))
 	pull := scale / (1 + math.Exp(m))
-	for r := first; r < end; r++ {
-		if targets.I32[r*targets.Stride] >= 0 {
-			weights.Set(r, 0, pull*float64(1-2*side(starts, r)))
+	weigh := func(first, end int, weight float64) {
+		for r := first; r < end; r++ {
+			if targets.I32[r*targets.Stride] >= 0 {
+				weights.Set(r, 0, weight)
+			}
 		}
 	}
-}
-
-// side returns 0 for a token of the chosen document, 1 for one of the rejected.
-func side(starts *Tensor, r int) int {
-	if starts.I32[r*starts.Stride] == 0 {
-		return 0
-	}
-	return 1
+	weigh(chosen, rejected, pull)
+	weigh(rejected, end, -pull)
 }

@@ -347,7 +347,7 @@ func expertDW(in *Instr) string {
 	return ""
 }
 
-// paired: the first two rows of a sequence have what is known of its pair.
+// paired: the first rows of two documents have what is known of a pair.
 func paired(in *Instr) string {
 	if in.Attr.Seq < 2 {
 		return fmt.Sprintf("sequences of %d rows have no room for a pair", in.Attr.Seq)

@@ -57,7 +57,7 @@ type spread struct {
 // configured fills in what the configuration determines.
 func (a *identity) configured(c *config.Config) {
 	a.SequenceLength, a.GlobalBatch, a.Seed = c.SequenceLength, c.GlobalBatch, c.Seed
-	a.Precision, a.Documents = machine.Precision(c).String(), c.Documents
+	a.Precision, a.Documents = machine.Precision(c).String(), windowsOf(c)
 	a.Held = fmt.Sprint(c.HeldOut)
 	if len(c.Validation) > 0 {
 		a.Held = "none"
@@ -66,6 +66,17 @@ func (a *identity) configured(c *config.Config) {
 	if c.OptimizerState != "auto" {
 		a.OptimizerState = machine.State(c)
 	}
+}
+
+// windowsOf says how documents become windows.
+func windowsOf(c *config.Config) string {
+	switch {
+	case c.Preference.Beta > 0:
+		return "pairs (best fit)"
+	case c.Documents == config.Whole:
+		return "whole (best fit)"
+	}
+	return c.Documents
 }
 
 // prepared also fills in what text and model determine.

@@ -105,7 +105,6 @@ func (t *Trainer) place(c *session.Culprit, cursor data.Cursor) (string, error) 
 		return "", err
 	}
 	at.Skip(int64(c.First))
-	r := t.Setup.Train.Tokens(at.Window())
 	// The text up to the token that is to blame, or the beginning.
 	end := quoted
 	if c.Token >= 0 {
@@ -121,9 +120,15 @@ func (t *Trainer) place(c *session.Culprit, cursor data.Cursor) (string, error) 
 	if err != nil {
 		return "", err
 	}
-	token, first := "", r.First
-	if c.Token >= 0 {
-		token, first = fmt.Sprintf(", token %d", c.Token+1), min(r.First+int64(c.Token), r.End-1) // behind a pair there is padding
+	list := t.Setup.Train.Stretches(at.Window())
+	token, r, first := "", list[0], list[0].First
+	if n := int64(c.Token); n >= 0 {
+		for len(list) > 1 && n >= list[0].Len() {
+			n, list = n-list[0].Len(), list[1:]
+		}
+		token, r, first = fmt.Sprintf(", token %d", c.Token+1), list[0], min(list[0].First+n, list[0].End-1) // behind documents there may be padding
+	} else if len(list) > 1 {
+		token = fmt.Sprintf(", of %d documents", len(list))
 	}
 	return fmt.Sprintf("it comes from sequence %d of the %d in the batch%s: tokens %d to %d of %s, document %d, at %q",
 		c.First+1, cfg.GlobalBatch, token, r.First, r.End, t.Setup.nameOf(r.Tokens), r.Tokens.Document(first)+1, text), nil

@@ -35,7 +35,7 @@ func (t *Trainer) refer(ctx context.Context, say func(text string)) error {
 		say = func(string) {}
 	}
 	train, held := t.Setup.Train, t.Setup.Held
-	all, began, told := train.Count()+held.Count(), time.Now(), time.Now()
+	all, began, told := train.Pairs(train.Count())+held.Pairs(held.Count()), time.Now(), time.Now()
 	say(fmt.Sprintf("reference: the log-probabilities of %d pairs under the weights that the run begins with, once", all))
 	list := make([]float32, 0, 2*all)
 	for _, w := range []data.Windows{train, held} {
@@ -43,21 +43,28 @@ func (t *Trainer) refer(ctx context.Context, say func(text string)) error {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			n := int(min(w.Count()-first, int64(t.Setup.Config.GlobalBatch)))
+			n := min(w.Count()-first, int64(t.Setup.Config.GlobalBatch))
+			t.pairs.clear(len(t.tokens))
 			for r := range n {
-				w.Copy(t.row(r), first+int64(r))
+				w.Copy(t.row(int(r)), first+r)
+				t.pair(int(r), w, first+r, nil)
 			}
-			out, _, err := t.evaluate(context.WithoutCancel(ctx), n, nil)
+			out, _, err := t.evaluate(context.WithoutCancel(ctx), int(n))
 			if err != nil {
 				return err
 			}
-			if k := slices.IndexFunc(out.Ratios[:2*n], func(x float32) bool { return !finite(float64(x)) }); k >= 0 {
-				at := w.Tokens(first + int64(k/2))
-				return fmt.Errorf("reference: the log-probability of an answer in tokens %d to %d of %s is %v: %w; hint: are the weights that the run begins with whole? precision: fp32 has a wider range",
-					at.First, at.End, t.Setup.nameOf(at.Tokens), out.Ratios[k], ErrNumeric)
+			for k, at := range t.pairs.begins {
+				if x := out.Ratios[at]; !finite(float64(x)) {
+					var all []data.Stretch
+					for r := range n {
+						all = append(all, w.Stretches(first+r)...)
+					}
+					return fmt.Errorf("reference: the log-probability of an answer in tokens %d to %d of %s is %v: %w; hint: are the weights that the run begins with whole? precision: fp32 has a wider range",
+						all[k].First, all[k].End, t.Setup.nameOf(all[k].Tokens), x, ErrNumeric)
+				}
+				list = append(list, out.Ratios[at])
 			}
-			list = append(list, out.Ratios[:2*n]...)
-			first += int64(n)
+			first += n
 			if time.Since(told) > 10*time.Second {
 				told = time.Now()
 				say(fmt.Sprintf("reference: %d of %d pairs", len(list)/2, all))
@@ -65,8 +72,39 @@ func (t *Trainer) refer(ctx context.Context, say func(text string)) error {
 		}
 	}
 	say(fmt.Sprintf("reference: done in %v", time.Since(began).Round(time.Second/10)))
-	t.reference = reference{list[: 2*train.Count() : 2*train.Count()], list[2*train.Count():]}
+	cut := 2 * train.Pairs(train.Count())
+	t.reference = reference{list[:cut:cut], list[cut:]}
 	return nil
+}
+
+// pairs are those of a batch.
+type pairs struct {
+	begins    []int     // their documents' first tokens, alternately of a chosen and a rejected one
+	reference []float32 // by token: what the reference has of the documents, at their first ones
+}
+
+// clear removes all pairs from a batch of tokens.
+func (p *pairs) clear(tokens int) {
+	p.begins = p.begins[:0]
+	p.reference = slices.Grow(p.reference[:0], tokens)[:tokens]
+	clear(p.reference)
+}
+
+// pair notes the pairs of window i, which is in a row of the batch; before the first row they are cleared. known is what the reference has
+// of all windows; nil: it is not known. Where there are no pairs, it does nothing.
+func (t *Trainer) pair(row int, w data.Windows, i int64, known []float32) {
+	if !t.preferring() {
+		return
+	}
+	p := &t.pairs
+	n := len(p.begins)
+	p.begins = w.Begins(p.begins, i)
+	for k := n; k < len(p.begins); k++ {
+		p.begins[k] += row * t.Setup.Config.SequenceLength
+		if known != nil {
+			p.reference[p.begins[k]] = known[2*w.Pairs(i):][k-n]
+		}
+	}
 }
 
 // row is a row of the batch: a window.
@@ -75,25 +113,15 @@ func (t *Trainer) row(r int) []int32 {
 	return t.rows[r*n : (r+1)*n]
 }
 
-// evaluate computes the loss of the first rows of the batch, over so many targets; the other rows have none. reference is what it has of
-// those rows, if they are pairs.
-func (t *Trainer) evaluate(ctx context.Context, rows int, reference []float32) (out session.Outcome, targets int, err error) {
+// evaluate computes the loss of the first rows of the batch, over so many targets; the other rows have none.
+func (t *Trainer) evaluate(ctx context.Context, rows int) (out session.Outcome, targets int, err error) {
 	c := t.Setup.Config
 	sc := session.Scalars{Targets: t.split(rows), Beta1: c.Beta1, Beta2: c.Beta2}
-	if len(reference) > 0 {
-		sc.Reference = slices.Grow(reference, 2*c.GlobalBatch)[:2*c.GlobalBatch]
-		clear(sc.Reference[2*rows:])
+	if t.preferring() {
+		sc.Reference = t.pairs.reference
 	}
 	out, err = t.Session.Step(ctx, evaluating, t.tokens, t.targets, sc)
 	return out, sc.Targets, err
-}
-
-// of returns what the reference has of a window, none where there are no pairs.
-func of(list []float32, window int64) []float32 {
-	if list == nil {
-		return nil
-	}
-	return list[2*window : 2*window+2]
 }
 
 // groups returns the reference as a part of checkpoints.
@@ -127,7 +155,8 @@ func (r *reference) load(ck *checkpoint.Checkpoint, s *Setup) error {
 		return fmt.Errorf("the reference's log-probabilities are missing (state/%s.safetensors), and they cannot be computed with weights that are trained", referenceState)
 	}
 	for k, part := range r.parts() {
-		want := []int{int([]data.Windows{s.Train, s.Held}[k].Count()), 2}
+		w := []data.Windows{s.Train, s.Held}[k]
+		want := []int{int(w.Pairs(w.Count())), 2}
 		info, ok := set.Lookup(part.name)
 		if !ok || !slices.Equal(info.Shape, want) {
 			return fmt.Errorf("the reference's log-probabilities %s have shape %v, and the data %v; hint: resume with the data of the checkpoint", part.name, info.Shape, want)
@@ -149,17 +178,24 @@ type Rewards struct {
 	Rejected float64 `json:"reward_rejected"` // mean
 }
 
-// add adds pairs, whose ratios a step returned, as so many of the pairs of a mean.
-func (r *Rewards) add(ratios []float32, beta float64, of int) {
-	for k := 0; k+1 < len(ratios); k += 2 {
-		chosen, rejected := beta*float64(ratios[k])/float64(of), beta*float64(ratios[k+1])/float64(of)
+// add adds a batch of pairs, whose ratios a step returned.
+func (r *Rewards) add(p *pairs, ratios []float32, beta float64) {
+	for k := 0; k+1 < len(p.begins); k += 2 {
+		one, other := ratios[p.begins[k]], ratios[p.begins[k+1]]
+		chosen, rejected := beta*float64(one), beta*float64(other)
 		r.Chosen += chosen
 		r.Rejected += rejected
 		r.Margin += chosen - rejected
-		if ratios[k] > ratios[k+1] {
-			r.Accuracy += 1 / float64(of)
+		if one > other {
+			r.Accuracy++
 		}
 	}
+}
+
+// mean returns what is said of so many pairs.
+func (r *Rewards) mean(pairs int) *Rewards {
+	n := float64(max(pairs, 1))
+	return &Rewards{r.Accuracy / n, r.Margin / n, r.Chosen / n, r.Rejected / n}
 }
 
 // Text is a line about them.

@@ -127,14 +127,12 @@ func (s *Setup) Reading() string {
 	empty := 100 * float64(p.Padding) / float64(max(p.Padding+p.Tokens, 1))
 	switch {
 	case c.Preference.Beta > 0:
-		text += fmt.Sprintf("; %d pairs to train on and %d to validate with, a sequence each, of which %.0f %% is padding", s.Train.Count(), s.Held.Count(), empty)
+		text += fmt.Sprintf("; %d pairs to train on and %d to validate with, in %d and %d windows, of which %.0f %% is padding",
+			s.Train.Pairs(s.Train.Count()), s.Held.Pairs(s.Held.Count()), s.Train.Count(), s.Held.Count(), empty)
 	case c.Documents == config.Whole:
 		text += fmt.Sprintf("; %d windows of whole documents to train on, of which %.0f %% is padding", s.Train.Count(), empty)
 	}
 	text += s.tooLong(p)
-	if fits := (p.Enough + 31) / 32 * 32; fits > 0 && 4*fits <= 3*int64(c.SequenceLength) {
-		text += fmt.Sprintf("; hint: sequence_length: %d would do for 99 %% of the pairs, and waste less", fits)
-	}
 	if !c.Timed() && c.MaxSteps > 0 {
 		text += fmt.Sprintf("; %d steps read it %.3g times", c.MaxSteps, float64(c.MaxSteps)*float64(c.GlobalBatch)/float64(s.Train.Pass()))
 	}

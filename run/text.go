@@ -268,13 +268,13 @@ type windowed struct {
 	text    data.Stretch
 }
 
-// cut makes windows of a range of tokens; of pairs, of all.
+// cut makes windows of a range of tokens.
 func cut(c *config.Config, t *data.Tokens, r data.Range) (windowed, error) {
 	s := windowed{text: data.Stretch{Tokens: t, Range: r}}
 	var err error
 	switch pairs := t.Stats().Pairs(); {
 	case c.Preference.Beta > 0:
-		s.windows, s.packing, err = t.Preferences(c.SequenceLength)
+		s.windows, s.packing, err = t.Preferences(r, c.SequenceLength)
 	case pairs > 0:
 		err = fmt.Errorf("there are %d pairs of a chosen and a rejected answer, which are not learnt as they are; hint: preference: {beta: 0.1}", pairs)
 	case c.Documents == config.Whole:
@@ -287,17 +287,11 @@ func cut(c *config.Config, t *data.Tokens, r data.Range) (windowed, error) {
 
 // holdOut makes windows of all tokens, of which it leaves the last part for validation.
 func holdOut(c *config.Config, t *data.Tokens) (train, held windowed, err error) {
+	split := t.Split
 	if c.Preference.Beta > 0 {
-		if train, err = cut(c, t, t.All()); err != nil {
-			return train, held, err
-		}
-		if train.windows, held.windows, err = train.windows.HoldOut(c.HeldOut); err == nil {
-			first, last := held.windows.Tokens(0), held.windows.Tokens(held.windows.Count()-1)
-			held.text = data.Stretch{Tokens: t, Range: data.Range{First: first.First, End: last.End}}
-		}
-		return train, held, err
+		split = t.SplitPairs
 	}
-	first, last, err := t.Split(c.HeldOut, c.SequenceLength)
+	first, last, err := split(c.HeldOut, c.SequenceLength)
 	if err != nil {
 		return train, held, err
 	}

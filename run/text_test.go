@@ -68,12 +68,12 @@ func TestHeldOut(t *testing.T) {
 		check(t, err)
 		trained := map[string]int64{} // up to where
 		for i := range s.Train.Count() {
-			r := s.Train.Tokens(i)
+			r := s.Train.Stretches(i)[0]
 			trained[r.Tokens.Path()] = max(trained[r.Tokens.Path()], r.End)
 		}
 		held, sources := map[string]bool{}, len(s.Sources)
 		for i := range s.Held.Count() {
-			r := s.Held.Tokens(i)
+			r := s.Held.Stretches(i)[0]
 			held[r.Tokens.Path()] = true
 			if r.First < trained[r.Tokens.Path()]-1 { // which is a target there and given here
 				t.Errorf("%s: window %v is held out and trained on", c.validation, r.Range)

@@ -73,7 +73,7 @@ type Trainer struct {
 	origin   weights        // the parameters that this process began with
 
 	reference reference // of pairs
-	pairs     []float32 // what it has of those in the batch
+	pairs     pairs     // in the batch
 	rewards   *Rewards  // of the latest validation on pairs
 }
 
@@ -367,9 +367,9 @@ func (t *Trainer) Next(ctx context.Context) (Metrics, error) {
 		return Metrics{}, err
 	}
 	before := t.sampler.Cursor()
-	t.pairs = t.pairs[:0]
+	t.pairs.clear(len(t.tokens))
 	for r := range c.GlobalBatch {
-		t.pairs = append(t.pairs, of(t.reference.train, t.sampler.Window())...)
+		t.pair(r, t.Setup.Train, t.sampler.Window(), t.reference.train)
 		t.sampler.Fill(t.row(r), 1)
 	}
 	targets := t.split(c.GlobalBatch)
@@ -381,7 +381,7 @@ func (t *Trainer) Next(ctx context.Context) (Metrics, error) {
 	scalars := session.Scalars{Rate: rate, Step: t.Step - t.guard.Skipped + 1, Beta1: c.Beta1, Beta2: c.Beta2, Targets: targets, Seed: c.Seed,
 		Bound: t.guard.bound(c.SkipSpikes)}
 	if t.preferring() {
-		scalars.Reference = t.pairs
+		scalars.Reference = t.pairs.reference
 	}
 	began := clock.Now()
 	out, err := t.Session.Step(ctx, training, t.tokens, t.targets, scalars)
@@ -413,8 +413,9 @@ func (t *Trainer) Next(ctx context.Context) (Metrics, error) {
 		Bound: scalars.Bound, Skipped: out.Skipped,
 	}
 	if t.preferring() && finite(out.Loss) {
-		m.Rewards = &Rewards{}
-		m.Rewards.add(out.Ratios, c.Preference.Beta, targets)
+		var sums Rewards
+		sums.add(&t.pairs, out.Ratios, c.Preference.Beta)
+		m.Rewards = sums.mean(targets)
 	}
 	t.guard.add(out, scalars.Bound)
 	m.SkippedSteps = t.guard.Skipped
@@ -427,7 +428,7 @@ func (t *Trainer) Next(ctx context.Context) (Metrics, error) {
 	return m, t.numeric(out, scalars, before)
 }
 
-// split derives inputs and targets from t.rows, and returns the number of targets or, of pairs, theirs. Rows
+// split derives inputs and targets from t.rows, and returns the number of targets or of pairs. Rows
 // from number rows on have none, and neither have tokens that are given.
 func (t *Trainer) split(rows int) (count int) {
 	seq := t.Setup.Config.SequenceLength
@@ -443,7 +444,7 @@ func (t *Trainer) split(rows int) (count int) {
 		}
 	}
 	if t.preferring() {
-		return rows
+		return len(t.pairs.begins) / 2
 	}
 	return count
 }
@@ -463,19 +464,21 @@ func (t *Trainer) Validate(ctx context.Context) (float64, error) {
 	all := 0
 	for first := int64(0); first < windows; first += int64(c.GlobalBatch) {
 		rows := int(min(windows-first, int64(c.GlobalBatch)))
-		t.pairs = t.pairs[:0]
+		t.pairs.clear(len(t.tokens))
 		for r := range rows {
 			window := (first + int64(r)) * held.Count() / windows
 			held.Copy(t.row(r), window)
-			t.pairs = append(t.pairs, of(t.reference.held, window)...)
+			t.pair(r, held, window, t.reference.held)
 		}
-		out, targets, err := t.evaluate(ctx, rows, t.pairs)
+		out, targets, err := t.evaluate(ctx, rows)
 		if err != nil {
 			return 0, err
 		}
 		sum += out.Loss * float64(targets)
 		all += targets
-		rewards.add(out.Ratios[:min(2*rows, len(out.Ratios))], c.Preference.Beta, int(windows))
+		if t.preferring() {
+			rewards.add(&t.pairs, out.Ratios, c.Preference.Beta)
+		}
 	}
 	if t.ValLoss = math.NaN(); all == 0 {
 		return t.ValLoss, nil
@@ -486,7 +489,7 @@ func (t *Trainer) Validate(ctx context.Context) (float64, error) {
 	}
 	t.ValLoss = loss
 	if t.preferring() {
-		t.rewards = &rewards
+		t.rewards = rewards.mean(all)
 	}
 	return t.ValLoss, nil
 }

@@ -7,22 +7,22 @@ import (
 	"github.com/athanor-llm/athanor/exec"
 )
 
-// Pairs: what a step of preference optimisation takes and gives beside tokens. The operator has it in the first two rows
-// of each sequence, see graph.Preference.
+// Pairs: what a step of preference optimisation takes and gives beside tokens. It is by token, of which the first of each document
+// have it, see graph.Preference.
 
 // pairs is room for that.
 type pairs struct {
-	reference []float32 // by token
-	read      []float64 // a rank's ratios, by token
-	ratios    []float32 // two for each sequence
+	reference []float32
+	read      []float64 // a rank's ratios
+	ratios    []float32
 }
 
 // feedPairs writes what the reference has of the pairs of a batch of tokens, and clears their ratios: of ranks that
 // go through a pipeline in both directions each writes those of its own sequences.
 func (s *Session) feedPairs(i, tokens int, reference []float32) error {
-	p, seq := &s.pairs, s.Graph.Seq
-	if want := 2 * (tokens / seq); reference != nil && len(reference) != want {
-		return fmt.Errorf("%d numbers of the reference for a batch that takes %d", len(reference), want)
+	p := &s.pairs
+	if reference != nil && len(reference) != tokens {
+		return fmt.Errorf("%d numbers of the reference for a batch of %d tokens", len(reference), tokens)
 	}
 	p.reference = slices.Grow(p.reference[:0], tokens)[:tokens]
 	clear(p.reference)
@@ -31,9 +31,7 @@ func (s *Session) feedPairs(i, tokens int, reference []float32) error {
 			return err
 		}
 	}
-	for k, x := range reference {
-		p.reference[k/2*seq+k%2] = x
-	}
+	copy(p.reference, reference)
 	for r := range s.ranks {
 		k := &s.ranks[r]
 		if err := k.write(i, "batch.reference", k.progs[i].BatchRow, p.reference); err != nil {
@@ -60,20 +58,20 @@ func (s *Session) ratios(i int) ([]float32, error) {
 	if s.Graph.Preference() == 0 {
 		return nil, nil
 	}
-	p, seq := &s.pairs, s.Graph.Seq
-	n := 2 * (len(p.reference) / seq)
+	p := &s.pairs
+	n := len(p.reference)
 	p.ratios = slices.Grow(p.ratios[:0], n)[:n]
 	clear(p.ratios)
 	for r := range s.ranks {
-		if err := p.add(s.ranks[r].engines[i], s.ranks[r].progs[i].BatchRow/seq, seq); err != nil {
+		if err := p.add(s.ranks[r].engines[i], s.ranks[r].progs[i].BatchRow); err != nil {
 			return nil, err
 		}
 	}
 	return p.ratios, nil
 }
 
-// add adds a rank's ratios, which are those of sequence first and of the following ones.
-func (p *pairs) add(e *exec.Engine, first, seq int) error {
+// add adds a rank's ratios, which are those of a row of the batch and of the following ones.
+func (p *pairs) add(e *exec.Engine, first int) error {
 	n := e.BufferLen("ratios")
 	if n == 0 {
 		return nil
@@ -82,8 +80,8 @@ func (p *pairs) add(e *exec.Engine, first, seq int) error {
 	if err := e.ReadBuffer("ratios", p.read); err != nil {
 		return err
 	}
-	for k := range 2 * (n / seq) {
-		p.ratios[2*first+k] += float32(p.read[k/2*seq+k%2])
+	for k, x := range p.read {
+		p.ratios[first+k] += float32(x)
 	}
 	return nil
 }

@@ -17,8 +17,9 @@ import (
 type pairFixture struct {
 	*fixture
 	beta      float64
-	reference []float32 // the model's own, as PyTorch computed it
-	moved     []float32 // another
+	begins    []int     // where in the batch documents begin
+	reference []float32 // by document: the model's own, as PyTorch computed it
+	moved     []float32 // by token: another
 	movedLoss float64
 	losses    []float64 // of ten steps
 	norms     []float64
@@ -26,7 +27,9 @@ type pairFixture struct {
 
 var pairModels = []string{"llama-tied", "qwen3-tiny", "gemma3-tiny", "neox-tiny"}
 
-func loadPairs(t *testing.T, name string) *pairFixture {
+// loadPairs makes sequences of pairs: one each or, packed, two in sequences of twice the length, each pair in two of them, behind another
+// and before another. Means over pairs are the same then.
+func loadPairs(t *testing.T, name string, packed bool) *pairFixture {
 	t.Helper()
 	f := &pairFixture{fixture: load(t, filepath.Join("../testdata/torch", name, "config.json"))}
 	var stored struct {
@@ -40,27 +43,39 @@ func loadPairs(t *testing.T, name string) *pairFixture {
 		Norms64          []float64 `json:"grad_norms64"`
 	}
 	torch.JSON(t, filepath.Join(f.dir, "preference.json"), &stored)
-	f.tokens, f.targets = nil, nil
-	for _, p := range stored.Pairs {
+	f.tokens, f.targets, f.moved = nil, nil, nil
+	seq, sequences := stored.Length, [][]int{{0}, {1}, {2}, {3}}
+	if packed {
+		seq, sequences = 2*seq, [][]int{{0, 1}, {2, 3}, {1, 2}, {3, 0}}
+	}
+	for _, pairs := range sequences {
 		var window []int32
-		for _, completion := range [][]int32{p.Chosen, p.Rejected} {
-			for _, id := range p.Prompt {
-				window = append(window, data.Mark(id))
+		moved := make([]float32, seq)
+		for _, k := range pairs {
+			p := stored.Pairs[k]
+			for side, completion := range [][]int32{p.Chosen, p.Rejected} {
+				f.begins = append(f.begins, len(f.tokens)+len(window))
+				f.reference, moved[len(window)] = append(f.reference, stored.Reference[k][side]), stored.Moved[k][side]
+				for _, id := range p.Prompt {
+					window = append(window, data.Mark(id))
+				}
+				window = append(window, completion...)
 			}
-			window = append(window, completion...)
 		}
-		for len(window) < stored.Length+1 {
+		for len(window) < seq+1 {
 			window = append(window, data.Mark(stored.End))
 		}
-		tokens, targets := make([]int32, stored.Length), make([]int32, stored.Length)
+		tokens, targets := make([]int32, seq), make([]int32, seq)
 		data.Pairs(tokens, targets, window)
-		f.tokens, f.targets = append(f.tokens, tokens...), append(f.targets, targets...)
+		f.tokens, f.targets, f.moved = append(f.tokens, tokens...), append(f.targets, targets...), append(f.moved, moved...)
 	}
-	f.reference, f.moved = slices.Concat(stored.Reference...), slices.Concat(stored.Moved...)
 	f.beta, f.movedLoss, f.losses, f.norms = stored.Beta, stored.MovedLoss, stored.Losses64, stored.Norms64
-	f.prefer(t, stored.Length, stored.End)
+	f.prefer(t, seq, stored.End)
 	return f
 }
+
+// count returns the number of pairs of the batch.
+func (f *pairFixture) count() int { return len(f.begins) / 2 }
 
 // prefer makes the fixture's graph one for pairs.
 func (f *pairFixture) prefer(t *testing.T, seq int, end int32) {
@@ -73,15 +88,15 @@ func (f *pairFixture) prefer(t *testing.T, seq int, end int32) {
 // against runs a step with what a reference has of the pairs.
 func (f *pairFixture) against(t *testing.T, reference []float32, s *Session, n int) Outcome {
 	t.Helper()
-	f.pairs = reference
+	f.pairs, f.paired = reference, f.count()
 	return f.step(t, s, n)
 }
 
 // TestPreference: two documents in one sequence give the log-probabilities, the loss and the gradients that PyTorch computes for
 // each document by itself.
 func TestPreference(t *testing.T) {
-	for _, name := range pairModels {
-		f := loadPairs(t, name)
+	for k, name := range slices.Concat(pairModels, pairModels) {
+		f := loadPairs(t, name, k >= len(pairModels))
 		near := func(what string, got, want, most float64) {
 			t.Helper()
 			if e := math.Abs(got/want - 1); !(e <= most) {
@@ -89,8 +104,8 @@ func TestPreference(t *testing.T) {
 			}
 		}
 		out := f.against(t, nil, f.open(t, program.Plain(f.graph, 4), program.Eval), 1)
-		for k, x := range out.Ratios {
-			near("log-probability", float64(x), float64(f.reference[k]), 1e-5)
+		for k, at := range f.begins {
+			near("log-probability", float64(out.Ratios[at]), float64(f.reference[k]), 1e-5)
 		}
 		s := f.open(t, program.Plain(f.graph, 4), program.Grads)
 		near("loss", f.against(t, f.moved, s, 1).Loss, f.movedLoss, 1e-4)
@@ -112,8 +127,8 @@ func TestPreference(t *testing.T) {
 // TestPreferenceTraining: ten steps are PyTorch's, and the first one's loss is log 2: its margins are 0 to the last bit, since the reference is
 // what the same program computes.
 func TestPreferenceTraining(t *testing.T) {
-	for _, name := range pairModels {
-		f := loadPairs(t, name)
+	for k, name := range slices.Concat(pairModels, pairModels) {
+		f := loadPairs(t, name, k >= len(pairModels))
 		own := slices.Clone(f.against(t, nil, f.open(t, f.halves(), program.Eval), 1).Ratios)
 		s := f.open(t, program.Plain(f.graph, 4), program.Train)
 		for n := 1; n <= 10; n++ {
@@ -145,8 +160,8 @@ func TestPreferencePlans(t *testing.T) {
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 21))
 	for k, name := range slices.Concat(pairModels, pairModels) {
-		f := loadPairs(t, name)
-		f.pairs = f.moved
+		f := loadPairs(t, name, r.IntN(2) == 1)
+		f.pairs, f.paired = f.moved, f.count()
 		if k >= len(pairModels) {
 			f.store(t, graph.BF16)
 		}

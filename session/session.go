@@ -230,7 +230,8 @@ type Scalars struct {
 	Targets      int // target tokens in the global batch, or pairs: the denominator of the loss
 	Seed         uint64
 	Bound        float64 // a gradient norm above it skips the update; 0: any that is finite is welcome
-	// Reference has the log-probabilities of each pair's chosen and rejected document under the reference; nil: 0 all.
+	// Reference has, by token of the batch, the log-probabilities of pairs' documents under the reference, at the first token of each; nil:
+	// 0 all.
 	Reference []float32
 }
 
@@ -240,8 +241,8 @@ type Outcome struct {
 	Norm    float64 // of the gradient before clipping; 0 without optimizer
 	Skipped bool    // the norm is above the bound or not finite: weights and moments are what they were. Never without clipping
 	Seconds float64
-	// Ratios are, of pairs, the log-probabilities of each one's chosen and rejected document less those of the reference;
-	// else empty. They are valid until the next step.
+	// Ratios are, of pairs, by token of the batch, the log-probabilities of documents less those of the reference, at the first token of
+	// each; else empty. They are valid until the next step.
 	Ratios []float32
 	// Executed holds each rank's result of this step; it is valid until the next
 	// step.

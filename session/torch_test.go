@@ -28,7 +28,8 @@ type fixture struct {
 	state   string  // how the optimizer's is stored
 	tokens  []int32 // inputs [4*32]
 	targets []int32
-	pairs   []float32 // what a reference has of them, if the sequences are pairs
+	pairs   []float32 // by token what a reference has of documents, if the sequences are pairs
+	paired  int       // that there are then
 	losses  struct {
 		Losses, GradNorms     []float64
 		Losses64, GradNorms64 []float64
@@ -145,7 +146,7 @@ func (f *fixture) step(t *testing.T, s *Session, n int) Outcome {
 	t.Helper()
 	sc := Scalars{Rate: 1e-3, Step: n, Beta1: 0.9, Beta2: 0.95, Targets: len(f.targets), Reference: f.pairs}
 	if f.graph.Preference() > 0 {
-		sc.Targets = f.batch()
+		sc.Targets = f.paired
 	}
 	out, err := s.Step(context.Background(), 0, f.tokens, f.targets, sc)
 	check(t, err)

@@ -23,6 +23,6 @@ func TestWholeDocuments(t *testing.T) {
 		t.Error("who keeps documents whole is told to")
 	}
 	call("train", file, data, "max_steps=3").must(t, 0, "at step 2")
-	call("train", file, data, "max_steps=4", "documents=separate").must(t, 2, "documents is whole there")
+	call("train", file, data, "max_steps=4", "documents=separate").must(t, 2, "documents is whole (best fit) there")
 	call("plan", file, data, "documents=joined").must(t, 0, "documents: whole keeps them together")
 }

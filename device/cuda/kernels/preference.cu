@@ -1,31 +1,50 @@
-// loss ratios weights nll reference targets starts. A block per sequence, whose pair's losses it sums up in float64. f[0] is
-// how much a change of log-probabilities counts.
+// loss ratios weights nll reference targets starts. A block per sequence, which goes through its pairs and sums up in float64, in
+// an order that does not depend on where in the sequence a pair is. f[0] is how much a change of log-probabilities counts.
+
+// documentEnd returns the row of the sequence behind the document that a row is of, at most that behind the sequence.
+__device__ int documentEnd(const Args& a, i64 first, int row, int* shared) {
+  if (row >= a.seq) return a.seq;
+  int start = *at<int>(a.t[6], first + row, 0), end = a.seq;
+  for (int from = row + 1; end == a.seq && from < a.seq; from += blockDim.x) {
+    int i = from + threadIdx.x;
+    end = -maxAll(i < a.seq && *at<int>(a.t[6], first + i, 0) != start ? -i : -(int)a.seq, shared);
+  }
+  return end;
+}
+
 extern "C" __global__ void __launch_bounds__(256) preference(const __grid_constant__ Args a) {
-  __shared__ double shared[32];
+  __shared__ double sums[32];
+  __shared__ int rows[32];
   i64 first = (i64)blockIdx.x * a.seq;
-  double one = 0, other = 0, learnt = 0;
+  int last = -1;  // that is learnt
   for (int i = threadIdx.x; i < a.seq; i += blockDim.x) {
-    if (*at<int>(a.t[5], first + i, 0) < 0) continue;
-    double x = *at<float>(a.t[3], first + i, 0);
-    if (*at<int>(a.t[6], first + i, 0) == 0) one -= x;
-    else other -= x;
-    learnt++;
+    for (int k = 0; k < 3; k++) *at<float>(a.t[k], first + i, 0) = 0;
+    if (*at<int>(a.t[5], first + i, 0) >= 0) last = i;
   }
-  learnt = addAll(learnt, shared);
-  float chosen = (float)addAll(one, shared), rejected = (float)addAll(other, shared), loss = 0, pull = 0;
-  if (learnt == 0) {
-    chosen = rejected = 0;
-  } else {
-    chosen -= *at<float>(a.t[4], first, 0);
-    rejected -= *at<float>(a.t[4], first + 1, 0);
-    float m = a.f[0] * (chosen - rejected), e = expf(-fabsf(m));
-    loss = (m < 0 ? -m : 0) + logf(1 + e);
-    pull = a.f[0] * (m < 0 ? 1 : e) / (1 + e);
-  }
-  for (int i = threadIdx.x; i < a.seq; i += blockDim.x) {
-    i64 r = first + i;
-    *at<float>(a.t[0], r, 0) = i == 0 ? loss : 0;
-    *at<float>(a.t[1], r, 0) = i == 0 ? chosen : i == 1 ? rejected : 0;
-    *at<float>(a.t[2], r, 0) = *at<int>(a.t[5], r, 0) < 0 ? 0 : *at<int>(a.t[6], r, 0) == 0 ? pull : -pull;
+  last = maxAll(last, rows);
+  for (int chosen = 0; chosen <= last;) {
+    int rejected = documentEnd(a, first, chosen, rows), end = documentEnd(a, first, rejected, rows);
+    double one = 0, other = 0, learnt = 0;
+    for (int i = chosen + threadIdx.x; i < end; i += blockDim.x) {
+      if (*at<int>(a.t[5], first + i, 0) < 0) continue;
+      double x = *at<float>(a.t[3], first + i, 0);
+      if (i < rejected) one -= x;
+      else other -= x;
+      learnt++;
+    }
+    learnt = addAll(learnt, sums);
+    float ratio = (float)addAll(one, sums), against = (float)addAll(other, sums);
+    if (learnt > 0 && rejected < end) {
+      ratio -= *at<float>(a.t[4], first + chosen, 0);
+      against -= *at<float>(a.t[4], first + rejected, 0);
+      float m = a.f[0] * (ratio - against), e = expf(-fabsf(m)), pull = a.f[0] * (m < 0 ? 1 : e) / (1 + e);
+      for (int i = chosen + threadIdx.x; i < end; i += blockDim.x) {
+        i64 r = first + i;
+        if (*at<int>(a.t[5], r, 0) >= 0) *at<float>(a.t[2], r, 0) = i < rejected ? pull : -pull;
+        if (i == chosen) *at<float>(a.t[0], r, 0) = (m < 0 ? -m : 0) + log1pf(e);
+        if (i == chosen || i == rejected) *at<float>(a.t[1], r, 0) = i == chosen ? ratio : against;
+      }
+    }
+    chosen = end;
   }
 }

@@ -153,12 +153,15 @@ template <class T> static __device__ inline T addAll(T v, T* shared) {
   return sum;
 }
 
-static __device__ inline float maxAll(float v, float* shared) {
-  for (int o = 16; o; o >>= 1) v = fmaxf(v, __shfl_xor_sync(~0u, v, o));
+static __device__ inline float larger(float a, float b) { return fmaxf(a, b); }
+static __device__ inline int larger(int a, int b) { return a > b ? a : b; }
+
+template <class T> static __device__ inline T maxAll(T v, T* shared) {
+  for (int o = 16; o; o >>= 1) v = larger(v, __shfl_xor_sync(~0u, v, o));
   if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = v;
   __syncthreads();
-  float m = shared[0];
-  for (unsigned w = 1; w < blockDim.x / 32; w++) m = fmaxf(m, shared[w]);
+  T m = shared[0];
+  for (unsigned w = 1; w < blockDim.x / 32; w++) m = larger(m, shared[w]);
   __syncthreads();
   return m;
 }

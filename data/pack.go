@@ -1,0 +1,147 @@
+package data
+
+import (
+	"math/bits"
+	"slices"
+)
+
+// Packing documents and pairs into windows.
+//
+// Approach: best-fit decreasing (Johnson et al. 1974, SIAM J. Comput. 3; of training text Ding et al. 2024, 2404.10830). The longest comes
+// first, and each goes into the window that has the least room of those in which it fits, or into a new one. Windows with equal room are a
+// stack, and a bit for each room says whether it has one, so that a search looks at room/64 words at most. What is in a
+// window stays in the order of the corpus.
+//
+// Example: 3 4 2 9 1 in windows of 10: the 9 has the first, the 4 the second, which takes the 3, the 2 and the 1.
+//
+// Known weakness: windows are no ranges of the corpus, so that a cut between training and validation has to come before it. A
+// document takes 16 bytes of memory.
+
+// packed are windows of several ranges of tokens.
+type packed struct {
+	pieces []Range
+	ends   []int64 // window i has the pieces from ends[i-1], of the first 0, to ends[i]
+}
+
+// of returns the pieces of a window.
+func (p *packed) of(i int64) []Range { return p.pieces[p.before(i):p.ends[i]] }
+
+// before returns the number of pieces of the windows before window i.
+func (p *packed) before(i int64) int64 {
+	if i == 0 {
+		return 0
+	}
+	return p.ends[i-1]
+}
+
+// packPieces puts items of so many pieces each, which follow each other in the corpus, into windows of room tokens. No item has more.
+func packPieces(pieces []Range, each int, room int64) *packed {
+	lengths := make([]int, len(pieces)/each)
+	for i := range lengths {
+		lengths[i] = int(pieces[(i+1)*each-1].End - pieces[i*each].First)
+	}
+	windows, count := bestFit(lengths, int(room))
+	p := &packed{pieces: make([]Range, len(pieces)), ends: make([]int64, count)}
+	for _, w := range windows {
+		p.ends[w] += int64(each)
+	}
+	next := make([]int64, count) // where a window's next piece goes
+	for w := range count {
+		if w > 0 {
+			next[w] = p.ends[w-1]
+			p.ends[w] += p.ends[w-1]
+		}
+	}
+	for i, w := range windows {
+		copy(p.pieces[next[w]:], pieces[i*each:(i+1)*each])
+		next[w] += int64(each)
+	}
+	return p
+}
+
+// bestFit returns the window of each of some lengths, and how many windows there are. No length is below 1 or above room.
+func bestFit(lengths []int, room int) (windows []int32, count int) {
+	windows = make([]int32, len(lengths))
+	stacks := make([][]int32, room+1) // windows by the room they have
+	filled := make([]uint64, room/64+1)
+	for _, i := range descending(lengths, room) {
+		n := lengths[i]
+		left, w := leastFrom(filled, n), int32(count)
+		if left < 0 {
+			left = room
+			count++
+		} else {
+			last := len(stacks[left]) - 1
+			w, stacks[left] = stacks[left][last], stacks[left][:last]
+			if last == 0 {
+				filled[left/64] &^= 1 << (left % 64)
+			}
+		}
+		windows[i] = w
+		left -= n
+		stacks[left] = append(stacks[left], w)
+		filled[left/64] |= 1 << (left % 64)
+	}
+	return windows, count
+}
+
+// descending returns the numbers of lengths from the longest on, of equal ones in their order.
+func descending(lengths []int, most int) []int32 {
+	at := make([]int32, most+2) // where the next of a length goes
+	for _, n := range lengths {
+		at[n-1]++
+	}
+	sum := int32(0)
+	for n := range slices.Backward(at) {
+		at[n], sum = sum, sum+at[n]
+	}
+	order := make([]int32, len(lengths))
+	for i, n := range lengths {
+		order[at[n-1]] = int32(i)
+		at[n-1]++
+	}
+	return order
+}
+
+// leastFrom returns the least bit from one on that is set, or -1.
+func leastFrom(set []uint64, from int) int {
+	word := set[from/64] >> (from % 64) << (from % 64)
+	for k := from / 64; ; word = set[k] {
+		if word != 0 {
+			return 64*k + bits.TrailingZeros64(word)
+		}
+		if k++; k == len(set) {
+			return -1
+		}
+	}
+}
+
+// copyPacked writes pieces and padding, which is given, to a window. If apart, the first token of each piece is given, too: nothing is before
+// it. Else it is only where a piece goes on with a document that begins elsewhere.
+func (t *Tokens) copyPacked(dst []int32, pieces []Range, apart bool) {
+	at := 0
+	for _, r := range pieces {
+		n := int(r.Len())
+		t.Copy(dst[at:at+n], r.First)
+		inside := r.First > 0 && unmarked(t.At(r.First-1)) != t.endOfText
+		if (apart || inside) && !Given(dst[at]) {
+			dst[at] = Mark(dst[at])
+		}
+		at += n
+	}
+	for ; at < len(dst); at++ {
+		dst[at] = Mark(t.endOfText)
+	}
+}
+
+// Packing is what Whole or Preferences made of tokens.
+type Packing struct {
+	Tokens  int64 // in windows, without what overlaps
+	Padding int64 // behind them
+	TooLong int64 // documents that are longer than a window and were cut, or pairs that were left out
+}
+
+// Add adds that of other tokens.
+func (p *Packing) Add(o Packing) {
+	p.Tokens, p.Padding, p.TooLong = p.Tokens+o.Tokens, p.Padding+o.Padding, p.TooLong+o.TooLong
+}

@@ -1,0 +1,66 @@
+package data
+
+import (
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// TestBestFit: windows are not overfilled, and what room they have left is what the definition leaves, which looks at all windows for each
+// length, from the longest on.
+func TestBestFit(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		room := rapid.IntRange(1, 300).Draw(t, "room")
+		lengths := rapid.SliceOfN(rapid.IntRange(1, room), 1, 200).Draw(t, "lengths")
+		if rapid.Bool().Draw(t, "short") {
+			for i := range lengths {
+				lengths[i] = 1 + lengths[i]%(room/4+1)
+			}
+		}
+		windows, count := bestFit(lengths, room)
+		got := make([]int, count)
+		for i := range got {
+			got[i] = room
+		}
+		for i, w := range windows {
+			got[w] -= lengths[i]
+		}
+		var want []int
+		sorted := slices.Sorted(slices.Values(lengths))
+		for _, n := range slices.Backward(sorted) {
+			best := -1
+			for w, left := range want {
+				if left >= n && (best < 0 || left < want[best]) {
+					best = w
+				}
+			}
+			if best < 0 {
+				best = len(want)
+				want = append(want, room)
+			}
+			want[best] -= n
+		}
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Fatalf("%v in windows of %d: left is %v, want %v", lengths, room, got, want)
+		}
+	})
+}
+
+// BenchmarkPack packs a million documents.
+func BenchmarkPack(b *testing.B) {
+	var pieces []Range
+	first, state := int64(0), uint64(1)
+	for range 1_000_000 {
+		state = scramble(state)
+		n := int64(2 + state%700*(state>>32%700)/300)
+		pieces = append(pieces, Range{first, first + n})
+		first += n
+	}
+	for b.Loop() {
+		p := packPieces(pieces, 1, 2049)
+		b.ReportMetric(100*(1-float64(first)/float64(2049*len(p.ends))), "%padding")
+	}
+}
