@@ -52,7 +52,8 @@
 //
 // Windows of several sources are read by turns, each source as often as it says (Mix).
 //
-// Pairs are windows by themselves, two documents and padding each (Preferences).
+// Whole documents, and pairs of two each, are packed into windows, which have padding
+// behind them (Whole, Preferences).
 //
 // # Documents in a window
 //
