@@ -34,8 +34,8 @@ func pack(t *testing.T, p alloc.Problem, opt alloc.Options) alloc.Solution {
 	return s
 }
 
-// bruteForce is the least height: some order of dropping the buffers, each
-// onto what it meets, produces every packing in which nothing can fall.
+// bruteForce returns the least height: every packing in which nothing can fall
+// results from dropping the buffers in some order, each onto what it meets.
 func bruteForce(p alloc.Problem) int64 {
 	n := len(p.Buffers)
 	offsets, placed := make([]int64, n), make([]bool, n)
@@ -358,8 +358,8 @@ func TestCache(t *testing.T) {
 	}
 }
 
-// Repeated passes whose scratch is awkward: in two levels it is solved once,
-// and the result is no worse than the flat one.
+// Repeated passes whose scratch is awkward to pack: in two levels it is solved
+// once, and the result is no worse than the flat one.
 func TestTwoLevels(t *testing.T) {
 	for seed := range uint64(10) {
 		rng := rand.New(rand.NewPCG(seed, 9))

@@ -15,8 +15,8 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// The baseline: what an allocator that decides on line, as PyTorch's caching
-// allocator does, takes from the device for the same program. Its rules, from
+// The baseline: what an online allocator, like PyTorch's caching allocator,
+// takes from the device for the same program. Its rules, from
 // its documentation and behaviour: sizes are rounded up to 512 bytes;
 // requests up to 1 MiB are cut from segments of 2 MiB, up to 10 MiB from
 // segments of 20 MiB, larger ones get a segment of their own rounded to 2 MiB;

@@ -16,10 +16,10 @@ import (
 // some courses below it, while there are still enough items to choose from.
 //
 // The order in which niches are filled does not change the result, so what
-// happens around a moment depends only on what is near. Noise is drawn for each
+// happens around a moment depends only on what is nearby. Noise is drawn for each
 // course and each window of a few lifetimes. Windows that change are at least
 // three apart, and each returns to its old noise if it and its neighbours came
-// out worse. So many windows are searched at the price of one.
+// out worse. This searches many windows for the price of one.
 //
 // The badness of a window is the sum over its sections of exp(-slack), in units of
 // half a mean size (slack: see cover.go): the worst sections dominate.
@@ -38,7 +38,7 @@ const (
 	courseCount  = 40    // courses from the ground to the target
 	courseDeep   = 8     // most courses laid again at a time
 	courseNoise  = 0.005 // noise of a window at first,
-	courseMore   = 4     // up to this factor more when it is laid again
+	courseMore   = 4     // up to this many times as much when it is laid again
 	courseUnit   = 0.5   // slack, in mean sizes, that divides a section's badness by e
 	courseApart  = 3     // least distance of windows that change together
 	courseSteep  = 4     // a course's share of the effort grows with this power of its number;

@@ -13,12 +13,12 @@ import (
 // floor is lost up to the height of its lower neighbour.
 //
 // A loss matters where there is no slack. A section's slack is the target less
-// its load, less what has been lost there; its price falls exponentially with
+// its load and less what has been lost there; its price falls exponentially with
 // the slack. The items on the floor are the chain of disjoint lifetimes with the
-// least priced loss, found by dynamic programming from the end of the niche to
-// its start. Tastes decide between chains of similar loss: long items first,
+// least loss at these prices, found by dynamic programming from the end of the niche
+// to its start. Tastes decide between chains of similar loss: long items first,
 // large items first, tops level with their neighbours', so that niches stay
-// wide; see taste. They weigh more higher up: at the bottom the best fit is
+// wide; see taste. Tastes weigh more higher up: at the bottom the best fit is
 // best, but near the top the remaining items have to fit.
 //
 // Example: floor [0,6), prices 1 1 9 9 1 1, items [0,3), [3,6) and [1,5): the
@@ -63,7 +63,7 @@ type covering struct {
 	shift  uint
 	slack  []int64   // per section
 	price  []float64 // per section
-	gain   []float64 // per item: gain per price covered, apart from that for its size
+	gain   []float64 // per item: gain per price covered, except that for its size
 	pain   []float64 // per item: cost of losing its size, per price
 
 	// Unplaced items by birth, then death: those born in section s are

@@ -84,7 +84,7 @@ func TestCoverPacksEverything(t *testing.T) {
 	}
 }
 
-// randomItems are up to n items that leave no moment unused, compressed.
+// randomItems returns up to n items that leave no moment unused, compressed.
 func randomItems(rng *rand.Rand, n int, steps int64) ([]item, int32) {
 	var buffers []Buffer
 	for range n {

@@ -22,11 +22,11 @@ import (
 // triangle, narrower with depth: a stretch of ten mean lifetimes is open some ten
 // items deep in its middle.
 //
-// Example, of four sections:   d d d .       [0,3) is too high. d is on top, then
+// Example, of four sections:
 //
-//	                             b b c .       b and c are; a reaches beyond the
-//	                             a a a a       stretch and stays. b d, c on top of
-//	both would be no better; c and b beside each other below d is what was.
+//	d d d .    [0,3) is too high. d is on top; without it, b and c are. a reaches
+//	b b c .    beyond the stretch and stays. b, d on it and c on top of both would
+//	a a a a    be no better; b and c side by side below d is the old packing.
 //
 // Items with long lifetimes near the top block access to those below. So a start
 // places the longest at the bottom, and every other pit also takes out the highest
@@ -53,7 +53,7 @@ const (
 	crestThick    = 100  // to
 	crestBite     = 100  // fixed effort of a pit, in steps
 	crestAttempts = 3    // most attempts to get within target/tightenAbove of the target
-	crestBed      = 12   // a start puts lifetimes longer than so many mean ones at the bottom: from
+	crestBed      = 12   // a start puts lifetimes longer than this many mean ones at the bottom: from
 	crestBeds     = 24   // to
 )
 
@@ -71,7 +71,7 @@ type crest struct {
 }
 
 // recrest packs a leaf without fixed items, aiming at target, and returns the lower of the
-// result and from. An attempt takes effort at most, half of it where that is too little for
+// result and from. An attempt takes at most effort, or half of it if that is too little for
 // courses.
 func recrest(ctx context.Context, l leaf, from packing, target, effort int64) packing {
 	best := from

@@ -11,7 +11,7 @@ import (
 // Approach: take a packing, lower the limit a little, and take out the items that
 // reach beyond it. Put these back one at a time, the heaviest first, where the
 // weight of the items they collide with is least; those are ejected in turn. An
-// item weighs its area times one more than its number of ejections: so items
+// item weighs its area times one more than its number of ejections, so items
 // that are hard to place come to own their place, and no cycle lasts. When no
 // item is out, the packing is lower; continue from it.
 // (Guided ejection search, Nagata and Bräysy 2009, there for vehicle routes.)
@@ -21,9 +21,9 @@ import (
 //
 // Example, limit 3:   b alive over [0,2), size 1, lies at 1 between a at 0 and c
 // at 2, both of size 1 and alive over [0,1); d of size 2, alive over [1,2), is
-// out. Below b it meets b, and so it does above; b is lighter and is ejected, d
-// goes to 0, and b, which now weighs twice as much, to the top: it ejects c, and
-// c fits where b was.
+// out. At 0 as well as at 1, d overlaps b and nothing else: b is ejected and d goes
+// to 0. b, which now weighs twice as much, goes to the top and ejects c, and c fits
+// where b was.
 //
 // Only items near a moment that is too high are touched, so ejection suits
 // problems in which few moments decide: of 100 000 random lifetimes a hundred

@@ -28,9 +28,10 @@ import (
 // again at random; a result with no more pieces than before is kept (ruin and
 // recreate, Schrimpf et al. 2000).
 //
-// Example:   a a c    a and b stack (equal lifetimes); c is as tall as the
+// Example:
 //
-//	b b c    pair and born where it dies, so they abut: one piece.
+//	a a c    a and b stack (equal lifetimes); c is as tall as the pair and born
+//	b b c    where it dies, so they abut: one piece.
 //
 // Weakness: a packing need not consist of such joints, and with slack or with
 // many edges at each moment the coincidences mean little; so only leaves that are
@@ -41,10 +42,10 @@ const (
 	glueFull      = 0.999   // least fraction of the area in use
 	glueRounds    = 200_000 // most rounds,
 	glueRoundsPer = 100     // and most rounds per item
-	gluePace      = 5000    // in so many rounds a twentieth of the pieces must go
+	gluePace      = 5000    // in this many rounds a twentieth of the pieces must go
 	glueGarbage   = 6       // pieces per item before broken ones are dropped
 	glueLook      = 50      // rounds allowed without a search
-	glueSmash     = 5       // one round in so many ignores seams; see seam.go
+	glueSmash     = 5       // one round in this many ignores seams; see seam.go
 	glueSmall     = 3       // break the smallest of glueSmall+1 random pieces: errors are local
 	glueBroken    = 6       // most pieces broken at once,
 	glueDepth     = 3       // to about this depth at most
@@ -277,7 +278,7 @@ func (g *gluing) offerAbut(a, b int32) {
 	g.push(joint{score, abut, [5]int32{a, b}})
 }
 
-// refresh has joints sought again at moment t if few edges are left there.
+// refresh has the joints at moment t sought anew if few edges are left there.
 func (g *gluing) refresh(t int32) {
 	if len(g.died[t])+len(g.born[t]) <= glueFew {
 		g.fresh = append(append(g.fresh, g.died[t]...), g.born[t]...)

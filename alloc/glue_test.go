@@ -48,7 +48,7 @@ func TestManyCutsAreSolved(t *testing.T) {
 	}
 }
 
-// Alignment forbids some joints; sizes that are no multiple must lie on top.
+// Alignment forbids some joints; sizes that are not a multiple must lie on top.
 func TestGlueHeedsAlignment(t *testing.T) {
 	for seed := range uint64(40) {
 		rng := rand.New(rand.NewPCG(seed, 12))

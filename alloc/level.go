@@ -11,19 +11,19 @@ import (
 //
 // A training step repeats the same layer many times, and most buffers are
 // born and die inside one pass of one layer. MEMO packs one layer, then the
-// step with each pass as a single block. Here the passes are detected: call
-// items that live at most w sections short; cut time where no short item is
-// alive; the short items between two cuts are a group. Groups of
-// equal shape (lifetimes relative to the group, sizes, alignments) are packed
-// once. Each group then enters the second level as one item that lives as
-// long as the group and is as high as its packing.
+// step with each pass as a single block. Here the passes are detected: items
+// that live at most w sections are called short; time is cut where no short item
+// is alive, and the short items between two cuts form a group. Groups of equal
+// shape (lifetimes relative to the group, sizes, alignments) are packed once. Each
+// group then enters the second level as one item that lives as long as the group
+// and is as high as its packing.
 //
 // Example: a kept over [0,6), scratch s over [1,2) and [4,5): w = 1 makes two
 // groups of equal shape.
 //
 // Weakness: a block is a rectangle, so the space above its low moments is wasted;
-// and where passes overlap the groups merge. Hence the flat packing is made too,
-// and the lower one wins. If blocks at their lower bounds would already be too
+// and where passes overlap, groups merge. Hence the flat packing is made too, and
+// the lower one wins. If blocks as high as their lower bounds would already be too
 // high together, nothing is packed.
 
 // Limits of the search for one shape.

@@ -5,14 +5,15 @@ import (
 	"slices"
 )
 
-// Level is a number of bytes that holds from a time on.
+// Level is a number of bytes that applies from a time on.
 type Level struct {
 	Time  float64
 	Bytes int64
 }
 
-// Levels sums up changes, of as many bytes at a time each, which it sorts. What ends at
-// a moment has ended when something else begins: there is one level for each time.
+// Levels returns the running sums of changes, each of which adds Bytes at Time; it sorts
+// changes in place. There is one level for each time, so what ends at a moment has ended
+// when something else begins.
 func Levels(changes []Level) (levels []Level) {
 	slices.SortFunc(changes, func(a, b Level) int { return cmp.Compare(a.Time, b.Time) })
 	var sum int64
@@ -27,7 +28,7 @@ func Levels(changes []Level) (levels []Level) {
 	return levels
 }
 
-// Most is the highest level, 0 if there is none.
+// Most returns the highest level, or 0 if there is none.
 func Most(levels []Level) (most int64) {
 	for _, l := range levels {
 		most = max(most, l.Bytes)

@@ -19,9 +19,9 @@ import (
 // not change the packing. So the next niche is sought downhill from the last one,
 // whose data is still in the caches.
 //
-// Example: walls at 5 and 3 round a niche at 1; an item of size 1 that spans
-// half of it makes the skyline 5 2 1 3; nothing fits into the 1: it becomes 2
-// and joins its neighbour.
+// Example: walls at 5 and 3 around a niche at 1; an item of size 1 that spans
+// half of it makes the skyline 5 2 1 3; if nothing fits at 1, that half is raised
+// to 2 and joins its neighbour.
 //
 // The item is found in trees over birth sections, one per power of two of the
 // lifetime, whose nodes hold the earliest death and the best rank below them. So a
@@ -29,7 +29,7 @@ import (
 //
 // Weakness: items are chosen by rank, not by how well they fill the niche.
 
-// nicheStep is the effort of one step, in the steps that fit counts.
+// nicheStep is the effort of one step of fillNiches, in steps of fit.
 const nicheStep = 50
 
 // fillNiches packs the items; ties go to the first in perm. It gives up, and

@@ -53,11 +53,11 @@ const (
 	fastEffort   = 4_000_000
 	fastPerItem  = 500
 	mostEffort   = 500_000_000
-	exactHaste   = 20 // with search allowed, heuristics may take this factor more,
+	exactHaste   = 20 // with search allowed, heuristics may take this many times as much,
 	exactMost    = 100_000_000
 	searchable   = 2500      // most items in a leaf that is searched: the search stores all pairs of neighbours
 	large        = 1000      // a leaf of more items is improved before it is searched;
-	middling     = 300       // one of more than these, after a first search in vain,
+	middling     = 300       // one of more than this many, after a first search in vain,
 	glance       = 1_000_000 // with this many nodes, which takes about as long as improving
 	firstBudget  = 20_000    // nodes for the first try of a height
 	growthFactor = 2

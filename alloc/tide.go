@@ -35,9 +35,9 @@ import (
 // always missed. Then it helps to bias the stack at the peak towards that side:
 // such biases (drifts) are drawn at random until nothing is missed (lean).
 //
-// Example, limit 4:   at the peak lie a of size 1 that ends at once, b of size 2
-// and c of size 1 that ends soon. From the top: a, c, b. When a has ended there
-// is room for 1, when c has ended for 2, without a gap between.
+// Example, limit 4:   alive at the peak are a of size 1, which ends at once, b of
+// size 2, and c of size 1, which ends soon. From the top: a, c, b. When a has ended
+// there is room for 1, when c has ended for 2, in one piece.
 //
 // Weakness: it does not look ahead, so gaps accumulate on the way to the next
 // peak; and where no moment has slack, large items are missed everywhere.
@@ -91,8 +91,8 @@ func ebb(ctx context.Context, l leaf, from packing, target, effort int64) packin
 	return t.lower(ctx, from, target, &effort)
 }
 
-// lean does the same with random drifts, half of them near the best so far, until one
-// comes within target/tightenAbove of the target. If none does it returns from, which
+// lean does the same as ebb with random drifts, half of them near the best so far, until
+// one comes within target/tightenAbove of the target. If none does it returns from, which
 // must be higher than that.
 func lean(ctx context.Context, l leaf, from packing, target, effort int64) packing {
 	t, rng := newTide(l), rand.New(rand.NewPCG(4, uint64(len(l.items))))

@@ -13,15 +13,15 @@ import (
 // taste of its own. First all windows share one taste, several tastes in turn,
 // and each window keeps the one that left it lowest. Then, round by round,
 // windows that are too high try a random new taste, and return to the old one if
-// that was better. So all windows are searched at the price of one.
+// that was better. This searches all windows for the price of one.
 //
 // Example: of 90 windows two reach beyond the best height's lower quarter; they
 // alone get new tastes, and the packing of the other 88 stays much the same.
 //
 // Weakness: where no moment has slack, most windows are too high and change
-// each other; then all get the same new taste, which is a plain restart. On
-// 100 000 pieces of a rectangle without slack 0.5 to 5 % are left to the bound,
-// and up to 18 % where they are of pinwheels.
+// each other; then all get the same new taste, which is a plain restart. For
+// 100 000 pieces of a rectangle without slack, a gap of 0.5 to 5 % to the bound
+// remains, and up to 18 % if they are cut as pinwheels.
 
 // The effort of tightening, in steps: some 30 rounds, fewer beyond 100k items.
 const (

@@ -11,9 +11,9 @@ import (
 const published = 0.523
 
 // TestAblation: MEMO's configuration at both ends through the compiler, 7B on eight
-// A800. Ours is behind no other way and at 1024K not behind the paper; programs are
-// within the device's and the host's memory; and what the compiler finds is what
-// package memo says by analysis, but for what only one of them sees: operators bound
+// A800. Ours is no slower than any other way and, at 1024K, no slower than the paper; programs
+// are within the device's and the host's memory; and what the compiler finds is what
+// package memo finds by analysis, except for what only one of them sees: operators bound
 // by memory and gathers on the one hand, copies that begin before a layer ends on the
 // other. Both weigh most where sequences are short.
 func TestAblation(t *testing.T) {

@@ -1,8 +1,8 @@
-// Package bench measures and compares, for people: what operators reach of what a
-// machine can do, whether predictions hold, and how plans do beside others.
+// Package bench measures and compares, for people: how close operators come to what a
+// machine can do, whether predictions hold, and how plans compare with others.
 //
-//	NewOperators(cores) --> Operators.Run(Case) --> Rate   beside measured peaks
-//	Breakdown(program, step)       a measured step by operator, beside the same peaks
+//	NewOperators(cores) --> Operators.Run(Case) --> Rate   against measured peaks
+//	Breakdown(program, step)       a measured step by operator, against the same peaks
 //	Budgets, Sweep, Swaps  .Run    plans on the machine at hand, predicted and run
 //	Contest.Hold, Ablate           plans on described machines, simulated
 //
@@ -17,8 +17,8 @@
 //
 // Where to look:
 //
-//	operators.go, cases.go          operators beside peaks
+//	operators.go, cases.go          operators against peaks
 //	step.go                         a step by operator
 //	budgets.go, sweep.go, swap.go   plans under budgets, ranks, links and lengths
-//	policies.go, ablation.go        other systems' decisions, beside the search's
+//	policies.go, ablation.go        other systems' decisions, compared with the search's
 package bench

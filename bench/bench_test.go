@@ -50,7 +50,7 @@ func TestBenchCases(t *testing.T) {
 	}
 }
 
-// TestBound: a product by its arithmetic, an addition by its bytes.
+// TestBound: a product is bound by its arithmetic, an addition by its bytes.
 func TestBound(t *testing.T) {
 	p := Peaks{F32: 100e9, BF16: 200e9, Read: 20e9, Copy: 10e9, Moved: 12e9}
 	for _, c := range []struct {
@@ -127,7 +127,7 @@ func TestBetween(t *testing.T) {
 	}
 }
 
-// TestMain keeps what is measured of this machine for all tests, and from the user's
+// TestMain keeps what is measured of this machine for all tests, and out of the user's
 // cache.
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "bench")

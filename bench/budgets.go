@@ -17,7 +17,7 @@ import (
 )
 
 // Budgets plans and runs a model under device budgets in geometric progression,
-// from what the fastest plan wants to the smallest that the planner can meet. It
+// from what the fastest plan needs to the smallest that the planner can meet. It
 // changes the machine's device limit while it runs.
 type Budgets struct {
 	Machine *machine.Machine

@@ -12,7 +12,7 @@ import (
 // Case is an operator with the extents of its operands.
 type Case struct {
 	op   graph.Op
-	name string // what sets it apart
+	name string // what distinguishes it
 	attr graph.Attr
 	dims []graph.Dim
 }
@@ -77,8 +77,8 @@ const (
 	gpt2Vocab   = 50257
 )
 
-// products are M, N, K of the matrix products of GPT-2 124M on 1024 tokens, of
-// its logits for 64 tokens, and of one token's.
+// products are M, N, K of the matrix products of GPT-2 124M on 1024 tokens, and of
+// its logits for 64 tokens and for one.
 var products = [][3]int{{1024, 768, 768}, {1024, 3072, 768}, {1024, 768, 3072}, {1024, 50304, 768}, {64, 50304, 768}, {1, 50304, 768}}
 
 // Cases lists the operators of training with the sizes of GPT-2 124M (RMSNorm, RoPE,
@@ -106,7 +106,7 @@ func (l *cases) add(op graph.Op, name string, a graph.Attr, dims ...graph.Dim) {
 	l.list = append(l.list, Case{op, name, a, dims})
 }
 
-// of returns the extents of activations or weights, f32 of what is fp32 always.
+// of returns the extents of activations or weights; f32 returns those of what is always fp32.
 func (l *cases) of(rows, cols int) graph.Dim {
 	return graph.Dim{DType: l.stored, Rows: rows, Cols: cols}
 }
@@ -205,7 +205,7 @@ func (l *cases) ends() {
 	l.add(graph.Scale, "", graph.Attr{Scale: 2}, l.of(n, gpt2Wide))
 }
 
-// optimizer adds what updates parameters.
+// optimizer adds the operators that update parameters.
 func (l *cases) optimizer() {
 	const params = 1 << 24
 	big := f32(1, params)

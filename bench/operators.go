@@ -31,7 +31,7 @@ type Peaks struct {
 	Cores int     `json:"cores"`
 	F32   float64 `json:"f32_flops"`  // fused multiply-adds, FLOP/s
 	BF16  float64 `json:"bf16_flops"` // products of bf16 with fp32 sums, FLOP/s
-	Read  float64 `json:"read_bytes"` // bytes/s, of what only reads or of what adding in place reads
+	Read  float64 `json:"read_bytes"` // bytes/s, when only reading, or read by adding in place
 	// Moved is the better of copying and of adding to memory in place, bytes/s read
 	// and written. Copies may be slower: plain stores first read what they
 	// overwrite.
@@ -48,15 +48,15 @@ type Rate struct {
 	Seconds  float64 `json:"seconds"` // the best of the calls
 	GFLOPS   float64 `json:"gflops"`
 	GBS      float64 `json:"gbytes"`
-	Fraction float64 `json:"fraction"` // of the bound by the peaks of the same moments
+	Fraction float64 `json:"fraction"` // of the bound, which follows from the peaks at the same moments
 	Memory   bool    `json:"memory"`   // the bound is memory bandwidth
 }
 
 // Operators measures operators on a number of cores.
 type Operators struct {
-	Peaks  Peaks // the best that was seen so far
+	Peaks  Peaks // the best so far
 	device *cpu.Device
-	arena  int64  // bytes for operands; the indices are behind them
+	arena  int64  // bytes for operands; the indices follow them
 	copy   calls  // y = max(0, x), larger than the caches
 	add    calls  // y += x
 	read   calls  // sum of squares of x
@@ -65,12 +65,12 @@ type Operators struct {
 
 const (
 	arenaBytes = 640 << 20
-	indexBytes = 8192      // bytes behind them
+	indexBytes = 8192      // of tokens or targets, and as many of experts, after the operands
 	coldBytes  = 256 << 20 // of operands, so that they are not in the cache
 	cacheBytes = 128 << 20 // per operand of the bandwidth's measurement
 )
 
-// MeasurePeaks measures the peaks of a number of cores. Meanwhile it takes some
+// MeasurePeaks measures the peaks of a number of cores. Meanwhile it takes a few
 // hundred MiB of memory.
 func MeasurePeaks(cores int) (Peaks, error) {
 	b, err := newOperators(cores, 2*cacheBytes+cacheBytes/64)
@@ -80,8 +80,8 @@ func MeasurePeaks(cores int) (Peaks, error) {
 	return b.Peaks, b.Close()
 }
 
-// NewOperators opens a device with so many cores and measures the peaks. Close it after
-// use.
+// NewOperators opens a device with the given number of cores and measures the peaks.
+// Close it after use.
 func NewOperators(cores int) (*Operators, error) { return newOperators(cores, arenaBytes) }
 
 func newOperators(cores int, arena int64) (b *Operators, err error) {
@@ -121,7 +121,7 @@ func newOperators(cores int, arena int64) (b *Operators, err error) {
 func (b *Operators) Close() error { return b.device.Close() }
 
 // fill writes small positive numbers to the first bytes of the arena: a bf16
-// pattern that gives such numbers if read as f32, too.
+// pattern that also gives such numbers when read as f32.
 func (b *Operators) fill(bytes int64) error {
 	for at := int64(0); at < bytes; at += int64(len(b.piece)) {
 		if err := b.device.Write(device.DeviceTier, at, b.piece[:min(int64(len(b.piece)), bytes-at)]); err != nil {
@@ -131,7 +131,7 @@ func (b *Operators) fill(bytes int64) error {
 	return nil
 }
 
-// content returns such a pattern.
+// content returns the pattern that fill writes.
 func content() []byte {
 	piece := make([]byte, 1<<20)
 	r := rand.New(rand.NewPCG(1, 1))
@@ -142,8 +142,8 @@ func content() []byte {
 	return piece
 }
 
-// indices returns tokens or targets, numbers below every vocabulary used here, and behind
-// them experts, all equally often.
+// indices returns tokens or targets, numbers below every vocabulary used here, followed by
+// experts, all equally often.
 func indices() []byte {
 	r := rand.New(rand.NewPCG(2, 2))
 	var text []byte
@@ -235,7 +235,7 @@ func (b *Operators) Run(c *Case, budget time.Duration) (Rate, error) {
 		return r, fmt.Errorf("%s %s: %w", r.Op, r.Shape, err)
 	}
 	const least = 3
-	own := b.Peaks // of these moments
+	own := b.Peaks // at these moments
 	if !r.Memory {
 		own.F32, own.BF16 = 0, 0
 	}

@@ -18,8 +18,8 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// Contest is where policies are compared: a known model in bf16 on GPUs that are
-// described.
+// Contest is the setting in which policies are compared: a known model in bf16 on
+// described GPUs.
 type Contest struct {
 	Model    string `json:"model"`
 	Hardware string `json:"hardware"`
@@ -28,18 +28,18 @@ type Contest struct {
 	Sequence int    `json:"sequence_length"`
 }
 
-// Standing is how a policy did with the settings that are the fastest of those that fit, see
-// policy.Tuning, and with those that were published; seconds per step as simulated.
+// Standing is a policy's result with the fastest settings that fit, see policy.Tuning, and
+// with the published settings; seconds are per step, as simulated.
 type Standing struct {
 	Policy         string        `json:"policy"`
 	Seconds        float64       `json:"step_seconds,omitempty"` // 0: does not fit
 	Ratio          float64       `json:"ratio,omitempty"`        // to the search's plan
-	Device         int64         `json:"device_bytes"`           // needed; where nothing fits, by the most frugal settings
+	Device         int64         `json:"device_bytes"`           // needed; if nothing fits, by the most frugal settings
 	Host           int64         `json:"host_bytes"`
 	Tuning         policy.Tuning `json:"tuning"`
 	Published      float64       `json:"published_step_seconds,omitempty"` // 0: does not fit
 	PublishedRatio float64       `json:"published_ratio,omitempty"`
-	Why            string        `json:"why,omitempty"` // it does not fit
+	Why            string        `json:"why,omitempty"` // why it does not fit
 }
 
 // Contested is the outcome: the search's plan, and the policies in the order of
@@ -52,13 +52,13 @@ type Contested struct {
 	Standings []Standing `json:"standings"`
 }
 
-// contestOptions are those of the default configuration.
+// contestOptions are the options of the default configuration.
 var contestOptions = program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1}
 
 // Hold runs a contest.
 func (c Contest) Hold(ctx context.Context) (*Contested, error) { return c.hold(ctx, 0) }
 
-// hold runs it with another amount of device memory, unless that is 0.
+// hold runs a contest with another amount of device memory, unless that is 0.
 func (c Contest) hold(ctx context.Context, memory int64) (*Contested, error) {
 	m, err := model.Known(c.Model)
 	if err != nil {
@@ -77,7 +77,7 @@ func (c Contest) hold(ctx context.Context, memory int64) (*Contested, error) {
 	req := &plan.Request{Graph: g, GlobalBatch: c.Batch * c.GPUs, Ranks: c.GPUs, Options: contestOptions}
 	r := machine.ForPolicies(req, h)
 	out := &Contested{Contest: c}
-	best, err := plan.Search(ctx, req, mach, nil) // it knows no other's plan
+	best, err := plan.Search(ctx, req, mach, nil) // the search knows none of the other plans
 	switch {
 	case err == nil:
 		out.Seconds, out.Label, out.Plans = best.Best.Seconds(), best.Best.Label, best.Evaluated
@@ -101,7 +101,8 @@ func (c Contest) hold(ctx context.Context, memory int64) (*Contested, error) {
 	return out, nil
 }
 
-// tunings is a policy's request with all settings that are tried, by accumulation, measured.
+// tunings returns a policy's request with each of the settings to try, measured, grouped by
+// accumulation.
 func tunings(ctx context.Context, r *policy.Request) (list [][]*policy.Request, err error) {
 	for _, same := range r.Tunings() {
 		var each []*policy.Request
@@ -118,12 +119,12 @@ func tunings(ctx context.Context, r *policy.Request) (list [][]*policy.Request, 
 	return list, nil
 }
 
-// standing is how a policy did, tuned and as published. All settings are tried: with less
-// to do a step may take longer, where memory has to be waited for.
+// standing returns a policy's result, tuned and as published. All settings are tried: a step
+// with less to do may take longer if it has to wait for memory.
 func standing(ctx context.Context, p policy.Policy, tuned [][]*policy.Request, req *plan.Request, m *plan.Machine) (*Standing, error) {
 	best := &Standing{}
 	for _, same := range tuned {
-		rest := same // of what does not fit, no more fits with more chunks on the device
+		rest := same // settings that do not fit do not fit with more chunks on the device either
 		for _, resident := range p.Residents(same[0]) {
 			first := len(rest)
 			for k, r := range rest {
@@ -150,7 +151,7 @@ func standing(ctx context.Context, p policy.Policy, tuned [][]*policy.Request, r
 	return best, nil
 }
 
-// judge plans by a policy with certain settings and simulates that.
+// judge plans by a policy with the given settings and simulates the plan.
 func judge(ctx context.Context, p policy.Policy, as *policy.Request, resident int, req *plan.Request, m *plan.Machine) (*Standing, error) {
 	r := *as
 	r.Resident = resident
@@ -223,7 +224,7 @@ func Compare(list []Contested) []Ratios {
 	return all
 }
 
-// geometric is the geometric mean; 0 of none.
+// geometric returns the geometric mean, 0 of an empty list.
 func geometric(list []float64) float64 {
 	if len(list) == 0 {
 		return 0

@@ -49,16 +49,16 @@ func TestContest(t *testing.T) {
 	}
 }
 
-// TestTunedContest: where there is memory for everything, nobody has to checkpoint or to offload what
-// need not be, and policies that do neither are as fast as the search but for the head, whose
-// logits they make sequence by sequence; as published, a layer's forward pass is done again.
+// TestTunedContest: where there is memory for everything, no policy has to checkpoint or offload
+// needlessly, and policies that do neither are as fast as the search except for the head, whose
+// logits they compute sequence by sequence; as published, they recompute a layer's forward pass.
 func TestTunedContest(t *testing.T) {
 	c := Contest{"gpt2", "elixir-paper-40", 1, 4, 1024}
 	r, err := c.Hold(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	const layers, inputs = 12, 1 << 20 // tokens and targets are on the host, less than so many bytes
+	const layers, inputs = 12, 1 << 20 // tokens and targets are on the host, fewer than this many bytes
 	for _, s := range r.Standings {
 		offloads := s.Policy == "zero-2-offload" || s.Policy == "full-offload"
 		if s.Tuning.Accumulation != 1 || s.Tuning.Kept != layers {

@@ -72,7 +72,7 @@ type Trainer struct {
 	Best   *Best           `json:"best,omitempty"`   // nil: none is kept
 }
 
-// Best is the step with the least validation loss so far, whose checkpoint is not removed.
+// Best is the step with the lowest validation loss so far, whose checkpoint is not removed.
 type Best struct {
 	Step int64   `json:"step"`
 	Loss float64 `json:"validation_loss"` // nats per token

@@ -7,8 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// create makes a file that is written without the page cache, which would take memory that the run may need, a core to copy,
-// and would not begin to write until much is there. Where the file system cannot do that it is an ordinary file.
+// create makes a file that is written without the page cache, which would take memory that the run may need and
+// a core for copying, and would not begin to write until much has accumulated. Where the file system cannot do
+// that, it is an ordinary file.
 func create(path string) (File, error) {
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
@@ -26,17 +27,17 @@ func setDirect(file *os.File, on bool) error {
 	return err
 }
 
-// directFile writes whole blocks past the page cache until it gets bytes that are none, which can only be the last.
+// directFile writes whole blocks past the page cache until it gets bytes that are not whole blocks, which can only be the last.
 type directFile struct {
 	*os.File
 	direct bool
 }
 
-// Write is fastest with pieces that begin and end at blocks, in memory as in the file.
+// Write is fastest with pieces that begin and end at block boundaries, both in memory and in the file.
 func (f *directFile) Write(p []byte) (n int, err error) {
 	if whole := len(p) / blockBytes * blockBytes; f.direct && whole > 0 {
 		n, err = f.File.Write(p[:whole])
-		if err != nil && !errors.Is(err, unix.EINVAL) { // memory or file system are not as needed
+		if err != nil && !errors.Is(err, unix.EINVAL) { // the memory or the file system does not meet the requirements
 			return n, err
 		}
 	}

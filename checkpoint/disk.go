@@ -64,7 +64,7 @@ func (Disk) Rename(from, to string) error { return os.Rename(from, to) }
 func (Disk) RemoveAll(path string) error { return os.RemoveAll(path) }
 
 // SyncDir syncs a directory. Windows and some network file systems cannot; it then trusts their own guarantees
-// (NTFS has names in a journal).
+// (NTFS journals names).
 func (Disk) SyncDir(path string) error {
 	if runtime.GOOS == "windows" {
 		return nil

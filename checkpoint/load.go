@@ -33,7 +33,7 @@ func (s *Store) Latest(depth Depth) (path string, passed []error, err error) {
 	return "", passed, fmt.Errorf("checkpoint: %w in %s", ErrNone, s.Dir)
 }
 
-// Check looks at one checkpoint as deep as Latest would, and returns its step.
+// Check checks one checkpoint as thoroughly as Latest would, and returns its step.
 func Check(fsys FS, path string, depth Depth) (step int64, err error) {
 	m, err := check(fsys, path, depth)
 	if err != nil {
@@ -42,8 +42,8 @@ func Check(fsys FS, path string, depth Depth) (step int64, err error) {
 	return m.Step, nil
 }
 
-// CheckWeights reads the weights of a folder that is a checkpoint, or a copy of what a model needs of one, against its
-// manifest. Of a folder without a manifest nothing is known.
+// CheckWeights verifies the weights of a folder that is a checkpoint, or a copy of what a model needs from one,
+// against its manifest. Nothing is known about a folder without a manifest, which passes.
 func CheckWeights(fsys FS, path string) error {
 	m, err := readChain(fsys, path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -20,7 +20,7 @@ import (
 // Store holds the checkpoints of one run.
 type Store struct {
 	Dir        string // the run folder; Save makes it
-	Keep       int    // number of checkpoints to keep, the newest, beside the best; 0 keeps all
+	Keep       int    // number of checkpoints to keep, the newest, besides the best; 0 keeps all
 	ShardBytes int64  // size limit of one weights file; 0 never splits
 	FS         FS     // nil: Disk
 }
@@ -90,8 +90,8 @@ func (s *Store) save(snapshot *Snapshot, name string) error {
 	return s.fsys().SyncDir(s.Dir)
 }
 
-// judge inspects an existing checkpoint of the same name. It reports whether that is broken and must be replaced; one
-// of the same state is accepted, and one of another state is ErrExists.
+// judge inspects an existing checkpoint of the same name. It reports whether it is broken and must be replaced;
+// one with the same state is accepted, and one with another state is ErrExists.
 func (s *Store) judge(final string, trainer *Trainer) (broken bool, err error) {
 	_, err = check(s.fsys(), final, Checksums)
 	if errors.Is(err, ErrCorrupt) {
@@ -112,7 +112,7 @@ func (s *Store) judge(final string, trainer *Trainer) (broken bool, err error) {
 }
 
 // sameState compares everything except the plan, which changes speed, never results, and which checkpoint is
-// the best, which depends on what is validated with.
+// the best, which depends on the validation data.
 func sameState(a, b *Trainer) (bool, error) {
 	x, y := *a, *b
 	x.Plan, y.Plan = nil, nil

@@ -1,15 +1,16 @@
 package checkpoint
 
-// How fast a checkpoint is written: the training stands still meanwhile.
+// Writing a checkpoint fast: training stands still meanwhile.
 //
-// Approach: the caller fills pieces of memory, while one goroutine writes the piece before to the disk and another adds it to
-// the checksum. So the bytes are read out, converted, checked and written at the same time, and that takes as long as the
-// slowest of these, which should be the disk. Disk writes past the page cache where the system can (direct_linux.go): then
-// there is next to nothing left to sync when a file is closed, and files may as well be synced in turn.
+// Approach: the caller fills pieces of memory, while one goroutine writes the previous piece to the disk and
+// another adds it to the checksum. So the bytes are read out, converted, checked and written at the same time,
+// and that takes as long as the slowest of these, which should be the disk. Disk writes past the page cache
+// where the system can (direct_linux.go): then there is next to nothing left to sync when a file is closed, and
+// files may as well be synced in turn.
 //
 // Example: of a tensor of 10 MiB, pieces of 4, 4 and 2 MiB; while the first is written, the second is filled.
 //
-// Known weakness: on other systems the disk may not begin before a file is synced.
+// Known weakness: on other systems the disk may not start writing before a file is synced.
 
 import (
 	"errors"
@@ -25,10 +26,10 @@ import (
 const (
 	pieceBytes = 4 << 20 // of one write, at most; larger ones are no faster
 	pieces     = 3       // one is filled, one written, and one is ready for whichever is done first
-	blockBytes = 4096    // pieces begin and end at multiples, as direct I/O needs them
+	blockBytes = 4096    // pieces begin and end at multiples, as direct I/O requires
 )
 
-// piece is memory to be filled, and what became of it when it was last written.
+// piece is memory to be filled, and the outcome of its last write.
 type piece struct {
 	bytes []byte
 	err   error
@@ -44,13 +45,13 @@ type folderWriter struct {
 	written []fileEntry
 }
 
-// newFolderWriter returns a writer for about so many bytes: pieces need not be larger.
+// newFolderWriter returns a writer for about the given number of bytes: pieces need not be larger.
 func newFolderWriter(fsys FS, root string, bytes int64) *folderWriter {
 	size := min(pieceBytes, int(bytes/blockBytes+16)*blockBytes)
 	return &folderWriter{fsys: fsys, root: root, size: size, free: make(chan piece, pieces)}
 }
 
-// take returns a piece to fill, a new one if there is none and not too many.
+// take returns a piece to fill, a new one if none is free and there are not too many.
 func (w *folderWriter) take() piece {
 	if len(w.free) > 0 || w.made == pieces {
 		return <-w.free
@@ -81,7 +82,7 @@ func (w *folderWriter) file(name string, text []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// bookedFile is a file whose bytes are counted and checked.
+// bookedFile is a file whose bytes are counted and checksummed.
 type bookedFile struct {
 	folder *folderWriter
 	name   string
@@ -91,7 +92,7 @@ type bookedFile struct {
 	part   *piece     // being filled; nil: none
 	full   chan piece // to be written
 	ended  sync.WaitGroup
-	err    error // the first one of drain; to be read when that has ended
+	err    error // drain's first error; to be read when drain has ended
 }
 
 // drain writes full pieces and gives them back.
@@ -128,7 +129,7 @@ func (f *bookedFile) Write(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// pass has the piece that is being filled be written.
+// pass hands over the piece that is being filled, to be written.
 func (f *bookedFile) pass() {
 	f.full <- *f.part
 	f.part = nil

@@ -76,7 +76,7 @@ func TestWriterFails(t *testing.T) {
 		f, err := w.create("file")
 		if err == nil {
 			if err = inWrites(f, text, random); err != nil {
-				_ = f.Close() // it may have the same
+				_ = f.Close() // it may return the same error
 			} else {
 				err = f.Close()
 			}

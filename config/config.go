@@ -42,29 +42,28 @@ import (
 // Config is the configuration of a run after overrides. Sizes are bytes.
 type Config struct {
 	Model          Model    `yaml:"model"`
-	Data           Sources  `yaml:"data"`            // files, or patterns with *, ? and ** (any number of folders); those of {files: ..., times: 2} are read twice in each pass over the corpus
-	Documents      string   `yaml:"documents"`       // joined: a token sees all before it in its window; separate: only those of its document; whole: so too, and windows do not cut documents
+	Data           Sources  `yaml:"data"`            // files, or patterns with *, ? and ** (any number of folders); {files: ..., times: 2} are read twice in each pass over the corpus
+	Documents      string   `yaml:"documents"`       // joined: a token sees all tokens before it in its window; separate: only those of its document; whole: likewise, and windows do not cut documents
 	Tokenizer      string   `yaml:"tokenizer"`       // gpt2, bpe-4096 (trained on the corpus), or a tokenizer.json or its folder, whose chat template renders conversations
 	SequenceLength int      `yaml:"sequence_length"` // tokens
 	GlobalBatch    int      `yaml:"global_batch"`    // sequences per optimizer step
-	LearningRate   float64  `yaml:"learning_rate"`   // the highest
+	LearningRate   float64  `yaml:"learning_rate"`   // the peak
 	MaxSteps       int      `yaml:"max_steps"`       // optimizer steps
-	MaxTokens      Number   `yaml:"max_tokens"`      // instead of max_steps, which it becomes
-	MaxEpochs      float64  `yaml:"max_epochs"`      // instead of max_steps, which it becomes: how often the corpus is read
-	MaxTime        Duration `yaml:"max_time"`        // stop there, whatever max_steps says; alone: as many steps as that is good for
+	MaxTokens      Number   `yaml:"max_tokens"`      // instead of max_steps, into which it is converted
+	MaxEpochs      float64  `yaml:"max_epochs"`      // instead of max_steps, into which it is converted: how often the corpus is read
+	MaxTime        Duration `yaml:"max_time"`        // stop then, whatever max_steps says; alone: as many steps as it allows
 	Out            string   `yaml:"out"`             // the run's folder
 
 	Device string `yaml:"device"` // auto, cpu or cuda
-	Ranks  int    `yaml:"ranks"`  // auto: all GPUs that the batch can be divided among; on the CPU one, or one for each host
-	// Hosts are other machines, on which `athanor serve` waits at address:port, that have an even share of the ranks each.
+	Ranks  int    `yaml:"ranks"`  // auto: all GPUs that the batch can be divided among; on the CPU one, or one per host
+	// Hosts are other machines, on which `athanor serve` waits at address:port, each with an equal share of the ranks.
 	Hosts     Strings `yaml:"hosts"`
 	Limits    Limits  `yaml:"limits"`
 	Precision string  `yaml:"precision"` // fp32, bf16, or auto: as the run began, else bf16 on GPUs and fp32 on the CPU
-	// OptimizerState is the storage of the optimizer's weights and moments: auto,
-	// fp32, bf16_moments, or bf16 for both.
+	// OptimizerState is the storage format of the optimizer's weights and moments: auto, fp32, bf16_moments, or bf16 for both.
 	OptimizerState string `yaml:"optimizer_state"`
 	Plan           Plan   `yaml:"plan"`
-	Resume         string `yaml:"resume"` // auto, never, or the checkpoint that the run begins with
+	Resume         string `yaml:"resume"` // auto, never, or the checkpoint that the run starts from
 	Seed           uint64 `yaml:"seed"`   // of random weights, the order of the text and rounding
 
 	Schedule        string  `yaml:"schedule"`          // of the learning rate: cosine, linear or constant
@@ -75,11 +74,11 @@ type Config struct {
 	Beta2           float64 `yaml:"beta2"`
 	Epsilon         float64 `yaml:"epsilon"`
 	Clip            float64 `yaml:"gradient_clipping"` // global norm; 0: none
-	// SkipSpikes skips the updates of steps whose gradient norm is so many standard
-	// deviations above the mean of the last 128 steps, or not finite; 0: of none.
+	// SkipSpikes skips the update of a step whose gradient norm is this many standard deviations above the mean
+	// of the last 128 steps, or not finite; 0: none.
 	SkipSpikes float64 `yaml:"skip_spikes"`
-	// ExpertBalance is the weight of a term of the loss that evens out the use of a mixture's
-	// experts. Derived: 0.01 from random weights, 0 for weights of a folder.
+	// ExpertBalance is the weight of the loss term that evens out the use of a mixture's experts. Derived: 0.01
+	// for random weights, 0 for weights from a folder.
 	ExpertBalance float64 `yaml:"expert_balance"`
 	// Preference trains on pairs of a chosen and a rejected answer. It implies documents: separate.
 	Preference Preference `yaml:"preference"`
@@ -87,14 +86,14 @@ type Config struct {
 	LoRA       LoRA       `yaml:"lora"`
 	Quantize   string     `yaml:"quantize"` // none, or nf4: the layers' weights that are not trained are held in 4 bits
 
-	Validation      Strings  `yaml:"validation"`          // files or patterns, as data, to validate on, and not to train on; then nothing else is held out
-	HeldOut         float64  `yaml:"validation_fraction"` // of the corpus, held out, at least a sequence; not with validation
+	Validation      Strings  `yaml:"validation"`          // files or patterns, as for data, to validate on and not to train on; then nothing else is held out
+	HeldOut         float64  `yaml:"validation_fraction"` // fraction of the corpus that is held out, at least one sequence; not with validation
 	EvalEvery       int      `yaml:"eval_every"`          // steps; 0: at the end only
 	EvalBatches     int      `yaml:"eval_batches"`        // global batches per evaluation
 	SaveEvery       int      `yaml:"save_every"`          // steps; 0: as save_after says
 	SaveAfter       Duration `yaml:"save_after"`          // time since the last checkpoint, longer where saving takes long
 	KeepCheckpoints int      `yaml:"keep_checkpoints"`    // the latest
-	KeepBest        bool     `yaml:"keep_best"`           // also the one with the least validation loss, saved when eval_every finds it
+	KeepBest        bool     `yaml:"keep_best"`           // also the one with the lowest validation loss, saved when eval_every finds it
 	Sample          Sample   `yaml:"sample"`
 	Hardware        Hardware `yaml:"hardware"`
 
@@ -104,15 +103,16 @@ type Config struct {
 	timed bool           // see Timed
 }
 
-// Model is a known name, a Hugging Face folder, of a model or of an adapter to go on with, or its name on the hub if it was downloaded, or sizes inline.
+// Model is a known name, a Hugging Face folder of a model or of an adapter to continue with, its name on the
+// hub if it was downloaded, or inline sizes.
 type Model struct {
 	Name string `yaml:"-"` // a known name or a path; empty if inline
 
 	Type        string  `yaml:"type"`   // a family, by the model_type of config.json, such as gpt2 or llama
-	Layers      int     `yaml:"layers"` // of a model from random weights, as all that follows
+	Layers      int     `yaml:"layers"` // of a model with random weights, like all keys below
 	Width       int     `yaml:"width"`
 	Heads       int     `yaml:"heads"`
-	KVHeads     int     `yaml:"kv_heads"` // of keys and values; derived: as heads
+	KVHeads     int     `yaml:"kv_heads"` // heads of keys and values; derived: as heads
 	HeadDim     int     `yaml:"head_dim"`
 	FeedForward int     `yaml:"feed_forward"` // of each expert, if there are any
 	Experts     int     `yaml:"experts"`
@@ -138,17 +138,17 @@ type Plan struct {
 
 	MicroBatch int    `yaml:"micro_batch"` // sequences that are computed at once
 	Group      int    `yaml:"group"`       // micro-batches that go through a layer before the next layer
-	HeadRows   int    `yaml:"head_rows"`   // tokens of which logits are held at a time
+	HeadRows   int    `yaml:"head_rows"`   // tokens whose logits are held at a time
 	Recompute  string `yaml:"recompute"`
-	Weights    string `yaml:"weights"`     // those that operators read: device or host
+	Weights    string `yaml:"weights"`     // device or host: where the weights that operators read are
 	Grads      string `yaml:"grads"`       // device or host
-	State      string `yaml:"state"`       // device, host or disk, where fp32 weights are beside AdamW's moments
+	State      string `yaml:"state"`       // device, host or disk: where AdamW's moments and the fp32 weights are
 	Update     string `yaml:"update"`      // host or device: where chunks whose state is not on the device are updated
 	Cache      Bytes  `yaml:"cache_bytes"` // device memory that holds weights from one use to the next
 	Prefetch   int    `yaml:"prefetch"`    // units whose weights are fetched ahead
 
 	Slots    int    `yaml:"slots"`     // rounding buffers for swapped activations: layers in transfer at once
-	Policy   string `yaml:"policy"`    // of activations: memo-paper
+	Policy   string `yaml:"policy"`    // for activations: memo-paper
 	Swap     Shares `yaml:"swap"`      // fraction of each layer's tokens swapped to swap_tier; the last two layers stay unless named
 	SwapTier string `yaml:"swap_tier"` // host or disk
 
@@ -158,8 +158,7 @@ type Plan struct {
 	Slices   int    `yaml:"slices"`   // slices per sequence
 }
 
-// Shares maps layers to fractions, 0 to 1; EveryLayer stands for all layers not
-// named.
+// Shares maps layers to fractions, 0 to 1; EveryLayer stands for all layers not named.
 type Shares map[int]float64
 
 // EveryLayer is the key of a fraction given without layers.
@@ -193,17 +192,19 @@ func (s *Shares) UnmarshalYAML(n *yaml.Node) error {
 	return nil
 }
 
-// LoRA are low-rank adapters, which are then all that is trained. Where the model is an adapter, what is not given here is as it has it.
+// LoRA are low-rank adapters, which are then all that is trained. If the model is an adapter, settings not
+// given here are taken from it.
 type LoRA struct {
 	Rank    int     `yaml:"rank"`    // usually 8 to 64
 	Alpha   float64 `yaml:"alpha"`   // the product of an adapter's factors is multiplied by alpha/rank; 0: the rank
-	RSLoRA  bool    `yaml:"rslora"`  // by alpha divided by the square root of the rank
+	RSLoRA  bool    `yaml:"rslora"`  // multiply by alpha/sqrt(rank) instead
 	Targets Strings `yaml:"targets"` // name patterns of the adapted weights; none: all of the layers but experts
 }
 
-// Preference is direct preference optimisation (Rafailov et al., 2305.18290). The reference is the model as the run begins with it.
+// Preference is direct preference optimisation (Rafailov et al., 2305.18290). The reference is the model that
+// the run begins with.
 type Preference struct {
-	Beta float64 `yaml:"beta"` // how much a change of log-probabilities counts, usually 0.1
+	Beta float64 `yaml:"beta"` // how much a change in log-probabilities counts, usually 0.1
 }
 
 // NF4 is the value of Config.Quantize that holds weights in 4 bits, see model.Quantize.
@@ -229,17 +230,17 @@ type Hardware struct {
 // Unlimited is the Bytes of a tier without a limit.
 const Unlimited Bytes = -1
 
-// maxSteps is the longest run, and one that only max_time ends until Spread is called.
+// maxSteps is the length of the longest run, and of one that only max_time ends, until Spread is called.
 const maxSteps = 1e9
 
-// AutoRanks is the Ranks of a configuration that leaves them to the machine. It is no
-// number that anybody would write.
+// AutoRanks is the value of Ranks in a configuration that leaves them to the machine: one that nobody would
+// write.
 const AutoRanks = math.MinInt32
 
 // derived marks a number that is derived from others unless it is given.
 const derived = -1
 
-// Derived is derived for ExpertBalance, which what the model is decides.
+// Derived is the value of an ExpertBalance that is yet to be derived from the model.
 const Derived = derived
 
 // Values of Config.Documents.
@@ -282,7 +283,7 @@ func (e *Error) Error() string {
 	return strings.Join(append(parts, e.Msg), ": ")
 }
 
-// MarshalYAML leaves out what nothing has derived yet, and what is off.
+// MarshalYAML leaves out keys that have not been derived yet, and those that are off.
 func (c Config) MarshalYAML() (any, error) {
 	absent := map[string]bool{
 		"max_steps":           (c.timed || c.MaxEpochs != 0) && c.MaxSteps == maxSteps,
@@ -365,8 +366,8 @@ func Load(file string, overrides []string) (*Config, error) {
 	return LoadTo(ToTrain, file, overrides)
 }
 
-// LoadTo is Load for a purpose. To plan, a model is enough in place of a file: a known name, a folder, or the name of a
-// downloaded one.
+// LoadTo is Load for a purpose. To plan, a model can take the place of the file: a known name, a folder, or the
+// name of a downloaded model.
 func LoadTo(to Purpose, file string, overrides []string) (*Config, error) {
 	st, err := os.Stat(file)
 	if to == ToPlan && (err != nil || st.IsDir()) && !isYAML(file) {
@@ -412,8 +413,8 @@ func parse(to Purpose, file string, text []byte, overrides []string) (*Config, e
 	return &c, errors.Join(d.errs...)
 }
 
-// expand replaces variables and the home in all that may name files, and the names of models that Hugging Face's
-// tools have downloaded by their folders, so that what is saved and what is shown is where things are.
+// expand replaces variables and the home in all keys that may name files, and the names of models downloaded by
+// Hugging Face's tools with their folders, so that what is saved and shown says where things are.
 func (c *Config) expand(d *decoder) {
 	in := func(key string, path *string) {
 		out, err := paths.Expand(*path)
@@ -459,17 +460,16 @@ func document(file string, text []byte) (*yaml.Node, error) {
 	return doc.Content[0], nil
 }
 
-// Timed reports whether max_time alone says how long the run is.
+// Timed reports whether max_time alone determines how long the run is.
 func (c *Config) Timed() bool { return c.timed }
 
-// Spread gives a timed run the steps that its time is good for, so that its learning rate
-// rises and falls within them.
+// Spread gives a timed run as many steps as its time allows, so that its learning rate rises and falls in them.
 func (c *Config) Spread(steps int) {
 	c.MaxSteps = min(max(1, steps), maxSteps)
 	c.warmUp()
 }
 
-// Pass gives a run that is as long as max_epochs says its steps, for a corpus of so many sequences to train on.
+// Pass gives a run whose length is set by max_epochs its steps, for a corpus with that many training sequences.
 func (c *Config) Pass(sequences int64) {
 	if c.MaxEpochs != 0 {
 		steps := math.Ceil(c.MaxEpochs * float64(sequences) / float64(c.GlobalBatch))

@@ -32,7 +32,7 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// TestPreference: pairs imply separate documents, and what is written reads back as it is.
+// TestPreference: pairs imply separate documents, and what is written reads back unchanged.
 func TestPreference(t *testing.T) {
 	for _, more := range []string{"", "preference: {beta: 0.2}\n"} {
 		c, err := Parse("a.yaml", []byte(good+more), nil)
@@ -209,8 +209,8 @@ func TestLength(t *testing.T) {
 	}
 }
 
-// TestPaths: what a shell would expand is expanded in all that may name files, is saved so,
-// and known names stay.
+// TestPaths: what a shell would expand is expanded in all keys that may name files, and is saved expanded;
+// known names stay.
 func TestPaths(t *testing.T) {
 	t.Setenv("HOME", "/home/me")
 	t.Setenv("SCRATCH", "/scratch")
@@ -292,8 +292,8 @@ func TestLearningRate(t *testing.T) {
 	near(109, 1e-3)
 }
 
-// TestTimed: the learning rate of a run that has a time only rises and falls within the
-// steps that this is good for.
+// TestTimed: the learning rate of a run with only a time limit rises and falls within the steps that this
+// allows.
 func TestTimed(t *testing.T) {
 	c, err := Parse("a.yaml", []byte(strings.Replace(good, "max_steps", "max_time: 8h #", 1)), nil)
 	if err != nil || !c.Timed() {

@@ -159,13 +159,13 @@ func (d *decoder) value(n *yaml.Node, path string, f reflect.Value) {
 		}
 		d.mapping(n, path+".", f)
 		if below := func(key string) bool { return strings.HasPrefix(key, path+".") }; len(n.Content) > 0 && !slices.ContainsFunc(slices.Collect(maps.Keys(d.lines)), below) {
-			delete(d.lines, path) // of all keys in it the value is null
+			delete(d.lines, path) // all keys in it are null
 		}
 		return
 	}
 	if n.ShortTag() == "!!float" && (f.CanInt() || f.CanUint()) && !special { // would be truncated
 		var v float64
-		if err := n.Decode(&v); err != nil || v != math.Trunc(v) || math.Abs(v) > 1<<53 { // beyond it not every whole number is one
+		if err := n.Decode(&v); err != nil || v != math.Trunc(v) || math.Abs(v) > 1<<53 { // beyond that not every whole number is a float64
 			d.fail(path, kindError(nil, n, f))
 			return
 		}

@@ -6,7 +6,7 @@ import (
 	"github.com/athanor-llm/athanor/internal/suggest"
 )
 
-// elsewhere lists what keys of other training programs are here.
+// elsewhere maps keys of other training programs to what they are here.
 var elsewhere = []struct{ theirs, ours string }{
 	{"num_epochs", "max_epochs"}, {"num_train_epochs", "max_epochs"}, {"epochs", "max_epochs"},
 	{"num_steps", "max_steps"}, {"max_iters", "max_steps"}, {"iterations", "max_steps"},
@@ -28,7 +28,8 @@ var elsewhere = []struct{ theirs, ours string }{
 	{"gradient_checkpointing", "plan.recompute; what is computed again is planned"}, {"cpu_offload", "limits.device; what is offloaded is planned"},
 }
 
-// hint returns a hint at what an unknown key may be meant for: what another program calls so, or else the nearest of some names.
+// hint returns a hint at what an unknown key may mean: our key if another program uses that name, else the
+// nearest of some names.
 func hint(key string, names []string) string {
 	for _, e := range elsewhere {
 		if e.theirs == key {

@@ -10,7 +10,7 @@ import (
 // HostPort is the port of hosts that are named without one.
 const HostPort = "7077"
 
-// Address returns where a host waits, with its port.
+// Address returns the address, with a port, at which a host waits.
 func Address(host string) (string, error) {
 	addr := host
 	if _, _, err := net.SplitHostPort(addr); err != nil {
@@ -23,7 +23,7 @@ func Address(host string) (string, error) {
 	return addr, nil
 }
 
-// checkHosts completes the addresses of other hosts, and checks that they can have as many ranks each as this one.
+// checkHosts completes the addresses of other hosts, and checks that each can have as many ranks as this one.
 func (c *Config) checkHosts(d *decoder) {
 	seen := map[string]bool{}
 	for i, h := range c.Hosts {

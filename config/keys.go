@@ -11,8 +11,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// source is the file that declares all keys. What is said of a key is the comment of its
-// field, read when it is asked for, so that nothing has to be kept in step.
+// source is the file that declares all keys. A key's description is the comment of its field, read on demand,
+// so that no second copy has to be kept in step.
 //
 //go:embed config.go
 var source string
@@ -20,12 +20,12 @@ var source string
 // Key describes a key of a configuration.
 type Key struct {
 	Name    string `json:"name"`              // with dots for nested ones
-	Section bool   `json:"section,omitempty"` // the next keys, which begin with its name, are in it
-	Default string `json:"default,omitempty"` // as YAML; "": it is required, derived from others, none or 0
+	Section bool   `json:"section,omitempty"` // it contains the following keys, whose names begin with its own
+	Default string `json:"default,omitempty"` // as YAML; "" if it is required, derived from others, none or 0
 	Help    string `json:"help,omitempty"`
 }
 
-// Keys lists all keys, sections before what is in them.
+// Keys lists all keys, each section before its contents.
 func Keys() []Key {
 	file, err := parser.ParseFile(token.NewFileSet(), "config.go", source, parser.ParseComments)
 	if err != nil {
@@ -76,7 +76,7 @@ func (k *keys) section(prefix string, v reflect.Value) {
 	}
 }
 
-// preset returns a default as YAML, and nothing for what is as if it were left out.
+// preset returns a default as YAML, or "" for a value that means the same as leaving the key out.
 func preset(v reflect.Value) string {
 	if v.IsZero() || v.CanInt() && v.Int() == derived || v.CanFloat() && v.Float() == derived {
 		return ""
@@ -88,7 +88,7 @@ func preset(v reflect.Value) string {
 	return strings.TrimSpace(string(text))
 }
 
-// said returns a comment in one line, without the name that it begins with.
+// said returns a comment as one line, without the name it begins with.
 func said(name string, c *ast.CommentGroup) string {
 	text := strings.Join(strings.Fields(c.Text()), " ")
 	text = strings.TrimPrefix(text, name+" ")

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestPurposes: what a configuration lacks depends on what it is read for. To plan, a model stands for a file; the run's length
-// is unknown then, unless it is given.
+// TestPurposes: what a configuration lacks depends on what it is read for. To plan, a model can take the place
+// of a file; the run's length is then unknown unless it is given.
 func TestPurposes(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {

@@ -22,7 +22,7 @@ type Sources []Source
 // Files returns a corpus of one source.
 func Files(patterns ...string) Sources { return Sources{{Files: patterns, Times: 1}} }
 
-// UnmarshalYAML reads a source, or a list of some. A source is a name, or a mapping.
+// UnmarshalYAML reads a source, or a list of sources. A source is a name, or a mapping.
 func (s *Sources) UnmarshalYAML(n *yaml.Node) error {
 	list := []*yaml.Node{n}
 	if n.Kind == yaml.SequenceNode {
@@ -80,7 +80,7 @@ func ofMapping(n *yaml.Node) (Source, error) {
 	return one, nil
 }
 
-// MarshalYAML writes the names of files that are the whole corpus, else all sources.
+// MarshalYAML writes just the file names of a single source that is read once, else a list of sources.
 func (s Sources) MarshalYAML() (any, error) {
 	if len(s) == 1 && s[0].Times == 1 {
 		return s[0].Files, nil

@@ -10,12 +10,12 @@ import (
 // Required lists the keys that a run needs.
 const Required = "model, data, tokenizer, sequence_length, global_batch, learning_rate, max_steps (or max_tokens, max_epochs, max_time) and out"
 
-// Purpose is what a configuration is read for, which decides what it has to say.
+// Purpose is what a configuration is read for, which decides which keys it needs.
 type Purpose int
 
 const (
 	ToTrain Purpose = iota // needs all of Required
-	ToPlan                 // needs the model and the batch; text, if it is given, tells of documents and vocabulary
+	ToPlan                 // needs the model and the batch; text, if given, is read for its documents and vocabulary
 	ToRead                 // needs the text and its tokenizer
 )
 
@@ -46,8 +46,9 @@ func (c *Config) validate(d *decoder, to Purpose) {
 	c.derive()
 }
 
-// countSteps makes max_tokens max_steps. Of these and max_epochs, which has to wait for the corpus, what the command
-// line says counts; if one place says two of them they must agree.
+// countSteps converts max_tokens to max_steps. Of these and max_epochs, which has to wait for the corpus, those
+// given on the command line count. In one place, max_steps and max_tokens must agree, and max_epochs excludes
+// both.
 func (c *Config) countSteps(d *decoder) {
 	asked := map[string]bool{"max_steps": c.MaxSteps != 0, "max_tokens": c.MaxTokens != 0, "max_epochs": c.MaxEpochs != 0}
 	count := func(has func(key string) bool) (n int) {
@@ -168,7 +169,7 @@ func (c *Config) checkRanges(d *decoder) {
 	in("weight_decay", c.WeightDecay, 0, 1e3)
 	in("beta1", c.Beta1, 0, math.Nextafter(1, 0))
 	in("beta2", c.Beta2, 0, math.Nextafter(1, 0))
-	in("epsilon", c.Epsilon, 1e-30, 1) // in fp32 less may be 0, and 0/0 what has had no gradient
+	in("epsilon", c.Epsilon, 1e-30, 1) // in fp32 a smaller one may be 0, which would give 0/0 where there was no gradient
 	if in("gradient_clipping", c.Clip, 0, 1e9); c.Clip > 0 && c.Clip < leastClip {
 		d.fail("gradient_clipping", fmt.Sprintf("less than %v; hint: usually 1; 0 clips nothing", leastClip))
 	}
@@ -236,7 +237,7 @@ func (c *Config) derive() {
 	if c.Preference.Beta > 0 {
 		c.Documents, c.ExpertBalance = Separate, 0
 	}
-	if len(c.Hosts) > 0 && c.Ranks == 1 { // which nobody has said
+	if len(c.Hosts) > 0 && c.Ranks == 1 { // the default; given, it is an error
 		c.Ranks = len(c.Hosts) + 1
 	}
 	if c.MaxSteps == 0 && (c.MaxTime > 0 || c.MaxEpochs > 0) { // a plan may be for a run of unknown length

@@ -36,8 +36,8 @@ func tokensOf(t *testing.T, folder, lines string, o Options) ([]int32, *Tokens) 
 	return all, tokens
 }
 
-// TestConversations: the tokens of a conversation are those of transformers' apply_chat_template, and learnt
-// is what it says the assistant says, also where others write its control tokens.
+// TestConversations: the tokens of a conversation are those of transformers' apply_chat_template, and what is
+// learnt is what it says the assistant says, also where others write its control tokens.
 func TestConversations(t *testing.T) {
 	var conversations map[string]json.RawMessage
 	var want map[string]struct{ IDs, Mask, Safe []int32 }
@@ -66,7 +66,7 @@ func TestConversations(t *testing.T) {
 				learnt[i] = 1
 			}
 		}
-		// Behind the conversation stands the end of text, not learnt, unless the conversation ends with it.
+		// After the conversation comes the end of text, not learnt, unless the conversation ends with it.
 		if folder == "chatml" {
 			end := len(ids) - 1
 			if ids[end] != tokens.EndOfText() || learnt[end] != 0 {
@@ -103,8 +103,8 @@ func TestConversations(t *testing.T) {
 	}
 }
 
-// TestConversationsInPieces: conversations stand whole among other documents, however many workers there are, and an end
-// of text within one, which ends a turn, begins no document.
+// TestConversationsInPieces: conversations stay whole among other documents, however many workers there are,
+// and an end of text within one, which ends a turn, does not begin a document.
 func TestConversationsInPieces(t *testing.T) {
 	var lines strings.Builder
 	long := strings.Repeat("gold and salt\nand iron. ", 3000)
@@ -145,8 +145,8 @@ func TestConversationsInPieces(t *testing.T) {
 	}
 }
 
-// TestChatLines: which lines are conversations, what is learnt from them, and what others are told. What
-// is learnt stands in brackets.
+// TestChatLines: which lines are conversations, what is learnt from them, and the errors for others. What is
+// learnt is in brackets.
 func TestChatLines(t *testing.T) {
 	const u, a = `{"role":"user","content":"q"}`, `{"role":"assistant","content":"r"}`
 	const rendered = "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n[r<|im_end|>]\n"

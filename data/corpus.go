@@ -27,7 +27,7 @@ const (
 
 func (f Format) String() string { return [...]string{"text", "JSONL", "Parquet"}[f] }
 
-// formatOf maps a file extension, before that of a packing, to its format. Extensions that are
+// formatOf maps a file extension, without that of a packing, to its format. Extensions that are
 // neither here nor in refused are Text.
 var formatOf = map[string]Format{".jsonl": JSONL, ".ndjson": JSONL, ".json": JSONL, ".parquet": Parquet}
 
@@ -109,8 +109,8 @@ func Union(list ...*Corpus) *Corpus {
 	return u
 }
 
-// Divide leaves a file that several corpora have to the last of them. Paths are compared as absolute ones. gone counts, for each
-// corpus, the files that it leaves to each other one.
+// Divide assigns a file that is in several corpora to the last of them. Paths are compared as absolute paths.
+// gone[i][j] counts the files that corpus i leaves to corpus j.
 func Divide(list []*Corpus) (rest []*Corpus, gone [][]int) {
 	owner, whole := map[string]int{}, map[string]string{}
 	for k, c := range list {
@@ -149,11 +149,10 @@ func (c *Corpus) Files() []File { return c.files }
 // Bytes returns the total size of the files on disk.
 func (c *Corpus) Bytes() int64 { return c.bytes }
 
-// glob returns the regular files that match a pattern of *, ?, [..] and **. What exists as
-// it is written is no pattern, up to the first name that does not: "my text [1].txt" is that
-// file, and "all [1]/*.txt" what is in that folder. It follows links to files and folders,
-// except to folders that lie inside, or contain, one that is read already: so none is read
-// twice, and cycles of links end.
+// glob returns the regular files that match a pattern of *, ?, [..] and **. Names that exist literally are not
+// patterns, up to the first that does not exist: "my text [1].txt" is that file, and "all [1]/*.txt" what is in
+// that folder. It follows links to files and folders, except to folders that are inside, or contain, one that
+// is already read: so none is read twice, and cycles of links end.
 func glob(pattern string) ([]File, error) {
 	clean := filepath.ToSlash(filepath.Clean(pattern))
 	segments := strings.Split(clean, "/")
@@ -176,7 +175,7 @@ func glob(pattern string) ([]File, error) {
 	if root == "" && fixed > 0 {
 		root = "/"
 	}
-	w := &walk{segments: segments[fixed:], start: filepath.FromSlash(root) + string(filepath.Separator)} // the separator follows a link
+	w := &walk{segments: segments[fixed:], start: filepath.FromSlash(root) + string(filepath.Separator)} // the separator makes it follow a link
 	if root == "" {
 		w.start = "."
 	}
@@ -193,9 +192,9 @@ func glob(pattern string) ([]File, error) {
 // walk is the search for the files of a pattern.
 type walk struct {
 	segments []string // of the pattern, from the first with a wildcard on
-	start    string   // the folder that they begin in
+	start    string   // the folder in which they begin
 	todo     []string // folders to read
-	read     []string // roots of the folders read, with links resolved; from the first link on
+	read     []string // roots of the folders read, with links resolved; filled from the first link on
 	files    []File
 }
 
@@ -233,8 +232,7 @@ func (w *walk) visit(path string, entry fs.DirEntry, err error) error {
 	return nil
 }
 
-// follow adds a linked folder to todo, unless it lies inside, or contains, one that is read
-// already.
+// follow adds a linked folder to todo, unless it is inside, or contains, one that is already read.
 func (w *walk) follow(path string) {
 	if len(w.read) == 0 {
 		w.read = append(w.read, unlinked(w.start))

@@ -94,7 +94,7 @@ func TestPatterns(t *testing.T) {
 	}
 }
 
-// TestLiteral: a name that exists as it is written is no pattern, whatever is in it.
+// TestLiteral: a name that exists literally is not a pattern, whatever is in it.
 func TestLiteral(t *testing.T) {
 	dir := write(t, map[string]string{"all [1]/my text [1].txt": "a", "all [1]/my text 1.txt": "b", "all 1/c.txt": "c", "open [.txt": "d"})
 	t.Chdir(dir)
@@ -155,7 +155,7 @@ func TestLinkedFolders(t *testing.T) {
 func TestCorpusErrors(t *testing.T) {
 	dir := write(t, map[string]string{"empty.txt": "", "x.parquet.gz": "z", "x.arrow": "ARROW1", "y.tar.gz": "z", "x.parquet.zst": "z", "y.tzst": "z", "a.txt": "a"})
 	t.Setenv("D", dir)
-	t.Setenv("GOROOT", dir) // exists, but is no Go tree
+	t.Setenv("GOROOT", dir) // exists, but is not a Go tree
 	for pattern, want := range map[string]string{
 		"$D/*.md":             "no file matches",
 		"$D/nowhere/**/*.txt": "no file matches",

@@ -1,9 +1,9 @@
 package data
 
 // Starts writes to starts, for each token, the position in its sequence at which its
-// document begins. tokens holds whole sequences of sequence tokens, without marks; end is the last
-// token of each document, but where it is an inner one. A document cut by the start of a sequence counts as
-// beginning there.
+// document begins. tokens holds whole sequences of sequence tokens, without marks; end is the last token of
+// each document, except where it is an inner one. A document cut by the start of a sequence counts as beginning
+// there.
 //
 //	tokens  a b . c d e . f      a second sequence  g . h ...
 //	starts  0 0 0 3 3 3 3 7                         0 0 2
@@ -24,7 +24,7 @@ func Starts(starts, tokens []int32, sequence int, end int32) {
 // lengthWindows is the number of windows that DocumentLength samples: the error of
 // their mean is a few percent at most, like that of time predictions. lengthTokens
 // bounds the tokens sampled, about a second's reading, since a search for the longest
-// sequence asks for dozens of lengths; long windows have more documents, so fewer do.
+// sequence asks for dozens of lengths; long windows have more documents, so fewer suffice.
 const lengthWindows, lengthTokens = 2048, 1 << 28
 
 // DocumentLength returns the length of equal documents with which attention within

@@ -38,8 +38,8 @@ type record struct {
 }
 
 // appendText appends the document of the JSON object in line to dst: its "text", or its
-// "prompt" and its "completion". A conversation is returned as such, and so is a pair. Some data sets have a pair and another document in
-// one line: pairs says which is wanted.
+// "prompt" and its "completion". Conversations and pairs are returned as such. Some data sets have a pair and
+// another document in one line: pairs says that the pair is wanted.
 func appendText(dst, line []byte, pairs bool) (record, error) {
 	base := len(dst)
 	var keys []string
@@ -104,11 +104,11 @@ func (f fields) text(key string) (text []byte, ok bool, err error) {
 	return text, err == nil, err
 }
 
-// has reports whether there is something under a key.
+// has reports whether a key has a value other than null.
 func (f fields) has(key string) bool { return f[key] != nil && string(f[key]) != "null" }
 
-// document appends a prompt and its completion to dst, or returns a conversation or a pair. given is -1 if
-// the fields are no document.
+// document appends a prompt and its completion to dst, or returns a conversation or a pair. given is -1 if the
+// fields are none of these.
 func (f fields) document(dst []byte, pairs bool) (record, error) {
 	prompt, hasPrompt, err := f.text("prompt")
 	completion, hasCompletion, err2 := f.text("completion")
@@ -172,7 +172,7 @@ func (f fields) instruction() (*chat.Conversation, error) {
 	return c, nil
 }
 
-// key reads what comes before a value, and moves to it.
+// key reads the key before a value, and moves to the value.
 func (s *lineScanner) key(first bool) (string, error) {
 	if !first && !s.take(',') {
 		return "", s.fault("a comma or } is expected")

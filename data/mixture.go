@@ -7,22 +7,23 @@ import (
 
 // Mixtures: a corpus of several sources, some of which are read more often than others.
 //
-// Approach: a pass over the corpus reads each window of a source so many times, in the mean: of a source with w windows that is
-// read t times, the nearest whole number of windows to t*w, at least one, is its part of every pass. The sources take turns by
-// their parts alone: of the first n windows of a pass, the first source has its share of n, rounded, the second its share of
-// those that are left, and so on. So after any number of steps each source has had its share up to half of a window for
-// each of the other sources, batches are mixed alike, and which source is at a place takes no memory and no walk to it.
-// Within its turns a source is read as if it were alone: in the shuffled order of its own first pass, then of its second,
-// each window once in each of them, whatever passes over the corpus do.
+// Approach: a pass over the corpus reads each window of a source as often as the source asks for, on average: a
+// source with w windows that is to be read t times has the whole number of windows nearest to t*w, at least
+// one, in every pass. The sources take turns by these numbers alone: of the first n windows of a pass, the
+// first source has its share of n, rounded, the second its share of the remaining ones, and so on. So after any
+// number of steps each source has had its share to within half a window for each of the other sources, batches
+// are mixed alike, and finding the source at a place takes no memory and no walk to it. Within its turns a
+// source is read as if it were alone: in the shuffled order of its own first pass, then of its second, each
+// window once in each of them, independently of passes over the corpus.
 //
-// Example: a source with 6 windows, read once, and b with 2, read twice, are 10 windows a pass:
+// Example: source a with 6 windows, read once, and b with 2, read twice, make 10 windows a pass:
 //
 //	a b a b a a b a b a
 //
-// b's windows are read twice in that; read 0.5 times, one of them would be read in the first pass, the other in the second.
+// b's windows are read twice here; if b were read 0.5 times, one of them would be in the first pass, the other in the second.
 //
-// Known weakness: proportions are those of windows, which whole documents and pairs fill up with padding. A small source that
-// is read many times may come twice in a batch.
+// Known weakness: proportions count windows, including the padding that follows whole documents and pairs. A
+// window of a small source that is read many times may appear twice in a batch.
 
 // Part is the windows of a source, and how often a pass reads them.
 type Part struct {
@@ -31,7 +32,7 @@ type Part struct {
 	turns int64   // windows of it in a pass
 }
 
-// Mix makes windows of several sources, of one length. They are numbered through, source after source. There is at least one.
+// Mix combines windows of several sources, at least one, all of one length. They are numbered consecutively, source by source.
 func Mix(parts ...Part) Windows {
 	w := Windows{sequence: parts[0].sequence}
 	for _, p := range parts {
@@ -42,7 +43,7 @@ func Mix(parts ...Part) Windows {
 	return w
 }
 
-// Pass returns how many windows a pass over all reads.
+// Pass returns how many windows a pass over all sources reads.
 func (w Windows) Pass() (n int64) {
 	for _, p := range w.parts {
 		n += p.turns
@@ -53,12 +54,12 @@ func (w Windows) Pass() (n int64) {
 	return n
 }
 
-// Share returns what part of a pass is windows of a source that was mixed.
+// Share returns the fraction of a pass that consists of windows of one mixed source.
 func (w Windows) Share(source int) float64 {
 	return float64(w.parts[source].turns) / float64(w.Pass())
 }
 
-// locate returns the windows of the source that window i is of, and its number among them.
+// locate returns the windows of the source to which window i belongs, and its number among them.
 func (w Windows) locate(i int64) (Windows, int64) {
 	for k := range w.parts {
 		if n := w.parts[k].count; i >= n {
@@ -76,11 +77,11 @@ type stream struct {
 	count int64
 	turns int64 // in a pass over the corpus
 	seed  uint64
-	pass  int64 // passes over the source, before that of order
+	pass  int64 // passes over the source before the one that order is for
 	order permutation
 }
 
-// streams returns those of windows, each at its start. The first, or only, source has the order that it has alone.
+// streams returns the streams of all sources, each at its start. The first, or only, source has the same order as alone.
 func (w Windows) streams(seed uint64) []stream {
 	parts := w.parts
 	if parts == nil {
@@ -103,8 +104,8 @@ func (s *stream) at(n int64) int64 {
 	return s.first + s.order.at(n%s.count)
 }
 
-// turn returns which of some sources the window at a place of a pass is of, and how many windows of it the pass reads before.
-// all is the windows of a pass.
+// turn returns the source of the window at a place in a pass, and how many windows of that source the pass
+// reads before. all is the number of windows in a pass.
 func turn(list []stream, place, all int64) (source int, before int64) {
 	last := len(list) - 1
 	for k := range list[:last] {

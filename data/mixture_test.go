@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// mixture draws a few sources. Windows of all are of one length, and their tokens tell where they come from.
+// mixture draws a few sources. All windows have one length, and their tokens show where they come from.
 func mixture(t *rapid.T) (parts []Part) {
 	sequence := rapid.IntRange(1, 4).Draw(t, "sequence")
 	for range rapid.IntRange(1, 5).Draw(t, "sources") {
@@ -39,8 +39,9 @@ func sourceOf(parts []Part, window int64) (int, int64) {
 	panic("no such window")
 }
 
-// TestMixture: after any number of windows each source has had what it is due, up to half a window for each other source; at the end of
-// every pass it has had exactly that. What is read of a source is what is read of it alone: in each pass over it each window once.
+// TestMixture: after any number of windows each source has had its due, to within half a window for each other
+// source; at the end of every pass it has had exactly that. A source is read as it is read alone: in each pass
+// over it each window once.
 func TestMixture(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		parts := mixture(t)
@@ -96,7 +97,8 @@ func TestMixture(t *testing.T) {
 	})
 }
 
-// TestMixtureResumes: from any cursor, saved as JSON, the stream goes on as if never interrupted, and skipping is filling.
+// TestMixtureResumes: from any cursor, saved as JSON, the stream continues as if never interrupted, and
+// skipping is equivalent to filling.
 func TestMixtureResumes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := Mix(mixture(t)...)
@@ -168,7 +170,7 @@ func TestMixtureOrder(t *testing.T) {
 	}
 }
 
-// TestPlainOrder: a single source that is read once in a pass has the order that it had before there were mixtures.
+// TestPlainOrder: a single source that is read once per pass has the order that it had before there were mixtures.
 func TestPlainOrder(t *testing.T) {
 	w, err := numbered(1000).Windows(Range{0, 1000}, 7)
 	must(t, err)
@@ -185,7 +187,7 @@ func TestPlainOrder(t *testing.T) {
 	}
 }
 
-// TestFarCursor: passes without end do not make numbers overflow.
+// TestFarCursor: no number of passes makes numbers overflow.
 func TestFarCursor(t *testing.T) {
 	w, err := numbered(100).Windows(Range{0, 100}, 3)
 	must(t, err)

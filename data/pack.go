@@ -7,20 +7,21 @@ import (
 
 // Packing documents and pairs into windows.
 //
-// Approach: best-fit decreasing (Johnson et al. 1974, SIAM J. Comput. 3; of training text Ding et al. 2024, 2404.10830). The longest comes
-// first, and each goes into the window that has the least room of those in which it fits, or into a new one. Windows with equal room are a
-// stack, and a bit for each room says whether it has one, so that a search looks at room/64 words at most. What is in a
-// window stays in the order of the corpus.
+// Approach: best-fit decreasing (Johnson et al. 1974, SIAM J. Comput. 3; for training text Ding et al. 2024,
+// 2404.10830). The longest item comes first, and each goes into the window with the least room in which it
+// fits, or into a new one. Windows with equal room form a stack, and a bit per amount of room says whether
+// there is one, so that a search looks at room/64 words at most. Items in a window stay in the order of the
+// corpus.
 //
-// Example: 3 4 2 9 1 in windows of 10: the 9 has the first, the 4 the second, which takes the 3, the 2 and the 1.
+// Example: 3 4 2 9 1 in windows of 10: the 9 opens the first, the 4 the second, which also takes the 3, the 2 and the 1.
 //
-// Known weakness: windows are no ranges of the corpus, so that a cut between training and validation has to come before it. A
-// document takes 16 bytes of memory.
+// Known weakness: windows are not ranges of the corpus, so the cut between training and validation has to come
+// before packing. A document takes 16 bytes of memory.
 
-// packed are windows of several ranges of tokens.
+// packed holds windows of several ranges of tokens each.
 type packed struct {
 	pieces []Range
-	ends   []int64 // window i has the pieces from ends[i-1], of the first 0, to ends[i]
+	ends   []int64 // window i has the pieces from ends[i-1], or 0 for the first, to ends[i]
 }
 
 // of returns the pieces of a window.
@@ -34,7 +35,7 @@ func (p *packed) before(i int64) int64 {
 	return p.ends[i-1]
 }
 
-// packPieces puts items of so many pieces each, which follow each other in the corpus, into windows of room tokens. No item has more.
+// packPieces packs items of the given number of pieces, adjacent in the corpus, into windows of room tokens. No item has more.
 func packPieces(pieces []Range, each int, room int64) *packed {
 	lengths := make([]int, len(pieces)/each)
 	for i := range lengths {
@@ -59,7 +60,7 @@ func packPieces(pieces []Range, each int, room int64) *packed {
 	return p
 }
 
-// bestFit returns the window of each of some lengths, and how many windows there are. No length is below 1 or above room.
+// bestFit returns the window of each length, and how many windows there are. No length is below 1 or above room.
 func bestFit(lengths []int, room int) (windows []int32, count int) {
 	windows = make([]int32, len(lengths))
 	stacks := make([][]int32, room+1) // windows by the room they have
@@ -85,9 +86,9 @@ func bestFit(lengths []int, room int) (windows []int32, count int) {
 	return windows, count
 }
 
-// descending returns the numbers of lengths from the longest on, of equal ones in their order.
+// descending returns the indices of lengths, longest first, equal ones in their order.
 func descending(lengths []int, most int) []int32 {
-	at := make([]int32, most+2) // where the next of a length goes
+	at := make([]int32, most+2) // where the next index of a length goes
 	for _, n := range lengths {
 		at[n-1]++
 	}
@@ -103,7 +104,7 @@ func descending(lengths []int, most int) []int32 {
 	return order
 }
 
-// leastFrom returns the least bit from one on that is set, or -1.
+// leastFrom returns the lowest set bit at or after from, or -1.
 func leastFrom(set []uint64, from int) int {
 	word := set[from/64] >> (from % 64) << (from % 64)
 	for k := from / 64; ; word = set[k] {
@@ -116,8 +117,9 @@ func leastFrom(set []uint64, from int) int {
 	}
 }
 
-// copyPacked writes pieces and padding, which is given, to a window. If apart, the first token of each piece is given, too: nothing is before
-// it. Else it is only where a piece goes on with a document that begins elsewhere.
+// copyPacked writes pieces and padding, which is given, to a window. If apart, the first token of each piece is
+// given too, since nothing comes before it; otherwise only where a piece continues a document that begins
+// elsewhere.
 func (t *Tokens) copyPacked(dst []int32, pieces []Range, apart bool) {
 	at := 0
 	for _, r := range pieces {
@@ -134,14 +136,14 @@ func (t *Tokens) copyPacked(dst []int32, pieces []Range, apart bool) {
 	}
 }
 
-// Packing is what Whole or Preferences made of tokens.
+// Packing says how Whole or Preferences packed tokens.
 type Packing struct {
-	Tokens  int64 // in windows, without what overlaps
-	Padding int64 // behind them
+	Tokens  int64 // in windows, without overlaps
+	Padding int64 // after them
 	TooLong int64 // documents that are longer than a window and were cut, or pairs that were left out
 }
 
-// Add adds that of other tokens.
+// Add adds the packing of other tokens.
 func (p *Packing) Add(o Packing) {
 	p.Tokens, p.Padding, p.TooLong = p.Tokens+o.Tokens, p.Padding+o.Padding, p.TooLong+o.TooLong
 }

@@ -7,8 +7,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestBestFit: windows are not overfilled, and what room they have left is what the definition leaves, which looks at all windows for each
-// length, from the longest on.
+// TestBestFit: windows are not overfilled, and have the same room left as by the definition, which looks at all
+// windows for each length, longest first.
 func TestBestFit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		room := rapid.IntRange(1, 300).Draw(t, "room")

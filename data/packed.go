@@ -15,9 +15,9 @@ import (
 
 // Compressed files.
 //
-// Approach: a stream of bytes is decompressed between the file and whatever reads its format, so formats know nothing of
-// it. Files are never decompressed as a whole: a file of kilobytes may hold terabytes. Progress counts compressed
-// bytes, since how many there will be is known.
+// Approach: a stream of bytes is decompressed between the file and whatever reads its format, so formats need
+// not know about it. Files are never decompressed as a whole: a file of kilobytes may hold terabytes. Progress
+// counts compressed bytes, since their total is known.
 
 // packing is how a file is compressed as a whole.
 type packing uint8
@@ -28,7 +28,7 @@ const (
 	zstandard
 )
 
-// packings lists what is read: the extension behind that of the format, and how compressed bytes begin.
+// packings lists what is read: the extension after that of the format, and how compressed data begins.
 var packings = [...]struct{ name, extension, magic string }{
 	gzipped:   {"gzip", ".gz", "\x1f\x8b"},
 	zstandard: {"zstd", ".zst", "\x28\xb5\x2f\xfd"},
@@ -46,7 +46,7 @@ func packingOf(name string) (packing, string) {
 	return plain, name
 }
 
-// refusePacked returns an error if text begins as compressed bytes do, which are no UTF-8.
+// refusePacked returns an error if text begins as compressed data does, which is not UTF-8.
 func refusePacked(start []byte) error {
 	for _, p := range packings[gzipped:] {
 		if strings.HasPrefix(string(start), p.magic) {
@@ -57,8 +57,8 @@ func refusePacked(start []byte) error {
 	return nil
 }
 
-// maxWindow is the most that a zstd stream may refer back, in bytes, which is in memory: what the program zstd takes
-// without being asked for more. 2 MiB are usual, 128 the most but with --long.
+// maxWindow is how far a zstd stream may refer back, in bytes, all of which are in memory: what the program
+// zstd accepts without being asked for more. 2 MiB is usual, 128 MiB the most without --long.
 const maxWindow = 128 << 20
 
 // errTooWide reports a window above maxWindow.
@@ -72,8 +72,8 @@ type unpacker struct {
 	close   func()           // nil: there is nothing to free
 }
 
-// unpack returns what a file holds, which from reads. Several gzip members or zstd frames are read as one, with
-// their checksums verified. The caller closes it.
+// unpack returns the decompressed content of a file that from reads. Several gzip members or zstd frames are
+// read as one, with their checksums verified. The caller closes it.
 func (r *reader) unpack(p packing, from io.Reader) (*unpacker, error) {
 	u := &unpacker{Reader: from, packing: p, content: r.content}
 	switch p {
@@ -85,10 +85,10 @@ func (r *reader) unpack(p packing, from io.Reader) (*unpacker, error) {
 		u.Reader = z
 	case zstandard:
 		in := bufio.NewReader(from)
-		if _, err := in.Peek(4); err != nil { // the decoder takes fewer for the end of the frame before
+		if _, err := in.Peek(4); err != nil { // the decoder would mistake fewer bytes for the end of the previous frame
 			return nil, u.explain(err)
 		}
-		// For a stream, the limit is that of windows, and of frames whose window is all of them.
+		// For a stream, the limit applies to windows, and to frames that are a single window.
 		z, err := zstd.NewReader(in, zstd.WithDecoderMaxMemory(maxWindow), zstd.WithDecoderConcurrency(1))
 		if err != nil {
 			return nil, u.explain(err)
@@ -106,7 +106,7 @@ func (u *unpacker) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// explain says what a decompressor's error means for the file. Those of the system pass as they are.
+// explain says what a decompressor's error means for the file. System errors pass unchanged.
 func (u *unpacker) explain(err error) error {
 	if err == io.EOF { // before the first byte
 		err = io.ErrUnexpectedEOF

@@ -19,8 +19,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestPackedIsTheText: compressed files give the tokens and the counts of the same bytes uncompressed. Others wrote them
-// (tools/packed_fixtures.py).
+// TestPackedIsTheText: compressed files give the tokens and the counts of the same bytes uncompressed. The
+// files are written by other programs (tools/packed_fixtures.py).
 func TestPackedIsTheText(t *testing.T) {
 	tokenizer, template := opened(t, "chatml")
 	read := func(path string) ([]int32, Stats) {
@@ -81,7 +81,7 @@ func framed(t testing.TB, text string, o ...zstd.EOption) string {
 	return string(z.EncodeAll([]byte(text), nil))
 }
 
-// TestPackedParts: however a text is cut into members and frames, read is the text.
+// TestPackedParts: however a text is cut into members and frames, the text is what is read.
 func TestPackedParts(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		texts := rapid.SliceOfN(rapid.StringMatching(`[a-z\n\x00é]{0,200}`), 1, 6).Draw(r, "texts")
@@ -116,8 +116,9 @@ func unpackAll(p packing, from io.Reader) (string, error) {
 	return string(text), err
 }
 
-// TestPackedDamage: what is cut off, or changed, is an error of the content that names the file, or the same text, as where a byte of
-// gzip's header has no meaning. A file of several frames may be cut between them: nothing tells that it had more.
+// TestPackedDamage: a file that is cut off or changed gives a content error that names it, or the same text,
+// for instance where a byte of gzip's header has no meaning. A file of several frames may be cut between them:
+// nothing shows that it had more.
 func TestPackedDamage(t *testing.T) {
 	text := strings.Repeat("gold and silver and sulphur\n", 40)
 	check := func(name, content string, mayPass bool) {
@@ -167,8 +168,8 @@ func TestPackedSystem(t *testing.T) {
 	}
 }
 
-// TestPackedBounds: hostile files of a few bytes get no memory for what they claim, and text without a place to cut has the limit that it
-// has uncompressed.
+// TestPackedBounds: hostile files of a few bytes get no memory for what they claim, and text without a place to
+// cut has the same limit as uncompressed.
 func TestPackedBounds(t *testing.T) {
 	const most = 1 << 20
 	block := "\x01\x00\x00" // a raw, empty, last one

@@ -8,14 +8,15 @@ import (
 	"github.com/athanor-llm/athanor/data/chat"
 )
 
-// Pairs of documents, of which the first is preferred to the second. In token files they are two documents like others, with the
-// prompt given, one behind the other, and so they are in windows, which have as many pairs as fit:
+// Pairs of documents, the first of which is preferred to the second. In token files they are two ordinary
+// documents, one after the other, each with its prompt given. They are the same in windows, which hold as many
+// pairs as fit:
 //
 //	prompt chosen .  prompt rejected .  prompt chosen .  prompt rejected .  . . . padding
 //	given  learnt    given  learnt      given  learnt    given  learnt      given
 
 // pair reads {"prompt", "chosen", "rejected"}: strings, or lists of messages. Lists without a prompt are conversations whose last answers
-// differ; so are lists of several messages beside a prompt that is a string, with which they begin.
+// differ; so are lists of several messages next to a prompt that is a string and their beginning.
 func (f fields) pair() (*[2]record, error) {
 	const hint = `hint: {"prompt": ..., "chosen": ..., "rejected": ...}, of which all are strings, or lists of messages`
 	pair := &[2]record{}
@@ -43,7 +44,7 @@ func (f fields) pair() (*[2]record, error) {
 	return pair, nil
 }
 
-// preferred returns the conversation of a prompt and one of its answers, of which the last turn is learnt.
+// preferred returns the conversation of a prompt and one of its answers, of which only the last turn is learnt.
 func (f fields) preferred(key string, asked bool) (*chat.Conversation, error) {
 	list, prompt := bytes.TrimSpace(f[key]), bytes.TrimSpace(f["prompt"])
 	switch {
@@ -100,8 +101,8 @@ func (r *reader) pair(pair *[2]record, stats *FormatStats) error {
 	return nil
 }
 
-// Preferences makes windows of sequence+1 tokens of a range that consists of pairs. Pairs that have more tokens are
-// left out. A range without any that fits is an error.
+// Preferences makes windows of sequence+1 tokens from a range that consists of pairs. Pairs with more tokens
+// are left out. A range in which no pair fits is an error.
 func (t *Tokens) Preferences(r Range, sequence int) (Windows, Packing, error) {
 	var p Packing
 	if err := t.check(r, sequence); err != nil {
@@ -122,8 +123,8 @@ func (t *Tokens) Preferences(r Range, sequence int) (Windows, Packing, error) {
 	return w, p, nil
 }
 
-// SplitPairs cuts all pairs into a training range and, after it, a validation range. Of the pairs that fit into windows, each has at least one
-// and the validation range the fraction heldOut.
+// SplitPairs cuts all pairs into a training range and, after it, a validation range. Of the pairs that fit into
+// windows, each range has at least one, and the validation range the fraction heldOut.
 func (t *Tokens) SplitPairs(heldOut float64, sequence int) (train, validation Range, err error) {
 	documents, _, err := t.pairs(t.All(), sequence)
 	if err != nil {
@@ -138,7 +139,7 @@ func (t *Tokens) SplitPairs(heldOut float64, sequence int) (train, validation Ra
 	return Range{0, cut}, Range{cut, t.count}, nil
 }
 
-// pairs finds the documents of a range of pairs, of those that fit into windows, and how many do not.
+// pairs finds the documents of those pairs of a range that fit into windows, and counts the pairs that do not.
 func (t *Tokens) pairs(r Range, sequence int) (documents []Range, left int64, err error) {
 	if n, pairs := t.stats.Documents(), t.stats.Pairs(); n != 2*pairs || pairs == 0 {
 		return nil, 0, fmt.Errorf("%d of %d documents are of pairs, of which one is preferred; hint: all, as {\"prompt\", \"chosen\", \"rejected\"}", 2*pairs, n)
@@ -175,7 +176,7 @@ func (t *Tokens) PairLength(sequence int) int {
 	if err != nil {
 		return max(sequence/2, 1)
 	}
-	sum := p.Padding // a document for each
+	sum := p.Padding // each is a document
 	for _, r := range w.packed.pieces {
 		sum += r.Len() * (r.Len() + 1) / 2
 	}
@@ -194,7 +195,7 @@ func (w Windows) Pairs(i int64) (n int64) {
 	return w.packed.before(i) / 2
 }
 
-// Begins appends where in window i, 0 <= i < Count, its documents begin: those of pairs alternately.
+// Begins appends the positions in window i, 0 <= i < Count, where its documents begin: those of pairs alternately.
 func (w Windows) Begins(dst []int, i int64) []int {
 	w, i = w.locate(i)
 	at := 0

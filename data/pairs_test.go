@@ -13,8 +13,9 @@ import (
 	"github.com/athanor-llm/athanor/data/bpe"
 )
 
-// TestPreferences: every pair that fits is in one window, both documents behind each other, with the tokens of its strings, of which only the
-// answers and the ends of documents are targets; behind the pairs there is padding; what is held out is the end of them.
+// TestPreferences: every pair that fits is in one window, one document after the other, with the tokens of its
+// strings, of which only the answers and the ends of documents are targets; after the pairs there is padding;
+// the last pairs are held out.
 func TestPreferences(t *testing.T) {
 	const sequence = 60
 	seed := rand.Uint64()
@@ -103,7 +104,7 @@ func TestPreferences(t *testing.T) {
 	if left != tooLong || tooLong == 0 {
 		t.Errorf("%d pairs are too long, want %d", left, tooLong)
 	}
-	// Of a mixture, pairs are counted through.
+	// In a mixture, pairs are counted consecutively.
 	mixed, train := Mix(parts...), parts[0]
 	for i := range mixed.Count() + 1 {
 		n := train.Pairs(min(i, train.Count())) + parts[1].Pairs(max(i-train.Count(), 0))
@@ -141,7 +142,7 @@ func TestOnePair(t *testing.T) {
 	}
 }
 
-// TestPreferredConversations: of the three forms of lists of messages the last answer alone is learnt, after the same tokens.
+// TestPreferredConversations: in all three forms of lists of messages only the last answer is learnt, after the same tokens.
 func TestPreferredConversations(t *testing.T) {
 	const asked, before = `{"role": "user", "content": "gold?"}`, `{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, `
 	said := func(text string) string { return fmt.Sprintf(`{"role": "assistant", "content": %q}`, text) }
@@ -183,7 +184,7 @@ func TestPreferredConversations(t *testing.T) {
 	}
 }
 
-// TestPairLines: what is no pair is told so.
+// TestPairLines: what is not a pair is reported.
 func TestPairLines(t *testing.T) {
 	for line, want := range map[string]string{
 		`{"prompt": "a", "chosen": "b", "rejected": ""}`:                                                        "",
@@ -209,7 +210,7 @@ func TestPairLines(t *testing.T) {
 			t.Errorf("%s: %v, want %q", line, err, want)
 		}
 	}
-	// Of a line with a pair and another document, what is wanted is read; null is nothing.
+	// From a line with a pair and another document, what is wanted is read; null is nothing.
 	for line, other := range map[string]bool{
 		`{"prompt": "a", "completion": "b", "chosen": "b", "rejected": "c"}`:                                                                          true,
 		`{"messages": [{"role": "user", "content": "a"}], "prompt": "a", "chosen": "b", "rejected": "c"}`:                                             true,
@@ -243,7 +244,7 @@ func TestPairLines(t *testing.T) {
 	}
 }
 
-// FuzzPair: no line makes a pair fail otherwise than with an error, and of strings it has what encoding/json has.
+// FuzzPair: no line makes a pair fail other than with an error, and its strings are those that encoding/json reads.
 func FuzzPair(f *testing.F) {
 	for _, line := range []string{
 		`{"prompt":"a","chosen":"b","rejected":"c"}`, `{"prompt":[],"chosen":[],"rejected":[]}`, `{"prompt":[{"role":"user","content":"a"}],"chosen":[{"role":"assistant","content":"b"}],"rejected":[{"role":"assistant","content":"c"}]}`,

@@ -95,7 +95,7 @@ func TestPrompts(t *testing.T) {
 	}
 }
 
-// TestPromptLines: which lines are documents with a prompt, and what others are told.
+// TestPromptLines: which lines are documents with a prompt, and the errors for others.
 func TestPromptLines(t *testing.T) {
 	for line, want := range map[string]string{
 		`{"prompt":"ab","completion":"c"}`:                         "ab|c",
@@ -121,7 +121,7 @@ func TestPromptLines(t *testing.T) {
 	}
 }
 
-// TestPairs: a given token is an input like any other and no target.
+// TestPairs: a given token is an input like any other but not a target.
 func TestPairs(t *testing.T) {
 	window := []int32{5, Mark(0), Mark(7), 3, 9}
 	tokens, targets := make([]int32, 4), make([]int32, 4)

@@ -21,9 +21,8 @@ import (
 //
 // Approach: one goroutine reads all files in sequence and emits pieces of about
 // pieceSize bytes, which any number of goroutines process. A piece holds many small
-// documents or a part of a large one. Documents are cut only where the tokenizer
-// allows it without an effect (bpe.Boundary), so tokens and word counts do not
-// depend on the pieces.
+// documents or a part of a large one. Documents are cut only where this has no effect on the tokenizer
+// (bpe.Boundary), so tokens and word counts do not depend on the pieces.
 //
 // Example: documents "ab", "" and "cd" are one piece, text "abcd" with ends 2
 // and 4; the empty one is counted and skipped.
@@ -48,10 +47,10 @@ type piece struct {
 	read  int64  // bytes of files read so far
 }
 
-// ending is where a document ends. A conversation's is whole in its piece.
+// ending is where a document ends. A conversation is whole in its piece.
 type ending struct {
 	at   int
-	chat *chat.Document // what of a conversation is learnt; nil: it is none
+	chat *chat.Document // what is learnt of a conversation; nil: it is not one
 }
 
 // span is the bytes first <= i < end of a text.
@@ -82,7 +81,7 @@ type FormatStats struct {
 	Documents int64 `json:"documents"`
 	Bytes     int64 `json:"bytes"`
 	Prompts   int64 `json:"prompts,omitempty"` // documents of a prompt and a completion
-	// Conversations counts those; one may be several documents (package chat).
+	// Conversations counts conversations; one may become several documents (package chat).
 	Conversations int64 `json:"conversations,omitempty"`
 	Pairs         int64 `json:"pairs,omitempty"` // of documents, of which the first is preferred
 }
@@ -235,7 +234,7 @@ func (r *reader) file(f *File) error {
 	return nil
 }
 
-// ErrContent marks errors of what is in a file of a corpus.
+// ErrContent marks errors in the content of a corpus file.
 var ErrContent = errors.New("content of a file")
 
 // contentError makes errors.Is(err, ErrContent) true.
@@ -244,7 +243,8 @@ type contentError struct{ error }
 func (contentError) Is(target error) bool { return target == ErrContent }
 func (e contentError) Unwrap() error      { return e.error }
 
-// blame names the file that an error comes from, and tells those of its content from those of the system and of the context.
+// blame names the file that an error comes from, and distinguishes errors in its content from those of the
+// system and of the context.
 func (r *reader) blame(f *File, err error) error {
 	named := fmt.Errorf("%s: %w", f.Path, err)
 	if !r.content(err) {
@@ -253,13 +253,13 @@ func (r *reader) blame(f *File, err error) error {
 	return contentError{named}
 }
 
-// content reports whether reading a file failed for what is in it.
+// content reports whether reading a file failed because of what is in it.
 func (r *reader) content(err error) bool {
 	var system *fs.PathError
 	return !errors.As(err, &system) && r.ctx.Err() == nil
 }
 
-// stream reads a file from its begin to its end.
+// stream reads a file from beginning to end.
 func (r *reader) stream(f *File, from io.Reader) error {
 	unpacked, err := r.unpack(f.packing, from)
 	if err != nil {
@@ -282,7 +282,7 @@ const mark = "\ufeff"
 // withoutMark skips a byte order mark. Existing token files that contain one stay valid:
 // the cache key has not changed, so a run that continues with one keeps its tokens.
 // withoutMark refuses UTF-16, which its own byte order mark reveals: every second byte
-// of English would be zero. It also refuses what is compressed, and would be read as text.
+// of English would be zero. It also refuses compressed files that would be read as text.
 func withoutMark(in io.Reader) (io.Reader, error) {
 	b := bufio.NewReaderSize(in, 16)
 	start, _ := b.Peek(4) // the first Read returns an error again

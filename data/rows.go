@@ -10,8 +10,8 @@ import (
 	"github.com/athanor-llm/athanor/data/parquet"
 )
 
-// rows reads a Parquet file. A row is the JSON object that a line of JSONL would be, without what is null, and is treated
-// as such. Where there is a text, the other columns are not read.
+// rows reads a Parquet file. A row is the JSON object that a line of JSONL would be, without nulls, and is
+// treated as one. Where there is a text, the other columns are not read.
 func (r *reader) rows(in *os.File) error {
 	info, err := in.Stat()
 	if err != nil {
@@ -55,7 +55,7 @@ func (r *reader) rows(in *os.File) error {
 	}
 }
 
-// rowObject appends the present row as an object: its text or, if that is null, what else is known.
+// rowObject appends the current row as an object: its text or, if that is null, its other known columns.
 func rowObject(line []byte, table *parquet.Reader, known []string) ([]byte, error) {
 	line, err := table.AppendObject(line, "text")
 	if err != nil || string(line) != "{}" {

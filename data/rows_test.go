@@ -55,7 +55,7 @@ func TestRowsAreLines(t *testing.T) {
 	}
 }
 
-// TestRowErrors: what is wrong in a Parquet file is told with the file and the row.
+// TestRowErrors: what is wrong in a Parquet file is reported with the file and the row.
 func TestRowErrors(t *testing.T) {
 	for name, want := range map[string]string{
 		"null":       "row 1: nothing but null in text; hint: ",
@@ -76,7 +76,7 @@ func TestRowErrors(t *testing.T) {
 			t.Errorf("%s: %v is not ErrNotSupported", name, err)
 		}
 	}
-	// No row is no document, and what stands beside a text is not read.
+	// A table without rows has no documents, and what is next to a text is not read.
 	c, err := OpenCorpus(tables+"empty.parquet", tables+"beside.parquet")
 	must(t, err)
 	got, stats, err := documents(c)

@@ -36,16 +36,16 @@ func (t *Tokens) Split(heldOut float64, sequence int) (train, validation Range, 
 // Windows is a range of tokens cut into windows of Sequence()+1 tokens. Window i
 // begins at token i*Sequence() of the range, so its last token is the first of
 // window i+1: the inputs of the windows are disjoint, and their targets too.
-// A remainder shorter than a window is not used. Or they are windows that were packed (Whole, Preferences), or several
-// of these (Mix).
+// A remainder shorter than a window is not used. Otherwise the windows were packed (Whole, Preferences), or
+// mixed from several sources (Mix).
 type Windows struct {
 	tokens   *Tokens
 	first    int64
 	count    int64
 	sequence int
 	packed   *packed // nil: the range is cut
-	apart    bool    // what was packed are pairs
-	parts    []Part  // of a mixture; the rest but count and sequence is not used then
+	apart    bool    // what was packed is pairs
+	parts    []Part  // of a mixture, for which only count and sequence are used besides
 }
 
 // Windows cuts a range into windows; a range without a whole window is an error.
@@ -60,7 +60,7 @@ func (t *Tokens) Windows(r Range, sequence int) (Windows, error) {
 	return Windows{tokens: t, first: r.First, count: (r.Len() - 1) / int64(sequence), sequence: sequence}, nil
 }
 
-// check says what is wrong with a range to make windows of.
+// check says what is wrong with a range from which windows are to be made.
 func (t *Tokens) check(r Range, sequence int) error {
 	if r.First < 0 || r.End > t.count || r.First > r.End {
 		return fmt.Errorf("tokens %d to %d of %d: no such range", r.First, r.End, t.count)
@@ -108,9 +108,8 @@ type Cursor struct {
 	Index int64 `json:"index"` // windows taken in this pass, below Windows.Pass
 }
 
-// Sampler visits windows in a shuffled order: in every epoch each window once, of
-// mixtures as often as they say, in an order that depends on seed and epoch only. It is
-// not safe for concurrent use.
+// Sampler visits windows in a shuffled order: in every epoch each window once, or as often as a mixture says,
+// in an order that depends on seed and epoch only. It is not safe for concurrent use.
 type Sampler struct {
 	windows Windows
 	pass    int64 // windows of an epoch
@@ -119,8 +118,8 @@ type Sampler struct {
 }
 
 // NewSampler returns a Sampler at the start of the first epoch. batch is the
-// number of windows of one optimizer step; there must be at least that many, and so many in an
-// epoch, so that no step repeats a window for lack of others.
+// number of windows of one optimizer step; there must be at least that many windows, also in an epoch, so that
+// no step repeats one for lack of others.
 func NewSampler(w Windows, seed uint64, batch int) (*Sampler, error) {
 	if batch < 1 {
 		return nil, fmt.Errorf("batch of %d windows: must be at least 1", batch)

@@ -26,12 +26,11 @@ import (
 
 // Options configures the functions that read the whole corpus.
 type Options struct {
-	// Workers is the number of goroutines that work beside the reader; 0: one
-	// per core.
+	// Workers is the number of goroutines that work alongside the reader; 0: one per core.
 	Workers int
 	// Chat renders conversations; nil: they are an error.
 	Chat *chat.Template
-	// Pairs takes the pair of a line that has one beside another document.
+	// Pairs takes the pair from a line that has both a pair and another document.
 	Pairs bool
 	// Progress, if not nil, is called from time to time with the bytes of files
 	// processed, by one goroutine at a time.
@@ -135,8 +134,8 @@ func build(ctx context.Context, c *Corpus, t *bpe.Tokenizer, path string, key [s
 	return os.Rename(out.Name(), path)
 }
 
-// writeTokens writes the tokens in as few bytes as their ids, and marks if there are any,
-// need: a corpus whose ids need two is begun anew where its first prompt is found.
+// writeTokens writes the tokens in as few bytes as their ids, and any marks, need: a corpus whose ids need two
+// bytes is started over when its first prompt is found.
 func writeTokens(ctx context.Context, c *Corpus, t *bpe.Tokenizer, out *os.File, key [sha256.Size]byte, o Options) error {
 	end, _ := t.EndOfText()
 	h := header{width: 4, key: key, vocabulary: t.VocabularySize(), endOfText: end}
@@ -309,8 +308,8 @@ func encodePiece(e *bpe.Encoder, ids []int32, p piece, endOfText int32) []int32 
 	return encodeDocument(e, ids, &p, start, len(p.text))
 }
 
-// encodeDocument appends the tokens of text[start:end], one document or a part of one. It
-// takes the prompt with which that begins, if any, from p.given.
+// encodeDocument appends the tokens of text[start:end], one document or a part of one. It takes the prompt with
+// which it begins, if any, from p.given.
 func encodeDocument(e *bpe.Encoder, ids []int32, p *piece, start, end int) []int32 {
 	if len(p.given) == 0 || p.given[0].first >= end {
 		return e.Encode(ids, p.text[start:end])
@@ -325,9 +324,9 @@ func encodeDocument(e *bpe.Encoder, ids []int32, p *piece, start, end int) []int
 	return e.Continue(ids, p.text[prompt.end:end])
 }
 
-// encodeChat appends the tokens of a conversation, those that are not learnt marked. The end of text
-// behind it is not learnt: an answer ends with its turn. Where turns end with that token too, those before the last are
-// inner ones.
+// encodeChat appends the tokens of a conversation, those that are not learnt marked. The end of text after it
+// is not learnt: an answer ends with its turn. Where turns end with that token too, all but the last are inner
+// ones.
 func encodeChat(e *bpe.Encoder, ids []int32, text []byte, d *chat.Document, endOfText int32) []int32 {
 	first, at, place := len(ids), 0, bpe.AtStart
 	part := func(end int, given bool) {

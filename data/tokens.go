@@ -129,13 +129,13 @@ func Mark(id int32) int32 { return ^id }
 // innerBit is above all ids.
 const innerBit = 1 << 24
 
-// inner is an end-of-text token that ends no document, but a turn of a conversation. It may be marked too.
+// inner returns the end-of-text token that ends not a document, but a turn of a conversation. It may be marked too.
 func inner(id int32) int32 { return id | innerBit }
 
 // ID returns the id of a token, which may be marked or inner.
 func ID(token int32) int32 { return Plain(unmarked(token)) }
 
-// Plain returns the id of a token, not marked, which may be inner.
+// Plain returns the id of an unmarked token, which may be inner.
 func Plain(token int32) int32 { return token &^ innerBit }
 
 // unmarked returns a token that may be marked without the mark.
@@ -149,9 +149,9 @@ func unmarked(token int32) int32 {
 // Given reports whether a token is marked.
 func Given(token int32) bool { return token < 0 }
 
-// Pairs writes the inputs of a window to tokens and what follows each to targets: -1
-// where that is given. It returns the number of the others. window has one token more
-// than they. Tokens may be inner, which Starts wants to know; Plain removes that.
+// Pairs writes the inputs of a window to tokens and the token after each to targets, or -1 if that is given. It
+// returns the number of targets that are not. window has one token more than either. Tokens may be inner, which
+// Starts needs to know; Plain removes that.
 func Pairs(tokens, targets, window []int32) (learnt int) {
 	for i := range tokens {
 		tokens[i], targets[i] = unmarked(window[i]), -1

@@ -2,10 +2,10 @@ package data
 
 import "fmt"
 
-// Whole makes windows of sequence+1 tokens of the whole documents of a range, so that no question is cut from its answer. What is left of
-// a window is padding, which is given. A document that is longer than a window is cut, each part beginning with the
-// last token of the one before, so that all its tokens but the first are predicted once. A document of one token is left out,
-// and a range that has no other is an error.
+// Whole makes windows of sequence+1 tokens from the whole documents of a range, so that no question is cut off
+// from its answer. The rest of a window is padding, which is given. A document that is longer than a window is
+// cut, each part beginning with the last token of the one before, so that all its tokens but the first are
+// predicted once. A document of one token is left out, and a range with no others is an error.
 //
 //	documents  aaa bbbb cc ddddddddd        windows of 6 tokens  dddddd  bbbb..  ccdddd  aaa...
 func (t *Tokens) Whole(r Range, sequence int) (Windows, Packing, error) {
@@ -26,7 +26,7 @@ func (t *Tokens) Whole(r Range, sequence int) (Windows, Packing, error) {
 		for next-first > most {
 			list = append(list, Range{first, first + most})
 			first += most - 1
-			p.Tokens-- // which both have
+			p.Tokens-- // both parts have it
 		}
 		if next-first > 1 {
 			list = append(list, Range{first, next})

@@ -8,8 +8,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestWhole: every document that fits is in one window as a whole, longer ones are cut into parts that overlap by a token; each token but the
-// first of a document is predicted once, unless it is given; attention within documents sees nothing else; the rest is given.
+// TestWhole: every document that fits is whole in one window, longer ones are cut into parts that overlap by a
+// token; each token but the first of a document is predicted once, unless it is given; attention within
+// documents sees nothing else; the rest is given.
 func TestWhole(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const end = int32(7)

@@ -44,8 +44,8 @@ func (o Operand) Dim() graph.Dim {
 	return graph.Dim{DType: o.DType, Rows: o.Rows, Cols: o.Cols}
 }
 
-// CheckReserve returns an error if a tier cannot have an arena of so many bytes, on a
-// device with these arenas and number of prepared calls.
+// CheckReserve returns an error if a tier cannot have an arena of this size on a device with these
+// arenas and this number of prepared calls.
 func CheckReserve(tier Tier, bytes int64, arenas [NumTiers]int64, calls int) error {
 	switch {
 	case tier >= NumTiers:

@@ -186,21 +186,21 @@ type Aborter interface{ Abort(error) }
 // Rounds without it leave spans as they are.
 type Clock interface{ SetClock(on bool) }
 
-// Clearer is a device that zeroes bytes of the device or the host tier faster than zeros can
-// be written; call it between rounds.
+// Clearer is a device that zeroes bytes of the device or the host tier faster than zeros can be written
+// to it; call it between rounds.
 type Clearer interface {
 	Clear(tier Tier, addr, n int64) error
 }
 
-// Repeater is a device to which it takes less to repeat what is there than to be written to;
-// call it between rounds. Repeat fills n bytes from addr on with copies of the first of them,
-// whose number is period.
+// Repeater is a device that can repeat what is already in an arena faster than it can be written to;
+// call it between rounds. Repeat fills n bytes from addr on with copies of the first period bytes
+// there.
 type Repeater interface {
 	Repeat(tier Tier, addr, period, n int64) error
 }
 
-// Refuser runs calls that a library rejects in a slower way. Refused says which, and
-// why; call it between rounds.
+// Refuser runs calls that a library rejects in a slower way. Refused says which calls, and why; call it
+// between rounds.
 type Refuser interface{ Refused() []string }
 
 // MarshalText encodes tiers by name in plans.

@@ -28,7 +28,7 @@ type Run struct {
 	Name     string // "predicted", "measured"
 	Program  *program.Program
 	Timeline *sim.Timeline
-	Several  bool // it is one of several ranks, and memory maps say of which they are
+	Several  bool // it is one of several ranks, so memory maps name the rank
 }
 
 // title returns the heading of a run.

@@ -14,7 +14,7 @@ const mapTall = 500 // pixels of the address axis
 
 // Memory writes an SVG of one tier: time to the right, addresses up, one rectangle
 // per buffer, coloured by class. The dashed line is the height of the packing: the
-// memory that the run uses. Among several ranks it says which one it is of.
+// memory that the run uses. If there are several ranks, it names the one shown.
 func Memory(w io.Writer, r Run, tier device.Tier) error {
 	c := newCanvas(w, leftside+width+20, headTall+mapTall+30)
 	for class, colour := range classColours {

@@ -129,7 +129,7 @@ func (c *canvas) text(x, y float64, s string) {
 	c.printf("<text x=\"%.1f\" y=\"%.1f\">%s</text>\n", x, y, html.EscapeString(s))
 }
 
-// legend says what a colour means, at the top, beside what it has said of others.
+// legend explains a colour at the top, to the right of those explained so far.
 func (c *canvas) legend(colour, name string) {
 	x := 4 + c.said
 	c.printf("<rect x=\"%.1f\" y=\"8\" width=\"12\" height=\"12\" fill=\"%s\"/>\n", x, colour)

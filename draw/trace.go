@@ -94,8 +94,8 @@ func (t *tracer) instructions(pid int, r Run) {
 }
 
 // waits draws an arrow from each awaited instruction to the start of the one that
-// waits. The arrow begins in the middle of its slice: viewers attach it to the
-// slice at that time, and at the end that may be the next one.
+// waits. The arrow begins in the middle of its slice: viewers attach it to whichever
+// slice runs at that time, and at the end that may be the next one.
 func (t *tracer) waits(pid int, r Run) {
 	for i := range r.Program.Instrs {
 		in := &r.Program.Instrs[i]

@@ -20,9 +20,9 @@ import (
 
 const scratchLen = 4 << 20 // bytes converted at a time; a multiple of all element sizes
 
-// homes lists where this rank holds a parameter's state of one kind; to write it, all of
-// them: replicas, and of "p" the narrower copies ("p16") too. The lower halves of "p"
-// ("rest") are a kind of their own.
+// homes lists where this rank holds a parameter's state of one kind: for reading, without
+// replicas; for writing, also the replicas and, for "p", the narrower copies ("p16"). The
+// lower halves of "p" ("rest") are a separate kind.
 func (e *Engine) homes(param int, kind string, write bool) iter.Seq[*program.Home] {
 	return func(yield func(*program.Home) bool) {
 		for i := range e.program.Homes {
@@ -45,8 +45,8 @@ func (e *Engine) Parts(param int, kind string) [][2]int {
 	return list
 }
 
-// ReadBytes is ReadHome for state that is stored as the given type, which nothing is converted from. An element of weights
-// in 4 bits is one of graph.Stored.
+// ReadBytes is ReadHome without conversion, for state that is stored as the given type. For weights in 4 bits, elements are
+// those of graph.Stored.
 func (e *Engine) ReadBytes(param int, kind string, as graph.DType, first int, dst []byte) error {
 	err := e.halves(param, kind, func(*program.Home) error { return fmt.Errorf("exec: parameter %d has its halves apart", param) })
 	if err != nil {
@@ -90,8 +90,8 @@ func (e *Engine) bytes(h *program.Home, all []byte) ([]byte, error) {
 	return all[from : from+n], nil
 }
 
-// ReadHome reads what this rank has of a parameter's state ("p", "m", "v", "g"), of the elements from index first on, as many as
-// dst holds, to their positions in dst.
+// ReadHome reads this rank's part of a parameter's state ("p", "m", "v", "g"), limited to the len(dst) elements from index first
+// on, into their positions in dst.
 func (e *Engine) ReadHome(param int, kind string, first int, dst []float32) error {
 	for h := range e.homes(param, kind, false) {
 		place, r := within(h, first, len(dst))
@@ -105,7 +105,8 @@ func (e *Engine) ReadHome(param int, kind string, first int, dst []float32) erro
 	})
 }
 
-// within returns what a home has of the n elements from index first on, perhaps nothing, and which of these it begins with.
+// within returns the part of a home that lies among the n elements from index first on, possibly empty, and the position of
+// that part's first element among them.
 func within(h *program.Home, first, n int) (place int, r program.Region) {
 	lo, hi := max(h.At, first), min(h.At+h.Region.Rows*h.Region.Cols, first+n)
 	if lo >= hi {
@@ -338,8 +339,8 @@ func toFloat32(t graph.DType, dst []float32, b []byte) {
 	}
 }
 
-// upperHalves and lowerHalves write the halves of numbers, see simd.Halves: what a step
-// makes of weights, a run that begins must make too.
+// upperHalves and lowerHalves write the halves of numbers, see simd.Halves: a run that
+// starts must split weights exactly as a step does.
 func upperHalves(b []byte, src []float32) {
 	for i, f := range src[:len(b)/2] {
 		upper, _ := simd.Halves(f)
@@ -354,7 +355,7 @@ func lowerHalves(b []byte, src []float32) {
 	}
 }
 
-// addHalves makes of upper halves the whole numbers.
+// addHalves adds the lower halves b to the upper halves in dst, which restores the full numbers.
 func addHalves(dst []float32, b []byte) {
 	for i := range dst[:len(b)/2] {
 		dst[i] = math.Float32frombits(math.Float32bits(dst[i]) + uint32(binary.LittleEndian.Uint16(b[2*i:])) - 0x8000)

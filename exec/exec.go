@@ -40,7 +40,7 @@ type Engine struct {
 	upTo    []int // per instruction: the end of its waits in waits
 	spans   []device.Span
 	buffers map[string]int
-	scratch []byte // of transfers between steps
+	scratch []byte // for transfers between steps
 
 	requests chan struct{}
 	replies  chan error
@@ -166,8 +166,8 @@ func (e *Engine) watch() error {
 		return e.explain(<-e.replies, e.first)
 	}
 	// Polls without progress before giving up. The last progress precedes the first of
-	// them by up to one poll, a peer's, published when the peer polls, by up to two. So
-	// patience never runs out while something progresses every six ninths of it.
+	// these polls by up to one poll; a peer's, published when the peer polls, by up to two.
+	// So patience never runs out while something progresses every six ninths of it.
 	const looks = 8
 	e.timer.Reset(max(e.Patience/(looks+1), time.Millisecond))
 	defer e.timer.Stop()

@@ -49,7 +49,7 @@ func step(t *testing.T, e *exec.Engine) exec.Result {
 }
 
 // TestMeaning: streams, waits, copies and tiers compute what the program
-// means, bit for bit, step after step (L1 in small).
+// means, bit for bit, step after step (L1 in miniature).
 func TestMeaning(t *testing.T) {
 	for seed := range uint64(30) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -121,7 +121,7 @@ func TestVirtualClock(t *testing.T) {
 	}
 }
 
-// TestBytesAndPeaks is L2 and L3 in small: what the device counted while it
+// TestBytesAndPeaks is L2 and L3 in miniature: what the device counted while it
 // executed, what is left in painted arenas, what the timeline of the program
 // says and what follows from the list of instructions agree.
 func TestBytesAndPeaks(t *testing.T) {
@@ -317,7 +317,7 @@ func TestCancelled(t *testing.T) {
 	step(t, e) // it did not begin, so the engine is not broken
 }
 
-// TestHomes: what is written comes back, on every tier, in bf16 to the
+// TestHomes: what is written is read back, on every tier, in bf16 rounded to the
 // nearest, and replicas follow.
 func TestHomes(t *testing.T) {
 	p := &program.Program{Height: [device.NumTiers]int64{1 << 14, 1 << 14, 1 << 14}}

@@ -25,7 +25,7 @@ type Group struct {
 	errs    []error // the failed rank's cause; for the others, a device.PeerError with the rank they waited for
 }
 
-// PeerLostError ends a step of several ranks of which one failed.
+// PeerLostError is the error of a step of several ranks, one of which failed.
 type PeerLostError struct {
 	Rank  int
 	Instr int // failed instruction, -1 if none in particular
@@ -107,7 +107,7 @@ func (g *Group) Step(ctx context.Context) ([]Result, error) {
 	return nil, lost
 }
 
-// abandon ends the steps of the ranks that may wait for one that has failed. Those of its
+// abandon ends the steps of the ranks that may be waiting for the failed one. Ranks of its
 // process know already; a host that does not answer cannot tell the others.
 func (g *Group) abandon(failed int) {
 	for r, e := range g.engines {
@@ -119,8 +119,8 @@ func (g *Group) abandon(failed int) {
 
 // culprit returns the rank that made the step fail and the error to report: its own or,
 // if it was lost after completing its part, that of a rank that missed it. Ranks of
-// another process may name one that is itself a victim: then the rank that it names
-// counts.
+// another process may name a rank that is itself a victim; then the rank named by the
+// victim counts.
 func (g *Group) culprit() (rank int, err error) {
 	own, named, by := -1, -1, -1
 	for r, err := range g.errs {

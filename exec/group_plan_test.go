@@ -16,7 +16,7 @@ import (
 )
 
 // TestVirtualPlans is L4 for the programs of plans: every division of the
-// states over 4 ranks and pipelines of all named schedules on 8, priced as a machine
+// states over 4 ranks and pipelines of all named schedules on 8, priced like a machine
 // that was not measured. Rings pass on as many bytes as are received.
 func TestVirtualPlans(t *testing.T) {
 	m, err := model.Known("gpt2")

@@ -9,8 +9,8 @@ import (
 )
 
 // Random programs of several ranks. They are written in one order of events,
-// each of which is an instruction of one rank or a call that several meet in, so
-// they never hang, and going through the events on plain slices is what they
+// each an instruction of one rank or a call in which several meet, so they never
+// hang, and executing the events in this order on plain slices defines what they
 // mean.
 
 // world is programs of all ranks and what they do.

@@ -274,7 +274,7 @@ func (d *watchedDevice) Sync() error {
 }
 
 // TestLostAfterwards: a rank that is lost when its own part of the step is done,
-// while another's is not, is the one that is blamed all the same.
+// while another's is not, is still the one that is blamed.
 func TestLostAfterwards(t *testing.T) {
 	gone, nothing := make(chan struct{}), func() {}
 	open := onCPU(t, 2)
@@ -338,8 +338,8 @@ func pair() (list []*program.Program) {
 	return list
 }
 
-// TestHangingRank: the watchdog of the rank that hangs speaks, those of ranks
-// that wait for it don't.
+// TestHangingRank: the watchdog of the rank that hangs reports it; those of ranks
+// that wait for it do not.
 func TestHangingRank(t *testing.T) {
 	open := onCPU(t, 2)
 	g, engines := newGroup(t, pair(), func(rank int) device.Device {
@@ -363,9 +363,9 @@ func TestHangingRank(t *testing.T) {
 	}
 }
 
-// TestDeadlock: ranks that wait for each other end with what they wait for: on
-// the CPU by the watchdogs, on virtual clocks at once, and the simulation says
-// it before.
+// TestDeadlock: ranks that wait for each other fail with what they wait for: on
+// the CPU by the watchdogs, on virtual clocks at once; and the simulation finds
+// it beforehand.
 func TestDeadlock(t *testing.T) {
 	var programs []*program.Program
 	for k := range 2 {

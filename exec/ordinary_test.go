@@ -18,7 +18,7 @@ import (
 )
 
 // TestOrdinaryNumbers: when operators are timed, all numbers stay ordinary, pass after
-// pass, also where weights and activations come from the host. On NaN a GPU needs less
+// pass, even where weights and activations come from the host. On NaN a GPU needs less
 // power, so it would be faster than in a step.
 func TestOrdinaryNumbers(t *testing.T) {
 	for _, c := range []struct {

@@ -19,7 +19,7 @@ import (
 	"github.com/athanor-llm/athanor/sim"
 )
 
-// BenchmarkPrediction prints predicted beside measured step time for device
+// BenchmarkPrediction prints predicted next to measured step time for device
 // budgets from everything down to a tenth of it: the machine is probed, the
 // fastest plan searched, its operators profiled, the step simulated and then
 // executed. Run it on a quiet machine; what another process takes between the

@@ -35,11 +35,11 @@ func (g *Group) Replay(turns [][]program.At, look func(at program.At) (more bool
 	return nil
 }
 
-// Extent is what the numbers of an operand are like.
+// Extent summarises the numbers of an operand.
 type Extent struct {
 	Bad     int     // the first element, in rows, that is not finite; -1: none
 	Value   float64 // of that element
-	Largest float64 // absolute value of those that are finite
+	Largest float64 // absolute value of the finite elements
 }
 
 // Extent reads an operand of an instruction. Operands that are absent or hold no floating-point

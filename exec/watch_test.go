@@ -11,7 +11,7 @@ import (
 	"github.com/athanor-llm/athanor/device/null"
 )
 
-// slowDevice completes nothing for a long time, but gets on every now and then.
+// slowDevice completes nothing for a long time, but makes progress every now and then.
 type slowDevice struct {
 	*null.Device
 	every, whole time.Duration
@@ -29,8 +29,8 @@ func (d *slowDevice) Sync() error {
 }
 
 // TestPatience: with the patience that runs have, a rank that hangs is noticed
-// within ten seconds, and one that is slow not in an hour: one instruction that
-// gets on is enough, on whichever rank. (The clock is the test's own.)
+// within ten seconds, and one that is merely slow not even in an hour: one
+// instruction that makes progress is enough, on any rank. (The clock is the test's own.)
 func TestPatience(t *testing.T) {
 	for name, c := range map[string]struct {
 		every []time.Duration // by rank

@@ -13,9 +13,9 @@ import "slices"
 // likewise overwrites the incoming one. So a layer's backward pass works on one
 // [N, D] gradient throughout.
 //
-// Where that gradient is the result of a product, which nothing has read, the product
-// multiplies by the derivative itself: on a GPU one kernel less, and one pass over
-// the widest gradient of a layer less there and back.
+// Where the gradient that reaches an activation function is the result of a product that
+// nothing else has read, the product itself multiplies by the derivative: on a GPU this saves a
+// kernel, and reading and writing the widest gradient of a layer once.
 //
 // A value has no gradient unless it depends on a trained parameter: rules consult
 // needs before they contribute. So there is no backward pass below the lowest
@@ -146,8 +146,8 @@ func (b *builder) gradient(of int) int {
 	return b.value(Value{Name: "d." + v.Name, Kind: Gradient, DType: v.DType, PerToken: true, Cols: v.Cols, Cuts: v.Cuts})
 }
 
-// paramGrad returns the gradient of a parameter, or of several in one, a sum over micro-batches. Only the
-// lowering knows which contribution comes first and so is not accumulated.
+// paramGrad returns the gradient of a parameter, or of several spanned by one value: a sum over
+// micro-batches. Only the lowering knows which contribution comes first and so is not accumulated.
 func (b *builder) paramGrad(u Use) Use {
 	v := b.g.Values[u.Value]
 	d, ok := b.pgrad[v.Param]
@@ -176,8 +176,9 @@ func diffLinear(b *builder, n *Node) {
 	}
 }
 
-// weightGrad appends the gradient of a weight. That of a product into the residual stream waits for the one out of it, if that
-// weight lies before it: then one operator computes both, after the last of what they read is known.
+// weightGrad appends the gradient of a weight. The gradient of a product into the residual stream waits for
+// that of the product out of it, if the latter's weight is stored directly before: then one operator computes
+// both, once everything they read is known.
 //
 //	x -> qkv -> attention -> proj -> x      up -> act -> down
 //	          linear_dw dqkv dproj             linear_dw dup ddown
@@ -198,14 +199,15 @@ func (b *builder) weightGrad(n Node) {
 	b.held = &n
 }
 
-// leads reports whether a product's weight lies before that of another, which leads back to where it came from.
+// leads reports whether the weight of product n is stored directly before that of product to, whose result goes
+// back into the stream that n reads.
 func (b *builder) leads(n, to *Node) bool {
 	v := &b.g.Values[n.Args[0].Value]
 	x, dy := n.Args[1], to.Args[2]
 	return v.Param+v.Params == b.g.ParamOf(to.Args[0].Value) && n.Attr == to.Attr && x.Hi-x.Lo == dy.Hi-dy.Lo
 }
 
-// release appends the gradient that waits.
+// release appends the gradient that waits, if any.
 func (b *builder) release() {
 	if n := b.held; n != nil {
 		b.held = nil
@@ -213,8 +215,8 @@ func (b *builder) release() {
 	}
 }
 
-// pass makes the gradient of a node's result the first contribution to that of what is
-// added to it.
+// pass makes dy, the gradient of a node's result, the first contribution to the gradient of
+// res, which the node adds.
 func (b *builder) pass(res, dy Use) {
 	if _, ok := b.grad[res.Value]; ok {
 		panic("graph: " + b.g.Values[res.Value].Name + " has a gradient that would be lost")
@@ -237,7 +239,7 @@ func diffNorm(b *builder, n *Node) {
 	if len(n.Args) > 4 && n.Op == RMSNorm && b.trained(n.Args[4]) {
 		b.pass(n.Args[4], dy)
 	}
-	// Gains first: the input's gradient may be the same memory in later users.
+	// Gains first: the input's gradient may overwrite dy.
 	input := LayerNormDX
 	switch {
 	case n.Op == RMSNorm:
@@ -247,7 +249,7 @@ func diffNorm(b *builder, n *Node) {
 		}
 	case b.trained(g): // then so is the bias, see model.Freeze
 		b.node(LayerNormDW, n.Attr, b.paramGrad(g), b.paramGrad(n.Args[4]), dy, x, stats)
-	case b.trained(n.Args[4]): // the same sum
+	case b.trained(n.Args[4]): // the same sum as LayerNormDW's
 		b.node(BiasGrad, Attr{}, b.paramGrad(n.Args[4]), dy)
 	}
 	if b.trained(x) {
@@ -301,7 +303,7 @@ func (b *builder) latest(u Use) *Node {
 
 func diffSwiGLU(b *builder, n *Node) {
 	y, gu := n.Args[0], n.Args[1]
-	b.release() // where memory is most, at the gradient of gates and ups: y must not live on for a gradient that waits
+	b.release() // memory peaks here, at the gradient of gates and ups: a gradient that waits must not keep y alive
 	dgu, _ := b.into(gu)
 	attr, args := n.Attr, []Use{dgu, b.of(y), gu}
 	if len(n.Args) > 2 {
@@ -325,7 +327,7 @@ func diffEmbed(b *builder, n *Node) {
 	}
 }
 
-// diffCrossEntropy: the gradient replaces the logits. If it was not known when they were made, they are made again.
+// diffCrossEntropy: the gradient replaces the logits. If it was not known when they were computed, they are recomputed.
 func diffCrossEntropy(b *builder, n *Node) {
 	logits := n.Args[1]
 	if n.Attr.Grad {

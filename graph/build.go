@@ -91,7 +91,7 @@ func check(m *model.Model, seq int, dtype DType) error {
 	return nil
 }
 
-// checkPairs says what cannot be trained on pairs.
+// checkPairs returns an error for what cannot be trained on pairs.
 func checkPairs(m *model.Model, seq int) error {
 	switch {
 	case seq < 2:
@@ -135,8 +135,8 @@ type builder struct {
 	needs  [][]Use        // columns of forward values that depend on a trained parameter
 	grad   map[int]int    // gradient value of a value, once it has a contribution
 	pgrad  map[int]int    // gradient value of a parameter
-	held   *Node          // the gradient of a weight that waits for another, see weightGrad
-	pull   int            // of pairs: the derivative of the loss by each token's
+	held   *Node          // a weight's gradient that waits to be merged with another, see weightGrad
+	pull   int            // with pairs: the derivative of the loss with respect to each token's loss
 }
 
 func (b *builder) value(v Value) int {
@@ -273,7 +273,7 @@ func (b *builder) layer(l, x int) int {
 	}
 	n1 := b.read(name+".norm1", x, p)
 	n2 := n1
-	if m.Parallel && !m.OneNorm() { // now, so that going backwards x has the gradient of its sum when the norms add to it
+	if m.Parallel && !m.OneNorm() { // here, so that in the backward pass x has the gradient of its sum before the norms add to it
 		n2 = b.read(name+".norm2", x, p)
 	}
 	mid := b.project(name+".mid", b.attention(l, b.qkv(name, n1, p), p), p, m.OutBias, x)
@@ -289,7 +289,8 @@ func (b *builder) layer(l, x int) int {
 	return b.seg.Out
 }
 
-// read appends what attention or feed-forward reads of the residual stream.
+// read appends the norm, if any, through which attention or feed-forward reads the residual
+// stream.
 func (b *builder) read(name string, x int, p *next) int {
 	if !b.m.Norms.Before() {
 		return x
@@ -418,12 +419,11 @@ func (b *builder) qkv(name string, x int, p *next) int {
 	return b.normQK(name, bands, p)
 }
 
-// normQK appends the norms of queries and keys, and returns a value of these and the
-// values. The backward pass reads both what is normalised and what attention reads: the
-// latter is made again by operators that cost little (its class is LightAct, like that of
-// all results of norms), so a plan may keep the former alone, which is as much as without
-// norms. That is why the values are copied: a norm in place could not be undone, since
-// gains may be 0.
+// normQK appends the norms of queries and keys, and returns a value that holds the results and
+// a copy of the values. The backward pass reads both what is normalised and what attention
+// reads. The latter is cheap to recompute (its class is LightAct, like that of all results of
+// norms), so a plan may keep only the former, which is as much as without norms. That is why
+// the values are copied: a norm in place could not be undone, since gains may be 0.
 func (b *builder) normQK(name string, bands []Use, p *next) int {
 	v, groups := b.g.Values[bands[0].Value], []int{b.m.Heads, b.m.KVHeads}
 	if b.m.QKNorm == model.QKNormWhole {
@@ -472,7 +472,7 @@ func (b *builder) head(x int) {
 		p.i++
 	}
 	y := b.norm("final", x, p)
-	if by := m.Multipliers.Logits; by > 0 && by != 1 { // here, where there are fewer numbers than logits
+	if by := m.Multipliers.Logits; by > 0 && by != 1 { // here, since there are fewer numbers than in the logits
 		b.node(Scale, Attr{Scale: 1 / by}, b.all(y))
 	}
 	w := b.param(b.list[0].Name)
@@ -517,8 +517,8 @@ func (b *builder) loss() {
 	b.chunk = false
 }
 
-// preference appends the loss of pairs. It depends on all tokens of a sequence, so these have a loop over chunks of rows for
-// themselves, and the backward pass computes their logits again: see diffCrossEntropy.
+// preference appends the loss of pairs. It depends on all tokens of a sequence, so the tokens' losses have a
+// loop over chunks of rows of their own, and the backward pass recomputes the logits: see diffCrossEntropy.
 func (b *builder) preference() {
 	g := b.g
 	nll := b.tokens("nll", 1, F32)

@@ -34,7 +34,7 @@ func (d DType) String() string {
 	return fmt.Sprintf("dtype(%d)", d)
 }
 
-// Round returns v as elements of type F32 or BF16 hold it: the nearest, the even one of two.
+// Round returns v rounded to F32 or BF16: to nearest, ties to even.
 func (d DType) Round(v float64) float64 {
 	b := math.Float32bits(float32(v))
 	if d == BF16 {

@@ -15,17 +15,17 @@ package graph
 // row ranges, recomputation and swapping treat a mixture as they treat any layer. Only inside
 // an operator are rows gathered by expert, so that each matrix is multiplied once.
 //
-// The weight is applied to act instead of down. That is the same but for rounding, and saves
-// keeping down for its gradient: the backward pass has both factors, dy of each slot and
-// silu(gate)*up, at hand in swiglu_bwd.
+// The weight is applied to act instead of down. That is the same but for rounding, and down
+// need not be kept for the weight's gradient: swiglu_bwd has both factors at hand, dy of each
+// slot and silu(gate)*up.
 //
-// Backwards, dact is dy times each expert's transposed matrix: dy has no slots, as n2 has
-// none, so no copy of it is made for each of them.
+// In the backward pass, dact is dy times each expert's transposed matrix. Like n2, dy has no
+// slots, so it is not copied for each of them.
 //
-// gpt-oss has biases, an expert's row of which its sums start from. Its weight multiplies the
-// sum of down with the bias, so down starts from weight*bias, which is the same again. Going
-// backwards, the weight's gradient has a second part, dy times the bias: a product of experts
-// like any other, whose matrices are the biases, with one output.
+// gpt-oss has biases: an expert's sums start from its row of them. The weight multiplies the
+// sum of down and its bias, so down starts from weight*bias, which again is the same but for
+// rounding. In the backward pass, the weight's gradient has a second part, dy times the bias: a
+// product of experts like any other, whose matrices are the biases, with one output.
 //
 // Known weakness: down is written to memory K times as wide as y, which a product that adds
 // up the slots itself would avoid.
@@ -49,9 +49,9 @@ func (b *builder) mixture(name, out string, x int, p *next, res int) int {
 	return y
 }
 
-// each appends y = x.w of each slot's expert, with biases if the model has them, and what its
-// adapter adds: w and the biases are the next parameters. If x has slots, which have been
-// multiplied by weights, so are the biases.
+// each appends y = x.w with each slot's expert, with biases if the model has them, and what its
+// adapter adds: w and the biases are the next parameters. If x has slots, these have been
+// multiplied by weights, and the biases are too.
 func (b *builder) each(y, x int, p *next, experts int, weights Use) {
 	w := p.param()
 	of := &b.g.Params[b.g.ParamOf(w.Value)]
@@ -98,7 +98,7 @@ func diffCombine(b *builder, n *Node) {
 	}
 }
 
-// diffExpertLinear: dy has slots, or is the same for all.
+// diffExpertLinear: dy has slots, or is the same for all slots.
 func diffExpertLinear(b *builder, n *Node) {
 	y, x, w, experts := n.Args[0], n.Args[1], n.Args[2], n.Args[3]
 	dy := b.all(b.grad[y.Value])
@@ -129,7 +129,7 @@ func (b *builder) diffExpertBias(n *Node, dy Use) {
 	}
 }
 
-// expertDX appends the gradient of x, with slots if x has them, else summed over these.
+// expertDX appends the gradient of x, with slots if x has them, else summed over the slots.
 func (b *builder) expertDX(n *Node, dy Use) {
 	y, x, w, experts := n.Args[0], n.Args[1], n.Args[2], n.Args[3]
 	attr := n.Attr

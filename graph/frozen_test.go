@@ -60,7 +60,8 @@ func (g *Graph) describe(n *Node, frozen func(param int) bool) string {
 	return text
 }
 
-// split makes operators with several weights those with each of them that they stand for, in the backward pass.
+// split replaces each backward operator on several weights by the operators on single weights that it stands
+// for.
 func split(g *Graph) {
 	for s := range g.Segments {
 		var single, list []Node
@@ -88,7 +89,8 @@ func split(g *Graph) {
 	}
 }
 
-// each lists the nodes that one node stands for: operand w has the parameters, last one first, dy their columns.
+// each lists the nodes that one node stands for, last parameter first: operand w has the parameters, dy their
+// columns.
 func (g *Graph) each(n Node, w, dy int) (list []Node) {
 	v := g.Values[n.Args[w].Value]
 	hi := n.Args[dy].Hi
@@ -167,7 +169,7 @@ func TestFrozen(t *testing.T) {
 				t.Errorf("%s: %s saves %v for nothing", name, seg.Name, seg.Saved)
 			}
 		}
-		slices.Sort(got) // a product with several weights comes before or behind those with each of them
+		slices.Sort(got) // a product with several weights is not where the products with each of them are
 		slices.Sort(want)
 		if !slices.Equal(got, want) {
 			t.Fatalf("%s, frozen %v:\n%d operators %q\n%d are live %q", name, m.Frozen, len(got), got, len(want), want)
@@ -175,8 +177,8 @@ func TestFrozen(t *testing.T) {
 	}
 }
 
-// TestAdapterScale: adapters of scale 1 cost no operator; others one forwards and one backwards for each
-// weight, on matrices as wide as the rank.
+// TestAdapterScale: adapters of scale 1 cost no operator; others cost one forward and one backward for
+// each weight, on matrices as wide as the rank.
 func TestAdapterScale(t *testing.T) {
 	for _, lora := range []model.LoRA{{Rank: 4}, {Rank: 4, Alpha: 4}, {Rank: 4, Alpha: 2, RSLoRA: true}, {Rank: 4, Alpha: 8}, {Rank: 4, RSLoRA: true}} {
 		m, err := model.Known("gpt2")

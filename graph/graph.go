@@ -12,11 +12,10 @@
 // needs ("saved", the skeletal activations) are known exactly: those that a
 // backward operator reads.
 //
-// Nothing here knows of tiers, addresses or micro-batch counts: package program lowers a
-// graph with a plan to instructions. Of ranks it knows rows of the operator table that
-// join several (all_gather, send and so on), since they are operators like any other;
-// only the lowering uses them, and BuildShare, whose graph is what one of several ranks
-// does that share a sequence.
+// Nothing here knows of tiers, addresses or micro-batch counts: package program lowers a graph
+// with a plan to instructions. Only two things here know of ranks: the operators between them
+// (all_gather, send and so on), which are in the table like any other but used by the lowering
+// alone, and BuildShare, whose graph is the work of one of several ranks that share a sequence.
 package graph
 
 import (
@@ -42,9 +41,8 @@ const (
 	Cache                       // keys and values of earlier tokens, kept between steps
 )
 
-// Value is a matrix. Per-token values have one row per token of the
-// micro-batch and Rows == 0; Cuts are the column bands that operators touch
-// separately.
+// Value is a matrix. Per-token values have one row per token of the micro-batch and Rows == 0;
+// Cuts bound the column bands that operators touch separately.
 type Value struct {
 	Name     string
 	Kind     ValueKind
@@ -53,8 +51,8 @@ type Value struct {
 	Rows     int // of values that are not per token
 	Cols     int
 	Cuts     []int
-	Param    int  // index in Graph.Params, for ParamValue and ParamGrad, of the first
-	Params   int  // parameters that it holds, one below the other; vectors one behind the other
+	Param    int  // for ParamValue and ParamGrad: index in Graph.Params of the first parameter
+	Params   int  // number of parameters that it holds: matrices stacked by rows, vectors end to end
 	Chunked  bool // lives only inside the row-chunk loop of the loss
 }
 
@@ -99,12 +97,11 @@ type Segment struct {
 	Params    []int // indices of parameters read, in order of first use
 }
 
-// Graph is the computation of one micro-batch of a model. Absent values are -1:
-// in a training graph (Build) Pos, in a generation graph (BuildDecode) those of the
-// loss.
+// Graph is the computation of one micro-batch of a model. Absent values are -1: Pos in a
+// training graph (Build), those of the loss in a generation graph (BuildDecode).
 type Graph struct {
 	Model     *model.Model
-	Params    []model.Param // in the order in which chunks have them: see stored
+	Params    []model.Param // in the order in which chunks store them: see stored
 	Values    []Value
 	Segments  []Segment
 	Seq       int        // tokens per sequence
@@ -116,9 +113,9 @@ type Graph struct {
 	Targets   int        // Input [N,1]
 	Starts    int        // Input [N,1]: where each token's document begins in its sequence; -1 without Documents
 	Reference int        // Input [N,1] f32, of pairs: see Preference in the table of operators; else -1
-	Ratios    int        // [N,1] f32, the same
+	Ratios    int        // [N,1] f32, likewise
 	Logits    int        // [N,V], chunked; its rows may be longer than V
-	Losses    int        // [N,1] f32, chunked; of pairs not
+	Losses    int        // [N,1] f32, chunked except with pairs
 	Total     int        // [1,1] f64: sum of the losses of all tokens
 	Scalars   int        // [1, NumScalars] f32
 	Pos       int        // [1,1] i32: the position of the first token
@@ -137,7 +134,7 @@ func Cut(seq int, d DType) int {
 	return 0
 }
 
-// CutUnit returns the number of tokens at whose multiples sums over tokens may be divided.
+// CutUnit returns the number of tokens at multiples of which sums over tokens may be divided.
 func (g *Graph) CutUnit() int {
 	if g.DType != BF16 {
 		return 1
@@ -148,11 +145,11 @@ func (g *Graph) CutUnit() int {
 // CutsAt reports whether sums over tokens may be divided at multiples of tokens.
 func (g *Graph) CutsAt(tokens int) bool { return tokens%g.CutUnit() == 0 }
 
-// Takes reports whether operators may take part of the whole tokens at a time: all of them
-// always, fewer where sums may be divided.
+// Takes reports whether operators may process part of the whole tokens at a time: always if
+// that is all of them, fewer only where sums may be divided.
 func (g *Graph) Takes(part, whole int) bool { return part >= whole || g.CutsAt(part) }
 
-// CutSequences is the least number of sequences at whose multiples sums may be divided.
+// CutSequences returns the least number of sequences at multiples of which sums may be divided.
 func (g *Graph) CutSequences() int {
 	n := 1
 	for !g.CutsAt(n * g.Seq) {
@@ -165,12 +162,11 @@ func (g *Graph) CutSequences() int {
 // sequence may contain several documents.
 type Documents struct {
 	End int32 // the token that ends a document
-	// Length represents the lengths of all documents in cost estimates: with equal
-	// documents of this length, sequences would have their mean number of (query,
-	// visible key) pairs.
+	// Length represents the lengths of all documents in cost estimates: if all documents had
+	// this length, sequences would have the same mean number of (query, visible key) pairs.
 	Length int
-	// Preference is the factor beta of direct preference optimisation: a sequence is pairs of documents, of which the first
-	// of each is preferred, and padding. 0: documents are learnt as they are.
+	// Preference is the factor beta of direct preference optimisation: a sequence consists of pairs of
+	// documents, the first of each pair preferred, and padding. 0: documents are learnt as they are.
 	Preference float64
 }
 
@@ -185,7 +181,7 @@ func (g *Graph) Preference() float64 {
 // Head returns the index of the last segment, which holds the loss.
 func (g *Graph) Head() int { return len(g.Segments) - 1 }
 
-// ParamOf returns the index of the parameter that value v holds or is the gradient of, of several the first.
+// ParamOf returns the index of the (first) parameter that value v holds or is the gradient of.
 func (g *Graph) ParamOf(v int) int { return g.Values[v].Param }
 
 // WeightGradient reports whether a node computes gradients of parameters, on which
@@ -227,7 +223,7 @@ func (g *Graph) FLOPs() (forward, backward int64) {
 	}
 	for i := range g.Segments {
 		forward += count(g.Segments[i].Forward, None)
-		backward += count(g.Segments[i].Backward, Linear) // made again, see diffCrossEntropy
+		backward += count(g.Segments[i].Backward, Linear) // recomputed logits, see diffCrossEntropy
 	}
 	return forward, backward
 }

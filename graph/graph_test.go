@@ -22,11 +22,8 @@ func build(t *testing.T, name string, seq int) *Graph {
 	return g
 }
 
-// TestFLOPs: forward 2 and backward 4 per weight of a matrix and token, and
-// attention 4 and 10 numbers of a head per causal pair (the backward pass makes
-// the scores again), from the sizes alone.
-// TestCutSequences: batches of that many sequences, and of no other number that is not
-// a multiple of it, may be divided in sums; all tokens may always be taken at once.
+// TestCutSequences: sums may be divided between batches of that many sequences and of
+// multiples of it, and of no other number; all tokens may always be processed at once.
 func TestCutSequences(t *testing.T) {
 	for _, dt := range []DType{F32, BF16} {
 		for seq := 1; seq <= 96; seq++ {
@@ -44,6 +41,9 @@ func TestCutSequences(t *testing.T) {
 	}
 }
 
+// TestFLOPs: forward 2 and backward 4 per weight of a matrix and token, and
+// attention 4 and 10 numbers of a head per causal pair (the backward pass
+// recomputes the scores), from the sizes alone.
 func TestFLOPs(t *testing.T) {
 	for _, name := range []string{"gpt2", "llama-3.2-1b", "mistral-7b", "qwen2-0.5b", "opt-125m", "qwen3-0.6b", "gemma-3-1b", "olmo-2-1b", "pythia-70m", "phi-3-mini", "smollm3-3b", "granite-3.0-2b", "starcoder2-3b", "stablelm-2-1.6b", "phi-2", "olmo-3-7b"} {
 		g := build(t, name, 128)
@@ -90,7 +90,7 @@ func TestShare(t *testing.T) {
 					for i := range part[0] {
 						all, one := &part[0][i], &part[1][i]
 						f, share := all.Op.FLOPs(&all.Attr, whole.Dims(all, seq, nil)), one.Op.FLOPs(&one.Attr, g.Dims(one, g.Seq, nil))
-						if math.Abs(float64(n)*float64(share)/float64(f)-1) > 1e-3 && f > 0 { // pairs are divided to whole ones
+						if math.Abs(float64(n)*float64(share)/float64(f)-1) > 1e-3 && f > 0 { // pairs are divided into whole ones
 							t.Errorf("%s, %s: %v has %d FLOPs, %d of %d ranks", name, g.Segments[s].Name, all.Op, f, share, n)
 						}
 					}
@@ -215,9 +215,8 @@ func TestBuildErrors(t *testing.T) {
 	}
 }
 
-// TestRopeTable: position 0 does not turn, the fastest pair turns by one
-// radian per position, and Llama 3's scaling leaves high frequencies and slows
-// the lowest by its factor.
+// TestRopeTable: position 0 does not turn, the fastest pair turns by one radian per position,
+// and Llama 3's scaling leaves high frequencies alone and slows the lowest by its factor.
 func TestRopeTable(t *testing.T) {
 	m, err := model.Known("llama-3.2-1b")
 	if err != nil {

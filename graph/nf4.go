@@ -9,11 +9,11 @@ package graph
 //	row   [ 32 bytes of indices a block ... | scale f32 a block ... ]      4.5 bits an element
 //
 // Byte i of a block has the index of element 2i in its lower half and that of 2i+1 in its upper.
-// The last block of a row is filled up with zeros.
+// The last block of a row is padded with zeros.
 //
-// To programs such a row is NF4Cols elements of the weights' type, bytes that are moved and placed
-// like any others; only the operators of linear layers, told by Attr.NF4, read them. What they read
-// is rounded to the weights' type.
+// To programs such a row is NF4Cols elements of the weights' type: bytes that are moved and placed
+// like any others. Only the operators of linear layers read them, where Attr.NF4 is set, and round
+// what they read to the weights' type.
 //
 // Known weakness: the scales are not quantised once more (the paper's double quantisation would
 // save 0.37 bits an element), so that values are those of the plain format bit for bit.

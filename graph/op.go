@@ -112,8 +112,8 @@ type Info struct {
 	FLOPs func(a *Attr, d []Dim) int64
 	// Bytes is the traffic with a perfect cache. Nil means the sum over operands.
 	Bytes func(a *Attr, d []Dim) int64
-	// Apart is the traffic of what most devices do by itself, behind the rest, so that it
-	// takes its time beside the FLOPs' and not in it. Nil means none.
+	// Apart is the traffic of what most devices do in a separate pass after the rest: its time
+	// adds to the FLOPs' instead of overlapping it. Nil means none.
 	Apart func(a *Attr, d []Dim) int64
 }
 
@@ -121,7 +121,7 @@ type Info struct {
 // D width, F feed-forward width, V vocabulary, H query heads, G key/value
 // heads, S head size, E elements of a parameter.
 //
-//	K slots of a token, one for each expert that it goes to, are side by side
+//	a token has K slots side by side, one for each expert that it goes to
 //	weights are [in, out] (GPT-2's Conv1D) or, with Attr.WT, [out, in]
 //	qkv is [N, (H+2G)*S]: query heads, key heads, value heads side by side
 //	stats are [N, 2] (mean, 1/deviation), or 1/root mean square per group of columns
@@ -130,16 +130,16 @@ var table = [NumOps]Info{
 	// y = x.w + bias + res, or y += x.w with Acc, without bias and res. Each element
 	// is one chain of fused multiply-adds over the input index, ascending, that starts
 	// from bias+res or y.
-	// With Attr.NF4 w is stored in 4 bits a number, see NF4Block.
+	// With Attr.NF4 w is stored in 4 bits per number, see NF4Block.
 	Linear: {Name: "linear", Args: args("y:st x:rt w:r bias:r? res:rt?"), Kind: RowWise, FLOPs: linearFLOPs(1), Bytes: linearBytes},
-	// dx (+)= dy.w^T; w as above. With x, which dx is then not added to, dx = (dy.w^T)*act'(x):
-	// the derivatives of a product and of the activation before it.
+	// dx (+)= dy.w^T; w as above. With x (never with Acc) dx = (dy.w^T)*act'(x): the
+	// derivatives of a product and of the activation before it.
 	LinearDX: {Name: "linear_dx", Args: args("dx:st dy:rt w:r x:rt?"), Kind: RowWise, FLOPs: linearFLOPs(1), Bytes: linearBytes, Apart: derivedBytes},
 	// dw (+)= x^T.dy (or dy^T.x with WT), tokens ascending, continuing the chain in
 	// dw: splitting the tokens over calls changes no bit. If both operands are bf16,
-	// tokens are added in pairs, or Attr.Cut at a time, so they may be split only at
-	// multiples of that. A second gradient, dw2, is that of x2 and dy2: both at once have work
-	// for processors that either leaves idle.
+	// tokens are added in pairs, or Attr.Cut at a time, so they may be split only at multiples
+	// of that. dw2 is a second gradient, of x2 and dy2: computed together, the two occupy
+	// processors that either alone would leave idle.
 	LinearDW: {Name: "linear_dw", Kind: TokenSum, Args: args("dw:s x:rt dy:rt dw2:s? x2:rt? dy2:rt?"), FLOPs: sumFLOPs},
 	// db (+)= column sums of dy, tokens ascending.
 	BiasGrad:    {Name: "bias_grad", Kind: TokenSum, Args: args("db:s dy:rt")},
@@ -147,74 +147,74 @@ var table = [NumOps]Info{
 	LayerNormDX: {Name: "layernorm_dx", Args: args("dx:st dy:rt x:rt g:r stats:rt"), Kind: RowWise},
 	// dg, db: tokens ascending.
 	LayerNormDW: {Name: "layernorm_dw", Kind: TokenSum, Args: args("dg:s db:s dy:rt x:rt stats:rt")},
-	// y = x/rms(x)*g + res. A row is Attr.Heads groups of columns as long as g, each
-	// normalised by itself, one if that is 0: stats [N, max(1, Heads)]. With UnitOffset
-	// the gains are 1 + g.
+	// y = x/rms(x)*g + res. A row consists of Attr.Heads groups of columns (one group if Heads
+	// is 0), each as long as g and normalised by itself: stats [N, max(1, Heads)]. With
+	// UnitOffset the gains are 1 + g.
 	RMSNorm: {Name: "rmsnorm", Args: args("y:wt stats:wt x:rt g:r res:rt?"), Kind: RowWise},
 	// dx may be the same region as dy if it is not accumulated.
 	RMSNormDX: {Name: "rmsnorm_dx", Args: args("dx:st dy:rt x:rt g:r stats:rt"), Kind: RowWise},
-	// dg: tokens ascending, of each its groups ascending.
+	// dg: tokens ascending, and groups ascending within a token.
 	RMSNormDW: {Name: "rmsnorm_dw", Kind: TokenSum, Args: args("dg:s dy:rt x:rt stats:rt")},
 	// Rotates the query and key heads of qkv in place; row n is at position
-	// (n+Row0) mod Seq. table [Seq, R] holds cos (first R/2) and sin (last R/2); pairs
-	// are (i, i+R/2), and the last S-R columns of a head stay. Attr.Inverse rotates back:
-	// the derivative.
+	// (n+Row0) mod Seq. table [Seq, R] holds cos (first R/2) and sin (last R/2); pairs are
+	// (i, i+R/2), and the last S-R columns of a head stay unchanged. Attr.Inverse rotates back: the
+	// derivative.
 	RoPE: {Name: "rope", Args: args("qkv:ut table:r"), Kind: RowWise},
 	// Causal attention per sequence of Seq rows, never storing Seq x Seq. q and kv
-	// [M, 2*G*S] are bands of qkv. The queries are the last N rows of the M that
-	// kv has: all rows of whole sequences (N = M), or a slice of one, with the keys
-	// and values of the rows before it as well. How a sequence is cut into slices
-	// changes no bit. lse [N, H] f32 is the log of the softmax's denominator.
-	// starts [N, 1] i32 is, for each query, the position in its sequence of the first
-	// key that it sees, where its document begins: at most its own position, and
-	// ascending within a sequence. If absent, all are 0.
-	// sinks [1, H] adds to each head's scores one that every query sees: it is neither
-	// scaled nor hidden, and has no value (gpt-oss). So it is a term of the denominator.
+	// [M, 2*G*S] are bands of qkv. The queries are the last N of kv's M rows: all rows of whole
+	// sequences (N = M), or a slice of one sequence, where kv also has the keys and values of
+	// the rows before it. How a sequence is cut into slices changes no bit. lse [N, H] f32 is
+	// the log of the softmax's denominator.
+	// starts [N, 1] i32 has, for each query, the position in its sequence of the first key that
+	// it sees, where its document begins: at most the query's own position, and ascending
+	// within a sequence. If absent, all are 0.
+	// sinks [1, H] adds to each head one score that every query sees. It is neither scaled nor
+	// masked, and has no value (gpt-oss), so it is only a term of the denominator.
 	Attention: {Name: "attention", Kind: Sequence, Args: args("o:wt lse:wt q:rt kv:rtp starts:rt? sinks:r?"), FLOPs: attentionFLOPs(4, 3)},
 	// dkv (+)= the contribution of the slice's queries, all M rows. Slices run from
 	// the last, which does not accumulate, to the first, and their bounds are
 	// multiples of SliceUnit: then the sums in an f32 dkv are one chain however the
 	// sequence is cut. A bf16 dkv is rounded after every slice.
-	// delta [N, H] f32 is the row sums of do*o, which SinkGrad reads. With sinks nothing
-	// is different: lse has them.
+	// delta [N, H] f32 is the row sums of do*o, which SinkGrad reads. Sinks change nothing
+	// here: lse includes them.
 	AttentionBwd: {Name: "attention_bwd", Kind: Sequence, Args: args("dq:wt dkv:stp delta:wt do:rt q:rt kv:rtp o:rt lse:rt starts:rt?"), FLOPs: attentionFLOPs(10, 5)},
-	// dsinks (+)= the sum of -exp(sinks-lse)*delta, tokens ascending: a sink's weight takes from
-	// the others'.
+	// dsinks (+)= the sum of -exp(sinks-lse)*delta, tokens ascending: a sink's weight is taken
+	// from the others'.
 	SinkGrad: {Name: "sink_grad", Kind: TokenSum, Args: args("dsinks:s delta:rt lse:rt sinks:r")},
 	Act:      {Name: "act", Args: args("y:wt x:rt"), Kind: RowWise},
 	// dx may be the same region as dy.
 	ActBwd: {Name: "act_bwd", Args: args("dx:wt dy:rt x:rt"), Kind: RowWise},
-	// y [N,F] = Act(gate)*up of gu [N,2F] = gate|up: SwiGLU with SiLU, GeGLU with GELU.
-	// With weights [N,K] f32 rows are K slots, y [N,K*F] and gu [N,K*2F], and each slot of y
-	// is multiplied by its weight.
-	// With Attr.Limit (gpt-oss) gates are at most that, ups within it and -it, and then
-	// y = gate*sigmoid(Alpha*gate)*(up + 1) times the weights, which must be there.
+	// y [N,F] = Act(gate)*up of gu [N,2F] = gate|up: SwiGLU with SiLU, GeGLU with GELU. With
+	// weights [N,K] f32 a row is K slots, y [N,K*F] and gu [N,K*2F], and each slot of y is
+	// multiplied by its weight. With Attr.Limit (gpt-oss) gates are clamped to at most Limit,
+	// ups to between -Limit and Limit, and y = gate*sigmoid(Alpha*gate)*(up + 1) times the
+	// weights, which are then required.
 	SwiGLU: {Name: "swiglu", Args: args("y:wt gu:rt weights:rt?"), Kind: RowWise},
-	// dweights [N,K] f32 (+)= of each slot the sum of dy*Act(gate)*up.
+	// dweights [N,K] f32 (+)= the sum of dy*Act(gate)*up over each slot.
 	SwiGLUBwd: {Name: "swiglu_bwd", Args: args("dgu:wt dy:rt gu:rt weights:rt? dweights:st?"), Kind: RowWise},
-	// The K experts of each token, of E = cols of logits: those of the greatest logits, of
-	// equal ones the first, in ascending order. experts [N,K] i32; weights [N,K] f32 are their
-	// softmax over all experts or, if Normed, over those K.
+	// The K experts of each token out of E (the columns of logits): those with the greatest
+	// logits, the first among equals, in ascending order. experts [N,K] i32; weights [N,K] f32
+	// are their softmax over all experts or, if Normed, over those K.
 	Route: {Name: "route", Args: args("weights:wt experts:wt logits:rt"), Kind: RowWise},
-	// With a Scale the loss has a term for each sequence of Seq rows, which has the
-	// gradient Scale*scalars[ScalarLossScale]*(slots of e in the sequence) for the
-	// probability of expert e in each of its tokens: see Balance in package model.
+	// With a Scale the loss has a term for each sequence of Seq rows. Its gradient with respect
+	// to the probability of expert e at each token is Scale*scalars[ScalarLossScale]*(slots of
+	// e in the sequence): see Balance in package model.
 	RouteBwd: {Name: "route_bwd", Args: args("dlogits:wt dweights:rt weights:rt experts:rt logits:rt scalars:r?"), Kind: Sequence},
-	// y [N,K*O]: slot k of token n is x.w of expert experts[n,k], w as in Linear. x is [N,I],
-	// the same for all slots, or [N,K*I] with Slots. The matrices of Attr.Experts experts lie
-	// one below the other: w is [Experts*I,O] or, with WT, [Experts*O,I]. NF4 and Acc as in Linear.
-	// With bias [Experts,O], and then without Acc, sums start from the expert's row of it or, with
-	// weights [N,K] f32, from that times the slot's weight.
+	// y [N,K*O]: slot k of token n is x.w of expert experts[n,k], w as in Linear. x is [N,I], the
+	// same for all slots, or [N,K*I] with Slots. The matrices of Attr.Experts experts are
+	// stacked: w is [Experts*I,O] or, with WT, [Experts*O,I]. NF4 and Acc as in Linear. With bias
+	// [Experts,O] (never with Acc) sums start from the expert's row of bias or, with weights
+	// [N,K] f32, from that row times the slot's weight.
 	ExpertLinear: {Name: "expert_linear", Args: args("y:st x:rt w:r experts:rt bias:r? weights:rt?"), Kind: RowWise, FLOPs: expertFLOPs, Bytes: expertBytes},
-	// dw (+)= x^T.dy of each expert's tokens, ascending (or dy^T.x with WT). x, dy or both
-	// have slots. If both are bf16, those of each sequence are added in groups of
-	// max(2, Attr.Cut), the last one filled up with zeros: then tokens may be split only at
+	// dw (+)= x^T.dy of each expert's tokens, ascending (or dy^T.x with WT). x, dy or both have
+	// slots. If both are bf16, an expert's tokens of each sequence are added in groups of
+	// max(2, Attr.Cut), the last one padded with zeros: then tokens may be split only between
 	// sequences.
 	ExpertDW: {Name: "expert_dw", Kind: TokenSum, Args: args("dw:s x:rt dy:rt experts:rt"), FLOPs: expertDWFLOPs},
-	// db [Experts,O] (+)= of each expert's tokens, ascending, dy, [N,O] or [N,K*O] with slots, times
-	// the slot's weight if there are weights [N,K] f32.
+	// db [Experts,O] (+)= the sum of dy over each expert's tokens, ascending. dy is [N,O], or
+	// [N,K*O] with slots. With weights [N,K] f32 each term is multiplied by the slot's weight.
 	ExpertDB: {Name: "expert_db", Kind: TokenSum, Args: args("db:s dy:rt experts:rt weights:rt?")},
-	// y = res + the slots of x, ascending, or y += them with Acc. x is [N,K*D].
+	// y = res + the slots of x [N,K*D], added in ascending order; with Acc, y += the slots.
 	Combine: {Name: "combine", Args: args("y:st x:rt res:rt?"), Kind: RowWise},
 	// x[n] = wte[tokens[n]]*Scale + wpe[(n+Row0) mod Seq + PosOffset]. tokens is [N,1] i32.
 	// A Scale of 0 is 1.
@@ -225,42 +225,45 @@ var table = [NumOps]Info{
 	PosBwd:   {Name: "pos_bwd", Kind: TokenSum, Args: args("dwpe:s dx:rt")},
 	// loss [N,1] f32 = -log softmax(logits)[target] (0 where target < 0);
 	// with Attr.Grad the logits are replaced by (softmax - onehot)*scalars[ScalarLossScale]
-	// (0 where target < 0). With weights [N,1] f32 the gradient of each row is multiplied by its.
+	// (0 where target < 0). With weights [N,1] f32 each row's gradient is multiplied by its
+	// weight.
 	CrossEntropy: {Name: "cross_entropy", Args: args("loss:wt logits:ut targets:rt scalars:r weights:rt?"), Kind: RowWise},
-	// The loss of pairs (Rafailov et al., 2305.18290, equation 7). A sequence of Seq rows, at least two, has documents, each of rows with equal
-	// starts: the first is chosen and the second rejected, the third chosen and the fourth rejected. nll [N,1] has the losses of their
-	// tokens. The first row of a document has what is known of it:
+	// The loss of pairs (Rafailov et al., 2305.18290, equation 7). A sequence of Seq rows, at least two,
+	// consists of documents, each the rows with the same start: the first is chosen and the second rejected,
+	// the third chosen and the fourth rejected. nll [N,1] has their tokens' losses. A document's values are in
+	// its first row:
 	//
 	//	reference  log-probability of the document under the reference
-	//	ratios     that under the model (-sum of nll, where target >= 0) less that
-	//	loss       of a chosen one -log sigmoid(Scale*(its ratio - that of the rejected)); else 0
+	//	ratios     that under the model (-sum of nll, where target >= 0) minus reference
+	//	loss       of a chosen document -log sigmoid(Scale*(its ratio - that of the rejected)); else 0
 	//
-	// and the other rows 0. weights [N,1] is the derivative of the pair's loss by each row's nll. Two documents without targets are
-	// no pair, and neither is the last one without another: all their results are 0.
+	// and the other rows have 0. weights [N,1] is the derivative of the pair's loss with respect to each row's
+	// nll. Two documents without targets are no pair, nor is a last document without a partner: all their
+	// results are 0.
 	Preference: {Name: "preference", Kind: Sequence, Args: args("loss:wt ratios:wt weights:wt nll:rt reference:rt targets:rt starts:rt")},
 	// total [1,1] f64 = sum of loss, tokens ascending.
 	LossSum: {Name: "loss_sum", Kind: TokenSum, Args: args("total:s loss:rt")},
 	// part [1,K] f64: sums of squares of g in pieces of NormPiece elements.
 	NormPart: {Name: "norm_part", Args: args("part:w g:r")},
 	// clip [1,2] f32 = {min(1, Clip/(norm+1e-6)), norm}, norm = sqrt(sum of parts
-	// in float64, in an order chosen by the device). A norm that is not a number or, as
-	// f32, above scalars[ScalarBound] makes it {0, norm}. Clip <= 0 means no clipping:
-	// {1, norm} always, since updates then do not wait for the norm.
+	// in float64, in an order chosen by the device). A norm that is not a number or, as f32,
+	// above scalars[ScalarBound] makes clip {0, norm}. Clip <= 0 means no clipping: {1, norm}
+	// always, since updates then do not wait for the norm.
 	NormAll: {Name: "norm_all", Args: args("clip:w part:r scalars:r")},
 	// AdamW (Loshchilov and Hutter, 1711.05101, algorithm 2), with g scaled by
-	// clip[0] first, if clip is present. A clip[0] of 0 skips the update: p, m and v keep
-	// their bits. g is f32; p16 is a bf16 copy of an f32 p, written in any case.
-	// Each of p, m and v is f32, or bf16 with stochastic rounding, so that small
-	// updates add up over many steps: see Chance. Attr.Param and First identify the
-	// elements in the model; if none is rounded so, both are 0.
-	// With rest, p and rest are the halves of fp32 numbers: p in bf16 for those who
-	// read it, and what that leaves out. See simd.Halves.
+	// clip[0] first, if clip is present. A clip[0] of 0 skips the update: p, m and v keep their
+	// bits. g is f32; p16 is a bf16 copy of an f32 p, written even if the update is skipped.
+	// Each of p, m and v is f32, or bf16 with stochastic rounding, so that small updates add up
+	// over many steps: see Chance. Attr.Param and First identify the elements in the model; if
+	// none is rounded stochastically, both are 0.
+	// With rest, p and rest are the halves of fp32 numbers: p the bf16 that others read, rest
+	// what it leaves out. See simd.Halves.
 	AdamW: {Name: "adamw", Args: args("p:u m:u v:u g:r clip:r? scalars:r p16:w? rest:u?")},
 	Cast:  {Name: "cast", Args: args("dst:w src:r"), Kind: RowWise},
 	Add:   {Name: "add", Args: args("y:u x:r"), Kind: RowWise},
 	// y *= Attr.Scale.
 	Scale: {Name: "scale", Args: args("y:ut"), Kind: RowWise},
-	// Bytes from one tier to another, or within one.
+	// Copies bytes from one tier to another, or within one.
 	Copy: {Name: "copy", Args: args("dst:w src:r")},
 	// Generation: rows are N tokens of one sequence at positions pos, pos+1, ...,
 	// where pos [1,1] i32 is an input of the step. Otherwise like Embed, RoPE and
@@ -268,9 +271,9 @@ var table = [NumOps]Info{
 	// the call, so none of them is RowWise.
 	EmbedAt: {Name: "embed_at", Args: args("x:wt tokens:rt wte:r wpe:r? pos:r"), Bytes: embedAtBytes},
 	RoPEAt:  {Name: "rope_at", Args: args("qkv:ut table:r pos:r"), Bytes: ropeAtBytes},
-	// Attention over a cache of C positions, to which the keys and values of the
-	// rows are added first. kv [2*G*C, S]: for each key head its C rows, then for
-	// each value head. Positions from pos+N on are not read.
+	// Attention over a cache of C positions, to which the keys and values of the rows are added
+	// first. kv [2*G*C, S]: C rows for each key head, then C for each value head. Positions
+	// from pos+N on are not read.
 	AttentionAt: {Name: "attention_at", Args: args("o:wt kv:u qkv:rt pos:r sinks:r?"), FLOPs: attentionAtFLOPs, Bytes: attentionAtBytes},
 	// Between ranks. An instruction names its peers; the k-th collective of a
 	// group on one rank meets the k-th on every other. Operands are flat, one row.
@@ -289,9 +292,9 @@ var table = [NumOps]Info{
 	Recv: {Name: "recv", Between: true, Args: args("dst:w")},
 }
 
-// SliceUnit returns the number of rows at whose multiples sequences of seq rows may
-// be cut into slices: the backward pass of attention sums over blocks of that
-// many queries, the last block first.
+// SliceUnit returns the number of rows at multiples of which sequences of seq rows may be cut
+// into slices: the backward pass of attention sums over blocks of that many queries, the last
+// block first.
 func SliceUnit(seq int) int {
 	switch {
 	case seq <= 8:
@@ -369,12 +372,12 @@ type Attr struct {
 	WT        bool // weight is stored [out, in]
 	Grad      bool // CrossEntropy writes the gradient over the logits
 	Inverse   bool // RoPE backwards
-	NF4       bool // weight is stored in 4 bits a number
+	NF4       bool // weight is stored in 4 bits per number
 	Normed    bool // Route: weights add up to 1
 	Slots     bool // ExpertLinear: x has slots
 	Act       Activation
 	Seq       int // rows per sequence
-	Row0      int // position of the first row of the operands, where they start inside a sequence
+	Row0      int // position of the operands' first row, if they start inside a sequence
 	Heads     int // H; in RMSNorm the groups of a row
 	KVHeads   int // G
 	HeadDim   int // S
@@ -383,12 +386,12 @@ type Attr struct {
 	Document  int // with starts: length of documents in cost estimates, see Documents; changes no result
 	Among     int // ranks that share each sequence, see BuildShare; 0: not shared
 	PosOffset int // rows of wpe before position 0 (OPT: 2)
-	Cut       int // LinearDW, ExpertDW in bf16: tokens are added in groups of at most this; 0: of 2
+	Cut       int // LinearDW, ExpertDW in bf16: tokens are added in groups of at most this; 0: 2
 	Param     int // index of the updated parameter
-	First     int // its element with which the operands begin
+	First     int // index in that parameter of the operands' first element
 	Scale     float64
-	Limit     float64 // SwiGLU: bounds gates and ups; 0: it does not
-	Alpha     float64 // with it, by what gates are multiplied in the sigmoid
+	Limit     float64 // SwiGLU: bound on gates and ups; 0: none
+	Alpha     float64 // with Limit: factor of the gates inside the sigmoid
 	Eps       float64
 	Clip      float64
 	Beta1     float64
@@ -435,7 +438,7 @@ func (o Op) Bytes(a *Attr, d []Dim) int64 {
 	return sum
 }
 
-// Apart returns the bytes that most devices move behind the rest of a call.
+// Apart returns the bytes that most devices move after the rest of a call.
 func (o Op) Apart(a *Attr, d []Dim) int64 {
 	if f := table[o].Apart; f != nil {
 		return f(a, d)
@@ -461,8 +464,7 @@ func args(s string) []ArgSpec {
 	return list
 }
 
-// linearFLOPs counts 2 * tokens * in * out; operand 0 and operand other
-// have these three extents.
+// linearFLOPs counts 2 * tokens * in * out, the extents of operand 0 and operand other.
 func linearFLOPs(other int) func(*Attr, []Dim) int64 {
 	return func(a *Attr, d []Dim) int64 {
 		return 2 * d[0].Elems() * int64(d[other].Cols)
@@ -477,8 +479,8 @@ func sumFLOPs(_ *Attr, d []Dim) (n int64) {
 	return n
 }
 
-// linearBytes is the sum over the operands and, since weights in 4 bits are written out
-// before they are multiplied, what that takes.
+// linearBytes is the sum over the operands plus, since 4-bit weights are unpacked into memory
+// before they are multiplied, the traffic of unpacking.
 func linearBytes(a *Attr, d []Dim) (n int64) {
 	for _, x := range d {
 		n += x.Bytes()
@@ -492,7 +494,7 @@ func linearBytes(a *Attr, d []Dim) (n int64) {
 	return n
 }
 
-// derivedBytes is what multiplying a product by the derivative of an activation moves.
+// derivedBytes is the traffic of multiplying a product by the derivative of an activation.
 func derivedBytes(_ *Attr, d []Dim) int64 {
 	if len(d) < 4 || d[3].Absent() {
 		return 0
@@ -513,15 +515,15 @@ func expertDWFLOPs(a *Attr, d []Dim) int64 {
 	return 2 * d[0].Elems() / int64(max(a.Experts, 1)) * d[3].Elems()
 }
 
-// expertBytes counts the weights of as many experts as there are slots, if these are few.
+// expertBytes counts the weights of as many experts as there are slots, at most all of them.
 func expertBytes(a *Attr, d []Dim) int64 {
 	e := int64(max(a.Experts, 1))
 	return d[0].Bytes() + d[1].Bytes() + d[3].Bytes() + d[2].Bytes()/e*min(e, d[3].Elems())
 }
 
-// attentionFLOPs counts per*S FLOPs per visible (query, key) pair and head: causal,
-// inside the window and the document. The slices of a sequence add up to the
-// sequence. Operand kv has the keys.
+// attentionFLOPs counts per*S FLOPs per visible (query, key) pair and head: causal, inside the
+// window and the document. The slices of a sequence add up to the whole. kv is the index of the
+// operand with the keys.
 func attentionFLOPs(per int64, kv int) func(*Attr, []Dim) int64 {
 	return func(a *Attr, d []Dim) int64 {
 		end := d[kv].Rows

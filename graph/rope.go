@@ -6,12 +6,12 @@ import (
 	"github.com/athanor-llm/athanor/model"
 )
 
-// RopeTable returns the content of a rotary table: per position the cosines of
-// RotaryDim/2 angles, then their sines (1104.09864). local is that of layers with a
-// window, where they have a base of their own, which is not scaled.
+// RopeTable returns the content of a rotary table: per position the cosines of RotaryDim/2
+// angles, then their sines (1104.09864). local selects the table of layers with a window, where
+// these have a base of their own, which is not scaled.
 //
-// A table may be multiplied by a constant (RopeScaling.Attention): the derivative of a turn
-// that stretches is still the turn backwards with the same table.
+// A table may be multiplied by a constant (RopeScaling.Attention): the derivative of a rotation
+// that also stretches is still the inverse rotation with the same table.
 func RopeTable(m *model.Model, seq int, local bool) []float32 {
 	gain := 1.0
 	if s := m.RopeScaling; s != nil && s.Attention > 0 && !local {
@@ -31,7 +31,7 @@ func RopeTable(m *model.Model, seq int, local bool) []float32 {
 }
 
 // ropeFrequencies returns the angle per position of each pair. With longrope it depends on the
-// number of positions for which the graph is made: so text generation has one rule from its
+// number of positions for which the graph is made: so text generation uses one rule from its
 // first token to its last, that of its whole context.
 func ropeFrequencies(m *model.Model, seq int, local bool) []float64 {
 	theta, s := m.RopeTheta, m.RopeScaling
@@ -50,7 +50,7 @@ func ropeFrequencies(m *model.Model, seq int, local bool) []float64 {
 	return list
 }
 
-// scaled returns frequency f of pair i of a base theta and n columns.
+// scaled returns the scaled frequency of pair i, unscaled f, for base theta and n columns.
 func scaled(s *model.RopeScaling, f, theta float64, i, n, seq int) float64 {
 	kept := 0.0 // the share of f that is not slowed
 	switch s.Type {
@@ -60,12 +60,12 @@ func scaled(s *model.RopeScaling, f, theta float64, i, n, seq int) float64 {
 	case "llama3":
 		turns := float64(s.OriginalContext) * f / (2 * math.Pi)
 		kept = (turns - s.LowFreqFactor) / (s.HighFreqFactor - s.LowFreqFactor)
-	case "yarn": // 2309.00071: as llama3, but even from pair to pair
+	case "yarn": // 2309.00071: as llama3, but linear in the pair's index
 		first, last := pairOf(s, s.HighFreqFactor, theta, n), pairOf(s, s.LowFreqFactor, theta, n)
 		if !s.Unrounded {
 			first, last = math.Floor(first), math.Ceil(last)
 		}
-		first, last = max(first, 0), min(last, float64(n-1)) // as transformers has it, though there are n/2 pairs
+		first, last = max(first, 0), min(last, float64(n-1)) // n-1 as in transformers, though there are n/2 pairs
 		if first == last {
 			last += 0.001
 		}
@@ -75,7 +75,8 @@ func scaled(s *model.RopeScaling, f, theta float64, i, n, seq int) float64 {
 	return (1-kept)*f/s.Factor + kept*f
 }
 
-// pairOf returns which pair, as a fraction, turns so many times over the original context.
+// pairOf returns the index, with a fraction, of the pair that turns that many times over the
+// original context.
 func pairOf(s *model.RopeScaling, turns, theta float64, n int) float64 {
 	return float64(n) * math.Log(float64(s.OriginalContext)/(turns*2*math.Pi)) / (2 * math.Log(theta))
 }

@@ -9,7 +9,8 @@ import (
 	"github.com/athanor-llm/athanor/model"
 )
 
-// TestScaledTables: rotary tables are those of transformers, for each way to scale positions.
+// TestScaledTables: rotary tables match those of transformers, for each way of scaling
+// positions.
 func TestScaledTables(t *testing.T) {
 	var cases []struct {
 		Name   string

@@ -7,10 +7,11 @@ import (
 	"github.com/athanor-llm/athanor/model"
 )
 
-// Parameters that lie side by side.
+// Parameters that are adjacent in memory.
 //
-// Of a layer, parameters are stored in another order than they are read in, so that what is treated alike is one range of
-// memory; and where operators would read several of them together, one value spans them. For example, a layer of Qwen 2:
+// A layer's parameters are stored in a different order from that in which they are read, so that those treated
+// alike are one range of memory. Where operators would read several of them together, one value spans them. For
+// example, a layer of Qwen 2:
 //
 //	read    norm1  q qb  k kb  v vb  o  norm2  gate  up  down
 //	stored  q k v  o  gate up  down | norm1 qb kb vb norm2
@@ -20,9 +21,9 @@ import (
 //
 // Known weakness: chunks become larger, so plans for little memory have fewer to choose from.
 
-// stored returns parameters in the order in which chunks have them: those of a layer that are trained behind
-// those that are not, and of either vectors behind matrices. So what updates treat alike lies side by side, and
-// a GPU has a few calls for a layer's updates and norms, where each vector's would take it longer to begin than to end.
+// stored returns parameters in the order in which chunks store them: within a layer, frozen ones before trained ones,
+// and within each of these groups matrices before vectors. So what updates treat alike is adjacent, and a GPU needs
+// only a few calls for a layer's updates and norms; a call per vector would take longer to launch than to run.
 func stored(list []model.Param) []model.Param {
 	rank := func(p model.Param) int {
 		k := 0
@@ -39,9 +40,9 @@ func stored(list []model.Param) []model.Param {
 	})
 }
 
-// linears is linear for neighbouring bands of columns of one value, each with a weight and bias of its own: queries,
-// keys and values, or gates and ups. Where nothing sets them apart they are one product, whose derivative by x is
-// one sum, and not several that are rounded on the way.
+// linears is linear for neighbouring bands of columns of one value, each with a weight and bias of its own:
+// queries, keys and values, or gates and ups. Where nothing sets them apart they are one product, whose
+// derivative with respect to x is one sum instead of several that are rounded on the way.
 func (b *builder) linears(bands []Use, x Use, p *next, bias bool) {
 	first := p.i
 	var weights, biases []Use
@@ -62,7 +63,8 @@ func (b *builder) linears(bands []Use, x Use, p *next, bias bool) {
 	b.node(Linear, Attr{WT: true}, y, x, b.span(weights), b.span(biases), absent)
 }
 
-// adjacent reports whether parameters lie one below the other as operators want them, and are trained alike.
+// adjacent reports whether parameters are stored one after the other in a form that one operator can read,
+// and are all trained or all frozen.
 func (b *builder) adjacent(list []Use) bool {
 	for i, u := range list {
 		k := b.g.ParamOf(u.Value)

@@ -8,7 +8,7 @@ import (
 	"github.com/athanor-llm/athanor/model"
 )
 
-// TestSpans: which weights of the first layer are one product, and of which one operator computes the gradients.
+// TestSpans: which weights of the first layer form one product, and whose gradients one operator computes.
 func TestSpans(t *testing.T) {
 	for _, c := range []struct {
 		name      string

@@ -10,11 +10,10 @@ import (
 
 // Measuring how streams slow each other down.
 //
-// Approach: for each ordered pair of streams, run a typical call of the first a few
-// times alone, then at once again while the second is kept busy. The factor is the
-// growth of the mean time, as a median over passes over all pairs: background load
-// changes by the second, so both are measured close together and the passes apart.
-// The part explained by cores that both need (cores.go) is divided out.
+// Approach: for each ordered pair of streams, run a typical call of the first a few times alone, then
+// immediately again while the second is kept busy. The factor is the growth of the mean time, as a median over
+// passes over all pairs: background load changes by the second, so both times are measured close together and
+// the passes are spread out. The part explained by cores that both need (cores.go) is divided out.
 //
 // Example: on a CPU, copies take a core from matrix products, which may fall to two
 // thirds of their speed, while a throttled link hardly matters. On a GPU copy
@@ -28,7 +27,7 @@ const (
 	contendLeast  = 0.03  // smaller factors are noise
 	contendMost   = 2     // limit of a factor: more is due to other software
 	contendCopy   = 0.001 // seconds per copy, as far as the arena has room,
-	contendSleep  = 0.006 // and on links whose copies sleep (throttled): long beside a late wake-up
+	contendSleep  = 0.006 // and on links whose copies sleep (throttled): long compared with a late wake-up
 )
 
 // ProbeContention measures how the streams of a newly opened device slow each other
@@ -148,11 +147,11 @@ func onDisk(c *device.Call) bool {
 	return c.Stream == device.DiskRead || c.Stream == device.DiskWrite
 }
 
-// compare measures once the ratio of a pair's times, with the other stream busy over
-// alone just before. A rehearsal comes first: what calls of the pair before left in the
-// processor's caches made a GPU's copies from there take two to four times as long.
+// compare measures once the ratio of a pair's times: with the other stream busy, over alone just before. A
+// rehearsal comes first: what the previous pair's calls had left in the processor's caches made a GPU's copies
+// from there take two to four times as long.
 func (b *bench) compare(p *pair) {
-	var mean [2]float64 // alone, beside others
+	var mean [2]float64 // alone, with the other stream busy
 	for r := -1; r < len(mean); r++ {
 		if b.err != nil {
 			return

@@ -37,9 +37,9 @@ func (h *Hardware) duty(s device.Stream) float64 {
 	return 0
 }
 
-// Crowd computes by what factor calls of each stream take longer while active calls
-// of each stream, over all ranks, execute. It reports false, leaving slower as it is,
-// if streams do not share cores.
+// Crowd computes the factor by which calls of each stream take longer while the given numbers of active calls
+// of each stream, over all ranks, execute. It reports false, leaving slower as it is, if streams do not share
+// cores.
 func (h *Hardware) Crowd(active, slower *[device.NumStreams]float64) bool {
 	cores := float64(h.AtOnce * h.Cores)
 	if cores == 0 || len(h.Duties) == 0 {

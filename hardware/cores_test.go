@@ -46,7 +46,7 @@ func TestCrowdCases(t *testing.T) {
 		}
 		got := [3]float64{slower[device.Compute], slower[device.HostCompute], slower[device.HostToDev]}
 		for i := range got {
-			if !(math.Abs(got[i]-c.want[i]) <= 1e-12) { // also if it is no number
+			if !(math.Abs(got[i]-c.want[i]) <= 1e-12) { // also fails if got is NaN
 				t.Errorf("%s: compute, host, copies take %v times as long, want %v", c.name, got, c.want)
 				break
 			}
@@ -58,8 +58,8 @@ func TestCrowdCases(t *testing.T) {
 	}
 }
 
-// TestCrowdConserves: whatever runs, all cores are used if the demand exceeds them, none
-// is used twice, and no stream gets faster.
+// TestCrowdConserves: whatever runs, all cores are used if the demand exceeds them, none is used twice, and no
+// stream gets faster.
 func TestCrowdConserves(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -87,7 +87,7 @@ func TestCrowdConserves(t *testing.T) {
 	}
 }
 
-// TestDuties: a copy by a core keeps it busy, one over a slow link does not.
+// TestDuties: a copy by a core keeps it busy; one over a slow link does not.
 func TestDuties(t *testing.T) {
 	for _, rate := range []float64{0, 50e6} {
 		o := cpu.Options{Workers: 1}

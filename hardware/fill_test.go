@@ -9,8 +9,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// TestFill: all of the memory that calls use is filled, with the same numbers whether they
-// are written or copied.
+// TestFill: all memory that calls use is filled, with the same numbers whether they are written or copied.
 func TestFill(t *testing.T) {
 	for _, size := range []int64{2 * 12345, seedBytes, seedBytes + 2, 3*seedBytes + 2*777} {
 		d := cpu.New(cpu.Options{Workers: 1})

@@ -76,9 +76,8 @@ func (m Memory) Tiers() [device.NumTiers]int64 {
 // Engine describes the processor that executes the operators of a stream.
 type Engine struct {
 	Stream device.Stream `json:"stream"` // compute or host
-	// Peak is the arithmetic limit by storage type, accumulating in fp32: the
-	// reference of MFU. A measured bf16 peak is the rate that the products of a
-	// step reach together, divided by Matmul.
+	// Peak is the arithmetic limit by storage type, accumulating in fp32: the reference for MFU. A measured
+	// bf16 peak is the rate that the products of a step reach together, divided by Matmul.
 	Peak Rate `json:"peak"`
 	// Matmul and Attention are the fractions of the peak that matrix products
 	// and attention reach.
@@ -169,8 +168,8 @@ func (h *Hardware) Throttle(from, to device.Tier, rate float64) {
 	l.Bandwidth, l.Curve = rate, nil
 }
 
-// Quicker returns a copy of the machine on which copies and collectives on the given
-// streams are times as fast. Latencies not measured as part of a curve stay.
+// Quicker returns a copy of the machine on which copies and collectives on the given streams are faster by the
+// factor times. Latencies not measured as part of a curve stay.
 func (h *Hardware) Quicker(times float64, streams ...device.Stream) *Hardware {
 	q := *h
 	q.Links, q.Times = slices.Clone(h.Links), maps.Clone(h.Times)

@@ -103,9 +103,8 @@ func TestRoofline(t *testing.T) {
 	}
 }
 
-// TestElixirPaper: the rates of the paper's host, all ranks together, as its
-// authors' table has them: GB/s up and down, 1e9 elements per second of Adam on
-// the GPUs and on the host.
+// TestElixirPaper: the rates of the paper's host, all ranks together, as in its authors' table: GB/s up and
+// down, 1e9 elements per second of Adam on the GPUs and on the host.
 func TestElixirPaper(t *testing.T) {
 	const n30 = 1 << 30
 	for ranks, want := range map[int][4]float64{1: {25, 18.1, 50, 5.15}, 2: {41.3, 33.9, 100, 6.30}, 4: {73.9, 65.5, 200, 7.45}, 8: {139.1, 128.7, 400, 8.60}} {
@@ -350,8 +349,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// TestCurve: interpolation passes through the points, rises, and goes on with
-// the bandwidth.
+// TestCurve: interpolation passes through the points, rises, and continues with the bandwidth.
 func TestCurve(t *testing.T) {
 	l := hardware.Link{Bandwidth: 100, Latency: 1, Curve: []hardware.Point{{100, 2}, {200, 4}, {400, 5}}}
 	for n, want := range map[int64]float64{0: 2, 100: 2, 150: 3, 200: 4, 300: 4.5, 400: 5, 600: 7} {
@@ -478,7 +476,7 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// card is a device that says it is another.
+// card is a device that claims to be another.
 type card struct {
 	device.Device
 	name string
@@ -486,7 +484,7 @@ type card struct {
 
 func (c card) Info() device.Info { return device.Info{Name: c.name, Cores: 8} }
 
-// TestProbeKnown: a known card's peak in bf16 is its maker's; what calls cost does not change.
+// TestProbeKnown: a known card's peak in bf16 is its maker's; predicted costs of calls do not change.
 func TestProbeKnown(t *testing.T) {
 	want := known(t, "h200")
 	for name, peak := range map[string]float64{"NVIDIA H200": 989.4e12, "NVIDIA H2000": 0.78 * 989.4e12} {
@@ -505,8 +503,8 @@ func TestProbeKnown(t *testing.T) {
 	}
 }
 
-// TestProbeWide: a GPU is probed with calls large enough to keep all its processors
-// busy, and with bf16 attention as in training, which has kernels of its own.
+// TestProbeWide: a GPU is probed with calls large enough to keep all its processors busy, and with bf16
+// attention as in training, which has its own kernels.
 func TestProbeWide(t *testing.T) {
 	const processors = 132
 	want := known(t, "h200")
@@ -565,9 +563,8 @@ func TestProbeCPU(t *testing.T) {
 	t.Logf("%s", text(t, h))
 }
 
-// TestContention: the directions of a described bus slow each other down as its rates
-// say, a throttle reduces that down to nothing, and none is measured on a device whose
-// streams are independent.
+// TestContention: the directions of a described bus slow each other down as its rates say, a throttle reduces
+// this down to nothing, and none is measured on a device whose streams are independent.
 func TestContention(t *testing.T) {
 	h := known(t, "a100-80") // 25 GB/s up, 13 while it also goes down
 	up, down := device.HostToDev, device.DevToHost
@@ -625,7 +622,7 @@ func TestQuicker(t *testing.T) {
 	}
 }
 
-// TestDriversNames: a card may be named as the driver names it.
+// TestDriversNames: a card may be given by the driver's name for it.
 func TestDriversNames(t *testing.T) {
 	for driver, name := range map[string]string{"NVIDIA GeForce RTX 4060 Ti": "rtx4060ti", "NVIDIA L40S": "l40s", "NVIDIA L4": "l4", "nvidia rtx a6000": "a6000"} {
 		if one, other := known(t, driver), known(t, name); one.Memory != other.Memory || one.Engines[0].Peak != other.Engines[0].Peak {

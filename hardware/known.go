@@ -9,14 +9,13 @@ import (
 	"github.com/athanor-llm/athanor/device"
 )
 
-// Known machines. Peaks and memory bandwidths are the manufacturers' numbers:
-// dense, accumulating in fp32 (tensor cores for bf16, plain units for fp32).
-// Fractions of the peak are those that good kernels reach; of cards whose power is capped well
-// below what the cores could use (A10, A40, A6000, L40S, RTX 6000 Ada) they are estimates.
-// Sources: NVIDIA's architecture white papers and data sheets for GA102, AD102,
-// GB202, A100, L4, H100, H200 and GH200; of the other cards the numbers are those sheets' from memory, checked against
-// vendors' tables for L40S, A40 and RTX 4080 only, and the fractions are those of cards alike. For copies published results of
-// nvbandwidth, for collectives of nccl-tests (bus bandwidth).
+// Known machines. Peaks and memory bandwidths are the manufacturers' numbers: dense, accumulating in fp32
+// (tensor cores for bf16, plain units for fp32). Fractions of the peak are those that good kernels reach; for
+// cards whose power is capped well below what the cores could use (A10, A40, A6000, L40S, RTX 6000 Ada) they
+// are estimates. Sources: NVIDIA's architecture white papers and data sheets for GA102, AD102, GB202, A100, L4,
+// H100, H200 and GH200. For the other cards, the numbers are those of their data sheets from memory, checked
+// against vendors' tables only for L40S, A40 and RTX 4080, and the fractions are those of similar cards. For
+// copies: published results of nvbandwidth; for collectives: of nccl-tests (bus bandwidth).
 
 // gpu is a row of the table. Rates in TFLOP/s and GB/s, memory in GiB.
 type gpu struct {
@@ -55,7 +54,7 @@ var gpus = []gpu{
 	{"elixir-paper-80", 80, 312, 19.5, 2039, 0.8, 0.55, "elixir", "elixir", 235},
 }
 
-// cards lists how the driver names some of them.
+// cards lists the driver's names for some of the GPUs.
 var cards = []struct{ card, gpu string }{
 	{"NVIDIA GeForce RTX 3060", "rtx3060"}, {"NVIDIA GeForce RTX 3090", "rtx3090"}, {"NVIDIA GeForce RTX 4060 Ti", "rtx4060ti"},
 	{"NVIDIA GeForce RTX 4080", "rtx4080"}, {"NVIDIA GeForce RTX 4090", "rtx4090"}, {"NVIDIA GeForce RTX 5080", "rtx5080"}, {"NVIDIA GeForce RTX 5090", "rtx5090"},
@@ -64,8 +63,8 @@ var cards = []struct{ card, gpu string }{
 	{"NVIDIA A800-SXM4-80GB", "a800-80"}, {"NVIDIA H100 80GB HBM3", "h100"}, {"NVIDIA H200", "h200"}, {"NVIDIA GH200 480GB", "gh200"},
 }
 
-// nominal returns the bf16 peak that a card's maker states, or 0 for an unknown card. What is reached of it is
-// usually given as a run's MFU.
+// nominal returns the bf16 peak that a card's maker states, or 0 for an unknown card. A run's MFU is usually
+// given relative to it.
 func nominal(card string) float64 {
 	for _, c := range cards {
 		for _, g := range gpus {
@@ -77,8 +76,8 @@ func nominal(card string) float64 {
 	return 0
 }
 
-// buses between host and device: GB/s one way, and each way when both are busy;
-// servers with PCIe 4 lose much of the latter.
+// buses between host and device: GB/s one way, and each way when both directions are busy; in the latter case
+// servers with PCIe 4 lose much.
 var buses = []struct {
 	name             string
 	up, down         float64
@@ -137,9 +136,9 @@ func Names() []string {
 	return list
 }
 
-// KnownRank describes one of n ranks on a machine with n GPUs of this name: a GPU,
-// its bus, and its share of the host. The name may be the driver's. A suffix such as "/pcie3" selects another bus
-// than the usual one. A host has PerHost GPUs at most; more ranks use more hosts.
+// KnownRank describes one of n ranks on a machine with n GPUs of this name: a GPU, its bus, and its share of
+// the host. The name may be the driver's. A suffix such as "/pcie3" selects a bus other than the usual one. A
+// host has PerHost GPUs at most; more ranks use more hosts.
 func KnownRank(name string, n int) (*Hardware, error) {
 	if n < 1 {
 		return nil, fmt.Errorf("hardware %q: %d ranks; hint: at least 1", name, n)
@@ -178,7 +177,7 @@ func (h *Hardware) yield() {
 	for _, way := range [][2]device.Stream{{device.HostToDev, device.DevToHost}, {device.DevToHost, device.HostToDev}} {
 		for _, l := range h.Links {
 			if streamOf(l.From, l.To) == way[0] && l.From != l.To {
-				copied := l.Bandwidth / (1 + h.Slowdown(way[0], way[1])) // with the other way busy too
+				copied := l.Bandwidth / (1 + h.Slowdown(way[0], way[1])) // with the other direction busy too
 				h.contend(device.HostCompute, way[0], host, max(host-copied, host/(1+contendMost)))
 			}
 		}
@@ -188,7 +187,7 @@ func (h *Hardware) yield() {
 // elixir sets the rates that the paper's fits give, for one of n ranks.
 func (h *Hardware) elixir(n float64) {
 	up, down, gpuAdam, hostAdam := elixir(n)
-	rate := map[device.Tier]float64{device.DeviceTier: up, device.HostTier: down} // by where the link goes
+	rate := map[device.Tier]float64{device.DeviceTier: up, device.HostTier: down} // by the link's destination
 	for i := range h.Links {
 		l := &h.Links[i]
 		if l.From != device.DiskTier && l.To != device.DiskTier && l.From != l.To {

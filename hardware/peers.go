@@ -81,10 +81,9 @@ func (b *joint) collectives() (list []Measurement) {
 	return list
 }
 
-// measure returns the least time of a collective of all devices, or of a message
-// from the second to the first: of one that follows another, from end to end. So it
-// includes what it takes for ranks to learn that all have arrived, which is all of the
-// time of small ones over a network.
+// measure returns the least time of a collective of all devices, or of a message from the second to the first.
+// It is that of a call that follows another, from end to end. So it includes the time that ranks need to learn
+// that all have arrived, which is all of the time of small calls over a network.
 func (b *joint) measure(op graph.Op, bytes int) Measurement {
 	const runs = 8
 	m := Measurement{Call: between(op, 0, len(b.devices), bytes), Seconds: math.Inf(1), Runs: runs}
@@ -121,7 +120,7 @@ func (b *joint) measure(op graph.Op, bytes int) Measurement {
 	return m
 }
 
-// between returns rank r's call of an operator of n ranks on bytes over all ranks.
+// between returns rank r's call of an operator of n ranks on the given bytes over all ranks.
 func between(op graph.Op, r, n, bytes int) device.Call {
 	flat := func(lo, hi int) device.Operand {
 		return device.Operand{DType: graph.F32, Addr: 4 * int64(lo), Rows: 1, Cols: hi - lo, Stride: hi - lo}

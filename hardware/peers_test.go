@@ -11,8 +11,8 @@ import (
 	"github.com/athanor-llm/athanor/hardware"
 )
 
-// TestProbePeers: on virtual ranks whose link is known the measured one prices
-// messages and collectives alike, also where sums are slower than rings.
+// TestProbePeers: on virtual ranks whose link is known, the measured link prices messages and collectives
+// alike, also where sums are slower than rings.
 func TestProbePeers(t *testing.T) {
 	want := known(t, "a100-80")
 	const slow = 1.3 // of a reduce_scatter of four

@@ -18,14 +18,13 @@ const ProbeBytes = 64 << 20
 // dutyLeast is the duty below which a stream is taken to need no core.
 const dutyLeast = 1e-3
 
-// beside is the most memory that is left to the rest of the process: what it reads and writes in
-// pieces, its libraries, the kernel's tables for pinned memory.
+// beside is the most memory that is left for the rest of the process: what it reads and writes in pieces, its
+// libraries, the kernel's tables for pinned memory.
 const beside = 8 << 30
 
-// LocalMemory returns the memory that this process may use with the CPU backend.
-// The device and host tiers share the available memory, less a tenth or what is enough for the rest
-// of the process; the disk tier is the free space at diskPath ("": none), less a
-// tenth.
+// LocalMemory returns the memory that this process may use with the CPU backend. The device and host tiers
+// share the available memory, less a tenth or what suffices for the rest of the process (beside), whichever is
+// smaller; the disk tier is the free space at diskPath ("": none), less a tenth.
 func LocalMemory(diskPath string) (Memory, error) {
 	m, err := sysmem.Read()
 	if err != nil {
@@ -50,7 +49,7 @@ func Probe(d device.Device, memory Memory) (*Hardware, error) {
 	b := newBench(d, memory)
 	h := &Hardware{Name: localName(d), Cores: d.Info().Cores, Memory: memory}
 	var peak float64
-	if i := d.Info(); i.Name == "cpu" && i.Host == "" { // of another host's cores the rate of products is all that is known
+	if i := d.Info(); i.Name == "cpu" && i.Host == "" { // for another host's cores, the rate of products is all that is known
 		peak = best(gemm.Peak, h.Cores)
 	}
 	h.Engines = append(h.Engines, b.engine(device.Compute, device.DeviceTier, peak))
@@ -158,11 +157,10 @@ func duties(spent *[device.NumStreams]float64, devices ...device.Device) (list [
 	return list
 }
 
-// engine measures the operators of a stream on operands in a tier. Where matrix
-// products exceed peak (f32; 0 if unknown), their rate is the peak. The bf16 peak is
-// set so that bf16 products reach the same fraction of it: fast bf16 instructions may
-// serve only some of the products, so their own peak would mislead. Of a known GPU the
-// bf16 peak is its maker's, and that of fp32 follows.
+// engine measures the operators of a stream on operands in a tier. Where matrix products exceed peak (f32; 0 if
+// unknown), their rate is the peak. The bf16 peak is set so that bf16 products reach the same fraction of it:
+// fast bf16 instructions may serve only some of the products, so their own peak would mislead. For a known GPU,
+// the bf16 peak is its maker's, and the fp32 peak follows from it.
 func (b *bench) engine(s device.Stream, tier device.Tier, peak float64) Engine {
 	call := func(op graph.Op, t graph.DType, extents ...[2]int) device.Call {
 		return device.Call{Op: op, Stream: s, Args: operands(tier, t, extents...)}

@@ -30,12 +30,12 @@ const (
 	enoughTime = 0.02 // that took this many seconds,
 	mostRuns   = 50   // or after this many
 	perPass    = 3    // runs of a key in one pass over parts of the program
-	// Passes over the whole program, if it is small, and before them as many that do
-	// not count, until the machine has been busy for so long.
+	// Passes over the whole program, if it is small, preceded by at most as many that do not count, until the
+	// machine has been busy for the settling time.
 	wholePasses = 8
 	settling    = 500 * time.Millisecond
-	// Calls launched between two synchronisations, and in the first pass, which must
-	// be able to end early.
+	// Calls launched between two synchronisations, in general and in the first pass, which must be able to end
+	// early.
 	batchCalls = 64
 	firstCalls = 8
 )
@@ -44,24 +44,22 @@ const (
 // reserved. It skips calls between ranks, which one device cannot run alone (see
 // ProbePeers). It overwrites the arenas.
 //
-// It measures the machine in the state in which a step runs. That differs in three
-// ways from one call repeated. Caches and cores are as the previous call leaves them;
-// one call repeated would find its operands in the cache, and cores fall asleep in
-// pauses. A GPU that reaches its power limit lowers its clock within a fraction of a
-// second. And the power depends on the numbers: those whose bits rarely differ, like
-// zeros or NaN, need so much less that an H200 multiplies matrices of them 14 to 22 %
-// faster than a step's. So calls run in program order, each right after the previous
-// one on its stream, for seconds, and on numbers that the calls before have computed
-// from ordinary ones.
+// It measures the machine in the state in which a step runs. That differs in three ways from repeating one
+// call. Caches and cores are as the previous call leaves them; a repeated call would find its operands in the
+// cache, and cores fall asleep in pauses. A GPU that reaches its power limit lowers its clock within a fraction
+// of a second. And power depends on the numbers: those whose bits rarely differ, like zeros or NaN, need so
+// much less that an H200 multiplies matrices of them 14 to 22 % faster than a step's. So calls run in program
+// order, each right after the previous one on its stream, for seconds, and on numbers that the preceding calls
+// have computed from ordinary ones.
 //
-//	pass 1                               of every call, which tells how long a pass takes
+//	pass 1                               runs every call, which shows how long a pass takes
 //	if all pass in 1.5 times the budget  passes until settled, then 2 to 8 that count
 //	else                                 passes over the keys that did not run often enough
 //
-// Known weakness: in the last case, and where another rank would send them, calls find
-// what others left in their operands' memory, in which halves of f32 numbers, read as
-// bf16, are NaN now and then: 20 layers of Llama-3-8B, a step of 2.8 s within 24 GB of an
-// H200, were predicted 10 % too fast then, 8 of them, timed in whole passes, 2 %.
+// Known weakness: in the last case, and where another rank would send the operands, calls find in their
+// operands' memory what other calls left there, in which halves of f32 numbers, read as bf16, are occasionally
+// NaN. As a result, 20 layers of Llama-3-8B, a step of 2.8 s within 24 GB of an H200, were predicted 10 % too
+// fast; 8 layers, timed in whole passes, 2 %.
 func Profile(calls []device.Call, d device.Device, budget time.Duration) ([]Measurement, error) {
 	calls = slices.DeleteFunc(slices.Clone(calls), func(c device.Call) bool { return c.Op.Info().Between })
 	p := profile{calls: calls, device: d, spans: make([]device.Span, len(calls)), index: map[string]int{}}
@@ -90,7 +88,8 @@ func Profile(calls []device.Call, d device.Device, budget time.Duration) ([]Meas
 	return p.measurements(), err
 }
 
-// whole measures in passes over the whole program and drops the times of the first.
+// whole measures in passes over the whole program. The times of earlier ones, until the machine has settled,
+// are dropped.
 func (p *profile) whole(start time.Time, budget time.Duration) error {
 	every := func(*kind) bool { return true }
 	for n := 0; n < wholePasses && time.Since(start) < settling; n++ {
@@ -124,10 +123,9 @@ func (p *profile) parts(budget time.Duration) error {
 	}
 }
 
-// updating returns the calls with updates that take place and keep numbers ordinary.
-// The norm of arbitrary numbers may be none, and an update that it forbids takes no
-// time; nor have they variances: of the negative ones the root is NaN, and a pass
-// later all numbers are.
+// updating returns the calls with updates changed so that they take place and keep numbers ordinary. The norm
+// of arbitrary numbers may not be a number, and an update that it forbids takes no time. Nor are arbitrary
+// numbers variances: the root of a negative one is NaN, and a pass later all numbers are.
 func updating(calls []device.Call) []device.Call {
 	const clip = 4
 	list := slices.Clone(calls)
@@ -149,11 +147,10 @@ func (p *profile) pass() (seconds float64) {
 	return seconds
 }
 
-// run makes one pass over the program and runs the calls whose kinds are wanted, in
-// batches of at most so many: one stream after another, each without a pause. A batch
-// also ends before a call that depends on another stream's in it, so that all calls
-// read what they would read in a step. A call with indices begins a batch and the
-// device's operators run first, so that no copy overwrites the indices before they are
+// run makes one pass over the program and runs the calls whose kinds are wanted, in batches of at most the
+// given size: one stream after another, each without a pause. A batch also ends before a call that depends on
+// one of another stream in it, so that all calls read what they would read in a step. A call with indices
+// begins a batch and the device's operators run first, so that no copy overwrites the indices before they are
 // read.
 func (p *profile) run(most int, want func(*kind) bool) error {
 	for i := range p.kinds {
@@ -291,9 +288,8 @@ func (p *profile) measurements() []Measurement {
 	return list
 }
 
-// fill writes numbers into all operands that kernels process at their usual speed.
-// On disk it writes only what is read: unwritten blocks of a sparse file would not be
-// read from the disk.
+// fill writes into all operands numbers that kernels process at their usual speed. On disk it writes only what
+// is read: unwritten blocks of a sparse file would not be read from the disk.
 func fill(calls []device.Call, d device.Device) error {
 	var end [device.NumTiers]int64
 	for i := range calls {
@@ -309,7 +305,7 @@ func fill(calls []device.Call, d device.Device) error {
 	}
 	for tier, n := range end {
 		have := n
-		if device.Tier(tier) == device.DeviceTier { // a GPU copies its memory faster than any link brings it
+		if device.Tier(tier) == device.DeviceTier { // a GPU copies within its memory faster than any link brings data
 			have = min(n, seedBytes)
 		}
 		if err := write(d, device.Tier(tier), 0, have); err != nil {
@@ -322,7 +318,7 @@ func fill(calls []device.Call, d device.Device) error {
 	return nil
 }
 
-// seedBytes of the device tier are written, a multiple of the period of what is.
+// seedBytes of the device tier are written, a multiple of the period of the pattern that write repeats.
 const seedBytes = 64 << 20
 
 // double repeats the first have bytes of the device tier up to byte n, by the device's
@@ -456,7 +452,7 @@ func fillIndices(c *device.Call, d device.Device) error {
 	return d.Write(o.Tier, o.Addr, b)
 }
 
-// fillExperts writes experts of tokens, each token's different, all equally often.
+// fillExperts writes experts of tokens: those of a token differ, and all occur equally often.
 func fillExperts(o device.Operand, experts int, d device.Device) error {
 	b := make([]byte, 0, o.Bytes())
 	for n := range o.Rows * o.Cols {
@@ -465,8 +461,8 @@ func fillExperts(o device.Operand, experts int, d device.Device) error {
 	return d.Write(o.Tier, o.Addr, b)
 }
 
-// fillStarts writes the starts of documents that begin at multiples of their length in
-// each sequence. The queries are the last rows of those that the keys have.
+// fillStarts writes the starts of documents that begin at multiples of their length in each sequence. The
+// queries are the last of the keys' rows.
 func fillStarts(c *device.Call, d device.Device) error {
 	a, keys := &c.Attr, 0
 	var o device.Operand

@@ -14,9 +14,9 @@ import (
 //	m = Beta1*m + (1-Beta1)*g;  v = Beta2*v + (1-Beta2)*g*g
 //	p -= lr/c1 * m / (sqrt(v)/sqrt(c2) + Eps)
 //
-// with g scaled by the clip factor; a factor of 0 skips all that. One pass over 28 bytes
-// per parameter, or 20 if the moments are bf16; the same pass writes the bf16 copy of p,
-// or reads and writes p in halves (simd.Halves), which are 4 bytes where a copy makes it 6.
+// with g scaled by the clip factor; a factor of 0 skips all that. One pass over 28 bytes per
+// parameter, or 20 if the moments are bf16; the same pass writes the bf16 copy of p, or reads
+// and writes p in halves (simd.Halves), which take 4 bytes where p and a copy take 6.
 //
 // bf16 moments need stochastic rounding: with Beta2 = 0.999 a step changes v by
 // less than half a unit in the last place, so rounding to nearest would never let v

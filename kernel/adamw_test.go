@@ -26,9 +26,9 @@ func updated(r *rand.Rand, p, moments graph.DType, n int) []Tensor {
 	return t
 }
 
-// TestAdamWAnywhere: stochastic rounding depends only on the element's position in
-// its parameter, the parameter, the seed and the step, however updates are cut. In
-// particular at element numbers beyond 2^32.
+// TestAdamWAnywhere: stochastic rounding depends only on the element's position in its
+// parameter, the parameter, the seed and the step, however updates are cut, in particular at
+// element numbers beyond 2^32.
 func TestAdamWAnywhere(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -89,8 +89,8 @@ func TestAdamWAnywhere(t *testing.T) {
 	}
 }
 
-// TestAdamWHalves: weights in halves are those in fp32, to the bit, step after step, also when
-// a step is skipped, whatever the moments' type and the cut.
+// TestAdamWHalves: weights in halves equal those in fp32, to the bit, step after step, also
+// when a step is skipped, whatever the moments' type and the cut.
 func TestAdamWHalves(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

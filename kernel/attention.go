@@ -42,8 +42,8 @@ func (v *view) v(g int) int { return (v.kv + g) * v.size }
 // row returns the row of q that holds the query at position i.
 func (v *view) row(i int) int { return i - v.past }
 
-// first returns the first key that query i sees. It never decreases with i. It lies in [0,
-// i] whatever starts holds.
+// first returns the first key that query i sees. It never decreases with i, and is in [0, i]
+// whatever starts holds.
 func (v *view) first(i int) int {
 	first := max(0, i-v.window+1)
 	if v.starts != nil {
@@ -145,10 +145,10 @@ func sinkRef(sinks *Tensor, h int) float64 {
 // order of each query's sums, whatever slice or block of queries it is in. The first block
 // of keys begins at the first visible one: earlier keys would add exact zeros.
 //
-// A head's sink is where m begins, with l = 1: a score before all others, of a key without a
-// value.
+// With a sink, m starts at the head's sink and l at 1: a score before all others, of a key
+// without a value.
 //
-// While scores are finite, so are results: see coarse.
+// As long as scores are finite, so are results: see coarse.
 //
 // Known weakness: tiles on the diagonal waste up to half of their products. That is half
 // of all work if sequences, or documents, are as short as a block.
@@ -351,7 +351,7 @@ func newSoftmax(x []float32, n int) softmax {
 	return s
 }
 
-// sink begins with the score of a sink.
+// sink starts from the score of a sink.
 func (s *softmax) sink(score float32) {
 	fill(s.m, score)
 	fill(s.l, 1)

@@ -30,7 +30,7 @@ func attentionBwdRef(_ *Env, a *graph.Attr, t []Tensor) {
 					s += a.Scale * q.At(n, v.q(h)+c) * kv.At(base+j, v.k(g)+c)
 					dp += do.At(n, h*v.size+c) * kv.At(base+j, v.v(g)+c)
 				}
-				if coarse(float32(lse.At(n, h))) { // as rounded as lse
+				if coarse(float32(lse.At(n, h))) { // rounded like lse
 					s = min(float64(float32(s)), lse.At(n, h))
 				}
 				p := math.Exp(s - lse.At(n, h))
@@ -199,7 +199,8 @@ func (b *attentionTask) attend(w *worker, h, q0, n int) {
 	}
 }
 
-// level subtracts coarse ones of the logarithms in lse from the scores of a tile, whose n queries begin at the given row.
+// level subtracts the logarithms in lse that are coarse from the scores of a tile, whose n queries begin at the
+// given row.
 func (b *attentionTask) level(tile []float32, lse *Tensor, row, h, n int) {
 	for i := range n {
 		if m := lse.row(row+i, h, h+1)[0]; coarse(m) {

@@ -485,7 +485,7 @@ func (m *maker) weight(d graph.DType, in, out int, transposed bool) Tensor {
 	return m.mat(d, in, out, 1)
 }
 
-// experts returns k different ones of each token, in ascending order.
+// experts returns k different experts for each token, in ascending order.
 func (m *maker) experts(rows, k, of int) Tensor {
 	t := m.mat(graph.I32, rows, k, 1)
 	for r := range rows {
@@ -503,7 +503,7 @@ func (m *maker) groups() graph.Attr {
 	return graph.Attr{Eps: 1e-5, Heads: m.IntN(4), UnitOffset: m.IntN(2) == 0}
 }
 
-// turned returns how many columns of a head are turned.
+// turned returns how many columns of a head are rotated.
 func (m *maker) turned(a graph.Attr) int { return 2 * (1 + m.IntN(a.HeadDim/2)) }
 
 // heads returns a random attention shape and number of tokens.

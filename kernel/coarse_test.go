@@ -8,8 +8,9 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// TestHugeScores: while scores are finite, so are results, forward and backward, of the reference and at a position in a cache. A query's
-// weights lie in [0, 1], and their sum is 1 (values of 1 give 1) as long as, in the backward pass, fp32 can tell so.
+// TestHugeScores: as long as scores are finite, so are results, forward and backward, of the reference and at a
+// position in a cache. A query's weights are in [0, 1], and their sum is 1 (values of 1 give 1), in the
+// backward pass as long as fp32 can tell.
 func TestHugeScores(t *testing.T) {
 	e := NewEnv(2)
 	defer e.Close()
@@ -62,7 +63,8 @@ func TestHugeScores(t *testing.T) {
 	}
 }
 
-// TestHugeSinks: while scores and sinks are finite, so are results, and weights, with the sink's, add up to 1. A sink of -Inf changes no bit.
+// TestHugeSinks: as long as scores and sinks are finite, so are results, and weights, with the sink's, add up
+// to 1. A sink of -Inf changes no bit.
 func TestHugeSinks(t *testing.T) {
 	e := NewEnv(2)
 	defer e.Close()
@@ -116,8 +118,9 @@ func TestHugeSinks(t *testing.T) {
 	}
 }
 
-// checkWeights looks at the weights of the backward pass, where do and values are 1: dv is a key's sum of weights. A query's weights add up
-// to 1 where lse, with the logarithm of their sum, is fine enough, and to at least that where it is so coarse that it is the greatest score.
+// checkWeights checks the weights of the backward pass, where do and values are 1, so dv is a key's sum of
+// weights. A query's weights add up to 1 where lse, which includes the logarithm of their sum, is fine enough,
+// and to at least 1 where lse is so coarse that it is the greatest score.
 func (x *whole) checkWeights(t *testing.T, seed uint64) {
 	t.Helper()
 	var sum, least float64

@@ -2,7 +2,8 @@ package kernel
 
 import "github.com/athanor-llm/athanor/graph"
 
-// Combine: y = res + the slots of x, ascending, in fp32. With Attr.Acc y begins as it is.
+// Combine: y = res + the slots of x, ascending, in fp32. With Attr.Acc, y starts from its old
+// value.
 
 func combineRef(_ *Env, a *graph.Attr, t []Tensor) {
 	y, x, res := &t[0], &t[1], &t[2]

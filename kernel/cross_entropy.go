@@ -8,8 +8,8 @@ import (
 )
 
 // CrossEntropy: loss = log(sum(exp(x))) - x[target] per row, 0 where the
-// target is negative. With Grad the logits become (softmax - onehot)*s, s the
-// loss scale times the row's weight, if there are any, or 0 where the target is negative.
+// target is negative. With Grad the logits become (softmax - onehot)*s, where s is the loss
+// scale (times the row's weight, if there are weights), or 0 where the target is negative.
 //
 // Three passes over a row, which stays in the L2 cache (50257 f32 are 200 KB): the
 // maximum m; exp(x-m) and its sum, in place with Grad; the multiplication by s/sum.

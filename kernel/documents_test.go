@@ -123,7 +123,7 @@ func TestDocumentsAreSkipped(t *testing.T) {
 }
 
 // TestStartsOfAnything: whatever starts holds, kernels change only the elements of their
-// results: neither operands nor the poisoned gaps between and behind rows.
+// results: neither operands nor the poisoned gaps between and after rows.
 func TestStartsOfAnything(t *testing.T) {
 	e := NewEnv(2)
 	defer e.Close()

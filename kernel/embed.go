@@ -5,9 +5,9 @@ import (
 	"github.com/athanor-llm/athanor/kernel/simd"
 )
 
-// Embed: x[n] = wte[tokens[n]]*Scale + wpe[(n+Row0) mod Seq + PosOffset]. EmbedBwd
-// and PosBwd add the rows of dx, EmbedBwd times Scale, to the table rows that they came
-// from, in ascending order of tokens.
+// Embed: x[n] = wte[tokens[n]]*Scale + wpe[(n+Row0) mod Seq + PosOffset]. EmbedBwd and PosBwd
+// add the rows of dx (times Scale in EmbedBwd) to the table rows that they came from, in
+// ascending order of tokens.
 
 // embedScale returns Scale, which is 1 if it is not set.
 func embedScale(a *graph.Attr) float64 {

@@ -26,12 +26,12 @@ type Env struct {
 	call    call
 	scratch pool.Local[worker]
 	bias    []float32 // a widened bias
-	panel   Tensor    // weights written out from 4 bits
+	panel   Tensor    // weights unpacked from 4 bits
 
 	dispatch dispatch
 
 	pastBytes  int64 // results of at least this size bypass the caches
-	panelElems int   // weights written out from 4 bits at a time
+	panelElems int   // weights unpacked from 4 bits at a time
 }
 
 // NewEnv returns an Env with its own pool of the given number of workers (less than

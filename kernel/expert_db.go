@@ -2,9 +2,9 @@ package kernel
 
 import "github.com/athanor-llm/athanor/graph"
 
-// ExpertDB: row e of db (+)= dy of the slots of expert e, tokens ascending, times their
-// weights if there are any. Every element is one chain of float32 additions. All experts' rows
-// of a band of columns are added to in one pass over the tokens.
+// ExpertDB: row e of db (+)= dy of the slots of expert e, tokens ascending, times their weights
+// if there are any. Every element is one chain of float32 additions. One pass over the tokens
+// adds to all experts' rows of a band of columns.
 
 func expertDB(e *Env, a *graph.Attr, t []Tensor) {
 	c := e.begin(a, t)

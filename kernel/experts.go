@@ -11,22 +11,22 @@ import (
 //
 // A slot is a token's visit to one of its experts. Slots are sorted by expert, and for each
 // expert the rows that go to it are gathered, multiplied by its matrix as linear would, and
-// scattered to their slots. So every element is the chain of package gemm, whatever rows come
-// together, and results of ExpertLinear are row-wise.
+// scattered to their slots. So every element is the chain of package gemm, whichever rows are
+// multiplied together, and results of ExpertLinear are row-wise.
 //
 //	experts        slots of expert 0   1     2
 //	token 0: 0 2   order   0           2 5   1 3 4     slot = token*2 + k
 //	token 1: 1 2   starts  0           1     3      6
 //	token 2: 2 1
 //
-// ExpertDW adds the tokens of an expert in ascending order, which no cut of the tokens among
-// calls changes, since with fp32 operands each is one step of the chain. Products of two bf16
-// operands are added in groups. Which tokens form a group must not depend on the cut, so the
-// slots of each sequence are filled up to whole groups with rows of zeros.
+// ExpertDW adds the tokens of an expert in ascending order. With fp32 operands each token is
+// one step of the chain, so dividing the tokens among calls changes nothing. Products of two
+// bf16 operands are added in groups. Which tokens form a group must not depend on the division,
+// so the slots of each sequence are padded to whole groups with rows of zeros.
 //
-// A task is an expert's part of the result, or if experts are few a band of its columns.
-// Rows are gathered some at a time, so that buffers stay small; an expert's matrix is read
-// once for each time.
+// A task is an expert's part of the result or, if experts are few, a band of its columns. Rows
+// are gathered in batches, so that buffers stay small; an expert's matrix is read once per
+// batch.
 //
 // Known weakness: cores wait for the one that has the expert with the most tokens.
 
@@ -35,14 +35,14 @@ const gathered = 8 * gemm.Block
 
 // dispatch has slots sorted by expert.
 type dispatch struct {
-	starts []int   // of each expert's slots in order, and the end
+	starts []int   // where each expert's slots start in order, and the end
 	order  []int32 // slots; -1 for a row of zeros
 	next   []int
-	most   int // rows that are gathered at a time
+	most   int // most rows gathered at a time
 }
 
-// sort sorts the slots of ids [N,K]. Those of each seq tokens, by expert, are filled up to
-// multiples of unit.
+// sort sorts the slots of ids [N,K] by expert. An expert's slots of each seq tokens are padded
+// to a multiple of unit.
 func (d *dispatch) sort(ids *Tensor, experts, seq, unit int) {
 	d.starts = slices.Grow(d.starts[:0], experts+1)[:experts+1]
 	d.next = slices.Grow(d.next[:0], experts)[:experts]
@@ -59,7 +59,7 @@ func (d *dispatch) sort(ids *Tensor, experts, seq, unit int) {
 		n += count
 	}
 	d.starts[experts] = n
-	// Room for all that another choice of experts may need, so that no later call allocates.
+	// Room for whatever another choice of experts may need, so that no later call allocates.
 	sequences := (ids.Rows + seq - 1) / seq
 	d.order = slices.Grow(d.order[:0], ids.Rows*ids.Cols+experts*(unit-1)*sequences)[:n]
 	d.most = min(gathered, (min(seq, ids.Rows)+unit-1)/unit*unit*sequences)
@@ -119,8 +119,8 @@ func inputs(a *graph.Attr, x, ids *Tensor) int {
 	return x.Cols
 }
 
-// starts returns what the sums y of columns [lo, hi) of a stretch of slots start from: nothing, y
-// with Acc, the expert's bias or, of each slot, the bias times its weight.
+// starts returns what the sums y start from, in columns [lo, hi) of a run of slots: nothing, y
+// with Acc, the expert's bias or, for each slot, the bias times its weight.
 func (w *worker) starts(c *call, y *Tensor, expert, first, lo, hi int) (init gemm.Init) {
 	bias, weights := &c.t[4], &c.t[5]
 	if bias.Absent() {
@@ -141,8 +141,8 @@ func (w *worker) starts(c *call, y *Tensor, expert, first, lo, hi int) (init gem
 	return gemm.Init{Residual: each.matrix()}
 }
 
-// expertProduct computes y = init + x.w, where y has columns lo and on of an expert's result.
-// Weights in 4 bits are written out panel by panel, see nf4.go.
+// expertProduct computes y = init + x.w, where y is an expert's result from column lo on. 4-bit
+// weights are unpacked panel by panel, see nf4.go.
 func (w *worker) expertProduct(c *call, y, x *Tensor, expert, lo int, init gemm.Init) {
 	all := &c.t[2]
 	each := all.Rows / c.a.Experts
@@ -182,7 +182,7 @@ func columnsOf(init gemm.Init, first, n int) gemm.Init {
 	return init
 }
 
-// unpack writes out an expert's weights for n columns of its result, from column lo on.
+// unpack unpacks an expert's weights for n columns of its result, from column lo on.
 func (w *worker) unpack(c *call, packed *Tensor, in, lo, n int) *Tensor {
 	p, first, cols := &w.rows[2], 0, c.cols
 	if c.a.WT {
@@ -228,7 +228,7 @@ func expertDW(e *Env, a *graph.Attr, t []Tensor) {
 // byExpert runs the body for bands of columns [lo, hi) of each expert's result, of cols
 // columns.
 func (c *call) byExpert(cols int, body func(c *call, w *worker, expert, lo, hi int)) {
-	const least = graph.NF4Block // columns, for which rows are gathered again
+	const least = graph.NF4Block // fewest columns of a band: each band gathers the rows again
 	bands := max(min((4*c.env.Pool.Workers()+c.a.Experts-1)/c.a.Experts, cols/least), 1)
 	c.expert, c.cols, c.dc, c.across = body, cols, ((cols+bands-1)/bands+least-1)/least*least, bands
 	c.tasks(c.a.Experts*bands, func(c *call, w *worker, i int) {
@@ -238,7 +238,7 @@ func (c *call) byExpert(cols int, body func(c *call, w *worker, expert, lo, hi i
 	})
 }
 
-// visits iterates over the slots of an expert, some at a time: order[first:first+rows].
+// visits iterates over the slots of an expert in batches: order[first:first+rows].
 func (d *dispatch) visits(expert int) func(yield func(first, rows int) bool) {
 	return func(yield func(first, rows int) bool) {
 		for first, end := d.starts[expert], d.starts[expert+1]; first < end; first += d.most {
@@ -249,8 +249,8 @@ func (d *dispatch) visits(expert int) func(yield func(first, rows int) bool) {
 	}
 }
 
-// gather copies to buffer k columns [lo, hi) of the rows of t that go to a stretch of slots.
-// Rows of width columns are a token's, wider ones those of all its slots side by side.
+// gather copies to buffer k columns [lo, hi) of the rows of t that belong to a run of slots. A
+// row of t with width columns serves all of a token's slots, a wider one has them side by side.
 func (w *worker) gather(c *call, k int, t *Tensor, first, rows, width, lo, hi int) *Tensor {
 	to, slots := w.room(c, k, t.DType, rows, hi-lo), c.t[3].Cols
 	for i := range rows {

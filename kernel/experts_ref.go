@@ -2,8 +2,8 @@ package kernel
 
 import "github.com/athanor-llm/athanor/graph"
 
-// slotCol returns the column at which a token's slot k begins if it has width columns, or 0
-// if the rows of t are the same for all slots.
+// slotCol returns the column at which a token's slot k begins, where slots have width columns,
+// or 0 if a row of t is the same for all slots.
 func slotCol(t *Tensor, k, width int) int {
 	if t.Cols == width {
 		return 0

@@ -6,9 +6,9 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// The global gradient norm, in float64. NormPart sums the squares of each piece of
-// NormPiece elements. NormAll adds the pieces in order and derives the factor that
-// clips the norm to Clip, or 0, which AdamW takes for: no update.
+// The global gradient norm, in float64. NormPart sums the squares of each piece of NormPiece
+// elements. NormAll adds the pieces in order and derives the factor that clips the norm to
+// Clip, or 0, which makes AdamW skip the update.
 
 func normPartRef(_ *Env, _ *graph.Attr, t []Tensor) {
 	part, g := &t[0], &t[1]

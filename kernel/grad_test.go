@@ -46,7 +46,7 @@ func difference(t *testing.T, name string, input, grad, output, weight Tensor, f
 }
 
 // imbalance returns, for the tokens of rows [lo, hi), the number of experts times the sum over
-// experts of their share of the slots and their mean probability.
+// experts of their share of the slots times their mean probability.
 func imbalance(logits, ids *Tensor, lo, hi int) (s float64) {
 	n := float64(hi - lo)
 	share, mean := make([]float64, logits.Cols), make([]float64, logits.Cols)
@@ -69,7 +69,7 @@ func imbalance(logits, ids *Tensor, lo, hi int) (s float64) {
 // references.
 func TestGradients(t *testing.T) {
 	r := rand.New(rand.NewPCG(11, 12))
-	run := func(op graph.Op, a *graph.Attr, t ...Tensor) { // what is missing at the end is absent
+	run := func(op graph.Op, a *graph.Attr, t ...Tensor) { // operands missing at the end are absent
 		Lookup(op).Reference(nil, a, append(t, make([]Tensor, len(op.Info().Args)-len(t))...))
 	}
 	none := Tensor{}
@@ -130,7 +130,7 @@ func TestGradients(t *testing.T) {
 		}
 	})
 	t.Run("rope", func(t *testing.T) {
-		for _, cols := range []int{6, 4, 2} { // turned of a head's
+		for _, cols := range []int{6, 4, 2} { // rotated columns of a head
 			a := &graph.Attr{Seq: 3, Row0: 2, Heads: 2, KVHeads: 1, HeadDim: 6}
 			b := *a
 			b.Inverse = true
@@ -212,7 +212,7 @@ func TestGradients(t *testing.T) {
 		difference(t, "dgu", gu, dgu, y, dy, forward)
 		difference(t, "dw", w, dw, y, dy, forward)
 	})
-	t.Run("bounded swiglu", func(t *testing.T) { // of gates and ups some lie beyond the limit
+	t.Run("bounded swiglu", func(t *testing.T) { // some gates and ups are beyond the limit
 		a := &graph.Attr{Act: graph.SiLU, Limit: 0.8, Alpha: 1.7, Acc: true}
 		gu, w, y, dy, dgu, dw := f64(r, 3, 20), f64(r, 3, 2), f64(r, 3, 10), f64(r, 3, 10), f64(r, 3, 20), f64(r, 3, 2)
 		forward := func() { run(graph.SwiGLU, a, y, gu, w) }
@@ -364,8 +364,8 @@ func TestGradients(t *testing.T) {
 	})
 }
 
-// TestRouteNotFinite: of logits that are not finite K different experts are chosen, ascending,
-// and every weight says so.
+// TestRouteNotFinite: for logits that are not finite, K different experts are chosen, in
+// ascending order, and every weight is NaN.
 func TestRouteNotFinite(t *testing.T) {
 	nan, inf := math.NaN(), math.Inf(1)
 	e := NewEnv(1)

@@ -123,9 +123,9 @@ func near(got, want []Tensor, tol, floor float64) error {
 	return nil
 }
 
-// TestFast compares every fast kernel, on every instruction set, with its
-// reference. Operands that are written are full of NaNs before, and so are
-// the gaps between rows, which must stay as they are.
+// TestFast compares every fast kernel, on every instruction set, with its reference. Operands
+// that are written are filled with NaNs beforehand, and so are the gaps between rows, which
+// must stay as they are.
 func TestFast(t *testing.T) {
 	for _, v := range simd.Sets() {
 		t.Run(v.Name, func(t *testing.T) {
@@ -135,7 +135,7 @@ func TestFast(t *testing.T) {
 				want, got := s.clone(), s.clone()
 				Lookup(s.op).Reference(nil, &s.attr, want)
 				Lookup(s.op).Fast(e, &s.attr, got)
-				if s.attr.NF4 { // whose bytes are no numbers
+				if s.attr.NF4 { // whose bytes are not numbers
 					if err := sameBits(got[2:3], s.t[2:3]); err != nil {
 						t.Error(err)
 					}
@@ -343,7 +343,7 @@ func TestSharedPool(t *testing.T) {
 	wg.Wait()
 }
 
-// TestInPlace: results that may lie where an operand does are the same there.
+// TestInPlace: results that may overwrite an operand are the same when they do.
 func TestInPlace(t *testing.T) {
 	e := NewEnv(2)
 	defer e.Close()

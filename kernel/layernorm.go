@@ -99,8 +99,8 @@ func layerNormDXRows[T simd.Stored](c *call, w *worker, b block) {
 	}
 }
 
-// normDX computes row r of dx, of the columns from lo on as many as there are gains.
-// RMSNorm passes mean 0 and centred false, which drops the term of the mean.
+// normDX computes len(g) columns of row r of dx, from column lo on. RMSNorm passes mean 0 and
+// centred false, which drops the term of the mean.
 func normDX[T simd.Stored](c *call, w *worker, r, lo int, g []float32, mean, rstd float32, centred bool) {
 	dx, hi, v := &c.t[0], lo+len(g), functions[T](w, &c.t[0])
 	dy, x := load[T](w, 1, &c.t[1], r, lo, hi), load[T](w, 2, &c.t[2], r, lo, hi)

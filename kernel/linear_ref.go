@@ -10,7 +10,7 @@ func weight(w *Tensor, transposed bool, i, o int) float64 {
 	return w.At(i, o)
 }
 
-// plain returns a weight for in inputs and out outputs, written out if it is packed.
+// plain returns a weight for in inputs and out outputs, unpacked if it is packed.
 func plain(a *graph.Attr, w *Tensor, in, out int) *Tensor {
 	if !a.NF4 {
 		return w

@@ -10,24 +10,24 @@ import (
 	"github.com/athanor-llm/athanor/kernel/gemm"
 )
 
-// Weights in 4 bits (graph.NF4Block). A product with such weights is made panel by panel: some
-// columns of the result at a time, for which the weights are written out to memory that stays in
-// a cache, and then multiplied as usual. The inner dimension is never divided, so the bits are
-// those of weights that were written out beforehand.
+// Weights in 4 bits (graph.NF4Block). A product with such weights is computed panel by panel:
+// for some columns of the result at a time, the weights are unpacked into memory that stays in a
+// cache, and then multiplied as usual. The inner dimension is never divided, so the bits are
+// those of weights unpacked beforehand.
 //
-// Known weakness: with one row, when text is generated, writing out takes longer than the product.
+// Known weakness: with one row, when text is generated, unpacking takes longer than the product.
 
-// panelElems bounds the weights that are written out at a time.
+// panelElems bounds the weights that are unpacked at a time.
 const panelElems = 1 << 20
 
-// panelCols returns how many columns of a result are made at a time if each takes inner
+// panelCols returns how many columns of a result are computed at a time if each needs inner
 // weights: whole blocks.
 func (e *Env) panelCols(inner int) int {
 	return max(e.panelElems/max(inner, 1)/graph.NF4Block, 1) * graph.NF4Block
 }
 
-// product computes y = init + x.op(w), where the rows of w are the columns of y if turned, else
-// the columns. With nf4 w is packed.
+// product computes y = init + x.op(w), where the columns of y are the rows of w if turned, else
+// its columns. With nf4 w is packed.
 func (e *Env) product(turned, nf4 bool, y, x, w *Tensor, init gemm.Init) {
 	if !nf4 {
 		e.multiply(turned, y, x, w, init)
@@ -41,7 +41,7 @@ func (e *Env) product(turned, nf4 bool, y, x, w *Tensor, init gemm.Init) {
 	}
 }
 
-// multiply is product for weights as they are multiplied.
+// multiply is product for weights that are not packed.
 func (e *Env) multiply(turned bool, y, x, w *Tensor, init gemm.Init) {
 	form := gemm.NN
 	if turned {
@@ -76,7 +76,7 @@ func initOf(i gemm.Init, c, n int) gemm.Init {
 	return i
 }
 
-// unpack writes out the weights of columns [c, c+n) of a result with cols columns.
+// unpack unpacks the weights of columns [c, c+n) of a result with cols columns.
 func (e *Env) unpack(w *Tensor, turned bool, inner, cols, c, n int) *Tensor {
 	p := &e.panel
 	first, lo := 0, c
@@ -93,15 +93,15 @@ func (e *Env) unpack(w *Tensor, turned bool, inner, cols, c, n int) *Tensor {
 	return p
 }
 
-// unpackBody writes out rows of a panel, from column n[1] of row n[0] of the weights on.
+// unpackBody unpacks rows of a panel, which begins at column n[1] of row n[0] of the weights.
 func unpackBody(c *call, w *worker, b block) {
 	for r := b.R0; r < b.R1; r++ {
 		w.unpackRow(&c.t[0], &c.t[1], r, b.C0, b.C1, c.n[0], c.n[1], c.n[2])
 	}
 }
 
-// unpackRow writes out columns [c0, c1) of row r of p: of row first+r of the packed weights,
-// which have cols columns, those from column lo on.
+// unpackRow unpacks columns [c0, c1) of row r of p, which is row first+r of the packed weights,
+// of cols columns, from column lo on.
 func (w *worker) unpackRow(p, packed *Tensor, r, c0, c1, first, lo, cols int) {
 	indices, scales := packed.nf4(first+r, cols)
 	indices = indices[(lo+c0)/2:]
@@ -140,7 +140,7 @@ func nf4At(indices, scales []byte, c int) float32 {
 	return graph.NF4Levels[indices[c/2]>>(c%2*4)&15] * scale
 }
 
-// nf4Bounds are the midpoints between levels: what lies between two of them is nearest to the
+// nf4Bounds are the midpoints between levels: a value between two of them is nearest to the
 // level between them.
 var nf4Bounds = func() (list [15]float32) {
 	for i := range list {
@@ -149,8 +149,8 @@ var nf4Bounds = func() (list [15]float32) {
 	return list
 }()
 
-// PackNF4 stores a matrix with rows of cols elements in 4 bits, on several cores. What is not a
-// number makes its block one.
+// PackNF4 stores a matrix with rows of cols elements in 4 bits, on several cores. A NaN makes
+// its whole block NaN.
 func PackNF4(src []float32, cols int) []byte {
 	rows := len(src) / cols
 	row := graph.NF4Cols(cols, graph.F32) * 4
@@ -189,7 +189,7 @@ func packRow(dst []byte, src []float32) {
 	}
 }
 
-// scaledIndex returns the index of the level of element i, 0 behind the last one.
+// scaledIndex returns the index of the level of element i, which counts as 0 past the last one.
 func scaledIndex(x []float32, i int, scale float32) byte {
 	if i < len(x) && scale > 0 {
 		return nearest(x[i] / scale)
@@ -199,11 +199,12 @@ func scaledIndex(x []float32, i int, scale float32) byte {
 
 func abs(v float32) float32 { return math.Float32frombits(math.Float32bits(v) &^ (1 << 31)) }
 
-// nearest returns the index of the level nearest to v, from -1 to 1, the lower of two. The
-// interval is divided into cells so small that each has one bound between levels at most.
+// nearest returns the index of the level nearest to v, from -1 to 1, the lower of two equally
+// near. The interval is divided into cells so small that each has at most one bound between
+// levels.
 func nearest(v float32) byte {
 	c, above := &nf4Cells[cellOf(v)], byte(0)
-	if v > c.bound { // compiled to no jump, which would be taken at random
+	if v > c.bound { // compiled without a jump, which would be taken at random
 		above = 1
 	}
 	return c.below + above
@@ -211,10 +212,11 @@ func nearest(v float32) byte {
 
 const cells = 32
 
-// cellOf returns the number of the cell of v; of what is no number, some.
+// cellOf returns the number of the cell of v; for a NaN, any cell's.
 func cellOf(v float32) int { return int(int32(v*(cells/2-0.01)+cells/2)) & (cells - 1) }
 
-// cell is the bound in it, infinite if there is none, and how many bounds are below.
+// cell holds the bound in it, infinite if there is none, and the number of bounds in cells
+// below.
 type cell struct {
 	bound float32
 	below byte
@@ -235,7 +237,7 @@ var nf4Cells = func() (list [cells]cell) {
 	return list
 }()
 
-// UnpackNF4 writes out rows of cols elements.
+// UnpackNF4 unpacks rows of cols elements.
 func UnpackNF4(dst []float32, src []byte, cols int) {
 	row := graph.NF4Cols(cols, graph.F32) * 4
 	indices := (cols + graph.NF4Block - 1) / graph.NF4Block * (graph.NF4Block / 2)

@@ -28,7 +28,7 @@ func (m *maker) packed(d graph.DType, in, out int, wt bool) Tensor {
 }
 
 // TestNF4Panels: products of weights in 4 bits have the bits of products of the same weights
-// written out beforehand, however many panels they take.
+// unpacked beforehand, however many panels they take.
 func TestNF4Panels(t *testing.T) {
 	e := NewEnv(2)
 	defer e.Close()
@@ -64,7 +64,7 @@ func TestNF4Panels(t *testing.T) {
 	}
 }
 
-// TestNF4ExpertPanels: so it is for experts, whatever their sums start from.
+// TestNF4ExpertPanels: the same for experts, whatever their sums start from.
 func TestNF4ExpertPanels(t *testing.T) {
 	e := NewEnv(2)
 	defer e.Close()
@@ -90,7 +90,7 @@ func TestNF4ExpertPanels(t *testing.T) {
 	}
 }
 
-// TestNF4Pack: what is packed and written out again is the nearest of the 16 levels times the
+// TestNF4Pack: what is packed and unpacked again is the nearest of the 16 levels times the
 // largest magnitude of its block, found by trying all.
 func TestNF4Pack(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
@@ -125,7 +125,7 @@ func TestNF4Pack(t *testing.T) {
 }
 
 // TestNF4Nearest: the level found by its cell is that of a search through all bounds, at each
-// bound, beside it, and elsewhere.
+// bound, next to it, and elsewhere.
 func TestNF4Nearest(t *testing.T) {
 	check := func(v float32) {
 		t.Helper()
@@ -154,7 +154,7 @@ func TestNF4Nearest(t *testing.T) {
 	}
 }
 
-// TestNF4NaN: what is not a number does not become one.
+// TestNF4NaN: what is not a finite number does not become one.
 func TestNF4NaN(t *testing.T) {
 	for _, bad := range []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1))} {
 		src := make([]float32, 64)
@@ -170,7 +170,7 @@ func TestNF4NaN(t *testing.T) {
 	}
 }
 
-// BenchmarkNF4 compares products of weights in 4 bits and of the same weights written out.
+// BenchmarkNF4 compares products of weights in 4 bits and of the same weights unpacked.
 func BenchmarkNF4(b *testing.B) {
 	e := NewEnv(0)
 	defer e.Close()

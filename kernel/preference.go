@@ -6,15 +6,15 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// Preference: the loss of pairs, see graph.Preference. With s the sum of a document's log-probabilities, a chain in
-// float64 over its tokens, rounded once, b Scale, and ref what the reference has:
+// Preference: the loss of pairs, see graph.Preference. With s the sum of a document's log-probabilities (a
+// chain in float64 over its tokens, rounded once), ref that of the reference, and b Scale:
 //
 //	ratio   s - ref, of chosen and rejected; exactly 0 for the weights that the reference was computed with
 //	margin  m = b*(ratio of the chosen - ratio of the rejected)
 //	loss    log(1 + exp(-m))
-//	weights b/(1 + exp(m)) for the chosen's tokens, its negative for the rejected's: the derivative by their losses
+//	weights b/(1 + exp(m)) for the chosen's tokens, its negative for the rejected's: the derivative with respect to nll
 //
-// There are four bytes of a few operands per token, so one goroutine is enough, and Reference and Fast are the same.
+// Each token has four bytes in each of a few operands, so one goroutine is enough, and Reference and Fast are the same.
 func preference(_ *Env, a *graph.Attr, t []Tensor) {
 	starts := &t[6]
 	for first := 0; first < t[3].Rows; first += a.Seq {
@@ -27,7 +27,7 @@ func preference(_ *Env, a *graph.Attr, t []Tensor) {
 	}
 }
 
-// nextDocument returns the first row behind the document that begins with a row, at most end.
+// nextDocument returns the first row after the document that begins at row, at most end.
 func nextDocument(starts *Tensor, row, end int) int {
 	next := row
 	for next < end && starts.I32[next*starts.Stride] == starts.I32[row*starts.Stride] {
@@ -36,8 +36,8 @@ func nextDocument(starts *Tensor, row, end int) int {
 	return next
 }
 
-// pair computes the rows [chosen, rejected) of a document and [rejected, end) of another, which is empty if the sequence ends before it: then
-// they are no pair.
+// pair computes the rows [chosen, rejected) of a document and [rejected, end) of the next. The latter is empty
+// if the sequence ends before it: then they are no pair.
 func pair(scale float64, t []Tensor, chosen, rejected, end int) {
 	loss, ratios, weights, nll, reference, targets := &t[0], &t[1], &t[2], &t[3], &t[4], &t[5]
 	learnt := false

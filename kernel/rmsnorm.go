@@ -89,7 +89,7 @@ func rmsNormRows[T simd.Stored](c *call, w *worker, b block) {
 	}
 }
 
-// rmsNormAdded adds the residual to what is in a buffer, so that bf16 is rounded once.
+// rmsNormAdded adds the residual in a float32 buffer, so that bf16 results are rounded once.
 func rmsNormAdded(c *call, w *worker, b block) {
 	y, stats, x, res, n := &c.t[0], &c.t[1], &c.t[2], &c.t[4], c.cols
 	g, normed := w.gains(2, c), w.tmp(4, n)

@@ -14,11 +14,12 @@ import (
 //	with Normed  dx[e] = w[e]*(dw[e] - sum of w*dw) for e in S, else 0
 //	with Scale   dx[e] += p[e]*(g[e] - sum of p*g), g what graph.RouteBwd says
 //
-// Whatever the logits are, NaN included, K different experts are chosen, so that nothing after
-// it has to check them. A NaN is among those chosen: else weights that add up to 1, which are
-// divided by a sum over the K experts only, would not show it. So it reaches the loss.
+// Whatever the logits are, NaN included, K different experts are chosen, so that nothing
+// downstream has to check them. A NaN is among those chosen, so that it reaches the loss:
+// otherwise weights that add up to 1, which are divided by a sum over the K experts only, would
+// not show it.
 
-// choose writes the len(ids) experts of greatest logit, in ascending order. Of equal ones it
+// choose writes the len(ids) experts of greatest logit, in ascending order. Among equals it
 // prefers the first. A NaN counts as greater than all numbers.
 func choose(ids []int32, x []float32) {
 	for k := range ids {
@@ -110,7 +111,7 @@ func routeBwdRef(_ *Env, a *graph.Attr, t []Tensor) {
 }
 
 // balanceRef adds to d the gradient of the term that evens out the use of experts in rows
-// [lo, hi), of which the probabilities p are one.
+// [lo, hi), where p holds the probabilities of one of these rows.
 func balanceRef(d, p []float64, scale float64, experts *Tensor, lo, hi int) {
 	g, mean := make([]float64, len(p)), 0.0
 	for r := lo; r < hi; r++ {
@@ -193,7 +194,7 @@ func (c *call) routeBwdRow(w *worker, dx, use []float32, r int) {
 	if use != nil {
 		mean = w.v.Dot(p, use)
 	}
-	others := -sum // of what is not among the K experts
+	others := -sum // factor of the experts not among the K
 	if c.a.Normed {
 		others = 0
 	}

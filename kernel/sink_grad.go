@@ -6,9 +6,9 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// SinkGrad: a sink is a score whose value is 0. So of the derivative of scores,
-// p*(dp-delta), the first term is 0, and nothing scales it: dsink = -exp(sink-lse)*delta, in
-// one chain of float32 additions per head over the tokens, ascending.
+// SinkGrad: a sink is a score whose value is 0. So in the derivative of scores, p*(dp-delta),
+// dp is 0, and nothing scales it: dsink = -exp(sink-lse)*delta, in one chain of float32
+// additions per head over the tokens, ascending.
 
 func sinkGradRef(_ *Env, a *graph.Attr, t []Tensor) {
 	dsinks, delta, lse, sinks := &t[0], &t[1], &t[2], &t[3]

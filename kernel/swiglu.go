@@ -5,13 +5,13 @@ import "github.com/athanor-llm/athanor/graph"
 // SwiGLU (Shazeer, 2002.05202): y = act(gate)*up, where gu = gate|up side by side and
 // act is SiLU or, in GeGLU, GELU. SwiGLUBwd: dgate = dy*up*act'(gate), dup = dy*act(gate).
 //
-// With weights, rows are slots side by side, each gate|up, and y is multiplied by its slot's
-// weight w: then dgate and dup are, too, and dw = sum of dy*act(gate)*up.
+// With weights, a row is slots side by side, each gate|up. Each slot of y is multiplied by its
+// weight w, and so are dgate and dup, and dw = sum of dy*act(gate)*up.
 //
-// With a limit gates and ups are bounded, and y = g*sigmoid(alpha*g)*(u + 1) of the bounded ones
-// (gpt-oss). That is silu(alpha*g) * (u + 1)/alpha, so the same functions compute it: what they
-// are given is prepared before, and of what they return the chain rule is applied after. What
-// lies beyond a bound has no gradient, what lies on it has, as in PyTorch.
+// With a limit, gates and ups are clamped to g and u, and y = g*sigmoid(alpha*g)*(u + 1)
+// (gpt-oss). That is silu(alpha*g) * (u + 1)/alpha, so the same functions compute it: their
+// inputs are prepared beforehand, and the chain rule is applied to the gradients that they
+// return. A value beyond a bound has no gradient, one on it has, as in PyTorch.
 
 // slotsRef returns the number of slots of a row, and the weight of each: 1 without weights.
 func slotsRef(weights *Tensor) (n int, weight func(r, k int) float64) {
@@ -88,7 +88,7 @@ func swiglu(e *Env, a *graph.Attr, t []Tensor) {
 	})
 }
 
-// weightedBody computes whole rows, a slot at a time, of that buffered columns at a time.
+// weightedBody computes whole rows slot by slot, buffered columns at a time.
 func weightedBody(c *call, w *worker, b block) {
 	y, gu, weights := &c.t[0], &c.t[1], &c.t[2]
 	f := c.cols / weights.Cols
@@ -107,7 +107,8 @@ func weightedBody(c *call, w *worker, b block) {
 	}
 }
 
-// bounded returns gates and ups or, with a limit, in buffers what GLU computes the bounded form of.
+// bounded returns gates and ups or, with a limit, buffers with the inputs from which GLU computes
+// the bounded form.
 func (c *call) bounded(w *worker, gate, up []float32) (g, u []float32) {
 	if c.a.Limit == 0 {
 		return gate, up
@@ -123,7 +124,7 @@ func (c *call) bounded(w *worker, gate, up []float32) (g, u []float32) {
 	return g, u
 }
 
-// unbound makes gradients of gates and ups from those of what bounded returned.
+// unbound turns the gradients of what bounded returned into those of gates and ups.
 func (c *call) unbound(dgate, dup, gate, up []float32) {
 	if c.a.Limit == 0 {
 		return
@@ -177,8 +178,8 @@ func weightedBwdBody(c *call, w *worker, b block) {
 	}
 }
 
-// weightedBwd computes n columns of a slot, at of dy and gate of gu, and returns their part
-// of the weight's gradient.
+// weightedBwd computes n columns of a slot, from column at of dy and column gate of gu, and
+// returns their part of the weight's gradient.
 func (c *call) weightedBwd(w *worker, r, at, gate, n, f int, weight float32) float32 {
 	dgu, dy, gu := &c.t[0], &c.t[1], &c.t[2]
 	dgate, dup := w.dest(0, dgu, r, gate, gate+n), w.dest(1, dgu, r, gate+f, gate+f+n)

@@ -10,9 +10,9 @@ import (
 )
 
 // Tensor is one operand: Rows x Cols elements, row-major, Stride elements
-// from one row to the next. Exactly the slice of its DType is set, of U16 that of
-// BF16; element (r, c) is its [r*Stride+c]. The Tensor does not own the memory. The zero
-// Tensor is an absent optional operand.
+// from one row to the next. Only the slice of its DType is set (for U16 that of BF16); element
+// (r, c) is that slice's [r*Stride+c]. The Tensor does not own the memory. The zero Tensor is
+// an absent optional operand.
 type Tensor struct {
 	DType              graph.DType
 	Rows, Cols, Stride int
@@ -100,7 +100,7 @@ func (t *Tensor) begin() unsafe.Pointer {
 // flat reports whether the elements are one row without gaps.
 func (t *Tensor) flat() bool { return t.Stride == t.Cols || t.Rows <= 1 }
 
-// resize makes t a contiguous matrix of f32 or bf16, uninitialised, in its own memory if that
+// resize makes t a contiguous matrix of f32 or bf16, uninitialised, reusing its memory if that
 // suffices.
 func (t *Tensor) resize(d graph.DType, rows, cols int) {
 	t.DType, t.Rows, t.Cols, t.Stride = d, rows, cols, cols

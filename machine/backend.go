@@ -11,14 +11,14 @@ import (
 // backend is what the ranks compute on. All that differs between CPU and GPUs is
 // behind it; probing, limits and planning are the same.
 type backend interface {
-	// id tells apart devices that may have other rates.
+	// id distinguishes devices that may have different rates.
 	id() string
-	// memory returns what is available now, of the device the least of any rank's.
-	// dir is on the disk that runs spill to.
+	// memory returns what is available now; for the device tier, the least of any rank's. dir is on the disk
+	// that runs spill to.
 	memory(dir string) (hardware.Memory, error)
-	// probed is the number of ranks that are probed at a time.
+	// probed is the number of ranks that are probed at the same time.
 	probed() int
-	// atOnce is the number of ranks that have cores at a time; 0: they need none.
+	// atOnce is the number of ranks that have cores at the same time; 0: they need none.
 	atOnce() int
 	// alone opens the device of one rank, not joined to the others'. Its spill file
 	// is disk.
@@ -26,20 +26,19 @@ type backend interface {
 	// open opens the devices of n ranks, joined if there are several. The spill file
 	// of rank r is disk followed by r.
 	open(n int, disk string) ([]device.Device, error)
-	// apart returns a backend on which calls are timed one by one: none shares its
-	// cores.
+	// apart returns a backend for timing calls one by one, on which none shares its cores.
 	apart() backend
-	// headUnit is the number of tokens at whose multiples sums over them may be cut,
-	// for sequences of seq tokens; 0: any.
+	// headUnit is the number of tokens at multiples of which sums over tokens may be cut, for sequences of seq
+	// tokens; 0: anywhere.
 	headUnit(seq int) int
 	// idle is the number of GPUs that no rank has.
 	idle() int
-	// close releases what devices that are closed have left for later ones.
+	// close releases what closed devices have left for later ones.
 	close() error
 }
 
-// newBackend returns the configuration's backend, and settles how many ranks there are
-// if that is open. dir is the cache folder.
+// newBackend returns the configuration's backend, and settles the number of ranks if that is open. dir is the
+// cache folder.
 func newBackend(c *config.Config, dir string) (backend, error) {
 	switch {
 	case len(c.Hosts) > 0:

@@ -28,7 +28,7 @@ func newCPU(c *config.Config, ranks int) *cpuBackend {
 	return &cpuBackend{ranks: ranks, options: cpu.Options{Workers: workers(ranks), Rate: rates(c)}}
 }
 
-// rates returns what links are throttled to.
+// rates returns the rates to which links are throttled.
 func rates(c *config.Config) (list [device.NumStreams]float64) {
 	list[device.HostToDev], list[device.DevToHost] = float64(c.Hardware.H2D), float64(c.Hardware.D2H)
 	for _, s := range []device.Stream{device.Collective, device.Send, device.Recv} {

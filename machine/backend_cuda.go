@@ -18,11 +18,11 @@ import (
 type cudaBackend struct {
 	options cuda.Options  // of a device
 	gpus    []cuda.GPU    // each rank's
-	unused  int           // that no rank has
-	pinned  []cuda.Pinned // each rank's host arena: timing operators, trials and the run take turns with it; nil: none is kept
+	unused  int           // GPUs that no rank has
+	pinned  []cuda.Pinned // each rank's host arena, which operator timing, trials and the run use in turn; nil: none is kept
 }
 
-// newCUDA finds a GPU for each rank, or as many ranks as there are GPUs for.
+// newCUDA finds a GPU for each rank or, if the number of ranks is open, as many ranks as there are GPUs for.
 func newCUDA(c *config.Config, dir string) (*cudaBackend, error) {
 	gpus, err := cuda.GPUs()
 	if err != nil {
@@ -39,7 +39,7 @@ func newCUDA(c *config.Config, dir string) (*cudaBackend, error) {
 	return &cudaBackend{options: options, gpus: gpus[:ranks], unused: len(gpus) - ranks, pinned: make([]cuda.Pinned, ranks)}, nil
 }
 
-// ranksFor returns the most ranks, one for a GPU, among which a batch can be divided.
+// ranksFor returns the most ranks, one per GPU, among which a batch can be divided.
 func ranksFor(gpus, batch int) int {
 	n := min(max(gpus, 1), MaxRanks)
 	for batch%n != 0 {
@@ -51,10 +51,9 @@ func ranksFor(gpus, batch int) int {
 // kernelsIn returns the cache folder of compiled kernels.
 func kernelsIn(dir string) string { return filepath.Join(dir, "kernels") }
 
-// besideGPU reserves one of a rank's cores, if it has several, for the goroutines
-// that feed its GPU and its disk. They block in system calls. Kernels that occupy
-// all of Go's processors would delay their return until the scheduler preempts,
-// after 10 ms, in which the GPU may run out of work.
+// besideGPU reserves one of a rank's cores, if it has several, for the goroutines that feed its GPU and its
+// disk. They block in system calls. Kernels that occupy all of Go's processors would delay their return until
+// the scheduler preempts, after 10 ms, during which the GPU may run out of work.
 func besideGPU(cores int) int {
 	if cores > 2 {
 		cores--
@@ -94,7 +93,7 @@ func (b *cudaBackend) memory(dir string) (hardware.Memory, error) {
 	return mem, nil
 }
 
-// probed: GPUs share links and host memory, so all are measured together.
+// probed returns the number of GPUs: they share links and host memory, so all are measured together.
 func (b *cudaBackend) probed() int { return len(b.gpus) }
 
 func (b *cudaBackend) atOnce() int { return 0 }
@@ -135,7 +134,7 @@ func (b *cudaBackend) device(rank int, fabric *cuda.Fabric, disk string) (*cuda.
 	return b.joined(rank, rank, fabric, disk)
 }
 
-// joined opens the GPU of a rank that is one of this host's by another number.
+// joined opens the GPU of a rank of a fabric; own is the rank's number on this host.
 func (b *cudaBackend) joined(rank, own int, fabric *cuda.Fabric, disk string) (*cuda.Device, error) {
 	if own >= len(b.gpus) {
 		return nil, fmt.Errorf("rank %d is the %dth of this host, which has %d GPUs", rank, own+1, len(b.gpus))

@@ -19,11 +19,10 @@ import (
 	"github.com/athanor-llm/athanor/session"
 )
 
-// KeyVariable is the environment variable with what hosts prove to each other that they
-// know.
+// KeyVariable is the environment variable with the secret that hosts prove to each other that they know.
 const KeyVariable = "ATHANOR_KEY"
 
-// Key returns what this host knows.
+// Key returns the secret that this host knows.
 func Key() ([]byte, error) {
 	key := []byte(os.Getenv(KeyVariable))
 	if len(key) < 16 {
@@ -32,11 +31,10 @@ func Key() ([]byte, error) {
 	return key, nil
 }
 
-// hostsBackend is the backend of ranks on several hosts, of which this one is the first. They
-// take ranks in turn, so neighbours are on different hosts: what joins two ranks, which is
-// measured between the first two, is the network, and of ranks in a grid of stages and
-// replicas it is stages that it divides, whose messages are small beside sums of gradients.
-// All hosts are described by the slowest and least.
+// hostsBackend is the backend of ranks on several hosts, of which this one is the first. Ranks are dealt out to
+// the hosts in turn, so neighbours are on different hosts. The link between ranks, which is measured between
+// the first two, is thus the network. In a grid of stages and replicas, it separates stages, whose messages are
+// small compared with sums of gradients. All hosts are described by the slowest and smallest.
 type hostsBackend struct {
 	here   hostBackend // for as many ranks as each host has
 	others []string    // addresses
@@ -45,16 +43,15 @@ type hostsBackend struct {
 	place  remote.Place // what is the same for all devices
 }
 
-// hostBackend is a backend whose ranks can be some of a fabric's.
+// hostBackend is a backend whose ranks can be part of a larger fabric.
 type hostBackend interface {
 	backend
-	// across returns what opens this host's ranks of a fabric of n, by their numbers in the
-	// fabric and on this host, and the origin of their spans' clock. The others are reached by
-	// hub.
+	// across returns a function that opens this host's ranks of a fabric of n, given their numbers in the
+	// fabric and on this host, and the origin of their spans' clock. Ranks elsewhere are reached through hub.
 	across(n int, hub *link.Hub) (open func(rank, own int, disk string) (device.Device, error), origin time.Time)
 }
 
-// newHosts asks the other hosts what they are.
+// newHosts asks the other hosts to describe themselves.
 func newHosts(c *config.Config, dir string) (*hostsBackend, error) {
 	key, err := Key()
 	if err != nil {
@@ -103,7 +100,7 @@ func (b *hostsBackend) id() string {
 	return text
 }
 
-// memory returns what all hosts have together if each has only what the least has.
+// memory returns what all hosts have together if each has only the least that any of them has.
 func (b *hostsBackend) memory(dir string) (hardware.Memory, error) {
 	m, err := b.here.memory(dir)
 	if err != nil {
@@ -124,7 +121,7 @@ func (b *hostsBackend) memory(dir string) (hardware.Memory, error) {
 	return m, nil
 }
 
-// probed returns as many ranks of each host as of this one.
+// probed counts as many ranks on each host as on this one.
 func (b *hostsBackend) probed() int { return b.hosts() * b.here.probed() }
 
 func (b *hostsBackend) atOnce() int {

@@ -42,8 +42,7 @@ func makeWritable(dir string) error {
 	return Writable(dir)
 }
 
-// Writable checks a folder by creating a file in it: permission bits alone do not
-// tell.
+// Writable checks a folder by creating a file in it: permission bits alone do not suffice.
 func Writable(dir string) error {
 	f, err := os.CreateTemp(dir, ".athanor-try-*")
 	var e *fs.PathError

@@ -40,8 +40,8 @@ func Describe(c *config.Config, note func(string)) (*Machine, error) {
 	return m, m.limit(c)
 }
 
-// equip gives one rank of a known machine the host memory and disk of the configuration's limits where those are more:
-// the name is that of a card, and what is beside it is for its owner to say.
+// equip raises one rank's host memory and disk on a known machine to the configuration's limits where those are
+// more: the name is only that of a card, and what surrounds it is for its owner to say.
 func equip(h *hardware.Hardware, c *config.Config) {
 	n := int64(c.Ranks)
 	h.Memory.Host = max(h.Memory.Host, int64(c.Limits.Host)/n)

@@ -23,21 +23,21 @@ type Longest struct {
 // maxSequence bounds sequence_length, see package config.
 const maxSequence = 1 << 24
 
-// nearEnough ends the search when the interval is 1/nearEnough of the length. A
-// million tokens need not be known to 256, and lengths that are no multiple of a
-// large power of two make long programs, which take a minute each.
+// nearEnough ends the search when the interval is 1/nearEnough of the length. A million tokens need not be
+// known to within 256, and lengths that are not multiples of a large power of two make long programs, which
+// take a minute each.
 const nearEnough = 100
 
-// AtLength returns a configuration with sequences of so many tokens, and its graph.
+// AtLength returns a configuration with sequences of the given number of tokens, and its graph.
 type AtLength func(tokens int) (*config.Config, *graph.Graph, error)
 
 // MaxSequence finds the longest sequence, in multiples of step tokens, on which a
 // configuration's model can be trained. The planner has a plan for it, and none for
 // the next length tried, longer by one step or by a hundredth, whichever is more.
 //
-// It doubles the length until no minimum-memory plan fits, then bisects; only for
-// the first length that is too long it considers all plans. Lengths with few
-// divisors cannot be cut as finely as others, so longer ones that fit may exist.
+// It doubles the length until no minimum-memory plan fits, then bisects; it considers all plans only for the
+// first length that is too long. Lengths with few divisors cannot be cut as finely as others, so longer ones
+// that fit may exist.
 func (m *Machine) MaxSequence(ctx context.Context, c *config.Config, at AtLength, step int, note func(string)) (*Longest, error) {
 	if step < 1 || step > maxSequence {
 		return nil, c.Fault("--step", fmt.Sprintf("%d tokens; hint: from 1 to %d", step, maxSequence))
@@ -73,8 +73,8 @@ func (m *Machine) MaxSequence(ctx context.Context, c *config.Config, at AtLength
 	}
 }
 
-// frontier finds by doubling and bisection a number that fits, 0 if none does, and a
-// greater one that does not, or that is more than most; nearEnough says how near.
+// frontier finds by doubling and bisection a number that fits, 0 if none does, and a greater one that does not
+// fit or exceeds most; nearEnough bounds the distance between the two.
 func frontier(most int, fits func(int) (bool, error)) (lo, hi int, err error) {
 	var ok bool
 	for hi = 1; hi <= most; lo, hi = hi, 2*hi {

@@ -6,13 +6,12 @@
 //	Machine.Programs, Open      --> programs and devices, one per rank
 //	Machine.WhatIfs, MaxSequence    the same search with other numbers
 //
-// Ownership. A Machine owns no devices: it is a description, with the capacity of
-// each rank. Open opens devices for given programs; they are the caller's. Of GPUs it
-// keeps the pinned host memory of devices that are closed for those opened next, until
-// Close, which comes after the devices'. What was measured is kept in the user's cache
-// folder (CacheDir) under all that changes it; free memory is read when a machine is
-// found, since it changes, and so before this one keeps more than the probe's few MB:
-// close a machine before another is found.
+// Ownership. A Machine owns no devices: it is a description, with the capacity of each rank. Open opens devices
+// for given programs; they are the caller's. For GPUs it keeps the pinned host memory of closed devices for
+// those opened next, until Close, which must come after the devices' own. Measurements are kept in the user's
+// cache folder (CacheDir) under a key of all that changes them. Free memory changes, so it is read when a
+// machine is found, before this machine keeps more than the probe's few MB: close a machine before finding
+// another.
 //
 // Invariants. The machine at hand is measured and runs trials, so its plans may
 // depend on timing; a described or supposed one never does, and its plans are a
@@ -124,8 +123,7 @@ func (m *Machine) Open(ps []*program.Program) ([]device.Device, error) {
 	return m.backend.open(len(ps), filepath.Join(m.spill, "rank"))
 }
 
-// Close frees the memory that is kept for devices. All must be closed. The machine can
-// still be used.
+// Close frees the memory that is kept for devices, all of which must be closed. The machine can still be used.
 func (m *Machine) Close() error {
 	if m.backend == nil {
 		return nil

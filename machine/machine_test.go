@@ -10,8 +10,7 @@ import (
 	"github.com/athanor-llm/athanor/model"
 )
 
-// TestPeak: ranks together can do what as many can as have cores, or devices, at
-// the same time.
+// TestPeak: the peak of all ranks is that of as many as have cores, or devices, at the same time.
 func TestPeak(t *testing.T) {
 	for _, c := range []struct{ ranks, atOnce, want int }{{1, 1, 1}, {2, 2, 2}, {4, 2, 2}, {2, 4, 2}, {4, 0, 4}} {
 		m := Machine{ranks: c.ranks, Hardware: &hardware.Hardware{AtOnce: c.atOnce, Engines: []hardware.Engine{{
@@ -38,8 +37,8 @@ func TestLittleDisk(t *testing.T) {
 	}
 }
 
-// TestTimed: operators of a policy's plan are timed on the machine at hand, as those of
-// the search's are: else the two times cannot be compared.
+// TestTimed: operators of a policy's plan are timed on the machine at hand, like those of the search's plan:
+// otherwise the two times cannot be compared.
 func TestTimed(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	of, err := model.Known("gpt2")
@@ -68,7 +67,7 @@ func check(t testing.TB, err error) {
 	}
 }
 
-// TestRanksFor: as many ranks as the batch can be divided among, one at least.
+// TestRanksFor: as many ranks as the batch can be divided among, at least one.
 func TestRanksFor(t *testing.T) {
 	for _, c := range []struct{ gpus, batch, want int }{{0, 8, 1}, {1, 8, 1}, {4, 8, 4}, {6, 8, 4}, {8, 12, 6}, {8, 7, 7}, {4, 1, 1}, {1000, 1 << 20, MaxRanks}} {
 		if got := ranksFor(c.gpus, c.batch); got != c.want {

@@ -64,8 +64,8 @@ func cacheNeeded(g *graph.Graph) int64 {
 	return pl.CacheNeeded(g)
 }
 
-// pinTiers validates and adds where the configuration wants weights, gradients and
-// the optimizer's state.
+// pinTiers validates and adds the tiers in which the configuration wants weights, gradients and the optimizer's
+// state.
 func (m *Machine) pinTiers(p *plan.Pins, c *config.Config) error {
 	for _, pin := range []struct {
 		key, name string

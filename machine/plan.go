@@ -38,7 +38,7 @@ func (m *Machine) Plan(ctx context.Context, g *graph.Graph, c *config.Config, no
 		return nil, err
 	}
 	if req.Pins.Open() && c.GlobalBatch%m.ranks == 0 {
-		// Without measurements for the policies, the model has no rivals of theirs.
+		// Without measurements for the policies, there are no rivals of theirs.
 		if r := m.policies(req); r.Measure(ctx, req.Options) == nil {
 			req.Rivals = rivals(r, req.State)
 		}
@@ -54,9 +54,8 @@ func (m *Machine) Plan(ctx context.Context, g *graph.Graph, c *config.Config, no
 	return r, m.advise(err)
 }
 
-// trial lets the finalists run on this machine before the run. They share memory if
-// together they take at most half of the host's memory and the device tier is part
-// of it.
+// trial lets the finalists run on this machine before the run. They are in memory together if they take at most
+// half of the host's memory in all and the device tier is part of it.
 func (m *Machine) trial(g *graph.Graph, c *config.Config) *plan.Trial {
 	return &plan.Trial{
 		Open: func(ctx context.Context, list []*plan.Candidate) (plan.Trials, error) {

@@ -35,16 +35,16 @@ func (m *Machine) policies(req *plan.Request) *policy.Request {
 	return ForPolicies(req, &h)
 }
 
-// ForPolicies translates a search request on a machine for policies. Their heads take at most
-// one sequence at a time, or the smallest batch that the order of sums permits.
+// ForPolicies translates a search request on a machine for policies. Their heads process at most one sequence
+// at a time, or the smallest batch that the order of sums permits.
 func ForPolicies(req *plan.Request, h *hardware.Hardware) *policy.Request {
 	g, n := req.Graph, req.GlobalBatch/req.Ranks
 	return &policy.Request{Graph: g, Hardware: h, Ranks: req.Ranks, Sequences: n,
 		HeadRows: req.Head(g.Seq*min(g.CutSequences(), n), h.Memory.Device)}
 }
 
-// rivals returns the plans of all policies that have one, with the run's storage
-// format of the optimizer's state. The request must have been measured.
+// rivals returns the plans of all policies that have one, with the run's storage format for the optimizer's
+// state. The request must have been measured.
 func rivals(r *policy.Request, state string) (list []plan.Rival) {
 	for _, p := range policy.All() {
 		if pl, err := p.Plan(r); err == nil {

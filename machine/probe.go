@@ -13,8 +13,9 @@ import (
 	"github.com/athanor-llm/athanor/session"
 )
 
-// Probe measures this machine's processor with all cores or, with device cuda, a GPU, its disk in
-// folder dir and, for several ranks, the link between them. Of other hosts, at their addresses, it takes the slowest processor.
+// Probe measures this machine's processor with all cores or, with device cuda, a GPU, its disk in folder dir
+// and, for several ranks, the link between them. If there are other hosts, given by their addresses, it takes
+// the slowest processor.
 func Probe(device, dir string, ranks int, hosts []string) (*hardware.Hardware, error) {
 	cache, err := CacheDir()
 	if err != nil {
@@ -58,9 +59,8 @@ func probe(b backend, ranks int, dir string) (*hardware.Hardware, error) {
 	return h, errors.Join(probePeers(devices, h), session.CloseAll(devices))
 }
 
-// probeTogether measures one rank's device while other ranks do the same, as many
-// as are probed at a time, and returns the slowest,
-// for which steps wait. Disks are measured on files that begin with file.
+// probeTogether measures one rank's device while other ranks do the same, as many as are probed at the same
+// time, and returns the slowest, for which steps wait. Disks are measured on files whose names begin with file.
 func probeTogether(b backend, memory hardware.Memory, file string) (h *hardware.Hardware, err error) {
 	var devices []device.Device
 	defer func() { err = errors.Join(err, session.CloseAll(devices)) }()
@@ -89,8 +89,8 @@ func probeTogether(b backend, memory hardware.Memory, file string) (h *hardware.
 	return h, nil
 }
 
-// slower is the part of another's speed below which a rank is not taken for the same
-// hardware, measured at a worse moment.
+// slower is the fraction of another rank's speed below which a rank is taken for slower hardware, rather than
+// for the same measured at a worse moment.
 const slower = 0.9
 
 // products returns the rate of fp32 matrix products.

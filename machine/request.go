@@ -43,8 +43,8 @@ func BuildGraph(c *config.Config, m *model.Model, docs *graph.Documents) (*graph
 	return g, nil
 }
 
-// adapt gives a model the configured adapters. Where it has some, they must be these; what the
-// configuration does not say is as they have it.
+// adapt gives a model the configured adapters. If it already has some, they must be the same; what the
+// configuration leaves open is taken from them.
 func adapt(m *model.Model, c *config.Config) error {
 	has, lora, targets := m.LoRA, model.LoRA{Rank: c.LoRA.Rank, Alpha: c.LoRA.Alpha, RSLoRA: c.LoRA.RSLoRA}, c.LoRA.Targets
 	if has != nil && lora.Alpha == 0 && !lora.RSLoRA {

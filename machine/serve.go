@@ -19,9 +19,8 @@ import (
 	"github.com/athanor-llm/athanor/kernel/gemm"
 )
 
-// Serve lets runs that are led from other hosts, which prove that they know the key, have
-// ranks on this one's cores or GPUs, in its memory and, for what they spill, on the disk of
-// folder dir, until ctx is done.
+// Serve lets runs led from other hosts, which prove that they know the key, have ranks on this host's cores or
+// GPUs, in its memory and, for what they spill, on the disk of folder dir, until ctx is done.
 func Serve(ctx context.Context, l net.Listener, key []byte, dir string, note func(string)) error {
 	cache, err := CacheDir()
 	if err != nil {
@@ -39,14 +38,14 @@ type host struct {
 	fabrics map[string]*part
 }
 
-// part is what this host has of a fabric.
+// part is this host's part of a fabric.
 type part struct {
 	open    func(rank, own int, disk string) (device.Device, error)
 	hub     *link.Hub
 	devices int // that are open
 }
 
-// backend returns this host's part of a run's.
+// backend returns the backend of this host's ranks of a run.
 func (h *host) backend(p remote.Place) (hostBackend, error) {
 	n := max(p.Share, 1)
 	if p.Device != "cuda" {
@@ -57,11 +56,11 @@ func (h *host) backend(p remote.Place) (hostBackend, error) {
 		return nil, err
 	}
 	b.options.SumRows = p.SumRows
-	b.pinned = nil // nobody says when a run needs it no more
+	b.pinned = nil // nothing says when a run no longer needs it
 	return b, nil
 }
 
-// Describe says what this host is to a run.
+// Describe describes this host to a run.
 func (h *host) Describe(p remote.Place) (remote.Description, error) {
 	d := remote.Description{Processor: hardware.Processor(), Kernels: gemm.Kernels(), Cores: runtime.GOMAXPROCS(0)}
 	b, err := h.backend(p)
@@ -97,7 +96,7 @@ func (h *host) Open(p remote.Place) (device.Device, error) {
 	return d, nil
 }
 
-// join returns this host's part of a fabric, which the first of its ranks makes.
+// join returns this host's part of a fabric, which the first of its ranks to join creates.
 func (h *host) join(p remote.Place, b hostBackend) *part {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -111,7 +110,7 @@ func (h *host) join(p remote.Place, b hostBackend) *part {
 	return f
 }
 
-// Closed forgets a fabric with its last device.
+// Closed forgets a fabric when its last device is closed.
 func (h *host) Closed(p remote.Place) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -124,7 +123,7 @@ func (h *host) Closed(p remote.Place) {
 	}
 }
 
-// Link takes a connection from a rank elsewhere to one here.
+// Link accepts a connection from a rank elsewhere to one here.
 func (h *host) Link(hello remote.Hello, c net.Conn) error {
 	h.mu.Lock()
 	f, ok := h.fabrics[hello.Fabric]

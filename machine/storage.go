@@ -12,9 +12,9 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// How the optimizer's state is stored changes results, so speed never decides it.
-// The configuration does; where that leaves it open, it is what the run's folder
-// was trained with, else fp32, and bf16 moments only if nothing else fits.
+// How the optimizer's state is stored changes results, so speed never decides it. The configuration does. Where
+// it leaves the format open, this is the one that the run's folder was trained with, else fp32, and bf16
+// moments only if nothing else fits.
 
 // storages lists the formats allowed for the optimizer's state, preferred first, as
 // values of program.Plan.State.
@@ -33,10 +33,10 @@ func storages(c *config.Config) []string {
 
 const halfMoments = "bf16_moments"
 
-// PlanAny is Plan with the first format of the optimizer's state with which
-// anything fits. If none does, the error is that of the format that lacks least.
+// PlanAny is Plan with the first format of the optimizer's state with which anything fits. If none does, the
+// error is that of the format that lacks least memory.
 func (m *Machine) PlanAny(ctx context.Context, g *graph.Graph, c *config.Config, note func(string)) (*plan.Result, error) {
-	if c.Plan.File != "" { // it says
+	if c.Plan.File != "" { // the file says which format
 		return m.Plan(ctx, g, c, note)
 	}
 	var nearest error
@@ -59,7 +59,7 @@ func (m *Machine) PlanAny(ctx context.Context, g *graph.Graph, c *config.Config,
 	return nil, nearest
 }
 
-// lack returns by how many bytes a misfit is one.
+// lack returns by how many bytes a misfit exceeds the memory.
 func lack(err error) int64 {
 	var e *plan.Misfit
 	if !errors.As(err, &e) {

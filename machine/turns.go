@@ -30,9 +30,8 @@ type turn struct {
 	warm     bool // a step has been run
 }
 
-// TakeTurns prepares candidates to run; nil ones are skipped. With together, all
-// are opened now; else each is opened for its turn, after the one before is closed.
-// Close the result.
+// TakeTurns prepares candidates to run; nil ones are skipped. If together is set, all are opened now; otherwise
+// each is opened for its turn, after the previous one is closed. The caller closes the result.
 func (m *Machine) TakeTurns(ctx context.Context, g *graph.Graph, c *config.Config, list []*plan.Candidate, together bool) (t *Turns, err error) {
 	t = &Turns{list: make([]turn, len(list)), together: together}
 	t.open = func(i int) (r turn, err error) {

@@ -45,7 +45,7 @@ func (m *Machine) Remedies(ctx context.Context, g *graph.Graph, c *config.Config
 	return try(ctx, m.remedies(g, c, why), note, func(ctx context.Context, w *supposition) error { return w.remedy(ctx, find) })
 }
 
-// try solves suppositions in sequence until whatIfTime is over.
+// try solves suppositions in sequence until whatIfTime has passed.
 func try(ctx context.Context, list []*supposition, note func(string), solve func(context.Context, *supposition) error) (out []plan.WhatIf, err error) {
 	within, cancel := context.WithTimeout(ctx, whatIfTime)
 	defer cancel()
@@ -69,9 +69,9 @@ func try(ctx context.Context, list []*supposition, note func(string), solve func
 	return out, nil
 }
 
-// compare finds a plan and describes how it differs from the present best one,
-// whose programs run there unchanged. It compares predictions with predictions:
-// where trials decided now, a new plan is compared with the fastest predicted one.
+// compare finds a plan and describes how it differs from the present best one, whose programs can run there
+// unchanged. It compares predictions with predictions: where trials decided now, a new plan is compared with
+// the fastest predicted one.
 func (w *supposition) compare(ctx context.Context, now *plan.Result, find Planner) error {
 	best := now.Best
 	same := *best
@@ -190,9 +190,8 @@ func (m *Machine) like() *Machine {
 	return &s
 }
 
-// with returns a copy of this machine with at least so many bytes of a tier per
-// rank, and the configuration's limit for that. The described memory grows if
-// needed.
+// with returns a copy of this machine with at least the given bytes of a tier per rank, and the configuration's
+// limit for that. The described memory grows if needed.
 func (m *Machine) with(t device.Tier, bytes int64) (*Machine, string) {
 	s := m.like()
 	s.Capacity[t] = max(s.Capacity[t], bytes)

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// readers has how each family's config.json is read.
+// readers maps each family to the method that reads its config.json.
 var readers = map[Family]func(c *config, f Family) *Model{
 	GPT2: (*config).gpt2, OPT: (*config).opt, Llama: (*config).llamas, Mistral: (*config).llamas, Qwen2: (*config).llamas,
 	Qwen3: (*config).llamas, Gemma3: (*config).gemma3, OLMo2: (*config).llamas, GPTNeoX: (*config).gptNeoX,
@@ -15,7 +15,7 @@ var readers = map[Family]func(c *config, f Family) *Model{
 	Mixtral: (*config).llamas, Qwen3MoE: (*config).llamas, OLMoE: (*config).llamas, GPTOSS: (*config).llamas,
 }
 
-// refused has families that people will try, and what of them is not built.
+// refused lists families that people will try, and what they need that is not built.
 var refused = map[Family]string{
 	"gemma2":      "its scores and logits are soft-capped, which is not built",
 	"gemma3":      "only the text model is built, whose model_type is gemma3_text",
@@ -117,8 +117,8 @@ func (c *config) llamas(f Family) *Model {
 	return m
 }
 
-// olmo3Theta is the base of rotary positions where config.json has none. Some versions of
-// transformers take it for layers with a window even if rope_theta is another.
+// olmo3Theta is the base of rotary positions where config.json has none. Some versions of transformers use it
+// for layers with a window even if rope_theta differs.
 const olmo3Theta = 5e5
 
 // olmo3 reads which layers have a window, and positions by type of layer.
@@ -146,7 +146,7 @@ func (c *config) olmo3(m *Model) *Model {
 	return m
 }
 
-// everyOther lists layers of which all have a window but every so many-th.
+// everyOther returns which layers have a window: all but those whose number, from 1, is a multiple of every.
 func everyOther(layers, every int) (sliding []bool) {
 	for l := range min(layers, maxLayers) {
 		sliding = append(sliding, every < 1 || (l+1)%every != 0)
@@ -195,7 +195,7 @@ func (c *config) smolLM3(m *Model) {
 	}
 }
 
-// qwenWindows reads which layers have a window: unless layer_types says so, the last ones.
+// qwenWindows reads which layers have a window: those in layer_types or, without that key, the last ones.
 func (c *config) qwenWindows(m *Model) {
 	c.want("use_mrope", false)
 	window, full := c.int("sliding_window", c.absent("sliding_window", 4096)), c.int("max_window_layers", 28)
@@ -337,7 +337,7 @@ func (c *config) gptNeoX(f Family) *Model {
 	return m
 }
 
-// layerTypes reads which layers have a window; nil if that is not told.
+// layerTypes reads which layers have a window; nil if config.json does not say.
 func (c *config) layerTypes(m *Model) (sliding []bool) {
 	var types []string
 	if !c.get("layer_types", &types) {
@@ -367,8 +367,8 @@ func (m *Model) slide(layers []bool) {
 	m.Sliding = slices.Clip(layers[:period(layers)])
 }
 
-// period returns the least n such that a list repeats its first n elements (Knuth, Morris
-// and Pratt: it is what the longest border leaves).
+// period returns the least n such that a list repeats its first n elements (Knuth, Morris and Pratt: the length
+// without the longest border).
 func period(list []bool) int {
 	borders, k := make([]int, len(list)), 0
 	for i := 1; i < len(list); i++ {

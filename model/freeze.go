@@ -60,7 +60,7 @@ func (m *Model) FreezeLinear() {
 }
 
 // quantizable reports whether a parameter is the weight of a linear operator of a layer, or
-// of experts. A router's is not: what it says decides too much for adapters and 4 bits.
+// of experts. A router's is not: its output decides too much for adapters and 4 bits.
 func (m *Model) quantizable(p Param) bool {
 	return !p.Vector && !p.Adapter && p.Layer >= 0 && p.Layer < m.Layers &&
 		!(m.Experts > 0 && strings.HasSuffix(p.Name, names[m.Family].router+".weight"))

@@ -191,7 +191,7 @@ func (m *Model) Amend(text []byte) ([]byte, error) {
 	}
 	set("dtype", `"float32"`)
 	set("torch_dtype", `"float32"`)
-	if _, ok := kv["quantization_config"]; ok { // weights were written out when they were read
+	if _, ok := kv["quantization_config"]; ok { // weights were dequantised when they were read
 		delete(kv, "quantization_config")
 		changed = true
 	}
@@ -204,7 +204,7 @@ func (m *Model) Amend(text []byte) ([]byte, error) {
 	for _, key := range []string{"rope_scaling", "rope_parameters"} {
 		var scaling map[string]any
 		if old, ok := kv[key]; ok && changed && m.LongRope() && json.Unmarshal(old, &scaling) == nil && scaling != nil {
-			scaling["attention_factor"] = m.RopeScaling.Attention // else readers take it from the number of positions
+			scaling["attention_factor"] = m.RopeScaling.Attention // otherwise readers derive it from the number of positions
 			text, err := json.Marshal(scaling)
 			if err != nil {
 				return nil, fmt.Errorf("config.json: %s: %w", key, err)
@@ -219,7 +219,7 @@ func (m *Model) Amend(text []byte) ([]byte, error) {
 	return append(text, '\n'), err
 }
 
-// Retyped updates a config.json to weights that are stored as bf16 or as fp32.
+// Retyped updates a config.json for weights that are stored as bf16 or as fp32.
 func Retyped(text []byte, bf16 bool) ([]byte, error) {
 	var kv map[string]json.RawMessage
 	if err := json.Unmarshal(text, &kv); err != nil {

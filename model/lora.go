@@ -7,18 +7,17 @@ import (
 	"strings"
 )
 
-// LoRA are the low-rank adapters of a model (Hu et al., 2106.09685). Each adapted weight
-// W of a layer stays as it is, and the product of two narrow matrices, which are all that
-// is trained, is added to what it does:
+// LoRA are the low-rank adapters of a model (Hu et al., 2106.09685). Each adapted weight W of a layer stays as
+// it is, and the product of two narrow matrices, which are all that is trained, is added to its effect:
 //
 //	y = x.W + bias + (s*(x.A^T)).B^T    A [Rank, in], B [out, Rank], s see Scale
 //
-// B begins with zeros, so training begins with the model as it was. The scale is part of the
+// B starts as zeros, so training starts from the model as it was. The scale is part of the
 // model, an operator on the narrow product x.A^T and, backwards, on its gradient. A model
-// whose B were s times as large would compute the same, but AdamW would not train it so:
-// its steps have the size of the learning rate, whatever the gradient's. To keep the steps,
-// B would need a learning rate s times as large, a decay and an epsilon divided by s, and
-// gradients multiplied by s in the norm that clips them.
+// whose B were s times as large would compute the same, but AdamW would not train it in the same way: its steps
+// have the size of the learning rate, whatever the gradient's. To take the same steps, B would need a learning
+// rate s times as large, a decay and an epsilon divided by s, and gradients multiplied by s in the norm that
+// clips them.
 //
 // Their names are those of Hugging Face's PEFT:
 //
@@ -26,18 +25,17 @@ import (
 //	model.layers.0.self_attn.q_proj.lora_A.weight   [rank, in]
 //	model.layers.0.self_attn.q_proj.lora_B.weight   [out, rank]
 //
-// In the list of parameters those of a layer follow all else of it.
+// In the list of parameters, a layer's adapters follow everything else in it.
 //
-// A mixture's experts have such factors for each of them, one below the other as their weights
-// are. PEFT stores those of all experts as one A [E*Rank, in] and one B [out, Rank*E], whose
-// columns are those of all experts for the first rank, then for the second, and so on; and
-// it names the wrapper of a module's parameter instead of the parameter, the inner one
-// base_layer:
+// Each of a mixture's experts has such factors, stacked one below the other like the weights. PEFT stores those
+// of all experts as one A [E*Rank, in] and one B [out, Rank*E], whose columns are those of all experts for the
+// first rank, then for the second, and so on; and it names the wrapper of a module's parameter instead of the
+// parameter, the inner wrapper being base_layer:
 //
 //	model.layers.0.mlp.experts.gate_up_proj         base_model.model.model.layers.0.mlp.experts.base_layer.lora_A.weight
 //	model.layers.0.mlp.experts.down_proj            base_model.model.model.layers.0.mlp.experts.lora_A.weight
 //
-// Where one of the two is adapted, that one's are without base_layer.
+// If only one of the two is adapted, its names have no base_layer.
 type LoRA struct {
 	Rank    int
 	Alpha   float64  // 0: Rank
@@ -47,7 +45,7 @@ type LoRA struct {
 }
 
 // Scale returns the factor of all adapters: Alpha/Rank or, rank-stabilised (Kalajdzievski,
-// 2312.03732), Alpha/sqrt(Rank), by which wide adapters learn as fast as narrow ones.
+// 2312.03732), Alpha/sqrt(Rank), with which wide adapters learn as fast as narrow ones.
 func (l *LoRA) Scale() float64 {
 	if l.RSLoRA {
 		return l.Alpha / math.Sqrt(float64(l.Rank))
@@ -59,13 +57,13 @@ func (l *LoRA) String() string {
 	return fmt.Sprintf("adapters of rank %d, scale %.4g, on %d weights", l.Rank, l.Scale(), len(l.Weights))
 }
 
-// mostScale bounds scales, and their inverses, far from what float32 has no room for.
+// mostScale keeps scales, and their inverses, well within the range of float32.
 const mostScale = 1e6
 
 // Adapt gives adapters to the weights of linear layers and experts whose names match one of
-// the patterns (see Freeze), and excludes everything else from training. Without patterns all
-// linear layers get one, and experts, whose adapters are as many as they are, none.
-// The embedding and the head never do. Of l it takes rank and scale.
+// the patterns (see Freeze), and excludes everything else from training. Without patterns all linear layers get
+// one, but experts, each of which would need its own, do not. The embedding and the head never do. From l it
+// takes rank and scale.
 func (m *Model) Adapt(l LoRA, patterns ...string) error {
 	m.Frozen, m.LoRA = nil, nil
 	if l.Alpha == 0 {
@@ -117,8 +115,8 @@ func (m *Model) Factors(weight string) (a, b string, ok bool) {
 
 const loraA, loraB = ".lora_A.weight", ".lora_B.weight"
 
-// factors returns the parameters of an adapter. A has the variance of the uniform
-// distribution with which PEFT begins.
+// factors returns the parameters of an adapter. A has the variance of the uniform distribution from which PEFT
+// initialises it.
 func (l *LoRA) factors(name string, in, out, layer int) []Param {
 	return []Param{
 		{Name: name + loraA, Rows: l.Rank, Cols: in, Layer: layer, Std: 1 / math.Sqrt(3*float64(in)), Adapter: true},
@@ -127,7 +125,7 @@ func (l *LoRA) factors(name string, in, out, layer int) []Param {
 }
 
 // expertFactors returns the parameters of the adapters of experts' matrices [out, in].
-// inner says that another parameter of their module has adapters, too, and encloses these.
+// inner says that another parameter of the same module has adapters too, whose wrapper encloses these.
 func (m *Model) expertFactors(p Param, inner bool) []Param {
 	list := m.LoRA.factors(p.Name, p.Cols, p.Rows/p.Experts, p.Layer)
 	module := m.moduleInMemory(p.Name)
@@ -141,8 +139,8 @@ func (m *Model) expertFactors(p Param, inner bool) []Param {
 	return list
 }
 
-// moduleInMemory returns the module of a mixture's experts by the name that transformers has
-// for it in memory, which for Mixtral's is another one than in files.
+// moduleInMemory returns the name that transformers has in memory for the module of a mixture's experts, which
+// for Mixtral differs from the one in files.
 func (m *Model) moduleInMemory(weight string) string {
 	module := strings.TrimSuffix(weight, "."+last(weight))
 	return strings.Replace(module, ".block_sparse_moe.", ".mlp.", 1)
@@ -150,10 +148,10 @@ func (m *Model) moduleInMemory(weight string) string {
 
 const peftPrefix = "base_model.model."
 
-// AdaptedIn returns the weights whose adapters have their first factors among the names in a file of
-// PEFT's. parameters are those that its configuration names.
+// AdaptedIn returns the weights whose adapters' first factors are among the names in a PEFT file. parameters
+// are those that PEFT's configuration names.
 func (m *Model) AdaptedIn(names, parameters []string) (weights []string) {
-	outer := gateUp // whose names have no base_layer: the last parameter of the module that is adapted
+	outer := gateUp // the one whose names have no base_layer: the module's last adapted parameter
 	if slices.ContainsFunc(parameters, func(p string) bool { return last(p) == down }) {
 		outer = down
 	}
@@ -185,9 +183,8 @@ func (m *Model) AdaptedIn(names, parameters []string) (weights []string) {
 // gateUp and down are what experts' parameters are called in a module.
 const gateUp, down = "gate_up_proj", "down_proj"
 
-// Modules returns the names by which PEFT finds the adapted weights, as few as do: the
-// last part of a name stands for all weights of that name, such as q_proj. Those of experts are
-// parameters of a module.
+// Modules returns the names by which PEFT finds the adapted weights, as few as possible: the last part of a
+// name stands for all weights of that name, such as q_proj. Experts' weights are parameters of a module.
 func (m *Model) Modules() (modules, parameters []string) {
 	count := map[string]int{} // weights that are not adapted, by the last part
 	for _, p := range m.Params() {

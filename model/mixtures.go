@@ -35,7 +35,7 @@ func (c *config) mixture(m *Model) {
 	c.balance()
 }
 
-// gptOSS: defaults are the 120b's, as transformers has them.
+// gptOSS reads gpt-oss's keys. Defaults are those of the 120b model, as in transformers.
 func (c *config) gptOSS(m *Model) {
 	m.Width, m.Layers, m.Heads = c.int("hidden_size", 2880), c.int("num_hidden_layers", 36), c.int("num_attention_heads", 64)
 	m.KVHeads, m.HeadDim = c.int("num_key_value_heads", cmp.Or(c.absent("num_key_value_heads", 8), m.Heads)), c.int("head_dim", c.absent("head_dim", 64))
@@ -65,11 +65,11 @@ func (c *config) gptOSS(m *Model) {
 	c.quantization()
 }
 
-// quantization accepts weights in MXFP4, which are written out when they are read.
+// quantization accepts weights in MXFP4, which are dequantised when they are read.
 func (c *config) quantization() {
 	var q struct {
 		Method string   `json:"quant_method"`
-		Plain  []string `json:"modules_to_not_convert"` // which tensors are in it is seen in the files
+		Plain  []string `json:"modules_to_not_convert"` // the files show which tensors are in MXFP4
 	}
 	if c.get("quantization_config", &q) && q.Method != "mxfp4" {
 		c.fail("quantization_config: quant_method %q: %w: only mxfp4 is built", q.Method, ErrUnsupported)

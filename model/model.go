@@ -2,16 +2,15 @@
 //
 // A Model holds the sizes and choices that define what a decoder-only transformer
 // computes. It comes from a Hugging Face config.json, a known name, or sizes given
-// inline, and is written as a config.json again. It lists its parameters by their
-// Hugging Face names and shapes; package graph defines the computation.
+// inline, and can be written back as a config.json. It lists its parameters by their Hugging Face names and
+// shapes; package graph defines the computation.
 //
 //	m, err := model.Known("gpt2")
 //	for _, p := range m.Params() { fmt.Println(p.Name, p.Rows, p.Cols) }
 //
-// The families differ in few choices. What all models of a family share is a row of the
-// table families (LayerNorm or RMSNorm, learned or rotary positions, gated feed-forwards,
-// how matrices are stored); what its models differ in, or what few families have, is a
-// field of Model, whose zero value is Llama's:
+// The families differ in only a few choices. What all models of a family share is a row of the table families
+// (LayerNorm or RMSNorm, learned or rotary positions, gated feed-forwards, how matrices are stored); what its
+// models differ in, or what few families have, is a field of Model, whose zero value is Llama's:
 //
 //	GPT-2     LayerNorm, learned positions, one fused matrix of queries, keys and values
 //	OPT       LayerNorm, learned positions with an offset, ReLU
@@ -23,11 +22,11 @@
 //	GPT-NeoX  LayerNorm, rotary positions of a part of each head (RotaryPct), attention and
 //	          feed-forward side by side (Parallel), one fused matrix stored head by head
 //	Phi-3     Llama with fused matrices
-//	SmolLM3   Llama with layers that know no positions (Unturned)
+//	SmolLM3   Llama with some layers without positions (Unturned)
 //	Granite   Llama with constant factors (Multipliers)
 //	StarCoder2    Llama with LayerNorm, biases and no gate
 //	StableLM, Phi    LayerNorm, rotary positions of a part of each head; in Phi, and some of
-//	          StableLM, side by side with one norm for both
+//	          StableLM, attention and feed-forward side by side with one norm for both
 //	OLMo 3    OLMo 2 with windows in most layers, whose rotary positions are not scaled
 //	Mixtral, Qwen3 MoE, OLMoE   Mistral, Qwen3 and Llama (with QKNorm) with a mixture of experts
 //	          in each layer (Experts, Active)
@@ -73,21 +72,21 @@ const (
 
 // traits are what all models of a family have in common.
 type traits struct {
-	class     string // of transformers
+	class     string // in transformers
 	layerNorm bool   // norms are LayerNorm, with biases
 	learned   bool   // positions are learned
 	plain     bool   // the feed-forward has no gate
 	inOut     bool   // matrices of layers are stored [in, out]
 	fused     bool   // one matrix makes queries, keys and values
-	byHead    bool   // whose rows are stored head by head, see Param.Heads
-	localRope bool   // rotary positions may be others in layers with a window
+	byHead    bool   // its rows are stored head by head, see Param.Heads
+	localRope bool   // rotary positions may differ in layers with a window
 	oneNorm   bool   // attention and feed-forward side by side read the same norm
 	headBias  bool   // the head has a bias
-	partial   bool   // rotary positions may turn a part of each head, see RotaryPct
+	partial   bool   // rotary positions may apply to only part of each head, see RotaryPct
 	fusedGate bool   // one matrix makes gate and up
 	mixture   bool   // the feed-forward is a choice among experts
-	fusedMix  bool   // of which files have one tensor, [in, out], gates and ups in turn, see Param.Turned
-	square    bool   // kv_heads is heads, heads*head_dim the width: config.json has neither
+	fusedMix  bool   // files have all experts in one tensor, [in, out], gates and ups interleaved, see Param.Turned
+	square    bool   // kv_heads is heads and heads*head_dim the width: config.json has neither key
 	offset    int    // rows of the position table before position 0
 }
 
@@ -134,17 +133,17 @@ type Model struct {
 	KVHeads     int // key and value heads; divides Heads
 	HeadDim     int
 	FeedForward int // of each expert, if there are experts
-	Experts     int // feed-forwards of a layer, of which each token goes through Active; 0: one, for all
+	Experts     int // feed-forwards per layer, of which each token goes through Active; 0: one, for all tokens
 	Active      int
 	NormedRoute bool // the weights of a token's experts add up to 1
 	// Balance adds a term to the loss that evens out how much the experts are used, so that
 	// none is forgotten (2101.03961, equation 4; by sequences as in 2412.19437, equation 17):
 	// the mean over layers and sequences of Balance*Experts * the sum over experts of their
-	// share of the slots times their mean probability. It is Balance if all are used alike. All of it is divided by the share
-	// of the tokens that are learnt, as the loss is a mean over these.
+	// share of the slots times their mean probability. It equals Balance if all are used alike. The whole term
+	// is divided by the share of tokens that are learnt, since the loss is a mean over these.
 	Balance      float64
-	GateLimit    float64 // bounds experts' gates and ups, see graph.SwiGLU; 0: it does not
-	GateAlpha    float64 // with it, by what gates are multiplied in the sigmoid
+	GateLimit    float64 // bounds experts' gates and ups, see graph.SwiGLU; 0: no bound
+	GateAlpha    float64 // with GateLimit, what gates are multiplied by in the sigmoid
 	Vocab        int
 	MaxPositions int
 	Activation   string // "gelu_new", "gelu", "relu", "silu"
@@ -152,17 +151,17 @@ type Model struct {
 	RopeTheta    float64
 	RopeScaling  *RopeScaling
 	Window       int     // sliding window of attention in tokens; 0: none
-	Sliding      []bool  // which layers have it, repeated for all layers; nil: all
+	Sliding      []bool  // which layers have the window, repeated for all layers; nil: all
 	LocalTheta   float64 // RopeTheta of the layers with the window, without RopeScaling; 0: as in the others
-	RotaryPct    float64 // share of a head's columns, from the first on, that are turned; 0: all
+	RotaryPct    float64 // share of a head's columns, from the first on, that are rotated; 0: all
 	Unturned     []bool  // layers without rotary positions, repeated for all layers; nil: none
 	Parallel     bool    // attention and feed-forward read the same residual stream
 	QKNorm       QKNorm  // of queries and keys, before rotary positions
-	Sinks        bool    // a head's scores have one more, a parameter, that takes part in the softmax and has no value
+	Sinks        bool    // each head has one more score, a parameter, that takes part in the softmax but has no value
 	Norms        Placement
 	UnitOffset   bool    // the gains of norms are 1 + weight
-	ScaledEmbed  bool    // embeddings are multiplied by the root of Width
-	QueryScalar  float64 // scores are divided by its root; 0: HeadDim
+	ScaledEmbed  bool    // embeddings are multiplied by the square root of Width
+	QueryScalar  float64 // scores are divided by its square root; 0: HeadDim
 	Multipliers  Multipliers
 	Tied         bool
 	QKVBias      bool // biases of the query, key and value projections
@@ -193,7 +192,7 @@ const (
 )
 
 // Before reports whether attention and feed-forward read a norm of the residual stream,
-// After whether they are normalised before they are added to it.
+// After whether their outputs are normalised before being added to it.
 func (p Placement) Before() bool { return p != PostNorm }
 func (p Placement) After() bool  { return p != PreNorm }
 
@@ -244,7 +243,7 @@ func (m *Model) Turned(layer int) bool {
 	return m.Rotary() && (m.Unturned == nil || !m.Unturned[layer%len(m.Unturned)])
 }
 
-// RotaryDim returns the number of a head's columns that rotary positions turn.
+// RotaryDim returns how many of a head's columns rotary positions rotate.
 func (m *Model) RotaryDim() int {
 	if m.RotaryPct > 0 {
 		return int(float64(m.HeadDim) * m.RotaryPct)
@@ -269,9 +268,9 @@ func (m *Model) QKVCols() int { return (m.Heads + 2*m.KVHeads) * m.HeadDim }
 // Multipliers are constants by which a model multiplies what it computes; 0: not at all.
 type Multipliers struct {
 	Embedding float64
-	Residual  float64 // what attention and feed-forward add to the residual stream
-	Attention float64 // scores, instead of by what QueryScalar says
-	Logits    float64 // are divided by it
+	Residual  float64 // of what attention and feed-forward add to the residual stream
+	Attention float64 // of scores, instead of the factor that QueryScalar gives
+	Logits    float64 // divide the logits
 }
 
 func (x Multipliers) sane() bool {
@@ -283,10 +282,10 @@ func (x Multipliers) sane() bool {
 	return true
 }
 
-// Stream returns what the residual stream is multiplied by in operators' memory, so that what
-// is added to it is not: s + r*f(norm(s)) is r times t + f(norm(t)) of t = s/r, if only norm
-// adds eps/r^2 where it would add eps, and so on from layer to layer. It begins with the
-// embeddings, and ends with the last norm.
+// Stream returns the factor by which operators hold the residual stream scaled in memory, so that what is added
+// to it need not be scaled: s + r*f(norm(s)) is r times t + f(norm(t)) with t = s/r, provided that norm adds
+// eps/r^2 instead of eps, and so on from layer to layer. The scaling begins with the embeddings and ends with
+// the last norm.
 func (m *Model) Stream() float64 { return 1 / cmp.Or(m.Multipliers.Residual, 1) }
 
 // Param is one parameter tensor. Vectors have one row.
@@ -294,24 +293,24 @@ type Param struct {
 	Name       string // Hugging Face name
 	Rows, Cols int
 	Layer      int  // -1: before the layers; Model.Layers: after them
-	Vector     bool // one dimension in files, or one for each of the Experts; no weight decay
+	Vector     bool // one-dimensional in files, or one vector for each of the Experts; no weight decay
 	Init       Init
 	Std        float64 // of Normal
 	Frozen     bool    // has no gradient and is not updated
 	Adapter    bool    // is a factor of an adapter, see LoRA
 	NF4        bool    // is held in 4 bits, see Model.Quantize
-	// Experts is the number of matrices that lie one below the other, each of which files
-	// have as the tensors Parts, formats of the expert's number. 0: the parameter is a tensor, as
-	// it is without Parts. The factors of experts' adapters are one tensor, called Parts.
+	// Experts is the number of matrices stacked one below the other. Files hold each as the tensors that Parts
+	// names by formats of the expert's number. If Experts is 0 or Parts empty, the parameter is one tensor. The
+	// factors of experts' adapters are one tensor each, named Parts.
 	Experts int
 	Parts   string // separated by spaces
 	// Turned says that files have the matrices of all experts in one tensor, [in, out], where
-	// operators have [out, in]. InTurn says that it, or a bias of each expert, has the outputs of
-	// gate and up in turn; operators have all gates first.
+	// operators have [out, in]. InTurn says that this tensor, or the bias of each expert, has the outputs of
+	// gate and up interleaved; operators have all gates first.
 	Turned, InTurn bool
-	// Heads says that files have rows (of a vector, elements) head by head: of each of so
-	// many heads its queries, its keys and its values. Operators have all heads' queries
-	// first, then keys, then values. 0: no difference.
+	// Heads says that files have rows (elements, of a vector) head by head: for each of that many heads its
+	// queries, keys and values. Operators have all heads' queries first, then keys, then values. 0: no
+	// difference.
 	Heads int
 }
 

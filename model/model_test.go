@@ -85,7 +85,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestSinks: a vector of a layer's heads, which are no linear weight and of which families without them know nothing.
+// TestSinks: sinks are a vector with an element for each head of a layer, not a linear weight, and unknown to
+// families without them.
 func TestSinks(t *testing.T) {
 	for name, has := range map[string]bool{"llama-3.2-1b": true, "gpt2": false} {
 		m, err := Known(name)
@@ -295,14 +296,14 @@ func TestPublished(t *testing.T) {
 	}
 }
 
-// alternating lists the types of so many layers, of which every other has a window.
+// alternating lists the types of the given number of layers, every other of which has a window.
 func alternating(layers int) string {
 	list := strings.Repeat(`"sliding_attention", "full_attention", `, layers/2)
 	return strings.TrimSuffix(list, ", ")
 }
 
-// TestExpertOrder: what files have of an expert [in, out], gate and up in turn, is [out, in] with
-// gates first for operators, and comes back.
+// TestExpertOrder: an expert that files have as [in, out], gate and up interleaved, is [out, in] with gates
+// first for operators, and converts back.
 func TestExpertOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 70)
@@ -335,8 +336,8 @@ func TestExpertOrder(t *testing.T) {
 	})
 }
 
-// TestExpertsTurned: gpt-oss's attention gets adapters, its experts, which files have turned, by
-// name only, and these may be held in 4 bits; biases of experts are not.
+// TestExpertsTurned: gpt-oss's attention gets adapters; its experts, which files have transposed, get them by
+// name only, and may be held in 4 bits; biases of experts are not.
 func TestExpertsTurned(t *testing.T) {
 	m, err := Known("gpt-oss-20b")
 	if err != nil {
@@ -358,7 +359,7 @@ func TestExpertsTurned(t *testing.T) {
 	}
 }
 
-// TestSliding: which layers have a window, as each family says it.
+// TestSliding: which layers have a window, in each family's notation.
 func TestSliding(t *testing.T) {
 	const qwen = `"model_type": "qwen3", "num_hidden_layers": 4, "sliding_window": 9, `
 	const olmo = `"model_type": "olmo3", "num_hidden_layers": 4, `
@@ -404,8 +405,8 @@ func TestSliding(t *testing.T) {
 	}
 }
 
-// TestRefusedFamilies: what other families, or these with other settings, would compute is
-// refused with the setting's name.
+// TestRefusedFamilies: what other families, or these with other settings, would compute is refused, naming the
+// setting.
 func TestRefusedFamilies(t *testing.T) {
 	for text, want := range map[string]string{
 		`"model_type": "gemma2"`: "soft-capped",
@@ -488,7 +489,7 @@ func TestMistralLeftOut(t *testing.T) {
 	}
 }
 
-// TestAmend: an amended config.json matches what is saved beside it and keeps all else.
+// TestAmend: an amended config.json matches what is saved with it and keeps everything else.
 func TestAmend(t *testing.T) {
 	text := []byte(`{"model_type": "llama", "max_position_embeddings": 64, "dtype": "bfloat16", "eos_token_id": [1, 2]}`)
 	m, _, err := Parse(text)
@@ -513,8 +514,8 @@ func TestAmend(t *testing.T) {
 	}
 }
 
-// TestAmendLongrope: what longrope multiplies tables by is taken from the number of positions,
-// unless it is told: so it is told when that number changes.
+// TestAmendLongrope: what longrope multiplies tables by is derived from the number of positions unless it is
+// given, so it is written when that number changes.
 func TestAmendLongrope(t *testing.T) {
 	text := []byte(`{"model_type": "phi3", "hidden_size": 32, "num_attention_heads": 8, "max_position_embeddings": 64, "original_max_position_embeddings": 16,
 		"rope_scaling": {"type": "longrope", "short_factor": [1, 1.5], "long_factor": [2, 3]}}`)

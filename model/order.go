@@ -1,13 +1,13 @@
 package model
 
-// Files and operators disagree on the order of some parameters' elements. It is changed where
-// whole parameters pass.
+// Files and operators disagree on the order of some parameters' elements. It is converted where whole
+// parameters are read and written.
 //
 //	Heads           files have queries, keys and values head by head
-//	Turned, InTurn  files have gpt-oss's experts as [in, out], gate and up in turn
+//	Turned, InTurn  files have gpt-oss's experts as [in, out], gate and up interleaved
 //	adapters        files have the second factors of all experts in one, see LoRA
 //
-// For example, an expert of inputs a, b, gates g, h and ups u, v:
+// For example, an expert with inputs a, b, gates g, h and ups u, v:
 //
 //	file           operators
 //	ga ua ha va    ga gb
@@ -15,7 +15,7 @@ package model
 //	               ua ub
 //	               va vb
 
-// Reordered reports whether files have another order of elements than operators.
+// Reordered reports whether files order the elements differently from operators.
 func (p Param) Reordered() bool { return p.Heads > 0 || p.Turned || p.InTurn || p.ofExperts() }
 
 // FromFile copies a parameter in the order of files to dst in the order of operators.
@@ -54,12 +54,12 @@ func reorder(dst, src []float32, across, down int) {
 	}
 }
 
-// run is a run of elements, n of them: from index ours on in steps of stride, and from index
-// theirs on in steps of step.
+// run is a run of n elements: for operators from index ours on in steps of stride, in files from index theirs
+// on in steps of step.
 type run struct{ ours, theirs, n, stride, step int }
 
-// runs iterates over runs of an input's weights, short ones, so that the lines of memory that
-// adjacent inputs share are still in the cache. A bias is turned like a matrix of one input.
+// runs iterates over runs of one input's weights, short enough that the cache lines that adjacent inputs share
+// are still in the cache. A bias is treated like a matrix with one input.
 func (p Param) runs(yield func(run) bool) {
 	const short = 32
 	if p.ofExperts() {
@@ -89,7 +89,7 @@ func (p Param) runs(yield func(run) bool) {
 	}
 }
 
-// factorRuns iterates over the runs of the second factor of experts' adapters: an element of each expert.
+// factorRuns iterates over the runs of the second factor of experts' adapters: one element of each expert.
 func (p Param) factorRuns(yield func(run) bool) {
 	outs, parts := p.Rows/p.Experts, 1
 	if p.InTurn {

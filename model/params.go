@@ -119,8 +119,8 @@ func (m *Model) layerParams(b *paramList, n familyNames, prefix string) {
 }
 
 // expertParams adds the router and, as one matrix of gates and ups and one of downs, the
-// experts. Their names end as transformers' do in memory, such as mlp.experts.gate_up_proj, and
-// begin as those in files, which have each expert's own (Mixtral's with block_sparse_moe).
+// experts. Their names end as transformers' names in memory do, such as mlp.experts.gate_up_proj, and begin as
+// the names in files do (Mixtral's with block_sparse_moe), where each expert has its own tensors.
 func (m *Model) expertParams(b *paramList, n familyNames) {
 	b.linear(n.router, m.Width, m.Experts, m.MLPBias, m.InitStd)
 	all, _, _ := strings.Cut(n.gate, "%d")
@@ -176,7 +176,7 @@ func gemmaNames() familyNames {
 	return n
 }
 
-// expertNames has formats of an expert's number.
+// expertNames returns Llama's names with those of a mixture: gate, up and down are formats of the expert's number.
 func expertNames(router, gate, up, down string) familyNames {
 	n := llamaNames
 	n.router, n.gate, n.up, n.down = router, gate, up, down
@@ -255,7 +255,7 @@ func (b *paramList) gains(name string, cols int) {
 	b.vector(name+".weight", cols, init)
 }
 
-// sinks adds a score for each head, random like weights.
+// sinks adds a score for each head, initialised like weights.
 func (b *paramList) sinks(name string) {
 	b.vector(name, b.m.Heads, Normal)
 	b.list[len(b.list)-1].Std = b.m.InitStd
@@ -284,7 +284,7 @@ func (b *paramList) fusedExperts(name string, rows, cols int, inTurn bool) {
 	}
 }
 
-// byHead marks the parameters from number first on, and the factor that makes the rows of
+// byHead marks the parameters from index first on, and the factor that makes the rows of
 // their adapter, as stored head by head.
 func (b *paramList) byHead(first int) {
 	for i := first; i < len(b.list); i++ {
@@ -296,7 +296,7 @@ func (b *paramList) byHead(first int) {
 }
 
 // linear adds a weight, stored [in, out] or [out, in], and its bias.
-// Adapters come after all else of a layer, so that what is trained lies together.
+// Adapters come after everything else in a layer, so that what is trained is contiguous.
 func (b *paramList) linear(name string, in, out int, bias bool, std float64) {
 	if b.m.InOut() {
 		b.matrix(name+".weight", in, out, std)

@@ -11,23 +11,23 @@ import (
 )
 
 // RopeScaling stretches rotary positions beyond the context that a model was first trained
-// with. Pairs of a head's columns turn slower, slow ones more than fast ones.
+// with. It makes pairs of a head's columns rotate more slowly, slow pairs more so than fast ones.
 type RopeScaling struct {
 	Type            string  // "linear", "llama3", "yarn" or "longrope"
-	Factor          float64 // by which pairs are slowed; not of longrope
-	LowFreqFactor   float64 // pairs that turn less often over the original context are slowed by Factor,
-	HighFreqFactor  float64 // those that turn more often not at all, those between to some degree: llama3, yarn
+	Factor          float64 // by which pairs are slowed; not for longrope
+	LowFreqFactor   float64 // pairs that make fewer turns over the original context are slowed by Factor,
+	HighFreqFactor  float64 // those that make more not at all, those in between to some degree: llama3, yarn
 	OriginalContext int
-	Unrounded       bool      // what lies between does not begin and end at whole pairs: yarn
-	Attention       float64   // queries and keys are multiplied by it, where they are turned: yarn, longrope
-	Short, Long     []float64 // by which each pair is slowed; Long in sequences longer than the original context: longrope
+	Unrounded       bool      // the range in between does not begin and end at whole pairs: yarn
+	Attention       float64   // queries and keys are multiplied by it where they are rotated: yarn, longrope
+	Short, Long     []float64 // by which each pair is slowed, Long in sequences longer than the original context: longrope
 }
 
 // LongRope reports whether rotary positions depend on the length of sequences.
 func (m *Model) LongRope() bool { return m.RopeScaling != nil && m.RopeScaling.Type == "longrope" }
 
-// Pairs returns by what longrope slows each pair in sequences of seq tokens, and the key of
-// config.json that has it.
+// Pairs returns the factors by which longrope slows each pair in sequences of seq tokens, and the config.json
+// key that has them.
 func (s *RopeScaling) Pairs(seq int) (factors []float64, key string) {
 	if seq > s.OriginalContext {
 		return s.Long, "long_factor"
@@ -35,7 +35,7 @@ func (s *RopeScaling) Pairs(seq int) (factors []float64, key string) {
 	return s.Short, "short_factor"
 }
 
-// checkRope checks that rotary tables of these settings have finite numbers.
+// checkRope checks that the rotary tables made from these settings are finite.
 func (m *Model) checkRope() error {
 	s := m.RopeScaling
 	if s == nil || !m.Rotary() {
@@ -67,7 +67,7 @@ func (m *Model) checkRope() error {
 	return nil
 }
 
-// share returns a RotaryPct, whose zero is all.
+// share returns pct as a RotaryPct, whose zero means all.
 func (c *config) share(key string, pct float64) float64 {
 	switch pct {
 	case 0:
@@ -78,8 +78,8 @@ func (c *config) share(key string, pct float64) float64 {
 	return pct
 }
 
-// ropeConfig is rope_scaling or, of newer versions, rope_parameters, which has rope_theta
-// too and may be one such object for each type of layer.
+// ropeConfig is rope_scaling or, in newer versions, rope_parameters, which also has rope_theta and may be one
+// such object for each type of layer.
 type ropeConfig struct {
 	Type      string      `json:"rope_type"`
 	OldType   string      `json:"type"`
@@ -101,7 +101,7 @@ type ropeConfig struct {
 	Sliding   *ropeConfig `json:"sliding_attention"`
 }
 
-// rope reads rotary bases, what part of a head is turned, and how positions are scaled.
+// rope reads rotary bases, what part of a head is rotated, and how positions are scaled.
 func (c *config) rope(m *Model) *RopeScaling {
 	for _, key := range []string{"rope_scaling", "rope_parameters"} {
 		var p ropeConfig
@@ -196,7 +196,7 @@ func (p *ropeConfig) yarnAttention() float64 {
 	return grown(1)
 }
 
-// longAttention does so for longrope.
+// longAttention does the same for longrope.
 func (p *ropeConfig) longAttention(positions, original int) float64 {
 	factor := cmp.Or(p.Factor, float64(positions)/float64(original))
 	switch {
@@ -218,7 +218,7 @@ func (m *Model) ropeConfig(kv map[string]any) {
 		maps.Copy(full, scaling)
 		full["rope_theta"] = m.RopeTheta
 		kv["rope_parameters"] = map[string]any{"full_attention": full, "sliding_attention": map[string]any{"rope_type": "default", "rope_theta": local}}
-	case m.Family == GPTOSS && scaling == nil: // else transformers takes the published models' scaling
+	case m.Family == GPTOSS && scaling == nil: // otherwise transformers uses the published models' scaling
 		kv["rope_parameters"] = map[string]any{"rope_type": "default", "rope_theta": m.RopeTheta}
 	case scaling != nil:
 		kv["rope_scaling"] = scaling

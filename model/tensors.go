@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// Tensor is what a model's files have of a parameter.
+// Tensor is a tensor of a model's files that holds a parameter or a part of one.
 type Tensor struct {
 	Name  string
 	Shape []int
-	First int // the parameter's element with which it begins
+	First int // the element of the parameter at which it begins
 }
 
 // Elems returns the number of elements.
@@ -30,8 +30,8 @@ func (t Tensor) BareName() (name string, ok bool) {
 	return rest, first == "transformer" || first == "model" || first == "gpt_neox"
 }
 
-// Buffer reports whether a tensor of files is no parameter but a table that config.json determines, as older
-// versions of transformers have written them: of rotary positions, of positions' numbers, of which tokens see which.
+// Buffer reports whether a tensor in files is not a parameter but a table that config.json determines, as older
+// versions of transformers wrote them: rotary tables, position numbers, attention masks.
 func (m *Model) Buffer(name string) bool {
 	dotted := "." + name
 	ends := func(with ...string) bool {
@@ -52,9 +52,9 @@ func (m *Model) Buffer(name string) bool {
 	return false
 }
 
-// Tensors lists the tensors whose elements, one after the other, are the parameter. It is
-// one of the parameter's name (a factor of an adapter has PEFT's), but of a mixture's experts
-// two for each, gate and up, or one:
+// Tensors lists the tensors whose elements, one after the other, are the parameter. Usually that is one, of the
+// parameter's name (a factor of an adapter has PEFT's), but for a mixture's experts it is two for each, gate
+// and up, or one:
 //
 //	model.layers.0.mlp.experts.gate_up_proj [E*2F, D]
 //	    model.layers.0.mlp.experts.0.gate_proj.weight [F, D]

@@ -86,7 +86,7 @@ func (m *Model) llamaConfig(kv map[string]any) {
 	case GPTOSS:
 		add(kv, map[string]any{"attention_bias": m.QKVBias, "num_local_experts": m.Experts, "num_experts_per_tok": m.Active, "layer_types": m.layerTypes(),
 			"swiglu_limit": decimal(m.GateLimit), "swiglu_alpha": decimal(m.GateAlpha),
-			"sliding_window": cmp.Or(m.Window, 128), "pad_token_id": nil}) // transformers wants a window where no layer has one, too
+			"sliding_window": cmp.Or(m.Window, 128), "pad_token_id": nil}) // transformers wants a window even where no layer has one
 	case OLMo3:
 		add(kv, map[string]any{"attention_bias": m.QKVBias, "layer_types": m.layerTypes(), "pad_token_id": nil})
 		if m.Window > 0 { // null is not read even where no layer has one
@@ -118,7 +118,7 @@ func (m *Model) llamaConfig(kv map[string]any) {
 	m.ropeConfig(kv)
 }
 
-// windowConfig adds Qwen's keys of windows.
+// windowConfig adds Qwen's keys for windows.
 func (m *Model) windowConfig(kv map[string]any) {
 	kv["use_sliding_window"] = m.Window > 0
 	if m.Window > 0 {
@@ -148,8 +148,8 @@ func (m *Model) layerTypes() (types []string) {
 	return types
 }
 
-// decimal writes a number with a point, without which transformers takes it for an integer, and
-// refuses it where it wants none.
+// decimal writes a number with a decimal point. Without one transformers takes it for an integer, and refuses
+// it where it wants a float.
 func decimal(x float64) json.RawMessage {
 	text := strconv.FormatFloat(x, 'f', -1, 64)
 	if !strings.Contains(text, ".") {

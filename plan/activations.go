@@ -13,7 +13,7 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// What to keep, swap or recompute of activations between forward and backward pass.
+// Which activations to keep, swap or recompute between the forward and the backward pass.
 //
 // Approach. The link carries parameters too, host and disk have limits, and the
 // time that a copy can hide behind depends on everything else. So the simulator,
@@ -28,16 +28,15 @@ import (
 //	           runs shrink from all layers to one. A move is accepted if the step
 //	           gets faster, or needs less memory in the same time.
 //
-// Example: at long sequences and a fast link, everything is swapped but the norms.
-// At half the link's speed, every second layer recomputes its products.
+// Example: with long sequences and a fast link, everything but the norms is swapped. At half the link's speed,
+// every second layer recomputes its products.
 //
 // Known weakness: moves are tried one at a time, up to a number that depends on the
 // size of the program.
 
-// MemoRule is the policy of MEMO (arXiv 2407.12117, section 4.1): input and
-// attention are swapped to the host, and of the rest one share in all layers, such
-// that the copies hide behind a layer's forward pass and fit the host. The last two
-// layers keep everything.
+// MemoRule is the policy of MEMO (arXiv 2407.12117, section 4.1): input and attention are swapped to the host,
+// and so is a share of the rest, the same in all layers, such that the copies hide behind a layer's forward
+// pass and fit on the host. The last two layers keep everything.
 const MemoRule = memo.Paper
 
 // ActivationRules lists the rules that can decide about activations in place of the
@@ -188,7 +187,7 @@ func (s *search) improve() error {
 	return s.polish(list)
 }
 
-// refines: the user leaves it to the search what is done with each layer's activations, and there is a choice.
+// refines reports whether the user leaves each layer's activation policy to the search, and there is a choice.
 func (s *search) refines() bool {
 	p := &s.req.Pins
 	return p.Recompute == "" && p.Policy == "" && len(p.Activations) == 0 && len(s.swapTiers()) > 0
@@ -202,13 +201,12 @@ type refinement struct {
 	floor float64 // lower bound in seconds on the step, whatever the activation policy
 }
 
-// steps bounds the evaluations of a refinement, instructions what it lowers, and
-// exchanged what its last part lowers. That part matters where a layer is a large
-// part of the device.
+// steps bounds the evaluations of a refinement, instructions the instructions that it lowers, and exchanged
+// those that its last part (exchange) lowers. That part matters where a layer is a large part of the device.
 const steps, instructions, exchanged = 100, 1_000_000, 50_000
 
-// floor returns the longest that any stream is busy with work that does not depend
-// on the activation policy, in seconds.
+// floor returns the longest time, in seconds, for which any stream is busy with work that does not depend on
+// the activation policy.
 func floor(c *Candidate) float64 {
 	var busy [device.NumStreams]float64
 	for i := range c.Program.Instrs {
@@ -220,7 +218,7 @@ func floor(c *Candidate) float64 {
 	return slices.Max(busy[:])
 }
 
-// refinement begins one.
+// refinement begins a refinement of a candidate.
 func (s *search) refinement(base *Candidate) *refinement {
 	return &refinement{s, base, min(steps, instructions/len(base.Program.Instrs)), floor(base)}
 }
@@ -238,7 +236,7 @@ func (s *search) refine(base *Candidate) (*Candidate, error) {
 	return r.best, s.keep(r.best)
 }
 
-// needless reports whether other activations can't make the candidate the fastest.
+// needless reports whether no other activation policy can make the candidate the fastest.
 func (r *refinement) needless() bool {
 	return r.done() || r.floor >= r.found[0].Seconds() || r.best.roomy()
 }
@@ -412,8 +410,7 @@ func (r *refinement) slots() error {
 	return nil
 }
 
-// residents keeps as many more chunks on the device as fit in memory that the moves
-// freed.
+// residents keeps as many more chunks on the device as fit in the memory that the moves freed.
 func (r *refinement) residents() error {
 	p, base := &r.req.Pins, r.best.choice
 	if p.Weights != nil || p.Grads != nil || p.State != nil || base.r.state == device.DeviceTier || r.done() {

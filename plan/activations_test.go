@@ -23,9 +23,9 @@ func long(t *testing.T) *Request {
 	return &Request{Graph: g, GlobalBatch: 1, Options: program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1}}
 }
 
-// TestActivationsBeatPolicies: what the search decides is never slower, on the
-// same simulator and in the same memory, than recomputing everything, swapping
-// everything, MEMO's policy, or the best of what only recomputes.
+// TestActivationsBeatPolicies: what the search decides is never slower, on the same simulator and in the same
+// memory, than recomputing everything, swapping everything, MEMO's policy, or the best plan that only
+// recomputes.
 func TestActivationsBeatPolicies(t *testing.T) {
 	better := 0
 	for _, budget := range []int64{60 << 20, 40 << 20} {
@@ -87,8 +87,8 @@ func TestMemoShare(t *testing.T) {
 	}
 }
 
-// TestFits: Fits says what Search says, and so does FitsFrugally with less than half of
-// the work where nothing fits.
+// TestFits: Fits agrees with Search, and so does FitsFrugally, with less than half of the work where nothing
+// fits.
 func TestFits(t *testing.T) {
 	req := long(t)
 	for mib := int64(20); mib < 44; mib += 6 {

@@ -10,39 +10,38 @@ import (
 
 // How to divide the device's memory among its uses.
 //
-// Approach. The enumeration filled memory greedily: first activations that need not
-// be recomputed, then chunks that stay. A byte can do more elsewhere: a resident
-// chunk saves its transfers and the slower update (Elixir's J), a larger cache one
-// transfer or gather (its I), an activation its recomputation. Their values depend
-// on what overlaps with what, so none is computed. The search moves memory from one
-// use to another, by large steps first, and the simulator judges each move.
-// Recomputation absorbs what the others leave.
+// Approach. The enumeration filled memory greedily: first with activations that need not be recomputed, then
+// with chunks that stay. A byte can do more elsewhere: a resident chunk saves its transfers and the slower
+// update (Elixir's J), a larger cache one transfer or gather (its I), an activation its recomputation. What
+// each saves depends on what overlaps with what, so it is not computed. The search moves memory from one use to
+// another, by large steps first, and the simulator judges each move. Recomputation absorbs what the others
+// leave.
 //
 //	residents  0 ......... chunks      per step: more or fewer of one,
 //	cache      one unit .. all         or one for the other
 //
-// With the smallest steps, prefetch distance and head rows vary too, these also against cache and
+// At the smallest step, prefetch distance and head rows vary too, head rows also in exchange for cache or
 // residents.
 //
 // Example: 10 billion parameters on four GPUs of 40 GB. Without recomputation 30 of
 // 50 chunks fit; with full recomputation all but two, and the step is a fifth
 // shorter.
 //
-// Known weakness: a pattern search ends in a local optimum, and with other memory in another. So a plan
-// may be slower by a few percent than that for less memory (TestMonotoneSteps).
+// Known weakness: a pattern search ends in a local optimum, and in a different one with different memory. So a
+// plan may be a few percent slower than the plan for less memory (TestMonotoneSteps).
 
-// mostKinds bounds the candidates, of different micro-batches or placements, that are
-// improved, as far as the effort allows.
+// mostKinds bounds how many candidates, of different micro-batches or placements, are improved, as far as the
+// effort allows.
 const mostKinds = 12
 
-// divides: the user leaves it to the search what the device's memory is used for.
+// divides reports whether the user leaves it to the search what the device's memory is used for.
 func (s *search) divides() bool {
 	p := &s.req.Pins
 	return p.Cache == 0 && p.Weights == nil && p.Grads == nil && p.State == nil && p.Policy == ""
 }
 
-// balance improves the fastest candidates, one of each kind: all of them by whole layers, two thirds
-// of them further.
+// balance improves the fastest candidates, one of each kind: all of them in whole layers, then the faster two
+// thirds further.
 func (s *search) balance() error {
 	if !s.divides() {
 		return nil
@@ -82,17 +81,17 @@ func (s *search) balance() error {
 	return nil
 }
 
-// Shares of a step that other updates must save. Predictions err by more than some such savings: an H200's host
-// took 3.5 ms for updates of GPT-2 that were predicted to take 2.0, so that a step that should have been shorter by
-// less than 1 % was longer by that.
+// Shares of a step that a different way of updating must save. Predictions err by more than some such savings:
+// an H200's host took 3.5 ms for updates of GPT-2 that were predicted to take 2.0, so a step that should have
+// been shorter by less than 1 % was longer by as much.
 const (
-	worthwhile = 5e-3 // before the device takes over some of the host's
+	worthwhile = 5e-3 // before the device takes over some of the host's updates
 	convincing = 2e-2 // before chunks are moved to the host without need
 )
 
-// released returns a candidate and, where everything fits on the device so that no other placement
-// was tried, the same with placements from which chunks may leave: host cores then update those while
-// the device updates the others.
+// released returns a candidate and, where everything fits on the device so that no other placement was tried,
+// copies of it with placements that let chunks leave the device: the host's cores then update those chunks
+// while the device updates the others.
 func (s *search) released(c *Candidate) []*Candidate {
 	list, here := []*Candidate{c}, c.choice.r
 	if !c.roomy() || s.m.Capacity[device.HostTier] == 0 {
@@ -120,9 +119,8 @@ func rung(ladder [][]program.Retention, keep []program.Retention) int {
 	return slices.IndexFunc(ladder, func(l []program.Retention) bool { return slices.Equal(l, keep) })
 }
 
-// spend is a change of choice: resident chunks, layers of cache, units of
-// prefetching, more (1) or fewer (-1) head rows, and parts of the updates that the
-// device takes over.
+// spend is a change to a choice: resident chunks, layers of cache, units of prefetching, sizes by which head
+// rows grow (see resize), and parts of the updates that the device takes over. Negative numbers mean less.
 type spend struct {
 	residents int
 	spare     int64
@@ -160,7 +158,7 @@ func (b *balancing) finish() error {
 	return b.tuneUpdates()
 }
 
-// partsOfLayer is into how many chunks finer cuts a layer.
+// partsOfLayer is the number of chunks into which finer cuts a layer.
 const partsOfLayer = 4
 
 // finer cuts layers into several chunks and continues from there. It reverts if
@@ -192,11 +190,11 @@ func (b *balancing) finer() error {
 	return nil
 }
 
-// heads are changes of the rows of logits that are made at once.
+// heads are changes to the number of rows of logits that are computed at a time.
 var heads = []spend{{head: 1}, {head: -1}, {head: 2}, {head: -2}, {head: -3}}
 
-// descend moves memory between uses, step chunks or layers at a time, then half as
-// many, while that helps.
+// descend moves memory between uses, step chunks or layers at a time for as long as that helps, then half as
+// many, down to one.
 func (b *balancing) descend(step int) error {
 	for ; step >= 1; step /= 2 {
 		n, m := step, int64(step)
@@ -211,7 +209,7 @@ func (b *balancing) descend(step int) error {
 	return nil
 }
 
-// each tries changes in turn, each as long as it helps.
+// each tries changes in turn, each for as long as it helps.
 func (b *balancing) each(moves []spend, within int) error {
 	for _, d := range moves {
 		for {
@@ -265,8 +263,8 @@ func (b *balancing) move(d spend, within int) (better bool, err error) {
 	return true, nil
 }
 
-// resize returns the number of head rows that is |by| sizes larger or smaller. A single size
-// may only move buffers and so hide that the next one is better.
+// resize returns the number of head rows that is |by| sizes larger or smaller. A change by a single size may
+// merely move buffers and so hide that the next one is better.
 func (b *balancing) resize(ch choice, by int) int {
 	rows, seq, all := ch.st.headRows, b.graph.Seq, ch.b*b.graph.Seq
 	for ; by < 0 && rows > 32; by++ {

@@ -10,9 +10,8 @@ import (
 	"github.com/athanor-llm/athanor/sim"
 )
 
-// TestBalance: the search's plan beside the best of all combinations of
-// residency, chunks that stay, cache, prefetching and recomputation, on a model
-// that is small enough to try them all.
+// TestBalance: compares the search's plan with the best of all combinations of residency, chunks that stay,
+// cache, prefetching and recomputation, on a model that is small enough to try them all.
 func TestBalance(t *testing.T) {
 	req := small(t)
 	req.Pins.MicroBatch = 4
@@ -114,8 +113,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestTiredSearchImproves: an enumeration that has used up its effort leaves some
-// for improving what it found.
+// TestTiredSearchImproves: an enumeration that has used up its effort leaves some for improving what it found.
 func TestTiredSearchImproves(t *testing.T) {
 	s := newSearch(t.Context(), small(t), machine(t, 12<<20, 1))
 	enumerated := 0
@@ -133,8 +131,8 @@ func TestTiredSearchImproves(t *testing.T) {
 	}
 }
 
-// TestHeads: the tokens whose logits are made at once are found where the next size is
-// slower than the first and the one after that faster.
+// TestHeads: the best number of tokens whose logits are computed at a time is found even where the next size is
+// slower than the first and only the one after that is faster.
 func TestHeads(t *testing.T) {
 	req, m := small(t), machine(t, 200<<20, 1)
 	req.Pins.MicroBatch = req.GlobalBatch

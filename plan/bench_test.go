@@ -9,9 +9,9 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// BenchmarkSearch is planning by itself, on machines that are described: many
-// ranks, and one with little memory. Beside its time stands that of a step of the
-// plan that was chosen, which must not get longer when the search gets faster.
+// BenchmarkSearch is planning by itself, on described machines: with many ranks, and with little memory. Next
+// to its time it reports that of a step of the chosen plan, which must not get longer when the search gets
+// faster.
 func BenchmarkSearch(b *testing.B) {
 	for _, c := range []struct {
 		name                 string

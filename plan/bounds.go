@@ -13,7 +13,7 @@ import (
 // optimizer state.
 func (s *search) perElement(r residency) (weight, grad, state float64) {
 	level := program.ShardLevel(r.shard)
-	share := func(n float64, what int) float64 { // per rank, of what is sharded from that level on
+	share := func(n float64, what int) float64 { // per rank, for what is sharded from this level on
 		if level >= what {
 			return n / float64(s.ranks)
 		}
@@ -34,9 +34,9 @@ func (s *search) elements() (trained, frozen float64) {
 	return trained, frozen
 }
 
-// hopeless reports whether a placement cannot fit whatever else is chosen, or
-// cannot beat the best so far because arithmetic and updates alone take longer: one after the other, or
-// side by side where the next step makes updates.
+// hopeless reports whether a placement cannot fit whatever else is chosen, or cannot beat the best so far
+// because arithmetic and updates alone take longer: one after the other or, where updates may be left to the
+// next step, side by side.
 func (s *search) hopeless(b int, r residency) bool {
 	var need [device.NumTiers]float64
 	n, frozen := s.elements()
@@ -79,9 +79,9 @@ func (s *search) placed(r residency, t device.Tier) (sum float64) {
 	return sum
 }
 
-// update returns a lower bound on the time that updates take where they wait for the norm. Resident
-// chunks are updated on the device and the others on the host or, with their state in transit, on the
-// device too, all in parallel. Device memory limits the resident chunks.
+// update returns a lower bound on the time of updates that wait for the norm. Resident chunks are updated on
+// the device, and the others on the host or, with their state in transit, on the device too, all in parallel.
+// Device memory limits how many chunks are resident.
 func (s *search) update(r residency) float64 {
 	n, _ := s.elements()
 	var rate [2]float64 // seconds per element

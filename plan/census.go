@@ -13,7 +13,7 @@ type census struct {
 	shared []shared
 }
 
-// shared is a parameter that several segments read, as of a tied head.
+// shared is a parameter that several segments read, such as that of a tied head.
 type shared struct {
 	readers []int // segments
 	kind    int
@@ -72,8 +72,7 @@ func (c *census) count(ranges [][2]int) (trained, frozen int64) {
 	return sums[0], sums[1]
 }
 
-// union sorts ranges and removes overlaps, such as between both directions on a
-// rank.
+// union sorts ranges and removes overlaps, such as those between the two directions on a rank.
 func union(ranges [][2]int) [][2]int {
 	if len(ranges) == 1 {
 		return ranges

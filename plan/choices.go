@@ -8,8 +8,8 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// What is enumerated: residencies, micro-batches, groups of them, and how roomy
-// the small decisions are.
+// What is enumerated: residencies, micro-batches, groups of micro-batches, and how roomy the small decisions
+// are.
 
 // residency says where the three kinds of parameter memory live.
 type residency struct {
@@ -29,8 +29,8 @@ var residencies = []residency{
 	{"all parameters on the host, optimizer on disk", device.HostTier, device.HostTier, device.DiskTier, ""},
 }
 
-// residenciesOf lists the residencies of groups of ranks that share parameters:
-// each with nothing divided among them, then more and more.
+// residenciesOf lists the residencies of groups of ranks that share parameters: each first with nothing divided
+// among the ranks, then with more and more.
 func residenciesOf(group int) []residency {
 	if group == 1 {
 		return residencies
@@ -54,12 +54,12 @@ func residenciesOf(group int) []residency {
 	return list
 }
 
-// farther reports whether a placement has nothing nearer than another with the same sharding.
+// farther reports whether a placement has the same sharding as another and nothing nearer than it.
 func (r residency) farther(than residency) bool {
 	return r.shard == than.shard && r.weights >= than.weights && r.grads >= than.grads && r.state >= than.state
 }
 
-// pipelined: there are decisions that only pipelines have.
+// pipelined reports whether the user has made decisions that only pipelines have.
 func (p *Pins) pipelined() bool {
 	return p.Pipeline > 1 || p.Schedule != "" || p.Slices > 1 || len(p.Stages) > 0
 }
@@ -69,8 +69,8 @@ func (p *Pins) allow(r residency) bool {
 	return ok(p.Weights, r.weights) && ok(p.Grads, r.grads) && ok(p.State, r.state)
 }
 
-// microBatches are divisors of the batch, largest first, at most 1<<16 tokens unless the
-// smallest that sums allow is longer. Of many, those that differ little are left out.
+// microBatches lists divisors of the batch, largest first, of at most 1<<16 tokens unless the smallest that the
+// order of sums permits is longer. If there are many, those that differ little are left out.
 func (s *search) microBatches() []int {
 	if b := s.req.Pins.MicroBatch; b > 0 {
 		return []int{b}
@@ -95,7 +95,7 @@ func (s *search) microBatches() []int {
 	return list
 }
 
-// groups lists how many micro-batches may go through a layer before the next: one or all.
+// groups lists how many micro-batches may go through a layer before they go on to the next: one or all.
 func (s *search) groups(b int) []int {
 	n := s.batch / b
 	if g := s.req.Pins.Group; g > 0 {
@@ -115,11 +115,11 @@ type style struct {
 	prefetch int
 }
 
-// styles goes from roomy to frugal.
+// styles lists styles from roomy to frugal.
 func (s *search) styles(b int, r residency) []style {
 	rows := b * s.graph.Seq
 	head := s.req.Head(rows, s.m.Capacity[device.DeviceTier])
-	const blocks = 1024 // of a micro-batch at most: a million tokens would make a long program
+	const blocks = 1024 // per micro-batch, at most: a million tokens would otherwise make a long program
 	frugal := head
 	for frugal > max(32, rows/blocks) && s.req.shrink(frugal) < frugal {
 		frugal = s.req.shrink(frugal)

@@ -17,15 +17,14 @@ import (
 type costs struct {
 	segments []schedule.Times
 	message  float64 // seconds to the next stage
-	// For each recomputation, from least work to least memory, of one layer:
-	// seconds of recomputed work, and bytes kept for the backward pass.
+	// For one layer and each recomputation policy, from least work to least memory: seconds of recomputed work,
+	// and bytes kept for the backward pass.
 	again []float64
 	kept  []int64
 }
 
-// remakes returns the recomputation policies that pipelines choose from, from least
-// work to least memory. With slices only those are valid that keep what later
-// slices read.
+// remakes returns the recomputation policies that pipelines choose from, from least work to least memory. With
+// slices, only policies that keep what later slices read are valid.
 func (s *search) remakes(v variant) (list []program.Retention) {
 	for _, name := range program.Recomputations() {
 		if pin := s.req.Pins.Recompute; (pin == "" || pin == name) && (v.slices <= 1 || slices.Contains(program.SlicesTake(s.graph), name)) {
@@ -83,7 +82,7 @@ func (s *search) costs(b int) *costs {
 	return c
 }
 
-// between returns the seconds of a message or a collective among so many ranks.
+// between returns the seconds of a message, or of a collective among that many ranks.
 func (s *search) between(op graph.Op, dt graph.DType, rows, cols, ranks int) float64 {
 	o := device.Operand{DType: dt, Rows: rows, Cols: cols, Stride: cols}
 	c := &device.Call{Op: op, Stream: device.Send, Args: []device.Operand{o}, Peers: []int{1}}
@@ -125,7 +124,7 @@ func (s *search) updating(n int64, r residency) float64 {
 // states returns a lower bound on the bytes per tier of n trained and some frozen
 // elements that a group of ranks shards.
 func (s *search) states(n, frozen int64, r residency, group int) (need [device.NumTiers]int64) {
-	share := func(bytes int64, from string) int64 { // per rank, of what is sharded from that level on
+	share := func(bytes int64, from string) int64 { // per rank, for what is sharded from this level on
 		if program.ShardLevel(r.shard) >= program.ShardLevel(from) {
 			return bytes / int64(group)
 		}

@@ -52,7 +52,7 @@ func Difference(g *graph.Graph, was, is *program.Plan) string {
 	return strings.Join(list, ", ")
 }
 
-// more is "2 more chunks on the device".
+// more returns, for example, "2 more chunks on the device".
 func more(what string, n int, where string) string {
 	if n != 1 && n != -1 {
 		what += "s"

@@ -10,7 +10,8 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// TestDifference: what is the same takes nobody's place among what is told, and bytes of state are those of its storage.
+// TestDifference: what is the same takes no place among the reported differences, and bytes of state are those
+// of its storage format.
 func TestDifference(t *testing.T) {
 	m, err := model.Known("gpt2")
 	if err != nil {

@@ -22,20 +22,17 @@ import (
 // decisions the least recomputation that fits is the best. Swapping to the host is
 // then considered for the fastest of these, see activations.go.
 //
-// Example: a model whose states are four times the device. Placement "all on the
-// device" fails its memory bound at once; "states on the host" fits with full
-// recomputation; "weights and gradients too" fits with none. The simulator says
-// which is faster.
+// Example: a model whose states are four times the device's memory. Placement "all on the device" fails its
+// memory bound at once; "states on the host" fits with full recomputation; "weights and gradients too" fits
+// with none. The simulator says which is faster.
 //
-// Known weakness: only a prefix of the chunks stays on the device. Apart from that
-// and from who updates them, chunks are alike; uneven choices that the packing
-// would reward are not seen.
+// Known weakness: only a prefix of the chunks stays on the device. Apart from that and from who updates them,
+// all chunks are treated alike; uneven choices that the packing would reward are not seen.
 
-// enumerate tries all outer decisions, until the effort is spent; only those whose steps can be
-// shortened, if asked to.
+// enumerate tries all outer decisions, or only those whose steps can be shortened, until the effort is spent.
 func (s *search) enumerate(shortened bool) error {
 	s.allowed = s.spent + enough/2
-	for kind := range 2 { // one at a time first: what it costs to judge these does not grow with the batch
+	for kind := range 2 { // micro-batches one at a time first: the cost of judging these does not grow with the batch
 		for _, b := range s.microBatches() {
 			groups := s.groups(b)
 			if kind >= len(groups) || shortened && !shortens(s.batch/b, groups[kind]) {
@@ -50,8 +47,8 @@ func (s *search) enumerate(shortened bool) error {
 	return nil
 }
 
-// slight is the share of the device's memory that a placement must save beside a nearer one
-// that fits, to be tried too: what can be bought with less is not worth the copies.
+// slight is the share of the device's memory that a placement must save, compared with a nearer one that fits,
+// to be tried too: what less memory can buy is not worth the copies.
 const slight = 0.02
 
 // residencies tries placements, near tiers first. If everything fits on the device
@@ -106,10 +103,9 @@ type family struct {
 	together bool // all micro-batches go through a layer before the next
 }
 
-// hopelessness bounds how far, as a ratio of times, a family may trail with larger
-// micro-batches and still be tried with smaller ones. These can save recomputation
-// only, at most a third of a step; hardly any if all of them go through a layer
-// together, since their activations then wait together too.
+// hopelessness bounds how far, as a ratio of times, a family may trail with larger micro-batches and still be
+// tried with smaller ones. Smaller ones can save only recomputation, at most a third of a step, and hardly any
+// of it if all of them go through a layer together, since their activations then wait together too.
 func (f family) hopelessness() float64 {
 	if f.together {
 		return 1.1
@@ -167,8 +163,8 @@ func (s *search) climb(b, group int, r residency, ladder [][]program.Retention) 
 	return nil, nil
 }
 
-// relieve returns how many chunks must be on the device so that the others leave the host enough, 0 if the
-// host is not what is short.
+// relieve returns how many chunks must be on the device for the others to fit on the host; 0 if it is not the
+// host that is short of memory.
 func (s *search) relieve(ch choice) (int, error) {
 	if s.pinsChunks() || s.placed(ch.r, device.HostTier) <= float64(s.m.Capacity[device.HostTier]) {
 		return 0, nil
@@ -188,7 +184,7 @@ func (s *search) relieve(ch choice) (int, error) {
 	return n, failed
 }
 
-// pinsChunks reports whether the user said where chunks are.
+// pinsChunks reports whether the user has decided where chunks live.
 func (s *search) pinsChunks() bool {
 	return s.req.Pins.Weights != nil || s.req.Pins.State != nil || s.req.Pins.Grads != nil
 }
@@ -198,7 +194,7 @@ func (s *search) pinsChunks() bool {
 func (s *search) first(n int, at func(int) choice) (*Candidate, error) {
 	last, err := s.evaluate(at(n - 1))
 	if err != nil || last.Program.Over(device.DeviceTier) {
-		return nil, err // it needs least device memory, though it may need more of other tiers
+		return nil, err // the last choice needs least device memory, though it may need more of other tiers
 	}
 	if s.any && last.Fits {
 		return last, nil

@@ -6,9 +6,9 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// frugalestPipeline returns, of the pipelines that would exist with unlimited memory, with
-// the smallest micro-batches and most recomputation that the pins allow, the one that lacks
-// least; ErrPipeline if there are none.
+// frugalestPipeline returns the pipeline that lacks least memory, of those that would exist with unlimited
+// memory and have the smallest micro-batches and the most recomputation that the pins allow; ErrPipeline if
+// there is none.
 func (s *search) frugalestPipeline() (frugal *Candidate, err error) {
 	const plenty = 1 << 50
 	room, req := *s.m, *s.req
@@ -45,8 +45,8 @@ func (s *search) frugalestPipeline() (frugal *Candidate, err error) {
 	return frugal, nil
 }
 
-// frugalPipeline returns, of a search with ample memory, the pipeline that exceeds
-// the machine's capacities least.
+// frugalPipeline returns the pipeline that exceeds the machine's capacities least, of those found by a search
+// with ample memory.
 func (s *search) frugalPipeline(big *search) (frugal *Candidate, err error) {
 	for depth := 2; depth <= min(s.ranks, len(s.graph.Segments)); depth++ {
 		if pin := s.req.Pins.Pipeline; s.ranks%depth != 0 || pin != 0 && pin != depth {

@@ -24,7 +24,7 @@ type Layers struct {
 	Out       float64           `json:"out_seconds"` // on the link
 	In        float64           `json:"in_seconds"`
 	Recompute float64           `json:"recompute_seconds"`
-	Forward   float64           `json:"forward_seconds"` // that the way out can hide behind
+	Forward   float64           `json:"forward_seconds"` // behind which the way out can hide
 	Backward  float64           `json:"backward_seconds"`
 }
 

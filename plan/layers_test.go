@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestActivationTimes: times of a second and more are in seconds.
+// TestActivationTimes: times of a second and more are printed in seconds.
 func TestActivationTimes(t *testing.T) {
 	var out strings.Builder
 	if err := WriteActivations(&out, []Layers{{Out: 0.000284, In: 0.903, Forward: 0.9996, Backward: 2.34}}); err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// question draws something to plan: a model, a batch, ranks, decisions of the user.
+// question draws something to plan: a model, a batch, ranks, the user's decisions.
 func question(t *testing.T, rng *rand.Rand) *Request {
 	t.Helper()
 	m, err := model.Known([]string{"gpt2", "llama-3.2-1b"}[rng.IntN(2)])
@@ -50,12 +50,11 @@ func question(t *testing.T, rng *rand.Rand) *Request {
 	return req
 }
 
-// box is what a machine has: of memory, and by how much it differs from the
-// description in its rates.
+// box is what a machine has: its memory, and the factors by which its rates differ from the description.
 type box struct {
 	name     string
 	capacity [device.NumTiers]int64
-	host     float64 // rates of the link to the host, the disk, what joins ranks
+	host     float64 // rates of the link to the host, of the disk, of the link between ranks
 	disk     float64
 	peers    float64
 }
@@ -83,7 +82,7 @@ func drawn(t *testing.T, req *Request, rng *rand.Rand) box {
 	return b
 }
 
-// richer is a machine with more of one thing or of several.
+// richer returns a machine with more of one or several things.
 func (b box) richer(rng *rand.Rand) box {
 	for {
 		r := b
@@ -103,8 +102,7 @@ func (b box) richer(rng *rand.Rand) box {
 	}
 }
 
-// pair draws a question, a machine that has a plan for it and a richer one. words
-// tell of it.
+// pair draws a question, a machine that has a plan for it, and a richer one. words describe them.
 func pair(t *testing.T, rng *rand.Rand) (req *Request, was *Result, richer *Machine, words string) {
 	t.Helper()
 	for range 50 {
@@ -122,9 +120,9 @@ func pair(t *testing.T, rng *rand.Rand) (req *Request, was *Result, richer *Mach
 	return nil, nil, nil, ""
 }
 
-// TestMore is law L9 in all directions at once: on a machine with more memory in some
-// tiers and faster links a plan's programs are not slower, and neither is the plan
-// that is found with the former one at hand (a rival), as a run has it that goes on.
+// TestMore is law L9 in all directions at once: on a machine with more memory in some tiers and faster links, a
+// plan's programs are not slower, and neither is the plan that is found when the former one is given as a
+// rival, as it is when a run is resumed.
 func TestMore(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -142,16 +140,16 @@ func TestMore(t *testing.T) {
 			t.Errorf("%s: %v", words, err)
 			continue
 		}
-		// Placed anew it may wait for memory at other moments.
+		// With new addresses it may wait for memory at other moments.
 		if is.Best.Seconds() > was.Best.Seconds()*(1+5e-3) {
 			t.Errorf("%.2f %% slower with more: %s, then %s", 100*(is.Best.Seconds()/was.Best.Seconds()-1), words, is.Best.Label)
 		}
 	}
 }
 
-// TestMoreAlone is L9 of searches that know nothing of each other: what fits goes on
-// fitting, also with decisions of the user. Questions are always the same ones, among
-// them (73 to 128) those that earlier searches answered by slower plans.
+// TestMoreAlone is L9 for searches that know nothing of each other: what fits still fits with more, also with
+// decisions of the user. The questions are always the same; among them (73 to 128) are those that earlier
+// searches answered with slower plans.
 func TestMoreAlone(t *testing.T) {
 	const bound = 0.02
 	var worst float64
@@ -170,8 +168,8 @@ func TestMoreAlone(t *testing.T) {
 	t.Logf("at most %.2f %% slower with more", 100*worst)
 }
 
-// TestShared: where everything fits, host cores do a part of the updates, if that is
-// worth it; the step is shorter than with all updates on the device.
+// TestShared: where everything fits, host cores do part of the updates if that is worth it; the step is then
+// shorter than with all updates on the device.
 func TestShared(t *testing.T) {
 	for _, c := range []struct {
 		clip, link float64
@@ -192,8 +190,8 @@ func TestShared(t *testing.T) {
 	}
 }
 
-// TestNeedlessPipelines: residencies that estimates of memory make needless are
-// tried where nothing else fits. With less host memory the disk is used at once.
+// TestNeedlessPipelines: residencies that memory estimates rule out as needless are tried where nothing else
+// fits. With less host memory, the disk is used at once.
 func TestNeedlessPipelines(t *testing.T) {
 	rng := rand.New(rand.NewPCG(27, 9))
 	var req *Request
@@ -207,7 +205,7 @@ func TestNeedlessPipelines(t *testing.T) {
 	}
 }
 
-// TestMisfitSuffices: a machine with the memory that a misfit says would do has a plan.
+// TestMisfitSuffices: a machine with the memory that a misfit says would suffice has a plan.
 func TestMisfitSuffices(t *testing.T) {
 	seed := rand.Uint64()
 	rng := rand.New(rand.NewPCG(seed, 3))

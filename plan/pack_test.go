@@ -6,9 +6,8 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// TestPack: the plan that will run gets addresses nowhere higher than those that
-// the search made do with, somewhere lower ones, and its step is not longer by
-// more than a thousandth.
+// TestPack: the arenas of the plan that will run are nowhere higher than the search's, and somewhere lower; its
+// step is longer by at most a thousandth.
 func TestPack(t *testing.T) {
 	lower := 0
 	for budget, micro := range map[int64]int{6 << 20: 0, 7.5 * (1 << 20): 1, 9 << 20: 2, 18 << 20: 1} {

@@ -71,9 +71,8 @@ func (s *search) sliceable(b int, v variant) bool {
 	return b == 1 && s.graph.DType == graph.F32 && v.slices <= s.graph.Seq/graph.SliceUnit(s.graph.Seq) && len(s.remakes(v)) > 0 && len(s.req.Pins.Activations) == 0
 }
 
-// effort bounds the instructions lowered for pipelines per rank of the machine,
-// mostEffort those in all. slack bounds the factor by which estimates are too high.
-// After patience failures in a row the search stops.
+// effort bounds the instructions lowered for pipelines per rank of the machine, mostEffort their total. slack
+// bounds the factor by which estimates are too high. After patience failures in a row the search stops.
 const (
 	effort     = 100_000
 	mostEffort = 1_000_000
@@ -100,8 +99,8 @@ type task struct {
 	bound, estimate float64
 }
 
-// pipelines tries pipelines of all depths. Estimates of memory are sometimes too
-// low: if no task that they leave fits, those that they ruled out are tried too.
+// pipelines tries pipelines of all depths. Estimates of memory are sometimes too low: if none of the tasks that
+// they leave fits, the tasks that they ruled out are tried too.
 func (s *search) pipelines() error {
 	pins := &s.req.Pins
 	if s.ranks == 1 || pins.Pipeline == 1 || pins.Group > 1 || pins.Policy != "" {
@@ -279,8 +278,7 @@ func (s *search) pursue(t *task) (*Candidate, error) {
 	return nil, nil
 }
 
-// fill finds the least recomputation that fits for each rank; nil if a rank has
-// none.
+// fill finds the least recomputation that fits for each rank; nil if nothing fits on some rank.
 func (s *search) fill(t *task, st style) (*Candidate, error) {
 	pl, err := s.piped(t, st)
 	if err != nil {

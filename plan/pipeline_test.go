@@ -13,23 +13,21 @@ import (
 	"github.com/athanor-llm/athanor/sim"
 )
 
-// joined is what one of four ranks has of a machine with such GPUs, and what
-// joins them as fast as said.
+// joined is one of four ranks' share of a machine with RTX 4090s and the given bandwidth between ranks.
 func joined(t *testing.T, peers float64) *Machine {
 	t.Helper()
 	h, err := hardware.KnownRank("rtx4090", 4)
 	check(t, err)
 	l := h.Link(device.DeviceTier, device.DeviceTier)
 	l.Bandwidth, l.Latency = peers, 1e-7
-	for i := range h.Engines { // else the smallest of models are about launches
+	for i := range h.Engines { // otherwise launches would dominate such small models
 		h.Engines[i].Overhead = 0
 	}
 	return &Machine{Capacity: [device.NumTiers]int64{1 << 30, 1 << 34, 0}, Cost: sim.CostFunc(h.Cost)}
 }
 
-// TestLinkDecides: with a slow link between ranks a pipeline wins, since it
-// sends activations of a few micro-batches instead of all gradients; with a fast
-// one data parallelism, which has no bubble.
+// TestLinkDecides: with a slow link between ranks a pipeline wins, since it sends the activations of a few
+// micro-batches instead of all gradients; with a fast one, data parallelism wins, which has no bubble.
 func TestLinkDecides(t *testing.T) {
 	req := small(t)
 	req.Ranks, req.GlobalBatch = 4, 32
@@ -56,7 +54,7 @@ func TestLinkDecides(t *testing.T) {
 	}
 }
 
-// TestPipelinePins: what nobody can make is refused.
+// TestPipelinePins: impossible pipelines are refused.
 func TestPipelinePins(t *testing.T) {
 	req := small(t)
 	req.Ranks, req.GlobalBatch = 4, 8
@@ -67,7 +65,7 @@ func TestPipelinePins(t *testing.T) {
 	}
 	odd := *req.Graph.Model
 	odd.MaxPositions = 33
-	g, err := graph.Build(&odd, 33, graph.BF16) // whose micro-batches are of two sequences at least
+	g, err := graph.Build(&odd, 33, graph.BF16) // its micro-batches have at least two sequences
 	check(t, err)
 	for _, g := range []*graph.Graph{req.Graph, g} {
 		m, r := joined(t, 1e10), *req
@@ -88,8 +86,8 @@ func TestPipelinePins(t *testing.T) {
 	}
 }
 
-// TestSlices: where there are fewer sequences than ranks, sequences in slices make the
-// bubble shorter; pinned numbers of slices are kept, else the fastest is found.
+// TestSlices: where there are fewer sequences than ranks, slicing sequences shortens the bubble; a pinned
+// number of slices is kept, otherwise the fastest is found.
 func TestSlices(t *testing.T) {
 	m, err := model.Known("gpt2")
 	check(t, err)

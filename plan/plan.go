@@ -9,10 +9,9 @@
 //	                        |
 //	                        '------sim----> seconds per step
 //
-// So what the search assumes is what the run does. Lower bounds keep it short: the
-// memory that a placement needs whatever else is chosen, and the time that the
-// arithmetic alone takes; and steps of many micro-batches are judged by three of them
-// until those that are kept are lowered whole (short.go).
+// So what the search assumes is what the run does. Lower bounds keep the search short: the memory that a
+// placement needs whatever else is chosen, and the time that arithmetic alone takes. Steps of many
+// micro-batches are judged by three of them, and lowered in full only for candidates that are kept (short.go).
 //
 // Terms used in the code:
 //
@@ -70,9 +69,9 @@ type Request struct {
 	Options     program.Options
 	State       string // how the optimizer's state is stored, see program.Plan
 	Pins        Pins
-	Rivals      []Rival // given plans that the result must not be slower than, but for what thrifty allows
-	// HeadUnit divides the number of tokens that the head takes at a time, where
-	// the device's sums can be cut at its multiples only; 0: anywhere.
+	Rivals      []Rival // other plans that the result must not be slower than, except by what thrifty allows
+	// HeadUnit must divide the number of tokens that the head processes at a time if the device's sums can be
+	// cut only at multiples of it; 0: they can be cut anywhere.
 	HeadUnit int
 }
 
@@ -96,9 +95,9 @@ type Pins struct {
 // Open reports whether the user has decided nothing.
 func (p *Pins) Open() bool { return reflect.ValueOf(p).Elem().IsZero() }
 
-// Candidate is a plan with its programs and what is known of its memory and time. While
-// the search compares, plan and programs may have fewer micro-batches than the step (missing);
-// those of a result are whole.
+// Candidate is a plan with its programs and what is known of its memory and time. While the search compares
+// candidates, plan and programs may have fewer micro-batches than the step (missing); in a result they are
+// whole.
 type Candidate struct {
 	Plan *program.Plan
 	// Programs are those of the ranks of the first pipeline or, without one, of the
@@ -119,7 +118,7 @@ type Candidate struct {
 	spans     [][]device.Span // of Programs
 	choice    choice          // the search's decisions; zero for pipelines and rivals
 	missing   int             // micro-batches that the step has beyond those of Plan, see short.go
-	beyond    float64         // seconds of these
+	beyond    float64         // seconds that the missing micro-batches take
 }
 
 // Seconds returns the simulated seconds per step.
@@ -292,7 +291,8 @@ func (c *Candidate) Repeated() float64 {
 	return c.share(func(in *program.Instr) bool { return in.Key.Dir == program.Recompute })
 }
 
-// beside returns for how many seconds streams other than the devices' compute streams are busy, of all ranks.
+// beside returns for how many seconds streams other than the devices' compute streams are busy, summed over
+// streams and ranks.
 func (c *Candidate) beside() (sum float64) {
 	for r, spans := range c.spans {
 		for i, span := range spans {
@@ -328,10 +328,9 @@ func (c *Candidate) Needs() (need [device.NumTiers]int64) {
 	return need
 }
 
-// Limit returns the configuration override that gives each rank so many bytes of a
-// tier.
+// Limit returns the configuration override that gives each rank that many bytes of a tier.
 func Limit(t device.Tier, bytes int64, ranks int) string {
-	if t != device.DeviceTier { // that of all ranks together
+	if t != device.DeviceTier { // the limit is for all ranks together
 		bytes *= int64(ranks)
 	}
 	return fmt.Sprintf("limits.%v=%d", t, bytes)

@@ -51,8 +51,8 @@ func find(t *testing.T, req *Request, m *Machine) *Result {
 	return r
 }
 
-// TestHostIsShort: where the host cannot hold all that a placement gives to it, some of that is on the device. It
-// is 16 bytes an element, of which the optimizer's state is 8, or in bf16 10.
+// TestHostIsShort: where the host cannot hold all that a placement gives to it, some of that is on the device.
+// All of it is 16 bytes per element, of which the optimizer's state is 8, or 10 in bf16.
 func TestHostIsShort(t *testing.T) {
 	host := device.HostTier
 	for _, dt := range []graph.DType{graph.F32, graph.BF16} {
@@ -117,7 +117,7 @@ func TestMonotone(t *testing.T) {
 	last = 0
 	for _, link := range []float64{100, 1, 0.1, 0.01} {
 		s := twelve
-		if link != 1 { // that was looked for already
+		if link != 1 { // that plan was found above
 			s = find(t, req, machine(t, 12<<20, link)).Best.Seconds()
 		}
 		if s < last*(1-1e-9) {
@@ -128,9 +128,9 @@ func TestMonotone(t *testing.T) {
 	}
 }
 
-// TestMonotoneSteps is L9 where a little more memory once led to a local optimum: in another division
-// between cache and logits, in another placement, in copies that were not ahead enough. Searches know nothing
-// of each other, so it holds up to what is left of that.
+// TestMonotoneSteps is L9 where a little more memory once led to a local optimum: in another division between
+// cache and logits, in another placement, in copies that were not far enough ahead. The searches know nothing
+// of each other, so L9 holds only up to what is left of that.
 func TestMonotoneSteps(t *testing.T) {
 	const bound = 0.02
 	left := others(t, 3, 1)
@@ -178,8 +178,7 @@ func TestBeatsFixedStrategies(t *testing.T) {
 	}
 }
 
-// fixed is a strategy as people set it by hand: one residency, one
-// recomputation for all layers.
+// fixed is a strategy as people set it by hand: one residency, and one recomputation policy for all layers.
 func fixed(req *Request, rng *rand.Rand) *program.Plan {
 	b := []int{1, 2, 4, 8}[rng.IntN(4)]
 	pl := program.Plain(req.Graph, b)
@@ -217,9 +216,9 @@ func TestMisfit(t *testing.T) {
 	}
 }
 
-// TestMisfitIsKnownSoon: where pinned activations leave no plan, bounds say so.
-// Every residency is looked at with three divisions of the logits, in the
-// search and for the hint, and only the plan that is reported is packed.
+// TestMisfitIsKnownSoon: where pinned activations leave no plan, bounds reveal it. Every residency is looked at
+// with three divisions of the logits, in the search and for the hint, and only the plan that is reported is
+// packed.
 func TestMisfitIsKnownSoon(t *testing.T) {
 	req := long(t)
 	for _, keep := range []program.Retention{program.SwapOf(device.HostTier, 1), program.Recomputed("full")} {
@@ -232,7 +231,7 @@ func TestMisfitIsKnownSoon(t *testing.T) {
 			switch pass {
 			case "list":
 				lowered++
-			case "waits": // a program that is rejected has none
+			case "waits": // a rejected program has none
 				packed++
 			}
 		}
@@ -262,8 +261,8 @@ func TestPins(t *testing.T) {
 	}
 }
 
-// TestOddSequences: in bf16 tokens are cut at even places, so sequences of an odd length go by twos or all at
-// once: of what fits that is tried, of what does not it is said.
+// TestOddSequences: in bf16, tokens are cut at even places, so sequences of odd length are processed in twos or
+// all at once. What fits of these is tried, and what does not is reported.
 func TestOddSequences(t *testing.T) {
 	req := small(t)
 	left := others(t, 4, 2)

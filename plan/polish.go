@@ -7,12 +7,12 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// The division of memory (balance.go) and the activations (activations.go) depend on each other:
-// what is swapped takes the link from weights, and memory that it frees is worth a larger cache. So
-// the best candidates are improved by turns, until neither helps.
+// The division of memory (balance.go) and the activation policies (activations.go) depend on each other:
+// swapping takes link time from weights, and the memory that it frees may be worth more as cache. So the two
+// are improved in turn for the best candidates, until neither helps.
 
-// polish improves the fastest of the candidates by turns, one of each kind; as long as it helps
-// if that makes it the fastest of all.
+// polish improves the fastest few of the candidates, which are one of each kind: by one turn, or for as long as
+// turns help if that makes the candidate the fastest of all.
 func (s *search) polish(list []*Candidate) error {
 	const helps, most = 1e-3, 5
 	slices.SortStableFunc(list, func(a, b *Candidate) int { return cmp.Compare(a.Seconds(), b.Seconds()) })
@@ -31,8 +31,7 @@ func (s *search) polish(list []*Candidate) error {
 	return nil
 }
 
-// turn divides a candidate's memory again, with the activations that it has now, and refines these
-// again.
+// turn redivides a candidate's memory, given its present activation policies, and then refines these.
 func (s *search) turn(c *Candidate) (*Candidate, error) {
 	r := s.refinement(c)
 	if r.needless() {
@@ -50,7 +49,7 @@ func (s *search) turn(c *Candidate) (*Candidate, error) {
 			return nil, err
 		}
 	}
-	if s.divides() { // at last, since it takes no memory
+	if s.divides() { // last, since it takes no memory
 		b := s.around(r.best)
 		if err := b.tuneUpdates(); err != nil {
 			return nil, err
@@ -63,14 +62,14 @@ func (s *search) turn(c *Candidate) (*Candidate, error) {
 	return r.best, s.keep(r.best)
 }
 
-// around begins to divide a candidate's memory, with activations like those that it has.
+// around begins to divide a candidate's memory, with activation policies around its present ones.
 func (s *search) around(c *Candidate) *balancing {
 	ch := c.choice
 	return &balancing{search: s, best: c, levels: slices.Concat(s.above(ch), [][]program.Retention{ch.keep}, s.below(ch))}
 }
 
-// above lists policies with more memory and less work than a choice's: layers keep everything, all
-// of them, then fewer of the last ones.
+// above lists policies with more memory and less work than a choice's: all layers keep everything, then ever
+// fewer of the last ones.
 func (s *search) above(ch choice) (ladder [][]program.Retention) {
 	most := s.retentions(ch.b, ch.group)[0][0]
 	for i := range ch.keep {
@@ -79,8 +78,8 @@ func (s *search) above(ch choice) (ladder [][]program.Retention) {
 	return slices.DeleteFunc(slices.CompactFunc(ladder, slices.Equal), func(keep []program.Retention) bool { return slices.Equal(keep, ch.keep) })
 }
 
-// below lists policies with less memory and more work than a choice's: more and more of the first
-// layers take the most frugal policy.
+// below lists policies with less memory and more work than a choice's: ever more of the first layers have the
+// most frugal policy.
 func (s *search) below(ch choice) (ladder [][]program.Retention) {
 	list := s.retentions(ch.b, ch.group)[0]
 	least := list[len(list)-1]

@@ -150,13 +150,13 @@ type RunnerUp struct {
 // WhatIf is the effect of another machine, or of another run.
 type WhatIf struct {
 	Change  string  `json:"change"`                 // in words
-	Set     string  `json:"set,omitempty"`          // overrides that say so, where there are any
+	Set     string  `json:"set,omitempty"`          // configuration overrides that make this change, if there are any
 	Seconds float64 `json:"step_seconds,omitempty"` // 0: nothing fits there either, or nothing was found in time
-	Gain    float64 `json:"gain,omitempty"`         // over the seconds that are predicted now, less 1; 0 where nothing fits now
-	Brings  string  `json:"brings"`                 // what the plan does otherwise, or why there is none
+	Gain    float64 `json:"gain,omitempty"`         // ratio to the seconds that are predicted now, minus 1; 0 where nothing fits now
+	Brings  string  `json:"brings"`                 // what the plan does differently, or why there is none
 }
 
-// WriteWhatIfs prints what-ifs as a table. fits tells whether a plan fits now.
+// WriteWhatIfs prints what-ifs as a table. fits says whether a plan fits now.
 func WriteWhatIfs(w io.Writer, list []WhatIf, fits bool) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, x := range list {
@@ -212,7 +212,7 @@ func moves(p *program.Program) (m Moved) {
 	return m
 }
 
-// MisfitReport returns the report if nothing fits.
+// MisfitReport returns the report for when nothing fits.
 func MisfitReport(e *Misfit) *Report {
 	return &Report{Largest: LargestClasses(e.Frugal.fullest(e.Tier), e.Tier), Hint: e.Hint}
 }
@@ -222,7 +222,8 @@ func (c *Candidate) fullest(t device.Tier) *program.Program {
 	return slices.MaxFunc(c.ranks(), func(a, b *program.Program) int { return cmp.Compare(a.Height[t], b.Height[t]) })
 }
 
-// WriteMemory prints memory by class and tier as a table: of several ranks, that of the one that takes most of the device's.
+// WriteMemory prints memory by class and tier as a table; with several ranks, that of the rank that takes most
+// device memory.
 func WriteMemory(w io.Writer, c *Candidate) error {
 	p, title := c.fullest(device.DeviceTier), "memory at the peak"
 	if c.Plan.Ranks > 1 {

@@ -2,15 +2,14 @@ package plan
 
 import "github.com/athanor-llm/athanor/program"
 
-// Rival is a plan by somebody else's rules, by name.
+// Rival is a plan made by somebody else's rules, and its name.
 type Rival struct {
 	Name string
 	Plan *program.Plan
 }
 
-// rivals makes candidates of the plans of others that are for such a batch and
-// model, unless the user has decided something: so the result of a search is
-// never slower than any of them.
+// rivals makes candidates of those rivals' plans that are for this batch and model, unless the user has decided
+// something. So the result of a search is never slower than any of them.
 func (s *search) rivals() error {
 	if !s.req.Pins.Open() {
 		return nil
@@ -26,7 +25,7 @@ func (s *search) rivals() error {
 			return s.ctx.Err()
 		}
 		s.evaluated++
-		if err != nil { // whoever made it, it cannot be run
+		if err != nil { // it cannot be run, whoever made it
 			continue
 		}
 		if c.Kind = c.Label; !c.Fits {

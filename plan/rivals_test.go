@@ -9,9 +9,9 @@ import (
 	"github.com/athanor-llm/athanor/sim"
 )
 
-// TestRivals: the result is never slower than a rival that fits, even on a
-// machine where only a plan that the search does not think of is fast; rivals
-// for other batches, and decisions of the user, leave it as it is.
+// TestRivals: the result is never slower than a rival that fits, even on a machine where only a plan that the
+// search does not think of is fast. Rivals for other batches do not affect it, and with decisions of the user
+// no rivals do.
 func TestRivals(t *testing.T) {
 	req, m := small(t), machine(t, 200<<20, 1)
 	const odd = 2 // rows of logits
@@ -45,8 +45,8 @@ func TestRivals(t *testing.T) {
 	}
 }
 
-// TestHeadUnit: where a device's sums may be cut at multiples of so many tokens only, the
-// head takes multiples of them, in plans of others too, however fast those would be.
+// TestHeadUnit: where a device's sums may be cut only at multiples of a number of tokens, the head processes
+// multiples of it, also in plans of others, however fast those would be.
 func TestHeadUnit(t *testing.T) {
 	req, m := small(t), machine(t, 200<<20, 1)
 	usual := m.Cost

@@ -73,13 +73,13 @@ type search struct {
 	found     []*Candidate
 	evaluated int
 	spent     int                            // instructions lowered
-	allowed   int                            // instructions that may have been lowered by the end of the present part
+	allowed   int                            // bound on spent in the present part of the search
 	short     bool                           // steps of many micro-batches are shortened, see short.go
 	grows     map[int][device.NumTiers]int64 // see growth
 	reached   map[family]float64             // best times
 	any       bool                           // the first plan that fits is enough
 	frugal    bool                           // only minimum-memory small decisions
-	priced    map[int]*costs                 // by sequences of a micro-batch
+	priced    map[int]*costs                 // by sequences per micro-batch
 	lowered   int                            // instructions lowered for pipelines
 	census    *census
 }
@@ -95,19 +95,17 @@ func (s *search) say(text string) {
 	}
 }
 
-// enough is about half a minute's work, in instructions lowered. Once there is a plan, the
-// enumeration may take half of that, and each part of alike after it a quarter, with what
-// those before have left.
+// enough is about half a minute's work, in instructions lowered. Once there is a plan, the enumeration may take
+// half of that, and each part of alike after it a quarter, plus what earlier parts have left.
 const enough = 6_000_000
 
 // tired reports whether there is a plan and the effort is spent.
 func (s *search) tired() bool { return len(s.found) > 0 && s.spent > s.allowed }
 
-// alike tries plans in which every rank does the same with its part of the batch,
-// that is, plans without pipelines. Where cores would update chunks while the backward pass goes on, the
-// trips of gradients and weights that updates on the device save are not seen by those that look for a
-// share, so plans with all updates there are searched for by themselves. Where updates wait for the norm, they may be
-// left to the next step.
+// alike tries plans in which every rank does the same with its part of the batch, that is, plans without
+// pipelines. Where cores would update chunks during the backward pass, the search for a share of updates does
+// not see the trips of gradients and weights that updates on the device save, so plans with all updates on the
+// device are searched for separately. Where updates wait for the norm, they may be left to the next step.
 func (s *search) alike() error {
 	if s.batch*s.ranks != s.req.GlobalBatch || s.req.Pins.pipelined() {
 		return nil
@@ -130,9 +128,9 @@ func (s *search) alike() error {
 	return err
 }
 
-// uniform does what alike does, with or without updates pinned. Steps are shortened first.
+// uniform does alike's work, with or without updates pinned. It tries shortened steps first.
 func (s *search) uniform() error {
-	misfits := false // of those that can't be shortened none fits
+	misfits := false // no plan fits whose step can't be shortened
 	for _, s.short = range []bool{true, false} {
 		if err := s.enumerate(misfits); err != nil {
 			return err
@@ -165,8 +163,8 @@ func Fits(ctx context.Context, req *Request, m *Machine) error {
 	return s.lastResort()
 }
 
-// FitsFrugally reports whether a plan with minimum-memory small decisions fits. If
-// none does, others seldom do, and it takes a small part of the time of Fits.
+// FitsFrugally reports whether a plan with minimum-memory small decisions fits. If none does, others seldom do,
+// and it takes a small fraction of the time that Fits takes.
 func FitsFrugally(ctx context.Context, req *Request, m *Machine) (bool, error) {
 	s := newSearch(ctx, req, m)
 	s.any, s.frugal = true, true
@@ -215,7 +213,7 @@ type choice struct {
 	st        style
 	keep      []program.Retention
 	residents int  // chunks that stay on the device, whatever r is
-	streamed  int  // share of the other chunks' updates that the device does, in 1/updateParts
+	streamed  int  // share of the other chunks' updates that the device does, in units of 1/updateParts
 	deferred  bool // see program.Plan.Defer
 	slots     int  // 0: the default
 }
@@ -235,7 +233,7 @@ func (s *search) evaluate(ch choice) (*Candidate, error) {
 	pl.Chunks = program.Layout(s.graph, st.chunk)
 	where := r.label
 	if residents == len(pl.Chunks) {
-		where = residenciesOf(s.ranks)[program.ShardLevel(r.shard)].label // with everything on the device they come first
+		where = residenciesOf(s.ranks)[program.ShardLevel(r.shard)].label // those with everything on the device come first
 	}
 	label := fmt.Sprintf("%s, micro-batch %d x %d", where, b, pl.MicroBatches)
 	for i := range pl.Chunks {
@@ -301,8 +299,8 @@ func (s *search) simulate() error {
 	return nil
 }
 
-// sort sorts by time and drops the slower ones, and those found twice: programs are
-// large, so only a few of each kind and in all are held, and the best of every kind.
+// sort sorts by time and drops duplicates and slower candidates: programs are large, so only a few of each kind
+// and a few in all are held, but always the best of every kind.
 func (s *search) sort() {
 	const most, ofKind = 24, 4
 	slices.SortStableFunc(s.found, func(a, b *Candidate) int { return cmp.Compare(a.Seconds(), b.Seconds()) })
@@ -318,9 +316,10 @@ func (s *search) sort() {
 	})
 }
 
-// thrifty puts the candidate first that is the fastest if a part of what keeps links and the host's cores busy is waited for after
-// all, of those that are predicted to be as fast as the fastest, but for what a prediction can't tell apart. It has micro-batches of
-// the same size, since operators of other sizes may not have been timed.
+// thrifty considers the candidates whose predicted times are too close to the fastest to tell apart. It puts
+// first the one that would be fastest if the step waited after all for a part of what keeps links and the
+// host's cores busy. All of them have micro-batches of the same size, since operators of other sizes may not
+// have been timed.
 func (s *search) thrifty() {
 	const asFast, late = 1.005, 0.02
 	first := s.found[0]
@@ -378,9 +377,9 @@ func (s *search) complete() error {
 	return s.lastResort()
 }
 
-// pack repacks the chosen plan's memory where heuristics have not met the lower bound: by
-// all of them, if the search took the first addresses that fit, and by exact search. Tighter
-// packings reuse memory sooner, which adds waits; one that makes the step slower is rejected.
+// pack repacks the chosen plan's memory where heuristics have not met the lower bound: with all heuristics, if
+// the search took the first addresses that fit, and then by exact search. Tighter packings reuse memory sooner,
+// which adds waits; one that makes the step slower is rejected.
 func (s *search) pack() error {
 	const (
 		longer = 1.001 // bound on the ratio of step times
@@ -390,7 +389,7 @@ func (s *search) pack() error {
 		return nil
 	}
 	for _, thorough := range []bool{false, true} {
-		if !thorough && s.m.Shared > 0 { // as they are packed already
+		if !thorough && s.m.Shared > 0 { // programs were packed like this already
 			continue
 		}
 		best := s.found[0]
@@ -405,7 +404,8 @@ func (s *search) pack() error {
 	return nil
 }
 
-// packed returns a candidate whose programs have other addresses where they can be lower, nil if there is none.
+// packed returns a candidate with new addresses for the programs that do not meet their lower bounds, nil if
+// all do.
 func (s *search) packed(c *Candidate, thorough bool) (*Candidate, error) {
 	packed := *c
 	packed.Programs, packed.Ranks = slices.Clone(c.Programs), slices.Clone(c.Ranks)
@@ -432,9 +432,9 @@ func (s *search) packed(c *Candidate, thorough bool) (*Candidate, error) {
 	return &packed, packed.simulate(s.m)
 }
 
-// lastResort takes the plan that lacks least. The enumeration may have missed it, since it takes
-// choices to be sorted by memory, which they mostly are. If that plan does not fit either, the
-// error is a *Misfit, which names memory that would do: with that, it is found here.
+// lastResort takes the plan that lacks least memory. The enumeration may have missed it, since it assumes that
+// choices are sorted by memory, which they mostly are. If that plan does not fit either, the error is a
+// *Misfit, which names memory that would suffice: given that much, the plan is found here.
 func (s *search) lastResort() error {
 	find := s.frugalest
 	if s.req.Pins.pipelined() {
@@ -458,7 +458,7 @@ func (s *search) lastResort() error {
 	return s.keep(c)
 }
 
-// frugalest returns the plan without pipelines that lacks least, within the pins.
+// frugalest returns the plan without pipelines that lacks least memory, within the pins.
 func (s *search) frugalest() (frugal *Candidate, err error) {
 	if s.batch*s.ranks != s.req.GlobalBatch {
 		return nil, fmt.Errorf("%w: global_batch %d is not a multiple of %d ranks", ErrBatch, s.req.GlobalBatch, s.ranks)

@@ -9,23 +9,21 @@ import (
 
 // Steps of many micro-batches.
 //
-// Approach. Micro-batches that follow one another do the same, but for the first, which
-// finds the device cold, and the last, after which gradients are complete. So the search
-// lowers steps of three, and adds for each that is missing the time from the start of the
-// second to the start of the third:
+// Approach. Successive micro-batches do the same, except for the first, which finds the device cold, and the
+// last, after which gradients are complete. So the search lowers steps of three, and for each missing
+// micro-batch adds the time from the start of the second to the start of the third:
 //
 //	first | second | third, update
 //	      |<------>|  x 29          of 32 micro-batches
 //
-// Then the cost of judging a plan does not grow with the batch. What is found is lowered
-// and simulated whole in the end, so nothing that is told of a plan is extrapolated.
+// The cost of judging a plan thus does not grow with the batch. What is found is lowered and simulated in full
+// in the end, so nothing that is reported of a plan is extrapolated.
 //
-// Memory is alike, but for what waits for the end of the step, such as the gradients of a
-// tied embedding's rows; how much each micro-batch adds is measured once per size, and kept
-// free.
+// Memory is the same too, except for what waits for the end of the step, such as the gradients of a tied
+// embedding's rows. How much each micro-batch adds is measured once per size, and this much is kept free.
 //
-// Known weakness: copies may not be in step by the third micro-batch: one plan in a thousand is then
-// taken to be a fifth slower than it is.
+// Known weakness: copies may not have settled into a rhythm by the third micro-batch. One plan in a thousand is
+// therefore taken to be a fifth slower than it is.
 
 // shortest is the number of micro-batches of a shortened step.
 const shortest = 3
@@ -38,10 +36,10 @@ func (s *search) shorten(pl *program.Plan) int {
 	return shortest
 }
 
-// shortens: steps of so many micro-batches can be shortened.
+// shortens reports whether steps of n micro-batches can be shortened.
 func shortens(n, group int) bool { return n > shortest && group == 1 }
 
-// growth returns the bytes of each tier that a micro-batch more adds to a step, however small.
+// growth returns the bytes of each tier that one more micro-batch adds to a step, however few.
 func (s *search) growth(b int) ([device.NumTiers]int64, error) {
 	if g, ok := s.grows[b]; ok {
 		return g, nil
@@ -64,10 +62,10 @@ func (s *search) growth(b int) ([device.NumTiers]int64, error) {
 	return bound[1], nil
 }
 
-// judge evaluates a plan of the search, shortened where that can be.
+// judge evaluates a plan of the search, shortened where possible.
 func (s *search) judge(pl *program.Plan, label string) (*Candidate, error) {
 	req, m := *s.req, *s.m
-	req.Options.Reject, req.Options.Quick = true, s.m.Shared == 0 // of shared memory ranks have what others leave
+	req.Options.Reject, req.Options.Quick = true, s.m.Shared == 0 // ranks that share memory have what others leave
 	missing := pl.MicroBatches
 	pl.MicroBatches = s.shorten(pl)
 	if missing -= pl.MicroBatches; missing > 0 {
@@ -77,7 +75,7 @@ func (s *search) judge(pl *program.Plan, label string) (*Candidate, error) {
 		}
 		for t, g := range grows {
 			if m.Capacity[t] > 0 {
-				m.Capacity[t] = max(m.Capacity[t]-int64(missing)*g, 1) // 0: there is none
+				m.Capacity[t] = max(m.Capacity[t]-int64(missing)*g, 1) // 0 would mean no such tier
 			}
 		}
 		if m.Shared > 0 {
@@ -112,9 +110,8 @@ func (c *Candidate) times(in *program.Instr) float64 {
 	return 1
 }
 
-// lengthen replaces shortened candidates by whole ones, the fastest of each kind. One that does
-// not fit, since it is packed a little worse, keeps less of its activations; it is dropped if that does not
-// help.
+// lengthen replaces shortened candidates by whole ones, the fastest of each kind. One that no longer fits,
+// since it packs a little worse, keeps fewer of its activations; it is dropped if that does not help.
 func (s *search) lengthen() error {
 	type kind struct {
 		name  string

@@ -10,8 +10,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestShortSteps: what a shortened step says of a plan is true of the whole one: its time,
-// and that a whole step needs what the short one needs and what its micro-batches add.
+// TestShortSteps: what a shortened step predicts of the whole one is true: its time, and that a whole step
+// needs what the short one needs plus what its micro-batches add.
 func TestShortSteps(t *testing.T) {
 	req := small(t)
 	req.GlobalBatch = 32
@@ -56,9 +56,8 @@ func TestShortSteps(t *testing.T) {
 	}
 }
 
-// TestLongAccumulation: a step of many times as many micro-batches takes at most so many
-// times as long, since what is found for the shorter step serves it too, but for the
-// memory of what waits for its end.
+// TestLongAccumulation: a step of n times as many micro-batches takes at most n times as long, since what is
+// found for the shorter step serves the longer one too, given memory for what waits for the end of the step.
 func TestLongAccumulation(t *testing.T) {
 	req := small(t)
 	left := others(t, 2, 1)
@@ -81,8 +80,8 @@ func TestLongAccumulation(t *testing.T) {
 	}
 }
 
-// TestLengthenedWithLess: where the whole step is packed worse than the short one, by so much that it
-// does not fit, the plan keeps less instead of being given up.
+// TestLengthenedWithLess: where the whole step packs so much worse than the short one that it does not fit, the
+// plan keeps fewer activations instead of being given up.
 func TestLengthenedWithLess(t *testing.T) {
 	req := small(t)
 	req.GlobalBatch = 32
@@ -109,7 +108,7 @@ func TestLengthenedWithLess(t *testing.T) {
 	}
 }
 
-// TestMisfitsOnce: where nothing fits, plans whose steps can't be shortened are looked at once.
+// TestMisfitsOnce: where nothing fits, plans whose steps can't be shortened are considered only once.
 func TestMisfitsOnce(t *testing.T) {
 	req := small(t)
 	req.GlobalBatch = 8

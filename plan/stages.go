@@ -137,8 +137,8 @@ func (p *pacing) of(first []int, again []float64) pace {
 	return at
 }
 
-// run computes the makespan of an order. Without one, it generates the order as
-// lowering will or, if the order depends on times, with these.
+// run computes the makespan of an order. If there is none yet, it generates the order as lowering will or, if
+// the order depends on times, with the given ones.
 func (p *pacing) run(stages []schedule.Times) pace {
 	if p.order == nil || p.timed() {
 		c := schedule.Costs{Comm: p.costs.message, WeightMemory: 0.5, Stages: stages}
@@ -292,8 +292,8 @@ func (s *search) held(t *task, ranges [][2]int) (need [device.NumTiers]int64, la
 	return s.states(trained, frozen, t.residency, t.replicas*len(t.home)), layers
 }
 
-// level returns the least recomputation, as an index into levels, with which peak
-// micro-batches fit beside a rank's parameters; -1 if none does.
+// level returns the least recomputation, as an index into levels, with which peak micro-batches fit alongside a
+// rank's parameters; -1 if none does.
 func (s *search) level(t *task, need [device.NumTiers]int64, layers int, peak float64) int {
 	for tier, n := range need {
 		if n > s.m.Capacity[tier] {
@@ -315,7 +315,7 @@ func (s *search) level(t *task, need [device.NumTiers]int64, layers int, peak fl
 	return -1
 }
 
-// repeat returns the recomputation time of so many layers at a level.
+// repeat returns the recomputation time of that many layers at a level.
 func (c *costs) repeat(layers, level int) float64 {
 	if layers == 0 {
 		return 0

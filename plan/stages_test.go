@@ -53,8 +53,8 @@ func TestCensus(t *testing.T) {
 	}
 }
 
-// TestPace: what a pacing remembers is what the schedule's own clock says when it
-// is asked anew, no bound is above it, and polishing makes nothing longer.
+// TestPace: what a pacing remembers equals what the schedule's own clock says when asked anew, no bound exceeds
+// it, and polishing makes nothing longer.
 func TestPace(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

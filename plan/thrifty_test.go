@@ -10,14 +10,14 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// moving is a candidate whose step takes some seconds, for some of which a link is busy.
+// moving is a candidate whose step takes the given seconds, for some of which a link is busy.
 func moving(microBatch int, seconds, link float64) *Candidate {
 	p := &program.Program{Instrs: []program.Instr{{Stream: device.Compute}, {Stream: device.HostToDev}}}
 	return &Candidate{Plan: &program.Plan{MicroBatch: microBatch}, Programs: []*program.Program{p}, seconds: seconds,
 		spans: [][]device.Span{{{Start: 0, End: seconds}, {Start: 0, End: link}}}}
 }
 
-// TestThrifty: what hardly differs in time is decided by what is moved, and nothing else changes places.
+// TestThrifty: between plans that hardly differ in time, what they move decides, and no others change places.
 func TestThrifty(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -40,7 +40,7 @@ func TestThrifty(t *testing.T) {
 	}
 }
 
-// TestBestOfKinds: however many of one kind are faster, the best of each other kind is held.
+// TestBestOfKinds: however many of one kind are faster, the best of every other kind is held.
 func TestBestOfKinds(t *testing.T) {
 	const seed = 7
 	rng := rand.New(rand.NewPCG(seed, seed))

@@ -16,10 +16,10 @@ import (
 
 // Trials.
 //
-// A machine's description omits how one call leaves the caches to the next, and who
-// waits for whose core; a real step includes both. If the machine is at hand and
-// the run is long enough to pay for it, the finalists run a few steps each, and the
-// fastest is chosen. So a plan that is fast in the model only is rejected.
+// A machine's description omits in what state one call leaves the caches for the next, and who waits for whose
+// core; a real step includes both. If the machine is at hand and the run is long enough to pay for it, the
+// finalists run a few steps each, and the fastest is chosen. So a plan that is fast only in the model is
+// rejected.
 //
 //	predicted    0.120   0.122   0.131   0.170 (no finalist)
 //	1st round    0.131   0.139   0.124
@@ -46,18 +46,18 @@ type Trials interface {
 	// Together reports whether all are in memory at once; otherwise switching takes
 	// time.
 	Together() bool
-	// Step runs a step of one, after an uncounted first, and returns its seconds.
+	// Step runs one step of a candidate, after an uncounted first one, and returns its seconds.
 	Step(ctx context.Context, i int) (float64, error)
 	Close() error
 }
 
 const (
-	trialShare   = 20 // of the run's time, at most one part of so many
+	trialShare   = 20 // trials take at most 1/trialShare of the run's time
 	trialLongest = 2 * time.Minute
-	trialRound   = 1.0 // seconds of a candidate's steps in a round, but so many steps:
+	trialRound   = 1.0 // seconds of a candidate's steps in a round, within these numbers of steps:
 	trialLeast   = 3
 	trialMost    = 20
-	trialCost    = 2 // times the steps of a round: memory and first weights, a step that does not count
+	trialCost    = 2 // cost of a first round over its counted steps: it sets up memory and weights, and runs an uncounted step
 	trialPrior   = 2 // rounds that the prediction counts as
 
 	finalists   = 8
@@ -68,11 +68,10 @@ const (
 // is dropped.
 var trialMargins = [...]float64{1.2, 1.12, 1.08, 1.06, 1.05, 1.05, 1}
 
-// prepare makes candidates comparable before trials. Operator times depend on the
-// sequences of a micro-batch, and so far the fastest candidates' were timed. It
-// times the best of the others, then repeats the search, since decisions based on
-// estimates, and those of policies' formulas, may change. That holds without trials
-// too.
+// prepare makes candidates comparable before trials. Operator times depend on the sequences per micro-batch,
+// and so far only the fastest candidates' operators were timed. It times those of the best candidates of other
+// sizes, then repeats the search, since decisions based on estimates, and those of policies' formulas, may
+// change. For policies it does so without trials too.
 func (s *search) prepare() error {
 	const near = 1.5 // over the fastest
 	tried := s.m.Trial != nil && s.m.Trial.worth(s.found[0].Seconds()) >= s.found[0].round()*2
@@ -139,8 +138,8 @@ func (s *search) trial() error {
 	return nil
 }
 
-// rounds runs rounds until one candidate is left or the time is over, and returns
-// the best of those that completed all rounds.
+// rounds runs rounds until one candidate is left or time is up, and returns the best of those that completed
+// all rounds.
 func (s *search) rounds(t Trials, list []*Candidate, end time.Time) (best *Candidate, err error) {
 	left := make([]int, len(list))
 	for i := range left {
@@ -165,8 +164,7 @@ func (s *search) rounds(t Trials, list []*Candidate, end time.Time) (best *Candi
 	return best, nil
 }
 
-// score returns a candidate's time from its prediction and its trials, which count
-// as so many rounds.
+// score returns a candidate's time from its prediction and its trials, which count as that many rounds.
 func (c *Candidate) score(rounds float64) float64 {
 	if c.Tried == 0 { // not tried
 		return math.Inf(1)
@@ -174,12 +172,12 @@ func (c *Candidate) score(rounds float64) float64 {
 	return math.Exp((trialPrior*math.Log(c.seconds) + rounds*math.Log(c.Tried)) / (trialPrior + rounds))
 }
 
-// stepsOf returns how many steps of so many seconds count in a round.
+// stepsOf returns how many steps that take the given seconds count in a round.
 func stepsOf(seconds float64) int {
 	return min(max(int(trialRound/seconds), trialLeast), trialMost)
 }
 
-// worth returns how long trials may delay a run with steps of so many seconds.
+// worth returns how long trials may delay a run whose steps take the given seconds.
 func (t *Trial) worth(seconds float64) time.Duration {
 	whole := float64(t.Steps) * seconds
 	if t.Time > 0 {
@@ -219,8 +217,7 @@ func (s *search) finalists(limit time.Duration) (list []*Candidate, err error) {
 	return list, nil
 }
 
-// round runs a round of the remaining finalists, and reports whether the time is
-// over.
+// round runs a round of the remaining finalists, and reports whether time is up.
 func (s *search) round(t Trials, list []*Candidate, left []int, end time.Time) (done bool, err error) {
 	turns, inTurn := 1, stepsOf(list[0].Seconds())
 	if t.Together() {
@@ -228,7 +225,7 @@ func (s *search) round(t Trials, list []*Candidate, left []int, end time.Time) (
 	}
 	rng := rand.New(rand.NewPCG(1, uint64(len(left))))
 	for range turns {
-		rng.Shuffle(len(left), func(i, j int) { left[i], left[j] = left[j], left[i] }) // a step affects the next, by the disk
+		rng.Shuffle(len(left), func(i, j int) { left[i], left[j] = left[j], left[i] }) // a step affects the next through the disk
 		for _, i := range left {
 			c := list[i]
 			for range inTurn {

@@ -24,7 +24,7 @@ type fakeTrials struct {
 	truth    []float64
 	err      error
 	closed   bool
-	slow     string // label of one that takes twice as long
+	slow     string // label of a candidate that takes twice as long
 }
 
 func (f *fakeTrials) open(_ context.Context, list []*Candidate) (Trials, error) {
@@ -56,11 +56,10 @@ func (f *fakeTrials) Close() error {
 	return nil
 }
 
-// TestTrial: on a machine that differs from its description, no plan that was tried
-// is both predicted to be faster and really faster than the chosen one, but for the
-// machine's noise; with time for all rounds, none is much faster whatever was
-// predicted. The plan that was predicted to be fastest is among those that were
-// tried, and trying takes no longer than it may.
+// TestTrial: on a machine that differs from its description, no plan that was tried is both predicted to be
+// faster and really faster than the chosen one, up to the machine's noise; with time for all rounds, none is
+// much faster whatever was predicted. The plan that was predicted to be fastest is among those tried, and
+// trials take no longer than they may.
 func TestTrial(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -76,7 +75,7 @@ func TestTrial(t *testing.T) {
 			began := time.Now()
 			r := find(t, req, m)
 			took, limit := time.Since(began), m.Trial.worth(alone.Seconds())
-			if float64(took) > 1.5*float64(limit) { // all are slower than was thought
+			if float64(took) > 1.5*float64(limit) { // all are slower than predicted
 				t.Errorf("trying took %v, the run is worth %v", took, limit)
 			}
 			if len(f.list) == 0 {
@@ -113,9 +112,9 @@ func TestTrial(t *testing.T) {
 	}
 }
 
-// TestTrialPrepares: no plan is tried whose operators, which depend on its micro-batch,
-// were not timed, beside those of the plan that is fastest without trials; another's
-// plan among the candidates, which no search has made, is left as it is.
+// TestTrialPrepares: no plan is tried before the operators of its micro-batch size are timed, and the
+// micro-batch of the plan that is fastest without trials is among those tried; a plan of others among the
+// candidates, which no search has made, is left as it is.
 func TestTrialPrepares(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		req, m := small(t), machine(t, 10<<20, 0.1)
@@ -142,10 +141,9 @@ func TestTrialPrepares(t *testing.T) {
 	})
 }
 
-// TestTrialKnowsPrices: a plan that is looked for with trials, on a machine that is
-// found to differ from its description only when operators are timed, is not slower
-// than that of a search which has known prices from the first, nor than the one that is
-// found without trials. Prices are drawn until some mislead the search without trials.
+// TestTrialKnowsPrices: on a machine that turns out to differ from its description only when operators are
+// timed, the plan found with trials is not slower than that of a search that has known prices from the start,
+// nor than the one found without trials. Prices are drawn until some mislead the search without trials.
 func TestTrialKnowsPrices(t *testing.T) {
 	first := rand.Uint64()
 	t.Logf("seed %d", first)
@@ -167,8 +165,8 @@ func TestTrialKnowsPrices(t *testing.T) {
 
 func exceeds(a, b *Candidate) bool { return a.Seconds() > b.Seconds()*(1+1e-9) }
 
-// withPrices searches on a machine whose operators take up to three times as long as
-// described, by operator and shape: knowing it, and finding it out without trials and with them.
+// withPrices searches on a machine whose operators take up to three times as long as described, depending on
+// operator and shape: with prices known, and finding them out, without trials and with them.
 func withPrices(t *testing.T, draw uint64) (known, untried, tried *Candidate) {
 	t.Helper()
 	req, m := small(t), machine(t, 28<<20, 1)
@@ -190,8 +188,8 @@ func withPrices(t *testing.T, draw uint64) (known, untried, tried *Candidate) {
 	return known, untried, find(t, req, m).Best
 }
 
-// TestPolicyKnowsPrices: what a policy swaps on a machine whose operators turn out
-// quicker than described is what its formula says of the operators as they are.
+// TestPolicyKnowsPrices: what a policy swaps on a machine whose operators turn out faster than described is
+// what its formula yields for the operators as they are.
 func TestPolicyKnowsPrices(t *testing.T) {
 	req, m := small(t), machine(t, 40<<20, 3)
 	req.Pins.Policy = MemoRule
@@ -218,7 +216,7 @@ func TestPolicyKnowsPrices(t *testing.T) {
 	}
 }
 
-// TestTrialOverrules: a plan that is fast in the model only is not chosen.
+// TestTrialOverrules: a plan that is fast only in the model is not chosen.
 func TestTrialOverrules(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		req, m := small(t), machine(t, 30<<20, 1)
@@ -231,7 +229,7 @@ func TestTrialOverrules(t *testing.T) {
 	})
 }
 
-// TestTrialIsWorthIt: a short run is not kept waiting, and a long one not for ever.
+// TestTrialIsWorthIt: trials do not hold up a short run, nor a long one for ever.
 func TestTrialIsWorthIt(t *testing.T) {
 	req, m := small(t), machine(t, 40<<20, 1)
 	req.Pins.MicroBatch = 4 // fewer plans, found sooner
@@ -255,7 +253,7 @@ func TestTrialIsWorthIt(t *testing.T) {
 	}
 }
 
-// TestTrialFails: what goes wrong on the machine is told, with the plan's name.
+// TestTrialFails: an error on the machine is reported with the plan's name.
 func TestTrialFails(t *testing.T) {
 	req, m := small(t), machine(t, 40<<20, 1)
 	req.Pins.MicroBatch = 4

@@ -9,25 +9,24 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// Who updates chunks whose state lives on host or disk: the host's cores, or the
-// device, through which the state is then streamed (program.Chunk.Update).
+// Who updates chunks whose state lives on the host or disk: the host's cores, or the device, through which the
+// state is then streamed (program.Chunk.Update).
 //
 // Approach. Both work in parallel, the cores at the rate of host memory and the
 // device at that of its link, so the step is shortest if both end together. Rates
 // suggest a share and whether it can pay; after the device's memory has been
 // divided, the simulator decides whether it does, and which share is best.
 //
-// Example: 8 billion parameters on a described H200, 24 GB of it used, state on the
-// host. Updated by cores alone the step takes 3.56 s, by the device alone 4.57 s,
-// divided 3.54 s: copies take memory bandwidth from the cores, so there is little
-// to gain.
+// Example: 8 billion parameters on a described H200, 24 GB of it used, state on the host. With updates by the
+// cores alone, the step takes 3.56 s, by the device alone 4.57 s, divided 3.54 s: copies take memory bandwidth
+// from the cores, so there is little to gain.
 //
-// With clipping, all updates follow the backward pass, and who needs them is the next step. So at last the fastest
-// plans of each kind are tried with updates that the next step makes while its forward pass begins (program.Plan.Defer).
-// Then something else is short, so memory is divided anew for the fastest of them.
+// With clipping, all updates follow the backward pass, but only the next step needs them. So finally the
+// fastest plans of each kind are tried with updates that the next step makes while its forward pass begins
+// (program.Plan.Defer). The bottleneck is then elsewhere, so memory is redivided for the fastest of them.
 //
-// Known weakness: pipelines leave all updates to the cores, unless pinned, and defer none. Where the steps of kinds
-// are far apart unless updates are deferred, the best of the slow ones may be missed.
+// Known weakness: pipelines leave all updates to the cores, unless pinned, and defer none. Where kinds differ
+// much in step time unless updates are deferred, the best of the slow kinds may be missed.
 
 // updateParts is the number of equal parts in which updates are divided.
 const updateParts = 64
@@ -36,9 +35,8 @@ const updateParts = 64
 // not on the device.
 func Updaters() []string { return []string{device.HostTier.String(), program.UpdateOnDevice} }
 
-// stream assigns so many of updateParts of the updates of non-resident chunks to
-// the device, and returns the number of chunks. They are spread evenly from first
-// to last, so that cores and link are always busy.
+// stream assigns parts/updateParts of the updates of non-resident chunks to the device, and returns the number
+// of chunks that it updates. They are spread evenly from first to last, so that cores and link are always busy.
 func (s *search) stream(pl *program.Plan, parts int) (chunks int) {
 	switch s.req.Pins.Update {
 	case Updaters()[0]:
@@ -53,7 +51,7 @@ func (s *search) stream(pl *program.Plan, parts int) (chunks int) {
 			continue
 		}
 		n := elements(s.graph, *c)
-		if seen += n; updateParts*(2*streamed+n) < int64(parts)*2*seen { // with this chunk the share is nearer than without
+		if seen += n; updateParts*(2*streamed+n) < int64(parts)*2*seen { // this chunk brings the share nearer
 			c.Update = program.UpdateOnDevice
 			streamed += n
 			chunks++
@@ -70,9 +68,8 @@ func elements(g *graph.Graph, c program.Chunk) (n int64) {
 	return n
 }
 
-// carrying returns the seconds to stream the state of n elements to the device
-// while other elements' state returns, with the gradients and weights that must
-// move too under this placement.
+// carrying returns the seconds to stream the state of n elements to the device while other elements' state
+// returns, along with the gradients and weights that must move too under this placement.
 func (s *search) carrying(n int64, r residency) float64 {
 	weight := s.graph.DType.Size()
 	up := program.StateBytes(s.req.State, s.graph.DType)
@@ -102,9 +99,8 @@ func (s *search) copying(stream device.Stream, bytes int64) float64 {
 	return sec * float64(bytes) / float64(4*cols)
 }
 
-// share returns which part of the host's updates the device should take, or 0 if
-// that cannot pay: it can save at most what follows the last gradient, without the
-// disk's part, or the cores' part of the work.
+// share returns the share of the host's updates that the device should take, or 0 if that cannot pay. It saves
+// at most the cores' time for that share, and at most what follows the last gradient, without the disk's part.
 func (b *balancing) share() float64 {
 	var last, host float64
 	var elems int64
@@ -160,8 +156,8 @@ func (b *balancing) tuneUpdates() error {
 	return nil
 }
 
-// postpone defers the updates of the fastest candidate of each kind, and divides memory anew for the fastest of these. They
-// stay if that saves enough.
+// postpone defers the updates of the fastest candidate of each kind, and redivides memory for the fastest of
+// these. Deferred candidates are kept only if they save enough.
 func (s *search) postpone() error {
 	const most = 8
 	type kind struct {
@@ -194,7 +190,8 @@ func (s *search) postpone() error {
 	return nil
 }
 
-// deferred returns a candidate with deferred updates, divided anew between cores and device, and keeps it; nil if that does not fit.
+// deferred returns a candidate with deferred updates, redivided between cores and device, and keeps it; nil if
+// that does not fit.
 func (s *search) deferred(c *Candidate) (*Candidate, error) {
 	b, ch := s.around(c), c.choice
 	ch.deferred = true

@@ -12,8 +12,8 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// streamed counts the chunks that the device updates though their state is
-// elsewhere, and all whose state is.
+// streamed counts the chunks that the device updates though their state is elsewhere, and all chunks whose
+// state is elsewhere.
 func streamed(pl *program.Plan) (here, all int) {
 	for _, c := range pl.Chunks {
 		if c.State != device.DeviceTier {
@@ -26,10 +26,9 @@ func streamed(pl *program.Plan) (here, all int) {
 	return here, all
 }
 
-// TestUpdates: the search's division of updates between cores and device beside
-// all others of the same plan, on links that make it worth something and on a slow
-// one that does not (but for the trips of gradients and weights that it saves, which
-// the search does not look for); and what the user wants is done.
+// TestUpdates: compares the search's division of updates between cores and device with all other divisions for
+// the same plan, on links that make it worthwhile and on a slow one that does not (except for the trips of
+// gradients and weights that it saves, which the search does not look for). The user's choice is obeyed.
 func TestUpdates(t *testing.T) {
 	left := others(t, 4, 2)
 	for i, c := range []struct {
@@ -83,8 +82,8 @@ func TestUpdates(t *testing.T) {
 	}
 }
 
-// TestStream: however much of the updates the device is given, it is never farther
-// from that share of the elements so far than half a chunk.
+// TestStream: whatever share of the updates the device is given, at no chunk is it farther from that share of
+// the elements so far than half a chunk.
 func TestStream(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

@@ -2,10 +2,10 @@
 // that they can be compared on one simulator: ZeRO's stages with and without
 // offloading, offloading of everything, and Elixir's own search (policy/elixir).
 //
-// Each runs here as well as plans can express it: copies overlap with
-// computation, the optimizer on the host starts as soon as gradients are there,
-// the head makes its logits by rows. The original systems do less of that; what
-// is compared is where they put things.
+// Each policy runs here as well as a plan can express it: copies overlap with
+// computation, the optimizer on the host starts as soon as gradients arrive, and
+// the head computes its logits in chunks of rows. The original systems do less of
+// that; the comparison is about where they put things.
 package policy
 
 import (
@@ -30,12 +30,12 @@ type Request struct {
 	Sequences int // per rank and step
 	HeadRows  int // tokens whose logits exist at once
 	Tuning
-	// Activations is the peak bytes of activations and their gradients as tuned, which
-	// Measure finds. Elixir plans with what they leave.
+	// Activations is the peak of activations and their gradients as tuned, in bytes, which
+	// Measure finds. Elixir plans with the memory that they leave.
 	Activations int64
 }
 
-// Measure finds Activations in a program.
+// Measure sets Activations, from a program that it lowers.
 func (r *Request) Measure(ctx context.Context, opt program.Options) error {
 	pl, err := fixed(offloaded, 0)(r)
 	if err != nil {
@@ -50,8 +50,8 @@ func (r *Request) Measure(ctx context.Context, opt program.Options) error {
 	return nil
 }
 
-// activations is the most bytes of the device that are not a parameter's at any
-// moment.
+// activations returns the peak of the bytes on the device that do not belong to
+// parameters.
 func activations(p *program.Program) int64 {
 	var changes []alloc.Level
 	for i, live := range p.Lifetimes() {
@@ -85,15 +85,15 @@ func All() []Policy {
 	}
 }
 
-// offloaded: everything on the host, divided among the ranks.
+// offloaded keeps everything on the host, divided among the ranks.
 var offloaded = program.Chunk{Shard: "weights", Weights: device.HostTier, Grads: device.HostTier, State: device.HostTier}
 
-// live is how many elements DeepSpeed keeps gathered at once unless told
-// otherwise (stage3_max_live_parameters).
+// live is how many elements DeepSpeed keeps gathered at once by default
+// (stage3_max_live_parameters).
 const live = 1e9
 
-// base is what all of them share: the tuning, a chunk for each segment, the next
-// one fetched ahead.
+// base returns what all policies start from: the tuning, and a chunk for each
+// segment, the next one fetched ahead.
 func (r *Request) base() *program.Plan {
 	n := max(r.Accumulation, 1)
 	pl := program.Plain(r.Graph, r.Sequences/n)
@@ -104,8 +104,8 @@ func (r *Request) base() *program.Plan {
 	return pl
 }
 
-// fixed is a policy that treats all chunks alike and caches at least so many
-// elements of them, or the least that works.
+// fixed returns a policy that treats all chunks alike and caches the given number of
+// their elements, or the least that works if that is more.
 func fixed(c program.Chunk, cached int64) func(*Request) (*program.Plan, error) {
 	return func(r *Request) (*program.Plan, error) {
 		pl := r.base()
@@ -121,8 +121,8 @@ func fixed(c program.Chunk, cached int64) func(*Request) (*program.Plan, error) 
 	}
 }
 
-// Elixir decides by Elixir's search. Its chunks hold several layers; here the
-// cache takes in the part of a chunk that a layer reads, which is never slower.
+// Elixir plans by Elixir's search. Elixir's chunks hold several layers; here the cache
+// loads only the part of a chunk that a layer reads, which is never slower.
 func Elixir(r *Request) (*program.Plan, error) {
 	trace, d, err := ElixirDecision(r)
 	if err != nil {
@@ -145,7 +145,7 @@ func Elixir(r *Request) (*program.Plan, error) {
 	return pl, nil
 }
 
-// ElixirDecision is what Elixir's search says, in its own terms.
+// ElixirDecision returns what Elixir's search decides, in its own terms.
 func ElixirDecision(r *Request) (*elixir.Trace, *elixir.Decision, error) {
 	f := elixir.Format{Bytes: r.Graph.DType.Size(), Moments: 2}
 	trace := elixir.Record(r.Graph, r.checkpointed())
@@ -162,9 +162,9 @@ func ElixirDecision(r *Request) (*elixir.Trace, *elixir.Decision, error) {
 	return trace, d, err
 }
 
-// chunkOf is Elixir's chunk of each parameter of the graph, private ones after
-// the public ones. Vectors go with the matrix before them in the same layer, so
-// that no chunk here is so small that it cannot be divided, and runs stay together.
+// chunkOf returns Elixir's chunk of each parameter of the graph, numbering private
+// chunks after the public ones. Vectors go with the matrix before them in the same
+// layer, so that no chunk is too small to be divided, and runs stay together.
 func chunkOf(g *graph.Graph, t *elixir.Trace, d *elixir.Decision) []int {
 	of := map[string]int{}
 	private := d.Packing.Chunks
@@ -194,7 +194,7 @@ func cut(segment program.Chunk, of []int) (list []program.Chunk) {
 	return list
 }
 
-// Names are those of all policies.
+// Names returns the names of all policies.
 func Names() (list []string) {
 	for _, p := range All() {
 		list = append(list, p.Name)

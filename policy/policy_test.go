@@ -12,7 +12,7 @@ import (
 
 var adam = program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1, Capacity: program.NoLimits}
 
-// request is a small GPT-2 on machines of a few megabytes.
+// request returns a request for a small GPT-2 on ranks with the given device memory.
 func request(t *testing.T, ranks int, capacity int64, tied bool) *Request {
 	t.Helper()
 	m, err := model.Known("gpt2")
@@ -90,7 +90,7 @@ func safe(t *testing.T, r *Request, p Policy) {
 	}
 }
 
-// TestTunings: what is tried, and that plans are as tuned.
+// TestTunings: the right tunings are tried, and plans are as tuned.
 func TestTunings(t *testing.T) {
 	r := request(t, 1, 40<<30, false)
 	r.Sequences = 6
@@ -142,10 +142,10 @@ func tuned(t *testing.T, r *Request, p Policy) {
 	}
 }
 
-// TestPlaces: where each policy keeps weights, gradients and state, by the bytes
-// that lie there between steps: 2 per parameter for operators and 10 for updates, or 12
-// where these do not find the former in their own memory, divided among the ranks as the
-// stage of ZeRO says.
+// TestPlaces checks where each policy keeps weights, gradients and state, by the bytes
+// there between steps: 2 per parameter for operators and 10 for updates, or 12 where
+// updates do not find the operators' bytes in their own memory, divided among the ranks
+// as the stage of ZeRO says.
 func TestPlaces(t *testing.T) {
 	const ranks = 4
 	r := request(t, ranks, 40<<30, false)
@@ -182,8 +182,8 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// TestElixir: the plan has on the device what the search put there, its cache
-// is the search's blocks, and the device's memory is enough.
+// TestElixir: the plan keeps on the device what the search put there, its cache
+// holds the search's blocks, and the device's memory is enough.
 func TestElixir(t *testing.T) {
 	m, err := model.Known("gpt2-xl")
 	if err != nil {

@@ -7,25 +7,25 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// Tuning is what users of these systems set by hand. The zero value is what was
-// published: the whole batch at once, every layer checkpointed, all that a policy
-// offloads offloaded.
+// Tuning holds what users of these systems set by hand. The zero value is the published
+// setting: the whole batch at once, every layer checkpointed, no chunk exempt from a
+// policy's offloading.
 type Tuning struct {
 	// Accumulation is the number of micro-batches whose gradients are accumulated, each
-	// through all layers before the next; 0: 1.
+	// run through all layers before the next; 0 means 1.
 	Accumulation int `json:"accumulation"`
 	// Kept is the number of last layers that are not checkpointed.
 	Kept int `json:"kept_layers"`
-	// Resident is the number of first chunks that are not offloaded, where Policy.Partial.
+	// Resident is the number of leading chunks that are not offloaded, if Policy.Partial.
 	Resident int `json:"resident_chunks"`
 }
 
-// tuningParts is how finely layers are divided into those that are checkpointed and those
-// that are not, and chunks into those that are offloaded and those that are not.
+// tuningParts is how finely the numbers of checkpointed layers and of offloaded chunks are
+// varied: in steps of 1/tuningParts of the total.
 const tuningParts = 8
 
-// Tunings lists, for each accumulation that divides the batch, from no layer checkpointed
-// to all: the first of them ends with what was published.
+// Tunings lists, for each accumulation that divides the batch, the tunings from no layer
+// checkpointed to all of them. The first list ends with the published setting.
 func (r *Request) Tunings() (list [][]Tuning) {
 	for n := 1; n <= r.Sequences; n++ {
 		cut := n == 1 || r.Graph.CutsAt(r.Sequences/n*r.Graph.Seq) // see program.Plan.Validate
@@ -41,7 +41,7 @@ func (r *Request) Tunings() (list [][]Tuning) {
 	return list
 }
 
-// Residents lists how many chunks may stay on the device, from few to many.
+// Residents lists the values to try for Tuning.Resident, in ascending order.
 func (p *Policy) Residents(r *Request) []int {
 	if !p.Partial {
 		return []int{0}
@@ -49,7 +49,7 @@ func (p *Policy) Residents(r *Request) []int {
 	return parts(len(r.base().Chunks))
 }
 
-// parts are the multiples of a part of n, from 0 to n.
+// parts returns the multiples of n/tuningParts from 0 to n, rounded down.
 func parts(n int) (list []int) {
 	for k := range tuningParts + 1 {
 		list = append(list, n*k/tuningParts)
@@ -57,11 +57,11 @@ func parts(n int) (list []int) {
 	return slices.Compact(list)
 }
 
-// checkpointed is the number of first layers that are.
+// checkpointed returns the number of leading layers that are checkpointed.
 func (r *Request) checkpointed() int { return r.Graph.Model.Layers - r.Kept }
 
-// partly is a policy of which the first chunks are not offloaded, as with DeepSpeed's
-// setting offload_optimizer.ratio.
+// partly returns a policy that does not offload the first Tuning.Resident chunks, as with
+// DeepSpeed's setting offload_optimizer.ratio.
 func partly(plan func(*Request) (*program.Plan, error)) func(*Request) (*program.Plan, error) {
 	return func(r *Request) (*program.Plan, error) {
 		pl, err := plan(r)

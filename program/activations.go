@@ -50,7 +50,7 @@ func (lo *lowering) activations() error {
 					Name: instanceName(v.Name, key), Tier: device.DeviceTier, Class: class, DType: v.DType,
 					Rows: rows, Cols: v.Cols, RowUnit: lo.p.RowUnit, Cuts: v.Cuts,
 				})
-				if v.Chunked && len(v.Cuts) > 0 { // logits: nothing touches the bytes after the last row's last
+				if v.Chunked && len(v.Cuts) > 0 { // logits: nothing touches the padding of the last row
 					lo.p.Buffers[buf].Size -= int64(v.Cols-v.Cuts[0]) * v.DType.Size()
 				}
 				made[r.value] = append(made[r.value], struct {
@@ -184,8 +184,8 @@ func (lo *lowering) results() error {
 	return nil
 }
 
-// rowsToHost copies the first columns of a value that is operand k of the operator, such as each row chunk of the
-// logits, to the host once they are computed.
+// rowsToHost copies the first cols columns of a value, which operator maker writes as its operand k, to the host as
+// soon as they are computed: those of the logits by row chunks.
 func (lo *lowering) rowsToHost(value int, maker graph.Op, k, cols int) {
 	v := &lo.g.Values[value]
 	out := lo.buffer(Buffer{Name: v.Name, Tier: device.HostTier, Class: ClassReductions, DType: v.DType,

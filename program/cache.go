@@ -16,7 +16,7 @@ type cache struct {
 
 type line struct {
 	chunk         int
-	lastUse, next int // units; next: that uses it again
+	lastUse, next int // units: the last use so far, and the next
 	copied        store
 	bytes         int64
 }

@@ -111,7 +111,8 @@ func chunked(nodes []graph.Node) (before, loop, after []graph.Node) {
 
 // headLoops lists the loss by row chunks: each chunk computes logits, loss, the
 // logits' gradient in place and everything derived from it before the next chunk
-// starts. If the loss takes more than the chunks, their gradients are a loop behind that.
+// starts. If the loss needs further operators after all chunks, the gradients follow
+// those in a second loop.
 func (lo *lowering) headLoops(u *unit, loop, after, backward []graph.Node) {
 	if !u.backward {
 		backward = nil
@@ -125,7 +126,8 @@ func (lo *lowering) headLoops(u *unit, loop, after, backward []graph.Node) {
 	lo.rowChunks(u, nil, backward)
 }
 
-// rowChunks lists the chunked ones of forward and backward nodes, chunk by chunk.
+// rowChunks lists the forward nodes, and those of the backward nodes that are chunked,
+// chunk by chunk.
 func (lo *lowering) rowChunks(u *unit, forward, backward []graph.Node) {
 	for row := u.row; row < u.row+u.rows; row += lo.pl.HeadRows {
 		rows := min(lo.pl.HeadRows, u.row+u.rows-row)
@@ -155,7 +157,7 @@ func (lo *lowering) op(u *unit, n *graph.Node, dir Direction, row, rows, chunk i
 		o.in.Attr.Grad = n.Attr.Grad && u.backward
 	case graph.RoPE, graph.Embed, graph.PosBwd:
 		o.in.Attr.Row0 = row % lo.g.Seq
-	case graph.AttentionBwd: // slices run in descending order; the last one starts the sums
+	case graph.AttentionBwd: // slices run in descending order, so the one with the last rows starts the sums
 		o.in.Attr.Acc = row+rows < lo.rows()
 	}
 	for i, use := range n.Args {

@@ -59,7 +59,7 @@ func TestDecodePrograms(t *testing.T) {
 	}
 }
 
-// shared: what is kept from step to step lies at the same addresses in both.
+// shared: what is kept from step to step is at the same addresses in both.
 func shared(t *testing.T, base, p *Program) {
 	t.Helper()
 	at := map[string]int64{}

@@ -16,10 +16,10 @@ import (
 // One defect per check of Verify and Equivalent, each made by replacing a
 // piece of a small valid program's text, with the error that names it. The
 // mutation tests show that nothing slips through all checks together; these
-// show that each of them does its part, and what people get to read.
+// show that each of them does its part, and what error people get to read.
 
 // tinyText: a weight goes to the device through a slot that is used twice; y
-// and z are made, z goes to the host, then z is made again.
+// and z are computed, z goes to the host, then z is computed again.
 const tinyText = `athanor-program 1
 name "tiny"
 rank 0
@@ -214,8 +214,8 @@ func TestDefects(t *testing.T) {
 	}
 }
 
-// TestFurtherResults: what the reference keeps as it was is nothing that a program
-// may leave a result in.
+// TestFurtherResults: a program may not leave a result where the reference leaves
+// everything as it was.
 func TestFurtherResults(t *testing.T) {
 	further := strings.NewReplacer("x device inputs", "x device activations", "i6 cast(h, y)", "i6 act(x, y)").Replace(tinyText)
 	p, err := parseText(further)
@@ -386,11 +386,11 @@ func TestMeaning(t *testing.T) {
 		{"linear_dw(v[4x4], x, y)", "linear_dw(v[4x4], x[2x4], y[2x4]); linear_dw(v[4x4], x[6x4@8], y[6x4@8])", false},
 		{"linear_dw(v[4x4], x, y)", "linear_dw(v[4x4], x, y) acc", false},
 		{"linear_dw(v[4x4], x, y)", "linear_dw(v[4x4], y, x)", false},
-		// One that goes to rows of a matrix goes to all of them.
+		// A sum written to rows of a matrix is written to all of them.
 		{"linear(s, x2, w[2x8], -, -); linear_dw(r, s, y); copy(r[6x4@8], x[6x4@8])", "linear(s, x2, w[2x8], -, -); copy(r, x); linear_dw(r, s, y)", false},
 		{"linear(s, x2, w[2x8], -, -); linear_dw(r, s, y)", "linear(s, x2, w[2x8], -, -); linear_dw(t, s, y); copy(r[2x4], t[2x4@8]); copy(r[6x4@8], t[6x4@8])", false},
 		{"layernorm_dw(d, e, x, y, x2)", "layernorm_dw(e, d, x, y, x2)", false},
-		// Extents: what is the same numbers otherwise arranged is something else.
+		// Extents: the same numbers, arranged differently, are something else.
 		{"embed(t, tok, w[4x4], -) seq=4; copy(r, t)", "embed(s, tok, w[2x8], -) seq=4; copy(r, s[8x4])", false},
 		{"linear(b1, x2, w20[2x10], -, -); linear_dw(v[4x4], b1[8x4], b1[8x4@4])",
 			"linear(b2, x2, w20[2x10], -, -); linear_dw(v[2x8], b2[8x2], b2[8x8@2])", false},
@@ -417,7 +417,7 @@ func TestMeaning(t *testing.T) {
 	}
 }
 
-// TestWidths: matrices of one name are not the same if they are not as wide.
+// TestWidths: matrices of the same name but different widths are not the same.
 func TestWidths(t *testing.T) {
 	other := strings.NewReplacer("x device inputs f32 8x4 unit=2 size=128", "x device inputs f32 8x2 unit=2 size=64",
 		"y device inputs f32 8x4 unit=2 size=128", "y device inputs f32 8x8 unit=2 size=256").Replace(meaningText)
@@ -446,9 +446,9 @@ func sumProgram(dt graph.DType, cut int, cuts ...int) *Program {
 	return s.Program
 }
 
-// TestPairs: sums over tokens of bf16 are added up in pairs (see package gemm) or as many
-// together as the call says, so they may be cut at multiples of that only, and fp32 ones
-// anywhere. The oracle, which goes by the tokens of each call, agrees.
+// TestPairs: sums over tokens in bf16 add up pairs of tokens (see package gemm), or as many
+// at a time as the call says, so they may only be cut at multiples of that; sums in fp32 may
+// be cut anywhere. The oracle, which goes by the tokens of each call, agrees.
 func TestPairs(t *testing.T) {
 	for _, c := range []struct {
 		dt   graph.DType
@@ -478,8 +478,8 @@ func TestPairs(t *testing.T) {
 	}
 }
 
-// TestCut: where a sum may be cut is told by those that are cut, and is even. No number is
-// too absurd to be refused or believed: nothing is cut at what no call reaches.
+// TestCut: the calls of a sum say where it may be cut, other operators do not, and the number
+// is even. Absurd numbers are rejected or believed: what no call reaches cuts nothing.
 func TestCut(t *testing.T) {
 	for _, cut := range []int{-1, -32, 1, 3, 33, maxCount + 2, math.MaxInt, math.MinInt} {
 		if err := Verify(sumProgram(graph.BF16, cut, 3, 6)); err == nil || !strings.Contains(err.Error(), "cut is ") || !strings.Contains(err.Error(), "hint:") {
@@ -506,7 +506,7 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// TestCutMutants: calls of one sum that are cut otherwise, or that say they are.
+// TestCutMutants: calls of one sum that are cut differently, or that say they are.
 func TestCutMutants(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

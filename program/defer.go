@@ -8,38 +8,39 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// Deferred updates. With clipping, no update can begin before the last gradient is known, and those
-// of chunks whose state is on the host take long. But nobody needs them before the next
-// step reads the chunk's weights. So under a plan that defers, a step ends with the norm, and begins with
-// the updates that the one before has left:
+// Deferred updates. With clipping, no update can begin before the last gradient is known, and updates of
+// chunks whose state is on the host take long. But nothing needs them before the next step reads the
+// chunk's weights. So under a plan that defers updates, a step ends with the norm, and begins with the
+// updates that the previous step left:
 //
 //	host      | update c0 | update c1 | update c2 | ...
 //	h2d                   | c0 | c1 ...
 //	compute                    | forward layer 0 | forward layer 1 | ...      | backward | norm
 //
-// Gradients, the clip factor and the scalars of the step that left them persist until then. Before the first step there is nothing
-// to update: its clip factor is 0, which AdamW takes as "leave everything". Who reads parameters between
-// steps has to run the program of Mode Update first, which is these instructions by themselves, and to set the
-// clip factor to 0. EquivalentDeferred proves that the bits are those of steps that defer nothing.
+// Until then, the gradients, the clip factor and the scalars of the previous step persist. Before the first step
+// there is nothing to update: the clip factor is 0, which AdamW takes to mean "leave everything unchanged". Anyone
+// who reads parameters between steps must first run the program of mode Update, which consists of just these
+// instructions, and set the clip factor to 0. EquivalentDeferred proves that the results have the same bits as
+// those of steps that defer nothing.
 //
-// Updates on the host's cores are listed first of all, since those who launch instructions do so in order and not
-// far ahead; what goes through the device or to it is listed before the unit that needs it.
+// Updates on the host's cores are listed first of all, since instructions are launched in order and not far ahead.
+// Updates streamed through the device, and transfers to it, are listed before the unit that needs them.
 //
-// Example: 8 billion parameters on a described H200, 24 GB of it used, 32768 tokens a step: 3.89 s, of which 0.92
-// follow the backward pass; deferred 3.37 s.
+// Example: 8 billion parameters on a described H200 of which 24 GB are used, 32768 tokens per step: 3.89 s, of
+// which 0.92 s follow the backward pass; with deferred updates 3.37 s.
 //
-// Known weakness: gradients that wait on the host keep their memory while activations that wait there come and go, 8 GB more in
-// this example.
+// Known weakness: gradients waiting on the host keep their memory while activations waiting there come and go:
+// 8 GB more in this example.
 
-// Names of buffers: a step's scalars, those of the step before, with which deferred updates are made, and the clip factor and
-// norm of the latest gradient.
+// Names of buffers: the step's scalars; those of the previous step, which deferred updates read; and the clip
+// factor and norm of the latest gradient.
 const (
 	StepScalars    = "scalars"
 	PendingScalars = "pending.scalars"
 	Clip           = "clip"
 )
 
-// Defers reports whether a step begins with updates that the one before has left.
+// Defers reports whether a step begins with updates that the previous step left.
 func (p *Program) Defers() bool {
 	return slices.ContainsFunc(p.Buffers, func(b Buffer) bool { return b.Name == PendingScalars })
 }
@@ -49,7 +50,7 @@ func (lo *lowering) deferred(c int) bool {
 	return lo.pl.Defer && lo.clips() && lo.trained(c) && (lo.updatedOn(c) == device.HostTier || lo.pl.Chunks[c].Grads == device.HostTier)
 }
 
-// postponed lists, where a step begins, the updates of chunks that the one before has left.
+// postponed lists, at the beginning of the step, the updates of chunks that the previous step left.
 func (lo *lowering) postponed(chunks []int, grads []store) {
 	if len(chunks) == 0 {
 		return
@@ -59,7 +60,7 @@ func (lo *lowering) postponed(chunks []int, grads []store) {
 		first[c] = lo.firstUse(c)
 	}
 	slices.SortStableFunc(chunks, func(a, b int) int { return cmp.Compare(first[a], first[b]) })
-	front := make([][]op, len(lo.units)) // what comes before all else of a unit
+	front := make([][]op, len(lo.units)) // what comes before everything else in each unit
 	begin := lo.pending(chunks, &front[0])
 	var cores []op // what needs only the host and the disk
 	needed := func(c int) *[]op { return &front[first[c]] }
@@ -79,7 +80,7 @@ func (lo *lowering) postponed(chunks []int, grads []store) {
 	}
 }
 
-// firstUse returns the first unit that reads or fetches a chunk's weights, or the first of all.
+// firstUse returns the first unit that reads or fetches a chunk's weights, or unit 0 if none does.
 func (lo *lowering) firstUse(c int) int {
 	work := lo.weightBuf[c].work.buf
 	for i := range lo.units {
@@ -94,7 +95,8 @@ func (lo *lowering) firstUse(c int) int {
 	return 0
 }
 
-// pending makes the buffers of what deferred updates read beside gradients, and lists the copies for those on the device.
+// pending allocates the buffers of what deferred updates read besides gradients, and lists the copies that fill those
+// on the device.
 func (lo *lowering) pending(chunks []int, list *[]op) *terms {
 	p, v := lo.p, &lo.g.Values[lo.g.Scalars]
 	t := &terms{scalars: [device.NumTiers]int{-1, -1, -1}, clip: [device.NumTiers]int{-1, lo.clip[device.HostTier], -1}}

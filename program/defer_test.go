@@ -9,9 +9,10 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// TestDeferred: of random plans that defer, step and updates are safe, side by side, and together exactly what the plain program does after the
-// updates; a step makes all updates that the same plan without deferring makes, each once, those on the host's cores before the first operator
-// if all are deferred; and the program of the updates is a part of the step, at its addresses.
+// TestDeferred: for random plans that defer updates, the step and the program of the updates are safe, also between
+// each other's runs, and together compute exactly what the plain program computes after the updates. A step makes all
+// updates that the same plan makes without deferring, each once, and those on the host's cores before the first operator
+// if all are deferred. The program of the updates is a part of the step, at its addresses.
 func TestDeferred(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -78,7 +79,7 @@ func TestDeferred(t *testing.T) {
 	}
 }
 
-// updated lists by how many elements each update of a program goes, ascending.
+// updated lists the number of elements of each update of a program, ascending.
 func updated(p *Program) (list []int) {
 	for _, in := range p.Instrs {
 		if in.Op == graph.AdamW {

@@ -35,7 +35,7 @@ func TestFrozenPrograms(t *testing.T) {
 
 // TestFrozenMemory: frozen parameters have neither gradient nor state nor
 // master, and layers below the lowest that is trained keep no activations and do
-// nothing backwards. All on the device, closed forms.
+// nothing backwards. Everything is on the device and compared with closed forms.
 func TestFrozenMemory(t *testing.T) {
 	for _, dt := range []graph.DType{graph.F32, graph.BF16} {
 		for layers := range 4 {
@@ -67,7 +67,7 @@ func TestFrozenMemory(t *testing.T) {
 					classes[b.Class] += b.Size
 				}
 			}
-			// In bf16 the upper halves and the rest of them are as much as in fp32.
+			// In bf16 the upper halves and the rest take together as much as in fp32.
 			if classes[ClassWeights] != 4*trained || classes[ClassFrozen] != dt.Size()*frozen || classes[ClassGrads] != 4*trained || classes[ClassState] != 8*trained {
 				t.Errorf("%v, %d layers frozen: weights %d of %d, frozen %d of %d, gradients %d and state %d of %d trained elements",
 					dt, layers, classes[ClassWeights], 4*trained, classes[ClassFrozen], dt.Size()*frozen, classes[ClassGrads], classes[ClassState], trained)
@@ -90,8 +90,8 @@ func TestFrozenMemory(t *testing.T) {
 	}
 }
 
-// TestFrozenTied: a frozen embedding whose two ends are on different ranks is no
-// sum over ranks, so a pipeline has the bits of one rank, those of the norm too.
+// TestFrozenTied: a frozen embedding whose two ends are on different ranks needs no
+// sum over ranks, so a pipeline has the bits of one rank, including those of the norm.
 func TestFrozenTied(t *testing.T) {
 	m := *tinyModels["gpt2"]
 	m.Layers, m.Tied = 3, true

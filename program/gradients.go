@@ -8,7 +8,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// gradHome says where a chunk's complete gradient lies: on tier Chunk.Grads, or still
+// gradHome says where a chunk's complete gradient is: on tier Chunk.Grads, or still
 // on the device if the device updates it.
 type gradHome struct {
 	store
@@ -169,8 +169,8 @@ func (v visit) first() int { return v.units[0] }
 func (v visit) last() int  { return v.units[len(v.units)-1] }
 
 // hostVisits lowers a chunk whose gradient accumulates on the host, and returns where
-// the complete gradient lies. Before the last visit the host holds this rank's sum;
-// after it, the result of the reduction.
+// the complete gradient is. Before the last visit the host holds this rank's sum; after
+// that visit, the result of the reduction.
 func (lo *lowering) hostVisits(c int, units []int, started []bool) store {
 	all, list := lo.whole(c), lo.visits(units)
 	rest := all // size of the result of the reduction
@@ -270,10 +270,10 @@ func (lo *lowering) runs(c int, started []bool) []piece {
 // reduced returns the range of a chunk's complete gradient that this rank holds.
 func (lo *lowering) reduced(c int) piece { return lo.held(c, "state") }
 
-// gradKind is the kind of homes of gradients.
+// gradKind is Home.Kind of gradients.
 const gradKind = "g"
 
-// keepGradient declares the gradient as a result of the program, or as what the next step begins with.
+// keepGradient declares the gradient to be a result of the program, or input of the next step's deferred update.
 func (lo *lowering) keepGradient(c int, s store) {
 	own := lo.reduced(c)
 	if own.len() == 0 {
@@ -283,7 +283,7 @@ func (lo *lowering) keepGradient(c int, s store) {
 	b.Persistent, b.Init = true, make([]string, len(b.Cuts)+1)
 	starts := append([]int{0}, b.Cuts...)
 	for k, e := range starts {
-		if e -= s.at; e >= own.lo && e < own.hi { // the bytes beside it are partial sums of other ranks' shards
+		if e -= s.at; e >= own.lo && e < own.hi { // the elements outside own are partial sums of other ranks' shards
 			b.Init[k] = "grad.before:" + lo.elementName(c, e)
 		}
 	}

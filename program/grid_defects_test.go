@@ -9,7 +9,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// find is the n-th instruction with an operator.
+// find returns the n-th instruction with an operator.
 func find(p *Program, op graph.Op, n int) int {
 	for i := range p.Instrs {
 		if p.Instrs[i].Op == op {
@@ -39,8 +39,8 @@ func drop(rank int, op graph.Op, n int) func([]*Program) {
 	}
 }
 
-// TestGridDefects: one defect per check of what ranks do together, with what
-// people get to read.
+// TestGridDefects: one defect per check of what ranks do together, with the error
+// that people get to read.
 func TestGridDefects(t *testing.T) {
 	pipe := gridOptions{1, 2, 2, "", false}
 	data := gridOptions{2, 1, 1, "", false}
@@ -100,7 +100,7 @@ func TestGridDefects(t *testing.T) {
 				edit(r, graph.AllReduce, 0, func(in *Instr) { in.Op, in.Args = graph.AllGather, []Region{in.Args[0], {}} })(ps)
 			}
 		}, "operand dst has 24 elements, the parts of ranks [0 1] have 0 in all"},
-		// Circles.
+		// Cycles.
 		{gridOptions{1, 2, 4, "", true}, func([]*Program) {}, "the ranks wait for each other for ever:\n  i"},
 		{pipe, func(ps []*Program) {
 			edit(0, graph.Send, 0, func(in *Instr) { in.Tag = 1 })(ps)
@@ -127,8 +127,8 @@ func TestGridDefects(t *testing.T) {
 	}
 }
 
-// TestFullQueues: programs whose streams are free of circles may still hang
-// where a stream has no room for all that is launched before what it waits for.
+// TestFullQueues: programs whose streams are free of cycles may still hang if a
+// stream has no room for everything that is launched before what it waits for.
 func TestFullQueues(t *testing.T) {
 	for _, c := range []struct {
 		n    int
@@ -159,7 +159,7 @@ func TestFullQueues(t *testing.T) {
 	}
 }
 
-// TestOwnPlace: a part may lie in the whole, but only where it belongs.
+// TestOwnPlace: a part may be inside the whole, but only where it belongs.
 func TestOwnPlace(t *testing.T) {
 	pair := func(op graph.Op, offs [2]int, acc bool) error {
 		var ps []*Program
@@ -196,7 +196,7 @@ func TestOwnPlace(t *testing.T) {
 }
 
 // TestUnorderedSums: sums of the same terms are equal in any order and grouping,
-// and no others are: not with one missing, twice, elsewhere, or made otherwise.
+// and no others are: not with a term missing, repeated, elsewhere or made differently.
 func TestUnorderedSums(t *testing.T) {
 	term := func(n int) Value { return seedOp.withInts(n, n) }
 	sum := func(list ...int) Value {

@@ -13,8 +13,8 @@ import (
 )
 
 // Law L8 for several ranks: one rank's program is broken at random, or all of
-// them in the same way, and Verify or Equivalent must reject what comes of it,
-// unless the oracle finds it as good as the original.
+// them in the same way, and Verify or Equivalent must reject the result, unless
+// the oracle finds it as good as the original.
 
 // talking draws an instruction between ranks.
 func (m *mutator) talking(ops ...graph.Op) (int, *Instr) {
@@ -304,7 +304,7 @@ func TestRankMutants(t *testing.T) {
 		pl.Cache = pl.CacheNeeded(g)
 		mutateRanks(t, g, pl, rng, rejected, accepted)
 	}
-	for n := 0; n < 3; { // anything else: slices, weight gradients that are put off, swapping, documents
+	for n := 0; n < 3; { // anything else: slices, deferred weight gradients, swapping, documents
 		g, pl := randomRanks(t, rng)
 		if pl.Ranks < 2 || pl.Ranks > 4 || pl.MicroBatches > 4 || g.Params[0].Rows > 24 || pl.Validate(g) != nil {
 			continue
@@ -321,8 +321,8 @@ func TestRankMutants(t *testing.T) {
 	}
 }
 
-// mutateRanks breaks the programs of a plan, which the oracle must find to be what
-// Equivalent finds them.
+// mutateRanks breaks the programs of a plan. About the unbroken programs, the oracle
+// must agree with Equivalent.
 func mutateRanks(t *testing.T, g *graph.Graph, pl *Plan, rng *rand.Rand, rejected, accepted map[string]int) {
 	t.Helper()
 	ps, plain := lowerAll(t, g, pl, betas)

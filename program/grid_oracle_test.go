@@ -11,8 +11,8 @@ import (
 )
 
 // The oracle for several ranks: machines that run together, in random orders
-// that streams, waits and meetings allow. Whoever stands at the head of its
-// stream meets whoever stands at the heads of the others'.
+// that streams, waits and meetings allow. The instruction at the head of a stream
+// meets those at the heads of the other ranks' streams.
 
 type cluster []*machine
 
@@ -30,7 +30,7 @@ type head struct{ rank, instr int }
 
 func (cl cluster) instr(h head) *Instr { return &cl[h.rank].p.Instrs[h.instr] }
 
-// step runs all programs once; it returns why they cannot come to their end, or "".
+// step runs all programs once; it returns why they cannot finish, or "".
 func (cl cluster) step(rng *rand.Rand) string {
 	queues := make([][device.NumStreams][]int, len(cl))
 	done := make([][]bool, len(cl))
@@ -43,7 +43,7 @@ func (cl cluster) step(rng *rand.Rand) string {
 			left++
 		}
 	}
-	free := func(h head) bool { // it is there, and waits for nothing on its own rank
+	free := func(h head) bool { // it is at the head, and waits for nothing on its own rank
 		q := queues[h.rank][cl.instr(h).Stream]
 		return len(q) > 0 && q[0] == h.instr && !slices.ContainsFunc(cl.instr(h).Waits, func(w int) bool { return !done[h.rank][w] })
 	}
@@ -97,7 +97,7 @@ func (cl cluster) meet(h head, queues [][device.NumStreams][]int) []head {
 		}
 		return []head{h, o}
 	case graph.Recv:
-		return nil // the sender asks
+		return nil // the sender checks
 	}
 	var all []head
 	for _, r := range in.Peers {
@@ -124,7 +124,7 @@ func (cl cluster) exec(all []head) string {
 		}
 		return list
 	}
-	// What everyone ends with, made from memory as it was before.
+	// What each member ends with, computed from memory as it was before.
 	var results [][]uint64
 	var whole []uint64
 	for _, h := range all {
@@ -230,7 +230,7 @@ func (cl cluster) results(outputs map[string]bool) (map[string]uint64, string) {
 					return
 				}
 				row := r
-				if b.RowUnit > 0 { // rows are of the batch, of which each rank has a part
+				if b.RowUnit > 0 { // rows of the batch, of which each rank has a part
 					row += m.p.BatchRow
 				}
 				key, v := fmt.Sprint(b.Name, " ", row, " ", c), m.load(o, r, c)
@@ -245,8 +245,8 @@ func (cl cluster) results(outputs map[string]bool) (map[string]uint64, string) {
 	return out, conflict
 }
 
-// rowsWritten tells of each row of a buffer whether some instruction writes it. The others hold
-// what was there before.
+// rowsWritten reports for each row of a buffer whether some instruction writes it. The other
+// rows hold what was there before.
 func rowsWritten(p *Program, buf int) []bool {
 	rows := make([]bool, p.Buffers[buf].Rows)
 	for i := range p.Instrs {
@@ -306,7 +306,7 @@ func harmlessAll(ps, reference []*Program, eq Equality, rng *rand.Rand) string {
 	return ""
 }
 
-// TestGridOracle: the oracle itself finds the grids alike, and notices what is
+// TestGridOracle: the oracle itself finds the grids equal, and notices what is
 // plainly wrong.
 func TestGridOracle(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))

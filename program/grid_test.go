@@ -16,7 +16,7 @@ import (
 type gridOptions struct {
 	replicas, stages, micro int
 	shard                   string // see Shardings
-	tight                   bool   // messages take each other's memory too
+	tight                   bool   // messages reuse each other's memory, too
 }
 
 func (o gridOptions) ranks() int { return o.replicas * o.stages }
@@ -185,7 +185,7 @@ func piecesOf(buf, at, lo, hi int) Region {
 	return Region{Buf: buf, Off: lo - at, Rows: 1, Cols: hi - lo, Stride: hi - lo}
 }
 
-// activations of one micro-batch on one rank.
+// gridActs are the activations of one micro-batch on one rank.
 type gridActs struct{ h, a, da Region }
 
 // compute runs all micro-batches through the stages that this rank has.
@@ -355,7 +355,7 @@ func (g *gridBuilder) update(w *gridWeight) {
 	g.between(graph.AllGather, w.group, false, g.whole(w.p), src)
 }
 
-// TestGrids: however the work is divided, programs verify and do the same: bit
+// TestGrids: however the work is divided, programs verify and compute the same: bit
 // for bit where each sum is on one rank, else up to the order of sums.
 func TestGrids(t *testing.T) {
 	reference := gridPrograms(gridVariants[0])

@@ -18,7 +18,7 @@ const (
 	Eval               // forward: the loss
 	Logits             // forward: the loss, and the logits on the host
 	Decode             // forward of a generation graph: logits on the host, caches extended
-	Update             // of a training step, Options.Base, the updates that it has deferred, see Plan.Defer
+	Update             // the updates deferred by the training step Options.Base, see Plan.Defer
 )
 
 var modes = [...]string{"train", "grads", "eval", "logits", "decode", "update"}
@@ -40,9 +40,9 @@ type Options struct {
 	// Bound, and the program has no addresses or waits. It is for searches, where most
 	// candidates do not fit.
 	Reject bool
-	// Quick, with Reject, takes the first addresses within the capacities, where otherwise heuristics look
-	// for the lowest. That is more than half of a search's time, and of no use to those
-	// who only compare times.
+	// Quick, with Reject, accepts the first addresses within the capacities. Otherwise
+	// heuristics look for the lowest, which is more than half of a search's time and of
+	// no use to callers that only compare times.
 	Quick bool
 	// Thorough searches for addresses for about a tenth of a second if the heuristics
 	// have not reached the lower bound. It is for programs that will run.
@@ -194,11 +194,11 @@ func (s *slab[T]) take(n int) []T {
 	return list
 }
 
-// op is an instruction whose operands are graph values or already regions.
+// op is an instruction whose operands are still graph values, or already regions.
 type op struct {
 	in       Instr
 	refs     []ref // refs[i].value >= 0: a later pass resolves it into in.Args[i]
-	deferred bool  // by the step before, see postponed
+	deferred bool  // by the previous step, see postponed
 }
 
 // ref is an operand as a value of the graph: rows [row, row+rows) and columns [lo, hi)

@@ -52,7 +52,7 @@ func lowered(t *testing.T, g *graph.Graph, pl *Plan) *Program {
 
 // TestSkeletalActivations: what a GPT layer keeps for its backward pass are
 // the 16 units of tokens x width of MEMO (2407.12117, section 4.1), plus what
-// it leaves out: two norms' statistics and the softmax denominators.
+// MEMO leaves out: two norms' statistics and the softmax denominators.
 func TestSkeletalActivations(t *testing.T) {
 	const width, heads = 128, 4
 	g := gpt(t, 2, width, heads, 1000, 64, true)
@@ -69,7 +69,7 @@ func TestSkeletalActivations(t *testing.T) {
 
 // TestPlainPeak is half of law L2: the memory of the plain plan is a sum that
 // can be written down without any program. It peaks when the head's weight
-// gradient begins: all activations are there and the logits of all tokens.
+// gradient begins: all activations and the logits of all tokens exist then.
 // Sizes are chosen so that nothing is padded to an address.
 func TestPlainPeak(t *testing.T) {
 	const layers, width, heads, vocab, seq, sequences = 3, 64, 4, 4096, 32, 2
@@ -96,8 +96,8 @@ func TestPlainPeak(t *testing.T) {
 	}
 }
 
-// TestRecomputePeak: keeping only the layers' inputs, the device holds per
-// layer but one a single width of each token.
+// TestRecomputePeak: if only the layers' inputs are kept, the device holds a
+// single width per token for every layer but one.
 func TestRecomputePeak(t *testing.T) {
 	const width, heads, vocab, seq = 64, 4, 64, 64
 	height := func(layers int, choice string) int64 {
@@ -114,7 +114,7 @@ func TestRecomputePeak(t *testing.T) {
 	for choice, perToken := range map[string]int64{
 		"none": 16*width + 4 + heads,
 		"full": width,
-		// the input and what attention made
+		// the input, and attention's output and denominators
 		"attention": width + width + heads,
 		// without two norms (and their statistics) and the activation
 		"light": 16*width + heads - 2*width - 4*width,

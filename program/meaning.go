@@ -220,7 +220,7 @@ func (xs *executions) summary() (summary, error) {
 	c := &collector{summary{}, map[string][]int{}, map[string]int{}}
 	var err error
 	for _, x := range xs.on {
-		halved := map[string]bool{} // ranges whose numbers are known from their lower halves, see checkKept
+		halved := map[string]bool{} // ranges stored in halves: the lower halves determine the numbers, see checkKept
 		for i := range x.p.Homes {
 			if h := &x.p.Homes[i]; h.Kind+":" == restName {
 				x.parts(i, func(elements string, atom int32, _ string) {

@@ -15,8 +15,8 @@ import (
 // Equivalent must reject the mutant, unless the oracle, which runs it, finds
 // that it is as good as the original.
 
-// rewait gives a program the waits that its bytes ask for, whatever it computes: what
-// is wrong with it then is no race.
+// rewait gives a program the waits that its memory accesses require, whatever it
+// computes: whatever is wrong with it then is not a race.
 func rewait(p *Program) {
 	if _, err := checkStructure(p); err != nil {
 		return // its operands may be anything
@@ -34,7 +34,7 @@ func rewait(p *Program) {
 
 // testMutants breaks a program n times and reports how many mutants of each
 // kind were rejected; a mutant that is accepted must be harmless. Some are broken
-// twice, and some get new waits, so that what is wrong is not found as a race.
+// twice, and some get new waits, so that the defect is not found as a race.
 func testMutants(t *testing.T, p *Program, n int, rng *rand.Rand, rejected map[string]int) (accepted int) {
 	t.Helper()
 	text := p.String()

@@ -63,8 +63,8 @@ func (m *mutator) named() *Buffer {
 	}
 }
 
-// reorder puts instruction order[k] at place k, and lets waits follow;
-// waits for instructions that are gone are dropped.
+// reorder puts instruction order[k] at place k and renumbers waits; those for
+// instructions that are gone are dropped.
 func (m *mutator) reorder(order []int) {
 	at := map[int]int{}
 	for k, i := range order {

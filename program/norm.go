@@ -67,8 +67,8 @@ func (lo *lowering) newNormParts() *normParts {
 	return n
 }
 
-// addSlots appends the ends of the slots of a rank's part of a chunk to those in cuts: a
-// run's slots are cut where atoms begin with them.
+// addSlots appends to cuts the ends of the slots of a rank's part of a chunk. Within a
+// run, the slots are cut where an atom and a slot begin at the same element.
 func (lo *lowering) addSlots(cuts []int, rank, c int) []int {
 	end, own := endOf(cuts), lo.owned(rank, c)
 	for _, q := range lo.byRun(c, own) {
@@ -185,7 +185,8 @@ func (lo *lowering) square(c int, grad store, n *normParts) {
 		n.at(n.final, n.first[n.final][c], n.first[n.final][c+1]), n.at(tier, n.first[tier][c], n.first[tier][c+1])))
 }
 
-// squares lists this rank's runs of a chunk. Where whole pieces end a run, one call takes the next one, too.
+// squares lists this rank's runs of a chunk. After a run that ends with a whole NormPiece, the same call handles the
+// next run, too.
 func (lo *lowering) squares(c int) (list []part) {
 	for _, q := range lo.byRun(c, lo.owned(lo.opt.Rank, c)) {
 		if n := len(list); n > 0 && (q.lo-list[n-1].lo)%graph.NormPiece == 0 && q.hi-list[n-1].lo <= mostJoined {
@@ -233,10 +234,10 @@ func (lo *lowering) norm(u *unit, n *normParts) {
 	}
 }
 
-// clipBefore names the clip factor and norm of the step before.
+// clipBefore names the clip factor and norm of the previous step.
 const clipBefore = "clip.before"
 
-// clipBuffer allocates that of {clip factor, norm} on the host.
+// clipBuffer allocates the host's buffer of {clip factor, norm}.
 func (lo *lowering) clipBuffer() int {
 	return lo.buffer(Buffer{Name: Clip, Tier: device.HostTier, Class: ClassReductions, DType: graph.F32, Rows: 1, Cols: 2,
 		Persistent: true, Init: []string{clipBefore}})

@@ -100,8 +100,8 @@ func (lo *lowering) update(u *unit, order []int, grads []store) {
 	lo.listUpdates(order, grads, &lo.terms, early, list, list)
 }
 
-// listUpdates lists updates with what is staged for them: the first fetches where early says, what updates a chunk where list
-// says, and what then goes to the other side of the link or to other ranks where send says.
+// listUpdates lists updates and the copies that stage their data. The functions return where to append what: early the
+// first fetches, list a chunk's update, send what is then sent across the link or to other ranks.
 func (lo *lowering) listUpdates(order []int, grads []store, t *terms, early, list, send func(c int) *[]op) {
 	s := lo.newStaging(order, grads)
 	for tier, queue := range s.queues {
@@ -125,7 +125,7 @@ func (lo *lowering) listUpdates(order []int, grads []store, t *terms, early, lis
 // clips reports whether updates must wait for the norm of all gradients.
 func (lo *lowering) clips() bool { return lo.opt.Clip > 0 }
 
-// updateChunk lists the update of this rank's part of a chunk, and what is sent to the other side of the link.
+// updateChunk lists the update of this rank's part of a chunk and, in sends, the copy of new weights across the link.
 func (lo *lowering) updateChunk(list, sends *[]op, c int, grad store, home weightHome, t *terms) {
 	ch, tier, own := lo.pl.Chunks[c], lo.updatedOn(c), lo.reduced(c)
 	master, moments := StateTypes(lo.pl.State)
@@ -171,11 +171,11 @@ func (lo *lowering) updateChunk(list, sends *[]op, c int, grad store, home weigh
 	}
 }
 
-// mostJoined is the most elements of a call on several parameters: kernels count in 32 bits.
+// mostJoined is the maximum number of elements of a call on several parameters: kernels count in 32 bits.
 const mostJoined = 1 << 30
 
-// alike lists a piece's parts, and takes neighbours that decay alike as one, where their elements are not
-// numbered for stochastic rounding: vectors have so few that a GPU needs longer to begin their updates than to end them.
+// alike lists a piece's parts, merging neighbours with the same weight decay unless their elements are numbered for
+// stochastic rounding: vectors have so few elements that a GPU takes longer to launch their updates than to run them.
 func (lo *lowering) alike(c int, p piece) (list []part) {
 	_, moments := StateTypes(lo.pl.State)
 	for _, q := range lo.parts(c, p) {
@@ -188,7 +188,8 @@ func (lo *lowering) alike(c int, p piece) (list []part) {
 	return list
 }
 
-// Updates lists the elements of the fewest calls that update all parameters, with the optimizer's state stored so.
+// Updates lists the number of elements of each call when as few calls as possible update all parameters, for an
+// optimizer state in the given storage format.
 func Updates(g *graph.Graph, state string) (elems []int) {
 	lo := &lowering{g: g, pl: &Plan{Chunks: Layout(g, 1<<62), State: state}}
 	lo.index()

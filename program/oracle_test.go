@@ -13,7 +13,7 @@ import (
 
 // The oracle against which Verify and Equivalent are tested: it runs a program
 // on memory, with addresses, in random orders that streams and waits allow, and
-// looks what is left. It knows nothing of atoms, clocks, buffers' lifetimes and names
+// looks at what is left. It knows nothing of atoms, clocks, buffers' lifetimes or names
 // of content.
 // Elements are 64-bit fingerprints; an operator mixes those that it depends on,
 // element by element and row by row, in place of arithmetic.
@@ -57,8 +57,8 @@ func (m *machine) store(o device.Operand, r, c int, v uint64) {
 	}
 }
 
-// boot fills memory with garbage and what is kept as the run does before the first
-// step: state by homes, everything else by name.
+// boot fills memory with garbage, and persistent buffers as the run does before the
+// first step: state by homes, everything else by name.
 func boot(p *Program, rng *rand.Rand) *machine {
 	m := &machine{p: p}
 	for t := range m.mem {
@@ -356,7 +356,7 @@ func (m *machine) generic(in *Instr, args []device.Operand, op uint64) {
 	}
 }
 
-// outputs are the names of a step's results beside what is in homes.
+// outputs are the names of a step's results besides what is in homes.
 func outputs(ps ...*Program) map[string]bool {
 	list := map[string]bool{}
 	for _, p := range ps {
@@ -389,8 +389,8 @@ func (m *machine) results(outputs map[string]bool) map[string]uint64 {
 	return out
 }
 
-// behaviour is what some steps in random orders leave behind: in homes, and in
-// buffers of these names.
+// behaviour is what some steps in random orders leave behind: in homes, and in the
+// buffers named by outputs.
 func behaviour(p *Program, outputs map[string]bool, rng *rand.Rand) map[string]uint64 {
 	m := boot(p, rng)
 	all := map[string]uint64{}
@@ -429,7 +429,7 @@ func hazard(p *Program) string {
 	return ""
 }
 
-// instrLine prints instruction i as it stands in the program's text.
+// instrLine prints instruction i as in the program's text.
 func instrLine(p *Program, i int) string {
 	pr := printer{p: p, refs: p.references()}
 	return string(pr.instr(nil, i))
@@ -453,7 +453,7 @@ func harmless(p, reference *Program, rng *rand.Rand) string {
 	return ""
 }
 
-// TestOracle: the oracle itself must find the small programs alike, and notice
+// TestOracle: the oracle itself must find the small programs equal, and notice
 // what is wrong with plainly broken ones.
 func TestOracle(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))

@@ -16,7 +16,7 @@ type unit struct {
 	forward, backward   bool          // when training, the head runs both directions at once
 	half                schedule.Pass // of a backward pass: B all, Bx input gradients, W weight gradients
 	row, rows           int           // of the micro-batch
-	run                 int           // see runs
+	run                 int           // see lowering.run
 	sends               []op          // after the work, see messages
 	before, work, after []op
 }
@@ -90,10 +90,10 @@ func (lo *lowering) shared(s int) bool {
 // loss and gradients are computed together by row blocks.
 //
 // A message is sent as soon as it is produced. Its receive is placed behind the unit
-// that, by the schedule's own clock, runs at that moment: its buffer is then free if
-// everything has ended that ended before that unit began. So whatever a message waits
-// for lies earlier on that clock. Ranks that exchange messages in a ring therefore
-// cannot deadlock, although a message occupies both its ends at once.
+// that, by the schedule's own clock, runs on this rank at that moment: the receive's
+// buffer is then free once everything has ended that ends before that unit begins. So
+// whatever a message waits for is earlier on that clock. Ranks that exchange messages in
+// a ring therefore cannot deadlock, although a message occupies both its ends at once.
 func (lo *lowering) scheduled() {
 	place := lo.opt.Rank % lo.top.depth
 	clock, order := lo.top.clock, lo.top.schedule.Orders[place]

@@ -12,8 +12,8 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// parseText reads what WriteTo prints: so tests know that the text tells everything
-// (L5), and write programs by hand. It is strict: unknown or missing lines and
+// parseText reads what WriteTo prints. With it, tests show that nothing is missing from
+// the text (L5), and write programs by hand. It is strict: unknown or missing lines and
 // fields, fields out of order, numbers out of range and references to nothing are
 // errors that name the line. Whether the program makes sense is for Verify to say.
 func parseText(text string) (*Program, error) {

@@ -10,7 +10,7 @@ import (
 
 // Ranges of chunks, and where they are stored.
 //
-// The elements of a chunk count from the first of its first parameter. A piece is a
+// The elements of a chunk are counted from the first of its first parameter. A piece is a
 // range of them: the whole chunk, or the shard of one rank of the chunk's group. Shards
 // end at runs (see Runs) or at multiples of graph.NormPiece inside one, so that the
 // partial sums of the norm do not depend on the sharding. Within that rule they are as
@@ -67,8 +67,8 @@ func (lo *lowering) whole(c int) piece {
 	return piece{0, lo.offsetOf[last] + int(lo.g.Stored(last).Elems())}
 }
 
-// sharded reports whether part of a chunk's data is sharded over its group; what is one
-// of Shardings.
+// sharded reports whether the given part of a chunk's data, one of Shardings, is sharded
+// over its group.
 func (lo *lowering) sharded(c int, what string) bool {
 	return len(lo.top.groups[c]) > 1 && ShardLevel(lo.pl.Chunks[c].Shard) >= ShardLevel(what)
 }
@@ -214,7 +214,7 @@ func (lo *lowering) parts(c int, p piece) []part {
 	return list
 }
 
-// byRun splits a piece by run; each part's parameter is the first that it has elements of.
+// byRun splits a piece by run. A part names the first parameter of which it has elements.
 func (lo *lowering) byRun(c int, p piece) (list []part) {
 	for _, q := range lo.parts(c, p) {
 		if n := len(list); n > 0 && lo.within[q.param] {

@@ -10,7 +10,7 @@ import (
 )
 
 // TestSmallChunks: chunks that are too small to be divided among all ranks are
-// whole on one of them, and the others have nothing, wherever they live.
+// whole on one of them, and the others have nothing, wherever the chunks live.
 func TestSmallChunks(t *testing.T) {
 	g := gpt(t, 2, 32, 2, 64, 16, false)
 	for _, shard := range Shardings() {
@@ -101,7 +101,7 @@ func TestRuns(t *testing.T) {
 	}
 }
 
-// divideAt divides the chunk that holds parameter i before it.
+// divideAt splits the chunk that holds parameter i before i.
 func divideAt(chunks []Chunk, i int) (list []Chunk) {
 	for _, c := range chunks {
 		if c.First < i && i < c.Last {

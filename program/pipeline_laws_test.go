@@ -10,8 +10,8 @@ import (
 	"github.com/athanor-llm/athanor/schedule"
 )
 
-// staged is a model of some layers per stage, the embedding in the first and
-// the head in the last, and a plan for a schedule of it.
+// staged returns a model with some layers per stage, the embedding in the first
+// stage and the head in the last, and a plan for it with a schedule.
 func staged(t *testing.T, name string, q schedule.Request, layers, replicas int) (*graph.Graph, *Plan, *schedule.Schedule) {
 	t.Helper()
 	q.Costs = schedule.DefaultCosts()
@@ -29,11 +29,11 @@ func staged(t *testing.T, name string, q schedule.Request, layers, replicas int)
 	return g, pl, s
 }
 
-// TestGathersByOrder: layers that are divided among two replicas of four ranks
-// with two chunks each, and room for the weights of one stage, are gathered as
-// often as the tables of layered gradient accumulation say: 2v-1 times per step
-// whatever the number of micro-batches, if all of them go through a stage
-// before the next one comes, and with about every other micro-batch if they do
+// TestGathersByOrder: two replicas of four ranks with two chunks each shard the
+// layers, and have room for the weights of one stage. Layers are then gathered as
+// often as the tables of layered gradient accumulation say: 2v-1 times per step,
+// whatever the number of micro-batches, if all micro-batches go through a stage
+// before the next stage begins, and for about every other micro-batch if they do
 // not. There is one reduction whenever the rank turns from the backward passes
 // of a stage to something else: v per step, one for each layer, in the first case.
 func TestGathersByOrder(t *testing.T) {
@@ -98,10 +98,10 @@ func turns(order []schedule.Unit) (n int) {
 	return n
 }
 
-// TestPeaksOfSchedules: how many micro-batches' activations a rank holds at
-// once is what the papers say of the schedule. Counted are, over all layers of
-// the rank, the matrices that live at once of two values that layers save: one
-// that is done with when the input gradients are there, and one that the weight
+// TestPeaksOfSchedules: a rank holds the activations of as many micro-batches at
+// once as the papers say of the schedule. The test counts, over all layers of the
+// rank, the simultaneously live matrices of two values that layers save: one that
+// is not needed once the input gradients are computed, and one that the weight
 // gradients read too.
 func TestPeaksOfSchedules(t *testing.T) {
 	contiguous := func(p, m, r int) int { return min(p-r, m) }
@@ -139,7 +139,7 @@ func TestPeaksOfSchedules(t *testing.T) {
 	}
 }
 
-// most is the largest number of activations with a name that live at once.
+// most returns the largest number of simultaneously live activations with a name.
 func most(p *Program, name string) (peak int) {
 	var spans [][2]int
 	for i, span := range p.Lifetimes() {

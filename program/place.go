@@ -10,7 +10,7 @@ import (
 
 // list concatenates the units into program order.
 func (lo *lowering) list() error {
-	n := 0 // at most
+	n := 0 // upper bound
 	for i := range lo.units {
 		u := &lo.units[i]
 		n += len(u.before) + len(u.work) + len(u.after)
@@ -85,7 +85,7 @@ func (lo *lowering) place() error {
 	return nil
 }
 
-// placeAlike places the buffers of a part of the base program, which are the base's, where they are there.
+// placeAlike places a program that is part of the base program: it has the base's buffers, at the base's addresses.
 func (lo *lowering) placeAlike() error {
 	p, base := lo.p, lo.opt.Base
 	if len(p.Buffers) != len(base.Buffers) {

@@ -7,9 +7,9 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// TestThorough: addresses that were searched for are nowhere higher than those of
-// heuristics, nor lower than the bound, somewhere they are lower, and the program
-// is as sound.
+// TestThorough: addresses that were searched for are never higher than those of the
+// heuristics, nor lower than the bound; some are lower than the heuristics'; and the
+// program is as sound.
 func TestThorough(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

@@ -57,8 +57,8 @@ type Plan struct {
 	// fp32.
 	State string `json:"optimizer_state,omitempty"`
 
-	// Defer leaves to the next step the updates of chunks whose gradients wait on the host
-	// for the norm: they are made while its forward pass begins, see deferred.
+	// Defer leaves the updates of chunks whose gradients wait on the host for the norm to
+	// the next step, which makes them while its forward pass begins, see deferred.
 	Defer bool `json:"defer,omitempty"`
 }
 
@@ -66,7 +66,7 @@ type Plan struct {
 // part of a plan that changes results: bf16 values are rounded stochastically after
 // every step (see graph.Chance), with the fp32 result as the mean.
 //
-//	fp32          weights and moments in fp32: 12 bytes per element, weights that operators read included
+//	fp32          weights and moments in fp32: 12 bytes per element, including the weights that operators read
 //	bf16_moments  weights in fp32, moments in bf16: 8
 //	bf16          everything in bf16: 6; operators read the same weights
 var states = [...]struct {
@@ -94,8 +94,8 @@ func StateTypes(state string) (master, moments graph.DType) {
 }
 
 // StateBytes returns the bytes per element of the moments, plus those of the rest of the
-// weight if operators read it in the given, narrower type; where they read a copy on another
-// tier than the one of the update, there is all of it, twice as much as that rest.
+// weight if operators read it in the given, narrower type. Where they read a copy on a
+// tier other than that of the update, the whole weight is stored, twice as much as that rest.
 func StateBytes(state string, weights graph.DType) int64 {
 	master, moments := StateTypes(state)
 	n := 2 * moments.Size()
@@ -112,8 +112,7 @@ type Chunk struct {
 	Last  int `json:"last"`
 	// Weights is the tier of the copy that operators read, between uses; Grads the tier
 	// where the gradient waits for the optimizer; State the tier of the optimizer's
-	// moments. None is nearer to the device than the one before it, except that
-	// resident weights may have their state anywhere.
+	// moments. State on the device requires weights and gradients there, too.
 	Weights device.Tier `json:"weights"`
 	Grads   device.Tier `json:"grads"`
 	State   device.Tier `json:"state"`
@@ -194,8 +193,9 @@ func Agree(hashes []string) error {
 // Layout cuts the parameters into chunks of at most elems elements; a larger parameter
 // is a chunk by itself. A chunk is a list of consecutive parameters that are used by the
 // same segments, so that it is needed as a whole, and that are all trained or all
-// frozen. Runs stay together (see Runs); all others begin at multiples of 64 bytes, as
-// buffers do: a GPU's library may add in another order where operands are aligned otherwise.
+// frozen. Runs stay together (see Runs). All other parameters begin at multiples of 64
+// bytes, as buffers do: a GPU library may add in another order if operands are aligned
+// differently.
 func Layout(g *graph.Graph, elems int64) []Chunk {
 	users, within := segmentsOf(g), Runs(g)
 	var list []Chunk
@@ -223,9 +223,9 @@ func together(g *graph.Graph, users [][]int, i int) bool {
 // aligned reports whether n elements end at a multiple of 64 bytes.
 func aligned(g *graph.Graph, n int64) bool { return n*g.DType.Size()%64 == 0 }
 
-// Runs reports for each parameter whether it is in a run with its predecessor. A run is in one
-// chunk under every plan, and what adds up its elements sees one parameter: consecutive vectors, which
-// are small, and parameters that one operator reads as one or whose gradients it computes.
+// Runs reports for each parameter whether it is in a run with its predecessor. Runs consist of consecutive
+// vectors, which are small, and of parameters that one operator reads as one or whose gradients one operator
+// computes. A run is in one chunk under every plan, and sums over its elements treat it as one parameter.
 func Runs(g *graph.Graph) []bool {
 	users, within := segmentsOf(g), glued(g)
 	var size int64 // of the run so far
@@ -239,8 +239,8 @@ func Runs(g *graph.Graph) []bool {
 	return within
 }
 
-// glued reports for each parameter whether one operator needs it and its predecessor in one chunk: the
-// weights of queries, keys and values, say, or the gain and bias of a norm, whose gradients are computed at once.
+// glued reports for each parameter whether one operator needs it and its predecessor in one chunk: the weights of
+// queries, keys and values, say, or the gain and bias of a norm, whose gradients are computed together.
 func glued(g *graph.Graph) []bool {
 	list := make([]bool, len(g.Params))
 	for i := range g.Values {
@@ -325,7 +325,7 @@ func ropeScaling(s *model.RopeScaling) string {
 	return text
 }
 
-// choices lists what few models have, each only where it is set.
+// choices lists the settings that few models have, each only if it is set.
 func choices(m *model.Model) (s string) {
 	for _, c := range []struct {
 		name  string

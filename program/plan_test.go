@@ -7,8 +7,8 @@ import (
 	"github.com/athanor-llm/athanor/model"
 )
 
-// TestLayoutAligns: wherever chunks are cut, a weight begins at 64 bytes, also after one of an odd size such as the
-// sinks of six heads. Elsewhere a library's product could have other bits than in another plan.
+// TestLayoutAligns: wherever chunks are cut, a weight begins at a multiple of 64 bytes, even after one of an odd size
+// such as the sinks of six heads. Otherwise a library's product could have different bits under different plans.
 func TestLayoutAligns(t *testing.T) {
 	m, err := model.Known("llama-3.2-1b")
 	if err != nil {

@@ -68,8 +68,8 @@ type Buffer struct {
 	// content. Empty: undefined. Flat buffers have one name per atom ("" for padding,
 	// whose content is arbitrary and may be copied). Others have one name for all
 	// atoms, which then also implies their positions. The run fills homes, and buffers
-	// whose own name is that of their content. "x.before" in buffer x is what an
-	// earlier step left there.
+	// named after their content. "x.before" in buffer x is what an earlier step left
+	// there.
 	Init []string
 }
 
@@ -126,8 +126,9 @@ type Instr struct {
 // persistent buffer.
 type Home struct {
 	Param int // index in graph.Params
-	// Kind is "p" (the weights that are updated), "m", "v", "p16" (bf16 copy of p), or
-	// "rest": the lower halves of p, of which its home then has the upper ones.
+	// Kind is "p" (the weights that are updated), "m", "v", "g" (gradient, see
+	// keepGradient), "p16" (bf16 copy of p), or "rest": the lower halves of p, whose home
+	// "p" then holds only the upper halves.
 	Kind   string
 	At     int // element of the parameter at which Region begins; ranks may hold parts
 	Region Region
@@ -175,8 +176,8 @@ func (p *Program) Fits() bool {
 	return true
 }
 
-// Dims returns the extents of an instruction's operands, as the operators' cost formulas
-// take them. It reuses d.
+// Dims returns the extents of an instruction's operands in the form that the operators'
+// cost formulas expect. It reuses d.
 func (p *Program) Dims(in *Instr, d []graph.Dim) []graph.Dim {
 	d = d[:0]
 	for _, r := range in.Args {

@@ -14,7 +14,8 @@ import (
 )
 
 // randomModel is a tiny model of some family with the given number of layers.
-// Some have parameters that ranks divide, others only such as one rank takes.
+// Some have parameters that are divided among ranks, others only parameters that one
+// rank takes.
 func randomModel(rng *rand.Rand, layers int) *model.Model {
 	m := *tinyModels[[]string{"gpt2", "llama", "qwen2", "gemma3", "olmo2", "neox", "phi", "granite", "sinks"}[rng.IntN(9)]]
 	m.Layers, m.Tied = layers, rng.IntN(2) == 0
@@ -118,7 +119,7 @@ func randomRanks(t *testing.T, rng *rand.Rand) (*graph.Graph, *Plan) {
 	return g, pl
 }
 
-// amend changes what Validate refuses of a plan, mostly.
+// amend mostly repairs what Validate rejects in a plan.
 func (pl *Plan) amend(g *graph.Graph, rng *rand.Rand) {
 	top, err := newTopology(g, pl)
 	if err != nil || rng.IntN(20) == 0 {

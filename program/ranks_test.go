@@ -90,7 +90,7 @@ func TestPipelines(t *testing.T) {
 	}
 }
 
-// slicesOf cuts sequences for the schedules that are made for it.
+// slicesOf returns the slices per sequence: several for the schedules that are made for it.
 func slicesOf(name string) int {
 	if name == "seq1f1b" {
 		return 2

@@ -34,7 +34,7 @@ func (lo *lowering) recompute() error {
 				prefix = append(prefix, lo.op(u, &seg.Forward[n], Recompute, row, end-row, 0))
 			}
 		}
-		if u.half != schedule.W { // the backward operators find them computed
+		if u.half != schedule.W { // weight gradients find what the input half recomputed
 			u.work = append(prefix, u.work...)
 		}
 		for j := range u.work {
@@ -79,7 +79,7 @@ func (lo *lowering) fate(segment, value int) Fate {
 
 // remaking says what the backward units of a layer, which are all alike, recompute.
 type remaking struct {
-	first  []int // by forward operator: the first row; past all rows if none
+	first  []int // by forward operator: the first row to recompute; past all rows if none
 	copies []int // values that have a recomputed instance
 }
 

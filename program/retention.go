@@ -143,9 +143,9 @@ func Recomputations() []string {
 	return list
 }
 
-// SlicesTake lists the names of the policies that slices of sequences may have: they keep
-// keys and values, which later slices read, and nothing of them waits elsewhere. Where these
-// are results of norms (Qwen3), that is none alone.
+// SlicesTake lists the names of the policies allowed where sequences are sliced: those that
+// swap nothing and keep keys and values, which later slices read. Where keys and values are
+// results of norms (Qwen3), only "none" qualifies.
 func SlicesTake(g *graph.Graph) []string {
 	seg := &g.Segments[1]
 	i := slices.IndexFunc(seg.Forward, func(n graph.Node) bool { return n.Op == graph.Attention })
@@ -269,7 +269,7 @@ func (r Retention) Again(seg *graph.Segment) (list []*graph.Node) {
 const SwapParts = 64
 
 // rowUnit returns the token rows per atom: the largest number compatible with
-// everything that cuts the tokens, at most 1/64 of them if some are swapped.
+// everything that cuts the tokens, at most 1/64 of them if only some are swapped.
 func (pl *Plan) rowUnit(seq int) int {
 	unit := min(seq, pl.HeadRows)
 	if pl.Pipeline != nil && pl.Pipeline.Slices > 1 {
@@ -301,6 +301,6 @@ func (lo *lowering) waiting(f Fate) int {
 	if f.Share == 1 {
 		return lo.rows()
 	}
-	const tiny = 1e-9 // compensate rounding in a share that was a quotient
+	const tiny = 1e-9 // compensates for rounding in a share that was a quotient
 	return int(f.Share*float64(lo.rows())/float64(lo.p.RowUnit)+tiny) * lo.p.RowUnit
 }

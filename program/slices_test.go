@@ -17,10 +17,10 @@ type slice struct{ from, to int }
 
 var both = slice{0, 2 * sliceSeq}
 
-// slicedProgram has attention, forwards and backwards, on two sequences. The
-// slices of a pass run in the order given and are of the first sequence, which
-// the second one follows in one piece. Sums of dkv are kept as sum and, if
-// they are not, made bf16 in the end.
+// slicedProgram runs attention, forwards and backwards, on two sequences. The
+// slices of a pass run in the given order and belong to the first sequence; the
+// second one follows in one piece. Sums of dkv are kept in type sum and, if that is
+// fp32, cast to bf16 at the end.
 func slicedProgram(forward, backward []slice, sum graph.DType) *Program {
 	s := &smallBuilder{Program: &Program{Name: "slices", RowUnit: smallUnit}}
 	const n = 2 * sliceSeq
@@ -71,8 +71,8 @@ func slicedProgram(forward, backward []slice, sum graph.DType) *Program {
 	return s.Program
 }
 
-// TestSlices: which ways to cut a sequence mean the same as not to cut it. The
-// oracle must agree, which executes them row by row.
+// TestSlices: which ways of cutting a sequence mean the same as not cutting it. The
+// oracle, which executes them row by row, must agree.
 func TestSlices(t *testing.T) {
 	all := []slice{both}
 	plain := slicedProgram(all, all, graph.BF16)
@@ -130,7 +130,7 @@ func TestBadSlices(t *testing.T) {
 	}
 }
 
-// TestSlicesTake: where keys and values are results of norms, cheap to make again, slices still keep
+// TestSlicesTake: where keys and values are results of norms, cheap to recompute, slices still keep
 // them, since later ones read them.
 func TestSlicesTake(t *testing.T) {
 	for name, want := range map[string]string{"gpt2": "none light", "llama": "none light", "neox": "none light", "sinks": "none light", "gemma3": "none", "olmo2": "none"} {

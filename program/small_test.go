@@ -14,7 +14,7 @@ import (
 
 type smallOptions struct {
 	micro     int  // micro-batches
-	recompute bool // the activation is made again for the backward pass
+	recompute bool // the activation is recomputed for the backward pass
 	offload   bool // weights and their state on the host
 }
 
@@ -61,7 +61,7 @@ func (s *smallBuilder) rows(buf, row, n int) Region {
 	return Region{Buf: buf, Off: row * c, Rows: n, Cols: c, Stride: c}
 }
 
-// weights are the two matrices: extents, and where they lie in a chunk of 64.
+// smallWeights are the two matrices: extents, and offsets in a chunk of 64.
 var smallWeights = []struct{ rows, cols, off int }{{4, 6, 0}, {6, 5, 24}}
 
 var smallCuts = []int{24, 54}
@@ -163,7 +163,7 @@ func (s *smallBuilder) optimizer(scalars, w, m, v, dw int) {
 	}
 }
 
-// placeByForce puts every buffer at the lowest address that is free for its life.
+// placeByForce puts every buffer at the lowest address that is free throughout its life.
 func placeByForce(p *Program) {
 	live := p.Lifetimes()
 	order := make([]int, len(p.Buffers))

@@ -50,8 +50,8 @@ func TestSplits(t *testing.T) {
 	}
 }
 
-// cut makes two instructions of one: of the first rows of its tokens, and of the
-// others.
+// cut splits an instruction in two: one for the first rows of its tokens, and one for
+// the others.
 func (m *mutator) cut(i int) {
 	m.reorder(slices.Insert(m.order(), i, i))
 	a, b := &m.Instrs[i], &m.Instrs[i+1]

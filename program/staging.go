@@ -7,7 +7,7 @@ import (
 // Data that an update reads but that lives in another tier is staged through buffers
 // that last for one update, tier by tier, and is written back the same way:
 //
-//	state on   updated by   way
+//	state on   updated by   path
 //	disk       host         disk > host > disk
 //	host       device       host > device > host
 //	disk       device       disk > host > device > host > disk

@@ -14,18 +14,18 @@ import (
 // whose other rows are recomputed.
 //
 // A copy starts as soon as its stream is free and its operands are ready, wherever it
-// stands in the program. Its position only fixes the lifetime of the device buffer, and
+// is in the program. Its position only fixes the lifetime of the device buffer, and
 // so the time that the copy has before its bytes are reused. A layer's activation may
 // be copied out until the same operator Slots-1 units later. It is copied in once the
 // layer Slots units earlier in the backward pass has read its own for the last time:
 //
 //	forward   | layer 0     | layer 1     | layer 2
 //	  compute  norm qkv up   norm qkv up   norm qkv up
-//	  d2h            norm.0 qkv.0  up.0 norm.1 qkv.1     each until its like is computed
+//	  d2h            norm.0 qkv.0  up.0 norm.1 qkv.1     each until its counterpart is computed
 //
 //	backward  | layer 5     | layer 4     | layer 3      with 2 slots
 //	  compute  up qkv norm   up qkv norm   up qkv norm
-//	  h2d        up.3 qkv.3 norm.3  up.2 qkv.2 norm.2    each once its like is dead
+//	  h2d        up.3 qkv.3 norm.3  up.2 qkv.2 norm.2    each once its counterpart is dead
 //
 // So at most Slots layers' activations are in transfer. MEMO's rounding buffers are
 // what the allocator makes of these lifetimes.
@@ -54,7 +54,7 @@ type swapping struct {
 	instance
 	rows, segment     int
 	tier              device.Tier
-	made, first, last spot // where it is computed; where the first backward unit reads it
+	made, first, last spot // where it is computed; first and last read in the first backward unit that reads it
 }
 
 // swap inserts the copies of swapped activations.
@@ -100,7 +100,7 @@ func (lo *lowering) swappings() (list []swapping) {
 					continue
 				}
 				if n, ok := at[key]; ok {
-					if list[n].first.unit == i { // deferred weight gradients read it there
+					if list[n].first.unit == i { // deferred weight gradients, in later units, read it where it then is
 						list[n].last = here
 					}
 					continue
@@ -172,7 +172,7 @@ type insertion struct {
 	op op
 }
 
-// insert puts ops into the units; those at one spot keep their order.
+// insert puts ops into the units; ops at the same spot keep their order.
 func (lo *lowering) insert(list []insertion) {
 	slices.SortStableFunc(list, func(a, b insertion) int { return a.at.compare(b.at) })
 	for len(list) > 0 {

@@ -69,10 +69,10 @@ func moved(p *Program) (bytes [device.NumStreams]int64) {
 }
 
 // TestSwapBytes is law L3 for activations, in MEMO's units of tokens times
-// width: the input and what attention made are one each (and its softmax
+// width: the input and attention's output are one each (plus its softmax
 // denominators), the products 8 (query, key, value, the attention's
-// projection, 4 of the feed-forward), the norms one each (and statistics), the
-// activation function 4. Whatever the micro-batches, each byte goes once.
+// projection, 4 of the feed-forward), the norms one each (plus statistics), the
+// activation function 4. Whatever the micro-batches, each byte moves once.
 func TestSwapBytes(t *testing.T) {
 	const layers, width, heads, seq, sequences = 5, 64, 4, 128, 4
 	g := gpt(t, layers, width, heads, 96, seq, true)
@@ -109,13 +109,13 @@ func TestSwapBytes(t *testing.T) {
 }
 
 // TestSwapPeak is half of L2: layers whose activations wait on the host add
-// nothing to the device's memory, and to the host exactly what leaves.
+// nothing to the device's memory, and to the host's exactly what leaves the device.
 func TestSwapPeak(t *testing.T) {
 	const width, heads, seq = 64, 4, 64
 	height := func(layers int, keep Retention, parameters device.Tier) int64 {
 		g := gpt(t, layers, width, heads, 64, seq, true)
 		pl := swapped(g, 4, 1, keep)
-		for i := range pl.Chunks { // out of the way of the tier that is looked at
+		for i := range pl.Chunks { // out of the way of the tier that is measured
 			pl.Chunks[i] = Chunk{First: pl.Chunks[i].First, Last: pl.Chunks[i].Last, Weights: parameters, Grads: parameters, State: parameters}
 		}
 		pl.Cache = pl.CacheNeeded(g)
@@ -137,7 +137,7 @@ func TestSwapPeak(t *testing.T) {
 // TestLinearMemory: the memory of a step is a + c times the tokens, exactly, in
 // every tier and for every retention; nothing grows faster with the sequence. In
 // units of tokens times width, c on the device is what one layer's backward pass
-// works on, not a matter of the number of layers.
+// works on, whatever the number of layers.
 func TestLinearMemory(t *testing.T) {
 	const layers, width, heads = 4, 64, 4
 	for _, keep := range []Retention{Recomputed("none"), Recomputed("full"), SwapOf(device.HostTier, 0), SwapOf(device.HostTier, 0.5), SwapOf(device.DiskTier, 1)} {
@@ -173,7 +173,7 @@ func TestLinearMemory(t *testing.T) {
 }
 
 // TestSwapPlaces: with more slots the copies have more time and the device's
-// memory grows; what is computed stays.
+// memory grows; the program stays safe.
 func TestSwapPlaces(t *testing.T) {
 	g := gpt(t, 8, 64, 4, 64, 64, true)
 	var last int64
@@ -192,8 +192,8 @@ func TestSwapPlaces(t *testing.T) {
 	}
 }
 
-// TestRecomputedRows: rows are made again by just as much arithmetic, and
-// attention by none.
+// TestRecomputedRows: recomputing a share of the rows takes that share of the
+// arithmetic, and attention is never recomputed.
 func TestRecomputedRows(t *testing.T) {
 	g := gpt(t, 6, 64, 4, 64, 128, true)
 	flops := func(keep Retention) (sum int64) {

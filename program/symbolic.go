@@ -115,8 +115,8 @@ func castValue(t graph.DType, v Value) Value {
 	return seedOp.withInts(int(graph.Cast), 0).withInts(int(t), 0).with(v)
 }
 
-// rest returns the value of the lower halves of v, and of these v: each tells the other.
-// The upper halves are castValue(graph.BF16, v).
+// rest returns the value of the lower halves of v, and given that value, v again: each
+// determines the other. The upper halves are castValue(graph.BF16, v).
 func (v Value) rest() Value { return Value{v[0] ^ 0x6a09e667f3bcc908, v[1] ^ 0xbb67ae8584caa73a} }
 
 // within says which part of the named content an atom is: all of it, a number of
@@ -182,7 +182,7 @@ type execution struct {
 	// undefined is an operand of the current instruction that was read before it was
 	// written, or -1.
 	undefined int
-	room      []Value // of shares
+	room      []Value // reused by shares
 }
 
 func newExecution(p *Program, ly *layout, unordered bool) *execution {
@@ -198,7 +198,7 @@ func newExecution(p *Program, ly *layout, unordered bool) *execution {
 // eachInit lists the atoms of a buffer whose content before the step is known. Atoms of
 // flat buffers are identified by name and number of elements, those of matrices by
 // name, position and width; for the batch, the position in the global batch. Names mean
-// the same on all ranks, except that results and caches are per rank, but for the clip factor.
+// the same on all ranks, except that results and caches, but for the clip factor, are per rank.
 func (x *execution) eachInit(buf int, f func(atom int32, name string, at within)) {
 	b := &x.p.Buffers[buf]
 	if len(b.Init) == 0 {
@@ -268,7 +268,7 @@ func (x *execution) instr(i int) error {
 	return nil
 }
 
-// atom returns the value of an atom of operand j, and notes if there is none.
+// atom returns the value of an atom of operand j. If it is undefined, it records j.
 func (x *execution) atom(j int, at int32) Value {
 	a := x.atoms[at]
 	if a == (Value{}) {
@@ -447,7 +447,7 @@ func (x *execution) tokenSum(in *Instr, args []box) {
 }
 
 // together returns how many tokens an instruction may add up at a time (see package
-// gemm). If others continue its sum, a call whose token count is no multiple of this
+// gemm). If others continue its sum, a call whose token count is not a multiple of this
 // computes a different sum.
 func (x *execution) together(in *Instr) int {
 	half := func(j int) bool { return !in.arg(j).Absent() && x.p.Buffers[in.arg(j).Buf].DType == graph.BF16 }

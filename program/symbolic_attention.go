@@ -18,7 +18,8 @@ import "github.com/athanor-llm/athanor/graph"
 
 const sumDKV = 1 // operand dkv of AttentionBwd
 
-// attends reports whether an operator is attention, which looks back only. Other operators on sequences look at all of one.
+// attends reports whether an operator is attention, which only looks back. Other sequence operators look at the whole
+// sequence.
 func attends(op graph.Op) bool { return op == graph.Attention || op == graph.AttentionBwd }
 
 // attended returns the operand numbers of an instruction's queries, and of its keys and

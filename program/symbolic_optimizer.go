@@ -7,11 +7,11 @@ import (
 )
 
 // Symbolic execution of the optimizer, atom by atom, since other ranks and tiers cut
-// updates and norms elsewhere.
+// updates and norms at other places.
 
 // adamw works atom by atom. Its bf16 output is a cast of the new parameter unless that
 // is rounded stochastically. Stochastic rounding depends on the operand types and on
-// which elements they hold. Halves count as the number that they are.
+// which elements they hold. Two halves count as the number that they form.
 func (x *execution) adamw(in *Instr, args []box) {
 	const p, m, v, g, clip, scalars, p16, rest = 0, 1, 2, 3, 4, 5, 6, 7
 	alone, chance, halves := *in, x.p.byChance(in), halved(in)
@@ -66,7 +66,7 @@ func halved(in *Instr) bool {
 	return in.Op == graph.AdamW && len(in.Args) > 7 && !in.Args[7].Absent()
 }
 
-// joined returns the value of numbers in halves, or one of its own if the halves are not of the same.
+// joined returns the value of numbers stored in halves, or a value of its own if the halves are of different numbers.
 func joined(upper, rest Value) Value {
 	if whole := rest.rest(); castValue(graph.BF16, whole) == upper {
 		return whole

@@ -64,7 +64,7 @@ func (xs *executions) message(from, to place) error {
 }
 
 // gather: every member's source goes to its place in every member's destination. A
-// source that already lies there is copied onto itself.
+// source that is already there is copied onto itself.
 func (xs *executions) gather(list []place) error {
 	for _, to := range list {
 		dst := xs.box(to, 0)
@@ -82,8 +82,8 @@ func (xs *executions) gather(list []place) error {
 	return nil
 }
 
-// scatter: every member gets its part of the sum of all sources. A destination may lie
-// in its own place in the source, which no other member's part reads.
+// scatter: every member gets its part of the sum of all sources. A destination may be its
+// own place in the source, which no other member's part reads.
 func (xs *executions) scatter(list []place) error {
 	var first int32 // offset of the part, in atoms from the start of the source
 	for _, to := range list {

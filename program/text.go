@@ -102,7 +102,7 @@ func (p *Program) WriteTo(w io.Writer) (int64, error) {
 	pr := printer{p: p, refs: p.references()}
 	out := bufio.NewWriterSize(w, 1<<16)
 	var total int64
-	var line []byte // its memory is used again
+	var line []byte // reused for every line
 	emit := func(full []byte) {
 		n, _ := out.Write(append(full, '\n')) // errors are sticky; Flush reports them
 		total += int64(n)
@@ -122,7 +122,7 @@ func (p *Program) WriteTo(w io.Writer) (int64, error) {
 	return total, out.Flush()
 }
 
-// appendHeader appends the lines before the buffers, the last one without its line end.
+// appendHeader appends the lines before the buffers, the last one without its newline.
 func (p *Program) appendHeader(b []byte) []byte {
 	b = append(b, textMagic...)
 	b = strconv.AppendQuoteToASCII(append(b, "\nname "...), p.Name)

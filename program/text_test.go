@@ -146,7 +146,7 @@ func TestTextRoundTrip(t *testing.T) {
 	}
 }
 
-// TestPlanText is L5 for plans, and that a plan of a word more is refused.
+// TestPlanText is L5 for plans, and shows that a plan with an unknown key is refused.
 func TestPlanText(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -307,7 +307,7 @@ func TestParseErrors(t *testing.T) {
 	}
 }
 
-// FuzzText: what was written by hand prints so that it reads the same again, and
+// FuzzText: a program written by hand prints so that it reads back the same, and
 // Verify does not panic on it.
 func FuzzText(f *testing.F) {
 	f.Add(sampleText)

@@ -9,7 +9,7 @@ import (
 )
 
 // Verify proves programs before they run: one rank's, or those of ranks 0, 1, ... that
-// run together. It shares no code with the lowering passes. It takes the lists of
+// run together. It shares no code with the lowering passes. It reads the lists of
 // instructions as devices would, and shows that every order of execution that streams,
 // waits and meetings of ranks allow gives the same result, inside the arenas.
 //
@@ -17,7 +17,7 @@ import (
 //	           inside their buffers; buffers are inside the arenas
 //	order      any two accesses to the same bytes, one of them a write, are
 //	           ordered by streams and waits; a buffer takes over its bytes only
-//	           after the last use of what lay there before, and for good
+//	           after the last use of what was there before, and for good
 //	ranks      every send has its receive; members of a group run the same
 //	           collectives in the same order, on operands that agree; the
 //	           ranks cannot deadlock
@@ -127,8 +127,8 @@ func (p *Program) operandFault(i, j int, hint, format string, args ...any) error
 	return p.fault(i, hint, "%s %s", name, fmt.Sprintf(format, args...))
 }
 
-// checkPlaces checks that every buffer lies aligned in its arena and that the arenas
-// fit. checkOrder decides whether buffers may share bytes.
+// checkPlaces checks that every buffer is aligned and inside its arena, and that the
+// arenas fit. checkOrder decides whether buffers may share bytes.
 func checkPlaces(p *Program) error {
 	var top [device.NumTiers]int64
 	for i := range p.Buffers {
@@ -179,16 +179,16 @@ func (b *Buffer) initName(band int) string {
 // halfName is the prefix of names of bf16 copies: "p16:x" is the cast of "p:x".
 const halfName, fullName = "p16:", "p:"
 
-// restName is the prefix of names of lower halves: "rest:x" are those of "p:x".
+// restName is the prefix of names of lower halves: "rest:x" names those of "p:x".
 const restName = "rest:"
 
-// restOf returns the name of the content that name has the lower halves of.
+// restOf returns the name of the content whose lower halves have the given name.
 func restOf(name string) (string, bool) {
 	full, ok := strings.CutPrefix(name, restName)
 	return fullName + full, ok
 }
 
-// castOf returns the name of the content that name is a bf16 copy of.
+// castOf returns the name of the content whose bf16 copy has the given name.
 func castOf(name string) (string, bool) {
 	rest, ok := strings.CutPrefix(name, halfName)
 	return fullName + rest, ok

@@ -36,7 +36,8 @@ func Beside(base, p *Program) error {
 	return nil
 }
 
-// Shares proves what Beside does of a program that may change parameters and their state, as deferred updates do.
+// Shares proves the same as Beside, except that the program may change parameters and their state, as deferred
+// updates do.
 func Shares(base, p *Program) error {
 	fail := func(b *Buffer, format string, args ...any) error {
 		return fmt.Errorf("buffer %s of the base program %q: %s; hint: lower it with Options.Base", b.Name, base.Name, fmt.Sprintf(format, args...))

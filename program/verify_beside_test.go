@@ -10,9 +10,9 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// TestBeside: a step that is lowered on another one leaves its state where it is
-// and as it is, whatever the plan and the mode; and one that loses, moves, renames
-// or changes it is found, which Verify alone does not find.
+// TestBeside: an evaluation that is lowered on a training step leaves the step's state
+// where it is and as it is, whatever the plan; one that loses, moves, renames or
+// changes it is found, which Verify alone would not do.
 func TestBeside(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

@@ -7,12 +7,13 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// EquivalentDeferred is Equivalent for programs that defer updates. A step of theirs computes what a step of the reference
-// would from the parameters that the deferred updates give, so both sides are completed by these, at opposite ends:
+// EquivalentDeferred is Equivalent for programs that defer updates. Their step begins with the updates left by the
+// previous one: it computes what a step of the reference computes from the parameters after these updates. So both
+// sides are completed by the updates, at opposite ends:
 //
 //	programs, then updates   =   updates, then reference
 //
-// Both begin with the same parameters, gradients and clip factor, whatever they are.
+// Both sides begin with the same parameters, gradients and clip factor, whatever they are.
 func EquivalentDeferred(ps, updates, reference []*Program) (Equality, error) {
 	var rs [3]*ranks
 	for i, list := range [][]*Program{ps, updates, reference} {
@@ -59,7 +60,7 @@ func EquivalentDeferred(ps, updates, reference []*Program) (Equality, error) {
 	return Different, fmt.Errorf("%s is not what it is where nothing is deferred; hint: something is missing, or is put in the wrong place", key)
 }
 
-// contents are what programs leave in persistent buffers, by name and place.
+// contents holds what programs leave in persistent buffers, by name and position.
 type contents map[named]Value
 
 type named struct {
@@ -67,7 +68,8 @@ type named struct {
 	at   within
 }
 
-// from is meaning after other programs, which have left what it begins with; nil: whatever names say.
+// from is meaning for programs that begin with what other programs left; nil: with the content that names denote. It
+// also returns what they leave themselves.
 func (rs *ranks) from(left contents, unordered bool) (summary, contents, error) {
 	xs := rs.executions(unordered)
 	for _, x := range xs.on {
@@ -89,7 +91,7 @@ func (rs *ranks) from(left contents, unordered bool) (summary, contents, error) 
 		}
 	}
 	for n, v := range after {
-		if n.name == StepScalars { // what was this step's is now that of the one before
+		if n.name == StepScalars { // this step's scalars are now those of the previous step
 			after[named{PendingScalars, n.at}] = v
 		}
 	}
@@ -97,7 +99,8 @@ func (rs *ranks) from(left contents, unordered bool) (summary, contents, error) 
 	return sum, after, err
 }
 
-// of returns what was left under a name: weights may have been left in halves, or as copies that tell them.
+// of returns what was left under a name. bf16 copies and lower halves may follow from the weights that were left, and
+// weights from lower halves.
 func (left contents) of(name string, t graph.DType, at within) Value {
 	if v, ok := left[named{name, at}]; ok {
 		return v

@@ -32,8 +32,8 @@ func (k *keeper) buffer(c content) string {
 
 // checkKept checks, over all ranks, what the next step relies on: persistent buffers
 // are defined; what is neither state nor result is unchanged; equal names again hold
-// equal content; a bf16 copy is the cast of its master, upper halves are those of the numbers
-// whose lower ones there are; and the run finds everything that it fills and reads.
+// equal content; a bf16 copy is the cast of its master; upper and lower halves are those
+// of the same numbers; and the run finds everything that it fills and reads.
 func (xs *executions) checkKept() error {
 	k := &keeper{executions: xs, now: map[string]content{}}
 	for r, p := range xs.ps {
@@ -100,9 +100,9 @@ func (k *keeper) check(rank, buf int) (err error) {
 
 // checkHomes checks that homes and content names agree: the run places state by homes,
 // while proofs start from names. So homes of the same elements hold content of the same
-// name on all ranks, and a replica's elements have a home on some rank.
+// name on all ranks, and a replica's elements have a primary home on some rank.
 func (xs *executions) checkHomes() error {
-	content, elements := map[string]string{}, map[string]string{} // one by the other
+	content, elements := map[string]string{}, map[string]string{} // each by the other
 	primary := map[string]bool{}
 	for r := range xs.on {
 		err := xs.eachPart(r, func(h *Home, key, name string) error {
@@ -167,7 +167,7 @@ func (x *execution) homed() []bool {
 }
 
 // checkFilled checks that all content that the program uses exists when it begins: the
-// run fills homes, and buffers whose name is that of their content.
+// run fills homes, and buffers named after their content.
 func (x *execution) checkFilled(homed []bool) error {
 	for i := range x.p.Instrs {
 		for j, s := range x.ly.operands(i) {

@@ -58,7 +58,7 @@ type history struct {
 type tenure struct {
 	begun bool
 	ended int32  // 1 + the instruction that took its bytes over
-	heir  int32  // the buffer it took them for
+	heir  int32  // the buffer that it took them for
 	last  vector // latest accesses
 	after vector // accesses to the buffers before it
 }
@@ -66,7 +66,7 @@ type tenure struct {
 type orderCheck struct {
 	p       *Program
 	ly      *layout
-	streams []device.Stream // of each instruction, close together
+	streams []device.Stream // of each instruction, stored compactly
 	before  []vector
 	tail    vector // latest instruction of each stream
 	atoms   []history

@@ -23,8 +23,9 @@ import (
 //	rank 0  i3 send     tag=1 peers=1     i4 recv tag=2 peers=1
 //	rank 1  i3 recv     tag=1 peers=0     i4 send tag=2 peers=0 wait=i3
 //
-// completes. If rank 0's i3 waited for its i4, rank 1's i4 would wait for its i3, that
-// for rank 0's i3, and that for i4: a cycle, which is reported.
+// completes. If rank 0's i3 waited for rank 0's i4, rank 1's i4 would wait for rank 1's
+// i3, that for rank 0's i3, and that for rank 0's i4, which meets rank 1's i4: a cycle,
+// which is reported.
 //
 // The dry run finds one valid order. Each program is ordered by itself (a meeting
 // counts as an access to its operands on each rank for its whole duration), so every
@@ -291,7 +292,7 @@ func (rs *ranks) checkMeeting(list []place) error {
 func (rs *ranks) region(at place, j int) Region { return rs.instr(at).arg(j) }
 
 // checkParts checks that the operands part of all members, concatenated, match each
-// member's operand all. A part that lies inside its all must lie in its own place.
+// member's operand all. A part inside its own rank's whole must be at its own place there.
 func (rs *ranks) checkParts(list []place, all, part int) error {
 	for _, at := range list {
 		r, off := rs.region(at, all), 0
@@ -360,7 +361,7 @@ type rehearsal struct {
 	done    [][]bool
 	arrived []int32 // per meeting: how many members are there
 	there   [][]bool
-	ready   []int // ranks that may go on
+	ready   []int // ranks that may be able to proceed
 	total   int
 }
 
@@ -409,7 +410,7 @@ func (rs *ranks) dryRun() error {
 	return nil
 }
 
-// commands returns the entries that an instruction takes in its stream's queue.
+// commands returns the number of entries that an instruction occupies in its stream's queue.
 func commands(in *Instr) int { return len(in.Waits) + 1 }
 
 // launch launches a rank's next instructions while there is room in the queues.

@@ -16,18 +16,18 @@ import (
 //
 //	linear  y is N,O, x is N,I, w is I,O: columns of x are rows of w
 //
-// T, S, H, A, G, Q come from the attributes: rows per sequence, head size, query heads,
-// width of all query heads, of all key and value heads, and of both; K, too, in norms: their
-// groups. 2F is twice F; a bare number is itself. Types: f fp32 or bf16, s fp32, r
-// fp32 or f64, h bf16, i i32, d f64, * any.
+// T, S, H, A, G and Q come from the attributes: rows per sequence, head size, number of
+// query heads, and the width of all query heads, of all key and value heads, and of both.
+// In norms, so does K, the number of groups. 2F is twice F; a bare number is itself. Types:
+// f fp32 or bf16, s fp32, r fp32 or f64, h bf16, i i32, d f64, u u16, * any.
 
 type rule struct {
 	shapes  []shape                                 // by operand
 	swapped []shape                                 // with Attr.WT, where that makes a difference
 	seq     bool                                    // Attr.Seq is used
 	heads   bool                                    // Attr.Heads, KVHeads and HeadDim are used
-	groups  bool                                    // rows are Attr.Heads groups, or one
-	alike   bool                                    // atoms of all operands that are not one row correspond
+	groups  bool                                    // each row is Attr.Heads groups, or one
+	alike   bool                                    // atoms of all operands correspond, except those that always have one row
 	alias   func(in *Instr, first, second box) bool // operands 0 and 1 may overlap like this
 	// position: results depend on where in its sequence a row is.
 	position bool
@@ -35,8 +35,8 @@ type rule struct {
 }
 
 type length struct {
-	times  int  // 1, or the factor of a letter
-	letter byte // 0: the number times
+	times  int  // the factor of the letter, or a bare number
+	letter byte // 0: none
 }
 
 type shape struct {
@@ -101,7 +101,7 @@ func same(_ *Instr, first, second box) bool { return first == second }
 
 func sameUnlessAdded(in *Instr, first, second box) bool { return !in.Attr.Acc && first == second }
 
-// A gather's source may already lie in its place in the destination, and a reduction's
+// A gather's source may already be at its place in the destination, and a reduction's
 // result may go to its own place in the source. checkMeetings checks that it is the
 // right place.
 func inDst(_ *Instr, dst, src box) bool { return dst.holds(src) }
@@ -162,7 +162,7 @@ func grouped(gains int) func(*Instr) string {
 	}
 }
 
-// turned: a rotary table has cosines and sines of at most a head's columns.
+// turned: a rotary table has cosines and sines for at most a head's columns.
 func turned(in *Instr) string {
 	if cols := in.Args[1].Cols; cols%2 != 0 || cols > in.Attr.HeadDim {
 		return fmt.Sprintf("a table of %d columns cannot turn heads of size %d", cols, in.Attr.HeadDim)
@@ -170,7 +170,7 @@ func turned(in *Instr) string {
 	return ""
 }
 
-// either returns what one of two finds wrong.
+// either returns what the first check finds wrong, or else the second.
 func either(first, second func(*Instr) string) func(*Instr) string {
 	return func(in *Instr) string { return cmp.Or(first(in), second(in)) }
 }
@@ -214,7 +214,7 @@ func oneOrTwo(in *Instr) string {
 	return ""
 }
 
-// slotted: the columns of operand of are slots as wide as those of operand one.
+// slotted: the columns of operand number of are slots, each as wide as operand number one.
 func slotted(one, of int) func(*Instr) string {
 	return func(in *Instr) string {
 		if width, cols := in.Args[one].Cols, in.Args[of].Cols; cols%width != 0 {
@@ -232,8 +232,8 @@ func combined(in *Instr) string {
 	return ""
 }
 
-// weighted: the columns of y are as many slots as there are weights, and only weights have
-// gradients.
+// weighted: the columns of y are one slot for each weight, and a gradient of weights needs
+// weights.
 func weighted(y, weights int) func(*Instr) string {
 	return func(in *Instr) string {
 		w := in.arg(weights)
@@ -247,7 +247,7 @@ func weighted(y, weights int) func(*Instr) string {
 	}
 }
 
-// clamped: what is bounded needs all of its constants, and is built with weights only.
+// clamped: bounds need both of their constants, and exist only for SiLU with weights.
 func clamped(weights int) func(*Instr) string {
 	return func(in *Instr) string {
 		if a := &in.Attr; (a.Limit > 0) != (a.Alpha > 0) || a.Limit < 0 || a.Alpha < 0 || a.Limit > 0 && (in.arg(weights).Absent() || a.Act != graph.SiLU) {
@@ -267,7 +267,7 @@ func enough(logits int) func(*Instr) string {
 	}
 }
 
-// balanced: the term of the loss that evens out the use of experts has its scale.
+// balanced: the loss term that evens out the use of experts has both scale and scalars.
 func balanced(in *Instr) string {
 	if (in.Attr.Scale != 0) == in.arg(5).Absent() {
 		return "a scale needs scalars, and they a scale"
@@ -275,8 +275,8 @@ func balanced(in *Instr) string {
 	return ""
 }
 
-// expertLinear: matrices w of as many experts, of which x and y have the rows and columns for
-// each slot, or x for all. Packed columns are checked where their type is known.
+// expertLinear: w holds a matrix for each expert, whose extents are the columns of x and y per
+// slot (of x: in all, without Attr.Slots). Packed columns are checked where their type is known.
 func expertLinear(in *Instr) string {
 	n, k, w := in.Attr.Experts, in.Args[3].Cols, in.Args[2]
 	if in.Attr.Slots && in.Args[1].Cols%k != 0 || in.Args[0].Cols%k != 0 {
@@ -304,7 +304,7 @@ func expertExtents(in *Instr) (rows, cols int) {
 	return rows, cols
 }
 
-// expertBias: a bias has a row for each expert, with as many columns as its result, and only
+// expertBias: a bias has a row for each expert, as wide as a slot of the result, and only
 // biases are multiplied by weights.
 func expertBias(in *Instr) string {
 	bias, k := in.arg(4), in.Args[3].Cols
@@ -319,7 +319,7 @@ func expertBias(in *Instr) string {
 	return ""
 }
 
-// expertDB: dy is one for all slots, or has a part for each.
+// expertDB: dy is shared by all slots, or has a part for each.
 func expertDB(in *Instr) string {
 	db, dy, k := in.Args[0], in.Args[1], in.Args[2].Cols
 	if db.Rows != in.Attr.Experts || dy.Cols != db.Cols && dy.Cols != k*db.Cols {
@@ -328,7 +328,7 @@ func expertDB(in *Instr) string {
 	return ""
 }
 
-// expertDW: the same for gradients; dy, too, may be one for all slots.
+// expertDW: like expertLinear, for gradients; dy, too, may be shared by all slots.
 func expertDW(in *Instr) string {
 	n, k, dw := in.Attr.Experts, in.Args[3].Cols, in.Args[0]
 	if in.Attr.Seq < 1 {
@@ -347,7 +347,7 @@ func expertDW(in *Instr) string {
 	return ""
 }
 
-// paired: the first rows of two documents have what is known of a pair.
+// paired: what is known of a pair is in the first rows of its two documents.
 func paired(in *Instr) string {
 	if in.Attr.Seq < 2 {
 		return fmt.Sprintf("sequences of %d rows have no room for a pair", in.Attr.Seq)

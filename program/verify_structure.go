@@ -61,8 +61,8 @@ func checkStructure(p *Program) (*layout, error) {
 }
 
 // leastSize returns the minimum size of a buffer in bytes. The rows of a matrix that is
-// not kept may be longer than their content; the last row's last band may then lie
-// outside. checkOperands ensures that nothing touches it.
+// not kept may be longer than their content; the last row's last band may then be
+// outside the buffer. checkOperands ensures that nothing touches it.
 func (b *Buffer) leastSize() int64 {
 	elems := int64(b.Rows) * int64(b.Cols)
 	if b.RowUnit > 0 && !b.Persistent && len(b.Cuts) > 0 {
@@ -329,7 +329,7 @@ func checkAttr(in *Instr) string {
 		return "nf4 is set, but there is no weight"
 	case a.Cut != 0 && in.Op != graph.LinearDW && in.Op != graph.ExpertDW:
 		return fmt.Sprintf("cut is %d, but there is no sum that is cut at it", a.Cut)
-	case a.Cut%2 != 0: // an operator that adds in pairs would form other pairs
+	case a.Cut%2 != 0: // an operator that adds in pairs would form different pairs
 		return fmt.Sprintf("cut is %d, which is odd", a.Cut)
 	}
 	if r.seq && a.Seq < 1 {

@@ -63,7 +63,7 @@ type waiter struct {
 	last      [device.NumStreams]int
 	history   [][]access // per buffer
 	begun     []bool
-	inherited []clock // per buffer: what has to be done before it is written
+	inherited []clock // per buffer: what must be complete before it is written
 	tiers     [device.NumTiers][]occupant
 }
 

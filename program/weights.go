@@ -10,10 +10,10 @@ import (
 // weightHome says where a chunk lives between steps. Chunk.Shard decides how much of it
 // this rank holds.
 //
-//	                    operators read      what is updated, if of work's type; else
-//	weights on device   work (device)       work itself if updated there    work, and the rest of it beside the state
-//	                                        else master (host)              master, beside the state
-//	weights on host     copies of work      work itself                     work, and the rest of it beside the state
+//	                    operators read      updated, if of work's type      updated, if of another type
+//	weights on device   work (device)       work itself if updated there    work, and the rest of it with the state
+//	                                        else master (host)              master, with the state
+//	weights on host     copies of work      work itself                     work, and the rest of it with the state
 type weightHome struct {
 	work   store // what operators read, or what copies are taken from
 	master store // what is updated, or its upper halves; work itself where possible
@@ -22,8 +22,8 @@ type weightHome struct {
 	m, v store
 }
 
-// weights gives every chunk its homes, and brings chunks that are not whole on the
-// device to it for the units that read them.
+// weights gives every chunk its homes, and brings chunks that are not entirely on the
+// device there for the units that read them.
 func (lo *lowering) weights() error {
 	lo.weightBuf = make([]weightHome, len(lo.pl.Chunks))
 	for c := range lo.pl.Chunks {

@@ -23,9 +23,9 @@ import (
 //	adapter_config.json          rank, adapted modules, the folder of the model
 //	adapter_model.safetensors    the factors
 //
-// Such a folder can be used wherever a model's can, also to begin training with its factors: the
-// weights that are not in it come from the folder that it names. What adapter_config.json says beyond rank and
-// scale, and would change results, is refused.
+// Such a folder can be used wherever a model folder can, also to start training from its factors; the
+// weights that it lacks come from the folder that it names. Settings of adapter_config.json other than rank and
+// scale that would change results are refused.
 
 const adapterFile = "adapter_config.json"
 
@@ -39,8 +39,8 @@ type adapterConfig struct {
 	RSLoRA  bool    `json:"use_rslora"`
 	Dropout float64 `json:"lora_dropout"`
 	Bias    string  `json:"bias"`
-	Modules any     `json:"target_modules"` // names or a pattern; where adapters are read, the factors' names say it
-	// Parameters are those of experts, where the factors' names do not say which of a module's they are.
+	Modules any     `json:"target_modules"` // names or a pattern; when adapters are read, the factors' names count instead
+	// Parameters are those of experts, where factor names do not say which of a module's parameters they adapt.
 	Parameters []string `json:"target_parameters"`
 	// Transposed tells PEFT that weights are stored [in, out].
 	Transposed bool `json:"fan_in_fan_out"`
@@ -108,8 +108,8 @@ func isModel(dir string) bool { return exists(filepath.Join(dir, "config.json"))
 
 func isAdapter(dir string) bool { return exists(filepath.Join(dir, adapterFile)) }
 
-// foldersOf returns where to look for what belongs to a model folder's tokenizer: in the folder and, since adapters may leave
-// it to their model, in that one's.
+// foldersOf returns where to look for what belongs to a model folder's tokenizer: in the folder itself and, since adapters may
+// leave the tokenizer to their model, in the model's folder.
 func foldersOf(dir string) []string {
 	if isAdapter(dir) {
 		if c, err := readAdapter(dir); err == nil {
@@ -201,7 +201,7 @@ func (c *adapterConfig) adapted(m *model.Model, set *safetensors.Set) (*model.Mo
 	return &part, nil
 }
 
-// openAdapter opens the factors in a folder of PEFT's, and verifies those of a checkpoint as openWeights does.
+// openAdapter opens the factors in a PEFT folder, and verifies those of a checkpoint as openWeights does.
 func openAdapter(dir string) (*safetensors.Set, error) {
 	if err := checkWhole(dir); err != nil {
 		return nil, err
@@ -224,8 +224,8 @@ func fingerprintOf(dir string) (string, error) {
 }
 
 // fingerprint identifies weights: a hash of all names and shapes and of some numbers of
-// each tensor. It tells one model from another, at no cost; it does not prove that
-// nothing was damaged.
+// each tensor. It distinguishes models at no cost, but does not prove that nothing was
+// damaged.
 func fingerprint(set *safetensors.Set) (string, error) {
 	const numbers = 16
 	h := sha256.New()

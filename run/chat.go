@@ -14,9 +14,8 @@ import (
 // Chat is a conversation with the model in a folder, by its chat template.
 //
 // For each answer the whole conversation is rendered and encoded anew, as it would be for a model that has read nothing of
-// it. Of that the generator keeps what it has read already, which is all up to the latest question
-// unless the template writes earlier turns otherwise by now, or the answer's text is encoded by other tokens than it
-// was made of.
+// it. The generator keeps the part that it has already read: everything up to the latest question, unless the template now
+// renders earlier turns differently, or the answer's text is encoded as other tokens than those it was generated from.
 type Chat struct {
 	folder       *Folder
 	template     *chat.Template
@@ -37,8 +36,8 @@ type Answer struct {
 	Known int `json:"known_tokens"`
 }
 
-// OpenChat opens a conversation of up to length tokens. p.Text is what the system says, "" if nothing; the rest of p is about
-// each answer. Close it after use.
+// OpenChat opens a conversation of up to length tokens. p.Text is the system message, "" if there is none; the rest of p
+// applies to each answer. Close the Chat after use.
 func OpenChat(ctx context.Context, dir string, length int, p Prompt) (*Chat, error) {
 	f, err := OpenFolder(dir)
 	if err != nil {
@@ -88,8 +87,8 @@ func (c *Chat) open(ctx context.Context, length int) error {
 // Close closes the generator and the folder.
 func (c *Chat) Close() error { return errors.Join(c.generator.Close(), c.folder.Close()) }
 
-// Ask adds a question and returns the answer, which each is given as it is made. After an error the conversation
-// is as before.
+// Ask adds a question and returns the answer, whose pieces each receives as they are generated. After an error the
+// conversation is unchanged.
 func (c *Chat) Ask(ctx context.Context, question string, each func(text []byte)) (*Answer, error) {
 	asked := c.conversation
 	asked.Say("user", question)

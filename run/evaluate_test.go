@@ -12,7 +12,7 @@ import (
 	"github.com/athanor-llm/athanor/internal/torch"
 )
 
-// TestEvaluateDocuments: a folder is evaluated by the same rule, if asked to.
+// TestEvaluateDocuments: a folder is evaluated by the same rule, on request.
 func TestEvaluateDocuments(t *testing.T) {
 	f, err := OpenFolder("../testdata/torch/llama-tiny")
 	check(t, err)
@@ -38,7 +38,7 @@ func TestEvaluateDocuments(t *testing.T) {
 	}
 }
 
-// TestEvaluateHalved: in bf16 a loss is that of fp32 but for roundings, and is not the same.
+// TestEvaluateHalved: in bf16 a loss is that of fp32 up to rounding, and not identical.
 func TestEvaluateHalved(t *testing.T) {
 	for _, name := range []string{"llama-tiny", "gpt2-tiny", "gemma3-tiny"} {
 		dir := "../testdata/torch/" + name

@@ -12,8 +12,8 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// TestEvaluationOfOddSequences: where the held-out text has to go in smaller micro-batches
-// than training's, those are ones that sums in bf16 allow.
+// TestEvaluationOfOddSequences: where the held-out text needs smaller micro-batches than
+// training, they are of sizes that sums in bf16 allow.
 func TestEvaluationOfOddSequences(t *testing.T) {
 	c, err := config.Load(runConfig(t, t.TempDir()), []string{"precision=bf16", "sequence_length=33"})
 	check(t, err)

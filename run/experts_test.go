@@ -20,7 +20,7 @@ import (
 // TestMixtureResumes: a mixture of experts that is stopped at arbitrary steps and resumed
 // under other plans has the weights, moments and losses of the run without interruption, bit
 // by bit. Its folder has a tensor for each matrix of an expert, as Hugging Face's have, and
-// training goes on from these.
+// training continues from these.
 func TestMixtureResumes(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -66,8 +66,8 @@ func TestMixtureResumes(t *testing.T) {
 	train("tuned", 2, "model="+folder("straight"))
 }
 
-// TestRouterNotFinite: a folder whose router has a NaN is not trained from, though that router is frozen: it is named,
-// and so is the folder.
+// TestRouterNotFinite: a folder whose router has a NaN is not trained from, even if the router is frozen; the error
+// names the router and the folder.
 func TestRouterNotFinite(t *testing.T) {
 	const router = "model.layers.1.mlp.gate.weight"
 	dir := t.TempDir()

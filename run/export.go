@@ -16,9 +16,9 @@ import (
 	"github.com/athanor-llm/athanor/model"
 )
 
-// Merge writes what an adapter makes of its model as a model folder: W + s.B.A for each
-// adapted weight, all else as it is, in the types of the model's files. to must not
-// exist; it appears when it is complete.
+// Merge writes an adapter's model, with the adapter merged into it, as a model folder:
+// W + s.B.A for each adapted weight, everything else unchanged, in the types of the
+// model's files. to must not exist; it appears when it is complete.
 func Merge(ctx context.Context, adapter, to string, progress Progress) error {
 	if exists(adapter) && !isAdapter(adapter) {
 		return misuse{fmt.Errorf("%s has no %s; hint: a checkpoint of a run with lora, or an adapter of PEFT", adapter, adapterFile)}
@@ -26,8 +26,8 @@ func Merge(ctx context.Context, adapter, to string, progress Progress) error {
 	return Export(ctx, adapter, to, "", progress)
 }
 
-// Export writes a model folder with the weights and files of another, and nothing else: no optimizer's state, and an adapter merged
-// into its model. Floating-point weights are of the given type, or if that is "" of their files'.
+// Export writes a model folder with the weights and files of another, and nothing else: no optimizer state, and an adapter merged
+// into its model. Floating-point weights get the given type or, if that is "", keep their files'.
 func Export(ctx context.Context, from, to string, as safetensors.DType, progress Progress) error {
 	if exists(to) {
 		return misuse{fmt.Errorf("%s exists; hint: name a new folder", to)}
@@ -107,13 +107,13 @@ func (f *Folder) export(ctx context.Context, to string, as safetensors.DType, pr
 	return safetensors.WriteSet(create, "model", shardBytes, map[string]string{"format": "pt"}, list)
 }
 
-// merger adds adapters to weights. A tensor of files is a whole weight, or rows of one: those
+// merger adds adapters to weights. A tensor in files is a whole weight, or some rows of one: those
 // of an expert.
 type merger struct {
 	*Folder
-	parts   map[string]part // what is adapted, by the name in the model's files
+	parts   map[string]part // adapted tensors, by name in the model's files
 	params  map[string]model.Param
-	factors map[string][]float32 // by name; those of one layer, since those of experts are read once for all of them
+	factors map[string][]float32 // by name, of one layer at a time: an adapter's factors for experts are read once for all experts
 	layer   int
 }
 
@@ -163,7 +163,7 @@ func (m *merger) write(w io.Writer, info safetensors.Info, p part) error {
 	return safetensors.WriteFloat32(w, info.DType, weight)
 }
 
-// add adds an adapter to rows of its weight, from the first on.
+// add adds an adapter to rows of its weight, from row first on.
 func (m *merger) add(weight []float32, p model.Param, first int) error {
 	if m.factors == nil || m.layer != p.Layer {
 		m.factors, m.layer = map[string][]float32{}, p.Layer
@@ -202,7 +202,7 @@ func (m *merger) factor(name string) ([]float32, error) {
 			values[i] *= s
 		}
 	}
-	if p.Experts > 0 && p.Reordered() { // other than their weights, which have GPT-NeoX's order in files, as its factors do
+	if p.Experts > 0 && p.Reordered() { // files order them differently from their weights, while GPT-NeoX's factors are ordered like its weights
 		ours := make([]float32, len(values))
 		p.FromFile(ours, values)
 		values = ours

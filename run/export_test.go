@@ -11,8 +11,8 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// TestExport: an exported folder has the weights of the other, in the type that is asked for, rounded to the nearest, and what
-// reads it knows the type. Rounded once they stay what they are.
+// TestExport: an exported folder has the weights of the original, in the requested type, rounded to the nearest, and tells its
+// readers the type. Once rounded, weights do not change any more.
 func TestExport(t *testing.T) {
 	ctx, quiet := context.Background(), func(string, int64, int64) {}
 	for _, dir := range []string{"../testdata/torch/llama-tiny", "../testdata/torch/gpt2-tiny", "../testdata/torch/mixtral-tiny/lora"} {

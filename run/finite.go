@@ -16,7 +16,7 @@ func (e notFinite) Unwrap() error      { return e.error }
 
 func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 
-// blame adds to an error about numbers that are not finite which of the weights is not either.
+// blame adds to an error about numbers that are not finite which of the weights, if any, is not finite either.
 func (f *Folder) blame(err error) error {
 	if !errors.Is(err, ErrNumeric) {
 		return err
@@ -33,8 +33,8 @@ func (f *Folder) blame(err error) error {
 	return fmt.Errorf("%w, though all weights in %s are: they have grown too large on the way; hint: is config.json that of these weights?", err, f.Path)
 }
 
-// Number formats a loss or a perplexity with so many digits after the point, or as a power of ten from a
-// million on, where they say nothing.
+// Number formats a loss or a perplexity with the given number of decimals or, from a million on, where decimals
+// say nothing, as a power of ten.
 func Number(x float64, decimals int) string {
 	if x >= 1e6 {
 		return fmt.Sprintf("%.3g", x)

@@ -27,9 +27,9 @@ import (
 type Folder struct {
 	Path      string
 	Model     *model.Model
-	Documents *graph.Documents // confine attention where losses are computed; nil: they do not
+	Documents *graph.Documents // confine attention when losses are computed; nil: it is not confined
 	Device    string           // on which losses are computed, cpu or cuda
-	DType     graph.DType      // in which they are, fp32 or bf16
+	DType     graph.DType      // in which losses are computed, fp32 or bf16
 	base      string           // the model's folder: Path, unless that is an adapter's
 	weights   source
 	tokenizer *bpe.Tokenizer // read on first use
@@ -186,7 +186,7 @@ func (f *Folder) SeparateDocuments() error {
 }
 
 // Quantize holds the weights of the model's layers in 4 bits, as training with quantize:
-// nf4 does. Nothing but adapters and what is outside of the layers has gradients then.
+// nf4 does. Then only adapters and parameters outside the layers have gradients.
 func (f *Folder) Quantize() error {
 	m := *f.Model
 	if m.LoRA == nil {

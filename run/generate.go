@@ -50,7 +50,7 @@ const (
 const pieceRows = 64
 
 // Generator opens the model for decoding up to context tokens, with weights, caches and activations
-// of a type, fp32 or bf16. It takes ownership of the device, also on error.
+// of the given type, fp32 or bf16. It takes ownership of the device, even on error.
 func (f *Folder) Generator(ctx context.Context, d device.Device, context int, dtype graph.DType) (*Generator, error) {
 	g, err := newGenerator(ctx, f.Model, d, context, dtype)
 	if err != nil {
@@ -105,8 +105,8 @@ func (g *Generator) Room() int { return g.context - len(g.ids) }
 // Reset begins another sequence.
 func (g *Generator) Reset() { g.ids = g.ids[:0] }
 
-// Keep goes back to where the sequence parts from another, before that one's last token at the latest, and
-// returns how many tokens are kept. To go on with the other sequence, extend by the rest of it.
+// Keep truncates the sequence to the prefix that it shares with ids, which never includes the last of ids, and
+// returns how many tokens are kept. To continue with ids, Extend by the rest of them.
 func (g *Generator) Keep(ids []int32) int {
 	n := 0
 	for n < min(len(g.ids), len(ids)-1) && g.ids[n] == ids[n] {
@@ -166,7 +166,7 @@ func (g *Generator) step(ctx context.Context, prog, pos int, tokens []int32, row
 	if err := e.ReadBuffer("logits", all); err != nil {
 		return err
 	}
-	if most := slices.Max(g.last); !finite(most) { // which is NaN if any is; a score of -Inf only says never
+	if most := slices.Max(g.last); !finite(most) { // which is NaN if any is; a logit of -Inf only means never
 		return notFinite{fmt.Errorf("a logit after %d tokens is %v: numbers are not finite", len(g.ids), most)}
 	}
 	return nil

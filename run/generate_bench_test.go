@@ -13,9 +13,9 @@ import (
 	"github.com/athanor-llm/athanor/model"
 )
 
-// BenchmarkGenerate makes tokens with GPT-2 124M of random weights and compares
-// with reading memory in between: "bandwidth" is the part of the best reads'
-// speed at which the best token takes in the weights.
+// BenchmarkGenerate generates tokens with GPT-2 124M with random weights and compares
+// with memory reads in between: "bandwidth" is the speed at which the fastest token
+// reads the weights, as a fraction of the fastest memory reads.
 func BenchmarkGenerate(b *testing.B) {
 	for _, dtype := range []graph.DType{graph.F32, graph.BF16} {
 		b.Run(dtype.String(), func(b *testing.B) { generate(b, dtype) })

@@ -29,7 +29,7 @@ func again(t *testing.T, s *session.Session, ids []int32) []float64 {
 }
 
 // TestGenerator: with prompts shorter and longer than a piece, greedy tokens and
-// logits of one token at a time are those of the whole text at once, up to the
+// logits computed one token at a time are those of the whole text at once, up to the
 // end of the context and beyond windows.
 func TestGenerator(t *testing.T) {
 	ctx := context.Background()
@@ -87,7 +87,7 @@ func TestGenerator(t *testing.T) {
 	}
 }
 
-// TestExtend: how tokens are handed over does not change a bit of the logits.
+// TestExtend: how tokens are divided over calls does not change a bit of the logits.
 func TestExtend(t *testing.T) {
 	for _, dtype := range []graph.DType{graph.F32, graph.BF16} {
 		t.Run(dtype.String(), func(t *testing.T) { extendAnyhow(t, dtype) })
@@ -129,8 +129,8 @@ func extendAnyhow(t *testing.T, dtype graph.DType) {
 	}
 }
 
-// TestHalved: in bf16 the logits are those of fp32 but for roundings, each of at most 2^-9 of what it rounds, over
-// a few dozen operators.
+// TestHalved: in bf16 the logits are those of fp32 up to rounding errors, each of at most 2^-9 of what is rounded,
+// over a few dozen operators.
 func TestHalved(t *testing.T) {
 	ctx := context.Background()
 	folders, err := filepath.Glob("../testdata/torch/*/config.json")
@@ -175,7 +175,7 @@ func TestHalved(t *testing.T) {
 	}
 }
 
-// TestKeep: going on from what two sequences have in common gives the logits, bit for bit, of a generator
+// TestKeep: continuing from what two sequences have in common gives, bit for bit, the logits of a generator
 // that has read nothing before.
 func TestKeep(t *testing.T) {
 	ctx := context.Background()

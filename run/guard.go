@@ -8,25 +8,25 @@ import (
 )
 
 // guard decides which steps are skipped (skip_spikes): those whose gradient norm is far above
-// that of the steps before, and those whose numbers are not finite. A skipped step changes no weight, no
-// moment and not the number of updates. The decision needs earlier steps only and is the same on all ranks;
-// checkpoints have this state, so that a run that goes on skips the same steps.
+// that of the steps before, and those whose numbers are not finite. A skipped step changes neither weights nor
+// moments nor the number of updates. The decision depends on earlier steps only and is the same on all ranks;
+// checkpoints hold this state, so that a resumed run skips the same steps.
 type guard struct {
-	// Norms are the gradient norms of the latest steps, oldest first. A skipped step counts with its bound,
-	// so that a single spike hardly widens what is usual, and a new level of norms becomes usual.
+	// Norms are the gradient norms of the latest steps, oldest first. A skipped step is recorded with its bound,
+	// so that a single spike hardly widens the usual range, and a new level of norms becomes usual.
 	Norms   []float64 `json:"norms,omitempty"`
 	Skipped int       `json:"skipped_steps,omitempty"`
-	// Broken counts the latest steps that were all skipped because they were not finite.
+	// Broken counts the latest consecutive steps that were skipped because they were not finite.
 	Broken int `json:"broken_steps,omitempty"`
 }
 
 const (
-	guardWindow = 128 // steps; before there are as many, no norm is unusual
+	guardWindow = 128 // steps; until there are that many, no norm is unusual
 	mostBroken  = 8   // steps in a row that are not finite end the run: the weights are at fault, not a batch
 )
 
-// bound returns the greatest norm that is usual: so many standard deviations above the mean of the
-// latest steps. 0: there is no bound.
+// bound returns the greatest norm that counts as usual: the given number of standard deviations above the
+// mean of the latest steps. 0: there is no bound.
 func (g *guard) bound(deviations float64) float64 {
 	if deviations == 0 || len(g.Norms) < guardWindow {
 		return 0
@@ -58,7 +58,7 @@ func (g *guard) add(out session.Outcome, bound float64) {
 	g.Norms = append(g.Norms[max(0, len(g.Norms)-guardWindow+1):], norm)
 }
 
-// check refuses the state of a checkpoint that no run of so many steps has written.
+// check refuses a checkpoint's state that no run of that many steps can have written.
 func (g *guard) check(steps int) error {
 	if g.Skipped < 0 || g.Skipped > steps || g.Broken < 0 || g.Broken > g.Skipped || len(g.Norms) > min(steps, guardWindow) {
 		return fmt.Errorf("of %d steps, %d are said to be skipped, %d of them lately, and %d norms to be known", steps, g.Skipped, g.Broken, len(g.Norms))

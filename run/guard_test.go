@@ -18,8 +18,8 @@ import (
 	"github.com/athanor-llm/athanor/session"
 )
 
-// TestGuard: there is no bound before a window is full; then it is the mean and so many deviations of the latest
-// steps, a spike hardly moves it, and what stays becomes usual.
+// TestGuard: there is no bound before a window is full; then it is the mean plus the given number of deviations of
+// the latest steps, a spike hardly moves it, and a lasting new level becomes usual.
 func TestGuard(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -120,7 +120,7 @@ func TestSkippingResumes(t *testing.T) {
 	}
 }
 
-// TestMetricsOfNoNumbers: a line of metrics.jsonl is JSON also where the loss is not a number.
+// TestMetricsOfNoNumbers: a line of metrics.jsonl is JSON even where the loss is not a number.
 func TestMetricsOfNoNumbers(t *testing.T) {
 	text, err := json.Marshal(Metrics{Step: 3, Loss: math.NaN(), GradNorm: math.Inf(1), Skipped: true})
 	check(t, err)

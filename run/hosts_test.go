@@ -45,7 +45,7 @@ func serve(t *testing.T) (*exec.Cmd, string) {
 	return cmd, string(line)
 }
 
-// TestHosts: ranks in another process, over TCP, train to the bits of ranks in this one,
+// TestHosts: ranks in another process, over TCP, give the same bits as ranks in this one,
 // replicas as well as stages, whether a rank has one part of the weights or all; and the
 // folder that they leave is the same.
 func TestHosts(t *testing.T) {

@@ -15,9 +15,9 @@ import (
 	"github.com/athanor-llm/athanor/machine"
 )
 
-// TestHostLost: a host that is killed at a random step, or stops to answer, ends the run, which
-// names the rank there; with another host in its place the run goes on, and ends, though the process that
-// leads it is killed again and again, with the losses of one that nothing happened to.
+// TestHostLost: a host that is killed at a random step, or stops answering, ends the run, which names
+// the rank there; with another host in its place the run continues and, though its leading process is
+// killed again and again, ends with the losses of an undisturbed run.
 func TestHostLost(t *testing.T) {
 	t.Setenv(machine.KeyVariable, "a secret of tests")
 	seed := rand.Uint64()

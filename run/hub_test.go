@@ -10,8 +10,8 @@ import (
 	"github.com/athanor-llm/athanor/config"
 )
 
-// TestHub: a model that Hugging Face's tools have downloaded, whose files are links, can be named as on the hub: to
-// compute with, as the model of an adapter, and to train.
+// TestHub: a model that Hugging Face's tools have downloaded, whose files are links, can be named as on the hub: for
+// inference, as the model of an adapter, and for training.
 func TestHub(t *testing.T) {
 	ctx, quiet := context.Background(), func(string, int64, int64) {}
 	const fixture = "../testdata/torch/llama-tiny"

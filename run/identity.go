@@ -26,13 +26,13 @@ type identity struct {
 	Documents      string  `json:"documents,omitempty"`       // absent: joined
 	Seed           uint64  `json:"seed"`
 	Tokens         string  `json:"tokens"`                  // number of tokens and hash of the tokenizer
-	Chat           string  `json:"chat_template,omitempty"` // hash of what conversations are rendered by; absent: there are none
+	Chat           string  `json:"chat_template,omitempty"` // hash of the template of conversations; absent: there are none
 	WeightDecay    float64 `json:"weight_decay"`
 	Clip           float64 `json:"gradient_clipping"`
 	Adam           string  `json:"adam,omitempty"`                // beta1, beta2 and epsilon; not compared if absent, as in older checkpoints
-	Mixture        string  `json:"mixture,omitempty"`             // tokens of each source, and how often a pass reads it; absent: one, once
+	Mixture        string  `json:"mixture,omitempty"`             // tokens of each source, and how often a pass reads it; absent: one source, read once
 	Held           string  `json:"validation_fraction,omitempty"` // fraction held out, or none; not compared if absent
-	Pairs          string  `json:"validation,omitempty"`          // tokens of a corpus of pairs to validate with, whose reference is that of the beginning
+	Pairs          string  `json:"validation,omitempty"`          // tokens of a validation corpus of pairs, whose reference was computed at the beginning
 }
 
 // origin is what a checkpoint records of the run that wrote it. Only the identity
@@ -43,7 +43,7 @@ type origin struct {
 	RunHash  string `json:"run_hash"` // of the plan and the identity
 	spread
 	guard
-	Validation int64 `json:"validation_tokens,omitempty"` // of a corpus of its own
+	Validation int64 `json:"validation_tokens,omitempty"` // of a separate validation corpus
 }
 
 // spread is the number of steps over which a timed run spreads its learning rate,

@@ -8,9 +8,9 @@ import (
 	"github.com/athanor-llm/athanor/config"
 )
 
-// TestIdentity: no field of what makes a run the same is left out when two are compared,
-// and one is told by its name. Older checkpoints say nothing of Adam's constants and what is
-// held out.
+// TestIdentity: no field of a run's identity is left out when two are compared, and a
+// difference is reported by the field's name. Older checkpoints say nothing of Adam's
+// constants and of what is held out.
 func TestIdentity(t *testing.T) {
 	a := identity{Adam: "beta1 0.9, beta2 0.95, epsilon 1e-08", Documents: "joined", Held: "0.01"}
 	for i := range reflect.TypeFor[identity]().NumField() {
@@ -37,7 +37,7 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
-// TestOtherDocuments: a run does not go on with another rule, and checkpoints from
+// TestOtherDocuments: a run does not resume with another rule, and checkpoints from
 // before there was a choice were trained on joined documents.
 func TestOtherDocuments(t *testing.T) {
 	before, joined, separate := identity{}, identity{Documents: config.Joined}, identity{Documents: config.Separate}

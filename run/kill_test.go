@@ -21,8 +21,8 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// TestMain lets the test binary be the training process that is killed, or another host. All tests have one home, a temporary
-// one, so that the machine is measured once for so many ranks.
+// TestMain lets the test binary be the training process that is killed, or another host. All tests share one temporary home,
+// so that the machine is measured once for each number of ranks.
 func TestMain(m *testing.M) {
 	if file := os.Getenv("ATHANOR_TEST_TRAIN"); file != "" {
 		if err := trainFile(context.Background(), file, strings.Fields(os.Getenv("ATHANOR_TEST_OVERRIDES"))); err != nil {
@@ -127,7 +127,7 @@ func losses(t *testing.T, path string) []float64 {
 	return list
 }
 
-// measured has this machine be known for so many ranks, so that a run takes no longer than one that is started again.
+// measured makes this machine known for the given numbers of ranks, so that a first start takes no longer than a restart.
 func measured(t *testing.T, file string, ranks ...int) {
 	t.Helper()
 	for _, n := range ranks {
@@ -166,7 +166,7 @@ func killAgain(t *testing.T, r *rand.Rand, dir, file string, whole time.Duration
 			if err := child.Process.Signal(syscall.SIGKILL); !errors.Is(err, os.ErrProcessDone) {
 				check(t, err)
 			}
-			done = <-ended == nil // in the very moment
+			done = <-ended == nil // at that very moment
 		}
 		if done && k < kills { // it got to the end: once more from the start
 			check(t, os.RemoveAll(dir+"/run"))
@@ -180,7 +180,7 @@ func killAgain(t *testing.T, r *rand.Rand, dir, file string, whole time.Duration
 // losses and the weights of one that was left alone, bit for bit.
 func TestKill(t *testing.T) { killed(t, 50, "") }
 
-// TestKillPreference: so does one on pairs, whose reference is that of its first start, whenever it was killed.
+// TestKillPreference: so does a run on pairs, whose reference is that of its first start, whenever it was killed.
 func TestKillPreference(t *testing.T) {
 	var lines strings.Builder
 	for k := range 30 {
@@ -191,11 +191,11 @@ func TestKillPreference(t *testing.T) {
 	killed(t, 6, " preference.beta=0.3 data="+path)
 }
 
-// TestKillHalves: so does one whose weights and moments are in bf16, in the run and in checkpoints.
+// TestKillHalves: so does a run whose weights and moments are in bf16, in memory and in checkpoints.
 func TestKillHalves(t *testing.T) { killed(t, 4, " precision=bf16 optimizer_state=bf16") }
 
-// TestKillMixture: so does one on several sources, of which small ones are read more than once and a part of a large one in each of its
-// passes, and with a corpus to validate with.
+// TestKillMixture: so does a run on several sources, where small sources are read more than once per pass and a large one only in part,
+// with a validation corpus.
 func TestKillMixture(t *testing.T) {
 	dir := t.TempDir()
 	for k, lines := range []int{40, 15, 90, 20} {
@@ -205,7 +205,7 @@ func TestKillMixture(t *testing.T) {
 	killed(t, 3, fmt.Sprintf(` data=[%[1]s/0.txt,{"files":"%[1]s/1.txt","times":2.5},{"files":"%[1]s/2.txt","times":0.3}] validation=%[1]s/3.txt tokenizer=bpe-280 eval_every=7`, dir))
 }
 
-// killed kills a run so many times. more are overrides.
+// killed kills a run the given number of times. more are overrides.
 func killed(t *testing.T, kills int, more string) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -245,7 +245,7 @@ func killed(t *testing.T, kills int, more string) {
 	}
 }
 
-// deferredPlan writes a plan for a run with little memory that defers updates, and returns where.
+// deferredPlan writes a plan for a run with little memory that defers updates, and returns its path.
 func deferredPlan(t *testing.T, dir, file, more string) string {
 	t.Helper()
 	check(t, trainFile(t.Context(), file, append(strings.Fields(more), "max_steps=1", "limits.device=400KiB", "out="+dir+"/small")))

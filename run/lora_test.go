@@ -234,7 +234,7 @@ func evaluates(dir string) error {
 	return errors.Join(err, f.Close())
 }
 
-// TestAdapterModules: PEFT finds by the names of Modules what is adapted, and nothing else.
+// TestAdapterModules: by the names of Modules, PEFT finds exactly what is adapted.
 func TestAdapterModules(t *testing.T) {
 	for _, c := range []struct {
 		model    string

@@ -15,7 +15,7 @@ import (
 	"github.com/athanor-llm/athanor/exec"
 )
 
-// fullDisk puts a disk without space in the place of an open file.
+// fullDisk puts a disk without space in place of an open file.
 func fullDisk(t *testing.T, path string) {
 	t.Helper()
 	full, err := os.OpenFile("/dev/full", os.O_RDWR, 0)
@@ -37,7 +37,7 @@ func fullDisk(t *testing.T, path string) {
 
 // TestSpillFails: a disk that refuses one rank's optimizer state ends the run
 // with exit code 4, naming rank and instruction; moving the spill folder away
-// ends nothing, since the files have no names.
+// does no harm, since the files have no names.
 func TestSpillFails(t *testing.T) {
 	dir := t.TempDir()
 	file := runConfig(t, dir)

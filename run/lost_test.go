@@ -60,8 +60,8 @@ func (f onStep) Step(m Metrics) { f(m.Step) }
 func (onStep) Event(string)     {}
 
 // TestRankLost: a rank that dies in the middle of a step ends the run at once
-// with exit code 4, naming it; the checkpoints are whole and the run goes on from
-// the latest one to the end of a run that nothing happened to.
+// with exit code 4, naming it; the checkpoints are whole, and the run continues
+// from the latest one to the same end as an undisturbed run.
 func TestRankLost(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -138,8 +138,8 @@ func runUntil(tr *Trainer, o Observer) (err error) {
 
 // TestKillRanks is law L7 over ranks: killed at random moments and started again
 // with the same plan for 2 ranks, a run ends with the losses of one left alone,
-// bit for bit; with other numbers of ranks and other budgets each time, but for
-// the order of sums.
+// bit for bit; with other numbers of ranks and other budgets each time, up to the
+// order of sums.
 func TestKillRanks(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

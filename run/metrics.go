@@ -14,7 +14,7 @@ import (
 type Metrics struct {
 	Step         int      `json:"step"`   // optimizer steps done
 	Tokens       int64    `json:"tokens"` // trained on so far
-	Loss         float64  `json:"loss"`   // of this step's batch, before its update; nats per token, of pairs the mean by pair
+	Loss         float64  `json:"loss"`   // of this step's batch, before its update; nats per token, for pairs the mean per pair
 	LearningRate float64  `json:"learning_rate"`
 	GradNorm     float64  `json:"grad_norm"` // before clipping
 	StepSeconds  float64  `json:"step_seconds"`
@@ -25,7 +25,7 @@ type Metrics struct {
 	Bound        float64  `json:"grad_norm_bound,omitempty"` // of skip_spikes: the step is skipped if its norm is greater; absent: none yet
 	Skipped      bool     `json:"skipped,omitempty"`         // the step changed no weight
 	SkippedSteps int      `json:"skipped_steps,omitempty"`   // so far
-	*Rewards              // of pairs
+	*Rewards              // for pairs
 	ValRewards   *Rewards `json:"val_rewards,omitempty"`
 }
 
@@ -65,7 +65,7 @@ type metricsLog struct {
 	events *eventFile
 }
 
-// openMetrics opens the log of a run's folder for the steps after one.
+// openMetrics opens the log of a run's folder for the steps after the given one.
 func openMetrics(dir string, step int) (*metricsLog, error) {
 	f, err := os.OpenFile(filepath.Join(dir, "metrics.jsonl"), os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
@@ -119,7 +119,7 @@ func (l *metricsLog) add(m Metrics) error {
 	return nil
 }
 
-// validated records a validation loss and, of pairs, rewards.
+// validated records a validation loss and, for pairs, rewards.
 func (l *metricsLog) validated(step int, loss float64, rewards *Rewards) error {
 	curves := []scalar{{"val/loss", loss}}
 	if rewards != nil {

@@ -8,16 +8,16 @@ import (
 	"github.com/athanor-llm/athanor/model"
 )
 
-// Published folders of gpt-oss have the experts in 4 bits, as MXFP4. They are read into the same
-// parameters as those in bf16, without a rounding, and never written.
+// Published folders of gpt-oss hold the experts in 4 bits, as MXFP4. They are read into the same
+// parameters as experts in bf16, without rounding, and never written.
 //
 //	model.layers.0.mlp.experts.gate_up_proj          [E, D, 2F], or
 //	model.layers.0.mlp.experts.gate_up_proj_blocks   [E, 2F, D/32, 16]
 //	model.layers.0.mlp.experts.gate_up_proj_scales   [E, 2F, D/32]
 //
-// Known weakness: an expert is turned twice, to the order of the plain tensor and back.
+// Known weakness: an expert is transposed twice, to the order of the plain tensor and back.
 
-// packed returns the two tensors of a parameter that files have in MXFP4.
+// packed returns the two tensors of a parameter that files hold in MXFP4.
 func packed(set *safetensors.Set, p model.Param) (blocks, scales safetensors.Info, ok bool) {
 	if !p.Turned {
 		return blocks, scales, false

@@ -126,7 +126,7 @@ func (t *Trainer) place(c *session.Culprit, cursor data.Cursor) (string, error) 
 		for len(list) > 1 && n >= list[0].Len() {
 			n, list = n-list[0].Len(), list[1:]
 		}
-		token, r, first = fmt.Sprintf(", token %d", c.Token+1), list[0], min(list[0].First+n, list[0].End-1) // behind documents there may be padding
+		token, r, first = fmt.Sprintf(", token %d", c.Token+1), list[0], min(list[0].First+n, list[0].End-1) // after the documents there may be padding
 	} else if len(list) > 1 {
 		token = fmt.Sprintf(", of %d documents", len(list))
 	}

@@ -13,9 +13,9 @@ import (
 )
 
 // CheckOut finds, before text is read and plans are searched, what would stop a run
-// from using its folder: it is not writable, another process trains there, or what
-// to resume from is no checkpoint or, as far as the configuration tells, that of
-// another run. It creates no folder.
+// from using its folder: it is not writable, another process trains there, or the
+// folder to resume from is no checkpoint or, as far as the configuration tells,
+// another run's. It creates no folder.
 func CheckOut(c *config.Config) error {
 	if err := checkResume(c); err != nil {
 		return err
@@ -26,8 +26,8 @@ func CheckOut(c *config.Config) error {
 	return checkSame(c, func(here *identity) { here.configured(c) })
 }
 
-// CheckOut checks the checkpoint or model folder to start from, as far as that
-// takes text and model.
+// CheckOut makes those checks of the checkpoint or model folder to start from that
+// need text and model.
 func (s *Setup) CheckOut() error {
 	if err := checkSame(s.Config, func(here *identity) { here.prepared(s) }); err != nil {
 		return err

@@ -9,9 +9,9 @@ import (
 	"github.com/athanor-llm/athanor/machine"
 )
 
-// SettlePrecision decides what `precision: auto` stands for: what the run has begun with, else bf16 on
-// GPUs, whose matrix units are several times as fast with it, and fp32 on the CPU, where it is less of a gain.
-// What is amiss with the run's folder is for CheckOut to say.
+// SettlePrecision decides what `precision: auto` stands for: the precision that the run began with, else bf16 on
+// GPUs, whose matrix units are several times as fast with it, and fp32 on the CPU, where bf16 gains less.
+// Problems of the run's folder are left for CheckOut to report.
 func SettlePrecision(c *config.Config) {
 	if c.Precision != "auto" {
 		return
@@ -22,7 +22,7 @@ func SettlePrecision(c *config.Config) {
 	}
 }
 
-// recordedPrecision returns the precision of the checkpoint that a run goes on from, if there is one.
+// recordedPrecision returns the precision of the checkpoint that a run resumes from, if there is one.
 func recordedPrecision(c *config.Config) (string, bool) {
 	path, _, err := latest(c, checkpoint.Sizes)
 	if err != nil {

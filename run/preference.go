@@ -13,20 +13,20 @@ import (
 	"github.com/athanor-llm/athanor/session"
 )
 
-// Preference optimisation. The reference is the model as the run begins with it. What it has of the data, two log-probabilities for
-// each pair, never changes, so they are computed once, by the evaluation between steps, before the first step. Later the
-// weights are others: checkpoints have the numbers, and a run that goes on takes them from there.
+// Preference optimisation. The reference is the model with which the run begins. Its log-probabilities of the data, two for
+// each pair, never change, so they are computed once, by the evaluation between steps, before the first step. Later the
+// weights have changed, so checkpoints hold these numbers, and a resumed run takes them from there.
 
 // reference holds the log-probabilities of each pair's chosen and rejected document under the reference.
 type reference struct{ train, held []float32 }
 
-// referenceState names the group of a checkpoint's tensors, and those in it.
+// referenceState names the reference's group of tensors in a checkpoint, and the tensors in it.
 const referenceState = "reference"
 
 // preferring reports whether the run trains on pairs.
 func (t *Trainer) preferring() bool { return t.Setup.Graph.Preference() > 0 }
 
-// refer computes the reference, unless it is known or there are no pairs. say receives what it does; nil: it is silent.
+// refer computes the reference, unless it is known or there are no pairs. say receives progress messages; nil: there are none.
 func (t *Trainer) refer(ctx context.Context, say func(text string)) error {
 	if !t.preferring() || t.reference.train != nil {
 		return nil
@@ -77,10 +77,10 @@ func (t *Trainer) refer(ctx context.Context, say func(text string)) error {
 	return nil
 }
 
-// pairs are those of a batch.
+// pairs are the pairs of a batch.
 type pairs struct {
-	begins    []int     // their documents' first tokens, alternately of a chosen and a rejected one
-	reference []float32 // by token: what the reference has of the documents, at their first ones
+	begins    []int     // positions of their documents' first tokens, of chosen and rejected documents alternately
+	reference []float32 // by token: the reference's log-probability of each document, at its first token
 }
 
 // clear removes all pairs from a batch of tokens.
@@ -90,8 +90,8 @@ func (p *pairs) clear(tokens int) {
 	clear(p.reference)
 }
 
-// pair notes the pairs of window i, which is in a row of the batch; before the first row they are cleared. known is what the reference has
-// of all windows; nil: it is not known. Where there are no pairs, it does nothing.
+// pair records the pairs of window i, which occupies a row of the batch. The caller clears the pairs before the first row. known
+// holds the reference's log-probabilities for all windows, or nil if they are not known yet. Without preferences it does nothing.
 func (t *Trainer) pair(row int, w data.Windows, i int64, known []float32) {
 	if !t.preferring() {
 		return
@@ -107,13 +107,13 @@ func (t *Trainer) pair(row int, w data.Windows, i int64, known []float32) {
 	}
 }
 
-// row is a row of the batch: a window.
+// row returns a row of the batch: a window.
 func (t *Trainer) row(r int) []int32 {
 	n := t.Setup.Config.SequenceLength + 1
 	return t.rows[r*n : (r+1)*n]
 }
 
-// evaluate computes the loss of the first rows of the batch, over so many targets; the other rows have none.
+// evaluate computes the loss of the first rows of the batch and counts their targets; the other rows have none.
 func (t *Trainer) evaluate(ctx context.Context, rows int) (out session.Outcome, targets int, err error) {
 	c := t.Setup.Config
 	sc := session.Scalars{Targets: t.split(rows), Beta1: c.Beta1, Beta2: c.Beta2}
@@ -148,7 +148,7 @@ func (r *reference) parts() []referencePart {
 	return []referencePart{{"train", &r.train}, {"held", &r.held}}
 }
 
-// load reads the reference of a checkpoint, which must be of as many pairs.
+// load reads the reference of a checkpoint, which must cover the same number of pairs.
 func (r *reference) load(ck *checkpoint.Checkpoint, s *Setup) error {
 	set := ck.State(referenceState)
 	if set == nil {
@@ -169,11 +169,11 @@ func (r *reference) load(ck *checkpoint.Checkpoint, s *Setup) error {
 	return nil
 }
 
-// Rewards are what a batch of pairs says beside its loss. A document's reward is beta times the logarithm of how much likelier it is than
-// under the reference.
+// Rewards are what a batch of pairs yields besides its loss. A document's reward is beta times the logarithm of the ratio of its
+// probability to that under the reference.
 type Rewards struct {
 	Accuracy float64 `json:"reward_accuracy"` // share of the pairs whose chosen document has the greater reward
-	Margin   float64 `json:"reward_margin"`   // mean of the chosen's reward less the rejected's
+	Margin   float64 `json:"reward_margin"`   // mean of the chosen reward minus the rejected one
 	Chosen   float64 `json:"reward_chosen"`   // mean
 	Rejected float64 `json:"reward_rejected"` // mean
 }
@@ -192,18 +192,18 @@ func (r *Rewards) add(p *pairs, ratios []float32, beta float64) {
 	}
 }
 
-// mean returns what is said of so many pairs.
+// mean returns the means, given the number of pairs that were added.
 func (r *Rewards) mean(pairs int) *Rewards {
 	n := float64(max(pairs, 1))
 	return &Rewards{r.Accuracy / n, r.Margin / n, r.Chosen / n, r.Rejected / n}
 }
 
-// Text is a line about them.
+// Text returns a line about them.
 func (r *Rewards) Text() string {
 	return fmt.Sprintf("reward margin %.4f  accuracy %.0f %%", r.Margin, 100*r.Accuracy)
 }
 
-// curves are those of TensorBoard.
+// curves returns the points for TensorBoard.
 func (r *Rewards) curves(prefix string) []scalar {
 	return []scalar{{prefix + "/reward_accuracy", r.Accuracy}, {prefix + "/reward_margin", r.Margin}, {prefix + "/reward_chosen", r.Chosen}, {prefix + "/reward_rejected", r.Rejected}}
 }

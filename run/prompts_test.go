@@ -12,8 +12,8 @@ import (
 )
 
 // TestGiven: the loss is the mean over the tokens that are not given, by PyTorch's
-// logits, and given tokens have no gradient of their own: in a text of which all but one
-// token is given, gradients are those of that token's loss alone.
+// logits, and given tokens have no gradient of their own: in a text in which all tokens but
+// one are given, gradients are those of that token's loss alone.
 func TestGiven(t *testing.T) {
 	ctx := context.Background()
 	for _, name := range []string{"gpt2-tiny", "llama-tiny"} {

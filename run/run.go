@@ -1,6 +1,6 @@
 // Package run carries a training run from its configuration to its checkpoints, and
-// opens what it leaves: folders of models and adapters, to be evaluated or merged, or to
-// write text.
+// opens what it leaves: folders of models and adapters, to evaluate or merge them, or to
+// generate text.
 //
 //	Prepare(config) --> Setup                    text, tokenizer, model, graph
 //	machine.Find(config) --> Machine.Plan, Programs
@@ -14,8 +14,8 @@
 // Resumption. A checkpoint holds weights and moments as the run does, in fp32 or in
 // bf16 (state.go), the step, the data cursor, the gradient norms of the latest steps
 // and the identity of the run. Everything else that affects a result is a function of
-// these and the configuration: the learning rate of the step number, random rounding of
-// seed, update, parameter and element. Frozen weights that the arenas hold rounded are
+// these and the configuration: the learning rate depends on the step number, random rounding
+// on seed, update, parameter and element. Frozen weights that the arenas hold rounded are
 // copied from their source. So a resumed run continues bit for bit under the same plan,
 // and under any other that keeps the order of sums. Plan and memory limits are
 // therefore not part of the identity (identity.go), and a resumed run may be planned
@@ -27,11 +27,11 @@
 //	setup.go, tokenizer.go                  what is trained, on which text
 //	train.go                                the loop; validation between steps
 //	guard.go, numeric.go                    steps that are skipped; what made numbers not finite
-//	metrics.go, tensorboard.go, trace.go    what it tells
+//	metrics.go, tensorboard.go, trace.go    what a run reports
 //	save.go, identity.go, out.go            checkpoints, resumption, refusals
 //	state.go                                weights and moments as tensors of files
 //	folder.go, evaluate.go                  losses and gradients of a model folder
-//	preference.go                           pairs: what the reference has of them, rewards
-//	adapter.go, merge.go                    LoRA as folders of PEFT's
+//	preference.go                           pairs: the reference's log-probabilities, rewards
+//	adapter.go, export.go                   LoRA as PEFT folders
 //	generate.go, sample.go                  decoding: cache, prompt, sampling
 package run

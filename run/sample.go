@@ -26,7 +26,7 @@ type Prompt struct {
 	Temperature float64 // 0: always the likeliest token
 	Seed        uint64
 	Device      string      // cpu or cuda
-	DType       graph.DType // fp32 or bf16, of what is computed
+	DType       graph.DType // of the computation: fp32 or bf16
 	Quantize    bool        // see Folder.Quantize
 	// Each, if set, is called with the prompt's text, then with each token's as it
 	// comes. These are bytes: a character may take several tokens.
@@ -124,7 +124,7 @@ func (w *writer) grow(ctx context.Context, g *Generator, r *rand.Rand) error {
 		if slices.Contains(w.ends, next) {
 			return nil
 		}
-		text := w.tokenizer.Token(next) // none for an id of a padded embedding
+		text := w.tokenizer.Token(next) // empty for an id in the embedding's padding
 		if out.Text == "" {
 			text = w.tokenizer.Trim(text)
 		}
@@ -229,7 +229,7 @@ func (f *Folder) setAside() (notes []string, err error) {
 	return notes, nil
 }
 
-// decode reads a JSON file of the folder or, for what an adapter's lacks, of the model's;
+// decode reads a JSON file of the folder or, if an adapter's folder lacks it, of its model's;
 // an absent file leaves v unchanged.
 func (f *Folder) decode(name string, v any) error {
 	text, err := bounded.ReadFile(filepath.Join(f.Path, name), maxModel)

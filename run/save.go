@@ -122,8 +122,8 @@ func (t *Trainer) param(name string) model.Param {
 	return params[slices.IndexFunc(params, func(p model.Param) bool { return p.Name == name })]
 }
 
-// fromFolder loads the weights of a Hugging Face folder, for fine-tuning, and the factors of an adapter's if
-// training begins with these.
+// fromFolder loads the weights of a Hugging Face folder, for fine-tuning, and the factors of an adapter if
+// training starts from them.
 func (t *Trainer) fromFolder() error {
 	base, err := safetensors.OpenFolder(t.Setup.Folder)
 	if err != nil {
@@ -153,7 +153,7 @@ func readParam(set *safetensors.Set, p model.Param, dst []float32) error {
 }
 
 // readPart is readParam for the elements from index first on, as many as dst holds. All
-// tensors of the parameter must be there. What is in MXFP4 is read as a whole or not at all.
+// tensors of the parameter must be there. A parameter in MXFP4 is read as a whole or not at all.
 func readPart(set *safetensors.Set, p model.Param, first int, dst []float32) error {
 	if blocks, scales, ok := packed(set, p); ok {
 		return readPacked(set, p, blocks, scales, dst)
@@ -177,7 +177,7 @@ func readPart(set *safetensors.Set, p model.Param, first int, dst []float32) err
 	return nil
 }
 
-// lookup finds a tensor in files, also in those of a model without its head.
+// lookup finds a tensor in files, even in those of a model without its head.
 func lookup(set *safetensors.Set, t model.Tensor) (safetensors.Info, bool) {
 	info, ok := set.Lookup(t.Name)
 	if bare, isBare := t.BareName(); !ok && isBare {
@@ -307,7 +307,7 @@ func (t *Trainer) roomToSave() error {
 	return t.room(1)
 }
 
-// room returns an error unless the disk has room for n checkpoints beside the
+// room returns an error unless the disk has room for n checkpoints besides the
 // existing ones.
 func (t *Trainer) room(n int64) error {
 	s := checkpoint.Snapshot{Weights: t.tensors("p"), State: t.moments()} // its size only
@@ -318,7 +318,7 @@ func (t *Trainer) room(n int64) error {
 	return holds(t.Setup.Config.Out, free, n, s.Bytes())
 }
 
-// holds returns an error unless a disk with so many free bytes has room for n
+// holds returns an error unless a disk with free bytes left has room for n
 // checkpoints. A file system that reports 0 free bytes does not count them, and
 // passes.
 func holds(dir string, free, n, each int64) error {
@@ -328,7 +328,7 @@ func holds(dir string, free, n, each int64) error {
 	return fmt.Errorf("%s: a checkpoint takes %s, room for %d is needed beside older ones, and %s are free there; hint: free some space, or set `out` to a folder on a larger disk", dir, size.Exact(each), n, size.Exact(free))
 }
 
-// saving tells when the latest checkpoint was written and how long that took, which
+// saving records when the latest checkpoint was written and how long that took, which
 // paces checkpoints by time.
 type saving struct {
 	latest time.Time
@@ -342,8 +342,8 @@ func (s *saving) due(now time.Time, after time.Duration) bool {
 	return after > 0 && now.Sub(s.latest) >= max(after, 50*s.took)
 }
 
-// due reports whether a checkpoint is to be written that no step asked for. It leaves room
-// for the one at the end, which it would be a pity to lose for this one.
+// due reports whether a checkpoint by time is to be written now. It leaves room on the disk
+// for the one at the end, which matters more.
 func (t *Trainer) due(o Observer) bool {
 	now := time.Now()
 	if !t.saving.due(now, time.Duration(t.Setup.Config.SaveAfter)) {
@@ -395,7 +395,7 @@ func (t *Trainer) save(o Observer) error {
 	return nil
 }
 
-// files returns the files beside the weights: those of the model's folder, copied,
+// files returns the files besides the weights: those of the model's folder, copied,
 // or generated ones.
 func (t *Trainer) files() (map[string][]byte, error) {
 	files := map[string][]byte{"config.json": t.Setup.Model.Config()}

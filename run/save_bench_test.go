@@ -7,7 +7,7 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// BenchmarkSave writes checkpoints of a run of GPT-2 124M, each in the place of the one before. Compare with the disk's speed
+// BenchmarkSave writes checkpoints of a run of GPT-2 124M, each replacing the one before. Compare with the disk's speed
 // (dd oflag=direct conv=fsync).
 func BenchmarkSave(b *testing.B) {
 	for _, state := range program.StateNames() {

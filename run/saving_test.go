@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestSavingDue: a checkpoint is due after the time that was asked for, but never so often
-// that saving takes more than a fiftieth of the run.
+// TestSavingDue: a checkpoint is due after the configured time, but never so often that
+// saving takes more than a fiftieth of the run.
 func TestSavingDue(t *testing.T) {
 	const after = 10 * time.Minute
 	at := time.Unix(1e9, 0)
@@ -31,8 +31,8 @@ func TestSavingDue(t *testing.T) {
 	}
 }
 
-// TestRoomToSave: a disk without room for a checkpoint is told before a run begins, and
-// what file systems do not tell is not held against them.
+// TestRoomToSave: a disk without room for a checkpoint is reported before a run begins, and
+// file systems that do not report their room are not refused.
 func TestRoomToSave(t *testing.T) {
 	for _, free := range []int64{0, 100, 101} {
 		if err := holds("runs", free, 2, 50); err != nil {

@@ -20,16 +20,16 @@ import (
 )
 
 // Setup is the result of reading a configuration, before any planning: the text as
-// tokens, the model and its graph. Without text, which plans may do without, Text is empty and what is made of it nil.
+// tokens, the model and its graph. Plans may do without text: then Text is empty and everything made of it nil.
 type Setup struct {
 	Config  *config.Config
 	Model   *model.Model
 	Folder  string // the Hugging Face folder that the model came from, or ""
-	Adapter string // the folder of the adapter that Model has, with which training begins, or ""
+	Adapter string // the folder of Model's adapter, from which training starts, or ""
 	*Text
 	Train    data.Windows
 	Held     data.Windows   // for validation
-	HeldText []data.Stretch // that they are of
+	HeldText []data.Stretch // the text of Held
 	Graph    *graph.Graph
 	Notes    []string // messages for the user: what was recognised or ignored
 	base     string   // fingerprint of the weights that adapters are trained on, else ""
@@ -37,7 +37,7 @@ type Setup struct {
 	packing, heldPacking data.Packing // of whole documents or pairs in the sources, and in Validation
 }
 
-// Progress receives the progress of a long operation, which what names.
+// Progress receives the progress of a long operation, named by what.
 type Progress func(what string, done, total int64)
 
 // Prepare reads the corpus, if there is one, the tokenizer and the model, and builds the graph.
@@ -243,8 +243,8 @@ func resolveModel(c *config.Config, vocab int) (m *model.Model, folder string, n
 	return m, folder, notes, err
 }
 
-// balance sets the term of the loss that evens out the use of experts. Trained routers have
-// learnt whom to send where: what they gain by it is less than what they would unlearn.
+// balance sets the term of the loss that evens out the use of experts. By default it spares trained
+// routers, which have learnt what to send where: they would unlearn more than they gain.
 func balance(c *config.Config, m *model.Model, folder string) error {
 	const usual = 0.01
 	switch {
@@ -259,8 +259,8 @@ func balance(c *config.Config, m *model.Model, folder string) error {
 	return nil
 }
 
-// findModel takes inline sizes, a known name, or the config.json of a folder; of an adapter's, that of its model. vocab
-// is the tokenizer's vocabulary size, the default of inline sizes. folder is that of the weights.
+// findModel finds the model by inline sizes, a known name, or the config.json of a folder; for an adapter's folder, that of
+// its model. vocab is the tokenizer's vocabulary size, the default of inline sizes. folder is the folder of the weights.
 func findModel(c *config.Config, vocab int) (m *model.Model, folder string, notes []string, err error) {
 	fail := func(err error) error {
 		return c.Fault("model", suggest.Add(err, "a known name such as gpt2, a Hugging Face folder, or sizes such as {type: gpt2, layers: 6, width: 256, heads: 4}").Error())
@@ -338,17 +338,17 @@ func inline(c *config.Config, vocab int) (*model.Model, error) {
 	if m.Mixture() {
 		m.Experts = or(in.Experts, 8)
 		m.Active = or(in.Active, min(2, m.Experts))
-		wide = (max(wide/max(m.Active, 1), 1) + 31) / 32 * 32 // together those of a token are as wide
+		wide = (max(wide/max(m.Active, 1), 1) + 31) / 32 * 32 // a token's experts together are as wide
 	}
 	m.FeedForward = or(in.FeedForward, wide)
 	if m.Vocab = or(in.Vocab, vocab); m.Vocab == 0 {
 		return nil, errors.New("vocabulary is missing, and there is no tokenizer to have one; hint: such as vocabulary: 32000")
 	}
 	m.MaxPositions = or(in.Positions, c.SequenceLength)
-	if m.Window = in.Window; m.Window == 0 { // none has a base of its own then
+	if m.Window = in.Window; m.Window == 0 { // then no layer has a base of its own
 		m.Sliding, m.LocalTheta = nil, 0
 	}
-	if m.RopeScaling != nil { // of a longer context than the sizes say; the bases are the same
+	if m.RopeScaling != nil { // for a longer context than the sizes state; the bases are the same
 		m.RopeScaling, m.LocalTheta = nil, 0
 	}
 	if m.QueryScalar > 0 {

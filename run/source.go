@@ -36,9 +36,9 @@ func (s *source) Close() error {
 	return err
 }
 
-// check refuses files that are not those of a model: that lack a parameter, have it in another shape, or have
-// what it would leave out. Factors of an adapter that there is not begin with random numbers. folderOf names the
-// folder of a parameter.
+// check refuses files that do not match a model: that lack a parameter, have it in another shape, or have tensors
+// that the model would leave out. Without an adapter there are no factors to check: they begin as random numbers.
+// folderOf names the folder of a parameter.
 func (s *source) check(m *model.Model, folderOf func(p model.Param) string) error {
 	params := m.Params()
 	for _, p := range params {
@@ -49,13 +49,13 @@ func (s *source) check(m *model.Model, folderOf func(p model.Param) string) erro
 			return inFolder(folderOf(p), fmt.Errorf("parameter %s: %w", p.Name, err))
 		}
 	}
-	return inFolder(folderOf(params[0]), checkUsed(s.base, m, false)) // the embedding is none of an adapter's
+	return inFolder(folderOf(params[0]), checkUsed(s.base, m, false)) // the embedding is never an adapter's
 }
 
-// checkUsed refuses files with a tensor that belongs to no parameter of a model, or to none of its adapters: what
-// it does would be missing from all results and, without a word, from what is saved.
+// checkUsed refuses files with a tensor that belongs to no parameter of a model, or to none of its adapters: its
+// effect would be missing from all results, and the tensor, silently, from what is saved.
 func checkUsed(set *safetensors.Set, m *model.Model, adapters bool) error {
-	known := map[string]bool{m.HeadName(): !adapters} // also of a tied one, see checkTied
+	known := map[string]bool{m.HeadName(): !adapters} // even if it is tied, see checkTied
 	for _, p := range m.Params() {
 		if p.Adapter != adapters {
 			continue

@@ -11,8 +11,8 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// A checkpoint has weights and moments as the run holds them, in fp32 or in bf16 (optimizer_state), so it takes 12, 8 or 6
-// bytes per trained parameter. Frozen weights, which operators may read rounded, are copied from where the run has them.
+// A checkpoint stores weights and moments as the run holds them, in fp32 or in bf16 (optimizer_state), so it takes 12, 8 or 6
+// bytes per trained parameter. Frozen weights, which operators may read rounded, are copied from the run's source of them.
 
 // weights is the source of the initial parameters, which can be read again during
 // the run. Checkpoints copy frozen parameters from it bit for bit, since in bf16
@@ -20,7 +20,7 @@ import (
 // harm.
 type weights struct {
 	read func(p model.Param, dst []float32) error
-	in   func(p model.Param) *safetensors.Set // the files with a parameter; nil: there are none, it began as random numbers
+	in   func(p model.Param) *safetensors.Set // the files with a parameter; nil: there are none, it was initialised at random
 	file io.Closer                            // nil: none
 }
 
@@ -33,7 +33,7 @@ func (w *weights) close() error {
 	return file.Close()
 }
 
-// half reports whether a parameter is stored in bf16 where it comes from, or in a format whose numbers all are.
+// half reports whether a parameter's source stores it in bf16, or in a format whose numbers are all exact in bf16.
 func (w *weights) half(p model.Param) bool {
 	if w.in == nil || w.in(p) == nil {
 		return false
@@ -54,11 +54,11 @@ func (t *Trainer) rounded(p model.Param) bool {
 	return p.Frozen && (p.NF4 || t.Setup.Graph.DType != graph.F32) && t.saves(p)
 }
 
-// saves reports whether checkpoints contain a parameter: of adapters, only their own.
+// saves reports whether checkpoints contain a parameter: those of adapters contain only the adapters' own.
 func (t *Trainer) saves(p model.Param) bool { return t.lora() == nil || p.Adapter }
 
-// storedAs returns the type in which checkpoints have one kind of a parameter's state: the one in which the run has it, or
-// for what the arenas hold rounded one that loses nothing.
+// storedAs returns the type in which checkpoints store one kind of a parameter's state: the type in which the run holds it or,
+// if the arenas hold it rounded, one that loses nothing.
 func (t *Trainer) storedAs(p model.Param, kind string) safetensors.DType {
 	master, moments := program.StateTypes(t.Plan.Plan.State)
 	half := moments == graph.BF16
@@ -97,14 +97,14 @@ func (t *Trainer) tensors(kind string) []safetensors.Tensor {
 	return list
 }
 
-// stateReader reads one kind of state for files: in pieces, into memory that is used again, so that nothing large is in
-// memory twice.
+// stateReader reads one kind of state for files, in pieces and into reused memory, so that nothing large is in memory
+// twice.
 type stateReader struct {
 	trainer *Trainer
 	kind    string
 	values  []float32
 	halves  []byte
-	whole   int // 1 + the parameter that values holds all of; 0: none
+	whole   int // 1 + the parameter that values holds completely; 0: none
 }
 
 // tensor returns a part of a parameter's state as a tensor of files.
@@ -125,7 +125,7 @@ func (r *stateReader) tensor(i int, part model.Tensor) safetensors.Tensor {
 	return safetensors.Tensor{Info: safetensors.Info{Name: part.Name, DType: as, Shape: part.Shape}, Data: data}
 }
 
-// inPieces calls write for n elements from index at on, until all of a part have had their turn.
+// inPieces calls write for one piece of a part after another, each of n elements from index at on.
 func inPieces(part model.Tensor, write func(at, n int) error) error {
 	const most = 1 << 20
 	for at, end := part.First, part.First+part.Elems(); at < end; at += most {
@@ -156,8 +156,8 @@ func (r *stateReader) writeHalves(w io.Writer, i, at, n int) error {
 	return err
 }
 
-// writeWhole writes what files have in another order, or what the arenas hold rounded, from where it came. The parameter is read
-// for its first tensor; the others follow.
+// writeWhole writes a parameter that files order differently, or one that the arenas hold rounded, which is read from its source.
+// The parameter is read for its first tensor; the others follow.
 func (r *stateReader) writeWhole(w io.Writer, i int, part model.Tensor, as safetensors.DType) error {
 	t := r.trainer
 	p := t.Setup.Graph.Params[i]

@@ -16,7 +16,7 @@ import (
 )
 
 // TestStored: a checkpoint has every number of the run, in as many bytes as the run keeps it in: 12, 8 or 6 per trained parameter.
-// That many are reckoned with before it is written.
+// The estimate before it is written is the same.
 func TestStored(t *testing.T) {
 	dir := t.TempDir()
 	file := runConfig(t, dir)
@@ -88,7 +88,7 @@ func TestStored(t *testing.T) {
 	}
 }
 
-// TestOlderStored: checkpoints had everything in fp32 once, also of runs in bf16. Such a run goes on, to the same bits.
+// TestOlderStored: checkpoints once had everything in fp32, even of runs in bf16. Such a run resumes, to the same bits.
 func TestOlderStored(t *testing.T) {
 	dir := t.TempDir()
 	file := runConfig(t, dir)

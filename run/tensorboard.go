@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// What metrics.jsonl has is also written for TensorBoard, which shows all runs below a
+// The content of metrics.jsonl is also written for TensorBoard, which shows all runs below a
 // folder: `tensorboard --logdir runs`. The format is a list of records,
 //
 //	length u64, crc(length) u32, data, crc(data) u32     little endian
@@ -24,7 +24,7 @@ import (
 //	5 summary      {1: {1: tag, string; 2: simple_value, float}, ...}
 //	7 session_log  {1: status, varint}; START drops what other files have from step on
 //
-// A process writes one file. One that goes on from a checkpoint writes another.
+// A process writes one file. A process that resumes from a checkpoint writes another.
 type eventFile struct {
 	file   *os.File
 	record []byte // reused
@@ -36,7 +36,7 @@ type scalar struct {
 	value float64
 }
 
-// newEvents creates the file of a process that goes on from a step.
+// newEvents creates the file of a process that continues after a step.
 func newEvents(dir string, step int) (*eventFile, error) {
 	host, err := os.Hostname()
 	if err != nil {

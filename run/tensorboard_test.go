@@ -83,7 +83,7 @@ func recordsOf(t *testing.T, path string) (points []point, start uint64) {
 	return points, start
 }
 
-// TestTensorBoard: a run's events are its metrics, and a process that goes on tells from
+// TestTensorBoard: a run's events are its metrics, and a process that resumes records from
 // which step.
 func TestTensorBoard(t *testing.T) {
 	dir := t.TempDir()

@@ -16,27 +16,27 @@ import (
 	"github.com/athanor-llm/athanor/machine"
 )
 
-// Text is the corpora of a run, as tokens; empty where there are none. Close it after use.
+// Text holds the corpora of a run, as tokens; it is empty if there are none. Close it after use.
 type Text struct {
 	Sources    []Source // of the corpus, as the configuration has them
-	Validation *Source  // nil: what is held out of the sources
+	Validation *Source  // nil: a part held out of the sources
 	Tokenizer  *bpe.Tokenizer
-	Chat       *chat.Template // beside the tokenizer; nil: there is none
+	Chat       *chat.Template // next to the tokenizer; nil: there is none
 	Notes      []string       // messages for the user
 }
 
-// Source is text of which all is read equally often.
+// Source is text that is read equally often throughout.
 type Source struct {
 	Name   string // its patterns
 	Times  float64
 	Corpus *data.Corpus
 	Tokens *data.Tokens
-	key    string // of the configuration, that names it
+	key    string // the configuration's key that names it
 }
 
 // OpenText reads the corpora and the tokenizer of a configuration, if it names a corpus. It needs no other
-// fields but the run's folder, and that only if there is one. A file that several sources name
-// is of the last of them, and of none that is trained on if it is one to validate with.
+// fields except the run's folder, and that only if there is one. A file that several sources name
+// belongs to the last of them, but never to a source that is trained on if it is also a validation file.
 func OpenText(ctx context.Context, c *config.Config, progress Progress) (*Text, error) {
 	t := &Text{}
 	if len(c.Data) == 0 {
@@ -85,7 +85,7 @@ func OpenText(ctx context.Context, c *config.Config, progress Progress) (*Text, 
 	return t, nil
 }
 
-// String describes a source of several.
+// String describes one of several sources.
 func (s Source) String() string {
 	return fmt.Sprintf("%s: %v; %d tokens, times %v", s.Name, s.Tokens.Stats(), s.Tokens.Len(), s.Times)
 }
@@ -98,7 +98,7 @@ func (s *Source) open(c *config.Config, patterns []string) (err error) {
 	return err
 }
 
-// divide leaves every file to the last source that names it.
+// divide assigns every file to the last source that names it.
 func (t *Text) divide(c *config.Config) error {
 	all := t.all()
 	if len(all) == 1 {
@@ -123,7 +123,7 @@ func (t *Text) divide(c *config.Config) error {
 	return nil
 }
 
-// tokenize returns the tokens of a corpus from the user's cache, where it puts them first if need be.
+// tokenize returns the tokens of a corpus from the user's cache, after storing them there if need be.
 func tokenize(ctx context.Context, c *data.Corpus, t *bpe.Tokenizer, o data.Options) (*data.Tokens, error) {
 	dir, err := machine.CacheDir()
 	if err != nil {
@@ -143,7 +143,7 @@ func (t *Text) vocabulary() int {
 	return t.Tokenizer.VocabularySize()
 }
 
-// all returns the sources and what there is to validate with.
+// all returns the sources and, if there is one, the corpus to validate with.
 func (t *Text) all() (list []*Source) {
 	for k := range t.Sources {
 		list = append(list, &t.Sources[k])
@@ -179,7 +179,7 @@ func (t *Text) Len() (n int64) {
 	return n
 }
 
-// validationTokens returns the number of tokens of a corpus to validate with, 0 if there is none.
+// validationTokens returns the number of tokens of the validation corpus, 0 if there is none.
 func (t *Text) validationTokens() int64 {
 	if t.Validation == nil {
 		return 0
@@ -187,10 +187,10 @@ func (t *Text) validationTokens() int64 {
 	return t.Validation.Tokens.Len()
 }
 
-// Mixed reports whether the corpus is more than one source that is read once in a pass.
+// Mixed reports whether the corpus is anything but a single source that a pass reads once.
 func (t *Text) Mixed() bool { return len(t.Sources) > 1 || t.Sources[0].Times != 1 }
 
-// Share returns what part of the tokens that a pass reads is of a source.
+// Share returns a source's share of the tokens that a pass reads.
 func (t *Text) Share(source int) float64 {
 	sum := 0.0
 	for _, s := range t.Sources {
@@ -199,7 +199,7 @@ func (t *Text) Share(source int) float64 {
 	return t.Sources[source].Times * float64(t.Sources[source].Tokens.Len()) / sum
 }
 
-// nameOf says what text tokens are of.
+// nameOf names the text that tokens come from.
 func (t *Text) nameOf(tokens *data.Tokens) string {
 	for _, s := range t.all() {
 		if s.Tokens == tokens && (s == t.Validation || t.Mixed()) {
@@ -219,8 +219,8 @@ func (t *Text) Close() {
 }
 
 // Documents returns where attention ends if the configuration confines it to
-// documents of the text, else nil. Without a text, for which only plans are made,
-// each fills its window, or a pair's answers half of one each.
+// documents of the text, else nil. Without a text, when only plans are made, each
+// document fills its window, or half of one if it belongs to a pair.
 func (t *Text) Documents(c *config.Config) *graph.Documents {
 	if c.Documents == config.Joined {
 		return nil
@@ -234,7 +234,7 @@ func (t *Text) Documents(c *config.Config) *graph.Documents {
 		return docs
 	}
 	docs.End = t.Sources[0].Tokens.EndOfText()
-	length := 0.0 // what attention costs is proportional to it
+	length := 0.0 // the cost of attention is proportional to it
 	for k, s := range t.Sources {
 		of := s.Tokens.DocumentLength
 		if docs.Preference > 0 {
@@ -247,7 +247,7 @@ func (t *Text) Documents(c *config.Config) *graph.Documents {
 }
 
 // AtLength returns copies of a configuration that differ in sequence_length, with
-// their graphs, to which the text matters by its vocabulary and documents.
+// their graphs, which depend on the text's vocabulary and documents.
 func (t *Text) AtLength(c *config.Config) machine.AtLength {
 	return func(tokens int) (*config.Config, *graph.Graph, error) {
 		long := *c
@@ -285,7 +285,7 @@ func cut(c *config.Config, t *data.Tokens, r data.Range) (windowed, error) {
 	return s, err
 }
 
-// holdOut makes windows of all tokens, of which it leaves the last part for validation.
+// holdOut makes windows of all tokens, and reserves the last part for validation.
 func holdOut(c *config.Config, t *data.Tokens) (train, held windowed, err error) {
 	split := t.Split
 	if c.Preference.Beta > 0 {

@@ -55,7 +55,7 @@ func TestTextDocuments(t *testing.T) {
 	}
 }
 
-// TestHeldOut: without a corpus of its own, each source holds out its end, and nothing of that is trained on; with one, nothing does.
+// TestHeldOut: without a validation corpus, each source holds out its end, which is not trained on; with one, no source holds out anything.
 func TestHeldOut(t *testing.T) {
 	file := runConfig(t, t.TempDir())
 	for _, c := range []struct {

@@ -44,7 +44,7 @@ func openTokenizer(ctx context.Context, c *config.Config, corpus *data.Corpus, o
 		}
 	}
 	t, err := data.OpenTokenizer(ctx, c.Tokenizer, corpus, opt)
-	if errors.Is(err, data.ErrContent) { // found as one is trained on it
+	if errors.Is(err, data.ErrContent) { // found while a tokenizer is trained on it
 		return nil, c.Fault("data", err.Error())
 	}
 	if err != nil {
@@ -56,7 +56,7 @@ func openTokenizer(ctx context.Context, c *config.Config, corpus *data.Corpus, o
 	return t, nil
 }
 
-// openChat opens the chat template beside the tokenizer of a configuration; nil: there is none.
+// openChat opens the chat template next to the tokenizer of a configuration; nil: there is none.
 func openChat(c *config.Config, t *bpe.Tokenizer) *chat.Template {
 	dir := c.Tokenizer
 	if isTrained(dir) || dir == "gpt2" && !(c.Model.Name == dir && exists(filepath.Join(dir, tokenizerFile))) {

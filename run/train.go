@@ -278,13 +278,13 @@ func (t *Trainer) Run(ctx context.Context, o Observer) error {
 	if err := t.save(o); err != nil {
 		return err
 	}
-	_, stop := t.requested(stopFile) // what came too late is done, and does not wait for the next run
+	_, stop := t.requested(stopFile) // requests that came too late are fulfilled already, and not left for the next run
 	_, save := t.requested(saveFile)
 	return errors.Join(stop, save)
 }
 
-// Files in the run's folder that whoever cannot send a signal makes: to have a checkpoint written after the
-// current step, or to stop after one.
+// Files that a user who cannot send a signal creates in the run's folder: to have a checkpoint written after
+// the current step, or to stop after writing one.
 const saveFile, stopFile = "save", "stop"
 
 // requested removes such a file, and reports whether it was there.
@@ -373,7 +373,7 @@ func (t *Trainer) Next(ctx context.Context) (Metrics, error) {
 		t.sampler.Fill(t.row(r), 1)
 	}
 	targets := t.split(c.GlobalBatch)
-	if targets == 0 && t.Step == 0 { // a later batch may be so by chance: its gradient is 0
+	if targets == 0 && t.Step == 0 { // a later batch may have none by chance: its gradient is 0
 		none := c.Fault("data", fmt.Sprintf("step %d: no token of the batch is learnt, all are given; hint: a larger global_batch or sequence_length, or text with more to learn", t.Step+1))
 		return Metrics{}, errors.Join(none, t.sampler.Seek(before))
 	}
@@ -429,7 +429,7 @@ func (t *Trainer) Next(ctx context.Context) (Metrics, error) {
 }
 
 // split derives inputs and targets from t.rows, and returns the number of targets or of pairs. Rows
-// from number rows on have none, and neither have tokens that are given.
+// from number rows on have none, and neither do tokens that are given.
 func (t *Trainer) split(rows int) (count int) {
 	seq := t.Setup.Config.SequenceLength
 	for r := range t.Setup.Config.GlobalBatch {
@@ -449,9 +449,9 @@ func (t *Trainer) split(rows int) (count int) {
 	return count
 }
 
-// Validate returns the mean loss in nats per token, or by pair, over held-out windows. They are
-// the same every time: at most EvalBatches batches, spread evenly over the held-out
-// text, since that consists of long documents in sequence. NaN: no token of these is learnt.
+// Validate returns the mean loss in nats per token, or per pair, over held-out windows. The
+// windows are the same every time: at most EvalBatches batches, spread evenly over the held-out
+// text, since it consists of long documents in sequence. NaN: none of their tokens is learnt.
 func (t *Trainer) Validate(ctx context.Context) (float64, error) {
 	if err := t.refer(ctx, nil); err != nil {
 		return 0, err

@@ -36,8 +36,8 @@ func TestUnlikePredicted(t *testing.T) {
 	}
 }
 
-// TestSurprise: steps of any length that are not as predicted are told with digits that
-// show the difference.
+// TestSurprise: steps of any length that are not as predicted are reported with enough digits
+// to show the difference.
 func TestSurprise(t *testing.T) {
 	for _, s := range []float64{1e-4, 0.02, 300} {
 		text := surprise(2*s, s)
@@ -52,8 +52,8 @@ func TestSurprise(t *testing.T) {
 	}
 }
 
-// TestNothingLearnt: where all tokens are given there is no loss to tell: validation says so, eval is refused, and so is
-// a step, which can be made once there is something to learn.
+// TestNothingLearnt: where all tokens are given there is no loss to report: validation says so, eval is refused, and so
+// is a step, which can be made once there is something to learn.
 func TestNothingLearnt(t *testing.T) {
 	dir := t.TempDir()
 	tr, _ := openRun(t, runConfig(t, dir), "max_steps=1", "documents=joined")

@@ -15,15 +15,15 @@ import (
 //
 // G is the number of micro-batches and T_i the time of stage i for one of them, forward
 // and backward. D_i is the additional time of its first and last micro-batch (optimizer,
-// reduction, fetching weights); what the pipeline's warm-up hides of it is free.
+// reduction, fetching weights); the part that the pipeline's warm-up hides is free.
 //
 // Approach: let Q_i be T_0 + ... + T_i plus the least X that stages 0 to i permit. Then
 // Q_i = T_i + max(Q_(i-1), D_i), and a smaller Q is never worse. So of all ways to assign
 // the first layers to the first stages, the next stage needs only the Pareto front of
 // (M, Q), and the best point of the last front is the optimum.
 //
-// Example: layers of 1, 1, 1, 3 on two stages, 8 micro-batches. Cut 3 + 1 (times 3, 3)
-// the step takes (8-1)*3 + 6 = 27; cut 2 + 2 (times 2, 4) it takes (8-1)*4 + 6 = 34.
+// Example: layers of 1, 1, 1, 3 on two stages, 8 micro-batches. Cut 3 + 1 (times 3, 3),
+// the step takes (8-1)*3 + 6 = 27; cut 2 + 2 (times 2, 4), it takes (8-1)*4 + 6 = 34.
 //
 // Weakness: the formula is a model. 1F1B takes exactly that long with equal stages, and
 // at most that long if on all stages the backward is longer than the forward by the same

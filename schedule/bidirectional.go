@@ -271,7 +271,7 @@ func dualpipeOrder(p, half, q int, phases [2]Unit) []Unit {
 		d.backward(1, B)
 		d.joined(1, 0)
 	}
-	for i := range 2 * (q + 1) { // the second half only input gradients: others wait for those
+	for i := range 2 * (q + 1) { // the second half only input gradients, for which others wait
 		pass := B
 		if i >= q+1 {
 			pass = Bx

@@ -37,7 +37,7 @@ func (s *Schedule) CheckCap(c Costs, cap float64) error {
 }
 
 // complete verifies everything but the order: each unit is valid, on its stage's rank,
-// and there once; none is missing.
+// and listed once; none is missing.
 func (s *Schedule) complete() error {
 	name := s.namer()
 	var seen [4][]bool

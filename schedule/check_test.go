@@ -126,7 +126,7 @@ func TestMutants(t *testing.T) {
 	}
 }
 
-// TestSwaps: Check refuses an order in which, after a swap of two units, a unit precedes
+// TestSwaps: Check refuses an order in which a swap of two units has put a unit before
 // its input.
 func TestSwaps(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
@@ -141,7 +141,7 @@ func TestSwaps(t *testing.T) {
 		order := s.Orders[rng.IntN(3)]
 		i, j := rng.IntN(len(order)), rng.IntN(len(order))
 		order[i], order[j] = order[j], order[i]
-		before := false // does any unit stand before another that it needs, on this rank?
+		before := false // does any unit precede another that it needs, on this rank?
 		for a := range order {
 			for b := a + 1; b < len(order); b++ {
 				x, y := order[a], order[b]

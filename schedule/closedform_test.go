@@ -114,7 +114,7 @@ func TestTightMemory(t *testing.T) {
 	}
 }
 
-// TestWorkedTimes: times of worked examples: makespan, first backward and end of ranks.
+// TestWorkedTimes: makespan, first backward and end of ranks in worked examples.
 func TestWorkedTimes(t *testing.T) {
 	half := Costs{Times: Times{.5, .5, .5}}
 	for _, x := range []struct {

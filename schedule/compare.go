@@ -40,7 +40,7 @@ func Compare(q Request, effort int) ([]Compared, error) {
 		list = append(list, line)
 	}
 	line := Compared{Report: Report{Name: "search", Ranks: q.Ranks, Microbatches: q.Micros}, Summary: "the best order that is found for these numbers"}
-	for _, chunks := range []int{1, 2} { // the faster of both is shown
+	for _, chunks := range []int{1, 2} { // the faster of the two is shown
 		goal := Goal{Request: Request{Ranks: q.Ranks, Micros: q.Micros, Chunks: chunks, Costs: q.Costs.scaled(chunks), Cap: q.Cap * float64(chunks)}, Effort: effort}
 		found, err := Search(goal)
 		if err != nil {
@@ -100,8 +100,8 @@ func (g *generator) compared(q Request) (Report, error) {
 	return NewReport(s, t, full.Costs, false), nil
 }
 
-// scaled returns the costs of units of 1/grain of the work. The time of a message stays:
-// chunks send as many bytes, and that slices send fewer is neglected.
+// scaled returns the costs of units of 1/grain of the work. The time of a message stays
+// the same: chunks send as many bytes, and that slices send fewer is neglected.
 func (c Costs) scaled(grain int) Costs {
 	g := 1 / float64(grain)
 	c.Times = Times{c.F * g, c.B * g, c.W * g}

@@ -13,7 +13,7 @@ import "math"
 // the one that would end first, at time t on rank r. The unit that r runs next in an
 // optimal schedule starts before t, so one branch for each such unit suffices. Under a
 // memory cap this is wrong for forwards, since running one earlier may leave no room for
-// others; then another branch forbids r to run that forward next.
+// others; then another branch forbids r from running that forward next.
 //
 // Branches are pruned by a lower bound and by dominance: of two partial schedules with
 // equal counts, one whose ranks are free no earlier and whose results arrive no earlier
@@ -56,8 +56,8 @@ type kind struct {
 
 // exactSolve searches for orders on s's placement with a makespan below upper, under a cap
 // of limit chunk activations. orders is nil if it finds none. complete reports that all
-// was explored within so many nodes; then no order has a makespan below the returned one,
-// which is upper if there are no orders.
+// was explored within the given nodes; then no order has a makespan below the returned
+// one, which is upper if there are no orders.
 func exactSolve(s *Schedule, c Costs, limit, upper float64, nodes int) (orders [][]Unit, makespan float64, complete bool) {
 	e := &exact{s: s, c: c, cap: limit, nodes: nodes, best: upper, m: s.MicrosPerDirection(), seen: map[string][][]float64{}}
 	e.setup()
@@ -114,9 +114,9 @@ func (e *exact) setup() {
 	}
 }
 
-// ready returns when the next unit of a kind could start on its rank, which is free at
-// the given time and holds so much. It returns false if there is no such unit, an input
-// is not scheduled, or memory lacks.
+// ready returns when the next unit of a kind could start on its rank, given when the rank
+// is free and how much it holds. It returns false if there is no such unit, an input is
+// not scheduled, or memory is short.
 func (e *exact) ready(k *kind, free, held float64) (float64, bool) {
 	if k.done == e.m || held+k.memory > e.cap+1e-9 {
 		return 0, false
@@ -131,8 +131,8 @@ func (e *exact) ready(k *kind, free, held float64) (float64, bool) {
 	return free, true
 }
 
-// branch explores all completions of the current partial schedule, which has that many
-// units. free and held are by rank.
+// branch explores all completions of the current partial schedule, which has the given
+// number of units. free and held are by rank.
 func (e *exact) branch(free, held []float64, units int) {
 	if e.nodes--; e.nodes <= 0 {
 		return
@@ -262,7 +262,7 @@ func (e *exact) heads(free []float64) []float64 {
 			in := &e.kinds[j]
 			if in.done > k.done {
 				at = max(at, in.ends[k.done]+k.delays[n])
-			} else { // the input's queue has several units to run before
+			} else { // the input's queue must run all its units up to the needed one
 				at = max(at, heads[j]+float64(k.done-in.done+1)*in.time+k.delays[n])
 			}
 		}
@@ -329,7 +329,7 @@ func noLater(a, b []float64) bool {
 	return true
 }
 
-// smallest is the size, in units, up to which Search runs the exact search unasked.
+// smallest is the size, in units, up to which Search runs the exact search by default.
 const smallest = 48
 
 // bound returns a lower bound on the objective over all allowed placements.

@@ -90,8 +90,8 @@ func (m *machine) plan() {
 	}
 }
 
-// fetch gathers what position j of rank r needs and returns the time when it is there, or
-// 0 if it need not be gathered. A rank runs one gather at a time.
+// fetch gathers what position j of rank r needs and returns when it is available, or 0 if
+// it need not be gathered. A rank runs one gather at a time.
 func (m *machine) fetch(r, j int) float64 {
 	if m.fetches == nil || !m.fetches[r][j].needed {
 		return 0

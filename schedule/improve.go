@@ -6,7 +6,7 @@ import "math/rand/v2"
 // which starts when the one before it on the path has ended (and its message arrived).
 // Units that follow each other on the path and on one rank form a block. As in job-shop
 // scheduling, only changes of blocks can shorten the path (Grabowski et al. 1986, Nowicki
-// and Smutnicki 1996). So three moves of four shift a unit within its block, the others
+// and Smutnicki 1996). So three moves in four shift a unit within its block, the others
 // shift any unit by a few positions.
 //
 // Moves are accepted by late-acceptance hill climbing (Burke and Bykov 2017): a new order

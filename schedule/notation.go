@@ -154,7 +154,7 @@ func clip(text string) string {
 }
 
 // parseUnit reads one unit on rank r. It returns B for an input gradient written as B:
-// only all units together tell which it is.
+// whether it is one depends on all units together.
 func (s *Schedule) parseUnit(r int, token string) (Unit, error) {
 	var u Unit
 	if token == "" {

@@ -27,7 +27,7 @@ func (c Cost) Of(n, end int) float64 {
 	return c.Linear*float64(n) + c.Quadratic*(float64(n)*float64(end)-float64(n)*float64(n)/2)
 }
 
-// Partition divides a sequence of so many tokens into slices of equal cost and returns
+// Partition divides a sequence of the given length into slices of equal cost and returns
 // their lengths (Sun et al. 2024, Seq1F1B). Later slices attend to more tokens, so they
 // are shorter. Lengths are multiples of multiple (the tensor-parallel degree), except
 // that the first slice gets the remainder. The error is a *UsageError.
@@ -53,7 +53,7 @@ func (c Cost) Partition(tokens, slices, multiple int) ([]int, error) {
 		b := c.Linear + c.Quadratic*float64(end)
 		// the smaller root, in the form that also works for Quadratic = 0
 		n := 2 * share / (b + math.Sqrt(math.Max(0, b*b-2*c.Quadratic*share)))
-		most := (end - i*multiple) / multiple * multiple // leave something for the slices before
+		most := (end - i*multiple) / multiple * multiple // leave enough for the slices before
 		cut[i] = min(max(int(n)/multiple*multiple, multiple), most)
 		end -= cut[i]
 	}

@@ -169,7 +169,7 @@ func (g Goal) placements() []*Schedule {
 	return list
 }
 
-// greedy returns list schedules on all placements that keep the cap: for all policies,
+// greedy returns list schedules that keep the cap, on all placements: for all policies,
 // then random ones, as far as the effort goes.
 func (g Goal) greedy(rng *rand.Rand) []candidate {
 	var all []candidate
@@ -203,7 +203,7 @@ func (g Goal) greedy(rng *rand.Rand) []candidate {
 	return all
 }
 
-// patterned returns repeating patterns on all placements that keep the cap, in random
+// patterned returns repeating patterns that keep the cap, on all placements, in random
 // order, as far as half of the effort goes for each placement.
 func (g Goal) patterned(rng *rand.Rand) []candidate {
 	var all []candidate
@@ -312,7 +312,7 @@ func sortCandidates(all []candidate) {
 	sort.SliceStable(all, func(i, j int) bool { return all[i].score.less(all[j].score) })
 }
 
-// distinct drops candidates of equal score: mostly they are the same order, found twice.
+// distinct drops candidates of equal score: usually they are the same order, found twice.
 func distinct(sorted []candidate) []candidate {
 	var kept []candidate
 	for _, c := range sorted {

@@ -86,8 +86,8 @@ func zeroBubbleV(q Request) (*Schedule, error) {
 }
 
 // fastestPattern fills s with the repeating pattern of the shortest span under the cap, of
-// those that the effort allows to try (V-Half, V-Min and others). It returns false if none
-// keeps the cap.
+// those tried within the effort (V-Half, V-Min and others). It returns false if none keeps
+// the cap.
 func fastestPattern(s *Schedule, c Costs, limit float64) bool {
 	const effort = 1 << 20 // units planned for all patterns together
 	var best [][]Unit

@@ -11,7 +11,7 @@ import (
 )
 
 // TestBytesClosedForm is law L3: the bytes per link of a step are those of a
-// formula that knows nothing of programs, and the device moves exactly them.
+// formula that knows nothing of programs, and the device moves exactly those.
 //
 // Everything on the host, states on disk, one chunk per parameter group of a
 // segment, room for one unit's chunks only, m micro-batches:
@@ -21,7 +21,7 @@ import (
 //	                group of micro-batches that runs layer by layer. The
 //	                embedding is not read backwards. A tied embedding is read by
 //	                the head too.
-//	                gradients that were begun come back before they go on.
+//	                partial gradients come back before more is added.
 //	device -> host  gradients, once per visit of the backward pass.
 //	disk            both moments, in and out, once per step.
 func TestBytesClosedForm(t *testing.T) {
@@ -67,8 +67,8 @@ func TestBytesClosedForm(t *testing.T) {
 }
 
 // TestStreamedBytesClosedForm is L3 where the device updates what lives elsewhere.
-// Per element of a rank's share, with w bytes of weight, s of state (the rest of the weight
-// with it where operators read a narrower type), V visits, everything once per step:
+// Per element of a rank's share, with w bytes of weight, s of state (including the rest of the
+// weight where operators read a narrower type), V visits, everything once per step:
 //
 //	                   host -> device         device -> host        disk, each way
 //	state              s                      s                     s, if it is there
@@ -77,7 +77,7 @@ func TestBytesClosedForm(t *testing.T) {
 //	gradients on host  4 (V-1), and 4 if      4 (V-1), and 4 if
 //	                   they wait for a norm   they wait for a norm
 //
-// On disk, records are padded, and so they travel.
+// On disk, records are padded, and they travel with their padding.
 func TestStreamedBytesClosedForm(t *testing.T) {
 	host, disk := device.HostTier, device.DiskTier
 	for _, tc := range []struct {

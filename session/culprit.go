@@ -13,17 +13,17 @@ import (
 // Culprit says where the numbers of a step first were not finite.
 type Culprit struct {
 	Rank  int            // -1: there is only one
-	Instr *program.Instr // that made the number, or read what was bad before; nil: none read it, it is state
-	// Operand names the value or parameter that has the number: "h3.qkv", "d.h3.qkv" for a
+	Instr *program.Instr // that produced the number, or read one that was bad before; nil: none read it, it is state
+	// Operand names the value or parameter that holds the number: "h3.qkv", "d.h3.qkv" for a
 	// gradient, or a weight's name.
 	Operand string
 	Value   float64
-	// Before says that the operand was so before the step: a weight or a moment.
+	// Before says that the operand, a weight or a moment, held the number before the step.
 	Before  bool
 	Segment string // of the graph: embed, h3 for layer 3, head; "" after the backward pass
 	Inputs  []Input
-	// The number comes from sequences [First, Last) of the global batch, from token Token of the
-	// first if they are one. Last is 0 and Token -1 where that is not known.
+	// The number comes from sequences [First, Last) of the global batch and, if that is a single
+	// one, from its token Token. Last is 0 and Token -1 where they are not known.
 	First, Last, Token int
 }
 
@@ -33,12 +33,12 @@ type Input struct {
 	Largest float64
 }
 
-// Forward reports whether the forward pass made the number.
+// Forward reports whether the forward pass produced the number.
 func (c *Culprit) Forward() bool {
 	return c.Instr != nil && (c.Instr.Key.Dir == program.Forward || c.Instr.Key.Dir == program.Recompute)
 }
 
-// String says it in a sentence without an end.
+// String describes the culprit in a sentence without the full stop.
 func (c *Culprit) String() string {
 	if c.Before {
 		return fmt.Sprintf("%s has a %v before the step", c.Operand, c.Value)
@@ -68,9 +68,9 @@ func (c *Culprit) String() string {
 }
 
 // Diagnose finds what made the latest step 0 end with numbers that are not finite, if its update was
-// skipped (Outcome.Skipped): it looks at weights and moments, then executes the same step once more and looks at
-// what every instruction writes. The arguments are those of the step. nil means that
-// all is finite this time. Afterwards the arenas hold part of a step.
+// skipped (Outcome.Skipped): it checks weights and moments, then executes the same step once more and checks
+// what every instruction writes. The arguments are those of the step. A nil Culprit means that
+// everything is finite this time. Afterwards the arenas hold part of a step.
 func (s *Session) Diagnose(tokens, targets []int32, sc Scalars) (*Culprit, error) {
 	if c, err := s.badState(); c != nil || err != nil {
 		return c, err
@@ -118,8 +118,8 @@ func (s *Session) badState() (*Culprit, error) {
 	return nil, nil
 }
 
-// examine looks at what an instruction wrote. What only moves bytes is left out: it may move those that
-// mean nothing, such as padding, and who reads others is found.
+// examine checks what an instruction wrote. Instructions that only move bytes are exempt: the bytes may be
+// meaningless, such as padding, and if they are not, the instruction that reads them is found.
 func (s *Session) examine(at program.At) (*Culprit, error) {
 	e := s.ranks[at.Rank].engines[0]
 	in := &s.ranks[at.Rank].progs[0].Instrs[at.Instr]
@@ -162,7 +162,7 @@ func (s *Session) blame(at program.At, in *program.Instr, k, row int, value floa
 		if err != nil {
 			return nil, err
 		}
-		if x.Bad >= 0 { // no instruction wrote that, else it had been found before
+		if x.Bad >= 0 { // no instruction wrote it, or it would have been found before
 			c.Operand, c.Value, c.Before = s.operand(p, in, n, j), x.Value, true
 		}
 		c.read(s.operand(p, in, n, j), x.Largest)
@@ -182,8 +182,8 @@ func (c *Culprit) read(name string, largest float64) {
 	}
 }
 
-// node returns the node of the graph that an instruction comes from: that of its segment whose
-// per-token operands have the names of the instruction's buffers. nil: none, it belongs to the optimizer.
+// node returns the graph node that an instruction comes from: the one in its segment whose per-token
+// operands have the names of the instruction's buffers. nil: there is none, it belongs to the optimizer.
 func (s *Session) node(p *program.Program, in *program.Instr) *graph.Node {
 	if in.Key.Segment < 0 {
 		return nil
@@ -229,7 +229,7 @@ func (s *Session) operand(p *program.Program, in *program.Instr, n *graph.Node, 
 
 // locate finds the sequences that a number in a row of operand k comes from. A buffer of a per-token value
 // has the rows of its micro-batch, unless it belongs to the row chunks of the head; all per-token operands of
-// an instruction are about the same tokens.
+// an instruction concern the same tokens.
 func (s *Session) locate(c *Culprit, p *program.Program, in *program.Instr, n *graph.Node, k, row int) {
 	if n == nil {
 		return

@@ -36,8 +36,8 @@ func fill(x float32) func(w []float32) {
 	}
 }
 
-// TestDiagnose: what first is not finite is found where it was caused, whatever the plan; in a step in which all
-// is finite, nothing is.
+// TestDiagnose: the first number that is not finite is found where it was caused, whatever the plan; in a step in
+// which all numbers are finite, nothing is found.
 func TestDiagnose(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

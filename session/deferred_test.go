@@ -29,8 +29,8 @@ func deferring(f *fixture) *program.Plan {
 	return pl
 }
 
-// TestReadsSettle: who reads parameters, writes them or runs another step finds them updated, and what reads them more often
-// changes nothing. (That plans which defer have the bits of those that do not is in the laws.)
+// TestReadsSettle: whoever reads parameters, writes them or runs another step finds them updated, and reading them more often
+// changes nothing. (That plans with deferred updates give the same bits as plans without is among the laws.)
 func TestReadsSettle(t *testing.T) {
 	f := load(t, filepath.Join("../testdata/torch", "gpt2-tiny", "config.json"))
 	pl := deferring(f)
@@ -55,7 +55,7 @@ func TestReadsSettle(t *testing.T) {
 	}
 }
 
-// TestStepThatDidNotStart: it leaves what the step before has deferred as it was, and can be repeated.
+// TestStepThatDidNotStart: such a step leaves what the step before has deferred as it was, and can be repeated.
 func TestStepThatDidNotStart(t *testing.T) {
 	f := load(t, filepath.Join("../testdata/torch", "gpt2-tiny", "config.json"))
 	pl := deferring(f)
@@ -75,7 +75,7 @@ func TestStepThatDidNotStart(t *testing.T) {
 	}
 }
 
-// TestNothingToDefer: a plan that may defer updates but has none to defer is as one that may not.
+// TestNothingToDefer: a plan that may defer updates but has none to defer is like one that may not.
 func TestNothingToDefer(t *testing.T) {
 	f := load(t, filepath.Join("../testdata/torch", "gpt2-tiny", "config.json"))
 	pl := program.Plain(f.graph, f.batch())
@@ -87,7 +87,7 @@ func TestNothingToDefer(t *testing.T) {
 	}
 }
 
-// TestUnsettled: without programs for them, deferred updates are an error of whoever reads what they should have changed.
+// TestUnsettled: without programs for deferred updates, reading what they should have changed is an error.
 func TestUnsettled(t *testing.T) {
 	f := load(t, filepath.Join("../testdata/torch", "gpt2-tiny", "config.json"))
 	d := cpu.New(cpu.Options{DiskPath: filepath.Join(t.TempDir(), "disk")})
@@ -105,8 +105,8 @@ func TestUnsettled(t *testing.T) {
 	}
 }
 
-// TestDeferredIsProved: Prove accepts plans that defer, exactly, and no program that makes other updates: with the scalars
-// of another step, other settings, or without one of them.
+// TestDeferredIsProved: Prove accepts plans that defer updates, as exact, and no program that makes other updates: with the
+// scalars of another step, with other settings, or with one update missing.
 func TestDeferredIsProved(t *testing.T) {
 	f := load(t, filepath.Join("../testdata/torch", "gpt2-tiny", "config.json"))
 	pl := deferring(f)

@@ -42,7 +42,7 @@ func (f *fixture) documents() []int {
 
 // TestDocumentsAreSequences: where positions are relative, a batch of sequences with
 // several documents each gives the loss and the gradients of these documents as
-// sequences of their own, whatever is recomputed or swapped; and sequences whose
+// separate sequences, whatever is recomputed or swapped; and sequences whose
 // documents are joined give others.
 func TestDocumentsAreSequences(t *testing.T) {
 	seed := rand.Uint64()
@@ -67,8 +67,8 @@ func TestDocumentsAreSequences(t *testing.T) {
 }
 
 // TestDocumentGradients: where positions are learned and count through the sequence,
-// no document alone gives the same, but the loss changes along the gradient as fast as
-// the gradient is long.
+// no document alone gives the same, but the loss changes along the gradient at the rate
+// of the gradient's norm.
 func TestDocumentGradients(t *testing.T) {
 	for _, name := range []string{"gpt2-tiny", "opt-tiny"} {
 		f := load(t, filepath.Join("../testdata/torch", name, "config.json"))
@@ -121,7 +121,7 @@ func (a *outcome) far(b *outcome) float64 {
 	return most
 }
 
-// alone does every document of the text by itself.
+// alone computes every document of the text by itself.
 func (f *fixture) alone(t *testing.T) *outcome {
 	t.Helper()
 	sum := &outcome{}
@@ -151,7 +151,7 @@ func (f *fixture) gradients(t *testing.T, pl *program.Plan) *outcome {
 	return f.gradientsOf(t, pl, len(f.targets))
 }
 
-// gradientsOf computes the fixture's text as a part of a batch of so many targets.
+// gradientsOf computes the fixture's text as part of a batch with that many targets.
 func (f *fixture) gradientsOf(t *testing.T, pl *program.Plan, targets int) *outcome {
 	t.Helper()
 	opt := betas

@@ -59,7 +59,7 @@ func (f *fixture) adaptSome(t *testing.T, r *rand.Rand) {
 	f.rebuild(t, &m)
 }
 
-// quantize holds what it can in 4 bits.
+// quantize holds all weights that can be in 4 bits.
 func (f *fixture) quantize(t *testing.T) {
 	t.Helper()
 	m := *f.graph.Model
@@ -74,8 +74,8 @@ func (f *fixture) rebuild(t *testing.T, m *model.Model) {
 	check(t, err)
 }
 
-// TestFrozenTraining: what is trained beside frozen parameters is what PyTorch
-// trains with requires_grad=False, and the frozen ones keep their bits.
+// TestFrozenTraining: parameters trained alongside frozen ones become what PyTorch
+// makes of them with requires_grad=False, and the frozen ones keep their bits.
 func TestFrozenTraining(t *testing.T) {
 	for _, name := range []string{"gpt2-tiny", "llama-tiny", "gemma3-tiny", "opt-tiny", "gpt-oss-tiny"} {
 		t.Run(name, func(t *testing.T) {
@@ -137,9 +137,9 @@ func toBF16(v float32) float32 {
 	return math.Float32frombits((math.Float32bits(v) + 0x8000) &^ 0xffff)
 }
 
-// TestFrozenGradients: the gradients of what is trained are, bit for bit, those
-// that they are where everything is trained. Where one of several weights that are otherwise
-// read as one is frozen, sums have another order.
+// TestFrozenGradients: the gradients of what is trained are, bit for bit, the same as when
+// everything is trained. Where one of several weights that are otherwise read as one is
+// frozen, sums have another order.
 func TestFrozenGradients(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

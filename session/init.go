@@ -8,8 +8,8 @@ import (
 	"github.com/athanor-llm/athanor/model"
 )
 
-// initialBlock is the number of elements whose random numbers are one sequence. All cores draw them: one
-// would need a minute and a half for 8 billion.
+// initialBlock is the number of elements drawn from one random sequence. All cores draw blocks: one core
+// would need a minute and a half for 8 billion elements.
 const initialBlock = 1 << 20
 
 // Initial fills dst with the initial values of a parameter. They depend on the
@@ -36,7 +36,7 @@ func Initial(p model.Param, seed uint64, dst []float32) {
 				}
 			})
 			dst = dst[len(block):]
-			h.Write([]byte{0}) // another key for the next
+			h.Write([]byte{0}) // another key for the next block
 		}
 		all.Wait()
 	}

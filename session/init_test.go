@@ -9,8 +9,8 @@ import (
 	"github.com/athanor-llm/athanor/model"
 )
 
-// TestInitialBlocks: initial values do not depend on the number of cores, blocks are not alike, and
-// all of them together have the deviation that is asked for.
+// TestInitialBlocks: initial values do not depend on the number of cores, blocks differ, and all of
+// them together have the requested standard deviation.
 func TestInitialBlocks(t *testing.T) {
 	p := model.Param{Name: "w", Init: model.Normal, Std: 0.02}
 	all := make([]float32, 3*initialBlock+5)

@@ -62,7 +62,7 @@ func randomPlan(r *rand.Rand, f *fixture) *program.Plan {
 	return pl
 }
 
-// randomRetention draws what becomes of each class of a layer's activations.
+// randomRetention draws what is done with each class of a layer's activations.
 func randomRetention(r *rand.Rand) (keep program.Retention) {
 	for a := range keep {
 		tier := device.HostTier + device.Tier(r.IntN(2))

@@ -37,7 +37,7 @@ type MeasuredStep struct {
 }
 
 // Run executes the steps and returns those that count, fastest first. Where timing calls costs time, as it does on a
-// GPU, they run without it, as in training, and their timeline is that of one more step.
+// GPU, they run untimed, as in training, and all get the timeline of one additional step.
 func (b *StepBench) Run(ctx context.Context) ([]MeasuredStep, error) {
 	s, err := b.Open()
 	if err != nil {
@@ -74,7 +74,7 @@ func (b *StepBench) Run(ctx context.Context) ([]MeasuredStep, error) {
 	return list, nil
 }
 
-// Stepper runs the steps of a StepBench one by one, when its caller says.
+// Stepper runs the steps of a StepBench one by one, when its caller asks.
 type Stepper struct {
 	session         *Session
 	rank            int // whose timeline is recorded
@@ -91,7 +91,7 @@ func (b *StepBench) Open() (*Stepper, error) {
 	return b.stepper(s)
 }
 
-// stepper fills the parameters of a session, which it owns.
+// stepper takes ownership of a session and fills its parameters.
 func (b *StepBench) stepper(s *Session) (*Stepper, error) {
 	params := map[string]int{}
 	for i, p := range b.Graph.Params {
@@ -115,9 +115,9 @@ func (b *StepBench) stepper(s *Session) (*Stepper, error) {
 	return step, nil
 }
 
-// repeat repeats the first n numbers up to the end, on several cores if they are many.
+// repeat repeats the first n numbers up to the end of dst, on several cores if dst is long.
 func repeat(dst []float32, n int) {
-	most := 64 * n // bytes of a part are 25 MB
+	most := 64 * n // numbers per part: 25 MB
 	for ; n < min(len(dst), most); n *= 2 {
 		copy(dst[n:], dst[:n])
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/athanor-llm/athanor/model"
 )
 
-// TestRepeat: numbers repeat with their period, also where cores share the work.
+// TestRepeat: numbers repeat with their period, even where cores share the work.
 func TestRepeat(t *testing.T) {
 	for _, n := range []int{1, 3, 100} {
 		for _, size := range []int{n, n + 1, 2*n + 1, 64 * n, 64*n + 1, 200*n + n/2} {
@@ -28,7 +28,7 @@ func TestRepeat(t *testing.T) {
 }
 
 // TestTextOfDocuments: documents of the text that steps are timed on have the length
-// that prices count on, also where random tokens often are the end of one.
+// that prices assume, even where random tokens are often the end of one.
 func TestTextOfDocuments(t *testing.T) {
 	const seq, length = 48, 20
 	m, err := model.Known("llama-2-7b")

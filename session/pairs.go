@@ -7,18 +7,18 @@ import (
 	"github.com/athanor-llm/athanor/exec"
 )
 
-// Pairs: what a step of preference optimisation takes and gives beside tokens. It is by token, of which the first of each document
-// have it, see graph.Preference.
+// Pairs: the inputs and outputs that a step of preference optimisation has besides tokens. They are stored by token, with each
+// document's number at its first token, see graph.Preference.
 
-// pairs is room for that.
+// pairs holds the buffers for these.
 type pairs struct {
 	reference []float32
 	read      []float64 // a rank's ratios
 	ratios    []float32
 }
 
-// feedPairs writes what the reference has of the pairs of a batch of tokens, and clears their ratios: of ranks that
-// go through a pipeline in both directions each writes those of its own sequences.
+// feedPairs writes the reference's log-probabilities for the pairs of a batch of tokens, and clears their ratios, because
+// in a bidirectional pipeline each rank writes only the ratios of its own sequences.
 func (s *Session) feedPairs(i, tokens int, reference []float32) error {
 	p := &s.pairs
 	if reference != nil && len(reference) != tokens {
@@ -41,7 +41,7 @@ func (s *Session) feedPairs(i, tokens int, reference []float32) error {
 	return nil
 }
 
-// write fills a buffer of step i, if the rank has it, from the given row of a batch on.
+// write fills a buffer of step i, if the rank has it, with the rows of a batch from row first on.
 func (k *rank) write(i int, buffer string, first int, all []float32) error {
 	n := k.engines[i].BufferLen(buffer)
 	if n == 0 {
@@ -53,7 +53,7 @@ func (k *rank) write(i int, buffer string, first int, all []float32) error {
 	return k.engines[i].WriteFloats(buffer, all[first:first+n])
 }
 
-// ratios collects the ratios of the latest step i, if it is one on pairs.
+// ratios collects the ratios of the latest step i, if it is a step on pairs.
 func (s *Session) ratios(i int) ([]float32, error) {
 	if s.Graph.Preference() == 0 {
 		return nil, nil
@@ -70,7 +70,7 @@ func (s *Session) ratios(i int) ([]float32, error) {
 	return p.ratios, nil
 }
 
-// add adds a rank's ratios, which are those of a row of the batch and of the following ones.
+// add adds a rank's ratios, which belong to the rows of the batch from row first on.
 func (p *pairs) add(e *exec.Engine, first int) error {
 	n := e.BufferLen("ratios")
 	if n == 0 {

@@ -27,8 +27,8 @@ type pairFixture struct {
 
 var pairModels = []string{"llama-tied", "qwen3-tiny", "gemma3-tiny", "neox-tiny"}
 
-// loadPairs makes sequences of pairs: one each or, packed, two in sequences of twice the length, each pair in two of them, behind another
-// and before another. Means over pairs are the same then.
+// loadPairs makes sequences of pairs: one each or, packed, two in sequences of twice the length; each pair is then in two sequences, after
+// one pair and before another, so that means over pairs are the same.
 func loadPairs(t *testing.T, name string, packed bool) *pairFixture {
 	t.Helper()
 	f := &pairFixture{fixture: load(t, filepath.Join("../testdata/torch", name, "config.json"))}
@@ -85,7 +85,7 @@ func (f *pairFixture) prefer(t *testing.T, seq int, end int32) {
 	check(t, err)
 }
 
-// against runs a step with what a reference has of the pairs.
+// against runs a step with a reference's log-probabilities of the pairs.
 func (f *pairFixture) against(t *testing.T, reference []float32, s *Session, n int) Outcome {
 	t.Helper()
 	f.pairs, f.paired = reference, f.count()

@@ -13,8 +13,8 @@ import (
 // overflow, and must compute what the plain program computes: the same graph on one
 // rank, everything on the device, no sums divided. Equality must be exact; where
 // the plan divides sums among ranks or slices, the terms must be the same in
-// another order. updates are the programs of what ps defer, see Updates. opt must be the options that the
-// programs were lowered with.
+// another order. updates are the programs of the updates that ps defer, see Updates. opt must be the options that
+// the programs were lowered with.
 func Prove(ctx context.Context, g *graph.Graph, pl *program.Plan, ps, updates []*program.Program, opt program.Options) (program.Equality, error) {
 	if err := program.Verify(ps...); err != nil {
 		return program.Different, fmt.Errorf("the program of this plan is not safe to run (a defect of the compiler; nothing was run): %w", err)

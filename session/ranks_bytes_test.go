@@ -14,8 +14,8 @@ import (
 // TestNetworkClosedForm is law L3 between ranks: what each rank receives in a
 // step is what a formula says that knows nothing of programs, and what the
 // programs' calls say. n replicas, m micro-batches each, V = 1 visit of a layer per
-// pass if they go through it together (layered gradient accumulation), m if one
-// after the other:
+// pass if the micro-batches go through it together (layered gradient accumulation),
+// m if one after the other:
 //
 //	shard     gathers per chunk and step              reductions
 //	(none)    0                                       1 of all, to all
@@ -24,7 +24,7 @@ import (
 //	weights   2V for a layer, V for embedding, head   V
 //
 // With room for one layer's weights nothing stays from pass to pass; with room
-// for the head beside it, the last layer stays while the passes turn: 2L-1
+// for the head besides, the last layer stays while the passes turn: 2L-1
 // gathers of L layers.
 func TestNetworkClosedForm(t *testing.T) {
 	f := load(t, filepath.Join("../testdata/torch", "gpt2-untied", "config.json"))
@@ -145,7 +145,7 @@ func shard(g *graph.Graph, c program.Chunk, n, rank int) (elems int64, runs int)
 	return ends[to] - ends[from], to - from
 }
 
-// named are the operators that brought something.
+// named lists the operators that brought something.
 func named(bytes [graph.NumOps]int64) (list []string) {
 	for op, n := range bytes {
 		if n > 0 {

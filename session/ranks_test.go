@@ -35,8 +35,8 @@ func near(t *testing.T, got, want trace) {
 	}
 }
 
-// unbound takes the bounds from a SwiGLU. Sums in another order may lie on their other side, where the
-// derivative is 0.
+// unbound removes the bounds of a SwiGLU. Sums in another order may fall on the other side of a bound, where
+// the derivative is 0.
 func (f *fixture) unbound(t *testing.T) {
 	t.Helper()
 	if m := *f.graph.Model; m.GateLimit > 0 {
@@ -73,9 +73,9 @@ func (f *fixture) amongRanks(r *rand.Rand, pl *program.Plan, ranks int) {
 	pl.Cache = pl.CacheNeeded(f.graph) + int64(r.IntN(4))*10000
 }
 
-// TestRanksChangeNothing is law L1 over ranks: data-parallel plans with
-// anything divided and anywhere give the losses of one rank but for the order
-// of sums, and L2 holds on every rank.
+// TestRanksChangeNothing is law L1 over ranks: data-parallel plans, whatever
+// they divide and wherever they put it, give the losses of one rank up to the
+// order of sums, and L2 holds on every rank.
 func TestRanksChangeNothing(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -160,7 +160,7 @@ func TestPipelinesChangeNothing(t *testing.T) {
 // received is how many messages of a whole micro-batch each micro-batch brings
 // to rank r of p: activations from before, gradients from behind. A V passes
 // every rank twice, but turns on the last one; two directions share the
-// micro-batches; a loop of two chunks goes on from the last rank to the first.
+// micro-batches; a loop of two chunks continues from the last rank to the first.
 func received(name string, p, r int) int {
 	ends := 2
 	if r == 0 || r == p-1 {

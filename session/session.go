@@ -1,4 +1,4 @@
-// Package session is a model on the devices of all ranks, and its steps.
+// Package session holds a model on the devices of all ranks and steps it.
 //
 //	Prove(graph, plan, programs)            safe, and equal to the plain program
 //	Open(graph, devices, programs...)  --> Session
@@ -8,7 +8,7 @@
 // Ownership. A Session runs several steps, such as training and evaluation, in one
 // set of arenas. The first step owns the parameters; the others are lowered with it
 // as their base. Between steps the only copy of weights and moments is in the
-// arenas. The devices are the caller's, who closes them after the session
+// arenas. The devices belong to the caller, who closes them after the session
 // (CloseAll).
 //
 // Invariants. The programs of a step belong to one plan, one per rank, and together
@@ -26,7 +26,7 @@
 //	prove.go    what is checked before programs run
 //	init.go     initial parameters
 //	settle.go   updates that a step leaves for the next one
-//	pairs.go    what steps on pairs take and give beside tokens
+//	pairs.go    additional inputs and outputs of steps on pairs
 //	culprit.go  what made a step's numbers not finite
 //	measure.go  steps on random text, for trials and benchmarks
 package session
@@ -55,13 +55,13 @@ type Session struct {
 	Devices []device.Device // by rank
 	ranks   []rank
 	groups  []*exec.Group // of all ranks' engines, by step
-	settles int           // the step that makes deferred updates, if there is one
+	settles int           // index of the step that makes deferred updates, if there is one
 	latest  []float32     // scalars of the latest step 0
-	fed     []float32     // those that were written last
-	pending bool          // it has deferred updates
+	fed     []float32     // the scalars written last
+	pending bool          // the latest step 0 has left deferred updates
 	starts  []int32       // of the documents in the latest batch
-	ids     []int32       // of its tokens
-	pairs   pairs         // in it
+	ids     []int32       // of that batch's tokens
+	pairs   pairs         // in that batch
 }
 
 // rank is one rank's part of a session; the slices are indexed by step.
@@ -78,8 +78,8 @@ func Open(g *graph.Graph, devices []device.Device, steps ...[]*program.Program) 
 	return OpenDeferred(g, devices, nil, steps...)
 }
 
-// OpenDeferred is Open for training steps that may leave updates for the next one, with the programs of these updates, one per
-// device. Without such programs parameters cannot be read after steps that do.
+// OpenDeferred is Open for training steps that may defer updates to the next one, with the programs of these updates, one per
+// device. Without these programs, parameters cannot be read after steps that defer updates.
 func OpenDeferred(g *graph.Graph, devices []device.Device, updates []*program.Program, steps ...[]*program.Program) (*Session, error) {
 	if err := compatible(updates, steps); err != nil {
 		return nil, err
@@ -229,9 +229,9 @@ type Scalars struct {
 	Beta1, Beta2 float64
 	Targets      int // target tokens in the global batch, or pairs: the denominator of the loss
 	Seed         uint64
-	Bound        float64 // a gradient norm above it skips the update; 0: any that is finite is welcome
-	// Reference has, by token of the batch, the log-probabilities of pairs' documents under the reference, at the first token of each; nil:
-	// 0 all.
+	Bound        float64 // a gradient norm above it skips the update; 0: any finite norm is accepted
+	// Reference holds, by token of the batch, the log-probability of each document of a pair under the reference, at the document's
+	// first token; nil: all are 0.
 	Reference []float32
 }
 
@@ -239,10 +239,10 @@ type Scalars struct {
 type Outcome struct {
 	Loss    float64 // mean over the target tokens, or pairs
 	Norm    float64 // of the gradient before clipping; 0 without optimizer
-	Skipped bool    // the norm is above the bound or not finite: weights and moments are what they were. Never without clipping
+	Skipped bool    // the norm is above the bound or not finite: weights and moments are unchanged. Never without clipping
 	Seconds float64
-	// Ratios are, of pairs, by token of the batch, the log-probabilities of documents less those of the reference, at the first token of
-	// each; else empty. They are valid until the next step.
+	// Ratios hold, for steps on pairs, by token of the batch, each document's log-probability minus that under the reference, at the
+	// document's first token; else they are empty. They are valid until the next step.
 	Ratios []float32
 	// Executed holds each rank's result of this step; it is valid until the next
 	// step.
@@ -264,7 +264,7 @@ func (s *Session) Step(ctx context.Context, i int, tokens, targets []int32, sc S
 	if err != nil {
 		return Outcome{}, err
 	}
-	if i == 0 { // what the latest step left is of these scalars only once this one has run
+	if i == 0 { // only once this step has run are the deferred updates its own, with its scalars
 		copy(s.latest, s.fed)
 		s.pending = s.defers()
 	}
@@ -279,7 +279,7 @@ func (s *Session) Step(ctx context.Context, i int, tokens, targets []int32, sc S
 			}
 			out.Loss += total[0]
 		}
-		if i == 0 && e.BufferLen(program.Clip) > 0 { // the same on all
+		if i == 0 && e.BufferLen(program.Clip) > 0 { // the same on all ranks
 			if err := e.ReadBuffer(program.Clip, clip[:]); err != nil {
 				return out, err
 			}
@@ -328,8 +328,8 @@ func (s *Session) feed(i int, tokens, targets []int32, sc Scalars) error {
 	return nil
 }
 
-// SetClock turns the timing of calls on or off on devices where it costs time, and reports whether there are any.
-// Without it the timelines of later steps are worth nothing.
+// SetClock turns the timing of calls on or off on devices where it costs time, and reports whether there are such devices.
+// With timing off, the timelines of later steps are meaningless.
 func (s *Session) SetClock(on bool) (costs bool) {
 	for _, d := range s.Devices {
 		if d, ok := d.(device.Clock); ok {
@@ -386,8 +386,8 @@ func (s *Session) Read(param int, kind string, dst []float32) error {
 	return nil
 }
 
-// ReadPart is Read for the elements from index first on, as many as dst holds. What has another order in files, or is in 4 bits,
-// is read as a whole only.
+// ReadPart is Read for the elements from index first on, as many as dst holds. Parameters that files order differently, or that
+// are in 4 bits, can only be read whole.
 func (s *Session) ReadPart(param int, kind string, first int, dst []float32) error {
 	if err := s.partly(param, first, len(dst)); err != nil {
 		return err
@@ -395,7 +395,7 @@ func (s *Session) ReadPart(param int, kind string, first int, dst []float32) err
 	return s.each(func(e *exec.Engine) error { return e.ReadHome(param, kind, first, dst) })
 }
 
-// ReadHalves is ReadPart for state that is stored in bf16: dst gets it as it is, two bytes an element.
+// ReadHalves is ReadPart for state that is stored in bf16, without conversion: dst has two bytes per element.
 func (s *Session) ReadHalves(param int, kind string, first int, dst []byte) error {
 	if err := s.partly(param, first, len(dst)/2); err != nil {
 		return err
@@ -403,7 +403,7 @@ func (s *Session) ReadHalves(param int, kind string, first int, dst []byte) erro
 	return s.each(func(e *exec.Engine) error { return e.ReadBytes(param, kind, graph.BF16, first, dst) })
 }
 
-// partly prepares the reading of n elements of a parameter.
+// partly prepares for reading n elements of a parameter by themselves, or refuses it.
 func (s *Session) partly(param, first, n int) error {
 	if p := &s.Graph.Params[param]; p.Reordered() || p.NF4 || first < 0 || int64(first+n) > p.Elems() {
 		return fmt.Errorf("elements %d to %d of parameter %s, which has %d, cannot be read by themselves", first, first+n, p.Name, p.Elems())

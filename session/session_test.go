@@ -15,8 +15,8 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// TestNumericRanks: a number that is none on one rank is seen by all ranks in
-// the same step, however parameters and layers are divided.
+// TestNumericRanks: a NaN on one rank is seen by all ranks in the same step,
+// however parameters and layers are divided.
 func TestNumericRanks(t *testing.T) {
 	f := load(t, filepath.Join("../testdata/torch", "gpt2-untied", "config.json"))
 	plans := map[string]func(pl *program.Plan){
@@ -80,7 +80,7 @@ func poison(t *testing.T, s *Session, victim int) {
 	t.Fatalf("rank %d has no parameters", victim)
 }
 
-// TestAgree: ranks with different plans do not begin.
+// TestAgree: ranks with different plans refuse to begin.
 func TestAgree(t *testing.T) {
 	f := load(t, filepath.Join("../testdata/torch", "gpt2-tiny", "config.json"))
 	pl := program.Plain(f.graph, 2)

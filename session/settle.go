@@ -8,10 +8,10 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// A step may leave updates for the next one, see program.Plan.Defer: then parameters are what they should be only after the next
-// step has begun, or after Settle.
+// A step may leave updates for the next one, see program.Plan.Defer. Parameters are then up to date only after the next step has
+// begun, or after Settle.
 
-// settled tells all ranks' next step that there is nothing to update.
+// settled tells the next step of all ranks that there are no deferred updates.
 func (s *Session) settled() error {
 	s.pending = false
 	for r := range s.ranks {
@@ -29,7 +29,7 @@ func (s *Session) defers() bool {
 	return slices.ContainsFunc(s.ranks, func(k rank) bool { return k.progs[0].Defers() })
 }
 
-// Settle makes the updates that the latest step has left for the next one. Read, Write and other steps do it by themselves.
+// Settle makes the updates that the latest step has left for the next one. Read, Write and other steps call it themselves.
 func (s *Session) Settle(ctx context.Context) error {
 	if !s.pending {
 		return nil

@@ -16,8 +16,8 @@ import (
 )
 
 // TestSkippedSteps: a step whose norm is above the bound or is not finite changes no bit of the
-// weights and moments, wherever a plan has them and whoever updates them; and a run goes on as
-// if the step had never been.
+// weights and moments, wherever a plan keeps them and whatever updates them; and a run goes on as
+// if the step had never happened.
 func TestSkippedSteps(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

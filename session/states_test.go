@@ -77,10 +77,10 @@ func layerBytes(g *graph.Graph) (n int64) {
 	return n
 }
 
-// linkBytes is what the first rank moves between its tiers in a run's first step and when its parameters are read then, when
+// linkBytes is what the first rank moves between its tiers in a run's first step and when its parameters are read after it, if
 // nothing stays in the cache from one visit of a layer to the next. Chunks are
 // wholly on the device, or have weights and gradients on the host. A step that defers updates
-// begins with those of the one before, though there are none, so the disk moves twice as much.
+// begins with those of the step before, though there are none, so the disk moves twice as much.
 func linkBytes(f *fixture, pl *program.Plan) (want [device.NumTiers][device.NumTiers]int64) {
 	up, down := &want[device.HostTier][device.DeviceTier], &want[device.DeviceTier][device.HostTier]
 	visits := int64(pl.MicroBatches / pl.Group)

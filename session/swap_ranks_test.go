@@ -11,7 +11,7 @@ import (
 	"github.com/athanor-llm/athanor/schedule"
 )
 
-// swapMixes are what becomes of the activations of layers 0, 1, ... and again from
+// swapMixes are what is done with the activations of layers 0, 1, ..., repeated from
 // the first.
 var swapMixes = map[string][]program.Retention{
 	"host":   {program.SwapOf(device.HostTier, 1)},
@@ -126,7 +126,7 @@ func swapBytes(f *fixture, pl *program.Plan, home []int, rank int) (want [device
 	return want
 }
 
-// times is what so many steps move.
+// times is what the given number of steps moves.
 func times(steps int64, m [device.NumTiers][device.NumTiers]int64) [device.NumTiers][device.NumTiers]int64 {
 	for i := range m {
 		for k := range m[i] {

@@ -94,7 +94,7 @@ func TestSixteenTimesLonger(t *testing.T) {
 }
 
 // TestThousandSteps: memory is a flat line in every tier, and nothing piles up
-// beside the arenas.
+// outside the arenas.
 func TestThousandSteps(t *testing.T) {
 	g := deep(t, 4, 32)
 	pl := program.Plain(g, 1)

@@ -28,8 +28,8 @@ type fixture struct {
 	state   string  // how the optimizer's is stored
 	tokens  []int32 // inputs [4*32]
 	targets []int32
-	pairs   []float32 // by token what a reference has of documents, if the sequences are pairs
-	paired  int       // that there are then
+	pairs   []float32 // by token a reference's log-probabilities of documents, if the sequences are pairs
+	paired  int       // the number of pairs, if so
 	losses  struct {
 		Losses, GradNorms     []float64
 		Losses64, GradNorms64 []float64

@@ -9,9 +9,9 @@ import (
 	"github.com/athanor-llm/athanor/device"
 )
 
-// overlap is how long work takes that starts at once, on streams that slow each other down, by Mist's routine (EuroSys
-// 2025, 2503.19050): all that is left runs, each kind of work longer by its factor among just these kinds, until the
-// first one is done; then the same with the others.
+// overlap returns how long work takes on streams that slow each other down if all of it starts at once, by Mist's routine
+// (EuroSys 2025, 2503.19050): the remaining kinds of work run, each slowed by its factor among exactly these kinds, until
+// the first one is done; then the same with the others.
 func overlap(alone []float64, factor func(active uint, kind int) float64) (total float64) {
 	alone = append([]float64(nil), alone...)
 	var active uint
@@ -36,9 +36,9 @@ func overlap(alone []float64, factor func(active uint, kind int) float64) (total
 	return total
 }
 
-// TestOverlap: calls that start together take what Mist's model of interference says, whose factors among a set of
-// streams are here the sum over pairs. So there are its bounds too: at least the longest by itself, at most all in a row,
-// each as slow as it ever gets; and one by itself takes what it takes.
+// TestOverlap: calls that start together take as long as Mist's model of interference says, whose factors among a set of
+// streams are sums over pairs here. So its bounds hold too: at least the longest call by itself, at most all in a row,
+// each at its slowest; and a call by itself takes its own time.
 func TestOverlap(t *testing.T) {
 	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 4))

@@ -10,7 +10,7 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-const cols = 1024 // of a buffer: a second by bySize
+const cols = 1024 // of a buffer, a second of work by bySize
 
 // ranksOf makes programs on two buffers of the device tier, x and y.
 func ranksOf(lists ...[]program.Instr) (programs []*program.Program) {
@@ -55,8 +55,8 @@ func sum(n int, peers []int, waits ...int) program.Instr {
 	return program.Instr{Op: graph.AllReduce, Stream: device.Collective, Peers: peers, Args: []program.Region{region(0, 0, n)}, Waits: waits}
 }
 
-// TestMeeting: a collective starts with the last and takes what the slowest
-// needs, a chain of messages is a pipeline, and spans count on one clock.
+// TestMeeting: a collective starts with its last member and takes as long as its
+// slowest, a chain of messages is a pipeline, and all spans are on one clock.
 func TestMeeting(t *testing.T) {
 	all := []int{0, 1, 2}
 	list, err := runAll(ranksOf(
@@ -78,7 +78,7 @@ func TestMeeting(t *testing.T) {
 	}
 
 	// A pipeline of s stages and m micro-batches of one second each, whose
-	// messages take a quarter: s + m - 1 seconds and the s-1 messages.
+	// messages take a quarter: s + m - 1 seconds plus s-1 messages.
 	const stages, micro = 5, 7
 	lists := make([][]program.Instr, stages)
 	for s := range lists {
@@ -115,7 +115,7 @@ func firstStart(t *Timeline) float64 {
 	return first
 }
 
-// TestAlone: one rank by itself takes its costs; so do equal ranks together.
+// TestAlone: one rank by itself takes the sum of its costs; so do equal ranks together.
 func TestAlone(t *testing.T) {
 	both := []int{0, 1}
 	list := []program.Instr{work(device.Compute, cols), sum(cols/2, both, 0), message(graph.Send, 1, 1, cols/4, 1)}
@@ -134,7 +134,7 @@ func TestAlone(t *testing.T) {
 	}
 }
 
-// TestNeverMeet: what would hang or go wrong between ranks is named.
+// TestNeverMeet: errors name what would hang or go wrong between ranks.
 func TestNeverMeet(t *testing.T) {
 	both := []int{0, 1}
 	type lists = [][]program.Instr
@@ -162,7 +162,7 @@ func TestNeverMeet(t *testing.T) {
 	}
 }
 
-// BenchmarkRanks: 64 ranks of 20,000 instructions, of which every fourth is
+// BenchmarkRanks: 64 ranks of 20,000 instructions, every fourth of which is
 // between ranks.
 func BenchmarkRanks(b *testing.B) {
 	const ranks, length = 64, 20_000
@@ -193,11 +193,10 @@ func BenchmarkRanks(b *testing.B) {
 	}
 }
 
-// TestCrowdedMeeting: what ranks do together was timed with all of them at it. On
-// two cores it takes that long again if they do nothing else, and longer beside
-// kernels: of 4 s, 2 on cores of
-// their own 2, four have 2/8 of a core each while kernels of 1 s run, 4 s long, in
-// which they do 1 of 2 s.
+// TestCrowdedMeeting: a call between ranks was timed with all its members running. If
+// the two cores run nothing else, it takes as long as it was timed, 4 s, which would be
+// 2 s on cores of its own. Next to kernels of 1 s it takes longer: while these run, for
+// 4 s, each call has 2/8 of a core, so the meeting does 1 of its 2 s of work.
 func TestCrowdedMeeting(t *testing.T) {
 	all := []int{0, 1, 2, 3}
 	for _, c := range []struct {

@@ -22,8 +22,8 @@
 //	compute  [ 4 s of work at rate 1 |  at rate 1/1.5  ]    ends at 5, not 4
 //	h2d                              [ 3 s             ...
 //
-// Completions are in a heap ordered by time; an entry whose call has changed its rate
-// since is stale and skipped.
+// Completions are kept in a heap ordered by time; an entry whose call has since changed
+// its rate is stale and skipped.
 //
 // Known weakness: slowdown is modelled per pair of streams of one rank, whatever they
 // execute. A call between ranks slows others down, but its own duration is fixed.
@@ -52,9 +52,9 @@ type Coster interface {
 	// Slowdown returns the relative slowdown of a stream's work while another stream of
 	// its rank is busy: 0.5 turns 2 s into 3 s. Slowdowns by several streams add up.
 	Slowdown(of, by device.Stream) float64
-	// Crowd sets slower to the factors by which calls of each stream take longer while
-	// active calls per stream, over all ranks, share cores. It returns false if streams
-	// share no cores.
+	// Crowd sets slower to the factors, by stream, by which calls take longer while all
+	// active calls, counted per stream over all ranks, share cores. It returns false if
+	// streams share no cores.
 	Crowd(active, slower *[device.NumStreams]float64) bool
 }
 
@@ -136,7 +136,7 @@ type machine struct {
 	number   int                                           // of the latest event
 	changed  []int                                         // ranks whose rates must be recomputed
 	slowdown [device.NumStreams][device.NumStreams]float64 // of a stream by another
-	slows    [device.NumStreams]bool                       // by any
+	slows    [device.NumStreams]bool                       // whether any other slows it
 	launch   [device.NumStreams]float64                    // seconds before each call
 	cost     Coster
 	shared   bool                       // streams share cores
@@ -301,8 +301,8 @@ func (m *machine) share() {
 	}
 }
 
-// crowdOf returns the slowdown, relative to cores of its own, under which a call
-// between ranks was timed, with all its members running.
+// crowdOf returns the slowdown at which a call between ranks was timed with all its
+// members running, relative to having cores of its own.
 func (m *machine) crowdOf(c *device.Call) float64 {
 	var active, slower [device.NumStreams]float64
 	active[c.Stream] = float64(len(c.Peers))

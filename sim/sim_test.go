@@ -15,7 +15,7 @@ import (
 )
 
 // copies makes a program of n copies, the i-th of buffer i (host, size i+1
-// times 4096 bytes) to buffer n+i (device), on the stream that place says.
+// times 4096 bytes) to buffer n+i (device), on the stream that place returns.
 func copies(n int, place func(i int) (device.Stream, []int)) *program.Program {
 	p := &program.Program{}
 	for _, tier := range []device.Tier{device.HostTier, device.DeviceTier} {
@@ -94,8 +94,8 @@ func (l launched) Launch(s device.Stream) float64 {
 	return 0
 }
 
-// TestLaunch: what comes between calls passes in front of each call of the stream,
-// whatever that waited for, and is no work. A step begins with its first call.
+// TestLaunch: the launch gap passes before each call of the stream, whatever the call
+// waited for, and does not count as work. A step begins with its first call.
 func TestLaunch(t *testing.T) {
 	const n, between = 9, 0.25
 	const work = float64(n * (n + 1) / 2)
@@ -114,7 +114,7 @@ func TestLaunch(t *testing.T) {
 		}
 		return device.DevToHost, []int{i - 1}
 	}), cost)
-	// The even ones, of 1, 3, ... n seconds, are a row; the odd one behind the last but one ends before that does.
+	// The even calls, of 1, 3, ... n seconds, run in a row; the last odd one, of n-1 seconds, ends before the last even one.
 	if want := float64((n+1)/2*(n+1)/2) + (n-1)/2*between; chain.Makespan != want {
 		t.Errorf("in turns: makespan %v, want %v", chain.Makespan, want)
 	}
@@ -175,8 +175,8 @@ type slowed struct {
 
 func (s *slowed) Slowdown(of, by device.Stream) float64 { return s.by[of][by] }
 
-// TestSlowdown: two copies of 2 and 4 seconds side by side, the first of which
-// makes the second take half as long again: 2 s at rate 1/1.5, the rest at 1.
+// TestSlowdown: copies of 1 and 2 seconds side by side run at rates 1/2 and 1/1.5 until
+// the first ends; the rest of the second, and one of 4 seconds behind it, at rate 1.
 func TestSlowdown(t *testing.T) {
 	cost := &slowed{CostFunc: bySize}
 	p := copies(4, func(i int) (device.Stream, []int) { return device.Stream(i % 2), nil })
@@ -190,8 +190,8 @@ func TestSlowdown(t *testing.T) {
 	}
 }
 
-// crowded is a Coster of ranks that share so many cores: each kernel and each
-// copy wants one, and all that execute have equal shares.
+// crowded is a Coster of ranks that share a number of cores: each kernel and each
+// copy wants one, and all that run have equal shares.
 type crowded struct {
 	CostFunc
 	cores float64
@@ -208,10 +208,10 @@ func (c crowded) Crowd(active, slower *[device.NumStreams]float64) bool {
 	return true
 }
 
-// TestCrowd: ranks that compute for 3 s and then copy for 2 s, on two cores: with
-// three all takes 1.5 times as long, with four twice. Beside a copy of 2 s that
-// nothing waits for, four kernels of 3 s have 2/8 of a core each until the copies
-// are done, after 8 s in which kernels have done 2 of 3, and 2/4 then.
+// TestCrowd: ranks that compute for 3 s and then copy for 2 s, on two cores: with three
+// ranks everything takes 1.5 times as long, with four twice. Next to independent copies
+// of 2 s, four kernels of 3 s have 2/8 of a core each until the copies are done, after
+// 8 s, in which the kernels do 2 of their 3 s; from then on they have 2/4.
 func TestCrowd(t *testing.T) {
 	for name, c := range map[string]struct {
 		waits []int
@@ -251,9 +251,9 @@ func TestCrowd(t *testing.T) {
 	}
 }
 
-// TestSlowdownWork: whatever streams do to each other, each instruction gets the
-// work that it costs: the integral of its rate over its span, taken here from the
-// spans of the others.
+// TestSlowdownWork: however streams slow each other down, each instruction does as
+// much work as it costs: the integral of its rate over its span, computed here from
+// the spans of the others.
 func TestSlowdownWork(t *testing.T) {
 	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 3))

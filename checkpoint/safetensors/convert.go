@@ -17,11 +17,11 @@ import (
 // pieceElements is the number of elements converted at a time: large enough to amortise calls, small enough for the cache.
 const pieceElements = 16 << 10
 
-// share is the number of elements that one core converts. It is a multiple of all that formats group.
+// share is the number of elements that one core converts. It is a multiple of every format's group of elements.
 const share = 256 * pieceElements
 
 // inShares calls f for shares of 0 to n on all cores, and returns the error of the first share that has one:
-// a model's billions of numbers take one core longer than the disk.
+// one core would take longer for a model's billions of numbers than the disk.
 func inShares(n int, f func(lo, hi int) error) error {
 	if n <= share {
 		return f(0, n)
@@ -123,8 +123,8 @@ func toBF16(x float32) uint16 {
 	return uint16((b + 0x7fff + b>>16&1) >> 16)
 }
 
-// upperHalves writes the upper halves of values, which are all there is of numbers of bf16. It returns the index of the first
-// one that has more, or -1.
+// upperHalves writes the upper halves of values, which are all that bf16 numbers consist of. It returns the
+// index of the first value that has more, or -1.
 func upperHalves(dst []byte, src []float32) int {
 	rest := uint32(0)
 	for i, x := range src {

@@ -49,7 +49,7 @@ func (s *Set) ReadMXFP4(blocks, scales string, first int, dst []float32) error {
 	})
 }
 
-// unpackMXFP4 writes out whole groups. It returns the number of the first scale that is too great, or -1.
+// unpackMXFP4 decodes whole groups. It returns the number of the first scale that is too great, or -1.
 func unpackMXFP4(dst []float32, indices, scales []byte) int {
 	for g := range len(dst) / mxfp4Group {
 		if scales[g] > mostScale {

@@ -11,8 +11,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestMXFP4: all levels with all scales, and random experts, are what transformers writes out, bit for
-// bit. Its tensors are turned: [experts, in, out] of [experts, out, in].
+// TestMXFP4: all levels with all scales, and random experts, are what transformers decodes, bit for bit. Its
+// tensors are transposed: [experts, in, out] from [experts, out, in].
 func TestMXFP4(t *testing.T) {
 	set, err := OpenIn(filepath.Join(fixtures, "gpt-oss-tiny"), "mxfp4")
 	if err != nil {
@@ -49,8 +49,8 @@ func packedSet(t interface{ Fatal(...any) }, blocks, scales []byte) *Set {
 	return &Set{files: []*File{file}, tensors: file.Tensors(), where: map[string]*File{"b": file, "s": file}}
 }
 
-// TestMXFP4Parts: any whole groups are what they are in the whole, also where they are more than are
-// read at a time; what is not whole, or not there, is refused.
+// TestMXFP4Parts: any whole groups read alone are as in the whole tensor, also where they are more than are
+// read at a time; what is not a whole group, or not there, is refused.
 func TestMXFP4Parts(t *testing.T) {
 	const groups = 3*pieceElements/mxfp4Group/2 + 5
 	blocks, scales := make([]byte, groups*16), make([]byte, groups)
@@ -84,8 +84,7 @@ func TestMXFP4Parts(t *testing.T) {
 	}
 }
 
-// FuzzMXFP4: of any bytes all numbers are finite and exact in bf16, or the scale that is too great is
-// named.
+// FuzzMXFP4: from any bytes, all numbers are finite and exact in bf16, or the scale that is too great is named.
 func FuzzMXFP4(f *testing.F) {
 	f.Add(byte(127), []byte("0123456789abcdef"))
 	f.Add(byte(0), []byte("\x00\x11\x88\x99\xff\x7f\xf7\x77abcdefgh"))

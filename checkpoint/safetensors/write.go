@@ -44,7 +44,7 @@ func WriteFloat32(w io.Writer, d DType, values []float32) error {
 	return nil
 }
 
-// WriteBF16 writes values that are numbers of bf16 already. Others are an error: they would change.
+// WriteBF16 writes values that are already bf16 numbers. Others are an error: they would change.
 func WriteBF16(w io.Writer, values []float32) error {
 	buffer := make([]byte, min(len(values), pieceElements)*BF16.Size())
 	for len(values) > 0 {

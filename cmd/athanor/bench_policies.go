@@ -96,8 +96,8 @@ func printContest(w io.Writer, r *bench.Contested) {
 	fmt.Fprintf(w, "%s  %s\n", b.String(), r.Label)
 }
 
-// times is how many times as long as the search's a step takes; where the search has no plan,
-// its seconds.
+// times formats how many times as long as the search's a step takes or, where the search has
+// no plan, the step's seconds.
 func times(seconds, ratio float64) string {
 	switch {
 	case ratio > 0:

@@ -29,8 +29,8 @@ func validations(t *testing.T, dir string) map[int]float64 {
 	return list
 }
 
-// TestKeepBest: beside the latest checkpoint, the one with the least validation loss is
-// left, also by a run that goes on and one that never is better again.
+// TestKeepBest: besides the latest checkpoint, the one with the least validation loss is
+// kept, even by a run that is resumed and one that never improves again.
 func TestKeepBest(t *testing.T) {
 	dir, file := tiny(t, "eval_every: 1", "keep_best: true", "keep_checkpoints: 1")
 	var early, got trained

@@ -49,8 +49,8 @@ func actions(t *testing.T, hint string) []string {
 }
 
 // TestMisfit: what cannot fit ends with exit code 3, the largest classes and a
-// hint, and doing what the hint says makes it fit. Of device memory one byte
-// less does not.
+// hint, and doing what the hint says makes it fit, while one byte less of device
+// memory does not.
 func TestMisfit(t *testing.T) {
 	_, file := tiny(t)
 	for _, short := range [][]string{
@@ -101,7 +101,7 @@ func budgets(t *testing.T, model []string) {
 	var low int64
 	_, err := fmt.Sscanf(least[0], "limits.device=%d", &low)
 	check(t, err)
-	high := whole.Plain // the fastest plan may want less, where the host's cores do a part of the updates
+	high := whole.Plain // the fastest plan may need less, where the host's cores do a part of the updates
 	if high < 4*low {
 		t.Fatalf("the plain run takes %d bytes, the smallest budget %d: not much of a range", high, low)
 	}
@@ -133,8 +133,8 @@ func budgets(t *testing.T, model []string) {
 	}
 }
 
-// TestOtherBudgetResumes: a run that was begun with all the memory goes on in
-// the smallest that is enough, on disk, and back, to the same end.
+// TestOtherBudgetResumes: a run that was begun with all the memory continues in
+// the smallest that suffices, on disk, and back, to the same end.
 func TestOtherBudgetResumes(t *testing.T) {
 	dir, file := tiny(t, "max_steps: 8")
 	call("train", file, "out="+dir+"/plain").must(t, 0)
@@ -152,8 +152,8 @@ func TestOtherBudgetResumes(t *testing.T) {
 	call("train", file, "resume=never").must(t, 2, "resume", "hint:")
 }
 
-// TestPlanFile: a plan that was written out is what is run; edited by hand, it
-// is refused with what is wrong and where, and the run's folder stays as it is.
+// TestPlanFile: a plan that was written to a file is run as it is; a bad edit by hand
+// is refused with what is wrong and where, and the run's folder is left unchanged.
 func TestPlanFile(t *testing.T) {
 	dir, file := tiny(t)
 	path := dir + "/p.json"

@@ -18,8 +18,8 @@ const chatFolder = "../../data/chat/testdata/chatml"
 // colours are what the tiny model learns to answer.
 var colours = map[string]string{"gold": "yellow", "iron": "grey", "copper": "red", "silver": "white"}
 
-// conversations writes conversations of two questions about metals, with the answer of the metal that is so many
-// further.
+// conversations writes conversations of two questions about metals, each answered for the metal that is that many
+// places further.
 func conversations(t *testing.T, path string, further int) string {
 	t.Helper()
 	metals := []string{"gold", "iron", "copper", "silver"}
@@ -50,7 +50,7 @@ func talk(t *testing.T, questions string, args ...string) result {
 }
 
 // TestChat: a model that is trained on conversations answers as they do, turn after turn, from a checkpoint that keeps the
-// template, also as an adapter; a run goes on with the same template only.
+// template, even as an adapter; a run resumes with the same template only.
 func TestChat(t *testing.T) {
 	dir, file := tiny(t, "max_steps: 250", "documents: separate", "validation_fraction: 0.05", "eval_batches: 100",
 		"model: {type: llama, layers: 2, width: 32, heads: 4, kv_heads: 2, max_positions: 128}")
@@ -58,7 +58,7 @@ func TestChat(t *testing.T) {
 	args := []string{"train", file, "learning_rate=0.01", "sequence_length=64", "data=" + chats, "tokenizer=" + chatFolder}
 	var got trained
 	call(append(args, "--json")...).must(t, 0, "of 400 conversations what the assistant says is learnt").into(t, &got)
-	if got.ValLoss > 0.5 { // windows begin anywhere, also behind a question
+	if got.ValLoss > 0.5 { // windows begin anywhere, even after a question
 		t.Errorf("loss %v of what has one answer", got.ValLoss)
 	}
 	const asked = "gold?\n\n  copper? \n"
@@ -93,7 +93,7 @@ func TestChat(t *testing.T) {
 	}
 	call("eval", got.Checkpoint, chats, "--separate").must(t, 0)
 
-	// An adapter on that model learns other answers; its folder is enough to talk to.
+	// An adapter on that model learns other answers; its folder alone can be talked to.
 	other := conversations(t, dir+"/other.jsonl", 1)
 	var adapted trained
 	call("train", file, "learning_rate=0.01", "data="+other, "model="+got.Checkpoint, "tokenizer="+got.Checkpoint, "sequence_length=64", "lora={rank: 8}", "out="+dir+"/lora", "--json").must(t, 0).into(t, &adapted)
@@ -147,7 +147,7 @@ func TestChatErrors(t *testing.T) {
 	talk(t, strings.Repeat("x", 2<<20), folder).must(t, 1, "reading the questions", "hint:")
 }
 
-// TestChatResume: a run of conversations goes on with the template that it began with, and no other.
+// TestChatResume: a run on conversations resumes with the template that it began with, and no other.
 func TestChatResume(t *testing.T) {
 	dir, file := tiny(t, "max_steps: 2")
 	chats := conversations(t, dir+"/chat.jsonl", 0)
@@ -173,7 +173,7 @@ func TestChatResume(t *testing.T) {
 	call(append(args, "max_steps=6")...).must(t, 0, "at step 4")
 }
 
-// TestChatTransformers: transformers renders conversations by a checkpoint as they were trained.
+// TestChatTransformers: with a checkpoint, transformers renders conversations as they were in training.
 func TestChatTransformers(t *testing.T) {
 	dir, file := tiny(t, "max_steps: 1")
 	chats := conversations(t, dir+"/chat.jsonl", 0)

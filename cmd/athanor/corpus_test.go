@@ -11,7 +11,7 @@ import (
 	"github.com/athanor-llm/athanor/internal/size"
 )
 
-// TestCorpora: text as people have it trains; what is no text is told.
+// TestCorpora: text in the forms in which people have it can be trained on; anything else is reported.
 func TestCorpora(t *testing.T) {
 	dir, file := tiny(t, "max_steps: 2")
 	line := "gold and silver and sulphur"
@@ -66,7 +66,7 @@ func TestCorpora(t *testing.T) {
 	}
 }
 
-// TestParquet: Parquet files are trained on as JSONL is, also by a run that goes on; hostile ones are configurations that are wrong.
+// TestParquet: Parquet files are trained on as JSONL is, even by a resumed run; hostile ones are errors of the configuration.
 func TestParquet(t *testing.T) {
 	const tables = "../../data/parquet/testdata/"
 	dir, file := tiny(t, "max_steps: 1")
@@ -99,8 +99,8 @@ func TestParquet(t *testing.T) {
 	call("train", file, "data="+tables+"chats-polars.parquet", "tokenizer=gpt2", "out="+dir+"/never").must(t, 2, "row 1: a conversation needs a chat template")
 }
 
-// TestPacked: compressed files are trained on as the same text uncompressed, alone or among others, also by a run that goes on; what is
-// cut off, or too much to unpack, is a configuration that is wrong.
+// TestPacked: compressed files are trained on as the same text uncompressed, alone or among others, even by a resumed run; files that are
+// truncated, or too large to unpack, are errors of the configuration.
 func TestPacked(t *testing.T) {
 	const packed = "../../data/testdata/texts-"
 	dir, file := tiny(t, "max_steps: 1")
@@ -138,8 +138,8 @@ func TestPacked(t *testing.T) {
 	call("data", packed+"wide.jsonl.zst").must(t, 2, "wide.jsonl.zst: zstd: it refers back by more than 128 MiB", "--long")
 }
 
-// TestReading: what is read, and how often, is told before it is trained on; also that the
-// weights a run starts from know another tokenizer.
+// TestReading: what is read, and how often, is reported before training; so is that the
+// weights a run starts from belong to another tokenizer.
 func TestReading(t *testing.T) {
 	dir, file := tiny(t, "max_steps: 1")
 	call("train", file).must(t, 0, "corpus: text: 1 files, 1 documents", "tokens of bpe-300", "held out; 1 steps read it 0.0")

@@ -42,7 +42,7 @@ func damage(t *testing.T, r *rand.Rand, dir string) string {
 }
 
 // TestDamagedCheckpoint: whatever happens to the newest checkpoint, a resumed
-// run says that it passes over it, goes on from the one before, and ends as if
+// run says that it skips it, continues from the one before, and ends as if
 // nothing had happened. If no checkpoint is whole it refuses to begin anew.
 func TestDamagedCheckpoint(t *testing.T) {
 	seed := rand.Uint64()
@@ -92,9 +92,9 @@ func TestResultsOverSources(t *testing.T) {
 	}
 }
 
-// TestDamagedWeights: a checkpoint whose weights are not those that were saved is nothing to
-// go on from, to start from, to evaluate or to write with, though it can be read. Who changed
-// them on purpose takes away what vouches for them.
+// TestDamagedWeights: a checkpoint whose weights are not those that were saved is refused for
+// resuming, starting, evaluating and generating, though it can be read. Whoever changed them on
+// purpose removes the manifest that vouches for them.
 func TestDamagedWeights(t *testing.T) {
 	dir, file := tiny(t, "max_steps: 1")
 	call("train", file).must(t, 0)
@@ -121,7 +121,7 @@ func TestDamagedWeights(t *testing.T) {
 }
 
 // TestDiskFull: a run that cannot write any more, whatever the file, ends with
-// 1 and a clear error; with room again it goes on to the same end.
+// 1 and a clear error; once there is room again, it continues to the same end.
 func TestDiskFull(t *testing.T) {
 	if !canLimitFiles {
 		t.Skip("this system has no limits on files")
@@ -135,7 +135,7 @@ func TestDiskFull(t *testing.T) {
 	st, err := os.Stat(dir + "/run/checkpoint-3/model.safetensors")
 	check(t, err)
 	for i := range 6 {
-		// From a file of metrics that is full to weights that lack a byte.
+		// From a full metrics file to weights that lack a byte.
 		limit := 1 + r.Int64N([]int64{100, 1000, 5000, st.Size() / 2, st.Size(), st.Size()}[i])
 		t.Logf("limit %d", limit)
 		finish(t, child([]string{fmt.Sprintf("%s=%d", fileLimit, limit)}, "train", file)).must(t, 1, "file too large")
@@ -146,12 +146,12 @@ func TestDiskFull(t *testing.T) {
 	sameRun(t, dir+"/run", dir+"/plain", 8)
 }
 
-// TestUnwritable: folders that cannot be written are told with the key to
+// TestUnwritable: folders that cannot be written are reported with the key to
 // change.
 func TestUnwritable(t *testing.T) {
 	dir, file := tiny(t)
 	call("train", file, "out="+file+"/run").must(t, 1, "set `out`")
-	// Before it is looked whether it fits; and what does not fit leaves no folder.
+	// This is checked before whether a plan fits; and a run that does not fit leaves no folder.
 	for _, out := range []string{file + "/run", file} {
 		call("train", file, "limits.device=1", "out="+out).must(t, 1, "set `out`")
 	}
@@ -169,8 +169,8 @@ func TestUnwritable(t *testing.T) {
 	}
 }
 
-// TestUnwritableResults: where a result cannot be written is told before anything is
-// done for it, and to find out changes no file.
+// TestUnwritableResults: that a result cannot be written is reported before any work is
+// done for it, and checking this changes no file.
 func TestUnwritableResults(t *testing.T) {
 	dir, file := tiny(t)
 	late := file + " limits.device=1 " // what is found out later: nothing fits

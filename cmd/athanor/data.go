@@ -31,16 +31,16 @@ type dataReport struct {
 	Sample     []piece    `json:"sample"`
 
 	Sources    []sourceReport `json:"sources,omitempty"`    // of a mixture
-	Validation *sourceReport  `json:"validation,omitempty"` // a corpus of its own
+	Validation *sourceReport  `json:"validation,omitempty"` // a separate corpus
 }
 
-// sourceReport describes a part of the corpus, or what there is to validate with.
+// sourceReport describes a part of the corpus, or the corpus to validate with.
 type sourceReport struct {
 	Name    string     `json:"name"` // its patterns
 	Formats data.Stats `json:"formats"`
 	Tokens  int64      `json:"tokens"`
 	Cache   string     `json:"cache"`
-	Times   float64    `json:"times,omitempty"` // that a pass reads it
+	Times   float64    `json:"times,omitempty"` // how often a pass reads it
 	Share   float64    `json:"share,omitempty"` // of the tokens of a pass
 }
 

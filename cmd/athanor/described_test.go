@@ -15,7 +15,7 @@ import (
 // descriptions are what `probe --out` writes, by ranks: tests share them, since measuring takes seconds.
 var descriptions = map[int][]byte{}
 
-// thisMachine is the description of this machine for so many ranks.
+// thisMachine is the description of this machine for the given number of ranks.
 func thisMachine(t *testing.T, ranks int) []byte {
 	t.Helper()
 	if descriptions[ranks] == nil {
@@ -28,8 +28,8 @@ func thisMachine(t *testing.T, ranks int) []byte {
 	return descriptions[ranks]
 }
 
-// TestNoText: what a plan, a timeline and the longest sequence need no text for, they are the same without, also where the
-// model stands in place of a file.
+// TestNoText: a plan, a timeline and the longest sequence are the same without text where they need none, even if the model
+// is given in place of a file.
 func TestNoText(t *testing.T) {
 	_, file := tiny(t)
 	const model = "{type: llama, layers: 2, width: 32, heads: 4, kv_heads: 2, vocabulary: 400}"
@@ -44,7 +44,7 @@ func TestNoText(t *testing.T) {
 	call("plan", "../../testdata/torch/gpt2-tiny", "sequence_length=8", "global_batch=2", "hardware.name=l4").must(t, 0)
 }
 
-// TestDescribed: plans for machines that are not here, by name or by file, and
+// TestDescribed: plans for machines other than this one, by name or by file, and
 // by the policies of others.
 func TestDescribed(t *testing.T) {
 	dir, file := tiny(t)
@@ -72,12 +72,12 @@ func TestDescribed(t *testing.T) {
 		}
 	}
 	call("simulate", file, "hardware.name=a100-80").must(t, 0)
-	call("plan", file, "hardware.name=a100-80", "limits.host=8TiB", "limits.disk=1000TiB").must(t, 0) // more than is usual beside this card
+	call("plan", file, "hardware.name=a100-80", "limits.host=8TiB", "limits.disk=1000TiB").must(t, 0) // more than is usual with this card
 	call("plan", file, "hardware.name=a100-80", "limits.device=64KiB", "--policy", policy.ElixirPaper).must(t, 3)
 	call("plan", file, "hardware.name=a100-80", "limits.device=64KiB", "--policy", "zero-2").must(t, 3, "does not fit")
 }
 
-// TestSimulateRanks: simulate tells of the first rank the bytes that the plan does, those from other ranks too.
+// TestSimulateRanks: simulate reports the same bytes of the first rank as the plan, including those from other ranks.
 func TestSimulateRanks(t *testing.T) {
 	_, file := tiny(t)
 	var planned, simulated struct {
@@ -91,8 +91,8 @@ func TestSimulateRanks(t *testing.T) {
 	}
 }
 
-// TestPipelinePictures: of a pipeline all ranks are drawn, traced and told of, and memory is that of the fullest of them,
-// by its name.
+// TestPipelinePictures: all ranks of a pipeline are drawn, traced and reported, and the memory shown is that of the fullest
+// rank, which is named.
 func TestPipelinePictures(t *testing.T) {
 	dir, file := tiny(t, "model: {type: llama, layers: 4, width: 32, heads: 4}", "max_steps: 4")
 	args := func(verb string, more ...string) []string {
@@ -173,13 +173,13 @@ func TestBadHardware(t *testing.T) {
 	}
 }
 
-// replaceNumber replaces the first number behind a key.
+// replaceNumber replaces the first number after a key.
 func replaceNumber(s, key, by string) string {
 	at := strings.Index(s, key) + len(key)
 	return s[:at] + by + s[at+strings.IndexAny(s[at:], ",\n"):]
 }
 
-// TestRows: beside JSON, rows of a table that takes long are on standard error as they
+// TestRows: with JSON, the rows of a table that takes long appear on standard error as they
 // come; else on standard output.
 func TestRows(t *testing.T) {
 	args := []string{"bench", "policies", "--models", "gpt2", "--hardware", "elixir-paper-40", "--gpus", "1", "--batch", "1,2", "--sequence", "64"}

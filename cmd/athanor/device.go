@@ -12,18 +12,18 @@ import (
 const driverPatience = 20 * time.Second
 
 // settle returns what device auto stands for: cuda if this machine has a GPU that can be used, else
-// cpu. If there is a GPU that cannot, it says why. Other values are returned unchanged.
+// cpu. If there is a GPU that cannot be used, it says why. Other values are returned unchanged.
 func (c *context) settle(device string) string {
 	if device != "auto" {
 		return device
 	}
-	if !cuda.Installed() { // and no child has to look
+	if !cuda.Installed() { // so no child process has to look
 		return "cpu"
 	}
 	return c.judge(cuda.Probe(stdctx.Background(), driverPatience))
 }
 
-// judge is settle with what was found.
+// judge is settle, given what was found.
 func (c *context) judge(found *cuda.Found) string {
 	name := "a GPU"
 	switch {

@@ -7,7 +7,7 @@ import (
 	"github.com/athanor-llm/athanor/device/cuda"
 )
 
-// TestSettle: where no GPU is to be seen auto is the CPU, without a word; what is asked for stays.
+// TestSettle: where no GPU is visible, auto is the CPU, without a message; an explicit device is kept.
 func TestSettle(t *testing.T) {
 	var said bytes.Buffer
 	c := &context{stderr: &said}
@@ -21,7 +21,7 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// TestJudge: a GPU that cannot be used is not passed over in silence, nor is a driver that says nothing.
+// TestJudge: a GPU that cannot be used is not passed over in silence, nor is a driver that does not answer.
 func TestJudge(t *testing.T) {
 	card := []cuda.Card{{Name: "NVIDIA H200"}}
 	for said, found := range map[string]cuda.Found{

@@ -38,7 +38,7 @@ type state string
 
 const (
 	good   state = "ok"
-	slow   state = "slow"   // works, not as well as it could
+	slow   state = "slow"   // works, but not as well as it could
 	broken state = "broken" // training will not work
 )
 
@@ -74,7 +74,7 @@ func (v *doctorCmd) Run(c *context) error {
 }
 
 // version describes this program: its version and the commit that it was built from, as far
-// as the go command recorded them, and for what it was built.
+// as the go command recorded them, and the platform that it was built for.
 func version() string {
 	text := "unknown version"
 	if info, ok := debug.ReadBuildInfo(); ok {
@@ -188,7 +188,7 @@ func findGPU(*doctorCmd) finding {
 	var cards []string
 	for _, card := range found.Cards {
 		text := fmt.Sprintf("%s, %s, %s", card.Name, card.Arch, size.Format(card.Memory))
-		if card.LinkWidth > 0 { // narrow ones make offloading slow
+		if card.LinkWidth > 0 { // narrow links make offloading slow
 			text += fmt.Sprintf(", PCIe %d x%d", card.LinkGen, card.LinkWidth)
 		}
 		cards = append(cards, strings.TrimSpace(text+" "+card.Problem))

@@ -19,8 +19,8 @@ func documents(t *testing.T, path string) {
 	check(t, os.WriteFile(path, []byte(text.String()), 0o644))
 }
 
-// TestSeparateDocuments: training that keeps to documents gives the same losses under
-// another budget, resumed, and as a pipeline in one direction; its checkpoint is evaluated by the same rule.
+// TestSeparateDocuments: training with attention confined to documents gives the same losses under another
+// budget, resumed, and as a pipeline in one direction; its checkpoint is evaluated by the same rule.
 func TestSeparateDocuments(t *testing.T) {
 	dir, file := tiny(t, "documents: separate", "max_steps: 6", "model: {type: llama, layers: 2, width: 32, heads: 4, kv_heads: 2, tied: false}")
 	documents(t, dir+"/corpus.jsonl")
@@ -51,7 +51,7 @@ func TestSeparateDocuments(t *testing.T) {
 }
 
 // TestNoEndOfText: a tokenizer that cannot say where documents end is a fault of the
-// configuration, and what is told to do helps.
+// configuration, and following the hint helps.
 func TestNoEndOfText(t *testing.T) {
 	dir, file := tiny(t, "max_steps: 1")
 	call("train", file).must(t, 0)

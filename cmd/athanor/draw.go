@@ -55,7 +55,7 @@ func (v *drawCmd) Run(c *context) error {
 	return nil
 }
 
-// predicted returns the step of every rank that is not like another one, and says which these are.
+// predicted returns the predicted step of each distinct rank, and notes which ranks these are.
 func (p *planned) predicted(c *context) (runs []draw.Run) {
 	best := p.result.Best
 	for k, program := range best.Programs {

@@ -55,7 +55,7 @@ func (v *evalCmd) Run(c *context) error {
 		return err
 	}
 	defer f.Close()
-	if f.Device, f.DType = v.on(c); v.Precision == "auto" && v.Logits+v.Grads != "" { // which are for comparison
+	if f.Device, f.DType = v.on(c); v.Precision == "auto" && v.Logits+v.Grads != "" { // these are for comparison
 		f.DType = graph.F32
 	}
 	if v.Separate {

@@ -23,13 +23,13 @@ func written(t *testing.T, path string, h *hardware.Hardware) string {
 }
 
 // TestWhatIfs: what --explain says of another machine is what plan says there, and
-// never worse than the plan that there is.
+// never worse than the present plan.
 func TestWhatIfs(t *testing.T) {
 	dir, file := tiny(t)
 	h, err := hardware.KnownRank("l4", 1)
 	check(t, err)
 	name := "hardware.name=" + written(t, filepath.Join(dir, "l4.json"), h)
-	// The rows that no limit says, as machines of their own.
+	// The rows that no limit can express, as machines of their own.
 	others := map[string]string{}
 	for change, streams := range map[string][]device.Stream{
 		"twice the rate between host and device": {device.HostToDev, device.DevToHost},
@@ -66,7 +66,7 @@ func TestWhatIfs(t *testing.T) {
 			}
 			on := append(args, change)
 			if strings.Contains(w.Set, "limits.device") && !strings.Contains(c.args, "limits.device") {
-				continue // more than there is, which no limit says
+				continue // more than there is, which no limit can express
 			}
 			var there plan.Report
 			call(on...).must(t, 0).into(t, &there)

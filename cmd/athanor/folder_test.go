@@ -71,7 +71,7 @@ func crossEntropy(t *testing.T, path string, rows [][]int32) float64 {
 // come through; transformers computes the same logits.
 func TestFolders(t *testing.T) {
 	families := []string{"gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma3_text", "olmo2", "gpt_neox", "phi3", "smollm3", "granite", "starcoder2", "stablelm", "phi", "olmo3", "opt", "mixtral", "qwen3_moe", "olmoe", "gpt_oss"}
-	const every = 4 // of them, others in other runs: each takes seconds
+	const every = 4 // one family in this many, the others in other runs: each takes seconds
 	first := rand.IntN(every)
 	for i := first; i < len(families); i += every {
 		family := families[i]
@@ -137,8 +137,8 @@ func modelFolder(t *testing.T, lines ...string) (folder, file string) {
 	return dir + "/run/checkpoint-1", file
 }
 
-// TestHostileConfig: sizes that are absurd, negative or overflow and keys that
-// change the computation are refused by name, before anything is allocated.
+// TestHostileConfig: sizes that are absurd, negative or overflow, and keys that
+// change the computation, are refused by name, before anything is allocated.
 func TestHostileConfig(t *testing.T) {
 	folder, file := modelFolder(t)
 	path := folder + "/config.json"
@@ -254,7 +254,7 @@ func TestHostileWeights(t *testing.T) {
 	call("generate", folder, "--prompt", "gold").must(t, 1, "tokenizer.json")
 }
 
-// TestTokensFile: lists of token ids that are none are refused.
+// TestTokensFile: files that are not lists of token ids are refused.
 func TestTokensFile(t *testing.T) {
 	folder, _ := modelFolder(t, "model: {type: gpt2, layers: 1, width: 16, heads: 2}")
 	path := folder + "/t.json"
@@ -272,8 +272,8 @@ func TestTokensFile(t *testing.T) {
 	call("eval", folder, "--logits", folder+"/l").must(t, 2, "--tokens", "hint:")
 }
 
-// TestAskedTooMuch: what a model folder or a corpus cannot give is refused, not lowered,
-// and is bad use; where nothing is asked for, sequences are as long as the model takes.
+// TestAskedTooMuch: a request that exceeds a model folder or a corpus is refused, not reduced,
+// and counts as bad use; without a request, sequences are as long as the model accepts.
 func TestAskedTooMuch(t *testing.T) {
 	folder, _ := modelFolder(t)
 	text := folder + "/../../corpus.txt"

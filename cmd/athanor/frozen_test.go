@@ -25,8 +25,8 @@ func tensors(t *testing.T, dir, base string) map[string][]byte {
 	return list
 }
 
-// TestFreeze: what is frozen comes out of a run as it went in, to the bit, also
-// in bf16, whatever the plan; it has no optimizer state; a stopped run goes on to
+// TestFreeze: what is frozen comes out of a run as it went in, to the bit, even
+// in bf16, whatever the plan; it has no optimizer state; a stopped run continues to
 // the same end, but not with other parameters frozen.
 func TestFreeze(t *testing.T) {
 	dir, file := tiny(t, "max_steps: 4", `freeze: ["model.embed_tokens.weight", "model.layers.0.*", "*.v_proj.weight"]`)
@@ -73,7 +73,7 @@ func TestFreeze(t *testing.T) {
 }
 
 // TestFreezePlans: freezing makes a plan smaller by gradients and moments; all else is
-// pinned, since which plan is fastest is the machine's affair.
+// pinned, since which plan is fastest depends on the machine.
 func TestFreezePlans(t *testing.T) {
 	_, file := tiny(t)
 	type report struct {

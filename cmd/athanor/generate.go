@@ -16,7 +16,7 @@ type generateCmd struct {
 	sampling
 }
 
-// sampling has the flags of verbs that make text.
+// sampling has the flags of verbs that generate text.
 type sampling struct {
 	Temperature float64 `help:"0 takes the likeliest token; higher is more varied." default:"0.8"`
 	Seed        uint64  `help:"Of the random choices." default:"1"`

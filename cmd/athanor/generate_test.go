@@ -36,8 +36,8 @@ func (c *counting) Write(p []byte) (int, error) {
 	return c.Builder.Write(p)
 }
 
-// TestGenerateGrows: on a terminal a text is seen as it grows; a pipe gets the same
-// text at once.
+// TestGenerateGrows: a terminal shows a text as it grows; a pipe gets the same text all at
+// once.
 func TestGenerateGrows(t *testing.T) {
 	folder, _ := modelFolder(t)
 	v := generateCmd{Model: folder, Prompt: "gold", MaxTokens: 20, sampling: sampling{Seed: 3, computing: computing{Device: "cpu"}}}
@@ -50,7 +50,7 @@ func TestGenerateGrows(t *testing.T) {
 }
 
 // TestLongerThanItsContext: rotary positions have no end, so a model may be trained on longer
-// sequences than it says, and then says so: what reads its checkpoints takes as many.
+// sequences than it states, and then states the new length, so that readers of its checkpoints accept it.
 func TestLongerThanItsContext(t *testing.T) {
 	dir, file := tiny(t, "max_steps: 2", "model: {type: llama, layers: 1, width: 16, heads: 2, max_positions: 8}")
 	call("train", file).must(t, 0, "raised from 8 to 32")

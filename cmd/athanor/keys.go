@@ -39,7 +39,7 @@ func (v *keysCmd) Run(c *context) error {
 	return nil
 }
 
-// keyLines returns a key as YAML, with what is said of it as a comment in a column of its own.
+// keyLines returns a key as YAML, with its description as a comment in a separate column.
 func keyLines(k config.Key) string {
 	const column, width = 34, 86
 	line := strings.Repeat("  ", strings.Count(k.Name, ".")) + k.Name[strings.LastIndex(k.Name, ".")+1:] + ":"

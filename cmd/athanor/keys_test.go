@@ -7,8 +7,8 @@ import (
 	"github.com/athanor-llm/athanor/config"
 )
 
-// TestKeys: what the verb prints is a configuration but for the keys that a run needs, with
-// everything that is said of a key beside it.
+// TestKeys: what the verb prints is a configuration except for the keys that a run needs, with
+// the whole description of each key next to it.
 func TestKeys(t *testing.T) {
 	r := call("keys").must(t, 0)
 	_, file := tiny(t)

@@ -25,10 +25,10 @@ func limitFiles() error {
 	return unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: n, Max: n})
 }
 
-// nobody is the user whom system administrators' rights are dropped for.
+// nobody is the user that an administrator becomes to drop its rights.
 const nobody = 65534
 
-// dropRights has a child run as nobody if it would be the administrator, who may
+// dropRights makes a child run as nobody if it would be the administrator, who may
 // write everywhere.
 func dropRights() error {
 	if os.Getenv(plainUser) == "" || os.Geteuid() != 0 {

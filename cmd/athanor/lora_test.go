@@ -12,9 +12,9 @@ import (
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
 )
 
-// TestLoRA: adapters of a folder's model are trained, also with weights that are not on
-// the device and in bf16, go on exactly, and come out as a folder of PEFT's that eval,
-// generate and merge read and whose logits are those of the training process.
+// TestLoRA: adapters of a folder's model are trained, even with weights that are not on the
+// device and in bf16, resume exactly, and come out as a PEFT folder that eval, generate and
+// merge read and whose logits are those of the training process.
 func TestLoRA(t *testing.T) {
 	for _, c := range []struct{ family, lora, precision, quantize string }{
 		{"gpt2", "", "fp32", "none"}, {"llama", `, alpha: 10, targets: ["*.[qv]_proj.weight", "*down_proj*"]`, "fp32", "none"}, {"qwen2", ", alpha: 8", "bf16", "none"},
@@ -85,8 +85,8 @@ func TestLoRA(t *testing.T) {
 	}
 }
 
-// TestAdapterAsModel: a run may begin with an adapter. It does what a run does that begins with the same factors, of
-// its own making; and a chain of runs ends in a folder like any other.
+// TestAdapterAsModel: a run may begin with an adapter. It does the same as a run that begins with the same factors of
+// its own; and a chain of runs ends in a folder like any other.
 func TestAdapterAsModel(t *testing.T) {
 	for _, quantize := range []string{"none", "nf4"} {
 		t.Run(quantize, func(t *testing.T) {
@@ -98,9 +98,9 @@ func TestAdapterAsModel(t *testing.T) {
 			const lora = "lora={rank: 4, alpha: 8, targets: ['*.[qv]_proj.weight', '*up*']}"
 			own := []string{"model=" + base, "tokenizer=" + base, lora}
 			train("fresh", own...).must(t, 0)
-			train("start", append(own, "max_steps=1", "learning_rate=1e-30")...).must(t, 0) // too small to matter beside any other step
+			train("start", append(own, "max_steps=1", "learning_rate=1e-30")...).must(t, 0) // too small to matter next to any other step
 			start := dir + "/start/checkpoint-1"
-			// As adapters from elsewhere are: without a tokenizer.
+			// Like adapters from elsewhere: without a tokenizer.
 			for _, name := range []string{"tokenizer.json", "tokenizer_config.json"} {
 				if err := os.Remove(start + "/" + name); err != nil && !os.IsNotExist(err) {
 					t.Fatal(err)
@@ -157,7 +157,7 @@ func TestAdapterAsModel(t *testing.T) {
 	}
 }
 
-// TestLoRAErrors: what cannot be is named, with its key and a hint, and costs nothing.
+// TestLoRAErrors: what is impossible is named, with its key and a hint, at no cost.
 func TestLoRAErrors(t *testing.T) {
 	base, file := modelFolder(t)
 	dir := t.TempDir()
@@ -206,7 +206,7 @@ func TestLoRAErrors(t *testing.T) {
 			t.Errorf("%v: exit %d, want %d with %q: %s", c.args, r.code, c.code, c.want, r.stderr)
 		}
 	}
-	// So is what PEFT's folder has beside the factors.
+	// So is what PEFT's folder has besides the factors.
 	odd := t.TempDir()
 	check(t, os.CopyFS(odd, os.DirFS(adapter)))
 	check(t, os.RemoveAll(odd+"/manifest.json"))

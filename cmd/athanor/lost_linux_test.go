@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// empty takes all bytes from a file that a process has open, whether or not it
-// has a name, and reports whether there was one whose name begins so.
+// empty truncates a file that a process has open, whether or not it still has a
+// name, and reports whether there was one whose name begins like that.
 func empty(t *testing.T, pid int, name string) bool {
 	t.Helper()
 	list, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
@@ -26,10 +26,10 @@ func empty(t *testing.T, pid int, name string) bool {
 	return false
 }
 
-// TestRankLost: a process in which one rank's spill file is emptied under it
-// ends with 4 and the name of rank and instruction; its checkpoint is whole, and
-// the same command goes on from there to the losses and weights of a run that
-// nothing happened to.
+// TestRankLost: a process in which one rank's spill file is emptied while in use
+// ends with 4 and the names of rank and instruction; its checkpoint is whole, and
+// the same command continues from there to the losses and weights of an
+// undisturbed run.
 func TestRankLost(t *testing.T) {
 	dir, file := tiny(t, "max_steps: 1000000", "ranks: 2", "limits: {disk_path: SPILL}")
 	text, err := os.ReadFile(file)
@@ -64,7 +64,7 @@ func TestRankLost(t *testing.T) {
 		if !regexp.MustCompile(fmt.Sprintf(`rank %d: i\d+ copy \S+ on disk_read`, victim)).MatchString(r.stderr) {
 			t.Errorf("the instruction is not named:\n%s", r.stderr)
 		}
-		_, why, _ := strings.Cut(r.stderr, "\nathanor: ") // a busy machine may have got hints before
+		_, why, _ := strings.Cut(r.stderr, "\nathanor: ") // on a busy machine there may have been hints before
 		if strings.Count(why, "hint:") != 1 {
 			t.Errorf("not one hint:\n%s", r.stderr)
 		}
@@ -73,8 +73,8 @@ func TestRankLost(t *testing.T) {
 	}
 }
 
-// TestReadOnlySpill: a disk folder in which nothing can be written is told, and
-// no run begins, whether or not the machine is known already.
+// TestReadOnlySpill: a disk folder that cannot be written is reported, and no run
+// begins, whether or not the machine is known already.
 func TestReadOnlySpill(t *testing.T) {
 	dir, file := tiny(t)
 	spill, home := dir+"/spill", dir+"/home"
@@ -98,8 +98,8 @@ func TestReadOnlySpill(t *testing.T) {
 	finish(t, child(env, args...)).must(t, 0, "checkpoint-2 at step 2")
 }
 
-// TestFolderVanishes: a run whose folder is moved away makes it anew for its next
-// checkpoint, and goes on from that.
+// TestFolderVanishes: a run whose folder is moved away creates it anew for its next
+// checkpoint, and resumes from that.
 func TestFolderVanishes(t *testing.T) {
 	dir, file := tiny(t, "max_steps: 1000000", "eval_every: 3")
 	cmd := child(nil, "train", file)

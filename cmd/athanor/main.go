@@ -97,7 +97,7 @@ func execute(args []string, stdout, stderr io.Writer) int {
 	switch {
 	case len(args) == 0:
 		args = []string{"--help"}
-	case args[0] == "help": // as others have it
+	case args[0] == "help": // as in other programs
 		args = slices.Concat(args[1:], []string{"--help"})
 	}
 	parsed, err := parser.Parse(together(parser, args))
@@ -120,7 +120,7 @@ func execute(args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// together moves a verb's flags before its arguments, so that overrides may stand
+// together moves a verb's flags before its arguments, so that overrides may appear
 // anywhere: the parser requires a list of arguments to be contiguous.
 func together(k *kong.Kong, args []string) []string {
 	var verbs, flags, rest []string

@@ -27,7 +27,7 @@ import (
 // output and standard error out. HOME is a temporary folder that all tests
 // share, so that the machine is probed once.
 
-// childArgs makes the test binary the program itself, with these arguments
+// childArgs makes the test binary act as the program itself, with these arguments
 // (JSON), for tests that send signals or set limits of a process.
 const childArgs = "ATHANOR_TEST_ARGS"
 
@@ -35,7 +35,7 @@ const childArgs = "ATHANOR_TEST_ARGS"
 // let a disk fill up without filling one.
 const fileLimit = "ATHANOR_TEST_FILE_LIMIT"
 
-// plainUser makes a child one without administrator's rights.
+// plainUser makes a child run without administrator's rights.
 const plainUser = "ATHANOR_TEST_PLAIN_USER"
 
 func TestMain(m *testing.M) { os.Exit(testMain(m)) }
@@ -80,7 +80,7 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// result is what a call of the program came to.
+// result is the outcome of a call of the program.
 type result struct {
 	code           int
 	stdout, stderr string
@@ -269,7 +269,7 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// TestUsage: what is wrong with a command line or a configuration is told with
+// TestUsage: what is wrong with a command line or a configuration is reported with
 // a way out, and the exit code is 2.
 func TestUsage(t *testing.T) {
 	dir, file := tiny(t)
@@ -387,7 +387,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// TestLinesOfKeys: what is wrong with a key is told with its line, whoever finds it.
+// TestLinesOfKeys: what is wrong with a key is reported with its line, whoever finds it.
 func TestLinesOfKeys(t *testing.T) {
 	for lines, want := range map[string]string{
 		"seed: -1":                                            "10: seed: expected a whole number from 0 to 18446744073709551615",
@@ -486,7 +486,7 @@ func TestWrongFiles(t *testing.T) {
 	} {
 		call(args...).must(t, 2, "hint:")
 	}
-	// A folder whose weights are none, as of an interrupted download.
+	// A folder whose weights are not weights, as after an interrupted download.
 	text, err := os.ReadFile("../../testdata/torch/llama-tiny/config.json")
 	check(t, err)
 	none := t.TempDir()
@@ -507,12 +507,12 @@ func TestWrongFiles(t *testing.T) {
 		check(t, os.Truncate(path, 1<<41))
 	}
 	call("plan", file).must(t, 0, "probing the machine")
-	for path, text := range good { // so that other tests need not measure anew
+	for path, text := range good { // so that other tests need not measure again
 		check(t, os.WriteFile(path, text, 0o644))
 	}
 }
 
-// TestOtherCores: what was measured on some cores is not taken for what others do.
+// TestOtherCores: what was measured on some cores is not assumed of others.
 func TestOtherCores(t *testing.T) {
 	_, file := tiny(t)
 	args := []string{"plan", file, "hardware.peers=3GB/s"}
@@ -526,7 +526,7 @@ func TestOtherCores(t *testing.T) {
 }
 
 // TestNoHome: without a home that can be written the cache is in the temporary
-// folder, and where there is nowhere to write, that is said before anything is done.
+// folder; if there is nowhere to write, this is reported before anything is done.
 func TestNoHome(t *testing.T) {
 	dir, file := tiny(t)
 	none := filepath.Join(dir, "file")
@@ -542,8 +542,8 @@ func TestNoHome(t *testing.T) {
 	}
 }
 
-// TestFullFiles: a result that does not fit on the disk is an error, leaves no half of a
-// file, and an older one as it was; what is no plain file is not removed.
+// TestFullFiles: a result that does not fit on the disk is an error, leaves no partial file
+// and an older one as it was; what is not a regular file is not removed.
 func TestFullFiles(t *testing.T) {
 	dir, file := tiny(t)
 	before, err := os.ReadDir(dir)
@@ -589,7 +589,7 @@ type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, errors.New("no space left") }
 
-// TestLostResults: results that could not be written are no success.
+// TestLostResults: a result that could not be written is not a success.
 func TestLostResults(t *testing.T) {
 	for _, args := range []string{"doctor", "doctor --json", "schedule 1f1b", "schedule 1f1b --json"} {
 		var log bytes.Buffer

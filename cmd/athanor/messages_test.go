@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestPrefixes: where something is wrong is told once, and what to do as well.
+// TestPrefixes: messages say once where something is wrong, and once what to do.
 func TestPrefixes(t *testing.T) {
 	dir, file := tiny(t)
 	write := func(name, text string) string {

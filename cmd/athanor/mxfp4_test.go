@@ -67,9 +67,9 @@ func same(_ *safetensors.Info, data []byte) []byte { return data }
 
 const ossModel = "model: {type: gpt_oss, layers: 2, width: 32, heads: 4, kv_heads: 2, feed_forward: 32, experts: 4, window: 8}"
 
-// TestMXFP4Folders: a folder whose experts are in MXFP4 is the same model as one with what they stand
-// for in bf16: for eval, for training, fully and with adapters on weights in 4 bits, and merged. What
-// is trained fully leaves without MXFP4.
+// TestMXFP4Folders: a folder whose experts are in MXFP4 is the same model as one with the same values
+// in bf16: for eval, for training, fully and with adapters on weights in 4 bits, and merged. A fully
+// trained model is written without MXFP4.
 func TestMXFP4Folders(t *testing.T) {
 	folder, file := modelFolder(t, ossModel)
 	packed, plain := t.TempDir(), t.TempDir()
@@ -113,8 +113,8 @@ func TestMXFP4Folders(t *testing.T) {
 	}
 }
 
-// TestHostileMXFP4: tensors of other shapes and types, without their scales, with scales that stand for
-// no number, and files that are cut off are refused with their name.
+// TestHostileMXFP4: tensors of other shapes and types, without their scales, with scales that denote no
+// number, and truncated files are refused with their name.
 func TestHostileMXFP4(t *testing.T) {
 	folder, file := modelFolder(t, ossModel)
 	for want, edit := range map[string]func(info *safetensors.Info, data []byte) []byte{

@@ -36,8 +36,8 @@ const fileHint = "name a file in a folder that can be written"
 
 // canWrite checks, before long work, that the result files can be written and would
 // not replace each other or an input. An empty path means none. It changes no file.
-// It does not open what is no regular file, such as a pipe, since the other end
-// would notice.
+// It opens nothing but regular files: of a pipe, for example, the other end would
+// notice.
 func canWrite(read []string, paths ...string) error {
 	for i, path := range paths {
 		if path == "" {
@@ -78,9 +78,9 @@ func samePlace(a, b string) bool {
 	return err != nil && filepath.Clean(a) == filepath.Clean(b)
 }
 
-// writeTo writes a file by a function. A regular file appears, or replaces an older one,
-// when it is complete; on an error what was there stays. Anything else, such as a pipe,
-// gets what comes.
+// writeTo has a function write a file. A regular file appears, or replaces an older one,
+// once it is complete; on an error what was there stays. Anything else, such as a pipe,
+// is written directly.
 func writeTo(path string, write func(io.Writer) error) error {
 	to := path
 	if st, err := os.Stat(path); err != nil || st.Mode().IsRegular() {

@@ -28,7 +28,7 @@ type packResult struct {
 	Height     int64    `json:"height"`
 	LowerBound int64    `json:"lower_bound"`
 	Optimal    bool     `json:"optimal"`
-	Feasible   *bool    `json:"feasible"` // null: neither packed nor refuted in the time
+	Feasible   *bool    `json:"feasible"` // null: neither packed nor refuted within the time limit
 	Nodes      int64    `json:"nodes"`
 	Seconds    float64  `json:"seconds"`
 	Conflict   []string `json:"conflict"`

@@ -116,7 +116,7 @@ func (v *planCmd) write(best *plan.Candidate) error {
 	return writeTo(v.Dump, func(w io.Writer) error { return wrote(io.WriteString(w, best.Program.String())) })
 }
 
-// report prints the plan and, with --explain, what else there is to say of it.
+// report prints the plan and, with --explain, what explains it.
 func (v *planCmd) report(ctx stdctx.Context, c *context, p *planned, find machine.Planner, show *status) (err error) {
 	if !c.json {
 		p.print(c)

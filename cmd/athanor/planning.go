@@ -24,7 +24,7 @@ type target struct {
 	Overrides []string `arg:"" optional:"" help:"Overrides: key=value, with dots for nested keys; athanor keys lists all." placeholder:"KEY=VALUE"`
 }
 
-// load reads the configuration for a purpose, and decides for what device and precision it is meant where that is left open.
+// load reads the configuration for a purpose, and settles device and precision where it leaves them open.
 func (t *target) load(c *context, to config.Purpose) (*config.Config, error) {
 	cfg, err := config.LoadTo(to, t.Config, t.Overrides)
 	if err != nil {
@@ -129,7 +129,7 @@ func searching(note func(string)) machine.Planner {
 	}
 }
 
-// with plans what was prepared, by the given planner, and builds the report.
+// with plans the prepared run by the given planner, and builds the report.
 func (p *planned) with(ctx stdctx.Context, find machine.Planner) (err error) {
 	if p.result, err = find(ctx, p.machine, p.setup.Graph, p.config); err != nil {
 		return err
@@ -153,7 +153,7 @@ type status struct {
 	last string
 	said map[string]bool // activities, where w is no terminal
 
-	began, latest time.Time // start of a long work, and end of its latest finished part
+	began, latest time.Time // start of long work, and end of its latest finished part
 	ended, all    int
 }
 

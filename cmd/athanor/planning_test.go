@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestActivities: without a terminal each activity is told once a part, not once for
+// TestActivities: without a terminal each activity is reported once per part, not once for
 // everything that it works on.
 func TestActivities(t *testing.T) {
 	var b strings.Builder

@@ -10,7 +10,7 @@ import (
 )
 
 // TestPrecision: left open, the precision is bf16 on described GPUs, fp32 on the CPU, here or described by a file, and that of
-// the run where one goes on.
+// the run if one is resumed.
 func TestPrecision(t *testing.T) {
 	dir, file := tiny(t, "max_steps: 2")
 	here := filepath.Join(dir, "hardware.json")

@@ -14,7 +14,7 @@ import (
 	"github.com/athanor-llm/athanor/run"
 )
 
-// preferences writes pairs about metals: the chosen answer has the metal's colour. As conversations if chats.
+// preferences writes pairs about metals, as conversations if chats: the chosen answer has the metal's colour.
 func preferences(t *testing.T, path string, chats bool) string {
 	t.Helper()
 	metals := []string{"gold", "iron", "copper", "silver"}
@@ -52,8 +52,8 @@ func steps(t *testing.T, dir string) (list []run.Metrics) {
 	return list
 }
 
-// TestPreference: a run on pairs learns which answer is preferred, from a loss of log 2 on. Stopped, and resumed in other memory, it is the same
-// run: the reference is that of its beginning. So it is with everything trained, in bf16 and with adapters on conversations.
+// TestPreference: a run on pairs learns which answer is preferred, starting at a loss of log 2. Stopped, and resumed in other memory, it is
+// the same run: the reference is that of its beginning. This holds with everything trained, in bf16 and with adapters on conversations.
 func TestPreference(t *testing.T) {
 	base, _ := modelFolder(t, "model: {type: llama, layers: 2, width: 32, heads: 4}")
 	for _, c := range []struct {
@@ -124,7 +124,7 @@ func TestPreferenceRanks(t *testing.T) {
 	}
 }
 
-// TestPreferenceErrors: what cannot be trained on pairs, or with them, is named.
+// TestPreferenceErrors: what cannot be trained on pairs, or together with them, is named.
 func TestPreferenceErrors(t *testing.T) {
 	dir, file := tiny(t, "max_steps: 1")
 	pairs := "data=" + preferences(t, dir+"/pairs.jsonl", false)

@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// TestPrompts: of documents with a prompt only the completion is learnt: where that is
-// always the same its loss goes to nothing, though nobody can tell the next word of the
-// prompts. `athanor data` shows which tokens are which.
+// TestPrompts: of documents with a prompt only the completion is learnt: where it is always
+// the same, its loss goes to zero, though nobody can predict the next word of the prompts.
+// `athanor data` shows which tokens are which.
 func TestPrompts(t *testing.T) {
 	dir, file := tiny(t, "max_steps: 60", "documents: separate", "validation_fraction: 0.05", "eval_batches: 100")
 	r := rand.New(rand.NewPCG(1, 2))

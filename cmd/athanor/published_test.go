@@ -12,8 +12,8 @@ import (
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
 )
 
-// rename writes the weights of a folder under other names into another one; "" leaves one
-// out. Further tensors are added.
+// rename writes the weights of a folder under other names into another folder; the name ""
+// leaves a weight out. Further tensors are added.
 func rename(t *testing.T, from, to string, name func(string) string, more ...safetensors.Tensor) {
 	t.Helper()
 	set, err := safetensors.OpenFolder(from)
@@ -32,7 +32,7 @@ func rename(t *testing.T, from, to string, name func(string) string, more ...saf
 	check(t, os.WriteFile(to+"/config.json", config, 0o644))
 }
 
-// buffers returns what older versions of transformers have written beside a model's parameters.
+// buffers returns what older versions of transformers wrote besides a model's parameters.
 func buffers(model string) (list []safetensors.Tensor) {
 	add := func(name string, shape ...int) {
 		n := 1
@@ -98,8 +98,8 @@ func TestUnknownTensors(t *testing.T) {
 	}
 }
 
-// TestBareNames: folders of a model without its head, as the published GPT-2 is one, have names
-// without its part, and buffers that are no parameters. The logits are the same.
+// TestBareNames: folders of a model without its head, such as the published GPT-2, have names
+// without the model's prefix, and buffers that are no parameters. The logits are the same.
 func TestBareNames(t *testing.T) {
 	for _, name := range []string{"gpt2-tiny", "llama-tied", "qwen2-tiny", "opt-tiny", "mistral-tiny", "qwen3-tiny", "gemma3-tiny", "olmo2-tiny", "neox-tiny", "phi3-tiny", "smollm3-tiny", "granite-tiny", "starcoder2-tiny", "stablelm-tiny", "phi-tiny", "olmo3-tiny", "mixtral-tiny", "olmoe-tiny", "gpt-oss-tiny"} {
 		from, dir := "../../testdata/torch/"+name, t.TempDir()
@@ -120,7 +120,7 @@ func TestBareNames(t *testing.T) {
 }
 
 // TestTwoHeads: a head that is not the embedding, though config.json says that they are one, is
-// refused where weights are read; the same one is none too many.
+// refused where weights are read; a head that equals the embedding is accepted.
 func TestTwoHeads(t *testing.T) {
 	folder, file := modelFolder(t, "model: {type: gpt2, layers: 1, width: 16, heads: 2}")
 	set, err := safetensors.OpenFolder(folder)
@@ -202,7 +202,7 @@ func TestEnds(t *testing.T) {
 	call("generate", folder, "--prompt", "gold").must(t, 1, "generation_config.json", "eos_token_id", "hint:")
 }
 
-// TestSetAside: what transformers would do to the likeliest token, and is not done here, is told.
+// TestSetAside: settings by which transformers would change the likeliest token, and which are ignored here, are reported.
 func TestSetAside(t *testing.T) {
 	folder, _ := modelFolder(t)
 	edit(t, folder+"/generation_config.json", map[string]any{"repetition_penalty": 1.05, "num_beams": 1, "bad_words_ids": []any{}, "top_p": 0.8})
@@ -214,8 +214,8 @@ func TestSetAside(t *testing.T) {
 	call("generate", folder, "--prompt", "gold").must(t, 1, "generation_config.json")
 }
 
-// TestPromptStart: what the tokenizer has go before a text is read with a prompt, not written, and
-// not twice.
+// TestPromptStart: what the tokenizer puts before a text is read with a prompt, but not printed, and
+// not read twice.
 func TestPromptStart(t *testing.T) {
 	folder, _ := modelFolder(t)
 	type sampled struct {
@@ -240,7 +240,7 @@ func TestPromptStart(t *testing.T) {
 	}
 }
 
-// TestPaddedVocabulary: ids that the model knows and no token has are no text.
+// TestPaddedVocabulary: ids that the model knows but no token has give no text.
 func TestPaddedVocabulary(t *testing.T) {
 	folder, _ := modelFolder(t, "model: {type: llama, layers: 1, width: 16, heads: 2, vocabulary: 5000, max_positions: 200}")
 	call("generate", folder, "--prompt", "gold", "--max-tokens", "100", "--temperature", "5").must(t, 0)
@@ -271,8 +271,8 @@ func TestOtherTokenizer(t *testing.T) {
 	}
 }
 
-// TestNoWeights: a model folder that lacks weights is told before a plan is searched and a folder
-// is made; one of a run tells where its model is.
+// TestNoWeights: a model folder that lacks weights is reported before a plan is searched and a
+// folder is made; for a run's folder the message says where its model is.
 func TestNoWeights(t *testing.T) {
 	folder, file := modelFolder(t)
 	out := t.TempDir() + "/run"
@@ -292,7 +292,7 @@ func TestNoWeights(t *testing.T) {
 	call("eval", at, "../../LICENSE").must(t, 2, at+" is not a model folder", "latest checkpoint is "+folder)
 }
 
-// TestIDsWithoutTokenizer: a tokenizer of a kind that is not built keeps nobody from
+// TestIDsWithoutTokenizer: a tokenizer of an unsupported kind keeps nobody from
 // evaluating token ids.
 func TestIDsWithoutTokenizer(t *testing.T) {
 	folder, _ := modelFolder(t)

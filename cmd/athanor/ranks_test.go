@@ -12,8 +12,8 @@ import (
 )
 
 // TestRanks: a run on several ranks reaches on each of them the bytes that the
-// plan says, and its losses are those of one rank but for the order of sums; the
-// trace has all ranks, plan and checkpoint the hash that they agreed on.
+// plan says, and its losses are those of one rank up to the order of sums; the
+// trace has all ranks, plan and checkpoint have the hash that the ranks agreed on.
 func TestRanks(t *testing.T) {
 	dir, file := tiny(t, "max_steps: 4", "eval_every: 2", "sample: {prompt: the, tokens: 4}")
 	call("train", file, "out="+dir+"/plain", "ranks=auto").must(t, 0)
@@ -48,7 +48,7 @@ func TestRanks(t *testing.T) {
 	}
 }
 
-// TestRanksFit: what is said to be enough for all ranks is.
+// TestRanksFit: what is said to be enough for all ranks is enough.
 func TestRanksFit(t *testing.T) {
 	_, file := tiny(t)
 	r := call("plan", file, "ranks=4", "limits.device=1000").must(t, 3, "hint: limits.device=")
@@ -67,7 +67,7 @@ func TestFewSequences(t *testing.T) {
 }
 
 // TestSlices: a run by slices of sequences has the losses of one without ranks, up to
-// the order of sums; what does not go with slices is refused with the key.
+// the order of sums; what does not combine with slices is refused with its key.
 func TestSlices(t *testing.T) {
 	dir, file := tiny(t)
 	sliced := []string{file, "ranks=2", "plan.schedule=seq1f1b", "plan.slices=4"}
@@ -104,7 +104,7 @@ func TestRanksSignal(t *testing.T) {
 	sameRun(t, dir+"/run", dir+"/plain", at+5)
 }
 
-// TestBadRanks: numbers of ranks, and plans of ranks, that cannot be.
+// TestBadRanks: impossible numbers of ranks, and impossible plans for ranks.
 func TestBadRanks(t *testing.T) {
 	dir, file := tiny(t)
 	for arg, want := range map[string]string{
@@ -174,7 +174,7 @@ func TestBadRanks(t *testing.T) {
 	}
 }
 
-// TestBadLinks: descriptions of what joins ranks with impossible numbers, and
+// TestBadLinks: descriptions of the links between ranks with impossible numbers, and
 // without any.
 func TestBadLinks(t *testing.T) {
 	dir, file := tiny(t)

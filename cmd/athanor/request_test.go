@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// touching is standard error that makes a file when the first step is told.
+// touching is standard error that creates a file when the first step is reported.
 type touching struct {
 	bytes.Buffer
 	path string
@@ -24,8 +24,8 @@ func (s *touching) Write(p []byte) (int, error) {
 	return s.Buffer.Write(p)
 }
 
-// TestRequests: a file named save in the run's folder is a checkpoint after the current step, one named stop also ends
-// the run as a signal does; the files go, and losses and weights are those of a run of which nobody asked anything.
+// TestRequests: a file named save in the run's folder requests a checkpoint after the current step, one named stop also
+// ends the run as a signal does; the files are removed, and losses and weights are those of a run without requests.
 func TestRequests(t *testing.T) {
 	dir, file := tiny(t, "max_steps: 4")
 	call("train", file, "out="+dir+"/plain").must(t, 0)
@@ -48,7 +48,7 @@ func TestRequests(t *testing.T) {
 	}
 	sameRun(t, dir+"/run", dir+"/plain", 4)
 
-	// What was asked for before the run began is done too; what cannot be removed is told.
+	// A request from before the run began is met too; a file that cannot be removed is reported.
 	check(t, os.WriteFile(dir+"/run/stop", nil, 0o644))
 	call("train", file, "max_steps=6").must(t, 75, "start me again")
 	call("train", file, "max_steps=6").must(t, 0, "at step 4")

@@ -10,8 +10,8 @@ import (
 	"github.com/athanor-llm/athanor/run"
 )
 
-// TestAnotherRun: what belongs to another run is told as early as it can be known: from
-// the configuration before text is read, from text and model before the machine is measured.
+// TestAnotherRun: that a checkpoint belongs to another run is reported as early as it can be known:
+// from the configuration before text is read, from text and model before the machine is measured.
 func TestAnotherRun(t *testing.T) {
 	dir, file := tiny(t, "max_steps: 1")
 	call("train", file).must(t, 0)
@@ -57,7 +57,7 @@ func TestAnotherOut(t *testing.T) {
 	}
 }
 
-// TestNamedCheckpoint: a run that begins with a checkpoint of another run goes on from its
+// TestNamedCheckpoint: a run that begins with a checkpoint of another run resumes from its
 // own when it is started again, and never mixes two histories in one folder.
 func TestNamedCheckpoint(t *testing.T) {
 	dir, file := tiny(t, "max_steps: 4", "save_every: 2", "keep_checkpoints: 5")
@@ -75,7 +75,7 @@ func TestNamedCheckpoint(t *testing.T) {
 	call("train", file, "resume="+dir+"/run/checkpoint-4", "max_steps=6").must(t, 0, "checkpoint-4 at step 4") // the latest
 }
 
-// TestLargeSeeds: seeds are 64 bits, compared to the last one.
+// TestLargeSeeds: seeds have 64 bits, which are compared to the last one.
 func TestLargeSeeds(t *testing.T) {
 	_, file := tiny(t, "max_steps: 1", "seed: 18446744073709551615")
 	call("train", file).must(t, 0)
@@ -83,8 +83,8 @@ func TestLargeSeeds(t *testing.T) {
 	call("train", file, "seed=18446744073709551616").must(t, 2, "seed: expected a whole number", "18446744073709551615")
 }
 
-// TestTimed: a run that has a time only spreads its learning rate over the steps that this is
-// good for, keeps them when it goes on under another plan, and makes new ones of another time.
+// TestTimed: a run that has only a time limit spreads its learning rate over the steps expected in
+// that time, keeps their number when it resumes under another plan, and derives a new one for another time.
 func TestTimed(t *testing.T) {
 	dir, file := tiny(t, "max_time: 300ms")
 	steps := func(args ...string) int {
@@ -117,7 +117,7 @@ func TestFinished(t *testing.T) {
 	call("train", file, "max_steps=3").must(t, 0, "saved "+dir+"/run/checkpoint-3")
 }
 
-// TestSavesByTime: checkpoints are written without being asked for.
+// TestSavesByTime: checkpoints are written by time, without a request.
 func TestSavesByTime(t *testing.T) {
 	dir, file := tiny(t, "max_steps: 3", "save_after: 1ns")
 	call("train", file).must(t, 0, "saved "+dir+"/run/checkpoint-1", "saved "+dir+"/run/checkpoint-3")

@@ -139,7 +139,7 @@ func (v *scaleCmd) memoWork(tokens int) (memo.Work, error) {
 }
 
 // memoModel returns a model of the paper, or one known by name or read from a
-// folder, for sequences of so many tokens.
+// folder, for sequences of the given length.
 func (v *scaleCmd) memoModel(tokens int) (*model.Model, error) {
 	name := v.Model
 	if name == "" {

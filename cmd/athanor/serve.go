@@ -21,7 +21,7 @@ type serveCmd struct {
 	Disk   string `help:"Folder for what runs spill to disk." default:"." placeholder:"FOLDER"`
 }
 
-// Help is what `serve --help` says beside the flags.
+// Help is what `serve --help` says besides the flags.
 func (serveCmd) Help() string {
 	return "A run on another host that names this one under hosts: trains on its cores or GPUs, too. Both must have the same ATHANOR_KEY, any secret text, in their environment. " +
 		"What they exchange is not encrypted."

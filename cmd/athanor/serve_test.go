@@ -8,7 +8,7 @@ import (
 	"github.com/athanor-llm/athanor/machine"
 )
 
-// TestServeRefuses: a host that could not serve says why before it waits.
+// TestServeRefuses: a host that cannot serve says why before it waits.
 func TestServeRefuses(t *testing.T) {
 	const key = "sixteen characters"
 	l, err := net.Listen("tcp", "127.0.0.1:0")

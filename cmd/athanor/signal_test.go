@@ -15,11 +15,11 @@ import (
 )
 
 // stopAtStep starts a training process, sends it a signal when it shows its
-// first step, and returns what came of it.
+// first step, and returns the outcome.
 func stopAtStep(t *testing.T, kind os.Signal, args ...string) result {
 	t.Helper()
-	// Under nohup, or in the background of a script, signals are ignored, and children ignore them too. What is
-	// listened to is not handed on to them.
+	// Under nohup, or in the background of a script, signals are ignored, and children inherit that. Signals
+	// that are listened to are not ignored in children.
 	heard := make(chan os.Signal, 1)
 	signal.Notify(heard, kind)
 	defer signal.Stop(heard)
@@ -38,8 +38,8 @@ func stopAtStep(t *testing.T, kind os.Signal, args ...string) result {
 	return result{cmd.ProcessState.ExitCode(), "", text.String()}
 }
 
-// TestSignal: SIGTERM, SIGINT, SIGHUP and the warnings of batch systems save and end with 75; the same command goes on
-// from there, to the losses and weights of a run that nobody stopped.
+// TestSignal: at SIGTERM, SIGINT, SIGHUP and the warnings of batch systems a run saves and ends with 75; the same
+// command continues from there, to the losses and weights of an uninterrupted run.
 func TestSignal(t *testing.T) {
 	for _, kind := range append(warnings(), syscall.SIGTERM, os.Interrupt, syscall.SIGHUP) {
 		dir, file := tiny(t, "max_steps: 1000000")
@@ -56,7 +56,7 @@ func TestSignal(t *testing.T) {
 	}
 }
 
-// TestReaderGone: a run whose output nobody reads goes on and is saved.
+// TestReaderGone: a run whose output nobody reads any more continues and is saved.
 func TestReaderGone(t *testing.T) {
 	dir, file := tiny(t)
 	reader, writer, err := os.Pipe()
@@ -72,8 +72,8 @@ func TestReaderGone(t *testing.T) {
 	call("train", file, "max_steps=5").must(t, 0, "resuming "+dir+"/run/checkpoint-4 at step 4")
 }
 
-// signalling is standard error that sends the process a signal when it is told
-// something for the first time.
+// signalling is standard error that sends the process a signal when it is first written
+// to.
 type signalling struct {
 	bytes.Buffer
 	told bool
@@ -111,8 +111,8 @@ func TestEarlySignal(t *testing.T) {
 	call("train", file).must(t, 0)
 }
 
-// TestFormerPlan: what a run's folder was trained by is tried again on a machine
-// with more, so a run does not get slower. What is no plan is passed over.
+// TestFormerPlan: the plan with which a run's folder was trained is tried again on a machine
+// with more, so a run does not get slower. A file that is no plan is passed over.
 func TestFormerPlan(t *testing.T) {
 	dir, file := tiny(t)
 	check(t, os.Mkdir(dir+"/run", 0o755))
@@ -143,7 +143,7 @@ func TestLock(t *testing.T) {
 	for s.Scan() && !strings.HasPrefix(s.Text(), "step 1/") {
 	}
 	call("train", file).must(t, 1, "another process trains there", "hint:")
-	call("train", file, "limits.device=1").must(t, 1, "another process trains there") // before it is looked whether it fits
+	call("train", file, "limits.device=1").must(t, 1, "another process trains there") // before checking whether a plan fits
 	check(t, cmd.Process.Signal(syscall.SIGTERM))
 	_, _ = io.Copy(io.Discard, log)
 	_ = cmd.Wait()
@@ -153,8 +153,8 @@ func TestLock(t *testing.T) {
 	call("train", file, "max_steps=1").must(t, 0) // free again
 }
 
-// TestNumericStop: a loss that is not a number any more ends the run with 5, and what made it is named;
-// the checkpoints before it are whole. With skip_spikes a few such steps in a row are skipped first.
+// TestNumericStop: a loss that is no longer a number ends the run with 5, and its cause is named; the
+// checkpoints before it are whole. With skip_spikes a few such steps in a row are skipped first.
 func TestNumericStop(t *testing.T) {
 	dir, file := tiny(t, "max_steps: 4", "weight_decay: 1000")
 	call("train", file, "learning_rate=1e-6").must(t, 0)

@@ -16,10 +16,10 @@ type simulateCmd struct {
 	Trace string `help:"Write the timeline for https://ui.perfetto.dev or chrome://tracing." placeholder:"FILE"`
 }
 
-// simulateReport is about the ranks that are not like another one: those of a pipeline, else one.
+// simulateReport covers the distinct ranks: those of a pipeline, else one.
 type simulateReport struct {
 	Seconds      float64      `json:"step_seconds"`
-	streamReport              // of the first of them
+	streamReport              // of the first of these ranks
 	Bytes        plan.Traffic `json:"bytes"`
 	Peaks        plan.PerTier `json:"peaks"`           // of the arenas
 	Live         plan.PerTier `json:"live"`            // most bytes alive at a moment
@@ -110,7 +110,7 @@ func (r *simulateReport) print(c *context) {
 	r.memory(c, k)
 }
 
-// streams prints how busy streams are in a step of so many seconds.
+// streams prints how busy the streams are in a step, whose seconds are given.
 func (r *streamReport) streams(c *context, step float64) {
 	fmt.Fprintf(c.stdout, "\n%-18s %10s %8s %20s\n", "stream", "busy", "of step", "on the longest chain")
 	for s := range device.NumStreams {
@@ -120,7 +120,7 @@ func (r *streamReport) streams(c *context, step float64) {
 	}
 }
 
-// memory prints what the rank number k moves and takes.
+// memory prints the bytes that rank number k of the report moves, and the memory that it takes.
 func (r *simulateReport) memory(c *context, k int) {
 	fmt.Fprintf(c.stdout, "\nmoved: host to device %s, device to host %s, disk read %s, disk write %s, from other ranks %s\n",
 		size.Format(r.Bytes.H2D[k]), size.Format(r.Bytes.D2H[k]), size.Format(r.Bytes.DiskRead[k]), size.Format(r.Bytes.DiskWrite[k]),

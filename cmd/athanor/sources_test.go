@@ -10,8 +10,8 @@ import (
 	"github.com/athanor-llm/athanor/config"
 )
 
-// TestValidation: with a corpus to validate with all other text is trained on, and the loss is what eval finds on that corpus. Which corpus
-// it is changes nothing that is trained, so a run may go on with another one, which is told. Files that are in both are not trained on.
+// TestValidation: with a validation corpus all other text is trained on, and the loss is what eval finds on that corpus. The choice of
+// corpus changes nothing that is trained, so a run may resume with another one, which is reported. Files in both are not trained on.
 func TestValidation(t *testing.T) {
 	dir, file := tiny(t, "max_steps: 4", "save_every: 2", "keep_checkpoints: 9", "eval_batches: 1000")
 	text := corpusOf(t, dir, "a.txt", "b.txt", "held.txt")
@@ -59,7 +59,7 @@ func TestValidation(t *testing.T) {
 	call(args("never", "validation="+dir+"/cut.jsonl")...).must(t, 2, "validation: ", "cut.jsonl: line 1", "hint:")
 }
 
-// TestBestOfAnother: the least loss on a corpus to validate with is not compared with that on another.
+// TestBestOfAnother: the least loss on one validation corpus is not compared with that on another.
 func TestBestOfAnother(t *testing.T) {
 	dir, file := tiny(t, "max_steps: 2", "eval_batches: 1000", "keep_best: true", "eval_every: 1", "validation_fraction: null")
 	text := corpusOf(t, dir, "a.txt", "b.txt")
@@ -77,7 +77,7 @@ func TestBestOfAnother(t *testing.T) {
 	}
 }
 
-// corpusOf writes files of some text, each another one, and returns their paths.
+// corpusOf writes files of some text, each a different one, and returns their paths.
 func corpusOf(t *testing.T, dir string, names ...string) map[string]string {
 	t.Helper()
 	path := map[string]string{}
@@ -89,7 +89,7 @@ func corpusOf(t *testing.T, dir string, names ...string) map[string]string {
 	return path
 }
 
-// TestValidationKinds: whatever is trained on is validated with, by files of another format, and compressed.
+// TestValidationKinds: whatever is trained on can be validated with, in files of another format, and compressed.
 func TestValidationKinds(t *testing.T) {
 	dir, file := tiny(t, "max_steps: 1", "eval_batches: 100")
 	pairs, few := preferences(t, dir+"/pairs.jsonl", false), preferences(t, dir+"/few.jsonl", false)
@@ -114,7 +114,7 @@ func TestValidationKinds(t *testing.T) {
 	if first := steps(t, dir+"/mixed")[0]; math.Abs(first.Loss-math.Ln2) > 1e-7 || first.Margin != 0 {
 		t.Errorf("the first step's loss is %v, margin %v", first.Loss, first.Margin)
 	}
-	// The reference of pairs is that of the beginning: of others there is none.
+	// The reference of pairs is that of the beginning: for other pairs there is none.
 	prefer := []string{"train", file, "data=" + pairs, "preference.beta=0.3"}
 	call(append(prefer, "validation="+few)...).must(t, 0)
 	check(t, os.WriteFile(few, []byte(strings.Join(lines[:29], "")), 0o644))
@@ -123,8 +123,8 @@ func TestValidationKinds(t *testing.T) {
 	call(append(prefer, "validation="+dir+"/corpus.txt", "out="+dir+"/never")...).must(t, 2, "validation: 0 of 1 documents are of pairs", "hint:")
 }
 
-// TestSources: a corpus of several sources is told part by part, each with its share, by train and data. As many steps as a pass has are
-// made, and no other mixture goes on with a run. One source that is read once is what a plain list of files is.
+// TestSources: train and data report a corpus of several sources part by part, each with its share. As many steps as a pass has are made,
+// and no run resumes with another mixture. One source that is read once is the same as a plain list of files.
 func TestSources(t *testing.T) {
 	dir, file := tiny(t, "max_steps: 2")
 	text := corpusOf(t, dir, "a.txt", "b.txt", "c.txt")

@@ -15,7 +15,7 @@ import (
 	"github.com/athanor-llm/athanor/run"
 )
 
-// terminal is a terminal of some columns and what is shown on it.
+// terminal returns a terminal with the given columns: what it shows, and its keys.
 func terminal(t *testing.T, columns uint16) (screen, keys *os.File) {
 	t.Helper()
 	screen, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
@@ -45,7 +45,7 @@ func shown(t *testing.T, screen, keys *os.File) string {
 }
 
 // TestNarrowTerminal: a line that is rewritten never wraps, whatever the width, and a
-// terminal that cannot take lines back gets each thing once.
+// terminal that cannot rewrite lines gets each thing once.
 func TestNarrowTerminal(t *testing.T) {
 	screen, keys := terminal(t, 40)
 	t.Setenv("TERM", "xterm")
@@ -83,8 +83,8 @@ func TestNarrowTerminal(t *testing.T) {
 	}
 }
 
-// TestParts: of work that has parts the line says on which it is and when all will have
-// ended, by how long the others took.
+// TestParts: for work in parts the line says which part it is on and when all will be done,
+// judging by how long the others took.
 func TestParts(t *testing.T) {
 	screen, keys := terminal(t, 80)
 	t.Setenv("TERM", "xterm")

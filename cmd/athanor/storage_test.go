@@ -8,10 +8,10 @@ import (
 	"github.com/athanor-llm/athanor/plan"
 )
 
-// TestOptimizerState: where no plan fits with moments in fp32, and nothing is said of
-// them, they are in bf16; that is the only thing that a limit may change. Such a run
-// goes on so where there is room for all, with the bits of one that was asked for it,
-// and is refused with fp32. Where fp32 fits, it is taken. What the least is said to be is that with moments in bf16.
+// TestOptimizerState: where no plan fits with moments in fp32, and the configuration leaves them
+// open, they are in bf16; that is the only thing that a limit may change. Such a run stays so where
+// there is room for all, with the bits of a run that was configured so, and is refused with fp32.
+// Where fp32 fits, it is used. The least memory that is reported is that with moments in bf16.
 func TestOptimizerState(t *testing.T) {
 	dir, file := tiny(t)
 	var whole, report plan.Report

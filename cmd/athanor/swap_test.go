@@ -38,7 +38,7 @@ func TestMaxSequence(t *testing.T) {
 	call("plan", file, "--max-sequence", "limits.device=1KiB").must(t, 3, "does not fit", "hint:")
 }
 
-// TestMaxSequenceNearEnough: a long one is told to a hundredth, and as no more than that.
+// TestMaxSequenceNearEnough: a long one is reported to a hundredth, and as no more exact than that.
 func TestMaxSequenceNearEnough(t *testing.T) {
 	_, file := tiny(t, "max_steps: 1", "limits: {device: 2MiB}")
 	const step = 2
@@ -55,8 +55,8 @@ func TestMaxSequenceNearEnough(t *testing.T) {
 }
 
 // TestMaxSequenceEverywhere: the same on ranks, in pipelines and under decisions
-// about activations; and for machines that are not here, where planning is all
-// that there is.
+// about activations; and for machines other than this one, for which planning is
+// all that can be done.
 func TestMaxSequenceEverywhere(t *testing.T) {
 	const step = 32
 	dir, file := tiny(t, "max_steps: 1", "model: {type: llama, layers: 4, width: 16, heads: 2}")
@@ -91,8 +91,8 @@ func TestMaxSequenceEverywhere(t *testing.T) {
 	}
 }
 
-// TestBadActivations: decisions about activations that cannot be, with the line of
-// the file where they stand.
+// TestBadActivations: impossible decisions about activations are reported with their line of
+// the file.
 func TestBadActivations(t *testing.T) {
 	for lines, want := range map[string]struct {
 		line int
@@ -121,8 +121,8 @@ func TestBadActivations(t *testing.T) {
 }
 
 // TestActivationMisfit: decisions about activations for which there is no room are
-// refused with exit code 3, and doing what the hint says makes them fit; of device
-// memory, where that alone is short, one byte less does not.
+// refused with exit code 3, and doing what the hint says makes them fit; where device
+// memory alone is short, one byte less of it does not.
 func TestActivationMisfit(t *testing.T) {
 	_, file := tiny(t, "max_steps: 1", "model: {type: llama, layers: 4, width: 32, heads: 4}")
 	left := others(t, 10, 4)

@@ -156,7 +156,7 @@ func (p *planned) conclude(ctx stdctx.Context, c *context, t *run.Trainer) error
 		cfg := p.config
 		sample, err := run.Sample(ctx, s.Checkpoint, run.Prompt{Text: cfg.Sample.Prompt, Tokens: n, Temperature: 0.8, Seed: cfg.Seed,
 			Device: cfg.Device, DType: machine.Precision(cfg), Quantize: cfg.Quantize == config.NF4})
-		if err != nil { // of a model that is trained and saved
+		if err != nil { // not fatal: the model is trained and saved
 			fmt.Fprintf(c.stderr, "there is no sample: %v\n", err)
 			return nil
 		}
@@ -165,7 +165,7 @@ func (p *planned) conclude(ctx stdctx.Context, c *context, t *run.Trainer) error
 	return nil
 }
 
-// compare prints measurements beside predictions.
+// compare prints measurements next to predictions.
 func (p *planned) compare(c *context, s *run.Summary) {
 	fmt.Fprintf(c.stdout, "step time: predicted %.4g s, measured %.4g s (median), %+.1f %%\n", p.report.Seconds, s.MeasuredSeconds, 100*(p.report.Seconds/s.MeasuredSeconds-1))
 	for r, planned := range p.report.Peaks.Device {
@@ -194,7 +194,7 @@ func newTraining(c *context, t *run.Trainer) *training {
 
 // Step implements run.Observer.
 func (u *training) Step(m run.Metrics) {
-	if m.Step == u.first+1 { // what came before, such as the reference of preferences, does not come again
+	if m.Step == u.first+1 { // earlier work, such as computing the reference of preferences, does not recur
 		u.began = time.Now().Add(-time.Duration(m.StepSeconds * float64(time.Second)))
 	}
 	last := m.Step == u.t.Setup.Config.MaxSteps
@@ -220,7 +220,7 @@ func (u *training) Step(m run.Metrics) {
 }
 
 // eta returns the remaining duration at the mean pace so far, at most until
-// max_time is over. It stands early in the line, since narrow terminals cut the end
+// max_time is over. It is printed early in the line, since narrow terminals cut the end
 // off.
 func (u *training) eta(step int, now time.Time) time.Duration {
 	c := u.t.Setup.Config

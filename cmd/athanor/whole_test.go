@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestWholeDocuments: what windows hold is told, a run goes on with it and with nothing else, and who cuts answers from
-// questions hears of it.
+// TestWholeDocuments: what windows hold is reported, a run resumes with the same rule and no other, and users who cut
+// answers from questions are told so.
 func TestWholeDocuments(t *testing.T) {
 	dir, file := tiny(t, "max_steps: 2", "documents: whole")
 	var lines strings.Builder

@@ -67,7 +67,7 @@ func (e *Encoder) Continue(dst []int32, text []byte) []int32 {
 	return dst
 }
 
-// Place is where a stretch of text between added tokens stands.
+// Place is where a stretch of text between added tokens is.
 type Place uint8
 
 const (
@@ -76,9 +76,9 @@ const (
 	Within               // a text
 )
 
-// Part is Encode for a part of a text that stands at a place, and returns the place behind it. Where
-// control is not nil, what looks like a special token, text[first:end], is one only if control says so; added
-// tokens that are content, such as <think>, are tokens everywhere.
+// Part is Encode for a part of a text at a given place, and returns the place after it. If control is not nil,
+// what looks like a special token, text[first:end], is one only if control says so; added tokens that are
+// content, such as <think>, are tokens everywhere.
 func (e *Encoder) Part(dst []int32, text []byte, at Place, control func(first, end int) bool) ([]int32, Place) {
 	for first := 0; first < len(text); {
 		next, index := e.t.findAdded(text, first, control)
@@ -177,12 +177,11 @@ func (e *Encoder) merge(dst []int32, word []byte) []int32 {
 type link struct {
 	id   int32
 	rank uint32
-	into int32 // the token that the merge gives
+	into int32 // the token that the merge produces
 }
 
-// begin writes the tokens from which the merges of a word start, and returns them: its
-// bytes, or, in a vocabulary of characters, its characters, and the bytes of characters
-// that have no token.
+// begin writes the tokens from which the merges of a word start, and returns them: its bytes or, in a
+// vocabulary of characters, its characters, and the bytes of characters that have no token.
 func (t *Tokenizer) begin(links []link, word []byte) []link {
 	if t.chars == nil {
 		for i, b := range word {

@@ -92,7 +92,7 @@ func (m *mergePair) UnmarshalJSON(raw []byte) error {
 }
 
 // Load reads a tokenizer.json, or the one in a Hugging Face folder, together
-// with the tokenizer_config.json beside it, which says what ends a document.
+// with the tokenizer_config.json next to it, which says what ends a document.
 func Load(path string) (*Tokenizer, error) {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		path = filepath.Join(path, "tokenizer.json")

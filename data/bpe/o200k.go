@@ -5,15 +5,15 @@ import (
 	"unicode/utf8"
 )
 
-// nextO200k is for the expression of gpt-oss, where words end where lower case is followed by upper
-// case, and take their contraction along. Of a word the expression has two forms, the first of which
-// is preferred, and each may have a character before it that is neither newline, letter nor number:
+// nextO200k is for the expression of gpt-oss, in which words end where lower case is followed by upper case,
+// and include their contraction. The expression has two forms of a word, the first of which is preferred, and
+// each may be preceded by a character that is neither newline, letter nor number:
 //
 //	upper* lower+    "Hello", "JSONtext" of "JSONtextABC"
 //	upper+ lower*    "ABC"
 //
-// Letters without case and marks are both upper and lower. So the first form ends with the last of these
-// if nothing lower follows: of "日本ABC" it takes "日本".
+// Letters without case, and marks, are both upper and lower. So the first form ends with the last of these if
+// nothing lower follows: it takes "日本" from "日本ABC".
 func nextO200k(text []byte) int {
 	c, width := classAt(text, 0)
 	switch c {
@@ -37,7 +37,7 @@ func nextO200k(text []byte) int {
 		}
 	}
 	if c != other {
-		follows := newline // nothing that counts
+		follows := newline // has no effect below
 		if width < len(text) {
 			follows, _ = classAt(text, width)
 		}
@@ -54,7 +54,7 @@ func nextO200k(text []byte) int {
 
 // lowerWord returns the end of upper* lower+ at text[i], or 0.
 func lowerWord(text []byte, i int) int {
-	last := 0 // the end of the last that is both
+	last := 0 // the end of the last character that is both
 	for i < len(text) {
 		upper, lower, width := caseAt(text, i)
 		if !upper && lower { // only lower ones from here on
@@ -87,7 +87,7 @@ func uppers(text []byte, i int) int {
 	return i
 }
 
-// caseAt says what the character at text[i] may be in a word, and its width in bytes.
+// caseAt returns which cases the character at text[i] may have in a word, and its width in bytes.
 func caseAt(text []byte, i int) (upper, lower bool, width int) {
 	if b := text[i]; b < utf8.RuneSelf {
 		return 'A' <= b && b <= 'Z', 'a' <= b && b <= 'z', 1

@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestSlashAfterNewline: it belongs to what is before the newline, so text is not cut there.
+// TestSlashAfterNewline: a slash after a newline belongs to what is before the newline, so text is not cut there.
 func TestSlashAfterNewline(t *testing.T) {
 	if text := []byte("!\n//x"); PatternO200k.next(text) != 4 || Boundary(text, 2) {
 		t.Errorf("%q: a pre-token of %d bytes, may be cut at 2: %v", text, PatternO200k.next(text), Boundary(text, 2))
@@ -16,13 +16,13 @@ func TestSlashAfterNewline(t *testing.T) {
 }
 
 // TestO200kIsTheExpression: Go's engine, which prefers what the published one prefers but knows no
-// lookahead, finds the same pre-tokens by all alternatives before those of white space alone.
+// lookahead, finds the same pre-tokens with all alternatives before those for white space alone.
 func TestO200kIsTheExpression(t *testing.T) {
 	head, _, ok := strings.Cut(patterns[PatternO200k].regex, `|\s+(?!\S)`)
 	if !ok {
 		t.Fatal("the expression has no lookahead")
 	}
-	// \s of the published engine is all white space, Go's that of ASCII.
+	// \s of the published engine is all white space, Go's only ASCII white space.
 	head = strings.ReplaceAll(head, `[^\s\p{L}\p{N}]`, `[^\s\v\x{85}\p{Z}\p{L}\p{N}]`)
 	head = strings.ReplaceAll(head, `\s*[\r\n]+`, `[\s\v\x{85}\p{Z}]*[\r\n]+`)
 	want := regexp.MustCompile(`^(?:` + head + `)`)

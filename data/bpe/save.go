@@ -91,7 +91,7 @@ func (t *Tokenizer) JSON() []byte {
 			continue
 		}
 		text := printable(token)
-		if isAdded[int32(id)] { // listed here too: transformers numbers it anew otherwise
+		if isAdded[int32(id)] { // listed here too, or transformers would renumber it
 			text = string(token)
 		}
 		comma(&out, n, "\n      ")

@@ -68,8 +68,8 @@ func (e *Encoder) spaced(dst []int32, text []byte, at Place) []int32 {
 }
 
 // nextSpaced returns the length of the first word of text: leading spaces and what follows,
-// up to the next of breaks. Those include a line break if no longer token contains one, since
-// then nothing merges across it, and shorter words hit the cache more often.
+// up to the next character of breaks. These include a line break if no longer token contains one, since then
+// nothing merges across it, and shorter words hit the cache more often.
 func nextSpaced(text []byte, breaks string) int {
 	n := len(text) - len(bytes.TrimLeft(text, " "))
 	if end := bytes.IndexAny(text[n:], breaks); end >= 0 {
@@ -141,7 +141,7 @@ func (v *vocabulary) readSpacing(f *file) error {
 		return err
 	}
 	const replace = `{"content":"▁","pattern":{"String":" "},"type":"Replace"}`
-	const split = `{"behavior":"MergedWithPrevious","invert":false,"pattern":{"String":" "},"type":"Split"}` // at spaces, of which none is left
+	const split = `{"behavior":"MergedWithPrevious","invert":false,"pattern":{"String":" "},"type":"Split"}` // at spaces, none of which are left
 	switch all := slices.Concat(normalizers, splitters); strings.Join(all, " ") {
 	case `{"prepend":"▁","type":"Prepend"} ` + replace:
 		v.leading = leadAlways

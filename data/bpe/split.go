@@ -187,7 +187,7 @@ func nextLlama3(text []byte, digits int) int {
 	}
 	// One character that is neither newline, letter nor number may lead a word;
 	// a space may lead punctuation, which includes the newlines after it.
-	follows := newline // nothing that counts
+	follows := newline // has no effect below
 	if width < len(text) {
 		follows, _ = classAt(text, width)
 	}
@@ -200,7 +200,7 @@ func nextLlama3(text []byte, digits int) int {
 	return whiteToNewline(text)
 }
 
-// numbers returns the length of up to most numbers at the start of text.
+// numbers returns the length in bytes of up to most numbers at the start of text.
 func numbers(text []byte, most int) int {
 	end := 0
 	for n := 0; n < most && end < len(text); n++ {

@@ -50,7 +50,7 @@ type Tokenizer struct {
 	breaks       string           // SentencePiece: a word ends before any of these
 	trims        bool             // the decoder removes a leading space
 	source       []byte           // the tokenizer.json that was read; nil: none
-	sourceConfig []byte           // the tokenizer_config.json beside it; nil: none
+	sourceConfig []byte           // the tokenizer_config.json next to it; nil: none
 	hash         [32]byte
 }
 
@@ -167,8 +167,8 @@ func (t *Tokenizer) indexAdded() {
 }
 
 // findAdded returns the offset and the index in t.added of the first added token in
-// text at or after from, the longest if several start there; index -1: none. Special ones count where
-// control, if there is one, says so.
+// text at or after from, the longest if several start there; index -1: none. Special tokens count only where
+// control, if not nil, says so.
 func (t *Tokenizer) findAdded(text []byte, from int, control func(first, end int) bool) (at, index int) {
 	if t.starts == nil {
 		return len(text), -1
@@ -288,9 +288,9 @@ func (t *Tokenizer) Encode(text []byte) []int32 { return t.NewEncoder().Encode(n
 
 // Boundary reports whether text can be cut at i so that encoding both parts
 // gives the ids of the whole: right after a single newline between two visible
-// characters, of which the second is no slash. It holds for every pattern (a newline
-// ends a pre-token, in PatternO200k with the slashes behind it, and nothing before it
-// depends on what follows) and lets long text be encoded in parallel.
+// characters, the second of which is not a slash. It holds for every pattern (a newline ends a pre-token, in
+// PatternO200k with the slashes after it, and nothing before it depends on what follows) and lets long text be
+// encoded in parallel.
 func Boundary(text []byte, i int) bool {
 	return i >= 2 && i < len(text) && text[i-1] == '\n' && text[i] != '/' && visible(utf8.DecodeLastRune(text[:i-1])) && visible(utf8.DecodeRune(text[i:]))
 }

@@ -36,9 +36,9 @@ func folder(t *testing.T, template, config string) *Template {
 
 const special = `{"bos_token": {"content": "<s>"}, "eos_token": "</s>"}`
 
-// TestDocuments: by every template, a conversation's last document is what transformers renders of it, what comes before an answer
-// is what it renders of the turns before it with the generation prompt, and each answer is learnt once, with
-// its content.
+// TestDocuments: with every template, a conversation's last document is what transformers renders from it, what
+// comes before an answer is what it renders from the turns before it with the generation prompt, and each
+// answer is learnt once, with its content.
 func TestDocuments(t *testing.T) {
 	var conversations map[string]json.RawMessage
 	var renderings map[string]struct{ Text, Error *string }
@@ -117,8 +117,8 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
-// TestTools: the template named tool_use is that of conversations with tools, what these say is text, and one that is
-// not read is not passed over.
+// TestTools: the template named tool_use is the one for conversations with tools, what tools say is text, and a
+// template that is not read is not silently skipped.
 func TestTools(t *testing.T) {
 	const messages, tools = `[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]`, `[{"name":"f<|im_end|>"}]`
 	const body = "{% for m in messages %}{{ m.content }}{% endfor %}"
@@ -167,8 +167,8 @@ func TestTools(t *testing.T) {
 	}
 }
 
-// TestParts: contents in parts are handed on as they are; templates that drop or print them instead of writing their texts are
-// found out.
+// TestParts: contents in parts are passed on as they are; templates that drop or print them instead of writing
+// their texts are detected.
 func TestParts(t *testing.T) {
 	const refused = "does not write the texts"
 	const index = "{% for m in messages %}{% for p in m.content %}{{ p.text }}|{% endfor %}{% endfor %}"
@@ -194,8 +194,8 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// TestParting: where a template writes earlier turns otherwise once there are later ones, a conversation
-// becomes documents that each end with an answer; where there is no telling what to learn, it is refused.
+// TestParting: where a template writes earlier turns differently once there are later ones, a conversation
+// becomes documents that each end with an answer; where it cannot be determined what to learn, it is refused.
 func TestParting(t *testing.T) {
 	read := func(name string) string {
 		source, err := os.ReadFile("../jinja/testdata/templates/" + name + ".jinja")
@@ -234,7 +234,7 @@ func TestParting(t *testing.T) {
 	}
 }
 
-// TestTurnEnd: a turn ends behind the first special token behind its content and those right behind that.
+// TestTurnEnd: a turn ends after the first special token after its content and those directly after that.
 func TestTurnEnd(t *testing.T) {
 	c, err := Decode([]byte(`[{"role":"user","content":"a"},{"role":"assistant","content":"b<|im_end|>"}]`), nil)
 	must(t, err)
@@ -332,7 +332,7 @@ func TestPrompt(t *testing.T) {
 	}
 }
 
-// FuzzDecode: no list of messages makes rendering panic, and what is learnt lies within the documents.
+// FuzzDecode: no list of messages makes rendering panic, and what is learnt is within the documents.
 func FuzzDecode(f *testing.F) {
 	f.Add(`[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]`, `[{"type":"function"}]`)
 	f.Add(`[{"from":"human","value":"a"},{"from":"gpt","value":"b","weight":0}]`, `"[{\"name\": null}]"`)

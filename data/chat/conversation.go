@@ -21,18 +21,18 @@ type Conversation struct {
 	size     int         // characters and values in all messages and tools
 }
 
-// roles are the names of roles. Templates build control tokens of them ('<|' + role + '|>'), so they count as written
-// by the template.
+// roles are the names of roles. Templates build control tokens from them ('<|' + role + '|>'), so they count as
+// written by the template.
 var roles = strings.Fields("system developer user assistant tool function ipython tool_results")
 
-// senders maps the names that ShareGPT has for roles.
+// senders maps ShareGPT's names to roles.
 var senders = map[string]string{"human": "user", "gpt": "assistant"}
 
 // maxTurns bounds the messages of a conversation, which is rendered up to each of its answers.
 const maxTurns = 1000
 
-// Decode reads a list of messages: {"role", "content"} as OpenAI has them, or {"from", "value"} as in ShareGPT. tools
-// is the JSON of what may be called, see decodeTools.
+// Decode reads a list of messages: {"role", "content"} as in OpenAI's format, or {"from", "value"} as in
+// ShareGPT's. tools is the JSON of what may be called, see decodeTools.
 func Decode(list, tools []byte) (*Conversation, error) {
 	if !utf8.Valid(list) || !utf8.Valid(tools) {
 		return nil, errors.New("a conversation that is not UTF-8; hint: convert it")
@@ -69,8 +69,9 @@ func Decode(list, tools []byte) (*Conversation, error) {
 	return c, nil
 }
 
-// decodeTools reads a list of schemas, or a string with the JSON of one, as many data sets have it. null, and an empty list or string, are nil:
-// who writes an empty list means that there are none, but some templates (Llama 3.1's) introduce tools for it.
+// decodeTools reads a list of schemas, or a string with the JSON of one, as in many data sets. null, and an
+// empty list or string, become nil: an empty list means that there are no tools, but some templates (Llama
+// 3.1's) introduce tools for it.
 func decodeTools(text []byte) (*jinja.List, error) {
 	if len(text) == 0 {
 		return nil, nil
@@ -109,11 +110,11 @@ func (c *Conversation) Say(role, content string) {
 	m.Set("role", jinja.Foreign(role))
 	m.Set("content", jinja.Foreign(content))
 	if err := c.add(m); err != nil {
-		panic(err) // only of an unknown role
+		panic(err) // only for an unknown role
 	}
 }
 
-// LearnLast leaves of what is learnt only the last turn, which must be the assistant's.
+// LearnLast restricts what is learnt to the last turn, which must be the assistant's.
 func (c *Conversation) LearnLast() error {
 	n := len(c.roles)
 	if n == 0 || c.roles[n-1] != "assistant" {
@@ -137,7 +138,7 @@ func (c *Conversation) answers() (n int) {
 	return n
 }
 
-// add adds a message, as apply_chat_template hands it to a template: without keys whose value is null.
+// add adds a message as apply_chat_template passes it to a template: without keys whose value is null.
 func (c *Conversation) add(message *jinja.Dict) error {
 	m := message.Without()
 	role, err := sender(m)
@@ -167,7 +168,7 @@ func (c *Conversation) add(message *jinja.Dict) error {
 	return nil
 }
 
-// sender returns the role of a message. A message of ShareGPT's gets OpenAI's keys.
+// sender returns the role of a message. A ShareGPT message gets OpenAI's keys.
 func sender(m *jinja.Dict) (string, error) {
 	t, err := text(m, "role")
 	if t == nil && err == nil {

@@ -1,42 +1,44 @@
-// Package chat makes documents of conversations, by the chat template of a model's folder.
+// Package chat turns conversations into documents, using the chat template of a model's folder.
 //
 //	JSON --Decode--> Conversation --Template.Documents--> what is given and what is learnt
 //
 // # What is learnt
 //
-// What the assistant says, and the token that ends its turn. For an answer, what is given is the rendering
-// of all turns before it with the generation prompt, which is what a model is given when it is to answer; what is
-// learnt is what the rendering of these turns and the answer has more, up to and including the first special token behind the
-// answer's content and those right behind that. What follows, such as a line break, is given.
+// What the assistant says, and the token that ends its turn. For an answer, what is given is the rendering of
+// all turns before it with the generation prompt, which is what a model is given when it is to answer; what is
+// learnt is what the rendering of these turns with the answer adds, up to and including the first special token
+// after the answer's content and those directly after that. What follows, such as a line break, is given.
 //
-// So what comes before an answer must be the beginning of the rendering with it. Where a template writes
-// earlier turns otherwise once there are later ones (Qwen3's drops their thoughts), a conversation becomes several documents: each ends with
-// an answer, which is learnt in it after exactly what a model would be given, and no answer is
-// learnt twice. Where even the generation prompt is not how an answer begins (DeepSeek-R1's
-// ends with <think>, but its answers have no thoughts; Mistral's puts the system's text before the last question only if no answer
-// follows), there is no telling what to learn, and the conversation is refused.
+// So what is given must be the beginning of the rendering with the answer. Where a template writes earlier
+// turns differently once there are later ones (Qwen3's drops their thoughts), a conversation becomes several
+// documents: each ends with an answer, which is learnt in it after exactly what a model would be given, and no
+// answer is learnt twice. Where an answer does not even begin with the generation prompt (DeepSeek-R1's ends with
+// <think>, but its answers have no thoughts; Mistral's puts the system's text before the last question only if
+// no answer follows), it cannot be determined what to learn, and the conversation is refused.
 //
 // # Tools, and contents in parts
 //
-// The schemas of tools beside the messages, and contents that are lists of texts, go to the template as they are. A template that
-// takes no tools leaves them out. One that does not know parts may write the list as Python prints it (Llama 3's), or nothing (Qwen3's): so the
-// texts are looked for in what it writes, and the conversation is refused if they are not there.
+// The schemas of tools next to the messages, and contents that are lists of texts, go to the template
+// unchanged. A template without tools leaves them out. One that does not know parts may write the list as
+// Python prints it (Llama 3's), or nothing (Qwen3's): so its output is searched for the texts, and the
+// conversation is refused if they are not there.
 //
 // # Who wrote a control token
 //
-// A special token of the tokenizer is one where the template wrote all of it, or the name of a known role. In the contents of
-// messages, and in tools, the same characters are text, so that <|im_end|> in a question does not end it. transformers' option
-// sanitize_control_tokens does the like; its default does not. Added tokens that are
-// not special, such as <think> and <tool_call>, are tokens everywhere: an assistant's content has them on purpose.
+// A special token of the tokenizer counts as one where the template wrote all of it, or the name of a known
+// role. In the contents of messages, and in tools, the same characters are text, so that <|im_end|> in a
+// question does not end it. transformers' option sanitize_control_tokens does something similar; its default
+// does not. Added tokens that are not special, such as <think> and <tool_call>, are tokens everywhere: an
+// assistant's content contains them on purpose.
 //
 // # Tokens
 //
-// What is given and what is learnt are encoded each on its own, as when a model answers: the
-// tokens are those of the whole rendering unless one would lie across a border between the two
-// (line breaks at the beginning of an answer behind a prompt that ends with some).
+// What is given and what is learnt are encoded separately, as when a model answers: the tokens are those of the
+// whole rendering unless one would span a border between the two (line breaks at the beginning of an answer
+// after a prompt that ends with some).
 //
 // # The date
 //
-// Templates that ask for today's date are told day in training data, so that tokens do not
-// depend on when they are made.
+// Templates that ask for today's date get day in training data, so that tokens do not depend on when they are
+// made.
 package chat

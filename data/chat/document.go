@@ -11,17 +11,17 @@ import (
 	"github.com/athanor-llm/athanor/data/jinja"
 )
 
-// Document is a text of which parts are learnt.
+// Document is a text, parts of which are learnt.
 type Document struct {
 	Text    []byte
-	Learnt  []jinja.Span // ascending and apart
+	Learnt  []jinja.Span // ascending and disjoint
 	Control []jinja.Span // where special tokens may be
 }
 
 // maxWork bounds the characters that are rendered for a conversation, which is rendered up to each of its answers.
 const maxWork = 1 << 29
 
-// Documents returns the documents of a conversation, nearly always one. Turns behind the assistant's last are left out.
+// Documents returns the documents of a conversation, nearly always one. Turns after the assistant's last are left out.
 func (t *Template) Documents(c *Conversation) ([]Document, error) {
 	if err := t.usable(); err != nil {
 		return nil, err
@@ -56,7 +56,7 @@ func (t *Template) Documents(c *Conversation) ([]Document, error) {
 	return d.finish(docs), nil
 }
 
-// answer is a rendering up to an assistant's turn, which whole[first:end] is; what follows is no part of it.
+// answer is a rendering up to an assistant's turn, which is whole[first:end]; what follows is not part of it.
 type answer struct {
 	whole      jinja.Text
 	first, end int
@@ -88,9 +88,9 @@ func (t *Template) answer(c *Conversation, i int) (*answer, error) {
 	return a, nil
 }
 
-// said refuses contents in parts that a template does not know: some write the list as Python prints it, others nothing. Of
-// turns first <= i < end it looks for the parts' texts in their rendering, one behind the other, but for what is thought (up to
-// </think>), which templates move.
+// said refuses contents in parts if the template does not know parts: some templates write the list as Python
+// prints it, others nothing. For turns first <= i < end it looks for the parts' texts in their rendering, one
+// after the other, except for thoughts (up to </think>), which templates move.
 func (t *Template) said(c *Conversation, first, end int, rendered jinja.Text) error {
 	if !c.parts {
 		return nil
@@ -114,7 +114,7 @@ func (t *Template) said(c *Conversation, first, end int, rendered jinja.Text) er
 	return nil
 }
 
-// follow reports whether texts, without what is thought and without space at their ends, stand in a whole, one behind the other.
+// follow reports whether texts, without thoughts and without space at their ends, occur in a whole, one after the other.
 func follow(whole string, texts []jinja.Text) bool {
 	for _, text := range texts {
 		said := text.String()
@@ -134,8 +134,9 @@ func follow(whole string, texts []jinja.Text) bool {
 // thought ends what a model thinks before it answers.
 const thought = "</think>"
 
-// turnEnd returns where a turn ends in the text that a template writes behind a content: behind the first special token
-// and those right behind that, such as the ends of a call, of all calls and of the turn; 0 if there is none.
+// turnEnd returns where a turn ends in the text that a template writes after a content: after the first special
+// token and those directly after that, such as the ends of a call, of all calls and of the turn; 0 if there is
+// none.
 func (t *Template) turnEnd(text []byte) (end int) {
 	for {
 		id, n, ok := t.tokenizer.FindSpecial(text[end:])
@@ -146,7 +147,7 @@ func (t *Template) turnEnd(text []byte) (end int) {
 	}
 }
 
-// characters returns how many characters the first n bytes of a text are.
+// characters returns how many characters the first n bytes of a text make up.
 func characters(t jinja.Text, n int) int {
 	for i := range t {
 		if n -= len(string(t[i].Rune())); n <= 0 {
@@ -159,7 +160,7 @@ func characters(t jinja.Text, n int) int {
 // draft is a document up to and including its latest answer.
 type draft struct {
 	text   jinja.Text
-	tail   jinja.Text   // what the template writes behind it if nothing follows
+	tail   jinja.Text   // what the template writes after it if nothing follows
 	learnt []jinja.Span // of characters
 }
 
@@ -190,7 +191,7 @@ func (d *draft) finish(docs []Document) []Document {
 	return docs
 }
 
-// Prompt returns the tokens from which a model goes on when it is to answer, and the token that ends its
+// Prompt returns the tokens from which a model continues when it is to answer, and the token that ends its
 // answer; ok is false if the template has none.
 func (t *Template) Prompt(c *Conversation, now time.Time) (ids []int32, end int32, ok bool, err error) {
 	given, err := t.render(c, c.Len(), true, now)
@@ -213,7 +214,7 @@ func (t *Template) Prompt(c *Conversation, now time.Time) (ids []int32, end int3
 	return ids, end, ok, nil
 }
 
-// Controls returns a function that reports whether bytes of a part that begins at offset lie in one of the spans.
+// Controls returns a function that reports whether bytes of a part that begins at offset are in one of the spans.
 func Controls(spans []jinja.Span, offset int) func(first, end int) bool {
 	return func(first, end int) bool {
 		i, _ := slices.BinarySearchFunc(spans, first+offset, func(s jinja.Span, at int) int { return s.End - at - 1 })

@@ -19,14 +19,14 @@ import (
 	"github.com/athanor-llm/athanor/internal/suggest"
 )
 
-// ErrNone reports that there is nothing to render conversations by.
+// ErrNone reports that there is no template to render conversations with.
 var ErrNone = errors.New("a conversation needs a chat template, and there is none beside the tokenizer.json; " +
 	"hint: copy the model's chat_template.jinja there, or take as tokenizer a folder with one, or with chat_template in its tokenizer_config.json")
 
 // Files of a folder that a template is read from.
 const (
 	templateFile = "chat_template.jinja"
-	toolsFile    = "additional_chat_templates/tool_use.jinja" // it is not read, but known to be there
+	toolsFile    = "additional_chat_templates/tool_use.jinja" // not read, but its presence is noted
 	configFile   = "tokenizer_config.json"
 	mapFile      = "special_tokens_map.json"
 )
@@ -34,17 +34,17 @@ const (
 // maxTemplate bounds a template, maxConfig a file of settings, in bytes.
 const maxTemplate, maxConfig = 1 << 20, 64 << 20
 
-// day is the time that templates are told in training data: that of the date which Llama 3.2's
-// falls back to.
+// day is the time that templates get in training data, on the date that Llama 3.2's falls back to.
 var day = time.Date(2024, 7, 26, 12, 0, 0, 0, time.UTC)
 
-// Template is a chat template with the special tokens that it is given. It is immutable and safe
-// for concurrent use. What is wrong with it is told when something is to be rendered, since other texts do without.
+// Template is a chat template with the special tokens that it is given. It is immutable and safe for concurrent
+// use. What is wrong with it is reported only when something is to be rendered, since other texts do not need
+// it.
 type Template struct {
 	fault     error
 	template  *jinja.Template
 	withTools *jinja.Template // the one for conversations with tools
-	unread    error           // why that cannot be used
+	unread    error           // why withTools cannot be used
 	tokenizer *bpe.Tokenizer
 	names     map[string]jinja.Value // bos_token, ...
 	where     string                 // the file with the template
@@ -52,8 +52,8 @@ type Template struct {
 	hash      [sha256.Size]byte
 }
 
-// Open reads the chat template of a folder, whose tokenizer is given. It returns nil where there is none: rendering by that
-// is ErrNone.
+// Open reads the chat template of a folder, whose tokenizer is given. It returns nil where there is none:
+// rendering with nil returns ErrNone.
 func Open(dir string, tokenizer *bpe.Tokenizer) *Template {
 	t := &Template{tokenizer: tokenizer, names: map[string]jinja.Value{}, files: map[string][]byte{}}
 	source, withTools, err := t.open(dir)
@@ -73,8 +73,8 @@ func Open(dir string, tokenizer *bpe.Tokenizer) *Template {
 	return t
 }
 
-// open reads the settings, and returns the source of the template, nil: there is none, and that of the template for conversations
-// with tools; nil: it is the same.
+// open reads the settings, and returns the source of the template, nil if there is none, and that of the
+// template for conversations with tools, nil if it is the same.
 func (t *Template) open(dir string) (source, withTools []byte, err error) {
 	settings := map[string]json.RawMessage{}
 	t.where = dir
@@ -120,8 +120,8 @@ func (t *Template) read(dir, name string, most int64) ([]byte, error) {
 	return content, err
 }
 
-// embedded returns the template in tokenizer_config.json: a string, or the one named "default" of a list; and the one named
-// "tool_use", if there is one.
+// embedded returns the template in tokenizer_config.json: a string, or the one named "default" in a list; and
+// the one named "tool_use", if there is one.
 func embedded(raw json.RawMessage) (source, withTools []byte, err error) {
 	var one string
 	if len(raw) == 0 || string(raw) == "null" {
@@ -150,7 +150,7 @@ func embedded(raw json.RawMessage) (source, withTools []byte, err error) {
 	return source, withTools, err
 }
 
-// name takes the special tokens from the settings, and the hash of all that renderings depend on.
+// name takes the special tokens from the settings, and hashes everything that renderings depend on.
 func (t *Template) name(settings map[string]json.RawMessage, source, withTools []byte) {
 	h := sha256.New()
 	fmt.Fprintf(h, "%q\n", source)
@@ -161,7 +161,7 @@ func (t *Template) name(settings map[string]json.RawMessage, source, withTools [
 		var object struct{ Content string }
 		var token string
 		if json.Unmarshal(settings[key], &token) != nil {
-			_ = json.Unmarshal(settings[key], &object) // neither: there is none
+			_ = json.Unmarshal(settings[key], &object) // neither form: there is none
 		}
 		if token = cmp.Or(token, object.Content); token != "" {
 			t.names[key] = jinja.Own(token)
@@ -218,7 +218,7 @@ func (t *Template) render(c *Conversation, n int, prompt bool, now time.Time) (j
 // times.
 func (c *Conversation) budget() int { return 5e6 + 100*c.size }
 
-// excerpt returns what two texts have from where they part.
+// excerpt returns a little of a text from the place where it departs from another.
 func excerpt(t jinja.Text, at int) string {
 	return strings.ToValidUTF8(t[at:min(len(t), at+40)].String(), "")
 }

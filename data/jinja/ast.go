@@ -10,7 +10,7 @@ type stmt interface {
 	exec(m *machine, s *scope) (flow, error)
 }
 
-// captured is the name of a set block's text, which no template can write.
+// captured is the name of a set block's text, a name that no template can write.
 const captured = "{}"
 
 // flow is how a statement ends.
@@ -76,7 +76,7 @@ type (
 	}
 	arguments struct {
 		list  []expr
-		names []string // of those that are named
+		names []string // of the named arguments
 		named []expr
 	}
 )

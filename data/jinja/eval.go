@@ -305,7 +305,7 @@ func (c comparison) eval(m *machine, s *scope) (Value, error) {
 	return true, nil
 }
 
-// holds reports whether x op y, for an operator that compares.
+// holds reports whether x op y, for a comparison operator.
 func (m *machine) holds(op string, x, y Value) (bool, error) {
 	switch op {
 	case "==":
@@ -499,7 +499,7 @@ func (sl slice) eval(m *machine, s *scope) (Value, error) {
 	return nil, fmt.Errorf("a %s has no slices", typeName(x))
 }
 
-// indices returns which of n items from, to and step choose, as in Python.
+// indices returns which of n items from, to and step select, as in Python.
 func (m *machine) indices(n int, bounds [3]*int64) ([]int, error) {
 	step := int64(1)
 	if bounds[2] != nil {
@@ -553,7 +553,7 @@ func (c call) eval(m *machine, s *scope) (Value, error) {
 	return nil, fmt.Errorf("a %s cannot be called", typeName(f))
 }
 
-// arguments evaluates those of a call.
+// arguments evaluates the arguments of a call.
 func (m *machine) arguments(a arguments, s *scope) (out args, err error) {
 	if out.list, err = m.evalAll(a.list, s); err != nil {
 		return out, err

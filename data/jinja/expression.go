@@ -5,11 +5,11 @@ import (
 	"strconv"
 )
 
-// Expressions, from those that bind least to those that bind most, as in Jinja:
+// Expressions, from those that bind loosest to those that bind tightest, as in Jinja:
 //
 //	x if y else z;  or;  and;  not;  comparisons, in;  + -;  ~;  * / // %;  **;  unary + -;  . [] () | is
 
-// tuple parses one part, or several with commas as a tuple.
+// tuple parses one part, or several separated by commas as a tuple.
 func (p *parser) tuple(part func() (expr, error)) (expr, error) {
 	first, err := part()
 	if err != nil || !p.peek().is(",") {
@@ -55,7 +55,7 @@ func (p *parser) expression() (expr, error) {
 	return x, nil
 }
 
-// chain parses operands with operators of one rank between them, from left to right.
+// chain parses operands with operators of equal precedence between them, from left to right.
 func (p *parser) chain(operand func() (expr, error), ops ...string) (expr, error) {
 	x, err := operand()
 	for n := 0; err == nil; n++ {
@@ -146,7 +146,7 @@ func (p *parser) power() (expr, error) {
 	return p.chain(func() (expr, error) { return p.signed(true) }, "**")
 }
 
-// signed parses a primary with signs before it and, if filters is set, filters behind it.
+// signed parses a primary with signs before it and, if filters is set, filters after it.
 func (p *parser) signed(filters bool) (x expr, err error) {
 	if err := p.enter(); err != nil {
 		return nil, err
@@ -311,7 +311,7 @@ func (p *parser) postfix(x expr) (expr, error) {
 	}
 }
 
-// subscript parses x[key] or x[from:to:step] behind the bracket.
+// subscript parses x[key] or x[from:to:step] after the bracket.
 func (p *parser) subscript(x expr) (expr, error) {
 	var parts [3]expr
 	colons := 0
@@ -337,7 +337,7 @@ func (p *parser) subscript(x expr) (expr, error) {
 	}
 }
 
-// arguments parses those of a call behind the parenthesis.
+// arguments parses the arguments of a call after the parenthesis.
 func (p *parser) arguments() (arguments, error) {
 	var a arguments
 	for n := 0; !p.take(")"); n++ {
@@ -374,7 +374,7 @@ func (p *parser) arguments() (arguments, error) {
 	return a, nil
 }
 
-// filtersOf parses filters, tests and calls behind an expression.
+// filtersOf parses filters, tests and calls after an expression.
 func (p *parser) filtersOf(x expr) (expr, error) {
 	for n := 0; ; n++ {
 		if n == maxNesting {

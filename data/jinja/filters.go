@@ -10,7 +10,7 @@ import (
 	"unicode"
 )
 
-// filters by name. The first argument is what stands before the bar.
+// filters by name. The first argument is what comes before the bar.
 var filters = map[string]function{
 	"trim": func(m *machine, a args) (Value, error) {
 		v, t, err := m.onText(a, "chars")
@@ -72,7 +72,7 @@ var filters = map[string]function{
 	"tojson":     toJSON,
 }
 
-// onText binds a filter's arguments behind the text that it works on.
+// onText binds a filter's arguments after the text that it works on.
 func (m *machine) onText(a args, params ...string) ([]Value, Text, error) {
 	v, err := a.bind(1, append([]string{"value"}, params...)...)
 	if err != nil {
@@ -162,7 +162,7 @@ func joined(m *machine, a args) (Value, error) {
 	return m.join(items, sep)
 }
 
-// attributes returns an attribute of each item: a name with points between its parts, or an index.
+// attributes returns an attribute of each item: a name with dots between its parts, or an index.
 func (m *machine) attributes(items []Value, attribute Value) ([]Value, error) {
 	out := make([]Value, len(items))
 	for i, x := range items {
@@ -265,7 +265,7 @@ func (m *machine) sortBy(items, keys []Value, sensitive, descending bool) ([]Val
 
 func flag(v Value) bool { return v != nil && truth(v) }
 
-// keyed returns the items of a value, and by what they are compared: an attribute of theirs, or themselves.
+// keyed returns the items of a value, and the keys by which they are compared: an attribute of each, or the items themselves.
 func (m *machine) keyed(of, attribute Value) (items, keys []Value, err error) {
 	if items, err = m.iterate(of); err != nil || attribute == nil {
 		return items, items, err
@@ -364,7 +364,7 @@ func sum(m *machine, a args) (Value, error) {
 	return total, err
 }
 
-// mapped is map(attribute='name'), with a default if that is not there, or map('filter', arguments).
+// mapped is map(attribute='name'), with a default if the attribute is missing, or map('filter', arguments).
 func mapped(m *machine, a args) (Value, error) {
 	items, err := m.iterate(a.list[0])
 	if err != nil {
@@ -392,7 +392,7 @@ func mapped(m *machine, a args) (Value, error) {
 	return out, err
 }
 
-// named returns the filter or the test that the argument at names, and its arguments for an item.
+// named returns the filter or test that argument number at names, and its arguments for an item.
 func (m *machine) named(table map[string]function, a args, at int) (function, func(Value) args, error) {
 	if len(a.list) <= at {
 		return nil, nil, errors.New("the name of a filter or a test is missing")
@@ -408,8 +408,8 @@ func (m *machine) named(table map[string]function, a args, at int) (function, fu
 	}, m.spend(1)
 }
 
-// selecting keeps the items for which a test, without one the item itself, is keep; byAttribute looks at an
-// attribute of theirs.
+// selecting keeps the items for which a test, or without one the item's own truth, is keep; byAttribute looks
+// at an attribute of each item instead.
 func selecting(keep, byAttribute bool) function {
 	return func(m *machine, a args) (Value, error) {
 		items, err := m.iterate(a.list[0])

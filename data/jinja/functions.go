@@ -12,11 +12,11 @@ type function func(m *machine, a args) (Value, error)
 // args are the arguments of a call.
 type args struct {
 	list  []Value
-	names []string // of those that are named
+	names []string // of the named arguments
 	named []Value
 }
 
-// take removes an argument that is named.
+// take removes and returns a named argument.
 func (a *args) take(name string) (Value, bool) {
 	i := slices.Index(a.names, name)
 	if i < 0 {
@@ -35,7 +35,7 @@ func (a *args) done() error {
 	return nil
 }
 
-// bind returns the arguments for parameters, nil for those that are not there.
+// bind returns the arguments for parameters, nil for missing ones.
 func (a args) bind(least int, params ...string) ([]Value, error) {
 	if len(a.list) > len(params) {
 		return nil, fmt.Errorf("%d arguments, at most %d are expected", len(a.list), len(params))
@@ -116,7 +116,7 @@ func rangeOf(m *machine, a args) (Value, error) {
 	return out, nil
 }
 
-// namespace is what templates can change.
+// namespace is the one kind of value that templates can change.
 type namespace struct{ fields *Dict }
 
 func (n *namespace) put(name string, v Value) error {
@@ -141,7 +141,7 @@ func newNamespace(m *machine, a args) (Value, error) {
 	return &namespace{d}, nil
 }
 
-// dictFrom makes a mapping of another, or of pairs, and of named arguments.
+// dictFrom makes a mapping from another, or from pairs, and from named arguments.
 func dictFrom(m *machine, a args) (Value, error) {
 	out := NewDict()
 	if len(a.list) > 1 {

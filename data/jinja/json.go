@@ -20,7 +20,7 @@ func DecodeJSON(text []byte) (Value, error) {
 	return v, err
 }
 
-// maxJSON is how deeply JSON values may contain each other.
+// maxJSON is how deeply JSON values may be nested.
 const maxJSON = 500
 
 func decode(d *json.Decoder, depth int) (Value, error) {
@@ -86,7 +86,7 @@ func decodeDict(d *json.Decoder, depth int) (Value, error) {
 	return out, err
 }
 
-// toJSON is transformers' filter of that name: json.dumps without escapes of what is not ASCII.
+// toJSON is transformers' filter of that name: json.dumps without escapes for non-ASCII characters.
 func toJSON(m *machine, a args) (Value, error) {
 	v, err := a.bind(1, "x", "ensure_ascii", "indent", "separators", "sort_keys")
 	if err != nil {

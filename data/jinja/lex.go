@@ -10,10 +10,10 @@ import (
 
 // The lexer.
 //
-// Approach: text and tags alternate. Text is trimmed as the tags on its sides ask: by a minus all white
-// space, by lstrip_blocks the blanks between a line's start and a statement or comment, by
-// trim_blocks the line break behind one. Inside a tag there are names, numbers, strings and
-// operators; a closing delimiter counts only outside brackets, so {{ {'a': {}} }} is one tag.
+// Approach: text and tags alternate. Text is trimmed as the tags on either side ask: a minus removes all white
+// space, lstrip_blocks the blanks between a line's start and a statement or comment, trim_blocks the line break
+// after one. Inside a tag there are names, numbers, strings and operators; a closing delimiter counts only
+// outside brackets, so {{ {'a': {}} }} is one tag.
 
 // kind is what a token is.
 type kind uint8
@@ -73,7 +73,7 @@ type lexer struct {
 	source    string
 	at        int
 	line      int
-	starting  bool // a line starts here: what stood before it was a line break of the source
+	starting  bool // a line starts here: what came before was a line break of the source
 	trimmed   bool // white space that follows is dropped
 	tokens    []token
 	brackets  []byte // open ones, inside a tag
@@ -114,7 +114,7 @@ func (l *lexer) nextTag() int {
 	return len(l.source)
 }
 
-// outside reads text, and the tag behind it.
+// outside reads text, and the tag after it.
 func (l *lexer) outside() error {
 	open := l.nextTag()
 	text := l.source[l.at:open]
@@ -174,7 +174,7 @@ func (l *lexer) trim(text string, sign byte, statement bool) string {
 	return text
 }
 
-// behind skips what a tag's end takes with it.
+// behind skips what a tag's end removes from the text after it.
 func (l *lexer) behind(sign byte, statement bool) {
 	first := l.at
 	switch rest := l.source[l.at:]; {
@@ -186,8 +186,7 @@ func (l *lexer) behind(sign byte, statement bool) {
 	l.starting = l.at > first && l.source[l.at-1] == '\n'
 }
 
-// word matches a tag's only word and its end behind l.at, and returns the length and the sign of
-// the end.
+// word matches a tag's only word and its end at offset from, and returns their length and the sign of the end.
 func (l *lexer) word(from int, name string) (length int, sign byte, ok bool) {
 	rest := l.source[from:]
 	at := len(rest) - len(strings.TrimLeftFunc(rest, space))
@@ -203,7 +202,7 @@ func (l *lexer) word(from int, name string) (length int, sign byte, ok bool) {
 	return at + 2, sign, strings.HasPrefix(rest[at:], "%}")
 }
 
-// raw reads {% raw %} text {% endraw %}, if that is what stands behind "{%".
+// raw reads {% raw %} text {% endraw %}, if that is what follows "{%".
 func (l *lexer) raw() (bool, error) {
 	n, sign, ok := l.word(l.at, "raw")
 	if !ok || sign == '+' {
@@ -315,8 +314,8 @@ func (l *lexer) operator(op string) error {
 	return nil
 }
 
-// number reads an integer or a float; a point must have digits on both sides, and none may
-// stand before it, as in loop.0.
+// number reads an integer or a float; a point must have digits on both sides, and no point may precede the
+// number, as in loop.0.
 func (l *lexer) number(rest string) {
 	digits := func(from int) int {
 		for from < len(rest) && (rest[from] >= '0' && rest[from] <= '9' || rest[from] == '_') {
@@ -362,7 +361,7 @@ func (l *lexer) quoted(rest string) error {
 	return faultAt(l.line, "a string does not end")
 }
 
-// escapes maps the letter behind a backslash to its character.
+// escapes maps the letter after a backslash to its character.
 var escapes = map[byte]string{
 	'\n': "", '\\': "\\", '\'': "'", '"': "\"", 'a': "\a", 'b': "\b", 'f': "\f", 'n': "\n", 'r': "\r", 't': "\t", 'v': "\v",
 }
@@ -404,7 +403,7 @@ func unescape(s string) (string, error) {
 	return b.String(), nil
 }
 
-// numbered reads an escape that names a character by its number; n 0: it is none.
+// numbered reads an escape that names a character by its number; n is 0 if it is not one.
 func numbered(s string) (r rune, n int, err error) {
 	base, first, end := 16, 2, 2+map[byte]int{'x': 2, 'u': 4, 'U': 8}[s[1]]
 	switch {

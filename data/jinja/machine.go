@@ -28,7 +28,7 @@ type machine struct {
 const maxDepth = 2000
 
 // Render runs a template. Steps, and characters and items that are made, cost one each of the
-// budget. now is what strftime_now tells; if it is zero, there is no such function.
+// budget. now is the time that strftime_now formats; if it is zero, there is no such function.
 func (t *Template) Render(variables map[string]Value, now time.Time, budget int) (Text, error) {
 	m := &machine{now: now, budget: budget, filters: filters, tests: tests}
 	global := &scope{names: map[string]Value{}}
@@ -54,7 +54,7 @@ func (m *machine) spend(n int) error {
 	return nil
 }
 
-// enter goes a level deeper; leave comes back.
+// enter goes a level deeper; leave goes back.
 func (m *machine) enter() error {
 	if m.depth++; m.depth > maxDepth {
 		m.depth--
@@ -207,7 +207,7 @@ func (f forStmt) exec(m *machine, s *scope) (flow, error) {
 	return onwards, nil
 }
 
-// chosen returns the items for which the condition behind a loop holds.
+// chosen returns the items for which a loop's trailing condition holds.
 func (f forStmt) chosen(m *machine, s *scope, items []Value) ([]Value, error) {
 	var list []Value
 	for _, v := range items {
@@ -240,7 +240,7 @@ func (st setStmt) exec(m *machine, s *scope) (flow, error) {
 	return onwards, m.assign(s, st.targets, v)
 }
 
-// setAttribute changes a namespace, which is all that can be changed.
+// setAttribute changes a namespace; nothing else can be changed.
 func (m *machine) setAttribute(s *scope, target, attribute string, v Value) error {
 	x, _ := s.lookup(target)
 	n, ok := x.(*namespace)

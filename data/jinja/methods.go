@@ -8,8 +8,8 @@ import (
 	"unicode"
 )
 
-// method returns a method of a value, nil if Python has none of that name. One that Python has and this
-// package has not is an error.
+// method returns a method of a value, nil if Python has none of that name. One that Python has and this package
+// lacks is an error.
 func method(x Value, name string) (Value, error) {
 	switch x := x.(type) {
 	case Text:
@@ -127,7 +127,7 @@ func every(is func(rune) bool) func(*machine, Text, args) (Value, error) {
 	}
 }
 
-// cased reports whether some characters are of a case and none of the other.
+// cased reports whether some characters are of one case and none of the other.
 func cased(of, other func(rune) bool) func(*machine, Text, args) (Value, error) {
 	return func(_ *machine, t Text, a args) (Value, error) {
 		_, err := a.bind(0)
@@ -138,7 +138,7 @@ func cased(of, other func(rune) bool) func(*machine, Text, args) (Value, error) 
 	}
 }
 
-// affix takes a text, or a tuple of them of which one must match.
+// affix takes a text, or a tuple of texts, one of which must match.
 func affix(matches func(t, p Text) bool) func(*machine, Text, args) (Value, error) {
 	return func(m *machine, t Text, a args) (Value, error) {
 		v, err := a.bind(1, "prefix")
@@ -198,7 +198,7 @@ func (m *machine) split(t Text, a args, fromRight bool) (Value, error) {
 	return out, m.spend(len(t) + len(parts))
 }
 
-// cut splits at most so many times (-1: always), at a separator or at white space.
+// cut splits up to most times (-1: everywhere), at a separator or at white space.
 func (t Text) cut(sep Text, white bool, most int64) (parts []Text) {
 	for {
 		if white {
@@ -269,7 +269,7 @@ func replaceIn(m *machine, t Text, a args) (Value, error) {
 	return m.replace(t, old, with, most)
 }
 
-// replace replaces an old text at most so many times (-1: always).
+// replace replaces an old text up to most times (-1: everywhere).
 func (m *machine) replace(t, old, with Text, most int64) (out Text, err error) {
 	for at := 0; err == nil; most-- {
 		i := t.index(old, at)

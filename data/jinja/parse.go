@@ -8,7 +8,7 @@ import (
 // Template is a parsed template. It is immutable and safe for concurrent use.
 type Template struct{ body []stmt }
 
-// maxNesting bounds how deeply statements, and expressions, contain each other.
+// maxNesting bounds how deeply statements, and expressions, are nested.
 const maxNesting = 200
 
 // Parse parses a template.
@@ -38,7 +38,7 @@ type parser struct {
 
 func (p *parser) peek() token { return p.tokens[p.at] }
 
-// second is the token behind the next.
+// second is the token after the next.
 func (p *parser) second() token { return p.tokens[min(p.at+1, len(p.tokens)-1)] }
 
 func (p *parser) next() token {
@@ -142,7 +142,7 @@ func (p *parser) statements() ([]stmt, error) {
 	}
 }
 
-// statement returns what parses a statement behind its first word, nil if that begins none.
+// statement returns the method that parses a statement after its first word, nil if that word begins none.
 func (p *parser) statement(word string) func() (stmt, error) {
 	switch word {
 	case "if":
@@ -192,7 +192,7 @@ func (p *parser) atTag(word string) bool {
 	return true
 }
 
-// body parses the end of a tag and the statements behind it.
+// body parses the end of a tag and the statements after it.
 func (p *parser) body() ([]stmt, error) {
 	if err := p.close(); err != nil {
 		return nil, err
@@ -382,8 +382,8 @@ func (p *parser) with() (stmt, error) {
 	return s, p.ending("endwith")
 }
 
-// generation parses the tag with which templates mark what an assistant says. What is learnt is found
-// by another rule (package chat), so it is its body.
+// generation parses the tag with which templates mark what an assistant says. What is learnt is found by
+// another rule (package chat), so the statement is just its body.
 func (p *parser) generation() (stmt, error) {
 	body, err := p.body()
 	if err != nil {

@@ -50,8 +50,8 @@ func (r result) check(t *testing.T, name string, got Text, err error) {
 	}
 }
 
-// TestTemplates: the templates of well-known models give what transformers makes of them, and
-// errors where it has some.
+// TestTemplates: the templates of well-known models give what transformers makes of them, and errors where it
+// gives errors.
 func TestTemplates(t *testing.T) {
 	var conversations map[string]json.RawMessage
 	read(t, "conversations.json", &conversations)
@@ -117,7 +117,7 @@ func TestSnippets(t *testing.T) {
 	}
 }
 
-// TestOrigin: whatever a template does to a text, each character stays that of who wrote it.
+// TestOrigin: whatever a template does to a text, each character keeps its writer.
 func TestOrigin(t *testing.T) {
 	for template, want := range map[string]string{
 		`<a>{{ x }}<b>`:                                     "<a>(  Ab\n)<b>",
@@ -219,8 +219,8 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// FuzzTemplate: no source makes parsing or rendering panic, or go on beyond the budget, and a source
-// without a brace is its own text.
+// FuzzTemplate: no source makes parsing or rendering panic or exceed the budget, and a source without a brace
+// renders as itself.
 func FuzzTemplate(f *testing.F) {
 	files, err := os.ReadDir("testdata/templates")
 	if err != nil {

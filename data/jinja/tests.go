@@ -2,7 +2,7 @@ package jinja
 
 import "errors"
 
-// tests by name. The first argument is what stands before "is".
+// tests by name. The first argument is what comes before "is".
 var tests = map[string]function{
 	"defined":   typed(func(v Value) bool { return !isA[Undefined](v) }),
 	"undefined": typed(isA[Undefined]),
@@ -86,7 +86,7 @@ func remainder(by, want int64) function {
 	}
 }
 
-// onCase is a test by the method of that name.
+// onCase returns a test that applies the method of that name.
 func onCase(name string) function {
 	return func(m *machine, a args) (Value, error) {
 		_, t, err := m.onText(a)

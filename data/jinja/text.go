@@ -16,10 +16,10 @@ const foreign Char = 1 << 30
 // Rune returns the character.
 func (c Char) Rune() rune { return rune(c &^ foreign) }
 
-// with returns r as the same writer's.
+// with returns r, by the same writer as c.
 func (c Char) with(r rune) Char { return Char(r) | c&foreign }
 
-// Text is a string that knows of each character whether the template wrote it.
+// Text is a string that records for each character whether the template wrote it.
 type Text []Char
 
 // Own returns a text as if a template had written it.
@@ -31,7 +31,7 @@ func Own(s string) Text {
 	return t
 }
 
-// Foreign returns a text that comes from elsewhere: what looks like a control token in it is none.
+// Foreign returns a text that comes from elsewhere: what looks like a control token in it is not one.
 func Foreign(s string) Text {
 	t := Own(s)
 	for i := range t {
@@ -93,13 +93,13 @@ func (t Text) compare(u Text) int {
 	return slices.CompareFunc(t, u, func(a, b Char) int { return int(a.Rune()) - int(b.Rune()) })
 }
 
-// index returns where u first stands in t at or after from, or -1, in time linear in both
+// index returns where u first occurs in t at or after from, or -1, in time linear in both
 // (Knuth, Morris and Pratt).
 func (t Text) index(u Text, from int) int {
 	if len(u) == 0 && from <= len(t) {
 		return from
 	}
-	back := make([]int, len(u)) // back[i]: how much of u[:i+1] is again its beginning
+	back := make([]int, len(u)) // back[i]: how long an end of u[:i+1] is also its beginning
 	for i, n := 1, 0; i < len(u); i++ {
 		n = u.match(back, n, u[i])
 		back[i] = n
@@ -112,7 +112,7 @@ func (t Text) index(u Text, from int) int {
 	return -1
 }
 
-// match returns how much of t is matched after another character, n having been before it.
+// match returns how much of t is matched after another character c, if n characters were before it.
 func (t Text) match(back []int, n int, c Char) int {
 	for n > 0 && t[n].Rune() != c.Rune() {
 		n = back[n-1]
@@ -177,7 +177,7 @@ func reversed(t Text) Text {
 	return t
 }
 
-// Said returns where the last character that is foreign ends, 0 if none is.
+// Said returns where the last foreign character ends, 0 if there is none.
 func (t Text) Said() int {
 	for i := len(t); i > 0; i-- {
 		if t[i-1]&foreign != 0 {

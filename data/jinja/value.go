@@ -20,7 +20,7 @@ type None struct{}
 // and most other uses of it are errors.
 type Undefined struct{ what string }
 
-// fault is the error of a use of it.
+// fault is the error for a use of it.
 func (u Undefined) fault() error { return fmt.Errorf("%s is undefined", u.what) }
 
 // List is a list or, if tuple is set, a tuple. Templates cannot change it.
@@ -29,7 +29,7 @@ type List struct {
 	tuple bool
 }
 
-// Dict is a mapping in the order of insertion.
+// Dict is a mapping in insertion order.
 type Dict struct {
 	keys   []Value
 	values []Value
@@ -60,7 +60,7 @@ func (d *Dict) put(key, v Value) error {
 	return nil
 }
 
-// put is Dict.put at its cost.
+// put is Dict.put, charged to the budget.
 func (m *machine) put(d *Dict, key, v Value) error {
 	if t, ok := key.(Text); ok {
 		if err := m.spend(len(t)); err != nil {
@@ -95,7 +95,7 @@ func (d *Dict) Without() *Dict {
 	return out
 }
 
-// Size returns how many characters and values a value has in it.
+// Size returns how many characters and values a value contains.
 func Size(v Value) int {
 	n := 1
 	switch v := v.(type) {
@@ -130,7 +130,7 @@ func (m *machine) lookup(d *Dict, key Value) (Value, bool, error) {
 	return d.values[i], true, nil
 }
 
-// hash returns what keys have in common exactly if Python takes them for the same key.
+// hash returns a string that keys share exactly if Python takes them for the same key.
 func hash(key Value) (string, error) {
 	switch k := key.(type) {
 	case Text:
@@ -201,7 +201,7 @@ func truth(v Value) bool {
 	return true
 }
 
-// number returns a number as a float and, if it is a bool or an integer, as one.
+// number returns a number as a float and, if it is a bool or an integer, as an integer too.
 func number(v Value) (f float64, i int64, isInt, ok bool) {
 	switch v := v.(type) {
 	case bool:
@@ -214,7 +214,7 @@ func number(v Value) (f float64, i int64, isInt, ok bool) {
 	return 0, 0, false, false
 }
 
-// equal is Python's ==. It costs what it compares.
+// equal is Python's ==. It costs as much as it compares.
 func (m *machine) equal(a, b Value) (bool, error) {
 	if err := m.enter(); err != nil {
 		return false, err
@@ -363,7 +363,8 @@ func (m *machine) grow(dst, more Text) (Text, error) {
 	return append(dst, more...), m.spend(len(more))
 }
 
-// Repr returns how Python prints a value, which is what a template writes of one that is no text. A budget bounds it as it bounds Render.
+// Repr returns a value as Python prints it, which is what a template writes for a value that is not a text. A
+// budget bounds it as it bounds Render.
 func Repr(v Value, budget int) (Text, error) { return (&machine{budget: budget}).appendRepr(nil, v) }
 
 // appendRepr is Python's repr().
@@ -488,5 +489,5 @@ func quoted(t Text) Text {
 	return append(out, mark)
 }
 
-// errOverflow reports an integer that Python would have and this package has not.
+// errOverflow reports an integer that Python can represent and this package cannot.
 var errOverflow = errors.New("an integer of more than 64 bits")

@@ -12,7 +12,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// Codecs, by which pages are compressed.
+// Codecs with which pages are compressed.
 const (
 	uncompressed = 0
 	snappyBlocks = 1
@@ -36,7 +36,7 @@ func checkCodec(codec int64) error {
 	return fmt.Errorf("compression by %s is %w; hint: write the file with zstd", what, ErrNotSupported)
 }
 
-// decompress fills out, whose length is what the page says it has, and takes no more memory.
+// decompress fills out, whose length is the one that the page declares, and takes no more memory.
 func (r *Reader) decompress(codec int64, out, in []byte) (err error) {
 	n := 0
 	switch codec {
@@ -86,11 +86,11 @@ func (r *Reader) unzstd(out, in []byte) (n int, err error) {
 	return len(whole), err
 }
 
-// unlz4 decodes a block of LZ4: literals and copies of what is there already, by turns. The last sequence has no copy.
-// Source: lz4_Block_format.md of github.com/lz4/lz4.
+// unlz4 decodes an LZ4 block: literals and copies of earlier output, alternately. The last sequence has no
+// copy. Source: lz4_Block_format.md of github.com/lz4/lz4.
 func unlz4(out, in []byte) (n int, err error) {
 	cut := errors.New("LZ4 is cut off, or has too much")
-	length := func(n int) int { // 15 goes on in bytes, of which the last is not 255
+	length := func(n int) int { // 15 continues in bytes, the last of which is not 255
 		for more := n == 15; more && len(in) > 0; in = in[1:] {
 			n += int(in[0])
 			more = in[0] == 255
@@ -117,7 +117,7 @@ func unlz4(out, in []byte) (n int, err error) {
 		if back == 0 || back > n || copies > len(out)-n {
 			return n, cut
 		}
-		for range copies { // what is copied may be being written
+		for range copies { // source and destination may overlap
 			out[n] = out[n-back]
 			n++
 		}

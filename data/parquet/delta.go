@@ -2,24 +2,24 @@ package parquet
 
 import "encoding/binary"
 
-// deltas reads integers as the encoding DELTA_BINARY_PACKED has them: blocks of differences from the integer before, less the
-// least difference in the block; a block is divided into miniblocks, each with a width of its own.
+// deltas reads integers in the encoding DELTA_BINARY_PACKED: blocks of differences from the previous integer,
+// minus the least difference in the block; a block is divided into miniblocks, each with a width of its own.
 type deltas struct {
-	data   []byte // behind the present miniblock
+	data   []byte // after the current miniblock
 	minis  int    // in a block
 	size   int    // integers in a miniblock
-	left   int64  // integers not returned
+	left   int64  // integers not yet returned
 	last   uint64
-	first  bool // last is not returned either
+	first  bool // last has not been returned either
 	least  uint64
-	widths []byte // of miniblocks of this block that are not begun
-	packed []byte // the present miniblock
+	widths []byte // of this block's miniblocks that are not yet begun
+	packed []byte // the current miniblock
 	width  int
-	inMini int // integers in it that are not returned
+	inMini int // integers in it that are not yet returned
 	bit    int
 }
 
-// newDeltas reads the header. There may be most integers.
+// newDeltas reads the header. There may be up to most integers.
 func newDeltas(data []byte, most int64) (deltas, error) {
 	var header [4]uint64
 	for i := range header {
@@ -57,7 +57,7 @@ func (d *deltas) next() (int64, error) {
 	return int64(d.last), nil
 }
 
-// begin begins the next miniblock.
+// begin starts the next miniblock.
 func (d *deltas) begin() error {
 	if len(d.widths) == 0 {
 		least, n := binary.Uvarint(d.data)
@@ -76,7 +76,8 @@ func (d *deltas) begin() error {
 	return nil
 }
 
-// behind returns what follows the integers. It decodes a copy: storing them would take more memory than they do.
+// behind returns what follows the integers. It decodes them from a copy of d: storing them would take more
+// memory than their encoding.
 func (d deltas) behind() ([]byte, error) {
 	for d.left > 0 {
 		if _, err := d.next(); err != nil {
@@ -100,7 +101,7 @@ func (d *deltaNumbers) next() (value, error) {
 	return value{bits: uint64(v)}, err
 }
 
-// deltaArrays are arrays of bytes behind all their lengths: DELTA_LENGTH_BYTE_ARRAY.
+// deltaArrays are byte arrays after all their lengths: DELTA_LENGTH_BYTE_ARRAY.
 type deltaArrays struct {
 	lengths deltas
 	data    []byte
@@ -128,7 +129,7 @@ func (d *deltaArrays) next() (value, error) {
 	return value{text: v}, nil
 }
 
-// frontCoded are arrays of bytes that begin as those before them do: DELTA_BYTE_ARRAY.
+// frontCoded are byte arrays that share a prefix with the one before: DELTA_BYTE_ARRAY.
 type frontCoded struct {
 	prefixes deltas
 	suffixes *deltaArrays

@@ -62,8 +62,8 @@ func TestBuilt(t *testing.T) {
 	}
 }
 
-// TestHostile: files that lie about sizes and counts are refused before memory is taken, and so are small ones that stand for
-// large rows.
+// TestHostile: files that lie about sizes and counts are refused before memory is allocated, and so are small
+// ones that stand for large rows.
 func TestHostile(t *testing.T) {
 	long := strings.Repeat("x", 1000)
 	indices := func(n int) []byte { return append([]byte{1}, run(n, 0)...) }
@@ -196,7 +196,7 @@ func TestCutOff(t *testing.T) {
 	}
 }
 
-// TestChecksums: where pages have checksums, no changed byte of a value is read.
+// TestChecksums: where pages have checksums, no changed byte of a value goes unnoticed.
 func TestChecksums(t *testing.T) {
 	files, _ := fixtures(t)
 	random := rand.New(rand.NewPCG(1, 2))

@@ -2,14 +2,14 @@ package parquet
 
 import "encoding/binary"
 
-// hybrid reads the encoding RLE of small integers: runs of one value, and runs of values packed into bits. Levels, indices into
-// dictionaries and booleans are stored so.
+// hybrid reads the RLE encoding of small integers: runs of one value, and runs of values packed into bits.
+// Levels, indices into dictionaries and booleans are stored this way.
 type hybrid struct {
-	data   []byte // behind the present run
+	data   []byte // after the current run
 	width  int    // bits of a value, at most 32
-	left   int64  // values of the present run
+	left   int64  // values left in the current run
 	value  uint32 // of a run of one value
-	packed []byte // a packed run; nil: it is no such
+	packed []byte // a packed run; nil: the run is not packed
 	bit    int    // in packed
 }
 
@@ -28,7 +28,7 @@ func (h *hybrid) next() (uint32, error) {
 	return uint32(v), nil
 }
 
-// begin begins the next run.
+// begin starts the next run.
 func (h *hybrid) begin() error {
 	head, n := binary.Uvarint(h.data)
 	if n <= 0 || head>>1 > 1<<32 {
@@ -56,7 +56,7 @@ func (h *hybrid) begin() error {
 	return nil
 }
 
-// bits returns width <= 64 bits from a bit on. Bytes are filled from their lowest bit.
+// bits returns width <= 64 bits from bit at on. Bytes are filled from their lowest bit.
 func bits(data []byte, at, width int) (v uint64) {
 	for got := 0; got < width; {
 		shift := (at + got) % 8

@@ -11,7 +11,7 @@ import (
 	"github.com/athanor-llm/athanor/internal/size"
 )
 
-// column is a leaf of the schema, and how far it is read in the present row group.
+// column is a leaf of the schema, and how far it has been read in the current row group.
 type column struct {
 	stored         physical
 	fixed          int // bytes of a value of fixedArrays
@@ -19,21 +19,21 @@ type column struct {
 	wanted         bool
 
 	file       *Reader
-	chunk      chunk         // its pages in the present row group
+	chunk      chunk         // its pages in the current row group
 	in         *bufio.Reader // of them; nil: not begun
 	row        int64         // rows passed
-	unread     int64         // entries in pages that are not begun
-	inPage     int64         // entries behind the present one in its page
+	unread     int64         // entries in pages not yet begun
+	inPage     int64         // entries after the current one in its page
 	reps, defs hybrid
-	page       []byte  // of the present page; kept for the next one
+	page       []byte  // of the current page; the memory is kept for the next one
 	data       []byte  // the values in it
 	encoding   int64   // of these
 	values     decoder // nil: none is read yet
 	store      []byte  // of the dictionary
 	dictionary []value // nil: none is read yet
 
-	rep, def int  // levels of the present entry; 0 behind the last
-	loaded   bool // there is a present entry
+	rep, def int  // levels of the current entry; 0 after the last
+	loaded   bool // there is a current entry
 }
 
 // chunk is where the pages of a column in a row group are.
@@ -43,7 +43,7 @@ type chunk struct {
 	codec       int64
 }
 
-// begin goes to the begin of a row group.
+// begin goes to the beginning of a row group.
 func (c *column) begin(chunk chunk) {
 	c.file.held -= int64(len(c.dictionary)) * valueSize
 	c.chunk, c.in = chunk, nil
@@ -51,7 +51,7 @@ func (c *column) begin(chunk chunk) {
 	c.dictionary, c.values, c.loaded = nil, nil, false
 }
 
-// load goes to the next entry, unless the present one has not been taken. ok is false at the end of the row group.
+// load goes to the next entry, unless the current one has not been taken yet. ok is false at the end of the row group.
 func (c *column) load() (ok bool, err error) {
 	for !c.loaded && c.inPage == 0 {
 		if c.unread == 0 {
@@ -84,7 +84,7 @@ func level(h *hybrid, most int) (int, error) {
 	return int(v), err
 }
 
-// take returns the value of the present entry, if it has one, and is done with it.
+// take returns the value of the current entry, if it has one, and finishes with the entry.
 func (c *column) take() (v value, err error) {
 	c.loaded = false
 	if c.def < c.maxDef {
@@ -98,7 +98,7 @@ func (c *column) take() (v value, err error) {
 	return c.values.next()
 }
 
-// seek goes to the first entry of a row, which is not behind.
+// seek goes to the first entry of a row, which must not have been passed.
 func (c *column) seek(row int64) error {
 	if c.row > row {
 		panic("parquet: a column is asked for twice in a row")
@@ -115,7 +115,7 @@ func (c *column) seek(row int64) error {
 			return nil
 		}
 		for n, again := 0, true; again; again = c.rep > 0 {
-			if n++; n > maxItems+1 { // as it is for rows that are read: a run of levels is short, but takes its time
+			if n++; n > maxItems+1 { // as for rows that are read: a run of levels is short, but takes its time
 				return errItems
 			}
 			if _, err := c.take(); err != nil {
@@ -218,7 +218,7 @@ func (c *column) nextPage() error {
 	return cutOff(err)
 }
 
-// divide takes the levels from the front of the page. Those of a page of version 1 stand behind their length.
+// divide takes the levels from the front of the page. Those of a page of version 1 follow their length.
 func (c *column) divide(h *header) (err error) {
 	lengths := [2]int64{h.repetitions, h.definitions}
 	for i, most := range []int{c.maxRep, c.maxDef} {
@@ -277,7 +277,7 @@ func (c *column) readDictionary(h *header) (err error) {
 	return nil
 }
 
-// body reads a page behind its header. It takes the memory of into as far as that is enough.
+// body reads a page after its header. It uses the memory of into if that is large enough.
 func (c *column) body(h *header, into []byte) ([]byte, error) {
 	r := c.file
 	into, err := r.room(into, h.size)
@@ -322,7 +322,7 @@ func (r *Reader) room(b []byte, n int64) ([]byte, error) {
 	return make([]byte, n), nil
 }
 
-// hold counts memory that is taken.
+// hold counts memory that is allocated.
 func (r *Reader) hold(n int64) error {
 	if r.held+n > r.most {
 		return fmt.Errorf("pages of more than %s at a time; hint: write the file with smaller pages", size.Format(r.most))

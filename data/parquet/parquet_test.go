@@ -99,7 +99,8 @@ func TestRows(t *testing.T) {
 	}
 }
 
-// TestSkipping: a column that is asked for in some rows only gives the values of these, and after the last row there is none.
+// TestSkipping: a column that is asked for in only some rows gives the values of these, and after the last row
+// there are no more.
 func TestSkipping(t *testing.T) {
 	files, _ := fixtures(t)
 	for name, data := range files {

@@ -21,14 +21,14 @@ type Reader struct {
 	groups []rowGroup
 	rows   int64 // in all groups
 
-	group  int   // the present row group; -1 before the first
+	group  int   // the current row group; -1 before the first
 	row    int64 // in it
-	passed int64 // rows, with the present one
+	passed int64 // rows, including the current one
 
 	held  int64  // bytes of buffers for pages
 	raw   []byte // a compressed page
 	zstd  *zstd.Decoder
-	items int // elements of lists in the present row
+	items int // elements of lists in the current row
 }
 
 // rowGroup is a range of rows, with the chunks of the wanted columns.
@@ -42,8 +42,9 @@ const magic = "PAR1"
 // maxFooter bounds the metadata of a file, in bytes.
 const maxFooter = 64 << 20
 
-// Open reads the metadata of a file of size bytes, from which the named columns will be asked for: names of the top level,
-// some or all of which the file may not have. Later, pages take up to most bytes of memory at a time, and so does a row.
+// Open reads the metadata of a file of size bytes, from which the named columns will be asked for: names at the
+// top level, some or all of which the file may lack. Later, pages take up to most bytes of memory at a time,
+// and so does a row.
 func Open(in io.ReaderAt, size, most int64, names ...string) (*Reader, error) {
 	end := make([]byte, 8)
 	if size < 12 {
@@ -67,7 +68,7 @@ func Open(in io.ReaderAt, size, most int64, names ...string) (*Reader, error) {
 	return r, r.footer(io.NewSectionReader(in, size-8-length, length), names)
 }
 
-// Names returns the names of all columns of the top level.
+// Names returns the names of all columns at the top level.
 func (r *Reader) Names() (names []string) {
 	for _, v := range r.top {
 		names = append(names, v.name)
@@ -78,14 +79,14 @@ func (r *Reader) Names() (names []string) {
 // Rows returns the number of rows in the file.
 func (r *Reader) Rows() int64 { return r.rows }
 
-// Row returns the number of the present row, from 1 on.
+// Row returns the number of the current row, counted from 1.
 func (r *Reader) Row() int64 { return r.passed }
 
 // maxElements bounds the elements of a schema, maxWanted the columns that are read, each of which has a buffer, maxGroups row
 // groups, and maxChunks the chunks of these columns in all groups, each of which is kept.
 const maxElements, maxWanted, maxGroups, maxChunks = 1 << 16, 1 << 12, 1 << 17, 1 << 21
 
-// footer reads the metadata of the file. The schema stands before the row groups.
+// footer reads the metadata of the file. The schema comes before the row groups.
 func (r *Reader) footer(in io.Reader, names []string) error {
 	t := &thrift{in: bufio.NewReader(in)}
 	rows := int64(0)
@@ -201,7 +202,7 @@ func (r *Reader) readChunk(f field) (c chunk) {
 	if dictionary > 0 && dictionary < c.first { // some writers say 0 if there is none
 		c.first = dictionary
 	}
-	if c.entries == 0 { // some writers say no place then
+	if c.entries == 0 { // some writers give no offset then
 		return chunk{}
 	}
 	if c.first < int64(len(magic)) || c.size < 0 || c.first > r.size || c.size > r.size-c.first || c.entries < 0 {

@@ -13,8 +13,8 @@ const maxItems = 1 << 20
 
 var errItems = fmt.Errorf("lists of more than %d elements in a row; hint: break it into several", maxItems)
 
-// AppendObject appends a JSON object with those of the named columns that are not null in the present row. A column may
-// be asked for once a row. Bytes of strings that are not UTF-8 stay as they are.
+// AppendObject appends a JSON object with those of the named columns that are not null in the current row. A
+// column may be asked for once per row. Bytes of strings that are not UTF-8 stay as they are.
 func (r *Reader) AppendObject(dst []byte, names ...string) ([]byte, error) {
 	base := len(dst)
 	dst = append(dst, '{')
@@ -47,7 +47,7 @@ func (r *Reader) find(name string) *view {
 	return nil
 }
 
-// seek goes to the present row in all columns of a view, and passes over it if it is null there.
+// seek goes to the current row in all columns of a view, and passes over it if it is null there.
 func (r *Reader) seek(v *view) (there bool, err error) {
 	for _, c := range v.columns {
 		if err := c.seek(r.row); err != nil {
@@ -60,7 +60,8 @@ func (r *Reader) seek(v *view) (there bool, err error) {
 	return false, v.pass(0)
 }
 
-// pass takes an entry of every column of a view, in all of which nothing is there, at the same definition level, at least base.
+// pass takes an entry of every column of a view, none of which has a value. All must have the same definition
+// level, at least base.
 func (v *view) pass(base int) error {
 	def := v.columns[0].def
 	for _, c := range v.columns {
@@ -79,7 +80,7 @@ func (v *view) pass(base int) error {
 
 var errLevels = damaged("the levels of its parts do not agree")
 
-// append appends what the present entries say of a view. base is the definition level of what it is in.
+// append appends what the current entries say about a view. base is the definition level of what contains it.
 func (r *Reader) append(dst []byte, v *view, base int) ([]byte, error) {
 	first := v.columns[0]
 	if _, err := first.load(); err != nil {
@@ -148,7 +149,7 @@ func (r *Reader) appendElements(dst []byte, v *view) (_ []byte, err error) {
 	}
 }
 
-// more reports whether a list goes on, of which all columns have to say the same.
+// more reports whether a list continues, on which all columns have to agree.
 func (v *view) more() (more bool, err error) {
 	for i, c := range v.columns {
 		if _, err := c.load(); err != nil {
@@ -163,7 +164,7 @@ func (v *view) more() (more bool, err error) {
 	return more, nil
 }
 
-// appendKey appends the key of a member behind those that are there.
+// appendKey appends the key of a member after those already there.
 func (r *Reader) appendKey(dst, before []byte, name string) []byte {
 	if len(before) > 0 {
 		dst = append(dst, ',')
@@ -207,7 +208,7 @@ func appendFloat(dst []byte, x float64, bits int) []byte {
 	return append(dst, ".0"...)
 }
 
-// appendString appends a JSON string, but no more than most bytes and six: escapes are longer than what they stand for.
+// appendString appends a JSON string, but no more than six bytes over most: escapes are longer than what they stand for.
 func appendString[T string | []byte](dst []byte, text T, most int64) []byte {
 	const digits = "0123456789abcdef"
 	dst = append(dst, '"')

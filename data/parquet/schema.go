@@ -39,7 +39,7 @@ type element struct {
 // Values of repetition.
 const required, optional, repeated = 0, 1, 2
 
-// refusedConverted and refusedLogical name the annotations of values that have no one form in JSON.
+// refusedConverted and refusedLogical name the annotations of values that have no single form in JSON.
 var (
 	refusedConverted = map[int64]string{1: "MAP", 2: "MAP", 5: "DECIMAL", 6: "DATE", 7: "TIME", 8: "TIME", 9: "TIMESTAMP", 10: "TIMESTAMP", 20: "BSON", 21: "INTERVAL"}
 	refusedLogical   = map[int16]string{2: "MAP", 5: "DECIMAL", 6: "DATE", 7: "TIME", 8: "TIMESTAMP", 13: "BSON", 14: "UUID", 15: "FLOAT16", 16: "VARIANT",
@@ -84,7 +84,7 @@ func readElement(f field) element {
 	return e
 }
 
-// annotation reads the field of LogicalType that is set. The one of integers says whether they have a sign.
+// annotation reads the field of LogicalType that is set. That of integers says whether they are signed.
 func (e *element) annotation(f field) {
 	e.logical = f.id
 	if f.id != 10 {
@@ -117,22 +117,22 @@ const (
 type view struct {
 	name    string
 	form    form
-	refused string    // what it is that has no form; "": nothing
-	present int       // definition level from which on it is not null
+	refused string    // what in it has no form; "": nothing
+	present int       // definition level from which it is not null
 	columns []*column // that have its values; at least one
 	members []*view   // of an object
 	element *view     // of a list
-	filled  int       // of a list: definition level from which on it has elements
+	filled  int       // of a list: definition level from which it has elements
 	goesOn  int       // of a list: repetition level of the elements that do not begin it
 }
 
-// schema makes views of elements.
+// schema turns elements into views.
 type schema struct {
 	elements []element // not used yet
 	columns  []*column
 }
 
-// levels are the repetition and definition level at which something is there.
+// levels are the repetition and definition level at which something is present.
 type levels struct{ rep, def int }
 
 // top returns the columns of a table.
@@ -171,7 +171,7 @@ func (s *schema) children(e element, at levels, depth int) (views []*view, err e
 	return views, nil
 }
 
-// next returns the view of the next element, whose parent is there from the given levels on.
+// next returns the view of the next element, whose parent is present from the given levels on.
 func (s *schema) next(at levels, depth int) (*view, error) {
 	e, err := s.take()
 	if err != nil {
@@ -190,7 +190,7 @@ func (s *schema) next(at levels, depth int) (*view, error) {
 	return nil, damaged("the element %q of the schema has the repetition %d", e.name, e.repetition)
 }
 
-// content returns the view of an element that is there from the given levels on.
+// content returns the view of an element that is present from the given levels on.
 func (s *schema) content(e element, at levels, depth int) (*view, error) {
 	if e.children == 0 {
 		return s.leaf(e, at)
@@ -212,8 +212,9 @@ func (s *schema) content(e element, at levels, depth int) (*view, error) {
 	return v, nil
 }
 
-// list returns the view of an annotated list. It contains a repeated group, whose only member is the element; but in files of
-// older writers the group is the element itself. The rules by which these are known are the specification's.
+// list returns the view of an annotated list. It contains a repeated group, whose only member is the element;
+// but in files of older writers the group is the element itself. The rules that tell these apart are the
+// specification's.
 func (s *schema) list(e element, at levels, depth int) (*view, error) {
 	group, err := s.take()
 	if err != nil {
@@ -263,7 +264,7 @@ func (s *schema) leaf(e element, at levels) (*view, error) {
 	return v, nil
 }
 
-// unsupported is the error of what is refused.
+// unsupported is the error for what is refused.
 func unsupported(what string) error {
 	return fmt.Errorf("%s is %w; hint: convert the file to JSONL, or this column to text", what, ErrNotSupported)
 }

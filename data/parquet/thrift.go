@@ -10,7 +10,7 @@ import (
 // Thrift's compact protocol, of which Parquet's metadata is made.
 //
 // Approach: a structure is a list of fields, each with a number and a type; the reader hands each to a function, which
-// takes what it knows in the form it expects and skips the rest. The first error stays, and ends all loops.
+// takes what it knows in the form it expects and skips the rest. The first error is kept, and ends all loops.
 // Source: thrift-compact-protocol.md of github.com/apache/thrift.
 
 // Types of fields. A field that is a boolean has its value in its type.
@@ -21,7 +21,7 @@ const (
 	isSet, isMap, isStruct, uuid = 10, 11, 12, 13
 )
 
-// maxDepth bounds how deeply structures, lists and schemas may contain each other.
+// maxDepth bounds how deeply structures, lists and schemas may be nested.
 const maxDepth = 64
 
 type thrift struct {
@@ -155,7 +155,7 @@ func (f field) structure(each func(field)) {
 	}
 }
 
-// list calls each for every element of a list, and returns their number. It is not believed beforehand.
+// list calls each for every element of a list, and returns their number. The declared number is not trusted beforehand.
 func (f field) list(each func(field)) (n int64) {
 	if !f.expect(isList, isSet) {
 		return 0
@@ -223,12 +223,12 @@ func (f field) skipMap() {
 	})
 }
 
-// damaged is the error of a file that is not as the format says.
+// damaged is the error for a file that does not conform to the format.
 func damaged(format string, args ...any) error {
 	return fmt.Errorf(format+"; hint: is the file whole? Copy it again, or write it anew", args...)
 }
 
-// into returns a function that reads fields to where they belong, and skips the others.
+// into returns a function that reads the fields that to lists to where they belong, and skips the others.
 func into(to map[int16]*int64) func(field) {
 	return func(f field) {
 		if n := to[f.id]; n != nil {

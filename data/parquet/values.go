@@ -56,7 +56,7 @@ func (c *column) decoder(encoding int64, data []byte, n int64) (decoder, error) 
 	return nil, damaged("values of type %d in the encoding %d", c.stored, encoding)
 }
 
-// width returns the bytes that each value takes; 0: they differ, or it is a bit.
+// width returns the bytes that each value takes; 0 if that varies, or is one bit.
 func (c *column) width() int {
 	return [...]int{int32s: 4, int64s: 8, int96s: 12, floats: 4, doubles: 8, fixedArrays: c.fixed}[c.stored]
 }
@@ -72,7 +72,7 @@ func (c *column) plain(data []byte) decoder {
 	}
 }
 
-// arrays are arrays of bytes, each behind its length.
+// arrays are byte arrays, each after its length.
 type arrays struct{ data []byte }
 
 func (a *arrays) next() (value, error) {
@@ -126,7 +126,7 @@ func (t *truths) next() (value, error) {
 	return value{bits: uint64(bit)}, err
 }
 
-// split are values of equal width whose first bytes stand together, then their second ones, and so on.
+// split are values of equal width, stored as all first bytes, then all second bytes, and so on.
 type split struct {
 	*column
 	data  []byte

@@ -7,7 +7,7 @@ import (
 	"unsafe"
 )
 
-// mapArena takes n bytes outside Go's heap, aligned to hugePage. All pages are
+// mapArena allocates n bytes outside Go's heap, aligned to hugePage. All pages are
 // resident when it returns, so memory cannot run out later and the first step is as
 // fast as the others. It returns the arena, and the mapping to pass to unmapArena.
 func mapArena(n int64) (arena, mapping []byte, err error) {
@@ -16,7 +16,7 @@ func mapArena(n int64) (arena, mapping []byte, err error) {
 		return nil, nil, err
 	}
 	if err := commit(arena); err != nil {
-		_ = unmapArena(mapping) // the first error is the one to tell
+		_ = unmapArena(mapping) // the first error is the one to report
 		return nil, nil, err
 	}
 	return arena, mapping, nil

@@ -12,7 +12,7 @@ func reserve(n int64) ([]byte, error) {
 // provide allows the use of a part of what was reserved.
 func provide(part []byte) error { return unix.Mprotect(part, unix.PROT_READ|unix.PROT_WRITE) }
 
-// withdraw takes the memory of a part, and its use.
+// withdraw takes a part's memory back and forbids its use.
 func withdraw(part []byte) error {
 	if err := unix.Madvise(part, unix.MADV_DONTNEED); err != nil {
 		return err

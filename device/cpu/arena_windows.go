@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// reserve takes n bytes of addresses.
+// reserve reserves n bytes of address space.
 func reserve(n int64) ([]byte, error) {
 	at, err := windows.VirtualAlloc(0, uintptr(n), windows.MEM_RESERVE, windows.PAGE_NOACCESS)
 	if err != nil {
@@ -16,13 +16,13 @@ func reserve(n int64) ([]byte, error) {
 	return unsafe.Slice(*(**byte)(unsafe.Pointer(&at)), n), nil
 }
 
-// provide promises a part of what was reserved memory, or of the page file.
+// provide commits memory, or space in the page file, to a part of what was reserved.
 func provide(part []byte) error {
 	_, err := windows.VirtualAlloc(address(part), uintptr(len(part)), windows.MEM_COMMIT, windows.PAGE_READWRITE)
 	return err
 }
 
-// withdraw takes the memory of a part.
+// withdraw takes a part's memory back.
 func withdraw(part []byte) error {
 	return windows.VirtualFree(address(part), uintptr(len(part)), windows.MEM_DECOMMIT)
 }

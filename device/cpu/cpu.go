@@ -53,9 +53,9 @@ type Options struct {
 	// Fabric joins the device to others as Rank.
 	Fabric *Fabric
 	Rank   int
-	// Apart limits the ranks that compute at a time to those that the cores suffice
-	// for, by whole calls, so that each span measures one call alone. It is for timing
-	// operators; steps are faster without (by 3 % for four ranks on two cores).
+	// Apart limits the ranks that compute at the same time, for whole calls, to as many as the cores
+	// suffice for, so that each span measures one call alone. It is for timing operators; steps are
+	// faster without (by 3 % for four ranks on two cores).
 	Apart bool
 }
 

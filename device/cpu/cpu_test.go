@@ -113,8 +113,8 @@ func TestDiskModel(t *testing.T) {
 	}
 }
 
-// TestDiskApart: two devices that are given one path, as those of plans that are tried in
-// turn are, have a file each.
+// TestDiskApart: two devices that are given the same path, such as those of plans that are tried in
+// turn, have separate files.
 func TestDiskApart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "disk")
 	var a [2]*DiskAccess
@@ -155,7 +155,7 @@ func TestArenaAligned(t *testing.T) {
 	}
 }
 
-// TestReserveRefuses: what cannot be had is an error at the start.
+// TestReserveRefuses: what is not available is an error at the start.
 func TestReserveRefuses(t *testing.T) {
 	d := newDevice(t, Options{}, 1<<20)
 	for name, err := range map[string]error{
@@ -206,8 +206,8 @@ func TestPaint(t *testing.T) {
 	}
 }
 
-// TestRate: a throttled copy takes at least the link's time. (That it takes
-// hardly more is for benchmarks to show.)
+// TestRate: a throttled copy takes at least the link's time. (Benchmarks have to show that it takes
+// hardly more.)
 func TestRate(t *testing.T) {
 	const n, rate = 1 << 20, 1e8
 	var o Options
@@ -363,8 +363,8 @@ func BenchmarkHandOff(b *testing.B) {
 	b.Run("ping-pong", func(b *testing.B) { run(b, n, true) })
 }
 
-// TestSpace: an arena that is resized stays where it is, keeps what both sizes have, and
-// refuses more than its addresses.
+// TestSpace: an arena that is resized stays where it is, keeps what both sizes share, and refuses more
+// than its address space.
 func TestSpace(t *testing.T) {
 	const most = 5 * hugePage
 	a, err := NewSpace(most - 1)

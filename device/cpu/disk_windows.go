@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// openHidden creates a file of a name that no other has, which goes when the file is
-// closed, or the process ends. It is not opened for direct I/O.
+// openHidden creates a file with a unique name, which is deleted when the file is closed or the process
+// ends. It is not opened for direct I/O.
 func openHidden(path string) (f *os.File, direct bool, err error) {
 	path += "-" + rand.Text()
 	name, err := windows.UTF16PtrFromString(path)

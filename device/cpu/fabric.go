@@ -28,8 +28,8 @@ import (
 //	             arrive   ^ all there       ^ all done
 //
 // A waiting stream polls a few times and then parks, since there may be more ranks than
-// cores. Ranks whose calls differ in order wait for ever; package program proves that
-// they do not, and an engine's watchdog ends the step if they do.
+// cores. Ranks whose calls differ in order wait forever; package program proves that they do not, and
+// an engine's watchdog ends the step if they do.
 //
 // When one device's round fails, the device is lost to the others: their rounds end
 // with a device.PeerError, whatever they do, and so do all later rounds in which ranks
@@ -169,8 +169,8 @@ func keep[K comparable](known map[K]*meeting, key K, value *meeting) *meeting {
 	return value
 }
 
-// meet returns when all members of this process have arrived. The last one checks that
-// their calls match, if these are all.
+// meet returns when all members of this process have arrived. If there are no others, the last one
+// checks that their calls match.
 func (m *meeting) meet(s *stream, e *exchange) error {
 	f := m.fabric
 	f.mu.Lock()
@@ -243,8 +243,8 @@ func (s *stream) unpark() {
 // lose tells all devices that one is lost.
 func (f *Fabric) lose(d *Device, err error) { f.loseRank(d, device.Lost(d.options.Rank, err)) }
 
-// loseRank tells all devices but d, if it is not nil, that a rank is lost; only the first
-// loss is recorded. Other processes notice that their pipes are closed.
+// loseRank tells all devices but d (which may be nil) that a rank is lost; only the first loss is
+// recorded. Other processes notice that their pipes are closed.
 func (f *Fabric) loseRank(d *Device, lost *device.PeerError) {
 	f.mu.Lock()
 	if f.lost != nil {
@@ -268,7 +268,7 @@ func (f *Fabric) loseRank(d *Device, lost *device.PeerError) {
 		}
 	}
 	if f.hub != nil {
-		f.hub.Close() // whatever it says, nobody waits there any longer
+		f.hub.Close() // whatever Close returns, nobody waits there any longer
 	}
 }
 

@@ -96,8 +96,7 @@ func get(t *testing.T, d *Device, o device.Operand) []float64 {
 	return list
 }
 
-// scramble fills an operand with numbers that any other order of a sum rounds
-// otherwise.
+// scramble fills an operand with numbers whose sum in any other order rounds differently.
 func scramble(t *testing.T, r *rand.Rand, d *Device, o device.Operand) {
 	t.Helper()
 	b := make([]byte, o.Bytes())
@@ -160,10 +159,9 @@ func lengths(r *rand.Rand, n int) (list []int, total int) {
 	return list, total
 }
 
-// TestCollectives: gathers, scatters and sums are what plain loops in the order
-// of the group make them, bit for bit, for groups of any size within up to
-// eight ranks, with uneven and empty parts, in place and not, and the devices
-// count the bytes.
+// TestCollectives: gathers, scatters and sums are, bit for bit, what plain loops in the order of the
+// group compute, for groups of any size within up to eight ranks, with uneven and empty parts, in place
+// and not; and the devices count the bytes.
 func TestCollectives(t *testing.T) {
 	for _, hosts := range [][]int{{0}, {0, 0}, {0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0, 0, 0, 0, 0}, {0, 1}, {0, 1, 2}, {0, 1, 0, 1}, {0, 0, 1, 2, 1, 1, 2, 0}} {
 		n := len(hosts)
@@ -315,7 +313,7 @@ func checkReduce(t *testing.T, name string, r *rand.Rand, list []*Device, peers 
 	}
 }
 
-// TestLarge: a sum that is cut over the workers.
+// TestLarge: a sum that is divided among the workers.
 func TestLarge(t *testing.T) {
 	for _, hosts := range [][]int{{0, 0}, {0, 1}} {
 		t.Run(fmt.Sprint(hosts), func(t *testing.T) { checkLarge(t, joined(t, hosts, Options{Workers: 2})) })
@@ -455,9 +453,8 @@ func checkSteady(t *testing.T, hosts []int) {
 	}
 }
 
-// TestSlowFabric: with a rate a collective takes at least as long as the ring,
-// and its span is the same on all ranks but for the clock's reading: it begins
-// when all are there.
+// TestSlowFabric: with a rate a collective takes at least as long as the ring, and its span is the same
+// on all ranks except for when each reads the clock: it begins when all have arrived.
 func TestSlowFabric(t *testing.T) {
 	o := Options{Workers: 1}
 	o.Rate[device.Collective] = 50e6
@@ -491,8 +488,8 @@ func TestSlowFabric(t *testing.T) {
 	}
 }
 
-// BenchmarkMeeting: all_reduces of all ranks, a worker each, as fast as they
-// come: short ones for the rendezvous, long ones for the memory.
+// BenchmarkMeeting: all_reduces of all ranks, with a worker each, as fast as possible: short ones for
+// the rendezvous, long ones for the memory.
 func BenchmarkMeeting(b *testing.B) {
 	for _, n := range []int{2, 4} {
 		for _, elems := range []int{16, 1 << 20} {

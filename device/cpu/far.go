@@ -12,26 +12,25 @@ import (
 
 // Calls between ranks of which some are in other processes.
 //
-// Each rank sends every far member what that one would read from its arena, and receives
-// as much. Members in its own process are read as before. A header goes ahead, so a call
-// begins when all have arrived, and both ends have checked that they mean the same.
+// Each rank sends every far member what that member would read from its arena, and receives likewise.
+// Members in its own process are read as before. A header goes ahead, so a call begins when all have
+// arrived and both ends have checked that they mean the same call.
 //
 //	rank 0 (here)    header > | its summands of part 2 > | sum of part 0        | sum >   | ..
 //	rank 1 (here)    header > | its summands of part 2 > | sum of part 1        | sum >   | ..
 //	rank 2 (there)   header > | parts 0 and 1 >          | sum of part 2        | sum >   | ..
 //	                          all agree                    blocks from the pipes  all_reduce's second half
 //
-// Sums have the group's order: a block of each member in turn, from an arena or a pipe. So
-// their bits are those that ranks of one process get.
+// Sums are added in the group's order: a block of each member in turn, from an arena or a pipe. So the
+// bits are the same as among ranks of one process.
 //
-// While a stream receives it goes on sending, so neither side waits for the other to read
-// first. An arena's bytes do not change before they are sent: a sum in place touches the
-// own part, which is nobody's summand; the second half of all_reduce begins when all of the
-// first has been sent.
+// A stream goes on sending while it receives, so neither side waits for the other to read first. An
+// arena's bytes do not change before they are sent: a sum in place touches only the rank's own part,
+// which no other rank sums; the second half of all_reduce begins when all of the first has been sent.
 //
-// Known weakness: members of one process receive the same bytes one by one.
+// Known weakness: members of one process receive the same bytes separately.
 
-// farBlock is what is summed of each member at a time, and has to be received for it.
+// farBlock is how many bytes of each member are summed at a time, and have to be received for that.
 const farBlock = 1 << 20
 
 // far is the part of an exchange with members of other processes.
@@ -165,7 +164,7 @@ func (s *stream) hear(e *exchange, i int, b []byte) error {
 	return nil
 }
 
-// flush waits until all that was sent is out of the arena.
+// flush waits until everything sent has left the arena.
 func (s *stream) flush(e *exchange) error {
 	for began := clock.Now(); ; {
 		n, left, err := s.pump(e)
@@ -181,7 +180,7 @@ func (s *stream) flush(e *exchange) error {
 	}
 }
 
-// pump sends what the network takes.
+// pump sends what the network accepts.
 func (s *stream) pump(e *exchange) (n int, left bool, err error) {
 	for i, p := range e.far.pipes {
 		if p != nil {
@@ -195,12 +194,11 @@ func (s *stream) pump(e *exchange) (n int, left bool, err error) {
 	return n, left, nil
 }
 
-// lingerLooks is how long a stream looks at the network all the time; then, if no kernels
-// run, it sleeps between looks.
+// lingerLooks is how long a stream looks at the network without a pause; then, if no kernels run, it
+// sleeps between looks.
 const lingerLooks = 20 * time.Millisecond
 
-// linger yields the core until the next look at the network, where nothing has happened
-// since began.
+// linger yields the core until the next look at the network; nothing has happened since began.
 func (s *stream) linger(began time.Time) {
 	now := clock.Now()
 	s.follows = false
@@ -214,7 +212,7 @@ func (s *stream) linger(began time.Time) {
 	s.idle += clock.Since(now)
 }
 
-// gone returns the error of a pipe to member i, which is lost if there is one.
+// gone returns the error of a pipe to member i, which is lost if there is an error.
 func (s *stream) gone(e *exchange, i int, err error) error {
 	if err == nil {
 		return nil
@@ -223,7 +221,7 @@ func (s *stream) gone(e *exchange, i int, err error) error {
 	f.loseRank(nil, &device.PeerError{Rank: e.meeting.ranks[i], Call: -1, Op: e.call.Op, Why: err.Error()})
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.lost // perhaps of another rank, for which the pipes were closed
+	return f.lost // perhaps of another rank, because of which the pipes were closed
 }
 
 // bytesOf returns the length of operand k of a call, which may be absent.
@@ -317,8 +315,8 @@ func (s *stream) reduceFar(e *exchange) error {
 	return nil
 }
 
-// sumFar sets dst to the sum of all members' sources, which begin at byte at of those in
-// this process, and come from the others' pipes.
+// sumFar sets dst to the sum of all members' sources. Those of members in this process begin at byte
+// at; the others' come from their pipes.
 func (s *stream) sumFar(e *exchange, dst []byte, at int) error {
 	a := &s.adder
 	last := len(e.call.Args) - 1

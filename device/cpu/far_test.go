@@ -25,8 +25,8 @@ func fabricsOn(t *testing.T, hosts []int) []*Fabric {
 	return fabrics
 }
 
-// TestFarWaits: waiting for a rank of another process takes processor time, but is no
-// progress, else a watchdog would never notice that it hangs.
+// TestFarWaits: waiting for a rank of another process takes processor time, but does not count as
+// progress; otherwise a watchdog would never notice that the rank hangs.
 func TestFarWaits(t *testing.T) {
 	list := joined(t, []int{0, 1}, Options{Workers: 1})
 	sum := device.Call{Op: graph.AllReduce, Stream: device.Collective, Peers: []int{0, 1}, Args: []device.Operand{vector(graph.F32, 0, 64)}}

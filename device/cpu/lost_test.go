@@ -12,8 +12,8 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// TestLost: when one rank fails, at whatever it is doing, the others end their
-// round with an error that names it, whatever they are waiting for.
+// TestLost: when one rank fails, whatever it is doing, the others end their round with an error that
+// names it, whatever they are waiting for.
 func TestLost(t *testing.T) {
 	broken := errors.New("switched off")
 	everybody := []int{0, 1, 2, 3}
@@ -74,8 +74,8 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// TestInterrupted: a rank that meets nobody hears of a lost one all the same,
-// and what it has not begun is left out.
+// TestInterrupted: a rank that meets nobody learns of a lost one all the same, and skips what it has
+// not begun.
 func TestInterrupted(t *testing.T) {
 	list := newFabric(t, 2, Options{Workers: 1})
 	list[0].Abort(errors.New("switched off"))
@@ -91,8 +91,7 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// TestKilled: ranks that are killed at any moment of an endless row of rounds
-// end all others.
+// TestKilled: killing ranks at any moment of an endless series of rounds ends all others.
 func TestKilled(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 4))
@@ -167,7 +166,7 @@ func TestDisagreement(t *testing.T) {
 	}
 }
 
-// TestRefused: what can't be right is refused when it is prepared.
+// TestRefused: what cannot be right is refused when it is prepared.
 func TestRefused(t *testing.T) {
 	list := newFabric(t, 2, Options{Workers: 1})
 	both := []int{0, 1}

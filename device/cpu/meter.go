@@ -10,7 +10,7 @@ import (
 // hung disk.
 //
 //	reads, writes      each piece of a few MiB counts
-//	other hosts        what is sent and received counts; waiting for them is no work, though it takes a core
+//	other hosts        what is sent and received counts; waiting for them is not work, though it occupies a core
 //	throttled copies   each second of the link's time counts
 //	all else           computes: the process's processor time counts
 //

@@ -9,7 +9,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 )
 
-// slowFile takes its time for every read and write; at 0 it never answers.
+// slowFile takes its time for every read and write; at 0 it never responds.
 type slowFile struct {
 	each    time.Duration
 	release chan struct{}
@@ -26,11 +26,10 @@ func (f *slowFile) ReadAt(p []byte, _ int64) (int, error) {
 func (f *slowFile) WriteAt(p []byte, at int64) (int, error) { return f.ReadAt(p, at) }
 func (*slowFile) Close() error                              { return nil }
 
-// patience is a watchdog's.
+// patience is that of a watchdog.
 const patience = 10 * time.Second
 
-// getsOn runs f, and fails if there is no progress for the watchdog's patience
-// while it runs.
+// getsOn runs f, and fails if there is no progress for the watchdog's patience while it runs.
 func getsOn(t *testing.T, m *Meter, f func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -52,8 +51,8 @@ func getsOn(t *testing.T, m *Meter, f func()) {
 	}
 }
 
-// TestSlowDisk: a disk of less than a MiB per second gets on, whether the
-// transfers are aligned or not.
+// TestSlowDisk: a disk of less than a MiB per second makes progress, whether or not the transfers are
+// aligned.
 func TestSlowDisk(t *testing.T) {
 	for _, direct := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -76,7 +75,7 @@ func TestSlowDisk(t *testing.T) {
 	}
 }
 
-// TestSlowLink: a throttled copy gets on.
+// TestSlowLink: a throttled copy makes progress.
 func TestSlowLink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var o Options
@@ -123,8 +122,8 @@ func TestMeter(t *testing.T) {
 	}
 }
 
-// TestCloseHanging: a device whose disk hangs can be closed, which leaves the
-// call what it works on.
+// TestCloseHanging: a device whose disk hangs can be closed, and leaves the memory that the call works
+// on to it.
 func TestCloseHanging(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := New(Options{Workers: 1, DiskPath: t.TempDir() + "/disk"})

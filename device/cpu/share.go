@@ -38,9 +38,9 @@ func NewSpace(most int64) (*Arena, error) {
 	return &Arena{arena{bytes: space[:0], mapping: mapping}, space}, nil
 }
 
-// Resize makes the first n bytes of a space resident and gives the memory of those
-// behind back. Bytes that it had keep address and contents; those of others are
-// arbitrary. After an error the arena has the size that it had.
+// Resize makes the first n bytes of a space resident and releases the memory of those after. Bytes that
+// it had before keep their address and contents; the contents of new ones are arbitrary. After an error
+// the arena keeps its size.
 func (a *Arena) Resize(n int64) error {
 	was, is := hugePages(a.size), hugePages(n)
 	switch {

@@ -317,7 +317,7 @@ func (s *stream) rest(since time.Time) {
 }
 
 // stepAside yields to goroutines while a stream polls, and every asideUnit to threads:
-// two of Go's may be on one core, and the awaited work then waits for the other's time
+// two of Go's threads may be on one core, and the awaited work then waits for the other's time
 // slice to end. Yielding more often would give time away to other processes.
 func (s *stream) stepAside() {
 	if now := clock.Now(); now.Sub(s.aside) >= asideUnit {
@@ -346,7 +346,7 @@ func (s *stream) throttle(start time.Time, n int64) {
 		case left > sleepUnit:
 			time.Sleep(min(left-sleepUnit, time.Second))
 			s.device.meter.piece()
-		case s.device.working.Load() > 0: // whose workers look at turns
+		case s.device.working.Load() > 0: // their workers look at turns
 			time.Sleep(left)
 		default:
 			if s.stepAside(); clock.Until(s.free) == left { // only sleep moves the clock (testing/synctest)

@@ -12,7 +12,7 @@ import (
 func processorTime() time.Duration {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		return time.Duration(time.Now().UnixNano()) // what computes is taken to get on
+		return time.Duration(time.Now().UnixNano()) // calls that compute are assumed to progress
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -10,7 +10,7 @@ import (
 func processorTime() time.Duration {
 	var created, ended, kernel, user windows.Filetime
 	if err := windows.GetProcessTimes(windows.CurrentProcess(), &created, &ended, &kernel, &user); err != nil {
-		return time.Duration(time.Now().UnixNano()) // what computes is taken to get on
+		return time.Duration(time.Now().UnixNano()) // calls that compute are assumed to progress
 	}
 	var ticks int64 // of 100 ns
 	for _, t := range []windows.Filetime{kernel, user} {

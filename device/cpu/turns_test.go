@@ -14,9 +14,9 @@ import (
 	"github.com/athanor-llm/athanor/internal/clock"
 )
 
-// TestTurns: on a single processor of Go's, a copy that becomes ready while
-// kernels run does not wait for their end: it has its turn between two tasks. Nor
-// does a kernel that may begin wait for the copy.
+// TestTurns: with a single processor of Go's, a copy that becomes ready while kernels run does not wait
+// for them to end: it has its turn between two tasks. Nor does a kernel that may begin wait for the
+// copy.
 func TestTurns(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	d := newDevice(t, Options{Workers: 1}, 4<<20, 4<<20)
@@ -41,8 +41,8 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestApart: of ranks that share a core, but are to compute apart, one does at a time, whole calls,
-// also while kernels step back after each task for a stream that never comes.
+// TestApart: of ranks that share a core but are to compute apart, one computes at a time, for whole
+// calls, even while kernels step back after each task for a stream that never comes.
 func TestApart(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	const ranks, calls, n = 3, 4, 256
@@ -83,8 +83,8 @@ func TestApart(t *testing.T) {
 	}
 }
 
-// TestSoon: who waits lingers only while nobody works and a stream wants a core
-// within what an idle process would oversleep.
+// TestSoon: a waiter lingers only while no kernel runs and a stream wants a core within the time that
+// an idle process would oversleep.
 func TestSoon(t *testing.T) {
 	for _, c := range []struct {
 		name    string

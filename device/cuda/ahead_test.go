@@ -9,9 +9,9 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// TestAhead: a stream that waits for the host gets more calls than the driver has
-// room for. The worker must not be in the driver then, where it would keep
-// everybody else out: the host, for one, before it does what the stream waits for.
+// TestAhead: a stream that waits for the host gets more calls than the driver has room for. The worker
+// must not be inside the driver then, where it would lock everybody else out, including the host before
+// it does what the stream waits for.
 //
 //	compute      kernel ...                          [wait: second] copies, thousands
 //	d2h, h2d            [wait: kernel] down   ...  up [wait: first], down

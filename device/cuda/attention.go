@@ -11,8 +11,8 @@ import (
 
 // Attention has variants with the same kernels and operands: plain, for everything; tensor
 // cores, for bf16 and head sizes of 16 to 256 in steps of 16; and Hopper's (wgmma), in steps of
-// 32. They differ in geometry and shared memory. Backwards, heads wider than 128 have files of
-// their own, Hopper's in steps of 64.
+// 32. They differ in geometry and shared memory. In the backward pass, heads wider than 128 have their
+// own files, Hopper's in steps of 64.
 
 type attentionForward struct {
 	file  string
@@ -50,7 +50,7 @@ var (
 func spread(head, n int) int { return 2 * n * (head + 8) }
 func packed(head, n int) int { return 2 * n * head }
 
-// Queries of wide heads pass through the place of keys and values.
+// Queries of wide heads pass through the space for keys and values.
 var tensorForward = attentionForward{"attention_mma", func(head int) attentionBlock {
 	if head > 128 {
 		return attentionBlock{128, 256, spread(head, 128), 4 * 128}
@@ -76,18 +76,19 @@ var tensorBackward = attentionBackward{
 	},
 }
 
-// wideStats are statistics of two stages of n others: lse, delta and starts, used or not.
+// wideStats returns the bytes of the statistics of two stages of n others: lse, delta and starts, used
+// or not.
 func wideStats(n int) int { return 2 * 3 * 4 * n }
 
-// wideTiles has two stages of 2 x 32 others, and scores and weights that warps exchange.
+// wideTiles has two stages of 2 x 32 others, and the scores and weights that warps exchange.
 func wideTiles(head int) attentionBlock {
 	return attentionBlock{64, 256, spread(head, 2*2*32) + 4*64*32 + 2*2*64*32 + wideStats(32), 0}
 }
 
 var wideBackward = attentionBackward{"attention_bwd_wide", wideTiles, wideTiles}
 
-// Panels begin at the next multiple of 1024 bytes. The table at the head of the kernel's file has
-// the sizes; results pass through the place of queries and what is behind it.
+// Panels begin at the next multiple of 1024 bytes. The table at the head of the kernel's file has the
+// sizes; results pass through the space for the queries and what follows it.
 var hopperForward = attentionForward{"attention_wgmma", func(head int) attentionBlock {
 	keys, places := 64, 3
 	if head > 128 {
@@ -123,17 +124,17 @@ var hopperBackward = attentionBackward{
 	},
 }
 
-// wideHopperTiles has two stages of 2 x 64 others, 2 x 64 own rows, and what groups exchange.
+// wideHopperTiles has two stages of 2 x 64 others, 2 x 64 own rows, and what the groups exchange.
 func wideHopperTiles(head int) attentionBlock {
 	return attentionBlock{64, 256, 1024 + packed(head, 3*2*64) + 4*64*64 + 2*64*64 + wideStats(64), 0}
 }
 
 var wideHopperBackward = attentionBackward{"attention_bwd_wide_wgmma", wideHopperTiles, wideHopperTiles}
 
-// onTensorCores reports whether tensor cores' kernels support the operands.
+// onTensorCores reports whether the tensor-core kernels support the operands.
 func (b *builder) onTensorCores(ops ...device.Operand) bool {
 	head := b.call.Attr.HeadDim
-	if head%16 != 0 || head > 256 || !(b.call.Attr.Scale > 0) { // which keeps the order of sizes
+	if head%16 != 0 || head > 256 || !(b.call.Attr.Scale > 0) { // a positive scale preserves the order of scores
 		return false
 	}
 	for i, o := range ops {
@@ -247,7 +248,7 @@ func attentionUnit(file string, call *device.Call, ops []device.Operand) kernels
 	return u
 }
 
-// numberOf returns the number of an optional operand; 0: it is absent.
+// numberOf returns the number of an optional operand, or 0 if it is absent.
 func numberOf(name string, op graph.Op, ops []device.Operand) int {
 	for i, o := range ops {
 		if op.Info().Args[i].Name == name && !o.Absent() {

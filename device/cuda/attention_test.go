@@ -21,10 +21,10 @@ import (
 	"github.com/athanor-llm/athanor/kernel"
 )
 
-// TestAttentionWaits: copies to shared memory are waited for, by all threads, before
-// they are read and before their place is filled again: without any one of the waits
-// and barriers of the tiles' loops attention is wrong or stops, in one of the two
-// orders of threads. This is also a test of the fake, which must show it.
+// TestAttentionWaits: all threads wait for copies to shared memory before these are read and before
+// their buffer is refilled: without any one of the waits and barriers in the loops over tiles,
+// attention is wrong or stops, in one of the two orders of threads. This is also a test of the fake,
+// which must show it.
 func TestAttentionWaits(t *testing.T) {
 	if onGPU() {
 		t.Skip("of the kernels' text, which the fake runs")
@@ -42,11 +42,11 @@ func (e editing) Compile(name, source string, options []string) ([]byte, string,
 	return e.Compiler.Compile(name, e.edit(source), options)
 }
 
-// waits are what keeps copies, products and those who use what they work on apart.
+// waits keep copies, products and whatever uses their operands or results apart.
 var waits = regexp.MustCompile(`(landed(<[^>]*>)?|done<\d>|visible|begin|close|__syncthreads)\(\);`)
 
-// waitsMatter takes out the waits and barriers of kernels, one at a time, and wants
-// each to be found, if need be in one of the two orders.
+// waitsMatter removes the waits and barriers of kernels, one at a time, and requires that each removal
+// is detected, if need be in only one of the two orders.
 func waitsMatter(t *testing.T, w way, orders bool, ops ...graph.Op) {
 	t.Helper()
 	sizes := map[string][]int{"attention_mma.cu": {32, 144}, "attention_wgmma.cu": {32, 96, 160}, "gradients.cuh": {32, 96}, "attention_bwd_wide.cu": {144}, "attention_bwd_wide_wgmma.cu": {192}} // of heads, else 32: a wait must matter for one of them
@@ -114,7 +114,7 @@ func waitsMatter(t *testing.T, w way, orders bool, ops ...graph.Op) {
 	}
 }
 
-// within edits a source from where a file begins.
+// within edits a source from the beginning of a file in it.
 func within(file string, edit func(string) string) func(string) string {
 	return func(source string) string {
 		before, after, ok := strings.Cut(source, fmt.Sprintf("#line 1 %q\n", file))
@@ -125,9 +125,9 @@ func within(file string, edit func(string) string) func(string) string {
 	}
 }
 
-// longSample goes over several tiles, in bf16: attention on a sequence, whose tiles' numbers
-// are odd, so that the last one lies where results pass through, a weight's gradient, or a product
-// of experts. The variant of attention is within documents, that of experts has weights in 4 bits.
+// longSample covers several tiles, in bf16: attention on a sequence with an odd number of tiles, so
+// that the last one is where results pass through, a weight's gradient, or a product of experts. The
+// variant of attention is within documents, that of experts has weights in 4 bits.
 func longSample(op graph.Op, variant bool, head int) *sample {
 	s := &sample{Rand: rand.New(rand.NewPCG(7, uint64(op))), image: make([]byte, imageBytes), wide: true, float: graph.BF16, tol: 8e-3}
 	s.call.Op = op
@@ -176,8 +176,8 @@ func longSample(op graph.Op, variant bool, head int) *sample {
 	return s
 }
 
-// TestAttentionFits: blocks of all head sizes have the shared memory of every card that their
-// kernels are for, 99 KiB a block on the smallest.
+// TestAttentionFits: blocks of all head sizes fit the shared memory of every card that their kernels
+// are for, which is 99 KiB a block on the smallest.
 func TestAttentionFits(t *testing.T) {
 	const small, hopper = 99 << 10, 227 << 10
 	for head := 16; head <= 256; head += 16 {
@@ -204,8 +204,8 @@ func TestAttentionFits(t *testing.T) {
 	}
 }
 
-// TestDocumentsAreSkipped: tiles of other documents are not looked at, neither of keys
-// by the queries behind them nor of queries by the keys before them.
+// TestDocumentsAreSkipped: tiles of other documents are not visited, neither tiles of keys for later
+// queries nor tiles of queries for earlier keys.
 func TestDocumentsAreSkipped(t *testing.T) { documentsAreSkipped(t, machine) }
 
 func documentsAreSkipped(t *testing.T, machine maker) {
@@ -255,9 +255,10 @@ func documentsAreSkipped(t *testing.T, machine maker) {
 	}
 }
 
-// TestHugeScores: while scores are finite, so are results, and a query's weights add up to 1, which values of 1 show. On
-// tensor cores that is so up to scores of 2^28 (kernels/attention_mma.cu). That products are not fused with what is
-// subtracted shows on a card only: for the fake, the compiler's code leaves that open.
+// TestHugeScores: as long as scores are finite, so are results, and a query's weights add up to 1, as
+// values of 1 show. On tensor cores this holds for scores up to 2^28 (kernels/attention_mma.cu). That
+// products are not fused with what is subtracted only shows on a card: for the fake, the compiler's
+// code leaves that open.
 func TestHugeScores(t *testing.T) { hugeScores(t, machine) }
 
 func hugeScores(t *testing.T, machine maker) {
@@ -333,8 +334,8 @@ func (s *sample) edited(t *testing.T, lib *Libraries, want []byte) error {
 	return s.check(out, bytes.Clone(want))
 }
 
-// TestEveryHead: attention in bf16 with each size of heads that kernels of its own are made for, in sequences of several
-// tiles, of which TestOperators seldom draws one. On a GPU, where it takes no time.
+// TestEveryHead: attention in bf16 with each head size that has kernels of its own, in sequences of
+// several tiles, which TestOperators seldom draws. Only on a GPU, where it takes no time.
 func TestEveryHead(t *testing.T) {
 	if !onGPU() {
 		t.Skip("takes minutes on the fake, where TestOperators and the counts of samples are enough")

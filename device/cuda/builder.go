@@ -41,14 +41,15 @@ type launch struct {
 	args   args
 }
 
-// work is one thing that a call starts: a launch or a product, or what is done instead if the library rejects it.
+// work is one thing that a call starts: a launch, or a product and what replaces it if the library
+// rejects it.
 type work struct {
 	launch  *launch
 	product *product
 	instead []work
 }
 
-// launches lists all launches that there may be.
+// launches lists all launches that may be needed.
 func launches(list []work) (all []*launch) {
 	for _, w := range list {
 		if w.launch != nil {
@@ -63,13 +64,13 @@ func launches(list []work) (all []*launch) {
 type target struct {
 	base    [device.NumTiers]uintptr // addresses of the arenas
 	scratch uintptr                  // scratch memory for partial sums
-	room    int64                    // bytes of it
+	room    int64                    // its size in bytes
 	flags   uintptr                  // of blocks that continue each other's sums
 	library bool                     // products use cublasLt
 	sumRows int                      // LinearDW may be cut at multiples of this many tokens; 0: it is not cut
 	sms     int                      // of the card; 0: unknown
 	shared  int                      // shared memory limit of a block, bytes
-	major   int                      // its compute capability
+	major   int                      // the card's major compute capability
 	apart   bool                     // blocks do not continue each other's sums: for tests
 	hopper  bool                     // kernels may use the instructions that only compute capability 9.0 has
 }

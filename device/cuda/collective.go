@@ -24,10 +24,10 @@ import (
 //	                fetch the others' parts
 //	recv            fetch the sender's matrix
 //
-// With peer access, which is enabled as calls are prepared, kernels read other GPUs' memory directly
-// and copy engines fetch over the link between the two. Without it, the driver copies through the
-// host, and sums are made of pieces that were copied into staging memory. What members on other hosts
-// have comes in blocks, in place of a copy (far.go).
+// With peer access, which is enabled when calls are prepared, kernels read other GPUs' memory directly
+// and copy engines fetch over the link between the two. Without it, the driver copies through the host,
+// and sums are made of pieces that were copied into staging memory. Data of members on other hosts
+// arrives in blocks instead of by a copy (far.go).
 
 // exchange is a prepared call between ranks.
 type exchange struct {
@@ -42,9 +42,9 @@ type exchange struct {
 	phases   []phase // between rendezvous; built on the first run
 
 	// With members in other processes.
-	header []byte // says there what the call is
+	header []byte // tells other processes what the call is
 	lane   *lane
-	pipes  []*link.Pipe // by member; nil: here
+	pipes  []*link.Pipe // by member; nil: in this process
 }
 
 // phase is what happens between two rendezvous.
@@ -114,7 +114,7 @@ func (w *worker) exchange(n int32, c *call) error {
 	return w.meet(c)
 }
 
-// phase does what comes between two rendezvous. The first is timed: all members have arrived.
+// phase does what comes between two rendezvous. If timed, its start is recorded once all members have arrived.
 func (w *worker) phase(n int32, c *call, p *phase, timed bool) error {
 	v := p.voyage
 	if v != nil {
@@ -347,8 +347,8 @@ func sumUnits(dt graph.DType) map[bool]kernels.Unit {
 // stagingBytes is the memory for sums that cannot be made in place.
 const stagingBytes = 32 << 20
 
-// connect makes what a call between ranks needs beside its operands: access to the others' memory,
-// and staging memory, if it may add up pieces. Both wait for the GPU, so they belong before a step.
+// connect sets up what a call between ranks needs besides its operands: access to the others' memory, and staging
+// memory if it may have to add up pieces. Both wait for the GPU, so they must come before a step.
 func (d *Device) connect(c *device.Call) error {
 	members, err := d.options.Fabric.members(device.Members(c, d.options.Rank))
 	if err != nil {
@@ -370,8 +370,8 @@ func (d *Device) connect(c *device.Call) error {
 	return nil
 }
 
-// enable lets kernels and copies here reach another GPU's memory, if they can. The others' kernels
-// and copies need it of their own.
+// enable lets this GPU's kernels and copies access another GPU's memory, if the hardware can. Access
+// the other way must be enabled separately.
 func (d *Device) enable(o *Device) error {
 	if _, known := d.reach[o.work.context]; known {
 		return nil

@@ -16,8 +16,8 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// What other tests want of the kernels' text is wanted here of what NVIDIA's
-// compiler makes of it.
+// What other tests require of the kernels' text is required here of the code that NVIDIA's compiler
+// makes of it.
 
 func TestCompiledOperators(t *testing.T) { operatorsAgree(t, compiled, 9) }
 
@@ -35,16 +35,16 @@ func TestCompiledHugeScores(t *testing.T) { hugeScores(t, compiled) }
 
 func TestCompiledCollectives(t *testing.T) { collectivesAgree(t, asCode) }
 
-// TestCompiledWaits: without a wait or a barrier the interpreter stops, in whatever
-// order threads run, since it knows who used which bytes.
+// TestCompiledWaits: without a wait or a barrier the interpreter stops, whatever the order of threads,
+// since it knows who used which bytes.
 func TestCompiledWaits(t *testing.T) {
 	waitsMatter(t, asCode, false, graph.Attention, graph.AttentionBwd, graph.LinearDW, graph.ExpertLinear, graph.ExpertDW)
 }
 
-// TestCompiledTraffic: of all kernels that a step of a model starts, none has threads wait
-// for each other's bank of shared memory, and none moves a sector of global memory in
-// pieces. Attention may a little: tensor cores' threads each have their own rows of o, once
-// per block, and without them rows of fp32 lie as fits most accesses, not all.
+// TestCompiledTraffic: in none of the kernels that a model's step starts do threads wait for each
+// other's bank of shared memory or move a sector of global memory in pieces. Attention may, a little:
+// tensor cores' threads each have their own rows of o, once per block, and without tensor cores the
+// layout of fp32 rows suits most accesses, not all.
 func TestCompiledTraffic(t *testing.T) {
 	attention := map[string]bool{"queries": true, "keys": true, "attention": true}
 	models := []string{"gpt2", "llama-2-7b", "qwen3-30b-a3b", "gemma-3-270m"}
@@ -110,8 +110,8 @@ func TestCompiledTraffic(t *testing.T) {
 	}
 }
 
-// layerOf is what a step of a model of one narrow layer calls besides products that are
-// the library's, and the memory that it needs.
+// layerOf returns the calls of a step of a model with one narrow layer, except the products that are
+// the library's, and the memory that they need.
 func layerOf(t *testing.T, name string, dt graph.DType) (calls []device.Call, size int64) {
 	t.Helper()
 	m, err := model.Known(name)

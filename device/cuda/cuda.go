@@ -57,7 +57,7 @@ type Options struct {
 	// Fabric joins this GPU to others as rank Rank of it.
 	Fabric *Fabric
 	Rank   int
-	// Pinned keeps the host arena from device to device; nil: it is made and pinned anew.
+	// Pinned keeps the host arena from one device to the next; nil: it is allocated and pinned anew.
 	Pinned *Pinned
 }
 
@@ -123,7 +123,7 @@ type Device struct {
 	workspace uintptr          // of the library, then scratch memory, then flags
 	room      int64            // of scratch memory
 	staging   uintptr          // for sums over ranks, if they need it
-	reach     map[uintptr]bool // contexts whose memory kernels and copies here reach directly, or do not
+	reach     map[uintptr]bool // by context: whether kernels and copies here can access its memory directly
 	host      *cpu.Arena       // of pinned
 	pinned    *Pinned          // Options.Pinned, or the device's own; nil: no host arena
 	disk      *cpu.Disk
@@ -135,7 +135,7 @@ type Device struct {
 	plans     []*nv.Plan
 	refused   map[string]bool // products that the library rejected, and why
 	small     []*cpu.Arena    // registered: flags of host calls, a piece per Prepare, and the buffers of transfers
-	bounce    [2][]byte       // buffers of transfers; nil: none was large
+	bounce    [2][]byte       // buffers of transfers; nil until one is large
 	shared    sharedCopy
 
 	calls    []call
@@ -164,7 +164,7 @@ func isHost(s device.Stream) bool {
 
 // GPU is one that this process sees and can use.
 type GPU struct {
-	Index int // in CUDA's order, as Options has it
+	Index int // in CUDA's order, as in Options
 	Name  string
 }
 
@@ -262,8 +262,8 @@ func (d *Device) open() error {
 	return nil
 }
 
-// find initializes the driver and returns the GPU's number. It sets what the compiler and
-// kernels need to know of the GPU, and returns an error if kernels cannot run there.
+// find initialises the driver and returns the GPU's number. It sets what the compiler and kernels need
+// to know about the GPU, and returns an error if kernels cannot run there.
 func (d *Device) find() (int, error) {
 	v := d.driver
 	if err := v.Check("cuInit", v.Init(0)); err != nil {
@@ -296,7 +296,7 @@ func (d *Device) find() (int, error) {
 // createContext creates GPU n's context, its streams and the event that times count from.
 func (d *Device) createContext(n int) (err error) {
 	v, w := d.driver, &d.work
-	v.DevicePrimaryCtxSetFlags(uintptr(n), nv.CtxBlockingSync) // a wish: cores are for the optimizer
+	v.DevicePrimaryCtxSetFlags(uintptr(n), nv.CtxBlockingSync) // only a request: cores are for the optimizer
 	if w.context, err = v.Word("cuDevicePrimaryCtxRetain", v.DevicePrimaryCtxRetain, uintptr(n)); err != nil {
 		return err
 	}
@@ -348,7 +348,7 @@ func (d *Device) Reserve(tier device.Tier, bytes int64) error {
 	case device.DeviceTier:
 		err = d.work.do(func() error { return d.allocate(bytes) })
 	case device.HostTier:
-		if d.pinned == nil { // else an attempt failed
+		if d.pinned == nil { // otherwise an earlier attempt failed
 			if d.pinned = d.options.Pinned; d.pinned == nil || !d.pinned.take() {
 				d.pinned = &Pinned{}
 			}
@@ -382,8 +382,8 @@ func (d *Device) allocate(bytes int64) (err error) {
 	return v.Check("cuCtxSynchronize", v.CtxSynchronize()) // see transfer
 }
 
-// flagsAt returns the address of the flags, which kernels find clear and leave clear: a kernel that
-// failed did not, but then the context is lost, and this memory with it.
+// flagsAt returns the address of the flags. Kernels find them clear and leave them clear, except one
+// that fails, but then the context is lost, and this memory with it.
 func (d *Device) flagsAt() uintptr { return d.workspace + workspaceBytes + scratchBytes }
 
 // address returns the address of memory outside Go's heap.

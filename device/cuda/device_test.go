@@ -31,8 +31,8 @@ func copyCall(s device.Stream, dst, src device.Operand) device.Call {
 	return device.Call{Op: graph.Copy, Stream: s, Args: []device.Operand{dst, src}}
 }
 
-// TestArgsLayout: Args has the layout that the C++ text gives it; the kernels
-// tested through it agree, here are the sizes on which the text relies.
+// TestArgsLayout: Args has the layout that the C++ text gives it. The kernels tested through it agree;
+// checked here are the sizes on which the text relies.
 func TestArgsLayout(t *testing.T) {
 	if s := unsafe.Sizeof(mat{}); s != 24 {
 		t.Errorf("struct Mat has %d bytes, not 24", s)
@@ -42,9 +42,9 @@ func TestArgsLayout(t *testing.T) {
 	}
 }
 
-// TestOrder: a chain of copies over all tiers and all kinds of streams, ordered
-// by nothing but waits, carries a value around again and again. Streams of the
-// fake run at their own pace: a wait that does not hold shows as a stale value.
+// TestOrder: a chain of copies over all tiers and all kinds of streams, ordered only by waits, carries
+// a value around repeatedly. Streams of the fake run at their own pace: a wait that does not hold shows
+// as a stale value.
 func TestOrder(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -115,7 +115,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestDone: the watchdog's question is answered while a round runs.
+// TestDone: the watchdog gets an answer while a round runs.
 func TestDone(t *testing.T) {
 	d, _ := bare(t, Options{}, 1<<12, 1<<12)
 	n, err := d.Prepare([]device.Call{
@@ -179,8 +179,8 @@ func TestSharedMemory(t *testing.T) {
 	}
 }
 
-// TestKernelFails: a fault of the GPU comes late. Sync tells of it, and with
-// Options.Serial which call it was.
+// TestKernelFails: a fault of the GPU is reported late, by Sync, and with Options.Serial it names the
+// call.
 func TestKernelFails(t *testing.T) {
 	for _, serial := range []bool{false, true} {
 		g := fake.New()
@@ -245,8 +245,8 @@ func TestStridedCopy(t *testing.T) {
 	}
 }
 
-// TestSlices: copies that meet the border between two registrations of the host
-// arena are cut there; the fake refuses them otherwise.
+// TestSlices: copies across the border between two registrations of the host arena are split there; the
+// fake would refuse them otherwise.
 func TestSlices(t *testing.T) {
 	d, _ := bare(t, Options{Pinned: cut(t, 4096)}, 1<<16, 1<<16)
 	if n := len(d.pinned.blocks); n != 16 {
@@ -285,9 +285,9 @@ func TestSlices(t *testing.T) {
 	}
 }
 
-// TestErrors: a status of the driver becomes an error that names the call of
-// the driver, its code and, of a launch, the instruction; the device can be
-// closed after it, and a later round works if the error was not the GPU's.
+// TestErrors: a status of the driver becomes an error that names the driver call, its code and, for a
+// launch, the instruction. The device can be closed after it, and a later round works if the error was
+// not the GPU's.
 func TestErrors(t *testing.T) {
 	for _, proc := range []string{"Init", "DeviceGetCount", "DevicePrimaryCtxRetain", "StreamCreate", "EventCreate"} {
 		g := fake.New()
@@ -379,7 +379,7 @@ func TestRefuses(t *testing.T) {
 	g.Break("MemAlloc", 0)
 }
 
-// TestGivesBack: Close destroys all that was made.
+// TestGivesBack: Close destroys everything that was created.
 func TestGivesBack(t *testing.T) {
 	g := fake.New()
 	d := opened(t, &Libraries{g.Driver(), fake.Compiler{}, g.Lt()}, Options{}, []int64{1 << 20, 1 << 20, 1 << 16})
@@ -410,8 +410,8 @@ func TestGivesBack(t *testing.T) {
 	}
 }
 
-// withLibrary gives the libraries with which products go to cublasLt: the
-// machine's or the fake's, where the kernels do nothing.
+// withLibrary returns the libraries with which products go to cublasLt: the machine's, or the fake's,
+// where the kernels do nothing.
 func withLibrary(t *testing.T) *Libraries {
 	t.Helper()
 	if !onGPU() {
@@ -425,7 +425,7 @@ func withLibrary(t *testing.T) *Libraries {
 	return lib
 }
 
-// openedWith gives a device of libraries with cublasLt. On the fake gradients of weights are
+// openedWith opens a device with libraries that include cublasLt. On the fake, gradients of weights are
 // the library's too.
 func openedWith(t *testing.T, lib *Libraries, o Options, sizes ...int64) *Device {
 	t.Helper()
@@ -507,7 +507,7 @@ func TestSteady(t *testing.T) {
 	}
 }
 
-// TestIssued: a step's calls of the driver are counted, all of them.
+// TestIssued: all driver calls of a step are counted.
 func TestIssued(t *testing.T) {
 	d, g := hollow(t, Options{Untimed: true}, 1<<12, 1<<12)
 	var calls []device.Call

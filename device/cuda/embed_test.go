@@ -14,8 +14,8 @@ import (
 	"github.com/athanor-llm/athanor/kernel"
 )
 
-// TestEmbeddedSums: gradients of embeddings are one chain per element, tokens ascending,
-// in the bits of the CPU's kernel, whatever the tokens are.
+// TestEmbeddedSums: gradients of embeddings are one chain per element, tokens ascending, and have the
+// bits of the CPU's kernel, whatever the tokens are.
 func TestEmbeddedSums(t *testing.T) { embeddedSums(t, machine) }
 
 func TestCompiledEmbeddedSums(t *testing.T) { embeddedSums(t, compiled) }
@@ -60,8 +60,8 @@ func embeddedSums(t *testing.T, machine maker) {
 	}
 }
 
-// TestEmbeddedParts: more tokens than scratch has room for are taken in parts that leave
-// none out and keep within it.
+// TestEmbeddedParts: more tokens than scratch memory has room for are processed in parts that omit none
+// and fit into it.
 func TestEmbeddedParts(t *testing.T) {
 	const vocab, n, cols, room = 50, 1000, 16, 20 * 300
 	m := func(d graph.DType, rows, cols int) device.Operand {

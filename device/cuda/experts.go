@@ -11,16 +11,16 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// Mixtures of experts: see graph/experts.go for what these operators are part of. Slots are sorted by
-// expert first, into scratch memory (kernels/dispatch.cuh); products gather and scatter rows by that.
-// The host never knows where tokens go: grids are as large as any choice of experts needs, and blocks
-// without work end at once.
+// Mixtures of experts; graph/experts.go explains what these operators are part of. Slots are first
+// sorted by expert, into scratch memory (kernels/dispatch.cuh), and products gather and scatter rows in
+// that order. The host never knows where tokens go: grids are large enough for any choice of experts,
+// and blocks without work end at once.
 //
 // For example, 1000 slots of 8 experts in tiles of 64 rows are 23 tiles at most: 8 experts may each
 // have a tile that is not full, of 1 row at least, and the other 992 rows fill 15.
 
-// router launches a warp per token. balance says that the loss evens out the use of experts: then
-// their slots in each sequence are counted first.
+// router launches a warp per token. With balance, the loss evens out the use of experts, so their slots
+// in each sequence are counted first.
 func (b *builder) router(file string, logits, experts device.Operand, balance bool) error {
 	if experts.Cols > logits.Cols {
 		return fmt.Errorf("a token cannot go to %d of %d experts", experts.Cols, logits.Cols)
@@ -40,8 +40,8 @@ func (b *builder) router(file string, logits, experts device.Operand, balance bo
 	return b.start(unit, file, [3]int64{blocks(int64(logits.Rows), threads/32), 1, 1}, threads, 0, a)
 }
 
-// countSlots launches the count of the experts' slots in each sequence, and sets in a where to find
-// it.
+// countSlots launches the count of the experts' slots in each sequence, and sets in a where to find the
+// counts.
 func (b *builder) countSlots(experts device.Operand, n int, a *args) error {
 	sequences := blocks(int64(experts.Rows), int64(max(b.call.Attr.Seq, 1)))
 	if need := 4 * (int64(n) + 1 + int64(n)*sequences); need > b.room {
@@ -54,7 +54,7 @@ func (b *builder) countSlots(experts device.Operand, n int, a *args) error {
 	return b.start(unit, "count", [3]int64{int64(n), sequences, 1}, threads, 0, x)
 }
 
-// combine's operands are one or several times as wide as y.
+// combine's operands are as wide as y or a multiple of that.
 func combine(b *builder) error {
 	y, x, res := b.op(0), b.op(1), b.op(2)
 	v, _ := b.vector(y.Cols, y, x, res)
@@ -64,12 +64,12 @@ func combine(b *builder) error {
 
 // sorting says how slots are sorted; see kernels/dispatch.cuh.
 type sorting struct {
-	seq  int // tokens whose slots, by expert, are filled up to
-	unit int // multiples of this
-	tile int // rows of a result's tiles; 0: there are none
+	seq  int // tokens of a group, in which each expert's slots are padded
+	unit int // to a multiple of this
+	tile int // rows of a result's tiles; 0: no tiles
 }
 
-// experts returns the experts of each token, an operand, and how many there are in all.
+// experts returns the operand with each token's experts, and how many experts there are in all.
 func (b *builder) experts(operand int) (experts device.Operand, n int, err error) {
 	if experts, n = b.op(operand), b.call.Attr.Experts; experts.Cols < 1 || experts.Cols > n {
 		err = fmt.Errorf("a token cannot go to %d of %d experts", experts.Cols, n)
@@ -77,7 +77,7 @@ func (b *builder) experts(operand int) (experts device.Operand, n int, err error
 	return experts, n, err
 }
 
-// sort launches the sort of the experts' slots, and sets in a what products read of it.
+// sort launches the sort of the experts' slots, and sets in a what products read of the result.
 func (b *builder) sort(s sorting, experts device.Operand, a *args) error {
 	n, slots := b.call.Attr.Experts, int64(experts.Rows)*int64(experts.Cols)
 	sequences := max(1, blocks(int64(experts.Rows), int64(s.seq)))
@@ -102,28 +102,28 @@ func (b *builder) sort(s sorting, experts device.Operand, a *args) error {
 	return b.start(unit, "arrange", grid, 1024, 0, x)
 }
 
-// expertTiles are the tiles of kernels/expert_linear_mma.cu and expert_dw_mma.cu, or on Hopper of those
-// with wgmma. A tile changes no bit.
+// expertTiles are the tiles of kernels/expert_linear_mma.cu and expert_dw_mma.cu or, on Hopper, of the
+// versions with wgmma. The choice of tile changes no bit.
 var expertTiles = map[bool][]sumTile{
 	false: {{128, 256, 2, 4, 0.9}, {128, 128, 2, 2, 0.8}, {64, 256, 1, 4, 0.8}, {64, 128, 1, 2, 0.7}},
 	true:  {{192, 256, 0, 0, 1}, {128, 256, 0, 0, 1}, {128, 128, 0, 0, 0.8}, {64, 256, 0, 0, 0.8}, {64, 128, 0, 0, 0.67}},
 }
 
-// packedTiles are those for packed weights, which pass through registers, so that more threads have the same
-// sums. Fewer rows have more to unpack for each product.
+// packedTiles are those for packed weights. These pass through registers, so more threads share the
+// same sums. Tiles of fewer rows have more to unpack for each product.
 var packedTiles = map[bool][]sumTile{
 	false: {{128, 256, 2, 4, 0.9}, {128, 128, 2, 2, 0.8}, {64, 256, 2, 4, 0.75}, {64, 128, 2, 2, 0.65}},
 	true:  {{256, 128, 0, 0, 0.85}, {128, 128, 0, 0, 0.7}, {64, 128, 0, 0, 0.45}},
 }
 
-// fastest returns the tile that takes least time, where number tells how many of one kind there are.
+// fastest returns the fastest tile, where number says how many of a kind are needed.
 func (t target) fastest(tiles []sumTile, number func(sumTile) int64) sumTile {
 	return slices.MinFunc(tiles, func(x, y sumTile) int {
 		return cmp.Compare(x.waves(number(x), t.sms), y.waves(number(y), t.sms))
 	})
 }
 
-// linearTile returns the tile for rows of slots, in the mean half a tile of each expert of zeros.
+// linearTile returns the tile for rows of slots, with half a tile of zeros per expert on average.
 func (t target) linearTile(slots, out, experts int, packed bool) sumTile {
 	tiles := expertTiles[t.hopper]
 	if packed {
@@ -142,7 +142,7 @@ func (t target) dwTile(m, n, experts int) sumTile {
 }
 
 // linearStages is the shared memory of kernels/expert_linear_mma.cu and expert_linear_wgmma.cu: STAGES
-// places. Rows of the former's weights have gaps if they are not turned.
+// places. In the former, rows of weights have gaps unless the weights are transposed.
 func (s sumTile) linearStages(wt bool) int {
 	if s.down == 0 {
 		return s.places(4)
@@ -150,8 +150,8 @@ func (s sumTile) linearStages(wt bool) int {
 	return 2 * 4 * 32 * (s.rows + s.cols + 8*bit(!wt))
 }
 
-// pieces reports whether operands are bf16 whose rows, and slots of width columns, begin at pieces
-// of 16 bytes. widths belong to the operands.
+// pieces reports whether operands are bf16 whose rows, and the slots in them, begin at multiples of 16
+// bytes. widths holds each operand's slot width.
 func (b *builder) pieces(ops []device.Operand, widths ...int) bool {
 	for i, o := range ops {
 		if !b.begins(o, graph.BF16, 16) || o.Cols != widths[i] && widths[i]%8 != 0 {
@@ -161,11 +161,11 @@ func (b *builder) pieces(ops []device.Operand, widths ...int) bool {
 	return true
 }
 
-// expertLinear: packed weights are unpacked on their way to shared memory, since those of all experts are
-// more than scratch memory has room for.
+// expertLinear unpacks packed weights on their way to shared memory, since scratch memory has no room
+// for those of all experts.
 //
-// Known weakness: one output, as the part of the weights' gradient that comes from biases has, takes as long
-// as 64 without tensor cores.
+// Known weakness: a single output, such as the part of the weights' gradient that comes from biases,
+// takes as long as 64 without tensor cores.
 func expertLinear(b *builder) error {
 	experts, n, err := b.experts(3)
 	if err != nil {
@@ -221,8 +221,8 @@ func expertDB(b *builder) error {
 	return b.start(unit, "expert_db", [3]int64{blocks(int64(db.Cols), int64(threads*v)), int64(n), 1}, threads, 0, a)
 }
 
-// expertDW: fp32 operands are added one by one, so any calls continue the chain. What tensor cores add
-// at once must not depend on the calls, which cut tokens at sequences.
+// expertDW: fp32 operands are added one by one, so calls may continue the chain anywhere. What tensor
+// cores add at once must not depend on the calls, which cut tokens between sequences.
 func expertDW(b *builder) error {
 	experts, n, err := b.experts(3)
 	if err != nil {
@@ -240,7 +240,7 @@ func expertDW(b *builder) error {
 		var suffix string
 		suffix, defines, threads = tile.variant()
 		if shared = tile.places(4); tile.down > 0 {
-			_, _, _, shared = tile.shape() // it is the same
+			_, _, _, shared = tile.shape() // the same as in wgrad_mma.cu
 		}
 		file += suffix
 		sorted = sorting{max(b.call.Attr.Seq, 1), 16, 0}

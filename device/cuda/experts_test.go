@@ -17,11 +17,11 @@ import (
 // slots draws how many experts a token goes to.
 func (s *sample) slots() int { return 1 + s.IntN(4) }
 
-// some is k, or 1 where a token's slots have the same row.
+// some returns k, or 1: then a token's slots share one row.
 func (s *sample) some(k int) int { return []int{1, k}[s.IntN(2)] }
 
-// experts makes matrices, in 4 bits if the call has them so, operands of n rows that are so wide, and
-// the k experts of each row.
+// experts makes matrices (in 4 bits if the call has them so), operands of n rows with the given widths,
+// and the k experts of each row.
 func (s *sample) experts(n, k, in, out int, d graph.DType, wide ...int) {
 	all := s.call.Attr.Experts
 	if s.call.Op == graph.ExpertLinear {
@@ -55,7 +55,7 @@ func (s *sample) chosen(n, k int) {
 	}
 }
 
-// biases makes those of experts, sometimes, and sometimes weights that multiply them.
+// biases makes biases of experts, sometimes, and sometimes weights that multiply them.
 func (s *sample) biases(n, k, out int) {
 	if s.acc || s.IntN(2) == 0 {
 		return
@@ -65,21 +65,21 @@ func (s *sample) biases(n, k, out int) {
 	}
 }
 
-// bound bounds gates and ups of a SwiGLU, sometimes.
+// bound sometimes bounds a SwiGLU's gates and ups.
 func (s *sample) bound() {
 	if s.IntN(2) == 0 {
 		s.call.Attr.Act, s.call.Attr.Limit, s.call.Attr.Alpha = graph.SiLU, 0.75, 1.702
 	}
 }
 
-// TestExpertTiles: products of experts have the same bits in all tiles, however calls are cut,
-// and are right; matrices that end just behind a tile and experts without tokens among them.
+// TestExpertTiles: products of experts have the same bits in all tiles, however calls are cut, and are
+// right, including matrices that end just after a tile and experts without tokens.
 func TestExpertTiles(t *testing.T) { expertTilesAgree(t, machine, 5) } // compiling each as C++ takes seconds
 
-// TestCompiledExpertTiles: so they are where NVIDIA's compiler made the kernels.
+// TestCompiledExpertTiles: the same for kernels made by NVIDIA's compiler.
 func TestCompiledExpertTiles(t *testing.T) { expertTilesAgree(t, compiled, 3) }
 
-// expertTilesAgree tries every so many-th tile, others in other runs, and on a GPU all.
+// expertTilesAgree tries every n-th tile, where n is every: others in other runs, and all on a GPU.
 func expertTilesAgree(t *testing.T, machine maker, every int) {
 	t.Helper()
 	if onGPU() {
@@ -114,7 +114,7 @@ func tileOf(c target, s *sample) sumTile {
 	return c.dwTile(y.Rows/n, y.Cols, n)
 }
 
-// expertsAgree draws samples until a card has one in the tile, and compares that with other cards.
+// expertsAgree draws samples until some card uses the tile for one, and compares that card with others.
 func expertsAgree(t *testing.T, machine maker, op graph.Op, packed bool, major int, seed uint64, want sumTile) {
 	t.Helper()
 	cards := []int{1, 2, 3, 4, 6, 8, 12, 20} // by their SMs
@@ -162,7 +162,7 @@ func expertsAgree(t *testing.T, machine maker, op graph.Op, packed bool, major i
 	}
 }
 
-// expertSample has several tiles of rows or columns, in bf16 and as tensor cores want it.
+// expertSample has several tiles of rows or columns, in bf16 and laid out as tensor cores need it.
 func expertSample(op graph.Op, r *rand.Rand, packed bool) *sample {
 	s := &sample{Rand: r, image: make([]byte, imageBytes), wide: true, float: graph.BF16, tol: 8e-3}
 	n, k := 1+s.IntN(220), s.slots()
@@ -181,7 +181,7 @@ func expertSample(op graph.Op, r *rand.Rand, packed bool) *sample {
 	return s
 }
 
-// TestManyTiles: where there are more tiles of rows than blocks take at a time with all columns, none
+// TestManyTiles: if there are more tiles of rows than blocks process at a time with all columns, none
 // is left out.
 func TestManyTiles(t *testing.T) { manyTilesAgree(t, machine) }
 
@@ -214,8 +214,8 @@ func manyTilesAgree(t *testing.T, machine maker) {
 	}
 }
 
-// TestRouteSpecial: whatever the logits are, infinite and no numbers among them, the choice is the
-// CPU's, and weights that are no numbers there are none here.
+// TestRouteSpecial: whatever the logits are, including infinities and NaNs, the choice is the CPU's,
+// and the weights are NaN where the CPU's are.
 func TestRouteSpecial(t *testing.T) { specialRoutesAgree(t, machine) }
 
 func TestCompiledRouteSpecial(t *testing.T) { specialRoutesAgree(t, compiled) }
@@ -250,7 +250,7 @@ func specialRoutesAgree(t *testing.T, machine maker) {
 	}
 }
 
-// TestExpertTilesFit: a block of every tile can run on the cards that it is for.
+// TestExpertTilesFit: a block of every tile can run on the cards that the tile is for.
 func TestExpertTilesFit(t *testing.T) {
 	for hopper, most := range map[bool]int{false: leastShared, true: 227 << 10} {
 		for _, s := range slices.Concat(expertTiles[hopper], packedTiles[hopper]) {
@@ -262,9 +262,9 @@ func TestExpertTilesFit(t *testing.T) {
 	}
 }
 
-// TestExpertsSuit: operands whose rows or slots do not begin at 16 bytes, or that are in fp32, go to
-// the other kernels; so few experts that a token cannot have different ones, and more slots than
-// scratch memory can put in order, are refused.
+// TestExpertsSuit: operands whose rows or slots do not begin at multiples of 16 bytes, or that are in
+// fp32, go to the other kernels. Refused are so few experts that a token cannot have different ones,
+// and more slots than scratch memory has room to sort.
 func TestExpertsSuit(t *testing.T) {
 	op := func(d graph.DType, rows, cols int) device.Operand {
 		return device.Operand{DType: d, Rows: rows, Cols: cols, Stride: (cols + 7) &^ 7}

@@ -11,7 +11,7 @@ import (
 	"github.com/athanor-llm/athanor/device/cuda/nv"
 )
 
-// For tests in the package's outside, which may use what is built on it.
+// For the package's external tests, which may use packages built on it.
 var (
 	Machine    = machine
 	Compiled   = compiled
@@ -35,8 +35,8 @@ func HollowRanks(t *testing.T, hosts []int, o Options) (list []device.Device) {
 // CardOf is a device's number of SMs and its compute capability.
 func CardOf(d *Device) (sms, major int) { return d.limits.sms, d.limits.major }
 
-// Pretend has a device choose kernels as for another card; one without SMs leaves
-// gradients of weights to the library.
+// Pretend has a device choose kernels as if it were another card; one without SMs leaves gradients of
+// weights to the library.
 func Pretend(d *Device, sms, major int) { d.limits.sms, d.limits.major = sms, major }
 
 // Relayed reports whether blocks continue each other's sums of an m x n gradient.
@@ -45,11 +45,11 @@ func Relayed(d *Device, m, n, tokens int) bool {
 	return way.roles > 1
 }
 
-// Apart has blocks not continue each other's sums.
+// Apart keeps blocks from continuing each other's sums.
 func Apart(d *Device, on bool) { d.apart = on }
 
-// Stale gives a device without host arena one that NaN of all types are left in, as
-// Pinned may have it from a device before.
+// Stale gives a device without a host arena one full of NaNs of all types, as Pinned may keep from an
+// earlier device.
 func Stale(t *testing.T, d *Device) {
 	t.Helper()
 	p := &Pinned{}
@@ -63,13 +63,13 @@ func Stale(t *testing.T, d *Device) {
 	d.pinned = p
 }
 
-// Beside gives another device with the libraries of d.
+// Beside returns another device with the libraries of d.
 func Beside(t *testing.T, d *Device, o Options) *Device {
 	t.Helper()
 	return opened(t, d.lib, o, nil)
 }
 
-// Ranks gives joined devices.
+// Ranks returns joined devices.
 func Ranks(t *testing.T, n int, o Options) (list []device.Device) {
 	for _, d := range ranks(t, n, o, true) {
 		list = append(list, d)
@@ -77,7 +77,7 @@ func Ranks(t *testing.T, n int, o Options) (list []device.Device) {
 	return list
 }
 
-// RanksOn gives joined devices on the given hosts.
+// RanksOn returns joined devices on the given hosts.
 func RanksOn(t *testing.T, hosts []int, o Options) (list []device.Device) {
 	t.Helper()
 	for _, d := range ranksAcross(t, asText, hosts, len(hosts), fabricsOn(t, hosts, smallSlot), o, true) {
@@ -86,8 +86,8 @@ func RanksOn(t *testing.T, hosts []int, o Options) (list []device.Device) {
 	return list
 }
 
-// Algorithms calls f with every one of at most so many algorithms that the library has for a call's only product in place of
-// its choice, first with that. Without the library there is one.
+// Algorithms calls f with each of at most this many of the library's algorithms for a call's only
+// product in place of its choice, starting with that. Without the library there is one.
 func Algorithms(t *testing.T, d *Device, c *device.Call, most int, f func()) {
 	t.Helper()
 	if d.lib.Lt == nil {

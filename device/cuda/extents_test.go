@@ -8,7 +8,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// Extents of samples: drawn, so that edges of tiles, whole ones and several are all met.
+// Extents of samples, drawn so that partial, single and multiple tiles all occur.
 
 func (s *sample) n() int { return []int{1, 2, 3, 7, 8, 16, 17, 33, 64, 67, 100, 130}[s.IntN(12)] }
 
@@ -64,10 +64,10 @@ func (s *sample) heads() (rows, width int) {
 	return a.Seq * (1 + s.IntN(2)), (a.Heads + 2*a.KVHeads) * a.HeadDim
 }
 
-// turned draws how many columns of a head are turned.
+// turned draws how many columns of a head are rotated.
 func (s *sample) turned() int { return 2 * (1 + s.IntN(s.call.Attr.HeadDim/2)) }
 
-// groups draws the shape of an RMSNorm: rows, and how many columns each of how many groups has.
+// groups draws the shape of an RMSNorm: rows, number of groups and columns per group.
 func (s *sample) groups() (rows, cols, groups int) {
 	a := &s.call.Attr
 	a.Heads, a.UnitOffset = s.IntN(4), s.IntN(2) == 0
@@ -78,8 +78,8 @@ func (s *sample) groups() (rows, cols, groups int) {
 	return rows, cols, groups
 }
 
-// slice draws numbers of queries and keys: those of m rows, or of a slice of one
-// sequence whose bounds are multiples of unit.
+// slice draws numbers of queries and keys: those of m rows, or of a slice of one sequence with bounds
+// that are multiples of unit.
 func (s *sample) slice(m, unit int) (queries, keys int) {
 	seq := s.call.Attr.Seq
 	if s.IntN(2) == 0 || seq <= unit {

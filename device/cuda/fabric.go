@@ -16,9 +16,9 @@ import (
 	"github.com/athanor-llm/athanor/device/link"
 )
 
-// A fabric joins GPUs of one process that are the ranks of one run, or some of them: far.go has how
-// ranks of other processes are met. The memory of a process's GPUs shares one address space, so each
-// rank fetches what it needs from the others with its copy engines, or with its kernels if it has
+// A fabric joins GPUs of one process that are the ranks of one run, or some of them; far.go explains
+// how they meet ranks of other processes. The memory of a process's GPUs shares one address space, so
+// each rank fetches what it needs from the others with its copy engines, or with its kernels if it has
 // peer access.
 //
 // Calls between ranks meet on the GPUs: each member has a flag in pinned memory that
@@ -54,7 +54,7 @@ import (
 type Fabric struct {
 	opened time.Time // the shared clock origin of spans
 	hub    *link.Hub // of ranks in several processes; nil: all are here
-	slot   int64     // most bytes of a block from or to another host
+	slot   int64     // maximum size in bytes of a block from or to another host
 
 	mu      sync.Mutex
 	changed *sync.Cond // a call was prepared, or a rank is lost
@@ -103,14 +103,14 @@ func (f *Fabric) here(rank int) bool { return f.hub == nil || f.hub.Here(rank) }
 // Ranks returns the number of ranks.
 func (f *Fabric) Ranks() int { return len(f.devices) }
 
-// queueVars are the environment variables that say how many queues the driver has for kernels and
-// copies, and rankQueues the streams of a rank, none of which may wait behind another's.
+// queueVars are the environment variables that set how many queues the driver has for kernels and
+// copies. rankQueues is the number of streams of a rank, none of which may wait behind another's.
 var queueVars = []string{"CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_DEVICE_MAX_COPY_CONNECTIONS"}
 
 const rankQueues = 7
 
-// fewQueues returns an error that names a variable that leaves a rank too few queues, as some
-// launchers of other systems set it to 1.
+// fewQueues returns an error if a variable leaves a rank too few queues, and names it: some launchers
+// of other systems set it to 1.
 func fewQueues() error {
 	for _, name := range queueVars {
 		if n, err := strconv.Atoi(os.Getenv(name)); err == nil && n < rankQueues {
@@ -134,7 +134,7 @@ func (f *Fabric) join(d *Device) error {
 	if !f.here(rank) {
 		return fmt.Errorf("rank %d is in another process", rank)
 	}
-	if err := fewQueues(); err != nil { // ranks would wait for ever
+	if err := fewQueues(); err != nil { // or ranks would wait forever
 		return err
 	}
 	if f.flags == nil {
@@ -197,8 +197,8 @@ func (f *Fabric) leave(d *Device) error {
 type meeting struct {
 	ranks []int
 	flags []*atomic.Uint32 // nil: of a member in another process
-	count []uint32         // rendezvous so far, each its member's worker's own
-	calls [][]*exchange    // of each member, as they were prepared
+	count []uint32         // rendezvous so far; each entry belongs to its member's worker
+	calls [][]*exchange    // of each member, in the order of preparation
 }
 
 // meetingOf returns the meeting of a call, creating it if needed. The fabric must be
@@ -278,9 +278,9 @@ func (f *Fabric) partners(e *exchange) ([]*exchange, error) {
 // lose tells all devices that one is lost.
 func (f *Fabric) lose(d *Device, err error) { f.loseRank(d, device.Lost(d.options.Rank, err)) }
 
-// loseRank tells all devices but d, if it is not nil, that a rank is lost; only the first loss is
-// recorded. Other processes notice that their pipes are closed, which is before flags are raised:
-// what is not there yet must not be sent.
+// loseRank tells all devices but d (which may be nil) that a rank is lost; only the first loss is
+// recorded. Other processes notice that their pipes are closed. The pipes are closed before the flags
+// are raised, so that nothing is sent before it is there.
 func (f *Fabric) loseRank(d *Device, lost *device.PeerError) {
 	f.mu.Lock()
 	if f.lost != nil {
@@ -297,7 +297,7 @@ func (f *Fabric) loseRank(d *Device, lost *device.PeerError) {
 	}
 	f.mu.Unlock()
 	if f.hub != nil {
-		f.hub.Close() // whatever it says, nobody waits there any longer
+		f.hub.Close() // whatever Close returns, nobody waits there any longer
 	}
 	if open {
 		go f.release()
@@ -319,7 +319,7 @@ func (f *Fabric) release() {
 		n := f.used
 		f.mu.Unlock()
 		for i := range n {
-			// Above every count, which are compared as distances.
+			// Above every count; counts are compared as distances.
 			if w := &f.words[i]; w.Load() < 1<<30 {
 				w.Add(1 << 30)
 			}

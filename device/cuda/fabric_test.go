@@ -30,7 +30,7 @@ type joint struct {
 	end   int64
 }
 
-// flat places a vector of n elements, absent where there are none.
+// flat places a vector of n elements; it is absent if there are none.
 func (j *joint) flat(dt graph.DType, n int) device.Operand {
 	at := (j.end + 15) &^ 15
 	at += int64(j.IntN(3)) * dt.Size() // packs are not always whole
@@ -127,7 +127,7 @@ func newJoint(seed uint64, n int) *joint {
 	return j
 }
 
-// image is a rank's memory: numbers that any other order of a sum rounds otherwise.
+// image is a rank's memory: numbers whose sum in any other order rounds differently.
 func (j *joint) image() []byte {
 	b := make([]byte, j.arena)
 	for i := 0; i < len(b); i += 8 {
@@ -161,10 +161,9 @@ func round(t *testing.T, list []device.Device, calls [][]device.Call) []error {
 	return errs
 }
 
-// TestCollectives: random calls between ranks leave the bits and count the bytes
-// that the CPU's fabric does, with peer access and without, also on more ranks
-// than one sum has operands, and with all on one card, whose context one rank must
-// not wait for while another waits for that rank.
+// TestCollectives: random calls between ranks leave the bits and count the bytes that the CPU's fabric
+// does, with and without peer access, also on more ranks than one sum has operands, and with all ranks
+// on one card, whose context one rank must not wait for while another waits for that rank.
 func TestCollectives(t *testing.T) { collectivesAgree(t, asText) }
 
 func collectivesAgree(t *testing.T, w way) {
@@ -219,8 +218,8 @@ func agreeOn(t *testing.T, j *joint, gpus []*Device) {
 	}
 }
 
-// TestLost: when a rank fails at any moment, all others end their rounds with
-// an error that names it, or on other hosts one of another host, and it stays that way.
+// TestLost: when a rank fails at any moment, all others end their rounds with an error that names it
+// or, on other hosts, a rank of another host. Later rounds fail too.
 func TestLost(t *testing.T) {
 	broken := errors.New("switched off")
 	for seed := range uint64(6) {
@@ -244,8 +243,8 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// TestHostLost: when the connections of a host end at any moment, all ranks do, with an error that names
-// one of the others' host.
+// TestHostLost: when the connections of a host end at any moment, all ranks end with an error that
+// names a rank of another host.
 func TestHostLost(t *testing.T) {
 	hosts := []int{0, 1, 0, 1}
 	for seed := range uint64(6) {
@@ -264,8 +263,8 @@ func TestHostLost(t *testing.T) {
 	}
 }
 
-// until runs rounds until all ranks have failed, which they do again in the next; one of them does so
-// itself after some rounds.
+// until runs rounds until all ranks have failed, which they do again in the next round. The victim
+// fails by itself after some rounds.
 func until(t *testing.T, gpus []*Device, victim, after int, end func()) []error {
 	t.Helper()
 	n := len(gpus)
@@ -311,8 +310,8 @@ func until(t *testing.T, gpus []*Device, victim, after int, end func()) []error 
 	return errs
 }
 
-// untangled ends ranks that wait for each other for ever, and fails the test with what each one's ferry was at,
-// unless the function that it returns is called in time.
+// untangled ends ranks that wait for each other forever, and fails the test with the state of each
+// one's ferry, unless the function that it returns is called in time.
 func untangled(t *testing.T, gpus []*Device) func() bool {
 	return time.AfterFunc(30*time.Second, func() {
 		for k, d := range gpus {
@@ -322,7 +321,7 @@ func untangled(t *testing.T, gpus []*Device) func() bool {
 	}).Stop
 }
 
-// String tells how far voyages are; the numbers may be of different moments.
+// String says how far voyages are; the numbers may be of different moments.
 func (f *ferry) String() string {
 	if f == nil {
 		return ", without a ferry"
@@ -337,8 +336,8 @@ func (f *ferry) String() string {
 	return b.String()
 }
 
-// TestDisagree: calls that meet and do not fit together are an error and not a
-// hang, and so are ranks that do not exist.
+// TestDisagree: calls that meet and do not match are an error, not a hang, and so are ranks that do not
+// exist.
 func TestDisagree(t *testing.T) {
 	for _, hosts := range [][]int{{0, 0}, {0, 1}} {
 		gpus := ranksAcross(t, asText, hosts, 2, fabricsOn(t, hosts, smallSlot), Options{}, true, rankArena)
@@ -360,8 +359,8 @@ func TestDisagree(t *testing.T) {
 	}
 }
 
-// TestFewQueues: ranks that would wait for each other for ever, since streams have to share queues, are refused; one
-// alone works, and its user is told.
+// TestFewQueues: ranks that would wait for each other forever, since streams have to share queues, are
+// refused; a single rank works, and its user is told.
 func TestFewQueues(t *testing.T) {
 	for _, name := range []string{"CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_DEVICE_MAX_COPY_CONNECTIONS"} {
 		for value, refused := range map[string]bool{"1": true, "6": true, "7": false, "32": false, "": false, "many": false} {
@@ -382,8 +381,8 @@ func TestFewQueues(t *testing.T) {
 	}
 }
 
-// TestLeaving: a call is not over while others fetch what it showed them: what
-// overwrites a source waits for that.
+// TestLeaving: a call does not end while others fetch what it exposed to them: whatever overwrites a
+// source waits for that.
 func TestLeaving(t *testing.T) {
 	for _, hosts := range [][]int{{0, 0, 0}, {0, 1, 0}} {
 		leaveOn(t, ranksAcross(t, asText, hosts, 3, fabricsOn(t, hosts, smallSlot), Options{}, true, rankArena))

@@ -12,53 +12,52 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// GPUs of several hosts: what their calls are, and what is to be carried for them.
+// Calls between GPUs of several hosts: how members know what they are, and what is carried for them.
 //
-// As a rank prepares calls, it tells the ranks elsewhere their headers. So the operands of all
+// When a rank prepares calls, it sends their headers to the ranks elsewhere. So the operands of all
 // members are known when the steps are built, on the first run, and both ends have checked that they
-// mean the same. When a call runs, its header goes once more, which says that its rank has arrived,
-// and then the bytes, cut into blocks that fit a slot of pinned memory. A goroutine, the ferry,
-// carries them (ferry.go).
+// mean the same call. When a call runs, its header is sent once more, to say that its rank has arrived,
+// and then the bytes, cut into blocks that fit a slot of pinned memory. A goroutine, the ferry, carries
+// them (ferry.go).
 //
-//	prepare    rank 0 --header--> rank 1, and the other way
+//	prepare    rank 0 --header--> rank 1, and vice versa
 //	first run  both know both calls, and list the blocks, here of an all_gather of unequal parts:
 //	           rank 0: out header 0.0 0.1    in header 1.0
 //	           rank 1: in  header 0.0 0.1    out header 1.0
 //	every run  the lists are carried
 //
-// Blocks have one order on all ranks: first the headers, then round by round, the i-th of every part
-// in round i, and within a round by member. Why none waits for ever: say that block (i, s, r) goes
-// from s to r in round i. Before it leaves, s sends its earlier ones: those of earlier rounds, and
-// (i, s, r') with r' < r. Before it is taken in, r takes in earlier ones: those of earlier rounds,
+// Blocks have the same order on all ranks: first the headers, then round by round, where round i has
+// the i-th block of every part, and within a round by member. Why none waits forever: let block
+// (i, s, r) go from s to r in round i. Before it leaves, s sends its earlier ones: those of earlier rounds,
+// and (i, s, r') with r' < r. Before it is received, r receives earlier ones: those of earlier rounds,
 // and (i, s', r) with s' < s. A slot is free when the GPU has copied it, which waits for nobody. So
-// what a block waits for has a smaller i, or the same and a smaller s + r, and what has the least of
-// all that are left is on its way. This also keeps all busy: at any time each rank sends to one other
+// whatever a block waits for has a smaller i, or the same i and a smaller s + r, and the least of all
+// remaining blocks is on its way. This also keeps all ranks busy: at any time each sends to one other
 // and receives from one.
 //
-// Sums have the group's order: pieces of members elsewhere come to staging memory, from where they
-// are added like those of GPUs that cannot be reached. So their bits are those of ranks in one
-// process.
+// Sums are added in the group's order: pieces from members elsewhere arrive in staging memory and are
+// added from there, like those of GPUs that cannot be accessed directly. So the bits are the same as
+// among ranks in one process.
 //
-// Known weakness: two members here receive the same bytes one by one. When a host is lost, others
-// close their pipes as they notice, so on three hosts or more a rank may be named lost that only
+// Known weakness: two members here receive the same bytes separately. When a host is lost, others close
+// their pipes as they notice, so with three hosts or more, the rank named as lost may be one that only
 // noticed earlier.
 
-// slotBytes is the most bytes of a block.
+// slotBytes is the maximum size of a block in bytes.
 const slotBytes = 1 << 20
 
-// post is where a rank here and one elsewhere tell each other the calls between them, in the order
-// of preparation. The fabric must be locked.
+// post is where a rank here and one elsewhere exchange the headers of the calls between them, in the
+// order of preparation. The fabric must be locked.
 type post struct {
 	pipe   *link.Pipe
 	unsent [][]byte
-	due    int // headers to come: what is prepared here is so there
+	due    int // headers still to come: what is prepared here is prepared there too
 	heard  map[link.Meeting][][]byte
-	header []byte // that comes now
-	got    int    // bytes of it
+	header []byte // the one that is arriving
+	got    int    // bytes of it so far
 }
 
-// tell sends the header of a call that was prepared to the members elsewhere. The fabric must be
-// locked.
+// tell sends the header of a prepared call to the members elsewhere. The fabric must be locked.
 func (f *Fabric) tell(e *exchange) {
 	if e.lane == nil {
 		return
@@ -73,7 +72,7 @@ func (f *Fabric) tell(e *exchange) {
 	}
 }
 
-// listen makes the post of two ranks, if there is none, and starts the clerk with the first.
+// listen makes the post of two ranks if there is none, and starts the clerk with the first post.
 func (f *Fabric) listen(own, other int) error {
 	at := [2]int{own, other}
 	f.mu.Lock()
@@ -99,7 +98,7 @@ func (f *Fabric) listen(own, other int) error {
 // clerkRest is how long the clerk sleeps between looks.
 const clerkRest = 200 * time.Microsecond
 
-// clerk sends and hears headers while any are due, until all devices are closed.
+// clerk sends and receives headers while any are due, until all devices are closed.
 func (f *Fabric) clerk() {
 	defer f.rest.Done()
 	f.mu.Lock()
@@ -126,8 +125,8 @@ func (f *Fabric) clerk() {
 	}
 }
 
-// look sends and hears what it can now, and reports whether something is due. The fabric is
-// locked, which is no wait: pipes never block.
+// look sends and receives what it can now, and reports whether anything is due. The fabric is locked,
+// which delays nobody: pipes never block.
 func (f *Fabric) look(p *post) (busy bool, err error) {
 	for _, h := range p.unsent {
 		p.pipe.Send(h)
@@ -150,8 +149,8 @@ func (f *Fabric) look(p *post) (busy bool, err error) {
 	return left || p.due > 0, err
 }
 
-// heard returns the call of member i, elsewhere, that meets e; nil: its header has not come yet. It
-// has no addresses. The fabric must be locked.
+// heard returns the call of member i, elsewhere, that meets e, or nil if its header has not come yet.
+// The call has no addresses. The fabric must be locked.
 func (f *Fabric) heard(e *exchange, i int) (*exchange, error) {
 	ranks := e.meeting.ranks
 	list := f.posts[[2]int{ranks[e.member], ranks[i]}].heard[link.MeetingOf(e.header)]
@@ -206,7 +205,7 @@ func (d *Device) cross(e *exchange) error {
 	return nil
 }
 
-// block is bytes that go to a member elsewhere or come from it: rows of the same length in this GPU's
+// block is bytes sent to a member elsewhere or received from it: rows of the same length in this GPU's
 // memory, of at most a slot together, or the header that a member's call begins with.
 type block struct {
 	header        []byte
@@ -218,7 +217,7 @@ type block struct {
 	width, pitch  int64
 }
 
-// blocks cuts rows into blocks for a member, or from it.
+// blocks cuts rows into blocks to a member or from it.
 func (e *exchange) blocks(member int, at uintptr, rows, width, pitch int64) (list []step) {
 	most := e.device.options.Fabric.slot
 	if width == pitch {
@@ -241,7 +240,7 @@ func (e *exchange) blocks(member int, at uintptr, rows, width, pitch int64) (lis
 	return list
 }
 
-// inRounds puts blocks into their order, behind all other steps.
+// inRounds sorts blocks into their order, after all other steps.
 func inRounds(list []step) []step {
 	place := func(s step) (round, member int) {
 		if s.block == nil {
@@ -257,7 +256,7 @@ func inRounds(list []step) []step {
 	return list
 }
 
-// load makes voyages of an exchange's phases. The first begins with headers.
+// load makes the voyages of an exchange's phases. The first voyage begins with headers.
 func (e *exchange) load(parts []*exchange) {
 	var mine, others []step
 	for i, p := range parts {
@@ -274,7 +273,7 @@ func (e *exchange) load(parts []*exchange) {
 	}
 }
 
-// greeting is the block of a header to a member or from it.
+// greeting is the block of a header to or from a member.
 func (e *exchange) greeting(member int, header []byte) step {
 	return step{block: &block{pipe: e.pipes[member], member: member, header: header, bytes: link.HeaderLen}}
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// smallSlot is the bytes of a slot where a block is to be little.
+// smallSlot is the bytes of a slot where blocks are to be small.
 const smallSlot = 256
 
 // fabricsOn returns the fabrics of hosts that have the given ranks, joined by connections over the
@@ -42,8 +42,9 @@ func fabricsOn(t *testing.T, hosts []int, slot int64) []*Fabric {
 	return fabrics
 }
 
-// TestFarCollectives: random calls between ranks of several hosts leave the bits and count the bytes that
-// the CPU's do in one process, with peer access and without, on one card of a host and on several.
+// TestFarCollectives: random calls between ranks of several hosts leave the bits and count the bytes
+// that the CPU's ranks do in one process, with and without peer access, on one card of a host and on
+// several.
 func TestFarCollectives(t *testing.T) {
 	for i, hosts := range [][]int{{0, 1}, {0, 1, 2}, {0, 1, 0, 1}, {0, 0, 1, 2, 1, 1, 2, 0}, {1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}} {
 		if onGPU() && len(hosts) > 4 {
@@ -62,8 +63,8 @@ func TestFarCollectives(t *testing.T) {
 	}
 }
 
-// TestFarOrder: no host waits for ever for another that waits for it, however much more all send than
-// the network takes before it is read.
+// TestFarOrder: no hosts wait for each other forever, however much more all of them send than the
+// network accepts before it is read.
 func TestFarOrder(t *testing.T) {
 	hosts := []int{0, 1, 2, 1}
 	j := &joint{Rand: rand.New(rand.NewPCG(1, 31)), arena: 96 << 20, calls: make([][]device.Call, len(hosts))}
@@ -73,7 +74,7 @@ func TestFarOrder(t *testing.T) {
 	agreeOn(t, j, ranksAcross(t, asText, hosts, 2, fabricsOn(t, hosts, 64<<10), Options{}, true, j.arena))
 }
 
-// TestFarLarge: what is more than all slots together, in rows of any length, comes whole.
+// TestFarLarge: operands larger than all slots together, in rows of any length, arrive whole.
 func TestFarLarge(t *testing.T) {
 	const half = 16 << 20
 	hosts := []int{0, 1}
@@ -143,7 +144,7 @@ func TestFarStart(t *testing.T) {
 	}
 }
 
-// TestFarMixedUp: ranks that launch their calls in different orders hear of it.
+// TestFarMixedUp: ranks that launch their calls in different orders get an error.
 func TestFarMixedUp(t *testing.T) {
 	hosts := []int{0, 1}
 	gpus := ranksAcross(t, asText, hosts, 1, fabricsOn(t, hosts, smallSlot), Options{}, true, rankArena)
@@ -236,7 +237,7 @@ func TestSteadyFar(t *testing.T) {
 	}
 }
 
-// atOnce has a driver do at once what a step needs.
+// atOnce makes a driver do at once what a step needs.
 func atOnce(driver *nv.Driver) {
 	none := func(...uintptr) int32 { return 0 }
 	for _, p := range []*nv.Proc{&driver.LaunchKernel, &driver.MemcpyPeerAsync, &driver.EventRecord, &driver.EventSynchronize, &driver.StreamSynchronize} {

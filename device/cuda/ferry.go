@@ -15,73 +15,73 @@ import (
 
 // The ferry carries bytes between a GPU and ranks of other processes.
 //
-// A call's stream says that it is ready and waits, by flags, until the ferry is done: a few driver
-// calls, however many bytes. So the worker never waits for the network, and no stream has thousands
-// of copies queued. The ferry is a goroutine. It has the GPU copy blocks to pinned slots and sends
-// them, and receives others and has the GPU copy or add them, on a stream of its own that waits
-// for nothing.
+// A call's stream sets a flag when it is ready and waits for another until the ferry is done: a few
+// driver calls, however many bytes there are. So the worker never waits for the network, and no stream
+// has thousands of copies queued. The ferry is a goroutine. It has the GPU copy blocks to pinned slots
+// and sends them, and it receives others and has the GPU copy or add them, on a stream of its own that
+// waits for nothing.
 //
 //	call's stream  [ready = 3][wait: begun >= 3][start][wait: done >= 3] ....... [next rendezvous]
 //	ferry            sees it            begun = 3                       done = 3
 //	out              header > [copy to slot][landed = 9] > [copy] >
 //	in                     header > .. > [copy from slot][landed = 5] > [copy, sum]
 //
-// A lane is one of the call's streams; its voyages come in order. All lanes share the goroutine, so
-// it never waits inside of one: it looks at each, does what can be done now, and looks at the next.
-// Where nothing can be done it yields, and after a while sleeps between looks; without a voyage it
-// sleeps until the worker has one.
+// A lane belongs to one of the streams of calls; its voyages come in order. All lanes share the
+// goroutine, so it never waits within one: it looks at each, does what can be done now, and looks at
+// the next. When nothing can be done it yields, and after a while it sleeps between looks; without a
+// voyage it sleeps until the worker has one.
 //
-// Invariants: a slot that goes out is filled again when all of it is sent; one that comes in, when
-// the GPU has copied it. When the fabric is lost the ferry ends, and what it carries is given up;
-// the flags that streams wait for are raised like all others.
+// Invariants: an outgoing slot is refilled only when all of it has been sent, an incoming one only when
+// the GPU has copied it. When the fabric is lost the ferry ends and abandons what it carries; the flags
+// that streams wait for are raised like all others.
 //
 // Known weakness: while a voyage is under way, looking keeps a core busy for some of the time, and a
 // ferry that sleeps between looks begins up to 10 ms late if kernels keep all cores busy.
 
-// voyage is what one phase of an exchange brings to members elsewhere and fetches from them.
+// voyage is what one phase of an exchange sends to members elsewhere and receives from them.
 type voyage struct {
 	lane    *lane
 	ranks   []int // of the members
 	op      graph.Op
-	outs    []step // blocks
+	outs    []step // blocks, and what is copied and added here in between
 	ins     []step // blocks, and what is copied and added here in between
-	headers int    // blocks that ins begins with
+	headers int    // number of blocks at the start of ins that are headers
 	call    int32
 }
 
-// slots of a ring: two, and two for whoever is late.
+// slots is the length of a ring: two, and two more for whoever is late.
 const slots = 4
 
-// ring is the slots in one direction.
+// ring has the slots of one direction.
 type ring struct {
 	slots  [slots][]byte
 	asked  uint32         // copies passed to the driver
 	landed *atomic.Uint32 // copies that the GPU has made; in pinned memory
-	sent   uint32         // slots that went out
+	sent   uint32         // slots that have been sent
 }
 
-// lane has the voyages of one stream of calls.
+// lane carries the voyages of one stream of calls.
 type lane struct {
 	ferry  *ferry
 	queue  chan *voyage
 	passed uint32 // voyages passed to the driver; the worker's
 
-	// In pinned memory: voyages that the stream has come to, those for which all members have arrived,
-	// and those that are over.
+	// In pinned memory: the number of voyages that the stream has come to, of those for which all
+	// members have arrived, and of those that are over.
 	ready, begun, done *atomic.Uint32
 
 	// Of the voyage under way.
 	voyage  *voyage // nil: none
 	out, in ring
-	copied  int  // blocks whose copies to slots the driver has
-	sent    int  // blocks that are sent
+	copied  int  // blocks whose copies to slots the driver has been given
+	sent    int  // blocks that have been sent
 	sending bool // the next one is in its pipe
-	taken   int  // steps that the driver has
-	got     int  // bytes of the block that comes in
-	last    bool // the driver has all, and the mark behind
+	taken   int  // steps that the driver has been given
+	got     int  // bytes received of the incoming block
+	last    bool // the driver has been given everything, and the mark after it
 }
 
-// ferry is a device's.
+// ferry belongs to a device.
 type ferry struct {
 	d       *Device
 	stream  uintptr
@@ -141,7 +141,7 @@ func (f *ferry) stop() {
 	f.stopped.Store(true)
 	f.rouse()
 	<-f.ended
-	f.d.driver.StreamSynchronize(f.stream) // if that fails, so did the context's
+	f.d.driver.StreamSynchronize(f.stream) // if this fails, so did synchronising the context
 	f.d.driver.StreamDestroy(f.stream)
 }
 
@@ -153,7 +153,7 @@ func (f *ferry) rouse() {
 	}
 }
 
-// embark passes a voyage to the ferry. The call's stream says when.
+// embark passes a voyage to the ferry. The call's stream says when it may begin.
 func (w *worker) embark(n int32, c *call, v *voyage) error {
 	l := v.lane
 	l.passed++
@@ -163,16 +163,16 @@ func (w *worker) embark(n int32, c *call, v *voyage) error {
 	return w.ask("cuStreamWriteValue32", w.d.driver.StreamWriteValue32, w.streams[c.stream], flagAddress(l.ready), uintptr(l.passed), 0)
 }
 
-// attend makes the call's stream wait until a flag of the lane has come to the latest voyage.
+// attend makes the call's stream wait until a flag of the lane has reached the latest voyage.
 func (w *worker) attend(c *call, l *lane, flag *atomic.Uint32) error {
 	return w.ask("cuStreamWaitValue32", w.d.driver.StreamWaitValue32, w.streams[c.stream], flagAddress(flag), uintptr(l.passed), nv.WaitAtLeast)
 }
 
-// run carries until the ferry is stopped or the fabric is lost.
+// run carries voyages until the ferry is stopped or the fabric is lost.
 func (f *ferry) run() {
 	defer close(f.ended)
 	defer f.leave()
-	began := time.Now() // of looking in vain
+	began := time.Now() // when looking in vain began
 	for looks := 0; !f.stopped.Load() && !f.d.options.Fabric.down.Load(); looks++ {
 		moved, waiting := false, false
 		for _, l := range f.lanes {
@@ -199,9 +199,9 @@ func (f *ferry) run() {
 	}
 }
 
-// enter gives the goroutine a thread with the GPU's context, which driver calls need, until leave.
-// It does not keep one: to yield a locked thread takes the system's scheduler, many times as long
-// as Go's.
+// enter gives the goroutine a thread with the GPU's context, which driver calls need, until leave. It
+// does not keep the thread: yielding while locked to one goes through the system's scheduler, which
+// takes many times as long as Go's.
 func (f *ferry) enter() error {
 	if f.inside {
 		return nil
@@ -220,13 +220,13 @@ func (f *ferry) leave() {
 }
 
 const (
-	// lingerLooks is how long the ferry looks all the time; then it sleeps for lingerSleep between looks, which Go
-	// makes up to a millisecond where nothing else runs.
+	// lingerLooks is how long the ferry looks without a pause; then it sleeps for lingerSleep between
+	// looks, which Go turns into up to a millisecond where nothing else runs.
 	lingerLooks = 20 * time.Millisecond
 	lingerSleep = 50 * time.Microsecond
 )
 
-// linger yields the core until the next look, where nothing has happened since began.
+// linger yields the core until the next look; nothing has happened since began.
 func linger(began time.Time, looks int) {
 	switch {
 	case time.Since(began) > lingerLooks:
@@ -271,7 +271,7 @@ func (l *lane) look() (moved bool, err error) {
 	return a || b, nil
 }
 
-// send has blocks copied to free slots, and sends those that are there.
+// send has blocks copied to free slots, and sends those that have been copied.
 func (l *lane) send() (moved bool, err error) {
 	v, r := l.voyage, &l.out
 	for l.copied < len(v.outs) && r.asked-r.sent < slots {
@@ -307,8 +307,8 @@ func (l *lane) send() (moved bool, err error) {
 	return moved, nil
 }
 
-// receive receives blocks into free slots and has them copied from there, and has done what comes in
-// between.
+// receive receives blocks into free slots, has the GPU copy them from there, and has it do what comes
+// in between.
 func (l *lane) receive() (moved bool, err error) {
 	v, r := l.voyage, &l.in
 	for l.taken < len(v.ins) {
@@ -334,7 +334,8 @@ func (l *lane) receive() (moved bool, err error) {
 	return moved, err
 }
 
-// take receives of a block what has come, and reports whether all of it has, and how many bytes came now.
+// take reads what has arrived of a block. It reports whether that completes it, and how many bytes came
+// now.
 func (l *lane) take(b *block) (all bool, n int, err error) {
 	r := &l.in
 	if r.asked-r.landed.Load() >= slots {
@@ -361,7 +362,7 @@ func (l *lane) take(b *block) (all bool, n int, err error) {
 	return true, n, l.mark(r)
 }
 
-// copy has the GPU copy a block from a slot, or to it.
+// copy has the GPU copy a block from a slot or to it.
 func (l *lane) copy(b *block, slot []byte, in bool) error {
 	f, v := l.ferry, l.ferry.d.driver
 	src, dst, from, to := b.at, address(slot), b.pitch, b.width
@@ -375,7 +376,7 @@ func (l *lane) copy(b *block, slot []byte, in bool) error {
 	return l.ask("cuMemcpy2DAsync", v.Memcpy2DAsync, nv.Addr(b.rows), f.stream)
 }
 
-// mark has the GPU say that all that it was asked for until now is done.
+// mark has the GPU signal that everything it has been asked for so far is done.
 func (l *lane) mark(r *ring) error {
 	r.asked++
 	return l.ask("cuStreamWriteValue32", l.ferry.d.driver.StreamWriteValue32, l.ferry.stream, flagAddress(r.landed), uintptr(r.asked), 0)
@@ -407,5 +408,5 @@ func (l *lane) gone(b *block, err error) error {
 	f.loseRank(nil, &device.PeerError{Rank: v.ranks[b.member], Call: -1, Op: v.op, Why: err.Error()})
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.lost // perhaps of another rank, for which the pipes were closed
+	return f.lost // perhaps of another rank, because of which the pipes were closed
 }

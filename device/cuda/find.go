@@ -75,8 +75,9 @@ func find(p nv.Places) *Found {
 	return f
 }
 
-// slow returns what to do about too few queues, or a compiler that makes slow code of some kernels for a card that is here. Those
-// before CUDA 12.9 were tried from 12.4 on: they have Hopper's products of attention wait for each other.
+// slow says what to do about too few queues, or about a compiler that generates slow code of some
+// kernels for a card that is present. Compilers before CUDA 12.9 were tried from 12.4 on: they make
+// Hopper's products of attention wait for each other.
 func (f *Found) slow(version string) string {
 	if err := fewQueues(); err != nil {
 		return err.Error()

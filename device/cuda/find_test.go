@@ -31,7 +31,7 @@ func TestNothing(t *testing.T) {
 	}
 }
 
-// TestWrongLibrary: a library without the symbols is not taken for the right one.
+// TestWrongLibrary: a library without the symbols is not mistaken for the right one.
 func TestWrongLibrary(t *testing.T) {
 	libc := []string{"libc.so.6"}
 	f := find(nv.Places{Driver: libc, NVRTC: libc, CublasLt: libc})
@@ -40,7 +40,7 @@ func TestWrongLibrary(t *testing.T) {
 	}
 }
 
-// TestCards lists the fake's.
+// TestCards lists the fake's cards.
 func TestCards(t *testing.T) {
 	for major, usable := range map[int]bool{7: false, 9: true} {
 		g := fake.New()
@@ -56,7 +56,7 @@ func TestCards(t *testing.T) {
 	}
 }
 
-// TestOldCards: a card that cannot be used is no rank's, wherever CUDA lists it.
+// TestOldCards: no rank gets a card that cannot be used, wherever CUDA lists it.
 func TestOldCards(t *testing.T) {
 	g := fake.New()
 	g.Cards, g.Old = 4, []int{1, 3}
@@ -78,8 +78,8 @@ func TestDated(t *testing.T) {
 	}
 }
 
-// TestProbeChild: what a child prints arrives, and one that hangs, dies or
-// says nothing is an answer too.
+// TestProbeChild: what a child prints arrives, and a child that hangs, dies or prints nothing gives a
+// result too.
 func TestProbeChild(t *testing.T) {
 	sh, err := exec.LookPath("sh")
 	if err != nil {
@@ -122,8 +122,8 @@ func TestRealLibraries(t *testing.T) {
 	}
 }
 
-// TestPlaces: every way in which users have the libraries is looked at, and
-// what they name themselves comes first.
+// TestPlaces: all places where users may have the libraries are searched, beginning with those that
+// users name themselves.
 func TestPlaces(t *testing.T) {
 	root := t.TempDir()
 	for _, path := range []string{"own/libnvrtc.so.12", "venv/lib/python3.11/site-packages/nvidia/cuda_nvrtc/lib/libnvrtc.so.12",

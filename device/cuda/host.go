@@ -184,8 +184,8 @@ func (d *Device) Sync() error {
 	return err
 }
 
-// Progress changes while the host's calls progress, and with every block that comes from another
-// host. Other GPU calls count only when they complete, which takes far less than a watchdog's patience.
+// Progress changes while the host's calls progress, and with every block received from another host.
+// Other GPU calls count only when they complete, which takes far less than a watchdog's patience.
 func (d *Device) Progress() uint64 {
 	n := d.meter.Progress()
 	if d.ferry != nil {

@@ -16,18 +16,17 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// What the cards since Ampere have at least: of shared memory per block those of
-// 8.6, 8.9 and 12.0 have least.
+// The least that cards since Ampere have: 8.6, 8.9 and 12.0 have the least shared memory per block.
 const (
 	leastShared    = 99 << 10
 	leastRegisters = 64 << 10
 )
 
-// elsewhere is a machine on which calls are only built.
+// elsewhere is a machine for which calls are only built.
 var elsewhere = target{base: [device.NumTiers]uintptr{1 << 40, 1 << 41, 0}, scratch: 1 << 42, room: scratchBytes, library: true,
 	sumRows: 1024, sms: 108, shared: leastShared, major: 8}
 
-// launchesOf are all that calls would start, also in the library's place.
+// launchesOf returns all launches that calls would start, including those in the library's place.
 func launchesOf(t *testing.T, calls []device.Call) (list []*launch) {
 	t.Helper()
 	for i := range calls {
@@ -42,8 +41,8 @@ func launchesOf(t *testing.T, calls []device.Call) (list []*launch) {
 	return list
 }
 
-// TestModelsFit: everything that a step of the known models starts, up to
-// sequences of 131072 tokens, is within the limits of every card.
+// TestModelsFit: everything that a step of the known models starts, up to sequences of 131072 tokens,
+// is within the limits of every card.
 func TestModelsFit(t *testing.T) {
 	for _, name := range model.Names() {
 		for _, dt := range []graph.DType{graph.BF16, graph.F32} {
@@ -116,8 +115,8 @@ func TestBlocksFit(t *testing.T) {
 	}
 }
 
-// TestRowThreads: threads have a whole row, in warps or, of a small one, in parts of one; and where an eighth more of them, at most, let
-// each have three packs, they have.
+// TestRowThreads: threads have a whole row, in warps or, for a small row, in parts of one; and where at
+// most an eighth more of them let each have three packs, each has.
 func TestRowThreads(t *testing.T) {
 	for packs := 1; packs <= 7*1024; packs++ {
 		n, each := rowThreads(packs)

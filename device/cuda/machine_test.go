@@ -17,7 +17,7 @@ import (
 // onGPU tells the tests to use the machine's GPU instead of the fake one.
 func onGPU() bool { return os.Getenv("ATHANOR_TEST_GPU") != "" }
 
-// scratchDir keeps what compilers make for all tests of the process.
+// scratchDir keeps what compilers produce, for all tests of the process.
 var scratchDir = sync.OnceValues(func() (string, error) { return os.MkdirTemp("", "athanor-kernels-") })
 
 func TestMain(m *testing.M) {
@@ -36,12 +36,12 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// way is how a fake GPU runs kernels: it sets the GPU up and gives the compiler.
-// Descending asks for the other order of threads or blocks.
+// way is how a fake GPU runs kernels: it sets up the GPU and returns the compiler. descending asks for
+// the opposite order of threads or blocks.
 type way func(t *testing.T, g *fake.GPU, descending bool) kernels.Compiler
 
-// texts run the kernels' text, threads in one order and in the other. There is one of each, since
-// that text has global state.
+// texts run the kernels' text, threads in one order and in the opposite one. There is one of each,
+// since that text has global state.
 var texts = sync.OnceValues(func() (both [2]*fake.Runner, err error) {
 	dir, err := scratchDir()
 	for i := range both {
@@ -70,7 +70,7 @@ func asText(t *testing.T, g *fake.GPU, descending bool) kernels.Compiler {
 	return fake.Compiler{}
 }
 
-// asCode runs what NVIDIA's compiler makes of them, instruction by instruction.
+// asCode runs what NVIDIA's compiler makes of the kernels, instruction by instruction.
 func asCode(t *testing.T, g *fake.GPU, descending bool) kernels.Compiler {
 	t.Helper()
 	return counted(t, &fake.Interpreter{GPU: g, Descending: descending})
@@ -89,7 +89,7 @@ func counted(t *testing.T, r *fake.Interpreter) kernels.Compiler {
 	return fake.Virtual{NVRTC: c}
 }
 
-// maker gives a device that computes.
+// maker returns a device that computes.
 type maker func(t *testing.T, o Options, sizes ...int64) (*Device, *fake.GPU)
 
 // machine is the GPU, or the fake with the kernels' text. The test is skipped where
@@ -120,21 +120,21 @@ func faked(t *testing.T, w way, o Options, sizes []int64) (*Device, *fake.GPU) {
 	return opened(t, lib, o, sizes), g
 }
 
-// ranks gives joined devices, each a card of one fake machine; on a real GPU all
-// of them are on the first one.
+// ranks returns joined devices, each a card of one fake machine; on a real GPU all of them are on the
+// first one.
 func ranks(t *testing.T, n int, o Options, peers bool, sizes ...int64) []*Device {
 	t.Helper()
 	return ranksOn(t, asText, n, n, o, peers, sizes...)
 }
 
-// ranksOn gives joined devices on so many cards.
+// ranksOn returns joined devices on this many cards.
 func ranksOn(t *testing.T, w way, cards, n int, o Options, peers bool, sizes ...int64) []*Device {
 	t.Helper()
 	return ranksAcross(t, w, make([]int, n), cards, fabricsOn(t, make([]int, n), smallSlot), o, peers, sizes...)
 }
 
-// ranksAcross gives joined devices by rank, on the given hosts: each a machine of so many cards, with
-// a fabric of its own.
+// ranksAcross returns joined devices by rank, on the given hosts, each of which is a machine of this
+// many cards with its own fabric.
 func ranksAcross(t *testing.T, w way, hosts []int, cards int, fabrics []*Fabric, o Options, peers bool, sizes ...int64) []*Device {
 	t.Helper()
 	libs := make([]*Libraries, len(fabrics))
@@ -167,15 +167,15 @@ func ranksAcross(t *testing.T, w way, hosts []int, cards int, fabrics []*Fabric,
 	return list
 }
 
-// hollow gives a device whose kernels do nothing: for the order of things.
+// hollow returns a device whose kernels do nothing, for tests of order.
 func hollow(t *testing.T, o Options, sizes ...int64) (*Device, *fake.GPU) {
 	t.Helper()
 	g := fake.New()
 	return opened(t, &Libraries{Driver: g.Driver(), Compiler: fake.Compiler{}}, o, sizes), g
 }
 
-// bare gives the GPU, or a fake whose kernels do nothing: for what needs none. The
-// fake is nil on a GPU.
+// bare returns the GPU, or a fake whose kernels do nothing, for tests that need none. The fake is nil
+// on a GPU.
 func bare(t *testing.T, o Options, sizes ...int64) (*Device, *fake.GPU) {
 	t.Helper()
 	if onGPU() {

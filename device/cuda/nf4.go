@@ -8,10 +8,10 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// Weights in 4 bits (graph.NF4Block) are written out to scratch memory before they are multiplied,
-// as many columns of the result at a time as it has room for. The inner dimension is not divided
-// and the division does not depend on the rows, so no plan changes a bit. Those of experts are too
-// many for that: see expertLinear.
+// Weights in 4 bits (graph.NF4Block) are unpacked to scratch memory before they are multiplied, for as
+// many columns of the result at a time as it has room for. The inner dimension is not divided, and the
+// division does not depend on the rows, so no plan changes a bit. Experts have too many weights for
+// that: see expertLinear.
 //
 // Known weakness: a product of few rows, as in generation, reads and writes four times the bytes
 // that it needs.
@@ -46,7 +46,7 @@ func (b *builder) weighted(p product) error {
 	return nil
 }
 
-// panelCols returns how many columns of a result are made at a time, in whole blocks.
+// panelCols returns how many columns of a result are computed at a time, in whole blocks.
 func (b *builder) panelCols(p *product) int {
 	inner, size := int64(p.a.Cols), p.b.DType.Size()
 	if p.tb { // rows of the panel
@@ -55,8 +55,8 @@ func (b *builder) panelCols(p *product) int {
 	return int(b.room/(inner*size)) / graph.NF4Block * graph.NF4Block
 }
 
-// unpack writes elements [lo, lo+n) of some rows of a weight, whose rows have cols elements, to
-// scratch memory.
+// unpack unpacks elements [lo, lo+n) of rows of a weight, from first on, to scratch memory. The
+// weight's rows have cols elements.
 func (b *builder) unpack(w device.Operand, first, rows, lo, n, cols int) (device.Operand, error) {
 	y := device.Operand{Tier: device.DeviceTier, DType: w.DType, Addr: int64(b.scratch) - int64(b.base[device.DeviceTier]),
 		Rows: rows, Cols: n, Stride: int(blocks(int64(n), graph.NF4Block)) * graph.NF4Block}

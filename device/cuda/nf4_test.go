@@ -14,11 +14,11 @@ import (
 	"github.com/athanor-llm/athanor/kernel"
 )
 
-// TestNF4Panels: weights in 4 bits that are written out in several parts, for want of scratch
-// memory, give the reference's results, and any rows by themselves the same bits.
+// TestNF4Panels: weights in 4 bits that are unpacked in several parts, for want of scratch memory, give
+// the reference's results, and any rows by themselves give the same bits.
 func TestNF4Panels(t *testing.T) { panelsAgree(t, machine) }
 
-// TestCompiledNF4Panels: so they do where NVIDIA's compiler made the kernels.
+// TestCompiledNF4Panels: the same for kernels made by NVIDIA's compiler.
 func TestCompiledNF4Panels(t *testing.T) { panelsAgree(t, compiled) }
 
 func panelsAgree(t *testing.T, machine maker) {
@@ -77,7 +77,7 @@ func packedSample(op graph.Op, seed uint64) *sample {
 	return s
 }
 
-// TestNF4TooWide: inputs for which scratch memory has no room are refused.
+// TestNF4TooWide: inputs that scratch memory has no room for are refused.
 func TestNF4TooWide(t *testing.T) {
 	op := func(rows, cols int) device.Operand {
 		return device.Operand{DType: graph.BF16, Rows: rows, Cols: cols, Stride: cols}
@@ -90,8 +90,8 @@ func TestNF4TooWide(t *testing.T) {
 	}
 }
 
-// TestPackedExperts: experts whose weights are in 4 bits give the bits of the same weights written out
-// in bf16, on tensor cores of each kind and without.
+// TestPackedExperts: experts whose weights are in 4 bits give the bits of the same weights in unpacked
+// bf16, on tensor cores of each kind and without.
 func TestPackedExperts(t *testing.T) { packedExpertsAgree(t, machine) }
 
 func TestCompiledPackedExperts(t *testing.T) { packedExpertsAgree(t, compiled) }
@@ -127,7 +127,7 @@ func packedExpertsAgree(t *testing.T, machine maker) {
 	}
 }
 
-// unpacked is the same product of experts with weights that are written out.
+// unpacked is the same product of experts with unpacked weights.
 func (s *sample) unpacked() *sample {
 	u := *s
 	u.image, u.call.Args, u.call.Attr.NF4 = bytes.Clone(s.image), slices.Clone(s.call.Args), false
@@ -152,8 +152,9 @@ func (s *sample) unpacked() *sample {
 	return &u
 }
 
-// TestPackedExpertsSuit: packed weights in bf16 whose rows begin at multiples of 4 bytes go to tensor cores,
-// others to the plain kernel; all are told that they are packed, and the extents they have.
+// TestPackedExpertsSuit: packed weights in bf16 whose rows begin at multiples of 4 bytes go to tensor
+// cores, others to the plain kernel; all kernels are told that the weights are packed, and their
+// extents.
 func TestPackedExpertsSuit(t *testing.T) {
 	op := func(d graph.DType, rows, cols, stride int) device.Operand {
 		return device.Operand{DType: d, Rows: rows, Cols: cols, Stride: stride}

@@ -96,11 +96,12 @@ func (b *builder) norm(file, kernel string, rms, stats int) error {
 	return b.start(kernels.Unit{File: file, Defines: defines}, kernel, [3]int64{blocks(int64(ops[0].Rows)*int64(groups), int64(rows)), 1, 1}, rows*n, 0, a)
 }
 
-// rowThreads returns how many threads share a row of so many packs, and the most packs that
-// one has. Rows of heads leave threads of a warp for others. Of three operands registers hold 7 packs; of wider rows than that the compiler puts
-// some into local memory. With 3 or more, blocks are small enough for several to be on an SM,
-// which load while others compute: that is worth an eighth of threads that have less. Else
-// few shall have less, and few need to meet.
+// rowThreads returns how many threads share a row of this many packs, and the most packs that one has.
+// With rows of heads, the other threads of a warp have other rows. Registers hold 7 packs of each of
+// three operands; of wider rows the compiler puts some into local memory. With 3 packs or more, blocks
+// are small enough for several to share an SM, where some load while others compute: that is worth
+// leaving up to an eighth of the packs' places empty. Otherwise few threads should have fewer packs,
+// and few should have to meet.
 func rowThreads(packs int) (threads, each int) {
 	for _, n := range []int{8, 16} {
 		if packs <= n {
@@ -122,7 +123,7 @@ func rowThreads(packs int) (threads, each int) {
 	return 1024, (packs + 1023) / 1024
 }
 
-// across returns at most v elements per thread, so few that n threads share cols columns.
+// across returns the elements per thread: at most v, and so few that n threads have at most cols columns.
 func across(v, cols, n int) int {
 	for v > 1 && v*n > cols {
 		v /= 2
@@ -157,7 +158,7 @@ func crossEntropy(b *builder) error {
 	ops := []device.Operand{b.op(0), b.op(1), b.op(2), b.op(3)}
 	a := b.newArgs(append(ops, b.op(4))...)
 	a.n[1], a.n[3] = graph.ScalarLossScale, int32(bit(!b.op(4).Absent()))
-	logits, room := ops[1], max(b.shared-2<<10, 0) // the kernel's other shared memory is less than the difference
+	logits, room := ops[1], max(b.shared-2<<10, 0) // the 2 KiB are more than the kernel's other shared memory
 	row := int(int64(logits.Cols) * logits.DType.Size())
 	n := threads
 	if logits.Cols > 8192 {
@@ -180,9 +181,10 @@ func (b *builder) activation(file string) kernels.Unit {
 	return kernels.Unit{File: file, Defines: fmt.Sprintf("ACT=%d ", b.call.Attr.Act)}
 }
 
-// halves launches an element-wise kernel whose wide operands, the last two of which are y and gu, are
-// one or two times as wide as y, gate beside up: they never form one long row. With weights, the next
-// operand, a row of y is as many slots; where these have gradients too, a block sums one.
+// halves launches an element-wise kernel on wide operands, the last two of which are y and gu, and
+// others. Wide operands are as wide as y or, with gate next to up, twice as wide, so they never form
+// one long row. With weights, the next operand, a row of y is one slot for each of its weights; if
+// the weights have gradients too, a block sums one of those.
 func (b *builder) halves(file string, wide int) error {
 	var ops []device.Operand
 	for i := range b.call.Op.Info().Args {
@@ -309,8 +311,8 @@ func (t target) sumPiece(most int) int {
 	return n
 }
 
-// sums launches the two stages of a sum over tokens, whose terms stats and kernels/sums.cu say. If scratch is too small for all
-// partial sums the tokens are cut, and later parts continue the sums.
+// sums launches the two stages of a sum over tokens. stats selects its terms, see kernels/sums.cu. If scratch memory
+// is too small for all partial sums the tokens are cut, and later parts continue the sums.
 func (b *builder) sums(stats int, g, bias, dy, x, s device.Operand) error {
 	ops := []device.Operand{g, bias, dy, x, s}
 	cols, groups := g.Cols, max(1, b.call.Attr.Heads)
@@ -355,9 +357,9 @@ func (b *builder) sums(stats int, g, bias, dy, x, s device.Operand) error {
 	return nil
 }
 
-// sumLanes returns how many threads of a block share a token's columns, of which there are so many
-// packs: whole eights, which have a line of memory, with few of the last block's left over; and
-// among how many such groups a piece's tokens are divided.
+// sumLanes returns how many threads of a block share a token's columns, which are this many packs: a
+// multiple of eight, since eight have a line of memory, with few of the last block's left over. parts
+// is the number of such groups among which a piece's tokens are divided.
 func sumLanes(packs int) (lanes, parts int) {
 	idle := packs + 64
 	for n := 64; n >= 32; n -= 8 {

@@ -110,9 +110,8 @@ func executeAll(t *testing.T, d *Device, calls []device.Call, image []byte) []by
 	return out
 }
 
-// twice checks that what was written is in the mean at most twice as far from
-// the reference as what the CPU's kernel writes, which has the same types. The
-// reference's results are not rounded to bf16 for that.
+// twice checks that what was written is on average at most twice as far from the reference as what the
+// CPU's kernel writes with the same types. The reference's results are not rounded to bf16 for that.
 func (s *sample) twice(cores *kernel.Env, got []byte) error {
 	image := bytes.Clone(s.image)
 	list, exact := make([]kernel.Tensor, len(s.call.Op.Info().Args)), make([]kernel.Tensor, len(s.call.Op.Info().Args))
@@ -154,13 +153,13 @@ func (s *sample) twice(cores *kernel.Env, got []byte) error {
 	return nil
 }
 
-// TestOperators compares every operator with the reference in float64 and with
-// the CPU's errors, and wants the same bits again: from a second run and, on the fake, from threads
-// that run in the opposite order.
+// TestOperators compares every operator with the reference in float64 and with the CPU's errors, and
+// requires the same bits from a second run and, on the fake, from threads that run in the opposite
+// order.
 func TestOperators(t *testing.T) { operatorsAgree(t, machine, 8) }
 
-// operatorsAgree takes so many samples of attention, which has tiles of many shapes and, on
-// Hopper, kernels of its own.
+// operatorsAgree takes this many samples of attention, which has tiles of many shapes and, on Hopper,
+// kernels of its own.
 func operatorsAgree(t *testing.T, machine maker, attentions int) {
 	t.Helper()
 	for op := graph.Op(1); op < graph.NumOps; op++ {
@@ -174,7 +173,7 @@ func operatorsAgree(t *testing.T, machine maker, attentions int) {
 	}
 }
 
-// operatorAgrees takes the kernels of cards of a compute capability.
+// operatorAgrees tests the kernels for cards of a compute capability.
 func operatorAgrees(t *testing.T, machine maker, op graph.Op, rounds, major int) {
 	t.Helper()
 	cores := kernel.NewEnv(1)
@@ -204,8 +203,8 @@ func operatorAgrees(t *testing.T, machine maker, op graph.Op, rounds, major int)
 	}
 }
 
-// TestUpdatesAlike: where a plan has the optimizer run makes no difference: what the
-// GPU writes are the CPU's bits, those that chance rounds too.
+// TestUpdatesAlike: where a plan has the optimizer run makes no difference: the GPU writes the CPU's
+// bits, including those that chance rounds.
 func TestUpdatesAlike(t *testing.T) { updatesAgree(t, machine) }
 
 func updatesAgree(t *testing.T, machine maker) {
@@ -247,9 +246,9 @@ func (s *sample) cut(r0, n int) device.Call {
 	return c
 }
 
-// TestCuts: operators whose rows are tokens give the same bits on any rows by
-// themselves, those that sum over tokens when the tokens are split at
-// multiples of SumRows. This is what law L1 needs of the kernels.
+// TestCuts: operators whose rows are tokens give the same bits on any rows by themselves, and those
+// that sum over tokens do when the tokens are split at multiples of SumRows. Law L1 needs this of the
+// kernels.
 func TestCuts(t *testing.T) { cutsAgree(t, machine) }
 
 func cutsAgree(t *testing.T, machine maker) {
@@ -280,8 +279,8 @@ func cutsAgree(t *testing.T, machine maker) {
 	}
 }
 
-// cutAgrees splits samples of an operator's tokens, operand token among them, where it may
-// be done.
+// cutAgrees splits samples of an operator's tokens, with operand token among them, where that is
+// allowed.
 func cutAgrees(t *testing.T, d *Device, op graph.Op, token, cut int) {
 	t.Helper()
 	first := fresh(t)
@@ -307,8 +306,8 @@ func cutAgrees(t *testing.T, d *Device, op graph.Op, token, cut int) {
 	}
 }
 
-// TestLossOfOddSequences: where sums may be cut after every 1021 tokens, which is a prime, each
-// token is a piece, more of them than a block takes at a time, and all of them are one chain.
+// TestLossOfOddSequences: if sums may be cut after every 1021 tokens, which is a prime, each token is a
+// piece, there are more pieces than a block processes at a time, and all of them are one chain.
 func TestLossOfOddSequences(t *testing.T) { oddLosses(t, machine) }
 
 func oddLosses(t *testing.T, machine maker) {
@@ -326,9 +325,9 @@ func oddLosses(t *testing.T, machine maker) {
 	}
 }
 
-// TestSequenceSlices: a sequence cut into slices, forwards from the first, backwards at
-// multiples of graph.SliceUnit from the last, gives the bits of the whole one; a
-// bf16 dkv, which is rounded after every slice, is near.
+// TestSequenceSlices: a sequence cut into slices gives the bits of the whole one: forward from the
+// first slice, backward at multiples of graph.SliceUnit from the last. A bf16 dkv, which is rounded
+// after every slice, is close.
 func TestSequenceSlices(t *testing.T) { slicesAgree(t, machine) }
 
 func slicesAgree(t *testing.T, machine maker) {

@@ -103,10 +103,10 @@ func (p *Pinned) prepare(v *nv.Driver, number int, n int64) error {
 	return err
 }
 
-// resize gives the arena n bytes and registers those that are not.
+// resize gives the arena n bytes and registers those that are not registered yet.
 func (p *Pinned) resize(n int64) error {
 	had, keep := int64(len(p.arena.Bytes())), len(p.blocks)
-	if n != had { // the last slice of the smaller size ends elsewhere in the other
+	if n != had { // the last slice ends elsewhere in an arena of another size
 		keep = int(min(n, had) / p.slice)
 	}
 	p.unregister(p.blocks[keep:])
@@ -122,7 +122,7 @@ func (p *Pinned) resize(n int64) error {
 	return p.register(parts)
 }
 
-// register pins slices that follow those that are pinned; an error says how much is.
+// register pins slices that follow the pinned ones; an error says how much is pinned.
 func (p *Pinned) register(parts [][]byte) error {
 	done := make([]bool, len(parts))
 	err := p.each(len(parts), func(i int) error {
@@ -159,8 +159,8 @@ func (p *Pinned) unregister(parts [][]byte) {
 // into the GPU's tables it does not.
 const pinners = 6
 
-// each calls f for 0 to n-1, on threads with the context, begun in order. After an error
-// none is begun, and those under way are waited for.
+// each calls f for 0 to n-1, on threads with the context, starting in order. After an error it starts
+// no more calls and waits for those under way.
 func (p *Pinned) each(n int, f func(i int) error) error {
 	var all sync.WaitGroup
 	var next atomic.Int64
@@ -186,8 +186,8 @@ func (p *Pinned) each(n int, f func(i int) error) error {
 	return cmp.Or(errs...)
 }
 
-// free releases all. The context goes before the memory: if it is broken, only its end
-// unpins.
+// free releases everything. The context goes before the memory: if it is broken, only ending it unpins
+// the memory.
 func (p *Pinned) free() (err error) {
 	p.unregister(p.blocks)
 	p.blocks = nil

@@ -15,8 +15,8 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// cut gives Pinned that registers slices of so many bytes. It is closed after the devices
-// that are opened later.
+// cut returns a Pinned that registers slices of this many bytes. It is closed after the devices that
+// are opened later.
 func cut(t *testing.T, slice int64) *Pinned {
 	t.Helper()
 	p := &Pinned{slice: slice}
@@ -28,9 +28,8 @@ func cut(t *testing.T, slice int64) *Pinned {
 	return p
 }
 
-// TestPinned: the host arena of one device is the next one's, whatever their sizes. Only
-// what the two do not share is registered anew, and at all times what is registered is
-// the arena, to the byte.
+// TestPinned: the host arena of one device becomes the next one's, whatever their sizes. Only what the
+// two do not share is registered anew, and at all times exactly the arena is registered, to the byte.
 func TestPinned(t *testing.T) {
 	const slice = 1 << 20
 	g := fake.New()
@@ -90,7 +89,7 @@ func TestPinned(t *testing.T) {
 	}
 }
 
-// carries checks that bytes at the ends of the host arena reach the GPU and come back.
+// carries checks that bytes at both ends of the host arena reach the GPU and come back.
 func carries(t *testing.T, d *Device, size int64) {
 	t.Helper()
 	last := (size - 64) &^ 3
@@ -162,9 +161,8 @@ func TestPinnedTwice(t *testing.T) {
 	}
 }
 
-// TestPinnedFails: when the system does not let all of an arena be pinned, the error says
-// how far it got, nothing stays pinned, and a smaller one can be reserved by the same
-// device, whatever was kept before.
+// TestPinnedFails: when the system does not allow all of an arena to be pinned, the error says how much
+// was, nothing stays pinned, and the same device can reserve a smaller one, whatever was kept before.
 func TestPinnedFails(t *testing.T) {
 	const slice, fits = 4096, 5
 	for _, had := range []int64{0, 2*slice + 8, fits*slice - 8, fits * slice} {
@@ -191,7 +189,7 @@ func TestPinnedFails(t *testing.T) {
 	}
 }
 
-// failsThenWorks reserves a slice more than a limit of the fake, then no more.
+// failsThenWorks reserves a slice more than the fake's limit allows, then no more than that.
 func failsThenWorks(t *testing.T, g *fake.GPU, d *Device, limit, slice int64) {
 	t.Helper()
 	g.Limit(limit)
@@ -208,8 +206,8 @@ func failsThenWorks(t *testing.T, g *fake.GPU, d *Device, limit, slice int64) {
 	}
 }
 
-// TestPinnedLost: a device that leaves a broken context takes the kept memory with it,
-// and the next one works with a new context.
+// TestPinnedLost: a device that leaves a broken context takes the kept memory with it, and the next
+// device works with a new context.
 func TestPinnedLost(t *testing.T) {
 	g := fake.New()
 	fails := true
@@ -245,7 +243,7 @@ func TestPinnedLost(t *testing.T) {
 	}
 }
 
-// TestPinnedRanks: joined ranks have an arena each, kept for the next fabric.
+// TestPinnedRanks: each of joined ranks has its own arena, kept for the next fabric.
 func TestPinnedRanks(t *testing.T) {
 	g := fake.New()
 	g.Cards, g.Peers = 2, true

@@ -13,7 +13,7 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// TestPreference: steps on pairs are the CPU's, up to the order of sums, and plans change no bit of them.
+// TestPreference: steps on pairs match the CPU's, up to the order of sums, and plans change no bit of them.
 func TestPreference(t *testing.T) {
 	f := load(t, "llama-tied")
 	const end = 7

@@ -50,7 +50,7 @@ type step struct {
 	args    []uintptr
 	keep    any
 	explain func(code int32) error
-	block   *block // instead: bytes that come from another host, or go there
+	block   *block // instead: bytes from or to another host
 }
 
 type functionKey struct {
@@ -364,9 +364,9 @@ func (d *Device) borders(t device.Tier, o device.Operand) bool {
 	return o.End()-o.Addr > d.within(t, o.Addr)
 }
 
-// Refused returns the prepared products that the library rejected, and why. They run on
-// the plain kernel, which is many times slower, or if the library took them with other numbers of rows
-// but not with this one, with roundings that the others do not have. Call it between rounds.
+// Refused returns the prepared products that the library rejected, and why. They run on the plain
+// kernel, which is many times slower, or, if the library accepted them with other numbers of rows but
+// not with this one, with rounding that differs from the others'. Call it between rounds.
 func (d *Device) Refused() []string { return slices.Sorted(maps.Keys(d.refused)) }
 
 func (d *Device) refuse(p *product, why error) { d.refused[fmt.Sprintf("%v: %v", p, why)] = true }
@@ -406,9 +406,9 @@ type function struct {
 	shared int // the most dynamic shared memory that a launch of it may have
 }
 
-// function returns a launch's kernel, which may have the shared memory that the launch asks for. What is
-// allowed belongs to the function, which launches prepared before share, so it is only ever raised. It is
-// set for all that have any, since the default of 48 KiB includes what the kernel declares itself.
+// function returns a launch's kernel, allowed the shared memory that the launch asks for. The limit
+// belongs to the function, which earlier prepared launches share, so it is only ever raised. It is set
+// for all that use any, since the default of 48 KiB includes what the kernel declares itself.
 func (d *Device) function(l *launch) (uintptr, error) {
 	key := functionKey{l.unit, l.kernel}
 	f := d.functions[key]
@@ -473,7 +473,7 @@ func (d *Device) matmul(p *product, s device.Stream) (step, error) {
 	}
 	d.plans = append(d.plans, plan)
 	if err := plan.Adopt(handle, algo, workspaceBytes); err != nil {
-		d.refuse(p, err) // also if another product comes instead: its bits are not those of other extents
+		d.refuse(p, err) // also if another product takes its place: its bits are not those of other extents
 		return step{}, err
 	}
 	k := &scalars{alpha: 1, plan: plan}
@@ -491,8 +491,8 @@ func (d *Device) matmul(p *product, s device.Stream) (step, error) {
 	}, nil
 }
 
-// algorithm returns the library's choice for a product; each is chosen once. What the epilogue reads is given at an
-// address that is aligned as the key says and no better, since the choice may depend on that.
+// algorithm returns the library's choice for a product; each is chosen once. The address of what the
+// epilogue reads is aligned as the key says and no better, since the choice may depend on that.
 func (d *Device) algorithm(p nv.Product, extra uintptr) ([nv.AlgoBytes]byte, error) {
 	if a, ok := d.algos[algoKey{p}]; ok {
 		return a, nil

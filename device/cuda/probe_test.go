@@ -12,8 +12,8 @@ import (
 	"github.com/athanor-llm/athanor/hardware"
 )
 
-// TestProbe: all calls with which a machine is measured can be prepared and
-// run here. On the fake, whose kernels only pass the time, the rates mean nothing.
+// TestProbe: all calls that measure a machine can be prepared and run here. On the fake, whose kernels
+// only pass the time, the rates mean nothing.
 func TestProbe(t *testing.T) {
 	fresh := func() device.Device {
 		o := cuda.Options{DiskPath: filepath.Join(t.TempDir(), "disk")}

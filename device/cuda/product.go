@@ -35,7 +35,7 @@ func SumRows(seq int) int {
 	return seq
 }
 
-// product is y = bias + res + op(a).op(b), on operands of one tier, or where x is present op(a).op(b)*gelu'(x).
+// product is y = bias + res + op(a).op(b), on operands of one tier, or, with x, op(a).op(b)*gelu'(x).
 type product struct {
 	y, a, b, bias, res, x device.Operand
 	ta, tb                bool
@@ -63,9 +63,9 @@ func linearDX(b *builder) error {
 	return nil
 }
 
-// derives reports whether the library's kernel multiplies by the derivative of the activation at x, which saves writing
-// and reading what it multiplies. llm.c recommends that from Hopper on, not for cards before; those of
-// compute capability 12 (GeForce) multiply with the same instructions.
+// derives reports whether the library's kernel multiplies by the derivative of the activation at x,
+// which saves writing and reading the product. llm.c recommends that from Hopper on, not for earlier
+// cards; those of compute capability 12 (GeForce) multiply with the same instructions as these.
 func (b *builder) derives(p product, x device.Operand) bool {
 	a := &b.call.Attr
 	return b.library && (b.major == 9 || b.major == 10) && a.Act == graph.GELUTanh && !a.NF4 && p.y.Rows > 0 && whole(p.y) && whole(p.a) &&
@@ -112,9 +112,9 @@ func (b *builder) sum(g gradient) error {
 	return nil
 }
 
-// product adds a product. The library has fast kernels for rows that are whole packs of 16 bytes
-// only. For others that begin where packs do, such as GPT-2's 50257 logits, it gets the columns or
-// the terms up to the last whole pack, and the plain kernel makes the few that are left.
+// product adds a product. The library has fast kernels only for rows that are whole packs of 16 bytes.
+// For other rows that begin where packs do, such as GPT-2's 50257 logits, it computes the columns or
+// the terms up to the last whole pack, and the plain kernel computes the few that are left.
 func (b *builder) product(p product) error {
 	cols, inner := p.y.Cols, p.a.Cols
 	switch {
@@ -174,7 +174,7 @@ func (p product) terms(k, n int) product {
 	return p
 }
 
-// plain adds a product on the plain kernel, which takes everything.
+// plain adds a product on the plain kernel, which accepts everything.
 func (b *builder) plain(p product) error {
 	ops := []device.Operand{p.y, p.a, p.b, p.bias, p.res}
 	a := b.newArgs(ops...)

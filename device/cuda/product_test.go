@@ -15,7 +15,7 @@ import (
 	"github.com/athanor-llm/athanor/kernel"
 )
 
-// square is a product of matrices of bf16, 64 x 64, from an address on.
+// square is a product of 64 x 64 matrices of bf16, from an address on.
 func square(addr int64) device.Call {
 	at := func(i int64) device.Operand {
 		return device.Operand{DType: graph.BF16, Addr: addr + i*(64*64*2), Rows: 64, Cols: 64, Stride: 64}
@@ -23,8 +23,8 @@ func square(addr int64) device.Call {
 	return device.Call{Op: graph.Linear, Args: []device.Operand{at(0), at(1), at(2)}}
 }
 
-// TestRefused: a product whose algorithm, chosen for many rows, has no room in the
-// workspace for those that there are, is made by the plain kernel, and that is told.
+// TestRefused: a product whose algorithm, chosen for many rows, needs more workspace for its own rows
+// than there is, runs on the plain kernel, and that is reported.
 func TestRefused(t *testing.T) {
 	for _, need := range []int64{workspaceBytes, workspaceBytes + 1} {
 		g := fake.New()
@@ -47,8 +47,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestOneAlgorithm: wherever a program puts a product's operands, which it aligns to
-// 64 bytes, the library is asked the same.
+// TestOneAlgorithm: wherever a program puts a product's operands, which it aligns to 64 bytes, the
+// library is asked for the same algorithm.
 func TestOneAlgorithm(t *testing.T) {
 	asked := map[algoKey]bool{}
 	for _, addr := range []int64{0, 64, 128, 192, 256, 512} {
@@ -65,9 +65,9 @@ func TestOneAlgorithm(t *testing.T) {
 	}
 }
 
-// TestWholePacks: of rows that begin where packs do but are no whole ones, as those of 50257 logits, the
-// library gets what is whole, and together the results are the reference's. Where that would round a
-// residual twice, or rows begin elsewhere, it gets all.
+// TestWholePacks: of rows that begin at packs but are not whole packs, such as those of 50257 logits,
+// the library gets what is whole, and the combined results are the reference's. Where that would round
+// a residual twice, or rows begin elsewhere, it gets everything.
 func TestWholePacks(t *testing.T) {
 	const n, width, vocab = 40, 24, 51
 	lib := withLibrary(t)
@@ -126,8 +126,9 @@ func TestWholePacks(t *testing.T) {
 	}
 }
 
-// TestDerives: where the library can, it multiplies by the derivative of an activation; where it cannot, or
-// rejects that, a kernel does after the product, and nobody is told, since that is hardly slower. The results are the reference's.
+// TestDerives: where the library can, it multiplies by the derivative of an activation. Where it
+// cannot, or rejects that, a kernel does so after the product, which is not reported, since it is
+// hardly slower. The results are the reference's.
 func TestDerives(t *testing.T) {
 	lib := withLibrary(t)
 	cores := kernel.NewEnv(1)

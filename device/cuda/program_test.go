@@ -100,7 +100,7 @@ func (f *fixture) adapt(t *testing.T) *fixture {
 	return f
 }
 
-// sinks gives attention sinks, which are not in the fixture's files.
+// sinks returns attention sinks, which are not in the fixture's files.
 func (f *fixture) sinks() *fixture {
 	f.model.Sinks = true
 	return f
@@ -196,17 +196,17 @@ func steps() int {
 	return 3
 }
 
-// compiledSteps are fewer, since their kernels run instruction by instruction: one, and one of what
-// it has made of weights and moments.
+// compiledSteps are fewer, since their kernels run instruction by instruction: one step, and one from
+// the weights and moments that it leaves.
 const compiledSteps = 2
 
-// TestTraining: losses of a few steps are PyTorch's, in fp32 as near as the
-// CPU's, in bf16 as near as bf16 allows.
+// TestTraining: losses of a few steps are PyTorch's, as close as the CPU's in fp32, and as close as
+// bf16 allows in bf16.
 func TestTraining(t *testing.T) {
 	trainsAsPyTorch(t, cuda.Machine, steps(), "gpt2-tiny", "llama-tiny", "gemma3-tiny", "neox-tiny", "phi-tiny", "qwen3-moe-tiny", "olmoe-tiny lora", "gpt2-tiny lora", "qwen2-tiny lora", "llama-nf4 lora")
 }
 
-// TestCompiledTraining: so do they where NVIDIA's compiler made the kernels.
+// TestCompiledTraining: the same for kernels made by NVIDIA's compiler.
 func TestCompiledTraining(t *testing.T) {
 	trainsAsPyTorch(t, cuda.Compiled, compiledSteps, "gpt2-tiny", "llama-tiny", "qwen3-moe-tiny", "olmoe-tiny lora", "llama-nf4 lora")
 }
@@ -233,7 +233,7 @@ func trainsAsPyTorch(t *testing.T, machine cuda.Maker, steps int, names ...strin
 	}
 }
 
-// quantize holds the model's weights, which are frozen then, in 4 bits.
+// quantize holds the model's weights, which are then frozen, in 4 bits.
 func (f *fixture) quantize(t *testing.T) *fixture {
 	t.Helper()
 	f.model.FreezeLinear()
@@ -250,7 +250,7 @@ func TestCompiledQuantizedMixture(t *testing.T) {
 	trainsAsCPU(t, load(t, "mixtral-tiny").quantize(t), cuda.Compiled, compiledSteps)
 }
 
-// TestGPTOSS: so are those of gpt-oss, whose experts have biases and bounds.
+// TestGPTOSS: the same for gpt-oss, whose experts have biases and bounds.
 func TestGPTOSS(t *testing.T) {
 	trainsAsCPU(t, load(t, "gpt-oss-tiny"), cuda.Machine, steps())
 	trainsAsCPU(t, load(t, "gpt-oss-tiny").quantize(t), cuda.Machine, steps())
@@ -330,10 +330,9 @@ func plans(g *graph.Graph) map[string]*program.Plan {
 	return map[string]*program.Plan{"micro-batches": micro, "all tiers": spread, "recompute": again, "swap": swap, "updates deferred": &later}
 }
 
-// TestPlansChangeNothing is L1 to L3 on this backend: under plans that use all
-// tiers and cut micro-batches the bits are those of the plain run, the peaks
-// those of the packing, the bytes those of the CPU backend. One of the models has
-// attention within documents, with sinks.
+// TestPlansChangeNothing is L1 to L3 on this backend: plans that use all tiers and cut micro-batches
+// give the bits of the plain run, the peaks of the packing, and the bytes of the CPU backend. One of
+// the models has attention within documents, with sinks.
 func TestPlansChangeNothing(t *testing.T) {
 	cases := map[string]graph.DType{"gpt2-tiny": graph.F32, "llama-tiny": graph.BF16, "gemma3-tiny": graph.F32, "qwen3-moe-tiny": graph.BF16, "olmoe-tiny lora": graph.BF16, "llama-nf4 lora": graph.BF16, "qwen3-moe-tiny nf4": graph.BF16, "gpt-oss-tiny": graph.BF16}
 	if cuda.OnGPU() { // where it takes no time
@@ -386,8 +385,8 @@ func TestPlansChangeNothing(t *testing.T) {
 	}
 }
 
-// TestPinnedRuns: a run in the memory in which operators were timed, and one in that of
-// the run before, of another plan, give the bits of a run in memory of its own.
+// TestPinnedRuns: a run in the memory in which operators were timed, and one in the memory of the
+// previous run, which had another plan, give the bits of a run in memory of its own.
 func TestPinnedRuns(t *testing.T) {
 	f := load(t, "llama-tiny")
 	g := f.graph(t, graph.BF16)
@@ -465,7 +464,8 @@ func TestGenerate(t *testing.T) {
 	}
 }
 
-// TestSkippedStep: a step whose norm is above the bound, or is none, changes no bit of weights and moments, whoever updates them.
+// TestSkippedStep: a step whose norm is above the bound, or not a number, changes no bit of weights and
+// moments, whoever updates them.
 func TestSkippedStep(t *testing.T) {
 	f := load(t, "gpt2-tiny")
 	g := f.graph(t, graph.BF16)

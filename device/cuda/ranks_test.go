@@ -79,9 +79,9 @@ func cpuRanks(t *testing.T, n int) (list []device.Device) {
 	return list
 }
 
-// TestRanksChangeNothing is L1 to L3 over GPUs: pipelines give the bits of one
-// GPU, replicas with anything divided its numbers but for the order of sums, and
-// bytes and peaks are those of the CPU's ranks.
+// TestRanksChangeNothing is L1 to L3 over GPUs: pipelines give the bits of one GPU, replicas with
+// anything divided give its numbers up to the order of sums, and bytes and peaks are those of the CPU's
+// ranks.
 func TestRanksChangeNothing(t *testing.T) {
 	f := load(t, "gpt2-untied")
 	g := f.graph(t, graph.F32)
@@ -134,8 +134,8 @@ func TestRanksChangeNothing(t *testing.T) {
 	}
 }
 
-// TestHostsChangeNothing: ranks on two hosts train to the bits of the same ranks in one process, and
-// receive as many bytes.
+// TestHostsChangeNothing: ranks on two hosts train to the same bits as in one process, and receive as
+// many bytes.
 func TestHostsChangeNothing(t *testing.T) {
 	f := load(t, "gpt2-untied")
 	g := f.graph(t, graph.F32)
@@ -176,9 +176,9 @@ func TestHostsChangeNothing(t *testing.T) {
 	}
 }
 
-// TestRanksAhead: steps of far more calls than a worker is ahead come to their end on every
-// rank, whatever divides the state, and in every schedule: no rank waits for what another's
-// worker, which waits too, would have to launch.
+// TestRanksAhead: steps with far more calls than a worker may be ahead finish on every rank, whatever
+// divides the state, and in every schedule: no rank waits for a launch by another rank's worker that is
+// waiting too.
 func TestRanksAhead(t *testing.T) {
 	if cuda.OnGPU() {
 		t.Skip("of the order of things: the fake, whose kernels do nothing, tells it in less time")
@@ -236,8 +236,8 @@ func TestRanksAhead(t *testing.T) {
 	}
 }
 
-// TestRankLost: a GPU that fails ends the step of all with exit code 4, its rank
-// and the instruction.
+// TestRankLost: a GPU that fails ends the step on all ranks with exit code 4, naming its rank and the
+// instruction.
 func TestRankLost(t *testing.T) {
 	f := load(t, "gpt2-tiny")
 	g := f.graph(t, graph.F32)

@@ -20,8 +20,8 @@ import (
 	"github.com/athanor-llm/athanor/session"
 )
 
-// What a GPU reaches. These tests assert nothing about speed; their lines that
-// begin with RATE are collected by tools/gpu-check.sh. On the fake they run toys.
+// What a GPU reaches. These tests assert nothing about speed; tools/gpu-check.sh collects their lines
+// that begin with RATE. On the fake they run toys.
 
 func rate(t *testing.T, name string, value float64, unit string) {
 	t.Helper()
@@ -30,7 +30,7 @@ func rate(t *testing.T, name string, value float64, unit string) {
 	}
 }
 
-// onGPU is one extent on a GPU and another on the fake.
+// onGPU returns one extent on a GPU and another on the fake.
 func onGPU(real, toy int) int {
 	if cuda.OnGPU() {
 		return real
@@ -46,8 +46,8 @@ func open(t *testing.T, o cuda.Options) *cuda.Device {
 
 func noise() *rand.Rand { return rand.New(rand.NewPCG(1, 1)) }
 
-// seconds runs the calls together, some times, and returns the least time from the
-// first one's start to the last one's end. On the fake, whose times mean nothing, they run once.
+// seconds runs the calls together several times, and returns the least time from the start of the first
+// to the end of the last. On the fake, whose times mean nothing, they run once.
 func seconds(t *testing.T, d *cuda.Device, times int, calls ...device.Call) float64 {
 	t.Helper()
 	spans := make([]device.Span, len(calls))
@@ -68,7 +68,8 @@ func seconds(t *testing.T, d *cuda.Device, times int, calls ...device.Call) floa
 	return best
 }
 
-// put fills operands with some numbers, over and over: random ones for all take longer than what is measured.
+// put fills operands with a few numbers, repeated: drawing all of them would take longer than what is
+// measured.
 func put(t *testing.T, d *cuda.Device, some []byte, operands ...device.Operand) {
 	t.Helper()
 	for _, o := range operands {
@@ -117,7 +118,7 @@ func TestRateProduct(t *testing.T) {
 	}
 }
 
-// TestRateLogits: the head of GPT-2, whose 50257 logits are no whole packs, on 32768 tokens.
+// TestRateLogits: the head of GPT-2, whose 50257 logits are not whole packs, on 32768 tokens.
 func TestRateLogits(t *testing.T) {
 	d := open(t, cuda.Options{})
 	n, width, vocab := onGPU(32768, 40), onGPU(768, 24), onGPU(50257, 51)
@@ -140,8 +141,9 @@ func TestRateLogits(t *testing.T) {
 	}
 }
 
-// TestRateBytes: operators that memory bounds, on 16384 tokens of GPT-2 XL's and Llama-3.2-1B's widths, and the squares of a layer's
-// gradients: gigabytes a second of the fewest that must be moved. What they read is more than caches keep.
+// TestRateBytes: memory-bound operators on 16384 tokens with the widths of GPT-2 XL and Llama-3.2-1B,
+// and the squares of a layer's gradients: gigabytes per second, counting the fewest that must be moved.
+// They read more than caches hold.
 func TestRateBytes(t *testing.T) {
 	tokens := onGPU(16384, 40)
 	some := cuda.RandomBF16(noise(), onGPU(32<<20, 1<<10))
@@ -192,8 +194,9 @@ func TestRateBytes(t *testing.T) {
 	}
 }
 
-// TestRateAlgorithms: products of layers of GPT-2 124M and XL, Llama-3.2-1B and Llama-3-8B on 16384 tokens, with the library's choice of
-// algorithm and the fastest of its first ten; and with the derivative of GELU in the product and behind it.
+// TestRateAlgorithms: products of layers of GPT-2 124M and XL, Llama-3.2-1B and Llama-3-8B on 16384
+// tokens, with the algorithm that the library chooses and the fastest of its first ten; and with the
+// derivative of GELU in the product and after it.
 func TestRateAlgorithms(t *testing.T) {
 	some := cuda.RandomBF16(noise(), onGPU(32<<20, 1<<10))
 	tokens := onGPU(16384, 64)
@@ -249,9 +252,10 @@ func TestRateAlgorithms(t *testing.T) {
 	}
 }
 
-// TestRateSums: gradients of weights of GPT-2 124M and XL in sequences of 1024 and of Llama-3.2-1B in those
-// of 4096, for 16384 tokens: by our kernel in the tile that is chosen, and with whole tiles where blocks continue
-// each other's, by the library sequence by sequence, and by the library at once, whose bits depend on the number of tokens.
+// TestRateSums: gradients of weights of GPT-2 124M and XL in sequences of 1024 and of Llama-3.2-1B in
+// sequences of 4096, for 16384 tokens: by our kernel in the chosen tile, and with whole tiles where
+// blocks continue each other's; by the library sequence by sequence; and by the library at once, whose
+// bits depend on the number of tokens.
 func TestRateSums(t *testing.T) {
 	tokens := onGPU(16384, 64)
 	some := cuda.RandomBF16(noise(), onGPU(32<<20, 1<<10))
@@ -287,8 +291,9 @@ func TestRateSums(t *testing.T) {
 	}
 }
 
-// TestRateSumsPaired: gradients of two weights of a layer, of GPT-2 124M and XL over 32768 and 16384 tokens in sequences of 1024 and of Llama-3.2-1B
-// in those of 4096, by one call and by one for each.
+// TestRateSumsPaired: gradients of two weights of a layer of GPT-2 124M and XL, over 32768 and 16384
+// tokens in sequences of 1024, and of Llama-3.2-1B in sequences of 4096, by one call and by one for
+// each.
 func TestRateSumsPaired(t *testing.T) {
 	some := cuda.RandomBF16(noise(), onGPU(32<<20, 1<<10))
 	for _, c := range []struct {
@@ -321,7 +326,8 @@ func TestRateSumsPaired(t *testing.T) {
 }
 
 // TestRateExperts: products of the experts of Mixtral 8x7B, Qwen3-30B-A3B and OLMoE-1B-7B, for 16384
-// tokens (Mixtral: 8192) in sequences of 4096, spread evenly: forwards, the gradients of inputs and those of weights.
+// tokens (Mixtral: 8192) in sequences of 4096, spread evenly: forward, gradients of inputs and
+// gradients of weights.
 func TestRateExperts(t *testing.T) {
 	shapes := []struct{ tokens, in, out, experts, active int }{{8192, 4096, 2 * 14336, 8, 2}, {16384, 2048, 2 * 768, 128, 8}, {16384, 768, 2048, 128, 8}, {16384, 2048, 2 * 1024, 64, 8}}
 	if !cuda.OnGPU() {
@@ -367,7 +373,7 @@ func TestRateExperts(t *testing.T) {
 }
 
 // TestRateAttention: forward and backward, causal, of the models of the speed list and of Gemma 3; on
-// Hopper also with the instructions that other cards have.
+// Hopper also with the instructions of other cards.
 func TestRateAttention(t *testing.T) {
 	type shape struct{ b, seq, heads, kv, s, documents int } // 0: attention does not end with them
 	shapes := []shape{{32, 1024, 12, 12, 64, 0}, {8, 4096, 12, 12, 64, 0}, {16, 1024, 25, 25, 64, 0}, {4, 4096, 32, 8, 64, 0},
@@ -434,9 +440,8 @@ func TestRateAttention(t *testing.T) {
 	}
 }
 
-// TestRateGPT2: a training step of GPT-2 124M, bf16, and where its time goes;
-// what it costs that sums over tokens may be cut at sequences without changing a
-// bit, and that every call is timed.
+// TestRateGPT2: a training step of GPT-2 124M in bf16, and where its time goes; the cost of allowing
+// sums over tokens to be cut at sequences without changing a bit, and of timing every call.
 func TestRateGPT2(t *testing.T) {
 	for what, o := range map[string]cuda.Options{"": {}, ", cut at sequences": {SumRows: onGPU(1024, 16)}, ", not timed": {Untimed: true}} {
 		t.Run(what, func(t *testing.T) { rateGPT2(t, what, o) })

@@ -2,29 +2,29 @@ package cuda
 
 import "math"
 
-// relay is how blocks of kernels/wgrad_wgmma.cu divide the tiles of a gradient, or of two: in groups of so many
-// blocks, its roles, and so many tiles each. Without a relay a block has one tile.
+// relay is how blocks of kernels/wgrad_wgmma.cu divide the tiles of a gradient, or of two: they form groups, and the
+// blocks of a group, one per role, share its tiles. Without a relay a block has one tile.
 //
-// For example, the 325 tiles of 128 x 256 of GPT-2 XL's 1600 x 6400 would take the 132 SMs of an H200 three waves. 66
-// groups of two blocks have five tiles each, of which they share one: the time of 2.5 tiles. It changes no bit.
+// For example, the 325 tiles of 128 x 256 of GPT-2 XL's 1600 x 6400 would take the 132 SMs of an H200 three waves.
+// 66 groups of two blocks have five tiles each, one of which they share: the time of 2.5 tiles. It changes no bit.
 type relay struct{ groups, roles, tiles int64 }
 
 const (
-	// mostRoles is the most blocks of a group; 1 switches relays off. Each has as many tiles at a time
-	// at the same tokens as there are groups, so more roles have less in common in the second-level cache.
+	// mostRoles is the maximum number of blocks in a group; 1 switches relays off. Blocks of one role work on as
+	// many tiles as there are groups, at the same tokens, so more roles share less in the second-level cache.
 	mostRoles = 8
-	// worthwhile is what a relay, or more roles, must reduce the time to.
+	// worthwhile is the fraction that a relay, or more roles, must reduce the time to.
 	worthwhile = 0.97
-	// leastSteps is the least steps of a tile that is shared: cuts are rounded to steps.
+	// leastSteps is the least number of steps, per role, of a tile that is shared: cuts are rounded to steps.
 	leastSteps = 8
-	// handing is the time to put a tile's sums down and take them up again, in tokens multiplied
-	// meanwhile: 8 bytes per element at the 34 bytes a clock that an SM has of the second-level cache,
-	// and twice the latency of copies before the first product. Counted, not measured.
+	// handing is the time to put a tile's sums down and take them up again, in tokens multiplied meanwhile: 8 bytes
+	// per element at the 34 bytes a clock that an SM gets from the second-level cache, and twice the latency of
+	// copies before the first product. Counted, not measured.
 	handing = 600
 )
 
-// divide returns the fastest way for so many tiles over so many tokens, and its time per token. Tiles
-// beside each other are bound by what they fetch, see waves, those that have the SMs half to themselves are not.
+// divide returns the fastest way for this many tiles over this many tokens, and its time per token. Tiles that run
+// together on all SMs are bound by what they fetch, see waves; tiles that leave half of the SMs idle are not.
 func (t target) divide(s sumTile, tiles int64, tokens int) (relay, float64) {
 	way := relay{tiles, 1, 1}
 	if s.down > 0 {
@@ -32,7 +32,7 @@ func (t target) divide(s sumTile, tiles int64, tokens int) (relay, float64) {
 	}
 	n := int64(max(t.sms, 1))
 	work, fetch := float64(s.rows*s.cols)/s.rate, float64((s.rows+s.cols)*fetching)
-	busy := func(sms int64) float64 { return max(work, fetch*float64(sms)/float64(n)) } // for a tile on each of so many
+	busy := func(sms int64) float64 { return max(work, fetch*float64(sms)/float64(n)) } // for a tile on each of this many SMs
 	time := float64(tiles/n) * busy(n)
 	if tiles%n > 0 {
 		time += busy(tiles % n)
@@ -50,8 +50,8 @@ func (t target) divide(s sumTile, tiles int64, tokens int) (relay, float64) {
 	return way, time
 }
 
-// common returns the greatest common divisor. Where there is one, some cuts would fall between two tiles,
-// or after rounding just beside, and fewer roles do the same.
+// common returns the greatest common divisor. If it is not 1, some cuts would fall between two tiles or, after
+// rounding, right next to that, and fewer roles do the same.
 func common(a, b int64) int64 {
 	for b > 0 {
 		a, b = b, a%b
@@ -59,8 +59,8 @@ func common(a, b int64) int64 {
 	return a
 }
 
-// band returns how many tiles high a band is, see cornerOf in kernels/relay.cuh: as high as a square of
-// as many tiles as are summed at a time, or more where y is too narrow for so many.
+// band returns how many tiles high a band is, see cornerOf in kernels/relay.cuh: as high as a square of as many
+// tiles as are summed at a time, or more where y is too narrow for that.
 func (s sumTile) band(y extent, groups int64, sms int) int64 {
 	down, across := blocks(int64(y.rows), int64(s.rows)), blocks(int64(y.cols), int64(s.cols))
 	together := float64(min(down*across, groups, int64(max(sms, 1))))

@@ -15,8 +15,8 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// relaySample is a gradient, or a pair of them, that groups of so many blocks divide on the cards of so many SMs that it
-// returns, in parts of pieces.
+// relaySample is a gradient, or a pair of them, in parts of pieces, that groups of this many blocks
+// divide on cards with the number of SMs that it returns.
 func relaySample(t *testing.T, seed uint64, pair bool, roles int64) (s *sample, parts []device.Call, piece, sms int) {
 	t.Helper()
 	s = sumSample(seed)
@@ -58,11 +58,11 @@ func relaySample(t *testing.T, seed uint64, pair bool, roles int64) (s *sample, 
 	return nil, nil, 0, 0
 }
 
-// Roles of groups for gradients that fit a sample: more for one than for a pair.
+// Roles of groups for gradients that fit a sample: one gradient has more than a pair.
 var alone, together = []int64{2, 3, 5}, []int64{1, 2, 3, 4}
 
-// TestRelay: blocks that continue each other's sums give the bits of blocks that do not, in any
-// order, in one call and in several, and leave the flags as they were.
+// TestRelay: blocks that continue each other's sums give the bits of blocks that do not, in any order,
+// in one call and in several, and leave the flags as they were.
 func TestRelay(t *testing.T) {
 	if !onGPU() {
 		t.Skip("TestCompiledRelay takes seconds for it, the text minutes")
@@ -112,8 +112,8 @@ func relaysAgree(t *testing.T, machine maker, pair bool, list ...int64) {
 	}
 }
 
-// unaided is the GPU without NVIDIA's matrix library, whose sums have other bits: a card of so few SMs may leave it a
-// gradient.
+// unaided is the GPU without NVIDIA's matrix library, whose sums have other bits: a card of so few SMs
+// may leave a gradient to it.
 func unaided(t *testing.T, o Options, sizes ...int64) (*Device, *fake.GPU) {
 	t.Helper()
 	lib, err := Load()
@@ -185,7 +185,7 @@ func TestRelayLarge(t *testing.T) {
 	}
 }
 
-// TestRelayMatters: what keeps blocks of a relay apart is needed.
+// TestRelayMatters: whatever keeps blocks of a relay apart is needed.
 func TestRelayMatters(t *testing.T) {
 	s, _, piece, sms := relaySample(t, 2, false, 2)
 	s.poison()
@@ -249,7 +249,8 @@ func TestRelayMatters(t *testing.T) {
 	}
 }
 
-// TestTogether: which gradients an H200 sums in pairs: where a part of its SMs would have nothing to do.
+// TestTogether: which gradients an H200 sums in pairs: those that would otherwise leave part of its SMs
+// idle.
 func TestTogether(t *testing.T) {
 	for _, c := range []struct {
 		tokens        int

@@ -32,9 +32,8 @@ type sample struct {
 
 const imageBytes = 4 << 20
 
-// fresh is where the seeds of a test's samples begin: at other numbers in every run
-// on a GPU, where nothing has been seen yet. What a seed's last bits choose is
-// the same.
+// fresh is where the seeds of a test's samples begin: at other numbers in every run on a GPU, where
+// nothing has been seen yet. What a seed's last bits choose stays the same.
 func fresh(t *testing.T) uint64 {
 	if !onGPU() {
 		return 0
@@ -135,8 +134,8 @@ func (s *sample) ints(rows, lo, hi int) device.Operand {
 	return s.fill(graph.I32, rows, 1, func() float64 { return float64(lo + s.IntN(hi-lo)) })
 }
 
-// starts draws where documents begin for queries that are the last of so many rows with
-// keys. Half of the time there is no such operand.
+// starts draws where documents begin for queries that are the last of this many rows with keys. Half of
+// the time there is no such operand.
 func (s *sample) starts(queries, keys int) device.Operand {
 	if s.IntN(2) == 0 {
 		return device.Operand{}
@@ -144,7 +143,7 @@ func (s *sample) starts(queries, keys int) device.Operand {
 	return s.documents(queries, keys, 1+s.IntN(100))
 }
 
-// documents have the mean length.
+// documents have this mean length.
 func (s *sample) documents(queries, keys, mean int) device.Operand {
 	row, start := 0, 0
 	next := func() float64 {
@@ -162,8 +161,8 @@ func (s *sample) documents(queries, keys, mean int) device.Operand {
 	return s.fill(graph.I32, queries, 1, next)
 }
 
-// sinks draws those of heads, some far from all scores, as the given operand. Half of the time
-// there is no such operand.
+// sinks draws the heads' sinks, some far from all scores, as the given operand. Half of the time there
+// is no such operand.
 func (s *sample) sinks(operand int) {
 	if s.IntN(2) == 0 {
 		return
@@ -209,7 +208,7 @@ func (s *sample) packed(in, out int) {
 	s.nf4(in, out)
 }
 
-// nf4 makes a matrix in 4 bits. What lies behind it are no numbers.
+// nf4 makes a matrix in 4 bits. What follows it in memory are NaNs.
 func (s *sample) nf4(rows, cols int) {
 	s.call.Attr.NF4 = true
 	o := s.place(s.float, rows, graph.NF4Cols(cols, s.float))
@@ -227,7 +226,7 @@ func (s *sample) nf4(rows, cols int) {
 	}
 }
 
-// samples makes the operands and attributes of a call per operator.
+// samples makes the operands and attributes of a call, by operator.
 var samples = map[graph.Op]func(s *sample){
 	graph.Linear: func(s *sample) {
 		n, in, out := s.n(), s.cols(), s.cols()

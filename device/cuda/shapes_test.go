@@ -24,10 +24,9 @@ func modelShapes() [][3]int {
 	return [][3]int{{40, 24, 56}, {33, 17, 35}}
 }
 
-// TestModelShapes: products as large as those of models, for which the library has
-// other algorithms than for small ones: some elements are at most twice as far from
-// those in float64 as rounding alone makes them, two runs have the same bits, and so
-// have the same tokens in two parts.
+// TestModelShapes: products as large as those of models, for which the library has other algorithms
+// than for small ones: some elements are at most twice as far from those in float64 as rounding alone
+// makes them, and two runs have the same bits, as have the same tokens in two parts.
 func TestModelShapes(t *testing.T) {
 	for _, shape := range modelShapes() {
 		for _, turned := range []bool{false, true} {
@@ -72,7 +71,7 @@ func randomBF16(r *rand.Rand, n int) []byte {
 	return b
 }
 
-// newLayer gives a product of LinearDX the derivative of GELU too, if so told.
+// newLayer gives a product of LinearDX the derivative of GELU too, if asked to.
 func newLayer(t *testing.T, op graph.Op, shape [3]int, turned, derived bool) *layer {
 	t.Helper()
 	seed := fresh(t)

@@ -10,8 +10,8 @@ import (
 	"github.com/athanor-llm/athanor/device"
 )
 
-// TestClock: without the clock a round leaves spans as they are and asks the driver for no time stamp; with it again they
-// are those of the round.
+// TestClock: without the clock a round leaves spans as they are and asks the driver for no time stamps;
+// with it on again, spans are those of the round.
 func TestClock(t *testing.T) {
 	d, g := bare(t, Options{}, 1<<12, 1<<12)
 	spans := make([]device.Span, 2)
@@ -42,9 +42,9 @@ func TestClock(t *testing.T) {
 	}
 }
 
-// TestTimes: a round's first moment, from which calls are timed, is on a stream that they
-// need not use. It is waited for too: who takes the least of several times would believe
-// a copy that took none.
+// TestTimes: a round's first moment, from which calls are timed, is recorded on a stream that they need
+// not use. It is waited for too: otherwise whoever takes the least of several times would believe a
+// copy that took no time.
 func TestTimes(t *testing.T) {
 	d, _ := bare(t, Options{}, 1<<12, 1<<12)
 	spans := make([]device.Span, 1)

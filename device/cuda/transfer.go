@@ -14,7 +14,7 @@ import (
 // through two small pinned buffers: all cores copy to one while the GPU fetches the other.
 
 const (
-	largeBytes  = 1 << 20   // transfers from here on are shared by the cores
+	largeBytes  = 1 << 20   // transfers of at least this size are shared by the cores
 	bounceBytes = 2 << 20   // of a buffer: half of what engines write at once
 	taskBytes   = 256 << 10 // copied by a core at a time
 )
@@ -71,8 +71,8 @@ func (d *Device) inside(tier device.Tier, addr, n int64) error {
 	return nil
 }
 
-// through copies p to or from the GPU's memory through the buffers, on the worker. Each
-// buffer has a stream of those that are idle between rounds.
+// through copies p to or from the GPU's memory through the buffers, on the worker. Each buffer uses one
+// of the streams that are idle between rounds.
 func (d *Device) through(at uintptr, p []byte, write bool) error {
 	if d.bounce[0] == nil {
 		b, err := d.pin(2 * bounceBytes)
@@ -82,7 +82,7 @@ func (d *Device) through(at uintptr, p []byte, write bool) error {
 		d.bounce = [2][]byte{b[:bounceBytes], b[bounceBytes:]}
 	}
 	streams := [2]uintptr{d.work.streams[device.HostToDev], d.work.streams[device.DevToHost]}
-	var due [2][]byte // parts of p that the buffers' latest copies are of
+	var due [2][]byte // parts of p that the buffers' latest copies cover
 	for k := 0; len(p) > 0 || due[0] != nil || due[1] != nil; k = 1 - k {
 		buffer := d.bounce[k]
 		if err := d.work.ask("cuStreamSynchronize", d.driver.StreamSynchronize, streams[k]); err != nil {
@@ -132,7 +132,7 @@ func (d *Device) Clear(tier device.Tier, addr, n int64) error {
 	return fmt.Errorf("the %s tier is not cleared but written", tier)
 }
 
-// copy copies within the host's memory, on all cores if it is much.
+// copy copies within the host's memory, on all cores if there is much to copy.
 func (d *Device) copy(dst, src []byte) {
 	if len(dst) < largeBytes {
 		cpu.CopyBytes(dst, src)

@@ -13,8 +13,8 @@ import (
 	"github.com/athanor-llm/athanor/device"
 )
 
-// TestTransfers: bytes written to arenas are read again, in pieces of all sizes, and their
-// neighbours stay.
+// TestTransfers: bytes written to arenas are read back, in pieces of all sizes, and their neighbours
+// stay as they are.
 func TestTransfers(t *testing.T) {
 	const size = 7*bounceBytes + 12345
 	d, g := bare(t, Options{}, size, size)
@@ -97,7 +97,7 @@ func TestTransfers(t *testing.T) {
 	}
 }
 
-// TestTransferFails: an error of the driver is that of the transfer, and a later one works.
+// TestTransferFails: an error of the driver is returned by the transfer, and a later transfer works.
 func TestTransferFails(t *testing.T) {
 	const size = 5 * bounceBytes
 	d, g := hollow(t, Options{}, size)

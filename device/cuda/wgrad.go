@@ -19,15 +19,14 @@ import (
 //
 // The choice determines bits, so it depends only on the card (and whether the compiler
 // supports all its instructions), the matrix and the sequence length. The tile does not
-// affect bits and is chosen for speed alone. For example, a gradient of 768 x 3072 on
-// the 132 SMs of an H200 is 96 tiles of 128 x 192: one wave of them costs less than two
-// of the 144 of 128 x 128, and 600 TFLOP/s were measured beside 351 (544 and 560 in later runs). The
-// library's way reached 389 in sequences of 1024. Where tiles would not fill the SMs of a Hopper
-// evenly, blocks continue each other's sums (relay.go), and two gradients of a layer share a launch (paired).
+// affect bits and is chosen for speed alone. For example, a gradient of 768 x 3072 on the 132 SMs of an
+// H200 is 96 tiles of 128 x 192: one wave of them costs less than two of the 144 of 128 x 128, and 600
+// TFLOP/s were measured against 351 (544 and 560 in later runs). The library's way reached 389 in
+// sequences of 1024. Where tiles would not fill the SMs of a Hopper evenly, blocks continue each
+// other's sums (relay.go), and two gradients of a layer share a launch (paired).
 //
-// Measured on an H200, in TFLOP/s, ours and the library's way in sequences of 1024 and 4096
-// tokens (more, and an experiment with all tiles, from which the rates below are, in
-// docs/measurements/gpu.md):
+// Measured on an H200, in TFLOP/s, ours and the library's way in sequences of 1024 and 4096 tokens
+// (more, and an experiment with all tiles that gave the rates below, in docs/measurements/gpu.md):
 //
 //	              ours   1024   4096
 //	 768 x  768    224    159
@@ -56,8 +55,8 @@ var (
 	hopperTiles = []sumTile{{128, 256, 0, 0, 0.8}, {128, 192, 0, 0, 0.77}, {128, 128, 0, 0, 0.57}, {64, 128, 0, 0, 0.36}}
 )
 
-// shape is how the kernels are started: stageTokens is DEEP there, and bytes of shared memory are STAGES
-// places, in wgrad_mma.cu with gaps behind rows, in wgrad_wgmma.cu as many as fit, at most 8.
+// shape returns how the kernels are started: stageTokens is their DEEP, and the bytes of shared memory
+// are STAGES places, in wgrad_mma.cu with gaps after rows, in wgrad_wgmma.cu as many as fit, at most 8.
 func (s sumTile) shape() (unit kernels.Unit, stageTokens, threads, shared int) {
 	suffix, defines, threads := s.variant()
 	unit = kernels.Unit{File: "wgrad" + suffix, Defines: defines}
@@ -69,10 +68,11 @@ func (s sumTile) shape() (unit kernels.Unit, stageTokens, threads, shared int) {
 	return unit, 32, threads, 2 * 3 * 32 * (s.rows + 8 + s.cols + 8)
 }
 
-// places returns the shared memory for n places of 64 tokens on Hopper, from the next multiple of 1024 on.
+// places returns the shared memory for n places of 64 tokens on Hopper, which begin at the next
+// multiple of 1024.
 func (s sumTile) places(n int) int { return 1024 + n*2*64*(s.rows+s.cols) }
 
-// variant returns what the names of the tile's kernels end with, its definitions and its threads.
+// variant returns the suffix of the names of the tile's kernels, its definitions and its threads.
 func (s sumTile) variant() (suffix, defines string, threads int) {
 	defines = fmt.Sprintf("ROWS=%d COLS=%d", s.rows, s.cols)
 	if s.down == 0 {
@@ -84,7 +84,7 @@ func (s sumTile) variant() (suffix, defines string, threads int) {
 // extent is a gradient's rows and columns.
 type extent struct{ rows, cols int }
 
-// number returns how many tiles gradients have.
+// number returns how many tiles the gradients have.
 func (s sumTile) number(list ...extent) (n int64) {
 	for _, y := range list {
 		n += blocks(int64(y.rows), int64(s.rows)) * blocks(int64(y.cols), int64(s.cols))
@@ -92,12 +92,12 @@ func (s sumTile) number(list ...extent) (n int64) {
 	return n
 }
 
-// fetching is the time in which Hopper's second-level cache delivers an element of an operand to an SM, in
-// multiply-adds: as measured, some 34 bytes a clock.
+// fetching is the time in which Hopper's second-level cache delivers an element of an operand to an SM,
+// in multiply-adds: some 34 bytes a clock, as measured.
 const fetching = 120
 
-// waves returns the time of so many tiles, one after another on each SM. On Hopper
-// the full rate is so high that the second-level cache is a bound too.
+// waves returns the time of a number of tiles, one after another on each SM. On Hopper the full rate is
+// so high that the second-level cache is a bound too.
 func (s sumTile) waves(tiles int64, sms int) float64 {
 	sms = max(sms, 1)
 	t := float64(blocks(tiles, int64(sms))) * float64(s.rows*s.cols) / s.rate
@@ -107,13 +107,13 @@ func (s sumTile) waves(tiles int64, sms int) float64 {
 	return t
 }
 
-// Costs of a library product besides multiplying.
+// Costs of a library product besides the multiplication.
 const (
 	// rewriting is the time to read and write the fp32 result, in tokens multiplied
 	// meanwhile: one multiply-add per element and token, over 8 bytes per element.
 	// A100, 4090: 530 to 700; H200: 640 measured.
 	rewriting = 600
-	// Start and end, in multiply-adds of one SM: some 2 us, and on Hopper as measured 5 us.
+	// Start and end, in multiply-adds of one SM: some 2 us, and 5 us on Hopper, as measured.
 	beginning       = 4e6
 	hopperBeginning = 2e7
 )
@@ -122,8 +122,8 @@ const (
 // shape: 770 TFLOP/s of an H200, whose power allows 825 at most.
 const librarysRate = 0.72
 
-// ownRate returns our kernel's instruction rate relative to the library's, which is taken to have the same
-// tiles, except on Hopper. The instructions are the same, older, or much older.
+// ownRate returns our kernel's instruction rate relative to the library's, which is assumed to have the
+// same tiles, except on Hopper. The instructions are the same, older, or much older.
 func (t target) ownRate() float64 {
 	switch {
 	case t.major == 9:
@@ -134,11 +134,11 @@ func (t target) ownRate() float64 {
 	return 0.9
 }
 
-// usual is the number of tokens that the choice of who sums counts with; with more there is no difference.
+// usual is the number of tokens assumed when choosing who sums; with more there is no difference.
 const usual = 16384
 
-// sumTile returns the fastest tile for gradients over so many tokens, how they are divided, and the
-// time per token.
+// sumTile returns the fastest tile for gradients over this many tokens, how the tiles are divided, and
+// the time per token.
 func (t target) sumTile(tokens int, list ...extent) (tile sumTile, way relay, time float64) {
 	tiles := sumTiles
 	if t.hopper {
@@ -174,7 +174,7 @@ func (b *builder) sumsSuit(y, x, dy device.Operand) bool {
 	return x.Rows > 0 && b.begins(y, graph.F32, 8) && y.Cols%2 == 0 && b.begins(x, graph.BF16, 16) && b.begins(dy, graph.BF16, 16)
 }
 
-// begins reports whether an operand has the type, and its rows begin at multiples of so many bytes.
+// begins reports whether an operand has type d, and its rows begin at multiples of this many bytes.
 func (b *builder) begins(o device.Operand, d graph.DType, bytes uint64) bool {
 	return o.DType == d && (uint64(b.base[o.Tier])+uint64(o.Addr))%bytes == 0 && o.Stride*int(d.Size())%int(bytes) == 0
 }

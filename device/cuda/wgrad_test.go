@@ -13,14 +13,14 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// TestTiles: the gradient of a weight has the same bits in all tiles, in pieces of any
-// length wherever calls are cut between them, and is right.
+// TestTiles: the gradient of a weight has the same bits in all tiles, in pieces of any length wherever
+// calls are cut between them, and is right.
 func TestTiles(t *testing.T) {
 	tilesAgree(t, machine, 8)
 	tilesAgree(t, machine, 9)
 }
 
-// tilesAgree tries the kernel for cards of a compute capability; the one for Hopper where it can run.
+// tilesAgree tries the kernel for cards of a compute capability; Hopper's where it can run.
 func tilesAgree(t *testing.T, machine maker, major int) {
 	t.Helper()
 	first := fresh(t)
@@ -94,7 +94,7 @@ func (s *sample) sums(in, out, n int) {
 	s.gradient(in, out, n)
 }
 
-// gradient adds operands of one.
+// gradient adds the operands of one gradient.
 func (s *sample) gradient(in, out, n int) {
 	for _, x := range []device.Operand{{DType: graph.F32, Rows: in, Cols: out}, {DType: graph.BF16, Rows: n, Cols: in}, {DType: graph.BF16, Rows: n, Cols: out}} {
 		o := s.place(x.DType, x.Rows, (x.Cols+7)&^7) // rows of a vocabulary's logits are longer than it; behind it is no number
@@ -109,7 +109,7 @@ func (s *sample) gradient(in, out, n int) {
 	}
 }
 
-// TestTilesEdges: gradients that are smaller than a tile or end just behind one, over few tokens.
+// TestTilesEdges: gradients that are smaller than a tile or end just after one, over few tokens.
 func TestTilesEdges(t *testing.T) { tilesReach(t, machine) }
 
 func tilesReach(t *testing.T, machine maker) {
@@ -129,9 +129,9 @@ func tilesReach(t *testing.T, machine maker) {
 	}
 }
 
-// TestOwnSums: who sums the gradient of a weight. Where instructions are the same ours do
-// unless sequences are very long, where the library's are faster it does unless they are
-// short, on Hopper as measured; without a library, and where it need not cut, there is no choice.
+// TestOwnSums: who sums the gradient of a weight. Where instructions are the same, our kernel does
+// unless sequences are very long; where the library's are faster, the library does unless they are
+// short; on Hopper, as measured. Without a library, and where it need not cut, there is no choice.
 func TestOwnSums(t *testing.T) {
 	for _, c := range []struct {
 		t    target
@@ -174,7 +174,7 @@ func TestFastestTiles(t *testing.T) {
 	}
 }
 
-// TestTilesFit: a block of every tile can run on the cards that it is for.
+// TestTilesFit: a block of every tile can run on the cards that the tile is for.
 func TestTilesFit(t *testing.T) {
 	for most, tiles := range map[int][]sumTile{leastShared: sumTiles, 227 << 10: hopperTiles} {
 		for _, s := range tiles {
@@ -199,8 +199,8 @@ func TestSumRows(t *testing.T) {
 	}
 }
 
-// TestSumsSuit: operands whose rows do not begin at 16 bytes, or that are in fp32, go
-// to the other kernels.
+// TestSumsSuit: operands whose rows do not begin at multiples of 16 bytes, or that are in fp32, go to
+// the other kernels.
 func TestSumsSuit(t *testing.T) {
 	op := func(d graph.DType, rows, cols, stride int, addr int64) device.Operand {
 		return device.Operand{DType: d, Addr: addr, Rows: rows, Cols: cols, Stride: stride}

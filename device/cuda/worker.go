@@ -60,12 +60,12 @@ type worker struct {
 
 	// Of the round.
 	used   [device.NumStreams]bool
-	waited [device.NumStreams]bool  // since the last call, so that that one's end is not the next one's start
+	waited [device.NumStreams]bool  // since the last call, so the next one does not start at that one's end
 	last   [device.NumStreams]int32 // last call
 	latest int32                    // last call of any stream
 	lines  [device.NumStreams]line
 	order  []int32       // timed calls
-	base   uintptr       // event at the round's begin
+	base   uintptr       // event at the start of the round
 	begun  time.Duration // since the device was opened
 	ms     *milliseconds
 	words  [4]uintptr // arguments of the current call: a new list would be allocated
@@ -78,7 +78,7 @@ func (w *worker) ask(name string, p nv.Proc, words ...uintptr) error {
 	return w.d.driver.Check(name, p(w.words[:n]...))
 }
 
-// take makes the calls of some steps.
+// take makes the library calls of some steps.
 func (w *worker) take(steps []step) error {
 	for i := range steps {
 		if code := steps[i].proc(steps[i].args...); code != nv.Success {
@@ -196,7 +196,7 @@ func (w *worker) enqueue(n int32, c *call) error {
 	}
 	w.waited[c.stream], w.last[c.stream], w.latest = false, n, n
 	c.count(&w.stats)
-	if d.options.Serial && c.exchange == nil { // whose partner may come later in program order
+	if d.options.Serial && c.exchange == nil { // a partner may come later in program order
 		return w.ask("cuStreamSynchronize", v.StreamSynchronize, s)
 	}
 	return w.pace(c.stream, n, w.stats.Issued-before)

@@ -1,26 +1,26 @@
 // Package link carries bytes between ranks of different processes, mostly on different
 // hosts.
 //
-// Ranks of one process meet in shared memory or over a bus. Those of different ones have
-// TCP connections, their pipes, one per pair of ranks and kind of traffic:
+// Ranks of one process meet in shared memory or over a bus. Ranks of different processes have TCP
+// connections, their pipes, one per pair of ranks and kind of traffic:
 //
 //	rank 0 ===Gather=== rank 1     collectives, both ways
 //	       ---Up------>            messages from the lower rank, and who has arrived
 //	       <--Down-----            messages from the higher rank, and who has arrived
 //	       ===Calls====            headers of calls before they run, both ways (GPUs only)
 //
-// That is all the order there is to keep: a rank's calls of a kind are on one stream, and
-// programs are proved to bring the calls of two ranks in the same order, or they would
-// wait for each other in one process, too. So a pipe needs no labels, no buffers and no
-// acknowledgements; its bytes go from arena to arena. What a call begins with is a Header,
-// by which each side sees that both mean the same call.
+// No other order needs to be kept: a rank's calls of a kind are on one stream, and programs are proved
+// to issue the calls of two ranks in the same order, since otherwise the ranks would wait for each
+// other within one process, too. So a pipe needs no labels, no buffers and no acknowledgements; its
+// bytes go from arena to arena. A call begins with a Header, by which each side sees that both mean the
+// same call.
 //
-// A Hub has the pipes of one process's ranks. Which of two hosts calls the other is fixed
-// by their order, so only the later ones have to listen, and the first, from which a run is
-// led, may be behind a router.
+// A Hub has the pipes of one process's ranks. Which of two hosts calls the other is fixed by their
+// order, so only the later ones have to listen, and the first, which leads the run, may be behind a
+// router.
 //
-// Known weakness: two ranks of one host that need the same bytes of a third are sent them
-// one by one. That is of no account while a host has one rank or two.
+// Known weakness: two ranks of one host that need the same bytes of a third receive them separately.
+// That does not matter while a host has one rank or two.
 package link
 
 import (
@@ -77,9 +77,9 @@ func NewHub(hosts []int, here int, dial Dial) *Hub {
 // Here reports whether a rank is in this process.
 func (h *Hub) Here(rank int) bool { return h.hosts[rank] == h.here }
 
-// Pipe returns the pipe of one kind between a rank here and one elsewhere, the same each
-// time. It calls the other host if that is this host's part; else nothing comes and goes
-// until that one has called.
+// Pipe returns the pipe of one kind between a rank here and one elsewhere, the same each time. It calls
+// the other host if that is this host's part; otherwise nothing is sent or received until that host has
+// called.
 func (h *Hub) Pipe(own, other int, k Kind) (*Pipe, error) {
 	h.mu.Lock()
 	p, known := h.pipes[end{own, other, k}]
@@ -126,7 +126,7 @@ func (h *Hub) Accept(from, to int, k Kind, c net.Conn) error {
 	return p.connect(c)
 }
 
-// expects says whether another host may call for this pipe.
+// expects returns an error unless another host may call for this pipe.
 func (h *Hub) expects(from, to int, k Kind) error {
 	n := len(h.hosts)
 	switch {
@@ -140,8 +140,7 @@ func (h *Hub) expects(from, to int, k Kind) error {
 	return nil
 }
 
-// Close ends all pipes: whoever sends or receives gets an error. A hub that is closed stays
-// so.
+// Close ends all pipes: whoever sends or receives gets an error. A closed hub stays closed.
 func (h *Hub) Close() error {
 	h.mu.Lock()
 	if h.err != nil {

@@ -61,8 +61,8 @@ func ends(t *testing.T, k Kind) (list [2]*Pipe, both [2]*Hub) {
 	return list, both
 }
 
-// TestPipe: what one end sends is what the other receives, both ways at the same time,
-// however it is cut into pieces and however much it is.
+// TestPipe: what one end sends is what the other receives, both ways at the same time, however it is
+// cut into pieces and however much there is.
 func TestPipe(t *testing.T) {
 	for seed := range uint64(20) {
 		pair, _ := ends(t, Gather)
@@ -213,7 +213,7 @@ func TestAccept(t *testing.T) {
 	}
 }
 
-// TestHeader: a call's header says at the other end what the call is.
+// TestHeader: a call's header tells the other end what the call is.
 func TestHeader(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 2))
@@ -249,8 +249,7 @@ func TestHeader(t *testing.T) {
 	}
 }
 
-// FuzzHeader: whatever comes instead of a header, it is an error or a call that Agree can
-// judge.
+// FuzzHeader: whatever arrives instead of a header, it is an error or a call that Agree can judge.
 func FuzzHeader(f *testing.F) {
 	own := device.Call{Op: graph.AllGather, Args: []device.Operand{{Rows: 1, Cols: 8, Stride: 8}, {Rows: 1, Cols: 4, Stride: 4}}, Peers: []int{0, 1}}
 	header := Header(&own, []int{0, 1})

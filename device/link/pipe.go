@@ -9,17 +9,17 @@ import (
 
 // Pipe is the connection of one kind between two ranks.
 //
-// It never blocks. Kernels keep all cores busy: a goroutine that sleeps until the network
-// has something is woken 10 ms late, when Go's scheduler looks there, and a thread that
-// sleeps in a system call keeps kernels from its core for as long, until the scheduler
-// takes that back. So whoever exchanges bytes asks again and again, and yields in between.
+// It never blocks. Kernels keep all cores busy: a goroutine that sleeps until the network has something
+// is woken 10 ms late, when Go's scheduler looks there, and a thread that sleeps in a system call keeps
+// kernels from its core for as long, until the scheduler takes the core back. So whoever exchanges
+// bytes polls, and yields in between.
 //
 // At most one goroutine may send, and one receive.
 type Pipe struct {
 	mu     sync.RWMutex
 	socket *socket // nil: not connected yet
 	closed bool
-	out    [][]byte // to be sent; the first perhaps in part
+	out    [][]byte // to be sent; part of the first may have been sent
 }
 
 // connect gives the pipe its connection, which it owns from now on.
@@ -51,8 +51,8 @@ func (p *Pipe) Send(b []byte) {
 	}
 }
 
-// Pump sends of what is queued as much as the network takes now. It reports how many bytes
-// that is, and whether some are left.
+// Pump sends as much of what is queued as the network takes now. It reports how many bytes that is, and
+// whether some are left.
 func (p *Pipe) Pump() (n int, left bool, err error) {
 	if len(p.out) == 0 {
 		return 0, false, nil
@@ -76,7 +76,7 @@ func (p *Pipe) Pump() (n int, left bool, err error) {
 	return n, len(p.out) > 0, nil
 }
 
-// Receive reads into b what has come, perhaps nothing, and returns how much.
+// Receive reads into b what has arrived, perhaps nothing, and returns how much.
 func (p *Pipe) Receive(b []byte) (n int, err error) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// socket is a connection that is asked for a moment.
+// socket is a connection whose reads and writes wait for a moment only.
 type socket struct{ net.Conn }
 
 const moment = 50 * time.Microsecond
@@ -31,7 +31,7 @@ func (s *socket) write(b []byte) (int, error) {
 	return patient(s.Write(b))
 }
 
-// patient takes it for no error that nothing happened.
+// patient makes it no error that nothing has happened.
 func patient(n int, err error) (int, error) {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):

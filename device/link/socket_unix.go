@@ -27,13 +27,13 @@ func newSocket(c net.Conn) (*socket, error) {
 	}
 	s := &socket{}
 	var failed error
-	err = raw.Control(func(fd uintptr) { // it does not block: Go has seen to that
+	err = raw.Control(func(fd uintptr) { // it is non-blocking: Go has seen to that
 		s.fd, failed = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0)
 	})
 	return s, errors.Join(err, failed)
 }
 
-// read returns what has come.
+// read returns what has arrived.
 func (s *socket) read(b []byte) (int, error) {
 	n, err := unix.Read(s.fd, b)
 	switch {

@@ -10,8 +10,8 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// joined makes n devices on which a call takes a second per column of its
-// first operand and the rank's number of seconds more.
+// joined makes n devices on which a call takes one second per column of its first operand, plus as many
+// seconds as the rank's number.
 func joined(t *testing.T, n int) []*Device {
 	t.Helper()
 	f := NewFabric(n)
@@ -69,8 +69,8 @@ func together(t *testing.T, list []*Device, calls [][]device.Call, spans [][]dev
 	return errs
 }
 
-// TestMeeting: ranks that work for 3 and 8 seconds add up what costs them 4
-// and 5: it takes from 8 to 13 on both.
+// TestMeeting: ranks that work for 3 and 8 seconds then do a sum that costs them 4 and 5: it takes from
+// 8 to 13 on both.
 func TestMeeting(t *testing.T) {
 	list := joined(t, 2)
 	spans := [][]device.Span{make([]device.Span, 2), make([]device.Span, 2)}

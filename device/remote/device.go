@@ -18,16 +18,15 @@ import (
 
 // The leader's end of control.
 //
-// What has no answer is appended to a buffer, which leaves when it is full or with sync: a
-// step's launches are some kilobytes, and the host waits for all of them anyway (session.go).
-// Where the host's queues are full it stops
-// reading; then TCP's windows fill and Launch blocks, as on a local device.
+// Whatever has no answer is appended to a buffer, which is sent when it is full or with sync: a step's
+// launches are some kilobytes, and the host waits for all of them anyway (lease.go). If the host's
+// queues are full it stops reading; then TCP's windows fill and Launch blocks, as on a local device.
 //
 // Once a connection has failed the device is lost: its connections are closed, so that
 // whoever waits for an answer stops waiting, and every method returns why.
 
 const (
-	segmentBytes = 1 << 16          // of launches and waits that leave together
+	segmentBytes = 1 << 16          // of launches and waits that are sent together
 	pings        = 16               // when a device is opened
 	closeLimit   = 10 * time.Second // for a host to close a device
 )
@@ -175,11 +174,10 @@ func (d *Device) Wait(s device.Stream, n int) {
 	d.advance()
 }
 
-// number is a call's number as it travels: one that cannot exist stays one.
+// number is a call's number as sent: one that cannot exist still does not.
 func number(n int) uint32 { return uint32(min(uint(n), math.MaxUint32)) }
 
-// advance sends what is buffered if it fills a segment. What fails then is Sync's to
-// report.
+// advance sends what is buffered if it fills a segment. Sync reports what fails then.
 func (d *Device) advance() {
 	d.under.Store(true)
 	if len(d.out) < segmentBytes {
@@ -201,8 +199,7 @@ func (d *Device) Sync() error {
 	return err
 }
 
-// times reads the spans of a round whose answer left its host at sent, as the leader
-// counts.
+// times reads the spans of a round whose answer left its host at sent, on the leader's clock.
 func (d *Device) times(sent time.Duration) error {
 	if err := d.receive(d.head[:12]); err != nil {
 		return err
@@ -234,8 +231,8 @@ func (d *Device) SetClock(on bool) {
 	d.out = append(d.out, byte(doClock), b)
 }
 
-// Write copies bytes into an arena. What the host's device has to say of it is returned
-// by the next method that waits for an answer.
+// Write copies bytes into an arena. An error of the host's device is returned by the next method that
+// waits for an answer.
 func (d *Device) Write(tier device.Tier, addr int64, p []byte) error {
 	for first := true; first || len(p) > 0; first = false {
 		piece := p[:min(len(p), pieceBytes)]
@@ -298,7 +295,7 @@ func (d *Device) Repeat(tier device.Tier, addr, period, n int64) error {
 	return d.ask()
 }
 
-// Stats returns what was executed; of a lost device, what is known.
+// Stats returns what was executed; for a lost device, what is known of it.
 func (d *Device) Stats() device.Stats {
 	d.out = append(d.out, byte(doStats))
 	var s device.Stats
@@ -321,7 +318,7 @@ func (d *Device) Close() error {
 		_ = d.lose(errClosed)
 		return nil
 	}
-	if d.lost() != nil { // as another method has said
+	if d.lost() != nil { // which another method has reported
 		return nil
 	}
 	_ = d.control.SetDeadline(time.Now().Add(closeLimit))
@@ -361,7 +358,7 @@ func (d *Device) ask() error {
 	return nil
 }
 
-// askWith is ask with a message behind the fields.
+// askWith is ask with a message after the fields.
 func (d *Device) askWith(message []byte) error {
 	d.out = append(d.out, message[:4]...)
 	if err := d.flush(); err != nil {
@@ -373,8 +370,7 @@ func (d *Device) askWith(message []byte) error {
 	return d.ask()
 }
 
-// placed adds the host to an error, unless it is one of a call, whose engine knows the
-// rank.
+// placed adds the host to an error, unless it is the error of a call: the call's engine knows the rank.
 func (d *Device) placed(err error) error {
 	switch err.(type) {
 	case *device.CallError, *device.PeerError:

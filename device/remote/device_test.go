@@ -47,7 +47,7 @@ func randomCalls(r *rand.Rand, n int) (list []device.Call) {
 	return list
 }
 
-// drive runs calls one behind the other and returns the arenas' bytes.
+// drive runs calls one after the other and returns the arenas' bytes.
 func drive(t *testing.T, d device.Device, seed uint64) []byte {
 	t.Helper()
 	r := rand.New(rand.NewPCG(seed, 7))
@@ -119,7 +119,7 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// TestBulk: reads and writes of any length arrive whole, and zeros too.
+// TestBulk: reads and writes of any length arrive whole, as do zeros.
 func TestBulk(t *testing.T) {
 	h := newHost(t, nil)
 	const size = 2*pieceBytes + 12345
@@ -172,8 +172,8 @@ func TestBulk(t *testing.T) {
 	}
 }
 
-// TestErrors: errors are those of a local device: their types, the calls that they name
-// and their texts. The next round is not spoilt by them.
+// TestErrors: errors are those of a local device: their types, the calls that they name and their
+// texts. The next round is not spoilt by them.
 func TestErrors(t *testing.T) {
 	h := newHost(t, nil)
 	o := operand(device.DeviceTier, 0, 8)

@@ -6,9 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// endure bounds the time in which sent bytes must be acknowledged: until they are, the
-// kernel does not look whether the other side is alive, and it sends them again for a
-// quarter of an hour. It is for side only, since control may rightly be full for long.
+// endure bounds the time in which sent bytes must be acknowledged: until they are, the kernel does not
+// check whether the other side is alive, and it goes on resending them for a quarter of an hour. It is
+// for side only, since control may rightly be full for long.
 func endure(conn net.Conn) {
 	tcp, ok := conn.(*net.TCPConn)
 	if !ok {

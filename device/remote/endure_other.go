@@ -4,6 +4,6 @@ package remote
 
 import "net"
 
-// endure has no portable form. Without it a host that vanishes just when something was
-// sent to it is given up when the kernel tires of sending it again.
+// endure has no portable form. Without it, a host that vanishes just when something was sent to it is
+// given up only when the kernel stops resending it.
 func endure(net.Conn) {}

@@ -20,9 +20,9 @@ import (
 
 // How a connection begins.
 //
-// Each side says which protocol and which operators it knows and sends a number that it
-// has never used before. Then each proves that it knows the key, by a MAC of all that
-// was said, and its role, so that nobody can send back what it got:
+// Each side says which protocol and which operators it knows and sends a number that it has never used
+// before. Then each proves that it knows the key, by a MAC of all that was said and of its role, so
+// that nobody can send back what it received:
 //
 //	client                                          server
 //	greeting: magic, protocol, fingerprint, nonce ─►
@@ -32,9 +32,9 @@ import (
 //	message: what the connection is for           ─►
 //	                                              ◄─ answer
 //
-// The fingerprint is a hash of all that both must read alike: operators and their
-// operands, and the types of messages. Builds that would misunderstand each other part
-// here, with an error on both sides.
+// The fingerprint is a hash of all that both must understand alike: operators and their operands, and
+// the types of messages. Builds that would misunderstand each other part here, with an error on both
+// sides.
 //
 // Invariants: before the proofs, nothing is read but fields of fixed size; the key is
 // never sent; and all of it ends within the time patience. Known weakness: whoever
@@ -223,7 +223,7 @@ func introduce(conn net.Conn, key []byte, o *opening) error {
 	return conn.SetDeadline(time.Time{})
 }
 
-// fingerprint is a hash of what both sides must read alike.
+// fingerprint is a hash of what both sides must understand alike.
 func fingerprint() (sum [sha256.Size]byte) {
 	h := sha256.New()
 	for op := range graph.NumOps {

@@ -25,8 +25,8 @@ func answerWith(text []byte) func(conn net.Conn) {
 	}
 }
 
-// TestStrangers: who is not an athanor of this build that knows the key is refused with
-// the reason, by either side, in bounded time. (The clock is the test's own.)
+// TestStrangers: anyone who is not an athanor of this build that knows the key is refused with the
+// reason, by either side, in bounded time. (The clock is the test's own.)
 func TestStrangers(t *testing.T) {
 	version, print := edited(len(magic)), edited(len(magic)+4)
 	fresh := newGreeting()
@@ -123,7 +123,7 @@ func meet(t *testing.T, want string, stranger func(conn net.Conn), us func(conn 
 	})
 }
 
-// TestKey: without the key nothing can be had of a host; it says so, and goes on.
+// TestKey: without the key nothing can be had from a host; it says so, and goes on.
 func TestKey(t *testing.T) {
 	h := newHost(t, nil)
 	wrong := []byte("another key")
@@ -156,8 +156,8 @@ func TestNobody(t *testing.T) {
 	}
 }
 
-// TestRefused: places that make no sense are refused by either side, and what the opener
-// says arrives.
+// TestRefused: places that make no sense are refused by either side, and the opener's own error
+// arrives.
 func TestRefused(t *testing.T) {
 	h := newHost(t, nil)
 	for _, p := range []Place{
@@ -189,8 +189,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestLink: a data connection is handed on with what it is for, and not a byte of it is
-// lost.
+// TestLink: a data connection is passed on with what it is for, and without losing a byte.
 func TestLink(t *testing.T) {
 	h := newHost(t, nil)
 	here, err := Link(h.addr, testKey, Hello{Fabric: "f", From: 1, To: 2, Kind: 3})
@@ -216,7 +215,7 @@ func TestLink(t *testing.T) {
 	}
 }
 
-// FuzzGreet: no bytes but those of who knows the key are greeted back.
+// FuzzGreet: no bytes are greeted back but those of someone who knows the key.
 func FuzzGreet(f *testing.F) {
 	g := newGreeting()
 	f.Add(g[:])

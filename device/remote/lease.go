@@ -18,16 +18,15 @@ import (
 
 // lease is one device of a host, opened for one leader.
 //
-// One goroutine reads control and drives the device. It keeps the launches and waits of a
-// round until all have come: as soon as kernels run they keep all cores, and it would get
-// to read the rest late, when Go's scheduler looks at the network. While the device's queues are full
-// or a round ends, it does not read: the leader's Launch blocks then, as it should, and
-// that the leader has hung up is side's to notice, whose goroutine ends the round and
-// closes control. Then the first goroutine comes back from the device, finds control
-// closed, and closes the device.
+// One goroutine reads control and drives the device. It keeps the launches and waits of a round until
+// all have arrived: as soon as kernels run they occupy all cores, and it would read the rest late, when
+// Go's scheduler looks at the network. While the device's queues are full or a round ends, it does not
+// read. The leader's Launch then blocks, as it should, and side has to notice if the leader hangs up:
+// its goroutine ends the round and closes control. Then the first goroutine returns from the device,
+// finds control closed, and closes the device.
 //
-// What the leader says is checked here as far as the device does not: indices, lengths
-// and the order of rounds.
+// What the leader says is checked here where the device does not check it: indices, lengths and the
+// order of rounds.
 type lease struct {
 	name    string
 	control net.Conn
@@ -43,7 +42,7 @@ type lease struct {
 	piece    []byte // bytes of a read or write
 	spans    []*device.Span
 	issued   []uint64 // round, counted from 1, in which a call was launched
-	orders   []order  // launches and waits that the device has not been told
+	orders   []order  // launches and waits that have not been passed to the device
 	launched []uint32 // calls of this round
 	timed    bool     // the leader wants spans
 	begun    bool     // a round is under way
@@ -51,7 +50,7 @@ type lease struct {
 	reserved [device.NumTiers]int64
 	round    atomic.Uint64 // rounds that have ended
 
-	still  sync.Mutex // no calls are being prepared, the device is not being closed
+	still  sync.Mutex // held to prepare calls, to close the device, or to look at it
 	mu     sync.Mutex
 	closed bool   // the device is, or will be at once
 	looks  uint64 // of a device that cannot be watched
@@ -78,7 +77,7 @@ func newLease(conn net.Conn, d device.Device, before time.Time) *lease {
 	return e
 }
 
-// awaitSide waits for the first verb on control. A leader sends it when it has side.
+// awaitSide waits for the first verb on control. A leader sends it once it has side.
 func (e *lease) awaitSide() error {
 	if err := e.control.SetReadDeadline(time.Now().Add(2 * patience)); err != nil {
 		return gone(err)
@@ -123,7 +122,7 @@ func gone(err error) error {
 	return fmt.Errorf("%w: %w", errLeft, err)
 }
 
-// do does one verb. An error ends the lease.
+// do executes one verb. An error ends the lease.
 func (e *lease) do(v verb, f []byte) error {
 	le := binary.LittleEndian
 	switch v {
@@ -148,13 +147,13 @@ func (e *lease) do(v verb, f []byte) error {
 	return nil
 }
 
-// request does a verb that is answered. If one without an answer went wrong before, the
-// answer is that, and only rounds and devices are ended all the same.
+// request executes a verb that has an answer. If an earlier one without an answer went wrong, the
+// answer is its error, and nothing but the end of a round or of the device is executed.
 func (e *lease) request(v verb, f []byte) error {
 	switch v {
 	case doSync:
 		return e.sync()
-	case doPrepare: // has more to be read first
+	case doPrepare: // more has to be read first
 		return e.prepare(f[0] != 0, binary.LittleEndian.Uint32(f[1:]))
 	case doClose:
 		return e.reply(e.leave())
@@ -203,7 +202,7 @@ func (e *lease) reply(err error, numbers ...uint64) error {
 	return err
 }
 
-// now is the time on the device's clock, as it travels.
+// now is the time on the device's clock, as sent.
 func (e *lease) now() uint64 { return math.Float64bits(clock.Since(e.origin).Seconds()) }
 
 // between refuses what must not happen within a round.
@@ -223,7 +222,7 @@ func (e *lease) ready() error {
 	return e.between()
 }
 
-// keep adds to the round.
+// keep adds an order to the round.
 func (e *lease) keep(o order) {
 	e.begun = true
 	if e.orders = append(e.orders, o); len(e.orders) == mostOrders {
@@ -231,7 +230,7 @@ func (e *lease) keep(o order) {
 	}
 }
 
-// issue tells the device what has been kept.
+// issue passes to the device what has been kept.
 func (e *lease) issue() {
 	for _, o := range e.orders {
 		if o.verb == doLaunch {
@@ -265,7 +264,7 @@ func (e *lease) wait(s device.Stream, n uint32) {
 	e.device.Wait(s, int(n))
 }
 
-// fail fails the round for what the leader said.
+// fail fails the round because of what the leader said.
 func (e *lease) fail(err error) {
 	e.abort(err)
 	if e.wrong == nil {
@@ -486,8 +485,7 @@ func (e *lease) watch(in *bufio.Reader) error {
 	}
 }
 
-// look appends what is seen of the round. Of a device that cannot be watched, it seems
-// to get on always.
+// look appends what is seen of the round. A device that cannot be watched always seems to progress.
 func (e *lease) look(b []byte) []byte {
 	var progress uint64
 	calls := 0

@@ -17,7 +17,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// script is a connection whose other side has said all that it has to say.
+// script is a connection whose other side has already said everything.
 type script struct {
 	net.Conn
 	in *bytes.Reader
@@ -150,8 +150,7 @@ func conversation(t testing.TB) (control, side []byte) {
 	return control, append(appendFault(frame(doAbort), &device.CallError{Call: 1, Err: errors.New("why")}), byte(doLook))
 }
 
-// TestSaid: what a leader must not say ends its lease or its round, and the device
-// is not told.
+// TestSaid: what a leader must not say ends its lease or its round, and does not reach the device.
 func TestSaid(t *testing.T) {
 	control, side := conversation(t)
 	if a, b := tell(t, control, side); a != nil || b != nil {
@@ -181,8 +180,8 @@ func TestSaid(t *testing.T) {
 	}
 }
 
-// FuzzServe: whatever a leader with the key says, the device is told only what its
-// contract permits, is closed at the end, and little memory is used.
+// FuzzServe: whatever a leader with the key says, only what the device's contract permits reaches the
+// device; it is closed at the end, and little memory is used.
 func FuzzServe(f *testing.F) {
 	control, side := conversation(f)
 	f.Add(control, side)
@@ -205,7 +204,7 @@ func FuzzServe(f *testing.F) {
 	})
 }
 
-// TestFaults: errors travel with their texts, their types and what these say.
+// TestFaults: errors arrive with their texts, their types and the contents of these.
 func TestFaults(t *testing.T) {
 	plain := errors.New("plain")
 	call := &device.CallError{Call: 7, Op: graph.Add, Err: plain}

@@ -14,8 +14,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 )
 
-// network is between a leader and a host. It fails after so many bytes, in both
-// directions together.
+// network is between a leader and a host. It fails after a number of bytes, counting both directions.
 type network struct {
 	l    net.Listener
 	to   string
@@ -60,7 +59,7 @@ func (n *network) run() {
 	}
 }
 
-// pass copies what the budget allows. Then it cuts.
+// pass copies what the budget allows. Then it cuts the connection.
 func (n *network) pass(to, from net.Conn) {
 	defer to.Close()
 	defer from.Close()
@@ -165,7 +164,7 @@ func TestCut(t *testing.T) {
 	check(t, use(h.addr))
 }
 
-// TestLost: of a lost device every method says the same, and nothing blocks.
+// TestLost: every method of a lost device returns the same error, and nothing blocks.
 func TestLost(t *testing.T) {
 	h := newHost(t, nil)
 	n := newNetwork(t, h.addr, 1<<40, true)
@@ -247,7 +246,7 @@ func TestStop(t *testing.T) {
 	h.idle()
 }
 
-// TestLeaving: that the side connection ends while a device is being closed is no loss: it may
+// TestLeaving: if the side connection ends while a device is being closed, that is no loss: its end may
 // be seen before the answer, which comes on control.
 func TestLeaving(t *testing.T) {
 	h := newHost(t, nil)

@@ -10,17 +10,16 @@
 //	             └────────── side ────────────►   └── Abort, Done, Progress
 //	                                           host ◄── data ──► host
 //
-// A device has two connections. On control, everything is in order, as its caller said
-// it: launches and waits are a few bytes each and have no answer, so a step is one
-// stream of bytes in one direction, and an answer at its end (wire.go). Side carries what
-// must not wait behind that: the order to end a round, and looks at its progress. Side
-// is also the life line: it is never full, so the death of a process or a host shows
-// there, and whoever sees one connection end closes the other.
+// A device has two connections. Control carries everything in the order in which its caller said it:
+// launches and waits are a few bytes each and have no answer, so a step is one stream of bytes in one
+// direction, and an answer at its end (wire.go). Side carries what must not wait behind that: the order
+// to end a round, and looks at its progress. Side is also the life line: it is never full, so the death
+// of a process or a host shows there, and whoever sees one connection end closes the other.
 //
-// Data connections are between ranks on different hosts. This package lets them in and
-// hands them on (Opener.Link); what travels there is not its business.
+// Data connections are between ranks on different hosts. This package accepts them and passes them on
+// (Opener.Link); what travels there is not its business.
 //
-//	greet.go    how both sides of a connection know each other
+//	greet.go    how both sides of a connection recognise each other
 //	wire.go     frames; errors as values
 //	device.go   Device, the leader's end of control; side.go its end of side
 //	serve.go    Serve: who may connect, and as what
@@ -32,11 +31,10 @@
 // and nothing but the beginning of a connection is authenticated: use a private network,
 // or a tunnel (WireGuard, SSH) elsewhere.
 //
-// Clocks. Spans are converted to the leader's clock when a round ends: the answer says
-// what time it is on the host, and took half of the least round trip that was seen when
-// the device was opened. So spans are late by what this answer took longer than that,
-// and off by half the difference between the two directions: some ten microseconds on
-// a local network.
+// Clocks. Spans are converted to the leader's clock when a round ends: the answer says what time it is
+// on the host, and is assumed to have taken half of the shortest round trip seen when the device was
+// opened. So spans are late by what this answer took beyond that, and off by half the difference
+// between the two directions: some ten microseconds on a local network.
 package remote
 
 import (
@@ -102,20 +100,20 @@ type Hello struct {
 	Kind     uint8 // as both ends have agreed
 }
 
-// Description is what a host says of itself.
+// Description is what a host says about itself.
 type Description struct {
 	Processor, Kernels, Version string
 	Cores                       int
 	GPUs                        []string // that its ranks have
-	Device, Host, Disk          int64    // available bytes, of the device the least of any rank
+	Device, Host, Disk          int64    // available bytes; on the device, the least of any rank
 }
 
-// Dated is a device that says where its spans' clock begins. Of others Serve takes the
-// moment before they were opened, which is too early by what opening them took.
+// Dated is a device that says where its spans' clock begins. For others, Serve takes the moment before
+// they were opened, which is too early by the time that opening them took.
 type Dated interface{ Origin() time.Time }
 
-// alive makes the kernel notice within 15 seconds that a host does not exist any more,
-// also if nothing is sent. A process that is only stopped keeps its connections.
+// alive makes the kernel notice within 15 seconds that a host no longer exists, even if nothing is
+// sent. A process that is only stopped keeps its connections.
 var alive = net.KeepAliveConfig{Enable: true, Idle: 6 * time.Second, Interval: 3 * time.Second, Count: 3}
 
 const vanished = 15 * time.Second // as alive has it
@@ -123,7 +121,7 @@ const vanished = 15 * time.Second // as alive has it
 // describeLimit is how long a host may take to say what it is: it may have to look at GPUs.
 const describeLimit = time.Minute
 
-// Describe asks a host what it is to ranks in such a place.
+// Describe asks a host what it offers ranks in such a place.
 func Describe(addr string, key []byte, p Place) (Description, error) {
 	var about Description
 	conn, err := dial(addr, key, &opening{Purpose: describing, Place: p})
@@ -149,7 +147,7 @@ func Link(addr string, key []byte, h Hello) (net.Conn, error) {
 	return conn, nil
 }
 
-// at says of which host an error is.
+// at names the host of an error.
 func at(addr string, err error) error { return fmt.Errorf("remote: host %s: %w", addr, hungUp(err)) }
 
 // hungUp says what the end of a connection means.

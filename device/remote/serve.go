@@ -17,14 +17,14 @@ import (
 
 // Opener is what a host can do. Its methods are called by several goroutines.
 type Opener interface {
-	// Describe says what the host is to ranks in such a place.
+	// Describe says what the host offers ranks in such a place.
 	Describe(p Place) (Description, error)
 	// Open opens the device of rank p.Rank; devices of one fabric are joined.
 	Open(p Place) (device.Device, error)
 	// Closed says that a device that was opened is closed.
 	Closed(p Place)
-	// Link takes a data connection between two ranks of a fabric, of which the second
-	// is here. It closes what it does not want, or returns an error.
+	// Link receives a data connection between two ranks of a fabric, the second of which is here. It
+	// closes one that it does not want, or returns an error.
 	Link(h Hello, c net.Conn) error
 }
 
@@ -69,8 +69,8 @@ func Serve(ctx context.Context, l net.Listener, key []byte, o Opener, note func(
 	return err
 }
 
-// accept serves connections until the listener is closed. That there are too many of
-// them passes.
+// accept serves connections until the listener is closed. It goes on after other errors: having too
+// many connections is temporary.
 func (s *server) accept(ctx context.Context, l net.Listener) error {
 	for {
 		conn, err := l.Accept()
@@ -155,7 +155,7 @@ func (s *server) handle(conn net.Conn) {
 	}
 }
 
-// receive greets a client and hears what it wants.
+// receive greets a client and reads what it wants.
 func (s *server) receive(conn net.Conn) (*opening, error) {
 	defer func() { <-s.guests }()
 	if !s.track(conn) {
@@ -177,7 +177,7 @@ func (s *server) receive(conn net.Conn) (*opening, error) {
 	return &o, conn.SetDeadline(time.Time{})
 }
 
-// do does what a client wants; kept says that the connection is another's now.
+// do does what a client wants; kept says that the connection has passed to someone else.
 func (s *server) do(conn net.Conn, o *opening) (kept bool, err error) {
 	switch o.Purpose {
 	case describing:

@@ -14,14 +14,13 @@ import (
 
 // The leader's end of side.
 //
-// Its reader is always there, so that a host's death is noticed whatever the device is
-// doing. A look that is late leaves the latest one in place: to an engine's watchdog a
-// host that cannot be asked makes no progress. One that leaves several without an answer is
-// lost, before the ranks that wait for it are blamed, and also between rounds, where no
-// watchdog is. At most one look is under way.
+// Its reader is always there, so that a host's death is noticed whatever the device is doing. While a
+// look is late, the previous one remains in place: to an engine's watchdog, a host that cannot be asked
+// makes no progress. A host that leaves several looks unanswered is lost, before the ranks that wait
+// for it are blamed, and also between rounds, when there is no watchdog. At most one look is under way.
 //
-// A look knows its round. Of another round than the device's own it says nothing about
-// calls: they are not done.
+// A look knows its round. If that is not the device's current one, it says nothing about calls: they
+// are not done.
 
 const (
 	lookEvery  = time.Second
@@ -32,9 +31,9 @@ const (
 
 type side struct {
 	conn  net.Conn
-	write sync.Mutex // whoever writes; messages are whole
+	write sync.Mutex // held to write; messages stay whole
 
-	ask   sync.Mutex // whoever looks
+	ask   sync.Mutex // held to look
 	sent  bool       // a look is under way
 	timer *time.Timer
 	fresh chan struct{} // a look has arrived
@@ -111,9 +110,9 @@ func (s *side) send(frame []byte) error {
 	return err
 }
 
-// attend looks at the host as long as the device is open, and gives it up when it does not
-// answer. This is counted in looks, so that a leader that was suspended does not take its
-// hosts for dead.
+// attend looks at the host as long as the device is open, and gives the device up when the host does
+// not answer. It counts looks, not time, so that a leader that was suspended does not take its hosts
+// for dead.
 func (d *Device) attend() {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
@@ -132,8 +131,8 @@ func (d *Device) attend() {
 	}
 }
 
-// missing gives the device up, unless it is being closed: then side may end before the answer
-// to that comes, on control.
+// missing gives the device up, unless it is being closed: then side may end before the answer to that
+// arrives on control.
 func (d *Device) missing(why error) {
 	if !d.leaving.Load() {
 		_ = d.lose(why)

@@ -17,8 +17,8 @@ import (
 	"github.com/athanor-llm/athanor/session"
 )
 
-// train runs three steps of a tiny model on joined devices and returns the bits that
-// came out: losses, norms, weights and moments.
+// train runs three steps of a tiny model on joined devices and returns the resulting bits: losses,
+// norms, weights and moments.
 func train(t *testing.T, g *graph.Graph, devices []device.Device) (bits []float32) {
 	t.Helper()
 	const rows = 4

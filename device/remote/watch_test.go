@@ -14,8 +14,8 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// hanging is a device whose rounds do not end before it is released. It gets on each
-// time that it is looked at, if it is slow only, and then ends after some looks.
+// hanging is a device whose rounds do not end before it is released. If it is only slow, it progresses
+// each time that it is looked at, and its round ends after some looks.
 type hanging struct {
 	*counted
 	inSync  chan struct{} // closed when a round is to end
@@ -48,7 +48,7 @@ func (d *hanging) Sync() error {
 	return d.counted.Sync()
 }
 
-// newHanging is a host of hanging devices, and the next one.
+// newHanging is a host of hanging devices, and the next such device.
 func newHanging(t *testing.T, slow bool) (h *host, next *hanging) {
 	next = &hanging{inSync: make(chan struct{}), release: make(chan struct{}), slow: slow}
 	h = newHost(t, func(d device.Device) device.Device {
@@ -58,8 +58,8 @@ func newHanging(t *testing.T, slow bool) (h *host, next *hanging) {
 	return h, next
 }
 
-// TestAbortHanging: a device that does not end its round in spite of an order is given up
-// soon; its host goes on and frees it when it comes to rest.
+// TestAbortHanging: a device that does not end its round when ordered to is soon given up; its host
+// goes on and frees it when it comes to rest.
 func TestAbortHanging(t *testing.T) {
 	h, there := newHanging(t, false)
 	d := connect(t, h.addr, Place{}, arena)
@@ -125,8 +125,8 @@ func one() *program.Program {
 	return p
 }
 
-// TestWatched: an engine notices that a remote device hangs, names the instruction, and
-// can be left; one that is slow it lets be.
+// TestWatched: an engine notices that a remote device hangs, names the instruction, and can be left; it
+// tolerates one that is slow.
 func TestWatched(t *testing.T) {
 	for name, slow := range map[string]bool{"hangs": false, "is slow": true} {
 		t.Run(name, func(t *testing.T) {
@@ -198,7 +198,7 @@ func TestDone(t *testing.T) {
 	}
 }
 
-// held is a device whose rounds end when it is told.
+// held is a device whose rounds end when it is told to end them.
 type held struct {
 	*counted
 	hold chan bool
@@ -209,8 +209,7 @@ func (d *held) Sync() error {
 	return d.counted.Sync()
 }
 
-// TestPlainDevice: a device without the optional interfaces has what can be done
-// without them.
+// TestPlainDevice: a device without the optional interfaces can do what is possible without them.
 func TestPlainDevice(t *testing.T) {
 	h := newHost(t, func(d device.Device) device.Device { return struct{ device.Device }{d} })
 	d := connect(t, h.addr, Place{}, arena)
@@ -265,7 +264,7 @@ type panicking struct{ *counted }
 
 func (panicking) Prepare([]device.Call, []device.Span) (int, error) { panic("a bug") }
 
-// TestPanic: a bug in one device is the end of that device, not of the host.
+// TestPanic: a bug in one device ends that device, not the host.
 func TestPanic(t *testing.T) {
 	h := newHost(t, func(d device.Device) device.Device { return panicking{d.(*counted)} })
 	d := connect(t, h.addr, Place{}, arena)

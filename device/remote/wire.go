@@ -25,14 +25,13 @@ import (
 //	sync        | 09 |
 //	  answer    | 01 | now | 2 | 7 start end | 8 start end |
 //
-// Verbs of which a step has thousands have no answer, and neither has write; what goes
-// wrong with them is answered by the next verb that has one. An answer is 1 and the
-// verb's result, or 0 and an error.
+// Verbs that a step has thousands of have no answer, nor has write; the next verb that has one answers
+// with what went wrong. An answer is 1 and the verb's result, or 0 and an error.
 //
-// Messages are gob, each with an encoder of its own, so that a message says all that is
-// needed to read it, and one that was cut off spoils no other.
+// Messages are gobs, each from an encoder of its own, so that a message contains all that is needed to
+// read it, and one that was cut off spoils no other.
 //
-// Invariants: no length is believed before it is compared with its limit, and memory
+// Invariants: no length is trusted before it is compared with its limit, and memory
 // for bytes is bounded by pieceBytes. Known weakness: a message of calls may take some
 // hundred times its own size in memory. Whoever sends it has the key and may reserve all
 // memory anyway.
@@ -153,8 +152,8 @@ func appendFault(b []byte, err error) []byte {
 	return b
 }
 
-// fault is an error that travels. Those of calls and of peers arrive as what they were;
-// of others only the text does.
+// fault is an error as sent. Errors of calls and of peers arrive as what they were; of others only the
+// text does.
 type fault struct {
 	Kind       faultKind
 	Rank, Call int

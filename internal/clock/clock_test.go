@@ -7,8 +7,8 @@ import (
 	"github.com/athanor-llm/athanor/internal/clock"
 )
 
-// TestFine: the clock agrees with package time over a while, moves on within some
-// microseconds, and never goes back. Only Windows has one of its own.
+// TestFine: the clock agrees with package time over a while, advances within some
+// microseconds, and never goes back. Only Windows has its own clock.
 func TestFine(t *testing.T) {
 	began, begun := time.Now(), clock.Now()
 	least := time.Hour

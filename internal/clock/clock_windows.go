@@ -21,7 +21,7 @@ func Now() time.Time {
 	return start.Add(time.Duration(float64(read(counter)-first) * nanosecond))
 }
 
-// read returns what a procedure writes, which has been there since Windows XP and does not fail.
+// read returns the number that a procedure writes. The procedures have existed since Windows XP and do not fail.
 func read(p *syscall.LazyProc) (n int64) {
 	_, _, _ = syscall.SyscallN(p.Addr(), uintptr(unsafe.Pointer(&n)))
 	return n

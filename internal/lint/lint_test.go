@@ -132,8 +132,8 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// TestOtherSystems: code for systems that no test runs on compiles, its tests too: for one of them, for others in
-// other runs.
+// TestOtherSystems: code for systems that no test runs on compiles, including its tests. Each run checks one of
+// these systems.
 func TestOtherSystems(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a minute for each")

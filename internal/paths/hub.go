@@ -8,8 +8,8 @@ import (
 )
 
 // Hub returns the folder in which Hugging Face's tools keep the model of a name such as
-// Qwen/Qwen3-0.6B, of the revision that `hf download` fetched last. What is a file or a folder
-// itself, is no such name, or was not downloaded is returned as it is. Nothing is downloaded.
+// Qwen/Qwen3-0.6B, of the revision that `hf download` fetched last. A name that is itself a file or
+// folder, is not of this form, or was not downloaded is returned unchanged. Nothing is downloaded.
 //
 //	models--Qwen--Qwen3-0.6B/refs/main              c1899de289a04d12100db370d81485cdf75e47ca
 //	models--Qwen--Qwen3-0.6B/snapshots/c1899de2.../ config.json, model.safetensors, ...
@@ -29,7 +29,7 @@ func Hub(name string) string {
 	return snapshot
 }
 
-// IsHub reports whether a name could be that of a model on the hub: two words of its letters.
+// IsHub reports whether a name could be that of a model on the hub: two words of the hub's characters.
 func IsHub(name string) bool {
 	org, model, two := strings.Cut(name, "/")
 	word := func(s string) bool {
@@ -40,7 +40,7 @@ func IsHub(name string) bool {
 	return two && word(org) && word(model)
 }
 
-// hubCache is the folder of downloaded models, by the variables that Hugging Face's tools obey.
+// hubCache returns the folder of downloaded models, by the variables that Hugging Face's tools obey.
 func hubCache() string {
 	if dir := cmp.Or(os.Getenv("HF_HUB_CACHE"), os.Getenv("HUGGINGFACE_HUB_CACHE")); dir != "" {
 		return dir

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestExpand: variables and the home stand for what they are, anything else for itself.
+// TestExpand: variables and the home are expanded, anything else is left as it is.
 func TestExpand(t *testing.T) {
 	t.Setenv("HOME", "/home/me")
 	t.Setenv("SCRATCH", "/scratch/7")
@@ -31,7 +31,7 @@ func TestExpand(t *testing.T) {
 }
 
 // TestHub: a model of the hub is the folder of the revision that was downloaded last, wherever
-// the variables say that downloads are; all else is itself.
+// the variables say that downloads are; all other names are unchanged.
 func TestHub(t *testing.T) {
 	dir := t.TempDir()
 	write := func(path, text string) {

@@ -6,12 +6,12 @@ import (
 	"slices"
 )
 
-// Seconds formats a time with three digits, in the unit that it has before the point.
+// Seconds formats a time with three digits, in the largest unit in which it is at least 1.
 func Seconds(s float64) string {
 	switch {
-	case s >= 999.5: // which three digits cannot say otherwise than by an exponent
+	case s >= 999.5: // %.3g would need an exponent
 		return fmt.Sprintf("%.0f s", s)
-	case s >= 0.9995: // what is less rounds to less than 1000 ms
+	case s >= 0.9995: // anything less rounds to less than 1000 ms
 		return fmt.Sprintf("%.3g s", s)
 	case s >= 0.9995e-3:
 		return fmt.Sprintf("%.3g ms", s*1e3)

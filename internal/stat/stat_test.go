@@ -67,7 +67,7 @@ func TestMean(t *testing.T) {
 	}
 }
 
-// TestSeconds: three digits, never an exponent, in the unit that the time has before the point.
+// TestSeconds: three digits, never an exponent, in the largest unit in which the time is at least 1.
 func TestSeconds(t *testing.T) {
 	for s, want := range map[float64]string{
 		1.234e-6: "1.23 us", 0.0009994: "999 us", 0.0009999: "1 ms", 0.1064: "106 ms", 0.9994: "999 ms", 0.9996: "1 s", 2.34: "2.34 s", 999.6: "1000 s", 12345: "12345 s",

@@ -8,7 +8,7 @@
 // MemAvailable and the limit of the process's control group and of every group above it
 // (version 2, or the memory controller of version 1). On macOS it is what is free, pages
 // of files and what programs have marked as purgeable, but not what could be compressed.
-// On Windows it is free memory, as far as the page file lets it be promised. Page cache
+// On Windows it is free memory, as far as the page file lets it be committed. Page cache
 // counts as available everywhere, since systems drop it first.
 package sysmem
 

@@ -8,11 +8,11 @@
 //	sum = init[i][j]
 //	for k = 0, 1, 2, ...: sum = fma(A[i][k], B[k][j], sum)
 //
-// Vectors lie across the columns of C, never along k, and where cache blocking cuts the k loop, each part continues
-// the sums of the previous one. So the bits of the result do not depend on blocking, on the number of threads, on how
-// rows and columns are divided among calls, nor on a cut of k into two calls of which the second accumulates; and
-// AVX2, AVX-512 and NEON agree. That is why gradient accumulation over micro-batches, recomputation of some rows and any
-// number of cores give equal bits.
+// Vectors run across the columns of C, never along k, and where cache blocking cuts the k loop, each part
+// continues the sums of the previous one. So the bits of the result do not depend on blocking, on the number of
+// threads, on how rows and columns are divided among calls, nor on a cut of k into two calls of which the
+// second accumulates; and AVX2, AVX-512 and NEON agree. That is why gradient accumulation over micro-batches,
+// recomputation of some rows and any number of cores give equal bits.
 //
 // # How it is fast
 //

@@ -43,7 +43,7 @@ func transposeNEON(m *move) {
 	portableTranspose(m)
 }
 
-// dealNEON copies in assembly and fills up in Go.
+// dealNEON copies in assembly and pads in Go.
 func dealNEON(m *move) {
 	width, fill := bits.Len32(uint32(m.mask)), bits.Len64(m.mask>>32)
 	if width < fill {

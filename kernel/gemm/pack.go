@@ -179,7 +179,7 @@ type deal struct {
 	rows                       int
 	srcPanel, dstRow, dstPanel uintptr
 	panels, width              int
-	fill                       int  // width to fill up to
+	fill                       int  // width to pad to
 	pairs                      bool // rows of the destination consist of pairs
 }
 

@@ -14,9 +14,9 @@ import "math"
 //	        for as many rows of A as a tile is high:
 //	            for each panel: micro-kernel             adds kc products to each sum
 //
-// Three kinds of shapes differ:
+// Four kinds of shapes differ:
 //
-//   - TN: the elements of A that a tile needs lie across many rows of the stored matrix, so A is packed too.
+//   - TN: the elements of A that a tile needs are spread over many rows of the stored matrix, so A is packed too.
 //   - few rows, B stored [K,N] (direct): packing B would cost more than using it. The kernel reads it in place.
 //   - few rows, B stored [N,K] (swapped): packing would mean transposing. Instead the operands change roles: elements
 //     of B, whose rows are contiguous in k, are broadcast, and A, which is small, is packed. The result is C

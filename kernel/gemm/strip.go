@@ -11,8 +11,8 @@ package gemm
 //   - B stored [N,K]: a strip is 16 columns of C, whose sums stay in registers. Blocks of 16x16 are transposed in
 //     registers.
 //
-// If there are several rows, their sums are kept in panels of 16 columns, and A is transposed. A B in bf16 that is not
-// taken in pairs is widened in registers; so is A before, which is small.
+// If there are several rows, their sums are kept in panels of 16 columns, and A is transposed. A bf16 B that is
+// not multiplied in pairs is widened in registers; A, which is small, is widened beforehand.
 //
 // Known weakness: other methods must compute products with more rows than the highest kernel (8 with AVX-512, 4 with
 // NEON, 1 with AVX2) or with a k that does not fill strips, and the last columns that do not fill a panel.
@@ -34,7 +34,7 @@ const (
 	stripRows  = 16   // stored rows of B in a strip
 	stripBytes = 64   // bytes of each row per step
 	stripWork  = 400  // steps per call, which cannot be preempted: some 15 microseconds
-	stripUnits = 2048 // units of k in a part where k lies along the strips, so that two strips fit half of an L2 cache
+	stripUnits = 2048 // units of k in a part where k runs along the strips, so that two strips fit half of an L2 cache
 )
 
 // stripKernel returns the kernel for few rows and this form of B, or nil if none can compute the product.
@@ -76,7 +76,7 @@ func (j *job) stripUnits() int {
 }
 
 // streamed computes a part of C with few rows in strips. Last columns that do not fill a panel are computed
-// otherwise.
+// in another way.
 func (j *job) streamed(s *Serial, blk block) {
 	panel := stripRows
 	if j.b.half && !j.columnStrips() {

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestWakesFree: a helper that slept has its original affinity mask again, though
-// its waker excluded a core while it slept.
+// TestWakesFree: a helper that slept gets its original affinity mask back, though its waker
+// excluded a core while it slept.
 func TestWakesFree(t *testing.T) {
 	var all unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &all); err != nil {

@@ -226,7 +226,7 @@ func (p *Pool) help(h *helper, worker int) {
 	}
 	for {
 		if spinWhile(idle) {
-			runtime.Gosched() // asleep on a futex it still holds its P, which others may want now
+			runtime.Gosched() // asleep on a futex, the goroutine would still hold its P, which others may want now
 			h.park(idle)
 		}
 		s := p.state.Load()

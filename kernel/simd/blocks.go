@@ -6,7 +6,7 @@ import "github.com/athanor-llm/athanor/graph"
 
 //go:generate go run ./gen
 
-// What assembly does in whole blocks ends in Go.
+// Assembly processes whole blocks, Go the rest.
 
 // nf4Blocks returns the number of whole blocks.
 func nf4Blocks(y []float32, indices []byte, scales []float32) int {

@@ -57,7 +57,7 @@ func guarded(t *testing.T) []byte {
 	return mid
 }
 
-// placed copies x to the begin or the end of a page.
+// placed copies x to the beginning or the end of a page.
 func placed[T Stored](page []byte, x []T, begin bool) []T {
 	all := unsafe.Slice((*T)(unsafe.Pointer(&page[0])), len(page)/int(unsafe.Sizeof(T(0))))
 	if !begin {

@@ -265,7 +265,7 @@ func transposePart(dst, src []float32, r0, r1, c0, c1, length, stride int) {
 	}
 }
 
-// nf4Rest is NF4 from a block on.
+// nf4Rest is NF4 from the given block on.
 func nf4Rest(y []float32, indices []byte, scales []float32, block int) {
 	for i := block * graph.NF4Block; i < min(len(y), 2*len(indices), graph.NF4Block*len(scales)); i++ {
 		y[i] = graph.NF4Levels[indices[i/2]>>(i%2*4)&15] * scales[i/graph.NF4Block]
@@ -344,7 +344,7 @@ func siluBwd(dx, dy, x []float32) {
 	}
 }
 
-// glu and gluBwd make gated units of an activation and its derivative.
+// glu and gluBwd turn an activation and its derivative into gated units.
 func glu(act func(y, x []float32)) func(y, gate, up []float32) {
 	return func(y, gate, up []float32) {
 		act(y, gate)
@@ -389,11 +389,11 @@ func ToBF16(f float32) uint16 {
 	return uint16((u + 0x7fff + u>>16&1) >> 16)
 }
 
-// Halves divides a float32 into the bf16 nearest to it, of two the one further from zero,
-// and what is left, a number from 0 to 65535: the halves of its bits plus half a unit of
-// the upper one. So weights that a GPU reads as bf16 are most of their fp32 selves, and
-// these need two bytes more and not four. As in TransformerEngine's FusedAdam
-// (store_param_remainders). A NaN's upper half is one too.
+// Halves divides a float32 into the nearest bf16 (of two equally near, the one further from
+// zero) and what is left, a number from 0 to 65535: the halves of its bits plus half a unit of
+// the upper one. So the bf16 weights that a GPU reads are most of the fp32 weights, which need
+// only two more bytes instead of four. As in TransformerEngine's FusedAdam
+// (store_param_remainders). A NaN's upper half is a NaN too.
 func Halves(f float32) (upper, rest uint16) {
 	u := math.Float32bits(f) + 0x8000
 	if f != f {

@@ -7,10 +7,11 @@
 // tested under an emulator.
 //
 // Conventions. A call processes as many elements as the shortest slice has, so it touches no memory outside its
-// arguments. Slices either coincide or do not overlap. Element i of an elementwise result depends on elements i of
-// the arguments only, bit for bit, whatever its position; a sum also depends on its argument's length, since it has
-// several accumulators. AVX2, AVX-512 and NEON give the same bits, but for those of a NaN; the portable table rounds
-// differently. An assembly call cannot be preempted: keep slices below 2^17 elements, some 50 microseconds.
+// arguments. Slices either coincide or do not overlap. Element i of an elementwise result depends on elements i
+// of the arguments only, bit for bit, whatever its position; a sum also depends on its argument's length, since
+// it has several accumulators. AVX2, AVX-512 and NEON give the same bits, except for those of a NaN; the
+// portable table rounds differently. An assembly call cannot be preempted: keep slices below 2^17 elements,
+// some 50 microseconds.
 //
 // Accuracy, in units in the last place of float32, is stated where it isn't correct rounding; simd_test.go checks it.
 // Exponentials are within 2 ulp.

@@ -271,7 +271,7 @@ func TestDraw(t *testing.T) {
 				v.Draw(part, x[at:], first+uint32(at), low, high)
 				for i := range x {
 					got := FromBF16(y[i])
-					below := math.Float32frombits(math.Float32bits(x[i]) &^ 0xffff) // in size
+					below := math.Float32frombits(math.Float32bits(x[i]) &^ 0xffff) // in magnitude
 					above := math.Float32frombits(math.Float32bits(below) + 1<<16)
 					sum[i] += float64(got)
 					switch {
@@ -307,8 +307,8 @@ func TestDraw(t *testing.T) {
 	}
 }
 
-// TestHalves: the upper half is the nearest bf16, and both halves together are the number,
-// to the bit; in all tables, for all lengths. A NaN stays one, also in the upper half.
+// TestHalves: the upper half is the nearest bf16, and both halves together are the number, to
+// the bit, in all tables and for all lengths. A NaN stays one, also in the upper half.
 func TestHalves(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

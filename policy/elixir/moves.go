@@ -5,8 +5,8 @@ const Never = int(^uint(0) >> 1)
 
 // Moves returns the number of loads and unloads that a cache of k blocks needs for
 // steps, with the optimal eviction: the chunk whose next use is furthest away
-// (Belady, IBM Systems Journal 5(2), 1966). Each load is unloaded once, so it is
-// twice the number of loads. steps[i] are distinct chunks. ok is false if one step
+// (Belady, IBM Systems Journal 5(2), 1966). Each load is unloaded once, so there
+// are twice as many moves as loads. steps[i] are distinct chunks. ok is false if one step
 // needs more than k.
 //
 // Known weakness: finding a victim scans all chunks, so time is steps x chunks;

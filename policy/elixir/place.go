@@ -38,7 +38,7 @@ func (r Rates) Cache(f Format) float64 {
 
 // State returns J(n), the ns that the same memory saves if it holds optimizer state
 // instead. A block of C elements is on every GPU, a chunk with its state takes
-// Units*C/n of each, so n/Units chunks fit in the place of one block. Each saves
+// Units*C/n on each, so n/Units chunks fit in the space of one block. Each saves
 // the first upload in fp32 after the optimizer, one write-back and upload, the
 // gradient's transfer to the host, and the slower optimizer there.
 func (r Rates) State(f Format, n int) float64 {

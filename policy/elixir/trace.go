@@ -26,8 +26,8 @@ type Trace struct {
 }
 
 // Record returns the trace of a graph, as a tracer of operator calls would see it:
-// forward, then backward in reverse; the first so many layers are checkpointed: they run
-// forward again before their backward. GPT-2 with L layers has 6L+4 operators with
+// forward, then backward in reverse. The given number of first layers is checkpointed:
+// they run forward again before their backward. GPT-2 with L layers has 6L+4 operators with
 // parameters (per layer two norms and four products; two embeddings, the last norm and
 // the head), hence 18L+8 steps if all are checkpointed.
 func Record(g *graph.Graph, checkpointed int) *Trace {
@@ -64,9 +64,9 @@ type recorder struct {
 	trace Trace
 }
 
-// operators returns the parameters of each forward operator of a segment that has
-// any. Within an operator they are ordered by name: bias before weight. An
-// embedding with positions is two look-ups, and products that are one here are several.
+// operators returns the parameters of each forward operator with parameters in a
+// segment. Within an operator they are ordered by name: bias before weight. An embedding
+// with positions counts as two look-ups, and products joined into one here as several.
 func (r *recorder) operators(seg *graph.Segment) [][]int {
 	var list [][]int
 	for i := range seg.Forward {

@@ -10,7 +10,7 @@ import (
 // Approach: the dual simplex method on a dense dictionary (Lemke 1954; Chvatal, Linear Programming, chapter 10).
 // Without negative costs the slacks are a dual feasible basis, so there is no first phase: while a row is violated,
 // the variable that repairs it at the least cost per unit enters. The solution comes with a proof: nonnegative
-// multipliers, one per row, that combine the rows to a lower bound of the cost (bound).
+// multipliers, one per row, that combine the rows into a lower bound on the cost (bound).
 //
 // Example: minimise x where x >= 3 - y and y <= 1: x = 2, multipliers 1 and 1. Known weakness: dense, so some hundred
 // rows and columns. Equal costs could cause cycling, so tiny extra costs break ties.
@@ -159,7 +159,7 @@ func (d *dictionary) pivot(r, c int) {
 	d.basic[r], d.other[c] = d.other[c], d.basic[r]
 }
 
-// bound returns the lower bound of the cost, without ties, that the multipliers prove for all x between 0 and top.
+// bound returns the lower bound on the cost, without ties, that the multipliers prove for all x between 0 and top.
 // The combined rows give sum(multiplier*least) <= combination.x; where the combination charges a variable more than
 // its cost, the excess counts at most top times.
 func (p *program) bound(multipliers []float64) (sum float64) {

@@ -8,11 +8,11 @@ import (
 )
 
 // Skeletal activations are derived from the graph: they are the forward values that a layer's backward operators
-// read. Recomputing one takes the operators that write it.
+// read. Recomputing one means running the operators that write it.
 //
 // Example: a GPT layer of width h saves 16 h elements per token, exactly the paper's list, and also 4 numbers of the
 // norms and one per head of attention, which the paper omits. Grouped queries save less, gated feed-forwards more:
-// Llama 3 8B 5 + 1.5 + 3*3.5 = 17. Known weakness: only models with identical layers; one sequence is one step.
+// Llama 3 8B saves 5 + 1.5 + 3*3.5 = 17. Known weakness: only models with identical layers; one sequence is one step.
 
 // Class is the kind of a skeletal tensor, which determines how it can be recomputed.
 type Class uint8

@@ -10,24 +10,24 @@
 //   heads above 64:  exponentials, derivatives, start s(next) dq ds(next)
 //   up to 64:        exponentials, start s(next), derivatives, start dq ds(next)
 //
-// The groups meet at every tile. If they met at the same point, both would compute exponentials
-// at once; so the first group meets the second when that has computed its exponentials, which is
-// half a tile behind. Therefore a buffer is in use for longer.
+// The groups meet at every tile. If they met at the same point, both would compute exponentials at
+// once; so the first group meets the second, which is half a tile behind, when that has computed its
+// exponentials. Therefore a buffer is in use for longer.
 //
-// A third group of warps copies, and gives most of its registers to the others. Only in the keys
-// kernel of heads above 64, which needs all registers for its sums, owners copy.
+// A third group of warps copies, and gives most of its registers to the others. Only in the keys kernel
+// of heads above 64, which needs all registers for its sums, do the owners copy.
 //
-// The queries kernel keeps its own two operands in registers, and so does the keys kernel for
-// narrow heads. For others these stay in shared memory, which is then nearly as busy as the
-// tensor cores.
+// The queries kernel keeps its own two operands in registers, and so does the keys kernel for narrow
+// heads. For wider heads it leaves them in shared memory, which is then nearly as busy as the tensor
+// cores.
 //
-// For example, keys 0 to 127 in a sequence of 256 without a window: queries 192 to 255 come
-// first and 0 to 63 last; the latter see none of the second group's keys, 64 to 127, which only
-// meets the first there.
+// For example, keys 0 to 127 in a sequence of 256 without a window: queries 192 to 255 come first and 0
+// to 63 last. The latter see none of the keys of the second group, 64 to 127, so there it only meets
+// the first.
 //
 // Known weakness: copies are not bulk ones (TMA), there are seven products as in attention_bwd_mma.cu,
-// and a block has its SM to itself, so nothing is multiplied while it begins and ends. Measured on an H200,
-// TFLOP/s counted as five products, with cuDNN's (through PyTorch) beside them:
+// and a block has its SM to itself, so nothing is multiplied while it begins and ends. Measured on an
+// H200, in TFLOP/s counted as five products, next to cuDNN's (through PyTorch):
 //
 //   sequences                  here  cuDNN
 //   32 x 1024, 12 of 64         252    214
@@ -101,7 +101,7 @@ extern "C" __global__ void __launch_bounds__(OWNERS + 128, 1) queries(const __gr
   int from = firstKey(a, mine, g0) / OTHERS * OTHERS, to = min(g0 + 64, a.seq); // the group's keys
   float scale = a.f[0] * 1.4426950408889634f, lse[2], delta[2]; // log2(e)
   Held<1> q, dout;
-  int place = PLACES - 1; // of the latest tile that is there
+  int place = PLACES - 1; // of the latest tile that has arrived
   auto next = [&] {
     place = after(place);
     __syncthreads();
@@ -225,8 +225,8 @@ extern "C" __global__ void __launch_bounds__(OWNERS + COPIERS, 1) keys(const __g
     int past = min((i64)a.seq, (i64)end + a.window - 1);
     return lastTile(a, mine, first, first + (past - first + OTHERS - 1) / OTHERS * OTHERS - OTHERS, OTHERS, end);
   };
-  int last = latest(k0 + ROWS), from = latest(k0 + half + 64), to = first + max(0, k0 + half - first) / OTHERS * OTHERS; // the latter: the group's tiles
-  int filledQ = last, filledH = 0, fill = 0, place = PLACES - 1; // the next tile to copy and its place; the place of the latest tile that is there
+  int last = latest(k0 + ROWS), from = latest(k0 + half + 64), to = first + max(0, k0 + half - first) / OTHERS * OTHERS; // from, to: the group's tiles
+  int filledQ = last, filledH = 0, fill = 0, place = PLACES - 1; // the next tile to copy and its place; the place of the latest tile that has arrived
   auto stage = [&] {
     if (filledQ >= first) {
       bf16* s = s0 + fill * PLACE;
@@ -248,7 +248,7 @@ extern "C" __global__ void __launch_bounds__(OWNERS + COPIERS, 1) keys(const __g
     landed<AHEAD - 1>();
     visible();
   };
-  auto meet = [&] { // waits for all threads'
+  auto meet = [&] { // waits for the copies of all threads
     place = after(place);
     __syncthreads();
     if constexpr (!COPIERS) stage();
@@ -258,7 +258,7 @@ extern "C" __global__ void __launch_bounds__(OWNERS + COPIERS, 1) keys(const __g
   if (threadIdx.x >= OWNERS) {
     shrink<COPIER_REGISTERS>();
     for (int i = 0; i < AHEAD; i++) stage();
-    __syncthreads(); // own rows are there
+    __syncthreads(); // own rows have arrived
     for (int n = last >= first ? ((last - first) / OTHERS + 1) * heads : 0; n > 0; n--) {
       landed<AHEAD - 1>();
       visible();

@@ -1,12 +1,12 @@
-// Attention backward on tensor cores for heads wider than 128, for which a warp's registers hold
-// neither its own two operands beside the sums of a result nor those of two results. The same two
-// kernels and owners as in attention_bwd_mma.cu, but the eight warps of a block work on its 64 rows
-// together, with OTHERS others at a time:
+// Attention backward on tensor cores for heads wider than 128: a warp's registers hold neither its own
+// two operands next to the sums of one result, nor the sums of two results. The two kernels and their
+// owners are as in attention_bwd_mma.cu, but the eight warps of a block work on its 64 rows together,
+// with OTHERS others at a time:
 //
 //   scores   warp w < 4 multiplies rows 16w to 16w+15 of the block's first own operand with the others
 //            (s), warp w+4 the same rows of the second (dp). So each keeps one operand in registers.
-//   trade    the two give each other half of that: each then has s and dp for 16 of the others, and
-//            makes p and ds of them.
+//   trade    the two exchange halves of their products: each then has s and dp for 16 of the others, and
+//            computes p and ds from them.
 //   gather   p and ds go through shared memory, as fragments, to the warps that sum columns of results:
 //            each fragment of the others is loaded for 64 rows at once (queries: 32).
 //
@@ -26,7 +26,7 @@
 
 typedef float Patch[2][4]; // of a warp's 16 rows with 16 others
 
-// Place is the block's shared memory. Own rows come and results go through the tiles.
+// Place is the block's shared memory. Own rows are loaded, and results stored, through the tiles.
 struct Place {
   bf16* tiles;       // two stages of two tiles
   float* trade;      // 8 numbers for each thread
@@ -90,7 +90,7 @@ template <class F> static __device__ inline void hide(Patch& s, F sees) {
       if (!sees(e / 2 * 8, n * 8 + e % 2)) s[n][e] = -INFINITY;
 }
 
-// tell writes the warp's weights for those who gather.
+// tell writes the warp's weights for the warps that gather.
 static __device__ inline void tell(unsigned* weights, const Patch& w) {
   unsigned a[4];
   asA(a, w[0], w[1]);

@@ -1,14 +1,14 @@
 // attention_bwd_wide.cu on Hopper's tensor cores, for heads of 192 and 256: the same two kernels and
 // owners. A block has two groups of four warps and 64 rows of its own. The first group computes s, and
-// from that p; the second computes dp and, with the p that it is given, ds. In the keys kernel the first
-// then adds to dv and the second to dk, each with its own weights as operand in registers; in the
-// queries kernel ds is given back, and each group adds to half of the columns of dq.
+// from that p; the second computes dp and, with the p that it is given, ds. In the keys kernel the
+// first then adds to dv and the second to dk, each with its own weights as an operand in registers; in
+// the queries kernel the second gives ds back, and each group adds to half of the columns of dq.
 //
 // All operands are in shared memory: own ones, and two stages of OTHERS others, so a stage is refilled
 // when the products that read it are done.
 //
 // For example, keys 0 to 63 in a sequence of 128 without a window: queries 64 to 127 come first, then 0
-// to 63, of which the later ones' keys are masked.
+// to 63, for which later keys are masked.
 //
 // What an SM must spend on 64 keys with 64 queries of 256: 2048 clocks of products and 2304 of shared
 // memory; in attention_bwd_wide.cu 4096 and 4192.
@@ -65,7 +65,7 @@ static __device__ inline void asOperand(Fragments& p, const Weights& w) {
   for (int c = 0; c < OTHERS / 16; c++) asA(p[c], w[2 * c], w[2 * c + 1]);
 }
 
-// give writes, take reads what a thread has for the one with the same rows in the other group.
+// give writes what a thread has for the one with the same rows in the other group, and take reads it.
 template <class T, int J> static __device__ inline void give(T* s, const T (&x)[J][4]) {
 #pragma unroll
   for (int j = 0; j < J; j++) {

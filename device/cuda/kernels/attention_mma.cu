@@ -4,9 +4,9 @@
 // of 64 keys begin at multiples of 64. Late queries, which see the most keys, run
 // first.
 //
-// Of heads wider than 128 a warp's registers hold the sums of 16 rows only. They hold its
-// queries too, which come through the place of keys and values, so there are eight warps.
-// Above 192 tiles have 32 keys, so that nothing is spilled.
+// For heads wider than 128 a warp's registers hold the sums of only 16 rows, so there are eight warps.
+// They also hold the warp's queries, which are loaded through the space for keys and values. Above 192
+// tiles have 32 keys, so that nothing is spilled.
 //
 // Copies overlap with computation: a tile's values are fetched during its q.k, the
 // next tile's keys during the softmax and the product with values. Only tiles
@@ -18,11 +18,11 @@
 // 128 and 192: the first two unmasked, 128 masked for the first two warps, 192
 // skipped by these and masked for the others.
 //
-// Known weakness: scores are multiplied, and the rounded maximum subtracted, in one step, as
-// on the CPU. There scores from 2^24 on take more steps (kernel/coarse.go); here these would
-// lie in the innermost loops of both directions. So the greatest score's exponent (in base 2) is
-// off by half a unit in the maximum's last place: harmless up to 2^28, but from 2^30 on
-// weights may become 0 or infinite, and results NaN. So it is in attention_wgmma.cu.
+// Known weakness: scores are multiplied, and the rounded maximum subtracted, in one step, as on the
+// CPU. There scores from 2^24 on take more steps (kernel/coarse.go); here these steps would be in the
+// innermost loops of both directions. So the greatest score's exponent (in base 2) is off by half a
+// unit in the maximum's last place: harmless up to 2^28, but from 2^30 on weights may become 0 or
+// infinite, and results NaN. The same holds for attention_wgmma.cu.
 //
 // Known weakness: mma.sync reaches about 0.6 of the rate of Hopper's own
 // instructions, which attention_wgmma.cu uses.

@@ -5,14 +5,14 @@
 // weights of the next: in step j q.k of tile j and p.v of tile j-1 are started together, and the
 // softmax of tile j waits for the first only. So keys are needed one tile before values. The first
 // group copies tiles of keys to shared memory, the second one tiles of values. Weights are relative
-// to a row's maximum, but a new maximum counts only if it would make them greater than 2^LATE: then
-// the results so far are seldom rescaled.
+// to a row's maximum, but a new maximum counts only if it would make them greater than 2^LATE, so the
+// results so far are seldom rescaled.
 //
-// Groups that met at the same point of their steps would compute the softmax at the same time and
-// leave the tensor cores idle. So the second group is half a step behind: the first one meets it
-// at the end of a step, it meets the first one when it has just started the products of that step.
-// Then a tile is in use for longer and needs three places for keys and for values, not two. What
-// registers and shared memory allow depends on the heads:
+// Groups that met at the same point of their steps would compute the softmax at the same time and leave
+// the tensor cores idle. So the second group is half a step behind: the first meets it at the end of a
+// step, when the second has just started the products of that step. A tile is then in use for longer
+// and needs three places for keys and for values, not two. What registers and shared memory allow
+// depends on the heads:
 //
 //   heads of    KEYS  PLACES  blocks on an SM  queries        groups
 //   32, 64        64       3                2  in registers   half a step apart
@@ -27,9 +27,9 @@
 // p.v of tile 0) and 2 (p.v of tile 1). Keys that a group does not see change no bits: a tile
 // without visible keys adds 0 to a row and multiplies it by 1.
 //
-// Known weakness: the same threads copy and multiply, and beyond heads of 64 nothing else runs while
-// a block begins and ends. FlashAttention-3 has warps dedicated to bulk copies (TMA). TFLOP/s on an
-// H200, cuDNN's through PyTorch:
+// Known weakness: the same threads copy and multiply, and for heads wider than 64 nothing else runs
+// while a block begins and ends. FlashAttention-3 has warps dedicated to bulk copies (TMA). TFLOP/s on
+// an H200, with cuDNN's through PyTorch:
 //
 //   sequences   heads         here  cuDNN
 //   32 x 1024   12 of 64       290    287
@@ -38,7 +38,7 @@
 //   16 x 1024   32 on 8 of 128 380    419
 //    4 x 4096   32 on 8 of 128 546    561
 //
-// Heads of 128 with their queries in registers too, in another run: 377 and 538 beside 387 and 563
+// Heads of 128 with their queries in registers too, in another run: 377 and 538, against 387 and 563
 // with them in shared memory. 4 x 4096 with 16 heads on 8 of 256: 552.
 #define ROWS 128
 #define THREADS 256
@@ -50,7 +50,7 @@
 #define PANEL (HEAD % 64 ? 32 : 64)
 #define LATE 8
 
-// bring starts copying 16 bytes to TO bytes behind to from FROM bytes behind from, or 0 without ask.
+// bring starts copying 16 bytes, from FROM bytes after from to TO bytes after to, or zeros without ask.
 template <int TO, int FROM> static __device__ inline void bring(bf16* to, const bf16* from, bool ask) {
 #ifdef SHIM
   shimCopy((char*)to + TO, (const char*)from + FROM, 16, ask ? 16 : 0);
@@ -59,7 +59,7 @@ template <int TO, int FROM> static __device__ inline void bring(bf16* to, const 
 #endif
 }
 
-// bringRow starts copying a piece of panels P, P+1, ... of row I, bringRows of rows I, I+STEP, ...
+// bringRow starts copying a piece of row I in panels P, P+1, ..., bringRows of rows I, I+STEP, ...
 template <int HIGH, int I, int P = 0> static __device__ inline void bringRow(bf16* to, const bf16* from, bool ask) {
   bring<(P * HIGH + I) * PANEL * 2, P * PANEL * 2>(to, from, ask);
   if constexpr ((P + 1) * PANEL < HEAD) bringRow<HIGH, I, P + 1>(to, from, ask);
@@ -159,8 +159,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(const __
     if (i < tiles) fetchTile<KEYS, 128>((group ? v : k) + i % PLACES * TILE, a.t[3], base + k0, a.seq - k0, (group * a.kv + g) * HEAD);
     commit();
   };
-  // meet waits until the next step may begin: its keys and the values of the tile before are there,
-  // and the places that fetch fills next are free.
+  // meet waits until the next step may begin: its keys and the values of the previous tile have
+  // arrived, and the places that fetch fills next are free.
   auto meet = [&]() {
     landed();
     visible();
@@ -178,7 +178,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(const __
   }
   for (int j = 0; j <= tiles; j++) {
     int k0 = first + j * KEYS;
-    auto started = [&]() { // are this step's products, if it has any
+    auto started = [&]() { // when this step's products, if any, have been started
       if (late) meet();
       if (APART) fetch(j + late);
     };

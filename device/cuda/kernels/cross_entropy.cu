@@ -2,7 +2,7 @@
 // with the sum of the exponentials and, if n[0], the gradient, which overwrites the logits; it is multiplied by the
 // row's weight if n[3].
 // The first n[2] packs are copied to shared memory, which both passes read: the rows of all SMs
-// together may not fit the L2 cache. The copies of several packs a thread are always on their way.
+// together may not fit the L2 cache. Each thread always has the copies of several packs on their way.
 //
 // Packs have 16 aligned bytes whatever the row's address, which an odd vocabulary makes
 // arbitrary: of 50257 bf16 logits that begin 2 bytes past a multiple of 16, the first 7 and
@@ -13,8 +13,8 @@
 typedef Pack<T1, WIDE> Logits;
 
 // sweep calls f(x, c) for all elements of a row, where x begins at column c, and writes back
-// the changed x if SECOND. The first of two sweeps fills kept, which has room for so many packs;
-// a thread reads what it copied itself.
+// the changed x if SECOND. The first of two sweeps fills kept, which has room for room packs; a thread
+// reads what it copied itself.
 template <bool SECOND, class F> static __device__ inline void sweep(T1* row, int n, Logits* kept, int room, F f) {
   int head = min(n, (int)((16 - (unsigned long long)row % 16) % 16 / sizeof(T1))), packs = (n - head) / WIDE;
   auto single = [&](int c) {

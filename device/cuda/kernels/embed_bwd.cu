@@ -2,9 +2,9 @@
 // atomics: one chain per element, tokens ascending, as on the CPU. To this end the tokens
 // are first sorted by id, stably.
 //
-// n[0]: number of buckets, a power of two. A bucket has the tokens whose ids have its
-// number as last bits: tokenizers give frequent tokens adjacent ids, so they are in
-// different buckets. scratch: a Place per token, sorted, then a list of tokens by bucket.
+// n[0]: number of buckets, a power of two. A bucket has the tokens whose ids end in the bits of its
+// number: tokenizers give frequent tokens adjacent ids, so these are in different buckets. scratch: a
+// Place per token, sorted, then a list of tokens by bucket.
 struct alignas(16) Place { int token, id, end; }; // end: where the next id begins, or 0 if this is not the first of its id
 
 static __device__ inline Place* ordered(const Args& a) { return (Place*)a.scratch; }

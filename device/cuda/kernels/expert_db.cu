@@ -1,4 +1,4 @@
-// db dy weights: of each expert the sum of dy over its slots, times their weights with WEIGHTS,
+// db dy weights: for each expert, the sum of dy over its slots (with WEIGHTS, times their weights),
 // added to db with acc. Every element is one chain over the slots in the order of dispatch.cuh, so
 // tokens may be split over calls anywhere.
 //

@@ -1,7 +1,7 @@
 // A product of a mixture's experts without tensor cores, in the tiles and chains of product.cu, with
 // rows gathered as dispatch.cuh says. Every element is the CPU's chain.
 //
-// dw p q: of each expert p^T.q over its slots, added to dw with acc. grid: rows/64 * columns/64 x
+// dw p q: for each expert p^T.q over its slots, added to dw with acc. grid: rows/64 * columns/64 x
 // experts.
 extern "C" __global__ void __launch_bounds__(256) expert_dw(const __grid_constant__ Args a) {
   __shared__ Terms sa, sb;

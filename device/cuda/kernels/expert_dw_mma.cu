@@ -1,11 +1,11 @@
-// dw p q: expert_dw.cu on tensor cores: of each expert p^T.q over its slots, added to dw with acc. p
+// dw p q: expert_dw.cu on tensor cores: for each expert p^T.q over its slots, added to dw with acc. p
 // and q are bf16, dw is fp32. It is wgrad_mma.cu with gathered rows; see there for tiles and places.
 //
 // An instruction adds 16 slots at once, and which ones must not depend on how tokens are cut among
-// calls. So slots are sorted in groups of 16, those of each sequence filled up with rows of zeros.
+// calls. So slots are sorted in groups of 16, those of each sequence padded with rows of zeros.
 //
-// Known weakness: that multiplies zeros, with 64 slots of an expert in a sequence an eighth of all;
-// and blocks of popular experts take longer. mma.sync reaches about 0.6 of the rate of Hopper's own
+// Known weakness: it multiplies zeros, an eighth of all with 64 slots of an expert in a sequence; and
+// blocks of popular experts take longer. mma.sync reaches about 0.6 of the rate of Hopper's own
 // instructions.
 #define DEEP 32 // slots: one per lane
 #define STAGES 3
@@ -26,7 +26,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) expert_dw(const __grid_con
   int steps = (end - next + DEEP - 1) / DEEP;
   const int* order = orderOf(a);
   auto slotOf = [&](int i) { return i + lane < end ? order[i + lane] : -1; };
-  int slot = slotOf(next); // this lane's, asked for one step ahead
+  int slot = slotOf(next); // this lane's, loaded one step ahead
   auto stage = [&]() {
     if (next < end) {
       bf16* s = s0 + filled * STAGE;

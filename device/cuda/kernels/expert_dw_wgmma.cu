@@ -32,7 +32,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) expert_dw(const __grid_con
   if (a.acc && next == last) return;
   int end = max(last, next + 1), left = (end - next + DEEP - 1) / DEEP; // at least one step, of zeros: see wgrad_wgmma.cu
   const int* order = orderOf(a);
-  int slots[2]; // this lane's, asked for one step ahead
+  int slots[2]; // this lane's, loaded one step ahead
   auto ask = [&]() {
 #pragma unroll
     for (int i = 0; i < 2; i++) slots[i] = next + 32 * i + lane < last ? order[next + 32 * i + lane] : -1;

@@ -4,7 +4,7 @@
 // y x w: each slot's row of x times its expert's matrix, or with WT the transposed one; with acc added to
 // y. With NF4 the matrix is packed. With BIAS sums start from biases.
 
-// weight returns element (r, c), or 0 without own. All lanes of a warp ask together.
+// weight returns element (r, c), or 0 without own. All lanes of a warp must call it together.
 static __device__ inline float weight(const Mat& w, i64 r, int c, bool own, float level) {
   if (!NF4) return own ? get(*at<T2>(w, r, c)) : 0;
   const T2* row = at<T2>(w, r, 0);

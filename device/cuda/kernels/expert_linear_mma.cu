@@ -2,19 +2,19 @@
 // or with WT the transposed one, with acc added to y.
 //
 // A block computes COLS columns for a tile of at most ROWS slots of one expert, in DOWN x ACROSS
-// warps. DEEP inputs at a time pass through STAGES places in shared memory, all of which but the
-// one in use are being filled. A row's sums take its inputs in groups of 16, ascending, so which
-// rows are with it, and in which tile, changes no bit.
+// warps. DEEP inputs at a time pass through STAGES places in shared memory, all of which but the one in
+// use are being filled. A row's sums add its inputs in groups of 16, ascending, so neither the
+// other rows of a tile nor the choice of tile changes a bit.
 //
-// With NF4 weights are packed. They pass through registers: a stage stores in its place, rounded to
-// bf16, the weights that the stage before it asked for, and asks for the next. So the products wait for
-// no load, and from there on nothing differs from weights in bf16, whose bits results have.
+// With NF4, weights are packed. They pass through registers: a stage stores in its place, rounded to
+// bf16, the weights that the previous stage asked for, and asks for the next. So the products wait for
+// no load, and from there on nothing differs from weights in bf16: the results have the same bits.
 //
-// Known weakness: an expert's last tile is full of zeros behind its rows. mma.sync reaches about 0.6
-// of the rate of Hopper's own instructions. Packed weights are unpacked again for every tile of rows, by
-// the threads that multiply, at some 4 instructions an element; a stage fetches half a sector of indices
-// of a row and with WT an eighth of one of scales, of which the rest is there for the next stages if the
-// first-level cache keeps it; and the first STAGES - 1 stages wait for their loads one after the other.
+// Known weakness: an expert's last tile is padded with zeros. mma.sync reaches about 0.6 of the rate of
+// Hopper's own instructions. Packed weights are unpacked again for every tile of rows, by the threads
+// that multiply, at some 4 instructions an element; a stage fetches half a sector of a row's indices
+// and, with WT, an eighth of one of scales, whose rest serves the next stages if the first-level cache
+// keeps it; and the first STAGES - 1 stages wait for their loads one after the other.
 #define DEEP 32
 #define STAGES 4
 #define THREADS (32 * DOWN * ACROSS)

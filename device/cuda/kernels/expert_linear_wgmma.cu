@@ -1,8 +1,8 @@
 // y x w: expert_linear_mma.cu on Hopper's tensor cores, a group of four warps for 64 slots. For places
 // and waits see wgrad_wgmma.cu.
 //
-// Known weakness: as there, the threads that multiply also copy, and unpack weights; and an expert's last
-// tile is full of zeros behind its rows.
+// Known weakness: as there, the threads that multiply also copy, and unpack weights; and an expert's
+// last tile is padded with zeros.
 #define DEEP 64
 #define STAGES 4
 #define THREADS (2 * ROWS)

@@ -41,8 +41,8 @@ template <int N, int W, int THREADS> static __device__ inline void gather(bf16* 
   }
 }
 
-// Rows of 32 elements without gaps: tight is where columns [col, col+8) of a row are. Of eight rows'
-// equal columns, and of two rows, all are in different banks.
+// Rows of 32 elements without gaps: tight returns where columns [col, col+8) of a row are. The same
+// columns of eight rows are all in different banks, and so are two whole rows.
 static __device__ inline int tight(int row, int col) { return row * 32 + (col ^ row / 2 % 4 * 8); }
 
 // fetchTight starts copying N rows of 32 columns from (row, col) on. Rows from end on and columns

@@ -1,5 +1,5 @@
-// y w: row r of y is what elements n[0].. of row n[1]+r of the packed weights w, whose rows have
-// n[2] elements, are worth. Rows of y are whole blocks in memory, and are written whole.
+// y w: row r of y gets the values of elements n[0].. of row n[1]+r of the packed weights w, whose rows
+// have n[2] elements. Rows of y are whole blocks in memory, and are written whole.
 extern "C" __global__ void nf4(const __grid_constant__ Args a) {
   float level = levelOf(threadIdx.x % 16), x[VEC];
   i64 r, c;

@@ -1,5 +1,5 @@
-// Weights in 4 bits: see graph.NF4Block. Of a packed operand rows and the stride are as they are in
-// memory, and for products of experts cols are those of the matrix that it stands for.
+// Weights in 4 bits: see graph.NF4Block. A packed operand's rows and stride are those in memory; for
+// products of experts, cols are those of the matrix that it stands for.
 //
 // A level is looked up by a shuffle: lane i of each warp holds level i%16. So all lanes look up
 // together, and bits of an index above its fourth make no difference.
@@ -26,11 +26,10 @@ static __device__ inline float scaleOf(const void* row, int cols, int e) {
   return __uint_as_float(s[0] | (unsigned)s[1] << 16);
 }
 
-// Packed are N rows of W columns on their way to shared memory: ask has a thread load a piece of
-// every STEP-th row to registers, 8 elements that are a word of indices, and its scale. unpack
-// stores what they are worth, rounded to bf16, in rows PITCH elements apart, the thread's first piece
-// at s. Rows begin at multiples of 4 bytes. Other arguments are those of fetch, and what is beyond
-// the end becomes 0.
+// Packed are N rows of W columns on their way to shared memory: ask has a thread load a piece of every
+// STEP-th row to registers, 8 elements that are a word of indices, and its scale. unpack stores their
+// values, rounded to bf16, in rows PITCH elements apart, the thread's first piece at s. Rows begin at
+// multiples of 4 bytes. Other arguments are those of fetch, and whatever is beyond the end becomes 0.
 template <int N, int W, int THREADS> struct Packed {
   enum { PIECES = W / 8, STEP = THREADS / PIECES, EACH = N / STEP };
   static_assert(!NF4 || THREADS % PIECES == 0 && N % STEP == 0, "whole rows");

@@ -1,8 +1,8 @@
 // part g: block k sums the squares of piece k of the gradient in float64. A
 // gradient without gaps is passed as one row (FLAT), which saves computing each
-// element's row and column. A layer's matrix has about as many pieces as a GPU has SMs, so
-// a thread always has AHEAD packs on their way: converting to doubles takes about as long
-// as half of the bytes, and would be added to them.
+// element's row and column. A layer's matrix has about as many pieces as a GPU has SMs, so a thread
+// always has AHEAD packs on their way: converting to doubles takes about as long as half of the bytes,
+// and would otherwise add to their time.
 #define AHEAD 4
 extern "C" __global__ void __launch_bounds__(PART_THREADS, 2) norm_part(const __grid_constant__ Args a) {
   __shared__ double shared[32];

@@ -170,8 +170,9 @@ func TestCompile(t *testing.T) {
 	}
 }
 
-// drawn are the architectures that a unit is compiled for in this run, others in other runs, since it takes minutes: one
-// of the data centres' and another, or half of all where tiles fill the registers. A short run takes one.
+// drawn are the architectures that a unit is compiled for in this run, different ones in other runs,
+// since it takes minutes: one of the data centres' and another, or half of all where tiles fill the
+// registers. A short run takes one.
 func drawn(u Unit, archs []string) []string {
 	if strings.HasSuffix(u.File, "_wgmma") { // other cards lack these instructions
 		return []string{"sm_90a"}

@@ -1,7 +1,8 @@
-// loss ratios weights nll reference targets starts. A block per sequence, which goes through its pairs and sums up in float64, in
-// an order that does not depend on where in the sequence a pair is. f[0] is how much a change of log-probabilities counts.
+// loss ratios weights nll reference targets starts. A block per sequence goes through its pairs and sums in float64,
+// in an order that does not depend on where in the sequence a pair is. f[0] is the factor of changes in
+// log-probabilities.
 
-// documentEnd returns the row of the sequence behind the document that a row is of, at most that behind the sequence.
+// documentEnd returns the row after the document of a row of the sequence, at most the one after the sequence.
 __device__ int documentEnd(const Args& a, i64 first, int row, int* shared) {
   if (row >= a.seq) return a.seq;
   int start = *at<int>(a.t[6], first + row, 0), end = a.seq;
@@ -16,7 +17,7 @@ extern "C" __global__ void __launch_bounds__(256) preference(const __grid_consta
   __shared__ double sums[32];
   __shared__ int rows[32];
   i64 first = (i64)blockIdx.x * a.seq;
-  int last = -1;  // that is learnt
+  int last = -1;  // the last row that is learnt
   for (int i = threadIdx.x; i < a.seq; i += blockDim.x) {
     for (int k = 0; k < 3; k++) *at<float>(a.t[k], first + i, 0) = 0;
     if (*at<int>(a.t[5], first + i, 0) >= 0) last = i;

@@ -2,7 +2,7 @@
 // order; a NaN counts as greatest. weights are their softmax over all, or with n[5] over those
 // chosen. A warp chooses for a token, in rounds.
 
-// rank maps logits to whole numbers in the same order, NaN above all, and none to 0.
+// rank maps logits to whole numbers in the same order, NaN above all, and no logit to 0.
 static __device__ inline unsigned rank(float x) {
   unsigned u = __float_as_uint(x + 0.0f); // 0 for -0
   return x != x ? ~0u : u >> 31 ? ~u : u | 1u << 31;

@@ -1,12 +1,12 @@
-// Rows in registers, as they are stored: each of ROW_THREADS threads holds PACKS packs of a row
-// of COLS elements. Numbers are made of them again in each pass, which costs an instruction for
-// each but leaves registers for twice as many rows: what a row takes is the time until its
-// elements come, so an SM should wait for many. If ROW_THREADS is one warp or, for the rows of heads,
-// a half or a quarter of one, a block has ROWS rows: launching blocks of one warp would take longer
-// than loading their rows, and no warp waits for another. With GROUPS a row of the operands is a.heads
-// rows of the norm, side by side: the heads of queries or keys.
+// Rows in registers, as they are stored: each of ROW_THREADS threads holds PACKS packs of a row of COLS
+// elements. Every pass converts them to numbers anew, which costs an instruction for each but leaves
+// registers for twice as many rows: a row takes until its elements arrive, so an
+// SM should wait for many. If ROW_THREADS is one warp or, for the rows of heads, a half or a quarter of
+// one, a block has ROWS rows: launching blocks of one warp would take longer than loading their rows,
+// and no warp waits for another. With GROUPS a row of the operands is a.heads rows of the norm, side by
+// side: the heads of queries or keys.
 #define BLOCK (ROWS * ROW_THREADS)
-#define FIT(registers) (BLOCK * (registers) > 65536 ? 1 : 65536 / (BLOCK * (registers))) // blocks that an SM has with so many registers a thread
+#define FIT(registers) (BLOCK * (registers) > 65536 ? 1 : 65536 / (BLOCK * (registers))) // blocks that fit an SM with this many registers per thread
 
 // Row is a norm's row: row r of the operands, this thread's columns from c on, column k of stats.
 struct Row { i64 r; int c, k; };
@@ -24,7 +24,7 @@ static __device__ inline bool row(const Args& a, int rows, Row& w) {
   return w.r < rows;
 }
 
-// held reports whether the thread has a pack k. Each begins STEP columns behind the one before.
+// held reports whether the thread has a pack k. Each begins STEP columns after the previous one.
 #define STEP (ROW_THREADS * VEC)
 static __device__ inline bool held(int k) { return (k + 1) * STEP <= COLS || k * STEP + (int)threadIdx.x % ROW_THREADS * VEC < COLS; }
 
@@ -53,7 +53,7 @@ template <class T> static __device__ inline void fetch(Kept<T> (&x)[PACKS], cons
   }
 }
 
-// renew has the compiler forget which numbers it made of x.
+// renew has the compiler forget which numbers it computed from x.
 template <class T> static __device__ inline void renew(Kept<T> (&x)[PACKS]) {
 #ifndef SHIM
 #pragma unroll

@@ -1,5 +1,5 @@
-// Where a query's softmax begins: with the head's sink if operand SINKS has one, a score before
-// all others of a key without a value; else with nothing, and no code is compiled.
+// Where a query's softmax begins: with the head's sink if operand SINKS has one, which is the score,
+// before all others, of a key without a value; otherwise with nothing, and no code is compiled.
 #ifdef SINKS
 #define TYPE_OF(n) TYPE(n)
 #define TYPE(n) T##n

@@ -1,4 +1,4 @@
-// Slots of a row, side by side: SLOTS of them, or 0 if a row is one and has no weights.
+// Slots of a row, side by side: SLOTS of them, or SLOTS is 0 if a row is a single slot without a weight.
 #define PER_ROW (SLOTS ? SLOTS : 1)
 
 // Slot is slot k of row r, of rows slots with cols columns each.
@@ -9,8 +9,9 @@ struct Slot {
   __device__ void at(i64 i) { k = (unsigned)i % PER_ROW, r = (unsigned)i / PER_ROW; }
 };
 
-// With BOUND SwiGLU is gpt-oss's, of gates and ups that f[0] bounds. With f[1] = alpha and f[2] = 1/alpha
-// it is that of what bound makes of them, and unbound makes gradients of those of the result. NaNs stay.
+// With BOUND, SwiGLU is gpt-oss's, whose gates and ups f[0] bounds. With f[1] = alpha and f[2] = 1/alpha, it is the
+// SwiGLU of what bound makes of gates and ups, and unbound converts the gradients of those results to gradients of
+// gates and ups. NaNs stay.
 #ifndef BOUND
 #define BOUND 0
 #endif
@@ -29,5 +30,5 @@ static __device__ inline void unbound(const Args& a, float gate, float up, float
   dup = up > limit || up < -limit ? 0 : dup * a.f[2];
 }
 
-// slot returns those of an operand.
+// slot returns the slots of an operand, set to the first.
 static __device__ inline Slot slot(const Mat& t) { return {(i64)t.rows * PER_ROW, 0, t.cols / PER_ROW, 0}; }

@@ -1,4 +1,4 @@
-// What sums of experts' products start from: with acc y as it is, or biases. t[3] has a row of these
+// What sums of experts' products start from: y as it is with acc, or biases. t[3] has a row of biases
 // for each expert; with BIAS=2 t[4] has the slots' weights.
 #ifndef BIAS
 #define BIAS 0
@@ -14,8 +14,8 @@ static __device__ inline float biasOf(const Args& a, int expert, int slot, int c
 #endif
 }
 
-// addStart adds it to two adjacent columns of a tile's row, if it has them, of n. Tensor cores' sums end
-// with it: were it what they begin with, compilers would move its computation behind wgmma's fence.
+// addStart adds the start to two adjacent columns of a tile's row, if they are among its n. Sums on tensor cores end
+// with it: if they began with it, compilers would move its computation after wgmma's fence.
 static __device__ inline void addStart(const Args& a, const Tile& t, int row, int col, int n, float* pair) {
   if (!BIAS && !a.acc || row >= t.rows || col >= n) return;
   int slot = orderOf(a)[t.first + row];

@@ -62,10 +62,10 @@ template <int N, class F> static __device__ inline void several(bool together, c
   for (int i = 0; i < N; i++) add(t[i], sink, g, b);
 }
 
-// grid: columns/(LANES VEC) x pieces. PARTS groups of LANES threads each sum their share of the
-// piece's tokens, which gives enough threads with few pieces for stage two. A pack of sums lies
-// in shared memory as HALVES of at most four, so that neither these nor those that read columns
-// in order meet in a bank.
+// grid: columns/(LANES VEC) x pieces. PARTS groups of LANES threads each sum their share of the piece's
+// tokens, which gives enough threads with few pieces for stage two. A pack of sums is stored in shared
+// memory as HALVES of at most four, so that neither these accesses nor those that read columns in order
+// conflict in a bank.
 #define COLS (LANES * VEC)
 #define AHEAD (STATS ? 4 : 8)
 #define HALVES (VEC > 4 ? 2 : 1)
@@ -116,8 +116,8 @@ extern "C" __global__ void __launch_bounds__(PARTS * LANES) pieces(const __grid_
   }
 }
 
-// grid: columns/32; a block of 8 warps loads MANY pieces at a time, which mostly are all, and one
-// warp per result adds them. Where there are fewer, zeros are added: that is one chain of additions
+// grid: columns/32; a block of 8 warps loads MANY pieces at a time, which are mostly all of them, and
+// one warp per result adds them. If there are fewer, zeros are added: so it is one chain of additions
 // without a wait.
 #define MANY 128
 extern "C" __global__ void __launch_bounds__(256) total(const __grid_constant__ Args a) {

@@ -1,5 +1,5 @@
-// y gu weights: y = act(gate)*up, where ACT is the number of act. With SLOTS a row has so many
-// slots, each of which is multiplied by its weight.
+// y gu weights: y = act(gate)*up, where ACT is the number of act. With SLOTS a row has that many slots,
+// each of which is multiplied by its weight.
 extern "C" __global__ void swiglu(const __grid_constant__ Args a) {
   i64 r, c;
   Slot s = slot(a.t[0]);

@@ -1,9 +1,9 @@
-// dgu dy gu weights dweights: dgate = dy*up*act'(gate), dup = dy*act(gate), where ACT is the number
-// of act. With SLOTS a row has so many slots, each of which is multiplied by its weight, and
-// dweights are the sums of dy*act(gate)*up, added to what they are with acc.
+// dgu dy gu weights dweights: dgate = dy*up*act'(gate), dup = dy*act(gate), where ACT is the number of
+// act. With SLOTS a row has that many slots, each of which is multiplied by its weight, and dweights
+// are the sums of dy*act(gate)*up, added to what they are with acc.
 
-// gradients writes the gradients of VEC columns of a slot, from c on, and returns their part of
-// its weight's.
+// gradients writes the gradients of VEC columns of a slot, from c on, and returns their contribution to
+// the weight's gradient.
 static __device__ inline float gradients(const Args& a, const Slot& s, i64 c, float weight) {
   i64 at0 = s.k * 2 * s.cols + c;
   float gate[VEC], up[VEC], dy[VEC], y, d, sum = 0;

@@ -118,7 +118,7 @@ static __device__ inline void now(unsigned x) {
   if (__ballot_sync(~0u, x >> 31)) visible();
 }
 
-// shrink gives up registers of a group of four warps, grow waits until there are as many for this one.
+// shrink gives up registers of a group of four warps; grow waits until enough are free for this one.
 template <int N> static __device__ inline void shrink() {
 #ifndef SHIM
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));

@@ -5,15 +5,15 @@
 // A block computes ROWS x COLS elements of y in ROWS/64 groups of four warps. Tokens pass
 // through STAGES buffers in shared memory, DEEP at a time, as many as there is room for. While
 // the tensor cores work on one, the next have arrived, others are being copied, and the products
-// of the previous one may still run: its buffer is refilled only when those are done. DEEP tokens
-// that are all there are copied with few instructions: an address for each row of a tile, or at
+// of the previous one may still run: its buffer is refilled only when those are done. A step of DEEP
+// tokens that all exist is copied with few instructions: an address for each row of a tile, or at
 // the edge of y for each piece. For example, 768 x 3072 on an H200 is 96 tiles of 128 x 192, of
 // 5 buffers each, and reaches 600 TFLOP/s; 386 before, with 4 buffers and an address, a length
 // and a comparison for each piece, in 192 x 128.
 //
-// Usually a block has one tile. Where that would leave SMs idle at the end it has parts of a
-// line of them, one after the other, see relay.cuh: then the first tokens of the next part are on
-// their way while the sums of the last are written.
+// Usually a block has one tile. Where that would leave SMs idle at the end it has parts of a line of
+// tiles, one after the other, see relay.cuh: then the first tokens of the next part are on their way
+// while the sums of the last are written.
 //
 // Known weakness: a block reaches 0.8 of the tensor cores' rate with 128 x 256 elements, 0.57 with
 // 128 x 128 and 0.36 with 64 x 128, since the same threads copy and multiply. So small y
@@ -29,9 +29,10 @@
 #define STAGES (ROOM < 8 ? ROOM : 8)
 #define LATE (ROWS == 128 && COLS < 256) // copies are begun after a step's products: on an H200 10 % faster with 128 x 128, 2 % with 128 x 192, else slower
 
-// fetchWhole is fetchPanels for rows that are all there; first is the thread's column in row 0. Pieces behind the
-// operand's EDGE are zeros. When its last piece was copied for them, such tiles took twice as long: copies of one
-// address to eight places seem to take eight turns. So the 1600 x 1600 of GPT-2 XL reached 287 TFLOP/s on an H200.
+// fetchWhole is fetchPanels for rows that all exist; first is the thread's column in row 0. With EDGE,
+// pieces beyond the operand are zeros. When its last piece was copied instead of them, such tiles took
+// twice as long: copies of one address to eight places seem to take eight turns. GPT-2 XL's 1600 x 1600
+// reached only 287 TFLOP/s on an H200 that way.
 template <int W, bool EDGE> static __device__ inline void fetchWhole(bf16* s, const Mat& t, const bf16* first, int row, int col) {
   constexpr int PIECES = PANEL / 8, STEP = THREADS / PIECES;
   static_assert(DEEP % STEP == 0 && STEP % 8 == 0, "rows whose pieces trade places alike");
@@ -48,7 +49,7 @@ template <int W, bool EDGE> static __device__ inline void fetchWhole(bf16* s, co
 extern "C" __global__ void __launch_bounds__(THREADS) wgrad(const __grid_constant__ Args a) {
   DYNAMIC(shared);
   bf16* s0 = aligned(shared);
-  int tokens = a.t[1].rows, which = 0; // y, and behind it x and dy
+  int tokens = a.t[1].rows, which = 0; // y, followed by x and dy
   int i0 = 0, j0 = 0, next = 0, end = 0, ahead = 0; // the tile, the next tokens to fetch, the end of their piece, steps to fetch
   int filled = 0, used = 0; // buffers: the next to fill, the next to use
   bool inside = false;
@@ -74,7 +75,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) wgrad(const __grid_constan
     }
     commit();
   };
-  auto begins = [&](const Part& p) { // fetches its first tokens, into buffers behind those whose products may still run
+  auto begins = [&](const Part& p) { // fetches its first tokens, into buffers after those whose products may still run
     which = cornerOf(a, p.tile, i0, j0);
     const Mat &y = a.t[which], &x = a.t[which + 1], &dy = a.t[which + 2];
     x0 = (const bf16*)x.p + i0 + threadIdx.x % (PANEL / 8) * 8, dy0 = (const bf16*)dy.p + j0 + threadIdx.x % (PANEL / 8) * 8;

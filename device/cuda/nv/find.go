@@ -13,10 +13,9 @@ type Places struct {
 	Empty []string
 }
 
-// Local lists where the libraries are usually installed: the folders in
-// ATHANOR_CUDA_LIBS, the loader's search path, the CUDA toolkit, and the wheels that
-// pip installs beside PyTorch, in active environments, in those on PATH and in the
-// system's usual places.
+// Local lists where the libraries are usually installed: the folders in ATHANOR_CUDA_LIBS, the loader's
+// search path, the CUDA toolkit, and the wheels that pip installs alongside PyTorch, in active
+// environments, in those on PATH and in the system's usual places.
 func Local() Places {
 	return places(os.Getenv, func(pattern string) []string {
 		list, _ := filepath.Glob(pattern) // a bad pattern matches nothing
@@ -67,15 +66,14 @@ func toolkits(env func(string) string, glob func(string) []string) (list []strin
 			list = append(list, filepath.Join(home, "lib64"))
 		}
 	}
-	if conda := env("CONDA_PREFIX"); conda != "" { // whose packages cuda-nvrtc and libcublas are
+	if conda := env("CONDA_PREFIX"); conda != "" { // where its packages cuda-nvrtc and libcublas are
 		list = append(list, filepath.Join(conda, "lib"))
 	}
 	list = append(list, glob("/usr/local/cuda*/lib64")...)
 	return append(list, glob("/usr/local/nvidia/lib64")...) // where hosts mount the driver into containers
 }
 
-// wheels returns the folders nvidia of Python environments, in which pip installs the
-// libraries.
+// wheels returns the nvidia folders of Python environments, in which pip installs the libraries.
 func wheels(env func(string) string, glob func(string) []string) (list []string) {
 	roots := []string{env("VIRTUAL_ENV"), env("CONDA_PREFIX")}
 	for _, bin := range filepath.SplitList(env("PATH")) { // the folder of a Python that was not activated is often on it

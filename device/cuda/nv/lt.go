@@ -126,7 +126,7 @@ func (l *Lt) Plan(p Product, extra uintptr) (*Plan, error) {
 	return pl, nil
 }
 
-// attribute is a value of so many bytes that an object of the library has.
+// attribute is a value of an object of the library, with its size in bytes.
 type attribute struct {
 	number int
 	value  uint64
@@ -167,7 +167,8 @@ func bit(b bool) uint64 {
 	return 0
 }
 
-// Algorithms returns at most so many algorithms, first what the library expects to be fastest.
+// Algorithms returns at most this many algorithms, starting with the one that the library expects to be
+// fastest.
 func (pl *Plan) Algorithms(handle uintptr, p Product, workspace int64, most int) ([][AlgoBytes]byte, error) {
 	l := pl.lt
 	var pref uintptr

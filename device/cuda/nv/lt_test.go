@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestRealLt gives the real cublasLt, which checks numbers and sizes of
-// attributes also without a GPU, the descriptions that products have.
+// TestRealLt gives the real cublasLt, which checks numbers and sizes of attributes even without a GPU,
+// the descriptions that products have.
 func TestRealLt(t *testing.T) {
 	l, err := OpenLt(Local())
 	if err != nil {
@@ -75,7 +75,7 @@ func TestRealLt(t *testing.T) {
 	}
 }
 
-// asked is an attribute by a getter of the library.
+// asked is an attribute returned by a getter of the library.
 func asked(get Proc, of uintptr, attr int) (uint64, int32) {
 	b, written := make([]byte, 8), uint64(0)
 	code := get(of, uintptr(attr), Addr(&b[0]), uintptr(len(b)), Addr(&written))

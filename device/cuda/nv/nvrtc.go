@@ -36,7 +36,7 @@ func OpenNVRTC(p Places) (*NVRTC, error) {
 		}
 		builtins, _ := filepath.Glob(filepath.Join(filepath.Dir(path), "libnvrtc-builtins.so.*"))
 		for _, b := range builtins {
-			_ = openGlobal(b) // the compiler says so if it misses them
+			_ = openGlobal(b) // the compiler reports it if they are missing
 		}
 	}
 	lib, err := p.openFirst(n, "the kernel compiler NVRTC (libnvrtc.so.13 or .12)", "pip install nvidia-cuda-nvrtc, or install the CUDA toolkit", p.NVRTC)

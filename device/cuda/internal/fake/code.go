@@ -44,7 +44,7 @@ func (g *GPU) moduleGetFunction(a []uintptr) int32 {
 		return invalidHandle
 	}
 	h := g.handle()
-	// Of the 48 KiB that every launch may have the kernel's own are a part, which the fake does not know.
+	// Part of the 48 KiB that every launch may have is the kernel's own, which the fake does not know.
 	g.kernels[h] = kernelOf{image, stringAt(a[2]), 47 << 10}
 	set(a[0], h)
 	return 0

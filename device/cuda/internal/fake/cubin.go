@@ -53,9 +53,9 @@ func Resources(cubin []byte) (map[string]Use, error) {
 	return out, nil
 }
 
-// Mixed returns registers of Hopper's products that a kernel of a cubin both loads with ldmatrix
-// (LDSM) and fills with sums as bf16 (F2FP) before its last product: an operand that is there for
-// the whole kernel has lost its registers to one that is made for a tile. The compiler did that.
+// Mixed returns registers of Hopper's products that a kernel of a cubin both loads with ldmatrix (LDSM)
+// and fills with sums as bf16 (F2FP) before its last product: then an operand that must last for the
+// whole kernel has lost its registers to one that is made for a tile. The compiler has done that.
 func Mixed(cubin []byte) (list []string, err error) {
 	f, err := openCubin(cubin)
 	if err != nil {

@@ -33,7 +33,7 @@ type GPU struct {
 	Cards int
 	// Peers lets the cards access each other's memory.
 	Peers bool
-	// Major and Minor are the compute capability, of all cards but Old ones, which are a Pascal's.
+	// Major and Minor are the compute capability of all cards but the Old ones, which have a Pascal's.
 	Major, Minor int
 	Old          []int
 	// Fail has error codes for procedures, by the name of nv.Driver's field: calls
@@ -41,7 +41,7 @@ type GPU struct {
 	Fail map[string]int32
 	// Workspace is what products need, in bytes.
 	Workspace int64
-	// Plain products are all that there are: none derives an activation.
+	// Plain leaves only plain products: none derives an activation.
 	Plain bool
 	// Load, if not nil, prepares a module's code.
 	Load func(image []byte) error

@@ -41,8 +41,8 @@ func scalars() map[string]op {
 	return t
 }
 
-// The loops over lanes are in one, two and three, and not around a call of what they return:
-// so the compiler puts an operation into its loops. Most sets are whole.
+// one, two and three contain the loops over lanes, rather than return operations for a loop elsewhere
+// to call: so the compiler inlines an operation into its loops. Most sets are whole.
 
 func one(f func(a uint64) uint64) op {
 	return op{1, func(d, a, _, _ *[32]uint64, set uint32) {
@@ -115,9 +115,9 @@ func highs(t map[string]op) {
 	})
 }
 
-// fields adds bit-field extraction, n bits from a position on, sign-extended if signed, and
-// the choice of four bytes of two words: each nibble of c has a number from 0 to 7, or with
-// 8 added that byte's sign, eight times.
+// fields adds bit-field extraction (n bits from a position on, sign-extended if signed) and the choice
+// of four bytes out of two words: each nibble of c has a byte's number from 0 to 7 or, with 8 added,
+// means that byte's sign, eight times.
 func fields(t map[string]op) {
 	t["bfe.u32"] = three(func(a, at, n uint64) uint64 { return uint64(uint32(a)) >> (at & 255) & (1<<(n&255) - 1) })
 	t["bfe.s32"] = three(func(a, at, n uint64) uint64 {
@@ -216,12 +216,12 @@ func flush(x float32) float32 {
 	return x
 }
 
-// fma returns a*b+c, correctly rounded. Their float64 is a float32 as good as the exact value
-// unless it lies half-way between two of these, where what it was rounded from decides.
+// fma returns a*b+c, correctly rounded. Rounding the float64 sum to float32 is as good as rounding the
+// exact value unless the sum lies half-way between two float32s, where the exact value decides.
 func fma(a, b, c float32) float32 {
 	s := float64(a)*float64(b) + float64(c) // the product is exact
 	u := math.Float64bits(s)
-	const middle, least, behind = 1 << 28, 1023 - 126, 1023 + 128 // the exponents of normal float32s, and of those that are none
+	const middle, least, behind = 1 << 28, 1023 - 126, 1023 + 128 // normal float32s have exponents from least on, up to behind
 	if e := u >> 52 & 0x7ff; u&(2*middle-1) != middle && e >= least && e < behind || s == 0 {
 		return float32(s)
 	}

@@ -294,7 +294,8 @@ func buildCopy(b *builder, in *instruction) {
 	}
 }
 
-// buildMaxRegisters: setmaxnreg.inc.sync.aligned.u32 n, .dec: how many registers there are is of no concern.
+// buildMaxRegisters: setmaxnreg.inc.sync.aligned.u32 n, .dec: the number of registers does not matter
+// here.
 func buildMaxRegisters(b *builder, in *instruction) {
 	b.literal(0)
 	in.kind = together

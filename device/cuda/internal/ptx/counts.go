@@ -18,9 +18,9 @@ type Counts struct {
 	hits           []int64
 }
 
-// Traffic is the cost of accesses: Units as they are, Least with the best layout of the same bytes. A unit
-// of shared memory is a cycle in which each of 32 banks delivers a word, one of global memory a sector of
-// 32 bytes.
+// Traffic is the cost of accesses: Units as they are, Least with the best layout of the same bytes. For
+// shared memory, a unit is a cycle in which each of 32 banks delivers a word; for global memory, a
+// sector of 32 bytes.
 type Traffic struct{ Units, Least int64 }
 
 // access counts an access by the lanes of a set, each to size bytes.

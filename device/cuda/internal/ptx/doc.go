@@ -15,6 +15,7 @@
 // It also counts the costs of a launch: instructions, shared memory cycles with and without bank conflicts, sectors
 // of global memory. These hold on any card; times would not.
 //
-// Known weakness: it does not cover the second half of the compiler, which translates PTX to a card's instructions,
-// nor the memory order between blocks, but that a release follows what the block stored.
+// Known weakness: it does not cover the second half of the compiler, which translates PTX to a card's
+// instructions, nor the memory order between blocks, except that a release must follow what the block
+// stored.
 package ptx

@@ -56,8 +56,8 @@ type grid struct {
 	launch *Launch
 	counts *Counts
 	begun  int      // number of blocks that have begun
-	now    *block   // that runs
-	spare  []*block // that ended, whose memory the next ones use
+	now    *block   // the one that runs
+	spare  []*block // blocks that have ended, whose memory the next ones use
 }
 
 // block is the state that the warps of a block share.
@@ -78,8 +78,8 @@ type block struct {
 	joint [][]step
 	at    *instruction
 	left  int
-	slept int  // times that it slept for nothing
-	span  Span // used last
+	slept int  // number of times that it slept in vain
+	span  Span // the latest one used
 }
 
 // warp is 32 lanes. Sets of lanes are bit masks.

@@ -118,8 +118,8 @@ func (w *warp) mayFollow(m *mark, lane int) bool {
 	return m.readers != many && int(m.readers) == w.first/32 && m.readWarp != w.epoch
 }
 
-// known reports, for some of the reads that are no errors and that the mark has already, that
-// they are.
+// known reports whether a read is certainly no error and already in the mark. It may return false for
+// other such reads.
 func (w *warp) known(m *mark, lane int) bool {
 	return m.any && m.read == w.block.epoch && m.readWarp == w.epoch && m.wrote != m.read && !m.underWay && m.writer != 0 &&
 		(int(m.reader) == w.first+lane+1 || m.several && (m.readers == many || int(m.readers) == w.first/32))
@@ -148,8 +148,8 @@ func (w *warp) reads(m *mark, lane int, at uint64) {
 	m.any, m.read, m.readWarp = true, w.block.epoch, w.epoch
 }
 
-// publish tells other blocks what the block has stored to global memory, so after the latest stores
-// there must have been a barrier.
+// publish makes visible to other blocks what the block has stored to global memory, so there must have
+// been a barrier after the latest stores.
 func (w *warp) publish() {
 	for _, v := range w.warps {
 		if v.stored == w.block.epoch {

@@ -51,7 +51,8 @@ func runIn(body string, threads, shared int, descending bool) ([]uint32, Counts,
 	return memory, c, err
 }
 
-// of is the operation's result in one lane, if it is the same with all lanes and with that one.
+// of is the operation's result in one lane, provided that a run on all lanes and one on that lane
+// agree.
 func (o op) of(a, b, c uint64) uint64 {
 	const lane = 17
 	var d, e, x, y, z [32]uint64

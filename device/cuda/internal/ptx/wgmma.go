@@ -6,11 +6,11 @@ package ptx
 // memory and add to registers. Its sums may be used after a wait for the group that it was committed with. Here it is
 // computed at once, and what it uses is protected as long as it could be in flight:
 //
-//   - A register of a product that was not awaited may be used by products of the same shape only. After another
-//     instruction used a register, a wgmma.fence is needed before a product uses it.
-//   - For every 16 bytes of shared memory, the latest product of each warp that read them is known. They may be
+//   - A register of a product that has not been awaited may be used only by products of the same shape. After another
+//     instruction has used a register, a wgmma.fence is needed before a product uses it.
+//   - For every 16 bytes of shared memory, the latest product of each warp that read them is recorded. They may be
 //     written once that warp has awaited it and passed a barrier since.
-//   - Tensor cores access shared memory through another proxy than threads. Between a write (for a copy, its wait)
+//   - Tensor cores access shared memory through a different proxy from threads'. Between a write (for a copy, its wait)
 //     and a product that reads it there must be a barrier and a fence.proxy.async: before the barrier in the thread
 //     that wrote, or after it in all lanes of the warp that starts the product. NVIDIA's memory model allows it
 //     anywhere between the two; compilers put it at either place.

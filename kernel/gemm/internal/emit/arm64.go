@@ -7,7 +7,7 @@ import (
 	"github.com/athanor-llm/athanor/kernel/internal/neon"
 )
 
-// routineNEON opens a function func name(t *args) for arm64, whose argument lies in R0 from here on.
+// routineNEON opens a function func name(t *args) for arm64, whose argument is in R0 from here on.
 func (a *asm) routineNEON(name, args string, frame int) {
 	a.open(name, args, frame)
 	a.op("MOVD t+0(FP), R0")
@@ -16,7 +16,8 @@ func (a *asm) routineNEON(name, args string, frame int) {
 // neon prints an instruction that Go's assembler does not know.
 func (a *asm) neon(format string, args ...any) { a.op("%s", neon.Line(format, args...)) }
 
-// vs returns a list of vector registers, as instructions that load and store several take it.
+// vs returns a list of vector registers in the form that loads and stores of several registers
+// take.
 func vs(from, n int) string {
 	list := make([]string, n)
 	for i := range list {
@@ -40,7 +41,7 @@ func (a *asm) advance(pairs [][2]int) {
 	}
 }
 
-// countDown subtracts 1 from a field and branches by the result.
+// countDown subtracts 1 from a field and branches on the result.
 func (a *asm) countDown(field int, branch string) {
 	a.op("MOVD %d(R0), R26", field)
 	a.op("SUBS $1, R26, R26")
@@ -48,8 +49,8 @@ func (a *asm) countDown(field int, branch string) {
 	a.op("%s", branch)
 }
 
-// pointersNEON are registers for the addresses of up to 16 rows, two of them only where R8 to R11 are free. Systems own
-// R18, Go R27, R28 and R30.
+// pointersNEON are registers for the addresses of up to 16 rows, two of them only where R8 to R11 are free.
+// Operating systems own R18; Go owns R27, R28 and R30.
 var pointersNEON = []string{"R12", "R13", "R14", "R15", "R16", "R17", "R19", "R20", "R21", "R22", "R23", "R24", "R8", "R9", "R10", "R11"}
 
 // setPointers sets the pointers to n rows, from the first of them on.

@@ -73,7 +73,7 @@ func (a *asm) open(name, args string, frame int) {
 	a.stubs.add(name, args)
 }
 
-// routine opens a function for amd64, whose argument lies in DI from here on.
+// routine opens a function for amd64, whose argument is in DI from here on.
 func (a *asm) routine(name, args string) {
 	a.open(name, args, 0)
 	a.op("MOVQ t+0(FP), DI")

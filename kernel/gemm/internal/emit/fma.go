@@ -217,7 +217,7 @@ func (f fmaKernel) emit(a *asm, height, vectors int) {
 type fmaTile struct {
 	fmaKernel
 	height, vectors int
-	room            int    // loads that fit beside the multiply-adds of a step
+	room            int    // loads that fit alongside the multiply-adds of a step
 	ptr             sevens // rows of A
 }
 

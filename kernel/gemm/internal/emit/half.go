@@ -2,9 +2,9 @@ package emit
 
 import "fmt"
 
-// Kernels on strips of a B in bf16 that is not multiplied in pairs, for processors without instructions for that. It is
-// widened in registers: where columns are contiguous, two neighbours are transposed as one element and then become
-// floats by a shift and by a mask; where rows are, a load widens.
+// Kernels on strips of a B in bf16 that is not multiplied in pairs, for processors without instructions for
+// that. B is widened in registers: where its columns are contiguous, two neighbours are transposed as one
+// element and then become floats by a shift and by a mask; where its rows are, a load widens.
 
 // halfStrips512 writes the kernels of all heights, and their tables.
 func halfStrips512(a *asm) {
@@ -74,8 +74,8 @@ func halfRows512(a *asm, height int) {
 	}, func() {})
 }
 
-// halfColumns256 is columnStrips256 for whole strips: two chains of sums, since one of 32 products a step would take as
-// long as memory does for twice the bytes.
+// halfColumns256 is columnStrips256 for whole strips: two chains of sums, since one chain of 32 products per
+// step would take as long as memory takes for twice the bytes.
 func halfColumns256(a *asm) {
 	w, sums := walk512, []string{"Y12", "Y14"}
 	w.emit(a, "halfColumns256", func() {

@@ -12,10 +12,11 @@ import "fmt"
 //	FMOVS  (R12)(R2), F24                                an element of the first row of A
 //	fmla   v0.4s, v28.4s, v24.s[0]                       ... four of them, and all that for each row of A
 //
-// It is 37 instructions, of which 24 multiply-add and 12 load or prefetch (the load of B counts as 4 there): with four
-// units that multiply and add, three that load, and eight instructions per cycle, as Neoverse V2 has them, the
-// multiply-adds are the limit, 6 cycles of 24. LLVM's models of processors say the same of the loop (llvm-mca 19):
-// 3.98 multiply-adds per cycle on Neoverse V1 and V2, which can do 4, and 1.99 to 2.00 on N1 and N2, which can do 2.
+// It is 37 instructions, of which 24 multiply-add and 12 load or prefetch (the load of B counts as 4 there):
+// with four units that multiply and add, three that load, and eight instructions per cycle, as on Neoverse V2,
+// the multiply-adds are the limit, 6 cycles of 24. LLVM's models of processors say the same of the loop
+// (llvm-mca 19): 3.98 multiply-adds per cycle on Neoverse V1 and V2, which can do 4, and 1.99 to 2.00 on N1 and
+// N2, which can do 2.
 //
 // Known weakness: nothing here has been measured on a processor, neither the rate nor what prefetching brings. Panels
 // narrower than the kernel pass through a buffer on the stack, float by float.
@@ -68,7 +69,7 @@ func (t neonTile) emit(a *asm) {
 
 func (t neonTile) rowBytes() int { return 16 * t.vectors }
 
-// room returns how many more loads fit beside the multiply-adds of a step.
+// room returns how many more loads fit alongside the multiply-adds of a step.
 func (t neonTile) room() int { return 3*t.height*t.vectors/4 - (t.height + t.vectors + 1) }
 
 // sums loads or stores the sums of a panel, whose rows in memory are described by two fields. There are no masked
@@ -109,8 +110,8 @@ func (t neonTile) sums(a *asm, load bool, matrix, row int) {
 	a.at(done)
 }
 
-// copy copies the columns whose mask is in R11 from rows to rows. Of pointers and strides, those of the buffer are R12
-// and R13.
+// copy copies the columns whose mask is in R11 from rows to rows. The buffer's pointer and stride are R12 and
+// R13.
 func (t neonTile) copy(a *asm, from, fromStep, to, toStep string) {
 	row, column := a.newLabel("row"), a.newLabel("column")
 	a.op("CLZ R11, R11")
@@ -236,14 +237,15 @@ func (t neonTile) next(a *asm) {
 	a.at("end")
 }
 
-// columnStripsNEON writes the kernel for height rows of A and a B whose columns are contiguous: see strip.go. Blocks of
-// 4x4 are transposed in registers, four columns at a time; the sums are in V0 and up. One step of one row of A is 64
-// loads of B, 128 instructions of transposition and 64 multiply-adds, in four chains, for 1024 bytes of B: with four
-// vector units at least 48 cycles, or 64 where a chain's multiply-adds follow each other after 4 cycles. A core of
-// 3 GHz then takes 48 GB/s, of which few get more from memory. (llvm-mca: 48 on Neoverse V2, 64 on V1, 96 on N1.)
+// columnStripsNEON writes the kernel for height rows of A and a B whose columns are contiguous: see strip.go.
+// Blocks of 4x4 are transposed in registers, four columns at a time; the sums are in V0 and up. One step of one
+// row of A is 64 loads of B, 128 instructions of transposition and 64 multiply-adds, in four chains, for 1024
+// bytes of B: with four vector units at least 48 cycles, or 64 where a chain's multiply-adds follow each other
+// after 4 cycles. A core at 3 GHz then consumes 48 GB/s, and few cores get more from memory. (llvm-mca: 48 on
+// Neoverse V2, 64 on V1, 96 on N1.)
 //
-// Two neighbours of a B in bf16 are transposed as one element, and then become floats by a shift and by a mask: twice
-// as many multiply-adds for the same bytes, at least 96 cycles, or 128. (llvm-mca: 96, 128, 197.)
+// Two neighbours in a bf16 B are transposed as one element, and then become floats by a shift and by a mask:
+// twice as many multiply-adds for the same bytes, at least 96 cycles, or 128. (llvm-mca: 96, 128, 197.)
 func columnStripsNEON(a *asm, name string, height int, half bool) {
 	const mask = 24
 	a.stripNEON(fmt.Sprintf("%s%d", name, height), func() {
@@ -356,8 +358,8 @@ func rowStripsNEON(a *asm, name string, height int, half bool) {
 	}, func() {})
 }
 
-// stripNEON writes a kernel that reads strips. For its parts, R0 is the argument, R2 at B, R3 the distance to what is
-// prefetched, R4 at A and R5 at C; R1 counts steps.
+// stripNEON writes a kernel that reads strips. In its parts, R0 is the argument, R2 points to B, R4 to A and R5
+// to C, R3 is the distance to what is prefetched, and R1 counts steps.
 func (a *asm) stripNEON(name string, begin, step, end func()) {
 	a.routineNEON(name, "strip", 0)
 	a.at("strip")

@@ -20,9 +20,9 @@ func neonBlocks() (text, stubs string) {
 	return text, "\n//go:noescape\n" + nf4 + "\n\n//go:noescape\n" + transpose + "\n"
 }
 
-// neonNF4 prints the body of the function that writes out whole blocks of weights in 4 bits. An instruction looks up
-// 16 bytes in a table of 16, so there is a table for each of the four bytes of a level; pairs of bytes, then pairs of
-// those, are interleaved to levels.
+// neonNF4 prints the body of the function that unpacks whole blocks of weights in 4 bits. An instruction looks
+// up 16 bytes in a table of 16, so there is a table for each of the four bytes of a level; pairs of bytes, then
+// pairs of those, are interleaved into levels.
 func neonNF4() string {
 	var b strings.Builder
 	op := func(format string, args ...any) { fmt.Fprintf(&b, "\t"+format+"\n", args...) }

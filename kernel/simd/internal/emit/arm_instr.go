@@ -2,7 +2,7 @@ package emit
 
 import "fmt"
 
-// constant, scalar, move and zero print what loops begin with.
+// constant, scalar, move and zero print the set-up of loops.
 func (r *arm) constant(bits uint32, dst int) {
 	r.op("FMOVQ %d(R12), F%d", r.pool.offset(bits), dst)
 }
@@ -112,8 +112,8 @@ func (r *arm) fma(i int, n node) int {
 	return dst
 }
 
-// extreme prints the minimum or maximum: b if either is NaN, or if both are zeros. FMIN and FMAX do the same if a is
-// a number other than 0; otherwise a is selected where it is the less or the greater.
+// extreme prints the minimum or maximum: b if either is NaN, or if both are zeros. FMIN and FMAX do the same if
+// a is a number other than 0; otherwise a is selected where it is the smaller or the greater.
 func (r *arm) extreme(n node) int {
 	name, less, more := "fmax", n.b, n.a
 	if n.op == opMin {
@@ -216,7 +216,8 @@ func (r *arm) store(name string, src int) {
 	r.op("%s F%d, %s", move, src, r.address(name))
 }
 
-// narrowed prints a store. What was rounded to bf16 is narrow already; of the rest, a []uint16 gets the lower halves.
+// narrowed prints a store. Values rounded to bf16 are narrow already; of others, a []uint16 gets the lower
+// halves.
 func (r *arm) narrowed(n node) {
 	src := r.reg[n.a]
 	if from := r.body.nodes[n.a].op; r.kind(n.name) == "[]uint16" && from != opBF16 && from != opDraw {

@@ -14,9 +14,10 @@ import (
 // The last elements, fewer than a block, are copied to blocks of zeros on the stack, and results from there. What the
 // body computes from the zeros is not copied and does not count.
 //
-// Pointers advance. R7 counts the elements that are left, and R6 those before, if the body asks. R8 points to a
-// structure, R12 to the constants and R13 to the numbers of lanes; R9 to R11 are scratch. In functions of matrices,
-// R15 is the bytes of a row and R19 the number of rows, of which R20 are left.
+// Pointers advance. R7 counts the elements that are left, and R6 those already passed, if the body needs their
+// number. R8 points to a structure, R12 to the constants and R13 to the numbers of lanes; R9 to R11 are
+// scratch. In functions of matrices, R15 is the size of a row in bytes and R19 the number of rows, of which
+// R20 are left.
 //
 // Known weakness: its speed has not been measured. What is interleaved, prefetched and kept in registers is as for AVX2.
 type arm struct {
@@ -30,7 +31,7 @@ const block = 4
 // armNEON interleaves the vectors of a block if the body is long: see mixed. Its least power is AVX2's, as it
 // computes powers in the same way.
 //
-// Past is the same table: non-temporal stores are but a hint here, and cores of Arm's do not read lines of which a
+// Past is the same table: non-temporal stores are only a hint here, and Arm's cores do not read lines that a
 // series of stores fills one after the other.
 var armNEON = &machine{
 	name: "NEON", suffix: "NEON", registers: 32, bytes: 16, constant: 16, least: avx2.least,
@@ -46,7 +47,7 @@ var armNEON = &machine{
 				list = append(list, form{unroll, block}, form{unroll, block / 2})
 			}
 			list = append(list, form{unroll, 1})
-			if unroll /= 2; unroll == 0 || !f.down { // whose sums do not depend on the number of copies
+			if unroll /= 2; unroll == 0 || !f.down { // with f.down, sums do not depend on the number of copies
 				return list
 			}
 		}
@@ -60,7 +61,7 @@ var (
 	armStrips   = []string{"R21", "R22"}
 )
 
-// print prints the function: loops over blocks, the step over the rest, and what becomes of sums.
+// print prints the function: loops over blocks, the step over the rest, and the results of sums.
 func (r *arm) print(symbol string, _ bool) {
 	size := r.record()
 	r.head(symbol, 8+len(r.buffers())*bufferBytes, size) // the assembler adds a word
@@ -76,8 +77,8 @@ func (r *arm) print(symbol string, _ bool) {
 	r.op("RET")
 }
 
-// matrices gives them pointers. The code counts the whole rows of the shortest one, and returns if there are
-// none.
+// matrices gives matrices their pointers. The code counts the whole rows of the shortest one, and returns if
+// there are none.
 func (r *arm) matrices() {
 	if !r.f.down {
 		return
@@ -91,7 +92,8 @@ func (r *arm) matrices() {
 	r.op("LSL $2, R15, R15")
 }
 
-// shortest computes the length of the shortest slice that is a matrix, or is none.
+// shortest computes the length of the shortest slice among those that are matrices, or among
+// the others.
 func (r *arm) shortest(matrix bool, dst string) {
 	first := true
 	for _, p := range r.params {

@@ -147,8 +147,8 @@ var functions = []function{
 // fields lists the fields of simd.AdamW, in order.
 var fields = []string{"Clip", "Beta1", "Rest1", "Beta2", "Rest2", "Keep", "Step", "Root", "Eps"}
 
-// activations are the functions of Act and GLU by number: the value at x, and d times the derivative there, which
-// also returns how the value is made of what it has computed already.
+// activations are the functions of Act and GLU by number: the value at x, and d times the derivative there,
+// which also returns a function that makes the value from what it has already computed.
 var activations = [4]struct {
 	value func(b *body, x val) val
 	slope func(b *body, d, x val) (dx val, value func() val)

@@ -13,12 +13,12 @@ type machine struct {
 	bytes        int // of a vector
 	constant     int // bytes of a constant in memory
 	isa          func(r *routine) isa
-	forms        func(f function) []form // from the best on
+	forms        func(f function) []form // best first
 
 	past             bool   // it has non-temporal stores
 	transpose, fence string // Go expressions for these fields of the set
 
-	// blocks prints the functions that are no loops over one body, and their Go declarations.
+	// blocks prints the functions that are not loops over one body, and their Go declarations.
 	blocks func() (text, stubs string)
 
 	// least is the smallest exponent requested of a power of two. It is so far below the smallest float32 that the
@@ -277,7 +277,7 @@ func (r *routine) gather(copies int) {
 	}
 }
 
-// strips gives pointers to the streams that are matrices, in the order of the body.
+// strips assigns pointers to the streams that are matrices, in the order of the body.
 func (r *routine) strips(pointers ...string) {
 	for _, n := range r.body.nodes {
 		if n.op == opLoad && r.strip[n.name] == "" {

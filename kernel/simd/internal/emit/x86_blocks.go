@@ -8,8 +8,8 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// nf4 prints the function that writes out whole blocks of weights in 4 bits. A word of 8 indices
-// is given to all lanes of 8, each of which shifts its own to the lowest bits; the levels lie in
+// nf4 prints the function that unpacks whole blocks of weights in 4 bits. A word of 8 indices is
+// broadcast to 8 lanes, each of which shifts its own index to the lowest bits; the levels are in
 // one register of 16 or two of 8, between which the index's highest bit decides.
 func nf4(suffix, file string, bytes int) (text, stub string) {
 	var b strings.Builder

@@ -16,7 +16,7 @@ func (r *x86) address(name string) string {
 	return fmt.Sprintf("%d(%s)(AX*%d)", r.disp*size, r.ptr[name], size)
 }
 
-// constant, scalar, move and zero print what loops begin with.
+// constant, scalar, move and zero print the set-up of loops.
 func (r *x86) constant(bits uint32, dst int) {
 	r.op("VBROADCASTSS %s, %s", r.pool.at(bits), r.v(dst))
 }

@@ -23,7 +23,7 @@ var avx512 = &machine{
 	blocks: func() (text, stubs string) { return nf4("AVX512", "Z", 64) },
 }
 
-// avx2 interleaves copies of long bodies: see mixed. Its least power is one in two normal factors: see power.
+// avx2 interleaves copies of long bodies: see mixed. Its least power has two normal factors: see power.
 var avx2 = &machine{
 	name: "AVX2", suffix: "AVX2", registers: 16, bytes: 32, constant: 32, least: -245,
 	isa: func(r *routine) isa { return &x86{routine: r, file: "Y"} },
@@ -47,8 +47,8 @@ var avx2 = &machine{
 
 var pointers = []string{"DI", "SI", "DX", "CX", "R8", "R9"}
 
-// print prints the function: loops over whole vectors, the step over the rest, and what
-// becomes of sums.
+// print prints the function: loops over whole vectors, the step over the rest, and the results
+// of sums.
 func (r *x86) print(symbol string, past bool) {
 	f := &r.f
 	r.begin(symbol)
@@ -93,8 +93,9 @@ func (r *x86) begin(symbol string) {
 	r.head(symbol, frame, size)
 }
 
-// halves prints the rest of sums that take two vectors per pass, if it is more than one
-// vector: that vector, and what remains for the second accumulator. Less goes on at lower.
+// halves prints the rest of sums that take two vectors per pass, if it is at least one vector:
+// that vector, and what remains for the second accumulator. A smaller rest continues at label
+// lower.
 func (r *x86) halves() {
 	r.op("LEAQ -%d(BX), R13", r.lanes())
 	r.op("CMPQ AX, R13")
@@ -253,8 +254,8 @@ func (r *x86) copies(label string, copies int) {
 	move(true)
 }
 
-// matrices leaves the size in bytes of the whole rows of the shortest
-// one in R12, and returns if there are none.
+// matrices leaves the size in bytes of the whole rows of the shortest matrix in R12, and
+// returns if there are none.
 func (r *x86) matrices() {
 	r.strips("R8", "R9")
 	first := true
