@@ -172,6 +172,7 @@ func (r *reference) load(ck *checkpoint.Checkpoint, s *Setup) error {
 // Rewards are what a batch of pairs yields besides its loss. A document's reward is beta times the logarithm of the ratio of its
 // probability to that under the reference.
 type Rewards struct {
+	Pairs    int     `json:"pairs"`           // that the rest is about
 	Accuracy float64 `json:"reward_accuracy"` // share of the pairs whose chosen document has the greater reward
 	Margin   float64 `json:"reward_margin"`   // mean of the chosen reward minus the rejected one
 	Chosen   float64 `json:"reward_chosen"`   // mean
@@ -189,13 +190,14 @@ func (r *Rewards) add(p *pairs, ratios []float32, beta float64) {
 		if one > other {
 			r.Accuracy++
 		}
+		r.Pairs++
 	}
 }
 
-// mean returns the means, given the number of pairs that were added.
-func (r *Rewards) mean(pairs int) *Rewards {
-	n := float64(max(pairs, 1))
-	return &Rewards{r.Accuracy / n, r.Margin / n, r.Chosen / n, r.Rejected / n}
+// mean returns the means over the pairs that were added.
+func (r *Rewards) mean() *Rewards {
+	n := float64(max(r.Pairs, 1))
+	return &Rewards{r.Pairs, r.Accuracy / n, r.Margin / n, r.Chosen / n, r.Rejected / n}
 }
 
 // Text returns a line about them.

@@ -415,7 +415,7 @@ func (t *Trainer) Next(ctx context.Context) (Metrics, error) {
 	if t.preferring() && finite(out.Loss) {
 		var sums Rewards
 		sums.add(&t.pairs, out.Ratios, c.Preference.Beta)
-		m.Rewards = sums.mean(targets)
+		m.Rewards = sums.mean()
 	}
 	t.guard.add(out, scalars.Bound)
 	m.SkippedSteps = t.guard.Skipped
@@ -489,7 +489,7 @@ func (t *Trainer) Validate(ctx context.Context) (float64, error) {
 	}
 	t.ValLoss = loss
 	if t.preferring() {
-		t.rewards = rewards.mean(all)
+		t.rewards = rewards.mean()
 	}
 	return t.ValLoss, nil
 }

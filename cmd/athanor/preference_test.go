@@ -78,6 +78,9 @@ func TestPreference(t *testing.T) {
 			var got trained
 			call(append(args, "out="+dir+"/a", "--json")...).must(t, 0, "120 pairs of a chosen and a rejected answer", "108 pairs to train on and 12 to validate with, in ", " windows, of which ", "reference: the log-probabilities of 120 pairs").into(t, &got)
 			list := steps(t, dir+"/a")
+			if r := got.ValRewards; r == nil || r.Pairs != 12 || list[0].Pairs < 4 {
+				t.Errorf("validation on %+v, the first step on %+v", r, list[0].Rewards)
+			}
 			if first := list[0]; math.Abs(first.Loss-math.Ln2) > 1e-7 || first.Rewards == nil || first.Margin != 0 || first.Chosen != 0 || first.Accuracy != 0 {
 				t.Errorf("the first step's loss is %v, rewards %+v", first.Loss, first.Rewards)
 			}
