@@ -1,6 +1,7 @@
 package data
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
@@ -11,7 +12,7 @@ import (
 // windows for each length, longest first.
 func TestBestFit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		room := rapid.IntRange(1, 300).Draw(t, "room")
+		room := rapid.IntRange(1, rapid.SampledFrom([]int{3, 300, 70_000}).Draw(t, "most")).Draw(t, "room") // up to three levels of bits
 		lengths := rapid.SliceOfN(rapid.IntRange(1, room), 1, 200).Draw(t, "lengths")
 		if rapid.Bool().Draw(t, "short") {
 			for i := range lengths {
@@ -49,7 +50,7 @@ func TestBestFit(t *testing.T) {
 	})
 }
 
-// BenchmarkPack packs a million documents.
+// BenchmarkPack packs a million documents into windows of usual length, and into very long ones.
 func BenchmarkPack(b *testing.B) {
 	var pieces []Range
 	first, state := int64(0), uint64(1)
@@ -59,8 +60,12 @@ func BenchmarkPack(b *testing.B) {
 		pieces = append(pieces, Range{first, first + n})
 		first += n
 	}
-	for b.Loop() {
-		p := packPieces(pieces, 1, 2049)
-		b.ReportMetric(100*(1-float64(first)/float64(2049*len(p.ends))), "%padding")
+	for _, room := range []int64{2049, 1 << 24} {
+		b.Run(fmt.Sprint(room), func(b *testing.B) {
+			for b.Loop() {
+				p := packPieces(pieces, 1, room)
+				b.ReportMetric(100*(1-float64(first)/float64(room*int64(len(p.ends)))), "%padding")
+			}
+		})
 	}
 }

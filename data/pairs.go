@@ -149,6 +149,8 @@ func (t *Tokens) pairs(r Range, sequence int) (documents []Range, left int64, er
 		switch {
 		case unmarked(t.At(i)) != t.endOfText:
 			continue
+		case i == max(first, second):
+			return nil, 0, fmt.Errorf("token %d is a document of a pair by itself, an answer of nothing to nothing; hint: a prompt, and a chat template that writes it", i)
 		case second < 0:
 			second = i + 1
 			continue
@@ -176,11 +178,7 @@ func (t *Tokens) PairLength(sequence int) int {
 	if err != nil {
 		return max(sequence/2, 1)
 	}
-	sum := p.Padding // each is a document
-	for _, r := range w.packed.pieces {
-		sum += r.Len() * (r.Len() + 1) / 2
-	}
-	return lengthOf(sum/w.count, sequence)
+	return w.packedLength(p)
 }
 
 // Pairs returns the number of pairs in the windows before window i, 0 <= i <= Count.

@@ -34,8 +34,11 @@ func TestPreferences(t *testing.T) {
 	var want [][2][]int32 // the documents of each pair, in which what is given is marked
 	var lines strings.Builder
 	tooLong := int64(0)
-	for range 200 {
+	for n := range 200 {
 		prompt, answers := words(1+r.IntN(6)), []string{words(r.IntN(14)), words(r.IntN(14))}
+		if n == 0 { // as many tokens as a window
+			prompt, answers = strings.Repeat(" gold", 10), []string{strings.Repeat(" gold", 20), strings.Repeat(" gold", 19)}
+		}
 		line, err := json.Marshal(map[string]string{"prompt": prompt, "chosen": answers[0], "rejected": answers[1]})
 		must(t, err)
 		lines.Write(append(line, '\n'))
@@ -101,6 +104,9 @@ func TestPreferences(t *testing.T) {
 			t.Fatalf("%d pairs are\n%v, want %d\n%v", len(list), list, len(wanted), wanted)
 		}
 	}
+	if n := len(want[0][0]) + len(want[0][1]); n != sequence+1 {
+		t.Fatalf("the first pair has %d tokens", n)
+	}
 	if left != tooLong || tooLong == 0 {
 		t.Errorf("%d pairs are too long, want %d", left, tooLong)
 	}
@@ -115,8 +121,10 @@ func TestPreferences(t *testing.T) {
 	if n := mixed.Pairs(mixed.Count()); n != int64(len(want)) {
 		t.Errorf("%d pairs in all, want %d", n, len(want))
 	}
-	if n := file.PairLength(sequence); n < 2 || n > sequence {
-		t.Errorf("documents cost as those of %d tokens", n)
+	all, _, err := file.Preferences(file.All(), sequence)
+	must(t, err)
+	if got, want := file.PairLength(sequence), lengthOf(visible(all, end)/all.Count(), sequence); got != want {
+		t.Errorf("documents cost as those of %d tokens, counted %d", got, want)
 	}
 	for heldOut, least := range map[float64]int{0: 1, 1: len(want) - 1} { // at least one on either side
 		_, last, err := file.SplitPairs(heldOut, sequence)
@@ -127,6 +135,36 @@ func TestPreferences(t *testing.T) {
 	}
 	if _, _, err := file.Preferences(file.All(), 3); err == nil || !strings.Contains(err.Error(), "hint: a longer sequence_length") {
 		t.Errorf("windows of 4 tokens: %v", err)
+	}
+}
+
+// TestPairTokens: the first token of each document is given, whatever it was before; of a document that is one token, of ends of text inside
+// documents and of half a pair it is said that they are not what is wanted.
+func TestPairTokens(t *testing.T) {
+	const end = int32(7)
+	of := func(pairs int64, ids ...int32) *Tokens {
+		file := inMemory(ids, end)
+		file.stats.JSONL = FormatStats{Documents: 2 * pairs, Pairs: pairs}
+		return file
+	}
+	file := of(2, 10, 11, end, 12, 13, 14, end, Mark(15), 16, end, 17, Mark(end))
+	w, p, err := file.Preferences(file.All(), 13)
+	must(t, err)
+	row := make([]int32, 14)
+	w.Copy(row, 0)
+	given := Mark(end)
+	if want := []int32{Mark(10), 11, end, Mark(12), 13, 14, end, Mark(15), 16, end, Mark(17), given, given, given}; w.Count() != 1 || !slices.Equal(row, want) || p != (Packing{Tokens: 12, Padding: 2}) {
+		t.Errorf("%v, %+v; want %v", row, p, want)
+	}
+	for want, file := range map[string]*Tokens{
+		"token 5 is a document of a pair by itself": of(2, 10, end, 11, 12, end, end, 13, end),
+		"token 2 is a document of a pair by itself": of(1, 10, end, end),
+		"the tokens are 2 pairs, the text has 1":    of(1, 10, end, 11, end, 12, end, 13, end),
+		"the tokens are 1 pairs, the text has 1":    of(1, 10, end, 11, end, 12, end),
+	} {
+		if _, _, err := file.Preferences(file.All(), 13); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "hint: ") {
+			t.Errorf("%v, want %q", err, want)
+		}
 	}
 }
 

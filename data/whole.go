@@ -47,6 +47,25 @@ func (t *Tokens) Whole(r Range, sequence int) (Windows, Packing, error) {
 	return w, p, nil
 }
 
+// WholeLength returns the length of equal documents with which attention would cost as much as it does on windows of whole documents,
+// see DocumentLength, of the first lengthTokens; a window's if there are none.
+func (t *Tokens) WholeLength(sequence int) int {
+	w, p, err := t.Whole(Range{0, min(t.count, lengthTokens)}, sequence)
+	if err != nil {
+		return max(sequence, 1)
+	}
+	return w.packedLength(p)
+}
+
+// packedLength is that length for packed windows. Each token of padding is a document.
+func (w Windows) packedLength(p Packing) int {
+	sum := p.Padding
+	for _, r := range w.packed.pieces {
+		sum += r.Len() * (r.Len() + 1) / 2
+	}
+	return lengthOf(sum/w.count, w.sequence)
+}
+
 // taken returns how many tokens of a packed window are not padding.
 func (w Windows) taken(i int64) (n int64) {
 	for _, r := range w.packed.of(i) {

@@ -26,7 +26,11 @@ func TestWhole(t *testing.T) {
 				}
 				ids = append(ids, id)
 			}
-			ids = append(ids, end)
+			last := end
+			if rapid.IntRange(0, 3).Draw(t, "end given") == 0 {
+				last = Mark(end)
+			}
+			ids = append(ids, last)
 			ends = append(ends, int64(len(ids)))
 		}
 		if rapid.Bool().Draw(t, "open") { // a range may end within a document
@@ -70,7 +74,7 @@ func TestWhole(t *testing.T) {
 				tokens += r.Len()
 				for k := range int(r.Len()) {
 					here, is := r.First+int64(k), row[at+k]
-					switch inside := r.First > 0 && ids[r.First-1] != end; {
+					switch inside := r.First > 0 && unmarked(ids[r.First-1]) != end; {
 					case k == 0 && n > 0 && inside && is != Mark(unmarked(ids[here])):
 						t.Fatalf("window %d: %d behind other text is not given", i, is)
 					case !(k == 0 && inside) && is != ids[here]:
@@ -98,6 +102,9 @@ func TestWhole(t *testing.T) {
 		if padding != p.Padding || tokens-overlap != p.Tokens || cut != p.TooLong {
 			t.Fatalf("%d tokens, %d of padding, %d cut; said %+v", tokens-overlap, padding, cut, p)
 		}
+		if got, want := file.WholeLength(sequence), lengthOf(visible(w, end)/w.Count(), sequence); from == 0 && unmarked(ids[len(ids)-1]) == end && got != want {
+			t.Fatalf("documents cost as those of %d tokens, counted %d", got, want)
+		}
 		first = from
 		for d, last := range ends {
 			for at := first; at < last; at++ {
@@ -117,4 +124,21 @@ func inMemory(ids []int32, end int32) *Tokens {
 		t.body = binary.LittleEndian.AppendUint32(t.body, uint32(id))
 	}
 	return t
+}
+
+// visible counts the (query, visible key) pairs of all windows, the last token of each included.
+func visible(w Windows, end int32) (n int64) {
+	row := make([]int32, w.Sequence()+1)
+	starts := make([]int32, len(row))
+	for i := range w.Count() {
+		w.Copy(row, i)
+		for k := range row {
+			row[k] = unmarked(row[k])
+		}
+		Starts(starts, row, len(row), end)
+		for at, start := range starts {
+			n += int64(at) - int64(start) + 1
+		}
+	}
+	return n
 }

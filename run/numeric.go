@@ -128,7 +128,7 @@ func (t *Trainer) place(c *session.Culprit, cursor data.Cursor) (string, error) 
 		}
 		token, r, first = fmt.Sprintf(", token %d", c.Token+1), list[0], min(list[0].First+n, list[0].End-1) // after the documents there may be padding
 	} else if len(list) > 1 {
-		token = fmt.Sprintf(", of %d documents", len(list))
+		token = fmt.Sprintf(", of %d documents, the first of which is", len(list))
 	}
 	return fmt.Sprintf("it comes from sequence %d of the %d in the batch%s: tokens %d to %d of %s, document %d, at %q",
 		c.First+1, cfg.GlobalBatch, token, r.First, r.End, t.Setup.nameOf(r.Tokens), r.Tokens.Document(first)+1, text), nil

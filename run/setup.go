@@ -124,15 +124,16 @@ func (s *Setup) Reading() string {
 		text += fmt.Sprintf(", %d of them held out", n)
 	}
 	p := s.packing
+	p.Add(s.heldPacking)
 	empty := 100 * float64(p.Padding) / float64(max(p.Padding+p.Tokens, 1))
 	switch {
 	case c.Preference.Beta > 0:
 		text += fmt.Sprintf("; %d pairs to train on and %d to validate with, in %d and %d windows, of which %.0f %% is padding",
 			s.Train.Pairs(s.Train.Count()), s.Held.Pairs(s.Held.Count()), s.Train.Count(), s.Held.Count(), empty)
 	case c.Documents == config.Whole:
-		text += fmt.Sprintf("; %d windows of whole documents to train on, of which %.0f %% is padding", s.Train.Count(), empty)
+		text += fmt.Sprintf("; %d windows of whole documents to train on and %d to validate with, of which %.0f %% is padding", s.Train.Count(), s.Held.Count(), empty)
 	}
-	text += s.tooLong(p)
+	text += s.tooLong(s.packing)
 	if !c.Timed() && c.MaxSteps > 0 {
 		text += fmt.Sprintf("; %d steps read it %.3g times", c.MaxSteps, float64(c.MaxSteps)*float64(c.GlobalBatch)/float64(s.Train.Pass()))
 	}
@@ -149,14 +150,14 @@ func (s *Setup) Reading() string {
 
 // tooLong says what did not fit into windows.
 func (s *Setup) tooLong(p data.Packing) string {
-	what := "; %d documents are cut, which have more than %d tokens"
+	what := "; documents cut, since they have more than %d tokens: %d"
 	if s.Config.Preference.Beta > 0 {
-		what = "; %d pairs are left out, which have more than %d tokens"
+		what = "; pairs left out, since they have more than %d tokens: %d"
 	}
 	if p.TooLong == 0 {
 		return ""
 	}
-	return fmt.Sprintf(what, p.TooLong, s.Config.SequenceLength+1)
+	return fmt.Sprintf(what, s.Config.SequenceLength+1, p.TooLong)
 }
 
 // folderOf returns the folder with the weights of a parameter.
@@ -202,6 +203,7 @@ func (s *Setup) windows() error {
 			own, err = cut(c, source.Tokens, source.Tokens.All())
 		} else if own, last, err = holdOut(c, source.Tokens); err == nil {
 			hold(last)
+			s.packing.Add(last.packing)
 		}
 		if err != nil && s.Mixed() {
 			err = fmt.Errorf("%s: %w", source.Name, err)

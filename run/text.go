@@ -237,8 +237,11 @@ func (t *Text) Documents(c *config.Config) *graph.Documents {
 	length := 0.0 // the cost of attention is proportional to it
 	for k, s := range t.Sources {
 		of := s.Tokens.DocumentLength
-		if docs.Preference > 0 {
+		switch {
+		case docs.Preference > 0:
 			of = s.Tokens.PairLength
+		case c.Documents == config.Whole:
+			of = s.Tokens.WholeLength
 		}
 		length += t.Share(k) * float64(of(c.SequenceLength))
 	}

@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -123,6 +124,37 @@ func TestPreferenceRanks(t *testing.T) {
 			return math.Abs(x.Loss-y.Loss) < 1e-5 && math.Abs(x.Margin-y.Margin) < 1e-4 && math.Abs(x.Rejected-y.Rejected) < 1e-4
 		}) {
 			t.Errorf("%s: %+v, on one rank %+v", more, a, b)
+		}
+	}
+}
+
+// TestPreferencePacking: what windows hold, and which pairs are left out, is reported of all sources, of what is held out and of what there is to
+// validate with.
+func TestPreferencePacking(t *testing.T) {
+	dir, file := tiny(t, "max_steps: 1")
+	text, err := os.ReadFile(preferences(t, dir+"/all.jsonl", false))
+	check(t, err)
+	lines := strings.SplitAfter(string(text), "\n")
+	long := func(n int) string {
+		return strings.Repeat(fmt.Sprintf("{\"prompt\": \"gold?\", \"chosen\": \"%s\", \"rejected\": \"no\"}\n", strings.Repeat("yellow ", 50)), n)
+	}
+	write := func(name string, from, to int, more string) string {
+		path := dir + "/" + name
+		check(t, os.WriteFile(path, []byte(strings.Join(lines[from:to], "")+more), 0o644))
+		return path
+	}
+	a, b, v := write("a.jsonl", 0, 60, long(2)), write("b.jsonl", 60, 100, long(3)), write("v.jsonl", 100, 120, long(1))
+	windows := regexp.MustCompile(`in (\d+) and (\d+) windows, of which \d+ % is padding`)
+	for _, c := range []struct {
+		args  []string
+		wants []string
+	}{
+		{[]string{"data=[" + a + ", " + b + "]", "validation=" + v}, []string{"100 pairs to train on and 20 to validate with", "; pairs left out, since they have more than 33 tokens: 5;", "; pairs left out, since they have more than 33 tokens: 1"}},
+		{[]string{"data=" + a, "validation_fraction=0.05"}, []string{"57 pairs to train on and 3 to validate with", "more than 33 tokens: 2;"}}, // which are held out
+	} {
+		r := call(append([]string{"plan", file, "preference.beta=0.1", "global_batch=1"}, c.args...)...).must(t, 0, c.wants...)
+		if n := windows.FindStringSubmatch(r.stderr + r.stdout); n == nil || n[1] == n[2] {
+			t.Errorf("%v: %v\n%s", c.args, n, r.stderr)
 		}
 	}
 }

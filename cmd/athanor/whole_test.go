@@ -18,7 +18,7 @@ func TestWholeDocuments(t *testing.T) {
 	fmt.Fprintf(&lines, "{\"prompt\": \"%s\", \"completion\": \"no\"}\n", strings.Repeat("why? ", 200))
 	check(t, os.WriteFile(dir+"/chats.jsonl", []byte(lines.String()), 0o644))
 	data := "data=" + dir + "/chats.jsonl"
-	r := call("train", file, data).must(t, 0, "windows of whole documents to train on, of which", "% is padding", "validation loss")
+	r := call("train", file, data).must(t, 0, "windows of whole documents to train on and 1 to validate with, of which", "% is padding; documents cut, since they have more than 33 tokens: 1", "validation loss")
 	if strings.Contains(r.stderr, "documents: whole keeps") {
 		t.Error("who keeps documents whole is told to")
 	}

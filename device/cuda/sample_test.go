@@ -545,7 +545,7 @@ var samples = map[graph.Op]func(s *sample){
 		for range 5 {
 			s.f32(n, 1)
 		}
-		learnt, half, r := 1-s.IntN(2), 1+s.IntN(seq), 0 // of some, the second sequence is no pair; of some, a pair has one document
+		learnt, r := 1-s.IntN(2), 0 // in some samples the second sequence has no pair
 		s.fill(graph.I32, n, 1, func() float64 {
 			r++
 			if (r-1)/seq == 1 && learnt == 0 {
@@ -553,13 +553,15 @@ var samples = map[graph.Op]func(s *sample){
 			}
 			return float64(s.IntN(3) - 1)
 		})
+		rate := s.Float64() // of rows that begin a document: few in most samples, every second or more in some
+		start := 0
 		r = 0
 		s.fill(graph.I32, n, 1, func() float64 {
-			r++
-			if (r-1)%seq < half {
-				return 0
+			if at := r % seq; at == 0 || at == seq/2 || s.Float64() < rate*rate*rate {
+				start = at
 			}
-			return float64(half)
+			r++
+			return float64(start)
 		})
 	},
 	graph.LossSum: func(s *sample) {

@@ -38,11 +38,11 @@ extern "C" __global__ void __launch_bounds__(256) preference(const __grid_consta
     if (learnt > 0 && rejected < end) {
       ratio -= *at<float>(a.t[4], first + chosen, 0);
       against -= *at<float>(a.t[4], first + rejected, 0);
-      float m = a.f[0] * (ratio - against), e = expf(-fabsf(m)), pull = a.f[0] * (m < 0 ? 1 : e) / (1 + e);
+      float m = a.f[0] * (ratio - against), e = expf(-fabsf(m)), u = 1 + e, pull = a.f[0] * (m < 0 ? 1 : e) / u;
       for (int i = chosen + threadIdx.x; i < end; i += blockDim.x) {
         i64 r = first + i;
         if (*at<int>(a.t[5], r, 0) >= 0) *at<float>(a.t[2], r, 0) = i < rejected ? pull : -pull;
-        if (i == chosen) *at<float>(a.t[0], r, 0) = (m < 0 ? -m : 0) + log1pf(e);
+        if (i == chosen) *at<float>(a.t[0], r, 0) = (m < 0 ? -m : 0) + (u == 1 ? e : logf(u) * (e / (u - 1)));  // log(1 + e)
         if (i == chosen || i == rejected) *at<float>(a.t[1], r, 0) = i == chosen ? ratio : against;
       }
     }
