@@ -181,7 +181,7 @@ func (t *Tokens) PairLength(sequence int) int {
 	return w.packedLength(p)
 }
 
-// Pairs returns the number of pairs in the windows before window i, 0 <= i <= Count.
+// Pairs returns the number of pairs in the windows of pairs before window i, 0 <= i <= Count.
 func (w Windows) Pairs(i int64) (n int64) {
 	for _, part := range w.parts {
 		if i <= part.count {
@@ -193,7 +193,8 @@ func (w Windows) Pairs(i int64) (n int64) {
 	return w.packed.before(i) / 2
 }
 
-// Begins appends the positions in window i, 0 <= i < Count, where its documents begin: those of pairs alternately.
+// Begins appends the positions in window i of pairs, 0 <= i < Count, where its documents begin, of chosen and
+// rejected ones alternately.
 func (w Windows) Begins(dst []int, i int64) []int {
 	w, i = w.locate(i)
 	at := 0

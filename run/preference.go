@@ -55,12 +55,12 @@ func (t *Trainer) refer(ctx context.Context, say func(text string)) error {
 			}
 			for k, at := range t.pairs.begins {
 				if x := out.Ratios[at]; !finite(float64(x)) {
-					var all []data.Stretch
+					var documents []data.Stretch
 					for r := range n {
-						all = append(all, w.Stretches(first+r)...)
+						documents = append(documents, w.Stretches(first+r)...)
 					}
 					return fmt.Errorf("reference: the log-probability of an answer in tokens %d to %d of %s is %v: %w; hint: are the weights that the run begins with whole? precision: fp32 has a wider range",
-						all[k].First, all[k].End, t.Setup.nameOf(all[k].Tokens), x, ErrNumeric)
+						documents[k].First, documents[k].End, t.Setup.nameOf(documents[k].Tokens), x, ErrNumeric)
 				}
 				list = append(list, out.Ratios[at])
 			}
