@@ -101,7 +101,7 @@ func TestValidationKinds(t *testing.T) {
 	for _, c := range []struct{ args, want []string }{
 		{[]string{"validation=" + tables + "texts-zstd-2.parquet"}, []string{"validation: Parquet: 1 files, 46 documents"}},
 		{[]string{"validation=" + packed + "python.jsonl.gz", "documents=separate"}, []string{"validation: JSONL: 1 files, 46 documents"}},
-		{[]string{"validation=" + packed + "frames.ndjson.zst", "documents=whole"}, []string{"validation: JSONL: 1 files", "documents are cut"}},
+		{[]string{"validation=" + packed + "frames.ndjson.zst", "documents=whole"}, []string{"validation: JSONL: 1 files", "documents cut, since they have more than 33 tokens: 18"}},
 		{[]string{"data=" + chats, "validation=" + tables + "chats-polars.parquet", "tokenizer=" + chatFolder, "model={type: qwen2, layers: 2, width: 32, heads: 4}"},
 			[]string{"validation: Parquet: ", "conversations what the assistant says is learnt"}},
 		{[]string{"data=" + pairs, "validation=" + few, "preference.beta=0.3", "keep_best=true", "eval_every=1"},
