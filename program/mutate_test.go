@@ -109,6 +109,26 @@ func randomProgram(name string, rng *rand.Rand) (*Program, error) {
 	return lowerMode(g, pl, 2, mode, nil)
 }
 
+// TestOmittedOperands: whatever operands are omitted at the end, and with either value of flags, Verify looks at no operand that is not there.
+func TestOmittedOperands(t *testing.T) {
+	for _, p := range smallPrograms() {
+		for i := range p.Instrs {
+			in := &p.Instrs[i]
+			was := *in
+			for k := range was.Args {
+				for flags := range 8 {
+					in.Args = was.Args[:k:k]
+					in.Attr.Acc, in.Attr.WT, in.Attr.Slots = flags&1 > 0, flags&2 > 0, flags&4 > 0
+					if _, err := checkStructure(p); err == nil && k == 0 {
+						t.Fatalf("instruction %d, %v, is accepted without operands", i, in.Op)
+					}
+				}
+			}
+			*in = was
+		}
+	}
+}
+
 func TestMutants(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

@@ -186,7 +186,7 @@ func cached(in *Instr) string {
 
 // oneStart: what accumulates begins at its old value, not at a bias or residual.
 func oneStart(in *Instr) string {
-	if in.Attr.Acc && !(in.Args[3].Absent() && in.Args[4].Absent()) {
+	if in.Attr.Acc && !(in.arg(3).Absent() && in.arg(4).Absent()) {
 		return "acc is set, and there is a bias or a residual"
 	}
 	return ""
