@@ -3,8 +3,6 @@ package machine
 import (
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
-	"github.com/athanor-llm/athanor/device/cpu"
-	"github.com/athanor-llm/athanor/device/cuda"
 	"github.com/athanor-llm/athanor/hardware"
 )
 
@@ -48,24 +46,4 @@ func newBackend(c *config.Config, dir string) (backend, error) {
 	}
 	c.Ranks = max(c.Ranks, 1)
 	return newCPU(c, c.Ranks), nil
-}
-
-// OpenAlone opens one device, cpu or cuda, without a configuration.
-func OpenAlone(name string) (device.Device, error) {
-	if name != "cuda" {
-		return cpu.New(cpu.Options{}), nil
-	}
-	dir, err := CacheDir()
-	if err != nil {
-		return nil, err
-	}
-	gpus, err := cuda.GPUs()
-	if err != nil {
-		return nil, err
-	}
-	o := cuda.Options{CacheDir: kernelsIn(dir)}
-	if len(gpus) > 0 { // else Open says what is amiss
-		o.Index = gpus[0].Index
-	}
-	return cuda.Open(o)
 }

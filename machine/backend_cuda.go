@@ -86,12 +86,15 @@ func (b *cudaBackend) memory(dir string) (hardware.Memory, error) {
 		if err = errors.Join(err, d.Close()); err != nil {
 			return mem, err
 		}
-		if free = (free - cuda.Overhead) / 100 * 97; r == 0 || free < mem.Device { // the driver needs 3 % for code and stacks
+		if free = forPrograms(free); r == 0 || free < mem.Device {
 			mem.Device = free
 		}
 	}
 	return mem, nil
 }
+
+// forPrograms returns the part of a GPU's free memory that programs may take: the driver needs 3 % for code and stacks.
+func forPrograms(free int64) int64 { return (free - cuda.Overhead) / 100 * 97 }
 
 // probed returns the number of GPUs: they share links and host memory, so all are measured together.
 func (b *cudaBackend) probed() int { return len(b.gpus) }

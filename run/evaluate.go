@@ -13,10 +13,11 @@ import (
 
 // Evaluated is what a model computes on given sequences.
 type Evaluated struct {
-	Loss   float64   // mean over all targets, nats
-	Tokens int       // targets
-	Logits []float32 // [sequences, length-1, vocabulary], if asked for
-	Grads  []Grad    // of Loss with respect to what is trained, if asked for
+	Loss      float64   // mean over all targets, nats
+	Tokens    int       // targets
+	Logits    []float32 // [sequences, length-1, vocabulary], if asked for
+	Grads     []Grad    // of Loss with respect to what is trained, if asked for
+	Footprint           // of the evaluation, without the gradients'
 }
 
 // Grad is the gradient of a parameter.
@@ -56,6 +57,7 @@ func (e *Evaluated) losses(ctx context.Context, f *Folder, rows [][]int32, batch
 	}
 	defer session.CloseAll(s.Devices)
 	defer s.Close()
+	e.Footprint = footprint(s, 1)
 	var sum float64
 	for first := 0; first < len(rows); first += batch {
 		tokens, targets, n := flatten(rows[first:min(len(rows), first+batch)], batch)

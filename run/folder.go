@@ -29,6 +29,7 @@ type Folder struct {
 	Model     *model.Model
 	Documents *graph.Documents // confine attention when losses are computed; nil: it is not confined
 	Device    string           // on which losses are computed, cpu or cuda
+	Limit     int64            // on the bytes of device memory for that; 0: what there is
 	DType     graph.DType      // in which losses are computed, fp32 or bf16
 	base      string           // the model's folder: Path, unless that is an adapter's
 	weights   source
@@ -204,25 +205,18 @@ func exists(path string) bool {
 // Close closes the weights.
 func (f *Folder) Close() error { return f.weights.Close() }
 
-// Session opens the model for batches of sequences of seq tokens, under the plain
-// plan on one device, in the given mode. Close the session, then its devices.
+// Session opens the model for batches of sequences of seq tokens on one device, in the given mode. Close the session, then
+// its devices. The error is a *plan.Misfit if the device has too little memory.
 func (f *Folder) Session(ctx context.Context, seq, sequences int, mode program.Mode) (*session.Session, error) {
 	g, err := graph.BuildDocuments(f.Model, seq, f.DType, f.Documents)
 	if err != nil {
 		return nil, err
 	}
-	p, err := program.Lower(ctx, g, program.Plain(g, sequences), program.Options{Mode: mode, Capacity: program.NoLimits})
-	if err != nil {
-		return nil, err
-	}
-	if err := program.Verify(p); err != nil {
-		return nil, err
-	}
-	d, err := machine.OpenAlone(f.Device)
+	d, err := machine.OpenAlone(f.Device, f.Limit)
 	if err != nil {
 		return nil, misuse{err}
 	}
-	s, err := session.Open(g, []device.Device{d}, []*program.Program{p})
+	s, err := openAlone(ctx, d, []*graph.Graph{g}, sequences, mode)
 	if err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
@@ -231,6 +225,50 @@ func (f *Folder) Session(ctx context.Context, seq, sequences int, mode program.M
 		return nil, errors.Join(err, d.Close())
 	}
 	return s, nil
+}
+
+// openAlone plans inference for a device and opens it there. The weights are still to be loaded. On an error, the
+// device stays open.
+func openAlone(ctx context.Context, d *machine.Alone, graphs []*graph.Graph, sequences int, mode program.Mode) (*session.Session, error) {
+	programs, err := d.Programs(ctx, graphs, sequences, mode)
+	if err != nil {
+		return nil, err
+	}
+	var steps [][]*program.Program
+	for _, p := range programs {
+		if err := program.Verify(p); err != nil {
+			return nil, err
+		}
+		steps = append(steps, []*program.Program{p})
+	}
+	return session.Open(graphs[0], []device.Device{d.Device}, steps...)
+}
+
+// Footprint is the memory that a model takes, in bytes.
+type Footprint struct {
+	Device int64 `json:"device_bytes"`
+	Host   int64 `json:"host_bytes"`
+	// Streamed are the bytes of weights that are copied from the host to the device for each step, or generated token.
+	Streamed int64 `json:"streamed_bytes"`
+}
+
+// footprint returns that of a session of the given number of programs, of which the last is repeated most.
+func footprint(s *session.Session, programs int) (f Footprint) {
+	for i := range programs {
+		p := s.Program(i)
+		f.Device, f.Host = max(f.Device, p.Height[device.DeviceTier]), max(f.Host, p.Height[device.HostTier])
+	}
+	p := s.Program(programs - 1)
+	for i := range p.Instrs {
+		in := &p.Instrs[i]
+		if in.Stream != device.HostToDev {
+			continue
+		}
+		if to := in.Args[0]; p.Buffers[to.Buf].Class == program.ClassWeights || p.Buffers[to.Buf].Class == program.ClassFrozen {
+			f.Streamed += p.Operand(to).Bytes()
+		}
+	}
+	return f
 }
 
 // load fills a session's parameters.

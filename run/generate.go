@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/session"
@@ -50,8 +50,9 @@ const (
 const pieceRows = 64
 
 // Generator opens the model for decoding up to context tokens, with weights, caches and activations
-// of the given type, fp32 or bf16. It takes ownership of the device, even on error.
-func (f *Folder) Generator(ctx context.Context, d device.Device, context int, dtype graph.DType) (*Generator, error) {
+// of the given type, fp32 or bf16. It takes ownership of the device, even on error. The error is a *plan.Misfit if the
+// device has too little memory.
+func (f *Folder) Generator(ctx context.Context, d *machine.Alone, context int, dtype graph.DType) (*Generator, error) {
 	g, err := newGenerator(ctx, f.Model, d, context, dtype)
 	if err != nil {
 		d.Close()
@@ -67,30 +68,19 @@ func (f *Folder) Generator(ctx context.Context, d device.Device, context int, dt
 // newGenerator prepares a device for sequences of up to context tokens, with
 // weights still to be loaded. Close on the Generator closes the device; on error
 // the caller does.
-func newGenerator(ctx context.Context, m *model.Model, d device.Device, context int, dtype graph.DType) (*Generator, error) {
+func newGenerator(ctx context.Context, m *model.Model, d *machine.Alone, context int, dtype graph.DType) (*Generator, error) {
 	rows := min(pieceRows, context)
 	gen := &Generator{rows: rows, context: context, vocab: m.Vocab, piece: make([]int32, rows), pos: make([]int32, 1), logits: make([]float64, rows*m.Vocab)}
-	var graphs [generatorPrograms]*graph.Graph
-	var progs [generatorPrograms]*program.Program
+	graphs := make([]*graph.Graph, generatorPrograms)
 	for i, n := range [...]int{reading: rows, generating: 1} {
 		var err error
 		if graphs[i], err = graph.BuildDecode(m, context, n, dtype); err != nil {
 			return nil, err
 		}
-		opt := program.Options{Mode: program.Decode, Base: progs[reading], Capacity: program.NoLimits}
-		if progs[i], err = program.Lower(ctx, graphs[i], program.Plain(graphs[i], 1), opt); err != nil {
-			return nil, err
-		}
-		if err := program.Verify(progs[i]); err != nil {
-			return nil, err
-		}
 	}
-	s, err := session.Open(graphs[reading], []device.Device{d}, progs[reading:reading+1], progs[generating:generating+1])
-	if err != nil {
-		return nil, err
-	}
-	gen.session = s
-	return gen, nil
+	var err error
+	gen.session, err = openAlone(ctx, d, graphs, 1, program.Decode)
+	return gen, err
 }
 
 // Close closes the session and the device.

@@ -26,7 +26,7 @@ func generate(b *testing.B, dtype graph.DType) {
 	ctx := context.Background()
 	m, err := model.Known("gpt2")
 	check(b, err)
-	g, err := newGenerator(ctx, m, cpu.New(cpu.Options{}), 256, dtype)
+	g, err := newGenerator(ctx, m, unbounded(cpu.New(cpu.Options{})), 256, dtype)
 	check(b, err)
 	defer g.Close()
 	r := rand.New(rand.NewPCG(1, 1))

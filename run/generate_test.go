@@ -9,8 +9,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/session"
 )
@@ -48,7 +50,7 @@ func TestGenerator(t *testing.T) {
 			check(t, err)
 			defer s.Devices[0].Close()
 			defer s.Close()
-			g, err := f.Generator(ctx, cpu.New(cpu.Options{}), length, graph.F32)
+			g, err := f.Generator(ctx, unbounded(cpu.New(cpu.Options{})), length, graph.F32)
 			check(t, err)
 			defer func() { check(t, g.Close()) }()
 			for _, prompt := range []int{1, 5, length - 30} {
@@ -100,7 +102,7 @@ func extendAnyhow(t *testing.T, dtype graph.DType) {
 	f, err := OpenFolder("../testdata/torch/llama3-rope")
 	check(t, err)
 	defer f.Close()
-	g, err := f.Generator(ctx, cpu.New(cpu.Options{}), 200, dtype)
+	g, err := f.Generator(ctx, unbounded(cpu.New(cpu.Options{})), 200, dtype)
 	check(t, err)
 	defer g.Close()
 	ids := make([]int32, 200)
@@ -148,7 +150,7 @@ func TestHalved(t *testing.T) {
 		}
 		var logits [2][]float64
 		for i, dtype := range []graph.DType{graph.F32, graph.BF16} {
-			g, err := f.Generator(ctx, cpu.New(cpu.Options{}), length, dtype)
+			g, err := f.Generator(ctx, unbounded(cpu.New(cpu.Options{})), length, dtype)
 			check(t, err)
 			check(t, g.Extend(ctx, ids[:length-5]...))
 			for _, id := range ids[length-5:] {
@@ -186,7 +188,7 @@ func TestKeep(t *testing.T) {
 		length := min(pieceRows+40, f.Model.MaxPositions)
 		var g [2]*Generator
 		for i := range g {
-			g[i], err = f.Generator(ctx, cpu.New(cpu.Options{}), length, graph.F32)
+			g[i], err = f.Generator(ctx, unbounded(cpu.New(cpu.Options{})), length, graph.F32)
 			check(t, err)
 			defer func() { check(t, g[i].Close()) }()
 		}
@@ -214,4 +216,9 @@ func TestKeep(t *testing.T) {
 			before = ids
 		}
 	}
+}
+
+// unbounded is a device whose memory is taken to be without limit.
+func unbounded(d device.Device) *machine.Alone {
+	return &machine.Alone{Device: d, Capacity: program.NoLimits}
 }

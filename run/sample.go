@@ -26,6 +26,7 @@ type Prompt struct {
 	Temperature float64 // 0: always the likeliest token
 	Seed        uint64
 	Device      string      // cpu or cuda
+	Limit       int64       // on the bytes of device memory; 0: what there is
 	DType       graph.DType // of the computation: fp32 or bf16
 	Quantize    bool        // see Folder.Quantize
 	// Each, if set, is called with the prompt's text, then with each token's as it
@@ -41,6 +42,7 @@ type Sampled struct {
 	IDs          []int32 `json:"ids"`    // of what was added
 	PromptTime   float64 `json:"prompt_seconds"`
 	Time         float64 `json:"seconds"` // from the first added token to the last
+	Footprint
 	// Full reports that generation stopped because the context was full.
 	Full bool `json:"context_full"`
 	// Notes list the settings of generation_config.json that are ignored.
@@ -77,7 +79,7 @@ func Sample(ctx context.Context, dir string, p Prompt) (*Sampled, error) {
 	if len(ids) > f.Model.MaxPositions {
 		return nil, misuse{fmt.Errorf("the prompt has %d tokens, the model takes %d; hint: a shorter prompt", len(ids), f.Model.MaxPositions)}
 	}
-	d, err := machine.OpenAlone(p.Device)
+	d, err := machine.OpenAlone(p.Device, p.Limit)
 	if err != nil {
 		return nil, misuse{err}
 	}
@@ -111,6 +113,7 @@ func (w *writer) read(ctx context.Context, g *Generator, ids []int32) error {
 	began := time.Now()
 	err := g.Extend(ctx, ids...)
 	w.out.PromptTokens, w.out.PromptTime = len(ids), time.Since(began).Seconds()
+	w.out.Footprint = footprint(g.session, generatorPrograms)
 	return err
 }
 

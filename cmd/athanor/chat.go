@@ -31,10 +31,14 @@ func (v *chatCmd) Run(c *context) error {
 	if v.Context < 2 || v.Context > 1<<24 {
 		return usageError{fmt.Sprintf("chat: --context %d; hint: from 2 to 16777216", v.Context)}
 	}
-	ctx := stdctx.Background()
-	t, err := run.OpenChat(ctx, v.Model, v.Context, v.prompt(c, v.System, v.MaxTokens))
+	p, err := v.prompt(c, "chat", v.System, v.MaxTokens)
 	if err != nil {
 		return err
+	}
+	ctx := stdctx.Background()
+	t, err := run.OpenChat(ctx, v.Model, v.Context, p)
+	if err != nil {
+		return c.explained(err)
 	}
 	defer t.Close()
 	r := chatReport{Answers: []*run.Answer{}, Notes: t.Notes}

@@ -36,6 +36,7 @@ type evalReport struct {
 	Loss       float64  `json:"loss"`       // nats per token
 	Perplexity *float64 `json:"perplexity"` // null: too large for a number
 	Tokens     int      `json:"tokens"`     // predicted
+	run.Footprint
 }
 
 func (v *evalCmd) Run(c *context) error {
@@ -55,6 +56,9 @@ func (v *evalCmd) Run(c *context) error {
 		return err
 	}
 	defer f.Close()
+	if f.Limit, err = v.limit("eval"); err != nil {
+		return err
+	}
 	if f.Device, f.DType = v.on(c); v.Precision == "auto" && v.Logits+v.Grads != "" { // these are for comparison
 		f.DType = graph.F32
 	}
@@ -74,12 +78,12 @@ func (v *evalCmd) Run(c *context) error {
 	}
 	e, err := run.Evaluate(ctx, f, rows, v.Logits != "", v.Grads != "")
 	if err != nil {
-		return err
+		return c.explained(err)
 	}
 	if err := v.write(e, []int{len(rows), len(rows[0]) - 1, f.Model.Vocab}); err != nil {
 		return err
 	}
-	r := evalReport{Loss: e.Loss, Tokens: e.Tokens}
+	r := evalReport{Loss: e.Loss, Tokens: e.Tokens, Footprint: e.Footprint}
 	if p := math.Exp(e.Loss); !math.IsInf(p, 0) {
 		r.Perplexity = &p
 	}

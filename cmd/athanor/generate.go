@@ -2,10 +2,12 @@ package main
 
 import (
 	stdctx "context"
+	"errors"
 	"fmt"
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/run"
 )
 
@@ -28,6 +30,22 @@ type sampling struct {
 type computing struct {
 	Device    string `help:"auto, cpu or cuda." enum:"auto,cpu,cuda" default:"auto"`
 	Precision string `help:"Of weights and activations: fp32, bf16, or auto, which is bf16 on a GPU." enum:"auto,fp32,bf16" default:"auto"`
+	Memory    string `help:"Bytes of device memory to take at most, such as 8GB. Weights that do not fit wait on the host, and are copied when they are needed." placeholder:"SIZE" name:"device-memory"`
+}
+
+// limit returns the bytes of --device-memory; 0: none are named.
+func (v *computing) limit(verb string) (int64, error) {
+	if v.Memory == "" {
+		return 0, nil
+	}
+	n, err := size.Parse(v.Memory)
+	if err == nil && n < 1 {
+		err = errors.New("no memory; hint: leave it out to use what there is")
+	}
+	if err != nil {
+		return 0, usageError{fmt.Sprintf("%s: --device-memory %s: %v", verb, v.Memory, err)}
+	}
+	return n, nil
 }
 
 // on returns the device and the type to compute with.
@@ -50,24 +68,29 @@ func (v *sampling) check(verb string, tokens int) error {
 	return nil
 }
 
-func (v *sampling) prompt(c *context, text string, tokens int) run.Prompt {
-	p := run.Prompt{Text: text, Tokens: tokens, Temperature: v.Temperature, Seed: v.Seed, Quantize: v.Quantize == config.NF4}
-	p.Device, p.DType = v.on(c)
-	return p
+func (v *sampling) prompt(c *context, verb, text string, tokens int) (p run.Prompt, err error) {
+	p = run.Prompt{Text: text, Tokens: tokens, Temperature: v.Temperature, Seed: v.Seed, Quantize: v.Quantize == config.NF4}
+	if p.Limit, err = v.limit(verb); err == nil {
+		p.Device, p.DType = v.on(c)
+	}
+	return p, err
 }
 
 func (v *generateCmd) Run(c *context) error {
 	if err := v.check("generate", v.MaxTokens); err != nil {
 		return err
 	}
-	p := v.prompt(c, v.Prompt, v.MaxTokens)
+	p, err := v.prompt(c, "generate", v.Prompt, v.MaxTokens)
+	if err != nil {
+		return err
+	}
 	streams := c.terminal && !c.json
 	if streams { // a terminal shows the text grow; a pipe gets all of it or nothing
 		p.Each = func(text []byte) { c.stdout.Write(text) }
 	}
 	s, err := run.Sample(stdctx.Background(), v.Model, p)
 	if err != nil {
-		return err
+		return c.explained(err)
 	}
 	switch {
 	case c.json:
@@ -93,6 +116,9 @@ func describe(s *run.Sampled) string {
 	line := fmt.Sprintf("prompt of %d tokens in %.2f s", s.PromptTokens, s.PromptTime)
 	if s.Tokens > 1 { // the first follows from the prompt
 		line += fmt.Sprintf(", then %d tokens at %.1f per second", s.Tokens, float64(s.Tokens-1)/s.Time)
+	}
+	if s.Streamed > 0 {
+		line += fmt.Sprintf("; for each token %s of weights were copied from the host", size.Format(s.Streamed))
 	}
 	if s.Full {
 		line += "; the model's context is full"

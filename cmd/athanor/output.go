@@ -21,11 +21,16 @@ import (
 // misfit.
 func (t *target) plannedOrExplained(c *context) (*planned, error) {
 	p, err := t.makePlan(stdctx.Background(), c, machine.Describe)
+	return p, c.explained(err)
+}
+
+// explained returns the error of a verb. If it is that nothing fits, it prints the JSON object for that.
+func (c *context) explained(err error) error {
 	var misfit *plan.Misfit
 	if errors.As(err, &misfit) && c.json {
-		return nil, errors.Join(c.print(plan.MisfitReport(misfit)), err)
+		return errors.Join(c.print(plan.MisfitReport(misfit)), err)
 	}
-	return p, err
+	return err
 }
 
 // wrote returns the error of a write.

@@ -71,13 +71,8 @@ func (v *trainCmd) train(ctx stdctx.Context, c *context) error {
 			return err
 		}
 	}
-	err = p.search(ctx, c, machine.Find)
-	var misfit *plan.Misfit
-	switch {
-	case errors.As(err, &misfit) && c.json:
-		return errors.Join(c.print(plan.MisfitReport(misfit)), err)
-	case err != nil:
-		return err
+	if err := p.search(ctx, c, machine.Find); err != nil {
+		return c.explained(err)
 	}
 	if !c.json {
 		p.print(c)
@@ -155,7 +150,7 @@ func (p *planned) conclude(ctx stdctx.Context, c *context, t *run.Trainer) error
 	if n := p.config.Sample.Tokens; n > 0 && ctx.Err() == nil {
 		cfg := p.config
 		sample, err := run.Sample(ctx, s.Checkpoint, run.Prompt{Text: cfg.Sample.Prompt, Tokens: n, Temperature: 0.8, Seed: cfg.Seed,
-			Device: cfg.Device, DType: machine.Precision(cfg), Quantize: cfg.Quantize == config.NF4})
+			Device: cfg.Device, Limit: max(int64(cfg.Limits.Device), 0), DType: machine.Precision(cfg), Quantize: cfg.Quantize == config.NF4})
 		if err != nil { // not fatal: the model is trained and saved
 			fmt.Fprintf(c.stderr, "there is no sample: %v\n", err)
 			return nil

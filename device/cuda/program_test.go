@@ -22,6 +22,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
 	fixtures "github.com/athanor-llm/athanor/internal/torch"
+	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/run"
@@ -438,7 +439,7 @@ func TestGenerate(t *testing.T) {
 			}
 			var logits [2][][]float64 // of the last tokens, by device
 			for i, d := range []device.Device{cpu.New(cpu.Options{}), gpu(t, load(t, name))} {
-				g, err := f.Generator(ctx, d, length, graph.F32)
+				g, err := f.Generator(ctx, &machine.Alone{Device: d, Capacity: program.NoLimits}, length, graph.F32)
 				check(t, err)
 				defer func() { check(t, g.Close()) }()
 				for _, first := range []int{3, length - 1} {

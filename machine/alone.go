@@ -1,0 +1,84 @@
+package machine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/cpu"
+	"github.com/athanor-llm/athanor/device/cuda"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/internal/size"
+	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// Alone is one device that is opened without a configuration, and the memory that programs may take there.
+type Alone struct {
+	device.Device
+	Capacity [device.NumTiers]int64
+	Shared   int64 // what device and host tier draw on together, in bytes; 0: they are separate
+}
+
+// OpenAlone opens one device, cpu or cuda. A limit above 0 bounds the bytes of device memory.
+func OpenAlone(name string, limit int64) (*Alone, error) {
+	memory, err := hardware.LocalMemory("")
+	if err != nil {
+		return nil, err
+	}
+	a := &Alone{Shared: memory.Host}
+	if name == "cuda" {
+		a.Shared = 0
+		a.Device, memory.Device, err = openGPU()
+	} else {
+		a.Device = cpu.New(cpu.Options{})
+	}
+	if err != nil {
+		return nil, err
+	}
+	a.Capacity = memory.Tiers()
+	switch {
+	case limit > memory.Device:
+		return nil, errors.Join(fmt.Errorf("a limit of %s of device memory, but there are %s; hint: leave it out to use what there is", size.Exact(limit), size.Exact(memory.Device)), a.Close())
+	case limit > 0:
+		a.Capacity[device.DeviceTier] = limit
+	}
+	return a, nil
+}
+
+// openGPU opens the first GPU, and returns the bytes of its memory that programs may take.
+func openGPU() (device.Device, int64, error) {
+	dir, err := CacheDir()
+	if err != nil {
+		return nil, 0, err
+	}
+	gpus, err := cuda.GPUs()
+	if err != nil {
+		return nil, 0, err
+	}
+	o := cuda.Options{CacheDir: kernelsIn(dir)}
+	if len(gpus) > 0 { // else Open says what is amiss
+		o.Index = gpus[0].Index
+	}
+	d, err := cuda.Open(o)
+	if err != nil {
+		return nil, 0, err
+	}
+	free, _, err := d.Memory()
+	if err != nil {
+		return nil, 0, errors.Join(err, d.Close())
+	}
+	return d, forPrograms(free), nil
+}
+
+// Programs plans inference, see plan.Inference. The error is a *plan.Misfit if nothing fits.
+func (a *Alone) Programs(ctx context.Context, graphs []*graph.Graph, sequences int, mode program.Mode) ([]*program.Program, error) {
+	ps, err := plan.Inference(ctx, graphs, sequences, mode, &plan.Machine{Capacity: a.Capacity, Shared: a.Shared})
+	var misfit *plan.Misfit
+	if errors.As(err, &misfit) {
+		misfit.Hint = "weights in bf16 or in 4 bits, fewer tokens at a time, or more memory"
+	}
+	return ps, err
+}
