@@ -4,7 +4,6 @@ import (
 	"math"
 
 	"github.com/athanor-llm/athanor/graph"
-	"github.com/athanor-llm/athanor/kernel/gemm"
 )
 
 // EmbedAt, RoPEAt and AttentionAt are Embed, RoPE and Attention for incremental
@@ -17,35 +16,22 @@ import (
 //	pos 3, row 1    cache K0 K1 K2 K3 V0 V1 V2 V3   1 query sees 4 keys
 //
 // Each head's keys are contiguous, and so are its values, so a query streams
-// through its part of the cache once. A row's result depends on its position, not
-// on how rows were divided among calls.
-//
-// Known weakness: every query reads the cache separately. That costs nothing for a
-// single query, and attention is a small part of the work when a long prompt is
-// read a few dozen rows at a time.
+// through its part of the cache once, and a block of queries does so together. A row's
+// result depends on its position, not on how rows were divided among calls.
 
-// cache locates the rows of a kv operand [2*G*C, S]: G heads of C keys, then of C
-// values, of size S.
-type cache struct {
-	view
-	context int // C
-}
-
-func cacheOf(a *graph.Attr, kv *Tensor) cache {
-	c := cache{viewOf(a, 0, 0, 0, nil), kv.Rows / (2 * a.KVHeads)}
-	if c.window = a.Window; c.window <= 0 {
-		c.window = c.context
+// cacheOf describes a sequence whose keys and values are in a cache [2*G*C, S]: G heads of C keys, then of C values, of size S.
+func cacheOf(a *graph.Attr, kv *Tensor) view {
+	v := viewOf(a, 0, 0, 0, nil)
+	v.context = kv.Rows / (2 * a.KVHeads)
+	if v.window = a.Window; v.window <= 0 {
+		v.window = v.context
 	}
-	return c
+	return v
 }
 
 // Columns of qkv at which the new key and value of head g begin.
-func (c *cache) newKey(g int) int   { return (c.heads + g) * c.size }
-func (c *cache) newValue(g int) int { return (c.heads + c.kv + g) * c.size }
-
-// Rows of the cache at which the keys and values of head g begin.
-func (c *cache) keys(g int) int   { return g * c.context }
-func (c *cache) values(g int) int { return (c.kv + g) * c.context }
+func (v *view) newKey(g int) int   { return (v.heads + g) * v.size }
+func (v *view) newValue(g int) int { return (v.heads + v.kv + g) * v.size }
 
 func embedAtRef(_ *Env, a *graph.Attr, t []Tensor) {
 	at := *a
@@ -77,8 +63,8 @@ func attentionAtRef(_ *Env, a *graph.Attr, t []Tensor) {
 	for n := range qkv.Rows {
 		for g := range c.kv {
 			for i := range c.size {
-				kv.Set(c.keys(g)+pos+n, i, qkv.At(n, c.newKey(g)+i))
-				kv.Set(c.values(g)+pos+n, i, qkv.At(n, c.newValue(g)+i))
+				kv.Set(g*c.context+pos+n, i, qkv.At(n, c.newKey(g)+i))
+				kv.Set((c.kv+g)*c.context+pos+n, i, qkv.At(n, c.newValue(g)+i))
 			}
 		}
 	}
@@ -90,14 +76,14 @@ func attentionAtRef(_ *Env, a *graph.Attr, t []Tensor) {
 }
 
 // attendRef computes head h of row n, which is at position i.
-func (c *cache) attendRef(a *graph.Attr, o, kv, qkv, sinks *Tensor, n, h, i int) {
+func (c *view) attendRef(a *graph.Attr, o, kv, qkv, sinks *Tensor, n, h, i int) {
 	g, first := h/c.group, c.first(i)
 	p := make([]float64, i+1)
 	sink := sinkRef(sinks, h)
 	top := sink
 	for j := first; j <= i; j++ {
 		for k := range c.size {
-			p[j] += a.Scale * qkv.At(n, c.q(h)+k) * kv.At(c.keys(g)+j, k)
+			p[j] += a.Scale * qkv.At(n, c.q(h)+k) * kv.At(g*c.context+j, k)
 		}
 		top = max(top, p[j])
 	}
@@ -109,60 +95,59 @@ func (c *cache) attendRef(a *graph.Attr, o, kv, qkv, sinks *Tensor, n, h, i int)
 	for k := range c.size {
 		var s float64
 		for j := first; j <= i; j++ {
-			s += p[j] / sum * kv.At(c.values(g)+j, k)
+			s += p[j] / sum * kv.At((c.kv+g)*c.context+j, k)
 		}
 		o.Set(n, h*c.size+k, s)
 	}
 }
 
+// attentionAt appends the rows' keys and values to the cache, then does as attention does.
 func attentionAt(e *Env, a *graph.Attr, t []Tensor) {
-	c := e.begin(a, t)
-	c.tasks(1, func(c *call, w *worker, _ int) { w.remember(c) }) // a few kilobytes per row
-	c.tasks(t[2].Rows*a.Heads, func(c *call, w *worker, i int) {
-		rows := c.t[2].Rows
-		w.recall(c, i%rows, i/rows)
+	ops := [...]Tensor{0: t[0], 2: t[2], 3: t[1], 5: {}} // as those of attention
+	if sinks := optional(t, 4); sinks != nil {
+		ops[5] = *sinks
+	}
+	c, pos := e.begin(a, ops[:]), int(t[3].I32[0])
+	v := viewAt(c, pos)
+	c.n[0], c.n[1], c.n[2] = pos, pos/v.block, (v.seq+v.block-1)/v.block
+	if t[2].Rows == 1 {
+		c.tasks(1, func(c *call, w *worker, _ int) { w.remember(c, 0, c.a.KVHeads) })
+	} else {
+		c.tasks(a.KVHeads, func(c *call, w *worker, g int) { w.remember(c, g, g+1) })
+	}
+	n := c.n[2] - c.n[1]
+	if n == 1 { // then heads are all that can be divided among workers
+		c.tasks(a.Heads, func(c *call, w *worker, h int) {
+			v := viewAt(c, c.n[0])
+			w.attend(c, &v, h, h+1, c.n[1], c.n[2])
+		})
+		return
+	}
+	c.n[3] = min(max(1, a.KVHeads*n/(4*e.Pool.Workers())), mostBlocks)
+	c.tasks((n+c.n[3]-1)/c.n[3]*a.KVHeads, func(c *call, w *worker, i int) {
+		v := viewAt(c, c.n[0])
+		end, g := c.n[2]-i/v.kv*c.n[3], i%v.kv
+		w.attend(c, &v, g*v.group, (g+1)*v.group, max(c.n[1], end-c.n[3]), end)
 	})
 }
 
-// remember appends the rows' keys and values to the cache.
-func (w *worker) remember(c *call) {
-	kv, qkv, pos := &c.t[1], &c.t[2], int(c.t[3].I32[0])
-	cache := cacheOf(c.a, kv)
-	for n := range qkv.Rows {
-		for g := range cache.kv {
-			w.put(kv, cache.keys(g)+pos+n, 0, w.load(0, qkv, n, cache.newKey(g), cache.newKey(g)+cache.size))
-			w.put(kv, cache.values(g)+pos+n, 0, w.load(0, qkv, n, cache.newValue(g), cache.newValue(g)+cache.size))
-		}
-	}
+// viewAt describes the sequence so far, whose last rows have queries, of which the first is at pos.
+func viewAt(c *call, pos int) view {
+	kv := cacheOf(c.a, &c.t[3])
+	kv.block, kv.seq, kv.from, kv.past = graph.SliceUnit(kv.context), pos+c.t[2].Rows, pos, pos
+	return kv
 }
 
-// recall computes head h of row n: the scores of all keys that it sees, their
-// softmax, and the product with the values.
-func (w *worker) recall(c *call, n, h int) {
-	o, kv, qkv := &c.t[0], &c.t[1], &c.t[2]
-	cache := cacheOf(c.a, kv)
-	g, s := h/cache.group, cache.size
-	last := int(c.t[3].I32[0]) + n
-	first := cache.first(last)
-	q := w.load(0, qkv, n, cache.q(h), cache.q(h)+s)
-	p := w.tmp(1, last+1-first)
-	for j := range p {
-		p[j] = w.v.Dot(q, w.load(2, kv, cache.keys(g)+first+j, 0, s))
+// remember appends the rows' keys and values of heads [g0, g1) to the cache.
+func (w *worker) remember(c *call, g0, g1 int) {
+	kv, qkv := &c.t[3], &c.t[2]
+	v := viewAt(c, c.n[0])
+	for g := g0; g < g1; g++ {
+		for n := range qkv.Rows {
+			row, _ := v.key(g, v.from+n)
+			w.put(kv, row, 0, w.load(0, qkv, n, v.newKey(g), v.newKey(g)+v.size))
+			row, _ = v.value(g, v.from+n)
+			w.put(kv, row, 0, w.load(0, qkv, n, v.newValue(g), v.newValue(g)+v.size))
+		}
 	}
-	scale := float32(c.a.Scale)
-	m, sunk := scale*w.v.Max(p), float32(0) // sunk is the weight of the sink
-	if sinks := optional(c.t[:], 4); sinks != nil {
-		sink := w.load(4, sinks, 0, h, h+1)[0]
-		m = max(m, sink)
-		sunk = float32(math.Exp(float64(sink - m)))
-	}
-	if coarse(m) {
-		level(p, 0, 1, scale, m)
-		m = 0
-	}
-	sum := w.v.Exp(p, p, p, scale, m) + sunk
-	out := w.tmp(3, s)
-	w.serial.Gemm(gemm.NN, 1, s, len(p), gemm.Matrix{Data: p, Stride: len(p)}, kv.at(cache.values(g)+first, 0), gemm.Matrix{Data: out, Stride: s}, gemm.Init{})
-	w.v.Scale(out, 1/sum)
-	w.put(o, n, h*s, out)
 }

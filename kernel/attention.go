@@ -19,6 +19,7 @@ type view struct {
 	from                   int     // its first position that has a query
 	starts                 *Tensor // nil: one document per sequence
 	past                   int     // position minus row number in q and starts
+	context                int     // kv is a cache with room for so many keys of each head, see cache; 0: it is none
 }
 
 // viewOf describes the sequence that begins at row base of kv, which has the given number
@@ -38,6 +39,22 @@ func viewOf(a *graph.Attr, base, rows, queries int, starts *Tensor) view {
 func (v *view) q(h int) int { return h * v.size }
 func (v *view) k(g int) int { return g * v.size }
 func (v *view) v(g int) int { return (v.kv + g) * v.size }
+
+// key returns the row and the first column in kv of the key at position i, for key head g.
+func (v *view) key(g, i int) (row, col int) {
+	if v.context > 0 {
+		return g*v.context + i, 0
+	}
+	return v.base + i, v.k(g)
+}
+
+// value is like key.
+func (v *view) value(g, i int) (row, col int) {
+	if v.context > 0 {
+		return (v.kv+g)*v.context + i, 0
+	}
+	return v.base + i, v.v(g)
+}
 
 // row returns the row of q that holds the query at position i.
 func (v *view) row(i int) int { return i - v.past }
@@ -163,7 +180,9 @@ func attention(e *Env, a *graph.Attr, t []Tensor) {
 	c.tasks((n+c.n[3]-1)/c.n[3]*c.n[0], func(c *call, w *worker, i int) {
 		// The last queries see the most keys, so the longest tasks run first.
 		end, head := c.n[2]-i/c.n[0]*c.n[3], i%c.n[0]
-		w.attend(c, head/c.a.KVHeads*c.a.Seq, head%c.a.KVHeads, max(c.n[1], end-c.n[3]), end)
+		v := viewOf(c.a, head/c.a.KVHeads*c.a.Seq, c.t[3].Rows, c.t[2].Rows, optional(c.t[:], 4))
+		g := head % v.kv
+		w.attend(c, &v, g*v.group, (g+1)*v.group, max(c.n[1], end-c.n[3]), end)
 	})
 }
 
@@ -178,7 +197,7 @@ const (
 	headroom float32 = 8
 )
 
-// attend computes blocks [b0, b1) of queries for all heads that share key head g.
+// attend computes blocks [b0, b1) of queries for heads [h0, h1), which share their keys.
 //
 // Tiles have a row per key and a column per query. So maxima and sums over keys need no
 // horizontal reduction within a register, and only the queries have to be rearranged for
@@ -192,33 +211,32 @@ const (
 //
 // Several blocks of queries share each block of keys, so that the keys stay in the L2
 // cache and the values are made contiguous once.
-func (w *worker) attend(c *call, base, g, b0, b1 int) {
-	q, kv := &c.t[2], &c.t[3]
-	v := viewOf(c.a, base, kv.Rows, q.Rows, optional(c.t[:], 4))
+func (w *worker) attend(c *call, v *view, h0, h1, b0, b1 int) {
+	kv, g := &c.t[3], h0/v.group
 	first, end := max(b0*v.block, v.from), min(b1*v.block, v.seq)
 	if first >= end { // the last sequence may be shorter
 		return
 	}
-	for h := g * v.group; h < (g+1)*v.group; h++ {
+	for h := h0; h < h1; h++ {
 		n := 0
 		for q0 := first; q0 < end; n++ {
 			q1 := min(q0/v.block*v.block+v.block, end)
-			w.queries[n].begin(w, c, &v, n, h, q0, q1)
+			w.queries[n].begin(w, c, v, n, h, q0, q1)
 			q0 = q1
 		}
 		for k0, k1 := v.begin(first), 0; k0 < end; k0 = k1 {
 			k1 = blockEnd(k0, end)
-			value := kv.at(base+k0, v.v(g))
+			value := kv.at(v.value(g, k0))
 			if n > 1 {
 				value = compact(w.tmp(5, keyBlock*v.size), value, k1-k0, v.size)
 			}
 			for i := range n {
-				w.queries[i].see(w, c, &v, g, k0, k1, value)
+				w.queries[i].see(w, c, v, g, k0, k1, value)
 				c.env.Pool.StepBack()
 			}
 		}
 		for i := range n {
-			w.queries[i].finish(w, c, &v, h)
+			w.queries[i].finish(w, c, v, h)
 		}
 	}
 }
@@ -253,7 +271,7 @@ func (b *queries) see(w *worker, c *call, v *view, g, k0, k1 int, value gemm.Mat
 	}
 	keys := k1 - k0
 	tile := gemm.Matrix{Data: w.tmp(0, n*keyBlock), Stride: n}
-	w.scores(kv.at(v.base+k0, v.k(g)), b.query, tile, keys, n, v.size)
+	w.scores(kv.at(v.key(g, k0)), b.query, tile, keys, n, v.size)
 	v.hide(tile.Data, b.q0, n, k0, keys)
 	var init gemm.Init
 	if b.begun {
@@ -264,7 +282,7 @@ func (b *queries) see(w *worker, c *call, v *view, g, k0, k1 int, value gemm.Mat
 	w.serial.Gemm(gemm.TNB, n, v.size, keys, w.rounded(0, tile, keys*n, kv), from(value, skip), b.sum, init)
 }
 
-// finish normalises the sums and writes the block's rows of o and lse.
+// finish normalises the sums and writes the block's rows of o and, if it is asked for, lse.
 func (b *queries) finish(w *worker, c *call, v *view, h int) {
 	o, lse, row := &c.t[0], &c.t[1], v.row(b.q0)
 	for i := range b.q1 - b.q0 {
@@ -273,6 +291,9 @@ func (b *queries) finish(w *worker, c *call, v *view, h int) {
 			w.v.ScaleTo(o.row(row+i, h*v.size, (h+1)*v.size), r, scale)
 		} else {
 			w.v.Half.ScaleTo(o.row16(row+i, h*v.size, (h+1)*v.size), r, scale)
+		}
+		if lse.Absent() {
+			continue
 		}
 		lse.row(row+i, h, h+1)[0] = b.soft.m[i] + float32(math.Log(float64(b.soft.l[i])))
 	}
@@ -308,7 +329,7 @@ func (w *worker) across(t []float32, q gemm.Matrix, n, s int) gemm.Matrix {
 // then faster, since the rows of a wide tensor map to few sets of the L1 cache. bf16 are
 // returned as they are: the product packs them anyway.
 func compact(t []float32, m gemm.Matrix, rows, cols int) gemm.Matrix {
-	if m.Half != nil {
+	if m.Half != nil || m.Stride == cols {
 		return m
 	}
 	for r := range rows {

@@ -472,9 +472,11 @@ var cases = map[graph.Op]func(m *maker) sample{
 	},
 	graph.AttentionAt: func(m *maker) sample {
 		a, _ := m.heads()
-		n, pos := m.rows(), m.n()-1
-		return sample{attr: a, t: []Tensor{m.any(n, a.Heads*a.HeadDim), m.any(2*a.KVHeads*(pos+n+m.IntN(4)), a.HeadDim),
-			m.any(n, (a.Heads+2*a.KVHeads)*a.HeadDim), m.ints(1, pos, pos+1), m.sinks(a)}}
+		n, pos, d := m.rows(), m.n()-1, m.float()
+		s := sample{attr: a, t: []Tensor{m.any(n, a.Heads*a.HeadDim), m.mat(d, 2*a.KVHeads*(pos+n+m.IntN(4)), a.HeadDim, 1),
+			m.mat(d, n, (a.Heads+2*a.KVHeads)*a.HeadDim, 1), m.ints(1, pos, pos+1), m.sinks(a)}}
+		s.tol = roundedFactors(s.t[2])
+		return s
 	},
 }
 
