@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/athanor-llm/athanor/model"
 )
@@ -61,18 +62,40 @@ func BuildShare(m *model.Model, seq, n int, dtype DType) (*Graph, error) {
 
 // BuildDecode returns the graph of generation: the forward pass of the next rows
 // tokens of one sequence, up to the logits of each. The keys and values of earlier
-// tokens are, per layer, in values of kind Cache with room for context tokens. One
-// row generates; more rows read a prompt.
+// tokens are, per layer, in values of kind Cache with room for context tokens.
 func BuildDecode(m *model.Model, context, rows int, dtype DType) (*Graph, error) {
+	b, err := newDecoder(m, context, rows, dtype)
+	if err != nil {
+		return nil, err
+	}
+	b.forward(dtype)
+	return b.g, nil
+}
+
+// BuildPrefill returns the graph that reads a prompt: like BuildDecode's, but it only fills the caches. What follows the
+// last of these is not computed. Segments read the parameters that they read in BuildDecode's graph, so that both have the
+// same chunks.
+func BuildPrefill(m *model.Model, context, rows int, dtype DType) (*Graph, error) {
+	b, err := newDecoder(m, context, rows, dtype)
+	if err != nil {
+		return nil, err
+	}
+	b.forward(dtype)
+	b.seg.Forward, b.g.Logits = nil, -1
+	last := &b.g.Segments[m.Layers].Forward
+	cached := slices.IndexFunc(*last, func(n Node) bool { return n.Op == AttentionAt })
+	*last = (*last)[:cached+1]
+	return b.g, nil
+}
+
+func newDecoder(m *model.Model, context, rows int, dtype DType) (*builder, error) {
 	if err := check(m, context, dtype); err != nil {
 		return nil, err
 	}
 	if rows < 1 || rows > context {
 		return nil, fmt.Errorf("%d tokens at once with a context of %d; hint: at least 1, and no more than the context", rows, context)
 	}
-	b := newBuilder(m, &Graph{Seq: rows, Context: context})
-	b.forward(dtype)
-	return b.g, nil
+	return newBuilder(m, &Graph{Seq: rows, Context: context}), nil
 }
 
 func check(m *model.Model, seq int, dtype DType) error {
@@ -108,7 +131,7 @@ func newBuilder(m *model.Model, g *Graph) *builder {
 	list := m.Params()
 	g.Model, g.Params = m, stored(list)
 	g.Targets, g.Starts, g.Losses, g.Total, g.Scalars, g.Pos, g.Rope, g.LocalRope = -1, -1, -1, -1, -1, -1, -1, -1
-	g.Reference, g.Ratios = -1, -1
+	g.Reference, g.Ratios, g.Logits = -1, -1, -1
 	return &builder{g: g, m: m, list: list, params: map[string]int{}}
 }
 

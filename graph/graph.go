@@ -98,7 +98,7 @@ type Segment struct {
 }
 
 // Graph is the computation of one micro-batch of a model. Absent values are -1: Pos in a
-// training graph (Build), those of the loss in a generation graph (BuildDecode).
+// training graph (Build), those of the loss in a generation graph (BuildDecode), Logits too in BuildPrefill's.
 type Graph struct {
 	Model     *model.Model
 	Params    []model.Param // in the order in which chunks store them: see stored

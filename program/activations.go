@@ -175,7 +175,7 @@ func (lo *lowering) results() error {
 			Persistent: true, Init: []string{"loss.total.before"}})
 		last.after = append(last.after, copyOp(device.DevToHost, noKey, p.whole(loss), p.whole(lo.total)))
 	}
-	if lo.opt.Mode == Logits || lo.opt.Mode == Decode {
+	if lo.g.Logits >= 0 && (lo.opt.Mode == Logits || lo.opt.Mode == Decode) {
 		lo.rowsToHost(lo.g.Logits, graph.Linear, 0, lo.g.Model.Vocab)
 	}
 	if lo.total >= 0 && lo.g.Ratios >= 0 {

@@ -17,7 +17,7 @@ const (
 	Grads              // forward and backward; gradients are kept
 	Eval               // forward: the loss
 	Logits             // forward: the loss, and the logits on the host
-	Decode             // forward of a generation graph: logits on the host, caches extended
+	Decode             // forward of a generation graph: caches extended, and the logits, if it has any, on the host
 	Update             // the updates deferred by the training step Options.Base, see Plan.Defer
 )
 
@@ -108,7 +108,7 @@ func Lower(ctx context.Context, g *graph.Graph, pl *Plan, opt Options) (*Program
 		return nil, err
 	}
 	if (opt.Mode == Decode) != (g.Context > 0) {
-		return nil, errors.New("mode decode is for graphs of generation, and nothing else is; hint: graph.BuildDecode makes them")
+		return nil, errors.New("mode decode is for graphs of generation, and nothing else is; hint: graph.BuildDecode and BuildPrefill make them")
 	}
 	if opt.Mode == Decode && pl.MicroBatch*pl.MicroBatches != 1 {
 		return nil, fmt.Errorf("%d sequences cannot share the caches of one; hint: micro_batch 1", pl.MicroBatch*pl.MicroBatches)

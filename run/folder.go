@@ -252,7 +252,7 @@ type Footprint struct {
 	Streamed int64 `json:"streamed_bytes"`
 }
 
-// footprint returns that of a session of the given number of programs, of which the last is repeated most.
+// footprint returns that of a session of the given number of programs. What is streamed is the last one's.
 func footprint(s *session.Session, programs int) (f Footprint) {
 	for i := range programs {
 		p := s.Program(i)

@@ -2,52 +2,43 @@ package run
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/session"
 )
 
-// Generator continues one sequence by autoregressive decoding. Two programs share
-// weights and key-value caches: one takes a token, the other a block of the prompt.
-// Both are lowered, verified and executed like any other program.
+// Generator continues one sequence by autoregressive decoding. Its programs share
+// weights and key-value caches: one takes a token and computes the logits that follow it; the others
+// take a block of the prompt and only fill the caches. All are lowered, verified and executed like any other program.
 //
-// The last block of a prompt begins early if it would be incomplete, so that it
-// ends with the prompt. Its overlap is recomputed with the same result.
+// A prompt is read in the largest blocks that it has tokens for, all but its last token, which is taken by itself.
+// A last block that would be incomplete begins early, and its overlap is recomputed with the same result:
 //
-//	10 tokens in blocks of 4:  0..3  4..7  6..9
+//	11 tokens in blocks of 4:  0..3  4..7  6..9  10
 //
 // If the prompt is shorter than a block, the block's tail lies after the prompt;
 // those positions are overwritten before anything attends to them.
-//
-// Known weakness: logits of all rows of a block are computed, but only the last
-// row's are used.
 type Generator struct {
 	session *session.Session
-	rows    int // tokens of a block
+	blocks  []int // tokens of each block program, descending
 	context int
 	vocab   int
 	ids     []int32 // the sequence so far
-	piece   []int32
+	block   []int32
 	pos     []int32
-	logits  []float64 // of the latest step, one row per token
-	last    []float64 // of the latest token
+	logits  []float64 // of the latest token
 }
 
-// Programs of a Generator, in the order given to Open.
-const (
-	reading = iota
-	generating
-	generatorPrograms
-)
-
-// pieceRows is the number of prompt tokens per block: enough that reading the
-// weights once per block does not dominate.
-const pieceRows = 64
+// blockRows are the tokens of the blocks in which prompts are read. Every block reads all weights, perhaps over a link, so
+// that large ones are faster; but the tokens of an incomplete block are computed for nothing.
+var blockRows = [...]int{512, 64}
 
 // Generator opens the model for decoding up to context tokens, with weights, caches and activations
 // of the given type, fp32 or bf16. It takes ownership of the device, even on error. The error is a *plan.Misfit if the
@@ -69,18 +60,30 @@ func (f *Folder) Generator(ctx context.Context, d *machine.Alone, context int, d
 // weights still to be loaded. Close on the Generator closes the device; on error
 // the caller does.
 func newGenerator(ctx context.Context, m *model.Model, d *machine.Alone, context int, dtype graph.DType) (*Generator, error) {
-	rows := min(pieceRows, context)
-	gen := &Generator{rows: rows, context: context, vocab: m.Vocab, piece: make([]int32, rows), pos: make([]int32, 1), logits: make([]float64, rows*m.Vocab)}
-	graphs := make([]*graph.Graph, generatorPrograms)
-	for i, n := range [...]int{reading: rows, generating: 1} {
-		var err error
-		if graphs[i], err = graph.BuildDecode(m, context, n, dtype); err != nil {
+	g := &Generator{context: context, vocab: m.Vocab, pos: make([]int32, 1), logits: make([]float64, m.Vocab)}
+	var graphs []*graph.Graph
+	for i, rows := range blockRows {
+		if rows = min(rows, context); i < len(blockRows)-1 && rows < blockRows[i] {
+			continue
+		}
+		block, err := graph.BuildPrefill(m, context, rows, dtype)
+		if err != nil {
 			return nil, err
 		}
+		g.blocks, graphs = append(g.blocks, rows), append(graphs, block)
 	}
-	var err error
-	gen.session, err = openAlone(ctx, d, graphs, 1, program.Decode)
-	return gen, err
+	g.block = make([]int32, g.blocks[0])
+	one, err := graph.BuildDecode(m, context, 1, dtype)
+	if err != nil {
+		return nil, err
+	}
+	graphs = append(graphs, one)
+	g.session, err = openAlone(ctx, d, graphs, 1, program.Decode)
+	if errors.Is(err, plan.ErrDoesNotFit) && len(g.blocks) > 1 {
+		g.blocks = g.blocks[1:]
+		g.session, err = openAlone(ctx, d, graphs[1:], 1, program.Decode)
+	}
+	return g, err
 }
 
 // Close closes the session and the device.
@@ -88,6 +91,9 @@ func (g *Generator) Close() error {
 	g.session.Close()
 	return g.session.Devices[0].Close()
 }
+
+// footprint returns the memory that the generator takes.
+func (g *Generator) footprint() Footprint { return footprint(g.session, 1+len(g.blocks)) }
 
 // Room returns how many tokens may still be added.
 func (g *Generator) Room() int { return g.context - len(g.ids) }
@@ -107,7 +113,7 @@ func (g *Generator) Keep(ids []int32) int {
 }
 
 // Logits returns the logits of the next token, valid until the next Extend.
-func (g *Generator) Logits() []float64 { return g.last }
+func (g *Generator) Logits() []float64 { return g.logits }
 
 // Extend appends tokens to the sequence and computes the logits that follow it.
 func (g *Generator) Extend(ctx context.Context, ids ...int32) error {
@@ -121,43 +127,55 @@ func (g *Generator) Extend(ctx context.Context, ids ...int32) error {
 	}
 	at := len(g.ids)
 	g.ids = append(g.ids, ids...)
-	end := len(g.ids)
-	if len(ids) == 1 {
-		return g.step(ctx, generating, at, ids, 0)
-	}
-	for at < end {
-		first := max(0, min(at, end-g.rows))
-		n := copy(g.piece, g.ids[first:])
-		clear(g.piece[n:])
-		if err := g.step(ctx, reading, first, g.piece, n-1); err != nil {
+	for last := len(g.ids) - 1; at <= last; {
+		i, first := g.next(at, last)
+		if i == len(g.blocks) {
+			at++
+		} else {
+			at = min(first+g.blocks[i], last)
+		}
+		if err := g.step(ctx, i, first, at); err != nil {
 			return err
 		}
-		at = first + n
+	}
+	if most := slices.Max(g.logits); !finite(most) { // which is NaN if any is; a logit of -Inf only means never
+		return notFinite{fmt.Errorf("a logit after %d tokens is %v: numbers are not finite", len(g.ids), most)}
 	}
 	return nil
 }
 
-// step runs a program on tokens from position pos on, and sets g.last to the logits
-// of one row.
-func (g *Generator) step(ctx context.Context, prog, pos int, tokens []int32, row int) error {
+// next returns the program that goes on at position at, and where it begins: that of a block, by its number, or the one
+// that takes a token. The token at position last is the prompt's last.
+func (g *Generator) next(at, last int) (prog, first int) {
+	if last-at <= 1 {
+		return len(g.blocks), at
+	}
+	for i, rows := range g.blocks {
+		if rows <= last-at {
+			return i, at
+		}
+	}
+	i := len(g.blocks) - 1
+	return i, max(0, last-g.blocks[i])
+}
+
+// step runs a program on the tokens at positions [first, end).
+func (g *Generator) step(ctx context.Context, prog, first, end int) error {
 	e := g.session.Engine(prog)
-	g.pos[0] = int32(pos)
+	g.pos[0] = int32(first)
 	if err := e.WriteInts("pos", g.pos); err != nil {
 		return err
 	}
+	tokens, generates := g.block[:1], prog == len(g.blocks)
+	if !generates {
+		tokens = g.block[:g.blocks[prog]]
+	}
+	clear(tokens[copy(tokens, g.ids[first:end]):])
 	if err := e.WriteInts("batch.tokens", tokens); err != nil {
 		return err
 	}
-	if _, err := e.Step(ctx); err != nil {
+	if _, err := e.Step(ctx); err != nil || !generates {
 		return err
 	}
-	all := g.logits[:len(tokens)*g.vocab]
-	g.last = all[row*g.vocab : (row+1)*g.vocab]
-	if err := e.ReadBuffer("logits", all); err != nil {
-		return err
-	}
-	if most := slices.Max(g.last); !finite(most) { // which is NaN if any is; a logit of -Inf only means never
-		return notFinite{fmt.Errorf("a logit after %d tokens is %v: numbers are not finite", len(g.ids), most)}
-	}
-	return nil
+	return e.ReadBuffer("logits", g.logits)
 }

@@ -45,7 +45,7 @@ func TestGenerator(t *testing.T) {
 			f, err := OpenFolder(dir)
 			check(t, err)
 			defer f.Close()
-			length := min(2*pieceRows+20, f.Model.MaxPositions)
+			length := min(2*64+20, f.Model.MaxPositions)
 			s, err := f.Session(ctx, length, 1, program.Logits)
 			check(t, err)
 			defer s.Devices[0].Close()
@@ -142,7 +142,7 @@ func TestHalved(t *testing.T) {
 		f, err := OpenFolder(dir)
 		check(t, err)
 		defer f.Close()
-		length := min(pieceRows+20, f.Model.MaxPositions)
+		length := min(64+20, f.Model.MaxPositions)
 		r := rand.New(rand.NewPCG(9, 5))
 		ids := make([]int32, length)
 		for i := range ids {
@@ -166,7 +166,7 @@ func TestHalved(t *testing.T) {
 		}
 		most := 0.03
 		if f.Model.Experts > 0 { // rounding sends a token to other experts
-			most = 0.15
+			most = 0.25
 		}
 		if e := math.Sqrt(wrong / all); !(e <= most) {
 			t.Errorf("%s: the error is %.3f of the logits", dir, e)
@@ -185,7 +185,7 @@ func TestKeep(t *testing.T) {
 		f, err := OpenFolder("../testdata/torch/" + dir)
 		check(t, err)
 		defer f.Close()
-		length := min(pieceRows+40, f.Model.MaxPositions)
+		length := min(64+40, f.Model.MaxPositions)
 		var g [2]*Generator
 		for i := range g {
 			g[i], err = f.Generator(ctx, unbounded(cpu.New(cpu.Options{})), length, graph.F32)

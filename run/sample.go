@@ -113,7 +113,7 @@ func (w *writer) read(ctx context.Context, g *Generator, ids []int32) error {
 	began := time.Now()
 	err := g.Extend(ctx, ids...)
 	w.out.PromptTokens, w.out.PromptTime = len(ids), time.Since(began).Seconds()
-	w.out.Footprint = footprint(g.session, generatorPrograms)
+	w.out.Footprint = g.footprint()
 	return err
 }
 

@@ -1,0 +1,173 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/cpu"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/machine"
+	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/session"
+)
+
+// small opens a CPU that acts as a device with the given bytes of memory.
+func small(bytes int64) *machine.Alone {
+	d := unbounded(cpu.New(cpu.Options{}))
+	d.Capacity[device.DeviceTier] = bytes
+	return d
+}
+
+// TestSmallDevice: neither the device's memory nor how the tokens are handed over changes a bit of the logits,
+// and what the generator takes is within the memory. The prompt is long enough for all sizes of blocks.
+func TestSmallDevice(t *testing.T) {
+	ctx := context.Background()
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 1))
+	for _, dir := range []string{"llama-tiny", "gemma3-tiny", "mixtral-tiny", "gpt2-tiny", "qwen3-tiny/lora"} {
+		for _, dtype := range []graph.DType{graph.F32, graph.BF16} {
+			t.Run(fmt.Sprint(dir, dtype), func(t *testing.T) {
+				f, err := OpenFolder("../testdata/torch/" + dir)
+				check(t, err)
+				defer f.Close()
+				m := *f.Model
+				if m.Rotary() {
+					m.MaxPositions = 2*blockRows[0] + 100
+				}
+				f.Model = &m
+				ids := make([]int32, m.MaxPositions)
+				for i := range ids {
+					ids[i] = int32(r.IntN(m.Vocab))
+				}
+				logits := func(d *machine.Alone, pieces int) (last []float64, took Footprint) {
+					g, err := f.Generator(ctx, d, len(ids), dtype)
+					check(t, err)
+					defer func() { check(t, g.Close()) }()
+					cuts := []int{0, len(ids)}
+					for range pieces {
+						cuts = append(cuts, r.IntN(len(ids)))
+					}
+					slices.Sort(cuts)
+					for i := range cuts[1:] {
+						if cuts[i] < cuts[i+1] {
+							check(t, g.Extend(ctx, ids[cuts[i]:cuts[i+1]]...))
+						}
+					}
+					return slices.Clone(g.Logits()), g.footprint()
+				}
+				want, all := logits(unbounded(cpu.New(cpu.Options{})), 0)
+				if all.Streamed != 0 {
+					t.Errorf("with memory without limit, %d bytes are streamed", all.Streamed)
+				}
+				least := frugal(t, func(d *machine.Alone) error {
+					g, err := f.Generator(ctx, d, len(ids), dtype)
+					if err == nil {
+						err = g.Close()
+					}
+					return err
+				})
+				for _, bytes := range []int64{all.Device, all.Device - 1, least, least + r.Int64N(all.Device-least)} {
+					got, took := logits(small(bytes), r.IntN(5))
+					if !slices.Equal(got, want) {
+						t.Errorf("with %d bytes: other logits", bytes)
+					}
+					if took.Device > bytes || bytes == all.Device && took != all {
+						t.Errorf("with %d bytes: %+v, without limit %+v", bytes, took, all)
+					}
+				}
+			})
+		}
+	}
+}
+
+// frugal returns the least memory with which open works: what the error names where there is none. With a byte
+// less, it fails in the same way.
+func frugal(t *testing.T, open func(*machine.Alone) error) int64 {
+	t.Helper()
+	var misfit *plan.Misfit
+	if err := open(small(1)); !errors.As(err, &misfit) || misfit.Tier != device.DeviceTier {
+		t.Fatalf("with a byte of memory: %v", err)
+	}
+	least := misfit.Need
+	check(t, open(small(least)))
+	if err := open(small(least - 1)); !errors.As(err, &misfit) || misfit.Need != least || misfit.Have != least-1 {
+		t.Fatalf("with %d bytes, one too few: %v", least-1, err)
+	}
+	return least
+}
+
+// TestSmallEvaluation: losses, logits and gradients are the same, bit for bit, whatever memory the device has.
+func TestSmallEvaluation(t *testing.T) {
+	ctx := context.Background()
+	for _, dir := range []string{"llama-tiny", "mixtral-tiny", "gpt2-tiny", "qwen3-tiny/lora"} {
+		for _, dtype := range []graph.DType{graph.F32, graph.BF16} {
+			f, err := OpenFolder("../testdata/torch/" + dir)
+			check(t, err)
+			defer f.Close()
+			g, err := graph.Build(f.Model, 16, dtype)
+			check(t, err)
+			const sequences = 8
+			for _, mode := range []program.Mode{program.Eval, program.Logits, program.Grads} {
+				try := func(d *machine.Alone) error {
+					defer d.Close()
+					s, err := openAlone(ctx, d, []*graph.Graph{g}, sequences, mode)
+					if err == nil {
+						s.Close()
+					}
+					return err
+				}
+				run := func(d *machine.Alone) (out []float64, took Footprint) {
+					defer d.Close()
+					s, err := openAlone(ctx, d, []*graph.Graph{g}, sequences, mode)
+					check(t, err)
+					defer s.Close()
+					check(t, f.load(s))
+					r := rand.New(rand.NewPCG(3, 4))
+					tokens, targets := make([]int32, sequences*g.Seq), make([]int32, sequences*g.Seq)
+					for i := range tokens {
+						tokens[i], targets[i] = int32(r.IntN(f.Model.Vocab)), int32(r.IntN(f.Model.Vocab))
+					}
+					o, err := s.Step(ctx, 0, tokens, targets, session.Scalars{Targets: len(targets)})
+					check(t, err)
+					out = []float64{o.Loss}
+					if mode == program.Logits {
+						out = make([]float64, len(tokens)*f.Model.Vocab)
+						check(t, s.Engine(0).ReadBuffer("logits", out))
+					}
+					for i, p := range g.Params {
+						if mode != program.Grads || p.Frozen {
+							continue
+						}
+						grad := make([]float32, p.Elems())
+						check(t, s.Read(i, "g", grad))
+						for _, v := range grad {
+							out = append(out, float64(v))
+						}
+					}
+					return out, footprint(s, 1)
+				}
+				want, all := run(unbounded(cpu.New(cpu.Options{})))
+				least := frugal(t, try)
+				if least >= all.Device {
+					t.Errorf("%s %v, mode %d: %d bytes at least, %d without limit", dir, dtype, mode, least, all.Device)
+				}
+				for _, bytes := range []int64{all.Device - 1, (least + all.Device) / 2, least} {
+					got, took := run(small(bytes))
+					if took.Device > bytes {
+						t.Errorf("%s %v, mode %d: it takes %d of %d bytes", dir, dtype, mode, took.Device, bytes)
+					}
+					if !slices.Equal(got, want) {
+						t.Errorf("%s %v, mode %d, %d bytes: other results", dir, dtype, mode, bytes)
+					}
+				}
+			}
+		}
+	}
+}
