@@ -5,6 +5,7 @@ package cuda_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"maps"
 	"math"
 	"math/rand/v2"
@@ -24,6 +25,7 @@ import (
 	fixtures "github.com/athanor-llm/athanor/internal/torch"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/run"
 	"github.com/athanor-llm/athanor/session"
@@ -423,8 +425,8 @@ func TestPinnedRuns(t *testing.T) {
 	}
 }
 
-// TestGenerate: text is continued as on the CPU, and how the tokens are handed
-// over does not change a bit.
+// TestGenerate: text is continued as on the CPU, and neither how the tokens are handed
+// over nor how much memory the GPU has changes a bit.
 func TestGenerate(t *testing.T) {
 	ctx := context.Background()
 	for _, name := range []string{"gpt2-tiny", "llama-tiny", "gemma3-tiny", "mixtral-tiny"} {
@@ -437,9 +439,13 @@ func TestGenerate(t *testing.T) {
 			for i := range ids {
 				ids[i] = int32(i * i % f.Model.Vocab)
 			}
-			var logits [2][][]float64 // of the last tokens, by device
-			for i, d := range []device.Device{cpu.New(cpu.Options{}), gpu(t, load(t, name))} {
-				g, err := f.Generator(ctx, &machine.Alone{Device: d, Capacity: program.NoLimits}, length, graph.F32)
+			var logits [3][][]float64 // of the last tokens, by device
+			for i, d := range []device.Device{cpu.New(cpu.Options{}), gpu(t, load(t, name)), gpu(t, load(t, name))} {
+				alone := &machine.Alone{Device: d, Capacity: program.NoLimits}
+				if i == 2 {
+					alone.Capacity[device.DeviceTier] = frugal(t, f, length)
+				}
+				g, err := f.Generator(ctx, alone, length, graph.F32)
 				check(t, err)
 				defer func() { check(t, g.Close()) }()
 				for _, first := range []int{3, length - 1} {
@@ -460,9 +466,24 @@ func TestGenerate(t *testing.T) {
 						t.Fatalf("%d: logit %d is %v, on the CPU %v", n, i, logits[1][n][i], w)
 					}
 				}
+				if !slices.Equal(logits[1][n], logits[2][n]) {
+					t.Errorf("%d: with weights on the host the logits differ", n)
+				}
 			}
 		})
 	}
+}
+
+// frugal returns the least device memory that generation takes.
+func frugal(t *testing.T, f *run.Folder, length int) int64 {
+	t.Helper()
+	d := &machine.Alone{Device: cpu.New(cpu.Options{}), Capacity: program.NoLimits}
+	d.Capacity[device.DeviceTier] = 1
+	var misfit *plan.Misfit
+	if _, err := f.Generator(context.Background(), d, length, graph.F32); !errors.As(err, &misfit) {
+		t.Fatal(err)
+	}
+	return misfit.Need
 }
 
 // TestSkippedStep: a step whose norm is above the bound, or not a number, changes no bit of weights and
