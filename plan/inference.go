@@ -43,6 +43,9 @@ func Inference(ctx context.Context, graphs []*graph.Graph, sequences int, mode p
 		}
 		tight = pl
 	}
+	if n.m.Shared > 0 && n.together() > n.m.Shared { // what is streamed only adds to it
+		return nil, n.misfit(tight)
+	}
 	return n.stream(tight)
 }
 
@@ -58,7 +61,6 @@ type inference struct {
 // lower lowers a plan for all graphs, each with its own length, and reports whether all programs fit.
 func (n *inference) lower(pl *program.Plan) (bool, error) {
 	n.programs = nil
-	var need [device.NumTiers]int64
 	for i, g := range n.graphs {
 		own, opt := *pl, n.opt
 		if g.Context > 0 {
@@ -75,15 +77,8 @@ func (n *inference) lower(pl *program.Plan) (bool, error) {
 			return false, nil
 		}
 		n.programs = append(n.programs, p)
-		for t, h := range p.Height {
-			need[t] = max(need[t], h)
-		}
 	}
-	fits := n.m.Shared == 0 || need[device.DeviceTier]+need[device.HostTier] <= n.m.Shared
-	for t, h := range need {
-		fits = fits && h <= n.m.Capacity[t]
-	}
-	return fits, nil
+	return !slices.ContainsFunc(n.programs, func(p *program.Program) bool { return !p.Fits() }) && (n.m.Shared == 0 || n.together() <= n.m.Shared), nil
 }
 
 // batches lists plans with all weights on the device, from most sequences and logits at a time to fewest.
@@ -170,6 +165,9 @@ func (n *inference) height(t device.Tier) (most int64) {
 	return most
 }
 
+// together returns the memory that the latest programs take on device and host.
+func (n *inference) together() int64 { return n.height(device.DeviceTier) + n.height(device.HostTier) }
+
 // misfit describes what the latest programs lack.
 func (n *inference) misfit(pl *program.Plan) *Misfit {
 	most := slices.MaxFunc(n.programs, func(a, b *program.Program) int {
@@ -177,7 +175,7 @@ func (n *inference) misfit(pl *program.Plan) *Misfit {
 	})
 	e := NewMisfit(&Candidate{Plan: pl, Programs: []*program.Program{most}, Program: most})
 	if e.Need == 0 { // each tier by itself is large enough
-		e.Tier, e.Need, e.Have = device.HostTier, n.height(device.DeviceTier)+n.height(device.HostTier), n.m.Shared
+		e.Tier, e.Need, e.Have = device.HostTier, n.together(), n.m.Shared
 	}
 	return e
 }

@@ -74,6 +74,30 @@ func TestInference(t *testing.T) {
 	}
 }
 
+// TestSharedMemory: where device and host are the same memory, what is on the host takes as much of it.
+func TestSharedMemory(t *testing.T) {
+	graphs := generation(t, 3)
+	m := &Machine{Capacity: program.NoLimits, Shared: 1}
+	var misfit *Misfit
+	if _, err := Inference(t.Context(), graphs, 1, program.Decode, m); !errors.As(err, &misfit) || misfit.Have != 1 {
+		t.Fatalf("in one byte: %v", err)
+	}
+	need := misfit.Need
+	ps, _, err := infer(t, graphs, 1<<40)
+	check(t, err)
+	n := inference{programs: ps}
+	if m.Shared = n.together(); need != m.Shared {
+		t.Errorf("it is said to need %d bytes, and takes %d without limit", need, m.Shared)
+	}
+	if _, err := Inference(t.Context(), graphs, 1, program.Decode, m); err != nil {
+		t.Error(err)
+	}
+	m.Shared--
+	if _, err := Inference(t.Context(), graphs, 1, program.Decode, m); !errors.Is(err, ErrDoesNotFit) {
+		t.Errorf("with a byte less: %v", err)
+	}
+}
+
 // TestFewestStreamed compares with the best of all subsets of the layers' large parameters, each of which is lowered:
 // an oracle that knows nothing of kinds and even distances.
 func TestFewestStreamed(t *testing.T) {

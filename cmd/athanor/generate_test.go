@@ -1,7 +1,9 @@
 package main
 
 import (
+	"fmt"
 	"io"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -63,4 +65,52 @@ func TestLongerThanItsContext(t *testing.T) {
 	call("eval", at, dir+"/corpus.txt", "--sequence", "32").must(t, 0)
 	call("train", file, "max_steps=3").must(t, 0, "resuming") // it is the same model
 	call("train", file, "model.type=gpt2").must(t, 2, "sequence_length 32 is longer than the model's 8 learned positions")
+}
+
+// TestDeviceMemory: in the least memory that the error names, eval and generate give what they give without a limit; with a byte
+// less, the exit code is 3, and with --json there is an object that says so.
+func TestDeviceMemory(t *testing.T) {
+	folder, _ := modelFolder(t)
+	corpus := filepath.Join(folder, "../../corpus.txt")
+	for _, args := range [][]string{
+		{"generate", folder, "--prompt", "gold", "--max-tokens", "20"},
+		{"eval", folder, corpus, "--sequence", "16"},
+	} {
+		type result struct {
+			Text     string
+			Loss     float64
+			Device   int64 `json:"device_bytes"`
+			Streamed int64 `json:"streamed_bytes"`
+			Fits     *bool
+			Largest  []struct{ Bytes int64 }
+			Hint     string
+		}
+		with := func(code int, memory string) (r result, stderr string) {
+			done := call(append(args, "--json", "--device-memory", memory)...).must(t, code)
+			done.into(t, &r)
+			return r, done.stderr
+		}
+		var all result
+		call(append(args, "--json")...).must(t, 0).into(t, &all)
+		if all.Device == 0 || all.Streamed != 0 {
+			t.Errorf("%s: %+v", args[0], all)
+		}
+		short, why := with(3, "1KiB")
+		var need int64
+		if _, err := fmt.Sscanf(why[strings.Index(why, "needs ")+len("needs "):], "%d", &need); err != nil {
+			t.Fatalf("%s: %v", why, err)
+		}
+		if short.Fits == nil || *short.Fits || len(short.Largest) == 0 || !strings.Contains(short.Hint, "bf16") {
+			t.Errorf("%s: %+v", args[0], short)
+		}
+		least, _ := with(0, fmt.Sprint(need))
+		if least.Text != all.Text || least.Loss != all.Loss || least.Device > need || least.Streamed == 0 {
+			t.Errorf("%s: %+v in %d bytes, %+v without limit", args[0], least, need, all)
+		}
+		with(3, fmt.Sprint(need-1))
+		for _, bad := range []string{"0", "much", "-1", "1e300"} {
+			call(append(args, "--device-memory="+bad)...).must(t, 2, "hint:")
+		}
+		call(append(args, "--device-memory=900TB")...).must(t, 2, "hint: leave it out")
+	}
 }
