@@ -42,7 +42,7 @@ import (
 // Config is the configuration of a run after overrides. Sizes are bytes.
 type Config struct {
 	Model          Model    `yaml:"model"`
-	Data           Sources  `yaml:"data"`            // files, or patterns with *, ? and ** (any number of folders); {files: ..., times: 2} are read twice in each pass over the corpus
+	Data           Sources  `yaml:"data"`            // files, or patterns with *, ? and ** (any number of folders); {files: ..., times: 2} is read twice in each pass over the corpus
 	Documents      string   `yaml:"documents"`       // joined: a token sees all tokens before it in its window; separate: only those of its document; whole: likewise, and windows do not cut documents
 	Tokenizer      string   `yaml:"tokenizer"`       // gpt2, bpe-4096 (trained on the corpus), or a tokenizer.json or its folder, whose chat template renders conversations
 	SequenceLength int      `yaml:"sequence_length"` // tokens
@@ -51,7 +51,7 @@ type Config struct {
 	MaxSteps       int      `yaml:"max_steps"`       // optimizer steps
 	MaxTokens      Number   `yaml:"max_tokens"`      // instead of max_steps, into which it is converted
 	MaxEpochs      float64  `yaml:"max_epochs"`      // instead of max_steps, into which it is converted: how often the corpus is read
-	MaxTime        Duration `yaml:"max_time"`        // stop then, whatever max_steps says; alone: as many steps as it allows
+	MaxTime        Duration `yaml:"max_time"`        // stop after this time, whatever max_steps says; alone: as many steps as fit into it
 	Out            string   `yaml:"out"`             // the run's folder
 
 	Device string `yaml:"device"` // auto, cpu or cuda
@@ -92,7 +92,7 @@ type Config struct {
 	EvalBatches     int      `yaml:"eval_batches"`        // global batches per evaluation
 	SaveEvery       int      `yaml:"save_every"`          // steps; 0: as save_after says
 	SaveAfter       Duration `yaml:"save_after"`          // time since the last checkpoint, longer where saving takes long
-	KeepCheckpoints int      `yaml:"keep_checkpoints"`    // the latest
+	KeepCheckpoints int      `yaml:"keep_checkpoints"`    // how many of the latest are kept
 	KeepBest        bool     `yaml:"keep_best"`           // also the one with the lowest validation loss, saved when eval_every finds it
 	Sample          Sample   `yaml:"sample"`
 	Hardware        Hardware `yaml:"hardware"`
@@ -112,7 +112,7 @@ type Model struct {
 	Layers      int     `yaml:"layers"` // of a model with random weights, like all keys below
 	Width       int     `yaml:"width"`
 	Heads       int     `yaml:"heads"`
-	KVHeads     int     `yaml:"kv_heads"` // heads of keys and values; derived: as heads
+	KVHeads     int     `yaml:"kv_heads"` // heads of keys and values; derived: the same as heads
 	HeadDim     int     `yaml:"head_dim"`
 	FeedForward int     `yaml:"feed_forward"` // of each expert, if there are any
 	Experts     int     `yaml:"experts"`
@@ -136,7 +136,7 @@ type Limits struct {
 type Plan struct {
 	File string `yaml:"-"` // empty: auto
 
-	MicroBatch int    `yaml:"micro_batch"` // sequences that are computed at once
+	MicroBatch int    `yaml:"micro_batch"` // sequences that are computed together
 	Group      int    `yaml:"group"`       // micro-batches that go through a layer before the next layer
 	HeadRows   int    `yaml:"head_rows"`   // tokens whose logits are held at a time
 	Recompute  string `yaml:"recompute"`
@@ -152,7 +152,7 @@ type Plan struct {
 	Swap     Shares `yaml:"swap"`      // fraction of each layer's tokens swapped to swap_tier; the last two layers stay unless named
 	SwapTier string `yaml:"swap_tier"` // host or disk
 
-	Schedule string `yaml:"schedule"` // of a pipeline, by the names of `athanor schedule`
+	Schedule string `yaml:"schedule"` // of a pipeline, named as in `athanor schedule`
 	Pipeline int    `yaml:"pipeline"` // ranks per pipeline; 1: none
 	Stages   []int  `yaml:"stages"`   // the first segment of each stage: 0 is the embedding, 1 the first layer
 	Slices   int    `yaml:"slices"`   // slices per sequence
@@ -166,7 +166,7 @@ const EveryLayer = -1
 
 // UnmarshalYAML reads one fraction, or a mapping from layers to fractions.
 func (s *Shares) UnmarshalYAML(n *yaml.Node) error {
-	const hint = "hint: a share of the tokens from 0 to 1, or layers with shares such as {0: 0.5, 1: 1}"
+	const hint = "hint: use a fraction of the tokens from 0 to 1, or one for each of some layers, such as {0: 0.5, 1: 1}"
 	list := map[int]float64{}
 	if n.Tag == "!!null" {
 		return nil
@@ -174,15 +174,15 @@ func (s *Shares) UnmarshalYAML(n *yaml.Node) error {
 	if n.Kind == yaml.ScalarNode {
 		var one float64
 		if err := n.Decode(&one); err != nil {
-			return fmt.Errorf("%q is not a share; %s", n.Value, hint)
+			return fmt.Errorf("%q is not a fraction; %s", n.Value, hint)
 		}
 		list[EveryLayer] = one
 	} else if err := n.Decode(&list); err != nil {
-		return fmt.Errorf("expected shares; %s", hint)
+		return fmt.Errorf("expected a fraction, or fractions by layer; %s", hint)
 	}
 	for l, v := range list {
 		if !(v >= 0 && v <= 1) {
-			return fmt.Errorf("share %v is out of range; %s", v, hint)
+			return fmt.Errorf("fraction %v is out of range; %s", v, hint)
 		}
 		if l < 0 && n.Kind != yaml.ScalarNode {
 			return fmt.Errorf("there is no layer %d; %s", l, hint)
@@ -375,7 +375,7 @@ func LoadTo(to Purpose, file string, overrides []string) (*Config, error) {
 	}
 	switch {
 	case err != nil:
-		return nil, &Error{File: file, Msg: "cannot read it: " + errors.Unwrap(err).Error() + "; hint: give the path of a YAML file, see examples/"}
+		return nil, &Error{File: file, Msg: "cannot read the file: " + errors.Unwrap(err).Error() + "; hint: give the path of a YAML file, see examples/"}
 	case st.IsDir() || st.Size() > maxFile:
 		return nil, &Error{File: file, Msg: "not a configuration file; hint: give the path of a YAML file, see examples/"}
 	}
@@ -446,10 +446,10 @@ func document(file string, text []byte) (*yaml.Node, error) {
 	var doc, next yaml.Node
 	all := yaml.NewDecoder(bytes.NewReader(text))
 	if err := all.Decode(&doc); err != nil && !errors.Is(err, io.EOF) { // EOF if the file has only comments
-		return nil, &Error{File: file, Msg: strings.TrimPrefix(err.Error(), "yaml: ") + "; hint: lines such as max_steps: 500, see examples/"}
+		return nil, &Error{File: file, Msg: strings.TrimPrefix(err.Error(), "yaml: ") + "; hint: write lines such as max_steps: 500, see examples/"}
 	}
 	if all.Decode(&next) == nil {
-		return nil, &Error{File: file, Line: next.Line, Msg: "a second document begins after ---; hint: a file describes one run"}
+		return nil, &Error{File: file, Line: next.Line, Msg: "a second YAML document begins after ---; hint: use a file of its own for each run"}
 	}
 	if len(doc.Content) == 0 {
 		return &yaml.Node{Kind: yaml.MappingNode}, nil
@@ -548,7 +548,7 @@ func (r *Rate) UnmarshalYAML(n *yaml.Node) error {
 	s, ok := strings.CutSuffix(strings.ReplaceAll(n.Value, " ", ""), "/s")
 	v, err := size.Parse(s)
 	if err != nil || !ok || v < MinRate {
-		return fmt.Errorf("%q is not a rate; hint: such as 2GB/s, at least 1MB/s", n.Value)
+		return fmt.Errorf("%q is not a rate; hint: use bytes per second such as 2GB/s, at least 1MB/s", n.Value)
 	}
 	*r = Rate(v)
 	return nil
@@ -569,7 +569,7 @@ type Number int64
 func (v *Number) UnmarshalYAML(n *yaml.Node) error {
 	var f float64
 	if err := n.Decode(&f); err != nil || f < 0 || f > 1<<60 || f != math.Trunc(f) {
-		return fmt.Errorf("%q is not a whole number", n.Value)
+		return fmt.Errorf("%q is not a whole number from 0 to %d; hint: it may be written as 2.0e9", n.Value, int64(1<<60))
 	}
 	*v = Number(f)
 	return nil
@@ -582,7 +582,7 @@ type Duration time.Duration
 func (t *Duration) UnmarshalYAML(n *yaml.Node) error {
 	v, err := time.ParseDuration(n.Value)
 	if err != nil || v <= 0 {
-		return fmt.Errorf("%q is not a time; hint: such as 8h or 30m", n.Value)
+		return fmt.Errorf("%q is not a duration above 0; hint: use one such as 8h or 30m", n.Value)
 	}
 	*t = Duration(v)
 	return nil

@@ -108,13 +108,13 @@ func TestErrors(t *testing.T) {
 		{strings.Replace(good, "6.0e-4", "-1", 1), `learning_rate: -1 is out of range`},
 		{good + "beta2: 1\n", `beta2: 1 is out of range`},
 		{good + "skip_spikes: -1\n", `skip_spikes: -1 is out of range`},
-		{good + "gradient_clipping: 1.0e-45\n", `a.yaml:9: gradient_clipping: less than 1e-06; hint:`},
-		{good + "skip_spikes: 6\ngradient_clipping: 0\n", `a.yaml:9: skip_spikes: without gradient_clipping weights are updated before the norm is known; hint:`},
+		{good + "gradient_clipping: 1.0e-45\n", `a.yaml:9: gradient_clipping: 1e-45 is less than 1e-06; hint:`},
+		{good + "skip_spikes: 6\ngradient_clipping: 0\n", `a.yaml:9: skip_spikes: without gradient_clipping, weights are updated before the gradient norm is known; hint:`},
 		{good + "ranks: 1.5\n", `a.yaml:9: ranks: expected a whole number, got "1.5"`},
-		{good + "hosts: [10.0.0.2, '10.0.0.2:7077']\n", `a.yaml:9: hosts: 10.0.0.2:7077 is named twice; hint:`},
-		{good + "hosts: ''\n", `a.yaml:9: hosts: "" is no address; hint:`},
-		{good + "hosts: a.b:70777\n", `a.yaml:9: hosts: "a.b:70777" is no address; hint: such as 10.0.0.2:7077`},
-		{good + "hosts: [a, b]\nranks: 4\n", `a.yaml:10: ranks: 4 cannot be divided among 3 hosts, this one included; hint:`},
+		{good + "hosts: [10.0.0.2, '10.0.0.2:7077']\n", `a.yaml:9: hosts: 10.0.0.2:7077 is named twice; hint: name each host once`},
+		{good + "hosts: ''\n", `a.yaml:9: hosts: "" is not an address; hint:`},
+		{good + "hosts: a.b:70777\n", `a.yaml:9: hosts: "a.b:70777" is not an address; hint: use one such as 10.0.0.2:7077`},
+		{good + "hosts: [a, b]\nranks: 4\n", `a.yaml:10: ranks: 4 cannot be divided among 3 hosts, this one included; hint: use a multiple of 3`},
 		{good + "hosts: a\nranks: 1\n", `a.yaml:10: ranks: 1 cannot be divided among 2 hosts, this one included; hint:`},
 		{good + "ranks: all\n", `expected a whole number, got "all"`},
 		{good + "device: gpu\n", `device: "gpu" is not one of auto, cpu, cuda`},
@@ -123,42 +123,42 @@ func TestErrors(t *testing.T) {
 		{good + "preference: {beta: -1}\n", `preference.beta: -1 is out of range`},
 		{good + "preference: {betta: 1}\n", `preference.betta: unknown key; hint: did you mean beta?`},
 		{good + "preference: {beta: 0.1}\ndocuments: joined\n", `a.yaml:10: documents: joined, but the answers of a pair must not see each other; hint:`},
-		{good + "preference: {beta: 0.1}\nexpert_balance: 0.1\n", `a.yaml:10: expert_balance: it is a term of the loss of tokens`},
-		{good + "max_time: 3\n", `is not a time`},
-		{good + "plan:\n  swap: 2\n", `a.yaml:10: plan.swap: share 2 is out of range; hint:`},
-		{good + "plan:\n  swap: {0: 0.5, 1: -0.5}\n", `a.yaml:10: plan.swap: share -0.5 is out of range; hint:`},
-		{good + "plan:\n  swap: most\n", `a.yaml:10: plan.swap: "most" is not a share; hint:`},
-		{good + "max_tokens: 1000000\n", `a.yaml:9: max_tokens: 1000000 are 16 steps, but max_steps is 1000; hint: leave one of them out, on the command line by max_steps=null`},
-		{strings.Replace(good, "max_steps: 1000", "max_tokens: 1.0e+15", 1), `a.yaml:7: max_tokens: 1000000000000000 are 15258789063 steps, more than 1000000000; hint:`},
-		{good + "min_learning_rate: 7.0e-4\n", `a.yaml:9: min_learning_rate: 0.0007 is more than learning_rate, 0.0006, which would rise to it; hint:`},
+		{good + "preference: {beta: 0.1}\nexpert_balance: 0.1\n", `a.yaml:10: expert_balance: preference has no such term in its loss; hint:`},
+		{good + "max_time: 3\n", `is not a duration above 0; hint:`},
+		{good + "plan:\n  swap: 2\n", `a.yaml:10: plan.swap: fraction 2 is out of range; hint:`},
+		{good + "plan:\n  swap: {0: 0.5, 1: -0.5}\n", `a.yaml:10: plan.swap: fraction -0.5 is out of range; hint:`},
+		{good + "plan:\n  swap: most\n", `a.yaml:10: plan.swap: "most" is not a fraction; hint:`},
+		{good + "max_tokens: 1000000\n", `a.yaml:9: max_tokens: 1000000 tokens are 16 steps, but max_steps is 1000; hint: leave one of them out, on the command line with max_steps=null`},
+		{strings.Replace(good, "max_steps: 1000", "max_tokens: 1.0e+15", 1), `a.yaml:7: max_tokens: 1000000000000000 tokens are 15258789063 steps, more than the most, 1000000000; hint:`},
+		{good + "min_learning_rate: 7.0e-4\n", `a.yaml:9: min_learning_rate: 0.0007 is more than learning_rate, 0.0006, so the rate would rise to it; hint:`},
 		{good + "min_learning_rate: -1\n", `a.yaml:9: min_learning_rate: -1 is out of range; hint:`},
-		{good + "warmup_steps: 1001\n", `a.yaml:9: warmup_steps: 1001 are more than max_steps, 1000, so that learning_rate is never reached; hint:`},
+		{good + "warmup_steps: 1001\n", `a.yaml:9: warmup_steps: 1001 is more than max_steps, 1000, so learning_rate would never be reached; hint:`},
 		{good + "warmup_steps: -1\n", `a.yaml:9: warmup_steps: -1 is out of range; hint:`},
 		{good + "expert_balance: -1\n", `a.yaml:9: expert_balance: -1 is out of range; hint:`},
-		{good + "lora: {rank: 0}\n", `a.yaml:9: lora.rank: 0 is as if lora were not there; hint: leave it out, on the command line by lora=null`},
+		{good + "lora: {rank: 0}\n", `a.yaml:9: lora.rank: 0 turns lora off; hint: leave out lora instead, on the command line with lora=null`},
 		{good + "lora: {alpha: 3}\n", `lora.rank: missing; hint:`},
-		{good + "preference: {beta: 0}\n", `a.yaml:9: preference.beta: 0 is as if preference were not there; hint:`},
+		{good + "preference: {beta: 0}\n", `a.yaml:9: preference.beta: 0 turns preference off; hint:`},
 		{strings.Replace(good, "runs/first", "$ABSENT/first", 1), `a.yaml:8: out: "$ABSENT/first": the environment variable ABSENT is not set; hint:`},
 		{strings.Replace(good, "runs/first", "~", 1), `out: missing; hint:`}, // which is YAML's null
 		{"- a\n- b\n", `expected`},
-		{good + "validation: v.txt\nvalidation_fraction: 0.1\n", `a.yaml:10: validation_fraction: nothing is held out where validation names files; hint: leave one of them out, on the command line by validation_fraction=null`},
+		{good + "validation: v.txt\nvalidation_fraction: 0.1\n", `a.yaml:10: validation_fraction: nothing is held out if validation names files; hint: leave one of the two out, on the command line with validation_fraction=null`},
 		{good + "validation: {files: v.txt}\n", `a.yaml:9: validation: expected a name or a list of names; hint:`},
-		{good + "val_files: v.txt\n", `a.yaml:9: val_files: unknown key; hint: here that is validation`},
+		{good + "val_files: v.txt\n", `a.yaml:9: val_files: unknown key; hint: use validation`},
 		{data("{times: 2}"), `a.yaml:2: data: a source names no files; hint:`},
-		{data("[a, {files: b, times: 0}]"), `a.yaml:2: data: times 0 of a source is no number that is more than 0 and at most 1000; hint:`},
+		{data("[a, {files: b, times: 0}]"), `a.yaml:2: data: times 0 of a source is not a number above 0 and at most 1000; hint:`},
 		{data("{files: b, times: -1}"), `times -1 of a source`},
 		{data("{files: b, times: .nan}"), `times .nan of a source`},
 		{data("{files: b, times: .inf}"), `times .inf of a source`},
 		{data("{files: b, times: 1.0e+300}"), `times 1.0e+300 of a source`},
 		{data("{files: b, times: often}"), `times often of a source`},
-		{data("{files: b, weight: 2}"), `a source has files and times, and no weight; hint: a file or pattern, or {files: code/*.py, times: 2}`},
+		{data("{files: b, weight: 2}"), `a source has the keys files and times, but not weight; hint: use a file or pattern, or {files: code/*.py, times: 2}`},
 		{data("{files: b, files: c}"), `a source has files twice; hint:`},
-		{data("{files: {a: b}}"), `a source's files are neither a name nor a list of names; hint:`},
+		{data("{files: {a: b}}"), `files of a source is neither a name nor a list of names; hint:`},
 		{data("[[a, b]]"), `a.yaml:2: data: expected files; hint:`},
 		{data("[a, null]"), `data: expected files; hint:`},
 		{"model: [", `did not find`},
 		{"", `a.yaml: model, data, tokenizer, sequence_length, global_batch, max_steps, out, learning_rate: missing; hint:`},
-		{good + "---\n" + good, `a.yaml:9: a second document begins after ---; hint:`},
+		{good + "---\n" + good, `a.yaml:9: a second YAML document begins after ---; hint:`},
 		{good + "sample: {prompt: Once}\n", `sample.tokens: missing; hint:`},
 	} {
 		_, err := Parse("a.yaml", []byte(tc.text), nil)
@@ -250,7 +250,7 @@ func TestOverrideHints(t *testing.T) {
 			t.Errorf("%s is read", value)
 			continue
 		}
-		_, hint, _ := strings.Cut(err.Error(), "quoted in YAML: '")
+		_, hint, _ := strings.Cut(err.Error(), "as YAML requires: '")
 		c, err := Parse("a.yaml", []byte(good), []string{strings.TrimSuffix(hint, "'")})
 		if err != nil || len(c.Freeze) != 1+strings.Count(value, ",") || !strings.Contains(c.Freeze[0], "*") {
 			t.Errorf("%s: the hint %s: %q, %v", value, hint, c.Freeze, err)
@@ -370,7 +370,7 @@ func TestElsewhere(t *testing.T) {
 			t.Errorf("%s: is there a key %s?", e.theirs, ours)
 		}
 	}
-	if _, err := Parse("a.yaml", []byte(good+"num_train_epochs: 3\n"), nil); err == nil || !strings.Contains(err.Error(), "unknown key; hint: here that is max_epochs") {
+	if _, err := Parse("a.yaml", []byte(good+"num_train_epochs: 3\n"), nil); err == nil || !strings.Contains(err.Error(), "unknown key; hint: use max_epochs") {
 		t.Error(err)
 	}
 }

@@ -35,7 +35,7 @@ func (d *decoder) override(root *yaml.Node, overrides []string) {
 		key, value, ok := strings.Cut(o, "=")
 		var doc yaml.Node
 		if err := yaml.Unmarshal([]byte(value), &doc); err != nil {
-			d.errs = append(d.errs, &Error{File: d.file, Key: key, Msg: fmt.Sprintf("%s: %s; hint: what begins with * or [ is quoted in YAML: '%s=%s'", value, strings.TrimPrefix(err.Error(), "yaml: "), key, quoted(value))})
+			d.errs = append(d.errs, &Error{File: d.file, Key: key, Msg: fmt.Sprintf("%s: %s; hint: quote names that begin with * or [, as YAML requires: '%s=%s'", value, strings.TrimPrefix(err.Error(), "yaml: "), key, quoted(value))})
 			continue
 		}
 		if !ok || key == "" || len(doc.Content) == 0 {
@@ -131,7 +131,7 @@ func (d *decoder) mapping(n *yaml.Node, prefix string, v reflect.Value) {
 // single word.
 func (d *decoder) value(n *yaml.Node, path string, f reflect.Value) {
 	if n.Kind == yaml.AliasNode {
-		d.fail(path, "aliases are not supported")
+		d.fail(path, "YAML aliases are not supported; hint: write the value itself")
 		return
 	}
 	if n.Kind == yaml.ScalarNode {
@@ -188,7 +188,7 @@ func kindError(err error, n *yaml.Node, f reflect.Value) string {
 	case reflect.Bool:
 		want = "true or false"
 	case reflect.String:
-		want = "a word"
+		want = "a string"
 	}
 	if _, special := f.Addr().Interface().(yaml.Unmarshaler); special || want == "" {
 		return strings.TrimPrefix(err.Error(), "yaml: ")

@@ -10,11 +10,11 @@ import (
 var elsewhere = []struct{ theirs, ours string }{
 	{"num_epochs", "max_epochs"}, {"num_train_epochs", "max_epochs"}, {"epochs", "max_epochs"},
 	{"num_steps", "max_steps"}, {"max_iters", "max_steps"}, {"iterations", "max_steps"},
-	{"batch_size", "global_batch, the sequences of a step; micro-batches are planned"},
-	{"per_device_train_batch_size", "global_batch, the sequences of a step; micro-batches are planned"},
-	{"micro_batch_size", "global_batch, the sequences of a step; micro-batches are planned"},
-	{"gradient_accumulation_steps", "global_batch, the sequences of a step; micro-batches are planned"},
-	{"lr", "learning_rate"}, {"warmup_ratio", "warmup_steps; a twentieth of max_steps unless given"}, {"lr_scheduler_type", "schedule"},
+	{"batch_size", "global_batch, the sequences per optimizer step; the planner chooses micro-batches"},
+	{"per_device_train_batch_size", "global_batch, the sequences per optimizer step; the planner chooses micro-batches"},
+	{"micro_batch_size", "global_batch, the sequences per optimizer step; the planner chooses micro-batches"},
+	{"gradient_accumulation_steps", "global_batch, the sequences per optimizer step; the planner chooses micro-batches"},
+	{"lr", "learning_rate"}, {"warmup_ratio", "warmup_steps, by default a twentieth of max_steps"}, {"lr_scheduler_type", "schedule"},
 	{"max_seq_length", "sequence_length"}, {"max_length", "sequence_length"}, {"block_size", "sequence_length"}, {"cutoff_len", "sequence_length"},
 	{"max_grad_norm", "gradient_clipping"}, {"grad_clip", "gradient_clipping"}, {"adam_beta1", "beta1"}, {"adam_beta2", "beta2"}, {"adam_epsilon", "epsilon"},
 	{"bf16", "precision: bf16"}, {"fp16", "precision: bf16"}, {"dtype", "precision"}, {"output_dir", "out"},
@@ -22,10 +22,10 @@ var elsewhere = []struct{ theirs, ours string }{
 	{"dataset", "data"}, {"datasets", "data"}, {"train_file", "data"}, {"train_files", "data"},
 	{"eval_dataset", "validation"}, {"validation_file", "validation"}, {"val_files", "validation"}, {"eval_file", "validation"}, {"test_datasets", "validation"},
 	{"val_data", "validation"}, {"val_size", "validation_fraction"}, {"val_set_size", "validation_fraction"},
-	{"interleave_probs", "data; {files: ..., times: 2} is a part that is read twice as often"}, {"data_weights", "data; {files: ..., times: 2} is a part that is read twice as often"},
+	{"interleave_probs", "data, where {files: ..., times: 2} is read twice as often"}, {"data_weights", "data, where {files: ..., times: 2} is read twice as often"},
 	{"model_name_or_path", "model"}, {"base_model", "model"},
 	{"load_in_4bit", "quantize: nf4"}, {"lora_rank", "lora.rank"}, {"lora_r", "lora.rank"}, {"lora_alpha", "lora.alpha"}, {"packing", "documents: whole"},
-	{"gradient_checkpointing", "plan.recompute; what is computed again is planned"}, {"cpu_offload", "limits.device; what is offloaded is planned"},
+	{"gradient_checkpointing", "plan.recompute, or leave it to the planner what is recomputed"}, {"cpu_offload", "limits.device, which determines what the planner offloads"},
 }
 
 // hint returns a hint at what an unknown key may mean: our key if another program uses that name, else the
@@ -33,7 +33,7 @@ var elsewhere = []struct{ theirs, ours string }{
 func hint(key string, names []string) string {
 	for _, e := range elsewhere {
 		if e.theirs == key {
-			return fmt.Sprintf("; hint: here that is %s", e.ours)
+			return fmt.Sprintf("; hint: use %s", e.ours)
 		}
 	}
 	return suggest.Hint(key, names)

@@ -18,7 +18,7 @@ func Address(host string) (string, error) {
 	}
 	name, port, err := net.SplitHostPort(addr)
 	if n, bad := strconv.ParseUint(port, 10, 16); err != nil || bad != nil || n == 0 || name == "" || strings.ContainsAny(name, " /,") {
-		return "", fmt.Errorf("%q is no address; hint: such as 10.0.0.2:%s, where `athanor serve` waits", host, HostPort)
+		return "", fmt.Errorf("%q is not an address; hint: use one such as 10.0.0.2:%s, on which `athanor serve` waits", host, HostPort)
 	}
 	return addr, nil
 }
@@ -33,11 +33,11 @@ func (c *Config) checkHosts(d *decoder) {
 			continue
 		}
 		if seen[addr] {
-			d.fail("hosts", fmt.Sprintf("%s is named twice; hint: `ranks` says how many there are on all hosts together", addr))
+			d.fail("hosts", fmt.Sprintf("%s is named twice; hint: name each host once, and set `ranks` to the number of ranks on all hosts together", addr))
 		}
 		seen[addr], c.Hosts[i] = true, addr
 	}
 	if n := len(c.Hosts) + 1; n > 1 && d.given("ranks") && c.Ranks != AutoRanks && c.Ranks%n != 0 {
-		d.fail("ranks", fmt.Sprintf("%d cannot be divided among %d hosts, this one included; hint: a multiple, or leave it out for one on each", c.Ranks, n))
+		d.fail("ranks", fmt.Sprintf("%d cannot be divided among %d hosts, this one included; hint: use a multiple of %d, or leave ranks out for one on each host", c.Ranks, n, n))
 	}
 }

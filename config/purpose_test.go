@@ -29,11 +29,11 @@ func TestPurposes(t *testing.T) {
 		lacks     string // what the error says; none: ""
 	}{
 		{ToTrain, whole, "", ""}, {ToPlan, whole, "", ""}, {ToRead, whole, "", ""},
-		{ToTrain, shape, "", "data, max_steps, out, learning_rate: missing; hint: a run needs"}, {ToPlan, shape, "", ""}, {ToRead, shape, "", "data: missing; hint: text needs"},
+		{ToTrain, shape, "", "data, max_steps, out, learning_rate: missing; hint: a run needs"}, {ToPlan, shape, "", ""}, {ToRead, shape, "", "data: missing; hint: reading text needs"},
 		{ToTrain, text, "", "model, sequence_length"}, {ToPlan, text, "", "model, sequence_length, global_batch: missing; hint: a plan needs"}, {ToRead, text, "", ""},
 		{ToPlan, bare, "sequence_length=8 global_batch=2", "tokenizer: missing"}, {ToPlan, bare, "sequence_length=8 global_batch=2 data=null", ""},
-		{ToPlan, "gpt2", "sequence_length=8 global_batch=2", ""}, {ToTrain, "gpt2", "", "cannot read it"}, {ToPlan, dir, "sequence_length=8 global_batch=2", ""},
-		{ToTrain, dir, "", "not a configuration file"}, {ToPlan, "absent.yaml", "", "cannot read it"},
+		{ToPlan, "gpt2", "sequence_length=8 global_batch=2", ""}, {ToTrain, "gpt2", "", "cannot read the file"}, {ToPlan, dir, "sequence_length=8 global_batch=2", ""},
+		{ToTrain, dir, "", "not a configuration file"}, {ToPlan, "absent.yaml", "", "cannot read the file"},
 		{ToPlan, "gpt2", "sequence_length=0 global_batch=2", "out of range"},
 	} {
 		got, err := LoadTo(c.to, c.file, strings.Fields(c.overrides))

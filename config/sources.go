@@ -37,11 +37,11 @@ func (s *Sources) UnmarshalYAML(n *yaml.Node) error {
 		case e.Kind == yaml.MappingNode:
 			one, err := ofMapping(e)
 			if err != nil {
-				return fmt.Errorf("%w; hint: a file or pattern, or {files: code/*.py, times: 2}, where times is how often a pass over the corpus reads them", err)
+				return fmt.Errorf("%w; hint: use a file or pattern, or {files: code/*.py, times: 2}, where times is how often a pass over the corpus reads the files", err)
 			}
 			all = append(all, one)
 		default:
-			return fmt.Errorf("expected files; hint: names or patterns such as corpus/*.txt, or a list of them")
+			return fmt.Errorf("expected files; hint: use names or patterns such as corpus/*.txt, or a list of them")
 		}
 	}
 	if len(plain) > 0 {
@@ -64,14 +64,14 @@ func ofMapping(n *yaml.Node) (Source, error) {
 		switch key {
 		case "files":
 			if err := value.Decode(&one.Files); err != nil {
-				return one, fmt.Errorf("a source's files are neither a name nor a list of names")
+				return one, fmt.Errorf("files of a source is neither a name nor a list of names")
 			}
 		case "times":
 			if err := value.Decode(&one.Times); err != nil || !(one.Times > 0 && one.Times <= mostTimes) {
-				return one, fmt.Errorf("times %s of a source is no number that is more than 0 and at most %d", value.Value, mostTimes)
+				return one, fmt.Errorf("times %s of a source is not a number above 0 and at most %d", value.Value, mostTimes)
 			}
 		default:
-			return one, fmt.Errorf("a source has files and times, and no %s", key)
+			return one, fmt.Errorf("a source has the keys files and times, but not %s", key)
 		}
 	}
 	if len(one.Files) == 0 {

@@ -31,7 +31,7 @@ func (p Purpose) needs(key string) bool {
 
 // String says what is needed.
 func (p Purpose) String() string {
-	return [...]string{"a run needs " + Required, "a plan needs model, sequence_length and global_batch, and data a tokenizer", "text needs data and tokenizer"}[p]
+	return [...]string{"a run needs " + Required, "a plan needs model, sequence_length and global_batch, and with data also tokenizer", "reading text needs data and tokenizer"}[p]
 }
 
 // validate checks values against each other and fills in derived ones.
@@ -73,7 +73,7 @@ func (c *Config) countSteps(d *decoder) {
 	tokens := c.MaxTokens
 	c.MaxTokens = 0
 	if c.MaxEpochs != 0 && count(d.given) > 1 {
-		d.fail("max_epochs", "max_steps or max_tokens is there, too; hint: leave one of them out, on the command line by max_steps=null")
+		d.fail("max_epochs", "cannot be combined with max_steps or max_tokens; hint: leave one of them out, on the command line with max_steps=null")
 	}
 	if asked["max_tokens"] {
 		c.countTokens(d, tokens)
@@ -87,9 +87,9 @@ func (c *Config) countTokens(d *decoder, tokens Number) {
 		c.MaxSteps = maxSteps
 	case steps > maxSteps:
 		c.MaxSteps = maxSteps
-		d.fail("max_tokens", fmt.Sprintf("%d are %d steps, more than %d; hint: fewer tokens, or more of them in a step", tokens, steps, int(maxSteps)))
+		d.fail("max_tokens", fmt.Sprintf("%d tokens are %d steps, more than the most, %d; hint: use fewer tokens, or more of them per step", tokens, steps, int(maxSteps)))
 	case c.MaxSteps != 0 && c.MaxSteps != steps:
-		d.fail("max_tokens", fmt.Sprintf("%d are %d steps, but max_steps is %d; hint: leave one of them out, on the command line by max_steps=null", tokens, steps, c.MaxSteps))
+		d.fail("max_tokens", fmt.Sprintf("%d tokens are %d steps, but max_steps is %d; hint: leave one of them out, on the command line with max_steps=null", tokens, steps, c.MaxSteps))
 	default:
 		c.MaxSteps = steps
 	}
@@ -143,11 +143,11 @@ func (c *Config) checkRanges(d *decoder) {
 	}
 	notOff := func(section, key string, v float64) {
 		if key = section + "." + key; v == 0 && d.given(key) {
-			d.fail(key, fmt.Sprintf("0 is as if %s were not there; hint: leave it out, on the command line by %s=null", section, section))
+			d.fail(key, fmt.Sprintf("0 turns %s off; hint: leave out %s instead, on the command line with %s=null", section, section, section))
 		}
 	}
 	if in("learning_rate", c.LearningRate, 0, 1e3); c.LearningRate == 0 && d.given("learning_rate") {
-		d.fail("learning_rate", "0 trains nothing; hint: more than 0, such as 3e-4")
+		d.fail("learning_rate", "0 trains nothing; hint: use more than 0, such as 3e-4")
 	}
 	if c.Ranks != AutoRanks {
 		in("ranks", float64(c.Ranks), 1, 1024)
@@ -155,12 +155,12 @@ func (c *Config) checkRanges(d *decoder) {
 	c.checkHosts(d)
 	if d.given("min_learning_rate") {
 		if in("min_learning_rate", c.MinLearningRate, 0, 1e3); c.MinLearningRate > c.LearningRate && c.Schedule != "constant" {
-			d.fail("min_learning_rate", fmt.Sprintf("%v is more than learning_rate, %v, which would rise to it; hint: leave it out, for a tenth of learning_rate", c.MinLearningRate, c.LearningRate))
+			d.fail("min_learning_rate", fmt.Sprintf("%v is more than learning_rate, %v, so the rate would rise to it; hint: leave min_learning_rate out, for a tenth of learning_rate", c.MinLearningRate, c.LearningRate))
 		}
 	}
 	if d.given("warmup_steps") {
 		if in("warmup_steps", float64(c.WarmupSteps), 0, 1e9); c.MaxSteps > 0 && c.WarmupSteps > c.MaxSteps {
-			d.fail("warmup_steps", fmt.Sprintf("%d are more than max_steps, %d, so that learning_rate is never reached; hint: leave it out, for a twentieth of the steps", c.WarmupSteps, c.MaxSteps))
+			d.fail("warmup_steps", fmt.Sprintf("%d is more than max_steps, %d, so learning_rate would never be reached; hint: leave warmup_steps out, for a twentieth of the steps", c.WarmupSteps, c.MaxSteps))
 		}
 	}
 	if d.given("expert_balance") {
@@ -171,13 +171,13 @@ func (c *Config) checkRanges(d *decoder) {
 	in("beta2", c.Beta2, 0, math.Nextafter(1, 0))
 	in("epsilon", c.Epsilon, 1e-30, 1) // in fp32 a smaller one may be 0, which would give 0/0 where there was no gradient
 	if in("gradient_clipping", c.Clip, 0, 1e9); c.Clip > 0 && c.Clip < leastClip {
-		d.fail("gradient_clipping", fmt.Sprintf("less than %v; hint: usually 1; 0 clips nothing", leastClip))
+		d.fail("gradient_clipping", fmt.Sprintf("%v is less than %v; hint: use 1, as is usual, or 0 to clip nothing", c.Clip, leastClip))
 	}
 	if in("skip_spikes", c.SkipSpikes, 0, 1e3); c.SkipSpikes > 0 && c.Clip == 0 {
-		d.fail("skip_spikes", "without gradient_clipping weights are updated before the norm is known; hint: gradient_clipping: 1e9 clips nothing, but waits for the norm")
+		d.fail("skip_spikes", "without gradient_clipping, weights are updated before the gradient norm is known; hint: set gradient_clipping: 1e9, which clips nothing but waits for the norm")
 	}
 	if in("validation_fraction", c.HeldOut, 0, 0.5); len(c.Validation) > 0 && d.given("validation_fraction") {
-		d.fail("validation_fraction", "nothing is held out where validation names files; hint: leave one of them out, on the command line by validation_fraction=null or validation=null")
+		d.fail("validation_fraction", "nothing is held out if validation names files; hint: leave one of the two out, on the command line with validation_fraction=null or validation=null")
 	}
 	in("eval_every", float64(c.EvalEvery), 0, 1e9)
 	in("eval_batches", float64(c.EvalBatches), 1, 1e6)
@@ -191,23 +191,23 @@ func (c *Config) checkRanges(d *decoder) {
 		d.fail("lora.rank", "missing; hint: usually 8 to 64")
 	}
 	if len(c.Freeze) > 0 && c.LoRA.Rank > 0 {
-		d.fail("freeze", "adapters are all that is trained with lora; hint: leave one of them out")
+		d.fail("freeze", "with lora, only adapters are trained; hint: leave out freeze or lora")
 	}
 	notOff("preference", "beta", c.Preference.Beta)
 	if in("preference.beta", c.Preference.Beta, 0, 1e3); d.given("preference") && !d.given("preference.beta") {
 		d.fail("preference.beta", "missing; hint: usually 0.1")
 	}
 	if c.Preference.Beta > 0 && d.given("documents") && c.Documents == Joined {
-		d.fail("documents", "joined, but the answers of a pair must not see each other; hint: leave it out with preference")
+		d.fail("documents", "joined, but the answers of a pair must not see each other; hint: leave documents out with preference")
 	}
 	if c.Preference.Beta > 0 && c.ExpertBalance > 0 {
-		d.fail("expert_balance", "it is a term of the loss of tokens, which preference does not have; hint: leave one of them out")
+		d.fail("expert_balance", "preference has no such term in its loss; hint: leave out expert_balance or preference")
 	}
 	if c.KeepBest && c.EvalEvery == 0 {
-		d.fail("keep_best", "nothing is validated before the end; hint: eval_every, the steps from one validation to the next")
+		d.fail("keep_best", "without eval_every, nothing is validated before the end of the run; hint: set eval_every, the steps from one validation to the next")
 	}
 	if d.given("sample.prompt") && !d.given("sample.tokens") {
-		d.fail("sample.tokens", "missing; hint: how many tokens to write, such as 100")
+		d.fail("sample.tokens", "missing; hint: set the number of tokens to generate, such as 100")
 	}
 }
 
@@ -224,7 +224,7 @@ func (c *Config) checkChoices(d *decoder) {
 	one("quantize", c.Quantize, "none", NF4)
 	one("optimizer_state", c.OptimizerState, "auto", "fp32", "bf16_moments", "bf16")
 	if c.OptimizerState == "bf16" && c.Precision != "bf16" {
-		d.fail("optimizer_state", "bf16 leaves no fp32 weights to compute with; hint: precision bf16 with it, or bf16_moments")
+		d.fail("optimizer_state", "bf16 leaves no fp32 weights to compute with; hint: set precision: bf16 too, or use bf16_moments")
 	}
 	one("schedule", c.Schedule, "cosine", "linear", "constant")
 }

@@ -286,7 +286,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"plan", file, "--explian"}, []string{"--explian", "--explain"}},
 		{[]string{"plan", "absent.yaml"}, []string{"absent.yaml", "hint:"}},
 		{[]string{"train", dir}, []string{"not a configuration file", "hint:"}},
-		{[]string{"train", "gpt2"}, []string{"cannot read it", "hint:"}},
+		{[]string{"train", "gpt2"}, []string{"cannot read the file", "hint:"}},
 		{[]string{"plan", "gpt2"}, []string{"sequence_length, global_batch: missing", "hint: a plan needs"}},
 		{[]string{"plan", dir, "sequence_length=8", "global_batch=1"}, []string{"has no config.json", "hint:"}},
 		{[]string{"plan", "gpt3", "sequence_length=8", "global_batch=1"}, []string{"gpt3", "hint:"}},

@@ -20,7 +20,7 @@ func ReadFile(path string, most int64) ([]byte, error) {
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, most+1))
 	if err == nil && int64(len(text)) > most {
-		err = fmt.Errorf("%s has more than %s; hint: is it the right file?", path, size.Format(most))
+		err = fmt.Errorf("%s is larger than %s; hint: check that it is the right file", path, size.Format(most))
 	}
 	return text, err
 }

@@ -28,7 +28,7 @@ func Expand(path string) (string, error) {
 		}
 		value, ok := os.LookupEnv(name)
 		if !ok && missing == nil {
-			missing = fmt.Errorf("%q: the environment variable %s is not set; hint: set it, or write the path out",
+			missing = fmt.Errorf("%q: the environment variable %s is not set; hint: set it, or write out the full path",
 				path, name)
 		}
 		return value
@@ -36,7 +36,7 @@ func Expand(path string) (string, error) {
 	if missing == nil && (out == "~" || strings.HasPrefix(out, "~/")) {
 		home, err := os.UserHomeDir()
 		if err != nil {
-			return "", fmt.Errorf("%q: %w; hint: write the path out", path, err)
+			return "", fmt.Errorf("%q: %w; hint: write out the full path", path, err)
 		}
 		out = home + out[1:]
 	}
@@ -56,7 +56,7 @@ func goroot() (string, error) {
 	if root := os.Getenv("GOROOT"); root != "" {
 		if !hasSource(root) {
 			return "", fmt.Errorf("GOROOT is %s, which has no folder src; "+
-				"hint: unset GOROOT or point it to a Go tree, or name another corpus: data=path/to/**/*.txt", root)
+				"hint: unset GOROOT, point it to a Go tree, or name another corpus, data=path/to/**/*.txt", root)
 		}
 		return root, nil
 	}
@@ -69,6 +69,6 @@ func goroot() (string, error) {
 			return root, nil
 		}
 	}
-	return "", errors.New("there is no Go tree: GOROOT is not set and no go command was found; " +
-		"hint: name another corpus: data=path/to/**/*.txt")
+	return "", errors.New("there is no Go tree: GOROOT is not set, and no go command was found that names one; " +
+		"hint: name another corpus, data=path/to/**/*.txt")
 }

@@ -32,7 +32,7 @@ func Parse(s string) (int64, error) {
 		}
 		return int64(v * u.bytes), nil
 	}
-	return 0, fmt.Errorf("%q is not an amount of memory; hint: a number and a unit, such as 64MiB or 1.5GiB", s)
+	return 0, fmt.Errorf("%q is not an amount of memory; hint: use a number and a unit, such as 64MiB or 1.5GiB", s)
 }
 
 // Exact formats a number of bytes exactly, followed by the rounded form.
