@@ -17,10 +17,10 @@ var readers = map[Family]func(c *config, f Family) *Model{
 
 // refused lists families that people will try, and what they need that is not built.
 var refused = map[Family]string{
-	"gemma2":      "its scores and logits are soft-capped, which is not built",
-	"gemma3":      "only the text model is built, whose model_type is gemma3_text",
-	"qwen2_moe":   "experts that all tokens go through are not built",
-	"deepseek_v3": "its attention and its router are not built",
+	"gemma2":      "its scores and logits are soft-capped, which is not supported",
+	"gemma3":      "only the text model is supported, whose model_type is gemma3_text",
+	"qwen2_moe":   "shared experts, which all tokens go through, are not supported",
+	"deepseek_v3": "its attention and its router are not supported",
 }
 
 func (c *config) gpt2(f Family) *Model {
@@ -109,7 +109,7 @@ func (c *config) llamas(f Family) *Model {
 		m.Multipliers = Multipliers{Embedding: c.num("embedding_multiplier", 1), Residual: c.num("residual_multiplier", 1),
 			Attention: c.num("attention_multiplier", 1), Logits: c.num("logits_scaling", 1)}
 		if m.Multipliers == (Multipliers{}) {
-			c.fail("embedding_multiplier and all others are 0; hint: positive numbers")
+			c.fail("embedding_multiplier, residual_multiplier, attention_multiplier and logits_scaling are all 0; hint: use positive numbers")
 		}
 		c.fullAttention()
 	}
@@ -137,7 +137,7 @@ func (c *config) olmo3(m *Model) *Model {
 	switch told := m.LocalTheta > 0; {
 	case m.Window == 0:
 	case !told && m.RopeTheta != olmo3Theta:
-		c.fail("rope_theta is %v: %w: which base layers with a window have is not told; hint: rope_parameters with full_attention and sliding_attention", m.RopeTheta, ErrUnsupported)
+		c.fail("rope_theta is %v: %w: it does not say which base the layers with a window have; hint: give rope_parameters with full_attention and sliding_attention", m.RopeTheta, ErrUnsupported)
 	case !told && m.RopeScaling != nil:
 		m.LocalTheta = olmo3Theta
 	case m.LocalTheta == m.RopeTheta && m.RopeScaling == nil:
@@ -229,8 +229,8 @@ func (c *config) gemma3(f Family) *Model {
 	m.OutBias = m.QKVBias
 	m.Activation = c.str("hidden_activation", "gelu_pytorch_tanh")
 	c.activation(m.Activation, "gelu_pytorch_tanh", "gelu_new", "gelu", "silu")
-	c.absentOr("attn_logit_softcapping", "soft-capping of attention's scores is not built")
-	c.absentOr("final_logit_softcapping", "soft-capping of logits is not built")
+	c.absentOr("attn_logit_softcapping", "soft-capping of attention scores is not supported")
+	c.absentOr("final_logit_softcapping", "soft-capping of logits is not supported")
 	c.want("use_bidirectional_attention", false)
 	every := c.int("sliding_window_pattern", c.int("_sliding_window_pattern", 6))
 	types := c.layerTypes(m)
@@ -292,7 +292,7 @@ func (c *config) stableLM(f Family) *Model {
 	m.Width, m.FeedForward = c.int("hidden_size", 2560), c.int("intermediate_size", 6912)
 	m.KVHeads = c.int("num_key_value_heads", 32)
 	if m.HeadDim = m.Width / max(m.Heads, 1); c.int("head_dim", m.HeadDim) != m.HeadDim {
-		c.fail("head_dim %d: %w: only hidden_size / num_attention_heads", c.int("head_dim", 0), ErrUnsupported)
+		c.fail("head_dim %d: %w: only hidden_size / num_attention_heads is supported", c.int("head_dim", 0), ErrUnsupported)
 	}
 	m.Vocab, m.MaxPositions, m.NormEps = c.int("vocab_size", 50304), c.int("max_position_embeddings", 4096), c.num("layer_norm_eps", 1e-5)
 	m.QKVBias, m.Parallel = c.bool("use_qkv_bias", false), c.bool("use_parallel_residual", false)
@@ -390,7 +390,7 @@ func (c *config) fullAttention() {
 	c.get("layer_types", &types)
 	for i, t := range types {
 		if t != types[0] || t != "full_attention" && t != "sliding_attention" {
-			c.fail("layer_types: layer %d is %q: %w: all layers must be alike", i, t, ErrUnsupported)
+			c.fail("layer_types: layer %d is %q: %w: all layers must be of the same type", i, t, ErrUnsupported)
 		}
 	}
 }

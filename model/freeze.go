@@ -28,11 +28,11 @@ func (m *Model) Freeze(patterns ...string) error {
 			m.Frozen = append(m.Frozen, p.Name)
 		}
 		if bias := strings.HasSuffix(p.Name, ".bias"); bias && frozen[i] && params[i-1].Vector && !frozen[i-1] {
-			return fmt.Errorf("%s is frozen and %s is not, but one operator makes both their gradients; hint: freeze both, or the gain alone", p.Name, params[i-1].Name)
+			return fmt.Errorf("%s is frozen and %s is not, but one operator computes the gradients of both; hint: freeze both, or only %[2]s", p.Name, params[i-1].Name)
 		}
 	}
 	if len(m.Frozen) == len(params) {
-		return fmt.Errorf("all %d parameters are frozen; hint: leave some to train", len(params))
+		return fmt.Errorf("all %d parameters are frozen; hint: leave some of them trainable", len(params))
 	}
 	return nil
 }
@@ -44,7 +44,7 @@ func (m *Model) Quantize() error {
 	m.NF4 = true
 	if !slices.ContainsFunc(m.Params(), func(p Param) bool { return p.NF4 }) {
 		m.NF4 = false
-		return errors.New("weights that are trained cannot be held in 4 bits, and no other weight of a layer is there; hint: lora: {rank: 16}, or freeze some layers")
+		return errors.New("only frozen weights can be held in 4 bits, and none of the layers' linear weights is frozen; hint: set lora: {rank: 16}, or freeze some layers")
 	}
 	return nil
 }
@@ -88,7 +88,7 @@ func (m *Model) match(params []Param, patterns []string) ([]bool, error) {
 // meant returns a hint on what a pattern without a match may have meant.
 func (m *Model) meant(pattern string, params []Param) string {
 	if ok, _ := path.Match(pattern, m.HeadName()); ok && m.Tied {
-		return "the head is the embedding, " + params[0].Name
+		return "the head is tied to the embedding, " + params[0].Name
 	}
 	var names []string
 	for _, p := range params {
@@ -96,17 +96,17 @@ func (m *Model) meant(pattern string, params []Param) string {
 	}
 	for _, p := range m.Params() {
 		if ok, _ := path.Match(pattern, p.Name); ok { // but is not among those that the pattern may choose
-			return p.Name + " gets no adapter: only linear weights of layers do, and of a mixture not its routers"
+			return p.Name + " gets no adapter: only the linear weights of layers do, except routers of experts"
 		}
 		if slices.ContainsFunc(p.Tensors(), func(t Tensor) bool { ok, _ := path.Match(pattern, t.Name); return ok }) {
-			return "all experts of a layer are together in parameters such as " + p.Name
+			return "all experts of a layer are stored together, in parameters such as " + p.Name
 		}
 	}
 	if w := suggest.Nearest(pattern, names); w != "" {
 		return "did you mean " + w + "?"
 	}
 	if p := "*" + strings.Trim(pattern, "*") + "*"; slices.ContainsFunc(names, func(n string) bool { ok, _ := path.Match(p, n); return ok }) {
-		return fmt.Sprintf("the whole name has to match: did you mean %q?", p)
+		return fmt.Sprintf("the pattern must match the whole name: did you mean %q?", p)
 	}
 	return "names are those of the Hugging Face folder, such as " + names[len(names)-1]
 }

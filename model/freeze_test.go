@@ -36,13 +36,13 @@ func TestFreeze(t *testing.T) {
 	for _, c := range []struct{ name, pattern, want string }{
 		{"gpt2", "transformer.wt.weight", "did you mean transformer.wte.weight?"},
 		{"gpt2", "h.0.*", `did you mean "*h.0.*"?`},
-		{"gpt2", "lm_head.*", "the head is the embedding, transformer.wte.weight"},
+		{"gpt2", "lm_head.*", "the head is tied to the embedding, transformer.wte.weight"},
 		{"gpt2", "zzz", "such as transformer.ln_f.bias"},
 		{"gpt2", "a[", "syntax error"},
 		{"gpt2", "", "matches no parameter"},
 		{"gpt2", "*", "all 148 parameters are frozen"},
-		{"gpt2", "transformer.ln_f.bias", "freeze both"},
-		{"qwen3-30b-a3b", "*.experts.0.*", "all experts of a layer are together in parameters such as model.layers.0.mlp.experts.gate_up_proj"},
+		{"gpt2", "transformer.ln_f.bias", "but one operator computes the gradients of both; hint: freeze both, or only transformer.ln_f.weight"},
+		{"qwen3-30b-a3b", "*.experts.0.*", "all experts of a layer are stored together, in parameters such as model.layers.0.mlp.experts.gate_up_proj"},
 	} {
 		m, err := Known(c.name)
 		if err != nil {
@@ -52,7 +52,7 @@ func TestFreeze(t *testing.T) {
 			t.Errorf("%s, %q: %v, want %q", c.name, c.pattern, err, c.want)
 		}
 	}
-	for pattern, want := range map[string]string{"*.mlp.gate.weight": "mlp.gate.weight gets no adapter", "*.experts.7.*": "together in parameters"} {
+	for pattern, want := range map[string]string{"*.mlp.gate.weight": "mlp.gate.weight gets no adapter", "*.experts.7.*": "together, in parameters"} {
 		m, err := Known("qwen3-30b-a3b")
 		if err != nil {
 			t.Fatal(err)

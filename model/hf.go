@@ -49,16 +49,16 @@ func Parse(data []byte) (m *Model, notes []string, err error) {
 	read := readers[family]
 	switch why, known := refused[family]; {
 	case family == "":
-		return nil, nil, fmt.Errorf("config.json: model_type is missing; hint: is this a Hugging Face model folder?")
+		return nil, nil, fmt.Errorf("config.json: model_type is missing; hint: check that this is a Hugging Face model folder")
 	case known:
-		return nil, nil, fmt.Errorf("config.json: model_type %q: %w: %s; hint: %s are built", family, ErrUnsupported, why, Families())
+		return nil, nil, fmt.Errorf("config.json: model_type %q: %w: %s; hint: %s are supported", family, ErrUnsupported, why, Families())
 	case read == nil:
-		return nil, nil, fmt.Errorf("config.json: model_type %q: %w; hint: %s are built", family, ErrUnsupported, Families())
+		return nil, nil, fmt.Errorf("config.json: model_type %q: %w; hint: %s are supported", family, ErrUnsupported, Families())
 	}
 	m = read(c, family)
 	for _, k := range dropouts {
 		if c.num(k, 0) != 0 {
-			notes = append(notes, k+" is set aside: training uses no dropout")
+			notes = append(notes, k+" is ignored: training uses no dropout")
 		}
 	}
 	for _, k := range harmless {
@@ -66,12 +66,12 @@ func Parse(data []byte) (m *Model, notes []string, err error) {
 	}
 	for _, k := range slices.Sorted(maps.Keys(raw)) {
 		if !c.used[k] {
-			c.fail("%s: %w: this key is not known, so what it changes is not either; hint: remove it if it does not change the computation", k, ErrUnsupported)
+			c.fail("%s: %w: the key is not known, nor what it changes; hint: remove it if it does not change the computation", k, ErrUnsupported)
 		}
 	}
 	if c.err != nil {
 		if errors.Is(c.err, ErrUnsupported) {
-			c.err = suggest.Add(c.err, "take another model: with another value this one would compute something else")
+			c.err = suggest.Add(c.err, "use another model: with another value, this one would compute something else")
 		}
 		return nil, nil, fmt.Errorf("config.json: %w", c.err)
 	}
@@ -159,20 +159,20 @@ func (c *config) absentOr(key, why string) {
 // want rejects any value except the one that is implemented.
 func (c *config) want(key string, value bool) {
 	if c.bool(key, value) != value {
-		c.fail("%s: %w: only %v is built", key, ErrUnsupported, value)
+		c.fail("%s: %w: only %v is supported", key, ErrUnsupported, value)
 	}
 }
 
 // only rejects any value except one.
 func (c *config) only(key, value string) {
 	if got := c.str(key, value); got != value {
-		c.fail("%s %q: %w: only %s is built", key, got, ErrUnsupported, value)
+		c.fail("%s %q: %w: only %s is supported", key, got, ErrUnsupported, value)
 	}
 }
 
 func (c *config) activation(got string, built ...string) {
 	if !slices.Contains(built, got) {
-		c.fail("activation %q: %w; hint: one of %s", got, ErrUnsupported, strings.Join(built, ", "))
+		c.fail("activation %q: %w; hint: supported are %s", got, ErrUnsupported, strings.Join(built, ", "))
 	}
 }
 

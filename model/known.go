@@ -93,9 +93,9 @@ func Known(name string) (*Model, error) {
 		return &m, nil
 	}
 	if near := suggest.Nearest(name, Names()); near != "" {
-		return nil, fmt.Errorf("model %q is not known; hint: did you mean %s? Else a Hugging Face folder, or sizes inline", name, near)
+		return nil, fmt.Errorf("model %q is not known; hint: did you mean %s? Otherwise give a Hugging Face folder, or sizes inline", name, near)
 	}
-	return nil, fmt.Errorf("model %q is not known; hint: a Hugging Face folder, sizes inline, or one of %s", name, strings.Join(Names(), ", "))
+	return nil, fmt.Errorf("model %q is not known; hint: give a Hugging Face folder, sizes inline, or one of %s", name, strings.Join(Names(), ", "))
 }
 
 // Typical returns a known model of a family.
@@ -105,7 +105,7 @@ func Typical(f Family) (*Model, error) {
 		GPTNeoX: "pythia-70m", Phi3: "phi-3-mini", SmolLM3: "smollm3-3b", Granite: "granite-3.0-2b", StarCoder2: "starcoder2-3b", StableLM: "stablelm-2-1.6b", Phi: "phi-1.5", OLMo3: "olmo-3-7b",
 		Mixtral: "mixtral-8x7b", Qwen3MoE: "qwen3-30b-a3b", OLMoE: "olmoe-1b-7b", GPTOSS: "gpt-oss-20b"}[f]
 	if name == "" {
-		return nil, fmt.Errorf("type %q is not known; hint: %s are built", f, Families())
+		return nil, fmt.Errorf("type %q is not known; hint: %s are supported", f, Families())
 	}
 	return Known(name)
 }

@@ -88,12 +88,12 @@ func (m *Model) Adapt(l LoRA, patterns ...string) error {
 			continue
 		}
 		if least := min(p.Rows/max(p.Experts, 1), p.Cols); l.Rank < 1 || l.Rank > least {
-			return fmt.Errorf("rank %d for %s of %d x %d; hint: from 1 to %d, usually 8 to 64", l.Rank, p.Name, p.Rows, p.Cols, least)
+			return fmt.Errorf("rank %d is out of range for %s of %d x %d; hint: use 1 to %d, usually 8 to 64", l.Rank, p.Name, p.Rows, p.Cols, least)
 		}
 		l.Weights = append(l.Weights, p.Name)
 	}
 	if s := l.Scale(); !(s >= 1/mostScale && s <= mostScale) {
-		return fmt.Errorf("alpha %v with rank %d scales adapters by %v; hint: alpha is usually the rank, or twice that", l.Alpha, l.Rank, s)
+		return fmt.Errorf("alpha %v with rank %d scales adapters by %v, which is out of range; hint: alpha is usually the rank, or twice that", l.Alpha, l.Rank, s)
 	}
 	l.sorted = slices.Sorted(slices.Values(l.Weights))
 	m.LoRA = &l

@@ -14,7 +14,7 @@ func (c *config) mixture(m *Model) {
 		m.RopeTheta, m.Window = c.num("rope_theta", 1e6), c.int("sliding_window", 0)
 		m.Experts, m.Active, m.NormedRoute = c.int("num_local_experts", 8), c.int("num_experts_per_tok", 2), true
 		if c.num("router_jitter_noise", 0) != 0 {
-			c.fail("router_jitter_noise: %w: routers without noise are built", ErrUnsupported)
+			c.fail("router_jitter_noise: %w: only routers without noise are supported", ErrUnsupported)
 		}
 		c.fullAttention()
 	case Qwen3MoE:
@@ -27,7 +27,7 @@ func (c *config) mixture(m *Model) {
 		m.QKVBias, m.QKNorm = c.bool("attention_bias", false), QKNormWhole
 		m.OutBias = m.QKVBias
 		m.Experts, m.Active, m.NormedRoute = c.int("num_experts", 64), c.int("num_experts_per_tok", 8), c.bool("norm_topk_prob", false)
-		c.absentOr("clip_qkv", "clipping of queries, keys and values is not built")
+		c.absentOr("clip_qkv", "clipping of queries, keys and values is not supported")
 		c.fullAttention()
 	case GPTOSS:
 		c.gptOSS(m)
@@ -46,7 +46,7 @@ func (c *config) gptOSS(m *Model) {
 	m.OutBias, m.Sinks = m.QKVBias, true
 	m.Experts, m.Active, m.NormedRoute = c.int("num_local_experts", 128), c.int("num_experts_per_tok", 4), true
 	if other := c.int("experts_per_token", m.Active); other != m.Active {
-		c.fail("num_experts_per_tok is %d and experts_per_token %d, two names of one number; hint: remove the wrong one", m.Active, other)
+		c.fail("num_experts_per_tok is %d and experts_per_token %d, which are two names of the same number; hint: remove the wrong one", m.Active, other)
 	}
 	m.GateLimit, m.GateAlpha = c.num("swiglu_limit", 7), c.num("swiglu_alpha", 1.702)
 	m.Window = c.int("sliding_window", c.absent("sliding_window", 128))
@@ -60,7 +60,7 @@ func (c *config) gptOSS(m *Model) {
 	m.slide(types)
 	c.used["initial_context_length"] = true // of the program that trained the published models; rope_scaling has it too
 	if scaling, parameters := c.raw["rope_scaling"], c.raw["rope_parameters"]; len(scaling) == 0 && len(parameters) == 0 {
-		c.fail("rope_scaling is missing: %w: transformers takes the published models' then; hint: write it out", ErrUnsupported)
+		c.fail("rope_scaling is missing: %w: transformers would then use that of the published models; hint: add it explicitly", ErrUnsupported)
 	}
 	c.quantization()
 }
@@ -72,7 +72,7 @@ func (c *config) quantization() {
 		Plain  []string `json:"modules_to_not_convert"` // the files show which tensors are in MXFP4
 	}
 	if c.get("quantization_config", &q) && q.Method != "mxfp4" {
-		c.fail("quantization_config: quant_method %q: %w: only mxfp4 is built", q.Method, ErrUnsupported)
+		c.fail("quantization_config: quant_method %q: %w: only mxfp4 is supported", q.Method, ErrUnsupported)
 	}
 }
 
@@ -85,11 +85,11 @@ func (c *config) qwen3MoE(m *Model) {
 	m.OutBias = m.QKVBias
 	m.Experts, m.Active, m.NormedRoute = c.int("num_experts", c.int("num_local_experts", 128)), c.int("num_experts_per_tok", 8), c.bool("norm_topk_prob", false)
 	if local := c.int("num_local_experts", m.Experts); local != m.Experts {
-		c.fail("num_experts is %d and num_local_experts %d, two names of one number; hint: remove the wrong one", m.Experts, local)
+		c.fail("num_experts is %d and num_local_experts %d, which are two names of the same number; hint: remove the wrong one", m.Experts, local)
 	}
 	var dense []int
 	if c.get("mlp_only_layers", &dense); len(dense) > 0 || c.int("decoder_sparse_step", 1) != 1 {
-		c.fail("mlp_only_layers %v, decoder_sparse_step %d: %w: all layers have experts", dense, c.int("decoder_sparse_step", 1), ErrUnsupported)
+		c.fail("mlp_only_layers %v, decoder_sparse_step %d: %w: only models with experts in all layers are supported", dense, c.int("decoder_sparse_step", 1), ErrUnsupported)
 	}
 	c.qwenWindows(m)
 }

@@ -358,7 +358,7 @@ func (m *Model) Validate() error {
 	}{
 		{"layers", m.Layers, maxLayers}, {"width", m.Width, maxWidth}, {"heads", m.Heads, maxWidth},
 		{"kv_heads", m.KVHeads, maxWidth}, {"head_dim", m.HeadDim, maxWidth}, {"feed_forward", m.FeedForward, maxWidth},
-		{"vocab", m.Vocab, maxVocab}, {"max_positions", m.MaxPositions, maxLength},
+		{"vocabulary", m.Vocab, maxVocab}, {"max_positions", m.MaxPositions, maxLength},
 	}
 	for _, b := range bounds {
 		if b.v < 1 || b.v > b.max {
@@ -367,37 +367,37 @@ func (m *Model) Validate() error {
 	}
 	switch {
 	case m.Heads%m.KVHeads != 0:
-		return fmt.Errorf("%d heads do not divide over %d key/value heads; hint: heads must be a multiple of kv_heads", m.Heads, m.KVHeads)
+		return fmt.Errorf("%d heads cannot be divided evenly among %d key/value heads; hint: heads must be a multiple of kv_heads", m.Heads, m.KVHeads)
 	case m.Heads*m.HeadDim > maxWidth:
-		return fmt.Errorf("%d heads of size %d are too wide; hint: at most %d together", m.Heads, m.HeadDim, maxWidth)
+		return fmt.Errorf("%d heads of size %d are too wide; hint: heads times head_dim must be at most %d", m.Heads, m.HeadDim, maxWidth)
 	case !(m.RotaryPct >= 0 && m.RotaryPct <= 1):
-		return fmt.Errorf("rotary_pct %v; hint: a share of head_dim, from 0 to 1", m.RotaryPct)
+		return fmt.Errorf("rotary_pct is %v; hint: it is a fraction of head_dim, from 0 to 1", m.RotaryPct)
 	case m.Rotary() && (m.RotaryDim() < 2 || m.RotaryDim()%2 != 0):
-		return fmt.Errorf("head_dim %d, of which rotary positions turn %d, which is odd or none; hint: they turn pairs", m.HeadDim, m.RotaryDim())
+		return fmt.Errorf("head_dim is %d, of which rotary positions rotate %d, which is odd or 0; hint: they rotate pairs, so use an even number", m.HeadDim, m.RotaryDim())
 	case m.Mixture() && !(m.Experts >= 1 && m.Experts <= maxExperts && m.Active >= 1 && m.Active <= m.Experts):
-		return fmt.Errorf("%d of %d experts for each token; hint: from 1 to all of at most %d", m.Active, m.Experts, maxExperts)
+		return fmt.Errorf("%d of %d experts for each token is out of range; hint: use at least 1 and at most all experts, of which there may be up to %d", m.Active, m.Experts, maxExperts)
 	case !(m.Balance >= 0 && m.Balance <= 1) || m.Balance > 0 && m.Experts == 0:
-		return fmt.Errorf("expert_balance %v of %d experts; hint: from 0 to 1, usually 0.01, and 0 without experts", m.Balance, m.Experts)
+		return fmt.Errorf("expert_balance is %v with %d experts; hint: use 0 to 1, usually 0.01, or 0 without experts", m.Balance, m.Experts)
 	case !m.Mixture() && (m.Experts != 0 || m.Active != 0):
-		return fmt.Errorf("%s has no experts, but there are to be %d of which each token goes through %d; hint: one of the families mixtral, qwen3_moe, olmoe and gpt_oss", m.Family, m.Experts, m.Active)
+		return fmt.Errorf("%s has no experts, but experts is %d and active_experts %d; hint: use one of the types mixtral, qwen3_moe, olmoe and gpt_oss", m.Family, m.Experts, m.Active)
 	case !(m.GateLimit >= 0 && m.GateLimit < 1e6 && m.GateAlpha >= 0 && m.GateAlpha < 1e6) || (m.GateLimit > 0) != (m.GateAlpha > 0) || m.GateLimit > 0 && m.Experts == 0:
-		return fmt.Errorf("swiglu_limit %v and swiglu_alpha %v of %d experts; hint: positive, usually 7 and 1.702", m.GateLimit, m.GateAlpha, m.Experts)
+		return fmt.Errorf("swiglu_limit %v and swiglu_alpha %v are out of range for %d experts; hint: both must be positive, usually 7 and 1.702", m.GateLimit, m.GateAlpha, m.Experts)
 	case families[m.Family].square && (m.KVHeads != m.Heads || m.Heads*m.HeadDim != m.Width):
-		return fmt.Errorf("%s needs kv_heads = heads and heads*head_dim = width, got %d, %d, %d*%d, %d", m.Family, m.KVHeads, m.Heads, m.Heads, m.HeadDim, m.Width)
+		return fmt.Errorf("%s needs kv_heads = heads and heads*head_dim = width, but kv_heads is %d, heads %d, heads*head_dim %d*%d and width %d", m.Family, m.KVHeads, m.Heads, m.Heads, m.HeadDim, m.Width)
 	case !(m.NormEps > 0 && m.NormEps < 1):
-		return fmt.Errorf("norm epsilon %v; hint: between 0 and 1, usually 1e-5", m.NormEps)
+		return fmt.Errorf("norm epsilon is %v; hint: it must be between 0 and 1, usually 1e-5", m.NormEps)
 	case m.Rotary() && !(m.RopeTheta > 0 && m.RopeTheta < 1e12):
-		return fmt.Errorf("rope_theta %v; hint: positive, usually 1e4 or 5e5", m.RopeTheta)
+		return fmt.Errorf("rope_theta is %v; hint: it must be positive and below 1e12, usually 1e4 or 5e5", m.RopeTheta)
 	case !(m.LocalTheta >= 0 && m.LocalTheta < 1e12):
-		return fmt.Errorf("rotary base %v of layers with windows; hint: positive, usually 1e4", m.LocalTheta)
+		return fmt.Errorf("the rotary base of layers with a window is %v; hint: it must be positive and below 1e12, usually 1e4", m.LocalTheta)
 	case !(m.QueryScalar >= 0 && m.QueryScalar < 1e12):
-		return fmt.Errorf("query_pre_attn_scalar %v; hint: positive, usually head_dim", m.QueryScalar)
+		return fmt.Errorf("query_pre_attn_scalar is %v; hint: it must be positive and below 1e12, usually head_dim", m.QueryScalar)
 	case !m.Multipliers.sane():
-		return fmt.Errorf("multipliers %+v; hint: positive", m.Multipliers)
+		return fmt.Errorf("the multipliers %+v are out of range; hint: use positive numbers below 1e6", m.Multipliers)
 	case m.Sinks && names[m.Family].sinks == "":
-		return fmt.Errorf("%s has no attention sinks; hint: one of the families after Llama", m.Family)
+		return fmt.Errorf("attention sinks are not supported for %s; hint: use a family derived from Llama", m.Family)
 	case m.Window < 0:
-		return fmt.Errorf("sliding window of %d tokens; hint: positive, or 0 for none", m.Window)
+		return fmt.Errorf("window is %d tokens; hint: it must be positive, or 0 for none", m.Window)
 	}
 	return m.checkRope()
 }

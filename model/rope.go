@@ -44,24 +44,24 @@ func (m *Model) checkRope() error {
 	sane := func(x float64) bool { return x > 1e-6 && x < 1e12 }
 	switch ranged := s.Type == "llama3" || s.Type == "yarn"; {
 	case s.Type != "longrope" && !sane(s.Factor):
-		return fmt.Errorf("rope_scaling of type %s with a factor of %v; hint: positive, usually 2 to 32", s.Type, s.Factor)
+		return fmt.Errorf("rope_scaling of type %s has the factor %v; hint: it must be positive, usually 2 to 32", s.Type, s.Factor)
 	case s.Type != "linear" && (s.OriginalContext < 2 || s.OriginalContext > maxLength):
-		return fmt.Errorf("rope_scaling of type %s with original_max_position_embeddings %d; hint: from 2 to %d", s.Type, s.OriginalContext, maxLength)
+		return fmt.Errorf("rope_scaling of type %s has original_max_position_embeddings %d; hint: it must be from 2 to %d", s.Type, s.OriginalContext, maxLength)
 	case ranged && !(sane(s.LowFreqFactor) && s.HighFreqFactor > s.LowFreqFactor && sane(s.HighFreqFactor)):
-		return fmt.Errorf("rope_scaling of type %s with the bounds %v and %v; hint: positive, the second greater", s.Type, s.LowFreqFactor, s.HighFreqFactor)
+		return fmt.Errorf("rope_scaling of type %s has the bounds %v and %v (low_freq_factor and high_freq_factor, or beta_slow and beta_fast); hint: both must be positive, the second greater", s.Type, s.LowFreqFactor, s.HighFreqFactor)
 	case s.Type == "yarn" && !(m.RopeTheta > 1):
-		return fmt.Errorf("rope_scaling of type yarn with rope_theta %v; hint: above 1, usually 1e4 to 1e6", m.RopeTheta)
+		return fmt.Errorf("rope_scaling of type yarn has rope_theta %v; hint: it must be above 1, usually 1e4 to 1e6", m.RopeTheta)
 	case (s.Type == "yarn" || s.Type == "longrope") && !sane(s.Attention):
-		return fmt.Errorf("rope_scaling of type %s with attention_factor %v; hint: positive, about 1", s.Type, s.Attention)
+		return fmt.Errorf("rope_scaling of type %s has attention_factor %v; hint: it must be positive, usually about 1", s.Type, s.Attention)
 	case s.Type != "longrope":
 		return nil
 	}
 	if n := m.RotaryDim() / 2; len(s.Short) != n || len(s.Long) != n {
-		return fmt.Errorf("rope_scaling of type longrope: short_factor has %d numbers, long_factor %d; hint: one for each of the %d pairs that are turned", len(s.Short), len(s.Long), n)
+		return fmt.Errorf("rope_scaling of type longrope: short_factor has %d numbers and long_factor %d; hint: give one for each of the %d pairs that are rotated", len(s.Short), len(s.Long), n)
 	}
 	for _, x := range slices.Concat(s.Short, s.Long) {
 		if !sane(x) {
-			return fmt.Errorf("rope_scaling of type longrope: short_factor or long_factor has %v; hint: positive numbers", x)
+			return fmt.Errorf("rope_scaling of type longrope: short_factor or long_factor has %v; hint: use positive numbers", x)
 		}
 	}
 	return nil
@@ -71,7 +71,7 @@ func (m *Model) checkRope() error {
 func (c *config) share(key string, pct float64) float64 {
 	switch pct {
 	case 0:
-		c.fail("%s is 0: %w: models without positions are not built", key, ErrUnsupported)
+		c.fail("%s is 0: %w: models without rotary positions are not supported", key, ErrUnsupported)
 	case 1:
 		return 0
 	}
@@ -125,7 +125,7 @@ func (c *config) ropeOf(m *Model, key string, p ropeConfig) *RopeScaling {
 	byLayer := families[m.Family].localRope
 	if local := p.Sliding; local != nil {
 		if c.ropeScaling(m, key, local) != nil || !byLayer {
-			c.fail("%s: sliding_attention: %w: only a base of its own is built, for gemma3_text and olmo3", key, ErrUnsupported)
+			c.fail("%s: sliding_attention: %w: only a rope_theta of its own is supported, for gemma3_text and olmo3", key, ErrUnsupported)
 		}
 		if m.Window > 0 {
 			m.LocalTheta = cmp.Or(local.Theta, m.LocalTheta)
@@ -138,7 +138,7 @@ func (c *config) ropeOf(m *Model, key string, p ropeConfig) *RopeScaling {
 		c.fail("%s: %w: full_attention and sliding_attention are missing", key, ErrUnsupported)
 	}
 	if byLayer && (p.Truncate != nil || p.Long != nil) { // transformers looks for truncate elsewhere
-		c.fail("%s: %w: truncate and longrope are built only where all layers have the same positions", key, ErrUnsupported)
+		c.fail("%s: %w: truncate and longrope are supported only where all layers have the same positions", key, ErrUnsupported)
 	}
 	m.RopeTheta = cmp.Or(p.Theta, m.RopeTheta)
 	if families[m.Family].partial && p.Partial != nil {
@@ -171,10 +171,10 @@ func (c *config) ropeScaling(m *Model, key string, p *ropeConfig) *RopeScaling {
 		}
 		s.Attention = p.longAttention(m.MaxPositions, s.OriginalContext)
 	default:
-		c.fail("%s: rope_type %q: %w; hint: default, linear, llama3, yarn and longrope are built", key, p.Type, ErrUnsupported)
+		c.fail("%s: rope_type %q: %w; hint: default, linear, llama3, yarn and longrope are supported", key, p.Type, ErrUnsupported)
 	}
 	if m.Family == Phi3 && p.Type != "longrope" {
-		c.fail("%s: rope_type %q: %w: of phi3 only longrope is built", key, p.Type, ErrUnsupported)
+		c.fail("%s: rope_type %q: %w: for phi3, only longrope is supported", key, p.Type, ErrUnsupported)
 	}
 	return s
 }
