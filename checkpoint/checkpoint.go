@@ -43,7 +43,7 @@ var (
 	// ErrCorrupt is wrapped by every error caused by the content of a checkpoint.
 	ErrCorrupt = safetensors.ErrCorrupt
 	// ErrNone means that a run folder holds no whole checkpoint.
-	ErrNone = errors.New("no whole checkpoint")
+	ErrNone = errors.New("no complete checkpoint")
 	// ErrExists means that a whole checkpoint of the same step, with other state, exists.
 	ErrExists = errors.New("a different checkpoint of this step exists")
 )
@@ -115,13 +115,13 @@ func (s *Snapshot) check() error {
 	}
 	for _, loss := range s.Trainer.Losses {
 		if math.IsNaN(loss) || math.IsInf(loss, 0) {
-			return fmt.Errorf("a loss is %v\nhint: a run that diverged is not worth saving; resume from the last checkpoint", loss)
+			return fmt.Errorf("one of the last losses is %v\nhint: the run has diverged and is not worth saving; resume from the last checkpoint", loss)
 		}
 	}
 	seen := map[string]bool{}
 	for _, g := range s.State {
 		if !plainName(g.Name) || seen[g.Name] {
-			return fmt.Errorf("%.80q is not the name of a state group, or there are two", g.Name)
+			return fmt.Errorf("%.80q is not a valid name of a state group, or two groups have it", g.Name)
 		}
 		seen[g.Name] = true
 	}
@@ -129,7 +129,7 @@ func (s *Snapshot) check() error {
 		ours := name == stateDir || name == trainerFile || name == manifestFile || name == doneFile ||
 			strings.HasSuffix(name, ".safetensors") || strings.HasSuffix(name, ".safetensors.index.json")
 		if !plainName(name) || ours {
-			return fmt.Errorf("%.80q cannot be the name of a file beside the weights", name)
+			return fmt.Errorf("%.80q cannot be the name of a file next to the weights", name)
 		}
 	}
 	return nil

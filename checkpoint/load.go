@@ -23,7 +23,7 @@ func (s *Store) Latest(depth Depth) (path string, passed []error, err error) {
 		path := filepath.Join(s.Dir, Folder(step))
 		m, err := check(s.fsys(), path, depth)
 		if err == nil && m.Step != step {
-			err = fmt.Errorf("%s: %w: it is of step %d, the folder was renamed", path, ErrCorrupt, m.Step)
+			err = fmt.Errorf("%s: %w: the checkpoint is of step %d, so the folder was renamed", path, ErrCorrupt, m.Step)
 		}
 		if err == nil {
 			return path, passed, nil
@@ -105,7 +105,7 @@ func Open(fsys FS, path string) (*Checkpoint, error) {
 func (c *Checkpoint) open(fsys FS, path string, m *manifest) error {
 	trainer := slices.IndexFunc(m.Files, func(e fileEntry) bool { return e.Path == trainerFile })
 	if trainer < 0 {
-		return fmt.Errorf("%w: the manifest has no %s", ErrCorrupt, trainerFile)
+		return fmt.Errorf("%w: the manifest does not list %s", ErrCorrupt, trainerFile)
 	}
 	if err := checkFile(fsys, filepath.Join(path, trainerFile), m.Files[trainer], Checksums); err != nil {
 		return fmt.Errorf("%s: %w", trainerFile, err)

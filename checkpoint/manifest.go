@@ -67,7 +67,7 @@ func check(fsys FS, path string, depth Depth) (*manifest, error) {
 func readChain(fsys FS, path string) (*manifest, error) {
 	done, err := readSmall(fsys, filepath.Join(path, doneFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("never finished, there is no %s: %w", doneFile, fs.ErrNotExist)
+		return nil, fmt.Errorf("saving it never finished, there is no %s: %w", doneFile, fs.ErrNotExist)
 	}
 	if err != nil {
 		return nil, err
@@ -92,7 +92,7 @@ func parseManifest(text []byte, done string) (*manifest, error) {
 	case done != doneText(m.Step, text):
 		return nil, fmt.Errorf("%s and %s do not belong together, or one is damaged", doneFile, manifestFile)
 	case m.Format != manifestFormat:
-		return nil, fmt.Errorf("%s has format %d, this version knows %d", manifestFile, m.Format, manifestFormat)
+		return nil, fmt.Errorf("%s has format %d, but this version of Athanor reads format %d", manifestFile, m.Format, manifestFormat)
 	}
 	for _, entry := range m.Files {
 		if !filepath.IsLocal(filepath.FromSlash(entry.Path)) {
@@ -109,7 +109,7 @@ func checkFile(fsys FS, path string, entry fileEntry, depth Depth) error {
 	}
 	defer source.Close()
 	if source.Size() != entry.Bytes {
-		return fmt.Errorf("%w: %d bytes, %d were written", ErrCorrupt, source.Size(), entry.Bytes)
+		return fmt.Errorf("%w: it has %d bytes, but %d were written", ErrCorrupt, source.Size(), entry.Bytes)
 	}
 	if depth == Sizes {
 		return nil
@@ -119,7 +119,7 @@ func checkFile(fsys FS, path string, entry fileEntry, depth Depth) error {
 		return err
 	}
 	if got := fmt.Sprintf("%08x", hash.Sum32()); got != entry.CRC32C {
-		return fmt.Errorf("%w: checksum %s, %s was written: the file was damaged or edited", ErrCorrupt, got, entry.CRC32C)
+		return fmt.Errorf("%w: its checksum is %s, but %s was written: the file was damaged or edited", ErrCorrupt, got, entry.CRC32C)
 	}
 	return nil
 }

@@ -42,7 +42,7 @@ func (s *Store) Save(snapshot *Snapshot) (string, error) {
 		return "", fmt.Errorf("checkpoint: saving %s: %w%s", final, err, saveHint(err, snapshot.Bytes()))
 	}
 	if err := s.prune(name, snapshot.Trainer.Best); err != nil {
-		return final, fmt.Errorf("checkpoint: %s is saved, removing older ones: %w", final, err)
+		return final, fmt.Errorf("checkpoint: %s is saved, but older ones could not be removed: %w", final, err)
 	}
 	return final, nil
 }
@@ -106,7 +106,7 @@ func (s *Store) judge(final string, trainer *Trainer) (broken bool, err error) {
 	}
 	same, err := sameState(old, trainer)
 	if err == nil && !same {
-		err = fmt.Errorf("%w\nhint: another run lives in this folder: resume it, or choose another out", ErrExists)
+		err = fmt.Errorf("%w\nhint: the folder belongs to another run: resume that run, or choose another out", ErrExists)
 	}
 	return false, err
 }
@@ -218,8 +218,8 @@ func (s *Store) prune(saved string, best *Best) error {
 func saveHint(err error, bytes int64) string {
 	switch {
 	case errors.Is(err, syscall.ENOSPC):
-		return fmt.Sprintf("\nhint: a checkpoint takes %s beside the older ones, which are untouched: "+
-			"free some space or keep fewer", size.Exact(bytes))
+		return fmt.Sprintf("\nhint: a checkpoint takes %s besides the older ones, which are untouched; "+
+			"free some space or lower keep_checkpoints", size.Exact(bytes))
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS), errors.Is(err, syscall.ENOTDIR):
 		return "\nhint: out must be a folder that you may write to; older checkpoints are untouched"
 	}

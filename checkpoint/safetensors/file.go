@@ -71,7 +71,7 @@ func (f *File) ReadBytes(name string, offset int64, dst []byte) error {
 		return err
 	}
 	if offset < 0 || offset > e.Bytes() || int64(len(dst)) > e.Bytes()-offset {
-		return fmt.Errorf("safetensors: tensor %.80q: bytes %d to %d of %d", name, offset, offset+int64(len(dst)), e.Bytes())
+		return fmt.Errorf("safetensors: tensor %.80q: bytes %d to %d are out of range, it has %d", name, offset, offset+int64(len(dst)), e.Bytes())
 	}
 	if err := readFull(f.source, dst, f.base+e.begin+offset); err != nil {
 		return fmt.Errorf("safetensors: tensor %.80q: %w", name, err)
@@ -87,11 +87,11 @@ func (f *File) ReadFloat32(name string, first int, dst []float32) error {
 		return err
 	}
 	if first < 0 || first > e.Elements() || len(dst) > e.Elements()-first {
-		return fmt.Errorf("safetensors: tensor %.80q: elements %d to %d of %d", name, first, first+len(dst), e.Elements())
+		return fmt.Errorf("safetensors: tensor %.80q: elements %d to %d are out of range, it has %d", name, first, first+len(dst), e.Elements())
 	}
 	decode := decoder(e.DType)
 	if decode == nil {
-		return fmt.Errorf("safetensors: tensor %.80q: %s does not convert to float32", name, e.DType)
+		return fmt.Errorf("safetensors: tensor %.80q: data type %s cannot be converted to float32", name, e.DType)
 	}
 	return inShares(len(dst), func(lo, hi int) error {
 		dst, first := dst[lo:hi], first+lo
@@ -138,7 +138,7 @@ func OpenSource(path string) (Source, error) {
 	}
 	info, err := f.Stat()
 	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%s: not a regular file", path)
+		err = fmt.Errorf("%s is not a regular file", path)
 	}
 	if err != nil {
 		f.Close()

@@ -38,7 +38,7 @@ type entry struct {
 func readHeader(r io.ReaderAt, size int64) (entries []entry, metadata map[string]string, base int64, err error) {
 	var prefix [8]byte
 	if size < int64(len(prefix)) {
-		return nil, nil, 0, fmt.Errorf("%w: %d bytes, too short for a header", ErrCorrupt, size)
+		return nil, nil, 0, fmt.Errorf("%w: %d bytes are too short for a header", ErrCorrupt, size)
 	}
 	if err := readFull(r, prefix[:], 0); err != nil {
 		return nil, nil, 0, err
@@ -46,9 +46,9 @@ func readHeader(r io.ReaderAt, size int64) (entries []entry, metadata map[string
 	n := binary.LittleEndian.Uint64(prefix[:])
 	switch {
 	case n > maxHeader:
-		return nil, nil, 0, fmt.Errorf("%w: header of %d bytes, the limit is %d", ErrCorrupt, n, maxHeader)
+		return nil, nil, 0, fmt.Errorf("%w: the header has %d bytes, the limit is %d", ErrCorrupt, n, maxHeader)
 	case int64(n) > size-8:
-		return nil, nil, 0, fmt.Errorf("%w: header of %d bytes in a file of %d: truncated?", ErrCorrupt, n, size)
+		return nil, nil, 0, fmt.Errorf("%w: the header has %d bytes and the whole file %d: is the file truncated?", ErrCorrupt, n, size)
 	}
 	text := make([]byte, n)
 	if err := readFull(r, text, 8); err != nil {
@@ -100,18 +100,18 @@ func checkPlaces(entries []entry, size int64) error {
 		}
 		switch {
 		case e.begin > at:
-			return fmt.Errorf("tensor %.80q: a hole of %d bytes before its data", e.Name, e.begin-at)
+			return fmt.Errorf("tensor %.80q: there is a gap of %d bytes before its data", e.Name, e.begin-at)
 		case e.begin < at:
-			return fmt.Errorf("tensor %.80q: data overlaps the tensor before", e.Name)
+			return fmt.Errorf("tensor %.80q: its data overlaps that of the previous tensor", e.Name)
 		case e.end > size:
-			return fmt.Errorf("tensor %.80q: data ends at %d, the file at %d: truncated?", e.Name, e.end, size)
+			return fmt.Errorf("tensor %.80q: its data ends at byte %d of the data, which has %d: is the file truncated?", e.Name, e.end, size)
 		case e.end-e.begin != e.Bytes():
-			return fmt.Errorf("tensor %.80q: %d bytes of data for %s%v", e.Name, e.end-e.begin, e.DType, e.Shape)
+			return fmt.Errorf("tensor %.80q: it has %d bytes of data for %s%v", e.Name, e.end-e.begin, e.DType, e.Shape)
 		}
 		at = e.end
 	}
 	if at != size {
-		return fmt.Errorf("%d bytes after the last tensor", size-at)
+		return fmt.Errorf("there are %d bytes after the last tensor", size-at)
 	}
 	return nil
 }
@@ -131,7 +131,7 @@ func parseEntry(dec *json.Decoder, name string) (entry, error) {
 		case "data_offsets":
 			var at []int
 			if at, err = parseInts(dec); err == nil && (len(at) != 2 || at[0] > at[1]) {
-				err = fmt.Errorf("data_offsets %.20v, not [begin, end]", at)
+				err = fmt.Errorf("data_offsets is %.20v, not [begin, end]", at)
 			}
 			if err == nil {
 				e.begin, e.end = int64(at[0]), int64(at[1])
@@ -142,7 +142,7 @@ func parseEntry(dec *json.Decoder, name string) (entry, error) {
 		return err
 	})
 	if err == nil && (e.DType == "" || !haveShape || e.begin < 0) {
-		err = fmt.Errorf("dtype, shape or data_offsets missing")
+		err = fmt.Errorf("dtype, shape or data_offsets is missing")
 	}
 	if err != nil {
 		err = fmt.Errorf("tensor %.80q: %w", name, err)
@@ -203,7 +203,7 @@ func readFull(r io.ReaderAt, p []byte, at int64) error {
 	case n == len(p):
 		return nil
 	case err == io.EOF:
-		return fmt.Errorf("%w: the file ends at %d while reading %d bytes at %d", ErrCorrupt, at+int64(n), len(p), at)
+		return fmt.Errorf("%w: the file ends at byte %d, while %d bytes were being read from byte %d on", ErrCorrupt, at+int64(n), len(p), at)
 	}
 	return err
 }

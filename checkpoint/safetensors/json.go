@@ -60,7 +60,7 @@ func parseInts(dec *json.Decoder) ([]int, error) {
 		}
 		number, ok := token.(json.Number)
 		if !ok {
-			return nil, fmt.Errorf("%.20q where a number belongs", fmt.Sprint(token))
+			return nil, fmt.Errorf("found %.20q instead of a number", fmt.Sprint(token))
 		}
 		n, err := strconv.Atoi(string(number))
 		if err != nil || number[0] == '-' {
@@ -74,7 +74,7 @@ func parseInts(dec *json.Decoder) ([]int, error) {
 func delim(dec *json.Decoder, want json.Delim) error {
 	token, err := dec.Token()
 	if err == nil && token != want {
-		err = fmt.Errorf("%.20q where %q belongs", fmt.Sprint(token), want.String())
+		err = fmt.Errorf("found %.20q instead of %q", fmt.Sprint(token), want.String())
 	}
 	return err
 }
@@ -86,14 +86,14 @@ func stringToken(dec *json.Decoder) (string, error) {
 	}
 	s, ok := token.(string)
 	if !ok {
-		return "", fmt.Errorf("%.20q where a string belongs", fmt.Sprint(token))
+		return "", fmt.Errorf("found %.20q instead of a string", fmt.Sprint(token))
 	}
 	return s, nil
 }
 
 func onlySpace(dec *json.Decoder) error {
 	if _, err := dec.Token(); err != io.EOF {
-		return fmt.Errorf("text after the end of the object")
+		return fmt.Errorf("there is text after the end of the JSON object")
 	}
 	return nil
 }

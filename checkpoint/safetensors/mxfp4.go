@@ -26,7 +26,7 @@ const mostScale = 252
 // scales hold. first and the length of dst are multiples of 32.
 func (s *Set) ReadMXFP4(blocks, scales string, first int, dst []float32) error {
 	if first%mxfp4Group != 0 || len(dst)%mxfp4Group != 0 {
-		return fmt.Errorf("safetensors: tensor %.80q: elements %d to %d are no whole groups of %d", blocks, first, first+len(dst), mxfp4Group)
+		return fmt.Errorf("safetensors: tensor %.80q: elements %d to %d are not whole groups of %d", blocks, first, first+len(dst), mxfp4Group)
 	}
 	return inShares(len(dst), func(lo, hi int) error {
 		dst, first := dst[lo:hi], first+lo
@@ -40,8 +40,8 @@ func (s *Set) ReadMXFP4(blocks, scales string, first int, dst []float32) error {
 				return err
 			}
 			if i := unpackMXFP4(dst[:n], indices, factors); i >= 0 {
-				return fmt.Errorf("safetensors: %w: tensor %.80q: scale %d is %d, which stands for 2^%d: its numbers are not finite; hint: copy or download the file again", ErrCorrupt, scales,
-					first/mxfp4Group+i, factors[i], int(factors[i])-127)
+				return fmt.Errorf("safetensors: %w: tensor %.80q: scale %d is %d, more than %d: numbers with it may not be finite; hint: copy or download the file again", ErrCorrupt, scales,
+					first/mxfp4Group+i, factors[i], mostScale)
 			}
 			dst, first = dst[n:], first+n
 		}

@@ -104,7 +104,7 @@ func (t Info) check() error {
 		}
 		high, low := bits.Mul64(product, max(1, uint64(d)))
 		if high != 0 || low >= 1<<62 {
-			return fmt.Errorf("tensor %.80q: the shape's product overflows", t.Name)
+			return fmt.Errorf("tensor %.80q: the product of its shape overflows", t.Name)
 		}
 		product = low
 	}

@@ -82,7 +82,7 @@ func (s *Set) openShards(open func(name string) (Source, error), index map[strin
 	names := make([]string, 0, len(perFile))
 	for file := range perFile {
 		if !filepath.IsLocal(file) || strings.ContainsAny(file, `/\`) {
-			return fmt.Errorf("%w: %.80q is not a file name in the same folder", ErrCorrupt, file)
+			return fmt.Errorf("%w: %.80q is not the name of a file in the same folder", ErrCorrupt, file)
 		}
 		names = append(names, file)
 	}
@@ -234,7 +234,7 @@ func readIndex(open func(name string) (Source, error), name string) (map[string]
 	}
 	defer source.Close()
 	if source.Size() > maxHeader {
-		return nil, fmt.Errorf("%w: %d bytes, the limit is %d", ErrCorrupt, source.Size(), maxHeader)
+		return nil, fmt.Errorf("%w: it has %d bytes, the limit is %d", ErrCorrupt, source.Size(), maxHeader)
 	}
 	text := make([]byte, source.Size())
 	if err := readFull(source, text, 0); err != nil {
@@ -261,7 +261,7 @@ func parseIndex(text []byte) (index map[string]string, err error) {
 		err = onlySpace(dec)
 	}
 	if err == nil && index == nil {
-		err = fmt.Errorf("no weight_map")
+		err = fmt.Errorf("there is no weight_map")
 	}
 	return index, err
 }

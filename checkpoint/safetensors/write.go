@@ -25,7 +25,7 @@ func Float32s(name string, d DType, shape []int, values []float32) Tensor {
 func WriteFloat32(w io.Writer, d DType, values []float32) error {
 	encode := encoder(d)
 	if encode == nil {
-		return fmt.Errorf("float32 does not convert to %s", d)
+		return fmt.Errorf("float32 cannot be converted to %s", d)
 	}
 	if raw, ok := asStored(values); ok && d == F32 {
 		_, err := w.Write(raw)
@@ -50,7 +50,7 @@ func WriteBF16(w io.Writer, values []float32) error {
 	for len(values) > 0 {
 		n := min(len(values), pieceElements)
 		if i := upperHalves(buffer, values[:n]); i >= 0 {
-			return fmt.Errorf("%v is no number of bf16", values[i])
+			return fmt.Errorf("%v is not a bf16 number", values[i])
 		}
 		if _, err := w.Write(buffer[:n*BF16.Size()]); err != nil {
 			return err
@@ -71,7 +71,7 @@ func Write(w io.Writer, metadata map[string]string, tensors []Tensor) error {
 	}
 	header := printHeader(metadata, entries)
 	if len(header) > maxHeader {
-		return fmt.Errorf("safetensors: header of %d bytes, the limit is %d\nhint: split the file", len(header), maxHeader)
+		return fmt.Errorf("safetensors: the header has %d bytes, the limit is %d\nhint: split the file", len(header), maxHeader)
 	}
 	if _, err := w.Write(header); err != nil {
 		return err
@@ -80,7 +80,7 @@ func Write(w io.Writer, metadata map[string]string, tensors []Tensor) error {
 		counted := &exactly{w: w, left: t.Bytes()}
 		err := t.Data(counted)
 		if err == nil && counted.left != 0 {
-			err = fmt.Errorf("%d bytes short of %d", counted.left, t.Bytes())
+			err = fmt.Errorf("its data is %d bytes short of %d", counted.left, t.Bytes())
 		}
 		if err != nil {
 			return fmt.Errorf("safetensors: tensor %.80q: %w", t.Name, err)
@@ -102,7 +102,7 @@ func layOut(tensors []Tensor) ([]entry, error) {
 		case seen[t.Name]:
 			return nil, fmt.Errorf("duplicate tensor %.80q", t.Name)
 		case t.Name == metadataKey || !utf8.ValidString(t.Name):
-			return nil, fmt.Errorf("%.80q is not a tensor's name", t.Name)
+			return nil, fmt.Errorf("%.80q cannot be the name of a tensor", t.Name)
 		case t.Bytes() > 1<<62-at:
 			return nil, fmt.Errorf("tensor %.80q: more than 2^62 bytes in one file", t.Name)
 		}
@@ -121,7 +121,7 @@ type exactly struct {
 
 func (e *exactly) Write(p []byte) (int, error) {
 	if int64(len(p)) > e.left {
-		return 0, fmt.Errorf("%d bytes more than its shape has", int64(len(p))-e.left)
+		return 0, fmt.Errorf("its data has %d bytes more than its shape", int64(len(p))-e.left)
 	}
 	n, err := e.w.Write(p)
 	e.left -= int64(n)
