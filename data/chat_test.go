@@ -163,8 +163,8 @@ func TestChatLines(t *testing.T) {
 		`{"messages":[` + u + `,{"role":"assistant","content":"x","weight":0},` + u + `,` + a + `]}`:              "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\nx<|im_end|>\n" + rendered,
 		`{"text":"all","messages":[` + u + `]}`:                                                                   "all",
 		`{"messages":[` + a + `]}`:                                                                                "<|im_start|>assistant\n[r<|im_end|>]\n",
-		`{"messages":[` + u + `]}`:                                                                                "without the assistant",
-		`{"messages":[]}`:                                                                                         "without the assistant",
+		`{"messages":[` + u + `]}`:                                                                                "has no assistant message",
+		`{"messages":[]}`:                                                                                         "has no assistant message",
 		`{"messages":null}`:                                                                                       "not a list",
 		`{"messages":"x"}`:                                                                                        "not a list",
 		`{"messages":[1]}`:                                                                                        "message 1: it is not an object",
@@ -193,10 +193,10 @@ func TestChatLines(t *testing.T) {
 		`{"messages":[` + u + `,` + a + `],"tools":["{}"]}`:                                                                    "tools: tool 1 is not an object",
 		`{"messages":[` + u + `,` + a + `],"tools":[` + strings.Repeat("[", 5000) + strings.Repeat("]", 5000) + `]}`:           "levels of JSON",
 		`{"conversations":[` + u + `,` + a + `],"system":"s"}`:                                                                 "not supported yet",
-		`{"instruction":"q"}`: "not both there",
-		`{"messages":[` + strings.Repeat(u+",", 1000) + a + `]}`:                     "cut it",
+		`{"instruction":"q"}`: "not both given",
+		`{"messages":[` + strings.Repeat(u+",", 1000) + a + `]}`:                     "split it",
 		`{"messages":` + strings.Repeat("[", 5000) + strings.Repeat("]", 5000) + `}`: "levels of JSON",
-		"{\"messages\":[{\"role\":\"user\",\"content\":\"\xff\"}," + a + "]}":        "not UTF-8",
+		"{\"messages\":[{\"role\":\"user\",\"content\":\"\xff\"}," + a + "]}":        "not valid UTF-8",
 	} {
 		doc, err := appendText(nil, []byte(line), false)
 		got := string(doc.dst)

@@ -88,12 +88,12 @@ func OpenCorpus(patterns ...string) (*Corpus, error) {
 		}
 		f.Format = formatOf[extension]
 		if f.Format == Parquet && packed != plain {
-			return nil, fmt.Errorf("%s: a Parquet file compressed by %v is %w; hint: decompress it, its columns are compressed already", f.Path, packed, ErrNotSupported)
+			return nil, fmt.Errorf("%s: a Parquet file compressed with %v is %w; hint: decompress it, since its columns are compressed already", f.Path, packed, ErrNotSupported)
 		}
 		c.bytes += f.Size
 	}
 	if c.bytes == 0 {
-		return nil, fmt.Errorf("all files that match %q are empty (%d); hint: name files with text in them",
+		return nil, fmt.Errorf("all files that match %q, %d in number, are empty; hint: name files with text in them",
 			patterns, len(c.files))
 	}
 	return c, nil
@@ -269,7 +269,7 @@ func one(path string) ([]File, error) {
 	case err != nil:
 		return nil, err
 	case info.IsDir():
-		return nil, fmt.Errorf("%s is a folder; hint: say which of its files: %s",
+		return nil, fmt.Errorf("%s is a folder; hint: name files in it, such as %s",
 			path, filepath.Join(path, "**", "*.txt"))
 	case !info.Mode().IsRegular():
 		return nil, fmt.Errorf("%s is not a regular file", path)

@@ -48,7 +48,7 @@ func appendText(dst, line []byte, pairs bool) (record, error) {
 	s := lineScanner{line: line}
 	if !s.take('{') {
 		if s.take('[') {
-			return record{dst: dst}, errors.New(`it begins with "[": a JSON array; hint: write one object a line, {"text": ...}`)
+			return record{dst: dst}, errors.New(`the line begins with "[", as a JSON array does; hint: write one object per line, {"text": ...}`)
 		}
 		return record{dst: dst}, s.fault("a JSON object is expected")
 	}
@@ -76,7 +76,7 @@ func appendText(dst, line []byte, pairs bool) (record, error) {
 	}
 	s.skipSpace()
 	if s.at != len(line) {
-		return record{dst: dst[:base]}, s.fault("something follows the object")
+		return record{dst: dst[:base]}, s.fault("there is more after the object")
 	}
 	if found {
 		return record{dst: dst}, nil
@@ -125,7 +125,7 @@ func (f fields) document(dst []byte, pairs bool) (record, error) {
 		none.turns, err = f.conversation()
 		return none, err
 	case f["prompt"] != nil || hasCompletion:
-		return none, errors.New(`"prompt" and "completion" are not both there as strings; hint: both, or the whole document as {"text": ...}`)
+		return none, errors.New(`"prompt" and "completion" are not both given as strings; hint: give both, or the whole document as {"text": ...}`)
 	case f["instruction"] != nil:
 		none.turns, err = f.instruction()
 		return none, err
@@ -143,7 +143,7 @@ func (f fields) conversation() (*chat.Conversation, error) {
 	switch string(f["system"]) {
 	case "", "null", `""`, "[]":
 	default:
-		return nil, fmt.Errorf("\"system\" beside %q is %w; hint: a system's text goes into the first message", key, ErrNotSupported)
+		return nil, fmt.Errorf("\"system\" beside %q is %w; hint: put the system prompt into the first message", key, ErrNotSupported)
 	}
 	c, err := chat.Decode(f[key], f["tools"])
 	if err != nil {
@@ -161,7 +161,7 @@ func (f fields) instruction() (*chat.Conversation, error) {
 		return nil, err
 	}
 	if !hasAsk || !hasOutput {
-		return nil, errors.New(`"instruction" and "output" are not both there as strings; hint: both, or {"messages": ...}`)
+		return nil, errors.New(`"instruction" and "output" are not both given as strings; hint: give both, or {"messages": ...}`)
 	}
 	if len(input) > 0 {
 		ask = slices.Concat(ask, []byte("\n\n"), input)
@@ -256,7 +256,7 @@ func (s *lineScanner) appendString(dst []byte) ([]byte, error) {
 				return dst, err
 			}
 		default:
-			return dst, s.fault("a control character in a string")
+			return dst, s.fault("the string has an unescaped control character")
 		}
 	}
 }
@@ -277,7 +277,7 @@ func (s *lineScanner) appendEscape(dst []byte) ([]byte, error) {
 	}
 	r, ok := s.unicodeEscape(s.at)
 	if !ok {
-		return dst, s.fault("an unknown escape")
+		return dst, s.fault("the string has an unknown escape")
 	}
 	s.at += 6
 	if utf16.IsSurrogate(r) {
@@ -337,7 +337,7 @@ scan:
 	}
 	if !json.Valid(s.line[start:s.at]) {
 		s.at = start
-		return s.fault("a value that is not JSON")
+		return s.fault("the value is not JSON")
 	}
 	return nil
 }

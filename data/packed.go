@@ -50,7 +50,7 @@ func packingOf(name string) (packing, string) {
 func refusePacked(start []byte) error {
 	for _, p := range packings[gzipped:] {
 		if strings.HasPrefix(string(start), p.magic) {
-			return fmt.Errorf("it begins as %s does, not as text: compressed without %s at the end of its name, or twice; "+
+			return fmt.Errorf("it begins like %s data, not like text: it is compressed without %s at the end of its name, or twice; "+
 				"hint: rename or decompress it", p.name, p.extension)
 		}
 	}
@@ -62,7 +62,7 @@ func refusePacked(start []byte) error {
 const maxWindow = 128 << 20
 
 // errTooWide reports a window above maxWindow.
-var errTooWide = fmt.Errorf("it refers back by more than %s; hint: compress it again without --long: zstd -dc --long=31 OLD.zst | zstd -o NEW.zst", size.Format(maxWindow))
+var errTooWide = fmt.Errorf("its window is larger than %s; hint: compress it again without --long: zstd -dc --long=31 OLD.zst | zstd -o NEW.zst", size.Format(maxWindow))
 
 // unpacker is a stream of decompressed bytes.
 type unpacker struct {
@@ -117,9 +117,9 @@ func (u *unpacker) explain(err error) error {
 	case errors.Is(err, zstd.ErrWindowSizeExceeded) || errors.Is(err, zstd.ErrDecoderSizeExceeded):
 		err = errTooWide
 	case errors.Is(err, zstd.ErrUnknownDictionary):
-		err = fmt.Errorf("a dictionary is %w; hint: decompress it", ErrNotSupported)
+		err = fmt.Errorf("compression with a dictionary is %w; hint: decompress the file", ErrNotSupported)
 	default:
-		err = fmt.Errorf("%w; hint: is it whole, and compressed?", err)
+		err = fmt.Errorf("%w; hint: check that the file is complete, and compressed", err)
 	}
 	return fmt.Errorf("%v: %w", u.packing, err)
 }

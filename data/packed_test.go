@@ -145,7 +145,7 @@ func TestPackedDamage(t *testing.T) {
 		check(name[:1]+name[5:], whole[:1]+whole, false) // no extension of a format
 		check("twice."+name, zipped(t, whole), false)
 	}
-	for name, want := range map[string]string{"wide": "refers back by more than 128 MiB", "dictionary": "a dictionary is not supported"} {
+	for name, want := range map[string]string{"wide": "window is larger than 128 MiB", "dictionary": "a dictionary is not supported"} {
 		c, err := OpenCorpus("testdata/texts-" + name + ".jsonl.zst")
 		must(t, err)
 		if _, _, err := documents(c); !errors.Is(err, ErrContent) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "hint: ") {
@@ -180,9 +180,9 @@ func TestPackedBounds(t *testing.T) {
 		format  Format
 		want    string
 	}{
-		"window of 3.75 TB":     {zstandard, "\x28\xb5\x2f\xfd\x00\xff" + block, Text, "refers back by more than"},
-		"frame of 60 GB":        {zstandard, "\x28\xb5\x2f\xfd\xe0\x00\x00\x00\x00\x0f\x00\x00\x00" + block, Text, "refers back by more than"},
-		"frame of 16 EiB":       {zstandard, "\x28\xb5\x2f\xfd\xe0\xff\xff\xff\xff\xff\xff\xff\xff" + block, Text, "refers back by more than"},
+		"window of 3.75 TB":     {zstandard, "\x28\xb5\x2f\xfd\x00\xff" + block, Text, "window is larger than"},
+		"frame of 60 GB":        {zstandard, "\x28\xb5\x2f\xfd\xe0\x00\x00\x00\x00\x0f\x00\x00\x00" + block, Text, "window is larger than"},
+		"frame of 16 EiB":       {zstandard, "\x28\xb5\x2f\xfd\xe0\xff\xff\xff\xff\xff\xff\xff\xff" + block, Text, "window is larger than"},
 		"skipped 4 GiB":         {zstandard, "\x50\x2a\x4d\x18\xff\xff\xff\xff" + block, Text, "unexpected EOF"},
 		"stretch, zstd":         {zstandard, framed(t, bomb("gold ")), Text, "more than 1.0 MiB without a place to cut"},
 		"stretch, gzip":         {gzipped, zipped(t, bomb("gold ")), Text, "more than 1.0 MiB without a place to cut"},

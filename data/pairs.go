@@ -18,7 +18,7 @@ import (
 // pair reads {"prompt", "chosen", "rejected"}: strings, or lists of messages. Lists without a prompt are conversations whose last answers
 // differ; so are lists of several messages next to a prompt that is a string and their beginning.
 func (f fields) pair() (*[2]record, error) {
-	const hint = `hint: {"prompt": ..., "chosen": ..., "rejected": ...}, of which all are strings, or lists of messages`
+	const hint = `hint: write {"prompt": ..., "chosen": ..., "rejected": ...}, either all strings or all lists of messages`
 	pair := &[2]record{}
 	for k, key := range []string{"chosen", "rejected"} {
 		answer, isText, err := f.text(key)
@@ -35,11 +35,11 @@ func (f fields) pair() (*[2]record, error) {
 				return nil, err
 			}
 		default:
-			return nil, fmt.Errorf(`"prompt", "chosen" and "rejected" are not all there, or not of one kind; %s`, hint)
+			return nil, fmt.Errorf(`"prompt", "chosen" and "rejected" are not all given, or not all of the same kind; %s`, hint)
 		}
 	}
 	if (pair[0].turns == nil) != (pair[1].turns == nil) {
-		return nil, fmt.Errorf(`of "chosen" and "rejected" one is a string and one is a list; %s`, hint)
+		return nil, fmt.Errorf(`one of "chosen" and "rejected" is a string and the other a list; %s`, hint)
 	}
 	return pair, nil
 }
@@ -51,7 +51,7 @@ func (f fields) preferred(key string, asked bool) (*chat.Conversation, error) {
 	case len(prompt) > 0 && prompt[0] == '[':
 		list = join(prompt, list)
 	case len(prompt) > 0 && !asked && string(prompt) != "null":
-		return nil, errors.New(`"prompt" is neither a string nor a list of messages; hint: [{"role": "user", "content": ...}]`)
+		return nil, errors.New(`"prompt" is neither a string nor a list of messages; hint: write [{"role": "user", "content": ...}]`)
 	}
 	c, err := chat.Decode(list, f["tools"])
 	if err == nil && asked && c.Len() == 1 {
@@ -95,7 +95,7 @@ func (r *reader) pair(pair *[2]record, stats *FormatStats) error {
 		r.endDocument(stats, int64(len(r.text)-start), nil)
 	}
 	if n := stats.Documents - before; n != 2 {
-		return fmt.Errorf("the chat template makes %d documents of a pair; hint: write what the model is to read and say as strings", n)
+		return fmt.Errorf("the chat template turns a pair into %d documents, not 2; hint: write the prompt and both answers as strings", n)
 	}
 	stats.Pairs++
 	return nil
@@ -132,7 +132,7 @@ func (t *Tokens) SplitPairs(heldOut float64, sequence int) (train, validation Ra
 	}
 	n := len(documents) / 2
 	if n < 2 {
-		return train, validation, fmt.Errorf("%d pair fits into a window, one for training and one for validation are needed; hint: a longer sequence_length, or more pairs", n)
+		return train, validation, fmt.Errorf("only %d pair fits into a window, but training and validation need one each; hint: use a longer sequence_length, or more pairs", n)
 	}
 	held := min(max(int(heldOut*float64(n)), 1), n-1)
 	cut := documents[2*(n-held)].First
@@ -142,7 +142,7 @@ func (t *Tokens) SplitPairs(heldOut float64, sequence int) (train, validation Ra
 // pairs finds the documents of those pairs of a range that fit into windows, and counts the pairs that do not.
 func (t *Tokens) pairs(r Range, sequence int) (documents []Range, left int64, err error) {
 	if n, pairs := t.stats.Documents(), t.stats.Pairs(); n != 2*pairs || pairs == 0 {
-		return nil, 0, fmt.Errorf("%d of %d documents are of pairs, of which one is preferred; hint: all, as {\"prompt\", \"chosen\", \"rejected\"}", 2*pairs, n)
+		return nil, 0, fmt.Errorf("%d of %d documents belong to pairs of a chosen and a rejected answer, but preference needs all of them to; hint: write each row as {\"prompt\": ..., \"chosen\": ..., \"rejected\": ...}", 2*pairs, n)
 	}
 	all, first, second := int64(0), r.First, int64(-1)
 	for i := r.First; i < r.End; i++ {
@@ -150,7 +150,7 @@ func (t *Tokens) pairs(r Range, sequence int) (documents []Range, left int64, er
 		case unmarked(t.At(i)) != t.endOfText:
 			continue
 		case i == max(first, second):
-			return nil, 0, fmt.Errorf("token %d is a document of a pair by itself, an answer of nothing to nothing; hint: a prompt, and a chat template that writes it", i)
+			return nil, 0, fmt.Errorf("token %d, an end-of-text token, is all of a document of a pair: prompt and answer are empty; hint: give a prompt, and use a chat template that writes it", i)
 		case second < 0:
 			second = i + 1
 			continue
@@ -163,10 +163,10 @@ func (t *Tokens) pairs(r Range, sequence int) (documents []Range, left int64, er
 		all++
 	}
 	if first != r.End || r == t.All() && all != t.stats.Pairs() {
-		return nil, 0, fmt.Errorf("the tokens are %d pairs, the text has %d: it has the end-of-text token inside; hint: take it out of the text", all, t.stats.Pairs())
+		return nil, 0, fmt.Errorf("the tokens cannot be divided into the pairs of the text (%d found, the text has %d): the end-of-text token occurs inside the text; hint: remove it from the text", all, t.stats.Pairs())
 	}
 	if len(documents) == 0 {
-		return nil, 0, fmt.Errorf("0 of %d pairs have at most the %d tokens of a window; hint: a longer sequence_length, or shorter pairs", all, sequence+1)
+		return nil, 0, fmt.Errorf("none of %d pairs fits into a window of %d tokens; hint: use a longer sequence_length, or shorter pairs", all, sequence+1)
 	}
 	return documents, left, nil
 }

@@ -133,7 +133,7 @@ func TestPreferences(t *testing.T) {
 			t.Errorf("%v held out: %v", heldOut, err)
 		}
 	}
-	if _, _, err := file.Preferences(file.All(), 3); err == nil || !strings.Contains(err.Error(), "hint: a longer sequence_length") {
+	if _, _, err := file.Preferences(file.All(), 3); err == nil || !strings.Contains(err.Error(), "hint: use a longer sequence_length") {
 		t.Errorf("windows of 4 tokens: %v", err)
 	}
 }
@@ -157,10 +157,10 @@ func TestPairTokens(t *testing.T) {
 		t.Errorf("%v, %+v; want %v", row, p, want)
 	}
 	for want, file := range map[string]*Tokens{
-		"token 5 is a document of a pair by itself": of(2, 10, end, 11, 12, end, end, 13, end),
-		"token 2 is a document of a pair by itself": of(1, 10, end, end),
-		"the tokens are 2 pairs, the text has 1":    of(1, 10, end, 11, end, 12, end, 13, end),
-		"the tokens are 1 pairs, the text has 1":    of(1, 10, end, 11, end, 12, end),
+		"token 5, an end-of-text token, is all of a document of a pair": of(2, 10, end, 11, 12, end, end, 13, end),
+		"token 2, an end-of-text token, is all of a document of a pair": of(1, 10, end, end),
+		"(2 found, the text has 1)":                                     of(1, 10, end, 11, end, 12, end, 13, end),
+		"(1 found, the text has 1)":                                     of(1, 10, end, 11, end, 12, end),
 	} {
 		if _, _, err := file.Preferences(file.All(), 13); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "hint: ") {
 			t.Errorf("%v, want %q", err, want)
@@ -227,16 +227,16 @@ func TestPairLines(t *testing.T) {
 	for line, want := range map[string]string{
 		`{"prompt": "a", "chosen": "b", "rejected": ""}`:                                                        "",
 		`{"prompt": "a", "chosen": "b", "rejected": "c", "messages": [1], "completion": "d"}`:                   "",
-		`{"prompt": "a", "chosen": "b"}`:                                                                        "not all there",
+		`{"prompt": "a", "chosen": "b"}`:                                                                        "not all given",
 		`{"prompt": "", "chosen": "b", "rejected": "c"}`:                                                        "prompt of a pair is empty",
-		`{"chosen": "b", "rejected": "c"}`:                                                                      "not all there",
-		`{"prompt": ["a"], "chosen": "b", "rejected": "c"}`:                                                     "not all there",
-		`{"prompt": "a", "chosen": 1, "rejected": {}}`:                                                          "not all there",
-		`{"prompt": "a", "chosen": "b", "rejected": [{"role": "assistant", "content": "c"}]}`:                   "one is a string and one is a list",
-		`{"chosen": [], "rejected": []}`:                                                                        "does not end with the assistant",
-		`{"prompt": [], "chosen": [], "rejected": []}`:                                                          "does not end with the assistant",
+		`{"chosen": "b", "rejected": "c"}`:                                                                      "not all given",
+		`{"prompt": ["a"], "chosen": "b", "rejected": "c"}`:                                                     "not all given",
+		`{"prompt": "a", "chosen": 1, "rejected": {}}`:                                                          "not all given",
+		`{"prompt": "a", "chosen": "b", "rejected": [{"role": "assistant", "content": "c"}]}`:                   "is a string and the other a list",
+		`{"chosen": [], "rejected": []}`:                                                                        "does not end with an assistant message",
+		`{"prompt": [], "chosen": [], "rejected": []}`:                                                          "does not end with an assistant message",
 		`{"prompt": {"a": 1}, "chosen": [{"role": "assistant", "content": "b"}], "rejected": []}`:               "neither a string nor a list",
-		`{"chosen": [{"role": "user", "content": "b"}], "rejected": [{"role": "assistant", "content": "b"}]}`:   "does not end with the assistant",
+		`{"chosen": [{"role": "user", "content": "b"}], "rejected": [{"role": "assistant", "content": "b"}]}`:   "does not end with an assistant message",
 		`{"chosen": [{"role": "wizard", "content": "b"}], "rejected": [{"role": "assistant", "content": "b"}]}`: "wizard",
 		`{"prompt": [1], "chosen": [2], "rejected": [3]}`:                                                       "not an object",
 	} {
@@ -268,8 +268,8 @@ func TestPairLines(t *testing.T) {
 	}
 	tokenizer := bpe.GPT2()
 	for text, want := range map[string]string{
-		`{"text": "x"}` + "\n" + `{"prompt": "a", "chosen": "b", "rejected": "c"}`: "2 of 3 documents are of pairs",
-		`{"text": "x"}`: "0 of 1 documents are of pairs",
+		`{"text": "x"}` + "\n" + `{"prompt": "a", "chosen": "b", "rejected": "c"}`: "2 of 3 documents belong to pairs",
+		`{"text": "x"}`: "0 of 1 documents belong to pairs",
 	} {
 		c, err := OpenCorpus(write(t, map[string]string{"a.jsonl": text}) + "/*")
 		must(t, err)

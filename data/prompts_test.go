@@ -74,7 +74,7 @@ func TestPrompts(t *testing.T) {
 			}
 			t.Fatalf("%d tokens, want %d; token %d is another", len(got), len(want), i)
 		}
-		if n := tokens.Stats().JSONL.Prompts; n < 200 || n > 404 || !strings.Contains(tokens.Stats().String(), fmt.Sprintf("of %d documents with a prompt the completion is learnt", n)) {
+		if n := tokens.Stats().JSONL.Prompts; n < 200 || n > 404 || !strings.Contains(tokens.Stats().String(), fmt.Sprintf("of %d documents with a prompt, only the completion is learnt", n)) {
 			t.Errorf("%d documents with a prompt: %v", n, tokens.Stats())
 		}
 		counts, n := map[int32]float64{}, 0.0
@@ -104,9 +104,9 @@ func TestPromptLines(t *testing.T) {
 		`{"prompt":"","completion":"c"}`:                           "|c",
 		`{"prompt":"x","completion":"y","text":"whole"}`:           "|whole",
 		`{"prompt":[{"role":"user"}],"completion":2,"text":"all"}`: "|all",
-		`{"prompt":"x"}`:     "not both there",
-		`{"completion":"x"}`: "not both there",
-		`{"prompt":[{"role":"user"}],"completion":"y"}`: "not both there",
+		`{"prompt":"x"}`:     "not both given",
+		`{"completion":"x"}`: "not both given",
+		`{"prompt":[{"role":"user"}],"completion":"y"}`: "not both given",
 	} {
 		doc, err := appendText([]byte("> "), []byte(line), false)
 		if err != nil {

@@ -35,7 +35,7 @@ const pieceSize = 1 << 20
 const maxStretch = 1 << 30
 
 func tooLong(most int64) error {
-	return fmt.Errorf("more than %s without a place to cut at; hint: is it text? Break it into lines, or into several documents", size.Format(most))
+	return fmt.Errorf("more than %s without a place to cut; hint: check that it is text, and break it into lines or into several documents", size.Format(most))
 }
 
 // piece is consecutive text of the corpus. Documents end at text[:ends[i].at];
@@ -134,17 +134,17 @@ func (s Stats) String() string {
 			add("%v: %d files, %d documents, %d bytes", f.format, f.Files, f.Documents, f.Bytes)
 		}
 		if f.Prompts > 0 {
-			add("of %d documents with a prompt the completion is learnt", f.Prompts)
+			add("of %d documents with a prompt, only the completion is learnt", f.Prompts)
 		}
 		if f.Pairs > 0 {
 			add("%d pairs of a chosen and a rejected answer", f.Pairs)
 		}
 		if f.Conversations > 0 {
-			add("of %d conversations what the assistant says is learnt", f.Conversations)
+			add("of %d conversations, only what the assistant says is learnt", f.Conversations)
 		}
 	}
 	if s.Empty > 0 {
-		add("%d empty, skipped", s.Empty)
+		add("%d empty documents skipped", s.Empty)
 	}
 	if s.InvalidBytes > 0 {
 		add("%d bytes in %d files are not UTF-8 (first: %s), kept as they are", s.InvalidBytes, s.InvalidFiles, s.FirstInvalid)

@@ -62,7 +62,7 @@ func rowObject(line []byte, table *parquet.Reader, known []string) ([]byte, erro
 		return line, err
 	}
 	if line, err = table.AppendObject(line[:0], otherKeys...); err == nil && string(line) == "{}" {
-		err = fmt.Errorf("nothing but null in %s; hint: leave out rows without text", strings.Join(known, ", "))
+		err = fmt.Errorf("all columns that could be read are null (%s); hint: leave out rows without text", strings.Join(known, ", "))
 	}
 	return line, err
 }

@@ -58,11 +58,11 @@ func TestRowsAreLines(t *testing.T) {
 // TestRowErrors: what is wrong in a Parquet file is reported with the file and the row.
 func TestRowErrors(t *testing.T) {
 	for name, want := range map[string]string{
-		"null":       "row 1: nothing but null in text; hint: ",
+		"null":       "row 1: all columns that could be read are null (text); hint: ",
 		"other":      `no "text", only [content]`,
 		"number":     `row 1: "text" is not a string; hint: `,
-		"preference": "row 1: \"prompt\", \"chosen\" and \"rejected\" are not all there",
-		"brotli":     `row 1: column "text": compression by Brotli is not supported yet; hint: `,
+		"preference": "row 1: \"prompt\", \"chosen\" and \"rejected\" are not all given",
+		"brotli":     `row 1: column "text": compression with Brotli is not supported yet; hint: `,
 		"time":       `row 1: column "messages": TIMESTAMP is not supported yet; hint: `,
 		"chats-item": "row 1: a conversation needs a chat template",
 	} {

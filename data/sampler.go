@@ -63,7 +63,7 @@ func (t *Tokens) Windows(r Range, sequence int) (Windows, error) {
 // check says what is wrong with a range from which windows are to be made.
 func (t *Tokens) check(r Range, sequence int) error {
 	if r.First < 0 || r.End > t.count || r.First > r.End {
-		return fmt.Errorf("tokens %d to %d of %d: no such range", r.First, r.End, t.count)
+		return fmt.Errorf("tokens %d to %d are out of range, there are %d", r.First, r.End, t.count)
 	}
 	if sequence < 1 {
 		return fmt.Errorf("sequence length %d: must be at least 1", sequence)
@@ -126,7 +126,7 @@ func NewSampler(w Windows, seed uint64, batch int) (*Sampler, error) {
 	}
 	pass := w.Pass()
 	if n := min(w.count, pass); n < int64(batch) {
-		return nil, fmt.Errorf("the training text has %d windows of %d tokens, less than one batch of %d; "+
+		return nil, fmt.Errorf("the training text has %d windows of %d tokens, fewer than one batch of %d; "+
 			"hint: use a smaller global_batch, a shorter sequence_length, or more text", n, w.sequence, batch)
 	}
 	return &Sampler{windows: w, pass: pass, sources: w.streams(seed)}, nil
@@ -146,7 +146,7 @@ func (s *Sampler) Window() int64 {
 // an epoch is an error.
 func (s *Sampler) Seek(c Cursor) error {
 	if c.Epoch < 0 || c.Epoch >= math.MaxInt64/s.pass || c.Index < 0 || c.Index >= s.pass {
-		return fmt.Errorf("cursor epoch %d, index %d: a pass over the corpus has %d windows; "+
+		return fmt.Errorf("the position epoch %d, window %d is outside the corpus, of which a pass has %d windows; "+
 			"hint: resume with the corpus, tokenizer and sequence_length of the checkpoint", c.Epoch, c.Index, s.pass)
 	}
 	s.cursor = c

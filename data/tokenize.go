@@ -71,7 +71,7 @@ func cacheKey(c *Corpus, t *bpe.Tokenizer, o Options) (key [sha256.Size]byte) {
 
 // ErrNoEnd means that a tokenizer has no token to end documents with.
 var ErrNoEnd = errors.New("it has no end-of-text token to put between documents; " +
-	"hint: name it as eos_token in the tokenizer_config.json beside the tokenizer.json")
+	"hint: name one as eos_token in the tokenizer_config.json beside the tokenizer.json")
 
 // Tokenize returns the tokens of the corpus from a file in the folder dir, which
 // is created if it is missing. It reuses the file of an earlier call with the same
@@ -91,7 +91,7 @@ func Tokenize(ctx context.Context, c *Corpus, t *bpe.Tokenizer, dir string, o Op
 	}
 	if err := build(ctx, c, t, path, key, o); err != nil {
 		if errors.Is(err, syscall.ENOSPC) {
-			return nil, fmt.Errorf("tokenizing: %w; hint: the token file takes up to four bytes for each byte of text in %s, free some space there",
+			return nil, fmt.Errorf("tokenizing: %w; hint: free some space, since the token file takes up to four bytes in %s for each byte of text",
 				err, dir)
 		}
 		return nil, fmt.Errorf("reading the corpus: %w", err)
@@ -416,8 +416,8 @@ func OpenTokenizer(ctx context.Context, name string, c *Corpus, o Options) (*bpe
 	}
 	t, err := bpe.Load(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%q: there is no such file, or no tokenizer.json in a folder of that name; "+
-			"hint: gpt2, bpe-4096 (trained on the corpus), or the path of a tokenizer.json", name)
+		return nil, fmt.Errorf("%q is neither a file nor a folder with a tokenizer.json; "+
+			"hint: use gpt2, bpe-4096 (trained on the corpus), or the path of a tokenizer.json", name)
 	}
 	return t, err
 }

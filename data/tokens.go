@@ -88,10 +88,10 @@ func (h *header) encode() ([]byte, error) {
 func decodeHeader(page []byte, size int64) (h header, err error) {
 	le := binary.LittleEndian
 	if len(page) < headerSize || string(page[:8]) != magic {
-		return h, errors.New("it is not a token file, or cut off in its header")
+		return h, errors.New("it is not a token file, or is truncated in its header")
 	}
 	if v := le.Uint32(page[8:]); v != formatVersion {
-		return h, fmt.Errorf("its version is %d, this program reads %d", v, formatVersion)
+		return h, fmt.Errorf("its version is %d, but this program reads version %d", v, formatVersion)
 	}
 	if le.Uint32(page[headerSize-4:]) != crc32.Checksum(page[:headerSize-4], castagnoli) {
 		return h, errors.New("its header is damaged (checksum)")
@@ -103,14 +103,14 @@ func decodeHeader(page []byte, size int64) (h header, err error) {
 	h.vocabulary = int(le.Uint32(page[64:]))
 	h.endOfText = int32(le.Uint32(page[68:]))
 	if h.width != 2 && h.width != 4 {
-		return h, fmt.Errorf("it has %d bytes per token", h.width)
+		return h, fmt.Errorf("it has %d bytes per token, neither 2 nor 4", h.width)
 	}
 	// Bounds before conversions: a hostile number must not wrap around.
 	if le.Uint32(page[64:]) > bpe.MaxVocabulary || le.Uint32(page[68:]) >= le.Uint32(page[64:]) {
-		return h, fmt.Errorf("it has a vocabulary of %d with the end of text %d", le.Uint32(page[64:]), le.Uint32(page[68:]))
+		return h, fmt.Errorf("its vocabulary of %d tokens is too large, or does not contain its end-of-text token, %d", le.Uint32(page[64:]), le.Uint32(page[68:]))
 	}
 	if h.count < 0 || h.count > math.MaxInt64/8 || headerSize+h.count*int64(h.width) != size {
-		return h, fmt.Errorf("it has %d bytes, which is not %d tokens: cut off or grown", size, h.count)
+		return h, fmt.Errorf("its %d bytes do not match its %d tokens: it is truncated, or has grown", size, h.count)
 	}
 	length := int64(le.Uint32(page[60:]))
 	if length > headerSize-fieldsSize-4 {
@@ -184,7 +184,7 @@ func OpenTokens(path string) (*Tokens, error) {
 	defer in.Close()
 	t, err := openTokens(in)
 	if err != nil {
-		return nil, fmt.Errorf("token file %s: %w; hint: delete it, it is made anew from the corpus", path, err)
+		return nil, fmt.Errorf("token file %s: %w; hint: delete it; it is made again from the corpus", path, err)
 	}
 	t.path = path
 	return t, nil
@@ -197,7 +197,7 @@ func openTokens(in *os.File) (*Tokens, error) {
 	}
 	page := make([]byte, headerSize)
 	if _, err := io.ReadFull(in, page); err != nil {
-		return nil, fmt.Errorf("it is cut off in its header (%d bytes)", info.Size())
+		return nil, fmt.Errorf("it is truncated in its header (%d bytes)", info.Size())
 	}
 	h, err := decodeHeader(page, info.Size())
 	if err != nil {

@@ -34,7 +34,7 @@ func (t *Tokens) Whole(r Range, sequence int) (Windows, Packing, error) {
 		first = next
 	}
 	if len(list) == 0 {
-		return Windows{}, p, fmt.Errorf("no document has two tokens; hint: more text")
+		return Windows{}, p, fmt.Errorf("no document has at least two tokens; hint: use more text")
 	}
 	for _, x := range list {
 		p.Tokens += x.Len()

@@ -57,7 +57,7 @@ func TestChat(t *testing.T) {
 	chats := conversations(t, dir+"/chat.jsonl", 0)
 	args := []string{"train", file, "learning_rate=0.01", "sequence_length=64", "data=" + chats, "tokenizer=" + chatFolder}
 	var got trained
-	call(append(args, "--json")...).must(t, 0, "of 400 conversations what the assistant says is learnt").into(t, &got)
+	call(append(args, "--json")...).must(t, 0, "of 400 conversations, only what the assistant says is learnt").into(t, &got)
 	if got.ValLoss > 0.5 { // windows begin anywhere, even after a question
 		t.Errorf("loss %v of what has one answer", got.ValLoss)
 	}
@@ -123,10 +123,10 @@ func TestChatErrors(t *testing.T) {
 	for template, want := range map[string]string{
 		"{{ raise_exception('no way') }}":                 "the template refuses this: no way",
 		"{% for i in range(10**12) %}{% endfor %}":        "takes too long",
-		"{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}": "does a macro call itself",
+		"{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}": "check whether a macro calls itself",
 		"{{ messages[":      "chat_template.jinja: line 1",
 		"{% include 'x' %}": "not supported",
-		"x{{ 'y' if add_generation_prompt else 'z' }}{{ messages|length }}":          "not how it begins with the answer",
+		"x{{ 'y' if add_generation_prompt else 'z' }}{{ messages|length }}":          "but together with the answer",
 		strings.Repeat("x", 1<<20+1):                                                 "more than 1.0 MiB",
 		"{% if messages[-1].role == 'user' %}a{% else %}a{% endif %}":                "writes nothing",
 		"{{ messages[0].content }}{% set x = messages[0].content.encode('utf-8') %}": "not supported",

@@ -49,7 +49,7 @@ func TestCorpora(t *testing.T) {
 		{"number.jsonl", `{"text": 3}`, 2, "not a string"},
 		{"packed.txt.gz", "\x1f\x8b", 2, "hint:"},
 		{"packed.tar.gz", "\x1f\x8b", 2, "hint:"},
-		{"table.parquet", "PAR1", 2, "table.parquet: it is no Parquet file"},
+		{"table.parquet", "PAR1", 2, "table.parquet: it is not a Parquet file"},
 	} {
 		check(t, os.WriteFile(dir+"/"+c.name, []byte(c.content), 0o644))
 		call("train", file, "data="+dir+"/"+c.name, "tokenizer=gpt2", "out="+dir+"/never").must(t, c.code, c.want)
@@ -93,7 +93,7 @@ func TestParquet(t *testing.T) {
 		call("train", file, "data="+dir+"/"+name+".parquet", "tokenizer=gpt2", "out="+dir+"/never").must(t, 2, name+".parquet: ", "hint:")
 		call("data", dir+"/"+name+".parquet").must(t, 2, name+".parquet: ", "hint:")
 	}
-	for name, want := range map[string]string{"null": "row 1: nothing but null", "other": "only [content]", "time": "TIMESTAMP is not supported yet"} {
+	for name, want := range map[string]string{"null": "row 1: all columns that could be read are null", "other": "only [content]", "time": "TIMESTAMP is not supported yet"} {
 		call("data", tables+name+".parquet").must(t, 2, name+".parquet: ", want, "hint:")
 	}
 	call("train", file, "data="+tables+"chats-polars.parquet", "tokenizer=gpt2", "out="+dir+"/never").must(t, 2, "row 1: a conversation needs a chat template")
@@ -120,7 +120,7 @@ func TestPacked(t *testing.T) {
 		}
 	}
 	says("3 files: text: 2 files, 2 documents, 7912 bytes; JSONL: 1 files, 46 documents", packed+"python.*")
-	says("of 6 conversations what the assistant says is learnt", "../../data/testdata/chats-python.jsonl.zst", "--tokenizer", "../../data/chat/testdata/chatml")
+	says("of 6 conversations, only what the assistant says is learnt", "../../data/testdata/chats-python.jsonl.zst", "--tokenizer", "../../data/chat/testdata/chatml")
 	call("train", file, both).must(t, 0, "corpus: text: 2 files")
 	call("train", file, both, "max_steps=2").must(t, 0, "step 2/2")
 	call("train", file, "data="+packed+"python.txt.*", "max_steps=3").must(t, 2, "hint:")
@@ -135,7 +135,7 @@ func TestPacked(t *testing.T) {
 		call("train", file, "data="+dir+"/"+name, "tokenizer=gpt2", "out="+dir+"/never").must(t, 2, name+": ", "zstd", "hint:")
 		call("data", dir+"/"+name).must(t, 2, name+": ", "zstd", "hint:")
 	}
-	call("data", packed+"wide.jsonl.zst").must(t, 2, "wide.jsonl.zst: zstd: it refers back by more than 128 MiB", "--long")
+	call("data", packed+"wide.jsonl.zst").must(t, 2, "wide.jsonl.zst: zstd: its window is larger than 128 MiB", "--long")
 }
 
 // TestReading: what is read, and how often, is reported before training; so is that the

@@ -169,7 +169,7 @@ func TestPreferenceErrors(t *testing.T) {
 		{[]string{"preference.beta=0.1"}, []string{"data", "0 of 1 documents", "hint: "}},
 		{[]string{pairs, "preference.beta=0.1", "model={type: gpt2, layers: 1, width: 32, heads: 4}"}, []string{"preference: ", "learned positions", "hint: "}},
 		{[]string{pairs, "preference.beta=0.1", "ranks=2", "plan={pipeline: 2, slices: 2}"}, []string{"plan.slices", "preference", "hint: "}},
-		{[]string{pairs, "preference.beta=0.1", "sequence_length=4"}, []string{"data", "0 of 120 pairs", "hint: a longer sequence_length"}},
+		{[]string{pairs, "preference.beta=0.1", "sequence_length=4"}, []string{"data", "none of 120 pairs", "hint: use a longer sequence_length"}},
 		{[]string{pairs, "preference.beta=0.1", "sequence_length=1"}, []string{"hint: "}},
 		{[]string{pairs, "preference.beta=0.1", "global_batch=1000"}, []string{"global_batch", "hint: "}},
 		{[]string{pairs, "preference.beta=.nan"}, []string{"preference.beta"}},

@@ -32,7 +32,7 @@ func TestPrompts(t *testing.T) {
 	pairs := write("pairs.jsonl", func(p, c string) any { return map[string]string{"prompt": p, "completion": c} })
 	texts := write("texts.jsonl", func(p, c string) any { return map[string]string{"text": p + c} })
 	var pair, text trained
-	call("train", file, "--json", "learning_rate=0.01", "data="+pairs).must(t, 0, "of 400 documents with a prompt the completion is learnt").into(t, &pair)
+	call("train", file, "--json", "learning_rate=0.01", "data="+pairs).must(t, 0, "of 400 documents with a prompt, only the completion is learnt").into(t, &pair)
 	call("train", file, "--json", "learning_rate=0.01", "data="+texts, "out="+dir+"/texts").must(t, 0).into(t, &text)
 	if pair.ValLoss > 0.1 || text.ValLoss < 0.5 {
 		t.Errorf("loss %v where completions are learnt, %v where all is", pair.ValLoss, text.ValLoss)
@@ -49,5 +49,5 @@ func TestPrompts(t *testing.T) {
 		}
 	}
 	check(t, os.WriteFile(pairs, []byte(fmt.Sprintln(`{"prompt": "only"}`)), 0o644))
-	call("train", file, "data="+pairs, "out="+dir+"/none").must(t, 2, "pairs.jsonl: line 1", "not both there", "hint:")
+	call("train", file, "data="+pairs, "out="+dir+"/none").must(t, 2, "pairs.jsonl: line 1", "not both given", "hint:")
 }

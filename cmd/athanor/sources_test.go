@@ -103,7 +103,7 @@ func TestValidationKinds(t *testing.T) {
 		{[]string{"validation=" + packed + "python.jsonl.gz", "documents=separate"}, []string{"validation: JSONL: 1 files, 46 documents"}},
 		{[]string{"validation=" + packed + "frames.ndjson.zst", "documents=whole"}, []string{"validation: JSONL: 1 files", "documents cut, since they have more than 33 tokens: 18"}},
 		{[]string{"data=" + chats, "validation=" + tables + "chats-polars.parquet", "tokenizer=" + chatFolder, "model={type: qwen2, layers: 2, width: 32, heads: 4}"},
-			[]string{"validation: Parquet: ", "conversations what the assistant says is learnt"}},
+			[]string{"validation: Parquet: ", "conversations, only what the assistant says is learnt"}},
 		{[]string{"data=" + pairs, "validation=" + few, "preference.beta=0.3", "keep_best=true", "eval_every=1"},
 			[]string{"120 pairs to train on and 30 to validate with", "validation: JSONL: ", "reference: the log-probabilities of 150 pairs"}},
 	} {
@@ -120,7 +120,7 @@ func TestValidationKinds(t *testing.T) {
 	check(t, os.WriteFile(few, []byte(strings.Join(lines[:29], "")), 0o644))
 	call(append(prefer, "validation="+few, "max_steps=2")...).must(t, 2, "belongs to another run: validation is ")
 	call("train", file, "validation="+pairs, "out="+dir+"/never").must(t, 2, "validation: ", "hint: preference")
-	call(append(prefer, "validation="+dir+"/corpus.txt", "out="+dir+"/never")...).must(t, 2, "validation: 0 of 1 documents are of pairs", "hint:")
+	call(append(prefer, "validation="+dir+"/corpus.txt", "out="+dir+"/never")...).must(t, 2, "validation: 0 of 1 documents belong to pairs", "hint:")
 }
 
 // TestSources: train and data report a corpus of several sources part by part, each with its share. As many steps as a pass has are made,

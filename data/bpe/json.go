@@ -74,7 +74,7 @@ func (m *mergePair) UnmarshalJSON(raw []byte) error {
 			return err
 		}
 		if len(parts) != 2 {
-			return fmt.Errorf("a merge of %d parts", len(parts))
+			return fmt.Errorf("a merge has %d parts, not 2", len(parts))
 		}
 		*m = mergePair(parts)
 		return nil
@@ -110,7 +110,7 @@ func Load(path string) (*Tokenizer, error) {
 	}
 	t, err := Parse(raw, config)
 	if err != nil {
-		return nil, suggest.Add(fmt.Errorf("%s: %w", path, err), "is that a tokenizer.json of byte-level BPE, or of SentencePiece's?")
+		return nil, suggest.Add(fmt.Errorf("%s: %w", path, err), "check that it is a tokenizer.json of byte-level BPE, or of SentencePiece's BPE")
 	}
 	return t, nil
 }
@@ -162,14 +162,14 @@ func strict(raw []byte, into any) error {
 		return err
 	}
 	if d.More() {
-		return errors.New("something follows the JSON object")
+		return errors.New("there is more after the JSON object")
 	}
 	return nil
 }
 
 func unsupported(what string) error {
-	return fmt.Errorf("%s is not supported: it would change the tokens; "+
-		"hint: BPE as in GPT-2, GPT-NeoX, Llama 2 and 3, Mistral 7B, Qwen, Gemma 3 and SmolLM is supported", what)
+	return fmt.Errorf("%s is not supported, and would change the tokens; "+
+		"hint: use BPE as in GPT-2, GPT-NeoX, Llama 2 and 3, Mistral 7B, Qwen, Gemma 3 or SmolLM", what)
 }
 
 func null(raw json.RawMessage) bool { return len(raw) == 0 || string(raw) == "null" }
@@ -193,7 +193,7 @@ func (f *file) check(m *model) error {
 	case !null(f.Padding):
 		return unsupported("padding")
 	case null(f.Model):
-		return errors.New(`no "model"`)
+		return errors.New(`it has no "model"`)
 	}
 	// The first published files leave out the type of their BPE model.
 	if k := kind(f.Model); k != "BPE" && k != "without a type" {
@@ -422,7 +422,7 @@ func (v *vocabulary) read(m model, added []addedToken) error {
 		right, hasRight := m.Vocab[pair[1]]
 		id, hasBoth := m.Vocab[pair[0]+pair[1]]
 		if !hasLeft || !hasRight || !hasBoth {
-			return fmt.Errorf("merge %d: %q, %q or both together are not in the vocabulary", rank, pair[0], pair[1])
+			return fmt.Errorf("merge %d: %q, %q or both joined are not in the vocabulary", rank, pair[0], pair[1])
 		}
 		v.merges[rank] = Merge{left, right, id}
 	}

@@ -69,7 +69,7 @@ func TestUnsupported(t *testing.T) {
 		{"negative id", "added_tokens", `[{"id":-1,"content":"x"}]`, "-1"},
 		{"empty vocabulary", "model.vocab", `{}`, "not in the vocabulary"},
 		{"bad merge", "model.merges", `["a b c"]`, "a b c"},
-		{"bad merge array", "model.merges", `[["a"]]`, "merge of 1 parts"},
+		{"bad merge array", "model.merges", `[["a"]]`, "a merge has 1 parts, not 2"},
 		{"unknown merge", "model.merges", `["a \u2713"]`, "merge 0"},
 	}
 	for _, test := range tests {

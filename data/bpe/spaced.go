@@ -97,7 +97,7 @@ func spacedToken(text string) (token []byte, isByte bool, err error) {
 	}
 	token = []byte(strings.ReplaceAll(text, underline, " "))
 	if len(token) == 0 || strings.Contains(text, " ") || bytes.Contains(bytes.TrimLeft(token, " "), []byte{' '}) {
-		return nil, false, unsupported(fmt.Sprintf("the vocabulary's token %q, which has a space behind other characters or none at all,", text))
+		return nil, false, unsupported(fmt.Sprintf("the vocabulary's token %q, which is empty or has a space after other characters,", text))
 	}
 	return token, false, nil
 }

@@ -137,7 +137,7 @@ func TestSentencePieceUnsupported(t *testing.T) {
 		{"decoder", `{"type":"ByteFallback"}`, "decoder"},
 		{"added_tokens", `[{"id":0,"content":"<unk>","normalized":true}]`, "normalized"},
 		{"vocab", `{"a b":2000}`, `"a b"`},
-		{"vocab", `{"a\u2581b":2000}`, "space behind"},
+		{"vocab", `{"a\u2581b":2000}`, "space after other"},
 		{"vocab", `{"<0x41>":700}`, "0x41"},
 		{"ignore_merges", `true`, "ignore_merges"},
 	} {

@@ -88,7 +88,7 @@ func newTokenizer(v vocabulary) (*Tokenizer, error) {
 	}
 	for _, id := range t.start {
 		if t.Token(id) == nil {
-			return nil, fmt.Errorf("the token %d, which goes before a text, is not in the vocabulary", id)
+			return nil, fmt.Errorf("the token %d, which is added before a text, is not in the vocabulary", id)
 		}
 	}
 	isAdded := t.addedIDs()
@@ -100,7 +100,7 @@ func newTokenizer(v vocabulary) (*Tokenizer, error) {
 	for b, id := range t.byteID {
 		if id < 0 {
 			return nil, fmt.Errorf("the vocabulary has no token for the byte 0x%02x; "+
-				"hint: only vocabularies with all 256 bytes are supported", b)
+				"hint: use a tokenizer whose vocabulary has all 256 bytes", b)
 		}
 	}
 	t.pairs = newPairTable(len(t.merges))

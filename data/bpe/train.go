@@ -77,11 +77,11 @@ func (c *Counter) Merge(other *Counter) {
 // see VocabularySize. progress, if not nil, is called with the tokens made so far.
 func Train(ctx context.Context, words *Counter, size int, progress func(made, size int)) (*Tokenizer, error) {
 	if size < 257 || size > MaxVocabulary {
-		return nil, fmt.Errorf("a vocabulary of %d tokens; hint: from 257 (256 bytes and the end of text) to %d",
+		return nil, fmt.Errorf("a vocabulary cannot have %d tokens; hint: use 257 (256 bytes and the end of text) to %d",
 			size, MaxVocabulary)
 	}
 	if len(words.words) == 0 {
-		return nil, fmt.Errorf("training a tokenizer: the corpus has no words, apart from some of more than %d bytes, which are set aside; hint: take another tokenizer, such as gpt2", maxTrainWord)
+		return nil, fmt.Errorf("training a tokenizer: the corpus has no words of at most %d bytes, and longer ones are not used; hint: use another tokenizer, such as gpt2", maxTrainWord)
 	}
 	tr := newTrainer(words)
 	for len(tr.tokens) < size-1 && tr.step() {

@@ -209,8 +209,8 @@ func TestParting(t *testing.T) {
 		{"qwen3", two, user + "a<|im_end|>\n" + assistant + "[<think>\nt\n</think>\n\nb<|im_end|>]\n" +
 			"|" + user + "a<|im_end|>\n" + assistant + "b<|im_end|>\n" + user + "c<|im_end|>\n" + assistant + "[<think>\n\n</think>\n\nd<|im_end|>]\n"},
 		{"chatml", two, user + "a<|im_end|>\n" + assistant + "[<think>t</think>b<|im_end|>]\n" + user + "c<|im_end|>\n" + assistant + "[d<|im_end|>]\n"},
-		{"deepseek-r1", two, "not how it begins with the answer"},
-		{"mistral-v0.3", system, "not how it begins with the answer"},
+		{"deepseek-r1", two, "but together with the answer"},
+		{"mistral-v0.3", system, "but together with the answer"},
 		{"gemma2", system, "the template refuses this: System role not supported"},
 	} {
 		turns, err := Decode([]byte(c.conversation), nil)
@@ -264,7 +264,7 @@ func TestLong(t *testing.T) {
 		c.Say("assistant", "b")
 	}
 	_, err := folder(t, "{% for m in messages %}{{ m.content }}{% endfor %}", "").Documents(c)
-	if err == nil || !strings.Contains(err.Error(), "hint: cut it") {
+	if err == nil || !strings.Contains(err.Error(), "hint: split it into several") {
 		t.Error(err)
 	}
 }

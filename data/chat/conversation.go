@@ -35,22 +35,22 @@ const maxTurns = 1000
 // ShareGPT's. tools is the JSON of what may be called, see decodeTools.
 func Decode(list, tools []byte) (*Conversation, error) {
 	if !utf8.Valid(list) || !utf8.Valid(tools) {
-		return nil, errors.New("a conversation that is not UTF-8; hint: convert it")
+		return nil, errors.New("the conversation is not valid UTF-8; hint: convert the file to UTF-8")
 	}
 	v, err := jinja.DecodeJSON(list)
 	if err != nil {
-		return nil, fmt.Errorf(`%w; hint: [{"role": ..., "content": ...}, ...]`, err)
+		return nil, fmt.Errorf(`%w; hint: write [{"role": ..., "content": ...}, ...]`, err)
 	}
 	turns, ok := v.(*jinja.List)
 	if !ok {
-		return nil, errors.New(`a conversation that is not a list; hint: [{"role": ..., "content": ...}, ...]`)
+		return nil, errors.New(`the conversation is not a list; hint: write [{"role": ..., "content": ...}, ...]`)
 	}
 	if n := len(turns.Items); n > maxTurns {
-		return nil, fmt.Errorf("%d messages; hint: cut it, %d are the most", n, maxTurns)
+		return nil, fmt.Errorf("the conversation has %d messages, more than %d; hint: split it into several", n, maxTurns)
 	}
 	c := &Conversation{}
 	if c.tools, err = decodeTools(tools); err != nil {
-		return nil, fmt.Errorf(`tools: %w; hint: a list of JSON schemas, [{"type": "function", "function": {"name": ...}}, ...]`, err)
+		return nil, fmt.Errorf(`tools: %w; hint: write a list of JSON schemas, [{"type": "function", "function": {"name": ...}}, ...]`, err)
 	}
 	if c.tools != nil {
 		c.size += jinja.Size(c.tools)
@@ -63,7 +63,7 @@ func Decode(list, tools []byte) (*Conversation, error) {
 			err = errors.New("it is not an object")
 		}
 		if err != nil {
-			return nil, fmt.Errorf(`message %d: %w; hint: {"role": "user" or "assistant", "content": "..."}`, i+1, err)
+			return nil, fmt.Errorf(`message %d: %w; hint: write {"role": "user" or "assistant", "content": "..."}`, i+1, err)
 		}
 	}
 	return c, nil
@@ -118,7 +118,7 @@ func (c *Conversation) Say(role, content string) {
 func (c *Conversation) LearnLast() error {
 	n := len(c.roles)
 	if n == 0 || c.roles[n-1] != "assistant" {
-		return errors.New("it does not end with the assistant; hint: the answer is the last message")
+		return errors.New("it does not end with an assistant message; hint: make the answer the last message")
 	}
 	clear(c.learnt)
 	c.learnt[n-1] = true
@@ -214,7 +214,7 @@ func partOf(v jinja.Value) (jinja.Text, error) {
 	}
 	kind, err := text(part, "type")
 	if err == nil && kind.String() != "text" {
-		err = fmt.Errorf("is of type %.40q, and only text is known", kind)
+		err = fmt.Errorf("is of type %.40q, but only text is supported", kind)
 	}
 	if err != nil {
 		return nil, err

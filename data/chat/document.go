@@ -32,9 +32,9 @@ func (t *Template) Documents(c *Conversation) ([]Document, error) {
 	turns := c.answers()
 	switch work := turns * c.size; {
 	case turns == 0:
-		return nil, errors.New("a conversation without the assistant: nothing is learnt from it; hint: leave it out")
+		return nil, errors.New("the conversation has no assistant message, so nothing is learnt from it; hint: leave it out")
 	case work > maxWork:
-		return nil, fmt.Errorf("%d answers in a conversation of %d characters take too long; hint: cut it into several", turns, c.size)
+		return nil, fmt.Errorf("%d answers in a conversation of %d characters take too long to render; hint: split it into several", turns, c.size)
 	}
 	for i, role := range c.roles {
 		if role != "assistant" {
@@ -74,11 +74,11 @@ func (t *Template) answer(c *Conversation, i int) (*answer, error) {
 	}
 	if !whole.HasPrefix(given) {
 		at := whole.Common(given)
-		return nil, fmt.Errorf("%s: what it writes before an answer (... %q) is not how it begins with the answer (... %q), so what to learn is not known; hint: write what the model is to read and say as prompt and completion",
+		return nil, fmt.Errorf("%s: up to an answer the template writes ... %q, but together with the answer ... %q, so which part is the answer is not known; hint: write the data as prompt and completion",
 			t.where, excerpt(given, at), excerpt(whole, at))
 	}
 	if len(whole) == len(given) {
-		return nil, fmt.Errorf("%s: it writes nothing for this turn; hint: leave the turn out", t.where)
+		return nil, fmt.Errorf("%s: the template writes nothing for this message; hint: leave the message out", t.where)
 	}
 	a := &answer{whole, len(given), len(whole)}
 	behind := a.first + whole[a.first:].Said()
@@ -108,7 +108,7 @@ func (t *Template) said(c *Conversation, first, end int, rendered jinja.Text) er
 			return err
 		}
 		if strings.Contains(whole, printed.String()) || !follow(whole, texts) {
-			return fmt.Errorf("message %d: %s does not write the texts of a content that is a list of parts; hint: make the content one string", i+1, t.where)
+			return fmt.Errorf("message %d: %s does not write the texts of its content, which is a list of parts; hint: make the content one string", i+1, t.where)
 		}
 	}
 	return nil

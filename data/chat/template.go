@@ -21,7 +21,7 @@ import (
 
 // ErrNone reports that there is no template to render conversations with.
 var ErrNone = errors.New("a conversation needs a chat template, and there is none beside the tokenizer.json; " +
-	"hint: copy the model's chat_template.jinja there, or take as tokenizer a folder with one, or with chat_template in its tokenizer_config.json")
+	"hint: copy the model's chat_template.jinja there, or set tokenizer to a folder that has one, or has chat_template in its tokenizer_config.json")
 
 // Files of a folder that a template is read from.
 const (
@@ -68,7 +68,7 @@ func Open(dir string, tokenizer *bpe.Tokenizer) *Template {
 		t.withTools, err = jinja.Parse(string(withTools))
 	}
 	if err != nil {
-		t.fault = suggest.Add(fmt.Errorf("the chat template %s: %w", t.where, err), "transformers' templates are known; is it one?")
+		t.fault = suggest.Add(fmt.Errorf("the chat template %s: %w", t.where, err), "check that it is a chat template for transformers")
 	}
 	return t
 }
@@ -102,7 +102,7 @@ func (t *Template) open(dir string) (source, withTools []byte, err error) {
 		source, withTools, err = embedded(settings["chat_template"])
 	}
 	if _, none := os.Stat(filepath.Join(dir, toolsFile)); none == nil {
-		t.unread = fmt.Errorf("conversations with tools have a template of their own, %s, which is not read; hint: make it the %s, if it renders other conversations too", filepath.Join(dir, toolsFile), templateFile)
+		t.unread = fmt.Errorf("conversations with tools have a template of their own, %s, which is not read; hint: if it renders other conversations too, move it to %s", filepath.Join(dir, toolsFile), templateFile)
 	}
 	t.name(settings, source, withTools)
 	return source, withTools, err
@@ -145,7 +145,7 @@ func embedded(raw json.RawMessage) (source, withTools []byte, err error) {
 		names = append(names, t.Name)
 	}
 	if source == nil {
-		err = fmt.Errorf("chat_template has %.200q; hint: name one of them default", names)
+		err = fmt.Errorf("chat_template has the templates %.200q, but none named default; hint: name one of them default", names)
 	}
 	return source, withTools, err
 }

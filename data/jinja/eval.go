@@ -96,9 +96,9 @@ func operandFault(op string, operands ...Value) error {
 		}
 	}
 	if len(operands) == 1 {
-		return fmt.Errorf("%s has no meaning for a %s", op, typeName(operands[0]))
+		return fmt.Errorf("the operator %s cannot be applied to a %s", op, typeName(operands[0]))
 	}
-	return fmt.Errorf("%s has no meaning for %s and %s", op, typeName(operands[0]), typeName(operands[1]))
+	return fmt.Errorf("the operator %s cannot be applied to a %s and a %s", op, typeName(operands[0]), typeName(operands[1]))
 }
 
 func (b binary) eval(m *machine, s *scope) (Value, error) {
@@ -142,7 +142,7 @@ func (m *machine) apply(op string, x, y Value) (Value, error) {
 		return m.repeat(y, ix)
 	case op == "%":
 		if _, ok := x.(Text); ok {
-			return nil, errors.New("% formats are not supported; hint: ~ joins texts")
+			return nil, errors.New("% formats are not supported; hint: join texts with ~")
 		}
 	}
 	return nil, operandFault(op, x, y)
@@ -264,7 +264,7 @@ func floats(op string, x, y float64) (Value, error) {
 	}
 	z := math.Pow(x, y)
 	if math.IsNaN(z) || math.IsInf(z, 0) {
-		return nil, fmt.Errorf("%v ** %v is no number", x, y)
+		return nil, fmt.Errorf("%v ** %v is not a number", x, y)
 	}
 	return z, nil
 }
@@ -443,7 +443,7 @@ func (m *machine) item(x, key Value) (Value, error) {
 		}
 		return Undefined{fmt.Sprintf("the item %.40q of a %s", name.String(), typeName(x))}, nil
 	}
-	return Undefined{fmt.Sprintf("an item of a %s that is not there", typeName(x))}, nil
+	return Undefined{fmt.Sprintf("a missing item of a %s", typeName(x))}, nil
 }
 
 // place returns the index that a key means in a list of n items.
@@ -474,7 +474,7 @@ func (sl slice) eval(m *machine, s *scope) (Value, error) {
 		}
 		_, n, isInt, _ := number(v)
 		if !isInt {
-			return nil, fmt.Errorf("a slice's bound is an integer, not a %s", typeName(v))
+			return nil, fmt.Errorf("the bound of a slice must be an integer, not a %s", typeName(v))
 		}
 		bounds[i] = &n
 	}
@@ -496,7 +496,7 @@ func (sl slice) eval(m *machine, s *scope) (Value, error) {
 	case Undefined:
 		return nil, x.fault()
 	}
-	return nil, fmt.Errorf("a %s has no slices", typeName(x))
+	return nil, fmt.Errorf("a %s cannot be sliced", typeName(x))
 }
 
 // indices returns which of n items from, to and step select, as in Python.
@@ -506,7 +506,7 @@ func (m *machine) indices(n int, bounds [3]*int64) ([]int, error) {
 		step = *bounds[2]
 	}
 	if step == 0 {
-		return nil, errors.New("a slice's step is zero")
+		return nil, errors.New("the step of a slice is zero")
 	}
 	low, high := int64(0), int64(n)
 	first, end := low, high

@@ -187,7 +187,7 @@ func (p *parser) primary() (expr, error) {
 	case kindFloat:
 		f, err := strconv.ParseFloat(t.text, 64)
 		if err != nil {
-			return nil, faultAt(t.line, "%.30s is no number", t.text)
+			return nil, faultAt(t.line, "%.30s is not a number", t.text)
 		}
 		return literal{f}, nil
 	case kindOp:
@@ -200,7 +200,7 @@ func (p *parser) primary() (expr, error) {
 			return p.dict()
 		}
 	}
-	return nil, faultAt(t.line, "an expression is expected, not %v", t)
+	return nil, faultAt(t.line, "expected an expression, found %v", t)
 }
 
 // constants are the names of values.
@@ -211,7 +211,7 @@ func (p *parser) named(t token) (expr, error) {
 		return literal{v}, nil
 	}
 	if slices.Contains(reserved, t.text) {
-		return nil, faultAt(t.line, "an expression is expected, not %v", t)
+		return nil, faultAt(t.line, "expected an expression, found %v", t)
 	}
 	return name{t.text}, nil
 }
@@ -294,7 +294,7 @@ func (p *parser) postfix(x expr) (expr, error) {
 				}
 				x = item{x, literal{i}}
 			default:
-				return nil, faultAt(t.line, "an attribute's name is expected, not %v", t)
+				return nil, faultAt(t.line, "expected the name of an attribute, found %v", t)
 			}
 		case p.take("["):
 			x, err = p.subscript(x)
@@ -328,7 +328,7 @@ func (p *parser) subscript(x expr) (expr, error) {
 			}
 			return slice{x, parts[0], parts[1], parts[2]}, nil
 		case parts[colons] != nil:
-			return nil, p.fault(`"]" is expected, not %v`, t)
+			return nil, p.fault(`expected "]", found %v`, t)
 		}
 		var err error
 		if parts[colons], err = p.tuple(p.expression); err != nil {
@@ -350,7 +350,7 @@ func (p *parser) arguments() (arguments, error) {
 			}
 		}
 		if t := p.peek(); t.is("*") || t.is("**") {
-			return a, p.fault("arguments with a star are not supported; hint: name each")
+			return a, p.fault("arguments with * or ** are not supported; hint: write out each argument")
 		}
 		if p.peek().kind == kindName && p.second().is("=") {
 			a.names = append(a.names, p.next().text)
@@ -363,7 +363,7 @@ func (p *parser) arguments() (arguments, error) {
 			continue
 		}
 		if len(a.named) > 0 {
-			return a, p.fault("an argument without a name behind one with")
+			return a, p.fault("an argument without a name follows one with a name")
 		}
 		x, err := p.expression()
 		if err != nil {

@@ -455,7 +455,7 @@ func (m *machine) sortedPairs(a args, sort bool) (Value, error) {
 	}
 	d, ok := v[0].(*Dict)
 	if !ok {
-		return nil, fmt.Errorf("a dict is expected, not a %s", typeName(v[0]))
+		return nil, fmt.Errorf("expected a dict, got a %s", typeName(v[0]))
 	}
 	pairs, err := m.pairs(d)
 	if err == nil && sort {

@@ -38,7 +38,7 @@ func (a *args) done() error {
 // bind returns the arguments for parameters, nil for missing ones.
 func (a args) bind(least int, params ...string) ([]Value, error) {
 	if len(a.list) > len(params) {
-		return nil, fmt.Errorf("%d arguments, at most %d are expected", len(a.list), len(params))
+		return nil, fmt.Errorf("got %d arguments, expected at most %d", len(a.list), len(params))
 	}
 	out := make([]Value, len(params))
 	copy(out, a.list)
@@ -62,7 +62,7 @@ func textOf(v Value) (Text, error) {
 	case Undefined:
 		return nil, v.fault()
 	}
-	return nil, fmt.Errorf("a str is expected, not a %s", typeName(v))
+	return nil, fmt.Errorf("expected a str, got a %s", typeName(v))
 }
 
 // intOf returns an argument that must be an integer; other is what nil stands for.
@@ -73,7 +73,7 @@ func intOf(v Value, other int64) (int64, error) {
 	if _, i, isInt, _ := number(v); isInt {
 		return i, nil
 	}
-	return 0, fmt.Errorf("an int is expected, not a %s", typeName(v))
+	return 0, fmt.Errorf("expected an int, got a %s", typeName(v))
 }
 
 // functions are the names that every template finds.
@@ -101,7 +101,7 @@ func rangeOf(m *machine, a args) (Value, error) {
 	}
 	first, end, step := n[0], n[1], n[2]
 	if step == 0 {
-		return nil, fmt.Errorf("a range's step is zero")
+		return nil, fmt.Errorf("the step of a range is zero")
 	}
 	out := &List{}
 	for i := first; step > 0 && i < end || step < 0 && i > end; i += step {
@@ -135,7 +135,7 @@ func newNamespace(m *machine, a args) (Value, error) {
 	d := v.(*Dict)
 	for _, k := range d.keys {
 		if name, ok := k.(Text); !ok || strings.HasPrefix(name.String(), "_") {
-			return nil, fmt.Errorf("the names in a namespace are texts without an underscore in front")
+			return nil, fmt.Errorf("names in a namespace must be strings that do not begin with an underscore")
 		}
 	}
 	return &namespace{d}, nil
@@ -145,7 +145,7 @@ func newNamespace(m *machine, a args) (Value, error) {
 func dictFrom(m *machine, a args) (Value, error) {
 	out := NewDict()
 	if len(a.list) > 1 {
-		return nil, fmt.Errorf("%d arguments, at most one is expected", len(a.list))
+		return nil, fmt.Errorf("got %d arguments, expected at most one", len(a.list))
 	}
 	for _, v := range a.list {
 		pairs, err := m.pairs(v)
@@ -155,7 +155,7 @@ func dictFrom(m *machine, a args) (Value, error) {
 		for _, p := range pairs {
 			kv, err := m.iterate(p)
 			if err == nil && len(kv) != 2 {
-				err = fmt.Errorf("a pair is expected, not %d items", len(kv))
+				err = fmt.Errorf("expected a pair, got %d items", len(kv))
 			}
 			if err == nil {
 				err = m.put(out, kv[0], kv[1])
@@ -227,7 +227,7 @@ func strftimeNow(m *machine, a args) (Value, error) {
 		case ok && letter < 0x80:
 			out = append(out, Own(m.now.Format(layout))...)
 		default:
-			return nil, fmt.Errorf("the format %%%c of a date is not known", letter)
+			return nil, fmt.Errorf("the date format %%%c is not known", letter)
 		}
 	}
 	return out, m.spend(len(out))
@@ -246,7 +246,7 @@ func (l *loop) attribute(m *machine, name string) (Value, bool, error) {
 	n := len(l.items)
 	neighbour := func(i int) Value {
 		if i < 0 || i >= n {
-			return Undefined{"the item beside the loop's end"}
+			return Undefined{"the item beyond the loop's ends"}
 		}
 		return l.items[i]
 	}
@@ -276,12 +276,12 @@ func (l *loop) attribute(m *machine, name string) (Value, bool, error) {
 	case "cycle":
 		return function(func(_ *machine, a args) (Value, error) {
 			if len(a.list) == 0 {
-				return nil, fmt.Errorf("no items to cycle through")
+				return nil, fmt.Errorf("there are no items to cycle through")
 			}
 			return a.list[l.at%len(a.list)], a.done()
 		}), true, nil
 	case "changed":
-		return nil, false, fmt.Errorf("loop.changed is not supported; hint: loop.previtem")
+		return nil, false, fmt.Errorf("loop.changed is not supported; hint: use loop.previtem")
 	}
 	return nil, false, nil
 }

@@ -15,7 +15,7 @@ func DecodeJSON(text []byte) (Value, error) {
 	d.UseNumber()
 	v, err := decode(d, 0)
 	if err == nil && d.More() {
-		err = errors.New("something follows the JSON value")
+		err = errors.New("there is more after the JSON value")
 	}
 	return v, err
 }
@@ -99,7 +99,7 @@ func toJSON(m *machine, a args) (Value, error) {
 	if v[2] != nil && !isA[None](v[2]) {
 		n, err := intOf(v[2], 0)
 		if err != nil || n < 0 || n > 100 {
-			return nil, fmt.Errorf("tojson's indent is a number from 0 to 100")
+			return nil, fmt.Errorf("the indent of tojson must be a number from 0 to 100")
 		}
 		j.indent = int(n)
 	}

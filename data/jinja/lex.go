@@ -84,7 +84,7 @@ type lexer struct {
 // of the source is dropped.
 func lex(source string) ([]token, error) {
 	if !utf8.ValidString(source) {
-		return nil, fmt.Errorf("it is not UTF-8")
+		return nil, fmt.Errorf("the template is not UTF-8")
 	}
 	source = strings.ReplaceAll(strings.ReplaceAll(source, "\r\n", "\n"), "\r", "\n")
 	l := &lexer{source: strings.TrimSuffix(source, "\n"), line: 1, starting: true}
@@ -138,7 +138,7 @@ func (l *lexer) outside() error {
 	case '#':
 		end := strings.Index(l.source[l.at:], "#}")
 		if end < 0 {
-			return faultAt(l.line, "a comment does not end; hint: #}")
+			return faultAt(l.line, "a comment is not closed; hint: end it with #}")
 		}
 		sign := byte(0)
 		if end > 0 {
@@ -243,7 +243,7 @@ func (l *lexer) inside() error {
 		rest = strings.TrimLeftFunc(rest, space)
 		l.advance(len(l.source) - l.at - len(rest))
 		if rest == "" {
-			return faultAt(l.line, "a tag does not end; hint: %s", l.closingAs)
+			return faultAt(l.line, "a tag is not closed; hint: end it with %s", l.closingAs)
 		}
 		if len(l.brackets) == 0 {
 			sign := byte(0)
@@ -295,7 +295,7 @@ func (l *lexer) token(rest string) error {
 			return l.operator(op)
 		}
 	}
-	return faultAt(l.line, "the character %q is not expected in a tag", r)
+	return faultAt(l.line, "unexpected character %q in a tag", r)
 }
 
 // operator reads an operator, and pairs brackets.
@@ -358,7 +358,7 @@ func (l *lexer) quoted(rest string) error {
 			return nil
 		}
 	}
-	return faultAt(l.line, "a string does not end")
+	return faultAt(l.line, "a string is not closed")
 }
 
 // escapes maps the letter after a backslash to its character.
@@ -408,7 +408,7 @@ func numbered(s string) (r rune, n int, err error) {
 	base, first, end := 16, 2, 2+map[byte]int{'x': 2, 'u': 4, 'U': 8}[s[1]]
 	switch {
 	case s[1] == 'N':
-		return 0, 0, fmt.Errorf(`the escape \N is not known; hint: \u with the character's number`)
+		return 0, 0, fmt.Errorf(`the escape \N is not known; hint: use \u with the number of the character`)
 	case s[1] >= '0' && s[1] <= '7':
 		base, first, end = 8, 1, 2
 		for end < min(len(s), 4) && s[end] >= '0' && s[end] <= '7' {
@@ -419,7 +419,7 @@ func numbered(s string) (r rune, n int, err error) {
 	}
 	v, err := strconv.ParseUint(s[first:min(end, len(s))], base, 32)
 	if err != nil || end > len(s) || v > unicode.MaxRune || !utf8.ValidRune(rune(v)) {
-		return 0, 0, fmt.Errorf("%.12q is no escape of a character", s)
+		return 0, 0, fmt.Errorf("%.12q is not a character escape", s)
 	}
 	return rune(v), end, nil
 }

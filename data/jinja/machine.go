@@ -7,7 +7,7 @@ import (
 )
 
 // ErrBudget reports that rendering took more than its budget.
-var ErrBudget = errors.New("it takes too long, or writes too much; hint: does the template loop?")
+var ErrBudget = errors.New("the template takes too long, or writes too much; hint: check whether it loops without end")
 
 // RaisedError is what a template raised by raise_exception.
 type RaisedError struct{ Message string }
@@ -58,7 +58,7 @@ func (m *machine) spend(n int) error {
 func (m *machine) enter() error {
 	if m.depth++; m.depth > maxDepth {
 		m.depth--
-		return fmt.Errorf("more than %d levels of calls and values; hint: does a macro call itself?", maxDepth)
+		return fmt.Errorf("more than %d levels of calls and values; hint: check whether a macro calls itself", maxDepth)
 	}
 	return nil
 }
@@ -164,7 +164,7 @@ func (m *machine) assign(s *scope, targets []string, v Value) error {
 		return err
 	}
 	if len(parts) != len(targets) {
-		return fmt.Errorf("%d values for %d names", len(parts), len(targets))
+		return fmt.Errorf("cannot assign %d values to %d names", len(parts), len(targets))
 	}
 	for i, name := range targets {
 		s.set(name, parts[i])
@@ -245,7 +245,7 @@ func (m *machine) setAttribute(s *scope, target, attribute string, v Value) erro
 	x, _ := s.lookup(target)
 	n, ok := x.(*namespace)
 	if !ok {
-		return fmt.Errorf("%s is no namespace, so %s.%s cannot be set", target, target, attribute)
+		return fmt.Errorf("%s is not a namespace, so %s.%s cannot be set", target, target, attribute)
 	}
 	return n.put(attribute, v)
 }
@@ -283,7 +283,7 @@ type macro struct {
 func (c *macro) call(m *machine, a args) (Value, error) {
 	s := &scope{parent: c.scope}
 	if len(a.list) > len(c.params) {
-		return nil, fmt.Errorf("the macro %s takes %d arguments", c.name, len(c.params))
+		return nil, fmt.Errorf("the macro %s takes at most %d arguments", c.name, len(c.params))
 	}
 	for i, v := range a.list {
 		s.set(c.params[i], v)

@@ -39,7 +39,7 @@ func method(x Value, name string) (Value, error) {
 // lacking is the error of a method that is not built, or that would change a value.
 func lacking(kind, name, all string) error {
 	if slices.Contains(strings.Fields(all), name) {
-		return fmt.Errorf("the method %s of a %s is not supported; hint: values cannot be changed, but added and sliced", name, kind)
+		return fmt.Errorf("the method %s of a %s is not supported; hint: values cannot be changed in place, but they can be added and sliced", name, kind)
 	}
 	return nil
 }
@@ -152,7 +152,7 @@ func affix(matches func(t, p Text) bool) func(*machine, Text, args) (Value, erro
 		for _, o := range options {
 			p, ok := o.(Text)
 			if !ok {
-				return nil, fmt.Errorf("a str is expected, not a %s", typeName(o))
+				return nil, fmt.Errorf("expected a str, got a %s", typeName(o))
 			}
 			if matches(t, p) {
 				return true, nil
@@ -306,7 +306,7 @@ func (m *machine) joinWith(sep Text, a args) (Value, error) {
 	}
 	for _, item := range items {
 		if _, ok := item.(Text); !ok {
-			return nil, fmt.Errorf("a str is expected, not a %s", typeName(item))
+			return nil, fmt.Errorf("expected a str, got a %s", typeName(item))
 		}
 	}
 	return m.join(items, sep)
@@ -348,7 +348,7 @@ func one(a args, name string) (Text, error) {
 		return nil, err
 	}
 	if _, none := v[0].(None); none {
-		return nil, errors.New("a str is expected, not a NoneType")
+		return nil, errors.New("expected a str, got a NoneType")
 	}
 	return textOf(v[0])
 }

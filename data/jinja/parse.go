@@ -23,7 +23,7 @@ func Parse(source string) (*Template, error) {
 		return nil, err
 	}
 	if t := p.peek(); t.kind != kindEnd {
-		return nil, p.fault("%v is not expected here", t)
+		return nil, p.fault("unexpected %v", t)
 	}
 	return &Template{body}, nil
 }
@@ -65,14 +65,14 @@ func (p *parser) fault(format string, args ...any) error {
 // expect moves past an operator or a name that must be next.
 func (p *parser) expect(text string) error {
 	if !p.take(text) {
-		return p.fault("%q is expected, not %v", text, p.peek())
+		return p.fault("expected %q, found %v", text, p.peek())
 	}
 	return nil
 }
 
 func (p *parser) close() error {
 	if p.peek().kind != kindClose {
-		return p.fault("the end of the tag is expected, not %v", p.peek())
+		return p.fault("expected the end of the tag, found %v", p.peek())
 	}
 	p.at++
 	return nil
@@ -82,7 +82,7 @@ func (p *parser) close() error {
 func (p *parser) ident() (string, error) {
 	t := p.peek()
 	if t.kind != kindName || slices.Contains(reserved, t.text) {
-		return "", p.fault("a name is expected, not %v", t)
+		return "", p.fault("expected a name, found %v", t)
 	}
 	p.at++
 	return t.text, nil
@@ -164,7 +164,7 @@ func (p *parser) statement(word string) func() (stmt, error) {
 	case "include", "import", "from", "extends", "block", "call", "filter", "autoescape", "do", "print", "trans":
 		return func() (stmt, error) {
 			p.at--
-			return nil, p.fault("the statement %q is not supported; hint: chat templates get along without", word)
+			return nil, p.fault("the statement %q is not supported; hint: write the template without it", word)
 		}
 	}
 	return nil
@@ -177,7 +177,7 @@ func (p *parser) ending(word string) error {
 		if t.kind == kindTag {
 			t = p.second()
 		}
-		return p.fault("%q is expected, not %v", word, t)
+		return p.fault("expected %q, found %v", word, t)
 	}
 	p.at += 2
 	return p.close()
@@ -247,7 +247,7 @@ func (p *parser) forStmt() (stmt, error) {
 		}
 	}
 	if p.peek().is("recursive") {
-		return nil, p.fault("recursive loops are not supported; hint: a macro that calls itself")
+		return nil, p.fault("recursive loops are not supported; hint: use a macro that calls itself")
 	}
 	p.loops++
 	s.body, err = p.body()
@@ -290,7 +290,7 @@ func (p *parser) setStmt() (stmt, error) {
 	if len(targets) == 1 && p.take(".") {
 		t := p.next()
 		if t.kind != kindName {
-			return nil, p.fault("an attribute's name is expected, not %v", t)
+			return nil, p.fault("expected the name of an attribute, found %v", t)
 		}
 		s.attribute = t.text
 	}
@@ -301,7 +301,7 @@ func (p *parser) setStmt() (stmt, error) {
 		return s, p.close()
 	}
 	if len(targets) > 1 {
-		return nil, p.fault(`"=" is expected, not %v`, p.peek())
+		return nil, p.fault(`expected "=", found %v`, p.peek())
 	}
 	b := setBlock{target: targets[0], attribute: s.attribute}
 	if b.x, err = p.filtersOf(name{captured}); err != nil {
@@ -341,7 +341,7 @@ func (p *parser) macro() (stmt, error) {
 			}
 			s.defaults = append(s.defaults, x)
 		case len(s.defaults) > 0:
-			return nil, p.fault("a parameter without a value behind one with")
+			return nil, p.fault("a parameter without a default follows one with a default")
 		}
 	}
 	loops := p.loops
@@ -394,7 +394,7 @@ func (p *parser) generation() (stmt, error) {
 
 func (p *parser) jump(how flow) (stmt, error) {
 	if p.loops == 0 {
-		return nil, p.fault("it is outside a loop")
+		return nil, p.fault("break or continue is outside a loop")
 	}
 	return jumping{how}, p.close()
 }

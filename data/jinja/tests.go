@@ -42,7 +42,7 @@ var tests = map[string]function{
 		case bool, None, int64:
 			return v[0] == v[1], nil
 		}
-		return nil, errors.New("sameas is supported for none, booleans and integers only; hint: ==")
+		return nil, errors.New("sameas is supported for none, booleans and integers only; hint: use ==")
 	},
 	"==": holding("=="), "eq": holding("=="), "equalto": holding("=="),
 	"!=": holding("!="), "ne": holding("!="),

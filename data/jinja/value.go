@@ -311,7 +311,7 @@ func (m *machine) compare(a, b Value) (int, error) {
 	if u, ok := b.(Undefined); ok {
 		return 0, u.fault()
 	}
-	return 0, fmt.Errorf("%s and %s have no order", typeName(a), typeName(b))
+	return 0, fmt.Errorf("%s and %s cannot be ordered", typeName(a), typeName(b))
 }
 
 func order[T int | int64 | float64](a, b T) int {
@@ -343,7 +343,7 @@ func (m *machine) iterate(v Value) ([]Value, error) {
 		}
 		return list, nil
 	}
-	return nil, fmt.Errorf("a %s is nothing to go over", typeName(v))
+	return nil, fmt.Errorf("a %s is not iterable", typeName(v))
 }
 
 // text is Python's str(). It costs its length.

@@ -31,9 +31,9 @@ func checkCodec(codec int64) error {
 	}
 	what := otherCodecs[codec]
 	if what == "" {
-		return damaged("the compression %d", codec)
+		return damaged("the compression codec %d is unknown", codec)
 	}
-	return fmt.Errorf("compression by %s is %w; hint: write the file with zstd", what, ErrNotSupported)
+	return fmt.Errorf("compression with %s is %w; hint: write the file with zstd", what, ErrNotSupported)
 }
 
 // decompress fills out, whose length is the one that the page declares, and takes no more memory.
@@ -55,7 +55,7 @@ func (r *Reader) decompress(codec int64, out, in []byte) (err error) {
 	case err != nil:
 		return damaged("decompressing a page: %v", err)
 	case n != len(out):
-		return damaged("a page of %d bytes that says %d", n, len(out))
+		return damaged("a page has %d bytes, but declares %d", n, len(out))
 	}
 	return nil
 }
@@ -89,7 +89,7 @@ func (r *Reader) unzstd(out, in []byte) (n int, err error) {
 // unlz4 decodes an LZ4 block: literals and copies of earlier output, alternately. The last sequence has no
 // copy. Source: lz4_Block_format.md of github.com/lz4/lz4.
 func unlz4(out, in []byte) (n int, err error) {
-	cut := errors.New("LZ4 is cut off, or has too much")
+	cut := errors.New("the LZ4 data is truncated, or too long")
 	length := func(n int) int { // 15 continues in bytes, the last of which is not 255
 		for more := n == 15; more && len(in) > 0; in = in[1:] {
 			n += int(in[0])

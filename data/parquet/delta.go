@@ -31,7 +31,7 @@ func newDeltas(data []byte, most int64) (deltas, error) {
 	}
 	block, minis, count := header[0], header[1], header[2]
 	if block == 0 || block > 1<<20 || minis == 0 || block%minis != 0 || block/minis%8 != 0 || count > uint64(most) {
-		return deltas{}, damaged("%d differences in blocks of %d by %d", count, block, minis)
+		return deltas{}, damaged("a page declares %d differences in blocks of %d with %d miniblocks", count, block, minis)
 	}
 	return deltas{data: data, minis: int(minis), size: int(block / minis), left: int64(count), last: zigzag(header[3]), first: true}, nil
 }
@@ -156,7 +156,7 @@ func (f *frontCoded) next() (value, error) {
 	}
 	suffix, err := f.suffixes.next()
 	if err == nil && (n < 0 || n > int64(len(f.last))) {
-		err = damaged("a value begins with %d bytes of one with %d", n, len(f.last))
+		err = damaged("a value shares %d bytes with the previous one, which has %d", n, len(f.last))
 	}
 	if err != nil {
 		return value{}, err

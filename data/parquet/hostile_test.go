@@ -96,64 +96,64 @@ func TestHostile(t *testing.T) {
 		data []byte
 		want string
 	}{
-		"empty":               {nil, "no Parquet file"},
-		"text":                {[]byte(strings.Repeat("text ", 20)), "no Parquet file"},
+		"empty":               {nil, "not a Parquet file"},
+		"text":                {[]byte(strings.Repeat("text ", 20)), "not a Parquet file"},
 		"encrypted":           {append(make([]byte, 20), "PARE"...), "encrypted"},
 		"footer":              {append(make([]byte, 20), "\xff\xff\xff\x7fPAR1"...), "metadata of"},
-		"schema missing":      {finish([]byte(magic), structure{{1, 2}, {3, 0}}), "without a schema"},
+		"schema missing":      {finish([]byte(magic), structure{{1, 2}, {3, 0}}), "has no schema"},
 		"schema later":        {finish([]byte(magic), structure{{4, []structure{{{3, 1}}}}}), "before the schema"},
-		"schema cut":          {finish([]byte(magic), structure{{2, []structure{root(many)}}}), "cut off"},
+		"schema cut":          {finish([]byte(magic), structure{{2, []structure{root(many)}}}), "truncated"},
 		"schema too long":     {finish([]byte(magic), structure{{2, []structure{root(0), root(0)}}}), "too many"},
 		"deep schema":         {finish([]byte(magic), structure{{2, deep}}), "too deeply"},
 		"deep metadata":       {finish([]byte(magic), nested), "too deeply"},
 		"schemas":             {finish([]byte(magic), structure{{2, textOnly}, {4, []structure{{{1, []structure{{{3, structure{{5, 1}, {7, 1}, {9, 4}}}}}}, {3, 1}}}}}), "it has 0 rows"},
 		"two schemas":         {finish([]byte(magic), structure{{2, textOnly}, {2, textOnly}}), "two schemas"},
 		"wide schema":         {finish([]byte(magic), structure{{2, append([]structure{root(1), groupOf("m", optional, maxWanted+1)}, slices.Repeat([]structure{leafOf("k", int32s, optional)}, maxWanted+1)...)}}), "columns to read"},
-		"other page cut":      {oneRow(pages{data: pageOf(1, 0, nil, member{7, structure{}}, 0)[:7], entries: 1}), "cut off"},
+		"other page cut":      {oneRow(pages{data: pageOf(1, 0, nil, member{7, structure{}}, 0)[:7], entries: 1}), "truncated"},
 		"map":                 {file([]structure{root(1), groupOf("m", optional, 1, 1), groupOf("kv", repeated, 1), leafOf("k", byteArrays, required)}, 1, older("x")), "MAP is not supported yet"},
 		"elements":            {finish([]byte(magic), structure{{2, make([]structure, maxElements+1)}}), "elements"},
 		"groups":              {finish([]byte(magic), structure{{2, []structure{root(0)}}, {4, make([]structure, maxGroups+1)}}), "row groups"},
 		"type":                {finish([]byte(magic), structure{{2, []structure{root(1), leafOf("text", 9, required)}}}), "of the type 9"},
-		"repetition":          {finish([]byte(magic), structure{{2, []structure{root(1), leafOf("text", byteArrays, 5)}}}), "the repetition 5"},
+		"repetition":          {finish([]byte(magic), structure{{2, []structure{root(1), leafOf("text", byteArrays, 5)}}}), "the unknown repetition 5"},
 		"wide":                {finish([]byte(magic), structure{{2, []structure{root(1), {{1, int(fixedArrays)}, {2, math.MaxInt32}, {4, "text"}}}}}), "of the type 7"},
-		"rows":                {finish([]byte(magic), structure{{2, []structure{root(0)}}, {3, 5}}), "its row groups have 0"},
-		"place":               {oneRow(pages{data: page(1, plain, plainText("a"))[:0], entries: 1}), "cut off"},
-		"codec":               {oneRow(pages{data: page(1, plain, plainText("a")), entries: 1, codec: 77}), "compression 77"},
+		"rows":                {finish([]byte(magic), structure{{2, []structure{root(0)}}, {3, 5}}), "but its row groups have 0"},
+		"place":               {oneRow(pages{data: page(1, plain, plainText("a"))[:0], entries: 1}), "truncated"},
+		"codec":               {oneRow(pages{data: page(1, plain, plainText("a")), entries: 1, codec: 77}), "compression codec 77 is unknown"},
 		"LZO":                 {oneRow(pages{data: page(1, plain, plainText("a")), entries: 1, codec: 3}), "LZO"},
-		"large page":          {oneRow(pages{data: page(1, plain, nil, many), entries: 1, codec: zstandard}), "pages of more than"},
-		"large dictionary":    {oneRow(pages{data: dictionary(1, nil, many), entries: 1, codec: zstandard}), "pages of more than"},
+		"large page":          {oneRow(pages{data: page(1, plain, nil, many), entries: 1, codec: zstandard}), "pages that are read at a time take more than"},
+		"large dictionary":    {oneRow(pages{data: dictionary(1, nil, many), entries: 1, codec: zstandard}), "pages that are read at a time take more than"},
 		"negative page":       {oneRow(pages{data: page(1, plain, nil, -5), entries: 1, codec: zstandard}), "a page of -5"},
 		"page of 63 bits":     {oneRow(pages{data: slices.Concat(dictionary(1, plainText("a")), page(1, plain, plainText("a"), math.MaxInt64)), entries: 1}), "entries in 9223372036854775807 bytes"},
-		"entries of 63 bits":  {oneRow(pages{data: page(math.MaxInt64, plain, plainText("a")), entries: math.MaxInt64}), "a page of 9223372036854775807 entries"},
+		"entries of 63 bits":  {oneRow(pages{data: page(math.MaxInt64, plain, plainText("a")), entries: math.MaxInt64}), "a page declares 9223372036854775807 entries"},
 		"chunks":              {finish([]byte(magic), structure{{2, append([]structure{root(64)}, slices.Repeat([]structure{leafOf("k", int32s, optional)}, 64)...)}, {4, slices.Repeat([]structure{{{1, make([]structure, 64)}}}, maxChunks/64+2)}}), "columns to read"},
 		"page without bytes":  {oneRow(pages{data: pageOf(dataPage, many, nil, member{5, structure{{1, 1}}}), entries: 1}), "a page of 0 bytes"},
 		"bomb":                {oneRow(pages{data: page(1, plain, zeros(100<<20), 1000), entries: 1, codec: zstandard}), "decompressing"},
-		"small bomb":          {oneRow(pages{data: page(1, plain, zeros(10), 1000), entries: 1, codec: zstandard}), "a page of 10 bytes"},
+		"small bomb":          {oneRow(pages{data: page(1, plain, zeros(10), 1000), entries: 1, codec: zstandard}), "a page has 10 bytes, but declares 1000"},
 		"long value":          {oneRow(pages{data: page(1, plain, []byte("\xff\xff\xff\x7fx")), entries: 1}), "a value of"},
-		"entries":             {oneRow(pages{data: page(many, plain, plainText("a")), entries: 1}), "where 1 are left"},
+		"entries":             {oneRow(pages{data: page(many, plain, plainText("a")), entries: 1}), "where only 1 are left"},
 		"more entries":        {oneRow(pages{data: page(9, plain, plainText("a")), entries: 9}), "have more"},
 		"fewer entries":       {file(textOnly, 2, pages{data: page(1, plain, plainText("a")), entries: 1}), "ends before"},
 		"fewer values":        {file(textOnly, many, pages{data: page(many, plain, plainText("a")), entries: many}), "fewer values"},
 		"dictionary entries":  {oneRow(pages{data: dictionary(many, plainText("a")), entries: 1}), "a dictionary of"},
 		"dictionaries":        {oneRow(pages{data: slices.Concat(dictionary(1, plainText("a")), dictionary(1, plainText("a"))), entries: 1}), "two dictionaries"},
 		"no dictionary":       {oneRow(pages{data: page(1, dictionaryIndices, indices(1)), entries: 1}), "of a dictionary of 0"},
-		"index":               {oneRow(pages{data: slices.Concat(dictionary(1, plainText("a")), page(1, dictionaryIndices, append([]byte{1}, run(1, 1)...))), entries: 1}), "value 1 of a dictionary of 1"},
+		"index":               {oneRow(pages{data: slices.Concat(dictionary(1, plainText("a")), page(1, dictionaryIndices, append([]byte{1}, run(1, 1)...))), entries: 1}), "entry 1 of a dictionary of 1"},
 		"index width":         {oneRow(pages{data: slices.Concat(dictionary(1, plainText("a")), page(1, dictionaryIndices, []byte{33, 2, 0})), entries: 1}), "32 bits"},
 		"encoding":            {oneRow(pages{data: page(1, deltaPacked, plainText("a")), entries: 1}), "in the encoding 5"},
 		"differences":         {oneRow(pages{data: page(1, deltaLengths, []byte{0x80, 0x80, 0x80, 0x80, 8, 1, 1, 1}), entries: 1}), "differences in blocks"},
 		"many differences":    {oneRow(pages{data: page(1, deltaLengths, []byte{0x80, 1, 4, 9, 0}), entries: 1}), "9 differences"},
 		"negative length":     {oneRow(pages{data: page(1, deltaLengths, []byte{0x80, 1, 4, 1, 1}), entries: 1}), "a value of -1 bytes"},
-		"prefix":              {oneRow(pages{data: page(1, deltaStrings, []byte{0x80, 1, 4, 1, 2, 0x80, 1, 4, 1, 0}), entries: 1}), "begins with 1 bytes of one with 0"},
-		"level":               {oneList(pages{data: page(1, plain, slices.Concat(levelsOf(run(1, 0)), levelsOf(run(1, 4)), plainText("a"))), entries: 1}), "the level 4"},
+		"prefix":              {oneRow(pages{data: page(1, deltaStrings, []byte{0x80, 1, 4, 1, 2, 0x80, 1, 4, 1, 0}), entries: 1}), "shares 1 bytes with the previous one, which has 0"},
+		"level":               {oneList(pages{data: page(1, plain, slices.Concat(levelsOf(run(1, 0)), levelsOf(run(1, 4)), plainText("a"))), entries: 1}), "a level is 4"},
 		"row within a list":   {oneList(pages{data: page(1, plain, slices.Concat(levelsOf(run(1, 1)), levelsOf(run(1, 3)), plainText("a"))), entries: 1}), "begins within"},
 		"levels cut":          {oneList(pages{data: page(1, plain, []byte{1, 0, 0}), entries: 1}), "fewer values"},
 		"levels too long":     {oneList(pages{data: page(1, plain, []byte{9, 0, 0, 0, 1}), entries: 1}), "9 bytes of levels"},
 		"packed levels":       {oneList(pages{data: pageOf(dataPage, 8, make([]byte, 8), member{5, structure{{1, 1}, {2, plain}, {3, 4}, {4, 4}}}), entries: 1}), "BIT_PACKED"},
 		"parts disagree":      {file(pair, 1, part(2), part(3)), "do not agree"},
 		"endless row":         {oneList(pages{data: page(many, dictionaryIndices, elements(many, indices(many))), entries: many}), "of a dictionary"},
-		"row of nulls":        {oneList(pages{data: page(many, plain, slices.Concat(levelsOf(run(1, 0), run(many-1, 1)), levelsOf(run(many, 2)))), entries: many}), "a row of more than"},
-		"row from dictionary": {oneList(pages{data: slices.Concat(dictionary(1, plainText(long)), page(many, dictionaryIndices, elements(many, indices(many)))), entries: many}), "a row of more than"},
-		"row of escapes":      {oneRow(pages{data: page(1, plain, plainText(strings.Repeat("\x00", bound/3))), entries: 1}), "a row of more than"},
+		"row of nulls":        {oneList(pages{data: page(many, plain, slices.Concat(levelsOf(run(1, 0), run(many-1, 1)), levelsOf(run(many, 2)))), entries: many}), "the row has more than"},
+		"row from dictionary": {oneList(pages{data: slices.Concat(dictionary(1, plainText(long)), page(many, dictionaryIndices, elements(many, indices(many)))), entries: many}), "the row has more than"},
+		"row of escapes":      {oneRow(pages{data: page(1, plain, plainText(strings.Repeat("\x00", bound/3))), entries: 1}), "the row has more than"},
 	} {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
@@ -169,14 +169,14 @@ func TestHostile(t *testing.T) {
 	nulls := oneList(pages{data: page(many, plain, slices.Concat(levelsOf(run(1, 0), run(many-1, 1)), levelsOf(run(many, 2)))), entries: many})
 	r, err := Open(bytes.NewReader(nulls), int64(len(nulls)), 1<<30, "text")
 	must(t, errors.Join(err, r.Next()))
-	if _, err := r.AppendObject(nil, "text"); err == nil || !strings.Contains(err.Error(), "elements in a row; hint: ") {
+	if _, err := r.AppendObject(nil, "text"); err == nil || !strings.Contains(err.Error(), "lists of a row have more than 1048576 elements; hint: ") {
 		t.Errorf("a row of nulls: %v", err)
 	}
 	// A row that is passed over is bounded too.
 	nulls = file(listOfTexts, 2, pages{data: page(many, plain, slices.Concat(levelsOf(run(1, 0), run(many-1, 1)), levelsOf(run(many, 2)))), entries: many})
 	r, err = Open(bytes.NewReader(nulls), int64(len(nulls)), 1<<30, "text")
 	must(t, errors.Join(err, r.Next(), r.Next()))
-	if _, err := r.AppendObject(nil, "text"); err == nil || !strings.Contains(err.Error(), "elements in a row; hint: ") {
+	if _, err := r.AppendObject(nil, "text"); err == nil || !strings.Contains(err.Error(), "lists of a row have more than 1048576 elements; hint: ") {
 		t.Errorf("a row of nulls before: %v", err)
 	}
 	if _, err := all(oneRow(pages{data: page(1, plain, plainText("a")), entries: 1, codec: 4})); !errors.Is(err, ErrNotSupported) {

@@ -79,7 +79,7 @@ func level(h *hybrid, most int) (int, error) {
 	}
 	v, err := h.next()
 	if err == nil && int64(v) > int64(most) {
-		err = damaged("the level %d, of %d", v, most)
+		err = damaged("a level is %d, more than the most, %d", v, most)
 	}
 	return int(v), err
 }
@@ -108,7 +108,7 @@ func (c *column) seek(row int64) error {
 		case err != nil:
 			return err
 		case !ok:
-			return damaged("it ends before the row group does")
+			return damaged("the data ends before the row group does")
 		case c.rep != 0:
 			return damaged("a row begins within a list")
 		case c.row == row:
@@ -180,10 +180,10 @@ func (c *column) header() (h header, err error) {
 	case t.err != nil:
 		return h, t.err
 	case max(h.size, h.entries) > math.MaxInt32: // in the format they have 32 bits
-		return h, damaged("a page of %d entries in %d bytes", h.entries, h.size)
+		return h, damaged("a page declares %d entries in %d bytes", h.entries, h.size)
 	case min(h.size, h.compressed, h.entries, levels[0], levels[1]) < 0 || h.compressed > c.chunk.size ||
 		levels[0] > h.size || levels[1] > h.size-levels[0] || levels[0]+levels[1] > h.compressed:
-		return h, damaged("a page of %d bytes, compressed %d of %d, with %d of levels", h.size, h.compressed, c.chunk.size, levels)
+		return h, damaged("a page of %d bytes takes %d compressed in a column of %d, and its levels take %d", h.size, h.compressed, c.chunk.size, levels)
 	}
 	return h, nil
 }
@@ -205,7 +205,7 @@ func (c *column) nextPage() error {
 		return c.readDictionary(&h)
 	case dataPage, dataPageV2:
 		if h.entries > c.unread {
-			return damaged("a page of %d entries where %d are left", h.entries, c.unread)
+			return damaged("a page of %d entries where only %d are left", h.entries, c.unread)
 		}
 		if c.page, err = c.body(&h, c.page); err != nil {
 			return err
@@ -234,7 +234,7 @@ func (c *column) divide(h *header) (err error) {
 			c.data = c.data[4:]
 		}
 		if n > int64(len(c.data)) {
-			return damaged("%d bytes of levels in a page with %d", n, len(c.data))
+			return damaged("%d bytes of levels in a page with only %d", n, len(c.data))
 		}
 		width := 0
 		for 1<<width <= most {
@@ -288,7 +288,7 @@ func (c *column) body(h *header, into []byte) ([]byte, error) {
 	direct := h.plain || c.chunk.codec == uncompressed
 	switch {
 	case direct && h.size != h.compressed:
-		err = damaged("a page of %d bytes that takes %d without compression", h.size, h.compressed)
+		err = damaged("an uncompressed page of %d bytes takes %d in the file", h.size, h.compressed)
 	case !direct:
 		r.raw, err = r.room(r.raw, h.compressed)
 		raw = r.raw
@@ -300,7 +300,7 @@ func (c *column) body(h *header, into []byte) ([]byte, error) {
 		return into, cutOff(err)
 	}
 	if h.checked && crc32.ChecksumIEEE(raw) != h.checksum {
-		return into, damaged("a page whose checksum is wrong")
+		return into, damaged("the checksum of a page is wrong")
 	}
 	if levels := h.repetitions + h.definitions; !direct {
 		copy(into, raw[:levels])
@@ -325,7 +325,7 @@ func (r *Reader) room(b []byte, n int64) ([]byte, error) {
 // hold counts memory that is allocated.
 func (r *Reader) hold(n int64) error {
 	if r.held+n > r.most {
-		return fmt.Errorf("pages of more than %s at a time; hint: write the file with smaller pages", size.Format(r.most))
+		return fmt.Errorf("the pages that are read at a time take more than %s; hint: write the file with smaller pages", size.Format(r.most))
 	}
 	r.held += n
 	return nil
@@ -334,7 +334,7 @@ func (r *Reader) hold(n int64) error {
 // cutOff turns the end of a file into an error that says so.
 func cutOff(err error) error {
 	if err == io.EOF || err == io.ErrUnexpectedEOF {
-		return damaged("it is cut off")
+		return damaged("the data is truncated")
 	}
 	return err
 }

@@ -48,7 +48,7 @@ const maxFooter = 64 << 20
 func Open(in io.ReaderAt, size, most int64, names ...string) (*Reader, error) {
 	end := make([]byte, 8)
 	if size < 12 {
-		return nil, damaged("it is no Parquet file: it has %d bytes", size)
+		return nil, damaged("it is not a Parquet file: it has only %d bytes", size)
 	}
 	if _, err := in.ReadAt(end, size-8); err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func Open(in io.ReaderAt, size, most int64, names ...string) (*Reader, error) {
 	case "PARE":
 		return nil, fmt.Errorf("an encrypted file is %w; hint: decrypt it", ErrNotSupported)
 	default:
-		return nil, damaged("it is no Parquet file, or cut off: it does not end with %s", magic)
+		return nil, damaged("it is not a Parquet file, or is truncated: it does not end with %s", magic)
 	}
 	length := int64(binary.LittleEndian.Uint32(end))
 	if length > size-12 || length > maxFooter {
@@ -95,7 +95,7 @@ func (r *Reader) footer(in io.Reader, names []string) error {
 		switch f.id {
 		case 2:
 			if s != nil {
-				f.fail(damaged("metadata with two schemas"))
+				f.fail(damaged("the metadata has two schemas"))
 				return
 			}
 			s = r.readSchema(f, names)
@@ -111,9 +111,9 @@ func (r *Reader) footer(in io.Reader, names []string) error {
 	case t.err != nil:
 		return t.err
 	case s == nil:
-		return damaged("metadata without a schema")
+		return damaged("the metadata has no schema")
 	case rows != r.rows:
-		return damaged("it has %d rows, its row groups have %d", rows, r.rows)
+		return damaged("it has %d rows, but its row groups have %d", rows, r.rows)
 	}
 	return nil
 }
@@ -151,7 +151,7 @@ func (r *Reader) readSchema(f field, names []string) *schema {
 
 func (r *Reader) readGroup(f field, s *schema) {
 	if s == nil || len(r.groups) == maxGroups || len(r.groups)*len(r.wanted) > maxChunks {
-		f.fail(damaged("row groups before the schema, or more than %d, or of more than %d columns to read", maxGroups, maxChunks))
+		f.fail(damaged("there are row groups before the schema, or more than %d of them, or more than %d columns to read in them", maxGroups, maxChunks))
 		return
 	}
 	g := rowGroup{}
@@ -168,7 +168,7 @@ func (r *Reader) readGroup(f field, s *schema) {
 				i++
 			})
 			if n != int64(len(s.columns)) {
-				f.fail(damaged("a row group of %d columns, not %d", n, len(s.columns)))
+				f.fail(damaged("a row group has %d columns, not %d", n, len(s.columns)))
 			}
 		case 3:
 			g.rows = f.int()
@@ -177,7 +177,7 @@ func (r *Reader) readGroup(f field, s *schema) {
 		}
 	})
 	if len(g.chunks) != len(r.wanted) || g.rows < 0 || g.rows > math.MaxInt64-r.rows {
-		f.fail(damaged("row group %d has %d rows and %d columns that are asked for, not %d", len(r.groups)+1, g.rows, len(g.chunks), len(r.wanted)))
+		f.fail(damaged("row group %d has %d rows and %d of the columns to read, not %d", len(r.groups)+1, g.rows, len(g.chunks), len(r.wanted)))
 	}
 	r.rows += g.rows
 	r.groups = append(r.groups, g)
@@ -244,7 +244,7 @@ func (r *Reader) ended() error {
 		}
 		more, err := c.load()
 		if more {
-			err = damaged("a row group of %d rows whose columns have more", c.row)
+			err = damaged("a row group has %d rows, but its columns have more", c.row)
 		}
 		if err != nil {
 			return err

@@ -11,7 +11,7 @@ import (
 // maxItems bounds the elements of the lists in a row.
 const maxItems = 1 << 20
 
-var errItems = fmt.Errorf("lists of more than %d elements in a row; hint: break it into several", maxItems)
+var errItems = fmt.Errorf("the lists of a row have more than %d elements; hint: split the row into several", maxItems)
 
 // AppendObject appends a JSON object with those of the named columns that are not null in the current row. A
 // column may be asked for once per row. Bytes of strings that are not UTF-8 stay as they are.
@@ -114,7 +114,7 @@ func (r *Reader) append(dst []byte, v *view, base int) ([]byte, error) {
 }
 
 func (r *Reader) tooLong() error {
-	return fmt.Errorf("a row of more than %s; hint: break it into several documents", size.Format(r.most))
+	return fmt.Errorf("the row has more than %s; hint: split it into several documents", size.Format(r.most))
 }
 
 func (r *Reader) appendMembers(dst []byte, v *view) (_ []byte, err error) {

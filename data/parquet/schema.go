@@ -150,7 +150,7 @@ func (s *schema) top() ([]*view, error) {
 
 func (s *schema) take() (element, error) {
 	if len(s.elements) == 0 {
-		return element{}, damaged("the schema is cut off")
+		return element{}, damaged("the schema is truncated")
 	}
 	e := s.elements[0]
 	s.elements = s.elements[1:]
@@ -187,7 +187,7 @@ func (s *schema) next(at levels, depth int) (*view, error) {
 		element, err := s.content(e, inside, depth)
 		return listOf(e.name, element, at, inside), err
 	}
-	return nil, damaged("the element %q of the schema has the repetition %d", e.name, e.repetition)
+	return nil, damaged("the element %q of the schema has the unknown repetition %d", e.name, e.repetition)
 }
 
 // content returns the view of an element that is present from the given levels on.

@@ -39,7 +39,7 @@ type field struct {
 
 func (t *thrift) fail(err error) {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		err = damaged("metadata are cut off")
+		err = damaged("the metadata is truncated")
 	}
 	if t.err == nil {
 		t.err = err
@@ -87,7 +87,7 @@ func (t *thrift) discard(n uint64) {
 // fields calls each for every field of a structure.
 func (t *thrift) fields(each func(field)) {
 	if t.depth++; t.depth > maxDepth {
-		t.fail(damaged("metadata are nested too deeply"))
+		t.fail(damaged("the metadata is nested too deeply"))
 	}
 	for id := int16(0); ; {
 		head := t.byte()
@@ -171,7 +171,7 @@ func (f field) list(each func(field)) (n int64) {
 
 func (t *thrift) elements(count uint64, kind byte, each func(field)) {
 	if t.depth++; t.depth > maxDepth {
-		t.fail(damaged("metadata are nested too deeply"))
+		t.fail(damaged("the metadata is nested too deeply"))
 	}
 	for ; count > 0 && t.err == nil; count-- {
 		element := field{t, 0, kind}
@@ -225,7 +225,7 @@ func (f field) skipMap() {
 
 // damaged is the error for a file that does not conform to the format.
 func damaged(format string, args ...any) error {
-	return fmt.Errorf(format+"; hint: is the file whole? Copy it again, or write it anew", args...)
+	return fmt.Errorf(format+"; hint: check that the file is complete; copy it again, or write it again", args...)
 }
 
 // into returns a function that reads the fields that to lists to where they belong, and skips the others.

@@ -35,7 +35,7 @@ func (c *column) decoder(encoding int64, data []byte, n int64) (decoder, error) 
 		return c.plain(data), nil
 	case encoding == plainDictionary || encoding == dictionaryIndices:
 		if len(data) == 0 || data[0] > 32 {
-			return nil, damaged("indices into a dictionary without a width, or of more than 32 bits")
+			return nil, damaged("indices into a dictionary have no width, or one of more than 32 bits")
 		}
 		return &indexed{c.dictionary, hybrid{data: data[1:], width: int(data[0])}}, nil
 	case encoding == runs && c.stored == booleans:
@@ -155,7 +155,7 @@ type indexed struct {
 func (d *indexed) next() (value, error) {
 	i, err := d.indices.next()
 	if err == nil && int64(i) >= int64(len(d.dictionary)) {
-		err = damaged("value %d of a dictionary of %d", i, len(d.dictionary))
+		err = damaged("a value refers to entry %d of a dictionary of %d", i, len(d.dictionary))
 	}
 	if err != nil {
 		return value{}, err
