@@ -127,7 +127,7 @@ func TestChatErrors(t *testing.T) {
 		"{{ messages[":      "chat_template.jinja: line 1",
 		"{% include 'x' %}": "not supported",
 		"x{{ 'y' if add_generation_prompt else 'z' }}{{ messages|length }}":          "but together with the answer",
-		strings.Repeat("x", 1<<20+1):                                                 "more than 1.0 MiB",
+		strings.Repeat("x", 1<<20+1):                                                 "larger than 1.0 MiB",
 		"{% if messages[-1].role == 'user' %}a{% else %}a{% endif %}":                "writes nothing",
 		"{{ messages[0].content }}{% set x = messages[0].content.encode('utf-8') %}": "not supported",
 	} {
