@@ -166,7 +166,7 @@ const EveryLayer = -1
 
 // UnmarshalYAML reads one fraction, or a mapping from layers to fractions.
 func (s *Shares) UnmarshalYAML(n *yaml.Node) error {
-	const hint = "hint: use a fraction of the tokens from 0 to 1, or one for each of some layers, such as {0: 0.5, 1: 1}"
+	const hint = "hint: use a fraction of the tokens from 0 to 1, or fractions by layer, such as {0: 0.5, 1: 1}"
 	list := map[int]float64{}
 	if n.Tag == "!!null" {
 		return nil

@@ -129,7 +129,7 @@ func TestErrors(t *testing.T) {
 		{good + "plan:\n  swap: {0: 0.5, 1: -0.5}\n", `a.yaml:10: plan.swap: fraction -0.5 is out of range; hint:`},
 		{good + "plan:\n  swap: most\n", `a.yaml:10: plan.swap: "most" is not a fraction; hint:`},
 		{good + "max_tokens: 1000000\n", `a.yaml:9: max_tokens: 1000000 tokens are 16 steps, but max_steps is 1000; hint: leave one of them out, on the command line with max_steps=null`},
-		{strings.Replace(good, "max_steps: 1000", "max_tokens: 1.0e+15", 1), `a.yaml:7: max_tokens: 1000000000000000 tokens are 15258789063 steps, more than the most, 1000000000; hint:`},
+		{strings.Replace(good, "max_steps: 1000", "max_tokens: 1.0e+15", 1), `a.yaml:7: max_tokens: 1000000000000000 tokens are 15258789063 steps, more than the limit of 1000000000; hint:`},
 		{good + "min_learning_rate: 7.0e-4\n", `a.yaml:9: min_learning_rate: 0.0007 is more than learning_rate, 0.0006, so the rate would rise to it; hint:`},
 		{good + "min_learning_rate: -1\n", `a.yaml:9: min_learning_rate: -1 is out of range; hint:`},
 		{good + "warmup_steps: 1001\n", `a.yaml:9: warmup_steps: 1001 is more than max_steps, 1000, so learning_rate would never be reached; hint:`},

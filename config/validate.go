@@ -87,7 +87,7 @@ func (c *Config) countTokens(d *decoder, tokens Number) {
 		c.MaxSteps = maxSteps
 	case steps > maxSteps:
 		c.MaxSteps = maxSteps
-		d.fail("max_tokens", fmt.Sprintf("%d tokens are %d steps, more than the most, %d; hint: use fewer tokens, or more of them per step", tokens, steps, int(maxSteps)))
+		d.fail("max_tokens", fmt.Sprintf("%d tokens are %d steps, more than the limit of %d; hint: use fewer tokens, or more of them per step", tokens, steps, int(maxSteps)))
 	case c.MaxSteps != 0 && c.MaxSteps != steps:
 		d.fail("max_tokens", fmt.Sprintf("%d tokens are %d steps, but max_steps is %d; hint: leave one of them out, on the command line with max_steps=null", tokens, steps, c.MaxSteps))
 	default:

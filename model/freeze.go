@@ -88,7 +88,11 @@ func (m *Model) match(params []Param, patterns []string) ([]bool, error) {
 // meant returns a hint on what a pattern without a match may have meant.
 func (m *Model) meant(pattern string, params []Param) string {
 	if ok, _ := path.Match(pattern, m.HeadName()); ok && m.Tied {
-		return "the head is tied to the embedding, " + params[0].Name
+		embedding := m.Params()[0].Name
+		if params[0].Name != embedding {
+			return "the head is tied to the embedding, " + embedding + ", which gets no adapter"
+		}
+		return "the head is tied to the embedding, " + embedding
 	}
 	var names []string
 	for _, p := range params {

@@ -61,4 +61,11 @@ func TestFreeze(t *testing.T) {
 			t.Errorf("adapters for %q: %v, want %q", pattern, err, want)
 		}
 	}
+	tied, err := Known("gpt2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := tied.Adapt(LoRA{Rank: 8}, "lm_head.*"); err == nil || !strings.Contains(err.Error(), "hint: the head is tied to the embedding, transformer.wte.weight, which gets no adapter") {
+		t.Errorf("an adapter for the head: %v", err)
+	}
 }

@@ -174,7 +174,7 @@ func TestLoRAErrors(t *testing.T) {
 	}{
 		{with("lora.rank=-1"), 2, "lora.rank"},
 		{with("lora.rank=1.5"), 2, "lora.rank"},
-		{with("lora.rank=1000"), 2, "rank 1000 for"},
+		{with("lora.rank=1000"), 2, "rank 1000 is out of range for"},
 		{with("lora={targets: [x]}"), 2, "lora.rank"},
 		{with("quantize=nf4"), 2, "quantize"},
 		{with("quantize=int3", "lora.rank=2"), 2, "none, nf4"},

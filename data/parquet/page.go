@@ -79,7 +79,7 @@ func level(h *hybrid, most int) (int, error) {
 	}
 	v, err := h.next()
 	if err == nil && int64(v) > int64(most) {
-		err = damaged("a level is %d, more than the most, %d", v, most)
+		err = damaged("a level is %d, above the maximum of %d", v, most)
 	}
 	return int(v), err
 }
