@@ -93,7 +93,7 @@ func OpenCorpus(patterns ...string) (*Corpus, error) {
 		c.bytes += f.Size
 	}
 	if c.bytes == 0 {
-		return nil, fmt.Errorf("all files that match %q, %d in number, are empty; hint: name files with text in them",
+		return nil, fmt.Errorf("all files that match %q are empty (%d files); hint: name files with text in them",
 			patterns, len(c.files))
 	}
 	return c, nil

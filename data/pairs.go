@@ -150,7 +150,7 @@ func (t *Tokens) pairs(r Range, sequence int) (documents []Range, left int64, er
 		case unmarked(t.At(i)) != t.endOfText:
 			continue
 		case i == max(first, second):
-			return nil, 0, fmt.Errorf("token %d, an end-of-text token, is all of a document of a pair: prompt and answer are empty; hint: give a prompt, and use a chat template that writes it", i)
+			return nil, 0, fmt.Errorf("token %d, an end-of-text token, is the only token of a document of a pair: prompt and answer are empty; hint: give a prompt, and use a chat template that writes it", i)
 		case second < 0:
 			second = i + 1
 			continue

@@ -157,10 +157,10 @@ func TestPairTokens(t *testing.T) {
 		t.Errorf("%v, %+v; want %v", row, p, want)
 	}
 	for want, file := range map[string]*Tokens{
-		"token 5, an end-of-text token, is all of a document of a pair": of(2, 10, end, 11, 12, end, end, 13, end),
-		"token 2, an end-of-text token, is all of a document of a pair": of(1, 10, end, end),
-		"(2 found, the text has 1)":                                     of(1, 10, end, 11, end, 12, end, 13, end),
-		"(1 found, the text has 1)":                                     of(1, 10, end, 11, end, 12, end),
+		"token 5, an end-of-text token, is the only token of a document of a pair": of(2, 10, end, 11, 12, end, end, 13, end),
+		"token 2, an end-of-text token, is the only token of a document of a pair": of(1, 10, end, end),
+		"(2 found, the text has 1)": of(1, 10, end, 11, end, 12, end, 13, end),
+		"(1 found, the text has 1)": of(1, 10, end, 11, end, 12, end),
 	} {
 		if _, _, err := file.Preferences(file.All(), 13); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "hint: ") {
 			t.Errorf("%v, want %q", err, want)

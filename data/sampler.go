@@ -146,7 +146,7 @@ func (s *Sampler) Window() int64 {
 // an epoch is an error.
 func (s *Sampler) Seek(c Cursor) error {
 	if c.Epoch < 0 || c.Epoch >= math.MaxInt64/s.pass || c.Index < 0 || c.Index >= s.pass {
-		return fmt.Errorf("the position epoch %d, window %d is outside the corpus, of which a pass has %d windows; "+
+		return fmt.Errorf("epoch %d, window %d is not a position in the corpus, of which a pass has %d windows; "+
 			"hint: resume with the corpus, tokenizer and sequence_length of the checkpoint", c.Epoch, c.Index, s.pass)
 	}
 	s.cursor = c

@@ -91,7 +91,7 @@ func Tokenize(ctx context.Context, c *Corpus, t *bpe.Tokenizer, dir string, o Op
 	}
 	if err := build(ctx, c, t, path, key, o); err != nil {
 		if errors.Is(err, syscall.ENOSPC) {
-			return nil, fmt.Errorf("tokenizing: %w; hint: free some space, since the token file takes up to four bytes in %s for each byte of text",
+			return nil, fmt.Errorf("tokenizing: %w; hint: free some space in %s, where the token file takes up to four bytes for each byte of text",
 				err, dir)
 		}
 		return nil, fmt.Errorf("reading the corpus: %w", err)

@@ -74,7 +74,7 @@ func (t *Template) answer(c *Conversation, i int) (*answer, error) {
 	}
 	if !whole.HasPrefix(given) {
 		at := whole.Common(given)
-		return nil, fmt.Errorf("%s: up to an answer the template writes ... %q, but together with the answer ... %q, so which part is the answer is not known; hint: write the data as prompt and completion",
+		return nil, fmt.Errorf("%s: before an answer the template writes ... %q, but together with the answer it writes ... %q, so which part is the answer is not known; hint: write the data as prompt and completion",
 			t.where, excerpt(given, at), excerpt(whole, at))
 	}
 	if len(whole) == len(given) {

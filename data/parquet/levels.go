@@ -32,7 +32,7 @@ func (h *hybrid) next() (uint32, error) {
 func (h *hybrid) begin() error {
 	head, n := binary.Uvarint(h.data)
 	if n <= 0 || head>>1 > 1<<32 {
-		return damaged("a run of levels, indices or booleans is cut off")
+		return damaged("a run of levels, indices or booleans is truncated")
 	}
 	h.data = h.data[n:]
 	if head&1 == 1 && h.width > 0 { // groups of eight; the last may be cut off
@@ -47,7 +47,7 @@ func (h *hybrid) begin() error {
 	h.packed, h.value = nil, 0
 	size := (h.width + 7) / 8
 	if size > len(h.data) {
-		return damaged("a run of levels, indices or booleans is cut off")
+		return damaged("a run of levels, indices or booleans is truncated")
 	}
 	for i, b := range h.data[:size] {
 		h.value |= uint32(b) << (8 * i)

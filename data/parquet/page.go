@@ -325,7 +325,7 @@ func (r *Reader) room(b []byte, n int64) ([]byte, error) {
 // hold counts memory that is allocated.
 func (r *Reader) hold(n int64) error {
 	if r.held+n > r.most {
-		return fmt.Errorf("the pages that are read at a time take more than %s; hint: write the file with smaller pages", size.Format(r.most))
+		return fmt.Errorf("the pages take more than %s of memory at a time; hint: write the file with smaller pages", size.Format(r.most))
 	}
 	r.held += n
 	return nil
