@@ -134,7 +134,7 @@ func TestHostileMXFP4(t *testing.T) {
 			info.Name = strings.Replace(info.Name, "_scales", "_scale", 1)
 			return data
 		},
-		"2^128": func(info *safetensors.Info, data []byte) []byte {
+		"is 255, more than 252": func(info *safetensors.Info, data []byte) []byte {
 			if strings.HasSuffix(info.Name, "1.mlp.experts.gate_up_proj_scales") {
 				data = bytes.Clone(data)
 				data[len(data)-1] = 255

@@ -52,6 +52,6 @@ func TestOptimizerState(t *testing.T) {
 	if need >= least {
 		t.Errorf("%d bytes are the least, with moments in fp32 %d", need, least)
 	}
-	call("plan", file, "optimizer_state=bf16").must(t, 2, "precision bf16")
+	call("plan", file, "optimizer_state=bf16").must(t, 2, "set precision: bf16")
 	call("plan", file, "optimizer_state=fp16").must(t, 2, "bf16_moments")
 }
