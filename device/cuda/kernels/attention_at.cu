@@ -2,14 +2,16 @@
 // values of earlier rows from a cache [2*kv*context, HEAD], which has the rows of
 // each key head, then of each value head. Two kernels, in sequence.
 //
-// A block computes one query: warp w handles the visible keys at positions w, w+8,
-// ..., a lane the columns lane, lane+32, ..., with a running maximum per warp.
+// A block computes one query: warp w handles keys 8w to 8w+7, then those 64 positions
+// further on, ..., a lane the columns lane, lane+32, ..., with a running maximum per warp.
+// The loads of 8 keys are under way together, since a warp would wait for those of one most of the time.
 // Finally the warps' sums are combined in a fixed order. So a row's result depends
 // on its position, not on how rows are divided among calls.
 //
-// Known weakness: each query of a prompt reads the cache separately.
+// Known weakness: each query of a prompt reads the cache separately, and a single query keeps a block per head busy.
 #define WIDE ((HEAD + 31) / 32) // columns per lane
 #define WARPS 8
+#define KEYS 8 // of a warp at a time
 
 // remember appends the keys and values of the rows to the cache, one number per
 // thread.
@@ -28,18 +30,34 @@ extern "C" __global__ void __launch_bounds__(256) recall(const __grid_constant__
   float q[WIDE], o[WIDE] = {}, m = warp ? -INFINITY : sinkOf(a, h, 1), l = warp ? 0 : SUNK;
   for (int c = 0; c < WIDE; c++) q[c] = lane + 32 * c < HEAD ? get(*at<T2>(a.t[2], r, (i64)h * HEAD + lane + 32 * c)) * a.f[0] : 0;
   i64 first = a.n[0] > 0 ? max((i64)0, i - a.n[0] + 1) : 0;
-  for (i64 j = first + (warp - first % WARPS + WARPS) % WARPS; j <= i; j += WARPS) {
-    const T1* k = at<T1>(a.t[1], g * context + j, 0);
-    const T1* v = at<T1>(a.t[1], (a.kv + g) * context + j, 0);
-    float s = 0;
-    for (int c = 0; c < WIDE; c++)
-      if (lane + 32 * c < HEAD) s += q[c] * get(k[lane + 32 * c]);
-    for (int d = 16; d; d >>= 1) s += __shfl_xor_sync(~0u, s, d);
-    float now = fmaxf(m, s), shrink = m == -INFINITY ? 0 : expf(m - now), e = expf(s - now);
-    l = l * shrink + e;
-    m = now;
-    for (int c = 0; c < WIDE; c++)
-      if (lane + 32 * c < HEAD) o[c] = o[c] * shrink + e * get(v[lane + 32 * c]);
+  for (i64 j = first / (KEYS * WARPS) * (KEYS * WARPS) + warp * KEYS; j <= i; j += KEYS * WARPS) {
+    if (j + KEYS <= first) continue;
+    float s[KEYS] = {}, now = m;
+#pragma unroll
+    for (int n = 0; n < KEYS; n++) {
+      const T1* k = at<T1>(a.t[1], g * context + min(max(j + n, first), i), 0); // a key that is not seen counts for nothing below
+      for (int c = 0; c < WIDE; c++)
+        if (lane + 32 * c < HEAD) s[n] += q[c] * get(k[lane + 32 * c]);
+    }
+    for (int d = 16; d; d >>= 1)
+#pragma unroll
+      for (int n = 0; n < KEYS; n++) s[n] += __shfl_xor_sync(~0u, s[n], d);
+#pragma unroll
+    for (int n = 0; n < KEYS; n++) {
+      if (j + n < first || j + n > i) s[n] = -INFINITY;
+      now = fmaxf(now, s[n]);
+    }
+    float shrink = m == -INFINITY ? 0 : expf(m - now);
+    l *= shrink, m = now;
+    for (int c = 0; c < WIDE; c++) o[c] *= shrink;
+#pragma unroll
+    for (int n = 0; n < KEYS; n++) {
+      const T1* v = at<T1>(a.t[1], (a.kv + g) * context + min(max(j + n, first), i), 0);
+      float e = s[n] == -INFINITY ? 0 : expf(s[n] - now);
+      l += e;
+      for (int c = 0; c < WIDE; c++)
+        if (lane + 32 * c < HEAD) o[c] += e * get(v[lane + 32 * c]);
+    }
   }
   if (lane == 0) top[warp] = m, sums[warp] = l;
   for (int c = 0; c < WIDE; c++)
