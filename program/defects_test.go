@@ -77,7 +77,7 @@ func TestDefects(t *testing.T) {
 		{"copy wait=i1", "copy", "i2 (copy on h2d): operand dst (buffer s2) takes bytes that i1 (linear on compute) may still be using for another buffer"},
 		{"copy wait=i3", "copy wait=i2", "i4 (copy on d2h): operand src (buffer z) is read while it may still be written by i3"},
 		{"fwd wait=i4", "fwd", "i5 (swiglu on compute): operand y (buffer z) is written while it may still be read by i4"},
-		{"i6 cast(h, y) compute key=-,-,-,fwd\n", "i6 copy(y, zh) h2d key=-,-,-,copy wait=i4\n", "cut otherwise"},
+		{"i6 cast(h, y) compute key=-,-,-,fwd\n", "i6 copy(y, zh) h2d key=-,-,-,copy wait=i4\n", "cut at other places"},
 		{"i6 cast(h, y) compute key=-,-,-,fwd\n", "i6 copy(z, zh) h2d key=-,-,-,copy wait=i4\n", "i6 (copy on h2d): operand dst (buffer z) is written while it may still be written by i5"},
 		{"i6 cast(h, y) compute", "i6 copy(s3, s2) compute", "i6 (copy on compute): operand src (buffer s2) was overwritten by buffer s3 from i6 on"},
 		{"i5 swiglu(z[4x2], y)", "i5 linear(z, y, s1[4x4], -, -)", "operand w (buffer s1) was overwritten by buffer s2 from i2 on"},
@@ -96,18 +96,18 @@ func TestDefects(t *testing.T) {
 		{"i6 cast(h, y) compute key=-,-,-,fwd\n", "i6 cast(hh, gh) host key=-,-,-,copy\n", `buffer hh ends with a "p16:a" that is not the cast of "p:a"`},
 		{"i6 cast(h, y) compute key=-,-,-,fwd\n", "i6 copy(th[1x16], ah) host key=-,-,-,copy\ni7 cast(hh, th[1x16]) host key=-,-,-,copy\n", ""},
 		{"i6 cast(h, y) compute key=-,-,-,fwd\n", "i6 act(x, y) compute key=-,-,-,fwd\n", `buffer x holds the input "x", but the step changes it`},
-		{"home 0 p ad replica", "home 0 p gh replica", `the home of p of parameter 0, elements 0 to 16 is "gh" here and "p:a" elsewhere`},
-		{"home 0 p ad replica", "home 0 p wh[1x8@32] replica", `the home of p of parameter 0, elements 0 to 8 is "" here`},
-		{"home 0 p ad replica", "home 0 p ad at=1 replica", `"p:a" is the home of p of parameter 0, elements 0 to 16 and the home of p of parameter 0, elements 1 to 17`},
-		{"home 0 p16 hh replica", "home 1 p16 hh replica", `"p:a" is the home of p of parameter 0, elements 0 to 16 and the home of p of parameter 1, elements 0 to 16`},
-		{"home 0 p ad replica", "home 0 m ad", `"p:a" is the home of p of parameter 0, elements 0 to 16 and the home of m of`},
-		{"home 0 p ad replica", "home 3 p gh replica", "there is a replica of the home of p of parameter 3, elements 0 to 16, but nothing"},
+		{"home 0 p ad replica", "home 0 p gh replica", `the home of p of parameter 0, elements 0 to 16 is called "gh" here and "p:a" elsewhere`},
+		{"home 0 p ad replica", "home 0 p wh[1x8@32] replica", `the home of p of parameter 0, elements 0 to 8 is called "" here`},
+		{"home 0 p ad replica", "home 0 p ad at=1 replica", `"p:a" is both the home of p of parameter 0, elements 0 to 16 and the home of p of parameter 0, elements 1 to 17`},
+		{"home 0 p16 hh replica", "home 1 p16 hh replica", `"p:a" is both the home of p of parameter 0, elements 0 to 16 and the home of p of parameter 1, elements 0 to 16`},
+		{"home 0 p ad replica", "home 0 m ad", `"p:a" is both the home of p of parameter 0, elements 0 to 16 and the home of m of`},
+		{"home 0 p ad replica", "home 3 p gh replica", "there is a replica of the home of p of parameter 3, elements 0 to 16, but no original"},
 		{"home 1 p wh[1x16@16]\n", "", `i2 (copy on h2d): operand src (buffer wh) holds "p:b", which nothing fills`},
 		{"buffer cl host", "buffer sc host", "two persistent buffers are called sc"},
-		{"buffer s4 device", "buffer sc device", "a persistent buffer and one that is not are called sc"},
+		{"buffer s4 device", "buffer sc device", "a persistent buffer and a temporary one are both called sc"},
 		{"persistent init=x", "persistent init=y", `i1 (linear on compute): operand x (buffer x) holds "y", which nothing fills`},
 		{"persistent init=zh", "persistent", ""},
-		{"persistent init=gh", "persistent", "persistent buffer gh is not all written by the end"},
+		{"persistent init=gh", "persistent", "persistent buffer gh is not completely written by the end"},
 		{"i2 copy(s2, wh[1x16@16]) h2d", "i2 copy(s2, zh) h2d", "has 4 rows, want 1"},
 		// Places.
 		{"bf16 4x4 unit=2 size=32 align=32 addr=352", "bf16 4x4 unit=2 size=32 align=32 addr=336", "buffer h (32 bytes on device): address 336 is not aligned to 32"},
@@ -118,9 +118,9 @@ func TestDefects(t *testing.T) {
 		{"height 512", "height 576", "tier device: height is 576 bytes, but buffers end at 512"},
 		{"addr=256 persistent init=p:a", "addr=192 persistent init=p:a", "persistent buffers zh and ah overlap"},
 		{"addr=192\nbuffer z ", "addr=0\nbuffer z ", "i1 (linear on compute): operand y (buffer y) overlaps persistent buffer x"},
-		{"capacity 512", "capacity 511", "tier device: the program needs 512 bytes, the capacity is 511"},
+		{"capacity 512", "capacity 511", "tier device: the program needs 512 bytes, but the capacity is 511"},
 		{"height 512 608 0\nbound 448 448 0\n", "height 512 608 64\nbound 448 448 0\nbuffer spill disk weights f32 1x16 size=64 align=64 addr=0 persistent init=spill\n",
-			"tier disk: the program needs 64 bytes, the capacity is 0"},
+			"tier disk: the program needs 64 bytes, but the capacity is 0"},
 		{"bound 448", "bound 513", "lower bound 513 is not between 0 and the height 512"},
 		// Structure of buffers.
 		{"4x4 unit=2 size=64 align=64 addr=0", "4x4 unit=2 size=63 align=64 addr=0", "buffer x: 63 bytes cannot hold 4x4 elements of f32"},
@@ -134,15 +134,15 @@ func TestDefects(t *testing.T) {
 		{"addr=64\nbuffer s2", "addr=64 init=s\nbuffer s2", "buffer s1: it names its content, but is not persistent"},
 		{"home 0 p wh[1x16]", "home 0 p wh[1x17]", "home 0 (p of parameter 0): is not made of whole atoms"},
 		{"home 0 p wh[1x16]", "home 0 p s1", "buffer s1 is not persistent"},
-		{"home 0 p wh[1x16]", "home 0 p wh[1x16] at=16", `is the home of p of parameter 0, elements 16 to 32 and the home of p of parameter 0, elements 0 to 16`},
+		{"home 0 p wh[1x16]", "home 0 p wh[1x16] at=16", `is both the home of p of parameter 0, elements 16 to 32 and the home of p of parameter 0, elements 0 to 16`},
 		{"home 0 p wh[1x16]", "home 0 p x", "buffer x is not flat"},
 		{"home 0 p wh[1x16]", "home 0 p wh[1x16]\nhome 0 p ad", "rank 0 has the home of p of parameter 0, elements 0 to 16 twice"},
 		{"home 0 p wh[1x16]", "home 0 p -", "it has no region"},
 		// Structure of instructions.
 		{"i6 cast(h, y)", "i6 none(h, y)", "unknown operator none"},
-		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 cast(h, y) compute key=-,-,-,fwd acc", "acc is set, but there is nothing that it adds to"},
+		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 cast(h, y) compute key=-,-,-,fwd acc", "acc is set, but the operator adds to nothing"},
 		{"i6 cast(h, y)", "i6 cast(h)", "operand src is missing"},
-		{"i6 cast(h, y)", "i6 cast(h, y, x)", "3 operands, it takes 2"},
+		{"i6 cast(h, y)", "i6 cast(h, y, x)", "has 3 operands, but takes at most 2"},
 		{"wait=i3", "wait=i4", "it waits for i4"},
 		{"wait=i3", "wait=i9", "it waits for i9"},
 		{"fwd wait=i2", "fwd wait=i1", "it waits for i1 on its own stream"},
@@ -156,14 +156,14 @@ func TestDefects(t *testing.T) {
 		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 all_gather(ad, ad) collective key=-,-,-,copy peers=1,2", "it names ranks [1 2] on rank 0"},
 		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 all_reduce(y) collective key=-,-,-,copy wait=i1 peers=0,1", "has 4 rows, want 1"},
 		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 reduce_scatter(ad, ad) collective key=-,-,-,copy peers=0,1 acc", "overlaps operand src"},
-		{"batch_row 0", "batch_row 3", "from row 3 of the batch on"},
+		{"batch_row 0", "batch_row 3", "begins at row 3 of the batch"},
 		{"i6 cast(h, y) compute", "i6 cast(h, y) d2h", "this stream is for [copy] only"},
 		{"i6 cast(h, y) compute", "i6 act(h, y) host", "this stream is for [norm_part norm_all adamw cast add copy] only"},
 		{"i6 cast(h, y) compute", "i6 cast(h, y) host", "operand dst (buffer h) is on device, this stream works on host"},
 		{"copy(s1, wh[1x16])", "copy(s1, ad)", "operand src (buffer ad) is on device, this stream works on host"},
 		{"linear(y, x, s1[4x4]", "linear(y, x, s1[2x8]", "operand w (buffer s1) has 2 rows, want 4"},
 		{"linear(y, x, s1[4x4]", "linear(y, x, s1[4x3]", "is not made of whole atoms: rows 0:1, columns 0:12"},
-		{"linear(y, x, s1[4x4]", "linear(y, x, s1[4x8]", "ends outside: 4x8 at element 0 of 1x16"},
+		{"linear(y, x, s1[4x4]", "linear(y, x, s1[4x8]", "ends outside its buffer: 4x8 at element 0 of 1x16"},
 		{"linear(y, x, s1[4x4]", "linear(y, x[3x4], s1[4x4]", "operand x (buffer x) is not made of whole atoms: rows 0:3"},
 		{"linear(y, x, s1[4x4]", "linear(y, x[4x4@8], s1[4x4]", "operand x (buffer x) ends outside"},
 		{"linear(y, x, s1[4x4]", "linear(y, x[4x4/5], s1[4x4]", "operand x (buffer x) has stride 5, want 4"},
@@ -171,12 +171,12 @@ func TestDefects(t *testing.T) {
 		{"linear(y, x, s1[4x4]", "linear(y, s1, s1[4x4]", "operand x (buffer s1) is flat"},
 		{"linear(y, x, s1[4x4]", "linear(y, y, s1[4x4]", "operand y (buffer y) overlaps operand x"},
 		{"-, -) compute key=-,-,-,fwd wait=i0", "-, -) compute key=-,-,-,fwd wait=i0 nf4", "operand w (buffer s1) has 4 columns, want 9"},
-		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 cast(h, y) compute key=-,-,-,fwd nf4", "nf4 is set, but there is no weight"},
+		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 cast(h, y) compute key=-,-,-,fwd nf4", "nf4 is set, but the operator takes no weights in NF4"},
 		{"swiglu(z[4x2], y)", "swiglu(z[4x2@2], z)", "operand y (buffer z) overlaps operand gu"},
-		{"i6 cast(h, y)", "i6 copy(h, y)", "operand src (buffer y) is f32, the destination is not"},
+		{"i6 cast(h, y)", "i6 copy(h, y)", "operand src (buffer y) is f32, the destination is bf16"},
 		{"i6 cast(h, y)", "i6 layernorm(z, h[4x4], y, ad, ad)", "has elements of type bf16"},
 		{"i6 cast(h, y)", "i6 layernorm(z, y, x, ad, ad)", "operand stats (buffer y) has 4 columns, want 2"},
-		{"i6 cast(h, y)", "i6 cast(h, z)", "operand src (buffer z) is cut otherwise than operand dst"},
+		{"i6 cast(h, y)", "i6 cast(h, z)", "operand src (buffer z) is cut at other places than operand dst"},
 		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 attention(y, st, x, x) compute key=-,-,-,fwd", "seq is missing"},
 		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 attention(y, st, x, x) compute key=-,-,-,fwd seq=4 heads=3 kv_heads=2 head_dim=1", "impossible heads"},
 		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 attention(y, st, x, x) compute key=-,-,-,fwd seq=4 heads=2 kv_heads=2 head_dim=2", "operand kv (buffer x) has 4 columns, want 8"},
@@ -186,12 +186,12 @@ func TestDefects(t *testing.T) {
 		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 rmsnorm(y, st, x, ad) compute key=-,-,-,fwd heads=2", "4 columns are not 2 groups of 16"},
 		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 rmsnorm(y, st, x, ad) compute key=-,-,-,fwd", "operand stats (buffer st) has 2 columns, want 1"},
 		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 rmsnorm_dx(y, y, x, ad, st) compute key=-,-,-,fwd acc heads=2", "operand dx (buffer y) overlaps operand dy"},
-		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 rope(y, ad[4x4]) compute key=-,-,-,fwd seq=4 heads=2 kv_heads=1 head_dim=1", "a table of 4 columns cannot turn heads of size 1"},
+		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 rope(y, ad[4x4]) compute key=-,-,-,fwd seq=4 heads=2 kv_heads=1 head_dim=1", "a rotary table of 4 columns does not fit heads of size 1"},
 		// Meaning.
-		{"copy(s2, wh[1x16@16])", "copy(s2, wh[1x16])", "i3 (linear on compute): operand y (buffer z) becomes something that the reference never computes, and so result zh from row 0 on differs"},
-		{"copy(zh, z)", "copy(zh[4x2], z[4x2])", "result zh from row 0 on is not what it is in the reference"},
-		{"home 0 p wh[1x16]\n", "home 0 p wh[1x16]\nhome 2 p gh\n", "program has home of p of parameter 2, elements 0 to 16, the reference has not"},
-		{"home 1 p wh[1x16@16]", "home 1 p wh[1x16@16] at=16", "program has no home of p of parameter 1, elements 0 to 16"},
+		{"copy(s2, wh[1x16@16])", "copy(s2, wh[1x16])", "i3 (linear on compute): operand y (buffer z) gets a value that the reference never computes, so result zh from row 0 on differs"},
+		{"copy(zh, z)", "copy(zh[4x2], z[4x2])", "result zh from row 0 on differs from the reference"},
+		{"home 0 p wh[1x16]\n", "home 0 p wh[1x16]\nhome 2 p gh\n", "program has home of p of parameter 2, elements 0 to 16, the reference does not"},
+		{"home 1 p wh[1x16@16]", "home 1 p wh[1x16@16] at=16", "program does not have home of p of parameter 1, elements 0 to 16"},
 		{"row_unit 2", "row_unit 3", "row unit 2, but the program's is 3"},
 		{"i6 cast(h, y) compute key=-,-,-,fwd\nend", adamw, "buffers wh and ah both hold"},
 	} {
@@ -226,7 +226,7 @@ func TestFurtherResults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := check(p, reference); err == nil || !strings.Contains(err.Error(), "program has result x from row 0 on, the reference has not") {
+	if err := check(p, reference); err == nil || !strings.Contains(err.Error(), "program has result x from row 0 on, the reference does not") {
 		t.Error(err)
 	}
 }
@@ -499,7 +499,7 @@ func TestCut(t *testing.T) {
 		if in.Attr.Cut = 2; in.Op == graph.LinearDW {
 			continue
 		}
-		if err := Verify(p); err == nil || !strings.Contains(err.Error(), "no sum that is cut") {
+		if err := Verify(p); err == nil || !strings.Contains(err.Error(), "no sum to cut") {
 			t.Errorf("%v with a cut: %v", in.Op, err)
 		}
 		in.Attr.Cut = 0

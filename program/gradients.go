@@ -45,7 +45,7 @@ func (lo *lowering) gradients() error {
 		}
 		units := touched[c]
 		if len(units) == 0 {
-			return fmt.Errorf("no unit of rank %d contributes to chunk %d", lo.opt.Rank, c)
+			return fmt.Errorf("no unit of the schedule on rank %d contributes to the gradients of chunk %d", lo.opt.Rank, c)
 		}
 		home := gradHome{tier: lo.pl.Chunks[c].Grads, unit: units[len(units)-1]}
 		if lo.staysUp(c) {

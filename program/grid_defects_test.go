@@ -54,7 +54,7 @@ func TestGridDefects(t *testing.T) {
 		// Who is there.
 		{data, func(ps []*Program) { ps[1].Rank = 0 }, "program 1 of 2 is that of rank 0"},
 		{data, func(ps []*Program) { ps[1].RowUnit = 4 }, "rank 1 has row unit 4, rank 0 has 2"},
-		{data, edit(1, graph.AllReduce, 0, func(in *Instr) { in.Peers = []int{1, 2} }), "rank 1: instruction i9 (all_reduce on collective): it meets rank 2, whose program is not there"},
+		{data, edit(1, graph.AllReduce, 0, func(in *Instr) { in.Peers = []int{1, 2} }), "rank 1: instruction i9 (all_reduce on collective): it meets rank 2, whose program is not given"},
 		// Messages.
 		{pipe, edit(0, graph.Send, 1, func(in *Instr) { in.Tag = 0 }), "rank 0: instruction i5 (send on send): i2 sends tag 0 to rank 1 already"},
 		{pipe, edit(1, graph.Recv, 1, func(in *Instr) { in.Tag = 0 }), "i0 receives tag 0 from rank 0 already"},
@@ -68,7 +68,7 @@ func TestGridDefects(t *testing.T) {
 		{pipe, func(ps []*Program) {
 			b := &ps[1].Buffers[ps[1].Instrs[find(ps[1], graph.Recv, 0)].Args[0].Buf]
 			b.Cuts = []int{3}
-		}, "which is cut otherwise"},
+		}, "which is cut at other places"},
 		// Collectives.
 		{data, drop(1, graph.AllReduce, 1), "rank 0: instruction i15 (all_gather on collective): it is collective 2 of ranks [0 1], but rank 1 has only 2"},
 		{zero, edit(1, graph.AllGather, 0, func(in *Instr) { in.Op = graph.ReduceScatter }), "instruction i13 (reduce_scatter on collective): it meets i13 (all_gather on collective) of rank 0"},
@@ -94,7 +94,7 @@ func TestGridDefects(t *testing.T) {
 				drop(r, graph.AllGather, 1)(ps)
 			}
 		}, `both hold "p:w0+0", but end with different content`},
-		{data, func(ps []*Program) { ps[1].BatchRow = 0 }, "becomes something that the reference never computes"},
+		{data, func(ps []*Program) { ps[1].BatchRow = 0 }, "gets a value that the reference never computes"},
 		{data, func(ps []*Program) {
 			for r := range ps {
 				edit(r, graph.AllReduce, 0, func(in *Instr) { in.Op, in.Args = graph.AllGather, []Region{in.Args[0], {}} })(ps)

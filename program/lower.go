@@ -108,16 +108,16 @@ func Lower(ctx context.Context, g *graph.Graph, pl *Plan, opt Options) (*Program
 		return nil, err
 	}
 	if (opt.Mode == Decode) != (g.Context > 0) {
-		return nil, errors.New("mode decode is for graphs of generation, and nothing else is; hint: graph.BuildDecode and BuildPrefill make them")
+		return nil, errors.New("mode decode needs a graph for generation, and the other modes one for training; hint: build graphs for generation with graph.BuildDecode or BuildPrefill")
 	}
 	if opt.Mode == Decode && pl.MicroBatch*pl.MicroBatches != 1 {
-		return nil, fmt.Errorf("%d sequences cannot share the caches of one; hint: micro_batch 1", pl.MicroBatch*pl.MicroBatches)
+		return nil, fmt.Errorf("%d sequences cannot share the key and value caches of one; hint: set micro_batch and micro_batches to 1", pl.MicroBatch*pl.MicroBatches)
 	}
 	if opt.Rank < 0 || opt.Rank >= pl.Ranks {
-		return nil, fmt.Errorf("rank %d of %d; hint: ranks count from 0", opt.Rank, pl.Ranks)
+		return nil, fmt.Errorf("there is no rank %d among %d ranks; hint: count ranks from 0", opt.Rank, pl.Ranks)
 	}
 	if opt.Mode == Update && (!pl.Defer || opt.Base == nil) {
-		return nil, errors.New("mode update is for plans that defer updates, beside the program of their step; hint: Plan.Defer and Options.Base")
+		return nil, errors.New("mode update needs a plan that defers updates and the program of its step; hint: set Plan.Defer and Options.Base")
 	}
 	lo := &lowering{ctx: ctx, g: g, pl: pl, opt: opt}
 	lo.p = &Program{Name: modes[opt.Mode], Rank: opt.Rank, PlanHash: pl.Hash(), RowUnit: opt.RowUnit, Capacity: opt.Capacity}

@@ -56,7 +56,7 @@ func Equivalent(ps, reference []*Program) (Equality, error) {
 		return Different, fmt.Errorf("reference: %w", err)
 	}
 	if ps[0].RowUnit != reference[0].RowUnit {
-		return Different, fmt.Errorf("row units %d and %d cannot be compared; hint: lower both with the same", ps[0].RowUnit, reference[0].RowUnit)
+		return Different, fmt.Errorf("row units %d and %d cannot be compared; hint: lower both with the same row unit", ps[0].RowUnit, reference[0].RowUnit)
 	}
 	var h, w summary
 	for _, eq := range [...]Equality{Exact, Reordered} {
@@ -97,10 +97,10 @@ const outputKey = "result %s"
 func difference(have, want *ranks, h, w summary) error {
 	key, _ := firstDifference(h, w)
 	if _, ok := w[key]; !ok {
-		return fmt.Errorf("program has %s, the reference has not; hint: compare programs of the same model, cut at the same places", key)
+		return fmt.Errorf("the program has %s, the reference does not; hint: compare programs of the same model, cut at the same places", key)
 	}
 	if _, ok := h[key]; !ok {
-		return fmt.Errorf("program has no %s, the reference has; hint: compare programs of the same model and mode, cut at the same places", key)
+		return fmt.Errorf("the program does not have %s, the reference does; hint: compare programs of the same model and mode, cut at the same places", key)
 	}
 	unordered := len(have.ps) != len(want.ps)
 	made := map[Value]bool{}
@@ -119,10 +119,10 @@ func difference(have, want *ranks, h, w summary) error {
 		return at.rank < 0
 	})
 	if at.rank < 0 {
-		return fmt.Errorf("%s is not what it is in the reference, though each instruction's result also occurs there; hint: something is missing, or is put in the wrong place", key)
+		return fmt.Errorf("%s differs from the reference, although every value that an instruction writes also occurs there; hint: look for an instruction that is missing or writes to the wrong place", key)
 	}
-	return have.of(int(at.rank), have.ps[at.rank].operandFault(int(at.instr), arg, "this is the first such instruction; look at its operands and attributes",
-		"becomes something that the reference never computes, and so %s differs", key))
+	return have.of(int(at.rank), have.ps[at.rank].operandFault(int(at.instr), arg, "check its operands and attributes; it is the first such instruction",
+		"gets a value that the reference never computes, so %s differs", key))
 }
 
 // trace executes the programs and reports each atom that each instruction writes, until
@@ -200,9 +200,9 @@ func (c *collector) same(key string, v Value, rank int) error {
 	case len(have) == 0:
 		c.sum[key] = v
 	case have[len(have)-1] == rank:
-		return fmt.Errorf("rank %d has the %s twice; hint: mark one as a replica", rank, key)
+		return fmt.Errorf("rank %d has the %s twice; hint: mark one of the two as a replica", rank, key)
 	case c.sum[key] != v:
-		return fmt.Errorf("ranks %d and %d end with different content for the %s; hint: reduce what they contribute, or gather it from whoever updates it", have[0], rank, key)
+		return fmt.Errorf("ranks %d and %d end with different content for the %s; hint: reduce what they contribute, or gather it from the rank that updates it", have[0], rank, key)
 	}
 	return nil
 }
@@ -248,7 +248,7 @@ func (xs *executions) summary() (summary, error) {
 	for _, key := range slices.Sorted(maps.Keys(c.left)) {
 		rank := c.left[key]
 		if ranks, ok := c.ranks[key]; ok {
-			err = cmp.Or(err, fmt.Errorf("rank %d leaves the %s as it was, rank %d does not; hint: both have room for it, both must write it", rank, key, ranks[0]))
+			err = cmp.Or(err, fmt.Errorf("rank %d leaves the %s unchanged, rank %d does not; hint: let both write it, since both have a buffer for it", rank, key, ranks[0]))
 		}
 	}
 	return c.sum, err

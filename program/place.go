@@ -89,11 +89,11 @@ func (lo *lowering) place() error {
 func (lo *lowering) placeAlike() error {
 	p, base := lo.p, lo.opt.Base
 	if len(p.Buffers) != len(base.Buffers) {
-		return fmt.Errorf("%d buffers, where the step has %d; hint: lower both with the same options", len(p.Buffers), len(base.Buffers))
+		return fmt.Errorf("the program has %d buffers, but the program of the step has %d; hint: lower both with the same options", len(p.Buffers), len(base.Buffers))
 	}
 	for i := range p.Buffers {
 		if b := &base.Buffers[i]; p.Buffers[i].Name != b.Name || p.Buffers[i].Size != b.Size {
-			return fmt.Errorf("buffer %s, where the step has %s; hint: lower both with the same options", p.Buffers[i].Name, b.Name)
+			return fmt.Errorf("buffer %s of %d bytes is where the program of the step has %s of %d bytes; hint: lower both with the same options", p.Buffers[i].Name, p.Buffers[i].Size, b.Name, b.Size)
 		}
 		p.Buffers[i].Addr = base.Buffers[i].Addr
 	}

@@ -184,7 +184,7 @@ func (pl *Plan) Hash() string {
 func Agree(hashes []string) error {
 	for r, h := range hashes {
 		if h != hashes[0] {
-			return fmt.Errorf("rank %d has plan %q, rank 0 has %q; hint: all ranks need the same plan.json, model, data and seed", r, h, hashes[0])
+			return fmt.Errorf("rank %d has plan hash %q, rank 0 has %q; hint: give all ranks the same plan.json, model, data and seed", r, h, hashes[0])
 		}
 	}
 	return nil
@@ -350,7 +350,7 @@ func Precision(name string) (graph.DType, error) {
 	if t, ok := precisions[name]; ok {
 		return t, nil
 	}
-	return 0, fmt.Errorf("unknown precision %q; hint: fp32 or bf16", name)
+	return 0, fmt.Errorf("unknown precision %q; hint: use fp32 or bf16", name)
 }
 
 // maxInstrs bounds a program: a plan that exceeds it is a mistake (10^7 instructions
@@ -360,7 +360,7 @@ const maxInstrs = 10_000_000
 // Validate checks field by field that the plan is feasible for the graph.
 func (pl *Plan) Validate(g *graph.Graph) error {
 	if fp := Fingerprint(g); pl.Model != fp {
-		return fmt.Errorf("plan: it was made for another model\n  plan:  %s\n  model: %s\nhint: make a new plan, or leave `plan` out", pl.Model, fp)
+		return fmt.Errorf("plan: the plan was made for another model\n  plan:  %s\n  model: %s\nhint: make a new plan, or leave `plan` out", pl.Model, fp)
 	}
 	if pl.SequenceLength != g.Seq {
 		return fmt.Errorf("plan: sequence_length %d, but the run has %d; hint: make a new plan", pl.SequenceLength, g.Seq)
@@ -369,10 +369,10 @@ func (pl *Plan) Validate(g *graph.Graph) error {
 		return fmt.Errorf("plan: precision %q, but the run has %v; hint: make a new plan", pl.Precision, g.DType)
 	}
 	if pl.State != "" && (pl.State == states[0].name || !slices.Contains(StateNames(), pl.State)) {
-		return fmt.Errorf("plan: optimizer_state %q; hint: one of %v, or leave it out for %s", pl.State, StateNames()[1:], states[0].name)
+		return fmt.Errorf("plan: optimizer_state cannot be %q; hint: use one of %v, or leave it out for %s", pl.State, StateNames()[1:], states[0].name)
 	}
 	if master, _ := StateTypes(pl.State); master != graph.F32 && g.DType != master {
-		return fmt.Errorf("plan: optimizer_state %q, but operators read weights in %v; hint: precision bf16", pl.State, g.DType)
+		return fmt.Errorf("plan: optimizer_state %q stores weights in %v, but operators read them in %v; hint: use precision bf16 or another optimizer_state", pl.State, master, g.DType)
 	}
 	for _, f := range []struct {
 		name   string
@@ -383,28 +383,28 @@ func (pl *Plan) Validate(g *graph.Graph) error {
 		{"slots", pl.Slots, 1 << 20},
 	} {
 		if f.v < 1 || f.v > f.max {
-			return fmt.Errorf("plan: %s is %d; hint: from 1 to %d", f.name, f.v, f.max)
+			return fmt.Errorf("plan: %s is %d; hint: use a number from 1 to %d", f.name, f.v, f.max)
 		}
 	}
 	if pl.MicroBatches%pl.Group != 0 {
-		return fmt.Errorf("plan: group %d does not divide micro_batches %d; hint: 1, or all of them", pl.Group, pl.MicroBatches)
+		return fmt.Errorf("plan: group %d does not divide micro_batches %d; hint: set group to 1 or to another divisor of micro_batches", pl.Group, pl.MicroBatches)
 	}
 	rows := pl.MicroBatch * g.Seq
 	if rows > 1<<30 {
-		return fmt.Errorf("plan: a micro-batch of %d tokens; hint: fewer sequences", rows)
+		return fmt.Errorf("plan: a micro-batch of %d tokens is too large, at most %d are possible; hint: use a smaller micro_batch", rows, 1<<30)
 	}
 	if g.Seq%pl.HeadRows != 0 && pl.HeadRows%g.Seq != 0 {
-		return fmt.Errorf("plan: head_rows %d; hint: a divisor or a multiple of sequence_length %d", pl.HeadRows, g.Seq)
+		return fmt.Errorf("plan: head_rows %d does not fit the sequences; hint: use a divisor or a multiple of sequence_length %d", pl.HeadRows, g.Seq)
 	}
 	// Sums over tokens keep their bits only if they are cut where the graph requires.
 	if !g.Takes(rows, rows*pl.MicroBatches) || !g.Takes(pl.HeadRows, rows) {
-		return fmt.Errorf("plan: micro-batches of %d tokens, %d of them at a time in the head: sums in bf16 are cut at multiples of %d; hint: another micro_batch or head_rows", rows, pl.HeadRows, g.CutUnit())
+		return fmt.Errorf("plan: micro-batches of %d tokens with head_rows %d: sums over tokens in bf16 can be divided only at multiples of %d tokens; hint: use another micro_batch or head_rows", rows, pl.HeadRows, g.CutUnit())
 	}
 	if units := 40 * len(g.Segments) * pl.MicroBatches; units > maxInstrs {
-		return fmt.Errorf("plan: about %d instructions; hint: larger micro-batches", units)
+		return fmt.Errorf("plan: a step would have about %d instructions, at most %d are possible; hint: use fewer, larger micro-batches", units, maxInstrs)
 	}
 	if pl.Defer && pl.Pipeline != nil {
-		return errors.New("plan: updates cannot be deferred in a pipeline; hint: leave defer out")
+		return errors.New("plan: updates cannot be deferred in a pipeline; hint: leave out defer")
 	}
 	if err := pl.validateChunks(g); err != nil {
 		return err
@@ -417,32 +417,32 @@ func (pl *Plan) validateChunks(g *graph.Graph) error {
 	users, within := segmentsOf(g), Runs(g)
 	for i, c := range pl.Chunks {
 		if c.First != at || c.Last <= c.First || c.Last > len(g.Params) {
-			return fmt.Errorf("plan: chunk %d has parameters %d to %d, expected to start at %d of %d; hint: chunks cover all parameters in order", i, c.First, c.Last, at, len(g.Params))
+			return fmt.Errorf("plan: chunk %d has first %d and last %d, but must begin at parameter %d and end within the model's %d; hint: let the chunks cover all parameters in order", i, c.First, c.Last, at, len(g.Params))
 		}
 		for p := c.First; p < c.Last; p++ {
 			if !slices.Equal(users[p], users[c.First]) {
-				return fmt.Errorf("plan: chunk %d holds %s and %s, which are used by different layers; hint: a chunk for each", i, g.Params[c.First].Name, g.Params[p].Name)
+				return fmt.Errorf("plan: chunk %d holds %s and %s, which are used by different layers; hint: give each a chunk of its own", i, g.Params[c.First].Name, g.Params[p].Name)
 			}
 			if g.Params[p].Frozen != g.Params[c.First].Frozen {
-				return fmt.Errorf("plan: chunk %d holds %s and %s, of which one is frozen; hint: a chunk for each", i, g.Params[c.First].Name, g.Params[p].Name)
+				return fmt.Errorf("plan: chunk %d holds %s and %s, of which only one is frozen; hint: give each a chunk of its own", i, g.Params[c.First].Name, g.Params[p].Name)
 			}
 		}
 		at = c.Last
 		if within[c.First] {
-			return fmt.Errorf("plan: chunk %d begins with %s, which is in a run with %s; hint: one chunk for both", i, g.Params[c.First].Name, g.Params[c.First-1].Name)
+			return fmt.Errorf("plan: chunk %d begins with %s, which cannot be separated from %s; hint: put both into one chunk", i, g.Params[c.First].Name, g.Params[c.First-1].Name)
 		}
 		if err := pl.validateTiers(g, i); err != nil {
 			return err
 		}
 	}
 	if at != len(g.Params) {
-		return fmt.Errorf("plan: chunks cover %d of %d parameters; hint: chunks cover all parameters in order", at, len(g.Params))
+		return fmt.Errorf("plan: the chunks cover %d of %d parameters; hint: let the chunks cover all parameters in order", at, len(g.Params))
 	}
 	if need := pl.CacheNeeded(g); pl.Cache < need || pl.Cache > 1<<60 {
-		return fmt.Errorf("plan: cache_bytes is %d; hint: at least %d, the weights that one layer reads", pl.Cache, need)
+		return fmt.Errorf("plan: cache_bytes is %d; hint: use at least %d, the size of the weights that one layer reads", pl.Cache, need)
 	}
 	if len(pl.Activations) != g.Model.Layers {
-		return fmt.Errorf("plan: activations has %d entries for %d layers; hint: one for each layer", len(pl.Activations), g.Model.Layers)
+		return fmt.Errorf("plan: activations has %d entries for %d layers; hint: give one for each layer", len(pl.Activations), g.Model.Layers)
 	}
 	for l, r := range pl.Activations {
 		if err := r.check(); err != nil {
@@ -457,20 +457,20 @@ func (pl *Plan) validateTiers(g *graph.Graph, i int) error {
 	c := &pl.Chunks[i]
 	switch {
 	case c.Weights > device.HostTier:
-		return fmt.Errorf("plan: chunk %d: weights on %v; hint: device or host", i, c.Weights)
+		return fmt.Errorf("plan: chunk %d: weights cannot be on %v; hint: use device or host", i, c.Weights)
 	case c.Grads > device.HostTier:
-		return fmt.Errorf("plan: chunk %d: gradients on %v; hint: device or host", i, c.Grads)
+		return fmt.Errorf("plan: chunk %d: gradients cannot be on %v; hint: use device or host", i, c.Grads)
 	case c.State > device.DiskTier:
-		return fmt.Errorf("plan: chunk %d: state on %v; hint: device, host or disk", i, c.State)
+		return fmt.Errorf("plan: chunk %d: state cannot be on %v; hint: use device, host or disk", i, c.State)
 	case g.Params[c.First].Frozen:
 	case c.Weights == device.HostTier && (c.Shard == "state" || c.Shard == "grads") && pl.Ranks > 1:
-		return fmt.Errorf("plan: chunk %d: weights on the host are gathered through the device; hint: shard \"weights\", or none", i)
+		return fmt.Errorf("plan: chunk %d: shard %q with weights on the host, which are gathered through the device; hint: use shard \"weights\", or leave it out", i, c.Shard)
 	case c.Update != "" && c.Update != UpdateOnDevice:
-		return fmt.Errorf("plan: chunk %d: update %q; hint: %q, or leave it out for where the state is, the host's cores if that is on disk", i, c.Update, UpdateOnDevice)
+		return fmt.Errorf("plan: chunk %d: update cannot be %q; hint: use %q, or leave it out to update where the state is (on the host's cores if the state is on disk)", i, c.Update, UpdateOnDevice)
 	case c.Update != "" && c.State == device.DeviceTier:
-		return fmt.Errorf("plan: chunk %d: update %q, but its state is on the device already; hint: leave update out", i, c.Update)
+		return fmt.Errorf("plan: chunk %d: update %q, but its state is on the device already; hint: leave out update", i, c.Update)
 	case c.State == device.DeviceTier && (c.Weights != device.DeviceTier || c.Grads != device.DeviceTier):
-		return fmt.Errorf("plan: chunk %d: state on the device needs weights and gradients there too; hint: all three on the device, or the state on the host", i)
+		return fmt.Errorf("plan: chunk %d: state on the device needs weights and gradients there too; hint: put all three on the device, or the state on the host", i)
 	}
 	return nil
 }
@@ -503,7 +503,7 @@ func ParsePlan(text []byte) (*Plan, error) {
 		return nil, fmt.Errorf("plan: %w%s", err, planHint)
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return nil, errors.New("plan: something follows after the closing brace" + planHint)
+		return nil, errors.New("plan: there is more text after the closing brace" + planHint)
 	}
 	return &pl, nil
 }
@@ -513,5 +513,5 @@ func CheckRecompute(choice string) string {
 	if slices.Contains(Recomputations(), choice) {
 		return ""
 	}
-	return fmt.Sprintf("recompute %q; hint: one of %v", choice, Recomputations())
+	return fmt.Sprintf("unknown recompute %q; hint: use one of %v", choice, Recomputations())
 }

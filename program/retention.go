@@ -96,12 +96,12 @@ func parseFate(s string) (Fate, error) {
 	name, share, partial := strings.Cut(s, " ")
 	t, err := device.ParseTier(name)
 	if err != nil || t == device.DeviceTier {
-		return Fate{}, fmt.Errorf("%q; hint: kept, recomputed, host or disk, the last two with a share of the tokens such as `host 0.5`", s)
+		return Fate{}, fmt.Errorf("cannot be %q; hint: use kept, recomputed, host or disk, the last two also with a share of the tokens, such as `host 0.5`", s)
 	}
 	f := Fate{t, 1}
 	if partial {
 		if f.Share, err = strconv.ParseFloat(share, 64); err != nil || !(f.Share > 0 && f.Share <= 1) {
-			return Fate{}, fmt.Errorf("%q; hint: a share of the tokens above 0, at most 1", s)
+			return Fate{}, fmt.Errorf("cannot be %q; hint: use a share of the tokens above 0 and at most 1", s)
 		}
 	}
 	return f, nil
@@ -200,7 +200,7 @@ func (r *Retention) UnmarshalText(text []byte) error {
 		name, fate, _ := strings.Cut(strings.TrimSpace(part), " ")
 		a := slices.Index(acts[:], name)
 		if a < 0 {
-			return fmt.Errorf("activations %q; hint: one of %v, or classes of %v with what becomes of them, such as `input host, light recomputed`", text, Recomputations(), acts)
+			return fmt.Errorf("unknown activations %q; hint: use one of %v, or say what to do with each class of %v, such as `input host, light recomputed`", text, Recomputations(), acts)
 		}
 		f, err := parseFate(strings.TrimSpace(fate))
 		if err != nil {
@@ -218,13 +218,13 @@ func (r Retention) check() error {
 		whole := f.Share == 1
 		switch {
 		case f.Tier >= device.NumTiers || !(f.Share >= 0 && f.Share <= 1) || f.Tier != device.DeviceTier && f.Share == 0:
-			return fmt.Errorf("activations: %v is %v with share %v; hint: a share of the tokens from 0 to 1", Act(a), f.Tier, f.Share)
+			return fmt.Errorf("activations: %v is %v with share %v; hint: use a share of the tokens from 0 to 1", Act(a), f.Tier, f.Share)
 		case f.Tier == device.DeviceTier && !whole && f.Share != 0:
-			return fmt.Errorf("activations: %v keeps a part on the device; hint: all or nothing there, parts on host or disk", Act(a))
+			return fmt.Errorf("activations: only a part of %v is kept on the device; hint: keep all of it there or nothing; parts can be on host or disk", Act(a))
 		case Act(a) == InputAct && !whole:
-			return fmt.Errorf("activations: input is %v; hint: it is kept or swapped as a whole, nothing in the layer makes it again", f)
+			return fmt.Errorf("activations: input cannot be %v, because nothing in the layer recomputes it; hint: keep or swap all of it", f)
 		case Act(a) == AttentionAct && !whole && f.Share != 0:
-			return fmt.Errorf("activations: attention is %v; hint: as a whole, or recomputed: attention mixes the rows", f)
+			return fmt.Errorf("activations: attention cannot be %v, because it mixes tokens; hint: keep, swap or recompute all of it", f)
 		}
 	}
 	return nil

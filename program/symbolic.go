@@ -263,7 +263,7 @@ func (x *execution) instr(i int) error {
 		}
 	}
 	if x.undefined >= 0 {
-		return x.p.operandFault(i, x.undefined, "something has to write it first", "is read before it is written")
+		return x.p.operandFault(i, x.undefined, "an earlier instruction must write it", "is read before it is written")
 	}
 	return nil
 }

@@ -53,7 +53,7 @@ func (xs *executions) box(at place, j int) box {
 // unread returns the error for reading what was never written.
 func (xs *executions) unread(at place, j int) error {
 	p := xs.ps[at.rank]
-	return xs.of(int(at.rank), p.operandFault(int(at.instr), j, "something has to write it first", "is read before it is written"))
+	return xs.of(int(at.rank), p.operandFault(int(at.instr), j, "an earlier instruction must write it", "is read before it is written"))
 }
 
 func (xs *executions) message(from, to place) error {

@@ -56,7 +56,7 @@ func newTopology(g *graph.Graph, pl *Plan) (*topology, error) {
 // generate builds the schedule for the given number of micro-batches.
 func (p *Pipeline) generate(micros int) (*schedule.Schedule, error) {
 	if p.Ranks < 1 || len(p.Stages)%p.Ranks != 0 {
-		return nil, fmt.Errorf("pipeline has %d stages for %d ranks; hint: as many on each", len(p.Stages), p.Ranks)
+		return nil, fmt.Errorf("a pipeline of %d stages cannot be divided evenly among %d ranks; hint: give each rank the same number of stages", len(p.Stages), p.Ranks)
 	}
 	s, err := schedule.Generate(p.Schedule, schedule.Request{Ranks: p.Ranks, Micros: micros, Chunks: len(p.Stages) / p.Ranks, Slices: p.Slices, Costs: schedule.DefaultCosts()})
 	if err == nil && p.Order != nil {
@@ -164,25 +164,25 @@ func (pl *Plan) validateSlices(g *graph.Graph) error {
 	list := p.sliceRows(g.Seq)
 	for q, n := range list {
 		if at += n; n < 1 || q < len(list)-1 && at%unit != 0 {
-			return fmt.Errorf("plan: slices of %v tokens; hint: each at least one, cut at multiples of %d", list, unit)
+			return fmt.Errorf("plan: a sequence cannot be cut into slices of %v tokens; hint: give each slice at least one token, and cut only at multiples of %d", list, unit)
 		}
 	}
 	switch {
 	case at != g.Seq || len(list) != p.Slices:
-		return fmt.Errorf("plan: slice_rows are %d slices of %d tokens together; hint: %d slices of %d", len(list), at, p.Slices, g.Seq)
+		return fmt.Errorf("plan: slice_rows has %d slices of %d tokens in all; hint: give %d slices of %d tokens in all", len(list), at, p.Slices, g.Seq)
 	case g.DType != graph.F32:
-		return fmt.Errorf("plan: slices in %v: gradients of keys would be rounded after every slice; hint: precision fp32, or a schedule without slices", g.DType)
+		return fmt.Errorf("plan: slices of sequences in %v: gradients of keys would be rounded after every slice; hint: use precision fp32, or a schedule without slices", g.DType)
 	case g.Preference() > 0:
-		return errors.New("plan: slices with preference, whose loss is about whole sequences; hint: another schedule")
+		return errors.New("plan: sequences cannot be cut into slices with preference, whose loss is computed over whole sequences; hint: use a schedule without slices")
 	case g.Model.Balance > 0:
-		return fmt.Errorf("plan: slices with expert_balance %v, which is about whole sequences; hint: another schedule, or expert_balance 0", g.Model.Balance)
+		return fmt.Errorf("plan: sequences cannot be cut into slices with expert_balance %v, which is computed over whole sequences; hint: use a schedule without slices, or expert_balance 0", g.Model.Balance)
 	case pl.MicroBatch != 1:
-		return fmt.Errorf("plan: slices of a micro-batch of %d sequences; hint: micro_batch 1", pl.MicroBatch)
+		return fmt.Errorf("plan: slices need micro-batches of one sequence, but micro_batch is %d; hint: set micro_batch to 1", pl.MicroBatch)
 	}
 	take := SlicesTake(g)
 	for l, keep := range pl.Activations {
 		if !slices.Contains(take, keep.String()) {
-			return fmt.Errorf("plan: layer %d keeps %v, but slices read what earlier ones made; hint: %s", l, keep, strings.Join(take, " or "))
+			return fmt.Errorf("plan: layer %d has activations %q, but slices read the keys and values of earlier slices; hint: use %s", l, keep, strings.Join(take, " or "))
 		}
 	}
 	return nil
@@ -212,11 +212,11 @@ func (pl *Plan) Ordered(g *graph.Graph) ([]bool, error) {
 func (pl *Plan) validateRanks(g *graph.Graph) error {
 	const most = 1 << 12
 	if pl.Ranks < 1 || pl.Ranks > most {
-		return fmt.Errorf("plan: ranks is %d; hint: from 1 to %d", pl.Ranks, most)
+		return fmt.Errorf("plan: ranks is %d; hint: use a number from 1 to %d", pl.Ranks, most)
 	}
 	for i, c := range pl.Chunks {
 		if !slices.Contains(Shardings(), c.Shard) {
-			return fmt.Errorf("plan: chunk %d: shard %q; hint: one of %q", i, c.Shard, Shardings())
+			return fmt.Errorf("plan: chunk %d: unknown shard %q; hint: use one of %q", i, c.Shard, Shardings())
 		}
 	}
 	p := pl.Pipeline
@@ -225,17 +225,17 @@ func (pl *Plan) validateRanks(g *graph.Graph) error {
 	}
 	switch {
 	case p.Ranks < 1 || pl.Ranks%p.Ranks != 0:
-		return fmt.Errorf("plan: a pipeline of %d ranks does not divide %d ranks; hint: ranks are a multiple of it", p.Ranks, pl.Ranks)
+		return fmt.Errorf("plan: pipelines of %d ranks cannot be formed from %d ranks; hint: set ranks to a multiple of pipeline.ranks", p.Ranks, pl.Ranks)
 	case pl.Group != 1:
-		return fmt.Errorf("plan: group %d with a pipeline; hint: 1, the schedule says what comes when", pl.Group)
+		return fmt.Errorf("plan: group is %d, but in a pipeline the schedule gives the order of work; hint: set group to 1", pl.Group)
 	case p.Slices < 1 || p.Slices > g.Seq:
-		return fmt.Errorf("plan: %d slices of %d tokens; hint: at least 1 and at most one per token", p.Slices, g.Seq)
+		return fmt.Errorf("plan: a sequence of %[2]d tokens cannot be cut into %[1]d slices; hint: use at least 1 slice, and at most one per token", p.Slices, g.Seq)
 	case len(p.Stages) == 0 || p.Stages[0] != 0 || len(p.Stages) > len(g.Segments):
-		return fmt.Errorf("plan: pipeline stages %v; hint: the first begins with segment 0, and there are %d segments", p.Stages, len(g.Segments))
+		return fmt.Errorf("plan: pipeline stages %v are not possible; hint: begin the first with segment 0, and give no more stages than the model's %d segments", p.Stages, len(g.Segments))
 	}
 	for i := 1; i < len(p.Stages); i++ {
 		if p.Stages[i] <= p.Stages[i-1] || p.Stages[i] >= len(g.Segments) {
-			return fmt.Errorf("plan: pipeline stages %v; hint: ascending, below %d", p.Stages, len(g.Segments))
+			return fmt.Errorf("plan: pipeline stages %v are not possible; hint: give the first segment of each stage, in ascending order and below %d", p.Stages, len(g.Segments))
 		}
 	}
 	if err := pl.validateSlices(g); err != nil {
@@ -247,7 +247,7 @@ func (pl *Plan) validateRanks(g *graph.Graph) error {
 	}
 	for i, c := range pl.Chunks {
 		if !t.ordered[i] && (c.Shard == "grads" || c.Shard == "weights" || c.Grads != device.DeviceTier) {
-			return fmt.Errorf("plan: chunk %d is used by ranks %v in different orders; hint: gradients on the device, shard %q or %q", i, t.groups[i], "", "state")
+			return fmt.Errorf("plan: chunk %d is used by ranks %v in different orders; hint: keep its gradients on the device, with shard %q or %q", i, t.groups[i], "", "state")
 		}
 	}
 	return nil

@@ -156,7 +156,7 @@ func checkPlaces(p *Program) error {
 		case h != top[t]:
 			return fmt.Errorf("tier %s: height is %d bytes, but buffers end at %d; hint: place the program again", tier, h, top[t])
 		case p.Over(tier):
-			return fmt.Errorf("tier %s: the program needs %d bytes, the capacity is %d; hint: raise the limit or choose another plan", tier, h, p.Capacity[t])
+			return fmt.Errorf("tier %s: the program needs %d bytes, but the capacity is %d; hint: raise the limit or choose another plan", tier, h, p.Capacity[t])
 		case p.Bound[t] < 0 || p.Bound[t] > h:
 			return fmt.Errorf("tier %s: lower bound %d is not between 0 and the height %d; hint: place the program again", tier, p.Bound[t], h)
 		}

@@ -29,7 +29,7 @@ func Beside(base, p *Program) error {
 		in := &p.Instrs[i]
 		for j, r := range in.Args {
 			if _, writes := accessOf(in, j); writes && !r.Absent() && state[p.Buffers[r.Buf].Name] {
-				return p.operandFault(i, j, "only the base program changes its state", "is written")
+				return p.operandFault(i, j, "only the base program may change its state", "is written")
 			}
 		}
 	}
@@ -40,10 +40,10 @@ func Beside(base, p *Program) error {
 // updates do.
 func Shares(base, p *Program) error {
 	fail := func(b *Buffer, format string, args ...any) error {
-		return fmt.Errorf("buffer %s of the base program %q: %s; hint: lower it with Options.Base", b.Name, base.Name, fmt.Sprintf(format, args...))
+		return fmt.Errorf("buffer %s of the base program %q: %s; hint: lower the program with Options.Base", b.Name, base.Name, fmt.Sprintf(format, args...))
 	}
 	if base.Rank != p.Rank {
-		return fmt.Errorf("program %q is of rank %d, the base program of rank %d; hint: one of the same rank", p.Name, p.Rank, base.Rank)
+		return fmt.Errorf("program %q is of rank %d, the base program of rank %d; hint: use programs of the same rank", p.Name, p.Rank, base.Rank)
 	}
 	mine := map[string]*Buffer{}
 	for i := range p.Buffers {
@@ -63,7 +63,7 @@ func Shares(base, p *Program) error {
 		case m.Tier != b.Tier || m.Addr != b.Addr:
 			return fail(b, "is at %d on %v, and at %d on %v in %q", b.Addr, b.Tier, m.Addr, m.Tier, p.Name)
 		case m.DType != b.DType || m.Rows != b.Rows || m.Cols != b.Cols || m.Size != b.Size || !slices.Equal(m.Cuts, b.Cuts) || !slices.Equal(m.Init, b.Init):
-			return fail(b, "is something else in %q", p.Name)
+			return fail(b, "has another type, shape, size or content in %q", p.Name)
 		}
 	}
 	return nil

@@ -66,7 +66,7 @@ func TestBeside(t *testing.T) {
 			q = lower()
 			q.Buffers[i].Init = slices.Clone(q.Buffers[i].Init)
 			q.Buffers[i].Init[0] = "other"
-			fails(q, "is something else")
+			fails(q, "has another type, shape, size or content")
 		}
 		for i := range p.Instrs {
 			q := lower()

@@ -22,7 +22,7 @@ func EquivalentDeferred(ps, updates, reference []*Program) (Equality, error) {
 			return Different, err
 		}
 		if list[0].RowUnit != ps[0].RowUnit {
-			return Different, fmt.Errorf("row units %d and %d cannot be compared; hint: lower both with the same", list[0].RowUnit, ps[0].RowUnit)
+			return Different, fmt.Errorf("row units %d and %d cannot be compared; hint: lower both with the same row unit", list[0].RowUnit, ps[0].RowUnit)
 		}
 	}
 	steps, settle, want := rs[0], rs[1], rs[2]
@@ -57,7 +57,7 @@ func EquivalentDeferred(ps, updates, reference []*Program) (Equality, error) {
 		}
 	}
 	key, _ := firstDifference(h, w)
-	return Different, fmt.Errorf("%s is not what it is where nothing is deferred; hint: something is missing, or is put in the wrong place", key)
+	return Different, fmt.Errorf("%s differs from the program that defers no updates; hint: look for an instruction that is missing or writes to the wrong place", key)
 }
 
 // contents holds what programs leave in persistent buffers, by name and position.

@@ -55,11 +55,11 @@ func (xs *executions) checkKept() error {
 		full, ok := castOf(name)
 		half := k.now[name]
 		if master, known := k.now[full]; ok && known && castValue(xs.ps[half.rank].Buffers[half.buf].DType, master.v) != half.v {
-			return fmt.Errorf("buffer %s ends with a %q that is not the cast of %q in buffer %s; hint: a copy is missing or too early",
+			return fmt.Errorf("buffer %s ends with a %q that is not the cast of %q in buffer %s; hint: look for a copy that is missing or too early",
 				k.buffer(half), name, full, k.buffer(master))
 		}
 		if rest, known := k.now[restName+strings.TrimPrefix(full, fullName)]; ok && known && castValue(graph.BF16, rest.v.rest()) != half.v {
-			return fmt.Errorf("buffer %s ends with a %q of which buffer %s does not have the rest; hint: a copy is missing or too early",
+			return fmt.Errorf("buffer %s ends with a %q whose lower halves are not those in buffer %s; hint: look for a copy that is missing or too early",
 				k.buffer(half), name, k.buffer(rest))
 		}
 	}
@@ -72,7 +72,7 @@ func (k *keeper) check(rank, buf int) (err error) {
 	if b.Persistent && len(b.Init) == 0 {
 		x.undefined = -1
 		if x.digest(x.bufferSpan(buf)); x.undefined >= 0 {
-			return k.of(rank, fmt.Errorf("persistent buffer %s is not all written by the end; hint: name its content, or write it", b.Name))
+			return k.of(rank, fmt.Errorf("persistent buffer %s is not completely written by the end; hint: name its content, or write all of it", b.Name))
 		}
 	}
 	x.eachInit(buf, func(atom int32, name string, at within) {
@@ -85,11 +85,11 @@ func (k *keeper) check(rank, buf int) (err error) {
 		switch {
 		case err != nil:
 		case here.v == Value{}:
-			err = k.of(rank, fmt.Errorf("persistent buffer %s ends without its content %q; hint: something undefined was copied there", b.Name, name))
+			err = k.of(rank, fmt.Errorf("persistent buffer %s ends without its content %q; hint: look for an undefined value that was copied there", b.Name, name))
 		case !k.homed[rank][atom] && !b.result() && here.v != initValue(name, b.DType, at):
-			err = k.of(rank, fmt.Errorf("buffer %s holds the input %q, but the step changes it; hint: inputs are read only", b.Name, name))
+			err = k.of(rank, fmt.Errorf("buffer %s holds the input %q, but the step changes it; hint: do not write to inputs", b.Name, name))
 		case known && first.v != here.v:
-			err = fmt.Errorf("buffers %s and %s both hold %q, but end with different content; hint: a copy is missing or too early",
+			err = fmt.Errorf("buffers %s and %s both hold %q, but end with different content; hint: look for a copy that is missing or too early",
 				k.buffer(first), k.buffer(here), name)
 		case !known:
 			k.now[key] = here
@@ -107,10 +107,10 @@ func (xs *executions) checkHomes() error {
 	for r := range xs.on {
 		err := xs.eachPart(r, func(h *Home, key, name string) error {
 			if was, ok := content[key]; ok && was != name || name == "" {
-				return fmt.Errorf("the %s is %q here and %q elsewhere; hint: homes of the same elements hold the same", key, name, was)
+				return fmt.Errorf("the %s is called %q here and %q elsewhere; hint: give the content of the same elements one name", key, name, was)
 			}
 			if was, ok := elements[name]; ok && was != key {
-				return fmt.Errorf("%q is the %s and the %s; hint: name what each home holds", name, was, key)
+				return fmt.Errorf("%q is both the %s and the %s; hint: name the content of each home", name, was, key)
 			}
 			content[key], elements[name] = name, key
 			primary[key] = primary[key] || !h.Replica
@@ -123,7 +123,7 @@ func (xs *executions) checkHomes() error {
 	for r := range xs.on {
 		if err := xs.eachPart(r, func(_ *Home, key, _ string) error {
 			if !primary[key] {
-				return fmt.Errorf("there is a replica of the %s, but nothing that it could be one of; hint: cut homes at the same places", key)
+				return fmt.Errorf("there is a replica of the %s, but no original; hint: cut homes at the same places", key)
 			}
 			return nil
 		}); err != nil {
@@ -179,7 +179,7 @@ func (x *execution) checkFilled(homed []bool) error {
 			for k := range s.bands {
 				atom := s.at(0, k)
 				if name := b.initName(int(atom - x.ly.base[buf])); name != "" && !homed[atom] {
-					return x.p.operandFault(i, j, "give it a home, or call the buffer so", "holds %q, which nothing fills before the first step", name)
+					return x.p.operandFault(i, j, "give it a home, or name the buffer after its content", "holds %q, which nothing fills before the first step", name)
 				}
 			}
 		}
@@ -204,14 +204,14 @@ func (p *Program) checkNames() error {
 	for i := range p.Buffers {
 		if b := &p.Buffers[i]; b.Persistent {
 			if kept[b.Name] {
-				return fmt.Errorf("two persistent buffers are called %s; hint: the run finds them by name", b.Name)
+				return fmt.Errorf("two persistent buffers are called %s; hint: give each its own name, by which the run finds it", b.Name)
 			}
 			kept[b.Name] = true
 		}
 	}
 	for i := range p.Buffers {
 		if b := &p.Buffers[i]; !b.Persistent && kept[b.Name] {
-			return fmt.Errorf("a persistent buffer and one that is not are called %s; hint: the run finds them by name", b.Name)
+			return fmt.Errorf("a persistent buffer and a temporary one are both called %s; hint: give each its own name, by which the run finds it", b.Name)
 		}
 	}
 	return nil

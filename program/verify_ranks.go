@@ -60,7 +60,7 @@ type ranks struct {
 func newRanks(ps []*Program) (*ranks, error) {
 	rs := &ranks{ps: ps}
 	if len(ps) == 0 {
-		return nil, errors.New("no program; hint: give one for each rank")
+		return nil, errors.New("no program is given; hint: give one for each rank")
 	}
 	var hashes []string
 	for _, p := range ps {
@@ -71,10 +71,10 @@ func newRanks(ps []*Program) (*ranks, error) {
 	}
 	for r, p := range ps {
 		if len(ps) > 1 && p.Rank != r {
-			return nil, fmt.Errorf("program %d of %d is that of rank %d; hint: give all ranks in order", r, len(ps), p.Rank)
+			return nil, fmt.Errorf("program %d of %d is that of rank %d; hint: give the programs of all ranks, in order", r, len(ps), p.Rank)
 		}
 		if p.RowUnit != ps[0].RowUnit {
-			return nil, fmt.Errorf("rank %d has row unit %d, rank 0 has %d; hint: lower all ranks with the same", r, p.RowUnit, ps[0].RowUnit)
+			return nil, fmt.Errorf("rank %d has row unit %d, rank 0 has %d; hint: lower all ranks with the same row unit", r, p.RowUnit, ps[0].RowUnit)
 		}
 		ly, err := checkStructure(p)
 		if err != nil {
@@ -164,7 +164,7 @@ func (ma *matcher) collect(at place) error {
 	in, self := ma.instr(at), ma.ps[at.rank].Rank
 	for _, peer := range in.Peers {
 		if peer != self && (peer >= len(ma.ps) || len(ma.ps) == 1) {
-			return ma.fault(at, "give the programs of all ranks together", "it meets rank %d, whose program is not there", peer)
+			return ma.fault(at, "give the programs of all ranks together", "it meets rank %d, whose program is not given", peer)
 		}
 	}
 	hint := "a tag is used once between two ranks"
@@ -342,7 +342,7 @@ func (rs *ranks) checkAlike(at place, j int, r Region, from place, k int, s Regi
 	case p.Buffers[r.Buf].DType != q.Buffers[s.Buf].DType:
 		why = fmt.Sprintf("is %v there and %v here", q.Buffers[s.Buf].DType, p.Buffers[r.Buf].DType)
 	case !cutAlike(p, r, q, s):
-		hint, why = "cut the buffers of all ranks at the same places", "is cut otherwise"
+		hint, why = "cut the buffers of all ranks at the same places", "is cut at other places"
 	default:
 		return nil
 	}
@@ -478,7 +478,7 @@ func (re *rehearsal) deadlock(at place) error {
 	var lines []string
 	for {
 		if first, again := seen[at]; again {
-			return fmt.Errorf("the ranks wait for each other for ever:\n  %s\nhint: let all ranks exchange in an order that they share", strings.Join(lines[first:], "\n  "))
+			return fmt.Errorf("the ranks wait for each other for ever:\n  %s\nhint: let all ranks run the exchanges that they share in the same order", strings.Join(lines[first:], "\n  "))
 		}
 		seen[at] = len(lines)
 		want, why := re.missing(at)

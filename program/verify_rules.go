@@ -165,7 +165,7 @@ func grouped(gains int) func(*Instr) string {
 // turned: a rotary table has cosines and sines for at most a head's columns.
 func turned(in *Instr) string {
 	if cols := in.Args[1].Cols; cols%2 != 0 || cols > in.Attr.HeadDim {
-		return fmt.Sprintf("a table of %d columns cannot turn heads of size %d", cols, in.Attr.HeadDim)
+		return fmt.Sprintf("a rotary table of %d columns does not fit heads of size %d", cols, in.Attr.HeadDim)
 	}
 	return ""
 }
@@ -187,7 +187,7 @@ func cached(in *Instr) string {
 // oneStart: what accumulates begins at its old value, not at a bias or residual.
 func oneStart(in *Instr) string {
 	if in.Attr.Acc && !(in.arg(3).Absent() && in.arg(4).Absent()) {
-		return "acc is set, and there is a bias or a residual"
+		return "acc cannot be set with a bias or a residual"
 	}
 	return ""
 }
@@ -195,7 +195,7 @@ func oneStart(in *Instr) string {
 // notAdded: what is multiplied by a derivative begins at 0.
 func notAdded(in *Instr) string {
 	if in.Attr.Acc && !in.arg(3).Absent() {
-		return "acc is set, and there is an activation to derive"
+		return "acc cannot be set with an activation to differentiate"
 	}
 	return ""
 }
@@ -209,7 +209,7 @@ func oneOrTwo(in *Instr) string {
 		}
 	}
 	if n%3 != 0 {
-		return fmt.Sprintf("%d of the three operands of a second gradient", n)
+		return fmt.Sprintf("only %d of the three operands of a second gradient are given", n)
 	}
 	return ""
 }
@@ -218,7 +218,7 @@ func oneOrTwo(in *Instr) string {
 func slotted(one, of int) func(*Instr) string {
 	return func(in *Instr) string {
 		if width, cols := in.Args[one].Cols, in.Args[of].Cols; cols%width != 0 {
-			return fmt.Sprintf("%d columns are no slots of %d", cols, width)
+			return fmt.Sprintf("%d columns cannot be divided into slots of %d", cols, width)
 		}
 		return ""
 	}
@@ -227,7 +227,7 @@ func slotted(one, of int) func(*Instr) string {
 // combined: what accumulates begins at its old value.
 func combined(in *Instr) string {
 	if in.Attr.Acc && !in.arg(2).Absent() {
-		return "acc is set, and there is a residual"
+		return "acc cannot be set with a residual"
 	}
 	return ""
 }
@@ -239,9 +239,9 @@ func weighted(y, weights int) func(*Instr) string {
 		w := in.arg(weights)
 		switch {
 		case w.Absent() && !in.arg(weights+1).Absent():
-			return "there is a gradient of weights, but there are none"
+			return "there is a gradient of weights, but no weights"
 		case !w.Absent() && in.Args[y].Cols%w.Cols != 0:
-			return fmt.Sprintf("%d columns are not %d slots", in.Args[y].Cols, w.Cols)
+			return fmt.Sprintf("%d columns cannot be divided into %d slots", in.Args[y].Cols, w.Cols)
 		}
 		return ""
 	}
@@ -251,7 +251,7 @@ func weighted(y, weights int) func(*Instr) string {
 func clamped(weights int) func(*Instr) string {
 	return func(in *Instr) string {
 		if a := &in.Attr; (a.Limit > 0) != (a.Alpha > 0) || a.Limit < 0 || a.Alpha < 0 || a.Limit > 0 && (in.arg(weights).Absent() || a.Act != graph.SiLU) {
-			return fmt.Sprintf("limit %g and alpha %g with %v; both or neither, with silu and weights", a.Limit, a.Alpha, a.Act)
+			return fmt.Sprintf("limit is %g and alpha %g with %v, but only both or neither can be set, and only with silu and weights", a.Limit, a.Alpha, a.Act)
 		}
 		return ""
 	}
@@ -261,7 +261,7 @@ func clamped(weights int) func(*Instr) string {
 func enough(logits int) func(*Instr) string {
 	return func(in *Instr) string {
 		if k, all := in.Args[1].Cols, in.Args[logits].Cols; k > all {
-			return fmt.Sprintf("%d different experts of %d", k, all)
+			return fmt.Sprintf("%d different experts cannot be chosen from %d", k, all)
 		}
 		return ""
 	}
@@ -270,7 +270,7 @@ func enough(logits int) func(*Instr) string {
 // balanced: the loss term that evens out the use of experts has both scale and scalars.
 func balanced(in *Instr) string {
 	if (in.Attr.Scale != 0) == in.arg(5).Absent() {
-		return "a scale needs scalars, and they a scale"
+		return "scale and scalars must be given together"
 	}
 	return ""
 }
@@ -280,10 +280,10 @@ func balanced(in *Instr) string {
 func expertLinear(in *Instr) string {
 	n, k, w := in.Attr.Experts, in.Args[3].Cols, in.Args[2]
 	if in.Attr.Slots && in.Args[1].Cols%k != 0 || in.Args[0].Cols%k != 0 {
-		return fmt.Sprintf("%d and %d columns are not %d slots", in.Args[0].Cols, in.Args[1].Cols, k)
+		return fmt.Sprintf("%d and %d columns cannot be divided into %d slots", in.Args[0].Cols, in.Args[1].Cols, k)
 	}
 	if in.Attr.Acc && !in.arg(4).Absent() {
-		return "acc is set, and there is a bias"
+		return "acc cannot be set with a bias"
 	}
 	if rows, cols := expertExtents(in); n < 1 || w.Rows != n*rows || w.Cols != cols && !in.Attr.NF4 {
 		return fmt.Sprintf("weights of %d x %d, want %d x %d for %d experts", w.Rows, w.Cols, n*rows, cols, n)
@@ -312,9 +312,9 @@ func expertBias(in *Instr) string {
 	case bias.Absent() && !in.arg(5).Absent():
 		return "there are weights, but no bias"
 	case !bias.Absent() && in.Attr.Acc:
-		return "acc is set, and there is a bias"
+		return "acc cannot be set with a bias"
 	case !bias.Absent() && (bias.Rows != in.Attr.Experts || bias.Cols*k != in.Args[0].Cols):
-		return fmt.Sprintf("a bias of %d x %d for %d experts, %d slots and %d columns", bias.Rows, bias.Cols, in.Attr.Experts, k, in.Args[0].Cols)
+		return fmt.Sprintf("a bias of %d x %d does not fit %d experts, %d slots and %d columns", bias.Rows, bias.Cols, in.Attr.Experts, k, in.Args[0].Cols)
 	}
 	return ""
 }
@@ -323,7 +323,7 @@ func expertBias(in *Instr) string {
 func expertDB(in *Instr) string {
 	db, dy, k := in.Args[0], in.Args[1], in.Args[2].Cols
 	if db.Rows != in.Attr.Experts || dy.Cols != db.Cols && dy.Cols != k*db.Cols {
-		return fmt.Sprintf("gradients of %d columns, in %d slots, for %d biases of %d x %d", dy.Cols, k, in.Attr.Experts, db.Rows, db.Cols)
+		return fmt.Sprintf("gradients of %d columns, in %d slots, do not fit %d experts with biases of %d x %d in all", dy.Cols, k, in.Attr.Experts, db.Rows, db.Cols)
 	}
 	return ""
 }
@@ -335,14 +335,14 @@ func expertDW(in *Instr) string {
 		return "seq is missing"
 	}
 	if n < 1 || dw.Rows%n != 0 {
-		return fmt.Sprintf("%d rows are not those of %d experts", dw.Rows, n)
+		return fmt.Sprintf("%d rows cannot be divided among %d experts", dw.Rows, n)
 	}
 	rows, cols := dw.Rows/n, dw.Cols
 	if in.Attr.WT {
 		rows, cols = cols, rows
 	}
 	if x, y := in.Args[1].Cols, in.Args[2].Cols; x != rows && x != k*rows || y != cols && y != k*cols {
-		return fmt.Sprintf("%d inputs and %d outputs for experts of %d and %d, and %d slots", x, y, rows, cols, k)
+		return fmt.Sprintf("%d inputs and %d outputs do not fit experts with %d and %d, and %d slots", x, y, rows, cols, k)
 	}
 	return ""
 }
@@ -358,7 +358,7 @@ func paired(in *Instr) string {
 // scaled: an absent scale would leave zeros.
 func scaled(in *Instr) string {
 	if in.Attr.Scale == 0 {
-		return "there is no scale"
+		return "scale is missing"
 	}
 	return ""
 }

@@ -16,10 +16,10 @@ const maxAtoms = 1 << 28
 // aside, and returns its layout in atoms.
 func checkStructure(p *Program) (*layout, error) {
 	if p.Rank < 0 || p.BatchRow < 0 || p.BatchRow > maxCount || p.BatchRow%max(p.RowUnit, 1) != 0 {
-		return nil, fmt.Errorf("program is of rank %d, from row %d of the batch on, with row unit %d; hint: ranks hold whole blocks of rows", p.Rank, p.BatchRow, p.RowUnit)
+		return nil, fmt.Errorf("the program of rank %d begins at row %d of the batch with row unit %d; hint: begin at a multiple of the row unit", p.Rank, p.BatchRow, p.RowUnit)
 	}
 	if len(p.Buffers) > math.MaxInt32 || len(p.Instrs) > math.MaxInt32/16 {
-		return nil, fmt.Errorf("program of %d buffers and %d instructions is too large", len(p.Buffers), len(p.Instrs))
+		return nil, fmt.Errorf("a program of %d buffers and %d instructions is too large", len(p.Buffers), len(p.Instrs))
 	}
 	ly := &layout{base: make([]int32, 1, len(p.Buffers)+1), first: make([]int32, 1, len(p.Instrs)+1)}
 	atoms := int64(0)
@@ -29,7 +29,7 @@ func checkStructure(p *Program) (*layout, error) {
 			return nil, err
 		}
 		if atoms += n; atoms > maxAtoms {
-			return nil, fmt.Errorf("program has more than %d atoms; hint: a larger row unit", maxAtoms)
+			return nil, fmt.Errorf("the program has more than %d atoms; hint: use a larger row unit", maxAtoms)
 		}
 		ly.base = append(ly.base, int32(atoms))
 	}
@@ -50,7 +50,7 @@ func checkStructure(p *Program) (*layout, error) {
 		case why == "" && p.Buffers[h.Region.Buf].RowUnit > 0:
 			why = fmt.Sprintf("buffer %s is not flat", p.Buffers[h.Region.Buf].Name)
 		case h.Param < 0 || h.At < 0 || h.At > maxCount:
-			why = fmt.Sprintf("there is no element %d of it", h.At)
+			why = fmt.Sprintf("it has no element %d", h.At)
 		}
 		if why != "" {
 			return nil, fmt.Errorf("home %d (%s of parameter %d): %s; hint: homes are whole atoms of flat persistent buffers", i, h.Kind, h.Param, why)
@@ -125,7 +125,7 @@ func (ly *layout) resolve(p *Program, r Region) (s box, why string) {
 		return s, ""
 	}
 	if r.Buf < 0 || r.Buf >= len(p.Buffers) {
-		return s, fmt.Sprintf("names buffer %d of %d", r.Buf, len(p.Buffers))
+		return s, fmt.Sprintf("refers to buffer %d, but there are only %d", r.Buf, len(p.Buffers))
 	}
 	b := &p.Buffers[r.Buf]
 	if r.Rows < 0 || r.Cols < 1 || r.Off < 0 || r.Rows > maxCount || r.Cols > maxCount || r.Off > maxBytes {
@@ -141,7 +141,7 @@ func (ly *layout) resolve(p *Program, r Region) (s box, why string) {
 		cols = r.Rows * r.Cols
 	}
 	if row > b.Rows-rows || col > b.Cols-cols {
-		return s, fmt.Sprintf("ends outside: %dx%d at element %d of %dx%d", r.Rows, r.Cols, r.Off, b.Rows, b.Cols)
+		return s, fmt.Sprintf("ends outside its buffer: %dx%d at element %d of %dx%d", r.Rows, r.Cols, r.Off, b.Rows, b.Cols)
 	}
 	lo, ok1 := cutAt(b, col)
 	hi, ok2 := cutAt(b, col+cols)
@@ -189,7 +189,7 @@ func checkInstr(p *Program, ly *layout, i int) error {
 		return p.fault(i, "fwd, bwd, rec, opt or copy", "unknown direction %d", in.Key.Dir)
 	}
 	if len(in.Args) > len(specs) {
-		return p.fault(i, "see the operator's row in package graph", "%d operands, it takes %d", len(in.Args), len(specs))
+		return p.fault(i, "see the operator's row in package graph", "has %d operands, but takes at most %d", len(in.Args), len(specs))
 	}
 	for j, spec := range specs {
 		if !spec.Optional && (j >= len(in.Args) || in.Args[j].Absent()) {
@@ -322,13 +322,13 @@ func checkAttr(in *Instr) string {
 		}
 	}
 	if a.Acc && !slices.ContainsFunc(in.Op.Info().Args, func(s graph.ArgSpec) bool { return s.Access == graph.Sum }) {
-		return "acc is set, but there is nothing that it adds to"
+		return "acc is set, but the operator adds to nothing"
 	}
 	switch {
 	case a.NF4 && in.Op != graph.Linear && in.Op != graph.LinearDX && in.Op != graph.ExpertLinear:
-		return "nf4 is set, but there is no weight"
+		return "nf4 is set, but the operator takes no weights in NF4"
 	case a.Cut != 0 && in.Op != graph.LinearDW && in.Op != graph.ExpertDW:
-		return fmt.Sprintf("cut is %d, but there is no sum that is cut at it", a.Cut)
+		return fmt.Sprintf("cut is %d, but the operator has no sum to cut", a.Cut)
 	case a.Cut%2 != 0: // an operator that adds in pairs would form different pairs
 		return fmt.Sprintf("cut is %d, which is odd", a.Cut)
 	}
@@ -381,18 +381,18 @@ func checkShapes(p *Program, i int) error {
 			return p.operandFault(i, j, "extents of operands must agree", "has %d columns, want %d", reg.Cols, want)
 		}
 		if r.alike && sh.rows.letter != 0 && !cutAlike(p, reg, p, in.Args[0]) {
-			return p.operandFault(i, j, "cut both buffers at the same places", "is cut otherwise than operand %s", in.Op.Info().Args[0].Name)
+			return p.operandFault(i, j, "cut both buffers at the same places", "is cut at other places than operand %s", in.Op.Info().Args[0].Name)
 		}
 	}
 	if in.Op == graph.Copy && p.Buffers[in.Args[0].Buf].DType != p.Buffers[in.Args[1].Buf].DType {
-		return p.operandFault(i, 1, "cast converts", "is %v, the destination is not", p.Buffers[in.Args[1].Buf].DType)
+		return p.operandFault(i, 1, "convert it with cast", "is %v, the destination is %v", p.Buffers[in.Args[1].Buf].DType, p.Buffers[in.Args[0].Buf].DType)
 	}
 	if halved(in) && (p.Buffers[in.Args[0].Buf].DType != graph.BF16 || !in.Args[6].Absent()) {
-		return p.operandFault(i, 7, "p is bf16 then, and there is no p16", "belongs to the upper halves of weights")
+		return p.operandFault(i, 7, "p must be bf16, the upper halves of the weights, and p16 absent", "holds the lower halves of weights, which p and p16 do not fit")
 	}
 	if in.Op.Info().Kind == graph.Sequence {
 		if why := checkSlice(p, in); why != "" {
-			return p.fault(i, "whole sequences or a slice of one, of whole row units", "%s", why)
+			return p.fault(i, "give whole sequences or a slice of one, in whole row units", "%s", why)
 		}
 	}
 	if r.extra != nil {

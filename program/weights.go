@@ -125,7 +125,7 @@ func (lo *lowering) fetch() error {
 			if line == nil {
 				bytes := int64(lo.whole(c).len()) * lo.g.DType.Size()
 				if !cache.evict(i, bytes) {
-					return fmt.Errorf("the weights that %s needs at once do not fit into cache_bytes %d; hint: at least %d", lo.g.Segments[u.segment].Name, lo.pl.Cache, lo.pl.CacheNeeded(lo.g))
+					return fmt.Errorf("the weights that %s needs at once do not fit into cache_bytes %d; hint: set cache_bytes to at least %d", lo.g.Segments[u.segment].Name, lo.pl.Cache, lo.pl.CacheNeeded(lo.g))
 				}
 				copied := lo.chunkBuffer(fmt.Sprintf("cache%d", loads), c, lo.whole(c), device.DeviceTier, lo.weightClass(c), lo.g.DType)
 				loads++

@@ -190,7 +190,7 @@ func TestPlanFile(t *testing.T) {
 		"tier":             {func(p map[string]any) { chunk(p, 0)["state"] = "moon" }, 2, "moon"},
 		"weights on disk":  {func(p map[string]any) { chunk(p, 0)["weights"] = "disk" }, 2, "chunk 0"},
 		"state above":      {func(p map[string]any) { chunk(p, 0)["weights"], chunk(p, 0)["state"] = "host", "device" }, 2, "chunk 0"},
-		"update nowhere":   {func(p map[string]any) { chunk(p, 0)["update"] = "gpu" }, 2, `chunk 0: update "gpu"; hint: "device"`},
+		"update nowhere":   {func(p map[string]any) { chunk(p, 0)["update"] = "gpu" }, 2, `chunk 0: update cannot be "gpu"; hint: use "device"`},
 		"update as number": {func(p map[string]any) { chunk(p, 0)["update"] = 1 }, 2, "update"},
 		"update twice": {func(p map[string]any) {
 			for k, v := range map[string]any{"weights": "device", "grads": "device", "state": "device", "update": "device"} {
