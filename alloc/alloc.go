@@ -90,7 +90,7 @@ var (
 	// ErrUndecided means that the effort allowed ran out before a packing within
 	// the capacity was found; whether one exists is unknown. The Solution
 	// returned with it is valid except that it exceeds the capacity.
-	ErrUndecided = errors.New("no packing within the capacity found in the effort allowed")
+	ErrUndecided = errors.New("no packing within the capacity was found with the effort allowed")
 )
 
 // An InfeasibleError proves that a problem has no solution.
@@ -126,7 +126,7 @@ func (p Problem) check() error {
 	for i := range p.Buffers {
 		b := &p.Buffers[i]
 		if b.Lower >= b.Upper {
-			return b.fault(i, "lifetime [%d, %d) is empty\nhint: upper must be greater than lower", b.Lower, b.Upper)
+			return b.fault(i, "lifetime [%d, %d) is empty\nhint: make upper greater than lower", b.Lower, b.Upper)
 		}
 		if b.Lower < 0 && b.Upper > math.MaxInt64+b.Lower {
 			return b.fault(i, "lifetime [%d, %d) is longer than 63 bits\nhint: count time from zero", b.Lower, b.Upper)
@@ -138,15 +138,15 @@ func (p Problem) check() error {
 			return b.fault(i, "alignment %d is negative\nhint: use 0 or 1 for none", b.Align)
 		}
 		if b.Fixed < Free {
-			return b.fault(i, "fixed offset %d is negative\nhint: -1 leaves the choice to the allocator", b.Fixed)
+			return b.fault(i, "fixed offset %d is negative\nhint: use -1 to leave the choice to the allocator", b.Fixed)
 		}
 		if b.Fixed > 0 && b.Fixed%b.align() != 0 {
-			return b.fault(i, "fixed offset %d is not a multiple of its alignment %d\nhint: drop one of the two", b.Fixed, b.Align)
+			return b.fault(i, "fixed offset %d is not a multiple of its alignment %d\nhint: leave out one of the two", b.Fixed, b.Align)
 		}
 		// A stack of all buffers, each padded, must be addressable.
 		room := math.MaxInt64/4 - sum
 		if b.Size > room || b.align() > room-b.Size || b.Fixed > room-b.Size-b.align() {
-			return b.fault(i, "size %d with alignment %d brings the sum beyond 61 bits\nhint: sizes are bytes", b.Size, b.Align)
+			return b.fault(i, "size %d with alignment %d brings the sum of all sizes beyond 61 bits\nhint: give sizes in bytes", b.Size, b.Align)
 		}
 		sum += b.Size + b.align() + max(b.Fixed, 0)
 	}

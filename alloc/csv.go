@@ -75,19 +75,19 @@ func ReadCSV(r io.Reader) (Problem, error) {
 			return Problem{}, fmt.Errorf("line %d: %w", number, err)
 		}
 		if first, ok := seen[b.ID]; ok {
-			return Problem{}, fmt.Errorf("line %d: id %q is on line %d already\nhint: ids name buffers, each once", number, b.ID, first)
+			return Problem{}, fmt.Errorf("line %d: id %q is already on line %d\nhint: give each buffer its own id", number, b.ID, first)
 		}
 		seen[b.ID] = number
 		p.Buffers = append(p.Buffers, b)
 	}
 	if err := lines.Err(); err != nil {
 		if errors.Is(err, bufio.ErrTooLong) {
-			return Problem{}, fmt.Errorf("line %d: longer than %d bytes\nhint: is this a CSV file?", number+1, maxLine)
+			return Problem{}, fmt.Errorf("line %d: longer than %d bytes\nhint: check that this is a CSV file", number+1, maxLine)
 		}
 		return Problem{}, err
 	}
 	if layout == nil {
-		return Problem{}, errors.New("no header\nhint: the first line is id,lower,upper,size[,alignment][,offset]")
+		return Problem{}, errors.New("no header\nhint: begin with the line id,lower,upper,size[,alignment][,offset]")
 	}
 	return p, p.check()
 }
@@ -109,7 +109,7 @@ func parseHeader(fields []string) ([]int, error) {
 	}
 	for col, name := range []string{"id", "lower", "upper", "size"} {
 		if !have[col] {
-			return nil, fmt.Errorf("column %q is missing\nhint: the first line is id,lower,upper,size[,alignment][,offset]", name)
+			return nil, fmt.Errorf("column %q is missing\nhint: begin with the line id,lower,upper,size[,alignment][,offset]", name)
 		}
 	}
 	return layout, nil
@@ -118,14 +118,14 @@ func parseHeader(fields []string) ([]int, error) {
 func parseBuffer(fields []string, layout []int) (Buffer, error) {
 	b := Buffer{Fixed: Free}
 	if len(fields) != len(layout) {
-		return b, fmt.Errorf("%d fields, the header has %d\nhint: an id with a comma in it?", len(fields), len(layout))
+		return b, fmt.Errorf("the line has %d fields, the header %d\nhint: check for an id with a comma in it", len(fields), len(layout))
 	}
 	for i, text := range fields {
 		text = strings.TrimSpace(text)
 		col := layout[i]
 		if col == colID {
 			if text == "" {
-				return b, errors.New("empty id\nhint: every buffer needs a name")
+				return b, errors.New("empty id\nhint: give every buffer a name")
 			}
 			b.ID = text
 			continue
@@ -135,10 +135,10 @@ func parseBuffer(fields []string, layout []int) (Buffer, error) {
 		}
 		v, err := strconv.ParseInt(text, 10, 64)
 		if err != nil || v == math.MinInt64 {
-			return b, fmt.Errorf("%q is not a whole number of 63 bits\nhint: times are steps, sizes are bytes", text)
+			return b, fmt.Errorf("%q is not a whole number that fits in 63 bits\nhint: give times in steps and sizes in bytes", text)
 		}
 		if v < 0 && col == colSize {
-			return b, fmt.Errorf("size %d is negative\nhint: sizes are bytes", v)
+			return b, fmt.Errorf("size %d is negative\nhint: give sizes in bytes", v)
 		}
 		if v < 0 && col >= colAlign {
 			return b, fmt.Errorf("%d is negative\nhint: leave an alignment or offset empty if there is none", v)

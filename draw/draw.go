@@ -65,7 +65,7 @@ var (
 		program.Optimizer: "#cc79a7", program.Transfer: "#66c2a5",
 	}
 	dirWords = [...]string{
-		program.Forward: "forward", program.Backward: "backward", program.Recompute: "made again",
+		program.Forward: "forward", program.Backward: "backward", program.Recompute: "recomputed",
 		program.Optimizer: "optimizer", program.Transfer: "copies",
 	}
 	classColours = [program.NumClasses]string{

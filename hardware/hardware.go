@@ -378,7 +378,7 @@ func Parse(text []byte) (*Hardware, error) {
 		return nil, fmt.Errorf("hardware file: %w", err)
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return nil, errors.New("hardware file: something follows after the closing brace")
+		return nil, errors.New("hardware file: there is more text after the closing brace")
 	}
 	if err := h.Validate(); err != nil {
 		return nil, fmt.Errorf("hardware file: %w", err)
@@ -390,7 +390,7 @@ func Parse(text []byte) (*Hardware, error) {
 func (h *Hardware) Validate() error {
 	var v validator
 	if h.Cores < 1 || h.Cores > 1<<16 {
-		v.fail("cores", float64(h.Cores), "1 to 65536")
+		v.fail("cores", h.Cores, "use 1 to 65536")
 	}
 	v.between("at_once", float64(h.AtOnce), 0, 1<<16)
 	for t, n := range h.Memory.Tiers() {
@@ -413,7 +413,7 @@ type validator struct{ err error }
 
 func (v *validator) engines(h *Hardware) {
 	if len(h.Engines) == 0 || h.Engine(device.Compute) == nil {
-		v.fail("engines", float64(len(h.Engines)), "one for the compute stream")
+		v.fail("number of engines", len(h.Engines), "describe at least that of the compute stream")
 	}
 	for i, e := range h.Engines {
 		at := fmt.Sprintf("engines[%d].", i)
@@ -425,7 +425,7 @@ func (v *validator) engines(h *Hardware) {
 		v.between(at+"overhead", e.Overhead, 0, 1)
 		v.between(at+"launch", e.Launch, 0, 1)
 		if h.Engine(e.Stream) != &h.Engines[i] {
-			v.fail(at+"stream", float64(e.Stream), "each stream once")
+			v.fail(at+"stream", e.Stream, "describe each stream once")
 		}
 	}
 }
@@ -436,7 +436,7 @@ func (v *validator) links(h *Hardware) {
 		v.between(at+"latency", l.Latency, 0, 10)
 		v.between(at+"bandwidth", l.Bandwidth, 1e3, 1e15)
 		if l.From == l.To && l.To != device.DeviceTier || h.Link(l.From, l.To) != &h.Links[i] {
-			v.fail(at+"to", float64(l.To), "each pair of different tiers once, and device to device")
+			v.fail(at+"to", l.To, "describe each pair of different tiers once, and device to device")
 		}
 		var last Point
 		for k, p := range l.Curve {
@@ -454,7 +454,7 @@ func (v *validator) sharing(h *Hardware) {
 		at := fmt.Sprintf("duties[%d].", i)
 		v.between(at+"part", d.Part, 0, 1)
 		if slices.IndexFunc(h.Duties, func(o Duty) bool { return o.Stream == d.Stream }) != i {
-			v.fail(at+"stream", float64(d.Stream), "each stream once")
+			v.fail(at+"stream", d.Stream, "describe each stream once")
 		}
 	}
 	for i, c := range h.Contention {
@@ -462,19 +462,19 @@ func (v *validator) sharing(h *Hardware) {
 		v.between(at+"factor", c.Factor, 0, 1e3)
 		same := func(o Contention) bool { return o.Of == c.Of && o.By == c.By }
 		if c.Of == c.By || slices.IndexFunc(h.Contention, same) != i {
-			v.fail(at+"by", float64(c.By), "each pair of different streams once")
+			v.fail(at+"by", c.By, "describe each pair of different streams once")
 		}
 	}
 }
 
 func (v *validator) between(field string, x, low, high float64) {
 	if !(x >= low && x <= high) { // NaN is neither
-		v.fail(field, x, fmt.Sprintf("%g to %g", low, high))
+		v.fail(field, x, fmt.Sprintf("use %g to %g", low, high))
 	}
 }
 
-func (v *validator) fail(field string, x float64, want string) {
+func (v *validator) fail(field string, x any, hint string) {
 	if v.err == nil {
-		v.err = fmt.Errorf("%s is %g; hint: %s", field, x, want)
+		v.err = fmt.Errorf("%s is %v; hint: %s", field, x, hint)
 	}
 }

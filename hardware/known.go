@@ -141,7 +141,7 @@ func Names() []string {
 // host has PerHost GPUs at most; more ranks use more hosts.
 func KnownRank(name string, n int) (*Hardware, error) {
 	if n < 1 {
-		return nil, fmt.Errorf("hardware %q: %d ranks; hint: at least 1", name, n)
+		return nil, fmt.Errorf("hardware %q: impossible number of %d ranks; hint: use at least 1", name, n)
 	}
 	gpuName, bus, _ := strings.Cut(strings.ToLower(name), "/")
 	for _, c := range cards {
@@ -167,7 +167,7 @@ func KnownRank(name string, n int) (*Hardware, error) {
 			return h, nil
 		}
 	}
-	return nil, fmt.Errorf("unknown hardware %q; hint: one of %s, or a file written by `probe --out`", name, strings.Join(Names(), ", "))
+	return nil, fmt.Errorf("unknown hardware %q; hint: use one of %s, or a file written by `athanor probe --out`", name, strings.Join(Names(), ", "))
 }
 
 // yield adds contention of the host's engine with copies to and from the device: the
@@ -246,7 +246,7 @@ func (g gpu) machine(name, bus string) (*Hardware, error) {
 		}
 	}
 	if h.Links == nil {
-		return nil, fmt.Errorf("hardware %q: unknown bus %q; hint: pcie3, pcie4, pcie5 or c2c", name, bus)
+		return nil, fmt.Errorf("hardware %q: unknown bus %q; hint: use pcie3, pcie4, pcie5 or c2c", name, bus)
 	}
 	h.Engines = []Engine{{
 		Stream: device.Compute, Peak: Rate{g.f32 * 1e12, g.bf16 * 1e12}, Matmul: g.matmul, Attention: g.attention,

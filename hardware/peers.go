@@ -35,7 +35,7 @@ const (
 func ProbePeers(devices []device.Device) (Link, []Measurement, []Duty, error) {
 	l := Link{From: device.DeviceTier, To: device.DeviceTier}
 	if len(devices) < 2 {
-		return l, nil, nil, errors.New("probe peers: one device has none")
+		return l, nil, nil, errors.New("probe peers: at least two devices are needed")
 	}
 	for _, d := range devices {
 		if err := d.Reserve(device.DeviceTier, 2*peerLarge); err != nil {

@@ -208,5 +208,5 @@ func Find(name string) (*Policy, error) {
 	if i := slices.IndexFunc(all, func(p Policy) bool { return p.Name == name }); i >= 0 {
 		return &all[i], nil
 	}
-	return nil, fmt.Errorf("policy %q is not known; hint: one of %s", name, strings.Join(Names(), ", "))
+	return nil, fmt.Errorf("unknown policy %q; hint: use one of %s", name, strings.Join(Names(), ", "))
 }

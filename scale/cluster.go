@@ -157,11 +157,11 @@ type MisfitError struct {
 }
 
 func (e *MisfitError) Error() string {
-	hint := "take more GPUs, or let state and checkpoints be offloaded (--offload)"
+	hint := "take more GPUs, or offload state and checkpoints (--offload)"
 	if e.Offload {
 		hint = "take more GPUs per node or GPUs with more memory"
 	}
-	return fmt.Sprintf("does not fit: the leanest division over %d GPUs needs %.2f GiB per GPU, there are %.2f\nhint: %s",
+	return fmt.Sprintf("does not fit: the leanest division over %d GPUs needs %.2f GiB per GPU, but each has %.2f\nhint: %s",
 		e.GPUs, e.Need/(1<<30), e.Have/(1<<30), hint)
 }
 
@@ -178,7 +178,7 @@ func Check(m Model, c Cluster, w Work) error {
 		{"link bandwidth", c.Link, 1e18}, {"steps", w.Steps, 1e12}, {"critical batch", w.Batch, 1e12},
 	} {
 		if !(n.value > 0) || n.value > n.most {
-			return &UsageError{fmt.Sprintf("%s = %g", n.name, n.value), fmt.Sprintf("must be more than 0 and at most %g", n.most), "check the numbers of model and cluster"}
+			return &UsageError{fmt.Sprintf("%s = %g", n.name, n.value), fmt.Sprintf("must be more than 0 and at most %g", n.most), "check the numbers of the model and the cluster"}
 		}
 	}
 	if w.Batch < 1 {

@@ -49,7 +49,7 @@ func Balance(times []float64, stages, micros int) (Split, error) {
 	sums := make([]float64, len(times)+1)
 	for i, t := range times {
 		if !(t >= 0) || t > math.MaxFloat32 {
-			return Split{}, &UsageError{fmt.Sprintf("a time of %g for layer %d", t, i), "times are finite and not negative", "give a number >= 0"}
+			return Split{}, &UsageError{fmt.Sprintf("a time of %g for layer %d", t, i), "times must be finite and not negative", "give a number >= 0"}
 		}
 		sums[i+1] = sums[i] + t
 	}
@@ -73,7 +73,7 @@ type part struct {
 func BalanceOptions(layers, stages, micros int, options func(stage, first, end int) []Option) (Split, error) {
 	if stages < 1 || micros < 1 || layers < stages {
 		return Split{}, &UsageError{fmt.Sprintf("%s on %s with %s", plural(layers, "layer"), plural(stages, "stage"), plural(micros, "micro-batch")),
-			"each stage has a layer, and there is something to do", "take no more stages than layers"}
+			"each stage needs a layer, and there must be at least one stage and one micro-batch", "take no more stages than layers"}
 	}
 	fronts := make([][]*part, layers+1) // by the number of layers given away
 	fronts[0] = []*part{{}}

@@ -94,12 +94,12 @@ func wholeRounds(q Request) *UsageError {
 		for need%q.Slices != 0 {
 			need += q.Ranks
 		}
-		return &UsageError{Why: "an interleaved schedule needs a multiple of the ranks as micro-batches (times splits)",
-			Hint: "take " + plural(need/q.Slices, "micro-batch") + ", or one chunk"}
+		return &UsageError{Why: "in an interleaved schedule, the number of micro-batches (times splits) must be a multiple of the ranks",
+			Hint: "take " + plural(need/q.Slices, "micro-batch") + ", or one chunk per rank"}
 	}
 	if q.Ranks%q.Slices != 0 {
 		return &UsageError{Why: "an interleaved schedule cannot cut a micro-batch between two rounds of the ranks",
-			Hint: "take a number of splits that divides the ranks, or one chunk"}
+			Hint: "take a number of splits that divides the ranks, or one chunk per rank"}
 	}
 	return nil
 }
@@ -137,7 +137,7 @@ func breadthFirst(q Request) (*Schedule, error) {
 // wholeGroups refuses depth-first groups of unequal size.
 func wholeGroups(q Request) *UsageError {
 	if q.Micros%q.DepthFirst != 0 {
-		return &UsageError{Why: "the depth-first factor must divide the micro-batches", Hint: "take a divisor of the number of micro-batches"}
+		return &UsageError{Why: "the depth-first factor must divide the micro-batches", Hint: "take a divisor of the number of micro-batches as the depth-first factor"}
 	}
 	return nil
 }

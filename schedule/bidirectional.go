@@ -206,7 +206,7 @@ func bitpipeMerge(p, r int, forwards, backwards []Unit) []Unit {
 // bitpipeRounds refuses an incomplete group of p micro-batches.
 func bitpipeRounds(q Request) *UsageError {
 	if q.Micros%q.Ranks != 0 {
-		return &UsageError{Why: "bitpipe repeats a unit of as many micro-batches as ranks",
+		return &UsageError{Why: "in bitpipe, the number of micro-batches must be a multiple of the ranks",
 			Hint: "take " + plural((q.Micros/q.Ranks+1)*q.Ranks, "micro-batch")}
 	}
 	return nil

@@ -28,8 +28,8 @@ func (s *Schedule) CheckCap(c Costs, cap float64) error {
 		for j, u := range order {
 			if held += c.memory(u) / float64(s.Slices); held > cap+1e-9 {
 				return &OrderError{Rank: r, Position: j, Unit: name(u), TooLarge: true,
-					Reason: fmt.Sprintf("holds %.6g chunk activations, %.6g are allowed", held, cap),
-					Hint:   "put a backward or a weight gradient before it, or raise the cap"}
+					Reason: fmt.Sprintf("holds %.6g chunk activations, but the memory cap is %.6g", held, cap),
+					Hint:   "put a backward or a weight gradient before it, or raise the memory cap"}
 			}
 		}
 	}
@@ -55,7 +55,7 @@ func (s *Schedule) complete() error {
 				return &OrderError{Rank: r, Position: j, Unit: fmt.Sprintf("%+v", u),
 					Reason: "outside the schedule's stages, micro-batches or slices", Hint: "remove it"}
 			case s.Home[u.Dir][u.Stage] != r:
-				return fail(fmt.Sprintf("stage %d lives on rank %d", u.Stage, s.Home[u.Dir][u.Stage]), "move it there")
+				return fail(fmt.Sprintf("stage %d is on rank %d", u.Stage, s.Home[u.Dir][u.Stage]), "move it there")
 			case seen[u.Pass][s.index(u)]:
 				return fail("duplicated: it is already in the order", "remove one of the two")
 			case u.Joined && (j == 0 || order[j-1].Joined || order[j-1].Pass != F || u.Pass != B):
@@ -82,13 +82,13 @@ func (s *Schedule) missing(seen [4][]bool, name func(Unit) string) error {
 				}
 				switch {
 				case !f:
-					return fail(F, "missing: the forward is in no order", "add it")
+					return fail(F, "missing: the forward is in no rank's order", "add it")
 				case b && (bx || w):
 					return fail(B, "duplicated: a full backward beside a split one", "keep one of the two")
 				case !b && !bx:
-					return fail(B, "missing: the backward is in no order", "add it")
+					return fail(B, "missing: the backward is in no rank's order", "add it")
 				case bx && !w:
-					return fail(W, "missing: the weight gradient is in no order", "add it after the input gradient")
+					return fail(W, "missing: the weight gradient is in no rank's order", "add it after the input gradient")
 				}
 			}
 		}
@@ -133,7 +133,7 @@ func (m *machine) deadlock() error {
 	first := ranks[0]
 	u, _ := m.blocker(first)
 	return &OrderError{Rank: first, Position: m.next[first], Unit: name(u), Reason: "deadlock: " + strings.Join(chain, "; "),
-		Hint: "move a unit of this circle in front of what it blocks"}
+		Hint: "move one of the units waited for in this cycle to an earlier place on its rank"}
 }
 
 // blocker returns the unit at which rank r is stuck and its first missing input. Of an

@@ -113,7 +113,7 @@ func TestMutants(t *testing.T) {
 	}
 	s, _ := Generate("1f1b", Request{Ranks: 2, Micros: 2})
 	s.Orders[0][0].Stage = 1
-	if err := s.Check(); err == nil || !strings.Contains(err.Error(), "lives on rank 1") {
+	if err := s.Check(); err == nil || !strings.Contains(err.Error(), "stage 1 is on rank 1") {
 		t.Errorf("a unit on the wrong rank: %v", err)
 	}
 	s.Orders[0][0].Stage = 7
@@ -173,7 +173,7 @@ func TestImpossible(t *testing.T) {
 		{"1f1d", func(q *Request) {}, `"1f1b"`},
 		{"interleave", func(q *Request) {}, `"interleaved"`},
 		{"DualPip", func(q *Request) {}, `"dualpipe"`},
-		{"xyzzyquux", func(q *Request) {}, "known are"},
+		{"xyzzyquux", func(q *Request) {}, "take one of"},
 		{"1f1b", func(q *Request) { q.Ranks = 0 }, ">= 1"},
 		{"1f1b", func(q *Request) { q.Ranks = -3 }, ">= 1"},
 		{"gpipe", func(q *Request) { q.Micros = 0 }, ">= 1"},

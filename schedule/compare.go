@@ -39,7 +39,7 @@ func Compare(q Request, effort int) ([]Compared, error) {
 		}
 		list = append(list, line)
 	}
-	line := Compared{Report: Report{Name: "search", Ranks: q.Ranks, Microbatches: q.Micros}, Summary: "the best order that is found for these numbers"}
+	line := Compared{Report: Report{Name: "search", Ranks: q.Ranks, Microbatches: q.Micros}, Summary: "the best order found for these numbers"}
 	for _, chunks := range []int{1, 2} { // the faster of the two is shown
 		goal := Goal{Request: Request{Ranks: q.Ranks, Micros: q.Micros, Chunks: chunks, Costs: q.Costs.scaled(chunks), Cap: q.Cap * float64(chunks)}, Effort: effort}
 		found, err := Search(goal)

@@ -112,11 +112,11 @@ func (c *Costs) checkTimes() error {
 	}
 	for _, a := range all {
 		if !(a.value >= 0) || a.value > math.MaxFloat32 {
-			return &UsageError{fmt.Sprintf("%s = %g", a.name, a.value), "costs are finite and not negative", "give a number >= 0"}
+			return &UsageError{fmt.Sprintf("%s = %g", a.name, a.value), "costs must be finite and not negative", "give a number >= 0"}
 		}
 	}
 	if c.F+c.B+c.W == 0 && c.Stages == nil {
-		return &UsageError{"tf = tb = tw = 0", "a step that takes no time has no schedule", "give one positive time"}
+		return &UsageError{"tf = tb = tw = 0", "a step that takes no time has no schedule", "give at least one positive time"}
 	}
 	if c.WeightMemory > 1 {
 		return &UsageError{fmt.Sprintf("weight memory = %g", c.WeightMemory), "it is a share of the activations",

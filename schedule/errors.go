@@ -35,6 +35,6 @@ func (e *OrderError) Error() string {
 type SplitError struct{ Layers, Stages int }
 
 func (e *SplitError) Error() string {
-	return fmt.Sprintf("%s on %s: in every division some stage does not fit\nhint: take more stages, or allow more recomputation or offloading",
+	return fmt.Sprintf("%s on %s: however they are divided, some stage does not fit\nhint: take more stages, or allow more recomputation or offloading",
 		plural(e.Layers, "layer"), plural(e.Stages, "stage"))
 }

@@ -127,7 +127,7 @@ func (g *generator) complete(q Request) (Request, error) {
 	case g.mirror && q.Ranks%2 != 0:
 		return refuse("two directions need an even number of ranks", fmt.Sprintf("take %d ranks", q.Ranks+1))
 	case g.mirror && q.Micros%2 != 0:
-		return refuse("each direction runs half of the micro-batches", fmt.Sprintf("take %d micro-batches", q.Micros+1))
+		return refuse("each direction runs half of the micro-batches, so their number must be even", fmt.Sprintf("take %d micro-batches", q.Micros+1))
 	}
 	if g.needs != nil {
 		if e := g.needs(q); e != nil {
@@ -147,7 +147,7 @@ func checkShape(q Request) error {
 		{"ranks", q.Ranks}, {"micro-batches", q.Micros}, {"chunks", q.Chunks}, {"splits", q.Slices}, {"depth-first factor", q.DepthFirst},
 	} {
 		if n.value < 1 {
-			return &UsageError{fmt.Sprintf("%d %s", n.value, n.name), "a pipeline has at least one", "give a number >= 1"}
+			return &UsageError{fmt.Sprintf("%d %s", n.value, n.name), "a pipeline needs at least one", "give a number >= 1"}
 		}
 		if n.value > maxSlots {
 			return &UsageError{fmt.Sprintf("%d %s", n.value, n.name), fmt.Sprintf("at most %d are supported", maxSlots), "give a smaller number"}
@@ -156,7 +156,7 @@ func checkShape(q Request) error {
 	slots := 1
 	for _, n := range []int{q.Ranks, q.Micros, q.Chunks, q.Slices} {
 		if slots > maxSlots/n {
-			return &UsageError{describe(q), fmt.Sprintf("more than %d passes of a stage", maxSlots), "take fewer micro-batches or splits"}
+			return &UsageError{describe(q), fmt.Sprintf("there would be more than %d passes of a stage (ranks x micro-batches x chunks x splits)", maxSlots), "take fewer micro-batches or splits"}
 		}
 		slots *= n
 	}
@@ -193,5 +193,5 @@ func hint(name string, names []string) string {
 	if near := suggest.Nearest(name, names); near != "" {
 		return fmt.Sprintf("did you mean %q?", near)
 	}
-	return "known are " + strings.Join(names, ", ")
+	return "take one of " + strings.Join(names, ", ")
 }

@@ -125,7 +125,7 @@ func (s *Schedule) Parse(lines []string) (*Schedule, error) {
 				u, err := s.parseUnit(r, token)
 				if err != nil {
 					return nil, &OrderError{Rank: r, Position: i, Unit: fmt.Sprintf("%q", clip(token)), Reason: err.Error(),
-						Hint: "units look like those of athanor schedule --format order"}
+						Hint: "write units as athanor schedule --format order does"}
 				}
 				u.Joined = j > 0
 				lower = lower || token[0] == 'b' && s.Notation != Cases
@@ -171,7 +171,7 @@ func (s *Schedule) parseUnit(r int, token string) (Unit, error) {
 		upper = strings.Contains("fBW", token[:1])
 	case Arrows:
 		if rest == "" || !strings.Contains("duDU", rest[:1]) {
-			return u, fmt.Errorf("a direction d or u is missing")
+			return u, fmt.Errorf("the direction, d or u, is missing")
 		}
 		u.Dir, upper = strings.Index("du", strings.ToLower(rest[:1])), rest[0] < 'a'
 		rest = rest[1:]
@@ -192,7 +192,7 @@ func (s *Schedule) parseUnit(r int, token string) (Unit, error) {
 		chunk++
 	}
 	if u.Dir >= s.Directions() {
-		return u, fmt.Errorf("the schedule has one direction")
+		return u, fmt.Errorf("the schedule has only one direction")
 	}
 	u.Stage, err = s.stageOf(u.Dir, r, chunk)
 	return u, err
@@ -231,7 +231,7 @@ func (s *Schedule) stageOf(dir, r, n int) (int, error) {
 func (s *Schedule) parseNumbers(u *Unit, text string) (chunk int, err error) {
 	text, dotted, found := strings.Cut(text, ".")
 	if found != (s.Notation == Plain && s.Chunks > 1) {
-		return 0, fmt.Errorf("a chunk is written after a dot if and only if there are several")
+		return 0, fmt.Errorf("a chunk must be given after a dot if a rank has several, and only then")
 	}
 	if found {
 		if chunk, err = number(dotted, s.Chunks); err != nil {
@@ -244,7 +244,7 @@ func (s *Schedule) parseNumbers(u *Unit, text string) (chunk int, err error) {
 		return 0, fmt.Errorf("micro-batch %q: %w", clip(digits), err)
 	}
 	if (slice != "") != (s.Slices > 1) || len(slice) > 5 {
-		return 0, fmt.Errorf("a slice is written as letters if and only if there are several")
+		return 0, fmt.Errorf("a slice must be given as letters if a sequence has several, and only then")
 	}
 	for _, c := range slice {
 		u.Slice = u.Slice*26 + int(c-'a') + 1
@@ -253,7 +253,7 @@ func (s *Schedule) parseNumbers(u *Unit, text string) (chunk int, err error) {
 		u.Slice--
 	}
 	if u.Slice >= s.Slices {
-		return 0, fmt.Errorf("there are %d slices", s.Slices)
+		return 0, fmt.Errorf("the schedule has only %d slices", s.Slices)
 	}
 	return chunk, nil
 }
@@ -265,7 +265,7 @@ func number(text string, limit int) (int, error) {
 	case err != nil || n < 0 || text[0] == '+' || text[0] == '-':
 		return 0, fmt.Errorf("not a number")
 	case n >= limit:
-		return 0, fmt.Errorf("there are %d", limit)
+		return 0, fmt.Errorf("must be less than %d", limit)
 	}
 	return n, nil
 }

@@ -37,14 +37,14 @@ func (c Cost) Of(n, end int) float64 {
 func (c Cost) Partition(tokens, slices, multiple int) ([]int, error) {
 	if tokens < 1 || slices < 1 || multiple < 1 || tokens > 1<<40 {
 		return nil, &UsageError{fmt.Sprintf("%d tokens in %d splits of multiples of %d", tokens, slices, multiple),
-			"all three are at least one", "give positive numbers"}
+			"all three must be at least one", "give positive numbers"}
 	}
 	if tokens/multiple < slices {
 		return nil, &UsageError{fmt.Sprintf("%d splits of %d tokens", slices, tokens),
-			fmt.Sprintf("a split has at least %s", plural(multiple, "token")), fmt.Sprintf("take at most %s", plural(tokens/multiple, "split"))}
+			fmt.Sprintf("a split needs at least %s", plural(multiple, "token")), fmt.Sprintf("take at most %s", plural(tokens/multiple, "split"))}
 	}
 	if !(c.Linear >= 0) || !(c.Quadratic >= 0) || c.Linear+c.Quadratic == 0 || math.IsInf(c.Linear+c.Quadratic, 0) {
-		return nil, &UsageError{fmt.Sprintf("costs %g and %g per token", c.Linear, c.Quadratic), "costs are finite and positive", "check the model's sizes"}
+		return nil, &UsageError{fmt.Sprintf("costs %g and %g per token", c.Linear, c.Quadratic), "costs must be finite, not negative and not both 0", "check the model's sizes"}
 	}
 	share := c.Of(tokens, tokens) / float64(slices)
 	cut := make([]int, slices)

@@ -59,7 +59,7 @@ func Search(g Goal) (*Found, error) {
 	all = append(all, g.greedy(rng)...)
 	all = append(all, g.patterned(rng)...)
 	if len(all) == 0 {
-		return nil, &UsageError{"search with " + describe(g.Request), fmt.Sprintf("no order keeps %g chunk activations", g.Cap),
+		return nil, &UsageError{"search with " + describe(g.Request), fmt.Sprintf("no order was found within the memory cap of %g chunk activations", g.Cap),
 			"raise the memory cap; every rank must hold one micro-batch in each of its stages"}
 	}
 	found := &Found{LowerBound: g.bound()}
@@ -97,10 +97,10 @@ func (g Goal) complete() (Goal, error) {
 		return g, err
 	}
 	if g.size() > maxSearched {
-		return g, &UsageError{describe(g.Request), fmt.Sprintf("an order of %d units, a search takes at most %d", g.size(), maxSearched), "take fewer ranks or micro-batches, or a schedule by its name"}
+		return g, &UsageError{describe(g.Request), fmt.Sprintf("the order would have %d units, but a search takes at most %d", g.size(), maxSearched), "take fewer ranks or micro-batches, or name a schedule"}
 	}
 	if g.Costs.Stages != nil && len(g.Costs.Stages) != g.Ranks*g.Chunks {
-		return g, &UsageError{fmt.Sprintf("%d stage times", len(g.Costs.Stages)), fmt.Sprintf("there are %d stages", g.Ranks*g.Chunks), "give one per stage"}
+		return g, &UsageError{fmt.Sprintf("%d stage times", len(g.Costs.Stages)), fmt.Sprintf("the schedule has %d stages", g.Ranks*g.Chunks), "give one per stage"}
 	}
 	return g, g.Costs.checkTimes()
 }

@@ -68,7 +68,7 @@ func (s *Schedule) Simulate(c Costs) (*Timeline, error) {
 		return nil, err
 	}
 	if c.Buffers == 1 && s.overlaps() {
-		return nil, &UsageError{s.Name + " with one parameter buffer", "an overlapped pair uses two stages at once", "give two buffers"}
+		return nil, &UsageError{s.Name + " with one parameter buffer", "an overlapped forward and backward use two stages at once", "give two buffers"}
 	}
 	m := newMachine(s, c)
 	if !m.run() {

@@ -61,7 +61,7 @@ func zeroBubbleAuto(q Request) (*Schedule, error) {
 		}
 	}
 	if best == nil {
-		return nil, &UsageError{"zb-auto", "no order keeps the memory cap", "raise the cap"}
+		return nil, &UsageError{"zb-auto", "no order was found within the memory cap", "raise the memory cap"}
 	}
 	s := empty(q, Plain, loop(q.Ranks, 1))
 	return s.fill(func(r int) []Unit { return best.stages[r].order }), nil

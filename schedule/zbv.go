@@ -79,8 +79,8 @@ func zeroBubbleV(q Request) (*Schedule, error) {
 		return s.fill(func(r int) []Unit { return best.ranks[r].order }), nil
 	}
 	if !fastestPattern(s, q.Costs, limit) {
-		return nil, &UsageError{"zb-v", "no order of this kind keeps the memory cap",
-			"raise the cap; the schedule's own is two chunks per rank"}
+		return nil, &UsageError{"zb-v", "no order of this kind was found within the memory cap",
+			"raise the memory cap; by default it is twice the number of ranks"}
 	}
 	return s, nil
 }

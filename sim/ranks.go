@@ -90,7 +90,7 @@ func (ma *matcher) find(c *device.Call, rank int) (k, member int, err error) {
 			ma.boxes[ends] = k
 		}
 		if ma.meetings[k].members[member] != nobody {
-			return 0, 0, fmt.Errorf("tag %d to rank %d is used already", c.Tag, c.Peers[0])
+			return 0, 0, fmt.Errorf("tag %d is already used with rank %d", c.Tag, c.Peers[0])
 		}
 		return k, member, nil
 	}

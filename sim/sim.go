@@ -208,7 +208,7 @@ func (m *machine) add(p *program.Program) error {
 		c = p.CallIn(c.Args[:0], i)
 		r.seconds[i] = m.cost.Cost(&c)
 		if !(r.seconds[i] >= 0) || math.IsInf(r.seconds[i], 0) {
-			return fmt.Errorf("instruction i%d (%s) takes %v seconds", i, c.Op, r.seconds[i])
+			return fmt.Errorf("instruction i%d (%s) has an impossible time of %v seconds", i, c.Op, r.seconds[i])
 		}
 		if m.shared && c.Op.Info().Between {
 			r.seconds[i] /= m.crowdOf(&c)

@@ -20,12 +20,12 @@ const (
 // the format, without the area in which an operator's parameters are laid out.
 func (b Budget) Elements(t *Trace, f Format) (int64, error) {
 	if !(b.Fraction > 0 && b.Fraction <= 1) {
-		return 0, fmt.Errorf("elixir: %v of the GPU; hint: a fraction in (0, 1]", b.Fraction)
+		return 0, fmt.Errorf("elixir: %v is no possible fraction of the GPU's memory; hint: use a fraction above 0 and at most 1", b.Fraction)
 	}
 	bytes := safety * (float64(b.GPU)*b.Fraction - driver - fragmented*float64(b.Activations))
 	elems := int64(bytes)/f.Bytes - t.Hook()
 	if bytes < 0 || elems < 0 {
-		return 0, fmt.Errorf("elixir: %w: %d bytes of activations leave nothing for parameters; hint: a smaller batch", ErrMemory, b.Activations)
+		return 0, fmt.Errorf("elixir: %w: %d bytes of activations leave nothing for parameters; hint: use a smaller batch", ErrMemory, b.Activations)
 	}
 	return elems, nil
 }

@@ -48,7 +48,7 @@ type Machine struct {
 // Decide runs the whole search.
 func Decide(t *Trace, f Format, m Machine, overlap bool) (*Decision, error) {
 	if m.GPUs < 1 {
-		return nil, fmt.Errorf("elixir: %d GPUs; hint: at least 1", m.GPUs)
+		return nil, fmt.Errorf("elixir: impossible number of %d GPUs; hint: use at least 1", m.GPUs)
 	}
 	capacity := m.Capacity - t.private()
 	c, err := Choose(t, f, capacity, m.GPUs, overlap)

@@ -23,7 +23,7 @@ func RatesOf(h *hardware.Hardware, n int) (Rates, error) {
 	up, down := h.Link(device.HostTier, device.DeviceTier), h.Link(device.DeviceTier, device.HostTier)
 	gpu, host := h.Engine(device.Compute), h.Engine(device.HostCompute)
 	if up == nil || down == nil || gpu == nil || host == nil {
-		return Rates{}, fmt.Errorf("elixir: %s has no host that weights could be on; hint: describe links and engine of the host", h.Name)
+		return Rates{}, fmt.Errorf("elixir: %s describes no host to hold weights; hint: describe the host's engine and its links to the device", h.Name)
 	}
 	giga := float64(n) / 1e9
 	return Rates{Up: up.Bandwidth * giga, Down: down.Bandwidth * giga, GPUAdam: gpu.Bandwidth / adamBytes * giga, CPUAdam: host.Bandwidth / adamBytes * giga}, nil

@@ -101,7 +101,7 @@ func Choose(t *Trace, f Format, capacity int64, gpus int, overlap bool) (*Choice
 		}
 	}
 	if best == nil {
-		return nil, fmt.Errorf("elixir: %w: %d elements do not hold the blocks that chunks of %d need; hint: a smaller batch, or more memory", ErrMemory, capacity, max(r.Low, largest))
+		return nil, fmt.Errorf("elixir: %w: %d elements are too few for the blocks that chunks of %d elements need; hint: use a smaller batch or more memory", ErrMemory, capacity, max(r.Low, largest))
 	}
 	return best.align(capacity, gpus)
 }
@@ -113,7 +113,7 @@ func (c *Choice) cost() int64 { return int64(c.Moves) * c.Size }
 func (c *Choice) align(capacity int64, gpus int) (*Choice, error) {
 	c.Size = up(c.Size, int64(gpus))
 	if c.Size*int64(c.Blocks) > capacity {
-		return nil, fmt.Errorf("elixir: %w: %d blocks of %d elements in %d; hint: a smaller batch, or more memory", ErrMemory, c.Blocks, c.Size, capacity)
+		return nil, fmt.Errorf("elixir: %w: %d blocks of %d elements do not fit into %d; hint: use a smaller batch or more memory", ErrMemory, c.Blocks, c.Size, capacity)
 	}
 	return c, nil
 }

@@ -80,20 +80,20 @@ func (p Policy) Evaluate(m Machine, c Costs) Result {
 func (p Policy) check(c Costs) error {
 	n := len(p.Layers)
 	if n != c.Layers || p.Slots < 1 || p.Slots > n {
-		return fmt.Errorf("memo: %d slots for decisions on %d of %d layers; hint: one decision per layer, 1 to %d slots", p.Slots, n, c.Layers, c.Layers)
+		return fmt.Errorf("memo: %d slots, and decisions for %d of %d layers; hint: give one decision per layer and 1 to %d slots", p.Slots, n, c.Layers, c.Layers)
 	}
 	for i, s := range p.Layers {
 		if s.Stay && i < n-p.Slots {
-			return fmt.Errorf("memo: layer %d of %d stays in one of %d slots that a later layer writes; hint: only the last layers stay", i, n, p.Slots)
+			return fmt.Errorf("memo: layer %d of %d stays in one of %d slots that a later layer writes; hint: let only the last layers stay", i, n, p.Slots)
 		}
 		for class := range Classes {
 			keep, swap := s.Keep[class], s.Swap[class]
 			again := 1 - keep - swap
 			if !(keep >= -1e-9) || !(swap >= -1e-9) || !(again >= -1e-9) {
-				return fmt.Errorf("memo: layer %d keeps %g and swaps %g of %v; hint: shares from 0 to 1 together", i, keep, swap, class)
+				return fmt.Errorf("memo: layer %d keeps %g and swaps %g of %v; hint: use shares that are not negative and sum to at most 1", i, keep, swap, class)
 			}
 			if class == Input && again > 1e-9 && !s.Stay {
-				return fmt.Errorf("memo: layer %d drops %g of its input, from which all is made; hint: keep or swap it", i, again)
+				return fmt.Errorf("memo: layer %d drops %g of its input, from which everything is recomputed; hint: keep or swap all of it", i, again)
 			}
 		}
 	}
@@ -184,7 +184,7 @@ func Calibrated(w Work, mfu float64) (float64, error) {
 			return 0, err
 		}
 		if r.Misfit != "" {
-			return 0, fmt.Errorf("memo: %d tokens do not fit: %s memory; hint: shorter sequences", w.Tokens, r.Misfit)
+			return 0, fmt.Errorf("memo: %d tokens do not fit into %s memory; hint: use shorter sequences", w.Tokens, r.Misfit)
 		}
 		if r.MFU < mfu {
 			low = mid

@@ -66,11 +66,11 @@ func misfit(m Machine, c Costs) *MisfitError {
 }
 
 func (e *MisfitError) Error() string {
-	hint := fmt.Sprintf("%.2f GiB on the device would do", e.NeedDevice/gib)
+	hint := fmt.Sprintf("%.2f GiB on the device would suffice", e.NeedDevice/gib)
 	if !math.IsInf(e.NeedHost, 1) {
 		hint += fmt.Sprintf(", or %.2f GiB on the host", e.NeedHost/gib)
 	}
-	return fmt.Sprintf("the activations do not fit: %.2f GiB on the device, %.2f GiB on the host\nhint: %s", e.Device/gib, e.Host/gib, hint)
+	return fmt.Sprintf("the activations do not fit into %.2f GiB on the device and %.2f GiB on the host\nhint: %s", e.Device/gib, e.Host/gib, hint)
 }
 
 // step is the linear program of a step with its variables. The unit of time is a layer's forward pass, that of size a

@@ -138,5 +138,5 @@ func Known(name string, tokens int) (*model.Model, error) {
 				FeedForward: 4 * k.width, Vocab: 50257, MaxPositions: tokens, Activation: "gelu_new", NormEps: 1e-5, RopeTheta: 1e4, Tied: true}, nil
 		}
 	}
-	return nil, fmt.Errorf("memo: no model %q in the paper; hint: 7B, 13B, 30B or 65B", name)
+	return nil, fmt.Errorf("memo: the paper has no model %q; hint: use 7B, 13B, 30B or 65B", name)
 }

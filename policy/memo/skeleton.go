@@ -55,7 +55,7 @@ type Work struct {
 func Of(g *graph.Graph) (Work, error) {
 	layers := g.Segments[1:g.Head()]
 	if len(layers) == 0 || g.Context > 0 {
-		return Work{}, fmt.Errorf("memo: a graph with %d layers and a context of %d; hint: a training graph with layers", len(layers), g.Context)
+		return Work{}, fmt.Errorf("memo: the graph has %d layers and a context of %d; hint: use a graph for training, with layers", len(layers), g.Context)
 	}
 	w := Work{Layers: len(layers), Width: g.Model.Width, Tokens: g.Seq}
 	for i := range layers {
@@ -65,7 +65,7 @@ func Of(g *graph.Graph) (Work, error) {
 			continue
 		}
 		if one.Forward != w.Forward || !slices.EqualFunc(one.Tensors, w.Tensors, alike) {
-			return Work{}, fmt.Errorf("memo: layer %d is not like layer 0; hint: only uniform models", i)
+			return Work{}, fmt.Errorf("memo: layer %d differs from layer 0; hint: use a model whose layers are all alike", i)
 		}
 	}
 	seen := map[int]bool{}
