@@ -53,9 +53,9 @@ func CheckReserve(tier Tier, bytes int64, arenas [NumTiers]int64, calls int) err
 	case arenas[tier] != 0:
 		return fmt.Errorf("reserve: the %s tier is reserved already", tier)
 	case calls > 0:
-		return fmt.Errorf("reserve: the %s tier comes too late, calls are prepared", tier)
+		return fmt.Errorf("reserve: it is too late for the %s tier, calls are already prepared", tier)
 	case bytes < 0:
-		return fmt.Errorf("reserve: %d bytes for the %s tier", bytes, tier)
+		return fmt.Errorf("reserve: impossible size of %d bytes for the %s tier", bytes, tier)
 	}
 	return nil
 }
@@ -65,14 +65,14 @@ func CheckReserve(tier Tier, bytes int64, arenas [NumTiers]int64, calls int) err
 // Prepare, so that Launch need not.
 func Check(c *Call, arenas [NumTiers]int64) error {
 	if c.Op == graph.None || c.Op >= graph.NumOps {
-		return fmt.Errorf("%v is no operator", c.Op)
+		return fmt.Errorf("%v is not an operator", c.Op)
 	}
 	if c.Stream >= NumStreams {
 		return fmt.Errorf("%v does not exist", c.Stream)
 	}
 	specs := c.Op.Info().Args
 	if len(c.Args) > len(specs) {
-		return fmt.Errorf("%d operands, at most %d are known", len(c.Args), len(specs))
+		return fmt.Errorf("%d operands are given, but the operator takes at most %d", len(c.Args), len(specs))
 	}
 	for i, s := range specs {
 		if i >= len(c.Args) || c.Args[i].Absent() {
@@ -89,7 +89,7 @@ func Check(c *Call, arenas [NumTiers]int64) error {
 		}
 	}
 	if c.Attr.Among > 1 {
-		return fmt.Errorf("attention over tokens of %d ranks is planned for, not executed", c.Attr.Among)
+		return fmt.Errorf("attention over the tokens of %d ranks can be planned and simulated, but not run", c.Attr.Among)
 	}
 	if c.Op == graph.Copy {
 		return checkCopy(c.Args[0], c.Args[1])
@@ -111,7 +111,7 @@ func (o Operand) check(arenas [NumTiers]int64) error {
 	limit := math.MaxInt64 / size / 2
 	switch {
 	case o.Rows < 0 || o.Cols < 1 || o.Rows > 1 && o.Stride < o.Cols:
-		return fmt.Errorf("%d x %d elements with stride %d are no matrix", o.Rows, o.Cols, o.Stride)
+		return fmt.Errorf("%d x %d elements with stride %d are not a matrix", o.Rows, o.Cols, o.Stride)
 	case int64(o.Cols) > limit || o.Rows > 1 && int64(o.Stride) > (limit-int64(o.Cols))/int64(o.Rows-1):
 		return fmt.Errorf("%d x %d elements with stride %d are too large", o.Rows, o.Cols, o.Stride)
 	case o.Addr < 0 || o.Addr%size != 0:

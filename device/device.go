@@ -48,7 +48,7 @@ func ParseTier(s string) (Tier, error) {
 			return Tier(i), nil
 		}
 	}
-	return 0, fmt.Errorf("unknown memory tier %q; hint: one of device, host, disk", s)
+	return 0, fmt.Errorf("unknown memory tier %q; hint: use device, host or disk", s)
 }
 
 // Stream is an in-order queue of one resource of a rank. Streams run

@@ -44,7 +44,7 @@ var streamOf = map[graph.Op]Stream{
 // rank.
 func CheckBetween(c *Call) error {
 	if want := streamOf[c.Op]; c.Stream != want {
-		return fmt.Errorf("it is on stream %s and belongs on %s", c.Stream, want)
+		return fmt.Errorf("the call is on stream %s, but must be on %s", c.Stream, want)
 	}
 	message := IsMessage(c.Op)
 	for i, o := range c.Args {
@@ -52,13 +52,13 @@ func CheckBetween(c *Call) error {
 		switch {
 		case o.Absent():
 		case o.Tier != DeviceTier:
-			return fmt.Errorf("operand %s is on the %s tier; hint: ranks meet on the device tier", name, o.Tier)
+			return fmt.Errorf("operand %s is on the %s tier; hint: use the device tier for what ranks exchange", name, o.Tier)
 		case !message && o.Rows != 1:
-			return fmt.Errorf("operand %s has %d rows; hint: collectives work on flat operands", name, o.Rows)
+			return fmt.Errorf("operand %s has %d rows; hint: give collectives operands of one row", name, o.Rows)
 		case c.Op != graph.AllGather && !message && o.DType != graph.F32 && o.DType != graph.F64:
-			return fmt.Errorf("operand %s is %s; hint: sums over ranks are of f32 or f64", name, o.DType)
+			return fmt.Errorf("operand %s is %s; hint: compute sums over ranks in f32 or f64", name, o.DType)
 		case o.DType != c.dtype():
-			return fmt.Errorf("operand %s is %s and not %s; hint: cast it before", name, o.DType, c.dtype())
+			return fmt.Errorf("operand %s is %s, not %s; hint: cast it first", name, o.DType, c.dtype())
 		}
 	}
 	for i, p := range c.Peers {
@@ -67,7 +67,7 @@ func CheckBetween(c *Call) error {
 		}
 	}
 	if len(c.Peers) == 0 || message && len(c.Peers) != 1 {
-		return fmt.Errorf("%d peers; hint: a message has one, a collective at least its own rank", len(c.Peers))
+		return fmt.Errorf("the call has %d peers; hint: give a message one peer, and a collective at least its own rank", len(c.Peers))
 	}
 	return nil
 }
@@ -98,7 +98,7 @@ func Agree(calls []*Call) error {
 	if first.Op == graph.Send && len(calls) == 2 && calls[1].Op == graph.Recv {
 		s, r := first.Args[0], calls[1].Args[0]
 		if s.Rows != r.Rows || s.Cols != r.Cols || s.DType != r.DType {
-			return fmt.Errorf("%d x %d %s are sent to rank %d and %d x %d %s received",
+			return fmt.Errorf("%d x %d %s are sent to rank %d, which receives %d x %d %s",
 				s.Rows, s.Cols, s.DType, first.Peers[0], r.Rows, r.Cols, r.DType)
 		}
 		return nil
@@ -117,7 +117,10 @@ func Agree(calls []*Call) error {
 		total += c.part()
 	}
 	for i, c := range calls {
-		if n := c.whole(); n != total && c.Op != graph.AllReduce || n != first.whole() {
+		switch n := c.whole(); {
+		case c.Op == graph.AllReduce && n != first.whole():
+			return fmt.Errorf("rank %d sums %d elements, but rank %d sums %d", first.Peers[0], first.whole(), c.Peers[i], n)
+		case c.Op != graph.AllReduce && (n != total || n != first.whole()):
 			return fmt.Errorf("the parts of all ranks are %d elements, rank %d has %d and rank %d %d as the whole",
 				total, first.Peers[0], first.whole(), c.Peers[i], n)
 		}
@@ -167,7 +170,7 @@ func (c *Call) inPlace(at int) error {
 		return nil
 	}
 	if part.DType != whole.DType || part.Addr != whole.Addr+int64(at)*whole.DType.Size() || c.Op == graph.ReduceScatter && c.Attr.Acc {
-		return fmt.Errorf("its part of %s, bytes %d to %d, overlaps the whole, bytes %d to %d; hint: it may be its own place there, at %d, if it is not accumulated",
+		return fmt.Errorf("its part of %s, bytes %d to %d, overlaps the whole, bytes %d to %d; hint: put the part outside the whole or, if it is not accumulated, at its own place there, %d",
 			c.Op, part.Addr, part.End(), whole.Addr, whole.End(), whole.Addr+int64(at)*whole.DType.Size())
 	}
 	return nil

@@ -48,7 +48,9 @@ func (e *Engine) Parts(param int, kind string) [][2]int {
 // ReadBytes is ReadHome without conversion, for state that is stored as the given type. For weights in 4 bits, elements are
 // those of graph.Stored.
 func (e *Engine) ReadBytes(param int, kind string, as graph.DType, first int, dst []byte) error {
-	err := e.halves(param, kind, func(*program.Home) error { return fmt.Errorf("exec: parameter %d has its halves apart", param) })
+	err := e.halves(param, kind, func(*program.Home) error {
+		return fmt.Errorf("exec: parameter %d is stored as separate upper and lower halves", param)
+	})
 	if err != nil {
 		return err
 	}
@@ -85,7 +87,7 @@ func (e *Engine) bytes(h *program.Home, all []byte) ([]byte, error) {
 	size := int(e.program.Buffers[h.Region.Buf].DType.Size())
 	from, n := h.At*size, h.Region.Rows*h.Region.Cols*size
 	if from < 0 || from > len(all)-n {
-		return nil, fmt.Errorf("exec: parameter %d has bytes %d to %d, only %d are given", h.Param, from, from+n, len(all))
+		return nil, fmt.Errorf("exec: parameter %d has bytes %d to %d here, but only %d are given", h.Param, from, from+n, len(all))
 	}
 	return all[from : from+n], nil
 }
@@ -177,7 +179,7 @@ func (e *Engine) ClearHome(param int, kind string) error {
 func part(h *program.Home, all []float32) ([]float32, error) {
 	n := h.Region.Rows * h.Region.Cols
 	if h.At < 0 || h.At > len(all)-n {
-		return nil, fmt.Errorf("exec: %s of parameter %d has elements %d to %d, only %d are given", h.Kind, h.Param, h.At, h.At+n, len(all))
+		return nil, fmt.Errorf("exec: %s of parameter %d has elements %d to %d here, but only %d are given", h.Kind, h.Param, h.At, h.At+n, len(all))
 	}
 	return all[h.At : h.At+n], nil
 }

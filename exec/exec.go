@@ -130,7 +130,7 @@ func (e *Engine) Step(ctx context.Context) (Result, error) {
 		return Result{}, err
 	}
 	if e.broken != nil {
-		return Result{}, fmt.Errorf("exec: no more steps after: %w", e.broken)
+		return Result{}, fmt.Errorf("exec: no more steps can run after: %w", e.broken)
 	}
 	start := clock.Now()
 	e.requests <- struct{}{}
@@ -268,7 +268,7 @@ func (e *Engine) stuck(d device.Watched) *StepError {
 		}
 		list = append(list, line)
 	}
-	err := fmt.Errorf("nothing got on for %v; hint: a disk or link may hang; unfinished:\n  %s",
+	err := fmt.Errorf("no progress for %v; hint: check for a disk or link that hangs; unfinished:\n  %s",
 		e.Patience, strings.Join(list, "\n  "))
 	if at < 0 {
 		return &StepError{Rank: e.program.Rank, Instr: -1, Err: err}

@@ -46,9 +46,9 @@ func BuildDocuments(m *model.Model, seq int, dtype DType, docs *Documents) (*Gra
 func BuildShare(m *model.Model, seq, n int, dtype DType) (*Graph, error) {
 	switch {
 	case n < 1 || seq%n != 0:
-		return nil, fmt.Errorf("%d tokens cannot be divided among %d ranks; hint: a multiple", seq, n)
+		return nil, fmt.Errorf("sequences of %d tokens cannot be divided among %d ranks; hint: use a multiple of the ranks", seq, n)
 	case !m.Rotary():
-		return nil, errors.New("a sequence with learned positions cannot be divided among ranks; hint: rotary positions")
+		return nil, errors.New("a sequence with learned positions cannot be divided among ranks; hint: use a model with rotary positions")
 	}
 	if err := check(m, seq, dtype); err != nil {
 		return nil, err
@@ -93,7 +93,7 @@ func newDecoder(m *model.Model, context, rows int, dtype DType) (*builder, error
 		return nil, err
 	}
 	if rows < 1 || rows > context {
-		return nil, fmt.Errorf("%d tokens at once with a context of %d; hint: at least 1, and no more than the context", rows, context)
+		return nil, fmt.Errorf("%d tokens cannot be read at once with a context of %d; hint: read at least 1, and at most the context", rows, context)
 	}
 	return newBuilder(m, &Graph{Seq: rows, Context: context}), nil
 }
@@ -103,13 +103,13 @@ func check(m *model.Model, seq int, dtype DType) error {
 		return err
 	}
 	if seq < 1 {
-		return fmt.Errorf("sequence_length is %d; hint: at least 1", seq)
+		return fmt.Errorf("sequence_length is %d; hint: use at least 1", seq)
 	}
 	if !m.Rotary() && seq > m.MaxPositions {
-		return fmt.Errorf("sequence_length %d is longer than the model's %d learned positions; hint: at most max_positions", seq, m.MaxPositions)
+		return fmt.Errorf("sequence_length %d is longer than the model's %d learned positions; hint: use at most max_positions", seq, m.MaxPositions)
 	}
 	if dtype != F32 && dtype != BF16 {
-		return fmt.Errorf("activations cannot be stored as %v; hint: f32 or bf16", dtype)
+		return fmt.Errorf("activations cannot be stored as %v; hint: use f32 or bf16", dtype)
 	}
 	return nil
 }
@@ -118,11 +118,11 @@ func check(m *model.Model, seq int, dtype DType) error {
 func checkPairs(m *model.Model, seq int) error {
 	switch {
 	case seq < 2:
-		return fmt.Errorf("sequence_length is %d; hint: at least 2 for the two documents of a pair", seq)
+		return fmt.Errorf("sequence_length is %d; hint: use at least 2, for the two documents of a pair", seq)
 	case !m.Rotary():
-		return fmt.Errorf("preference with the learned positions of %s: the second document of a sequence would not begin at position 0; hint: a model with rotary positions", m.Family)
+		return fmt.Errorf("preference cannot be used with the learned positions of %s: the second document of a sequence would not begin at position 0; hint: use a model with rotary positions", m.Family)
 	case m.Balance > 0:
-		return fmt.Errorf("preference with expert_balance %v, which is a term of the loss of tokens; hint: expert_balance: 0", m.Balance)
+		return fmt.Errorf("preference cannot be used with expert_balance %v, which is a term of the loss over tokens; hint: set expert_balance to 0", m.Balance)
 	}
 	return nil
 }

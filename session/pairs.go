@@ -22,7 +22,7 @@ type pairs struct {
 func (s *Session) feedPairs(i, tokens int, reference []float32) error {
 	p := &s.pairs
 	if reference != nil && len(reference) != tokens {
-		return fmt.Errorf("%d numbers of the reference for a batch of %d tokens", len(reference), tokens)
+		return fmt.Errorf("%d log-probabilities of the reference are given for a batch of %d tokens", len(reference), tokens)
 	}
 	p.reference = slices.Grow(p.reference[:0], tokens)[:tokens]
 	clear(p.reference)
@@ -48,7 +48,7 @@ func (k *rank) write(i int, buffer string, first int, all []float32) error {
 		return nil
 	}
 	if first+n > len(all) {
-		return fmt.Errorf("%s: rank %d takes rows %d to %d of %d", buffer, k.progs[i].Rank, first, first+n, len(all))
+		return fmt.Errorf("%s: rank %d needs rows %d to %d, but there are only %d", buffer, k.progs[i].Rank, first, first+n, len(all))
 	}
 	return k.engines[i].WriteFloats(buffer, all[first:first+n])
 }

@@ -17,7 +17,7 @@ import (
 // the programs were lowered with.
 func Prove(ctx context.Context, g *graph.Graph, pl *program.Plan, ps, updates []*program.Program, opt program.Options) (program.Equality, error) {
 	if err := program.Verify(ps...); err != nil {
-		return program.Different, fmt.Errorf("the program of this plan is not safe to run (a defect of the compiler; nothing was run): %w", err)
+		return program.Different, fmt.Errorf("the program of this plan is not safe to run (a bug in athanor's compiler; nothing was run): %w", err)
 	}
 	plain := program.Plain(g, pl.MicroBatch*pl.MicroBatches*pl.Replicas())
 	plain.State = pl.State
@@ -33,10 +33,10 @@ func Prove(ctx context.Context, g *graph.Graph, pl *program.Plan, ps, updates []
 	eq, err := equivalent(ps, updates, []*program.Program{reference})
 	sliced := pl.Pipeline != nil && pl.Pipeline.Slices > 1 // then sums over tokens run backwards, slice by slice
 	if err == nil && eq != program.Exact && pl.Ranks == 1 && !sliced {
-		err = fmt.Errorf("they are only %v", eq)
+		err = fmt.Errorf("the results are only %v", eq)
 	}
 	if err != nil {
-		return eq, fmt.Errorf("the program of this plan does not compute what the plain one does (a defect of the compiler; nothing was run): %w", err)
+		return eq, fmt.Errorf("the program of this plan does not compute what that of the plain plan does (a bug in athanor's compiler; nothing was run): %w", err)
 	}
 	return eq, nil
 }

@@ -156,7 +156,7 @@ func agree(ps []*program.Program) error {
 func (s *Session) begin() error {
 	for i := range s.Graph.Params {
 		if n, all := s.covered(i, "p"), s.Graph.Stored(i).Elems(); n != all {
-			return fmt.Errorf("the ranks have %d of the %d elements of parameter %s", n, all, s.Graph.Params[i].Name)
+			return fmt.Errorf("the ranks hold %d elements of the %d of parameter %s", n, all, s.Graph.Params[i].Name)
 		}
 	}
 	return errors.Join(s.writeTable(s.Graph.Rope, false), s.writeTable(s.Graph.LocalRope, true), s.settled())
@@ -356,7 +356,7 @@ func (k *rank) feed(i int, tokens, targets, starts []int32, scalars []float32) e
 			continue
 		}
 		if first+n > len(in.all) {
-			return fmt.Errorf("%s: rank %d takes rows %d to %d of %d", in.name, k.progs[i].Rank, first, first+n, len(in.all))
+			return fmt.Errorf("%s: rank %d needs rows %d to %d, but there are only %d", in.name, k.progs[i].Rank, first, first+n, len(in.all))
 		}
 		if err := e.WriteInts(in.name, in.all[first:first+n]); err != nil {
 			return err
@@ -373,7 +373,7 @@ func (s *Session) Read(param int, kind string, dst []float32) error {
 	}
 	p := &s.Graph.Params[param]
 	if int64(len(dst)) != p.Elems() {
-		return fmt.Errorf("room for %d elements of parameter %s, which has %d", len(dst), p.Name, p.Elems())
+		return fmt.Errorf("there is room for %d elements of parameter %s, which has %d", len(dst), p.Name, p.Elems())
 	}
 	if !p.Reordered() {
 		return s.read(param, kind, dst)

@@ -115,7 +115,7 @@ func TestShareIsNotRun(t *testing.T) {
 	if err == nil {
 		s.Close()
 	}
-	if err == nil || !strings.Contains(err.Error(), "planned for, not executed") {
+	if err == nil || !strings.Contains(err.Error(), "simulated, but not run") {
 		t.Errorf("opened: %v", err)
 	}
 }

@@ -35,7 +35,7 @@ func (s *Session) Settle(ctx context.Context) error {
 		return nil
 	}
 	if s.settles == len(s.groups) {
-		return errors.New("the latest step has deferred updates, and there are no programs for them; hint: OpenDeferred")
+		return errors.New("the latest step has deferred updates, and there are no programs for them; hint: use OpenDeferred")
 	}
 	for r := range s.ranks {
 		if err := s.ranks[r].engines[s.settles].WriteFloats(program.PendingScalars, s.latest); err != nil {

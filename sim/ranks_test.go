@@ -146,7 +146,7 @@ func TestNeverMeet(t *testing.T) {
 		"rank 0: instruction i0 (send) has no counterpart on rank 1":           {{message(graph.Send, 1, 3, 8)}, {message(graph.Recv, 0, 4, 8)}},
 		"rank 0: instruction i1 (send): tag 3 is already used with rank 1":     {{message(graph.Send, 1, 3, 8), message(graph.Send, 1, 3, 8)}, {message(graph.Recv, 0, 3, 8)}},
 		"(recv): 1 x 8 f32 are sent to rank 1, which receives 1 x 9 f32":       {{message(graph.Send, 1, 3, 8)}, {message(graph.Recv, 0, 3, 9)}},
-		"(all_reduce): rank 0 sums 8 elements, rank 1 9":                       {{sum(8, both)}, {sum(9, both)}},
+		"(all_reduce): rank 0 sums 8 elements, but rank 1 sums 9":              {{sum(8, both)}, {sum(9, both)}},
 		"rank 0: instruction i0 (all_reduce): peer 1 does not exist":           {{sum(8, both)}},
 		"rank 0: instruction i0 (all_reduce): the call is on stream compute":   {{wrongStream}, {sum(8, both)}},
 		"rank 0, send: i1 (send) waits for i0; rank 0, recv: i0 (recv) waits ": {{message(graph.Recv, 1, 1, 8), message(graph.Send, 1, 2, 8, 0)}, {message(graph.Recv, 0, 2, 8), message(graph.Send, 0, 1, 8, 0)}},

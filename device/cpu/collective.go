@@ -42,7 +42,7 @@ type exchange struct {
 func (d *Device) join(c *device.Call) (*exchange, error) {
 	f, rank := d.options.Fabric, d.options.Rank
 	if f == nil {
-		return nil, errors.New("the device is not joined to others; hint: Options.Fabric")
+		return nil, errors.New("the device is not joined to others; hint: set Options.Fabric")
 	}
 	if err := device.CheckRank(c, rank, f.Ranks()); err != nil {
 		return nil, err

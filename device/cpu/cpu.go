@@ -169,7 +169,7 @@ func enoughMemory(bytes int64) error {
 		return nil
 	}
 	if bytes > mem.Available {
-		return fmt.Errorf("%d bytes of memory are needed and %d of %d are available; hint: end other programs or set smaller limits",
+		return fmt.Errorf("%d bytes of memory are needed, but only %d of %d are available; hint: end other programs or set smaller limits",
 			bytes, mem.Available, mem.Total)
 	}
 	return nil

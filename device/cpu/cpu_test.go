@@ -258,9 +258,9 @@ func TestMisuse(t *testing.T) {
 		t.Fatal(err)
 	}
 	misuses := map[string]func(){
-		"launched twice": func() { d.Launch(n); d.Launch(n) },
-		"not launched":   func() { d.Wait(device.HostToDev, n+1) },
-		"are prepared":   func() { d.Launch(n + 2) },
+		"launched twice":    func() { d.Launch(n); d.Launch(n) },
+		"not been launched": func() { d.Wait(device.HostToDev, n+1) },
+		"are prepared":      func() { d.Launch(n + 2) },
 	}
 	for want, do := range misuses {
 		do()

@@ -148,12 +148,12 @@ func TestDisagreement(t *testing.T) {
 		return device.Call{Op: graph.AllReduce, Stream: device.Collective, Peers: both, Args: []device.Operand{o}}
 	}
 	for want, pair := range map[string][2]device.Call{
-		"rank 0 is at all_gather and rank 1 at all_reduce": {gather(x, y), sum(x)},
-		"rank 0 has 64 and rank 1 32 as the whole":         {sum(x), sum(y)},
-		"64 elements, rank 0 has 65":                       {gather(vector(graph.F32, 0, 65), y), gather(vector(graph.F32, 0, 65), y)},
-		"rank 0 has f32 and rank 1 has f64":                {sum(x), sum(vector(graph.F64, 0, 64))},
-		"rank 1: its part of all_gather, bytes 0":          {gather(x, y), gather(x, vector(graph.F32, 0, 32))},
-		"1 x 64 f32 are sent to rank 1 and 1 x 32":         {message(graph.Send, x, 1, 0), message(graph.Recv, y, 0, 0)},
+		"rank 0 is at all_gather and rank 1 at all_reduce":     {gather(x, y), sum(x)},
+		"rank 0 sums 64 elements, but rank 1 sums 32":          {sum(x), sum(y)},
+		"64 elements, rank 0 has 65":                           {gather(vector(graph.F32, 0, 65), y), gather(vector(graph.F32, 0, 65), y)},
+		"rank 0 has f32 and rank 1 has f64":                    {sum(x), sum(vector(graph.F64, 0, 64))},
+		"rank 1: its part of all_gather, bytes 0":              {gather(x, y), gather(x, vector(graph.F32, 0, 32))},
+		"1 x 64 f32 are sent to rank 1, which receives 1 x 32": {message(graph.Send, x, 1, 0), message(graph.Recv, y, 0, 0)},
 	} {
 		for _, hosts := range [][]int{{0, 0}, {0, 1}} {
 			list := joined(t, hosts, Options{Workers: 1})
@@ -172,16 +172,16 @@ func TestRefused(t *testing.T) {
 	both := []int{0, 1}
 	x := vector(graph.F32, 0, 64)
 	for want, c := range map[string]device.Call{
-		"belongs on collective":           {Op: graph.AllReduce, Stream: device.Compute, Peers: both, Args: []device.Operand{x}},
+		"must be on collective":           {Op: graph.AllReduce, Stream: device.Compute, Peers: both, Args: []device.Operand{x}},
 		"0 peers":                         {Op: graph.AllReduce, Stream: device.Collective, Args: []device.Operand{x}},
 		"ascending":                       {Op: graph.AllReduce, Stream: device.Collective, Peers: []int{1, 0}, Args: []device.Operand{x}},
 		"peer 2 does not exist":           {Op: graph.AllReduce, Stream: device.Collective, Peers: []int{0, 2}, Args: []device.Operand{x}},
 		"rank 0 is not among its peers":   {Op: graph.AllReduce, Stream: device.Collective, Peers: []int{1}, Args: []device.Operand{x}},
 		"rank 0 is its own peer":          message(graph.Send, x, 0, 0),
-		"collectives work on flat":        {Op: graph.AllReduce, Stream: device.Collective, Peers: both, Args: []device.Operand{operand(0, 0, 2, 8, 8)}},
-		"sums over ranks are of f32":      {Op: graph.AllReduce, Stream: device.Collective, Peers: both, Args: []device.Operand{vector(graph.BF16, 0, 8)}},
-		"ranks meet on the device tier":   {Op: graph.AllReduce, Stream: device.Collective, Peers: both, Args: []device.Operand{operand(device.HostTier, 0, 1, 8, 8)}},
-		"operand src is bf16 and not f32": {Op: graph.AllGather, Stream: device.Collective, Peers: both, Args: []device.Operand{x, vector(graph.BF16, 4096, 32)}},
+		"collectives operands of one row": {Op: graph.AllReduce, Stream: device.Collective, Peers: both, Args: []device.Operand{operand(0, 0, 2, 8, 8)}},
+		"sums over ranks in f32":          {Op: graph.AllReduce, Stream: device.Collective, Peers: both, Args: []device.Operand{vector(graph.BF16, 0, 8)}},
+		"use the device tier":             {Op: graph.AllReduce, Stream: device.Collective, Peers: both, Args: []device.Operand{operand(device.HostTier, 0, 1, 8, 8)}},
+		"operand src is bf16, not f32":    {Op: graph.AllGather, Stream: device.Collective, Peers: both, Args: []device.Operand{x, vector(graph.BF16, 4096, 32)}},
 	} {
 		if c.Args[0].Tier == device.HostTier {
 			if err := list[0].Reserve(device.HostTier, 4096); err != nil {

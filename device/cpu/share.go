@@ -45,7 +45,7 @@ func (a *Arena) Resize(n int64) error {
 	was, is := hugePages(a.size), hugePages(n)
 	switch {
 	case n < 0 || is > int64(len(a.space)):
-		return fmt.Errorf("%d bytes in a space of %d", n, len(a.space))
+		return fmt.Errorf("%d bytes do not fit into a space of %d bytes", n, len(a.space))
 	case is > was:
 		if err := enoughMemory(is - was); err != nil {
 			return err

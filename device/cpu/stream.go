@@ -98,7 +98,7 @@ func (d *Device) newStream(id device.Stream) *stream {
 // Launch enqueues a prepared call.
 func (d *Device) Launch(n int) {
 	if n < 0 || n >= len(d.calls) {
-		d.fail(fmt.Errorf("launch of call %d: %d are prepared", n, len(d.calls)))
+		d.fail(fmt.Errorf("launch of call %d, but only %d calls are prepared", n, len(d.calls)))
 		return
 	}
 	if d.issued[n] == d.round.Load() {
@@ -114,7 +114,7 @@ func (d *Device) Launch(n int) {
 // this round would never end and is an error of the round.
 func (d *Device) Wait(id device.Stream, n int) {
 	if id >= device.NumStreams || n < 0 || n >= len(d.calls) || d.issued[n] != d.round.Load() {
-		d.fail(fmt.Errorf("stream %s waits for call %d, which is not launched in this round", id, n))
+		d.fail(fmt.Errorf("stream %s waits for call %d, which has not been launched in this round", id, n))
 		return
 	}
 	s := d.streams[id]

@@ -227,7 +227,7 @@ func (q queries) rows() int { return q.end - q.from }
 func (b *builder) queriesOf(q, kv device.Operand) (queries, error) {
 	at := &b.call.Attr
 	if at.Seq < 1 || at.KVHeads < 1 || at.HeadDim < 1 || at.Heads%at.KVHeads != 0 || at.Among > 1 {
-		return queries{}, fmt.Errorf("sequences of %d, %d heads on %d of %d numbers, among %d ranks cannot be attended", at.Seq, at.Heads, at.KVHeads, at.HeadDim, at.Among)
+		return queries{}, fmt.Errorf("there is no attention for sequences of %d tokens with %d query heads, %d key/value heads of size %d and %d ranks", at.Seq, at.Heads, at.KVHeads, at.HeadDim, at.Among)
 	}
 	switch {
 	case q.Rows == kv.Rows && kv.Rows%at.Seq == 0 && !at.Acc:
@@ -279,7 +279,7 @@ func attentionAt(b *builder) error {
 	at := &b.call.Attr
 	ops := b.present(4)
 	if at.KVHeads < 1 || at.HeadDim < 1 || at.Heads%at.KVHeads != 0 {
-		return fmt.Errorf("%d heads on %d of %d numbers cannot be attended", at.Heads, at.KVHeads, at.HeadDim)
+		return fmt.Errorf("there is no attention for %d query heads and %d key/value heads of size %d", at.Heads, at.KVHeads, at.HeadDim)
 	}
 	unit := attentionUnit("attention_at", b.call, ops)
 	a := b.newArgs(ops...)

@@ -146,7 +146,7 @@ func types(ops ...device.Operand) string {
 func (b *builder) start(unit kernels.Unit, kernel string, grid [3]int64, block, shared int, a args) error {
 	for i, g := range grid {
 		if limit := []int64{1<<31 - 1, 65535, 65535}[i]; g > limit {
-			return fmt.Errorf("%d blocks where the GPU can have %d; hint: use smaller micro-batches", g, limit)
+			return fmt.Errorf("a kernel needs %d blocks, but the GPU allows %d; hint: use smaller micro-batches", g, limit)
 		}
 	}
 	if grid[0]*grid[1]*grid[2] > 0 {

@@ -57,7 +57,7 @@ type phase struct {
 func (d *Device) join(c *device.Call) (*exchange, error) {
 	f, rank := d.options.Fabric, d.options.Rank
 	if f == nil {
-		return nil, errors.New("this GPU is not joined to others; hint: Options.Fabric")
+		return nil, errors.New("this GPU is not joined to others; hint: set Options.Fabric")
 	}
 	if err := device.CheckRank(c, rank, f.Ranks()); err != nil {
 		return nil, err
@@ -364,7 +364,7 @@ func (d *Device) connect(c *device.Call) error {
 	sums := c.Op == graph.ReduceScatter || c.Op == graph.AllReduce
 	if sums && d.staging == 0 && (!direct || len(members) > mostSources) {
 		if d.staging, err = d.driver.Word("cuMemAlloc", d.driver.MemAlloc, stagingBytes); err != nil {
-			return fmt.Errorf("%d bytes to add up in: %w", stagingBytes, err)
+			return fmt.Errorf("allocate %d bytes on the GPU for sums over ranks: %w", stagingBytes, err)
 		}
 	}
 	return nil

@@ -274,7 +274,7 @@ func (d *Device) find() (int, error) {
 		return 0, err
 	}
 	if d.options.Index < 0 || d.options.Index >= int(count) {
-		return 0, fmt.Errorf("this machine has %d; hint: look at CUDA_VISIBLE_DEVICES and nvidia-smi", count)
+		return 0, fmt.Errorf("this machine has %d (GPUs are counted from 0); hint: check CUDA_VISIBLE_DEVICES and nvidia-smi", count)
 	}
 	if err := v.Check("cuDeviceGet", v.DeviceGet(nv.Addr(&dev), uintptr(d.options.Index))); err != nil {
 		return 0, err
@@ -285,10 +285,10 @@ func (d *Device) find() (int, error) {
 	d.arch = d.lib.Compiler.Target(10*major + minor)
 	d.limits.shared, d.limits.sms, d.limits.major = v.Attribute(n, nv.AttrSharedPerBlock), v.Attribute(n, nv.AttrSMs), major
 	if major < 8 {
-		return 0, fmt.Errorf("%s has compute capability %d.%d; hint: 8.0 (Ampere) or later is needed", d.name, major, minor)
+		return 0, fmt.Errorf("%s has compute capability %d.%d; hint: use a GPU of 8.0 (Ampere) or later", d.name, major, minor)
 	}
 	if v.Attribute(n, nv.AttrHostPointer) == 0 {
-		return 0, fmt.Errorf("%s cannot use the host's addresses; hint: it is not supported", d.name)
+		return 0, fmt.Errorf("%s cannot use the host's addresses for pinned memory; hint: use another GPU, or device: cpu", d.name)
 	}
 	return n, nil
 }
@@ -367,7 +367,7 @@ func (d *Device) Reserve(tier device.Tier, bytes int64) error {
 func (d *Device) allocate(bytes int64) (err error) {
 	v := d.driver
 	if d.memory, err = v.Word("cuMemAlloc", v.MemAlloc, uintptr(bytes)); err != nil {
-		return fmt.Errorf("%d bytes on the GPU: %w", bytes, err)
+		return fmt.Errorf("allocate %d bytes on the GPU: %w", bytes, err)
 	}
 	d.room = scratchBytes
 	if d.workspace, err = v.Word("cuMemAlloc", v.MemAlloc, Overhead); err != nil {

@@ -23,7 +23,7 @@ import (
 // in each sequence are counted first.
 func (b *builder) router(file string, logits, experts device.Operand, balance bool) error {
 	if experts.Cols > logits.Cols {
-		return fmt.Errorf("a token cannot go to %d of %d experts", experts.Cols, logits.Cols)
+		return fmt.Errorf("a token cannot be routed to %d of %d experts", experts.Cols, logits.Cols)
 	}
 	var ops []device.Operand
 	for i := range b.call.Op.Info().Args {
@@ -45,7 +45,7 @@ func (b *builder) router(file string, logits, experts device.Operand, balance bo
 func (b *builder) countSlots(experts device.Operand, n int, a *args) error {
 	sequences := blocks(int64(experts.Rows), int64(max(b.call.Attr.Seq, 1)))
 	if need := 4 * (int64(n) + 1 + int64(n)*sequences); need > b.room {
-		return fmt.Errorf("counting %d experts in %d sequences needs %d bytes of scratch memory, there are %d; hint: use smaller micro-batches", n, sequences, need, b.room)
+		return fmt.Errorf("counting %d experts in %d sequences needs %d bytes of scratch memory, but there are %d; hint: use smaller micro-batches", n, sequences, need, b.room)
 	}
 	a.seq, a.n[0], a.n[1] = int32(b.call.Attr.Seq), int32(n), int32(sequences)
 	x := *a
@@ -72,7 +72,7 @@ type sorting struct {
 // experts returns the operand with each token's experts, and how many experts there are in all.
 func (b *builder) experts(operand int) (experts device.Operand, n int, err error) {
 	if experts, n = b.op(operand), b.call.Attr.Experts; experts.Cols < 1 || experts.Cols > n {
-		err = fmt.Errorf("a token cannot go to %d of %d experts", experts.Cols, n)
+		err = fmt.Errorf("a token cannot be routed to %d of %d experts", experts.Cols, n)
 	}
 	return experts, n, err
 }
@@ -89,7 +89,7 @@ func (b *builder) sort(s sorting, experts device.Operand, a *args) error {
 	}
 	need := 12*tiles + 4*(int64(n)+1+int64(n)*sequences+slots+filled)
 	if need > b.room {
-		return fmt.Errorf("%d slots of %d experts need %d bytes of scratch memory, there are %d; hint: use smaller micro-batches", slots, n, need, b.room)
+		return fmt.Errorf("%d slots of %d experts need %d bytes of scratch memory, but there are %d; hint: use smaller micro-batches", slots, n, need, b.room)
 	}
 	a.seq, a.n = int32(s.seq), [8]int32{int32(n), int32(sequences), int32(s.unit), int32(s.tile), int32(tiles)}
 	x := *a

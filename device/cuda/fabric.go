@@ -114,7 +114,7 @@ const rankQueues = 7
 func fewQueues() error {
 	for _, name := range queueVars {
 		if n, err := strconv.Atoi(os.Getenv(name)); err == nil && n < rankQueues {
-			return fmt.Errorf("with %s=%d kernels and copies wait for each other; hint: unset it", name, n)
+			return fmt.Errorf("with %s=%d, kernels and copies wait for each other; hint: unset it", name, n)
 		}
 	}
 	return nil
@@ -165,7 +165,7 @@ func (f *Fabric) members(ranks []int) ([]*Device, error) {
 			continue
 		}
 		if f.devices[r] == nil {
-			return nil, fmt.Errorf("rank %d has not been opened; hint: open all ranks, then prepare what they do together", r)
+			return nil, fmt.Errorf("rank %d has not been opened; hint: open all ranks before preparing their shared calls", r)
 		}
 		list = append(list, f.devices[r])
 	}
@@ -237,7 +237,7 @@ func (f *Fabric) meetingOf(c *device.Call, rank int) (*meeting, error) {
 // flag returns a word of pinned memory, zero. The fabric must be locked.
 func (f *Fabric) flag() (*atomic.Uint32, error) {
 	if f.used == len(f.words) {
-		return nil, fmt.Errorf("there are more than %d groups and messages; hint: fewer micro-batches", maxFlags/2)
+		return nil, fmt.Errorf("there are more than %d groups of ranks and messages; hint: use fewer micro-batches", maxFlags/2)
 	}
 	f.used++
 	return &f.words[f.used-1], nil

@@ -345,7 +345,7 @@ func TestDisagree(t *testing.T) {
 			return []device.Call{{Op: graph.AllReduce, Stream: device.Collective, Peers: []int{0, 1}, Args: []device.Operand{vector(graph.F32, 0, n)}}}
 		}
 		errs := round(t, []device.Device{gpus[0], gpus[1]}, [][]device.Call{reduce(8), reduce(9)})
-		if err := errors.Join(errs...); err == nil || !strings.Contains(err.Error(), "as the whole") {
+		if err := errors.Join(errs...); err == nil || !strings.Contains(err.Error(), "rank 0 sums 8 elements, but rank 1 sums 9") {
 			t.Errorf("8 elements met 9: %v", err)
 		}
 		bad := reduce(8)

@@ -88,7 +88,7 @@ func (f *Found) slow(version string) string {
 	if !hopper || major > 12 || major == 12 && minor >= 9 {
 		return ""
 	}
-	return fmt.Sprintf("NVRTC %s makes slower code of attention for this card than 12.9 and later; hint: pip install nvidia-cuda-nvrtc", version)
+	return fmt.Sprintf("NVRTC %s generates slower attention kernels for this card than 12.9 and later; hint: pip install nvidia-cuda-nvrtc", version)
 }
 
 func (f *Found) miss(err error) { f.Missing = append(f.Missing, err.Error()) }
@@ -130,7 +130,7 @@ func (f *Found) cards(d *nv.Driver, p nv.Places) {
 		f.Cards = append(f.Cards, c)
 	}
 	if usable == 0 {
-		f.miss(errors.New("a GPU of compute capability 8.0 (Ampere) or later is needed; hint: device: cpu works without one"))
+		f.miss(errors.New("no GPU of compute capability 8.0 (Ampere) or later was found; hint: use device: cpu, which needs none"))
 	}
 }
 
@@ -196,11 +196,11 @@ func probe(ctx context.Context, limit time.Duration, command func(context.Contex
 	}
 	switch {
 	case ctx.Err() != nil:
-		err = fmt.Errorf("the NVIDIA driver did not answer within %v; hint: does nvidia-smi answer?", limit)
+		err = fmt.Errorf("the NVIDIA driver did not answer within %v; hint: check that nvidia-smi answers", limit)
 	case err != nil:
-		err = fmt.Errorf("looking for GPUs ended with %w; hint: does nvidia-smi work?", err)
+		err = fmt.Errorf("the search for GPUs failed: %w; hint: check that nvidia-smi works", err)
 	default:
-		err = errors.New("looking for GPUs gave no answer; hint: the program does not call cuda.ServeProbe")
+		err = errors.New("the search for GPUs gave no answer; hint: let the program call cuda.ServeProbe first")
 	}
 	f.Lost = true
 	f.miss(err)

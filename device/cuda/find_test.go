@@ -98,7 +98,7 @@ func TestProbeChild(t *testing.T) {
 	}
 	// This test's program is a child that answers.
 	f := probe(context.Background(), 20*time.Second, exec.CommandContext, os.Args[0])
-	if len(f.Missing) > 0 && strings.Contains(strings.Join(f.Missing, ""), "looking for GPUs") {
+	if len(f.Missing) > 0 && strings.Contains(strings.Join(f.Missing, ""), "the search for GPUs") {
 		t.Errorf("%+v", f)
 	}
 }

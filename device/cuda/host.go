@@ -129,7 +129,7 @@ func (s *hostStream) move(m *cpu.Transfer) error {
 // Launch enqueues a prepared call.
 func (d *Device) Launch(n int) {
 	if n < 0 || n >= len(d.calls) {
-		d.fail(fmt.Errorf("launch of call %d: %d are prepared", n, len(d.calls)))
+		d.fail(fmt.Errorf("launch of call %d, but only %d calls are prepared", n, len(d.calls)))
 		return
 	}
 	c := &d.calls[n]
@@ -144,7 +144,7 @@ func (d *Device) Launch(n int) {
 // Wait blocks stream id until call n has completed.
 func (d *Device) Wait(id device.Stream, n int) {
 	if id >= device.NumStreams || n < 0 || n >= len(d.calls) || d.launched[n] != d.round.Load() {
-		d.fail(fmt.Errorf("stream %s waits for call %d, which is not launched in this round", id, n))
+		d.fail(fmt.Errorf("stream %s waits for call %d, which has not been launched in this round", id, n))
 		return
 	}
 	if id != d.calls[n].stream {

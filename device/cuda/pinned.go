@@ -143,7 +143,7 @@ func (p *Pinned) register(parts [][]byte) error {
 	for _, b := range p.blocks {
 		pinned += len(b)
 	}
-	return fmt.Errorf("%d of %d bytes of host memory are pinned: %w; hint: set a smaller limits.host, or raise ulimit -l", pinned, len(p.arena.Bytes()), err)
+	return fmt.Errorf("only %d of %d bytes of host memory could be pinned: %w; hint: set a smaller limits.host, or raise ulimit -l", pinned, len(p.arena.Bytes()), err)
 }
 
 // unregister unpins slices. An error would be that of a broken context, which goes.

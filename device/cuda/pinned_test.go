@@ -194,7 +194,7 @@ func failsThenWorks(t *testing.T, g *fake.GPU, d *Device, limit, slice int64) {
 	t.Helper()
 	g.Limit(limit)
 	err := d.Reserve(device.HostTier, limit+slice)
-	want := fmt.Sprintf("%d of %d bytes of host memory are pinned", limit, limit+slice)
+	want := fmt.Sprintf("only %d of %d bytes of host memory could be pinned", limit, limit+slice)
 	if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "ulimit -l") {
 		t.Errorf("%v, want %s", err, want)
 	}

@@ -162,10 +162,10 @@ func (d *Device) plan(t target, c *device.Call) ([]work, error) {
 	}
 	for _, w := range list {
 		if c.Stream != device.Compute && (w.product != nil || scratching[w.launch.unit.File]) {
-			return nil, fmt.Errorf("it works with the compute stream's scratch memory and cannot be on stream %s", c.Stream)
+			return nil, fmt.Errorf("the operator needs the compute stream's scratch memory and cannot run on stream %s", c.Stream)
 		}
 		if w.launch != nil && w.launch.shared > d.limits.shared {
-			return nil, fmt.Errorf("%d bytes of shared memory are needed, %s has %d; hint: this head size needs another GPU", w.launch.shared, d.name, d.limits.shared)
+			return nil, fmt.Errorf("a kernel needs %d bytes of shared memory, but %s has %d; hint: use a smaller head size or another GPU", w.launch.shared, d.name, d.limits.shared)
 		}
 	}
 	return list, nil

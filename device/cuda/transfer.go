@@ -129,7 +129,7 @@ func (d *Device) Clear(tier device.Tier, addr, n int64) error {
 			return v.Check("cuStreamSynchronize", v.StreamSynchronize(s))
 		})
 	}
-	return fmt.Errorf("the %s tier is not cleared but written", tier)
+	return fmt.Errorf("the %s tier cannot be cleared, only written", tier)
 }
 
 // copy copies within the host's memory, on all cores if there is much to copy.

@@ -62,7 +62,7 @@ func Meet(c *device.Call, own, other []byte) error {
 	word := func(b []byte, i int) int64 { return int64(binary.LittleEndian.Uint64(b[8*i:])) }
 	c.Op, c.Attr.Acc, c.Tag = graph.Op(word(other, 0)), word(other, 1) != 0, int(word(other, 2))
 	if c.Op >= graph.NumOps || !c.Op.Info().Between {
-		return fmt.Errorf("operator %d comes from another host", word(other, 0))
+		return fmt.Errorf("another host sent operator %d, which does not run between ranks", word(other, 0))
 	}
 	if word(own, 3) != word(other, 3) || c.Tag != int(word(own, 2)) {
 		return fmt.Errorf("%s with tag %d meets a call with tag %d or of other ranks", c.Op, c.Tag, word(own, 2))
@@ -75,7 +75,7 @@ func Meet(c *device.Call, own, other []byte) error {
 			Rows: int(word(other, at+3)), Cols: int(word(other, at+4)), Stride: int(word(other, at+5)),
 		}
 		if o.Tier != device.DeviceTier || o.DType >= graph.NumDTypes || min(o.Rows, o.Cols, o.Stride) < 0 || max(o.Rows, o.Cols, o.Stride) > 1<<40 || o.Addr < 0 || o.Addr > 1<<50 {
-			return fmt.Errorf("operand %v comes from another host", o)
+			return fmt.Errorf("another host sent an impossible operand, %v", o)
 		}
 		c.Args[i] = o
 	}

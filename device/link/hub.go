@@ -131,11 +131,11 @@ func (h *Hub) expects(from, to int, k Kind) error {
 	n := len(h.hosts)
 	switch {
 	case from < 0 || from >= n || to < 0 || to >= n || k >= NumKinds:
-		return fmt.Errorf("link: a call from rank %d for rank %d of %d, kind %d", from, to, n, k)
+		return fmt.Errorf("link: impossible call from rank %d for rank %d among %d ranks, kind %d", from, to, n, k)
 	case !h.Here(to):
 		return fmt.Errorf("link: a call for rank %d, which is on host %d, not %d", to, h.hosts[to], h.here)
 	case h.hosts[from] >= h.here:
-		return fmt.Errorf("link: host %d calls host %d, which is to call it", h.hosts[from], h.here)
+		return fmt.Errorf("link: host %d calls host %d, which is the one to call", h.hosts[from], h.here)
 	}
 	return nil
 }

@@ -178,11 +178,11 @@ func TestAccept(t *testing.T) {
 		"is on host 2":             {2, 0, Gather},
 		"rank 4 for rank 1":        {1, 4, Gather},
 		"rank -1 for":              {1, -1, Gather},
-		"for rank 9 of 4":          {9, 0, Gather},
+		"for rank 9 among 4":       {9, 0, Gather},
 		"kind 4":                   {1, 0, NumKinds},
 		"host 2 calls host 1":      {1, 2, Gather},
 		"host 1 calls host 1":      {1, 3, Gather},
-		"a second connection":      {3, 0, Down},
+		"already a connection":     {3, 0, Down},
 		"the links to other hosts": {1, 0, Up},
 	} {
 		h := NewHub([]int{0, 1, 2, 1}, 1, nil)
@@ -194,7 +194,7 @@ func TestAccept(t *testing.T) {
 			return a, h.Accept(c.other, c.own, c.kind, b)
 		}
 		switch want {
-		case "a second connection":
+		case "already a connection":
 			if _, err := call(); err != nil {
 				t.Fatal(err)
 			}

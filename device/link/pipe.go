@@ -32,9 +32,9 @@ func (p *Pipe) connect(c net.Conn) error {
 	defer p.mu.Unlock()
 	switch {
 	case p.closed:
-		err = errors.New("link: the connection comes too late")
+		err = errors.New("link: the connection came after the link was closed")
 	case p.socket != nil:
-		err = errors.New("link: a second connection for the same pipe")
+		err = errors.New("link: there is already a connection for this pipe")
 	default:
 		p.socket = s
 		return nil

@@ -19,7 +19,7 @@ func newSocket(c net.Conn) (*socket, error) {
 	defer c.Close()
 	t, ok := c.(syscall.Conn)
 	if !ok {
-		return nil, fmt.Errorf("%T is no socket", c)
+		return nil, fmt.Errorf("%T is not a socket", c)
 	}
 	raw, err := t.SyscallConn()
 	if err != nil {

@@ -91,9 +91,9 @@ func TestMeeting(t *testing.T) {
 func TestNeverMeet(t *testing.T) {
 	recv := device.Call{Op: graph.Recv, Stream: device.Recv, Peers: []int{0}, Args: []device.Operand{flat(1)}}
 	for want, calls := range map[string][][]device.Call{
-		"rank 0 has 4 and rank 1 5":       {{sum(4, 0, 1)}, {sum(5, 0, 1)}},
-		"the ranks wait for each other":   {{sum(4, 0, 1)}, {recv}},
-		"or for calls that are not launc": {{sum(4, 0, 1), sum(4, 0, 1)}, {sum(4, 0, 1), recv}},
+		"rank 0 sums 4 elements, but rank 1 sums 5": {{sum(4, 0, 1)}, {sum(5, 0, 1)}},
+		"the ranks wait for each other":             {{sum(4, 0, 1)}, {recv}},
+		"or for calls that are not launc":           {{sum(4, 0, 1), sum(4, 0, 1)}, {sum(4, 0, 1), recv}},
 	} {
 		list := joined(t, 2)
 		for r, err := range together(t, list, calls, make([][]device.Span, 2)) {

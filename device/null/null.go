@@ -118,7 +118,7 @@ func (d *Device) check(p *call) error {
 		return err
 	}
 	if p.seconds = d.cost(&p.Call); !(p.seconds >= 0) || math.IsInf(p.seconds, 0) {
-		return fmt.Errorf("takes %v seconds", p.seconds)
+		return fmt.Errorf("the cost model gives an impossible time of %v seconds", p.seconds)
 	}
 	if !p.Op.Info().Between || !d.fabric.joined {
 		return nil
@@ -135,7 +135,7 @@ func (d *Device) Launch(n int) {
 	d.fabric.mu.Lock()
 	defer d.fabric.mu.Unlock()
 	if n < 0 || n >= len(d.calls) {
-		d.fail(fmt.Errorf("launch of call %d: %d are prepared", n, len(d.calls)))
+		d.fail(fmt.Errorf("launch of call %d, but only %d calls are prepared", n, len(d.calls)))
 		return
 	}
 	c := &d.calls[n]
@@ -152,7 +152,7 @@ func (d *Device) Wait(s device.Stream, n int) {
 	d.fabric.mu.Lock()
 	defer d.fabric.mu.Unlock()
 	if s >= device.NumStreams || n < 0 || n >= len(d.calls) || d.calls[n].round != d.round {
-		d.fail(fmt.Errorf("stream %s waits for call %d, which is not launched in this round", s, n))
+		d.fail(fmt.Errorf("stream %s waits for call %d, which has not been launched in this round", s, n))
 		return
 	}
 	d.enqueue(s, command(^n))

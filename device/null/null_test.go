@@ -52,9 +52,9 @@ func TestClock(t *testing.T) {
 func TestMisuse(t *testing.T) {
 	d := prepared(t, 2, nil)
 	for want, do := range map[string]func(){
-		"launched twice": func() { d.Launch(0); d.Launch(0) },
-		"not launched":   func() { d.Wait(0, 1) },
-		"are prepared":   func() { d.Launch(2) },
+		"launched twice":    func() { d.Launch(0); d.Launch(0) },
+		"not been launched": func() { d.Wait(0, 1) },
+		"are prepared":      func() { d.Launch(2) },
 	} {
 		do()
 		if err := d.Sync(); err == nil || !strings.Contains(err.Error(), want) {

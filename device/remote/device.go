@@ -137,7 +137,7 @@ func (d *Device) Prepare(calls []device.Call, spans []device.Span) (first int, e
 		return 0, fmt.Errorf("prepare: %w", err)
 	}
 	if len(message)-4 > callsBytes {
-		return 0, at(d.host, fmt.Errorf("prepare: %d calls take %d bytes, more than %d; hint: programs of fewer instructions", len(calls), len(message)-4, callsBytes))
+		return 0, at(d.host, fmt.Errorf("prepare: %d calls take %d bytes, but %d is the limit; hint: use fewer, larger micro-batches", len(calls), len(message)-4, callsBytes))
 	}
 	d.out = append(d.out, byte(doPrepare), timed)
 	if err := d.askWith(message); err != nil {
@@ -148,7 +148,7 @@ func (d *Device) Prepare(calls []device.Call, spans []device.Span) (first int, e
 	}
 	first = int(binary.LittleEndian.Uint32(d.head[:]))
 	if first != len(d.spans) {
-		return 0, d.lose(fmt.Errorf("it counts %d calls and not %d", first, len(d.spans)))
+		return 0, d.lose(fmt.Errorf("it counts %d calls instead of %d", first, len(d.spans)))
 	}
 	for i := range calls {
 		if spans == nil {
@@ -212,7 +212,7 @@ func (d *Device) times(sent time.Duration) error {
 		}
 		n := le.Uint32(d.head[:])
 		if int64(n) >= int64(len(d.spans)) || d.spans[n] == nil {
-			return d.lose(fmt.Errorf("it times call %d, which is not timed", n))
+			return d.lose(fmt.Errorf("it sent a time for call %d, which is not timed", n))
 		}
 		*d.spans[n] = device.Span{
 			Start: shift + math.Float64frombits(le.Uint64(d.head[4:])),
@@ -288,7 +288,7 @@ func (d *Device) Clear(tier device.Tier, addr, n int64) error {
 // Repeat fills bytes of an arena with copies of the first period of them.
 func (d *Device) Repeat(tier device.Tier, addr, period, n int64) error {
 	if period < 1 || period > pieceBytes {
-		return at(d.host, fmt.Errorf("repeat: a period of %d bytes; hint: from 1 to %d", period, pieceBytes))
+		return at(d.host, fmt.Errorf("repeat: impossible period of %d bytes; hint: use 1 to %d", period, pieceBytes))
 	}
 	d.header(doRepeat, tier, addr, int(period))
 	d.out = binary.LittleEndian.AppendUint64(d.out, uint64(n))

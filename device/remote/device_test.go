@@ -190,7 +190,7 @@ func TestErrors(t *testing.T) {
 			_, err := d.Prepare([]device.Call{calls[0], {Op: graph.Add}}, nil)
 			return err
 		},
-		"no operator": func(d device.Device) error {
+		"not an operator": func(d device.Device) error {
 			_, err := d.Prepare([]device.Call{{Op: graph.NumOps + 3}}, nil)
 			return err
 		},
@@ -201,7 +201,7 @@ func TestErrors(t *testing.T) {
 		},
 		"a panic":             func(d device.Device) error { d.Launch(0); d.Launch(2); d.Launch(1); return d.Sync() },
 		"launched twice":      func(d device.Device) error { d.Launch(0); d.Launch(0); return d.Sync() },
-		"not launched":        func(d device.Device) error { d.Wait(device.HostToDev, 1); return d.Sync() },
+		"not been launched":   func(d device.Device) error { d.Wait(device.HostToDev, 1); return d.Sync() },
 		"not prepared":        func(d device.Device) error { d.Launch(3); return d.Sync() },
 		"less than nothing":   func(d device.Device) error { d.Launch(-1); return d.Sync() },
 		"wait for what isn't": func(d device.Device) error { d.Wait(device.HostToDev, 1<<40); return d.Sync() },

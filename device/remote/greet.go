@@ -46,9 +46,9 @@ const (
 	nonceBytes   = 32
 	greetingLen  = len(magic) + 4 + sha256.Size + nonceBytes
 	patience     = 5 * time.Second // with a peer that must answer at once
-	keyHint      = "hint: give both sides the same key"
+	keyHint      = "hint: set ATHANOR_KEY to the same secret on both sides"
 	versionHint  = "hint: run the same build of athanor on all hosts"
-	strangerHint = "hint: is it athanor serve that listens there?"
+	strangerHint = "hint: check that the other side runs athanor, and athanor serve where it listens"
 )
 
 // greeting is what a side says before it trusts the other.
@@ -69,13 +69,13 @@ func (g *greeting) check(own *greeting) error {
 	nonce := greetingLen - nonceBytes
 	switch le := binary.LittleEndian; {
 	case string(g[:len(magic)]) != magic:
-		return fmt.Errorf("it does not speak as athanor does; %s", strangerHint)
+		return fmt.Errorf("it does not speak athanor's protocol; %s", strangerHint)
 	case le.Uint32(g[len(magic):]) != protocol:
-		return fmt.Errorf("it speaks protocol %d, this is %d; %s", le.Uint32(g[len(magic):]), protocol, versionHint)
+		return fmt.Errorf("it speaks version %d of the protocol, and this side version %d; %s", le.Uint32(g[len(magic):]), protocol, versionHint)
 	case string(g[version:nonce]) != string(own[version:nonce]):
-		return fmt.Errorf("its operators are not those of this build; %s", versionHint)
+		return fmt.Errorf("it has other operators than this build; %s", versionHint)
 	case string(g[nonce:]) == string(own[nonce:]):
-		return fmt.Errorf("it sends back what it gets; %s", strangerHint)
+		return fmt.Errorf("it sends back what it receives; %s", strangerHint)
 	}
 	return nil
 }
@@ -89,7 +89,7 @@ func proof(key []byte, role string, client, server *greeting) []byte {
 	return mac.Sum(nil)
 }
 
-var errNoKey = errors.New("there is no key; hint: make a random one and give it to all hosts")
+var errNoKey = errors.New("there is no key; hint: set ATHANOR_KEY to the same random secret on all hosts")
 
 // greetServer is the client's side.
 func greetServer(conn io.ReadWriter, key []byte) error {
@@ -156,7 +156,7 @@ func greetClient(conn io.ReadWriter, key []byte) error {
 func silent(err error) error {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return fmt.Errorf("it did not greet within %v; %s", patience, strangerHint)
+		return fmt.Errorf("it did not complete the greeting within %v; %s", patience, strangerHint)
 	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
 		return fmt.Errorf("it hung up during the greeting; %s", strangerHint)
 	}
@@ -191,7 +191,7 @@ func dial(addr string, key []byte, o *opening) (net.Conn, error) {
 	dialer := net.Dialer{Timeout: patience, KeepAliveConfig: alive}
 	conn, err := dialer.Dial("tcp", addr)
 	if err != nil {
-		return nil, fmt.Errorf("%w; hint: is athanor serve running there, and may this host reach its port?", err)
+		return nil, fmt.Errorf("%w; hint: check that athanor serve is running there and that this host can reach its port", err)
 	}
 	if err := introduce(conn, key, o); err != nil {
 		_ = conn.Close()

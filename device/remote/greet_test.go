@@ -34,13 +34,13 @@ func TestStrangers(t *testing.T) {
 		want     string
 		stranger func(conn net.Conn)
 	}{
-		"silence":       {"did not greet", func(net.Conn) { time.Sleep(time.Minute) }},
-		"half a word":   {"did not greet", func(conn net.Conn) { answerWith(fresh[:9])(conn); time.Sleep(time.Minute) }},
+		"silence":       {"did not complete the greeting", func(net.Conn) { time.Sleep(time.Minute) }},
+		"half a word":   {"did not complete the greeting", func(conn net.Conn) { answerWith(fresh[:9])(conn); time.Sleep(time.Minute) }},
 		"hung up":       {"hung up", answerWith(nil)},
 		"hung up later": {"hung up", func(conn net.Conn) { answerWith(fresh[:greetingLen-1])(conn); conn.Close() }},
 		"garbage":       {"does not speak", answerWith(bytes.Repeat([]byte("HTTP/1.1 400\r\n"), 20))},
 		"version":       {"protocol", answerWith(version[:])},
-		"operators":     {"operators are not", answerWith(print[:])},
+		"operators":     {"other operators", answerWith(print[:])},
 	}
 	servers := map[string]struct {
 		want     string
@@ -183,7 +183,7 @@ func TestRefused(t *testing.T) {
 		if err == nil {
 			err = readResult(conn, new(opened))
 		}
-		if err == nil || !strings.Contains(err.Error(), "nothing is known") && !strings.Contains(err.Error(), "no such device") {
+		if err == nil || !strings.Contains(err.Error(), "unknown purpose") && !strings.Contains(err.Error(), "no such device") {
 			t.Errorf("%v: %v", o, err)
 		}
 	}

@@ -89,7 +89,7 @@ func (e *lease) awaitSide() error {
 	case <-e.joined:
 		return e.control.SetReadDeadline(time.Time{})
 	default:
-		return errors.New("the leader goes on without a side connection")
+		return errors.New("the leader did not open its second connection")
 	}
 }
 
@@ -102,7 +102,7 @@ func (e *lease) serve() error {
 		}
 		v := verb(b)
 		if v == 0 || v > doClose {
-			return fmt.Errorf("nothing is known of verb %d", v)
+			return fmt.Errorf("unknown verb %d", v)
 		}
 		f := e.fields[:fieldBytes[v]]
 		if _, err := io.ReadFull(e.in, f); err != nil {
@@ -244,7 +244,7 @@ func (e *lease) issue() {
 
 func (e *lease) launch(n uint32) {
 	if int64(n) >= int64(len(e.issued)) {
-		e.fail(fmt.Errorf("launch of call %d: %d are prepared", int32(n), len(e.issued)))
+		e.fail(fmt.Errorf("launch of call %d, but only %d calls are prepared", int32(n), len(e.issued)))
 		return
 	}
 	if round := e.round.Load() + 1; e.issued[n] != round {
@@ -258,7 +258,7 @@ func (e *lease) launch(n uint32) {
 
 func (e *lease) wait(s device.Stream, n uint32) {
 	if s >= device.NumStreams || int64(n) >= int64(len(e.issued)) || e.issued[n] != e.round.Load()+1 {
-		e.fail(fmt.Errorf("stream %s waits for call %d, which is not launched in this round", s, int32(n)))
+		e.fail(fmt.Errorf("stream %s waits for call %d, which has not been launched in this round", s, int32(n)))
 		return
 	}
 	e.device.Wait(s, int(n))
@@ -376,7 +376,7 @@ func (e *lease) resolve(calls []device.Call, spans []device.Span) (first int, er
 // room returns n bytes of the buffer of reads and writes.
 func (e *lease) room(n uint32) ([]byte, error) {
 	if n > pieceBytes {
-		return nil, fmt.Errorf("%d bytes at once, more than %d", n, pieceBytes)
+		return nil, fmt.Errorf("%d bytes at once, but %d is the limit", n, pieceBytes)
 	}
 	if int(n) > len(e.piece) {
 		e.piece = make([]byte, n)
@@ -419,7 +419,7 @@ func (e *lease) clear(tier device.Tier, addr, n int64) error {
 		return c.Clear(tier, addr, n)
 	}
 	if n < 0 {
-		return fmt.Errorf("clear: %d bytes", n)
+		return fmt.Errorf("clear: impossible number of %d bytes", n)
 	}
 	zeros, err := e.room(uint32(min(n, pieceBytes)))
 	clear(zeros)
@@ -435,7 +435,7 @@ func (e *lease) clear(tier device.Tier, addr, n int64) error {
 func (e *lease) repeat(tier device.Tier, addr int64, period uint32, n int64) error {
 	p, err := e.room(period)
 	if err == nil && (len(p) == 0 || n < 0) {
-		err = fmt.Errorf("repeat: %d bytes of %d", period, n)
+		err = fmt.Errorf("repeat: impossible period of %d bytes for %d bytes", period, n)
 	}
 	if err == nil {
 		err = e.device.Read(tier, addr, p)
@@ -480,7 +480,7 @@ func (e *lease) watch(in *bufio.Reader) error {
 			}
 			e.abort(f.err())
 		default:
-			return fmt.Errorf("nothing is known of verb %d here", b)
+			return fmt.Errorf("verb %d cannot be used here", b)
 		}
 	}
 }
@@ -553,7 +553,7 @@ func (e *lease) end(note func(string)) {
 	}
 	if e.begun {
 		e.abort(errLeft)
-		timer := time.AfterFunc(restLimit, func() { note(e.name + " does not come to rest; its memory stays reserved") })
+		timer := time.AfterFunc(restLimit, func() { note(e.name + " has not ended its round; its memory stays reserved") })
 		_ = e.device.Sync()
 		timer.Stop()
 	}
@@ -564,5 +564,5 @@ func (e *lease) end(note func(string)) {
 	for _, n := range e.reserved {
 		sum += n
 	}
-	note(fmt.Sprintf("%s is closed, %d MiB were reserved", e.name, sum>>20))
+	note(fmt.Sprintf("%s closed, %d MiB were reserved", e.name, sum>>20))
 }

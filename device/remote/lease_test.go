@@ -164,7 +164,7 @@ func TestSaid(t *testing.T) {
 		"bytes at once":                    frame(doWrite, uint8(0), uint64(0), uint32(pieceBytes+1)),
 		"4294967295 bytes at":              frame(doRead, uint8(0), uint64(0), uint32(1<<32-1)),
 		"a message of":                     frame(doPrepare, uint8(0), uint32(callsBytes+1)),
-		"that is none":                     append(frame(doPrepare, uint8(0), uint32(5)), 1, 2, 3, 4, 5),
+		"a malformed message":              append(frame(doPrepare, uint8(0), uint32(5)), 1, 2, 3, 4, 5),
 	} {
 		if err, _ := tell(t, text, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error is %v, want %q", err, want)

@@ -76,9 +76,9 @@ func (p *Place) check() error {
 	case p.Fabric != "" && (p.Rank < 0 || p.Rank >= p.Ranks || p.Ranks > maxRanks):
 		return fmt.Errorf("there is no rank %d among %d", p.Rank, p.Ranks)
 	case len(p.HostOf) != 0 && len(p.HostOf) != p.Ranks:
-		return fmt.Errorf("%d of %d ranks have a host", len(p.HostOf), p.Ranks)
+		return fmt.Errorf("hosts are given for %d of %d ranks", len(p.HostOf), p.Ranks)
 	case p.Share < 0 || p.Own < 0 || p.Own > p.Share || p.SumRows < 0:
-		return fmt.Errorf("%d ranks share the cores", p.Share)
+		return fmt.Errorf("impossible share of the cores: part %d of %d", p.Own, p.Share)
 	}
 	for r, h := range p.HostOf {
 		if h < 0 || h >= len(p.Hosts) {
@@ -87,7 +87,7 @@ func (p *Place) check() error {
 	}
 	for s, rate := range p.Rate {
 		if !(rate >= 0) || math.IsInf(rate, 0) {
-			return fmt.Errorf("%g bytes per second on stream %s", rate, device.Stream(s))
+			return fmt.Errorf("impossible rate of %g bytes per second on stream %s", rate, device.Stream(s))
 		}
 	}
 	return nil
@@ -163,5 +163,5 @@ func hinted(err error) error {
 	if strings.Contains(err.Error(), "hint:") {
 		return err
 	}
-	return fmt.Errorf("%w; hint: see what athanor serve says there", err)
+	return fmt.Errorf("%w; hint: see the output of athanor serve on that host", err)
 }

@@ -196,7 +196,7 @@ func (s *server) do(conn net.Conn, o *opening) (kept bool, err error) {
 		}
 		return true, nil
 	}
-	return false, refuse(conn, fmt.Errorf("nothing is known of purpose %d", o.Purpose))
+	return false, refuse(conn, fmt.Errorf("unknown purpose %d", o.Purpose))
 }
 
 // result answers with a message, or with an error, which is returned.
@@ -231,7 +231,7 @@ func (s *server) open(conn net.Conn, p *Place) error {
 	defer s.opener.Closed(*p)
 	defer func() { e.end(s.note) }()
 	e.name = fmt.Sprintf("%s: rank %d of %d", hostOf(conn), p.Rank, max(p.Ranks, 1))
-	s.note(e.name + " is opened")
+	s.note(e.name + " opened")
 	token := rand.Text()
 	s.mu.Lock()
 	s.leases[token] = e

@@ -87,7 +87,7 @@ func (s *side) read(r io.Reader, seen *look) error {
 	seen.progress, seen.round = le.Uint64(head[:]), le.Uint64(head[8:])
 	calls := le.Uint32(head[16:])
 	if calls > maxCalls {
-		return fmt.Errorf("it reports on %d calls", calls)
+		return fmt.Errorf("it reports on %d calls, but %d is the limit", calls, maxCalls)
 	}
 	seen.done = slices.Grow(seen.done[:0], int(calls+7)/8)[:(calls+7)/8]
 	if _, err := io.ReadFull(r, seen.done); err != nil {
@@ -192,7 +192,7 @@ func (d *Device) Abort(err error) {
 	}
 	time.AfterFunc(rest, func() {
 		if d.under.Load() && d.round.Load() == round {
-			_ = d.lose(fmt.Errorf("it did not end a round within %v after: %w", rest, err))
+			_ = d.lose(fmt.Errorf("it did not end the round within %v after: %w", rest, err))
 		}
 	})
 }

@@ -140,7 +140,7 @@ func TestWatched(t *testing.T) {
 			_, err = e.Step(t.Context())
 			if slow {
 				check(t, err)
-			} else if err == nil || !strings.Contains(err.Error(), "nothing got on") || !strings.Contains(err.Error(), "i0 copy y") {
+			} else if err == nil || !strings.Contains(err.Error(), "no progress") || !strings.Contains(err.Error(), "i0 copy y") {
 				t.Errorf("error is %v", err)
 			}
 			e.Close()

@@ -81,7 +81,7 @@ func appendMessage(b []byte, v any) ([]byte, error) {
 		return b, err
 	}
 	if text.Len() > math.MaxUint32 {
-		return b, fmt.Errorf("a message of %d bytes", text.Len())
+		return b, fmt.Errorf("a message of %d bytes is too long", text.Len())
 	}
 	return append(binary.LittleEndian.AppendUint32(b, uint32(text.Len())), text.Bytes()...), nil
 }
@@ -98,11 +98,11 @@ func readMessage(r io.Reader, v any) error {
 // readText reads a message of n bytes, at most limit.
 func readText(r io.Reader, n, limit uint32, v any) error {
 	if n > limit {
-		return fmt.Errorf("a message of %d bytes, more than %d", n, limit)
+		return fmt.Errorf("a message of %d bytes is too long, %d is the limit", n, limit)
 	}
 	text := io.LimitReader(r, int64(n))
 	if err := gob.NewDecoder(text).Decode(v); err != nil {
-		return fmt.Errorf("a message that is none: %w", err)
+		return fmt.Errorf("a malformed message: %w", err)
 	}
 	_, err := io.Copy(io.Discard, text)
 	return err
@@ -124,7 +124,7 @@ func readAnswer(r io.Reader, scratch []byte) (refused, err error) {
 	case 1:
 		return nil, nil
 	}
-	return nil, fmt.Errorf("an answer that begins with %d", scratch[0])
+	return nil, fmt.Errorf("a malformed answer, which begins with %d", scratch[0])
 }
 
 // readResult reads an answer whose result is a message.
@@ -195,7 +195,7 @@ func shortened(text string) string { return text[:min(len(text), faultText)] }
 func (f *fault) err() error {
 	switch {
 	case f == nil:
-		return errors.New("it does not say why")
+		return errors.New("no reason was given")
 	case f.Kind == callFault:
 		return &device.CallError{Call: f.Call, Op: f.Op, Err: f.Cause.err()}
 	case f.Kind == peerFault:

@@ -58,7 +58,7 @@ type Driver struct {
 // OpenDriver opens libcuda.
 func OpenDriver(p Places) (*Driver, error) {
 	d := &Driver{}
-	lib, err := p.openFirst(d, "NVIDIA's driver (libcuda.so.1)", "install the NVIDIA driver; without it device: cpu works", p.Driver)
+	lib, err := p.openFirst(d, "NVIDIA's driver (libcuda.so.1)", "install the NVIDIA driver, or use device: cpu, which needs none", p.Driver)
 	if err != nil {
 		return nil, err
 	}
@@ -111,15 +111,15 @@ const (
 
 var hints = map[int32]string{
 	outOfMemory:   "end other programs on the GPU or set a smaller limits.device",
-	noDevice:      "no GPU is visible; look at CUDA_VISIBLE_DEVICES and nvidia-smi",
+	noDevice:      "no GPU is visible; check CUDA_VISIBLE_DEVICES and nvidia-smi",
 	noBinary:      "the kernels were compiled for another GPU; remove the kernel cache",
 	ptxTooNew:     "NVRTC is newer than the driver; install a newer driver or an older NVRTC",
-	illegal:       "a kernel touched memory that is not its own: please report it",
+	illegal:       "a kernel accessed memory outside its buffers; report this as a bug",
 	resources:     "a kernel needs more registers or shared memory than the GPU has",
-	launchFailed:  "a kernel failed: please report it",
-	notReadyYet:   "the fabric manager is not running",
-	mismatch:      "driver and libcuda are of different versions; restart the machine",
-	alreadyMapped: "this memory is registered already",
+	launchFailed:  "a kernel failed; report this as a bug",
+	notReadyYet:   "start NVIDIA's fabric manager",
+	mismatch:      "the driver and libcuda have different versions; restart the machine",
+	alreadyMapped: "this memory is already registered",
 }
 
 // Error is a failed library call.

@@ -214,7 +214,7 @@ func (pl *Plan) Adopt(handle uintptr, algo [AlgoBytes]byte, workspace int64) err
 	pl.Algo = algo
 	err := pl.lt.Check("MatmulAlgoCheck", pl.lt.AlgoCheck(handle, pl.desc, pl.layouts[0], pl.layouts[1], pl.layouts[2], pl.layouts[3], Addr(&pl.Algo), Addr(&result[0])))
 	if need := binary.LittleEndian.Uint64(result[resultWorkspace:]); err == nil && need > uint64(workspace) {
-		err = &Error{"cublasLtMatmulAlgoCheck", 15, fmt.Sprintf("a workspace of %d bytes", need)}
+		err = &Error{"cublasLtMatmulAlgoCheck", 15, fmt.Sprintf("it needs a workspace of %d bytes", need)}
 	}
 	return err
 }

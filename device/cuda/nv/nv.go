@@ -57,7 +57,7 @@ func Fill(procs any, lib Library) error {
 		v.Field(i).Set(reflect.ValueOf(proc))
 	}
 	if missing != nil {
-		return fmt.Errorf("%s: no %s; hint: the library is too old or of another product", lib.Path(), strings.Join(missing, ", "))
+		return fmt.Errorf("%s has no %s; hint: install a newer version, or check that this is the right library", lib.Path(), strings.Join(missing, ", "))
 	}
 	return nil
 }
@@ -109,7 +109,7 @@ func cString(b []byte) string {
 }
 
 // errSystem says that no library can be opened on this system.
-var errSystem = fmt.Errorf("CUDA is used on Linux, x86-64 and arm64, and this is %s/%s; hint: on Windows, WSL 2 is a Linux; device: cpu works", runtime.GOOS, runtime.GOARCH)
+var errSystem = fmt.Errorf("CUDA is supported on Linux (x86-64 and arm64), and this is %s/%s; hint: on Windows, use WSL 2; elsewhere, use device: cpu", runtime.GOOS, runtime.GOARCH)
 
 // openFirst opens the first library that can be opened and has all symbols of procs.
 func (p Places) openFirst(procs any, what, hint string, paths []string) (Library, error) {
@@ -127,7 +127,7 @@ func (p Places) openFirst(procs any, what, hint string, paths []string) (Library
 		errs = append(errs, err)
 	}
 	if len(p.Empty) > 0 {
-		hint = fmt.Sprintf("ATHANOR_CUDA_LIBS names %s, where no library is; set it right, or %s", strings.Join(p.Empty, " and "), hint)
+		hint = fmt.Sprintf("ATHANOR_CUDA_LIBS names %s, where there are no CUDA libraries; correct it, or %s", strings.Join(p.Empty, " and "), hint)
 	}
 	return nil, &MissingError{Library: what, Hint: hint, Err: errors.Join(errs...)}
 }

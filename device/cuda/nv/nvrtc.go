@@ -130,7 +130,7 @@ func (n *NVRTC) Compile(name, source string, options []string) (cubin []byte, lo
 		cubin = n.fetch(prog, n.GetPTXSize, n.GetPTX)
 	}
 	if len(cubin) == 0 {
-		return nil, log, fmt.Errorf("%s: no code; hint: NVRTC 11.1 or later is needed", name)
+		return nil, log, fmt.Errorf("%s: the compiler returned no code; hint: install NVRTC 11.1 or later", name)
 	}
 	return cubin, log, nil
 }
