@@ -369,7 +369,7 @@ func (pl *Plan) Validate(g *graph.Graph) error {
 		return fmt.Errorf("plan: precision %q, but the run has %v; hint: make a new plan", pl.Precision, g.DType)
 	}
 	if pl.State != "" && (pl.State == states[0].name || !slices.Contains(StateNames(), pl.State)) {
-		return fmt.Errorf("plan: optimizer_state cannot be %q; hint: use one of %v, or leave it out for %s", pl.State, StateNames()[1:], states[0].name)
+		return fmt.Errorf("plan: optimizer_state cannot be %q; hint: use one of %s, or leave it out for %s", pl.State, strings.Join(StateNames()[1:], ", "), states[0].name)
 	}
 	if master, _ := StateTypes(pl.State); master != graph.F32 && g.DType != master {
 		return fmt.Errorf("plan: optimizer_state %q stores weights in %v, but operators read them in %v; hint: use precision bf16 or another optimizer_state", pl.State, master, g.DType)
@@ -500,6 +500,9 @@ func ParsePlan(text []byte) (*Plan, error) {
 	d.DisallowUnknownFields()
 	pl := Plan{Ranks: 1, Slots: 2}
 	if err := d.Decode(&pl); err != nil {
+		if strings.Contains(err.Error(), "hint:") {
+			return nil, fmt.Errorf("plan: %w", err)
+		}
 		return nil, fmt.Errorf("plan: %w%s", err, planHint)
 	}
 	if _, err := d.Token(); err != io.EOF {
@@ -513,5 +516,5 @@ func CheckRecompute(choice string) string {
 	if slices.Contains(Recomputations(), choice) {
 		return ""
 	}
-	return fmt.Sprintf("unknown recompute %q; hint: use one of %v", choice, Recomputations())
+	return fmt.Sprintf("unknown recompute %q; hint: use one of %s", choice, strings.Join(Recomputations(), ", "))
 }

@@ -200,7 +200,8 @@ func (r *Retention) UnmarshalText(text []byte) error {
 		name, fate, _ := strings.Cut(strings.TrimSpace(part), " ")
 		a := slices.Index(acts[:], name)
 		if a < 0 {
-			return fmt.Errorf("unknown activations %q; hint: use one of %v, or say what to do with each class of %v, such as `input host, light recomputed`", text, Recomputations(), acts)
+			return fmt.Errorf("unknown activations %q; hint: use one of %s, or say what becomes of %s, such as `input host, light recomputed`", text,
+				strings.Join(Recomputations(), ", "), strings.Join(acts[:], ", "))
 		}
 		f, err := parseFate(strings.TrimSpace(fate))
 		if err != nil {

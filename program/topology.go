@@ -216,7 +216,7 @@ func (pl *Plan) validateRanks(g *graph.Graph) error {
 	}
 	for i, c := range pl.Chunks {
 		if !slices.Contains(Shardings(), c.Shard) {
-			return fmt.Errorf("plan: chunk %d: unknown shard %q; hint: use one of %q", i, c.Shard, Shardings())
+			return fmt.Errorf("plan: chunk %d: unknown shard %q; hint: use one of %s, or leave it out", i, c.Shard, strings.Join(Shardings()[1:], ", "))
 		}
 	}
 	p := pl.Pipeline

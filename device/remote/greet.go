@@ -48,7 +48,7 @@ const (
 	patience     = 5 * time.Second // with a peer that must answer at once
 	keyHint      = "hint: set ATHANOR_KEY to the same secret on both sides"
 	versionHint  = "hint: run the same build of athanor on all hosts"
-	strangerHint = "hint: check that the other side runs athanor, and athanor serve where it listens"
+	strangerHint = "hint: check that the other side is athanor (athanor serve, if it listens)"
 )
 
 // greeting is what a side says before it trusts the other.
