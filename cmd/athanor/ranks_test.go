@@ -147,7 +147,7 @@ func TestBadRanks(t *testing.T) {
 		}, "p.json"},
 		"cache 2^63":        {func(p map[string]any) { p["cache_bytes"] = uint64(1) << 63 }, "cache_bytes"},
 		"chunk 2^63":        {func(p map[string]any) { chunk(p)["last"] = uint64(1) << 63 }, "chunks"},
-		"tier":              {func(p map[string]any) { chunk(p)["grads"] = "disk" }, "gradients on disk"},
+		"tier":              {func(p map[string]any) { chunk(p)["grads"] = "disk" }, "gradients cannot be on disk"},
 		"schedule":          {pipeline(func(l map[string]any) { l["schedule"] = "1f2b" }), "1f2b"},
 		"no stages":         {pipeline(func(l map[string]any) { l["stages"] = []int{} }), "stage"},
 		"first stage":       {pipeline(func(l map[string]any) { l["stages"] = []int{1, 2} }), "stage"},
