@@ -20,7 +20,7 @@ const (
 // the format, without the area in which an operator's parameters are laid out.
 func (b Budget) Elements(t *Trace, f Format) (int64, error) {
 	if !(b.Fraction > 0 && b.Fraction <= 1) {
-		return 0, fmt.Errorf("elixir: %v is no possible fraction of the GPU's memory; hint: use a fraction above 0 and at most 1", b.Fraction)
+		return 0, fmt.Errorf("elixir: impossible fraction %v of the GPU's memory; hint: use a fraction above 0 and at most 1", b.Fraction)
 	}
 	bytes := safety * (float64(b.GPU)*b.Fraction - driver - fragmented*float64(b.Activations))
 	elems := int64(bytes)/f.Bytes - t.Hook()
