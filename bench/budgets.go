@@ -103,7 +103,7 @@ func smallestBudget(ctx context.Context, m *machine.Machine, g *graph.Graph, c *
 	case !errors.As(err, &misfit):
 		return 0, err
 	case misfit.Tier != device.DeviceTier:
-		return 0, fmt.Errorf("not device memory but %v memory is short: %w", misfit.Tier, err)
+		return 0, fmt.Errorf("%v memory is short, not device memory: %w", misfit.Tier, err)
 	}
 	return misfit.Need, nil
 }

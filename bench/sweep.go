@@ -106,7 +106,7 @@ func (s *Sweep) measure(ctx context.Context, m *machine.Machine, c *config.Confi
 	rng := rand.New(rand.NewPCG(1, uint64(len(list))))
 	var model []float64
 	for n := range 1 + s.Steps { // the first step does not count
-		note(fmt.Sprintf("step %d of %d of each", n+1, 1+s.Steps))
+		note(fmt.Sprintf("step %d of %d of each plan", n+1, 1+s.Steps))
 		if n%timedAnew == 1 {
 			if err := timeAnew(m, list[0]); err != nil {
 				return r, err

@@ -33,7 +33,7 @@ func newCUDA(c *config.Config, dir string) (*cudaBackend, error) {
 	}
 	ranks := max(c.Ranks, 1)
 	if n := len(gpus); n < ranks {
-		return nil, c.Fault("ranks", fmt.Sprintf("%d, each on a GPU of its own, but this machine shows %d; hint: ranks %d, look at CUDA_VISIBLE_DEVICES, or device cpu", ranks, n, max(n, 1)))
+		return nil, c.Fault("ranks", fmt.Sprintf("%d ranks need a GPU each, but this machine shows %d; hint: set ranks: %d, check CUDA_VISIBLE_DEVICES, or set device: cpu", ranks, n, max(n, 1)))
 	}
 	options := cuda.Options{CacheDir: kernelsIn(dir), SumRows: cuda.SumRows(c.SequenceLength), Workers: besideGPU(workers(ranks))}
 	return &cudaBackend{options: options, gpus: gpus[:ranks], unused: len(gpus) - ranks, pinned: make([]cuda.Pinned, ranks)}, nil
@@ -140,7 +140,7 @@ func (b *cudaBackend) device(rank int, fabric *cuda.Fabric, disk string) (*cuda.
 // joined opens the GPU of a rank of a fabric; own is the rank's number on this host.
 func (b *cudaBackend) joined(rank, own int, fabric *cuda.Fabric, disk string) (*cuda.Device, error) {
 	if own >= len(b.gpus) {
-		return nil, fmt.Errorf("rank %d is the %dth of this host, which has %d GPUs", rank, own+1, len(b.gpus))
+		return nil, fmt.Errorf("rank %d needs GPU number %d of this host, which has only %d", rank, own+1, len(b.gpus))
 	}
 	o := b.options
 	o.Index, o.Rank, o.Fabric, o.DiskPath = b.gpus[own].Index, rank, fabric, disk

@@ -26,7 +26,7 @@ const KeyVariable = "ATHANOR_KEY"
 func Key() ([]byte, error) {
 	key := []byte(os.Getenv(KeyVariable))
 	if len(key) < 16 {
-		return nil, fmt.Errorf("%s must be the same secret text on all hosts, of 16 characters or more; hint: `openssl rand -hex 32` makes one", KeyVariable)
+		return nil, fmt.Errorf("the environment variable %s must hold a secret of at least 16 characters, the same on all hosts; hint: `openssl rand -hex 32` makes one", KeyVariable)
 	}
 	return key, nil
 }
@@ -68,7 +68,7 @@ func newHosts(c *config.Config, dir string) (*hostsBackend, error) {
 	}
 	switch {
 	case !auto && c.Ranks%n != 0:
-		return nil, c.Fault("ranks", fmt.Sprintf("%d cannot be divided among %d hosts, this one included; hint: a multiple", c.Ranks, n))
+		return nil, c.Fault("ranks", fmt.Sprintf("%d cannot be divided among %d hosts, this one included; hint: use a multiple of the number of hosts", c.Ranks, n))
 	case c.Device == "cuda":
 		b.here, err = newCUDA(&own, dir)
 	default:

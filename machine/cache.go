@@ -29,7 +29,7 @@ func CacheDir() (string, error) {
 	}
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("athanor-%d", os.Getuid()))
 	if second := makeWritable(dir); second != nil {
-		return "", fmt.Errorf("nowhere to keep what was measured and read: %w, %w; hint: set XDG_CACHE_HOME to a folder that can be written", err, second)
+		return "", fmt.Errorf("no cache folder can be written: %w, %w; hint: set XDG_CACHE_HOME to a folder that can be written", err, second)
 	}
 	return dir, nil
 }

@@ -22,7 +22,7 @@ func Describe(c *config.Config, note func(string)) (*Machine, error) {
 	c.Ranks = max(c.Ranks, 1) // a description does not say how many there are
 	h, err := lookup(c)
 	if err == nil && c.Ranks > 1 && h.Link(device.DeviceTier, device.DeviceTier) == nil {
-		err = fmt.Errorf("%s does not say what joins ranks, and there are %d; hint: a file of `probe --ranks %d --out`", c.Hardware.Name, c.Ranks, c.Ranks)
+		err = fmt.Errorf("%s describes no link between ranks, but the run has %d ranks; hint: use a file written by `athanor probe --ranks %d --out FILE`", c.Hardware.Name, c.Ranks, c.Ranks)
 	}
 	if err != nil {
 		return nil, c.Fault("hardware.name", err.Error())
@@ -76,10 +76,10 @@ func lookup(c *config.Config) (*hardware.Hardware, error) {
 	case errors.Is(err, fs.ErrNotExist) && !strings.ContainsAny(name, "./\\"):
 		return nil, unknown
 	case err != nil:
-		return nil, fmt.Errorf("%w; hint: one of %s, or a file written by `probe --out`", err, strings.Join(hardware.Names(), ", "))
+		return nil, fmt.Errorf("%w; hint: use one of %s, or a file written by `athanor probe --out`", err, strings.Join(hardware.Names(), ", "))
 	}
 	if h, err = hardware.Parse(text); err != nil {
-		return nil, suggest.Add(fmt.Errorf("%s: %w", name, err), "a file written by `probe --out`")
+		return nil, suggest.Add(fmt.Errorf("%s: %w", name, err), "use a file written by `athanor probe --out`")
 	}
 	return h.Share(c.Ranks), nil
 }

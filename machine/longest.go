@@ -40,10 +40,10 @@ type AtLength func(tokens int) (*config.Config, *graph.Graph, error)
 // that fit may exist.
 func (m *Machine) MaxSequence(ctx context.Context, c *config.Config, at AtLength, step int, note func(string)) (*Longest, error) {
 	if step < 1 || step > maxSequence {
-		return nil, c.Fault("--step", fmt.Sprintf("%d tokens; hint: from 1 to %d", step, maxSequence))
+		return nil, c.Fault("--step", fmt.Sprintf("%d tokens is out of range; hint: use from 1 to %d", step, maxSequence))
 	}
 	if c.Plan.File != "" {
-		return nil, c.Fault("plan", "a plan.json is for one length; hint: leave it out")
+		return nil, c.Fault("plan", "a plan.json is for one sequence length only; hint: leave `plan` out to search for the longest")
 	}
 	fits := func(n int) (bool, error) {
 		note(fmt.Sprintf("sequences of %d tokens", n*step))
@@ -59,7 +59,7 @@ func (m *Machine) MaxSequence(ctx context.Context, c *config.Config, at AtLength
 		return nil, err
 	}
 	for {
-		note(fmt.Sprintf("why not %d tokens", hi*step))
+		note(fmt.Sprintf("all plans for sequences of %d tokens", hi*step))
 		why := m.fits(ctx, c, at, hi*step)
 		var bad *config.Error
 		switch {
@@ -131,7 +131,7 @@ func (m *Machine) fitsFrugally(ctx context.Context, c *config.Config, at AtLengt
 // long returns the search request for sequences of n tokens.
 func (m *Machine) long(c *config.Config, at AtLength, n int) (*plan.Request, error) {
 	if n > maxSequence {
-		return nil, c.Fault("sequence_length", fmt.Sprintf("%d tokens are more than %d", n, maxSequence))
+		return nil, c.Fault("sequence_length", fmt.Sprintf("%d tokens exceed the maximum of %d", n, maxSequence))
 	}
 	long, g, err := at(n)
 	if err != nil {

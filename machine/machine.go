@@ -67,14 +67,14 @@ type Machine struct {
 // in it.
 func Find(c *config.Config, note func(string)) (*Machine, error) {
 	if c.Hardware.Name != "" {
-		return nil, c.Fault("hardware.name", "this verb runs on the machine that is here; hint: leave it out, or use plan, simulate or draw")
+		return nil, c.Fault("hardware.name", "this command runs on this machine, not on a described one; hint: leave hardware.name out, or use plan, simulate or draw")
 	}
 	dir, err := CacheDir()
 	if err != nil {
 		return nil, err
 	}
 	if c.Ranks > MaxRanks {
-		return nil, c.Fault("ranks", fmt.Sprintf("%d; hint: at most %d run on one machine", c.Ranks, MaxRanks))
+		return nil, c.Fault("ranks", fmt.Sprintf("%d is too many; hint: at most %d ranks run on one machine", c.Ranks, MaxRanks))
 	}
 	m := &Machine{spill: c.Spill()}
 	if m.backend, err = newBackend(c, dir); err != nil {

@@ -19,29 +19,29 @@ func (m *Machine) pinPipeline(p *plan.Pins, g *graph.Graph, c *config.Config) er
 	segments := len(g.Segments)
 	switch {
 	case c.Given("plan.pipeline") && p.Pipeline < 1:
-		return c.Fault("plan.pipeline", fmt.Sprintf("%d ranks; hint: a divisor of ranks %d, 1 for none", p.Pipeline, m.ranks))
+		return c.Fault("plan.pipeline", fmt.Sprintf("%d ranks; hint: use a divisor of ranks %d, or 1 for no pipeline", p.Pipeline, m.ranks))
 	case p.Pipeline > 0 && m.ranks%p.Pipeline != 0:
-		return c.Fault("plan.pipeline", fmt.Sprintf("%d does not divide ranks %d; hint: a divisor, the rest are replicas", p.Pipeline, m.ranks))
+		return c.Fault("plan.pipeline", fmt.Sprintf("%d does not divide ranks %d; hint: use a divisor (replicas of the pipeline take the other ranks)", p.Pipeline, m.ranks))
 	case p.Schedule != "" && !slices.Contains(schedule.Names(), p.Schedule):
 		hint := suggest.Hint(p.Schedule, schedule.Names())
 		if hint == "" {
-			hint = fmt.Sprintf("; hint: one of %v", schedule.Names())
+			hint = "; hint: use one of " + strings.Join(schedule.Names(), ", ")
 		}
-		return c.Fault("plan.schedule", fmt.Sprintf("%q is not known%s", p.Schedule, hint))
+		return c.Fault("plan.schedule", fmt.Sprintf("there is no schedule %q%s", p.Schedule, hint))
 	case c.Given("plan.slices") && (p.Slices < 1 || p.Slices > g.Seq):
-		return c.Fault("plan.slices", fmt.Sprintf("%d slices of %d tokens; hint: at least 1, at most one per token", p.Slices, g.Seq))
+		return c.Fault("plan.slices", fmt.Sprintf("a sequence of %d tokens cannot be cut into %d slices; hint: use at least 1 and at most one per token", g.Seq, p.Slices))
 	case len(p.Stages) > segments:
-		return c.Fault("plan.stages", fmt.Sprintf("%d stages, but the model has %d segments; hint: at least one segment for each (embedding, layers, head)", len(p.Stages), segments))
+		return c.Fault("plan.stages", fmt.Sprintf("%d stages, but the model has only %d segments (embedding, layers, head); hint: give each stage at least one segment", len(p.Stages), segments))
 	case len(p.Stages) > 0 && p.Stages[0] != 0:
-		return c.Fault("plan.stages", fmt.Sprintf("the first stage begins with segment %d; hint: 0, the embedding", p.Stages[0]))
+		return c.Fault("plan.stages", fmt.Sprintf("the first stage begins with segment %d; hint: begin it with segment 0, the embedding", p.Stages[0]))
 	case p.Pipeline > 0 && len(p.Stages)%p.Pipeline != 0:
-		return c.Fault("plan.stages", fmt.Sprintf("%d stages on %d ranks; hint: as many on each", len(p.Stages), p.Pipeline))
+		return c.Fault("plan.stages", fmt.Sprintf("%d stages cannot be divided evenly among the %d ranks of a pipeline; hint: give each rank the same number of stages", len(p.Stages), p.Pipeline))
 	case p.Pipeline > segments:
-		return c.Fault("plan.pipeline", fmt.Sprintf("%d ranks, but the model has %d segments; hint: at most one rank for each", p.Pipeline, segments))
+		return c.Fault("plan.pipeline", fmt.Sprintf("%d ranks, but the model has only %d segments (embedding, layers, head); hint: use at most one rank per segment", p.Pipeline, segments))
 	}
 	for i := 1; i < len(p.Stages); i++ {
 		if p.Stages[i] <= p.Stages[i-1] || p.Stages[i] >= segments {
-			return c.Fault("plan.stages", fmt.Sprintf("stage %d begins with segment %d; hint: ascending, below %d", i, p.Stages[i], segments))
+			return c.Fault("plan.stages", fmt.Sprintf("stage %d begins with segment %d; hint: list the first segments of the stages in ascending order, all below %d", i, p.Stages[i], segments))
 		}
 	}
 	if p.Slices > 1 || p.Schedule == "seq1f1b" {
@@ -61,20 +61,20 @@ func checkSlices(p *plan.Pins, g *graph.Graph, c *config.Config) error {
 	most := max(g.Seq/graph.SliceUnit(g.Seq), 1)
 	switch {
 	case max(p.Slices, 2) > most:
-		return c.Fault(key, fmt.Sprintf("%d slices of %d tokens, which are cut at multiples of %d; hint: at most %d", max(p.Slices, 2), g.Seq, graph.SliceUnit(g.Seq), most))
+		return c.Fault(key, fmt.Sprintf("a sequence of %d tokens cannot be cut into %d slices at multiples of %d tokens; hint: use at most %d", g.Seq, max(p.Slices, 2), graph.SliceUnit(g.Seq), most))
 	case g.DType != graph.F32:
-		return c.Fault(key, "slices need precision fp32, since in bf16 every slice would round the gradients of keys; hint: another schedule")
+		return c.Fault(key, "slices of sequences need precision: fp32, since in bf16 every slice would round the gradients of keys; hint: set precision: fp32, or use a schedule without slices")
 	case g.Preference() > 0:
-		return c.Fault(key, "slices of sequences, but preference is about whole ones; hint: another schedule")
+		return c.Fault(key, "slices of sequences do not work with preference, which needs whole sequences; hint: use a schedule without slices")
 	case g.Model.Balance > 0:
-		return c.Fault(key, "slices of sequences, but expert_balance is about whole ones; hint: another schedule, or expert_balance: 0")
+		return c.Fault(key, "slices of sequences do not work with expert_balance, which needs whole sequences; hint: use a schedule without slices, or set expert_balance: 0")
 	case p.MicroBatch > 1:
-		return c.Fault(key, fmt.Sprintf("slices of a micro-batch of %d sequences; hint: plan.micro_batch=1", p.MicroBatch))
+		return c.Fault(key, fmt.Sprintf("slices of sequences need micro-batches of one sequence, not of %d; hint: set plan.micro_batch=1", p.MicroBatch))
 	case p.Schedule != "" && p.Schedule != "seq1f1b":
-		return c.Fault(key, fmt.Sprintf("slices, but the schedule is %s; hint: plan.schedule=seq1f1b", p.Schedule))
+		return c.Fault(key, fmt.Sprintf("the schedule %s does not slice sequences; hint: set plan.schedule=seq1f1b, or leave plan.slices out", p.Schedule))
 	}
 	if take := program.SlicesTake(g); p.Recompute != "" && !slices.Contains(take, p.Recompute) {
-		return c.Fault(key, fmt.Sprintf("slices read what earlier ones made, but plan.recompute is %s; hint: %s", p.Recompute, strings.Join(take, " or ")))
+		return c.Fault(key, fmt.Sprintf("slices of sequences read what earlier slices computed, which plan.recompute=%s does not keep; hint: set plan.recompute to %s", p.Recompute, strings.Join(take, " or ")))
 	}
 	return nil
 }
@@ -93,13 +93,13 @@ func (m *Machine) checkPipeline(p *plan.Pins, c *config.Config) error {
 	}
 	switch {
 	case m.ranks == 1:
-		return c.Fault(key, "there is one rank; hint: set ranks, a pipeline has at least two")
+		return c.Fault(key, "a pipeline needs at least two ranks, but the run has one; hint: set ranks")
 	case p.Pipeline == 1:
-		return c.Fault("plan.pipeline", "1 is no pipeline, but other decisions are about one; hint: leave either out")
+		return c.Fault("plan.pipeline", "1 means no pipeline, but other keys of `plan` configure one; hint: leave out either")
 	case p.Group > 1:
-		return c.Fault("plan.group", fmt.Sprintf("%d with a pipeline, whose schedule says what comes when; hint: leave it out", p.Group))
+		return c.Fault("plan.group", fmt.Sprintf("%d does not work with a pipeline, whose schedule sets the order of micro-batches; hint: leave plan.group out", p.Group))
 	case p.Policy != "":
-		return c.Fault("plan.policy", "it does not know of pipelines; hint: leave either out")
+		return c.Fault("plan.policy", "activation policies do not work with pipelines; hint: leave out plan.policy or the pipeline")
 	}
 	if err := plan.PossiblePipeline(p, m.ranks, c.GlobalBatch); err != nil {
 		return c.Fault(key, err.Error())

@@ -22,10 +22,10 @@ func (m *Machine) pins(g *graph.Graph, c *config.Config) (plan.Pins, error) {
 		return p, err
 	}
 	if p.Update != "" && !slices.Contains(plan.Updaters(), p.Update) {
-		return p, c.Fault("plan.update", fmt.Sprintf("%q; hint: one of %v, or leave it out", p.Update, plan.Updaters()))
+		return p, c.Fault("plan.update", fmt.Sprintf("%q is not known; hint: use one of %s, or leave it out", p.Update, strings.Join(plan.Updaters(), ", ")))
 	}
 	if b := p.MicroBatch; b < 0 || b > 0 && c.GlobalBatch%b != 0 {
-		return p, c.Fault("plan.micro_batch", fmt.Sprintf("%d; hint: a divisor of global_batch %d", b, c.GlobalBatch))
+		return p, c.Fault("plan.micro_batch", fmt.Sprintf("%d does not divide global_batch %d; hint: use a divisor", b, c.GlobalBatch))
 	}
 	for _, d := range []struct {
 		key     string
@@ -35,14 +35,14 @@ func (m *Machine) pins(g *graph.Graph, c *config.Config) (plan.Pins, error) {
 		{"cache_bytes", p.Cache, math.MaxInt64}, {"prefetch", int64(p.Prefetch), 1 << 20},
 	} {
 		if d.n < 0 || d.n > d.most {
-			return p, c.Fault("plan."+d.key, fmt.Sprintf("%d is out of range; hint: from 1 to %d, or leave it out", d.n, d.most))
+			return p, c.Fault("plan."+d.key, fmt.Sprintf("%d is out of range; hint: use from 1 to %d, or leave it out", d.n, d.most))
 		}
 	}
 	if err := m.checkRows(&p, g, c); err != nil {
 		return p, err
 	}
 	if need := cacheNeeded(g); p.Cache > 0 && p.Cache < need && (p.Weights == nil || *p.Weights != device.DeviceTier) {
-		return p, c.Fault("plan.cache_bytes", fmt.Sprintf("%d; hint: at least %d, the weights that one layer reads, or leave it out", p.Cache, need))
+		return p, c.Fault("plan.cache_bytes", fmt.Sprintf("%d bytes is too small; hint: use at least %d, the weights that one layer reads, or leave it out", p.Cache, need))
 	}
 	if p.Recompute != "" {
 		if bad := program.CheckRecompute(p.Recompute); bad != "" {
@@ -79,7 +79,7 @@ func (m *Machine) pinTiers(p *plan.Pins, c *config.Config) error {
 			return c.Fault(pin.key, err.Error())
 		}
 		if m.Capacity[t] == 0 {
-			return c.Fault(pin.key, fmt.Sprintf("there is no %v memory; hint: look at limits.%v and limits.disk_path", t, t))
+			return c.Fault(pin.key, fmt.Sprintf("there is no %v memory; hint: check limits.%v and limits.disk_path", t, t))
 		}
 		*pin.to = &t
 	}
@@ -90,16 +90,16 @@ func (m *Machine) pinTiers(p *plan.Pins, c *config.Config) error {
 // cannot be cut.
 func (m *Machine) checkRows(p *plan.Pins, g *graph.Graph, c *config.Config) error {
 	if n := p.HeadRows; n > 0 && c.SequenceLength%n != 0 && n%c.SequenceLength != 0 {
-		return c.Fault("plan.head_rows", fmt.Sprintf("%d; hint: a divisor or a multiple of sequence_length %d", n, c.SequenceLength))
+		return c.Fault("plan.head_rows", fmt.Sprintf("%d is neither a divisor nor a multiple of sequence_length %d; hint: use either, or leave it out", n, c.SequenceLength))
 	} else if req := m.Request(g, c); !req.HeadFits(n) {
-		return c.Fault("plan.head_rows", fmt.Sprintf("%d, but a GPU's sums are cut at multiples of %d tokens; hint: a multiple", n, req.HeadUnit))
+		return c.Fault("plan.head_rows", fmt.Sprintf("%d is not a multiple of %d tokens, at which sums on a GPU are cut; hint: use a multiple, or leave it out", n, req.HeadUnit))
 	}
 	batch := max(c.GlobalBatch/m.ranks, 1)
 	rows := c.SequenceLength * cmp.Or(p.MicroBatch, batch)
 	if !g.Takes(rows, c.SequenceLength*batch) {
-		return c.Fault("plan.micro_batch", fmt.Sprintf("%d, which is %d tokens, but sums in bf16 are cut at multiples of %d; hint: an even number, or all of the batch", p.MicroBatch, rows, g.CutUnit()))
+		return c.Fault("plan.micro_batch", fmt.Sprintf("%d sequences have %d tokens, not a multiple of the %d at which sums in bf16 are cut; hint: use an even number, or all of the batch", p.MicroBatch, rows, g.CutUnit()))
 	} else if n := p.HeadRows; !g.Takes(n, rows) {
-		return c.Fault("plan.head_rows", fmt.Sprintf("%d, but sums in bf16 are cut at multiples of %d tokens; hint: a multiple", n, g.CutUnit()))
+		return c.Fault("plan.head_rows", fmt.Sprintf("%d is not a multiple of %d tokens, at which sums in bf16 are cut; hint: use a multiple, or leave it out", n, g.CutUnit()))
 	}
 	return nil
 }
@@ -111,23 +111,23 @@ func (m *Machine) pinActivations(p *plan.Pins, g *graph.Graph, c *config.Config)
 	swaps := c.Plan.Swap != nil || c.Plan.Policy != ""
 	switch {
 	case err != nil || tier == device.DeviceTier:
-		return c.Fault("plan.swap_tier", fmt.Sprintf("%q; hint: host or disk", c.Plan.SwapTier))
+		return c.Fault("plan.swap_tier", fmt.Sprintf("%q is no tier to swap to; hint: use host or disk", c.Plan.SwapTier))
 	case c.Plan.SwapTier != "" && c.Plan.Swap == nil:
-		return c.Fault("plan.swap_tier", "nothing is swapped; hint: set plan.swap, or leave it out")
+		return c.Fault("plan.swap_tier", "plan.swap is not set, so nothing is swapped; hint: set plan.swap, or leave plan.swap_tier out")
 	case c.Plan.Policy != "" && !slices.Contains(plan.ActivationRules(), c.Plan.Policy):
-		return c.Fault("plan.policy", fmt.Sprintf("%q; hint: %s, or leave it out", c.Plan.Policy, strings.Join(plan.ActivationRules(), ", ")))
+		return c.Fault("plan.policy", fmt.Sprintf("%q is not known; hint: use %s, or leave it out", c.Plan.Policy, strings.Join(plan.ActivationRules(), ", ")))
 	case c.Plan.Policy != "" && c.Plan.Recompute != "":
-		return c.Fault("plan.policy", "it decides about recomputation too; hint: leave plan.recompute out")
+		return c.Fault("plan.policy", "a policy also decides what is recomputed; hint: leave plan.recompute out")
 	case c.Plan.Slots < 0 || c.Plan.Slots > 1<<10:
-		return c.Fault("plan.slots", fmt.Sprintf("%d; hint: from 1 to %d, 2 is enough unless links are slow", c.Plan.Slots, 1<<10))
+		return c.Fault("plan.slots", fmt.Sprintf("%d is out of range; hint: use from 1 to %d; 2 is enough unless links are slow", c.Plan.Slots, 1<<10))
 	case swaps && m.Capacity[device.HostTier] == 0:
 		key := "plan.swap"
 		if c.Plan.Swap == nil {
 			key = "plan.policy"
 		}
-		return c.Fault(key, "there is no host memory to swap to; hint: look at limits.host")
+		return c.Fault(key, "there is no host memory to swap to; hint: check limits.host")
 	case swaps && m.Capacity[tier] == 0:
-		return c.Fault("plan.swap_tier", fmt.Sprintf("there is no %v memory; hint: look at limits.%v and limits.disk_path", tier, tier))
+		return c.Fault("plan.swap_tier", fmt.Sprintf("there is no %v memory; hint: check limits.%v and limits.disk_path", tier, tier))
 	}
 	if len(c.Plan.Swap) > 0 { // else leave it nil, see plan.Pins.Open
 		p.Activations = map[int]program.Retention{}
@@ -135,7 +135,7 @@ func (m *Machine) pinActivations(p *plan.Pins, g *graph.Graph, c *config.Config)
 	for l, share := range c.Plan.Swap {
 		switch {
 		case l >= layers:
-			return c.Fault("plan.swap", fmt.Sprintf("there is no layer %d; hint: they count from 0 to %d", l, layers-1))
+			return c.Fault("plan.swap", fmt.Sprintf("there is no layer %d; hint: layers are numbered from 0 to %d", l, layers-1))
 		case l != config.EveryLayer:
 			p.Activations[l] = program.SwapOf(tier, share)
 		}

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,7 +47,7 @@ func (m *Machine) Plan(ctx context.Context, g *graph.Graph, c *config.Config, no
 	}
 	r, err := plan.Search(ctx, req, mach, note)
 	if errors.Is(err, plan.ErrBatch) {
-		return nil, c.Fault("ranks", err.Error()+"; hint: a divisor of global_batch")
+		return nil, c.Fault("ranks", err.Error()+"; hint: set ranks to a divisor of global_batch")
 	}
 	if errors.Is(err, plan.ErrPins) || errors.Is(err, plan.ErrPipeline) {
 		return nil, c.Fault("plan", err.Error())
@@ -95,17 +96,17 @@ func (m *Machine) advise(err error) error {
 		return err
 	}
 	need, have := e.Frugal.Program.Height, m.Hardware.Memory.Tiers()
-	const help = "more memory, or a smaller model, sequence_length or precision"
+	const help = "use more memory, or a smaller model, sequence_length or precision"
 	for t := range need {
 		if need[t] > have[t] {
 			e.Tier, e.Need, e.Have = device.Tier(t), need[t], m.Capacity[t]
-			e.Hint = fmt.Sprintf("this machine has %s of it; %s", size.Exact(have[t]), help)
+			e.Hint = fmt.Sprintf("this machine has %s of %v memory; %s", size.Exact(have[t]), e.Tier, help)
 			return e
 		}
 	}
 	if both := need[device.DeviceTier] + need[device.HostTier]; m.shared() > 0 && both > m.shared() {
 		e.Tier, e.Need, e.Have = device.HostTier, both, m.shared()
-		e.Hint = "device and host memory are the same here, and that is what both need together; " + help
+		e.Hint = "device and host share one memory here, and this is what both need together; " + help
 	}
 	return e
 }
@@ -115,7 +116,7 @@ func (m *Machine) given(ctx context.Context, req *plan.Request, mach *plan.Machi
 	text, err := bounded.ReadFile(c.Plan.File, maxPlan)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
-			err = fmt.Errorf("%q does not exist; hint: auto, a plan.json written by `athanor plan --out`, or single decisions", c.Plan.File)
+			err = fmt.Errorf("%q does not exist; hint: use auto, a plan.json written by `athanor plan --out`, or single decisions such as {micro_batch: 1}", c.Plan.File)
 		}
 		return nil, c.Fault("plan", err.Error())
 	}
@@ -124,16 +125,16 @@ func (m *Machine) given(ctx context.Context, req *plan.Request, mach *plan.Machi
 		err = pl.Validate(req.Graph)
 	}
 	if err == nil && c.OptimizerState != "auto" && pl.State != req.State {
-		err = fmt.Errorf("plan: it stores the optimizer's state as %q, the run as %s; hint: make a new plan, or set optimizer_state", pl.State, c.OptimizerState)
+		err = fmt.Errorf("plan: it stores the optimizer's state as %s, the run as %s; hint: make a new plan, or change optimizer_state", cmp.Or(pl.State, program.StateNames()[0]), c.OptimizerState)
 	}
 	if err == nil && pl.Ranks != m.ranks {
-		err = fmt.Errorf("plan: it is for %d ranks, the run has %d; hint: make a new plan, or set ranks", pl.Ranks, m.ranks)
+		err = fmt.Errorf("plan: it is for %d ranks, but the run has %d; hint: make a new plan, or change ranks", pl.Ranks, m.ranks)
 	}
 	if err == nil && pl.MicroBatch*pl.MicroBatches*pl.Replicas() != c.GlobalBatch {
 		err = fmt.Errorf("plan: micro_batch %d times micro_batches %d times %d replicas is not the global_batch %d; hint: make a new plan", pl.MicroBatch, pl.MicroBatches, pl.Replicas(), c.GlobalBatch)
 	}
 	if err == nil && !req.HeadFits(pl.HeadRows) {
-		err = fmt.Errorf("plan: head_rows %d, but a GPU's sums are cut at multiples of %d tokens; hint: a multiple, or make a new plan", pl.HeadRows, req.HeadUnit)
+		err = fmt.Errorf("plan: head_rows %d is not a multiple of %d tokens, at which sums on a GPU are cut; hint: use a multiple, or make a new plan", pl.HeadRows, req.HeadUnit)
 	}
 	if err != nil {
 		return nil, &config.Error{File: c.Plan.File, Msg: err.Error()}

@@ -21,7 +21,7 @@ import (
 // machine.
 func (m *Machine) PolicyRequest(ctx context.Context, g *graph.Graph, c *config.Config) (*policy.Request, error) {
 	if c.GlobalBatch%c.Ranks != 0 {
-		return nil, c.Fault("global_batch", fmt.Sprintf("%d sequences for %d ranks; hint: a multiple", c.GlobalBatch, c.Ranks))
+		return nil, c.Fault("global_batch", fmt.Sprintf("%d sequences cannot be divided among %d ranks; hint: use a multiple of ranks", c.GlobalBatch, c.Ranks))
 	}
 	r := m.policies(m.Request(g, c))
 	return r, r.Measure(ctx, StepOptions(c))

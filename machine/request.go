@@ -16,7 +16,7 @@ func BuildGraph(c *config.Config, m *model.Model, docs *graph.Documents) (*graph
 	part := *m
 	switch {
 	case len(c.Freeze) > 0 && m.LoRA != nil:
-		return nil, c.Fault("freeze", "the model is an adapter, which is then all that is trained; hint: leave freeze out, or `athanor merge` the adapter first")
+		return nil, c.Fault("freeze", "the model is an adapter, and only the adapter is trained; hint: leave freeze out, or `athanor merge` the adapter first")
 	case len(c.Freeze) > 0:
 		if err := part.Freeze(c.Freeze...); err != nil {
 			return nil, c.Fault("freeze", err.Error())
@@ -58,7 +58,7 @@ func adapt(m *model.Model, c *config.Config) error {
 		return err
 	}
 	if asked := m.LoRA; asked.Rank != has.Rank || asked.Scale() != has.Scale() || !slices.Equal(asked.Weights, has.Weights) {
-		return fmt.Errorf("%v, but the model is an adapter that has %v; hint: leave lora out to go on with these, or make a model of it first: `athanor merge %s FOLDER`", asked, has, c.Model.Name)
+		return fmt.Errorf("%v, but the model is an adapter that has %v; hint: leave lora out to keep those of the adapter, or merge it into a model first: `athanor merge %s FOLDER`", asked, has, c.Model.Name)
 	}
 	m.LoRA = has
 	return nil

@@ -129,7 +129,7 @@ func (h *host) Link(hello remote.Hello, c net.Conn) error {
 	f, ok := h.fabrics[hello.Fabric]
 	h.mu.Unlock()
 	if !ok {
-		return errors.Join(fmt.Errorf("rank %d calls rank %d of a run that has none here", hello.From, hello.To), c.Close())
+		return errors.Join(fmt.Errorf("rank %d connects to rank %d of a run that has no ranks on this host", hello.From, hello.To), c.Close())
 	}
 	return f.hub.Accept(hello.From, hello.To, link.Kind(hello.Kind), c)
 }

@@ -60,7 +60,7 @@ func try(ctx context.Context, list []*supposition, note func(string), solve func
 		err := solve(within, w)
 		switch {
 		case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
-			w.Brings = fmt.Sprintf("not found within %v for all of these", whatIfTime)
+			w.Brings = fmt.Sprintf("not found within %v, the limit for all what-ifs together", whatIfTime)
 		case err != nil:
 			return nil, fmt.Errorf("what if: %s: %w", w.Change, err)
 		}

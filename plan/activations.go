@@ -229,7 +229,7 @@ func (s *search) refine(base *Candidate) (*Candidate, error) {
 	if r.needless() {
 		return base, nil
 	}
-	s.say(fmt.Sprintf("planning: what waits on the host of %s", base.Label))
+	s.say(fmt.Sprintf("planning: which activations wait on the host in %s", base.Label))
 	if err := r.patterns(); err != nil || r.best == base {
 		return base, err
 	}

@@ -45,7 +45,7 @@ func residenciesOf(group int) []residency {
 				continue // every rank's host would do all of the work
 			}
 			if shard != "" {
-				list = append(list, residency{fmt.Sprintf("%s, %s divided", r.label, shard), r.weights, r.grads, r.state, shard})
+				list = append(list, residency{fmt.Sprintf("%s, %s sharded", r.label, shard), r.weights, r.grads, r.state, shard})
 				continue
 			}
 			list = append(list, r)

@@ -22,7 +22,7 @@ func describePipeline(c *Candidate) string {
 		fmt.Fprintf(&b, " in %d slices", p.Slices)
 	}
 	if n := c.Plan.Replicas(); n > 1 {
-		fmt.Fprintf(&b, ", %d times with other sequences", n)
+		fmt.Fprintf(&b, ", %d replicas with different sequences", n)
 	}
 	fmt.Fprintf(&b, "; ranks do not compute in %.1f %% of the step\n", 100*c.Idle())
 	fmt.Fprintf(&b, "stages begin with segments %v (0 is the embedding, then the layers)\n", p.Stages)
@@ -41,7 +41,7 @@ func describePipeline(c *Candidate) string {
 				bytes += prog.Operand(in.Args[0]).Bytes()
 			}
 		}
-		fmt.Fprintf(&b, "  rank %d: %d segments of %d to %d, %s of device memory, sends %d messages of %s together\n",
+		fmt.Fprintf(&b, "  rank %d: %d segments of %d to %d, %s of device memory, sends %d messages of %s in total\n",
 			r, len(layers), first, last, size.Format(prog.Height[device.DeviceTier]), messages, size.Format(bytes))
 	}
 	return b.String()

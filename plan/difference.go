@@ -40,14 +40,14 @@ func Difference(g *graph.Graph, was, is *program.Plan) string {
 	sayMore("chunk", streams(is)-streams(was), "streamed through the device for updates")
 	say(was.Defer != is.Defer, "updates %s", map[bool]string{true: "deferred", false: "not deferred"}[is.Defer])
 	before, after := treated(was), treated(is)
-	for i, words := range []string{"keeping all activations", "making activations again", "swapping activations"} {
+	for i, words := range []string{"keeping all activations", "recomputing activations", "swapping activations"} {
 		sayMore("layer", after[i]-before[i], words)
 	}
 	say(was.Cache != is.Cache, "%s of cache for weights instead of %s", size.Format(is.Cache), size.Format(was.Cache))
 	say(was.Prefetch != is.Prefetch, "weights sent %d units ahead instead of %d", is.Prefetch, was.Prefetch)
 	say(was.HeadRows != is.HeadRows, "logits of %d tokens at a time instead of %d", is.HeadRows, was.HeadRows)
 	if len(list) == 0 {
-		return "other places for some parameters or activations"
+		return "different places for some parameters or activations"
 	}
 	return strings.Join(list, ", ")
 }
@@ -85,9 +85,9 @@ func divided(pl *program.Plan) string {
 		}
 	}
 	if most == "" {
-		return "nothing divided"
+		return "nothing sharded"
 	}
-	return most + " divided"
+	return most + " sharded"
 }
 
 // sameLayout reports whether the plans cut parameters into the same chunks.

@@ -242,7 +242,7 @@ func PossiblePipeline(p *Pins, ranks, batch int) error {
 		}
 	}
 	if first == nil {
-		return fmt.Errorf("no pipeline of %d ranks has these stages and batch; hint: as many stages on each rank, global_batch %d a multiple of the replicas", ranks, batch)
+		return fmt.Errorf("no pipeline on %d ranks satisfies the decisions of `plan`; hint: give each rank the same number of stages, and make global_batch %d a multiple of the number of replicas", ranks, batch)
 	}
 	return first
 }

@@ -270,13 +270,13 @@ func Describe(c *Candidate) string {
 	order := "one micro-batch after the other"
 	switch {
 	case pl.Pipeline != nil:
-		order = "as the schedule has it"
+		order = "set by the schedule"
 	case pl.Group > 1:
 		order = fmt.Sprintf("layer by layer for %d micro-batches together", pl.Group)
 	}
 	fmt.Fprintf(&b, "order: %s; logits of %d tokens at a time\n", order, pl.HeadRows)
 	if pl.State != "" {
-		fmt.Fprintf(&b, "optimizer's state: %s, rounded by chance\n", strings.ReplaceAll(pl.State, "_", " "))
+		fmt.Fprintf(&b, "optimizer's state: %s, with stochastic rounding\n", strings.ReplaceAll(pl.State, "_", " "))
 	}
 	streamed := 0
 	for _, ch := range pl.Chunks {
@@ -288,7 +288,7 @@ func Describe(c *Candidate) string {
 		fmt.Fprintf(&b, "weights: %d of %d chunks are sent to the device when needed, %s of cache, up to %d units ahead\n", streamed, len(pl.Chunks), size.Format(pl.Cache), pl.Prefetch)
 	}
 	if n := streams(pl); n > 0 {
-		fmt.Fprintf(&b, "updates: %d chunks whose state is elsewhere are updated on the device, through which it is streamed\n", n)
+		fmt.Fprintf(&b, "updates: %d chunks are updated on the device, through which their state is streamed\n", n)
 	}
 	if c.Program.Defers() {
 		b.WriteString("updates: chunks whose gradients wait on the host are updated while the next step begins\n")

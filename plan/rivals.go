@@ -19,7 +19,7 @@ func (s *search) rivals() error {
 		if pl.Ranks != s.ranks || pl.MicroBatch*pl.MicroBatches*pl.Replicas() != s.req.GlobalBatch || pl.State != s.req.State || pl.Validate(s.graph) != nil || !s.req.HeadFits(pl.HeadRows) {
 			continue
 		}
-		s.say("planning: plans of others")
+		s.say("planning: plans of other systems")
 		c, err := Evaluate(s.ctx, s.req, pl, s.m, "as "+r.Name)
 		if s.ctx.Err() != nil {
 			return s.ctx.Err()

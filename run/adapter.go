@@ -156,26 +156,26 @@ func adaptedModel(dir string) (m *model.Model, base string, notes []string, err 
 
 // noBase returns the error for an adapter whose model cannot be opened.
 func (c *adapterConfig) noBase(dir string, err error) error {
-	return fmt.Errorf("the model that the adapter %s was trained on: %w; hint: put its path into base_model_name_or_path of %s", dir, err, adapterFile)
+	return fmt.Errorf("cannot open the model that the adapter %s was trained on: %w; hint: set base_model_name_or_path in its %s to the path of that model", dir, err, adapterFile)
 }
 
 // check refuses what is not implemented.
 func (c *adapterConfig) check(all map[string]any) error {
 	if c.Type != "LORA" {
-		return fmt.Errorf("peft_type %q; hint: only LORA is known", c.Type)
+		return fmt.Errorf("peft_type %q is not supported; hint: use an adapter of type LORA", c.Type)
 	}
 	if !(c.Alpha > 0) || c.Rank < 1 {
-		return fmt.Errorf("lora_alpha %v with r %d; hint: both are positive", c.Alpha, c.Rank)
+		return fmt.Errorf("lora_alpha is %v and r is %d; hint: both must be positive", c.Alpha, c.Rank)
 	}
 	if c.Base == "" {
-		return errors.New("base_model_name_or_path is missing; hint: the folder of the model that the adapter was trained on")
+		return errors.New("base_model_name_or_path is missing; hint: set it to the folder of the model that the adapter was trained on")
 	}
 	if c.Bias != "" && c.Bias != "none" {
-		return fmt.Errorf("bias %q; hint: adapters with biases are not known", c.Bias)
+		return fmt.Errorf("bias %q is not supported; hint: use an adapter without biases", c.Bias)
 	}
 	for key, v := range all {
 		if !trivial(v) && !slices.Contains(adapterKeys, key) {
-			return fmt.Errorf("%s is %v; hint: only plain adapters are known", key, v)
+			return fmt.Errorf("%s is %v, which is not supported; hint: use an adapter without this setting", key, v)
 		}
 	}
 	return nil
@@ -189,7 +189,7 @@ func (c *adapterConfig) adapted(m *model.Model, set *safetensors.Set) (*model.Mo
 	}
 	weights := m.AdaptedIn(names, c.Parameters)
 	if len(weights) == 0 {
-		return nil, errors.New("it has no tensor that ends in lora_A.weight; hint: is it an adapter of PEFT?")
+		return nil, errors.New("no tensor has a name that ends in lora_A.weight; hint: check that this is a PEFT adapter")
 	}
 	part := *m
 	if err := part.Adapt(model.LoRA{Rank: c.Rank, Alpha: c.Alpha, RSLoRA: c.RSLoRA}, weights...); err != nil {
@@ -208,7 +208,7 @@ func openAdapter(dir string) (*safetensors.Set, error) {
 	}
 	set, err := safetensors.OpenIn(dir, "adapter_model")
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%s has no adapter_model.safetensors; hint: is the folder whole?", dir)
+		return nil, fmt.Errorf("%s has no adapter_model.safetensors; hint: check that the folder is complete", dir)
 	}
 	return set, suggest.Add(err, "copy the adapter again")
 }

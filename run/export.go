@@ -21,7 +21,7 @@ import (
 // model's files. to must not exist; it appears when it is complete.
 func Merge(ctx context.Context, adapter, to string, progress Progress) error {
 	if exists(adapter) && !isAdapter(adapter) {
-		return misuse{fmt.Errorf("%s has no %s; hint: a checkpoint of a run with lora, or an adapter of PEFT", adapter, adapterFile)}
+		return misuse{fmt.Errorf("%s has no %s; hint: name a checkpoint of a run with lora, or a PEFT adapter", adapter, adapterFile)}
 	}
 	return Export(ctx, adapter, to, "", progress)
 }
@@ -30,7 +30,7 @@ func Merge(ctx context.Context, adapter, to string, progress Progress) error {
 // into its model. Floating-point weights get the given type or, if that is "", keep their files'.
 func Export(ctx context.Context, from, to string, as safetensors.DType, progress Progress) error {
 	if exists(to) {
-		return misuse{fmt.Errorf("%s exists; hint: name a new folder", to)}
+		return misuse{fmt.Errorf("%s already exists; hint: name a new folder", to)}
 	}
 	f, err := OpenFolder(from)
 	if err != nil {
@@ -133,7 +133,7 @@ func newMerger(f *Folder) (*merger, error) {
 		for _, t := range p.Tensors() {
 			info, ok := lookup(f.weights.base, t)
 			if !ok {
-				return nil, fmt.Errorf("%s: %s is not stored as numbers that an adapter can be added to; hint: a folder of the model in bf16", f.base, t.Name)
+				return nil, fmt.Errorf("%s: %s is not stored as plain numbers, so the adapter cannot be merged into it; hint: use a folder of the model in bf16", f.base, t.Name)
 			}
 			m.parts[info.Name] = part{p, t}
 		}

@@ -27,10 +27,10 @@ func (f *Folder) blame(err error) error {
 			return errors.Join(err, failed)
 		}
 		if k := slices.IndexFunc(values, func(x float32) bool { return !finite(float64(x)) }); k >= 0 {
-			return fmt.Errorf("%w: it is so in %s, whose parameter %s has a %v; hint: take another copy of the weights", err, f.folderOf(p), p.Name, values[k])
+			return fmt.Errorf("%w, and neither are the weights in %s: parameter %s has a %v; hint: use another copy of the weights", err, f.folderOf(p), p.Name, values[k])
 		}
 	}
-	return fmt.Errorf("%w, though all weights in %s are: they have grown too large on the way; hint: is config.json that of these weights?", err, f.Path)
+	return fmt.Errorf("%w, although all weights in %s are: activations have grown too large; hint: check that config.json belongs to these weights", err, f.Path)
 }
 
 // Number formats a loss or a perplexity with the given number of decimals or, from a million on, where decimals

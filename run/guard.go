@@ -61,7 +61,7 @@ func (g *guard) add(out session.Outcome, bound float64) {
 // check refuses a checkpoint's state that no run of that many steps can have written.
 func (g *guard) check(steps int) error {
 	if g.Skipped < 0 || g.Skipped > steps || g.Broken < 0 || g.Broken > g.Skipped || len(g.Norms) > min(steps, guardWindow) {
-		return fmt.Errorf("of %d steps, %d are said to be skipped, %d of them lately, and %d norms to be known", steps, g.Skipped, g.Broken, len(g.Norms))
+		return fmt.Errorf("the recorded state of skip_spikes is inconsistent: %d steps, %d skipped, %d not finite in a row, %d gradient norms; hint: resume from another checkpoint", steps, g.Skipped, g.Broken, len(g.Norms))
 	}
 	return nil
 }

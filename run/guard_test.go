@@ -148,8 +148,8 @@ func TestAdvice(t *testing.T) {
 		want    string
 		no      string
 	}{
-		{nil, 50, 0, "suspect the machine", "learning_rate"},
-		{&session.Culprit{Before: true}, 50, 0, "set resume to a checkpoint before", "whole"},
+		{nil, 50, 0, "suspect the hardware", "learning_rate"},
+		{&session.Culprit{Before: true}, 50, 0, "set resume to an earlier checkpoint", "intact"},
 		{at(graph.Linear, "head", program.Forward), 50, 0, "logits have grown", "rising"},
 		{at(graph.Attention, "h1", program.Recompute), 50, 0, "attention's scores", "rising"},
 		{at(graph.Linear, "h1", program.Forward), 50, 0, "activations have grown", "rising"},

@@ -184,7 +184,7 @@ func belongs(c *config.Config, ck *checkpoint.Checkpoint, path string, know func
 	here := there
 	know(&here)
 	if d := there.difference(here); d != "" {
-		return c.Fault("resume", fmt.Sprintf("%s belongs to another run: %s; hint: make them the same, or set `out` to another folder, and model to this one to start from its weights", path, d))
+		return c.Fault("resume", fmt.Sprintf("%s belongs to another run: %s; hint: make the two equal; or set `out` to another folder, and model to this checkpoint to start from its weights", path, d))
 	}
 	return nil
 }

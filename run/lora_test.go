@@ -182,7 +182,7 @@ func TestAdapterErrors(t *testing.T) {
 		old, new, want string
 	}{
 		{"", "", ""},
-		{`"peft_type": "LORA"`, `"peft_type": "IA3"`, "only LORA"},
+		{`"peft_type": "LORA"`, `"peft_type": "IA3"`, "of type LORA"},
 		{`"use_dora": false`, `"use_dora": true`, "use_dora"},
 		{`"use_rslora": false`, `"use_rslora": true`, ""},
 		{`"use_rslora": false`, `"use_rslora": "yes"`, "use_rslora"},

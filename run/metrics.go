@@ -33,7 +33,7 @@ type Metrics struct {
 func (m *Metrics) skipped() string {
 	why := "which is not finite"
 	if finite(m.GradNorm) {
-		why = fmt.Sprintf("usual is up to %.4g", m.Bound)
+		why = fmt.Sprintf("above the bound of %.4g", m.Bound)
 	}
 	return fmt.Sprintf("step %d is skipped: loss %.4f, gradient norm %.4g, %s; no weight has changed; skipped so far: %d", m.Step, m.Loss, m.GradNorm, why, m.SkippedSteps)
 }
@@ -114,7 +114,7 @@ func (l *metricsLog) add(m Metrics) error {
 		err = l.events.add(m.Step, curves...)
 	}
 	if err != nil {
-		return fmt.Errorf("%w; hint: free some space and start the same command again, which goes on from the latest checkpoint, if there is one", err)
+		return fmt.Errorf("%w; hint: free some space and start the same command again, which continues from the latest checkpoint, if there is one", err)
 	}
 	return nil
 }

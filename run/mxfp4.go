@@ -40,14 +40,14 @@ func readPacked(set *safetensors.Set, p model.Param, blocks, scales safetensors.
 	shape := p.Tensors()[0].Shape
 	experts, ins, outs := shape[0], shape[1], shape[2]
 	if ins%group != 0 {
-		return fmt.Errorf("%s has groups of %d numbers, config.json says that a row has %d; hint: is the folder whole, and of the same model?", blocks.Name, group, ins)
+		return fmt.Errorf("%s has groups of %d numbers, but a row has %d according to config.json, which is not a multiple; hint: check that the weights and config.json are of the same model", blocks.Name, group, ins)
 	}
 	for _, t := range []struct {
 		safetensors.Info
 		want []int
 	}{{blocks, []int{experts, outs, ins / group, group / 2}}, {scales, []int{experts, outs, ins / group}}} {
 		if !slices.Equal(t.Shape, t.want) || t.DType != safetensors.U8 {
-			return fmt.Errorf("%s has shape %v and type %s, config.json says %v, and MXFP4 has U8; hint: is the folder whole, and of the same model?", t.Name, t.Shape, t.DType, t.want)
+			return fmt.Errorf("%s has shape %v and data type %s, but config.json requires %v, and MXFP4 is stored as U8; hint: check that the weights and config.json are of the same model", t.Name, t.Shape, t.DType, t.want)
 		}
 	}
 	if len(dst) == 0 {

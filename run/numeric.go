@@ -25,23 +25,23 @@ func (t *Trainer) numeric(out session.Outcome, sc session.Scalars, cursor data.C
 	if !out.Skipped { // the state before the step is gone
 		list := []string{"a lower learning_rate or more warmup_steps", t.whole()}
 		if t.Setup.Config.Clip == 0 {
-			list = append(list, "with gradient_clipping (1e9 clips nothing) weights wait for the norm, and the cause is named")
+			list = append(list, "with gradient_clipping (1e9 clips nothing) updates wait for the norm, and the cause can be named")
 		}
 		return fmt.Errorf("%w; hint: %s", err, strings.Join(list, "; "))
 	}
 	c, failed := t.Session.Diagnose(t.tokens, t.targets, sc)
 	if failed != nil {
-		return fmt.Errorf("%w; looking for the cause: %w", err, failed)
+		return fmt.Errorf("%w; the search for the cause failed: %w", err, failed)
 	}
 	hint := strings.Join(t.advice(c), "; ")
 	if c == nil {
-		return fmt.Errorf("%w\n  computed once more, all numbers of the step are finite\nhint: %s", err, hint)
+		return fmt.Errorf("%w\n  computed a second time, all numbers of the step are finite\nhint: %s", err, hint)
 	}
 	text := c.String()
 	if c.Last > 0 {
 		place, failed := t.place(c, cursor)
 		if failed != nil {
-			return fmt.Errorf("%w; looking for the cause: %w", err, failed)
+			return fmt.Errorf("%w; the search for the cause failed: %w", err, failed)
 		}
 		text += "\n  " + place
 	}
@@ -53,13 +53,13 @@ func (t *Trainer) advice(c *session.Culprit) (list []string) {
 	cfg := t.Setup.Config
 	switch {
 	case c == nil:
-		return []string{"the same program on the same numbers gives the same bits, so suspect the machine: its memory, its clock", t.whole()}
+		return []string{"the same program on the same numbers gives the same bits, so suspect the hardware, such as memory or clock rate", t.whole()}
 	case c.Before && t.Step == t.guard.Skipped && t.Setup.Folder != "": // no step has changed a weight
-		return []string{fmt.Sprintf("it is so in %s: take another copy of the weights", t.Setup.Folder)}
+		return []string{fmt.Sprintf("the weights in %s have it already: use another copy of them", t.Setup.Folder)}
 	case c.Before && t.saved == "":
-		return []string{"an update before this step made it so: start again with a lower learning_rate"}
+		return []string{"it comes from an update before this step: start again with a lower learning_rate"}
 	case c.Before:
-		return []string{"an update before this step made it so: set resume to a checkpoint before that, out to another folder, and a lower learning_rate"}
+		return []string{"it comes from an update before this step: set resume to an earlier checkpoint, out to another folder, and a lower learning_rate"}
 	case c.Instr.Key.Dir == program.Optimizer:
 		list = append(list, "every gradient is finite, only their norm is not: a lower learning_rate")
 	case c.Forward() && c.Segment == "head":
@@ -80,7 +80,7 @@ func (t *Trainer) advice(c *session.Culprit) (list []string) {
 	case t.saved != "":
 		list = append(list, "resume from an earlier checkpoint")
 	}
-	return append(list, t.whole(), "with nothing changed the run comes to the same step")
+	return append(list, t.whole(), "if nothing is changed, the run fails at the same step again")
 }
 
 // whole says what is left of the run.
@@ -88,7 +88,7 @@ func (t *Trainer) whole() string {
 	if t.saved == "" {
 		return "there is no checkpoint yet"
 	}
-	return t.saved + " is whole"
+	return t.saved + " is intact"
 }
 
 // quoted is how many tokens of the text are quoted.

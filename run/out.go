@@ -107,7 +107,7 @@ func checkResume(c *config.Config) error {
 	if c.Resume == "auto" || c.Resume == "never" || exists(filepath.Join(c.Resume, "state")) {
 		return nil
 	}
-	return c.Fault("resume", c.Resume+" is no checkpoint of a training run; hint: auto, never, or a folder checkpoint-N; to start from a model's weights set model")
+	return c.Fault("resume", c.Resume+" is not a checkpoint of a training run; hint: use auto, never, or a folder checkpoint-N; to start from a model's weights, set model")
 }
 
 // outError wraps an error of the run's folder; nil stays nil.

@@ -36,7 +36,7 @@ func (t *Trainer) refer(ctx context.Context, say func(text string)) error {
 	}
 	train, held := t.Setup.Train, t.Setup.Held
 	all, began, told := train.Pairs(train.Count())+held.Pairs(held.Count()), time.Now(), time.Now()
-	say(fmt.Sprintf("reference: the log-probabilities of %d pairs under the weights that the run begins with, once", all))
+	say(fmt.Sprintf("reference: computing the log-probabilities of %d pairs under the initial weights, once", all))
 	list := make([]float32, 0, 2*all)
 	for _, w := range []data.Windows{train, held} {
 		for first := int64(0); first < w.Count(); {
@@ -59,7 +59,7 @@ func (t *Trainer) refer(ctx context.Context, say func(text string)) error {
 					for r := range n {
 						documents = append(documents, w.Stretches(first+r)...)
 					}
-					return fmt.Errorf("reference: the log-probability of an answer in tokens %d to %d of %s is %v: %w; hint: are the weights that the run begins with whole? precision: fp32 has a wider range",
+					return fmt.Errorf("reference: the log-probability of an answer in tokens %d to %d of %s is %v: %w; hint: check that the initial weights are finite, or set precision: fp32",
 						documents[k].First, documents[k].End, t.Setup.nameOf(documents[k].Tokens), x, ErrNumeric)
 				}
 				list = append(list, out.Ratios[at])
@@ -152,14 +152,14 @@ func (r *reference) parts() []referencePart {
 func (r *reference) load(ck *checkpoint.Checkpoint, s *Setup) error {
 	set := ck.State(referenceState)
 	if set == nil {
-		return fmt.Errorf("the reference's log-probabilities are missing (state/%s.safetensors), and they cannot be computed with weights that are trained", referenceState)
+		return fmt.Errorf("the reference's log-probabilities are missing (state/%s.safetensors), and they cannot be computed again, since the weights have been trained; hint: resume from another checkpoint", referenceState)
 	}
 	for k, part := range r.parts() {
 		w := []data.Windows{s.Train, s.Held}[k]
 		want := []int{int(w.Pairs(w.Count())), 2}
 		info, ok := set.Lookup(part.name)
 		if !ok || !slices.Equal(info.Shape, want) {
-			return fmt.Errorf("the reference's log-probabilities %s have shape %v, and the data %v; hint: resume with the data of the checkpoint", part.name, info.Shape, want)
+			return fmt.Errorf("the reference's log-probabilities (%s) have shape %v, but the data requires %v; hint: resume with the data of the checkpoint", part.name, info.Shape, want)
 		}
 		*part.list = make([]float32, 2*want[0])
 		if err := set.ReadFloat32(part.name, 0, *part.list); err != nil {

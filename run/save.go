@@ -38,7 +38,7 @@ const shardBytes = 5e9
 func latest(c *config.Config, depth checkpoint.Depth) (path string, passed []string, err error) {
 	path, skipped, err := store(c).Latest(depth)
 	for _, s := range skipped {
-		passed = append(passed, fmt.Sprintf("passed over %v", s))
+		passed = append(passed, fmt.Sprintf("skipped a checkpoint: %v", s))
 	}
 	none := errors.Is(err, checkpoint.ErrNone)
 	switch {
@@ -47,7 +47,7 @@ func latest(c *config.Config, depth checkpoint.Depth) (path string, passed []str
 	case err == nil && c.Resume == "never":
 		err = inTheWay(c, path)
 	case none && len(skipped) > 0: // starting anew would overwrite what may be recoverable
-		err = fmt.Errorf("no checkpoint in %s is whole:\n  %s\nhint: move them away to begin anew, or set `out` to another folder", c.Out, strings.Join(passed, "\n  "))
+		err = fmt.Errorf("no checkpoint in %s is intact:\n  %s\nhint: move these away to start from scratch, or set `out` to another folder", c.Out, strings.Join(passed, "\n  "))
 	}
 	return path, passed, err
 }
@@ -62,7 +62,7 @@ func beginning(c *config.Config, own string, depth checkpoint.Depth) (string, er
 	}
 	if own == "" || sameFile(own, c.Resume) {
 		_, err := checkpoint.Check(checkpoint.Disk{}, c.Resume, depth)
-		return c.Resume, suggest.Add(err, "copy it again, or resume from another checkpoint")
+		return c.Resume, suggest.Add(err, "copy the checkpoint again, or resume from another one")
 	}
 	first, err := checkpoint.Check(checkpoint.Disk{}, c.Resume, checkpoint.Sizes)
 	if err != nil {
@@ -78,7 +78,7 @@ func beginning(c *config.Config, own string, depth checkpoint.Depth) (string, er
 // inTheWay returns the error for a checkpoint in the run's folder that the run must
 // not resume from.
 func inTheWay(c *config.Config, path string) error {
-	return c.Fault("resume", fmt.Sprintf("%s, but %s holds %s; hint: set `out` to another folder, or resume to auto", c.Resume, c.Out, path))
+	return c.Fault("resume", fmt.Sprintf("%s, but %s already holds %s; hint: set `out` to another folder, or resume to auto", c.Resume, c.Out, path))
 }
 
 func sameFile(a, b string) bool {
@@ -101,11 +101,11 @@ func (t *Trainer) start() error {
 	case t.Setup.Folder != "":
 		return t.fromFolder()
 	case t.lora() != nil:
-		return c.Fault("lora", "there are no trained weights to adapt; hint: model: a Hugging Face folder")
+		return c.Fault("lora", "there are no trained weights to adapt; hint: set model to a Hugging Face folder")
 	}
 	note := fmt.Sprintf("the weights begin as random numbers, of seed %d", c.Seed)
 	if c.Model.Name != "" { // people who name a model may mean the trained one
-		note += fmt.Sprintf("; to go on from trained ones, give model: the folder of %s", c.Model.Name)
+		note += fmt.Sprintf("; to start from trained weights, set model to a folder of %s", c.Model.Name)
 	}
 	t.Notes = append(t.Notes, note)
 	t.origin.read = func(p model.Param, dst []float32) error {
@@ -161,10 +161,10 @@ func readPart(set *safetensors.Set, p model.Param, first int, dst []float32) err
 	for _, t := range p.Tensors() {
 		info, ok := lookup(set, t)
 		if !ok {
-			return fmt.Errorf("there is no tensor %s, of %d in all; hint: is the folder whole, and of the same model family?", t.Name, len(set.Tensors()))
+			return fmt.Errorf("there is no tensor %s among the %d in the files; hint: check that the folder is complete and of the same model family", t.Name, len(set.Tensors()))
 		}
 		if !slices.Equal(info.Shape, t.Shape) {
-			return fmt.Errorf("%s has shape %v, config.json says %v", t.Name, info.Shape, t.Shape)
+			return fmt.Errorf("%s has shape %v, but config.json requires %v", t.Name, info.Shape, t.Shape)
 		}
 		lo, hi := max(first, t.First), min(first+len(dst), t.First+t.Elems())
 		if lo >= hi {
@@ -205,7 +205,7 @@ func checkTied(set *safetensors.Set, m *model.Model) error {
 			return fmt.Errorf("parameter %s: %w", head.Name, err)
 		}
 		if !slices.Equal(one, other) {
-			return fmt.Errorf("%s differs from %s, but config.json says that they are one; hint: set tie_word_embeddings to false there if the head is a matrix of its own", head.Name, embedding.Name)
+			return fmt.Errorf("%s differs from %s, but config.json says that they are tied; hint: set tie_word_embeddings to false there if the head has weights of its own", head.Name, embedding.Name)
 		}
 	}
 	return nil
@@ -261,7 +261,7 @@ func (t *Trainer) resume(path string) error {
 	t.Notes = append(t.Notes, fmt.Sprintf("resuming %s at step %d", path, t.Step))
 	another := before.Validation != t.Setup.validationTokens()
 	if another {
-		t.Notes = append(t.Notes, fmt.Sprintf("validation has %d tokens there and %d here: its losses are not to be compared with those before", before.Validation, t.Setup.validationTokens()))
+		t.Notes = append(t.Notes, fmt.Sprintf("the validation text has changed from %d to %d tokens: its losses cannot be compared with earlier ones", before.Validation, t.Setup.validationTokens()))
 	}
 	if another || !t.Setup.Config.KeepBest {
 		t.Best = nil
@@ -280,7 +280,7 @@ func (t *Trainer) loadState(ck *checkpoint.Checkpoint) error {
 			if kind != "p" {
 				set := ck.State(kind)
 				if set == nil {
-					return fmt.Errorf("the optimizer's state %q is missing; hint: this is a model folder, not a training checkpoint", kind)
+					return fmt.Errorf("the optimizer's state %q is missing; hint: this is not a training checkpoint; set model to it to start from its weights", kind)
 				}
 				read = func() error { return readParam(set, p, buf) }
 			}
@@ -325,7 +325,7 @@ func holds(dir string, free, n, each int64) error {
 	if free == 0 || free >= n*each {
 		return nil
 	}
-	return fmt.Errorf("%s: a checkpoint takes %s, room for %d is needed beside older ones, and %s are free there; hint: free some space, or set `out` to a folder on a larger disk", dir, size.Exact(each), n, size.Exact(free))
+	return fmt.Errorf("%s: a checkpoint takes %s, and there must be room for %d more, but only %s is free; hint: free some space, or set `out` to a folder on a larger disk", dir, size.Exact(each), n, size.Exact(free))
 }
 
 // saving records when the latest checkpoint was written and how long that took, which
@@ -352,7 +352,7 @@ func (t *Trainer) due(o Observer) bool {
 	err := t.room(2)
 	if err != nil {
 		t.saving.latest = now
-		o.Event(fmt.Sprintf("step %d is not saved, to leave room for the end: %v", t.Step, err))
+		o.Event(fmt.Sprintf("step %d is not saved, to leave room for the last checkpoint: %v", t.Step, err))
 	}
 	return err == nil
 }

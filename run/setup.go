@@ -78,7 +78,7 @@ func (s *Setup) prepare(ctx context.Context, progress Progress) error {
 	}
 	docs := s.Documents(c)
 	if docs != nil && s.Empty() {
-		s.Notes = append(s.Notes, "there is no text: documents are taken to be as long as windows allow, which is slowest")
+		s.Notes = append(s.Notes, "there is no text: documents are assumed to be as long as windows allow, which is the slowest case")
 	}
 	s.Graph, err = machine.BuildGraph(c, s.Model, docs)
 	if err == nil && s.Graph.Model.LoRA != nil && s.Folder != "" {
@@ -92,10 +92,10 @@ func (s *Setup) agree() error {
 	c := s.Config
 	path := tokenizerOf(c.Model.Name)
 	if own, err := bpe.Load(path); s.Folder != "" && err == nil && own.Hash() != s.Tokenizer.Hash() {
-		s.Notes = append(s.Notes, fmt.Sprintf("the tokenizer is not that of %s, whose weights were trained on other token ids; hint: tokenizer: %s", s.Folder, filepath.Dir(path)))
+		s.Notes = append(s.Notes, fmt.Sprintf("the tokenizer is not that of %s, whose weights were trained on other token ids; hint: set tokenizer: %s", s.Folder, filepath.Dir(path)))
 	}
 	if stats := s.Stats(); stats.Conversations()+stats.Prompts() > 0 && c.Preference.Beta == 0 && c.Documents != config.Whole {
-		s.Notes = append(s.Notes, "where a window ends, an answer is cut from what it answers; hint: documents: whole keeps them together")
+		s.Notes = append(s.Notes, "the end of a window may cut an answer off from its prompt; hint: set documents: whole to keep them together")
 	}
 	if s.Model.Vocab < s.Tokenizer.VocabularySize() {
 		return c.Fault("tokenizer", fmt.Sprintf("it has %d tokens, but the model's vocabulary is %d; hint: use the model's own tokenizer, or leave the model's vocabulary out", s.Tokenizer.VocabularySize(), s.Model.Vocab))
@@ -103,7 +103,7 @@ func (s *Setup) agree() error {
 	if c.Sample.Tokens > 0 { // else this would fail only after the last step
 		ids, err := promptIDs(s.Tokenizer, c.Sample.Prompt)
 		if n := len(ids); err == nil && n > s.Model.MaxPositions {
-			err = fmt.Errorf("it has %d tokens, the model takes %d; hint: a shorter prompt", n, s.Model.MaxPositions)
+			err = fmt.Errorf("it has %d tokens, but the model takes at most %d; hint: shorten it", n, s.Model.MaxPositions)
 		}
 		if err != nil {
 			return c.Fault("sample.prompt", err.Error())
@@ -265,7 +265,7 @@ func balance(c *config.Config, m *model.Model, folder string) error {
 // its model. vocab is the tokenizer's vocabulary size, the default of inline sizes. folder is the folder of the weights.
 func findModel(c *config.Config, vocab int) (m *model.Model, folder string, notes []string, err error) {
 	fail := func(err error) error {
-		return c.Fault("model", suggest.Add(err, "a known name such as gpt2, a Hugging Face folder, or sizes such as {type: gpt2, layers: 6, width: 256, heads: 4}").Error())
+		return c.Fault("model", suggest.Add(err, "use a known name such as gpt2, a Hugging Face folder, or sizes such as {type: gpt2, layers: 6, width: 256, heads: 4}").Error())
 	}
 	if c.Model.Name == "" {
 		m, err := inline(c, vocab)
@@ -293,7 +293,7 @@ func findModel(c *config.Config, vocab int) (m *model.Model, folder string, note
 	}
 	if m, err = model.Known(c.Model.Name); err != nil {
 		if st, statErr := os.Stat(c.Model.Name); statErr == nil && st.IsDir() {
-			err = fmt.Errorf("the folder %q has no config.json; hint: a Hugging Face folder, or a checkpoint of a run", c.Model.Name)
+			err = fmt.Errorf("the folder %q has no config.json; hint: use a Hugging Face folder, or a checkpoint of a run", c.Model.Name)
 		} else if paths.IsHub(c.Model.Name) {
 			err = fmt.Errorf("%q is neither a folder nor downloaded from the hub; hint: hf download %s", c.Model.Name, c.Model.Name)
 		}
@@ -325,10 +325,10 @@ func inline(c *config.Config, vocab int) (*model.Model, error) {
 	}
 	m.Layers, m.Width, m.Heads = in.Layers, in.Width, in.Heads
 	if in.Layers < 1 || in.Width < 1 || in.Heads < 1 {
-		return nil, errors.New("layers, width and heads must be given and positive; hint: such as {type: gpt2, layers: 6, width: 256, heads: 4}")
+		return nil, errors.New("layers, width and heads must be given and positive; hint: use sizes such as {type: gpt2, layers: 6, width: 256, heads: 4}")
 	}
 	if in.HeadDim == 0 && m.Width%m.Heads != 0 {
-		return nil, fmt.Errorf("a width of %d does not divide over %d heads; hint: a multiple of heads, or give head_dim", m.Width, m.Heads)
+		return nil, fmt.Errorf("width %d cannot be divided among %d heads; hint: use a multiple of heads, or set head_dim", m.Width, m.Heads)
 	}
 	m.KVHeads = or(in.KVHeads, m.Heads)
 	m.HeadDim = or(in.HeadDim, m.Width/m.Heads)
@@ -344,7 +344,7 @@ func inline(c *config.Config, vocab int) (*model.Model, error) {
 	}
 	m.FeedForward = or(in.FeedForward, wide)
 	if m.Vocab = or(in.Vocab, vocab); m.Vocab == 0 {
-		return nil, errors.New("vocabulary is missing, and there is no tokenizer to have one; hint: such as vocabulary: 32000")
+		return nil, errors.New("vocabulary is missing, and there is no tokenizer to take it from; hint: set vocabulary, such as vocabulary: 32000")
 	}
 	m.MaxPositions = or(in.Positions, c.SequenceLength)
 	if m.Window = in.Window; m.Window == 0 { // then no layer has a base of its own
@@ -361,7 +361,7 @@ func inline(c *config.Config, vocab int) (*model.Model, error) {
 	}
 	if in.RopeTheta != 0 {
 		if !m.Rotary() {
-			return nil, fmt.Errorf("rope_theta %v, but %s has learned positions; hint: leave it out, or another type", in.RopeTheta, m.Family)
+			return nil, fmt.Errorf("rope_theta %v, but %s has learned positions; hint: leave it out, or use another type", in.RopeTheta, m.Family)
 		}
 		m.RopeTheta = in.RopeTheta
 	}

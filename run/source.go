@@ -85,10 +85,10 @@ func checkUsed(set *safetensors.Set, m *model.Model, adapters bool) error {
 	}
 	more := ""
 	if n > 1 {
-		more = fmt.Sprintf(", and %d more of the kind", n-1)
+		more = fmt.Sprintf(" (and %d more)", n-1)
 	}
 	if adapters {
-		return fmt.Errorf("there is a tensor %s%s, which is no factor of an adapted weight; hint: only adapters of the layers' linear weights are known", first, more)
+		return fmt.Errorf("there is a tensor %s%s that is not a factor of an adapted weight; hint: only adapters of the layers' linear weights are supported", first, more)
 	}
-	return fmt.Errorf("there is a tensor %s%s, which the model of config.json does not have; hint: is config.json that of these weights, with all their layers, and are they those of a plain model of the family %s?", first, more, m.Family)
+	return fmt.Errorf("there is a tensor %s%s that the model of config.json does not have; hint: check that config.json belongs to these weights, with all their layers, and that they are those of a plain %s model", first, more, m.Family)
 }

@@ -113,11 +113,11 @@ func (t *Text) divide(c *config.Config) error {
 		s.Corpus = rest[k]
 		for to, n := range gone[k] {
 			if n > 0 {
-				t.Notes = append(t.Notes, fmt.Sprintf("%d files of %s are of %s, too, and are read as part of that only", n, s.Name, all[to].Name))
+				t.Notes = append(t.Notes, fmt.Sprintf("%d files of %s also belong to %s, and are read only as part of the latter", n, s.Name, all[to].Name))
 			}
 		}
 		if rest[k].Bytes() == 0 {
-			return c.Fault(s.key, fmt.Sprintf("all text of %s is named again after it, in data or validation, and a file is read in one place only; hint: patterns that leave some text here", s.Name))
+			return c.Fault(s.key, fmt.Sprintf("all text of %s is named again by a later source or by validation, and a file is read only as part of the last that names it; hint: use patterns that leave some text here", s.Name))
 		}
 	}
 	return nil
@@ -279,7 +279,7 @@ func cut(c *config.Config, t *data.Tokens, r data.Range) (windowed, error) {
 	case c.Preference.Beta > 0:
 		s.windows, s.packing, err = t.Preferences(r, c.SequenceLength)
 	case pairs > 0:
-		err = fmt.Errorf("there are %d pairs of a chosen and a rejected answer, which are not learnt as they are; hint: preference: {beta: 0.1}", pairs)
+		err = fmt.Errorf("there are %d pairs of a chosen and a rejected answer, which need preference to train on; hint: set preference: {beta: 0.1}", pairs)
 	case c.Documents == config.Whole:
 		s.windows, s.packing, err = t.Whole(r, c.SequenceLength)
 	default:

@@ -29,7 +29,7 @@ import (
 
 // ErrSaved reports that the run was stopped, by a signal or the file stop, after saving its state.
 // The same command continues it.
-var ErrSaved = errors.New("stopped on request; everything is saved, start me again")
+var ErrSaved = errors.New("stopped on request; everything is saved: start the same command again to continue")
 
 // Steps of the session, in the order given to Open.
 const (
@@ -314,7 +314,7 @@ func surprise(measured, predicted float64) string {
 	if r := measured / predicted; r >= 0.8 && r <= 1.25 {
 		return ""
 	}
-	return fmt.Sprintf("steps take %.3g s, %.3g s were predicted; hint: is something else running? `athanor probe` makes the next run measure this machine again", measured, predicted)
+	return fmt.Sprintf("steps take %.3g s, but %.3g s were predicted; hint: check whether something else is running; after `athanor probe`, the next run measures this machine again", measured, predicted)
 }
 
 // report validates, and reports whether this step's checkpoint is to be kept as the best.
@@ -324,7 +324,7 @@ func (t *Trainer) report(ctx context.Context, o Observer) (better bool, err erro
 		return false, err
 	}
 	if math.IsNaN(loss) {
-		o.Event(fmt.Sprintf("step %d: nothing to validate: no token of the held-out text is learnt; hint: a larger validation_fraction", t.Step))
+		o.Event(fmt.Sprintf("step %d: nothing to validate: no token of the held-out text is learnt; hint: set a larger validation_fraction, or other text as validation", t.Step))
 		return false, nil
 	}
 	text := fmt.Sprintf("step %d: validation loss %.4f, perplexity %s", t.Step, loss, Number(math.Exp(loss), 1))
@@ -374,7 +374,7 @@ func (t *Trainer) Next(ctx context.Context) (Metrics, error) {
 	}
 	targets := t.split(c.GlobalBatch)
 	if targets == 0 && t.Step == 0 { // a later batch may have none by chance: its gradient is 0
-		none := c.Fault("data", fmt.Sprintf("step %d: no token of the batch is learnt, all are given; hint: a larger global_batch or sequence_length, or text with more to learn", t.Step+1))
+		none := c.Fault("data", fmt.Sprintf("step %d: no token of the batch is learnt, since all are given, such as prompts; hint: use a larger global_batch or sequence_length, or text with more to learn", t.Step+1))
 		return Metrics{}, errors.Join(none, t.sampler.Seek(before))
 	}
 	rate := c.Rate(t.Step)
@@ -391,7 +391,7 @@ func (t *Trainer) Next(ctx context.Context) (Metrics, error) {
 		}
 		var lost *exec.PeerLostError
 		if errors.As(err, &lost) {
-			err = suggest.Add(fmt.Errorf("step %d: %w", t.Step+1, err), "start the same command again, which goes on from the latest checkpoint, if there is one")
+			err = suggest.Add(fmt.Errorf("step %d: %w", t.Step+1, err), "start the same command again, which continues from the latest checkpoint, if there is one")
 		}
 		return Metrics{}, err
 	}
@@ -485,7 +485,7 @@ func (t *Trainer) Validate(ctx context.Context) (float64, error) {
 	}
 	loss := sum / float64(all)
 	if !finite(loss) {
-		return 0, notFinite{fmt.Errorf("step %d: the validation loss is %v: numbers are not finite; hint: %s; a lower learning_rate", t.Step, loss, t.whole())}
+		return 0, notFinite{fmt.Errorf("step %d: the validation loss is %v: numbers are not finite; hint: %s; use a lower learning_rate", t.Step, loss, t.whole())}
 	}
 	t.ValLoss = loss
 	if t.preferring() {

@@ -27,18 +27,18 @@ import (
 )
 
 type benchCmd struct {
-	Kernels  benchKernelsCmd  `cmd:"" default:"withargs" help:"Every operator beside what this machine can do at most."`
-	Step     benchStepCmd     `cmd:"" help:"A training step on random text, by operator."`
-	Budgets  benchBudgetsCmd  `cmd:"" help:"Predicted and measured time and memory, from all device memory to the least."`
-	Swap     benchSwapCmd     `cmd:"" help:"Activations kept, swapped and recomputed, beside other ways to decide, at several lengths and budgets."`
-	Sweep    benchSweepCmd    `cmd:"" help:"The chosen plan and its rivals, run for several ranks, links and budgets."`
-	Policies benchPoliciesCmd `cmd:"" help:"The search's plans beside those of other systems, simulated."`
+	Kernels  benchKernelsCmd  `cmd:"" default:"withargs" help:"Measure every operator against the peak of this machine."`
+	Step     benchStepCmd     `cmd:"" help:"Measure a training step on random text, by operator."`
+	Budgets  benchBudgetsCmd  `cmd:"" help:"Compare predicted and measured time and memory, from all device memory down to the least."`
+	Swap     benchSwapCmd     `cmd:"" help:"Compare ways to keep, swap and recompute activations, at several lengths and budgets."`
+	Sweep    benchSweepCmd    `cmd:"" help:"Run the chosen plan and its rivals with several numbers of ranks, links and budgets."`
+	Policies benchPoliciesCmd `cmd:"" help:"Compare the search's plans with those of other systems, simulated."`
 }
 
 type benchKernelsCmd struct {
 	Match string        `help:"Only operators whose line contains this text: linear, bf16, TN." placeholder:"TEXT"`
-	Time  time.Duration `help:"For each operator." default:"300ms"`
-	Cores []int         `help:"Numbers of cores." placeholder:"N,..."`
+	Time  time.Duration `help:"Time to spend on each operator." default:"300ms"`
+	Cores []int         `help:"Numbers of cores to use in turn." placeholder:"N,..."`
 }
 
 type kernelsReport struct {
@@ -48,7 +48,7 @@ type kernelsReport struct {
 
 func (v *benchKernelsCmd) Run(c *context) error {
 	if v.Time < time.Millisecond || v.Time > time.Minute {
-		return usageError{fmt.Sprintf("bench: --time %v; hint: from 1ms to 1m", v.Time)}
+		return usageError{fmt.Sprintf("bench: --time %v is out of range; hint: use from 1ms to 1m", v.Time)}
 	}
 	cores := v.Cores
 	if len(cores) == 0 {
@@ -56,12 +56,12 @@ func (v *benchKernelsCmd) Run(c *context) error {
 	}
 	if !slices.ContainsFunc(bench.Cases(graph.BF16), func(k bench.Case) bool { return k.Matches(v.Match) }) &&
 		!slices.ContainsFunc(bench.Cases(graph.F32), func(k bench.Case) bool { return k.Matches(v.Match) }) {
-		return usageError{fmt.Sprintf("bench: no operator's line contains %q; hint: such as linear, attention, bf16, NT", v.Match)}
+		return usageError{fmt.Sprintf("bench: no operator's line contains %q; hint: use a text such as linear, attention, bf16 or NT", v.Match)}
 	}
 	r := kernelsReport{Peaks: []bench.Peaks{}, Kernels: []bench.Rate{}}
 	for _, n := range cores {
 		if n < 1 || n > runtime.NumCPU() {
-			return usageError{fmt.Sprintf("bench: --cores %d; hint: from 1 to %d", n, runtime.NumCPU())}
+			return usageError{fmt.Sprintf("bench: --cores %d is out of range; hint: use from 1 to %d", n, runtime.NumCPU())}
 		}
 		if err := v.measure(c, n, &r); err != nil {
 			return err
@@ -130,15 +130,15 @@ func percent(x float64) string {
 
 type benchStepCmd struct {
 	Model     string   `arg:"" help:"A known model, such as gpt2, or a YAML file that describes a run: then its plan is measured." placeholder:"MODEL|CONFIG"`
-	Overrides []string `arg:"" optional:"" help:"Of CONFIG: key=value." placeholder:"KEY=VALUE"`
+	Overrides []string `arg:"" optional:"" help:"Overrides of CONFIG: key=value." placeholder:"KEY=VALUE"`
 
-	Layers      int    `help:"Other sizes than the known model's." placeholder:"N"`
+	Layers      int    `help:"Number of layers, if not that of the known model; likewise the sizes below." placeholder:"N"`
 	Width       int    `placeholder:"N"`
 	Heads       int    `placeholder:"N"`
 	KVHeads     int    `name:"kv-heads" placeholder:"N"`
 	FeedForward int    `placeholder:"N"`
 	Experts     int    `placeholder:"N"`
-	Active      int    `help:"Experts of each token." name:"active-experts" placeholder:"N"`
+	Active      int    `help:"Experts per token." name:"active-experts" placeholder:"N"`
 	Vocabulary  int    `placeholder:"N"`
 	LoRA        int    `name:"lora" help:"Train adapters of this rank only." placeholder:"RANK"`
 	Quantize    string `help:"nf4: hold weights that are not trained in 4 bits." enum:"none,nf4" default:"none"`
@@ -146,10 +146,10 @@ type benchStepCmd struct {
 	Batch     int    `short:"b" help:"Sequences per step." default:"4" placeholder:"N"`
 	Sequence  int    `short:"t" help:"Tokens per sequence." default:"256" placeholder:"N"`
 	Precision string `help:"fp32 or bf16." enum:"fp32,bf16" default:"fp32"`
-	HeadRows  int    `help:"Rows of the logits at a time; all unless given." placeholder:"N"`
-	Steps     int    `help:"That are measured." default:"5" placeholder:"N"`
-	Warmup    int    `help:"Steps before them." default:"2" placeholder:"N"`
-	Calls     bool   `help:"By kind of call instead of by operator."`
+	HeadRows  int    `help:"Rows of logits to compute at a time; default: all." placeholder:"N"`
+	Steps     int    `help:"Steps to measure." default:"5" placeholder:"N"`
+	Warmup    int    `help:"Steps to run before the measured ones." default:"2" placeholder:"N"`
+	Calls     bool   `help:"Report by kind of call instead of by operator."`
 }
 
 // stepReport is the JSON of bench step.
@@ -176,7 +176,7 @@ type stepReport struct {
 // Run measures the plain plan of a known model, or the chosen plan of a run.
 func (v *benchStepCmd) Run(c *context) error {
 	if v.Steps < 1 || v.Warmup < 0 || v.Batch < 1 || v.Sequence < 1 {
-		return usageError{"bench step: --batch, --sequence, --steps or --warmup is out of range; hint: from 1 on, --warmup from 0"}
+		return usageError{"bench step: --batch, --sequence, --steps or --warmup is out of range; hint: use 1 or more, and 0 or more for --warmup"}
 	}
 	ctx := stdctx.Background()
 	b := &session.StepBench{Sequences: v.Batch, Warmup: v.Warmup, Steps: v.Steps}
@@ -300,10 +300,10 @@ func (r *stepReport) print(c *context) {
 		fmt.Fprintf(c.stdout, "predicted %.4g s, %+.1f %%\n\n", r.Predicted, 100*(r.Predicted/r.Seconds-1))
 	}
 	if r.Issued > 0 {
-		fmt.Fprintf(c.stdout, "%d calls of the driver per step, %.2f us of it for each\n\n", r.Issued, 1e6*r.Seconds/float64(r.Issued))
+		fmt.Fprintf(c.stdout, "%d driver calls per step, %.2f us of step time per call\n\n", r.Issued, 1e6*r.Seconds/float64(r.Issued))
 	}
 	for _, p := range r.Refused {
-		fmt.Fprintf(c.stdout, "slow, since the matrix library refused it: %s\n", p)
+		fmt.Fprintf(c.stdout, "slow, since the GPU's matrix library refused this product: %s\n", p)
 	}
 	wide := 14
 	for _, o := range r.Operators {
@@ -318,16 +318,16 @@ func (r *stepReport) print(c *context) {
 
 type benchSweepCmd struct {
 	target
-	RankCounts []int    `help:"Numbers of ranks." default:"1,2,4" placeholder:"N,..."`
-	Links      []string `help:"Rates of the link between host and device; 0: as it is." default:"0,1GB,250MB" placeholder:"RATE,..."`
-	Count      int      `help:"Device budgets of each." default:"4" placeholder:"N"`
-	Plans      int      `help:"Plans that are run of each, at most." default:"6" placeholder:"N"`
-	Steps      int      `help:"Steps that are measured of each, in turn." default:"25" placeholder:"N"`
+	RankCounts []int    `help:"Numbers of ranks to use in turn." default:"1,2,4" placeholder:"N,..."`
+	Links      []string `help:"Rates of the link between host and device; 0: not throttled." default:"0,1GB,250MB" placeholder:"RATE,..."`
+	Count      int      `help:"Device budgets for each number of ranks and each rate." default:"4" placeholder:"N"`
+	Plans      int      `help:"Plans to run at each budget, at most." default:"6" placeholder:"N"`
+	Steps      int      `help:"Steps to measure of each plan, in turn." default:"25" placeholder:"N"`
 }
 
 func (v *benchSweepCmd) Run(c *context) error {
 	if v.Count < 2 || v.Steps < 1 || v.Plans < 1 || slices.Min(append(v.RankCounts, 1)) < 1 {
-		return usageError{"bench sweep: --count, --steps, --plans or --rank-counts is out of range; hint: --count from 2 on, the others from 1"}
+		return usageError{"bench sweep: --count, --steps, --plans or --rank-counts is out of range; hint: use 2 or more for --count, 1 or more for the others"}
 	}
 	var links []float64
 	for _, l := range v.Links {
@@ -336,7 +336,7 @@ func (v *benchSweepCmd) Run(c *context) error {
 			return usageError{"bench sweep: --links: " + err.Error()}
 		}
 		if n != 0 && n < config.MinRate {
-			return usageError{fmt.Sprintf("bench sweep: --links: %s; hint: at least 1MB a second, or 0 for the link as it is", l)}
+			return usageError{fmt.Sprintf("bench sweep: --links: %s is too low; hint: use at least 1MB (a second), or 0 for a link that is not throttled", l)}
 		}
 		links = append(links, float64(n))
 	}
@@ -411,21 +411,21 @@ func summarise(c *context, list []bench.SweepRun) {
 			within++
 		}
 	}
-	fmt.Fprintf(c.stdout, "\n%d configurations, %d plans run: error of the chosen plan's time %.1f %% (median), %.1f %% with operators timed in the same moments, of all plans %.1f %%\n", len(list), len(all), mid(errors), mid(model), mid(all))
-	fmt.Fprintf(c.stdout, "the chosen plan is within 5 %% of the fastest that was run in %d of %d, behind by %.1f %% (median), %.1f %% (most); the same plan in other memory differs by %.1f %% (median), %.1f %% (most)\n",
+	fmt.Fprintf(c.stdout, "\n%d configurations, %d plans run: median error of the predicted time %.1f %% for chosen plans, %.1f %% with operators timed at the same moments, %.1f %% for all plans\n", len(list), len(all), mid(errors), mid(model), mid(all))
+	fmt.Fprintf(c.stdout, "the chosen plan is within 5 %% of the fastest one that was run in %d of %d, behind by %.1f %% (median), %.1f %% (at most); the same plan in other memory differs by %.1f %% (median), %.1f %% (at most)\n",
 		within, len(list), mid(behind), 100*slices.Max(behind), mid(twin), 100*slices.Max(twin))
 	fmt.Fprintf(c.stdout, "peak memory exact on every rank and tier for all plans in %d of %d\n", exact, len(list))
 }
 
 type benchBudgetsCmd struct {
 	target
-	Count int `help:"Budgets." default:"10" placeholder:"N"`
-	Steps int `help:"Steps that are measured for each." default:"6" placeholder:"N"`
+	Count int `help:"Number of device budgets." default:"10" placeholder:"N"`
+	Steps int `help:"Steps to measure at each budget." default:"6" placeholder:"N"`
 }
 
 func (v *benchBudgetsCmd) Run(c *context) error {
 	if v.Count < 2 || v.Count > 1000 || v.Steps < 1 {
-		return usageError{"bench budgets: --count or --steps is out of range; hint: --count from 2 to 1000, --steps from 1"}
+		return usageError{"bench budgets: --count or --steps is out of range; hint: use 2 to 1000 for --count, 1 or more for --steps"}
 	}
 	cfg, err := v.load(c, config.ToPlan)
 	if err != nil {

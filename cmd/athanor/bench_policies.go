@@ -15,13 +15,13 @@ import (
 type benchPoliciesCmd struct {
 	Models   []string `help:"Known models." default:"gpt2-4b,gpt2-10b,gpt2-15b,gpt2-20b" placeholder:"NAME,..."`
 	Hardware []string `help:"Known machines." default:"elixir-paper-40,elixir-paper-80" placeholder:"NAME,..."`
-	Gpus     []int    `help:"Numbers of GPUs." default:"1,2,4" placeholder:"N,..."`
-	Batch    []int    `help:"Sequences per GPU and step." default:"4,8,16" placeholder:"N,..."`
+	Gpus     []int    `help:"Numbers of GPUs to simulate." default:"1,2,4" placeholder:"N,..."`
+	Batch    []int    `help:"Sequences per GPU and step, in turn." default:"4,8,16" placeholder:"N,..."`
 	Sequence int      `help:"Tokens per sequence." default:"1024" placeholder:"N"`
 }
 
 // contestRules explains the numbers of the table.
-const contestRules = `simulated: seconds per step of the search's plan, which knows no other's; of the others, how many times as long (-: does not fit)
+const contestRules = `simulated: seconds per step of the search's plan, found without the others; for the others, how many times as long they take (-: does not fit)
 - with the fastest settings that fit, of: every number of micro-batches that divides the batch; checkpointing in the first of the
   layers, in eighths from none to all; of zero-3-offload, chunks that are not offloaded, in eighths (offload_optimizer.ratio)
 - in brackets as published: the batch in one micro-batch, every layer checkpointed, all that a policy offloads offloaded`
@@ -76,7 +76,7 @@ func (v *benchPoliciesCmd) check() error {
 	}
 	for _, b := range append(v.Batch, v.Sequence) {
 		if b < 1 || b > 1<<16 {
-			return usageError{fmt.Sprintf("bench policies: %d; hint: --batch and --sequence are positive", b)}
+			return usageError{fmt.Sprintf("bench policies: --batch and --sequence must be positive, not %d; hint: use 1 or more", b)}
 		}
 	}
 	return nil

@@ -16,13 +16,13 @@ import (
 type benchSwapCmd struct {
 	target
 	Lengths []int `help:"Sequence lengths." default:"2048,8192" placeholder:"N,..."`
-	Count   int   `help:"Device budgets for each." default:"4" placeholder:"N"`
-	Steps   int   `help:"Steps that are measured for each." default:"4" placeholder:"N"`
+	Count   int   `help:"Device budgets for each length." default:"4" placeholder:"N"`
+	Steps   int   `help:"Steps to measure of each arm, at each budget." default:"4" placeholder:"N"`
 }
 
 func (v *benchSwapCmd) Run(c *context) error {
 	if v.Count < 1 || v.Count > 100 || v.Steps < 1 || len(v.Lengths) == 0 {
-		return usageError{"bench swap: --count and --steps are at least 1; hint: leave them out"}
+		return usageError{"bench swap: --count and --steps must be at least 1; hint: leave them out for the defaults"}
 	}
 	cfg, err := v.load(c, config.ToPlan)
 	if err != nil {

@@ -145,7 +145,7 @@ func TestReading(t *testing.T) {
 	call("train", file).must(t, 0, "corpus: text: 1 files, 1 documents", "tokens of bpe-300", "held out; 1 steps read it 0.0")
 	const another = "the tokenizer is not that of"
 	folder := "model=" + dir + "/run/checkpoint-1"
-	call("plan", file, folder, "tokenizer=bpe-290").must(t, 0, "note: "+another, "hint: tokenizer: "+dir)
+	call("plan", file, folder, "tokenizer=bpe-290").must(t, 0, "note: "+another, "hint: set tokenizer: "+dir)
 	if r := call("plan", file, folder).must(t, 0); strings.Contains(r.stderr, another) {
 		t.Error(r.stderr)
 	}

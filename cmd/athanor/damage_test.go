@@ -56,7 +56,7 @@ func TestDamagedCheckpoint(t *testing.T) {
 		check(t, os.CopyFS(out, os.DirFS(dir+"/run")))
 		did := damage(t, r, out+"/checkpoint-4")
 		t.Log(did)
-		call("train", file, "out="+out).must(t, 0, "passed over", "checkpoint-4", "checkpoint-2 at step 2")
+		call("train", file, "out="+out).must(t, 0, "skipped a checkpoint: ", "checkpoint-4", "checkpoint-2 at step 2")
 		sameRun(t, out, dir+"/plain", 6)
 	}
 	before := losses(t, dir+"/run")
@@ -85,7 +85,7 @@ func TestResultsOverSources(t *testing.T) {
 		{"eval", model, "--tokens", dir + "/m/tokens.json", "--logits", dir + "/m/tokens.json"},
 		{"eval", model, "--tokens", dir + "/m/tokens.json", "--logits", dir + "/x", "--grads", dir + "/x"},
 	} {
-		call(args...).must(t, 2, "is read too, or written twice", "hint:")
+		call(args...).must(t, 2, "is also an input, or is named for two outputs", "hint:")
 	}
 	if after, err := os.ReadFile(file); err != nil || string(after) != string(before) {
 		t.Error("the configuration has changed", err)

@@ -57,7 +57,7 @@ type piece struct {
 
 func (v *dataCmd) Run(c *context) error {
 	if v.Sample < 0 {
-		return usageError{"data: --sample cannot be negative"}
+		return usageError{"data: --sample cannot be negative; hint: use 0 or more tokens"}
 	}
 	cfg, err := v.config()
 	if err != nil {

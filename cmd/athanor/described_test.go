@@ -109,7 +109,7 @@ func TestPipelinePictures(t *testing.T) {
 	if fullest == 0 {
 		t.Fatal("the first rank is the fullest: the test tells nothing")
 	}
-	if text := call(args("simulate")...).must(t, 0).stdout; !strings.Contains(text, fmt.Sprintf("of rank %d, whose device memory is the fullest", fullest)) {
+	if text := call(args("simulate")...).must(t, 0).stdout; !strings.Contains(text, fmt.Sprintf("rank %d, which takes most device memory", fullest)) {
 		t.Errorf("simulate says\n%s", text)
 	}
 	text := call(args("plan")...).must(t, 0).stdout

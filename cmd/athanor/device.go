@@ -38,7 +38,7 @@ func (c *context) judge(found *cuda.Found) string {
 		return "cpu"
 	}
 	if len(found.Missing) > 0 {
-		fmt.Fprintf(c.stderr, "note: the CPU computes and not %s: %s\n", name, found.Missing[0])
+		fmt.Fprintf(c.stderr, "note: computing on the CPU, not on %s: %s\n", name, found.Missing[0])
 	}
 	return "cpu"
 }

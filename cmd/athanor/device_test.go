@@ -27,8 +27,8 @@ func TestJudge(t *testing.T) {
 	for said, found := range map[string]cuda.Found{
 		"":                        {OK: true, Cards: card},
 		"note: an old compiler\n": {OK: true, Cards: card, Slow: "an old compiler"},
-		"note: the CPU computes and not NVIDIA H200: no NVRTC\n":            {Cards: card, Missing: []string{"no NVRTC"}},
-		"note: the CPU computes and not a GPU: the driver did not answer\n": {Lost: true, Missing: []string{"the driver did not answer"}},
+		"note: computing on the CPU, not on NVIDIA H200: no NVRTC\n":            {Cards: card, Missing: []string{"no NVRTC"}},
+		"note: computing on the CPU, not on a GPU: the driver did not answer\n": {Lost: true, Missing: []string{"the driver did not answer"}},
 	} {
 		var out bytes.Buffer
 		c := &context{stderr: &out}

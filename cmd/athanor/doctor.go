@@ -68,7 +68,7 @@ func (v *doctorCmd) Run(c *context) error {
 		}
 	}
 	if !report.OK {
-		return errors.New("training will not work here; hint: do what the lines marked broken say")
+		return errors.New("training will not work here; hint: follow the advice below the lines marked broken")
 	}
 	return nil
 }
@@ -114,7 +114,7 @@ func findProcessor(*doctorCmd) finding {
 		}
 	}
 	if len(have) == 0 {
-		have = []string{"no vector instructions that are used"}
+		have = []string{"no vector instructions that Athanor uses"}
 	}
 	best := simd.Best().Name
 	f := finding{"processor", good, fmt.Sprintf("%d cores, %s; kernels: %s, products %s", runtime.GOMAXPROCS(0), strings.Join(have, ", "), best, gemm.Kernels()), ""}
@@ -140,7 +140,7 @@ func findHugePages(*doctorCmd) finding {
 	const file = "/sys/kernel/mm/transparent_hugepage/enabled"
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return finding{"huge pages", good, "as this system has them", ""}
+		return finding{"huge pages", good, "not reported by this system", ""}
 	}
 	_, mode, _ := strings.Cut(string(text), "[")
 	mode, _, _ = strings.Cut(mode, "]")
@@ -170,13 +170,13 @@ func findDisk(v *doctorCmd) finding {
 }
 
 func findCache(*doctorCmd) finding {
-	const advice = "set XDG_CACHE_HOME to a folder that can be written and stays"
+	const advice = "set XDG_CACHE_HOME to a permanent folder that can be written"
 	dir, err := machine.CacheDir()
 	if err != nil {
 		return finding{"cache", broken, err.Error(), advice}
 	}
 	if home, err := os.UserCacheDir(); err != nil || filepath.Dir(dir) != home {
-		return finding{"cache", slow, dir + ", since that of the user cannot be written", advice}
+		return finding{"cache", slow, dir + ", since the user's cache folder cannot be written", advice}
 	}
 	return finding{"cache", good, dir, ""}
 }
@@ -198,13 +198,13 @@ func findGPU(*doctorCmd) finding {
 	case found.OK:
 		f.Found += fmt.Sprintf("; driver %s, CUDA %s; NVRTC %s; cublasLt %s", found.Driver, found.CUDA, found.NVRTC, found.CublasLt)
 		if n := len(found.Cards); n > 1 && len(found.Cards[0].Peers) < n-1 {
-			f.Found += "; not all GPUs reach each other: what ranks exchange goes through the host"
+			f.Found += "; not all GPUs can access each other's memory: data between ranks goes through the host"
 		}
 		if found.Slow != "" {
 			f.State, f.Advice = slow, found.Slow
 		}
 	case len(cards) == 0:
-		f.Found, f.Advice = "none: the CPU computes", ""
+		f.Found, f.Advice = "none: computing on the CPU", ""
 		if len(found.Missing) > 0 {
 			f.Found += " (" + found.Missing[0] + ")"
 		}

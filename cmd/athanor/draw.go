@@ -66,7 +66,7 @@ func (p *planned) predicted(c *context) (runs []draw.Run) {
 		if len(runs) > 1 {
 			which = fmt.Sprintf("ranks %d to %d are", runs[0].Program.Rank, runs[len(runs)-1].Program.Rank)
 		}
-		fmt.Fprintf(c.stderr, "note: %s shown, of %d: the others do the same with other sequences\n", which, n)
+		fmt.Fprintf(c.stderr, "note: %s shown, of %d ranks: the others do the same with other sequences\n", which, n)
 	}
 	return runs
 }

@@ -9,7 +9,7 @@ import (
 )
 
 type mergeCmd struct {
-	Adapter string `arg:"" help:"Folder of an adapter: a checkpoint of a run with lora, or one of PEFT's." placeholder:"ADAPTER"`
+	Adapter string `arg:"" help:"Adapter folder: a checkpoint of a run with lora, or a PEFT adapter." placeholder:"ADAPTER"`
 	Folder  string `arg:"" help:"The model folder to make; it must not exist." placeholder:"FOLDER"`
 }
 
@@ -24,9 +24,9 @@ func (v *mergeCmd) Run(c *context) error {
 }
 
 type exportCmd struct {
-	From      string `arg:"" help:"Model folder, such as a checkpoint, or an adapter's." placeholder:"FOLDER"`
+	From      string `arg:"" help:"Model folder, such as a checkpoint, or adapter folder." placeholder:"FOLDER"`
 	Folder    string `arg:"" help:"The model folder to make; it must not exist." placeholder:"NEW"`
-	Precision string `help:"Of the weights: fp32, bf16, or that of the files." enum:"files,fp32,bf16" default:"files"`
+	Precision string `help:"Data type of the weights: fp32, bf16, or files, which keeps that of the files." enum:"files,fp32,bf16" default:"files"`
 }
 
 func (v *exportCmd) Run(c *context) error {

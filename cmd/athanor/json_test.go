@@ -124,7 +124,7 @@ func TestPeople(t *testing.T) {
 	}
 	call("doctor", "--path", dir+"/absent").must(t, 1, "hint:")
 	call("train", dir+"/run/config.yaml", "max_steps=4").must(t, 0, "resuming "+dir+"/run/checkpoint-4") // it is a configuration
-	if again := call("train", file).must(t, 0).stdout; !strings.Contains(again, "no step was left to train: 4 are done; hint:") || strings.Contains(again, "measured") {
+	if again := call("train", file).must(t, 0).stdout; !strings.Contains(again, "no steps were left to train: 4 are done; hint:") || strings.Contains(again, "measured") {
 		t.Errorf("a run that has ended says it was measured:\n%s", again)
 	}
 }

@@ -31,7 +31,7 @@ func (v *keysCmd) Run(c *context) error {
 		}{list})
 	}
 	if v.Name == "" {
-		fmt.Fprintf(c.stdout, "# All keys with their defaults. What is empty is required, derived from others, none or 0. A run needs\n# %s.\n\n", config.Required)
+		fmt.Fprintf(c.stdout, "# All keys with their defaults. An empty value means required, derived from others, none or 0. A run needs\n# %s.\n\n", config.Required)
 	}
 	for _, k := range list {
 		fmt.Fprint(c.stdout, keyLines(k))

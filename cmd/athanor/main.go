@@ -45,26 +45,26 @@ func (c *context) rows() io.Writer {
 type cli struct {
 	JSON bool `name:"json" help:"Print one JSON object on standard output and nothing else there."`
 
-	Version kong.VersionFlag `help:"Print the version and end."`
+	Version kong.VersionFlag `help:"Print the version and exit."`
 
 	Train    trainCmd    `cmd:"" help:"Train: probe, plan, prove, run."`
 	Plan     planCmd     `cmd:"" help:"Find the fastest plan that fits, with its memory and time."`
-	Keys     keysCmd     `cmd:"" help:"All keys of a configuration, with their defaults and what they say."`
-	Simulate simulateCmd `cmd:"" help:"The predicted timeline of a step."`
-	Draw     drawCmd     `cmd:"" help:"A picture of the predicted timeline and memory."`
+	Keys     keysCmd     `cmd:"" help:"List the keys of a configuration, with defaults and meanings."`
+	Simulate simulateCmd `cmd:"" help:"Show the predicted timeline of a step."`
+	Draw     drawCmd     `cmd:"" help:"Draw the predicted timeline and memory."`
 	Probe    probeCmd    `cmd:"" help:"Measure this machine."`
 	Data     dataCmd     `cmd:"" help:"Tokenise and show a corpus."`
-	Serve    serveCmd    `cmd:"" help:"Let runs that are led from other hosts compute here."`
-	Doctor   doctorCmd   `cmd:"" help:"What is found on this machine, what is missing, what to do."`
-	Eval     evalCmd     `cmd:"" help:"Loss and perplexity of a model folder; logits and gradients for comparison."`
-	Generate generateCmd `cmd:"" help:"Text from a model folder."`
-	Chat     chatCmd     `cmd:"" help:"A conversation with a model folder, by its chat template."`
-	Merge    mergeCmd    `cmd:"" help:"Make a model folder of an adapter and its model."`
-	Export   exportCmd   `cmd:"" help:"Make a model folder of weights alone, in bf16 or fp32, for other software."`
+	Serve    serveCmd    `cmd:"" help:"Let runs led by other hosts compute on this machine."`
+	Doctor   doctorCmd   `cmd:"" help:"Check this machine: what is there, what is missing, what to do."`
+	Eval     evalCmd     `cmd:"" help:"Compute loss and perplexity of a model folder; logits and gradients for comparison."`
+	Generate generateCmd `cmd:"" help:"Generate text with a model folder."`
+	Chat     chatCmd     `cmd:"" help:"Chat with a model folder, by its chat template."`
+	Merge    mergeCmd    `cmd:"" help:"Merge an adapter and its model into a new model folder."`
+	Export   exportCmd   `cmd:"" help:"Write a model folder with weights only, in bf16 or fp32, for other software."`
 	Bench    benchCmd    `cmd:"" help:"Measure operators, training steps and predictions."`
-	Pack     packCmd     `cmd:"" help:"The allocator on its own: static addresses for buffers with known lifetimes."`
+	Pack     packCmd     `cmd:"" help:"Run the allocator on its own: static addresses for buffers with known lifetimes."`
 	Schedule scheduleCmd `cmd:"" help:"Show, check, compare or search a pipeline schedule."`
-	Scale    scaleCmd    `cmd:"" help:"The shortest time in which a model can be trained, and what limits it."`
+	Scale    scaleCmd    `cmd:"" help:"Find the shortest time in which a model can be trained, and what limits it."`
 }
 
 func main() {
@@ -112,7 +112,7 @@ func execute(args []string, stdout, stderr io.Writer) int {
 	ctx := &context{stdin: os.Stdin, stdout: out, stderr: stderr, terminal: asTerminal(stdout) != nil, json: c.JSON}
 	if err := cmp.Or(parsed.Run(ctx), out.err); err != nil {
 		if errors.Is(err, syscall.ENOSPC) {
-			err = suggest.Add(err, "free some space on that disk, or name a place on another")
+			err = suggest.Add(err, "free some space on that disk, or write to another disk")
 		}
 		fmt.Fprintf(stderr, "athanor: %v\n", err)
 		return exitCode(err)

@@ -49,7 +49,7 @@ func canWrite(read []string, paths ...string) error {
 			continue
 		}
 		if slices.ContainsFunc(slices.Concat(read, paths[:i]), func(other string) bool { return samePlace(path, other) }) {
-			return usageError{fmt.Sprintf("%s is read too, or written twice; hint: name another file", path)}
+			return usageError{fmt.Sprintf("%s is also an input, or is named for two outputs; hint: name another file", path)}
 		}
 		st, err := os.Stat(path)
 		switch {

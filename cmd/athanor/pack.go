@@ -87,7 +87,7 @@ func (v *packCmd) read() (alloc.Problem, error) {
 		return alloc.Problem{}, usageError{fmt.Sprintf("--capacity %d is negative\nhint: give bytes, or 0 for the least height", v.Capacity)}
 	}
 	if v.Nodes < -1 || v.Timeout <= 0 {
-		return alloc.Problem{}, usageError{fmt.Sprintf("--nodes %d, --timeout %v; hint: nodes from -1 on, a time above 0", v.Nodes, v.Timeout)}
+		return alloc.Problem{}, usageError{fmt.Sprintf("--nodes %d or --timeout %v is out of range; hint: use -1 or more nodes, and a timeout above 0", v.Nodes, v.Timeout)}
 	}
 	in := io.Reader(os.Stdin)
 	if v.File != "-" {

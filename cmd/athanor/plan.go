@@ -22,13 +22,13 @@ import (
 
 type planCmd struct {
 	target
-	Explain bool   `help:"The runners-up and why they lost, and what more memory or faster links would bring."`
+	Explain bool   `help:"Also show the runners-up, why they lost, and what more memory or faster links would bring."`
 	Out     string `help:"Write the plan as JSON, to be used with plan=FILE." placeholder:"FILE"`
 	Policy  string `help:"Let another system decide: ${policies}, or ${rules} (about activations only)." placeholder:"NAME"`
 	Dump    string `help:"Write the program of one step as text." placeholder:"FILE"`
 
-	MaxSequence bool `help:"Say how long sequences can be instead."`
-	Step        int  `help:"In multiples of this many tokens; of a long one, to a hundredth." default:"256"`
+	MaxSequence bool `help:"Find the longest sequence that fits instead."`
+	Step        int  `help:"Search for --max-sequence in multiples of this many tokens (for long sequences, to within a hundredth)." default:"256"`
 }
 
 // policyNames is substituted into the help of --policy.
@@ -161,7 +161,7 @@ func (v *planCmd) misfit(ctx stdctx.Context, c *context, p *planned, why *plan.M
 // maxSequence prints the longest sequence that fits.
 func (v *planCmd) maxSequence(ctx stdctx.Context, c *context) error {
 	if !v.searches() {
-		return usageError{fmt.Sprintf("plan --max-sequence --policy %s: no length is searched for with it; hint: %s, or leave it out", v.Policy, strings.Join(plan.ActivationRules(), ", "))}
+		return usageError{fmt.Sprintf("plan --max-sequence does not work with --policy %s; hint: use --policy %s, or leave --policy out", v.Policy, strings.Join(plan.ActivationRules(), ", "))}
 	}
 	cfg, err := v.load(c, config.ToPlan)
 	if err != nil {
@@ -199,7 +199,7 @@ func (p *planned) print(c *context) {
 	best := p.result.Best
 	fmt.Fprintf(c.stdout, "plan: %s", plan.Describe(best))
 	if d := p.setup.Graph.Documents; d != nil {
-		fmt.Fprintf(c.stdout, "documents: a token sees its own only; in the mean that costs what documents of %d tokens would\n", d.Length)
+		fmt.Fprintf(c.stdout, "documents: a token sees only its own; on average that costs as much as documents of %d tokens\n", d.Length)
 	}
 	fmt.Fprintf(c.stdout, "predicted: %.4g s per step of %d tokens, %.0f tokens/s, MFU %.1f %% of %.0f GFLOP/s (chosen from %d candidates%s)\n\n",
 		best.Seconds(), p.config.GlobalBatch*p.config.SequenceLength, p.report.TokenRate, 100*p.report.MFU, p.peak()/1e9, p.result.Evaluated, tried(best.Tried))
@@ -217,7 +217,7 @@ func (p *planned) explain(c *context) {
 		fmt.Fprintln(c.stdout, "runners-up:")
 	}
 	for _, r := range p.report.RunnersUp {
-		fmt.Fprintf(c.stdout, "  %+6.1f %%  %10.4g s  %10s of device memory  %s (does not compute in %.0f %% of it, makes again in %.0f %%%s)\n",
+		fmt.Fprintf(c.stdout, "  %+6.1f %%  %10.4g s  %10s of device memory  %s (idle for %.0f %% of the step, recomputes for %.0f %%%s)\n",
 			100*(r.Seconds/p.report.Seconds-1), r.Seconds, size.Format(r.Device), r.Label, 100*r.Idle, 100*r.Repeated, tried(r.Tried))
 	}
 	fmt.Fprintln(c.stdout, "what if:")
@@ -246,7 +246,7 @@ func (p *planned) printElixir(ctx stdctx.Context, c *context) error {
 	if d.CacheFirst() {
 		first = "blocks before optimizer state"
 	}
-	fmt.Fprintf(c.stdout, "Elixir's search: %d parameters in %d steps; chunks of %d elements, %d of them, %.2f %% waste; %d blocks would do with %d moves\n",
+	fmt.Fprintf(c.stdout, "Elixir's search: %d parameters in %d steps; chunks of %d elements, %d of them, %.2f %% waste; %d blocks would suffice, with %d moves\n",
 		len(trace.Params), len(trace.Steps), d.Size, d.Packing.Chunks, 100*d.Waste(), d.Choice.Blocks, d.Moves)
 	fmt.Fprintf(c.stdout, "%s (%.4f and %.4f ns per element): %d of %d chunks stay on the GPU, with %d blocks\n",
 		first, d.Cache, d.State, d.Resident(), len(d.OnGPU), d.Placement.Blocks)

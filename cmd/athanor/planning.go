@@ -20,7 +20,7 @@ import (
 
 // target is the arguments of most verbs: a configuration and overrides.
 type target struct {
-	Config    string   `arg:"" help:"YAML file that describes the run; a plan can also be had for a model's name or folder." placeholder:"CONFIG"`
+	Config    string   `arg:"" help:"YAML file that describes the run; plan, simulate and draw also take a model's name or folder." placeholder:"CONFIG"`
 	Overrides []string `arg:"" optional:"" help:"Overrides: key=value, with dots for nested keys; athanor keys lists all." placeholder:"KEY=VALUE"`
 }
 
@@ -90,11 +90,11 @@ func (p *planned) on(c *context, find finder) (err error) {
 	}
 	if _, err := hardware.KnownRank(p.config.Hardware.Name, 1); err == nil && p.config.Ranks > hardware.PerHost {
 		show.done()
-		fmt.Fprintf(c.stderr, "note: %d ranks are those of several hosts, which are taken to be joined as GPUs of one host are; train is told of them under hosts\n", p.config.Ranks)
+		fmt.Fprintf(c.stderr, "note: %d ranks need several hosts, whose links are assumed to be as fast as those inside one host; to train, name the hosts under `hosts`\n", p.config.Ranks)
 	}
 	if n := p.machine.Idle(); n > 0 {
 		show.done()
-		fmt.Fprintf(c.stderr, "note: GPUs here with nothing to do: %d; hint: ranks: auto, with a global_batch that can be divided among all\n", n)
+		fmt.Fprintf(c.stderr, "note: unused GPUs of this machine: %d; hint: set ranks: auto, and a global_batch that can be divided among all GPUs\n", n)
 	}
 	return nil
 }

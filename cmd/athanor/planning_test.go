@@ -11,7 +11,7 @@ func TestActivities(t *testing.T) {
 	var b strings.Builder
 	s := newStatus(&b)
 	for range 2 {
-		for _, text := range []string{"timing the operators of: a", "timing the operators of: b", "plans of others", "timing the operators of: c"} {
+		for _, text := range []string{"timing the operators of: a", "timing the operators of: b", "plans of other systems", "timing the operators of: c"} {
 			s.say(text)
 		}
 		s.next()

@@ -77,7 +77,7 @@ func TestPreference(t *testing.T) {
 				args = append(args, "model="+dir+"/base/checkpoint-1", "lora={rank: 4}", "learning_rate=0.02")
 			}
 			var got trained
-			call(append(args, "out="+dir+"/a", "--json")...).must(t, 0, "120 pairs of a chosen and a rejected answer", "108 pairs to train on and 12 to validate with, in ", " windows, of which ", "reference: the log-probabilities of 120 pairs").into(t, &got)
+			call(append(args, "out="+dir+"/a", "--json")...).must(t, 0, "120 pairs of a chosen and a rejected answer", "108 pairs to train on and 12 to validate with, in ", " windows, of which ", "reference: computing the log-probabilities of 120 pairs").into(t, &got)
 			list := steps(t, dir+"/a")
 			if r := got.ValRewards; r == nil || r.Pairs != 12 || list[0].Pairs < 4 {
 				t.Errorf("validation on %+v, the first step on %+v", r, list[0].Rewards)
@@ -165,7 +165,7 @@ func TestPreferenceErrors(t *testing.T) {
 	pairs := "data=" + preferences(t, dir+"/pairs.jsonl", false)
 	chats := "data=" + preferences(t, dir+"/chats.jsonl", true)
 	for _, c := range []struct{ args, want []string }{
-		{[]string{pairs}, []string{"data", "120 pairs", "hint: preference: {beta: 0.1}"}},
+		{[]string{pairs}, []string{"data", "120 pairs", "hint: set preference: {beta: 0.1}"}},
 		{[]string{"preference.beta=0.1"}, []string{"data", "0 of 1 documents", "hint: "}},
 		{[]string{pairs, "preference.beta=0.1", "model={type: gpt2, layers: 1, width: 32, heads: 4}"}, []string{"preference: ", "learned positions", "hint: "}},
 		{[]string{pairs, "preference.beta=0.1", "ranks=2", "plan={pipeline: 2, slices: 2}"}, []string{"plan.slices", "preference", "hint: "}},

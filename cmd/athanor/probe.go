@@ -16,17 +16,17 @@ type probeCmd struct {
 	Out  string `help:"Write the hardware file." placeholder:"FILE"`
 	Disk string `help:"Folder on the disk that is measured." default:"." placeholder:"FOLDER"`
 
-	Ranks  int      `help:"Measure also what joins this many ranks." default:"1"`
-	Hosts  []string `help:"Measure also other hosts, where athanor serve waits, and what joins ranks on them." placeholder:"ADDRESS"`
+	Ranks  int      `help:"Also measure the links between this many ranks." default:"1"`
+	Hosts  []string `help:"Also measure other hosts, on which athanor serve waits, and the links between ranks on them." placeholder:"ADDRESS"`
 	Device string   `help:"auto, cpu or cuda." enum:"auto,cpu,cuda" default:"auto"`
 }
 
 func (v *probeCmd) Run(c *context) error {
 	if st, err := os.Stat(v.Disk); err != nil || !st.IsDir() {
-		return usageError{fmt.Sprintf("probe: --disk %s is not a folder; hint: give one on the disk that runs will spill to", v.Disk)}
+		return usageError{fmt.Sprintf("probe: --disk %s is not a folder; hint: name a folder on the disk that runs will spill to", v.Disk)}
 	}
 	if v.Ranks < 1 || v.Ranks > machine.MaxRanks {
-		return usageError{fmt.Sprintf("probe: --ranks %d; hint: from 1 to %d", v.Ranks, machine.MaxRanks)}
+		return usageError{fmt.Sprintf("probe: --ranks %d is out of range; hint: use from 1 to %d", v.Ranks, machine.MaxRanks)}
 	}
 	for i, h := range v.Hosts {
 		addr, err := config.Address(h)

@@ -93,7 +93,7 @@ func TestRanksSignal(t *testing.T) {
 	dir, file := tiny(t, "max_steps: 1000000", "ranks: 2")
 	plan := "plan=" + dir + "/p.json"
 	call("plan", file, "--out", dir+"/p.json").must(t, 0)
-	r := stopAtStep(t, syscall.SIGTERM, "train", file, plan).must(t, 75, "everything is saved, start me again")
+	r := stopAtStep(t, syscall.SIGTERM, "train", file, plan).must(t, 75, "everything is saved: start the same command again")
 	var at int
 	_, text, _ := strings.Cut(r.stderr, "saved "+dir+"/run/checkpoint-")
 	_, err := fmt.Sscan(text, &at)
@@ -121,8 +121,8 @@ func TestBadRanks(t *testing.T) {
 	call("plan", file, "ranks=2", "--out", path).must(t, 0)
 	text, err := os.ReadFile(path)
 	check(t, err)
-	call("train", file, "plan="+path).must(t, 2, "2 ranks, the run has 1", "hint:")
-	call("train", file, "ranks=4", "plan="+path).must(t, 2, "2 ranks, the run has 4", "hint:")
+	call("train", file, "plan="+path).must(t, 2, "2 ranks, but the run has 1", "hint:")
+	call("train", file, "ranks=4", "plan="+path).must(t, 2, "2 ranks, but the run has 4", "hint:")
 
 	chunk := func(p map[string]any) map[string]any { return p["chunks"].([]any)[0].(map[string]any) }
 	pipeline := func(edit func(l map[string]any)) func(p map[string]any) {
@@ -180,7 +180,7 @@ func TestBadLinks(t *testing.T) {
 	dir, file := tiny(t)
 	path := dir + "/hardware.json"
 	check(t, os.WriteFile(path, thisMachine(t, 1), 0o644))
-	call("plan", file, "ranks=2", "hardware.name="+path).must(t, 2, "what joins ranks", "--ranks 2")
+	call("plan", file, "ranks=2", "hardware.name="+path).must(t, 2, "no link between ranks", "--ranks 2")
 	text := thisMachine(t, 2)
 	check(t, os.WriteFile(path, text, 0o644))
 	var slow, fast struct {

@@ -37,7 +37,7 @@ func TestRequests(t *testing.T) {
 		}
 		return code, log.String()
 	}
-	if code, log := run("stop"); code != 75 || !strings.Contains(log, "saved "+dir+"/run/checkpoint-1") || !strings.Contains(log, "start me again") {
+	if code, log := run("stop"); code != 75 || !strings.Contains(log, "saved "+dir+"/run/checkpoint-1") || !strings.Contains(log, "start the same command again") {
 		t.Errorf("stop: %d\n%s", code, log)
 	}
 	call("train", file).must(t, 0, "at step 1")
@@ -50,7 +50,7 @@ func TestRequests(t *testing.T) {
 
 	// A request from before the run began is met too; a file that cannot be removed is reported.
 	check(t, os.WriteFile(dir+"/run/stop", nil, 0o644))
-	call("train", file, "max_steps=6").must(t, 75, "start me again")
+	call("train", file, "max_steps=6").must(t, 75, "start the same command again")
 	call("train", file, "max_steps=6").must(t, 0, "at step 4")
 	check(t, os.MkdirAll(dir+"/run/save/full", 0o755))
 	call("train", file, "max_steps=8").must(t, 1, "/run/save", "hint:")

@@ -111,7 +111,7 @@ func TestFinished(t *testing.T) {
 	dir, file := tiny(t, "max_steps: 2")
 	call("train", file).must(t, 0, "saved "+dir+"/run/checkpoint-2")
 	again := call("train", file).must(t, 0)
-	if strings.Contains(again.stderr, "saved ") || !strings.Contains(again.stdout, "no step was left to train") || !strings.Contains(again.stdout, "checkpoint: "+dir+"/run/checkpoint-2") {
+	if strings.Contains(again.stderr, "saved ") || !strings.Contains(again.stdout, "no steps were left to train") || !strings.Contains(again.stdout, "checkpoint: "+dir+"/run/checkpoint-2") {
 		t.Errorf("nothing was written, but it says:\n%s%s", again.stderr, again.stdout)
 	}
 	call("train", file, "max_steps=3").must(t, 0, "saved "+dir+"/run/checkpoint-3")

@@ -24,7 +24,7 @@ type scaleCmd struct {
 	Tokens   float64 `help:"Tokens to train on, instead of --steps."`
 	Batch    float64 `help:"Critical batch in sequences, if measured; 0: 573 tokens x parameters^(1/3)."`
 
-	Gpus    int     `help:"cluster, laws: GPUs that there are." default:"64"`
+	Gpus    int     `help:"cluster, laws: number of GPUs." default:"64"`
 	Tflops  float64 `default:"312" help:"Sustained TFLOP/s of one GPU."`
 	Memory  string  `default:"80GB" help:"Memory of one GPU."`
 	Node    int     `default:"16" help:"GPUs joined by fast links."`
@@ -37,8 +37,8 @@ type scaleCmd struct {
 	Format string  `default:"text" enum:"text,json,svg" help:"${enum}; svg is for curve and memo."`
 
 	Efficiency float64 `default:"0.6" help:"memo: model FLOPs that a GPU reaches, as a share of its peak."`
-	Exchange   float64 `help:"memo: GB/s that a GPU sends to the others of its node; 0: inside --efficiency."`
-	HostLink   float64 `help:"memo: GB/s between GPU and host, each way; 0: hides a layer of 7B from 192K tokens on, as in the paper."`
+	Exchange   float64 `help:"memo: GB/s that a GPU sends to the others of its node; 0: included in --efficiency."`
+	HostLink   float64 `help:"memo: GB/s between GPU and host, each way; 0: the rate that hides a layer of 7B from 192K tokens on, as in the paper."`
 	HostMemory string  `default:"2048GiB" help:"memo: host memory of the node."`
 	Compiled   bool    `help:"memo: plan, lower, pack and simulate each way as a program, instead of analysing it."`
 }
@@ -65,7 +65,7 @@ func (v *scaleCmd) Run(c *context) error {
 		return err
 	}
 	if !(v.Batch >= 0) {
-		return usageError{fmt.Sprintf("scale: --batch %v; hint: sequences, or 0 for what is usual of a model of this size", v.Batch)}
+		return usageError{fmt.Sprintf("scale: --batch %v is not a number of sequences; hint: give the critical batch, or 0 for the usual one of a model of this size", v.Batch)}
 	}
 	m.Measured = v.Batch
 	work := scale.DefaultWork(m)
@@ -206,7 +206,7 @@ func (v *scaleCmd) traffic(c *context, m scale.Model, h scale.Hardware) error {
 	if v.Format == "json" {
 		return c.print(map[string]any{"micros": micros, "tokens": m.Sequence, "threshold": h.FLOPS / h.Network, "flows": flows})
 	}
-	fmt.Fprintf(c.stdout, "%s, %d micro-batches of %d tokens; the network hides behind %.4g FLOP per byte\n\n", m.Name, micros, m.Sequence, h.FLOPS/h.Network)
+	fmt.Fprintf(c.stdout, "%s, %d micro-batches of %d tokens; network traffic hides behind %.4g FLOP per byte\n\n", m.Name, micros, m.Sequence, h.FLOPS/h.Network)
 	fmt.Fprintf(c.stdout, "%-22s %8s %8s %12s %10s %10s\n", "sharding", "gathers", "reduces", "bytes/param", "forward", "backward")
 	for _, f := range flows {
 		forward := "-"
@@ -215,7 +215,7 @@ func (v *scaleCmd) traffic(c *context, m scale.Model, h scale.Hardware) error {
 		}
 		fmt.Fprintf(c.stdout, "%-22s %8d %8d %12g %10s %10s\n", f.Mode, f.Gathers, f.Reduces, f.Bytes, forward, digits(f.Backward))
 	}
-	fmt.Fprintln(c.stdout, "\nper step; sent bytes per parameter of the rank; FLOP per byte in and out of the compute that hides it")
+	fmt.Fprintln(c.stdout, "\nper step; bytes sent per parameter of the rank; FLOP per byte, in and out, of the compute that hides the traffic")
 	return nil
 }
 
@@ -272,7 +272,7 @@ func (v *scaleCmd) laws(c *context, cluster scale.Cluster) error {
 		flops = v.Hours * 3600 * float64(v.Gpus) * cluster.FLOPS
 	}
 	if !(flops > 0) || flops > 1e40 {
-		return usageError{fmt.Sprintf("scale laws: %g FLOPs: no budget\nhint: give --flops 1e20, or --hours 24 --gpus 8 --tflops 150", flops)}
+		return usageError{fmt.Sprintf("scale laws: a budget of %g FLOPs is out of range\nhint: give --flops 1e20, or --hours 24 --gpus 8 --tflops 150", flops)}
 	}
 	type fit struct {
 		Law        string  `json:"law"`

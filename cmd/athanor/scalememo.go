@@ -25,7 +25,7 @@ func (v *scaleCmd) memo(c *context) error {
 	lengths := memo.Lengths()
 	if v.Sequence != 0 {
 		if v.Sequence < 1 || v.Sequence > 16<<20 {
-			return usageError{fmt.Sprintf("--sequence %d: from 1 to %d tokens\nhint: --sequence 1048576", v.Sequence, 16<<20)}
+			return usageError{fmt.Sprintf("--sequence %d is not from 1 to %d tokens\nhint: use, for example, --sequence 1048576", v.Sequence, 16<<20)}
 		}
 		lengths = []int{v.Sequence}
 	}
@@ -114,7 +114,7 @@ func (v *scaleCmd) memoMachine() (memo.Machine, error) {
 		value, low, high float64
 	}{{"--efficiency", v.Efficiency, 1e-3, 1}, {"--exchange", v.Exchange, 0, 1e6}, {"--host-link", v.HostLink, 0, 1e6}} {
 		if !(n.value >= n.low && n.value <= n.high) {
-			return memo.Machine{}, usageError{fmt.Sprintf("%s %g: from %g to %g\nhint: the paper's machine is --efficiency 0.6 and the rest left out", n.name, n.value, n.low, n.high)}
+			return memo.Machine{}, usageError{fmt.Sprintf("%s %g is not from %g to %g\nhint: for the paper's machine, use --efficiency 0.6 and leave the others out", n.name, n.value, n.low, n.high)}
 		}
 	}
 	host, err := size.Parse(v.HostMemory)
@@ -161,7 +161,7 @@ func (v *scaleCmd) memoModel(tokens int) (*model.Model, error) {
 // memoCompiled runs the ablation through the compiler.
 func (v *scaleCmd) memoCompiled(c *context, machine memo.Machine, lengths []int) error {
 	if machine.Exchange > 0 || v.Format == "svg" {
-		return usageError{"scale memo --compiled: what attention exchanges is not in the programs, and there is no plot\nhint: leave --exchange and --format svg out"}
+		return usageError{"scale memo --compiled: programs do not model what attention exchanges, and there is no plot of them\nhint: leave --exchange and --format svg out"}
 	}
 	show := newStatus(c.stderr)
 	defer show.done()
@@ -243,7 +243,7 @@ func printCompiled(w io.Writer, m memo.Machine, rows []*bench.Ablation) {
 	} {
 		line(l.name, ours(l.cell))
 	}
-	fmt.Fprintln(w, "\nhost, device: what is too small. Assumptions: package policy/memo, its essay and Hardware.")
+	fmt.Fprintln(w, "\nhost, device: the memory that is too small. Assumptions: package policy/memo, its essay and Hardware.")
 }
 
 func memoGraph(m *model.Model, tokens int) (memo.Work, error) {
@@ -298,7 +298,7 @@ func printMemo(w io.Writer, t memo.Comparison) {
 		line(l.name, l.cell)
 		fmt.Fprintln(w)
 	}
-	fmt.Fprintln(w, "\nhost, device: what is too small. Assumptions are in the essay of package policy/memo.")
+	fmt.Fprintln(w, "\nhost, device: the memory that is too small. Assumptions are in the essay of package policy/memo.")
 }
 
 // share formats an arm's MFU, or the tier that is too small.

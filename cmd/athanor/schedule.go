@@ -37,12 +37,12 @@ type scheduleCmd struct {
 	Objective    string    `default:"makespan" enum:"makespan,span" help:"search: what is minimised, ${enum}."`
 	Effort       int       `help:"search: passes to execute in local search; 0: 4 million."`
 	Nodes        int       `help:"search: nodes of the exact search per placement; 0: small schedules only."`
-	Seed         uint64    `help:"search: of its random choices."`
+	Seed         uint64    `help:"search: seed of its random choices."`
 	Tokens       int       `help:"Tokens per sequence, which bound the splits."`
 	Model        string    `placeholder:"NAME|DIR" help:"With --tokens: cut the splits so that each costs the same in this model."`
-	Multiple     int       `default:"1" help:"With --model: splits are multiples of so many tokens (the tensor-parallel degree)."`
+	Multiple     int       `default:"1" help:"With --model: splits are multiples of this many tokens (the tensor-parallel degree)."`
 	EvenSplits   bool      `help:"With --model: splits of equal length instead, to see what they cost."`
-	Orders       string    `placeholder:"FILE" help:"Check and time the orders of this file (one line per rank, or this verb's JSON) instead of the schedule's own."`
+	Orders       string    `placeholder:"FILE" help:"Check and time the orders of this file (one line per rank, or the JSON of this command) instead of the schedule's own."`
 	Format       string    `default:"order" enum:"order,grid,json,svg" help:"${enum}."`
 }
 
@@ -51,7 +51,7 @@ func (v *scheduleCmd) Run(c *context) error {
 		v.Format = "json"
 	}
 	if v.Effort < 0 || v.Nodes < 0 {
-		return usageError{fmt.Sprintf("schedule: --effort %d, --nodes %d; hint: from 1 on, or 0 for the usual search", v.Effort, v.Nodes)}
+		return usageError{fmt.Sprintf("schedule: --effort %d or --nodes %d is negative; hint: use 1 or more, or 0 for the default", v.Effort, v.Nodes)}
 	}
 	if v.Name == "all" {
 		return v.all(c)
@@ -190,7 +190,7 @@ func (v *scheduleCmd) cut(s *schedule.Schedule, costs *schedule.Costs) ([]int, e
 func readOrders(path string) ([]string, error) {
 	data, err := bounded.ReadFile(path, 1<<30)
 	if err != nil {
-		return nil, badInput(suggest.Add(fmt.Errorf("orders: %w", err), "a file with one line per rank, or this verb's JSON"))
+		return nil, badInput(suggest.Add(fmt.Errorf("orders: %w", err), "name a file with one line per rank, or with the JSON of this command"))
 	}
 	var object struct{ Orders []string }
 	if json.Unmarshal(data, &object) == nil && object.Orders != nil {
@@ -262,7 +262,7 @@ func (v *scheduleCmd) all(c *context) error {
 		return c.print(map[string]any{"ranks": v.Ranks, "microbatches": v.Microbatches, "schedules": list})
 	}
 	if v.Format != "order" {
-		return usageError{"schedule all --format " + v.Format + ": a comparison is a table\nhint: take --format json, or one schedule"}
+		return usageError{"schedule all --format " + v.Format + ": a comparison is a table\nhint: use --format json, or name one schedule"}
 	}
 	fmt.Fprintf(c.stdout, "%d ranks, %d micro-batches; times of one stage of 1/%d of the model: tf %g, tb %g, tw %g; tc %g\n\n",
 		v.Ranks, v.Microbatches, v.Ranks, mean(v.Tf), mean(v.Tb), mean(v.Tw), v.Tc)

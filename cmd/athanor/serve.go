@@ -17,14 +17,14 @@ import (
 )
 
 type serveCmd struct {
-	Listen string `help:"Address to wait at, :7077 unless given." placeholder:"[HOST]:PORT"`
-	Disk   string `help:"Folder for what runs spill to disk." default:"." placeholder:"FOLDER"`
+	Listen string `help:"Address to listen on; default: :7077." placeholder:"[HOST]:PORT"`
+	Disk   string `help:"Folder for the data that runs spill to disk." default:"." placeholder:"FOLDER"`
 }
 
 // Help is what `serve --help` says besides the flags.
 func (serveCmd) Help() string {
-	return "A run on another host that names this one under hosts: trains on its cores or GPUs, too. Both must have the same ATHANOR_KEY, any secret text, in their environment. " +
-		"What they exchange is not encrypted."
+	return "A run on another host that names this one under hosts: trains on its cores or GPUs, too. Both must have the same ATHANOR_KEY, a secret text of at least 16 characters, in their environment. " +
+		"Their traffic is not encrypted."
 }
 
 func (v *serveCmd) Run(c *context) error {
@@ -34,14 +34,14 @@ func (v *serveCmd) Run(c *context) error {
 	}
 	addr, err := net.ResolveTCPAddr("tcp", cmp.Or(v.Listen, ":"+config.HostPort))
 	if err != nil {
-		return usageError{fmt.Sprintf("serve: --listen %s: %v; hint: such as :%s", v.Listen, err, config.HostPort)}
+		return usageError{fmt.Sprintf("serve: --listen %s: %v; hint: use an address such as :%s", v.Listen, err, config.HostPort)}
 	}
 	if err := machine.Writable(v.Disk); err != nil {
-		return usageError{fmt.Sprintf("serve: --disk: %v; hint: a folder that can be written", err)}
+		return usageError{fmt.Sprintf("serve: --disk: %v; hint: name a folder that can be written", err)}
 	}
 	l, err := net.ListenTCP("tcp", addr)
 	if err != nil {
-		return fmt.Errorf("serve: %w; hint: is another one running? --listen takes another port", err)
+		return fmt.Errorf("serve: %w; hint: check whether another athanor serve is running, or choose another port with --listen", err)
 	}
 	ctx, stop := signal.NotifyContext(stdctx.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

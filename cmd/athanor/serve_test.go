@@ -19,11 +19,11 @@ func TestServeRefuses(t *testing.T) {
 		args []string
 		code int
 	}{
-		"ATHANOR_KEY must be the same":   {"", nil, 2},
-		"of 16 characters or more; hint": {"too short", nil, 2},
-		"--listen nowhere":               {key, []string{"--listen", "nowhere"}, 2},
-		"--disk: ":                       {key, []string{"--listen", "127.0.0.1:0", "--disk", t.TempDir() + "/none"}, 2},
-		"is another one running?":        {key, []string{"--listen", l.Addr().String()}, 1},
+		"ATHANOR_KEY must be the same":                           {"", nil, 2},
+		"of at least 16 characters, the same on all hosts; hint": {"too short", nil, 2},
+		"--listen nowhere":                                       {key, []string{"--listen", "nowhere"}, 2},
+		"--disk: ":                                               {key, []string{"--listen", "127.0.0.1:0", "--disk", t.TempDir() + "/none"}, 2},
+		"check whether another athanor serve is running":         {key, []string{"--listen", l.Addr().String()}, 1},
 	} {
 		t.Setenv(machine.KeyVariable, c.key)
 		if text := call(append([]string{"serve"}, c.args...)...).must(t, c.code).stderr; !strings.Contains(text, want) {

@@ -43,7 +43,7 @@ func stopAtStep(t *testing.T, kind os.Signal, args ...string) result {
 func TestSignal(t *testing.T) {
 	for _, kind := range append(warnings(), syscall.SIGTERM, os.Interrupt, syscall.SIGHUP) {
 		dir, file := tiny(t, "max_steps: 1000000")
-		r := stopAtStep(t, kind, "train", file).must(t, 75, "everything is saved, start me again")
+		r := stopAtStep(t, kind, "train", file).must(t, 75, "everything is saved: start the same command again")
 		var at int
 		_, text, _ := strings.Cut(r.stderr, "saved "+dir+"/run/checkpoint-")
 		if _, err := fmt.Sscan(text, &at); err != nil {
@@ -102,7 +102,7 @@ func (s *signalling) Write(p []byte) (int, error) {
 func TestEarlySignal(t *testing.T) {
 	dir, file := tiny(t)
 	var log signalling
-	if code := execute([]string{"train", file}, io.Discard, &log); code != 75 || !strings.Contains(log.String(), "before the first step; start me again") {
+	if code := execute([]string{"train", file}, io.Discard, &log); code != 75 || !strings.Contains(log.String(), "before the first step; start the same command again") {
 		t.Errorf("exit code %d\n%s", code, log.String())
 	}
 	if _, err := os.Stat(dir + "/run/checkpoint-4"); err == nil {
@@ -159,7 +159,7 @@ func TestNumericStop(t *testing.T) {
 	dir, file := tiny(t, "max_steps: 4", "weight_decay: 1000")
 	call("train", file, "learning_rate=1e-6").must(t, 0)
 	// Every step multiplies the matrices by -10^6.
-	call("train", file, "max_steps=50", "learning_rate=1000").must(t, 5, "not finite", "checkpoint-4 is whole", "the first", "is made in", "in the batch", "of the corpus", "hint:", "skip_spikes: 6")
+	call("train", file, "max_steps=50", "learning_rate=1000").must(t, 5, "not finite", "checkpoint-4 is intact", "the first", "is made in", "in the batch", "of the corpus", "hint:", "skip_spikes: 6")
 	call("train", file, "max_steps=50", "learning_rate=1000", "skip_spikes=6").must(t, 5, "which is not finite; no weight has changed; skipped so far: 7", "so were the 7 steps before", "hint:")
 	call("eval", dir+"/run/checkpoint-4", dir+"/corpus.txt").must(t, 0)
 	call("train", file, "max_steps=6", "learning_rate=1e-6").must(t, 0, "checkpoint-4 at step 4")

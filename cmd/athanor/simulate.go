@@ -106,7 +106,7 @@ func (r *simulateReport) print(c *context) {
 		one.streams(c, r.Seconds)
 	}
 	k := slices.Index(r.Peaks.Device, slices.Max(r.Peaks.Device))
-	fmt.Fprintf(c.stdout, "\nof rank %d, whose device memory is the fullest", r.Ranks[k].Rank)
+	fmt.Fprintf(c.stdout, "\nrank %d, which takes most device memory", r.Ranks[k].Rank)
 	r.memory(c, k)
 }
 

@@ -28,7 +28,7 @@ func TestValidation(t *testing.T) {
 	if math.Abs(seen.Loss/got.ValLoss-1) > 1e-5 {
 		t.Errorf("validation loss %v, by eval %v", got.ValLoss, seen.Loss)
 	}
-	both := call(args("both", "data="+dir+"/*.txt", "validation="+text["held.txt"])...).must(t, 0, "note: 1 files of "+dir+"/*.txt are of "+text["held.txt"]+", too")
+	both := call(args("both", "data="+dir+"/*.txt", "validation="+text["held.txt"])...).must(t, 0, "note: 1 files of "+dir+"/*.txt also belong to "+text["held.txt"]+", and")
 	if !strings.Contains(both.stderr, "corpus: text: 3 files") { // corpus.txt, a and b
 		t.Error(both.stderr)
 	}
@@ -37,8 +37,8 @@ func TestValidation(t *testing.T) {
 		t.Error("another corpus has the same loss")
 	}
 	check(t, os.RemoveAll(dir+"/another/checkpoint-4"))
-	const told = "its losses are not to be compared"
-	call(args("another", "validation="+text["held.txt"])...).must(t, 0, "checkpoint-2 at step 2", "validation has ", told)
+	const told = "its losses cannot be compared"
+	call(args("another", "validation="+text["held.txt"])...).must(t, 0, "checkpoint-2 at step 2", "the validation text has changed from ", told)
 	sameRun(t, dir+"/another", dir+"/one", 4)
 	if r := call(args("another", "validation="+text["held.txt"], "max_steps=5")...).must(t, 0); strings.Contains(r.stderr, told) {
 		t.Error(r.stderr)
@@ -105,7 +105,7 @@ func TestValidationKinds(t *testing.T) {
 		{[]string{"data=" + chats, "validation=" + tables + "chats-polars.parquet", "tokenizer=" + chatFolder, "model={type: qwen2, layers: 2, width: 32, heads: 4}"},
 			[]string{"validation: Parquet: ", "conversations, only what the assistant says is learnt"}},
 		{[]string{"data=" + pairs, "validation=" + few, "preference.beta=0.3", "keep_best=true", "eval_every=1"},
-			[]string{"120 pairs to train on and 30 to validate with", "validation: JSONL: ", "reference: the log-probabilities of 150 pairs"}},
+			[]string{"120 pairs to train on and 30 to validate with", "validation: JSONL: ", "reference: computing the log-probabilities of 150 pairs"}},
 	} {
 		call(append([]string{"train", file, "resume=never", "out=" + t.TempDir()}, c.args...)...).must(t, 0, append(c.want, "step 1: validation loss")...)
 	}
@@ -119,7 +119,7 @@ func TestValidationKinds(t *testing.T) {
 	call(append(prefer, "validation="+few)...).must(t, 0)
 	check(t, os.WriteFile(few, []byte(strings.Join(lines[:29], "")), 0o644))
 	call(append(prefer, "validation="+few, "max_steps=2")...).must(t, 2, "belongs to another run: validation is ")
-	call("train", file, "validation="+pairs, "out="+dir+"/never").must(t, 2, "validation: ", "hint: preference")
+	call("train", file, "validation="+pairs, "out="+dir+"/never").must(t, 2, "validation: ", "hint: set preference")
 	call(append(prefer, "validation="+dir+"/corpus.txt", "out="+dir+"/never")...).must(t, 2, "validation: 0 of 1 documents belong to pairs", "hint:")
 }
 
@@ -179,5 +179,5 @@ func TestSources(t *testing.T) {
 	} {
 		call("train", file, "data="+c.data, "tokenizer=gpt2", "out="+dir+"/never").must(t, 2, c.want, "hint:")
 	}
-	call("train", file, fmt.Sprintf("data=[%s/*.txt, {files: %s, times: 2}]", dir, text["b.txt"]), "out="+dir+"/twice").must(t, 0, "note: 1 files of "+dir+"/*.txt are of "+text["b.txt"]+", too, and are read as part of that only")
+	call("train", file, fmt.Sprintf("data=[%s/*.txt, {files: %s, times: 2}]", dir, text["b.txt"]), "out="+dir+"/twice").must(t, 0, "note: 1 files of "+dir+"/*.txt also belong to "+text["b.txt"]+", and are read only as part of the latter")
 }

@@ -49,7 +49,7 @@ func stopping() []os.Signal {
 }
 
 // errStopped reports a signal before anything was trained.
-var errStopped = errors.New("stopped by a signal before the first step; start me again")
+var errStopped = errors.New("stopped by a signal before the first step; start the same command again")
 
 func (v *trainCmd) train(ctx stdctx.Context, c *context) error {
 	if !v.DryRun {
@@ -136,7 +136,7 @@ func (p *planned) conclude(ctx stdctx.Context, c *context, t *run.Trainer) error
 		fmt.Fprintf(c.stdout, "\nvalidation loss %.4f nats per token (perplexity %s); the unigram entropy of that text is %.4f\n", s.ValLoss, run.Number(math.Exp(s.ValLoss), 1), entropy)
 	}
 	if s.MeasuredSeconds == 0 {
-		fmt.Fprintf(c.stdout, "no step was left to train: %d are done; hint: a larger max_steps or max_time goes on\n", s.Steps)
+		fmt.Fprintf(c.stdout, "no steps were left to train: %d are done; hint: set a larger max_steps or max_time to continue\n", s.Steps)
 	} else {
 		p.compare(c, &s)
 	}
@@ -145,14 +145,14 @@ func (p *planned) conclude(ctx stdctx.Context, c *context, t *run.Trainer) error
 	}
 	fmt.Fprintf(c.stdout, "checkpoint: %s\n", s.Checkpoint)
 	if b := s.Best; b != nil && b.Checkpoint != s.Checkpoint {
-		fmt.Fprintf(c.stdout, "least validation loss: %.4f, %s\n", b.Loss, b.Checkpoint)
+		fmt.Fprintf(c.stdout, "lowest validation loss: %.4f, %s\n", b.Loss, b.Checkpoint)
 	}
 	if n := p.config.Sample.Tokens; n > 0 && ctx.Err() == nil {
 		cfg := p.config
 		sample, err := run.Sample(ctx, s.Checkpoint, run.Prompt{Text: cfg.Sample.Prompt, Tokens: n, Temperature: 0.8, Seed: cfg.Seed,
 			Device: cfg.Device, Limit: max(int64(cfg.Limits.Device), 0), DType: machine.Precision(cfg), Quantize: cfg.Quantize == config.NF4})
 		if err != nil { // not fatal: the model is trained and saved
-			fmt.Fprintf(c.stderr, "there is no sample: %v\n", err)
+			fmt.Fprintf(c.stderr, "no sample could be generated: %v\n", err)
 			return nil
 		}
 		fmt.Fprintf(c.stdout, "\nsample:\n%s\n", sample.Text)

@@ -19,10 +19,10 @@ func TestWholeDocuments(t *testing.T) {
 	check(t, os.WriteFile(dir+"/chats.jsonl", []byte(lines.String()), 0o644))
 	data := "data=" + dir + "/chats.jsonl"
 	r := call("train", file, data).must(t, 0, "windows of whole documents to train on and 1 to validate with, of which", "% is padding; documents cut, since they have more than 33 tokens: 1", "validation loss")
-	if strings.Contains(r.stderr, "documents: whole keeps") {
+	if strings.Contains(r.stderr, "set documents: whole") {
 		t.Error("who keeps documents whole is told to")
 	}
 	call("train", file, data, "max_steps=3").must(t, 0, "at step 2")
 	call("train", file, data, "max_steps=4", "documents=separate").must(t, 2, "documents is whole (best fit) there")
-	call("plan", file, data, "documents=joined").must(t, 0, "documents: whole keeps them together")
+	call("plan", file, data, "documents=joined").must(t, 0, "set documents: whole to keep them together")
 }
