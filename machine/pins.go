@@ -97,7 +97,7 @@ func (m *Machine) checkRows(p *plan.Pins, g *graph.Graph, c *config.Config) erro
 	batch := max(c.GlobalBatch/m.ranks, 1)
 	rows := c.SequenceLength * cmp.Or(p.MicroBatch, batch)
 	if !g.Takes(rows, c.SequenceLength*batch) {
-		return c.Fault("plan.micro_batch", fmt.Sprintf("%d sequences have %d tokens, not a multiple of the %d at which sums in bf16 are cut; hint: use an even number, or all of the batch", p.MicroBatch, rows, g.CutUnit()))
+		return c.Fault("plan.micro_batch", fmt.Sprintf("%d makes micro-batches of %d tokens, not of a multiple of %d, at which sums in bf16 are cut; hint: use an even number, or all of the batch", p.MicroBatch, rows, g.CutUnit()))
 	} else if n := p.HeadRows; !g.Takes(n, rows) {
 		return c.Fault("plan.head_rows", fmt.Sprintf("%d is not a multiple of %d tokens, at which sums in bf16 are cut; hint: use a multiple, or leave it out", n, g.CutUnit()))
 	}

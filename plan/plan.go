@@ -148,7 +148,7 @@ var ErrDoesNotFit = errors.New("does not fit")
 var ErrBatch = errors.New("the batch cannot be divided")
 
 // ErrPins reports that no plan satisfies the user's decisions.
-var ErrPins = errors.New("plan.weights, plan.grads and plan.state cannot be in these tiers together; hint: use device or host for weights and grads, and a tier at least as far from the device for state; with state on disk, weights may be on the host only if grads are, too; or leave `plan` out")
+var ErrPins = errors.New("weights, grads and state cannot be in these tiers together; hint: use device or host for weights and grads, and a tier at least as far from the device for state; with state on disk, weights may be on the host only if grads are, too; or leave `plan` out")
 
 // ErrPipeline reports that no pipeline with the user's decisions exists or fits.
 var ErrPipeline = errors.New("no pipeline with these decisions fits; hint: use more stages or ranks, smaller micro-batches or more memory, or leave some decisions of `plan` out")
@@ -166,13 +166,13 @@ type Misfit struct {
 
 func (e *Misfit) Error() string {
 	if e.Only {
-		return fmt.Sprintf("%s does not fit: it needs %s of %v memory, but only %s is available; hint: %s, and another plan may need less", e.Frugal.Label, size.Exact(e.Need), e.Tier, size.Exact(e.Have), e.Hint)
+		return fmt.Sprintf("%s does not fit: it needs %s of %v memory, but only %s are available; hint: %s, and another plan may need less", e.Frugal.Label, size.Exact(e.Need), e.Tier, size.Exact(e.Have), e.Hint)
 	}
 	state := ""
 	if pl := e.Frugal.Plan; pl != nil && pl.State != "" {
 		state = fmt.Sprintf(", with optimizer_state %s,", pl.State)
 	}
-	return fmt.Sprintf("the model does not fit: the most frugal plan tried%s needs %s of %v memory, but only %s is available; hint: %s", state, size.Exact(e.Need), e.Tier, size.Exact(e.Have), e.Hint)
+	return fmt.Sprintf("the model does not fit: the most frugal plan tried%s needs %s of %v memory, but only %s are available; hint: %s", state, size.Exact(e.Need), e.Tier, size.Exact(e.Have), e.Hint)
 }
 
 func (e *Misfit) Is(target error) bool { return target == ErrDoesNotFit }

@@ -325,7 +325,7 @@ func holds(dir string, free, n, each int64) error {
 	if free == 0 || free >= n*each {
 		return nil
 	}
-	return fmt.Errorf("%s: a checkpoint takes %s, and there must be room for %d more, but only %s is free; hint: free some space, or set `out` to a folder on a larger disk", dir, size.Exact(each), n, size.Exact(free))
+	return fmt.Errorf("%s: a checkpoint takes %s, and there must be room for %d more, but only %s are free; hint: free some space, or set `out` to a folder on a larger disk", dir, size.Exact(each), n, size.Exact(free))
 }
 
 // saving records when the latest checkpoint was written and how long that took, which

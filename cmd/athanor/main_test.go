@@ -307,8 +307,8 @@ func TestUsage(t *testing.T) {
 		{[]string{"plan", file, "plan.state=moon"}, []string{"plan.state", "moon"}},
 		{[]string{"plan", file, "plan.update=disk"}, []string{"plan.update", "disk", "hint: use one of host, device"}},
 		{[]string{"plan", file, "plan.state=disk", "limits.disk=none"}, []string{"plan.state", "no disk memory", "hint:"}},
-		{[]string{"train", "--json", file, "resume=absent"}, []string{"resume", "absent is no checkpoint", "hint:"}},
-		{[]string{"train", file, "resume=absent", "limits.device=1"}, []string{"absent is no checkpoint"}}, // before a plan is searched
+		{[]string{"train", "--json", file, "resume=absent"}, []string{"resume", "absent is not a checkpoint", "hint:"}},
+		{[]string{"train", file, "resume=absent", "limits.device=1"}, []string{"absent is not a checkpoint"}}, // before a plan is searched
 		{[]string{"train", "--json", file, "resume=../../testdata/torch/gpt2-tiny"}, []string{"is not a checkpoint", "hint:"}},
 		{[]string{"plan", file, "plan=absent.json"}, []string{"absent.json", "hint:"}},
 		{[]string{"plan", file, "plan.micro_batch=3"}, []string{"plan.micro_batch: 3", "divisor"}},
@@ -341,7 +341,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"eval", dir, file, "--sequence", "-1"}, []string{"--sequence"}},
 		{[]string{"eval", dir, file}, []string{"not a model folder", "hint:"}},
 		{[]string{"generate", file}, []string{"not a model folder", "hint:"}},
-		{[]string{"plan", file, "sample={tokens: 3, prompt: " + strings.Repeat("gold", 100) + "}"}, []string{"sample.prompt", "the model takes 32", "hint:"}},
+		{[]string{"plan", file, "sample={tokens: 3, prompt: " + strings.Repeat("gold", 100) + "}"}, []string{"sample.prompt", "the model takes at most 32", "hint:"}},
 		{[]string{"draw", file}, []string{"--out"}},
 		{[]string{"plan", dir + "/broken.yaml"}, []string{"broken.yaml", "examples/"}},
 		{[]string{"plan", file, "model={type: gpt2, layers: 2}"}, []string{"layers, width and heads"}},
@@ -394,7 +394,7 @@ func TestLinesOfKeys(t *testing.T) {
 		"limits:\n  device: 9000TiB":                          "11: limits.device: ",
 		"plan:\n  micro_batch: 3":                             "11: plan.micro_batch: 3",
 		"plan:\n  head_rows: 77":                              "11: plan.head_rows: 77",
-		"precision: bf16\nplan: {head_rows: 1}":               "11: plan.head_rows: 1, but sums in bf16",
+		"precision: bf16\nplan: {head_rows: 1}":               "11: plan.head_rows: 1 is not a multiple of ",
 		"plan:\n  prefetch: -1":                               "11: plan.prefetch: -1 is out of range",
 		"plan:\n  recompute: some":                            "11: plan.recompute: ",
 		"plan: {state: moon}":                                 "10: plan.state: ",
