@@ -223,7 +223,7 @@ func TestMisfitSuffices(t *testing.T) {
 			continue
 		}
 		misfits++
-		if e.Need <= e.Have || e.Hint == " fits" {
+		if e.Need <= e.Have || e.Hint == "it fits with " {
 			t.Fatalf("pins %+v, %+v: %v", req.Pins, b, err)
 		}
 		for tier, need := range e.Frugal.Needs() {

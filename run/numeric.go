@@ -23,7 +23,7 @@ func (t *Trainer) numeric(out session.Outcome, sc session.Scalars, cursor data.C
 		err = fmt.Errorf("%w; so were the %d steps before, which were skipped", err, t.guard.Broken-1)
 	}
 	if !out.Skipped { // the state before the step is gone
-		list := []string{"a lower learning_rate or more warmup_steps", t.whole()}
+		list := []string{"use a lower learning_rate or more warmup_steps", t.whole()}
 		if t.Setup.Config.Clip == 0 {
 			list = append(list, "with gradient_clipping (1e9 clips nothing) updates wait for the norm, and the cause can be named")
 		}

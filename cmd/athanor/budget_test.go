@@ -225,6 +225,6 @@ func TestPlanFile(t *testing.T) {
 		})
 	}
 	check(t, os.WriteFile(path, text, 0o644))
-	call("train", file, "plan="+path, "limits.device=1KiB").must(t, 3, "the given plan does not fit", "hint: limits.device=", "another plan may need less")
+	call("train", file, "plan="+path, "limits.device=1KiB").must(t, 3, "the given plan does not fit", "hint: it fits with limits.device=", "another plan may need less")
 	sameRun(t, dir+"/run", dir+"/plain", 4)
 }

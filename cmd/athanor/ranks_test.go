@@ -51,7 +51,7 @@ func TestRanks(t *testing.T) {
 // TestRanksFit: what is said to be enough for all ranks is enough.
 func TestRanksFit(t *testing.T) {
 	_, file := tiny(t)
-	r := call("plan", file, "ranks=4", "limits.device=1000").must(t, 3, "hint: limits.device=")
+	r := call("plan", file, "ranks=4", "limits.device=1000").must(t, 3, "hint: it fits with limits.device=")
 	_, hint, _ := strings.Cut(r.stderr, "hint:")
 	args := append([]string{"train", file, "ranks=4", "max_steps=1"}, actions(t, hint)...)
 	call(args...).must(t, 0)
