@@ -220,8 +220,8 @@ func TestLoRAErrors(t *testing.T) {
 	}
 	check(t, set.Close())
 	check(t, writeTensors(odd+"/adapter_model.safetensors", list))
-	call("generate", odd, "--prompt", "gold").must(t, 1, odd, "tensor base_model.model.lm_head.bias, which is no factor", "hint: ")
-	call(with("model="+odd)...).must(t, 2, odd, "tensor base_model.model.lm_head.bias, which is no factor", "hint: ")
+	call("generate", odd, "--prompt", "gold").must(t, 1, odd, "tensor base_model.model.lm_head.bias that is not a factor", "hint: ")
+	call(with("model="+odd)...).must(t, 2, odd, "tensor base_model.model.lm_head.bias that is not a factor", "hint: ")
 	// Other weights of the same shapes are another run.
 	text, err := os.ReadFile(base + "/model.safetensors")
 	check(t, err)

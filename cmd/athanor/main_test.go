@@ -493,7 +493,7 @@ func TestWrongFiles(t *testing.T) {
 	check(t, os.WriteFile(none+"/config.json", text, 0o644))
 	check(t, os.WriteFile(none+"/model.safetensors", []byte("\x02\x00\x00\x00\x00\x00\x00\x00{}"), 0o644))
 	check(t, os.WriteFile(none+"/tokens.json", []byte("[[1,2,3]]"), 0o644))
-	call("eval", none, "--tokens", none+"/tokens.json").must(t, 1, "weights of "+none, "of 0 in all", "hint:")
+	call("eval", none, "--tokens", none+"/tokens.json").must(t, 1, "weights of "+none, "among the 0 in the files", "hint:")
 	// What is kept between runs is made anew, whatever has become of it.
 	call("plan", file).must(t, 0)
 	kept, err := filepath.Glob(os.Getenv("HOME") + "/.cache/athanor/hardware-*.json")

@@ -16,7 +16,7 @@ func TestActivities(t *testing.T) {
 		}
 		s.next()
 	}
-	part := "timing the operators of: a\nplans of others\n"
+	part := "timing the operators of: a\nplans of other systems\n"
 	if b.String() != part+part {
 		t.Errorf("said %q", b.String())
 	}

@@ -77,10 +77,10 @@ func TestUnknownTensors(t *testing.T) {
 		{2, []safetensors.Tensor{extra("model.layers.0.self_attn.rotary_emb.inv_freq")}, nil},
 		{2, []safetensors.Tensor{extra("norm.weight")}, nil}, // the same by another name
 		{2, []safetensors.Tensor{raw(safetensors.Info{Name: "position_ids", DType: safetensors.I64, Shape: []int{1, 16}}, make([]byte, 128))}, nil},
-		{2, []safetensors.Tensor{extra("model.layers.0.self_attn.q_proj.bias")}, []string{"tensor model.layers.0.self_attn.q_proj.bias, which"}},
-		{2, []safetensors.Tensor{extra("v_head.summary.weight"), extra("v_head.summary.bias")}, []string{"v_head.summary.weight, and 1 more"}},
+		{2, []safetensors.Tensor{extra("model.layers.0.self_attn.q_proj.bias")}, []string{"tensor model.layers.0.self_attn.q_proj.bias that the model"}},
+		{2, []safetensors.Tensor{extra("v_head.summary.weight"), extra("v_head.summary.bias")}, []string{"v_head.summary.weight (and 1 more)"}},
 		{2, []safetensors.Tensor{extra("h.0.attn.bias")}, []string{"h.0.attn.bias"}}, // a mask of other families only
-		{1, nil, []string{"model.layers.1.", ", and 8 more", "with all their layers"}},
+		{1, nil, []string{"model.layers.1.", " (and 8 more)", "with all their layers"}},
 	} {
 		dir, code := t.TempDir(), 0
 		rename(t, folder, dir, same, c.more...)

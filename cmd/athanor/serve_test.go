@@ -19,7 +19,7 @@ func TestServeRefuses(t *testing.T) {
 		args []string
 		code int
 	}{
-		"ATHANOR_KEY must be the same":                           {"", nil, 2},
+		"ATHANOR_KEY must hold a secret":                         {"", nil, 2},
 		"of at least 16 characters, the same on all hosts; hint": {"too short", nil, 2},
 		"--listen nowhere":                                       {key, []string{"--listen", "nowhere"}, 2},
 		"--disk: ":                                               {key, []string{"--listen", "127.0.0.1:0", "--disk", t.TempDir() + "/none"}, 2},

@@ -47,7 +47,7 @@ func TestValidation(t *testing.T) {
 	call(args("another", "max_steps=7")...).must(t, 2, "validation_fraction is none there and 0.01 here")
 	for _, c := range []struct{ override, want string }{
 		{"validation=" + dir + "/absent", "validation: no file matches"},
-		{"validation=" + dir + "/[ab].txt", "data: all text of " + dir + "/[ab].txt is named again after it"},
+		{"validation=" + dir + "/[ab].txt", "data: all text of " + dir + "/[ab].txt is named again by a later source or by validation"},
 		{"validation=$ABSENT/a", "validation: "},
 		{"validation={files: a}", "validation: expected a name or a list of names"},
 	} {
