@@ -41,7 +41,7 @@ func OpenAlone(name string, limit int64) (*Alone, error) {
 	a.Capacity = memory.Tiers()
 	switch {
 	case limit > memory.Device:
-		return nil, errors.Join(fmt.Errorf("a limit of %s of device memory, but there are %s; hint: leave it out to use what there is", size.Exact(limit), size.Exact(memory.Device)), a.Close())
+		return nil, errors.Join(fmt.Errorf("the limit on device memory is %s, but only %s are available; hint: leave it out to use all of it", size.Exact(limit), size.Exact(memory.Device)), a.Close())
 	case limit > 0:
 		a.Capacity[device.DeviceTier] = limit
 	}
@@ -78,7 +78,7 @@ func (a *Alone) Programs(ctx context.Context, graphs []*graph.Graph, sequences i
 	ps, err := plan.Inference(ctx, graphs, sequences, mode, &plan.Machine{Capacity: a.Capacity, Shared: a.Shared})
 	var misfit *plan.Misfit
 	if errors.As(err, &misfit) {
-		misfit.Hint = "weights in bf16 or in 4 bits, fewer tokens at a time, or more memory"
+		misfit.Hint = "use weights in bf16 or in 4 bits, fewer tokens, or more memory"
 	}
 	return ps, err
 }

@@ -98,7 +98,7 @@ func (c *Chat) Ask(ctx context.Context, question string, each func(text []byte))
 	}
 	g := c.generator
 	if most := g.context; len(ids) >= most {
-		return nil, misuse{fmt.Errorf("the conversation has %d tokens, and with an answer at most %d fit; hint: begin another one, or a larger --context up to the model's %d", len(ids), most, c.folder.Model.MaxPositions)}
+		return nil, misuse{fmt.Errorf("the conversation has %d tokens, but only %d fit, including the answer; hint: start a new conversation, or raise --context to at most %d, the model's positions", len(ids), most, c.folder.Model.MaxPositions)}
 	}
 	p := c.prompt
 	p.Text, p.Each = "", each

@@ -66,13 +66,13 @@ func (e *Evaluated) losses(ctx context.Context, f *Folder, rows [][]int32, batch
 			return err
 		}
 		if !finite(out.Loss) {
-			return notFinite{fmt.Errorf("the loss of sequences %d to %d is %v: numbers are not finite", first+1, min(len(rows), first+batch), out.Loss)}
+			return notFinite{fmt.Errorf("the loss of sequences %d to %d is %v, which is not finite", first+1, min(len(rows), first+batch), out.Loss)}
 		}
 		sum += out.Loss * float64(n)
 		e.Tokens += n
 	}
 	if e.Tokens == 0 {
-		return misuse{errors.New("nothing to evaluate: no token of these sequences is learnt, all are given; hint: a longer --sequence, more --batches, or other text")}
+		return misuse{errors.New("nothing to evaluate: all tokens of these sequences are given (prompts), and none is learnt; hint: use a longer --sequence, more --batches, or other text")}
 	}
 	e.Loss = sum / float64(e.Tokens)
 	if mode != program.Logits {
@@ -142,7 +142,7 @@ func HeldOut(ctx context.Context, f *Folder, patterns []string, seq, limit int, 
 	}
 	most := f.Model.MaxPositions
 	if seq > most {
-		return nil, misuse{fmt.Errorf("sequences of %d tokens, but the model has %d positions; hint: --sequence from 1 to %d", seq, most, most)}
+		return nil, misuse{fmt.Errorf("--sequence is %d tokens, but the model has %d positions; hint: use 1 to %d", seq, most, most)}
 	}
 	if seq == 0 {
 		seq = min(usualSequence, most)
@@ -167,10 +167,10 @@ func HeldOut(ctx context.Context, f *Folder, patterns []string, seq, limit int, 
 	}
 	defer t.Close()
 	if n := t.Stats().Pairs(); n > 0 {
-		return nil, misuse{fmt.Errorf("%d pairs of a chosen and a rejected answer are no text; hint: a run with preference validates with the ones it holds out", n)}
+		return nil, misuse{fmt.Errorf("the corpus has %d pairs of a chosen and a rejected answer, which eval cannot evaluate; hint: use other text; a run with preference is validated on the pairs that it holds out", n)}
 	}
 	if t.Len() <= int64(seq) {
-		return nil, misuse{fmt.Errorf("the corpus has %d tokens, a sequence takes %d and one to be predicted; hint: a shorter --sequence, or more text", t.Len(), seq)}
+		return nil, misuse{fmt.Errorf("the corpus has %d tokens, but a sequence needs %d and one more to predict; hint: use a shorter --sequence, or more text", t.Len(), seq)}
 	}
 	w, err := t.Windows(t.All(), seq)
 	if err != nil {

@@ -118,11 +118,11 @@ func (g *Generator) Logits() []float64 { return g.logits }
 // Extend appends tokens to the sequence and computes the logits that follow it.
 func (g *Generator) Extend(ctx context.Context, ids ...int32) error {
 	if len(ids) > g.Room() {
-		return fmt.Errorf("%d tokens after %d do not fit a context of %d; hint: a shorter text", len(ids), len(g.ids), g.context)
+		return fmt.Errorf("%d tokens after the first %d do not fit a context of %d tokens; hint: shorten the text", len(ids), len(g.ids), g.context)
 	}
 	for _, id := range ids {
 		if id < 0 || int(id) >= g.vocab {
-			return fmt.Errorf("token %d is not in the vocabulary of %d", id, g.vocab)
+			return fmt.Errorf("token %d is not in the vocabulary of %d tokens", id, g.vocab)
 		}
 	}
 	at := len(g.ids)
@@ -139,7 +139,7 @@ func (g *Generator) Extend(ctx context.Context, ids ...int32) error {
 		}
 	}
 	if most := slices.Max(g.logits); !finite(most) { // which is NaN if any is; a logit of -Inf only means never
-		return notFinite{fmt.Errorf("a logit after %d tokens is %v: numbers are not finite", len(g.ids), most)}
+		return notFinite{fmt.Errorf("a logit after %d tokens is %v, which is not finite", len(g.ids), most)}
 	}
 	return nil
 }

@@ -77,7 +77,7 @@ func Sample(ctx context.Context, dir string, p Prompt) (*Sampled, error) {
 		return nil, err
 	}
 	if len(ids) > f.Model.MaxPositions {
-		return nil, misuse{fmt.Errorf("the prompt has %d tokens, the model takes %d; hint: a shorter prompt", len(ids), f.Model.MaxPositions)}
+		return nil, misuse{fmt.Errorf("the prompt has %d tokens, but the model has %d positions; hint: shorten the prompt", len(ids), f.Model.MaxPositions)}
 	}
 	d, err := machine.OpenAlone(p.Device, p.Limit)
 	if err != nil {
@@ -165,7 +165,7 @@ func promptIDs(t *bpe.Tokenizer, prompt string) ([]int32, error) {
 	}
 	end, ok := t.EndOfText()
 	if !ok {
-		return nil, errors.New("an empty prompt, and the tokenizer has no end-of-text token to start from; hint: give a prompt")
+		return nil, errors.New("the prompt is empty, and the tokenizer has no end-of-text token to start from; hint: give a prompt")
 	}
 	return []int32{end}, nil
 }
@@ -192,7 +192,7 @@ func (f *Folder) ends(t *bpe.Tokenizer) ([]int32, error) {
 		}
 		var ids []int32
 		if err := json.Unmarshal(c.End, &ids); err != nil {
-			return nil, fmt.Errorf("%s: %s: eos_token_id: %w; hint: a token's id, or a list of them", f.Path, name, err)
+			return nil, fmt.Errorf("%s: %s: eos_token_id: %w; hint: it must be a token id or a list of token ids", f.Path, name, err)
 		}
 		return append(ends, ids...), nil
 	}
@@ -219,14 +219,14 @@ func (f *Folder) setAside() (notes []string, err error) {
 		case nil:
 		case float64:
 			if v != 0 && v != 1 {
-				notes = append(notes, fmt.Sprintf("%s %v of %s is set aside", key, v, generationConfig))
+				notes = append(notes, fmt.Sprintf("%s %v in %s is ignored", key, v, generationConfig))
 			}
 		case []any:
 			if len(v) > 0 {
-				notes = append(notes, fmt.Sprintf("%s of %s are set aside", key, generationConfig))
+				notes = append(notes, fmt.Sprintf("%s in %s is ignored", key, generationConfig))
 			}
 		default:
-			notes = append(notes, fmt.Sprintf("%s of %s is set aside", key, generationConfig))
+			notes = append(notes, fmt.Sprintf("%s in %s is ignored", key, generationConfig))
 		}
 	}
 	return notes, nil

@@ -12,10 +12,10 @@ import (
 
 type chatCmd struct {
 	Model   string `arg:"" help:"Model folder with a chat template, such as a checkpoint." placeholder:"FOLDER"`
-	System  string `help:"What the system says first."`
-	Context int    `help:"Tokens that the conversation may have, at most the model's." default:"4096"`
+	System  string `help:"System message that begins the conversation."`
+	Context int    `help:"Most tokens of the conversation, up to the model's positions." default:"4096"`
 	sampling
-	MaxTokens int `help:"Tokens of an answer, at most." default:"1000"`
+	MaxTokens int `help:"Most tokens of an answer." default:"1000"`
 }
 
 type chatReport struct {
@@ -29,7 +29,7 @@ func (v *chatCmd) Run(c *context) error {
 		return err
 	}
 	if v.Context < 2 || v.Context > 1<<24 {
-		return usageError{fmt.Sprintf("chat: --context %d; hint: from 2 to 16777216", v.Context)}
+		return usageError{fmt.Sprintf("chat: --context is %d; hint: use 2 to 16777216", v.Context)}
 	}
 	p, err := v.prompt(c, "chat", v.System, v.MaxTokens)
 	if err != nil {
@@ -68,7 +68,7 @@ func (v *chatCmd) Run(c *context) error {
 		}
 	}
 	if err := lines.Err(); err != nil {
-		return fmt.Errorf("reading the questions: %w; hint: a line each, of less than 1 MiB", err)
+		return fmt.Errorf("reading the questions: %w; hint: write each question on one line of less than 1 MiB", err)
 	}
 	if c.json {
 		return c.print(r)

@@ -141,7 +141,7 @@ func TestChatErrors(t *testing.T) {
 	folder := with("{{ messages[0].content }}{% for m in messages[1:] %}{{ m.content }}{% endfor %}")
 	talk(t, "gold?\n", folder, "--max-tokens", "0").must(t, 2, "--max-tokens")
 	talk(t, "gold?\n", folder, "--context", "1").must(t, 2, "--context")
-	talk(t, strings.Repeat("gold ", 400)+"\n", folder, "--context", "24").must(t, 2, "at most 24", "hint:")
+	talk(t, strings.Repeat("gold ", 400)+"\n", folder, "--context", "24").must(t, 2, "only 24 fit", "hint:")
 	talk(t, "\n \n", folder).must(t, 0)
 	talk(t, "gold?\n", folder, "--context", "16", "--temperature", "0").must(t, 0)
 	talk(t, strings.Repeat("x", 2<<20), folder).must(t, 1, "reading the questions", "hint:")

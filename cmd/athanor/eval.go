@@ -21,11 +21,11 @@ import (
 
 type evalCmd struct {
 	Model    string   `arg:"" help:"Model folder: config.json and safetensors." placeholder:"FOLDER"`
-	Data     []string `arg:"" optional:"" help:"Corpus to evaluate on: files or globs." placeholder:"GLOB"`
+	Data     []string `arg:"" optional:"" help:"Corpus to evaluate on: files or patterns." placeholder:"GLOB"`
 	Tokens   string   `help:"Evaluate on these token ids instead: a JSON list of lists, all of one length; each list's last token is a target only." placeholder:"FILE"`
-	Sequence int      `help:"Tokens per sequence on a corpus; 0: 256, or the model's positions if they are fewer."`
-	Batches  int      `help:"Sequences of the corpus to evaluate, at most." default:"64"`
-	Separate bool     `help:"A token sees those of its own document only, as in training with documents: separate."`
+	Sequence int      `help:"Tokens per sequence of a corpus; 0: 256, or the model's positions if there are fewer."`
+	Batches  int      `help:"Most sequences of the corpus to evaluate." default:"64"`
+	Separate bool     `help:"Tokens attend only to their own document, as in training with documents: separate."`
 	Quantize string   `help:"nf4: hold the layers' weights in 4 bits, as training with quantize: nf4 does." enum:"none,nf4" default:"none"`
 	computing
 	Logits string `help:"Write the logits as safetensors (with --tokens)." placeholder:"FILE"`
@@ -41,7 +41,7 @@ type evalReport struct {
 
 func (v *evalCmd) Run(c *context) error {
 	if v.Sequence < 0 || v.Batches < 1 {
-		return usageError{fmt.Sprintf("eval: --sequence %d, --batches %d; hint: a length from 1 on, or 0 for the usual one, and at least one of them", v.Sequence, v.Batches)}
+		return usageError{fmt.Sprintf("eval: --sequence is %d and --batches %d; hint: use a --sequence of at least 1, or 0 for the default, and at least 1 for --batches", v.Sequence, v.Batches)}
 	}
 	own, err := filepath.Glob(filepath.Join(paths.Hub(v.Model), "*"))
 	if err == nil {
@@ -98,11 +98,11 @@ func (v *evalCmd) Run(c *context) error {
 func (v *evalCmd) rows(ctx stdctx.Context, c *context, f *run.Folder) ([][]int32, error) {
 	switch {
 	case v.Tokens != "" && len(v.Data) > 0:
-		return nil, usageError{"eval: a corpus and --tokens; hint: one of them at a time"}
+		return nil, usageError{"eval: a corpus and --tokens cannot be combined; hint: leave out one of them"}
 	case v.Tokens != "":
 		return readTokens(v.Tokens, f.Model)
 	case len(v.Data) == 0 || v.Logits != "" || v.Grads != "":
-		return nil, usageError{"eval needs a corpus, or --tokens (with which --logits and --grads work); hint: athanor eval FOLDER 'corpus/*.txt'"}
+		return nil, usageError{"eval needs a corpus or --tokens, and --logits and --grads need --tokens; hint: athanor eval FOLDER 'corpus/*.txt'"}
 	}
 	show := newStatus(c.stderr)
 	defer show.done()
@@ -145,18 +145,18 @@ func readTokens(path string, m *model.Model) ([][]int32, error) {
 		return nil, usageError{fmt.Sprintf("%s: %v; hint: %s", path, err, tokensHint)}
 	}
 	if len(rows) == 0 || len(rows[0]) < 2 {
-		return nil, usageError{path + ": no sequence of at least two tokens; hint: " + tokensHint}
+		return nil, usageError{path + ": the first list has fewer than two tokens, or there is no list; hint: " + tokensHint}
 	}
 	if n := len(rows[0]) - 1; n > m.MaxPositions {
-		return nil, usageError{fmt.Sprintf("%s: lists of %d tokens beside the last, but the model has %d positions; hint: shorter lists", path, n, m.MaxPositions)}
+		return nil, usageError{fmt.Sprintf("%s: the lists have %d tokens before their last, but the model has %d positions; hint: use shorter lists", path, n, m.MaxPositions)}
 	}
 	for i, r := range rows {
 		if len(r) != len(rows[0]) {
-			return nil, usageError{fmt.Sprintf("%s: list %d has %d tokens, the first has %d; hint: all are of one length", path, i, len(r), len(rows[0]))}
+			return nil, usageError{fmt.Sprintf("%s: list %d has %d tokens, but the first has %d; hint: make all lists the same length", path, i, len(r), len(rows[0]))}
 		}
 		for _, id := range r {
 			if id < 0 || int(id) >= m.Vocab {
-				return nil, usageError{fmt.Sprintf("%s: list %d: token %d is not in the vocabulary of %d; hint: were they made with the model's own tokenizer?", path, i, id, m.Vocab)}
+				return nil, usageError{fmt.Sprintf("%s: list %d: token %d is not in the vocabulary of %d; hint: use the model's own tokenizer to make them", path, i, id, m.Vocab)}
 			}
 		}
 	}

@@ -13,15 +13,15 @@ import (
 
 type generateCmd struct {
 	Model     string `arg:"" help:"Model folder, such as a checkpoint." placeholder:"FOLDER"`
-	Prompt    string `help:"Text to continue. What the tokenizer has go before a text is read first, unless the prompt begins with it."`
-	MaxTokens int    `help:"Tokens to add, at most." default:"100"`
+	Prompt    string `help:"Text to continue. The tokens that the tokenizer puts before every text are prepended unless the prompt begins with them."`
+	MaxTokens int    `help:"Most tokens to add." default:"100"`
 	sampling
 }
 
 // sampling has the flags of verbs that generate text.
 type sampling struct {
-	Temperature float64 `help:"0 takes the likeliest token; higher is more varied." default:"0.8"`
-	Seed        uint64  `help:"Of the random choices." default:"1"`
+	Temperature float64 `help:"0 always takes the likeliest token; higher values give more varied text." default:"0.8"`
+	Seed        uint64  `help:"Seed of the random choices." default:"1"`
 	Quantize    string  `help:"nf4: hold the layers' weights in 4 bits, as training with quantize: nf4 does." enum:"none,nf4" default:"none"`
 	computing
 }
@@ -29,8 +29,8 @@ type sampling struct {
 // computing has the flags of verbs that run a model folder.
 type computing struct {
 	Device    string `help:"auto, cpu or cuda." enum:"auto,cpu,cuda" default:"auto"`
-	Precision string `help:"Of weights and activations: fp32, bf16, or auto, which is bf16 on a GPU." enum:"auto,fp32,bf16" default:"auto"`
-	Memory    string `help:"Bytes of device memory to take at most, such as 8GB. Weights that do not fit wait on the host, and are copied when they are needed." placeholder:"SIZE" name:"device-memory"`
+	Precision string `help:"Precision of weights and activations: fp32, bf16, or auto, which is bf16 on a GPU." enum:"auto,fp32,bf16" default:"auto"`
+	Memory    string `help:"Most device memory to use, such as 8GB. Weights that do not fit stay on the host and are copied when they are needed." placeholder:"SIZE" name:"device-memory"`
 }
 
 // limit returns the bytes of --device-memory; 0: none are named.
@@ -40,7 +40,7 @@ func (v *computing) limit(verb string) (int64, error) {
 	}
 	n, err := size.Parse(v.Memory)
 	if err == nil && n < 1 {
-		err = errors.New("no memory; hint: leave it out to use what there is")
+		err = errors.New("nothing fits into it; hint: leave it out to use all available memory")
 	}
 	if err != nil {
 		return 0, usageError{fmt.Sprintf("%s: --device-memory %s: %v", verb, v.Memory, err)}
@@ -60,10 +60,10 @@ func (v *computing) on(c *context) (device string, dtype graph.DType) {
 // check refuses settings out of range.
 func (v *sampling) check(verb string, tokens int) error {
 	if tokens < 1 || tokens > 1<<20 {
-		return usageError{fmt.Sprintf("%s: --max-tokens %d; hint: from 1 to 1048576", verb, tokens)}
+		return usageError{fmt.Sprintf("%s: --max-tokens is %d; hint: use 1 to 1048576", verb, tokens)}
 	}
 	if !(v.Temperature >= 0 && v.Temperature <= 100) {
-		return usageError{fmt.Sprintf("%s: --temperature %v; hint: from 0 to 100", verb, v.Temperature)}
+		return usageError{fmt.Sprintf("%s: --temperature is %v; hint: use 0 to 100", verb, v.Temperature)}
 	}
 	return nil
 }

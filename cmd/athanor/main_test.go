@@ -372,8 +372,8 @@ func TestUsage(t *testing.T) {
 		{[]string{"bench", "budgets", file, "--steps=-1"}, []string{"--steps", "hint:"}},
 		{[]string{"bench", "sweep", file, "--count=1"}, []string{"--count", "hint:"}},
 		{[]string{"schedule", "1f1c"}, []string{`"1f1b"`}},
-		{[]string{"generate", ".", "--max-tokens", "0"}, []string{"--max-tokens 0"}},
-		{[]string{"generate", ".", "--temperature", "101"}, []string{"--temperature 101"}},
+		{[]string{"generate", ".", "--max-tokens", "0"}, []string{"--max-tokens is 0"}},
+		{[]string{"generate", ".", "--temperature", "101"}, []string{"--temperature is 101"}},
 	} {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
 			r := call(c.args...).must(t, 2, c.want...)

@@ -206,9 +206,9 @@ func TestEnds(t *testing.T) {
 func TestSetAside(t *testing.T) {
 	folder, _ := modelFolder(t)
 	edit(t, folder+"/generation_config.json", map[string]any{"repetition_penalty": 1.05, "num_beams": 1, "bad_words_ids": []any{}, "top_p": 0.8})
-	r := call("generate", folder, "--prompt", "gold", "--max-tokens", "2").must(t, 0, "note: repetition_penalty 1.05 of generation_config.json is set aside\n")
+	r := call("generate", folder, "--prompt", "gold", "--max-tokens", "2").must(t, 0, "note: repetition_penalty 1.05 in generation_config.json is ignored\n")
 	if strings.Count(r.stderr, "note:") != 1 {
-		t.Errorf("more is told than is set aside: %s", r.stderr)
+		t.Errorf("more is told than is ignored: %s", r.stderr)
 	}
 	check(t, os.WriteFile(folder+"/generation_config.json", []byte("{"), 0o644))
 	call("generate", folder, "--prompt", "gold").must(t, 1, "generation_config.json")
