@@ -3,14 +3,12 @@ package machine
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/device/cuda"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
-	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 )
@@ -22,7 +20,7 @@ type Alone struct {
 	Shared   int64 // what device and host tier draw on together, in bytes; 0: they are separate
 }
 
-// OpenAlone opens one device, cpu or cuda. A limit above 0 bounds the bytes of device memory.
+// OpenAlone opens one device, cpu or cuda. A limit above 0 bounds the bytes of device memory that programs may take.
 func OpenAlone(name string, limit int64) (*Alone, error) {
 	memory, err := hardware.LocalMemory("")
 	if err != nil {
@@ -39,11 +37,8 @@ func OpenAlone(name string, limit int64) (*Alone, error) {
 		return nil, err
 	}
 	a.Capacity = memory.Tiers()
-	switch {
-	case limit > memory.Device:
-		return nil, errors.Join(fmt.Errorf("the limit on device memory is %s, but only %s are available; hint: leave it out to use all of it", size.Exact(limit), size.Exact(memory.Device)), a.Close())
-	case limit > 0:
-		a.Capacity[device.DeviceTier] = limit
+	if limit > 0 {
+		a.Capacity[device.DeviceTier] = min(limit, memory.Device)
 	}
 	return a, nil
 }
