@@ -279,7 +279,11 @@ func (b *queries) see(w *worker, c *call, v *view, g, k0, k1 int, value gemm.Mat
 	}
 	b.begun = true
 	b.soft.add(w.v, tile.Data[:keys*n], float32(c.a.Scale), init.Residual.Data)
-	w.serial.Gemm(gemm.TNB, n, v.size, keys, w.rounded(0, tile, keys*n, kv), from(value, skip), b.sum, init)
+	weights, form := w.rounded(0, tile, keys*n, kv), gemm.TNB
+	if n == 1 { // a vector, which need not be transposed
+		weights.Stride, form = keys, gemm.NN
+	}
+	w.serial.Gemm(form, n, v.size, keys, weights, from(value, skip), b.sum, init)
 }
 
 // finish normalises the sums and writes the block's rows of o and, if it is asked for, lse.
@@ -338,8 +342,13 @@ func compact(t []float32, m gemm.Matrix, rows, cols int) gemm.Matrix {
 	return gemm.Matrix{Data: t, Stride: cols}
 }
 
-// scores computes tile = keys * queries^T. The queries come from across.
+// scores computes tile = keys * queries^T. The queries come from across. A single query is faster on the left.
 func (w *worker) scores(key, q, tile gemm.Matrix, keys, n, s int) {
+	if n == 1 {
+		q.Stride, tile.Stride = s, keys
+		w.serial.Gemm(gemm.NT, 1, keys, s, q, key, tile, gemm.Init{})
+		return
+	}
 	form := gemm.NN
 	if q.Half != nil {
 		form = gemm.NT
@@ -383,8 +392,13 @@ var minusInf = float32(math.Inf(-1))
 // add replaces the scores of a tile by exp(scale*score - m) and adds them to l. Where m
 // has to be raised, it scales l and the rows of sum, which is nil before there is one.
 func (s *softmax) add(v *simd.Set, p []float32, scale float32, sum []float32) {
+	one := len(s.m) == 1 // then the tile is a vector, and functions of vectors do the same to it
 	fill(s.top, minusInf)
-	v.ColMax(s.top, p)
+	if one {
+		s.top[0] = v.Max(p)
+	} else {
+		v.ColMax(s.top, p)
+	}
 	for i, t := range s.top {
 		if t *= scale; t > s.m[i]+headroom {
 			if s.l[i] > 0 {
@@ -405,7 +419,14 @@ func (s *softmax) add(v *simd.Set, p []float32, scale float32, sum []float32) {
 		}
 	}
 	clear(s.top) // from here on top holds the tile's part of l
-	v.ColExp(s.top, s.plus, p, scale)
+	if one {
+		v.Exp(p, p, p, scale, -s.plus[0])
+		for _, e := range p { // in the order of ColExp
+			s.top[0] += e
+		}
+	} else {
+		v.ColExp(s.top, s.plus, p, scale)
+	}
 	v.Add(s.l, s.top, 0)
 }
 
