@@ -15,7 +15,7 @@ import (
 //	pos 0, rows 3   cache K0 K1 K2 .  V0 V1 V2 .    3 queries see 1, 2, 3 keys
 //	pos 3, row 1    cache K0 K1 K2 K3 V0 V1 V2 V3   1 query sees 4 keys
 //
-// Each head's keys are contiguous, and so are its values, so a query streams
+// Each head's keys are contiguous, and so are its values, so each head of a query streams
 // through its part of the cache once, and a block of queries does so together. A row's
 // result depends on its position, not on how rows were divided among calls.
 
@@ -76,14 +76,14 @@ func attentionAtRef(_ *Env, a *graph.Attr, t []Tensor) {
 }
 
 // attendRef computes head h of row n, which is at position i.
-func (c *view) attendRef(a *graph.Attr, o, kv, qkv, sinks *Tensor, n, h, i int) {
-	g, first := h/c.group, c.first(i)
+func (v *view) attendRef(a *graph.Attr, o, kv, qkv, sinks *Tensor, n, h, i int) {
+	g, first := h/v.group, v.first(i)
 	p := make([]float64, i+1)
 	sink := sinkRef(sinks, h)
 	top := sink
 	for j := first; j <= i; j++ {
-		for k := range c.size {
-			p[j] += a.Scale * qkv.At(n, c.q(h)+k) * kv.At(g*c.context+j, k)
+		for k := range v.size {
+			p[j] += a.Scale * qkv.At(n, v.q(h)+k) * kv.At(g*v.context+j, k)
 		}
 		top = max(top, p[j])
 	}
@@ -92,12 +92,12 @@ func (c *view) attendRef(a *graph.Attr, o, kv, qkv, sinks *Tensor, n, h, i int) 
 		p[j] = math.Exp(p[j] - top)
 		sum += p[j]
 	}
-	for k := range c.size {
+	for k := range v.size {
 		var s float64
 		for j := first; j <= i; j++ {
-			s += p[j] / sum * kv.At((c.kv+g)*c.context+j, k)
+			s += p[j] / sum * kv.At((v.kv+g)*v.context+j, k)
 		}
-		o.Set(n, h*c.size+k, s)
+		o.Set(n, h*v.size+k, s)
 	}
 }
 
@@ -133,9 +133,9 @@ func attentionAt(e *Env, a *graph.Attr, t []Tensor) {
 
 // viewAt describes the sequence so far, whose last rows have queries, of which the first is at pos.
 func viewAt(c *call, pos int) view {
-	kv := cacheOf(c.a, &c.t[3])
-	kv.block, kv.seq, kv.from, kv.past = graph.SliceUnit(kv.context), pos+c.t[2].Rows, pos, pos
-	return kv
+	v := cacheOf(c.a, &c.t[3])
+	v.block, v.seq, v.from, v.past = graph.SliceUnit(v.context), pos+c.t[2].Rows, pos, pos
+	return v
 }
 
 // remember appends the rows' keys and values of heads [g0, g1) to the cache.

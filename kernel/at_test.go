@@ -91,3 +91,32 @@ func TestPositions(t *testing.T) {
 		}
 	}
 }
+
+// TestLongPieces: pieces of more blocks of queries than a task takes, beginning within a block, have the bits of single rows.
+func TestLongPieces(t *testing.T) {
+	e := NewEnv(1) // so that tasks are large
+	defer e.Close()
+	for _, d := range []graph.DType{graph.F32, graph.BF16} {
+		m := &maker{Rand: rand.New(rand.NewPCG(5, 77))}
+		a := graph.Attr{Heads: 8, KVHeads: 4, HeadDim: 16, Scale: 0.25, Window: 500}
+		const first, n = 7, mostBlocks*64 + 90
+		qkv := m.mat(d, first+n, (a.Heads+2*a.KVHeads)*a.HeadDim, 1)
+		pieces := func(cuts ...int) Tensor {
+			o := NewTensor(graph.F32, first+n, a.Heads*a.HeadDim)
+			kv := NewTensor(d, 2*a.KVHeads*(first+n), a.HeadDim)
+			s := sample{op: graph.AttentionAt, token: []bool{true, false, true, false, false}}
+			for i, pos := range cuts[:len(cuts)-1] {
+				call := s.tokens([]Tensor{o, kv, qkv, m.ints(1, pos, pos+1), {}}, pos, cuts[i+1])
+				Lookup(graph.AttentionAt).Fast(e, &a, call)
+			}
+			return o
+		}
+		single := make([]int, first+n+1)
+		for i := range single {
+			single[i] = i
+		}
+		if err := sameBits([]Tensor{pieces(0, first, first+n)}, []Tensor{pieces(single...)}); err != nil {
+			t.Errorf("%v: %v", d, err)
+		}
+	}
+}

@@ -19,7 +19,7 @@ type view struct {
 	from                   int     // its first position that has a query
 	starts                 *Tensor // nil: one document per sequence
 	past                   int     // position minus row number in q and starts
-	context                int     // kv is a cache with room for so many keys of each head, see cache; 0: it is none
+	context                int     // kv is a cache with room for so many keys of each head, see cacheOf; 0: it is none
 }
 
 // viewOf describes the sequence that begins at row base of kv, which has the given number

@@ -94,7 +94,7 @@ func (b *cudaBackend) memory(dir string) (hardware.Memory, error) {
 }
 
 // forPrograms returns the part of a GPU's free memory that programs may take: the driver needs 3 % for code and stacks.
-func forPrograms(free int64) int64 { return (free - cuda.Overhead) / 100 * 97 }
+func forPrograms(free int64) int64 { return max(0, free-cuda.Overhead) / 100 * 97 }
 
 // probed returns the number of GPUs: they share links and host memory, so all are measured together.
 func (b *cudaBackend) probed() int { return len(b.gpus) }

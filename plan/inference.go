@@ -17,19 +17,21 @@ import (
 // read at its memory's rate. Those on the host cross a link first, which takes 10 to 100 times as long, for every
 // token that is generated. So the fewest bytes are left on the host. Until the programs fit, there are
 //
-//  1. fewer logits at a time, then smaller micro-batches, which go layer by layer together;
+//  1. fewer logits at a time, then smaller micro-batches, which go layer by layer together. For gradients, these go
+//     one by one in the end, and activations are recomputed;
 //  2. more and more bytes of weights on the host. The cache holds what two consecutive layers stream, so that the
 //     next layer's weights cross the link while this layer computes. So what is streamed is spread evenly. Where
-//     room for one layer lets at least a tenth less be streamed, the cache has no more.
+//     that would make a tenth more be streamed, the cache has room for one layer only.
 //
-// Example: each of six layers has parameters of 1 and 4 MiB, and 5 MiB are lacking. With the large one of every other
+// Example: each of six layers has parameters of 1 and 4 MiB, and 6 MiB are lacking. With the large one of every other
 // layer on the host, the device holds 12 MiB less, and 4 MiB of cache: 8 are won. With all the small ones and the large
 // ones of two layers, 14 MiB less and 6 of cache: also 8, but more is streamed. With the large ones of two layers,
-// only 4 are won. Choices are some kinds of parameters in all layers, and others in some of them.
+// only 4 are won, and with all the small ones and room for one of them, 5. Choices are some kinds of parameters in all
+// layers, and others in some of them.
+// Those that can fit are tried from the cheapest on (share.cost): a choice is lowered, and its memory counted.
 //
-// Choices that can fit are tried from fewest bytes to most: a choice is lowered, and its memory counted.
-//
-// Known weakness: choices that stream other parameters in some layers than in others are not considered.
+// Known weakness: choices that stream other parameters in some layers than in others are not considered, nor the head without
+// the embedding, nor small parameters without all others.
 
 // Inference returns programs, one per graph, that compute the given number of sequences (1 for generation) within the
 // machine's capacity. The graphs are of one model, and the last one reads all parameters. The programs of all but the first
@@ -38,13 +40,13 @@ func Inference(ctx context.Context, graphs []*graph.Graph, sequences int, mode p
 	n := &inference{ctx: ctx, graphs: graphs, m: m, opt: program.Options{Mode: mode, Capacity: m.Capacity}}
 	var tight *program.Plan
 	for _, pl := range n.batches(sequences) {
-		if fits, err := n.lower(pl); err != nil || fits {
+		if err := n.lower(pl); err != nil || n.fits() {
 			return n.programs, err
 		}
 		tight = pl
 	}
-	if n.m.Shared > 0 && n.together() > n.m.Shared { // what is streamed only adds to it
-		return nil, n.misfit(tight)
+	if m.Shared > 0 && n.together() > m.Shared { // what is streamed only adds to it
+		return nil, n.misfit()
 	}
 	return n.stream(tight)
 }
@@ -55,12 +57,14 @@ type inference struct {
 	graphs   []*graph.Graph
 	m        *Machine
 	opt      program.Options
-	programs []*program.Program // the latest
+	plan     *program.Plan      // the latest
+	programs []*program.Program // its programs, not all of them if one was rejected
 }
 
-// lower lowers a plan for all graphs, each with its own length, and reports whether all programs fit.
-func (n *inference) lower(pl *program.Plan) (bool, error) {
-	n.programs = nil
+// lower lowers a plan for all graphs, each with its own length. With opt.Reject it stops at the first program that does
+// not fit.
+func (n *inference) lower(pl *program.Plan) error {
+	n.plan, n.programs = pl, nil
 	for i, g := range n.graphs {
 		own, opt := *pl, n.opt
 		if g.Context > 0 {
@@ -71,90 +75,27 @@ func (n *inference) lower(pl *program.Plan) (bool, error) {
 		}
 		p, err := program.Lower(n.ctx, g, &own, opt)
 		if err != nil {
-			return false, err
+			return err
 		}
 		if n.opt.Reject && !p.Fits() {
-			return false, nil
+			return nil
 		}
 		n.programs = append(n.programs, p)
 	}
-	return !slices.ContainsFunc(n.programs, func(p *program.Program) bool { return !p.Fits() }) && (n.m.Shared == 0 || n.together() <= n.m.Shared), nil
+	return nil
 }
 
-// batches lists plans with all weights on the device, from most sequences and logits at a time to fewest.
-func (n *inference) batches(sequences int) []*program.Plan {
-	g := n.graphs[len(n.graphs)-1]
-	list := []*program.Plan{program.Plain(g, sequences)}
-	if g.Context > 0 {
-		return list
-	}
-	least := g.CutSequences()
-	req := &Request{Graph: g}
-	for b := sequences; ; b /= 2 {
-		pl := program.Plain(g, sequences)
-		pl.MicroBatch, pl.MicroBatches, pl.Group, pl.HeadRows = b, sequences/b, sequences/b, b*g.Seq
-		if n.opt.Mode != program.Grads { // where to cut sums over tokens is the device's choice
-			pl.HeadRows = req.Head(b*g.Seq, n.m.Capacity[device.DeviceTier])
-		}
-		list = append(list, pl)
-		if b%2 != 0 || (b/2)%least != 0 {
-			break
-		}
-	}
-	if n.opt.Mode == program.Grads {
-		pl := *list[len(list)-1]
-		pl.Group, pl.Activations = 1, slices.Clone(pl.Activations)
-		for l := range pl.Activations {
-			pl.Activations[l] = program.Recomputed("full")
-		}
-		list = append(list, &pl)
-	}
-	return list
-}
+// whole reports whether no program was rejected.
+func (n *inference) whole() bool { return len(n.programs) == len(n.graphs) }
 
-// stream finds the plan that leaves the fewest bytes on the host, given how sequences are batched.
-func (n *inference) stream(batch *program.Plan) ([]*program.Program, error) {
-	w := newWeights(n.graphs[len(n.graphs)-1])
-	if _, err := n.lower(n.streamed(batch, w, &share{})); err != nil {
-		return nil, err
-	}
-	var kept int64 // bytes on the device from step to step, such as the caches of keys
-	for _, b := range n.programs[0].Buffers {
-		if b.Persistent && b.Tier == device.DeviceTier {
-			kept += b.Size
+// fits reports whether the latest programs fit, device and host together where they are the same memory.
+func (n *inference) fits() bool {
+	for t, have := range n.m.Capacity {
+		if n.height(device.Tier(t)) > have {
+			return false
 		}
 	}
-	kept, others := kept-w.all(), n.height(device.DeviceTier)-kept
-	shares := w.shares()
-	if fits, err := n.lower(n.streamed(batch, w, &shares[len(shares)-1])); err != nil {
-		return nil, err
-	} else if !fits {
-		return nil, n.misfit(batch)
-	}
-	n.opt.Reject = true
-	for i := range shares {
-		s := &shares[i]
-		if s.resident+kept+max(s.cache, others) > n.m.Capacity[device.DeviceTier] {
-			continue
-		}
-		if fits, err := n.lower(n.streamed(batch, w, s)); err != nil || fits {
-			return n.programs, err
-		}
-	}
-	return nil, n.misfit(batch)
-}
-
-// streamed returns the plan in which a share of the weights is on the host.
-func (n *inference) streamed(batch *program.Plan, w *weights, s *share) *program.Plan {
-	pl := *batch
-	pl.Chunks, pl.Cache = slices.Clone(w.chunks), s.cache
-	for c := range pl.Chunks {
-		pl.Chunks[c].Grads, pl.Chunks[c].State = device.HostTier, device.HostTier // gradients if there are any, never a state
-	}
-	for _, c := range w.list(nil, s) {
-		pl.Chunks[c].Weights = device.HostTier
-	}
-	return &pl
+	return n.whole() && (n.m.Shared == 0 || n.together() <= n.m.Shared)
 }
 
 // height returns the memory of a tier that the latest programs take.
@@ -168,14 +109,107 @@ func (n *inference) height(t device.Tier) (most int64) {
 // together returns the memory that the latest programs take on device and host.
 func (n *inference) together() int64 { return n.height(device.DeviceTier) + n.height(device.HostTier) }
 
-// misfit describes what the latest programs lack.
-func (n *inference) misfit(pl *program.Plan) *Misfit {
-	most := slices.MaxFunc(n.programs, func(a, b *program.Program) int {
-		return cmp.Compare(a.Height[device.DeviceTier], b.Height[device.DeviceTier])
-	})
-	e := NewMisfit(&Candidate{Plan: pl, Programs: []*program.Program{most}, Program: most})
-	if e.Need == 0 { // each tier by itself is large enough
-		e.Tier, e.Need, e.Have = device.HostTier, n.together(), n.m.Shared
+// batches lists plans with all weights on the device, from most sequences and logits at a time to fewest.
+func (n *inference) batches(sequences int) []*program.Plan {
+	g := n.graphs[len(n.graphs)-1]
+	list := []*program.Plan{program.Plain(g, sequences)}
+	if g.Context > 0 {
+		return list
 	}
+	least := g.CutSequences()
+	req := &Request{Graph: g}
+	for b := sequences; b > 0; b-- {
+		if sequences%b != 0 || b%least != 0 && b < sequences {
+			continue
+		}
+		pl := program.Plain(g, sequences)
+		pl.MicroBatch, pl.MicroBatches, pl.Group, pl.HeadRows = b, sequences/b, sequences/b, b*g.Seq
+		if n.opt.Mode != program.Grads { // where to cut sums over tokens is the device's choice
+			pl.HeadRows = req.Head(b*g.Seq, n.m.Capacity[device.DeviceTier])
+		}
+		list = append(list, pl)
+	}
+	if n.opt.Mode == program.Grads {
+		pl := *list[len(list)-1]
+		pl.Group, pl.Activations = 1, slices.Clone(pl.Activations)
+		for l := range pl.Activations {
+			pl.Activations[l] = program.Recomputed("full")
+		}
+		list = append(list, &pl)
+	}
+	return list
+}
+
+// stream finds the cheapest plan with weights on the host, given how sequences are batched.
+func (n *inference) stream(batch *program.Plan) ([]*program.Program, error) {
+	w := newWeights(n.graphs[len(n.graphs)-1])
+	if err := n.lower(w.plan(batch, &share{})); err != nil {
+		return nil, err
+	}
+	rest := n.besides(w)
+	shares := w.shares()
+	n.opt.Reject = true
+	for i := range shares {
+		s := &shares[i]
+		onDevice, onHost := rest.device(s), rest.host+s.streamed
+		if onDevice > n.m.Capacity[device.DeviceTier] || onHost > n.m.Capacity[device.HostTier] || n.m.Shared > 0 && onDevice+onHost > n.m.Shared {
+			continue
+		}
+		if err := n.lower(w.plan(batch, s)); err != nil || n.fits() {
+			return n.programs, err
+		}
+	}
+	// Given enough host memory, the fewest bytes are streamed that the device permits, or all of them.
+	slices.SortStableFunc(shares, func(a, b share) int { return cmp.Compare(a.streamed, b.streamed) })
+	n.opt.Capacity = program.NoLimits
+	n.opt.Capacity[device.DeviceTier] = n.m.Capacity[device.DeviceTier]
+	for i := range shares {
+		s := &shares[i]
+		n.opt.Reject = i < len(shares)-1
+		if n.opt.Reject && rest.device(s) > n.m.Capacity[device.DeviceTier] {
+			continue
+		}
+		if err := n.lower(w.plan(batch, s)); err != nil {
+			return nil, err
+		}
+		if n.whole() {
+			break
+		}
+	}
+	if n.fits() { // though it seemed too much
+		return n.programs, nil
+	}
+	return nil, n.misfit()
+}
+
+// besides is the memory that programs take besides weights and the cache of weights, in bytes.
+type besides struct{ kept, most, host int64 } // on the device from step to step and at most in a step; on the host
+
+// besides returns that of the latest programs, which have all weights on the device.
+func (n *inference) besides(w *weights) (b besides) {
+	var persistent int64
+	for _, buf := range n.programs[0].Buffers {
+		if buf.Persistent && buf.Tier == device.DeviceTier {
+			persistent += buf.Size
+		}
+	}
+	return besides{persistent - w.all(), n.height(device.DeviceTier) - persistent, n.height(device.HostTier)}
+}
+
+// device returns about the device memory that a share takes: as if activations and the cache were never there at a time.
+func (b *besides) device(s *share) int64 { return s.resident + b.kept + max(s.cache, b.most) }
+
+// misfit describes what the latest programs lack: of the tier that lacks most or, if each is large enough, of the memory that device
+// and host share.
+func (n *inference) misfit() *Misfit {
+	e := &Misfit{Tier: device.HostTier, Need: n.together(), Have: n.m.Shared}
+	var lack int64
+	for t, have := range n.m.Capacity {
+		if need := n.height(device.Tier(t)); need-have > lack {
+			lack, e.Tier, e.Need, e.Have = need-have, device.Tier(t), need, have
+		}
+	}
+	fullest := slices.MaxFunc(n.programs, func(a, b *program.Program) int { return cmp.Compare(a.Height[e.Tier], b.Height[e.Tier]) })
+	e.Frugal = &Candidate{Plan: n.plan, Programs: []*program.Program{fullest}, Program: fullest}
 	return e
 }

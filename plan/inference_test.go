@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -123,7 +125,7 @@ func TestFewestStreamed(t *testing.T) {
 	heights, streamed := make([]int64, 1<<len(large)), make([]int64, 1<<len(large))
 	for set := range heights {
 		var away []int
-		pl := n.streamed(plain, w, &share{})
+		pl := w.plan(plain, &share{})
 		for i, c := range large {
 			if set>>i&1 == 1 {
 				away = append(away, c)
@@ -131,8 +133,7 @@ func TestFewestStreamed(t *testing.T) {
 			}
 		}
 		pl.Cache = w.cache(away, 1)
-		_, err := n.lower(pl)
-		check(t, err)
+		check(t, n.lower(pl))
 		heights[set], streamed[set] = n.height(device.DeviceTier), w.total(away)
 	}
 	found := 0
@@ -155,5 +156,143 @@ func TestFewestStreamed(t *testing.T) {
 	}
 	if found < 10 {
 		t.Errorf("the subsets fit %d of 40 times", found)
+	}
+}
+
+// TestExample is the example at the head of inference.go.
+func TestExample(t *testing.T) {
+	const mib = 1 << 20
+	w := &weights{layers: 6, chunks: make([]program.Chunk, 12), reads: make([][]int, 8), kinds: make([][]int, 2)}
+	for l := range 6 {
+		w.bytes = append(w.bytes, mib, 4*mib)
+		w.reads[1+l] = []int{2 * l, 2*l + 1}
+		w.kinds[0], w.kinds[1] = append(w.kinds[0], 2*l+1), append(w.kinds[1], 2*l)
+	}
+	for _, s := range w.shares() {
+		if w.all()-s.resident-s.cache < 6*mib {
+			continue
+		}
+		if got := w.list(nil, &s); s.streamed != 12*mib || s.cache != 4*mib || s.ahead != 1 || !slices.Equal(got, []int{11, 7, 1}) {
+			t.Errorf("%+v: chunks %v, %d bytes", s, got, s.streamed)
+		}
+		break
+	}
+	everything := []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}
+	if one, two := w.cache(everything, 0), w.cache(everything, 1); one != 5*mib || two != 10*mib {
+		t.Errorf("a cache of %d bytes for one layer, %d for two", one, two)
+	}
+	if ahead, alone := (&share{streamed: 100, ahead: 1}).cost(), (&share{streamed: 92}).cost(); ahead != 100 || alone != 101 {
+		t.Errorf("100 bytes ahead cost %d, 92 bytes alone %d", ahead, alone)
+	}
+}
+
+// TestBoundedHost: what one plan takes of the host suffices for a plan on the same device, alone or with the device's memory, and
+// what an error names does.
+func TestBoundedHost(t *testing.T) {
+	graphs := generation(t, 6)
+	ps, _, err := infer(t, graphs, 1<<40)
+	check(t, err)
+	full := ps[0].Height[device.DeviceTier]
+	var misfit *Misfit
+	for _, memory := range []int64{full - 1, full * 3 / 4, full / 2} {
+		ps, _, err := infer(t, graphs, memory)
+		check(t, err)
+		n := inference{programs: ps}
+		bounded := &Machine{Capacity: program.NoLimits}
+		bounded.Capacity[device.DeviceTier], bounded.Capacity[device.HostTier] = memory, n.height(device.HostTier)
+		shared := &Machine{Capacity: program.NoLimits, Shared: n.together()}
+		shared.Capacity[device.DeviceTier] = memory
+		for _, m := range []*Machine{bounded, shared} {
+			if _, err := Inference(t.Context(), graphs, 1, program.Decode, m); err != nil {
+				t.Errorf("%d bytes, %+v: %v", memory, m, err)
+			}
+		}
+		bounded.Capacity[device.HostTier] /= 8
+		_, err = Inference(t.Context(), graphs, 1, program.Decode, bounded)
+		if !errors.As(err, &misfit) || misfit.Tier != device.HostTier || misfit.Have != bounded.Capacity[device.HostTier] || misfit.Need > n.height(device.HostTier) {
+			t.Fatalf("%d bytes, %+v: %v", memory, bounded, err)
+		}
+		bounded.Capacity[device.HostTier] = misfit.Need
+		if _, err := Inference(t.Context(), graphs, 1, program.Decode, bounded); err != nil {
+			t.Errorf("%d bytes, %+v, as the error said: %v", memory, bounded, err)
+		}
+	}
+}
+
+// TestFrugalest: no plan with everything on the host takes less device memory than what the error names, whatever a layer has: many
+// kinds of parameters, experts, adapters, a large vocabulary.
+func TestFrugalest(t *testing.T) {
+	for name, change := range map[string]func(m *model.Model){
+		"dense":      func(*model.Model) {},
+		"vocabulary": func(m *model.Model) { m.Vocab, m.Layers = 20000, 2 },
+		"adapters":   func(m *model.Model) { check(t, m.Adapt(model.LoRA{Rank: 16})) },
+	} {
+		m := *small(t).Graph.Model
+		change(&m)
+		prompt, err := graph.BuildPrefill(&m, 64, 16, graph.F32)
+		check(t, err)
+		one, err := graph.BuildDecode(&m, 64, 1, graph.F32)
+		check(t, err)
+		graphs := []*graph.Graph{prompt, one}
+		var misfit *Misfit
+		if _, _, err := infer(t, graphs, 1); !errors.As(err, &misfit) {
+			t.Fatalf("%s: %v", name, err)
+		}
+		n := &inference{ctx: t.Context(), graphs: graphs, opt: program.Options{Mode: program.Decode, Capacity: program.NoLimits}}
+		pl := program.Plain(one, 1)
+		pl.Chunks = program.Layout(one, 1)
+		for c := range pl.Chunks {
+			pl.Chunks[c].Weights, pl.Chunks[c].Grads, pl.Chunks[c].State = device.HostTier, device.HostTier, device.HostTier
+		}
+		pl.Cache = pl.CacheNeeded(one) + 64*int64(len(one.Params))
+		check(t, n.lower(pl))
+		if least := n.height(device.DeviceTier); misfit.Need > least {
+			t.Errorf("%s: %d bytes are said to be needed, %d suffice", name, misfit.Need, least)
+		}
+		w := newWeights(one)
+		if kinds := len(w.kinds); kinds < 4 || kinds > maxKinds || len(w.kinds[0]) != m.Layers {
+			t.Errorf("%s: kinds %v", name, w.kinds)
+		}
+	}
+}
+
+// TestBatches: micro-batches are all parts of the batch at which sums may be divided.
+func TestBatches(t *testing.T) {
+	m := *small(t).Graph.Model
+	for _, c := range []struct {
+		sequences, length int
+		dtype             graph.DType
+		mode              program.Mode
+		want              []int
+	}{
+		{12, 16, graph.F32, program.Eval, []int{12, 12, 6, 4, 3, 2, 1}},
+		{7, 16, graph.F32, program.Logits, []int{7, 7, 1}},
+		{12, 7, graph.BF16, program.Grads, []int{12, 12, 6, 4, 2, 2}}, // sums in bf16 take pairs
+	} {
+		g, err := graph.Build(&m, c.length, c.dtype)
+		check(t, err)
+		n := &inference{graphs: []*graph.Graph{g}, m: &Machine{Capacity: program.NoLimits}, opt: program.Options{Mode: c.mode}}
+		var got []int
+		list := n.batches(c.sequences)
+		for _, pl := range list {
+			check(t, pl.Validate(g))
+			if pl.MicroBatch*pl.MicroBatches != c.sequences {
+				t.Errorf("%d x %d sequences of %d", pl.MicroBatch, pl.MicroBatches, c.sequences)
+			}
+			got = append(got, pl.MicroBatch)
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%+v: micro-batches of %v", c, got)
+		}
+		if last := list[len(list)-1]; (c.mode == program.Grads) != (last.Activations[0] == program.Recomputed("full")) || (last.Group == 1) != (c.mode == program.Grads) {
+			t.Errorf("%+v: the last is %+v", c, last)
+		}
+	}
+	req := small(t)
+	n := &inference{graphs: []*graph.Graph{req.Graph}, m: &Machine{Capacity: [device.NumTiers]int64{1 << 20, 1 << 40}}, opt: program.Options{Mode: program.Eval}}
+	for _, pl := range n.batches(8)[1:] {
+		if rows := pl.HeadRows; int64(rows)*int64(req.Graph.Model.Vocab)*4 > 1<<20 {
+			t.Errorf("logits of %d tokens in a memory of 1 MiB", rows)
+		}
 	}
 }

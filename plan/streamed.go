@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/program"
 )
@@ -17,7 +18,7 @@ type weights struct {
 	reads  [][]int // chunks that each segment reads
 	kinds  [][]int // the largest kinds of chunks in layers, each with its chunks from the first layer to the last
 	small  []int   // what else layers have
-	ends   []int   // the embedding, then the head
+	ends   []int   // what the first and the last segment read, in the order of the chunks: embedding, head, final norm
 }
 
 // maxKinds bounds the kinds of chunks that are streamed one without the other. Layers have four or five large
@@ -43,7 +44,7 @@ func newWeights(g *graph.Graph) *weights {
 			w.ends = append(w.ends, c)
 			continue
 		}
-		name := strings.Map(withoutDigits, g.Params[ch.First].Name)
+		name := unnumbered(g.Params[ch.First].Name)
 		k, known := named[name]
 		if !known {
 			k = len(w.kinds)
@@ -58,11 +59,23 @@ func newWeights(g *graph.Graph) *weights {
 	return w
 }
 
-func withoutDigits(r rune) rune {
-	if '0' <= r && r <= '9' {
-		return -1
+// unnumbered returns the name of a parameter without the number of its layer.
+func unnumbered(name string) string {
+	parts := strings.Split(name, ".")
+	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return strings.Trim(s, "0123456789") == "" }), ".")
+}
+
+// plan returns the plan in which a share of the weights is on the host. batch says all else.
+func (w *weights) plan(batch *program.Plan, s *share) *program.Plan {
+	pl := *batch
+	pl.Chunks, pl.Cache = slices.Clone(w.chunks), s.cache
+	for c := range pl.Chunks {
+		pl.Chunks[c].Grads, pl.Chunks[c].State = device.HostTier, device.HostTier // gradients if there are any, never a state
 	}
-	return r
+	for _, c := range w.list(nil, s) {
+		pl.Chunks[c].Weights = device.HostTier
+	}
+	return &pl
 }
 
 // total returns the bytes of some chunks.
@@ -95,8 +108,8 @@ type share struct {
 	cache    int64
 }
 
-// cost returns what a share costs, in bytes that cross the link. Where nothing crosses it while a layer computes, the device's
-// memory is read in addition, at ten times its rate.
+// cost returns what a share costs, in bytes that cross the link. Where nothing crosses it while a layer computes, the layers' time
+// comes on top: that of reading them from the device's memory, at about ten times the link's rate.
 func (s *share) cost() int64 {
 	if s.ahead > 0 {
 		return s.streamed

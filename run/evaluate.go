@@ -32,7 +32,7 @@ type Grad struct {
 const evalRows = 8
 
 // Evaluate runs a model, on Folder.Device in Folder.DType, on sequences of equal length. All tokens but the last are
-// inputs, all but the first are targets.
+// inputs, all but the first are targets. The error is a *plan.Misfit if the device has too little memory.
 func Evaluate(ctx context.Context, f *Folder, rows [][]int32, logits, grads bool) (*Evaluated, error) {
 	e := &Evaluated{}
 	batch := min(len(rows), evalRows)
@@ -43,10 +43,12 @@ func Evaluate(ctx context.Context, f *Folder, rows [][]int32, logits, grads bool
 	if logits {
 		mode = program.Logits
 	}
-	if err := e.losses(ctx, f, rows, batch, mode); err != nil || !grads {
-		return e, f.blame(err)
+	if grads { // first, since they take more memory
+		if err := e.gradients(ctx, f, rows); err != nil {
+			return e, err
+		}
 	}
-	return e, e.gradients(ctx, f, rows)
+	return e, f.blame(e.losses(ctx, f, rows, batch, mode))
 }
 
 func (e *Evaluated) losses(ctx context.Context, f *Folder, rows [][]int32, batch int, mode program.Mode) error {

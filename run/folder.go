@@ -244,7 +244,7 @@ func openAlone(ctx context.Context, d *machine.Alone, graphs []*graph.Graph, seq
 	return session.Open(graphs[0], []device.Device{d.Device}, steps...)
 }
 
-// Footprint is the memory that a model takes, in bytes.
+// Footprint is the memory that a model's programs take, as planned, in bytes.
 type Footprint struct {
 	Device int64 `json:"device_bytes"`
 	Host   int64 `json:"host_bytes"`

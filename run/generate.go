@@ -145,7 +145,7 @@ func (g *Generator) Extend(ctx context.Context, ids ...int32) error {
 }
 
 // next returns the program that goes on at position at, and where it begins: that of a block, by its number, or the one
-// that takes a token. The token at position last is the prompt's last.
+// that takes a token, for the prompt's last, at position last, and for the one before it if only these two are left.
 func (g *Generator) next(at, last int) (prog, first int) {
 	if last-at <= 1 {
 		return len(g.blocks), at

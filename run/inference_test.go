@@ -171,3 +171,85 @@ func TestSmallEvaluation(t *testing.T) {
 		}
 	}
 }
+
+// TestNext: a prompt is read in the largest blocks that it has tokens for. The last block ends before its last token.
+func TestNext(t *testing.T) {
+	g := &Generator{blocks: []int{512, 64}}
+	for _, c := range []struct {
+		at, last int
+		want     [][2]int // program and first position of each step
+	}{
+		{0, 0, [][2]int{{2, 0}}},
+		{0, 1, [][2]int{{2, 0}, {2, 1}}},
+		{0, 2, [][2]int{{1, 0}, {2, 2}}},
+		{0, 63, [][2]int{{1, 0}, {2, 63}}},
+		{0, 64, [][2]int{{1, 0}, {2, 64}}},
+		{0, 65, [][2]int{{1, 0}, {2, 64}, {2, 65}}},
+		{0, 66, [][2]int{{1, 0}, {1, 2}, {2, 66}}},
+		{0, 511, [][2]int{{1, 0}, {1, 64}, {1, 128}, {1, 192}, {1, 256}, {1, 320}, {1, 384}, {1, 447}, {2, 511}}},
+		{0, 512, [][2]int{{0, 0}, {2, 512}}},
+		{0, 513, [][2]int{{0, 0}, {2, 512}, {2, 513}}},
+		{0, 580, [][2]int{{0, 0}, {1, 512}, {1, 516}, {2, 580}}},
+		{300, 300, [][2]int{{2, 300}}},
+		{300, 310, [][2]int{{1, 246}, {2, 310}}},
+		{300, 812, [][2]int{{0, 300}, {2, 812}}},
+	} {
+		var got [][2]int
+		for at := c.at; at <= c.last && len(got) < 20; {
+			i, first := g.next(at, c.last)
+			got = append(got, [2]int{i, first})
+			if i == len(g.blocks) {
+				at++
+			} else {
+				at = min(first+g.blocks[i], c.last)
+			}
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("from %d to %d: %v, want %v", c.at, c.last, got, c.want)
+		}
+	}
+}
+
+// TestFootprint: with the least memory all weights are streamed, frozen ones and those in 4 bits too, and large blocks are
+// left out where the memory that they take is all that is lacking.
+func TestFootprint(t *testing.T) {
+	ctx := context.Background()
+	for _, dir := range []string{"llama-tiny", "llama-tiny/lora", "mixtral-tiny"} {
+		for _, quantize := range []bool{false, true} {
+			f, err := OpenFolder("../testdata/torch/" + dir)
+			check(t, err)
+			defer f.Close()
+			m := *f.Model
+			m.MaxPositions = 600
+			if f.Model = &m; quantize {
+				check(t, f.Quantize())
+			}
+			open := func(d *machine.Alone) *Generator {
+				g, err := f.Generator(ctx, d, 600, graph.BF16)
+				check(t, err)
+				return g
+			}
+			least := frugal(t, func(d *machine.Alone) error {
+				g, err := f.Generator(ctx, d, 600, graph.BF16)
+				if err == nil {
+					err = g.Close()
+				}
+				return err
+			})
+			small, large := open(small(least)), open(unbounded(cpu.New(cpu.Options{})))
+			var all int64
+			for i := range small.session.Graph.Params {
+				all += small.session.Graph.Stored(i).Bytes()
+			}
+			took, p := small.footprint(), small.session.Program(len(small.blocks))
+			if took.Streamed < all || took.Host < all || took.Host < p.Height[device.HostTier] || took.Device > least {
+				t.Errorf("%s, quantized %v: %+v, the weights are %d bytes", dir, quantize, took, all)
+			}
+			if !slices.Equal(small.blocks, []int{64}) || !slices.Equal(large.blocks, []int{512, 64}) {
+				t.Errorf("%s: blocks of %v in the least memory, %v without limit", dir, small.blocks, large.blocks)
+			}
+			check(t, small.Close())
+			check(t, large.Close())
+		}
+	}
+}

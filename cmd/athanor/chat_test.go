@@ -64,6 +64,10 @@ func TestChat(t *testing.T) {
 	const asked = "gold?\n\n  copper? \n"
 	const want = "yellow\nred\n"
 	answers := talk(t, asked, got.Checkpoint, "--temperature", "0").must(t, 0)
+	if same := talk(t, asked, got.Checkpoint, "--temperature", "0", "--device-memory", "160KB").must(t, 0); same.stdout != answers.stdout {
+		t.Errorf("with little memory: %q, without limit %q", same.stdout, answers.stdout)
+	}
+	talk(t, asked, got.Checkpoint, "--device-memory", "1KB").must(t, 3, "does not fit", "hint:")
 	if answers.stdout != want {
 		t.Errorf("%q, want %q", answers.stdout, want)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/paths"
+	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/run"
@@ -89,6 +90,9 @@ func (v *evalCmd) Run(c *context) error {
 	}
 	if c.json {
 		return c.print(r)
+	}
+	if r.Streamed > 0 {
+		fmt.Fprintf(c.stderr, "for each batch %s of weights were copied from the host\n", size.Format(r.Streamed))
 	}
 	fmt.Fprintf(c.stdout, "loss %s nats per token, perplexity %s, over %d tokens\n", run.Number(r.Loss, 6), run.Number(math.Exp(r.Loss), 2), r.Tokens)
 	return nil

@@ -24,7 +24,7 @@ func (t *target) plannedOrExplained(c *context) (*planned, error) {
 	return p, c.explained(err)
 }
 
-// explained returns the error of a verb. If it is that nothing fits, it prints the JSON object for that.
+// explained returns the error of a verb. If nothing fits and --json is given, it prints the JSON object that says so.
 func (c *context) explained(err error) error {
 	var misfit *plan.Misfit
 	if errors.As(err, &misfit) && c.json {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"math"
 	"math/rand/v2"
@@ -429,23 +430,30 @@ func TestPinnedRuns(t *testing.T) {
 // over nor how much memory the GPU has changes a bit.
 func TestGenerate(t *testing.T) {
 	ctx := context.Background()
-	for _, name := range []string{"gpt2-tiny", "llama-tiny", "gemma3-tiny", "mixtral-tiny"} {
-		t.Run(name, func(t *testing.T) {
-			f, err := run.OpenFolder(torch + name)
+	for _, c := range []struct {
+		name   string
+		dtype  graph.DType
+		length int // a fake GPU takes its time over more
+	}{
+		{"gpt2-tiny", graph.F32, 12}, {"llama-tiny", graph.F32, 12}, {"gemma3-tiny", graph.F32, 12}, {"mixtral-tiny", graph.F32, 12},
+		{"llama-tiny", graph.BF16, 64}, // a block and a token
+	} {
+		t.Run(fmt.Sprint(c.name, c.dtype), func(t *testing.T) {
+			f, err := run.OpenFolder(torch + c.name)
 			check(t, err)
 			defer f.Close()
-			length := 12 // a fake GPU takes its time over more
+			length := c.length
 			ids := make([]int32, length)
 			for i := range ids {
 				ids[i] = int32(i * i % f.Model.Vocab)
 			}
 			var logits [3][][]float64 // of the last tokens, by device
-			for i, d := range []device.Device{cpu.New(cpu.Options{}), gpu(t, load(t, name)), gpu(t, load(t, name))} {
+			for i, d := range []device.Device{cpu.New(cpu.Options{}), gpu(t, load(t, c.name)), gpu(t, load(t, c.name))} {
 				alone := &machine.Alone{Device: d, Capacity: program.NoLimits}
 				if i == 2 {
-					alone.Capacity[device.DeviceTier] = frugal(t, f, length)
+					alone.Capacity[device.DeviceTier] = frugal(t, f, length, c.dtype)
 				}
-				g, err := f.Generator(ctx, alone, length, graph.F32)
+				g, err := f.Generator(ctx, alone, length, c.dtype)
 				check(t, err)
 				defer func() { check(t, g.Close()) }()
 				for _, first := range []int{3, length - 1} {
@@ -460,9 +468,13 @@ func TestGenerate(t *testing.T) {
 					t.Errorf("device %d: token by token the logits differ", i)
 				}
 			}
+			tol := 1e-4
+			if c.dtype == graph.BF16 {
+				tol = 0.1
+			}
 			for n, want := range logits[0] {
 				for i, w := range want {
-					if !(math.Abs(logits[1][n][i]-w) <= 1e-4) {
+					if !(math.Abs(logits[1][n][i]-w) <= tol) {
 						t.Fatalf("%d: logit %d is %v, on the CPU %v", n, i, logits[1][n][i], w)
 					}
 				}
@@ -475,12 +487,12 @@ func TestGenerate(t *testing.T) {
 }
 
 // frugal returns the least device memory that generation takes.
-func frugal(t *testing.T, f *run.Folder, length int) int64 {
+func frugal(t *testing.T, f *run.Folder, length int, dtype graph.DType) int64 {
 	t.Helper()
 	d := &machine.Alone{Device: cpu.New(cpu.Options{}), Capacity: program.NoLimits}
 	d.Capacity[device.DeviceTier] = 1
 	var misfit *plan.Misfit
-	if _, err := f.Generator(context.Background(), d, length, graph.F32); !errors.As(err, &misfit) {
+	if _, err := f.Generator(context.Background(), d, length, dtype); !errors.As(err, &misfit) {
 		t.Fatal(err)
 	}
 	return misfit.Need
