@@ -151,7 +151,7 @@ func (n *inference) stream(batch *program.Plan) ([]*program.Program, error) {
 	n.opt.Reject = true
 	for i := range shares {
 		s := &shares[i]
-		onDevice, onHost := rest.device(s), rest.host+s.streamed
+		onDevice, onHost := rest.device(s), rest.host+s.away
 		if onDevice > n.m.Capacity[device.DeviceTier] || onHost > n.m.Capacity[device.HostTier] || n.m.Shared > 0 && onDevice+onHost > n.m.Shared {
 			continue
 		}
@@ -159,8 +159,8 @@ func (n *inference) stream(batch *program.Plan) ([]*program.Program, error) {
 			return n.programs, err
 		}
 	}
-	// Given enough host memory, the fewest bytes are streamed that the device permits, or all of them.
-	slices.SortStableFunc(shares, func(a, b share) int { return cmp.Compare(a.streamed, b.streamed) })
+	// Given enough host memory, as few weights are there as the device permits, or all of them.
+	slices.SortStableFunc(shares, func(a, b share) int { return cmp.Compare(a.away, b.away) })
 	n.opt.Capacity = program.NoLimits
 	n.opt.Capacity[device.DeviceTier] = n.m.Capacity[device.DeviceTier]
 	for i := range shares {

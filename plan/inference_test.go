@@ -132,7 +132,7 @@ func TestFewestStreamed(t *testing.T) {
 				pl.Chunks[c].Weights = device.HostTier
 			}
 		}
-		pl.Cache = w.cache(away, 1)
+		_, pl.Cache = w.cache(away, 1)
 		check(t, n.lower(pl))
 		heights[set], streamed[set] = n.height(device.DeviceTier), w.total(away)
 	}
@@ -178,8 +178,10 @@ func TestExample(t *testing.T) {
 		break
 	}
 	everything := []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}
-	if one, two := w.cache(everything, 0), w.cache(everything, 1); one != 5*mib || two != 10*mib {
-		t.Errorf("a cache of %d bytes for one layer, %d for two", one, two)
+	for ahead, want := range []int64{5 * mib, 10 * mib} {
+		if all, cache := w.cache(everything, ahead); all != 30*mib || cache != want {
+			t.Errorf("%d layers ahead: %d bytes are read, through a cache of %d", ahead, all, cache)
+		}
 	}
 	if ahead, alone := (&share{streamed: 100, ahead: 1}).cost(), (&share{streamed: 92}).cost(); ahead != 100 || alone != 101 {
 		t.Errorf("100 bytes ahead cost %d, 92 bytes alone %d", ahead, alone)

@@ -103,8 +103,9 @@ type share struct {
 	small bool // and all that is small
 	ahead int  // layers whose weights are in the cache besides those of the layer that computes: 1 or 0
 
-	streamed int64 // bytes that are left on the host
-	resident int64 // bytes of the other weights
+	away     int64 // bytes of these weights
+	resident int64 // bytes of the others
+	streamed int64 // bytes that cross the link in a step: those of a tied embedding twice
 	cache    int64
 }
 
@@ -124,10 +125,10 @@ func (w *weights) shares() []share {
 	var chunks []int
 	add := func(s share) {
 		chunks = w.list(chunks[:0], &s)
-		s.streamed = w.total(chunks)
-		s.resident = w.all() - s.streamed
+		s.away = w.total(chunks)
+		s.resident = w.all() - s.away
 		for s.ahead = range 2 {
-			s.cache = w.cache(chunks, s.ahead)
+			s.streamed, s.cache = w.cache(chunks, s.ahead)
 			list = append(list, s)
 		}
 	}
@@ -163,9 +164,9 @@ func (w *weights) list(list []int, s *share) []int {
 	return append(list, w.ends[:s.ends]...)
 }
 
-// cache returns the bytes of the cache for streamed chunks: of those that any segment and the given number of segments
-// after it read.
-func (w *weights) cache(chunks []int, ahead int) (most int64) {
+// cache returns the bytes of streamed chunks that all segments read, and those of the cache: of the chunks that any segment and
+// the given number of segments after it read.
+func (w *weights) cache(chunks []int, ahead int) (all, most int64) {
 	streamed := make([]bool, len(w.chunks))
 	for _, c := range chunks {
 		streamed[c] = true
@@ -177,6 +178,7 @@ func (w *weights) cache(chunks []int, ahead int) (most int64) {
 				reads[s] += w.bytes[c]
 			}
 		}
+		all += reads[s]
 	}
 	for s := range w.reads {
 		var sum int64
@@ -185,7 +187,7 @@ func (w *weights) cache(chunks []int, ahead int) (most int64) {
 		}
 		most = max(most, sum)
 	}
-	return most
+	return all, most
 }
 
 // spread appends n of the chunks, at distances as even as possible, from the last to the first. The last layer's is
