@@ -33,7 +33,7 @@ func newWeights(g *graph.Graph) *weights {
 		for i := ch.First; i < ch.Last; i++ {
 			sum += g.Stored(i).Bytes()
 		}
-		w.bytes = append(w.bytes, (sum+63)/64*64)
+		w.bytes = append(w.bytes, (sum+63)/64*64) // buffers begin at multiples of 64 bytes
 		reader := 0
 		for s := range g.Segments {
 			if slices.Contains(g.Segments[s].Params, ch.First) {

@@ -15,6 +15,7 @@
 #   rates    what links, products and attention reach
 #   speed    training steps of GPT-2 124M and Llama-3.2-1B, 1024 and 4096 tokens
 #   large    those of GPT-2 1.5B and Llama-3-8B
+#   text     text from GPT-2 124M and Llama-3.2-1B, the latter also in 2 GB of memory
 #   offload  Llama-3-8B within 24 GB of the GPU's memory and 128 GB of the host's,
 #            all in fp32 or, if that fails, moments in bf16; LAYERS=N: so many of its layers
 #
@@ -260,6 +261,9 @@ declare -A shapes=(
   [llama-3-8b]='{type: llama, layers: 32, width: 4096, heads: 32, kv_heads: 8, feed_forward: 14336, vocabulary: 128256, rope_theta: 500000, tied: false, max_positions: 8192}'
 )
 
+# toy SHAPE: a small model of the same kind.
+toy() { sed -E 's/layers: [0-9]+/layers: 2/; s/width: [0-9]+/width: 64/; s/heads: [0-9]+, [vk]/heads: 4, &/; s/heads: 4, heads: [0-9]+/heads: 4/; s/kv_heads: [0-9]+/kv_heads: 2/; s/feed_forward: [0-9]+/feed_forward: 128/; s/vocabulary: [0-9]+/vocabulary: 4096/' <<<"$1"; }
+
 # step NAME LENGTH BATCH SECONDS: a training step with the plan that is chosen, measured and predicted,
 # and PyTorch's. Each has so many seconds.
 step() {
@@ -277,7 +281,7 @@ ours() {
   [ "$layers" -gt 0 ] && shape=$(sed "s/layers: [0-9]*/layers: $layers/" <<<"$shape")
   if [ -n "$dry" ]; then
     device=cpu length=32 batch=2
-    shape=$(sed -E 's/layers: [0-9]+/layers: 2/; s/width: [0-9]+/width: 64/; s/heads: [0-9]+, [vk]/heads: 4, &/; s/heads: 4, heads: [0-9]+/heads: 4/; s/kv_heads: [0-9]+/kv_heads: 2/; s/feed_forward: [0-9]+/feed_forward: 128/; s/vocabulary: [0-9]+/vocabulary: 1000/' <<<"$shape")
+    shape=$(toy "$shape")
     set -- "${@/limits.device=*/limits.device=3MB}"
   fi
   printf 'model: %s\nsequence_length: %d\nglobal_batch: %d\nout: %s\nprecision: bf16\ndevice: %s\n' \
@@ -348,6 +352,23 @@ while total < want and time.monotonic() - last < 10:
 print(f"{total / 1e9:.1f} GB shown after {len(held)} GiB were touched")' "$1"
 }
 
+# text generates after a prompt, from random weights that a run of one step saves.
+text() {
+  local name device=cuda
+  [ -n "$dry" ] && device=cpu
+  for name in gpt2 llama-3.2-1b; do
+    asked "text-$name" || continue
+    local shape=${shapes[$name]} tokens=128
+    [ -n "$dry" ] && shape=$(toy "$shape") tokens=8
+    printf '%s\n' "model: $shape" 'data: "**/*.go"' 'tokenizer: bpe-4096' 'sequence_length: 256' 'global_batch: 1' 'learning_rate: 1.0e-3' 'max_steps: 1' 'eval_batches: 1' \
+      'precision: bf16' 'optimizer_state: bf16' "device: $device" "out: $out/text-$name" >"$out/text-$name.yaml"
+    part "text-$name-folder" 120 . "$dir/athanor" train "$out/text-$name.yaml"
+    local measure=(python3 tools/generation.py "$dir/athanor" "$out/text-$name/checkpoint-1" --device "$device" --precision bf16 --tokens "$tokens")
+    part "text-$name" 80 . "${measure[@]}"
+    [ "$name" = gpt2 ] || part "text-$name-limited" 80 . "${measure[@]}" --device-memory 2GB
+  done
+}
+
 # Weights, gradients and moments of all layers are 128 GB in fp32. PyTorch has all of it in bf16 where the host
 # cannot hold that; here some of it is on the GPU.
 offload() {
@@ -365,13 +386,13 @@ offload() {
 
 case $what in
   checks | speed | large | offload) "$what" ;;
-  agree | sanitize | resume | hosts | rates) "$what"; wait ;;
-  *) echo "unknown part $what; hint: checks, agree, sanitize, resume, hosts, rates, speed, large or offload" >&2; exit 2 ;;
+  agree | sanitize | resume | hosts | rates | text) "$what"; wait ;;
+  *) echo "unknown part $what; hint: checks, agree, sanitize, resume, hosts, rates, speed, large, text or offload" >&2; exit 2 ;;
 esac
 
 echo
 grep -ho 'Name:[^ ]* [^:]*' "$out"/find.log 2>/dev/null | head -1
-if [[ $what =~ ^(checks|agree|sanitize|resume|hosts|rates)$ ]]; then
+if [[ $what =~ ^(checks|agree|sanitize|resume|hosts|rates|text)$ ]]; then
   grep -h '^RATE' "$out"/*.log | cut -c6-
 else
   python3 tools/gpu_table.py "$out" || result "table                              FAILED: python3 is needed for it"
