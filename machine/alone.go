@@ -18,18 +18,20 @@ type Alone struct {
 	device.Device
 	Capacity [device.NumTiers]int64
 	Shared   int64 // what device and host tier draw on together, in bytes; 0: they are separate
+	HeadUnit int   // see plan.Request
 }
 
-// OpenAlone opens one device, cpu or cuda. A limit above 0 bounds the bytes of device memory that programs may take.
-func OpenAlone(name string, limit int64) (*Alone, error) {
+// OpenAlone opens one device, cpu or cuda, for sequences of seq tokens. A limit above 0 bounds the bytes of device memory that
+// programs may take.
+func OpenAlone(name string, seq int, limit int64) (*Alone, error) {
 	memory, err := hardware.LocalMemory("")
 	if err != nil {
 		return nil, err
 	}
 	a := &Alone{Shared: memory.Host}
 	if name == "cuda" {
-		a.Shared = 0
-		a.Device, memory.Device, err = openGPU()
+		a.Shared, a.HeadUnit = 0, cuda.SumRows(seq)
+		a.Device, memory.Device, err = openGPU(a.HeadUnit)
 	} else {
 		a.Device = cpu.New(cpu.Options{})
 	}
@@ -43,8 +45,9 @@ func OpenAlone(name string, limit int64) (*Alone, error) {
 	return a, nil
 }
 
-// openGPU opens the first GPU, and returns the bytes of its memory that programs may take.
-func openGPU() (device.Device, int64, error) {
+// openGPU opens the first GPU, and returns the bytes of its memory that programs may take. Sums over tokens are cut at multiples of
+// so many.
+func openGPU(sumRows int) (device.Device, int64, error) {
 	dir, err := CacheDir()
 	if err != nil {
 		return nil, 0, err
@@ -53,7 +56,7 @@ func openGPU() (device.Device, int64, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	o := cuda.Options{CacheDir: kernelsIn(dir)}
+	o := cuda.Options{CacheDir: kernelsIn(dir), SumRows: sumRows}
 	if len(gpus) > 0 { // else Open says what is amiss
 		o.Index = gpus[0].Index
 	}
@@ -68,9 +71,11 @@ func openGPU() (device.Device, int64, error) {
 	return d, forPrograms(free), nil
 }
 
-// Programs plans inference, see plan.Inference. The error is a *plan.Misfit if nothing fits.
-func (a *Alone) Programs(ctx context.Context, graphs []*graph.Graph, sequences int, mode program.Mode) ([]*program.Program, error) {
-	ps, err := plan.Inference(ctx, graphs, sequences, mode, &plan.Machine{Capacity: a.Capacity, Shared: a.Shared})
+// Programs plans a batch of sequences, or generation with graphs that read prompts, see plan.Inference. The error is a *plan.Misfit
+// if nothing fits.
+func (a *Alone) Programs(ctx context.Context, g *graph.Graph, sequences int, mode program.Mode, prompts ...*graph.Graph) ([]*program.Program, error) {
+	req := &plan.Request{Graph: g, GlobalBatch: sequences, Options: program.Options{Mode: mode}, HeadUnit: a.HeadUnit}
+	ps, err := plan.Inference(ctx, req, prompts, &plan.Machine{Capacity: a.Capacity, Shared: a.Shared})
 	var misfit *plan.Misfit
 	if errors.As(err, &misfit) {
 		misfit.Hint = "use weights in bf16 or in 4 bits, fewer tokens, or more memory"

@@ -33,13 +33,14 @@ import (
 // Known weakness: choices that stream other parameters in some layers than in others are not considered, nor the head without
 // the embedding, nor small parameters without all others.
 
-// Inference returns programs, one per graph, that compute the given number of sequences (1 for generation) within the
-// machine's capacity. The graphs are of one model, and the last one reads all parameters. The programs of all but the first
-// are lowered with the first as their base, so its inputs are the largest. The error is a *Misfit if nothing fits.
-func Inference(ctx context.Context, graphs []*graph.Graph, sequences int, mode program.Mode, m *Machine) ([]*program.Program, error) {
-	n := &inference{ctx: ctx, graphs: graphs, m: m, opt: program.Options{Mode: mode, Capacity: m.Capacity}}
+// Inference returns programs, one per graph, that compute a batch of sequences (one, if it is generation) within the machine's
+// capacity. Of the request, Graph, GlobalBatch, Options.Mode and HeadUnit count. The other graphs, which come first, are of the same
+// model and read prompts. The programs of all but the first are lowered with the first as their base, so its inputs must be the
+// largest. The error is a *Misfit if nothing fits.
+func Inference(ctx context.Context, req *Request, prompts []*graph.Graph, m *Machine) ([]*program.Program, error) {
+	n := newInference(ctx, req, prompts, m)
 	var tight *program.Plan
-	for _, pl := range n.batches(sequences) {
+	for _, pl := range n.batches() {
 		if err := n.lower(pl); err != nil || n.fits() {
 			return n.programs, err
 		}
@@ -54,11 +55,17 @@ func Inference(ctx context.Context, graphs []*graph.Graph, sequences int, mode p
 // inference is the state of one search.
 type inference struct {
 	ctx      context.Context
-	graphs   []*graph.Graph
+	req      *Request
+	graphs   []*graph.Graph // those of prompts, then the request's
 	m        *Machine
 	opt      program.Options
 	plan     *program.Plan      // the latest
 	programs []*program.Program // its programs, not all of them if one was rejected
+}
+
+func newInference(ctx context.Context, req *Request, prompts []*graph.Graph, m *Machine) *inference {
+	opt := program.Options{Mode: req.Options.Mode, Capacity: m.Capacity}
+	return &inference{ctx: ctx, req: req, graphs: append(slices.Clip(prompts), req.Graph), m: m, opt: opt}
 }
 
 // lower lowers a plan for all graphs, each with its own length. With opt.Reject it stops at the first program that does
@@ -110,23 +117,20 @@ func (n *inference) height(t device.Tier) (most int64) {
 func (n *inference) together() int64 { return n.height(device.DeviceTier) + n.height(device.HostTier) }
 
 // batches lists plans with all weights on the device, from most sequences and logits at a time to fewest.
-func (n *inference) batches(sequences int) []*program.Plan {
-	g := n.graphs[len(n.graphs)-1]
+func (n *inference) batches() []*program.Plan {
+	g, sequences := n.req.Graph, n.req.GlobalBatch
 	list := []*program.Plan{program.Plain(g, sequences)}
 	if g.Context > 0 {
 		return list
 	}
 	least := g.CutSequences()
-	req := &Request{Graph: g}
 	for b := sequences; b > 0; b-- {
 		if sequences%b != 0 || b%least != 0 && b < sequences {
 			continue
 		}
 		pl := program.Plain(g, sequences)
-		pl.MicroBatch, pl.MicroBatches, pl.Group, pl.HeadRows = b, sequences/b, sequences/b, b*g.Seq
-		if n.opt.Mode != program.Grads { // where to cut sums over tokens is the device's choice
-			pl.HeadRows = req.Head(b*g.Seq, n.m.Capacity[device.DeviceTier])
-		}
+		pl.MicroBatch, pl.MicroBatches, pl.Group = b, sequences/b, sequences/b
+		pl.HeadRows = n.req.Head(b*g.Seq, n.m.Capacity[device.DeviceTier])
 		list = append(list, pl)
 	}
 	if n.opt.Mode == program.Grads {
@@ -142,7 +146,7 @@ func (n *inference) batches(sequences int) []*program.Plan {
 
 // stream finds the cheapest plan with weights on the host, given how sequences are batched.
 func (n *inference) stream(batch *program.Plan) ([]*program.Program, error) {
-	w := newWeights(n.graphs[len(n.graphs)-1])
+	w := newWeights(n.req.Graph)
 	if err := n.lower(w.plan(batch, &share{})); err != nil {
 		return nil, err
 	}

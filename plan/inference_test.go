@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"context"
 	"errors"
 	"math/rand/v2"
 	"slices"
@@ -25,12 +24,17 @@ func generation(t *testing.T, layers int) []*graph.Graph {
 	return []*graph.Graph{prompt, one}
 }
 
+// inferOn plans generation, with a graph that reads prompts.
+func inferOn(t *testing.T, graphs []*graph.Graph, m *Machine) ([]*program.Program, error) {
+	return Inference(t.Context(), &Request{Graph: graphs[1], GlobalBatch: 1, Options: program.Options{Mode: program.Decode}}, graphs[:1], m)
+}
+
 // infer returns the programs for a device with that much memory, and the bytes of weights that are not on it.
 func infer(t *testing.T, graphs []*graph.Graph, memory int64) ([]*program.Program, int64, error) {
 	t.Helper()
 	m := &Machine{Capacity: program.NoLimits}
 	m.Capacity[device.DeviceTier] = memory
-	ps, err := Inference(t.Context(), graphs, 1, program.Decode, m)
+	ps, err := inferOn(t, graphs, m)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -81,7 +85,7 @@ func TestSharedMemory(t *testing.T) {
 	graphs := generation(t, 3)
 	m := &Machine{Capacity: program.NoLimits, Shared: 1}
 	var misfit *Misfit
-	if _, err := Inference(t.Context(), graphs, 1, program.Decode, m); !errors.As(err, &misfit) || misfit.Have != 1 {
+	if _, err := inferOn(t, graphs, m); !errors.As(err, &misfit) || misfit.Have != 1 {
 		t.Fatalf("in one byte: %v", err)
 	}
 	need := misfit.Need
@@ -91,11 +95,11 @@ func TestSharedMemory(t *testing.T) {
 	if m.Shared = n.together(); need != m.Shared {
 		t.Errorf("it is said to need %d bytes, and takes %d without limit", need, m.Shared)
 	}
-	if _, err := Inference(t.Context(), graphs, 1, program.Decode, m); err != nil {
+	if _, err := inferOn(t, graphs, m); err != nil {
 		t.Error(err)
 	}
 	m.Shared--
-	if _, err := Inference(t.Context(), graphs, 1, program.Decode, m); !errors.Is(err, ErrDoesNotFit) {
+	if _, err := inferOn(t, graphs, m); !errors.Is(err, ErrDoesNotFit) {
 		t.Errorf("with a byte less: %v", err)
 	}
 }
@@ -120,7 +124,8 @@ func TestFewestStreamed(t *testing.T) {
 	ps, _, err := infer(t, graphs, 1<<40)
 	check(t, err)
 	full := ps[0].Height[device.DeviceTier]
-	n := &inference{ctx: context.Background(), graphs: graphs, m: &Machine{Capacity: program.NoLimits}, opt: program.Options{Mode: program.Decode, Capacity: program.NoLimits}}
+	req := &Request{Graph: graphs[1], GlobalBatch: 1, Options: program.Options{Mode: program.Decode}}
+	n := newInference(t.Context(), req, graphs[:1], &Machine{Capacity: program.NoLimits})
 	plain := program.Plain(graphs[1], 1)
 	heights, streamed := make([]int64, 1<<len(large)), make([]int64, 1<<len(large))
 	for set := range heights {
@@ -205,17 +210,17 @@ func TestBoundedHost(t *testing.T) {
 		shared := &Machine{Capacity: program.NoLimits, Shared: n.together()}
 		shared.Capacity[device.DeviceTier] = memory
 		for _, m := range []*Machine{bounded, shared} {
-			if _, err := Inference(t.Context(), graphs, 1, program.Decode, m); err != nil {
+			if _, err := inferOn(t, graphs, m); err != nil {
 				t.Errorf("%d bytes, %+v: %v", memory, m, err)
 			}
 		}
 		bounded.Capacity[device.HostTier] /= 8
-		_, err = Inference(t.Context(), graphs, 1, program.Decode, bounded)
+		_, err = inferOn(t, graphs, bounded)
 		if !errors.As(err, &misfit) || misfit.Tier != device.HostTier || misfit.Have != bounded.Capacity[device.HostTier] || misfit.Need > n.height(device.HostTier) {
 			t.Fatalf("%d bytes, %+v: %v", memory, bounded, err)
 		}
 		bounded.Capacity[device.HostTier] = misfit.Need
-		if _, err := Inference(t.Context(), graphs, 1, program.Decode, bounded); err != nil {
+		if _, err := inferOn(t, graphs, bounded); err != nil {
 			t.Errorf("%d bytes, %+v, as the error said: %v", memory, bounded, err)
 		}
 	}
@@ -240,7 +245,8 @@ func TestFrugalest(t *testing.T) {
 		if _, _, err := infer(t, graphs, 1); !errors.As(err, &misfit) {
 			t.Fatalf("%s: %v", name, err)
 		}
-		n := &inference{ctx: t.Context(), graphs: graphs, opt: program.Options{Mode: program.Decode, Capacity: program.NoLimits}}
+		req := &Request{Graph: one, GlobalBatch: 1, Options: program.Options{Mode: program.Decode}}
+		n := newInference(t.Context(), req, graphs[:1], &Machine{Capacity: program.NoLimits})
 		pl := program.Plain(one, 1)
 		pl.Chunks = program.Layout(one, 1)
 		for c := range pl.Chunks {
@@ -273,9 +279,9 @@ func TestBatches(t *testing.T) {
 	} {
 		g, err := graph.Build(&m, c.length, c.dtype)
 		check(t, err)
-		n := &inference{graphs: []*graph.Graph{g}, m: &Machine{Capacity: program.NoLimits}, opt: program.Options{Mode: c.mode}}
+		req := &Request{Graph: g, GlobalBatch: c.sequences, Options: program.Options{Mode: c.mode}}
 		var got []int
-		list := n.batches(c.sequences)
+		list := newInference(t.Context(), req, nil, &Machine{Capacity: program.NoLimits}).batches()
 		for _, pl := range list {
 			check(t, pl.Validate(g))
 			if pl.MicroBatch*pl.MicroBatches != c.sequences {
@@ -291,8 +297,11 @@ func TestBatches(t *testing.T) {
 		}
 	}
 	req := small(t)
-	n := &inference{graphs: []*graph.Graph{req.Graph}, m: &Machine{Capacity: [device.NumTiers]int64{1 << 20, 1 << 40}}, opt: program.Options{Mode: program.Eval}}
-	for _, pl := range n.batches(8)[1:] {
+	req.Options.Mode, req.HeadUnit = program.Eval, 8
+	for _, pl := range newInference(t.Context(), req, nil, &Machine{Capacity: [device.NumTiers]int64{1 << 20, 1 << 40}}).batches()[1:] {
+		if pl.HeadRows%8 != 0 {
+			t.Errorf("logits of %d tokens, sums are cut at multiples of 8", pl.HeadRows)
+		}
 		if rows := pl.HeadRows; int64(rows)*int64(req.Graph.Model.Vocab)*4 > 1<<20 {
 			t.Errorf("logits of %d tokens in a memory of 1 MiB", rows)
 		}

@@ -212,11 +212,11 @@ func (f *Folder) Session(ctx context.Context, seq, sequences int, mode program.M
 	if err != nil {
 		return nil, err
 	}
-	d, err := machine.OpenAlone(f.Device, f.Limit)
+	d, err := machine.OpenAlone(f.Device, seq, f.Limit)
 	if err != nil {
 		return nil, misuse{err}
 	}
-	s, err := openAlone(ctx, d, []*graph.Graph{g}, sequences, mode)
+	s, err := openAlone(ctx, d, g, sequences, mode)
 	if err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
@@ -227,10 +227,10 @@ func (f *Folder) Session(ctx context.Context, seq, sequences int, mode program.M
 	return s, nil
 }
 
-// openAlone plans inference for a device and opens it there. The weights are still to be loaded. On an error, the
-// device stays open.
-func openAlone(ctx context.Context, d *machine.Alone, graphs []*graph.Graph, sequences int, mode program.Mode) (*session.Session, error) {
-	programs, err := d.Programs(ctx, graphs, sequences, mode)
+// openAlone plans inference for a device and opens it there, with the programs of prompts first. The weights are still to be
+// loaded. On an error, the device stays open.
+func openAlone(ctx context.Context, d *machine.Alone, g *graph.Graph, sequences int, mode program.Mode, prompts ...*graph.Graph) (*session.Session, error) {
+	programs, err := d.Programs(ctx, g, sequences, mode, prompts...)
 	if err != nil {
 		return nil, err
 	}
@@ -241,7 +241,7 @@ func openAlone(ctx context.Context, d *machine.Alone, graphs []*graph.Graph, seq
 		}
 		steps = append(steps, []*program.Program{p})
 	}
-	return session.Open(graphs[0], []device.Device{d.Device}, steps...)
+	return session.Open(g, []device.Device{d.Device}, steps...)
 }
 
 // Footprint is the memory that a model's programs take, as planned, in bytes.

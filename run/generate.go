@@ -61,7 +61,7 @@ func (f *Folder) Generator(ctx context.Context, d *machine.Alone, context int, d
 // the caller does.
 func newGenerator(ctx context.Context, m *model.Model, d *machine.Alone, context int, dtype graph.DType) (*Generator, error) {
 	g := &Generator{context: context, vocab: m.Vocab, pos: make([]int32, 1), logits: make([]float64, m.Vocab)}
-	var graphs []*graph.Graph
+	var prompts []*graph.Graph
 	for i, rows := range blockRows {
 		if rows = min(rows, context); i < len(blockRows)-1 && rows < blockRows[i] {
 			continue
@@ -70,18 +70,17 @@ func newGenerator(ctx context.Context, m *model.Model, d *machine.Alone, context
 		if err != nil {
 			return nil, err
 		}
-		g.blocks, graphs = append(g.blocks, rows), append(graphs, block)
+		g.blocks, prompts = append(g.blocks, rows), append(prompts, block)
 	}
 	g.block = make([]int32, g.blocks[0])
 	one, err := graph.BuildDecode(m, context, 1, dtype)
 	if err != nil {
 		return nil, err
 	}
-	graphs = append(graphs, one)
-	g.session, err = openAlone(ctx, d, graphs, 1, program.Decode)
+	g.session, err = openAlone(ctx, d, one, 1, program.Decode, prompts...)
 	if errors.Is(err, plan.ErrDoesNotFit) && len(g.blocks) > 1 {
 		g.blocks = g.blocks[1:]
-		g.session, err = openAlone(ctx, d, graphs[1:], 1, program.Decode)
+		g.session, err = openAlone(ctx, d, one, 1, program.Decode, prompts[1:]...)
 	}
 	return g, err
 }
