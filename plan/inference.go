@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"sort"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
@@ -28,9 +29,9 @@ import (
 // ones of two layers, 14 MiB less and 6 of cache: also 8, but more is streamed. With the large ones of two layers,
 // only 4 are won, and with all the small ones and room for one of them, 5. Choices are some kinds of parameters in all
 // layers, and others in some of them.
-// Those that can fit are tried from the cheapest on (share.cost): a choice is lowered, and its memory counted.
+// Those that can fit are tried in the order of their cost (share.cost): a choice is lowered, and its memory counted.
 //
-// Known weakness: choices that stream other parameters in some layers than in others are not considered, nor the head without
+// Known weaknesses: the search for the cheapest choice takes it that memory falls as cost rises, which is nearly so. Choices that stream other parameters in some layers than in others are not considered, nor the head without
 // the embedding, nor small parameters without all others.
 
 // Inference returns programs, one per graph, that compute a batch of sequences (one, if it is generation) within the machine's
@@ -150,40 +151,60 @@ func (n *inference) stream(batch *program.Plan) ([]*program.Program, error) {
 	if err := n.lower(w.plan(batch, &share{})); err != nil {
 		return nil, err
 	}
-	rest := n.besides(w)
+	rest, have := n.besides(w), n.m.Capacity
 	shares := w.shares()
+	everything := shares[len(shares)-1]
+	cheapest := slices.DeleteFunc(slices.Clone(shares), func(s share) bool {
+		onDevice, onHost := rest.device(&s), rest.host+s.away
+		return onDevice > have[device.DeviceTier] || onHost > have[device.HostTier] || n.m.Shared > 0 && onDevice+onHost > n.m.Shared
+	})
 	n.opt.Reject = true
-	for i := range shares {
-		s := &shares[i]
-		onDevice, onHost := rest.device(s), rest.host+s.away
-		if onDevice > n.m.Capacity[device.DeviceTier] || onHost > n.m.Capacity[device.HostTier] || n.m.Shared > 0 && onDevice+onHost > n.m.Shared {
-			continue
-		}
-		if err := n.lower(w.plan(batch, s)); err != nil || n.fits() {
-			return n.programs, err
-		}
+	if found, err := n.first(cheapest, batch, w, n.fits); err != nil || found {
+		return n.programs, err
 	}
 	// Given enough host memory, as few weights are there as the device permits, or all of them.
-	slices.SortStableFunc(shares, func(a, b share) int { return cmp.Compare(a.away, b.away) })
+	frugal := slices.DeleteFunc(shares, func(s share) bool { return rest.device(&s) > have[device.DeviceTier] })
+	slices.SortStableFunc(frugal, func(a, b share) int { return cmp.Compare(a.away, b.away) })
 	n.opt.Capacity = program.NoLimits
-	n.opt.Capacity[device.DeviceTier] = n.m.Capacity[device.DeviceTier]
-	for i := range shares {
-		s := &shares[i]
-		n.opt.Reject = i < len(shares)-1
-		if n.opt.Reject && rest.device(s) > n.m.Capacity[device.DeviceTier] {
-			continue
-		}
-		if err := n.lower(w.plan(batch, s)); err != nil {
-			return nil, err
-		}
-		if n.whole() {
-			break
-		}
+	n.opt.Capacity[device.DeviceTier] = have[device.DeviceTier]
+	found, err := n.first(frugal, batch, w, n.whole)
+	if err == nil && !found {
+		n.opt.Reject = false
+		err = n.lower(w.plan(batch, &everything))
 	}
-	if n.fits() { // though it seemed too much
-		return n.programs, nil
+	if err != nil || n.fits() {
+		return n.programs, err
 	}
 	return nil, n.misfit()
+}
+
+// first lowers the plan of the first share that fits, as a function says of the latest programs, and reports whether there is one.
+// It takes it that those after it fit too, which is nearly so, since they are sorted by the bytes that they leave on the host: it
+// looks at some further and further on, then halves what is left.
+func (n *inference) first(shares []share, batch *program.Plan, w *weights, fits func() bool) (bool, error) {
+	var err error
+	try := func(i int) bool {
+		if err == nil {
+			err = n.lower(w.plan(batch, &shares[i]))
+		}
+		return err == nil && fits()
+	}
+	lo, hi := -1, len(shares) // the last that did not fit, the first that did
+	for i, step := 0, 1; i < len(shares); i, step = i+step, 2*step {
+		if try(i) {
+			hi = i
+			break
+		}
+		lo = i
+	}
+	if hi == len(shares) && lo < hi-1 && try(hi-1) {
+		hi--
+	}
+	if hi == len(shares) || err != nil {
+		return false, err
+	}
+	hi = lo + 1 + sort.Search(hi-lo-1, func(i int) bool { return try(lo + 1 + i) })
+	return try(hi), err
 }
 
 // besides is the memory that programs take besides weights and the cache of weights, in bytes.
