@@ -342,9 +342,9 @@ func compact(t []float32, m gemm.Matrix, rows, cols int) gemm.Matrix {
 	return gemm.Matrix{Data: t, Stride: cols}
 }
 
-// scores computes tile = keys * queries^T. The queries come from across. A single query is faster on the left.
+// scores computes tile = keys * queries^T. The queries come from across. A single float32 query is faster on the left.
 func (w *worker) scores(key, q, tile gemm.Matrix, keys, n, s int) {
-	if n == 1 {
+	if n == 1 && q.Half == nil {
 		q.Stride, tile.Stride = s, keys
 		w.serial.Gemm(gemm.NT, 1, keys, s, q, key, tile, gemm.Init{})
 		return
