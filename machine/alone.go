@@ -21,8 +21,8 @@ type Alone struct {
 	HeadUnit int   // see plan.Request
 }
 
-// OpenAlone opens one device, cpu or cuda, for sequences of seq tokens. A limit above 0 bounds the bytes of device memory that
-// programs may take.
+// OpenAlone opens one device, cpu or cuda, for sequences of seq tokens, 0 for generation, which sums nothing over tokens. A limit above 0
+// bounds the bytes of device memory that programs may take.
 func OpenAlone(name string, seq int, limit int64) (*Alone, error) {
 	memory, err := hardware.LocalMemory("")
 	if err != nil {

@@ -76,7 +76,7 @@ func (c *Chat) open(ctx context.Context, length int) error {
 	if c.prompt.Text != "" {
 		c.conversation.Say("system", c.prompt.Text)
 	}
-	d, err := machine.OpenAlone(c.prompt.Device, 1, c.prompt.Limit)
+	d, err := machine.OpenAlone(c.prompt.Device, 0, c.prompt.Limit)
 	if err != nil {
 		return misuse{err}
 	}

@@ -79,7 +79,7 @@ func Sample(ctx context.Context, dir string, p Prompt) (*Sampled, error) {
 	if len(ids) > f.Model.MaxPositions {
 		return nil, misuse{fmt.Errorf("the prompt has %d tokens, but the model has %d positions; hint: shorten the prompt", len(ids), f.Model.MaxPositions)}
 	}
-	d, err := machine.OpenAlone(p.Device, 1, p.Limit)
+	d, err := machine.OpenAlone(p.Device, 0, p.Limit)
 	if err != nil {
 		return nil, misuse{err}
 	}
