@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/model"
 )
 
 // TestDecodePrograms: programs of generation are safe, read back from their
@@ -22,8 +23,9 @@ func TestDecodePrograms(t *testing.T) {
 		for _, dt := range []graph.DType{graph.F32, graph.BF16} {
 			m := buildGraph(t, name, dt).Model
 			var base *Program
-			for _, rows := range []int{4, 1} {
-				g, err := graph.BuildDecode(m, 8, rows, dt)
+			for i, build := range []func(*model.Model, int, int, graph.DType) (*graph.Graph, error){graph.BuildDecode, graph.BuildPrefill, graph.BuildDecode} {
+				rows := []int{4, 4, 1}[i]
+				g, err := build(m, 8, rows, dt)
 				if err != nil {
 					t.Fatal(err)
 				}
