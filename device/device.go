@@ -199,6 +199,10 @@ type Repeater interface {
 	Repeat(tier Tier, addr, period, n int64) error
 }
 
+// Tuner is a device that may compute calls in several ways with the same bits. Tune tries which is fastest
+// and remembers that; call it before Reserve, since it needs memory of its own.
+type Tuner interface{ Tune(calls []Call) error }
+
 // Refuser runs calls that a library rejects in a slower way. Refused says which calls, and why; call it
 // between rounds.
 type Refuser interface{ Refused() []string }

@@ -65,8 +65,16 @@ type Result struct {
 // Timeline returns the timeline of the step. It is valid until the next step.
 func (r Result) Timeline() (*sim.Timeline, error) { return sim.New(r.engine.program, r.engine.spans) }
 
-// Reserve reserves the arenas that the programs need. The programs share them.
+// Reserve lets the device tune the programs' calls, if it can, and reserves the arenas that they need. The
+// programs share them.
 func Reserve(d device.Device, programs ...*program.Program) error {
+	if t, ok := d.(device.Tuner); ok {
+		for _, p := range programs {
+			if err := t.Tune(p.Calls()); err != nil {
+				return err
+			}
+		}
+	}
 	for tier := range device.NumTiers {
 		var bytes int64
 		for _, p := range programs {

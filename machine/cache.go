@@ -72,7 +72,7 @@ func (m *Machine) cached() *hardware.Hardware {
 // throttled links, the disk, the devices, the number of cores and the ranks that
 // share them.
 func (m *Machine) cacheName(c *config.Config) string {
-	key := sha256.Sum256(fmt.Appendf(nil, "rows %s %v %v %s %d %d", m.backend.id(), c.Hardware, hostID(), diskOf(m.spill), m.ranks, runtime.GOMAXPROCS(0)))
+	key := sha256.Sum256(fmt.Appendf(nil, "tuned %s %v %v %s %d %d", m.backend.id(), c.Hardware, hostID(), diskOf(m.spill), m.ranks, runtime.GOMAXPROCS(0)))
 	return fmt.Sprintf("hardware-%x.json", key[:6])
 }
 

@@ -104,6 +104,7 @@ var _ interface {
 	device.Refuser
 	device.Clock
 	device.Clearer
+	device.Tuner
 } = (*Device)(nil)
 
 // Device implements device.Device.
@@ -131,7 +132,9 @@ type Device struct {
 	meter     cpu.Meter // of the host's streams
 	modules   map[kernels.Unit]uintptr
 	functions map[functionKey]function
-	algos     map[algoKey][nv.AlgoBytes]byte
+	algos     map[algoKey]algorithm
+	choices   map[choiceKey]algorithm // see tune.go
+	tuneLeast int64                   // multiply-adds from which products are tuned
 	plans     []*nv.Plan
 	refused   map[string]bool // products that the library rejected, and why
 	small     []*cpu.Arena    // registered: flags of host calls, a piece per Prepare, and the buffers of transfers
@@ -217,7 +220,7 @@ func New(lib *Libraries, o Options) (*Device, error) {
 		options: o, lib: lib, driver: lib.Driver, opened: time.Now(),
 		cache:   kernels.Cache{Dir: o.CacheDir, Compiler: lib.Compiler},
 		pool:    pool.New(o.Workers),
-		modules: map[kernels.Unit]uintptr{}, functions: map[functionKey]function{}, algos: map[algoKey][nv.AlgoBytes]byte{},
+		modules: map[kernels.Unit]uintptr{}, functions: map[functionKey]function{}, algos: map[algoKey]algorithm{}, choices: map[choiceKey]algorithm{}, tuneLeast: tuneTerms,
 		reach: map[uintptr]bool{}, refused: map[string]bool{},
 	}
 	if o.Fabric != nil {

@@ -8,7 +8,6 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cuda/internal/fake"
 	"github.com/athanor-llm/athanor/device/cuda/kernels"
-	"github.com/athanor-llm/athanor/device/cuda/nv"
 )
 
 // For the package's external tests, which may use packages built on it.
@@ -84,38 +83,4 @@ func RanksOn(t *testing.T, hosts []int, o Options) (list []device.Device) {
 		list = append(list, d)
 	}
 	return list
-}
-
-// Algorithms calls f with each of at most this many of the library's algorithms for a call's only
-// product in place of its choice, starting with that. Without the library there is one.
-func Algorithms(t *testing.T, d *Device, c *device.Call, most int, f func()) {
-	t.Helper()
-	if d.lib.Lt == nil {
-		f()
-		return
-	}
-	works, err := d.plan(d.target(), c)
-	if err != nil || len(works) != 1 || works[0].product == nil {
-		t.Fatal(works, err)
-	}
-	p := works[0].product
-	at := func(o device.Operand) uintptr { return d.base(o.Tier) + uintptr(o.Addr) }
-	desc := canonical(p.describe(at))
-	var list [][nv.AlgoBytes]byte
-	err = d.work.do(func() error {
-		plan, err := d.lib.Lt.Plan(desc, at(p.extra()))
-		if err != nil {
-			return err
-		}
-		defer plan.Close()
-		list, err = plan.Algorithms(d.work.lt, desc, workspaceBytes, most)
-		return err
-	})
-	if err != nil { // what runs instead is measured by itself
-		t.Logf("%v: %v", p, err)
-	}
-	for _, algo := range list {
-		d.algos[algoKey{desc}] = algo
-		f()
-	}
 }

@@ -472,7 +472,8 @@ func (d *Device) matmul(p *product, s device.Stream) (step, error) {
 		return step{}, err
 	}
 	d.plans = append(d.plans, plan)
-	if err := plan.Adopt(handle, algo, workspaceBytes); err != nil {
+	if a, ok := d.choice(choiceKey{desc, p.added()}); ok && plan.Adopt(handle, a, workspaceBytes) == nil {
+	} else if err := plan.Adopt(handle, algo, workspaceBytes); err != nil {
 		d.refuse(p, err) // also if another product takes its place: its bits are not those of other extents
 		return step{}, err
 	}
@@ -481,7 +482,7 @@ func (d *Device) matmul(p *product, s device.Stream) (step, error) {
 	if !p.res.Absent() {
 		c = p.res
 	}
-	if !p.res.Absent() || p.acc {
+	if p.added() {
 		k.beta = 1
 	}
 	return step{
@@ -493,18 +494,18 @@ func (d *Device) matmul(p *product, s device.Stream) (step, error) {
 
 // algorithm returns the library's choice for a product; each is chosen once. The address of what the
 // epilogue reads is aligned as the key says and no better, since the choice may depend on that.
-func (d *Device) algorithm(p nv.Product, extra uintptr) ([nv.AlgoBytes]byte, error) {
+func (d *Device) algorithm(p nv.Product, extra uintptr) (algorithm, error) {
 	if a, ok := d.algos[algoKey{p}]; ok {
 		return a, nil
 	}
 	plan, err := d.lib.Lt.Plan(p, extra&^4095+uintptr(p.Align))
 	if err != nil {
-		return [nv.AlgoBytes]byte{}, err
+		return algorithm{}, err
 	}
 	defer plan.Close()
 	list, err := plan.Algorithms(d.work.lt, p, workspaceBytes, 1)
 	if err != nil {
-		return [nv.AlgoBytes]byte{}, err
+		return algorithm{}, err
 	}
 	d.algos[algoKey{p}] = list[0]
 	return list[0], nil

@@ -15,7 +15,8 @@ import (
 //
 // Law L1 requires the bits of a row to be the same in any range of rows. So the
 // algorithm is chosen for canonRows rows, without split-k, and then used for any number
-// of rows: the same tiles, the same chain per element. LinearDW sums over the rows. If
+// of rows: the same chain per element. Other algorithms take its place where their bits
+// are the same (tune.go). LinearDW sums over the rows. If
 // target.sumRows is set, programs may split the tokens at multiples of it (see
 // SumRows). Our own kernel respects these cuts (wgrad.go); for the library the product
 // is split into products of that many rows that continue each other.
@@ -222,7 +223,13 @@ func (p *product) suits() bool {
 		(p.bias.Absent() || p.bias.DType == p.y.DType) && (p.res.Absent() || p.res.DType == p.y.DType)
 }
 
-var ltTypes = map[graph.DType]int{graph.F32: nv.LtF32, graph.BF16: nv.LtBF16}
+// added reports whether the product is added to something.
+func (p *product) added() bool { return !p.res.Absent() || p.acc }
+
+var (
+	ltTypes = map[graph.DType]int{graph.F32: nv.LtF32, graph.BF16: nv.LtBF16}
+	ltBytes = map[int]int64{nv.LtF32: 4, nv.LtBF16: 2}
+)
 
 // mostAligned is the alignment that programs give every buffer. If a buffer happens to
 // be aligned better, the library must not choose another algorithm: the bits would then

@@ -74,7 +74,7 @@ type Compiler interface {
 	Compile(name, source string, options []string) (code []byte, log string, err error)
 }
 
-// Cache keeps compiled units in the folder Dir; if Dir is empty it keeps none.
+// Cache keeps compiled units, and choices among the library's algorithms, in the folder Dir; if Dir is empty it keeps none.
 type Cache struct {
 	Dir      string
 	Compiler Compiler
@@ -92,20 +92,31 @@ func (c *Cache) Load(u Unit, arch string) ([]byte, error) {
 	}
 	options := u.Options(arch)
 	key := sha256.Sum256(fmt.Appendf(nil, "%s\n%q\n%s", version, options, source))
-	path := filepath.Join(c.Dir, fmt.Sprintf("%s-%s-%x.cubin", u.File, arch, key[:12]))
-	if c.Dir != "" {
-		if code, ok := readSealed(path); ok {
-			return code, nil
-		}
+	name := fmt.Sprintf("%s-%s-%x.cubin", u.File, arch, key[:12])
+	if code, ok := c.Get(name); ok {
+		return code, nil
 	}
 	code, _, err := c.Compiler.Compile(u.File+".cu", source, options)
 	if err != nil {
 		return nil, err
 	}
-	if c.Dir != "" {
-		writeSealed(path, code)
-	}
+	c.Put(name, code)
 	return code, nil
+}
+
+// Get returns what Put kept under a name, also on an earlier run.
+func (c *Cache) Get(name string) ([]byte, bool) {
+	if c.Dir == "" {
+		return nil, false
+	}
+	return readSealed(filepath.Join(c.Dir, name))
+}
+
+// Put keeps b under a name that says everything b depends on.
+func (c *Cache) Put(name string, b []byte) {
+	if c.Dir != "" {
+		writeSealed(filepath.Join(c.Dir, name), b)
+	}
 }
 
 // readSealed reads a file that ends with a hash of its content, so that a file

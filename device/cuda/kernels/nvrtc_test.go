@@ -57,6 +57,7 @@ func variants() []Unit {
 		}
 		list = append(list, Unit{"embed_bwd", "T0=f32 T1=" + t + " T2=i32 VEC=1"}, Unit{"embed_bwd", "T0=f32 T1=" + t + " T2=i32 VEC=4"}, Unit{"clear", "T0=" + t + " " + wide})
 	}
+	list = append(list, Unit{"differ", ""})
 	for _, slots := range []string{"2", "8"} {
 		for _, t := range []string{"f32", "bf16"} {
 			types := "T0=" + t + " T1=" + t + " T2=" + t

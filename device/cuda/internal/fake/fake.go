@@ -41,6 +41,9 @@ type GPU struct {
 	Fail map[string]int32
 	// Workspace is what products need, in bytes.
 	Workspace int64
+	// Algorithms are those that the matrix library offers for every product, its first choice first; nil:
+	// it has one.
+	Algorithms []Algorithm
 	// Plain leaves only plain products: none derives an activation.
 	Plain bool
 	// Load, if not nil, prepares a module's code.
@@ -66,6 +69,7 @@ type GPU struct {
 	asleep  int                 // calls that wait for an event
 	reaches map[[2]uintptr]bool // pairs of contexts: the first may access the second
 	calls   []string
+	lately  []int // numbers of the algorithms of products
 	broken  int32 // an asynchronous error, which all later calls return
 	failure error
 }
@@ -98,6 +102,21 @@ func (g *GPU) Calls() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return append([]string(nil), g.calls...)
+}
+
+func (g *GPU) used(algorithm int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.lately = append(g.lately, algorithm)
+}
+
+// Used returns the numbers of the algorithms of all products since the last call of Used.
+func (g *GPU) Used() []int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	list := g.lately
+	g.lately = nil
+	return list
 }
 
 // Leaks returns an error that lists objects created and not destroyed, or nil.

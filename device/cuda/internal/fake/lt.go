@@ -26,6 +26,13 @@ type ltLayout struct {
 // CUBLAS_STATUS_INVALID_VALUE and CUBLAS_STATUS_NOT_SUPPORTED.
 const wrongArgument, notSupported = 7, 15
 
+// Algorithm is one way in which the matrix library may compute a product.
+type Algorithm struct {
+	Turns int  // how often it computes the product, which takes so many times as long; 0: once
+	Rough bool // it has other bits: it rounds sums after every term
+	Fails bool // it is offered and does not run
+}
+
 // lt is a cublasLt on the GPU's streams.
 type lt struct {
 	gpu     *GPU
@@ -106,7 +113,7 @@ func (t *lt) layout(a []uintptr) int32 {
 	return 0
 }
 
-// heuristic returns one algorithm, which is all zeros.
+// heuristic returns the numbers of the GPU's algorithms, each in the first of its bytes.
 func (t *lt) heuristic(a []uintptr) int32 {
 	if !t.prefs[a[6]] {
 		return wrongArgument
@@ -114,8 +121,13 @@ func (t *lt) heuristic(a []uintptr) int32 {
 	if t.gpu.Plain && t.descs[a[1]].epilogue == nv.LtDGELU {
 		return notSupported
 	}
-	clear(bytesAt(a[8], 96))
-	set(a[9], int32(1))
+	n := min(max(1, len(t.gpu.Algorithms)), int(a[7]))
+	results := bytesAt(a[8], 96*int(a[7]))
+	clear(results)
+	for i := range n {
+		results[96*i] = byte(i)
+	}
+	set(a[9], int32(n))
 	return 0
 }
 
@@ -123,10 +135,26 @@ func (t *lt) matmul(a []uintptr) int32 {
 	p := matmul{desc: *t.descs[a[1]], la: t.layouts[a[4]], lb: t.layouts[a[6]], lc: t.layouts[a[9]], ld: t.layouts[a[11]],
 		a: a[3], b: a[5], c: a[8], d: a[10],
 		alpha: *(*float32)(pointer(a[2])), beta: *(*float32)(pointer(a[7]))}
+	number := int(bytesAt(a[12], nv.AlgoBytes)[0])
+	t.gpu.used(number)
+	var algo Algorithm
+	if number < len(t.gpu.Algorithms) {
+		algo = t.gpu.Algorithms[number]
+	}
 	if !p.fits() || p.lc.kind != p.ld.kind || p.la.kind != p.lb.kind {
 		return wrongArgument
 	}
-	return t.gpu.push(a[15], p.run)
+	if algo.Fails {
+		return notSupported
+	}
+	return t.gpu.push(a[15], func() {
+		for range algo.Turns - 1 {
+			idle := p
+			idle.d = 0
+			idle.run(false)
+		}
+		p.run(algo.Rough)
+	})
 }
 
 type matmul struct {
@@ -152,13 +180,17 @@ func (p *matmul) fits() bool {
 	return k == k2 && p.ld.rows == m && p.ld.cols == n && p.lc.rows == m && p.lc.cols == n
 }
 
-func (p *matmul) run() {
+// run computes the product, and writes it if there is a place.
+func (p *matmul) run(rough bool) {
 	m, k := flip(p.la, p.desc.transA)
 	for j := range p.ld.cols {
 		for i := range m {
 			var sum float32
 			for l := range k {
 				sum += element(p.a, p.la, i, l, p.desc.transA) * element(p.b, p.lb, l, j, p.desc.transB)
+				if rough {
+					sum = math.Float32frombits(math.Float32bits(sum) &^ 0xffff)
+				}
 			}
 			sum *= p.alpha
 			if p.beta != 0 {
@@ -171,6 +203,9 @@ func (p *matmul) run() {
 				sum *= slope(number(p.desc.extra, p.ld.kind, j*p.desc.lead+i))
 			}
 			at := j*p.ld.lead + i
+			if p.d == 0 {
+				continue
+			}
 			if p.ld.kind == nv.LtF32 {
 				*(*float32)(unsafe.Add(pointer(p.d), 4*at)) = sum
 			} else {

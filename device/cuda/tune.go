@@ -1,0 +1,424 @@
+package cuda
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/cuda/kernels"
+	"github.com/athanor-llm/athanor/device/cuda/nv"
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// Choosing among the library's algorithms by the clock.
+//
+// For a product, cublasLt lists algorithms by how fast it expects them to be. The expected order is often wrong:
+// for GPT-2 XL's 6400 x 1600 on an H200, the third was 12 % faster than the first. But which one computes a
+// product decides its bits, and those must depend neither on the plan (law L1, see product.go) nor on a clock.
+//
+// So the first one for canonRows rows defines the bits. The others, from the list for the product's own
+// extents and from that for canonRows rows, compute the same product of random numbers. Those whose result has
+// the same bits in every element are timed, and the fastest is used from then on. Most only divide the result
+// into other tiles and still sum each element's terms in turn. One that sums in another order is off by some
+// 2^-24 of an element times the root of the number of terms, and each element has 8 bits, so of the 2^30 terms
+// that a tuned product has at least, more than a hundred elements would differ.
+//
+// Tune does so before arenas are reserved, while memory is free, and keeps choices in the cache of compiled
+// kernels. Prepare only looks them up. Known weaknesses: a product for which there was no memory to try keeps
+// the first algorithm; and what is fastest among other products, with other numbers and at another clock, may be
+// a different one, by a few percent.
+
+const (
+	tuneTerms  = 1 << 30 // multiply-adds of the smallest product that is tuned: a few microseconds
+	tuneMost   = 8       // algorithms of a list
+	tuneRounds = 7       // in which each is timed
+	tuneSpan   = 1e-3    // seconds that a round is to take, at most tuneTurns launches
+	tuneTurns  = 20
+	tuneText   = "tune 1" // changes when choices must be made anew
+)
+
+type algorithm = [nv.AlgoBytes]byte
+
+// choiceKey is a product whose algorithm is chosen by the clock.
+type choiceKey struct {
+	product nv.Product
+	added   bool // to C, which some algorithms round differently
+}
+
+// large reports whether a product takes long enough to be tuned.
+func (k choiceKey) large(least int64) bool {
+	inner := k.product.A.Cols // column-major: A^T is op(b)^T
+	if k.product.TransA {
+		inner = k.product.A.Rows
+	}
+	return int64(k.product.D.Rows)*int64(k.product.D.Cols)*int64(inner) >= least
+}
+
+// name is the choice's file in the cache.
+func (d *Device) choiceName(k choiceKey) string {
+	key := sha256.Sum256(fmt.Appendf(nil, "%s %d %s %s %d %+v", tuneText, d.lib.Lt.GetVersion(), d.name, d.arch, workspaceBytes, k))
+	return fmt.Sprintf("product-%s-%x.algorithm", d.arch, key[:12])
+}
+
+// choice returns the algorithm that Tune chose for a product, on this device or an earlier one.
+func (d *Device) choice(k choiceKey) (algorithm, bool) {
+	if !k.large(d.tuneLeast) {
+		return algorithm{}, false
+	}
+	if a, ok := d.choices[k]; ok {
+		return a, true
+	}
+	text, ok := d.cache.Get(d.choiceName(k))
+	if !ok || len(text) != nv.AlgoBytes {
+		return algorithm{}, false
+	}
+	d.choices[k] = algorithm(text)
+	return algorithm(text), true
+}
+
+func (d *Device) choose(k choiceKey, a algorithm) {
+	d.choices[k] = a
+	d.cache.Put(d.choiceName(k), a[:])
+}
+
+// Tune implements device.Tuner.
+func (d *Device) Tune(calls []device.Call) error {
+	if d.lib.Lt == nil {
+		return nil
+	}
+	var list []choiceKey
+	everywhere := [device.NumTiers]int64{math.MaxInt64, math.MaxInt64, math.MaxInt64}
+	t := d.target()
+	t.room = scratchBytes // it will be there
+	for i := range calls {
+		c := &calls[i]
+		if c.Op == graph.Copy || c.Op.Info().Between || isHost(c.Stream) {
+			continue
+		}
+		if err := device.Check(c, everywhere); err != nil {
+			return fmt.Errorf("tune: %w", &device.CallError{Call: i, Op: c.Op, Err: err})
+		}
+		works, err := t.build(c)
+		if err != nil {
+			return fmt.Errorf("tune: %w", &device.CallError{Call: i, Op: c.Op, Err: err})
+		}
+		list = d.untuned(list, works)
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	differ := launch{unit: kernels.Unit{File: "differ"}, kernel: "differ", block: threads}
+	codes, err := d.compile([][]work{{{launch: &differ}}})
+	if err != nil {
+		return fmt.Errorf("tune: %w", err)
+	}
+	err = d.work.do(func() error {
+		if err := d.load(codes); err != nil {
+			return err
+		}
+		for _, k := range list {
+			if err := d.tune(k, differ); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("tune: %w", err)
+	}
+	return nil
+}
+
+// untuned appends the products that are large and have no algorithm yet. Where the library has none for a
+// product, those that take its place count.
+func (d *Device) untuned(list []choiceKey, works []work) []choiceKey {
+	for _, w := range works {
+		if w.product == nil {
+			continue
+		}
+		k := choiceKey{w.product.describe(func(o device.Operand) uintptr { return uintptr(o.Addr) }), w.product.added()}
+		if _, ok := d.choice(k); !ok && k.large(d.tuneLeast) && !slices.Contains(list, k) {
+			list = append(list, k)
+		}
+		list = d.untuned(list, w.instead)
+	}
+	return list
+}
+
+// tune chooses the algorithm of a product, on the worker. Without memory to try any, it chooses none.
+func (d *Device) tune(k choiceKey, differ launch) (err error) {
+	t := &trial{d: d, key: k, differ: differ, scalars: scalars{alpha: 1}}
+	if k.added {
+		t.beta = 1
+	}
+	if ok := t.reserve(); !ok {
+		return nil
+	}
+	defer func() {
+		if e := t.close(); err == nil {
+			err = e
+		}
+	}()
+	if t.plan, err = d.lib.Lt.Plan(k.product, t.extra); err != nil {
+		return err
+	}
+	first, err := d.algorithm(canonical(k.product), t.extra)
+	if err != nil || t.plan.Adopt(d.work.lt, first, workspaceBytes) != nil {
+		return nil // Prepare says so
+	}
+	list := t.candidates(first)
+	if err := t.fill(); err != nil {
+		return err
+	}
+	if list, err = t.alike(list); err != nil || len(list) == 0 {
+		return err
+	}
+	best, err := fastest(len(list), func(i, turns int) (float64, error) {
+		if err := t.plan.Adopt(d.work.lt, list[i], workspaceBytes); err != nil {
+			return 0, err
+		}
+		return t.seconds(turns)
+	})
+	if err != nil {
+		return err
+	}
+	d.choose(k, list[best])
+	return nil
+}
+
+// fastest returns the number, below n, of what takes the least time, by the median of some rounds. time
+// returns the seconds that so many turns of it take. A GPU at its power cap slows down for what comes after a
+// thirsty algorithm, so in every round another one comes first.
+func fastest(n int, time func(i, turns int) (float64, error)) (best int, err error) {
+	once, err := time(0, 1)
+	if err != nil || n == 1 {
+		return 0, err
+	}
+	turns := max(1, min(tuneTurns, int(math.Ceil(tuneSpan/max(once, 1e-9)))))
+	times := make([][]float64, n)
+	for round := range tuneRounds {
+		for k := range n {
+			i := (k + round) % n
+			s, err := time(i, turns)
+			if err != nil {
+				return 0, err
+			}
+			times[i] = append(times[i], s)
+		}
+	}
+	for i := range times {
+		slices.Sort(times[i])
+		if times[i][tuneRounds/2] < times[best][tuneRounds/2] {
+			best = i
+		}
+	}
+	return best, nil
+}
+
+// trial is a product in memory of its own.
+type trial struct {
+	d      *Device
+	key    choiceKey
+	differ launch
+	scalars
+	memory     uintptr
+	bytes      int64 // of it
+	a, b, c    uintptr
+	extra      uintptr
+	want, have uintptr // results, of size bytes
+	size       int64
+	flag       uintptr
+	workspace  uintptr
+	events     [2]uintptr
+}
+
+// reserve allocates the operands and says whether that was possible.
+func (t *trial) reserve() bool {
+	p := &t.key.product
+	size := func(m nv.LtMatrix) int64 { return int64(m.Lead) * int64(m.Cols) * ltBytes[m.Type] }
+	t.size = (size(p.D) + 15) &^ 15
+	extra := int64(p.D.Rows) * ltBytes[p.D.Type]
+	if p.Epilogue == nv.LtDGELU {
+		extra = int64(p.Lead) * int64(p.D.Cols) * ltBytes[p.D.Type]
+	}
+	parts := []struct {
+		at    *uintptr
+		bytes int64
+	}{{&t.flag, 16}, {&t.workspace, workspaceBytes}, {&t.want, t.size}, {&t.have, t.size}, {&t.a, size(p.A)}, {&t.b, size(p.B)}, {&t.c, size(p.C)}, {&t.extra, extra}}
+	offsets := make([]int64, len(parts))
+	for i, part := range parts {
+		offsets[i] = t.bytes
+		t.bytes += (part.bytes + 4095) &^ 4095
+	}
+	v := t.d.driver
+	if v.MemAlloc(nv.Addr(&t.memory), uintptr(t.bytes)) != nv.Success {
+		return false
+	}
+	for i, part := range parts {
+		*part.at = t.memory + uintptr(offsets[i])
+	}
+	return true
+}
+
+func (t *trial) close() error {
+	v := t.d.driver
+	for _, e := range t.events {
+		if e != 0 {
+			v.EventDestroy(e)
+		}
+	}
+	if t.plan != nil {
+		t.plan.Close()
+	}
+	return v.Check("cuMemFree", v.MemFree(t.memory))
+}
+
+// candidates lists what to try, beginning with the first choice.
+func (t *trial) candidates(first algorithm) []algorithm {
+	list := []algorithm{first}
+	for _, p := range []nv.Product{t.key.product, canonical(t.key.product)} {
+		plan, err := t.d.lib.Lt.Plan(p, t.extra)
+		if err != nil {
+			continue
+		}
+		more, err := plan.Algorithms(t.d.work.lt, p, workspaceBytes, tuneMost)
+		plan.Close()
+		if err != nil {
+			continue
+		}
+		for _, a := range more {
+			if !slices.Contains(list, a) && t.plan.Adopt(t.d.work.lt, a, workspaceBytes) == nil {
+				list = append(list, a)
+			}
+		}
+	}
+	return list
+}
+
+// fill writes random numbers from -2 to 2 to all memory but the library's own.
+func (t *trial) fill() error {
+	const period = 1<<20 - 16 // no row of a matrix begins like its neighbours
+	numbers := rand.New(rand.NewPCG(1, 2))
+	some := make([]byte, period)
+	for i := 0; i < period; i += 2 {
+		binary.LittleEndian.PutUint16(some[i:], uint16(math.Float32bits(float32(4*numbers.Float64()-2))>>16))
+	}
+	v, s := t.d.driver, t.d.work.streams[device.Compute]
+	at, left := t.want, t.bytes-int64(t.want-t.memory)
+	n := min(period, left)
+	err := v.Check("cuMemcpy", v.Memcpy(at, nv.Addr(&some[0]), uintptr(n)))
+	runtime.KeepAlive(some)
+	if err != nil {
+		return err
+	}
+	if err := v.Check("cuCtxSynchronize", v.CtxSynchronize()); err != nil { // see transfer
+		return err
+	}
+	for have := n; have < left; {
+		n := min(have, left-have)
+		if err := v.Check("cuMemcpyAsync", v.MemcpyAsync(at+uintptr(have), at, uintptr(n), s)); err != nil {
+			return err
+		}
+		have += n
+	}
+	return nil
+}
+
+// alike returns the candidates whose results have the bits of the first one's.
+func (t *trial) alike(list []algorithm) (same []algorithm, err error) {
+	for i, a := range list {
+		to := t.have
+		if i == 0 {
+			to = t.want
+		}
+		equal, err := t.compute(a, to)
+		if err != nil {
+			return nil, err
+		}
+		if equal {
+			same = append(same, a)
+		} else if i == 0 {
+			return nil, nil // the first choice does not run
+		}
+	}
+	return same, nil
+}
+
+// compute computes the product at to, and reports whether this is want now. An algorithm that the library
+// rejects is not.
+func (t *trial) compute(a algorithm, to uintptr) (equal bool, err error) {
+	v, s := t.d.driver, t.d.work.streams[device.Compute]
+	for _, m := range []struct {
+		at    uintptr
+		bytes int64
+	}{{to, t.size}, {t.flag, 4}} {
+		if err := v.Check("cuMemsetD8Async", v.MemsetD8Async(m.at, 0, uintptr(m.bytes), s)); err != nil {
+			return false, err
+		}
+	}
+	if t.plan.Adopt(t.d.work.lt, a, workspaceBytes) != nil || !t.start(to) {
+		return false, nil
+	}
+	l := t.differ
+	rows := t.size / 16
+	l.grid = [3]int64{blocks(rows, threads), 1, 1}
+	l.args.t[0] = mat{uint64(t.flag), 1, 1, 1}
+	l.args.t[1] = mat{uint64(t.want), 4, int32(rows), 4}
+	l.args.t[2] = mat{uint64(to), 4, int32(rows), 4}
+	launch, err := t.d.kernelStep(&l, s)
+	if err != nil {
+		return false, err
+	}
+	if err := t.d.work.take([]step{launch}); err != nil {
+		return false, err
+	}
+	if err := v.Check("cuStreamSynchronize", v.StreamSynchronize(s)); err != nil {
+		return false, err
+	}
+	flag := make([]byte, 4)
+	err = v.Check("cuMemcpy", v.Memcpy(nv.Addr(&flag[0]), t.flag, 4))
+	runtime.KeepAlive(flag)
+	return bytes.Equal(flag, make([]byte, 4)), err
+}
+
+// start launches the product and reports whether the library does so.
+func (t *trial) start(to uintptr) bool {
+	args := t.plan.Args(t.d.work.lt, &t.alpha, &t.beta, t.a, t.b, t.c, to, t.workspace, workspaceBytes, t.d.work.streams[device.Compute])
+	return t.d.lib.Lt.Matmul(args...) == nv.Success
+}
+
+// seconds returns how long so many products take one after another.
+func (t *trial) seconds(turns int) (float64, error) {
+	v, s := t.d.driver, t.d.work.streams[device.Compute]
+	for i := range t.events {
+		if t.events[i] == 0 {
+			var err error
+			if t.events[i], err = v.Word("cuEventCreate", v.EventCreate, nv.EventBlocking); err != nil {
+				return 0, err
+			}
+		}
+	}
+	if err := v.Check("cuEventRecord", v.EventRecord(t.events[0], s)); err != nil {
+		return 0, err
+	}
+	for range turns {
+		if !t.start(t.have) {
+			return 0, fmt.Errorf("an algorithm of the matrix library for %+v ran once, but not again", t.key.product)
+		}
+	}
+	if err := v.Check("cuEventRecord", v.EventRecord(t.events[1], s)); err != nil {
+		return 0, err
+	}
+	if err := v.Check("cuEventSynchronize", v.EventSynchronize(t.events[1])); err != nil {
+		return 0, err
+	}
+	var ms float32
+	err := v.Check("cuEventElapsedTime", v.EventElapsedTime(nv.Addr(&ms), t.events[0], t.events[1]))
+	return float64(ms) / 1e3, err
+}
