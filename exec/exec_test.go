@@ -384,3 +384,42 @@ func TestHomes(t *testing.T) {
 		}
 	}
 }
+
+// tunable is a device that can tune calls, before arenas are reserved.
+type tunable struct {
+	*null.Device
+	t        *testing.T
+	tuned    []int // numbers of calls
+	reserved bool
+	fails    error
+}
+
+func (d *tunable) Tune(calls []device.Call) error {
+	if d.reserved {
+		d.t.Error("calls are tuned after an arena has been reserved")
+	}
+	d.tuned = append(d.tuned, len(calls))
+	return d.fails
+}
+
+func (d *tunable) Reserve(tier device.Tier, bytes int64) error {
+	d.reserved = true
+	return d.Device.Reserve(tier, bytes)
+}
+
+// TestTuned: the calls of all programs are tuned, while memory is free; what goes wrong then is an error.
+func TestTuned(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	a, b := randomProgram(r, 10), randomProgram(r, 20)
+	d := &tunable{Device: null.New(func(*device.Call) float64 { return 1 }), t: t}
+	if err := exec.Reserve(d, a, b); err != nil {
+		t.Fatal(err)
+	}
+	if want := []int{len(a.Instrs), len(b.Instrs)}; !slices.Equal(d.tuned, want) || !d.reserved {
+		t.Errorf("programs of %d instructions were tuned, not of %d", d.tuned, want)
+	}
+	why := errors.New("too hot")
+	if err := exec.Reserve(&tunable{Device: d.Device, t: t, fails: why}, a); !errors.Is(err, why) {
+		t.Errorf("error is %v", err)
+	}
+}

@@ -39,6 +39,7 @@ var _ interface {
 	device.Clock
 	device.Clearer
 	device.Repeater
+	device.Tuner
 } = (*Device)(nil)
 
 // Device is a device on another host. It implements device.Device.
@@ -123,6 +124,28 @@ func (d *Device) Reserve(tier device.Tier, bytes int64) error {
 	return d.ask()
 }
 
+// Tune ships the calls. The host's device tunes them, if it can.
+func (d *Device) Tune(calls []device.Call) error {
+	message, err := d.message("tune", calls)
+	if err != nil {
+		return err
+	}
+	d.out = append(d.out, byte(doTune))
+	return d.askWith(message)
+}
+
+// message is what ships calls.
+func (d *Device) message(what string, calls []device.Call) ([]byte, error) {
+	message, err := appendMessage(nil, calls)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	if len(message)-4 > callsBytes {
+		return nil, at(d.host, fmt.Errorf("%s: %d calls take %d bytes, but %d is the limit; hint: use fewer, larger micro-batches", what, len(calls), len(message)-4, callsBytes))
+	}
+	return message, nil
+}
+
 // Prepare ships the calls, which the host's device checks and resolves.
 func (d *Device) Prepare(calls []device.Call, spans []device.Span) (first int, err error) {
 	if spans != nil && len(spans) != len(calls) {
@@ -132,12 +155,9 @@ func (d *Device) Prepare(calls []device.Call, spans []device.Span) (first int, e
 	if spans != nil {
 		timed = 1
 	}
-	message, err := appendMessage(nil, calls)
+	message, err := d.message("prepare", calls)
 	if err != nil {
-		return 0, fmt.Errorf("prepare: %w", err)
-	}
-	if len(message)-4 > callsBytes {
-		return 0, at(d.host, fmt.Errorf("prepare: %d calls take %d bytes, but %d is the limit; hint: use fewer, larger micro-batches", len(calls), len(message)-4, callsBytes))
+		return 0, err
 	}
 	d.out = append(d.out, byte(doPrepare), timed)
 	if err := d.askWith(message); err != nil {

@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -170,6 +171,38 @@ func TestBulk(t *testing.T) {
 			}
 		}
 	}
+}
+
+// tuned is a device that can tune calls, and is told to do so before anything else.
+type tuned struct {
+	*counted
+	calls []device.Call
+	fails error
+}
+
+func (d *tuned) Tune(calls []device.Call) error { d.calls = calls; return d.fails }
+
+// TestTune: a device on another host tunes the calls there, and says why it cannot. One that never can leaves
+// them as they are.
+func TestTune(t *testing.T) {
+	calls := randomCalls(rand.New(rand.NewPCG(1, 1)), 20)
+	var there *tuned
+	h := newHost(t, func(d device.Device) device.Device {
+		there = &tuned{counted: d.(*counted)}
+		return there
+	})
+	d := connect(t, h.addr, Place{})
+	check(t, d.Tune(calls))
+	if !reflect.DeepEqual(there.calls, calls) {
+		t.Errorf("%d other calls were tuned", len(there.calls))
+	}
+	there.fails = &device.CallError{Call: 3, Op: graph.Add, Err: errors.New("too hot")}
+	var e *device.CallError
+	if err := d.Tune(calls); !errors.As(err, &e) || e.Call != 3 || !strings.Contains(err.Error(), "too hot") {
+		t.Errorf("error is %v", err)
+	}
+	check(t, d.Reserve(device.DeviceTier, arena))
+	check(t, connect(t, newHost(t, nil).addr, Place{}).Tune(calls))
 }
 
 // TestErrors: errors are those of a local device: their types, the calls that they name and their

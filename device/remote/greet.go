@@ -41,7 +41,7 @@ import (
 // listens can try keys against a MAC, so a key must be random, not a password.
 
 const (
-	protocol     = 1
+	protocol     = 2
 	magic        = "athanor\n"
 	nonceBytes   = 32
 	greetingLen  = len(magic) + 4 + sha256.Size + nonceBytes

@@ -155,6 +155,8 @@ func (e *lease) request(v verb, f []byte) error {
 		return e.sync()
 	case doPrepare: // more has to be read first
 		return e.prepare(f[0] != 0, binary.LittleEndian.Uint32(f[1:]))
+	case doTune: // likewise
+		return e.tune(binary.LittleEndian.Uint32(f))
 	case doClose:
 		return e.reply(e.leave())
 	}
@@ -353,6 +355,19 @@ func (e *lease) prepare(timed bool, n uint32) error {
 	e.answer = binary.LittleEndian.AppendUint32(append(e.answer[:0], 1), uint32(first))
 	_, err = e.out.Write(e.answer)
 	return err
+}
+
+// tune reads a message of n bytes with calls. A device that cannot tune them leaves them as they are.
+func (e *lease) tune(n uint32) error {
+	var calls []device.Call
+	if err := readText(e.in, n, callsBytes, &calls); err != nil {
+		return err
+	}
+	err := e.ready()
+	if t, ok := e.device.(device.Tuner); ok && err == nil {
+		err = t.Tune(calls)
+	}
+	return e.reply(err)
 }
 
 // resolve prepares calls while nobody looks.

@@ -67,6 +67,8 @@ func (d *strict) Prepare(calls []device.Call, spans []device.Span) (int, error) 
 	return len(d.calls) - len(calls), nil
 }
 
+func (d *strict) Tune([]device.Call) error { d.insist(!d.round, "to tune in a round"); return nil }
+
 func (d *strict) Launch(n int) {
 	d.insist(n >= 0 && n < len(d.calls), fmt.Sprint("to launch ", n))
 	d.round, d.launched[n] = true, true
@@ -132,7 +134,11 @@ func frame(v verb, fields ...any) []byte {
 }
 
 func prepared(t testing.TB, calls []device.Call) []byte {
-	b, err := appendMessage(frame(doPrepare, uint8(1)), calls)
+	return bytes.Join([][]byte{shipped(t, frame(doTune), calls), shipped(t, frame(doPrepare, uint8(1)), calls)}, nil)
+}
+
+func shipped(t testing.TB, frame []byte, calls []device.Call) []byte {
+	b, err := appendMessage(frame, calls)
 	check(t, err)
 	return b
 }
@@ -164,6 +170,7 @@ func TestSaid(t *testing.T) {
 		"bytes at once":                    frame(doWrite, uint8(0), uint64(0), uint32(pieceBytes+1)),
 		"4294967295 bytes at":              frame(doRead, uint8(0), uint64(0), uint32(1<<32-1)),
 		"a message of":                     frame(doPrepare, uint8(0), uint32(callsBytes+1)),
+		"of 67108865 bytes is too long":    frame(doTune, uint32(callsBytes+1)),
 		"a malformed message":              append(frame(doPrepare, uint8(0), uint32(5)), 1, 2, 3, 4, 5),
 	} {
 		if err, _ := tell(t, text, nil); err == nil || !strings.Contains(err.Error(), want) {
@@ -174,7 +181,7 @@ func TestSaid(t *testing.T) {
 		t.Error("a huge error was read")
 	}
 	// Within a round, and out of range: strict judges.
-	for _, v := range []verb{doReserve, doPrepare, doRead, doWrite, doClear, doRepeat, doClock, doStats, doPing, doClose} {
+	for _, v := range []verb{doReserve, doPrepare, doTune, doRead, doWrite, doClear, doRepeat, doClock, doStats, doPing, doClose} {
 		text := append(frame(doLaunch, uint32(9)), byte(v))
 		_, _ = tell(t, append(text, make([]byte, 40)...), nil)
 	}
