@@ -200,8 +200,11 @@ type Repeater interface {
 }
 
 // Tuner is a device that may compute calls in several ways with the same bits. Tune tries which is fastest
-// and remembers that; call it before Reserve, since it needs memory of its own.
-type Tuner interface{ Tune(calls []Call) error }
+// and remembers that. For as long as it runs it takes at most the given bytes of device memory, which are to be
+// the arena's: call it before Reserve.
+type Tuner interface {
+	Tune(calls []Call, memory int64) error
+}
 
 // Refuser runs calls that a library rejects in a slower way. Refused says which calls, and why; call it
 // between rounds.

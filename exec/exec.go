@@ -68,19 +68,21 @@ func (r Result) Timeline() (*sim.Timeline, error) { return sim.New(r.engine.prog
 // Reserve lets the device tune the programs' calls, if it can, and reserves the arenas that they need. The
 // programs share them.
 func Reserve(d device.Device, programs ...*program.Program) error {
+	var height [device.NumTiers]int64
+	for _, p := range programs {
+		for tier, n := range p.Height {
+			height[tier] = max(height[tier], n)
+		}
+	}
 	if t, ok := d.(device.Tuner); ok {
 		for _, p := range programs {
-			if err := t.Tune(p.Calls()); err != nil {
+			if err := t.Tune(p.Calls(), height[device.DeviceTier]); err != nil {
 				return err
 			}
 		}
 	}
 	for tier := range device.NumTiers {
-		var bytes int64
-		for _, p := range programs {
-			bytes = max(bytes, p.Height[tier])
-		}
-		if err := d.Reserve(tier, bytes); err != nil {
+		if err := d.Reserve(tier, height[tier]); err != nil {
 			return err
 		}
 	}

@@ -390,11 +390,13 @@ type tunable struct {
 	*null.Device
 	t        *testing.T
 	tuned    []int // numbers of calls
+	memory   int64
 	reserved bool
 	fails    error
 }
 
-func (d *tunable) Tune(calls []device.Call) error {
+func (d *tunable) Tune(calls []device.Call, memory int64) error {
+	d.memory = memory
 	if d.reserved {
 		d.t.Error("calls are tuned after an arena has been reserved")
 	}
@@ -417,6 +419,9 @@ func TestTuned(t *testing.T) {
 	}
 	if want := []int{len(a.Instrs), len(b.Instrs)}; !slices.Equal(d.tuned, want) || !d.reserved {
 		t.Errorf("programs of %d instructions were tuned, not of %d", d.tuned, want)
+	}
+	if want := max(a.Height[device.DeviceTier], b.Height[device.DeviceTier]); d.memory != want {
+		t.Errorf("tuning may take %d bytes, but the arena has %d", d.memory, want)
 	}
 	why := errors.New("too hot")
 	if err := exec.Reserve(&tunable{Device: d.Device, t: t, fails: why}, a); !errors.Is(err, why) {

@@ -234,7 +234,7 @@ func TestRateAlgorithms(t *testing.T) {
 			var first [2]int
 			for i := range first {
 				if i == 1 {
-					check(t, d.Tune(eight))
+					check(t, d.Tune(eight, 1<<40))
 				}
 				spans[i] = make([]device.Span, 8)
 				var err error

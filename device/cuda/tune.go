@@ -29,9 +29,9 @@ import (
 // 2^-24 of an element times the root of the number of terms, and each element has 8 bits, so of the 2^30 terms
 // that a tuned product has at least, more than a hundred elements would differ.
 //
-// Tune does so before arenas are reserved, while memory is free, and keeps choices in the cache of compiled
-// kernels. Prepare only looks them up. Known weaknesses: a product for which there was no memory to try keeps
-// the first algorithm; and what is fastest among other products, with other numbers and at another clock, may be
+// Tune does so before arenas are reserved, in their memory to be, and keeps choices in the cache of compiled
+// kernels. Prepare only looks them up. Known weaknesses: a trial has two results, so a product that takes most of
+// a small arena keeps the first algorithm; and what is fastest among other products, with other numbers and at another clock, may be
 // a different one, by a few percent.
 
 const (
@@ -88,7 +88,7 @@ func (d *Device) choose(k choiceKey, a algorithm) {
 }
 
 // Tune implements device.Tuner.
-func (d *Device) Tune(calls []device.Call) error {
+func (d *Device) Tune(calls []device.Call, memory int64) error {
 	if d.lib.Lt == nil {
 		return nil
 	}
@@ -123,7 +123,7 @@ func (d *Device) Tune(calls []device.Call) error {
 			return err
 		}
 		for _, k := range list {
-			if err := d.tune(k, differ); err != nil {
+			if err := d.tune(k, differ, memory); err != nil {
 				return err
 			}
 		}
@@ -152,12 +152,12 @@ func (d *Device) untuned(list []choiceKey, works []work) []choiceKey {
 }
 
 // tune chooses the algorithm of a product, on the worker. Without memory to try any, it chooses none.
-func (d *Device) tune(k choiceKey, differ launch) (err error) {
+func (d *Device) tune(k choiceKey, differ launch, memory int64) (err error) {
 	t := &trial{d: d, key: k, differ: differ, scalars: scalars{alpha: 1}}
 	if k.added {
 		t.beta = 1
 	}
-	if ok := t.reserve(); !ok {
+	if ok := t.reserve(memory + Overhead); !ok {
 		return nil
 	}
 	defer func() {
@@ -238,8 +238,8 @@ type trial struct {
 	events     [2]uintptr
 }
 
-// reserve allocates the operands and says whether that was possible.
-func (t *trial) reserve() bool {
+// reserve allocates the operands and says whether that was possible with so much memory.
+func (t *trial) reserve(most int64) bool {
 	p := &t.key.product
 	size := func(m nv.LtMatrix) int64 { return int64(m.Lead) * int64(m.Cols) * ltBytes[m.Type] }
 	t.size = (size(p.D) + 15) &^ 15
@@ -257,7 +257,7 @@ func (t *trial) reserve() bool {
 		t.bytes += (part.bytes + 4095) &^ 4095
 	}
 	v := t.d.driver
-	if v.MemAlloc(nv.Addr(&t.memory), uintptr(t.bytes)) != nv.Success {
+	if t.bytes > most || v.MemAlloc(nv.Addr(&t.memory), uintptr(t.bytes)) != nv.Success {
 		return false
 	}
 	for i, part := range parts {

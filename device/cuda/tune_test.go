@@ -114,7 +114,7 @@ func TestTune(t *testing.T) {
 	}
 	tune := func(d *Device) {
 		t.Helper()
-		if err := d.Tune(calls); err != nil {
+		if err := d.Tune(calls, 1<<30); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -178,7 +178,7 @@ func TestTuneWithout(t *testing.T) {
 	} {
 		d, g := tunable(t, "", fake.Algorithm{Turns: 60}, fake.Algorithm{})
 		spoil(d, g)
-		if err := d.Tune(calls); err != nil {
+		if err := d.Tune(calls, 1<<30); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
 		clear(g.Fail)
@@ -195,15 +195,22 @@ func TestTuneWithout(t *testing.T) {
 			t.Errorf("%s: %v", what, used)
 		}
 	}
-	if d, _ := hollow(t, Options{}); d.Tune(calls) != nil {
+	d, g := tunable(t, "", fake.Algorithm{}, fake.Algorithm{})
+	if err := d.Tune(calls, 0); err != nil || len(d.choices) == 0 {
+		t.Errorf("small products take more than Overhead: %v", err)
+	}
+	clear(d.choices)
+	if err := d.Tune(calls, -workspaceBytes); err != nil || len(d.choices) > 0 {
+		t.Errorf("tuning takes more memory than it may: %v", err)
+	}
+	if d, _ := hollow(t, Options{}); d.Tune(calls, 1<<30) != nil {
 		t.Error("it fails without the library")
 	}
-	d, g := tunable(t, "", fake.Algorithm{}, fake.Algorithm{})
-	if err := d.Tune([]device.Call{calls[0], {Op: graph.Linear}}); err == nil {
+	if err := d.Tune([]device.Call{calls[0], {Op: graph.Linear}}, 1<<30); err == nil {
 		t.Error("a call without operands is tuned")
 	}
 	g.Fail["MemsetD8Async"] = 700
-	if err := d.Tune(calls); err == nil {
+	if err := d.Tune(calls, 1<<30); err == nil {
 		t.Error("a GPU that fails is tuned")
 	}
 }
@@ -227,7 +234,7 @@ func TestTuneSteps(t *testing.T) {
 		d, gpu := tunable(t, "")
 		gpu.Fail["MemAlloc"] = 2 // nothing is tried: it would take the fake days
 		d.tuneLeast, d.limits.sms = tuneTerms, 132
-		if err := d.Tune(p.Calls()); err != nil {
+		if err := d.Tune(p.Calls(), 1<<40); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		if !slices.Contains(gpu.Calls(), "MemAlloc") {
@@ -290,7 +297,7 @@ func TestTunedBits(t *testing.T) {
 					}
 				}
 			}
-			if err := tuned.Tune(calls); err != nil {
+			if err := tuned.Tune(calls, 1<<40); err != nil {
 				t.Fatal(err)
 			}
 			if tuned.sizes[device.DeviceTier] == 0 {

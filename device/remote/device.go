@@ -125,12 +125,12 @@ func (d *Device) Reserve(tier device.Tier, bytes int64) error {
 }
 
 // Tune ships the calls. The host's device tunes them, if it can.
-func (d *Device) Tune(calls []device.Call) error {
+func (d *Device) Tune(calls []device.Call, memory int64) error {
 	message, err := d.message("tune", calls)
 	if err != nil {
 		return err
 	}
-	d.out = append(d.out, byte(doTune))
+	d.out = binary.LittleEndian.AppendUint64(append(d.out, byte(doTune)), uint64(memory))
 	return d.askWith(message)
 }
 

@@ -176,11 +176,15 @@ func TestBulk(t *testing.T) {
 // tuned is a device that can tune calls, and is told to do so before anything else.
 type tuned struct {
 	*counted
-	calls []device.Call
-	fails error
+	calls  []device.Call
+	memory int64
+	fails  error
 }
 
-func (d *tuned) Tune(calls []device.Call) error { d.calls = calls; return d.fails }
+func (d *tuned) Tune(calls []device.Call, memory int64) error {
+	d.calls, d.memory = calls, memory
+	return d.fails
+}
 
 // TestTune: a device on another host tunes the calls there, and says why it cannot. One that never can leaves
 // them as they are.
@@ -192,17 +196,17 @@ func TestTune(t *testing.T) {
 		return there
 	})
 	d := connect(t, h.addr, Place{})
-	check(t, d.Tune(calls))
-	if !reflect.DeepEqual(there.calls, calls) {
-		t.Errorf("%d other calls were tuned", len(there.calls))
+	check(t, d.Tune(calls, 1<<33))
+	if !reflect.DeepEqual(there.calls, calls) || there.memory != 1<<33 {
+		t.Errorf("%d other calls were tuned, or in %d bytes", len(there.calls), there.memory)
 	}
 	there.fails = &device.CallError{Call: 3, Op: graph.Add, Err: errors.New("too hot")}
 	var e *device.CallError
-	if err := d.Tune(calls); !errors.As(err, &e) || e.Call != 3 || !strings.Contains(err.Error(), "too hot") {
+	if err := d.Tune(calls, 1<<33); !errors.As(err, &e) || e.Call != 3 || !strings.Contains(err.Error(), "too hot") {
 		t.Errorf("error is %v", err)
 	}
 	check(t, d.Reserve(device.DeviceTier, arena))
-	check(t, connect(t, newHost(t, nil).addr, Place{}).Tune(calls))
+	check(t, connect(t, newHost(t, nil).addr, Place{}).Tune(calls, 1))
 }
 
 // TestErrors: errors are those of a local device: their types, the calls that they name and their

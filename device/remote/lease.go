@@ -156,7 +156,7 @@ func (e *lease) request(v verb, f []byte) error {
 	case doPrepare: // more has to be read first
 		return e.prepare(f[0] != 0, binary.LittleEndian.Uint32(f[1:]))
 	case doTune: // likewise
-		return e.tune(binary.LittleEndian.Uint32(f))
+		return e.tune(int64(binary.LittleEndian.Uint64(f)), binary.LittleEndian.Uint32(f[8:]))
 	case doClose:
 		return e.reply(e.leave())
 	}
@@ -358,14 +358,14 @@ func (e *lease) prepare(timed bool, n uint32) error {
 }
 
 // tune reads a message of n bytes with calls. A device that cannot tune them leaves them as they are.
-func (e *lease) tune(n uint32) error {
+func (e *lease) tune(memory int64, n uint32) error {
 	var calls []device.Call
 	if err := readText(e.in, n, callsBytes, &calls); err != nil {
 		return err
 	}
 	err := e.ready()
 	if t, ok := e.device.(device.Tuner); ok && err == nil {
-		err = t.Tune(calls)
+		err = t.Tune(calls, memory)
 	}
 	return e.reply(err)
 }

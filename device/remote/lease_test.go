@@ -67,7 +67,10 @@ func (d *strict) Prepare(calls []device.Call, spans []device.Span) (int, error) 
 	return len(d.calls) - len(calls), nil
 }
 
-func (d *strict) Tune([]device.Call) error { d.insist(!d.round, "to tune in a round"); return nil }
+func (d *strict) Tune([]device.Call, int64) error {
+	d.insist(!d.round, "to tune in a round")
+	return nil
+}
 
 func (d *strict) Launch(n int) {
 	d.insist(n >= 0 && n < len(d.calls), fmt.Sprint("to launch ", n))
@@ -134,7 +137,7 @@ func frame(v verb, fields ...any) []byte {
 }
 
 func prepared(t testing.TB, calls []device.Call) []byte {
-	return bytes.Join([][]byte{shipped(t, frame(doTune), calls), shipped(t, frame(doPrepare, uint8(1)), calls)}, nil)
+	return bytes.Join([][]byte{shipped(t, frame(doTune, uint64(1)), calls), shipped(t, frame(doPrepare, uint8(1)), calls)}, nil)
 }
 
 func shipped(t testing.TB, frame []byte, calls []device.Call) []byte {
@@ -170,7 +173,7 @@ func TestSaid(t *testing.T) {
 		"bytes at once":                    frame(doWrite, uint8(0), uint64(0), uint32(pieceBytes+1)),
 		"4294967295 bytes at":              frame(doRead, uint8(0), uint64(0), uint32(1<<32-1)),
 		"a message of":                     frame(doPrepare, uint8(0), uint32(callsBytes+1)),
-		"of 67108865 bytes is too long":    frame(doTune, uint32(callsBytes+1)),
+		"of 67108865 bytes is too long":    frame(doTune, uint64(1), uint32(callsBytes+1)),
 		"a malformed message":              append(frame(doPrepare, uint8(0), uint32(5)), 1, 2, 3, 4, 5),
 	} {
 		if err, _ := tell(t, text, nil); err == nil || !strings.Contains(err.Error(), want) {

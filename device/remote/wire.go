@@ -45,7 +45,7 @@ const (
 	doClock                   // u8 on
 	doReserve                 // u8 tier, u64 bytes -> nothing
 	doPrepare                 // u8 timed, u32 length; message of calls -> u32 first
-	doTune                    // u32 length; message of calls -> nothing
+	doTune                    // u64 memory, u32 length; message of calls -> nothing
 	doRead                    // u8 tier, u64 address, u32 length -> bytes
 	doClear                   // u8 tier, u64 address, u64 length -> nothing
 	doRepeat                  // u8 tier, u64 address, u32 period, u64 length -> nothing
@@ -61,7 +61,7 @@ const (
 
 // fieldBytes is the size of each verb's fields, by verb.
 var fieldBytes = [...]int{
-	doLaunch: 4, doWait: 5, doWrite: 13, doClock: 1, doReserve: 9, doPrepare: 5, doTune: 4, doRead: 13,
+	doLaunch: 4, doWait: 5, doWrite: 13, doClock: 1, doReserve: 9, doPrepare: 5, doTune: 12, doRead: 13,
 	doClear: 17, doRepeat: 21, doSync: 0, doStats: 0, doPing: 0, doClose: 0, doLook: 0, doAbort: 4,
 }
 
