@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/model"
 )
 
 // Law L8, by mutation: a valid program is broken at random, and Verify or
@@ -90,7 +91,8 @@ func randomProgram(name string, rng *rand.Rand) (*Program, error) {
 		freezeSome(&m, rng)
 	}
 	if mode == Decode {
-		g, err := graph.BuildDecode(&m, 4, 2, dt)
+		build := []func(*model.Model, int, int, graph.DType) (*graph.Graph, error){graph.BuildDecode, graph.BuildPrefill}[rng.IntN(2)]
+		g, err := build(&m, 4, 2, dt)
 		if err != nil {
 			return nil, err
 		}
