@@ -546,7 +546,7 @@ func TestIssued(t *testing.T) {
 }
 
 // TestCache: a unit is compiled once per text, options and compiler; a file
-// that was cut short or changed is compiled again.
+// that was cut short or changed is compiled again. Without a folder, nothing is kept anywhere.
 func TestCache(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "kernels")
 	count := &counter{version: "1"}
@@ -563,6 +563,14 @@ func TestCache(t *testing.T) {
 		}
 	}
 	u := kernels.Unit{File: "add", Defines: "T0=f32 T1=f32 VEC=1"}
+	c.Dir = ""
+	t.Chdir(t.TempDir())
+	get(u, "sm_80", true)
+	get(u, "sm_80", true)
+	if list, err := filepath.Glob("*"); err != nil || len(list) > 0 {
+		t.Errorf("%v %v", list, err)
+	}
+	c.Dir = dir
 	get(u, "sm_80", true)
 	get(u, "sm_80", false)
 	get(u, "sm_90", true)

@@ -16,10 +16,10 @@ import (
 // Law L1 requires the bits of a row to be the same in any range of rows. So the
 // algorithm is chosen for canonRows rows, without split-k, and then used for any number
 // of rows: the same chain per element. Other algorithms take its place where their bits
-// are the same (tune.go). LinearDW sums over the rows. If
-// target.sumRows is set, programs may split the tokens at multiples of it (see
-// SumRows). Our own kernel respects these cuts (wgrad.go); for the library the product
-// is split into products of that many rows that continue each other.
+// are the same (tune.go). LinearDW sums over the rows. If target.sumRows is set, programs
+// may split the tokens at multiples of it (see SumRows). Our own kernel respects these
+// cuts (wgrad.go); for the library the product is split into products of that many rows
+// that continue each other.
 
 const canonRows = 4096
 

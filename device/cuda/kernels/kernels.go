@@ -74,7 +74,8 @@ type Compiler interface {
 	Compile(name, source string, options []string) (code []byte, log string, err error)
 }
 
-// Cache keeps compiled units, and choices among the library's algorithms, in the folder Dir; if Dir is empty it keeps none.
+// Cache keeps compiled units, and choices among the library's algorithms, in the folder Dir; if Dir is empty it
+// keeps none.
 type Cache struct {
 	Dir      string
 	Compiler Compiler
