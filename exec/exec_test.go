@@ -413,18 +413,21 @@ func (d *tunable) Reserve(tier device.Tier, bytes int64) error {
 func TestTuned(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	a, b := randomProgram(r, 10), randomProgram(r, 20)
-	d := &tunable{Device: null.New(func(*device.Call) float64 { return 1 }), t: t}
-	if err := exec.Reserve(d, a, b); err != nil {
-		t.Fatal(err)
-	}
-	if want := []int{len(a.Instrs), len(b.Instrs)}; !slices.Equal(d.tuned, want) || !d.reserved {
-		t.Errorf("programs of %d instructions were tuned, not of %d", d.tuned, want)
-	}
-	if want := max(a.Height[device.DeviceTier], b.Height[device.DeviceTier]); d.memory != want {
-		t.Errorf("tuning may take %d bytes, but the arena has %d", d.memory, want)
+	b.Height[device.DeviceTier] = a.Height[device.DeviceTier] + 64
+	for _, list := range [][]*program.Program{{a, b}, {b, a}} {
+		d := &tunable{Device: null.New(func(*device.Call) float64 { return 1 }), t: t}
+		if err := exec.Reserve(d, list...); err != nil {
+			t.Fatal(err)
+		}
+		if want := []int{len(list[0].Instrs), len(list[1].Instrs)}; !slices.Equal(d.tuned, want) || !d.reserved {
+			t.Errorf("programs of %d instructions were tuned, not of %d", d.tuned, want)
+		}
+		if want := b.Height[device.DeviceTier]; d.memory != want {
+			t.Errorf("tuning may take %d bytes, but the arena has %d", d.memory, want)
+		}
 	}
 	why := errors.New("too hot")
-	if err := exec.Reserve(&tunable{Device: d.Device, t: t, fails: why}, a); !errors.Is(err, why) {
+	if err := exec.Reserve(&tunable{Device: null.New(func(*device.Call) float64 { return 1 }), t: t, fails: why}, a); !errors.Is(err, why) {
 		t.Errorf("error is %v", err)
 	}
 }
