@@ -186,10 +186,10 @@ func (d *tuned) Tune(calls []device.Call, memory int64) error {
 	return d.fails
 }
 
-// TestTune: a device on another host tunes the calls there, and says why it cannot. One that never can leaves
-// them as they are.
+// TestTune: a device on another host tunes the calls there, also thousands, and says why it cannot: also since a
+// round is under way, or since an earlier write failed. One that never can leaves them as they are.
 func TestTune(t *testing.T) {
-	calls := randomCalls(rand.New(rand.NewPCG(1, 1)), 20)
+	calls := randomCalls(rand.New(rand.NewPCG(1, 1)), 2000)
 	var there *tuned
 	h := newHost(t, func(d device.Device) device.Device {
 		there = &tuned{counted: d.(*counted)}
@@ -206,6 +206,20 @@ func TestTune(t *testing.T) {
 		t.Errorf("error is %v", err)
 	}
 	check(t, d.Reserve(device.DeviceTier, arena))
+	there.calls, there.fails = nil, nil
+	check(t, d.Write(device.DeviceTier, arena, []byte{1}))
+	if err := d.Tune(calls, 1); err == nil || !strings.Contains(err.Error(), "arena") || there.calls != nil {
+		t.Errorf("after a write outside of the arena, %d calls are tuned, %v", len(there.calls), err)
+	}
+	copied := device.Operand{DType: graph.F32, Rows: 1, Cols: 4, Stride: 4}
+	first, err := d.Prepare([]device.Call{{Op: graph.Copy, Args: []device.Operand{copied, copied}}}, nil)
+	check(t, err)
+	d.Launch(first)
+	if err := d.Tune(calls, 1); err == nil || !strings.Contains(err.Error(), "round is under way") || there.calls != nil {
+		t.Errorf("in a round, %d calls are tuned, %v", len(there.calls), err)
+	}
+	check(t, d.Sync())
+	check(t, d.Tune(calls, 1))
 	check(t, connect(t, newHost(t, nil).addr, Place{}).Tune(calls, 1))
 }
 
