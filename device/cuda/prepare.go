@@ -472,10 +472,11 @@ func (d *Device) matmul(p *product, s device.Stream) (step, error) {
 		return step{}, err
 	}
 	d.plans = append(d.plans, plan)
-	if a, ok := d.choice(choiceKey{desc, p.added()}); ok && plan.Adopt(handle, a, workspaceBytes) == nil {
-	} else if err := plan.Adopt(handle, algo, workspaceBytes); err != nil {
-		d.refuse(p, err) // also if another product takes its place: its bits are not those of other extents
-		return step{}, err
+	if a, ok := d.choice(choiceKey{desc, p.added()}); !ok || plan.Adopt(handle, a, workspaceBytes) != nil {
+		if err := plan.Adopt(handle, algo, workspaceBytes); err != nil {
+			d.refuse(p, err) // also if another product takes its place: its bits are not those of other extents
+			return step{}, err
+		}
 	}
 	k := &scalars{alpha: 1, plan: plan}
 	c := p.y

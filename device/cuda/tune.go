@@ -31,8 +31,8 @@ import (
 //
 // Tune does so before arenas are reserved, in their memory to be, and keeps choices in the cache of compiled
 // kernels. Prepare only looks them up. Known weaknesses: a trial has two results, so a product that takes most of
-// a small arena keeps the first algorithm; and what is fastest among other products, with other numbers and at another clock, may be
-// a different one, by a few percent.
+// a small arena keeps the first algorithm; and what is fastest among other products, with other numbers and at
+// another clock, may be a different one, by a few percent.
 
 const (
 	tuneTerms  = 1 << 30 // multiply-adds of the smallest product that is tuned: a few microseconds
@@ -60,9 +60,10 @@ func (k choiceKey) large(least int64) bool {
 	return int64(k.product.D.Rows)*int64(k.product.D.Cols)*int64(inner) >= least
 }
 
-// name is the choice's file in the cache.
+// choiceName is the choice's file in the cache. Its name says all that the first algorithm depends on, too: a
+// choice is only right beside that one. A part of a card has the card's name, but not all of its SMs.
 func (d *Device) choiceName(k choiceKey) string {
-	key := sha256.Sum256(fmt.Appendf(nil, "%s %d %s %s %d %+v", tuneText, d.lib.Lt.GetVersion(), d.name, d.arch, workspaceBytes, k))
+	key := sha256.Sum256(fmt.Appendf(nil, "%s %d %s %s %d %d %d %+v", tuneText, d.lib.Lt.GetVersion(), d.name, d.arch, d.limits.sms, workspaceBytes, canonRows, k))
 	return fmt.Sprintf("product-%s-%x.algorithm", d.arch, key[:12])
 }
 
@@ -98,11 +99,11 @@ func (d *Device) Tune(calls []device.Call, memory int64) error {
 	t.room = scratchBytes // it will be there
 	for i := range calls {
 		c := &calls[i]
-		if c.Op == graph.Copy || c.Op.Info().Between || isHost(c.Stream) {
-			continue
-		}
 		if err := device.Check(c, everywhere); err != nil {
 			return fmt.Errorf("tune: %w", &device.CallError{Call: i, Op: c.Op, Err: err})
+		}
+		if c.Op == graph.Copy || c.Op.Info().Between || isHost(c.Stream) {
+			continue
 		}
 		works, err := t.build(c)
 		if err != nil {
@@ -135,8 +136,8 @@ func (d *Device) Tune(calls []device.Call, memory int64) error {
 	return nil
 }
 
-// untuned appends the products that are large and have no algorithm yet. Where the library has none for a
-// product, those that take its place count.
+// untuned appends the products that are large and have no algorithm yet, and those that would take the place
+// of one, since only Prepare learns whether the library computes it.
 func (d *Device) untuned(list []choiceKey, works []work) []choiceKey {
 	for _, w := range works {
 		if w.product == nil {
@@ -157,7 +158,7 @@ func (d *Device) tune(k choiceKey, differ launch, memory int64) (err error) {
 	if k.added {
 		t.beta = 1
 	}
-	if ok := t.reserve(memory + Overhead); !ok {
+	if !t.reserve(memory) {
 		return nil
 	}
 	defer func() {
@@ -165,11 +166,11 @@ func (d *Device) tune(k choiceKey, differ launch, memory int64) (err error) {
 			err = e
 		}
 	}()
-	if t.plan, err = d.lib.Lt.Plan(k.product, t.extra); err != nil {
-		return err
+	var first algorithm
+	if t.plan, err = d.lib.Lt.Plan(k.product, t.extra); err == nil {
+		first, err = d.algorithm(canonical(k.product), t.extra)
 	}
-	first, err := d.algorithm(canonical(k.product), t.extra)
-	if err != nil || t.plan.Adopt(d.work.lt, first, workspaceBytes) != nil {
+	if err != nil {
 		return nil // Prepare says so
 	}
 	list := t.candidates(first)
@@ -231,37 +232,51 @@ type trial struct {
 	bytes      int64 // of it
 	a, b, c    uintptr
 	extra      uintptr
-	want, have uintptr // results, of size bytes
+	want, have uintptr // of size bytes: a result begins after as many as D is aligned to
 	size       int64
 	flag       uintptr
 	workspace  uintptr
 	events     [2]uintptr
 }
 
-// reserve allocates the operands and says whether that was possible with so much memory.
-func (t *trial) reserve(most int64) bool {
+// reserve allocates the operands and says whether that was possible with so much memory and Overhead. They
+// begin where programs put them, no better aligned than the key says: some algorithms may want more.
+func (t *trial) reserve(memory int64) bool {
 	p := &t.key.product
-	size := func(m nv.LtMatrix) int64 { return int64(m.Lead) * int64(m.Cols) * ltBytes[m.Type] }
-	t.size = (size(p.D) + 15) &^ 15
-	extra := int64(p.D.Rows) * ltBytes[p.D.Type]
+	size := func(m nv.LtMatrix) int64 {
+		return (int64(m.Lead)*int64(m.Cols-1) + int64(m.Rows)) * ltBytes[m.Type]
+	}
+	t.size = (int64(p.D.Align) + size(p.D) + 15) &^ 15
+	if t.size/16 > math.MaxInt32 { // rows of differ
+		return false
+	}
+	var c int64 // otherwise not read
+	if t.key.added {
+		c = size(p.C)
+	}
+	extra := nv.LtMatrix{Type: p.D.Type, Rows: p.D.Rows, Cols: 1, Lead: p.Lead}
 	if p.Epilogue == nv.LtDGELU {
-		extra = int64(p.Lead) * int64(p.D.Cols) * ltBytes[p.D.Type]
+		extra.Cols = p.D.Cols
 	}
 	parts := []struct {
 		at    *uintptr
 		bytes int64
-	}{{&t.flag, 16}, {&t.workspace, workspaceBytes}, {&t.want, t.size}, {&t.have, t.size}, {&t.a, size(p.A)}, {&t.b, size(p.B)}, {&t.c, size(p.C)}, {&t.extra, extra}}
-	offsets := make([]int64, len(parts))
-	for i, part := range parts {
-		offsets[i] = t.bytes
-		t.bytes += (part.bytes + 4095) &^ 4095
+		align int
+	}{{&t.flag, 16, 0}, {&t.workspace, workspaceBytes, 0}, {&t.want, t.size, 0}, {&t.have, t.size, 0},
+		{&t.a, size(p.A), p.A.Align}, {&t.b, size(p.B), p.B.Align}, {&t.c, c, p.C.Align}, {&t.extra, size(extra), p.Align}}
+	for _, part := range parts {
+		*part.at = uintptr(t.bytes + int64(part.align))
+		t.bytes += (int64(part.align) + part.bytes + 4095) &^ 4095
+		if t.bytes < 0 || t.bytes-Overhead > memory {
+			return false
+		}
 	}
 	v := t.d.driver
-	if t.bytes > most || v.MemAlloc(nv.Addr(&t.memory), uintptr(t.bytes)) != nv.Success {
+	if v.MemAlloc(nv.Addr(&t.memory), uintptr(t.bytes)) != nv.Success {
 		return false
 	}
-	for i, part := range parts {
-		*part.at = t.memory + uintptr(offsets[i])
+	for _, part := range parts {
+		*part.at += t.memory
 	}
 	return true
 }
@@ -293,7 +308,7 @@ func (t *trial) candidates(first algorithm) []algorithm {
 			continue
 		}
 		for _, a := range more {
-			if !slices.Contains(list, a) && t.plan.Adopt(t.d.work.lt, a, workspaceBytes) == nil {
+			if !slices.Contains(list, a) {
 				list = append(list, a)
 			}
 		}
@@ -389,7 +404,12 @@ func (t *trial) compute(a algorithm, to uintptr) (equal bool, err error) {
 
 // start launches the product and reports whether the library does so.
 func (t *trial) start(to uintptr) bool {
-	args := t.plan.Args(t.d.work.lt, &t.alpha, &t.beta, t.a, t.b, t.c, to, t.workspace, workspaceBytes, t.d.work.streams[device.Compute])
+	to += uintptr(t.key.product.D.Align)
+	c := t.c
+	if !t.key.added {
+		c = to // as Prepare has it
+	}
+	args := t.plan.Args(t.d.work.lt, &t.alpha, &t.beta, t.a, t.b, c, to, t.workspace, workspaceBytes, t.d.work.streams[device.Compute])
 	return t.d.lib.Lt.Matmul(args...) == nv.Success
 }
 

@@ -10,9 +10,11 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"unsafe"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cuda/internal/fake"
+	"github.com/athanor-llm/athanor/device/cuda/nv"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/program"
@@ -120,9 +122,15 @@ func TestTune(t *testing.T) {
 	}
 
 	d, g = tunable(t, folder, list...)
-	tune(d)
-	if used := g.Used(); slices.Max(used) != len(list)-1 {
-		t.Errorf("tried: %v", used)
+	if err := d.Tune(slices.Concat(calls, calls), 1<<30); err != nil {
+		t.Fatal(err)
+	}
+	tries := map[int]int{}
+	for _, n := range g.Used() {
+		tries[n]++
+	}
+	if len(tries) != len(list) || tries[1] != len(calls) || tries[2] != len(calls) {
+		t.Errorf("tried: %v times by number, though %d products differ", tries, len(calls))
 	}
 	tune(d)
 	if used := g.Used(); len(used) > 0 {
@@ -145,6 +153,12 @@ func TestTune(t *testing.T) {
 	}
 	d.tuneLeast = 24*40*48 + 1
 	check("small", 0, g, d)
+	d, g = tunable(t, "", list...)
+	d.tuneLeast = 24*40*48 + 1
+	tune(d)
+	if used := g.Used(); len(used) > 0 {
+		t.Errorf("small, but tried: %v", used)
+	}
 	d, g = tunable(t, folder, append(list[:best:best], fake.Algorithm{Turns: 200})...)
 	check("chosen once", best, g, d)
 
@@ -159,6 +173,11 @@ func TestTune(t *testing.T) {
 	}
 	d, g = tunable(t, folder, list...)
 	check("spoilt", 0, g, d)
+	for _, f := range files {
+		d.cache.Put(filepath.Base(f), make([]byte, nv.AlgoBytes-1))
+	}
+	d, g = tunable(t, folder, list...)
+	check("of other algorithms", 0, g, d)
 	d, _ = tunable(t, folder, list[0], list[1], list[2])
 	tune(d)
 	d, g = tunable(t, folder, list...)
@@ -174,6 +193,7 @@ func TestTuneWithout(t *testing.T) {
 		"no algorithms": func(_ *Device, g *fake.GPU) { g.Fail["LtAlgoGetHeuristic"] = 15 },
 		"no room":       func(_ *Device, g *fake.GPU) { g.Workspace = workspaceBytes + 1 },
 		"none runs":     func(_ *Device, g *fake.GPU) { g.Fail["LtMatmul"] = 13 },
+		"no products":   func(_ *Device, g *fake.GPU) { g.Fail["LtLayoutCreate"] = 15 },
 		"no folder":     func(d *Device, _ *fake.GPU) { d.cache.Dir = filepath.Join("/dev/null", "folder") },
 	} {
 		d, g := tunable(t, "", fake.Algorithm{Turns: 60}, fake.Algorithm{})
@@ -195,7 +215,7 @@ func TestTuneWithout(t *testing.T) {
 			t.Errorf("%s: %v", what, used)
 		}
 	}
-	d, g := tunable(t, "", fake.Algorithm{}, fake.Algorithm{})
+	d, _ := tunable(t, "", fake.Algorithm{}, fake.Algorithm{})
 	if err := d.Tune(calls, 0); err != nil || len(d.choices) == 0 {
 		t.Errorf("small products take more than Overhead: %v", err)
 	}
@@ -206,12 +226,138 @@ func TestTuneWithout(t *testing.T) {
 	if d, _ := hollow(t, Options{}); d.Tune(calls, 1<<30) != nil {
 		t.Error("it fails without the library")
 	}
-	if err := d.Tune([]device.Call{calls[0], {Op: graph.Linear}}, 1<<30); err == nil {
-		t.Error("a call without operands is tuned")
+	for _, op := range []graph.Op{graph.Linear, graph.NumOps} {
+		if err := d.Tune([]device.Call{calls[0], {Op: op}}, 1<<30); err == nil {
+			t.Errorf("%v without operands is tuned", op)
+		}
 	}
-	g.Fail["MemsetD8Async"] = 700
-	if err := d.Tune(calls, 1<<30); err == nil {
-		t.Error("a GPU that fails is tuned")
+}
+
+// TestTuneFails: whichever call of the driver fails, Tune returns its error and leaves nothing behind. The same
+// holds for an algorithm that runs once and not again.
+func TestTuneFails(t *testing.T) {
+	calls, _ := tuneCalls(24, 40, 48)
+	for _, proc := range []string{"", "Matmul", "CtxSynchronize", "EventCreate", "EventElapsedTime", "EventRecord", "EventSynchronize",
+		"LaunchKernel", "MemFree", "Memcpy", "MemsetD8Async", "ModuleLoadData", "StreamSynchronize"} {
+		d, g := tunable(t, "", fake.Algorithm{}, fake.Algorithm{})
+		g.Fail[proc] = 700
+		if proc == "Matmul" {
+			runs, matmul := 0, d.lib.Lt.Matmul
+			d.lib.Lt.Matmul = func(a ...uintptr) int32 {
+				if runs++; runs > 4 {
+					return 13
+				}
+				return matmul(a...)
+			}
+		}
+		if err := d.Tune(calls, 1<<30); (err == nil) != (proc == "") {
+			t.Errorf("%s fails: %v", proc, err)
+		}
+		clear(g.Fail)
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := g.Leaks(); err != nil && proc != "MemFree" {
+			t.Errorf("%s fails: %v", proc, err)
+		}
+		all := map[string]int{}
+		for _, name := range g.Calls() {
+			all[name]++
+		}
+		for _, what := range []string{"LtDesc", "LtLayout", "LtPreference"} {
+			if all[what+"Create"] != all[what+"Destroy"] {
+				t.Errorf("%s fails: %d of %d are destroyed: %s", proc, all[what+"Destroy"], all[what+"Create"], what)
+			}
+		}
+	}
+}
+
+// TestTuneApart: a product and the same one added to something, or aligned otherwise, are chosen apart, and so
+// is what takes a product's place. A choice that the library rejects gives way to the first algorithm. Calls of
+// host streams and between ranks are not tuned.
+func TestTuneApart(t *testing.T) {
+	calls, size := tuneCalls(24, 40, 48)
+	for _, c := range [][2]int{{0, 3}, {3, 0}} {
+		d, g := tunable(t, "", fake.Algorithm{Turns: 60}, fake.Algorithm{})
+		if err := d.Tune(calls[c[0]:c[0]+1], 1<<30); err != nil {
+			t.Fatal(err)
+		}
+		g.Used()
+		if err := d.Reserve(device.DeviceTier, size); err != nil {
+			t.Fatal(err)
+		}
+		results(t, d, []device.Call{calls[c[0]], calls[c[1]]}, size)
+		if used := g.Used(); !slices.Equal(used, []int{1, 0}) {
+			t.Errorf("call %d is tuned: algorithms %v", c[0], used)
+		}
+	}
+	d, g := tunable(t, "", fake.Algorithm{Turns: 60}, fake.Algorithm{})
+	moved := device.Call{Op: graph.Linear, Args: slices.Clone(calls[0].Args)}
+	for i := range moved.Args {
+		moved.Args[i].Addr += 16
+	}
+	if err := d.Tune([]device.Call{moved, calls[0]}, 1<<30); err != nil || len(d.choices) != 2 {
+		t.Errorf("%d choices for two alignments, %v", len(d.choices), err)
+	}
+	if err := d.Reserve(device.DeviceTier, size+16); err != nil {
+		t.Fatal(err)
+	}
+	g.Used()
+	results(t, d, []device.Call{moved}, size)
+	check := d.lib.Lt.AlgoCheck
+	d.lib.Lt.AlgoCheck = func(a ...uintptr) int32 {
+		if **(**byte)(unsafe.Pointer(&a[6])) == 1 {
+			return 15
+		}
+		return check(a...)
+	}
+	results(t, d, []device.Call{moved}, size)
+	if used := g.Used(); !slices.Equal(used, []int{1, 0}) {
+		t.Errorf("where it is, and where the library rejects it: algorithms %v", used)
+	}
+	d, g = tunable(t, "", fake.Algorithm{}, fake.Algorithm{})
+	g.Plain = true
+	if err := d.Tune(calls[5:6], 1<<30); err != nil || len(d.choices) != 1 {
+		t.Errorf("without a derivative, %d choices, %v", len(d.choices), err)
+	}
+	clear(d.choices)
+	y := calls[0].Args[0]
+	far := y
+	far.Tier = device.HostTier
+	host := device.Call{Op: graph.Linear, Stream: device.HostCompute, Args: slices.Clone(calls[0].Args)}
+	for i := range host.Args {
+		host.Args[i].Tier = device.HostTier
+	}
+	others := []device.Call{host, {Op: graph.Copy, Stream: device.DevToHost, Args: []device.Operand{far, y}}, {Op: graph.Send, Stream: device.Send, Peers: []int{1}, Args: []device.Operand{y}}}
+	if err := d.Tune(others, 1<<30); err != nil || len(d.choices) > 0 {
+		t.Errorf("%d choices, %v", len(d.choices), err)
+	}
+}
+
+// TestChoiceName: a choice is found only by the same version of the library, for the same card and product.
+func TestChoiceName(t *testing.T) {
+	d, _ := tunable(t, "")
+	base := choiceKey{product: nv.Product{A: nv.LtMatrix{Rows: 64}}}
+	seen := map[string]string{d.choiceName(base): "the same"}
+	for what, change := range map[string]func(d *Device, k *choiceKey){
+		"version": func(d *Device, _ *choiceKey) {
+			d.lib = &Libraries{Lt: &nv.Lt{GetVersion: func(...uintptr) int32 { return 1 }}}
+		},
+		"name":      func(d *Device, _ *choiceKey) { d.name += " 2" },
+		"arch":      func(d *Device, _ *choiceKey) { d.arch += "a" },
+		"part":      func(d *Device, _ *choiceKey) { d.limits.sms = 7 },
+		"added":     func(_ *Device, k *choiceKey) { k.added = true },
+		"extents":   func(_ *Device, k *choiceKey) { k.product.A.Rows = 65 },
+		"alignment": func(_ *Device, k *choiceKey) { k.product.Align = 16 },
+		"epilogue":  func(_ *Device, k *choiceKey) { k.product.Epilogue = nv.LtBias },
+	} {
+		other, k := &Device{lib: d.lib, name: d.name, arch: d.arch, limits: d.limits}, base
+		change(other, &k)
+		name := other.choiceName(k)
+		if twin, ok := seen[name]; ok {
+			t.Errorf("%s: as for %s", what, twin)
+		}
+		seen[name] = what
 	}
 }
 
@@ -248,9 +394,11 @@ func TestTuneSteps(t *testing.T) {
 func TestFastest(t *testing.T) {
 	for want := range 5 {
 		count, turn := map[int]int{}, 0
+		var order []int
 		best, err := fastest(5, func(i, turns int) (float64, error) {
 			turn++
 			count[i] += turns
+			order = append(order, i)
 			s := 3e-4 * float64(turns)
 			switch slow := turn == 11 || turn == 24; {
 			case i == want && !slow:
@@ -262,6 +410,11 @@ func TestFastest(t *testing.T) {
 		})
 		if best != want || err != nil {
 			t.Errorf("%d instead of %d, %v", best, want, err)
+		}
+		for round := range tuneRounds {
+			if first := order[1+5*round]; first != round%5 {
+				t.Errorf("%d comes first in round %d", first, round)
+			}
 		}
 		if count[0]--; count[0] != count[1] || count[1] != count[4] || count[4] != tuneRounds*4 {
 			t.Errorf("turns: %v", count)

@@ -31,6 +31,7 @@ type Algorithm struct {
 	Turns int  // how often it computes the product, which takes so many times as long; 0: once
 	Rough bool // it has other bits: it rounds sums after every term
 	Fails bool // it is offered and does not run
+	Needs int  // it is offered and does not run unless all operands are aligned to this many bytes; 0: any
 }
 
 // lt is a cublasLt on the GPU's streams.
@@ -144,7 +145,7 @@ func (t *lt) matmul(a []uintptr) int32 {
 	if !p.fits() || p.lc.kind != p.ld.kind || p.la.kind != p.lb.kind {
 		return wrongArgument
 	}
-	if algo.Fails {
+	if algo.Fails || algo.Needs > 0 && (p.a|p.b|p.c|p.d|p.desc.extra)%uintptr(algo.Needs) != 0 {
 		return notSupported
 	}
 	return t.gpu.push(a[15], func() {
