@@ -13,8 +13,8 @@
 //	          the GPU's front end waits for (cuStreamWaitValue32), so that the
 //	          worker does not have to
 //
-// Prepare compiles and loads kernels, creates descriptors, chooses algorithms and
-// computes all arguments. After it, a call is a list of driver calls with their
+// Tune chooses the matrix library's algorithms (tune.go), while memory is free. Prepare
+// compiles and loads kernels, creates descriptors and computes all arguments. After it, a call is a list of driver calls with their
 // arguments in place, and a step allocates nothing.
 package cuda
 

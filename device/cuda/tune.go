@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"os"
 	"runtime"
 	"slices"
+	"strings"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cuda/kernels"
@@ -38,6 +40,8 @@ const (
 	tuneTerms  = 1 << 30 // multiply-adds of the smallest product that is tuned: a few microseconds
 	tuneMost   = 8       // algorithms of a list
 	tuneRounds = 7       // in which each is timed
+	tuneFew    = 3       // rounds of a product that takes longer than tuneLong
+	tuneLong   = 1e-2    // seconds
 	tuneSpan   = 1e-3    // seconds that a round is to take, at most tuneTurns launches
 	tuneTurns  = 20
 	tuneText   = "tune 1" // changes when choices must be made anew
@@ -61,9 +65,14 @@ func (k choiceKey) large(least int64) bool {
 }
 
 // choiceName is the choice's file in the cache. Its name says all that the first algorithm depends on, too: a
-// choice is only right beside that one. A part of a card has the card's name, but not all of its SMs.
+// choice is only right beside that one. A part of a card has the card's name, but not all of its SMs; and there
+// are environment variables by which users change the library's arithmetic.
 func (d *Device) choiceName(k choiceKey) string {
-	key := sha256.Sum256(fmt.Appendf(nil, "%s %d %s %s %d %d %d %+v", tuneText, d.lib.Lt.GetVersion(), d.name, d.arch, d.limits.sms, workspaceBytes, canonRows, k))
+	settings := slices.DeleteFunc(os.Environ(), func(s string) bool {
+		return !strings.HasPrefix(s, "CUBLAS") && !strings.HasPrefix(s, "NVIDIA_TF32")
+	})
+	slices.Sort(settings)
+	key := sha256.Sum256(fmt.Appendf(nil, "%s %d %s %s %d %d %d %q %+v", tuneText, d.lib.Lt.GetVersion(), d.name, d.arch, d.limits.sms, workspaceBytes, canonRows, settings, k))
 	return fmt.Sprintf("product-%s-%x.algorithm", d.arch, key[:12])
 }
 
@@ -202,8 +211,12 @@ func fastest(n int, time func(i, turns int) (float64, error)) (best int, err err
 		return 0, err
 	}
 	turns := max(1, min(tuneTurns, int(math.Ceil(tuneSpan/max(once, 1e-9)))))
+	rounds := tuneRounds
+	if once > tuneLong {
+		rounds = tuneFew
+	}
 	times := make([][]float64, n)
-	for round := range tuneRounds {
+	for round := range rounds {
 		for k := range n {
 			i := (k + round) % n
 			s, err := time(i, turns)
@@ -215,7 +228,7 @@ func fastest(n int, time func(i, turns int) (float64, error)) (best int, err err
 	}
 	for i := range times {
 		slices.Sort(times[i])
-		if times[i][tuneRounds/2] < times[best][tuneRounds/2] {
+		if times[i][rounds/2] < times[best][rounds/2] {
 			best = i
 		}
 	}

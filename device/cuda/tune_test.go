@@ -334,7 +334,8 @@ func TestTuneApart(t *testing.T) {
 	}
 }
 
-// TestChoiceName: a choice is found only by the same version of the library, for the same card and product.
+// TestChoiceName: a choice is found only by the same version of the library with the same settings, for the same
+// card and product.
 func TestChoiceName(t *testing.T) {
 	d, _ := tunable(t, "")
 	base := choiceKey{product: nv.Product{A: nv.LtMatrix{Rows: 64}}}
@@ -358,6 +359,13 @@ func TestChoiceName(t *testing.T) {
 			t.Errorf("%s: as for %s", what, twin)
 		}
 		seen[name] = what
+	}
+	for _, name := range []string{"CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE"} {
+		t.Setenv(name, "0")
+		if twin, ok := seen[d.choiceName(base)]; ok {
+			t.Errorf("%s: as for %s", name, twin)
+		}
+		seen[d.choiceName(base)] = name
 	}
 }
 
@@ -390,7 +398,7 @@ func TestTuneSteps(t *testing.T) {
 }
 
 // TestFastest: what is usually fastest wins, also if its rounds are slow once and another's fast; the first if
-// there is no other. All have the same number of turns and of places in a round.
+// there is no other. All have the same number of turns and of places in a round, fewer if they take long.
 func TestFastest(t *testing.T) {
 	for want := range 5 {
 		count, turn := map[int]int{}, 0
@@ -421,6 +429,14 @@ func TestFastest(t *testing.T) {
 		}
 	}
 	times := 0
+	best, err := fastest(2, func(i, turns int) (float64, error) {
+		times += turns
+		return 2*tuneLong - 1e-3*float64(i), nil
+	})
+	if best != 1 || err != nil || times != 1+2*tuneFew {
+		t.Errorf("of two that take long, %d is faster after %d turns, %v", best, times, err)
+	}
+	times = 0
 	if best, err := fastest(1, func(int, int) (float64, error) { times++; return 1, nil }); best != 0 || err != nil || times > 1 {
 		t.Error(best, err, times)
 	}
