@@ -14,8 +14,9 @@
 //	          worker does not have to
 //
 // Tune chooses the matrix library's algorithms (tune.go), while memory is free. Prepare
-// compiles and loads kernels, creates descriptors and computes all arguments. After it, a call is a list of driver calls with their
-// arguments in place, and a step allocates nothing.
+// compiles and loads kernels, creates descriptors and computes all arguments. After it, a
+// call is a list of driver calls with their arguments in place, and a step allocates
+// nothing.
 package cuda
 
 import (
