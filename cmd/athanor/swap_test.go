@@ -60,7 +60,7 @@ func TestMaxSequenceNearEnough(t *testing.T) {
 func TestMaxSequenceEverywhere(t *testing.T) {
 	const step = 32
 	dir, file := tiny(t, "max_steps: 1", "model: {type: llama, layers: 4, width: 16, heads: 2}")
-	left := others(t, 7, 3)
+	left := others(t, 7, 4)
 	for i, c := range []struct {
 		verb string
 		args []string
