@@ -12,7 +12,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/machine"
-	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/search"
 	"github.com/athanor-llm/athanor/session"
 )
 
@@ -30,14 +30,14 @@ type Budgets struct {
 // BudgetRun compares prediction and measurement for one device budget. Seconds are
 // per step, bytes per tier.
 type BudgetRun struct {
-	Budget    int64        `json:"budget"`
-	Plan      string       `json:"plan"` // in words
-	Predicted float64      `json:"predicted_seconds"`
-	Measured  float64      `json:"measured_seconds"` // median
-	Error     float64      `json:"error"`            // predicted over measured, less 1
-	Planned   plan.PerTier `json:"planned_peaks"`
-	Reached   plan.PerTier `json:"reached_peaks"`
-	Exact     bool         `json:"exact"` // all peaks agree to the byte
+	Budget    int64          `json:"budget"`
+	Plan      string         `json:"plan"` // in words
+	Predicted float64        `json:"predicted_seconds"`
+	Measured  float64        `json:"measured_seconds"` // median
+	Error     float64        `json:"error"`            // predicted over measured, less 1
+	Planned   search.PerTier `json:"planned_peaks"`
+	Reached   search.PerTier `json:"reached_peaks"`
+	Exact     bool           `json:"exact"` // all peaks agree to the byte
 }
 
 // Run measures. done receives the result of each budget.
@@ -96,7 +96,7 @@ func between(a, b int64, i, n int) int64 {
 func smallestBudget(ctx context.Context, m *machine.Machine, g *graph.Graph, c *config.Config, note func(string)) (int64, error) {
 	m.Capacity[device.DeviceTier] = 1
 	_, err := m.Plan(ctx, g, c, note)
-	var misfit *plan.Misfit
+	var misfit *search.Misfit
 	switch {
 	case err == nil:
 		return 0, errors.New("a plan fits into one byte of device memory (a defect of the planner)")
@@ -121,7 +121,7 @@ func (b *Budgets) measure(ctx context.Context, note func(string)) (r BudgetRun, 
 	}
 	r = BudgetRun{Budget: b.Machine.Capacity[device.DeviceTier], Plan: res.Best.Label, Predicted: res.Best.Seconds(), Measured: ran.seconds}
 	r.Error = r.Predicted/r.Measured - 1
-	r.Planned, r.Reached, r.Exact = plan.ByTier(ran.planned...), plan.ByTier(ran.reached...), slices.Equal(ran.reached, ran.planned)
+	r.Planned, r.Reached, r.Exact = search.ByTier(ran.planned...), search.ByTier(ran.reached...), slices.Equal(ran.reached, ran.planned)
 	return r, nil
 }
 
@@ -132,7 +132,7 @@ type ran struct {
 }
 
 // run measures a candidate's steps on random text.
-func (b *Budgets) run(ctx context.Context, cand *plan.Candidate) (r ran, err error) {
+func (b *Budgets) run(ctx context.Context, cand *search.Candidate) (r ran, err error) {
 	ps, err := b.Machine.Programs(ctx, b.Graph, b.Config, cand)
 	if err != nil {
 		return r, err

@@ -12,10 +12,10 @@ import (
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/model"
-	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/policy"
 	"github.com/athanor-llm/athanor/policy/elixir"
 	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/search"
 )
 
 // Contest is the setting in which policies are compared: a known model in bf16 on
@@ -73,15 +73,15 @@ func (c Contest) hold(ctx context.Context, memory int64) (*Contested, error) {
 		return nil, err
 	}
 	h.Memory.Device = cmp.Or(memory, h.Memory.Device)
-	mach := &plan.Machine{Capacity: h.Memory.Tiers(), Cost: h}
-	req := &plan.Request{Graph: g, GlobalBatch: c.Batch * c.GPUs, Ranks: c.GPUs, Options: contestOptions}
+	mach := &search.Machine{Capacity: h.Memory.Tiers(), Cost: h}
+	req := &search.Request{Graph: g, GlobalBatch: c.Batch * c.GPUs, Ranks: c.GPUs, Options: contestOptions}
 	r := machine.ForPolicies(req, h)
 	out := &Contested{Contest: c}
-	best, err := plan.Search(ctx, req, mach, nil) // the search knows none of the other plans
+	best, err := search.Search(ctx, req, mach, nil) // the search knows none of the other plans
 	switch {
 	case err == nil:
 		out.Seconds, out.Label, out.Plans = best.Best.Seconds(), best.Best.Label, best.Evaluated
-	case !errors.Is(err, plan.ErrDoesNotFit):
+	case !errors.Is(err, search.ErrDoesNotFit):
 		return nil, err
 	}
 	tuned, err := tunings(ctx, r)
@@ -121,7 +121,7 @@ func tunings(ctx context.Context, r *policy.Request) (list [][]*policy.Request, 
 
 // standing returns a policy's result, tuned and as published. All settings are tried: a step
 // with less to do may take longer if it has to wait for memory.
-func standing(ctx context.Context, p policy.Policy, tuned [][]*policy.Request, req *plan.Request, m *plan.Machine) (*Standing, error) {
+func standing(ctx context.Context, p policy.Policy, tuned [][]*policy.Request, req *search.Request, m *search.Machine) (*Standing, error) {
 	best := &Standing{}
 	for _, same := range tuned {
 		rest := same // settings that do not fit do not fit with more chunks on the device either
@@ -152,7 +152,7 @@ func standing(ctx context.Context, p policy.Policy, tuned [][]*policy.Request, r
 }
 
 // judge plans by a policy with the given settings and simulates the plan.
-func judge(ctx context.Context, p policy.Policy, as *policy.Request, resident int, req *plan.Request, m *plan.Machine) (*Standing, error) {
+func judge(ctx context.Context, p policy.Policy, as *policy.Request, resident int, req *search.Request, m *search.Machine) (*Standing, error) {
 	r := *as
 	r.Resident = resident
 	s := &Standing{Policy: p.Name, Tuning: r.Tuning}
@@ -166,13 +166,13 @@ func judge(ctx context.Context, p policy.Policy, as *policy.Request, resident in
 	}
 	quick := *req
 	quick.Options.Reject = true
-	c, err := plan.Evaluate(ctx, &quick, pl, m, p.Name)
+	c, err := search.Evaluate(ctx, &quick, pl, m, p.Name)
 	if err != nil {
 		return nil, err
 	}
 	s.Device, s.Host = c.Program.Height[0], c.Program.Height[1]
 	if !c.Fits {
-		s.Why = plan.NewMisfit(c).Error()
+		s.Why = search.NewMisfit(c).Error()
 		return s, nil
 	}
 	err = c.Time(m)

@@ -11,7 +11,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/machine"
-	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/search"
 	"github.com/athanor-llm/athanor/session"
 )
 
@@ -39,19 +39,19 @@ type SwapRun struct {
 // SwapArm is one policy. Seconds are per step. A stall is time in which the compute
 // stream is idle. Predictions and measurements are medians over the same rounds.
 type SwapArm struct {
-	Name      string        `json:"name"`
-	Fits      bool          `json:"fits"`
-	Predicted float64       `json:"predicted_seconds,omitempty"`
-	Measured  float64       `json:"measured_seconds,omitempty"` // median
-	Stalls    [2]float64    `json:"stalls_predicted_measured"`
-	Ratio     float64       `json:"ratio,omitempty"` // of this arm's step times to the chosen arm's in the same round, median
-	Exact     bool          `json:"exact"`           // all peaks agree to the byte
-	Above     int64         `json:"above_bound"`     // bytes of the peaks above their proven lower bounds, all tiers
-	Layers    []plan.Layers `json:"layers,omitempty"`
+	Name      string          `json:"name"`
+	Fits      bool            `json:"fits"`
+	Predicted float64         `json:"predicted_seconds,omitempty"`
+	Measured  float64         `json:"measured_seconds,omitempty"` // median
+	Stalls    [2]float64      `json:"stalls_predicted_measured"`
+	Ratio     float64         `json:"ratio,omitempty"` // of this arm's step times to the chosen arm's in the same round, median
+	Exact     bool            `json:"exact"`           // all peaks agree to the byte
+	Above     int64           `json:"above_bound"`     // bytes of the peaks above their proven lower bounds, all tiers
+	Layers    []search.Layers `json:"layers,omitempty"`
 	losses    []float64
 	steps     []session.MeasuredStep
 	predicted [2][]float64 // before each step: seconds, stalls
-	candidate *plan.Candidate
+	candidate *search.Candidate
 }
 
 // swapArms are the policies compared; the last is the search's own choice.
@@ -61,7 +61,7 @@ var swapArms = []struct {
 }{
 	{"full recompute", func(p *config.Plan) { p.Recompute = "full" }},
 	{"full swap", func(p *config.Plan) { p.Swap = config.Shares{config.EveryLayer: 1} }},
-	{plan.MemoRule, func(p *config.Plan) { p.Policy = plan.MemoRule }},
+	{search.MemoRule, func(p *config.Plan) { p.Policy = search.MemoRule }},
 	{"chosen", func(*config.Plan) {}},
 }
 
@@ -75,7 +75,7 @@ func (s *Swaps) Run(ctx context.Context, note func(string), done func(SwapRun)) 
 		if err != nil {
 			return err
 		}
-		plain, err := plan.PlainBytes(ctx, m.Request(g, c))
+		plain, err := search.PlainBytes(ctx, m.Request(g, c))
 		if err != nil {
 			return err
 		}
@@ -105,7 +105,7 @@ func (s *Swaps) compare(ctx context.Context, g *graph.Graph, c *config.Config, n
 		pinned := *c
 		arm.pin(&pinned.Plan)
 		res, err := m.Plan(ctx, g, &pinned, note)
-		var misfit *plan.Misfit
+		var misfit *search.Misfit
 		a := SwapArm{Name: arm.name, Fits: err == nil}
 		switch {
 		case err == nil:
@@ -145,7 +145,7 @@ func (s *Swaps) compare(ctx context.Context, g *graph.Graph, c *config.Config, n
 // which the second counts: in training, a step finds memory as a step of its own
 // plan left it.
 func (s *Swaps) steps(ctx context.Context, r *SwapRun, g *graph.Graph, c *config.Config, note func(string)) (err error) {
-	list := make([]*plan.Candidate, len(r.Arms))
+	list := make([]*search.Candidate, len(r.Arms))
 	for i := range r.Arms {
 		list[i] = r.Arms[i].candidate
 	}
@@ -215,7 +215,7 @@ func (a *SwapArm) predict(m *machine.Machine) error {
 // summary fills in the reported numbers of an arm.
 func (a *SwapArm) summary(g *graph.Graph, chosen []session.MeasuredStep) {
 	a.Predicted, a.Stalls[0] = stat.Median(a.predicted[0]), stat.Median(a.predicted[1])
-	a.Layers = plan.Activations(g, a.candidate)
+	a.Layers = search.Activations(g, a.candidate)
 	for t, h := range a.candidate.Program.Height {
 		a.Above += h - a.candidate.Program.Bound[t]
 	}

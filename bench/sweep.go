@@ -13,7 +13,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/machine"
-	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/search"
 )
 
 // Sweep measures a model under every combination of ranks, link rates and device
@@ -149,7 +149,7 @@ func (r *SweepRun) judge(times [][]float64, model []float64) {
 }
 
 // timeAnew predicts a candidate's time again, from its operators timed now.
-func timeAnew(m *machine.Machine, c *plan.Candidate) error {
+func timeAnew(m *machine.Machine, c *search.Candidate) error {
 	m.ForgetTimes()
 	now := m.Planning()
 	if err := now.Measure(c); err != nil {
@@ -161,26 +161,26 @@ func timeAnew(m *machine.Machine, c *plan.Candidate) error {
 // rivals returns the chosen plan followed by plans that a user might set by hand,
 // fastest first: the best for each placement, with all or nothing recomputed, and
 // with the smallest micro-batches.
-func rivals(ctx context.Context, m *machine.Machine, g *graph.Graph, c *config.Config, note func(string)) ([]*plan.Candidate, error) {
+func rivals(ctx context.Context, m *machine.Machine, g *graph.Graph, c *config.Config, note func(string)) ([]*search.Candidate, error) {
 	chosen, err := m.Plan(ctx, g, c, note)
 	if err != nil {
 		return nil, err
 	}
 	tier := func(t device.Tier) *device.Tier { return &t }
-	pins := []plan.Pins{{Recompute: "none"}, {Recompute: "full"}, {MicroBatch: 1}}
+	pins := []search.Pins{{Recompute: "none"}, {Recompute: "full"}, {MicroBatch: 1}}
 	for state := range device.NumTiers {
 		for weights := range min(state, device.HostTier) + 1 {
 			for grads := range min(state, device.HostTier) + 1 {
-				pins = append(pins, plan.Pins{Weights: tier(weights), Grads: tier(grads), State: tier(state)})
+				pins = append(pins, search.Pins{Weights: tier(weights), Grads: tier(grads), State: tier(state)})
 			}
 		}
 	}
-	var list []*plan.Candidate
+	var list []*search.Candidate
 	known := map[string]bool{chosen.Best.Label: true}
 	for _, p := range pins {
 		req := m.Request(g, c)
 		req.Pins = p
-		res, err := plan.Search(ctx, req, m.Planning(), note)
+		res, err := search.Search(ctx, req, m.Planning(), note)
 		if err != nil { // nothing of this kind fits
 			if ctx.Err() != nil {
 				return nil, err
@@ -198,6 +198,6 @@ func rivals(ctx context.Context, m *machine.Machine, g *graph.Graph, c *config.C
 			return nil, err
 		}
 	}
-	slices.SortStableFunc(list, func(a, b *plan.Candidate) int { return cmp.Compare(a.Seconds(), b.Seconds()) })
-	return append([]*plan.Candidate{chosen.Best}, list...), nil
+	slices.SortStableFunc(list, func(a, b *search.Candidate) int { return cmp.Compare(a.Seconds(), b.Seconds()) })
+	return append([]*search.Candidate{chosen.Best}, list...), nil
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/model"
-	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/search"
 )
 
 // TestOrdinaryNumbers: when operators are timed, all numbers stay ordinary, pass after
@@ -51,7 +51,7 @@ func ordinary(t *testing.T, name string, precision graph.DType, percent int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := plan.Search(t.Context(), &plan.Request{Graph: g, GlobalBatch: batch, Options: o}, &plan.Machine{Capacity: o.Capacity, Cost: h}, nil)
+	r, err := search.Search(t.Context(), &search.Request{Graph: g, GlobalBatch: batch, Options: o}, &search.Machine{Capacity: o.Capacity, Cost: h}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/model"
-	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/search"
 	"github.com/athanor-llm/athanor/sim"
 )
 
@@ -47,8 +47,8 @@ func BenchmarkPrediction(b *testing.B) {
 		b.Run(fmt.Sprintf("device=%d%%", percent), func(b *testing.B) {
 			o := options
 			o.Capacity = [device.NumTiers]int64{plain.Height[device.DeviceTier] * percent / 100, 1 << 30, 1 << 30}
-			best, err := plan.Search(b.Context(), &plan.Request{Graph: g, GlobalBatch: batch, Options: o},
-				&plan.Machine{Capacity: o.Capacity, Cost: h, Measure: func(c *plan.Candidate) error { return profile(b, h, c.Program) }}, nil)
+			best, err := search.Search(b.Context(), &search.Request{Graph: g, GlobalBatch: batch, Options: o},
+				&search.Machine{Capacity: o.Capacity, Cost: h, Measure: func(c *search.Candidate) error { return profile(b, h, c.Program) }}, nil)
 			if err != nil {
 				b.Skip(err)
 			}

@@ -9,8 +9,8 @@ import (
 	"github.com/athanor-llm/athanor/device/cuda"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
-	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/search"
 )
 
 // Alone is one device that is opened without a configuration, and the memory that programs may take there.
@@ -18,7 +18,7 @@ type Alone struct {
 	device.Device
 	Capacity [device.NumTiers]int64
 	Shared   int64 // what device and host tier draw on together, in bytes; 0: they are separate
-	HeadUnit int   // see plan.Request
+	HeadUnit int   // see search.Request
 }
 
 // OpenAlone opens one device, cpu or cuda, for sequences of seq tokens, 0 for generation, which sums nothing over tokens. A limit above 0
@@ -71,12 +71,12 @@ func openGPU(sumRows int) (device.Device, int64, error) {
 	return d, forPrograms(free), nil
 }
 
-// Programs plans a batch of sequences, or generation with graphs that read prompts, see plan.Inference. The error is a *plan.Misfit
+// Programs plans a batch of sequences, or generation with graphs that read prompts, see search.Inference. The error is a *search.Misfit
 // if nothing fits.
 func (a *Alone) Programs(ctx context.Context, g *graph.Graph, sequences int, mode program.Mode, prompts ...*graph.Graph) ([]*program.Program, error) {
-	req := &plan.Request{Graph: g, GlobalBatch: sequences, Options: program.Options{Mode: mode}, HeadUnit: a.HeadUnit}
-	ps, err := plan.Inference(ctx, req, prompts, &plan.Machine{Capacity: a.Capacity, Shared: a.Shared})
-	var misfit *plan.Misfit
+	req := &search.Request{Graph: g, GlobalBatch: sequences, Options: program.Options{Mode: mode}, HeadUnit: a.HeadUnit}
+	ps, err := search.Inference(ctx, req, prompts, &search.Machine{Capacity: a.Capacity, Shared: a.Shared})
+	var misfit *search.Misfit
 	if errors.As(err, &misfit) {
 		misfit.Hint = "use weights in bf16 or in 4 bits, fewer tokens, or more memory"
 	}

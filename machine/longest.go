@@ -9,8 +9,8 @@ import (
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/graph"
-	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/search"
 )
 
 // Longest is the longest sequence that fits, in tokens.
@@ -65,7 +65,7 @@ func (m *Machine) MaxSequence(ctx context.Context, c *config.Config, at AtLength
 		switch {
 		case why == nil: // by a plan that is not minimum-memory
 			lo, hi = hi, hi+max(1, hi/nearEnough)
-		case lo > 0 && (errors.Is(why, plan.ErrDoesNotFit) || errors.As(why, &bad)):
+		case lo > 0 && (errors.Is(why, search.ErrDoesNotFit) || errors.As(why, &bad)):
 			return &Longest{Tokens: lo * step, TooLong: hi * step, Beyond: why.Error()}, nil
 		default:
 			return nil, why
@@ -101,14 +101,14 @@ func frontier(most int, fits func(int) (bool, error)) (lo, hi int, err error) {
 }
 
 // fits returns nil if sequences of n tokens fit. Where memory is short, the error
-// is a *plan.Misfit.
+// is a *search.Misfit.
 func (m *Machine) fits(ctx context.Context, c *config.Config, at AtLength, n int) error {
 	req, err := m.long(c, at, n)
 	if err != nil {
 		return err
 	}
 	for _, req.State = range storages(c) {
-		if err = plan.Fits(ctx, req, m.Planning()); !errors.Is(err, plan.ErrDoesNotFit) {
+		if err = search.Fits(ctx, req, m.Planning()); !errors.Is(err, search.ErrDoesNotFit) {
 			break
 		}
 	}
@@ -125,11 +125,11 @@ func (m *Machine) fitsFrugally(ctx context.Context, c *config.Config, at AtLengt
 	req.State = slices.MinFunc(storages(c), func(a, b string) int {
 		return cmp.Compare(program.StateBytes(a, Precision(c)), program.StateBytes(b, Precision(c)))
 	})
-	return plan.FitsFrugally(ctx, req, m.Planning())
+	return search.FitsFrugally(ctx, req, m.Planning())
 }
 
 // long returns the search request for sequences of n tokens.
-func (m *Machine) long(c *config.Config, at AtLength, n int) (*plan.Request, error) {
+func (m *Machine) long(c *config.Config, at AtLength, n int) (*search.Request, error) {
 	if n > maxSequence {
 		return nil, c.Fault("sequence_length", fmt.Sprintf("%d tokens exceed the maximum of %d", n, maxSequence))
 	}

@@ -2,7 +2,7 @@
 //
 //	Find(config)      --> Machine    the one at hand, measured once
 //	Describe(config)  --> Machine    or one that is only described
-//	Machine.Plan(graph, config) --> plan.Result   the fastest plan that fits
+//	Machine.Plan(graph, config) --> search.Result   the fastest plan that fits
 //	Machine.Programs, Open      --> programs and devices, one per rank
 //	Machine.WhatIfs, MaxSequence    the same search with other numbers
 //

@@ -8,13 +8,13 @@ import (
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/suggest"
-	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/schedule"
+	"github.com/athanor-llm/athanor/search"
 )
 
 // pinPipeline validates and adds the configuration's pipeline decisions.
-func (m *Machine) pinPipeline(p *plan.Pins, g *graph.Graph, c *config.Config) error {
+func (m *Machine) pinPipeline(p *search.Pins, g *graph.Graph, c *config.Config) error {
 	p.Schedule, p.Pipeline, p.Stages, p.Slices = c.Plan.Schedule, c.Plan.Pipeline, c.Plan.Stages, c.Plan.Slices
 	segments := len(g.Segments)
 	switch {
@@ -53,7 +53,7 @@ func (m *Machine) pinPipeline(p *plan.Pins, g *graph.Graph, c *config.Config) er
 }
 
 // checkSlices refuses decisions that are incompatible with sequence slices.
-func checkSlices(p *plan.Pins, g *graph.Graph, c *config.Config) error {
+func checkSlices(p *search.Pins, g *graph.Graph, c *config.Config) error {
 	key := "plan.slices"
 	if p.Slices == 0 {
 		key = "plan.schedule"
@@ -81,7 +81,7 @@ func checkSlices(p *plan.Pins, g *graph.Graph, c *config.Config) error {
 
 // checkPipeline refuses pipelines that contradict other decisions, or have no
 // schedule.
-func (m *Machine) checkPipeline(p *plan.Pins, c *config.Config) error {
+func (m *Machine) checkPipeline(p *search.Pins, c *config.Config) error {
 	key := ""
 	for _, k := range []string{"stages", "slices", "schedule", "pipeline"} {
 		if c.Given("plan." + k) {
@@ -101,7 +101,7 @@ func (m *Machine) checkPipeline(p *plan.Pins, c *config.Config) error {
 	case p.Policy != "":
 		return c.Fault("plan.policy", "activation policies do not work with pipelines; hint: leave out plan.policy or the pipeline")
 	}
-	if err := plan.PossiblePipeline(p, m.ranks, c.GlobalBatch); err != nil {
+	if err := search.PossiblePipeline(p, m.ranks, c.GlobalBatch); err != nil {
 		return c.Fault(key, err.Error())
 	}
 	return nil

@@ -10,19 +10,19 @@ import (
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
-	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/search"
 )
 
 // pins validates and returns the plan decisions that the configuration makes.
-func (m *Machine) pins(g *graph.Graph, c *config.Config) (plan.Pins, error) {
-	p := plan.Pins{MicroBatch: c.Plan.MicroBatch, Group: c.Plan.Group, HeadRows: c.Plan.HeadRows, Recompute: c.Plan.Recompute,
+func (m *Machine) pins(g *graph.Graph, c *config.Config) (search.Pins, error) {
+	p := search.Pins{MicroBatch: c.Plan.MicroBatch, Group: c.Plan.Group, HeadRows: c.Plan.HeadRows, Recompute: c.Plan.Recompute,
 		Cache: int64(c.Plan.Cache), Prefetch: c.Plan.Prefetch, Slots: c.Plan.Slots, Policy: c.Plan.Policy, Update: c.Plan.Update}
 	if err := m.pinTiers(&p, c); err != nil {
 		return p, err
 	}
-	if p.Update != "" && !slices.Contains(plan.Updaters(), p.Update) {
-		return p, c.Fault("plan.update", fmt.Sprintf("%q is not known; hint: use one of %s, or leave it out", p.Update, strings.Join(plan.Updaters(), ", ")))
+	if p.Update != "" && !slices.Contains(search.Updaters(), p.Update) {
+		return p, c.Fault("plan.update", fmt.Sprintf("%q is not known; hint: use one of %s, or leave it out", p.Update, strings.Join(search.Updaters(), ", ")))
 	}
 	if b := p.MicroBatch; b < 0 || b > 0 && c.GlobalBatch%b != 0 {
 		return p, c.Fault("plan.micro_batch", fmt.Sprintf("%d does not divide global_batch %d; hint: use a divisor", b, c.GlobalBatch))
@@ -66,7 +66,7 @@ func cacheNeeded(g *graph.Graph) int64 {
 
 // pinTiers validates and adds the tiers in which the configuration wants weights, gradients and the optimizer's
 // state.
-func (m *Machine) pinTiers(p *plan.Pins, c *config.Config) error {
+func (m *Machine) pinTiers(p *search.Pins, c *config.Config) error {
 	for _, pin := range []struct {
 		key, name string
 		to        **device.Tier
@@ -88,7 +88,7 @@ func (m *Machine) pinTiers(p *plan.Pins, c *config.Config) error {
 
 // checkRows refuses micro-batches and blocks of the head at which sums over tokens
 // cannot be cut.
-func (m *Machine) checkRows(p *plan.Pins, g *graph.Graph, c *config.Config) error {
+func (m *Machine) checkRows(p *search.Pins, g *graph.Graph, c *config.Config) error {
 	if n := p.HeadRows; n > 0 && c.SequenceLength%n != 0 && n%c.SequenceLength != 0 {
 		return c.Fault("plan.head_rows", fmt.Sprintf("%d is neither a divisor nor a multiple of sequence_length %d; hint: use either, or leave it out", n, c.SequenceLength))
 	} else if req := m.Request(g, c); !req.HeadFits(n) {
@@ -105,7 +105,7 @@ func (m *Machine) checkRows(p *plan.Pins, g *graph.Graph, c *config.Config) erro
 }
 
 // pinActivations validates and adds the configuration's activation policies.
-func (m *Machine) pinActivations(p *plan.Pins, g *graph.Graph, c *config.Config) error {
+func (m *Machine) pinActivations(p *search.Pins, g *graph.Graph, c *config.Config) error {
 	layers := g.Model.Layers
 	tier, err := device.ParseTier(cmp.Or(c.Plan.SwapTier, device.HostTier.String()))
 	swaps := c.Plan.Swap != nil || c.Plan.Policy != ""
@@ -114,8 +114,8 @@ func (m *Machine) pinActivations(p *plan.Pins, g *graph.Graph, c *config.Config)
 		return c.Fault("plan.swap_tier", fmt.Sprintf("%q is no tier to swap to; hint: use host or disk", c.Plan.SwapTier))
 	case c.Plan.SwapTier != "" && c.Plan.Swap == nil:
 		return c.Fault("plan.swap_tier", "plan.swap is not set, so nothing is swapped; hint: set plan.swap, or leave plan.swap_tier out")
-	case c.Plan.Policy != "" && !slices.Contains(plan.ActivationRules(), c.Plan.Policy):
-		return c.Fault("plan.policy", fmt.Sprintf("%q is not known; hint: use %s, or leave it out", c.Plan.Policy, strings.Join(plan.ActivationRules(), ", ")))
+	case c.Plan.Policy != "" && !slices.Contains(search.ActivationRules(), c.Plan.Policy):
+		return c.Fault("plan.policy", fmt.Sprintf("%q is not known; hint: use %s, or leave it out", c.Plan.Policy, strings.Join(search.ActivationRules(), ", ")))
 	case c.Plan.Policy != "" && c.Plan.Recompute != "":
 		return c.Fault("plan.policy", "a policy also decides what is recomputed; hint: leave plan.recompute out")
 	case c.Plan.Slots < 0 || c.Plan.Slots > 1<<10:
@@ -129,7 +129,7 @@ func (m *Machine) pinActivations(p *plan.Pins, g *graph.Graph, c *config.Config)
 	case swaps && m.Capacity[tier] == 0:
 		return c.Fault("plan.swap_tier", fmt.Sprintf("there is no %v memory; hint: check limits.%v and limits.disk_path", tier, tier))
 	}
-	if len(c.Plan.Swap) > 0 { // else leave it nil, see plan.Pins.Open
+	if len(c.Plan.Swap) > 0 { // else leave it nil, see search.Pins.Open
 		p.Activations = map[int]program.Retention{}
 	}
 	for l, share := range c.Plan.Swap {
@@ -141,7 +141,7 @@ func (m *Machine) pinActivations(p *plan.Pins, g *graph.Graph, c *config.Config)
 		}
 	}
 	if share, ok := c.Plan.Swap[config.EveryLayer]; ok {
-		for l := range layers - plan.MemoKept {
+		for l := range layers - search.MemoKept {
 			p.Activations[l] = program.SwapOf(tier, share)
 		}
 	}

@@ -17,15 +17,15 @@ import (
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/internal/bounded"
 	"github.com/athanor-llm/athanor/internal/size"
-	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/search"
 	"github.com/athanor-llm/athanor/session"
 )
 
 // Plan searches for the fastest plan that fits this machine, or evaluates the
-// plan.json that the configuration names. The error is a *plan.Misfit if nothing
+// plan.json that the configuration names. The error is a *search.Misfit if nothing
 // fits.
-func (m *Machine) Plan(ctx context.Context, g *graph.Graph, c *config.Config, note func(string)) (*plan.Result, error) {
+func (m *Machine) Plan(ctx context.Context, g *graph.Graph, c *config.Config, note func(string)) (*search.Result, error) {
 	req := m.Request(g, c)
 	mach := m.Planning()
 	if c.Plan.File != "" {
@@ -45,11 +45,11 @@ func (m *Machine) Plan(ctx context.Context, g *graph.Graph, c *config.Config, no
 		}
 		req.Rivals = append(req.Rivals, former(c)...)
 	}
-	r, err := plan.Search(ctx, req, mach, note)
-	if errors.Is(err, plan.ErrBatch) {
+	r, err := search.Search(ctx, req, mach, note)
+	if errors.Is(err, search.ErrBatch) {
 		return nil, c.Fault("ranks", err.Error()+"; hint: set ranks to a divisor of global_batch")
 	}
-	if errors.Is(err, plan.ErrPins) || errors.Is(err, plan.ErrPipeline) {
+	if errors.Is(err, search.ErrPins) || errors.Is(err, search.ErrPipeline) {
 		return nil, c.Fault("plan", err.Error())
 	}
 	return r, m.advise(err)
@@ -57,9 +57,9 @@ func (m *Machine) Plan(ctx context.Context, g *graph.Graph, c *config.Config, no
 
 // trial lets the finalists run on this machine before the run. They are in memory together if they take at most
 // half of the host's memory in all and the device tier is part of it.
-func (m *Machine) trial(g *graph.Graph, c *config.Config) *plan.Trial {
-	return &plan.Trial{
-		Open: func(ctx context.Context, list []*plan.Candidate) (plan.Trials, error) {
+func (m *Machine) trial(g *graph.Graph, c *config.Config) *search.Trial {
+	return &search.Trial{
+		Open: func(ctx context.Context, list []*search.Candidate) (search.Trials, error) {
 			var all int64
 			for _, cand := range list {
 				for _, p := range cand.Ranks {
@@ -73,8 +73,8 @@ func (m *Machine) trial(g *graph.Graph, c *config.Config) *plan.Trial {
 }
 
 // Planning describes this machine to the search.
-func (m *Machine) Planning() *plan.Machine {
-	p := &plan.Machine{Capacity: m.Capacity, Shared: m.shared(), Cost: m.Hardware}
+func (m *Machine) Planning() *search.Machine {
+	p := &search.Machine{Capacity: m.Capacity, Shared: m.shared(), Cost: m.Hardware}
 	if m.AtHand() {
 		p.Measure = m.measure
 	}
@@ -83,7 +83,7 @@ func (m *Machine) Planning() *plan.Machine {
 
 // Programs returns a candidate's programs for all ranks, lowering those that are
 // absent.
-func (m *Machine) Programs(ctx context.Context, g *graph.Graph, c *config.Config, best *plan.Candidate) ([]*program.Program, error) {
+func (m *Machine) Programs(ctx context.Context, g *graph.Graph, c *config.Config, best *search.Candidate) ([]*program.Program, error) {
 	_, err := best.Complete(ctx, m.Request(g, c))
 	return best.Ranks, err
 }
@@ -91,7 +91,7 @@ func (m *Machine) Programs(ctx context.Context, g *graph.Graph, c *config.Config
 // advise replaces the hint of a misfit that no limit can cure because the machine
 // itself has too little memory.
 func (m *Machine) advise(err error) error {
-	var e *plan.Misfit
+	var e *search.Misfit
 	if !errors.As(err, &e) {
 		return err
 	}
@@ -112,7 +112,7 @@ func (m *Machine) advise(err error) error {
 }
 
 // given evaluates a plan.json instead of searching.
-func (m *Machine) given(ctx context.Context, req *plan.Request, mach *plan.Machine, c *config.Config) (*plan.Result, error) {
+func (m *Machine) given(ctx context.Context, req *search.Request, mach *search.Machine, c *config.Config) (*search.Result, error) {
 	text, err := bounded.ReadFile(c.Plan.File, maxPlan)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -139,7 +139,7 @@ func (m *Machine) given(ctx context.Context, req *plan.Request, mach *plan.Machi
 	if err != nil {
 		return nil, &config.Error{File: c.Plan.File, Msg: err.Error()}
 	}
-	cand, err := plan.Evaluate(ctx, req, pl, mach, "the given plan")
+	cand, err := search.Evaluate(ctx, req, pl, mach, "the given plan")
 	if err != nil {
 		return nil, &config.Error{File: c.Plan.File, Msg: err.Error()}
 	}
@@ -148,11 +148,11 @@ func (m *Machine) given(ctx context.Context, req *plan.Request, mach *plan.Machi
 
 // only returns a single candidate as the result of a search. Its operators are
 // timed as the fastest candidate's would be, so that its time is comparable.
-func (m *Machine) only(ctx context.Context, req *plan.Request, mach *plan.Machine, cand *plan.Candidate) (*plan.Result, error) {
+func (m *Machine) only(ctx context.Context, req *search.Request, mach *search.Machine, cand *search.Candidate) (*search.Result, error) {
 	if fits, err := cand.Complete(ctx, req); err != nil {
 		return nil, err
 	} else if !fits {
-		e := plan.NewMisfit(cand)
+		e := search.NewMisfit(cand)
 		e.Only = true
 		return nil, m.advise(e)
 	}
@@ -161,7 +161,7 @@ func (m *Machine) only(ctx context.Context, req *plan.Request, mach *plan.Machin
 			return nil, err
 		}
 	}
-	return &plan.Result{Best: cand, Evaluated: 1}, cand.Time(mach)
+	return &search.Result{Best: cand, Evaluated: 1}, cand.Time(mach)
 }
 
 // profileBudget is the time to spend on timing the operators of a candidate, see
@@ -171,7 +171,7 @@ const profileBudget = 3 * time.Second
 // measure times those operators of a candidate that the description lacks, in
 // arenas of the candidate's size and on all ranks at once, since ranks share cores
 // and memory.
-func (m *Machine) measure(c *plan.Candidate) error {
+func (m *Machine) measure(c *search.Candidate) error {
 	known := true
 	for _, p := range c.Programs {
 		for i := range p.Instrs {

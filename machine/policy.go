@@ -11,10 +11,10 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/internal/bounded"
-	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/policy"
 	"github.com/athanor-llm/athanor/policy/elixir"
 	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/search"
 )
 
 // PolicyRequest returns the measured request that policies plan for on this
@@ -29,7 +29,7 @@ func (m *Machine) PolicyRequest(ctx context.Context, g *graph.Graph, c *config.C
 
 // policies describes this machine, within its limits, and a search request to
 // policies.
-func (m *Machine) policies(req *plan.Request) *policy.Request {
+func (m *Machine) policies(req *search.Request) *policy.Request {
 	h := *m.Hardware
 	h.Memory.Device, h.Memory.Host, h.Memory.Disk = m.Capacity[device.DeviceTier], m.Capacity[device.HostTier], m.Capacity[device.DiskTier]
 	return ForPolicies(req, &h)
@@ -37,7 +37,7 @@ func (m *Machine) policies(req *plan.Request) *policy.Request {
 
 // ForPolicies translates a search request on a machine for policies. Their heads process at most one sequence
 // at a time, or the smallest batch that the order of sums permits.
-func ForPolicies(req *plan.Request, h *hardware.Hardware) *policy.Request {
+func ForPolicies(req *search.Request, h *hardware.Hardware) *policy.Request {
 	g, n := req.Graph, req.GlobalBatch/req.Ranks
 	return &policy.Request{Graph: g, Hardware: h, Ranks: req.Ranks, Sequences: n,
 		HeadRows: req.Head(g.Seq*min(g.CutSequences(), n), h.Memory.Device)}
@@ -45,11 +45,11 @@ func ForPolicies(req *plan.Request, h *hardware.Hardware) *policy.Request {
 
 // rivals returns the plans of all policies that have one, with the run's storage format for the optimizer's
 // state. The request must have been measured.
-func rivals(r *policy.Request, state string) (list []plan.Rival) {
+func rivals(r *policy.Request, state string) (list []search.Rival) {
 	for _, p := range policy.All() {
 		if pl, err := p.Plan(r); err == nil {
 			pl.State = state
-			list = append(list, plan.Rival{Name: p.Name, Plan: pl})
+			list = append(list, search.Rival{Name: p.Name, Plan: pl})
 		}
 	}
 	return list
@@ -57,7 +57,7 @@ func rivals(r *policy.Request, state string) (list []plan.Rival) {
 
 // former returns the plan that the run's folder was last trained with. As a rival
 // it ensures that more memory or faster links never slow the run down.
-func former(c *config.Config) []plan.Rival {
+func former(c *config.Config) []search.Rival {
 	if c.Out == "" {
 		return nil
 	}
@@ -69,11 +69,11 @@ func former(c *config.Config) []plan.Rival {
 	if err != nil {
 		return nil // edited, or by another version: ignored, as it is optional
 	}
-	return []plan.Rival{{Name: "the run so far", Plan: pl}}
+	return []search.Rival{{Name: "the run so far", Plan: pl}}
 }
 
 // PlanBy evaluates a named policy's plan instead of searching.
-func (m *Machine) PlanBy(ctx context.Context, name string, g *graph.Graph, c *config.Config) (*plan.Result, error) {
+func (m *Machine) PlanBy(ctx context.Context, name string, g *graph.Graph, c *config.Config) (*search.Result, error) {
 	p, err := policy.Find(name)
 	if err != nil {
 		return nil, &config.Error{File: c.File, Msg: err.Error()}
@@ -84,14 +84,14 @@ func (m *Machine) PlanBy(ctx context.Context, name string, g *graph.Graph, c *co
 	}
 	pl, err := p.Plan(r)
 	if errors.Is(err, elixir.ErrMemory) {
-		return nil, fmt.Errorf("%w: %w", plan.ErrDoesNotFit, err)
+		return nil, fmt.Errorf("%w: %w", search.ErrDoesNotFit, err)
 	}
 	if err != nil {
 		return nil, err
 	}
 	pl.State = State(c)
 	req, mach := m.Request(g, c), m.Planning()
-	cand, err := plan.Evaluate(ctx, req, pl, mach, name)
+	cand, err := search.Evaluate(ctx, req, pl, mach, name)
 	if err != nil {
 		return nil, err
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/model"
-	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/search"
 )
 
 // BuildGraph builds the graph that a configuration describes. A model that has adapters already keeps them.
@@ -88,8 +88,8 @@ func StepOptions(c *config.Config) program.Options {
 }
 
 // Request translates a configuration into a search request, without pins.
-func (m *Machine) Request(g *graph.Graph, c *config.Config) *plan.Request {
-	req := &plan.Request{Graph: g, GlobalBatch: c.GlobalBatch, Ranks: m.ranks, Options: StepOptions(c), State: State(c)}
+func (m *Machine) Request(g *graph.Graph, c *config.Config) *search.Request {
+	req := &search.Request{Graph: g, GlobalBatch: c.GlobalBatch, Ranks: m.ranks, Options: StepOptions(c), State: State(c)}
 	if m.backend != nil {
 		req.HeadUnit = m.backend.headUnit(g.Seq)
 	}

@@ -8,8 +8,8 @@ import (
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/graph"
-	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/search"
 )
 
 // How the optimizer's state is stored changes results, so speed never decides it. The configuration does. Where
@@ -35,7 +35,7 @@ const halfMoments = "bf16_moments"
 
 // PlanAny is Plan with the first format of the optimizer's state with which anything fits. If none does, the
 // error is that of the format that lacks least memory.
-func (m *Machine) PlanAny(ctx context.Context, g *graph.Graph, c *config.Config, note func(string)) (*plan.Result, error) {
+func (m *Machine) PlanAny(ctx context.Context, g *graph.Graph, c *config.Config, note func(string)) (*search.Result, error) {
 	if c.Plan.File != "" { // the file says which format
 		return m.Plan(ctx, g, c, note)
 	}
@@ -49,7 +49,7 @@ func (m *Machine) PlanAny(ctx context.Context, g *graph.Graph, c *config.Config,
 			note("optimizer_state " + one.OptimizerState)
 		}
 		r, err := m.Plan(ctx, g, &one, note)
-		if err == nil || !errors.Is(err, plan.ErrDoesNotFit) {
+		if err == nil || !errors.Is(err, search.ErrDoesNotFit) {
 			return r, err
 		}
 		if nearest == nil || lack(err) < lack(nearest) {
@@ -61,7 +61,7 @@ func (m *Machine) PlanAny(ctx context.Context, g *graph.Graph, c *config.Config,
 
 // lack returns by how many bytes a misfit exceeds the memory.
 func lack(err error) int64 {
-	var e *plan.Misfit
+	var e *search.Misfit
 	if !errors.As(err, &e) {
 		return math.MaxInt64
 	}

@@ -7,14 +7,14 @@ import (
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
-	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/search"
 	"github.com/athanor-llm/athanor/session"
 )
 
 // Turns runs candidates in turn on random text, so that other load on the machine
 // affects all alike. All are in memory at once, or one at a time. It implements
-// plan.Trials.
+// search.Trials.
 type Turns struct {
 	open     func(i int) (turn, error)
 	list     []turn
@@ -32,7 +32,7 @@ type turn struct {
 
 // TakeTurns prepares candidates to run; nil ones are skipped. If together is set, all are opened now; otherwise
 // each is opened for its turn, after the previous one is closed. The caller closes the result.
-func (m *Machine) TakeTurns(ctx context.Context, g *graph.Graph, c *config.Config, list []*plan.Candidate, together bool) (t *Turns, err error) {
+func (m *Machine) TakeTurns(ctx context.Context, g *graph.Graph, c *config.Config, list []*search.Candidate, together bool) (t *Turns, err error) {
 	t = &Turns{list: make([]turn, len(list)), together: together}
 	t.open = func(i int) (r turn, err error) {
 		if r.programs, err = m.Programs(ctx, g, c, list[i]); err != nil {

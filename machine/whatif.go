@@ -11,7 +11,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/size"
-	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/search"
 )
 
 // What-ifs. A machine with more memory or faster links is this machine's
@@ -20,14 +20,14 @@ import (
 // candidate too, so more is never predicted to be slower.
 
 // Planner finds the plan for a graph and a configuration on a machine.
-type Planner func(context.Context, *Machine, *graph.Graph, *config.Config) (*plan.Result, error)
+type Planner func(context.Context, *Machine, *graph.Graph, *config.Config) (*search.Result, error)
 
 // whatIfTime bounds the time of all what-ifs together.
 const whatIfTime = time.Minute
 
 // supposition is a run on a changed machine, or a changed run.
 type supposition struct {
-	plan.WhatIf
+	search.WhatIf
 	machine *Machine
 	graph   *graph.Graph
 	config  *config.Config
@@ -35,18 +35,18 @@ type supposition struct {
 
 // WhatIfs plans for machines with more memory or faster links than this one. now is
 // the result for this machine.
-func (m *Machine) WhatIfs(ctx context.Context, g *graph.Graph, c *config.Config, now *plan.Result, find Planner, note func(string)) ([]plan.WhatIf, error) {
+func (m *Machine) WhatIfs(ctx context.Context, g *graph.Graph, c *config.Config, now *search.Result, find Planner, note func(string)) ([]search.WhatIf, error) {
 	return try(ctx, m.changes(g, c, now.Best), note, func(ctx context.Context, w *supposition) error { return w.compare(ctx, now, find) })
 }
 
 // Remedies plans for machines with more memory and runs that need less, when
 // nothing fits this machine. why is the misfit.
-func (m *Machine) Remedies(ctx context.Context, g *graph.Graph, c *config.Config, why *plan.Misfit, find Planner, note func(string)) ([]plan.WhatIf, error) {
+func (m *Machine) Remedies(ctx context.Context, g *graph.Graph, c *config.Config, why *search.Misfit, find Planner, note func(string)) ([]search.WhatIf, error) {
 	return try(ctx, m.remedies(g, c, why), note, func(ctx context.Context, w *supposition) error { return w.remedy(ctx, find) })
 }
 
 // try solves suppositions in sequence until whatIfTime has passed.
-func try(ctx context.Context, list []*supposition, note func(string), solve func(context.Context, *supposition) error) (out []plan.WhatIf, err error) {
+func try(ctx context.Context, list []*supposition, note func(string), solve func(context.Context, *supposition) error) (out []search.WhatIf, err error) {
 	within, cancel := context.WithTimeout(ctx, whatIfTime)
 	defer cancel()
 	begin := time.Now()
@@ -72,7 +72,7 @@ func try(ctx context.Context, list []*supposition, note func(string), solve func
 // compare finds a plan and describes how it differs from the present best one, whose programs can run there
 // unchanged. It compares predictions with predictions: where trials decided now, a new plan is compared with
 // the fastest predicted one.
-func (w *supposition) compare(ctx context.Context, now *plan.Result, find Planner) error {
+func (w *supposition) compare(ctx context.Context, now *search.Result, find Planner) error {
 	best := now.Best
 	same := *best
 	if err := same.Time(w.machine.Planning()); err != nil {
@@ -80,7 +80,7 @@ func (w *supposition) compare(ctx context.Context, now *plan.Result, find Planne
 	}
 	w.Seconds, w.Gain, w.Brings = same.Seconds(), same.Seconds()/best.Seconds()-1, "the same plan"
 	r, err := find(ctx, w.machine, w.graph, w.config)
-	if err != nil && !errors.Is(err, plan.ErrDoesNotFit) {
+	if err != nil && !errors.Is(err, search.ErrDoesNotFit) {
 		return err
 	}
 	if err == nil && r.Best.Seconds() <= w.Seconds {
@@ -88,7 +88,7 @@ func (w *supposition) compare(ctx context.Context, now *plan.Result, find Planne
 		if best.Tried > 0 {
 			was = now.Fastest()
 		}
-		w.Seconds, w.Gain, w.Brings = r.Best.Seconds(), r.Best.Seconds()/was-1, plan.Difference(w.graph, best.Plan, r.Best.Plan)
+		w.Seconds, w.Gain, w.Brings = r.Best.Seconds(), r.Best.Seconds()/was-1, search.Difference(w.graph, best.Plan, r.Best.Plan)
 	}
 	return nil
 }
@@ -96,7 +96,7 @@ func (w *supposition) compare(ctx context.Context, now *plan.Result, find Planne
 // remedy reports whether a plan fits.
 func (w *supposition) remedy(ctx context.Context, find Planner) error {
 	r, err := find(ctx, w.machine, w.graph, w.config)
-	var short *plan.Misfit
+	var short *search.Misfit
 	switch {
 	case errors.As(err, &short):
 		w.Brings = fmt.Sprintf("does not fit: it needs %s of %v memory", size.Format(short.Need), short.Tier)
@@ -118,9 +118,9 @@ func amount(have int64) int64 {
 }
 
 // changes returns the machines that may do better than this one.
-func (m *Machine) changes(g *graph.Graph, c *config.Config, best *plan.Candidate) (list []*supposition) {
+func (m *Machine) changes(g *graph.Graph, c *config.Config, best *search.Candidate) (list []*supposition) {
 	add := func(change, set string, on *Machine) {
-		list = append(list, &supposition{plan.WhatIf{Change: change, Set: set}, on, g, c})
+		list = append(list, &supposition{search.WhatIf{Change: change, Set: set}, on, g, c})
 	}
 	need := best.Needs()
 	more := amount(m.Capacity[device.DeviceTier])
@@ -136,7 +136,7 @@ func (m *Machine) changes(g *graph.Graph, c *config.Config, best *plan.Candidate
 	}
 	if half := *c; need[device.DiskTier] > 0 && best.Plan.State == "" && c.Plan.File == "" {
 		half.OptimizerState = halfMoments
-		list = append(list, &supposition{plan.WhatIf{Change: "moments in bf16", Set: "optimizer_state=" + halfMoments}, m.like(), g, &half})
+		list = append(list, &supposition{search.WhatIf{Change: "moments in bf16", Set: "optimizer_state=" + halfMoments}, m.like(), g, &half})
 	}
 	if m.ranks > 1 {
 		add("twice the rate between ranks", "", m.quicker(device.Collective, device.Send, device.Recv))
@@ -146,7 +146,7 @@ func (m *Machine) changes(g *graph.Graph, c *config.Config, best *plan.Candidate
 
 // remedies returns machines with just enough and with twice as much of what the
 // minimum-memory plan lacks, and runs that need less.
-func (m *Machine) remedies(g *graph.Graph, c *config.Config, why *plan.Misfit) (list []*supposition) {
+func (m *Machine) remedies(g *graph.Graph, c *config.Config, why *search.Misfit) (list []*supposition) {
 	need := why.Frugal.Needs()
 	for i, name := range []string{"just enough memory", "twice that"} {
 		on, all := m, []string{}
@@ -158,7 +158,7 @@ func (m *Machine) remedies(g *graph.Graph, c *config.Config, why *plan.Misfit) (
 			}
 		}
 		if len(all) > 0 {
-			list = append(list, &supposition{plan.WhatIf{Change: name, Set: strings.Join(all, " ")}, on, g, c})
+			list = append(list, &supposition{search.WhatIf{Change: name, Set: strings.Join(all, " ")}, on, g, c})
 		}
 	}
 	shorter, smaller, half := *c, *c, *c
@@ -177,7 +177,7 @@ func (m *Machine) remedies(g *graph.Graph, c *config.Config, why *plan.Misfit) (
 			continue
 		}
 		if less, err := BuildGraph(r.config, g.Model, g.Documents); err == nil {
-			list = append(list, &supposition{plan.WhatIf{Change: r.name, Set: r.set}, m.like(), less, r.config})
+			list = append(list, &supposition{search.WhatIf{Change: r.name, Set: r.set}, m.like(), less, r.config})
 		}
 	}
 	return list
@@ -206,7 +206,7 @@ func (m *Machine) with(t device.Tier, bytes int64) (*Machine, string) {
 			*have[device.HostTier-t] += beyond
 		}
 	}
-	return s, plan.Limit(t, s.Capacity[t], m.ranks)
+	return s, search.Limit(t, s.Capacity[t], m.ranks)
 }
 
 // quicker returns a copy of this machine with twice the rate on the given streams.

@@ -44,7 +44,7 @@ import (
 // probability 10^-20 for a billion values. Operators are assumed to do what their table
 // says; further requirements of devices are not modelled. On CUDA, sums over tokens are
 // bit-equal only if the tokens are cut at multiples of cuda.Options.SumRows.
-// Micro-batches and the head are cut so (plan.Request.HeadUnit), but slices are not.
+// Micro-batches and the head are cut so (search.Request.HeadUnit), but slices are not.
 
 // Value identifies the content of atoms. The zero Value is undefined content. The last
 // bit is set in unordered sums and in no other value.

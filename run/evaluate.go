@@ -32,7 +32,7 @@ type Grad struct {
 const evalRows = 8
 
 // Evaluate runs a model, on Folder.Device in Folder.DType, on sequences of equal length. All tokens but the last are
-// inputs, all but the first are targets. The error is a *plan.Misfit if the device has too little memory.
+// inputs, all but the first are targets. The error is a *search.Misfit if the device has too little memory.
 func Evaluate(ctx context.Context, f *Folder, rows [][]int32, logits, grads bool) (*Evaluated, error) {
 	e := &Evaluated{}
 	batch := min(len(rows), evalRows)

@@ -206,7 +206,7 @@ func exists(path string) bool {
 func (f *Folder) Close() error { return f.weights.Close() }
 
 // Session opens the model for batches of sequences of seq tokens on one device, in the given mode. Close the session, then
-// its devices. The error is a *plan.Misfit if the device has too little memory.
+// its devices. The error is a *search.Misfit if the device has too little memory.
 func (f *Folder) Session(ctx context.Context, seq, sequences int, mode program.Mode) (*session.Session, error) {
 	g, err := graph.BuildDocuments(f.Model, seq, f.DType, f.Documents)
 	if err != nil {

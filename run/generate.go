@@ -9,8 +9,8 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/model"
-	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/search"
 	"github.com/athanor-llm/athanor/session"
 )
 
@@ -41,7 +41,7 @@ type Generator struct {
 var blockRows = [...]int{512, 64}
 
 // Generator opens the model for decoding up to context tokens, with weights, caches and activations
-// of the given type, fp32 or bf16. It takes ownership of the device, even on error. The error is a *plan.Misfit if the
+// of the given type, fp32 or bf16. It takes ownership of the device, even on error. The error is a *search.Misfit if the
 // device has too little memory.
 func (f *Folder) Generator(ctx context.Context, d *machine.Alone, context int, dtype graph.DType) (*Generator, error) {
 	g, err := newGenerator(ctx, f.Model, d, context, dtype)
@@ -78,7 +78,7 @@ func newGenerator(ctx context.Context, m *model.Model, d *machine.Alone, context
 		return nil, err
 	}
 	g.session, err = openAlone(ctx, d, one, 1, program.Decode, prompts...)
-	if errors.Is(err, plan.ErrDoesNotFit) && len(g.blocks) > 1 {
+	if errors.Is(err, search.ErrDoesNotFit) && len(g.blocks) > 1 {
 		g.blocks = g.blocks[1:]
 		g.session, err = openAlone(ctx, d, one, 1, program.Decode, prompts[1:]...)
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/machine"
-	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/search"
 	"github.com/athanor-llm/athanor/session"
 )
 
@@ -91,7 +91,7 @@ func TestSmallDevice(t *testing.T) {
 // less, it fails in the same way.
 func frugal(t *testing.T, open func(*machine.Alone) error) int64 {
 	t.Helper()
-	var misfit *plan.Misfit
+	var misfit *search.Misfit
 	if err := open(small(1)); !errors.As(err, &misfit) || misfit.Tier != device.DeviceTier {
 		t.Fatalf("with a byte of memory: %v", err)
 	}

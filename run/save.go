@@ -22,7 +22,7 @@ import (
 	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/model"
-	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/search"
 	"github.com/athanor-llm/athanor/session"
 )
 
@@ -464,13 +464,13 @@ func (t *Trainer) Summary() Summary {
 	if len(t.Measured) > 0 {
 		s.MeasuredSeconds = stat.Median(t.Measured)
 	}
-	peaks, moved := make([][device.NumTiers]int64, len(t.programs)), make([]plan.Moved, len(t.programs))
+	peaks, moved := make([][device.NumTiers]int64, len(t.programs)), make([]search.Moved, len(t.programs))
 	for i := range t.first {
 		peaks[i], moved[i].Tiers = t.first[i].Peak, t.first[i].Moved
 		for _, n := range t.first[i].Network {
 			moved[i].Network += n
 		}
 	}
-	s.MeasuredPeaks, s.MeasuredBytes = plan.ByTier(peaks...), plan.MovedTraffic(moved...)
+	s.MeasuredPeaks, s.MeasuredBytes = search.ByTier(peaks...), search.MovedTraffic(moved...)
 	return s
 }

@@ -22,8 +22,8 @@ import (
 	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/machine"
-	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/search"
 	"github.com/athanor-llm/athanor/session"
 )
 
@@ -46,7 +46,7 @@ type Observer interface {
 // Trainer is a training run between two steps.
 type Trainer struct {
 	Setup    *Setup
-	Plan     *plan.Candidate
+	Plan     *search.Candidate
 	Session  *session.Session
 	Peak     float64 // FLOP/s of the machine, for MFU
 	Step     int     // optimizer steps done
@@ -80,7 +80,7 @@ type Trainer struct {
 // NewTrainer locks the run's folder and opens the session. programs are those of
 // the plan, by rank. The parameters come from the latest checkpoint, from the
 // model's folder or from initialisation. Close the Trainer after use.
-func NewTrainer(ctx context.Context, s *Setup, best *plan.Candidate, programs []*program.Program, m *machine.Machine) (*Trainer, error) {
+func NewTrainer(ctx context.Context, s *Setup, best *search.Candidate, programs []*program.Program, m *machine.Machine) (*Trainer, error) {
 	c := s.Config
 	t := &Trainer{Setup: s, Plan: best, Peak: m.Peak(s.Graph), ValLoss: math.NaN(), programs: programs}
 	if err := os.MkdirAll(c.Out, 0o755); err != nil {
@@ -167,7 +167,7 @@ func (t *Trainer) spreadTime() {
 func evaluation(ctx context.Context, s *Setup, training *program.Plan, base []*program.Program, capacity [device.NumTiers]int64) ([]*program.Program, error) {
 	opt := machine.StepOptions(s.Config)
 	opt.Mode, opt.Capacity = program.Eval, capacity
-	pl, list, err := plan.Between(ctx, s.Graph, training, base, opt)
+	pl, list, err := search.Between(ctx, s.Graph, training, base, opt)
 	if err != nil {
 		return nil, err
 	}
@@ -341,16 +341,16 @@ func (t *Trainer) report(ctx context.Context, o Observer) (better bool, err erro
 
 // Summary is what a run adds to the plan's report.
 type Summary struct {
-	Steps           int          `json:"steps"`
-	TrainLoss       float64      `json:"train_loss"`
-	ValLoss         float64      `json:"val_loss,omitempty"`    // absent before the first validation
-	ValRewards      *Rewards     `json:"val_rewards,omitempty"` // of pairs
-	MeasuredSeconds float64      `json:"measured_step_seconds"` // median
-	MeasuredPeaks   plan.PerTier `json:"measured_peaks"`
-	MeasuredBytes   plan.Traffic `json:"measured_bytes"`          // per step
-	Skipped         int          `json:"skipped_steps,omitempty"` // see guard
-	Checkpoint      string       `json:"checkpoint"`
-	Best            *Best        `json:"best,omitempty"` // with keep_best
+	Steps           int            `json:"steps"`
+	TrainLoss       float64        `json:"train_loss"`
+	ValLoss         float64        `json:"val_loss,omitempty"`    // absent before the first validation
+	ValRewards      *Rewards       `json:"val_rewards,omitempty"` // of pairs
+	MeasuredSeconds float64        `json:"measured_step_seconds"` // median
+	MeasuredPeaks   search.PerTier `json:"measured_peaks"`
+	MeasuredBytes   search.Traffic `json:"measured_bytes"`          // per step
+	Skipped         int            `json:"skipped_steps,omitempty"` // see guard
+	Checkpoint      string         `json:"checkpoint"`
+	Best            *Best          `json:"best,omitempty"` // with keep_best
 }
 
 // Best is the checkpoint with the least validation loss.

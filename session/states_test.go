@@ -8,8 +8,8 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
-	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/search"
 	"github.com/athanor-llm/athanor/sim"
 )
 
@@ -31,10 +31,10 @@ func TestStatesBeyondDevice(t *testing.T) {
 	_, plain := f.train(t, program.Plain(f.graph, sequences), 1)
 	for _, ranks := range []int{1, 2} {
 		t.Run(fmt.Sprintf("%d ranks", ranks), func(t *testing.T) {
-			m := &plan.Machine{Cost: sim.CostFunc(h.Cost), Capacity: [device.NumTiers]int64{16 * params / 20, 12 * params / int64(ranks), 1 << 30}}
-			req := &plan.Request{Graph: f.graph, GlobalBatch: sequences, Ranks: ranks, Options: betas,
-				Pins: plan.Pins{MicroBatch: 2, Prefetch: 1, HeadRows: 8, Recompute: "full", Cache: layerBytes(f.graph)}}
-			best, err := plan.Search(t.Context(), req, m, nil)
+			m := &search.Machine{Cost: sim.CostFunc(h.Cost), Capacity: [device.NumTiers]int64{16 * params / 20, 12 * params / int64(ranks), 1 << 30}}
+			req := &search.Request{Graph: f.graph, GlobalBatch: sequences, Ranks: ranks, Options: betas,
+				Pins: search.Pins{MicroBatch: 2, Prefetch: 1, HeadRows: 8, Recompute: "full", Cache: layerBytes(f.graph)}}
+			best, err := search.Search(t.Context(), req, m, nil)
 			check(t, err)
 			pl := best.Best.Plan
 			t.Log(best.Best.Label)

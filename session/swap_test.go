@@ -12,8 +12,8 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/model"
-	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/search"
 	"github.com/athanor-llm/athanor/sim"
 )
 
@@ -73,8 +73,8 @@ func TestSixteenTimesLonger(t *testing.T) {
 	arena := short.Height[device.DeviceTier]
 	h, err := hardware.KnownRank("rtx4090", 1)
 	check(t, err)
-	m := &plan.Machine{Capacity: [device.NumTiers]int64{arena, 1 << 30, 0}, Cost: sim.CostFunc(h.Cost)}
-	res, err := plan.Search(context.Background(), &plan.Request{Graph: large, GlobalBatch: 1, Options: betas}, m, nil)
+	m := &search.Machine{Capacity: [device.NumTiers]int64{arena, 1 << 30, 0}, Cost: sim.CostFunc(h.Cost)}
+	res, err := search.Search(context.Background(), &search.Request{Graph: large, GlobalBatch: 1, Options: betas}, m, nil)
 	check(t, err)
 	got, p, _ := trained(t, large, res.Best.Plan, 2)
 	want, plain, _ := trained(t, large, program.Plain(large, 1), 2)

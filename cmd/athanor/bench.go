@@ -19,9 +19,9 @@ import (
 	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/machine"
-	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/run"
+	"github.com/athanor-llm/athanor/search"
 	"github.com/athanor-llm/athanor/session"
 	"github.com/athanor-llm/athanor/sim"
 )
@@ -165,7 +165,7 @@ type stepReport struct {
 	AllSeconds []float64      `json:"all_seconds"` // fastest first
 	MFU        float64        `json:"mfu"`
 	Peaks      bench.Peaks    `json:"machine"`
-	Arenas     plan.PerTier   `json:"arena_bytes"`
+	Arenas     search.PerTier `json:"arena_bytes"`
 	RSS        int64          `json:"peak_rss_bytes"`
 	Issued     int64          `json:"driver_calls,omitempty"`     // of the median step
 	Refused    []string       `json:"refused_products,omitempty"` // by the GPU's matrix library
@@ -271,7 +271,7 @@ func (v *benchStepCmd) measure(ctx stdctx.Context, b *session.StepBench, predict
 		Parameters: g.Model.ParamCount(), Sequences: b.Sequences, Length: g.Seq, Precision: g.DType.String(),
 		Seconds: median.Seconds, TokenRate: float64(b.Sequences*g.Seq) / median.Seconds,
 		MFU:   float64(forward+backward) * float64(b.Sequences) / median.Seconds / peak,
-		Peaks: peaks, Arenas: plan.ByTier(b.Programs[0].Height), RSS: resident, Loss: median.Loss, Issued: median.Issued,
+		Peaks: peaks, Arenas: search.ByTier(b.Programs[0].Height), RSS: resident, Loss: median.Loss, Issued: median.Issued,
 		Operators: bench.Breakdown(b.Programs[b.Rank], median, predicted, &peaks, v.Calls),
 	}
 	if predicted != nil {

@@ -10,13 +10,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/run"
+	"github.com/athanor-llm/athanor/search"
 )
 
 // trained is the JSON of train.
 type trained struct {
-	plan.Report
+	search.Report
 	run.Summary
 }
 
@@ -25,9 +25,9 @@ type trained struct {
 func smallest(t *testing.T, file string, overrides ...string) []string {
 	t.Helper()
 	r := call(append([]string{"plan", file, "limits.device=1KiB", "--json"}, overrides...)...).must(t, 3, "does not fit", "hint:")
-	var report plan.Report
+	var report search.Report
 	r.into(t, &report)
-	if report.Fits || len(report.Largest) == 0 || !slices.IsSortedFunc(report.Largest, func(a, b plan.Largest) int { return int(b.Bytes - a.Bytes) }) {
+	if report.Fits || len(report.Largest) == 0 || !slices.IsSortedFunc(report.Largest, func(a, b search.Largest) int { return int(b.Bytes - a.Bytes) }) {
 		t.Fatalf("the refusal does not name the largest classes: %s", r.stdout)
 	}
 	return actions(t, report.Hint)
@@ -95,7 +95,7 @@ func TestBudgets(t *testing.T) {
 func budgets(t *testing.T, model []string) {
 	dir, file := tiny(t, model...)
 	call("train", file, "out="+dir+"/plain").must(t, 0)
-	var whole plan.Report
+	var whole search.Report
 	call("plan", file, "--json").must(t, 0).into(t, &whole)
 	least := smallest(t, file)
 	var low int64

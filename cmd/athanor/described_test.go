@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/policy"
+	"github.com/athanor-llm/athanor/search"
 )
 
 // descriptions are what `probe --out` writes, by ranks: tests share them, since measuring takes seconds.
@@ -81,7 +81,7 @@ func TestDescribed(t *testing.T) {
 func TestSimulateRanks(t *testing.T) {
 	_, file := tiny(t)
 	var planned, simulated struct {
-		Bytes plan.Traffic `json:"bytes"`
+		Bytes search.Traffic `json:"bytes"`
 	}
 	args := []string{file, "hardware.name=a100-80", "ranks=2", "--json"}
 	call(append([]string{"plan"}, args...)...).must(t, 0).into(t, &planned)
@@ -98,7 +98,7 @@ func TestPipelinePictures(t *testing.T) {
 	args := func(verb string, more ...string) []string {
 		return append([]string{verb, file, "hardware.name=a100-80", "ranks=4", "global_batch=8", "plan={pipeline: 4, schedule: zb-h1, stages: [0, 1, 4, 5]}"}, more...)
 	}
-	var planned plan.Report
+	var planned search.Report
 	var simulated simulateReport
 	call(args("plan", "--json")...).must(t, 0).into(t, &planned)
 	call(args("simulate", "--json", "--trace", dir+"/trace.json")...).must(t, 0).into(t, &simulated)

@@ -6,11 +6,11 @@ import (
 	"github.com/athanor-llm/athanor/alloc"
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/exec"
-	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/policy/memo"
 	"github.com/athanor-llm/athanor/run"
 	"github.com/athanor-llm/athanor/scale"
 	"github.com/athanor-llm/athanor/schedule"
+	"github.com/athanor-llm/athanor/search"
 )
 
 // Exit codes, a stable interface for scripts. 0 is success.
@@ -37,7 +37,7 @@ var exitCodes = []struct {
 	{is(run.ErrMisuse), exitUsage},
 	{as[*schedule.UsageError], exitUsage},
 	{as[*scale.UsageError], exitUsage},
-	{is(plan.ErrDoesNotFit), exitMisfit},
+	{is(search.ErrDoesNotFit), exitMisfit},
 	{is(alloc.ErrInfeasible), exitMisfit},
 	{as[*schedule.SplitError], exitMisfit},
 	{tooLarge, exitMisfit},

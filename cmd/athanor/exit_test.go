@@ -8,11 +8,11 @@ import (
 	"github.com/athanor-llm/athanor/alloc"
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/exec"
-	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/policy/memo"
 	"github.com/athanor-llm/athanor/run"
 	"github.com/athanor-llm/athanor/scale"
 	"github.com/athanor-llm/athanor/schedule"
+	"github.com/athanor-llm/athanor/search"
 )
 
 // TestExitCodes: errors keep their codes, however they are wrapped and joined, and no
@@ -31,7 +31,7 @@ func TestExitCodes(t *testing.T) {
 		{noFolder, 2},
 		{&schedule.UsageError{}, 2},
 		{&scale.UsageError{}, 2},
-		{&plan.Misfit{Frugal: &plan.Candidate{}}, 3},
+		{&search.Misfit{Frugal: &search.Candidate{}}, 3},
 		{&alloc.InfeasibleError{}, 3},
 		{&schedule.SplitError{}, 3},
 		{&schedule.OrderError{TooLarge: true}, 3},

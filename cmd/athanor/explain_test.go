@@ -9,7 +9,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/hardware"
-	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/search"
 )
 
 // written is the file of a machine's description.
@@ -49,7 +49,7 @@ func TestWhatIfs(t *testing.T) {
 		{"limits.device=250KiB ranks=2 plan.pipeline=2 plan.schedule=1f1b", []string{"twice the rate between ranks"}},
 	} {
 		args := append([]string{"plan", file, "--json", name}, strings.Fields(c.args)...)
-		var now plan.Report
+		var now search.Report
 		call(append(args, "--explain")...).must(t, 0).into(t, &now)
 		if strings.HasPrefix(c.args, "limits.device=200KiB") && now.WhatIfs[0].Set != fmt.Sprint("limits.device=", 250<<10) {
 			t.Errorf("a quarter more than 200 KiB: %q", now.WhatIfs[0].Set)
@@ -68,7 +68,7 @@ func TestWhatIfs(t *testing.T) {
 			if strings.Contains(w.Set, "limits.device") && !strings.Contains(c.args, "limits.device") {
 				continue // more than there is, which no limit can express
 			}
-			var there plan.Report
+			var there search.Report
 			call(on...).must(t, 0).into(t, &there)
 			// Where the plan stays what it is, a search that does not know it may end in another local optimum.
 			if kept := w.Brings == "the same plan"; there.Seconds != w.Seconds && !(kept && there.Seconds > w.Seconds && there.Seconds < 1.02*w.Seconds) {
@@ -94,7 +94,7 @@ func TestRemedies(t *testing.T) {
 	_, file := tiny(t)
 	for _, short := range []string{"limits.device=30KiB", "limits.device=100KiB limits.host=3KiB limits.disk=none", "ranks=2 limits.device=20KiB plan.pipeline=2 plan.schedule=1f1b"} {
 		args := append([]string{"plan", file, "--json", "hardware.name=l4"}, strings.Fields(short)...)
-		var now plan.Report
+		var now search.Report
 		call(append(args, "--explain")...).must(t, 3, "does not fit", "hint:").into(t, &now)
 		fit := 0
 		for _, w := range now.WhatIfs {
@@ -104,7 +104,7 @@ func TestRemedies(t *testing.T) {
 				continue
 			}
 			fit++
-			var there plan.Report
+			var there search.Report
 			call(on...).must(t, 0).into(t, &there)
 			if there.Seconds != w.Seconds {
 				t.Errorf("%s: with %s %v s, but plan says %v s", short, w.Change, w.Seconds, there.Seconds)

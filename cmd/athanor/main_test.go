@@ -19,8 +19,8 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/athanor-llm/athanor/device/cuda"
-	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/run"
+	"github.com/athanor-llm/athanor/search"
 )
 
 // The verbs are tested as a user meets them: arguments in; exit code, standard
@@ -421,7 +421,7 @@ func TestOrderOfArguments(t *testing.T) {
 		{"--json", "plan", file, "hardware.name=l4", "--out=" + dir + "/a=b", "plan.micro_batch=2"},
 		{"plan", "--json", "--out", dir + "/a=b", "--", file, "hardware.name=l4", "plan.micro_batch=2"},
 	} {
-		var r plan.Report
+		var r search.Report
 		call(args...).must(t, 0).into(t, &r)
 		_, err := os.Stat(dir + "/a=b")
 		if check(t, err); r.Plan.MicroBatch != 2 {

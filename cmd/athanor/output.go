@@ -14,7 +14,7 @@ import (
 
 	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/machine"
-	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/search"
 )
 
 // plannedOrExplained plans. If nothing fits, it prints the JSON object for a
@@ -26,9 +26,9 @@ func (t *target) plannedOrExplained(c *context) (*planned, error) {
 
 // explained returns the error of a verb. If nothing fits and --json is given, it prints the JSON object that says so.
 func (c *context) explained(err error) error {
-	var misfit *plan.Misfit
+	var misfit *search.Misfit
 	if errors.As(err, &misfit) && c.json {
-		return errors.Join(c.print(plan.MisfitReport(misfit)), err)
+		return errors.Join(c.print(search.MisfitReport(misfit)), err)
 	}
 	return err
 }

@@ -15,9 +15,9 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/machine"
-	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/policy"
 	"github.com/athanor-llm/athanor/run"
+	"github.com/athanor-llm/athanor/search"
 )
 
 type planCmd struct {
@@ -34,7 +34,7 @@ type planCmd struct {
 // policyNames is substituted into the help of --policy.
 var policyNames = kong.Vars{
 	"policies": strings.Join(policy.Names(), ", "),
-	"rules":    strings.Join(plan.ActivationRules(), ", "),
+	"rules":    strings.Join(search.ActivationRules(), ", "),
 }
 
 // planner returns a planner that searches or, with --policy, asks a policy.
@@ -43,9 +43,9 @@ func (v *planCmd) planner(note func(string)) (machine.Planner, error) {
 		return searching(note), nil
 	}
 	if _, err := policy.Find(v.Policy); err != nil {
-		return nil, usageError{fmt.Sprintf("%v, or %s, which decides about activations only", err, strings.Join(plan.ActivationRules(), ", "))}
+		return nil, usageError{fmt.Sprintf("%v, or %s, which decides about activations only", err, strings.Join(search.ActivationRules(), ", "))}
 	}
-	return func(ctx stdctx.Context, m *machine.Machine, g *graph.Graph, cfg *config.Config) (*plan.Result, error) {
+	return func(ctx stdctx.Context, m *machine.Machine, g *graph.Graph, cfg *config.Config) (*search.Result, error) {
 		return m.PlanBy(ctx, v.Policy, g, cfg)
 	}, nil
 }
@@ -53,7 +53,7 @@ func (v *planCmd) planner(note func(string)) (machine.Planner, error) {
 // searches reports whether the plan is searched for. An activation rule leaves the
 // rest to the search, which receives it as if configured.
 func (v *planCmd) searches() bool {
-	rule := slices.Contains(plan.ActivationRules(), v.Policy)
+	rule := slices.Contains(search.ActivationRules(), v.Policy)
 	if rule {
 		v.Overrides = append(v.Overrides, "plan.policy="+v.Policy)
 	}
@@ -86,7 +86,7 @@ func (v *planCmd) Run(c *context) error {
 	err = p.with(ctx, find)
 	show.done()
 	say = func(string) {} // what follows prints its own lines
-	var misfit *plan.Misfit
+	var misfit *search.Misfit
 	if errors.As(err, &misfit) {
 		return errors.Join(v.misfit(ctx, c, p, misfit, find), err)
 	}
@@ -100,7 +100,7 @@ func (v *planCmd) Run(c *context) error {
 }
 
 // write writes the files that were asked for.
-func (v *planCmd) write(best *plan.Candidate) error {
+func (v *planCmd) write(best *search.Candidate) error {
 	if v.Out != "" {
 		text, err := json.MarshalIndent(best.Plan, "", "  ")
 		if err != nil {
@@ -142,8 +142,8 @@ func (v *planCmd) report(ctx stdctx.Context, c *context, p *planned, find machin
 }
 
 // misfit prints why nothing fits, and what would help.
-func (v *planCmd) misfit(ctx stdctx.Context, c *context, p *planned, why *plan.Misfit, find machine.Planner) (err error) {
-	report := plan.MisfitReport(why)
+func (v *planCmd) misfit(ctx stdctx.Context, c *context, p *planned, why *search.Misfit, find machine.Planner) (err error) {
+	report := search.MisfitReport(why)
 	if v.Explain {
 		show := newStatus(c.stderr)
 		report.WhatIfs, err = p.machine.Remedies(ctx, p.setup.Graph, p.config, why, find, show.say)
@@ -155,13 +155,13 @@ func (v *planCmd) misfit(ctx stdctx.Context, c *context, p *planned, why *plan.M
 	for _, l := range report.Largest {
 		fmt.Fprintf(c.stderr, "%12s  %s on the %s\n", size.Format(l.Bytes), l.Class, l.Tier)
 	}
-	return errors.Join(err, plan.WriteWhatIfs(c.stdout, report.WhatIfs, false))
+	return errors.Join(err, search.WriteWhatIfs(c.stdout, report.WhatIfs, false))
 }
 
 // maxSequence prints the longest sequence that fits.
 func (v *planCmd) maxSequence(ctx stdctx.Context, c *context) error {
 	if !v.searches() {
-		return usageError{fmt.Sprintf("plan --max-sequence does not work with --policy %s; hint: use --policy %s, or leave --policy out", v.Policy, strings.Join(plan.ActivationRules(), ", "))}
+		return usageError{fmt.Sprintf("plan --max-sequence does not work with --policy %s; hint: use --policy %s, or leave --policy out", v.Policy, strings.Join(search.ActivationRules(), ", "))}
 	}
 	cfg, err := v.load(c, config.ToPlan)
 	if err != nil {
@@ -197,15 +197,15 @@ func (v *planCmd) maxSequence(ctx stdctx.Context, c *context) error {
 // print writes the plan as text.
 func (p *planned) print(c *context) {
 	best := p.result.Best
-	fmt.Fprintf(c.stdout, "plan: %s", plan.Describe(best))
+	fmt.Fprintf(c.stdout, "plan: %s", search.Describe(best))
 	if d := p.setup.Graph.Documents; d != nil {
 		fmt.Fprintf(c.stdout, "documents: a token sees only its own; on average that costs as much as documents of %d tokens\n", d.Length)
 	}
 	fmt.Fprintf(c.stdout, "predicted: %.4g s per step of %d tokens, %.0f tokens/s, MFU %.1f %% of %.0f GFLOP/s (chosen from %d candidates%s)\n\n",
 		best.Seconds(), p.config.GlobalBatch*p.config.SequenceLength, p.report.TokenRate, 100*p.report.MFU, p.peak()/1e9, p.result.Evaluated, tried(best.Tried))
-	plan.WriteActivations(c.stdout, p.report.Layers)
+	search.WriteActivations(c.stdout, p.report.Layers)
 	fmt.Fprintln(c.stdout)
-	plan.WriteMemory(c.stdout, best)
+	search.WriteMemory(c.stdout, best)
 	fmt.Fprintf(c.stdout, "\nthe plain run would take %s of device memory: this plan takes %.0f %% of that\n",
 		size.Format(p.report.Plain), 100*float64(slices.Max(p.report.Peaks.Device))/float64(p.report.Plain))
 	fmt.Fprintln(c.stdout)
@@ -221,7 +221,7 @@ func (p *planned) explain(c *context) {
 			100*(r.Seconds/p.report.Seconds-1), r.Seconds, size.Format(r.Device), r.Label, 100*r.Idle, 100*r.Repeated, tried(r.Tried))
 	}
 	fmt.Fprintln(c.stdout, "what if:")
-	plan.WriteWhatIfs(c.stdout, p.report.WhatIfs, true)
+	search.WriteWhatIfs(c.stdout, p.report.WhatIfs, true)
 }
 
 // tried formats a plan's time in trials, if any.

@@ -14,8 +14,8 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/machine"
-	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/run"
+	"github.com/athanor-llm/athanor/search"
 )
 
 // target is the arguments of most verbs: a configuration and overrides.
@@ -42,8 +42,8 @@ type planned struct {
 	config  *config.Config
 	setup   *run.Setup
 	machine *machine.Machine
-	result  *plan.Result
-	report  *plan.Report
+	result  *search.Result
+	report  *search.Report
 }
 
 func (p *planned) close() {
@@ -124,7 +124,7 @@ func (t *target) makePlan(ctx stdctx.Context, c *context, find finder) (*planned
 
 // searching returns a planner that searches.
 func searching(note func(string)) machine.Planner {
-	return func(ctx stdctx.Context, m *machine.Machine, g *graph.Graph, cfg *config.Config) (*plan.Result, error) {
+	return func(ctx stdctx.Context, m *machine.Machine, g *graph.Graph, cfg *config.Config) (*search.Result, error) {
 		return m.PlanAny(ctx, g, cfg, note)
 	}
 }
@@ -136,9 +136,9 @@ func (p *planned) with(ctx stdctx.Context, find machine.Planner) (err error) {
 	}
 	cfg := p.config
 	f, b := p.setup.Graph.FLOPs()
-	p.report = plan.NewReport(p.setup.Graph, p.result, cfg.GlobalBatch*cfg.SequenceLength, float64(f+b)*float64(cfg.GlobalBatch), p.peak())
-	req := &plan.Request{Graph: p.setup.Graph, GlobalBatch: cfg.GlobalBatch / cfg.Ranks, Options: machine.StepOptions(cfg), State: p.result.Best.Plan.State}
-	p.report.Plain, err = plan.PlainBytes(ctx, req)
+	p.report = search.NewReport(p.setup.Graph, p.result, cfg.GlobalBatch*cfg.SequenceLength, float64(f+b)*float64(cfg.GlobalBatch), p.peak())
+	req := &search.Request{Graph: p.setup.Graph, GlobalBatch: cfg.GlobalBatch / cfg.Ranks, Options: machine.StepOptions(cfg), State: p.result.Best.Plan.State}
+	p.report.Plain, err = search.PlainBytes(ctx, req)
 	return err
 }
 

@@ -9,8 +9,8 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/model"
-	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/policy/memo"
+	"github.com/athanor-llm/athanor/search"
 )
 
 // published is the MFU in MEMO's paper for 7B at 1024K tokens.
@@ -201,7 +201,7 @@ func (v *scaleCmd) memoCompiled(c *context, machine memo.Machine, lengths []int)
 	printCompiled(c.stdout, machine, rows)
 	if v.Sequence != 0 {
 		fmt.Fprintln(c.stdout)
-		return plan.WriteActivations(c.stdout, rows[0].Arms[len(rows[0].Arms)-1].Layers)
+		return search.WriteActivations(c.stdout, rows[0].Arms[len(rows[0].Arms)-1].Layers)
 	}
 	return nil
 }

@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/search"
 )
 
 // stopAtStep starts a training process, sends it a signal when it shows its
@@ -117,7 +117,7 @@ func TestFormerPlan(t *testing.T) {
 	dir, file := tiny(t)
 	check(t, os.Mkdir(dir+"/run", 0o755))
 	args := []string{"plan", file, "hardware.name=l4", "--json"}
-	var before, alone, after plan.Report
+	var before, alone, after search.Report
 	call(append(args, "limits.device=210KiB")...).must(t, 0).into(t, &alone)
 	call(append(args, "limits.device=200KiB", "--out", dir+"/run/plan.json")...).must(t, 0).into(t, &before)
 	call(append(args, "limits.device=210KiB")...).must(t, 0).into(t, &after)

@@ -8,7 +8,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/draw"
 	"github.com/athanor-llm/athanor/internal/size"
-	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/search"
 )
 
 type simulateCmd struct {
@@ -18,12 +18,12 @@ type simulateCmd struct {
 
 // simulateReport covers the distinct ranks: those of a pipeline, else one.
 type simulateReport struct {
-	Seconds      float64      `json:"step_seconds"`
-	streamReport              // of the first of these ranks
-	Bytes        plan.Traffic `json:"bytes"`
-	Peaks        plan.PerTier `json:"peaks"`           // of the arenas
-	Live         plan.PerTier `json:"live"`            // most bytes alive at a moment
-	Ranks        []rankReport `json:"ranks,omitempty"` // where there are several; in the same order
+	Seconds      float64        `json:"step_seconds"`
+	streamReport                // of the first of these ranks
+	Bytes        search.Traffic `json:"bytes"`
+	Peaks        search.PerTier `json:"peaks"`           // of the arenas
+	Live         search.PerTier `json:"live"`            // most bytes alive at a moment
+	Ranks        []rankReport   `json:"ranks,omitempty"` // where there are several; in the same order
 }
 
 // streamReport is what a rank does.
@@ -66,16 +66,16 @@ func (v *simulateCmd) Run(c *context) error {
 
 func newSimulateReport(runs []draw.Run) *simulateReport {
 	r := &simulateReport{}
-	var moved []plan.Moved
+	var moved []search.Moved
 	var peaks, live [][device.NumTiers]int64
 	for _, one := range runs {
 		t := one.Timeline
 		r.Seconds = max(r.Seconds, t.Makespan)
 		r.Ranks = append(r.Ranks, rankReport{one.Program.Rank, newStreamReport(one)})
-		moved, peaks, live = append(moved, plan.Moved{Tiers: t.Moved, Network: t.Network}), append(peaks, t.Peak), append(live, t.Peaks())
+		moved, peaks, live = append(moved, search.Moved{Tiers: t.Moved, Network: t.Network}), append(peaks, t.Peak), append(live, t.Peaks())
 	}
 	r.streamReport = r.Ranks[0].streamReport
-	r.Bytes, r.Peaks, r.Live = plan.MovedTraffic(moved...), plan.ByTier(peaks...), plan.ByTier(live...)
+	r.Bytes, r.Peaks, r.Live = search.MovedTraffic(moved...), search.ByTier(peaks...), search.ByTier(live...)
 	return r
 }
 

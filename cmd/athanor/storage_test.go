@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/search"
 )
 
 // TestOptimizerState: where no plan fits with moments in fp32, and the configuration leaves them
@@ -14,7 +14,7 @@ import (
 // Where fp32 fits, it is used. The least memory that is reported is that with moments in bf16.
 func TestOptimizerState(t *testing.T) {
 	dir, file := tiny(t)
-	var whole, report plan.Report
+	var whole, report search.Report
 	limits := []string{"limits.disk=none", "limits.device=200KiB"}
 	with := func(verb string, host int64, more ...string) []string {
 		return append(append([]string{verb, file, "--json", fmt.Sprint("limits.host=", host)}, limits...), more...)

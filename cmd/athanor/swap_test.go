@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/machine"
-	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/search"
 )
 
 // others draws k of n cases that a test leaves to other runs, since each takes seconds.
@@ -162,7 +162,7 @@ func TestSwapKeys(t *testing.T) {
 		{"plan.policy=memo-paper"},
 	} {
 		out := fmt.Sprint(dir, "/swap", i)
-		var r plan.Report
+		var r search.Report
 		call(append([]string{"plan", file, "--json"}, keys...)...).must(t, 0).into(t, &r)
 		if r.Layers[0].Swapped == 0 {
 			t.Errorf("%v: nothing is swapped: %v", keys, r.Layers)

@@ -13,8 +13,8 @@ import (
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/machine"
-	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/run"
+	"github.com/athanor-llm/athanor/search"
 )
 
 type trainCmd struct {
@@ -102,7 +102,7 @@ func (v *trainCmd) train(ctx stdctx.Context, c *context) error {
 
 // trainReport is the JSON of the train verb.
 type trainReport struct {
-	*plan.Report
+	*search.Report
 	run.Summary
 }
 

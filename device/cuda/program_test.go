@@ -26,9 +26,9 @@ import (
 	fixtures "github.com/athanor-llm/athanor/internal/torch"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/model"
-	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/run"
+	"github.com/athanor-llm/athanor/search"
 	"github.com/athanor-llm/athanor/session"
 )
 
@@ -491,7 +491,7 @@ func frugal(t *testing.T, f *run.Folder, length int, dtype graph.DType) int64 {
 	t.Helper()
 	d := &machine.Alone{Device: cpu.New(cpu.Options{}), Capacity: program.NoLimits}
 	d.Capacity[device.DeviceTier] = 1
-	var misfit *plan.Misfit
+	var misfit *search.Misfit
 	if _, err := f.Generator(context.Background(), d, length, dtype); !errors.As(err, &misfit) {
 		t.Fatal(err)
 	}

@@ -32,7 +32,7 @@ var layers = []struct{ pkg, why string }{
 	{"config", "what a user wrote; only machines, runs and verbs know of files and keys, compilers get values"},
 	{"session", "a model on devices: programs, state and steps, by values only; it decides nothing"},
 	{"exec", "executes programs and decides nothing, so it may not see plans or searches"},
-	{"plan", "searches by lowering and simulating; what executes must not depend on how a plan was found"},
+	{"search", "searches by lowering and simulating; what executes must not depend on how a plan was found"},
 	{"policy", "how others decide, to be compared with: from graphs and rates to plans, without searching or simulating"},
 	{"draw", "pictures of timelines and programs"},
 	{"sim", "simulates the very programs that are executed; it must not import what executes them"},

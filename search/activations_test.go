@@ -1,0 +1,126 @@
+package search
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// long is a model whose activations at 2048 tokens are many times its
+// parameters.
+func long(t *testing.T) *Request {
+	t.Helper()
+	m, err := model.Known("gpt2")
+	check(t, err)
+	m.Layers, m.Width, m.Heads, m.KVHeads, m.HeadDim, m.FeedForward, m.Vocab, m.MaxPositions = 6, 128, 4, 4, 32, 512, 512, 2048
+	g, err := graph.Build(m, 2048, graph.F32)
+	check(t, err)
+	return &Request{Graph: g, GlobalBatch: 1, Options: program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1}}
+}
+
+// TestActivationsBeatPolicies: what the search decides is never slower, on the same simulator and in the same
+// memory, than recomputing everything, swapping everything, MEMO's policy, or the best plan that only
+// recomputes.
+func TestActivationsBeatPolicies(t *testing.T) {
+	better := 0
+	for _, budget := range []int64{60 << 20, 40 << 20} {
+		for _, link := range []float64{0.02, 0.2, 1} {
+			m := machine(t, budget, link)
+			req := long(t)
+			best := find(t, req, m).Best.Seconds()
+			s := newSearch(context.Background(), req, m)
+			arms := map[string][]program.Retention{
+				"full recomputation": s.lastKept(program.Recomputed("full"), 0),
+				"attention kept":     s.lastKept(program.Recomputed("attention"), 0),
+				"full swap":          s.lastKept(program.SwapOf(device.HostTier, 1), MemoKept),
+				"memo":               s.lastKept(s.memo(device.HostTier, 1, 1), MemoKept),
+			}
+			for name, keep := range arms {
+				c, err := s.evaluate(choice{b: 1, group: 1, r: residencies[0], st: s.styles(1, residencies[0])[0], keep: keep})
+				check(t, err)
+				if !c.Fits {
+					continue
+				}
+				check(t, c.Time(m))
+				if best > c.Seconds()*(1+1e-9) {
+					t.Errorf("%d MiB, link x %v: chosen %.6g s, %s %.6g s", budget>>20, link, best, name, c.Seconds())
+				}
+				if best < 0.99*c.Seconds() {
+					better++
+				}
+			}
+			paper := *req
+			paper.Pins.Policy = MemoRule
+			if r := find(t, &paper, m); best > r.Best.Seconds()*(1+1e-9) {
+				t.Errorf("%d MiB, link x %v: chosen %.6g s, %s %.6g s", budget>>20, link, best, MemoRule, r.Best.Seconds())
+			}
+		}
+	}
+	if better < 10 {
+		t.Errorf("only %d arms are beaten by a percent", better)
+	}
+}
+
+// TestMemoShare: MEMO's closed form, section 4.1, with numbers that can be
+// checked by hand: the host alone bounds it, then the link.
+func TestMemoShare(t *testing.T) {
+	req := long(t)
+	m := machine(t, 1<<30, 1e6)
+	s := newSearch(context.Background(), req, m)
+	saved := program.Saved(req.Graph, 0, req.Graph.Seq)
+	whole, rest := saved[program.InputAct]+saved[program.AttentionAct], saved[program.LinearAct]+saved[program.LightAct]
+	for _, share := range []float64{0, 0.4667, 1} {
+		m.Capacity[device.HostTier] = 4 * (whole + int64(share*float64(rest)))
+		if got := s.memoShare(1, 1); got < share-1e-6 || got > share+1e-6 {
+			t.Errorf("the host holds a share of %v, got %v", share, got)
+		}
+	}
+	m = machine(t, 1<<30, 1e-6)
+	s.m = m
+	if got := s.memoShare(1, 1); got != 0 {
+		t.Errorf("nothing hides behind the link, got %v", got)
+	}
+}
+
+// TestFits: Fits agrees with Search, and so does FitsFrugally, with less than half of the work where nothing
+// fits.
+func TestFits(t *testing.T) {
+	req := long(t)
+	for mib := int64(20); mib < 44; mib += 6 {
+		m := machine(t, mib<<20, 1)
+		fits := Fits(context.Background(), req, m) == nil
+		if frugally, err := FitsFrugally(context.Background(), req, m); err != nil || frugally != fits {
+			t.Errorf("%d MiB: fits %v, frugally %v %v", mib, fits, frugally, err)
+		}
+		all, frugal := newSearch(context.Background(), req, m), newSearch(context.Background(), req, m)
+		all.any, frugal.any, frugal.frugal = true, true, true
+		for _, s := range []*search{all, frugal} {
+			_, err := s.exists()
+			check(t, err)
+		}
+		if !fits && 2*frugal.spent > all.spent {
+			t.Errorf("%d MiB: %d instructions to see that nothing fits, %d with frugal plans only", mib, all.spent, frugal.spent)
+		}
+		if _, err := Search(context.Background(), req, m, nil); (err == nil) != fits {
+			t.Errorf("%d MiB: fits %v, search says %v", mib, fits, err)
+		}
+	}
+}
+
+// TestPinnedActivations: shares that the user set are kept, layer by layer.
+func TestPinnedActivations(t *testing.T) {
+	req := long(t)
+	r := program.SwapOf(device.HostTier, 0.25)
+	req.Pins.Activations = map[int]program.Retention{0: r, 5: r}
+	keep := find(t, req, machine(t, 1<<30, 1)).Best.Plan.Activations
+	want := slices.Repeat([]program.Retention{program.Recomputed("none")}, 6)
+	want[0], want[5] = r, r
+	if !slices.Equal(keep, want) {
+		t.Errorf("got %v", keep)
+	}
+}

@@ -1,0 +1,312 @@
+package search
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// How to divide the device's memory among its uses.
+//
+// Approach. The enumeration filled memory greedily: first with activations that need not be recomputed, then
+// with chunks that stay. A byte can do more elsewhere: a resident chunk saves its transfers and the slower
+// update (Elixir's J), a larger cache one transfer or gather (its I), an activation its recomputation. What
+// each saves depends on what overlaps with what, so it is not computed. The search moves memory from one use to
+// another, by large steps first, and the simulator judges each move. Recomputation absorbs what the others
+// leave.
+//
+//	residents  0 ......... chunks      per step: more or fewer of one,
+//	cache      one unit .. all         or one for the other
+//
+// At the smallest step, prefetch distance and head rows vary too, head rows also in exchange for cache or
+// residents.
+//
+// Example: 10 billion parameters on four GPUs of 40 GB. Without recomputation 30 of
+// 50 chunks fit; with full recomputation all but two, and the step is a fifth
+// shorter.
+//
+// Known weakness: a pattern search ends in a local optimum, and in a different one with different memory. So a
+// plan may be a few percent slower than the plan for less memory (TestMonotoneSteps).
+
+// mostKinds bounds how many candidates, of different micro-batches or placements, are improved, as far as the
+// effort allows.
+const mostKinds = 12
+
+// divides reports whether the user leaves it to the search what the device's memory is used for.
+func (s *search) divides() bool {
+	p := &s.req.Pins
+	return p.Cache == 0 && p.Weights == nil && p.Grads == nil && p.State == nil && p.Policy == ""
+}
+
+// balance improves the fastest candidates, one of each kind: all of them in whole layers, then the faster two
+// thirds further.
+func (s *search) balance() error {
+	if !s.divides() {
+		return nil
+	}
+	type kind struct {
+		b, group int
+		r        residency
+		ladder   int
+	}
+	seen := map[kind]bool{}
+	var field []*balancing
+	for _, c := range s.found {
+		ladders := s.retentions(c.choice.b, c.choice.group)
+		at := slices.IndexFunc(ladders, func(l [][]program.Retention) bool { return rung(l, c.choice.keep) >= 0 })
+		k := kind{c.choice.b, c.choice.group, c.choice.r, max(at, 0)}
+		if seen[k] || len(field) >= mostKinds || s.hopeless(k.b, k.r) {
+			continue
+		}
+		seen[k] = true
+		for _, start := range s.released(c) {
+			field = append(field, &balancing{search: s, best: start, levels: ladders[k.ladder]})
+		}
+	}
+	for _, part := range []func(*balancing) error{(*balancing).divide, (*balancing).finish} {
+		for _, b := range field {
+			if s.tired() {
+				break
+			}
+			s.say("planning: dividing the memory of " + b.best.Label)
+			if err := b.improve(part); err != nil {
+				return err
+			}
+		}
+		slices.SortStableFunc(field, func(a, b *balancing) int { return cmp.Compare(a.best.Seconds(), b.best.Seconds()) })
+		field = field[:(2*len(field)+2)/3]
+	}
+	return nil
+}
+
+// Shares of a step that a different way of updating must save. Predictions err by more than some such savings:
+// an H200's host took 3.5 ms for updates of GPT-2 that were predicted to take 2.0, so a step that should have
+// been shorter by less than 1 % was longer by as much.
+const (
+	worthwhile = 5e-3 // before the device takes over some of the host's updates
+	convincing = 2e-2 // before chunks are moved to the host without need
+)
+
+// released returns a candidate and, where everything fits on the device so that no other placement was tried,
+// copies of it with placements that let chunks leave the device: the host's cores then update those chunks
+// while the device updates the others.
+func (s *search) released(c *Candidate) []*Candidate {
+	list, here := []*Candidate{c}, c.choice.r
+	if !c.roomy() || s.m.Capacity[device.HostTier] == 0 {
+		return list
+	}
+	for _, r := range residenciesOf(s.ranks) {
+		if r.state == device.HostTier && r.shard == here.shard && s.update(here)-s.update(r) >= convincing*c.Seconds() {
+			free := *c
+			free.choice.r, free.choice.residents = r, len(c.Plan.Chunks)
+			list = append(list, &free)
+		}
+	}
+	return list
+}
+
+// balancing is the search that starts from one candidate.
+type balancing struct {
+	*search
+	best   *Candidate
+	levels [][]program.Retention // activation policies, from least work to least memory
+}
+
+// rung returns the index of an activation policy in a ladder, or -1.
+func rung(ladder [][]program.Retention, keep []program.Retention) int {
+	return slices.IndexFunc(ladder, func(l []program.Retention) bool { return slices.Equal(l, keep) })
+}
+
+// spend is a change to a choice: resident chunks, layers of cache, units of prefetching, sizes by which head
+// rows grow (see resize), and parts of the updates that the device takes over. Negative numbers mean less.
+type spend struct {
+	residents int
+	spare     int64
+	prefetch  int
+	head      int
+	updates   int
+}
+
+// improve does a part of the work and keeps what it finds.
+func (b *balancing) improve(part func(*balancing) error) error {
+	start := b.best
+	if err := part(b); err != nil || b.best == start {
+		return err
+	}
+	return b.keep(b.best)
+}
+
+// divide divides memory in whole layers, and the updates of chunks that are not on the device.
+func (b *balancing) divide() error {
+	if err := b.divideUpdates(); err != nil {
+		return err
+	}
+	const fewest = 2 // one may be a norm, too small to move by itself
+	return b.descend(max(len(b.best.Plan.Chunks)/4, fewest))
+}
+
+// finish divides memory in parts of layers, where some but not all chunks stay. It also tunes the
+// division of updates.
+func (b *balancing) finish() error {
+	if n := b.best.choice.residents; n > 0 && n < len(b.best.Plan.Chunks) {
+		if err := b.finer(); err != nil {
+			return err
+		}
+	}
+	return b.tuneUpdates()
+}
+
+// partsOfLayer is the number of chunks into which finer cuts a layer.
+const partsOfLayer = 4
+
+// finer cuts layers into several chunks and continues from there. It reverts if
+// that does not help.
+func (b *balancing) finer() error {
+	whole, ch := b.best, b.best.choice
+	ch.st.chunk = b.layerBytes() / b.graph.DType.Size() / partsOfLayer
+	last := whole.Plan.Chunks[ch.residents-1].Last
+	ch.residents = 0
+	for _, c := range program.Layout(b.graph, ch.st.chunk) {
+		if c.Last <= last {
+			ch.residents++
+		}
+	}
+	c, err := b.fit(ch, 1)
+	if err != nil || c == nil {
+		return err
+	}
+	if err := c.simulate(b.m); err != nil {
+		return err
+	}
+	b.best = c
+	if err := b.descend(partsOfLayer); err != nil {
+		return err
+	}
+	if whole.Seconds() <= b.best.Seconds() {
+		b.best = whole
+	}
+	return nil
+}
+
+// heads are changes to the number of rows of logits that are computed at a time.
+var heads = []spend{{head: 1}, {head: -1}, {head: 2}, {head: -2}, {head: -3}}
+
+// descend moves memory between uses, step chunks or layers at a time for as long as that helps, then half as
+// many, down to one.
+func (b *balancing) descend(step int) error {
+	for ; step >= 1; step /= 2 {
+		n, m := step, int64(step)
+		moves := []spend{{residents: n}, {residents: -n}, {spare: m}, {spare: -m}, {residents: n, spare: -m}, {residents: -n, spare: m}}
+		if step == 1 {
+			moves = slices.Concat([]spend{{}}, heads, moves, []spend{{prefetch: 1}, {prefetch: -1}, {head: 1, spare: -1}, {head: -1, spare: 1}, {head: 1, residents: -1}, {head: -1, residents: 1}})
+		}
+		if err := b.each(moves, step); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// each tries changes in turn, each for as long as it helps.
+func (b *balancing) each(moves []spend, within int) error {
+	for _, d := range moves {
+		for {
+			better, err := b.move(d, within)
+			if err != nil {
+				return err
+			}
+			if !better || d == (spend{}) {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// move tries a change with the least recomputation that then fits, to within some
+// rungs.
+func (b *balancing) move(d spend, within int) (better bool, err error) {
+	if b.tired() {
+		return false, nil
+	}
+	ch := b.best.choice
+	chunks := len(b.best.Plan.Chunks)
+	ch.residents += d.residents
+	ch.streamed += d.updates
+	ch.st.spare += d.spare
+	ch.st.prefetch += d.prefetch
+	ch.st.headRows = b.resize(ch, d.head)
+	cached := b.best.Plan.Cache > 0
+	switch {
+	case ch.residents < 0 || ch.residents > chunks || ch.st.spare < 0 || ch.st.spare > int64(chunks) || ch.st.prefetch < 1:
+		return false, nil
+	case ch.streamed < 0 || ch.streamed > updateParts || d.updates != 0 && b.req.Pins.Update != "":
+		return false, nil
+	case d.residents != 0 && ch.r.state == device.DeviceTier, (d.spare != 0 || d.prefetch != 0) && !cached:
+		return false, nil
+	case d.prefetch != 0 && b.req.Pins.Prefetch > 0, d.head != 0 && (b.req.Pins.HeadRows > 0 || ch.st.headRows == b.best.choice.st.headRows):
+		return false, nil
+	}
+	c, err := b.fit(ch, within)
+	if err != nil || c == nil {
+		return false, err
+	}
+	if err := c.simulate(b.m); err != nil {
+		return false, err
+	}
+	if c.Seconds() >= b.best.Seconds()*(1-1e-6) {
+		return false, nil
+	}
+	b.best = c
+	return true, nil
+}
+
+// resize returns the number of head rows that is |by| sizes larger or smaller. A change by a single size may
+// merely move buffers and so hide that the next one is better.
+func (b *balancing) resize(ch choice, by int) int {
+	rows, seq, all := ch.st.headRows, b.graph.Seq, ch.b*b.graph.Seq
+	for ; by < 0 && rows > 32; by++ {
+		rows = b.req.shrink(rows)
+	}
+	for ; by > 0; by-- {
+		for d := 2; rows*d <= all && d <= 64; d++ {
+			if next := rows * d; seq%next == 0 || next%seq == 0 && all%next == 0 {
+				rows = next
+				break
+			}
+		}
+	}
+	return rows
+}
+
+// fit finds the least recomputation that fits, to within some rungs, or nil. It
+// starts at the choice's rung and takes doubling steps, then bisects.
+func (b *balancing) fit(ch choice, within int) (*Candidate, error) {
+	levels := b.levels
+	at := max(rung(levels, ch.keep), 0)
+	no, yes := -1, len(levels) // does not fit, fits
+	var fits *Candidate
+	for step := within; yes-no > 1 && (fits == nil || yes-no > within); {
+		ch.keep = levels[at]
+		c, err := b.evaluate(ch)
+		if err != nil {
+			return nil, err
+		}
+		if c.Fits {
+			yes, fits = at, c
+		} else {
+			no = at
+		}
+		switch {
+		case yes == len(levels):
+			at, step = min(at+step, len(levels)-1), 2*step
+		case no == -1:
+			at, step = max(at-step, 0), 2*step
+		default:
+			at = (no + yes) / 2
+		}
+	}
+	return fits, nil
+}

@@ -1,0 +1,153 @@
+package search
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/sim"
+)
+
+// TestBalance: compares the search's plan with the best of all combinations of residency, chunks that stay,
+// cache, prefetching and recomputation, on a model that is small enough to try them all.
+func TestBalance(t *testing.T) {
+	req := small(t)
+	req.Pins.MicroBatch = 4
+	improved := 0
+	for _, c := range []struct {
+		mib   int64
+		ranks int
+		link  float64
+	}{{12, 1, 1}, {18, 1, 0.3}, {11, 2, 1}} {
+		req.Ranks, req.GlobalBatch = c.ranks, 4*c.ranks
+		m := machine(t, c.mib<<20, c.link)
+		m.Capacity[device.DiskTier] = 0
+		s := newSearch(t.Context(), req, m)
+		var best, simple *Candidate
+		for _, r := range residenciesOf(s.ranks) {
+			if r.state == device.DiskTier || r.shard == "state" || s.hopeless(4, r) {
+				continue
+			}
+			base := choice{b: 4, group: 1, r: r, st: style{headRows: 128, chunk: 1 << 62, prefetch: 1}}
+			chunks := len(program.Layout(req.Graph, base.st.chunk))
+			for residents := 0; residents <= chunks && (residents == 0 || r.state != device.DeviceTier); residents++ {
+				for spare := int64(0); spare <= 2; spare++ {
+					for _, name := range program.Recomputations() {
+						for cut := 0; cut <= 4; cut += 2 {
+							ch := base
+							ch.residents, ch.st.spare = residents, spare
+							for l := range 4 {
+								kind := "none"
+								if l < cut {
+									kind = name
+								}
+								ch.keep = append(ch.keep, program.Recomputed(kind))
+							}
+							cand, err := s.evaluate(ch)
+							check(t, err)
+							if !cand.Fits {
+								continue
+							}
+							check(t, cand.Time(m))
+							if best == nil || cand.Seconds() < best.Seconds() {
+								best = cand
+							}
+							if residents == 0 && spare == 0 && (simple == nil || cand.Seconds() < simple.Seconds()) {
+								simple = cand
+							}
+						}
+					}
+				}
+			}
+		}
+		if best == nil {
+			t.Fatalf("%+v: nothing fits", c)
+		}
+		if simple == nil || best.Seconds() < 0.99*simple.Seconds() {
+			improved++
+		}
+		if r := find(t, req, m); r.Best.Seconds() > 1.01*best.Seconds() {
+			t.Errorf("%+v: chosen %s %.5g s, but %s takes %.5g s", c, r.Best.Label, r.Best.Seconds(), best.Label, best.Seconds())
+		}
+	}
+	if improved == 0 {
+		t.Error("in none of the cases does the division of memory matter")
+	}
+}
+
+// TestBounds: no plan is faster than the bound that its residency was judged by,
+// and none that fits was called hopeless.
+func TestBounds(t *testing.T) {
+	req := small(t)
+	for _, ranks := range []int{1, 2} {
+		req.Ranks, req.GlobalBatch = ranks, 8*ranks
+		m := machine(t, 14<<20, 1)
+		s := newSearch(t.Context(), req, m)
+		levels := s.retentions(4, 1)[0]
+		fitted := 0
+		for _, r := range residenciesOf(s.ranks) {
+			hopeless := s.hopeless(4, r)
+			for _, n := range [][2]int{{0, 0}, {2, 0}, {4, 0}, {0, updateParts / 2}, {2, updateParts / 4}, {0, updateParts}} {
+				residents := n[0]
+				ch := choice{b: 4, group: 1, r: r, st: style{headRows: 64, chunk: 1 << 62, prefetch: 1}, keep: levels[len(levels)/2], residents: residents, streamed: n[1]}
+				c, err := s.evaluate(ch)
+				check(t, err)
+				if !c.Fits {
+					continue
+				}
+				fitted++
+				check(t, c.Time(m))
+				if hopeless && residents == 0 {
+					t.Errorf("%s fits, but was called hopeless", c.Label)
+				}
+				if least := s.arithmetic(4) + s.update(r); c.Seconds() < least {
+					t.Errorf("%s takes %.6g s, the bound is %.6g", c.Label, c.Seconds(), least)
+				}
+			}
+		}
+		if fitted < 5 {
+			t.Errorf("only %d plans fit", fitted)
+		}
+	}
+}
+
+// TestTiredSearchImproves: an enumeration that has used up its effort leaves some for improving what it found.
+func TestTiredSearchImproves(t *testing.T) {
+	s := newSearch(t.Context(), small(t), machine(t, 12<<20, 1))
+	enumerated := 0
+	s.progress = func(text string) {
+		switch {
+		case strings.HasPrefix(text, "planning: micro-batch"):
+			s.spent = s.allowed + 1
+		case enumerated == 0 && strings.HasPrefix(text, "planning: dividing the memory"):
+			enumerated = s.evaluated
+		}
+	}
+	check(t, s.alike())
+	if enumerated == 0 || s.evaluated == enumerated {
+		t.Errorf("%d plans enumerated, %d in all: nothing was improved", enumerated, s.evaluated)
+	}
+}
+
+// TestHeads: the best number of tokens whose logits are computed at a time is found even where the next size is
+// slower than the first and only the one after that is faster.
+func TestHeads(t *testing.T) {
+	req, m := small(t), machine(t, 200<<20, 1)
+	req.Pins.MicroBatch = req.GlobalBatch
+	const best = 256 // of 1024 tokens
+	usual := m.Cost
+	m.Cost = sim.CostFunc(func(c *device.Call) float64 {
+		switch {
+		case c.Op != graph.CrossEntropy:
+			return usual.Cost(c)
+		case c.Args[0].Rows == best:
+			return 0.1
+		}
+		return 1
+	})
+	if rows := find(t, req, m).Best.Plan.HeadRows; rows != best {
+		t.Errorf("logits of %d tokens at once, not %d", rows, best)
+	}
+}

@@ -1,0 +1,46 @@
+package search
+
+import (
+	"context"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// Between plans programs of another mode, such as evaluation, that run between
+// training steps on the same persistent buffers. It uses the training plan or,
+// where a device lacks memory for that, the smallest micro-batches that the order
+// of sums permits.
+func Between(ctx context.Context, g *graph.Graph, training *program.Plan, base []*program.Program, opt program.Options) (*program.Plan, []*program.Program, error) {
+	pl := *training
+	list, over, err := between(ctx, g, &pl, base, opt)
+	if err != nil || !over || pl.MicroBatch == 1 || pl.Pipeline != nil {
+		return &pl, list, err
+	}
+	all, least := pl.MicroBatch, g.CutSequences()
+	for all%least != 0 && least < all {
+		least += g.CutSequences()
+	}
+	least = min(least, all)
+	pl.MicroBatches, pl.MicroBatch, pl.Group = pl.MicroBatches*all/least, least, 1
+	pl.HeadRows = min(pl.HeadRows, least*g.Seq)
+	list, _, err = between(ctx, g, &pl, base, opt)
+	return &pl, list, err
+}
+
+// between lowers the programs, and reports whether one exceeds its device.
+func between(ctx context.Context, g *graph.Graph, pl *program.Plan, base []*program.Program, opt program.Options) (list []*program.Program, over bool, err error) {
+	for opt.Rank = range base {
+		if err := ctx.Err(); err != nil {
+			return nil, false, err
+		}
+		opt.Base = base[opt.Rank]
+		p, err := program.Lower(ctx, g, pl, opt)
+		if err != nil {
+			return nil, false, err
+		}
+		list, over = append(list, p), over || p.Over(device.DeviceTier)
+	}
+	return list, over, nil
+}

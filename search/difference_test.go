@@ -1,0 +1,50 @@
+package search
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// TestDifference: what is the same takes no place among the reported differences, and bytes of state are those
+// of its storage format.
+func TestDifference(t *testing.T) {
+	m, err := model.Known("gpt2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := graph.Build(m, 64, graph.BF16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	on := func(tier device.Tier, elems int64, edit func(pl *program.Plan)) *program.Plan {
+		pl := program.Plain(g, 4)
+		pl.Chunks = program.Layout(g, elems)
+		for i := range pl.Chunks {
+			pl.Chunks[i].State = tier
+		}
+		edit(pl)
+		return pl
+	}
+	const whole = 1 << 62
+	was := on(device.HostTier, whole, func(*program.Plan) {})
+	is := on(device.HostTier, whole, func(pl *program.Plan) {
+		pl.MicroBatch, pl.MicroBatches = 2, 2
+		for i := range pl.Chunks {
+			pl.Chunks[i].Shard, pl.Chunks[i].Update = "state", program.UpdateOnDevice
+		}
+	})
+	if text := Difference(g, was, is); !strings.Contains(text, "streamed through the device for updates") {
+		t.Errorf("%q says nothing of updates", text)
+	}
+	for state, want := range map[string]string{"": "1.2 GiB more", "bf16": "475 MiB more"} {
+		set := func(pl *program.Plan) { pl.State = state }
+		if text := Difference(g, on(device.HostTier, whole, set), on(device.DeviceTier, 1<<20, set)); !strings.HasPrefix(text, want) {
+			t.Errorf("state %q: %q, want %s", state, text, want)
+		}
+	}
+}

@@ -1,0 +1,33 @@
+package search
+
+// logitShare is the inverse of the share of the device's memory that logits may take.
+const logitShare = 16
+
+// Head returns how many of the given tokens the head processes at a time. Their logits should not dominate the
+// device's memory, but the product runs well only with enough rows.
+func (r *Request) Head(tokens int, memory int64) int {
+	row := int64(r.Graph.Model.Vocab) * r.Graph.DType.Size()
+	for tokens > 64 && int64(tokens)*row > memory/logitShare && r.shrink(tokens) < tokens {
+		tokens = r.shrink(tokens)
+	}
+	return tokens
+}
+
+// HeadFits reports whether the head may process that many tokens at a time.
+func (r *Request) HeadFits(rows int) bool { return r.HeadUnit == 0 || rows%r.HeadUnit == 0 }
+
+// shrink returns the next smaller number of rows that is a multiple or a divisor of the sequence length and at
+// which the graph's and the device's sums can be cut; rows itself if there is none.
+func (r *Request) shrink(rows int) int {
+	unit := 1
+	if rows > r.Graph.Seq {
+		unit = r.Graph.Seq
+	}
+	for d := 2; d <= min(rows/unit, 64); d++ {
+		next := rows / d
+		if rows/unit%d == 0 && r.Graph.CutsAt(next) && r.HeadFits(next) {
+			return next
+		}
+	}
+	return rows
+}

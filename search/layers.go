@@ -1,0 +1,109 @@
+package search
+
+import (
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/size"
+	"github.com/athanor-llm/athanor/internal/stat"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// Layers describes the activation policy that a run of layers shares, and its cost.
+// Bytes are per layer and micro-batch, seconds per layer and step.
+type Layers struct {
+	First     int               `json:"first"`
+	Last      int               `json:"last"`
+	Retention program.Retention `json:"retention"`
+	Kept      int64             `json:"kept_bytes"`
+	Swapped   int64             `json:"swapped_bytes"`
+	Remade    int64             `json:"remade_bytes"`
+	Out       float64           `json:"out_seconds"` // on the link
+	In        float64           `json:"in_seconds"`
+	Recompute float64           `json:"recompute_seconds"`
+	Forward   float64           `json:"forward_seconds"` // behind which the way out can hide
+	Backward  float64           `json:"backward_seconds"`
+}
+
+// Activations describes a simulated candidate's activation policy, by runs of
+// layers.
+func Activations(g *graph.Graph, c *Candidate) []Layers {
+	var list []Layers
+	for l, r := range c.Plan.Activations {
+		saved := program.Saved(g, l, c.Plan.MicroBatch*g.Seq)
+		if n := len(list); n > 0 && list[n-1].Retention == r && saved == program.Saved(g, l-1, c.Plan.MicroBatch*g.Seq) {
+			list[n-1].Last = l
+			continue
+		}
+		row := Layers{First: l, Last: l, Retention: r}
+		for a, bytes := range saved {
+			waiting := int64(r[a].Share * float64(bytes))
+			if r[a].Swapped() {
+				row.Swapped += waiting
+			} else {
+				row.Kept += waiting
+			}
+			row.Remade += bytes - waiting
+		}
+		list = append(list, row)
+	}
+	for i := range list {
+		list[i].time(c)
+	}
+	return list
+}
+
+// time adds up the instructions of the layers.
+func (r *Layers) time(c *Candidate) {
+	each := 1 / float64(r.Last-r.First+1)
+	for i := range c.Program.Instrs {
+		in := &c.Program.Instrs[i]
+		if layer := in.Key.Segment - 1; layer < r.First || layer > r.Last {
+			continue
+		}
+		seconds := each * (c.Timeline.Spans[i].End - c.Timeline.Spans[i].Start)
+		swap := in.Op == graph.Copy && c.Program.Buffers[in.Args[0].Buf].Class == program.ClassActivations
+		switch {
+		case swap && in.Stream == device.DevToHost:
+			r.Out += seconds
+		case swap && in.Stream == device.HostToDev:
+			r.In += seconds
+		case in.Stream != device.Compute:
+		case in.Key.Dir == program.Recompute:
+			r.Recompute += seconds
+		case in.Key.Dir == program.Forward:
+			r.Forward += seconds
+		case in.Key.Dir == program.Backward:
+			r.Backward += seconds
+		}
+	}
+}
+
+// WriteActivations prints the runs of layers as a table.
+func WriteActivations(w io.Writer, list []Layers) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(tw, "layers\tkept\tswapped\trecomputed\tout\tin\tagain\tforward\tbackward\t  activations")
+	amount := func(n int64) string {
+		if n == 0 {
+			return "-"
+		}
+		return size.Format(n)
+	}
+	ms := func(s float64) string {
+		switch {
+		case s == 0:
+			return "-"
+		case s < 1e-3: // in the unit of its column
+			return fmt.Sprintf("%.3g ms", 1e3*s)
+		}
+		return stat.Seconds(s)
+	}
+	for _, r := range list {
+		fmt.Fprintf(tw, "%d-%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t  %v\n", r.First, r.Last, amount(r.Kept), amount(r.Swapped), amount(r.Remade),
+			ms(r.Out), ms(r.In), ms(r.Recompute), ms(r.Forward), ms(r.Backward), r.Retention)
+	}
+	return tw.Flush()
+}

@@ -1,0 +1,44 @@
+package search
+
+import (
+	"testing"
+
+	"github.com/athanor-llm/athanor/program"
+)
+
+// TestPack: the arenas of the plan that will run are nowhere higher than the search's, and somewhere lower; its
+// step is longer by at most a thousandth.
+func TestPack(t *testing.T) {
+	lower := 0
+	for budget, micro := range map[int64]int{6 << 20: 0, 7.5 * (1 << 20): 1, 9 << 20: 2, 18 << 20: 1} {
+		req := small(t)
+		if req.Pins.MicroBatch = micro; micro > 0 { // heuristics seldom miss the bound
+			req.Pins.Recompute = "attention"
+		}
+		s := newSearch(t.Context(), req, machine(t, budget, 1))
+		check(t, s.alike())
+		if len(s.found) == 0 {
+			continue
+		}
+		check(t, s.complete())
+		before := s.found[0]
+		check(t, s.pack())
+		after := s.found[0]
+		if after.seconds > 1.001*before.seconds {
+			t.Errorf("%d bytes: %v s, %v s before", budget, after.seconds, before.seconds)
+		}
+		for r, p := range after.Ranks {
+			check(t, program.Verify(p))
+			for tier, h := range p.Height {
+				if was := before.Ranks[r].Height[tier]; h > was {
+					t.Errorf("%d bytes, tier %d: %d bytes, %d before", budget, tier, h, was)
+				} else if h < was {
+					lower++
+				}
+			}
+		}
+	}
+	if lower == 0 {
+		t.Error("no plan was packed lower")
+	}
+}

@@ -1,0 +1,404 @@
+package search
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/schedule"
+)
+
+// Approach. A pipeline is a depth, a micro-batch, a schedule, a division of the
+// segments into stages and a placement. All combinations are enumerated and
+// estimated. The schedule's clock with each stage's times (package schedule) gives
+// a lower bound; recomputation, updates and reductions added to it give an
+// estimate. In the order of their estimates, tasks are lowered and simulated with
+// all ranks on one clock, as long as their bounds are below the best time so far:
+//
+//	depth x micro-batch x schedule --Simulate--> bound
+//	      x placement              --Balance---> stages, estimate
+//	best estimates first           --Lower-----> recomputation per rank
+//	                               -SpansFirst-> seconds
+//
+// Memory constrains each rank separately: the least recomputation that fits is
+// found per rank, since later stages hold fewer micro-batches.
+//
+// Example: four L4 on PCIe and a model of 1.5e9 parameters. Reducing its gradients
+// takes longer than the step, while a pipeline sends 4 MB per micro-batch. On
+// NVLink it is the reverse: no bubble beats a short one.
+//
+// Known weakness: for schedules with several stages per rank, stages are divided
+// without regard to memory. The number of instructions lowered is bounded (see
+// effort).
+
+// variant is a schedule to try, with its parameters.
+type variant struct {
+	name           string
+	chunks, slices int
+	limit          float64 // of activations, in micro-batches per rank: zb-auto
+}
+
+// variants are the schedules that can win, and gpipe for comparison.
+var variants = []variant{
+	{"1f1b", 1, 1, 0}, {"interleaved", 2, 1, 0}, {"interleaved", 4, 1, 0}, {"breadth-first", 2, 1, 0}, {"breadth-first", 4, 1, 0},
+	{"zb-h1", 1, 1, 0}, {"zb-h2", 1, 1, 0}, {"zb-auto", 1, 1, 1}, {"zb-auto", 1, 1, 2}, {"zb-v", 2, 1, 0},
+	{"chimera", 1, 1, 0}, {"bitpipe", 2, 1, 0}, {"dualpipe", 1, 1, 0}, {"dualpipev", 2, 1, 0}, {"gpipe", 1, 1, 0},
+}
+
+// sliced are the variants that cut sequences. They need one sequence per
+// micro-batch, fp32 and little recomputation. They sum over tokens in another order
+// than the plain run, so they are tried only if the user asks for them.
+var sliced = []variant{{"seq1f1b", 1, 2, 0}, {"seq1f1b", 1, 4, 0}, {"seq1f1b", 1, 8, 0}}
+
+// variants returns the variants that the pins allow.
+func (p *Pins) variants() []variant {
+	switch {
+	case p.Slices > 1:
+		return []variant{{"seq1f1b", 1, p.Slices, 0}}
+	case p.Schedule == "seq1f1b":
+		return sliced
+	}
+	return variants
+}
+
+// sliceable reports whether micro-batches of b sequences can be cut as a variant
+// requires, see program.Plan.Validate.
+func (s *search) sliceable(b int, v variant) bool {
+	return b == 1 && s.graph.DType == graph.F32 && v.slices <= s.graph.Seq/graph.SliceUnit(s.graph.Seq) && len(s.remakes(v)) > 0 && len(s.req.Pins.Activations) == 0
+}
+
+// effort bounds the instructions lowered for pipelines per rank of the machine, mostEffort their total. slack
+// bounds the factor by which estimates are too high. After patience failures in a row the search stops.
+const (
+	effort     = 100_000
+	mostEffort = 1_000_000
+	slack      = 1.15
+	patience   = 10
+)
+
+// shape is a pipeline without a placement.
+type shape struct {
+	variant
+	depth, replicas int
+	b, micros       int
+	costs           *costs
+	home            [][]int
+}
+
+// task is a pipeline to lower, with its placement and stages.
+type task struct {
+	*shape
+	residency
+	first           []int              // per stage its first segment, and the end
+	sequence        *schedule.Schedule // set if the order depends on times
+	level           []int              // per rank: guessed recomputation, an index into levels
+	bound, estimate float64
+}
+
+// pipelines tries pipelines of all depths. Estimates of memory are sometimes too low: if none of the tasks that
+// they leave fits, the tasks that they ruled out are tried too.
+func (s *search) pipelines() error {
+	pins := &s.req.Pins
+	if s.ranks == 1 || pins.Pipeline == 1 || pins.Group > 1 || pins.Policy != "" {
+		return nil
+	}
+	err := s.pipelinesOf(false)
+	if err == nil && len(s.found) == 0 {
+		err = s.pipelinesOf(true)
+	}
+	return err
+}
+
+func (s *search) pipelinesOf(every bool) error {
+	pins := &s.req.Pins
+	var tasks []*task
+	for depth := 2; depth <= min(s.ranks, len(s.graph.Segments)); depth++ {
+		if s.ranks%depth != 0 || pins.Pipeline != 0 && pins.Pipeline != depth {
+			continue
+		}
+		s.say(fmt.Sprintf("planning: pipelines of %d ranks", depth))
+		for _, sh := range s.shapes(depth) {
+			if err := s.ctx.Err(); err != nil {
+				return err
+			}
+			tasks = append(tasks, s.tasks(sh, every)...)
+		}
+	}
+	slices.SortStableFunc(tasks, func(a, b *task) int { return cmp.Compare(a.estimate, b.estimate) })
+	fruitless := 0
+	for _, t := range tasks {
+		if len(s.found) > 0 && (s.any || s.lowered > min(effort*s.ranks, mostEffort) || fruitless > patience) {
+			break
+		}
+		if s.beaten(t.bound) || s.beaten(t.estimate/slack) {
+			continue
+		}
+		s.say("planning: " + t.label())
+		fruitless++
+		if c, err := s.pursue(t); err != nil {
+			return err
+		} else if c != nil && c == s.fastest() {
+			fruitless = 0
+		}
+	}
+	return nil
+}
+
+// beaten reports whether the best time so far is at most bound.
+func (s *search) beaten(bound float64) bool { return len(s.found) > 0 && bound >= s.found[0].Seconds() }
+
+// fastest returns the best candidate so far, or nil.
+func (s *search) fastest() *Candidate {
+	if len(s.found) == 0 {
+		return nil
+	}
+	return s.found[0]
+}
+
+// shapes lists the pipelines of a depth.
+func (s *search) shapes(depth int) (list []*shape) {
+	pins := &s.req.Pins
+	replicas := s.ranks / depth
+	batch := s.req.GlobalBatch / replicas
+	if batch*replicas != s.req.GlobalBatch {
+		return nil
+	}
+	for b := batch; b >= 1; b-- {
+		tokens := b * s.graph.Seq
+		if batch%b != 0 || b > 1 && tokens > 1<<16 || !s.graph.CutsAt(tokens) || pins.MicroBatch > 0 && b != pins.MicroBatch {
+			continue
+		}
+		c := s.costs(b)
+		if math.IsInf(c.message, 0) {
+			return nil // no link joins the ranks
+		}
+		var work float64
+		for _, t := range c.segments {
+			work += t.F + t.B + t.W
+		}
+		if s.beaten(work * float64(batch/b) / float64(depth)) {
+			continue
+		}
+		for _, v := range s.variants(depth) {
+			if v.slices > 1 && !s.sliceable(b, v) {
+				continue
+			}
+			list = append(list, &shape{variant: v, depth: depth, replicas: replicas, b: b, micros: batch / b, costs: c})
+		}
+	}
+	return list
+}
+
+// variants lists the schedules to try, within the pins.
+func (s *search) variants(depth int) []variant {
+	pins := &s.req.Pins
+	var list []variant
+	for _, v := range pins.variants() {
+		if pins.Schedule != "" && pins.Schedule != v.name || pins.Slices > 0 && pins.Slices != v.slices {
+			continue
+		}
+		if n := len(pins.Stages); n > 0 && v.chunks*depth != n {
+			continue
+		}
+		list = append(list, v)
+	}
+	return list
+}
+
+// PossiblePipeline returns why no pipeline satisfies the user's decisions, whatever
+// else is chosen; nil if one may.
+func PossiblePipeline(p *Pins, ranks, batch int) error {
+	var first error
+	for depth := 2; depth <= ranks; depth++ {
+		replicas := ranks / max(depth, 1)
+		if ranks%depth != 0 || p.Pipeline != 0 && p.Pipeline != depth || batch%replicas != 0 {
+			continue
+		}
+		micros := batch / replicas / max(p.MicroBatch, 1)
+		for _, v := range p.variants() {
+			chunks, parts := v.chunks, v.slices
+			if len(p.Stages) > 0 {
+				chunks = len(p.Stages) / depth
+			}
+			if p.Schedule != "" && p.Schedule != v.name || p.Slices > 0 && p.Slices != v.slices || len(p.Stages)%depth != 0 {
+				continue
+			}
+			for m := micros; m >= 1; m-- { // fewer where schedules need multiples
+				if micros%m != 0 || p.MicroBatch > 0 && m != micros {
+					continue
+				}
+				_, err := schedule.Generate(v.name, schedule.Request{Ranks: depth, Micros: m, Chunks: chunks, Slices: parts, Costs: schedule.DefaultCosts()})
+				if err == nil {
+					return nil
+				}
+				if first == nil {
+					first = err
+				}
+			}
+		}
+	}
+	if first == nil {
+		return fmt.Errorf("no pipeline on %d ranks satisfies the decisions of `plan`; hint: give each rank the same number of stages, and make global_batch %d a multiple of the number of replicas", ranks, batch)
+	}
+	return first
+}
+
+// label describes a task to the user.
+func (t *task) label() string {
+	name := t.name
+	if t.slices > 1 {
+		name += fmt.Sprintf(" in %d slices", t.slices)
+	}
+	if t.chunks > 1 && t.name != "zb-v" && t.name != "bitpipe" && t.name != "dualpipev" {
+		name += fmt.Sprintf(" with %d stages per rank", t.chunks)
+	}
+	ranks := fmt.Sprintf("pipeline of %d ranks", t.depth)
+	if t.replicas > 1 {
+		ranks = fmt.Sprintf("%d pipelines of %d ranks", t.replicas, t.depth)
+	}
+	return fmt.Sprintf("%s, %s, %s, micro-batch %d x %d", ranks, name, t.residency.label, t.b, t.micros)
+}
+
+// pursue lowers a task in the style that uses most memory and fits; nil if none
+// does.
+func (s *search) pursue(t *task) (*Candidate, error) {
+	for _, st := range s.styles(t.b, t.residency) {
+		c, err := s.fill(t, st)
+		if err != nil {
+			return nil, err
+		}
+		if c != nil {
+			return c, s.keep(c)
+		}
+	}
+	return nil, nil
+}
+
+// fill finds the least recomputation that fits for each rank; nil if nothing fits on some rank.
+func (s *search) fill(t *task, st style) (*Candidate, error) {
+	pl, err := s.piped(t, st)
+	if err != nil {
+		return nil, err
+	}
+	s.evaluated++
+	c := &Candidate{Plan: pl, Label: t.label(), Kind: fmt.Sprintf("%s on %d ranks", t.name, t.depth), Fits: true}
+	var together int64
+	for rank := range t.depth {
+		p, err := s.least(t, pl, rank)
+		if err != nil || p == nil {
+			return nil, err
+		}
+		c.Programs = append(c.Programs, p)
+		together += (p.Height[device.DeviceTier] + p.Height[device.HostTier]) * int64(t.replicas)
+	}
+	if s.m.Shared > 0 && together > s.m.Shared {
+		return nil, nil
+	}
+	hash := pl.Hash() // each rank was lowered before the later ranks' recomputation was decided
+	for _, p := range c.Programs {
+		p.PlanHash = hash
+	}
+	c.Program = c.Programs[0]
+	return c, nil
+}
+
+// piped returns the plan of a task without recomputation.
+func (s *search) piped(t *task, st style) (*program.Plan, error) {
+	pl := program.Plain(s.graph, t.b)
+	pl.Ranks, pl.MicroBatches, pl.HeadRows, pl.State = s.ranks, t.micros, st.headRows, s.req.State
+	pl.Chunks = program.Layout(s.graph, st.chunk)
+	pl.Pipeline = &program.Pipeline{Schedule: t.name, Ranks: t.depth, Stages: t.first[:len(t.first)-1], Slices: t.slices}
+	if t.sequence != nil {
+		pl.Pipeline.Order = t.sequence.Text()
+	}
+	ordered, err := pl.Ordered(s.graph)
+	if err != nil {
+		return nil, err
+	}
+	for i := range pl.Chunks {
+		c := &pl.Chunks[i]
+		c.Weights, c.Grads, c.State, c.Shard = t.weights, t.grads, t.state, t.shard
+		if !ordered[i] {
+			c.Weights, c.Grads = device.DeviceTier, device.DeviceTier
+			if c.Shard != "" {
+				c.Shard = "state"
+			}
+		}
+	}
+	s.stream(pl, 0)
+	if s.req.Pins.Slots > 0 {
+		pl.Slots = s.req.Pins.Slots
+	}
+	s.cache(pl, st)
+	return pl, nil
+}
+
+// levels lists activation policies of some layers, from least work to least memory:
+// one choice after the other, and within a choice layer by layer from the first.
+func levels(layers int, choices []program.Retention) [][]program.Retention {
+	list := [][]program.Retention{slices.Repeat(choices[:1], layers)}
+	for _, c := range choices[1:] {
+		for l := range layers {
+			next := slices.Clone(list[len(list)-1])
+			next[l] = c
+			list = append(list, next)
+		}
+	}
+	return list
+}
+
+// least finds the least recomputation with which a rank fits, starting at the
+// guess, and stores it in the plan. Other ranks' layers do not affect it.
+func (s *search) least(t *task, pl *program.Plan, rank int) (best *program.Program, err error) {
+	var layers []int
+	for _, r := range t.ranges(rank) {
+		for l := max(r[0], 1); l < min(r[1], s.graph.Head()); l++ {
+			layers = append(layers, l-1)
+		}
+	}
+	slices.Sort(layers)
+	layers = slices.Compact(layers) // both directions have the same policy
+	list := levels(len(layers), s.remakes(t.variant))
+	opt := s.req.Options
+	opt.Capacity, opt.Reject, opt.Rank = s.m.Capacity, true, rank
+	set := func(keep []program.Retention) {
+		for i, l := range layers {
+			pl.Activations[l] = keep[i]
+		}
+		pl.Activations = s.req.Pins.activations(pl.Activations)
+	}
+	fitting := -1
+	bad, good := -1, len(list) // good fits if it is in the list
+	step, at := 1, min(t.level[rank], len(list)-1)
+	for good-bad > 1 {
+		if err := s.ctx.Err(); err != nil {
+			return nil, err
+		}
+		set(list[at])
+		p, err := program.Lower(s.ctx, s.graph, pl, opt)
+		if err != nil {
+			return nil, err
+		}
+		s.lowered += len(p.Instrs)
+		if p.Fits() {
+			best, good, fitting = p, at, at
+			at -= step
+		} else {
+			bad = at
+			at += step
+		}
+		if step *= 2; bad >= 0 && good < len(list) {
+			at = (bad + good) / 2
+		}
+		at = min(max(at, bad+1), good-1)
+	}
+	if fitting < 0 {
+		return nil, nil
+	}
+	set(list[fitting])
+	return best, nil
+}

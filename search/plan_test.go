@@ -1,0 +1,293 @@
+package search
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/sim"
+)
+
+func small(t *testing.T) *Request {
+	t.Helper()
+	m, err := model.Known("gpt2")
+	check(t, err)
+	m.Layers, m.Width, m.Heads, m.KVHeads, m.HeadDim, m.FeedForward, m.Vocab, m.MaxPositions = 4, 128, 4, 4, 32, 512, 2048, 128
+	g, err := graph.Build(m, 128, graph.F32)
+	check(t, err)
+	return &Request{Graph: g, GlobalBatch: 8, Options: program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1}}
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// machine is a desktop GPU whose links are scaled.
+func machine(t *testing.T, dev int64, link float64) *Machine {
+	t.Helper()
+	h, err := hardware.KnownRank("rtx4090", 1)
+	check(t, err)
+	for i := range h.Links {
+		h.Links[i].Bandwidth *= link
+	}
+	return &Machine{Capacity: [device.NumTiers]int64{dev, 1 << 34, 1 << 36}, Cost: sim.CostFunc(h.Cost)}
+}
+
+func find(t *testing.T, req *Request, m *Machine) *Result {
+	t.Helper()
+	r, err := Search(context.Background(), req, m, nil)
+	check(t, err)
+	return r
+}
+
+// TestHostIsShort: where the host cannot hold all that a placement gives to it, some of that is on the device.
+// All of it is 16 bytes per element, of which the optimizer's state is 8, or 10 in bf16.
+func TestHostIsShort(t *testing.T) {
+	host := device.HostTier
+	for _, dt := range []graph.DType{graph.F32, graph.BF16} {
+		req := small(t)
+		g, err := graph.Build(req.Graph.Model, req.Graph.Seq, dt)
+		check(t, err)
+		req.Graph = g
+		var n int64
+		for _, p := range g.Params {
+			n += p.Elems()
+		}
+		pinned := *req
+		pinned.Pins.Weights, pinned.Pins.Grads, pinned.Pins.State = &host, &host, &host
+		m := machine(t, 8<<20, 1)
+		m.Capacity[device.DiskTier] = 0
+		least := find(t, &pinned, m).Best.Program.Height[device.DeviceTier]
+		for _, c := range []struct{ dev, host int64 }{{10, 6}, {2, 15}} {
+			m.Capacity[device.DeviceTier], m.Capacity[host] = least+c.dev*n, c.host*n
+			if err := Fits(context.Background(), req, m); err != nil {
+				t.Errorf("%v, %d bytes an element: %v", dt, c.host, err)
+			}
+			if err := Fits(context.Background(), &pinned, m); !errors.Is(err, ErrDoesNotFit) {
+				t.Errorf("%v, %d bytes an element, all of it on the host: %v", dt, c.host, err)
+			}
+		}
+		if h := find(t, req, m).Best.Program.Height; h[host] > m.Capacity[host] || h[device.DeviceTier] > m.Capacity[device.DeviceTier] {
+			t.Errorf("%v: the plan takes %v of %v", dt, h, m.Capacity)
+		}
+	}
+}
+
+// others draws k of n cases that a test leaves to other runs, since searches take seconds.
+func others(t *testing.T, n, k int) map[int]bool {
+	t.Helper()
+	left := map[int]bool{}
+	for _, i := range rand.Perm(n)[:k] {
+		left[i] = true
+	}
+	t.Logf("of %d cases %v are left to other runs", n, slices.Sorted(maps.Keys(left)))
+	return left
+}
+
+// TestMonotone is law L9: more memory, or a faster link, never makes the
+// chosen plan slower.
+func TestMonotone(t *testing.T) {
+	req := small(t)
+	last, twelve := 0.0, 0.0
+	for _, mib := range []int64{200, 60, 40, 24, 12, 7} {
+		r := find(t, req, machine(t, mib<<20, 1))
+		if h := r.Best.Program.Height[device.DeviceTier]; h > mib<<20 {
+			t.Errorf("%d MiB: the plan takes %d bytes", mib, h)
+		}
+		if s := r.Best.Seconds(); s < last*(1-1e-9) {
+			t.Errorf("%d MiB: %.6g s, but with more memory %.6g s", mib, s, last)
+		} else {
+			last = s
+		}
+		if mib == 12 {
+			twelve = r.Best.Seconds()
+		}
+	}
+	last = 0
+	for _, link := range []float64{100, 1, 0.1, 0.01} {
+		s := twelve
+		if link != 1 { // that plan was found above
+			s = find(t, req, machine(t, 12<<20, link)).Best.Seconds()
+		}
+		if s < last*(1-1e-9) {
+			t.Errorf("link x %v: %.6g s, but with a faster one %.6g s", link, s, last)
+		} else {
+			last = s
+		}
+	}
+}
+
+// TestMonotoneSteps is L9 where a little more memory once led to a local optimum: in another division between
+// cache and logits, in another placement, in copies that were not far enough ahead. The searches know nothing
+// of each other, so L9 holds only up to what is left of that.
+func TestMonotoneSteps(t *testing.T) {
+	const bound = 0.02
+	left := others(t, 3, 1)
+	for i, c := range []struct {
+		batch      int
+		less, more int64 // KiB
+	}{{32, 10240, 10752}, {8, 6656, 7168}, {8, 25088, 25600}} {
+		if left[i] {
+			continue
+		}
+		req := small(t)
+		req.GlobalBatch = c.batch
+		less := find(t, req, machine(t, c.less<<10, 1)).Best
+		more := find(t, req, machine(t, c.more<<10, 1)).Best
+		if ratio := more.Seconds() / less.Seconds(); ratio > 1+bound {
+			t.Errorf("batch %d: %.2f %% slower with %d KiB (%s) than with %d (%s)", c.batch, 100*(ratio-1), c.more, more.Label, c.less, less.Label)
+		}
+	}
+}
+
+// TestBeatsFixedStrategies: no fixed strategy that fits is faster than what the
+// search chose.
+func TestBeatsFixedStrategies(t *testing.T) {
+	req := small(t)
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 1))
+	fitted := 0
+	for range 12 {
+		m := machine(t, int64(7+rng.IntN(100))<<20, []float64{0.05, 0.3, 1}[rng.IntN(3)])
+		pl := fixed(req, rng)
+		c, err := Evaluate(context.Background(), req, pl, m, "fixed")
+		check(t, err)
+		if !c.Fits {
+			continue
+		}
+		fitted++
+		check(t, c.Time(m))
+		if best := find(t, req, m).Best; best.Seconds() > c.Seconds()*1.02 {
+			t.Errorf("device %d: chosen %s %.5g s, but %+v takes %.5g s", m.Capacity[0], best.Label, best.Seconds(), pl, c.Seconds())
+		}
+	}
+	if fitted < 3 {
+		t.Errorf("only %d of the drawn strategies fit", fitted)
+	}
+}
+
+// fixed is a strategy as people set it by hand: one residency, and one recomputation policy for all layers.
+func fixed(req *Request, rng *rand.Rand) *program.Plan {
+	b := []int{1, 2, 4, 8}[rng.IntN(4)]
+	pl := program.Plain(req.Graph, b)
+	pl.MicroBatches = req.GlobalBatch / b
+	pl.Group = []int{1, pl.MicroBatches}[rng.IntN(2)]
+	pl.HeadRows = 128
+	r := residencies[rng.IntN(5)]
+	for i := range pl.Chunks {
+		pl.Chunks[i].Weights, pl.Chunks[i].Grads, pl.Chunks[i].State = r.weights, r.grads, r.state
+	}
+	pl.Cache, pl.Prefetch = 2*pl.CacheNeeded(req.Graph), 1
+	all := program.Recomputations()
+	pl.Activations = slices.Repeat([]program.Retention{program.Recomputed(all[rng.IntN(len(all))])}, req.Graph.Model.Layers)
+	return pl
+}
+
+// TestMisfit: what the hint says does fit, and a byte less does not.
+func TestMisfit(t *testing.T) {
+	req := small(t)
+	for _, caps := range [][device.NumTiers]int64{{1 << 20, 1 << 34, 0}, {1 << 30, 1 << 12, 0}, {1 << 20, 1 << 10, 1 << 30}} {
+		m := machine(t, 0, 1)
+		m.Capacity = caps
+		_, err := Search(context.Background(), req, m, nil)
+		var misfit *Misfit
+		if !errors.As(err, &misfit) || !errors.Is(err, ErrDoesNotFit) {
+			t.Fatalf("capacity %v: %v", caps, err)
+		}
+		if misfit.Need <= misfit.Have || len(LargestClasses(misfit.Frugal.Program, misfit.Tier)) == 0 {
+			t.Errorf("capacity %v: %+v", caps, misfit)
+		}
+		for tier, h := range misfit.Frugal.Program.Height {
+			m.Capacity[tier] = max(m.Capacity[tier], h)
+		}
+		find(t, req, m)
+	}
+}
+
+// TestMisfitIsKnownSoon: where pinned activations leave no plan, bounds reveal it. Every residency is looked at
+// with three divisions of the logits, in the search and for the hint, and only the plan that is reported is
+// packed.
+func TestMisfitIsKnownSoon(t *testing.T) {
+	req := long(t)
+	for _, keep := range []program.Retention{program.SwapOf(device.HostTier, 1), program.Recomputed("full")} {
+		req.Pins.Activations = map[int]program.Retention{}
+		for l := range req.Graph.Model.Layers {
+			req.Pins.Activations[l] = keep
+		}
+		lowered, packed := 0, 0
+		req.Options.Dump = func(pass string, p *program.Program) {
+			switch pass {
+			case "list":
+				lowered++
+			case "waits": // a rejected program has none
+				packed++
+			}
+		}
+		m := machine(t, 10<<20, 1)
+		var misfit *Misfit
+		if _, err := Search(context.Background(), req, m, nil); !errors.As(err, &misfit) {
+			t.Fatalf("%v: %v", keep, err)
+		}
+		if most := len(residencies) * (4 + 2*4); lowered > most || packed != 1 {
+			t.Errorf("%v: %d programs lowered, %d of them packed; at most %d and 1", keep, lowered, packed, most)
+		}
+		m.Capacity[device.DeviceTier] = misfit.Need
+		req.Options.Dump = nil
+		find(t, req, m)
+	}
+}
+
+// TestPins: decisions of the user are kept.
+func TestPins(t *testing.T) {
+	req := small(t)
+	host := device.HostTier
+	req.Pins = Pins{MicroBatch: 2, Group: 2, HeadRows: 64, Prefetch: 3, Recompute: "full", Weights: &host, State: &host}
+	pl := find(t, req, machine(t, 1<<30, 1)).Best.Plan
+	if pl.MicroBatch != 2 || pl.Group != 2 || pl.HeadRows != 64 || pl.Prefetch != 3 || pl.Activations[0] != program.Recomputed("full") ||
+		pl.Chunks[0].Weights != host || pl.Chunks[0].State != host {
+		t.Errorf("%+v", pl)
+	}
+}
+
+// TestOddSequences: in bf16, tokens are cut at even places, so sequences of odd length are processed in twos or
+// all at once. What fits of these is tried, and what does not is reported.
+func TestOddSequences(t *testing.T) {
+	req := small(t)
+	left := others(t, 4, 2)
+	for i, c := range []struct {
+		seq, batch int
+		want       []int
+	}{{33, 4, []int{4, 2}}, {33, 3, []int{3}}, {33, 1, []int{1}}, {32, 4, []int{4, 2, 1}}, {1, 4, []int{4, 2}}, {33001, 3, []int{3}}, {33001, 6, []int{2}}} {
+		model := *req.Graph.Model
+		model.MaxPositions = c.seq
+		g, err := graph.Build(&model, c.seq, graph.BF16)
+		check(t, err)
+		r := *req
+		r.Graph, r.GlobalBatch = g, c.batch
+		if list := newSearch(t.Context(), &r, machine(t, 1<<30, 1)).microBatches(); !slices.Equal(list, c.want) {
+			t.Errorf("%d sequences of %d: micro-batches of %v, want %v", c.batch, c.seq, list, c.want)
+		}
+		if c.seq > 100 || left[i] {
+			continue
+		}
+		m := machine(t, 1<<16, 1)
+		var misfit *Misfit
+		if _, err := Search(t.Context(), &r, m, nil); !errors.As(err, &misfit) {
+			t.Fatalf("%d sequences of %d: %v", c.batch, c.seq, err)
+		}
+		m.Capacity[device.DeviceTier] = misfit.Need
+		find(t, &r, m)
+	}
+}

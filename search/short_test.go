@@ -1,0 +1,138 @@
+package search
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/athanor-llm/athanor/device"
+)
+
+// TestShortSteps: what a shortened step predicts of the whole one is true: its time, and that a whole step
+// needs what the short one needs plus what its micro-batches add.
+func TestShortSteps(t *testing.T) {
+	req := small(t)
+	req.GlobalBatch = 32
+	m := machine(t, 60<<20, 0.5)
+	s := newSearch(t.Context(), req, m)
+	var sum, worst float64
+	n := 0
+	rapid.Check(t, func(t *rapid.T) {
+		b := rapid.SampledFrom([]int{1, 2, 4, 8}).Draw(t, "sequences")
+		s.ladders = s.retentions(b, 1)
+		ladder := rapid.SampledFrom(s.ladders).Draw(t, "ladder")
+		r := rapid.SampledFrom(residenciesOf(1)).Draw(t, "residency")
+		ch := choice{b: b, group: 1, r: r, keep: rapid.SampledFrom(ladder).Draw(t, "rung"),
+			st:        rapid.SampledFrom(s.styles(b, r)).Draw(t, "style"),
+			residents: rapid.IntRange(0, 3).Draw(t, "residents"), streamed: rapid.IntRange(0, updateParts).Draw(t, "streamed")}
+		judge := func(short bool) *Candidate {
+			s.short = short
+			c, err := s.evaluate(ch)
+			if err == nil {
+				err = c.simulate(m)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			return c
+		}
+		short, whole := judge(true), judge(false)
+		if short.Plan.MicroBatches != min(shortest, 32/b) || whole.Plan.MicroBatches != 32/b {
+			t.Fatalf("%d and %d micro-batches of %d sequences", short.Plan.MicroBatches, whole.Plan.MicroBatches, b)
+		}
+		if short.Fits && whole.Fits {
+			n++
+			off := math.Abs(short.Seconds()/whole.Seconds() - 1)
+			sum, worst = sum+off, max(worst, off)
+		}
+		if whole.Fits && !short.Fits && short.Program.Bound[device.DeviceTier] > short.Program.Capacity[device.DeviceTier] {
+			t.Fatalf("%s fits, but its short step was said to need %v of %v", whole.Label, short.Program.Bound, short.Program.Capacity)
+		}
+	})
+	if n == 0 || sum/float64(n) > 0.02 || worst > 0.3 {
+		t.Errorf("of %d plans, times of short steps are %.2g off in the mean, %.2g at worst", n, sum/float64(n), worst)
+	}
+}
+
+// TestLongAccumulation: a step of n times as many micro-batches takes at most n times as long, since what is
+// found for the shorter step serves the longer one too, given memory for what waits for the end of the step.
+func TestLongAccumulation(t *testing.T) {
+	req := small(t)
+	left := others(t, 2, 1)
+	for i, mib := range []int64{8, 14} {
+		if left[i] {
+			continue
+		}
+		m := machine(t, mib<<20, 1)
+		req.GlobalBatch = 8
+		few := find(t, req, m).Best
+		s := newSearch(t.Context(), req, m)
+		grows, err := s.growth(1)
+		check(t, err)
+		req.GlobalBatch = 32
+		m.Capacity[device.DeviceTier] += 24 * grows[device.DeviceTier]
+		many := find(t, req, m).Best
+		if ratio := many.Seconds() / few.Seconds() / 4; ratio > 1.005 {
+			t.Errorf("%d MiB: a sequence takes %.3g times as long in a batch of 32 (%s) as in one of 8 (%s)", mib, ratio, many.Label, few.Label)
+		}
+	}
+}
+
+// TestLengthenedWithLess: where the whole step packs so much worse than the short one that it does not fit, the
+// plan keeps fewer activations instead of being given up.
+func TestLengthenedWithLess(t *testing.T) {
+	req := small(t)
+	req.GlobalBatch = 32
+	m := machine(t, 10<<20, 1)
+	s := newSearch(t.Context(), req, m)
+	s.short = true
+	check(t, s.enumerate(false))
+	s.found = slices.DeleteFunc(s.found, func(c *Candidate) bool {
+		return c.missing == 0 || slices.Equal(c.choice.keep, s.retentions(c.choice.b, 1)[0][len(s.retentions(c.choice.b, 1)[0])-1])
+	})
+	if len(s.found) == 0 {
+		t.Fatal("nothing was shortened")
+	}
+	first := s.found[0]
+	s.short = false
+	whole, err := s.evaluate(first.choice)
+	check(t, err)
+	m.Capacity[device.DeviceTier] = whole.Program.Height[device.DeviceTier] - 1
+	check(t, s.lengthen())
+	if !slices.ContainsFunc(s.found, func(c *Candidate) bool {
+		return c.Kind == first.Kind && c.Fits && c.missing == 0 && !slices.Equal(c.choice.keep, first.choice.keep)
+	}) {
+		t.Errorf("%s lacks a byte, and nothing like it was found: %d plans", first.Label, len(s.found))
+	}
+}
+
+// TestMisfitsOnce: where nothing fits, plans whose steps can't be shortened are considered only once.
+func TestMisfitsOnce(t *testing.T) {
+	req := small(t)
+	req.GlobalBatch = 8
+	s := newSearch(t.Context(), req, machine(t, 3<<20, 1))
+	times := map[string]int{}
+	s.progress = func(words string) { times[words]++ }
+	check(t, s.alike())
+	once, twice := 0, 0
+	for words, n := range times {
+		var b, group int
+		if _, err := fmt.Sscanf(words, "planning: micro-batch %d, group %d,", &b, &group); err != nil {
+			t.Fatalf("%q: %v", words, err)
+		}
+		switch {
+		case shortens(8/b, group) && n == 2:
+			twice++
+		case !shortens(8/b, group) && n == 1:
+			once++
+		default:
+			t.Errorf("%s: %d times", words, n)
+		}
+	}
+	if len(s.found) > 0 || once == 0 || twice == 0 {
+		t.Errorf("%d plans found, %d placements looked at once, %d twice", len(s.found), once, twice)
+	}
+}

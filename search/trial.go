@@ -1,0 +1,245 @@
+package search
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/athanor-llm/athanor/internal/stat"
+)
+
+// Trials.
+//
+// A machine's description omits in what state one call leaves the caches for the next, and who waits for whose
+// core; a real step includes both. If the machine is at hand and the run is long enough to pay for it, the
+// finalists run a few steps each, and the fastest is chosen. So a plan that is fast only in the model is
+// rejected.
+//
+//	predicted    0.120   0.122   0.131   0.170 (no finalist)
+//	1st round    0.131   0.139   0.124
+//	2nd round    0.130     -     0.125         the third is taken
+//
+// Approach: successive halving (Karnin, Koren and Somekh, ICML 2013). Finalists
+// alternate, step by step if memory holds all of them, so that other load affects
+// all alike. Those clearly behind are dropped after each round. Rounds are noisy
+// too, so the score is a weighted geometric mean of the prediction, counted as two
+// rounds, and the median of the steps. Known weakness: a plan that the model puts
+// far behind is never tried.
+
+// Trial runs candidates on the machine at hand.
+type Trial struct {
+	// Open prepares candidates to run.
+	Open func(ctx context.Context, list []*Candidate) (Trials, error)
+	// Steps and Time (0: any) bound the planned run.
+	Steps int
+	Time  time.Duration
+}
+
+// Trials are candidates that are ready to run, by their index in a list.
+type Trials interface {
+	// Together reports whether all are in memory at once; otherwise switching takes
+	// time.
+	Together() bool
+	// Step runs one step of a candidate, after an uncounted first one, and returns its seconds.
+	Step(ctx context.Context, i int) (float64, error)
+	Close() error
+}
+
+const (
+	trialShare   = 20 // trials take at most 1/trialShare of the run's time
+	trialLongest = 2 * time.Minute
+	trialRound   = 1.0 // seconds of a candidate's steps in a round, within these numbers of steps:
+	trialLeast   = 3
+	trialMost    = 20
+	trialCost    = 2 // cost of a first round over its counted steps: it sets up memory and weights, and runs an uncounted step
+	trialPrior   = 2 // rounds that the prediction counts as
+
+	finalists   = 8
+	finalistGap = 1.3 // over the fastest, as predicted
+)
+
+// trialMargins are the ratios, by round, to the best score above which a finalist
+// is dropped.
+var trialMargins = [...]float64{1.2, 1.12, 1.08, 1.06, 1.05, 1.05, 1}
+
+// prepare makes candidates comparable before trials. Operator times depend on the sequences per micro-batch,
+// and so far only the fastest candidates' operators were timed. It times those of the best candidates of other
+// sizes, then repeats the search, since decisions based on estimates, and those of policies' formulas, may
+// change. For policies it does so without trials too.
+func (s *search) prepare() error {
+	const near = 1.5 // over the fastest
+	tried := s.m.Trial != nil && s.m.Trial.worth(s.found[0].Seconds()) >= s.found[0].round()*2
+	if s.m.Measure == nil || !tried && s.req.Pins.Policy == "" {
+		return nil
+	}
+	timed := map[int]bool{}
+	for _, c := range s.found {
+		if b := c.Plan.MicroBatch; !timed[b] && c.Seconds() < near*s.found[0].Seconds() {
+			timed[b] = true
+			s.say("timing the operators of: " + c.Label)
+			if err := s.m.Measure(c); err != nil {
+				return err
+			}
+		}
+	}
+	if err := s.again(); err != nil {
+		return err
+	}
+	return s.settle()
+}
+
+// again repeats the search with the costs known now, and adds the earlier
+// candidates.
+func (s *search) again() error {
+	before := s.found
+	s.found, s.spent, s.reached = nil, 0, map[family]float64{}
+	if err := s.alike(); err != nil {
+		return err
+	}
+	for _, c := range before {
+		if !slices.ContainsFunc(s.found, func(now *Candidate) bool { return reflect.DeepEqual(now.Plan, c.Plan) }) {
+			s.found = append(s.found, c)
+		}
+	}
+	return s.simulate()
+}
+
+// round returns the approximate duration of a candidate's first round.
+func (c *Candidate) round() time.Duration {
+	return time.Duration(trialCost * float64(stepsOf(c.Seconds())) * c.Seconds() * float64(time.Second))
+}
+
+// trial moves the finalist that is fastest on the machine to the front.
+func (s *search) trial() error {
+	if s.m.Trial == nil {
+		return nil
+	}
+	limit := s.m.Trial.worth(s.found[0].Seconds())
+	list, err := s.finalists(limit)
+	if err != nil || len(list) < 2 {
+		return err
+	}
+	end := time.Now().Add(limit)
+	t, err := s.m.Trial.Open(s.ctx, list)
+	if err != nil {
+		return fmt.Errorf("trying plans: %w", err)
+	}
+	best, err := s.rounds(t, list, end)
+	if err = errors.Join(err, t.Close()); err != nil {
+		return err
+	}
+	s.found = slices.Insert(slices.DeleteFunc(s.found, func(c *Candidate) bool { return c == best }), 0, best)
+	return nil
+}
+
+// rounds runs rounds until one candidate is left or time is up, and returns the best of those that completed
+// all rounds.
+func (s *search) rounds(t Trials, list []*Candidate, end time.Time) (best *Candidate, err error) {
+	left := make([]int, len(list))
+	for i := range left {
+		left[i] = i
+	}
+	for n, margin := range trialMargins {
+		s.say(fmt.Sprintf("trying %d plans, round %d", len(left), n+1))
+		done, err := s.round(t, list, left, end)
+		if err != nil {
+			return nil, err
+		}
+		rounds := float64(n + 1)
+		score := func(i int) float64 { return list[i].score(rounds) }
+		first := slices.MinFunc(left, func(a, b int) int { return cmp.Compare(score(a), score(b)) })
+		best = list[first]
+		least := score(first)
+		left = slices.DeleteFunc(left, func(i int) bool { return score(i) > margin*least })
+		if done || len(left) == 1 {
+			break
+		}
+	}
+	return best, nil
+}
+
+// score returns a candidate's time from its prediction and its trials, which count as that many rounds.
+func (c *Candidate) score(rounds float64) float64 {
+	if c.Tried == 0 { // not tried
+		return math.Inf(1)
+	}
+	return math.Exp((trialPrior*math.Log(c.seconds) + rounds*math.Log(c.Tried)) / (trialPrior + rounds))
+}
+
+// stepsOf returns how many steps that take the given seconds count in a round.
+func stepsOf(seconds float64) int {
+	return min(max(int(trialRound/seconds), trialLeast), trialMost)
+}
+
+// worth returns how long trials may delay a run whose steps take the given seconds.
+func (t *Trial) worth(seconds float64) time.Duration {
+	whole := float64(t.Steps) * seconds
+	if t.Time > 0 {
+		whole = min(whole, t.Time.Seconds())
+	}
+	return time.Duration(min(whole/trialShare, trialLongest.Seconds()) * float64(time.Second))
+}
+
+// finalists returns the best candidate of each kind, micro-batch and grouping, with deferred updates and without, that
+// is near the fastest and fits on all ranks, as many as time permits.
+func (s *search) finalists(limit time.Duration) (list []*Candidate, err error) {
+	type kind struct {
+		name   string
+		b, gr  int
+		defers bool
+	}
+	known := map[kind]bool{}
+	for _, c := range s.found {
+		k := kind{c.Kind, c.Plan.MicroBatch, c.Plan.Group, c.Plan.Defer}
+		if c.Seconds() > finalistGap*s.found[0].Seconds() || len(list) == finalists {
+			break
+		}
+		if known[k] {
+			continue
+		}
+		if fits, err := c.Complete(s.ctx, s.req); err != nil {
+			return nil, err
+		} else if !fits {
+			continue
+		}
+		if limit -= c.round(); limit < 0 {
+			break
+		}
+		known[k] = true
+		list = append(list, c)
+	}
+	return list, nil
+}
+
+// round runs a round of the remaining finalists, and reports whether time is up.
+func (s *search) round(t Trials, list []*Candidate, left []int, end time.Time) (done bool, err error) {
+	turns, inTurn := 1, stepsOf(list[0].Seconds())
+	if t.Together() {
+		turns, inTurn = inTurn, 1
+	}
+	rng := rand.New(rand.NewPCG(1, uint64(len(left))))
+	for range turns {
+		rng.Shuffle(len(left), func(i, j int) { left[i], left[j] = left[j], left[i] }) // a step affects the next through the disk
+		for _, i := range left {
+			c := list[i]
+			for range inTurn {
+				seconds, err := t.Step(s.ctx, i)
+				if err != nil {
+					return false, fmt.Errorf("trying %s: %w", c.Label, err)
+				}
+				c.trials = append(c.trials, seconds)
+			}
+			c.Tried = stat.Median(c.trials)
+			if time.Now().After(end) {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}

@@ -1,0 +1,210 @@
+package search
+
+import (
+	"math"
+	"slices"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// Who updates chunks whose state lives on the host or disk: the host's cores, or the device, through which the
+// state is then streamed (program.Chunk.Update).
+//
+// Approach. Both work in parallel, the cores at the rate of host memory and the
+// device at that of its link, so the step is shortest if both end together. Rates
+// suggest a share and whether it can pay; after the device's memory has been
+// divided, the simulator decides whether it does, and which share is best.
+//
+// Example: 8 billion parameters on a described H200, 24 GB of it used, state on the host. With updates by the
+// cores alone, the step takes 3.56 s, by the device alone 4.57 s, divided 3.54 s: copies take memory bandwidth
+// from the cores, so there is little to gain.
+//
+// With clipping, all updates follow the backward pass, but only the next step needs them. So finally the
+// fastest plans of each kind are tried with updates that the next step makes while its forward pass begins
+// (program.Plan.Defer). The bottleneck is then elsewhere, so memory is redivided for the fastest of them.
+//
+// Known weakness: pipelines leave all updates to the cores, unless pinned, and defer none. Where kinds differ
+// much in step time unless updates are deferred, the best of the slow kinds may be missed.
+
+// updateParts is the number of equal parts in which updates are divided.
+const updateParts = 64
+
+// Updaters returns the values of Pins.Update: what updates chunks whose state is
+// not on the device.
+func Updaters() []string { return []string{device.HostTier.String(), program.UpdateOnDevice} }
+
+// stream assigns parts/updateParts of the updates of non-resident chunks to the device, and returns the number
+// of chunks that it updates. They are spread evenly from first to last, so that cores and link are always busy.
+func (s *search) stream(pl *program.Plan, parts int) (chunks int) {
+	switch s.req.Pins.Update {
+	case Updaters()[0]:
+		parts = 0
+	case Updaters()[1]:
+		parts = updateParts
+	}
+	var seen, streamed int64
+	for i := range pl.Chunks {
+		c := &pl.Chunks[i]
+		if parts == 0 || c.State == device.DeviceTier || s.graph.Params[c.First].Frozen {
+			continue
+		}
+		n := elements(s.graph, *c)
+		if seen += n; updateParts*(2*streamed+n) < int64(parts)*2*seen { // this chunk brings the share nearer
+			c.Update = program.UpdateOnDevice
+			streamed += n
+			chunks++
+		}
+	}
+	return chunks
+}
+
+// elements returns the number of stored elements of a chunk.
+func elements(g *graph.Graph, c program.Chunk) (n int64) {
+	for i := c.First; i < c.Last; i++ {
+		n += g.Stored(i).Elems()
+	}
+	return n
+}
+
+// carrying returns the seconds to stream the state of n elements to the device while other elements' state
+// returns, along with the gradients and weights that must move too under this placement.
+func (s *search) carrying(n int64, r residency) float64 {
+	weight := s.graph.DType.Size()
+	up := program.StateBytes(s.req.State, s.graph.DType)
+	down := up
+	if r.weights == device.HostTier {
+		down += weight
+		up += weight
+	}
+	if r.grads == device.HostTier && s.req.Options.Clip > 0 {
+		up += 4
+	}
+	cost := s.m.Cost
+	return max(s.copying(device.HostToDev, n*up)*(1+cost.Slowdown(device.HostToDev, device.DevToHost)),
+		s.copying(device.DevToHost, n*down)*(1+cost.Slowdown(device.DevToHost, device.HostToDev)))
+}
+
+// copying returns the seconds of a copy between device and host.
+func (s *search) copying(stream device.Stream, bytes int64) float64 {
+	cols := int(min(bytes, math.MaxInt32))
+	to := device.Operand{Tier: device.DeviceTier, DType: graph.F32, Rows: 1, Cols: cols, Stride: cols}
+	from := to
+	from.Tier = device.HostTier
+	if stream == device.DevToHost {
+		to, from = from, to
+	}
+	sec := s.m.Cost.Cost(&device.Call{Op: graph.Copy, Stream: stream, Args: []device.Operand{to, from}})
+	return sec * float64(bytes) / float64(4*cols)
+}
+
+// share returns the share of the host's updates that the device should take, or 0 if that cannot pay. It saves
+// at most the cores' time for that share, and at most what follows the last gradient, without the disk's part.
+func (b *balancing) share() float64 {
+	var last, host float64
+	var elems int64
+	var disk [device.NumStreams]float64
+	p, spans := b.best.Program, b.best.spans[0]
+	for i := range p.Instrs {
+		in := &p.Instrs[i]
+		switch {
+		case in.Stream == device.Compute && in.Key.Dir != program.Optimizer:
+			last = max(last, spans[i].End)
+		case in.Stream == device.HostCompute && in.Op == graph.AdamW:
+			host += spans[i].End - spans[i].Start
+			elems += int64(in.Args[0].Rows * in.Args[0].Cols)
+		}
+	}
+	if elems == 0 {
+		return 0
+	}
+	for i := range p.Instrs {
+		if s := p.Instrs[i].Stream; (s == device.DiskRead || s == device.DiskWrite) && spans[i].End > last {
+			disk[s] += spans[i].End - max(spans[i].Start, last)
+		}
+	}
+	part := host / (host + b.carrying(elems, b.best.choice.r))
+	saved := min(host*part, b.best.Seconds()-b.best.beyond-last-max(disk[device.DiskRead], disk[device.DiskWrite]))
+	if saved < worthwhile*b.best.Seconds() {
+		return 0
+	}
+	return part
+}
+
+// divideUpdates tries the share that rates suggest.
+func (b *balancing) divideUpdates() error {
+	_, err := b.move(spend{updates: int(math.Round(updateParts * b.share()))}, len(b.levels)+1)
+	return err
+}
+
+// tuneUpdates improves the share by search.
+func (b *balancing) tuneUpdates() error {
+	if ch := &b.best.choice; ch.streamed == 0 && !ch.deferred && b.share() == 0 {
+		return nil
+	}
+	for step := updateParts / 2; step >= 1; step /= 2 {
+		for _, by := range []int{step, -step} {
+			for better := true; better; {
+				var err error
+				if better, err = b.move(spend{updates: by}, len(b.levels)+1); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// postpone defers the updates of the fastest candidate of each kind, and redivides memory for the fastest of
+// these. Deferred candidates are kept only if they save enough.
+func (s *search) postpone() error {
+	const most = 8
+	type kind struct {
+		b, group int
+		r        residency
+	}
+	s.allowed = max(s.allowed, s.spent) + enough/4
+	seen, now := map[kind]bool{}, s.found[0].Seconds()
+	var list []*Candidate
+	for _, c := range slices.Clone(s.found) {
+		k := kind{c.choice.b, c.choice.group, c.choice.r}
+		if seen[k] || len(seen) == most || s.tired() {
+			continue
+		}
+		seen[k] = true
+		later, err := s.deferred(c)
+		if err != nil {
+			return err
+		}
+		if later != nil {
+			list = append(list, later)
+		}
+	}
+	if err := s.polish(list); err != nil {
+		return err
+	}
+	if s.found[0].Seconds() > now*(1-convincing) {
+		s.found = slices.DeleteFunc(s.found, func(c *Candidate) bool { return c.choice.deferred })
+	}
+	return nil
+}
+
+// deferred returns a candidate with deferred updates, redivided between cores and device, and keeps it; nil if
+// that does not fit.
+func (s *search) deferred(c *Candidate) (*Candidate, error) {
+	b, ch := s.around(c), c.choice
+	ch.deferred = true
+	later, err := b.fit(ch, len(b.levels)+1)
+	if err != nil || later == nil {
+		return nil, err
+	}
+	if err := later.simulate(s.m); err != nil {
+		return nil, err
+	}
+	b.best = later
+	if err := b.tuneUpdates(); err != nil {
+		return nil, err
+	}
+	return b.best, s.keep(b.best)
+}
