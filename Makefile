@@ -13,6 +13,6 @@ generate:         ## assembly from its generators
 	go generate ./kernel/...
 # Until Go 1.27 a race in its fuzzing engine may end this with "context deadline exceeded" and no input: golang/go#75804.
 fuzz:             ## each parser for half a minute
-	for p in config data data/bpe data/jinja data/parquet checkpoint/safetensors program hardware; do \
+	for p in config data data/bpe data/jinja data/parquet checkpoint/safetensors program verify hardware; do \
 	  for f in $$(go test -list '^Fuzz' ./$$p | grep ^Fuzz); do go test -run '^$$' -fuzz "^$$f$$" -fuzztime 30s ./$$p; done; done
 .PHONY: build test quickstart bench generate fuzz

@@ -11,7 +11,9 @@ import (
 	"github.com/athanor-llm/athanor/alloc/generate"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -184,7 +186,7 @@ func TestStaticIsNeverWorse(t *testing.T) {
 }
 
 // modelProblem is the device memory of one training step of a known model.
-func modelProblem(b testing.TB, name, plan string) alloc.Problem {
+func modelProblem(b testing.TB, name, variant string) alloc.Problem {
 	m, err := model.Known(name)
 	if err != nil {
 		b.Fatal(err)
@@ -193,10 +195,10 @@ func modelProblem(b testing.TB, name, plan string) alloc.Problem {
 	if err != nil {
 		b.Fatal(err)
 	}
-	pl := program.Plain(g, 4)
-	switch plan {
+	pl := plan.Plain(g, 4)
+	switch variant {
 	case "recompute":
-		pl.Activations = slices.Repeat([]program.Retention{program.Recomputed("full")}, m.Layers)
+		pl.Activations = slices.Repeat([]plan.Retention{plan.Recomputed("full")}, m.Layers)
 	case "offload":
 		for i := range pl.Chunks {
 			c := &pl.Chunks[i]
@@ -204,7 +206,7 @@ func modelProblem(b testing.TB, name, plan string) alloc.Problem {
 		}
 		pl.Cache = pl.CacheNeeded(g)
 	}
-	p, err := program.Lower(background, g, pl, program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1, Capacity: program.NoLimits})
+	p, err := lower.Lower(background, g, pl, lower.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1, Capacity: program.NoLimits})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -7,8 +7,8 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/policy/memo"
-	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/search"
 )
 
@@ -47,9 +47,9 @@ var ablationArms = []struct {
 	{"full recompute", true, func(p *search.Pins, _ int) { p.Recompute = "full" }},
 	{"full recompute + plan", false, func(p *search.Pins, _ int) { p.Recompute = "full" }},
 	{"full swap + plan", false, func(p *search.Pins, layers int) {
-		p.Activations = map[int]program.Retention{}
+		p.Activations = map[int]plan.Retention{}
 		for l := range layers - search.MemoKept {
-			p.Activations[l] = program.SwapOf(device.HostTier, 1)
+			p.Activations[l] = plan.SwapOf(device.HostTier, 1)
 		}
 	}},
 	{memo.Paper, false, func(p *search.Pins, _ int) { p.Policy = search.MemoRule }},

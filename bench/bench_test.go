@@ -12,7 +12,9 @@ import (
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/machine"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/session"
 )
@@ -83,7 +85,7 @@ func TestStepBench(t *testing.T) {
 	check(t, err)
 	opt := contestOptions
 	opt.Capacity = program.NoLimits
-	p, err := program.Lower(t.Context(), g, program.Plain(g, 2), opt)
+	p, err := lower.Lower(t.Context(), g, plan.Plain(g, 2), opt)
 	check(t, err)
 	d := cpu.New(cpu.Options{})
 	defer d.Close()

@@ -10,11 +10,11 @@ import (
 
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/policy"
 	"github.com/athanor-llm/athanor/policy/elixir"
-	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/search"
 )
 
@@ -53,7 +53,7 @@ type Contested struct {
 }
 
 // contestOptions are the options of the default configuration.
-var contestOptions = program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1}
+var contestOptions = lower.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1}
 
 // Hold runs a contest.
 func (c Contest) Hold(ctx context.Context) (*Contested, error) { return c.hold(ctx, 0) }

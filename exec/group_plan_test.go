@@ -10,7 +10,9 @@ import (
 	"github.com/athanor-llm/athanor/device/null"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/schedule"
 )
@@ -32,9 +34,9 @@ func TestVirtualPlans(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	plans := map[string]*program.Plan{}
-	for _, shard := range program.Shardings() {
-		pl := program.Plain(g, 2)
+	plans := map[string]*plan.Plan{}
+	for _, shard := range plan.Shardings() {
+		pl := plan.Plain(g, 2)
 		pl.Ranks = 4
 		for i := range pl.Chunks {
 			pl.Chunks[i].Shard = shard
@@ -48,9 +50,9 @@ func TestVirtualPlans(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		pl := program.Plain(g, 1)
+		pl := plan.Plain(g, 1)
 		pl.MicroBatches, pl.Ranks = micros, ranks
-		pl.Pipeline = &program.Pipeline{Schedule: name, Ranks: ranks, Slices: s.Slices}
+		pl.Pipeline = &plan.Pipeline{Schedule: name, Ranks: ranks, Slices: s.Slices}
 		for k := range s.Stages() {
 			pl.Pipeline.Stages = append(pl.Pipeline.Stages, k*len(g.Segments)/s.Stages())
 		}
@@ -60,7 +62,7 @@ func TestVirtualPlans(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var programs []*program.Program
 			for rank := range pl.Ranks {
-				p, err := program.Lower(t.Context(), g, pl, program.Options{Rank: rank, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1, Capacity: program.NoLimits})
+				p, err := lower.Lower(t.Context(), g, pl, lower.Options{Rank: rank, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1, Capacity: program.NoLimits})
 				if err != nil {
 					t.Fatal(err)
 				}

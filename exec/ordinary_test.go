@@ -12,7 +12,9 @@ import (
 	"github.com/athanor-llm/athanor/exec"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/search"
 )
@@ -41,8 +43,8 @@ func ordinary(t *testing.T, name string, precision graph.DType, percent int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Capacity: program.NoLimits}
-	plain, err := program.Lower(t.Context(), g, program.Plain(g, batch), o)
+	o := lower.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Capacity: program.NoLimits}
+	plain, err := lower.Lower(t.Context(), g, plan.Plain(g, batch), o)
 	if err != nil {
 		t.Fatal(err)
 	}

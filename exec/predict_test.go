@@ -13,7 +13,9 @@ import (
 	"github.com/athanor-llm/athanor/exec"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/search"
 	"github.com/athanor-llm/athanor/sim"
@@ -37,8 +39,8 @@ func BenchmarkPrediction(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	options := program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Capacity: program.NoLimits}
-	plain, err := program.Lower(b.Context(), g, program.Plain(g, batch), options)
+	options := lower.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Capacity: program.NoLimits}
+	plain, err := lower.Lower(b.Context(), g, plan.Plain(g, batch), options)
 	if err != nil {
 		b.Fatal(err)
 	}

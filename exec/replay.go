@@ -6,14 +6,14 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
-	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/verify"
 )
 
-// Replay executes one step of all ranks turn by turn (see program.Turns) and after each
+// Replay executes one step of all ranks turn by turn (see verify.Turns) and after each
 // instruction calls look, which may read operands, since nothing else runs then. It is a
 // slow way to find out what went wrong in a step, and has no watchdog. It ends when look
 // returns false; the arenas then hold part of a step.
-func (g *Group) Replay(turns [][]program.At, look func(at program.At) (more bool, err error)) error {
+func (g *Group) Replay(turns [][]verify.At, look func(at verify.At) (more bool, err error)) error {
 	for _, turn := range turns {
 		for _, at := range turn {
 			e := g.engines[at.Rank]

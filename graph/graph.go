@@ -12,7 +12,7 @@
 // needs ("saved", the skeletal activations) are known exactly: those that a
 // backward operator reads.
 //
-// Nothing here knows of tiers, addresses or micro-batch counts: package program lowers a graph
+// Nothing here knows of tiers, addresses or micro-batch counts: package lower compiles a graph
 // with a plan to instructions. Only two things here know of ranks: the operators between them
 // (all_gather, send and so on), which are in the table like any other but used by the lowering
 // alone, and BuildShare, whose graph is the work of one of several ranks that share a sequence.

@@ -17,7 +17,7 @@ import (
 //	stored  q k v  o  gate up  down | norm1 qb kb vb norm2
 //
 // q..v are the weight of one product, whose bias is qb..vb, and gate..up that of another. Package program keeps such
-// neighbours in one chunk under every plan, see program.Runs.
+// neighbours in one chunk under every plan, see plan.Runs.
 //
 // Known weakness: chunks become larger, so plans for little memory have fewer to choose from.
 

@@ -9,6 +9,7 @@ import (
 	"github.com/athanor-llm/athanor/device/cuda"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/search"
 )
@@ -73,8 +74,8 @@ func openGPU(sumRows int) (device.Device, int64, error) {
 
 // Programs plans a batch of sequences, or generation with graphs that read prompts, see search.Inference. The error is a *search.Misfit
 // if nothing fits.
-func (a *Alone) Programs(ctx context.Context, g *graph.Graph, sequences int, mode program.Mode, prompts ...*graph.Graph) ([]*program.Program, error) {
-	req := &search.Request{Graph: g, GlobalBatch: sequences, Options: program.Options{Mode: mode}, HeadUnit: a.HeadUnit}
+func (a *Alone) Programs(ctx context.Context, g *graph.Graph, sequences int, mode lower.Mode, prompts ...*graph.Graph) ([]*program.Program, error) {
+	req := &search.Request{Graph: g, GlobalBatch: sequences, Options: lower.Options{Mode: mode}, HeadUnit: a.HeadUnit}
 	ps, err := search.Inference(ctx, req, prompts, &search.Machine{Capacity: a.Capacity, Shared: a.Shared})
 	var misfit *search.Misfit
 	if errors.As(err, &misfit) {

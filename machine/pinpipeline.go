@@ -8,7 +8,7 @@ import (
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/suggest"
-	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/schedule"
 	"github.com/athanor-llm/athanor/search"
 )
@@ -73,7 +73,7 @@ func checkSlices(p *search.Pins, g *graph.Graph, c *config.Config) error {
 	case p.Schedule != "" && p.Schedule != "seq1f1b":
 		return c.Fault(key, fmt.Sprintf("the schedule %s does not slice sequences; hint: set plan.schedule=seq1f1b, or leave plan.slices out", p.Schedule))
 	}
-	if take := program.SlicesTake(g); p.Recompute != "" && !slices.Contains(take, p.Recompute) {
+	if take := plan.SlicesTake(g); p.Recompute != "" && !slices.Contains(take, p.Recompute) {
 		return c.Fault(key, fmt.Sprintf("slices of sequences read what earlier slices computed, which plan.recompute=%s does not keep; hint: set plan.recompute to %s", p.Recompute, strings.Join(take, " or ")))
 	}
 	return nil

@@ -10,7 +10,7 @@ import (
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
-	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/search"
 )
 
@@ -45,7 +45,7 @@ func (m *Machine) pins(g *graph.Graph, c *config.Config) (search.Pins, error) {
 		return p, c.Fault("plan.cache_bytes", fmt.Sprintf("%d bytes is too small; hint: use at least %d, the weights that one layer reads, or leave it out", p.Cache, need))
 	}
 	if p.Recompute != "" {
-		if bad := program.CheckRecompute(p.Recompute); bad != "" {
+		if bad := plan.CheckRecompute(p.Recompute); bad != "" {
 			return p, c.Fault("plan.recompute", bad)
 		}
 	}
@@ -57,7 +57,7 @@ func (m *Machine) pins(g *graph.Graph, c *config.Config) (search.Pins, error) {
 
 // cacheNeeded is the least cache_bytes with which all weights can be streamed.
 func cacheNeeded(g *graph.Graph) int64 {
-	pl := program.Plain(g, 1)
+	pl := plan.Plain(g, 1)
 	for i := range pl.Chunks {
 		pl.Chunks[i].Weights = device.HostTier
 	}
@@ -130,19 +130,19 @@ func (m *Machine) pinActivations(p *search.Pins, g *graph.Graph, c *config.Confi
 		return c.Fault("plan.swap_tier", fmt.Sprintf("there is no %v memory; hint: check limits.%v and limits.disk_path", tier, tier))
 	}
 	if len(c.Plan.Swap) > 0 { // else leave it nil, see search.Pins.Open
-		p.Activations = map[int]program.Retention{}
+		p.Activations = map[int]plan.Retention{}
 	}
 	for l, share := range c.Plan.Swap {
 		switch {
 		case l >= layers:
 			return c.Fault("plan.swap", fmt.Sprintf("there is no layer %d; hint: layers are numbered from 0 to %d", l, layers-1))
 		case l != config.EveryLayer:
-			p.Activations[l] = program.SwapOf(tier, share)
+			p.Activations[l] = plan.SwapOf(tier, share)
 		}
 	}
 	if share, ok := c.Plan.Swap[config.EveryLayer]; ok {
 		for l := range layers - search.MemoKept {
-			p.Activations[l] = program.SwapOf(tier, share)
+			p.Activations[l] = plan.SwapOf(tier, share)
 		}
 	}
 	return nil

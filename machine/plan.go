@@ -17,6 +17,7 @@ import (
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/internal/bounded"
 	"github.com/athanor-llm/athanor/internal/size"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/search"
 	"github.com/athanor-llm/athanor/session"
@@ -120,12 +121,12 @@ func (m *Machine) given(ctx context.Context, req *search.Request, mach *search.M
 		}
 		return nil, c.Fault("plan", err.Error())
 	}
-	pl, err := program.ParsePlan(text)
+	pl, err := plan.Parse(text)
 	if err == nil {
 		err = pl.Validate(req.Graph)
 	}
 	if err == nil && c.OptimizerState != "auto" && pl.State != req.State {
-		err = fmt.Errorf("plan: it stores the optimizer's state as %s, the run as %s; hint: make a new plan, or change optimizer_state", cmp.Or(pl.State, program.StateNames()[0]), c.OptimizerState)
+		err = fmt.Errorf("plan: it stores the optimizer's state as %s, the run as %s; hint: make a new plan, or change optimizer_state", cmp.Or(pl.State, plan.StateNames()[0]), c.OptimizerState)
 	}
 	if err == nil && pl.Ranks != m.ranks {
 		err = fmt.Errorf("plan: it is for %d ranks, but the run has %d; hint: make a new plan, or change ranks", pl.Ranks, m.ranks)

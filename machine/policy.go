@@ -11,9 +11,9 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/internal/bounded"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/policy"
 	"github.com/athanor-llm/athanor/policy/elixir"
-	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/search"
 )
 
@@ -65,7 +65,7 @@ func former(c *config.Config) []search.Rival {
 	if err != nil {
 		return nil
 	}
-	pl, err := program.ParsePlan(text)
+	pl, err := plan.Parse(text)
 	if err != nil {
 		return nil // edited, or by another version: ignored, as it is optional
 	}

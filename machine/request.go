@@ -6,7 +6,9 @@ import (
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/search"
 )
@@ -72,10 +74,10 @@ func Precision(c *config.Config) graph.DType {
 	return graph.F32
 }
 
-// State returns the configured format as a value of program.Plan.State, fp32 if
+// State returns the configured format as a value of plan.Plan.State, fp32 if
 // open.
 func State(c *config.Config) string {
-	if slices.Contains(program.StateNames()[1:], c.OptimizerState) {
+	if slices.Contains(plan.StateNames()[1:], c.OptimizerState) {
 		return c.OptimizerState
 	}
 	return ""
@@ -83,8 +85,8 @@ func State(c *config.Config) string {
 
 // StepOptions returns the options for lowering a training program, without
 // capacities.
-func StepOptions(c *config.Config) program.Options {
-	return program.Options{Beta1: c.Beta1, Beta2: c.Beta2, Eps: c.Epsilon, Decay: c.WeightDecay, Clip: c.Clip, Capacity: program.NoLimits}
+func StepOptions(c *config.Config) lower.Options {
+	return lower.Options{Beta1: c.Beta1, Beta2: c.Beta2, Eps: c.Epsilon, Decay: c.WeightDecay, Clip: c.Clip, Capacity: program.NoLimits}
 }
 
 // Request translates a configuration into a search request, without pins.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/graph"
-	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/search"
 )
 
@@ -17,7 +17,7 @@ import (
 // moments only if nothing else fits.
 
 // storages lists the formats allowed for the optimizer's state, preferred first, as
-// values of program.Plan.State.
+// values of plan.Plan.State.
 func storages(c *config.Config) []string {
 	if c.OptimizerState != "auto" {
 		return []string{State(c)}
@@ -43,7 +43,7 @@ func (m *Machine) PlanAny(ctx context.Context, g *graph.Graph, c *config.Config,
 	for i, state := range storages(c) {
 		one := *c
 		if one.OptimizerState = state; state == "" {
-			one.OptimizerState = program.StateNames()[0]
+			one.OptimizerState = plan.StateNames()[0]
 		}
 		if i > 0 {
 			note("optimizer_state " + one.OptimizerState)

@@ -18,6 +18,8 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/lower"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/policy/elixir"
 	"github.com/athanor-llm/athanor/program"
 )
@@ -36,13 +38,13 @@ type Request struct {
 }
 
 // Measure sets Activations, from a program that it lowers.
-func (r *Request) Measure(ctx context.Context, opt program.Options) error {
+func (r *Request) Measure(ctx context.Context, opt lower.Options) error {
 	pl, err := fixed(offloaded, 0)(r)
 	if err != nil {
 		return err
 	}
 	opt.Unplaced = true
-	p, err := program.Lower(ctx, r.Graph, pl, opt)
+	p, err := lower.Lower(ctx, r.Graph, pl, opt)
 	if err != nil {
 		return err
 	}
@@ -66,7 +68,7 @@ func activations(p *program.Program) int64 {
 // Policy is a way to plan.
 type Policy struct {
 	Name    string
-	Plan    func(r *Request) (*program.Plan, error)
+	Plan    func(r *Request) (*plan.Plan, error)
 	Partial bool // it can offload less, see Tuning.Resident
 }
 
@@ -77,16 +79,16 @@ const ElixirPaper = "elixir-paper"
 func All() []Policy {
 	return []Policy{
 		{Name: ElixirPaper, Plan: Elixir},
-		{Name: "zero-2", Plan: fixed(program.Chunk{Shard: "grads"}, 0)},
-		{Name: "zero-2-offload", Plan: fixed(program.Chunk{Shard: "grads", Grads: device.HostTier, State: device.HostTier}, 0)},
-		{Name: "zero-3", Plan: fixed(program.Chunk{Shard: "weights"}, live)},
+		{Name: "zero-2", Plan: fixed(plan.Chunk{Shard: "grads"}, 0)},
+		{Name: "zero-2-offload", Plan: fixed(plan.Chunk{Shard: "grads", Grads: device.HostTier, State: device.HostTier}, 0)},
+		{Name: "zero-3", Plan: fixed(plan.Chunk{Shard: "weights"}, live)},
 		{Name: "zero-3-offload", Plan: partly(fixed(offloaded, live)), Partial: true},
 		{Name: "full-offload", Plan: fixed(offloaded, 0)},
 	}
 }
 
 // offloaded keeps everything on the host, divided among the ranks.
-var offloaded = program.Chunk{Shard: "weights", Weights: device.HostTier, Grads: device.HostTier, State: device.HostTier}
+var offloaded = plan.Chunk{Shard: "weights", Weights: device.HostTier, Grads: device.HostTier, State: device.HostTier}
 
 // live is how many elements DeepSpeed keeps gathered at once by default
 // (stage3_max_live_parameters).
@@ -94,20 +96,20 @@ const live = 1e9
 
 // base returns what all policies start from: the tuning, and a chunk for each
 // segment, the next one fetched ahead.
-func (r *Request) base() *program.Plan {
+func (r *Request) base() *plan.Plan {
 	n := max(r.Accumulation, 1)
-	pl := program.Plain(r.Graph, r.Sequences/n)
+	pl := plan.Plain(r.Graph, r.Sequences/n)
 	pl.MicroBatches, pl.Ranks, pl.HeadRows = n, r.Ranks, r.HeadRows
 	for l := range r.checkpointed() {
-		pl.Activations[l] = program.Recomputed("full")
+		pl.Activations[l] = plan.Recomputed("full")
 	}
 	return pl
 }
 
 // fixed returns a policy that treats all chunks alike and caches the given number of
 // their elements, or the least that works if that is more.
-func fixed(c program.Chunk, cached int64) func(*Request) (*program.Plan, error) {
-	return func(r *Request) (*program.Plan, error) {
+func fixed(c plan.Chunk, cached int64) func(*Request) (*plan.Plan, error) {
+	return func(r *Request) (*plan.Plan, error) {
 		pl := r.base()
 		for i := range pl.Chunks {
 			c.First, c.Last = pl.Chunks[i].First, pl.Chunks[i].Last
@@ -123,7 +125,7 @@ func fixed(c program.Chunk, cached int64) func(*Request) (*program.Plan, error) 
 
 // Elixir plans by Elixir's search. Elixir's chunks hold several layers; here the cache
 // loads only the part of a chunk that a layer reads, which is never slower.
-func Elixir(r *Request) (*program.Plan, error) {
+func Elixir(r *Request) (*plan.Plan, error) {
 	trace, d, err := ElixirDecision(r)
 	if err != nil {
 		return nil, err
@@ -131,7 +133,7 @@ func Elixir(r *Request) (*program.Plan, error) {
 	pl := r.base()
 	pl.Chunks = pl.Chunks[:0]
 	of := chunkOf(r.Graph, trace, d)
-	for _, segment := range program.Layout(r.Graph, 1<<62) {
+	for _, segment := range plan.Layout(r.Graph, 1<<62) {
 		pl.Chunks = append(pl.Chunks, cut(segment, of)...)
 	}
 	for i := range pl.Chunks {
@@ -173,7 +175,7 @@ func chunkOf(g *graph.Graph, t *elixir.Trace, d *elixir.Decision) []int {
 			of[p.Name], private = private, private+1
 		}
 	}
-	list, within := make([]int, len(g.Params)), program.Runs(g)
+	list, within := make([]int, len(g.Params)), plan.Runs(g)
 	for i, p := range g.Params {
 		if list[i] = of[p.Name]; within[i] || p.Vector && i > 0 && g.Params[i-1].Layer == p.Layer {
 			list[i] = list[i-1]
@@ -183,12 +185,12 @@ func chunkOf(g *graph.Graph, t *elixir.Trace, d *elixir.Decision) []int {
 }
 
 // cut divides a chunk where Elixir's chunk of its parameters changes.
-func cut(segment program.Chunk, of []int) (list []program.Chunk) {
+func cut(segment plan.Chunk, of []int) (list []plan.Chunk) {
 	for p := segment.First; p < segment.Last; p++ {
 		if p > segment.First && of[p] == of[p-1] {
 			list[len(list)-1].Last = p + 1
 		} else {
-			list = append(list, program.Chunk{First: p, Last: p + 1})
+			list = append(list, plan.Chunk{First: p, Last: p + 1})
 		}
 	}
 	return list

@@ -6,11 +6,14 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/verify"
 )
 
-var adam = program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1, Capacity: program.NoLimits}
+var adam = lower.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1, Capacity: program.NoLimits}
 
 // request returns a request for a small GPT-2 on ranks with the given device memory.
 func request(t *testing.T, ranks int, capacity int64, tied bool) *Request {
@@ -36,12 +39,12 @@ func request(t *testing.T, ranks int, capacity int64, tied bool) *Request {
 	return r
 }
 
-func lower(t *testing.T, r *Request, pl *program.Plan, opt program.Options) []*program.Program {
+func lowerRequest(t *testing.T, r *Request, pl *plan.Plan, opt lower.Options) []*program.Program {
 	t.Helper()
 	var list []*program.Program
 	for rank := range pl.Ranks {
 		opt.Rank = rank
-		p, err := program.Lower(t.Context(), r.Graph, pl, opt)
+		p, err := lower.Lower(t.Context(), r.Graph, pl, opt)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -73,19 +76,19 @@ func safe(t *testing.T, r *Request, p Policy) {
 	}
 	opt := adam
 	opt.RowUnit = r.HeadRows
-	if opt.Cuts, err = pl.Cuts(r.Graph); err != nil {
+	if opt.Cuts, err = lower.Cuts(r.Graph, pl); err != nil {
 		t.Fatal(p.Name, err)
 	}
-	programs := lower(t, r, pl, opt)
-	if err := program.Verify(programs...); err != nil {
+	programs := lowerRequest(t, r, pl, opt)
+	if err := verify.Verify(programs...); err != nil {
 		t.Fatalf("%s, %+v on %d ranks: %v", p.Name, r.Tuning, r.Ranks, err)
 	}
 	if r.Ranks > 1 {
 		return
 	}
-	plain := program.Plain(r.Graph, r.Sequences)
+	plain := plan.Plain(r.Graph, r.Sequences)
 	plain.HeadRows = r.HeadRows
-	if _, err := program.Equivalent(programs, lower(t, r, plain, opt)); err != nil {
+	if _, err := verify.Equivalent(programs, lowerRequest(t, r, plain, opt)); err != nil {
 		t.Errorf("%s, %+v: %v", p.Name, r.Tuning, err)
 	}
 }
@@ -125,7 +128,7 @@ func tuned(t *testing.T, r *Request, p Policy) {
 	}
 	kept, on := 0, 0
 	for _, a := range pl.Activations {
-		if a == program.Recomputed("none") {
+		if a == plan.Recomputed("none") {
 			kept++
 		}
 	}
@@ -169,7 +172,7 @@ func TestPlaces(t *testing.T) {
 			t.Fatal(err)
 		}
 		var got [device.NumTiers]int64
-		for _, p := range lower(t, r, pl, adam) { // all together: shards are not quite even
+		for _, p := range lowerRequest(t, r, pl, adam) { // all together: shards are not quite even
 			for i := range p.Buffers {
 				if b := &p.Buffers[i]; b.Persistent && b.Class <= program.ClassState {
 					got[b.Tier] += b.Size
@@ -237,7 +240,7 @@ func TestElixir(t *testing.T) {
 			}
 			opt := adam
 			opt.Capacity = h.Memory.Tiers()
-			p, err := program.Lower(t.Context(), g, pl, opt)
+			p, err := lower.Lower(t.Context(), g, pl, opt)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"github.com/athanor-llm/athanor/device"
-	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/plan"
 )
 
 // Tuning holds what users of these systems set by hand. The zero value is the published
@@ -28,7 +28,7 @@ const tuningParts = 8
 // checkpointed to all of them. The first list ends with the published setting.
 func (r *Request) Tunings() (list [][]Tuning) {
 	for n := 1; n <= r.Sequences; n++ {
-		cut := n == 1 || r.Graph.CutsAt(r.Sequences/n*r.Graph.Seq) // see program.Plan.Validate
+		cut := n == 1 || r.Graph.CutsAt(r.Sequences/n*r.Graph.Seq) // see plan.Plan.Validate
 		if r.Sequences%n != 0 || !cut {
 			continue
 		}
@@ -62,9 +62,9 @@ func (r *Request) checkpointed() int { return r.Graph.Model.Layers - r.Kept }
 
 // partly returns a policy that does not offload the first Tuning.Resident chunks, as with
 // DeepSpeed's setting offload_optimizer.ratio.
-func partly(plan func(*Request) (*program.Plan, error)) func(*Request) (*program.Plan, error) {
-	return func(r *Request) (*program.Plan, error) {
-		pl, err := plan(r)
+func partly(decide func(*Request) (*plan.Plan, error)) func(*Request) (*plan.Plan, error) {
+	return func(r *Request) (*plan.Plan, error) {
+		pl, err := decide(r)
 		if err != nil {
 			return nil, err
 		}

@@ -1,8 +1,7 @@
-// Package program lowers a graph and a plan to what one rank executes in one step of
-// training or of another Mode: a fully unrolled list of instructions on streams, with
-// waits, buffers and addresses.
+// Package program has what one rank executes in one step of training, evaluation or generation: a fully unrolled list of
+// instructions on streams, with waits, buffers and addresses.
 //
-//	graph + plan --Lower--> program --Verify--> execute | simulate | draw
+//	graph + plan --lower--> program --verify--> execute | simulate | draw
 //
 // The executor decides nothing: every decision is in the program, and the simulator
 // reads the same list. A program prints as text without loss:
@@ -18,6 +17,7 @@ package program
 
 import (
 	"math"
+	"slices"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
@@ -222,3 +222,41 @@ func (p *Program) Lifetimes() [][2]int {
 	}
 	return live
 }
+
+// Whole returns the region that covers a buffer.
+func (p *Program) Whole(buf int) Region {
+	b := &p.Buffers[buf]
+	return Region{Buf: buf, Rows: b.Rows, Cols: b.Cols, Stride: b.Cols}
+}
+
+// Arg returns operand j, absent if omitted at the end.
+func (in *Instr) Arg(j int) Region {
+	if j < len(in.Args) {
+		return in.Args[j]
+	}
+	return Region{}
+}
+
+// Names of buffers: the step's scalars; those of the previous step, which deferred updates read; and the clip
+// factor and norm of the latest gradient.
+const (
+	StepScalars    = "scalars"
+	PendingScalars = "pending.scalars"
+	Clip           = "clip"
+	// ClipBefore names the content of Clip that the previous step left.
+	ClipBefore = "clip.before"
+)
+
+// Defers reports whether a step begins with updates that the previous step left.
+func (p *Program) Defers() bool {
+	return slices.ContainsFunc(p.Buffers, func(b Buffer) bool { return b.Name == PendingScalars })
+}
+
+// Span returns the elements of the buffer from the region's first to the end of its last.
+func (r Region) Span() (lo, hi int) { return r.Off, r.Off + (r.Rows-1)*r.Stride + r.Cols }
+
+// NoKey is the key of what belongs to no unit.
+var NoKey = Key{Segment: -1, Micro: -1, Chunk: -1}
+
+// GradKind is Home.Kind of gradients.
+const GradKind = "g"

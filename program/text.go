@@ -45,17 +45,17 @@ const (
 	textMagic = "athanor-program 1"
 	textEnd   = "end"
 	// maxCount bounds every number that is not a byte count, maxBytes the byte counts.
-	maxCount = 1 << 40
-	maxBytes = 1 << 50
+	MaxCount = 1 << 40
+	MaxBytes = 1 << 50
 )
 
 // attrField accesses one field of graph.Attr by its name in text.
 type attrField struct {
-	name string
-	ptr  func(*graph.Attr) any // *bool, *int, *float64 or *graph.Activation
+	Name string
+	Ptr  func(*graph.Attr) any // *bool, *int, *float64 or *graph.Activation
 }
 
-var attrFields = []attrField{
+var AttrFields = []attrField{
 	{"acc", func(a *graph.Attr) any { return &a.Acc }},
 	{"wt", func(a *graph.Attr) any { return &a.WT }},
 	{"grad", func(a *graph.Attr) any { return &a.Grad }},
@@ -122,6 +122,12 @@ func (p *Program) WriteTo(w io.Writer) (int64, error) {
 	return total, out.Flush()
 }
 
+// Line returns instruction i as WriteTo prints it.
+func (p *Program) Line(i int) string {
+	pr := printer{p: p, refs: p.references()}
+	return string(pr.instr(nil, i))
+}
+
 // appendHeader appends the lines before the buffers, the last one without its newline.
 func (p *Program) appendHeader(b []byte) []byte {
 	b = append(b, textMagic...)
@@ -172,7 +178,7 @@ func (p *Program) references() []string {
 }
 
 func appendBuffer(line []byte, b *Buffer) []byte {
-	line = fmt.Appendf(line, "buffer %s %s %s %s %dx%d", escape(b.Name), b.Tier, className(b.Class), b.DType, b.Rows, b.Cols)
+	line = fmt.Appendf(line, "buffer %s %s %s %s %dx%d", escape(b.Name), b.Tier, ClassName(b.Class), b.DType, b.Rows, b.Cols)
 	if b.RowUnit != 0 {
 		line = fmt.Appendf(line, " unit=%d", b.RowUnit)
 	}
@@ -201,7 +207,7 @@ func listSeparator(i int, first string) string {
 }
 
 // className returns Class.String as one word, whatever the value.
-func className(c Class) string {
+func ClassName(c Class) string {
 	if int(c) >= len(classes) {
 		return fmt.Sprintf("class(%d)", uint8(c))
 	}
@@ -230,7 +236,7 @@ func (pr printer) region(line []byte, r Region) []byte {
 	if r.Off != 0 {
 		line = fmt.Appendf(line, "@%d", r.Off)
 	}
-	if r.Stride != defaultStride(b, r.Cols) {
+	if r.Stride != DefaultStride(b, r.Cols) {
 		line = fmt.Appendf(line, "/%d", r.Stride)
 	}
 	return append(line, ']')
@@ -238,7 +244,7 @@ func (pr printer) region(line []byte, r Region) []byte {
 
 // defaultStride returns the only stride that a region of b can have: matrices are
 // addressed by rows, flat buffers hold packed parameters.
-func defaultStride(b *Buffer, cols int) int {
+func DefaultStride(b *Buffer, cols int) int {
 	if b.RowUnit > 0 {
 		return b.Cols
 	}
@@ -307,24 +313,24 @@ func appendAttr(line []byte, a *graph.Attr) []byte {
 	if *a == (graph.Attr{}) {
 		return line
 	}
-	for _, f := range attrFields {
-		switch v := f.ptr(a).(type) {
+	for _, f := range AttrFields {
+		switch v := f.Ptr(a).(type) {
 		case *bool:
 			if *v {
-				line = append(append(line, ' '), f.name...)
+				line = append(append(line, ' '), f.Name...)
 			}
 		case *int:
 			if *v != 0 {
-				line = fmt.Appendf(line, " %s=%d", f.name, *v)
+				line = fmt.Appendf(line, " %s=%d", f.Name, *v)
 			}
 		case *float64:
 			// -0 is not 0 in bits, so it prints.
 			if math.Float64bits(*v) != 0 {
-				line = fmt.Appendf(line, " %s=%s", f.name, strconv.FormatFloat(*v, 'g', -1, 64))
+				line = fmt.Appendf(line, " %s=%s", f.Name, strconv.FormatFloat(*v, 'g', -1, 64))
 			}
 		case *graph.Activation:
 			if *v != 0 {
-				line = fmt.Appendf(line, " %s=%s", f.name, activationName(*v))
+				line = fmt.Appendf(line, " %s=%s", f.Name, activationName(*v))
 			}
 		}
 	}

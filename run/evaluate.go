@@ -7,7 +7,7 @@ import (
 
 	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/data/chat"
-	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/session"
 )
 
@@ -39,9 +39,9 @@ func Evaluate(ctx context.Context, f *Folder, rows [][]int32, logits, grads bool
 	if logits || grads {
 		batch = len(rows)
 	}
-	mode := program.Eval
+	mode := lower.Eval
 	if logits {
-		mode = program.Logits
+		mode = lower.Logits
 	}
 	if grads { // first, since they take more memory
 		if err := e.gradients(ctx, f, rows); err != nil {
@@ -51,7 +51,7 @@ func Evaluate(ctx context.Context, f *Folder, rows [][]int32, logits, grads bool
 	return e, f.blame(e.losses(ctx, f, rows, batch, mode))
 }
 
-func (e *Evaluated) losses(ctx context.Context, f *Folder, rows [][]int32, batch int, mode program.Mode) error {
+func (e *Evaluated) losses(ctx context.Context, f *Folder, rows [][]int32, batch int, mode lower.Mode) error {
 	seq := len(rows[0]) - 1
 	s, err := f.Session(ctx, seq, batch, mode)
 	if err != nil {
@@ -77,7 +77,7 @@ func (e *Evaluated) losses(ctx context.Context, f *Folder, rows [][]int32, batch
 		return misuse{errors.New("nothing to evaluate: all tokens of these sequences are given (prompts), and none is learnt; hint: use a longer --sequence, more --batches, or other text")}
 	}
 	e.Loss = sum / float64(e.Tokens)
-	if mode != program.Logits {
+	if mode != lower.Logits {
 		return nil
 	}
 	e.Logits = make([]float32, len(rows)*seq*f.Model.Vocab)
@@ -92,7 +92,7 @@ func (e *Evaluated) losses(ctx context.Context, f *Folder, rows [][]int32, batch
 }
 
 func (e *Evaluated) gradients(ctx context.Context, f *Folder, rows [][]int32) error {
-	s, err := f.Session(ctx, len(rows[0])-1, len(rows), program.Grads)
+	s, err := f.Session(ctx, len(rows[0])-1, len(rows), lower.Grads)
 	if err != nil {
 		return err
 	}

@@ -16,10 +16,12 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/internal/suggest"
+	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/session"
+	"github.com/athanor-llm/athanor/verify"
 )
 
 // Folder is a Hugging Face model folder, or the folder of an adapter, opened for
@@ -207,7 +209,7 @@ func (f *Folder) Close() error { return f.weights.Close() }
 
 // Session opens the model for batches of sequences of seq tokens on one device, in the given mode. Close the session, then
 // its devices. The error is a *search.Misfit if the device has too little memory.
-func (f *Folder) Session(ctx context.Context, seq, sequences int, mode program.Mode) (*session.Session, error) {
+func (f *Folder) Session(ctx context.Context, seq, sequences int, mode lower.Mode) (*session.Session, error) {
 	g, err := graph.BuildDocuments(f.Model, seq, f.DType, f.Documents)
 	if err != nil {
 		return nil, err
@@ -229,14 +231,14 @@ func (f *Folder) Session(ctx context.Context, seq, sequences int, mode program.M
 
 // openAlone plans inference for a device and opens it there, with the programs of prompts first. The weights are still to be
 // loaded. On an error, the device stays open.
-func openAlone(ctx context.Context, d *machine.Alone, g *graph.Graph, sequences int, mode program.Mode, prompts ...*graph.Graph) (*session.Session, error) {
+func openAlone(ctx context.Context, d *machine.Alone, g *graph.Graph, sequences int, mode lower.Mode, prompts ...*graph.Graph) (*session.Session, error) {
 	programs, err := d.Programs(ctx, g, sequences, mode, prompts...)
 	if err != nil {
 		return nil, err
 	}
 	var steps [][]*program.Program
 	for _, p := range programs {
-		if err := program.Verify(p); err != nil {
+		if err := verify.Verify(p); err != nil {
 			return nil, err
 		}
 		steps = append(steps, []*program.Program{p})

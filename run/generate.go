@@ -7,9 +7,9 @@ import (
 	"slices"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/model"
-	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/search"
 	"github.com/athanor-llm/athanor/session"
 )
@@ -77,10 +77,10 @@ func newGenerator(ctx context.Context, m *model.Model, d *machine.Alone, context
 	if err != nil {
 		return nil, err
 	}
-	g.session, err = openAlone(ctx, d, one, 1, program.Decode, prompts...)
+	g.session, err = openAlone(ctx, d, one, 1, lower.Decode, prompts...)
 	if errors.Is(err, search.ErrDoesNotFit) && len(g.blocks) > 1 {
 		g.blocks = g.blocks[1:]
-		g.session, err = openAlone(ctx, d, one, 1, program.Decode, prompts[1:]...)
+		g.session, err = openAlone(ctx, d, one, 1, lower.Decode, prompts[1:]...)
 	}
 	return g, err
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/session"
@@ -46,7 +47,7 @@ func TestGenerator(t *testing.T) {
 			check(t, err)
 			defer f.Close()
 			length := min(2*64+20, f.Model.MaxPositions)
-			s, err := f.Session(ctx, length, 1, program.Logits)
+			s, err := f.Session(ctx, length, 1, lower.Logits)
 			check(t, err)
 			defer s.Devices[0].Close()
 			defer s.Close()

@@ -11,7 +11,7 @@ import (
 	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/machine"
-	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/plan"
 )
 
 // identity is what must be equal for a run to be resumed. Plan and memory limits
@@ -97,7 +97,7 @@ func (a *identity) prepared(s *Setup) {
 	if n := s.validationTokens(); n > 0 && s.Config.Preference.Beta > 0 {
 		a.Pairs = fmt.Sprintf("%d tokens", n)
 	}
-	a.Model, a.Tokens, a.Base = program.Fingerprint(s.Graph), fmt.Sprintf("%d %x", s.Len(), hash[:8]), s.base
+	a.Model, a.Tokens, a.Base = plan.Fingerprint(s.Graph), fmt.Sprintf("%d %x", s.Len(), hash[:8]), s.base
 }
 
 func (t *Trainer) identity() (id identity) {
@@ -129,7 +129,7 @@ func (a identity) difference(b identity) string {
 			panic("run: identity: " + err.Error())
 		}
 		if v.OptimizerState == "" {
-			m["optimizer_state"] = program.StateNames()[0]
+			m["optimizer_state"] = plan.StateNames()[0]
 		}
 		if v.Documents == "" {
 			m["documents"] = config.Joined

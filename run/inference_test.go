@@ -11,8 +11,8 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/machine"
-	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/search"
 	"github.com/athanor-llm/athanor/session"
 )
@@ -114,7 +114,7 @@ func TestSmallEvaluation(t *testing.T) {
 			g, err := graph.Build(f.Model, 16, dtype)
 			check(t, err)
 			const sequences = 8
-			for _, mode := range []program.Mode{program.Eval, program.Logits, program.Grads} {
+			for _, mode := range []lower.Mode{lower.Eval, lower.Logits, lower.Grads} {
 				try := func(d *machine.Alone) error {
 					defer d.Close()
 					s, err := openAlone(ctx, d, g, sequences, mode)
@@ -137,12 +137,12 @@ func TestSmallEvaluation(t *testing.T) {
 					o, err := s.Step(ctx, 0, tokens, targets, session.Scalars{Targets: len(targets)})
 					check(t, err)
 					out = []float64{o.Loss}
-					if mode == program.Logits {
+					if mode == lower.Logits {
 						out = make([]float64, len(tokens)*f.Model.Vocab)
 						check(t, s.Engine(0).ReadBuffer("logits", out))
 					}
 					for i, p := range g.Params {
-						if mode != program.Grads || p.Frozen {
+						if mode != lower.Grads || p.Frozen {
 							continue
 						}
 						grad := make([]float32, p.Elems())

@@ -18,7 +18,7 @@ import (
 	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/machine"
-	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/plan"
 )
 
 // TestMain lets the test binary be the training process that is killed, or another host. All tests share one temporary home,
@@ -251,7 +251,7 @@ func deferredPlan(t *testing.T, dir, file, more string) string {
 	check(t, trainFile(t.Context(), file, append(strings.Fields(more), "max_steps=1", "limits.device=400KiB", "out="+dir+"/small")))
 	text, err := os.ReadFile(dir + "/small/plan.json")
 	check(t, err)
-	pl, err := program.ParsePlan(text)
+	pl, err := plan.Parse(text)
 	check(t, err)
 	pl.Defer = true
 	text, err = json.Marshal(pl)

@@ -15,7 +15,9 @@ import (
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/torch"
+	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/session"
 )
@@ -43,7 +45,7 @@ func TestAdapterTraining(t *testing.T) {
 			if want.NF4 != "" {
 				check(t, folder.Quantize())
 			}
-			s := trainable(t, folder, rows, program.Train)
+			s := trainable(t, folder, rows, lower.Train)
 			before := make([][]float32, len(s.Graph.Params))
 			for i, p := range s.Graph.Params {
 				before[i] = make([]float32, p.Elems())
@@ -89,7 +91,7 @@ func TestAdapterGradients(t *testing.T) {
 		var rows [][]int32
 		torch.JSON(t, filepath.Join(dir, "../tokens.json"), &rows)
 		tokens, targets, all := flatten(rows, len(rows))
-		step := func(mode program.Mode) *session.Session {
+		step := func(mode lower.Mode) *session.Session {
 			s := trainable(t, folder, rows, mode)
 			_, err := s.Step(t.Context(), 0, tokens, targets, session.Scalars{Rate: 1e-3, Step: 1, Beta1: 0.9, Beta2: 0.95, Targets: all})
 			check(t, err)
@@ -97,11 +99,11 @@ func TestAdapterGradients(t *testing.T) {
 		}
 		want := torch.Tensor(t, dir, "expected.safetensors", "logits")
 		got := make([]float64, len(want))
-		check(t, step(program.Logits).Engine(0).ReadBuffer("logits", got))
+		check(t, step(lower.Logits).Engine(0).ReadBuffer("logits", got))
 		if e := torch.Distance(got, want) / torch.Norm(want); e > 1e-5 {
 			t.Errorf("%s: logits differ by %.2g", dir, e)
 		}
-		s := step(program.Grads)
+		s := step(lower.Grads)
 		for i, p := range s.Graph.Params {
 			if !p.Adapter {
 				continue
@@ -116,12 +118,12 @@ func TestAdapterGradients(t *testing.T) {
 }
 
 // trainable opens the plain plan's program of a mode on one device, with a folder's weights.
-func trainable(t *testing.T, f *Folder, rows [][]int32, mode program.Mode) *session.Session {
+func trainable(t *testing.T, f *Folder, rows [][]int32, mode lower.Mode) *session.Session {
 	t.Helper()
 	g, err := graph.Build(f.Model, len(rows[0])-1, graph.F32)
 	check(t, err)
-	opt := program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Mode: mode, Capacity: program.NoLimits}
-	p, err := program.Lower(t.Context(), g, program.Plain(g, len(rows)), opt)
+	opt := lower.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Mode: mode, Capacity: program.NoLimits}
+	p, err := lower.Lower(t.Context(), g, plan.Plain(g, len(rows)), opt)
 	check(t, err)
 	d := cpu.New(cpu.Options{})
 	t.Cleanup(func() { check(t, d.Close()) })
@@ -283,7 +285,7 @@ func TestQuantizedWeights(t *testing.T) {
 	defer want.Close()
 	var rows [][]int32
 	torch.JSON(t, filepath.Join(dir, "tokens.json"), &rows)
-	s := trainable(t, folder, rows, program.Train)
+	s := trainable(t, folder, rows, lower.Train)
 	compared := 0
 	for i, p := range s.Graph.Params {
 		info, ok := want.Lookup(p.Name)

@@ -8,7 +8,7 @@ import (
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/model"
-	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/plan"
 )
 
 // A checkpoint stores weights and moments as the run holds them, in fp32 or in bf16 (optimizer_state), so it takes 12, 8 or 6
@@ -60,7 +60,7 @@ func (t *Trainer) saves(p model.Param) bool { return t.lora() == nil || p.Adapte
 // storedAs returns the type in which checkpoints store one kind of a parameter's state: the type in which the run holds it or,
 // if the arenas hold it rounded, one that loses nothing.
 func (t *Trainer) storedAs(p model.Param, kind string) safetensors.DType {
-	master, moments := program.StateTypes(t.Plan.Plan.State)
+	master, moments := plan.StateTypes(t.Plan.Plan.State)
 	half := moments == graph.BF16
 	if kind == "p" {
 		half = master == graph.BF16 && (!t.rounded(p) || t.origin.half(p))

@@ -21,7 +21,9 @@ import (
 	"github.com/athanor-llm/athanor/internal/clock"
 	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/internal/suggest"
+	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/machine"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/search"
 	"github.com/athanor-llm/athanor/session"
@@ -164,9 +166,9 @@ func (t *Trainer) spreadTime() {
 
 // evaluation returns the proven forward programs for held-out text, by rank. They
 // use the memory that the training programs leave free between steps.
-func evaluation(ctx context.Context, s *Setup, training *program.Plan, base []*program.Program, capacity [device.NumTiers]int64) ([]*program.Program, error) {
+func evaluation(ctx context.Context, s *Setup, training *plan.Plan, base []*program.Program, capacity [device.NumTiers]int64) ([]*program.Program, error) {
 	opt := machine.StepOptions(s.Config)
-	opt.Mode, opt.Capacity = program.Eval, capacity
+	opt.Mode, opt.Capacity = lower.Eval, capacity
 	pl, list, err := search.Between(ctx, s.Graph, training, base, opt)
 	if err != nil {
 		return nil, err

@@ -9,6 +9,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/policy/memo"
 	"github.com/athanor-llm/athanor/program"
 )
@@ -51,33 +52,33 @@ const MemoKept = 2
 // least memory: one choice after the other, and within a choice layer by layer from
 // the first, since its activations wait longest. The others are MEMO's policy and
 // full swapping, included so that the plan is never slower than these.
-func (s *search) retentions(b, group int) [][][]program.Retention {
+func (s *search) retentions(b, group int) [][][]plan.Retention {
 	layers := s.graph.Model.Layers
-	var policies [][][]program.Retention
+	var policies [][][]plan.Retention
 	if len(s.swapTiers()) > 0 {
-		for _, r := range []program.Retention{s.memo(device.HostTier, b, group), program.SwapOf(device.HostTier, 1)} {
-			policies = append(policies, [][]program.Retention{s.lastKept(r, MemoKept)})
+		for _, r := range []plan.Retention{s.memo(device.HostTier, b, group), plan.SwapOf(device.HostTier, 1)} {
+			policies = append(policies, [][]plan.Retention{s.lastKept(r, MemoKept)})
 		}
 	}
 	if s.req.Pins.Policy == MemoRule {
 		return policies[:1]
 	}
-	var choices []program.Retention
-	for _, name := range program.Recomputations() {
+	var choices []plan.Retention
+	for _, name := range plan.Recomputations() {
 		if s.req.Pins.Recompute == "" || s.req.Pins.Recompute == name {
-			choices = append(choices, program.Recomputed(name))
+			choices = append(choices, plan.Recomputed(name))
 		}
 	}
 	if s.req.Pins.Recompute == "" {
 		for _, t := range s.swapTiers() {
-			choices = append(choices, program.Retention{{Tier: t, Share: 1}, program.Remade, program.Remade, program.Remade})
+			choices = append(choices, plan.Retention{{Tier: t, Share: 1}, plan.Remade, plan.Remade, plan.Remade})
 		}
 	}
 	list := levels(layers, choices)
 	if s.req.Pins.Recompute != "" || len(s.req.Pins.Activations) > 0 {
 		policies = nil
 	}
-	return append([][][]program.Retention{list}, policies...)
+	return append([][][]plan.Retention{list}, policies...)
 }
 
 // swapTiers returns the tiers that activations may be swapped to, nearest first.
@@ -108,14 +109,14 @@ func (s *search) hostHolds() bool {
 
 // lastKept returns policy r for all layers but the last kept ones, which keep
 // everything.
-func (s *search) lastKept(r program.Retention, kept int) []program.Retention {
+func (s *search) lastKept(r plan.Retention, kept int) []plan.Retention {
 	layers := s.graph.Model.Layers
 	kept = min(kept, layers)
-	return append(slices.Repeat([]program.Retention{r}, layers-kept), slices.Repeat([]program.Retention{program.Recomputed("none")}, kept)...)
+	return append(slices.Repeat([]plan.Retention{r}, layers-kept), slices.Repeat([]plan.Retention{plan.Recomputed("none")}, kept)...)
 }
 
 // activations overrides policies by the user's decisions.
-func (p *Pins) activations(keep []program.Retention) []program.Retention {
+func (p *Pins) activations(keep []plan.Retention) []plan.Retention {
 	if len(p.Activations) == 0 {
 		return keep
 	}
@@ -127,9 +128,9 @@ func (p *Pins) activations(keep []program.Retention) []program.Retention {
 }
 
 // memo returns MEMO's policy for a layer, its share rounded down to a multiple of
-// 1/program.SwapParts.
-func (s *search) memo(t device.Tier, b, group int) program.Retention {
-	return program.SwapOf(t, math.Floor(s.memoShare(b, group)*program.SwapParts)/program.SwapParts)
+// 1/plan.SwapParts.
+func (s *search) memo(t device.Tier, b, group int) plan.Retention {
+	return plan.SwapOf(t, math.Floor(s.memoShare(b, group)*plan.SwapParts)/plan.SwapParts)
 }
 
 // memoShare returns MEMO's closed form (section 4.1):
@@ -146,8 +147,8 @@ func (s *search) memoShare(b, group int) float64 {
 	for i := range typical.Forward {
 		forward += s.m.Cost.Cost(s.call(&typical.Forward[i], rows))
 	}
-	saved := program.Saved(s.graph, layers-1, rows)
-	whole, rest := saved[program.InputAct]+saved[program.AttentionAct], saved[program.LinearAct]+saved[program.LightAct]
+	saved := plan.Saved(s.graph, layers-1, rows)
+	whole, rest := saved[plan.InputAct]+saved[plan.AttentionAct], saved[plan.LinearAct]+saved[plan.LightAct]
 	if rest == 0 {
 		return 0
 	}
@@ -244,7 +245,7 @@ func (r *refinement) needless() bool {
 // roomy reports whether all activations are kept and nothing else could use their
 // memory.
 func (c *Candidate) roomy() bool {
-	return c.choice.r.state == device.DeviceTier && !slices.ContainsFunc(c.Plan.Activations, func(r program.Retention) bool { return r != program.Recomputed("none") })
+	return c.choice.r.state == device.DeviceTier && !slices.ContainsFunc(c.Plan.Activations, func(r plan.Retention) bool { return r != plan.Recomputed("none") })
 }
 
 // done reports whether nothing can be gained or the effort is spent.
@@ -303,19 +304,19 @@ func (r *refinement) patterns() error {
 }
 
 // patternsOn returns the policies to try with a swap tier.
-func (r *refinement) patternsOn(t device.Tier) (list []program.Retention) {
-	all := program.Fate{Tier: t, Share: 1}
+func (r *refinement) patternsOn(t device.Tier) (list []plan.Retention) {
+	all := plan.Fate{Tier: t, Share: 1}
 	for _, share := range []float64{1, 0.5, 0} {
-		part := program.Fate{Tier: t, Share: share}
+		part := plan.Fate{Tier: t, Share: share}
 		if share == 0 {
-			part = program.Remade
+			part = plan.Remade
 		}
 		list = append(list,
-			program.Retention{all, all, part, program.Remade},
-			program.Retention{all, program.Remade, part, program.Remade},
-			program.Retention{program.Kept, all, part, program.Remade})
+			plan.Retention{all, all, part, plan.Remade},
+			plan.Retention{all, plan.Remade, part, plan.Remade},
+			plan.Retention{plan.Kept, all, part, plan.Remade})
 	}
-	return append(list, program.SwapOf(t, 1), r.memo(t, r.best.choice.b, r.best.choice.group))
+	return append(list, plan.SwapOf(t, 1), r.memo(t, r.best.choice.b, r.best.choice.group))
 }
 
 // moves tries other policies for one activation class in a run of layers.
@@ -323,7 +324,7 @@ func (r *refinement) moves() error {
 	layers := r.graph.Model.Layers
 	for size := layers; size >= 1; size /= 2 {
 		for lo := 0; lo < layers; lo += size {
-			for a := range program.NumActs {
+			for a := range plan.NumActs {
 				for _, f := range r.fates(a, r.best.choice.keep[lo][a]) {
 					if r.done() {
 						return nil
@@ -377,7 +378,7 @@ func (r *refinement) trade(chunks int) (taken bool, err error) {
 		return false, nil
 	}
 	for l := range ch.keep {
-		for a := range program.NumActs {
+		for a := range plan.NumActs {
 			for _, f := range r.fates(a, base.choice.keep[l][a]) {
 				if r.done() {
 					return taken, nil
@@ -431,22 +432,22 @@ func (r *refinement) residents() error {
 }
 
 // fates returns the alternatives to the present policy of an activation class.
-func (r *refinement) fates(a program.Act, now program.Fate) []program.Fate {
-	set := map[program.Fate]bool{program.Kept: true, program.Remade: a != program.InputAct}
+func (r *refinement) fates(a plan.Act, now plan.Fate) []plan.Fate {
+	set := map[plan.Fate]bool{plan.Kept: true, plan.Remade: a != plan.InputAct}
 	for _, t := range r.swapTiers() {
-		set[program.Fate{Tier: t, Share: 1}] = true
-		if a != program.LinearAct && a != program.LightAct {
+		set[plan.Fate{Tier: t, Share: 1}] = true
+		if a != plan.LinearAct && a != plan.LightAct {
 			continue
 		}
 		for _, step := range []float64{-0.25, -0.0625, 0.0625, 0.25} {
 			if share := now.Share + step; now.Tier == t && share > 0 && share < 1 {
-				set[program.Fate{Tier: t, Share: share}] = true
+				set[plan.Fate{Tier: t, Share: share}] = true
 			}
 		}
 	}
 	set[now] = false
 	list := slices.Collect(maps.Keys(set))
-	list = slices.DeleteFunc(list, func(f program.Fate) bool { return !set[f] })
-	slices.SortFunc(list, func(a, b program.Fate) int { return cmp.Or(cmp.Compare(a.Tier, b.Tier), cmp.Compare(b.Share, a.Share)) })
+	list = slices.DeleteFunc(list, func(f plan.Fate) bool { return !set[f] })
+	slices.SortFunc(list, func(a, b plan.Fate) int { return cmp.Or(cmp.Compare(a.Tier, b.Tier), cmp.Compare(b.Share, a.Share)) })
 	return list
 }

@@ -7,8 +7,9 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
-	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/plan"
 )
 
 // long is a model whose activations at 2048 tokens are many times its
@@ -20,7 +21,7 @@ func long(t *testing.T) *Request {
 	m.Layers, m.Width, m.Heads, m.KVHeads, m.HeadDim, m.FeedForward, m.Vocab, m.MaxPositions = 6, 128, 4, 4, 32, 512, 512, 2048
 	g, err := graph.Build(m, 2048, graph.F32)
 	check(t, err)
-	return &Request{Graph: g, GlobalBatch: 1, Options: program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1}}
+	return &Request{Graph: g, GlobalBatch: 1, Options: lower.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1}}
 }
 
 // TestActivationsBeatPolicies: what the search decides is never slower, on the same simulator and in the same
@@ -34,10 +35,10 @@ func TestActivationsBeatPolicies(t *testing.T) {
 			req := long(t)
 			best := find(t, req, m).Best.Seconds()
 			s := newSearch(context.Background(), req, m)
-			arms := map[string][]program.Retention{
-				"full recomputation": s.lastKept(program.Recomputed("full"), 0),
-				"attention kept":     s.lastKept(program.Recomputed("attention"), 0),
-				"full swap":          s.lastKept(program.SwapOf(device.HostTier, 1), MemoKept),
+			arms := map[string][]plan.Retention{
+				"full recomputation": s.lastKept(plan.Recomputed("full"), 0),
+				"attention kept":     s.lastKept(plan.Recomputed("attention"), 0),
+				"full swap":          s.lastKept(plan.SwapOf(device.HostTier, 1), MemoKept),
 				"memo":               s.lastKept(s.memo(device.HostTier, 1, 1), MemoKept),
 			}
 			for name, keep := range arms {
@@ -72,8 +73,8 @@ func TestMemoShare(t *testing.T) {
 	req := long(t)
 	m := machine(t, 1<<30, 1e6)
 	s := newSearch(context.Background(), req, m)
-	saved := program.Saved(req.Graph, 0, req.Graph.Seq)
-	whole, rest := saved[program.InputAct]+saved[program.AttentionAct], saved[program.LinearAct]+saved[program.LightAct]
+	saved := plan.Saved(req.Graph, 0, req.Graph.Seq)
+	whole, rest := saved[plan.InputAct]+saved[plan.AttentionAct], saved[plan.LinearAct]+saved[plan.LightAct]
 	for _, share := range []float64{0, 0.4667, 1} {
 		m.Capacity[device.HostTier] = 4 * (whole + int64(share*float64(rest)))
 		if got := s.memoShare(1, 1); got < share-1e-6 || got > share+1e-6 {
@@ -115,10 +116,10 @@ func TestFits(t *testing.T) {
 // TestPinnedActivations: shares that the user set are kept, layer by layer.
 func TestPinnedActivations(t *testing.T) {
 	req := long(t)
-	r := program.SwapOf(device.HostTier, 0.25)
-	req.Pins.Activations = map[int]program.Retention{0: r, 5: r}
+	r := plan.SwapOf(device.HostTier, 0.25)
+	req.Pins.Activations = map[int]plan.Retention{0: r, 5: r}
 	keep := find(t, req, machine(t, 1<<30, 1)).Best.Plan.Activations
-	want := slices.Repeat([]program.Retention{program.Recomputed("none")}, 6)
+	want := slices.Repeat([]plan.Retention{plan.Recomputed("none")}, 6)
 	want[0], want[5] = r, r
 	if !slices.Equal(keep, want) {
 		t.Errorf("got %v", keep)

@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/athanor-llm/athanor/device"
-	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/plan"
 )
 
 // How to divide the device's memory among its uses.
@@ -55,7 +55,7 @@ func (s *search) balance() error {
 	var field []*balancing
 	for _, c := range s.found {
 		ladders := s.retentions(c.choice.b, c.choice.group)
-		at := slices.IndexFunc(ladders, func(l [][]program.Retention) bool { return rung(l, c.choice.keep) >= 0 })
+		at := slices.IndexFunc(ladders, func(l [][]plan.Retention) bool { return rung(l, c.choice.keep) >= 0 })
 		k := kind{c.choice.b, c.choice.group, c.choice.r, max(at, 0)}
 		if seen[k] || len(field) >= mostKinds || s.hopeless(k.b, k.r) {
 			continue
@@ -111,12 +111,12 @@ func (s *search) released(c *Candidate) []*Candidate {
 type balancing struct {
 	*search
 	best   *Candidate
-	levels [][]program.Retention // activation policies, from least work to least memory
+	levels [][]plan.Retention // activation policies, from least work to least memory
 }
 
 // rung returns the index of an activation policy in a ladder, or -1.
-func rung(ladder [][]program.Retention, keep []program.Retention) int {
-	return slices.IndexFunc(ladder, func(l []program.Retention) bool { return slices.Equal(l, keep) })
+func rung(ladder [][]plan.Retention, keep []plan.Retention) int {
+	return slices.IndexFunc(ladder, func(l []plan.Retention) bool { return slices.Equal(l, keep) })
 }
 
 // spend is a change to a choice: resident chunks, layers of cache, units of prefetching, sizes by which head
@@ -168,7 +168,7 @@ func (b *balancing) finer() error {
 	ch.st.chunk = b.layerBytes() / b.graph.DType.Size() / partsOfLayer
 	last := whole.Plan.Chunks[ch.residents-1].Last
 	ch.residents = 0
-	for _, c := range program.Layout(b.graph, ch.st.chunk) {
+	for _, c := range plan.Layout(b.graph, ch.st.chunk) {
 		if c.Last <= last {
 			ch.residents++
 		}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
-	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/sim"
 )
 
@@ -31,10 +31,10 @@ func TestBalance(t *testing.T) {
 				continue
 			}
 			base := choice{b: 4, group: 1, r: r, st: style{headRows: 128, chunk: 1 << 62, prefetch: 1}}
-			chunks := len(program.Layout(req.Graph, base.st.chunk))
+			chunks := len(plan.Layout(req.Graph, base.st.chunk))
 			for residents := 0; residents <= chunks && (residents == 0 || r.state != device.DeviceTier); residents++ {
 				for spare := int64(0); spare <= 2; spare++ {
-					for _, name := range program.Recomputations() {
+					for _, name := range plan.Recomputations() {
 						for cut := 0; cut <= 4; cut += 2 {
 							ch := base
 							ch.residents, ch.st.spare = residents, spare
@@ -43,7 +43,7 @@ func TestBalance(t *testing.T) {
 								if l < cut {
 									kind = name
 								}
-								ch.keep = append(ch.keep, program.Recomputed(kind))
+								ch.keep = append(ch.keep, plan.Recomputed(kind))
 							}
 							cand, err := s.evaluate(ch)
 							check(t, err)

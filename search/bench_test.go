@@ -5,8 +5,8 @@ import (
 
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
-	"github.com/athanor-llm/athanor/program"
 )
 
 // BenchmarkSearch is planning by itself, on described machines: with many ranks, and with little memory. Next
@@ -37,7 +37,7 @@ func BenchmarkSearch(b *testing.B) {
 				h.Memory.Device = c.memory
 			}
 			req := &Request{Graph: g, GlobalBatch: c.batch * c.ranks, Ranks: c.ranks,
-				Options: program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1}}
+				Options: lower.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1}}
 			for b.Loop() {
 				r, err := Search(b.Context(), req, &Machine{Capacity: h.Memory.Tiers(), Cost: h}, nil)
 				check(b, err)

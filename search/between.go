@@ -5,6 +5,8 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/lower"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -12,7 +14,7 @@ import (
 // training steps on the same persistent buffers. It uses the training plan or,
 // where a device lacks memory for that, the smallest micro-batches that the order
 // of sums permits.
-func Between(ctx context.Context, g *graph.Graph, training *program.Plan, base []*program.Program, opt program.Options) (*program.Plan, []*program.Program, error) {
+func Between(ctx context.Context, g *graph.Graph, training *plan.Plan, base []*program.Program, opt lower.Options) (*plan.Plan, []*program.Program, error) {
 	pl := *training
 	list, over, err := between(ctx, g, &pl, base, opt)
 	if err != nil || !over || pl.MicroBatch == 1 || pl.Pipeline != nil {
@@ -30,13 +32,13 @@ func Between(ctx context.Context, g *graph.Graph, training *program.Plan, base [
 }
 
 // between lowers the programs, and reports whether one exceeds its device.
-func between(ctx context.Context, g *graph.Graph, pl *program.Plan, base []*program.Program, opt program.Options) (list []*program.Program, over bool, err error) {
+func between(ctx context.Context, g *graph.Graph, pl *plan.Plan, base []*program.Program, opt lower.Options) (list []*program.Program, over bool, err error) {
 	for opt.Rank = range base {
 		if err := ctx.Err(); err != nil {
 			return nil, false, err
 		}
 		opt.Base = base[opt.Rank]
-		p, err := program.Lower(ctx, g, pl, opt)
+		p, err := lower.Lower(ctx, g, pl, opt)
 		if err != nil {
 			return nil, false, err
 		}

@@ -3,7 +3,8 @@ package search
 import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
-	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/lower"
+	"github.com/athanor-llm/athanor/plan"
 )
 
 // Lower bounds on memory and time of the outer decisions, whatever the inner ones
@@ -12,14 +13,14 @@ import (
 // perElement returns the bytes per rank of one element's weight, gradient and
 // optimizer state.
 func (s *search) perElement(r residency) (weight, grad, state float64) {
-	level := program.ShardLevel(r.shard)
+	level := plan.ShardLevel(r.shard)
 	share := func(n float64, what int) float64 { // per rank, for what is sharded from this level on
 		if level >= what {
 			return n / float64(s.ranks)
 		}
 		return n
 	}
-	return share(float64(s.graph.DType.Size()), 3), share(4, 2), share(float64(program.StateBytes(s.req.State, s.graph.DType)), 1)
+	return share(float64(s.graph.DType.Size()), 3), share(4, 2), share(float64(plan.StateBytes(s.req.State, s.graph.DType)), 1)
 }
 
 // elements counts the elements of trained and of frozen parameters.
@@ -86,7 +87,7 @@ func (s *search) update(r residency) float64 {
 	n, _ := s.elements()
 	var rate [2]float64 // seconds per element
 	for i, stream := range []device.Stream{device.Compute, device.HostCompute} {
-		for _, elems := range program.Updates(s.graph, s.req.State) {
+		for _, elems := range lower.Updates(s.graph, s.req.State) {
 			rate[i] += s.m.Cost.Cost(s.adamw(stream, device.Tier(i), elems)) / n
 		}
 		if r.shard != "" {

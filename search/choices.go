@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/athanor-llm/athanor/device"
-	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/plan"
 )
 
 // What is enumerated: residencies, micro-batches, groups of micro-batches, and how roomy the small decisions
@@ -15,7 +15,7 @@ import (
 type residency struct {
 	label                 string
 	weights, grads, state device.Tier
-	shard                 string // of several ranks, see program.Shardings
+	shard                 string // of several ranks, see plan.Shardings
 }
 
 var residencies = []residency{
@@ -37,7 +37,7 @@ func residenciesOf(group int) []residency {
 	}
 	var list []residency
 	for _, r := range residencies {
-		for _, shard := range program.Shardings() {
+		for _, shard := range plan.Shardings() {
 			switch {
 			case r.weights == device.HostTier && (shard == "state" || shard == "grads"):
 				continue // what is gathered goes through the device

@@ -6,7 +6,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
-	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/schedule"
 )
 
@@ -25,17 +25,17 @@ type costs struct {
 
 // remakes returns the recomputation policies that pipelines choose from, from least work to least memory. With
 // slices, only policies that keep what later slices read are valid.
-func (s *search) remakes(v variant) (list []program.Retention) {
-	for _, name := range program.Recomputations() {
-		if pin := s.req.Pins.Recompute; (pin == "" || pin == name) && (v.slices <= 1 || slices.Contains(program.SlicesTake(s.graph), name)) {
-			list = append(list, program.Recomputed(name))
+func (s *search) remakes(v variant) (list []plan.Retention) {
+	for _, name := range plan.Recomputations() {
+		if pin := s.req.Pins.Recompute; (pin == "" || pin == name) && (v.slices <= 1 || slices.Contains(plan.SlicesTake(s.graph), name)) {
+			list = append(list, plan.Recomputed(name))
 		}
 	}
 	return list
 }
 
 // costs estimates a micro-batch of b sequences. The head's forward pass runs within
-// its backward pass (see program.Lower), and none of that is deferred.
+// its backward pass (see lower.Lower), and none of that is deferred.
 func (s *search) costs(b int) *costs {
 	if c := s.priced[b]; c != nil {
 		return c
@@ -62,7 +62,7 @@ func (s *search) costs(b int) *costs {
 		c.segments = append(c.segments, t)
 	}
 	typical := g.Model.Layers - 1 // lower layers may be frozen
-	saved := program.Saved(g, typical, rows)
+	saved := plan.Saved(g, typical, rows)
 	for _, r := range s.remakes(variant{}) {
 		var sec float64
 		for _, n := range r.Again(&g.Segments[1+typical]) {
@@ -70,7 +70,7 @@ func (s *search) costs(b int) *costs {
 		}
 		var kept int64
 		for a, bytes := range saved {
-			if r[a] == program.Kept {
+			if r[a] == plan.Kept {
 				kept += bytes
 			}
 		}
@@ -125,7 +125,7 @@ func (s *search) updating(n int64, r residency) float64 {
 // elements that a group of ranks shards.
 func (s *search) states(n, frozen int64, r residency, group int) (need [device.NumTiers]int64) {
 	share := func(bytes int64, from string) int64 { // per rank, for what is sharded from this level on
-		if program.ShardLevel(r.shard) >= program.ShardLevel(from) {
+		if plan.ShardLevel(r.shard) >= plan.ShardLevel(from) {
 			return bytes / int64(group)
 		}
 		return bytes
@@ -134,14 +134,14 @@ func (s *search) states(n, frozen int64, r residency, group int) (need [device.N
 	if r.state == device.DeviceTier {
 		need[r.grads] += share(4*n, "grads")
 	}
-	need[r.state] += share(program.StateBytes(s.req.State, s.graph.DType)*n, "state")
+	need[r.state] += share(plan.StateBytes(s.req.State, s.graph.DType)*n, "state")
 	return need
 }
 
 // adamw returns the call that updates n elements in a tier.
 func (s *search) adamw(stream device.Stream, t device.Tier, n int) *device.Call {
 	c := &device.Call{Op: graph.AdamW, Stream: stream, Args: make([]device.Operand, 7)}
-	master, moments := program.StateTypes(s.req.State)
+	master, moments := plan.StateTypes(s.req.State)
 	operand := func(d graph.DType) device.Operand {
 		return device.Operand{Tier: t, DType: d, Rows: 1, Cols: n, Stride: n}
 	}

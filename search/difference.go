@@ -8,7 +8,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/size"
-	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/plan"
 )
 
 // mostDifferences bounds the differences reported; the others usually follow from
@@ -17,7 +17,7 @@ const mostDifferences = 3
 
 // Difference describes how plan is differs from plan was, for the same model and
 // batch, larger decisions first.
-func Difference(g *graph.Graph, was, is *program.Plan) string {
+func Difference(g *graph.Graph, was, is *plan.Plan) string {
 	if was.Hash() == is.Hash() {
 		return "the same plan"
 	}
@@ -68,7 +68,7 @@ func moreOrLess(n int64) string {
 }
 
 // piped describes how the ranks work together.
-func piped(pl *program.Plan) string {
+func piped(pl *plan.Plan) string {
 	if pl.Pipeline == nil {
 		return "no pipeline"
 	}
@@ -76,7 +76,7 @@ func piped(pl *program.Plan) string {
 }
 
 // divided names what ranks shard of most chunks.
-func divided(pl *program.Plan) string {
+func divided(pl *plan.Plan) string {
 	count := map[string]int{}
 	most := ""
 	for _, c := range pl.Chunks {
@@ -91,12 +91,12 @@ func divided(pl *program.Plan) string {
 }
 
 // sameLayout reports whether the plans cut parameters into the same chunks.
-func sameLayout(a, b *program.Plan) bool {
-	return slices.EqualFunc(a.Chunks, b.Chunks, func(x, y program.Chunk) bool { return x.First == y.First && x.Last == y.Last })
+func sameLayout(a, b *plan.Plan) bool {
+	return slices.EqualFunc(a.Chunks, b.Chunks, func(x, y plan.Chunk) bool { return x.First == y.First && x.Last == y.Last })
 }
 
 // resident counts the chunks whose weights, gradients and state stay on the device.
-func resident(pl *program.Plan) (n int) {
+func resident(pl *plan.Plan) (n int) {
 	for _, c := range pl.Chunks {
 		if c.Weights == device.DeviceTier && c.Grads == device.DeviceTier && c.State == device.DeviceTier {
 			n++
@@ -106,9 +106,9 @@ func resident(pl *program.Plan) (n int) {
 }
 
 // streams counts the chunks whose state is streamed to the device for updates.
-func streams(pl *program.Plan) (n int) {
+func streams(pl *plan.Plan) (n int) {
 	for _, c := range pl.Chunks {
-		if c.Update == program.UpdateOnDevice {
+		if c.Update == plan.UpdateOnDevice {
 			n++
 		}
 	}
@@ -117,13 +117,13 @@ func streams(pl *program.Plan) (n int) {
 
 // residing returns the bytes of weights, gradients and optimizer state placed on
 // the device, over all ranks.
-func residing(g *graph.Graph, pl *program.Plan) (bytes int64) {
+func residing(g *graph.Graph, pl *plan.Plan) (bytes int64) {
 	for _, c := range pl.Chunks {
 		each := int64(0) // bytes per element
 		for _, part := range []struct {
 			tier device.Tier
 			size int64
-		}{{c.Weights, g.DType.Size()}, {c.Grads, 4}, {c.State, program.StateBytes(pl.State, g.DType)}} {
+		}{{c.Weights, g.DType.Size()}, {c.Grads, 4}, {c.State, plan.StateBytes(pl.State, g.DType)}} {
 			if part.tier == device.DeviceTier {
 				each += part.size
 			}
@@ -138,11 +138,11 @@ func residing(g *graph.Graph, pl *program.Plan) (bytes int64) {
 
 // treated counts the layers that keep all activations, recompute some, or swap
 // some.
-func treated(pl *program.Plan) (n [3]int) {
+func treated(pl *plan.Plan) (n [3]int) {
 	for _, r := range pl.Activations {
-		swaps := slices.ContainsFunc(r[:], program.Fate.Swapped)
+		swaps := slices.ContainsFunc(r[:], plan.Fate.Swapped)
 		switch {
-		case r == program.Recomputed("none"):
+		case r == plan.Recomputed("none"):
 			n[0]++
 		case !swaps:
 			n[1]++

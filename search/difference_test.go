@@ -7,7 +7,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/model"
-	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/plan"
 )
 
 // TestDifference: what is the same takes no place among the reported differences, and bytes of state are those
@@ -21,9 +21,9 @@ func TestDifference(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	on := func(tier device.Tier, elems int64, edit func(pl *program.Plan)) *program.Plan {
-		pl := program.Plain(g, 4)
-		pl.Chunks = program.Layout(g, elems)
+	on := func(tier device.Tier, elems int64, edit func(pl *plan.Plan)) *plan.Plan {
+		pl := plan.Plain(g, 4)
+		pl.Chunks = plan.Layout(g, elems)
 		for i := range pl.Chunks {
 			pl.Chunks[i].State = tier
 		}
@@ -31,18 +31,18 @@ func TestDifference(t *testing.T) {
 		return pl
 	}
 	const whole = 1 << 62
-	was := on(device.HostTier, whole, func(*program.Plan) {})
-	is := on(device.HostTier, whole, func(pl *program.Plan) {
+	was := on(device.HostTier, whole, func(*plan.Plan) {})
+	is := on(device.HostTier, whole, func(pl *plan.Plan) {
 		pl.MicroBatch, pl.MicroBatches = 2, 2
 		for i := range pl.Chunks {
-			pl.Chunks[i].Shard, pl.Chunks[i].Update = "state", program.UpdateOnDevice
+			pl.Chunks[i].Shard, pl.Chunks[i].Update = "state", plan.UpdateOnDevice
 		}
 	})
 	if text := Difference(g, was, is); !strings.Contains(text, "streamed through the device for updates") {
 		t.Errorf("%q says nothing of updates", text)
 	}
 	for state, want := range map[string]string{"": "1.2 GiB more", "bf16": "475 MiB more"} {
-		set := func(pl *program.Plan) { pl.State = state }
+		set := func(pl *plan.Plan) { pl.State = state }
 		if text := Difference(g, on(device.HostTier, whole, set), on(device.DeviceTier, 1<<20, set)); !strings.HasPrefix(text, want) {
 			t.Errorf("state %q: %q, want %s", state, text, want)
 		}

@@ -7,7 +7,7 @@ import (
 	"sort"
 
 	"github.com/athanor-llm/athanor/device"
-	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/plan"
 )
 
 // Approach. The decisions are nested, the costliest outermost:
@@ -134,7 +134,7 @@ func (s *search) try(b, group int, r residency) (*Candidate, error) {
 
 // climb returns the candidate with the first activation policy of a ladder that
 // fits, in the first style where one does; nil if none fits.
-func (s *search) climb(b, group int, r residency, ladder [][]program.Retention) (*Candidate, error) {
+func (s *search) climb(b, group int, r residency, ladder [][]plan.Retention) (*Candidate, error) {
 	for _, st := range s.styles(b, r) {
 		ch := choice{b: b, group: group, r: r, st: st}
 		at := func(i int) choice { ch.keep = ladder[i]; return ch }

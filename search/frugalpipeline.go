@@ -3,7 +3,7 @@ package search
 import (
 	"cmp"
 
-	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/plan"
 )
 
 // frugalestPipeline returns the pipeline that lacks least memory, of those that would exist with unlimited
@@ -19,7 +19,7 @@ func (s *search) frugalestPipeline() (frugal *Candidate, err error) {
 	pins := &req.Pins
 	most, usual := "full", "1f1b"
 	if pins.Slices > 1 || pins.Schedule == "seq1f1b" {
-		take := program.SlicesTake(s.graph)
+		take := plan.SlicesTake(s.graph)
 		most, usual = take[len(take)-1], "seq1f1b"
 	}
 	pins.MicroBatch, pins.Recompute = cmp.Or(pins.MicroBatch, s.graph.CutSequences()), cmp.Or(pins.Recompute, most)

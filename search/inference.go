@@ -8,6 +8,8 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/lower"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -40,7 +42,7 @@ import (
 // largest. The error is a *Misfit if nothing fits.
 func Inference(ctx context.Context, req *Request, prompts []*graph.Graph, m *Machine) ([]*program.Program, error) {
 	n := newInference(ctx, req, prompts, m)
-	var tight *program.Plan
+	var tight *plan.Plan
 	for _, pl := range n.batches() {
 		if err := n.lower(pl); err != nil || n.fits() {
 			return n.programs, err
@@ -59,19 +61,19 @@ type inference struct {
 	req      *Request
 	graphs   []*graph.Graph // those of prompts, then the request's
 	m        *Machine
-	opt      program.Options
-	plan     *program.Plan      // the latest
+	opt      lower.Options
+	plan     *plan.Plan         // the latest
 	programs []*program.Program // its programs, not all of them if one was rejected
 }
 
 func newInference(ctx context.Context, req *Request, prompts []*graph.Graph, m *Machine) *inference {
-	opt := program.Options{Mode: req.Options.Mode, Capacity: m.Capacity}
+	opt := lower.Options{Mode: req.Options.Mode, Capacity: m.Capacity}
 	return &inference{ctx: ctx, req: req, graphs: append(slices.Clip(prompts), req.Graph), m: m, opt: opt}
 }
 
 // lower lowers a plan for all graphs, each with its own length. With opt.Reject it stops at the first program that does
 // not fit.
-func (n *inference) lower(pl *program.Plan) error {
+func (n *inference) lower(pl *plan.Plan) error {
 	n.plan, n.programs = pl, nil
 	for i, g := range n.graphs {
 		own, opt := *pl, n.opt
@@ -81,7 +83,7 @@ func (n *inference) lower(pl *program.Plan) error {
 		if i > 0 {
 			opt.Base = n.programs[0]
 		}
-		p, err := program.Lower(n.ctx, g, &own, opt)
+		p, err := lower.Lower(n.ctx, g, &own, opt)
 		if err != nil {
 			return err
 		}
@@ -118,9 +120,9 @@ func (n *inference) height(t device.Tier) (most int64) {
 func (n *inference) together() int64 { return n.height(device.DeviceTier) + n.height(device.HostTier) }
 
 // batches lists plans with all weights on the device, from most sequences and logits at a time to fewest.
-func (n *inference) batches() []*program.Plan {
+func (n *inference) batches() []*plan.Plan {
 	g, sequences := n.req.Graph, n.req.GlobalBatch
-	list := []*program.Plan{program.Plain(g, sequences)}
+	list := []*plan.Plan{plan.Plain(g, sequences)}
 	if g.Context > 0 {
 		return list
 	}
@@ -129,16 +131,16 @@ func (n *inference) batches() []*program.Plan {
 		if sequences%b != 0 || b%least != 0 && b < sequences {
 			continue
 		}
-		pl := program.Plain(g, sequences)
+		pl := plan.Plain(g, sequences)
 		pl.MicroBatch, pl.MicroBatches, pl.Group = b, sequences/b, sequences/b
 		pl.HeadRows = n.req.Head(b*g.Seq, n.m.Capacity[device.DeviceTier])
 		list = append(list, pl)
 	}
-	if n.opt.Mode == program.Grads {
+	if n.opt.Mode == lower.Grads {
 		pl := *list[len(list)-1]
 		pl.Group, pl.Activations = 1, slices.Clone(pl.Activations)
 		for l := range pl.Activations {
-			pl.Activations[l] = program.Recomputed("full")
+			pl.Activations[l] = plan.Recomputed("full")
 		}
 		list = append(list, &pl)
 	}
@@ -146,7 +148,7 @@ func (n *inference) batches() []*program.Plan {
 }
 
 // stream finds the cheapest plan with weights on the host, given how sequences are batched.
-func (n *inference) stream(batch *program.Plan) ([]*program.Program, error) {
+func (n *inference) stream(batch *plan.Plan) ([]*program.Program, error) {
 	w := newWeights(n.req.Graph)
 	if err := n.lower(w.plan(batch, &share{})); err != nil {
 		return nil, err
@@ -181,7 +183,7 @@ func (n *inference) stream(batch *program.Plan) ([]*program.Program, error) {
 // first lowers the plan of the first share that fits, as a function says of the latest programs, and reports whether there is one.
 // It takes it that those after it fit too, which is nearly so, since they are sorted by the bytes that they leave on the host: it
 // looks at some further and further on, then halves what is left.
-func (n *inference) first(shares []share, batch *program.Plan, w *weights, fits func() bool) (bool, error) {
+func (n *inference) first(shares []share, batch *plan.Plan, w *weights, fits func() bool) (bool, error) {
 	var err error
 	try := func(i int) bool {
 		if err == nil {

@@ -8,8 +8,11 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/verify"
 )
 
 // generation returns the graphs of a small model that reads a prompt and generates.
@@ -26,7 +29,7 @@ func generation(t *testing.T, layers int) []*graph.Graph {
 
 // inferOn plans generation, with a graph that reads prompts.
 func inferOn(t *testing.T, graphs []*graph.Graph, m *Machine) ([]*program.Program, error) {
-	return Inference(t.Context(), &Request{Graph: graphs[1], GlobalBatch: 1, Options: program.Options{Mode: program.Decode}}, graphs[:1], m)
+	return Inference(t.Context(), &Request{Graph: graphs[1], GlobalBatch: 1, Options: lower.Options{Mode: lower.Decode}}, graphs[:1], m)
 }
 
 // infer returns the programs for a device with that much memory, and the bytes of weights that are not on it.
@@ -40,7 +43,7 @@ func infer(t *testing.T, graphs []*graph.Graph, memory int64) ([]*program.Progra
 	}
 	var away int64
 	for _, p := range ps {
-		check(t, program.Verify(p))
+		check(t, verify.Verify(p))
 	}
 	for _, b := range ps[0].Buffers {
 		if b.Persistent && b.Class == program.ClassWeights && b.Tier == device.HostTier {
@@ -124,9 +127,9 @@ func TestFewestStreamed(t *testing.T) {
 	ps, _, err := infer(t, graphs, 1<<40)
 	check(t, err)
 	full := ps[0].Height[device.DeviceTier]
-	req := &Request{Graph: graphs[1], GlobalBatch: 1, Options: program.Options{Mode: program.Decode}}
+	req := &Request{Graph: graphs[1], GlobalBatch: 1, Options: lower.Options{Mode: lower.Decode}}
 	n := newInference(t.Context(), req, graphs[:1], &Machine{Capacity: program.NoLimits})
-	plain := program.Plain(graphs[1], 1)
+	plain := plan.Plain(graphs[1], 1)
 	heights, streamed := make([]int64, 1<<len(large)), make([]int64, 1<<len(large))
 	for set := range heights {
 		var away []int
@@ -167,7 +170,7 @@ func TestFewestStreamed(t *testing.T) {
 // TestExample is the example at the head of inference.go.
 func TestExample(t *testing.T) {
 	const mib = 1 << 20
-	w := &weights{layers: 6, chunks: make([]program.Chunk, 12), reads: make([][]int, 8), kinds: make([][]int, 2)}
+	w := &weights{layers: 6, chunks: make([]plan.Chunk, 12), reads: make([][]int, 8), kinds: make([][]int, 2)}
 	for l := range 6 {
 		w.bytes = append(w.bytes, mib, 4*mib)
 		w.reads[1+l] = []int{2 * l, 2*l + 1}
@@ -245,10 +248,10 @@ func TestFrugalest(t *testing.T) {
 		if _, _, err := infer(t, graphs, 1); !errors.As(err, &misfit) {
 			t.Fatalf("%s: %v", name, err)
 		}
-		req := &Request{Graph: one, GlobalBatch: 1, Options: program.Options{Mode: program.Decode}}
+		req := &Request{Graph: one, GlobalBatch: 1, Options: lower.Options{Mode: lower.Decode}}
 		n := newInference(t.Context(), req, graphs[:1], &Machine{Capacity: program.NoLimits})
-		pl := program.Plain(one, 1)
-		pl.Chunks = program.Layout(one, 1)
+		pl := plan.Plain(one, 1)
+		pl.Chunks = plan.Layout(one, 1)
 		for c := range pl.Chunks {
 			pl.Chunks[c].Weights, pl.Chunks[c].Grads, pl.Chunks[c].State = device.HostTier, device.HostTier, device.HostTier
 		}
@@ -270,16 +273,16 @@ func TestBatches(t *testing.T) {
 	for _, c := range []struct {
 		sequences, length int
 		dtype             graph.DType
-		mode              program.Mode
+		mode              lower.Mode
 		want              []int
 	}{
-		{12, 16, graph.F32, program.Eval, []int{12, 12, 6, 4, 3, 2, 1}},
-		{7, 16, graph.F32, program.Logits, []int{7, 7, 1}},
-		{12, 7, graph.BF16, program.Grads, []int{12, 12, 6, 4, 2, 2}}, // sums in bf16 take pairs
+		{12, 16, graph.F32, lower.Eval, []int{12, 12, 6, 4, 3, 2, 1}},
+		{7, 16, graph.F32, lower.Logits, []int{7, 7, 1}},
+		{12, 7, graph.BF16, lower.Grads, []int{12, 12, 6, 4, 2, 2}}, // sums in bf16 take pairs
 	} {
 		g, err := graph.Build(&m, c.length, c.dtype)
 		check(t, err)
-		req := &Request{Graph: g, GlobalBatch: c.sequences, Options: program.Options{Mode: c.mode}}
+		req := &Request{Graph: g, GlobalBatch: c.sequences, Options: lower.Options{Mode: c.mode}}
 		var got []int
 		list := newInference(t.Context(), req, nil, &Machine{Capacity: program.NoLimits}).batches()
 		for _, pl := range list {
@@ -292,12 +295,12 @@ func TestBatches(t *testing.T) {
 		if !slices.Equal(got, c.want) {
 			t.Errorf("%+v: micro-batches of %v", c, got)
 		}
-		if last := list[len(list)-1]; (c.mode == program.Grads) != (last.Activations[0] == program.Recomputed("full")) || (last.Group == 1) != (c.mode == program.Grads) {
+		if last := list[len(list)-1]; (c.mode == lower.Grads) != (last.Activations[0] == plan.Recomputed("full")) || (last.Group == 1) != (c.mode == lower.Grads) {
 			t.Errorf("%+v: the last is %+v", c, last)
 		}
 	}
 	req := small(t)
-	req.Options.Mode, req.HeadUnit = program.Eval, 8
+	req.Options.Mode, req.HeadUnit = lower.Eval, 8
 	for _, pl := range newInference(t.Context(), req, nil, &Machine{Capacity: [device.NumTiers]int64{1 << 20, 1 << 40}}).batches()[1:] {
 		if pl.HeadRows%8 != 0 {
 			t.Errorf("logits of %d tokens, sums are cut at multiples of 8", pl.HeadRows)

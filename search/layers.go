@@ -9,23 +9,24 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/internal/stat"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 )
 
 // Layers describes the activation policy that a run of layers shares, and its cost.
 // Bytes are per layer and micro-batch, seconds per layer and step.
 type Layers struct {
-	First     int               `json:"first"`
-	Last      int               `json:"last"`
-	Retention program.Retention `json:"retention"`
-	Kept      int64             `json:"kept_bytes"`
-	Swapped   int64             `json:"swapped_bytes"`
-	Remade    int64             `json:"remade_bytes"`
-	Out       float64           `json:"out_seconds"` // on the link
-	In        float64           `json:"in_seconds"`
-	Recompute float64           `json:"recompute_seconds"`
-	Forward   float64           `json:"forward_seconds"` // behind which the way out can hide
-	Backward  float64           `json:"backward_seconds"`
+	First     int            `json:"first"`
+	Last      int            `json:"last"`
+	Retention plan.Retention `json:"retention"`
+	Kept      int64          `json:"kept_bytes"`
+	Swapped   int64          `json:"swapped_bytes"`
+	Remade    int64          `json:"remade_bytes"`
+	Out       float64        `json:"out_seconds"` // on the link
+	In        float64        `json:"in_seconds"`
+	Recompute float64        `json:"recompute_seconds"`
+	Forward   float64        `json:"forward_seconds"` // behind which the way out can hide
+	Backward  float64        `json:"backward_seconds"`
 }
 
 // Activations describes a simulated candidate's activation policy, by runs of
@@ -33,8 +34,8 @@ type Layers struct {
 func Activations(g *graph.Graph, c *Candidate) []Layers {
 	var list []Layers
 	for l, r := range c.Plan.Activations {
-		saved := program.Saved(g, l, c.Plan.MicroBatch*g.Seq)
-		if n := len(list); n > 0 && list[n-1].Retention == r && saved == program.Saved(g, l-1, c.Plan.MicroBatch*g.Seq) {
+		saved := plan.Saved(g, l, c.Plan.MicroBatch*g.Seq)
+		if n := len(list); n > 0 && list[n-1].Retention == r && saved == plan.Saved(g, l-1, c.Plan.MicroBatch*g.Seq) {
 			list[n-1].Last = l
 			continue
 		}

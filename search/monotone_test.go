@@ -11,8 +11,9 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
-	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/plan"
 )
 
 // question draws something to plan: a model, a batch, ranks, the user's decisions.
@@ -29,12 +30,12 @@ func question(t *testing.T, rng *rand.Rand) *Request {
 	g, err := graph.Build(m, 32<<rng.IntN(3), []graph.DType{graph.F32, graph.BF16}[rng.IntN(2)])
 	check(t, err)
 	req := &Request{Graph: g, GlobalBatch: 4, Ranks: []int{1, 1, 2}[rng.IntN(3)],
-		Options: program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: float64(rng.IntN(2))}}
+		Options: lower.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: float64(rng.IntN(2))}}
 	host := device.HostTier
 	if rng.IntN(2) == 0 {
 		switch rng.IntN(6) {
 		case 0:
-			req.Pins.Recompute = program.Recomputations()[rng.IntN(4)]
+			req.Pins.Recompute = plan.Recomputations()[rng.IntN(4)]
 		case 1:
 			req.Pins.MicroBatch = 1
 		case 2:
@@ -179,7 +180,7 @@ func TestShared(t *testing.T) {
 		req.GlobalBatch, req.Options.Clip = 1, c.clip
 		m := machine(t, 1<<30, c.link)
 		best := find(t, req, m).Best
-		host := slices.ContainsFunc(best.Plan.Chunks, func(ch program.Chunk) bool { return ch.State == device.HostTier })
+		host := slices.ContainsFunc(best.Plan.Chunks, func(ch plan.Chunk) bool { return ch.State == device.HostTier })
 		if host != c.shares {
 			t.Errorf("%+v: chosen %s", c, best.Label)
 		}

@@ -3,7 +3,7 @@ package search
 import (
 	"testing"
 
-	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/verify"
 )
 
 // TestPack: the arenas of the plan that will run are nowhere higher than the search's, and somewhere lower; its
@@ -28,7 +28,7 @@ func TestPack(t *testing.T) {
 			t.Errorf("%d bytes: %v s, %v s before", budget, after.seconds, before.seconds)
 		}
 		for r, p := range after.Ranks {
-			check(t, program.Verify(p))
+			check(t, verify.Verify(p))
 			for tier, h := range p.Height {
 				if was := before.Ranks[r].Height[tier]; h > was {
 					t.Errorf("%d bytes, tier %d: %d bytes, %d before", budget, tier, h, was)

@@ -8,6 +8,8 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/lower"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/schedule"
 )
@@ -66,7 +68,7 @@ func (p *Pins) variants() []variant {
 }
 
 // sliceable reports whether micro-batches of b sequences can be cut as a variant
-// requires, see program.Plan.Validate.
+// requires, see plan.Plan.Validate.
 func (s *search) sliceable(b int, v variant) bool {
 	return b == 1 && s.graph.DType == graph.F32 && v.slices <= s.graph.Seq/graph.SliceUnit(s.graph.Seq) && len(s.remakes(v)) > 0 && len(s.req.Pins.Activations) == 0
 }
@@ -307,11 +309,11 @@ func (s *search) fill(t *task, st style) (*Candidate, error) {
 }
 
 // piped returns the plan of a task without recomputation.
-func (s *search) piped(t *task, st style) (*program.Plan, error) {
-	pl := program.Plain(s.graph, t.b)
+func (s *search) piped(t *task, st style) (*plan.Plan, error) {
+	pl := plan.Plain(s.graph, t.b)
 	pl.Ranks, pl.MicroBatches, pl.HeadRows, pl.State = s.ranks, t.micros, st.headRows, s.req.State
-	pl.Chunks = program.Layout(s.graph, st.chunk)
-	pl.Pipeline = &program.Pipeline{Schedule: t.name, Ranks: t.depth, Stages: t.first[:len(t.first)-1], Slices: t.slices}
+	pl.Chunks = plan.Layout(s.graph, st.chunk)
+	pl.Pipeline = &plan.Pipeline{Schedule: t.name, Ranks: t.depth, Stages: t.first[:len(t.first)-1], Slices: t.slices}
 	if t.sequence != nil {
 		pl.Pipeline.Order = t.sequence.Text()
 	}
@@ -339,8 +341,8 @@ func (s *search) piped(t *task, st style) (*program.Plan, error) {
 
 // levels lists activation policies of some layers, from least work to least memory:
 // one choice after the other, and within a choice layer by layer from the first.
-func levels(layers int, choices []program.Retention) [][]program.Retention {
-	list := [][]program.Retention{slices.Repeat(choices[:1], layers)}
+func levels(layers int, choices []plan.Retention) [][]plan.Retention {
+	list := [][]plan.Retention{slices.Repeat(choices[:1], layers)}
 	for _, c := range choices[1:] {
 		for l := range layers {
 			next := slices.Clone(list[len(list)-1])
@@ -353,7 +355,7 @@ func levels(layers int, choices []program.Retention) [][]program.Retention {
 
 // least finds the least recomputation with which a rank fits, starting at the
 // guess, and stores it in the plan. Other ranks' layers do not affect it.
-func (s *search) least(t *task, pl *program.Plan, rank int) (best *program.Program, err error) {
+func (s *search) least(t *task, pl *plan.Plan, rank int) (best *program.Program, err error) {
 	var layers []int
 	for _, r := range t.ranges(rank) {
 		for l := max(r[0], 1); l < min(r[1], s.graph.Head()); l++ {
@@ -365,7 +367,7 @@ func (s *search) least(t *task, pl *program.Plan, rank int) (best *program.Progr
 	list := levels(len(layers), s.remakes(t.variant))
 	opt := s.req.Options
 	opt.Capacity, opt.Reject, opt.Rank = s.m.Capacity, true, rank
-	set := func(keep []program.Retention) {
+	set := func(keep []plan.Retention) {
 		for i, l := range layers {
 			pl.Activations[l] = keep[i]
 		}
@@ -379,7 +381,7 @@ func (s *search) least(t *task, pl *program.Plan, rank int) (best *program.Progr
 			return nil, err
 		}
 		set(list[at])
-		p, err := program.Lower(s.ctx, s.graph, pl, opt)
+		p, err := lower.Lower(s.ctx, s.graph, pl, opt)
 		if err != nil {
 			return nil, err
 		}

@@ -8,8 +8,8 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
-	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/sim"
 )
 
@@ -94,7 +94,7 @@ func TestSlices(t *testing.T) {
 	m.Layers, m.Width, m.Heads, m.KVHeads, m.HeadDim, m.FeedForward, m.Vocab, m.MaxPositions = 6, 256, 4, 4, 64, 1024, 512, 1024
 	g, err := graph.Build(m, 1024, graph.F32)
 	check(t, err)
-	req := &Request{Graph: g, GlobalBatch: 1, Ranks: 4, Options: program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1}}
+	req := &Request{Graph: g, GlobalBatch: 1, Ranks: 4, Options: lower.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1}}
 	on := joined(t, 1e9)
 	req.Pins = Pins{Pipeline: 4, Schedule: "seq1f1b"}
 	best := find(t, req, on).Best

@@ -40,6 +40,8 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/size"
+	"github.com/athanor-llm/athanor/lower"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/sim"
 )
@@ -66,8 +68,8 @@ type Request struct {
 	Graph       *graph.Graph
 	GlobalBatch int // sequences per step, of all ranks
 	Ranks       int // 0: 1
-	Options     program.Options
-	State       string // how the optimizer's state is stored, see program.Plan
+	Options     lower.Options
+	State       string // how the optimizer's state is stored, see plan.Plan
 	Pins        Pins
 	Rivals      []Rival // other plans that the result must not be slower than, except by what thrifty allows
 	// HeadUnit must divide the number of tokens that the head processes at a time if the device's sums can be
@@ -81,8 +83,8 @@ type Pins struct {
 	Cache                                 int64
 	Slots                                 int
 	Recompute                             string
-	Policy                                string                    // of ActivationRules, or ""
-	Activations                           map[int]program.Retention // by layer
+	Policy                                string                 // of ActivationRules, or ""
+	Activations                           map[int]plan.Retention // by layer
 	Weights, Grads, State                 *device.Tier
 	Update                                string // one of Updaters
 	// Of pipelines: the schedule, ranks per pipeline (1: none), the first segment
@@ -99,7 +101,7 @@ func (p *Pins) Open() bool { return reflect.ValueOf(p).Elem().IsZero() }
 // candidates, plan and programs may have fewer micro-batches than the step (missing); in a result they are
 // whole.
 type Candidate struct {
-	Plan *program.Plan
+	Plan *plan.Plan
 	// Programs are those of the ranks of the first pipeline or, without one, of the
 	// rank with the largest shards. Other ranks do the same with other sequences
 	// and shards. Program and Timeline are the first rank's. Ranks holds all
@@ -178,7 +180,7 @@ func (e *Misfit) Error() string {
 func (e *Misfit) Is(target error) bool { return target == ErrDoesNotFit }
 
 // Evaluate lowers a plan and checks its memory. It does not set the time; see Time.
-func Evaluate(ctx context.Context, req *Request, pl *program.Plan, m *Machine, label string) (*Candidate, error) {
+func Evaluate(ctx context.Context, req *Request, pl *plan.Plan, m *Machine, label string) (*Candidate, error) {
 	opt := req.Options
 	opt.Capacity = m.Capacity
 	c := &Candidate{Plan: pl, Label: label, Fits: true}
@@ -186,13 +188,13 @@ func Evaluate(ctx context.Context, req *Request, pl *program.Plan, m *Machine, l
 	first := 0
 	if pl.Pipeline == nil && pl.Ranks > 1 {
 		var err error
-		if first, err = pl.Largest(req.Graph); err != nil {
+		if first, err = lower.Largest(req.Graph, pl); err != nil {
 			return nil, err
 		}
 	}
 	for r := range pl.Ranks / pl.Replicas() {
 		opt.Rank = first + r
-		p, err := program.Lower(ctx, req.Graph, pl, opt)
+		p, err := lower.Lower(ctx, req.Graph, pl, opt)
 		if err != nil {
 			return nil, err
 		}
@@ -220,7 +222,7 @@ func (c *Candidate) Complete(ctx context.Context, req *Request) (bool, error) {
 			c.Ranks = append(c.Ranks, c.Programs[k])
 			continue
 		}
-		p, err := program.Lower(ctx, req.Graph, c.Plan, opt)
+		p, err := lower.Lower(ctx, req.Graph, c.Plan, opt)
 		if err != nil {
 			return false, err
 		}
@@ -357,9 +359,9 @@ func NewMisfit(c *Candidate) *Misfit {
 // gradients, optimizer state and activations for its part of the batch, at least
 // one sequence, all at once.
 func PlainBytes(ctx context.Context, req *Request) (int64, error) {
-	pl := program.Plain(req.Graph, max(req.GlobalBatch/max(req.Ranks, 1), 1))
+	pl := plan.Plain(req.Graph, max(req.GlobalBatch/max(req.Ranks, 1), 1))
 	pl.State = req.State
-	p, err := program.Lower(ctx, req.Graph, pl, req.Options)
+	p, err := lower.Lower(ctx, req.Graph, pl, req.Options)
 	if err != nil {
 		return 0, err
 	}

@@ -11,7 +11,9 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/sim"
 )
@@ -23,7 +25,7 @@ func small(t *testing.T) *Request {
 	m.Layers, m.Width, m.Heads, m.KVHeads, m.HeadDim, m.FeedForward, m.Vocab, m.MaxPositions = 4, 128, 4, 4, 32, 512, 2048, 128
 	g, err := graph.Build(m, 128, graph.F32)
 	check(t, err)
-	return &Request{Graph: g, GlobalBatch: 8, Options: program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1}}
+	return &Request{Graph: g, GlobalBatch: 8, Options: lower.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1}}
 }
 
 func check(t testing.TB, err error) {
@@ -179,9 +181,9 @@ func TestBeatsFixedStrategies(t *testing.T) {
 }
 
 // fixed is a strategy as people set it by hand: one residency, and one recomputation policy for all layers.
-func fixed(req *Request, rng *rand.Rand) *program.Plan {
+func fixed(req *Request, rng *rand.Rand) *plan.Plan {
 	b := []int{1, 2, 4, 8}[rng.IntN(4)]
-	pl := program.Plain(req.Graph, b)
+	pl := plan.Plain(req.Graph, b)
 	pl.MicroBatches = req.GlobalBatch / b
 	pl.Group = []int{1, pl.MicroBatches}[rng.IntN(2)]
 	pl.HeadRows = 128
@@ -190,8 +192,8 @@ func fixed(req *Request, rng *rand.Rand) *program.Plan {
 		pl.Chunks[i].Weights, pl.Chunks[i].Grads, pl.Chunks[i].State = r.weights, r.grads, r.state
 	}
 	pl.Cache, pl.Prefetch = 2*pl.CacheNeeded(req.Graph), 1
-	all := program.Recomputations()
-	pl.Activations = slices.Repeat([]program.Retention{program.Recomputed(all[rng.IntN(len(all))])}, req.Graph.Model.Layers)
+	all := plan.Recomputations()
+	pl.Activations = slices.Repeat([]plan.Retention{plan.Recomputed(all[rng.IntN(len(all))])}, req.Graph.Model.Layers)
 	return pl
 }
 
@@ -221,8 +223,8 @@ func TestMisfit(t *testing.T) {
 // packed.
 func TestMisfitIsKnownSoon(t *testing.T) {
 	req := long(t)
-	for _, keep := range []program.Retention{program.SwapOf(device.HostTier, 1), program.Recomputed("full")} {
-		req.Pins.Activations = map[int]program.Retention{}
+	for _, keep := range []plan.Retention{plan.SwapOf(device.HostTier, 1), plan.Recomputed("full")} {
+		req.Pins.Activations = map[int]plan.Retention{}
 		for l := range req.Graph.Model.Layers {
 			req.Pins.Activations[l] = keep
 		}
@@ -255,7 +257,7 @@ func TestPins(t *testing.T) {
 	host := device.HostTier
 	req.Pins = Pins{MicroBatch: 2, Group: 2, HeadRows: 64, Prefetch: 3, Recompute: "full", Weights: &host, State: &host}
 	pl := find(t, req, machine(t, 1<<30, 1)).Best.Plan
-	if pl.MicroBatch != 2 || pl.Group != 2 || pl.HeadRows != 64 || pl.Prefetch != 3 || pl.Activations[0] != program.Recomputed("full") ||
+	if pl.MicroBatch != 2 || pl.Group != 2 || pl.HeadRows != 64 || pl.Prefetch != 3 || pl.Activations[0] != plan.Recomputed("full") ||
 		pl.Chunks[0].Weights != host || pl.Chunks[0].State != host {
 		t.Errorf("%+v", pl)
 	}

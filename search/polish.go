@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/plan"
 )
 
 // The division of memory (balance.go) and the activation policies (activations.go) depend on each other:
@@ -65,26 +65,26 @@ func (s *search) turn(c *Candidate) (*Candidate, error) {
 // around begins to divide a candidate's memory, with activation policies around its present ones.
 func (s *search) around(c *Candidate) *balancing {
 	ch := c.choice
-	return &balancing{search: s, best: c, levels: slices.Concat(s.above(ch), [][]program.Retention{ch.keep}, s.below(ch))}
+	return &balancing{search: s, best: c, levels: slices.Concat(s.above(ch), [][]plan.Retention{ch.keep}, s.below(ch))}
 }
 
 // above lists policies with more memory and less work than a choice's: all layers keep everything, then ever
 // fewer of the last ones.
-func (s *search) above(ch choice) (ladder [][]program.Retention) {
+func (s *search) above(ch choice) (ladder [][]plan.Retention) {
 	most := s.retentions(ch.b, ch.group)[0][0]
 	for i := range ch.keep {
 		ladder = append(ladder, slices.Concat(ch.keep[:i], most[i:]))
 	}
-	return slices.DeleteFunc(slices.CompactFunc(ladder, slices.Equal), func(keep []program.Retention) bool { return slices.Equal(keep, ch.keep) })
+	return slices.DeleteFunc(slices.CompactFunc(ladder, slices.Equal), func(keep []plan.Retention) bool { return slices.Equal(keep, ch.keep) })
 }
 
 // below lists policies with less memory and more work than a choice's: ever more of the first layers have the
 // most frugal policy.
-func (s *search) below(ch choice) (ladder [][]program.Retention) {
+func (s *search) below(ch choice) (ladder [][]plan.Retention) {
 	list := s.retentions(ch.b, ch.group)[0]
 	least := list[len(list)-1]
 	for i := range ch.keep {
 		ladder = append(ladder, slices.Concat(least[:i+1], ch.keep[i+1:]))
 	}
-	return slices.DeleteFunc(slices.CompactFunc(ladder, slices.Equal), func(keep []program.Retention) bool { return slices.Equal(keep, ch.keep) })
+	return slices.DeleteFunc(slices.CompactFunc(ladder, slices.Equal), func(keep []plan.Retention) bool { return slices.Equal(keep, ch.keep) })
 }

@@ -1,11 +1,11 @@
 package search
 
-import "github.com/athanor-llm/athanor/program"
+import "github.com/athanor-llm/athanor/plan"
 
 // Rival is a plan made by somebody else's rules, and its name.
 type Rival struct {
 	Name string
-	Plan *program.Plan
+	Plan *plan.Plan
 }
 
 // rivals makes candidates of those rivals' plans that are for this batch and model, unless the user has decided

@@ -5,7 +5,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
-	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/sim"
 )
 
@@ -25,7 +25,7 @@ func TestRivals(t *testing.T) {
 	alone := find(t, req, m)
 	rival := *alone.Best.Plan
 	rival.HeadRows = odd
-	req.Rivals = []Rival{{"other batch", program.Plain(req.Graph, 2*req.GlobalBatch)}, {"odd", &rival}}
+	req.Rivals = []Rival{{"other batch", plan.Plain(req.Graph, 2*req.GlobalBatch)}, {"odd", &rival}}
 	c, err := Evaluate(t.Context(), req, &rival, m, "odd")
 	check(t, err)
 	check(t, c.Time(m))
@@ -56,7 +56,7 @@ func TestHeadUnit(t *testing.T) {
 		}
 		return usual.Cost(c)
 	})
-	rival := *program.Plain(req.Graph, req.GlobalBatch)
+	rival := *plan.Plain(req.Graph, req.GlobalBatch)
 	rival.HeadRows = 2
 	req.Rivals = []Rival{{"odd", &rival}}
 	if pl := find(t, req, m).Best.Plan; pl.HeadRows != rival.HeadRows {

@@ -9,7 +9,8 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
-	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/lower"
+	"github.com/athanor-llm/athanor/plan"
 )
 
 // Search returns the fastest plan that fits, with runners-up. progress (may be nil)
@@ -67,7 +68,7 @@ type search struct {
 	progress func(string)
 	// ladders are activation policies per layer, each list from least work to least
 	// memory
-	ladders   [][][]program.Retention
+	ladders   [][][]plan.Retention
 	ranks     int
 	batch     int // sequences per step of one replica
 	found     []*Candidate
@@ -120,7 +121,7 @@ func (s *search) alike() error {
 		return nil
 	}
 	asked, pinned, found := s.req, *s.req, s.found
-	pinned.Pins.Update = program.UpdateOnDevice
+	pinned.Pins.Update = plan.UpdateOnDevice
 	s.req, s.found, s.reached = &pinned, nil, map[family]float64{}
 	err = s.uniform()
 	s.req, s.found = asked, append(found, s.found...)
@@ -211,10 +212,10 @@ type choice struct {
 	b, group  int
 	r         residency
 	st        style
-	keep      []program.Retention
+	keep      []plan.Retention
 	residents int  // chunks that stay on the device, whatever r is
 	streamed  int  // share of the other chunks' updates that the device does, in units of 1/updateParts
-	deferred  bool // see program.Plan.Defer
+	deferred  bool // see plan.Plan.Defer
 	slots     int  // 0: the default
 }
 
@@ -224,16 +225,16 @@ func (s *search) evaluate(ch choice) (*Candidate, error) {
 	}
 	s.evaluated++
 	b, r, st, residents := ch.b, ch.r, ch.st, ch.residents
-	pl := program.Plain(s.graph, b)
+	pl := plan.Plain(s.graph, b)
 	pl.Ranks, pl.State = s.ranks, s.req.State
 	pl.MicroBatches, pl.Group = s.batch/b, ch.group
 	pl.HeadRows = st.headRows
 	pl.Activations = s.req.Pins.activations(ch.keep)
 	pl.Slots = cmp.Or(s.req.Pins.Slots, ch.slots, pl.Slots)
-	pl.Chunks = program.Layout(s.graph, st.chunk)
+	pl.Chunks = plan.Layout(s.graph, st.chunk)
 	where := r.label
 	if residents == len(pl.Chunks) {
-		where = residenciesOf(s.ranks)[program.ShardLevel(r.shard)].label // those with everything on the device come first
+		where = residenciesOf(s.ranks)[plan.ShardLevel(r.shard)].label // those with everything on the device come first
 	}
 	label := fmt.Sprintf("%s, micro-batch %d x %d", where, b, pl.MicroBatches)
 	for i := range pl.Chunks {
@@ -265,7 +266,7 @@ func (s *search) evaluate(ch choice) (*Candidate, error) {
 
 // cache sets the size of the device's weight cache and how early weights are
 // prefetched.
-func (s *search) cache(pl *program.Plan, st style) {
+func (s *search) cache(pl *plan.Plan, st style) {
 	pl.Cache, pl.Prefetch = pl.CacheNeeded(s.graph), st.prefetch
 	if pl.Cache > 0 {
 		pl.Cache += st.spare * s.layerBytes()
@@ -416,7 +417,7 @@ func (s *search) packed(c *Candidate, thorough bool) (*Candidate, error) {
 			continue
 		}
 		opt.Rank = p.Rank
-		lower, err := program.Lower(s.ctx, s.graph, c.Plan, opt)
+		lower, err := lower.Lower(s.ctx, s.graph, c.Plan, opt)
 		if err != nil {
 			return nil, err
 		}
@@ -471,7 +472,7 @@ func (s *search) frugalest() (frugal *Candidate, err error) {
 			continue
 		}
 		for _, st := range s.styles(b, r) {
-			for _, level := range [][]program.Retention{s.ladders[0][0], s.ladders[0][len(s.ladders[0])-1]} {
+			for _, level := range [][]plan.Retention{s.ladders[0][0], s.ladders[0][len(s.ladders[0])-1]} {
 				c, err := s.evaluate(choice{b: b, group: group, r: r, st: st, keep: level})
 				if err != nil {
 					return nil, err

@@ -4,6 +4,8 @@ import (
 	"math"
 
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/lower"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -29,7 +31,7 @@ import (
 const shortest = 3
 
 // shorten returns how many micro-batches of a step to lower.
-func (s *search) shorten(pl *program.Plan) int {
+func (s *search) shorten(pl *plan.Plan) int {
 	if !s.short || !shortens(pl.MicroBatches, pl.Group) {
 		return pl.MicroBatches
 	}
@@ -44,12 +46,12 @@ func (s *search) growth(b int) ([device.NumTiers]int64, error) {
 	if g, ok := s.grows[b]; ok {
 		return g, nil
 	}
-	pl := program.Plain(s.graph, b)
+	pl := plan.Plain(s.graph, b)
 	pl.State, pl.Group = s.req.State, 1
 	var bound [2][device.NumTiers]int64
 	for i := range bound {
 		pl.MicroBatches = shortest + i
-		p, err := program.Lower(s.ctx, s.graph, pl, s.req.Options)
+		p, err := lower.Lower(s.ctx, s.graph, pl, s.req.Options)
 		if err != nil {
 			return bound[0], err
 		}
@@ -63,7 +65,7 @@ func (s *search) growth(b int) ([device.NumTiers]int64, error) {
 }
 
 // judge evaluates a plan of the search, shortened where possible.
-func (s *search) judge(pl *program.Plan, label string) (*Candidate, error) {
+func (s *search) judge(pl *plan.Plan, label string) (*Candidate, error) {
 	req, m := *s.req, *s.m
 	req.Options.Reject, req.Options.Quick = true, s.m.Shared == 0 // ranks that share memory have what others leave
 	missing := pl.MicroBatches

@@ -7,7 +7,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
-	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/schedule"
 )
 
@@ -69,7 +69,7 @@ func (s *search) tasks(sh *shape, every bool) (list []*task) {
 	}
 	inMemory, roomy := false, false
 	for _, r := range residenciesOf(sh.replicas) {
-		far := r.state != device.DeviceTier || program.ShardLevel(r.shard) > program.ShardLevel("state")
+		far := r.state != device.DeviceTier || plan.ShardLevel(r.shard) > plan.ShardLevel("state")
 		needless := roomy && far || inMemory && r.state == device.DiskTier && s.req.Pins.State == nil
 		if needless && !every || !s.req.Pins.allow(r) {
 			continue

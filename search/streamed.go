@@ -7,13 +7,13 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
-	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/plan"
 )
 
 // weights are the weights of a model in chunks that are as small as they may be.
 type weights struct {
 	layers int
-	chunks []program.Chunk
+	chunks []plan.Chunk
 	bytes  []int64 // of each chunk
 	reads  [][]int // chunks that each segment reads
 	kinds  [][]int // the largest kinds of chunks in layers, each with its chunks from the first layer to the last
@@ -26,7 +26,7 @@ type weights struct {
 const maxKinds = 5
 
 func newWeights(g *graph.Graph) *weights {
-	w := &weights{layers: g.Model.Layers, chunks: program.Layout(g, 1), reads: make([][]int, len(g.Segments))}
+	w := &weights{layers: g.Model.Layers, chunks: plan.Layout(g, 1), reads: make([][]int, len(g.Segments))}
 	named := map[string]int{} // kinds by the name of their first parameter, without the number of the layer
 	for c, ch := range w.chunks {
 		var sum int64
@@ -66,7 +66,7 @@ func unnumbered(name string) string {
 }
 
 // plan returns the plan in which a share of the weights is on the host. batch says all else.
-func (w *weights) plan(batch *program.Plan, s *share) *program.Plan {
+func (w *weights) plan(batch *plan.Plan, s *share) *plan.Plan {
 	pl := *batch
 	pl.Chunks, pl.Cache = slices.Clone(w.chunks), s.cache
 	for c := range pl.Chunks {

@@ -7,13 +7,14 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 )
 
 // moving is a candidate whose step takes the given seconds, for some of which a link is busy.
 func moving(microBatch int, seconds, link float64) *Candidate {
 	p := &program.Program{Instrs: []program.Instr{{Stream: device.Compute}, {Stream: device.HostToDev}}}
-	return &Candidate{Plan: &program.Plan{MicroBatch: microBatch}, Programs: []*program.Program{p}, seconds: seconds,
+	return &Candidate{Plan: &plan.Plan{MicroBatch: microBatch}, Programs: []*program.Program{p}, seconds: seconds,
 		spans: [][]device.Span{{{Start: 0, End: seconds}, {Start: 0, End: link}}}}
 }
 

@@ -6,11 +6,12 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 )
 
 // Who updates chunks whose state lives on the host or disk: the host's cores, or the device, through which the
-// state is then streamed (program.Chunk.Update).
+// state is then streamed (plan.Chunk.Update).
 //
 // Approach. Both work in parallel, the cores at the rate of host memory and the
 // device at that of its link, so the step is shortest if both end together. Rates
@@ -23,7 +24,7 @@ import (
 //
 // With clipping, all updates follow the backward pass, but only the next step needs them. So finally the
 // fastest plans of each kind are tried with updates that the next step makes while its forward pass begins
-// (program.Plan.Defer). The bottleneck is then elsewhere, so memory is redivided for the fastest of them.
+// (plan.Plan.Defer). The bottleneck is then elsewhere, so memory is redivided for the fastest of them.
 //
 // Known weakness: pipelines leave all updates to the cores, unless pinned, and defer none. Where kinds differ
 // much in step time unless updates are deferred, the best of the slow kinds may be missed.
@@ -33,11 +34,11 @@ const updateParts = 64
 
 // Updaters returns the values of Pins.Update: what updates chunks whose state is
 // not on the device.
-func Updaters() []string { return []string{device.HostTier.String(), program.UpdateOnDevice} }
+func Updaters() []string { return []string{device.HostTier.String(), plan.UpdateOnDevice} }
 
 // stream assigns parts/updateParts of the updates of non-resident chunks to the device, and returns the number
 // of chunks that it updates. They are spread evenly from first to last, so that cores and link are always busy.
-func (s *search) stream(pl *program.Plan, parts int) (chunks int) {
+func (s *search) stream(pl *plan.Plan, parts int) (chunks int) {
 	switch s.req.Pins.Update {
 	case Updaters()[0]:
 		parts = 0
@@ -52,7 +53,7 @@ func (s *search) stream(pl *program.Plan, parts int) (chunks int) {
 		}
 		n := elements(s.graph, *c)
 		if seen += n; updateParts*(2*streamed+n) < int64(parts)*2*seen { // this chunk brings the share nearer
-			c.Update = program.UpdateOnDevice
+			c.Update = plan.UpdateOnDevice
 			streamed += n
 			chunks++
 		}
@@ -61,7 +62,7 @@ func (s *search) stream(pl *program.Plan, parts int) (chunks int) {
 }
 
 // elements returns the number of stored elements of a chunk.
-func elements(g *graph.Graph, c program.Chunk) (n int64) {
+func elements(g *graph.Graph, c plan.Chunk) (n int64) {
 	for i := c.First; i < c.Last; i++ {
 		n += g.Stored(i).Elems()
 	}
@@ -72,7 +73,7 @@ func elements(g *graph.Graph, c program.Chunk) (n int64) {
 // returns, along with the gradients and weights that must move too under this placement.
 func (s *search) carrying(n int64, r residency) float64 {
 	weight := s.graph.DType.Size()
-	up := program.StateBytes(s.req.State, s.graph.DType)
+	up := plan.StateBytes(s.req.State, s.graph.DType)
 	down := up
 	if r.weights == device.HostTier {
 		down += weight

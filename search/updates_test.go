@@ -9,17 +9,17 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
-	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/plan"
 )
 
 // streamed counts the chunks that the device updates though their state is elsewhere, and all chunks whose
 // state is elsewhere.
-func streamed(pl *program.Plan) (here, all int) {
+func streamed(pl *plan.Plan) (here, all int) {
 	for _, c := range pl.Chunks {
 		if c.State != device.DeviceTier {
 			all++
 		}
-		if c.Update == program.UpdateOnDevice {
+		if c.Update == plan.UpdateOnDevice {
 			here++
 		}
 	}
@@ -91,8 +91,8 @@ func TestStream(t *testing.T) {
 	req := small(t)
 	s := newSearch(t.Context(), req, machine(t, 1<<30, 1))
 	for range 50 {
-		pl := program.Plain(req.Graph, 1)
-		pl.Chunks = program.Layout(req.Graph, []int64{1, 20000, 1 << 40}[rng.IntN(3)])
+		pl := plan.Plain(req.Graph, 1)
+		pl.Chunks = plan.Layout(req.Graph, []int64{1, 20000, 1 << 40}[rng.IntN(3)])
 		for i := range pl.Chunks {
 			pl.Chunks[i].State = device.Tier(rng.IntN(3))
 		}
@@ -131,12 +131,12 @@ func TestStreamFrozen(t *testing.T) {
 	check(t, err)
 	req.Graph = g
 	s := newSearch(t.Context(), req, machine(t, 1<<30, 1))
-	pl := program.Plain(g, 1)
+	pl := plan.Plain(g, 1)
 	for i := range pl.Chunks {
 		pl.Chunks[i].State = device.HostTier
 	}
 	s.stream(pl, updateParts)
-	if i := slices.IndexFunc(pl.Chunks, func(c program.Chunk) bool { return g.Params[c.First].Frozen == (c.Update != "") }); i >= 0 {
+	if i := slices.IndexFunc(pl.Chunks, func(c plan.Chunk) bool { return g.Params[c.First].Frozen == (c.Update != "") }); i >= 0 {
 		t.Errorf("chunk %d: %+v", i, pl.Chunks[i])
 	}
 }

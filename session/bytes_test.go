@@ -7,7 +7,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
-	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/plan"
 )
 
 // TestBytesClosedForm is law L3: the bytes per link of a step are those of a
@@ -27,11 +27,11 @@ import (
 func TestBytesClosedForm(t *testing.T) {
 	f := load(t, filepath.Join("../testdata/torch", "gpt2-untied", "config.json"))
 	for _, tc := range []struct{ micros, group int }{{1, 1}, {2, 2}, {4, 4}, {4, 1}, {2, 1}} {
-		pl := program.Plain(f.graph, 4/tc.micros)
+		pl := plan.Plain(f.graph, 4/tc.micros)
 		pl.MicroBatches, pl.Group = tc.micros, tc.group
 		pl.HeadRows = 32
 		for i := range pl.Chunks {
-			pl.Chunks[i] = program.Chunk{First: pl.Chunks[i].First, Last: pl.Chunks[i].Last,
+			pl.Chunks[i] = plan.Chunk{First: pl.Chunks[i].First, Last: pl.Chunks[i].Last,
 				Weights: device.HostTier, Grads: device.HostTier, State: device.DiskTier}
 		}
 		pl.Cache = pl.CacheNeeded(f.graph)
@@ -46,7 +46,7 @@ func TestBytesClosedForm(t *testing.T) {
 			for i := c.First; i < c.Last; i++ {
 				n += f.graph.Params[i].Elems()
 			}
-			padded = (n + program.PadElems - 1) / program.PadElems * program.PadElems
+			padded = (n + plan.PadElems - 1) / plan.PadElems * plan.PadElems
 			loads := visits // embedding and head
 			if l := f.graph.Params[c.First].Layer; l >= 0 && l < f.graph.Model.Layers {
 				loads = 2 * visits
@@ -109,18 +109,18 @@ func TestStreamedBytesClosedForm(t *testing.T) {
 			if f.state, f.free = tc.state, tc.free; tc.precision == "bf16" {
 				f.store(t, graph.BF16)
 			}
-			pl := program.Plain(f.graph, 4/tc.ranks/tc.micros)
+			pl := plan.Plain(f.graph, 4/tc.ranks/tc.micros)
 			pl.Ranks, pl.MicroBatches, pl.Group, pl.HeadRows, pl.State = tc.ranks, tc.micros, tc.group, 32, tc.state
 			for i := range pl.Chunks {
 				c := &pl.Chunks[i]
-				c.Weights, c.Grads, c.State, c.Shard, c.Update = tc.weights, tc.grads, tc.at, tc.shard, program.UpdateOnDevice
+				c.Weights, c.Grads, c.State, c.Shard, c.Update = tc.weights, tc.grads, tc.at, tc.shard, plan.UpdateOnDevice
 			}
 			pl.Cache = pl.CacheNeeded(f.graph)
 			_, tr := f.train(t, pl, 1)
 			for rank, moved := range tr.tiers {
 				var want [device.NumTiers][device.NumTiers]int64
 				up, down := &want[host][device.DeviceTier], &want[device.DeviceTier][host]
-				w, s := f.graph.DType.Size(), program.StateBytes(tc.state, f.graph.DType)
+				w, s := f.graph.DType.Size(), plan.StateBytes(tc.state, f.graph.DType)
 				visits := int64(tc.micros / tc.group)
 				for _, c := range pl.Chunks {
 					own := elements(f.graph, c)
@@ -129,7 +129,7 @@ func TestStreamedBytesClosedForm(t *testing.T) {
 					}
 					record := own
 					if tc.at == disk {
-						record = (own + program.PadElems - 1) / program.PadElems * program.PadElems
+						record = (own + plan.PadElems - 1) / plan.PadElems * plan.PadElems
 						want[disk][host] += s * record
 						want[host][disk] += s * record
 					}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/verify"
 )
 
 // Culprit says where the numbers of a step first were not finite.
@@ -82,12 +83,12 @@ func (s *Session) Diagnose(tokens, targets []int32, sc Scalars) (*Culprit, error
 	for r := range s.ranks {
 		ps = append(ps, s.ranks[r].progs[0])
 	}
-	turns, err := program.Turns(ps)
+	turns, err := verify.Turns(ps)
 	if err != nil {
 		return nil, err
 	}
 	var found *Culprit
-	err = s.groups[0].Replay(turns, func(at program.At) (bool, error) {
+	err = s.groups[0].Replay(turns, func(at verify.At) (bool, error) {
 		found, err = s.examine(at)
 		return found == nil && err == nil, err
 	})
@@ -120,7 +121,7 @@ func (s *Session) badState() (*Culprit, error) {
 
 // examine checks what an instruction wrote. Instructions that only move bytes are exempt: the bytes may be
 // meaningless, such as padding, and if they are not, the instruction that reads them is found.
-func (s *Session) examine(at program.At) (*Culprit, error) {
+func (s *Session) examine(at verify.At) (*Culprit, error) {
 	e := s.ranks[at.Rank].engines[0]
 	in := &s.ranks[at.Rank].progs[0].Instrs[at.Instr]
 	switch in.Op {
@@ -144,7 +145,7 @@ func (s *Session) examine(at program.At) (*Culprit, error) {
 }
 
 // blame describes the instruction that wrote a number that is not finite to a row of operand k.
-func (s *Session) blame(at program.At, in *program.Instr, k, row int, value float64) (*Culprit, error) {
+func (s *Session) blame(at verify.At, in *program.Instr, k, row int, value float64) (*Culprit, error) {
 	p := s.ranks[at.Rank].progs[0]
 	n := s.node(p, in)
 	c := &Culprit{Instr: in, Operand: s.operand(p, in, n, k), Value: value, Token: -1}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -116,10 +117,10 @@ func TestDiagnose(t *testing.T) {
 				case "replicas":
 					f.amongRanks(r, pl, 2)
 				case "pipeline", "slices":
-					pl = program.Plain(f.graph, 1)
+					pl = plan.Plain(f.graph, 1)
 					pl.Ranks, pl.MicroBatches = 2, 4
 					pl.Defer = false
-					pl.Pipeline = &program.Pipeline{Schedule: "1f1b", Ranks: 2, Slices: 1, Stages: []int{0, len(f.graph.Segments) / 2}}
+					pl.Pipeline = &plan.Pipeline{Schedule: "1f1b", Ranks: 2, Slices: 1, Stages: []int{0, len(f.graph.Segments) / 2}}
 					if how == "slices" {
 						pl.Pipeline.Schedule, pl.Pipeline.Slices = "seq1f1b", 2
 					}

@@ -11,18 +11,21 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
+	"github.com/athanor-llm/athanor/lower"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/verify"
 )
 
 // deferring is a plan with everything on the host that defers updates, some of them made by the device.
-func deferring(f *fixture) *program.Plan {
-	pl := program.Plain(f.graph, f.batch())
-	pl.Chunks = program.Layout(f.graph, 3000)
+func deferring(f *fixture) *plan.Plan {
+	pl := plan.Plain(f.graph, f.batch())
+	pl.Chunks = plan.Layout(f.graph, 3000)
 	for i := range pl.Chunks {
 		c := &pl.Chunks[i]
 		c.Weights, c.Grads, c.State = device.HostTier, device.HostTier, device.HostTier
 		if i%3 == 0 {
-			c.Update = program.UpdateOnDevice
+			c.Update = plan.UpdateOnDevice
 		}
 	}
 	pl.Cache, pl.Defer = pl.CacheNeeded(f.graph), true
@@ -78,7 +81,7 @@ func TestStepThatDidNotStart(t *testing.T) {
 // TestNothingToDefer: a plan that may defer updates but has none to defer is like one that may not.
 func TestNothingToDefer(t *testing.T) {
 	f := load(t, filepath.Join("../testdata/torch", "gpt2-tiny", "config.json"))
-	pl := program.Plain(f.graph, f.batch())
+	pl := plan.Plain(f.graph, f.batch())
 	pl.Defer = true
 	ps := f.lower(t, pl)
 	updates, err := Updates(t.Context(), f.graph, pl, ps, f.options())
@@ -114,18 +117,18 @@ func TestDeferredIsProved(t *testing.T) {
 	updates, err := Updates(t.Context(), f.graph, pl, ps, f.options())
 	check(t, err)
 	eq, err := Prove(t.Context(), f.graph, pl, ps, updates, f.options())
-	if err != nil || eq != program.Exact {
+	if err != nil || eq != verify.Exact {
 		t.Fatal(eq, err)
 	}
-	cuts, err := pl.Cuts(f.graph)
+	cuts, err := lower.Cuts(f.graph, pl)
 	check(t, err)
 	opt := f.options()
 	opt.RowUnit, opt.Cuts = ps[0].RowUnit, cuts
-	reference, err := program.Lower(t.Context(), f.graph, program.Plain(f.graph, f.batch()), opt)
+	reference, err := lower.Lower(t.Context(), f.graph, plan.Plain(f.graph, f.batch()), opt)
 	check(t, err)
 	proved := func(step, update *program.Program) bool {
-		eq, err := program.EquivalentDeferred([]*program.Program{step}, []*program.Program{update}, []*program.Program{reference})
-		return err == nil && eq == program.Exact
+		eq, err := verify.EquivalentDeferred([]*program.Program{step}, []*program.Program{update}, []*program.Program{reference})
+		return err == nil && eq == verify.Exact
 	}
 	if !proved(ps[0], updates[0]) {
 		t.Fatal("what Prove accepts is not")

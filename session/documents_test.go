@@ -10,7 +10,10 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/lower"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/verify"
 )
 
 // separate ends documents at random places of the fixture's text and keeps attention
@@ -60,7 +63,7 @@ func TestDocumentsAreSequences(t *testing.T) {
 		var err error
 		f.graph, err = graph.Build(f.graph.Model, f.graph.Seq, graph.F32)
 		check(t, err)
-		if e := alone.far(f.gradients(t, program.Plain(f.graph, 4))); e < 1e-3 {
+		if e := alone.far(f.gradients(t, plan.Plain(f.graph, 4))); e < 1e-3 {
 			t.Errorf("%s: joined documents make no difference (%.2g)", name, e)
 		}
 	}
@@ -73,7 +76,7 @@ func TestDocumentGradients(t *testing.T) {
 	for _, name := range []string{"gpt2-tiny", "opt-tiny"} {
 		f := load(t, filepath.Join("../testdata/torch", name, "config.json"))
 		f.separate(t, rand.New(rand.NewPCG(1, 8)))
-		plain := program.Plain(f.graph, 4)
+		plain := plan.Plain(f.graph, 4)
 		grads := f.gradients(t, plain).grads
 		var norm float64
 		for _, list := range grads {
@@ -82,7 +85,7 @@ func TestDocumentGradients(t *testing.T) {
 			}
 		}
 		norm = math.Sqrt(norm)
-		s := f.open(t, plain, program.Eval)
+		s := f.open(t, plain, lower.Eval)
 		loss := func(far float64) float64 {
 			for i, q := range f.graph.Params {
 				values := make([]float32, q.Elems())
@@ -132,7 +135,7 @@ func (f *fixture) alone(t *testing.T) *outcome {
 		g.graph, err = graph.Build(f.graph.Model, at[i+1]-lo, graph.F32)
 		check(t, err)
 		g.tokens, g.targets = f.tokens[lo:at[i+1]], f.targets[lo:at[i+1]]
-		one := g.gradientsOf(t, program.Plain(g.graph, 1), len(f.targets))
+		one := g.gradientsOf(t, plan.Plain(g.graph, 1), len(f.targets))
 		sum.loss += one.loss
 		for k, values := range one.grads {
 			if i == 0 {
@@ -146,19 +149,19 @@ func (f *fixture) alone(t *testing.T) *outcome {
 	return sum
 }
 
-func (f *fixture) gradients(t *testing.T, pl *program.Plan) *outcome {
+func (f *fixture) gradients(t *testing.T, pl *plan.Plan) *outcome {
 	t.Helper()
 	return f.gradientsOf(t, pl, len(f.targets))
 }
 
 // gradientsOf computes the fixture's text as part of a batch with that many targets.
-func (f *fixture) gradientsOf(t *testing.T, pl *program.Plan, targets int) *outcome {
+func (f *fixture) gradientsOf(t *testing.T, pl *plan.Plan, targets int) *outcome {
 	t.Helper()
 	opt := betas
-	opt.Mode = program.Grads
-	p, err := program.Lower(context.Background(), f.graph, pl, opt)
+	opt.Mode = lower.Grads
+	p, err := lower.Lower(context.Background(), f.graph, pl, opt)
 	check(t, err)
-	check(t, program.Verify(p))
+	check(t, verify.Verify(p))
 	d := cpu.New(cpu.Options{DiskPath: filepath.Join(t.TempDir(), "disk"), Workers: 2})
 	defer d.Close()
 	s, err := Open(f.graph, []device.Device{d}, []*program.Program{p})

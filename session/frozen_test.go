@@ -13,8 +13,9 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/torch"
 	"github.com/athanor-llm/athanor/kernel"
+	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
-	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/plan"
 )
 
 // freeze rebuilds the fixture's graph with some parameters frozen.
@@ -88,7 +89,7 @@ func TestFrozenTraining(t *testing.T) {
 			torch.JSON(t, filepath.Join(f.dir, "frozen.json"), &cases)
 			for _, c := range cases {
 				f.freeze(t, c.Freeze...)
-				s := f.open(t, program.Plain(f.graph, 4), program.Train)
+				s := f.open(t, plan.Plain(f.graph, 4), lower.Train)
 				for n := 1; n <= 10; n++ {
 					out := f.step(t, s, n)
 					if math.Abs(out.Loss/c.Losses[n-1]-1) > 1e-5 || math.Abs(out.Norm/c.Norms[n-1]-1) > 1e-5 {
@@ -145,7 +146,7 @@ func TestFrozenGradients(t *testing.T) {
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 21))
 	gradients := func(f *fixture) map[string][]float32 {
-		s := f.open(t, program.Plain(f.graph, 4), program.Grads)
+		s := f.open(t, plan.Plain(f.graph, 4), lower.Grads)
 		f.step(t, s, 1)
 		list := map[string][]float32{}
 		for i, p := range f.graph.Params {
@@ -232,7 +233,7 @@ func TestFrozenPlans(t *testing.T) {
 				f.quantize(t)
 			}
 			t.Run(fmt.Sprint(name, "/", k), func(t *testing.T) {
-				_, plain := f.train(t, program.Plain(f.graph, 4), 3)
+				_, plain := f.train(t, plan.Plain(f.graph, 4), 3)
 				pl := randomPlan(r, f)
 				_, got := f.train(t, pl, 3)
 				same(t, got, plain)
@@ -241,7 +242,7 @@ func TestFrozenPlans(t *testing.T) {
 					pl.HeadRows = min(pl.HeadRows, f.graph.Seq)
 					for i := range pl.Chunks {
 						c := &pl.Chunks[i]
-						if c.Shard = program.Shardings()[r.IntN(4)]; c.Weights == device.HostTier && c.Shard != "" {
+						if c.Shard = plan.Shardings()[r.IntN(4)]; c.Weights == device.HostTier && c.Shard != "" {
 							c.Shard = "weights"
 						}
 					}
@@ -250,14 +251,14 @@ func TestFrozenPlans(t *testing.T) {
 					near(t, got, plain)
 				}
 				if !f.graph.Model.Tied && !bf16 { // no sum is over ranks
-					pl := program.Plain(f.graph, 1)
+					pl := plan.Plain(f.graph, 1)
 					pl.MicroBatches, pl.Ranks = 4, 2
 					pl.Defer = false
-					pl.Pipeline = &program.Pipeline{Schedule: []string{"1f1b", "zb-h1", "gpipe"}[k], Ranks: 2, Slices: 1, Stages: []int{0, 1 + r.IntN(len(f.graph.Segments)-1)}}
+					pl.Pipeline = &plan.Pipeline{Schedule: []string{"1f1b", "zb-h1", "gpipe"}[k], Ranks: 2, Slices: 1, Stages: []int{0, 1 + r.IntN(len(f.graph.Segments)-1)}}
 					_, got := f.train(t, pl, 3)
 					same(t, got, plain)
 				}
-				s := f.open(t, program.Plain(f.graph, 4), program.Train)
+				s := f.open(t, plan.Plain(f.graph, 4), lower.Train)
 				f.step(t, s, 1)
 				f.unmoved(t, s)
 				if t.Failed() {

@@ -15,6 +15,8 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/lower"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -22,19 +24,19 @@ import (
 func (f *fixture) batch() int { return len(f.tokens) / f.graph.Seq }
 
 // randomPlan draws every decision of a plan for the global batch.
-func randomPlan(r *rand.Rand, f *fixture) *program.Plan {
+func randomPlan(r *rand.Rand, f *fixture) *plan.Plan {
 	g := f.graph
 	b := f.batch()
 	if half := 1 << r.IntN(bits.Len(uint(b))); g.CutsAt(half * g.Seq) {
 		b = half
 	}
-	pl := program.Plain(g, b)
+	pl := plan.Plain(g, b)
 	pl.MicroBatches = f.batch() / b
 	groups := []int{1, pl.MicroBatches}
 	pl.Group = groups[r.IntN(2)]
 	heads := slices.DeleteFunc([]int{8, 16, 32, g.Seq, g.Seq * b}, func(n int) bool { return !g.CutsAt(n) && n < g.Seq*b || g.Seq%n != 0 && n%g.Seq != 0 })
 	pl.HeadRows = heads[r.IntN(len(heads))]
-	pl.Chunks = program.Layout(g, []int64{1, 3000, 20000, 1 << 40}[r.IntN(4)])
+	pl.Chunks = plan.Layout(g, []int64{1, 3000, 20000, 1 << 40}[r.IntN(4)])
 	for i := range pl.Chunks {
 		c := &pl.Chunks[i]
 		switch r.IntN(4) {
@@ -48,7 +50,7 @@ func randomPlan(r *rand.Rand, f *fixture) *program.Plan {
 			c.Grads = device.Tier(r.IntN(2))
 		}
 		if c.State != device.DeviceTier {
-			c.Update = []string{"", program.UpdateOnDevice}[r.IntN(2)]
+			c.Update = []string{"", plan.UpdateOnDevice}[r.IntN(2)]
 		}
 	}
 	pl.Cache = pl.CacheNeeded(g) + int64(r.IntN(4))*10000
@@ -63,11 +65,11 @@ func randomPlan(r *rand.Rand, f *fixture) *program.Plan {
 }
 
 // randomRetention draws what is done with each class of a layer's activations.
-func randomRetention(r *rand.Rand) (keep program.Retention) {
+func randomRetention(r *rand.Rand) (keep plan.Retention) {
 	for a := range keep {
 		tier := device.HostTier + device.Tier(r.IntN(2))
-		fates := []program.Fate{program.Kept, {Tier: tier, Share: 1}, program.Remade, {Tier: tier, Share: 0.01 + 0.99*r.Float64()}}
-		n := [program.NumActs]int{program.InputAct: 2, program.AttentionAct: 3, program.LinearAct: 4, program.LightAct: 4}[a]
+		fates := []plan.Fate{plan.Kept, {Tier: tier, Share: 1}, plan.Remade, {Tier: tier, Share: 0.01 + 0.99*r.Float64()}}
+		n := [plan.NumActs]int{plan.InputAct: 2, plan.AttentionAct: 3, plan.LinearAct: 4, plan.LightAct: 4}[a]
 		keep[a] = fates[r.IntN(n)]
 	}
 	return keep
@@ -102,7 +104,7 @@ type trace struct {
 }
 
 // partly checks that a parameter's state, read in parts and as it is stored, is what it is as a whole.
-func (f *fixture) partly(t *testing.T, s *Session, pl *program.Plan, i int, kind string, whole []float32) {
+func (f *fixture) partly(t *testing.T, s *Session, pl *plan.Plan, i int, kind string, whole []float32) {
 	t.Helper()
 	q, first := &f.graph.Params[i], len(whole)/3
 	part, halves := make([]float32, len(whole)/2), make([]byte, len(whole)/2*2)
@@ -113,7 +115,7 @@ func (f *fixture) partly(t *testing.T, s *Session, pl *program.Plan, i int, kind
 	if !slices.Equal(part, whole[first:][:len(part)]) {
 		t.Errorf("%s of %s: the part that begins at %d is another", kind, q.Name, first)
 	}
-	stored, moments := program.StateTypes(pl.State)
+	stored, moments := plan.StateTypes(pl.State)
 	if kind != "p" {
 		stored = moments
 	}
@@ -128,7 +130,7 @@ func (f *fixture) partly(t *testing.T, s *Session, pl *program.Plan, i int, kind
 	}
 }
 
-func (f *fixture) train(t *testing.T, pl *program.Plan, steps int) (*program.Program, trace) {
+func (f *fixture) train(t *testing.T, pl *plan.Plan, steps int) (*program.Program, trace) {
 	t.Helper()
 	ps := f.lower(t, pl)
 	devices := cpu.OpenRanks(cpu.Options{DiskPath: filepath.Join(t.TempDir(), "disk"), Workers: 1 + 1/pl.Ranks}, pl.Ranks)
@@ -162,7 +164,7 @@ func (f *fixture) train(t *testing.T, pl *program.Plan, steps int) (*program.Pro
 }
 
 // begin opens a session of a plan's programs, with the fixture's weights.
-func (f *fixture) begin(t *testing.T, devices []device.Device, pl *program.Plan, ps []*program.Program) *Session {
+func (f *fixture) begin(t *testing.T, devices []device.Device, pl *plan.Plan, ps []*program.Program) *Session {
 	t.Helper()
 	updates, err := Updates(t.Context(), f.graph, pl, ps, f.options())
 	check(t, err)
@@ -173,7 +175,7 @@ func (f *fixture) begin(t *testing.T, devices []device.Device, pl *program.Plan,
 }
 
 // options are what programs are lowered with.
-func (f *fixture) options() program.Options {
+func (f *fixture) options() lower.Options {
 	opt := betas
 	if f.free {
 		opt.Clip = 0
@@ -182,10 +184,10 @@ func (f *fixture) options() program.Options {
 }
 
 // lower lowers a plan for all ranks.
-func (f *fixture) lower(t *testing.T, pl *program.Plan) (ps []*program.Program) {
+func (f *fixture) lower(t *testing.T, pl *plan.Plan) (ps []*program.Program) {
 	t.Helper()
 	for opt := f.options(); opt.Rank < pl.Ranks; opt.Rank++ {
-		p, err := program.Lower(context.Background(), f.graph, pl, opt)
+		p, err := lower.Lower(context.Background(), f.graph, pl, opt)
 		check(t, err)
 		ps = append(ps, p)
 	}
@@ -226,7 +228,7 @@ func TestPlansChangeNothing(t *testing.T) {
 		if strings.Contains(precision, "sinks") {
 			f.sinks(t)
 		}
-		alone := program.Plain(f.graph, f.batch())
+		alone := plan.Plain(f.graph, f.batch())
 		alone.State = f.state
 		_, plain := f.train(t, alone, 3)
 		if e := math.Abs(plain.losses[2]/f.losses.Losses64[2] - 1); strings.HasPrefix(precision, "bf16") && f.graph.Seq == 32 && !(e > 0 && e < 0.01) {

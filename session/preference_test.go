@@ -10,7 +10,8 @@ import (
 	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/torch"
-	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/lower"
+	"github.com/athanor-llm/athanor/plan"
 )
 
 // pairFixture is a fixture whose sequences are pairs: what PyTorch computed for them, each document by itself.
@@ -103,11 +104,11 @@ func TestPreference(t *testing.T) {
 				t.Errorf("%s: %s %.8f, PyTorch %.8f", name, what, got, want)
 			}
 		}
-		out := f.against(t, nil, f.open(t, program.Plain(f.graph, 4), program.Eval), 1)
+		out := f.against(t, nil, f.open(t, plan.Plain(f.graph, 4), lower.Eval), 1)
 		for k, at := range f.begins {
 			near("log-probability", float64(out.Ratios[at]), float64(f.reference[k]), 1e-5)
 		}
-		s := f.open(t, program.Plain(f.graph, 4), program.Grads)
+		s := f.open(t, plan.Plain(f.graph, 4), lower.Grads)
 		near("loss", f.against(t, f.moved, s, 1).Loss, f.movedLoss, 1e-4)
 		all := 0.0
 		for _, p := range f.graph.Params {
@@ -129,8 +130,8 @@ func TestPreference(t *testing.T) {
 func TestPreferenceTraining(t *testing.T) {
 	for k, name := range slices.Concat(pairModels, pairModels) {
 		f := loadPairs(t, name, k >= len(pairModels))
-		own := slices.Clone(f.against(t, nil, f.open(t, f.halves(), program.Eval), 1).Ratios)
-		s := f.open(t, program.Plain(f.graph, 4), program.Train)
+		own := slices.Clone(f.against(t, nil, f.open(t, f.halves(), lower.Eval), 1).Ratios)
+		s := f.open(t, plan.Plain(f.graph, 4), lower.Train)
 		for n := 1; n <= 10; n++ {
 			out := f.against(t, own, s, n)
 			if n == 1 && slices.ContainsFunc(out.Ratios, func(x float32) bool { return x != 0 }) {
@@ -147,8 +148,8 @@ func TestPreferenceTraining(t *testing.T) {
 }
 
 // halves is the plain plan in two micro-batches.
-func (f *pairFixture) halves() *program.Plan {
-	pl := program.Plain(f.graph, 2)
+func (f *pairFixture) halves() *plan.Plan {
+	pl := plan.Plain(f.graph, 2)
 	pl.MicroBatches = 2
 	return pl
 }
@@ -168,7 +169,7 @@ func TestPreferencePlans(t *testing.T) {
 		if k%2 == 1 {
 			f.adaptSome(t, r)
 		}
-		_, want := f.train(t, program.Plain(f.graph, 4), 2)
+		_, want := f.train(t, plan.Plain(f.graph, 4), 2)
 		for range 3 {
 			pl := randomPlan(r, f.fixture)
 			_, got := f.train(t, pl, 2)
@@ -177,8 +178,8 @@ func TestPreferencePlans(t *testing.T) {
 			_, got = f.train(t, pl, 2)
 			near(t, got, want)
 		}
-		pl := program.Plain(f.graph, 1)
-		pl.Ranks, pl.MicroBatches, pl.Pipeline = 2, 4, &program.Pipeline{Schedule: "1f1b", Ranks: 2, Stages: []int{0, 2}, Slices: 1}
+		pl := plan.Plain(f.graph, 1)
+		pl.Ranks, pl.MicroBatches, pl.Pipeline = 2, 4, &plan.Pipeline{Schedule: "1f1b", Ranks: 2, Stages: []int{0, 2}, Slices: 1}
 		_, got := f.train(t, pl, 2)
 		if f.graph.Model.Tied {
 			near(t, got, want)

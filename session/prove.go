@@ -6,7 +6,10 @@ import (
 	"slices"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/lower"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/verify"
 )
 
 // Prove checks the programs of a step before they run. They must not race, hang or
@@ -15,24 +18,24 @@ import (
 // the plan divides sums among ranks or slices, the terms must be the same in
 // another order. updates are the programs of the updates that ps defer, see Updates. opt must be the options that
 // the programs were lowered with.
-func Prove(ctx context.Context, g *graph.Graph, pl *program.Plan, ps, updates []*program.Program, opt program.Options) (program.Equality, error) {
-	if err := program.Verify(ps...); err != nil {
-		return program.Different, fmt.Errorf("the program of this plan is not safe to run (a bug in athanor's compiler; nothing was run): %w", err)
+func Prove(ctx context.Context, g *graph.Graph, pl *plan.Plan, ps, updates []*program.Program, opt lower.Options) (verify.Equality, error) {
+	if err := verify.Verify(ps...); err != nil {
+		return verify.Different, fmt.Errorf("the program of this plan is not safe to run (a bug in athanor's compiler; nothing was run): %w", err)
 	}
-	plain := program.Plain(g, pl.MicroBatch*pl.MicroBatches*pl.Replicas())
+	plain := plan.Plain(g, pl.MicroBatch*pl.MicroBatches*pl.Replicas())
 	plain.State = pl.State
 	opt.RowUnit, opt.Base, opt.Dump, opt.Rank = ps[0].RowUnit, nil, nil, 0
 	var err error
-	if opt.Cuts, err = pl.Cuts(g); err != nil {
-		return program.Different, err
+	if opt.Cuts, err = lower.Cuts(g, pl); err != nil {
+		return verify.Different, err
 	}
-	reference, err := program.Lower(ctx, g, plain, opt)
+	reference, err := lower.Lower(ctx, g, plain, opt)
 	if err != nil {
-		return program.Different, err
+		return verify.Different, err
 	}
 	eq, err := equivalent(ps, updates, []*program.Program{reference})
 	sliced := pl.Pipeline != nil && pl.Pipeline.Slices > 1 // then sums over tokens run backwards, slice by slice
-	if err == nil && eq != program.Exact && pl.Ranks == 1 && !sliced {
+	if err == nil && eq != verify.Exact && pl.Ranks == 1 && !sliced {
 		err = fmt.Errorf("the results are only %v", eq)
 	}
 	if err != nil {
@@ -41,28 +44,28 @@ func Prove(ctx context.Context, g *graph.Graph, pl *program.Plan, ps, updates []
 	return eq, nil
 }
 
-func equivalent(ps, updates, reference []*program.Program) (program.Equality, error) {
+func equivalent(ps, updates, reference []*program.Program) (verify.Equality, error) {
 	if updates == nil {
-		return program.Equivalent(ps, reference)
+		return verify.Equivalent(ps, reference)
 	}
-	return program.EquivalentDeferred(ps, updates, reference)
+	return verify.EquivalentDeferred(ps, updates, reference)
 }
 
 // Updates returns the programs of the updates that training programs defer, by rank; nil if they defer none. opt are the options of the
 // training programs.
-func Updates(ctx context.Context, g *graph.Graph, pl *program.Plan, ps []*program.Program, opt program.Options) ([]*program.Program, error) {
+func Updates(ctx context.Context, g *graph.Graph, pl *plan.Plan, ps []*program.Program, opt lower.Options) ([]*program.Program, error) {
 	if !slices.ContainsFunc(ps, (*program.Program).Defers) {
 		return nil, nil
 	}
 	var list []*program.Program
-	opt.Mode, opt.Cuts, opt.Dump = program.Update, nil, nil
+	opt.Mode, opt.Cuts, opt.Dump = lower.Update, nil, nil
 	for r, base := range ps {
 		opt.Rank, opt.Base, opt.RowUnit = r, base, base.RowUnit
-		p, err := program.Lower(ctx, g, pl, opt)
+		p, err := lower.Lower(ctx, g, pl, opt)
 		if err != nil {
 			return nil, err
 		}
 		list = append(list, p)
 	}
-	return list, program.Verify(list...)
+	return list, verify.Verify(list...)
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
-	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/plan"
 )
 
 // TestNetworkClosedForm is law L3 between ranks: what each rank receives in a
@@ -31,13 +31,13 @@ func TestNetworkClosedForm(t *testing.T) {
 	const sequences = 16
 	f.deepen(t, 3, sequences)
 	for _, ranks := range []int{2, 4} {
-		for _, shard := range program.Shardings() {
+		for _, shard := range plan.Shardings() {
 			for _, w := range []traffic{{1, 1, false}, {2, 1, false}, {4, 1, false}, {4, 4, false}, {4, 4, true}, {4, 2, true}} {
 				if w.turn && shard != "weights" {
 					continue
 				}
 				t.Run(fmt.Sprintf("%d ranks %q %+v", ranks, shard, w), func(t *testing.T) {
-					pl := program.Plain(f.graph, sequences/ranks/w.micros)
+					pl := plan.Plain(f.graph, sequences/ranks/w.micros)
 					pl.Ranks, pl.MicroBatches, pl.Group, pl.HeadRows = ranks, w.micros, w.group, f.graph.Seq
 					for i := range pl.Chunks {
 						pl.Chunks[i].Shard = shard
@@ -71,7 +71,7 @@ type traffic struct {
 }
 
 // network is the closed form, by operator.
-func (w traffic) network(g *graph.Graph, pl *program.Plan, rank int) (bytes [graph.NumOps]int64) {
+func (w traffic) network(g *graph.Graph, pl *plan.Plan, rank int) (bytes [graph.NumOps]int64) {
 	visits, n := int64(w.micros/w.group), pl.Ranks
 	slots, terms := 0, 0
 	for i, c := range pl.Chunks {
@@ -107,7 +107,7 @@ func (w traffic) network(g *graph.Graph, pl *program.Plan, rank int) (bytes [gra
 }
 
 // elements of a chunk.
-func elements(g *graph.Graph, c program.Chunk) (n int64) {
+func elements(g *graph.Graph, c plan.Chunk) (n int64) {
 	for _, p := range g.Params[c.First:c.Last] {
 		n += p.Elems()
 	}
@@ -115,15 +115,15 @@ func elements(g *graph.Graph, c program.Chunk) (n int64) {
 }
 
 // runsIn is how many runs a chunk has: its matrices, and its vectors together.
-func runsIn(g *graph.Graph, c program.Chunk) int {
+func runsIn(g *graph.Graph, c plan.Chunk) int {
 	_, runs := shard(g, c, 1, 0)
 	return runs
 }
 
 // shard is how many elements and runs of a chunk of small ones a rank of
 // n has: they are divided between the runs nearest to even parts.
-func shard(g *graph.Graph, c program.Chunk, n, rank int) (elems int64, runs int) {
-	ends, within := []int64{0}, program.Runs(g)
+func shard(g *graph.Graph, c plan.Chunk, n, rank int) (elems int64, runs int) {
+	ends, within := []int64{0}, plan.Runs(g)
 	for i := c.First; i < c.Last; i++ {
 		if last := &ends[len(ends)-1]; i > c.First && within[i] {
 			*last += g.Params[i].Elems()

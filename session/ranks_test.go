@@ -11,7 +11,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
-	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/schedule"
 )
 
@@ -60,12 +60,12 @@ func same(t *testing.T, got, want trace) {
 }
 
 // amongRanks divides a plan's four sequences among ranks, and its chunks at random.
-func (f *fixture) amongRanks(r *rand.Rand, pl *program.Plan, ranks int) {
+func (f *fixture) amongRanks(r *rand.Rand, pl *plan.Plan, ranks int) {
 	pl.Ranks, pl.MicroBatch, pl.MicroBatches, pl.Group = ranks, 1, 4/ranks, 1
 	pl.HeadRows = min(pl.HeadRows, f.graph.Seq)
 	for i := range pl.Chunks {
 		c := &pl.Chunks[i]
-		c.Shard = program.Shardings()[r.IntN(4)]
+		c.Shard = plan.Shardings()[r.IntN(4)]
 		if c.Weights == device.HostTier && c.Shard != "" {
 			c.Shard = "weights"
 		}
@@ -91,7 +91,7 @@ func TestRanksChangeNothing(t *testing.T) {
 		if how == "sinks" {
 			f.sinks(t)
 		}
-		_, plain := f.train(t, program.Plain(f.graph, 4), 3)
+		_, plain := f.train(t, plan.Plain(f.graph, 4), 3)
 		for k := range 6 {
 			t.Run(fmt.Sprintf("%s/%d", name, k), func(t *testing.T) {
 				pl := randomPlan(r, f)
@@ -124,7 +124,7 @@ func TestPipelinesChangeNothing(t *testing.T) {
 			f.separate(t, rand.New(rand.NewPCG(4, 4)))
 		}
 		f.deepen(t, max(8, 2*ranks-2), micros) // segments for two stages per rank
-		_, plain := f.train(t, program.Plain(f.graph, micros), 2)
+		_, plain := f.train(t, plan.Plain(f.graph, micros), 2)
 		for _, name := range schedule.Names() {
 			slices := 1
 			if name == "seq1f1b" {
@@ -133,10 +133,10 @@ func TestPipelinesChangeNothing(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%d", name, ranks), func(t *testing.T) {
 				s, err := schedule.Generate(name, schedule.Request{Ranks: ranks, Micros: micros, Slices: slices, Costs: schedule.DefaultCosts()})
 				check(t, err)
-				pl := program.Plain(f.graph, 1)
+				pl := plan.Plain(f.graph, 1)
 				pl.MicroBatches, pl.Ranks = micros, ranks
 				pl.Defer = false
-				pl.Pipeline = &program.Pipeline{Schedule: name, Ranks: ranks, Slices: slices}
+				pl.Pipeline = &plan.Pipeline{Schedule: name, Ranks: ranks, Slices: slices}
 				for k := range s.Stages() {
 					pl.Pipeline.Stages = append(pl.Pipeline.Stages, k*len(f.graph.Segments)/s.Stages())
 				}

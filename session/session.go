@@ -45,6 +45,7 @@ import (
 	"github.com/athanor-llm/athanor/kernel"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/sim"
+	"github.com/athanor-llm/athanor/verify"
 )
 
 // Session is a model on the devices of all ranks. Its steps share one set of
@@ -129,13 +130,13 @@ func compatible(updates []*program.Program, steps [][]*program.Program) error {
 	}
 	for _, step := range steps[1:] {
 		for r := range step {
-			if err := program.Beside(steps[0][r], step[r]); err != nil {
+			if err := verify.Beside(steps[0][r], step[r]); err != nil {
 				return err
 			}
 		}
 	}
 	for r := range updates {
-		if err := program.Shares(steps[0][r], updates[r]); err != nil {
+		if err := verify.Shares(steps[0][r], updates[r]); err != nil {
 			return err
 		}
 	}
@@ -148,7 +149,7 @@ func agree(ps []*program.Program) error {
 	for _, p := range ps {
 		hashes = append(hashes, p.PlanHash)
 	}
-	return program.Agree(hashes)
+	return verify.SamePlan(hashes)
 }
 
 // begin checks that the ranks together hold every parameter completely, and writes

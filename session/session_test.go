@@ -11,23 +11,26 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/lower"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/policy/memo"
 	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/verify"
 )
 
 // TestNumericRanks: a NaN on one rank is seen by all ranks in the same step,
 // however parameters and layers are divided.
 func TestNumericRanks(t *testing.T) {
 	f := load(t, filepath.Join("../testdata/torch", "gpt2-untied", "config.json"))
-	plans := map[string]func(pl *program.Plan){
-		"pipeline": func(pl *program.Plan) {
+	plans := map[string]func(pl *plan.Plan){
+		"pipeline": func(pl *plan.Plan) {
 			pl.MicroBatch, pl.MicroBatches = 1, 4
 			pl.Defer = false
-			pl.Pipeline = &program.Pipeline{Schedule: "1f1b", Ranks: 2, Slices: 1, Stages: []int{0, len(f.graph.Segments) / 2}}
+			pl.Pipeline = &plan.Pipeline{Schedule: "1f1b", Ranks: 2, Slices: 1, Stages: []int{0, len(f.graph.Segments) / 2}}
 		},
 	}
-	for _, shard := range program.Shardings() {
-		plans["shard "+shard] = func(pl *program.Plan) {
+	for _, shard := range plan.Shardings() {
+		plans["shard "+shard] = func(pl *plan.Plan) {
 			for i := range pl.Chunks {
 				pl.Chunks[i].Shard = shard
 			}
@@ -36,7 +39,7 @@ func TestNumericRanks(t *testing.T) {
 	for name, edit := range plans {
 		for victim := range 2 {
 			t.Run(fmt.Sprint(name, " ", victim), func(t *testing.T) {
-				pl := program.Plain(f.graph, 2)
+				pl := plan.Plain(f.graph, 2)
 				pl.Ranks = 2
 				edit(pl)
 				pl.Cache = pl.CacheNeeded(f.graph)
@@ -83,13 +86,13 @@ func poison(t *testing.T, s *Session, victim int) {
 // TestAgree: ranks with different plans refuse to begin.
 func TestAgree(t *testing.T) {
 	f := load(t, filepath.Join("../testdata/torch", "gpt2-tiny", "config.json"))
-	pl := program.Plain(f.graph, 2)
+	pl := plan.Plain(f.graph, 2)
 	pl.Ranks = 2
 	one := f.lower(t, pl)
 	pl.Chunks[0].Shard = "state"
 	other := f.lower(t, pl)
 	mixed := []*program.Program{one[0], other[1]}
-	if err := program.Verify(mixed...); err == nil || !strings.Contains(err.Error(), "rank 1 has plan") {
+	if err := verify.Verify(mixed...); err == nil || !strings.Contains(err.Error(), "rank 1 has plan") {
 		t.Errorf("Verify: %v", err)
 	}
 	if _, err := Open(f.graph, make([]device.Device, 2), mixed); err == nil || !strings.Contains(err.Error(), "rank 1 has plan") {
@@ -107,7 +110,7 @@ func TestShareIsNotRun(t *testing.T) {
 	of.Layers, of.Width, of.Heads, of.KVHeads, of.HeadDim, of.FeedForward, of.Vocab = 1, 16, 2, 2, 8, 64, 64
 	g, err := graph.BuildShare(of, 64, 2, graph.F32)
 	check(t, err)
-	p, err := program.Lower(context.Background(), g, program.Plain(g, 1), betas)
+	p, err := lower.Lower(context.Background(), g, plan.Plain(g, 1), betas)
 	check(t, err)
 	d := cpu.New(cpu.Options{})
 	defer d.Close()

@@ -8,7 +8,7 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// A step may leave updates for the next one, see program.Plan.Defer. Parameters are then up to date only after the next step has
+// A step may leave updates for the next one, see plan.Plan.Defer. Parameters are then up to date only after the next step has
 // begun, or after Settle.
 
 // settled tells the next step of all ranks that there are no deferred updates.

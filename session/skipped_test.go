@@ -12,7 +12,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
-	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/plan"
 )
 
 // TestSkippedSteps: a step whose norm is above the bound or is not finite changes no bit of the
@@ -68,7 +68,7 @@ func TestSkippedSteps(t *testing.T) {
 }
 
 // openPlan opens a session of a plan's programs on all ranks, with the fixture's weights.
-func (f *fixture) openPlan(t *testing.T, pl *program.Plan) *Session {
+func (f *fixture) openPlan(t *testing.T, pl *plan.Plan) *Session {
 	t.Helper()
 	devices := cpu.OpenRanks(cpu.Options{DiskPath: filepath.Join(t.TempDir(), "disk"), Workers: 1}, pl.Ranks)
 	s := f.begin(t, devices, pl, f.lower(t, pl))

@@ -8,7 +8,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
-	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/search"
 	"github.com/athanor-llm/athanor/sim"
 )
@@ -28,7 +28,7 @@ func TestStatesBeyondDevice(t *testing.T) {
 	}
 	h, err := hardware.KnownRank("rtx4090", 1)
 	check(t, err)
-	_, plain := f.train(t, program.Plain(f.graph, sequences), 1)
+	_, plain := f.train(t, plan.Plain(f.graph, sequences), 1)
 	for _, ranks := range []int{1, 2} {
 		t.Run(fmt.Sprintf("%d ranks", ranks), func(t *testing.T) {
 			m := &search.Machine{Cost: sim.CostFunc(h.Cost), Capacity: [device.NumTiers]int64{16 * params / 20, 12 * params / int64(ranks), 1 << 30}}
@@ -81,7 +81,7 @@ func layerBytes(g *graph.Graph) (n int64) {
 // nothing stays in the cache from one visit of a layer to the next. Chunks are
 // wholly on the device, or have weights and gradients on the host. A step that defers updates
 // begins with those of the step before, though there are none, so the disk moves twice as much.
-func linkBytes(f *fixture, pl *program.Plan) (want [device.NumTiers][device.NumTiers]int64) {
+func linkBytes(f *fixture, pl *plan.Plan) (want [device.NumTiers][device.NumTiers]int64) {
 	up, down := &want[device.HostTier][device.DeviceTier], &want[device.DeviceTier][device.HostTier]
 	visits := int64(pl.MicroBatches / pl.Group)
 	near, far := 0, 0 // runs whose chunks are updated on the device, on the host
@@ -102,7 +102,7 @@ func linkBytes(f *fixture, pl *program.Plan) (want [device.NumTiers][device.NumT
 		*up += 4*own*loads + 4*own*(visits-1)
 		*down += 4 * own * visits
 		if c.State == device.DiskTier {
-			record := 8 * ((own + program.PadElems - 1) / program.PadElems * program.PadElems)
+			record := 8 * ((own + plan.PadElems - 1) / plan.PadElems * plan.PadElems)
 			if pl.Defer {
 				record *= 2
 			}

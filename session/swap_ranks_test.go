@@ -7,18 +7,18 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
-	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/schedule"
 )
 
 // swapMixes are what is done with the activations of layers 0, 1, ..., repeated from
 // the first.
-var swapMixes = map[string][]program.Retention{
-	"host":   {program.SwapOf(device.HostTier, 1)},
-	"part":   {program.SwapOf(device.HostTier, 0.4), program.SwapOf(device.HostTier, 0.75)},
-	"disk":   {program.SwapOf(device.DiskTier, 0.5), program.SwapOf(device.DiskTier, 1)},
-	"mixed":  {program.SwapOf(device.HostTier, 1), program.Recomputed("full"), {{Tier: device.DiskTier, Share: 1}, program.Remade, {Tier: device.HostTier, Share: 0.25}, program.Kept}, program.Recomputed("none")},
-	"inputs": {{{Tier: device.HostTier, Share: 1}, program.Remade, program.Remade, program.Remade}},
+var swapMixes = map[string][]plan.Retention{
+	"host":   {plan.SwapOf(device.HostTier, 1)},
+	"part":   {plan.SwapOf(device.HostTier, 0.4), plan.SwapOf(device.HostTier, 0.75)},
+	"disk":   {plan.SwapOf(device.DiskTier, 0.5), plan.SwapOf(device.DiskTier, 1)},
+	"mixed":  {plan.SwapOf(device.HostTier, 1), plan.Recomputed("full"), {{Tier: device.DiskTier, Share: 1}, plan.Remade, {Tier: device.HostTier, Share: 0.25}, plan.Kept}, plan.Recomputed("none")},
+	"inputs": {{{Tier: device.HostTier, Share: 1}, plan.Remade, plan.Remade, plan.Remade}},
 }
 
 // TestSwapInPipelines: activations that wait on host or disk, under the schedules
@@ -37,7 +37,7 @@ func TestSwapInPipelines(t *testing.T) {
 		for _, micros := range []int{ranks, 16} {
 			f := load(t, filepath.Join("../testdata/torch", "gpt2-untied", "config.json"))
 			f.deepen(t, layers, micros)
-			_, plain := f.train(t, program.Plain(f.graph, micros), steps)
+			_, plain := f.train(t, plan.Plain(f.graph, micros), steps)
 			for _, name := range []string{"1f1b", "zb-h1", "interleaved", "breadth-first"} {
 				for mix, keep := range swapMixes {
 					t.Run(fmt.Sprintf("%s/%d ranks/%d micro-batches/%s", name, ranks, micros, mix), func(t *testing.T) {
@@ -67,14 +67,14 @@ func TestSwapInPipelines(t *testing.T) {
 
 // pipelined is a plan with even stages, and the rank that has each segment: stages
 // go to the ranks in turn.
-func pipelined(t *testing.T, f *fixture, name string, ranks, micros int) (pl *program.Plan, home []int) {
+func pipelined(t *testing.T, f *fixture, name string, ranks, micros int) (pl *plan.Plan, home []int) {
 	t.Helper()
 	s, err := schedule.Generate(name, schedule.Request{Ranks: ranks, Micros: micros, Slices: 1, Costs: schedule.DefaultCosts()})
 	check(t, err)
-	pl = program.Plain(f.graph, 1)
+	pl = plan.Plain(f.graph, 1)
 	pl.MicroBatches, pl.Ranks = micros, ranks
 	pl.Defer = false
-	pl.Pipeline = &program.Pipeline{Schedule: name, Ranks: ranks, Slices: 1}
+	pl.Pipeline = &plan.Pipeline{Schedule: name, Ranks: ranks, Slices: 1}
 	segments := len(f.graph.Segments)
 	for k := range s.Stages() {
 		first, end := k*segments/s.Stages(), (k+1)*segments/s.Stages()
@@ -88,14 +88,14 @@ func pipelined(t *testing.T, f *fixture, name string, ranks, micros int) (pl *pr
 
 // swapBytes is what a rank moves between its tiers in a step. Rows that wait are a
 // class's share of a micro-batch's, rounded down.
-func swapBytes(f *fixture, pl *program.Plan, home []int, rank int) (want [device.NumTiers][device.NumTiers]int64) {
+func swapBytes(f *fixture, pl *plan.Plan, home []int, rank int) (want [device.NumTiers][device.NumTiers]int64) {
 	up, down := &want[device.HostTier][device.DeviceTier], &want[device.DeviceTier][device.HostTier]
 	m, micros, rows := f.graph.Model, int64(pl.MicroBatches), float64(f.graph.Seq)
 	width, heads := int64(m.Width), int64(m.Heads)
 	// Elements per token: input; attention's result and its denominators; queries,
 	// keys and values, the stream between, the feed-forward; both norms with mean
 	// and deviation, and the activation function.
-	elements := [program.NumActs]int64{width, width + heads, 3*width + width + 4*width, 2*(width+2) + 4*width}
+	elements := [plan.NumActs]int64{width, width + heads, 3*width + width + 4*width, 2*(width+2) + 4*width}
 	for l, keep := range pl.Activations {
 		if home[1+l] != rank {
 			continue

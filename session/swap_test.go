@@ -11,7 +11,9 @@ import (
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/search"
 	"github.com/athanor-llm/athanor/sim"
@@ -30,9 +32,9 @@ func deep(t *testing.T, layers, seq int) *graph.Graph {
 
 // trained runs steps of a plan and returns what it computed, what it lowered
 // to, and the device's counters after each step.
-func trained(t *testing.T, g *graph.Graph, pl *program.Plan, steps int) (tr trace, p *program.Program, stats []device.Stats) {
+func trained(t *testing.T, g *graph.Graph, pl *plan.Plan, steps int) (tr trace, p *program.Program, stats []device.Stats) {
 	t.Helper()
-	p, err := program.Lower(context.Background(), g, pl, betas)
+	p, err := lower.Lower(context.Background(), g, pl, betas)
 	check(t, err)
 	d := cpu.New(cpu.Options{DiskPath: filepath.Join(t.TempDir(), "disk")})
 	defer d.Close()
@@ -68,7 +70,7 @@ func trained(t *testing.T, g *graph.Graph, pl *program.Plan, steps int) (tr trac
 func TestSixteenTimesLonger(t *testing.T) {
 	const layers, length = 48, 32
 	small, large := deep(t, layers, length), deep(t, layers, 16*length)
-	short, err := program.Lower(context.Background(), small, program.Plain(small, 1), betas)
+	short, err := lower.Lower(context.Background(), small, plan.Plain(small, 1), betas)
 	check(t, err)
 	arena := short.Height[device.DeviceTier]
 	h, err := hardware.KnownRank("rtx4090", 1)
@@ -77,7 +79,7 @@ func TestSixteenTimesLonger(t *testing.T) {
 	res, err := search.Search(context.Background(), &search.Request{Graph: large, GlobalBatch: 1, Options: betas}, m, nil)
 	check(t, err)
 	got, p, _ := trained(t, large, res.Best.Plan, 2)
-	want, plain, _ := trained(t, large, program.Plain(large, 1), 2)
+	want, plain, _ := trained(t, large, plan.Plain(large, 1), 2)
 	if got.peak != p.Height || got.peak[device.DeviceTier] > arena {
 		t.Errorf("touched %v, planned %v, of an arena of %d", got.peak, p.Height, arena)
 	}
@@ -97,10 +99,10 @@ func TestSixteenTimesLonger(t *testing.T) {
 // outside the arenas.
 func TestThousandSteps(t *testing.T) {
 	g := deep(t, 4, 32)
-	pl := program.Plain(g, 1)
+	pl := plan.Plain(g, 1)
 	pl.MicroBatches = 2
-	pl.Activations[0] = program.SwapOf(device.HostTier, 0.5)
-	pl.Activations[1] = program.SwapOf(device.DiskTier, 0.25)
+	pl.Activations[0] = plan.SwapOf(device.HostTier, 0.5)
+	pl.Activations[1] = plan.SwapOf(device.DiskTier, 0.25)
 	heap := func() uint64 {
 		runtime.GC()
 		var m runtime.MemStats

@@ -15,7 +15,9 @@ import (
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/torch"
+	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -36,7 +38,7 @@ type fixture struct {
 	}
 }
 
-var betas = program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Capacity: program.NoLimits}
+var betas = lower.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Capacity: program.NoLimits}
 
 func fixtures(t *testing.T) []string {
 	t.Helper()
@@ -82,11 +84,11 @@ func check(t testing.TB, err error) {
 }
 
 // open lowers a plan and opens a session with the fixture's weights.
-func (f *fixture) open(t *testing.T, pl *program.Plan, mode program.Mode) *Session {
+func (f *fixture) open(t *testing.T, pl *plan.Plan, mode lower.Mode) *Session {
 	t.Helper()
 	opt := betas
 	opt.Mode = mode
-	p, err := program.Lower(context.Background(), f.graph, pl, opt)
+	p, err := lower.Lower(context.Background(), f.graph, pl, opt)
 	check(t, err)
 	d := cpu.New(cpu.Options{DiskPath: filepath.Join(t.TempDir(), "disk")})
 	t.Cleanup(func() { check(t, d.Close()) })
@@ -159,7 +161,7 @@ func TestLogits(t *testing.T) {
 	for _, dir := range fixtures(t) {
 		f := load(t, dir)
 		t.Run(filepath.Base(f.dir), func(t *testing.T) {
-			s := f.open(t, program.Plain(f.graph, 4), program.Logits)
+			s := f.open(t, plan.Plain(f.graph, 4), lower.Logits)
 			out := f.step(t, s, 1)
 			want := torch.Tensor(t, f.dir, "expected.safetensors", "logits")
 			got := make([]float64, len(want))
@@ -178,7 +180,7 @@ func TestGradients(t *testing.T) {
 	for _, dir := range fixtures(t) {
 		f := load(t, dir)
 		t.Run(filepath.Base(f.dir), func(t *testing.T) {
-			s := f.open(t, program.Plain(f.graph, 4), program.Grads)
+			s := f.open(t, plan.Plain(f.graph, 4), lower.Grads)
 			f.step(t, s, 1)
 			scale := f.losses.GradNorms64[0]
 			for i, p := range f.graph.Params {
@@ -199,7 +201,7 @@ func TestTraining(t *testing.T) {
 	for _, dir := range fixtures(t) {
 		f := load(t, dir)
 		t.Run(filepath.Base(f.dir), func(t *testing.T) {
-			s := f.open(t, program.Plain(f.graph, 4), program.Train)
+			s := f.open(t, plan.Plain(f.graph, 4), lower.Train)
 			for n := 1; n <= 10; n++ {
 				out := f.step(t, s, n)
 				if e := math.Abs(out.Loss/f.losses.Losses64[n-1] - 1); e > 1e-5 {

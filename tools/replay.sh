@@ -36,7 +36,7 @@ configurations() {
   echo "ranks-2|plan|$m $seq hardware.name=a100-80 ranks=2"
   echo "ranks-4-little|plan|$m $seq hardware.name=l4 ranks=4 limits.device=24MiB"
   echo "pipeline|plan|$m $seq hardware.name=l4 ranks=2 plan.pipeline=2 limits.device=40MiB"
-  echo "pipeline-zb|plan|$m $seq hardware.name=l4 ranks=4 plan.pipeline=4 plan.schedule=zb-v precision=fp32"
+  echo "pipeline-zb|plan|${m/layers: 4/layers: 8} $seq hardware.name=l4 ranks=4 plan.pipeline=4 plan.schedule=zb-v"
   echo "slices|plan|$m sequence_length=1024 global_batch=4 hardware.name=l4 ranks=2 precision=fp32 plan.pipeline=2 plan.slices=4"
   echo "recompute|plan|$m $seq hardware.name=l4 plan.recompute=full limits.device=16MiB"
   echo "swap|plan|$m sequence_length=2048 global_batch=4 hardware.name=l4 plan.swap=0.5 plan.swap_tier=host"

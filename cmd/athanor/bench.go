@@ -18,7 +18,9 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/internal/stat"
+	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/machine"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/run"
 	"github.com/athanor-llm/athanor/search"
@@ -234,11 +236,11 @@ func (v *benchStepCmd) plain(ctx stdctx.Context, b *session.StepBench) error {
 	if b.Graph, err = machine.BuildGraph(&cfg, m, nil); err != nil {
 		return usageError{"bench step: " + err.Error()}
 	}
-	pl := program.Plain(b.Graph, v.Batch)
+	pl := plan.Plain(b.Graph, v.Batch)
 	if v.HeadRows != 0 {
 		pl.HeadRows = v.HeadRows
 	}
-	p, err := program.Lower(ctx, b.Graph, pl, machine.StepOptions(&cfg))
+	p, err := lower.Lower(ctx, b.Graph, pl, machine.StepOptions(&cfg))
 	b.Programs = []*program.Program{p}
 	return err
 }

@@ -28,7 +28,7 @@ import (
 //	             arrive   ^ all there       ^ all done
 //
 // A waiting stream polls a few times and then parks, since there may be more ranks than
-// cores. Ranks whose calls differ in order wait forever; package program proves that they do not, and
+// cores. Ranks whose calls differ in order wait forever; package verify proves that they do not, and
 // an engine's watchdog ends the step if they do.
 //
 // When one device's round fails, the device is lost to the others: their rounds end

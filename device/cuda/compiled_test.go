@@ -12,7 +12,9 @@ import (
 	"github.com/athanor-llm/athanor/device/cuda/internal/fake"
 	"github.com/athanor-llm/athanor/device/cuda/internal/ptx"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -126,7 +128,7 @@ func layerOf(t *testing.T, name string, dt graph.DType) (calls []device.Call, si
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := program.Lower(context.Background(), g, program.Plain(g, 1), program.Options{Clip: 1, Capacity: program.NoLimits})
+	p, err := lower.Lower(context.Background(), g, plan.Plain(g, 1), lower.Options{Clip: 1, Capacity: program.NoLimits})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,9 @@ import (
 	"github.com/athanor-llm/athanor/device/cuda/kernels"
 	"github.com/athanor-llm/athanor/device/cuda/nv"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -56,7 +58,7 @@ func TestModelsFit(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				p, err := program.Lower(context.Background(), g, program.Plain(g, shape[1]), program.Options{Clip: 1, Capacity: program.NoLimits})
+				p, err := lower.Lower(context.Background(), g, plan.Plain(g, shape[1]), lower.Options{Clip: 1, Capacity: program.NoLimits})
 				if err != nil {
 					t.Fatal(err)
 				}

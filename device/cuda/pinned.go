@@ -21,7 +21,7 @@ import (
 // back at once, and one that reserves more has only the difference pinned, since the arena
 // lies in address space for all of the machine's memory. What the arena contains then is
 // arbitrary: programs read nothing that neither they nor the session wrote, which
-// program.Verify proves.
+// verify.Verify proves.
 //
 // One device has it at a time; others that are open meanwhile pin their own. Registered
 // memory belongs to a context, which would end with the device, so Pinned retains the

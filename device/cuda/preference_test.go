@@ -10,7 +10,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
-	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/plan"
 )
 
 // TestPreference: steps on pairs match the CPU's, up to the order of sums, and plans change no bit of them.
@@ -31,10 +31,10 @@ func TestPreference(t *testing.T) {
 	}
 	for d, most := range map[graph.DType]float64{graph.F32: 1e-5, graph.BF16: 2e-2} {
 		g := f.graph(t, d)
-		_, plain := f.train(t, g, gpu(t, f), program.Plain(g, 4), 3)
+		_, plain := f.train(t, g, gpu(t, f), plan.Plain(g, 4), 3)
 		cores := cpu.New(cpu.Options{DiskPath: filepath.Join(t.TempDir(), "disk")})
 		defer cores.Close()
-		_, want := f.train(t, g, cores, program.Plain(g, 4), 3)
+		_, want := f.train(t, g, cores, plan.Plain(g, 4), 3)
 		for n := range want.losses {
 			if e := math.Abs(plain.losses[n]/want.losses[n] - 1); !(e < most) {
 				t.Errorf("%v, step %d: loss %v, on the CPU %v", d, n+1, plain.losses[n], want.losses[n])

@@ -24,8 +24,10 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
 	fixtures "github.com/athanor-llm/athanor/internal/torch"
+	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/run"
 	"github.com/athanor-llm/athanor/search"
@@ -148,10 +150,10 @@ type trace struct {
 }
 
 // train runs a plan for some steps.
-func (f *fixture) train(t *testing.T, g *graph.Graph, d device.Device, pl *program.Plan, steps int) (*program.Program, trace) {
+func (f *fixture) train(t *testing.T, g *graph.Graph, d device.Device, pl *plan.Plan, steps int) (*program.Program, trace) {
 	t.Helper()
-	opt := program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Capacity: program.NoLimits}
-	p, err := program.Lower(context.Background(), g, pl, opt)
+	opt := lower.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Capacity: program.NoLimits}
+	p, err := lower.Lower(context.Background(), g, pl, opt)
 	check(t, err)
 	updates, err := session.Updates(t.Context(), g, pl, []*program.Program{p}, opt)
 	check(t, err)
@@ -226,7 +228,7 @@ func trainsAsPyTorch(t *testing.T, machine cuda.Maker, steps int, names ...strin
 		for d, tol := range map[graph.DType]float64{graph.F32: 1e-5, graph.BF16: 1e-2} {
 			t.Run(name+" "+d.String(), func(t *testing.T) {
 				g := f.graph(t, d)
-				_, tr := f.train(t, g, gpuOf(t, f, machine), program.Plain(g, 4), steps)
+				_, tr := f.train(t, g, gpuOf(t, f, machine), plan.Plain(g, 4), steps)
 				for n, loss := range tr.losses {
 					if e := math.Abs(loss/f.losses[n] - 1); !(e < tol) {
 						t.Errorf("step %d: loss %v, PyTorch %v", n+1, loss, f.losses[n])
@@ -279,8 +281,8 @@ func trainsAsCPU(t *testing.T, f *fixture, machine cuda.Maker, steps int) {
 		g := f.graph(t, d)
 		c := cpu.New(cpu.Options{})
 		defer c.Close()
-		_, want := f.train(t, g, c, program.Plain(g, 4), steps)
-		_, got := f.train(t, g, gpuOf(t, f, machine), program.Plain(g, 4), steps)
+		_, want := f.train(t, g, c, plan.Plain(g, 4), steps)
+		_, got := f.train(t, g, gpuOf(t, f, machine), plan.Plain(g, 4), steps)
 		for n, loss := range got.losses {
 			if e := math.Abs(loss/want.losses[n] - 1); !(e < tol) {
 				t.Errorf("%v, step %d: loss %v, on the CPU %v", d, n+1, loss, want.losses[n])
@@ -295,18 +297,18 @@ func trainsAsCPU(t *testing.T, f *fixture, machine cuda.Maker, steps int) {
 }
 
 // plans that use all tiers and streams.
-func plans(g *graph.Graph) map[string]*program.Plan {
-	micro := program.Plain(g, 1)
+func plans(g *graph.Graph) map[string]*plan.Plan {
+	micro := plan.Plain(g, 1)
 	micro.MicroBatches, micro.Group = 4, 2
 	micro.HeadRows = g.Seq
-	spread := program.Plain(g, 2)
+	spread := plan.Plain(g, 2)
 	spread.MicroBatches, spread.Group = 2, 2
 	spread.HeadRows = g.Seq
-	spread.Chunks = program.Layout(g, 3000)
+	spread.Chunks = plan.Layout(g, 3000)
 	for i := range spread.Chunks {
 		c := &spread.Chunks[i]
 		if i%4 > 0 && i%8 < 4 {
-			c.Update = program.UpdateOnDevice
+			c.Update = plan.UpdateOnDevice
 		}
 		switch i % 4 {
 		case 1:
@@ -320,18 +322,18 @@ func plans(g *graph.Graph) map[string]*program.Plan {
 	spread.Cache = spread.CacheNeeded(g)
 	spread.Prefetch = 2
 	for l := range spread.Activations {
-		spread.Activations[l] = program.Recomputed("full")
+		spread.Activations[l] = plan.Recomputed("full")
 	}
-	again := program.Plain(g, 4)
-	swap := program.Plain(g, 2)
+	again := plan.Plain(g, 4)
+	swap := plan.Plain(g, 2)
 	swap.MicroBatches, swap.HeadRows, swap.Slots = 2, g.Seq, 2
 	for l := range again.Activations {
-		again.Activations[l] = program.Recomputed([]string{"full", "attention"}[l%2])
-		swap.Activations[l] = program.SwapOf([]device.Tier{device.HostTier, device.DiskTier}[l%2], 0.4)
+		again.Activations[l] = plan.Recomputed([]string{"full", "attention"}[l%2])
+		swap.Activations[l] = plan.SwapOf([]device.Tier{device.HostTier, device.DiskTier}[l%2], 0.4)
 	}
 	later := *spread
 	later.Defer = true
-	return map[string]*program.Plan{"micro-batches": micro, "all tiers": spread, "recompute": again, "swap": swap, "updates deferred": &later}
+	return map[string]*plan.Plan{"micro-batches": micro, "all tiers": spread, "recompute": again, "swap": swap, "updates deferred": &later}
 }
 
 // TestPlansChangeNothing is L1 to L3 on this backend: plans that use all tiers and cut micro-batches
@@ -357,7 +359,7 @@ func TestPlansChangeNothing(t *testing.T) {
 			f.sinks().documents = &graph.Documents{End: f.tokens[9], Length: 8}
 		}
 		g := f.graph(t, d)
-		_, plain := f.train(t, g, gpu(t, f), program.Plain(g, 4), 2)
+		_, plain := f.train(t, g, gpu(t, f), plan.Plain(g, 4), 2)
 		all := plans(g)
 		names := slices.Sorted(maps.Keys(all))
 		if !cuda.OnGPU() { // the fake takes seconds: a third of a model's plans, others in other runs
@@ -395,13 +397,13 @@ func TestPinnedRuns(t *testing.T) {
 	f := load(t, "llama-tiny")
 	g := f.graph(t, graph.BF16)
 	first := gpu(t, f).(*cuda.Device)
-	_, plain := f.train(t, g, first, program.Plain(g, 4), 2)
+	_, plain := f.train(t, g, first, plan.Plain(g, 4), 2)
 	pinned := &cuda.Pinned{}
 	t.Cleanup(func() { check(t, pinned.Close()) })
 	list := plans(g)
 	for _, what := range []string{"all tiers", "swap", "all tiers"} {
 		pl := list[what]
-		p, err := program.Lower(context.Background(), g, pl, program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Capacity: program.NoLimits})
+		p, err := lower.Lower(context.Background(), g, pl, lower.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Capacity: program.NoLimits})
 		check(t, err)
 		o := cuda.Options{SumRows: f.seq, Pinned: pinned}
 		d := cuda.Beside(t, first, o)
@@ -506,7 +508,7 @@ func TestSkippedStep(t *testing.T) {
 	for _, what := range []string{"all tiers", "swap"} {
 		pl := plans(g)[what]
 		t.Run(what, func(t *testing.T) {
-			p, err := program.Lower(context.Background(), g, pl, program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Capacity: program.NoLimits})
+			p, err := lower.Lower(context.Background(), g, pl, lower.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Capacity: program.NoLimits})
 			check(t, err)
 			s, err := session.Open(g, []device.Device{gpu(t, f)}, []*program.Program{p})
 			check(t, err)

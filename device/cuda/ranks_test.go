@@ -16,14 +16,17 @@ import (
 	"github.com/athanor-llm/athanor/device/cuda"
 	"github.com/athanor-llm/athanor/exec"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/schedule"
 	"github.com/athanor-llm/athanor/session"
+	"github.com/athanor-llm/athanor/verify"
 )
 
 // trainRanks runs a plan for some steps on joined devices, which it closes.
-func (f *fixture) trainRanks(t *testing.T, g *graph.Graph, devices []device.Device, pl *program.Plan, steps int) (tr trace, networks []device.Stats) {
+func (f *fixture) trainRanks(t *testing.T, g *graph.Graph, devices []device.Device, pl *plan.Plan, steps int) (tr trace, networks []device.Stats) {
 	t.Helper()
 	s, ps := f.openRanks(t, g, devices, pl)
 	defer s.Close()
@@ -49,15 +52,15 @@ func (f *fixture) trainRanks(t *testing.T, g *graph.Graph, devices []device.Devi
 	return tr, networks
 }
 
-func (f *fixture) openRanks(t *testing.T, g *graph.Graph, devices []device.Device, pl *program.Plan) (*session.Session, []*program.Program) {
+func (f *fixture) openRanks(t *testing.T, g *graph.Graph, devices []device.Device, pl *plan.Plan) (*session.Session, []*program.Program) {
 	t.Helper()
 	var ps []*program.Program
 	for r := range devices {
-		p, err := program.Lower(context.Background(), g, pl, program.Options{Rank: r, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Capacity: program.NoLimits})
+		p, err := lower.Lower(context.Background(), g, pl, lower.Options{Rank: r, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Capacity: program.NoLimits})
 		check(t, err)
 		ps = append(ps, p)
 	}
-	check(t, program.Verify(ps...))
+	check(t, verify.Verify(ps...))
 	s, err := session.Open(g, devices, ps)
 	check(t, err)
 	check(t, s.Load(f.read))
@@ -86,17 +89,17 @@ func TestRanksChangeNothing(t *testing.T) {
 	f := load(t, "gpt2-untied")
 	g := f.graph(t, graph.F32)
 	rows := len(f.tokens) / f.seq
-	_, plain := f.train(t, g, gpu(t, f), program.Plain(g, rows), 2)
-	plans := map[string]func(pl *program.Plan){
-		"1f1b": func(pl *program.Plan) {
-			pl.Pipeline = &program.Pipeline{Schedule: "1f1b", Ranks: 2, Slices: 1, Stages: []int{0, len(g.Segments) / 2}}
+	_, plain := f.train(t, g, gpu(t, f), plan.Plain(g, rows), 2)
+	plans := map[string]func(pl *plan.Plan){
+		"1f1b": func(pl *plan.Plan) {
+			pl.Pipeline = &plan.Pipeline{Schedule: "1f1b", Ranks: 2, Slices: 1, Stages: []int{0, len(g.Segments) / 2}}
 		},
-		"seq1f1b": func(pl *program.Plan) {
-			pl.Pipeline = &program.Pipeline{Schedule: "seq1f1b", Ranks: 2, Slices: 2, Stages: []int{0, len(g.Segments) / 2}}
+		"seq1f1b": func(pl *plan.Plan) {
+			pl.Pipeline = &plan.Pipeline{Schedule: "seq1f1b", Ranks: 2, Slices: 2, Stages: []int{0, len(g.Segments) / 2}}
 		},
 	}
 	for _, shard := range []string{"", "weights"} {
-		plans["replicas, "+shard+" divided"] = func(pl *program.Plan) {
+		plans["replicas, "+shard+" divided"] = func(pl *plan.Plan) {
 			pl.MicroBatches = rows / 2
 			for i := range pl.Chunks {
 				pl.Chunks[i].Shard = shard
@@ -105,7 +108,7 @@ func TestRanksChangeNothing(t *testing.T) {
 	}
 	for name, edit := range plans {
 		t.Run(name, func(t *testing.T) {
-			pl := program.Plain(g, 1)
+			pl := plan.Plain(g, 1)
 			pl.Ranks, pl.MicroBatches = 2, rows
 			edit(pl)
 			pl.Cache = pl.CacheNeeded(g)
@@ -140,10 +143,10 @@ func TestHostsChangeNothing(t *testing.T) {
 	f := load(t, "gpt2-untied")
 	g := f.graph(t, graph.F32)
 	rows := len(f.tokens) / f.seq
-	pipeline := &program.Pipeline{Schedule: "1f1b", Ranks: 2, Slices: 1, Stages: []int{0, len(g.Segments) / 2}}
+	pipeline := &plan.Pipeline{Schedule: "1f1b", Ranks: 2, Slices: 1, Stages: []int{0, len(g.Segments) / 2}}
 	for name, c := range map[string]struct {
 		hosts    []int
-		pipeline *program.Pipeline
+		pipeline *plan.Pipeline
 		shard    string
 	}{
 		"pipeline":         {[]int{0, 1}, pipeline, ""},
@@ -153,7 +156,7 @@ func TestHostsChangeNothing(t *testing.T) {
 		"pipelines apart":  {[]int{0, 0, 1, 1}, pipeline, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			pl := program.Plain(g, 1)
+			pl := plan.Plain(g, 1)
 			pl.Ranks, pl.Pipeline, pl.MicroBatches = len(c.hosts), c.pipeline, rows
 			if c.pipeline == nil {
 				pl.MicroBatches /= pl.Ranks
@@ -189,9 +192,9 @@ func TestRanksAhead(t *testing.T) {
 	g, err := graph.Build(m, m.MaxPositions, graph.F32)
 	check(t, err)
 	const ranks, micros = 4, 48
-	plans := map[string]*program.Plan{}
-	for _, shard := range program.Shardings() {
-		pl := program.Plain(g, 1)
+	plans := map[string]*plan.Plan{}
+	for _, shard := range plan.Shardings() {
+		pl := plan.Plain(g, 1)
 		pl.Ranks, pl.MicroBatches = ranks, micros/ranks
 		for i := range pl.Chunks {
 			pl.Chunks[i].Shard, pl.Chunks[i].State = shard, device.HostTier
@@ -201,9 +204,9 @@ func TestRanksAhead(t *testing.T) {
 	for _, name := range schedule.Names() {
 		s, err := schedule.Generate(name, schedule.Request{Ranks: ranks, Micros: micros, Costs: schedule.DefaultCosts()})
 		check(t, err)
-		pl := program.Plain(g, 1)
+		pl := plan.Plain(g, 1)
 		pl.MicroBatches, pl.Ranks = micros, ranks
-		pl.Pipeline = &program.Pipeline{Schedule: name, Ranks: ranks, Slices: s.Slices}
+		pl.Pipeline = &plan.Pipeline{Schedule: name, Ranks: ranks, Slices: s.Slices}
 		for k := range s.Stages() {
 			pl.Pipeline.Stages = append(pl.Pipeline.Stages, k*len(g.Segments)/s.Stages())
 		}
@@ -216,12 +219,12 @@ func TestRanksAhead(t *testing.T) {
 			var list []*program.Program
 			most := 0
 			for rank := range ranks {
-				p, err := program.Lower(t.Context(), g, pl, program.Options{Rank: rank, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1, Capacity: program.NoLimits})
+				p, err := lower.Lower(t.Context(), g, pl, lower.Options{Rank: rank, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1, Capacity: program.NoLimits})
 				check(t, err)
 				list = append(list, p)
 				most = max(most, len(p.Instrs))
 			}
-			check(t, program.Verify(list...))
+			check(t, verify.Verify(list...))
 			for _, hosts := range [][]int{{0, 0, 0, 0}, {0, 1, 0, 1}} {
 				s, err := session.Open(g, cuda.HollowRanks(t, hosts, cuda.Options{}), list)
 				check(t, err)
@@ -241,7 +244,7 @@ func TestRanksAhead(t *testing.T) {
 func TestRankLost(t *testing.T) {
 	f := load(t, "gpt2-tiny")
 	g := f.graph(t, graph.F32)
-	pl := program.Plain(g, 1)
+	pl := plan.Plain(g, 1)
 	pl.Ranks, pl.MicroBatches = 2, len(f.tokens)/f.seq/2
 	devices := cuda.Ranks(t, 2, cuda.Options{})
 	s, _ := f.openRanks(t, g, devices, pl)

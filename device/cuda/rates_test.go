@@ -15,7 +15,9 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cuda"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/session"
 )
@@ -471,7 +473,7 @@ func rateGPT2(t *testing.T, what string, o cuda.Options) {
 	m.Width, m.FeedForward, m.HeadDim = onGPU(m.Width, 192), onGPU(m.FeedForward, 64), onGPU(m.HeadDim, 16)
 	g, err := graph.Build(m, seq, graph.BF16)
 	check(t, err)
-	p, err := program.Lower(context.Background(), g, program.Plain(g, batch), program.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Capacity: program.NoLimits})
+	p, err := lower.Lower(context.Background(), g, plan.Plain(g, batch), lower.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Capacity: program.NoLimits})
 	check(t, err)
 	d := open(t, o)
 	s, err := session.Open(g, []device.Device{d}, []*program.Program{p})

@@ -16,7 +16,9 @@ import (
 	"github.com/athanor-llm/athanor/device/cuda/internal/fake"
 	"github.com/athanor-llm/athanor/device/cuda/nv"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -381,7 +383,7 @@ func TestTuneSteps(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p, err := program.Lower(context.Background(), g, program.Plain(g, 8), program.Options{Clip: 1, Capacity: program.NoLimits})
+		p, err := lower.Lower(context.Background(), g, plan.Plain(g, 8), lower.Options{Clip: 1, Capacity: program.NoLimits})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,9 +12,12 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/session"
+	"github.com/athanor-llm/athanor/verify"
 )
 
 // train runs three steps of a tiny model on joined devices and returns the resulting bits: losses,
@@ -22,7 +25,7 @@ import (
 func train(t *testing.T, g *graph.Graph, devices []device.Device) (bits []float32) {
 	t.Helper()
 	const rows = 4
-	pl := program.Plain(g, 1)
+	pl := plan.Plain(g, 1)
 	pl.Ranks, pl.MicroBatches = len(devices), rows/len(devices) // replicas
 	for i := range pl.Chunks {
 		pl.Chunks[i].State = device.DiskTier
@@ -33,11 +36,11 @@ func train(t *testing.T, g *graph.Graph, devices []device.Device) (bits []float3
 	pl.Cache = pl.CacheNeeded(g)
 	var ps []*program.Program
 	for r := range devices {
-		p, err := program.Lower(t.Context(), g, pl, program.Options{Rank: r, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Capacity: program.NoLimits})
+		p, err := lower.Lower(t.Context(), g, pl, lower.Options{Rank: r, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Capacity: program.NoLimits})
 		check(t, err)
 		ps = append(ps, p)
 	}
-	check(t, program.Verify(ps...))
+	check(t, verify.Verify(ps...))
 	s, err := session.Open(g, devices, ps)
 	check(t, err)
 	defer s.Close()

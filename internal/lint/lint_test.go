@@ -37,7 +37,11 @@ var layers = []struct{ pkg, why string }{
 	{"draw", "pictures of timelines and programs"},
 	{"sim", "simulates the very programs that are executed; it must not import what executes them"},
 	{"hardware", "prices calls; probing uses devices, never programs"},
-	{"program", "graph and decisions to instructions; knows tiers and streams, no clock and no backend"},
+	{"verify", "proves programs from their text alone: a proof that shared code with the lowering would share its mistakes"},
+	{"lower", "plans to instructions, pass by pass; it decides nothing and knows no clock and no backend"},
+	{"internal/samples", "graphs and plans drawn for tests of all above"},
+	{"plan", "the decisions as a value; it knows neither how they were found nor what becomes of them"},
+	{"program", "instructions, buffers and their text; knows tiers and streams, nobody who makes, proves or runs them"},
 	{"scale", "analysis of training time over configurations, on schedules"},
 	{"schedule", "orders of work, pure"},
 	{"alloc", "the static allocation problem, usable on its own"},
@@ -59,6 +63,15 @@ func layerOf(pkg string) int {
 
 // exceptions are permitted upward imports, with the reason.
 var exceptions = map[string]string{}
+
+// walls are imports that the order of layers would permit.
+var walls = []struct{ from, to, why string }{
+	{"verify", "lower", "verification shares no code with the lowering: it would share its mistakes"},
+	{"verify", "plan", "a program is proved as it stands, whatever was meant by it"},
+	{"exec", "plan", "an executor that sees decisions begins to decide"},
+	{"exec", "lower", "programs are executed as they are given"},
+	{"sim", "plan", "what is simulated is what is executed: the program"},
+}
 
 // source is a parsed file of the repository.
 type source struct {
@@ -124,6 +137,11 @@ func TestImports(t *testing.T) {
 			to, ours := strings.CutPrefix(path, module)
 			if !ours {
 				continue
+			}
+			for _, w := range walls {
+				if from == w.from && to == w.to {
+					t.Errorf("%s imports %s: %s", s.path, to, w.why)
+				}
 			}
 			if down := layerOf(to); down < at && exceptions[from+" -> "+to] == "" {
 				t.Errorf("%s imports %s, which stands above it: %s", s.path, to, layers[down].why)

@@ -10,7 +10,7 @@ import (
 // The same machine for the compiler: one of its GPUs with its part of the host, and that GPU's share of a sequence.
 //
 // The paper divides a sequence among the GPUs by tensor and sequence parallelism. Here each has a part of the tokens
-// (graph.BuildShare) and parameters are sharded as chosen (program.Shardings). FLOPs and activations are an 8th
+// (graph.BuildShare) and parameters are sharded as chosen (plan.Shardings). FLOPs and activations are an 8th
 // either way. The compiler models what Costs does not: norms, activation functions and the optimizer take the time of
 // their bytes, outside the efficiency; weights are gathered and gradients reduced over the A800's links; gradients
 // are fp32, 18 bytes per parameter in total; statistics of norms and attention are activations; each tensor is copied

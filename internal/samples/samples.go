@@ -1,0 +1,263 @@
+// Package samples has tiny models of each kind of graph, and draws plans for them: anything divided, in any tier, kept or
+// not. It is for tests of what makes, proves and prints plans and programs.
+package samples
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/schedule"
+)
+
+// tinyModels are models of each kind of graph, as small as they get.
+var TinyModels = map[string]*model.Model{
+	"gpt2": {Family: model.GPT2, Layers: 2, Width: 8, Heads: 2, KVHeads: 2, HeadDim: 4, FeedForward: 16, Vocab: 24,
+		MaxPositions: 16, Activation: "gelu_new", NormEps: 1e-5, Tied: true, QKVBias: true, OutBias: true, MLPBias: true, InitStd: 0.02},
+	"llama": {Family: model.Llama, Layers: 3, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 12, Vocab: 24,
+		MaxPositions: 64, Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, InitStd: 0.02},
+	"qwen2": {Family: model.Qwen2, Layers: 1, Width: 8, Heads: 4, KVHeads: 2, HeadDim: 2, FeedForward: 12, Vocab: 24,
+		MaxPositions: 64, Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, Tied: true, QKVBias: true, InitStd: 0.02},
+	"gemma3": {Family: model.Gemma3, Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 2, FeedForward: 12, Vocab: 24, MaxPositions: 64,
+		Activation: "gelu_pytorch_tanh", NormEps: 1e-5, RopeTheta: 1e4, LocalTheta: 1e3, Window: 3, Sliding: []bool{true, false}, Tied: true,
+		QKNorm: model.QKNormHeads, Norms: model.SandwichNorm, UnitOffset: true, ScaledEmbed: true, InitStd: 0.02},
+	"olmo2": {Family: model.OLMo2, Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 12, Vocab: 24, MaxPositions: 64,
+		Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, QKNorm: model.QKNormWhole, Norms: model.PostNorm, InitStd: 0.02},
+	"neox": {Family: model.GPTNeoX, Layers: 2, Width: 8, Heads: 2, KVHeads: 2, HeadDim: 4, FeedForward: 12, Vocab: 24, MaxPositions: 64,
+		Activation: "gelu", NormEps: 1e-5, RopeTheta: 1e4, RotaryPct: 0.5, Parallel: true, QKVBias: true, OutBias: true, MLPBias: true, InitStd: 0.02},
+	"mixtral": {Family: model.Mixtral, Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 6, Experts: 3, Active: 2, NormedRoute: true, Balance: 0.1,
+		Vocab: 24, MaxPositions: 64, Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, InitStd: 0.02},
+	"olmoe": {Family: model.OLMoE, Layers: 1, Width: 8, Heads: 2, KVHeads: 2, HeadDim: 4, FeedForward: 6, Experts: 4, Active: 1, QKNorm: model.QKNormWhole,
+		Vocab: 24, MaxPositions: 64, Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, InitStd: 0.02},
+	"gpt-oss": {Family: model.GPTOSS, Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 6, Experts: 3, Active: 2, NormedRoute: true, GateLimit: 1, GateAlpha: 1.7,
+		QKVBias: true, OutBias: true, MLPBias: true, Vocab: 24, MaxPositions: 64, Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, Sinks: true, InitStd: 0.02},
+	"sinks": {Family: model.Llama, Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 12, Vocab: 24, MaxPositions: 64,
+		Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, Sinks: true, Window: 3, Sliding: []bool{true, false}, InitStd: 0.02},
+	"phi": {Family: model.Phi, Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 12, Vocab: 24, MaxPositions: 64,
+		Activation: "gelu_new", NormEps: 1e-5, RopeTheta: 1e4, RotaryPct: 0.5, Parallel: true, QKVBias: true, OutBias: true, MLPBias: true, InitStd: 0.02},
+	"pairs": {Family: model.Llama, Layers: 1, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 12, Vocab: 23, // with padding behind logits
+		MaxPositions: 64, Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, InitStd: 0.02},
+	"granite": {Family: model.Granite, Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 12, Vocab: 24, MaxPositions: 64,
+		Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, Tied: true, Multipliers: model.Multipliers{Embedding: 12, Residual: 0.2, Attention: 0.3, Logits: 8}, InitStd: 0.02},
+}
+
+// buildGraph builds the graph of a tiny model for sequences of four tokens.
+func BuildGraph(t testing.TB, name string, dt graph.DType) *graph.Graph {
+	t.Helper()
+	var docs *graph.Documents
+	switch name {
+	case "qwen2":
+		docs = &graph.Documents{Length: 3}
+	case "pairs":
+		docs = &graph.Documents{Length: 3, Preference: 0.1}
+	}
+	g, err := graph.BuildDocuments(TinyModels[name], 4, dt, docs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// randomState draws how the optimizer's state is stored.
+func RandomState(g *graph.Graph, rng *rand.Rand) string {
+	choices := append([]string{"", ""}, plan.StateNames()[1:]...)
+	if g.DType != graph.BF16 {
+		choices = choices[:3]
+	}
+	return choices[rng.IntN(len(choices))]
+}
+
+// randomPlan is a plan for the given number of sequences with everything else drawn.
+func RandomPlan(g *graph.Graph, sequences int, rng *rand.Rand) *plan.Plan {
+	pl := plan.Plain(g, sequences)
+	pick := func(list ...int) int { return list[rng.IntN(len(list))] }
+	for {
+		pl.MicroBatch = 1 + rng.IntN(sequences)
+		if sequences%pl.MicroBatch == 0 {
+			break
+		}
+	}
+	pl.MicroBatches = sequences / pl.MicroBatch
+	for {
+		pl.Group = 1 + rng.IntN(pl.MicroBatches)
+		if pl.MicroBatches%pl.Group == 0 {
+			break
+		}
+	}
+	pl.HeadRows = pick(g.Seq/2, g.Seq, 2*g.Seq, pl.MicroBatch*g.Seq)
+	pl.Chunks = plan.Layout(g, int64(pick(1, 200, 1000, 1<<30)))
+	pl.Prefetch = 1 + rng.IntN(3)
+	for i := range pl.Chunks {
+		c := &pl.Chunks[i]
+		c.Weights = device.Tier(rng.IntN(2))
+		c.Grads = device.Tier(rng.IntN(2))
+		c.State = device.Tier(rng.IntN(3))
+		if c.State == device.DeviceTier {
+			c.Weights, c.Grads = device.DeviceTier, device.DeviceTier
+		} else {
+			c.Update = []string{"", plan.UpdateOnDevice}[rng.IntN(2)]
+		}
+	}
+	pl.Cache = pl.CacheNeeded(g) * int64(pick(2, 3, 8)) / 2
+	for l := range pl.Activations {
+		pl.Activations[l] = RandomRetention(rng)
+	}
+	return pl
+}
+
+// randomRetention draws what becomes of each class of a layer's activations.
+func RandomRetention(rng *rand.Rand) (keep plan.Retention) {
+	for a := range keep {
+		tier := device.HostTier + device.Tier(rng.IntN(2))
+		fates := []plan.Fate{plan.Kept, {Tier: tier, Share: 1}, plan.Remade, {Tier: tier, Share: 0.01 + 0.99*rng.Float64()}}
+		n := [plan.NumActs]int{plan.InputAct: 2, plan.AttentionAct: 3, plan.LinearAct: 4, plan.LightAct: 4}[a]
+		keep[a] = fates[rng.IntN(n)]
+	}
+	return keep
+}
+
+// randomModel is a tiny model of some family with the given number of layers.
+// Some have parameters that are divided among ranks, others only parameters that one
+// rank takes.
+func RandomModel(rng *rand.Rand, layers int) *model.Model {
+	m := *TinyModels[[]string{"gpt2", "llama", "qwen2", "gemma3", "olmo2", "neox", "phi", "granite", "sinks"}[rng.IntN(9)]]
+	m.Layers, m.Tied = layers, rng.IntN(2) == 0
+	m.MaxPositions = 64
+	m.Vocab = []int{24, 1500}[rng.IntN(2)]
+	if rng.IntN(3) == 0 {
+		FreezeSome(&m, rng)
+	}
+	return &m
+}
+
+// freezeSome freezes the lower layers, and any other parameters.
+func FreezeSome(m *model.Model, rng *rand.Rand) {
+	for {
+		var names []string
+		below, share := rng.IntN(m.Layers+2)-1, max(rng.Float64()-0.3, 0)
+		for _, p := range m.Params() {
+			if p.Layer < below || rng.Float64() < share {
+				names = append(names, p.Name)
+			}
+		}
+		if m.Freeze(names...) == nil {
+			return
+		}
+	}
+}
+
+// randomPipeline draws a named schedule and where its stages begin: anywhere.
+func randomPipeline(rng *rand.Rand) (p *plan.Pipeline, micros, layers int) {
+	for {
+		name := schedule.Names()[rng.IntN(len(schedule.Names()))]
+		q := schedule.Request{Ranks: []int{1, 2, 2, 3, 4, 4, 8}[rng.IntN(7)], Micros: 1 + rng.IntN(10), Costs: schedule.DefaultCosts()}
+		if rng.IntN(2) == 0 {
+			q.Chunks = 1 + rng.IntN(3)
+		}
+		if name == "seq1f1b" || rng.IntN(4) == 0 {
+			q.Slices = 1 + rng.IntN(3)
+		}
+		s, err := schedule.Generate(name, q)
+		if err != nil || s.Stages() > 16 {
+			continue
+		}
+		layers = max(s.Stages()-2+rng.IntN(3), 1)
+		stages := rng.Perm(layers + 1)[:s.Stages()-1]
+		for i := range stages {
+			stages[i]++
+		}
+		slices.Sort(stages)
+		return &plan.Pipeline{Schedule: name, Ranks: q.Ranks, Slices: s.Slices, Stages: append([]int{0}, stages...)}, q.Micros, layers
+	}
+}
+
+// randomRanks draws a model and a plan for several ranks: anything divided, in
+// any tier, kept or not.
+func RandomRanks(t testing.TB, rng *rand.Rand) (*graph.Graph, *plan.Plan) {
+	t.Helper()
+	p, micros, layers := randomPipeline(rng)
+	if rng.IntN(3) == 0 {
+		p, micros, layers = nil, 1+rng.IntN(4), 1+rng.IntN(3)
+	}
+	seq, dt := 8, []graph.DType{graph.F32, graph.BF16}[rng.IntN(2)]
+	if p != nil && p.Slices > 1 {
+		seq, dt = 24, graph.F32
+	}
+	m, docs := RandomModel(rng, layers), []*graph.Documents{nil, {Length: 3}}[rng.IntN(2)]
+	if m.Rotary() && (p == nil || p.Slices < 2) && docs != nil && rng.IntN(2) == 0 {
+		docs.Preference = 0.1
+	}
+	g, err := graph.BuildDocuments(m, seq, dt, docs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pl := RandomPlan(g, 1, rng)
+	pl.MicroBatches, pl.Pipeline = micros, p
+	switch {
+	case p == nil:
+		pl.Ranks, pl.Group = 1+rng.IntN(5), []int{1, micros}[rng.IntN(2)]
+		pl.MicroBatch = 1 + rng.IntN(2)
+	default:
+		pl.Ranks = p.Ranks * (1 + rng.IntN(2))
+		pl.MicroBatch = 1 + rng.IntN(2)/p.Slices
+	}
+	pl.HeadRows = []int{2, 4, g.Seq, pl.MicroBatch * g.Seq}[rng.IntN(4)]
+	pl.Slots, pl.State = 1+rng.IntN(3), RandomState(g, rng)
+	for i := range pl.Chunks {
+		pl.Chunks[i].Shard = plan.Shardings()[rng.IntN(4)]
+		if rng.IntN(2) == 0 { // mostly the same
+			first, last := pl.Chunks[i].First, pl.Chunks[i].Last
+			pl.Chunks[i] = pl.Chunks[0]
+			pl.Chunks[i].First, pl.Chunks[i].Last = first, last
+		}
+	}
+	for l := range pl.Activations {
+		if p != nil && p.Slices > 1 {
+			take := plan.SlicesTake(g)
+			pl.Activations[l] = plan.Recomputed(take[rng.IntN(len(take))])
+		}
+	}
+	amendPlan(pl, g, rng)
+	pl.Cache = pl.CacheNeeded(g) + int64(rng.IntN(3)*3000)
+	return g, pl
+}
+
+// amendPlan mostly repairs what Validate rejects in a plan.
+func amendPlan(pl *plan.Plan, g *graph.Graph, rng *rand.Rand) {
+	top, err := plan.NewTopology(g, pl)
+	if err != nil || rng.IntN(20) == 0 {
+		return
+	}
+	for i := range pl.Chunks {
+		c := &pl.Chunks[i]
+		if !top.Ordered[i] {
+			c.Grads = device.DeviceTier
+			if c.Shard == "grads" || c.Shard == "weights" {
+				c.Shard = "state"
+			}
+		}
+		if c.Weights == device.HostTier && (c.Shard == "state" || c.Shard == "grads") {
+			c.Shard = ""
+		}
+	}
+}
+
+// gpt builds the graph of a GPT-2 of the given sizes in fp32.
+func BuildGPT(t testing.TB, layers, width, heads, vocab, seq int, tied bool) *graph.Graph {
+	t.Helper()
+	m, err := model.Known("gpt2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Layers, m.Width, m.Heads, m.KVHeads, m.HeadDim, m.FeedForward = layers, width, heads, heads, width/heads, 4*width
+	m.Vocab, m.MaxPositions, m.Tied = vocab, seq, tied
+	g, err := graph.Build(m, seq, graph.F32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}

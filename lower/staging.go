@@ -1,0 +1,122 @@
+package lower
+
+import (
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// Data that an update reads but that lives in another tier is staged through buffers
+// that last for one update, tier by tier, and is written back the same way:
+//
+//	state on   updated by   path
+//	disk       host         disk > host > disk
+//	host       device       host > device > host
+//	disk       device       disk > host > device > host > disk
+//
+// Successive chunks reuse the same memory where the packing allows it. Every stream has
+// its own order, so one chunk is fetched while another is updated and a third is
+// written back.
+
+// stagingDepth is the number of chunks whose state is staged at once, by the tier that
+// updates them. Two suffice for a disk and the cores, since a disk either reads or
+// writes. A link carries both directions at once, so on the device one chunk arrives,
+// one is updated and one leaves.
+var stagingDepth = [...]int{device.DeviceTier: 3, device.HostTier: 2}
+
+// Copy streams between a tier and the next one nearer to the device.
+var (
+	nearer  = [...]device.Stream{device.HostTier: device.HostToDev, device.DiskTier: device.DiskRead}
+	farther = [...]device.Stream{device.HostTier: device.DevToHost, device.DiskTier: device.DiskWrite}
+)
+
+// trip is the path of a buffer to its update: the buffer itself, then one in each tier
+// nearer to the device. Read-only data is not written back.
+type trip struct {
+	stops []int
+	back  bool
+}
+
+// staging holds what updates prefetch.
+type staging struct {
+	lo     *lowering
+	queues [device.HostTier + 1][]int // chunks whose state is elsewhere, by the tier that updates them
+	trips  [][]trip                   // trips that have started, by chunk
+}
+
+// newStaging queues the chunks of order, in the order of their updates, that have data
+// in another tier.
+func (lo *lowering) newStaging(order []int, grads []store) *staging {
+	s := &staging{lo: lo, trips: make([][]trip, len(lo.pl.Chunks))}
+	for _, c := range order {
+		if lo.reduced(c).len() > 0 && len(lo.distant(c, grads[c])) > 0 {
+			t := lo.updatedOn(c)
+			s.queues[t] = append(s.queues[t], c)
+		}
+	}
+	return s
+}
+
+// distant lists the trips, not yet started, of what a chunk's update reads from other
+// tiers.
+func (lo *lowering) distant(c int, grad store) (list []trip) {
+	h := &lo.weightBuf[c]
+	seen := -1
+	for _, t := range []trip{{[]int{h.m.buf}, true}, {[]int{h.master.buf}, true}, {[]int{h.rest.buf}, true}, {[]int{grad.buf}, false}} {
+		if b := t.stops[0]; b >= 0 && b != seen && lo.p.Buffers[b].Tier > lo.updatedOn(c) {
+			list, seen = append(list, t), b // a master may be a record of the moments' buffer
+		}
+	}
+	return list
+}
+
+// next lists the copies that fetch the next chunk that a tier updates.
+func (s *staging) next(list *[]op, tier device.Tier, grads []store) {
+	if len(s.queues[tier]) == 0 {
+		return
+	}
+	c, p := s.queues[tier][0], s.lo.p
+	s.queues[tier] = s.queues[tier][1:]
+	for _, t := range s.lo.distant(c, grads[c]) {
+		for from := p.Buffers[t.stops[0]].Tier; from > tier; from-- {
+			far := t.stops[len(t.stops)-1]
+			near := s.lo.stage(far, from-1)
+			t.stops = append(t.stops, near)
+			*list = append(*list, copyOp(nearer[from], updateKey(c), p.Whole(near), p.Whole(far)))
+		}
+		s.trips[c] = append(s.trips[c], t)
+	}
+}
+
+// stage allocates a buffer in another tier with the same layout as buf.
+func (lo *lowering) stage(buf int, tier device.Tier) int {
+	b := lo.p.Buffers[buf]
+	b.Name, b.Tier, b.Persistent, b.Init = "stage."+b.Name, tier, false, nil
+	return lo.buffer(b)
+}
+
+// arrived returns where a chunk's update finds its data.
+func (s *staging) arrived(c int, grad store) (weightHome, store) {
+	home := s.lo.weightBuf[c]
+	for _, t := range s.trips[c] {
+		for _, at := range []*store{&home.m, &home.v, &home.master, &home.rest, &grad} {
+			if at.buf == t.stops[0] {
+				at.buf = t.stops[len(t.stops)-1]
+			}
+		}
+	}
+	return home, grad
+}
+
+// back lists the copies that write back an updated chunk.
+func (s *staging) back(list *[]op, c int) {
+	p := s.lo.p
+	for _, t := range s.trips[c] {
+		for k := len(t.stops) - 1; t.back && k > 0; k-- {
+			to := t.stops[k-1]
+			*list = append(*list, copyOp(farther[p.Buffers[to].Tier], updateKey(c), p.Whole(to), p.Whole(t.stops[k])))
+		}
+	}
+}
+
+// updateKey is the key of copies for a chunk's update.
+func updateKey(c int) program.Key { return program.Key{Segment: -1, Micro: -1, Chunk: c} }

@@ -1,0 +1,204 @@
+package lower
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// Swapped activations (MEMO, 2407.12117, section 4.1) are copied out after the operator
+// that computes them, and copied in before the layer's backward unit, into the matrix
+// whose other rows are recomputed.
+//
+// A copy starts as soon as its stream is free and its operands are ready, wherever it
+// is in the program. Its position only fixes the lifetime of the device buffer, and
+// so the time that the copy has before its bytes are reused. A layer's activation may
+// be copied out until the same operator Slots-1 units later. It is copied in once the
+// layer Slots units earlier in the backward pass has read its own for the last time:
+//
+//	forward   | layer 0     | layer 1     | layer 2
+//	  compute  norm qkv up   norm qkv up   norm qkv up
+//	  d2h            norm.0 qkv.0  up.0 norm.1 qkv.1     each until its counterpart is computed
+//
+//	backward  | layer 5     | layer 4     | layer 3      with 2 slots
+//	  compute  up qkv norm   up qkv norm   up qkv norm
+//	  h2d        up.3 qkv.3 norm.3  up.2 qkv.2 norm.2    each once its counterpart is dead
+//
+// So at most Slots layers' activations are in transfer. MEMO's rounding buffers are
+// what the allocator makes of these lifetimes.
+//
+// Known weakness: copies of one direction run in program order, so weights that are
+// needed earlier may queue behind activations.
+
+// spot is a position in the schedule: after operator op of a unit, or before its first
+// operator if op is -1.
+type spot struct{ unit, op int }
+
+func (p spot) compare(q spot) int {
+	return cmp.Or(cmp.Compare(p.unit, q.unit), cmp.Compare(p.op, q.op))
+}
+
+// later returns the later of two spots.
+func later(p, q spot) spot {
+	if p.compare(q) < 0 {
+		return q
+	}
+	return p
+}
+
+// swapping is a value of one micro-batch that leaves the device and returns.
+type swapping struct {
+	instance
+	rows, segment     int
+	tier              device.Tier
+	made, first, last spot // where it is computed; first and last read in the first backward unit that reads it
+}
+
+// swap inserts the copies of swapped activations.
+func (lo *lowering) swap() error {
+	var out, in []insertion
+	for _, s := range lo.swappings() {
+		o, i := lo.swapOne(&s)
+		out, in = append(out, o...), append(in, i...)
+	}
+	lo.insert(append(out, in...)) // a value is copied out before it is copied in
+	return nil
+}
+
+// swappings lists the swapped values in the order in which the backward pass needs
+// them.
+func (lo *lowering) swappings() (list []swapping) {
+	if !slices.ContainsFunc(lo.pl.Activations, plan.Retention.Swapped) {
+		return nil
+	}
+	made, at := map[instance]spot{}, map[instance]int{}
+	for i := range lo.units {
+		u := &lo.units[i]
+		for j := range u.work {
+			o := &u.work[j]
+			for k, r := range o.refs {
+				if r.value < 0 || lo.g.Values[r.value].Kind != graph.Forwarded {
+					continue
+				}
+				key, here := instance{value: r.value, micro: r.micro}, spot{i, j}
+				if o.in.Op.Info().Args[k].Access != graph.Read {
+					if r.copy == 0 {
+						made[key] = here
+					}
+					continue
+				}
+				if m, ok := made[key]; ok && r.copy == 0 && lo.units[m.unit].work[m.op].in.Op == graph.Recv {
+					// A value received early leaves when it is first used: otherwise
+					// copies of other values would queue behind it and wait for the
+					// sender.
+					made[key] = here
+				}
+				if r.copy == 0 || !lo.hasRetention(u) {
+					continue
+				}
+				if n, ok := at[key]; ok {
+					if list[n].first.unit == i { // deferred weight gradients, in later units, read it where it then is
+						list[n].last = here
+					}
+					continue
+				}
+				if f := lo.fate(u.segment, r.value); f.Swapped() && lo.waiting(f) > 0 {
+					at[key] = len(list)
+					list = append(list, swapping{key, lo.waiting(f), u.segment, f.Tier, made[key], here, here})
+				}
+			}
+		}
+	}
+	return list
+}
+
+// swapOne builds the copies of one value, out and in.
+func (lo *lowering) swapOne(s *swapping) (out, in []insertion) {
+	slots := lo.pl.Slots
+	v := &lo.g.Values[s.value]
+	key := program.Key{Segment: s.segment, Micro: s.micro, Chunk: -1}
+	dev := func(copy int) ref { return ref{value: s.value, micro: s.micro, copy: copy, rows: s.rows, hi: v.Cols} }
+	buffer := func(name string, t device.Tier) program.Region {
+		return lo.p.Whole(lo.buffer(program.Buffer{
+			Name: fmt.Sprintf("%s.%s", instanceName(v.Name, s.instance), name), Tier: t,
+			Class: program.ClassActivations, DType: v.DType, Rows: s.rows, Cols: v.Cols, RowUnit: lo.p.RowUnit, Cuts: v.Cuts,
+		}))
+	}
+	leave := lo.shift(s.made, slots-1, s.first.unit)
+	enter := later(lo.like(s.last, slots), leave)
+	home := buffer("host", device.HostTier)
+	away := copyOp(device.DevToHost, key, home, program.Region{})
+	away.refs = []ref{none, dev(0)}
+	out = append(out, insertion{leave, away})
+	if s.tier == device.DiskTier {
+		disk := buffer("disk", device.DiskTier)
+		write := lo.shift(leave, slots-1, s.first.unit)
+		read := later(lo.like(s.last, 2*slots), write)
+		enter = later(enter, read)
+		out = append(out, insertion{write, copyOp(device.DiskWrite, key, disk, home)})
+		home = buffer("back", device.HostTier)
+		in = append(in, insertion{read, copyOp(device.DiskRead, key, home, disk)})
+	}
+	back := copyOp(device.HostToDev, key, program.Region{}, home)
+	back.refs = []ref{dev(1), none}
+	return out, append(in, insertion{enter, back})
+}
+
+// shift returns the same operator some units later, or p itself if that is not before
+// unit end.
+func (lo *lowering) shift(p spot, units, end int) spot {
+	if p.unit+units >= end {
+		return p
+	}
+	p.unit += units
+	p.op = min(p.op, len(lo.units[p.unit].work)-1)
+	return p
+}
+
+// like returns the same operator some units earlier. Operators are counted from the end
+// of the unit, since recomputed ones precede those that all layers have.
+func (lo *lowering) like(p spot, units int) spot {
+	fromEnd := len(lo.units[p.unit].work) - p.op
+	q := max(p.unit-units, 0)
+	return spot{q, max(len(lo.units[q].work)-fromEnd, -1)}
+}
+
+// insertion is an op and its position.
+type insertion struct {
+	at spot
+	op op
+}
+
+// insert puts ops into the units; ops at the same spot keep their order.
+func (lo *lowering) insert(list []insertion) {
+	slices.SortStableFunc(list, func(a, b insertion) int { return a.at.compare(b.at) })
+	for len(list) > 0 {
+		at := list[0].at.unit
+		u := &lo.units[at]
+		var work []op
+		done := 0
+		for _, in := range list {
+			if in.at.unit != at {
+				break
+			}
+			work = append(work, u.work[done:in.at.op+1]...)
+			work = append(work, in.op)
+			done, list = in.at.op+1, list[1:]
+		}
+		u.work = append(work, u.work[done:]...)
+	}
+}
+
+// waiting returns the number of rows that a policy keeps or swaps, in whole row units.
+func (lo *lowering) waiting(f plan.Fate) int {
+	if f.Share == 1 {
+		return lo.rows()
+	}
+	const tiny = 1e-9 // compensates for rounding in a share that was a quotient
+	return int(f.Share*float64(lo.rows())/float64(lo.p.RowUnit)+tiny) * lo.p.RowUnit
+}

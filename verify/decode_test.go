@@ -1,0 +1,110 @@
+package verify
+
+import (
+	"maps"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/samples"
+	"github.com/athanor-llm/athanor/lower"
+	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// TestDecodePrograms: programs of generation are safe, read back from their
+// text, share weights and caches with the program that reads the prompt, and do
+// the same whatever the plan.
+func TestDecodePrograms(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	for _, name := range slices.Sorted(maps.Keys(samples.TinyModels)) {
+		for _, dt := range []graph.DType{graph.F32, graph.BF16} {
+			m := samples.BuildGraph(t, name, dt).Model
+			var base *program.Program
+			for i, build := range []func(*model.Model, int, int, graph.DType) (*graph.Graph, error){graph.BuildDecode, graph.BuildPrefill, graph.BuildDecode} {
+				rows := []int{4, 4, 1}[i]
+				g, err := build(m, 8, rows, dt)
+				if err != nil {
+					t.Fatal(err)
+				}
+				plain, err := lowerMode(g, plan.Plain(g, 1), 1, lower.Decode, base)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := Verify(plain); err != nil {
+					t.Fatalf("%s %v, %d rows: %v", name, dt, rows, err)
+				}
+				if q, err := program.Parse(plain.String()); err != nil || !reflect.DeepEqual(plain, q) {
+					t.Fatalf("%s %v: text does not read back: %v", name, dt, err)
+				}
+				if base != nil {
+					shared(t, base, plain)
+					if err := Beside(base, plain); err != nil {
+						t.Fatal(err)
+					}
+				}
+				base = plain
+				for range 10 {
+					pl := samples.RandomPlan(g, 1, rng)
+					p, err := lowerMode(g, pl, 1, lower.Decode, nil)
+					if err != nil {
+						continue // too few cache blocks
+					}
+					if err := check(p, plain); err != nil {
+						t.Fatalf("%s %v, %d rows, plan %+v: %v", name, dt, rows, pl, err)
+					}
+				}
+			}
+		}
+	}
+}
+
+// shared: what is kept from step to step is at the same addresses in both.
+func shared(t *testing.T, base, p *program.Program) {
+	t.Helper()
+	at := map[string]int64{}
+	for _, b := range base.Buffers {
+		at[b.Name] = b.Addr
+	}
+	caches := 0
+	for _, b := range p.Buffers {
+		if addr, ok := at[b.Name]; b.Persistent && (!ok || addr != b.Addr) {
+			t.Errorf("%s is at %d, in the base at %d", b.Name, b.Addr, addr)
+		}
+		if strings.HasSuffix(b.Name, ".kv") {
+			caches++
+		}
+	}
+	if caches == 0 {
+		t.Error("no caches")
+	}
+}
+
+// TestDecodeMode: graphs of training and of generation are not mixed up.
+func TestDecodeMode(t *testing.T) {
+	train := samples.BuildGPT(t, 1, 8, 2, 16, 4, true)
+	decode, err := graph.BuildDecode(train.Model, 4, 1, graph.F32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		g         *graph.Graph
+		sequences int
+		mode      lower.Mode
+	}{{train, 1, lower.Decode}, {decode, 1, lower.Train}, {decode, 1, lower.Logits}, {decode, 2, lower.Decode}} {
+		if _, err := lowerMode(c.g, plan.Plain(c.g, c.sequences), 0, c.mode, nil); err == nil || !strings.Contains(err.Error(), "hint: ") {
+			t.Errorf("mode %d, %d sequences: %v", c.mode, c.sequences, err)
+		}
+	}
+	for _, c := range [][2]int{{0, 1}, {4, 0}, {4, 5}, {5, 1}} {
+		if _, err := graph.BuildDecode(train.Model, c[0], c[1], graph.F32); err == nil || !strings.Contains(err.Error(), "hint: ") {
+			t.Errorf("context %d, %d rows: %v", c[0], c[1], err)
+		}
+	}
+}

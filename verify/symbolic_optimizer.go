@@ -1,0 +1,114 @@
+package verify
+
+import (
+	"slices"
+
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// Symbolic execution of the optimizer, atom by atom, since other ranks and tiers cut
+// updates and norms at other places.
+
+// adamw works atom by atom. Its bf16 output is a cast of the new parameter unless that
+// is rounded stochastically. Stochastic rounding depends on the operand types and on
+// which elements they hold. Two halves count as the number that they form.
+func (x *execution) adamw(in *program.Instr, args []box) {
+	const p, m, v, g, clip, scalars, p16, rest = 0, 1, 2, 3, 4, 5, 6, 7
+	alone, chance, halves := *in, byChance(x.p, in), halved(in)
+	if chance {
+		alone.Attr.First = 0 // each atom's own is hashed
+	}
+	same := opValue(&alone)
+	for j := clip; j <= scalars; j++ {
+		same = x.read(same, j, args[j], 0, args[j].blocks)
+	}
+	for j := p; j <= v; j++ {
+		t := x.p.Buffers[in.Args[j].Buf].DType
+		if j == p && halves {
+			t = graph.F32
+		}
+		same = same.withInts(j, int(t))
+	}
+	for b := range args[p].blocks {
+		for k := range args[p].bands {
+			h := same
+			if chance {
+				from, _ := x.columns(in.Args[p], args[p], k)
+				h = h.withInts(in.Attr.First+int(b)*x.p.RowUnit*in.Args[p].Cols+from, 0)
+			}
+			for j := p; j <= g; j++ {
+				now := x.atom(j, args[j].at(b, k))
+				if j == p && halves {
+					now = joined(now, x.atom(rest, args[rest].at(b, k)))
+				}
+				h = h.with(now)
+			}
+			for j := p; j <= v; j++ {
+				x.atoms[args[j].at(b, k)] = h.withInts(j, 0)
+			}
+			if halves {
+				whole := h.withInts(p, 0)
+				x.atoms[args[p].at(b, k)], x.atoms[args[rest].at(b, k)] = castValue(graph.BF16, whole), whole.rest()
+			}
+			if len(args) > p16 && args[p16].blocks > 0 {
+				copied := h.withInts(p16, 0)
+				if x.p.Buffers[in.Args[p].Buf].DType == graph.F32 {
+					copied = castValue(graph.BF16, h.withInts(p, 0))
+				}
+				x.atoms[args[p16].at(b, k)] = copied
+			}
+		}
+	}
+}
+
+// halved reports whether an update's weights are in halves, see graph.AdamW.
+func halved(in *program.Instr) bool {
+	return in.Op == graph.AdamW && len(in.Args) > 7 && !in.Args[7].Absent()
+}
+
+// joined returns the value of numbers stored in halves, or a value of its own if the halves are of different numbers.
+func joined(upper, rest Value) Value {
+	if whole := rest.rest(); castValue(graph.BF16, whole) == upper {
+		return whole
+	}
+	return seedOp.withInts(int(graph.AdamW), 7).with(upper).with(rest)
+}
+
+// byChance reports whether an update rounds stochastically.
+func byChance(p *program.Program, in *program.Instr) bool {
+	stored := in.Args[:3]
+	if halved(in) {
+		stored = stored[1:]
+	}
+	return slices.ContainsFunc(stored, func(r program.Region) bool { return p.Buffers[r.Buf].DType == graph.BF16 })
+}
+
+// normPart: a partial sum depends only on its piece of the gradient, so several
+// instructions may share a gradient.
+func (x *execution) normPart(in *program.Instr, args []box) {
+	part, g := args[0], args[1]
+	pr, gr := in.Args[0], in.Args[1]
+	pb, gb := &x.p.Buffers[pr.Buf], &x.p.Buffers[gr.Buf]
+	if gb.RowUnit > 0 || pb.RowUnit > 0 {
+		x.whole(in, args)
+		return
+	}
+	gBand := int(g.atom - x.ly.base[gr.Buf])
+	pBand := int(part.atom - x.ly.base[pr.Buf])
+	n := gr.Rows * gr.Cols
+	for k := range part.bands {
+		lo := (bandStart(pb, pBand+int(k)) - pr.Off) * graph.NormPiece
+		hi := min((bandStart(pb, pBand+int(k)+1)-pr.Off)*graph.NormPiece, n)
+		v := opValue(in).withInts(hi-lo, 0)
+		for a := range g.bands {
+			start := bandStart(gb, gBand+int(a)) - gr.Off
+			end := bandStart(gb, gBand+int(a)+1) - gr.Off
+			if start < hi && lo < end {
+				one := box{g.atom + a, g.step, 1, 1}
+				v = x.read(v.withInts(start-lo, end-start), 1, one, 0, 1)
+			}
+		}
+		x.atoms[part.at(0, k)] = v
+	}
+}
