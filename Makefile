@@ -3,8 +3,16 @@ export CGO_ENABLED = 0
 
 build:            ## the binary
 	go build -o athanor ./cmd/athanor
-test:             ## the tests; CI also builds, vets and fetches NVRTC
+fast:             ## something of each package, in a minute
+	go test -short ./...
+test:             ## each law, on a fixed choice of cases; CI also builds, vets and fetches NVRTC
 	go test -timeout 25m ./...
+# Drawn anew each time: the seed is printed, and ATHANOR_SEED=n repeats a run.
+all: export ATHANOR_TESTS = all
+all: export ATHANOR_SEED := $(or $(ATHANOR_SEED),$(shell date +%s))
+all:              ## every case that the tests have: run it before a release
+	@echo ATHANOR_SEED=$$ATHANOR_SEED
+	go test -timeout 120m ./...
 quickstart:       ## train a small model on Go's own source
 	go run ./cmd/athanor train examples/quickstart.yaml
 bench:            ## kernels beside the machine's measured peaks
@@ -15,4 +23,4 @@ generate:         ## assembly from its generators
 fuzz:             ## each parser for half a minute
 	for p in config data data/bpe data/jinja data/parquet checkpoint/safetensors program verify hardware; do \
 	  for f in $$(go test -list '^Fuzz' ./$$p | grep ^Fuzz); do go test -run '^$$' -fuzz "^$$f$$" -fuzztime 30s ./$$p; done; done
-.PHONY: build test quickstart bench generate fuzz
+.PHONY: build fast test all quickstart bench generate fuzz

@@ -4,6 +4,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // layered returns a leaf as in a training step: the same layer repeated forwards
@@ -35,8 +37,7 @@ func layered(rng *rand.Rand) leaf {
 // packing as without one, or nothing if that is not lower; and no group is packed
 // where the groups' lower bounds already decide.
 func TestTwoLevelBound(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 1))
 	found, spared := 0, 0
 	for range 20 {

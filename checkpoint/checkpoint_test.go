@@ -16,6 +16,7 @@ import (
 
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
 	"github.com/athanor-llm/athanor/internal/crashfs"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // memFS adapts a crashfs to FS.
@@ -174,8 +175,7 @@ func TestSaveOnDisk(t *testing.T) {
 // After a crash before any operation of a save, whatever the disk then holds, Latest finds the old or the new checkpoint
 // whole; after a save has returned, the new one. The next save works.
 func TestCrashAnywhere(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	scenarios := []struct {
 		name   string
 		keep   int
@@ -323,8 +323,7 @@ func flip(random *rand.Rand) func([]byte) []byte {
 
 // Damage of any file is found, reported with its name, and affects only that checkpoint.
 func TestDamage(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	random := rand.New(rand.NewPCG(seed, 0))
 	files := func(f *crashfs.FS) []string {
 		return slices.DeleteFunc(f.Files(), func(n string) bool { return !strings.Contains(n, "checkpoint-10/") })

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/internal/crashfs"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // inWrites writes text in random parts, from none to more than two pieces.
@@ -37,8 +38,7 @@ func noise(n int, random *rand.Rand) []byte {
 // Files of any length, written in any parts, have the bytes that were given, on the disk and in the manifest, one after the
 // other in the same memory.
 func TestWriter(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	random := rand.New(rand.NewPCG(seed, 0))
 	text := noise(3*pieceBytes+1, random)
 	dir := t.TempDir()

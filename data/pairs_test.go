@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/data/bpe"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // TestPreferences: every pair that fits is in one window, one document after the other, with the tokens of its
@@ -18,8 +19,7 @@ import (
 // the last pairs are held out.
 func TestPreferences(t *testing.T) {
 	const sequence = 60
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 1))
 	words := func(n int) string {
 		var b strings.Builder

@@ -12,14 +12,14 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/data/bpe"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // TestPrompts: the tokens of a prompt are marked, those of its completion and the end of
 // text are not, wherever the corpus is cut into pieces, and also where the first prompt
 // comes after a megabyte of text whose tokens were written in two bytes.
 func TestPrompts(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 1))
 	words := func(n int) string {
 		var b strings.Builder

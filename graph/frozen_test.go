@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/model"
 )
 
@@ -118,8 +119,7 @@ func (g *Graph) each(n Node, w, dy int) (list []Node) {
 // TestFrozen: the backward pass with frozen parameters is what dead code elimination
 // leaves of the full one, and saves the values that it reads.
 func TestFrozen(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 3))
 	for range 200 {
 		name := []string{"gpt2", "llama-2-7b", "opt-125m", "qwen2-0.5b", "mistral-7b", "qwen3-0.6b", "gemma-3-270m", "olmo-2-1b", "pythia-70m", "phi-3-mini", "smollm3-3b", "granite-3.0-2b", "starcoder2-3b", "stablelm-2-1.6b", "phi-2", "olmo-3-7b"}[r.IntN(16)]

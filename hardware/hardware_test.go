@@ -15,6 +15,7 @@ import (
 	"github.com/athanor-llm/athanor/device/null"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 func known(t testing.TB, name string) *hardware.Hardware {
@@ -543,9 +544,7 @@ func TestProbeWide(t *testing.T) {
 
 // TestProbeCPU: probing this machine gives a valid description of all tiers.
 func TestProbeCPU(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes a second")
-	}
+	testkit.Needs(t, testkit.Usual)
 	dir := t.TempDir()
 	memory, err := hardware.LocalMemory(filepath.Join(dir, "not", "yet", "there"))
 	if err != nil {

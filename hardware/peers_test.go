@@ -9,6 +9,7 @@ import (
 	"github.com/athanor-llm/athanor/device/null"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // TestProbePeers: on virtual ranks whose link is known, the measured link prices messages and collectives
@@ -68,9 +69,7 @@ func TestProbePeers(t *testing.T) {
 
 // TestProbePeersCPU: the measured link between ranks of this process is valid.
 func TestProbePeersCPU(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes a second")
-	}
+	testkit.Needs(t, testkit.Usual)
 	f := cpu.NewFabric(4)
 	var devices []device.Device
 	for r := range 4 {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/kernel/simd"
 )
 
@@ -30,8 +31,7 @@ func updated(r *rand.Rand, p, moments graph.DType, n int) []Tensor {
 // parameter, the parameter, the seed and the step, however updates are cut, in particular at
 // element numbers beyond 2^32.
 func TestAdamWAnywhere(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 1))
 	e := NewEnv(2)
 	defer e.Close()
@@ -92,8 +92,7 @@ func TestAdamWAnywhere(t *testing.T) {
 // TestAdamWHalves: weights in halves equal those in fp32, to the bit, step after step, also
 // when a step is skipped, whatever the moments' type and the cut.
 func TestAdamWHalves(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 9))
 	e := NewEnv(2)
 	defer e.Close()
@@ -141,8 +140,7 @@ func TestAdamWHalves(t *testing.T) {
 // weights; rounding to nearest would change neither. Means over elements equal
 // those of fp32 within six standard deviations.
 func TestAdamWSmallSteps(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 2))
 	e := NewEnv(2)
 	defer e.Close()

@@ -6,6 +6,7 @@ import (
 
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/samples"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/verify"
 )
@@ -14,8 +15,7 @@ import (
 // heuristics, nor lower than the bound; some are lower than the heuristics'; and the
 // program is as sound.
 func TestThorough(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 1))
 	g := samples.BuildGraph(t, "gpt2", graph.F32)
 	above, lower := 0, 0

@@ -8,13 +8,13 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/internal/samples"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/plan"
 )
 
 // TestPlanText is L5 for plans, and shows that a plan with an unknown key is refused.
 func TestPlanText(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 1))
 	for range 300 {
 		_, pl := samples.RandomRanks(t, rng)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // generator draws programs that make no sense but have every kind of value in
@@ -128,8 +129,7 @@ func (g generator) program() *Program {
 
 // TestTextRoundTrip is law L5.
 func TestTextRoundTrip(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	g := generator{rand.New(rand.NewPCG(seed, 1))}
 	for range 2000 {
 		p := g.program()

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // TestMixtureResumes: a mixture of experts that is stopped at arbitrary steps and resumed
@@ -22,8 +23,7 @@ import (
 // by bit. Its folder has a tensor for each matrix of an expert, as Hugging Face's have, and
 // training continues from these.
 func TestMixtureResumes(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 1))
 	dir := t.TempDir()
 	file := runConfig(t, dir)

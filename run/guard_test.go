@@ -14,6 +14,7 @@ import (
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/session"
 )
@@ -21,8 +22,7 @@ import (
 // TestGuard: there is no bound before a window is full; then it is the mean plus the given number of deviations of
 // the latest steps, a spike hardly moves it, and a lasting new level becomes usual.
 func TestGuard(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 1))
 	const z = 6
 	var g guard
@@ -84,8 +84,7 @@ func TestGuard(t *testing.T) {
 // TestSkippingResumes: a run that skips steps and is stopped and resumed at arbitrary steps does what the run
 // without interruption does, bit by bit.
 func TestSkippingResumes(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 1))
 	dir := t.TempDir()
 	file := runConfig(t, dir)

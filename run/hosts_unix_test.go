@@ -12,6 +12,7 @@ import (
 	"time"
 
 	athanor "github.com/athanor-llm/athanor/exec"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/machine"
 )
 
@@ -20,8 +21,7 @@ import (
 // killed again and again, ends with the losses of an undisturbed run.
 func TestHostLost(t *testing.T) {
 	t.Setenv(machine.KeyVariable, "a secret of tests")
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 8))
 	dir := t.TempDir()
 	file := runConfig(t, dir)

@@ -11,6 +11,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/search"
@@ -28,8 +29,7 @@ func small(bytes int64) *machine.Alone {
 // and what the generator takes is within the memory. The prompt is long enough for all sizes of blocks.
 func TestSmallDevice(t *testing.T) {
 	ctx := context.Background()
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 1))
 	for _, dir := range []string{"llama-tiny", "gemma3-tiny", "mixtral-tiny", "gpt2-tiny", "qwen3-tiny/lora"} {
 		for _, dtype := range []graph.DType{graph.F32, graph.BF16} {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/plan"
 )
@@ -207,8 +208,7 @@ func TestKillMixture(t *testing.T) {
 
 // killed kills a run the given number of times. more are overrides.
 func killed(t *testing.T, kills int, more string) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 3))
 	dir := t.TempDir()
 	file := runConfig(t, dir)
@@ -218,14 +218,11 @@ func killed(t *testing.T, kills int, more string) {
 	whole := time.Since(began)
 	want := losses(t, dir+"/whole/metrics.jsonl")
 
-	if testing.Short() {
-		kills = 5
-	}
 	budgets := []string{"limits.device=2MiB", "limits.device=1MiB limits.host=8MiB", "limits.device=400KiB", "plan.state=disk", "plan=" + deferredPlan(t, dir, file, more)}
 	for i := range budgets {
 		budgets[i] += more
 	}
-	killAgain(t, r, dir, file, whole, kills, budgets)
+	killAgain(t, r, dir, file, whole, testkit.Count(2, kills, kills), budgets)
 	got := losses(t, dir+"/run/metrics.jsonl")
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("losses\n%v\nwant\n%v", got, want)

@@ -16,6 +16,7 @@ import (
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/exec"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/session"
 )
@@ -63,8 +64,7 @@ func (onStep) Event(string)     {}
 // with exit code 4, naming it; the checkpoints are whole, and the run continues
 // from the latest one to the same end as an undisturbed run.
 func TestRankLost(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 9))
 	dir := t.TempDir()
 	file := runConfig(t, dir)
@@ -141,8 +141,7 @@ func runUntil(tr *Trainer, o Observer) (err error) {
 // bit for bit; with other numbers of ranks and other budgets each time, up to the
 // order of sums.
 func TestKillRanks(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 3))
 	dir := t.TempDir()
 	file := runConfig(t, dir)
@@ -155,10 +154,7 @@ func TestKillRanks(t *testing.T) {
 	check(t, trainFile(context.Background(), file, []string{"ranks=2", "out=" + dir + "/whole"}))
 	whole := time.Since(began)
 	want := losses(t, dir+"/whole/metrics.jsonl")
-	kills := 8
-	if testing.Short() {
-		kills = 3
-	}
+	kills := testkit.Count(3, 8, 8)
 	for name, c := range map[string]struct {
 		overrides []string
 		tolerance float64

@@ -12,6 +12,7 @@ import (
 
 	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/data"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/session"
 )
 
@@ -54,8 +55,7 @@ func formula(ratios []float32, beta float64) (loss float64, r Rewards) {
 // the pairs of a step and for those held out, however many a window or a batch has, and of whichever source they are.
 func TestRewards(t *testing.T) {
 	const beta = 0.3
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	dir := t.TempDir()
 	writePairs(t, dir+"/a.jsonl", 0, 50)
 	writePairs(t, dir+"/b.jsonl", 50, 80)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/plan"
@@ -110,8 +111,7 @@ func TestSharedMemory(t *testing.T) {
 // TestFewestStreamed compares with the best of all subsets of the layers' large parameters, each of which is lowered:
 // an oracle that knows nothing of kinds and even distances.
 func TestFewestStreamed(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 0))
 	graphs := generation(t, 3)
 	w := newWeights(graphs[1])

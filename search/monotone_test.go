@@ -11,6 +11,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/plan"
@@ -125,8 +126,7 @@ func pair(t *testing.T, rng *rand.Rand) (req *Request, was *Result, richer *Mach
 // plan's programs are not slower, and neither is the plan that is found when the former one is given as a
 // rival, as it is when a run is resumed.
 func TestMore(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 9))
 	for range 3 {
 		req, was, richer, words := pair(t, rng)
@@ -208,9 +208,7 @@ func TestNeedlessPipelines(t *testing.T) {
 
 // TestMisfitSuffices: a machine with the memory that a misfit says would suffice has a plan.
 func TestMisfitSuffices(t *testing.T) {
-	seed := rand.Uint64()
-	rng := rand.New(rand.NewPCG(seed, 3))
-	t.Logf("seed %d", seed)
+	rng := testkit.Rand(t)
 	misfits := 0
 	for range 12 {
 		req := question(t, rng)

@@ -3,7 +3,6 @@ package search
 import (
 	"context"
 	"errors"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -11,6 +10,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/plan"
@@ -86,17 +86,6 @@ func TestHostIsShort(t *testing.T) {
 	}
 }
 
-// others draws k of n cases that a test leaves to other runs, since searches take seconds.
-func others(t *testing.T, n, k int) map[int]bool {
-	t.Helper()
-	left := map[int]bool{}
-	for _, i := range rand.Perm(n)[:k] {
-		left[i] = true
-	}
-	t.Logf("of %d cases %v are left to other runs", n, slices.Sorted(maps.Keys(left)))
-	return left
-}
-
 // TestMonotone is law L9: more memory, or a faster link, never makes the
 // chosen plan slower.
 func TestMonotone(t *testing.T) {
@@ -135,14 +124,10 @@ func TestMonotone(t *testing.T) {
 // of each other, so L9 holds only up to what is left of that.
 func TestMonotoneSteps(t *testing.T) {
 	const bound = 0.02
-	left := others(t, 3, 1)
-	for i, c := range []struct {
+	for _, c := range testkit.Sample([]struct {
 		batch      int
 		less, more int64 // KiB
-	}{{32, 10240, 10752}, {8, 6656, 7168}, {8, 25088, 25600}} {
-		if left[i] {
-			continue
-		}
+	}{{32, 10240, 10752}, {8, 6656, 7168}, {8, 25088, 25600}}, 1, 2) {
 		req := small(t)
 		req.GlobalBatch = c.batch
 		less := find(t, req, machine(t, c.less<<10, 1)).Best
@@ -157,8 +142,7 @@ func TestMonotoneSteps(t *testing.T) {
 // search chose.
 func TestBeatsFixedStrategies(t *testing.T) {
 	req := small(t)
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 1))
 	fitted := 0
 	for range 12 {
@@ -266,30 +250,32 @@ func TestPins(t *testing.T) {
 // TestOddSequences: in bf16, tokens are cut at even places, so sequences of odd length are processed in twos or
 // all at once. What fits of these is tried, and what does not is reported.
 func TestOddSequences(t *testing.T) {
-	req := small(t)
-	left := others(t, 4, 2)
-	for i, c := range []struct {
+	type batch struct {
 		seq, batch int
 		want       []int
-	}{{33, 4, []int{4, 2}}, {33, 3, []int{3}}, {33, 1, []int{1}}, {32, 4, []int{4, 2, 1}}, {1, 4, []int{4, 2}}, {33001, 3, []int{3}}, {33001, 6, []int{2}}} {
-		model := *req.Graph.Model
+	}
+	of := func(c batch) *Request {
+		r := *small(t)
+		model := *r.Graph.Model
 		model.MaxPositions = c.seq
 		g, err := graph.Build(&model, c.seq, graph.BF16)
 		check(t, err)
-		r := *req
 		r.Graph, r.GlobalBatch = g, c.batch
-		if list := newSearch(t.Context(), &r, machine(t, 1<<30, 1)).microBatches(); !slices.Equal(list, c.want) {
+		return &r
+	}
+	short := []batch{{33, 4, []int{4, 2}}, {33, 3, []int{3}}, {33, 1, []int{1}}, {32, 4, []int{4, 2, 1}}, {1, 4, []int{4, 2}}}
+	for _, c := range append([]batch{{33001, 3, []int{3}}, {33001, 6, []int{2}}}, short...) {
+		if list := newSearch(t.Context(), of(c), machine(t, 1<<30, 1)).microBatches(); !slices.Equal(list, c.want) {
 			t.Errorf("%d sequences of %d: micro-batches of %v, want %v", c.batch, c.seq, list, c.want)
 		}
-		if c.seq > 100 || left[i] {
-			continue
-		}
+	}
+	for _, c := range testkit.Sample(short, 1, 3) {
 		m := machine(t, 1<<16, 1)
 		var misfit *Misfit
-		if _, err := Search(t.Context(), &r, m, nil); !errors.As(err, &misfit) {
+		if _, err := Search(t.Context(), of(c), m, nil); !errors.As(err, &misfit) {
 			t.Fatalf("%d sequences of %d: %v", c.batch, c.seq, err)
 		}
 		m.Capacity[device.DeviceTier] = misfit.Need
-		find(t, &r, m)
+		find(t, of(c), m)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // TestShortSteps: what a shortened step predicts of the whole one is true: its time, and that a whole step
@@ -61,11 +62,7 @@ func TestShortSteps(t *testing.T) {
 // found for the shorter step serves the longer one too, given memory for what waits for the end of the step.
 func TestLongAccumulation(t *testing.T) {
 	req := small(t)
-	left := others(t, 2, 1)
-	for i, mib := range []int64{8, 14} {
-		if left[i] {
-			continue
-		}
+	for _, mib := range testkit.Sample([]int64{8, 14}, 1, 1) {
 		m := machine(t, mib<<20, 1)
 		req.GlobalBatch = 8
 		few := find(t, req, m).Best

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/schedule"
 )
@@ -13,8 +14,7 @@ import (
 // TestCensus: sums over ranges of segments are what counting parameter by
 // parameter gives, for tied and for frozen ones, in ranges that overlap.
 func TestCensus(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 1))
 	for _, tied := range []bool{true, false} {
 		m, err := model.Known("gpt2")
@@ -56,8 +56,7 @@ func TestCensus(t *testing.T) {
 // TestPace: what a pacing remembers equals what the schedule's own clock says when asked anew, no bound exceeds
 // it, and polishing makes nothing longer.
 func TestPace(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 1))
 	polished := 0
 	for _, v := range variants {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/sim"
 )
 
@@ -61,8 +62,7 @@ func (f *fakeTrials) Close() error {
 // much faster whatever was predicted. The plan that was predicted to be fastest is among those tried, and
 // trials take no longer than they may.
 func TestTrial(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 1))
 	req := small(t)
 	alone := find(t, req, machine(t, 40<<20, 1)).Best
@@ -145,8 +145,7 @@ func TestTrialPrepares(t *testing.T) {
 // timed, the plan found with trials is not slower than that of a search that has known prices from the start,
 // nor than the one found without trials. Prices are drawn until some mislead the search without trials.
 func TestTrialKnowsPrices(t *testing.T) {
-	first := rand.Uint64()
-	t.Logf("seed %d", first)
+	first := testkit.Seed(t)
 	misled := false
 	for draw := first; !misled; draw++ {
 		if draw == first+12 { // half of them mislead

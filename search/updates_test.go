@@ -9,6 +9,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/plan"
 )
 
@@ -30,17 +31,13 @@ func streamed(pl *plan.Plan) (here, all int) {
 // the same plan, on links that make it worthwhile and on a slow one that does not (except for the trips of
 // gradients and weights that it saves, which the search does not look for). The user's choice is obeyed.
 func TestUpdates(t *testing.T) {
-	left := others(t, 4, 2)
-	for i, c := range []struct {
+	for _, c := range testkit.Sample([]struct {
 		link   float64
 		clip   float64
 		state  string
 		shares bool
 		bound  float64
-	}{{1, 1, "", true, 0.005}, {4, 1, "", true, 0.005}, {2, 0, "", true, 0.01}, {1, 1, "bf16_moments", true, 0.005}, {0.01, 1, "", false, 0.02}} {
-		if left[i] {
-			continue
-		}
+	}{{1, 1, "", true, 0.005}, {4, 1, "", true, 0.005}, {2, 0, "", true, 0.01}, {1, 1, "bf16_moments", true, 0.005}, {0.01, 1, "", false, 0.02}}, 1, 3) {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
 			req := small(t)
 			req.Options.Clip, req.State, req.GlobalBatch = c.clip, c.state, 1
@@ -85,8 +82,7 @@ func TestUpdates(t *testing.T) {
 // TestStream: whatever share of the updates the device is given, at no chunk is it farther from that share of
 // the elements so far than half a chunk.
 func TestStream(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 31))
 	req := small(t)
 	s := newSearch(t.Context(), req, machine(t, 1<<30, 1))

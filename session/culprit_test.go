@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 )
@@ -40,8 +41,7 @@ func fill(x float32) func(w []float32) {
 // TestDiagnose: the first number that is not finite is found where it was caused, whatever the plan; in a step in
 // which all numbers are finite, nothing is found.
 func TestDiagnose(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 12))
 	const most = 3e38
 	f := load(t, filepath.Join("../testdata/torch", "gpt2-untied", "config.json"))

@@ -10,6 +10,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
@@ -48,8 +49,7 @@ func (f *fixture) documents() []int {
 // separate sequences, whatever is recomputed or swapped; and sequences whose
 // documents are joined give others.
 func TestDocumentsAreSequences(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 8))
 	for _, name := range []string{"llama-tiny", "llama3-rope", "mistral-tiny", "qwen2-tiny", "qwen3-tiny", "gemma3-tiny", "olmo2-tiny", "neox-tiny", "phi3-tiny", "smollm3-tiny", "qwen2-yarn", "granite-tiny", "starcoder2-tiny", "stablelm-tiny", "phi-tiny", "olmo3-tiny", "mixtral-tiny", "gpt-oss-tiny"} {
 		f := load(t, filepath.Join("../testdata/torch", name, "config.json"))

@@ -11,6 +11,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/internal/torch"
 	"github.com/athanor-llm/athanor/kernel"
 	"github.com/athanor-llm/athanor/lower"
@@ -142,8 +143,7 @@ func toBF16(v float32) float32 {
 // everything is trained. Where one of several weights that are otherwise read as one is
 // frozen, sums have another order.
 func TestFrozenGradients(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 21))
 	gradients := func(f *fixture) map[string][]float32 {
 		s := f.open(t, plan.Plain(f.graph, 4), lower.Grads)
@@ -204,8 +204,7 @@ func products(g *graph.Graph) (list []string) {
 // plans, on one rank and on several, losses, norms, weights and moments are those of the
 // plain run, and what is frozen stays as it was loaded.
 func TestFrozenPlans(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 22))
 	for _, name := range []string{"gpt2-tiny", "gpt2-untied", "llama-tiny", "qwen2-tiny", "gpt2-tiny bf16", "llama-tied bf16", "opt-tiny", "llama-tiny sinks", "mistral-tiny sinks lora bf16",
 		"gpt2-tiny lora", "llama-tiny lora", "qwen2-tiny lora bf16", "qwen3-tiny", "gemma3-tiny bf16", "qwen3-tiny lora", "gemma3-tiny lora bf16", "olmo2-tiny", "olmo2-tiny lora",

@@ -15,6 +15,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
@@ -198,8 +199,7 @@ func (f *fixture) lower(t *testing.T, pl *plan.Plan) (ps []*program.Program) {
 // and every bit of the final weights and moments are those of the plain run.
 // And L2: the executed high-water mark is the height of the packing.
 func TestPlansChangeNothing(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 1))
 	for _, name := range []string{"gpt2-tiny", "gpt2-untied", "llama-tiny", "qwen2-tiny", "gpt2-tiny bf16", "llama-tied bf16", "gpt2-tiny free",
 		"qwen3-tiny", "gemma3-tiny", "qwen3-tiny bf16", "gemma3-tiny bf16", "gemma3-tiny documents", "gemma3-tiny bf16 in 17", "olmo2-tiny", "olmo2-tiny bf16", "neox-tiny", "neox-tiny bf16", "neox-serial", "phi3-tiny", "smollm3-tiny", "granite-tiny", "granite-tiny bf16", "starcoder2-tiny", "stablelm-parallel", "phi-tiny", "phi-tiny bf16", "olmo3-tiny", "phi3-longrope", "mixtral-tiny", "qwen3-moe-tiny", "olmoe-tiny", "mixtral-tiny bf16", "qwen3-moe-tiny bf16", "olmoe-tiny bf16 in 17", "qwen3-moe-tiny balanced", "olmoe-tiny balanced", "mixtral-tiny documents",
@@ -258,8 +258,7 @@ func TestPlansChangeNothing(t *testing.T) {
 // TestPlansAreProved: what TestPlansChangeNothing finds by running, Verify
 // proves beforehand: no races, no overflow, and the plain program's meaning.
 func TestPlansAreProved(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 2))
 	for _, dir := range fixtures(t) {
 		f := load(t, dir)

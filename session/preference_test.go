@@ -9,6 +9,7 @@ import (
 
 	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/internal/torch"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/plan"
@@ -157,8 +158,7 @@ func (f *pairFixture) halves() *plan.Plan {
 // TestPreferencePlans is L1: no plan on one rank changes a bit of losses, norms, weights and moments, and L2. Pipelines in one
 // direction do not either; where ranks add up gradients, the order of sums differs.
 func TestPreferencePlans(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 21))
 	for k, name := range slices.Concat(pairModels, pairModels) {
 		f := loadPairs(t, name, r.IntN(2) == 1)

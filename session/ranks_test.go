@@ -11,6 +11,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/schedule"
 )
@@ -77,8 +78,7 @@ func (f *fixture) amongRanks(r *rand.Rand, pl *plan.Plan, ranks int) {
 // they divide and wherever they put it, give the losses of one rank up to the
 // order of sums, and L2 holds on every rank.
 func TestRanksChangeNothing(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 5))
 	for _, name := range []string{"gpt2-tiny", "gpt2-untied", "llama-tiny", "qwen2-tiny", "gpt2-tiny free", "llama-tiny documents", "llama-tiny sinks", "qwen3-tiny", "gemma3-tiny", "olmo2-tiny", "neox-tiny", "granite-tiny", "phi-tiny", "mixtral-tiny", "qwen3-moe-tiny", "gpt-oss-tiny"} {
 		folder, how, _ := strings.Cut(name, " ")

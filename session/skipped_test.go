@@ -12,6 +12,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/plan"
 )
 
@@ -19,8 +20,7 @@ import (
 // weights and moments, wherever a plan keeps them and whatever updates them; and a run goes on as
 // if the step had never happened.
 func TestSkippedSteps(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 11))
 	for _, name := range []string{"gpt2-tiny", "llama-tied bf16", "gpt2-tiny fp32, bf16_moments", "gpt2-tiny bf16, bf16", "gpt2-untied on 2", "gpt2-untied on 4"} {
 		folder, how, _ := strings.Cut(name, " ")

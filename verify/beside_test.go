@@ -9,6 +9,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/samples"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/program"
 )
@@ -17,8 +18,7 @@ import (
 // where it is and as it is, whatever the plan; one that loses, moves, renames or
 // changes it is found, which Verify alone would not do.
 func TestBeside(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 11))
 	slipped := 0
 	for round := 0; round < 6; {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/samples"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/plan"
@@ -20,8 +21,7 @@ import (
 // text, share weights and caches with the program that reads the prompt, and do
 // the same whatever the plan.
 func TestDecodePrograms(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	for _, name := range slices.Sorted(maps.Keys(samples.TinyModels)) {
 		for _, dt := range []graph.DType{graph.F32, graph.BF16} {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -509,8 +510,7 @@ func TestCut(t *testing.T) {
 
 // TestCutMutants: calls of one sum that are cut differently, or that say they are.
 func TestCutMutants(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	rng, rejected := rand.New(rand.NewPCG(seed, 2)), map[string]int{}
 	for _, c := range []struct {
 		dt  graph.DType

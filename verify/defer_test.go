@@ -8,6 +8,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/samples"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
@@ -18,8 +19,7 @@ import (
 // updates that the same plan makes without deferring, each once, and those on the host's cores before the first operator
 // if all are deferred. The program of the updates is a part of the step, at its addresses.
 func TestDeferred(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 9))
 	some := 0
 	for n := 0; n < 60; {

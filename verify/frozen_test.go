@@ -8,6 +8,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/samples"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
@@ -16,8 +17,7 @@ import (
 // TestFrozenPrograms: plans of models with frozen parameters, on one rank, are
 // safe and leave the same bits behind as the plain plan.
 func TestFrozenPrograms(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 9))
 	for round := range 30 {
 		m := samples.RandomModel(rng, 1+rng.IntN(3))

@@ -11,6 +11,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/samples"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 )
@@ -253,8 +254,7 @@ func testMutantsOf(t *testing.T, ps, reference []*program.Program, n int, rng *r
 }
 
 func TestGridMutants(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 5))
 	reference := gridPrograms(gridVariants[0])
 	rejected, accepted := map[string]int{}, map[string]int{}
@@ -275,8 +275,7 @@ func TestGridMutants(t *testing.T) {
 
 // TestRankMutants breaks lowered programs of several ranks.
 func TestRankMutants(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 6))
 	rejected, accepted := map[string]int{}, map[string]int{}
 	for _, o := range []struct {

@@ -9,6 +9,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/samples"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
@@ -44,8 +45,7 @@ func lowerAll(t *testing.T, g *graph.Graph, pl *plan.Plan, opt lower.Options) (p
 // TestDataParallel: whatever is divided among ranks and wherever it lives, the
 // ranks together add up the terms that one rank adds up, each once.
 func TestDataParallel(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 4))
 	for round := range 40 {
 		g := samples.BuildGPT(t, 2, 32, 4, 4096+r.IntN(3000), 8, r.IntN(2) == 0)

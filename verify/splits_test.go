@@ -7,14 +7,14 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/program"
 )
 
 // TestSplits: what the law of sums allows is accepted. An instruction that treats
 // tokens one by one, or adds them up in order, may be cut in two anywhere.
 func TestSplits(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 12))
 	programs := smallPrograms()
 	for len(programs) < 12 {

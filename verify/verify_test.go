@@ -11,6 +11,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/samples"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/plan"
@@ -30,8 +31,7 @@ func lowerMode(g *graph.Graph, pl *plan.Plan, unit int, mode lower.Mode, base *p
 // and leaves behind what the plain one does. Every program reads back from its
 // text (L5).
 func TestLoweredPrograms(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	lowered := 0
 	for _, name := range slices.Sorted(maps.Keys(samples.TinyModels)) {

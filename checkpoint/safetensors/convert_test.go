@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // value16 is the value of a 16-bit float by its definition.
@@ -59,8 +61,7 @@ func TestHalvesWiden(t *testing.T) {
 // Rounding goes to the nearest of the two neighbours, in a tie to the even one. Overflow follows the same rule, with
 // infinity standing where the next value would be.
 func TestHalvesRound(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	random := rand.New(rand.NewPCG(seed, 0))
 	check := func(name string, exponentBits int, to func(float32) uint16, x float32) {
 		h := to(x)

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // damage changes one random file of a folder: cuts it, flips a bit, empties or
@@ -45,8 +47,7 @@ func damage(t *testing.T, r *rand.Rand, dir string) string {
 // run says that it skips it, continues from the one before, and ends as if
 // nothing had happened. If no checkpoint is whole it refuses to begin anew.
 func TestDamagedCheckpoint(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 1))
 	dir, file := tiny(t, "max_steps: 6", "save_every: 2", "keep_checkpoints: 5")
 	call("train", file, "out="+dir+"/plain").must(t, 0)
@@ -126,8 +127,7 @@ func TestDiskFull(t *testing.T) {
 	if !canLimitFiles {
 		t.Skip("this system has no limits on files")
 	}
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 1))
 	dir, file := tiny(t, "max_steps: 8", "save_every: 2")
 	call("train", file, "out="+dir+"/plain").must(t, 0)

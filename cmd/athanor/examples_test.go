@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // TestExamples: every example is a configuration, and the plans that its first lines ask for are
@@ -33,11 +34,7 @@ func TestExamples(t *testing.T) {
 	if len(commands) < 3 {
 		t.Fatalf("only %d plans in %q", len(commands), files)
 	}
-	left := others(t, len(commands), len(commands)/2)
-	for i, args := range commands {
-		if left[i] {
-			continue
-		}
+	for _, args := range testkit.Sample(commands, 1, len(commands)/2) {
 		if r := call(args...).must(t, 0); !strings.Contains(r.stdout, "predicted: ") {
 			t.Errorf("%q: %s", args, r.stdout)
 		}

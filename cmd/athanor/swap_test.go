@@ -2,26 +2,13 @@ package main
 
 import (
 	"fmt"
-	"maps"
-	"math/rand/v2"
-	"slices"
 	"strings"
 	"testing"
 
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/search"
 )
-
-// others draws k of n cases that a test leaves to other runs, since each takes seconds.
-func others(t *testing.T, n, k int) map[int]bool {
-	t.Helper()
-	left := map[int]bool{}
-	for _, i := range rand.Perm(n)[:k] {
-		left[i] = true
-	}
-	t.Logf("of %d cases %v are left to other runs", n, slices.Sorted(maps.Keys(left)))
-	return left
-}
 
 // TestMaxSequence: a run of the length that plan --max-sequence says succeeds,
 // and the next step up is refused with exit code 3.
@@ -59,9 +46,8 @@ func TestMaxSequenceNearEnough(t *testing.T) {
 // all that can be done.
 func TestMaxSequenceEverywhere(t *testing.T) {
 	const step = 32
-	dir, file := tiny(t, "max_steps: 1", "model: {type: llama, layers: 4, width: 16, heads: 2}")
-	left := others(t, 7, 4)
-	for i, c := range []struct {
+	_, file := tiny(t, "max_steps: 1", "model: {type: llama, layers: 4, width: 16, heads: 2}")
+	for _, c := range testkit.Sample([]struct {
 		verb string
 		args []string
 	}{
@@ -72,18 +58,16 @@ func TestMaxSequenceEverywhere(t *testing.T) {
 		{"train", []string{"limits.device=200KiB", "plan.swap={0: 1, 1: 1, 2: 0.5, 3: 0.5}"}},
 		{"train", []string{"limits.device=200KiB", "plan.policy=memo-paper"}},
 		{"plan", []string{"hardware.name=rtx4090", "ranks=2", "limits.device=100KiB", "limits.host=2MiB"}},
-	} {
-		if left[i] {
-			continue
-		}
+	}, 1, 3) {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
+			out := t.TempDir()
 			var longest machine.Longest
 			call(append([]string{"plan", file, "--max-sequence", "--step", fmt.Sprint(step), "--json"}, c.args...)...).must(t, 0).into(t, &longest)
 			if longest.Tokens < step || !strings.Contains(longest.Beyond, "does not fit") || !strings.Contains(longest.Beyond, "hint:") {
 				t.Fatalf("%+v", longest)
 			}
 			at := func(n int) []string {
-				return append([]string{c.verb, file, fmt.Sprint("sequence_length=", n), fmt.Sprint("out=", dir, "/", i, "-", n)}, c.args...)
+				return append([]string{c.verb, file, fmt.Sprint("sequence_length=", n), fmt.Sprint("out=", out, "/", n)}, c.args...)
 			}
 			call(at(longest.Tokens)...).must(t, 0)
 			call(at(longest.Tokens+step)...).must(t, 3, "does not fit", "hint:")
@@ -125,8 +109,7 @@ func TestBadActivations(t *testing.T) {
 // memory alone is short, one byte less of it does not.
 func TestActivationMisfit(t *testing.T) {
 	_, file := tiny(t, "max_steps: 1", "model: {type: llama, layers: 4, width: 32, heads: 4}")
-	left := others(t, 10, 4)
-	for i, args := range [][]string{
+	for _, args := range testkit.Sample([][]string{
 		{"limits.device=100KiB", "plan.swap=1"},
 		{"limits.device=100KiB", "plan.swap={0: 0.5, 3: 0.25}", "plan.swap_tier=disk"},
 		{"limits.device=100KiB", "plan.policy=memo-paper"},
@@ -137,10 +120,7 @@ func TestActivationMisfit(t *testing.T) {
 		{"limits.device=50KiB", "ranks=2", "plan.pipeline=2", "plan.swap=1"},
 		{"limits.device=50KiB", "ranks=2", "plan.schedule=zb-h1"},
 		{"limits.device=50KiB", "ranks=4", "plan.pipeline=2", "plan.recompute=none"},
-	} {
-		if left[i] {
-			continue
-		}
+	}, 2, 5) {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {
 			r := call(append([]string{"plan", file}, args...)...).must(t, 3, "does not fit", "hint:")
 			_, hint, _ := strings.Cut(r.stderr, "hint:")

@@ -18,6 +18,7 @@ import (
 	"github.com/athanor-llm/athanor/device/cuda/internal/fake"
 	"github.com/athanor-llm/athanor/device/cuda/kernels"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/kernel"
 )
 
@@ -100,11 +101,7 @@ func waitsMatter(t *testing.T, w way, orders bool, ops ...graph.Op) {
 			if len(found) < 2 {
 				t.Fatal("there are no waits")
 			}
-			const every = 9 // of them, others in other runs: compiling takes seconds
-			first := rand.IntN(every)
-			t.Logf("waits %d, %d, ... of %d", first, first+every, len(found))
-			for i := first; i < len(found); i += every {
-				at := found[i]
+			for _, at := range testkit.Sample(found, 1, 2) { // compiling takes seconds
 				without := func(text string) string { return text[:at[0]] + text[at[1]:] }
 				if run(without) == nil {
 					t.Errorf("without %s, byte %d, nothing is wrong", text[at[0]:at[1]], at[0])

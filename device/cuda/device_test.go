@@ -20,6 +20,7 @@ import (
 	"github.com/athanor-llm/athanor/device/cuda/kernels"
 	"github.com/athanor-llm/athanor/device/cuda/nv"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/kernel"
 )
 
@@ -46,8 +47,7 @@ func TestArgsLayout(t *testing.T) {
 // a value around repeatedly. Streams of the fake run at their own pace: a wait that does not hold shows
 // as a stale value.
 func TestOrder(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 0))
 	d, _ := bare(t, Options{}, 1<<16, 1<<16, 1<<16)
 	dev, host, disk := device.DeviceTier, device.HostTier, device.DiskTier

@@ -11,6 +11,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/kernel"
 )
 
@@ -74,32 +75,26 @@ func (s *sample) bound() {
 
 // TestExpertTiles: products of experts have the same bits in all tiles, however calls are cut, and are
 // right, including matrices that end just after a tile and experts without tokens.
-func TestExpertTiles(t *testing.T) { expertTilesAgree(t, machine, 5) } // compiling each as C++ takes seconds
+func TestExpertTiles(t *testing.T) { expertTilesAgree(t, machine, 1, 3) } // compiling each as C++ takes seconds
 
 // TestCompiledExpertTiles: the same for kernels made by NVIDIA's compiler.
-func TestCompiledExpertTiles(t *testing.T) { expertTilesAgree(t, compiled, 3) }
+func TestCompiledExpertTiles(t *testing.T) { expertTilesAgree(t, compiled, 1, 5) }
 
-// expertTilesAgree tries every n-th tile, where n is every: others in other runs, and all on a GPU.
-func expertTilesAgree(t *testing.T, machine maker, every int) {
+// expertTilesAgree tries some of the tiles of each kind, and all on a GPU.
+func expertTilesAgree(t *testing.T, machine maker, fast, usual int) {
 	t.Helper()
 	if onGPU() {
-		every = 1
+		fast, usual = math.MaxInt, math.MaxInt
 	}
-	seed, phase := fresh(t), rand.IntN(every)
-	t.Logf("tiles %d, %d, ...", phase, phase+every)
+	seed := fresh(t)
 	for _, major := range []int{8, 9} {
 		d, _ := machine(t, Options{})
 		d.limits.major = major
-		for i, tile := range expertTiles[d.hopper()] {
-			if i%every == phase {
-				expertsAgree(t, machine, graph.ExpertLinear, false, major, seed+uint64(i), tile)
-				expertsAgree(t, machine, graph.ExpertDW, false, major, seed+uint64(i), tile)
-			}
+		for i, tile := range testkit.Sample(expertTiles[d.hopper()], fast, usual) {
+			expertsAgree(t, machine, graph.ExpertLinear, false, major, seed+uint64(i), tile)
+			expertsAgree(t, machine, graph.ExpertDW, false, major, seed+uint64(i), tile)
 		}
-		for i, tile := range packedTiles[d.hopper()] {
-			if i%every != phase {
-				continue
-			}
+		for i, tile := range testkit.Sample(packedTiles[d.hopper()], fast, usual) {
 			expertsAgree(t, machine, graph.ExpertLinear, true, major, seed+uint64(i), tile)
 		}
 	}

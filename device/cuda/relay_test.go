@@ -13,6 +13,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cuda/internal/fake"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // relaySample is a gradient, or a pair of them, in parts of pieces, that groups of this many blocks
@@ -72,15 +73,15 @@ func TestRelay(t *testing.T) {
 }
 
 func TestCompiledRelay(t *testing.T) {
-	relaysAgree(t, compiled, false, alone[rand.IntN(len(alone))])
-	relaysAgree(t, compiled, true, together[rand.IntN(len(together))])
+	relaysAgree(t, compiled, false, testkit.Sample(alone, 1, 1)...)
+	relaysAgree(t, compiled, true, testkit.Sample(together, 1, 1)...)
 }
 
 // relaysAgree compares with a card of one SM, where gradients are summed one by one in whole tiles.
 func relaysAgree(t *testing.T, machine maker, pair bool, list ...int64) {
 	t.Helper()
 	for _, roles := range list {
-		seed := rand.Uint64N(1000)
+		seed := testkit.Seed(t)
 		s, parts, piece, sms := relaySample(t, seed, pair, roles)
 		want := s.reference()
 		s.poison()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/kernel"
 )
 
@@ -32,15 +33,14 @@ type sample struct {
 
 const imageBytes = 4 << 20
 
-// fresh is where the seeds of a test's samples begin: at other numbers in every run on a GPU, where
-// nothing has been seen yet. What a seed's last bits choose stays the same.
+// fresh is where the seeds of a test's samples begin: drawn on a GPU, where nothing has been seen yet. What a
+// seed's last bits choose stays the same.
 func fresh(t *testing.T) uint64 {
+	t.Helper()
 	if !onGPU() {
 		return 0
 	}
-	seed := rand.Uint64() &^ 31
-	t.Logf("seeds from %d", seed)
-	return seed
+	return testkit.Seed(t) &^ 31
 }
 
 func newSample(op graph.Op, seed uint64) *sample {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // network is between a leader and a host. It fails after a number of bytes, counting both directions.
@@ -139,8 +140,7 @@ func use(addr string) error {
 // TestCut: wherever a network fails, the leader gets an error that names the host, and
 // the host frees the device and serves the next leader.
 func TestCut(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 1))
 	h := newHost(t, nil)
 	lost := 0

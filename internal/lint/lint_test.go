@@ -9,7 +9,6 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +16,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 const module = "github.com/athanor-llm/athanor/"
@@ -150,22 +151,40 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// TestOtherSystems: code for systems that no test runs on compiles, including its tests. Each run checks one of
-// these systems.
+// TestOtherSystems: code for systems that no test runs on compiles, including its tests.
 func TestOtherSystems(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a minute for each")
-	}
-	systems := []string{"darwin/arm64", "windows/amd64", "windows/arm64", "freebsd/amd64"}
-	system := systems[rand.IntN(len(systems))]
-	t.Log(system)
-	name, arch, _ := strings.Cut(system, "/")
-	for _, args := range [][]string{{"build", "-o", os.DevNull, "./cmd/athanor"}, {"vet", "./..."}} {
-		cmd := exec.Command("go", args...)
-		cmd.Dir, cmd.Env = "../..", append(os.Environ(), "CGO_ENABLED=0", "GOOS="+name, "GOARCH="+arch)
-		if text, err := cmd.CombinedOutput(); err != nil {
-			t.Errorf("%s: go %s: %v\n%s", system, args[0], err, text)
+	testkit.Needs(t, testkit.All) // a minute for each
+	for _, system := range []string{"darwin/arm64", "windows/amd64", "windows/arm64", "freebsd/amd64"} {
+		name, arch, _ := strings.Cut(system, "/")
+		for _, args := range [][]string{{"build", "-o", os.DevNull, "./cmd/athanor"}, {"vet", "./..."}} {
+			cmd := exec.Command("go", args...)
+			cmd.Dir, cmd.Env = "../..", append(os.Environ(), "CGO_ENABLED=0", "GOOS="+name, "GOARCH="+arch)
+			if text, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%s: go %s: %v\n%s", system, args[0], err, text)
+			}
 		}
+	}
+}
+
+// TestDraws: tests draw numbers, and do less where little time is allowed, by package testkit only: what they try
+// is known, and what failed can be repeated.
+func TestDraws(t *testing.T) {
+	for _, s := range sources(t) {
+		if !strings.HasSuffix(s.path, "_test.go") {
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			if f, ok := call.Fun.(*ast.SelectorExpr); ok {
+				if pkg, ok := f.X.(*ast.Ident); ok && pkg.Obj == nil && (pkg.Name == "rand" && !strings.HasPrefix(f.Sel.Name, "New") || pkg.Name == "testing" && f.Sel.Name == "Short") {
+					t.Errorf("%s: %s.%s in a test; hint: internal/testkit has Seed, Count, Sample and Needs", s.set.Position(call.Pos()), pkg.Name, f.Sel.Name)
+				}
+			}
+			return true
+		})
 	}
 }
 

@@ -5,13 +5,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // TestMedian: as many values are below it as above, it does not depend on the order,
 // and the list is not modified.
 func TestMedian(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 1))
 	for n := 1; n < 30; n++ {
 		list := make([]float64, n)
@@ -46,8 +47,7 @@ func TestMedian(t *testing.T) {
 // no value reaches it is the ordinary mean, and one absurd value does not move it
 // further than the limit allows.
 func TestMean(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 2))
 	for n := 3; n < 30; n++ {
 		list := make([]float64, n)

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/kernel/pool"
 )
 
@@ -219,8 +220,7 @@ func fma32(x, y, z float32) float32 {
 }
 
 func seeded(t testing.TB) *rand.Rand {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	return rand.New(rand.NewPCG(seed, 0))
 }
 

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/kernel/simd/internal/emit"
 )
 
@@ -250,8 +251,7 @@ func TestAnywhere(t *testing.T) {
 // whatever the position in a slice. Numbers that bf16 can represent, NaNs and infinities are
 // unchanged. The mean of many draws is x, within six of its standard deviations.
 func TestDraw(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 5))
 	inf := math.Inf(1)
 	for _, v := range Sets() {
@@ -310,8 +310,7 @@ func TestDraw(t *testing.T) {
 // TestHalves: the upper half is the nearest bf16, and both halves together are the number, to
 // the bit, in all tables and for all lengths. A NaN stays one, also in the upper half.
 func TestHalves(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 6))
 	x := make([]float32, 1000)
 	for i := range x {
@@ -352,8 +351,7 @@ func TestHalves(t *testing.T) {
 // uncorrelated. Exception: of pairs of keys that differ in the upper half only, which happens once
 // in 2^32 pairs of a run, about one in a hundred shows a correlation of up to a twentieth.
 func TestDrawNeighbours(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 6))
 	const n, keys = 1 << 16, 15
 	for name, next := range map[string]func(i, low, high, other, another uint32) uint32{

@@ -3,12 +3,13 @@
 package kernels
 
 import (
-	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/athanor-llm/athanor/device/cuda/internal/fake"
 	"github.com/athanor-llm/athanor/device/cuda/nv"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // variants returns the variants of every unit that programs use: fp32, bf16 with
@@ -161,7 +162,7 @@ func TestCompile(t *testing.T) {
 		t.Fatalf("only %v are known", archs)
 	}
 	for _, u := range variants() {
-		list := drawn(u, archs)
+		list := chosen(u, archs)
 		t.Run(u.String(), func(t *testing.T) {
 			t.Parallel() // as programs compile them
 			for _, arch := range list {
@@ -171,26 +172,22 @@ func TestCompile(t *testing.T) {
 	}
 }
 
-// drawn are the architectures that a unit is compiled for in this run, different ones in other runs,
-// since it takes minutes: one of the data centres' and another, or half of all where tiles fill the
-// registers. A short run takes one.
-func drawn(u Unit, archs []string) []string {
+// chosen are the architectures that a unit is compiled for, since all take minutes: a data centre's first.
+func chosen(u Unit, archs []string) []string {
 	if strings.HasSuffix(u.File, "_wgmma") { // other cards lack these instructions
 		return []string{"sm_90a"}
 	}
-	list := []string{[]string{"sm_80", "sm_90a"}[rand.IntN(2)]}
-	for _, i := range rand.Perm(len(archs)) {
-		if arch := archs[i]; arch != list[0] {
+	list := []string{"sm_80", "sm_90a"}
+	for _, arch := range archs {
+		if !slices.Contains(list, arch) {
 			list = append(list, arch)
 		}
 	}
-	switch {
-	case testing.Short():
-		return list[:1]
-	case full[u.File]:
-		return list[:(len(list)+1)/2]
+	usual := 1
+	if full[u.File] { // where tiles fill the registers
+		usual = 2
 	}
-	return list[:2]
+	return testkit.Sample(list, 1, usual)
 }
 
 // compile compiles a unit and checks its resource use.

@@ -4,11 +4,12 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"testing"
 	"unsafe"
+
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // TestOracle: matrix products compiled by Triton for Hopper's tensor cores give correct results. Triton
@@ -44,8 +45,7 @@ func triton(t *testing.T, text string, descending bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	seed := rand.Uint64()
-	r := rand.New(rand.NewPCG(seed, 0))
+	r := testkit.Rand(t)
 	matrix := func(n int) (list []uint16) {
 		for range n {
 			list = append(list, uint16(bf16(float32(r.NormFloat64()))))
@@ -79,7 +79,7 @@ func triton(t *testing.T, text string, descending bool) {
 				size += math.Abs(p)
 			}
 			if got := float64(c[i*n+j]); !(math.Abs(got-want) <= size*float64(k/16+1)*0x1p-23) {
-				t.Fatalf("seed %d: (%d,%d) is %v, not %v", seed, i, j, got, want)
+				t.Fatalf("(%d,%d) is %v, not %v", i, j, got, want)
 			}
 		}
 	}
