@@ -272,7 +272,7 @@ def ours(binary, config, precision, steps):
 
 
 # LLMC: FOLDER/CONFIG/train_gpt2 is llm.c's train_gpt2.c with B and T of CONFIG,
-# see BENCHMARKS.md. It reads weights and text from files, which are random here.
+# see docs/measurements/rivals.md. It reads weights and text from files, which are random here.
 def llmc_files(args):
     for config, c in CONFIGS.items():
         folder = os.path.join(args.folder, config)
