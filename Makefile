@@ -1,8 +1,8 @@
 # What people type. The product needs only Go; nothing here does either.
 export CGO_ENABLED = 0
 
-build:            ## the binary
-	go build -o athanor ./cmd/athanor
+build:            ## the binaries
+	go build -o . ./cmd/...
 fast:             ## something of each package, in a minute
 	go test -short ./...
 test:             ## each law, on a fixed choice of cases; CI also builds, vets and fetches NVRTC

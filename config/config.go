@@ -152,7 +152,7 @@ type Plan struct {
 	Swap     Shares `yaml:"swap"`      // fraction of each layer's tokens swapped to swap_tier; the last two layers stay unless named
 	SwapTier string `yaml:"swap_tier"` // host or disk
 
-	Schedule string `yaml:"schedule"` // of a pipeline, named as in `athanor schedule`
+	Schedule string `yaml:"schedule"` // of a pipeline, named as in `athanor-lab schedule`
 	Pipeline int    `yaml:"pipeline"` // ranks per pipeline; 1: none
 	Stages   []int  `yaml:"stages"`   // the first segment of each stage: 0 is the embedding, 1 the first layer
 	Slices   int    `yaml:"slices"`   // slices per sequence

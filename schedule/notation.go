@@ -125,7 +125,7 @@ func (s *Schedule) Parse(lines []string) (*Schedule, error) {
 				u, err := s.parseUnit(r, token)
 				if err != nil {
 					return nil, &OrderError{Rank: r, Position: i, Unit: fmt.Sprintf("%q", clip(token)), Reason: err.Error(),
-						Hint: "write units as athanor schedule --format order does"}
+						Hint: "write units as athanor-lab schedule --format order does"}
 				}
 				u.Joined = j > 0
 				lower = lower || token[0] == 'b' && s.Notation != Cases

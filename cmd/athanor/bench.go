@@ -16,8 +16,8 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/size"
-	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/plan"
@@ -29,12 +29,9 @@ import (
 )
 
 type benchCmd struct {
-	Kernels  benchKernelsCmd  `cmd:"" default:"withargs" help:"Measure every operator against the peak of this machine."`
-	Step     benchStepCmd     `cmd:"" help:"Measure a training step on random text, by operator."`
-	Budgets  benchBudgetsCmd  `cmd:"" help:"Compare predicted and measured time and memory, from all device memory down to the least."`
-	Swap     benchSwapCmd     `cmd:"" help:"Compare ways to keep, swap and recompute activations, at several lengths and budgets."`
-	Sweep    benchSweepCmd    `cmd:"" help:"Run the chosen plan and its rivals with several numbers of ranks, links and budgets."`
-	Policies benchPoliciesCmd `cmd:"" help:"Compare the search's plans with those of other systems, simulated."`
+	Kernels benchKernelsCmd `cmd:"" default:"withargs" help:"Measure every operator against the peak of this machine."`
+	Step    benchStepCmd    `cmd:"" help:"Measure a training step on random text, by operator."`
+	Budgets benchBudgetsCmd `cmd:"" help:"Compare predicted and measured time and memory, from all device memory down to the least."`
 }
 
 type benchKernelsCmd struct {
@@ -48,9 +45,9 @@ type kernelsReport struct {
 	Kernels []bench.Rate  `json:"kernels"`
 }
 
-func (v *benchKernelsCmd) Run(c *context) error {
+func (v *benchKernelsCmd) Run(c *cli.Context) error {
 	if v.Time < time.Millisecond || v.Time > time.Minute {
-		return usageError{fmt.Sprintf("bench: --time %v is out of range; hint: use from 1ms to 1m", v.Time)}
+		return cli.UsageError(fmt.Sprintf("bench: --time %v is out of range; hint: use from 1ms to 1m", v.Time))
 	}
 	cores := v.Cores
 	if len(cores) == 0 {
@@ -58,34 +55,34 @@ func (v *benchKernelsCmd) Run(c *context) error {
 	}
 	if !slices.ContainsFunc(bench.Cases(graph.BF16), func(k bench.Case) bool { return k.Matches(v.Match) }) &&
 		!slices.ContainsFunc(bench.Cases(graph.F32), func(k bench.Case) bool { return k.Matches(v.Match) }) {
-		return usageError{fmt.Sprintf("bench: no operator's line contains %q; hint: use a text such as linear, attention, bf16 or NT", v.Match)}
+		return cli.UsageError(fmt.Sprintf("bench: no operator's line contains %q; hint: use a text such as linear, attention, bf16 or NT", v.Match))
 	}
 	r := kernelsReport{Peaks: []bench.Peaks{}, Kernels: []bench.Rate{}}
 	for _, n := range cores {
 		if n < 1 || n > runtime.NumCPU() {
-			return usageError{fmt.Sprintf("bench: --cores %d is out of range; hint: use from 1 to %d", n, runtime.NumCPU())}
+			return cli.UsageError(fmt.Sprintf("bench: --cores %d is out of range; hint: use from 1 to %d", n, runtime.NumCPU()))
 		}
 		if err := v.measure(c, n, &r); err != nil {
 			return err
 		}
 	}
-	if c.json {
-		return c.print(r)
+	if c.JSON {
+		return c.Print(r)
 	}
 	return nil
 }
 
 // measure benchmarks all operators on a number of cores, printing each as it is
 // measured.
-func (v *benchKernelsCmd) measure(c *context, cores int, r *kernelsReport) (err error) {
+func (v *benchKernelsCmd) measure(c *cli.Context, cores int, r *kernelsReport) (err error) {
 	b, err := bench.NewOperators(cores)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
-	if !c.json {
+	if !c.JSON {
 		printPeaks(c, &b.Peaks)
-		fmt.Fprintf(c.stdout, "%-14s %-24s %-5s %10s %9s %9s %7s\n", "operator", "shape", "type", "seconds", "GFLOP/s", "GB/s", "of peak")
+		fmt.Fprintf(c.Stdout, "%-14s %-24s %-5s %10s %9s %9s %7s\n", "operator", "shape", "type", "seconds", "GFLOP/s", "GB/s", "of peak")
 	}
 	for _, t := range []graph.DType{graph.F32, graph.BF16} {
 		for _, k := range bench.Cases(t) {
@@ -97,21 +94,21 @@ func (v *benchKernelsCmd) measure(c *context, cores int, r *kernelsReport) (err 
 				return err
 			}
 			r.Kernels = append(r.Kernels, rate)
-			if !c.json {
-				fmt.Fprintf(c.stdout, "%-14s %-24s %-5s %10.3g %9s %9.3g %s\n", rate.Op, rate.Shape, rate.Type, rate.Seconds,
+			if !c.JSON {
+				fmt.Fprintf(c.Stdout, "%-14s %-24s %-5s %10.3g %9s %9.3g %s\n", rate.Op, rate.Shape, rate.Type, rate.Seconds,
 					number(rate.GFLOPS), rate.GBS, percent(rate.Fraction))
 			}
 		}
 	}
 	r.Peaks = append(r.Peaks, b.Peaks)
-	if !c.json {
-		fmt.Fprintln(c.stdout)
+	if !c.JSON {
+		fmt.Fprintln(c.Stdout)
 	}
 	return nil
 }
 
-func printPeaks(c *context, p *bench.Peaks) {
-	fmt.Fprintf(c.stdout, "%d cores: multiply-adds fp32 %.4g GFLOP/s, bf16 %.4g; memory read %.3g GB/s, copied %.3g, added to %.3g\n",
+func printPeaks(c *cli.Context, p *bench.Peaks) {
+	fmt.Fprintf(c.Stdout, "%d cores: multiply-adds fp32 %.4g GFLOP/s, bf16 %.4g; memory read %.3g GB/s, copied %.3g, added to %.3g\n",
 		p.Cores, p.F32/1e9, p.BF16/1e9, p.Read/1e9, p.Copy/1e9, p.Moved/1e9)
 }
 
@@ -176,9 +173,9 @@ type stepReport struct {
 }
 
 // Run measures the plain plan of a known model, or the chosen plan of a run.
-func (v *benchStepCmd) Run(c *context) error {
+func (v *benchStepCmd) Run(c *cli.Context) error {
 	if v.Steps < 1 || v.Warmup < 0 || v.Batch < 1 || v.Sequence < 1 {
-		return usageError{"bench step: --batch, --sequence, --steps or --warmup is out of range; hint: use 1 or more, and 0 or more for --warmup"}
+		return cli.UsageError("bench step: --batch, --sequence, --steps or --warmup is out of range; hint: use 1 or more, and 0 or more for --warmup")
 	}
 	ctx := stdctx.Background()
 	b := &session.StepBench{Sequences: v.Batch, Warmup: v.Warmup, Steps: v.Steps}
@@ -186,7 +183,7 @@ func (v *benchStepCmd) Run(c *context) error {
 	var chosen string
 	var limit float64 // peak of the device in FLOP/s; 0: use the cores' measured peak
 	if st, err := os.Stat(v.Model); err == nil && !st.IsDir() {
-		t := target{Config: v.Model, Overrides: v.Overrides}
+		t := target{cli.Target{Config: v.Model, Overrides: v.Overrides}}
 		p, err := t.makePlan(ctx, c, machine.Find)
 		if err != nil {
 			return err
@@ -217,8 +214,8 @@ func (v *benchStepCmd) Run(c *context) error {
 		return err
 	}
 	r.Plan = chosen
-	if c.json {
-		return c.print(r)
+	if c.JSON {
+		return c.Print(r)
 	}
 	r.print(c)
 	return nil
@@ -229,12 +226,12 @@ func (v *benchStepCmd) plain(ctx stdctx.Context, b *session.StepBench) error {
 	m, err := bench.Model(v.Model, config.Model{Layers: v.Layers, Width: v.Width, Heads: v.Heads, KVHeads: v.KVHeads,
 		FeedForward: v.FeedForward, Experts: v.Experts, Active: v.Active, Vocab: v.Vocabulary}, v.Sequence)
 	if err != nil {
-		return usageError{"bench step: " + err.Error()}
+		return cli.UsageError("bench step: " + err.Error())
 	}
 	cfg := config.Default()
 	cfg.SequenceLength, cfg.Precision, cfg.LoRA.Rank, cfg.Quantize = v.Sequence, v.Precision, max(v.LoRA, 0), v.Quantize
 	if b.Graph, err = machine.BuildGraph(&cfg, m, nil); err != nil {
-		return usageError{"bench step: " + err.Error()}
+		return cli.UsageError("bench step: " + err.Error())
 	}
 	pl := plan.Plain(b.Graph, v.Batch)
 	if v.HeadRows != 0 {
@@ -288,135 +285,34 @@ func (v *benchStepCmd) measure(ctx stdctx.Context, b *session.StepBench, predict
 	return r, nil
 }
 
-func (r *stepReport) print(c *context) {
-	fmt.Fprintf(c.stdout, "%.1f M parameters, %d sequences of %d tokens, %s\n", float64(r.Parameters)/1e6, r.Sequences, r.Length, r.Precision)
+func (r *stepReport) print(c *cli.Context) {
+	fmt.Fprintf(c.Stdout, "%.1f M parameters, %d sequences of %d tokens, %s\n", float64(r.Parameters)/1e6, r.Sequences, r.Length, r.Precision)
 	printPeaks(c, &r.Peaks)
 	if r.Plan != "" {
-		fmt.Fprintf(c.stdout, "plan: %s\n", r.Plan)
+		fmt.Fprintf(c.Stdout, "plan: %s\n", r.Plan)
 	}
-	fmt.Fprintf(c.stdout, "step %.4g s (median of %d; best %.4g s): %.4g tokens/s, MFU %.1f %%; loss %.4f\n",
+	fmt.Fprintf(c.Stdout, "step %.4g s (median of %d; best %.4g s): %.4g tokens/s, MFU %.1f %%; loss %.4f\n",
 		r.Seconds, len(r.AllSeconds), r.AllSeconds[0], r.TokenRate, 100*r.MFU, r.Loss)
-	fmt.Fprintf(c.stdout, "memory: arenas %s on the device, %s on the host, %s on disk; peak resident %s\n\n",
+	fmt.Fprintf(c.Stdout, "memory: arenas %s on the device, %s on the host, %s on disk; peak resident %s\n\n",
 		size.Format(r.Arenas.Device[0]), size.Format(r.Arenas.Host[0]), size.Format(r.Arenas.Disk[0]), size.Format(r.RSS))
 	if r.Predicted > 0 {
-		fmt.Fprintf(c.stdout, "predicted %.4g s, %+.1f %%\n\n", r.Predicted, 100*(r.Predicted/r.Seconds-1))
+		fmt.Fprintf(c.Stdout, "predicted %.4g s, %+.1f %%\n\n", r.Predicted, 100*(r.Predicted/r.Seconds-1))
 	}
 	if r.Issued > 0 {
-		fmt.Fprintf(c.stdout, "%d driver calls per step, %.2f us of step time per call\n\n", r.Issued, 1e6*r.Seconds/float64(r.Issued))
+		fmt.Fprintf(c.Stdout, "%d driver calls per step, %.2f us of step time per call\n\n", r.Issued, 1e6*r.Seconds/float64(r.Issued))
 	}
 	for _, p := range r.Refused {
-		fmt.Fprintf(c.stdout, "slow, since the GPU's matrix library refused this product: %s\n", p)
+		fmt.Fprintf(c.Stdout, "slow, since the GPU's matrix library refused this product: %s\n", p)
 	}
 	wide := 14
 	for _, o := range r.Operators {
 		wide = max(wide, len(o.Name))
 	}
-	fmt.Fprintf(c.stdout, "%-*s %-10s %6s %9s %9s %7s %9s %9s %7s\n", wide, "operator", "stream", "calls", "seconds", "predicted", "share", "GFLOP/s", "GB/s", "of peak")
+	fmt.Fprintf(c.Stdout, "%-*s %-10s %6s %9s %9s %7s %9s %9s %7s\n", wide, "operator", "stream", "calls", "seconds", "predicted", "share", "GFLOP/s", "GB/s", "of peak")
 	for _, o := range r.Operators {
-		fmt.Fprintf(c.stdout, "%-*s %-10s %6d %9.4f %9s %5.1f %% %9s %9s %s\n", wide, o.Name, o.Stream, o.Calls, o.Seconds, number(o.Predicted), 100*o.Share,
+		fmt.Fprintf(c.Stdout, "%-*s %-10s %6d %9.4f %9s %5.1f %% %9s %9s %s\n", wide, o.Name, o.Stream, o.Calls, o.Seconds, number(o.Predicted), 100*o.Share,
 			number(o.GFLOPS), number(o.GBS), percent(o.Fraction))
 	}
-}
-
-type benchSweepCmd struct {
-	target
-	RankCounts []int    `help:"Numbers of ranks to use in turn." default:"1,2,4" placeholder:"N,..."`
-	Links      []string `help:"Rates of the link between host and device; 0: not throttled." default:"0,1GB,250MB" placeholder:"RATE,..."`
-	Count      int      `help:"Device budgets for each number of ranks and each rate." default:"4" placeholder:"N"`
-	Plans      int      `help:"Plans to run at each budget, at most." default:"6" placeholder:"N"`
-	Steps      int      `help:"Steps to measure of each plan, in turn." default:"25" placeholder:"N"`
-}
-
-func (v *benchSweepCmd) Run(c *context) error {
-	if v.Count < 2 || v.Steps < 1 || v.Plans < 1 || slices.Min(append(v.RankCounts, 1)) < 1 {
-		return usageError{"bench sweep: --count, --steps, --plans or --rank-counts is out of range; hint: use 2 or more for --count, 1 or more for the others"}
-	}
-	var links []float64
-	for _, l := range v.Links {
-		n, err := size.Parse(l)
-		if err != nil {
-			return usageError{"bench sweep: --links: " + err.Error()}
-		}
-		if n != 0 && n < config.MinRate {
-			return usageError{fmt.Sprintf("bench sweep: --links: %s is too low; hint: use at least 1MB (a second), or 0 for a link that is not throttled", l)}
-		}
-		links = append(links, float64(n))
-	}
-	cfg, err := v.load(c, config.ToPlan)
-	if err != nil {
-		return err
-	}
-	ctx, show := stdctx.Background(), newStatus(c.stderr)
-	defer show.done()
-	setup, err := run.Prepare(ctx, cfg, show.progress)
-	if err != nil {
-		return err
-	}
-	defer setup.Close()
-	list := []bench.SweepRun{}
-	fmt.Fprintf(c.rows(), "%5s %9s %14s %10s %10s %8s %8s %8s %8s %10s  %s\n", "ranks", "link", "device bytes", "predicted", "measured", "error", "model", "behind", "twin", "tried", "chosen plan, and rivals")
-	show.parts(len(v.RankCounts) * len(links) * v.Count)
-	sweep := bench.Sweep{Graph: setup.Graph, Config: cfg, Ranks: v.RankCounts, Links: links, Count: v.Count, Plans: v.Plans, Steps: v.Steps}
-	err = sweep.Run(ctx, show.say, func(r bench.SweepRun) {
-		list = append(list, r)
-		show.next()
-		printSweep(c.rows(), &r)
-	})
-	if err != nil {
-		return err
-	}
-	show.done()
-	if c.json {
-		return c.print(map[string]any{"configurations": list})
-	}
-	summarise(c, list)
-	return nil
-}
-
-func printSweep(w io.Writer, r *bench.SweepRun) {
-	p, link := r.Plans[0], "free"
-	if r.Link > 0 {
-		link = size.Format(int64(r.Link)) + "/s"
-	}
-	fmt.Fprintf(w, "%5d %9s %14d %8.4f s %8.4f s %+6.1f %% %+6.1f %% %6.1f %% %+6.1f %% %s  %s\n", r.Ranks, link, r.Budget, p.Predicted, p.Measured, 100*p.Error, 100*r.Model, 100*r.Behind, 100*r.Twin, inTrial(p.Tried), p.Plan)
-	for _, p := range r.Plans[1:] { // the rivals
-		fmt.Fprintf(w, "%30s %8.4f s %8.4f s %+6.1f %% %8s %8s %8s %s  %s\n", "", p.Predicted, p.Measured, 100*p.Error, "", "", "", inTrial(p.Tried), p.Plan)
-	}
-}
-
-// inTrial formats a plan's time in trials as a table cell.
-func inTrial(seconds float64) string {
-	if seconds == 0 {
-		return fmt.Sprintf("%10s", "-")
-	}
-	return fmt.Sprintf("%8.4f s", seconds)
-}
-
-// summarise prints the medians of a sweep.
-func summarise(c *context, list []bench.SweepRun) {
-	var errors, model, all, behind, twin []float64
-	exact := 0
-	for _, r := range list {
-		errors, model = append(errors, math.Abs(r.Plans[0].Error)), append(model, math.Abs(r.Model))
-		behind, twin = append(behind, r.Behind), append(twin, math.Abs(r.Twin))
-		for _, p := range r.Plans {
-			all = append(all, math.Abs(p.Error))
-		}
-		if r.Exact {
-			exact++
-		}
-	}
-	mid := func(v []float64) float64 { return 100 * stat.Median(v) }
-	within := 0
-	for _, b := range behind {
-		if b <= 0.05 {
-			within++
-		}
-	}
-	fmt.Fprintf(c.stdout, "\n%d configurations, %d plans run: median error of the predicted time %.1f %% for chosen plans, %.1f %% with operators timed at the same moments, %.1f %% for all plans\n", len(list), len(all), mid(errors), mid(model), mid(all))
-	fmt.Fprintf(c.stdout, "the chosen plan is within 5 %% of the fastest one that was run in %d of %d, behind by %.1f %% (median), %.1f %% (at most); the same plan in other memory differs by %.1f %% (median), %.1f %% (at most)\n",
-		within, len(list), mid(behind), 100*slices.Max(behind), mid(twin), 100*slices.Max(twin))
-	fmt.Fprintf(c.stdout, "peak memory exact on every rank and tier for all plans in %d of %d\n", exact, len(list))
 }
 
 type benchBudgetsCmd struct {
@@ -425,40 +321,40 @@ type benchBudgetsCmd struct {
 	Steps int `help:"Steps to measure at each budget." default:"6" placeholder:"N"`
 }
 
-func (v *benchBudgetsCmd) Run(c *context) error {
+func (v *benchBudgetsCmd) Run(c *cli.Context) error {
 	if v.Count < 2 || v.Count > 1000 || v.Steps < 1 {
-		return usageError{"bench budgets: --count or --steps is out of range; hint: use 2 to 1000 for --count, 1 or more for --steps"}
+		return cli.UsageError("bench budgets: --count or --steps is out of range; hint: use 2 to 1000 for --count, 1 or more for --steps")
 	}
-	cfg, err := v.load(c, config.ToPlan)
+	cfg, err := v.Load(c, config.ToPlan)
 	if err != nil {
 		return err
 	}
-	ctx, show := stdctx.Background(), newStatus(c.stderr)
-	defer show.done()
-	setup, err := run.Prepare(ctx, cfg, show.progress)
+	ctx, show := stdctx.Background(), cli.NewStatus(c.Stderr)
+	defer show.Done()
+	setup, err := run.Prepare(ctx, cfg, show.Progress)
 	if err != nil {
 		return err
 	}
 	defer setup.Close()
-	m, err := machine.Find(cfg, show.say)
+	m, err := machine.Find(cfg, show.Say)
 	if err != nil {
 		return err
 	}
 	list := []bench.BudgetRun{}
-	fmt.Fprintf(c.rows(), "%14s %10s %10s %8s  %-42s %s\n", "device bytes", "predicted", "measured", "error", "peaks reached: device, host, disk", "plan")
-	show.parts(v.Count)
+	fmt.Fprintf(c.Rows(), "%14s %10s %10s %8s  %-42s %s\n", "device bytes", "predicted", "measured", "error", "peaks reached: device, host, disk", "plan")
+	show.Parts(v.Count)
 	budgets := bench.Budgets{Machine: m, Graph: setup.Graph, Config: cfg, Count: v.Count, Steps: v.Steps}
-	err = budgets.Run(ctx, show.say, func(r bench.BudgetRun) {
+	err = budgets.Run(ctx, show.Say, func(r bench.BudgetRun) {
 		list = append(list, r)
-		show.next()
-		printBudget(c.rows(), &r)
+		show.Next()
+		printBudget(c.Rows(), &r)
 	})
 	if err = errors.Join(err, m.Close()); err != nil {
 		return err
 	}
-	show.done()
-	if c.json {
-		return c.print(map[string]any{"budgets": list})
+	show.Done()
+	if c.JSON {
+		return c.Print(map[string]any{"budgets": list})
 	}
 	var sum, worst float64
 	exact := 0
@@ -468,7 +364,7 @@ func (v *benchBudgetsCmd) Run(c *context) error {
 			exact++
 		}
 	}
-	fmt.Fprintf(c.stdout, "\nstep time: mean error %.1f %%, largest %.1f %%; peak memory exact in every tier for %d of %d\n",
+	fmt.Fprintf(c.Stdout, "\nstep time: mean error %.1f %%, largest %.1f %%; peak memory exact in every tier for %d of %d\n",
 		100*sum/float64(len(list)), 100*worst, exact, len(list))
 	return nil
 }

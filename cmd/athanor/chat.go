@@ -7,6 +7,7 @@ import (
 	"io"
 	"strings"
 
+	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/run"
 )
 
@@ -24,12 +25,12 @@ type chatReport struct {
 }
 
 // Run answers each line of standard input.
-func (v *chatCmd) Run(c *context) error {
+func (v *chatCmd) Run(c *cli.Context) error {
 	if err := v.check("chat", v.MaxTokens); err != nil {
 		return err
 	}
 	if v.Context < 2 || v.Context > 1<<24 {
-		return usageError{fmt.Sprintf("chat: --context is %d; hint: use 2 to 16777216", v.Context)}
+		return cli.UsageError(fmt.Sprintf("chat: --context is %d; hint: use 2 to 16777216", v.Context))
 	}
 	p, err := v.prompt(c, "chat", v.System, v.MaxTokens)
 	if err != nil {
@@ -38,14 +39,14 @@ func (v *chatCmd) Run(c *context) error {
 	ctx := stdctx.Background()
 	t, err := run.OpenChat(ctx, v.Model, v.Context, p)
 	if err != nil {
-		return c.explained(err)
+		return explained(c, err)
 	}
 	defer t.Close()
 	r := chatReport{Answers: []*run.Answer{}, Notes: t.Notes}
 	for _, n := range t.Notes {
-		fmt.Fprintln(c.stderr, "note:", n)
+		fmt.Fprintln(c.Stderr, "note:", n)
 	}
-	lines := bufio.NewScanner(c.stdin)
+	lines := bufio.NewScanner(c.Stdin)
 	lines.Buffer(nil, 1<<20)
 	for v.asks(c); lines.Scan(); v.asks(c) {
 		question := strings.TrimSpace(lines.Text())
@@ -53,32 +54,32 @@ func (v *chatCmd) Run(c *context) error {
 			continue
 		}
 		a, err := t.Ask(ctx, question, func(text []byte) {
-			if !c.json {
-				c.stdout.Write(text)
+			if !c.JSON {
+				c.Stdout.Write(text)
 			}
 		})
 		if err != nil {
 			return err
 		}
-		if r.Answers = append(r.Answers, a); !c.json {
-			fmt.Fprintln(c.stdout)
+		if r.Answers = append(r.Answers, a); !c.JSON {
+			fmt.Fprintln(c.Stdout)
 		}
 		if a.Full {
-			fmt.Fprintln(c.stderr, "the answer is cut off: the context is full")
+			fmt.Fprintln(c.Stderr, "the answer is cut off: the context is full")
 		}
 	}
 	if err := lines.Err(); err != nil {
 		return fmt.Errorf("reading the questions: %w; hint: write each question on one line of less than 1 MiB", err)
 	}
-	if c.json {
-		return c.print(r)
+	if c.JSON {
+		return c.Print(r)
 	}
 	return nil
 }
 
 // asks shows on a terminal that a question is awaited.
-func (v *chatCmd) asks(c *context) {
-	if c.terminal && !c.json {
-		io.WriteString(c.stdout, "> ")
+func (v *chatCmd) asks(c *cli.Context) {
+	if c.Terminal && !c.JSON {
+		io.WriteString(c.Stdout, "> ")
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/data"
+	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/run"
 )
@@ -55,23 +56,23 @@ type piece struct {
 	Given bool   `json:"given,omitempty"` // not learnt
 }
 
-func (v *dataCmd) Run(c *context) error {
+func (v *dataCmd) Run(c *cli.Context) error {
 	if v.Sample < 0 {
-		return usageError{"data: --sample cannot be negative; hint: use 0 or more tokens"}
+		return cli.UsageError("data: --sample cannot be negative; hint: use 0 or more tokens")
 	}
 	cfg, err := v.config()
 	if err != nil {
 		return err
 	}
-	show := newStatus(c.stderr)
-	text, err := run.OpenText(stdctx.Background(), cfg, show.progress)
-	show.done()
+	show := cli.NewStatus(c.Stderr)
+	text, err := run.OpenText(stdctx.Background(), cfg, show.Progress)
+	show.Done()
 	if err != nil {
 		return err
 	}
 	defer text.Close()
 	for _, n := range text.Notes {
-		fmt.Fprintln(c.stderr, "note:", n)
+		fmt.Fprintln(c.Stderr, "note:", n)
 	}
 	first := text.Sources[0].Tokens
 	r := dataReport{
@@ -100,8 +101,8 @@ func (v *dataCmd) Run(c *context) error {
 		}
 		r.Sample = append(r.Sample, piece{data.ID(token), visible(b), data.Given(token)})
 	}
-	if c.json {
-		return c.print(r)
+	if c.JSON {
+		return c.Print(r)
 	}
 	r.print(c, text)
 	return nil
@@ -116,36 +117,36 @@ func (v *dataCmd) config() (*config.Config, error) {
 	return &config.Config{Data: config.Files(v.What...), Tokenizer: v.Tokenizer}, nil
 }
 
-func (r *dataReport) print(c *context, text *run.Text) {
-	fmt.Fprintf(c.stdout, "%d files: %v\n", r.Files, r.Formats)
-	fmt.Fprintf(c.stdout, "%s of text, %d tokens of %s (vocabulary %d), %.2f bytes per token\n",
+func (r *dataReport) print(c *cli.Context, text *run.Text) {
+	fmt.Fprintf(c.Stdout, "%d files: %v\n", r.Files, r.Formats)
+	fmt.Fprintf(c.Stdout, "%s of text, %d tokens of %s (vocabulary %d), %.2f bytes per token\n",
 		size.Format(r.Bytes), r.Tokens, r.Tokenizer, r.Vocabulary, float64(r.Bytes)/float64(max(r.Tokens, 1)))
 	for k := range r.Sources {
-		fmt.Fprintf(c.stdout, "  %v, %.1f %% of the tokens of a pass\n", text.Sources[k], 100*text.Share(k))
+		fmt.Fprintf(c.Stdout, "  %v, %.1f %% of the tokens of a pass\n", text.Sources[k], 100*text.Share(k))
 	}
 	if s := text.Validation; s != nil {
-		fmt.Fprintf(c.stdout, "validation: %v; %d tokens\n", s.Tokens.Stats(), s.Tokens.Len())
+		fmt.Fprintf(c.Stdout, "validation: %v; %d tokens\n", s.Tokens.Stats(), s.Tokens.Len())
 	}
-	fmt.Fprintf(c.stdout, "unigram entropy %.4f nats per token: a model that learns anything from context gets below it\n", r.Entropy)
+	fmt.Fprintf(c.Stdout, "unigram entropy %.4f nats per token: a model that learns anything from context gets below it\n", r.Entropy)
 	if len(r.Sample) == 0 {
 		return
 	}
-	fmt.Fprintf(c.stdout, "\nthe first %d tokens", len(r.Sample))
+	fmt.Fprintf(c.Stdout, "\nthe first %d tokens", len(r.Sample))
 	if r.Formats.Prompts()+r.Formats.Conversations()+r.Formats.Pairs() > 0 {
-		fmt.Fprint(c.stdout, ", (given) or [learnt]")
+		fmt.Fprint(c.Stdout, ", (given) or [learnt]")
 	}
-	fmt.Fprintln(c.stdout, ":")
+	fmt.Fprintln(c.Stdout, ":")
 	for _, p := range r.Sample {
 		form := "[%s]"
 		if p.Given {
 			form = "(%s)"
 		}
-		fmt.Fprintf(c.stdout, form, p.Text)
+		fmt.Fprintf(c.Stdout, form, p.Text)
 		if strings.HasSuffix(p.Text, `\n`) {
-			fmt.Fprintln(c.stdout)
+			fmt.Fprintln(c.Stdout)
 		}
 	}
-	fmt.Fprintln(c.stdout)
+	fmt.Fprintln(c.Stdout)
 }
 
 // visible formats a token's bytes so that outer spaces, line breaks and invalid

@@ -178,14 +178,3 @@ func replaceNumber(s, key, by string) string {
 	at := strings.Index(s, key) + len(key)
 	return s[:at] + by + s[at+strings.IndexAny(s[at:], ",\n"):]
 }
-
-// TestRows: with JSON, the rows of a table that takes long appear on standard error as they
-// come; else on standard output.
-func TestRows(t *testing.T) {
-	args := []string{"bench", "policies", "--models", "gpt2", "--hardware", "elixir-paper-40", "--gpus", "1", "--batch", "1,2", "--sequence", "64"}
-	plain := call(args...).must(t, 0)
-	r := call(append(args, "--json")...).must(t, 0)
-	if rows := strings.Count(r.stderr, "gpt2 "); rows != 2 || !strings.HasPrefix(plain.stdout, r.stderr) || plain.stderr != "" {
-		t.Errorf("%d rows of 2 on standard error:\n%swithout --json:\n%s", rows, r.stderr, plain.stdout)
-	}
-}

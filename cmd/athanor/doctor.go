@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"runtime/debug"
 	"strings"
 
 	"golang.org/x/sys/cpu"
@@ -15,6 +14,7 @@ import (
 	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/device/cuda"
 	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/internal/sysmem"
 	"github.com/athanor-llm/athanor/kernel/gemm"
@@ -45,7 +45,7 @@ const (
 // examinations are doctor's checks, in the order of the report.
 var examinations = []func(v *doctorCmd) finding{findProgram, findProcessor, findMemory, findHugePages, findDisk, findCache, findGPU, findCorpus}
 
-func (v *doctorCmd) Run(c *context) error {
+func (v *doctorCmd) Run(c *cli.Context) error {
 	report := struct {
 		OK       bool      `json:"ok"`
 		Findings []finding `json:"findings"`
@@ -55,15 +55,15 @@ func (v *doctorCmd) Run(c *context) error {
 		report.OK = report.OK && f.State != broken
 		report.Findings = append(report.Findings, f)
 	}
-	if c.json {
-		if err := c.print(report); err != nil {
+	if c.JSON {
+		if err := c.Print(report); err != nil {
 			return err
 		}
 	} else {
 		for _, f := range report.Findings {
-			fmt.Fprintf(c.stdout, "%-8s %-11s %s\n", f.State, f.Name, f.Found)
+			fmt.Fprintf(c.Stdout, "%-8s %-11s %s\n", f.State, f.Name, f.Found)
 			for line := range strings.Lines(f.Advice) {
-				fmt.Fprintf(c.stdout, "%20s -> %s\n", "", strings.TrimSpace(line))
+				fmt.Fprintf(c.Stdout, "%20s -> %s\n", "", strings.TrimSpace(line))
 			}
 		}
 	}
@@ -73,28 +73,8 @@ func (v *doctorCmd) Run(c *context) error {
 	return nil
 }
 
-// version describes this program: its version and the commit that it was built from, as far
-// as the go command recorded them, and the platform that it was built for.
-func version() string {
-	text := "unknown version"
-	if info, ok := debug.ReadBuildInfo(); ok {
-		said := map[string]string{}
-		for _, s := range info.Settings {
-			said[s.Key] = s.Value
-		}
-		text = info.Main.Version
-		if commit := said["vcs.revision"]; commit != "" {
-			text += ", commit " + commit
-		}
-		if said["vcs.modified"] == "true" {
-			text += " with changes"
-		}
-	}
-	return fmt.Sprintf("athanor %s, built with %s for %s/%s", text, runtime.Version(), runtime.GOOS, runtime.GOARCH)
-}
-
 func findProgram(*doctorCmd) finding {
-	return finding{"program", good, version(), ""}
+	return finding{"program", good, cli.Version("athanor"), ""}
 }
 
 // findProcessor reports the vector instructions and the kernels chosen for them,
@@ -184,7 +164,7 @@ func findCache(*doctorCmd) finding {
 // findGPU looks for GPUs in a child process, since broken drivers crash. Having
 // none is no fault: the CPU backend suffices.
 func findGPU(*doctorCmd) finding {
-	found := cuda.Probe(stdctx.Background(), driverPatience)
+	found := cuda.Probe(stdctx.Background(), cli.DriverPatience)
 	var cards []string
 	for _, card := range found.Cards {
 		text := fmt.Sprintf("%s, %s, %s", card.Name, card.Arch, size.Format(card.Memory))

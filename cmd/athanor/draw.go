@@ -10,6 +10,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/draw"
+	"github.com/athanor-llm/athanor/internal/cli"
 )
 
 type drawCmd struct {
@@ -18,12 +19,12 @@ type drawCmd struct {
 	View string `help:"What an SVG shows: the timeline, or the memory map of a tier (${enum}), of the rank that takes most of it." enum:"timeline,device,host,disk" default:"timeline"`
 }
 
-func (v *drawCmd) Run(c *context) error {
+func (v *drawCmd) Run(c *cli.Context) error {
 	kind := strings.ToLower(filepath.Ext(v.Out))
 	if kind != ".svg" && kind != ".html" {
-		return usageError{fmt.Sprintf("draw: --out %s: neither .svg nor .html; hint: for a trace use athanor simulate --trace", v.Out)}
+		return cli.UsageError(fmt.Sprintf("draw: --out %s: neither .svg nor .html; hint: for a trace use athanor simulate --trace", v.Out))
 	}
-	if err := canWrite([]string{v.Config}, v.Out); err != nil {
+	if err := cli.CanWrite([]string{v.Config}, v.Out); err != nil {
 		return err
 	}
 	p, err := v.plannedOrExplained(c)
@@ -32,7 +33,7 @@ func (v *drawCmd) Run(c *context) error {
 	}
 	defer p.close()
 	runs := p.predicted(c)
-	err = writeTo(v.Out, func(w io.Writer) error {
+	err = cli.WriteTo(v.Out, func(w io.Writer) error {
 		switch {
 		case kind == ".html":
 			return draw.HTML(w, "Athanor: "+v.Config, runs...)
@@ -48,15 +49,15 @@ func (v *drawCmd) Run(c *context) error {
 	if err != nil {
 		return err
 	}
-	if c.json {
-		return c.print(map[string]string{"file": v.Out})
+	if c.JSON {
+		return c.Print(map[string]string{"file": v.Out})
 	}
-	fmt.Fprintln(c.stdout, "wrote", v.Out)
+	fmt.Fprintln(c.Stdout, "wrote", v.Out)
 	return nil
 }
 
 // predicted returns the predicted step of each distinct rank, and notes which ranks these are.
-func (p *planned) predicted(c *context) (runs []draw.Run) {
+func (p *planned) predicted(c *cli.Context) (runs []draw.Run) {
 	best := p.result.Best
 	for k, program := range best.Programs {
 		runs = append(runs, draw.Run{Name: "predicted", Program: program, Timeline: best.Timelines[k], Several: best.Plan.Ranks > 1})
@@ -66,7 +67,7 @@ func (p *planned) predicted(c *context) (runs []draw.Run) {
 		if len(runs) > 1 {
 			which = fmt.Sprintf("ranks %d to %d are", runs[0].Program.Rank, runs[len(runs)-1].Program.Rank)
 		}
-		fmt.Fprintf(c.stderr, "note: %s shown, of %d ranks: the others do the same with other sequences\n", which, n)
+		fmt.Fprintf(c.Stderr, "note: %s shown, of %d ranks: the others do the same with other sequences\n", which, n)
 	}
 	return runs
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/internal/suggest"
@@ -40,13 +41,13 @@ type evalReport struct {
 	run.Footprint
 }
 
-func (v *evalCmd) Run(c *context) error {
+func (v *evalCmd) Run(c *cli.Context) error {
 	if v.Sequence < 0 || v.Batches < 1 {
-		return usageError{fmt.Sprintf("eval: --sequence is %d and --batches %d; hint: use a --sequence of at least 1, or 0 for the default, and at least 1 for --batches", v.Sequence, v.Batches)}
+		return cli.UsageError(fmt.Sprintf("eval: --sequence is %d and --batches %d; hint: use a --sequence of at least 1, or 0 for the default, and at least 1 for --batches", v.Sequence, v.Batches))
 	}
 	own, err := filepath.Glob(filepath.Join(paths.Hub(v.Model), "*"))
 	if err == nil {
-		err = canWrite(append(own, v.Tokens), v.Logits, v.Grads)
+		err = cli.CanWrite(append(own, v.Tokens), v.Logits, v.Grads)
 	}
 	if err != nil {
 		return err
@@ -79,7 +80,7 @@ func (v *evalCmd) Run(c *context) error {
 	}
 	e, err := run.Evaluate(ctx, f, rows, v.Logits != "", v.Grads != "")
 	if err != nil {
-		return c.explained(err)
+		return explained(c, err)
 	}
 	if err := v.write(e, []int{len(rows), len(rows[0]) - 1, f.Model.Vocab}); err != nil {
 		return err
@@ -88,29 +89,29 @@ func (v *evalCmd) Run(c *context) error {
 	if p := math.Exp(e.Loss); !math.IsInf(p, 0) {
 		r.Perplexity = &p
 	}
-	if c.json {
-		return c.print(r)
+	if c.JSON {
+		return c.Print(r)
 	}
 	if r.Streamed > 0 {
-		fmt.Fprintf(c.stderr, "for each batch %s of weights were copied from the host\n", size.Format(r.Streamed))
+		fmt.Fprintf(c.Stderr, "for each batch %s of weights were copied from the host\n", size.Format(r.Streamed))
 	}
-	fmt.Fprintf(c.stdout, "loss %s nats per token, perplexity %s, over %d tokens\n", run.Number(r.Loss, 6), run.Number(math.Exp(r.Loss), 2), r.Tokens)
+	fmt.Fprintf(c.Stdout, "loss %s nats per token, perplexity %s, over %d tokens\n", run.Number(r.Loss, 6), run.Number(math.Exp(r.Loss), 2), r.Tokens)
 	return nil
 }
 
 // rows returns the sequences to evaluate on.
-func (v *evalCmd) rows(ctx stdctx.Context, c *context, f *run.Folder) ([][]int32, error) {
+func (v *evalCmd) rows(ctx stdctx.Context, c *cli.Context, f *run.Folder) ([][]int32, error) {
 	switch {
 	case v.Tokens != "" && len(v.Data) > 0:
-		return nil, usageError{"eval: a corpus and --tokens cannot be combined; hint: leave out one of them"}
+		return nil, cli.UsageError("eval: a corpus and --tokens cannot be combined; hint: leave out one of them")
 	case v.Tokens != "":
 		return readTokens(v.Tokens, f.Model)
 	case len(v.Data) == 0 || v.Logits != "" || v.Grads != "":
-		return nil, usageError{"eval needs a corpus or --tokens, and --logits and --grads need --tokens; hint: athanor eval FOLDER 'corpus/*.txt'"}
+		return nil, cli.UsageError("eval needs a corpus or --tokens, and --logits and --grads need --tokens; hint: athanor eval FOLDER 'corpus/*.txt'")
 	}
-	show := newStatus(c.stderr)
-	defer show.done()
-	return run.HeldOut(ctx, f, v.Data, v.Sequence, v.Batches, show.progress)
+	show := cli.NewStatus(c.Stderr)
+	defer show.Done()
+	return run.HeldOut(ctx, f, v.Data, v.Sequence, v.Batches, show.Progress)
 }
 
 // write writes the tensors that were asked for. shape is that of the logits.
@@ -130,7 +131,7 @@ func (v *evalCmd) write(e *run.Evaluated, shape []int) (err error) {
 
 // writeTensors writes a safetensors file. On an error it leaves none.
 func writeTensors(path string, list []safetensors.Tensor) error {
-	return writeTo(path, func(w io.Writer) error { return safetensors.Write(w, nil, list) })
+	return cli.WriteTo(path, func(w io.Writer) error { return safetensors.Write(w, nil, list) })
 }
 
 // tokensHint describes the content of the --tokens file.
@@ -141,26 +142,26 @@ const tokensHint = "a JSON list of lists of token ids, such as [[1,2,3],[4,5,6]]
 func readTokens(path string, m *model.Model) ([][]int32, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, badInput(suggest.Add(err, tokensHint))
+		return nil, cli.Misuse(suggest.Add(err, tokensHint))
 	}
 	defer f.Close()
 	var rows [][]int32
 	if err := json.NewDecoder(io.LimitReader(f, 1<<30)).Decode(&rows); err != nil {
-		return nil, usageError{fmt.Sprintf("%s: %v; hint: %s", path, err, tokensHint)}
+		return nil, cli.UsageError(fmt.Sprintf("%s: %v; hint: %s", path, err, tokensHint))
 	}
 	if len(rows) == 0 || len(rows[0]) < 2 {
-		return nil, usageError{path + ": the first list has fewer than two tokens, or there is no list; hint: " + tokensHint}
+		return nil, cli.UsageError(path + ": the first list has fewer than two tokens, or there is no list; hint: " + tokensHint)
 	}
 	if n := len(rows[0]) - 1; n > m.MaxPositions {
-		return nil, usageError{fmt.Sprintf("%s: the lists have %d tokens before their last, but the model has %d positions; hint: use shorter lists", path, n, m.MaxPositions)}
+		return nil, cli.UsageError(fmt.Sprintf("%s: the lists have %d tokens before their last, but the model has %d positions; hint: use shorter lists", path, n, m.MaxPositions))
 	}
 	for i, r := range rows {
 		if len(r) != len(rows[0]) {
-			return nil, usageError{fmt.Sprintf("%s: list %d has %d tokens, but the first has %d; hint: make all lists the same length", path, i, len(r), len(rows[0]))}
+			return nil, cli.UsageError(fmt.Sprintf("%s: list %d has %d tokens, but the first has %d; hint: make all lists the same length", path, i, len(r), len(rows[0])))
 		}
 		for _, id := range r {
 			if id < 0 || int(id) >= m.Vocab {
-				return nil, usageError{fmt.Sprintf("%s: list %d: token %d is not in the vocabulary of %d; hint: use the model's own tokenizer to make them", path, i, id, m.Vocab)}
+				return nil, cli.UsageError(fmt.Sprintf("%s: list %d: token %d is not in the vocabulary of %d; hint: use the model's own tokenizer to make them", path, i, id, m.Vocab))
 			}
 		}
 	}

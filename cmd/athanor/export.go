@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
+	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/run"
 )
 
@@ -17,8 +18,8 @@ type folderReport struct {
 	Folder string `json:"folder"`
 }
 
-func (v *mergeCmd) Run(c *context) error {
-	return c.written(v.Folder, "merged into", func(p run.Progress) error {
+func (v *mergeCmd) Run(c *cli.Context) error {
+	return makeFolder(c, v.Folder, "merged into", func(p run.Progress) error {
 		return run.Merge(stdctx.Background(), v.Adapter, v.Folder, p)
 	})
 }
@@ -29,24 +30,24 @@ type exportCmd struct {
 	Precision string `help:"Data type of the weights: fp32, bf16, or files, which keeps that of the files." enum:"files,fp32,bf16" default:"files"`
 }
 
-func (v *exportCmd) Run(c *context) error {
+func (v *exportCmd) Run(c *cli.Context) error {
 	as := map[string]safetensors.DType{"fp32": safetensors.F32, "bf16": safetensors.BF16}[v.Precision]
-	return c.written(v.Folder, "written to", func(p run.Progress) error {
+	return makeFolder(c, v.Folder, "written to", func(p run.Progress) error {
 		return run.Export(stdctx.Background(), v.From, v.Folder, as, p)
 	})
 }
 
-// written makes a folder and says so.
-func (c *context) written(folder, what string, write func(run.Progress) error) error {
-	show := newStatus(c.stderr)
-	err := write(show.progress)
-	show.done()
+// makeFolder makes a folder and says so.
+func makeFolder(c *cli.Context, folder, what string, write func(run.Progress) error) error {
+	show := cli.NewStatus(c.Stderr)
+	err := write(show.Progress)
+	show.Done()
 	if err != nil {
 		return err
 	}
-	if c.json {
-		return c.print(folderReport{folder})
+	if c.JSON {
+		return c.Print(folderReport{folder})
 	}
-	_, err = fmt.Fprintln(c.stdout, what, folder)
+	_, err = fmt.Fprintln(c.Stdout, what, folder)
 	return err
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/run"
 )
@@ -43,14 +44,14 @@ func (v *computing) limit(verb string) (int64, error) {
 		err = errors.New("nothing fits into it; hint: leave it out to use all available memory")
 	}
 	if err != nil {
-		return 0, usageError{fmt.Sprintf("%s: --device-memory %s: %v", verb, v.Memory, err)}
+		return 0, cli.UsageError(fmt.Sprintf("%s: --device-memory %s: %v", verb, v.Memory, err))
 	}
 	return n, nil
 }
 
 // on returns the device and the type to compute with.
-func (v *computing) on(c *context) (device string, dtype graph.DType) {
-	device = c.settle(v.Device)
+func (v *computing) on(c *cli.Context) (device string, dtype graph.DType) {
+	device = cli.SettleDevice(c, v.Device)
 	if v.Precision == "bf16" || v.Precision == "auto" && device == "cuda" {
 		dtype = graph.BF16
 	}
@@ -60,15 +61,15 @@ func (v *computing) on(c *context) (device string, dtype graph.DType) {
 // check refuses settings out of range.
 func (v *sampling) check(verb string, tokens int) error {
 	if tokens < 1 || tokens > 1<<20 {
-		return usageError{fmt.Sprintf("%s: --max-tokens is %d; hint: use 1 to 1048576", verb, tokens)}
+		return cli.UsageError(fmt.Sprintf("%s: --max-tokens is %d; hint: use 1 to 1048576", verb, tokens))
 	}
 	if !(v.Temperature >= 0 && v.Temperature <= 100) {
-		return usageError{fmt.Sprintf("%s: --temperature is %v; hint: use 0 to 100", verb, v.Temperature)}
+		return cli.UsageError(fmt.Sprintf("%s: --temperature is %v; hint: use 0 to 100", verb, v.Temperature))
 	}
 	return nil
 }
 
-func (v *sampling) prompt(c *context, verb, text string, tokens int) (p run.Prompt, err error) {
+func (v *sampling) prompt(c *cli.Context, verb, text string, tokens int) (p run.Prompt, err error) {
 	p = run.Prompt{Text: text, Tokens: tokens, Temperature: v.Temperature, Seed: v.Seed, Quantize: v.Quantize == config.NF4}
 	if p.Limit, err = v.limit(verb); err == nil {
 		p.Device, p.DType = v.on(c)
@@ -76,7 +77,7 @@ func (v *sampling) prompt(c *context, verb, text string, tokens int) (p run.Prom
 	return p, err
 }
 
-func (v *generateCmd) Run(c *context) error {
+func (v *generateCmd) Run(c *cli.Context) error {
 	if err := v.check("generate", v.MaxTokens); err != nil {
 		return err
 	}
@@ -84,30 +85,30 @@ func (v *generateCmd) Run(c *context) error {
 	if err != nil {
 		return err
 	}
-	streams := c.terminal && !c.json
+	streams := c.Terminal && !c.JSON
 	if streams { // a terminal shows the text grow; a pipe gets all of it or nothing
-		p.Each = func(text []byte) { c.stdout.Write(text) }
+		p.Each = func(text []byte) { c.Stdout.Write(text) }
 	}
 	s, err := run.Sample(stdctx.Background(), v.Model, p)
 	if err != nil {
-		return c.explained(err)
+		return explained(c, err)
 	}
 	switch {
-	case c.json:
-		if err := c.print(s); err != nil {
+	case c.JSON:
+		if err := c.Print(s); err != nil {
 			return err
 		}
 	case streams:
-		fmt.Fprintln(c.stdout)
+		fmt.Fprintln(c.Stdout)
 	default:
-		if _, err := fmt.Fprintln(c.stdout, s.Text); err != nil {
+		if _, err := fmt.Fprintln(c.Stdout, s.Text); err != nil {
 			return err
 		}
 	}
 	for _, n := range s.Notes {
-		fmt.Fprintln(c.stderr, "note:", n)
+		fmt.Fprintln(c.Stderr, "note:", n)
 	}
-	fmt.Fprintln(c.stderr, describe(s))
+	fmt.Fprintln(c.Stderr, describe(s))
 	return nil
 }
 

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/athanor-llm/athanor/internal/cli"
 )
 
 // TestGenerate: a text ends where the model's positions do, with a note; a
@@ -44,8 +46,8 @@ func TestGenerateGrows(t *testing.T) {
 	folder, _ := modelFolder(t)
 	v := generateCmd{Model: folder, Prompt: "gold", MaxTokens: 20, sampling: sampling{Seed: 3, computing: computing{Device: "cpu"}}}
 	var seen, piped counting
-	check(t, v.Run(&context{stdout: &seen, stderr: io.Discard, terminal: true}))
-	check(t, v.Run(&context{stdout: &piped, stderr: io.Discard}))
+	check(t, v.Run(&cli.Context{Stdout: &seen, Stderr: io.Discard, Terminal: true}))
+	check(t, v.Run(&cli.Context{Stdout: &piped, Stderr: io.Discard}))
 	if seen.String() != piped.String() || seen.writes < 10 || piped.writes != 1 {
 		t.Errorf("%q in %d writes, %q in %d", seen.String(), seen.writes, piped.String(), piped.writes)
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/suggest"
 )
 
@@ -13,7 +14,7 @@ type keysCmd struct {
 	Name string `arg:"" optional:"" help:"Only this key, or the keys of this section." placeholder:"KEY"`
 }
 
-func (v *keysCmd) Run(c *context) error {
+func (v *keysCmd) Run(c *cli.Context) error {
 	var list []config.Key
 	var names []string
 	for _, k := range config.Keys() {
@@ -23,18 +24,18 @@ func (v *keysCmd) Run(c *context) error {
 		}
 	}
 	if len(list) == 0 {
-		return usageError{fmt.Sprintf("keys: there is no %q%s", v.Name, cmp.Or(suggest.Hint(v.Name, names), "; hint: athanor keys lists all"))}
+		return cli.UsageError(fmt.Sprintf("keys: there is no %q%s", v.Name, cmp.Or(suggest.Hint(v.Name, names), "; hint: athanor keys lists all")))
 	}
-	if c.json {
-		return c.print(struct {
+	if c.JSON {
+		return c.Print(struct {
 			Keys []config.Key `json:"keys"`
 		}{list})
 	}
 	if v.Name == "" {
-		fmt.Fprintf(c.stdout, "# All keys with their defaults. An empty value means required, derived from others, none or 0. A run needs\n# %s.\n\n", config.Required)
+		fmt.Fprintf(c.Stdout, "# All keys with their defaults. An empty value means required, derived from others, none or 0. A run needs\n# %s.\n\n", config.Required)
 	}
 	for _, k := range list {
-		fmt.Fprint(c.stdout, keyLines(k))
+		fmt.Fprint(c.Stdout, keyLines(k))
 	}
 	return nil
 }

@@ -12,13 +12,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
 
-	"github.com/alecthomas/kong"
-
 	"github.com/athanor-llm/athanor/device/cuda"
+	"github.com/athanor-llm/athanor/internal/cli"
+	"github.com/athanor-llm/athanor/internal/cli/clitest"
 	"github.com/athanor-llm/athanor/run"
 	"github.com/athanor-llm/athanor/search"
 )
@@ -78,6 +77,11 @@ func check(t *testing.T, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// execute is the program without the process.
+func execute(args []string, stdout, stderr io.Writer) int {
+	return command().Execute(args, stdout, stderr)
 }
 
 // result is the outcome of a call of the program.
@@ -245,29 +249,7 @@ func sameRun(t *testing.T, got, want string, step int) {
 	}
 }
 
-func TestHelp(t *testing.T) {
-	k, err := kong.New(&cli{}, policyNames)
-	check(t, err)
-	for _, args := range [][]string{{}, {"--help"}, {"help"}} {
-		text := call(args...).must(t, 0).stdout
-		for _, verb := range k.Model.Children {
-			if !strings.Contains(text, verb.Name) {
-				t.Errorf("athanor %v does not name %s:\n%s", args, verb.Name, text)
-			}
-		}
-	}
-	for _, verb := range k.Model.Children {
-		text := call(verb.Name, "--help").must(t, 0).stdout
-		if asked := call("help", verb.Name).must(t, 0).stdout; asked != text {
-			t.Errorf("athanor help %s is not athanor %s --help:\n%s", verb.Name, verb.Name, asked)
-		}
-		for _, f := range verb.Flags {
-			if !strings.Contains(text, "--"+f.Name) {
-				t.Errorf("athanor %s --help does not name --%s:\n%s", verb.Name, f.Name, text)
-			}
-		}
-	}
-}
+func TestHelp(t *testing.T) { clitest.Help(t, command) }
 
 // TestUsage: what is wrong with a command line or a configuration is reported with
 // a way out, and the exit code is 2.
@@ -347,31 +329,13 @@ func TestUsage(t *testing.T) {
 		{[]string{"plan", file, "model={type: gpt2, layers: 2}"}, []string{"layers, width and heads"}},
 		{[]string{"plan", file, "model.layers=100000000"}, []string{"model: layers is"}},
 		{[]string{"plan", file, "tokenizer=" + file}, []string{"tokenizer", "byte-level"}},
-		{[]string{"pack", dir}, []string{"directory"}},
-		{[]string{"pack", "absent.csv"}, []string{"absent.csv"}},
-		{[]string{"schedule", "1f1b", "--orders", "absent"}, []string{"absent"}},
 		{[]string{"draw", file, "--out", "x.pdf"}, []string{"x.pdf", "hint:"}},
 		{[]string{"probe", "--disk", file}, []string{"not a folder", "hint:"}},
 		{[]string{"data", file + ".absent"}, []string{"no file matches", "hint:"}},
 		{[]string{"data", file, "--sample", "-3"}, []string{"--sample"}},
-		{[]string{"bench", "policies", "--models", "gpt3"}, []string{"gpt3", "hint:"}},
-		{[]string{"bench", "policies", "--gpus", "0"}, []string{"hint:"}},
-		{[]string{"bench", "policies", "--batch", "-1"}, []string{"hint:"}},
 		{[]string{"bench", "--match", "no such", "--cores", "1"}, []string{`contains "no such"`, "hint:"}},
-		{[]string{"bench", "sweep", file, "--links", "3"}, []string{"--links", "hint:"}},
-		{[]string{"schedule", "search", "--effort=-1"}, []string{"--effort -1", "hint:"}},
-		{[]string{"schedule", "search", "--ranks=100000"}, []string{"100000 ranks", "at most 262144", "hint:"}},
-		{[]string{"schedule", "all", "--effort=-1"}, []string{"--effort -1", "hint:"}},
-		{[]string{"schedule", "1f1b", "--nodes=-2"}, []string{"--nodes -2", "hint:"}},
-		{[]string{"schedule", "search", "--chunks=-3"}, []string{"-3 chunks", "hint:"}},
-		{[]string{"schedule", "search", "--depth-first=-3"}, []string{"-3 depth-first", "hint:"}},
-		{[]string{"schedule", "all", "--splits=-3"}, []string{"-3 splits", "hint:"}},
-		{[]string{"scale", "laws", "--flops=1e20", "--hours=24"}, []string{"--flops 1e+20 and --hours 24", "hint:"}},
-		{[]string{"scale", "--batch=-3"}, []string{"--batch -3", "hint:"}},
 		{[]string{"bench", "step", "gpt2", "--steps=-1"}, []string{"--steps", "hint:"}},
 		{[]string{"bench", "budgets", file, "--steps=-1"}, []string{"--steps", "hint:"}},
-		{[]string{"bench", "sweep", file, "--count=1"}, []string{"--count", "hint:"}},
-		{[]string{"schedule", "1f1c"}, []string{`"1f1b"`}},
 		{[]string{"generate", ".", "--max-tokens", "0"}, []string{"--max-tokens is 0"}},
 		{[]string{"generate", ".", "--temperature", "101"}, []string{"--temperature is 101"}},
 	} {
@@ -430,44 +394,18 @@ func TestOrderOfArguments(t *testing.T) {
 		check(t, os.Remove(dir+"/a=b"))
 	}
 	call("plan", file, "--explain", "hardwear.name=l4").must(t, 2, "did you mean hardware?")
-	call("bench", "policies", "--gpus").must(t, 2, "--gpus")
+	call("bench", "step", "--lora").must(t, 2, "--lora")
 }
 
-// TestFlagsKeepValues: no flag of any verb, by its long name or its short one, loses
-// the value that follows it, and none without a value takes an argument for one.
-func TestFlagsKeepValues(t *testing.T) {
-	k, err := kong.New(&cli{}, policyNames)
-	check(t, err)
-	short := 0
-	for _, leaf := range k.Model.Leaves(false) {
-		var verbs []string
-		for n := leaf; n.Parent != nil; n = n.Parent {
-			verbs = slices.Insert(verbs, 0, n.Name)
-		}
-		for _, f := range slices.Concat(leaf.AllFlags(false)...) {
-			names := []string{"--" + f.Name}
-			if f.Short != 0 {
-				names = append(names, "-"+string(f.Short))
-				short++
-			}
-			for _, name := range names {
-				got := together(k, slices.Concat(verbs, []string{"first", name, "4", "last"}))
-				want := slices.Concat(verbs, []string{name, "4", "first", "last"})
-				if f.IsBool() {
-					want = slices.Concat(verbs, []string{name, "first", "4", "last"})
-				}
-				if !slices.Equal(got, want) {
-					t.Errorf("%v: %v, want %v", verbs, got, want)
-				}
-				if leaf.Parent.DefaultCmd == leaf && !slices.Equal(together(k, slices.Concat(verbs[:1], got[2:])), slices.Concat(verbs[:1], want[2:])) {
-					t.Errorf("%v, the last left out, loses the value of %s", verbs, name)
-				}
-			}
-		}
+func TestFlagsKeepValues(t *testing.T) { clitest.FlagsKeepValues(t, command) }
+
+// TestVerbsElsewhere: a verb that the laboratory has is not unknown: the error names the command that has it.
+func TestVerbsElsewhere(t *testing.T) {
+	for _, args := range [][]string{{"scale"}, {"--json", "scale", "memo"}, {"help", "pack"}, {"schedule", "1f1b"}, {"bench", "sweep", "a.yaml"},
+		{"bench", "policies", "--help"}, {"bench", "--json", "swap"}} {
+		call(args...).must(t, 2, " is a verb of athanor-lab; hint: athanor-lab ")
 	}
-	if short == 0 {
-		t.Error("no flag with a short name was found")
-	}
+	call("bench", "step", "scale").must(t, 2, "known models") // a model's name, not a verb
 }
 
 // TestWrongFiles: files without an end, and folders that are something else.
@@ -482,7 +420,6 @@ func TestWrongFiles(t *testing.T) {
 		{"plan", file, "plan=/dev/zero"},
 		{"plan", file, "tokenizer=/dev/zero"},
 		{"plan", file, "model=" + dir},
-		{"scale", "--model", dir},
 	} {
 		call(args...).must(t, 2, "hint:")
 	}
@@ -552,24 +489,24 @@ func TestFullFiles(t *testing.T) {
 		_, err := w.Write(make([]byte, 1<<20))
 		return errOr(err, errors.New("no space left"))
 	}
-	if err := writeTo(dir+"/result", half); err == nil {
+	if err := cli.WriteTo(dir+"/result", half); err == nil {
 		t.Error("no error")
 	}
 	if after, err := os.ReadDir(dir); err != nil || len(after) != len(before) {
 		t.Errorf("%v, left behind: %v", err, after)
 	}
-	whole := func(w io.Writer) error { return wrote(io.WriteString(w, "whole")) }
-	check(t, writeTo(dir+"/result", whole))
+	whole := func(w io.Writer) error { return cli.Wrote(io.WriteString(w, "whole")) }
+	check(t, cli.WriteTo(dir+"/result", whole))
 	check(t, os.Symlink("result", dir+"/link"))
 	for _, path := range []string{dir + "/result", dir + "/link"} {
-		if err := writeTo(path, half); err == nil {
+		if err := cli.WriteTo(path, half); err == nil {
 			t.Error("no error")
 		}
 		if text, err := os.ReadFile(path); err != nil || string(text) != "whole" {
 			t.Errorf("%s: %v, of the older file is left %d bytes", path, err, len(text))
 		}
 	}
-	check(t, writeTo(dir+"/link", func(w io.Writer) error { return wrote(io.WriteString(w, "other")) }))
+	check(t, cli.WriteTo(dir+"/link", func(w io.Writer) error { return cli.Wrote(io.WriteString(w, "other")) }))
 	if text, err := os.ReadFile(dir + "/result"); err != nil || string(text) != "other" {
 		t.Errorf("through a link: %q, %v", text, err)
 	}
@@ -591,7 +528,7 @@ func (full) Write([]byte) (int, error) { return 0, errors.New("no space left") }
 
 // TestLostResults: a result that could not be written is not a success.
 func TestLostResults(t *testing.T) {
-	for _, args := range []string{"doctor", "doctor --json", "schedule 1f1b", "schedule 1f1b --json"} {
+	for _, args := range []string{"doctor", "doctor --json", "keys", "keys --json"} {
 		var log bytes.Buffer
 		if code := execute(strings.Fields(args), full{}, &log); code != 1 || !strings.Contains(log.String(), "no space left") {
 			t.Errorf("athanor %s: exit code %d, %s", args, code, log.String())

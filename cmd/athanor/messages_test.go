@@ -32,7 +32,6 @@ func TestPrefixes(t *testing.T) {
 		{"data", dir + "/corpus.txt", "--tokenizer", cut},
 		{"data", write("cut.jsonl", "{")},
 		{"eval", dir + "/m", file},
-		{"scale", "--model", dir + "/m"},
 		{"train", file, "resume=" + dir},
 	} {
 		r := call(args...)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/policy"
@@ -43,7 +44,7 @@ func (v *planCmd) planner(note func(string)) (machine.Planner, error) {
 		return searching(note), nil
 	}
 	if _, err := policy.Find(v.Policy); err != nil {
-		return nil, usageError{fmt.Sprintf("%v, or %s, which decides about activations only", err, strings.Join(search.ActivationRules(), ", "))}
+		return nil, cli.UsageError(fmt.Sprintf("%v, or %s, which decides about activations only", err, strings.Join(search.ActivationRules(), ", ")))
 	}
 	return func(ctx stdctx.Context, m *machine.Machine, g *graph.Graph, cfg *config.Config) (*search.Result, error) {
 		return m.PlanBy(ctx, v.Policy, g, cfg)
@@ -60,17 +61,17 @@ func (v *planCmd) searches() bool {
 	return rule || v.Policy == ""
 }
 
-func (v *planCmd) Run(c *context) error {
+func (v *planCmd) Run(c *cli.Context) error {
 	ctx := stdctx.Background()
 	if v.MaxSequence {
 		return v.maxSequence(ctx, c)
 	}
-	if err := canWrite([]string{v.Config}, v.Out, v.Dump); err != nil {
+	if err := cli.CanWrite([]string{v.Config}, v.Out, v.Dump); err != nil {
 		return err
 	}
-	show := newStatus(c.stderr)
-	defer show.done()
-	say := show.say
+	show := cli.NewStatus(c.Stderr)
+	defer show.Done()
+	say := show.Say
 	find, err := v.planner(func(text string) { say(text) })
 	if err != nil {
 		return err
@@ -84,7 +85,7 @@ func (v *planCmd) Run(c *context) error {
 		return err
 	}
 	err = p.with(ctx, find)
-	show.done()
+	show.Done()
 	say = func(string) {} // what follows prints its own lines
 	var misfit *search.Misfit
 	if errors.As(err, &misfit) {
@@ -106,19 +107,19 @@ func (v *planCmd) write(best *search.Candidate) error {
 		if err != nil {
 			return err
 		}
-		if err := writeTo(v.Out, func(w io.Writer) error { return wrote(w.Write(append(text, '\n'))) }); err != nil {
+		if err := cli.WriteTo(v.Out, func(w io.Writer) error { return cli.Wrote(w.Write(append(text, '\n'))) }); err != nil {
 			return err
 		}
 	}
 	if v.Dump == "" {
 		return nil
 	}
-	return writeTo(v.Dump, func(w io.Writer) error { return wrote(io.WriteString(w, best.Program.String())) })
+	return cli.WriteTo(v.Dump, func(w io.Writer) error { return cli.Wrote(io.WriteString(w, best.Program.String())) })
 }
 
 // report prints the plan and, with --explain, what explains it.
-func (v *planCmd) report(ctx stdctx.Context, c *context, p *planned, find machine.Planner, show *status) (err error) {
-	if !c.json {
+func (v *planCmd) report(ctx stdctx.Context, c *cli.Context, p *planned, find machine.Planner, show *cli.Status) (err error) {
+	if !c.JSON {
 		p.print(c)
 		if v.Policy == policy.ElixirPaper {
 			if err := p.printElixir(ctx, c); err != nil {
@@ -127,13 +128,13 @@ func (v *planCmd) report(ctx stdctx.Context, c *context, p *planned, find machin
 		}
 	}
 	if v.Explain {
-		if p.report.WhatIfs, err = p.machine.WhatIfs(ctx, p.setup.Graph, p.config, p.result, find, show.say); err != nil {
+		if p.report.WhatIfs, err = p.machine.WhatIfs(ctx, p.setup.Graph, p.config, p.result, find, show.Say); err != nil {
 			return err
 		}
-		show.done()
+		show.Done()
 	}
-	if c.json {
-		return c.print(p.report)
+	if c.JSON {
+		return c.Print(p.report)
 	}
 	if v.Explain {
 		p.explain(c)
@@ -142,86 +143,86 @@ func (v *planCmd) report(ctx stdctx.Context, c *context, p *planned, find machin
 }
 
 // misfit prints why nothing fits, and what would help.
-func (v *planCmd) misfit(ctx stdctx.Context, c *context, p *planned, why *search.Misfit, find machine.Planner) (err error) {
+func (v *planCmd) misfit(ctx stdctx.Context, c *cli.Context, p *planned, why *search.Misfit, find machine.Planner) (err error) {
 	report := search.MisfitReport(why)
 	if v.Explain {
-		show := newStatus(c.stderr)
-		report.WhatIfs, err = p.machine.Remedies(ctx, p.setup.Graph, p.config, why, find, show.say)
-		show.done()
+		show := cli.NewStatus(c.Stderr)
+		report.WhatIfs, err = p.machine.Remedies(ctx, p.setup.Graph, p.config, why, find, show.Say)
+		show.Done()
 	}
-	if c.json {
-		return errors.Join(err, c.print(report))
+	if c.JSON {
+		return errors.Join(err, c.Print(report))
 	}
 	for _, l := range report.Largest {
-		fmt.Fprintf(c.stderr, "%12s  %s on the %s\n", size.Format(l.Bytes), l.Class, l.Tier)
+		fmt.Fprintf(c.Stderr, "%12s  %s on the %s\n", size.Format(l.Bytes), l.Class, l.Tier)
 	}
-	return errors.Join(err, search.WriteWhatIfs(c.stdout, report.WhatIfs, false))
+	return errors.Join(err, search.WriteWhatIfs(c.Stdout, report.WhatIfs, false))
 }
 
 // maxSequence prints the longest sequence that fits.
-func (v *planCmd) maxSequence(ctx stdctx.Context, c *context) error {
+func (v *planCmd) maxSequence(ctx stdctx.Context, c *cli.Context) error {
 	if !v.searches() {
-		return usageError{fmt.Sprintf("plan --max-sequence does not work with --policy %s; hint: use --policy %s, or leave --policy out", v.Policy, strings.Join(search.ActivationRules(), ", "))}
+		return cli.UsageError(fmt.Sprintf("plan --max-sequence does not work with --policy %s; hint: use --policy %s, or leave --policy out", v.Policy, strings.Join(search.ActivationRules(), ", ")))
 	}
-	cfg, err := v.load(c, config.ToPlan)
+	cfg, err := v.Load(c, config.ToPlan)
 	if err != nil {
 		return err
 	}
-	show := newStatus(c.stderr)
-	defer show.done()
-	text, err := run.OpenText(ctx, cfg, show.progress)
+	show := cli.NewStatus(c.Stderr)
+	defer show.Done()
+	text, err := run.OpenText(ctx, cfg, show.Progress)
 	if err != nil {
 		return err
 	}
 	defer text.Close()
-	m, err := machine.Describe(cfg, show.say)
+	m, err := machine.Describe(cfg, show.Say)
 	if err != nil {
 		return err
 	}
-	longest, err := m.MaxSequence(ctx, cfg, text.AtLength(cfg), v.Step, show.say)
-	show.done()
+	longest, err := m.MaxSequence(ctx, cfg, text.AtLength(cfg), v.Step, show.Say)
+	show.Done()
 	if err != nil {
 		return err
 	}
-	if c.json {
-		return c.print(longest)
+	if c.JSON {
+		return c.Print(longest)
 	}
 	least := ""
 	if longest.TooLong > longest.Tokens+v.Step {
 		least = "at least "
 	}
-	fmt.Fprintf(c.stdout, "longest sequence: %s%d tokens; at %d: %s\n", least, longest.Tokens, longest.TooLong, longest.Beyond)
+	fmt.Fprintf(c.Stdout, "longest sequence: %s%d tokens; at %d: %s\n", least, longest.Tokens, longest.TooLong, longest.Beyond)
 	return nil
 }
 
 // print writes the plan as text.
-func (p *planned) print(c *context) {
+func (p *planned) print(c *cli.Context) {
 	best := p.result.Best
-	fmt.Fprintf(c.stdout, "plan: %s", search.Describe(best))
+	fmt.Fprintf(c.Stdout, "plan: %s", search.Describe(best))
 	if d := p.setup.Graph.Documents; d != nil {
-		fmt.Fprintf(c.stdout, "documents: a token sees only its own; on average that costs as much as documents of %d tokens\n", d.Length)
+		fmt.Fprintf(c.Stdout, "documents: a token sees only its own; on average that costs as much as documents of %d tokens\n", d.Length)
 	}
-	fmt.Fprintf(c.stdout, "predicted: %.4g s per step of %d tokens, %.0f tokens/s, MFU %.1f %% of %.0f GFLOP/s (chosen from %d candidates%s)\n\n",
+	fmt.Fprintf(c.Stdout, "predicted: %.4g s per step of %d tokens, %.0f tokens/s, MFU %.1f %% of %.0f GFLOP/s (chosen from %d candidates%s)\n\n",
 		best.Seconds(), p.config.GlobalBatch*p.config.SequenceLength, p.report.TokenRate, 100*p.report.MFU, p.peak()/1e9, p.result.Evaluated, tried(best.Tried))
-	search.WriteActivations(c.stdout, p.report.Layers)
-	fmt.Fprintln(c.stdout)
-	search.WriteMemory(c.stdout, best)
-	fmt.Fprintf(c.stdout, "\nthe plain run would take %s of device memory: this plan takes %.0f %% of that\n",
+	search.WriteActivations(c.Stdout, p.report.Layers)
+	fmt.Fprintln(c.Stdout)
+	search.WriteMemory(c.Stdout, best)
+	fmt.Fprintf(c.Stdout, "\nthe plain run would take %s of device memory: this plan takes %.0f %% of that\n",
 		size.Format(p.report.Plain), 100*float64(slices.Max(p.report.Peaks.Device))/float64(p.report.Plain))
-	fmt.Fprintln(c.stdout)
+	fmt.Fprintln(c.Stdout)
 }
 
 // explain prints the runners-up and the what-ifs.
-func (p *planned) explain(c *context) {
+func (p *planned) explain(c *cli.Context) {
 	if len(p.report.RunnersUp) > 0 {
-		fmt.Fprintln(c.stdout, "runners-up:")
+		fmt.Fprintln(c.Stdout, "runners-up:")
 	}
 	for _, r := range p.report.RunnersUp {
-		fmt.Fprintf(c.stdout, "  %+6.1f %%  %10.4g s  %10s of device memory  %s (idle for %.0f %% of the step, recomputes for %.0f %%%s)\n",
+		fmt.Fprintf(c.Stdout, "  %+6.1f %%  %10.4g s  %10s of device memory  %s (idle for %.0f %% of the step, recomputes for %.0f %%%s)\n",
 			100*(r.Seconds/p.report.Seconds-1), r.Seconds, size.Format(r.Device), r.Label, 100*r.Idle, 100*r.Repeated, tried(r.Tried))
 	}
-	fmt.Fprintln(c.stdout, "what if:")
-	search.WriteWhatIfs(c.stdout, p.report.WhatIfs, true)
+	fmt.Fprintln(c.Stdout, "what if:")
+	search.WriteWhatIfs(c.Stdout, p.report.WhatIfs, true)
 }
 
 // tried formats a plan's time in trials, if any.
@@ -233,7 +234,7 @@ func tried(seconds float64) string {
 }
 
 // printElixir prints the decisions of Elixir's search in its own terms.
-func (p *planned) printElixir(ctx stdctx.Context, c *context) error {
+func (p *planned) printElixir(ctx stdctx.Context, c *cli.Context) error {
 	r, err := p.machine.PolicyRequest(ctx, p.setup.Graph, p.config)
 	if err != nil {
 		return err
@@ -246,9 +247,9 @@ func (p *planned) printElixir(ctx stdctx.Context, c *context) error {
 	if d.CacheFirst() {
 		first = "blocks before optimizer state"
 	}
-	fmt.Fprintf(c.stdout, "Elixir's search: %d parameters in %d steps; chunks of %d elements, %d of them, %.2f %% waste; %d blocks would suffice, with %d moves\n",
+	fmt.Fprintf(c.Stdout, "Elixir's search: %d parameters in %d steps; chunks of %d elements, %d of them, %.2f %% waste; %d blocks would suffice, with %d moves\n",
 		len(trace.Params), len(trace.Steps), d.Size, d.Packing.Chunks, 100*d.Waste(), d.Choice.Blocks, d.Moves)
-	fmt.Fprintf(c.stdout, "%s (%.4f and %.4f ns per element): %d of %d chunks stay on the GPU, with %d blocks\n",
+	fmt.Fprintf(c.Stdout, "%s (%.4f and %.4f ns per element): %d of %d chunks stay on the GPU, with %d blocks\n",
 		first, d.Cache, d.State, d.Resident(), len(d.OnGPU), d.Placement.Blocks)
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/machine"
 )
@@ -21,27 +22,27 @@ type probeCmd struct {
 	Device string   `help:"auto, cpu or cuda." enum:"auto,cpu,cuda" default:"auto"`
 }
 
-func (v *probeCmd) Run(c *context) error {
+func (v *probeCmd) Run(c *cli.Context) error {
 	if st, err := os.Stat(v.Disk); err != nil || !st.IsDir() {
-		return usageError{fmt.Sprintf("probe: --disk %s is not a folder; hint: name a folder on the disk that runs will spill to", v.Disk)}
+		return cli.UsageError(fmt.Sprintf("probe: --disk %s is not a folder; hint: name a folder on the disk that runs will spill to", v.Disk))
 	}
 	if v.Ranks < 1 || v.Ranks > machine.MaxRanks {
-		return usageError{fmt.Sprintf("probe: --ranks %d is out of range; hint: use from 1 to %d", v.Ranks, machine.MaxRanks)}
+		return cli.UsageError(fmt.Sprintf("probe: --ranks %d is out of range; hint: use from 1 to %d", v.Ranks, machine.MaxRanks))
 	}
 	for i, h := range v.Hosts {
 		addr, err := config.Address(h)
 		if err != nil {
-			return usageError{fmt.Sprintf("probe: --hosts: %v", err)}
+			return cli.UsageError(fmt.Sprintf("probe: --hosts: %v", err))
 		}
 		v.Hosts[i] = addr
 	}
 	if len(v.Hosts) > 0 && v.Ranks == 1 {
 		v.Ranks += len(v.Hosts)
 	}
-	if err := canWrite(nil, v.Out); err != nil {
+	if err := cli.CanWrite(nil, v.Out); err != nil {
 		return err
 	}
-	h, err := machine.Probe(c.settle(v.Device), v.Disk, v.Ranks, v.Hosts)
+	h, err := machine.Probe(cli.SettleDevice(c, v.Device), v.Disk, v.Ranks, v.Hosts)
 	if err != nil {
 		return err
 	}
@@ -50,25 +51,25 @@ func (v *probeCmd) Run(c *context) error {
 		return err
 	}
 	if v.Out != "" {
-		if err := writeTo(v.Out, h.Print); err != nil {
+		if err := cli.WriteTo(v.Out, h.Print); err != nil {
 			return err
 		}
 	}
-	if c.json {
-		return h.Print(c.stdout)
+	if c.JSON {
+		return h.Print(c.Stdout)
 	}
 	return printHardware(c, h)
 }
 
 // printHardware writes a description as tables.
-func printHardware(c *context, h *hardware.Hardware) error {
+func printHardware(c *cli.Context, h *hardware.Hardware) error {
 	shared := ""
 	if h.Memory.Shared {
 		shared = ", which are the same memory"
 	}
-	fmt.Fprintf(c.stdout, "%s\nmemory: device %s, host %s%s; disk %s\n\n", h.Name,
+	fmt.Fprintf(c.Stdout, "%s\nmemory: device %s, host %s%s; disk %s\n\n", h.Name,
 		size.Format(h.Memory.Device), size.Format(h.Memory.Host), shared, size.Format(h.Memory.Disk))
-	tw := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	tw := tabwriter.NewWriter(c.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(tw, "operators\tpeak fp32\tpeak bf16\tmatmul reaches\tattention reaches\tmemory\tper call\t")
 	for _, e := range h.Engines {
 		fmt.Fprintf(tw, "%v\t%.4g GFLOP/s\t%.4g GFLOP/s\t%.0f %%\t%.0f %%\t%.3g GB/s\t%.3g us\t\n", e.Stream, e.Peak.F32/1e9, e.Peak.BF16/1e9,
@@ -77,7 +78,7 @@ func printHardware(c *context, h *hardware.Hardware) error {
 	if err := tw.Flush(); err != nil {
 		return err
 	}
-	fmt.Fprintln(c.stdout)
+	fmt.Fprintln(c.Stdout)
 	fmt.Fprintln(tw, "links\trate\tper copy\t")
 	for _, l := range h.Links {
 		fmt.Fprintf(tw, "%v to %v\t%.3g GB/s\t%.3g us\t\n", device.Tier(l.From), device.Tier(l.To), l.Bandwidth/1e9, l.Latency*1e6)
@@ -85,7 +86,7 @@ func printHardware(c *context, h *hardware.Hardware) error {
 	if err := tw.Flush(); err != nil || len(h.Contention) == 0 {
 		return err
 	}
-	fmt.Fprintln(c.stdout)
+	fmt.Fprintln(c.Stdout)
 	fmt.Fprintln(tw, "work on\twhile busy\ttakes longer by\t")
 	for _, x := range h.Contention {
 		fmt.Fprintf(tw, "%v\t%v\t%.0f %%\t\n", x.Of, x.By, 100*x.Factor)

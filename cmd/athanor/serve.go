@@ -12,6 +12,7 @@ import (
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/machine"
 )
@@ -27,17 +28,17 @@ func (serveCmd) Help() string {
 		"Their traffic is not encrypted."
 }
 
-func (v *serveCmd) Run(c *context) error {
+func (v *serveCmd) Run(c *cli.Context) error {
 	key, err := machine.Key()
 	if err != nil {
-		return usageError{fmt.Sprintf("serve: %v", err)}
+		return cli.UsageError(fmt.Sprintf("serve: %v", err))
 	}
 	addr, err := net.ResolveTCPAddr("tcp", cmp.Or(v.Listen, ":"+config.HostPort))
 	if err != nil {
-		return usageError{fmt.Sprintf("serve: --listen %s: %v; hint: use an address such as :%s", v.Listen, err, config.HostPort)}
+		return cli.UsageError(fmt.Sprintf("serve: --listen %s: %v; hint: use an address such as :%s", v.Listen, err, config.HostPort))
 	}
 	if err := machine.Writable(v.Disk); err != nil {
-		return usageError{fmt.Sprintf("serve: --disk: %v; hint: name a folder that can be written", err)}
+		return cli.UsageError(fmt.Sprintf("serve: --disk: %v; hint: name a folder that can be written", err))
 	}
 	l, err := net.ListenTCP("tcp", addr)
 	if err != nil {
@@ -49,6 +50,6 @@ func (v *serveCmd) Run(c *context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(c.stderr, "%s, %d cores, %s of memory: waiting for runs at %s\n", hardware.Processor(), runtime.GOMAXPROCS(0), size.Format(m.Host), l.Addr())
-	return machine.Serve(ctx, l, key, v.Disk, func(text string) { fmt.Fprintln(c.stderr, text) })
+	fmt.Fprintf(c.Stderr, "%s, %d cores, %s of memory: waiting for runs at %s\n", hardware.Processor(), runtime.GOMAXPROCS(0), size.Format(m.Host), l.Addr())
+	return machine.Serve(ctx, l, key, v.Disk, func(text string) { fmt.Fprintln(c.Stderr, text) })
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/draw"
+	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/search"
 )
@@ -38,8 +39,8 @@ type rankReport struct {
 	streamReport
 }
 
-func (v *simulateCmd) Run(c *context) error {
-	if err := canWrite([]string{v.Config}, v.Trace); err != nil {
+func (v *simulateCmd) Run(c *cli.Context) error {
+	if err := cli.CanWrite([]string{v.Config}, v.Trace); err != nil {
 		return err
 	}
 	p, err := v.plannedOrExplained(c)
@@ -49,7 +50,7 @@ func (v *simulateCmd) Run(c *context) error {
 	defer p.close()
 	runs := p.predicted(c)
 	if v.Trace != "" {
-		if err := writeTo(v.Trace, func(w io.Writer) error { return draw.Trace(w, true, runs...) }); err != nil {
+		if err := cli.WriteTo(v.Trace, func(w io.Writer) error { return draw.Trace(w, true, runs...) }); err != nil {
 			return err
 		}
 	}
@@ -57,8 +58,8 @@ func (v *simulateCmd) Run(c *context) error {
 	if p.result.Best.Plan.Ranks == 1 {
 		r.Ranks = nil
 	}
-	if c.json {
-		return c.print(r)
+	if c.JSON {
+		return c.Print(r)
 	}
 	r.print(c)
 	return nil
@@ -93,39 +94,39 @@ func newStreamReport(one draw.Run) streamReport {
 	return r
 }
 
-func (r *simulateReport) print(c *context) {
+func (r *simulateReport) print(c *cli.Context) {
 	if len(r.Ranks) == 0 {
-		fmt.Fprintf(c.stdout, "predicted step: %.4g s, %d instructions\n", r.Seconds, r.Instructions)
+		fmt.Fprintf(c.Stdout, "predicted step: %.4g s, %d instructions\n", r.Seconds, r.Instructions)
 		r.streams(c, r.Seconds)
 		r.memory(c, 0)
 		return
 	}
-	fmt.Fprintf(c.stdout, "predicted step: %.4g s\n", r.Seconds)
+	fmt.Fprintf(c.Stdout, "predicted step: %.4g s\n", r.Seconds)
 	for _, one := range r.Ranks {
-		fmt.Fprintf(c.stdout, "\nrank %d, %d instructions\n", one.Rank, one.Instructions)
+		fmt.Fprintf(c.Stdout, "\nrank %d, %d instructions\n", one.Rank, one.Instructions)
 		one.streams(c, r.Seconds)
 	}
 	k := slices.Index(r.Peaks.Device, slices.Max(r.Peaks.Device))
-	fmt.Fprintf(c.stdout, "\nrank %d, which takes most device memory", r.Ranks[k].Rank)
+	fmt.Fprintf(c.Stdout, "\nrank %d, which takes most device memory", r.Ranks[k].Rank)
 	r.memory(c, k)
 }
 
 // streams prints how busy the streams are in a step, whose seconds are given.
-func (r *streamReport) streams(c *context, step float64) {
-	fmt.Fprintf(c.stdout, "\n%-18s %10s %8s %20s\n", "stream", "busy", "of step", "on the longest chain")
+func (r *streamReport) streams(c *cli.Context, step float64) {
+	fmt.Fprintf(c.Stdout, "\n%-18s %10s %8s %20s\n", "stream", "busy", "of step", "on the longest chain")
 	for s := range device.NumStreams {
 		if name := s.String(); r.Busy[name] > 0 {
-			fmt.Fprintf(c.stdout, "%-18s %8.4g s %6.1f %% %18.4g s\n", name, r.Busy[name], 100*r.Busy[name]/step, r.Critical[name])
+			fmt.Fprintf(c.Stdout, "%-18s %8.4g s %6.1f %% %18.4g s\n", name, r.Busy[name], 100*r.Busy[name]/step, r.Critical[name])
 		}
 	}
 }
 
 // memory prints the bytes that rank number k of the report moves, and the memory that it takes.
-func (r *simulateReport) memory(c *context, k int) {
-	fmt.Fprintf(c.stdout, "\nmoved: host to device %s, device to host %s, disk read %s, disk write %s, from other ranks %s\n",
+func (r *simulateReport) memory(c *cli.Context, k int) {
+	fmt.Fprintf(c.Stdout, "\nmoved: host to device %s, device to host %s, disk read %s, disk write %s, from other ranks %s\n",
 		size.Format(r.Bytes.H2D[k]), size.Format(r.Bytes.D2H[k]), size.Format(r.Bytes.DiskRead[k]), size.Format(r.Bytes.DiskWrite[k]),
 		size.Format(r.Bytes.Network[k]))
-	fmt.Fprintf(c.stdout, "memory: device %s (%s alive), host %s (%s), disk %s (%s)\n",
+	fmt.Fprintf(c.Stdout, "memory: device %s (%s alive), host %s (%s), disk %s (%s)\n",
 		size.Format(r.Peaks.Device[k]), size.Format(r.Live.Device[k]), size.Format(r.Peaks.Host[k]), size.Format(r.Live.Host[k]),
 		size.Format(r.Peaks.Disk[k]), size.Format(r.Live.Disk[k]))
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/data"
+	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/run"
 	"github.com/athanor-llm/athanor/search"
@@ -22,7 +23,7 @@ type trainCmd struct {
 	DryRun bool `help:"Stop after the plan."`
 }
 
-func (v *trainCmd) Run(c *context) error {
+func (v *trainCmd) Run(c *cli.Context) error {
 	ctx, stop := signal.NotifyContext(stdctx.Background(), stopping()...)
 	defer stop()
 	signal.Ignore(syscall.SIGPIPE) // a reader of the output may exit; the run must still be saved
@@ -51,9 +52,9 @@ func stopping() []os.Signal {
 // errStopped reports a signal before anything was trained.
 var errStopped = errors.New("stopped by a signal before the first step; start the same command again")
 
-func (v *trainCmd) train(ctx stdctx.Context, c *context) error {
+func (v *trainCmd) train(ctx stdctx.Context, c *cli.Context) error {
 	if !v.DryRun {
-		cfg, err := v.load(c, config.ToTrain)
+		cfg, err := v.Load(c, config.ToTrain)
 		if err == nil {
 			err = run.CheckOut(cfg)
 		}
@@ -72,14 +73,14 @@ func (v *trainCmd) train(ctx stdctx.Context, c *context) error {
 		}
 	}
 	if err := p.search(ctx, c, machine.Find); err != nil {
-		return c.explained(err)
+		return explained(c, err)
 	}
-	if !c.json {
+	if !c.JSON {
 		p.print(c)
 	}
 	if v.DryRun {
-		if c.json {
-			return c.print(p.report)
+		if c.JSON {
+			return c.Print(p.report)
 		}
 		return nil
 	}
@@ -92,8 +93,8 @@ func (v *trainCmd) train(ctx stdctx.Context, c *context) error {
 	ui.finish()
 	err = errors.Join(err, t.Close())
 	switch {
-	case c.json:
-		return errors.Join(c.print(trainReport{p.report, t.Summary()}), err)
+	case c.JSON:
+		return errors.Join(c.Print(trainReport{p.report, t.Summary()}), err)
 	case err != nil:
 		return err
 	}
@@ -107,7 +108,7 @@ type trainReport struct {
 }
 
 // open opens the run, which proves the plan's programs.
-func (p *planned) open(ctx stdctx.Context, c *context) (*run.Trainer, error) {
+func (p *planned) open(ctx stdctx.Context, c *cli.Context) (*run.Trainer, error) {
 	best := p.result.Best
 	programs, err := p.machine.Programs(ctx, p.setup.Graph, p.config, best)
 	if err != nil {
@@ -118,73 +119,73 @@ func (p *planned) open(ctx stdctx.Context, c *context) (*run.Trainer, error) {
 		return nil, err
 	}
 	for _, n := range t.Notes {
-		fmt.Fprintln(c.stderr, n)
+		fmt.Fprintln(c.Stderr, n)
 	}
 	return t, nil
 }
 
 // conclude prints the results of the run.
-func (p *planned) conclude(ctx stdctx.Context, c *context, t *run.Trainer) error {
+func (p *planned) conclude(ctx stdctx.Context, c *cli.Context, t *run.Trainer) error {
 	s := t.Summary()
 	switch r := s.ValRewards; {
 	case math.IsNaN(t.ValLoss):
-		fmt.Fprintln(c.stdout, "\nno validation loss: no token of the held-out text is learnt")
+		fmt.Fprintln(c.Stdout, "\nno validation loss: no token of the held-out text is learnt")
 	case r != nil:
-		fmt.Fprintf(c.stdout, "\nvalidation loss %.4f (0.6931 is indifference), %s, rewards %.4f of chosen and %.4f of rejected\n", s.ValLoss, r.Text(), r.Chosen, r.Rejected)
+		fmt.Fprintf(c.Stdout, "\nvalidation loss %.4f (0.6931 is indifference), %s, rewards %.4f of chosen and %.4f of rejected\n", s.ValLoss, r.Text(), r.Chosen, r.Rejected)
 	default:
 		entropy := data.Entropy(p.setup.HeldText...)
-		fmt.Fprintf(c.stdout, "\nvalidation loss %.4f nats per token (perplexity %s); the unigram entropy of that text is %.4f\n", s.ValLoss, run.Number(math.Exp(s.ValLoss), 1), entropy)
+		fmt.Fprintf(c.Stdout, "\nvalidation loss %.4f nats per token (perplexity %s); the unigram entropy of that text is %.4f\n", s.ValLoss, run.Number(math.Exp(s.ValLoss), 1), entropy)
 	}
 	if s.MeasuredSeconds == 0 {
-		fmt.Fprintf(c.stdout, "no steps were left to train: %d are done; hint: set a larger max_steps or max_time to continue\n", s.Steps)
+		fmt.Fprintf(c.Stdout, "no steps were left to train: %d are done; hint: set a larger max_steps or max_time to continue\n", s.Steps)
 	} else {
 		p.compare(c, &s)
 	}
 	if s.Skipped > 0 {
-		fmt.Fprintf(c.stdout, "skipped: %d of %d steps, whose gradient norm was unusual or not finite\n", s.Skipped, s.Steps)
+		fmt.Fprintf(c.Stdout, "skipped: %d of %d steps, whose gradient norm was unusual or not finite\n", s.Skipped, s.Steps)
 	}
-	fmt.Fprintf(c.stdout, "checkpoint: %s\n", s.Checkpoint)
+	fmt.Fprintf(c.Stdout, "checkpoint: %s\n", s.Checkpoint)
 	if b := s.Best; b != nil && b.Checkpoint != s.Checkpoint {
-		fmt.Fprintf(c.stdout, "lowest validation loss: %.4f, %s\n", b.Loss, b.Checkpoint)
+		fmt.Fprintf(c.Stdout, "lowest validation loss: %.4f, %s\n", b.Loss, b.Checkpoint)
 	}
 	if n := p.config.Sample.Tokens; n > 0 && ctx.Err() == nil {
 		cfg := p.config
 		sample, err := run.Sample(ctx, s.Checkpoint, run.Prompt{Text: cfg.Sample.Prompt, Tokens: n, Temperature: 0.8, Seed: cfg.Seed,
 			Device: cfg.Device, Limit: max(int64(cfg.Limits.Device), 0), DType: machine.Precision(cfg), Quantize: cfg.Quantize == config.NF4})
 		if err != nil { // not fatal: the model is trained and saved
-			fmt.Fprintf(c.stderr, "no sample could be generated: %v\n", err)
+			fmt.Fprintf(c.Stderr, "no sample could be generated: %v\n", err)
 			return nil
 		}
-		fmt.Fprintf(c.stdout, "\nsample:\n%s\n", sample.Text)
+		fmt.Fprintf(c.Stdout, "\nsample:\n%s\n", sample.Text)
 	}
 	return nil
 }
 
 // compare prints measurements next to predictions.
-func (p *planned) compare(c *context, s *run.Summary) {
-	fmt.Fprintf(c.stdout, "step time: predicted %.4g s, measured %.4g s (median), %+.1f %%\n", p.report.Seconds, s.MeasuredSeconds, 100*(p.report.Seconds/s.MeasuredSeconds-1))
+func (p *planned) compare(c *cli.Context, s *run.Summary) {
+	fmt.Fprintf(c.Stdout, "step time: predicted %.4g s, measured %.4g s (median), %+.1f %%\n", p.report.Seconds, s.MeasuredSeconds, 100*(p.report.Seconds/s.MeasuredSeconds-1))
 	for r, planned := range p.report.Peaks.Device {
 		at := ""
 		if p.report.Ranks > 1 {
 			at = fmt.Sprintf(" of rank %d", r)
 		}
-		fmt.Fprintf(c.stdout, "device memory%s: planned %d bytes, reached %d\n", at, planned, s.MeasuredPeaks.Device[r])
+		fmt.Fprintf(c.Stdout, "device memory%s: planned %d bytes, reached %d\n", at, planned, s.MeasuredPeaks.Device[r])
 	}
 }
 
 // training displays a run: a rewritten line per step on a terminal, elsewhere a
 // line every ten seconds.
 type training struct {
-	c     *context
+	c     *cli.Context
 	t     *run.Trainer
-	line  *status
+	line  *cli.Status
 	began time.Time
 	first int // step at which this process began
 	shown time.Time
 }
 
-func newTraining(c *context, t *run.Trainer) *training {
-	return &training{c: c, t: t, line: newStatus(c.stderr), began: time.Now(), first: t.Step}
+func newTraining(c *cli.Context, t *run.Trainer) *training {
+	return &training{c: c, t: t, line: cli.NewStatus(c.Stderr), began: time.Now(), first: t.Step}
 }
 
 // Step implements run.Observer.
@@ -194,7 +195,7 @@ func (u *training) Step(m run.Metrics) {
 	}
 	last := m.Step == u.t.Setup.Config.MaxSteps
 	every := 10 * time.Second
-	if u.line.tty != nil {
+	if u.line.Rewrites() {
 		every = 100 * time.Millisecond
 	}
 	if time.Since(u.shown) < every && !last {
@@ -207,11 +208,11 @@ func (u *training) Step(m run.Metrics) {
 	if m.Rewards != nil {
 		text += "  " + m.Rewards.Text()
 	}
-	if u.line.tty != nil {
-		u.line.rewrite(text)
+	if u.line.Rewrites() {
+		u.line.Rewrite(text)
 		return
 	}
-	fmt.Fprintln(u.c.stderr, text)
+	fmt.Fprintln(u.c.Stderr, text)
 }
 
 // eta returns the remaining duration at the mean pace so far, at most until
@@ -229,8 +230,8 @@ func (u *training) eta(step int, now time.Time) time.Duration {
 
 // Event implements run.Observer.
 func (u *training) Event(text string) {
-	u.line.done()
-	fmt.Fprintln(u.c.stderr, text)
+	u.line.Done()
+	fmt.Fprintln(u.c.Stderr, text)
 }
 
-func (u *training) finish() { u.line.done() }
+func (u *training) finish() { u.line.Done() }

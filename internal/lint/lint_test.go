@@ -27,6 +27,7 @@ const module = "github.com/athanor-llm/athanor/"
 // position.
 var layers = []struct{ pkg, why string }{
 	{"cmd", "flags and printing, nothing else: everything can be used without it"},
+	{"internal/cli", "what commands have in common: nothing below knows of flags, standard output and exit codes"},
 	{"bench", "measures and compares; no run depends on a benchmark"},
 	{"run", "a training run joins text, plan, session and checkpoints; nothing below knows that a run exists"},
 	{"machine", "configurations to plans for what is here, or described; what executes must not know who planned"},

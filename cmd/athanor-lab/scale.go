@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/athanor-llm/athanor/internal/bounded"
+	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/scale"
@@ -43,12 +44,12 @@ type scaleCmd struct {
 	Compiled   bool    `help:"memo: plan, lower, pack and simulate each way as a program, instead of analysing it."`
 }
 
-func (v *scaleCmd) Run(c *context) error {
-	if c.json {
+func (v *scaleCmd) Run(c *cli.Context) error {
+	if c.JSON {
 		v.Format = "json"
 	}
 	if v.Format == "svg" && v.What != "curve" && v.What != "memo" {
-		return usageError{"scale " + v.What + " --format svg: only curve and memo are plots\nhint: athanor scale curve --format svg"}
+		return cli.UsageError("scale " + v.What + " --format svg: only curve and memo are plots\nhint: athanor-lab scale curve --format svg")
 	}
 	if v.What == "memo" {
 		return v.memo(c)
@@ -65,7 +66,7 @@ func (v *scaleCmd) Run(c *context) error {
 		return err
 	}
 	if !(v.Batch >= 0) {
-		return usageError{fmt.Sprintf("scale: --batch %v is not a number of sequences; hint: give the critical batch, or 0 for the usual one of a model of this size", v.Batch)}
+		return cli.UsageError(fmt.Sprintf("scale: --batch %v is not a number of sequences; hint: give the critical batch, or 0 for the usual one of a model of this size", v.Batch))
 	}
 	m.Measured = v.Batch
 	work := scale.DefaultWork(m)
@@ -90,7 +91,7 @@ func (v *scaleCmd) Run(c *context) error {
 func (v *scaleCmd) cluster() (scale.Cluster, error) {
 	bytes, err := size.Parse(v.Memory)
 	if err != nil {
-		return scale.Cluster{}, usageError{fmt.Sprintf("--memory: %v", err)}
+		return scale.Cluster{}, cli.UsageError(fmt.Sprintf("--memory: %v", err))
 	}
 	return scale.Cluster{GPUs: v.Gpus, Offload: v.Offload, Hardware: scale.Hardware{
 		Name:  fmt.Sprintf("%g TFLOP/s, %s, nodes of %d at %g GB/s, network %g GB/s", v.Tflops, v.Memory, v.Node, v.Link, v.Network),
@@ -101,7 +102,7 @@ func (v *scaleCmd) cluster() (scale.Cluster, error) {
 func (v *scaleCmd) model() (scale.Model, error) {
 	if v.Model == "" {
 		if v.X < 1 || v.X > 10000 {
-			return scale.Model{}, usageError{fmt.Sprintf("--x %d: the family goes from X_1 to X_10000\nhint: X_160 has 1.26 trillion parameters", v.X)}
+			return scale.Model{}, cli.UsageError(fmt.Sprintf("--x %d: the family goes from X_1 to X_10000\nhint: X_160 has 1.26 trillion parameters", v.X))
 		}
 		return scale.Family(v.X), nil
 	}
@@ -127,34 +128,34 @@ func findModel(name string) (*model.Model, error) {
 		m, err = model.Known(name)
 	}
 	if err != nil {
-		return nil, usageError{fmt.Sprintf("--model: %v", err)}
+		return nil, cli.UsageError(fmt.Sprintf("--model: %v", err))
 	}
 	return m, nil
 }
 
 // table prints a comparison of the ways to parallelise.
-func (v *scaleCmd) table(c *context, m scale.Model, h scale.Hardware, work scale.Work) error {
+func (v *scaleCmd) table(c *cli.Context, m scale.Model, h scale.Hardware, work scale.Work) error {
 	rows := scale.Table(m, h, work)
 	if v.Format == "json" {
-		return c.print(map[string]any{"model": m, "hardware": h, "work": work, "critical_batch": work.Batch, "tokens": work.Tokens(m),
+		return c.Print(map[string]any{"model": m, "hardware": h, "work": work, "critical_batch": work.Batch, "tokens": work.Tokens(m),
 			"flops": work.FLOPs(m), "state_intensity": m.StateIntensity(), "gpu_years": work.FLOPs(m) / h.FLOPS / (365.25 * 86400), "links": scale.Thresholds(h.FLOPS), "rows": rows})
 	}
-	printWork(c.stdout, m, h, work)
-	fmt.Fprintf(c.stdout, "\n%-25s %5s %4s %3s %5s %3s %7s %6s %10s %9s %9s %9s %9s\n", "strategy", "n_b", "p", "t", "m", "b", "GPUs", "eff", "days",
+	printWork(c.Stdout, m, h, work)
+	fmt.Fprintf(c.Stdout, "\n%-25s %5s %4s %3s %5s %3s %7s %6s %10s %9s %9s %9s %9s\n", "strategy", "n_b", "p", "t", "m", "b", "GPUs", "eff", "days",
 		"state", "buffers", "ckpt", "working")
 	for _, r := range rows {
-		fmt.Fprintf(c.stdout, "%-25s %5d %4d %3d %5d %3d %7d %6.3f %10s %9s %9s %9s %9s\n", r.Name, r.Data, r.Pipe, r.Tensor, r.Micros, r.Batch, r.GPUs,
+		fmt.Fprintf(c.Stdout, "%-25s %5d %4d %3d %5d %3d %7d %6.3f %10s %9s %9s %9s %9s\n", r.Name, r.Data, r.Pipe, r.Tensor, r.Micros, r.Batch, r.GPUs,
 			r.Efficiency, digits(r.Days), gibibytes(r.State), gibibytes(r.Buffers), gibibytes(r.Checkpoints), gibibytes(r.Working))
 	}
-	fmt.Fprintf(c.stdout, "\nGiB per GPU; n_b replicas, p pipeline and t tensor ranks, m micro-batches of b sequences\n")
+	fmt.Fprintf(c.Stdout, "\nGiB per GPU; n_b replicas, p pipeline and t tensor ranks, m micro-batches of b sequences\n")
 	slowest := "none of the usual links"
 	for _, l := range scale.Thresholds(h.FLOPS) {
 		if l.Threshold <= m.StateIntensity() {
 			slowest = fmt.Sprintf("%s (%.2g GB/s)", l.Name, l.Bandwidth/1e9)
 		}
 	}
-	fmt.Fprintf(c.stdout, "state moves once per step, %.3g FLOP per byte: the slowest link that hides it is %s\n", m.StateIntensity(), slowest)
-	fmt.Fprintf(c.stdout, "shortest time: %.4g days, improved %.4g: %.2fx\n", rows[8].Days, rows[9].Days, rows[8].Days/rows[9].Days)
+	fmt.Fprintf(c.Stdout, "state moves once per step, %.3g FLOP per byte: the slowest link that hides it is %s\n", m.StateIntensity(), slowest)
+	fmt.Fprintf(c.Stdout, "shortest time: %.4g days, improved %.4g: %.2fx\n", rows[8].Days, rows[9].Days, rows[8].Days/rows[9].Days)
 	return nil
 }
 
@@ -179,48 +180,48 @@ func gibibytes(bytes float64) string {
 }
 
 // curve prints how time and memory grow with the model family.
-func (v *scaleCmd) curve(c *context, h scale.Hardware) error {
+func (v *scaleCmd) curve(c *cli.Context, h scale.Hardware) error {
 	points := scale.Curve(h)
 	switch v.Format {
 	case "json":
-		return c.print(map[string]any{"hardware": h, "points": points})
+		return c.Print(map[string]any{"hardware": h, "points": points})
 	case "svg":
-		return scale.PlotCurve(c.stdout, h, points)
+		return scale.PlotCurve(c.Stdout, h, points)
 	}
-	fmt.Fprintf(c.stdout, "%-6s %10s | %8s %9s %9s | %8s %4s %6s %9s %9s %9s %9s %9s\n", "model", "parameters", "3D GPUs", "days", "GiB", "improved", "p",
+	fmt.Fprintf(c.Stdout, "%-6s %10s | %8s %9s %9s | %8s %4s %6s %9s %9s %9s %9s %9s\n", "model", "parameters", "3D GPUs", "days", "GiB", "improved", "p",
 		"eff", "days", "state", "buffers", "ckpt", "working")
 	for _, p := range points {
-		fmt.Fprintf(c.stdout, "X_%-4d %10s | %8d %9s %9s | %8d %4d %6.3f %9s %9s %9s %9s %9s\n", p.X, scale.Count(p.Parameters), p.Baseline.GPUs,
+		fmt.Fprintf(c.Stdout, "X_%-4d %10s | %8d %9s %9s | %8d %4d %6.3f %9s %9s %9s %9s %9s\n", p.X, scale.Count(p.Parameters), p.Baseline.GPUs,
 			digits(p.Baseline.Days), gibibytes(p.Baseline.Total()), p.Improved.GPUs, p.Improved.Pipe, p.Improved.Efficiency, digits(p.Improved.Days),
 			gibibytes(p.Improved.State), gibibytes(p.Improved.Buffers), gibibytes(p.Improved.Checkpoints), gibibytes(p.Improved.Working))
 	}
-	fmt.Fprintln(c.stdout, "\nGiB per GPU. Training takes years long before a model does not fit: there is no memory wall.")
+	fmt.Fprintln(c.Stdout, "\nGiB per GPU. Training takes years long before a model does not fit: there is no memory wall.")
 	return nil
 }
 
 // traffic compares data-parallel volumes at the improved method's micro-batches.
-func (v *scaleCmd) traffic(c *context, m scale.Model, h scale.Hardware) error {
+func (v *scaleCmd) traffic(c *cli.Context, m scale.Model, h scale.Hardware) error {
 	rows := scale.Table(m, h, scale.DefaultWork(m))
 	micros := rows[len(rows)-1].Micros
 	flows := scale.Flows(micros, float64(m.Sequence))
 	if v.Format == "json" {
-		return c.print(map[string]any{"micros": micros, "tokens": m.Sequence, "threshold": h.FLOPS / h.Network, "flows": flows})
+		return c.Print(map[string]any{"micros": micros, "tokens": m.Sequence, "threshold": h.FLOPS / h.Network, "flows": flows})
 	}
-	fmt.Fprintf(c.stdout, "%s, %d micro-batches of %d tokens; network traffic hides behind %.4g FLOP per byte\n\n", m.Name, micros, m.Sequence, h.FLOPS/h.Network)
-	fmt.Fprintf(c.stdout, "%-22s %8s %8s %12s %10s %10s\n", "sharding", "gathers", "reduces", "bytes/param", "forward", "backward")
+	fmt.Fprintf(c.Stdout, "%s, %d micro-batches of %d tokens; network traffic hides behind %.4g FLOP per byte\n\n", m.Name, micros, m.Sequence, h.FLOPS/h.Network)
+	fmt.Fprintf(c.Stdout, "%-22s %8s %8s %12s %10s %10s\n", "sharding", "gathers", "reduces", "bytes/param", "forward", "backward")
 	for _, f := range flows {
 		forward := "-"
 		if f.Forward > 0 {
 			forward = digits(f.Forward)
 		}
-		fmt.Fprintf(c.stdout, "%-22s %8d %8d %12g %10s %10s\n", f.Mode, f.Gathers, f.Reduces, f.Bytes, forward, digits(f.Backward))
+		fmt.Fprintf(c.Stdout, "%-22s %8d %8d %12g %10s %10s\n", f.Mode, f.Gathers, f.Reduces, f.Bytes, forward, digits(f.Backward))
 	}
-	fmt.Fprintln(c.stdout, "\nper step; bytes sent per parameter of the rank; FLOP per byte, in and out, of the compute that hides the traffic")
+	fmt.Fprintln(c.Stdout, "\nper step; bytes sent per parameter of the rank; FLOP per byte, in and out, of the compute that hides the traffic")
 	return nil
 }
 
 // fit finds the fastest configuration on the given GPUs.
-func (v *scaleCmd) fit(c *context, m scale.Model, cluster scale.Cluster, work scale.Work) error {
+func (v *scaleCmd) fit(c *cli.Context, m scale.Model, cluster scale.Cluster, work scale.Work) error {
 	plan, err := scale.Fit(m, cluster, work)
 	if v.Format == "json" {
 		object := map[string]any{"model": m, "cluster": cluster, "work": work, "fits": err == nil}
@@ -233,12 +234,12 @@ func (v *scaleCmd) fit(c *context, m scale.Model, cluster scale.Cluster, work sc
 		default:
 			return err
 		}
-		return errors.Join(err, c.print(object))
+		return errors.Join(err, c.Print(object))
 	}
 	if err != nil {
 		return err
 	}
-	printWork(c.stdout, m, cluster.Hardware, work)
+	printWork(c.Stdout, m, cluster.Hardware, work)
 	kind := "replicated weights"
 	if plan.Partitioned {
 		kind = "partitioned weights"
@@ -249,30 +250,30 @@ func (v *scaleCmd) fit(c *context, m scale.Model, cluster scale.Cluster, work sc
 			kind += " on a modular pipeline"
 		}
 	}
-	fmt.Fprintf(c.stdout, "\nfastest on %d of %d GPUs: %.4g days\n", plan.GPUs, cluster.GPUs, plan.Days)
-	fmt.Fprintf(c.stdout, "  %d replicas x %d pipeline x %d tensor ranks, %d micro-batches of %d sequences; %s\n", plan.Data, plan.Pipe, plan.Tensor,
+	fmt.Fprintf(c.Stdout, "\nfastest on %d of %d GPUs: %.4g days\n", plan.GPUs, cluster.GPUs, plan.Days)
+	fmt.Fprintf(c.Stdout, "  %d replicas x %d pipeline x %d tensor ranks, %d micro-batches of %d sequences; %s\n", plan.Data, plan.Pipe, plan.Tensor,
 		plan.Micros, plan.Batch, kind)
-	fmt.Fprintf(c.stdout, "  efficiency %.3f = bubble %.3f x tensor %.3f x data %.3f\n", plan.Efficiency, plan.Bubble, plan.TensorShare, plan.DataShare)
-	fmt.Fprintf(c.stdout, "  GiB per GPU: state %s, buffers %s, checkpoints %s, working %s\n", gibibytes(plan.State), gibibytes(plan.Buffers),
+	fmt.Fprintf(c.Stdout, "  efficiency %.3f = bubble %.3f x tensor %.3f x data %.3f\n", plan.Efficiency, plan.Bubble, plan.TensorShare, plan.DataShare)
+	fmt.Fprintf(c.Stdout, "  GiB per GPU: state %s, buffers %s, checkpoints %s, working %s\n", gibibytes(plan.State), gibibytes(plan.Buffers),
 		gibibytes(plan.Checkpoints), gibibytes(plan.Working))
-	fmt.Fprintf(c.stdout, "  network needed to hide the traffic: %.3g GB/s per GPU, in and out\n\nwhat limits:\n", plan.Bandwidth/1e9)
+	fmt.Fprintf(c.Stdout, "  network needed to hide the traffic: %.3g GB/s per GPU, in and out\n\nwhat limits:\n", plan.Bandwidth/1e9)
 	for _, l := range plan.Limits {
-		fmt.Fprintf(c.stdout, "  %-34s %10.4g days  %5.2fx\n", l.Name, l.Days, l.Speedup)
+		fmt.Fprintf(c.Stdout, "  %-34s %10.4g days  %5.2fx\n", l.Name, l.Days, l.Speedup)
 	}
 	return nil
 }
 
 // laws finds the compute-optimal model for a budget.
-func (v *scaleCmd) laws(c *context, cluster scale.Cluster) error {
+func (v *scaleCmd) laws(c *cli.Context, cluster scale.Cluster) error {
 	flops := v.Flops
 	if v.Flops != 0 && v.Hours != 0 {
-		return usageError{fmt.Sprintf("scale laws: --flops %g and --hours %g are two budgets\nhint: leave one out", v.Flops, v.Hours)}
+		return cli.UsageError(fmt.Sprintf("scale laws: --flops %g and --hours %g are two budgets\nhint: leave one out", v.Flops, v.Hours))
 	}
 	if v.Hours != 0 {
 		flops = v.Hours * 3600 * float64(v.Gpus) * cluster.FLOPS
 	}
 	if !(flops > 0) || flops > 1e40 {
-		return usageError{fmt.Sprintf("scale laws: a budget of %g FLOPs is out of range\nhint: give --flops 1e20, or --hours 24 --gpus 8 --tflops 150", flops)}
+		return cli.UsageError(fmt.Sprintf("scale laws: a budget of %g FLOPs is out of range\nhint: give --flops 1e20, or --hours 24 --gpus 8 --tflops 150", flops))
 	}
 	type fit struct {
 		Law        string  `json:"law"`
@@ -289,14 +290,14 @@ func (v *scaleCmd) laws(c *context, cluster scale.Cluster) error {
 		fits = append(fits, fit{l.name, n, d, l.law.Loss(n, d)})
 	}
 	if v.Format == "json" {
-		return c.print(map[string]any{"flops": flops, "fits": fits})
+		return c.Print(map[string]any{"flops": flops, "fits": fits})
 	}
-	fmt.Fprintf(c.stdout, "%.4g FLOP\n\n%-24s %11s %9s %8s\n", flops, "law", "parameters", "tokens", "loss")
+	fmt.Fprintf(c.Stdout, "%.4g FLOP\n\n%-24s %11s %9s %8s\n", flops, "law", "parameters", "tokens", "loss")
 	for _, f := range fits {
-		fmt.Fprintf(c.stdout, "%-24s %11s %9s %8.4f\n", f.Law, scale.Count(f.Parameters), scale.Count(f.Tokens), f.Loss)
+		fmt.Fprintf(c.Stdout, "%-24s %11s %9s %8.4f\n", f.Law, scale.Count(f.Parameters), scale.Count(f.Tokens), f.Loss)
 	}
 	if flops < 1e17 {
-		fmt.Fprintln(c.stdout, "\nso small a budget is far below the runs that these laws were fitted on: measure with a few short runs instead")
+		fmt.Fprintln(c.Stdout, "\nso small a budget is far below the runs that these laws were fitted on: measure with a few short runs instead")
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"bytes"
@@ -10,9 +10,9 @@ import (
 // TestSettle: where no GPU is visible, auto is the CPU, without a message; an explicit device is kept.
 func TestSettle(t *testing.T) {
 	var said bytes.Buffer
-	c := &context{stderr: &said}
+	c := &Context{Stderr: &said}
 	for asked, want := range map[string]string{"auto": "cpu", "cpu": "cpu", "cuda": "cuda"} {
-		if got := c.settle(asked); got != want {
+		if got := SettleDevice(c, asked); got != want {
 			t.Errorf("%s stands for %s, want %s", asked, got, want)
 		}
 	}
@@ -31,13 +31,13 @@ func TestJudge(t *testing.T) {
 		"note: computing on the CPU, not on a GPU: the driver did not answer\n": {Lost: true, Missing: []string{"the driver did not answer"}},
 	} {
 		var out bytes.Buffer
-		c := &context{stderr: &out}
+		c := &Context{Stderr: &out}
 		if got := c.judge(&found); (got == "cuda") != found.OK || out.String() != said {
 			t.Errorf("%+v: %s, %q", found, got, out.String())
 		}
 	}
 	var out bytes.Buffer
-	if got := (&context{stderr: &out}).judge(&cuda.Found{Missing: []string{"no device"}}); got != "cpu" || out.Len() > 0 {
+	if got := (&Context{Stderr: &out}).judge(&cuda.Found{Missing: []string{"no device"}}); got != "cpu" || out.Len() > 0 {
 		t.Errorf("a driver without a GPU: %s, %q", got, out.String())
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"strings"
@@ -9,12 +9,12 @@ import (
 // everything that it works on.
 func TestActivities(t *testing.T) {
 	var b strings.Builder
-	s := newStatus(&b)
+	s := NewStatus(&b)
 	for range 2 {
 		for _, text := range []string{"timing the operators of: a", "timing the operators of: b", "plans of other systems", "timing the operators of: c"} {
-			s.say(text)
+			s.Say(text)
 		}
-		s.next()
+		s.Next()
 	}
 	part := "timing the operators of: a\nplans of other systems\n"
 	if b.String() != part+part {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/athanor-llm/athanor/bench"
 	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/policy"
 )
@@ -27,12 +28,12 @@ const contestRules = `simulated: seconds per step of the search's plan, found wi
 - in brackets as published: the batch in one micro-batch, every layer checkpointed, all that a policy offloads offloaded`
 
 // Run compares the search with published policies on the simulator.
-func (v *benchPoliciesCmd) Run(c *context) error {
+func (v *benchPoliciesCmd) Run(c *cli.Context) error {
 	if err := v.check(); err != nil {
 		return err
 	}
 	list := []bench.Contested{}
-	rows := c.rows()
+	rows := c.Rows()
 	fmt.Fprintf(rows, "%s\n\n%-10s %-18s %4s %5s %9s", contestRules, "model", "hardware", "GPUs", "batch", "search")
 	for _, p := range policy.All() {
 		fmt.Fprintf(rows, " %17s", p.Name)
@@ -47,16 +48,16 @@ func (v *benchPoliciesCmd) Run(c *context) error {
 		printContest(rows, r)
 	}
 	ratios := bench.Compare(list)
-	if c.json {
-		return c.print(map[string]any{"contests": list, "ratios": ratios})
+	if c.JSON {
+		return c.Print(map[string]any{"contests": list, "ratios": ratios})
 	}
-	fmt.Fprintf(c.stdout, "\n%-16s %8s %8s %8s %6s %6s %14s   %s\n", "policy", "least", "mean", "most", "fits", "faster", "(as published)", "most in")
+	fmt.Fprintf(c.Stdout, "\n%-16s %8s %8s %8s %6s %6s %14s   %s\n", "policy", "least", "mean", "most", "fits", "faster", "(as published)", "most in")
 	for _, r := range ratios {
-		fmt.Fprintf(c.stdout, "%-16s %8.3f %8.3f %8.3f %3d/%d %6d %14s", r.Policy, r.Least, r.Mean, r.Most, r.Fits, len(list), r.Faster, fmt.Sprintf("(%.3f)", r.Published))
+		fmt.Fprintf(c.Stdout, "%-16s %8.3f %8.3f %8.3f %3d/%d %6d %14s", r.Policy, r.Least, r.Mean, r.Most, r.Fits, len(list), r.Faster, fmt.Sprintf("(%.3f)", r.Published))
 		if r.Fits > 0 {
-			fmt.Fprintf(c.stdout, "   %s on %d x %s, batch %d", r.Contest.Model, r.Contest.GPUs, r.Contest.Hardware, r.Contest.Batch)
+			fmt.Fprintf(c.Stdout, "   %s on %d x %s, batch %d", r.Contest.Model, r.Contest.GPUs, r.Contest.Hardware, r.Contest.Batch)
 		}
-		fmt.Fprintln(c.stdout)
+		fmt.Fprintln(c.Stdout)
 	}
 	return nil
 }
@@ -64,19 +65,19 @@ func (v *benchPoliciesCmd) Run(c *context) error {
 func (v *benchPoliciesCmd) check() error {
 	for _, m := range v.Models {
 		if _, err := model.Known(m); err != nil {
-			return usageError{"bench policies: " + err.Error()}
+			return cli.UsageError("bench policies: " + err.Error())
 		}
 	}
 	for _, n := range v.Gpus {
 		for _, h := range v.Hardware {
 			if _, err := hardware.KnownRank(h, n); err != nil {
-				return usageError{"bench policies: " + err.Error()}
+				return cli.UsageError("bench policies: " + err.Error())
 			}
 		}
 	}
 	for _, b := range append(v.Batch, v.Sequence) {
 		if b < 1 || b > 1<<16 {
-			return usageError{fmt.Sprintf("bench policies: --batch and --sequence must be positive, not %d; hint: use 1 or more", b)}
+			return cli.UsageError(fmt.Sprintf("bench policies: --batch and --sequence must be positive, not %d; hint: use 1 or more", b))
 		}
 	}
 	return nil

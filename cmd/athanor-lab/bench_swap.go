@@ -8,51 +8,52 @@ import (
 
 	"github.com/athanor-llm/athanor/bench"
 	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/run"
 )
 
 type benchSwapCmd struct {
-	target
+	cli.Target
 	Lengths []int `help:"Sequence lengths." default:"2048,8192" placeholder:"N,..."`
 	Count   int   `help:"Device budgets for each length." default:"4" placeholder:"N"`
 	Steps   int   `help:"Steps to measure of each arm, at each budget." default:"4" placeholder:"N"`
 }
 
-func (v *benchSwapCmd) Run(c *context) error {
+func (v *benchSwapCmd) Run(c *cli.Context) error {
 	if v.Count < 1 || v.Count > 100 || v.Steps < 1 || len(v.Lengths) == 0 {
-		return usageError{"bench swap: --count and --steps must be at least 1; hint: leave them out for the defaults"}
+		return cli.UsageError("bench swap: --count and --steps must be at least 1; hint: leave them out for the defaults")
 	}
-	cfg, err := v.load(c, config.ToPlan)
+	cfg, err := v.Load(c, config.ToPlan)
 	if err != nil {
 		return err
 	}
-	ctx, show := stdctx.Background(), newStatus(c.stderr)
-	defer show.done()
-	text, err := run.OpenText(ctx, cfg, show.progress)
+	ctx, show := stdctx.Background(), cli.NewStatus(c.Stderr)
+	defer show.Done()
+	text, err := run.OpenText(ctx, cfg, show.Progress)
 	if err != nil {
 		return err
 	}
 	defer text.Close()
-	m, err := machine.Describe(cfg, show.say)
+	m, err := machine.Describe(cfg, show.Say)
 	if err != nil {
 		return err
 	}
 	list := []bench.SwapRun{}
-	fmt.Fprintf(c.rows(), "%7s %10s  %-14s %11s %11s %11s %11s %9s  %s\n", "tokens", "device", "activations", "predicted", "measured", "stall pred.", "stall meas.", "to chosen", "peaks")
-	show.parts(len(v.Lengths) * v.Count)
+	fmt.Fprintf(c.Rows(), "%7s %10s  %-14s %11s %11s %11s %11s %9s  %s\n", "tokens", "device", "activations", "predicted", "measured", "stall pred.", "stall meas.", "to chosen", "peaks")
+	show.Parts(len(v.Lengths) * v.Count)
 	swaps := bench.Swaps{Machine: m, At: text.AtLength(cfg), Lengths: v.Lengths, Count: v.Count, Steps: v.Steps}
-	err = swaps.Run(ctx, show.say, func(r bench.SwapRun) {
+	err = swaps.Run(ctx, show.Say, func(r bench.SwapRun) {
 		list = append(list, r)
-		show.next()
-		printSwap(c.rows(), &r)
+		show.Next()
+		printSwap(c.Rows(), &r)
 	})
 	if err = errors.Join(err, m.Close()); err != nil {
 		return err
 	}
-	if c.json {
-		return c.print(map[string]any{"swaps": list})
+	if c.JSON {
+		return c.Print(map[string]any{"swaps": list})
 	}
 	return nil
 }

@@ -1,9 +1,8 @@
-package main
+package cli
 
 import (
 	"bufio"
 	"cmp"
-	stdctx "context"
 	"errors"
 	"fmt"
 	"io"
@@ -14,42 +13,25 @@ import (
 
 	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/machine"
-	"github.com/athanor-llm/athanor/search"
 )
 
-// plannedOrExplained plans. If nothing fits, it prints the JSON object for a
-// misfit.
-func (t *target) plannedOrExplained(c *context) (*planned, error) {
-	p, err := t.makePlan(stdctx.Background(), c, machine.Describe)
-	return p, c.explained(err)
-}
-
-// explained returns the error of a verb. If nothing fits and --json is given, it prints the JSON object that says so.
-func (c *context) explained(err error) error {
-	var misfit *search.Misfit
-	if errors.As(err, &misfit) && c.json {
-		return errors.Join(c.print(search.MisfitReport(misfit)), err)
-	}
-	return err
-}
-
-// wrote returns the error of a write.
-func wrote(_ int, err error) error { return err }
+// Wrote returns the error of a write.
+func Wrote(_ int, err error) error { return err }
 
 // fileHint is the hint for a result that cannot be written.
 const fileHint = "name a file in a folder that can be written"
 
-// canWrite checks, before long work, that the result files can be written and would
+// CanWrite checks, before long work, that the result files can be written and would
 // not replace each other or an input. An empty path means none. It changes no file.
 // It opens nothing but regular files: of a pipe, for example, the other end would
 // notice.
-func canWrite(read []string, paths ...string) error {
+func CanWrite(read []string, paths ...string) error {
 	for i, path := range paths {
 		if path == "" {
 			continue
 		}
 		if slices.ContainsFunc(slices.Concat(read, paths[:i]), func(other string) bool { return samePlace(path, other) }) {
-			return usageError{fmt.Sprintf("%s is also an input, or is named for two outputs; hint: name another file", path)}
+			return UsageError(fmt.Sprintf("%s is also an input, or is named for two outputs; hint: name another file", path))
 		}
 		st, err := os.Stat(path)
 		switch {
@@ -83,10 +65,10 @@ func samePlace(a, b string) bool {
 	return err != nil && filepath.Clean(a) == filepath.Clean(b)
 }
 
-// writeTo has a function write a file. A regular file appears, or replaces an older one,
+// WriteTo has a function write a file. A regular file appears, or replaces an older one,
 // once it is complete; on an error what was there stays. Anything else, such as a pipe,
 // is written directly.
-func writeTo(path string, write func(io.Writer) error) error {
+func WriteTo(path string, write func(io.Writer) error) error {
 	to := path
 	if st, err := os.Stat(path); err != nil || st.Mode().IsRegular() {
 		if real, err := filepath.EvalSymlinks(path); err == nil {

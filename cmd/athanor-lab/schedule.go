@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/athanor-llm/athanor/internal/bounded"
+	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/schedule"
 )
@@ -46,12 +47,12 @@ type scheduleCmd struct {
 	Format       string    `default:"order" enum:"order,grid,json,svg" help:"${enum}."`
 }
 
-func (v *scheduleCmd) Run(c *context) error {
-	if c.json {
+func (v *scheduleCmd) Run(c *cli.Context) error {
+	if c.JSON {
 		v.Format = "json"
 	}
 	if v.Effort < 0 || v.Nodes < 0 {
-		return usageError{fmt.Sprintf("schedule: --effort %d or --nodes %d is negative; hint: use 1 or more, or 0 for the default", v.Effort, v.Nodes)}
+		return cli.UsageError(fmt.Sprintf("schedule: --effort %d or --nodes %d is negative; hint: use 1 or more, or 0 for the default", v.Effort, v.Nodes))
 	}
 	if v.Name == "all" {
 		return v.all(c)
@@ -74,22 +75,22 @@ func (v *scheduleCmd) Run(c *context) error {
 	if v.Cap > 0 {
 		if err := s.CheckCap(costs, v.Cap); err != nil {
 			if v.Format == "json" {
-				err = errors.Join(err, c.print(full))
+				err = errors.Join(err, c.Print(full))
 			}
 			return err
 		}
 	}
 	switch v.Format {
 	case "json":
-		return c.print(full)
+		return c.Print(full)
 	case "svg":
-		return s.SVG(c.stdout, t, costs)
+		return s.SVG(c.Stdout, t, costs)
 	case "grid":
-		printRanks(c.stdout, s.Grid(t))
+		printRanks(c.Stdout, s.Grid(t))
 	default:
-		printRanks(c.stdout, full.Orders)
+		printRanks(c.Stdout, full.Orders)
 	}
-	printSchedule(c.stdout, full)
+	printSchedule(c.Stdout, full)
 	return nil
 }
 
@@ -145,7 +146,7 @@ func (v *scheduleCmd) make() (*schedule.Schedule, schedule.Report, error) {
 	}
 	names := append(schedule.Names(), "search", "all")
 	if near := suggest.Nearest(v.Name, names); near == "search" || near == "all" {
-		return nil, proved, usageError{fmt.Sprintf("schedule %q: no such schedule\nhint: did you mean %q?", v.Name, near)}
+		return nil, proved, cli.UsageError(fmt.Sprintf("schedule %q: no such schedule\nhint: did you mean %q?", v.Name, near))
 	}
 	s, err := schedule.Generate(v.Name, v.request())
 	if err != nil || v.Orders == "" {
@@ -190,7 +191,7 @@ func (v *scheduleCmd) cut(s *schedule.Schedule, costs *schedule.Costs) ([]int, e
 func readOrders(path string) ([]string, error) {
 	data, err := bounded.ReadFile(path, 1<<30)
 	if err != nil {
-		return nil, badInput(suggest.Add(fmt.Errorf("orders: %w", err), "name a file with one line per rank, or with the JSON of this command"))
+		return nil, cli.Misuse(suggest.Add(fmt.Errorf("orders: %w", err), "name a file with one line per rank, or with the JSON of this command"))
 	}
 	var object struct{ Orders []string }
 	if json.Unmarshal(data, &object) == nil && object.Orders != nil {
@@ -250,35 +251,35 @@ func numbers[T int | float64](list []T) string {
 }
 
 // all compares all schedules at equal work.
-func (v *scheduleCmd) all(c *context) error {
+func (v *scheduleCmd) all(c *cli.Context) error {
 	if v.costs().Stages != nil {
-		return usageError{"schedule all with a time per stage: schedules cut the model into different stages\nhint: give one time for all stages"}
+		return cli.UsageError("schedule all with a time per stage: schedules cut the model into different stages\nhint: give one time for all stages")
 	}
 	list, err := schedule.Compare(v.request(), v.Effort)
 	if err != nil {
 		return err
 	}
 	if v.Format == "json" {
-		return c.print(map[string]any{"ranks": v.Ranks, "microbatches": v.Microbatches, "schedules": list})
+		return c.Print(map[string]any{"ranks": v.Ranks, "microbatches": v.Microbatches, "schedules": list})
 	}
 	if v.Format != "order" {
-		return usageError{"schedule all --format " + v.Format + ": a comparison is a table\nhint: use --format json, or name one schedule"}
+		return cli.UsageError("schedule all --format " + v.Format + ": a comparison is a table\nhint: use --format json, or name one schedule")
 	}
-	fmt.Fprintf(c.stdout, "%d ranks, %d micro-batches; times of one stage of 1/%d of the model: tf %g, tb %g, tw %g; tc %g\n\n",
+	fmt.Fprintf(c.Stdout, "%d ranks, %d micro-batches; times of one stage of 1/%d of the model: tf %g, tb %g, tw %g; tc %g\n\n",
 		v.Ranks, v.Microbatches, v.Ranks, mean(v.Tf), mean(v.Tb), mean(v.Tw), v.Tc)
-	fmt.Fprintf(c.stdout, "%-14s %6s %6s %10s %8s %8s %8s %9s  %s\n", "schedule", "chunks", "splits", "makespan", "bubble", "peak", "weights", "messages", "what")
+	fmt.Fprintf(c.Stdout, "%-14s %6s %6s %10s %8s %8s %8s %9s  %s\n", "schedule", "chunks", "splits", "makespan", "bubble", "peak", "weights", "messages", "what")
 	for _, line := range list {
 		if line.Why != "" {
-			fmt.Fprintf(c.stdout, "%-14s %s\n", line.Name, line.Why)
+			fmt.Fprintf(c.Stdout, "%-14s %s\n", line.Name, line.Why)
 			continue
 		}
 		peak := 0.0
 		for _, p := range line.PeakStages {
 			peak = max(peak, p)
 		}
-		fmt.Fprintf(c.stdout, "%-14s %6d %6d %10.6g %6.1f %% %8.4g %8s %9d  %s\n", line.Name, line.Chunks, line.Splits,
+		fmt.Fprintf(c.Stdout, "%-14s %6d %6d %10.6g %6.1f %% %8.4g %8s %9d  %s\n", line.Name, line.Chunks, line.Splits,
 			line.Makespan, 100*line.Bubble, peak, fmt.Sprintf("x%d", line.WeightCopies), line.Messages, line.Summary)
 	}
-	fmt.Fprintln(c.stdout, "\npeak: activations of the fullest rank, in stages of one micro-batch; bubble: idle time of the worst rank over its work")
+	fmt.Fprintln(c.Stdout, "\npeak: activations of the fullest rank, in stages of one micro-batch; bubble: idle time of the worst rank over its work")
 	return nil
 }

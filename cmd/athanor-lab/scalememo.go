@@ -7,6 +7,7 @@ import (
 
 	"github.com/athanor-llm/athanor/bench"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/policy/memo"
@@ -17,7 +18,7 @@ import (
 const published = 0.5230
 
 // memo compares activation policies for long sequences.
-func (v *scaleCmd) memo(c *context) error {
+func (v *scaleCmd) memo(c *cli.Context) error {
 	machine, err := v.memoMachine()
 	if err != nil {
 		return err
@@ -25,7 +26,7 @@ func (v *scaleCmd) memo(c *context) error {
 	lengths := memo.Lengths()
 	if v.Sequence != 0 {
 		if v.Sequence < 1 || v.Sequence > 16<<20 {
-			return usageError{fmt.Sprintf("--sequence %d is not from 1 to %d tokens\nhint: use, for example, --sequence 1048576", v.Sequence, 16<<20)}
+			return cli.UsageError(fmt.Sprintf("--sequence %d is not from 1 to %d tokens\nhint: use, for example, --sequence 1048576", v.Sequence, 16<<20))
 		}
 		lengths = []int{v.Sequence}
 	}
@@ -38,14 +39,14 @@ func (v *scaleCmd) memo(c *context) error {
 	}
 	switch v.Format {
 	case "svg":
-		return memo.Plot(c.stdout, table)
+		return memo.Plot(c.Stdout, table)
 	case "json":
-		return c.print(table)
+		return c.Print(table)
 	}
 	if v.Sequence != 0 {
 		return v.memoLayers(c, machine, table)
 	}
-	printMemo(c.stdout, table)
+	printMemo(c.Stdout, table)
 	if v.Model != "" {
 		return nil
 	}
@@ -63,12 +64,12 @@ func (v *scaleCmd) memo(c *context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(c.stdout, "MEMO's published %.2f %% at 1024K is its policy at --efficiency %.4f; ours there: %.2f %%\n", 100*published, efficiency, 100*ours.MFU)
+	fmt.Fprintf(c.Stdout, "MEMO's published %.2f %% at 1024K is its policy at --efficiency %.4f; ours there: %.2f %%\n", 100*published, efficiency, 100*ours.MFU)
 	return nil
 }
 
 // memoLayers prints one length, with the optimum's policy for each layer.
-func (v *scaleCmd) memoLayers(c *context, machine memo.Machine, table memo.Comparison) error {
+func (v *scaleCmd) memoLayers(c *cli.Context, machine memo.Machine, table memo.Comparison) error {
 	w, err := v.memoWork(v.Sequence)
 	if err != nil {
 		return err
@@ -77,17 +78,17 @@ func (v *scaleCmd) memoLayers(c *context, machine memo.Machine, table memo.Compa
 	if _, err := memo.Best(machine, costs); err != nil {
 		return err
 	}
-	printMemo(c.stdout, table)
+	printMemo(c.Stdout, table)
 	arms := table.Rows[0].Arms
 	layers := arms[len(arms)-1].Layers
-	fmt.Fprintf(c.stdout, "\n%-9s %10s %12s %16s\n", "GiB, ours", "kept", "swapped", "recomputed")
+	fmt.Fprintf(c.Stdout, "\n%-9s %10s %12s %16s\n", "GiB, ours", "kept", "swapped", "recomputed")
 	for first := 0; first < len(layers); {
 		line := memoLayer(layers[first], costs)
 		end := first + 1
 		for end < len(layers) && memoLayer(layers[end], costs) == line {
 			end++
 		}
-		fmt.Fprintf(c.stdout, "%-9s %s\n", fmt.Sprintf("h%d-h%d", first, end-1), line)
+		fmt.Fprintf(c.Stdout, "%-9s %s\n", fmt.Sprintf("h%d-h%d", first, end-1), line)
 		first = end
 	}
 	return nil
@@ -114,12 +115,12 @@ func (v *scaleCmd) memoMachine() (memo.Machine, error) {
 		value, low, high float64
 	}{{"--efficiency", v.Efficiency, 1e-3, 1}, {"--exchange", v.Exchange, 0, 1e6}, {"--host-link", v.HostLink, 0, 1e6}} {
 		if !(n.value >= n.low && n.value <= n.high) {
-			return memo.Machine{}, usageError{fmt.Sprintf("%s %g is not from %g to %g\nhint: for the paper's machine, use --efficiency 0.6 and leave the others out", n.name, n.value, n.low, n.high)}
+			return memo.Machine{}, cli.UsageError(fmt.Sprintf("%s %g is not from %g to %g\nhint: for the paper's machine, use --efficiency 0.6 and leave the others out", n.name, n.value, n.low, n.high))
 		}
 	}
 	host, err := size.Parse(v.HostMemory)
 	if err != nil {
-		return memo.Machine{}, usageError{fmt.Sprintf("--host-memory: %v", err)}
+		return memo.Machine{}, cli.UsageError(fmt.Sprintf("--host-memory: %v", err))
 	}
 	m := memo.A800(v.Efficiency, v.Exchange*1e9)
 	m.Host = float64(host) / float64(m.GPUs)
@@ -159,12 +160,12 @@ func (v *scaleCmd) memoModel(tokens int) (*model.Model, error) {
 }
 
 // memoCompiled runs the ablation through the compiler.
-func (v *scaleCmd) memoCompiled(c *context, machine memo.Machine, lengths []int) error {
+func (v *scaleCmd) memoCompiled(c *cli.Context, machine memo.Machine, lengths []int) error {
 	if machine.Exchange > 0 || v.Format == "svg" {
-		return usageError{"scale memo --compiled: programs do not model what attention exchanges, and there is no plot of them\nhint: leave --exchange and --format svg out"}
+		return cli.UsageError("scale memo --compiled: programs do not model what attention exchanges, and there is no plot of them\nhint: leave --exchange and --format svg out")
 	}
-	show := newStatus(c.stderr)
-	defer show.done()
+	show := cli.NewStatus(c.Stderr)
+	defer show.Done()
 	var rows []*bench.Ablation
 	for _, tokens := range lengths {
 		m, err := v.memoModel(tokens)
@@ -172,13 +173,13 @@ func (v *scaleCmd) memoCompiled(c *context, machine memo.Machine, lengths []int)
 			return err
 		}
 		if _, err := machine.Share(m, tokens); err != nil {
-			return usageError{fmt.Sprintf("scale memo --compiled: %v", err)}
+			return cli.UsageError(fmt.Sprintf("scale memo --compiled: %v", err))
 		}
 		w, err := v.memoWork(tokens)
 		if err != nil {
 			return err
 		}
-		r, err := bench.Ablate(stdctx.Background(), machine, m, tokens, show.say)
+		r, err := bench.Ablate(stdctx.Background(), machine, m, tokens, show.Say)
 		if err != nil {
 			return err
 		}
@@ -194,14 +195,14 @@ func (v *scaleCmd) memoCompiled(c *context, machine memo.Machine, lengths []int)
 		}
 		rows = append(rows, r)
 	}
-	show.done()
+	show.Done()
 	if v.Format == "json" {
-		return c.print(map[string]any{"machine": machine, "rows": rows})
+		return c.Print(map[string]any{"machine": machine, "rows": rows})
 	}
-	printCompiled(c.stdout, machine, rows)
+	printCompiled(c.Stdout, machine, rows)
 	if v.Sequence != 0 {
-		fmt.Fprintln(c.stdout)
-		return search.WriteActivations(c.stdout, rows[0].Arms[len(rows[0].Arms)-1].Layers)
+		fmt.Fprintln(c.Stdout)
+		return search.WriteActivations(c.Stdout, rows[0].Arms[len(rows[0].Arms)-1].Layers)
 	}
 	return nil
 }

@@ -14,7 +14,7 @@ const packExample = "../../alloc/testdata/example.12.csv"
 func runPack(t *testing.T, args ...string) (code int, result packResult, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	code = execute(append([]string{"pack", "--json"}, args...), &out, &errs)
+	code = command().Execute(append([]string{"pack", "--json"}, args...), &out, &errs)
 	if out.Len() > 0 {
 		if err := json.Unmarshal(out.Bytes(), &result); err != nil {
 			t.Fatalf("%v: %s", err, out.String())

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"encoding/xml"
 	"os"
@@ -9,14 +8,6 @@ import (
 	"strings"
 	"testing"
 )
-
-// athanor runs the command and returns exit code, standard output and standard error.
-func athanor(t *testing.T, args ...string) (code int, stdout, stderr string) {
-	t.Helper()
-	var out, errs bytes.Buffer
-	code = execute(args, &out, &errs)
-	return code, out.String(), errs.String()
-}
 
 func TestScheduleVerb(t *testing.T) {
 	for _, x := range []struct {
@@ -36,7 +27,7 @@ func TestScheduleVerb(t *testing.T) {
 		{"search --ranks 3 --microbatches 6 --tf 1,1,2", "optimal"},
 		{"all", "zb-v"},
 	} {
-		code, out, errs := athanor(t, append([]string{"schedule"}, strings.Fields(x.args)...)...)
+		code, out, errs := call(t, append([]string{"schedule"}, strings.Fields(x.args)...)...)
 		if code != 0 || !strings.Contains(out, x.want) || errs != "" {
 			t.Errorf("schedule %s: exit %d\n%s%s", x.args, code, out, errs)
 		}
@@ -45,7 +36,7 @@ func TestScheduleVerb(t *testing.T) {
 
 // TestScheduleFields: the JSON that scripts rely on.
 func TestScheduleFields(t *testing.T) {
-	code, out, errs := athanor(t, "schedule", "zb-h1", "--json")
+	code, out, errs := call(t, "schedule", "zb-h1", "--json")
 	var r map[string]any
 	if err := json.Unmarshal([]byte(out), &r); err != nil || code != 0 {
 		t.Fatalf("exit %d, %v\n%s%s", code, err, out, errs)
@@ -60,7 +51,7 @@ func TestScheduleFields(t *testing.T) {
 	if orders, _ := r["orders"].([]any); len(orders) != 4 || !strings.HasPrefix(orders[3].(string), "F0 B0 F1 B1 F2 B2 F3 B3 W0 F4") {
 		t.Errorf("orders %v", r["orders"])
 	}
-	_, svg, _ := athanor(t, "schedule", "bitpipe", "--format", "svg")
+	_, svg, _ := call(t, "schedule", "bitpipe", "--format", "svg")
 	if err := xml.Unmarshal([]byte(svg), new(struct{})); err != nil {
 		t.Error(err)
 	}
@@ -74,7 +65,7 @@ func TestScheduleRefuses(t *testing.T) {
 		"search --cap 0.5": 2, "1f1b --cap 2": 3, "seq1f1b --model nope --tokens 8": 2, "dualpipe --buffers 1": 2,
 		"1f1b --tf 1,2": 2, "1f1b --tf 1,1,1,1 --tb 1,1": 2, "search --tf 1,1": 2, "zb-auto --tf 1,2,3": 2, "all --tf 1,1,1,1": 2,
 	} {
-		code, out, errs := athanor(t, append([]string{"schedule"}, strings.Fields(args)...)...)
+		code, out, errs := call(t, append([]string{"schedule"}, strings.Fields(args)...)...)
 		if code != want || out != "" || strings.Count(errs, "hint:") != 1 {
 			t.Errorf("schedule %s: exit %d, want %d\n%s%s", args, code, want, out, errs)
 		}
@@ -84,18 +75,18 @@ func TestScheduleRefuses(t *testing.T) {
 // TestScheduleOrders: what the verb prints it reads back, as text and as JSON; a broken order is refused by rank and unit.
 func TestScheduleOrders(t *testing.T) {
 	for _, format := range []string{"order", "json"} {
-		_, text, _ := athanor(t, "schedule", "zb-v", "--format", format)
+		_, text, _ := call(t, "schedule", "zb-v", "--format", format)
 		file := filepath.Join(t.TempDir(), "orders")
 		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if code, again, errs := athanor(t, "schedule", "zb-v", "--format", format, "--orders", file); code != 0 || again != text {
+		if code, again, errs := call(t, "schedule", "zb-v", "--format", format, "--orders", file); code != 0 || again != text {
 			t.Errorf("%s: exit %d\n%s%s", format, code, again, errs)
 		}
 		if err := os.WriteFile(file, []byte(strings.Replace(text, "F0 F1 F2", "F1 F0 F1", 1)), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		code, out, errs := athanor(t, "schedule", "zb-v", "--orders", file)
+		code, out, errs := call(t, "schedule", "zb-v", "--orders", file)
 		if code != 1 || out != "" || !strings.Contains(errs, "rank 0, position 2: F1: duplicated") {
 			t.Errorf("broken order: exit %d\n%s%s", code, out, errs)
 		}
@@ -134,19 +125,19 @@ func TestScaleVerb(t *testing.T) {
 		{"table --format svg", "", 2},
 		{"--tokens nan", "", 2},
 	} {
-		code, out, errs := athanor(t, append([]string{"scale"}, strings.Fields(x.args)...)...)
+		code, out, errs := call(t, append([]string{"scale"}, strings.Fields(x.args)...)...)
 		if code != x.code || !strings.Contains(out, x.want) || code != 0 && (out != "" || strings.Count(errs, "hint:") != 1) {
 			t.Errorf("scale %s: exit %d\n%s%s", x.args, code, out, errs)
 		}
 	}
 	for _, what := range []string{"curve", "memo"} {
-		_, svg, _ := athanor(t, "scale", what, "--format", "svg")
+		_, svg, _ := call(t, "scale", what, "--format", "svg")
 		if err := xml.Unmarshal([]byte(svg), new(struct{})); err != nil {
 			t.Error(err)
 		}
 	}
 	for _, what := range []string{"table", "curve", "traffic", "laws --flops 1e20", "cluster --x 32", "memo --sequence 65536", "memo --compiled --sequence 8192 --model llama-3.2-1b"} {
-		_, out, errs := athanor(t, append([]string{"scale", "--json"}, strings.Fields(what)...)...)
+		_, out, errs := call(t, append([]string{"scale", "--json"}, strings.Fields(what)...)...)
 		if !json.Valid([]byte(out)) {
 			t.Errorf("scale %s --json: %s%s", what, out, errs)
 		}

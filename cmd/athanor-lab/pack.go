@@ -1,7 +1,7 @@
 package main
 
 import (
-	stdcontext "context"
+	stdctx "context"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/athanor-llm/athanor/alloc"
+	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/suggest"
 )
 
@@ -37,22 +38,22 @@ type packResult struct {
 	Capacity   int64    `json:"capacity"`
 }
 
-func (v *packCmd) Run(c *context) error {
-	if err := canWrite(nil, v.Out, v.SVG); err != nil {
+func (v *packCmd) Run(c *cli.Context) error {
+	if err := cli.CanWrite(nil, v.Out, v.SVG); err != nil {
 		return err
 	}
 	p, err := v.read()
 	if err != nil {
 		return err
 	}
-	ctx, cancel := stdcontext.WithTimeout(stdcontext.Background(), v.Timeout)
+	ctx, cancel := stdctx.WithTimeout(stdctx.Background(), v.Timeout)
 	defer cancel()
 	start := time.Now()
 	s, packErr := alloc.Pack(ctx, p, alloc.Options{Nodes: v.Nodes, Workers: runtime.NumCPU()})
 	seconds := time.Since(start).Seconds()
 	var conflict *alloc.InfeasibleError
 	if packErr != nil && !errors.As(packErr, &conflict) && !errors.Is(packErr, alloc.ErrUndecided) {
-		return badInput(packErr)
+		return cli.Misuse(packErr)
 	}
 	if err := v.write(p, s, packErr, conflict); err != nil {
 		return err
@@ -69,38 +70,36 @@ func (v *packCmd) Run(c *context) error {
 			r.Conflict = append(r.Conflict, p.Buffers[i].ID)
 		}
 	}
-	if c.json {
-		err = c.print(r)
+	if c.JSON {
+		err = c.Print(r)
 	} else {
-		err = r.print(c.stdout, s)
+		err = r.print(c.Stdout, s)
 	}
 	return errors.Join(err, packErr)
 }
-
-func badInput(err error) error { return usageError{err.Error()} }
 
 // csvHint is the hint for an unreadable input.
 const csvHint = "name a CSV file, or - for standard input"
 
 func (v *packCmd) read() (alloc.Problem, error) {
 	if v.Capacity < 0 {
-		return alloc.Problem{}, usageError{fmt.Sprintf("--capacity %d is negative\nhint: give bytes, or 0 for the least height", v.Capacity)}
+		return alloc.Problem{}, cli.UsageError(fmt.Sprintf("--capacity %d is negative\nhint: give bytes, or 0 for the least height", v.Capacity))
 	}
 	if v.Nodes < -1 || v.Timeout <= 0 {
-		return alloc.Problem{}, usageError{fmt.Sprintf("--nodes %d or --timeout %v is out of range; hint: use -1 or more nodes, and a timeout above 0", v.Nodes, v.Timeout)}
+		return alloc.Problem{}, cli.UsageError(fmt.Sprintf("--nodes %d or --timeout %v is out of range; hint: use -1 or more nodes, and a timeout above 0", v.Nodes, v.Timeout))
 	}
 	in := io.Reader(os.Stdin)
 	if v.File != "-" {
 		f, err := os.Open(v.File)
 		if err != nil {
-			return alloc.Problem{}, badInput(suggest.Add(err, csvHint))
+			return alloc.Problem{}, cli.Misuse(suggest.Add(err, csvHint))
 		}
 		defer f.Close()
 		in = f
 	}
 	p, err := alloc.ReadCSV(in)
 	if err != nil {
-		return p, badInput(suggest.Add(fmt.Errorf("%s: %w", v.File, err), csvHint))
+		return p, cli.Misuse(suggest.Add(fmt.Errorf("%s: %w", v.File, err), csvHint))
 	}
 	p.Capacity = v.Capacity
 	return p, nil
@@ -110,14 +109,14 @@ func (v *packCmd) read() (alloc.Problem, error) {
 // but not written.
 func (v *packCmd) write(p alloc.Problem, s alloc.Solution, packErr error, conflict *alloc.InfeasibleError) error {
 	if v.Out != "" && packErr == nil {
-		if err := writeTo(v.Out, func(w io.Writer) error { return alloc.WriteCSV(w, p, &s) }); err != nil {
+		if err := cli.WriteTo(v.Out, func(w io.Writer) error { return alloc.WriteCSV(w, p, &s) }); err != nil {
 			return err
 		}
 	}
 	if v.SVG == "" {
 		return nil
 	}
-	return writeTo(v.SVG, func(w io.Writer) error {
+	return cli.WriteTo(v.SVG, func(w io.Writer) error {
 		if conflict != nil {
 			return alloc.WriteSVG(w, p, nil, conflict.Conflict)
 		}

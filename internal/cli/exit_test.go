@@ -1,0 +1,53 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/athanor-llm/athanor/alloc"
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/exec"
+	"github.com/athanor-llm/athanor/run"
+	"github.com/athanor-llm/athanor/schedule"
+	"github.com/athanor-llm/athanor/search"
+)
+
+// TestExitCodes: errors keep their codes, however they are wrapped and joined, and no
+// row of the table is unreachable.
+func TestExitCodes(t *testing.T) {
+	_, noFolder := run.OpenFolder(t.TempDir())
+	used := map[int]bool{}
+	for _, c := range []struct {
+		err  error
+		code int
+	}{
+		{errors.New("anything"), 1},
+		{&schedule.OrderError{}, 1},
+		{UsageError("what"), 2},
+		{&config.Error{}, 2},
+		{noFolder, 2},
+		{&schedule.UsageError{}, 2},
+		{&search.Misfit{Frugal: &search.Candidate{}}, 3},
+		{&alloc.InfeasibleError{}, 3},
+		{&schedule.SplitError{}, 3},
+		{&exec.PeerLostError{Err: errors.New("gone")}, 4},
+		{run.ErrNumeric, 5},
+		{run.ErrSaved, 75},
+	} {
+		for _, err := range []error{c.err, fmt.Errorf("step 3: %w", c.err), errors.Join(errors.New("first"), c.err)} {
+			if got := new(Program).ExitCode(err); got != c.code {
+				t.Errorf("%v (%T): exit code %d, not %d", err, c.err, got, c.code)
+			}
+		}
+		for i, row := range exitCodes {
+			if row.Is(c.err) {
+				used[i] = true
+				break
+			}
+		}
+	}
+	if len(used) != len(exitCodes) {
+		t.Errorf("%d of %d rows of the table are used: %v", len(used), len(exitCodes), used)
+	}
+}

@@ -1,0 +1,25 @@
+package cli
+
+import (
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/run"
+)
+
+// Target is the arguments of most verbs: a configuration and overrides.
+type Target struct {
+	Config    string   `arg:"" help:"YAML file that describes the run; plan, simulate and draw also take a model's name or folder." placeholder:"CONFIG"`
+	Overrides []string `arg:"" optional:"" help:"Overrides: key=value, with dots for nested keys; athanor keys lists all." placeholder:"KEY=VALUE"`
+}
+
+// Load reads the configuration for a purpose, and settles device and precision where it leaves them open.
+func (t *Target) Load(c *Context, to config.Purpose) (*config.Config, error) {
+	cfg, err := config.LoadTo(to, t.Config, t.Overrides)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Hardware.Name == "" {
+		cfg.Device = SettleDevice(c, cfg.Device)
+	}
+	run.SettlePrecision(cfg)
+	return cfg, nil
+}

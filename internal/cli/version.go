@@ -1,0 +1,27 @@
+package cli
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+)
+
+// Version describes this program: its version and the commit that it was built from, as far
+// as the go command recorded them, and the platform that it was built for.
+func Version(program string) string {
+	text := "unknown version"
+	if info, ok := debug.ReadBuildInfo(); ok {
+		said := map[string]string{}
+		for _, s := range info.Settings {
+			said[s.Key] = s.Value
+		}
+		text = info.Main.Version
+		if commit := said["vcs.revision"]; commit != "" {
+			text += ", commit " + commit
+		}
+		if said["vcs.modified"] == "true" {
+			text += " with changes"
+		}
+	}
+	return fmt.Sprintf("%s %s, built with %s for %s/%s", program, text, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+}
