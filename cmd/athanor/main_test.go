@@ -405,7 +405,7 @@ func TestVerbsElsewhere(t *testing.T) {
 		{"bench", "policies", "--help"}, {"bench", "--json", "swap"}} {
 		call(args...).must(t, 2, " is a verb of athanor-lab; hint: athanor-lab ")
 	}
-	call("bench", "step", "scale").must(t, 2, "known models") // a model's name, not a verb
+	call("bench", "step", "scale").must(t, 2, "is not known") // a model's name, not a verb
 }
 
 // TestWrongFiles: files without an end, and folders that are something else.
