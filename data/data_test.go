@@ -328,16 +328,21 @@ func TestStretches(t *testing.T) {
 		"latin.txt":    strings.Repeat("gold and silver\n", 400000),
 		"cyrillic.txt": strings.Repeat("злато и сребро\n", 200000),
 		"han.txt":      strings.Repeat("金和银。\n", 500000),
-		"none.txt":     strings.Repeat("gold and silver ", 200000),
+		"blank.txt":    strings.Repeat("gold and silver\n\n", 400000),
+		"windows.txt":  strings.Repeat("gold and silver\r\n", 400000),
+		"indented.txt": strings.Repeat(" \tgold and silver \n", 300000),
+		"line.txt":     strings.Repeat("gold and silver ", 200000),
+		"none.txt":     strings.Repeat("silver", 600000),
 		"none.jsonl":   `{"text":"` + strings.Repeat("silver ", 400000) + `"}`,
 		"none.json":    strings.Repeat("silver ", 400000),
 	})
 	const most = 2 << 20
 	for name, want := range map[string]string{"latin.txt": "", "cyrillic.txt": "", "han.txt": "",
+		"blank.txt": "", "windows.txt": "", "indented.txt": "", "line.txt": "",
 		"none.txt": "none.txt: more than 2.0 MiB", "none.jsonl": "none.jsonl: more than 2.0 MiB", "none.json": "none.json: more than 2.0 MiB"} {
 		c, err := OpenCorpus(filepath.Join(dir, name))
 		must(t, err)
-		r := &reader{ctx: context.Background(), cut: bpe.Boundary, most: most, emit: func(p piece) error {
+		r := &reader{ctx: context.Background(), cut: bpe.GPT2().Boundary, most: most, emit: func(p piece) error {
 			if len(p.text) > pieceSize+1<<10 {
 				t.Errorf("%s: a piece of %d bytes", name, len(p.text))
 			}

@@ -22,7 +22,7 @@ import (
 // Approach: one goroutine reads all files in sequence and emits pieces of about
 // pieceSize bytes, which any number of goroutines process. A piece holds many small
 // documents or a part of a large one. Documents are cut only where this has no effect on the tokenizer
-// (bpe.Boundary), so tokens and word counts do not depend on the pieces.
+// (Tokenizer.Boundary), so tokens and word counts do not depend on the pieces.
 //
 // Example: documents "ab", "" and "cd" are one piece, text "abcd" with ends 2
 // and 4; the empty one is counted and skipped.
@@ -31,8 +31,8 @@ import (
 const pieceSize = 1 << 20
 
 // maxStretch is the longest stretch of a document without a place to cut, and the
-// longest line of JSONL, in bytes. Both are in memory as a whole, as text and tokens.
-const maxStretch = 1 << 30
+// longest line of JSONL, in bytes. Both are in memory as a whole, the former as text and tokens.
+const maxStretch = 256 << 20
 
 func tooLong(most int64) error {
 	return fmt.Errorf("more than %s without a place to cut; hint: check that it is text, and break it into lines or into several documents", size.Format(most))
@@ -41,10 +41,11 @@ func tooLong(most int64) error {
 // piece is consecutive text of the corpus. Documents end at text[:ends[i].at];
 // the last one may continue in the next piece.
 type piece struct {
-	text  []byte
-	ends  []ending
-	given []span // prompts, in order, or the parts of them that are in this piece
-	read  int64  // bytes of files read so far
+	text   []byte
+	ends   []ending
+	given  []span // prompts, in order, or the parts of them that are in this piece
+	read   int64  // bytes of files read so far
+	within bool   // the text begins within a document
 }
 
 // ending is where a document ends. A conversation is whole in its piece.
@@ -166,6 +167,7 @@ type reader struct {
 	pairs    bool           // see Options
 	given    []span         // prompts in text
 	searched int            // there is no place to cut before this offset
+	within   bool           // the text begins within a document
 }
 
 // read emits the corpus in pieces. The order of the files is shuffled, but the same
@@ -467,16 +469,10 @@ func (r *reader) findCut(from, nextEnd int) int {
 		}
 	}
 	isEnd := limit < len(r.text) || len(r.ends) > 0 && r.ends[len(r.ends)-1].at == limit
-	for i := from; i < limit; {
-		// A boundary is right after a newline.
-		j := bytes.IndexByte(r.text[i-1:limit-1], '\n')
-		if j < 0 {
-			break
-		}
-		if i += j; r.cut(r.text, i) {
+	for i := from; i < limit; i++ {
+		if r.cut(r.text, i) {
 			return i
 		}
-		i++
 	}
 	if isEnd {
 		return limit
@@ -487,11 +483,13 @@ func (r *reader) findCut(from, nextEnd int) int {
 
 // hand emits text[start:at] with the ends of the documents that end in it.
 func (r *reader) hand(at, start int) error {
-	p := piece{text: r.text[start:at:at], read: r.read}
+	p := piece{text: r.text[start:at:at], read: r.read, within: r.within}
+	r.within = true
 	for _, end := range r.ends {
 		if end.at > start && end.at <= at {
 			p.ends = append(p.ends, ending{end.at - start, end.chat})
 		}
+		r.within = r.within && end.at != at
 	}
 	for _, s := range r.given {
 		if s.first < at && s.end > start {

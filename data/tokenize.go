@@ -250,10 +250,10 @@ func encodeAll(ctx context.Context, c *Corpus, t *bpe.Tokenizer, o Options, writ
 		select {
 		case <-j.done:
 		case <-ctx.Done():
-			return stats, ctx.Err()
+			return Stats{}, ctx.Err() // the reader still counts
 		}
 		if err := write(j.ids); err != nil {
-			return stats, err
+			return Stats{}, err
 		}
 		o.progress(j.read, c.bytes)
 		select {
@@ -311,17 +311,22 @@ func encodePiece(e *bpe.Encoder, ids []int32, p piece, endOfText int32) []int32 
 // encodeDocument appends the tokens of text[start:end], one document or a part of one. It takes the prompt with
 // which it begins, if any, from p.given.
 func encodeDocument(e *bpe.Encoder, ids []int32, p *piece, start, end int) []int32 {
-	if len(p.given) == 0 || p.given[0].first >= end {
-		return e.Encode(ids, p.text[start:end])
+	place := bpe.AtStart
+	if start == 0 && p.within {
+		place = bpe.Within
 	}
-	prompt := p.given[0]
-	p.given = p.given[1:]
-	first := len(ids)
-	ids = e.Encode(ids, p.text[prompt.first:prompt.end])
-	for i := first; i < len(ids); i++ {
-		ids[i] = Mark(ids[i])
+	if len(p.given) > 0 && p.given[0].first < end {
+		prompt := p.given[0]
+		p.given = p.given[1:]
+		first := len(ids)
+		ids, _ = e.Part(ids, p.text[prompt.first:prompt.end], place, nil)
+		for i := first; i < len(ids); i++ {
+			ids[i] = Mark(ids[i])
+		}
+		start, place = prompt.end, bpe.Within
 	}
-	return e.Continue(ids, p.text[prompt.end:end])
+	ids, _ = e.Part(ids, p.text[start:end], place, nil)
+	return ids
 }
 
 // encodeChat appends the tokens of a conversation, those that are not learnt marked. The end of text after it
@@ -329,7 +334,9 @@ func encodeDocument(e *bpe.Encoder, ids []int32, p *piece, start, end int) []int
 // ones.
 func encodeChat(e *bpe.Encoder, ids []int32, text []byte, d *chat.Document, endOfText int32) []int32 {
 	first, at, place := len(ids), 0, bpe.AtStart
+	control := chat.Controls(d.Control, 0)
 	part := func(end int, given bool) {
+		end = max(at, e.Reach(text, end, control))
 		start := len(ids)
 		ids, place = e.Part(ids, text[at:end], place, chat.Controls(d.Control, at))
 		for i := start; i < len(ids); i++ {
@@ -381,7 +388,7 @@ func TrainTokenizer(ctx context.Context, c *Corpus, size int, o Options) (*bpe.T
 			}
 		})
 	}
-	_, err := c.read(ctx, Options{}, bpe.Boundary, func(p piece) error {
+	_, err := c.read(ctx, Options{}, bpe.Pattern(trainPattern).Boundary, func(p piece) error {
 		o.progress(p.read, c.bytes)
 		todo <- p
 		return nil

@@ -168,14 +168,14 @@ func TestBoundary(t *testing.T) {
 					random.Draw(t, "third")), ""))
 				whole := tokenizer.Encode(text)
 				for i := range text {
-					if !Boundary(text, i) {
+					if !tokenizer.Boundary(text, i) {
 						continue
 					}
 					cuts++
-					if text[i] >= utf8.RuneSelf && text[i-2] >= utf8.RuneSelf {
+					if text[i-1] >= utf8.RuneSelf || text[i] >= utf8.RuneSelf {
 						foreign++
 					}
-					pieces := append(tokenizer.Encode(text[:i]), tokenizer.Encode(text[i:])...)
+					pieces := append(tokenizer.Encode(text[:i]), tokenizer.NewEncoder().Continue(nil, text[i:])...)
 					if !slices.Equal(pieces, whole) {
 						t.Fatalf("%q cut at %d: %v, whole %v", text, i, pieces, whole)
 					}

@@ -1,10 +1,10 @@
 package bpe
 
 import (
+	"bytes"
 	"encoding/binary"
+	"unicode"
 	"unicode/utf8"
-
-	"golang.org/x/text/unicode/norm"
 )
 
 // Encoding.
@@ -40,16 +40,20 @@ type cacheSlot struct {
 
 // Encoder encodes text with the scratch memory of one goroutine.
 type Encoder struct {
-	t        *Tokenizer
-	cache    []cacheSlot
-	short    [shortWord]link
-	long     longWord
-	composed []byte
+	t           *Tokenizer
+	cache       []cacheSlot
+	short       [shortWord]link
+	long        longWord
+	text, spare []byte   // normalized text
+	far         []scan   // of each step
+	leads       [][]byte // of each step, a piece with a space before it
+	paths       []bestTo
+	ways        []int
 }
 
 // NewEncoder returns an Encoder, which is not safe for concurrent use.
 func (t *Tokenizer) NewEncoder() *Encoder {
-	return &Encoder{t: t, cache: make([]cacheSlot, 1<<cacheLog)}
+	return &Encoder{t: t, cache: make([]cacheSlot, 1<<cacheLog), far: make([]scan, len(t.steps)), leads: make([][]byte, len(t.steps))}
 }
 
 // Encode appends the ids of text to dst and returns it. Added tokens such as
@@ -73,6 +77,7 @@ type Place uint8
 const (
 	AtStart Place = iota // of the text
 	Behind               // an added token
+	Taken                // behind an added token that takes the white space after it
 	Within               // a text
 )
 
@@ -80,39 +85,93 @@ const (
 // what looks like a special token, text[first:end], is one only if control says so; added tokens that are
 // content, such as <think>, are tokens everywhere.
 func (e *Encoder) Part(dst []int32, text []byte, at Place, control func(first, end int) bool) ([]int32, Place) {
-	for first := 0; first < len(text); {
-		next, index := e.t.findAdded(text, first, control)
-		if e.t.chars != nil {
-			dst = e.spaced(dst, text[first:next], at)
-		} else {
-			dst = e.EncodeOrdinary(dst, text[first:next])
+	from := 0
+	if at == Taken {
+		from = len(text) - len(bytes.TrimLeftFunc(text, unicode.IsSpace))
+		if from == len(text) {
+			return dst, Taken
+		}
+		at = Behind
+	}
+	for search := from; from < len(text); {
+		first, end, index := e.t.plain.next(text, from, search, control)
+		if first > from {
+			dst, at = e.stretch(dst, text[from:first], at, control, from)
 		}
 		if index < 0 {
-			return dst, Within
+			return dst, at
 		}
-		added := &e.t.added[index]
-		dst = append(dst, added.ID)
-		first, at = next+len(added.Text), Behind
+		added := &e.t.plain.tokens[index]
+		dst, at = append(dst, added.ID), Behind
+		if added.RightStrip {
+			at = Taken
+		}
+		if from = end; from < len(text) && at == Taken {
+			at = Behind
+		}
+		search = end
 	}
 	return dst, at
+}
+
+// stretch appends the ids of text between added tokens that are looked for in the text as it is, and returns the place
+// after it. offset is that of text in the whole.
+func (e *Encoder) stretch(dst []int32, text []byte, at Place, control func(first, end int) bool, offset int) ([]int32, Place) {
+	raw := text
+	if r := e.t.repair; r != nil && !r.same(text) {
+		text = r.apply(nil, text, at)
+	}
+	text = e.normalize(text, at)
+	if e.t.normalized.starts == nil {
+		return e.split(dst, text, 0, at), Within
+	}
+	if control != nil {
+		control = tracked(raw, text, offset, control)
+	}
+	for from, search := 0, 0; from < len(text); {
+		first, end, index := e.t.normalized.next(text, from, search, control)
+		if first > from {
+			dst, at = e.split(dst, text[from:first], 0, at), Within
+		}
+		if index < 0 {
+			break
+		}
+		dst, at = append(dst, e.t.normalized.tokens[index].ID), Behind
+		from, search = end, end
+	}
+	return dst, at
+}
+
+// tracked is control for a normalized text: what stands in it for the n-th time also stands in the text itself, which
+// begins at offset, for the n-th time.
+func tracked(raw, normalized []byte, offset int, control func(first, end int) bool) func(first, end int) bool {
+	type place struct{ raw, normalized int } // of the latest
+	latest := map[string]place{}
+	return func(first, end int) bool {
+		token := bytes.TrimSpace(normalized[first:end])
+		p, ok := latest[string(token)]
+		if !ok {
+			p = place{-1, -1}
+		}
+		for p.normalized < first {
+			next, next2 := bytes.Index(raw[p.raw+1:], token), bytes.Index(normalized[p.normalized+1:], token)
+			if next < 0 || next2 < 0 {
+				return false
+			}
+			p.raw, p.normalized = p.raw+1+next, p.normalized+1+next2
+		}
+		latest[string(token)] = p
+		return control(offset+p.raw, offset+p.raw+len(token))
+	}
 }
 
 // EncodeOrdinary is Encode for text in which added tokens have no meaning:
 // they are encoded as the characters they are written with.
 func (e *Encoder) EncodeOrdinary(dst []int32, text []byte) []int32 {
-	if e.t.chars != nil {
-		return e.spaced(dst, text, AtStart)
+	if r := e.t.repair; r != nil && !r.same(text) {
+		text = r.apply(nil, text, AtStart)
 	}
-	if e.t.composed && !norm.NFC.IsNormal(text) {
-		e.composed = norm.NFC.Append(e.composed[:0], text...)
-		text = e.composed
-	}
-	for len(text) > 0 {
-		n := e.t.pattern.next(text)
-		dst = e.word(dst, text, n)
-		text = text[n:]
-	}
-	return dst
+	return e.split(dst, e.normalize(text, AtStart), 0, AtStart)
 }
 
 // word appends the ids of the pre-token text[:n]. It may load the bytes after it,
@@ -154,6 +213,9 @@ func load(text []byte, n int) (low, high uint64) {
 
 // merge appends the ids of one pre-token, bypassing the cache.
 func (e *Encoder) merge(dst []int32, word []byte) []int32 {
+	if e.t.unigram != nil {
+		return e.unigram(dst, word)
+	}
 	if e.t.whole != nil {
 		if id, ok := e.t.whole[string(word)]; ok {
 			return append(dst, id)
@@ -190,20 +252,38 @@ func (t *Tokenizer) begin(links []link, word []byte) []link {
 		return links
 	}
 	n := 0
+	unknown := false // the last character was
 	for len(word) > 0 {
 		r, width := utf8.DecodeRune(word)
-		if id, ok := t.chars[r]; ok && (r != utf8.RuneError || width > 1) {
+		id, ok := t.chars[r]
+		switch ok = ok && (r != utf8.RuneError || width > 1); {
+		case ok:
 			links[n].id = id
 			n++
-		} else {
+		case t.spelled(word[:width]):
 			for _, b := range word[:width] {
 				links[n].id = t.byteID[b]
 				n++
 			}
+			ok = true
+		case !unknown || !t.fuse:
+			links[n].id = t.unknown
+			n++
 		}
+		unknown = !ok
 		word = word[width:]
 	}
 	return links[:n]
+}
+
+// spelled reports whether there are tokens for all bytes of a character.
+func (t *Tokenizer) spelled(character []byte) bool {
+	for _, b := range character {
+		if t.byteID[b] < 0 {
+			return false
+		}
+	}
+	return true
 }
 
 func (e *Encoder) mergeShort(dst []int32, word []byte) []int32 {

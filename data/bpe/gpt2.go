@@ -53,7 +53,8 @@ func fromMerges(pattern Pattern, merges []Merge) (*Tokenizer, error) {
 	}
 	end := int32(len(tokens))
 	return newTokenizer(vocabulary{
-		pattern:   pattern,
+		steps:     []step{pattern.step()},
+		unknown:   -1,
 		tokens:    append(tokens, []byte(EndOfText)),
 		merges:    merges,
 		added:     []Added{{ID: end, Text: EndOfText, Special: true}},

@@ -5,14 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
-
-	"github.com/athanor-llm/athanor/internal/bounded"
-	"github.com/athanor-llm/athanor/internal/suggest"
 )
 
 // Reading tokenizer.json.
@@ -51,16 +45,59 @@ type addedToken struct {
 }
 
 type model struct {
-	Type         string           `json:"type"`
-	Dropout      *float64         `json:"dropout"`
-	UnkToken     *string          `json:"unk_token"`
-	Prefix       *string          `json:"continuing_subword_prefix"`
-	Suffix       *string          `json:"end_of_word_suffix"`
-	FuseUnk      bool             `json:"fuse_unk"`
-	ByteFallback bool             `json:"byte_fallback"`
-	IgnoreMerges bool             `json:"ignore_merges"`
-	Vocab        map[string]int32 `json:"vocab"`
-	Merges       []mergePair      `json:"merges"`
+	Type         string      `json:"type"`
+	Dropout      *float64    `json:"dropout"`
+	Unk          *string     `json:"unk_token"`
+	Prefix       *string     `json:"continuing_subword_prefix"`
+	Suffix       *string     `json:"end_of_word_suffix"`
+	FuseUnk      bool        `json:"fuse_unk"`
+	ByteFallback bool        `json:"byte_fallback"`
+	IgnoreMerges bool        `json:"ignore_merges"`
+	UnkID        *int32      `json:"unk_id"` // unigram
+	Vocab        vocab       `json:"vocab"`
+	Merges       []mergePair `json:"merges"`
+}
+
+// vocab is a vocabulary: ids by token or, of a unigram model, tokens with their scores in order of id.
+type vocab struct {
+	ids    map[string]int32
+	scores []float64
+}
+
+// UnmarshalJSON reads both kinds.
+func (v *vocab) UnmarshalJSON(raw []byte) error {
+	if len(raw) == 0 || raw[0] != '[' {
+		return json.Unmarshal(raw, &v.ids)
+	}
+	var list []scored
+	if err := json.Unmarshal(raw, &list); err != nil {
+		return err
+	}
+	v.ids, v.scores = make(map[string]int32, len(list)), make([]float64, len(list))
+	for id, t := range list {
+		if _, twice := v.ids[t.text]; twice {
+			return fmt.Errorf("two tokens of the vocabulary are %q", t.text)
+		}
+		v.ids[t.text], v.scores[id] = int32(id), t.score
+	}
+	return nil
+}
+
+// scored is a token of a unigram model, written ["text", -3.5].
+type scored struct {
+	text  string
+	score float64
+}
+
+func (s *scored) UnmarshalJSON(raw []byte) error {
+	both := []any{&s.text, &s.score}
+	if err := json.Unmarshal(raw, &both); err != nil {
+		return err
+	}
+	if len(both) != 2 {
+		return fmt.Errorf("a token has %d parts, not its text and its score", len(both))
+	}
+	return nil
 }
 
 // mergePair is one merge, written "a b" or ["a","b"].
@@ -91,30 +128,6 @@ func (m *mergePair) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// Load reads a tokenizer.json, or the one in a Hugging Face folder, together
-// with the tokenizer_config.json next to it, which says what ends a document.
-func Load(path string) (*Tokenizer, error) {
-	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		path = filepath.Join(path, "tokenizer.json")
-	}
-	raw, err := bounded.ReadFile(path, maxFile)
-	if err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("%w; hint: name a tokenizer.json, a folder that has one, or gpt2", err)
-		}
-		return nil, err
-	}
-	config, err := bounded.ReadFile(filepath.Join(filepath.Dir(path), "tokenizer_config.json"), maxFile)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	t, err := Parse(raw, config)
-	if err != nil {
-		return nil, suggest.Add(fmt.Errorf("%s: %w", path, err), "check that it is a tokenizer.json of byte-level BPE, or of SentencePiece's BPE")
-	}
-	return t, nil
-}
-
 // Parse builds a Tokenizer from the content of a tokenizer.json and, where
 // there is one, of its tokenizer_config.json (else nil). It retains both slices,
 // without copying them, for Save.
@@ -127,31 +140,82 @@ func Parse(raw, config []byte) (*Tokenizer, error) {
 	if err := f.check(&m); err != nil {
 		return nil, err
 	}
-	v := vocabulary{ignoreMerges: m.IgnoreMerges, endOfText: -1}
-	var err error
-	if v.start, err = postProcessor(f.PostProcessor); err != nil {
+	v := newVocabulary()
+	v.ignoreMerges = m.IgnoreMerges
+	if err := v.readPipeline(&f, &m); err != nil {
 		return nil, err
 	}
-	if m.ByteFallback {
-		err = v.readSpacing(&f)
-	} else if v.composed, err = normalizer(f.Normalizer); err == nil {
-		v.pattern, err = preTokenizer(f.PreTokenizer)
-	}
+	t, err := v.finish(&m, f.AddedTokens, config)
 	if err != nil {
 		return nil, err
 	}
-	if err := v.read(m, f.AddedTokens); err != nil {
-		return nil, err
+	t.sources = []File{{"tokenizer.json", raw}}
+	if config != nil {
+		t.sources = append(t.sources, File{configFile, config})
 	}
-	if err := v.configure(config); err != nil {
-		return nil, err
-	}
-	t, err := newTokenizer(v)
-	if err != nil {
-		return nil, err
-	}
-	t.source, t.sourceConfig = raw, config
 	return t, nil
+}
+
+func newVocabulary() vocabulary {
+	v := vocabulary{endOfText: -1, unknown: -1, unreached: map[int32]bool{}}
+	for i := range v.bytes {
+		v.bytes[i] = -1
+	}
+	return v
+}
+
+// readPipeline reads everything but the vocabulary.
+func (v *vocabulary) readPipeline(f *file, m *model) (err error) {
+	splitters, err := parts(f.PreTokenizer, "pretokenizers")
+	if err != nil {
+		return fmt.Errorf("pre_tokenizer: %w", err)
+	}
+	v.byteLevel = slices.ContainsFunc(splitters, func(part json.RawMessage) bool { return kind(part) == "ByteLevel" })
+	if v.start, err = postProcessor(f.PostProcessor); err != nil {
+		return err
+	}
+	if err := v.readNormalizers(f.Normalizer); err != nil {
+		return err
+	}
+	if err := v.readSteps(splitters); err != nil {
+		return err
+	}
+	if !v.byteLevel {
+		v.chars = map[rune]int32{}
+	}
+	v.fallback = m.ByteFallback
+	return v.readDecoder(f.Decoder)
+}
+
+// finish reads the vocabulary, and builds the tokenizer.
+func (v *vocabulary) finish(m *model, added []addedToken, config []byte) (*Tokenizer, error) {
+	c, err := readSettings(config)
+	if err != nil {
+		return nil, err
+	}
+	if added, err = c.moreAdded(added, m.Vocab.ids); err != nil {
+		return nil, err
+	}
+	v.readUnknown(m)
+	if err := v.read(m, added); err != nil {
+		return nil, err
+	}
+	if err := v.configure(c); err != nil {
+		return nil, err
+	}
+	return newTokenizer(*v)
+}
+
+// readUnknown finds the token for characters that have none.
+func (v *vocabulary) readUnknown(m *model) {
+	v.fuse = m.FuseUnk || m.Vocab.scores != nil
+	if m.UnkID != nil && int(*m.UnkID) < len(m.Vocab.scores) {
+		v.unknown = *m.UnkID
+	} else if m.Unk != nil {
+		if id, ok := m.Vocab.ids[*m.Unk]; ok {
+			v.unknown = id
+		}
+	}
 }
 
 // strict unmarshals one JSON value; a field that the struct lacks is an error.
@@ -185,242 +249,47 @@ func kind(raw json.RawMessage) string {
 	return part.Type
 }
 
-// check rejects unsupported settings that have an effect, and reads the model.
+// check rejects unsupported settings that have an effect, and reads the model. Truncation and padding are for callers
+// that want them, who set them anew.
 func (f *file) check(m *model) error {
-	switch {
-	case !null(f.Truncation):
-		return unsupported("truncation")
-	case !null(f.Padding):
-		return unsupported("padding")
-	case null(f.Model):
+	if null(f.Model) {
 		return errors.New(`it has no "model"`)
 	}
 	// The first published files leave out the type of their BPE model.
-	if k := kind(f.Model); k != "BPE" && k != "without a type" {
+	k := kind(f.Model)
+	if k != "BPE" && k != "Unigram" && k != "without a type" {
 		return unsupported("the model " + k)
 	}
 	if err := strict(f.Model, m); err != nil {
 		return fmt.Errorf("model: %w", err)
 	}
 	switch {
+	case k != "without a type" && (k == "Unigram") != (m.Vocab.scores != nil):
+		return fmt.Errorf("model: the vocabulary is not that of a model of type %s", k)
 	case m.Dropout != nil && *m.Dropout != 0:
 		return unsupported("dropout")
 	case m.Prefix != nil && *m.Prefix != "":
 		return unsupported("continuing_subword_prefix")
 	case m.Suffix != nil && *m.Suffix != "":
 		return unsupported("end_of_word_suffix")
-	case m.ByteFallback && m.IgnoreMerges:
-		return unsupported("byte_fallback with ignore_merges")
-	case !m.ByteFallback && kind(f.Decoder) != "ByteLevel":
-		return unsupported("the decoder " + kind(f.Decoder))
 	}
 	return nil
-}
-
-// postProcessor accepts post-processors that only add special tokens around a text,
-// which Encode leaves out. It returns those that a template adds before the text.
-func postProcessor(raw json.RawMessage) (start []int32, err error) {
-	if null(raw) {
-		return nil, nil
-	}
-	switch k := kind(raw); k {
-	case "ByteLevel", "RobertaProcessing", "BertProcessing":
-		return nil, nil
-	case "TemplateProcessing":
-		return template(raw)
-	case "Sequence":
-		var sequence struct {
-			Processors []json.RawMessage `json:"processors"`
-		}
-		if err := json.Unmarshal(raw, &sequence); err != nil {
-			return nil, fmt.Errorf("post_processor: %w", err)
-		}
-		for _, part := range sequence.Processors {
-			if k := kind(part); k != "ByteLevel" && k != "TemplateProcessing" {
-				return nil, unsupported("in a post_processor, " + k)
-			}
-			before, err := postProcessor(part)
-			if err != nil {
-				return nil, err
-			}
-			start = append(before, start...)
-		}
-		return start, nil
-	default:
-		return nil, unsupported("the post_processor " + k)
-	}
-}
-
-// template returns the tokens that a template adds before a text: [{"SpecialToken":
-// {"id": "<s>"}}, {"Sequence": {"id": "A"}}] with {"<s>": {"ids": [1]}} adds token 1.
-func template(raw json.RawMessage) (start []int32, err error) {
-	var part struct {
-		Single []struct {
-			SpecialToken *struct {
-				ID string `json:"id"`
-			}
-		} `json:"single"`
-		Tokens map[string]struct {
-			IDs []int32 `json:"ids"`
-		} `json:"special_tokens"`
-	}
-	if err := json.Unmarshal(raw, &part); err != nil {
-		return nil, fmt.Errorf("post_processor TemplateProcessing: %w", err)
-	}
-	for _, piece := range part.Single {
-		if piece.SpecialToken == nil { // the text
-			break
-		}
-		start = append(start, part.Tokens[piece.SpecialToken.ID].IDs...)
-	}
-	return start, nil
-}
-
-// normalizer accepts no normalizer, or NFC (Qwen2); composed reports NFC.
-func normalizer(raw json.RawMessage) (composed bool, err error) {
-	if null(raw) {
-		return false, nil
-	}
-	switch k := kind(raw); k {
-	case "NFC":
-		return true, nil
-	case "Sequence":
-		var sequence struct {
-			Normalizers []json.RawMessage `json:"normalizers"`
-		}
-		if err := json.Unmarshal(raw, &sequence); err != nil {
-			return false, fmt.Errorf("normalizer: %w", err)
-		}
-		if len(sequence.Normalizers) == 0 {
-			return false, nil
-		}
-		if len(sequence.Normalizers) == 1 {
-			return normalizer(sequence.Normalizers[0])
-		}
-		return false, unsupported("a sequence of normalizers")
-	default:
-		return false, unsupported("the normalizer " + k)
-	}
-}
-
-// preTokenizer accepts ByteLevel with its own expression, alone or after Digits, and
-// Split by an expression of patterns followed by ByteLevel without one.
-func preTokenizer(raw json.RawMessage) (Pattern, error) {
-	if null(raw) {
-		return 0, unsupported("a missing pre_tokenizer")
-	}
-	switch k := kind(raw); k {
-	case "ByteLevel":
-		return PatternGPT2, byteLevel(raw, true)
-	case "Sequence":
-	default:
-		return 0, unsupported("the pre_tokenizer " + k)
-	}
-	var sequence struct {
-		Type          string            `json:"type"`
-		PreTokenizers []json.RawMessage `json:"pretokenizers"`
-	}
-	if err := strict(raw, &sequence); err != nil {
-		return 0, fmt.Errorf("pre_tokenizer: %w", err)
-	}
-	parts := sequence.PreTokenizers
-	if len(parts) == 1 {
-		return preTokenizer(parts[0])
-	}
-	if len(parts) == 2 && kind(parts[0]) == "Digits" && kind(parts[1]) == "ByteLevel" {
-		if err := digits(parts[0]); err != nil {
-			return 0, err
-		}
-		return PatternDigits, byteLevel(parts[1], true)
-	}
-	if len(parts) != 2 || kind(parts[0]) != "Split" || kind(parts[1]) != "ByteLevel" {
-		kinds := make([]string, len(parts))
-		for i := range parts {
-			kinds[i] = kind(parts[i])
-		}
-		return 0, unsupported(fmt.Sprintf("the pre_tokenizer sequence %q", kinds))
-	}
-	pattern, err := split(parts[0])
-	if err != nil {
-		return 0, err
-	}
-	return pattern, byteLevel(parts[1], false)
-}
-
-func byteLevel(raw json.RawMessage, regex bool) error {
-	part := struct {
-		Type        string `json:"type"`
-		PrefixSpace *bool  `json:"add_prefix_space"`
-		TrimOffsets bool   `json:"trim_offsets"`
-		UseRegex    *bool  `json:"use_regex"`
-	}{}
-	if err := strict(raw, &part); err != nil {
-		return fmt.Errorf("pre_tokenizer ByteLevel: %w", err)
-	}
-	if part.PrefixSpace == nil || *part.PrefixSpace {
-		return unsupported("add_prefix_space")
-	}
-	uses := part.UseRegex == nil || *part.UseRegex
-	if uses != regex {
-		return unsupported(fmt.Sprintf("in pre_tokenizer ByteLevel, use_regex %v at this place", uses))
-	}
-	return nil
-}
-
-func digits(raw json.RawMessage) error {
-	var part struct {
-		Type       string `json:"type"`
-		Individual bool   `json:"individual_digits"`
-	}
-	if err := strict(raw, &part); err != nil {
-		return fmt.Errorf("pre_tokenizer Digits: %w", err)
-	}
-	if !part.Individual {
-		return unsupported("pre_tokenizer Digits without individual_digits")
-	}
-	return nil
-}
-
-func split(raw json.RawMessage) (Pattern, error) {
-	var part struct {
-		Type    string `json:"type"`
-		Pattern struct {
-			Regex  *string `json:"Regex"`
-			String *string `json:"String"`
-		} `json:"pattern"`
-		Behavior string `json:"behavior"`
-		Invert   bool   `json:"invert"`
-	}
-	if err := strict(raw, &part); err != nil {
-		return 0, fmt.Errorf("pre_tokenizer Split: %w", err)
-	}
-	switch {
-	case part.Pattern.Regex == nil:
-		return 0, unsupported("pre_tokenizer Split by a fixed string")
-	case part.Behavior != "Isolated" || part.Invert:
-		return 0, unsupported(fmt.Sprintf("pre_tokenizer Split with behavior %q, invert %v", part.Behavior, part.Invert))
-	}
-	for p := range patterns {
-		if patterns[p].regex == *part.Pattern.Regex {
-			return Pattern(p), nil
-		}
-	}
-	return 0, unsupported(fmt.Sprintf("pre_tokenizer Split by %q", *part.Pattern.Regex))
 }
 
 // read turns the vocabulary's strings into bytes and ids.
-func (v *vocabulary) read(m model, added []addedToken) error {
+func (v *vocabulary) read(m *model, added []addedToken) error {
 	if err := v.readAdded(added); err != nil {
 		return err
 	}
-	if err := v.readTokens(m.Vocab); err != nil {
+	if err := v.readTokens(m.Vocab.ids); err != nil {
 		return err
 	}
+	v.scores = m.Vocab.scores
 	v.merges = make([]Merge, len(m.Merges))
 	for rank, pair := range m.Merges {
-		left, hasLeft := m.Vocab[pair[0]]
-		right, hasRight := m.Vocab[pair[1]]
-		id, hasBoth := m.Vocab[pair[0]+pair[1]]
+		left, hasLeft := m.Vocab.ids[pair[0]]
+		right, hasRight := m.Vocab.ids[pair[1]]
+		id, hasBoth := m.Vocab.ids[pair[0]+pair[1]]
 		if !hasLeft || !hasRight || !hasBoth {
 			return fmt.Errorf("merge %d: %q, %q or both joined are not in the vocabulary", rank, pair[0], pair[1])
 		}
@@ -434,9 +303,6 @@ func (v *vocabulary) read(m model, added []addedToken) error {
 func (v *vocabulary) readAdded(added []addedToken) error {
 	seen := make(map[int32]bool, len(added))
 	for _, a := range added {
-		if a.SingleWord || a.LStrip || a.RStrip {
-			return unsupported(fmt.Sprintf("the added token %q with single_word, lstrip or rstrip", a.Content))
-		}
 		if seen[a.ID] {
 			return fmt.Errorf("two added tokens have the id %d", a.ID)
 		}
@@ -444,7 +310,8 @@ func (v *vocabulary) readAdded(added []addedToken) error {
 			return err
 		}
 		seen[a.ID] = true
-		v.added = append(v.added, Added{ID: a.ID, Text: a.Content, Special: a.Special})
+		v.added = append(v.added, Added{ID: a.ID, Text: a.Content, Special: a.Special, LeftStrip: a.LStrip, RightStrip: a.RStrip,
+			SingleWord: a.SingleWord, Normalized: a.Normalized})
 	}
 	return nil
 }
@@ -472,7 +339,10 @@ func (v *vocabulary) readTokens(vocab map[string]int32) error {
 			if got != text {
 				return fmt.Errorf("id %d is %q in the vocabulary and %q in added_tokens", id, text, got)
 			}
-			continue
+			if v.chars == nil {
+				continue
+			}
+			v.tokens[id] = nil // spaces in it may be written as ▁
 		}
 		if v.tokens[id] != nil {
 			return fmt.Errorf("two tokens of the vocabulary have the id %d", id)
@@ -486,18 +356,18 @@ func (v *vocabulary) readTokens(vocab map[string]int32) error {
 
 // readToken reads the bytes of one token of the vocabulary.
 func (v *vocabulary) readToken(text string, id int32) error {
+	if text == "" {
+		v.tokens[id], v.unreached[id] = []byte{}, true
+		return nil
+	}
 	if v.chars != nil {
-		token, isByte, err := spacedToken(text)
-		if err != nil {
-			return err
-		}
-		v.tokens[id] = token
-		v.addSpaced(token, isByte, id)
+		v.readSpaced(text, id)
 		return nil
 	}
 	token, ok := appendBytes(nil, text)
-	if !ok || len(token) == 0 {
-		return unsupported(fmt.Sprintf("the vocabulary's token %q, which is not in the byte-level alphabet,", text))
+	if !ok { // no text has it
+		token = []byte(text)
+		v.unreached[id] = true
 	}
 	v.tokens[id] = token
 	return nil
@@ -521,61 +391,4 @@ func (v *vocabulary) find(name string) int32 {
 		return -1
 	}
 	return v.added[i].ID
-}
-
-// named returns the text of a token in tokenizer_config.json: a string, or an object
-// with the string in "content"; "" if there is none.
-func named(key string, raw json.RawMessage) (string, error) {
-	var name string
-	if null(raw) || json.Unmarshal(raw, &name) == nil {
-		return name, nil
-	}
-	var object struct {
-		Content string `json:"content"`
-	}
-	if err := json.Unmarshal(raw, &object); err != nil {
-		return "", fmt.Errorf("tokenizer_config.json: %s: %w", key, err)
-	}
-	return object.Content, nil
-}
-
-// configure sets the token that ends a document, and the token before a text if
-// tokenizer_config.json sets add_bos_token.
-func (v *vocabulary) configure(config []byte) error {
-	var c struct {
-		EOS    json.RawMessage `json:"eos_token"`
-		BOS    json.RawMessage `json:"bos_token"`
-		AddBOS *bool           `json:"add_bos_token"`
-	}
-	if config != nil {
-		if err := json.Unmarshal(config, &c); err != nil {
-			return fmt.Errorf("tokenizer_config.json: %w", err)
-		}
-	}
-	if c.AddBOS != nil {
-		name, err := named("bos_token", c.BOS)
-		if err != nil {
-			return err
-		}
-		v.start = nil
-		if id := v.find(name); *c.AddBOS && id >= 0 {
-			v.start = []int32{id}
-		}
-	}
-	name, err := named("eos_token", c.EOS)
-	if err != nil {
-		return err
-	}
-	if name != "" {
-		if v.endOfText = v.find(name); v.endOfText < 0 {
-			return fmt.Errorf("tokenizer_config.json: eos_token %q is not in added_tokens", name)
-		}
-		return nil
-	}
-	for _, name := range endNames {
-		if v.endOfText = v.find(name); v.endOfText >= 0 {
-			break
-		}
-	}
-	return nil
 }

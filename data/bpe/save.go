@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 )
 
 // File is one file of a saved tokenizer.
@@ -18,11 +19,15 @@ type File struct {
 // folder, with which AutoTokenizer and PreTrainedTokenizerFast give the same ids.
 // For a tokenizer that was read they are the original bytes.
 func (t *Tokenizer) Files() []File {
-	config := t.sourceConfig
-	if config == nil {
-		config = t.config()
+	if t.sources == nil {
+		return []File{{"tokenizer.json", t.JSON()}, {configFile, t.config()}}
 	}
-	return []File{{"tokenizer.json", t.JSON()}, {"tokenizer_config.json", config}}
+	for _, f := range t.sources {
+		if f.Name == configFile {
+			return t.sources
+		}
+	}
+	return append(slices.Clip(t.sources), File{configFile, t.config()})
 }
 
 // Save writes Files into the folder dir, which must exist.
@@ -55,8 +60,8 @@ func (t *Tokenizer) config() []byte {
 // JSON returns the content of tokenizer.json: the original if it was read, else
 // tokens in order of id and merges in order of rank, one per line.
 func (t *Tokenizer) JSON() []byte {
-	if t.source != nil {
-		return t.source
+	if len(t.sources) > 0 && t.sources[0].Name == "tokenizer.json" {
+		return t.sources[0].Content
 	}
 	var out bytes.Buffer
 	out.WriteString("{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": [")
@@ -67,18 +72,19 @@ func (t *Tokenizer) JSON() []byte {
 			`"normalized": false, "special": %v}`, a.ID, quote(a.Text), a.Special)
 	}
 	out.WriteString("\n  ],\n  \"normalizer\": ")
-	if t.composed {
+	if len(t.normal) > 0 { // tokenizers made here have no other
+
 		out.WriteString(`{"type": "NFC"}`)
 	} else {
 		out.WriteString("null")
 	}
 	out.WriteString(",\n  \"pre_tokenizer\": ")
 	const byteLevel = `{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": %v}`
-	if t.pattern == PatternGPT2 {
+	if pattern := t.steps[0].name; pattern == gpt2Regex {
 		fmt.Fprintf(&out, byteLevel, true)
 	} else {
 		fmt.Fprintf(&out, `{"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"Regex": %s}, `+
-			`"behavior": "Isolated", "invert": false}, `+byteLevel+`]}`, quote(patterns[t.pattern].regex), false)
+			`"behavior": "Isolated", "invert": false}, `+byteLevel+`]}`, quote(pattern), false)
 	}
 	out.WriteString(",\n  \"post_processor\": null,\n  \"decoder\": ")
 	fmt.Fprintf(&out, byteLevel, true)

@@ -1,23 +1,20 @@
 package bpe
 
 import (
-	"unicode"
+	"bytes"
+	"fmt"
+	"sync"
 	"unicode/utf8"
 )
 
-// Pre-tokenisation without a regular expression engine.
+// Pre-tokenisation: text is split into pre-tokens before tokens are merged.
 //
-// Approach: a vocabulary is published with a regular expression that cuts text
-// into pre-tokens. The five expressions below cover nearly all byte-level BPE
-// tokenizers; each is a hand-written scanner that looks at the class of a
-// character (letter, number, white space, other) and reads one run.
+// Approach: a tokenizer has a list of steps, each of which splits what the step before it has left whole, by the
+// matches of a regular expression (automaton.go).
 //
 // Example, GPT-2: "I've  seen 42!" -> "I" "'ve" " " " seen" " 42" "!". The run
 // of two spaces gives its last one to the following word: that is what
 // \s+(?!\S) says, white space not followed by another character.
-//
-// Known weakness: an expression that is not in the table is refused, not
-// interpreted.
 
 // Pattern is a published pre-tokenisation expression.
 type Pattern uint8
@@ -32,250 +29,229 @@ const (
 	// PatternDigits is GPT-2's, applied between digits, each of which is a pre-token
 	// (SmolLM, StarCoder).
 	PatternDigits
-	// PatternO200k is that of gpt-oss (o200k_harmony), see o200k.go.
+	// PatternO200k is that of gpt-oss (o200k_harmony), in which words end where lower case is followed by upper case,
+	// and include their contraction.
 	PatternO200k
+	// patternOther stands for any other way to split.
+	patternOther
 )
 
-// patterns is the table of supported expressions, indexed by Pattern, exactly
-// as tokenizer.json spells them.
+// patterns are the expressions that tokenizers made here may have, exactly as tokenizer.json spells them.
 var patterns = [...]struct {
 	name, regex string
-	digits      int // longest run of numbers in one pre-token, for the newer two
+	compiled    func() *automaton
 }{
-	PatternGPT2: {"gpt2", `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`, 0},
-	PatternLlama3: {"llama3", `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|` +
-		` ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`, 3},
-	PatternQwen2: {"qwen2", `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|` +
-		` ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`, 1},
-	PatternO200k: {"o200k", `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|` +
-		`[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|` +
-		`\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`, 3},
+	PatternGPT2: known("gpt2", gpt2Regex),
+	PatternLlama3: known("llama3", `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|`+
+		` ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`),
+	PatternQwen2: known("qwen2", `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|`+
+		` ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`),
+	PatternO200k: known("o200k", `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|`+
+		`[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|`+
+		`\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`),
 	// Published as two steps; this expression is equivalent.
-	PatternDigits: {"digits", `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?=\p{N})|\s+(?!\S)|\s+`, 1},
+	PatternDigits: known("digits", `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?=\p{N})|\s+(?!\S)|\s+`),
+}
+
+const gpt2Regex = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
+
+func known(name, regex string) (entry struct {
+	name, regex string
+	compiled    func() *automaton
+}) {
+	entry.name, entry.regex = name, regex
+	entry.compiled = sync.OnceValue(func() *automaton {
+		a, err := compile(regex)
+		if err != nil {
+			panic(fmt.Sprintf("bpe: the pattern %s: %v", name, err)) // tests compile all of them
+		}
+		return a
+	})
+	return entry
 }
 
 func (p Pattern) String() string { return patterns[p].name }
 
-// next returns the length in bytes of the first pre-token of text, at least 1.
-// text must not be empty.
-func (p Pattern) next(text []byte) int {
-	switch p {
-	case PatternGPT2:
-		return nextGPT2(text)
-	case PatternDigits:
-		return nextDigits(text)
-	case PatternO200k:
-		return nextO200k(text)
-	}
-	return nextLlama3(text, patterns[p].digits)
-}
+// step returns the pattern as a step.
+func (p Pattern) step() step { return step{name: patterns[p].regex, auto: patterns[p].compiled()} }
 
-// class is the kind of a character, as far as the expressions distinguish it.
-type class uint8
+// behavior says what becomes of the matches of an expression, and of the text between them.
+type behavior uint8
 
 const (
-	other   class = iota // [^\s\p{L}\p{N}], also a byte that is not UTF-8
-	letter               // \p{L}
-	number               // \p{N}
-	space                // \s but not newline
-	newline              // [\r\n]
+	isolated   behavior = iota // each is a piece
+	removed                    // matches are left out
+	toPrevious                 // a match belongs to the text before it
+	toNext                     // a match belongs to the text behind it
+	contiguous                 // adjacent matches are one piece
 )
 
-// asciiClass holds the classes of the characters below 0x80.
-var asciiClass = makeASCIIClass()
+// behaviors are their names in tokenizer.json.
+var behaviors = map[string]behavior{"Isolated": isolated, "Removed": removed, "MergedWithPrevious": toPrevious, "MergedWithNext": toNext, "Contiguous": contiguous}
 
-func makeASCIIClass() (table [utf8.RuneSelf]class) {
-	for r := range table {
-		table[r] = runeClass(rune(r))
-	}
-	return table
+// leading says where a space is inserted.
+type leading uint8
+
+const (
+	leadNever leading = iota
+	_                 // formerly: before each stretch, which is a normalizer's work
+	leadEach          // before each piece that does not begin with a space
+	leadFirst         // the same, but only at the beginning of the text
+)
+
+// step is a step of pre-tokenisation.
+type step struct {
+	name     string // what it does, for the fingerprint
+	auto     *automaton
+	behavior behavior
+	invert   bool // matches are the text between matches
+	// A step without an automaton changes pieces instead.
+	lead       leading
+	underlined bool // ▁ becomes a space, see spaced.go
 }
 
-func runeClass(r rune) class {
-	switch {
-	case r == '\r' || r == '\n':
-		return newline
-	case unicode.IsLetter(r):
-		return letter
-	case unicode.IsSpace(r):
-		return space
-	case unicode.IsNumber(r):
-		return number
-	}
-	return other
+// covers reports whether a step keeps matches as they are, so that where each ends a pre-token ends.
+func (s *step) covers() bool {
+	return s.auto != nil && (s.behavior == isolated || s.behavior == removed)
 }
 
-// classAt returns class and width in bytes of the character at text[i].
-func classAt(text []byte, i int) (class, int) {
-	if b := text[i]; b < utf8.RuneSelf {
-		return asciiClass[b], 1
-	}
-	r, width := utf8.DecodeRune(text[i:])
-	return runeClass(r), width
+// piece is text[first:end], a match of an expression or what is between two.
+type piece struct {
+	first, end int
+	match      bool
 }
 
-// run returns the end of the run of class c that starts at text[i].
-func run(text []byte, i int, c class) int {
-	for i < len(text) {
-		if b := text[i]; b < utf8.RuneSelf {
-			if asciiClass[b] != c {
-				return i
+// pieces goes through the pieces of a text.
+type pieces struct {
+	step  *step
+	text  []byte
+	far   *scan
+	at    int   // where the next piece begins
+	found piece // the next match, if found.end > at
+	next  piece // read ahead, if next.end > 0
+}
+
+// raw returns the next match or gap; ok is false at the end.
+func (p *pieces) raw() (r piece, ok bool) {
+	if p.next.end > 0 {
+		r, p.next = p.next, piece{}
+		return r, true
+	}
+	if p.at == len(p.text) {
+		return r, false
+	}
+	if p.found.end <= p.at {
+		p.found = piece{len(p.text), len(p.text), false}
+		for i := p.at; i < len(p.text); {
+			if end := p.step.auto.match(p.text, i, p.far); end >= 0 {
+				p.found = piece{i, end, true}
+				break
 			}
-			i++
-			continue
+			_, width := utf8.DecodeRune(p.text[i:])
+			i += width
 		}
-		got, width := classAt(text, i)
-		if got != c {
-			return i
-		}
-		i += width
 	}
-	return i
+	if r = p.found; r.first > p.at || r.end == r.first {
+		r = piece{p.at, p.found.first, false}
+	}
+	p.at = r.end
+	r.match = r.match != p.step.invert
+	return r, true
 }
 
-func nextGPT2(text []byte) int {
-	if text[0] == '\'' {
-		if n := contraction(text, false); n > 0 {
-			return n
-		}
+// peek returns the next match or gap without taking it.
+func (p *pieces) peek() (piece, bool) {
+	r, ok := p.raw()
+	if ok {
+		p.next = r
 	}
-	i := 0
-	if text[0] == ' ' && len(text) > 1 {
-		i = 1 // the optional space of ` ?\p{L}+`, given back below
-	}
-	c, width := classAt(text, i)
-	if c < space {
-		return run(text, i+width, c)
-	}
-	return white(text)
+	return r, ok
 }
 
-// nextDigits is nextGPT2 for text that ends before the next digit. A digit is a
-// pre-token, and white space before one keeps its last space.
-func nextDigits(text []byte) int {
-	c, width := classAt(text, 0)
-	if c == number {
-		return width
-	}
-	end := 0
-	for c >= space {
-		if end += width; end == len(text) {
-			break
+// piece returns the next piece; ok is false at the end.
+func (p *pieces) piece() (r piece, ok bool) {
+	r, ok = p.raw()
+	switch p.step.behavior {
+	case removed:
+		for ok && r.match {
+			r, ok = p.raw()
 		}
-		c, width = classAt(text, end)
-	}
-	if end > 0 && c == number {
-		return end
-	}
-	return nextGPT2(text)
-}
-
-func nextLlama3(text []byte, digits int) int {
-	if text[0] == '\'' {
-		if n := contraction(text, true); n > 0 {
-			return n
-		}
-	}
-	c, width := classAt(text, 0)
-	switch c {
-	case letter:
-		return run(text, width, letter)
-	case number:
-		return numbers(text, digits)
-	case newline:
-		return whiteToNewline(text)
-	}
-	// One character that is neither newline, letter nor number may lead a word;
-	// a space may lead punctuation, which includes the newlines after it.
-	follows := newline // has no effect below
-	if width < len(text) {
-		follows, _ = classAt(text, width)
-	}
-	switch {
-	case follows == letter:
-		return run(text, width, letter)
-	case c == other || text[0] == ' ' && follows == other:
-		return run(text, run(text, width, other), newline)
-	}
-	return whiteToNewline(text)
-}
-
-// numbers returns the length in bytes of up to most numbers at the start of text.
-func numbers(text []byte, most int) int {
-	end := 0
-	for n := 0; n < most && end < len(text); n++ {
-		c, width := classAt(text, end)
-		if c != number {
-			break
-		}
-		end += width
-	}
-	return end
-}
-
-// white matches \s+(?!\S)|\s+ at the start of text, which must be white space: the
-// whole run if it ends the text, else all but its last character, at least one.
-func white(text []byte) int {
-	last, end := 0, 0
-	for end < len(text) {
-		c, width := classAt(text, end)
-		if c < space {
-			if last == 0 {
-				return end
+	case toPrevious, toNext:
+		if ok && r.match == (p.step.behavior == toNext) {
+			if more, any := p.peek(); any && more.match != r.match {
+				p.next, r.end = piece{}, more.end
 			}
-			return last
 		}
-		last = end
-		end += width
+	case contiguous:
+		for ok {
+			more, any := p.peek()
+			if !any || more.match != r.match {
+				break
+			}
+			p.next, r.end = piece{}, more.end
+		}
 	}
-	return end
+	return r, ok
 }
 
-// whiteToNewline matches \s*[\r\n]+|\s+(?!\S)|\s+: up to the last newline of
-// the run, or like white if it has none.
-func whiteToNewline(text []byte) int {
-	end, after := 0, 0
-	for end < len(text) {
-		c, width := classAt(text, end)
-		if c < space {
-			break
-		}
-		end += width
-		if c == newline {
-			after = end
-		}
+// split appends the ids of text, to which the steps from k on apply.
+func (e *Encoder) split(dst []int32, text []byte, k int, at Place) []int32 {
+	if k == len(e.t.steps) {
+		return e.words(dst, text)
 	}
-	if after > 0 {
-		return after
+	s := &e.t.steps[k]
+	if s.auto == nil {
+		return e.split(dst, e.led(s, text, k, at), k+1, at)
 	}
-	return white(text)
+	e.far[k].reset()
+	if k == len(e.t.steps)-1 && s.behavior == isolated && e.t.chars == nil {
+		return e.isolated(dst, text, s.auto, &e.far[k])
+	}
+	all := pieces{step: s, text: text, far: &e.far[k]}
+	for p, ok := all.piece(); ok; p, ok = all.piece() {
+		here := at
+		if p.first > 0 {
+			here = Behind
+		}
+		dst = e.split(dst, text[p.first:p.end], k+1, here)
+	}
+	return dst
 }
 
-// contraction returns the length of 's 't 're 've 'm 'll 'd at the start of
-// text, or 0. With fold, letters of either
-// case match, and with them the long s, U+017F.
-func contraction(text []byte, fold bool) int {
-	if len(text) < 2 || text[0] != '\'' {
-		return 0
-	}
-	var lower byte
-	if fold {
-		lower = 0x20
-	}
-	switch a := text[1] | lower; a {
-	case 's', 't', 'm', 'd':
-		return 2
-	case 'r', 'v', 'l':
-		want := byte('e')
-		if a == 'l' {
-			want = 'l'
+// isolated is split for the most frequent last step, with whole words of bytes.
+func (e *Encoder) isolated(dst []int32, text []byte, a *automaton, far *scan) []int32 {
+	for at := 0; at < len(text); {
+		end := a.match(text, at, far)
+		for end < 0 { // text between matches
+			_, width := utf8.DecodeRune(text[at:])
+			gap := at + width
+			for end = -1; gap < len(text); gap += width {
+				if end = a.match(text, gap, far); end >= 0 {
+					break
+				}
+				_, width = utf8.DecodeRune(text[gap:])
+			}
+			dst = e.word(dst, text[at:], gap-at)
+			if at = gap; at == len(text) {
+				return dst
+			}
 		}
-		if len(text) > 2 && text[2]|lower == want {
-			return 3
-		}
+		dst = e.word(dst, text[at:], end-at)
+		at = end
 	}
-	if fold && len(text) > 2 && text[1] == 0xC5 && text[2] == 0xBF {
-		return 3
+	return dst
+}
+
+// led returns a piece with the space that step k puts before it.
+func (e *Encoder) led(s *step, text []byte, k int, at Place) []byte {
+	buffer := e.leads[k][:0]
+	wants := s.lead == leadEach && at != Within || s.lead == leadFirst && at == AtStart
+	if s.underlined {
+		text = bytes.ReplaceAll(text, []byte(underline), []byte{' '})
 	}
-	return 0
+	if !wants || len(text) == 0 || text[0] == ' ' {
+		return text
+	}
+	e.leads[k] = append(append(buffer, ' '), text...)
+	return e.leads[k]
 }

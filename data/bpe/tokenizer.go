@@ -6,10 +6,11 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
-	"sort"
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
 )
 
 // MaxVocabulary is the largest number of tokens that a tokenizer may have.
@@ -23,104 +24,169 @@ const EndOfText = "<|endoftext|>"
 // All three are token ids.
 type Merge struct{ Left, Right, ID int32 }
 
-// Added is a token that is cut out of the text before the text is split.
-type Added struct {
-	ID      int32
-	Text    string
-	Special bool // a control token, not content
-}
-
-// Tokenizer is a BPE tokenizer. It is immutable: any number of goroutines may use it
+// Tokenizer is a tokenizer. It is immutable: any number of goroutines may use it
 // at once, each through its own Encoder.
 type Tokenizer struct {
-	pattern      Pattern
-	tokens       [][]byte   // bytes of every id; nil for an id that no token has
-	byteID       [256]int32 // the token of each single byte
-	merges       []Merge    // the index is the rank: lower merges first
-	pairs        pairTable
-	added        []Added // longest first
-	starts       []uint64
-	whole        map[string]int32 // with ignore_merges: pre-tokens that are tokens
-	composed     bool             // text is brought to NFC first
-	uncut        bool             // an added token has a newline in it
-	endOfText    int32            // -1: none known
-	start        []int32          // tokens that transformers puts before a text
-	chars        map[rune]int32   // SentencePiece: the tokens of characters; nil: merges start from bytes
-	leading      leading          // SentencePiece
-	breaks       string           // SentencePiece: a word ends before any of these
-	trims        bool             // the decoder removes a leading space
-	source       []byte           // the tokenizer.json that was read; nil: none
-	sourceConfig []byte           // the tokenizer_config.json next to it; nil: none
-	hash         [32]byte
+	normal     []normalizer
+	steps      []step
+	tokens     [][]byte    // bytes of every id; nil for an id that no token has
+	byteID     [256]int32  // the token of each single byte; -1: none
+	repair     *normalizer // replaces bytes that are in no text and that no token has; nil: there are none
+	merges     []Merge     // the index is the rank: lower merges first
+	pairs      pairTable
+	unigram    *unigram         // nil: tokens are merged
+	added      []Added          // longest first
+	plain      finder           // those that are looked for in the text as it is
+	normalized finder           // those that are looked for in the normalized text
+	strips     bool             // added tokens take white space
+	whole      map[string]int32 // with ignore_merges: pre-tokens that are tokens
+	sealed     []uint64         // pairs of adjacent bytes within added tokens, one bit each; nil: no text may be cut
+	endOfText  int32            // -1: none known
+	start      []int32          // tokens that transformers puts before a text
+	chars      map[rune]int32   // the tokens of characters; nil: merges start from bytes
+	unknown    int32            // the token of a character that has none, nor its bytes; -1: none
+	fuse       bool             // several such characters in a row are one token
+	joints     joints           // with chars
+	parted     bool             // with chars: words end at joints
+	trims      bool             // the decoder removes a leading space
+	sources    []File           // the files that were read; nil: none
+	hash       [32]byte
 }
 
 // vocabulary holds the inputs of newTokenizer.
 type vocabulary struct {
-	pattern      Pattern
+	normal       []normalizer
+	steps        []step
 	tokens       [][]byte
 	merges       []Merge
+	ranks        []uint32  // of merges; nil: their indexes
+	scores       []float64 // of tokens of a unigram model; nil: tokens are merged
 	added        []Added
 	ignoreMerges bool
-	composed     bool
 	endOfText    int32
 	start        []int32
 	chars        map[rune]int32
-	bytes        [256]int32 // with chars: the tokens of bytes; -1: none
-	leading      leading
-	breaks       string
+	bytes        [256]int32     // with chars: the tokens of bytes; -1: none
+	unreached    map[int32]bool // tokens that no text has
+	unknown      int32
+	fuse         bool
 	trims        bool
+
+	byteLevel  bool // reading: merges start from bytes
+	underlined bool // reading: from here on, ▁ is a space
+	fallback   bool // reading: characters without a token become bytes
 }
 
 // newTokenizer checks the vocabulary and builds the lookup tables.
 func newTokenizer(v vocabulary) (*Tokenizer, error) {
-	t := &Tokenizer{pattern: v.pattern, tokens: v.tokens, merges: v.merges,
-		added: v.added, composed: v.composed, endOfText: v.endOfText, start: v.start}
-	t.chars, t.byteID, t.leading, t.breaks, t.trims = v.chars, v.bytes, v.leading, v.breaks, v.trims
-	if t.chars == nil {
-		for i := range t.byteID {
-			t.byteID[i] = -1
-		}
-	}
-	for _, added := range t.added {
-		if added.Text == "" {
-			return nil, fmt.Errorf("added token %d is empty", added.ID)
-		}
-	}
+	t := &Tokenizer{normal: v.normal, steps: v.steps, tokens: v.tokens, merges: v.merges, added: v.added, endOfText: v.endOfText,
+		start: v.start, chars: v.chars, byteID: v.bytes, unknown: v.unknown, fuse: v.fuse, trims: v.trims}
 	for _, id := range t.start {
 		if t.Token(id) == nil {
 			return nil, fmt.Errorf("the token %d, which is added before a text, is not in the vocabulary", id)
 		}
 	}
 	isAdded := t.addedIDs()
-	for id, token := range t.tokens {
-		if t.chars == nil && len(token) == 1 && !isAdded[int32(id)] {
-			t.byteID[token[0]] = int32(id)
+	for _, a := range t.added {
+		if t.chars != nil && !a.Special { // merges may make it too
+			delete(isAdded, a.ID)
 		}
 	}
-	for b, id := range t.byteID {
-		if id < 0 {
-			return nil, fmt.Errorf("the vocabulary has no token for the byte 0x%02x; "+
-				"hint: use a tokenizer whose vocabulary has all 256 bytes", b)
-		}
+	skip := func(id int32) bool { return isAdded[id] || v.unreached[id] }
+	if err := t.indexBytes(skip); err != nil {
+		return nil, err
 	}
 	t.pairs = newPairTable(len(t.merges))
-	for rank, m := range t.merges {
+	for i, m := range t.merges {
 		if err := t.checkMerge(m); err != nil {
-			return nil, fmt.Errorf("merge %d: %w", rank, err)
+			return nil, fmt.Errorf("merge %d: %w", i, err)
 		}
-		t.pairs.insert(m, uint32(rank))
+		rank := uint32(i)
+		if v.ranks != nil {
+			rank = v.ranks[i]
+		}
+		t.pairs.insert(m, rank)
 	}
 	if v.ignoreMerges {
 		t.whole = make(map[string]int32, len(t.tokens))
 		for id, token := range t.tokens {
-			if token != nil && !isAdded[int32(id)] {
+			if token != nil && !skip(int32(id)) {
 				t.whole[string(token)] = int32(id)
 			}
 		}
 	}
-	t.indexAdded()
+	if v.scores != nil {
+		t.unigram = newUnigram(t.tokens, v.scores, skip)
+	}
+	t.findJoints(skip)
+	if err := t.indexAdded(); err != nil {
+		return nil, err
+	}
+	t.seal()
 	t.hash = t.fingerprint()
 	return t, nil
+}
+
+// impossible reports whether no text in UTF-8 has a byte.
+func impossible(b int) bool { return b == 0xC0 || b == 0xC1 || b >= 0xF5 }
+
+// indexBytes finds the tokens of single bytes. Bytes that are in no text may lack one, as they do in vocabularies made
+// from text alone: where they occur all the same, they become U+FFFD, as in Python's errors="replace".
+func (t *Tokenizer) indexBytes(skip func(id int32) bool) error {
+	if t.chars != nil {
+		if t.unknown < 0 {
+			for b, id := range t.byteID {
+				if id < 0 {
+					return fmt.Errorf("the vocabulary has neither a token for the byte 0x%02x nor one for what is unknown; "+
+						"hint: use a tokenizer whose vocabulary has all 256 bytes", b)
+				}
+			}
+		}
+		return nil
+	}
+	for i := range t.byteID {
+		t.byteID[i] = -1
+	}
+	for id, token := range t.tokens {
+		if len(token) == 1 && !skip(int32(id)) {
+			t.byteID[token[0]] = int32(id)
+		}
+	}
+	var lacking []byte
+	for b, id := range t.byteID {
+		switch {
+		case id >= 0:
+		case impossible(b):
+			lacking = append(lacking, byte(b))
+		case t.unknown >= 0 && !t.fuse:
+			t.byteID[b] = t.unknown
+		default:
+			return fmt.Errorf("the vocabulary has no token for the byte 0x%02x; "+
+				"hint: use a tokenizer whose vocabulary has all bytes of text", b)
+		}
+	}
+	if lacking != nil {
+		r := without(lacking)
+		t.repair = &r
+	}
+	return nil
+}
+
+// findJoints finds where words of a vocabulary of characters end.
+func (t *Tokenizer) findJoints(skip func(id int32) bool) {
+	if t.chars == nil {
+		return
+	}
+	reached := make([][]byte, 0, len(t.tokens))
+	for id, token := range t.tokens {
+		if !skip(int32(id)) {
+			reached = append(reached, token)
+		}
+	}
+	t.joints = newJoints(reached)
+	_, t.parted = t.chars[' '] // else a space may be fused with unknown characters
+	_, line := t.chars['\n']
+	t.joints.lines = t.joints.lines && (line || t.byteID['\n'] >= 0)
 }
 
 func (t *Tokenizer) addedIDs() map[int32]bool {
@@ -144,67 +210,6 @@ func (t *Tokenizer) checkMerge(m Merge) error {
 	return nil
 }
 
-// indexAdded sorts the added tokens longest first and records the pairs of bytes
-// they start with, so that text without them is searched at memory speed.
-func (t *Tokenizer) indexAdded() {
-	if len(t.added) == 0 {
-		return
-	}
-	sort.SliceStable(t.added, func(i, j int) bool { return len(t.added[i].Text) > len(t.added[j].Text) })
-	t.uncut = slices.ContainsFunc(t.added, func(a Added) bool { return strings.Contains(a.Text, "\n") })
-	t.starts = make([]uint64, 1<<16/64)
-	for _, added := range t.added {
-		first := int(added.Text[0]) << 8
-		low, high := first, first+255 // a token of one byte: whatever follows
-		if len(added.Text) > 1 {
-			low = first + int(added.Text[1])
-			high = low
-		}
-		for two := low; two <= high; two++ {
-			t.starts[two/64] |= 1 << (two % 64)
-		}
-	}
-}
-
-// findAdded returns the offset and the index in t.added of the first added token in
-// text at or after from, the longest if several start there; index -1: none. Special tokens count only where
-// control, if not nil, says so.
-func (t *Tokenizer) findAdded(text []byte, from int, control func(first, end int) bool) (at, index int) {
-	if t.starts == nil {
-		return len(text), -1
-	}
-	for i := from; i < len(text); i++ {
-		two := int(text[i]) << 8
-		if i+1 < len(text) {
-			two |= int(text[i+1])
-		}
-		if t.starts[two/64]&(1<<(two%64)) == 0 {
-			continue
-		}
-		for index, added := range t.added {
-			rest := text[i:]
-			if len(rest) >= len(added.Text) && string(rest[:len(added.Text)]) == added.Text &&
-				(control == nil || !added.Special || control(i, i+len(added.Text))) {
-				return i, index
-			}
-		}
-	}
-	return len(text), -1
-}
-
-// FindSpecial returns the first special token in text and where it ends; ok is false if there is none.
-func (t *Tokenizer) FindSpecial(text []byte) (id int32, end int, ok bool) {
-	for at := 0; ; {
-		first, index := t.findAdded(text, at, nil)
-		if index < 0 {
-			return 0, 0, false
-		}
-		if at = first + len(t.added[index].Text); t.added[index].Special {
-			return t.added[index].ID, at, true
-		}
-	}
-}
-
 // fingerprint hashes everything that determines the ids of a text.
 func (t *Tokenizer) fingerprint() (sum [32]byte) {
 	h := sha256.New()
@@ -214,14 +219,12 @@ func (t *Tokenizer) fingerprint() (sum [32]byte) {
 			buffer = binary.LittleEndian.AppendUint64(buffer, uint64(v))
 		}
 	}
-	whole, composed := 0, 0
+	whole := 0
 	if t.whole != nil {
 		whole = 1
 	}
-	if t.composed {
-		composed = 1
-	}
-	word(int(t.pattern), int(t.endOfText), whole, composed, len(t.tokens), len(t.merges), len(t.added))
+	pattern, composed, lead, more := t.summary()
+	word(pattern, int(t.endOfText), whole, composed, len(t.tokens), len(t.merges), len(t.added))
 	for _, token := range t.tokens {
 		word(len(token))
 		buffer = append(buffer, token...)
@@ -234,11 +237,63 @@ func (t *Tokenizer) fingerprint() (sum [32]byte) {
 		buffer = append(buffer, added.Text...)
 	}
 	if t.chars != nil {
-		word(int(t.leading))
+		word(lead)
 	}
+	buffer = append(buffer, more...)
 	h.Write(buffer)
 	h.Sum(sum[:0])
 	return sum
+}
+
+// summary describes everything but the vocabulary: by three numbers, as files of tokens have it from when there was
+// nothing else, and by a text, which is empty where the numbers say all.
+func (t *Tokenizer) summary() (pattern, composed, lead int, more string) {
+	var all []string
+	for i := range t.normal {
+		all = append(all, t.normal[i].name)
+	}
+	for i := range t.steps {
+		s := &t.steps[i]
+		all = append(all, fmt.Sprintf("%s %d %v", s.name, s.behavior, s.invert))
+	}
+	more = strings.Join(all, "\n")
+	if t.chars == nil {
+		rest, isComposed := strings.CutPrefix(more, "NFC\n")
+		for p := range patterns {
+			if rest == fmt.Sprintf("%s %d %v", patterns[p].regex, isolated, false) {
+				pattern, more = p, ""
+				if isComposed {
+					composed = 1
+				}
+			}
+		}
+	} else if n := slices.Index(spacings, more); n >= 0 {
+		lead, more = max(0, n-1), "" // the first two put no space before a text
+	}
+	if more != "" {
+		pattern = int(patternOther)
+	}
+	for _, a := range t.added {
+		if a.LeftStrip || a.RightStrip || a.SingleWord || a.Normalized && t.normalized.starts != nil && more != "" {
+			more += fmt.Sprintf("\n%d %v %v %v %v", a.ID, a.LeftStrip, a.RightStrip, a.SingleWord, a.Normalized)
+		}
+	}
+	if t.unigram != nil {
+		more += fmt.Sprintf("\nunigram %v", t.unigram.scores)
+	}
+	if t.repair != nil || t.unknown >= 0 && slices.Contains(t.byteID[:], -1) {
+		more += fmt.Sprintf("\nunknown %d %v", t.unknown, t.fuse)
+	}
+	return pattern, composed, lead, more
+}
+
+// spacings are the ways to put spaces into text that have numbers in summary.
+var spacings = []string{
+	"Metaspace 0 0 false",
+	`Replace "▁" " "`,
+	"Prepend \"▁\"\nReplace \"▁\" \" \"",
+	"Metaspace 2 0 false",
+	"Metaspace 3 0 false",
 }
 
 // Hash identifies the tokenizer: two with the same hash give the same ids for
@@ -286,23 +341,76 @@ func (t *Tokenizer) Decode(ids []int32) ([]byte, error) { return t.AppendDecode(
 // Encode returns the ids of text; for many texts an Encoder is faster.
 func (t *Tokenizer) Encode(text []byte) []int32 { return t.NewEncoder().Encode(nil, text) }
 
-// Boundary reports whether text can be cut at i so that encoding both parts
-// gives the ids of the whole: right after a single newline between two visible
-// characters, the second of which is not a slash. It holds for every pattern (a newline ends a pre-token, in
-// PatternO200k with the slashes after it, and nothing before it depends on what follows) and lets long text be
-// encoded in parallel.
-func Boundary(text []byte, i int) bool {
-	return i >= 2 && i < len(text) && text[i-1] == '\n' && text[i] != '/' && visible(utf8.DecodeLastRune(text[:i-1])) && visible(utf8.DecodeRune(text[i:]))
+// seal finds out where a text may be cut.
+func (t *Tokenizer) seal() {
+	pairs, ok := t.inside()
+	split := false
+	for i := range t.steps {
+		ok = ok && !(split && t.steps[i].auto == nil) // a space is put before pieces, also those that a cut makes
+		split = split || t.steps[i].auto != nil
+	}
+	for i := range t.normal {
+		ok = ok && t.normal[i].cuts
+	}
+	if !ok {
+		return
+	}
+	t.sealed = make([]uint64, 1<<16/64)
+	for pair := range pairs {
+		two := int(pair[0])<<8 | int(pair[1])
+		t.sealed[two/64] |= 1 << (two % 64)
+	}
 }
 
-// Boundary is the function Boundary for this tokenizer: it is never true if an added
-// token contains a newline or a space is inserted before a text.
+// Boundary reports whether text can be cut at i so that encoding both parts, the second with Continue,
+// gives the ids of the whole. It lets long text be encoded in parallel, and in little memory.
+//
+// Example: with nearly every tokenizer a text can be cut between a letter and a space.
 func (t *Tokenizer) Boundary(text []byte, i int) bool {
-	return !t.uncut && t.chars == nil && Boundary(text, i)
+	if t.sealed == nil || i < 1 || i >= len(text) {
+		return false
+	}
+	before, width := utf8.DecodeLastRune(text[:i])
+	after, width2 := utf8.DecodeRune(text[i:])
+	two := int(text[i-1])<<8 | int(text[i])
+	switch {
+	case before == utf8.RuneError && width == 1, after == utf8.RuneError && width2 == 1, string(before) == underline,
+		t.sealed[two/64]&(1<<(two%64)) != 0,
+		t.strips && !(inWord(before) && unicode.IsSpace(after)):
+		return false
+	}
+	if len(t.normal) > 0 {
+		if unicode.Is(unicode.M, before) || !norm.NFC.Properties(text[i:]).BoundaryBefore() || !norm.NFKC.Properties(text[i:]).BoundaryBefore() ||
+			!t.keeps(text[i-width:i]) || !t.keeps(text[i:i+width2]) {
+			return false
+		}
+	}
+	bits, ends := uint8(unseen), false
+	if t.parted && before != ' ' {
+		ends = after == ' ' && !t.joints.spaces[text[i-1]] || after == '\n' && t.joints.lines
+	}
+	for k := range t.steps {
+		if s := &t.steps[k]; s.auto != nil {
+			b := s.auto.between(before, after)
+			bits &= b
+			ends = ends || s.covers() && b&ended != 0
+		}
+	}
+	return bits != 0 && ends
 }
 
-// visible reports whether r, decoded from the given number of bytes, is valid and
-// neither white space nor control.
-func visible(r rune, bytes int) bool {
-	return r > ' ' && r != 0x7F && !unicode.IsSpace(r) && !(r == utf8.RuneError && bytes <= 1)
+// keeps reports whether the normalizers leave a character as it is.
+func (t *Tokenizer) keeps(character []byte) bool {
+	e := &Encoder{t: t}
+	return bytes.Equal(e.normalize(character, Within), character)
+}
+
+// Boundary is the method of tokenizers, for the text that a tokenizer is trained on.
+func (p Pattern) Boundary(text []byte, i int) bool {
+	if i < 1 || i >= len(text) {
+		return false
+	}
+	before, _ := utf8.DecodeLastRune(text[:i])
+	after, _ := utf8.DecodeRune(text[i:])
+	return patterns[p].compiled().between(before, after) == unseen|ended
 }

@@ -33,22 +33,25 @@ const maxTrainWord = 4096
 // goroutine one and Merge them.
 type Counter struct {
 	pattern Pattern
+	far     scan
 	words   map[string]*int64
 }
 
 // NewCounter returns an empty counter of the pre-tokens of pattern.
 func NewCounter(pattern Pattern) *Counter {
-	return &Counter{pattern, make(map[string]*int64)}
+	return &Counter{pattern: pattern, words: make(map[string]*int64)}
 }
 
 // Add counts the pre-tokens of text; it does not recognise added tokens.
 func (c *Counter) Add(text []byte) {
-	for len(text) > 0 {
-		n := c.pattern.next(text)
-		if n <= maxTrainWord {
-			c.add(text[:n], 1)
+	c.far.reset()
+	a := patterns[c.pattern].compiled()
+	for at := 0; at < len(text); {
+		end := a.match(text, at, &c.far)
+		if end-at <= maxTrainWord {
+			c.add(text[at:end], 1)
 		}
-		text = text[n:]
+		at = end
 	}
 }
 

@@ -25,13 +25,13 @@ func TestTrainAsHuggingFace(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got.VocabularySize() != want.VocabularySize() || len(got.merges) != len(want.merges) {
-			t.Fatalf("%v: %d tokens by %d merges, want %d by %d", got.pattern,
+			t.Fatalf("%v: %d tokens by %d merges, want %d by %d", got.steps[0].name,
 				got.VocabularySize(), len(got.merges), want.VocabularySize(), len(want.merges))
 		}
 		for rank, m := range got.merges {
 			w := want.merges[rank]
 			if !bytes.Equal(got.Token(m.Left), want.Token(w.Left)) || !bytes.Equal(got.Token(m.Right), want.Token(w.Right)) {
-				t.Fatalf("%v: merge %d joins %q and %q, want %q and %q", got.pattern, rank,
+				t.Fatalf("%v: merge %d joins %q and %q, want %q and %q", got.steps[0].name, rank,
 					got.Token(m.Left), got.Token(m.Right), want.Token(w.Left), want.Token(w.Right))
 			}
 		}

@@ -28,7 +28,7 @@ func TestTransformers(t *testing.T) {
 	trained, err := Train(context.Background(), words, 600, nil)
 	must(t, err)
 	qwen := *fixtureTokenizers(t)["qwen2"]
-	qwen.source = nil // written here, not copied
+	qwen.sources = nil // written here, not copied
 	for name, tokenizer := range map[string]*Tokenizer{"gpt2": GPT2(), "trained": trained, "qwen2": &qwen} {
 		dir := t.TempDir()
 		must(t, tokenizer.Save(dir))
