@@ -238,7 +238,7 @@ func (w *walk) follow(path string) {
 		w.read = append(w.read, unlinked(w.start))
 	}
 	target := unlinked(path)
-	if !slices.ContainsFunc(w.read, func(r string) bool { return within(r, target) || within(target, r) }) {
+	if !slices.ContainsFunc(w.read, func(r string) bool { return liesIn(r, target) || liesIn(target, r) }) {
 		w.read, w.todo = append(w.read, target), append(w.todo, path+string(filepath.Separator))
 	}
 }
@@ -254,8 +254,8 @@ func unlinked(path string) string {
 	return path
 }
 
-// within reports whether path is folder or lies in it.
-func within(folder, path string) bool {
+// liesIn reports whether path is folder or lies in it.
+func liesIn(folder, path string) bool {
 	relative, err := filepath.Rel(folder, path)
 	return err == nil && filepath.IsLocal(relative)
 }

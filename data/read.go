@@ -57,8 +57,8 @@ type ending struct {
 // span is the bytes first <= i < end of a text.
 type span struct{ first, end int }
 
-// within returns the part of a span in text[first:end], counted from first.
-func (s span) within(first, end int) span {
+// clip returns the part of a span in text[first:end], counted from first.
+func (s span) clip(first, end int) span {
 	return span{max(s.first, first) - first, min(s.end, end) - first}
 }
 
@@ -275,7 +275,7 @@ func (r *reader) stream(f *File, from io.Reader) error {
 	if f.Format == JSONL {
 		return r.lines(text)
 	}
-	return r.whole(text)
+	return r.readDocument(text)
 }
 
 // mark is the byte order mark that some editors put before UTF-8. It is not text.
@@ -300,8 +300,8 @@ func withoutMark(in io.Reader) (io.Reader, error) {
 	return b, nil
 }
 
-// whole reads a file that is one document.
-func (r *reader) whole(in io.Reader) error {
+// readDocument reads a file that is one document.
+func (r *reader) readDocument(in io.Reader) error {
 	r.stats.Text.Files++
 	size := int64(0)
 	checked := len(r.text)
@@ -445,7 +445,7 @@ func (r *reader) drain(place *int) error {
 	var given []span
 	for _, s := range r.given {
 		if s.end > start {
-			given = append(given, s.within(start, len(r.text)))
+			given = append(given, s.clip(start, len(r.text)))
 		}
 	}
 	r.text, r.ends, r.given = rest, ends, given
@@ -493,7 +493,7 @@ func (r *reader) hand(at, start int) error {
 	}
 	for _, s := range r.given {
 		if s.first < at && s.end > start {
-			p.given = append(p.given, s.within(start, at))
+			p.given = append(p.given, s.clip(start, at))
 		}
 	}
 	if err := r.ctx.Err(); err != nil {

@@ -2,13 +2,13 @@ package data
 
 import "fmt"
 
-// Whole makes windows of sequence+1 tokens from the whole documents of a range, so that no question is cut off
+// WholeDocuments makes windows of sequence+1 tokens from the whole documents of a range, so that no question is cut off
 // from its answer. The rest of a window is padding, which is given. A document that is longer than a window is
 // cut, each part beginning with the last token of the one before, so that all its tokens but the first are
 // predicted once. A document of one token is left out, and a range with no others is an error.
 //
 //	documents  aaa bbbb cc ddddddddd        windows of 6 tokens  dddddd  bbbb..  ccdddd  aaa...
-func (t *Tokens) Whole(r Range, sequence int) (Windows, Packing, error) {
+func (t *Tokens) WholeDocuments(r Range, sequence int) (Windows, Packing, error) {
 	var p Packing
 	if err := t.check(r, sequence); err != nil {
 		return Windows{}, p, err
@@ -50,7 +50,7 @@ func (t *Tokens) Whole(r Range, sequence int) (Windows, Packing, error) {
 // WholeLength returns the length of equal documents with which attention would cost as much as it does on windows of whole documents,
 // see DocumentLength, of the first lengthTokens; a window's if there are none.
 func (t *Tokens) WholeLength(sequence int) int {
-	w, p, err := t.Whole(Range{0, min(t.count, lengthTokens)}, sequence)
+	w, p, err := t.WholeDocuments(Range{0, min(t.count, lengthTokens)}, sequence)
 	if err != nil {
 		return max(sequence, 1)
 	}

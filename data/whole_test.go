@@ -39,7 +39,7 @@ func TestWhole(t *testing.T) {
 		}
 		file := inMemory(ids, end)
 		from := rapid.Int64Range(0, ends[0]-1).Draw(t, "from") // or begin within one
-		w, p, err := file.Whole(Range{from, int64(len(ids))}, sequence)
+		w, p, err := file.WholeDocuments(Range{from, int64(len(ids))}, sequence)
 		if err != nil {
 			if len(ids)-int(from) > 2*len(ends) {
 				t.Fatal(err)

@@ -281,7 +281,7 @@ func cut(c *config.Config, t *data.Tokens, r data.Range) (windowed, error) {
 	case pairs > 0:
 		err = fmt.Errorf("there are %d pairs of a chosen and a rejected answer, which need preference to train on; hint: set preference: {beta: 0.1}", pairs)
 	case c.Documents == config.Whole:
-		s.windows, s.packing, err = t.Whole(r, c.SequenceLength)
+		s.windows, s.packing, err = t.WholeDocuments(r, c.SequenceLength)
 	default:
 		s.windows, err = t.Windows(r, c.SequenceLength)
 	}

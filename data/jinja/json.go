@@ -217,7 +217,7 @@ func jsonString(t Text) Text {
 			continue
 		}
 		for _, e := range escape {
-			out = append(out, c.with(e))
+			out = append(out, c.withRune(e))
 		}
 	}
 	return append(out, '"')

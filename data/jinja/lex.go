@@ -145,7 +145,7 @@ func (l *lexer) outside() error {
 			sign = l.source[l.at+end-1]
 		}
 		l.advance(end + 2)
-		l.behind(sign, true)
+		l.skipTrimmed(sign, true)
 		return nil
 	case '{':
 		l.closingAs = "}}"
@@ -174,8 +174,8 @@ func (l *lexer) trim(text string, sign byte, statement bool) string {
 	return text
 }
 
-// behind skips what a tag's end removes from the text after it.
-func (l *lexer) behind(sign byte, statement bool) {
+// skipTrimmed skips what a tag's end removes from the text after it.
+func (l *lexer) skipTrimmed(sign byte, statement bool) {
 	first := l.at
 	switch rest := l.source[l.at:]; {
 	case sign == '-':
@@ -210,7 +210,7 @@ func (l *lexer) raw() (bool, error) {
 	}
 	l.advance(n)
 	if l.starting = false; sign == '-' {
-		l.behind(sign, true)
+		l.skipTrimmed(sign, true)
 	}
 	for open := l.at; ; open++ {
 		i := strings.Index(l.source[open:], "{%")
@@ -230,7 +230,7 @@ func (l *lexer) raw() (bool, error) {
 		text := l.source[l.at:open]
 		l.emit(kindText, l.trim(text, before, true))
 		l.advance(inner + n - l.at)
-		l.behind(sign, true)
+		l.skipTrimmed(sign, true)
 		return true, nil
 	}
 }
@@ -257,7 +257,7 @@ func (l *lexer) inside() error {
 			if strings.HasPrefix(rest, end) {
 				l.emit(kindClose, end)
 				l.advance(len(end))
-				l.behind(sign, l.closingAs == "%}")
+				l.skipTrimmed(sign, l.closingAs == "%}")
 				return nil
 			}
 		}

@@ -154,7 +154,7 @@ func (p *parser) statement(word string) func() (stmt, error) {
 	case "macro":
 		return p.macro
 	case "with":
-		return p.with
+		return p.withStatement
 	case "generation":
 		return p.generation
 	case "break":
@@ -354,7 +354,7 @@ func (p *parser) macro() (stmt, error) {
 	return s, p.ending("endmacro")
 }
 
-func (p *parser) with() (stmt, error) {
+func (p *parser) withStatement() (stmt, error) {
 	var s withStmt
 	for p.peek().kind != kindClose {
 		if len(s.names) > 0 {

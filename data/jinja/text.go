@@ -16,8 +16,8 @@ const foreign Char = 1 << 30
 // Rune returns the character.
 func (c Char) Rune() rune { return rune(c &^ foreign) }
 
-// with returns r, by the same writer as c.
-func (c Char) with(r rune) Char { return Char(r) | c&foreign }
+// withRune returns r, by the same writer as c.
+func (c Char) withRune(r rune) Char { return Char(r) | c&foreign }
 
 // Text is a string that records for each character whether the template wrote it.
 type Text []Char
@@ -166,7 +166,7 @@ func (t Text) strip(set Text, from ends) Text {
 func (t Text) mapped(f func(i int, r rune) rune) Text {
 	out := make(Text, len(t))
 	for i, c := range t {
-		out[i] = c.with(f(i, c.Rune()))
+		out[i] = c.withRune(f(i, c.Rune()))
 	}
 	return out
 }

@@ -483,7 +483,7 @@ func quoted(t Text) Text {
 			out = append(out, c)
 		}
 		for _, e := range escape {
-			out = append(out, c.with(e))
+			out = append(out, c.withRune(e))
 		}
 	}
 	return append(out, mark)

@@ -76,9 +76,9 @@ func (d *deltas) begin() error {
 	return nil
 }
 
-// behind returns what follows the integers. It decodes them from a copy of d: storing them would take more
+// afterIntegers returns what follows the integers. It decodes them from a copy of d: storing them would take more
 // memory than their encoding.
-func (d deltas) behind() ([]byte, error) {
+func (d deltas) afterIntegers() ([]byte, error) {
 	for d.left > 0 {
 		if _, err := d.next(); err != nil {
 			return nil, err
@@ -112,7 +112,7 @@ func newDeltaArrays(data []byte, n int64) (*deltaArrays, error) {
 	if err != nil {
 		return nil, err
 	}
-	rest, err := lengths.behind()
+	rest, err := lengths.afterIntegers()
 	return &deltaArrays{lengths, rest}, err
 }
 
@@ -141,7 +141,7 @@ func newFrontCoded(data []byte, n int64) (*frontCoded, error) {
 	if err != nil {
 		return nil, err
 	}
-	rest, err := prefixes.behind()
+	rest, err := prefixes.afterIntegers()
 	if err != nil {
 		return nil, err
 	}

@@ -80,7 +80,7 @@ func (s *stream) exchange(e *exchange) (start time.Time, err error) {
 		return clock.Now(), err
 	}
 	start, began := e.meeting.at, clock.Now()
-	s.work()
+	s.startWork()
 	switch e.call.Op {
 	case graph.AllGather:
 		s.gather(e)
@@ -91,7 +91,7 @@ func (s *stream) exchange(e *exchange) (start time.Time, err error) {
 	case graph.Recv:
 		s.receive(e)
 	}
-	s.rest(began)
+	s.stopWork(began)
 	if err != nil {
 		return start, err
 	}

@@ -71,13 +71,13 @@ func NewFabricAcross(n int, hub *link.Hub) *Fabric {
 // Opened returns the origin of the spans' clock.
 func (f *Fabric) Opened() time.Time { return f.opened }
 
-// here reports whether a rank is in this process.
-func (f *Fabric) here(rank int) bool { return f.hub == nil || f.hub.Here(rank) }
+// isLocal reports whether a rank is in this process.
+func (f *Fabric) isLocal(rank int) bool { return f.hub == nil || f.hub.IsLocal(rank) }
 
 // count returns how many of the ranks are in this process.
 func (f *Fabric) count() (n int) {
 	for r := range f.devices {
-		if f.here(r) {
+		if f.isLocal(r) {
 			n++
 		}
 	}
@@ -112,7 +112,7 @@ func (f *Fabric) join(d *Device, rank int) error {
 		return fmt.Errorf("rank %d of the fabric is taken", rank)
 	}
 	f.devices[rank] = d
-	if !f.here(rank) {
+	if !f.isLocal(rank) {
 		return fmt.Errorf("rank %d is in another process", rank)
 	}
 	if n := max(runtime.GOMAXPROCS(0)/d.options.Workers, 1); d.options.Apart && n < f.count() {
@@ -149,7 +149,7 @@ func (f *Fabric) meetingOf(c *device.Call, rank int) *meeting {
 	m := &meeting{fabric: f, ranks: device.Members(c, rank)}
 	n := len(m.ranks)
 	for _, r := range m.ranks {
-		if f.here(r) {
+		if f.isLocal(r) {
 			m.here++
 		}
 	}

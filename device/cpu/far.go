@@ -50,7 +50,7 @@ func (d *Device) reach(e *exchange) (*far, error) {
 		pipes: make([]*link.Pipe, len(ranks)), calls: make([]device.Call, len(ranks)), agree: make([]*device.Call, len(ranks)),
 	}
 	for i, r := range ranks {
-		if f.here(r) {
+		if f.isLocal(r) {
 			continue
 		}
 		kind := link.Gather

@@ -274,9 +274,9 @@ func (s *stream) execute(c *call) (err error) {
 		if c.copy.From == device.DiskTier || c.copy.To == device.DiskTier {
 			err = s.copy(c.copy)
 		} else {
-			s.work()
+			s.startWork()
 			err = s.copy(c.copy)
-			s.rest(start)
+			s.stopWork(start)
 		}
 		s.throttle(start, c.copy.Bytes())
 	case c.meet != nil:
@@ -302,16 +302,16 @@ func (s *stream) kernel(c *call) (start time.Time) {
 		defer func() { <-cores }()
 	}
 	start = clock.Now()
-	s.work()
-	defer s.rest(start)
+	s.startWork()
+	defer s.stopWork(start)
 	c.kernel()
 	return start
 }
 
-// work records that a call starts to keep a core busy, rest that it stops.
-func (s *stream) work() { s.device.working.Add(1) }
+// startWork records that a call starts to keep a core busy, stopWork that it stops.
+func (s *stream) startWork() { s.device.working.Add(1) }
 
-func (s *stream) rest(since time.Time) {
+func (s *stream) stopWork(since time.Time) {
 	s.device.working.Add(-1)
 	s.stats.Worked[s.id] += clock.Since(since).Seconds()
 }

@@ -98,7 +98,7 @@ func NewFabricAcross(n int, hub *link.Hub) *Fabric {
 func (f *Fabric) Opened() time.Time { return f.opened }
 
 // here reports whether a rank is in this process.
-func (f *Fabric) here(rank int) bool { return f.hub == nil || f.hub.Here(rank) }
+func (f *Fabric) here(rank int) bool { return f.hub == nil || f.hub.IsLocal(rank) }
 
 // Ranks returns the number of ranks.
 func (f *Fabric) Ranks() int { return len(f.devices) }

@@ -74,8 +74,8 @@ func NewHub(hosts []int, here int, dial Dial) *Hub {
 	return &Hub{hosts: hosts, here: here, dial: dial, pipes: map[end]*Pipe{}}
 }
 
-// Here reports whether a rank is in this process.
-func (h *Hub) Here(rank int) bool { return h.hosts[rank] == h.here }
+// IsLocal reports whether a rank is in this process.
+func (h *Hub) IsLocal(rank int) bool { return h.hosts[rank] == h.here }
 
 // Pipe returns the pipe of one kind between a rank here and one elsewhere, the same each time. It calls
 // the other host if that is this host's part; otherwise nothing is sent or received until that host has
@@ -132,7 +132,7 @@ func (h *Hub) expects(from, to int, k Kind) error {
 	switch {
 	case from < 0 || from >= n || to < 0 || to >= n || k >= NumKinds:
 		return fmt.Errorf("link: impossible call from rank %d for rank %d among %d ranks, kind %d", from, to, n, k)
-	case !h.Here(to):
+	case !h.IsLocal(to):
 		return fmt.Errorf("link: a call for rank %d, which is on host %d, not %d", to, h.hosts[to], h.here)
 	case h.hosts[from] >= h.here:
 		return fmt.Errorf("link: host %d calls host %d, which is the one to call", h.hosts[from], h.here)

@@ -182,7 +182,7 @@ func (e *lease) request(v verb, f []byte) error {
 
 // leave closes the device for its leader.
 func (e *lease) leave() error {
-	err := e.between()
+	err := e.refuseWithinRound()
 	if err == nil {
 		err = e.close()
 	}
@@ -207,8 +207,8 @@ func (e *lease) reply(err error, numbers ...uint64) error {
 // now is the time on the device's clock, as sent.
 func (e *lease) now() uint64 { return math.Float64bits(clock.Since(e.origin).Seconds()) }
 
-// between refuses what must not happen within a round.
-func (e *lease) between() error {
+// refuseWithinRound refuses what must not happen within a round.
+func (e *lease) refuseWithinRound() error {
 	if e.begun {
 		return errors.New("a round is under way; hint: end it first")
 	}
@@ -221,7 +221,7 @@ func (e *lease) ready() error {
 		e.wrong = nil
 		return err
 	}
-	return e.between()
+	return e.refuseWithinRound()
 }
 
 // keep adds an order to the round.
@@ -314,7 +314,7 @@ func (e *lease) sync() error {
 }
 
 func (e *lease) setClock(on bool) {
-	if err := e.between(); err != nil {
+	if err := e.refuseWithinRound(); err != nil {
 		e.wrong = err
 		return
 	}
@@ -407,7 +407,7 @@ func (e *lease) write(tier device.Tier, addr int64, n uint32) error {
 	if _, err := io.ReadFull(e.in, p); err != nil {
 		return gone(err)
 	}
-	if err = e.between(); err == nil && e.wrong == nil {
+	if err = e.refuseWithinRound(); err == nil && e.wrong == nil {
 		err = e.device.Write(tier, addr, p)
 	}
 	if e.wrong == nil {

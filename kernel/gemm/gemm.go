@@ -60,8 +60,8 @@ const Block = 2 * blockPairs
 // String returns the name of the form.
 func (f Form) String() string { return [...]string{"NN", "NT", "TN", "TNB"}[f] }
 
-// turned reports whether A is stored [K,M].
-func (f Form) turned() bool { return f >= TN }
+// transposedA reports whether A is stored [K,M].
+func (f Form) transposedA() bool { return f >= TN }
 
 // Matrix is a matrix stored row by row: element (i,j) is Data[i*Stride+j], or Half[i*Stride+j] in bf16 if Half is set.
 type Matrix struct {

@@ -396,7 +396,7 @@ func (p *problem) split(r *rand.Rand, g gemmer, x *isa) string {
 		if residual.Stride != 0 {
 			init.Residual = residual.sub(i, 0)
 		}
-		g.Gemm(p.form, p.m-i, p.n, p.k, at(a, p.form.turned(), i, 0), b, c.sub(i, 0), init)
+		g.Gemm(p.form, p.m-i, p.n, p.k, at(a, p.form.transposedA(), i, 0), b, c.sub(i, 0), init)
 		return fmt.Sprint("m at ", i)
 	case axis == 1 || p.c.Half != nil: // sums rounded to bf16 cannot be continued
 		j := r.IntN(p.n + 1)
@@ -413,7 +413,7 @@ func (p *problem) split(r *rand.Rand, g gemmer, x *isa) string {
 		l := r.IntN(p.k + 1)
 		l -= l % p.unit(x)
 		g.Gemm(p.form, p.m, p.n, l, a, b, c, init)
-		g.Gemm(p.form, p.m, p.n, p.k-l, at(a, p.form.turned(), 0, l), at(b, p.form == NT, l, 0), c, Init{Residual: c})
+		g.Gemm(p.form, p.m, p.n, p.k-l, at(a, p.form.transposedA(), 0, l), at(b, p.form == NT, l, 0), c, Init{Residual: c})
 		return fmt.Sprint("k at ", l)
 	}
 }

@@ -47,7 +47,7 @@ func (j *job) stripKernel() func(*strip) {
 	if j.columnStrips() {
 		kernels, unit = columns, j.stepUnits()
 	}
-	if j.form.turned() || j.m >= len(kernels) || j.k == 0 || j.k%unit != 0 || j.odd {
+	if j.form.transposedA() || j.m >= len(kernels) || j.k == 0 || j.k%unit != 0 || j.odd {
 		return nil
 	}
 	return kernels[j.m]

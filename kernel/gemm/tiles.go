@@ -110,7 +110,7 @@ func (j *job) addTiles(s *Serial, blk block, p part) {
 		for k := 0; k < p.kc; k += step {
 			n := min(step, p.kc-k)
 			var a address
-			if j.form.turned() {
+			if j.form.transposedA() {
 				if k == 0 && g%turnedRows == 0 {
 					turned, turnedPanel = s.packPairs(&s.c, j, j.a.from(sub.m0, p.k0).transposed(), min(turnedRows, blk.rows-g), p)
 				}

@@ -173,7 +173,7 @@ func (g *GPU) proc(name string, free bool, f func(a []uintptr) int32) nv.Proc {
 // resting wraps a procedure that waits until the context is idle.
 func (g *GPU) resting(name string, f func(a []uintptr) int32) nv.Proc {
 	return g.proc(name, false, func(a []uintptr) int32 {
-		if code := g.rest(); code != 0 {
+		if code := g.waitIdle(); code != 0 {
 			return code
 		}
 		return f(a)

@@ -31,9 +31,9 @@ type event struct {
 // that calls of all threads need.
 const queueDepth = 1024
 
-// rest waits until all streams of the current context are idle, or times out. In the
+// waitIdle waits until all streams of the current context are idle, or times out. In the
 // driver, procedures that allocate or load may wait like this; here they always do.
-func (g *GPU) rest() int32 {
+func (g *GPU) waitIdle() int32 {
 	for range 5000 {
 		busy := false
 		g.mu.Lock()

@@ -181,9 +181,9 @@ func floats(t map[string]op) {
 	t["rcp.rn.f32"] = unary(func(a float32) float32 { return 1 / a })
 	// Approximations have about the largest error that NVIDIA documents (bounds recalled,
 	// not checked), with the sign given by the operand's last bit.
-	t["ex2.approx.ftz.f32"] = unary(func(a float32) float32 { return flush(off(math.Exp2(float64(flush(a))), a, 0x1p-22)) })
-	t["rcp.approx.ftz.f32"] = unary(func(a float32) float32 { return flush(off(1/float64(flush(a)), a, 0x1p-23)) })
-	t["rsqrt.approx.f32"] = unary(func(a float32) float32 { return off(1/math.Sqrt(float64(a)), a, 1.28e-7) }) // 2^-22.9
+	t["ex2.approx.ftz.f32"] = unary(func(a float32) float32 { return flush(withRelativeError(math.Exp2(float64(flush(a))), a, 0x1p-22)) })
+	t["rcp.approx.ftz.f32"] = unary(func(a float32) float32 { return flush(withRelativeError(1/float64(flush(a)), a, 0x1p-23)) })
+	t["rsqrt.approx.f32"] = unary(func(a float32) float32 { return withRelativeError(1/math.Sqrt(float64(a)), a, 1.28e-7) }) // 2^-22.9
 }
 
 // number32 returns the result of min or max, c, or the other operand if one is NaN.
@@ -197,8 +197,8 @@ func number32(a, b, c float32) float32 {
 	return c
 }
 
-// off returns the exact result with a relative error of the given size.
-func off(exact float64, a float32, size float64) float32 {
+// withRelativeError returns the exact result with a relative error of the given size.
+func withRelativeError(exact float64, a float32, size float64) float32 {
 	if math.Float32bits(a)&1 != 0 {
 		size = -size
 	}

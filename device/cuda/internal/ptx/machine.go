@@ -358,7 +358,7 @@ func (w *warp) advance(ready uint32) {
 			place++
 			done = group == 0
 		case together:
-			w.whole(in, sel, group)
+			w.requireAllLanes(in, sel, group)
 			if group != w.all {
 				w.parked |= group
 				w.settle(group, place)
@@ -367,7 +367,7 @@ func (w *warp) advance(ready uint32) {
 			in.execute(w, group)
 			place++
 		case barrier:
-			w.whole(in, sel, group)
+			w.requireAllLanes(in, sel, group)
 			w.resting |= group
 			w.settle(group, place)
 			return
@@ -384,8 +384,8 @@ func (in *instruction) execute(w *warp, set uint32) {
 	in.run(w, set)
 }
 
-// whole fails if an instruction at which threads wait is predicated off for some lanes.
-func (w *warp) whole(in *instruction, sel, group uint32) {
+// requireAllLanes fails if an instruction at which threads wait is predicated off for some lanes.
+func (w *warp) requireAllLanes(in *instruction, sel, group uint32) {
 	if sel != group {
 		w.fail("only some of the lanes that are here take part")
 	}

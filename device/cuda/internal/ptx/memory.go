@@ -85,9 +85,9 @@ func (w *warp) global(at, size uintptr, lane int) unsafe.Pointer {
 	return *(*unsafe.Pointer)(unsafe.Pointer(&at))
 }
 
-// apart reports whether an earlier access, by thread u at the given epochs, is
+// orderedBefore reports whether an earlier access, by thread u at the given epochs, is
 // ordered before one that a lane makes now.
-func (w *warp) apart(u int, epoch, warpEpoch int32, lane int) bool {
+func (w *warp) orderedBefore(u int, epoch, warpEpoch int32, lane int) bool {
 	return epoch != w.block.epoch || u == w.first+lane || u/32 == w.first/32 && warpEpoch != w.epoch
 }
 
@@ -96,7 +96,7 @@ func (w *warp) wrote(m *mark, lane int, at uint64) {
 	switch {
 	case m.underWay:
 		w.fail("thread %d writes byte %d of shared memory, to which a copy of thread %d is under way", t, at, m.writer-1)
-	case m.writer != 0 && !w.apart(int(m.writer-1), m.wrote, m.wroteWarp, lane):
+	case m.writer != 0 && !w.orderedBefore(int(m.writer-1), m.wrote, m.wroteWarp, lane):
 		w.fail("threads %d and %d write byte %d of shared memory without a barrier between", m.writer-1, t, at)
 	case m.any && m.read == w.block.epoch && !w.mayFollow(m, lane):
 		w.fail("thread %d writes byte %d of shared memory, which others have read since the last barrier (thread %d)", t, at, m.reader-1)
@@ -113,7 +113,7 @@ func (w *warp) writes(lane int) mark {
 // last barrier were this thread, or this warp before its lanes last synchronised.
 func (w *warp) mayFollow(m *mark, lane int) bool {
 	if !m.several {
-		return w.apart(int(m.reader-1), m.read, m.readWarp, lane)
+		return w.orderedBefore(int(m.reader-1), m.read, m.readWarp, lane)
 	}
 	return m.readers != many && int(m.readers) == w.first/32 && m.readWarp != w.epoch
 }
@@ -132,7 +132,7 @@ func (w *warp) reads(m *mark, lane int, at uint64) {
 		w.fail("thread %d reads byte %d of shared memory, to which a copy of thread %d is under way", t, at, m.writer-1)
 	case m.writer == 0:
 		w.fail("thread %d reads byte %d of shared memory, which nobody has written", t, at)
-	case !w.apart(int(m.writer-1), m.wrote, m.wroteWarp, lane):
+	case !w.orderedBefore(int(m.writer-1), m.wrote, m.wroteWarp, lane):
 		w.fail("thread %d reads byte %d of shared memory, which thread %d wrote without a barrier between", t, at, m.writer-1)
 	}
 	first := !m.any || m.read != w.block.epoch

@@ -76,8 +76,8 @@ func (r *arm) node(i int, n node) {
 	case opIndex:
 		dst = r.index()
 	default:
-		a, freeA := r.in(n.a)
-		b, freeB := r.in(n.b)
+		a, freeA := r.registerOf(n.a)
+		b, freeB := r.registerOf(n.b)
 		dst = r.take()
 		r.v(armBinary[n.op], dst, a, b)
 		freeA()
@@ -93,8 +93,8 @@ func (r *arm) fma(i int, n node) int {
 	if n.op == opFNMA {
 		name = "fmls"
 	}
-	a, freeA := r.in(n.a)
-	b, freeB := r.in(n.b)
+	a, freeA := r.registerOf(n.a)
+	b, freeB := r.registerOf(n.b)
 	defer freeA()
 	defer freeB()
 	dst := r.reg[n.c]
@@ -232,7 +232,7 @@ func (r *arm) narrowed(n node) {
 // reduce updates an accumulator. In the last step, lanes beyond the end hold what the body computed from zeros and
 // must not count.
 func (r *arm) reduce(n node, acc int) {
-	a, done := r.in(n.a)
+	a, done := r.registerOf(n.a)
 	defer done()
 	b := -1
 	if n.op == opDot {

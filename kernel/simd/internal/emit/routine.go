@@ -215,9 +215,9 @@ func (r *routine) release(v val, i int) {
 	}
 }
 
-// in returns the register of a value. It loads a constant into a free register, which the
+// registerOf returns the register of a value. It loads a constant into a free register, which the
 // caller frees with done.
-func (r *routine) in(v val) (reg int, done func()) {
+func (r *routine) registerOf(v val) (reg int, done func()) {
 	if !r.isConst(v) {
 		return r.reg[v], func() {}
 	}

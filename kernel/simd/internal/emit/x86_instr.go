@@ -132,7 +132,7 @@ func (r *x86) node(i int, n node) {
 		if r.isConst(a) && n.op != opSub && n.op != opDiv && n.op != opMin && n.op != opMax {
 			a, b = b, a
 		}
-		src, done := r.in(a)
+		src, done := r.registerOf(a)
 		dst = r.take()
 		r.three(name, b, src, dst)
 		done()
@@ -165,7 +165,7 @@ func (r *x86) fma(i int, n node) int {
 	case r.dies(a, i) && a != c && a != b:
 		dst := r.reg[a]
 		if r.isConst(b) {
-			s, done := r.in(c)
+			s, done := r.registerOf(c)
 			r.three(form("132"), b, s, dst)
 			done()
 		} else {
@@ -371,7 +371,7 @@ func (r *x86) store(name string, src int) {
 // reduce updates an accumulator. In the masked step, lanes beyond the end hold what the body
 // computed from zeros and must not count.
 func (r *x86) reduce(n node, acc int) {
-	a, done := r.in(n.a)
+	a, done := r.registerOf(n.a)
 	defer done()
 	k, src := "", a
 	if r.tail && r.mask {
