@@ -7,6 +7,7 @@ import (
 
 	"github.com/athanor-llm/athanor/alloc"
 	"github.com/athanor-llm/athanor/alloc/generate"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // families are hard in different ways; all take the number of buffers.
@@ -79,6 +80,7 @@ func TestTightening(t *testing.T) {
 // or without tightening before it: here the gap is 1.3 % without either, 0.5 % with
 // tightening, 0.3 % with ejection.
 func TestEjection(t *testing.T) {
+	testkit.Needs(t, testkit.All)
 	p := generate.Random(rand.New(rand.NewPCG(1, 77)), 1100, 1100, 100, 1<<20)
 	gap := func(without alloc.Technique) float64 {
 		return pack(t, p, alloc.Options{Nodes: 1, Without: without | alloc.Tide | alloc.Crest}).Gap()
@@ -93,6 +95,7 @@ func TestEjection(t *testing.T) {
 // With hundreds alive and a few busy moments, a tide alone leaves less than half of
 // the gap to the bound that tightening and ejection together leave.
 func TestTide(t *testing.T) {
+	testkit.Needs(t, testkit.All)
 	p := generate.Random(rand.New(rand.NewPCG(1, 77)), 3000, 3000, 1000, 1<<20)
 	gap := func(without alloc.Technique) float64 {
 		return pack(t, p, alloc.Options{Nodes: 1, Without: without}).Gap()
@@ -106,6 +109,7 @@ func TestTide(t *testing.T) {
 // Where no moment has slack and many edges meet at each, crests leave a smaller gap
 // than tightening and ejection: here 0.9 % instead of 2.2 %.
 func TestCrests(t *testing.T) {
+	testkit.Needs(t, testkit.All)
 	p := cuts(generate.Guillotine, 200, 2000)(rand.New(rand.NewPCG(1, 77)), 8000)
 	gap := func(without alloc.Technique) float64 {
 		return pack(t, p, alloc.Options{Nodes: 1, Without: without | alloc.Tide | alloc.Glue}).Gap()
@@ -119,6 +123,7 @@ func TestCrests(t *testing.T) {
 // Parts of a few hundred buffers that a search does not solve are lowered by the
 // heuristics too: here the gap is 1.9 % without them, 0.2 % with them.
 func TestMiddling(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	p := cuts(generate.Guillotine, 20, 2000)(rand.New(rand.NewPCG(2, 77)), 400)
 	gap := func(without alloc.Technique) float64 {
 		return pack(t, p, alloc.Options{Nodes: 20_000, Without: without}).Gap()
