@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/policy/memo"
 )
 
@@ -18,7 +19,8 @@ const published = 0.523
 // other. Both weigh most where sequences are short.
 func TestAblation(t *testing.T) {
 	m := memo.A800(0.6, 0)
-	for _, tokens := range []int{64 << 10, 1 << 20} {
+	testkit.Needs(t, testkit.Usual)
+	for _, tokens := range testkit.Sample([]int{64 << 10, 1 << 20}, 1, 1) {
 		of, err := memo.Known("7B", tokens)
 		check(t, err)
 		r, err := Ablate(t.Context(), m, of, tokens, func(string) {})

@@ -12,6 +12,7 @@ import (
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/plan"
@@ -168,6 +169,7 @@ func here(t *testing.T) (*machine.Machine, *graph.Graph, *config.Config) {
 // really been tried; all plans reach the peaks that were planned, and the chosen one
 // is as far behind as the turns say.
 func TestSweep(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	for steps, tried := range map[int]bool{1: false, 1e9: true} {
 		m, g, c := here(t)
 		c.MaxSteps = steps
@@ -188,6 +190,7 @@ func TestSweep(t *testing.T) {
 
 // TestBudgets: every budget is kept, and what was planned was reached.
 func TestBudgets(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	mach, g, c := here(t)
 	var got []BudgetRun
 	b := Budgets{Machine: mach, Graph: g, Config: c, Count: 4, Steps: 1}

@@ -4,6 +4,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/policy"
 )
 
@@ -12,6 +13,7 @@ import (
 // parameters, in memories from more than enough to too little. Settings never make a policy
 // slower than as published.
 func TestContest(t *testing.T) {
+	testkit.Needs(t, testkit.All)
 	var list []Contested
 	for _, c := range Contests([]string{"gpt2"}, []string{"elixir-paper-40"}, []int{1, 4}, []int{2}, 256) {
 		for _, memory := range []int64{4 << 30, 900 << 20, 500 << 20, 10 << 20} {
@@ -53,6 +55,7 @@ func TestContest(t *testing.T) {
 // needlessly, and policies that do neither are as fast as the search except for the head, whose
 // logits they compute sequence by sequence; as published, they recompute a layer's forward pass.
 func TestTunedContest(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	c := Contest{"gpt2", "elixir-paper-40", 1, 4, 1024}
 	r, err := c.Hold(t.Context())
 	if err != nil {

@@ -218,7 +218,7 @@ func (f *fields) optional(name string, low int64) (int, error) {
 func (ps *parser) buffer(s string) error {
 	words := strings.Split(s, " ")
 	if len(words) < 5 {
-		return errors.New("buffer line has too few fields; hint: buffer NAME TIER CLASS DTYPE ROWSxCOLS ...")
+		return errors.New("buffer line has too few fields; hint: buffer NAME TIER CLASS DTYPE ROWSxCOLS KEY=VALUE")
 	}
 	var b Buffer
 	var err error
@@ -409,7 +409,7 @@ func (ps *parser) instr(word, s string) error {
 	name, rest, ok := strings.Cut(s, "(")
 	inside, rest, ok2 := strings.Cut(rest, ") ")
 	if !ok || !ok2 {
-		return errors.New("instruction has no operand list; hint: i0 OP(OPERAND, ...) STREAM key=...")
+		return errors.New("instruction has no operand list; hint: i0 OP(OPERAND, ...) STREAM KEY=VALUE")
 	}
 	var in Instr
 	var err error

@@ -74,7 +74,6 @@ type lexer struct {
 	at        int
 	line      int
 	starting  bool // a line starts here: what came before was a line break of the source
-	trimmed   bool // white space that follows is dropped
 	tokens    []token
 	brackets  []byte // open ones, inside a tag
 	closingAs string // "}}" or "%}"

@@ -340,12 +340,12 @@ func slicesAgree(t *testing.T, machine maker) {
 			continue
 		}
 		s := &sample{Rand: rand.New(rand.NewPCG(seed, 5)), image: make([]byte, imageBytes), wide: seed%2 == 0, float: []graph.DType{graph.F32, graph.BF16}[seed/2%2]}
-		_, width := s.heads()
+		s.heads()
 		a := &s.call.Attr
 		if a.Row0, a.Heads = 0, 2*a.KVHeads; wide {
 			a.HeadDim += 128
 		}
-		width = (a.Heads + 2*a.KVHeads) * a.HeadDim
+		width := (a.Heads + 2*a.KVHeads) * a.HeadDim
 		n, w := a.Seq, a.Heads*a.HeadDim
 		q, kv, do := s.mat(n, w), s.mat(n, width-w), s.mat(n, w)
 		o, lse, delta := s.place(s.float, n, w), s.place(graph.F32, n, a.Heads), s.place(graph.F32, n, a.Heads)

@@ -60,8 +60,8 @@ func goroot() (string, error) {
 		}
 		return root, nil
 	}
-	// Deprecated because it is the builder's tree; here it is checked to exist.
-	if root := runtime.GOROOT(); hasSource(root) { //nolint:staticcheck
+	//lint:ignore SA1019 it is the builder's tree; here it is checked to exist
+	if root := runtime.GOROOT(); hasSource(root) {
 		return root, nil
 	}
 	if out, err := exec.Command("go", "env", "GOROOT").Output(); err == nil {

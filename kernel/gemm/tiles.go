@@ -43,10 +43,10 @@ type grid struct {
 
 // tileConfig is the operand of LDTILECFG: per tile register, bytes per row and number of rows.
 type tileConfig struct {
-	palette, start uint8
-	_              [14]uint8
-	rowBytes       [16]uint16
-	rows           [16]uint8
+	palette  uint8
+	_        [15]uint8 // the row to start at, after an interruption, and reserved bytes
+	rowBytes [16]uint16
+	rows     [16]uint8
 }
 
 // Sizes of tiles, and limits found by measurement. A pair is two steps of k.

@@ -200,17 +200,17 @@ func (d *Driver) Function(module uintptr, name string) (fn uintptr, err error) {
 // Copy2D is CUDA_MEMCPY2D for unified addresses: rows of Width bytes, Pitch bytes from
 // row to row.
 type Copy2D struct {
-	srcX, srcY      uint64
+	_, _            uint64 // srcXInBytes, srcY
 	srcType, _      uint32
-	srcHost         uint64
+	_               uint64 // srcHost
 	Src             uint64
-	srcArray        uint64
+	_               uint64 // srcArray
 	SrcPitch        uint64
-	dstX, dstY      uint64
+	_, _            uint64 // dstXInBytes, dstY
 	dstType, _      uint32
-	dstHost         uint64
+	_               uint64 // dstHost
 	Dst             uint64
-	dstArray        uint64
+	_               uint64 // dstArray
 	DstPitch, Width uint64
 	Height          uint64
 }
