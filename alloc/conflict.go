@@ -61,7 +61,7 @@ func overload(p Problem, items []item, sections int32) error {
 // buffers, and those peeled from under it, to a minimal conflict: it leaves out
 // half of them, a quarter, ... one, as long as the rest is proven impossible.
 func (r *run) conflict(l *leafState) error {
-	set := r.under(l)
+	set := r.aliveWith(l)
 	if r.opt.bare {
 		return infeasible(r.problem, set, false)
 	}
@@ -84,8 +84,8 @@ func (r *run) conflict(l *leafState) error {
 	return infeasible(r.problem, set, minimal)
 }
 
-// under returns the leaf's buffers and the peeled ones alive with them.
-func (r *run) under(l *leafState) []int {
+// aliveWith returns the leaf's buffers and the peeled ones alive with them.
+func (r *run) aliveWith(l *leafState) []int {
 	var set []int
 	member := make(map[int]bool)
 	lower, upper := int64(math.MaxInt64), int64(math.MinInt64)

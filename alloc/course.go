@@ -79,8 +79,8 @@ func (c *covering) note(s *stand) {
 	s.line.copy(c.line)
 }
 
-// back restores the state saved in s.
-func (c *covering) back(s *stand) {
+// restore restores the state saved in s.
+func (c *covering) restore(s *stand) {
 	copy(c.slack, s.slack)
 	copy(c.price, s.price)
 	copy(c.born, s.born)
@@ -112,7 +112,7 @@ func (s start) lay(ctx context.Context, l leaf, target, effort int64, loss float
 	for k := range c.items {
 		w.height = max(w.height, w.offsets[k]+c.items[k].size)
 	}
-	return p.with(c.items, w.packing)
+	return p.withCovered(c.items, w.packing)
 }
 
 // courseWeight returns the weight of course k when effort is divided.
@@ -148,7 +148,7 @@ func (w *courses) renew(k, window int, noise float64) {
 // relay lays course from, and those above it, again.
 func (w *courses) relay(from int) {
 	for k := from; k < len(w.levels); k++ {
-		w.back(&w.stands[k])
+		w.restore(&w.stands[k])
 		w.prefer(w.tastes[k])
 		left := int64(math.MaxInt64)
 		w.rise(w.levels[k], &w.packing, &left)
@@ -177,7 +177,7 @@ func (w *courses) mend(ctx context.Context, effort, hole int64) {
 		before, change := cloned(w.tastes[from:]), w.choose(bad)
 		for _, i := range change {
 			for k := from; k <= top; k++ {
-				w.renew(k, i, between(w.rng, courseNoise, courseMore*courseNoise))
+				w.renew(k, i, drawLogUniform(w.rng, courseNoise, courseMore*courseNoise))
 			}
 		}
 		w.relay(min(from, stale))

@@ -33,7 +33,7 @@ func TestRiseByLevels(t *testing.T) {
 			if !c.rise(level+rng.Int64N(100), &p, &effort) {
 				t.Fatalf("seed %d: gave up", seed)
 			}
-			c.back(&s)
+			c.restore(&s)
 			c.line.here = randomNiche(rng, c.line)
 			c.prefer(tastes)
 			c.rise(level, &p, &effort)

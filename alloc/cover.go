@@ -268,7 +268,7 @@ func (c *covering) build(lo, hi int32, p *packing) (placed int) {
 	for x := c.first[lo]; x < hi; x = c.first[rest] {
 		i := c.pick[x]
 		it := &c.items[i]
-		off := it.up(floor)
+		off := it.alignUp(floor)
 		if off > floor {
 			c.lose(it.lo, it.hi, off-floor)
 		}

@@ -155,9 +155,9 @@ var openings = []start{
 
 // drawStart returns a random start.
 func drawStart(rng *rand.Rand) start {
-	return start{bed: between(rng, crestBed, crestBeds), taste: taste{near: between(rng, 0.3, 2), bend: 0.7 * rng.Float64(),
-		tall: between(rng, 0.04, 0.5), few: between(rng, 0.05, 0.1), flush: between(rng, 0.015, 0.05),
-		brief: between(rng, 0.01, 0.1), late: late{8 * rng.Float64(), 2 * rng.Float64(), 2 * rng.Float64()}}}
+	return start{bed: drawLogUniform(rng, crestBed, crestBeds), taste: taste{near: drawLogUniform(rng, 0.3, 2), bend: 0.7 * rng.Float64(),
+		tall: drawLogUniform(rng, 0.04, 0.5), few: drawLogUniform(rng, 0.05, 0.1), flush: drawLogUniform(rng, 0.015, 0.05),
+		brief: drawLogUniform(rng, 0.01, 0.1), late: late{8 * rng.Float64(), 2 * rng.Float64(), 2 * rng.Float64()}}}
 }
 
 // A start packs a leaf so that short lifetimes are on top.
@@ -175,7 +175,7 @@ func (s start) ground(l leaf, target int64) (*covering, packing) {
 	for _, i := range long {
 		it := &l.items[i]
 		under := floor[it.lo:it.hi]
-		p.offsets[i] = it.up(slices.Max(under))
+		p.offsets[i] = it.alignUp(slices.Max(under))
 		for k := range under {
 			load[int(it.lo)+k] += p.offsets[i] - under[k] // a hole, lost
 			under[k] = p.offsets[i] + it.size
@@ -190,11 +190,11 @@ func (s start) ground(l leaf, target int64) (*covering, packing) {
 func (s start) pack(l leaf, target int64, effort *int64) (packing, bool) {
 	c, p := s.ground(l, target)
 	q, ok := c.fill(effort)
-	return p.with(c.items, q), ok
+	return p.withCovered(c.items, q), ok
 }
 
-// with adds to p the packing q of the items that cover it.
-func (p packing) with(items []item, q packing) packing {
+// withCovered adds to p the packing q of the items that cover it.
+func (p packing) withCovered(items []item, q packing) packing {
 	for k := range items {
 		p.offsets[items[k].index] = q.offsets[k]
 	}
@@ -276,7 +276,7 @@ func (p *pit) bottom(lo, hi int32) int64 {
 // choose returns a pit around the highest of a random number of random sections.
 func (c *crest) choose() pit {
 	s := c.rng.Int32N(c.sections)
-	tries := int64(between(c.rng, 1, float64(c.sections)))
+	tries := int64(drawLogUniform(c.rng, 1, float64(c.sections)))
 	for range tries {
 		if o := c.rng.Int32N(c.sections); c.top[o] > c.top[s] {
 			s = o
@@ -284,10 +284,10 @@ func (c *crest) choose() pit {
 	}
 	here := c.alive[s>>c.shift]
 	c.effort -= tries + crestBite + 2*int64(len(here))
-	length := c.width * between(c.rng, crestShort, crestLong)
+	length := c.width * drawLogUniform(c.rng, crestShort, crestLong)
 	for _, i := range here {
 		if it := &c.items[i]; it.lo <= s && s < it.hi && c.offsets[i]+it.size == c.top[s] {
-			length = max(length, float64(it.width())*between(c.rng, 1, crestLong/2))
+			length = max(length, float64(it.width())*drawLogUniform(c.rng, 1, crestLong/2))
 		}
 	}
 	p := c.around(s, int32(min(1+length, float64(c.sections))))
@@ -317,12 +317,14 @@ func (c *crest) widen(p *pit, s int32) {
 // around returns a pit of random depth and the given length around section s.
 func (c *crest) around(s, length int32) pit {
 	lo := min(max(s-c.rng.Int32N(length), 0), c.sections-length)
-	depth := max(c.top[s]-int64(c.size*between(c.rng, crestThin, crestThick)), 0)
+	depth := max(c.top[s]-int64(c.size*drawLogUniform(c.rng, crestThin, crestThick)), 0)
 	return pit{lo, lo + length, depth, lo, lo + length, depth}
 }
 
-// between returns a random number in [lo, hi) whose logarithm is uniform.
-func between(rng *rand.Rand, lo, hi float64) float64 { return lo * math.Pow(hi/lo, rng.Float64()) }
+// drawLogUniform returns a random number in [lo, hi) whose logarithm is uniform.
+func drawLogUniform(rng *rand.Rand, lo, hi float64) float64 {
+	return lo * math.Pow(hi/lo, rng.Float64())
+}
 
 // bite takes out the items of a pit that have nothing above them and covers the
 // rest anew. It keeps the old packing if the new one is worse.
@@ -337,8 +339,8 @@ func (c *crest) bite(p pit) {
 			load[s] += out[k].size
 		}
 	}
-	w := taste{near: between(c.rng, 0.3, 10), bend: c.rng.Float64(), tall: between(c.rng, 0.01, 1), few: between(c.rng, 0.01, 0.3),
-		flush: between(c.rng, 0.01, 0.1), noise: between(c.rng, 0.005, 0.05), seed: c.rng.Uint64()}
+	w := taste{near: drawLogUniform(c.rng, 0.3, 10), bend: c.rng.Float64(), tall: drawLogUniform(c.rng, 0.01, 1), few: drawLogUniform(c.rng, 0.01, 0.3),
+		flush: drawLogUniform(c.rng, 0.01, 0.1), noise: drawLogUniform(c.rng, 0.005, 0.05), seed: c.rng.Uint64()}
 	q, ok := newCovering(out, newSkyline(floor), load, c.spare, []taste{w}, 31).fill(&c.effort)
 	if !ok {
 		return
@@ -361,7 +363,7 @@ func (c *crest) bite(p pit) {
 // open lists the items that can be taken out of a pit, with sections relative to
 // it and their positions as index, and the tops of what remains below them.
 func (c *crest) open(p pit) (out []item, floor []int64) {
-	near := c.above(p.lo, p.hi, p.depth)
+	near := c.itemsAbove(p.lo, p.hi, p.depth)
 	slices.SortFunc(near, func(i, j int32) int {
 		return cmp.Or(cmp.Compare(c.offsets[j], c.offsets[i]), cmp.Compare(i, j))
 	})
@@ -390,8 +392,8 @@ func (c *crest) open(p pit) (out []item, floor []int64) {
 	return out, floor
 }
 
-// above lists the items that are alive during [lo, hi) and reach above height.
-func (c *crest) above(lo, hi int32, height int64) (near []int32) {
+// itemsAbove lists the items that are alive during [lo, hi) and reach above height.
+func (c *crest) itemsAbove(lo, hi int32, height int64) (near []int32) {
 	first := lo >> c.shift
 	for k := first; k <= (hi-1)>>c.shift; k++ {
 		for _, i := range c.alive[k] {

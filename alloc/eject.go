@@ -261,13 +261,13 @@ func (e *ejector) insert(i int32) {
 		}
 	}
 	s := sweep{offs: e.offs, ends: e.ends, hole: hole{roof: e.limit}}
-	consider(0, s.to(0, it.size, e.limit), 0)
+	consider(0, s.describePlace(0, it.size, e.limit), 0)
 	for _, m := range e.ends { // on top of something
-		at := it.up(m.at)
+		at := it.alignUp(m.at)
 		if at > e.limit-it.size {
 			break
 		}
-		h := s.to(at, it.size, e.limit)
+		h := s.describePlace(at, it.size, e.limit)
 		consider(at, h, h.roof-at-it.size)
 	}
 	s = sweep{offs: e.offs, ends: e.ends}
@@ -280,7 +280,7 @@ func (e *ejector) insert(i int32) {
 			continue
 		}
 		at := (top - it.size) / it.align * it.align
-		h := s.to(at, it.size, e.limit)
+		h := s.describePlace(at, it.size, e.limit)
 		consider(at, h, at-h.floor)
 	}
 	for k := range e.near {
@@ -323,8 +323,8 @@ type sweep struct {
 	hole
 }
 
-// to describes the place [at, at+size) below limit.
-func (s *sweep) to(at, size, limit int64) hole {
+// describePlace describes the place [at, at+size) below limit.
+func (s *sweep) describePlace(at, size, limit int64) hole {
 	for len(s.offs) > 0 && s.offs[0].at < at+size {
 		s.weight += s.offs[0].weight
 		s.offs = s.offs[1:]
@@ -358,7 +358,7 @@ func (e *ejector) settle(i int32, down bool) (lo, hi int32) {
 		o := &e.items[r.item]
 		a, b := max(r.lo, lo)-lo, min(r.hi, hi)-lo
 		if r.lo >= lo && r.hi <= hi {
-			e.offsets[r.item] = o.up(line.highest(a, b))
+			e.offsets[r.item] = o.alignUp(line.highest(a, b))
 			if !down {
 				e.offsets[r.item] = (e.limit - line.highest(a, b) - o.size) / o.align * o.align
 			}

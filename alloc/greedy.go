@@ -205,7 +205,7 @@ func skyline(items []item, sections int32, perm []int32) packing {
 	line := newProfile(sections)
 	for _, i := range perm {
 		it := &items[i]
-		off := it.up(line.highest(it.lo, it.hi))
+		off := it.alignUp(line.highest(it.lo, it.hi))
 		p.offsets[i] = off
 		line.raise(it.lo, it.hi, off+it.size)
 		p.height = max(p.height, off+it.size)
@@ -343,7 +343,7 @@ func (s shelf) clear(it *item, off int64, next *int32) int64 {
 	k := *next
 	for ; int(k) < len(s) && s[k].off < off+it.size; k++ {
 		if t := &s[k]; t.lo < it.hi && it.lo < t.hi && t.end > off {
-			off = it.up(t.end)
+			off = it.alignUp(t.end)
 		}
 	}
 	*next = k

@@ -24,7 +24,7 @@ func (s *searcher) place(i int32, at int64) (ok, harmless bool) {
 			continue
 		}
 		o := &s.items[j]
-		up := o.up(top)
+		up := o.alignUp(top)
 		if s.support[j] >= up {
 			continue
 		}
@@ -72,7 +72,7 @@ func (s *searcher) lift(i int32) verdict {
 	if at < 0 {
 		return impossible
 	}
-	at = it.up(at)
+	at = it.alignUp(at)
 	if at > s.cap-it.size {
 		return impossible
 	}
@@ -92,7 +92,7 @@ func (s *searcher) raiseTwins(i int32) bool {
 		if s.placed[j] {
 			continue
 		}
-		up := s.items[j].up(s.bound[i] + s.items[i].size)
+		up := s.items[j].alignUp(s.bound[i] + s.items[i].size)
 		if s.bound[j] >= up {
 			return true
 		}

@@ -33,8 +33,8 @@ func (a *item) overlaps(b *item) bool { return a.lo < b.hi && b.lo < a.hi }
 
 func (a *item) width() int32 { return a.hi - a.lo }
 
-// up rounds an offset up to the item's alignment.
-func (a *item) up(off int64) int64 {
+// alignUp rounds an offset up to the item's alignment.
+func (a *item) alignUp(off int64) int64 {
 	if a.align == 1 {
 		return off
 	}

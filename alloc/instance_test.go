@@ -57,7 +57,7 @@ func fillLowest(items []item, sections int32, perm []int32) []int64 {
 		from, to, top := lo, hi, int64(1<<40)
 		if k >= 0 {
 			it := &items[perm[k]]
-			offsets[perm[k]] = it.up(line[lo])
+			offsets[perm[k]] = it.alignUp(line[lo])
 			from, to, top = it.lo, it.hi, offsets[perm[k]]+it.size
 		} else {
 			if lo > 0 {

@@ -50,7 +50,7 @@ func fillNiches(items []item, sections int32, perm []int32, limit int64, effort 
 			continue
 		}
 		it := &items[i]
-		off := it.up(line.floor[lo])
+		off := it.alignUp(line.floor[lo])
 		top := off + it.size
 		if top > limit {
 			return p, false

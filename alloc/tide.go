@@ -100,9 +100,9 @@ func lean(ctx context.Context, l leaf, from packing, target, effort int64) packi
 	for n := 0; n < tideDrifts && effort > 0 && ctx.Err() == nil; n++ {
 		switch {
 		case n%2 == 1:
-			t.turn(drift{between(rng, 0.1, 10), between(rng, 0.8, 2), between(rng, 0.1, 1)})
+			t.turn(drift{drawLogUniform(rng, 0.1, 10), drawLogUniform(rng, 0.8, 2), drawLogUniform(rng, 0.1, 1)})
 		case n > 0:
-			t.turn(drift{near.side * between(rng, 0.7, 1.4), near.lead * between(rng, 0.8, 1.2), near.waste * between(rng, 0.7, 1.4)})
+			t.turn(drift{near.side * drawLogUniform(rng, 0.7, 1.4), near.lead * drawLogUniform(rng, 0.8, 1.2), near.waste * drawLogUniform(rng, 0.7, 1.4)})
 		}
 		t.limit = target + target/tightenAbove
 		p, ok := t.spend(ctx, &effort)
@@ -214,7 +214,7 @@ func (t *tide) stack() []int32 {
 	floor, roof := int64(0), t.limit
 	for _, i := range low {
 		it := &t.items[i]
-		if at := it.up(floor); at <= roof-it.size {
+		if at := it.alignUp(floor); at <= roof-it.size {
 			t.offsets[i], floor = at, at+it.size
 			stacked = append(stacked, i)
 		} else {
@@ -258,7 +258,7 @@ func (t *tide) flow(ctx context.Context, items []item, moment int32, stack []int
 		if t.effort -= int64(len(near)); t.effort < 0 || n%tideSweep == 0 && ctx.Err() != nil {
 			return false
 		}
-		if at, ok := t.beside(&items[i], near); ok {
+		if at, ok := t.bestGap(&items[i], near); ok {
 			t.offsets[i] = at
 			r := resident{at, at + items[i].size, items[i].lo, items[i].hi, i}
 			k, _ := slices.BinarySearchFunc(near, r, byOffset)
@@ -302,10 +302,10 @@ func (t *tide) alive(items []item, moment float64, some ...[]int32) (near []resi
 	return near
 }
 
-// beside finds the best place for an item below the limit, in a gap between
+// bestGap finds the best place for an item below the limit, in a gap between
 // residents, which are sorted by offset. The floor and the limit count as
 // neighbours that end with the item.
-func (t *tide) beside(it *item, near []resident) (at int64, ok bool) {
+func (t *tide) bestGap(it *item, near []resident) (at int64, ok bool) {
 	least, size := math.Inf(1), float64(it.size)/t.size
 	consider := func(place, left, gap int64, beside, across int32) {
 		ends := float64(max(beside-it.hi, it.hi-beside))
@@ -326,7 +326,7 @@ func (t *tide) beside(it *item, near []resident) (at int64, ok bool) {
 			roof, above = r.off, r.hi
 		}
 		if gap := roof - floor; gap >= it.size {
-			if foot := it.up(floor); foot <= roof-it.size {
+			if foot := it.alignUp(floor); foot <= roof-it.size {
 				consider(foot, roof-foot-it.size, gap, beneath, above)
 			}
 			if head := (roof - it.size) / it.align * it.align; head >= floor {
@@ -362,7 +362,7 @@ func (t *tide) heap() {
 	line.raise(0, t.sections, t.limit)
 	for _, i := range t.missed {
 		it := &t.items[i]
-		t.offsets[i] = it.up(line.highest(it.lo, it.hi))
+		t.offsets[i] = it.alignUp(line.highest(it.lo, it.hi))
 		line.raise(it.lo, it.hi, t.offsets[i]+it.size)
 	}
 }

@@ -17,7 +17,7 @@ func TestTidePacksEverything(t *testing.T) {
 		bound := slices.Max(loads(l.items, l.sections))
 		td := newTide(l)
 		if seed%3 > 0 {
-			td.turn(drift{between(rng, 0.01, 100), between(rng, 0.1, 10), between(rng, 0.01, 10)})
+			td.turn(drift{drawLogUniform(rng, 0.01, 100), drawLogUniform(rng, 0.1, 10), drawLogUniform(rng, 0.01, 10)})
 		}
 		td.limit, td.effort = bound/2+rng.Int64N(bound), math.MaxInt64
 		got, ok := td.run(t.Context())

@@ -86,12 +86,12 @@ func (b *joint) collectives() (list []Measurement) {
 // that all have arrived, which is all of the time of small calls over a network.
 func (b *joint) measure(op graph.Op, bytes int) Measurement {
 	const runs = 8
-	m := Measurement{Call: between(op, 0, len(b.devices), bytes), Seconds: math.Inf(1), Runs: runs}
+	m := Measurement{Call: exchangeCall(op, 0, len(b.devices), bytes), Seconds: math.Inf(1), Runs: runs}
 	spans := make([][]device.Span, len(b.devices))
 	first := make([]int, len(b.devices))
 	for r, d := range b.devices {
 		spans[r] = make([]device.Span, 2)
-		call := between(op, r, len(b.devices), bytes)
+		call := exchangeCall(op, r, len(b.devices), bytes)
 		var err error
 		if first[r], err = d.Prepare([]device.Call{call, call}, spans[r]); err != nil {
 			b.err = errors.Join(b.err, err)
@@ -113,15 +113,15 @@ func (b *joint) measure(op graph.Op, bytes int) Measurement {
 		all.Wait()
 		b.err = errors.Join(errs...)
 		for r := range b.devices {
-			b.spent[between(op, r, len(b.devices), bytes).Stream] += spans[r][1].End - spans[r][0].Start
+			b.spent[exchangeCall(op, r, len(b.devices), bytes).Stream] += spans[r][1].End - spans[r][0].Start
 		}
 		m.Seconds = min(m.Seconds, max(spans[0][1].End-spans[0][0].End, 1e-9))
 	}
 	return m
 }
 
-// between returns rank r's call of an operator of n ranks on the given bytes over all ranks.
-func between(op graph.Op, r, n, bytes int) device.Call {
+// exchangeCall returns rank r's call of an operator of n ranks on the given bytes over all ranks.
+func exchangeCall(op graph.Op, r, n, bytes int) device.Call {
 	flat := func(lo, hi int) device.Operand {
 		return device.Operand{DType: graph.F32, Addr: 4 * int64(lo), Rows: 1, Cols: hi - lo, Stride: hi - lo}
 	}

@@ -121,7 +121,7 @@ func (b *cudaBackend) open(n int, disk string) ([]device.Device, error) {
 	return list, nil
 }
 
-func (b *cudaBackend) across(n int, hub *link.Hub) (open func(rank, own int, disk string) (device.Device, error), origin time.Time) {
+func (b *cudaBackend) openShared(n int, hub *link.Hub) (open func(rank, own int, disk string) (device.Device, error), origin time.Time) {
 	f := cuda.NewFabricAcross(n, hub)
 	return func(rank, own int, disk string) (device.Device, error) {
 		d, err := b.joined(rank, own, f, disk)

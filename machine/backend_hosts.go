@@ -46,9 +46,9 @@ type hostsBackend struct {
 // hostBackend is a backend whose ranks can be part of a larger fabric.
 type hostBackend interface {
 	backend
-	// across returns a function that opens this host's ranks of a fabric of n, given their numbers in the
+	// openShared returns a function that opens this host's ranks of a fabric of n, given their numbers in the
 	// fabric and on this host, and the origin of their spans' clock. Ranks elsewhere are reached through hub.
-	across(n int, hub *link.Hub) (open func(rank, own int, disk string) (device.Device, error), origin time.Time)
+	openShared(n int, hub *link.Hub) (open func(rank, own int, disk string) (device.Device, error), origin time.Time)
 }
 
 // newHosts asks the other hosts to describe themselves.
@@ -160,7 +160,7 @@ func (b *hostsBackend) open(n int, disk string) (list []device.Device, err error
 	for r := range p.HostOf {
 		p.HostOf[r] = r % b.hosts()
 	}
-	open, origin := b.here.across(n, newHub(p, 0, b.key))
+	open, origin := b.here.openShared(n, newHub(p, 0, b.key))
 	for p.Rank = range n {
 		var d device.Device
 		if p.Own = p.Rank / b.hosts(); p.HostOf[p.Rank] == 0 {

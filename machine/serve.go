@@ -103,7 +103,7 @@ func (h *host) join(p remote.Place, b hostBackend) *part {
 	f, ok := h.fabrics[p.Fabric]
 	if !ok {
 		f = &part{hub: newHub(p, p.HostOf[p.Rank], h.key)}
-		f.open, _ = b.across(p.Ranks, f.hub)
+		f.open, _ = b.openShared(p.Ranks, f.hub)
 		h.fabrics[p.Fabric] = f
 	}
 	f.devices++

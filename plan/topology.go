@@ -41,7 +41,7 @@ func NewTopology(g *graph.Graph, pl *Plan) (*Topology, error) {
 			return nil, err
 		}
 		t.Schedule, t.Depth, t.First = s, p.Ranks, append(slices.Clone(p.Stages), len(g.Segments))
-		if t.Clock, err = apart(s).Simulate(schedule.DefaultCosts()); err != nil {
+		if t.Clock, err = splitOverlapped(s).Simulate(schedule.DefaultCosts()); err != nil {
 			return nil, err
 		}
 	}
@@ -68,9 +68,9 @@ func (p *Pipeline) generate(micros int) (*schedule.Schedule, error) {
 	return s, err
 }
 
-// apart splits the overlapped pairs of a schedule: a rank runs the two one after the
+// splitOverlapped splits the overlapped pairs of a schedule: a rank runs the two one after the
 // other.
-func apart(s *schedule.Schedule) *schedule.Schedule {
+func splitOverlapped(s *schedule.Schedule) *schedule.Schedule {
 	copied := *s
 	copied.Orders = make([][]schedule.Unit, len(s.Orders))
 	for r, order := range s.Orders {

@@ -16,7 +16,7 @@ import (
 // of sums permits.
 func Between(ctx context.Context, g *graph.Graph, training *plan.Plan, base []*program.Program, opt lower.Options) (*plan.Plan, []*program.Program, error) {
 	pl := *training
-	list, over, err := between(ctx, g, &pl, base, opt)
+	list, over, err := lowerBetweenSteps(ctx, g, &pl, base, opt)
 	if err != nil || !over || pl.MicroBatch == 1 || pl.Pipeline != nil {
 		return &pl, list, err
 	}
@@ -27,12 +27,12 @@ func Between(ctx context.Context, g *graph.Graph, training *plan.Plan, base []*p
 	least = min(least, all)
 	pl.MicroBatches, pl.MicroBatch, pl.Group = pl.MicroBatches*all/least, least, 1
 	pl.HeadRows = min(pl.HeadRows, least*g.Seq)
-	list, _, err = between(ctx, g, &pl, base, opt)
+	list, _, err = lowerBetweenSteps(ctx, g, &pl, base, opt)
 	return &pl, list, err
 }
 
-// between lowers the programs, and reports whether one exceeds its device.
-func between(ctx context.Context, g *graph.Graph, pl *plan.Plan, base []*program.Program, opt lower.Options) (list []*program.Program, over bool, err error) {
+// lowerBetweenSteps lowers the programs, and reports whether one exceeds its device.
+func lowerBetweenSteps(ctx context.Context, g *graph.Graph, pl *plan.Plan, base []*program.Program, opt lower.Options) (list []*program.Program, over bool, err error) {
 	for opt.Rank = range base {
 		if err := ctx.Err(); err != nil {
 			return nil, false, err

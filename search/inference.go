@@ -49,7 +49,7 @@ func Inference(ctx context.Context, req *Request, prompts []*graph.Graph, m *Mac
 		}
 		tight = pl
 	}
-	if m.Shared > 0 && n.together() > m.Shared { // what is streamed only adds to it
+	if m.Shared > 0 && n.totalMemory() > m.Shared { // what is streamed only adds to it
 		return nil, n.misfit()
 	}
 	return n.stream(tight)
@@ -95,8 +95,8 @@ func (n *inference) lower(pl *plan.Plan) error {
 	return nil
 }
 
-// whole reports whether no program was rejected.
-func (n *inference) whole() bool { return len(n.programs) == len(n.graphs) }
+// allLowered reports whether no program was rejected.
+func (n *inference) allLowered() bool { return len(n.programs) == len(n.graphs) }
 
 // fits reports whether the latest programs fit, device and host together where they are the same memory.
 func (n *inference) fits() bool {
@@ -105,7 +105,7 @@ func (n *inference) fits() bool {
 			return false
 		}
 	}
-	return n.whole() && (n.m.Shared == 0 || n.together() <= n.m.Shared)
+	return n.allLowered() && (n.m.Shared == 0 || n.totalMemory() <= n.m.Shared)
 }
 
 // height returns the memory of a tier that the latest programs take.
@@ -116,8 +116,10 @@ func (n *inference) height(t device.Tier) (most int64) {
 	return most
 }
 
-// together returns the memory that the latest programs take on device and host.
-func (n *inference) together() int64 { return n.height(device.DeviceTier) + n.height(device.HostTier) }
+// totalMemory returns the memory that the latest programs take on device and host.
+func (n *inference) totalMemory() int64 {
+	return n.height(device.DeviceTier) + n.height(device.HostTier)
+}
 
 // batches lists plans with all weights on the device, from most sequences and logits at a time to fewest.
 func (n *inference) batches() []*plan.Plan {
@@ -169,7 +171,7 @@ func (n *inference) stream(batch *plan.Plan) ([]*program.Program, error) {
 	slices.SortStableFunc(frugal, func(a, b share) int { return cmp.Compare(a.away, b.away) })
 	n.opt.Capacity = program.NoLimits
 	n.opt.Capacity[device.DeviceTier] = have[device.DeviceTier]
-	found, err := n.first(frugal, batch, w, n.whole)
+	found, err := n.first(frugal, batch, w, n.allLowered)
 	if err == nil && !found {
 		n.opt.Reject = false
 		err = n.lower(w.plan(batch, &everything))
@@ -229,7 +231,7 @@ func (b *besides) device(s *share) int64 { return s.resident + b.kept + max(s.ca
 // misfit describes what the latest programs lack: of the tier that lacks most or, if each is large enough, of the memory that device
 // and host share.
 func (n *inference) misfit() *Misfit {
-	e := &Misfit{Tier: device.HostTier, Need: n.together(), Have: n.m.Shared}
+	e := &Misfit{Tier: device.HostTier, Need: n.totalMemory(), Have: n.m.Shared}
 	var lack int64
 	for t, have := range n.m.Capacity {
 		if need := n.height(device.Tier(t)); need-have > lack {

@@ -96,7 +96,7 @@ func TestSharedMemory(t *testing.T) {
 	ps, _, err := infer(t, graphs, 1<<40)
 	check(t, err)
 	n := inference{programs: ps}
-	if m.Shared = n.together(); need != m.Shared {
+	if m.Shared = n.totalMemory(); need != m.Shared {
 		t.Errorf("it is said to need %d bytes, and takes %d without limit", need, m.Shared)
 	}
 	if _, err := inferOn(t, graphs, m); err != nil {
@@ -210,7 +210,7 @@ func TestBoundedHost(t *testing.T) {
 		n := inference{programs: ps}
 		bounded := &Machine{Capacity: program.NoLimits}
 		bounded.Capacity[device.DeviceTier], bounded.Capacity[device.HostTier] = memory, n.height(device.HostTier)
-		shared := &Machine{Capacity: program.NoLimits, Shared: n.together()}
+		shared := &Machine{Capacity: program.NoLimits, Shared: n.totalMemory()}
 		shared.Capacity[device.DeviceTier] = memory
 		for _, m := range []*Machine{bounded, shared} {
 			if _, err := inferOn(t, graphs, m); err != nil {

@@ -80,16 +80,16 @@ func Pinwheel(rng *rand.Rand, n int, steps, capacity int64) alloc.Problem {
 			pieces = cut(rng, pieces, i, w > 1 && (h < 2 || w > h))
 			continue
 		}
-		a, c := between(rng, q.lower, q.upper)
-		b, d := between(rng, q.bottom, q.top)
+		a, c := innerPoints(rng, q.lower, q.upper)
+		b, d := innerPoints(rng, q.bottom, q.top)
 		pieces[i] = piece{q.lower, c, q.bottom, b}
 		pieces = append(pieces, piece{c, q.upper, q.bottom, d}, piece{a, q.upper, d, q.top}, piece{q.lower, a, b, q.top}, piece{a, c, b, d})
 	}
 	return filled(rng, pieces, capacity)
 }
 
-// between returns two different inner points of (lo, hi), in order.
-func between(rng *rand.Rand, lo, hi int64) (a, b int64) {
+// innerPoints returns two different inner points of (lo, hi), in order.
+func innerPoints(rng *rand.Rand, lo, hi int64) (a, b int64) {
 	a, b = lo+1+rng.Int64N(hi-lo-1), lo+1+rng.Int64N(hi-lo-2)
 	if b >= a {
 		b++

@@ -97,8 +97,8 @@ func NewFabricAcross(n int, hub *link.Hub) *Fabric {
 // Opened returns the origin of the spans' clock.
 func (f *Fabric) Opened() time.Time { return f.opened }
 
-// here reports whether a rank is in this process.
-func (f *Fabric) here(rank int) bool { return f.hub == nil || f.hub.IsLocal(rank) }
+// isLocal reports whether a rank is in this process.
+func (f *Fabric) isLocal(rank int) bool { return f.hub == nil || f.hub.IsLocal(rank) }
 
 // Ranks returns the number of ranks.
 func (f *Fabric) Ranks() int { return len(f.devices) }
@@ -131,7 +131,7 @@ func (f *Fabric) join(d *Device) error {
 	if f.devices[rank] != nil {
 		return fmt.Errorf("rank %d of the fabric is taken", rank)
 	}
-	if !f.here(rank) {
+	if !f.isLocal(rank) {
 		return fmt.Errorf("rank %d is in another process", rank)
 	}
 	if err := fewQueues(); err != nil { // or ranks would wait forever
@@ -161,7 +161,7 @@ func (f *Fabric) members(ranks []int) ([]*Device, error) {
 	defer f.mu.Unlock()
 	var list []*Device
 	for _, r := range ranks {
-		if !f.here(r) {
+		if !f.isLocal(r) {
 			continue
 		}
 		if f.devices[r] == nil {
@@ -218,7 +218,7 @@ func (f *Fabric) meetingOf(c *device.Call, rank int) (*meeting, error) {
 	m = &meeting{ranks: ranks, count: make([]uint32, n), calls: make([][]*exchange, n)}
 	for _, r := range ranks {
 		var flag *atomic.Uint32
-		if f.here(r) {
+		if f.isLocal(r) {
 			var err error
 			if flag, err = f.flag(); err != nil {
 				return nil, err

@@ -65,7 +65,7 @@ func (f *Fabric) tell(e *exchange) {
 	ranks := e.meeting.ranks
 	e.header = link.Header(&e.call, ranks)
 	for _, r := range ranks {
-		if !f.here(r) {
+		if !f.isLocal(r) {
 			p := f.posts[[2]int{ranks[e.member], r}]
 			p.unsent, p.due = append(p.unsent, e.header), p.due+1
 		}
@@ -181,7 +181,7 @@ func (d *Device) cross(e *exchange) error {
 	ranks := device.Members(&e.call, own)
 	e.pipes = make([]*link.Pipe, len(ranks))
 	for i, r := range ranks {
-		if f.here(r) {
+		if f.isLocal(r) {
 			continue
 		}
 		if err := f.listen(own, r); err != nil {

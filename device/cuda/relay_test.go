@@ -40,7 +40,7 @@ func relaySample(t *testing.T, seed uint64, pair bool, roles int64) (s *sample, 
 			bytes += 2*n*(y.rows+y.cols+32) + 4*y.rows*(y.cols+16)
 		}
 		card := target{sms: sms, major: 9, hopper: true}
-		if _, way, _ := card.sumTile(n, list...); way.roles != roles || bytes > imageBytes*7/8 || pair && !card.together(n, list[0], list[1]) {
+		if _, way, _ := card.sumTile(n, list...); way.roles != roles || bytes > imageBytes*7/8 || pair && !card.sharesLaunch(n, list[0], list[1]) {
 			continue
 		}
 		s.sums(in, out, n)
@@ -264,7 +264,7 @@ func TestTogether(t *testing.T) {
 		card := target{sms: 132, major: 9, hopper: true}
 		tile, way, _ := card.sumTile(c.tokens, c.first, c.second)
 		t.Logf("%v and %v: %dx%d %+v", c.first, c.second, tile.rows, tile.cols, way)
-		if have := card.together(c.tokens, c.first, c.second); have != c.want {
+		if have := card.sharesLaunch(c.tokens, c.first, c.second); have != c.want {
 			t.Errorf("%v and %v over %d tokens: %v", c.first, c.second, c.tokens, have)
 		}
 	}

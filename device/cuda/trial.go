@@ -139,8 +139,8 @@ func (t *trial) fill() error {
 	return nil
 }
 
-// alike returns the candidates whose results have the bits of the first one's.
-func (t *trial) alike(list []algorithm) (same []algorithm, err error) {
+// withFirstBits returns the candidates whose results have the bits of the first one's.
+func (t *trial) withFirstBits(list []algorithm) (same []algorithm, err error) {
 	for i, a := range list {
 		to := t.have
 		if i == 0 {

@@ -183,7 +183,7 @@ func (d *Device) tune(k choiceKey, differ launch, memory int64) (err error) {
 	if err := t.fill(); err != nil {
 		return err
 	}
-	if list, err = t.alike(list); err != nil || len(list) == 0 {
+	if list, err = t.withFirstBits(list); err != nil || len(list) == 0 {
 		return err
 	}
 	best, err := fastest(len(list), func(i, turns int) (float64, error) {

@@ -191,11 +191,11 @@ func (b *builder) own(g gradient) bool {
 
 // paired reports whether two gradients are summed by one launch: on Hopper, where that fills SMs better.
 func (b *builder) paired(first, second gradient) bool {
-	return b.hopper && b.own(first) && b.own(second) && b.together(first.x.Rows, first.extent(), second.extent())
+	return b.hopper && b.own(first) && b.own(second) && b.sharesLaunch(first.x.Rows, first.extent(), second.extent())
 }
 
-// together reports whether one launch for two gradients takes less time than one for each.
-func (t target) together(tokens int, first, second extent) bool {
+// sharesLaunch reports whether one launch for two gradients takes less time than one for each.
+func (t target) sharesLaunch(tokens int, first, second extent) bool {
 	_, _, both := t.sumTile(tokens, first, second)
 	_, _, one := t.sumTile(tokens, first)
 	_, _, other := t.sumTile(tokens, second)
