@@ -105,7 +105,7 @@ func TestAgree(t *testing.T) {
 
 // TestShareIsNotRun: a graph of one rank's part of a sequence is refused by devices.
 func TestShareIsNotRun(t *testing.T) {
-	of, err := model.Known("gpt2")
+	of, err := model.Known("tinyllama-1.1b")
 	check(t, err)
 	of.MaxPositions = 64
 	of.Layers, of.Width, of.Heads, of.KVHeads, of.HeadDim, of.FeedForward, of.Vocab = 1, 16, 2, 2, 8, 64, 64
