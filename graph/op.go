@@ -257,7 +257,7 @@ var table = [NumOps]Info{
 	// over many steps: see Chance. Attr.Param and First identify the elements in the model; if
 	// none is rounded stochastically, both are 0.
 	// With rest, p and rest are the halves of fp32 numbers: p the bf16 that others read, rest
-	// what it leaves out. See simd.Halves.
+	// what it leaves out. See float16.Halves.
 	AdamW: {Name: "adamw", Args: args("p:u m:u v:u g:r clip:r? scalars:r p16:w? rest:u?")},
 	Cast:  {Name: "cast", Args: args("dst:w src:r"), Kind: RowWise},
 	Add:   {Name: "add", Args: args("y:u x:r"), Kind: RowWise},

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/float16"
 	"github.com/athanor-llm/athanor/kernel/simd"
 )
 
@@ -16,7 +17,7 @@ import (
 //
 // with g scaled by the clip factor; a factor of 0 skips all that. One pass over 28 bytes per
 // parameter, or 20 if the moments are bf16; the same pass writes the bf16 copy of p, or reads
-// and writes p in halves (simd.Halves), which take 4 bytes where p and a copy take 6.
+// and writes p in halves (float16.Halves), which take 4 bytes where p and a copy take 6.
 //
 // bf16 moments need stochastic rounding: with Beta2 = 0.999 a step changes v by
 // less than half a unit in the last place, so rounding to nearest would never let v
@@ -25,7 +26,7 @@ import (
 func adamwRef(_ *Env, a *graph.Attr, t []Tensor) {
 	p, m, v, g, clip, scalars, p16, rest := &t[0], &t[1], &t[2], &t[3], &t[4], &t[5], &t[6], &t[7]
 	setUpper := func(t *Tensor, r, c int, x float64) (lower uint16) {
-		upper, lower := simd.Halves(float32(x))
+		upper, lower := float16.Halves(float32(x))
 		if t.Set(r, c, x); t.DType == graph.BF16 {
 			t.BF16[r*t.Stride+c] = upper
 		}
@@ -50,7 +51,7 @@ func adamwRef(_ *Env, a *graph.Attr, t []Tensor) {
 			vv := a.Beta2*v.At(r, c) + (1-a.Beta2)*d*d
 			was := p.At(r, c)
 			if !rest.Absent() {
-				was = float64(simd.Join(uint16(math.Float32bits(float32(was))>>16), uint16(rest.At(r, c))))
+				was = float64(float16.Join(uint16(math.Float32bits(float32(was))>>16), uint16(rest.At(r, c))))
 			}
 			pp := was*(1-lr*a.Decay) - lr/c1*mm/(math.Sqrt(vv)/math.Sqrt(c2)+a.Eps)
 			for k, x := range []float64{pp, mm, vv} {
@@ -63,7 +64,7 @@ func adamwRef(_ *Env, a *graph.Attr, t []Tensor) {
 					continue
 				}
 				low, high := graph.ChanceKey(scalars.F32[graph.ScalarChance], a.Param, k)
-				t[k].BF16[r*t[k].Stride+c] = simd.DrawBF16(float32(x), simd.Draws(uint32(a.First+r*p.Cols+c), low, high))
+				t[k].BF16[r*t[k].Stride+c] = float16.DrawBF16(float32(x), simd.Draws(uint32(a.First+r*p.Cols+c), low, high))
 			}
 			if !p16.Absent() {
 				setUpper(p16, r, c, p.At(r, c))
@@ -124,14 +125,14 @@ func adamw(e *Env, a *graph.Attr, t []Tensor) {
 	})
 }
 
-// upper writes the upper halves of p (see simd.Halves).
+// upper writes the upper halves of p (see float16.Halves).
 func upper(e *Env, a *graph.Attr, p16, p Tensor) {
 	c := e.begin(a, []Tensor{p16, p})
 	c.byElements(2, func(c *call, w *worker, b block) {
 		for r := b.R0; r < b.R1; r++ {
 			y := c.t[0].row16(r, b.C0, b.C1)
 			for i, x := range c.t[1].row(r, b.C0, b.C1) {
-				y[i], _ = simd.Halves(x)
+				y[i], _ = float16.Halves(x)
 			}
 		}
 	})

@@ -65,7 +65,7 @@ type Set struct {
 	Draw    func(y []uint16, x []float32, first, low, high uint32)
 	AdamW   func(p, m, v, g []float32, c *AdamW)               // one step
 	AdamW16 func(p, m, v, g []float32, p16 []uint16, c *AdamW) // and p16, the upper halves of p: see Halves
-	Join    func(x []float32, rest []uint16)                   // x = Join(x, rest), x having upper halves only
+	Join    func(x []float32, rest []uint16)                   // x = float16.AddRest(x, rest), x having upper halves only
 	Halve   func(upper, rest []uint16, x []float32)            // see Halves
 }
 
