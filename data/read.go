@@ -84,7 +84,8 @@ type FormatStats struct {
 	Prompts   int64 `json:"prompts,omitempty"` // documents of a prompt and a completion
 	// Conversations counts conversations; one may become several documents (package chat).
 	Conversations int64 `json:"conversations,omitempty"`
-	Pairs         int64 `json:"pairs,omitempty"` // of documents, of which the first is preferred
+	Rendered      int64 `json:"rendered,omitempty"` // documents that conversations have become
+	Pairs         int64 `json:"pairs,omitempty"`    // of documents, of which the first is preferred
 }
 
 // Add adds what reading another corpus found.
@@ -95,6 +96,7 @@ func (s *Stats) Add(o Stats) {
 		f.to.Bytes += f.from.Bytes
 		f.to.Prompts += f.from.Prompts
 		f.to.Conversations += f.from.Conversations
+		f.to.Rendered += f.from.Rendered
 		f.to.Pairs += f.from.Pairs
 	}
 	s.Empty += o.Empty
@@ -111,6 +113,12 @@ func (s Stats) Bytes() int64 { return s.Text.Bytes + s.JSONL.Bytes + s.Parquet.B
 
 // Conversations returns the number of conversations.
 func (s Stats) Conversations() int64 { return s.JSONL.Conversations + s.Parquet.Conversations }
+
+// Texts returns the number of documents that are not made from conversations.
+func (s Stats) Texts() int64 { return s.Documents() - s.rendered() }
+
+// rendered returns the number of documents made from conversations.
+func (s Stats) rendered() int64 { return s.JSONL.Rendered + s.Parquet.Rendered }
 
 // Prompts returns the number of documents of a prompt and a completion.
 func (s Stats) Prompts() int64 { return s.JSONL.Prompts + s.Parquet.Prompts }
@@ -395,6 +403,7 @@ func (r *reader) conversation(c *chat.Conversation, stats *FormatStats) error {
 		return err
 	}
 	stats.Conversations++
+	stats.Rendered += int64(len(docs))
 	for i := range docs {
 		text := docs[i].Text
 		docs[i].Text = nil
