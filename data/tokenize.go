@@ -54,6 +54,9 @@ func (o Options) progress(done, total int64) {
 	}
 }
 
+// rowsVersion changes when rows come to mean other documents.
+const rowsVersion = 2
+
 // cacheKey identifies everything that the tokens depend on: the format, the tokenizer, the
 // chat template, whether pairs are wanted, and path, size, modification time and format of every file.
 func cacheKey(c *Corpus, t *bpe.Tokenizer, o Options) (key [sha256.Size]byte) {
@@ -68,6 +71,9 @@ func cacheKey(c *Corpus, t *bpe.Tokenizer, o Options) (key [sha256.Size]byte) {
 	}
 	if len(o.Begin) > 0 {
 		fmt.Fprintf(h, "begin %d\n", o.Begin)
+	}
+	if slices.ContainsFunc(c.files, func(f File) bool { return f.Format != Text }) {
+		fmt.Fprintf(h, "rows %d\n", rowsVersion)
 	}
 	for _, f := range c.files {
 		fmt.Fprintf(h, "%q %d %d %v\n", f.Path, f.Size, f.Modified, f.Format)

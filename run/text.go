@@ -84,7 +84,22 @@ func OpenText(ctx context.Context, c *config.Config, progress Progress) (*Text, 
 			return nil, err
 		}
 	}
+	if note := t.beginsNote(); note != "" {
+		t.Notes = append(t.Notes, note)
+	}
 	return t, nil
+}
+
+// beginsNote says what texts begin with; "" if there are none that begin with anything.
+func (t *Text) beginsNote() string {
+	if len(t.Begin) == 0 || t.Stats().Texts() == 0 {
+		return ""
+	}
+	text, err := t.Tokenizer.Decode(t.Begin)
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprintf("texts begin with %s, as the tokenizer has it, which is given and not learnt; hint: bos: none leaves it out", text)
 }
 
 // beginsWith returns the tokens with which documents begin. A run that began without them goes on without.
