@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/optimizer"
 )
 
 // Case is an operator with the extents of its operands.
@@ -215,5 +216,10 @@ func (l *cases) optimizer() {
 		narrow = l.of(1, params)
 		l.add(graph.Cast, "narrow", graph.Attr{}, narrow, big)
 	}
-	l.add(graph.AdamW, "", graph.Attr{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1}, big, big, big, big, f32(1, 2), f32(1, graph.NumScalars), narrow)
+	for o := range optimizer.NumOptimizers {
+		rule := o.Rule()
+		operands := slices.Repeat([]graph.Dim{big}, rule.ClipAt())
+		operands = append(operands, f32(1, 2), f32(1, graph.NumScalars), narrow)
+		l.add(rule.Op, "", graph.Attr{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1}, operands...)
+	}
 }

@@ -14,7 +14,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -33,9 +32,6 @@ type Options struct {
 	Chat *chat.Template
 	// Pairs takes the pair from a line that has both a pair and another document.
 	Pairs bool
-	// Begin is put before every document that is not a conversation (templates write their own), and is not learnt;
-	// see bpe.Tokenizer.Start.
-	Begin []int32
 	// Progress, if not nil, is called from time to time with the bytes of files
 	// processed, by one goroutine at a time.
 	Progress func(done, total int64)
@@ -54,9 +50,6 @@ func (o Options) progress(done, total int64) {
 	}
 }
 
-// rowsVersion changes when rows come to mean other documents.
-const rowsVersion = 2
-
 // cacheKey identifies everything that the tokens depend on: the format, the tokenizer, the
 // chat template, whether pairs are wanted, and path, size, modification time and format of every file.
 func cacheKey(c *Corpus, t *bpe.Tokenizer, o Options) (key [sha256.Size]byte) {
@@ -68,12 +61,6 @@ func cacheKey(c *Corpus, t *bpe.Tokenizer, o Options) (key [sha256.Size]byte) {
 	}
 	if o.Pairs {
 		fmt.Fprintln(h, "pairs")
-	}
-	if len(o.Begin) > 0 {
-		fmt.Fprintf(h, "begin %d\n", o.Begin)
-	}
-	if slices.ContainsFunc(c.files, func(f File) bool { return f.Format != Text }) {
-		fmt.Fprintf(h, "rows %d\n", rowsVersion)
 	}
 	for _, f := range c.files {
 		fmt.Fprintf(h, "%q %d %d %v\n", f.Path, f.Size, f.Modified, f.Format)
@@ -257,7 +244,7 @@ func encodeAll(ctx context.Context, c *Corpus, t *bpe.Tokenizer, o Options, writ
 	})
 	end, _ := t.EndOfText()
 	for range workers {
-		group.Go(func() { (&encoder{t.NewEncoder(), o.Begin, end}).jobs(todo, free) })
+		group.Go(func() { encodeJobs(t.NewEncoder(), todo, free, end) })
 	}
 	for j := range inOrder {
 		select {
@@ -293,88 +280,59 @@ func send(ctx context.Context, to chan<- *job, j *job) error {
 	}
 }
 
-// encoder encodes pieces with the memory of one goroutine.
-type encoder struct {
-	*bpe.Encoder
-	begin     []int32 // before every document but conversations
-	endOfText int32
-}
-
-// jobs encodes jobs until todo is closed. It takes buffers from free as far as
+// encodeJobs encodes jobs until todo is closed. It takes buffers from free as far as
 // there are any.
-func (e *encoder) jobs(todo <-chan *job, free <-chan []int32) {
+func encodeJobs(e *bpe.Encoder, todo <-chan *job, free <-chan []int32, endOfText int32) {
 	for j := range todo {
 		select {
 		case j.ids = <-free:
 		default:
 		}
-		j.ids = e.piece(j.ids[:0], j.piece)
+		j.ids = encodePiece(e, j.ids[:0], j.piece, endOfText)
 		close(j.done)
 	}
 }
 
-// piece appends the tokens of a piece, those of prompts marked, and the end of text
+// encodePiece appends the tokens of a piece, those of prompts marked, and the end of text
 // after every document that ends in it.
-func (e *encoder) piece(ids []int32, p piece) []int32 {
+func encodePiece(e *bpe.Encoder, ids []int32, p piece, endOfText int32) []int32 {
 	start := 0
 	for _, end := range p.ends {
 		if end.chat != nil {
-			ids = e.conversation(ids, p.text[start:end.at], end.chat)
+			ids = encodeChat(e, ids, p.text[start:end.at], end.chat, endOfText)
 		} else {
-			ids = append(e.document(ids, &p, start, end.at), e.endOfText)
+			ids = append(encodeDocument(e, ids, &p, start, end.at), endOfText)
 		}
 		start = end.at
 	}
-	return e.document(ids, &p, start, len(p.text))
+	return encodeDocument(e, ids, &p, start, len(p.text))
 }
 
-// document appends the tokens of text[start:end], one document or a part of one. It takes the prompt with
+// encodeDocument appends the tokens of text[start:end], one document or a part of one. It takes the prompt with
 // which it begins, if any, from p.given.
-func (e *encoder) document(ids []int32, p *piece, start, end int) []int32 {
-	if start == end {
-		return ids
+func encodeDocument(e *bpe.Encoder, ids []int32, p *piece, start, end int) []int32 {
+	place := bpe.AtStart
+	if start == 0 && p.within {
+		place = bpe.Within
 	}
-	place, first := bpe.Within, len(ids)
-	begins := start > 0 || !p.within
-	if begins {
-		place = bpe.AtStart
-	}
-	given := first
 	if len(p.given) > 0 && p.given[0].first < end {
 		prompt := p.given[0]
 		p.given = p.given[1:]
+		first := len(ids)
 		ids, _ = e.Part(ids, p.text[prompt.first:prompt.end], place, nil)
-		start, place, given = prompt.end, bpe.Within, len(ids)
+		for i := first; i < len(ids); i++ {
+			ids[i] = Mark(ids[i])
+		}
+		start, place = prompt.end, bpe.Within
 	}
 	ids, _ = e.Part(ids, p.text[start:end], place, nil)
-	for i := first; i < given; i++ {
-		ids[i] = Mark(ids[i])
-	}
-	if begins {
-		ids = e.beginning(ids, first)
-	}
 	return ids
 }
 
-// beginning puts what documents begin with before the document ids[first:], unless it is there, and marks it.
-func (e *encoder) beginning(ids []int32, first int) []int32 {
-	same := func(i int) bool { return first+i < len(ids) && unmarked(ids[first+i]) == e.begin[i] }
-	for i := range e.begin {
-		if !same(i) {
-			ids = slices.Insert(ids, first, e.begin...)
-			break
-		}
-	}
-	for i := range e.begin {
-		ids[first+i] = Mark(unmarked(ids[first+i]))
-	}
-	return ids
-}
-
-// conversation appends the tokens of a conversation, those that are not learnt marked. The end of text after it
+// encodeChat appends the tokens of a conversation, those that are not learnt marked. The end of text after it
 // is not learnt: an answer ends with its turn. Where turns end with that token too, all but the last are inner
 // ones.
-func (e *encoder) conversation(ids []int32, text []byte, d *chat.Document) []int32 {
+func encodeChat(e *bpe.Encoder, ids []int32, text []byte, d *chat.Document, endOfText int32) []int32 {
 	first, at, place := len(ids), 0, bpe.AtStart
 	control := chat.Controls(d.Control, 0)
 	part := func(end int, given bool) {
@@ -382,8 +340,8 @@ func (e *encoder) conversation(ids []int32, text []byte, d *chat.Document) []int
 		start := len(ids)
 		ids, place = e.Part(ids, text[at:end], place, chat.Controls(d.Control, at))
 		for i := start; i < len(ids); i++ {
-			if ids[i] == e.endOfText {
-				ids[i] = inner(e.endOfText)
+			if ids[i] == endOfText {
+				ids[i] = inner(endOfText)
 			}
 			if given {
 				ids[i] = Mark(ids[i])
@@ -398,12 +356,12 @@ func (e *encoder) conversation(ids []int32, text []byte, d *chat.Document) []int
 	part(len(text), true)
 	last := len(ids) - 1
 	switch {
-	case last < first || ID(ids[last]) != e.endOfText:
-		return append(ids, Mark(e.endOfText))
+	case last < first || ID(ids[last]) != endOfText:
+		return append(ids, Mark(endOfText))
 	case Given(ids[last]):
-		ids[last] = Mark(e.endOfText)
+		ids[last] = Mark(endOfText)
 	default:
-		ids[last] = e.endOfText
+		ids[last] = endOfText
 	}
 	return ids
 }

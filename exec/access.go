@@ -10,7 +10,8 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
-	"github.com/athanor-llm/athanor/internal/float16"
+	"github.com/athanor-llm/athanor/kernel/simd"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -21,13 +22,13 @@ import (
 const scratchLen = 4 << 20 // bytes converted at a time; a multiple of all element sizes
 
 // homes lists where this rank holds a parameter's state of one kind: for reading, without
-// replicas; for writing, also the replicas and, for "p", the narrower copies ("p16"). The
-// lower halves of "p" ("rest") are a separate kind.
-func (e *Engine) homes(param int, kind string, write bool) iter.Seq[*program.Home] {
+// replicas; for writing, also the replicas and, for weights, the bf16 copies. The
+// lower halves of weights are a separate kind.
+func (e *Engine) homes(param int, kind optimizer.Kind, write bool) iter.Seq[*program.Home] {
 	return func(yield func(*program.Home) bool) {
 		for i := range e.program.Homes {
 			h := &e.program.Homes[i]
-			one := h.Kind == kind && !h.Replica || write && (h.Kind == kind || kind == "p" && h.Kind == "p16")
+			one := h.Kind == kind && !h.Replica || write && (h.Kind == kind || kind == optimizer.Weights && h.Kind == optimizer.HalfWeights)
 			if h.Param == param && one && !yield(h) {
 				return
 			}
@@ -37,7 +38,7 @@ func (e *Engine) homes(param int, kind string, write bool) iter.Seq[*program.Hom
 
 // Parts lists the element ranges of a parameter whose state of one kind this rank
 // holds; none if the program has no such state.
-func (e *Engine) Parts(param int, kind string) [][2]int {
+func (e *Engine) Parts(param int, kind optimizer.Kind) [][2]int {
 	var list [][2]int
 	for h := range e.homes(param, kind, false) {
 		list = append(list, [2]int{h.At, h.At + h.Region.Rows*h.Region.Cols})
@@ -47,7 +48,7 @@ func (e *Engine) Parts(param int, kind string) [][2]int {
 
 // ReadBytes is ReadHome without conversion, for state that is stored as the given type. For weights in 4 bits, elements are
 // those of graph.Stored.
-func (e *Engine) ReadBytes(param int, kind string, as graph.DType, first int, dst []byte) error {
+func (e *Engine) ReadBytes(param int, kind optimizer.Kind, as graph.DType, first int, dst []byte) error {
 	err := e.halves(param, kind, func(*program.Home) error {
 		return fmt.Errorf("exec: parameter %d is stored as separate upper and lower halves", param)
 	})
@@ -70,7 +71,7 @@ func (e *Engine) ReadBytes(param int, kind string, as graph.DType, first int, ds
 // WriteBytes writes this rank's part of a parameter's weights, as they are stored, to its
 // home and to all replicas. src spans the whole parameter.
 func (e *Engine) WriteBytes(param int, src []byte) error {
-	for h := range e.homes(param, "p", true) {
+	for h := range e.homes(param, optimizer.Weights, true) {
 		from, err := e.bytes(h, src)
 		if err == nil {
 			err = e.write(h.Region, func(t graph.DType, at int, b []byte) { copy(b, from[int64(at)*t.Size():]) })
@@ -92,9 +93,9 @@ func (e *Engine) bytes(h *program.Home, all []byte) ([]byte, error) {
 	return all[from : from+n], nil
 }
 
-// ReadHome reads this rank's part of a parameter's state ("p", "m", "v", "g"), limited to the len(dst) elements from index first
+// ReadHome reads this rank's part of a parameter's state of one kind, limited to the len(dst) elements from index first
 // on, into their positions in dst.
-func (e *Engine) ReadHome(param int, kind string, first int, dst []float32) error {
+func (e *Engine) ReadHome(param int, kind optimizer.Kind, first int, dst []float32) error {
 	for h := range e.homes(param, kind, false) {
 		place, r := within(h, first, len(dst))
 		if err := e.read(r, func(t graph.DType, at int, b []byte) { toFloat32(t, dst[place+at:], b) }); err != nil {
@@ -103,7 +104,7 @@ func (e *Engine) ReadHome(param int, kind string, first int, dst []float32) erro
 	}
 	return e.halves(param, kind, func(h *program.Home) error {
 		place, r := within(h, first, len(dst))
-		return e.read(r, func(_ graph.DType, at int, b []byte) { float16.ReadRest(dst[place+at:][:len(b)/2], b) })
+		return e.read(r, func(_ graph.DType, at int, b []byte) { addHalves(dst[place+at:], b) })
 	})
 }
 
@@ -118,11 +119,11 @@ func within(h *program.Home, first, n int) (place int, r program.Region) {
 }
 
 // halves visits the homes of a parameter's lower halves if kind is that of weights.
-func (e *Engine) halves(param int, kind string, visit func(h *program.Home) error) error {
-	if kind != "p" {
+func (e *Engine) halves(param int, kind optimizer.Kind, visit func(h *program.Home) error) error {
+	if kind != optimizer.Weights {
 		return nil
 	}
-	for h := range e.homes(param, "rest", false) {
+	for h := range e.homes(param, optimizer.LowerHalves, false) {
 		if err := visit(h); err != nil {
 			return err
 		}
@@ -131,14 +132,14 @@ func (e *Engine) halves(param int, kind string, visit func(h *program.Home) erro
 }
 
 // WriteHome writes this rank's part of a parameter's state to its home and to all
-// replicas; for "p" also to the narrower copies ("p16"). src spans the whole parameter.
-func (e *Engine) WriteHome(param int, kind string, src []float32) error {
+// replicas; for weights also to the bf16 copies. src spans the whole parameter.
+func (e *Engine) WriteHome(param int, kind optimizer.Kind, src []float32) error {
 	for h := range e.homes(param, kind, true) {
 		from, err := part(h, src)
 		if err == nil {
 			err = e.write(h.Region, func(t graph.DType, at int, b []byte) {
-				if kind == "p" && t == graph.BF16 {
-					float16.WriteUpper(b, from[at:][:len(b)/2])
+				if kind == optimizer.Weights && t == graph.BF16 {
+					upperHalves(b, from[at:])
 				} else {
 					fromFloat32(t, b, from[at:])
 				}
@@ -153,13 +154,13 @@ func (e *Engine) WriteHome(param int, kind string, src []float32) error {
 		if err != nil {
 			return err
 		}
-		return e.write(h.Region, func(_ graph.DType, at int, b []byte) { float16.WriteRest(b, from[at:][:len(b)/2]) })
+		return e.write(h.Region, func(_ graph.DType, at int, b []byte) { lowerHalves(b, from[at:]) })
 	})
 }
 
 // ClearHome zeroes this rank's part of a parameter's state of one kind, as WriteHome of
 // zeros would.
-func (e *Engine) ClearHome(param int, kind string) error {
+func (e *Engine) ClearHome(param int, kind optimizer.Kind) error {
 	c, can := e.device.(device.Clearer)
 	for h := range e.homes(param, kind, true) {
 		var err error
@@ -307,7 +308,7 @@ func toFloat64(t graph.DType, dst []float64, b []byte) {
 		case graph.F32:
 			dst[i] = float64(math.Float32frombits(le.Uint32(b[4*i:])))
 		case graph.BF16:
-			dst[i] = float64(float16.FromBF16(le.Uint16(b[2*i:])))
+			dst[i] = float64(math.Float32frombits(uint32(le.Uint16(b[2*i:])) << 16))
 		case graph.I32:
 			dst[i] = float64(int32(le.Uint32(b[4*i:])))
 		case graph.F64:
@@ -327,7 +328,9 @@ func toFloat32(t graph.DType, dst []float32, b []byte) {
 	case graph.F32:
 		copy(bytesOf(dst), b)
 	case graph.BF16:
-		float16.ReadBF16(dst[:len(b)/2], b)
+		for i := range len(b) / 2 {
+			dst[i] = math.Float32frombits(uint32(le.Uint16(b[2*i:])) << 16)
+		}
 	case graph.I32:
 		for i := range len(b) / 4 {
 			dst[i] = float32(int32(le.Uint32(b[4*i:])))
@@ -339,13 +342,38 @@ func toFloat32(t graph.DType, dst []float32, b []byte) {
 	}
 }
 
+// upperHalves and lowerHalves write the halves of numbers, see simd.Halves: a run that
+// starts must split weights exactly as a step does.
+func upperHalves(b []byte, src []float32) {
+	for i, f := range src[:len(b)/2] {
+		upper, _ := simd.Halves(f)
+		binary.LittleEndian.PutUint16(b[2*i:], upper)
+	}
+}
+
+func lowerHalves(b []byte, src []float32) {
+	for i, f := range src[:len(b)/2] {
+		_, rest := simd.Halves(f)
+		binary.LittleEndian.PutUint16(b[2*i:], rest)
+	}
+}
+
+// addHalves adds the lower halves b to the upper halves in dst, which restores the full numbers.
+func addHalves(dst []float32, b []byte) {
+	for i := range dst[:len(b)/2] {
+		dst[i] = math.Float32frombits(math.Float32bits(dst[i]) + uint32(binary.LittleEndian.Uint16(b[2*i:])) - 0x8000)
+	}
+}
+
 func fromFloat32(t graph.DType, b []byte, src []float32) {
 	le := binary.LittleEndian
 	switch t {
 	case graph.F32:
 		copy(b, bytesOf(src))
 	case graph.BF16:
-		float16.WriteBF16(b, src[:len(b)/2])
+		for i, f := range src[:len(b)/2] {
+			le.PutUint16(b[2*i:], simd.ToBF16(f))
+		}
 	case graph.I32:
 		for i := range len(b) / 4 {
 			le.PutUint32(b[4*i:], uint32(int32(src[i])))

@@ -16,6 +16,7 @@ import (
 	"github.com/athanor-llm/athanor/device/null"
 	"github.com/athanor-llm/athanor/exec"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/sim"
 )
@@ -331,14 +332,14 @@ func TestHomes(t *testing.T) {
 		p.Buffers = append(p.Buffers, program.Buffer{Name: name, Tier: tier, DType: d, Rows: 1, Cols: n, Size: int64(n) * d.Size(), Addr: addr})
 		return len(p.Buffers) - 1
 	}
-	home := func(kind string, at, buf, off, n int, replica bool) {
+	home := func(kind optimizer.Kind, at, buf, off, n int, replica bool) {
 		p.Homes = append(p.Homes, program.Home{Param: 3, Kind: kind, At: at, Replica: replica, Region: program.Region{Buf: buf, Off: off, Rows: 1, Cols: n, Stride: n}})
 	}
 	a, b, c, d := add("a", device.HostTier, graph.F32, 100), add("b", device.DiskTier, graph.F32, 100), add("c", device.DeviceTier, graph.F32, 100), add("d", device.DeviceTier, graph.BF16, 64)
-	home("p", 0, a, 10, 40, false)
-	home("p", 0, c, 5, 60, true)
-	home("p", 40, b, 3, 20, false)
-	home("p16", 0, d, 1, 60, false)
+	home(optimizer.Weights, 0, a, 10, 40, false)
+	home(optimizer.Weights, 0, c, 5, 60, true)
+	home(optimizer.Weights, 40, b, 3, 20, false)
+	home(optimizer.HalfWeights, 0, d, 1, 60, false)
 	_, e := newCPU(t, p)
 
 	r := rand.New(rand.NewPCG(7, 7))
@@ -346,15 +347,15 @@ func TestHomes(t *testing.T) {
 	for i := range want {
 		want[i] = float32(r.NormFloat64())
 	}
-	if parts := e.Parts(3, "p"); !slices.Equal(parts, [][2]int{{0, 40}, {40, 60}}) || e.Parts(3, "m") != nil {
-		t.Fatalf("parts %v, %v", parts, e.Parts(3, "m"))
+	if parts := e.Parts(3, optimizer.Weights); !slices.Equal(parts, [][2]int{{0, 40}, {40, 60}}) || e.Parts(3, optimizer.FirstMoment) != nil {
+		t.Fatalf("parts %v, %v", parts, e.Parts(3, optimizer.FirstMoment))
 	}
-	for _, kind := range []string{"p", "p16"} {
+	for _, kind := range []optimizer.Kind{optimizer.Weights, optimizer.HalfWeights} {
 		if err := errors.Join(e.WriteHome(3, kind, want), e.ReadHome(3, kind, 0, got)); err != nil {
 			t.Fatal(err)
 		}
 		for i := range want {
-			if kind == "p" && got[i] != want[i] || math.Abs(float64(got[i]-want[i])) > math.Abs(float64(want[i]))/256 {
+			if kind == optimizer.Weights && got[i] != want[i] || math.Abs(float64(got[i]-want[i])) > math.Abs(float64(want[i]))/256 {
 				t.Fatalf("%s[%d] = %v, want %v", kind, i, got[i], want[i])
 			}
 		}
@@ -376,7 +377,7 @@ func TestHomes(t *testing.T) {
 		}
 	}
 	for _, err := range []error{
-		e.WriteHome(3, "p", want[:59]),
+		e.WriteHome(3, optimizer.Weights, want[:59]),
 		e.WriteFloats("x", nil), e.WriteFloats("a", want), e.WriteInts("a", make([]int32, 100)), e.ReadBuffer("a", nil),
 	} {
 		if err == nil {

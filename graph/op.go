@@ -45,6 +45,7 @@ const (
 	NormPart
 	NormAll
 	AdamW
+	Lion
 	Cast
 	Add
 	Scale
@@ -257,10 +258,13 @@ var table = [NumOps]Info{
 	// over many steps: see Chance. Attr.Param and First identify the elements in the model; if
 	// none is rounded stochastically, both are 0.
 	// With rest, p and rest are the halves of fp32 numbers: p the bf16 that others read, rest
-	// what it leaves out. See float16.Halves.
+	// what it leaves out. See simd.Halves.
 	AdamW: {Name: "adamw", Args: args("p:u m:u v:u g:r clip:r? scalars:r p16:w? rest:u?")},
-	Cast:  {Name: "cast", Args: args("dst:w src:r"), Kind: RowWise},
-	Add:   {Name: "add", Args: args("y:u x:r"), Kind: RowWise},
+	// Lion (Chen et al., 2302.06675, algorithm 2), all else as in AdamW: p moves by the learning rate against the sign of
+	// Beta1*m + (1-Beta1)*g, 0 where that is 0, and m becomes Beta2*m + (1-Beta2)*g.
+	Lion: {Name: "lion", Args: args("p:u m:u g:r clip:r? scalars:r p16:w? rest:u?")},
+	Cast: {Name: "cast", Args: args("dst:w src:r"), Kind: RowWise},
+	Add:  {Name: "add", Args: args("y:u x:r"), Kind: RowWise},
 	// y *= Attr.Scale.
 	Scale: {Name: "scale", Args: args("y:ut"), Kind: RowWise},
 	// Copies bytes from one tier to another, or within one.
@@ -328,7 +332,7 @@ const (
 
 // Chance returns the value of ScalarChance: ChanceBits bits hashed from a run's seed
 // and the step, as a whole number. They and an element's position in the model decide
-// how AdamW rounds it, so no plan changes the rounding.
+// how an update rounds it, so no plan changes the rounding.
 func Chance(seed uint64, step int) float32 {
 	return float32(mix(mix(seed)+uint64(step)) >> (64 - ChanceBits))
 }
@@ -336,7 +340,7 @@ func Chance(seed uint64, step int) float32 {
 // ChanceBits is the number of bits that a float32 holds exactly.
 const ChanceBits = 24
 
-// ChanceKey returns 64 random bits for operand k of AdamW on a parameter. The rounding
+// ChanceKey returns 64 random bits for operand k of an update of a parameter. The rounding
 // of each element is drawn from them and the element's index, see simd.Draws.
 func ChanceKey(chance float32, param, k int) (low, high uint32) {
 	key := mix(uint64(chance) | uint64(param)<<ChanceBits | uint64(k)<<(2*ChanceBits))

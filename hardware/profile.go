@@ -11,6 +11,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/stat"
+	"github.com/athanor-llm/athanor/optimizer"
 )
 
 // Measurement is the time of one kind of call.
@@ -127,12 +128,12 @@ func (p *profile) parts(budget time.Duration) error {
 // of arbitrary numbers may not be a number, and an update that it forbids takes no time. Nor are arbitrary
 // numbers variances: the root of a negative one is NaN, and a pass later all numbers are.
 func updating(calls []device.Call) []device.Call {
-	const clip = 4
 	list := slices.Clone(calls)
 	for i := range list {
-		if c := &list[i]; c.Op == graph.AdamW {
+		c := &list[i]
+		if rule := optimizer.Updating(c.Op); rule != nil {
 			c.Args = slices.Clone(c.Args)
-			c.Args[clip] = device.Operand{}
+			c.Args[rule.ClipAt()] = device.Operand{}
 			c.Attr.Beta1, c.Attr.Beta2, c.Attr.Eps = 0, 0, 1e-8 // the moments become those of the gradient
 		}
 	}

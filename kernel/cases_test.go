@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/optimizer"
 )
 
 // sample is a random call of an operator.
@@ -132,7 +133,7 @@ func (m *maker) stats(rows int) Tensor {
 }
 
 // cases has a generator of random calls for each operator.
-var cases = map[graph.Op]func(m *maker) sample{
+var cases = withUpdateCases(map[graph.Op]func(m *maker) sample{
 	graph.Linear: func(m *maker) sample {
 		n, in, out, wt := m.rows(), m.n(), m.n(), m.IntN(2) == 0
 		d := m.float()
@@ -421,30 +422,6 @@ var cases = map[graph.Op]func(m *maker) sample{
 		s.t[2].F32[graph.ScalarBound] = []float32{1, math.MaxFloat32}[m.IntN(2)]
 		return s
 	},
-	graph.AdamW: func(m *maker) sample {
-		n, c := m.n(), m.n()
-		s := sample{attr: graph.Attr{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Param: m.IntN(1000), First: m.IntN(1 << 33)},
-			t: []Tensor{m.any(n, c), m.any(n, c), m.above0(m.float(), n, c), m.any(n, c),
-				m.positive(1, 2), NewTensor(graph.F32, 1, graph.NumScalars), {}, {}}}
-		switch m.IntN(4) {
-		case 0:
-			s.t[4] = Tensor{}
-		case 1:
-			s.t[4].F32[0] = 0 // it is skipped
-		}
-		s.t[5].F32[graph.ScalarChance] = graph.Chance(m.Uint64(), 1)
-		s.t[5].F32[graph.ScalarLR], s.t[5].F32[graph.ScalarCorrection1], s.t[5].F32[graph.ScalarCorrection2] = 0.01, 0.3, 0.1
-		switch halves := m.IntN(3); {
-		case s.t[0].DType == graph.F32 && halves > 0:
-			s.t[6] = m.mat(graph.BF16, n, c, 1)
-		case s.t[0].DType == graph.BF16 && halves > 0:
-			s.t[7] = NewTensor(graph.U16, n, c)
-			for i := range s.t[7].BF16 {
-				s.t[7].BF16[i] = uint16(m.Uint32())
-			}
-		}
-		return s
-	},
 	graph.Cast: func(m *maker) sample {
 		n, c := m.rows(), m.n()
 		return sample{t: []Tensor{m.any(n, c), m.any(n, c)}, token: []bool{true, true}}
@@ -478,6 +455,47 @@ var cases = map[graph.Op]func(m *maker) sample{
 		s.tol = roundedFactors(s.t[2])
 		return s
 	},
+})
+
+// withUpdateCases adds those of the optimizers.
+func withUpdateCases(cases map[graph.Op]func(m *maker) sample) map[graph.Op]func(m *maker) sample {
+	for o := range optimizer.NumOptimizers {
+		cases[o.Rule().Op] = func(m *maker) sample { return updateCase(m, o.Rule()) }
+	}
+	return cases
+}
+
+func updateCase(m *maker, rule *optimizer.Rule) sample {
+	n, c := m.n(), m.n()
+	s := sample{attr: graph.Attr{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Param: m.IntN(1000), First: m.IntN(1 << 33)}, t: []Tensor{m.any(n, c)}}
+	for _, kind := range rule.Moments {
+		if kind == optimizer.SecondMoment {
+			s.t = append(s.t, m.above0(m.float(), n, c))
+		} else {
+			s.t = append(s.t, m.any(n, c))
+		}
+	}
+	clip, scalars, p16, rest := m.positive(1, 2), NewTensor(graph.F32, 1, graph.NumScalars), Tensor{}, Tensor{}
+	g := m.any(n, c)
+	switch m.IntN(4) {
+	case 0:
+		clip = Tensor{}
+	case 1:
+		clip.F32[0] = 0 // it is skipped
+	}
+	scalars.F32[graph.ScalarChance] = graph.Chance(m.Uint64(), 1)
+	scalars.F32[graph.ScalarLR], scalars.F32[graph.ScalarCorrection1], scalars.F32[graph.ScalarCorrection2] = 0.01, 0.3, 0.1
+	switch halves := m.IntN(3); {
+	case s.t[0].DType == graph.F32 && halves > 0:
+		p16 = m.mat(graph.BF16, n, c, 1)
+	case s.t[0].DType == graph.BF16 && halves > 0:
+		rest = NewTensor(graph.U16, n, c)
+		for i := range rest.BF16 {
+			rest.BF16[i] = uint16(m.Uint32())
+		}
+	}
+	s.t = append(s.t, g, clip, scalars, p16, rest)
+	return s
 }
 
 func (m *maker) weight(d graph.DType, in, out int, transposed bool) Tensor {

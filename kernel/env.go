@@ -55,14 +55,15 @@ func (e *Env) Close() { e.Pool.Close() }
 // call describes the operator call in progress to its tasks. It is part of the Env, and
 // task bodies capture nothing, so a call allocates nothing.
 type call struct {
-	env  *Env
-	a    *graph.Attr
-	t    [9]Tensor
-	n    [4]int // integers that the operator's set-up computes for its tasks
-	f    [4]float32
-	adam simd.AdamW
-	keys [3][2]uint32 // keys of AdamW's random bits, by operand
-	out  *simd.Set    // functions that write results
+	env    *Env
+	a      *graph.Attr
+	t      [9]Tensor
+	n      [4]int // integers that the operator's set-up computes for its tasks
+	f      [4]float32
+	update *update
+	step   simd.Update  // its constants
+	keys   [3][2]uint32 // keys of an update's random bits, by operand
+	out    *simd.Set    // functions that write results
 
 	task       func(c *call, w *worker, i int)
 	body       func(c *call, w *worker, b block)

@@ -45,7 +45,7 @@ type Kernel struct {
 	Reference, Fast Func
 }
 
-var table = [graph.NumOps]Kernel{
+var table = withUpdates([graph.NumOps]Kernel{
 	graph.Linear:       {linearRef, linear},
 	graph.LinearDX:     {linearDXRef, linearDX},
 	graph.LinearDW:     {linearDWRef, linearDW},
@@ -78,14 +78,13 @@ var table = [graph.NumOps]Kernel{
 	graph.LossSum:      {lossSum, lossSum},
 	graph.NormPart:     {normPartRef, normPart},
 	graph.NormAll:      {normAll, normAll},
-	graph.AdamW:        {adamwRef, adamw},
 	graph.Cast:         {castRef, cast},
 	graph.Add:          {addRef, add},
 	graph.Scale:        {scaleRef, scale},
 	graph.EmbedAt:      {embedAtRef, embedAt},
 	graph.RoPEAt:       {ropeAtRef, ropeAt},
 	graph.AttentionAt:  {attentionAtRef, attentionAt},
-}
+})
 
 // Lookup returns the operator's implementation, or the zero Kernel for Copy and
 // None: the device moves bytes between tiers.

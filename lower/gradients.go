@@ -6,6 +6,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -287,5 +288,5 @@ func (lo *lowering) keepGradient(c int, s store) {
 			b.Init[k] = "grad.before:" + lo.elementName(c, e)
 		}
 	}
-	lo.homes(c, own, program.GradKind, s, false)
+	lo.homes(c, own, optimizer.Gradient, s, false)
 }

@@ -131,6 +131,7 @@ func (lo *lowering) clips() bool { return lo.opt.Clip > 0 }
 func (lo *lowering) updateChunk(list, sends *[]op, c int, grad store, home weightHome, t *terms) {
 	ch, tier, own := lo.pl.Chunks[c], lo.updatedOn(c), lo.reduced(c)
 	master, moments := plan.StateTypes(lo.pl.State)
+	rule := lo.pl.Optimizer.Rule()
 	// Where the bf16 working copy is written: nowhere (it is what is updated), or to a
 	// buffer on this side of the link, to be sent.
 	var work16, send *store
@@ -157,12 +158,16 @@ func (lo *lowering) updateChunk(list, sends *[]op, c int, grad store, home weigh
 		if work16 != nil {
 			p16 = work16.region(q.lo, q.hi)
 		}
-		args := []program.Region{home.master.region(q.lo, q.hi), home.m.region(q.lo, q.hi), home.v.region(q.lo, q.hi), grad.region(q.lo, q.hi),
-			clip, lo.p.Whole(t.scalars[tier]), p16}
+		args := make([]program.Region, 0, rule.LowerHalvesAt()+1)
+		args = append(args, home.master.region(q.lo, q.hi))
+		for k := range rule.Moments {
+			args = append(args, home.moments[k].region(q.lo, q.hi))
+		}
+		args = append(args, grad.region(q.lo, q.hi), clip, lo.p.Whole(t.scalars[tier]), p16)
 		if home.rest.buf >= 0 {
 			args = append(args, home.rest.region(q.lo, q.hi))
 		}
-		*list = append(*list, lo.opt1(tier, c, graph.AdamW, attr, args...))
+		*list = append(*list, lo.opt1(tier, c, rule.Op, attr, args...))
 	}
 	if send != nil {
 		stream := device.HostToDev

@@ -6,6 +6,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 )
@@ -240,7 +241,7 @@ func record(p piece, tier device.Tier) int {
 // chunkBuffer allocates a flat buffer with one record of a piece of chunk c per kind of
 // content ("p", "m", ...), each padded on disk. Without kinds the content does not
 // persist between steps.
-func (lo *lowering) chunkBuffer(name string, c int, p piece, tier device.Tier, class program.Class, dt graph.DType, kinds ...string) store {
+func (lo *lowering) chunkBuffer(name string, c int, p piece, tier device.Tier, class program.Class, dt graph.DType, kinds ...optimizer.Kind) store {
 	length, atoms := record(p, tier), lo.atoms(c, p)
 	b := program.Buffer{Name: fmt.Sprintf("%s.c%d", name, c), Tier: tier, Class: class, DType: dt, Rows: 1, Cols: length * max(len(kinds), 1)}
 	for k := range max(len(kinds), 1) {
@@ -249,7 +250,7 @@ func (lo *lowering) chunkBuffer(name string, c int, p piece, tier device.Tier, c
 				b.Cuts = append(b.Cuts, at)
 			}
 			if len(kinds) > 0 {
-				b.Init = append(b.Init, kinds[k]+":"+lo.elementName(c, atoms[i]))
+				b.Init = append(b.Init, kinds[k].String()+":"+lo.elementName(c, atoms[i]))
 			}
 		}
 		if length > p.len() {
@@ -283,7 +284,7 @@ func (lo *lowering) param(s store, value int) program.Region {
 }
 
 // homes records where a piece of a chunk lives between steps.
-func (lo *lowering) homes(c int, p piece, kind string, s store, replica bool) {
+func (lo *lowering) homes(c int, p piece, kind optimizer.Kind, s store, replica bool) {
 	for _, q := range lo.parts(c, p) {
 		lo.p.Homes = append(lo.p.Homes, program.Home{Param: q.param, Kind: kind, At: q.lo - lo.offsetOf[q.param], Region: s.region(q.lo, q.hi), Replica: replica})
 	}

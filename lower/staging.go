@@ -61,7 +61,7 @@ func (lo *lowering) newStaging(order []int, grads []store) *staging {
 func (lo *lowering) distant(c int, grad store) (list []trip) {
 	h := &lo.weightBuf[c]
 	seen := -1
-	for _, t := range []trip{{[]int{h.m.buf}, true}, {[]int{h.master.buf}, true}, {[]int{h.rest.buf}, true}, {[]int{grad.buf}, false}} {
+	for _, t := range []trip{{[]int{h.moments[0].buf}, true}, {[]int{h.master.buf}, true}, {[]int{h.rest.buf}, true}, {[]int{grad.buf}, false}} {
 		if b := t.stops[0]; b >= 0 && b != seen && lo.p.Buffers[b].Tier > lo.updatedOn(c) {
 			list, seen = append(list, t), b // a master may be a record of the moments' buffer
 		}
@@ -98,11 +98,17 @@ func (lo *lowering) stage(buf int, tier device.Tier) int {
 func (s *staging) arrived(c int, grad store) (weightHome, store) {
 	home := s.lo.weightBuf[c]
 	for _, t := range s.trips[c] {
-		for _, at := range []*store{&home.m, &home.v, &home.master, &home.rest, &grad} {
+		arrive := func(at *store) {
 			if at.buf == t.stops[0] {
 				at.buf = t.stops[len(t.stops)-1]
 			}
 		}
+		for k := range s.lo.pl.Optimizer.Rule().Moments {
+			arrive(&home.moments[k])
+		}
+		arrive(&home.master)
+		arrive(&home.rest)
+		arrive(&grad)
 	}
 	return home, grad
 }

@@ -2,9 +2,11 @@ package lower
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 )
@@ -20,8 +22,9 @@ type weightHome struct {
 	work   store // what operators read, or what copies are taken from
 	master store // what is updated, or its upper halves; work itself where possible
 	rest   store // lower halves, if work is bf16 and updated in fp32; else no buffer
-	// moments m and v; on disk a master of their type may be a third record behind them.
-	m, v store
+	// moments are records of one buffer, as many as the optimizer has; on disk a master of their type may be another
+	// record behind them.
+	moments [optimizer.MostMoments]store
 }
 
 // weights gives every chunk its homes, and brings chunks that are not entirely on the
@@ -58,49 +61,55 @@ func (lo *lowering) weightClass(c int) program.Class {
 
 func (lo *lowering) home(c int) weightHome {
 	ch := lo.pl.Chunks[c]
-	kind := "p"
+	kind, rule := optimizer.Weights, lo.pl.Optimizer.Rule()
 	master, moments := plan.StateTypes(lo.pl.State)
 	alike := master == lo.g.DType // operators read the master itself
 	if lo.g.DType == graph.BF16 && (lo.frozen(c) || !alike) {
-		kind = "p16"
+		kind = optimizer.HalfWeights
 	}
 	weights, state := lo.held(c, "weights"), lo.held(c, "state")
-	h := weightHome{work: store{-1, 0}, rest: store{-1, 0}} // a small chunk may have no shard here in a large group
+	h := weightHome{work: store{-1, 0}, rest: store{-1, 0}, moments: [...]store{{-1, 0}, {-1, 0}}} // a small chunk may have no shard here in a large group
 	if weights.len() > 0 {
-		h.work = lo.chunkBuffer(kind, c, weights, ch.Weights, lo.weightClass(c), lo.g.DType, kind)
+		h.work = lo.chunkBuffer(kind.String(), c, weights, ch.Weights, lo.weightClass(c), lo.g.DType, kind)
 	}
 	if !lo.updates() || lo.frozen(c) { // nothing is updated: the working copy is the only one
-		lo.homes(c, weights, "p", h.work, false)
+		lo.homes(c, weights, optimizer.Weights, h.work, false)
 		return h
 	}
 	if state.len() == 0 {
 		lo.homes(c, weights, kind, h.work, true)
 		return h
 	}
-	records := []string{"m", "v"}
+	records := rule.Moments
 	switch {
 	case alike && ch.Weights >= lo.updatedOn(c):
 		h.master = h.work
 	case !alike && ch.Weights >= lo.updatedOn(c):
 		h.master = h.work
-		h.rest = lo.chunkBuffer("rest", c, state, ch.State, program.ClassWeights, graph.U16, "rest")
-		lo.homes(c, state, "rest", h.rest, false)
+		h.rest = lo.chunkBuffer("rest", c, state, ch.State, program.ClassWeights, graph.U16, optimizer.LowerHalves)
+		lo.homes(c, state, optimizer.LowerHalves, h.rest, false)
 	case ch.State == device.DiskTier && !alike && master == moments:
-		records = append(records, "p")
+		records = append(slices.Clone(records), optimizer.Weights)
 	case ch.State == device.DiskTier && !alike:
-		h.master = lo.chunkBuffer("master", c, state, ch.State, program.ClassWeights, master, "p")
+		h.master = lo.chunkBuffer("master", c, state, ch.State, program.ClassWeights, master, optimizer.Weights)
 	default:
-		h.master = lo.chunkBuffer("master", c, state, min(ch.State, device.HostTier), program.ClassWeights, master, "p")
+		h.master = lo.chunkBuffer("master", c, state, min(ch.State, device.HostTier), program.ClassWeights, master, optimizer.Weights)
 	}
 	n := record(state, ch.State)
-	h.m = lo.chunkBuffer("state", c, state, ch.State, program.ClassState, moments, records...)
-	h.v = store{h.m.buf, h.m.at + n}
-	if len(records) == 3 {
-		h.master = store{h.m.buf, h.m.at + 2*n}
+	kept := store{-1, 0}
+	if len(records) > 0 {
+		kept = lo.chunkBuffer("state", c, state, ch.State, program.ClassState, moments, records...)
 	}
-	lo.homes(c, state, "p", h.master, false)
-	lo.homes(c, state, "m", h.m, false)
-	lo.homes(c, state, "v", h.v, false)
+	for k := range rule.Moments {
+		h.moments[k] = store{kept.buf, kept.at + k*n}
+	}
+	if len(records) > len(rule.Moments) {
+		h.master = store{kept.buf, kept.at + len(rule.Moments)*n}
+	}
+	lo.homes(c, state, optimizer.Weights, h.master, false)
+	for k, moment := range rule.Moments {
+		lo.homes(c, state, moment, h.moments[k], false)
+	}
 	if h.work != h.master || weights != state {
 		lo.homes(c, weights, kind, h.work, true)
 	}

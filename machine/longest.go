@@ -9,6 +9,7 @@ import (
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/search"
 )
@@ -123,7 +124,7 @@ func (m *Machine) fitsFrugally(ctx context.Context, c *config.Config, at AtLengt
 		return false, err
 	}
 	req.State = slices.MinFunc(storages(c), func(a, b string) int {
-		return cmp.Compare(plan.StateBytes(a, Precision(c)), plan.StateBytes(b, Precision(c)))
+		return cmp.Compare(plan.StateBytes(optimizer.AdamW, a, Precision(c)), plan.StateBytes(optimizer.AdamW, b, Precision(c)))
 	})
 	return search.FitsFrugally(ctx, req, m.Planning())
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/optimizer"
 )
 
 // Plan holds every decision about how ranks run a graph. It is a small JSON value that
@@ -60,6 +61,9 @@ type Plan struct {
 	Activations []Retention `json:"activations"`
 	Slots       int         `json:"slots"`
 
+	// Optimizer is the rule of the updates; left out, it is AdamW.
+	Optimizer optimizer.Optimizer `json:"optimizer,omitzero"`
+
 	// State is the storage format of the optimizer state, see StateNames; empty is
 	// fp32.
 	State string `json:"optimizer_state,omitempty"`
@@ -73,7 +77,9 @@ type Plan struct {
 // part of a plan that changes results: bf16 values are rounded stochastically after
 // every step (see graph.Chance), with the fp32 result as the mean.
 //
-//	fp32          weights and moments in fp32: 12 bytes per element, including the weights that operators read
+// With two moments, as AdamW has, they take per element:
+//
+//	fp32          weights and moments in fp32: 12 bytes, including the weights that operators read
 //	bf16_moments  weights in fp32, moments in bf16: 8
 //	bf16          everything in bf16: 6; operators read the same weights
 var states = [...]struct {
@@ -100,12 +106,12 @@ func StateTypes(state string) (master, moments graph.DType) {
 	return states[0].master, states[0].moments
 }
 
-// StateBytes returns the bytes per element of the moments, plus those of the rest of the
+// StateBytes returns the bytes per element of an optimizer's moments, plus those of the rest of the
 // weight if operators read it in the given, narrower type. Where they read a copy on a
 // tier other than that of the update, the whole weight is stored, twice as much as that rest.
-func StateBytes(state string, weights graph.DType) int64 {
+func StateBytes(o optimizer.Optimizer, state string, weights graph.DType) int64 {
 	master, moments := StateTypes(state)
-	n := 2 * moments.Size()
+	n := int64(len(o.Rule().Moments)) * moments.Size()
 	if master != weights {
 		n += master.Size() - weights.Size()
 	}

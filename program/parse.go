@@ -10,6 +10,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/optimizer"
 )
 
 // Parse reads what WriteTo prints. With it, tests show that nothing is missing from
@@ -328,7 +329,7 @@ func (ps *parser) home(s string) error {
 	if h.Param, err = count(words[0]); err != nil {
 		return err
 	}
-	if h.Kind, err = unescape(words[1]); err != nil {
+	if h.Kind, err = optimizer.KindNamed(words[1]); err != nil {
 		return err
 	}
 	if h.Region, err = ps.region(words[2]); err != nil {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/optimizer"
 )
 
 // Class groups buffers in memory reports.
@@ -126,10 +127,8 @@ type Instr struct {
 // persistent buffer.
 type Home struct {
 	Param int // index in graph.Params
-	// Kind is "p" (the weights that are updated), "m", "v", "g" (gradient, see
-	// keepGradient), "p16" (bf16 copy of p), or "rest": the lower halves of p, whose home
-	// "p" then holds only the upper halves.
-	Kind   string
+	// Kind says what is kept here. Weights with a home of their LowerHalves are only the upper halves.
+	Kind   optimizer.Kind
 	At     int // element of the parameter at which Region begins; ranks may hold parts
 	Region Region
 	// Replica marks a copy that the program refreshes from the primary.
@@ -247,6 +246,16 @@ const (
 	ClipBefore = "clip.before"
 )
 
+// Moments lists the kinds of moments that the program's updates keep between steps.
+func (p *Program) Moments() (list []optimizer.Kind) {
+	for _, h := range p.Homes {
+		if h.Kind.Moment() && !slices.Contains(list, h.Kind) {
+			list = append(list, h.Kind)
+		}
+	}
+	return list
+}
+
 // Defers reports whether a step begins with updates that the previous step left.
 func (p *Program) Defers() bool {
 	return slices.ContainsFunc(p.Buffers, func(b Buffer) bool { return b.Name == PendingScalars })
@@ -257,6 +266,3 @@ func (r Region) Span() (lo, hi int) { return r.Off, r.Off + (r.Rows-1)*r.Stride 
 
 // NoKey is the key of what belongs to no unit.
 var NoKey = Key{Segment: -1, Micro: -1, Chunk: -1}
-
-// GradKind is Home.Kind of gradients.
-const GradKind = "g"

@@ -252,7 +252,7 @@ func DefaultStride(b *Buffer, cols int) int {
 }
 
 func (pr printer) home(line []byte, h *Home) []byte {
-	line = fmt.Appendf(line, "home %d %s ", h.Param, escape(h.Kind))
+	line = fmt.Appendf(line, "home %d %s ", h.Param, h.Kind)
 	line = pr.region(line, h.Region)
 	if h.At != 0 {
 		line = fmt.Appendf(line, " at=%d", h.At)

@@ -11,6 +11,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/testkit"
+	"github.com/athanor-llm/athanor/optimizer"
 )
 
 // generator draws programs that make no sense but have every kind of value in
@@ -105,7 +106,7 @@ func (g generator) program() *Program {
 		p.Buffers = append(p.Buffers, g.buffer())
 	}
 	for range g.IntN(4) {
-		p.Homes = append(p.Homes, Home{Param: g.IntN(9), Kind: g.name(), At: g.IntN(3), Region: g.region(p), Replica: g.IntN(2) == 0})
+		p.Homes = append(p.Homes, Home{Param: g.IntN(9), Kind: optimizer.Kind(g.IntN(int(optimizer.NumKinds))), At: g.IntN(3), Region: g.region(p), Replica: g.IntN(2) == 0})
 	}
 	for range g.IntN(8) {
 		in := Instr{
@@ -150,7 +151,7 @@ func TestTextCoversEverything(t *testing.T) {
 	base := func() *Program {
 		return &Program{
 			Buffers: []Buffer{{Name: "a", Rows: 1, Cols: 8, Cuts: []int{1}, Init: []string{"x", "y"}}, {Name: "b", Rows: 1, Cols: 8, Cuts: []int{2}, Init: []string{"z", ""}}},
-			Homes:   []Home{{Kind: "p", Region: Region{Rows: 1, Cols: 8, Stride: 8}}},
+			Homes:   []Home{{Kind: optimizer.Weights, Region: Region{Rows: 1, Cols: 8, Stride: 8}}},
 			Instrs:  []Instr{{Op: graph.Copy, Args: []Region{{Rows: 1, Cols: 4, Stride: 4}}, Waits: []int{0}, Peers: []int{1}}},
 		}
 	}

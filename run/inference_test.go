@@ -14,6 +14,7 @@ import (
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/machine"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/search"
 	"github.com/athanor-llm/athanor/session"
 )
@@ -146,7 +147,7 @@ func TestSmallEvaluation(t *testing.T) {
 							continue
 						}
 						grad := make([]float32, p.Elems())
-						check(t, s.Read(i, "g", grad))
+						check(t, s.Read(i, optimizer.Gradient, grad))
 						for _, v := range grad {
 							out = append(out, float64(v))
 						}

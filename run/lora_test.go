@@ -17,6 +17,7 @@ import (
 	"github.com/athanor-llm/athanor/internal/torch"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/session"
@@ -49,7 +50,7 @@ func TestAdapterTraining(t *testing.T) {
 			before := make([][]float32, len(s.Graph.Params))
 			for i, p := range s.Graph.Params {
 				before[i] = make([]float32, p.Elems())
-				check(t, s.Read(i, "p", before[i]))
+				check(t, s.Read(i, optimizer.Weights, before[i]))
 			}
 			tokens, targets, all := flatten(rows, len(rows))
 			for n := 1; n <= 10; n++ {
@@ -64,7 +65,7 @@ func TestAdapterTraining(t *testing.T) {
 			}
 			for i, p := range s.Graph.Params {
 				after := make([]float32, p.Elems())
-				check(t, s.Read(i, "p", after))
+				check(t, s.Read(i, optimizer.Weights, after))
 				if slices.Equal(before[i], after) != p.Frozen {
 					t.Errorf("%s: frozen %v, unchanged %v", p.Name, p.Frozen, !p.Frozen)
 				}
@@ -109,7 +110,7 @@ func TestAdapterGradients(t *testing.T) {
 				continue
 			}
 			want, got := torch.Tensor(t, dir, "grads.safetensors", p.Tensors()[0].Name), make([]float32, p.Elems())
-			check(t, s.Read(i, "g", got))
+			check(t, s.Read(i, optimizer.Gradient, got))
 			if d, n := torch.Distance(torch.Widened(got), want), torch.Norm(want); d > 1e-4*n {
 				t.Errorf("%s: %s differs by %.3g of %.3g", dir, p.Name, d, n)
 			}
@@ -293,7 +294,7 @@ func TestQuantizedWeights(t *testing.T) {
 			continue
 		}
 		a, b := make([]float32, p.Elems()), make([]float32, p.Elems())
-		check(t, s.Read(i, "p", a))
+		check(t, s.Read(i, optimizer.Weights, a))
 		check(t, want.ReadFloat32(info.Name, 0, b))
 		if !slices.Equal(a, b) {
 			t.Errorf("%s differs", p.Name)

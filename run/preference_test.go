@@ -13,6 +13,7 @@ import (
 	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/internal/testkit"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/session"
 )
 
@@ -136,9 +137,9 @@ func TestReferenceNotFinite(t *testing.T) {
 	defer tr.Close()
 	ids := s.Tokenizer.NewEncoder().Encode(nil, []byte("~"))
 	embedding, width := make([]float32, s.Graph.Params[0].Elems()), s.Model.Width
-	check(t, tr.Session.Read(0, "p", embedding))
+	check(t, tr.Session.Read(0, optimizer.Weights, embedding))
 	embedding[int(ids[0])*width] = float32(math.NaN())
-	check(t, tr.Session.Write(0, "p", embedding))
+	check(t, tr.Session.Write(0, optimizer.Weights, embedding))
 	var blamed []string // the first of the two that have it
 	for _, w := range []data.Windows{s.Train, s.Held} {
 		for i := range w.Count() {

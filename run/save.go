@@ -22,6 +22,7 @@ import (
 	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/search"
 	"github.com/athanor-llm/athanor/session"
 )
@@ -272,13 +273,13 @@ func (t *Trainer) resume(path string) error {
 func (t *Trainer) loadState(ck *checkpoint.Checkpoint) error {
 	for i, p := range t.Setup.Graph.Params {
 		buf := make([]float32, p.Elems())
-		for _, kind := range []string{"p", "m", "v"} {
-			if p.Frozen && kind != "p" {
+		for _, kind := range t.Plan.Plan.Optimizer.Rule().State() {
+			if p.Frozen && kind != optimizer.Weights {
 				continue
 			}
 			read := func() error { return t.origin.read(p, buf) }
-			if kind != "p" {
-				set := ck.State(kind)
+			if kind != optimizer.Weights {
+				set := ck.State(kind.String())
 				if set == nil {
 					return fmt.Errorf("the optimizer's state %q is missing; hint: this is not a training checkpoint; set model to it to start from its weights", kind)
 				}
@@ -310,7 +311,7 @@ func (t *Trainer) roomToSave() error {
 // room returns an error unless the disk has room for n checkpoints besides the
 // existing ones.
 func (t *Trainer) room(n int64) error {
-	s := checkpoint.Snapshot{Weights: t.tensors("p"), State: t.moments()} // its size only
+	s := checkpoint.Snapshot{Weights: t.tensors(optimizer.Weights), State: t.moments()} // its size only
 	free, err := hardware.FreeDisk(t.Setup.Config.Out)
 	if err != nil { // some file systems do not report it
 		return nil
@@ -379,7 +380,7 @@ func (t *Trainer) save(o Observer) error {
 	snap := &checkpoint.Snapshot{
 		Trainer: checkpoint.Trainer{Step: int64(t.Step), Tokens: t.Tokens, Cursor: cursor, Plan: id,
 			Losses: t.Losses[max(0, len(t.Losses)-lossTail):], Best: t.Best},
-		Weights: t.tensors("p"),
+		Weights: t.tensors(optimizer.Weights),
 		Adapter: t.lora() != nil,
 		State:   append(t.moments(), t.reference.groups()...),
 		Files:   files,

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/checkpoint"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 )
 
@@ -16,7 +17,7 @@ func BenchmarkSave(b *testing.B) {
 			tr, _ := openRun(b, runConfig(b, dir), "model=gpt2", "max_steps=1000", "keep_checkpoints=1", "precision=bf16", "optimizer_state="+state)
 			defer func() { check(b, tr.Close()) }()
 			check(b, tr.save(quiet{}))
-			snapshot := checkpoint.Snapshot{Weights: tr.tensors("p"), State: tr.moments()}
+			snapshot := checkpoint.Snapshot{Weights: tr.tensors(optimizer.Weights), State: tr.moments()}
 			b.SetBytes(snapshot.Bytes())
 			for b.Loop() {
 				tr.Step++

@@ -8,6 +8,7 @@ import (
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 )
 
@@ -59,10 +60,10 @@ func (t *Trainer) saves(p model.Param) bool { return t.lora() == nil || p.Adapte
 
 // storedAs returns the type in which checkpoints store one kind of a parameter's state: the type in which the run holds it or,
 // if the arenas hold it rounded, one that loses nothing.
-func (t *Trainer) storedAs(p model.Param, kind string) safetensors.DType {
+func (t *Trainer) storedAs(p model.Param, kind optimizer.Kind) safetensors.DType {
 	master, moments := plan.StateTypes(t.Plan.Plan.State)
 	half := moments == graph.BF16
-	if kind == "p" {
+	if kind == optimizer.Weights {
 		half = master == graph.BF16 && (!t.rounded(p) || t.origin.half(p))
 	}
 	if half {
@@ -73,21 +74,24 @@ func (t *Trainer) storedAs(p model.Param, kind string) safetensors.DType {
 
 // halfWeights reports whether all weights of a checkpoint are in bf16.
 func (t *Trainer) halfWeights() bool {
-	return !slices.ContainsFunc(t.tensors("p"), func(w safetensors.Tensor) bool { return w.DType != safetensors.BF16 })
+	return !slices.ContainsFunc(t.tensors(optimizer.Weights), func(w safetensors.Tensor) bool { return w.DType != safetensors.BF16 })
 }
 
-// moments returns the optimizer's first and second moments.
-func (t *Trainer) moments() []checkpoint.Group {
-	return []checkpoint.Group{{Name: "m", Tensors: t.tensors("m")}, {Name: "v", Tensors: t.tensors("v")}}
+// moments returns the optimizer's moments.
+func (t *Trainer) moments() (list []checkpoint.Group) {
+	for _, kind := range t.Plan.Plan.Optimizer.Rule().Moments {
+		list = append(list, checkpoint.Group{Name: kind.String(), Tensors: t.tensors(kind)})
+	}
+	return list
 }
 
 // tensors returns one kind of state, read lazily from where it lives. Frozen
 // parameters have weights only.
-func (t *Trainer) tensors(kind string) []safetensors.Tensor {
+func (t *Trainer) tensors(kind optimizer.Kind) []safetensors.Tensor {
 	var list []safetensors.Tensor
 	r := &stateReader{trainer: t, kind: kind}
 	for i, p := range t.Setup.Graph.Params {
-		if p.Frozen && kind != "p" || !t.saves(p) {
+		if p.Frozen && kind != optimizer.Weights || !t.saves(p) {
 			continue
 		}
 		for _, part := range p.Tensors() {
@@ -101,7 +105,7 @@ func (t *Trainer) tensors(kind string) []safetensors.Tensor {
 // twice.
 type stateReader struct {
 	trainer *Trainer
-	kind    string
+	kind    optimizer.Kind
 	values  []float32
 	halves  []byte
 	whole   int // 1 + the parameter that values holds completely; 0: none

@@ -13,6 +13,7 @@ import (
 
 	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
+	"github.com/athanor-llm/athanor/optimizer"
 )
 
 // TestStored: a checkpoint has every number of the run, in as many bytes as the run keeps it in: 12, 8 or 6 per trained parameter.
@@ -55,7 +56,7 @@ func TestStored(t *testing.T) {
 				if p.Frozen {
 					want += p.Elems() * (c.frozen - c.trained)
 				}
-				for kind, set := range map[string]*safetensors.Set{"p": ck.Weights, "m": ck.State("m"), "v": ck.State("v")} {
+				for kind, set := range map[optimizer.Kind]*safetensors.Set{optimizer.Weights: ck.Weights, optimizer.FirstMoment: ck.State("m"), optimizer.SecondMoment: ck.State("v")} {
 					if p.Frozen {
 						continue
 					}
@@ -71,7 +72,7 @@ func TestStored(t *testing.T) {
 					got += tensor.Bytes()
 				}
 			}
-			snapshot := checkpoint.Snapshot{Weights: tr.tensors("p"), State: tr.moments()}
+			snapshot := checkpoint.Snapshot{Weights: tr.tensors(optimizer.Weights), State: tr.moments()}
 			if got != want || snapshot.Bytes() != want {
 				t.Errorf("%d bytes, %d reckoned with, want %d", got, snapshot.Bytes(), want)
 			}

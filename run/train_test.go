@@ -11,6 +11,7 @@ import (
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/data"
+	"github.com/athanor-llm/athanor/optimizer"
 )
 
 type events []string
@@ -108,7 +109,7 @@ func TestValidationNotFinite(t *testing.T) {
 	tr, _ := openRun(t, runConfig(t, t.TempDir()), "max_steps=1")
 	for i, p := range tr.Setup.Graph.Params {
 		if p.Name == "model.norm.weight" {
-			check(t, tr.Session.Write(i, "p", slices.Repeat([]float32{float32(math.NaN())}, p.Cols)))
+			check(t, tr.Session.Write(i, optimizer.Weights, slices.Repeat([]float32{float32(math.NaN())}, p.Cols)))
 		}
 	}
 	tr.Step = 1 // no step is left, which would find it first

@@ -20,7 +20,7 @@ func (s *search) perElement(r residency) (weight, grad, state float64) {
 		}
 		return n
 	}
-	return share(float64(s.graph.DType.Size()), 3), share(4, 2), share(float64(plan.StateBytes(s.req.State, s.graph.DType)), 1)
+	return share(float64(s.graph.DType.Size()), 3), share(4, 2), share(float64(plan.StateBytes(s.req.Optimizer, s.req.State, s.graph.DType)), 1)
 }
 
 // elements counts the elements of trained and of frozen parameters.
@@ -88,7 +88,7 @@ func (s *search) update(r residency) float64 {
 	var rate [2]float64 // seconds per element
 	for i, stream := range []device.Stream{device.Compute, device.HostCompute} {
 		for _, elems := range lower.Updates(s.graph, s.req.State) {
-			rate[i] += s.m.Cost.Cost(s.adamw(stream, device.Tier(i), elems)) / n
+			rate[i] += s.m.Cost.Cost(s.updateCall(stream, device.Tier(i), elems)) / n
 		}
 		if r.shard != "" {
 			rate[i] /= float64(s.ranks)

@@ -108,7 +108,7 @@ func (s *search) updating(n int64, r residency) float64 {
 	if r.state != device.DeviceTier {
 		stream = device.HostCompute
 	}
-	sec := s.m.Cost.Cost(s.adamw(stream, device.DeviceTier, cols))
+	sec := s.m.Cost.Cost(s.updateCall(stream, device.DeviceTier, cols))
 	for _, way := range [][2]device.Tier{{device.DeviceTier, device.HostTier}, {device.DiskTier, device.HostTier}, {device.HostTier, device.DiskTier}} {
 		if way[0] == device.DeviceTier && r.state == device.DeviceTier || way[0] != device.DeviceTier && r.state != device.DiskTier {
 			continue
@@ -134,19 +134,21 @@ func (s *search) states(n, frozen int64, r residency, group int) (need [device.N
 	if r.state == device.DeviceTier {
 		need[r.grads] += share(4*n, "grads")
 	}
-	need[r.state] += share(plan.StateBytes(s.req.State, s.graph.DType)*n, "state")
+	need[r.state] += share(plan.StateBytes(s.req.Optimizer, s.req.State, s.graph.DType)*n, "state")
 	return need
 }
 
-// adamw returns the call that updates n elements in a tier.
-func (s *search) adamw(stream device.Stream, t device.Tier, n int) *device.Call {
-	c := &device.Call{Op: graph.AdamW, Stream: stream, Args: make([]device.Operand, 7)}
+// updateCall returns the call that updates n elements in a tier.
+func (s *search) updateCall(stream device.Stream, t device.Tier, n int) *device.Call {
+	rule := s.req.Optimizer.Rule()
+	c := &device.Call{Op: rule.Op, Stream: stream, Args: make([]device.Operand, rule.LowerHalvesAt())}
 	master, moments := plan.StateTypes(s.req.State)
 	operand := func(d graph.DType) device.Operand {
 		return device.Operand{Tier: t, DType: d, Rows: 1, Cols: n, Stride: n}
 	}
-	for i, d := range []graph.DType{s.graph.DType, moments, moments, graph.F32} {
-		c.Args[i] = operand(d)
+	c.Args[0], c.Args[rule.GradientAt()] = operand(s.graph.DType), operand(graph.F32)
+	for k := range rule.Moments {
+		c.Args[1+k] = operand(moments)
 	}
 	if master != s.graph.DType {
 		c.Args = append(c.Args, operand(graph.U16))

@@ -123,7 +123,7 @@ func residing(g *graph.Graph, pl *plan.Plan) (bytes int64) {
 		for _, part := range []struct {
 			tier device.Tier
 			size int64
-		}{{c.Weights, g.DType.Size()}, {c.Grads, 4}, {c.State, plan.StateBytes(pl.State, g.DType)}} {
+		}{{c.Weights, g.DType.Size()}, {c.Grads, 4}, {c.State, plan.StateBytes(pl.Optimizer, pl.State, g.DType)}} {
 			if part.tier == device.DeviceTier {
 				each += part.size
 			}

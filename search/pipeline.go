@@ -312,6 +312,7 @@ func (s *search) fill(t *task, st style) (*Candidate, error) {
 func (s *search) piped(t *task, st style) (*plan.Plan, error) {
 	pl := plan.Plain(s.graph, t.b)
 	pl.Ranks, pl.MicroBatches, pl.HeadRows, pl.State = s.ranks, t.micros, st.headRows, s.req.State
+	pl.Optimizer = s.req.Optimizer
 	pl.Chunks = plan.Layout(s.graph, st.chunk)
 	pl.Pipeline = &plan.Pipeline{Schedule: t.name, Ranks: t.depth, Stages: t.first[:len(t.first)-1], Slices: t.slices}
 	if t.sequence != nil {

@@ -41,6 +41,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/lower"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/sim"
@@ -69,6 +70,7 @@ type Request struct {
 	GlobalBatch int // sequences per step, of all ranks
 	Ranks       int // 0: 1
 	Options     lower.Options
+	Optimizer   optimizer.Optimizer
 	State       string // how the optimizer's state is stored, see plan.Plan
 	Pins        Pins
 	Rivals      []Rival // other plans that the result must not be slower than, except by what thrifty allows
@@ -360,7 +362,7 @@ func NewMisfit(c *Candidate) *Misfit {
 // one sequence, all at once.
 func PlainBytes(ctx context.Context, req *Request) (int64, error) {
 	pl := plan.Plain(req.Graph, max(req.GlobalBatch/max(req.Ranks, 1), 1))
-	pl.State = req.State
+	pl.Optimizer, pl.State = req.Optimizer, req.State
 	p, err := lower.Lower(ctx, req.Graph, pl, req.Options)
 	if err != nil {
 		return 0, err

@@ -226,7 +226,7 @@ func (s *search) evaluate(ch choice) (*Candidate, error) {
 	s.evaluated++
 	b, r, st, residents := ch.b, ch.r, ch.st, ch.residents
 	pl := plan.Plain(s.graph, b)
-	pl.Ranks, pl.State = s.ranks, s.req.State
+	pl.Ranks, pl.Optimizer, pl.State = s.ranks, s.req.Optimizer, s.req.State
 	pl.MicroBatches, pl.Group = s.batch/b, ch.group
 	pl.HeadRows = st.headRows
 	pl.Activations = s.req.Pins.activations(ch.keep)

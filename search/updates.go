@@ -6,6 +6,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 )
@@ -73,7 +74,7 @@ func elements(g *graph.Graph, c plan.Chunk) (n int64) {
 // returns, along with the gradients and weights that must move too under this placement.
 func (s *search) carrying(n int64, r residency) float64 {
 	weight := s.graph.DType.Size()
-	up := plan.StateBytes(s.req.State, s.graph.DType)
+	up := plan.StateBytes(s.req.Optimizer, s.req.State, s.graph.DType)
 	down := up
 	if r.weights == device.HostTier {
 		down += weight
@@ -112,7 +113,7 @@ func (b *balancing) share() float64 {
 		switch {
 		case in.Stream == device.Compute && in.Key.Dir != program.Optimizer:
 			last = max(last, spans[i].End)
-		case in.Stream == device.HostCompute && in.Op == graph.AdamW:
+		case in.Stream == device.HostCompute && optimizer.Updating(in.Op) != nil:
 			host += spans[i].End - spans[i].Start
 			elems += int64(in.Args[0].Rows * in.Args[0].Cols)
 		}

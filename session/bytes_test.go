@@ -7,6 +7,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 )
 
@@ -120,7 +121,7 @@ func TestStreamedBytesClosedForm(t *testing.T) {
 			for rank, moved := range tr.tiers {
 				var want [device.NumTiers][device.NumTiers]int64
 				up, down := &want[host][device.DeviceTier], &want[device.DeviceTier][host]
-				w, s := f.graph.DType.Size(), plan.StateBytes(tc.state, f.graph.DType)
+				w, s := f.graph.DType.Size(), plan.StateBytes(optimizer.AdamW, tc.state, f.graph.DType)
 				visits := int64(tc.micros / tc.group)
 				for _, c := range pl.Chunks {
 					own := elements(f.graph, c)

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/verify"
 )
@@ -98,11 +99,12 @@ func (s *Session) Diagnose(tokens, targets []int32, sc Scalars) (*Culprit, error
 // badState looks for weights and moments that are not finite.
 func (s *Session) badState() (*Culprit, error) {
 	var room []float32 // reused
+	kinds := append([]optimizer.Kind{optimizer.Weights}, s.moments()...)
 	for i, p := range s.Graph.Params {
 		room = slices.Grow(room[:0], int(p.Elems()))
 		buf := room[:p.Elems()]
-		for _, kind := range []string{"p", "m", "v"} {
-			if p.Frozen && kind != "p" {
+		for _, kind := range kinds {
+			if p.Frozen && kind != optimizer.Weights {
 				continue
 			}
 			if err := s.Read(i, kind, buf); err != nil {
@@ -110,7 +112,10 @@ func (s *Session) badState() (*Culprit, error) {
 			}
 			for _, x := range buf {
 				if v := float64(x); math.IsNaN(v) || math.IsInf(v, 0) {
-					name := map[string]string{"p": "weight ", "m": "first moment of ", "v": "second moment of "}[kind] + p.Name
+					name := kind.Words() + " of " + p.Name
+					if kind == optimizer.Weights {
+						name = "weight " + p.Name
+					}
 					return &Culprit{Operand: name, Value: v, Before: true, Token: -1}, nil
 				}
 			}

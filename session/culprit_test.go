@@ -11,6 +11,7 @@ import (
 
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/testkit"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 )
@@ -21,9 +22,9 @@ func (f *fixture) edit(t *testing.T, s *Session, suffix string, change func(w []
 	for i, p := range f.graph.Params {
 		if strings.HasSuffix(p.Name, suffix) {
 			buf := make([]float32, p.Elems())
-			check(t, s.Read(i, "p", buf))
+			check(t, s.Read(i, optimizer.Weights, buf))
 			change(buf)
-			check(t, s.Write(i, "p", buf))
+			check(t, s.Write(i, optimizer.Weights, buf))
 			return
 		}
 	}

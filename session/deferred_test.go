@@ -12,6 +12,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/lower"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/verify"
@@ -103,7 +104,7 @@ func TestUnsettled(t *testing.T) {
 	if second := f.step(t, s, 2); math.IsNaN(second.Loss) || second.Loss >= first.Loss {
 		t.Errorf("losses %v and %v", first.Loss, second.Loss)
 	}
-	if err := s.Read(0, "p", make([]float32, f.graph.Params[0].Elems())); err == nil || !strings.Contains(err.Error(), "hint:") {
+	if err := s.Read(0, optimizer.Weights, make([]float32, f.graph.Params[0].Elems())); err == nil || !strings.Contains(err.Error(), "hint:") {
 		t.Errorf("parameters are read before they are updated: %v", err)
 	}
 }

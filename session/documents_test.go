@@ -12,6 +12,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/verify"
@@ -93,7 +94,7 @@ func TestDocumentGradients(t *testing.T) {
 				for k, x := range grads[i] {
 					values[k] += float32(far / norm * float64(x))
 				}
-				check(t, s.Write(i, "p", values))
+				check(t, s.Write(i, optimizer.Weights, values))
 			}
 			return f.step(t, s, 1).Loss
 		}
@@ -173,7 +174,7 @@ func (f *fixture) gradientsOf(t *testing.T, pl *plan.Plan, targets int) *outcome
 	o := &outcome{loss: out.Loss}
 	for i, q := range f.graph.Params {
 		g := make([]float32, q.Elems())
-		check(t, s.Read(i, "g", g))
+		check(t, s.Read(i, optimizer.Gradient, g))
 		o.grads = append(o.grads, g)
 	}
 	return o

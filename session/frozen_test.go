@@ -16,6 +16,7 @@ import (
 	"github.com/athanor-llm/athanor/kernel"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 )
 
@@ -108,7 +109,7 @@ func (f *fixture) unmoved(t *testing.T, s *Session) {
 	t.Helper()
 	for i, p := range f.graph.Params {
 		got, want := make([]float32, p.Elems()), make([]float32, p.Elems())
-		check(t, s.Read(i, "p", got))
+		check(t, s.Read(i, optimizer.Weights, got))
 		check(t, f.read(p.Name, want))
 		if p.NF4 {
 			rows := want // in the order of operators
@@ -134,7 +135,7 @@ func (f *fixture) unmoved(t *testing.T, s *Session) {
 	}
 }
 
-// toBF16 rounds as weights are, see float16.Halves.
+// toBF16 rounds as weights are, see simd.Halves.
 func toBF16(v float32) float32 {
 	return math.Float32frombits((math.Float32bits(v) + 0x8000) &^ 0xffff)
 }
@@ -151,7 +152,7 @@ func TestFrozenGradients(t *testing.T) {
 		list := map[string][]float32{}
 		for i, p := range f.graph.Params {
 			list[p.Name] = make([]float32, p.Elems())
-			check(t, s.Engine(0).ReadHome(i, "g", 0, list[p.Name]))
+			check(t, s.Engine(0).ReadHome(i, optimizer.Gradient, 0, list[p.Name]))
 		}
 		return list
 	}

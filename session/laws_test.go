@@ -17,6 +17,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 )
@@ -105,7 +106,7 @@ type trace struct {
 }
 
 // partly checks that a parameter's state, read in parts and as it is stored, is what it is as a whole.
-func (f *fixture) partly(t *testing.T, s *Session, pl *plan.Plan, i int, kind string, whole []float32) {
+func (f *fixture) partly(t *testing.T, s *Session, pl *plan.Plan, i int, kind optimizer.Kind, whole []float32) {
 	t.Helper()
 	q, first := &f.graph.Params[i], len(whole)/3
 	part, halves := make([]float32, len(whole)/2), make([]byte, len(whole)/2*2)
@@ -117,7 +118,7 @@ func (f *fixture) partly(t *testing.T, s *Session, pl *plan.Plan, i int, kind st
 		t.Errorf("%s of %s: the part that begins at %d is another", kind, q.Name, first)
 	}
 	stored, moments := plan.StateTypes(pl.State)
-	if kind != "p" {
+	if kind != optimizer.Weights {
 		stored = moments
 	}
 	if err := s.ReadHalves(i, kind, first, halves); (err == nil) != (stored == graph.BF16) {
@@ -144,7 +145,7 @@ func (f *fixture) train(t *testing.T, pl *plan.Plan, steps int) (*program.Progra
 		tr.losses, tr.norms = append(tr.losses, out.Loss), append(tr.norms, out.Norm)
 	}
 	for i, q := range f.graph.Params {
-		for _, kind := range []string{"p", "m", "v"} {
+		for _, kind := range optimizer.AdamW.Rule().State() {
 			buf := make([]float32, q.Elems())
 			check(t, s.Read(i, kind, buf))
 			tr.state = append(tr.state, buf)
@@ -243,7 +244,7 @@ func TestPlansChangeNothing(t *testing.T) {
 				}
 				for i := range got.state {
 					if !slices.Equal(got.state[i], plain.state[i]) {
-						t.Errorf("%s %s differs; plan %+v", f.graph.Params[i/3].Name, []string{"p", "m", "v"}[i%3], pl)
+						t.Errorf("%s %s differs; plan %+v", f.graph.Params[i/3].Name, optimizer.AdamW.Rule().State()[i%3], pl)
 						break
 					}
 				}

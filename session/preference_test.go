@@ -12,6 +12,7 @@ import (
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/internal/torch"
 	"github.com/athanor-llm/athanor/lower"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 )
 
@@ -118,7 +119,7 @@ func TestPreference(t *testing.T) {
 		for i, p := range f.graph.Params {
 			want := torch.Tensor(t, f.dir, "preference.safetensors", p.Name)
 			got := make([]float32, len(want))
-			check(t, s.Read(i, "g", got))
+			check(t, s.Read(i, optimizer.Gradient, got))
 			if d := torch.Distance(torch.Widened(got), want); d > 1e-4*torch.Norm(want) && d > 1e-6*all {
 				t.Errorf("%s: gradient of %s differs by %.3g of %.3g", name, p.Name, d, torch.Norm(want))
 			}

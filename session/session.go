@@ -43,6 +43,7 @@ import (
 	"github.com/athanor-llm/athanor/exec"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/kernel"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/sim"
 	"github.com/athanor-llm/athanor/verify"
@@ -156,7 +157,7 @@ func agree(ps []*program.Program) error {
 // the RoPE tables.
 func (s *Session) begin() error {
 	for i := range s.Graph.Params {
-		if n, all := s.covered(i, "p"), s.Graph.Stored(i).Elems(); n != all {
+		if n, all := s.covered(i, optimizer.Weights), s.Graph.Stored(i).Elems(); n != all {
 			return fmt.Errorf("the ranks hold %d elements of the %d of parameter %s", n, all, s.Graph.Params[i].Name)
 		}
 	}
@@ -183,7 +184,7 @@ func (s *Session) writeTable(v int, local bool) error {
 }
 
 // covered counts the distinct elements of a parameter's state that the ranks hold.
-func (s *Session) covered(param int, kind string) (n int64) {
+func (s *Session) covered(param int, kind optimizer.Kind) (n int64) {
 	seen := map[[2]int]bool{}
 	for r := range s.ranks {
 		for _, p := range s.ranks[r].engines[0].Parts(param, kind) {
@@ -366,9 +367,9 @@ func (k *rank) feed(i int, tokens, targets, starts []int32, scalars []float32) e
 	return e.WriteFloats(program.StepScalars, scalars)
 }
 
-// Read copies one kind of a parameter's state ("p", "m", "v", "g") into dst, in the
+// Read copies one kind of a parameter's state into dst, in the
 // order of files, from whichever ranks and tiers hold it.
-func (s *Session) Read(param int, kind string, dst []float32) error {
+func (s *Session) Read(param int, kind optimizer.Kind, dst []float32) error {
 	if err := s.Settle(context.Background()); err != nil {
 		return err
 	}
@@ -389,7 +390,7 @@ func (s *Session) Read(param int, kind string, dst []float32) error {
 
 // ReadPart is Read for the elements from index first on, as many as dst holds. Parameters that files order differently, or that
 // are in 4 bits, can only be read whole.
-func (s *Session) ReadPart(param int, kind string, first int, dst []float32) error {
+func (s *Session) ReadPart(param int, kind optimizer.Kind, first int, dst []float32) error {
 	if err := s.partly(param, first, len(dst)); err != nil {
 		return err
 	}
@@ -397,7 +398,7 @@ func (s *Session) ReadPart(param int, kind string, first int, dst []float32) err
 }
 
 // ReadHalves is ReadPart for state that is stored in bf16, without conversion: dst has two bytes per element.
-func (s *Session) ReadHalves(param int, kind string, first int, dst []byte) error {
+func (s *Session) ReadHalves(param int, kind optimizer.Kind, first int, dst []byte) error {
 	if err := s.partly(param, first, len(dst)/2); err != nil {
 		return err
 	}
@@ -413,7 +414,7 @@ func (s *Session) partly(param, first, n int) error {
 }
 
 // read is Read in the order of operators.
-func (s *Session) read(param int, kind string, dst []float32) error {
+func (s *Session) read(param int, kind optimizer.Kind, dst []float32) error {
 	p := &s.Graph.Params[param]
 	if !p.NF4 {
 		return s.each(func(e *exec.Engine) error { return e.ReadHome(param, kind, 0, dst) })
@@ -428,7 +429,7 @@ func (s *Session) read(param int, kind string, dst []float32) error {
 
 // Write copies src, in the order of files, to one kind of a parameter's state on every
 // rank that holds part of it.
-func (s *Session) Write(param int, kind string, src []float32) error {
+func (s *Session) Write(param int, kind optimizer.Kind, src []float32) error {
 	if err := s.Settle(context.Background()); err != nil {
 		return err
 	}
@@ -441,7 +442,7 @@ func (s *Session) Write(param int, kind string, src []float32) error {
 	switch {
 	case !p.NF4:
 		return s.each(func(e *exec.Engine) error { return e.WriteHome(param, kind, src) })
-	case kind != "p":
+	case kind != optimizer.Weights:
 		return nil // it is frozen
 	}
 	packed := kernel.PackNF4(src, p.Cols)
@@ -477,14 +478,25 @@ func (s *Session) Load(read func(name string, dst []float32) error) error {
 		if err := read(p.Name, buf); err != nil {
 			return fmt.Errorf("parameter %s: %w", p.Name, err)
 		}
-		if err := s.Write(i, "p", buf); err != nil {
+		if err := s.Write(i, optimizer.Weights, buf); err != nil {
 			return err
 		}
-		for _, kind := range []string{"m", "v"} {
-			if err := s.each(func(e *exec.Engine) error { return e.ClearHome(i, kind) }); err != nil {
-				return err
-			}
+		if err := s.clearMoments(i); err != nil {
+			return err
 		}
 	}
 	return nil
 }
+
+// clearMoments zeroes the moments of a parameter on every rank.
+func (s *Session) clearMoments(param int) error {
+	for _, kind := range s.moments() {
+		if err := s.each(func(e *exec.Engine) error { return e.ClearHome(param, kind) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// moments lists the kinds of moments that training steps keep.
+func (s *Session) moments() []optimizer.Kind { return s.ranks[0].progs[0].Moments() }

@@ -12,8 +12,9 @@ import (
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/lower"
-	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/policy/memo"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/verify"
 )
@@ -70,14 +71,14 @@ func poison(t *testing.T, s *Session, victim int) {
 	t.Helper()
 	e := s.ranks[victim].engines[0]
 	for i, p := range s.Graph.Params {
-		if len(e.Parts(i, "p")) == 0 {
+		if len(e.Parts(i, optimizer.Weights)) == 0 {
 			continue
 		}
 		buf := make([]float32, p.Elems())
 		for k := range buf {
 			buf[k] = float32(math.NaN())
 		}
-		check(t, e.WriteHome(i, "p", buf))
+		check(t, e.WriteHome(i, optimizer.Weights, buf))
 		return
 	}
 	t.Fatalf("rank %d has no parameters", victim)
@@ -105,9 +106,8 @@ func TestAgree(t *testing.T) {
 
 // TestShareIsNotRun: a graph of one rank's part of a sequence is refused by devices.
 func TestShareIsNotRun(t *testing.T) {
-	of, err := model.Known("tinyllama-1.1b")
+	of, err := memo.Known("7B", 64)
 	check(t, err)
-	of.MaxPositions = 64
 	of.Layers, of.Width, of.Heads, of.KVHeads, of.HeadDim, of.FeedForward, of.Vocab = 1, 16, 2, 2, 8, 64, 64
 	g, err := graph.BuildShare(of, 64, 2, graph.F32)
 	check(t, err)

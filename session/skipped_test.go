@@ -13,6 +13,7 @@ import (
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/testkit"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 )
 
@@ -88,14 +89,14 @@ func (f *fixture) bounded(t *testing.T, s *Session, n int, bound float64) Outcom
 // poison sets all elements of a parameter.
 func (f *fixture) poison(t *testing.T, s *Session, param int, value float32) {
 	t.Helper()
-	check(t, s.Write(param, "p", slices.Repeat([]float32{value}, int(f.graph.Params[param].Elems()))))
+	check(t, s.Write(param, optimizer.Weights, slices.Repeat([]float32{value}, int(f.graph.Params[param].Elems()))))
 }
 
 // bits returns all weights and moments, bit by bit, so that NaN equals itself.
 func (s *Session) bits(t *testing.T) (list []uint32) {
 	t.Helper()
 	for i, p := range s.Graph.Params {
-		for _, kind := range []string{"p", "m", "v"} {
+		for _, kind := range optimizer.AdamW.Rule().State() {
 			buf := make([]float32, p.Elems())
 			check(t, s.Read(i, kind, buf))
 			for _, x := range buf {

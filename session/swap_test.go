@@ -13,6 +13,7 @@ import (
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/search"
@@ -54,7 +55,7 @@ func trained(t *testing.T, g *graph.Graph, pl *plan.Plan, steps int) (tr trace, 
 	}
 	check(t, s.session.Settle(t.Context()))
 	for i, q := range g.Params {
-		for _, kind := range []string{"p", "m", "v"} {
+		for _, kind := range optimizer.AdamW.Rule().State() {
 			buf := make([]float32, q.Elems())
 			check(t, s.session.Engine(0).ReadHome(i, kind, 0, buf))
 			tr.state = append(tr.state, buf)

@@ -17,6 +17,7 @@ import (
 	"github.com/athanor-llm/athanor/internal/torch"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 )
@@ -186,7 +187,7 @@ func TestGradients(t *testing.T) {
 			for i, p := range f.graph.Params {
 				want := torch.Tensor(t, f.dir, "grads.safetensors", p.Name)
 				got32 := make([]float32, len(want))
-				check(t, s.Read(i, "g", got32))
+				check(t, s.Read(i, optimizer.Gradient, got32))
 				got := torch.Widened(got32)
 				// Relative to the tensor, but not below the rounding of the whole gradient.
 				if d, n := torch.Distance(got, want), torch.Norm(want); d > 1e-4*n && d > 1e-7*scale {

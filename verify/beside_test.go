@@ -24,7 +24,7 @@ func TestBeside(t *testing.T) {
 	for round := 0; round < 6; {
 		g := samples.BuildGraph(t, "llama", []graph.DType{graph.F32, graph.BF16}[rng.IntN(2)])
 		pl := samples.RandomPlan(g, 4, rng)
-		pl.State = samples.RandomState(g, rng)
+		samples.DrawOptimizer(pl, g, rng)
 		base, err := lowerMode(g, pl, 2, lower.Train, nil)
 		if err != nil {
 			continue // too little cache

@@ -10,6 +10,7 @@ import (
 	"github.com/athanor-llm/athanor/internal/samples"
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 )
@@ -29,7 +30,7 @@ func TestDeferred(t *testing.T) {
 			t.Fatal(err)
 		}
 		pl := samples.RandomPlan(g, 2, rng)
-		pl.State = samples.RandomState(g, rng)
+		samples.DrawOptimizer(pl, g, rng)
 		now, err := lowerTrain(t, g, pl, 2)
 		if err != nil {
 			continue // too little cache
@@ -50,7 +51,7 @@ func TestDeferred(t *testing.T) {
 			}
 		}
 		plain := plan.Plain(g, 2)
-		plain.State = pl.State
+		plain.Optimizer, plain.State = pl.Optimizer, pl.State
 		cuts, err := lower.Cuts(g, pl)
 		if err != nil {
 			t.Fatal(err)
@@ -73,7 +74,7 @@ func TestDeferred(t *testing.T) {
 		deferred := len(updated(updates))
 		some += deferred
 		for i, in := range step.Instrs {
-			if in.Op == graph.AdamW && in.Stream == device.HostCompute && i > late && deferred == len(updated(step)) {
+			if optimizer.Updating(in.Op) != nil && in.Stream == device.HostCompute && i > late && deferred == len(updated(step)) {
 				t.Errorf("instruction %d updates on the host behind the first operator", i)
 			}
 		}
@@ -86,7 +87,7 @@ func TestDeferred(t *testing.T) {
 // updated lists the number of elements of each update of a program, ascending.
 func updated(p *program.Program) (list []int) {
 	for _, in := range p.Instrs {
-		if in.Op == graph.AdamW {
+		if optimizer.Updating(in.Op) != nil {
 			list = append(list, in.Args[0].Rows*in.Args[0].Cols)
 		}
 	}

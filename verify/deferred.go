@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -49,7 +50,7 @@ func EquivalentDeferred(ps, updates, reference []*program.Program) (Equality, er
 			return Different, fmt.Errorf("reference: %w", err)
 		}
 		for key := range h {
-			if strings.HasPrefix(key, homeKey(program.GradKind, "")) {
+			if strings.HasPrefix(key, homeKey(optimizer.Gradient, "")) {
 				delete(h, key)
 			}
 		}

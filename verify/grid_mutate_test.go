@@ -292,7 +292,7 @@ func TestRankMutants(t *testing.T) {
 			t.Fatal(err)
 		}
 		pl := plan.Plain(g, 1)
-		pl.State = samples.RandomState(g, rng)
+		samples.DrawOptimizer(pl, g, rng)
 		pl.MicroBatches, pl.Ranks, pl.Chunks = 2, o.ranks, plan.Layout(g, 200)
 		for i := range pl.Chunks {
 			pl.Chunks[i].Shard = plan.Shardings()[rng.IntN(len(plan.Shardings()))]

@@ -8,6 +8,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -211,11 +212,11 @@ func (cl cluster) results(outputs map[string]bool) (map[string]uint64, string) {
 	for _, m := range cl {
 		for _, h := range m.p.Homes {
 			// Halves count as the number and its bf16 copy.
-			o, kind, mark := m.p.Operand(h.Region), h.Kind, uint64(0)
+			o, kind, mark := m.p.Operand(h.Region), h.Kind.String(), uint64(0)
 			switch {
 			case kind == "rest":
 				kind, mark = "p", lowerMark
-			case kind == "p" && slices.ContainsFunc(m.p.Homes, func(r program.Home) bool { return r.Kind == "rest" && r.Param == h.Param }):
+			case kind == "p" && slices.ContainsFunc(m.p.Homes, func(r program.Home) bool { return r.Kind == optimizer.LowerHalves && r.Param == h.Param }):
 				kind = "p16"
 			}
 			m.each(o, func(r, c int) { same(fmt.Sprint(kind, h.Param, " ", h.At+r*o.Cols+c), m.load(o, r, c)^mark) })

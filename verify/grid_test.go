@@ -7,6 +7,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -124,7 +125,7 @@ func (g *gridBuilder) shardOf(k, replica int) (lo, hi int) {
 }
 
 // kept is a persistent buffer with elements lo to hi of weight k.
-func (g *gridBuilder) kept(kind string, class program.Class, k, lo, hi int) int {
+func (g *gridBuilder) kept(kind optimizer.Kind, class program.Class, k, lo, hi int) int {
 	name := fmt.Sprintf("%s:w%d", kind, k)
 	var cuts []int
 	var init []string
@@ -162,16 +163,16 @@ func (g *gridBuilder) weight(k int) gridWeight {
 		w.full, w.at = g.temp("full", program.ClassWeights, k, 0, w.elems), w.lo
 		src := program.Region{}
 		if w.lo < w.hi {
-			w.p = g.kept("p", program.ClassWeights, k, w.lo, w.hi)
+			w.p = g.kept(optimizer.Weights, program.ClassWeights, k, w.lo, w.hi)
 			src = g.Whole(w.p)
 		}
 		g.between(graph.AllGather, w.group, false, g.Whole(w.full), src)
 	} else {
-		w.p = g.kept("p", program.ClassWeights, k, 0, w.elems)
+		w.p = g.kept(optimizer.Weights, program.ClassWeights, k, 0, w.elems)
 		w.full = w.p
 	}
 	if w.lo < w.hi {
-		w.m, w.v = g.kept("m", program.ClassState, k, w.lo, w.hi), g.kept("v", program.ClassState, k, w.lo, w.hi)
+		w.m, w.v = g.kept(optimizer.FirstMoment, program.ClassState, k, w.lo, w.hi), g.kept(optimizer.SecondMoment, program.ClassState, k, w.lo, w.hi)
 	}
 	w.dw = g.temp("dw", program.ClassGrads, k, 0, w.elems)
 	return w

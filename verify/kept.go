@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -141,8 +142,8 @@ func (xs *executions) eachPart(rank int, f func(h *program.Home, key, name strin
 	for i := range x.p.Homes {
 		h := &x.p.Homes[i]
 		kind := h.Kind
-		if kind+":" == halfName {
-			kind = "p"
+		if kind == optimizer.HalfWeights {
+			kind = optimizer.Weights
 		}
 		x.parts(i, func(elements string, _ int32, name string) {
 			if full, ok := castOf(name); ok {

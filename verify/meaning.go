@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -168,7 +169,7 @@ func (x *execution) bufferSpan(b int) box {
 }
 
 // homeKey names one kind of content of a range of a parameter's elements.
-func homeKey(kind, elements string) string {
+func homeKey(kind optimizer.Kind, elements string) string {
 	return fmt.Sprintf("%s%s of %s", homePrefix, kind, elements)
 }
 
@@ -223,17 +224,17 @@ func (xs *executions) summary() (summary, error) {
 	for _, x := range xs.on {
 		halved := map[string]bool{} // ranges stored in halves: the lower halves determine the numbers, see checkKept
 		for i := range x.p.Homes {
-			if h := &x.p.Homes[i]; h.Kind+":" == restName {
+			if h := &x.p.Homes[i]; h.Kind == optimizer.LowerHalves {
 				x.parts(i, func(elements string, atom int32, _ string) {
 					halved[elements] = true
-					err = cmp.Or(err, c.same(homeKey("p", elements), x.atoms[atom].rest(), x.p.Rank))
+					err = cmp.Or(err, c.same(homeKey(optimizer.Weights, elements), x.atoms[atom].rest(), x.p.Rank))
 				})
 			}
 		}
 		for i := range x.p.Homes {
-			if h := &x.p.Homes[i]; !h.Replica && h.Kind+":" != restName {
+			if h := &x.p.Homes[i]; !h.Replica && h.Kind != optimizer.LowerHalves {
 				x.parts(i, func(elements string, atom int32, _ string) {
-					if h.Kind != "p" || !halved[elements] {
+					if h.Kind != optimizer.Weights || !halved[elements] {
 						err = cmp.Or(err, c.same(homeKey(h.Kind, elements), x.atoms[atom], x.p.Rank))
 					}
 				})

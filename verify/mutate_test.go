@@ -111,7 +111,8 @@ func randomProgram(name string, rng *rand.Rand) (*program.Program, error) {
 		return nil, err
 	}
 	pl := samples.RandomPlan(g, 2, rng)
-	pl.State, pl.Defer = samples.RandomState(g, rng), rng.IntN(2) == 0
+	pl.Defer = rng.IntN(2) == 0
+	samples.DrawOptimizer(pl, g, rng)
 	return lowerMode(g, pl, 2, mode, nil)
 }
 

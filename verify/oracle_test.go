@@ -9,6 +9,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -84,7 +85,7 @@ func boot(p *program.Program, rng *rand.Rand) *machine {
 		m.each(o, func(r, c int) { m.store(o, r, c, element(b.Name, row0+r, c)) })
 	}
 	for _, h := range p.Homes {
-		o, kind := p.Operand(h.Region), strings.TrimSuffix(h.Kind, "16")
+		o, kind := p.Operand(h.Region), strings.TrimSuffix(h.Kind.String(), "16")
 		if kind == "rest" {
 			kind = "p"
 		}
@@ -153,7 +154,8 @@ func (m *machine) exec(i int) {
 	}
 	a := in.Attr
 	a.Acc, a.Row0 = false, 0
-	chance := in.Op == graph.AdamW && byChance(m.p, in)
+	rule := optimizer.Updating(in.Op)
+	chance := rule != nil && byChance(m.p, in, rule)
 	if chance {
 		a.First = 0
 	}
@@ -171,39 +173,6 @@ func (m *machine) exec(i int) {
 			m.store(args[0], r, c, v)
 		})
 		return
-	case graph.AdamW:
-		for _, j := range []int{4, 5} {
-			if args[j].Rows > 0 {
-				op = m.row(op, args[j], 0)
-			}
-		}
-		m.each(args[0], func(r, c int) {
-			v := op
-			if chance {
-				v = mix(v, uint64(in.Attr.First+r*args[0].Cols+c))
-			}
-			halves := len(args) > 7 && args[7].Rows > 0
-			for j := range 4 {
-				now := m.load(args[j], r, c)
-				if whole := m.load(args[7*bit(halves)], r, c) ^ lowerMark; j == 0 && halves {
-					if now = mix(now, whole); castElement(graph.BF16, whole) == m.load(args[0], r, c) {
-						now = whole
-					}
-				}
-				v = mix(v, now)
-			}
-			for j := range 3 {
-				m.store(args[j], r, c, mix(v, uint64(j)))
-			}
-			if halves {
-				m.store(args[0], r, c, castElement(graph.BF16, mix(v, 0)))
-				m.store(args[7], r, c, mix(v, 0)^lowerMark)
-			}
-			if len(args) > 6 && args[6].Rows > 0 {
-				m.store(args[6], r, c, castElement(graph.BF16, mix(v, 0)))
-			}
-		})
-		return
 	case graph.NormPart:
 		sums := make([]uint64, args[0].Cols)
 		m.each(args[1], func(r, c int) {
@@ -215,11 +184,50 @@ func (m *machine) exec(i int) {
 		}
 		return
 	}
-	if attends(in.Op) {
+	switch {
+	case rule != nil:
+		m.update(rule, in, args, op, chance)
+	case attends(in.Op):
 		m.attention(in, args, op)
-		return
+	default:
+		m.generic(in, args, op)
 	}
-	m.generic(in, args, op)
+}
+
+// update makes an optimizer's update, element by element.
+func (m *machine) update(rule *optimizer.Rule, in *program.Instr, args []device.Operand, op uint64, chance bool) {
+	for _, j := range []int{rule.ClipAt(), rule.ScalarsAt()} {
+		if args[j].Rows > 0 {
+			op = m.row(op, args[j], 0)
+		}
+	}
+	p16, rest := rule.HalfWeightsAt(), rule.LowerHalvesAt()
+	m.each(args[0], func(r, c int) {
+		v := op
+		if chance {
+			v = mix(v, uint64(in.Attr.First+r*args[0].Cols+c))
+		}
+		halves := len(args) > rest && args[rest].Rows > 0
+		for j := range rule.ClipAt() {
+			now := m.load(args[j], r, c)
+			if whole := m.load(args[rest*bit(halves)], r, c) ^ lowerMark; j == 0 && halves {
+				if now = mix(now, whole); castElement(graph.BF16, whole) == m.load(args[0], r, c) {
+					now = whole
+				}
+			}
+			v = mix(v, now)
+		}
+		for j := range rule.State() {
+			m.store(args[j], r, c, mix(v, uint64(j)))
+		}
+		if halves {
+			m.store(args[0], r, c, castElement(graph.BF16, mix(v, 0)))
+			m.store(args[rest], r, c, mix(v, 0)^lowerMark)
+		}
+		if len(args) > p16 && args[p16].Rows > 0 {
+			m.store(args[p16], r, c, castElement(graph.BF16, mix(v, 0)))
+		}
+	})
 }
 
 // attention row by row: a query depends on the keys of its sequence up to its

@@ -35,7 +35,7 @@ func lowerAll(t *testing.T, g *graph.Graph, pl *plan.Plan, opt lower.Options) (p
 		t.Fatal(err)
 	}
 	alone := plan.Plain(g, pl.MicroBatch*pl.MicroBatches*pl.Replicas())
-	alone.State = pl.State
+	alone.Optimizer, alone.State = pl.Optimizer, pl.State
 	if plain, err = lower.Lower(context.Background(), g, alone, opt); err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,8 @@ func TestDataParallel(t *testing.T) {
 		micros := 1 << r.IntN(3)
 		pl := plan.Plain(g, 2)
 		pl.MicroBatches, pl.Group, pl.HeadRows = micros, []int{1, micros}[r.IntN(2)], 8
-		pl.Ranks, pl.State = 1+r.IntN(4), samples.RandomState(g, r)
+		pl.Ranks = 1 + r.IntN(4)
+		samples.DrawOptimizer(pl, g, r)
 		pl.Chunks = plan.Layout(g, []int64{1, 9000, 1 << 40}[r.IntN(3)])
 		for i := range pl.Chunks {
 			c := &pl.Chunks[i]

@@ -8,6 +8,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -50,7 +51,7 @@ var dtypeSets = map[string][]graph.DType{
 	"*": {graph.F32, graph.BF16, graph.I32, graph.F64, graph.U16},
 }
 
-var verifyRules = [graph.NumOps]rule{
+var verifyRules = withUpdates([graph.NumOps]rule{
 	graph.Linear:        {shapes: shapes("N,O/f N,I/f I,O/f 1,O/f N,O/f"), swapped: shapes("N,O/f N,I/f O,I/f 1,O/f N,O/f"), extra: oneStart},
 	graph.LinearDX:      {shapes: shapes("N,I/f N,O/f I,O/f N,I/f"), swapped: shapes("N,I/f N,O/f O,I/f N,I/f"), extra: notAdded},
 	graph.LinearDW:      {shapes: shapes("I,O/s N,I/f N,O/f A,B/s N,A/f N,B/f"), swapped: shapes("O,I/s N,I/f N,O/f B,A/s N,A/f N,B/f"), extra: oneOrTwo},
@@ -83,7 +84,6 @@ var verifyRules = [graph.NumOps]rule{
 	graph.LossSum:       {shapes: shapes("1,1/d N,1/s")},
 	graph.NormPart:      {shapes: shapes("1,K/d R,C/s"), extra: pieces},
 	graph.NormAll:       {shapes: shapes("1,2/s 1,K/d 1,6/s")},
-	graph.AdamW:         {shapes: shapes("R,C/f R,C/f R,C/f R,C/s 1,2/s 1,6/s R,C/h R,C/u"), alike: true},
 	graph.Cast:          {shapes: shapes("R,C/f R,C/f"), alike: true},
 	graph.Add:           {shapes: shapes("R,C/f R,C/f"), alike: true},
 	graph.Scale:         {shapes: shapes("N,D/f"), extra: scaled},
@@ -96,6 +96,16 @@ var verifyRules = [graph.NumOps]rule{
 	graph.AllReduce:     {shapes: shapes("1,C/r")},
 	graph.Send:          {shapes: shapes("R,C/*")},
 	graph.Recv:          {shapes: shapes("R,C/*")},
+})
+
+// withUpdates adds the rules of the optimizers' operators, which follow from their rows.
+func withUpdates(rules [graph.NumOps]rule) [graph.NumOps]rule {
+	for o := range optimizer.NumOptimizers {
+		r := o.Rule()
+		state := strings.Repeat("R,C/f ", 1+len(r.Moments))
+		rules[r.Op] = rule{shapes: shapes(state + "R,C/s 1,2/s 1,6/s R,C/h R,C/u"), alike: true}
+	}
+	return rules
 }
 
 func same(_ *program.Instr, first, second box) bool { return first == second }
@@ -395,4 +405,10 @@ var copies = []graph.Op{graph.Copy}
 // updating lists the optimizer's operators, which compute the same on the host's cores
 // as on the device, except for NormPart's order of fp64 summation. Matrix products are
 // excluded: their bits differ there.
-var updating = []graph.Op{graph.NormPart, graph.NormAll, graph.AdamW, graph.Cast, graph.Add, graph.Copy}
+var updating = func() []graph.Op {
+	list := []graph.Op{graph.NormPart, graph.NormAll}
+	for o := range optimizer.NumOptimizers {
+		list = append(list, o.Rule().Op)
+	}
+	return append(list, graph.Cast, graph.Add, graph.Copy)
+}()

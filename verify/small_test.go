@@ -6,6 +6,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -91,7 +92,7 @@ func smallProgram(o smallOptions) *program.Program {
 	dw := s.flat("dw", device.DeviceTier, program.ClassGrads, graph.F32, 64, smallCuts)
 	for k := range smallWeights {
 		for i, r := range []program.Region{weightIn(w, k), weightIn(m, k), weightIn(v, k)} {
-			s.Homes = append(s.Homes, program.Home{Param: k, Kind: []string{"p", "m", "v"}[i], Region: r})
+			s.Homes = append(s.Homes, program.Home{Param: k, Kind: optimizer.AdamW.Rule().State()[i], Region: r})
 		}
 	}
 	for i := range o.micro {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -388,8 +389,8 @@ func checkShapes(p *program.Program, i int) error {
 	if in.Op == graph.Copy && p.Buffers[in.Args[0].Buf].DType != p.Buffers[in.Args[1].Buf].DType {
 		return operandFault(p, i, 1, "convert it with cast", "is %v, the destination is %v", p.Buffers[in.Args[1].Buf].DType, p.Buffers[in.Args[0].Buf].DType)
 	}
-	if halved(in) && (p.Buffers[in.Args[0].Buf].DType != graph.BF16 || !in.Args[6].Absent()) {
-		return operandFault(p, i, 7, "p must be bf16, the upper halves of the weights, and p16 absent", "holds the lower halves of weights, which p and p16 do not fit")
+	if rule := optimizer.Updating(in.Op); rule != nil && halved(in, rule) && (p.Buffers[in.Args[0].Buf].DType != graph.BF16 || !in.Args[rule.HalfWeightsAt()].Absent()) {
+		return operandFault(p, i, rule.LowerHalvesAt(), "p must be bf16, the upper halves of the weights, and p16 absent", "holds the lower halves of weights, which p and p16 do not fit")
 	}
 	if in.Op.Info().Kind == graph.Sequence {
 		if why := checkSlice(p, in); why != "" {

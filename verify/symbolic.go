@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -243,11 +244,13 @@ func (x *execution) instr(i int) error {
 		x.copyAtoms(args)
 	case graph.Cast, graph.Add:
 		x.elementwise(in, args)
-	case graph.AdamW:
-		x.adamw(in, args)
 	case graph.NormPart:
 		x.normPart(in, args)
 	default:
+		if rule := optimizer.Updating(in.Op); rule != nil {
+			x.update(in, args, rule)
+			break
+		}
 		switch in.Op.Info().Kind {
 		case graph.RowWise:
 			x.rowWise(in, args)

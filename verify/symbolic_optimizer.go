@@ -4,26 +4,28 @@ import (
 	"slices"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/program"
 )
 
 // Symbolic execution of the optimizer, atom by atom, since other ranks and tiers cut
 // updates and norms at other places.
 
-// adamw works atom by atom. Its bf16 output is a cast of the new parameter unless that
+// update works atom by atom. Its bf16 output is a cast of the new parameter unless that
 // is rounded stochastically. Stochastic rounding depends on the operand types and on
 // which elements they hold. Two halves count as the number that they form.
-func (x *execution) adamw(in *program.Instr, args []box) {
-	const p, m, v, g, clip, scalars, p16, rest = 0, 1, 2, 3, 4, 5, 6, 7
-	alone, chance, halves := *in, byChance(x.p, in), halved(in)
+func (x *execution) update(in *program.Instr, args []box, rule *optimizer.Rule) {
+	const p = 0
+	state, g, p16, rest := len(rule.Moments)+1, rule.GradientAt(), rule.HalfWeightsAt(), rule.LowerHalvesAt()
+	alone, chance, halves := *in, byChance(x.p, in, rule), halved(in, rule)
 	if chance {
 		alone.Attr.First = 0 // each atom's own is hashed
 	}
 	same := opValue(&alone)
-	for j := clip; j <= scalars; j++ {
+	for j := rule.ClipAt(); j <= rule.ScalarsAt(); j++ {
 		same = x.read(same, j, args[j], 0, args[j].blocks)
 	}
-	for j := p; j <= v; j++ {
+	for j := range state {
 		t := x.p.Buffers[in.Args[j].Buf].DType
 		if j == p && halves {
 			t = graph.F32
@@ -37,14 +39,14 @@ func (x *execution) adamw(in *program.Instr, args []box) {
 				from, _ := x.columns(in.Args[p], args[p], k)
 				h = h.withInts(in.Attr.First+int(b)*x.p.RowUnit*in.Args[p].Cols+from, 0)
 			}
-			for j := p; j <= g; j++ {
+			for j := range g + 1 {
 				now := x.atom(j, args[j].at(b, k))
 				if j == p && halves {
-					now = joined(now, x.atom(rest, args[rest].at(b, k)))
+					now = joined(now, x.atom(rest, args[rest].at(b, k)), rule)
 				}
 				h = h.with(now)
 			}
-			for j := p; j <= v; j++ {
+			for j := range state {
 				x.atoms[args[j].at(b, k)] = h.withInts(j, 0)
 			}
 			if halves {
@@ -62,23 +64,23 @@ func (x *execution) adamw(in *program.Instr, args []box) {
 	}
 }
 
-// halved reports whether an update's weights are in halves, see graph.AdamW.
-func halved(in *program.Instr) bool {
-	return in.Op == graph.AdamW && len(in.Args) > 7 && !in.Args[7].Absent()
+// halved reports whether an update's weights are in halves, see optimizer.LowerHalves.
+func halved(in *program.Instr, rule *optimizer.Rule) bool {
+	return !in.Arg(rule.LowerHalvesAt()).Absent()
 }
 
 // joined returns the value of numbers stored in halves, or a value of its own if the halves are of different numbers.
-func joined(upper, rest Value) Value {
+func joined(upper, rest Value, rule *optimizer.Rule) Value {
 	if whole := rest.rest(); castValue(graph.BF16, whole) == upper {
 		return whole
 	}
-	return seedOp.withInts(int(graph.AdamW), 7).with(upper).with(rest)
+	return seedOp.withInts(int(rule.Op), rule.LowerHalvesAt()).with(upper).with(rest)
 }
 
 // byChance reports whether an update rounds stochastically.
-func byChance(p *program.Program, in *program.Instr) bool {
-	stored := in.Args[:3]
-	if halved(in) {
+func byChance(p *program.Program, in *program.Instr, rule *optimizer.Rule) bool {
+	stored := in.Args[:1+len(rule.Moments)]
+	if halved(in, rule) {
 		stored = stored[1:]
 	}
 	return slices.ContainsFunc(stored, func(r program.Region) bool { return p.Buffers[r.Buf].DType == graph.BF16 })

@@ -8,6 +8,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -172,10 +173,10 @@ func initName(b *program.Buffer, band int) string {
 }
 
 // halfName is the prefix of names of bf16 copies: "p16:x" is the cast of "p:x".
-const halfName, fullName = "p16:", "p:"
+var halfName, fullName = optimizer.HalfWeights.String() + ":", optimizer.Weights.String() + ":"
 
 // restName is the prefix of names of lower halves: "rest:x" names those of "p:x".
-const restName = "rest:"
+var restName = optimizer.LowerHalves.String() + ":"
 
 // restOf returns the name of the content whose lower halves have the given name.
 func restOf(name string) (string, bool) {

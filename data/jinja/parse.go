@@ -382,7 +382,8 @@ func (p *parser) withStatement() (stmt, error) {
 	return s, p.ending("endwith")
 }
 
-// generation parses the tag with which templates mark what an assistant says.
+// generation parses the tag with which templates mark what an assistant says. What is learnt is found by
+// another rule (package chat), so the statement is just its body.
 func (p *parser) generation() (stmt, error) {
 	body, err := p.body()
 	if err != nil {

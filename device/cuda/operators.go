@@ -7,11 +7,12 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cuda/kernels"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/optimizer"
 )
 
 // operators is the table of kernels: files, geometry and constants per operator. The
 // operands are those of the operator's row in graph's table.
-var operators = [graph.NumOps]operator{
+var operators = withUpdates([graph.NumOps]operator{
 	graph.Linear:   linear,
 	graph.LinearDX: linearDX,
 	graph.LinearDW: linearDW,
@@ -61,12 +62,19 @@ var operators = [graph.NumOps]operator{
 		a.d[0], a.n[0] = b.call.Attr.Clip, graph.ScalarBound
 		return b.start(kernels.Unit{File: "norm_all"}, "norm_all", [3]int64{1, 1, 1}, 1024, 0, a)
 	},
-	graph.AdamW: adamw,
-	graph.Cast:  func(b *builder) error { return b.elements(kernels.Unit{File: "cast"}, nil, b.op(0), b.op(1)) },
-	graph.Add:   func(b *builder) error { return b.elements(kernels.Unit{File: "add"}, nil, b.op(0), b.op(1)) },
+	graph.Cast: func(b *builder) error { return b.elements(kernels.Unit{File: "cast"}, nil, b.op(0), b.op(1)) },
+	graph.Add:  func(b *builder) error { return b.elements(kernels.Unit{File: "add"}, nil, b.op(0), b.op(1)) },
 	graph.Scale: func(b *builder) error {
 		return b.elements(kernels.Unit{File: "scale"}, func(a *args) { a.f[0] = float32(b.call.Attr.Scale) }, b.op(0))
 	},
+})
+
+// withUpdates adds the optimizers' operators to a table.
+func withUpdates(table [graph.NumOps]operator) [graph.NumOps]operator {
+	for o := range optimizer.NumOptimizers {
+		table[o.Rule().Op] = update
+	}
+	return table
 }
 
 // norm launches a block per row of the operator's operands, in table order, or per
@@ -291,14 +299,23 @@ func embedBwd(b *builder) error {
 // reads all tokens.
 const idsPerBucket = 256
 
-func adamw(b *builder) error {
-	at := &b.call.Attr
-	return b.elements(kernels.Unit{File: "adamw"}, func(a *args) {
+// update launches an optimizer's kernel, which has the name of its operator.
+func update(b *builder) error {
+	at, rule := &b.call.Attr, optimizer.Updating(b.call.Op)
+	operands := make([]device.Operand, rule.LowerHalvesAt()+1)
+	for i := range operands {
+		if i != rule.ClipAt() && i != rule.ScalarsAt() { // they are not elementwise
+			operands[i] = b.op(i)
+		}
+	}
+	return b.elements(kernels.Unit{File: rule.Name}, func(a *args) {
 		a.f = [8]float32{float32(at.Beta1), float32(1 - at.Beta1), float32(at.Beta2), float32(1 - at.Beta2), float32(at.Eps)}
 		a.d[0] = at.Decay
 		a.n = [8]int32{graph.ScalarLR, graph.ScalarCorrection1, graph.ScalarCorrection2, graph.ScalarChance, int32(at.Param), int32(uint32(at.First))}
-		a.t[4], a.t[5] = b.mat(b.op(4)), b.mat(b.op(5))
-	}, b.op(0), b.op(1), b.op(2), b.op(3), device.Operand{}, device.Operand{}, b.op(6), b.op(7))
+		for _, i := range []int{rule.ClipAt(), rule.ScalarsAt()} {
+			a.t[i] = b.mat(b.op(i))
+		}
+	}, operands...)
 }
 
 // sumPiece returns the number of tokens per partial sum, at most most. Calls that split

@@ -13,6 +13,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/kernel"
+	"github.com/athanor-llm/athanor/optimizer"
 )
 
 var tiers = []device.Tier{device.DeviceTier, device.HostTier, device.DiskTier}
@@ -216,14 +217,14 @@ func updatesAgree(t *testing.T, machine maker) {
 	}
 	d, _ := machine(t, Options{}, imageBytes)
 	first := fresh(t)
-	for seed := first; seed < first+16; seed++ {
-		s := newSample(graph.AdamW, seed)
+	for seed := first; seed < first+16*uint64(optimizer.NumOptimizers); seed++ {
+		s := newSample(optimizer.Optimizer(seed%uint64(optimizer.NumOptimizers)).Rule().Op, seed)
 		image := bytes.Clone(s.image)
 		list := make([]kernel.Tensor, len(s.call.Op.Info().Args))
 		for i, o := range s.call.Args {
 			list[i] = tensor(image, o)
 		}
-		kernel.Lookup(graph.AdamW).Fast(cores, &s.call.Attr, list)
+		kernel.Lookup(s.call.Op).Fast(cores, &s.call.Attr, list)
 		if !bytes.Equal(execute(t, d, s.call, s.image), image) {
 			t.Errorf("seed %d: %v: the CPU has other bits", seed, s)
 		}

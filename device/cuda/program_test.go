@@ -27,6 +27,7 @@ import (
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/run"
@@ -168,9 +169,9 @@ func (f *fixture) train(t *testing.T, g *graph.Graph, d device.Device, pl *plan.
 		tr.losses, tr.norms = append(tr.losses, out.Loss), append(tr.norms, out.Norm)
 	}
 	for i, q := range g.Params {
-		for _, kind := range []string{"p", "m", "v"} {
+		for _, kind := range optimizer.AdamW.Rule().State() {
 			buf := make([]float32, q.Elems())
-			if q.Frozen && kind != "p" {
+			if q.Frozen && kind != optimizer.Weights {
 				tr.state = append(tr.state, buf)
 				continue
 			}
@@ -374,7 +375,7 @@ func TestPlansChangeNothing(t *testing.T) {
 				}
 				for i := range got.state {
 					if !slices.Equal(got.state[i], plain.state[i]) {
-						t.Errorf("%s %s differs", g.Params[i/3].Name, []string{"p", "m", "v"}[i%3])
+						t.Errorf("%s %s differs", g.Params[i/3].Name, optimizer.AdamW.Rule().State()[i%3])
 					}
 				}
 				if got.stats.Peak != p.Height {
@@ -421,7 +422,7 @@ func TestPinnedRuns(t *testing.T) {
 		}
 		for i := range got.state {
 			if !slices.Equal(got.state[i], plain.state[i]) {
-				t.Errorf("%s: %s %s differs", what, g.Params[i/3].Name, []string{"p", "m", "v"}[i%3])
+				t.Errorf("%s: %s %s differs", what, g.Params[i/3].Name, optimizer.AdamW.Rule().State()[i%3])
 			}
 		}
 	}
@@ -515,7 +516,7 @@ func TestSkippedStep(t *testing.T) {
 			check(t, s.Load(f.read))
 			state := func() (bits []uint32) {
 				for i, q := range g.Params {
-					for _, kind := range []string{"p", "m", "v"} {
+					for _, kind := range optimizer.AdamW.Rule().State() {
 						buf := make([]float32, q.Elems())
 						check(t, s.Read(i, kind, buf))
 						for _, x := range buf {
@@ -531,7 +532,7 @@ func TestSkippedStep(t *testing.T) {
 				skipped      bool
 			}{{0, 0, false}, {1e-6, 0, true}, {1e6, 0, false}, {0, 3e38, true}} { // the mean of a row of these is none
 				if c.value != 0 {
-					check(t, s.Write(0, "p", slices.Repeat([]float32{float32(c.value)}, int(g.Params[0].Elems()))))
+					check(t, s.Write(0, optimizer.Weights, slices.Repeat([]float32{float32(c.value)}, int(g.Params[0].Elems()))))
 				}
 				before := state()
 				scalars.Step, scalars.Bound = n+1, c.bound

@@ -18,6 +18,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/schedule"
@@ -36,7 +37,7 @@ func (f *fixture) trainRanks(t *testing.T, g *graph.Graph, devices []device.Devi
 		tr.losses, tr.norms = append(tr.losses, out.Loss), append(tr.norms, out.Norm)
 	}
 	for i, q := range g.Params {
-		for _, kind := range []string{"p", "m", "v"} {
+		for _, kind := range optimizer.AdamW.Rule().State() {
 			buf := make([]float32, q.Elems())
 			check(t, s.Read(i, kind, buf))
 			tr.state = append(tr.state, buf)

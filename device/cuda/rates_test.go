@@ -17,6 +17,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/session"
@@ -482,10 +483,10 @@ func rateGPT2(t *testing.T, what string, o cuda.Options) {
 	for i, q := range g.Params {
 		buf := make([]float32, q.Elems())
 		session.Initial(q, uint64(i), buf)
-		check(t, s.Engine(0).WriteHome(i, "p", buf))
+		check(t, s.Engine(0).WriteHome(i, optimizer.Weights, buf))
 		clear(buf)
-		check(t, s.Engine(0).WriteHome(i, "m", buf))
-		check(t, s.Engine(0).WriteHome(i, "v", buf))
+		check(t, s.Engine(0).WriteHome(i, optimizer.FirstMoment, buf))
+		check(t, s.Engine(0).WriteHome(i, optimizer.SecondMoment, buf))
 	}
 	r := rand.New(rand.NewPCG(2, 2))
 	tokens, targets := make([]int32, seq*batch), make([]int32, seq*batch)

@@ -14,6 +14,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/kernel"
+	"github.com/athanor-llm/athanor/optimizer"
 )
 
 // sample is a random call on an image of the device arena.
@@ -227,7 +228,7 @@ func (s *sample) nf4(rows, cols int) {
 }
 
 // samples makes the operands and attributes of a call, by operator.
-var samples = map[graph.Op]func(s *sample){
+var samples = withUpdateSamples(map[graph.Op]func(s *sample){
 	graph.Linear: func(s *sample) {
 		n, in, out := s.n(), s.cols(), s.cols()
 		s.call.Attr.WT = s.IntN(2) == 0
@@ -585,31 +586,6 @@ var samples = map[graph.Op]func(s *sample){
 		bound := []float64{float64(n) / 100, math.MaxFloat32}[s.IntN(2)]
 		s.fill(graph.F32, 1, graph.NumScalars, func() float64 { return bound })
 	},
-	graph.AdamW: func(s *sample) {
-		n, c := s.n(), s.cols()
-		s.call.Attr = graph.Attr{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Param: s.IntN(1000), First: s.IntN(1 << 33)}
-		s.mat(n, c)
-		moments := []graph.DType{graph.F32, graph.BF16}[s.IntN(2)]
-		s.fill(moments, n, c, s.NormFloat64)
-		s.fill(moments, n, c, func() float64 { return 0.01 + math.Abs(s.NormFloat64()) })
-		s.f32(n, c)
-		if clip := tensor(s.image, s.positive(1, 2)); s.IntN(4) == 0 {
-			clip.Set(0, 0, 0) // it is skipped
-		}
-		o := s.positive(1, graph.NumScalars)
-		t := tensor(s.image, o)
-		t.Set(0, graph.ScalarLR, 0.01)
-		t.Set(0, graph.ScalarCorrection1, 0.3)
-		t.Set(0, graph.ScalarCorrection2, 0.1)
-		t.Set(0, graph.ScalarChance, float64(graph.Chance(s.Uint64(), 1)))
-		switch halves := s.IntN(3); {
-		case s.float == graph.F32 && halves > 0:
-			s.fill(graph.BF16, n, c, s.NormFloat64)
-		case s.float == graph.BF16 && halves > 0:
-			s.call.Args = append(s.call.Args, device.Operand{})
-			s.fill(graph.U16, n, c, func() float64 { return float64(s.IntN(1 << 16)) })
-		}
-	},
 	graph.Cast: func(s *sample) {
 		n, c := s.n(), s.cols()
 		s.mat(n, c)
@@ -624,4 +600,44 @@ var samples = map[graph.Op]func(s *sample){
 		s.call.Attr.Scale = 2.5
 		s.mat(s.n(), s.cols())
 	},
+})
+
+// withUpdateSamples adds those of the optimizers.
+func withUpdateSamples(samples map[graph.Op]func(s *sample)) map[graph.Op]func(s *sample) {
+	for o := range optimizer.NumOptimizers {
+		samples[o.Rule().Op] = func(s *sample) { s.update(o.Rule()) }
+	}
+	return samples
+}
+
+func (s *sample) update(rule *optimizer.Rule) {
+	n, c := s.n(), s.cols()
+	s.call.Attr = graph.Attr{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Param: s.IntN(1000), First: s.IntN(1 << 33)}
+	s.mat(n, c)
+	moments := []graph.DType{graph.F32, graph.BF16}[s.IntN(2)]
+	for _, kind := range rule.Moments {
+		s.fill(moments, n, c, func() float64 {
+			if kind == optimizer.SecondMoment {
+				return 0.01 + math.Abs(s.NormFloat64())
+			}
+			return s.NormFloat64()
+		})
+	}
+	s.f32(n, c)
+	if clip := tensor(s.image, s.positive(1, 2)); s.IntN(4) == 0 {
+		clip.Set(0, 0, 0) // it is skipped
+	}
+	o := s.positive(1, graph.NumScalars)
+	t := tensor(s.image, o)
+	t.Set(0, graph.ScalarLR, 0.01)
+	t.Set(0, graph.ScalarCorrection1, 0.3)
+	t.Set(0, graph.ScalarCorrection2, 0.1)
+	t.Set(0, graph.ScalarChance, float64(graph.Chance(s.Uint64(), 1)))
+	switch halves := s.IntN(3); {
+	case s.float == graph.F32 && halves > 0:
+		s.fill(graph.BF16, n, c, s.NormFloat64)
+	case s.float == graph.BF16 && halves > 0:
+		s.call.Args = append(s.call.Args, device.Operand{})
+		s.fill(graph.U16, n, c, func() float64 { return float64(s.IntN(1 << 16)) })
+	}
 }

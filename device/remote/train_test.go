@@ -14,6 +14,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/session"
@@ -66,7 +67,7 @@ func train(t *testing.T, g *graph.Graph, devices []device.Device) (bits []float3
 		}
 	}
 	for i, q := range g.Params {
-		for _, kind := range []string{"p", "m", "v"} {
+		for _, kind := range optimizer.AdamW.Rule().State() {
 			buf := make([]float32, q.Elems())
 			check(t, s.Read(i, kind, buf))
 			bits = append(bits, buf...)

@@ -10,11 +10,12 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/schedule"
 )
 
-// tinyModels are models of each kind of graph, as small as they get.
+// TinyModels are models of each kind of graph, as small as they get.
 var TinyModels = map[string]*model.Model{
 	"gpt2": {Family: model.GPT2, Layers: 2, Width: 8, Heads: 2, KVHeads: 2, HeadDim: 4, FeedForward: 16, Vocab: 24,
 		MaxPositions: 16, Activation: "gelu_new", NormEps: 1e-5, Tied: true, QKVBias: true, OutBias: true, MLPBias: true, InitStd: 0.02},
@@ -45,7 +46,7 @@ var TinyModels = map[string]*model.Model{
 		Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, Tied: true, Multipliers: model.Multipliers{Embedding: 12, Residual: 0.2, Attention: 0.3, Logits: 8}, InitStd: 0.02},
 }
 
-// buildGraph builds the graph of a tiny model for sequences of four tokens.
+// BuildGraph builds the graph of a tiny model for sequences of four tokens.
 func BuildGraph(t testing.TB, name string, dt graph.DType) *graph.Graph {
 	t.Helper()
 	var docs *graph.Documents
@@ -62,16 +63,16 @@ func BuildGraph(t testing.TB, name string, dt graph.DType) *graph.Graph {
 	return g
 }
 
-// randomState draws how the optimizer's state is stored.
-func RandomState(g *graph.Graph, rng *rand.Rand) string {
+// DrawOptimizer draws a plan's optimizer, and how its state is stored.
+func DrawOptimizer(pl *plan.Plan, g *graph.Graph, rng *rand.Rand) {
 	choices := append([]string{"", ""}, plan.StateNames()[1:]...)
 	if g.DType != graph.BF16 {
 		choices = choices[:3]
 	}
-	return choices[rng.IntN(len(choices))]
+	pl.Optimizer, pl.State = optimizer.Optimizer(rng.IntN(int(optimizer.NumOptimizers))), choices[rng.IntN(len(choices))]
 }
 
-// randomPlan is a plan for the given number of sequences with everything else drawn.
+// RandomPlan is a plan for the given number of sequences with everything else drawn.
 func RandomPlan(g *graph.Graph, sequences int, rng *rand.Rand) *plan.Plan {
 	pl := plan.Plain(g, sequences)
 	pick := func(list ...int) int { return list[rng.IntN(len(list))] }
@@ -109,7 +110,7 @@ func RandomPlan(g *graph.Graph, sequences int, rng *rand.Rand) *plan.Plan {
 	return pl
 }
 
-// randomRetention draws what becomes of each class of a layer's activations.
+// RandomRetention draws what becomes of each class of a layer's activations.
 func RandomRetention(rng *rand.Rand) (keep plan.Retention) {
 	for a := range keep {
 		tier := device.HostTier + device.Tier(rng.IntN(2))
@@ -120,7 +121,7 @@ func RandomRetention(rng *rand.Rand) (keep plan.Retention) {
 	return keep
 }
 
-// randomModel is a tiny model of some family with the given number of layers.
+// RandomModel is a tiny model of some family with the given number of layers.
 // Some have parameters that are divided among ranks, others only parameters that one
 // rank takes.
 func RandomModel(rng *rand.Rand, layers int) *model.Model {
@@ -134,7 +135,7 @@ func RandomModel(rng *rand.Rand, layers int) *model.Model {
 	return &m
 }
 
-// freezeSome freezes the lower layers, and any other parameters.
+// FreezeSome freezes the lower layers, and any other parameters.
 func FreezeSome(m *model.Model, rng *rand.Rand) {
 	for {
 		var names []string
@@ -175,7 +176,7 @@ func randomPipeline(rng *rand.Rand) (p *plan.Pipeline, micros, layers int) {
 	}
 }
 
-// randomRanks draws a model and a plan for several ranks: anything divided, in
+// RandomRanks draws a model and a plan for several ranks: anything divided, in
 // any tier, kept or not.
 func RandomRanks(t testing.TB, rng *rand.Rand) (*graph.Graph, *plan.Plan) {
 	t.Helper()
@@ -206,7 +207,8 @@ func RandomRanks(t testing.TB, rng *rand.Rand) (*graph.Graph, *plan.Plan) {
 		pl.MicroBatch = 1 + rng.IntN(2)/p.Slices
 	}
 	pl.HeadRows = []int{2, 4, g.Seq, pl.MicroBatch * g.Seq}[rng.IntN(4)]
-	pl.Slots, pl.State = 1+rng.IntN(3), RandomState(g, rng)
+	pl.Slots = 1 + rng.IntN(3)
+	DrawOptimizer(pl, g, rng)
 	for i := range pl.Chunks {
 		pl.Chunks[i].Shard = plan.Shardings()[rng.IntN(4)]
 		if rng.IntN(2) == 0 { // mostly the same
@@ -246,7 +248,7 @@ func amendPlan(pl *plan.Plan, g *graph.Graph, rng *rand.Rand) {
 	}
 }
 
-// gpt builds the graph of a GPT-2 of the given sizes in fp32.
+// BuildGPT builds the graph of a GPT-2 of the given sizes in fp32.
 func BuildGPT(t testing.TB, layers, width, heads, vocab, seq int, tied bool) *graph.Graph {
 	t.Helper()
 	m, err := model.Known("gpt2")

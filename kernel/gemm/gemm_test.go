@@ -8,7 +8,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/athanor-llm/athanor/internal/float16"
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/kernel/pool"
 )
@@ -89,7 +88,7 @@ func randomMatrix(r *rand.Rand, rows, cols int, half bool) (m, storage Matrix) {
 	}
 	narrowed := make([]uint16, len(all))
 	for i, x := range all {
-		narrowed[i] = float16.ToBF16(x)
+		narrowed[i] = narrow(x)
 	}
 	m.Half = narrowed[begin:end:end]
 	return m, Matrix{Half: narrowed}
@@ -178,7 +177,7 @@ func (p *problem) chain(i, j int) uint32 {
 		s = fma32(x, y, s)
 	}
 	if p.c.Half != nil {
-		return uint32(float16.ToBF16(s))
+		return uint32(narrow(s))
 	}
 	return math.Float32bits(s)
 }
@@ -461,7 +460,7 @@ func TestConversions(t *testing.T) {
 			for i := range in {
 				want := uint16(0)
 				if i < n && i%(cols+gap) < cols {
-					want = float16.ToBF16(in[i])
+					want = narrow(in[i])
 				}
 				if out[i] != want || math.Float32bits(back[i]) != uint32(want)<<16 {
 					t.Fatalf("%x became %x and %x, want %x", math.Float32bits(in[i]), out[i], math.Float32bits(back[i]), want)

@@ -16230,7 +16230,7 @@ last8:
 done:
 	RET
 
-// func adamWNEON(p, m, v, g []float32, c *AdamW)
+// func adamWNEON(p, m, v, g []float32, c *Update)
 TEXT ·adamWNEON(SB), NOSPLIT, $264-104
 	MOVD p_base+0(FP), R0
 	MOVD m_base+24(FP), R1
@@ -16592,7 +16592,7 @@ last28:
 done:
 	RET
 
-// func adamW16NEON(p, m, v, g []float32, p16 []uint16, c *AdamW)
+// func adamW16NEON(p, m, v, g []float32, p16 []uint16, c *Update)
 TEXT ·adamW16NEON(SB), NOSPLIT, $328-128
 	MOVD p_base+0(FP), R0
 	MOVD m_base+24(FP), R1
@@ -17042,6 +17042,702 @@ last32:
 done:
 	RET
 
+// func lionNEON(p, m, g []float32, c *Update)
+TEXT ·lionNEON(SB), NOSPLIT, $200-80
+	MOVD p_base+0(FP), R0
+	MOVD m_base+24(FP), R1
+	MOVD g_base+48(FP), R2
+	MOVD c+72(FP), R8
+	MOVD p_len+8(FP), R7
+	MOVD m_len+32(FP), R10
+	CMP R7, R10
+	CSEL LT, R10, R7, R7
+	MOVD g_len+56(FP), R10
+	CMP R7, R10
+	CSEL LT, R10, R7, R7
+	MOVD $constNEON<>(SB), R12
+	MOVD $lanesNEON<>(SB), R13
+	MOVD ZR, R6
+	FMOVS 0(R8), F31
+	WORD $0x4e0407ff // dup v31.4s, v31.s[0]
+	FMOVS 4(R8), F30
+	WORD $0x4e0407de // dup v30.4s, v30.s[0]
+	FMOVS 8(R8), F29
+	WORD $0x4e0407bd // dup v29.4s, v29.s[0]
+	FMOVQ 224(R12), F28
+	FMOVQ 896(R12), F27
+	FMOVQ 912(R12), F26
+	FMOVS 12(R8), F25
+	WORD $0x4e040739 // dup v25.4s, v25.s[0]
+	FMOVS 16(R8), F24
+	WORD $0x4e040718 // dup v24.4s, v24.s[0]
+	FMOVS 24(R8), F23
+	WORD $0x4e0406f7 // dup v23.4s, v23.s[0]
+	FMOVS 20(R8), F22
+	WORD $0x4e0406d6 // dup v22.4s, v22.s[0]
+	CMP $16, R7
+	BLT singleEnd
+	PCALIGN $32
+single:
+	FMOVQ 0(R2), F0
+	WORD $0x6e3fdc01 // fmul v1.4s, v0.4s, v31.4s
+	FMOVQ 0(R1), F0
+	WORD $0x6e3ddc22 // fmul v2.4s, v1.4s, v29.4s
+	WORD $0x4e3ecc02 // fmla v2.4s, v0.4s, v30.4s
+	WORD $0x6e3adc43 // fmul v3.4s, v2.4s, v26.4s
+	WORD $0x4e23f762 // fmax v2.4s, v27.4s, v3.4s
+	WORD $0x4ea2f783 // fmin v3.4s, v28.4s, v2.4s
+	WORD $0x6e3adc62 // fmul v2.4s, v3.4s, v26.4s
+	WORD $0x4e22f763 // fmax v3.4s, v27.4s, v2.4s
+	WORD $0x4ea3f782 // fmin v2.4s, v28.4s, v3.4s
+	WORD $0x6e38dc23 // fmul v3.4s, v1.4s, v24.4s
+	WORD $0x4e39cc03 // fmla v3.4s, v0.4s, v25.4s
+	FMOVQ F3, 0(R1)
+	FMOVQ 0(R0), F0
+	WORD $0x6e36dc01 // fmul v1.4s, v0.4s, v22.4s
+	WORD $0x4eb7cc41 // fmls v1.4s, v2.4s, v23.4s
+	FMOVQ F1, 0(R0)
+	FMOVQ 16(R2), F0
+	WORD $0x6e3fdc01 // fmul v1.4s, v0.4s, v31.4s
+	FMOVQ 16(R1), F0
+	WORD $0x6e3ddc22 // fmul v2.4s, v1.4s, v29.4s
+	WORD $0x4e3ecc02 // fmla v2.4s, v0.4s, v30.4s
+	WORD $0x6e3adc43 // fmul v3.4s, v2.4s, v26.4s
+	WORD $0x4e23f762 // fmax v2.4s, v27.4s, v3.4s
+	WORD $0x4ea2f783 // fmin v3.4s, v28.4s, v2.4s
+	WORD $0x6e3adc62 // fmul v2.4s, v3.4s, v26.4s
+	WORD $0x4e22f763 // fmax v3.4s, v27.4s, v2.4s
+	WORD $0x4ea3f782 // fmin v2.4s, v28.4s, v3.4s
+	WORD $0x6e38dc23 // fmul v3.4s, v1.4s, v24.4s
+	WORD $0x4e39cc03 // fmla v3.4s, v0.4s, v25.4s
+	FMOVQ F3, 16(R1)
+	FMOVQ 16(R0), F0
+	WORD $0x6e36dc01 // fmul v1.4s, v0.4s, v22.4s
+	WORD $0x4eb7cc41 // fmls v1.4s, v2.4s, v23.4s
+	FMOVQ F1, 16(R0)
+	FMOVQ 32(R2), F0
+	WORD $0x6e3fdc01 // fmul v1.4s, v0.4s, v31.4s
+	FMOVQ 32(R1), F0
+	WORD $0x6e3ddc22 // fmul v2.4s, v1.4s, v29.4s
+	WORD $0x4e3ecc02 // fmla v2.4s, v0.4s, v30.4s
+	WORD $0x6e3adc43 // fmul v3.4s, v2.4s, v26.4s
+	WORD $0x4e23f762 // fmax v2.4s, v27.4s, v3.4s
+	WORD $0x4ea2f783 // fmin v3.4s, v28.4s, v2.4s
+	WORD $0x6e3adc62 // fmul v2.4s, v3.4s, v26.4s
+	WORD $0x4e22f763 // fmax v3.4s, v27.4s, v2.4s
+	WORD $0x4ea3f782 // fmin v2.4s, v28.4s, v3.4s
+	WORD $0x6e38dc23 // fmul v3.4s, v1.4s, v24.4s
+	WORD $0x4e39cc03 // fmla v3.4s, v0.4s, v25.4s
+	FMOVQ F3, 32(R1)
+	FMOVQ 32(R0), F0
+	WORD $0x6e36dc01 // fmul v1.4s, v0.4s, v22.4s
+	WORD $0x4eb7cc41 // fmls v1.4s, v2.4s, v23.4s
+	FMOVQ F1, 32(R0)
+	FMOVQ 48(R2), F0
+	WORD $0x6e3fdc01 // fmul v1.4s, v0.4s, v31.4s
+	FMOVQ 48(R1), F0
+	WORD $0x6e3ddc22 // fmul v2.4s, v1.4s, v29.4s
+	WORD $0x4e3ecc02 // fmla v2.4s, v0.4s, v30.4s
+	WORD $0x6e3adc43 // fmul v3.4s, v2.4s, v26.4s
+	WORD $0x4e23f762 // fmax v2.4s, v27.4s, v3.4s
+	WORD $0x4ea2f783 // fmin v3.4s, v28.4s, v2.4s
+	WORD $0x6e3adc62 // fmul v2.4s, v3.4s, v26.4s
+	WORD $0x4e22f763 // fmax v3.4s, v27.4s, v2.4s
+	WORD $0x4ea3f782 // fmin v2.4s, v28.4s, v3.4s
+	WORD $0x6e38dc23 // fmul v3.4s, v1.4s, v24.4s
+	WORD $0x4e39cc03 // fmla v3.4s, v0.4s, v25.4s
+	FMOVQ F3, 48(R1)
+	FMOVQ 48(R0), F0
+	WORD $0x6e36dc01 // fmul v1.4s, v0.4s, v22.4s
+	WORD $0x4eb7cc41 // fmls v1.4s, v2.4s, v23.4s
+	FMOVQ F1, 48(R0)
+	ADD $64, R0
+	ADD $64, R1
+	ADD $64, R2
+	SUB $16, R7
+	CMP $16, R7
+	BGE single
+singleEnd:
+	CBZ R7, done
+	MOVD R0, R10
+	ADD $16, RSP, R11
+	STP (ZR, ZR), 0(R11)
+	STP (ZR, ZR), 16(R11)
+	STP (ZR, ZR), 32(R11)
+	STP (ZR, ZR), 48(R11)
+	TBZ $3, R7, last1
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last1:
+	TBZ $2, R7, last2
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last2:
+	TBZ $1, R7, last3
+	MOVD.P 8(R10), R9
+	MOVD.P R9, 8(R11)
+last3:
+	TBZ $0, R7, last4
+	MOVWU.P 4(R10), R9
+	MOVW.P R9, 4(R11)
+last4:
+	MOVD R1, R10
+	ADD $80, RSP, R11
+	STP (ZR, ZR), 0(R11)
+	STP (ZR, ZR), 16(R11)
+	STP (ZR, ZR), 32(R11)
+	STP (ZR, ZR), 48(R11)
+	TBZ $3, R7, last5
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last5:
+	TBZ $2, R7, last6
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last6:
+	TBZ $1, R7, last7
+	MOVD.P 8(R10), R9
+	MOVD.P R9, 8(R11)
+last7:
+	TBZ $0, R7, last8
+	MOVWU.P 4(R10), R9
+	MOVW.P R9, 4(R11)
+last8:
+	MOVD R2, R10
+	ADD $144, RSP, R11
+	STP (ZR, ZR), 0(R11)
+	STP (ZR, ZR), 16(R11)
+	STP (ZR, ZR), 32(R11)
+	STP (ZR, ZR), 48(R11)
+	TBZ $3, R7, last9
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last9:
+	TBZ $2, R7, last10
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last10:
+	TBZ $1, R7, last11
+	MOVD.P 8(R10), R9
+	MOVD.P R9, 8(R11)
+last11:
+	TBZ $0, R7, last12
+	MOVWU.P 4(R10), R9
+	MOVW.P R9, 4(R11)
+last12:
+	FMOVQ 144(RSP), F0
+	WORD $0x6e3fdc01 // fmul v1.4s, v0.4s, v31.4s
+	FMOVQ 80(RSP), F0
+	WORD $0x6e3ddc22 // fmul v2.4s, v1.4s, v29.4s
+	WORD $0x4e3ecc02 // fmla v2.4s, v0.4s, v30.4s
+	WORD $0x6e3adc43 // fmul v3.4s, v2.4s, v26.4s
+	WORD $0x4e23f762 // fmax v2.4s, v27.4s, v3.4s
+	WORD $0x4ea2f783 // fmin v3.4s, v28.4s, v2.4s
+	WORD $0x6e3adc62 // fmul v2.4s, v3.4s, v26.4s
+	WORD $0x4e22f763 // fmax v3.4s, v27.4s, v2.4s
+	WORD $0x4ea3f782 // fmin v2.4s, v28.4s, v3.4s
+	WORD $0x6e38dc23 // fmul v3.4s, v1.4s, v24.4s
+	WORD $0x4e39cc03 // fmla v3.4s, v0.4s, v25.4s
+	FMOVQ F3, 80(RSP)
+	FMOVQ 16(RSP), F0
+	WORD $0x6e36dc01 // fmul v1.4s, v0.4s, v22.4s
+	WORD $0x4eb7cc41 // fmls v1.4s, v2.4s, v23.4s
+	FMOVQ F1, 16(RSP)
+	FMOVQ 160(RSP), F0
+	WORD $0x6e3fdc01 // fmul v1.4s, v0.4s, v31.4s
+	FMOVQ 96(RSP), F0
+	WORD $0x6e3ddc22 // fmul v2.4s, v1.4s, v29.4s
+	WORD $0x4e3ecc02 // fmla v2.4s, v0.4s, v30.4s
+	WORD $0x6e3adc43 // fmul v3.4s, v2.4s, v26.4s
+	WORD $0x4e23f762 // fmax v2.4s, v27.4s, v3.4s
+	WORD $0x4ea2f783 // fmin v3.4s, v28.4s, v2.4s
+	WORD $0x6e3adc62 // fmul v2.4s, v3.4s, v26.4s
+	WORD $0x4e22f763 // fmax v3.4s, v27.4s, v2.4s
+	WORD $0x4ea3f782 // fmin v2.4s, v28.4s, v3.4s
+	WORD $0x6e38dc23 // fmul v3.4s, v1.4s, v24.4s
+	WORD $0x4e39cc03 // fmla v3.4s, v0.4s, v25.4s
+	FMOVQ F3, 96(RSP)
+	FMOVQ 32(RSP), F0
+	WORD $0x6e36dc01 // fmul v1.4s, v0.4s, v22.4s
+	WORD $0x4eb7cc41 // fmls v1.4s, v2.4s, v23.4s
+	FMOVQ F1, 32(RSP)
+	FMOVQ 176(RSP), F0
+	WORD $0x6e3fdc01 // fmul v1.4s, v0.4s, v31.4s
+	FMOVQ 112(RSP), F0
+	WORD $0x6e3ddc22 // fmul v2.4s, v1.4s, v29.4s
+	WORD $0x4e3ecc02 // fmla v2.4s, v0.4s, v30.4s
+	WORD $0x6e3adc43 // fmul v3.4s, v2.4s, v26.4s
+	WORD $0x4e23f762 // fmax v2.4s, v27.4s, v3.4s
+	WORD $0x4ea2f783 // fmin v3.4s, v28.4s, v2.4s
+	WORD $0x6e3adc62 // fmul v2.4s, v3.4s, v26.4s
+	WORD $0x4e22f763 // fmax v3.4s, v27.4s, v2.4s
+	WORD $0x4ea3f782 // fmin v2.4s, v28.4s, v3.4s
+	WORD $0x6e38dc23 // fmul v3.4s, v1.4s, v24.4s
+	WORD $0x4e39cc03 // fmla v3.4s, v0.4s, v25.4s
+	FMOVQ F3, 112(RSP)
+	FMOVQ 48(RSP), F0
+	WORD $0x6e36dc01 // fmul v1.4s, v0.4s, v22.4s
+	WORD $0x4eb7cc41 // fmls v1.4s, v2.4s, v23.4s
+	FMOVQ F1, 48(RSP)
+	FMOVQ 192(RSP), F0
+	WORD $0x6e3fdc01 // fmul v1.4s, v0.4s, v31.4s
+	FMOVQ 128(RSP), F0
+	WORD $0x6e3ddc22 // fmul v2.4s, v1.4s, v29.4s
+	WORD $0x4e3ecc02 // fmla v2.4s, v0.4s, v30.4s
+	WORD $0x6e3adc43 // fmul v3.4s, v2.4s, v26.4s
+	WORD $0x4e23f762 // fmax v2.4s, v27.4s, v3.4s
+	WORD $0x4ea2f783 // fmin v3.4s, v28.4s, v2.4s
+	WORD $0x6e3adc62 // fmul v2.4s, v3.4s, v26.4s
+	WORD $0x4e22f763 // fmax v3.4s, v27.4s, v2.4s
+	WORD $0x4ea3f782 // fmin v2.4s, v28.4s, v3.4s
+	WORD $0x6e38dc23 // fmul v3.4s, v1.4s, v24.4s
+	WORD $0x4e39cc03 // fmla v3.4s, v0.4s, v25.4s
+	FMOVQ F3, 128(RSP)
+	FMOVQ 64(RSP), F0
+	WORD $0x6e36dc01 // fmul v1.4s, v0.4s, v22.4s
+	WORD $0x4eb7cc41 // fmls v1.4s, v2.4s, v23.4s
+	FMOVQ F1, 64(RSP)
+	MOVD R0, R10
+	ADD $16, RSP, R11
+	TBZ $3, R7, last13
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+last13:
+	TBZ $2, R7, last14
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+last14:
+	TBZ $1, R7, last15
+	MOVD.P 8(R11), R9
+	MOVD.P R9, 8(R10)
+last15:
+	TBZ $0, R7, last16
+	MOVWU.P 4(R11), R9
+	MOVW.P R9, 4(R10)
+last16:
+	MOVD R1, R10
+	ADD $80, RSP, R11
+	TBZ $3, R7, last17
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+last17:
+	TBZ $2, R7, last18
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+last18:
+	TBZ $1, R7, last19
+	MOVD.P 8(R11), R9
+	MOVD.P R9, 8(R10)
+last19:
+	TBZ $0, R7, last20
+	MOVWU.P 4(R11), R9
+	MOVW.P R9, 4(R10)
+last20:
+done:
+	RET
+
+// func lion16NEON(p, m, g []float32, p16 []uint16, c *Update)
+TEXT ·lion16NEON(SB), NOSPLIT, $264-104
+	MOVD p_base+0(FP), R0
+	MOVD m_base+24(FP), R1
+	MOVD g_base+48(FP), R2
+	MOVD p16_base+72(FP), R3
+	MOVD c+96(FP), R8
+	MOVD p_len+8(FP), R7
+	MOVD m_len+32(FP), R10
+	CMP R7, R10
+	CSEL LT, R10, R7, R7
+	MOVD g_len+56(FP), R10
+	CMP R7, R10
+	CSEL LT, R10, R7, R7
+	MOVD p16_len+80(FP), R10
+	CMP R7, R10
+	CSEL LT, R10, R7, R7
+	MOVD $constNEON<>(SB), R12
+	MOVD $lanesNEON<>(SB), R13
+	MOVD ZR, R6
+	FMOVS 0(R8), F31
+	WORD $0x4e0407ff // dup v31.4s, v31.s[0]
+	FMOVS 4(R8), F30
+	WORD $0x4e0407de // dup v30.4s, v30.s[0]
+	FMOVS 8(R8), F29
+	WORD $0x4e0407bd // dup v29.4s, v29.s[0]
+	FMOVQ 224(R12), F28
+	FMOVQ 896(R12), F27
+	FMOVQ 912(R12), F26
+	FMOVS 12(R8), F25
+	WORD $0x4e040739 // dup v25.4s, v25.s[0]
+	FMOVS 16(R8), F24
+	WORD $0x4e040718 // dup v24.4s, v24.s[0]
+	FMOVS 24(R8), F23
+	WORD $0x4e0406f7 // dup v23.4s, v23.s[0]
+	FMOVS 20(R8), F22
+	WORD $0x4e0406d6 // dup v22.4s, v22.s[0]
+	FMOVQ 816(R12), F21
+	CMP $16, R7
+	BLT singleEnd
+	PCALIGN $32
+single:
+	FMOVQ 0(R2), F0
+	WORD $0x6e3fdc01 // fmul v1.4s, v0.4s, v31.4s
+	FMOVQ 0(R1), F0
+	WORD $0x6e3ddc22 // fmul v2.4s, v1.4s, v29.4s
+	WORD $0x4e3ecc02 // fmla v2.4s, v0.4s, v30.4s
+	WORD $0x6e3adc43 // fmul v3.4s, v2.4s, v26.4s
+	WORD $0x4e23f762 // fmax v2.4s, v27.4s, v3.4s
+	WORD $0x4ea2f783 // fmin v3.4s, v28.4s, v2.4s
+	WORD $0x6e3adc62 // fmul v2.4s, v3.4s, v26.4s
+	WORD $0x4e22f763 // fmax v3.4s, v27.4s, v2.4s
+	WORD $0x4ea3f782 // fmin v2.4s, v28.4s, v3.4s
+	WORD $0x6e38dc23 // fmul v3.4s, v1.4s, v24.4s
+	WORD $0x4e39cc03 // fmla v3.4s, v0.4s, v25.4s
+	FMOVQ F3, 0(R1)
+	FMOVQ 0(R0), F0
+	WORD $0x6e36dc01 // fmul v1.4s, v0.4s, v22.4s
+	WORD $0x4eb7cc41 // fmls v1.4s, v2.4s, v23.4s
+	FMOVQ F1, 0(R0)
+	WORD $0x6f3006a0 // ushr v0.4s, v21.4s, #16
+	WORD $0x4ea18400 // add v0.4s, v0.4s, v1.4s
+	WORD $0x4e21e422 // fcmeq v2.4s, v1.4s, v1.4s
+	FMOVQ 16(R12), F3
+	WORD $0x4ea11c63 // orr v3.16b, v3.16b, v1.16b
+	WORD $0x6ee21c60 // bif v0.16b, v3.16b, v2.16b
+	WORD $0x0f108400 // shrn v0.4h, v0.4s, #16
+	FMOVD F0, 0(R3)
+	FMOVQ 16(R2), F0
+	WORD $0x6e3fdc01 // fmul v1.4s, v0.4s, v31.4s
+	FMOVQ 16(R1), F0
+	WORD $0x6e3ddc22 // fmul v2.4s, v1.4s, v29.4s
+	WORD $0x4e3ecc02 // fmla v2.4s, v0.4s, v30.4s
+	WORD $0x6e3adc43 // fmul v3.4s, v2.4s, v26.4s
+	WORD $0x4e23f762 // fmax v2.4s, v27.4s, v3.4s
+	WORD $0x4ea2f783 // fmin v3.4s, v28.4s, v2.4s
+	WORD $0x6e3adc62 // fmul v2.4s, v3.4s, v26.4s
+	WORD $0x4e22f763 // fmax v3.4s, v27.4s, v2.4s
+	WORD $0x4ea3f782 // fmin v2.4s, v28.4s, v3.4s
+	WORD $0x6e38dc23 // fmul v3.4s, v1.4s, v24.4s
+	WORD $0x4e39cc03 // fmla v3.4s, v0.4s, v25.4s
+	FMOVQ F3, 16(R1)
+	FMOVQ 16(R0), F0
+	WORD $0x6e36dc01 // fmul v1.4s, v0.4s, v22.4s
+	WORD $0x4eb7cc41 // fmls v1.4s, v2.4s, v23.4s
+	FMOVQ F1, 16(R0)
+	WORD $0x6f3006a0 // ushr v0.4s, v21.4s, #16
+	WORD $0x4ea18400 // add v0.4s, v0.4s, v1.4s
+	WORD $0x4e21e422 // fcmeq v2.4s, v1.4s, v1.4s
+	FMOVQ 16(R12), F3
+	WORD $0x4ea11c63 // orr v3.16b, v3.16b, v1.16b
+	WORD $0x6ee21c60 // bif v0.16b, v3.16b, v2.16b
+	WORD $0x0f108400 // shrn v0.4h, v0.4s, #16
+	FMOVD F0, 8(R3)
+	FMOVQ 32(R2), F0
+	WORD $0x6e3fdc01 // fmul v1.4s, v0.4s, v31.4s
+	FMOVQ 32(R1), F0
+	WORD $0x6e3ddc22 // fmul v2.4s, v1.4s, v29.4s
+	WORD $0x4e3ecc02 // fmla v2.4s, v0.4s, v30.4s
+	WORD $0x6e3adc43 // fmul v3.4s, v2.4s, v26.4s
+	WORD $0x4e23f762 // fmax v2.4s, v27.4s, v3.4s
+	WORD $0x4ea2f783 // fmin v3.4s, v28.4s, v2.4s
+	WORD $0x6e3adc62 // fmul v2.4s, v3.4s, v26.4s
+	WORD $0x4e22f763 // fmax v3.4s, v27.4s, v2.4s
+	WORD $0x4ea3f782 // fmin v2.4s, v28.4s, v3.4s
+	WORD $0x6e38dc23 // fmul v3.4s, v1.4s, v24.4s
+	WORD $0x4e39cc03 // fmla v3.4s, v0.4s, v25.4s
+	FMOVQ F3, 32(R1)
+	FMOVQ 32(R0), F0
+	WORD $0x6e36dc01 // fmul v1.4s, v0.4s, v22.4s
+	WORD $0x4eb7cc41 // fmls v1.4s, v2.4s, v23.4s
+	FMOVQ F1, 32(R0)
+	WORD $0x6f3006a0 // ushr v0.4s, v21.4s, #16
+	WORD $0x4ea18400 // add v0.4s, v0.4s, v1.4s
+	WORD $0x4e21e422 // fcmeq v2.4s, v1.4s, v1.4s
+	FMOVQ 16(R12), F3
+	WORD $0x4ea11c63 // orr v3.16b, v3.16b, v1.16b
+	WORD $0x6ee21c60 // bif v0.16b, v3.16b, v2.16b
+	WORD $0x0f108400 // shrn v0.4h, v0.4s, #16
+	FMOVD F0, 16(R3)
+	FMOVQ 48(R2), F0
+	WORD $0x6e3fdc01 // fmul v1.4s, v0.4s, v31.4s
+	FMOVQ 48(R1), F0
+	WORD $0x6e3ddc22 // fmul v2.4s, v1.4s, v29.4s
+	WORD $0x4e3ecc02 // fmla v2.4s, v0.4s, v30.4s
+	WORD $0x6e3adc43 // fmul v3.4s, v2.4s, v26.4s
+	WORD $0x4e23f762 // fmax v2.4s, v27.4s, v3.4s
+	WORD $0x4ea2f783 // fmin v3.4s, v28.4s, v2.4s
+	WORD $0x6e3adc62 // fmul v2.4s, v3.4s, v26.4s
+	WORD $0x4e22f763 // fmax v3.4s, v27.4s, v2.4s
+	WORD $0x4ea3f782 // fmin v2.4s, v28.4s, v3.4s
+	WORD $0x6e38dc23 // fmul v3.4s, v1.4s, v24.4s
+	WORD $0x4e39cc03 // fmla v3.4s, v0.4s, v25.4s
+	FMOVQ F3, 48(R1)
+	FMOVQ 48(R0), F0
+	WORD $0x6e36dc01 // fmul v1.4s, v0.4s, v22.4s
+	WORD $0x4eb7cc41 // fmls v1.4s, v2.4s, v23.4s
+	FMOVQ F1, 48(R0)
+	WORD $0x6f3006a0 // ushr v0.4s, v21.4s, #16
+	WORD $0x4ea18400 // add v0.4s, v0.4s, v1.4s
+	WORD $0x4e21e422 // fcmeq v2.4s, v1.4s, v1.4s
+	FMOVQ 16(R12), F3
+	WORD $0x4ea11c63 // orr v3.16b, v3.16b, v1.16b
+	WORD $0x6ee21c60 // bif v0.16b, v3.16b, v2.16b
+	WORD $0x0f108400 // shrn v0.4h, v0.4s, #16
+	FMOVD F0, 24(R3)
+	ADD $64, R0
+	ADD $64, R1
+	ADD $64, R2
+	ADD $32, R3
+	SUB $16, R7
+	CMP $16, R7
+	BGE single
+singleEnd:
+	CBZ R7, done
+	MOVD R0, R10
+	ADD $16, RSP, R11
+	STP (ZR, ZR), 0(R11)
+	STP (ZR, ZR), 16(R11)
+	STP (ZR, ZR), 32(R11)
+	STP (ZR, ZR), 48(R11)
+	TBZ $3, R7, last1
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last1:
+	TBZ $2, R7, last2
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last2:
+	TBZ $1, R7, last3
+	MOVD.P 8(R10), R9
+	MOVD.P R9, 8(R11)
+last3:
+	TBZ $0, R7, last4
+	MOVWU.P 4(R10), R9
+	MOVW.P R9, 4(R11)
+last4:
+	MOVD R1, R10
+	ADD $80, RSP, R11
+	STP (ZR, ZR), 0(R11)
+	STP (ZR, ZR), 16(R11)
+	STP (ZR, ZR), 32(R11)
+	STP (ZR, ZR), 48(R11)
+	TBZ $3, R7, last5
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last5:
+	TBZ $2, R7, last6
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last6:
+	TBZ $1, R7, last7
+	MOVD.P 8(R10), R9
+	MOVD.P R9, 8(R11)
+last7:
+	TBZ $0, R7, last8
+	MOVWU.P 4(R10), R9
+	MOVW.P R9, 4(R11)
+last8:
+	MOVD R2, R10
+	ADD $144, RSP, R11
+	STP (ZR, ZR), 0(R11)
+	STP (ZR, ZR), 16(R11)
+	STP (ZR, ZR), 32(R11)
+	STP (ZR, ZR), 48(R11)
+	TBZ $3, R7, last9
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last9:
+	TBZ $2, R7, last10
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last10:
+	TBZ $1, R7, last11
+	MOVD.P 8(R10), R9
+	MOVD.P R9, 8(R11)
+last11:
+	TBZ $0, R7, last12
+	MOVWU.P 4(R10), R9
+	MOVW.P R9, 4(R11)
+last12:
+	FMOVQ 144(RSP), F0
+	WORD $0x6e3fdc01 // fmul v1.4s, v0.4s, v31.4s
+	FMOVQ 80(RSP), F0
+	WORD $0x6e3ddc22 // fmul v2.4s, v1.4s, v29.4s
+	WORD $0x4e3ecc02 // fmla v2.4s, v0.4s, v30.4s
+	WORD $0x6e3adc43 // fmul v3.4s, v2.4s, v26.4s
+	WORD $0x4e23f762 // fmax v2.4s, v27.4s, v3.4s
+	WORD $0x4ea2f783 // fmin v3.4s, v28.4s, v2.4s
+	WORD $0x6e3adc62 // fmul v2.4s, v3.4s, v26.4s
+	WORD $0x4e22f763 // fmax v3.4s, v27.4s, v2.4s
+	WORD $0x4ea3f782 // fmin v2.4s, v28.4s, v3.4s
+	WORD $0x6e38dc23 // fmul v3.4s, v1.4s, v24.4s
+	WORD $0x4e39cc03 // fmla v3.4s, v0.4s, v25.4s
+	FMOVQ F3, 80(RSP)
+	FMOVQ 16(RSP), F0
+	WORD $0x6e36dc01 // fmul v1.4s, v0.4s, v22.4s
+	WORD $0x4eb7cc41 // fmls v1.4s, v2.4s, v23.4s
+	FMOVQ F1, 16(RSP)
+	WORD $0x6f3006a0 // ushr v0.4s, v21.4s, #16
+	WORD $0x4ea18400 // add v0.4s, v0.4s, v1.4s
+	WORD $0x4e21e422 // fcmeq v2.4s, v1.4s, v1.4s
+	FMOVQ 16(R12), F3
+	WORD $0x4ea11c63 // orr v3.16b, v3.16b, v1.16b
+	WORD $0x6ee21c60 // bif v0.16b, v3.16b, v2.16b
+	WORD $0x0f108400 // shrn v0.4h, v0.4s, #16
+	FMOVD F0, 208(RSP)
+	FMOVQ 160(RSP), F0
+	WORD $0x6e3fdc01 // fmul v1.4s, v0.4s, v31.4s
+	FMOVQ 96(RSP), F0
+	WORD $0x6e3ddc22 // fmul v2.4s, v1.4s, v29.4s
+	WORD $0x4e3ecc02 // fmla v2.4s, v0.4s, v30.4s
+	WORD $0x6e3adc43 // fmul v3.4s, v2.4s, v26.4s
+	WORD $0x4e23f762 // fmax v2.4s, v27.4s, v3.4s
+	WORD $0x4ea2f783 // fmin v3.4s, v28.4s, v2.4s
+	WORD $0x6e3adc62 // fmul v2.4s, v3.4s, v26.4s
+	WORD $0x4e22f763 // fmax v3.4s, v27.4s, v2.4s
+	WORD $0x4ea3f782 // fmin v2.4s, v28.4s, v3.4s
+	WORD $0x6e38dc23 // fmul v3.4s, v1.4s, v24.4s
+	WORD $0x4e39cc03 // fmla v3.4s, v0.4s, v25.4s
+	FMOVQ F3, 96(RSP)
+	FMOVQ 32(RSP), F0
+	WORD $0x6e36dc01 // fmul v1.4s, v0.4s, v22.4s
+	WORD $0x4eb7cc41 // fmls v1.4s, v2.4s, v23.4s
+	FMOVQ F1, 32(RSP)
+	WORD $0x6f3006a0 // ushr v0.4s, v21.4s, #16
+	WORD $0x4ea18400 // add v0.4s, v0.4s, v1.4s
+	WORD $0x4e21e422 // fcmeq v2.4s, v1.4s, v1.4s
+	FMOVQ 16(R12), F3
+	WORD $0x4ea11c63 // orr v3.16b, v3.16b, v1.16b
+	WORD $0x6ee21c60 // bif v0.16b, v3.16b, v2.16b
+	WORD $0x0f108400 // shrn v0.4h, v0.4s, #16
+	FMOVD F0, 216(RSP)
+	FMOVQ 176(RSP), F0
+	WORD $0x6e3fdc01 // fmul v1.4s, v0.4s, v31.4s
+	FMOVQ 112(RSP), F0
+	WORD $0x6e3ddc22 // fmul v2.4s, v1.4s, v29.4s
+	WORD $0x4e3ecc02 // fmla v2.4s, v0.4s, v30.4s
+	WORD $0x6e3adc43 // fmul v3.4s, v2.4s, v26.4s
+	WORD $0x4e23f762 // fmax v2.4s, v27.4s, v3.4s
+	WORD $0x4ea2f783 // fmin v3.4s, v28.4s, v2.4s
+	WORD $0x6e3adc62 // fmul v2.4s, v3.4s, v26.4s
+	WORD $0x4e22f763 // fmax v3.4s, v27.4s, v2.4s
+	WORD $0x4ea3f782 // fmin v2.4s, v28.4s, v3.4s
+	WORD $0x6e38dc23 // fmul v3.4s, v1.4s, v24.4s
+	WORD $0x4e39cc03 // fmla v3.4s, v0.4s, v25.4s
+	FMOVQ F3, 112(RSP)
+	FMOVQ 48(RSP), F0
+	WORD $0x6e36dc01 // fmul v1.4s, v0.4s, v22.4s
+	WORD $0x4eb7cc41 // fmls v1.4s, v2.4s, v23.4s
+	FMOVQ F1, 48(RSP)
+	WORD $0x6f3006a0 // ushr v0.4s, v21.4s, #16
+	WORD $0x4ea18400 // add v0.4s, v0.4s, v1.4s
+	WORD $0x4e21e422 // fcmeq v2.4s, v1.4s, v1.4s
+	FMOVQ 16(R12), F3
+	WORD $0x4ea11c63 // orr v3.16b, v3.16b, v1.16b
+	WORD $0x6ee21c60 // bif v0.16b, v3.16b, v2.16b
+	WORD $0x0f108400 // shrn v0.4h, v0.4s, #16
+	FMOVD F0, 224(RSP)
+	FMOVQ 192(RSP), F0
+	WORD $0x6e3fdc01 // fmul v1.4s, v0.4s, v31.4s
+	FMOVQ 128(RSP), F0
+	WORD $0x6e3ddc22 // fmul v2.4s, v1.4s, v29.4s
+	WORD $0x4e3ecc02 // fmla v2.4s, v0.4s, v30.4s
+	WORD $0x6e3adc43 // fmul v3.4s, v2.4s, v26.4s
+	WORD $0x4e23f762 // fmax v2.4s, v27.4s, v3.4s
+	WORD $0x4ea2f783 // fmin v3.4s, v28.4s, v2.4s
+	WORD $0x6e3adc62 // fmul v2.4s, v3.4s, v26.4s
+	WORD $0x4e22f763 // fmax v3.4s, v27.4s, v2.4s
+	WORD $0x4ea3f782 // fmin v2.4s, v28.4s, v3.4s
+	WORD $0x6e38dc23 // fmul v3.4s, v1.4s, v24.4s
+	WORD $0x4e39cc03 // fmla v3.4s, v0.4s, v25.4s
+	FMOVQ F3, 128(RSP)
+	FMOVQ 64(RSP), F0
+	WORD $0x6e36dc01 // fmul v1.4s, v0.4s, v22.4s
+	WORD $0x4eb7cc41 // fmls v1.4s, v2.4s, v23.4s
+	FMOVQ F1, 64(RSP)
+	WORD $0x6f3006a0 // ushr v0.4s, v21.4s, #16
+	WORD $0x4ea18400 // add v0.4s, v0.4s, v1.4s
+	WORD $0x4e21e422 // fcmeq v2.4s, v1.4s, v1.4s
+	FMOVQ 16(R12), F3
+	WORD $0x4ea11c63 // orr v3.16b, v3.16b, v1.16b
+	WORD $0x6ee21c60 // bif v0.16b, v3.16b, v2.16b
+	WORD $0x0f108400 // shrn v0.4h, v0.4s, #16
+	FMOVD F0, 232(RSP)
+	MOVD R0, R10
+	ADD $16, RSP, R11
+	TBZ $3, R7, last13
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+last13:
+	TBZ $2, R7, last14
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+last14:
+	TBZ $1, R7, last15
+	MOVD.P 8(R11), R9
+	MOVD.P R9, 8(R10)
+last15:
+	TBZ $0, R7, last16
+	MOVWU.P 4(R11), R9
+	MOVW.P R9, 4(R10)
+last16:
+	MOVD R1, R10
+	ADD $80, RSP, R11
+	TBZ $3, R7, last17
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+last17:
+	TBZ $2, R7, last18
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+last18:
+	TBZ $1, R7, last19
+	MOVD.P 8(R11), R9
+	MOVD.P R9, 8(R10)
+last19:
+	TBZ $0, R7, last20
+	MOVWU.P 4(R11), R9
+	MOVW.P R9, 4(R10)
+last20:
+	MOVD R3, R10
+	ADD $208, RSP, R11
+	TBZ $3, R7, last21
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+last21:
+	TBZ $2, R7, last22
+	MOVD.P 8(R11), R9
+	MOVD.P R9, 8(R10)
+last22:
+	TBZ $1, R7, last23
+	MOVWU.P 4(R11), R9
+	MOVW.P R9, 4(R10)
+last23:
+	TBZ $0, R7, last24
+	MOVHU.P 2(R11), R9
+	MOVH.P R9, 2(R10)
+last24:
+done:
+	RET
+
 // func joinNEON(x []float32, rest []uint16)
 TEXT ·joinNEON(SB), NOSPLIT, $136-48
 	MOVD x_base+0(FP), R0
@@ -17053,7 +17749,7 @@ TEXT ·joinNEON(SB), NOSPLIT, $136-48
 	MOVD $constNEON<>(SB), R12
 	MOVD $lanesNEON<>(SB), R13
 	MOVD ZR, R6
-	FMOVQ 896(R12), F31
+	FMOVQ 928(R12), F31
 	CMP $16, R7
 	BLT singleEnd
 	PCALIGN $32
@@ -17206,8 +17902,8 @@ TEXT ·halveNEON(SB), NOSPLIT, $200-72
 	MOVD $lanesNEON<>(SB), R13
 	MOVD ZR, R6
 	FMOVQ 816(R12), F31
-	FMOVQ 912(R12), F30
-	FMOVQ 928(R12), F29
+	FMOVQ 944(R12), F30
+	FMOVQ 960(R12), F29
 	CMP $16, R7
 	BLT singleEnd
 	PCALIGN $32
@@ -17886,19 +18582,27 @@ DATA constNEON<>+880(SB)/4, $0x846ca68b
 DATA constNEON<>+884(SB)/4, $0x846ca68b
 DATA constNEON<>+888(SB)/4, $0x846ca68b
 DATA constNEON<>+892(SB)/4, $0x846ca68b
-DATA constNEON<>+896(SB)/4, $0xffff8000
-DATA constNEON<>+900(SB)/4, $0xffff8000
-DATA constNEON<>+904(SB)/4, $0xffff8000
-DATA constNEON<>+908(SB)/4, $0xffff8000
-DATA constNEON<>+912(SB)/4, $0x00008000
-DATA constNEON<>+916(SB)/4, $0x00008000
-DATA constNEON<>+920(SB)/4, $0x00008000
-DATA constNEON<>+924(SB)/4, $0x00008000
-DATA constNEON<>+928(SB)/4, $0x0000ffff
-DATA constNEON<>+932(SB)/4, $0x0000ffff
-DATA constNEON<>+936(SB)/4, $0x0000ffff
-DATA constNEON<>+940(SB)/4, $0x0000ffff
-GLOBL constNEON<>(SB), RODATA|NOPTR, $944
+DATA constNEON<>+896(SB)/4, $0xbf800000
+DATA constNEON<>+900(SB)/4, $0xbf800000
+DATA constNEON<>+904(SB)/4, $0xbf800000
+DATA constNEON<>+908(SB)/4, $0xbf800000
+DATA constNEON<>+912(SB)/4, $0x7f000000
+DATA constNEON<>+916(SB)/4, $0x7f000000
+DATA constNEON<>+920(SB)/4, $0x7f000000
+DATA constNEON<>+924(SB)/4, $0x7f000000
+DATA constNEON<>+928(SB)/4, $0xffff8000
+DATA constNEON<>+932(SB)/4, $0xffff8000
+DATA constNEON<>+936(SB)/4, $0xffff8000
+DATA constNEON<>+940(SB)/4, $0xffff8000
+DATA constNEON<>+944(SB)/4, $0x00008000
+DATA constNEON<>+948(SB)/4, $0x00008000
+DATA constNEON<>+952(SB)/4, $0x00008000
+DATA constNEON<>+956(SB)/4, $0x00008000
+DATA constNEON<>+960(SB)/4, $0x0000ffff
+DATA constNEON<>+964(SB)/4, $0x0000ffff
+DATA constNEON<>+968(SB)/4, $0x0000ffff
+DATA constNEON<>+972(SB)/4, $0x0000ffff
+GLOBL constNEON<>(SB), RODATA|NOPTR, $976
 DATA lanesNEON<>+0(SB)/4, $0
 DATA lanesNEON<>+4(SB)/4, $1
 DATA lanesNEON<>+8(SB)/4, $2

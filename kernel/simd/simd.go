@@ -63,10 +63,12 @@ type Set struct {
 	// expected result x. The choice depends on the element's number, counted from first, and on 64 random bits: see
 	// Draws. Above the largest bf16 lies infinity; NaN stays NaN.
 	Draw    func(y []uint16, x []float32, first, low, high uint32)
-	AdamW   func(p, m, v, g []float32, c *AdamW)               // one step
-	AdamW16 func(p, m, v, g []float32, p16 []uint16, c *AdamW) // and p16, the upper halves of p: see Halves
-	Join    func(x []float32, rest []uint16)                   // x = float16.AddRest(x, rest), x having upper halves only
-	Halve   func(upper, rest []uint16, x []float32)            // see Halves
+	AdamW   func(p, m, v, g []float32, c *Update)               // one step, see Update
+	AdamW16 func(p, m, v, g []float32, p16 []uint16, c *Update) // and p16, the upper halves of p: see Halves
+	Lion    func(p, m, g []float32, c *Update)
+	Lion16  func(p, m, g []float32, p16 []uint16, c *Update)
+	Join    func(x []float32, rest []uint16)        // x = Join(x, rest), x having upper halves only
+	Halve   func(upper, rest []uint16, x []float32) // see Halves
 }
 
 // Stored is the type of a tensor's elements: float32, or bf16 as uint16.
@@ -98,16 +100,16 @@ type Rows[T Stored] struct {
 	NormDWR func(dg []float32, dy, x []T, rstd float32, ahead int)           // dg += dy*(x*rstd)
 }
 
-// AdamW holds the constants of one optimizer step of one parameter:
+// Update holds the constants of one optimizer step of one parameter. With g scaled by Clip:
 //
-//	g *= Clip; m = Beta1*m + Rest1*g; v = Beta2*v + Rest2*g*g
-//	p = Keep*p - Step * m / (sqrt(v)*Root + Eps)
-type AdamW struct {
+//	AdamW  m = Beta1*m + Rest1*g; v = Beta2*v + Rest2*g*g; p = Keep*p - Step * m / (sqrt(v)*Root + Eps)
+//	Lion   p = Keep*p - Step * sign(Beta1*m + Rest1*g); m = Beta2*m + Rest2*g
+type Update struct {
 	Clip         float32
 	Beta1, Rest1 float32 // Rest1 = 1-Beta1
 	Beta2, Rest2 float32
 	Keep         float32 // 1 - lr*decay
-	Step         float32 // lr / (1-beta1^t)
+	Step         float32 // AdamW: lr / (1-beta1^t); Lion: lr
 	Root         float32 // 1/sqrt(1-beta2^t)
 	Eps          float32
 }

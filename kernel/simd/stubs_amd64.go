@@ -63,6 +63,8 @@ func setAVX512() *Set {
 	s.Draw = drawAVX512
 	s.AdamW = adamWAVX512
 	s.AdamW16 = adamW16AVX512
+	s.Lion = lionAVX512
+	s.Lion16 = lion16AVX512
 	s.Join = joinAVX512
 	s.Halve = halveAVX512
 	past := s
@@ -262,10 +264,16 @@ func narrowAVX512(y []uint16, x []float32)
 func drawAVX512(y []uint16, x []float32, first, low, high uint32)
 
 //go:noescape
-func adamWAVX512(p, m, v, g []float32, c *AdamW)
+func adamWAVX512(p, m, v, g []float32, c *Update)
 
 //go:noescape
-func adamW16AVX512(p, m, v, g []float32, p16 []uint16, c *AdamW)
+func adamW16AVX512(p, m, v, g []float32, p16 []uint16, c *Update)
+
+//go:noescape
+func lionAVX512(p, m, g []float32, c *Update)
+
+//go:noescape
+func lion16AVX512(p, m, g []float32, p16 []uint16, c *Update)
 
 //go:noescape
 func joinAVX512(x []float32, rest []uint16)
@@ -415,6 +423,8 @@ func setAVX2() *Set {
 	s.Draw = drawAVX2
 	s.AdamW = adamWAVX2
 	s.AdamW16 = adamW16AVX2
+	s.Lion = lionAVX2
+	s.Lion16 = lion16AVX2
 	s.Join = joinAVX2
 	s.Halve = halveAVX2
 	past := s
@@ -614,10 +624,16 @@ func narrowAVX2(y []uint16, x []float32)
 func drawAVX2(y []uint16, x []float32, first, low, high uint32)
 
 //go:noescape
-func adamWAVX2(p, m, v, g []float32, c *AdamW)
+func adamWAVX2(p, m, v, g []float32, c *Update)
 
 //go:noescape
-func adamW16AVX2(p, m, v, g []float32, p16 []uint16, c *AdamW)
+func adamW16AVX2(p, m, v, g []float32, p16 []uint16, c *Update)
+
+//go:noescape
+func lionAVX2(p, m, g []float32, c *Update)
+
+//go:noescape
+func lion16AVX2(p, m, g []float32, p16 []uint16, c *Update)
 
 //go:noescape
 func joinAVX2(x []float32, rest []uint16)

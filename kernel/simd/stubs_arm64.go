@@ -63,6 +63,8 @@ func setNEON() *Set {
 	s.Draw = drawNEON
 	s.AdamW = adamWNEON
 	s.AdamW16 = adamW16NEON
+	s.Lion = lionNEON
+	s.Lion16 = lion16NEON
 	s.Join = joinNEON
 	s.Halve = halveNEON
 	s.Past = &s
@@ -235,10 +237,16 @@ func narrowNEON(y []uint16, x []float32)
 func drawNEON(y []uint16, x []float32, first, low, high uint32)
 
 //go:noescape
-func adamWNEON(p, m, v, g []float32, c *AdamW)
+func adamWNEON(p, m, v, g []float32, c *Update)
 
 //go:noescape
-func adamW16NEON(p, m, v, g []float32, p16 []uint16, c *AdamW)
+func adamW16NEON(p, m, v, g []float32, p16 []uint16, c *Update)
+
+//go:noescape
+func lionNEON(p, m, g []float32, c *Update)
+
+//go:noescape
+func lion16NEON(p, m, g []float32, p16 []uint16, c *Update)
 
 //go:noescape
 func joinNEON(x []float32, rest []uint16)

@@ -14,6 +14,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/athanor-llm/athanor/optimizer"
 )
 
 //go:embed *.cu *.cuh
@@ -42,10 +44,18 @@ var parts = map[string][]string{
 	"wgrad_mma": {"copies.cuh", "mma.cuh"}, "wgrad_wgmma": {"copies.cuh", "mma.cuh", "wgmma.cuh", "relay.cuh"},
 }
 
+// partsOf lists the files between the prelude and a unit's own.
+func partsOf(file string) []string {
+	if _, err := optimizer.Named(file); err == nil {
+		return []string{"update.cuh"}
+	}
+	return parts[file]
+}
+
 // Source returns the unit's source text.
 func (u Unit) Source() (string, error) {
 	var b strings.Builder
-	for _, name := range append(append([]string{"prelude.cuh"}, parts[u.File]...), u.File+".cu") {
+	for _, name := range append(append([]string{"prelude.cuh"}, partsOf(u.File)...), u.File+".cu") {
 		text, err := files.ReadFile(name)
 		if err != nil {
 			return "", fmt.Errorf("kernel %s: %w", u.File, err)

@@ -3,6 +3,7 @@
 package kernels
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/athanor-llm/athanor/device/cuda/internal/fake"
 	"github.com/athanor-llm/athanor/device/cuda/nv"
 	"github.com/athanor-llm/athanor/internal/testkit"
+	"github.com/athanor-llm/athanor/optimizer"
 )
 
 // variants returns the variants of every unit that programs use: fp32, bf16 with
@@ -38,7 +40,7 @@ func variants() []Unit {
 			list = append(list, Unit{"attention", types + " HEAD=" + head}, Unit{"attention_bwd", types + " HEAD=" + head},
 				Unit{"attention", types + " HEAD=" + head + " STARTS=4 SINKS=5"}, Unit{"attention_bwd", types + " HEAD=" + head + " STARTS=8"})
 		}
-		for _, name := range []string{"adamw", "cast", "add", "scale"} {
+		for _, name := range []string{"cast", "add", "scale"} {
 			list = append(list, Unit{name, types + " VEC=1"}, Unit{name, types + " " + wide})
 		}
 		for _, act := range []string{" ACT=0", " ACT=1", " ACT=2", " ACT=3"} {
@@ -112,13 +114,25 @@ func variants() []Unit {
 	for _, tile := range []string{"128 COLS=256", "128 COLS=192", "128 COLS=128", "64 COLS=128"} {
 		list = append(list, Unit{"wgrad_wgmma", "ROWS=" + tile}, Unit{"wgrad_wgmma", "ROWS=" + tile + " PAIR=1"})
 	}
-	for _, v := range []string{"1", "4"} { // moments, and weights too, in bf16
-		for _, p := range []string{"f32", "bf16"} {
-			list = append(list, Unit{"adamw", "T0=" + p + " T1=bf16 T2=bf16 T3=f32 T4=f32 T5=f32 T6=bf16 T7=f32 VEC=" + v},
-				Unit{"adamw", "T0=bf16 T1=" + p + " T2=" + p + " T3=f32 T4=f32 T5=f32 T6=f32 T7=u16 VEC=" + v})
+	for o := range optimizer.NumOptimizers {
+		for _, v := range []string{"1", "4"} {
+			for _, types := range [][4]string{{"f32", "f32", "f32", "f32"}, {"f32", "f32", "bf16", "f32"}, {"f32", "bf16", "bf16", "f32"}, {"bf16", "bf16", "f32", "f32"}, {"bf16", "f32", "f32", "u16"}, {"bf16", "bf16", "f32", "u16"}} {
+				list = append(list, updateUnit(o.Rule(), types[0], types[1], types[2], types[3], v))
+			}
 		}
 	}
 	return append(list, Unit{"sum", "T0=f32 VEC=4"}, Unit{"sum", "T0=f64 VEC=1"}, Unit{"loss_sum", ""}, Unit{"preference", ""}, Unit{"norm_part", "T1=f32 VEC=1 FLAT=false PART_THREADS=512"}, Unit{"norm_part", "T1=f32 VEC=4 FLAT=true PART_THREADS=512"}, Unit{"norm_all", ""})
+}
+
+// updateUnit is the unit of an optimizer with the given types of weights, moments, copies and lower halves.
+func updateUnit(rule *optimizer.Rule, weights, moments, copied, rest, vec string) Unit {
+	types := append([]string{weights}, slices.Repeat([]string{moments}, len(rule.Moments))...)
+	types = append(types, "f32", "f32", "f32", copied, rest)
+	var defines strings.Builder
+	for i, t := range types {
+		fmt.Fprintf(&defines, "T%d=%s ", i, t)
+	}
+	return Unit{rule.Name, defines.String() + "VEC=" + vec}
 }
 
 // compiler returns NVRTC; it skips the test if there is none.

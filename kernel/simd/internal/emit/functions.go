@@ -130,9 +130,13 @@ var functions = []function{
 		n = b.times(b.xor(n, b.shift(n, 15)), b.bits(0x846ca68b))
 		b.draw("y", b.load("x"), n)
 	}},
-	{name: "AdamW", params: "p m v g []float32, c *AdamW", body: func(b *body) { b.adamW() }},
-	{name: "AdamW16", params: "p m v g []float32, p16 []uint16, c *AdamW", body: func(b *body) {
+	{name: "AdamW", params: "p m v g []float32, c *Update", body: func(b *body) { b.adamW() }},
+	{name: "AdamW16", params: "p m v g []float32, p16 []uint16, c *Update", body: func(b *body) {
 		b.draw("p16", b.adamW(), b.held(math.Copysign(0, -1)))
+	}},
+	{name: "Lion", params: "p m g []float32, c *Update", body: func(b *body) { b.lion() }},
+	{name: "Lion16", params: "p m g []float32, p16 []uint16, c *Update", body: func(b *body) {
+		b.draw("p16", b.lion(), b.held(math.Copysign(0, -1)))
 	}},
 	{name: "Join", params: "x []float32, rest []uint16", body: func(b *body) {
 		b.store("x", b.plus(b.plus(b.shift(b.load("rest"), 16), b.load("x")), b.bits(0xffff8000)))
@@ -144,7 +148,7 @@ var functions = []function{
 	}},
 }
 
-// fields lists the fields of simd.AdamW, in order.
+// fields lists the fields of simd.Update, in order.
 var fields = []string{"Clip", "Beta1", "Rest1", "Beta2", "Rest2", "Keep", "Step", "Root", "Eps"}
 
 // activations are the functions of Act and GLU by number: the value at x, and d times the derivative there,
@@ -222,6 +226,19 @@ func (b *body) adamW() val {
 	b.store("v", v)
 	root := b.fma(b.sqrt(v), b.arg("Root"), b.arg("Eps"))
 	p := b.fnma(b.div(m, root), b.arg("Step"), b.mul(b.load("p"), b.arg("Keep")))
+	b.store("p", p)
+	return p
+}
+
+func (b *body) lion() val {
+	g := b.mul(b.load("g"), b.arg("Clip"))
+	m := b.load("m")
+	sign := b.fma(m, b.arg("Beta1"), b.mul(g, b.arg("Rest1")))
+	for range 2 { // twice, so that the least number has a sign of 1 too: 2^-149 * 2^127 * 2^127 > 1
+		sign = b.min(b.held(1), b.max(b.held(-1), b.mul(sign, b.c(1<<127))))
+	}
+	b.store("m", b.fma(m, b.arg("Beta2"), b.mul(g, b.arg("Rest2"))))
+	p := b.fnma(sign, b.arg("Step"), b.mul(b.load("p"), b.arg("Keep")))
 	b.store("p", p)
 	return p
 }

@@ -1,0 +1,236 @@
+package kernel
+
+import (
+	"math"
+
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/kernel/simd"
+	"github.com/athanor-llm/athanor/optimizer"
+)
+
+// Updates by elementwise optimizers. Each has the arithmetic of one element, in float64, and of a row of vectors; what they
+// share is here: the clip factor, of which 0 skips the update; state in bf16, which is rounded stochastically; weights in
+// halves; a bf16 copy of the weights. One pass over 28 bytes per parameter for AdamW in fp32, 20 for Lion; the same pass
+// writes the bf16 copy of p, or reads and writes p in halves (simd.Halves), which take 4 bytes where p and a copy take 6.
+//
+// bf16 moments need stochastic rounding: with Beta2 = 0.999 a step changes v by less than half a unit in the last place, so
+// rounding to nearest would never let v decrease. The update of p uses the unrounded moments.
+
+// update is one optimizer's arithmetic.
+type update struct {
+	rule *optimizer.Rule // none in the table below
+	// element returns an element's weight after the step, and changes its moments. It is the clear version.
+	element func(c *constants, p float64, m []float64, g float64) float64
+	// row updates weights and moments, and p16 with the upper halves of the weights unless it is nil.
+	row func(v *simd.Set, p []float32, m [2][]float32, g []float32, p16 []uint16, c *simd.Update)
+	// step is the factor of the step's direction.
+	step func(c *constants) float64
+}
+
+// constants are those of a step. Corrections are 1-Beta^t.
+type constants struct {
+	rate, correction1, correction2   float64
+	beta1, beta2, eps, decay, factor float64
+}
+
+var updates = [optimizer.NumOptimizers]update{
+	optimizer.AdamW: { // Loshchilov and Hutter, 1711.05101: the arithmetic of torch.optim.AdamW.
+		element: func(c *constants, p float64, m []float64, g float64) float64 {
+			m[0] = c.beta1*m[0] + (1-c.beta1)*g
+			m[1] = c.beta2*m[1] + (1-c.beta2)*g*g
+			return p*(1-c.rate*c.decay) - c.rate/c.correction1*m[0]/(math.Sqrt(m[1])/math.Sqrt(c.correction2)+c.eps)
+		},
+		row: func(v *simd.Set, p []float32, m [2][]float32, g []float32, p16 []uint16, c *simd.Update) {
+			if p16 != nil {
+				v.AdamW16(p, m[0], m[1], g, p16, c)
+			} else {
+				v.AdamW(p, m[0], m[1], g, c)
+			}
+		},
+		step: func(c *constants) float64 { return c.rate / c.correction1 },
+	},
+	optimizer.Lion: { // Chen et al., 2302.06675.
+		element: func(c *constants, p float64, m []float64, g float64) float64 {
+			mean := c.beta1*m[0] + (1-c.beta1)*g
+			m[0] = c.beta2*m[0] + (1-c.beta2)*g
+			p *= 1 - c.rate*c.decay
+			switch {
+			case mean > 0:
+				p -= c.rate
+			case mean < 0:
+				p += c.rate
+			}
+			return p
+		},
+		row: func(v *simd.Set, p []float32, m [2][]float32, g []float32, p16 []uint16, c *simd.Update) {
+			if p16 != nil {
+				v.Lion16(p, m[0], g, p16, c)
+			} else {
+				v.Lion(p, m[0], g, c)
+			}
+		},
+		step: func(c *constants) float64 { return c.rate },
+	},
+}
+
+// moments returns the number of moments.
+func (u *update) moments() int { return len(u.rule.Moments) }
+
+// withUpdates adds the optimizers' operators to a table.
+func withUpdates(table [graph.NumOps]Kernel) [graph.NumOps]Kernel {
+	for o := range optimizer.NumOptimizers {
+		u := updates[o]
+		u.rule = o.Rule()
+		table[u.rule.Op] = Kernel{u.reference, u.fast}
+	}
+	return table
+}
+
+// operands are those of an update, see optimizer.Rule: weights and moments first.
+func (u *update) operands(t []Tensor) (g, clip, scalars, p16, rest *Tensor) {
+	t = t[1+u.moments():]
+	return &t[0], &t[1], &t[2], &t[3], &t[4]
+}
+
+// constantsOf returns the constants of a call.
+func (u *update) constantsOf(a *graph.Attr, t []Tensor) *constants {
+	_, clip, scalars, _, _ := u.operands(t)
+	c := &constants{
+		rate: scalars.At(0, graph.ScalarLR), correction1: scalars.At(0, graph.ScalarCorrection1), correction2: scalars.At(0, graph.ScalarCorrection2),
+		beta1: a.Beta1, beta2: a.Beta2, eps: a.Eps, decay: a.Decay, factor: 1,
+	}
+	if !clip.Absent() {
+		c.factor = clip.At(0, 0)
+	}
+	return c
+}
+
+// setUpper stores x, in bf16 its upper half, and returns the lower half.
+func setUpper(t *Tensor, r, c int, x float64) (lower uint16) {
+	upper, lower := simd.Halves(float32(x))
+	if t.Set(r, c, x); t.DType == graph.BF16 {
+		t.BF16[r*t.Stride+c] = upper
+	}
+	return lower
+}
+
+func (u *update) reference(_ *Env, a *graph.Attr, t []Tensor) {
+	p, c := &t[0], u.constantsOf(a, t)
+	for r := range p.Rows {
+		for col := range p.Cols {
+			if c.factor != 0 {
+				u.referenceElement(a, t, c, r, col)
+			}
+			if _, _, _, p16, _ := u.operands(t); !p16.Absent() {
+				setUpper(p16, r, col, p.At(r, col))
+			}
+		}
+	}
+}
+
+// referenceElement updates one element.
+func (u *update) referenceElement(a *graph.Attr, t []Tensor, c *constants, r, col int) {
+	g, _, scalars, _, rest := u.operands(t)
+	was := t[0].At(r, col)
+	if !rest.Absent() {
+		was = float64(simd.Join(uint16(math.Float32bits(float32(was))>>16), uint16(rest.At(r, col))))
+	}
+	values := make([]float64, 1+u.moments())
+	for k := range u.moments() {
+		values[1+k] = t[1+k].At(r, col)
+	}
+	values[0] = u.element(c, was, values[1:], g.At(r, col)*c.factor)
+	for k, x := range values {
+		switch {
+		case k == 0 && !rest.Absent():
+			rest.Set(r, col, float64(setUpper(&t[0], r, col, x)))
+		case t[k].DType != graph.BF16:
+			t[k].Set(r, col, x)
+		default:
+			low, high := graph.ChanceKey(scalars.F32[graph.ScalarChance], a.Param, k)
+			t[k].BF16[r*t[k].Stride+col] = simd.DrawBF16(float32(x), simd.Draws(uint32(a.First+r*t[0].Cols+col), low, high))
+		}
+	}
+}
+
+func (u *update) fast(e *Env, a *graph.Attr, t []Tensor) {
+	g, clip, scalars, p16, rest := u.operands(t)
+	if !clip.Absent() && clip.F32[0] == 0 {
+		if !p16.Absent() { // every instruction writes all of its results
+			upper(e, a, *p16, t[0])
+		}
+		return
+	}
+	// Not constantsOf: it allocates.
+	s := scalars.F32
+	k := constants{rate: float64(s[graph.ScalarLR]), correction1: float64(s[graph.ScalarCorrection1])}
+	c := e.begin(a, t)
+	c.update, c.step = u, simd.Update{
+		Clip:  1,
+		Beta1: float32(a.Beta1), Rest1: float32(1 - a.Beta1),
+		Beta2: float32(a.Beta2), Rest2: float32(1 - a.Beta2),
+		Keep: float32(1 - k.rate*a.Decay),
+		Step: float32(u.step(&k)),
+		Root: float32(1 / math.Sqrt(float64(s[graph.ScalarCorrection2]))),
+		Eps:  float32(a.Eps),
+	}
+	if !clip.Absent() {
+		c.step.Clip = clip.F32[0]
+	}
+	for k := range c.keys {
+		c.keys[k][0], c.keys[k][1] = graph.ChanceKey(s[graph.ScalarChance], a.Param, k)
+	}
+	n := 1 + u.moments()
+	c.t[n], c.t[n+1], c.t[n+2] = *g, *p16, *rest // byElements iterates over the leading operands
+	c.inBuffers(n).byElements(n+3, updateBlock)
+}
+
+// updateBlock updates a block of elements.
+func updateBlock(c *call, w *worker, b block) {
+	n := 1 + c.update.moments()
+	p16, rest := &c.t[n+1], &c.t[n+2]
+	for r := b.R0; r < b.R1; r++ {
+		var m [2][]float32
+		p := w.load(0, &c.t[0], r, b.C0, b.C1)
+		for k := range n - 1 {
+			m[k] = w.load(1+k, &c.t[1+k], r, b.C0, b.C1)
+		}
+		g := w.load(n, &c.t[n], r, b.C0, b.C1)
+		var copied []uint16
+		if !p16.Absent() {
+			copied = p16.row16(r, b.C0, b.C1)
+		}
+		var low []uint16
+		if !rest.Absent() {
+			low = rest.row16(r, b.C0, b.C1)
+			w.v.Join(p, low)
+		}
+		c.update.row(w.v, p, m, g, copied, &c.step)
+		if low != nil {
+			w.v.Halve(c.t[0].row16(r, b.C0, b.C1), low, p)
+		}
+		first := uint32(c.a.First + r*c.t[0].Cols + b.C0)
+		for k := range n {
+			x := p
+			if k > 0 {
+				x = m[k-1]
+			}
+			if c.t[k].DType == graph.BF16 && (k > 0 || low == nil) {
+				w.v.Draw(c.t[k].row16(r, b.C0, b.C1), x, first, c.keys[k][0], c.keys[k][1])
+			}
+		}
+	}
+}
+
+// upper writes the upper halves of p (see simd.Halves).
+func upper(e *Env, a *graph.Attr, p16, p Tensor) {
+	c := e.begin(a, []Tensor{p16, p})
+	c.byElements(2, func(c *call, w *worker, b block) {
+		for r := b.R0; r < b.R1; r++ {
+			y := c.t[0].row16(r, b.C0, b.C1)
+			for i, x := range c.t[1].row(r, b.C0, b.C1) {
+				y[i], _ = simd.Halves(x)
+			}
+		}
+	})
+}

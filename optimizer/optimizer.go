@@ -1,0 +1,148 @@
+// Package optimizer has the rules by which training updates weights, one row each, and the kinds of state that a parameter
+// has between steps.
+//
+// A rule says which operator makes an update and what it keeps; everything else follows from the row: bytes per parameter,
+// what is sharded, offloaded, streamed through staging buffers, saved, cleared and proved. To add one, add its row here, its
+// operator to graph's table, and a kernel to each device.
+package optimizer
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// Kind is a kind of what a parameter has between steps.
+type Kind uint8
+
+const (
+	Weights      Kind = iota // the weights that are updated; their upper halves if there are LowerHalves
+	FirstMoment              // a running mean of gradients
+	SecondMoment             // a running mean of their squares
+	Gradient                 // of a step whose gradients are kept, or whose update is left to the next step
+	HalfWeights              // a bf16 copy of Weights, which operators read
+	LowerHalves              // what bf16 weights leave out of fp32 ones
+	NumKinds
+)
+
+// kinds have the names in the text of programs and in the names of buffers' contents, those for people, and whether only
+// updates read and write it.
+var kinds = [NumKinds]struct {
+	short, long string
+	moment      bool
+}{
+	Weights:      {"p", "weight", false},
+	FirstMoment:  {"m", "first moment", true},
+	SecondMoment: {"v", "second moment", true},
+	Gradient:     {"g", "gradient", false},
+	HalfWeights:  {"p16", "bf16 weight", false},
+	LowerHalves:  {"rest", "lower half of the weight", false},
+}
+
+// String returns the kind's name in the text of programs.
+func (k Kind) String() string {
+	if k < NumKinds {
+		return kinds[k].short
+	}
+	return fmt.Sprintf("kind(%d)", uint8(k))
+}
+
+// Words returns what a person calls the kind.
+func (k Kind) Words() string { return kinds[k].long }
+
+// Moment reports whether a kind is a moment of some optimizer: only updates read and write it, and it begins with zeros.
+func (k Kind) Moment() bool { return kinds[k].moment }
+
+// KindNamed is the inverse of Kind.String.
+func KindNamed(name string) (Kind, error) {
+	for k := range NumKinds {
+		if kinds[k].short == name {
+			return k, nil
+		}
+	}
+	return 0, fmt.Errorf("unknown kind of state %q", name)
+}
+
+// Optimizer names a rule.
+type Optimizer uint8
+
+const (
+	AdamW Optimizer = iota
+	Lion
+	NumOptimizers
+)
+
+// Rule is a row of the table.
+type Rule struct {
+	Name string // in configurations, plans and checkpoints
+	// Op makes an update. Its operands are, in this order: weights, moments, gradient, clip (optional), scalars, a bf16 copy
+	// of the weights (optional), their lower halves (optional).
+	Op graph.Op
+	// Moments are the kinds of state beside the weights, of as many elements.
+	Moments []Kind
+	// Elementwise updates treat each element by itself, so that they may be cut anywhere. Others need whole matrices.
+	Elementwise bool
+	// Beta1, Beta2 and Epsilon are the defaults of the hyper-parameters, 0 where the rule has none.
+	Beta1, Beta2, Epsilon float64
+}
+
+var table = [NumOptimizers]Rule{
+	// Loshchilov and Hutter, 1711.05101, algorithm 2.
+	AdamW: {Name: "adamw", Op: graph.AdamW, Moments: []Kind{FirstMoment, SecondMoment}, Elementwise: true, Beta1: 0.9, Beta2: 0.95, Epsilon: 1e-8},
+	// Chen et al., 2302.06675, algorithm 2: the sign of a mean of gradients. Learning rates are usually 3 to 10 times
+	// lower than AdamW's, and weight decay as much higher.
+	Lion: {Name: "lion", Op: graph.Lion, Moments: []Kind{FirstMoment}, Elementwise: true, Beta1: 0.9, Beta2: 0.99},
+}
+
+// Rule returns the optimizer's row, which must not be changed.
+func (o Optimizer) Rule() *Rule { return &table[o] }
+
+func (o Optimizer) String() string { return table[o].Name }
+
+// Names lists the optimizers, the default first.
+func Names() (list []string) {
+	for _, r := range table {
+		list = append(list, r.Name)
+	}
+	return list
+}
+
+// Named is the inverse of String.
+func Named(name string) (Optimizer, error) {
+	if o := slices.IndexFunc(table[:], func(r Rule) bool { return r.Name == name }); o >= 0 {
+		return Optimizer(o), nil
+	}
+	return 0, fmt.Errorf("unknown optimizer %q; hint: use one of %s", name, strings.Join(Names(), ", "))
+}
+
+func (o Optimizer) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
+
+func (o *Optimizer) UnmarshalText(text []byte) (err error) {
+	*o, err = Named(string(text))
+	return err
+}
+
+// Updating returns the rule whose updates an operator makes, or nil.
+func Updating(op graph.Op) *Rule {
+	for o := range table {
+		if table[o].Op == op {
+			return &table[o]
+		}
+	}
+	return nil
+}
+
+// State lists the kinds of state that an update writes: the weights, then the moments.
+func (r *Rule) State() []Kind { return append([]Kind{Weights}, r.Moments...) }
+
+// Positions of an update's operands behind the weights and moments.
+func (r *Rule) GradientAt() int    { return 1 + len(r.Moments) }
+func (r *Rule) ClipAt() int        { return 2 + len(r.Moments) }
+func (r *Rule) ScalarsAt() int     { return 3 + len(r.Moments) }
+func (r *Rule) HalfWeightsAt() int { return 4 + len(r.Moments) }
+func (r *Rule) LowerHalvesAt() int { return 5 + len(r.Moments) }
+
+// MostMoments is the maximum number of moments of a rule.
+const MostMoments = 2

@@ -1,0 +1,67 @@
+package optimizer
+
+import (
+	"encoding/json"
+	"slices"
+	"testing"
+
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// TestTable: an operator's operands are those that its rule promises, by name and access, and names are unique.
+func TestTable(t *testing.T) {
+	seen := map[string]bool{}
+	for o := range NumOptimizers {
+		r := o.Rule()
+		if r.Name == "" || seen[r.Name] || len(r.Moments) > MostMoments {
+			t.Errorf("optimizer %d: name %q, %d moments", o, r.Name, len(r.Moments))
+		}
+		seen[r.Name] = true
+		if slices.ContainsFunc(r.Moments, func(k Kind) bool { return !k.Moment() }) {
+			t.Errorf("%s keeps %v, of which not all are moments", r.Name, r.Moments)
+		}
+		want := []graph.ArgSpec{}
+		for _, k := range r.State() {
+			want = append(want, graph.ArgSpec{Name: k.String(), Access: graph.Update})
+		}
+		want = append(want, graph.ArgSpec{Name: "g"}, graph.ArgSpec{Name: "clip", Optional: true}, graph.ArgSpec{Name: "scalars"},
+			graph.ArgSpec{Name: HalfWeights.String(), Access: graph.Write, Optional: true}, graph.ArgSpec{Name: LowerHalves.String(), Access: graph.Update, Optional: true})
+		if have := r.Op.Info().Args; !slices.Equal(have, want) {
+			t.Errorf("%s has operands %+v, want %+v", r.Name, have, want)
+		}
+		for i, name := range map[int]string{r.GradientAt(): "g", r.ClipAt(): "clip", r.ScalarsAt(): "scalars", r.HalfWeightsAt(): "p16", r.LowerHalvesAt(): "rest"} {
+			if have := r.Op.Info().Args[i].Name; have != name {
+				t.Errorf("%s: operand %d is %s, not %s", r.Name, i, have, name)
+			}
+		}
+		if Updating(r.Op) != r {
+			t.Errorf("%s: another rule has the operator %v", r.Name, r.Op)
+		}
+		text, err := json.Marshal(o)
+		var back Optimizer
+		if err == nil {
+			err = json.Unmarshal(text, &back)
+		}
+		if err != nil || back != o || string(text) != `"`+r.Name+`"` {
+			t.Errorf("%s is written as %s and read as %v: %v", r.Name, text, back, err)
+		}
+	}
+	if Updating(graph.Linear) != nil {
+		t.Error("a linear layer updates weights")
+	}
+	if _, err := Named("sgd?"); err == nil {
+		t.Error("an unknown name is accepted")
+	}
+}
+
+// TestKinds: names are unique and read back.
+func TestKinds(t *testing.T) {
+	for k := range NumKinds {
+		if back, err := KindNamed(k.String()); err != nil || back != k || k.Words() == "" {
+			t.Errorf("kind %d is called %q, which is %v: %v", k, k, back, err)
+		}
+	}
+	if _, err := KindNamed("q"); err == nil {
+		t.Error("an unknown kind is accepted")
+	}
+}
