@@ -84,8 +84,7 @@ func TestStepBench(t *testing.T) {
 	}
 	g, err := graph.Build(m, 16, graph.F32)
 	check(t, err)
-	opt := contestOptions
-	opt.Capacity = program.NoLimits
+	opt := lower.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Clip: 1, Capacity: program.NoLimits}
 	p, err := lower.Lower(t.Context(), g, plan.Plain(g, 2), opt)
 	check(t, err)
 	d := cpu.New(cpu.Options{})
@@ -115,17 +114,17 @@ func TestStepBench(t *testing.T) {
 	}
 }
 
-// TestBetween: budgets fall strictly, and their ends are exact.
-func TestBetween(t *testing.T) {
+// TestGeometric: budgets fall strictly, and their ends are exact.
+func TestGeometric(t *testing.T) {
 	last := int64(math.MaxInt64)
 	for i := range 12 {
-		v := between(4629576, 826376, i, 12)
+		v := Geometric(4629576, 826376, i, 12)
 		if v >= last {
 			t.Errorf("budget %d is %d after %d", i, v, last)
 		}
 		last = v
 	}
-	if first := between(4629576, 826376, 0, 12); first != 4629576 || last != 826376 {
+	if first := Geometric(4629576, 826376, 0, 12); first != 4629576 || last != 826376 {
 		t.Errorf("from %d to %d", first, last)
 	}
 }
@@ -163,29 +162,6 @@ func here(t *testing.T) (*machine.Machine, *graph.Graph, *config.Config) {
 	check(t, err)
 	mach.Hardware, mach.Capacity = h, [device.NumTiers]int64{1 << 30, 1 << 30, 1 << 30}
 	return mach, g, &c
-}
-
-// TestSweep: before a long run, and not before a short one, the chosen plan has
-// really been tried; all plans reach the peaks that were planned, and the chosen one
-// is as far behind as the turns say.
-func TestSweep(t *testing.T) {
-	testkit.Needs(t, testkit.Usual)
-	for steps, tried := range map[int]bool{1: false, 1e9: true} {
-		m, g, c := here(t)
-		c.MaxSteps = steps
-		m.Capacity[device.DeviceTier] = 100 << 10
-		s := Sweep{Graph: g, Plans: 4, Steps: 1}
-		r, err := s.measure(t.Context(), m, c, func(string) {})
-		check(t, err)
-		if len(r.Plans) < 2 || !r.Exact || r.Behind < 0 || r.Twin <= -1 || r.Twin == 0 || (r.Plans[0].Tried > 0) != tried {
-			t.Errorf("a run of %d steps: %+v", steps, r)
-		}
-		for _, p := range r.Plans {
-			if p.Measured <= 0 || math.Abs(p.Predicted/p.Measured-1-p.Error) > 1e-12 {
-				t.Errorf("%+v", p)
-			}
-		}
-	}
 }
 
 // TestBudgets: every budget is kept, and what was planned was reached.

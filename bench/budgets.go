@@ -42,7 +42,7 @@ type BudgetRun struct {
 
 // Run measures. done receives the result of each budget.
 func (b *Budgets) Run(ctx context.Context, note func(string), done func(BudgetRun)) error {
-	return b.each(ctx, note, func() error {
+	return b.Each(ctx, note, func() error {
 		r, err := b.measure(ctx, note)
 		if err == nil {
 			done(r)
@@ -51,8 +51,8 @@ func (b *Budgets) Run(ctx context.Context, note func(string), done func(BudgetRu
 	})
 }
 
-// each calls do with the machine's device capacity set to each budget in turn.
-func (b *Budgets) each(ctx context.Context, note func(string), do func() error) error {
+// Each calls do with the machine's device capacity set to each budget in turn.
+func (b *Budgets) Each(ctx context.Context, note func(string), do func() error) error {
 	m := b.Machine
 	all := m.Capacity[device.DeviceTier]
 	defer func() { m.Capacity[device.DeviceTier] = all }()
@@ -64,13 +64,13 @@ func (b *Budgets) each(ctx context.Context, note func(string), do func() error) 
 	for _, p := range best.Best.Ranks {
 		largest = max(largest, p.Height[device.DeviceTier])
 	}
-	smallest, err := smallestBudget(ctx, m, b.Graph, b.Config, note)
+	smallest, err := LeastBudget(ctx, m, b.Graph, b.Config, note)
 	if err != nil {
 		return err
 	}
 	smallest = min(smallest, largest)
 	for i := range b.Count {
-		m.Capacity[device.DeviceTier] = between(largest, smallest, i, b.Count)
+		m.Capacity[device.DeviceTier] = Geometric(largest, smallest, i, b.Count)
 		m.ForgetTimes()
 		if err := do(); err != nil {
 			return fmt.Errorf("device budget %d bytes: %w", m.Capacity[device.DeviceTier], err)
@@ -79,9 +79,9 @@ func (b *Budgets) each(ctx context.Context, note func(string), do func() error) 
 	return nil
 }
 
-// between returns element i of n of the geometric progression from a down to b. The
+// Geometric returns element i of n of the geometric progression from a down to b. The
 // ends are exact.
-func between(a, b int64, i, n int) int64 {
+func Geometric(a, b int64, i, n int) int64 {
 	switch i {
 	case 0:
 		return a
@@ -91,9 +91,9 @@ func between(a, b int64, i, n int) int64 {
 	return int64(float64(a) * math.Pow(float64(b)/float64(a), float64(i)/float64(n-1)))
 }
 
-// smallestBudget returns the least device bytes with which anything fits, taken
+// LeastBudget returns the least device bytes with which anything fits, taken
 // from the misfit of an impossible request.
-func smallestBudget(ctx context.Context, m *machine.Machine, g *graph.Graph, c *config.Config, note func(string)) (int64, error) {
+func LeastBudget(ctx context.Context, m *machine.Machine, g *graph.Graph, c *config.Config, note func(string)) (int64, error) {
 	m.Capacity[device.DeviceTier] = 1
 	_, err := m.Plan(ctx, g, c, note)
 	var misfit *search.Misfit

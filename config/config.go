@@ -45,6 +45,7 @@ type Config struct {
 	Data           Sources  `yaml:"data"`            // files, or patterns with *, ? and ** (any number of folders); {files: ..., times: 2} is read twice in each pass over the corpus
 	Documents      string   `yaml:"documents"`       // joined: a token sees all tokens before it in its window; separate: only those of its document; whole: likewise, and windows do not cut documents
 	Tokenizer      string   `yaml:"tokenizer"`       // gpt2, bpe-4096 (trained on the corpus), or a tokenizer.json or its folder, whose chat template renders conversations
+	BOS            string   `yaml:"bos"`             // auto: texts, prompts and pairs begin with what the tokenizer puts before a text, such as <s>, unless the run began without; none
 	SequenceLength int      `yaml:"sequence_length"` // tokens
 	GlobalBatch    int      `yaml:"global_batch"`    // sequences per optimizer step
 	LearningRate   float64  `yaml:"learning_rate"`   // the peak
@@ -253,7 +254,7 @@ const (
 // Default returns the configuration before the file is read.
 func Default() Config {
 	return Config{
-		Documents: Joined, Device: "auto", Ranks: 1, Precision: "auto", Quantize: "none", OptimizerState: "auto", Resume: "auto", Seed: 1,
+		Documents: Joined, BOS: "auto", Device: "auto", Ranks: 1, Precision: "auto", Quantize: "none", OptimizerState: "auto", Resume: "auto", Seed: 1,
 		Limits:   Limits{Device: Unlimited, Host: Unlimited, Disk: Unlimited},
 		Schedule: "cosine", MinLearningRate: derived, WarmupSteps: derived, ExpertBalance: Derived,
 		WeightDecay: 0.1, Beta1: 0.9, Beta2: 0.95, Epsilon: 1e-8, Clip: 1,

@@ -192,7 +192,9 @@ func TestChatLines(t *testing.T) {
 		`{"messages":[` + u + `,` + a + `],"tools":{"a":"b"}}`:                                                                 "tools: not a list",
 		`{"messages":[` + u + `,` + a + `],"tools":["{}"]}`:                                                                    "tools: tool 1 is not an object",
 		`{"messages":[` + u + `,` + a + `],"tools":[` + strings.Repeat("[", 5000) + strings.Repeat("]", 5000) + `]}`:           "levels of JSON",
-		`{"conversations":[` + u + `,` + a + `],"system":"s"}`:                                                                 "not supported yet",
+		`{"conversations":[` + u + `,` + a + `],"system":"s"}`:                                                                 "<|im_start|>system\ns<|im_end|>\n" + rendered,
+		`{"messages":[{"role":"system","content":"t"},` + u + `,` + a + `],"system":"s"}`:                                      "leave out one of them",
+		`{"messages":[` + u + `,` + a + `],"history":[["x","y"]]}`:                                                             "\"history\" beside",
 		`{"instruction":"q"}`: "not both given",
 		`{"messages":[` + strings.Repeat(u+",", 1000) + a + `]}`:                     "split it",
 		`{"messages":` + strings.Repeat("[", 5000) + strings.Repeat("]", 5000) + `}`: "levels of JSON",
@@ -201,9 +203,8 @@ func TestChatLines(t *testing.T) {
 		doc, err := appendText(nil, []byte(line), false)
 		got := string(doc.dst)
 		if err == nil && doc.turns != nil {
-			var docs []chat.Document
-			docs, err = template.Documents(doc.turns)
-			for _, d := range docs {
+			var d *chat.Document
+			if d, err = template.Document(doc.turns); d != nil {
 				for _, s := range slices.Backward(d.Learnt) {
 					d.Text = slices.Concat(d.Text[:s.First], []byte("["), d.Text[s.First:s.End], []byte("]"), d.Text[s.End:])
 				}

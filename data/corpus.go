@@ -33,8 +33,8 @@ var formatOf = map[string]Format{".jsonl": JSONL, ".ndjson": JSONL, ".json": JSO
 
 // refused maps extensions of files that cannot be text to what they are.
 var refused = map[string]string{
-	".arrow": "Arrow",
-	".tgz":   "tar", ".tzst": "tar", ".bz2": "bzip2", ".xz": "xz", ".zip": "zip", ".tar": "tar",
+	".arrow": "Arrow", ".csv": "CSV", ".tsv": "CSV",
+	".tgz": "tar", ".tzst": "tar", ".bz2": "bzip2", ".xz": "xz", ".zip": "zip", ".tar": "tar",
 	".bin": "a binary file", ".npy": "NumPy", ".safetensors": "safetensors", ".pdf": "PDF",
 }
 

@@ -31,10 +31,11 @@ import (
 // record is the document in a line: the text in dst from the old length on, of which
 // the first given bytes are a prompt; or a conversation; or a pair of such documents.
 type record struct {
-	dst   []byte
-	given int
-	turns *chat.Conversation
-	pair  *[2]record // the chosen one and the rejected one
+	dst    []byte
+	given  int
+	turns  *chat.Conversation
+	pair   *[2]record // the chosen one and the rejected one
+	beside bool       // it is a text, and the line has another document too
 }
 
 // appendText appends the document of the JSON object in line to dst: its "text", or its
@@ -79,7 +80,7 @@ func appendText(dst, line []byte, pairs bool) (record, error) {
 		return record{dst: dst[:base]}, s.fault("there is more after the object")
 	}
 	if found {
-		return record{dst: dst}, nil
+		return record{dst: dst, beside: slices.ContainsFunc(answerKeys, other.has)}, nil
 	}
 	r, err := other.document(dst, pairs)
 	if err == nil && r.turns == nil && r.pair == nil && r.given < 0 {
@@ -89,7 +90,10 @@ func appendText(dst, line []byte, pairs bool) (record, error) {
 }
 
 // otherKeys are the keys of documents that are more than a text.
-var otherKeys = []string{"prompt", "completion", "chosen", "rejected", "messages", "conversations", "instruction", "input", "output", "system", "tools"}
+var otherKeys = []string{"prompt", "completion", "chosen", "rejected", "messages", "conversations", "instruction", "input", "output", "system", "history", "tools", "chat_template_kwargs"}
+
+// answerKeys are those of otherKeys that make up another document.
+var answerKeys = []string{"completion", "messages", "conversations", "output"}
 
 // fields are values of an object, as JSON.
 type fields map[string][]byte
@@ -106,71 +110,6 @@ func (f fields) text(key string) (text []byte, ok bool, err error) {
 
 // has reports whether a key has a value other than null.
 func (f fields) has(key string) bool { return f[key] != nil && string(f[key]) != "null" }
-
-// document appends a prompt and its completion to dst, or returns a conversation or a pair. given is -1 if the
-// fields are none of these.
-func (f fields) document(dst []byte, pairs bool) (record, error) {
-	prompt, hasPrompt, err := f.text("prompt")
-	completion, hasCompletion, err2 := f.text("completion")
-	both := f.has("chosen") || f.has("rejected")
-	switch none := (record{dst: dst, given: -1}); {
-	case err != nil || err2 != nil:
-		return none, errors.Join(err, err2)
-	case both && (pairs || !hasCompletion && f["messages"] == nil && f["conversations"] == nil && f["instruction"] == nil):
-		none.pair, err = f.pair()
-		return none, err
-	case hasPrompt && hasCompletion:
-		return record{dst: append(append(dst, prompt...), completion...), given: len(prompt)}, nil
-	case f["messages"] != nil || f["conversations"] != nil:
-		none.turns, err = f.conversation()
-		return none, err
-	case f["prompt"] != nil || hasCompletion:
-		return none, errors.New(`"prompt" and "completion" are not both given as strings; hint: give both, or the whole document as {"text": ...}`)
-	case f["instruction"] != nil:
-		none.turns, err = f.instruction()
-		return none, err
-	default:
-		return none, nil
-	}
-}
-
-// conversation reads OpenAI's "messages" or ShareGPT's "conversations".
-func (f fields) conversation() (*chat.Conversation, error) {
-	key := "messages"
-	if f[key] == nil {
-		key = "conversations"
-	}
-	switch string(f["system"]) {
-	case "", "null", `""`, "[]":
-	default:
-		return nil, fmt.Errorf("\"system\" beside %q is %w; hint: put the system prompt into the first message", key, ErrNotSupported)
-	}
-	c, err := chat.Decode(f[key], f["tools"])
-	if err != nil {
-		return nil, fmt.Errorf("%q: %w", key, err)
-	}
-	return c, nil
-}
-
-// instruction reads Alpaca's "instruction", "input" and "output".
-func (f fields) instruction() (*chat.Conversation, error) {
-	ask, hasAsk, err := f.text("instruction")
-	output, hasOutput, err2 := f.text("output")
-	input, _, err3 := f.text("input")
-	if err := errors.Join(err, err2, err3); err != nil {
-		return nil, err
-	}
-	if !hasAsk || !hasOutput {
-		return nil, errors.New(`"instruction" and "output" are not both given as strings; hint: give both, or {"messages": ...}`)
-	}
-	if len(input) > 0 {
-		ask = slices.Concat(ask, []byte("\n\n"), input)
-	}
-	c := &chat.Conversation{}
-	c.Say("user", string(ask))
-	c.Say("assistant", string(output))
-	return c, nil
-}
 
 // key reads the key before a value, and moves to the value.
 func (s *lineScanner) key(first bool) (string, error) {

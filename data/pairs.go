@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"unicode/utf8"
 
 	"github.com/athanor-llm/athanor/data/chat"
 )
@@ -23,6 +24,14 @@ func (f fields) pair() (*[2]record, error) {
 	for k, key := range []string{"chosen", "rejected"} {
 		answer, isText, err := f.text(key)
 		prompt, asked, err2 := f.text("prompt")
+		if isText && !f.has("prompt") {
+			if prompt, answer, err2 = f.shared(key); len(prompt) == 0 && err2 == nil {
+				return nil, fmt.Errorf(`"prompt", "chosen" and "rejected" are not all given, and the answers do not begin alike; %s`, hint)
+			}
+		}
+		if isText {
+			err2 = errors.Join(err2, f.refuse("system", "history", "tools"))
+		}
 		switch err = errors.Join(err, err2); {
 		case err != nil:
 			return nil, err
@@ -44,6 +53,30 @@ func (f fields) pair() (*[2]record, error) {
 	return pair, nil
 }
 
+// shared divides the answer of a pair without a prompt: the prompt is what both answers begin with, but for a space at
+// its end, as TRL has it.
+func (f fields) shared(key string) (prompt, answer []byte, err error) {
+	chosen, isText, err := f.text("chosen")
+	rejected, isText2, err2 := f.text("rejected")
+	if err := errors.Join(err, err2); err != nil || !isText || !isText2 {
+		return nil, nil, err
+	}
+	n := 0
+	for n < len(chosen) && n < len(rejected) && chosen[n] == rejected[n] {
+		n++
+	}
+	for n > 0 && n < len(chosen) && !utf8.RuneStart(chosen[n]) {
+		n--
+	}
+	if n > 0 && chosen[n-1] == ' ' {
+		n--
+	}
+	if key == "chosen" {
+		return chosen[:n:n], chosen[n:], nil
+	}
+	return rejected[:n:n], rejected[n:], nil
+}
+
 // preferred returns the conversation of a prompt and one of its answers, of which only the last turn is learnt.
 func (f fields) preferred(key string, asked bool) (*chat.Conversation, error) {
 	list, prompt := bytes.TrimSpace(f[key]), bytes.TrimSpace(f["prompt"])
@@ -53,14 +86,14 @@ func (f fields) preferred(key string, asked bool) (*chat.Conversation, error) {
 	case len(prompt) > 0 && !asked && string(prompt) != "null":
 		return nil, errors.New(`"prompt" is neither a string nor a list of messages; hint: write [{"role": "user", "content": ...}]`)
 	}
-	c, err := chat.Decode(list, f["tools"])
-	if err == nil && asked && c.Len() == 1 {
-		c, err = chat.Decode(join(fmt.Appendf(nil, `[{"role": "user", "content": %s}]`, prompt), list), f["tools"])
-	}
-	if err == nil {
-		err = c.LearnLast()
+	c, err := f.decode(key, list)
+	if err == nil && asked && c.Turns() == 1 {
+		c, err = f.decode(key, join(fmt.Appendf(nil, `[{"role": "user", "content": %s}]`, prompt), list))
 	}
 	if err != nil {
+		return nil, err
+	}
+	if err := c.LearnLast(); err != nil {
 		return nil, fmt.Errorf("%q: %w", key, err)
 	}
 	return c, nil
@@ -98,6 +131,9 @@ func (r *reader) pair(pair *[2]record, stats *FormatStats) error {
 		return fmt.Errorf("the chat template turns a pair into %d documents, not 2; hint: write the prompt and both answers as strings", n)
 	}
 	stats.Pairs++
+	if one, other := pair[0], pair[1]; one.turns == nil && bytes.Equal(one.dst, other.dst) || one.turns != nil && one.turns.Same(other.turns) {
+		stats.Alike++
+	}
 	return nil
 }
 

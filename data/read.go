@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -78,13 +79,15 @@ type Stats struct {
 
 // FormatStats counts one format. Bytes are those of the documents' text.
 type FormatStats struct {
-	Files     int64 `json:"files"`
-	Documents int64 `json:"documents"`
-	Bytes     int64 `json:"bytes"`
-	Prompts   int64 `json:"prompts,omitempty"` // documents of a prompt and a completion
-	// Conversations counts conversations; one may become several documents (package chat).
+	Files         int64 `json:"files"`
+	Documents     int64 `json:"documents"`
+	Bytes         int64 `json:"bytes"`
+	Prompts       int64 `json:"prompts,omitempty"` // documents of a prompt and a completion
 	Conversations int64 `json:"conversations,omitempty"`
-	Pairs         int64 `json:"pairs,omitempty"` // of documents, of which the first is preferred
+	Rendered      int64 `json:"rendered,omitempty"` // documents made from conversations
+	Pairs         int64 `json:"pairs,omitempty"`    // of documents, of which the first is preferred
+	Beside        int64 `json:"beside,omitempty"`   // texts in rows that may have another document too, which is not read
+	Alike         int64 `json:"alike,omitempty"`    // pairs whose answers are the same
 }
 
 // Add adds what reading another corpus found.
@@ -95,6 +98,9 @@ func (s *Stats) Add(o Stats) {
 		f.to.Bytes += f.from.Bytes
 		f.to.Prompts += f.from.Prompts
 		f.to.Conversations += f.from.Conversations
+		f.to.Rendered += f.from.Rendered
+		f.to.Beside += f.from.Beside
+		f.to.Alike += f.from.Alike
 		f.to.Pairs += f.from.Pairs
 	}
 	s.Empty += o.Empty
@@ -111,6 +117,12 @@ func (s Stats) Bytes() int64 { return s.Text.Bytes + s.JSONL.Bytes + s.Parquet.B
 
 // Conversations returns the number of conversations.
 func (s Stats) Conversations() int64 { return s.JSONL.Conversations + s.Parquet.Conversations }
+
+// Texts returns the number of documents that are not made from conversations.
+func (s Stats) Texts() int64 { return s.Documents() - s.rendered() }
+
+// rendered returns the number of documents made from conversations.
+func (s Stats) rendered() int64 { return s.JSONL.Rendered + s.Parquet.Rendered }
 
 // Prompts returns the number of documents of a prompt and a completion.
 func (s Stats) Prompts() int64 { return s.JSONL.Prompts + s.Parquet.Prompts }
@@ -139,6 +151,12 @@ func (s Stats) String() string {
 		}
 		if f.Pairs > 0 {
 			add("%d pairs of a chosen and a rejected answer", f.Pairs)
+		}
+		if f.Alike > 0 {
+			add("%d of them with identical answers, from which nothing is learnt", f.Alike)
+		}
+		if f.Beside > 0 {
+			add("of %d rows with a text, what answers there are in other fields is not read", f.Beside)
 		}
 		if f.Conversations > 0 {
 			add("of %d conversations, only what the assistant says is learnt", f.Conversations)
@@ -344,7 +362,11 @@ func (r *reader) readDocument(in io.Reader) error {
 // lines reads a file with one JSON object per line.
 func (r *reader) lines(in io.Reader) error {
 	r.stats.JSONL.Files++
-	lines := newLineReader(in, r.most)
+	buffered := bufio.NewReaderSize(in, 64<<10)
+	if first, err := firstVisible(buffered); err == nil && first == '[' {
+		return r.array(buffered)
+	}
+	lines := newLineReader(buffered, r.most)
 	for {
 		line, err := lines.next()
 		if err == io.EOF {
@@ -366,6 +388,39 @@ func (r *reader) lines(in io.Reader) error {
 	}
 }
 
+// firstVisible returns the first byte that is not white space, as far as the buffer reaches, without taking it.
+func firstVisible(in *bufio.Reader) (byte, error) {
+	start, err := in.Peek(4096)
+	if start = bytes.TrimLeft(start, " \t\r\n"); len(start) > 0 {
+		return start[0], nil
+	}
+	return 0, cmp.Or(err, io.EOF)
+}
+
+// array reads a file that is one JSON array of objects.
+func (r *reader) array(in *bufio.Reader) error {
+	d := json.NewDecoder(in)
+	if _, err := d.Token(); err != nil {
+		return err
+	}
+	for n := 1; d.More(); n++ {
+		var row json.RawMessage
+		if err := d.Decode(&row); err != nil {
+			return fmt.Errorf("element %d of the array: %w", n, err)
+		}
+		if err := r.object(row, &r.stats.JSONL); err != nil {
+			return fmt.Errorf("element %d of the array: %w", n, err)
+		}
+		if err := r.drain(nil); err != nil {
+			return err
+		}
+	}
+	if _, err := d.Token(); err != nil {
+		return fmt.Errorf("the array does not end: %w", err)
+	}
+	return nil
+}
+
 // object adds the documents of a JSON object.
 func (r *reader) object(line []byte, stats *FormatStats) error {
 	start := len(r.text)
@@ -379,6 +434,9 @@ func (r *reader) object(line []byte, stats *FormatStats) error {
 	if doc.turns != nil {
 		return r.conversation(doc.turns, stats)
 	}
+	if doc.beside {
+		stats.Beside++
+	}
 	if r.text = doc.dst; doc.given > 0 {
 		r.given = append(r.given, span{start, start + doc.given})
 		stats.Prompts++
@@ -388,19 +446,21 @@ func (r *reader) object(line []byte, stats *FormatStats) error {
 	return nil
 }
 
-// conversation adds the documents of a conversation.
+// conversation adds the document of a conversation.
 func (r *reader) conversation(c *chat.Conversation, stats *FormatStats) error {
-	docs, err := r.chat.Documents(c)
+	doc, err := r.chat.Document(c)
 	if err != nil {
 		return err
 	}
 	stats.Conversations++
-	for i := range docs {
-		text := docs[i].Text
-		docs[i].Text = nil
-		r.text = append(r.text, text...)
-		r.endDocument(stats, int64(len(text)), &docs[i])
+	if doc == nil { // nothing is learnt from it
+		return nil
 	}
+	stats.Rendered++
+	text := doc.Text
+	doc.Text = nil
+	r.text = append(r.text, text...)
+	r.endDocument(stats, int64(len(text)), doc)
 	return nil
 }
 

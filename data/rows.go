@@ -1,6 +1,7 @@
 package data
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"os"
@@ -44,6 +45,9 @@ func (r *reader) rows(in *os.File) error {
 		}
 		if err == nil {
 			err = r.object(line, &r.stats.Parquet)
+		}
+		if err == nil && bytes.HasPrefix(line, []byte(`{"text"`)) && slices.ContainsFunc(known, func(name string) bool { return slices.Contains(answerKeys, name) }) {
+			r.stats.Parquet.Beside++
 		}
 		if err != nil {
 			return fmt.Errorf("row %d: %w", table.Row(), err)

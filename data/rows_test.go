@@ -80,7 +80,7 @@ func TestRowErrors(t *testing.T) {
 	c, err := OpenCorpus(tables+"empty.parquet", tables+"beside.parquet")
 	must(t, err)
 	got, stats, err := documents(c)
-	if want := (Stats{Parquet: FormatStats{Files: 2, Documents: 2, Bytes: 2}, Empty: 1}); !slices.Equal(got, []string{"x", "y"}) || stats != want || err != nil {
+	if want := (Stats{Parquet: FormatStats{Files: 2, Documents: 2, Bytes: 2, Beside: 2}, Empty: 1}); !slices.Equal(got, []string{"x", "y"}) || stats != want || err != nil {
 		t.Errorf("%q, %+v, %v", got, stats, err)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -32,6 +33,9 @@ type Options struct {
 	Chat *chat.Template
 	// Pairs takes the pair from a line that has both a pair and another document.
 	Pairs bool
+	// Begin is put before every document that is not a conversation (templates write their own), and is not learnt;
+	// see bpe.Tokenizer.Start.
+	Begin []int32
 	// Progress, if not nil, is called from time to time with the bytes of files
 	// processed, by one goroutine at a time.
 	Progress func(done, total int64)
@@ -50,6 +54,9 @@ func (o Options) progress(done, total int64) {
 	}
 }
 
+// rowsVersion changes when rows come to mean other documents.
+const rowsVersion = 2
+
 // cacheKey identifies everything that the tokens depend on: the format, the tokenizer, the
 // chat template, whether pairs are wanted, and path, size, modification time and format of every file.
 func cacheKey(c *Corpus, t *bpe.Tokenizer, o Options) (key [sha256.Size]byte) {
@@ -61,6 +68,12 @@ func cacheKey(c *Corpus, t *bpe.Tokenizer, o Options) (key [sha256.Size]byte) {
 	}
 	if o.Pairs {
 		fmt.Fprintln(h, "pairs")
+	}
+	if len(o.Begin) > 0 {
+		fmt.Fprintf(h, "begin %d\n", o.Begin)
+	}
+	if slices.ContainsFunc(c.files, func(f File) bool { return f.Format != Text }) {
+		fmt.Fprintf(h, "rows %d\n", rowsVersion)
 	}
 	for _, f := range c.files {
 		fmt.Fprintf(h, "%q %d %d %v\n", f.Path, f.Size, f.Modified, f.Format)
@@ -244,7 +257,7 @@ func encodeAll(ctx context.Context, c *Corpus, t *bpe.Tokenizer, o Options, writ
 	})
 	end, _ := t.EndOfText()
 	for range workers {
-		group.Go(func() { encodeJobs(t.NewEncoder(), todo, free, end) })
+		group.Go(func() { (&encoder{t.NewEncoder(), o.Begin, end}).jobs(todo, free) })
 	}
 	for j := range inOrder {
 		select {
@@ -280,59 +293,88 @@ func send(ctx context.Context, to chan<- *job, j *job) error {
 	}
 }
 
-// encodeJobs encodes jobs until todo is closed. It takes buffers from free as far as
+// encoder encodes pieces with the memory of one goroutine.
+type encoder struct {
+	*bpe.Encoder
+	begin     []int32 // before every document but conversations
+	endOfText int32
+}
+
+// jobs encodes jobs until todo is closed. It takes buffers from free as far as
 // there are any.
-func encodeJobs(e *bpe.Encoder, todo <-chan *job, free <-chan []int32, endOfText int32) {
+func (e *encoder) jobs(todo <-chan *job, free <-chan []int32) {
 	for j := range todo {
 		select {
 		case j.ids = <-free:
 		default:
 		}
-		j.ids = encodePiece(e, j.ids[:0], j.piece, endOfText)
+		j.ids = e.piece(j.ids[:0], j.piece)
 		close(j.done)
 	}
 }
 
-// encodePiece appends the tokens of a piece, those of prompts marked, and the end of text
+// piece appends the tokens of a piece, those of prompts marked, and the end of text
 // after every document that ends in it.
-func encodePiece(e *bpe.Encoder, ids []int32, p piece, endOfText int32) []int32 {
+func (e *encoder) piece(ids []int32, p piece) []int32 {
 	start := 0
 	for _, end := range p.ends {
 		if end.chat != nil {
-			ids = encodeChat(e, ids, p.text[start:end.at], end.chat, endOfText)
+			ids = e.conversation(ids, p.text[start:end.at], end.chat)
 		} else {
-			ids = append(encodeDocument(e, ids, &p, start, end.at), endOfText)
+			ids = append(e.document(ids, &p, start, end.at), e.endOfText)
 		}
 		start = end.at
 	}
-	return encodeDocument(e, ids, &p, start, len(p.text))
+	return e.document(ids, &p, start, len(p.text))
 }
 
-// encodeDocument appends the tokens of text[start:end], one document or a part of one. It takes the prompt with
+// document appends the tokens of text[start:end], one document or a part of one. It takes the prompt with
 // which it begins, if any, from p.given.
-func encodeDocument(e *bpe.Encoder, ids []int32, p *piece, start, end int) []int32 {
-	place := bpe.AtStart
-	if start == 0 && p.within {
-		place = bpe.Within
+func (e *encoder) document(ids []int32, p *piece, start, end int) []int32 {
+	if start == end {
+		return ids
 	}
+	place, first := bpe.Within, len(ids)
+	begins := start > 0 || !p.within
+	if begins {
+		place = bpe.AtStart
+	}
+	given := first
 	if len(p.given) > 0 && p.given[0].first < end {
 		prompt := p.given[0]
 		p.given = p.given[1:]
-		first := len(ids)
 		ids, _ = e.Part(ids, p.text[prompt.first:prompt.end], place, nil)
-		for i := first; i < len(ids); i++ {
-			ids[i] = Mark(ids[i])
-		}
-		start, place = prompt.end, bpe.Within
+		start, place, given = prompt.end, bpe.Within, len(ids)
 	}
 	ids, _ = e.Part(ids, p.text[start:end], place, nil)
+	for i := first; i < given; i++ {
+		ids[i] = Mark(ids[i])
+	}
+	if begins {
+		ids = e.beginning(ids, first)
+	}
 	return ids
 }
 
-// encodeChat appends the tokens of a conversation, those that are not learnt marked. The end of text after it
+// beginning puts what documents begin with before the document ids[first:], unless it is there, and marks it.
+func (e *encoder) beginning(ids []int32, first int) []int32 {
+	same := func(i int) bool { return first+i < len(ids) && unmarked(ids[first+i]) == e.begin[i] }
+	for i := range e.begin {
+		if !same(i) {
+			ids = slices.Insert(ids, first, e.begin...)
+			break
+		}
+	}
+	for i := range e.begin {
+		ids[first+i] = Mark(unmarked(ids[first+i]))
+	}
+	return ids
+}
+
+// conversation appends the tokens of a conversation, those that are not learnt marked. The end of text after it
 // is not learnt: an answer ends with its turn. Where turns end with that token too, all but the last are inner
 // ones.
-func encodeChat(e *bpe.Encoder, ids []int32, text []byte, d *chat.Document, endOfText int32) []int32 {
+func (e *encoder) conversation(ids []int32, text []byte, d *chat.Document) []int32 {
 	first, at, place := len(ids), 0, bpe.AtStart
 	control := chat.Controls(d.Control, 0)
 	part := func(end int, given bool) {
@@ -340,8 +382,8 @@ func encodeChat(e *bpe.Encoder, ids []int32, text []byte, d *chat.Document, endO
 		start := len(ids)
 		ids, place = e.Part(ids, text[at:end], place, chat.Controls(d.Control, at))
 		for i := start; i < len(ids); i++ {
-			if ids[i] == endOfText {
-				ids[i] = inner(endOfText)
+			if ids[i] == e.endOfText {
+				ids[i] = inner(e.endOfText)
 			}
 			if given {
 				ids[i] = Mark(ids[i])
@@ -356,12 +398,12 @@ func encodeChat(e *bpe.Encoder, ids []int32, text []byte, d *chat.Document, endO
 	part(len(text), true)
 	last := len(ids) - 1
 	switch {
-	case last < first || ID(ids[last]) != endOfText:
-		return append(ids, Mark(endOfText))
+	case last < first || ID(ids[last]) != e.endOfText:
+		return append(ids, Mark(e.endOfText))
 	case Given(ids[last]):
-		ids[last] = Mark(endOfText)
+		ids[last] = Mark(e.endOfText)
 	default:
-		ids[last] = endOfText
+		ids[last] = e.endOfText
 	}
 	return ids
 }

@@ -33,8 +33,7 @@ import (
 //
 // CRC-32C (Castagnoli) finds every burst of up to 32 wrong bits and all but one
 // in 4e9 of other damage, and the processor computes it at several GB/s. It does
-// not protect against an adversary: a file whose checksums hold is trusted to have
-// ids below its vocabulary size, as Tokenize writes them.
+// not protect against an adversary, so ids are also compared with the vocabulary size.
 const (
 	magic         = "ATHTOKEN"
 	formatVersion = 1
@@ -169,10 +168,11 @@ func Pairs(tokens, targets, window []int32) (learnt int) {
 // file no longer has kills the program (SIGBUS).
 type Tokens struct {
 	header
-	path  string
-	file  []byte // the whole file
-	body  []byte // the tokens
-	unmap func() error
+	path    string
+	file    []byte // the whole file
+	body    []byte // the tokens
+	unmap   func() error
+	largest int32 // id
 }
 
 // OpenTokens maps a token file and verifies all its checksums.
@@ -211,8 +211,29 @@ func openTokens(in *os.File) (*Tokens, error) {
 	if crc32.Checksum(t.body, castagnoli) != h.checksum {
 		return nil, errors.Join(errors.New("its tokens are damaged (checksum)"), unmap())
 	}
+	if t.largest = t.maximum(); int(t.largest) >= h.vocabulary {
+		return nil, errors.Join(fmt.Errorf("it has the token %d, beyond its vocabulary of %d", t.largest, h.vocabulary), unmap())
+	}
 	return t, nil
 }
+
+// maximum returns the largest id.
+func (t *Tokens) maximum() (largest int32) {
+	if t.width == 2 {
+		for at := 0; at < len(t.body); at += 2 {
+			largest = max(largest, int32(binary.LittleEndian.Uint16(t.body[at:])))
+		}
+		return largest
+	}
+	for at := 0; at < len(t.body); at += 4 {
+		token := int32(binary.LittleEndian.Uint32(t.body[at:]))
+		largest = max(largest, (token^token>>31)&^innerBit) // ID without branches
+	}
+	return largest
+}
+
+// Largest returns the largest id.
+func (t *Tokens) Largest() int32 { return t.largest }
 
 // Close releases the mapping. The Tokens and its Windows must not be used afterwards.
 func (t *Tokens) Close() error {

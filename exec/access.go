@@ -10,7 +10,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
-	"github.com/athanor-llm/athanor/kernel/simd"
+	"github.com/athanor-llm/athanor/internal/float16"
 	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/program"
 )
@@ -104,7 +104,7 @@ func (e *Engine) ReadHome(param int, kind optimizer.Kind, first int, dst []float
 	}
 	return e.halves(param, kind, func(h *program.Home) error {
 		place, r := within(h, first, len(dst))
-		return e.read(r, func(_ graph.DType, at int, b []byte) { addHalves(dst[place+at:], b) })
+		return e.read(r, func(_ graph.DType, at int, b []byte) { float16.ReadRest(dst[place+at:][:len(b)/2], b) })
 	})
 }
 
@@ -139,7 +139,7 @@ func (e *Engine) WriteHome(param int, kind optimizer.Kind, src []float32) error 
 		if err == nil {
 			err = e.write(h.Region, func(t graph.DType, at int, b []byte) {
 				if kind == optimizer.Weights && t == graph.BF16 {
-					upperHalves(b, from[at:])
+					float16.WriteUpper(b, from[at:][:len(b)/2])
 				} else {
 					fromFloat32(t, b, from[at:])
 				}
@@ -154,7 +154,7 @@ func (e *Engine) WriteHome(param int, kind optimizer.Kind, src []float32) error 
 		if err != nil {
 			return err
 		}
-		return e.write(h.Region, func(_ graph.DType, at int, b []byte) { lowerHalves(b, from[at:]) })
+		return e.write(h.Region, func(_ graph.DType, at int, b []byte) { float16.WriteRest(b, from[at:][:len(b)/2]) })
 	})
 }
 
@@ -308,7 +308,7 @@ func toFloat64(t graph.DType, dst []float64, b []byte) {
 		case graph.F32:
 			dst[i] = float64(math.Float32frombits(le.Uint32(b[4*i:])))
 		case graph.BF16:
-			dst[i] = float64(math.Float32frombits(uint32(le.Uint16(b[2*i:])) << 16))
+			dst[i] = float64(float16.FromBF16(le.Uint16(b[2*i:])))
 		case graph.I32:
 			dst[i] = float64(int32(le.Uint32(b[4*i:])))
 		case graph.F64:
@@ -328,9 +328,7 @@ func toFloat32(t graph.DType, dst []float32, b []byte) {
 	case graph.F32:
 		copy(bytesOf(dst), b)
 	case graph.BF16:
-		for i := range len(b) / 2 {
-			dst[i] = math.Float32frombits(uint32(le.Uint16(b[2*i:])) << 16)
-		}
+		float16.ReadBF16(dst[:len(b)/2], b)
 	case graph.I32:
 		for i := range len(b) / 4 {
 			dst[i] = float32(int32(le.Uint32(b[4*i:])))
@@ -342,38 +340,13 @@ func toFloat32(t graph.DType, dst []float32, b []byte) {
 	}
 }
 
-// upperHalves and lowerHalves write the halves of numbers, see simd.Halves: a run that
-// starts must split weights exactly as a step does.
-func upperHalves(b []byte, src []float32) {
-	for i, f := range src[:len(b)/2] {
-		upper, _ := simd.Halves(f)
-		binary.LittleEndian.PutUint16(b[2*i:], upper)
-	}
-}
-
-func lowerHalves(b []byte, src []float32) {
-	for i, f := range src[:len(b)/2] {
-		_, rest := simd.Halves(f)
-		binary.LittleEndian.PutUint16(b[2*i:], rest)
-	}
-}
-
-// addHalves adds the lower halves b to the upper halves in dst, which restores the full numbers.
-func addHalves(dst []float32, b []byte) {
-	for i := range dst[:len(b)/2] {
-		dst[i] = math.Float32frombits(math.Float32bits(dst[i]) + uint32(binary.LittleEndian.Uint16(b[2*i:])) - 0x8000)
-	}
-}
-
 func fromFloat32(t graph.DType, b []byte, src []float32) {
 	le := binary.LittleEndian
 	switch t {
 	case graph.F32:
 		copy(b, bytesOf(src))
 	case graph.BF16:
-		for i, f := range src[:len(b)/2] {
-			le.PutUint16(b[2*i:], simd.ToBF16(f))
-		}
+		float16.WriteBF16(b, src[:len(b)/2])
 	case graph.I32:
 		for i := range len(b) / 4 {
 			le.PutUint32(b[4*i:], uint32(int32(src[i])))

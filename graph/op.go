@@ -258,7 +258,7 @@ var table = [NumOps]Info{
 	// over many steps: see Chance. Attr.Param and First identify the elements in the model; if
 	// none is rounded stochastically, both are 0.
 	// With rest, p and rest are the halves of fp32 numbers: p the bf16 that others read, rest
-	// what it leaves out. See simd.Halves.
+	// what it leaves out. See float16.Halves.
 	AdamW: {Name: "adamw", Args: args("p:u m:u v:u g:r clip:r? scalars:r p16:w? rest:u?")},
 	// Lion (Chen et al., 2302.06675, algorithm 2), all else as in AdamW: p moves by the learning rate against the sign of
 	// Beta1*m + (1-Beta1)*g, 0 where that is 0, and m becomes Beta2*m + (1-Beta2)*g.

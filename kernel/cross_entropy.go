@@ -4,7 +4,7 @@ import (
 	"math"
 
 	"github.com/athanor-llm/athanor/graph"
-	"github.com/athanor-llm/athanor/kernel/simd"
+	"github.com/athanor-llm/athanor/internal/float16"
 )
 
 // CrossEntropy: loss = log(sum(exp(x))) - x[target] per row, 0 where the
@@ -101,7 +101,7 @@ func crossEntropy(e *Env, a *graph.Attr, t []Tensor) {
 			corrected := float32(x[target]*scale) - one
 			if logits.DType == graph.BF16 {
 				w.v.Half.ScaleTo(logits.row16(r, 0, n), x, scale)
-				logits.row16(r, target, target+1)[0] = simd.ToBF16(corrected)
+				logits.row16(r, target, target+1)[0] = float16.ToBF16(corrected)
 			} else {
 				w.v.Scale(x, scale)
 				x[target] = corrected

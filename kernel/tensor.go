@@ -6,7 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/athanor-llm/athanor/graph"
-	"github.com/athanor-llm/athanor/kernel/simd"
+	"github.com/athanor-llm/athanor/internal/float16"
 )
 
 // Tensor is one operand: Rows x Cols elements, row-major, Stride elements
@@ -48,7 +48,7 @@ func (t *Tensor) At(r, c int) float64 {
 	case graph.F32:
 		return float64(t.F32[i])
 	case graph.BF16:
-		return float64(simd.FromBF16(t.BF16[i]))
+		return float64(float16.FromBF16(t.BF16[i]))
 	case graph.I32:
 		return float64(t.I32[i])
 	case graph.F64:
@@ -66,7 +66,7 @@ func (t *Tensor) Set(r, c int, v float64) {
 	case graph.F32:
 		t.F32[i] = float32(v)
 	case graph.BF16:
-		t.BF16[i] = simd.ToBF16(float32(v))
+		t.BF16[i] = float16.ToBF16(float32(v))
 	case graph.I32:
 		t.I32[i] = int32(v)
 	case graph.F64:

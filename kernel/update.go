@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/float16"
 	"github.com/athanor-llm/athanor/kernel/simd"
 	"github.com/athanor-llm/athanor/optimizer"
 )
@@ -11,7 +12,7 @@ import (
 // Updates by elementwise optimizers. Each has the arithmetic of one element, in float64, and of a row of vectors; what they
 // share is here: the clip factor, of which 0 skips the update; state in bf16, which is rounded stochastically; weights in
 // halves; a bf16 copy of the weights. One pass over 28 bytes per parameter for AdamW in fp32, 20 for Lion; the same pass
-// writes the bf16 copy of p, or reads and writes p in halves (simd.Halves), which take 4 bytes where p and a copy take 6.
+// writes the bf16 copy of p, or reads and writes p in halves (float16.Halves), which take 4 bytes where p and a copy take 6.
 //
 // bf16 moments need stochastic rounding: with Beta2 = 0.999 a step changes v by less than half a unit in the last place, so
 // rounding to nearest would never let v decrease. The update of p uses the unrounded moments.
@@ -107,7 +108,7 @@ func (u *update) constantsOf(a *graph.Attr, t []Tensor) *constants {
 
 // setUpper stores x, in bf16 its upper half, and returns the lower half.
 func setUpper(t *Tensor, r, c int, x float64) (lower uint16) {
-	upper, lower := simd.Halves(float32(x))
+	upper, lower := float16.Halves(float32(x))
 	if t.Set(r, c, x); t.DType == graph.BF16 {
 		t.BF16[r*t.Stride+c] = upper
 	}
@@ -133,7 +134,7 @@ func (u *update) referenceElement(a *graph.Attr, t []Tensor, c *constants, r, co
 	g, _, scalars, _, rest := u.operands(t)
 	was := t[0].At(r, col)
 	if !rest.Absent() {
-		was = float64(simd.Join(uint16(math.Float32bits(float32(was))>>16), uint16(rest.At(r, col))))
+		was = float64(float16.Join(uint16(math.Float32bits(float32(was))>>16), uint16(rest.At(r, col))))
 	}
 	values := make([]float64, 1+u.moments())
 	for k := range u.moments() {
@@ -148,7 +149,7 @@ func (u *update) referenceElement(a *graph.Attr, t []Tensor, c *constants, r, co
 			t[k].Set(r, col, x)
 		default:
 			low, high := graph.ChanceKey(scalars.F32[graph.ScalarChance], a.Param, k)
-			t[k].BF16[r*t[k].Stride+col] = simd.DrawBF16(float32(x), simd.Draws(uint32(a.First+r*t[0].Cols+col), low, high))
+			t[k].BF16[r*t[k].Stride+col] = float16.DrawBF16(float32(x), simd.Draws(uint32(a.First+r*t[0].Cols+col), low, high))
 		}
 	}
 }
@@ -222,14 +223,14 @@ func updateBlock(c *call, w *worker, b block) {
 	}
 }
 
-// upper writes the upper halves of p (see simd.Halves).
+// upper writes the upper halves of p (see float16.Halves).
 func upper(e *Env, a *graph.Attr, p16, p Tensor) {
 	c := e.begin(a, []Tensor{p16, p})
 	c.byElements(2, func(c *call, w *worker, b block) {
 		for r := b.R0; r < b.R1; r++ {
 			y := c.t[0].row16(r, b.C0, b.C1)
 			for i, x := range c.t[1].row(r, b.C0, b.C1) {
-				y[i], _ = simd.Halves(x)
+				y[i], _ = float16.Halves(x)
 			}
 		}
 	})

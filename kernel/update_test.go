@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/float16"
 	"github.com/athanor-llm/athanor/internal/testkit"
-	"github.com/athanor-llm/athanor/kernel/simd"
 )
 
 // updated returns random operands of AdamW for n elements, with parameters of type
@@ -127,7 +127,7 @@ func TestAdamWHalves(t *testing.T) {
 				}
 			}
 			for i := range n {
-				if p := simd.Join(half[0].BF16[i], half[7].BF16[i]); p != plain[0].F32[i] || half[0].BF16[i] != plain[6].BF16[i] {
+				if p := float16.Join(half[0].BF16[i], half[7].BF16[i]); p != plain[0].F32[i] || half[0].BF16[i] != plain[6].BF16[i] {
 					t.Fatalf("step %d, element %d: %v in halves, %v in fp32; as bf16 %#x and %#x", step, i, p, plain[0].F32[i], half[0].BF16[i], plain[6].BF16[i])
 				}
 			}

@@ -2,10 +2,13 @@ package run
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 
+	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/data"
+	"github.com/athanor-llm/athanor/data/bpe"
 	"github.com/athanor-llm/athanor/data/chat"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/optimizer"
@@ -135,6 +138,20 @@ func flatten(rows [][]int32, batch int) (tokens, targets []int32, n int) {
 // usualSequence is the default sequence length, in tokens.
 const usualSequence = 256
 
+// begins returns the tokens with which the texts began that the model was trained on, as far as the folder tells.
+func (f *Folder) begins(t *bpe.Tokenizer) []int32 {
+	ck, err := checkpoint.Open(checkpoint.Disk{}, f.Path)
+	if err != nil { // a model from elsewhere
+		return t.Start()
+	}
+	defer ck.Close()
+	var id identity
+	if err := json.Unmarshal(ck.Trainer.Plan, &id); err == nil && id.Begin == "" && id.Chat == "" {
+		return nil
+	}
+	return t.Start()
+}
+
 // HeldOut returns at most limit sequences of seq+1 tokens from the start of a
 // corpus. If seq is 0, it is usualSequence or the model's number of positions,
 // whichever is less.
@@ -160,6 +177,7 @@ func HeldOut(ctx context.Context, f *Folder, patterns []string, seq, limit int, 
 	}
 	t, err := tokenize(ctx, corpus, tokenizer, data.Options{
 		Chat:     template,
+		Begin:    f.begins(tokenizer),
 		Progress: func(done, total int64) { progress("reading the corpus", done, total) },
 	})
 	if errors.Is(err, chat.ErrNone) || errors.Is(err, data.ErrContent) {
@@ -169,6 +187,9 @@ func HeldOut(ctx context.Context, f *Folder, patterns []string, seq, limit int, 
 		return nil, err
 	}
 	defer t.Close()
+	if largest := t.Largest(); int(largest) >= f.Model.Vocab {
+		return nil, fmt.Errorf("the text has the token %d, but the model's vocabulary is %d: its tokenizer has %d tokens; hint: resize the model, or use the tokenizer that it was trained with", largest, f.Model.Vocab, tokenizer.VocabularySize())
+	}
 	if n := t.Stats().Pairs(); n > 0 {
 		return nil, misuse{fmt.Errorf("the corpus has %d pairs of a chosen and a rejected answer, which eval cannot evaluate; hint: use other text; a run with preference is validated on the pairs that it holds out", n)}
 	}

@@ -26,6 +26,7 @@ type identity struct {
 	Documents      string  `json:"documents,omitempty"`       // absent: joined
 	Seed           uint64  `json:"seed"`
 	Tokens         string  `json:"tokens"`                  // number of tokens and hash of the tokenizer
+	Begin          string  `json:"bos,omitempty"`           // tokens with which texts begin; absent: none
 	Chat           string  `json:"chat_template,omitempty"` // hash of the template of conversations; absent: there are none
 	WeightDecay    float64 `json:"weight_decay"`
 	Clip           float64 `json:"gradient_clipping"`
@@ -83,6 +84,9 @@ func windowsOf(c *config.Config) string {
 func (a *identity) prepared(s *Setup) {
 	a.configured(s.Config)
 	hash := s.Tokenizer.Hash()
+	if len(s.Begin) > 0 && s.Stats().Texts() > 0 {
+		a.Begin = fmt.Sprint(s.Begin)
+	}
 	if s.Stats().Conversations() > 0 {
 		hash := s.Chat.Hash()
 		a.Chat = fmt.Sprintf("%x", hash[:8])
@@ -143,7 +147,7 @@ func (a identity) difference(b identity) string {
 		b.Held = ""
 	}
 	x, y := fields(a), fields(b)
-	for _, k := range []string{"model", "base_weights", "sequence_length", "global_batch", "precision", "optimizer_state", "documents", "seed", "chat_template", "tokens", "mixture", "weight_decay", "gradient_clipping", "adam", "validation_fraction", "validation"} {
+	for _, k := range []string{"model", "base_weights", "sequence_length", "global_batch", "precision", "optimizer_state", "documents", "seed", "chat_template", "bos", "tokens", "mixture", "weight_decay", "gradient_clipping", "adam", "validation_fraction", "validation"} {
 		if x[k] != y[k] {
 			there, here := apart(fmt.Sprint(x[k]), fmt.Sprint(y[k]))
 			return fmt.Sprintf("%s is %s there and %s here", k, there, here)

@@ -17,23 +17,21 @@ func SettlePrecision(c *config.Config) {
 		return
 	}
 	c.Precision = "fp32"
-	if begun, ok := recordedPrecision(c); ok && begun == graph.BF16.String() || !ok && machine.OnGPU(c) {
+	if begun, ok := recorded(c); ok && begun.Precision == graph.BF16.String() || !ok && machine.OnGPU(c) {
 		c.Precision = "bf16"
 	}
 }
 
-// recordedPrecision returns the precision of the checkpoint that a run resumes from, if there is one.
-func recordedPrecision(c *config.Config) (string, bool) {
+// recorded returns the identity in the checkpoint that a run resumes from, if there is one.
+func recorded(c *config.Config) (id identity, ok bool) {
 	path, _, err := latest(c, checkpoint.Sizes)
 	if err != nil {
-		return "", false
+		return id, false
 	}
 	ck, err := checkpoint.Open(checkpoint.Disk{}, path)
 	if err != nil {
-		return "", false
+		return id, false
 	}
 	defer ck.Close()
-	var id identity
-	err = json.Unmarshal(ck.Trainer.Plan, &id)
-	return id.Precision, err == nil
+	return id, json.Unmarshal(ck.Trainer.Plan, &id) == nil
 }

@@ -22,6 +22,7 @@ type Text struct {
 	Validation *Source  // nil: a part held out of the sources
 	Tokenizer  *bpe.Tokenizer
 	Chat       *chat.Template // next to the tokenizer; nil: there is none
+	Begin      []int32        // what documents other than conversations begin with
 	Notes      []string       // messages for the user
 }
 
@@ -65,8 +66,9 @@ func OpenText(ctx context.Context, c *config.Config, progress Progress) (*Text, 
 		return nil, err
 	}
 	t.Chat = openChat(c, t.Tokenizer)
+	t.Begin = beginsWith(c, t.Tokenizer)
 	reading := opt("reading the corpus")
-	reading.Chat, reading.Pairs = t.Chat, c.Preference.Beta > 0
+	reading.Chat, reading.Pairs, reading.Begin = t.Chat, c.Preference.Beta > 0, t.Begin
 	for _, s := range t.all() {
 		s.Tokens, err = tokenize(ctx, s.Corpus, t.Tokenizer, reading)
 		switch {
@@ -82,7 +84,30 @@ func OpenText(ctx context.Context, c *config.Config, progress Progress) (*Text, 
 			return nil, err
 		}
 	}
+	if note := t.beginsNote(); note != "" {
+		t.Notes = append(t.Notes, note)
+	}
 	return t, nil
+}
+
+// beginsNote says what texts begin with; "" if there are none that begin with anything.
+func (t *Text) beginsNote() string {
+	if len(t.Begin) == 0 || t.Stats().Texts() == 0 {
+		return ""
+	}
+	text, err := t.Tokenizer.Decode(t.Begin)
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprintf("texts begin with %s, as the tokenizer has it, which is given and not learnt; hint: bos: none leaves it out", text)
+}
+
+// beginsWith returns the tokens with which documents begin. A run that began without them goes on without.
+func beginsWith(c *config.Config, t *bpe.Tokenizer) []int32 {
+	if begun, ok := recorded(c); c.BOS == "none" || c.Out != "" && ok && begun.Begin == "" {
+		return nil
+	}
+	return t.Start()
 }
 
 // String describes one of several sources.

@@ -10,7 +10,6 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/plan"
-	"github.com/athanor-llm/athanor/policy/memo"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -38,7 +37,7 @@ import (
 // MemoRule is the policy of MEMO (arXiv 2407.12117, section 4.1): input and attention are swapped to the host,
 // and so is a share of the rest, the same in all layers, such that the copies hide behind a layer's forward
 // pass and fit on the host. The last two layers keep everything.
-const MemoRule = memo.Paper
+const MemoRule = "memo-paper"
 
 // ActivationRules lists the rules that can decide about activations in place of the
 // search, which then decides everything else. Policies for whole plans are in

@@ -135,7 +135,7 @@ func (f *fixture) unmoved(t *testing.T, s *Session) {
 	}
 }
 
-// toBF16 rounds as weights are, see simd.Halves.
+// toBF16 rounds as weights are, see float16.Halves.
 func toBF16(v float32) float32 {
 	return math.Float32frombits((math.Float32bits(v) + 0x8000) &^ 0xffff)
 }

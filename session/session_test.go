@@ -12,9 +12,9 @@ import (
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/lower"
+	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
-	"github.com/athanor-llm/athanor/policy/memo"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/verify"
 )
@@ -106,8 +106,9 @@ func TestAgree(t *testing.T) {
 
 // TestShareIsNotRun: a graph of one rank's part of a sequence is refused by devices.
 func TestShareIsNotRun(t *testing.T) {
-	of, err := memo.Known("7B", 64)
+	of, err := model.Known("tinyllama-1.1b")
 	check(t, err)
+	of.MaxPositions = 64
 	of.Layers, of.Width, of.Heads, of.KVHeads, of.HeadDim, of.FeedForward, of.Vocab = 1, 16, 2, 2, 8, 64, 64
 	g, err := graph.BuildShare(of, 64, 2, graph.F32)
 	check(t, err)

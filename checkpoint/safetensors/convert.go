@@ -1,17 +1,17 @@
 package safetensors
 
-// Conversions between float32 and the stored types, little endian. Rounding is to nearest, ties to even, like PyTorch's;
-// a NaN stays a NaN, overflow becomes infinity.
+// Conversions between float32 and the stored types, little endian; those of 16 bits are package float16's.
 
 import (
 	"cmp"
 	"encoding/binary"
 	"math"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"unsafe"
+
+	"github.com/athanor-llm/athanor/internal/float16"
 )
 
 // pieceElements is the number of elements converted at a time: large enough to amortise calls, small enough for the cache.
@@ -60,17 +60,9 @@ func decoder(d DType) func(dst []float32, src []byte) {
 			}
 		}
 	case BF16:
-		return func(dst []float32, src []byte) {
-			for i := range dst {
-				dst[i] = fromBF16(le.Uint16(src[2*i:]))
-			}
-		}
+		return float16.ReadBF16
 	case F16:
-		return func(dst []float32, src []byte) {
-			for i := range dst {
-				dst[i] = fromF16(le.Uint16(src[2*i:]))
-			}
-		}
+		return float16.ReadF16
 	case F64:
 		return func(dst []float32, src []byte) {
 			for i := range dst {
@@ -92,17 +84,9 @@ func encoder(d DType) func(dst []byte, src []float32) {
 			}
 		}
 	case BF16:
-		return func(dst []byte, src []float32) {
-			for i, x := range src {
-				le.PutUint16(dst[2*i:], toBF16(x))
-			}
-		}
+		return float16.WriteBF16
 	case F16:
-		return func(dst []byte, src []float32) {
-			for i, x := range src {
-				le.PutUint16(dst[2*i:], toF16(x))
-			}
-		}
+		return float16.WriteF16
 	case F64:
 		return func(dst []byte, src []float32) {
 			for i, x := range src {
@@ -111,59 +95,4 @@ func encoder(d DType) func(dst []byte, src []float32) {
 		}
 	}
 	return nil
-}
-
-func fromBF16(b uint16) float32 { return math.Float32frombits(uint32(b) << 16) }
-
-func toBF16(x float32) uint16 {
-	b := math.Float32bits(x)
-	if x != x {
-		return uint16(b>>16) | 0x40 // the payload may be in the truncated half: keep it a (quiet) NaN, not infinity
-	}
-	return uint16((b + 0x7fff + b>>16&1) >> 16)
-}
-
-// upperHalves writes the upper halves of values, which are all that bf16 numbers consist of. It returns the
-// index of the first value that has more, or -1.
-func upperHalves(dst []byte, src []float32) int {
-	rest := uint32(0)
-	for i, x := range src {
-		b := math.Float32bits(x)
-		rest |= b << 16
-		binary.LittleEndian.PutUint16(dst[2*i:], uint16(b>>16))
-	}
-	if rest == 0 {
-		return -1
-	}
-	return slices.IndexFunc(src, func(x float32) bool { return math.Float32bits(x)<<16 != 0 })
-}
-
-// fromF16 widens: 1 sign, 5 exponent (bias 15), 10 fraction bits.
-func fromF16(h uint16) float32 {
-	sign, exponent, fraction := uint32(h>>15)<<31, uint32(h>>10&31), uint32(h&1023)
-	switch exponent {
-	case 0: // zero or subnormal: fraction * 2^-24, exact in float32
-		return math.Float32frombits(sign | math.Float32bits(float32(fraction)*0x1p-24))
-	case 31:
-		return math.Float32frombits(sign | 255<<23 | fraction<<13)
-	}
-	return math.Float32frombits(sign | (exponent-15+127)<<23 | fraction<<13)
-}
-
-// toF16 narrows. Below the smallest normal value the hardware's own rounding does the work: adding 0.5 leaves a unit in
-// the last place of 2^-24, which is float16's subnormal step.
-func toF16(x float32) uint16 {
-	b := math.Float32bits(x)
-	sign := uint16(b >> 16 & 0x8000)
-	b &= 0x7fffffff
-	switch {
-	case b > 255<<23:
-		return sign | 0x7e00
-	case b >= (127+16)<<23: // 65536 and more
-		return sign | 0x7c00
-	case b < (127-14)<<23:
-		return sign | uint16(math.Float32bits(math.Float32frombits(b)+0.5)-math.Float32bits(0.5))
-	}
-	b += 0xfff + b>>13&1 // may carry into the exponent, up to infinity: that is right
-	return sign | uint16(b>>13-(127-15)<<10)
 }

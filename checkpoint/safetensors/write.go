@@ -6,6 +6,8 @@ import (
 	"io"
 	"slices"
 	"unicode/utf8"
+
+	"github.com/athanor-llm/athanor/internal/float16"
 )
 
 // Tensor is a tensor whose data is written on request: Data writes exactly Bytes() bytes, row-major and little endian, in
@@ -49,7 +51,7 @@ func WriteBF16(w io.Writer, values []float32) error {
 	buffer := make([]byte, min(len(values), pieceElements)*BF16.Size())
 	for len(values) > 0 {
 		n := min(len(values), pieceElements)
-		if i := upperHalves(buffer, values[:n]); i >= 0 {
+		if i := float16.WriteExactBF16(buffer, values[:n]); i >= 0 {
 			return fmt.Errorf("%v is not a bf16 number", values[i])
 		}
 		if _, err := w.Write(buffer[:n*BF16.Size()]); err != nil {

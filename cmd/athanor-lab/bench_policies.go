@@ -6,9 +6,9 @@ import (
 	"io"
 	"strings"
 
-	"github.com/athanor-llm/athanor/bench"
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/internal/cli"
+	"github.com/athanor-llm/athanor/lab/compare"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/policy"
 )
@@ -32,14 +32,14 @@ func (v *benchPoliciesCmd) Run(c *cli.Context) error {
 	if err := v.check(); err != nil {
 		return err
 	}
-	list := []bench.Contested{}
+	list := []compare.Contested{}
 	rows := c.Rows()
 	fmt.Fprintf(rows, "%s\n\n%-10s %-18s %4s %5s %9s", contestRules, "model", "hardware", "GPUs", "batch", "search")
 	for _, p := range policy.All() {
 		fmt.Fprintf(rows, " %17s", p.Name)
 	}
 	fmt.Fprintln(rows, "  plan")
-	for _, contest := range bench.Contests(v.Models, v.Hardware, v.Gpus, v.Batch, v.Sequence) {
+	for _, contest := range compare.Contests(v.Models, v.Hardware, v.Gpus, v.Batch, v.Sequence) {
 		r, err := contest.Hold(stdctx.Background())
 		if err != nil {
 			return err
@@ -47,7 +47,7 @@ func (v *benchPoliciesCmd) Run(c *cli.Context) error {
 		list = append(list, *r)
 		printContest(rows, r)
 	}
-	ratios := bench.Compare(list)
+	ratios := compare.Compare(list)
 	if c.JSON {
 		return c.Print(map[string]any{"contests": list, "ratios": ratios})
 	}
@@ -83,7 +83,7 @@ func (v *benchPoliciesCmd) check() error {
 	return nil
 }
 
-func printContest(w io.Writer, r *bench.Contested) {
+func printContest(w io.Writer, r *compare.Contested) {
 	seconds := "-"
 	if r.Seconds > 0 {
 		seconds = fmt.Sprintf("%.3f s", r.Seconds)

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/athanor-llm/athanor/bench"
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/size"
+	"github.com/athanor-llm/athanor/lab/compare"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/run"
 )
@@ -40,11 +40,11 @@ func (v *benchSwapCmd) Run(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	list := []bench.SwapRun{}
+	list := []compare.SwapRun{}
 	fmt.Fprintf(c.Rows(), "%7s %10s  %-14s %11s %11s %11s %11s %9s  %s\n", "tokens", "device", "activations", "predicted", "measured", "stall pred.", "stall meas.", "to chosen", "peaks")
 	show.Parts(len(v.Lengths) * v.Count)
-	swaps := bench.Swaps{Machine: m, At: text.AtLength(cfg), Lengths: v.Lengths, Count: v.Count, Steps: v.Steps}
-	err = swaps.Run(ctx, show.Say, func(r bench.SwapRun) {
+	swaps := compare.Swaps{Machine: m, At: text.AtLength(cfg), Lengths: v.Lengths, Count: v.Count, Steps: v.Steps}
+	err = swaps.Run(ctx, show.Say, func(r compare.SwapRun) {
 		list = append(list, r)
 		show.Next()
 		printSwap(c.Rows(), &r)
@@ -58,7 +58,7 @@ func (v *benchSwapCmd) Run(c *cli.Context) error {
 	return nil
 }
 
-func printSwap(w io.Writer, r *bench.SwapRun) {
+func printSwap(w io.Writer, r *compare.SwapRun) {
 	for i, a := range r.Arms {
 		head := fmt.Sprintf("%7s %10s", "", "")
 		if i == 0 {

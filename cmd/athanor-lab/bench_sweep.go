@@ -7,11 +7,11 @@ import (
 	"math"
 	"slices"
 
-	"github.com/athanor-llm/athanor/bench"
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/internal/stat"
+	"github.com/athanor-llm/athanor/lab/compare"
 	"github.com/athanor-llm/athanor/run"
 )
 
@@ -50,11 +50,11 @@ func (v *benchSweepCmd) Run(c *cli.Context) error {
 		return err
 	}
 	defer setup.Close()
-	list := []bench.SweepRun{}
+	list := []compare.SweepRun{}
 	fmt.Fprintf(c.Rows(), "%5s %9s %14s %10s %10s %8s %8s %8s %8s %10s  %s\n", "ranks", "link", "device bytes", "predicted", "measured", "error", "model", "behind", "twin", "tried", "chosen plan, and rivals")
 	show.Parts(len(v.RankCounts) * len(links) * v.Count)
-	sweep := bench.Sweep{Graph: setup.Graph, Config: cfg, Ranks: v.RankCounts, Links: links, Count: v.Count, Plans: v.Plans, Steps: v.Steps}
-	err = sweep.Run(ctx, show.Say, func(r bench.SweepRun) {
+	sweep := compare.Sweep{Graph: setup.Graph, Config: cfg, Ranks: v.RankCounts, Links: links, Count: v.Count, Plans: v.Plans, Steps: v.Steps}
+	err = sweep.Run(ctx, show.Say, func(r compare.SweepRun) {
 		list = append(list, r)
 		show.Next()
 		printSweep(c.Rows(), &r)
@@ -70,7 +70,7 @@ func (v *benchSweepCmd) Run(c *cli.Context) error {
 	return nil
 }
 
-func printSweep(w io.Writer, r *bench.SweepRun) {
+func printSweep(w io.Writer, r *compare.SweepRun) {
 	p, link := r.Plans[0], "free"
 	if r.Link > 0 {
 		link = size.Format(int64(r.Link)) + "/s"
@@ -90,7 +90,7 @@ func inTrial(seconds float64) string {
 }
 
 // summarise prints the medians of a sweep.
-func summarise(c *cli.Context, list []bench.SweepRun) {
+func summarise(c *cli.Context, list []compare.SweepRun) {
 	var errors, model, all, behind, twin []float64
 	exact := 0
 	for _, r := range list {

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/athanor-llm/athanor/policy/memo"
-	"github.com/athanor-llm/athanor/scale"
+	"github.com/athanor-llm/athanor/lab/memo"
+	"github.com/athanor-llm/athanor/lab/scale"
 	"github.com/athanor-llm/athanor/schedule"
 )
 

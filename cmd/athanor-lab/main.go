@@ -8,8 +8,8 @@ import (
 	"errors"
 
 	"github.com/athanor-llm/athanor/internal/cli"
-	"github.com/athanor-llm/athanor/policy/memo"
-	"github.com/athanor-llm/athanor/scale"
+	"github.com/athanor-llm/athanor/lab/memo"
+	"github.com/athanor-llm/athanor/lab/scale"
 	"github.com/athanor-llm/athanor/schedule"
 )
 

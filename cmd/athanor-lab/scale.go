@@ -10,8 +10,8 @@ import (
 	"github.com/athanor-llm/athanor/internal/bounded"
 	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/size"
+	"github.com/athanor-llm/athanor/lab/scale"
 	"github.com/athanor-llm/athanor/model"
-	"github.com/athanor-llm/athanor/scale"
 )
 
 // scaleCmd analyses the shortest training time.

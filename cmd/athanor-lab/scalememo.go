@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/athanor-llm/athanor/bench"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/size"
+	"github.com/athanor-llm/athanor/lab/compare"
+	"github.com/athanor-llm/athanor/lab/memo"
 	"github.com/athanor-llm/athanor/model"
-	"github.com/athanor-llm/athanor/policy/memo"
 	"github.com/athanor-llm/athanor/search"
 )
 
@@ -166,7 +166,7 @@ func (v *scaleCmd) memoCompiled(c *cli.Context, machine memo.Machine, lengths []
 	}
 	show := cli.NewStatus(c.Stderr)
 	defer show.Done()
-	var rows []*bench.Ablation
+	var rows []*compare.Ablation
 	for _, tokens := range lengths {
 		m, err := v.memoModel(tokens)
 		if err != nil {
@@ -179,7 +179,7 @@ func (v *scaleCmd) memoCompiled(c *cli.Context, machine memo.Machine, lengths []
 		if err != nil {
 			return err
 		}
-		r, err := bench.Ablate(stdctx.Background(), machine, m, tokens, show.Say)
+		r, err := compare.Ablate(stdctx.Background(), machine, m, tokens, show.Say)
 		if err != nil {
 			return err
 		}
@@ -208,43 +208,43 @@ func (v *scaleCmd) memoCompiled(c *cli.Context, machine memo.Machine, lengths []
 }
 
 // printCompiled prints a table of arms by sequence length.
-func printCompiled(w io.Writer, m memo.Machine, rows []*bench.Ablation) {
+func printCompiled(w io.Writer, m memo.Machine, rows []*compare.Ablation) {
 	fmt.Fprintf(w, "%s, one sequence per step in %d parts, as programs: planned, packed, simulated\n", m.Name, m.GPUs)
 	fmt.Fprintf(w, "per GPU: %.4g of %.4g TFLOP/s, %d bytes, host %d bytes at %.4g GB/s each way\n\n", m.Efficiency*m.Peak/1e12, m.Peak/1e12, int64(m.Memory), int64(m.Host), m.Link/1e9)
-	line := func(name string, cell func(r *bench.Ablation) string) {
+	line := func(name string, cell func(r *compare.Ablation) string) {
 		fmt.Fprintf(w, "%-24s", name)
 		for _, r := range rows {
 			fmt.Fprintf(w, " %7s", cell(r))
 		}
 		fmt.Fprintln(w)
 	}
-	line("MFU, %", func(r *bench.Ablation) string { return kilo(r.Tokens) })
+	line("MFU, %", func(r *compare.Ablation) string { return kilo(r.Tokens) })
 	for i, a := range rows[0].Arms {
-		line(a.Name, func(r *bench.Ablation) string {
+		line(a.Name, func(r *compare.Ablation) string {
 			if a := &r.Arms[i]; a.Misfit != "" {
 				return a.Misfit
 			}
 			return fmt.Sprintf("%.2f", 100*r.Arms[i].MFU)
 		})
 	}
-	ours := func(cell func(a *bench.AblationArm) string) func(r *bench.Ablation) string {
-		return func(r *bench.Ablation) string { return cell(&r.Arms[len(r.Arms)-1]) }
+	ours := func(cell func(a *compare.AblationArm) string) func(r *compare.Ablation) string {
+		return func(r *compare.Ablation) string { return cell(&r.Arms[len(r.Arms)-1]) }
 	}
 	for _, l := range []struct {
 		name string
-		cell func(a *bench.AblationArm) string
+		cell func(a *compare.AblationArm) string
 	}{
-		{"  ours as analysed", func(a *bench.AblationArm) string { return fmt.Sprintf("%.2f", 100*a.Analysis) }},
-		{"ours: step, s", func(a *bench.AblationArm) string { return fmt.Sprintf("%.2f", a.Seconds) }},
-		{"  recomputed, s", func(a *bench.AblationArm) string { return fmt.Sprintf("%.2f", a.Again) }},
-		{"  not computing, s", func(a *bench.AblationArm) string { return fmt.Sprintf("%.2f", a.Stall) }},
-		{"  device, GiB", func(a *bench.AblationArm) string { return fmt.Sprintf("%.2f", float64(a.Device)/(1<<30)) }},
-		{"  host, GiB", func(a *bench.AblationArm) string { return fmt.Sprintf("%.1f", float64(a.Host)/(1<<30)) }},
-		{"  instructions", func(a *bench.AblationArm) string { return fmt.Sprint(a.Instrs) }},
+		{"  ours as analysed", func(a *compare.AblationArm) string { return fmt.Sprintf("%.2f", 100*a.Analysis) }},
+		{"ours: step, s", func(a *compare.AblationArm) string { return fmt.Sprintf("%.2f", a.Seconds) }},
+		{"  recomputed, s", func(a *compare.AblationArm) string { return fmt.Sprintf("%.2f", a.Again) }},
+		{"  not computing, s", func(a *compare.AblationArm) string { return fmt.Sprintf("%.2f", a.Stall) }},
+		{"  device, GiB", func(a *compare.AblationArm) string { return fmt.Sprintf("%.2f", float64(a.Device)/(1<<30)) }},
+		{"  host, GiB", func(a *compare.AblationArm) string { return fmt.Sprintf("%.1f", float64(a.Host)/(1<<30)) }},
+		{"  instructions", func(a *compare.AblationArm) string { return fmt.Sprint(a.Instrs) }},
 	} {
 		line(l.name, ours(l.cell))
 	}
-	fmt.Fprintln(w, "\nhost, device: the memory that is too small. Assumptions: package policy/memo, its essay and Hardware.")
+	fmt.Fprintln(w, "\nhost, device: the memory that is too small. Assumptions: package lab/memo, its essay and Hardware.")
 }
 
 func memoGraph(m *model.Model, tokens int) (memo.Work, error) {
@@ -299,7 +299,7 @@ func printMemo(w io.Writer, t memo.Comparison) {
 		line(l.name, l.cell)
 		fmt.Fprintln(w)
 	}
-	fmt.Fprintln(w, "\nhost, device: the memory that is too small. Assumptions are in the essay of package policy/memo.")
+	fmt.Fprintln(w, "\nhost, device: the memory that is too small. Assumptions are in the essay of package lab/memo.")
 }
 
 // share formats an arm's MFU, or the tier that is too small.

@@ -64,7 +64,7 @@ func TestDocuments(t *testing.T) {
 			c, err := Decode(whole.Messages, whole.Tools)
 			must(t, err)
 			key := filepath.Base(file) + "/" + name
-			docs, err := template.Documents(c)
+			docs, err := documents(template, c)
 			if err != nil {
 				if !strings.Contains(err.Error(), "hint: ") || len(err.Error()) > 1000 {
 					t.Errorf("%s: %v", key, err)
@@ -117,6 +117,15 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
+// documents returns the document of a conversation, if there is one.
+func documents(t *Template, c *Conversation) ([]Document, error) {
+	d, err := t.Document(c)
+	if d == nil {
+		return nil, err
+	}
+	return []Document{*d}, err
+}
+
 // TestTools: the template named tool_use is the one for conversations with tools, what tools say is text, and a
 // template that is not read is not silently skipped.
 func TestTools(t *testing.T) {
@@ -130,7 +139,7 @@ func TestTools(t *testing.T) {
 		t.Helper()
 		c, err := Decode([]byte(messages), []byte(tools))
 		must(t, err)
-		docs, err := template.Documents(c)
+		docs, err := documents(template, c)
 		must(t, err)
 		for _, s := range docs[0].Control {
 			if strings.Contains(string(docs[0].Text[s.First:s.End]), "im_end") {
@@ -162,7 +171,7 @@ func TestTools(t *testing.T) {
 	}
 	c, err := Decode([]byte(messages), []byte(tools))
 	must(t, err)
-	if _, err := template.Documents(c); err == nil || !strings.Contains(err.Error(), "hint: ") {
+	if _, err := template.Document(c); err == nil || !strings.Contains(err.Error(), "hint: ") {
 		t.Errorf("a template for tools that is not read: %v", err)
 	}
 }
@@ -184,7 +193,7 @@ func TestParts(t *testing.T) {
 	} {
 		c, err := Decode([]byte(`[{"role":"user","content":`+x.content+`},{"role":"assistant","content":`+x.answer+`}]`), nil)
 		must(t, err)
-		docs, err := folder(t, x.template, special).Documents(c)
+		docs, err := documents(folder(t, x.template, special), c)
 		switch {
 		case err != nil && (!strings.Contains(err.Error(), x.want) || !strings.Contains(err.Error(), "hint: ")):
 			t.Errorf("%s: %v", x.template, err)
@@ -194,9 +203,10 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// TestParting: where a template writes earlier turns differently once there are later ones, a conversation
-// becomes documents that each end with an answer; where it cannot be determined what to learn, it is refused.
-func TestParting(t *testing.T) {
+// TestRewritten: where a template writes earlier turns differently once there are later ones, the document is the
+// whole conversation as it is rendered in the end, with every answer learnt as it is there; where it cannot be
+// determined what to learn, it is refused.
+func TestRewritten(t *testing.T) {
 	read := func(name string) string {
 		source, err := os.ReadFile("../jinja/testdata/templates/" + name + ".jinja")
 		must(t, err)
@@ -206,8 +216,7 @@ func TestParting(t *testing.T) {
 	const system = `[{"role":"system","content":"s"},{"role":"user","content":"a"},{"role":"assistant","content":"b"}]`
 	const user, assistant = "<|im_start|>user\n", "<|im_start|>assistant\n"
 	for _, c := range []struct{ template, conversation, want string }{
-		{"qwen3", two, user + "a<|im_end|>\n" + assistant + "[<think>\nt\n</think>\n\nb<|im_end|>]\n" +
-			"|" + user + "a<|im_end|>\n" + assistant + "b<|im_end|>\n" + user + "c<|im_end|>\n" + assistant + "[<think>\n\n</think>\n\nd<|im_end|>]\n"},
+		{"qwen3", two, user + "a<|im_end|>\n" + assistant + "[b<|im_end|>]\n" + user + "c<|im_end|>\n" + assistant + "[<think>\n\n</think>\n\nd<|im_end|>]\n"},
 		{"chatml", two, user + "a<|im_end|>\n" + assistant + "[<think>t</think>b<|im_end|>]\n" + user + "c<|im_end|>\n" + assistant + "[d<|im_end|>]\n"},
 		{"deepseek-r1", two, "but together with the answer"},
 		{"mistral-v0.3", system, "but together with the answer"},
@@ -215,7 +224,7 @@ func TestParting(t *testing.T) {
 	} {
 		turns, err := Decode([]byte(c.conversation), nil)
 		must(t, err)
-		docs, err := folder(t, read(c.template), special).Documents(turns)
+		docs, err := documents(folder(t, read(c.template), special), turns)
 		var got []string
 		for _, d := range docs {
 			text := d.Text
@@ -247,7 +256,7 @@ func TestTurnEnd(t *testing.T) {
 		"\n<|im_end|><|endoftext|>": "b<|im_end|>\n<|im_end|><|endoftext|>",
 		"é<think><|im_end|>é":       "b<|im_end|>é<think><|im_end|>",
 	} {
-		docs, err := folder(t, "{% for m in messages %}{{ m.content + '"+strings.ReplaceAll(end, "\n", "\\n")+"' }}{% endfor %}", special).Documents(c)
+		docs, err := documents(folder(t, "{% for m in messages %}{{ m.content + '"+strings.ReplaceAll(end, "\n", "\\n")+"' }}{% endfor %}", special), c)
 		must(t, err)
 		s := docs[0].Learnt[0]
 		if got := string(docs[0].Text[s.First:s.End]); got != want || string(docs[0].Text) != "a"+end+"b<|im_end|>"+end {
@@ -263,7 +272,7 @@ func TestLong(t *testing.T) {
 		c.Say("user", strings.Repeat("gold ", 1000))
 		c.Say("assistant", "b")
 	}
-	_, err := folder(t, "{% for m in messages %}{{ m.content }}{% endfor %}", "").Documents(c)
+	_, err := folder(t, "{% for m in messages %}{{ m.content }}{% endfor %}", "").Document(c)
 	if err == nil || !strings.Contains(err.Error(), "hint: split it into several") {
 		t.Error(err)
 	}
@@ -290,7 +299,7 @@ func TestOpen(t *testing.T) {
 		{"", "", "needs a chat template"},
 		{"{{", "", "line 1"},
 	} {
-		docs, err := folder(t, x.template, x.config).Documents(c)
+		docs, err := documents(folder(t, x.template, x.config), c)
 		switch {
 		case err != nil && (!strings.Contains(err.Error(), x.want) || !strings.Contains(err.Error(), "hint: ")):
 			t.Errorf("%q, %q: %v", x.template, x.config, err)
@@ -348,7 +357,7 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			return
 		}
-		docs, err := template.Documents(c)
+		docs, err := documents(template, c)
 		if err != nil {
 			return
 		}

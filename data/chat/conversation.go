@@ -17,6 +17,7 @@ type Conversation struct {
 	roles    []string
 	learnt   []bool      // of assistants' turns
 	tools    *jinja.List // mappings; nil: none
+	names    *jinja.Dict // more of what the template is given; nil: nothing
 	parts    bool        // some contents are lists of parts
 	size     int         // characters and values in all messages and tools
 }
@@ -26,7 +27,7 @@ type Conversation struct {
 var roles = strings.Fields("system developer user assistant tool function ipython tool_results")
 
 // senders maps ShareGPT's names to roles.
-var senders = map[string]string{"human": "user", "gpt": "assistant"}
+var senders = map[string]string{"human": "user", "gpt": "assistant", "function_call": "assistant", "observation": "tool"}
 
 // maxTurns bounds the messages of a conversation, which is rendered up to each of its answers.
 const maxTurns = 1000
@@ -49,11 +50,8 @@ func Decode(list, tools []byte) (*Conversation, error) {
 		return nil, fmt.Errorf("the conversation has %d messages, more than %d; hint: split it into several", n, maxTurns)
 	}
 	c := &Conversation{}
-	if c.tools, err = decodeTools(tools); err != nil {
-		return nil, fmt.Errorf(`tools: %w; hint: write a list of JSON schemas, [{"type": "function", "function": {"name": ...}}, ...]`, err)
-	}
-	if c.tools != nil {
-		c.size += jinja.Size(c.tools)
+	if err := c.SetTools(tools); err != nil {
+		return nil, err
 	}
 	for i, m := range turns.Items {
 		message, ok := m.(*jinja.Dict)
@@ -125,6 +123,60 @@ func (c *Conversation) LearnLast() error {
 	return nil
 }
 
+// LearnFrom restricts what is learnt to the turns from the given one on.
+func (c *Conversation) LearnFrom(turn int) { clear(c.learnt[:turn]) }
+
+// SetTools sets what may be called, see decodeTools.
+func (c *Conversation) SetTools(tools []byte) (err error) {
+	if c.tools, err = decodeTools(tools); err != nil {
+		return fmt.Errorf(`tools: %w; hint: write a list of JSON schemas, [{"type": "function", "function": {"name": ...}}, ...]`, err)
+	}
+	if c.tools != nil {
+		c.size += jinja.Size(c.tools)
+	}
+	return nil
+}
+
+// SetNames sets what else the template is given, by name: an object, or a string with the JSON of one.
+func (c *Conversation) SetNames(object []byte) error {
+	if len(object) == 0 || string(object) == "null" {
+		return nil
+	}
+	v, err := jinja.DecodeJSON(object)
+	if inside, ok := v.(jinja.Text); ok && err == nil && len(inside) > 0 {
+		v, err = jinja.DecodeJSON([]byte(inside.String()))
+	}
+	names, ok := v.(*jinja.Dict)
+	if err != nil || !ok {
+		return errors.New(`"chat_template_kwargs" is not an object; hint: write {"name": value, ...}`)
+	}
+	c.names = names.Without()
+	c.size += jinja.Size(c.names)
+	return nil
+}
+
+// Roles returns the role of each turn.
+func (c *Conversation) Roles() []string { return c.roles }
+
+// Same reports whether two conversations say the same.
+func (c *Conversation) Same(o *Conversation) bool {
+	return slices.EqualFunc(c.messages, o.messages, func(a, b jinja.Value) bool {
+		x, err := jinja.Repr(a, c.budget())
+		y, err2 := jinja.Repr(b, o.budget())
+		return err == nil && err2 == nil && x.String() == y.String()
+	})
+}
+
+// Turns returns the number of turns but for system prompts.
+func (c *Conversation) Turns() (n int) {
+	for _, role := range c.roles {
+		if role != "system" {
+			n++
+		}
+	}
+	return n
+}
+
 // Len returns the number of turns.
 func (c *Conversation) Len() int { return len(c.messages) }
 
@@ -136,6 +188,26 @@ func (c *Conversation) answers() (n int) {
 		}
 	}
 	return n
+}
+
+// lastAnswer returns the last turn that is the assistant's, or -1.
+func (c *Conversation) lastAnswer() int {
+	for i := len(c.roles) - 1; i >= 0; i-- {
+		if c.roles[i] == "assistant" {
+			return i
+		}
+	}
+	return -1
+}
+
+// learntAnswers says which of the assistant's turns are learnt.
+func (c *Conversation) learntAnswers() (learnt []bool) {
+	for i, role := range c.roles {
+		if role == "assistant" {
+			learnt = append(learnt, c.learnt[i])
+		}
+	}
+	return learnt
 }
 
 // add adds a message as apply_chat_template passes it to a template: without keys whose value is null.
@@ -153,12 +225,7 @@ func (c *Conversation) add(message *jinja.Dict) error {
 		return errors.New("it has no content")
 	}
 	c.parts = c.parts || parts
-	for _, other := range []string{"thinking", "reasoning"} { // other names
-		v, ok := m.Get(other)
-		if _, has := m.Get("reasoning_content"); ok && !has {
-			m.Set("reasoning_content", v)
-		}
-	}
+	named(m)
 	learnt, err := weight(m)
 	if err != nil {
 		return err
@@ -168,6 +235,19 @@ func (c *Conversation) add(message *jinja.Dict) error {
 	return nil
 }
 
+// named gives a message's reasoning the names that templates have for it, as transformers does.
+func named(m *jinja.Dict) {
+	for _, name := range []string{"reasoning_content", "thinking", "reasoning"} {
+		if v, ok := m.Get(name); ok {
+			m.Set("reasoning_content", v)
+			if _, has := m.Get("thinking"); !has {
+				m.Set("thinking", v)
+			}
+			return
+		}
+	}
+}
+
 // sender returns the role of a message. A ShareGPT message gets OpenAI's keys.
 func sender(m *jinja.Dict) (string, error) {
 	t, err := text(m, "role")
@@ -175,6 +255,9 @@ func sender(m *jinja.Dict) (string, error) {
 		t, err = text(m, "from")
 		if v, ok := m.Get("value"); ok {
 			m.Set("content", v)
+		}
+		if err == nil && t.String() == "function_call" {
+			err = called(m)
 		}
 	}
 	role := cmp.Or(senders[t.String()], t.String())
@@ -239,15 +322,57 @@ func text(m *jinja.Dict, key string) (jinja.Text, error) {
 	return t, nil
 }
 
-// weight reads OpenAI's mark for turns that are not learnt.
-func weight(m *jinja.Dict) (learnt bool, err error) {
-	v, ok := m.Get("weight")
+// called turns the content of a ShareGPT function_call, {"name": ..., "arguments": ...} or a list of these, into
+// tool_calls.
+func called(m *jinja.Dict) error {
+	const hint = `hint: write {"name": ..., "arguments": {...}} in it`
+	said, err := text(m, "content")
+	if err != nil {
+		return err
+	}
+	v, err := jinja.DecodeJSON([]byte(said.String()))
+	if err != nil {
+		return fmt.Errorf("a function_call is not JSON: %w; %s", err, hint)
+	}
+	calls, ok := v.(*jinja.List)
 	if !ok {
-		return true, nil
+		calls = &jinja.List{Items: []jinja.Value{v}}
 	}
-	n, ok := v.(int64)
-	if !ok || n != 0 && n != 1 {
-		return false, errors.New(`"weight" is not 0 or 1`)
+	for i, call := range calls.Items {
+		function, ok := call.(*jinja.Dict)
+		if !ok {
+			return fmt.Errorf("a function_call is not an object; %s", hint)
+		}
+		entry := jinja.NewDict()
+		entry.Set("type", jinja.Own("function"))
+		entry.Set("function", function)
+		calls.Items[i] = entry
 	}
-	return n == 1, nil
+	m.Set("tool_calls", calls)
+	m.Set("content", jinja.Foreign(""))
+	return nil
+}
+
+// weight reads the marks of turns that are not learnt: OpenAI's "weight", and "loss", "train" and "training" of other
+// trainers.
+func weight(m *jinja.Dict) (learnt bool, err error) {
+	learnt = true
+	for _, key := range []string{"weight", "loss", "train", "training"} {
+		v, ok := m.Get(key)
+		switch n := v.(type) {
+		case bool:
+			learnt = learnt && n
+		case int64:
+			learnt, ok = learnt && n == 1, n != 0 && n != 1
+		}
+		if _, known := v.(bool); ok && !known {
+			return false, fmt.Errorf("%q is not 0 or 1, true or false", key)
+		}
+	}
+	for _, key := range []string{"train_detail", "training_detail", "loss_scale"} {
+		if _, ok := m.Get(key); ok {
+			return false, fmt.Errorf("%q, which says what of a message is learnt, is not supported", key)
+		}
+	}
+	return learnt, nil
 }

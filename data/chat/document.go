@@ -21,21 +21,29 @@ type Document struct {
 // maxWork bounds the characters that are rendered for a conversation, which is rendered up to each of its answers.
 const maxWork = 1 << 29
 
-// Documents returns the documents of a conversation, nearly always one. Turns after the assistant's last are left out.
-func (t *Template) Documents(c *Conversation) ([]Document, error) {
+// Document returns the text of a conversation, parts of which are learnt. Turns after the assistant's last are left out.
+//
+// Which parts are answers is found by rendering the conversation up to each of them, unless the template itself marks
+// them by generation blocks. Some templates write a turn differently once others follow, for instance without its
+// thoughts. Then the text is that of the whole conversation, and of the earlier answers it has what the model will read
+// later, so it is learnt without what is left out.
+func (t *Template) Document(c *Conversation) (*Document, error) {
 	if err := t.usable(); err != nil {
 		return nil, err
 	}
-	var docs []Document
-	var d draft
-	checked := 0 // turns
-	turns := c.answers()
-	switch work := turns * c.size; {
-	case turns == 0:
+	switch work := c.answers() * c.size; {
+	case work == 0:
 		return nil, errors.New("the conversation has no assistant message, so nothing is learnt from it; hint: leave it out")
 	case work > maxWork:
-		return nil, fmt.Errorf("%d answers in a conversation of %d characters take too long to render; hint: split it into several", turns, c.size)
+		return nil, fmt.Errorf("%d answers in a conversation of %d characters take too long to render; hint: split it into several", c.answers(), c.size)
 	}
+	if t.marks {
+		if d, err := t.marked(c); d != nil || err != nil {
+			return d, err
+		}
+	}
+	var d draft
+	checked := 0 // turns
 	for i, role := range c.roles {
 		if role != "assistant" {
 			continue
@@ -49,17 +57,127 @@ func (t *Template) Documents(c *Conversation) ([]Document, error) {
 		}
 		checked = i + 1
 		if !a.whole[:a.first].HasPrefix(d.text) {
-			docs = d.finish(docs)
+			return t.rewritten(c)
 		}
 		d.add(a, c.learnt[i])
 	}
-	return d.finish(docs), nil
+	return d.finish()
+}
+
+// marked returns the document of a conversation in which the template marks the answers; nil: it marks none.
+func (t *Template) marked(c *Conversation) (*Document, error) {
+	last := c.lastAnswer()
+	whole, err := t.render(c, last+1, false, day)
+	if err != nil {
+		return nil, err
+	}
+	spans := whole.Generated()
+	if len(spans) == 0 {
+		return nil, nil
+	}
+	if err := t.said(c, 0, last+1, whole); err != nil {
+		return nil, err
+	}
+	learnt := c.learntAnswers()
+	if slices.Contains(learnt, false) && len(spans) != len(learnt) {
+		return nil, fmt.Errorf("%s marks %d stretches as generated, but there are %d answers, of which some are not to be learnt; hint: leave out weight, loss and train", t.where, len(spans), len(learnt))
+	}
+	d := draft{text: whole}
+	for i, s := range spans {
+		if len(spans) != len(learnt) || learnt[i] {
+			d.learnt = append(d.learnt, s)
+		}
+	}
+	return d.finish()
+}
+
+// rewritten returns the document of a conversation whose template writes turns differently once others follow.
+func (t *Template) rewritten(c *Conversation) (*Document, error) {
+	last := c.lastAnswer()
+	end, err := t.answer(c, last)
+	if err != nil {
+		return nil, err
+	}
+	if err := t.said(c, 0, last+1, end.whole); err != nil {
+		return nil, err
+	}
+	d := draft{text: end.whole[:end.end:end.end], tail: end.whole[end.end:]}
+	for i, role := range c.roles[:last] {
+		if role != "assistant" || !c.learnt[i] {
+			continue
+		}
+		a, err := t.earlier(c, i, end.whole)
+		if err != nil {
+			return nil, err
+		}
+		if n := len(d.learnt); a != nil && (n == 0 || d.learnt[n-1].End <= a.first) && a.end <= end.first {
+			d.learnt = append(d.learnt, jinja.Span{First: a.first, End: a.end})
+		}
+	}
+	if c.learnt[last] {
+		d.learnt = append(d.learnt, jinja.Span{First: end.first, End: end.end})
+	}
+	return d.finish()
+}
+
+// earlier finds an answer in the rendering of a whole conversation, in which others follow it; nil: it cannot be told
+// where it begins.
+func (t *Template) earlier(c *Conversation, i int, whole jinja.Text) (*answer, error) {
+	given, err := t.render(c, i, true, day)
+	if err != nil {
+		return nil, err
+	}
+	followed := *c
+	followed.messages, followed.roles, followed.learnt = c.messages[:i+1:i+1], c.roles[:i+1:i+1], c.learnt[:i+1:i+1]
+	followed.Say("user", "\x00") // a character that no other text begins with
+	next, err := t.render(&followed, i+2, false, day)
+	if err != nil {
+		return nil, err
+	}
+	common := whole.Common(next)
+	if !whole.HasPrefix(given) || common <= len(given) {
+		return t.replaced(c, i, whole)
+	}
+	a := &answer{whole, len(given), common}
+	behind := a.first + whole[a.first:common].Said()
+	if n := t.turnEnd([]byte(whole[behind:common].String())); n > 0 {
+		a.end = behind + characters(whole[behind:], n)
+	}
+	return a, nil
 }
 
 // answer is a rendering up to an assistant's turn, which is whole[first:end]; what follows is not part of it.
 type answer struct {
 	whole      jinja.Text
 	first, end int
+}
+
+// replaced finds an answer where not even the text before it stays the same: with another content, the rendering is
+// another there and nowhere else.
+func (t *Template) replaced(c *Conversation, i int, whole jinja.Text) (*answer, error) {
+	m := c.messages[i].(*jinja.Dict).Without()
+	if content, _ := m.Get("content"); content == nil {
+		return nil, nil
+	}
+	m.Set("content", jinja.Foreign("\x00"))
+	other := *c
+	other.messages = slices.Clone(c.messages)
+	other.messages[i] = m
+	changed, err := t.render(&other, c.lastAnswer()+1, false, day)
+	if err != nil {
+		return nil, err
+	}
+	first, behind := whole.Common(changed), len(whole)
+	for n := len(changed); behind > first && n > first && whole[behind-1] == changed[n-1]; n-- {
+		behind--
+	}
+	if first == behind {
+		return nil, nil
+	}
+	if n := t.turnEnd([]byte(whole[behind:].String())); n > 0 {
+		behind += characters(whole[behind:], n)
+	}
+	return &answer{whole, first, behind}, nil
 }
 
 // answer renders a conversation up to turn i.
@@ -171,24 +289,23 @@ func (d *draft) add(a *answer, learnt bool) {
 	}
 }
 
-// finish appends the document, if anything is learnt from it, and begins another.
-func (d *draft) finish(docs []Document) []Document {
-	if len(d.learnt) > 0 {
-		whole := append(d.text, d.tail...)
-		doc := Document{}
-		doc.Text, doc.Control = whole.Split()
-		at, bytes := 0, 0
-		for _, s := range d.learnt {
-			bytes += len(whole[at:s.First].String())
-			first := bytes
-			bytes += len(whole[s.First:s.End].String())
-			doc.Learnt = append(doc.Learnt, jinja.Span{First: first, End: bytes})
-			at = s.End
-		}
-		docs = append(docs, doc)
+// finish returns the document; nil: nothing is learnt from it.
+func (d *draft) finish() (*Document, error) {
+	if len(d.learnt) == 0 {
+		return nil, nil
 	}
-	*d = draft{}
-	return docs
+	whole := append(d.text, d.tail...)
+	doc := &Document{}
+	doc.Text, doc.Control = whole.Split()
+	at, bytes := 0, 0
+	for _, s := range d.learnt {
+		bytes += len(whole[at:s.First].String())
+		first := bytes
+		bytes += len(whole[s.First:s.End].String())
+		doc.Learnt = append(doc.Learnt, jinja.Span{First: first, End: bytes})
+		at = s.End
+	}
+	return doc, nil
 }
 
 // Prompt returns the tokens from which a model continues when it is to answer, and the token that ends its

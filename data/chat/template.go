@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -43,6 +44,7 @@ var day = time.Date(2024, 7, 26, 12, 0, 0, 0, time.UTC)
 type Template struct {
 	fault     error
 	template  *jinja.Template
+	marks     bool            // it has generation blocks
 	withTools *jinja.Template // the one for conversations with tools
 	unread    error           // why withTools cannot be used
 	tokenizer *bpe.Tokenizer
@@ -51,6 +53,9 @@ type Template struct {
 	files     map[string][]byte
 	hash      [sha256.Size]byte
 }
+
+// generation matches the tag that marks what an assistant says.
+var generation = regexp.MustCompile(`\{%[-+]?\s*generation\b`)
 
 // Open reads the chat template of a folder, whose tokenizer is given. It returns nil where there is none:
 // rendering with nil returns ErrNone.
@@ -62,6 +67,7 @@ func Open(dir string, tokenizer *bpe.Tokenizer) *Template {
 	}
 	if err == nil {
 		t.template, err = jinja.Parse(string(source))
+		t.marks = generation.Match(source) || generation.Match(withTools)
 		t.withTools = t.template
 	}
 	if err == nil && withTools != nil {
@@ -202,6 +208,17 @@ func (t *Template) render(c *Conversation, n int, prompt bool, now time.Time) (j
 	}
 	for key, v := range t.names {
 		names[key] = v
+	}
+	if c.names != nil {
+		if err := c.names.Each(func(name string, v jinja.Value) error {
+			if _, taken := names[name]; taken {
+				return fmt.Errorf("\"chat_template_kwargs\" sets %s, which is not its own; hint: leave it out", name)
+			}
+			names[name] = v
+			return nil
+		}); err != nil {
+			return nil, err
+		}
 	}
 	out, err := template.Render(names, now, c.budget())
 	if err != nil {

@@ -6,7 +6,7 @@
 // # What it has
 //
 // Statements: if, for (with else, a trailing if, break, continue), set (also as a block), macro,
-// with, raw, generation (its body). trim_blocks and lstrip_blocks are on. Expressions: all but
+// with, raw, generation (Text.Generated). trim_blocks and lstrip_blocks are on. Expressions: all but
 // bit formats and calls with stars. Filters, tests, functions and methods: the tables in
 // filters.go, tests.go, functions.go and methods.go. What Jinja has beyond that (include,
 // extends, call, recursive loops, % formats) is an error that names it, never a different text.

@@ -322,7 +322,18 @@ func (w withStmt) exec(m *machine, s *scope) (flow, error) {
 	return m.run(w.body, inner)
 }
 
-// exec runs the block in a scope of its own, as transformers calls it.
-func (b block) exec(m *machine, s *scope) (flow, error) { return m.run(b.body, &scope{parent: s}) }
+// exec runs the block in a scope of its own, as transformers calls it, and marks what it writes.
+func (b block) exec(m *machine, s *scope) (flow, error) {
+	text, how, err := m.capture(b.body, &scope{parent: s})
+	if err != nil {
+		return how, err
+	}
+	first := len(m.out)
+	m.out, err = m.grow(m.out, text)
+	for i := first; i < len(m.out); i++ {
+		m.out[i] |= generated
+	}
+	return how, err
+}
 
 func (j jumping) exec(*machine, *scope) (flow, error) { return j.how, nil }

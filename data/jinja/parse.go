@@ -382,8 +382,7 @@ func (p *parser) withStatement() (stmt, error) {
 	return s, p.ending("endwith")
 }
 
-// generation parses the tag with which templates mark what an assistant says. What is learnt is found by
-// another rule (package chat), so the statement is just its body.
+// generation parses the tag with which templates mark what an assistant says.
 func (p *parser) generation() (stmt, error) {
 	body, err := p.body()
 	if err != nil {

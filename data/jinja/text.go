@@ -7,17 +7,19 @@ import (
 	"unicode"
 )
 
-// Char is a character and who wrote it: a rune, or a rune | foreign.
+// Char is a character and who wrote it: a rune, perhaps | foreign, | generated.
 type Char int32
 
-// foreign marks characters that came in variables.
-const foreign Char = 1 << 30
+const (
+	foreign   Char = 1 << 30 // came in a variable
+	generated Char = 1 << 29 // in a generation block
+)
 
 // Rune returns the character.
-func (c Char) Rune() rune { return rune(c &^ foreign) }
+func (c Char) Rune() rune { return rune(c &^ (foreign | generated)) }
 
 // withRune returns r, by the same writer as c.
-func (c Char) withRune(r rune) Char { return Char(r) | c&foreign }
+func (c Char) withRune(r rune) Char { return Char(r) | c&(foreign|generated) }
 
 // Text is a string that records for each character whether the template wrote it.
 type Text []Char
@@ -70,6 +72,21 @@ func (t Text) Split() (text []byte, own []Span) {
 		}
 	}
 	return text, own
+}
+
+// Generated returns the stretches that generation blocks wrote, in characters.
+func (t Text) Generated() (spans []Span) {
+	for i, c := range t {
+		if c&generated == 0 {
+			continue
+		}
+		if n := len(spans); n > 0 && spans[n-1].End == i {
+			spans[n-1].End++
+		} else {
+			spans = append(spans, Span{i, i + 1})
+		}
+	}
+	return spans
 }
 
 // HasPrefix reports whether the text begins with another, written by the same.

@@ -82,6 +82,18 @@ func (d *Dict) Get(name string) (Value, bool) {
 	return d.values[i], true
 }
 
+// Each calls do for each name and its value, in order, up to the first error.
+func (d *Dict) Each(do func(name string, v Value) error) error {
+	for i, k := range d.keys {
+		if name, ok := k.(Text); ok {
+			if err := do(name.String(), d.values[i]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // Without returns a copy without the keys whose value is None.
 func (d *Dict) Without() *Dict {
 	out := NewDict()

@@ -28,6 +28,7 @@ const module = "github.com/athanor-llm/athanor/"
 var layers = []struct{ pkg, why string }{
 	{"cmd", "flags and printing, nothing else: everything can be used without it"},
 	{"internal/cli", "what commands have in common: nothing below knows of flags, standard output and exit codes"},
+	{"lab", "reproduces papers and compares; it may use everything, and nothing that runs may need it"},
 	{"bench", "measures and compares; no run depends on a benchmark"},
 	{"run", "a training run joins text, plan, session and checkpoints; nothing below knows that a run exists"},
 	{"machine", "configurations to plans for what is here, or described; what executes must not know who planned"},
@@ -44,7 +45,6 @@ var layers = []struct{ pkg, why string }{
 	{"internal/samples", "graphs and plans drawn for tests of all above"},
 	{"plan", "the decisions as a value; it knows neither how they were found nor what becomes of them"},
 	{"program", "instructions, buffers and their text; knows tiers and streams, nobody who makes, proves or runs them"},
-	{"scale", "analysis of training time over configurations, on schedules"},
 	{"schedule", "orders of work, pure"},
 	{"alloc", "the static allocation problem, usable on its own"},
 	{"device", "the border: calls on operands; backends stand below their interface's package"},
@@ -148,6 +148,22 @@ func TestImports(t *testing.T) {
 			}
 			if down := layerOf(to); down < at && exceptions[from+" -> "+to] == "" {
 				t.Errorf("%s imports %s, which stands above it: %s", s.path, to, layers[down].why)
+			}
+		}
+	}
+}
+
+// TestLaboratory: nothing depends on the laboratory but its command, tests included: what athanor runs is complete
+// without it, and what compares others with it may change without changing a run.
+func TestLaboratory(t *testing.T) {
+	within := func(pkg string) bool {
+		return pkg == "cmd/athanor-lab" || pkg == "lab" || strings.HasPrefix(pkg, "lab/")
+	}
+	for _, s := range sources(t) {
+		for _, spec := range s.file.Imports {
+			path, _ := strconv.Unquote(spec.Path.Value)
+			if to, ours := strings.CutPrefix(path, module); ours && within(to) && !within(filepath.ToSlash(filepath.Dir(s.path))) {
+				t.Errorf("%s imports %s, which belongs to the laboratory", s.path, to)
 			}
 		}
 	}

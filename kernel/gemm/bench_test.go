@@ -6,6 +6,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/athanor-llm/athanor/internal/float16"
 	"github.com/athanor-llm/athanor/kernel/pool"
 )
 
@@ -80,7 +81,7 @@ func benchMatrix(b *testing.B, rows, cols int, half bool) Matrix {
 	if half {
 		h := unsafe.Slice((*uint16)(unsafe.Pointer(&floats[0])), rows*cols)
 		for i := range h {
-			h[i] = narrow(float32(i%17) / 17)
+			h[i] = float16.ToBF16(float32(i%17) / 17)
 		}
 		return Matrix{Half: h, Stride: cols}
 	}

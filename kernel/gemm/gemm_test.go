@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/athanor-llm/athanor/internal/float16"
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/kernel/pool"
 )
@@ -88,7 +89,7 @@ func randomMatrix(r *rand.Rand, rows, cols int, half bool) (m, storage Matrix) {
 	}
 	narrowed := make([]uint16, len(all))
 	for i, x := range all {
-		narrowed[i] = narrow(x)
+		narrowed[i] = float16.ToBF16(x)
 	}
 	m.Half = narrowed[begin:end:end]
 	return m, Matrix{Half: narrowed}
@@ -177,7 +178,7 @@ func (p *problem) chain(i, j int) uint32 {
 		s = fma32(x, y, s)
 	}
 	if p.c.Half != nil {
-		return uint32(narrow(s))
+		return uint32(float16.ToBF16(s))
 	}
 	return math.Float32bits(s)
 }
@@ -460,7 +461,7 @@ func TestConversions(t *testing.T) {
 			for i := range in {
 				want := uint16(0)
 				if i < n && i%(cols+gap) < cols {
-					want = narrow(in[i])
+					want = float16.ToBF16(in[i])
 				}
 				if out[i] != want || math.Float32bits(back[i]) != uint32(want)<<16 {
 					t.Fatalf("%x became %x and %x, want %x", math.Float32bits(in[i]), out[i], math.Float32bits(back[i]), want)

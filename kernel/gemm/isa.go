@@ -1,8 +1,9 @@
 package gemm
 
 import (
-	"math"
 	"unsafe"
+
+	"github.com/athanor-llm/athanor/internal/float16"
 )
 
 //go:generate go run ./gen
@@ -226,7 +227,7 @@ func portableWiden(c *convert) {
 	for r := range c.rows {
 		src, dst := at(c.src, r, c.srcRow), at(c.dst, r, c.dstRow)
 		for i := range c.cols {
-			*float(dst, i) = math.Float32frombits(uint32(*half(src, i)) << 16)
+			*float(dst, i) = float16.FromBF16(*half(src, i))
 		}
 	}
 }
@@ -235,17 +236,7 @@ func portableNarrow(c *convert) {
 	for r := range c.rows {
 		src, dst := at(c.src, r, c.srcRow), at(c.dst, r, c.dstRow)
 		for i := range c.cols {
-			*half(dst, i) = narrow(*float(src, i))
+			*half(dst, i) = float16.ToBF16(*float(src, i))
 		}
 	}
-}
-
-// narrow rounds to bf16, to nearest, ties to even, by adding 0x7fff and the lowest kept bit. It sets the quiet bit of
-// a NaN, so that it remains one.
-func narrow(x float32) uint16 {
-	b := math.Float32bits(x)
-	if x != x {
-		return uint16(b>>16 | 0x40)
-	}
-	return uint16((b + 0x7fff + b>>16&1) >> 16)
 }

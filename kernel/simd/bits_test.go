@@ -11,6 +11,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/athanor-llm/athanor/internal/float16"
 )
 
 var update = flag.Bool("update", false, "write testdata/bits.txt")
@@ -88,7 +90,7 @@ func hash(name string, f reflect.Value, number func(r *rand.Rand) float32) uint6
 				}
 			case []uint16:
 				for _, u := range x {
-					if v := FromBF16(u); v != v {
+					if v := float16.FromBF16(u); v != v {
 						u = 0x7fc0
 					}
 					bytes = binary.LittleEndian.AppendUint16(bytes, u)

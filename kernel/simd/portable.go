@@ -5,6 +5,7 @@ import (
 	"unsafe"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/float16"
 )
 
 // Portable returns the table in plain Go, for machines without vector instructions
@@ -70,7 +71,7 @@ func portableRows[T Stored]() Rows[T] {
 // remains at run time.
 func get[T Stored](x T) float32 {
 	if unsafe.Sizeof(x) == 2 {
-		return FromBF16(uint16(x))
+		return float16.FromBF16(uint16(x))
 	}
 	return float32(x)
 }
@@ -78,7 +79,7 @@ func get[T Stored](x T) float32 {
 // put writes an element.
 func put[T Stored](x *T, v float32) {
 	if unsafe.Sizeof(*x) == 2 {
-		*x = T(ToBF16(v))
+		*x = T(float16.ToBF16(v))
 	} else {
 		*x = T(v)
 	}
@@ -369,55 +370,25 @@ func gluBwd(act func(y, x []float32), actBwd func(dx, dy, x []float32)) func(dga
 
 func widen(y []float32, x []uint16) {
 	for i := range min(len(y), len(x)) {
-		y[i] = FromBF16(x[i])
+		y[i] = float16.FromBF16(x[i])
 	}
 }
 
 func narrow(y []uint16, x []float32) {
 	for i := range min(len(y), len(x)) {
-		y[i] = ToBF16(x[i])
+		y[i] = float16.ToBF16(x[i])
 	}
-}
-
-// FromBF16 converts a bf16, which is the upper half of a float32.
-func FromBF16(b uint16) float32 { return math.Float32frombits(uint32(b) << 16) }
-
-// ToBF16 rounds to nearest, ties to even; a NaN becomes a quiet NaN.
-func ToBF16(f float32) uint16 {
-	u := math.Float32bits(f)
-	if f != f {
-		return uint16(u>>16) | 0x40
-	}
-	return uint16((u + 0x7fff + u>>16&1) >> 16)
-}
-
-// Halves divides a float32 into the nearest bf16 (of two equally near, the one further from
-// zero) and what is left, a number from 0 to 65535: the halves of its bits plus half a unit of
-// the upper one. So the bf16 weights that a GPU reads are most of the fp32 weights, which need
-// only two more bytes instead of four. As in TransformerEngine's FusedAdam
-// (store_param_remainders). A NaN's upper half is a NaN too.
-func Halves(f float32) (upper, rest uint16) {
-	u := math.Float32bits(f) + 0x8000
-	if f != f {
-		return ToBF16(f), uint16(u)
-	}
-	return uint16(u >> 16), uint16(u)
-}
-
-// Join is the inverse of Halves, exactly but for the bits of a NaN.
-func Join(upper, rest uint16) float32 {
-	return math.Float32frombits(uint32(upper)<<16 + uint32(rest) - 0x8000)
 }
 
 func join(x []float32, rest []uint16) {
 	for i := range min(len(x), len(rest)) {
-		x[i] = math.Float32frombits(math.Float32bits(x[i]) + uint32(rest[i]) - 0x8000)
+		x[i] = float16.AddRest(x[i], rest[i])
 	}
 }
 
 func halve(upper, rest []uint16, x []float32) {
 	for i := range min(len(upper), len(rest), len(x)) {
-		upper[i], rest[i] = Halves(x[i])
+		upper[i], rest[i] = float16.Halves(x[i])
 	}
 }
 
@@ -432,17 +403,8 @@ func Draws(n, low, high uint32) uint32 {
 
 func draw(y []uint16, x []float32, first, low, high uint32) {
 	for i := range min(len(y), len(x)) {
-		y[i] = DrawBF16(x[i], Draws(first+uint32(i), low, high))
+		y[i] = float16.DrawBF16(x[i], Draws(first+uint32(i), low, high))
 	}
-}
-
-// DrawBF16 rounds to bf16 stochastically: it adds 16 random bits to the lower half of
-// f and truncates.
-func DrawBF16(f float32, random uint32) uint16 {
-	if f != f {
-		return ToBF16(f)
-	}
-	return uint16((math.Float32bits(f) + random) >> 16)
 }
 
 func adamw(p, m, v, g []float32, c *Update) {
@@ -474,7 +436,7 @@ func lion16(p, m, g []float32, p16 []uint16, c *Update) {
 	n := min(len(p), len(m), len(g), len(p16))
 	lion(p[:n], m, g, c)
 	for i := range n {
-		p16[i], _ = Halves(p[i])
+		p16[i], _ = float16.Halves(p[i])
 	}
 }
 
@@ -482,6 +444,6 @@ func adamw16(p, m, v, g []float32, p16 []uint16, c *Update) {
 	n := min(len(p), len(m), len(v), len(g), len(p16))
 	adamw(p[:n], m, v, g, c)
 	for i := range n {
-		p16[i], _ = Halves(p[i])
+		p16[i], _ = float16.Halves(p[i])
 	}
 }

@@ -67,7 +67,7 @@ type Set struct {
 	AdamW16 func(p, m, v, g []float32, p16 []uint16, c *Update) // and p16, the upper halves of p: see Halves
 	Lion    func(p, m, g []float32, c *Update)
 	Lion16  func(p, m, g []float32, p16 []uint16, c *Update)
-	Join    func(x []float32, rest []uint16)        // x = Join(x, rest), x having upper halves only
+	Join    func(x []float32, rest []uint16)        // x = float16.AddRest(x, rest), x having upper halves only
 	Halve   func(upper, rest []uint16, x []float32) // see Halves
 }
 

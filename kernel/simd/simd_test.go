@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/athanor-llm/athanor/internal/float16"
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/kernel/simd/internal/emit"
 )
@@ -87,7 +88,7 @@ func compare(t *testing.T, name string, f, portable reflect.Value) {
 			for k := range p.Len() {
 				var g, w, bound float64
 				if p.Type().Elem().Kind() == reflect.Uint16 {
-					g, w, bound = float64(FromBF16(uint16(p.Index(k).Uint()))), float64(FromBF16(uint16(q.Index(k).Uint()))), 1.0/128
+					g, w, bound = float64(float16.FromBF16(uint16(p.Index(k).Uint()))), float64(float16.FromBF16(uint16(q.Index(k).Uint()))), 1.0/128
 				} else {
 					g, w, bound = p.Index(k).Float(), q.Index(k).Float(), 2e-6
 				}
@@ -132,7 +133,7 @@ func argumentsOf(r *rand.Rand, f reflect.Type, n int, number func() float32) (a,
 					v = v * v // AdamW's second moment is not negative
 				}
 				if in.Elem().Kind() == reflect.Uint16 {
-					x.Index(k).SetUint(uint64(ToBF16(v)))
+					x.Index(k).SetUint(uint64(float16.ToBF16(v)))
 				} else {
 					x.Index(k).SetFloat(float64(v))
 				}
@@ -270,13 +271,13 @@ func TestDraw(t *testing.T) {
 				at := r.IntN(len(x) - len(part))
 				v.Draw(part, x[at:], first+uint32(at), low, high)
 				for i := range x {
-					got := FromBF16(y[i])
+					got := float16.FromBF16(y[i])
 					below := math.Float32frombits(math.Float32bits(x[i]) &^ 0xffff) // in magnitude
 					above := math.Float32frombits(math.Float32bits(below) + 1<<16)
 					sum[i] += float64(got)
 					switch {
 					case y[i] != want[i], i >= at && i < at+len(part) && part[i-at] != y[i]:
-						t.Fatalf("%v is %v, in portable Go %v; of three %v", x[i], got, FromBF16(want[i]), part)
+						t.Fatalf("%v is %v, in portable Go %v; of three %v", x[i], got, float16.FromBF16(want[i]), part)
 					case x[i] != x[i] && got != got, x[i] == below && got == x[i]:
 					case x[i] != below && (got == below || got == above):
 					default:
@@ -329,13 +330,13 @@ func TestHalves(t *testing.T) {
 			v.Join(back, rest)
 			v.AdamW16(slices.Clone(x[:n]), make([]float32, n), make([]float32, n), make([]float32, n), wide, &Update{Keep: 1, Eps: 1})
 			for i, f := range x[:n] {
-				top := float64(FromBF16(upper[i]))
-				distance, spacing := math.Abs(top-float64(f)), math.Abs(float64(FromBF16(upper[i]^1))-top)
+				top := float64(float16.FromBF16(upper[i]))
+				distance, spacing := math.Abs(top-float64(f)), math.Abs(float64(float16.FromBF16(upper[i]^1))-top)
 				switch {
 				case f != f && (top == top || back[i] == back[i]):
 					t.Fatalf("%s: NaN %#x became %v and %v", v.Name, math.Float32bits(f), top, back[i])
 				case f != f:
-				case math.Float32bits(back[i]) != math.Float32bits(f) || Join(upper[i], rest[i]) != f:
+				case math.Float32bits(back[i]) != math.Float32bits(f) || float16.Join(upper[i], rest[i]) != f:
 					t.Fatalf("%s: %v came back as %v", v.Name, f, back[i])
 				case !math.IsInf(top, 0) && distance > spacing/2:
 					t.Fatalf("%s: %v is %v as bf16", v.Name, f, top)
@@ -483,7 +484,7 @@ func TestNarrow(t *testing.T) {
 		v.Widen(y, x)
 		v.Narrow(z, y)
 		for i := range x {
-			if nan := y[i] != y[i]; z[i] != x[i] && !nan || nan && !(FromBF16(z[i]) != FromBF16(z[i])) {
+			if nan := y[i] != y[i]; z[i] != x[i] && !nan || nan && !(float16.FromBF16(z[i]) != float16.FromBF16(z[i])) {
 				t.Fatalf("%s: %#x becomes %v and then %#x", v.Name, x[i], y[i], z[i])
 			}
 		}
@@ -496,10 +497,10 @@ func TestNarrow(t *testing.T) {
 		}
 		v.Narrow(z, y)
 		for i := range y {
-			d := func(b uint16) float64 { return math.Abs(float64(FromBF16(b)) - float64(y[i])) }
+			d := func(b uint16) float64 { return math.Abs(float64(float16.FromBF16(b)) - float64(y[i])) }
 			for _, other := range []uint16{z[i] - 1, z[i] + 1} {
 				if d(other) < d(z[i]) || d(other) == d(z[i]) && z[i]&1 == 1 {
-					t.Fatalf("%s: %v becomes %v, but %v is nearer", v.Name, y[i], FromBF16(z[i]), FromBF16(other))
+					t.Fatalf("%s: %v becomes %v, but %v is nearer", v.Name, y[i], float16.FromBF16(z[i]), float16.FromBF16(other))
 				}
 			}
 		}

@@ -5,7 +5,7 @@
 // 1-beta1^t, 1-beta2^t and the step's chance, then the parameter and its first element. Weights and moments in
 // bf16 are rounded stochastically, with the random bits of simd.Draws and the keys of graph.ChanceKey.
 // A clip of 0 leaves them as they are. With rest, p has the upper halves of fp32 numbers and
-// rest the lower ones, see simd.Halves. Updating a vector takes less time than a warp takes to divide
+// rest the lower ones, see float16.Halves. Updating a vector takes less time than a warp takes to divide
 // doubles twice, so several vectors share that.
 typedef unsigned long long u64;
 
@@ -22,14 +22,14 @@ static __device__ inline unsigned draws(unsigned n, u64 key) {
   return (n ^ n >> 15) * 0x846ca68b >> 16;
 }
 
-// chance rounds x to bf16 stochastically, as simd.DrawBF16 does; NaN stays NaN.
+// chance rounds x to bf16 stochastically, as float16.DrawBF16 does; NaN stays NaN.
 static __device__ inline unsigned chance(float x, unsigned n, u64 key) {
   unsigned u = __float_as_uint(x);
   return (u & 0x7fffffff) > 0x7f800000 ? u >> 16 | 0x40 : (u + draws(n, key)) >> 16;
 }
 
 // upper returns the bf16 nearest to x or, of two equally near, the one further from zero, as
-// simd.Halves does.
+// float16.Halves does.
 static __device__ inline unsigned upper(float x) {
   unsigned u = __float_as_uint(x);
   return (u & 0x7fffffff) > 0x7f800000 ? u >> 16 | 0x40 : (u + 0x8000) >> 16;

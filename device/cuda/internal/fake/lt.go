@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/athanor-llm/athanor/device/cuda/nv"
+	"github.com/athanor-llm/athanor/internal/float16"
 )
 
 // ltDesc and ltLayout are the objects behind handles.
@@ -210,8 +211,7 @@ func (p *matmul) run(rough bool) {
 			if p.ld.kind == nv.LtF32 {
 				*(*float32)(unsafe.Add(pointer(p.d), 4*at)) = sum
 			} else {
-				u := math.Float32bits(sum)
-				*(*uint16)(unsafe.Add(pointer(p.d), 2*at)) = uint16((u + 0x7fff + u>>16&1) >> 16)
+				*(*uint16)(unsafe.Add(pointer(p.d), 2*at)) = float16.ToBF16(sum)
 			}
 		}
 	}
@@ -235,5 +235,5 @@ func number(p uintptr, kind, i int) float32 {
 	if kind == nv.LtF32 {
 		return *(*float32)(unsafe.Add(pointer(p), 4*i))
 	}
-	return math.Float32frombits(uint32(*(*uint16)(unsafe.Add(pointer(p), 2*i))) << 16)
+	return float16.FromBF16(*(*uint16)(unsafe.Add(pointer(p), 2*i)))
 }

@@ -1,4 +1,4 @@
-package bench
+package compare
 
 import (
 	"context"
@@ -6,9 +6,9 @@ import (
 	"fmt"
 
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/lab/memo"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/plan"
-	"github.com/athanor-llm/athanor/policy/memo"
 	"github.com/athanor-llm/athanor/search"
 )
 

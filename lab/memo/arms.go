@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"github.com/athanor-llm/athanor/search"
 )
 
 // Split is the decision for a layer: fractions of each class's rows. Rows neither kept nor swapped are recomputed
@@ -106,8 +108,8 @@ type Arm struct {
 	Choose func(m Machine, c Costs) (Policy, error)
 }
 
-// Paper names the policy that the paper itself describes.
-const Paper = "memo-paper"
+// Paper names the policy that the paper itself describes, as plans do.
+const Paper = search.MemoRule
 
 // Arms returns the policies of the paper's ablation and the optimum.
 func Arms() []Arm {

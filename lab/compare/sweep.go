@@ -1,4 +1,4 @@
-package bench
+package compare
 
 import (
 	"cmp"
@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 
+	"github.com/athanor-llm/athanor/bench"
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
@@ -64,8 +65,8 @@ func (s *Sweep) Run(ctx context.Context, note func(string), done func(SweepRun))
 			if err != nil {
 				return err
 			}
-			budgets := Budgets{Machine: m, Graph: s.Graph, Config: &own, Count: s.Count}
-			err = budgets.each(ctx, note, func() error {
+			budgets := bench.Budgets{Machine: m, Graph: s.Graph, Config: &own, Count: s.Count}
+			err = budgets.Each(ctx, note, func() error {
 				r, err := s.measure(ctx, m, &own, note)
 				if err == nil {
 					r.Ranks, r.Link = count, link

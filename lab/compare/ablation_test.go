@@ -1,11 +1,11 @@
-package bench
+package compare
 
 import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/testkit"
-	"github.com/athanor-llm/athanor/policy/memo"
+	"github.com/athanor-llm/athanor/lab/memo"
 )
 
 // published is the MFU of MEMO's paper at 1024K tokens.

@@ -1,4 +1,4 @@
-package bench
+package compare
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/athanor-llm/athanor/bench"
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
@@ -79,12 +80,12 @@ func (s *Swaps) Run(ctx context.Context, note func(string), done func(SwapRun)) 
 		if err != nil {
 			return err
 		}
-		least, err := smallestBudget(ctx, m, g, c, note)
+		least, err := bench.LeastBudget(ctx, m, g, c, note)
 		if err != nil {
 			return err
 		}
 		for i := range s.Count {
-			m.Capacity[device.DeviceTier] = between(plain*9/10, least*21/20, i, max(s.Count, 2))
+			m.Capacity[device.DeviceTier] = bench.Geometric(plain*9/10, least*21/20, i, max(s.Count, 2))
 			m.ForgetTimes()
 			r, err := s.compare(ctx, g, c, note)
 			if err != nil {

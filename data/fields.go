@@ -1,0 +1,155 @@
+package data
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/athanor-llm/athanor/data/chat"
+)
+
+// What the fields of a line mean. A field that changes what is learnt is understood, or it is an error that names it.
+
+// document appends a prompt and its completion to dst, or returns a conversation or a pair. given is -1 if the
+// fields are none of these.
+func (f fields) document(dst []byte, pairs bool) (record, error) {
+	prompt, hasPrompt, err := f.text("prompt")
+	completion, hasCompletion, err2 := f.text("completion")
+	both := f.has("chosen") || f.has("rejected")
+	switch none := (record{dst: dst, given: -1}); {
+	case err != nil || err2 != nil:
+		return none, errors.Join(err, err2)
+	case both && (pairs || !hasCompletion && f["messages"] == nil && f["conversations"] == nil && f["instruction"] == nil):
+		none.pair, err = f.pair()
+		return none, err
+	case hasPrompt && hasCompletion:
+		return record{dst: append(append(dst, prompt...), completion...), given: len(prompt)}, f.refuse("system", "history", "tools")
+	case f["messages"] != nil || f["conversations"] != nil:
+		none.turns, err = f.conversation()
+		return none, err
+	case isList(f["prompt"]) && isList(f["completion"]):
+		none.turns, err = f.completed()
+		return none, err
+	case f["prompt"] != nil || hasCompletion:
+		return none, errors.New(`"prompt" and "completion" are not both given as strings, nor both as lists of messages; hint: give both, or the whole document as {"text": ...}`)
+	case f["instruction"] != nil:
+		none.turns, err = f.instruction()
+		return none, err
+	default:
+		return none, nil
+	}
+}
+
+// refuse returns an error if one of the keys has a value.
+func (f fields) refuse(keys ...string) error {
+	for _, key := range keys {
+		switch string(f[key]) {
+		case "", "null", `""`, "[]", "{}":
+		default:
+			return fmt.Errorf("%q beside strings is %w; hint: write the row as {\"messages\": [{\"role\": ..., \"content\": ...}, ...]}", key, ErrNotSupported)
+		}
+	}
+	return nil
+}
+
+func isList(value []byte) bool { return len(value) > 0 && value[0] == '[' }
+
+// conversation reads OpenAI's "messages" or ShareGPT's "conversations".
+func (f fields) conversation() (*chat.Conversation, error) {
+	key := "messages"
+	if f[key] == nil {
+		key = "conversations"
+	}
+	return f.decode(key, f[key])
+}
+
+// decode reads a list of messages, which the value of a key contains, behind the system prompt beside it.
+func (f fields) decode(key string, list []byte) (*chat.Conversation, error) {
+	if err := f.refuse("history"); err != nil {
+		return nil, err
+	}
+	system, _, err := f.text("system")
+	if err != nil {
+		return nil, err
+	}
+	if len(system) > 0 && isList(list) {
+		list = join(fmt.Appendf(nil, `[{"role": "system", "content": %s}]`, f["system"]), list)
+	} else if len(system) == 0 {
+		if err := f.refuse("system"); err != nil {
+			return nil, err
+		}
+	}
+	c, err := chat.Decode(list, f["tools"])
+	if err == nil && len(system) > 0 && slices.Contains(c.Roles()[1:], "system") {
+		err = errors.New(`there is a system prompt among the messages and another in "system"; hint: leave out one of them`)
+	}
+	if err == nil {
+		err = c.SetNames(f["chat_template_kwargs"])
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%q: %w", key, err)
+	}
+	return c, nil
+}
+
+// completed reads a "prompt" and a "completion" that are lists of messages, of which the latter are learnt.
+func (f fields) completed() (*chat.Conversation, error) {
+	c, err := f.decode("prompt and completion", join(bytes.TrimSpace(f["prompt"]), bytes.TrimSpace(f["completion"])))
+	if err != nil {
+		return nil, err
+	}
+	var answers []json.RawMessage
+	if err := json.Unmarshal(f["completion"], &answers); err != nil {
+		return nil, err
+	}
+	c.LearnFrom(c.Len() - len(answers))
+	return c, nil
+}
+
+// instruction reads Alpaca's "instruction", "input" and "output", with the "system" prompt and the "history" of earlier
+// questions and answers.
+func (f fields) instruction() (*chat.Conversation, error) {
+	ask, hasAsk, err := f.text("instruction")
+	output, hasOutput, err2 := f.text("output")
+	input, _, err3 := f.text("input")
+	system, _, err4 := f.text("system")
+	if err := errors.Join(err, err2, err3, err4); err != nil {
+		return nil, err
+	}
+	if !hasAsk || !hasOutput {
+		return nil, errors.New(`"instruction" and "output" are not both given as strings; hint: give both, or {"messages": ...}`)
+	}
+	if len(system) == 0 {
+		if err := f.refuse("system"); err != nil {
+			return nil, err
+		}
+	}
+	var history [][]string
+	if f.has("history") && string(f["history"]) != `""` {
+		if err := json.Unmarshal(f["history"], &history); err != nil {
+			return nil, errors.New(`"history" is not a list of questions and answers; hint: write [["question", "answer"], ...]`)
+		}
+	}
+	if len(input) > 0 {
+		ask = slices.Concat(ask, []byte("\n\n"), input)
+	}
+	c := &chat.Conversation{}
+	if len(system) > 0 {
+		c.Say("system", string(system))
+	}
+	for _, turn := range history {
+		if len(turn) != 2 {
+			return nil, errors.New(`"history" has an entry that is not a question and an answer; hint: write [["question", "answer"], ...]`)
+		}
+		c.Say("user", turn[0])
+		c.Say("assistant", turn[1])
+	}
+	c.Say("user", string(ask))
+	c.Say("assistant", string(output))
+	if err := c.SetTools(f["tools"]); err != nil {
+		return nil, err
+	}
+	return c, c.SetNames(f["chat_template_kwargs"])
+}
