@@ -104,31 +104,9 @@ func trivial(v any) bool {
 	return false
 }
 
-func isModel(dir string) bool { return exists(filepath.Join(dir, "config.json")) }
+func isModel(dir string) bool { return paths.Exists(filepath.Join(dir, "config.json")) }
 
-func isAdapter(dir string) bool { return exists(filepath.Join(dir, adapterFile)) }
-
-// foldersOf returns where to look for what belongs to a model folder's tokenizer: in the folder itself and, since adapters may
-// leave the tokenizer to their model, in the model's folder.
-func foldersOf(dir string) []string {
-	if isAdapter(dir) {
-		if c, err := readAdapter(dir); err == nil {
-			return []string{dir, c.Base}
-		}
-	}
-	return []string{dir}
-}
-
-// tokenizerOf returns the path of a model folder's tokenizer.json, whether or not there is one.
-func tokenizerOf(dir string) string {
-	list := foldersOf(dir)
-	if own := filepath.Join(dir, tokenizerFile); exists(own) {
-		return own
-	}
-	return filepath.Join(list[len(list)-1], tokenizerFile)
-}
-
-const tokenizerFile = "tokenizer.json"
+func isAdapter(dir string) bool { return paths.Exists(filepath.Join(dir, adapterFile)) }
 
 // adaptedModel returns the model of an adapter's folder with its adapters, and the folder of the model's weights.
 func adaptedModel(dir string) (m *model.Model, base string, notes []string, err error) {

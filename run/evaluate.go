@@ -10,6 +10,7 @@ import (
 	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/data/bpe"
 	"github.com/athanor-llm/athanor/data/chat"
+	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/session"
@@ -71,8 +72,8 @@ func (e *Evaluated) losses(ctx context.Context, f *Folder, rows [][]int32, batch
 		if err != nil {
 			return err
 		}
-		if !finite(out.Loss) {
-			return notFinite{fmt.Errorf("the loss of sequences %d to %d is %v, which is not finite", first+1, min(len(rows), first+batch), out.Loss)}
+		if !stat.Finite(out.Loss) {
+			return NotFinite(fmt.Errorf("the loss of sequences %d to %d is %v, which is not finite", first+1, min(len(rows), first+batch), out.Loss))
 		}
 		sum += out.Loss * float64(n)
 		e.Tokens += n

@@ -76,8 +76,8 @@ func TestRouterNotFinite(t *testing.T) {
 		return trainFile(context.Background(), file, append([]string{"out=" + filepath.Join(dir, out), "save_every=0", "max_steps=1"}, more...))
 	}
 	check(t, train("whole", "model={type: qwen3_moe, layers: 2, width: 32, heads: 4, experts: 4}"))
-	folder := filepath.Join(dir, "whole", "checkpoint-1")
-	set, err := safetensors.OpenFolder(folder)
+	broken := filepath.Join(dir, "whole", "checkpoint-1")
+	set, err := safetensors.OpenFolder(broken)
 	check(t, err)
 	var tensors []safetensors.Tensor
 	for _, info := range set.Tensors() {
@@ -95,10 +95,10 @@ func TestRouterNotFinite(t *testing.T) {
 	check(t, set.Close())
 	var text bytes.Buffer
 	check(t, safetensors.Write(&text, nil, tensors))
-	check(t, os.WriteFile(filepath.Join(folder, "model.safetensors"), text.Bytes(), 0o644))
+	check(t, os.WriteFile(filepath.Join(broken, "model.safetensors"), text.Bytes(), 0o644))
 	for name, more := range map[string][]string{"all": nil, "frozen": {"freeze=[\"*.mlp.gate.weight\"]"}, "adapters": {"lora={rank: 2}"}, "skipped": {"skip_spikes=6", "max_steps=20"}} {
-		err := train(name, append([]string{"model=" + folder}, more...)...)
-		if !errors.Is(err, ErrNumeric) || !strings.Contains(err.Error(), router+" has a NaN") || !strings.Contains(err.Error(), "the weights in "+folder) {
+		err := train(name, append([]string{"model=" + broken}, more...)...)
+		if !errors.Is(err, ErrNumeric) || !strings.Contains(err.Error(), router+" has a NaN") || !strings.Contains(err.Error(), "the weights in "+broken) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -12,15 +12,19 @@ import (
 
 	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
+	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/kernel/gemm"
 	"github.com/athanor-llm/athanor/model"
 )
+
+// shardBytes bounds one file of weights, as Hugging Face does.
+const shardBytes = 5e9
 
 // Merge writes an adapter's model, with the adapter merged into it, as a model folder:
 // W + s.B.A for each adapted weight, everything else unchanged, in the types of the
 // model's files. to must not exist; it appears when it is complete.
 func Merge(ctx context.Context, adapter, to string, progress Progress) error {
-	if exists(adapter) && !isAdapter(adapter) {
+	if paths.Exists(adapter) && !isAdapter(adapter) {
 		return misuse{fmt.Errorf("%s has no %s; hint: name a checkpoint of a run with lora, or a PEFT adapter", adapter, adapterFile)}
 	}
 	return Export(ctx, adapter, to, "", progress)
@@ -29,7 +33,7 @@ func Merge(ctx context.Context, adapter, to string, progress Progress) error {
 // Export writes a model folder with the weights and files of another, and nothing else: no optimizer state, and an adapter merged
 // into its model. Floating-point weights get the given type or, if that is "", keep their files'.
 func Export(ctx context.Context, from, to string, as safetensors.DType, progress Progress) error {
-	if exists(to) {
+	if paths.Exists(to) {
 		return misuse{fmt.Errorf("%s already exists; hint: name a new folder", to)}
 	}
 	f, err := OpenFolder(from)

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
+	"path/filepath"
 
 	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
@@ -14,6 +14,7 @@ import (
 	"github.com/athanor-llm/athanor/data/chat"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/bounded"
 	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/lower"
@@ -37,6 +38,9 @@ type Folder struct {
 	weights   source
 	tokenizer *bpe.Tokenizer // read on first use
 }
+
+// Progress receives the progress of a long operation, named by what.
+type Progress func(what string, done, total int64)
 
 // folderHint is the hint for a folder that is no model folder, or an incomplete
 // one.
@@ -127,6 +131,14 @@ func openModel(dir string) (*Folder, error) {
 	return f, nil
 }
 
+// maxModel bounds the bytes of a model's config.json.
+const maxModel = 1 << 20
+
+// readModel reads the config.json of a folder.
+func readModel(dir string) ([]byte, error) {
+	return bounded.ReadFile(filepath.Join(dir, "config.json"), maxModel)
+}
+
 // openWeights opens the weights of a model folder.
 func openWeights(dir string) (*safetensors.Set, error) {
 	if err := checkWhole(dir); err != nil {
@@ -149,7 +161,7 @@ func checkWhole(dir string) error {
 // evaluated without one, even if its kind is not supported.
 func (f *Folder) Tokenizer() (*bpe.Tokenizer, error) {
 	path := tokenizerOf(f.Path)
-	if f.tokenizer == nil && !exists(path) {
+	if f.tokenizer == nil && !paths.Exists(path) {
 		return nil, fmt.Errorf("%s has no tokenizer.json; hint: copy its tokenizer.json there", f.Path)
 	}
 	var err error
@@ -165,12 +177,7 @@ func (f *Folder) Chat() (*chat.Template, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, dir := range foldersOf(f.Path) {
-		if c := chat.Open(dir, t); c != nil {
-			return c, nil
-		}
-	}
-	return nil, nil
+	return openTemplate(f.Path, t), nil
 }
 
 // SeparateDocuments confines attention to documents.
@@ -197,11 +204,6 @@ func (f *Folder) Quantize() error {
 	}
 	f.Model = &m
 	return m.Quantize()
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
 }
 
 // Close closes the weights.

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/model"
@@ -137,8 +138,8 @@ func (g *Generator) Extend(ctx context.Context, ids ...int32) error {
 			return err
 		}
 	}
-	if most := slices.Max(g.logits); !finite(most) { // which is NaN if any is; a logit of -Inf only means never
-		return notFinite{fmt.Errorf("a logit after %d tokens is %v, which is not finite", len(g.ids), most)}
+	if most := slices.Max(g.logits); !stat.Finite(most) { // which is NaN if any is; a logit of -Inf only means never
+		return NotFinite(fmt.Errorf("a logit after %d tokens is %v, which is not finite", len(g.ids), most))
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/session"
 )
 
@@ -46,7 +47,7 @@ func (g *guard) add(out session.Outcome, bound float64) {
 	if out.Skipped {
 		g.Skipped++
 	}
-	if !finite(out.Norm) {
+	if !stat.Finite(out.Norm) {
 		g.Broken++
 		return
 	}

@@ -8,6 +8,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+
+	"github.com/athanor-llm/athanor/internal/stat"
 )
 
 // Metrics is one step, a line of metrics.jsonl. The field names are stable.
@@ -32,7 +34,7 @@ type Metrics struct {
 // skipped says that a step was skipped, and why.
 func (m *Metrics) skipped() string {
 	why := "which is not finite"
-	if finite(m.GradNorm) {
+	if stat.Finite(m.GradNorm) {
 		why = fmt.Sprintf("above the bound of %.4g", m.Bound)
 	}
 	return fmt.Sprintf("step %d is skipped: loss %.4f, gradient norm %.4g, %s; no weight has changed; skipped so far: %d", m.Step, m.Loss, m.GradNorm, why, m.SkippedSteps)
@@ -41,11 +43,11 @@ func (m *Metrics) skipped() string {
 // MarshalJSON writes null for a loss or norm that is not finite: JSON has no number for it.
 func (m Metrics) MarshalJSON() ([]byte, error) {
 	type plain Metrics // without this method
-	if finite(m.Loss) && finite(m.GradNorm) {
+	if stat.Finite(m.Loss) && stat.Finite(m.GradNorm) {
 		return json.Marshal(plain(m))
 	}
 	number := func(x float64) *float64 {
-		if !finite(x) {
+		if !stat.Finite(x) {
 			return nil
 		}
 		return &x

@@ -1,7 +1,6 @@
 package run
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 
@@ -10,9 +9,6 @@ import (
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/session"
 )
-
-// ErrNumeric reports a loss or gradient norm, or logits, that are NaN or infinite.
-var ErrNumeric = errors.New("the loss or the gradient is not finite")
 
 // numeric returns the error for the latest step, whose numbers are not finite: what is to blame and what
 // is worth trying. cursor is where its batch began. It executes the step once more, and the session must not

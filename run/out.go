@@ -9,6 +9,7 @@ import (
 
 	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/machine"
 )
 
@@ -104,7 +105,7 @@ func checkFolder(dir string) error {
 
 // checkResume refuses a folder to resume from that holds no state of a run.
 func checkResume(c *config.Config) error {
-	if c.Resume == "auto" || c.Resume == "never" || exists(filepath.Join(c.Resume, "state")) {
+	if c.Resume == "auto" || c.Resume == "never" || paths.Exists(filepath.Join(c.Resume, "state")) {
 		return nil
 	}
 	return c.Fault("resume", c.Resume+" is not a checkpoint of a training run; hint: use auto, never, or a folder checkpoint-N; to start from a model's weights, set model")

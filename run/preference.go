@@ -10,6 +10,7 @@ import (
 	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
 	"github.com/athanor-llm/athanor/data"
+	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/session"
 )
 
@@ -54,7 +55,7 @@ func (t *Trainer) refer(ctx context.Context, say func(text string)) error {
 				return err
 			}
 			for k, at := range t.pairs.begins {
-				if x := out.Ratios[at]; !finite(float64(x)) {
+				if x := out.Ratios[at]; !stat.Finite(float64(x)) {
 					var documents []data.Stretch
 					for r := range n {
 						documents = append(documents, w.Stretches(first+r)...)

@@ -152,24 +152,6 @@ func (w *writer) say(text []byte) {
 	}
 }
 
-// promptIDs returns the tokens of a prompt. As in transformers, the tokenizer's
-// start token is prepended unless present. An empty prompt begins as a document
-// does.
-func promptIDs(t *bpe.Tokenizer, prompt string) ([]int32, error) {
-	ids, start := t.Encode([]byte(prompt)), t.Start()
-	if n := len(start); len(ids) < n || !slices.Equal(ids[:n], start) {
-		ids = slices.Concat(start, ids)
-	}
-	if len(ids) > 0 {
-		return ids, nil
-	}
-	end, ok := t.EndOfText()
-	if !ok {
-		return nil, errors.New("the prompt is empty, and the tokenizer has no end-of-text token to start from; hint: give a prompt")
-	}
-	return []int32{end}, nil
-}
-
 // ends returns the tokens that end a text: the tokenizer's end of text, and those
 // that generation_config.json names or, where it names none, config.json.
 func (f *Folder) ends(t *bpe.Tokenizer) ([]int32, error) {

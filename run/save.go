@@ -31,9 +31,6 @@ func store(c *config.Config) *checkpoint.Store {
 	return &checkpoint.Store{Dir: c.Out, Keep: c.KeepCheckpoints, ShardBytes: shardBytes}
 }
 
-// shardBytes bounds one file of weights, as Hugging Face does.
-const shardBytes = 5e9
-
 // latest returns the checkpoint to resume from, checked to the given depth, and
 // notes on the damaged ones that were skipped. A new run gets checkpoint.ErrNone.
 func latest(c *config.Config, depth checkpoint.Depth) (path string, passed []string, err error) {
@@ -146,70 +143,6 @@ func (t *Trainer) fromFolder() error {
 	}
 	t.Notes = append(t.Notes, note)
 	return t.Session.Load(func(name string, dst []float32) error { return t.origin.read(t.param(name), dst) })
-}
-
-// readParam reads a whole parameter. Its stored shape must be the model's.
-func readParam(set *safetensors.Set, p model.Param, dst []float32) error {
-	return readPart(set, p, 0, dst)
-}
-
-// readPart is readParam for the elements from index first on, as many as dst holds. All
-// tensors of the parameter must be there. A parameter in MXFP4 is read as a whole or not at all.
-func readPart(set *safetensors.Set, p model.Param, first int, dst []float32) error {
-	if blocks, scales, ok := packed(set, p); ok {
-		return readPacked(set, p, blocks, scales, dst)
-	}
-	for _, t := range p.Tensors() {
-		info, ok := lookup(set, t)
-		if !ok {
-			return fmt.Errorf("there is no tensor %s among the %d in the files; hint: check that the folder is complete and of the same model family", t.Name, len(set.Tensors()))
-		}
-		if !slices.Equal(info.Shape, t.Shape) {
-			return fmt.Errorf("%s has shape %v, but config.json requires %v", t.Name, info.Shape, t.Shape)
-		}
-		lo, hi := max(first, t.First), min(first+len(dst), t.First+t.Elems())
-		if lo >= hi {
-			continue
-		}
-		if err := set.ReadFloat32(info.Name, lo-t.First, dst[lo-first:hi-first]); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// lookup finds a tensor in files, even in those of a model without its head.
-func lookup(set *safetensors.Set, t model.Tensor) (safetensors.Info, bool) {
-	info, ok := set.Lookup(t.Name)
-	if bare, isBare := t.BareName(); !ok && isBare {
-		info, ok = set.Lookup(bare)
-	}
-	return info, ok
-}
-
-// checkTied refuses a folder whose config.json ties the head to the embedding, but
-// whose weights have a different head. That head would be ignored, and programs
-// differ in which of the two they trust.
-func checkTied(set *safetensors.Set, m *model.Model) error {
-	embedding := m.Params()[0]
-	head := embedding
-	head.Name = m.HeadName()
-	if _, there := set.Lookup(head.Name); !m.Tied || !there {
-		return nil
-	}
-	one, other := make([]float32, m.Width), make([]float32, m.Width)
-	for row := range m.Vocab {
-		if err := readPart(set, embedding, row*m.Width, one); err != nil {
-			return fmt.Errorf("parameter %s: %w", embedding.Name, err)
-		}
-		if err := readPart(set, head, row*m.Width, other); err != nil {
-			return fmt.Errorf("parameter %s: %w", head.Name, err)
-		}
-		if !slices.Equal(one, other) {
-			return fmt.Errorf("%s differs from %s, but config.json says that they are tied; hint: set tie_word_embeddings to false there if the head has weights of its own", head.Name, embedding.Name)
-		}
-	}
-	return nil
 }
 
 // resume restores a checkpoint exactly: weights, moments, data cursor and counters.

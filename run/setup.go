@@ -12,7 +12,6 @@ import (
 	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/data/bpe"
 	"github.com/athanor-llm/athanor/graph"
-	"github.com/athanor-llm/athanor/internal/bounded"
 	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/machine"
@@ -36,9 +35,6 @@ type Setup struct {
 
 	packing, heldPacking data.Packing // of whole documents or pairs in the sources, and in Validation
 }
-
-// Progress receives the progress of a long operation, named by what.
-type Progress func(what string, done, total int64)
 
 // Prepare reads the corpus, if there is one, the tokenizer and the model, and builds the graph.
 // Errors of the configuration are config faults. Close the Setup after use.
@@ -229,8 +225,8 @@ func (s *Setup) windows() error {
 // resolveModel finds the architecture as findModel does. Rotary positions are
 // unbounded: a model that is trained on longer sequences than its config.json
 // states gets that length, so that readers of its checkpoints use it.
-func resolveModel(c *config.Config, vocab int) (m *model.Model, folder string, notes []string, err error) {
-	m, folder, notes, err = findModel(c, vocab)
+func resolveModel(c *config.Config, vocab int) (m *model.Model, from string, notes []string, err error) {
+	m, from, notes, err = findModel(c, vocab)
 	if err == nil && m.Rotary() && m.MaxPositions < c.SequenceLength {
 		notes = append(notes, fmt.Sprintf("max_position_embeddings is raised from %d to %d, the length of the sequences", m.MaxPositions, c.SequenceLength))
 		m.MaxPositions = c.SequenceLength
@@ -240,17 +236,17 @@ func resolveModel(c *config.Config, vocab int) (m *model.Model, folder string, n
 		notes = append(notes, fmt.Sprintf("rotary positions (longrope) are those of %s, since sequences have %d tokens and the original context %d", key, c.SequenceLength, m.RopeScaling.OriginalContext))
 	}
 	if err == nil {
-		err = balance(c, m, folder)
+		err = balance(c, m, from)
 	}
-	return m, folder, notes, err
+	return m, from, notes, err
 }
 
 // balance sets the term of the loss that evens out the use of experts. By default it spares trained
 // routers, which have learnt what to send where: they would unlearn more than they gain.
-func balance(c *config.Config, m *model.Model, folder string) error {
+func balance(c *config.Config, m *model.Model, from string) error {
 	const usual = 0.01
 	switch {
-	case c.ExpertBalance == config.Derived && m.Experts > 0 && folder == "":
+	case c.ExpertBalance == config.Derived && m.Experts > 0 && from == "":
 		m.Balance = usual
 	case c.ExpertBalance > 0:
 		m.Balance = c.ExpertBalance
@@ -262,8 +258,8 @@ func balance(c *config.Config, m *model.Model, folder string) error {
 }
 
 // findModel finds the model by inline sizes, a known name, or the config.json of a folder; for an adapter's folder, that of
-// its model. vocab is the tokenizer's vocabulary size, the default of inline sizes. folder is the folder of the weights.
-func findModel(c *config.Config, vocab int) (m *model.Model, folder string, notes []string, err error) {
+// its model. vocab is the tokenizer's vocabulary size, the default of inline sizes. from is the folder of the weights.
+func findModel(c *config.Config, vocab int) (m *model.Model, from string, notes []string, err error) {
 	fail := func(err error) error {
 		return c.Fault("model", suggest.Add(err, "use a known name such as gpt2, a Hugging Face folder, or sizes such as {type: gpt2, layers: 6, width: 256, heads: 4}").Error())
 	}
@@ -275,10 +271,10 @@ func findModel(c *config.Config, vocab int) (m *model.Model, folder string, note
 		return m, "", nil, nil
 	}
 	if isAdapter(c.Model.Name) {
-		if m, folder, notes, err = adaptedModel(c.Model.Name); err != nil {
+		if m, from, notes, err = adaptedModel(c.Model.Name); err != nil {
 			err = fail(err)
 		}
-		return m, folder, notes, err
+		return m, from, notes, err
 	}
 	text, err := readModel(c.Model.Name)
 	switch {
@@ -300,14 +296,6 @@ func findModel(c *config.Config, vocab int) (m *model.Model, folder string, note
 		return nil, "", nil, fail(err)
 	}
 	return m, "", nil, nil
-}
-
-// maxModel bounds the bytes of a model's config.json.
-const maxModel = 1 << 20
-
-// readModel reads the config.json of a folder.
-func readModel(dir string) ([]byte, error) {
-	return bounded.ReadFile(filepath.Join(dir, "config.json"), maxModel)
 }
 
 // inline makes a model from sizes; omitted ones take the family's defaults.

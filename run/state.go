@@ -36,17 +36,7 @@ func (w *weights) close() error {
 
 // half reports whether a parameter's source stores it in bf16, or in a format whose numbers are all exact in bf16.
 func (w *weights) half(p model.Param) bool {
-	if w.in == nil || w.in(p) == nil {
-		return false
-	}
-	set := w.in(p)
-	if _, _, ok := packed(set, p); ok {
-		return true
-	}
-	return !slices.ContainsFunc(p.Tensors(), func(part model.Tensor) bool {
-		info, ok := lookup(set, part)
-		return !ok || info.DType != safetensors.BF16
-	})
+	return w.in != nil && w.in(p) != nil && halved(w.in(p), p)
 }
 
 // rounded reports whether the arenas hold a parameter in fewer bits than

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"path/filepath"
 	"strings"
 
 	"github.com/athanor-llm/athanor/config"
@@ -146,15 +145,6 @@ func (t *Text) divide(c *config.Config) error {
 		}
 	}
 	return nil
-}
-
-// tokenize returns the tokens of a corpus from the user's cache, after storing them there if need be.
-func tokenize(ctx context.Context, c *data.Corpus, t *bpe.Tokenizer, o data.Options) (*data.Tokens, error) {
-	dir, err := machine.CacheDir()
-	if err != nil {
-		return nil, err
-	}
-	return data.Tokenize(ctx, c, t, filepath.Join(dir, "tokens"), o)
 }
 
 // Empty reports whether there is no text.

@@ -13,6 +13,7 @@ import (
 	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/data/bpe"
 	"github.com/athanor-llm/athanor/data/chat"
+	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/machine"
 )
 
@@ -22,7 +23,7 @@ import (
 
 // openTokenizer opens the tokenizer of a configuration, or trains it.
 func openTokenizer(ctx context.Context, c *config.Config, corpus *data.Corpus, opt data.Options) (*bpe.Tokenizer, error) {
-	if own := tokenizerOf(c.Model.Name); c.Tokenizer == c.Model.Name && (c.Tokenizer != "gpt2" || exists(own)) {
+	if own := tokenizerOf(c.Model.Name); c.Tokenizer == c.Model.Name && (c.Tokenizer != "gpt2" || paths.Exists(own)) {
 		t, err := bpe.Load(own)
 		if err != nil {
 			return nil, c.Fault("tokenizer", err.Error())
@@ -59,18 +60,13 @@ func openTokenizer(ctx context.Context, c *config.Config, corpus *data.Corpus, o
 // openChat opens the chat template next to the tokenizer of a configuration; nil: there is none.
 func openChat(c *config.Config, t *bpe.Tokenizer) *chat.Template {
 	dir := c.Tokenizer
-	if isTrained(dir) || dir == "gpt2" && !(c.Model.Name == dir && exists(filepath.Join(dir, tokenizerFile))) {
+	if isTrained(dir) || dir == "gpt2" && !(c.Model.Name == dir && paths.Exists(filepath.Join(dir, tokenizerFile))) {
 		return nil
 	}
 	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
 		dir = filepath.Dir(dir)
 	}
-	for _, from := range foldersOf(dir) {
-		if found := chat.Open(from, t); found != nil {
-			return found
-		}
-	}
-	return nil
+	return openTemplate(dir, t)
 }
 
 func isTrained(name string) bool { return strings.HasPrefix(name, "bpe-") }

@@ -329,7 +329,7 @@ func (t *Trainer) report(ctx context.Context, o Observer) (better bool, err erro
 		o.Event(fmt.Sprintf("step %d: nothing to validate: no token of the held-out text is learnt; hint: set a larger validation_fraction, or other text as validation", t.Step))
 		return false, nil
 	}
-	text := fmt.Sprintf("step %d: validation loss %.4f, perplexity %s", t.Step, loss, Number(math.Exp(loss), 1))
+	text := fmt.Sprintf("step %d: validation loss %.4f, perplexity %s", t.Step, loss, stat.Number(math.Exp(loss), 1))
 	if t.rewards != nil {
 		text = fmt.Sprintf("step %d: validation loss %.4f, %s", t.Step, loss, t.rewards.Text())
 	}
@@ -414,17 +414,17 @@ func (t *Trainer) Next(ctx context.Context) (Metrics, error) {
 		Rate: float64(len(t.tokens)) / seconds, MFU: t.flops / seconds / t.Peak,
 		Bound: scalars.Bound, Skipped: out.Skipped,
 	}
-	if t.preferring() && finite(out.Loss) {
+	if t.preferring() && stat.Finite(out.Loss) {
 		var sums Rewards
 		sums.add(&t.pairs, out.Ratios, c.Preference.Beta)
 		m.Rewards = sums.mean()
 	}
 	t.guard.add(out, scalars.Bound)
 	m.SkippedSteps = t.guard.Skipped
-	if finite(out.Loss) {
+	if stat.Finite(out.Loss) {
 		t.Losses = append(t.Losses, out.Loss)
 	}
-	if finite(out.Loss) && finite(out.Norm) || out.Skipped && c.SkipSpikes > 0 && t.guard.Broken < mostBroken {
+	if stat.Finite(out.Loss) && stat.Finite(out.Norm) || out.Skipped && c.SkipSpikes > 0 && t.guard.Broken < mostBroken {
 		return m, nil
 	}
 	return m, t.numeric(out, scalars, before)
@@ -486,8 +486,8 @@ func (t *Trainer) Validate(ctx context.Context) (float64, error) {
 		return t.ValLoss, nil
 	}
 	loss := sum / float64(all)
-	if !finite(loss) {
-		return 0, notFinite{fmt.Errorf("step %d: the validation loss is %v: numbers are not finite; hint: %s; use a lower learning_rate", t.Step, loss, t.whole())}
+	if !stat.Finite(loss) {
+		return 0, NotFinite(fmt.Errorf("step %d: the validation loss is %v: numbers are not finite; hint: %s; use a lower learning_rate", t.Step, loss, t.whole()))
 	}
 	t.ValLoss = loss
 	if t.preferring() {

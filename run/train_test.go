@@ -11,6 +11,7 @@ import (
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/data"
+	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/optimizer"
 )
 
@@ -91,7 +92,7 @@ func TestNothingLearnt(t *testing.T) {
 	tr.Step = 0
 	tr.Setup.Held, tr.sampler = held, train
 	check(t, errors.Join(tr.Run(t.Context(), &said), tr.Close()))
-	if !finite(tr.ValLoss) || tr.Step != 1 {
+	if !stat.Finite(tr.ValLoss) || tr.Step != 1 {
 		t.Errorf("step %d, loss %v", tr.Step, tr.ValLoss)
 	}
 	f, err := OpenFolder(tr.Summary().Checkpoint)

@@ -16,6 +16,7 @@ import (
 	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/internal/size"
+	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/run"
@@ -95,7 +96,7 @@ func (v *evalCmd) Run(c *cli.Context) error {
 	if r.Streamed > 0 {
 		fmt.Fprintf(c.Stderr, "for each batch %s of weights were copied from the host\n", size.Format(r.Streamed))
 	}
-	fmt.Fprintf(c.Stdout, "loss %s nats per token, perplexity %s, over %d tokens\n", run.Number(r.Loss, 6), run.Number(math.Exp(r.Loss), 2), r.Tokens)
+	fmt.Fprintf(c.Stdout, "loss %s nats per token, perplexity %s, over %d tokens\n", stat.Number(r.Loss, 6), stat.Number(math.Exp(r.Loss), 2), r.Tokens)
 	return nil
 }
 

@@ -38,7 +38,7 @@ func (v *exportCmd) Run(c *cli.Context) error {
 }
 
 // makeFolder makes a folder and says so.
-func makeFolder(c *cli.Context, folder, what string, write func(run.Progress) error) error {
+func makeFolder(c *cli.Context, made, what string, write func(run.Progress) error) error {
 	show := cli.NewStatus(c.Stderr)
 	err := write(show.Progress)
 	show.Done()
@@ -46,8 +46,8 @@ func makeFolder(c *cli.Context, folder, what string, write func(run.Progress) er
 		return err
 	}
 	if c.JSON {
-		return c.Print(folderReport{folder})
+		return c.Print(folderReport{made})
 	}
-	_, err = fmt.Fprintln(c.Stdout, what, folder)
+	_, err = fmt.Fprintln(c.Stdout, what, made)
 	return err
 }

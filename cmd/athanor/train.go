@@ -13,6 +13,7 @@ import (
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/internal/cli"
+	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/run"
 	"github.com/athanor-llm/athanor/search"
@@ -134,7 +135,7 @@ func (p *planned) conclude(ctx stdctx.Context, c *cli.Context, t *run.Trainer) e
 		fmt.Fprintf(c.Stdout, "\nvalidation loss %.4f (0.6931 is indifference), %s, rewards %.4f of chosen and %.4f of rejected\n", s.ValLoss, r.Text(), r.Chosen, r.Rejected)
 	default:
 		entropy := data.Entropy(p.setup.HeldText...)
-		fmt.Fprintf(c.Stdout, "\nvalidation loss %.4f nats per token (perplexity %s); the unigram entropy of that text is %.4f\n", s.ValLoss, run.Number(math.Exp(s.ValLoss), 1), entropy)
+		fmt.Fprintf(c.Stdout, "\nvalidation loss %.4f nats per token (perplexity %s); the unigram entropy of that text is %.4f\n", s.ValLoss, stat.Number(math.Exp(s.ValLoss), 1), entropy)
 	}
 	if s.MeasuredSeconds == 0 {
 		fmt.Fprintf(c.Stdout, "no steps were left to train: %d are done; hint: set a larger max_steps or max_time to continue\n", s.Steps)

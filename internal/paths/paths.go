@@ -72,3 +72,9 @@ func goroot() (string, error) {
 	return "", errors.New("there is no Go tree: GOROOT is not set, and no go command was found that names one; " +
 		"hint: name another corpus, data=path/to/**/*.txt")
 }
+
+// Exists reports whether there is a file or folder of a name.
+func Exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}

@@ -3,7 +3,9 @@ package stat
 
 import (
 	"fmt"
+	"math"
 	"slices"
+	"strconv"
 )
 
 // Seconds formats a time with three digits, in the largest unit in which it is at least 1.
@@ -35,4 +37,16 @@ func Mean(list []float64, most float64) float64 {
 		sum += min(v, limit)
 	}
 	return sum / float64(len(list))
+}
+
+// Finite reports whether a number is neither NaN nor infinite.
+func Finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
+
+// Number formats a loss or a perplexity with the given number of decimals or, from a million on, where decimals
+// say nothing, as a power of ten.
+func Number(x float64, decimals int) string {
+	if x >= 1e6 {
+		return fmt.Sprintf("%.3g", x)
+	}
+	return strconv.FormatFloat(x, 'f', decimals, 64)
 }
