@@ -11,7 +11,7 @@
 //
 // Invariants. Machines are shared and clocks vary, so whatever is compared is
 // measured in turn: an operator with the peak that bounds it, and a prediction with
-// operators timed before. Nothing here is used by training or planning, and package run
+// operators timed before. Nothing here is used by training or planning, and package train
 // is not used here.
 //
 // Where to look:

@@ -11,7 +11,7 @@ import (
 	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/lab/compare"
 	"github.com/athanor-llm/athanor/machine"
-	"github.com/athanor-llm/athanor/run"
+	"github.com/athanor-llm/athanor/train"
 )
 
 type benchSwapCmd struct {
@@ -31,7 +31,7 @@ func (v *benchSwapCmd) Run(c *cli.Context) error {
 	}
 	ctx, show := stdctx.Background(), cli.NewStatus(c.Stderr)
 	defer show.Done()
-	text, err := run.OpenText(ctx, cfg, show.Progress)
+	text, err := train.OpenText(ctx, cfg, show.Progress)
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/lab/compare"
-	"github.com/athanor-llm/athanor/run"
+	"github.com/athanor-llm/athanor/train"
 )
 
 type benchSweepCmd struct {
@@ -45,7 +45,7 @@ func (v *benchSweepCmd) Run(c *cli.Context) error {
 	}
 	ctx, show := stdctx.Background(), cli.NewStatus(c.Stderr)
 	defer show.Done()
-	setup, err := run.Prepare(ctx, cfg, show.Progress)
+	setup, err := train.Prepare(ctx, cfg, show.Progress)
 	if err != nil {
 		return err
 	}

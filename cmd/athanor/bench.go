@@ -22,10 +22,10 @@ import (
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
-	"github.com/athanor-llm/athanor/run"
 	"github.com/athanor-llm/athanor/search"
 	"github.com/athanor-llm/athanor/session"
 	"github.com/athanor-llm/athanor/sim"
+	"github.com/athanor-llm/athanor/train"
 )
 
 type benchCmd struct {
@@ -331,7 +331,7 @@ func (v *benchBudgetsCmd) Run(c *cli.Context) error {
 	}
 	ctx, show := stdctx.Background(), cli.NewStatus(c.Stderr)
 	defer show.Done()
-	setup, err := run.Prepare(ctx, cfg, show.Progress)
+	setup, err := train.Prepare(ctx, cfg, show.Progress)
 	if err != nil {
 		return err
 	}

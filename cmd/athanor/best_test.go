@@ -9,7 +9,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/athanor-llm/athanor/run"
+	"github.com/athanor-llm/athanor/train"
 )
 
 // validations reads a run's validation losses between steps, by step.
@@ -20,7 +20,7 @@ func validations(t *testing.T, dir string) map[int]float64 {
 	defer f.Close()
 	list := map[int]float64{}
 	for s := bufio.NewScanner(f); s.Scan(); {
-		var m run.Metrics
+		var m train.Metrics
 		check(t, json.Unmarshal(s.Bytes(), &m))
 		if m.ValLoss != 0 {
 			list[m.Step] = m.ValLoss

@@ -10,14 +10,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/athanor-llm/athanor/run"
 	"github.com/athanor-llm/athanor/search"
+	"github.com/athanor-llm/athanor/train"
 )
 
 // trained is the JSON of train.
 type trained struct {
 	search.Report
-	run.Summary
+	train.Summary
 }
 
 // smallest asks for a plan in next to no device memory and returns what the

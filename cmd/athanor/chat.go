@@ -7,8 +7,8 @@ import (
 	"io"
 	"strings"
 
+	"github.com/athanor-llm/athanor/folder"
 	"github.com/athanor-llm/athanor/internal/cli"
-	"github.com/athanor-llm/athanor/run"
 )
 
 type chatCmd struct {
@@ -20,8 +20,8 @@ type chatCmd struct {
 }
 
 type chatReport struct {
-	Answers []*run.Answer `json:"answers"`
-	Notes   []string      `json:"notes,omitempty"`
+	Answers []*folder.Answer `json:"answers"`
+	Notes   []string         `json:"notes,omitempty"`
 }
 
 // Run answers each line of standard input.
@@ -37,12 +37,12 @@ func (v *chatCmd) Run(c *cli.Context) error {
 		return err
 	}
 	ctx := stdctx.Background()
-	t, err := run.OpenChat(ctx, v.Model, v.Context, p)
+	t, err := folder.OpenChat(ctx, v.Model, v.Context, p)
 	if err != nil {
 		return explained(c, err)
 	}
 	defer t.Close()
-	r := chatReport{Answers: []*run.Answer{}, Notes: t.Notes}
+	r := chatReport{Answers: []*folder.Answer{}, Notes: t.Notes}
 	for _, n := range t.Notes {
 		fmt.Fprintln(c.Stderr, "note:", n)
 	}

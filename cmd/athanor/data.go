@@ -10,7 +10,7 @@ import (
 	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/size"
-	"github.com/athanor-llm/athanor/run"
+	"github.com/athanor-llm/athanor/train"
 )
 
 type dataCmd struct {
@@ -45,7 +45,7 @@ type sourceReport struct {
 	Share   float64    `json:"share,omitempty"` // of the tokens of a pass
 }
 
-func reportOf(s *run.Source, share float64) sourceReport {
+func reportOf(s *train.Source, share float64) sourceReport {
 	return sourceReport{s.Name, s.Tokens.Stats(), s.Tokens.Len(), s.Tokens.Path(), s.Times, share}
 }
 
@@ -65,7 +65,7 @@ func (v *dataCmd) Run(c *cli.Context) error {
 		return err
 	}
 	show := cli.NewStatus(c.Stderr)
-	text, err := run.OpenText(stdctx.Background(), cfg, show.Progress)
+	text, err := train.OpenText(stdctx.Background(), cfg, show.Progress)
 	show.Done()
 	if err != nil {
 		return err
@@ -117,7 +117,7 @@ func (v *dataCmd) config() (*config.Config, error) {
 	return &config.Config{Data: config.Files(v.What...), Tokenizer: v.Tokenizer}, nil
 }
 
-func (r *dataReport) print(c *cli.Context, text *run.Text) {
+func (r *dataReport) print(c *cli.Context, text *train.Text) {
 	fmt.Fprintf(c.Stdout, "%d files: %v\n", r.Files, r.Formats)
 	fmt.Fprintf(c.Stdout, "%s of text, %d tokens of %s (vocabulary %d), %.2f bytes per token\n",
 		size.Format(r.Bytes), r.Tokens, r.Tokenizer, r.Vocabulary, float64(r.Bytes)/float64(max(r.Tokens, 1)))

@@ -12,6 +12,7 @@ import (
 
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
 	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/folder"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/paths"
@@ -19,7 +20,6 @@ import (
 	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/model"
-	"github.com/athanor-llm/athanor/run"
 )
 
 type evalCmd struct {
@@ -39,7 +39,7 @@ type evalReport struct {
 	Loss       float64  `json:"loss"`       // nats per token
 	Perplexity *float64 `json:"perplexity"` // null: too large for a number
 	Tokens     int      `json:"tokens"`     // predicted
-	run.Footprint
+	folder.Footprint
 }
 
 func (v *evalCmd) Run(c *cli.Context) error {
@@ -54,7 +54,7 @@ func (v *evalCmd) Run(c *cli.Context) error {
 		return err
 	}
 	ctx := stdctx.Background()
-	f, err := run.OpenFolder(v.Model)
+	f, err := folder.Open(v.Model)
 	if err != nil {
 		return err
 	}
@@ -79,7 +79,7 @@ func (v *evalCmd) Run(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	e, err := run.Evaluate(ctx, f, rows, v.Logits != "", v.Grads != "")
+	e, err := folder.Evaluate(ctx, f, rows, v.Logits != "", v.Grads != "")
 	if err != nil {
 		return explained(c, err)
 	}
@@ -101,7 +101,7 @@ func (v *evalCmd) Run(c *cli.Context) error {
 }
 
 // rows returns the sequences to evaluate on.
-func (v *evalCmd) rows(ctx stdctx.Context, c *cli.Context, f *run.Folder) ([][]int32, error) {
+func (v *evalCmd) rows(ctx stdctx.Context, c *cli.Context, f *folder.Folder) ([][]int32, error) {
 	switch {
 	case v.Tokens != "" && len(v.Data) > 0:
 		return nil, cli.UsageError("eval: a corpus and --tokens cannot be combined; hint: leave out one of them")
@@ -112,11 +112,11 @@ func (v *evalCmd) rows(ctx stdctx.Context, c *cli.Context, f *run.Folder) ([][]i
 	}
 	show := cli.NewStatus(c.Stderr)
 	defer show.Done()
-	return run.HeldOut(ctx, f, v.Data, v.Sequence, v.Batches, show.Progress)
+	return folder.HeldOut(ctx, f, v.Data, v.Sequence, v.Batches, show.Progress)
 }
 
 // write writes the tensors that were asked for. shape is that of the logits.
-func (v *evalCmd) write(e *run.Evaluated, shape []int) (err error) {
+func (v *evalCmd) write(e *folder.Evaluated, shape []int) (err error) {
 	if v.Logits != "" {
 		err = writeTensors(v.Logits, []safetensors.Tensor{safetensors.Float32s("logits", safetensors.F32, shape, e.Logits)})
 	}

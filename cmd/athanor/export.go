@@ -5,8 +5,8 @@ import (
 	"fmt"
 
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
+	"github.com/athanor-llm/athanor/folder"
 	"github.com/athanor-llm/athanor/internal/cli"
-	"github.com/athanor-llm/athanor/run"
 )
 
 type mergeCmd struct {
@@ -19,8 +19,8 @@ type folderReport struct {
 }
 
 func (v *mergeCmd) Run(c *cli.Context) error {
-	return makeFolder(c, v.Folder, "merged into", func(p run.Progress) error {
-		return run.Merge(stdctx.Background(), v.Adapter, v.Folder, p)
+	return makeFolder(c, v.Folder, "merged into", func(p folder.Progress) error {
+		return folder.Merge(stdctx.Background(), v.Adapter, v.Folder, p)
 	})
 }
 
@@ -32,13 +32,13 @@ type exportCmd struct {
 
 func (v *exportCmd) Run(c *cli.Context) error {
 	as := map[string]safetensors.DType{"fp32": safetensors.F32, "bf16": safetensors.BF16}[v.Precision]
-	return makeFolder(c, v.Folder, "written to", func(p run.Progress) error {
-		return run.Export(stdctx.Background(), v.From, v.Folder, as, p)
+	return makeFolder(c, v.Folder, "written to", func(p folder.Progress) error {
+		return folder.Export(stdctx.Background(), v.From, v.Folder, as, p)
 	})
 }
 
 // makeFolder makes a folder and says so.
-func makeFolder(c *cli.Context, made, what string, write func(run.Progress) error) error {
+func makeFolder(c *cli.Context, made, what string, write func(folder.Progress) error) error {
 	show := cli.NewStatus(c.Stderr)
 	err := write(show.Progress)
 	show.Done()

@@ -16,7 +16,7 @@ import (
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device/cuda"
 	"github.com/athanor-llm/athanor/internal/testkit"
-	"github.com/athanor-llm/athanor/run"
+	"github.com/athanor-llm/athanor/train"
 )
 
 // heldOut writes the held-out sequences of a run as token ids, for eval.
@@ -24,7 +24,7 @@ func heldOut(t *testing.T, file, path string, overrides ...string) [][]int32 {
 	t.Helper()
 	c, err := config.Load(file, overrides)
 	check(t, err)
-	s, err := run.Prepare(stdctx.Background(), c, func(string, int64, int64) {})
+	s, err := train.Prepare(stdctx.Background(), c, func(string, int64, int64) {})
 	check(t, err)
 	defer s.Close()
 	var rows [][]int32

@@ -6,10 +6,10 @@ import (
 	"fmt"
 
 	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/folder"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/size"
-	"github.com/athanor-llm/athanor/run"
 )
 
 type generateCmd struct {
@@ -69,8 +69,8 @@ func (v *sampling) check(verb string, tokens int) error {
 	return nil
 }
 
-func (v *sampling) prompt(c *cli.Context, verb, text string, tokens int) (p run.Prompt, err error) {
-	p = run.Prompt{Text: text, Tokens: tokens, Temperature: v.Temperature, Seed: v.Seed, Quantize: v.Quantize == config.NF4}
+func (v *sampling) prompt(c *cli.Context, verb, text string, tokens int) (p folder.Prompt, err error) {
+	p = folder.Prompt{Text: text, Tokens: tokens, Temperature: v.Temperature, Seed: v.Seed, Quantize: v.Quantize == config.NF4}
 	if p.Limit, err = v.limit(verb); err == nil {
 		p.Device, p.DType = v.on(c)
 	}
@@ -89,7 +89,7 @@ func (v *generateCmd) Run(c *cli.Context) error {
 	if streams { // a terminal shows the text grow; a pipe gets all of it or nothing
 		p.Each = func(text []byte) { c.Stdout.Write(text) }
 	}
-	s, err := run.Sample(stdctx.Background(), v.Model, p)
+	s, err := folder.Sample(stdctx.Background(), v.Model, p)
 	if err != nil {
 		return explained(c, err)
 	}
@@ -113,7 +113,7 @@ func (v *generateCmd) Run(c *cli.Context) error {
 }
 
 // describe reports the speed of generation, and why it ended early.
-func describe(s *run.Sampled) string {
+func describe(s *folder.Sampled) string {
 	line := fmt.Sprintf("prompt of %d tokens in %.2f s", s.PromptTokens, s.PromptTime)
 	if s.Tokens > 1 { // the first follows from the prompt
 		line += fmt.Sprintf(", then %d tokens at %.1f per second", s.Tokens, float64(s.Tokens-1)/s.Time)

@@ -18,8 +18,8 @@ import (
 	"github.com/athanor-llm/athanor/device/cuda"
 	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/cli/clitest"
-	"github.com/athanor-llm/athanor/run"
 	"github.com/athanor-llm/athanor/search"
+	"github.com/athanor-llm/athanor/train"
 )
 
 // The verbs are tested as a user meets them: arguments in; exit code, standard
@@ -215,7 +215,7 @@ func losses(t *testing.T, dir string) []float64 {
 	defer f.Close()
 	var list []float64
 	for s := bufio.NewScanner(f); s.Scan(); {
-		var m run.Metrics
+		var m train.Metrics
 		check(t, json.Unmarshal(s.Bytes(), &m))
 		if m.Step != len(list)+1 {
 			t.Fatalf("%s: line %d is step %d", dir, len(list)+1, m.Step)

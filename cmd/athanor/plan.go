@@ -17,8 +17,8 @@ import (
 	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/policy"
-	"github.com/athanor-llm/athanor/run"
 	"github.com/athanor-llm/athanor/search"
+	"github.com/athanor-llm/athanor/train"
 )
 
 type planCmd struct {
@@ -170,7 +170,7 @@ func (v *planCmd) maxSequence(ctx stdctx.Context, c *cli.Context) error {
 	}
 	show := cli.NewStatus(c.Stderr)
 	defer show.Done()
-	text, err := run.OpenText(ctx, cfg, show.Progress)
+	text, err := train.OpenText(ctx, cfg, show.Progress)
 	if err != nil {
 		return err
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/machine"
-	"github.com/athanor-llm/athanor/run"
 	"github.com/athanor-llm/athanor/search"
+	"github.com/athanor-llm/athanor/train"
 )
 
 // target is a configuration that is to be planned.
@@ -20,7 +20,7 @@ type target struct{ cli.Target }
 // planned holds everything up to the plan.
 type planned struct {
 	config  *config.Config
-	setup   *run.Setup
+	setup   *train.Setup
 	machine *machine.Machine
 	result  *search.Result
 	report  *search.Report
@@ -48,7 +48,7 @@ func (t *target) read(ctx stdctx.Context, c *cli.Context, to config.Purpose) (*p
 	p := &planned{config: cfg}
 	show := cli.NewStatus(c.Stderr)
 	defer show.Done()
-	if p.setup, err = run.Prepare(ctx, cfg, show.Progress); err != nil {
+	if p.setup, err = train.Prepare(ctx, cfg, show.Progress); err != nil {
 		return nil, err
 	}
 	show.Done()

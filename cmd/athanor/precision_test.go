@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/config"
-	"github.com/athanor-llm/athanor/run"
+	"github.com/athanor-llm/athanor/train"
 )
 
 // TestPrecision: left open, the precision is bf16 on described GPUs, fp32 on the CPU, here or described by a file, and that of
@@ -18,7 +18,7 @@ func TestPrecision(t *testing.T) {
 	settled := func(overrides ...string) string {
 		cfg, err := config.Load(file, append(overrides, "device=cpu"))
 		check(t, err)
-		run.SettlePrecision(cfg)
+		train.SettlePrecision(cfg)
 		return cfg.Precision
 	}
 	for want, overrides := range map[string][][]string{

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/athanor-llm/athanor/run"
+	"github.com/athanor-llm/athanor/train"
 )
 
 // preferences writes pairs about metals, as conversations if chats: the chosen answer has the metal's colour.
@@ -40,13 +40,13 @@ func preferences(t *testing.T, path string, chats bool) string {
 }
 
 // steps reads metrics.jsonl.
-func steps(t *testing.T, dir string) (list []run.Metrics) {
+func steps(t *testing.T, dir string) (list []train.Metrics) {
 	t.Helper()
 	f, err := os.Open(dir + "/metrics.jsonl")
 	check(t, err)
 	defer f.Close()
 	for s := bufio.NewScanner(f); s.Scan(); {
-		var m run.Metrics
+		var m train.Metrics
 		check(t, json.Unmarshal(s.Bytes(), &m))
 		list = append(list, m)
 	}
@@ -120,7 +120,7 @@ func TestPreferenceRanks(t *testing.T) {
 		out := fmt.Sprintf("%s/%d", dir, i)
 		call(append(args, "out="+out, "ranks=2", more)...).must(t, 0)
 		a, b := steps(t, out), steps(t, dir+"/one")
-		if !slices.EqualFunc(a, b, func(x, y run.Metrics) bool {
+		if !slices.EqualFunc(a, b, func(x, y train.Metrics) bool {
 			return math.Abs(x.Loss-y.Loss) < 1e-5 && math.Abs(x.Margin-y.Margin) < 1e-4 && math.Abs(x.Rejected-y.Rejected) < 1e-4
 		}) {
 			t.Errorf("%s: %+v, on one rank %+v", more, a, b)

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/athanor-llm/athanor/config"
-	"github.com/athanor-llm/athanor/run"
+	"github.com/athanor-llm/athanor/train"
 )
 
 // TestAnotherRun: that a checkpoint belongs to another run is reported as early as it can be known:
@@ -127,7 +127,7 @@ func TestSavesByTime(t *testing.T) {
 func TestETA(t *testing.T) {
 	began := time.Now()
 	c := config.Default()
-	u := &training{t: &run.Trainer{Setup: &run.Setup{Config: &c}}, began: began, first: 100}
+	u := &training{t: &train.Run{Setup: &train.Setup{Config: &c}}, began: began, first: 100}
 	for _, x := range []struct {
 		steps     int
 		time, eta time.Duration

@@ -8,7 +8,7 @@ import (
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/pty"
-	"github.com/athanor-llm/athanor/run"
+	"github.com/athanor-llm/athanor/train"
 )
 
 // TestTrainingInNarrowTerminal: the part of a step's line that fits into few columns has the step and when all will be done.
@@ -17,8 +17,8 @@ func TestTrainingInNarrowTerminal(t *testing.T) {
 	t.Setenv("TERM", "xterm")
 	c := config.Default()
 	c.MaxSteps = 1600
-	u := &training{t: &run.Trainer{Setup: &run.Setup{Config: &c}}, line: cli.NewStatus(keys), began: time.Now()}
-	u.Step(run.Metrics{Step: 827, Loss: 4.1953})
+	u := &training{t: &train.Run{Setup: &train.Setup{Config: &c}}, line: cli.NewStatus(keys), began: time.Now()}
+	u.Step(train.Metrics{Step: 827, Loss: 4.1953})
 	if text := pty.Shown(t, screen, keys); !strings.Contains(text, "step 827/1600  51%  ETA ") {
 		t.Errorf("a run's step and end are not in 40 columns: %q", text)
 	}

@@ -12,11 +12,12 @@ import (
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/data"
+	"github.com/athanor-llm/athanor/folder"
 	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/machine"
-	"github.com/athanor-llm/athanor/run"
 	"github.com/athanor-llm/athanor/search"
+	"github.com/athanor-llm/athanor/train"
 )
 
 type trainCmd struct {
@@ -57,7 +58,7 @@ func (v *trainCmd) train(ctx stdctx.Context, c *cli.Context) error {
 	if !v.DryRun {
 		cfg, err := v.Load(c, config.ToTrain)
 		if err == nil {
-			err = run.CheckOut(cfg)
+			err = train.CheckOut(cfg)
 		}
 		if err != nil {
 			return err
@@ -90,7 +91,7 @@ func (v *trainCmd) train(ctx stdctx.Context, c *cli.Context) error {
 		return err
 	}
 	ui := newTraining(c, t)
-	err = t.Run(ctx, ui)
+	err = t.Train(ctx, ui)
 	ui.finish()
 	err = errors.Join(err, t.Close())
 	switch {
@@ -105,17 +106,17 @@ func (v *trainCmd) train(ctx stdctx.Context, c *cli.Context) error {
 // trainReport is the JSON of the train verb.
 type trainReport struct {
 	*search.Report
-	run.Summary
+	train.Summary
 }
 
 // open opens the run, which proves the plan's programs.
-func (p *planned) open(ctx stdctx.Context, c *cli.Context) (*run.Trainer, error) {
+func (p *planned) open(ctx stdctx.Context, c *cli.Context) (*train.Run, error) {
 	best := p.result.Best
 	programs, err := p.machine.Programs(ctx, p.setup.Graph, p.config, best)
 	if err != nil {
 		return nil, err
 	}
-	t, err := run.NewTrainer(ctx, p.setup, best, programs, p.machine)
+	t, err := train.Open(ctx, p.setup, best, programs, p.machine)
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +127,7 @@ func (p *planned) open(ctx stdctx.Context, c *cli.Context) (*run.Trainer, error)
 }
 
 // conclude prints the results of the run.
-func (p *planned) conclude(ctx stdctx.Context, c *cli.Context, t *run.Trainer) error {
+func (p *planned) conclude(ctx stdctx.Context, c *cli.Context, t *train.Run) error {
 	s := t.Summary()
 	switch r := s.ValRewards; {
 	case math.IsNaN(t.ValLoss):
@@ -151,7 +152,7 @@ func (p *planned) conclude(ctx stdctx.Context, c *cli.Context, t *run.Trainer) e
 	}
 	if n := p.config.Sample.Tokens; n > 0 && ctx.Err() == nil {
 		cfg := p.config
-		sample, err := run.Sample(ctx, s.Checkpoint, run.Prompt{Text: cfg.Sample.Prompt, Tokens: n, Temperature: 0.8, Seed: cfg.Seed,
+		sample, err := folder.Sample(ctx, s.Checkpoint, folder.Prompt{Text: cfg.Sample.Prompt, Tokens: n, Temperature: 0.8, Seed: cfg.Seed,
 			Device: cfg.Device, Limit: max(int64(cfg.Limits.Device), 0), DType: machine.Precision(cfg), Quantize: cfg.Quantize == config.NF4})
 		if err != nil { // not fatal: the model is trained and saved
 			fmt.Fprintf(c.Stderr, "no sample could be generated: %v\n", err)
@@ -163,7 +164,7 @@ func (p *planned) conclude(ctx stdctx.Context, c *cli.Context, t *run.Trainer) e
 }
 
 // compare prints measurements next to predictions.
-func (p *planned) compare(c *cli.Context, s *run.Summary) {
+func (p *planned) compare(c *cli.Context, s *train.Summary) {
 	fmt.Fprintf(c.Stdout, "step time: predicted %.4g s, measured %.4g s (median), %+.1f %%\n", p.report.Seconds, s.MeasuredSeconds, 100*(p.report.Seconds/s.MeasuredSeconds-1))
 	for r, planned := range p.report.Peaks.Device {
 		at := ""
@@ -178,19 +179,19 @@ func (p *planned) compare(c *cli.Context, s *run.Summary) {
 // line every ten seconds.
 type training struct {
 	c     *cli.Context
-	t     *run.Trainer
+	t     *train.Run
 	line  *cli.Status
 	began time.Time
 	first int // step at which this process began
 	shown time.Time
 }
 
-func newTraining(c *cli.Context, t *run.Trainer) *training {
+func newTraining(c *cli.Context, t *train.Run) *training {
 	return &training{c: c, t: t, line: cli.NewStatus(c.Stderr), began: time.Now(), first: t.Step}
 }
 
-// Step implements run.Observer.
-func (u *training) Step(m run.Metrics) {
+// Step implements train.Observer.
+func (u *training) Step(m train.Metrics) {
 	if m.Step == u.first+1 { // earlier work, such as computing the reference of preferences, does not recur
 		u.began = time.Now().Add(-time.Duration(m.StepSeconds * float64(time.Second)))
 	}
@@ -229,7 +230,7 @@ func (u *training) eta(step int, now time.Time) time.Duration {
 	return left.Round(time.Second)
 }
 
-// Event implements run.Observer.
+// Event implements train.Observer.
 func (u *training) Event(text string) {
 	u.line.Done()
 	fmt.Fprintln(u.c.Stderr, text)

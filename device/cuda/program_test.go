@@ -20,6 +20,7 @@ import (
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/device/cuda"
 	"github.com/athanor-llm/athanor/exec"
+	"github.com/athanor-llm/athanor/folder"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/internal/testkit"
@@ -30,7 +31,6 @@ import (
 	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
-	"github.com/athanor-llm/athanor/run"
 	"github.com/athanor-llm/athanor/search"
 	"github.com/athanor-llm/athanor/session"
 )
@@ -441,7 +441,7 @@ func TestGenerate(t *testing.T) {
 		{"llama-tiny", graph.BF16, 64}, // a block and a token
 	} {
 		t.Run(fmt.Sprint(c.name, c.dtype), func(t *testing.T) {
-			f, err := run.OpenFolder(torch + c.name)
+			f, err := folder.Open(torch + c.name)
 			check(t, err)
 			defer f.Close()
 			length := c.length
@@ -489,7 +489,7 @@ func TestGenerate(t *testing.T) {
 }
 
 // frugal returns the least device memory that generation takes.
-func frugal(t *testing.T, f *run.Folder, length int, dtype graph.DType) int64 {
+func frugal(t *testing.T, f *folder.Folder, length int, dtype graph.DType) int64 {
 	t.Helper()
 	d := &machine.Alone{Device: cpu.New(cpu.Options{}), Capacity: program.NoLimits}
 	d.Capacity[device.DeviceTier] = 1

@@ -6,9 +6,10 @@ import (
 	"github.com/athanor-llm/athanor/alloc"
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/exec"
-	"github.com/athanor-llm/athanor/run"
+	"github.com/athanor-llm/athanor/folder"
 	"github.com/athanor-llm/athanor/schedule"
 	"github.com/athanor-llm/athanor/search"
+	"github.com/athanor-llm/athanor/train"
 )
 
 // Exit codes, a stable interface for scripts. 0 is success.
@@ -30,11 +31,11 @@ type ExitRow struct {
 // exitCodes are those of all programs; the first row that matches counts.
 var exitCodes = []ExitRow{
 	{As[*exec.PeerLostError], exitLost},
-	{Is(run.ErrNumeric), exitNumeric},
-	{Is(run.ErrSaved), ExitSaved},
+	{Is(folder.ErrNumeric), exitNumeric},
+	{Is(train.ErrSaved), ExitSaved},
 	{As[UsageError], ExitUsage},
 	{Is(config.ErrConfig), ExitUsage},
-	{Is(run.ErrMisuse), ExitUsage},
+	{Is(folder.ErrMisuse), ExitUsage},
 	{As[*schedule.UsageError], ExitUsage},
 	{Is(search.ErrDoesNotFit), ExitMisfit},
 	{Is(alloc.ErrInfeasible), ExitMisfit},

@@ -8,15 +8,16 @@ import (
 	"github.com/athanor-llm/athanor/alloc"
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/exec"
-	"github.com/athanor-llm/athanor/run"
+	"github.com/athanor-llm/athanor/folder"
 	"github.com/athanor-llm/athanor/schedule"
 	"github.com/athanor-llm/athanor/search"
+	"github.com/athanor-llm/athanor/train"
 )
 
 // TestExitCodes: errors keep their codes, however they are wrapped and joined, and no
 // row of the table is unreachable.
 func TestExitCodes(t *testing.T) {
-	_, noFolder := run.OpenFolder(t.TempDir())
+	_, noFolder := folder.Open(t.TempDir())
 	used := map[int]bool{}
 	for _, c := range []struct {
 		err  error
@@ -32,8 +33,8 @@ func TestExitCodes(t *testing.T) {
 		{&alloc.InfeasibleError{}, 3},
 		{&schedule.SplitError{}, 3},
 		{&exec.PeerLostError{Err: errors.New("gone")}, 4},
-		{run.ErrNumeric, 5},
-		{run.ErrSaved, 75},
+		{folder.ErrNumeric, 5},
+		{train.ErrSaved, 75},
 	} {
 		for _, err := range []error{c.err, fmt.Errorf("step 3: %w", c.err), errors.Join(errors.New("first"), c.err)} {
 			if got := new(Program).ExitCode(err); got != c.code {

@@ -2,7 +2,7 @@ package cli
 
 import (
 	"github.com/athanor-llm/athanor/config"
-	"github.com/athanor-llm/athanor/run"
+	"github.com/athanor-llm/athanor/train"
 )
 
 // Target is the arguments of most verbs: a configuration and overrides.
@@ -20,6 +20,6 @@ func (t *Target) Load(c *Context, to config.Purpose) (*config.Config, error) {
 	if cfg.Hardware.Name == "" {
 		cfg.Device = SettleDevice(c, cfg.Device)
 	}
-	run.SettlePrecision(cfg)
+	train.SettlePrecision(cfg)
 	return cfg, nil
 }

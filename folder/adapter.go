@@ -1,0 +1,238 @@
+package folder
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/athanor-llm/athanor/checkpoint/safetensors"
+	"github.com/athanor-llm/athanor/internal/bounded"
+	"github.com/athanor-llm/athanor/internal/paths"
+	"github.com/athanor-llm/athanor/internal/suggest"
+	"github.com/athanor-llm/athanor/model"
+)
+
+// Adapters (model.LoRA) are written and read as folders of Hugging Face's PEFT:
+//
+//	adapter_config.json          rank, adapted modules, the folder of the model
+//	adapter_model.safetensors    the factors
+//
+// Such a folder can be used wherever a model folder can, also to start training from its factors; the
+// weights that it lacks come from the folder that it names. Settings of adapter_config.json other than rank and
+// scale that would change results are refused.
+
+// AdapterFile is the file that makes a folder an adapter's.
+const AdapterFile = "adapter_config.json"
+
+// adapterConfig is the content of adapter_config.json.
+type adapterConfig struct {
+	Type    string  `json:"peft_type"`
+	Task    string  `json:"task_type"`
+	Base    string  `json:"base_model_name_or_path"`
+	Rank    int     `json:"r"`
+	Alpha   float64 `json:"lora_alpha"`
+	RSLoRA  bool    `json:"use_rslora"`
+	Dropout float64 `json:"lora_dropout"`
+	Bias    string  `json:"bias"`
+	Modules any     `json:"target_modules"` // names or a pattern; when adapters are read, the factors' names count instead
+	// Parameters are those of experts, where factor names do not say which of a module's parameters they adapt.
+	Parameters []string `json:"target_parameters"`
+	// Transposed tells PEFT that weights are stored [in, out].
+	Transposed bool `json:"fan_in_fan_out"`
+	Inference  bool `json:"inference_mode"`
+}
+
+// DescribeAdapter returns the adapter_config.json of a model whose weights are in a
+// folder.
+func DescribeAdapter(m *model.Model, folder string) ([]byte, error) {
+	base, err := filepath.Abs(folder)
+	if err != nil {
+		return nil, err
+	}
+	modules, parameters := m.Modules()
+	text, err := json.MarshalIndent(adapterConfig{
+		Type: "LORA", Task: "CAUSAL_LM", Base: base, Rank: m.LoRA.Rank, Alpha: m.LoRA.Alpha, RSLoRA: m.LoRA.RSLoRA, Bias: "none",
+		Modules: append([]string{}, modules...), Parameters: parameters, Transposed: m.InOut(), Inference: true,
+	}, "", "  ")
+	return append(text, '\n'), err
+}
+
+// readAdapter reads the adapter_config.json of a folder. The base is a path that can be
+// opened from here.
+func readAdapter(dir string) (*adapterConfig, error) {
+	text, err := bounded.ReadFile(filepath.Join(dir, AdapterFile), maxModel)
+	if err != nil {
+		return nil, err
+	}
+	c, all := &adapterConfig{}, map[string]any{}
+	if err = cmp.Or(json.Unmarshal(text, c), json.Unmarshal(text, &all)); err == nil {
+		err = c.check(all)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %s: %w", dir, AdapterFile, err)
+	}
+	if beside := filepath.Join(dir, c.Base); !isModel(c.Base) && isModel(beside) {
+		c.Base = beside
+	}
+	c.Base = paths.Hub(c.Base)
+	return c, nil
+}
+
+// adapterKeys are the settings that are implemented, or do not change what a trained
+// adapter computes. Others must be null, false or empty.
+var adapterKeys = strings.Fields(`peft_type peft_version task_type base_model_name_or_path revision auto_mapping inference_mode runtime_config
+	r lora_alpha use_rslora bias fan_in_fan_out lora_dropout init_lora_weights loftq_config corda_config eva_config lora_ga_config qalora_group_size
+	target_modules target_parameters exclude_modules layers_to_transform layers_pattern megatron_core`)
+
+// trivial reports whether a setting is off.
+func trivial(v any) bool {
+	switch v := v.(type) {
+	case nil:
+		return true
+	case bool:
+		return !v
+	case map[string]any:
+		return len(v) == 0
+	case []any:
+		return len(v) == 0
+	}
+	return false
+}
+
+func isModel(dir string) bool { return paths.Exists(filepath.Join(dir, "config.json")) }
+
+// IsAdapter reports whether a folder is an adapter's.
+func IsAdapter(dir string) bool { return paths.Exists(filepath.Join(dir, AdapterFile)) }
+
+// AdaptedModel returns the model of an adapter's folder with its adapters, and the folder of the model's weights.
+func AdaptedModel(dir string) (m *model.Model, base string, notes []string, err error) {
+	c, err := readAdapter(dir)
+	if err != nil {
+		return nil, "", nil, err
+	}
+	text, err := ReadConfig(c.Base)
+	if err != nil {
+		return nil, "", nil, c.noBase(dir, err)
+	}
+	if m, notes, err = model.Parse(text); err != nil {
+		return nil, "", nil, fmt.Errorf("%s: %w", c.Base, err)
+	}
+	set, err := OpenAdapter(dir)
+	if err != nil {
+		return nil, "", nil, err
+	}
+	defer set.Close()
+	if m, err = c.adapted(m, set); err != nil {
+		return nil, "", nil, fmt.Errorf("%s: %w", dir, err)
+	}
+	return m, c.Base, notes, nil
+}
+
+// noBase returns the error for an adapter whose model cannot be opened.
+func (c *adapterConfig) noBase(dir string, err error) error {
+	return fmt.Errorf("cannot open the model that the adapter %s was trained on: %w; hint: set base_model_name_or_path in its %s to the path of that model", dir, err, AdapterFile)
+}
+
+// check refuses what is not implemented.
+func (c *adapterConfig) check(all map[string]any) error {
+	if c.Type != "LORA" {
+		return fmt.Errorf("peft_type %q is not supported; hint: use an adapter of type LORA", c.Type)
+	}
+	if !(c.Alpha > 0) || c.Rank < 1 {
+		return fmt.Errorf("lora_alpha is %v and r is %d; hint: both must be positive", c.Alpha, c.Rank)
+	}
+	if c.Base == "" {
+		return errors.New("base_model_name_or_path is missing; hint: set it to the folder of the model that the adapter was trained on")
+	}
+	if c.Bias != "" && c.Bias != "none" {
+		return fmt.Errorf("bias %q is not supported; hint: use an adapter without biases", c.Bias)
+	}
+	for key, v := range all {
+		if !trivial(v) && !slices.Contains(adapterKeys, key) {
+			return fmt.Errorf("%s is %v, which is not supported; hint: use an adapter without this setting", key, v)
+		}
+	}
+	return nil
+}
+
+// adapted returns a model with the adapters whose factors are in a set, all of one rank.
+func (c *adapterConfig) adapted(m *model.Model, set *safetensors.Set) (*model.Model, error) {
+	var names []string
+	for _, t := range set.Tensors() {
+		names = append(names, t.Name)
+	}
+	weights := m.AdaptedIn(names, c.Parameters)
+	if len(weights) == 0 {
+		return nil, errors.New("no tensor has a name that ends in lora_A.weight; hint: check that this is a PEFT adapter")
+	}
+	part := *m
+	if err := part.Adapt(model.LoRA{Rank: c.Rank, Alpha: c.Alpha, RSLoRA: c.RSLoRA}, weights...); err != nil {
+		return nil, err
+	}
+	if err := checkUsed(set, &part, true); err != nil {
+		return nil, err
+	}
+	return &part, nil
+}
+
+// OpenAdapter opens the factors in a PEFT folder, and verifies those of a checkpoint as OpenWeights does.
+func OpenAdapter(dir string) (*safetensors.Set, error) {
+	if err := checkWhole(dir); err != nil {
+		return nil, err
+	}
+	set, err := safetensors.OpenIn(dir, "adapter_model")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s has no adapter_model.safetensors; hint: check that the folder is complete", dir)
+	}
+	return set, suggest.Add(err, "copy the adapter again")
+}
+
+// Fingerprint identifies the weights of a model folder, as fingerprint does.
+func Fingerprint(dir string) (string, error) {
+	set, err := safetensors.OpenFolder(dir)
+	if err != nil {
+		return "", WeightsError(dir, err)
+	}
+	text, err := fingerprint(set)
+	return text, WeightsError(dir, errors.Join(err, set.Close()))
+}
+
+// fingerprint identifies weights: a hash of all names and shapes and of some numbers of
+// each tensor. It distinguishes models at no cost, but does not prove that nothing was
+// damaged.
+func fingerprint(set *safetensors.Set) (string, error) {
+	const numbers = 16
+	h := sha256.New()
+	list := slices.Clone(set.Tensors())
+	slices.SortFunc(list, func(a, b safetensors.Info) int { return strings.Compare(a.Name, b.Name) })
+	var some [numbers]float32
+	for _, t := range list {
+		fmt.Fprintln(h, t.Name, t.Shape)
+		elems := 1
+		for _, n := range t.Shape {
+			elems *= n
+		}
+		n := min(numbers, elems)
+		for _, first := range []int{0, (elems - n) / 2} {
+			if !t.DType.Float() { // such as U8, of MXFP4 and of masks
+				var some [numbers]byte
+				if err := set.ReadBytes(t.Name, int64(first), some[:n]); err != nil {
+					return "", err
+				}
+				fmt.Fprintln(h, some[:n])
+				continue
+			}
+			if err := set.ReadFloat32(t.Name, first, some[:n]); err != nil {
+				return "", err
+			}
+			fmt.Fprintln(h, some[:n])
+		}
+	}
+	return fmt.Sprintf("%x", h.Sum(nil)[:8]), nil
+}

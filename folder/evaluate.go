@@ -1,0 +1,214 @@
+package folder
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/athanor-llm/athanor/checkpoint"
+	"github.com/athanor-llm/athanor/data"
+	"github.com/athanor-llm/athanor/data/bpe"
+	"github.com/athanor-llm/athanor/data/chat"
+	"github.com/athanor-llm/athanor/internal/stat"
+	"github.com/athanor-llm/athanor/lower"
+	"github.com/athanor-llm/athanor/optimizer"
+	"github.com/athanor-llm/athanor/session"
+)
+
+// Evaluated is what a model computes on given sequences.
+type Evaluated struct {
+	Loss      float64   // mean over all targets, nats
+	Tokens    int       // targets
+	Logits    []float32 // [sequences, length-1, vocabulary], if asked for
+	Grads     []Grad    // of Loss with respect to what is trained, if asked for
+	Footprint           // of the evaluation, without the gradients'
+}
+
+// Grad is the gradient of a parameter.
+type Grad struct {
+	Name   string
+	Shape  []int
+	Values []float32
+}
+
+// evalRows is how many sequences are evaluated at a time if only the loss is
+// wanted.
+const evalRows = 8
+
+// Evaluate runs a model, on Folder.Device in Folder.DType, on sequences of equal length. All tokens but the last are
+// inputs, all but the first are targets. The error is a *search.Misfit if the device has too little memory.
+func Evaluate(ctx context.Context, f *Folder, rows [][]int32, logits, grads bool) (*Evaluated, error) {
+	e := &Evaluated{}
+	batch := min(len(rows), evalRows)
+	if logits || grads {
+		batch = len(rows)
+	}
+	mode := lower.Eval
+	if logits {
+		mode = lower.Logits
+	}
+	if grads { // first, since they take more memory
+		if err := e.gradients(ctx, f, rows); err != nil {
+			return e, err
+		}
+	}
+	return e, f.blame(e.losses(ctx, f, rows, batch, mode))
+}
+
+func (e *Evaluated) losses(ctx context.Context, f *Folder, rows [][]int32, batch int, mode lower.Mode) error {
+	seq := len(rows[0]) - 1
+	s, err := f.Session(ctx, seq, batch, mode)
+	if err != nil {
+		return err
+	}
+	defer session.CloseAll(s.Devices)
+	defer s.Close()
+	e.Footprint = footprint(s, 1)
+	var sum float64
+	for first := 0; first < len(rows); first += batch {
+		tokens, targets, n := flatten(rows[first:min(len(rows), first+batch)], batch)
+		out, err := s.Step(ctx, 0, tokens, targets, session.Scalars{Targets: n})
+		if err != nil {
+			return err
+		}
+		if !stat.Finite(out.Loss) {
+			return NotFinite(fmt.Errorf("the loss of sequences %d to %d is %v, which is not finite", first+1, min(len(rows), first+batch), out.Loss))
+		}
+		sum += out.Loss * float64(n)
+		e.Tokens += n
+	}
+	if e.Tokens == 0 {
+		return misuse{errors.New("nothing to evaluate: all tokens of these sequences are given (prompts), and none is learnt; hint: use a longer --sequence, more --batches, or other text")}
+	}
+	e.Loss = sum / float64(e.Tokens)
+	if mode != lower.Logits {
+		return nil
+	}
+	e.Logits = make([]float32, len(rows)*seq*f.Model.Vocab)
+	wide := make([]float64, len(e.Logits))
+	if err := s.Engine(0).ReadBuffer("logits", wide); err != nil {
+		return err
+	}
+	for i, v := range wide {
+		e.Logits[i] = float32(v)
+	}
+	return nil
+}
+
+func (e *Evaluated) gradients(ctx context.Context, f *Folder, rows [][]int32) error {
+	s, err := f.Session(ctx, len(rows[0])-1, len(rows), lower.Grads)
+	if err != nil {
+		return err
+	}
+	defer session.CloseAll(s.Devices)
+	defer s.Close()
+	tokens, targets, n := flatten(rows, len(rows))
+	if _, err := s.Step(ctx, 0, tokens, targets, session.Scalars{Targets: n}); err != nil {
+		return err
+	}
+	for i, p := range s.Graph.Params {
+		if p.Frozen {
+			continue
+		}
+		whole := make([]float32, p.Elems())
+		if err := s.Read(i, optimizer.Gradient, whole); err != nil {
+			return err
+		}
+		for _, t := range p.Tensors() {
+			e.Grads = append(e.Grads, Grad{Name: t.Name, Shape: t.Shape, Values: whole[t.First:][:t.Elems()]})
+		}
+	}
+	return nil
+}
+
+// flatten lays rows out as inputs and targets of a batch. Missing rows and tokens that
+// are given have targets -1, which do not count. n is the number of targets.
+func flatten(rows [][]int32, batch int) (tokens, targets []int32, n int) {
+	seq := len(rows[0]) - 1
+	tokens, targets = make([]int32, batch*seq), make([]int32, batch*seq)
+	for i := range targets {
+		targets[i] = -1
+	}
+	for r, row := range rows {
+		n += data.Pairs(tokens[r*seq:(r+1)*seq], targets[r*seq:(r+1)*seq], row)
+	}
+	return tokens, targets, n
+}
+
+// usualSequence is the default sequence length, in tokens.
+const usualSequence = 256
+
+// begins returns the tokens with which the texts began that the model was trained on, as far as the folder tells.
+func (f *Folder) begins(t *bpe.Tokenizer) []int32 {
+	ck, err := checkpoint.Open(checkpoint.Disk{}, f.Path)
+	if err != nil { // a model from elsewhere
+		return t.Start()
+	}
+	defer ck.Close()
+	var trained struct { // of what a run records of itself, see package train
+		Begin string `json:"bos"`
+		Chat  string `json:"chat_template"`
+	}
+	if err := json.Unmarshal(ck.Trainer.Plan, &trained); err == nil && trained.Begin == "" && trained.Chat == "" {
+		return nil
+	}
+	return t.Start()
+}
+
+// HeldOut returns at most limit sequences of seq+1 tokens from the start of a
+// corpus. If seq is 0, it is usualSequence or the model's number of positions,
+// whichever is less.
+func HeldOut(ctx context.Context, f *Folder, patterns []string, seq, limit int, progress Progress) ([][]int32, error) {
+	tokenizer, err := f.Tokenizer()
+	if err != nil {
+		return nil, err
+	}
+	most := f.Model.MaxPositions
+	if seq > most {
+		return nil, misuse{fmt.Errorf("--sequence is %d tokens, but the model has %d positions; hint: use 1 to %d", seq, most, most)}
+	}
+	if seq == 0 {
+		seq = min(usualSequence, most)
+	}
+	template, err := f.Chat()
+	if err != nil {
+		return nil, err
+	}
+	corpus, err := data.OpenCorpus(patterns...)
+	if err != nil {
+		return nil, misuse{err}
+	}
+	t, err := Tokenize(ctx, corpus, tokenizer, data.Options{
+		Chat:     template,
+		Begin:    f.begins(tokenizer),
+		Progress: func(done, total int64) { progress("reading the corpus", done, total) },
+	})
+	if errors.Is(err, chat.ErrNone) || errors.Is(err, data.ErrContent) {
+		err = misuse{err}
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer t.Close()
+	if largest := t.Largest(); int(largest) >= f.Model.Vocab {
+		return nil, fmt.Errorf("the text has the token %d, but the model's vocabulary is %d: its tokenizer has %d tokens; hint: resize the model, or use the tokenizer that it was trained with", largest, f.Model.Vocab, tokenizer.VocabularySize())
+	}
+	if n := t.Stats().Pairs(); n > 0 {
+		return nil, misuse{fmt.Errorf("the corpus has %d pairs of a chosen and a rejected answer, which eval cannot evaluate; hint: use other text; a run with preference is validated on the pairs that it holds out", n)}
+	}
+	if t.Len() <= int64(seq) {
+		return nil, misuse{fmt.Errorf("the corpus has %d tokens, but a sequence needs %d and one more to predict; hint: use a shorter --sequence, or more text", t.Len(), seq)}
+	}
+	w, err := t.Windows(t.All(), seq)
+	if err != nil {
+		return nil, err
+	}
+	var rows [][]int32
+	for i := range min(w.Count(), int64(limit)) {
+		row := make([]int32, w.Sequence()+1)
+		w.Copy(row, i)
+		rows = append(rows, row)
+	}
+	return rows, nil
+}

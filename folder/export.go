@@ -1,0 +1,279 @@
+package folder
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+
+	"github.com/athanor-llm/athanor/checkpoint"
+	"github.com/athanor-llm/athanor/checkpoint/safetensors"
+	"github.com/athanor-llm/athanor/internal/paths"
+	"github.com/athanor-llm/athanor/kernel/gemm"
+	"github.com/athanor-llm/athanor/model"
+)
+
+// ShardBytes bounds one file of weights, as Hugging Face does.
+const ShardBytes = 5e9
+
+// Merge writes an adapter's model, with the adapter merged into it, as a model folder:
+// W + s.B.A for each adapted weight, everything else unchanged, in the types of the
+// model's files. to must not exist; it appears when it is complete.
+func Merge(ctx context.Context, adapter, to string, progress Progress) error {
+	if paths.Exists(adapter) && !IsAdapter(adapter) {
+		return misuse{fmt.Errorf("%s has no %s; hint: name a checkpoint of a run with lora, or a PEFT adapter", adapter, AdapterFile)}
+	}
+	return Export(ctx, adapter, to, "", progress)
+}
+
+// Export writes a model folder with the weights and files of another, and nothing else: no optimizer state, and an adapter merged
+// into its model. Floating-point weights get the given type or, if that is "", keep their files'.
+func Export(ctx context.Context, from, to string, as safetensors.DType, progress Progress) error {
+	if paths.Exists(to) {
+		return misuse{fmt.Errorf("%s already exists; hint: name a new folder", to)}
+	}
+	f, err := Open(from)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	temp, err := os.MkdirTemp(filepath.Dir(filepath.Clean(to)), ".tmp-export-*")
+	if err != nil {
+		return err
+	}
+	if err := f.export(ctx, temp, as, progress); err != nil {
+		return errors.Join(err, os.RemoveAll(temp))
+	}
+	if err = os.Chmod(temp, 0o755); err == nil {
+		err = os.Rename(temp, to)
+	}
+	return err
+}
+
+// export writes the files of the model, adapted if there is an adapter.
+func (f *Folder) export(ctx context.Context, to string, as safetensors.DType, progress Progress) error {
+	files, err := checkpoint.ModelFiles(f.base)
+	if err != nil {
+		return err
+	}
+	own, err := checkpoint.ModelFiles(f.Path)
+	if err != nil {
+		return err
+	}
+	maps.Copy(files, own) // the tokenizer that the adapter was trained with
+	if as != "" {
+		if files["config.json"], err = model.Retyped(files["config.json"], as == safetensors.BF16); err != nil {
+			return err
+		}
+	}
+	for name, content := range files {
+		if err := os.WriteFile(filepath.Join(to, name), content, 0o644); err != nil {
+			return err
+		}
+	}
+	m, err := newMerger(f)
+	if err != nil {
+		return err
+	}
+	all := f.weights.Base.Tensors()
+	var list []safetensors.Tensor
+	for i, info := range all {
+		written := info
+		if as != "" && info.DType.Float() {
+			written.DType = as
+		}
+		list = append(list, safetensors.Tensor{Info: written, Data: func(w io.Writer) error {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			progress("writing", int64(i), int64(len(all)))
+			p, adapted := m.parts[info.Name]
+			switch {
+			case adapted:
+				return m.write(w, written, p)
+			case written.DType == info.DType:
+				return copyTensor(w, f.weights.Base, info)
+			}
+			return convertTensor(w, f.weights.Base, info, as)
+		}})
+	}
+	create := func(name string) (io.WriteCloser, error) {
+		file, err := os.Create(filepath.Join(to, name))
+		if err != nil {
+			return nil, err
+		}
+		return &buffered{bufio.NewWriterSize(file, 1<<20), file}, nil
+	}
+	return safetensors.WriteSet(create, "model", ShardBytes, map[string]string{"format": "pt"}, list)
+}
+
+// merger adds adapters to weights. A tensor in files is a whole weight, or some rows of one: those
+// of an expert.
+type merger struct {
+	*Folder
+	parts   map[string]part // adapted tensors, by name in the model's files
+	params  map[string]model.Param
+	factors map[string][]float32 // by name, of one layer at a time: an adapter's factors for experts are read once for all experts
+	layer   int
+}
+
+// part is a tensor of a parameter.
+type part struct {
+	model.Param
+	tensor model.Tensor
+}
+
+func newMerger(f *Folder) (*merger, error) {
+	m := &merger{Folder: f, parts: map[string]part{}, params: map[string]model.Param{}}
+	for _, p := range f.Model.Params() {
+		m.params[p.Name] = p
+		if _, _, ok := f.Model.Factors(p.Name); !ok {
+			continue
+		}
+		for _, t := range p.Tensors() {
+			info, ok := lookup(f.weights.Base, t)
+			if !ok {
+				return nil, fmt.Errorf("%s: %s is not stored as plain numbers, so the adapter cannot be merged into it; hint: use a folder of the model in bf16", f.base, t.Name)
+			}
+			m.parts[info.Name] = part{p, t}
+		}
+	}
+	return m, nil
+}
+
+// write writes part of an adapted weight with its adapter added, in the type of the file.
+func (m *merger) write(w io.Writer, info safetensors.Info, p part) error {
+	weight := make([]float32, p.tensor.Elems())
+	if err := WeightsError(m.Path, readPart(m.weights.Base, p.Param, p.tensor.First, weight)); err != nil {
+		return err
+	}
+	if p.Turned {
+		ours := make([]float32, len(weight))
+		p.FromFile(ours, weight)
+		weight = ours
+	}
+	if err := m.add(weight, p.Param, p.tensor.First/p.Cols); err != nil {
+		return err
+	}
+	if p.Turned {
+		theirs := make([]float32, len(weight))
+		p.ToFile(theirs, weight)
+		weight = theirs
+	}
+	return safetensors.WriteFloat32(w, info.DType, weight)
+}
+
+// add adds an adapter to rows of its weight, from row first on.
+func (m *merger) add(weight []float32, p model.Param, first int) error {
+	if m.factors == nil || m.layer != p.Layer {
+		m.factors, m.layer = map[string][]float32{}, p.Layer
+	}
+	nameA, nameB, _ := m.Model.Factors(p.Name)
+	a, err := m.factor(nameA)
+	if err != nil {
+		return err
+	}
+	b, err := m.factor(nameB)
+	if err != nil {
+		return err
+	}
+	rank, each := m.Model.LoRA.Rank, p.Rows/max(p.Experts, 1)
+	for row, end := first, first+len(weight)/p.Cols; row < end; {
+		n := min(end-row, each-row%each)
+		addProduct(weight[(row-first)*p.Cols:], a[row/each*rank*p.Cols:], b[row*rank:], n, p.Cols, m.Model)
+		row += n
+	}
+	return nil
+}
+
+// factor reads a factor of an adapter, the second one multiplied by the scale.
+func (m *merger) factor(name string) ([]float32, error) {
+	if values, ok := m.factors[name]; ok {
+		return values, nil
+	}
+	p := m.params[name]
+	values := make([]float32, p.Elems())
+	if err := WeightsError(m.Path, m.weights.Read(p, values)); err != nil {
+		return nil, err
+	}
+	if p.Second() {
+		s := float32(m.Model.LoRA.Scale())
+		for i := range values {
+			values[i] *= s
+		}
+	}
+	if p.Experts > 0 && p.Reordered() { // files order them differently from their weights, while GPT-NeoX's factors are ordered like its weights
+		ours := make([]float32, len(values))
+		p.FromFile(ours, values)
+		values = ours
+	}
+	m.factors[name] = values
+	return values, nil
+}
+
+// addProduct adds B.A to a weight [out, in], or its transpose to one [in, out].
+func addProduct(weight, a, b []float32, rows, cols int, m *model.Model) {
+	rank := m.LoRA.Rank
+	form, in := gemm.NN, cols
+	left, right := gemm.Matrix{Data: b, Stride: rank}, gemm.Matrix{Data: a, Stride: in}
+	if m.InOut() {
+		form, in = gemm.TN, rows
+		left, right = gemm.Matrix{Data: a, Stride: in}, gemm.Matrix{Data: transposed(b, cols, rank), Stride: cols}
+	}
+	c := gemm.Matrix{Data: weight, Stride: cols}
+	gemm.NewSerial().Gemm(form, rows, cols, rank, left, right, c, gemm.Init{Residual: c})
+}
+
+// transposed returns a copy of a matrix [rows, cols] as [cols, rows].
+func transposed(x []float32, rows, cols int) []float32 {
+	y := make([]float32, len(x))
+	for r := range rows {
+		for c := range cols {
+			y[c*rows+r] = x[r*cols+c]
+		}
+	}
+	return y
+}
+
+// copyTensor writes a tensor's bytes as they are.
+func copyTensor(w io.Writer, set *safetensors.Set, info safetensors.Info) error {
+	piece := make([]byte, min(info.Bytes(), 1<<20))
+	for at := int64(0); at < info.Bytes(); at += int64(len(piece)) {
+		piece = piece[:min(int64(len(piece)), info.Bytes()-at)]
+		if err := set.ReadBytes(info.Name, at, piece); err != nil {
+			return err
+		}
+		if _, err := w.Write(piece); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// convertTensor writes a tensor's numbers as another type, rounded to the nearest.
+func convertTensor(w io.Writer, set *safetensors.Set, info safetensors.Info, as safetensors.DType) error {
+	piece := make([]float32, min(info.Elements(), 1<<20))
+	for at := 0; at < info.Elements(); at += len(piece) {
+		piece = piece[:min(len(piece), info.Elements()-at)]
+		if err := set.ReadFloat32(info.Name, at, piece); err != nil {
+			return err
+		}
+		if err := safetensors.WriteFloat32(w, as, piece); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// buffered is a file that is written in large pieces.
+type buffered struct {
+	*bufio.Writer
+	file *os.File
+}
+
+// Close writes the rest and closes the file.
+func (b *buffered) Close() error { return errors.Join(b.Flush(), b.file.Close()) }

@@ -1,0 +1,181 @@
+package folder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/stat"
+	"github.com/athanor-llm/athanor/lower"
+	"github.com/athanor-llm/athanor/machine"
+	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/search"
+	"github.com/athanor-llm/athanor/session"
+)
+
+// Generator continues one sequence by autoregressive decoding. Its programs share
+// weights and key-value caches: one takes a token and computes the logits that follow it; the others
+// take a block of the prompt and only fill the caches. All are lowered, verified and executed like any other program.
+//
+// A prompt is read in the largest blocks that it has tokens for, all but its last token, which is taken by itself.
+// A last block that would be incomplete begins early, and its overlap is recomputed with the same result:
+//
+//	11 tokens in blocks of 4:  0..3  4..7  6..9  10
+//
+// If the prompt is shorter than a block, the block's tail lies after the prompt;
+// those positions are overwritten before anything attends to them.
+type Generator struct {
+	session *session.Session
+	blocks  []int // tokens of each block program, descending
+	context int
+	vocab   int
+	ids     []int32 // the sequence so far
+	block   []int32
+	pos     []int32
+	logits  []float64 // of the latest token
+}
+
+// blockRows are the tokens of the blocks in which prompts are read. Every block reads all weights, perhaps over a link, so
+// that large ones are faster; but the tokens of an incomplete block are computed for nothing.
+var blockRows = [...]int{512, 64}
+
+// Generator opens the model for decoding up to context tokens, with weights, caches and activations
+// of the given type, fp32 or bf16. It takes ownership of the device, even on error. The error is a *search.Misfit if the
+// device has too little memory.
+func (f *Folder) Generator(ctx context.Context, d *machine.Alone, context int, dtype graph.DType) (*Generator, error) {
+	g, err := newGenerator(ctx, f.Model, d, context, dtype)
+	if err != nil {
+		d.Close()
+		return nil, err
+	}
+	if err := f.load(g.session); err != nil {
+		g.Close()
+		return nil, err
+	}
+	return g, nil
+}
+
+// newGenerator prepares a device for sequences of up to context tokens, with
+// weights still to be loaded. Close on the Generator closes the device; on error
+// the caller does.
+func newGenerator(ctx context.Context, m *model.Model, d *machine.Alone, context int, dtype graph.DType) (*Generator, error) {
+	g := &Generator{context: context, vocab: m.Vocab, pos: make([]int32, 1), logits: make([]float64, m.Vocab)}
+	var prompts []*graph.Graph
+	for i, rows := range blockRows {
+		if rows = min(rows, context); i < len(blockRows)-1 && rows < blockRows[i] {
+			continue
+		}
+		block, err := graph.BuildPrefill(m, context, rows, dtype)
+		if err != nil {
+			return nil, err
+		}
+		g.blocks, prompts = append(g.blocks, rows), append(prompts, block)
+	}
+	g.block = make([]int32, g.blocks[0])
+	one, err := graph.BuildDecode(m, context, 1, dtype)
+	if err != nil {
+		return nil, err
+	}
+	g.session, err = openAlone(ctx, d, one, 1, lower.Decode, prompts...)
+	if errors.Is(err, search.ErrDoesNotFit) && len(g.blocks) > 1 {
+		g.blocks = g.blocks[1:]
+		g.session, err = openAlone(ctx, d, one, 1, lower.Decode, prompts[1:]...)
+	}
+	return g, err
+}
+
+// Close closes the session and the device.
+func (g *Generator) Close() error {
+	g.session.Close()
+	return g.session.Devices[0].Close()
+}
+
+// footprint returns the memory that the generator takes.
+func (g *Generator) footprint() Footprint { return footprint(g.session, 1+len(g.blocks)) }
+
+// Room returns how many tokens may still be added.
+func (g *Generator) Room() int { return g.context - len(g.ids) }
+
+// Reset begins another sequence.
+func (g *Generator) Reset() { g.ids = g.ids[:0] }
+
+// Keep truncates the sequence to the prefix that it shares with ids, which never includes the last of ids, and
+// returns how many tokens are kept. To continue with ids, Extend by the rest of them.
+func (g *Generator) Keep(ids []int32) int {
+	n := 0
+	for n < min(len(g.ids), len(ids)-1) && g.ids[n] == ids[n] {
+		n++
+	}
+	g.ids = g.ids[:n]
+	return n
+}
+
+// Logits returns the logits of the next token, valid until the next Extend.
+func (g *Generator) Logits() []float64 { return g.logits }
+
+// Extend appends tokens to the sequence and computes the logits that follow it.
+func (g *Generator) Extend(ctx context.Context, ids ...int32) error {
+	if len(ids) > g.Room() {
+		return fmt.Errorf("%d tokens after the first %d do not fit a context of %d tokens; hint: shorten the text", len(ids), len(g.ids), g.context)
+	}
+	for _, id := range ids {
+		if id < 0 || int(id) >= g.vocab {
+			return fmt.Errorf("token %d is not in the vocabulary of %d tokens", id, g.vocab)
+		}
+	}
+	at := len(g.ids)
+	g.ids = append(g.ids, ids...)
+	for last := len(g.ids) - 1; at <= last; {
+		i, first := g.next(at, last)
+		if i == len(g.blocks) {
+			at++
+		} else {
+			at = min(first+g.blocks[i], last)
+		}
+		if err := g.step(ctx, i, first, at); err != nil {
+			return err
+		}
+	}
+	if most := slices.Max(g.logits); !stat.Finite(most) { // which is NaN if any is; a logit of -Inf only means never
+		return NotFinite(fmt.Errorf("a logit after %d tokens is %v, which is not finite", len(g.ids), most))
+	}
+	return nil
+}
+
+// next returns the program that goes on at position at, and where it begins: that of a block, by its number, or the one
+// that takes a token, for the prompt's last, at position last, and for the one before it if only these two are left.
+func (g *Generator) next(at, last int) (prog, first int) {
+	if last-at <= 1 {
+		return len(g.blocks), at
+	}
+	for i, rows := range g.blocks {
+		if rows <= last-at {
+			return i, at
+		}
+	}
+	i := len(g.blocks) - 1
+	return i, max(0, last-g.blocks[i])
+}
+
+// step runs a program on the tokens at positions [first, end).
+func (g *Generator) step(ctx context.Context, prog, first, end int) error {
+	e := g.session.Engine(prog)
+	g.pos[0] = int32(first)
+	if err := e.WriteInts("pos", g.pos); err != nil {
+		return err
+	}
+	tokens, generates := g.block[:1], prog == len(g.blocks)
+	if !generates {
+		tokens = g.block[:g.blocks[prog]]
+	}
+	clear(tokens[copy(tokens, g.ids[first:end]):])
+	if err := e.WriteInts("batch.tokens", tokens); err != nil {
+		return err
+	}
+	if _, err := e.Step(ctx); err != nil || !generates {
+		return err
+	}
+	return e.ReadBuffer("logits", g.logits)
+}

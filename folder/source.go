@@ -1,0 +1,170 @@
+package folder
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/athanor-llm/athanor/checkpoint/safetensors"
+	"github.com/athanor-llm/athanor/model"
+)
+
+// Source is where a model's parameters are read from: the weights of a folder and, if
+// Adapter is not nil, the factors of its adapter.
+type Source struct {
+	Base, Adapter *safetensors.Set
+}
+
+// Read reads a whole parameter.
+func (s *Source) Read(p model.Param, dst []float32) error {
+	return ReadParam(s.Of(p), p, dst)
+}
+
+// Of returns the files with a parameter.
+func (s *Source) Of(p model.Param) *safetensors.Set {
+	if p.Adapter {
+		return s.Adapter
+	}
+	return s.Base
+}
+
+// Close closes the files.
+func (s *Source) Close() error {
+	err := s.Base.Close()
+	if s.Adapter != nil {
+		err = errors.Join(err, s.Adapter.Close())
+	}
+	return err
+}
+
+// Check refuses files that do not match a model: that lack a parameter, have it in another shape, or have tensors
+// that the model would leave out. Without an adapter there are no factors to check: they begin as random numbers.
+// folderOf names the folder of a parameter.
+func (s *Source) Check(m *model.Model, folderOf func(p model.Param) string) error {
+	params := m.Params()
+	for _, p := range params {
+		if s.Of(p) == nil {
+			continue
+		}
+		if err := readPart(s.Of(p), p, 0, nil); err != nil {
+			return WeightsError(folderOf(p), fmt.Errorf("parameter %s: %w", p.Name, err))
+		}
+	}
+	return WeightsError(folderOf(params[0]), checkUsed(s.Base, m, false)) // the embedding is never an adapter's
+}
+
+// checkUsed refuses files with a tensor that belongs to no parameter of a model, or to none of its adapters: its
+// effect would be missing from all results, and the tensor, silently, from what is saved.
+func checkUsed(set *safetensors.Set, m *model.Model, adapters bool) error {
+	known := map[string]bool{m.HeadName(): !adapters} // even if it is tied, see CheckTied
+	for _, p := range m.Params() {
+		if p.Adapter != adapters {
+			continue
+		}
+		if blocks, scales, ok := packed(set, p); ok {
+			known[blocks.Name], known[scales.Name] = true, true
+			continue
+		}
+		for _, t := range p.Tensors() {
+			known[t.Name] = true
+			if bare, ok := t.BareName(); ok {
+				known[bare] = true
+			}
+		}
+	}
+	first, n := "", 0
+	for _, t := range set.Tensors() {
+		if known[t.Name] || !adapters && m.Buffer(t.Name) {
+			continue
+		}
+		if n++; n == 1 {
+			first = t.Name
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	more := ""
+	if n > 1 {
+		more = fmt.Sprintf(" (and %d more)", n-1)
+	}
+	if adapters {
+		return fmt.Errorf("there is a tensor %s%s that is not a factor of an adapted weight; hint: only adapters of the layers' linear weights are supported", first, more)
+	}
+	return fmt.Errorf("there is a tensor %s%s that the model of config.json does not have; hint: check that config.json belongs to these weights, with all their layers, and that they are those of a plain %s model", first, more, m.Family)
+}
+
+// ReadParam reads a whole parameter. Its stored shape must be the model's.
+func ReadParam(set *safetensors.Set, p model.Param, dst []float32) error {
+	return readPart(set, p, 0, dst)
+}
+
+// readPart is ReadParam for the elements from index first on, as many as dst holds. All
+// tensors of the parameter must be there. A parameter in MXFP4 is read as a whole or not at all.
+func readPart(set *safetensors.Set, p model.Param, first int, dst []float32) error {
+	if blocks, scales, ok := packed(set, p); ok {
+		return readPacked(set, p, blocks, scales, dst)
+	}
+	for _, t := range p.Tensors() {
+		info, ok := lookup(set, t)
+		if !ok {
+			return fmt.Errorf("there is no tensor %s among the %d in the files; hint: check that the folder is complete and of the same model family", t.Name, len(set.Tensors()))
+		}
+		if !slices.Equal(info.Shape, t.Shape) {
+			return fmt.Errorf("%s has shape %v, but config.json requires %v", t.Name, info.Shape, t.Shape)
+		}
+		lo, hi := max(first, t.First), min(first+len(dst), t.First+t.Elems())
+		if lo >= hi {
+			continue
+		}
+		if err := set.ReadFloat32(info.Name, lo-t.First, dst[lo-first:hi-first]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lookup finds a tensor in files, even in those of a model without its head.
+func lookup(set *safetensors.Set, t model.Tensor) (safetensors.Info, bool) {
+	info, ok := set.Lookup(t.Name)
+	if bare, isBare := t.BareName(); !ok && isBare {
+		info, ok = set.Lookup(bare)
+	}
+	return info, ok
+}
+
+// CheckTied refuses a folder whose config.json ties the head to the embedding, but
+// whose weights have a different head. That head would be ignored, and programs
+// differ in which of the two they trust.
+func CheckTied(set *safetensors.Set, m *model.Model) error {
+	embedding := m.Params()[0]
+	head := embedding
+	head.Name = m.HeadName()
+	if _, there := set.Lookup(head.Name); !m.Tied || !there {
+		return nil
+	}
+	one, other := make([]float32, m.Width), make([]float32, m.Width)
+	for row := range m.Vocab {
+		if err := readPart(set, embedding, row*m.Width, one); err != nil {
+			return fmt.Errorf("parameter %s: %w", embedding.Name, err)
+		}
+		if err := readPart(set, head, row*m.Width, other); err != nil {
+			return fmt.Errorf("parameter %s: %w", head.Name, err)
+		}
+		if !slices.Equal(one, other) {
+			return fmt.Errorf("%s differs from %s, but config.json says that they are tied; hint: set tie_word_embeddings to false there if the head has weights of its own", head.Name, embedding.Name)
+		}
+	}
+	return nil
+}
+
+// Halved reports whether files hold a parameter in bf16, or in a format whose numbers are all exact in bf16.
+func Halved(set *safetensors.Set, p model.Param) bool {
+	if _, _, ok := packed(set, p); ok {
+		return true
+	}
+	return !slices.ContainsFunc(p.Tensors(), func(part model.Tensor) bool {
+		info, ok := lookup(set, part)
+		return !ok || info.DType != safetensors.BF16
+	})
+}

@@ -1,0 +1,81 @@
+package train
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"testing"
+
+	"github.com/athanor-llm/athanor/machine"
+)
+
+// serveHere is the serve verb without its printing: it prints its address only.
+func serveHere() error {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	fmt.Println(l.Addr())
+	key, err := machine.Key()
+	if err != nil {
+		return err
+	}
+	return machine.Serve(context.Background(), l, key, os.TempDir(), func(string) {})
+}
+
+// serve starts a process that is another host, and returns its address.
+func serve(t *testing.T) (*exec.Cmd, string) {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "ATHANOR_TEST_SERVE=1", machine.KeyVariable+"=a secret of tests")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	check(t, err)
+	check(t, cmd.Start())
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	line, _, err := bufio.NewReader(out).ReadLine()
+	check(t, err)
+	return cmd, string(line)
+}
+
+// TestHosts: ranks in another process, over TCP, give the same bits as ranks in this one,
+// replicas as well as stages, whether a rank has one part of the weights or all; and the
+// folder that they leave is the same.
+func TestHosts(t *testing.T) {
+	t.Setenv(machine.KeyVariable, "a secret of tests")
+	dir := t.TempDir()
+	file := runConfig(t, dir)
+	_, addr := serve(t)
+	for name, own := range map[string][]string{
+		"replicas": {"ranks=2", "plan.pipeline=1"},
+		"stages":   {"ranks=2", "plan.pipeline=2"},
+		"grid":     {"ranks=4", "plan.pipeline=2"},
+		"spilling": {"ranks=2", "plan.pipeline=1", "plan.state=disk"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			here, there := dir+"/"+name+"-here", dir+"/"+name+"-there"
+			own = append(own, "max_steps=5", "save_every=5")
+			check(t, trainFile(t.Context(), file, append(own, "out="+here)))
+			check(t, trainFile(t.Context(), file, []string{own[0], "max_steps=5", "save_every=5", "hosts=" + addr, "plan=" + here + "/plan.json", "out=" + there}))
+			if got, want := losses(t, there+"/metrics.jsonl"), losses(t, here+"/metrics.jsonl"); fmt.Sprint(got) != fmt.Sprint(want) {
+				t.Errorf("losses\n%v\nwant\n%v", got, want)
+			}
+			var weights [2][]byte
+			for i, out := range []string{here, there} {
+				b, err := os.ReadFile(out + "/checkpoint-5/model.safetensors")
+				check(t, err)
+				weights[i] = b
+			}
+			if !bytes.Equal(weights[0], weights[1]) {
+				t.Error("the weights are others")
+			}
+		})
+	}
+}

@@ -1,0 +1,194 @@
+package train
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/athanor-llm/athanor/checkpoint"
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/machine"
+	"github.com/athanor-llm/athanor/plan"
+)
+
+// identity is what must be equal for a run to be resumed. Plan and memory limits
+// are not part of it: they affect speed only.
+type identity struct {
+	Model          string  `json:"model"`
+	Base           string  `json:"base_weights,omitempty"` // fingerprint of the weights that adapters are trained on
+	SequenceLength int     `json:"sequence_length"`
+	GlobalBatch    int     `json:"global_batch"`
+	Precision      string  `json:"precision"`
+	OptimizerState string  `json:"optimizer_state,omitempty"` // as in plans; absent: fp32
+	Documents      string  `json:"documents,omitempty"`       // absent: joined
+	Seed           uint64  `json:"seed"`
+	Tokens         string  `json:"tokens"`                  // number of tokens and hash of the tokenizer
+	Begin          string  `json:"bos,omitempty"`           // tokens with which texts begin; absent: none
+	Chat           string  `json:"chat_template,omitempty"` // hash of the template of conversations; absent: there are none
+	WeightDecay    float64 `json:"weight_decay"`
+	Clip           float64 `json:"gradient_clipping"`
+	Adam           string  `json:"adam,omitempty"`                // beta1, beta2 and epsilon; not compared if absent, as in older checkpoints
+	Mixture        string  `json:"mixture,omitempty"`             // tokens of each source, and how often a pass reads it; absent: one source, read once
+	Held           string  `json:"validation_fraction,omitempty"` // fraction held out, or none; not compared if absent
+	Pairs          string  `json:"validation,omitempty"`          // tokens of a validation corpus of pairs, whose reference was computed at the beginning
+}
+
+// origin is what a checkpoint records of the run that wrote it. Only the identity
+// is checked; the hashes inform people, since a run may resume with another plan.
+type origin struct {
+	identity
+	PlanHash string `json:"plan_hash"`
+	RunHash  string `json:"run_hash"` // of the plan and the identity
+	spread
+	guard
+	Validation int64 `json:"validation_tokens,omitempty"` // of a separate validation corpus
+}
+
+// spread is the number of steps over which a timed run spreads its learning rate,
+// and the max_time it was derived from. A run resumed with the same max_time keeps
+// it, whatever the prediction is by then.
+type spread struct {
+	Time  config.Duration `json:"spread_time,omitempty"`
+	Steps int             `json:"spread_steps,omitempty"`
+}
+
+// configured fills in what the configuration determines.
+func (a *identity) configured(c *config.Config) {
+	a.SequenceLength, a.GlobalBatch, a.Seed = c.SequenceLength, c.GlobalBatch, c.Seed
+	a.Precision, a.Documents = machine.Precision(c).String(), windowsOf(c)
+	a.Held = fmt.Sprint(c.HeldOut)
+	if len(c.Validation) > 0 {
+		a.Held = "none"
+	}
+	a.WeightDecay, a.Clip, a.Adam = c.WeightDecay, c.Clip, fmt.Sprintf("beta1 %v, beta2 %v, epsilon %v", c.Beta1, c.Beta2, c.Epsilon)
+	if c.OptimizerState != "auto" {
+		a.OptimizerState = machine.State(c)
+	}
+}
+
+// windowsOf says how documents become windows.
+func windowsOf(c *config.Config) string {
+	switch {
+	case c.Preference.Beta > 0:
+		return "pairs (best fit)"
+	case c.Documents == config.Whole:
+		return "whole (best fit)"
+	}
+	return c.Documents
+}
+
+// prepared also fills in what text and model determine.
+func (a *identity) prepared(s *Setup) {
+	a.configured(s.Config)
+	hash := s.Tokenizer.Hash()
+	if len(s.Begin) > 0 && s.Stats().Texts() > 0 {
+		a.Begin = fmt.Sprint(s.Begin)
+	}
+	if s.Stats().Conversations() > 0 {
+		hash := s.Chat.Hash()
+		a.Chat = fmt.Sprintf("%x", hash[:8])
+	}
+	if s.Mixed() {
+		var parts []string
+		for _, source := range s.Sources {
+			parts = append(parts, fmt.Sprintf("%v times %d tokens", source.Times, source.Tokens.Len()))
+		}
+		a.Mixture = strings.Join(parts, ", ")
+	}
+	if n := s.validationTokens(); n > 0 && s.Config.Preference.Beta > 0 {
+		a.Pairs = fmt.Sprintf("%d tokens", n)
+	}
+	a.Model, a.Tokens, a.Base = plan.Fingerprint(s.Graph), fmt.Sprintf("%d %x", s.Len(), hash[:8]), s.base
+}
+
+func (t *Run) identity() (id identity) {
+	id.prepared(t.Setup)
+	id.OptimizerState = t.Plan.Plan.State
+	return id
+}
+
+// record returns what a checkpoint records of this run.
+func (t *Run) record() (origin, error) {
+	id := t.identity()
+	text, err := json.Marshal(id)
+	hash := t.programs[0].PlanHash
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%s", hash, text))
+	return origin{id, hash, hex.EncodeToString(sum[:8]), t.spread, t.guard, t.Setup.validationTokens()}, err
+}
+
+// difference names the first field in which two runs differ, "" if none.
+func (a identity) difference(b identity) string {
+	fields := func(v identity) map[string]any {
+		text, err := json.Marshal(v)
+		m := map[string]any{}
+		if err == nil {
+			exact := json.NewDecoder(bytes.NewReader(text))
+			exact.UseNumber() // seeds have 64 bits
+			err = exact.Decode(&m)
+		}
+		if err != nil {
+			panic("run: identity: " + err.Error())
+		}
+		if v.OptimizerState == "" {
+			m["optimizer_state"] = plan.StateNames()[0]
+		}
+		if v.Documents == "" {
+			m["documents"] = config.Joined
+		}
+		return m
+	}
+	if a.Adam == "" {
+		b.Adam = ""
+	}
+	if a.Held == "" {
+		b.Held = ""
+	}
+	x, y := fields(a), fields(b)
+	for _, k := range []string{"model", "base_weights", "sequence_length", "global_batch", "precision", "optimizer_state", "documents", "seed", "chat_template", "bos", "tokens", "mixture", "weight_decay", "gradient_clipping", "adam", "validation_fraction", "validation"} {
+		if x[k] != y[k] {
+			there, here := apart(fmt.Sprint(x[k]), fmt.Sprint(y[k]))
+			return fmt.Sprintf("%s is %s there and %s here", k, there, here)
+		}
+	}
+	return ""
+}
+
+// apart reduces two texts of equally many words to the words that differ, each with
+// the word before it that names it ("frozen 11/d70c2137"). Other texts are returned
+// whole.
+func apart(a, b string) (there, here string) {
+	sep := " "
+	if strings.Contains(a, ", ") {
+		sep = ", "
+	}
+	x, y := strings.Split(a, sep), strings.Split(b, sep)
+	if len(x) != len(y) {
+		return a, b
+	}
+	var left, right []string
+	for i := range x {
+		names := i+1 < len(x) && x[i+1] != y[i+1] && !strings.ContainsAny(x[i], "0123456789")
+		if x[i] != y[i] || names {
+			left, right = append(left, x[i]), append(right, y[i])
+		}
+	}
+	return strings.Join(left, sep), strings.Join(right, sep)
+}
+
+// belongs refuses to resume another run's checkpoint. know fills in what is known
+// of this run so far; the rest is assumed equal.
+func belongs(c *config.Config, ck *checkpoint.Checkpoint, path string, know func(*identity)) error {
+	var there identity
+	if err := json.Unmarshal(ck.Trainer.Plan, &there); err != nil {
+		return fmt.Errorf("%s was not written by a training run: %w", path, err)
+	}
+	here := there
+	know(&here)
+	if d := there.difference(here); d != "" {
+		return c.Fault("resume", fmt.Sprintf("%s belongs to another run: %s; hint: make the two equal; or set `out` to another folder, and model to this checkpoint to start from its weights", path, d))
+	}
+	return nil
+}

@@ -1,0 +1,50 @@
+package train
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/athanor-llm/athanor/config"
+)
+
+// TestIdentity: no field of a run's identity is left out when two are compared, and a
+// difference is reported by the field's name. Older checkpoints say nothing of Adam's
+// constants and of what is held out.
+func TestIdentity(t *testing.T) {
+	a := identity{Adam: "beta1 0.9, beta2 0.95, epsilon 1e-08", Documents: "joined", Held: "0.01"}
+	for i := range reflect.TypeFor[identity]().NumField() {
+		f, b := reflect.TypeFor[identity]().Field(i), a
+		switch v := reflect.ValueOf(&b).Elem().Field(i); v.Kind() {
+		case reflect.String:
+			v.SetString("another")
+		case reflect.Int:
+			v.SetInt(7)
+		case reflect.Uint64:
+			v.SetUint(7)
+		case reflect.Float64:
+			v.SetFloat(7)
+		}
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if d := a.difference(b); !strings.HasPrefix(d, name+" is ") {
+			t.Errorf("another %s: %q", f.Name, d)
+		}
+	}
+	older := a
+	older.Adam, older.Held = "", ""
+	if d := a.difference(a) + older.difference(a); d != "" {
+		t.Errorf("the same: %s", d)
+	}
+}
+
+// TestOtherDocuments: a run does not resume with another rule, and checkpoints from
+// before there was a choice were trained on joined documents.
+func TestOtherDocuments(t *testing.T) {
+	before, joined, separate := identity{}, identity{Documents: config.Joined}, identity{Documents: config.Separate}
+	if d := before.difference(joined); d != "" {
+		t.Errorf("without the field: %s", d)
+	}
+	if d := before.difference(separate); !strings.Contains(d, "documents is joined there and separate here") {
+		t.Errorf("%q", d)
+	}
+}

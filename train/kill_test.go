@@ -1,0 +1,266 @@
+package train
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/athanor-llm/athanor/checkpoint"
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/internal/testkit"
+	"github.com/athanor-llm/athanor/machine"
+	"github.com/athanor-llm/athanor/plan"
+)
+
+// TestMain lets the test binary be the training process that is killed, or another host. All tests share one temporary home,
+// so that the machine is measured once for each number of ranks.
+func TestMain(m *testing.M) {
+	if file := os.Getenv("ATHANOR_TEST_TRAIN"); file != "" {
+		if err := trainFile(context.Background(), file, strings.Fields(os.Getenv("ATHANOR_TEST_OVERRIDES"))); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	if os.Getenv("ATHANOR_TEST_SERVE") != "" {
+		fmt.Fprintln(os.Stderr, serveHere())
+		os.Exit(1)
+	}
+	home, err := os.MkdirTemp("", "athanor-home-")
+	if err == nil {
+		err = errors.Join(os.Setenv("HOME", home), os.Setenv("XDG_CACHE_HOME", ""))
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	if err := os.RemoveAll(home); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	os.Exit(code)
+}
+
+type quiet struct{}
+
+func (quiet) Step(Metrics) {}
+func (quiet) Event(string) {}
+
+// trainFile is the train verb without its printing.
+func trainFile(ctx context.Context, file string, overrides []string) error {
+	c, err := config.Load(file, overrides)
+	if err != nil {
+		return err
+	}
+	s, err := Prepare(ctx, c, func(string, int64, int64) {})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	m, err := machine.Find(c, func(string) {})
+	if err != nil {
+		return err
+	}
+	r, err := m.Plan(ctx, s.Graph, c, nil)
+	if err != nil {
+		return err
+	}
+	ps, err := m.Programs(ctx, s.Graph, c, r.Best)
+	if err != nil {
+		return err
+	}
+	t, err := Open(ctx, s, r.Best, ps, m)
+	if err != nil {
+		return err
+	}
+	if err := t.Train(ctx, quiet{}); err != nil {
+		t.Close()
+		return err
+	}
+	return t.Close()
+}
+
+// runConfig writes a configuration of a tiny model on this repository's text.
+func runConfig(t testing.TB, dir string) string {
+	t.Helper()
+	root, err := filepath.Abs("..")
+	check(t, err)
+	file := filepath.Join(dir, "run.yaml")
+	check(t, os.WriteFile(file, fmt.Appendf(nil, `model: {type: llama, layers: 2, width: 32, heads: 4, kv_heads: 2}
+data: %s/graph/*.go
+tokenizer: bpe-400
+sequence_length: 32
+global_batch: 4
+learning_rate: 1.0e-3
+max_steps: 40
+save_every: 3
+eval_batches: 1
+out: %s/run
+`, root, dir), 0o644))
+	return file
+}
+
+// losses reads metrics.jsonl; every step must be there once.
+func losses(t *testing.T, path string) []float64 {
+	t.Helper()
+	f, err := os.Open(path)
+	check(t, err)
+	defer f.Close()
+	var list []float64
+	for s := bufio.NewScanner(f); s.Scan(); {
+		var m Metrics
+		check(t, json.Unmarshal(s.Bytes(), &m))
+		if m.Step != len(list)+1 {
+			t.Fatalf("%s: line %d is step %d", path, len(list)+1, m.Step)
+		}
+		list = append(list, m.Loss)
+	}
+	return list
+}
+
+// measured makes this machine known for the given numbers of ranks, so that a first start takes no longer than a restart.
+func measured(t *testing.T, file string, ranks ...int) {
+	t.Helper()
+	for _, n := range ranks {
+		c, err := config.Load(file, []string{fmt.Sprint("ranks=", n)})
+		check(t, err)
+		_, err = machine.Find(c, func(string) {})
+		check(t, err)
+	}
+}
+
+// killAgain starts a run and kills it at random moments within about the time
+// that a whole one takes, again and again, each time with other overrides. The
+// last start is left alone.
+func killAgain(t *testing.T, r *rand.Rand, dir, file string, whole time.Duration, kills int, overrides []string) {
+	t.Helper()
+	done := false
+	for k := 0; !done; k++ {
+		child := exec.Command(os.Args[0])
+		child.Env = append(os.Environ(), "ATHANOR_TEST_TRAIN="+file, "ATHANOR_TEST_OVERRIDES="+overrides[r.IntN(len(overrides))])
+		var out strings.Builder
+		child.Stderr = &out
+		check(t, child.Start())
+		ended := make(chan error, 1)
+		go func() { ended <- child.Wait() }()
+		wait := time.Duration(r.Int64N(int64(whole)))
+		if k >= kills {
+			wait = time.Hour
+		}
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Fatalf("start %d: %v\n%s", k, err, out.String())
+			}
+			done = true
+		case <-time.After(wait):
+			if err := child.Process.Signal(syscall.SIGKILL); !errors.Is(err, os.ErrProcessDone) {
+				check(t, err)
+			}
+			done = <-ended == nil // at that very moment
+		}
+		if done && k < kills { // it got to the end: once more from the start
+			check(t, os.RemoveAll(dir+"/run"))
+			done = false
+		}
+	}
+}
+
+// TestKill is law L7: a run that is killed at random moments, again and again,
+// and started again under another memory budget each time, ends with the
+// losses and the weights of one that was left alone, bit for bit.
+func TestKill(t *testing.T) { killed(t, 50, "") }
+
+// TestKillPreference: so does a run on pairs, whose reference is that of its first start, whenever it was killed.
+func TestKillPreference(t *testing.T) {
+	var lines strings.Builder
+	for k := range 30 {
+		fmt.Fprintf(&lines, "{\"prompt\": \"%d and \", \"chosen\": \"%d\", \"rejected\": \"none of %d\"}\n", k, k+1, k)
+	}
+	path := filepath.Join(t.TempDir(), "pairs.jsonl")
+	check(t, os.WriteFile(path, []byte(lines.String()), 0o644))
+	killed(t, 6, " preference.beta=0.3 data="+path)
+}
+
+// TestKillHalves: so does a run whose weights and moments are in bf16, in memory and in checkpoints.
+func TestKillHalves(t *testing.T) { killed(t, 4, " precision=bf16 optimizer_state=bf16") }
+
+// TestKillMixture: so does a run on several sources, where small sources are read more than once per pass and a large one only in part,
+// with a validation corpus.
+func TestKillMixture(t *testing.T) {
+	dir := t.TempDir()
+	for k, lines := range []int{40, 15, 90, 20} {
+		text := strings.Repeat(fmt.Sprintf("every %d. salamander keeps %x\n", k, 77777*k), lines)
+		check(t, os.WriteFile(fmt.Sprintf("%s/%d.txt", dir, k), []byte(text), 0o644))
+	}
+	killed(t, 3, fmt.Sprintf(` data=[%[1]s/0.txt,{"files":"%[1]s/1.txt","times":2.5},{"files":"%[1]s/2.txt","times":0.3}] validation=%[1]s/3.txt tokenizer=bpe-280 eval_every=7`, dir))
+}
+
+// killed kills a run the given number of times. more are overrides.
+func killed(t *testing.T, kills int, more string) {
+	seed := testkit.Seed(t)
+	r := rand.New(rand.NewPCG(seed, 3))
+	dir := t.TempDir()
+	file := runConfig(t, dir)
+	measured(t, file, 1)
+	began := time.Now()
+	check(t, trainFile(context.Background(), file, append(strings.Fields(more), "out="+dir+"/whole")))
+	whole := time.Since(began)
+	want := losses(t, dir+"/whole/metrics.jsonl")
+
+	budgets := []string{"limits.device=2MiB", "limits.device=1MiB limits.host=8MiB", "limits.device=400KiB", "plan.state=disk", "plan=" + deferredPlan(t, dir, file, more)}
+	for i := range budgets {
+		budgets[i] += more
+	}
+	killAgain(t, r, dir, file, whole, testkit.Count(2, kills, kills), budgets)
+	got := losses(t, dir+"/run/metrics.jsonl")
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("losses\n%v\nwant\n%v", got, want)
+	}
+	for _, name := range []string{"model.safetensors", "state/m.safetensors", "state/v.safetensors"} {
+		a, err := os.ReadFile(filepath.Join(dir, "run/checkpoint-40", name))
+		check(t, err)
+		b, err := os.ReadFile(filepath.Join(dir, "whole/checkpoint-40", name))
+		check(t, err)
+		if string(a) != string(b) {
+			t.Errorf("%s differs from the uninterrupted run's", name)
+		}
+	}
+	store := checkpoint.Store{Dir: dir + "/run"}
+	if _, skipped, err := store.Latest(checkpoint.Checksums); err != nil || len(skipped) > 0 {
+		t.Errorf("checkpoints at the end: %v, %v", skipped, err)
+	}
+}
+
+// deferredPlan writes a plan for a run with little memory that defers updates, and returns its path.
+func deferredPlan(t *testing.T, dir, file, more string) string {
+	t.Helper()
+	check(t, trainFile(t.Context(), file, append(strings.Fields(more), "max_steps=1", "limits.device=400KiB", "out="+dir+"/small")))
+	text, err := os.ReadFile(dir + "/small/plan.json")
+	check(t, err)
+	pl, err := plan.Parse(text)
+	check(t, err)
+	pl.Defer = true
+	text, err = json.Marshal(pl)
+	check(t, err)
+	path := dir + "/deferred.json"
+	check(t, os.WriteFile(path, text, 0o644))
+	return path
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,411 @@
+package train
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/athanor-llm/athanor/checkpoint"
+	"github.com/athanor-llm/athanor/checkpoint/safetensors"
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/folder"
+	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/internal/size"
+	"github.com/athanor-llm/athanor/internal/stat"
+	"github.com/athanor-llm/athanor/internal/suggest"
+	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/optimizer"
+	"github.com/athanor-llm/athanor/search"
+	"github.com/athanor-llm/athanor/session"
+)
+
+func store(c *config.Config) *checkpoint.Store {
+	return &checkpoint.Store{Dir: c.Out, Keep: c.KeepCheckpoints, ShardBytes: folder.ShardBytes}
+}
+
+// latest returns the checkpoint to resume from, checked to the given depth, and
+// notes on the damaged ones that were skipped. A new run gets checkpoint.ErrNone.
+func latest(c *config.Config, depth checkpoint.Depth) (path string, passed []string, err error) {
+	path, skipped, err := store(c).Latest(depth)
+	for _, s := range skipped {
+		passed = append(passed, fmt.Sprintf("skipped a checkpoint: %v", s))
+	}
+	none := errors.Is(err, checkpoint.ErrNone)
+	switch {
+	case c.Resume != "auto" && c.Resume != "never" && (none || err == nil):
+		path, err = beginning(c, path, depth)
+	case err == nil && c.Resume == "never":
+		err = inTheWay(c, path)
+	case none && len(skipped) > 0: // starting anew would overwrite what may be recoverable
+		err = fmt.Errorf("no checkpoint in %s is intact:\n  %s\nhint: move these away to start from scratch, or set `out` to another folder", c.Out, strings.Join(passed, "\n  "))
+	}
+	return path, passed, err
+}
+
+// beginning is latest for a run whose configuration names a checkpoint. own is the
+// latest in the run's folder, or "": a run that was stopped and restarted continues
+// from own. An own checkpoint that this run cannot have written is refused, since
+// checkpoints and metrics of two histories would mix.
+func beginning(c *config.Config, own string, depth checkpoint.Depth) (string, error) {
+	if err := checkResume(c); err != nil {
+		return "", err
+	}
+	if own == "" || sameFile(own, c.Resume) {
+		_, err := checkpoint.Check(checkpoint.Disk{}, c.Resume, depth)
+		return c.Resume, suggest.Add(err, "copy the checkpoint again, or resume from another one")
+	}
+	first, err := checkpoint.Check(checkpoint.Disk{}, c.Resume, checkpoint.Sizes)
+	if err != nil {
+		return "", err
+	}
+	reached, err := checkpoint.Check(checkpoint.Disk{}, own, checkpoint.Sizes)
+	if err == nil && (reached < first || sameFile(filepath.Dir(c.Resume), c.Out)) {
+		err = inTheWay(c, own)
+	}
+	return own, err
+}
+
+// inTheWay returns the error for a checkpoint in the run's folder that the run must
+// not resume from.
+func inTheWay(c *config.Config, path string) error {
+	return c.Fault("resume", fmt.Sprintf("%s, but %s already holds %s; hint: set `out` to another folder, or resume to auto", c.Resume, c.Out, path))
+}
+
+func sameFile(a, b string) bool {
+	x, err := os.Stat(a)
+	y, second := os.Stat(b)
+	return err == nil && second == nil && os.SameFile(x, y)
+}
+
+// start fills the parameters: from the latest checkpoint, from the model's folder,
+// or by initialisation.
+func (t *Run) start() error {
+	c := t.Setup.Config
+	path, passed, err := latest(c, checkpoint.Checksums)
+	t.Notes = append(t.Notes, passed...)
+	switch {
+	case err == nil:
+		return t.resume(path)
+	case !errors.Is(err, checkpoint.ErrNone):
+		return err
+	case t.Setup.Folder != "":
+		return t.fromFolder()
+	case t.lora() != nil:
+		return c.Fault("lora", "there are no trained weights to adapt; hint: set model to a Hugging Face folder")
+	}
+	note := fmt.Sprintf("the weights begin as random numbers, of seed %d", c.Seed)
+	if c.Model.Name != "" { // people who name a model may mean the trained one
+		note += fmt.Sprintf("; to start from trained weights, set model to a folder of %s", c.Model.Name)
+	}
+	t.Notes = append(t.Notes, note)
+	t.origin.read = func(p model.Param, dst []float32) error {
+		session.Initial(p, c.Seed, dst)
+		return nil
+	}
+	return t.Session.Load(func(name string, dst []float32) error { return t.origin.read(t.param(name), dst) })
+}
+
+func (t *Run) lora() *model.LoRA { return t.Setup.Graph.Model.LoRA }
+
+func (t *Run) param(name string) model.Param {
+	params := t.Setup.Graph.Params
+	return params[slices.IndexFunc(params, func(p model.Param) bool { return p.Name == name })]
+}
+
+// fromFolder loads the weights of a Hugging Face folder, for fine-tuning, and the factors of an adapter if
+// training starts from them.
+func (t *Run) fromFolder() error {
+	base, err := safetensors.OpenFolder(t.Setup.Folder)
+	if err != nil {
+		return folder.WeightsError(t.Setup.Folder, err)
+	}
+	note, from := "starting from the weights in "+t.Setup.Folder, &folder.Source{Base: base}
+	t.origin = weights{func(p model.Param, dst []float32) error {
+		if from.Of(p) == nil {
+			session.Initial(p, t.Setup.Config.Seed, dst)
+			return nil
+		}
+		return folder.WeightsError(t.Setup.folderOf(p), from.Read(p, dst))
+	}, from.Of, from}
+	if t.Setup.Adapter != "" {
+		note = fmt.Sprintf("starting from the adapter %s and the weights in %s", t.Setup.Adapter, t.Setup.Folder)
+		if from.Adapter, err = folder.OpenAdapter(t.Setup.Adapter); err != nil {
+			return err
+		}
+	}
+	t.Notes = append(t.Notes, note)
+	return t.Session.Load(func(name string, dst []float32) error { return t.origin.read(t.param(name), dst) })
+}
+
+// resume restores a checkpoint exactly: weights, moments, data cursor and counters.
+func (t *Run) resume(path string) error {
+	ck, err := checkpoint.Open(checkpoint.Disk{}, path)
+	if err != nil {
+		return err
+	}
+	t.origin = weights{
+		func(p model.Param, dst []float32) error { return folder.ReadParam(ck.Weights, p, dst) },
+		func(model.Param) *safetensors.Set { return ck.Weights }, ck,
+	}
+	if err := belongs(t.Setup.Config, ck, path, func(here *identity) { *here = t.identity() }); err != nil {
+		return err
+	}
+	if t.lora() != nil {
+		base, err := safetensors.OpenFolder(t.Setup.Folder)
+		if err != nil {
+			return folder.WeightsError(t.Setup.Folder, err)
+		}
+		defer base.Close()
+		stored := &folder.Source{Base: base, Adapter: ck.Weights}
+		t.origin.read = stored.Read
+	}
+	if err := t.loadState(ck); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	var before origin
+	err = json.Unmarshal(ck.Trainer.Plan, &before)
+	if t.spread, t.guard = before.spread, before.guard; err == nil {
+		err = t.guard.check(int(ck.Trainer.Step))
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if t.preferring() {
+		if err := t.reference.load(ck, t.Setup); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+	}
+	cursor := t.sampler.Cursor()
+	if err := json.Unmarshal(ck.Trainer.Cursor, &cursor); err != nil {
+		return fmt.Errorf("%s: data cursor: %w", path, err)
+	}
+	if err := t.sampler.Seek(cursor); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	t.Step, t.Tokens, t.Losses, t.Best = int(ck.Trainer.Step), ck.Trainer.Tokens, ck.Trainer.Losses, ck.Trainer.Best
+	t.saved = path
+	t.Notes = append(t.Notes, fmt.Sprintf("resuming %s at step %d", path, t.Step))
+	another := before.Validation != t.Setup.validationTokens()
+	if another {
+		t.Notes = append(t.Notes, fmt.Sprintf("the validation text has changed from %d to %d tokens: its losses cannot be compared with earlier ones", before.Validation, t.Setup.validationTokens()))
+	}
+	if another || !t.Setup.Config.KeepBest {
+		t.Best = nil
+	}
+	return nil
+}
+
+func (t *Run) loadState(ck *checkpoint.Checkpoint) error {
+	for i, p := range t.Setup.Graph.Params {
+		buf := make([]float32, p.Elems())
+		for _, kind := range t.Plan.Plan.Optimizer.Rule().State() {
+			if p.Frozen && kind != optimizer.Weights {
+				continue
+			}
+			read := func() error { return t.origin.read(p, buf) }
+			if kind != optimizer.Weights {
+				set := ck.State(kind.String())
+				if set == nil {
+					return fmt.Errorf("the optimizer's state %q is missing; hint: this is not a training checkpoint; set model to it to start from its weights", kind)
+				}
+				read = func() error { return folder.ReadParam(set, p, buf) }
+			}
+			if err := read(); err != nil {
+				return fmt.Errorf("%s of %s: %w", kind, p.Name, err)
+			}
+			if err := t.Session.Write(i, kind, buf); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// lossTail is how many of the latest losses a checkpoint records, for people.
+const lossTail = 100
+
+// roomToSave fails, before the first step, if the disk has no room for a
+// checkpoint.
+func (t *Run) roomToSave() error {
+	if t.Step >= t.Setup.Config.MaxSteps {
+		return nil
+	}
+	return t.room(1)
+}
+
+// room returns an error unless the disk has room for n checkpoints besides the
+// existing ones.
+func (t *Trainer) room(n int64) error {
+	s := checkpoint.Snapshot{Weights: t.tensors(optimizer.Weights), State: t.moments()} // its size only
+	free, err := hardware.FreeDisk(t.Setup.Config.Out)
+	if err != nil { // some file systems do not report it
+		return nil
+	}
+	return holds(t.Setup.Config.Out, free, n, s.Bytes())
+}
+
+// holds returns an error unless a disk with free bytes left has room for n
+// checkpoints. A file system that reports 0 free bytes does not count them, and
+// passes.
+func holds(dir string, free, n, each int64) error {
+	if free == 0 || free >= n*each {
+		return nil
+	}
+	return fmt.Errorf("%s: a checkpoint takes %s, and there must be room for %d more, but only %s are free; hint: free some space, or set `out` to a folder on a larger disk", dir, size.Exact(each), n, size.Exact(free))
+}
+
+// saving records when the latest checkpoint was written and how long that took, which
+// paces checkpoints by time.
+type saving struct {
+	latest time.Time
+	took   time.Duration
+}
+
+// due reports whether a checkpoint by time is due: once after has passed since the
+// latest, unless writing would take more than a fiftieth of the run. after 0 means
+// never.
+func (s *saving) due(now time.Time, after time.Duration) bool {
+	return after > 0 && now.Sub(s.latest) >= max(after, 50*s.took)
+}
+
+// due reports whether a checkpoint by time is to be written now. It leaves room on the disk
+// for the one at the end, which matters more.
+func (t *Run) due(o Observer) bool {
+	now := time.Now()
+	if !t.saving.due(now, time.Duration(t.Setup.Config.SaveAfter)) {
+		return false
+	}
+	err := t.room(2)
+	if err != nil {
+		t.saving.latest = now
+		o.Event(fmt.Sprintf("step %d is not saved, to leave room for the last checkpoint: %v", t.Step, err))
+	}
+	return err == nil
+}
+
+// save writes a checkpoint of the current step, unless a whole one with this state exists.
+func (t *Run) save(o Observer) error {
+	began := time.Now()
+	from, err := t.record()
+	if err != nil {
+		return err
+	}
+	id, err := json.Marshal(from)
+	if err != nil {
+		return err
+	}
+	cursor, err := json.Marshal(t.sampler.Cursor())
+	if err != nil {
+		return err
+	}
+	files, err := t.files()
+	if err != nil {
+		return err
+	}
+	snap := &checkpoint.Snapshot{
+		Trainer: checkpoint.Trainer{Step: int64(t.Step), Tokens: t.Tokens, Cursor: cursor, Plan: id,
+			Losses: t.Losses[max(0, len(t.Losses)-lossTail):], Best: t.Best},
+		Weights: t.tensors(optimizer.Weights),
+		Adapter: t.lora() != nil,
+		State:   append(t.moments(), t.reference.groups()...),
+		Files:   files,
+	}
+	path, err := store(t.Setup.Config).Save(snap)
+	if err != nil {
+		return err
+	}
+	if path != t.saved { // else it was there already, and was not written again
+		o.Event("saved " + path)
+	}
+	t.saved, t.saving = path, saving{time.Now(), time.Since(began)}
+	return nil
+}
+
+// files returns the files besides the weights: those of the model's folder, copied,
+// or generated ones.
+func (t *Run) files() (map[string][]byte, error) {
+	files := map[string][]byte{"config.json": t.Setup.Model.Config()}
+	for _, f := range t.Setup.Tokenizer.Files() {
+		files[f.Name] = f.Content
+	}
+	if t.Setup.Folder != "" {
+		own, err := checkpoint.ModelFiles(t.Setup.Folder)
+		if err != nil {
+			return nil, err
+		}
+		if own["config.json"], err = t.Setup.Model.Amend(own["config.json"]); err != nil {
+			return nil, folder.WeightsError(t.Setup.Folder, err)
+		}
+		if t.Setup.Adapter != "" {
+			more, err := checkpoint.ModelFiles(t.Setup.Adapter)
+			if err != nil {
+				return nil, err
+			}
+			delete(more, "config.json") // it is not a model's
+			maps.Copy(own, more)
+		}
+		same := bytes.Equal(own[folder.TokenizerFile], files[folder.TokenizerFile])
+		for name, content := range own {
+			if same || name == "config.json" { // all others are about the tokenizer
+				files[name] = content
+			}
+		}
+	}
+	if t.Setup.Chat != nil { // of two templates, the one that was used
+		delete(files, "chat_template.jinja")
+		maps.Copy(files, t.Setup.Chat.Files())
+	}
+	if t.lora() != nil {
+		var err error
+		if files[folder.AdapterFile], err = folder.DescribeAdapter(t.Setup.Graph.Model, t.Setup.Folder); err != nil {
+			return nil, err
+		}
+		delete(files, "config.json") // the folder is not a model's
+	} else if t.halfWeights() {
+		var err error
+		if files["config.json"], err = model.Retyped(files["config.json"], true); err != nil {
+			return nil, err
+		}
+	}
+	if _, ok := files["generation_config.json"]; !ok {
+		if id, ok := t.Setup.Tokenizer.EndOfText(); ok {
+			files["generation_config.json"] = fmt.Appendf(nil, "{\n  \"eos_token_id\": %d\n}\n", id)
+		}
+	}
+	return files, nil
+}
+
+// Summary describes the run so far.
+func (t *Run) Summary() Summary {
+	s := Summary{Steps: t.Step, Skipped: t.guard.Skipped, Checkpoint: t.saved}
+	if !math.IsNaN(t.ValLoss) {
+		s.ValLoss, s.ValRewards = t.ValLoss, t.rewards
+	}
+	if t.Best != nil {
+		s.Best = &Best{*t.Best, filepath.Join(t.Setup.Config.Out, checkpoint.Folder(t.Best.Step))}
+	}
+	if n := len(t.Losses); n > 0 {
+		s.TrainLoss = t.Losses[n-1]
+	}
+	if len(t.Measured) > 0 {
+		s.MeasuredSeconds = stat.Median(t.Measured)
+	}
+	peaks, moved := make([][device.NumTiers]int64, len(t.programs)), make([]search.Moved, len(t.programs))
+	for i := range t.first {
+		peaks[i], moved[i].Tiers = t.first[i].Peak, t.first[i].Moved
+		for _, n := range t.first[i].Network {
+			moved[i].Network += n
+		}
+	}
+	s.MeasuredPeaks, s.MeasuredBytes = search.ByTier(peaks...), search.MovedTraffic(moved...)
+	return s
+}

@@ -1,0 +1,361 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/data"
+	"github.com/athanor-llm/athanor/data/bpe"
+	"github.com/athanor-llm/athanor/folder"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/paths"
+	"github.com/athanor-llm/athanor/internal/suggest"
+	"github.com/athanor-llm/athanor/machine"
+	"github.com/athanor-llm/athanor/model"
+)
+
+// Setup is the result of reading a configuration, before any planning: the text as
+// tokens, the model and its graph. Plans may do without text: then Text is empty and everything made of it nil.
+type Setup struct {
+	Config  *config.Config
+	Model   *model.Model
+	Folder  string // the Hugging Face folder that the model came from, or ""
+	Adapter string // the folder of Model's adapter, from which training starts, or ""
+	*Text
+	Train    data.Windows
+	Held     data.Windows   // for validation
+	HeldText []data.Stretch // the text of Held
+	Graph    *graph.Graph
+	Notes    []string // messages for the user: what was recognised or ignored
+	base     string   // fingerprint of the weights that adapters are trained on, else ""
+
+	packing, heldPacking data.Packing // of whole documents or pairs in the sources, and in Validation
+}
+
+// Prepare reads the corpus, if there is one, the tokenizer and the model, and builds the graph.
+// Errors of the configuration are config faults. Close the Setup after use.
+func Prepare(ctx context.Context, c *config.Config, progress folder.Progress) (*Setup, error) {
+	s := &Setup{Config: c}
+	if err := s.prepare(ctx, progress); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *Setup) prepare(ctx context.Context, progress folder.Progress) error {
+	c := s.Config
+	var err error
+	if s.Text, err = OpenText(ctx, c, progress); err != nil {
+		return err
+	}
+	if !s.Empty() {
+		if err := s.sequences(); err != nil {
+			return err
+		}
+	}
+	var notes []string
+	s.Model, s.Folder, notes, err = resolveModel(c, s.vocabulary())
+	if err != nil {
+		return err
+	}
+	s.Notes = append(s.Text.Notes, notes...)
+	if s.Model.LoRA != nil {
+		s.Adapter = c.Model.Name
+	}
+	if !s.Empty() {
+		if err := s.agree(); err != nil {
+			return err
+		}
+	}
+	docs := s.Documents(c)
+	if docs != nil && s.Empty() {
+		s.Notes = append(s.Notes, "there is no text: documents are assumed to be as long as windows allow, which is the slowest case")
+	}
+	s.Graph, err = machine.BuildGraph(c, s.Model, docs)
+	if err == nil && s.Graph.Model.LoRA != nil && s.Folder != "" {
+		s.base, err = folder.Fingerprint(s.Folder)
+	}
+	return err
+}
+
+// agree checks whether text and model belong together.
+func (s *Setup) agree() error {
+	c := s.Config
+	path := folder.TokenizerPath(c.Model.Name)
+	if own, err := bpe.Load(path); s.Folder != "" && err == nil && own.Hash() != s.Tokenizer.Hash() {
+		s.Notes = append(s.Notes, fmt.Sprintf("the tokenizer is not that of %s, whose weights were trained on other token ids; hint: set tokenizer: %s", s.Folder, filepath.Dir(path)))
+	}
+	if stats := s.Stats(); stats.Conversations()+stats.Prompts() > 0 && c.Preference.Beta == 0 && c.Documents != config.Whole {
+		s.Notes = append(s.Notes, "the end of a window may cut an answer off from its prompt; hint: set documents: whole to keep them together")
+	}
+	if s.Model.Vocab < s.Tokenizer.VocabularySize() {
+		return c.Fault("tokenizer", fmt.Sprintf("it has %d tokens, but the model's vocabulary is %d; hint: use the model's own tokenizer, or leave the model's vocabulary out", s.Tokenizer.VocabularySize(), s.Model.Vocab))
+	}
+	if c.Sample.Tokens > 0 { // else this would fail only after the last step
+		ids, err := folder.PromptIDs(s.Tokenizer, c.Sample.Prompt)
+		if n := len(ids); err == nil && n > s.Model.MaxPositions {
+			err = fmt.Errorf("it has %d tokens, but the model takes at most %d; hint: shorten it", n, s.Model.MaxPositions)
+		}
+		if err != nil {
+			return c.Fault("sample.prompt", err.Error())
+		}
+	}
+	return nil
+}
+
+// Reading describes the text of a run and how often the run reads it.
+func (s *Setup) Reading() string {
+	c := s.Config
+	text := fmt.Sprintf("corpus: %v; %d tokens of %s", s.Stats(), s.Len(), c.Tokenizer)
+	if s.Validation == nil {
+		n := int64(0)
+		for _, h := range s.HeldText {
+			n += h.Len()
+		}
+		text += fmt.Sprintf(", %d of them held out", n)
+	}
+	p := s.packing
+	p.Add(s.heldPacking)
+	empty := 100 * float64(p.Padding) / float64(max(p.Padding+p.Tokens, 1))
+	switch {
+	case c.Preference.Beta > 0:
+		text += fmt.Sprintf("; %d pairs to train on and %d to validate with, in %d and %d windows, of which %.0f %% is padding",
+			s.Train.Pairs(s.Train.Count()), s.Held.Pairs(s.Held.Count()), s.Train.Count(), s.Held.Count(), empty)
+	case c.Documents == config.Whole:
+		text += fmt.Sprintf("; %d windows of whole documents to train on and %d to validate with, of which %.0f %% is padding", s.Train.Count(), s.Held.Count(), empty)
+	}
+	text += s.tooLong(s.packing)
+	if !c.Timed() && c.MaxSteps > 0 {
+		text += fmt.Sprintf("; %d steps read it %.3g times", c.MaxSteps, float64(c.MaxSteps)*float64(c.GlobalBatch)/float64(s.Train.Pass()))
+	}
+	if s.Mixed() {
+		for k, source := range s.Sources {
+			text += fmt.Sprintf("\n  %v, %.1f %% of the sequences of a pass", source, 100*s.Train.Share(k))
+		}
+	}
+	if s.Validation != nil {
+		text += fmt.Sprintf("\nvalidation: %v; %d tokens%s", s.Validation.Tokens.Stats(), s.Validation.Tokens.Len(), s.tooLong(s.heldPacking))
+	}
+	return text
+}
+
+// tooLong says what did not fit into windows.
+func (s *Setup) tooLong(p data.Packing) string {
+	what := "; documents cut, since they have more than %d tokens: %d"
+	if s.Config.Preference.Beta > 0 {
+		what = "; pairs left out, since they have more than %d tokens: %d"
+	}
+	if p.TooLong == 0 {
+		return ""
+	}
+	return fmt.Sprintf(what, s.Config.SequenceLength+1, p.TooLong)
+}
+
+// folderOf returns the folder with the weights of a parameter.
+func (s *Setup) folderOf(p model.Param) string {
+	if p.Adapter && s.Adapter != "" {
+		return s.Adapter
+	}
+	return s.Folder
+}
+
+// Close closes the text.
+func (s *Setup) Close() {
+	if s.Text != nil {
+		s.Text.Close()
+	}
+}
+
+// sequences makes windows of the text, and checks that there are enough.
+func (s *Setup) sequences() error {
+	c := s.Config
+	if err := s.windows(); err != nil {
+		return err
+	}
+	c.Pass(s.Train.Pass())
+	if _, err := data.NewSampler(s.Train, c.Seed, c.GlobalBatch); err != nil { // fail before planning
+		return c.Fault("global_batch", err.Error())
+	}
+	return nil
+}
+
+// windows makes windows of the text, to train on and to validate with.
+func (s *Setup) windows() error {
+	c := s.Config
+	var train, validate []data.Part
+	hold := func(x windowed) {
+		validate = append(validate, data.Part{Windows: x.windows, Times: 1})
+		s.HeldText = append(s.HeldText, x.text)
+	}
+	for _, source := range s.Sources {
+		var own, last windowed
+		var err error
+		if s.Validation != nil {
+			own, err = cut(c, source.Tokens, source.Tokens.All())
+		} else if own, last, err = holdOut(c, source.Tokens); err == nil {
+			hold(last)
+			s.packing.Add(last.packing)
+		}
+		if err != nil && s.Mixed() {
+			err = fmt.Errorf("%s: %w", source.Name, err)
+		}
+		if err != nil {
+			return c.Fault("data", err.Error())
+		}
+		train = append(train, data.Part{Windows: own.windows, Times: source.Times})
+		s.packing.Add(own.packing)
+	}
+	if v := s.Validation; v != nil {
+		all, err := cut(c, v.Tokens, v.Tokens.All())
+		if err != nil {
+			return c.Fault("validation", err.Error())
+		}
+		hold(all)
+		s.heldPacking = all.packing
+	}
+	s.Train, s.Held = data.Mix(train...), data.Mix(validate...)
+	return nil
+}
+
+// resolveModel finds the architecture as findModel does. Rotary positions are
+// unbounded: a model that is trained on longer sequences than its config.json
+// states gets that length, so that readers of its checkpoints use it.
+func resolveModel(c *config.Config, vocab int) (m *model.Model, from string, notes []string, err error) {
+	m, from, notes, err = findModel(c, vocab)
+	if err == nil && m.Rotary() && m.MaxPositions < c.SequenceLength {
+		notes = append(notes, fmt.Sprintf("max_position_embeddings is raised from %d to %d, the length of the sequences", m.MaxPositions, c.SequenceLength))
+		m.MaxPositions = c.SequenceLength
+	}
+	if err == nil && m.LongRope() {
+		_, key := m.RopeScaling.Pairs(c.SequenceLength)
+		notes = append(notes, fmt.Sprintf("rotary positions (longrope) are those of %s, since sequences have %d tokens and the original context %d", key, c.SequenceLength, m.RopeScaling.OriginalContext))
+	}
+	if err == nil {
+		err = balance(c, m, from)
+	}
+	return m, from, notes, err
+}
+
+// balance sets the term of the loss that evens out the use of experts. By default it spares trained
+// routers, which have learnt what to send where: they would unlearn more than they gain.
+func balance(c *config.Config, m *model.Model, from string) error {
+	const usual = 0.01
+	switch {
+	case c.ExpertBalance == config.Derived && m.Experts > 0 && from == "":
+		m.Balance = usual
+	case c.ExpertBalance > 0:
+		m.Balance = c.ExpertBalance
+	}
+	if err := m.Validate(); err != nil {
+		return c.Fault("expert_balance", err.Error())
+	}
+	return nil
+}
+
+// findModel finds the model by inline sizes, a known name, or the config.json of a folder; for an adapter's folder, that of
+// its model. vocab is the tokenizer's vocabulary size, the default of inline sizes. from is the folder of the weights.
+func findModel(c *config.Config, vocab int) (m *model.Model, from string, notes []string, err error) {
+	fail := func(err error) error {
+		return c.Fault("model", suggest.Add(err, "use a known name such as gpt2, a Hugging Face folder, or sizes such as {type: gpt2, layers: 6, width: 256, heads: 4}").Error())
+	}
+	if c.Model.Name == "" {
+		m, err := inline(c, vocab)
+		if err != nil {
+			return nil, "", nil, fail(err)
+		}
+		return m, "", nil, nil
+	}
+	if folder.IsAdapter(c.Model.Name) {
+		if m, from, notes, err = folder.AdaptedModel(c.Model.Name); err != nil {
+			err = fail(err)
+		}
+		return m, from, notes, err
+	}
+	text, err := folder.ReadConfig(c.Model.Name)
+	switch {
+	case err == nil:
+		m, notes, err = model.Parse(text)
+		if err != nil {
+			return nil, "", nil, fail(err)
+		}
+		return m, c.Model.Name, notes, nil
+	case !errors.Is(err, fs.ErrNotExist):
+		return nil, "", nil, fail(err)
+	}
+	if m, err = model.Known(c.Model.Name); err != nil {
+		if st, statErr := os.Stat(c.Model.Name); statErr == nil && st.IsDir() {
+			err = fmt.Errorf("the folder %q has no config.json; hint: use a Hugging Face folder, or a checkpoint of a run", c.Model.Name)
+		} else if paths.IsHub(c.Model.Name) {
+			err = fmt.Errorf("%q is neither a folder nor downloaded from the hub; hint: hf download %s", c.Model.Name, c.Model.Name)
+		}
+		return nil, "", nil, fail(err)
+	}
+	return m, "", nil, nil
+}
+
+// inline makes a model from sizes; omitted ones take the family's defaults.
+func inline(c *config.Config, vocab int) (*model.Model, error) {
+	m, err := model.Typical(model.Family(c.Model.Type))
+	if err != nil {
+		return nil, err
+	}
+	in := c.Model
+	or := func(v, def int) int {
+		if v != 0 {
+			return v
+		}
+		return def
+	}
+	m.Layers, m.Width, m.Heads = in.Layers, in.Width, in.Heads
+	if in.Layers < 1 || in.Width < 1 || in.Heads < 1 {
+		return nil, errors.New("layers, width and heads must be given and positive; hint: use sizes such as {type: gpt2, layers: 6, width: 256, heads: 4}")
+	}
+	if in.HeadDim == 0 && m.Width%m.Heads != 0 {
+		return nil, fmt.Errorf("width %d cannot be divided among %d heads; hint: use a multiple of heads, or set head_dim", m.Width, m.Heads)
+	}
+	m.KVHeads = or(in.KVHeads, m.Heads)
+	m.HeadDim = or(in.HeadDim, m.Width/m.Heads)
+	wide := 4 * m.Width
+	if m.Gated() { // the same number of parameters with three matrices, in steps of 32
+		wide = (8*m.Width/3 + 31) / 32 * 32
+	}
+	m.Experts, m.Active = in.Experts, in.Active
+	if m.Mixture() {
+		m.Experts = or(in.Experts, 8)
+		m.Active = or(in.Active, min(2, m.Experts))
+		wide = (max(wide/max(m.Active, 1), 1) + 31) / 32 * 32 // a token's experts together are as wide
+	}
+	m.FeedForward = or(in.FeedForward, wide)
+	if m.Vocab = or(in.Vocab, vocab); m.Vocab == 0 {
+		return nil, errors.New("vocabulary is missing, and there is no tokenizer to take it from; hint: set vocabulary, such as vocabulary: 32000")
+	}
+	m.MaxPositions = or(in.Positions, c.SequenceLength)
+	if m.Window = in.Window; m.Window == 0 { // then no layer has a base of its own
+		m.Sliding, m.LocalTheta = nil, 0
+	}
+	if m.RopeScaling != nil { // for a longer context than the sizes state; the bases are the same
+		m.RopeScaling, m.LocalTheta = nil, 0
+	}
+	if m.QueryScalar > 0 {
+		m.QueryScalar = float64(m.HeadDim)
+	}
+	if m.Multipliers.Attention > 0 {
+		m.Multipliers.Attention = 1 / float64(m.HeadDim)
+	}
+	if in.RopeTheta != 0 {
+		if !m.Rotary() {
+			return nil, fmt.Errorf("rope_theta %v, but %s has learned positions; hint: leave it out, or use another type", in.RopeTheta, m.Family)
+		}
+		m.RopeTheta = in.RopeTheta
+	}
+	if in.Tied != nil {
+		m.Tied = *in.Tied
+	}
+	return m, m.Validate()
+}

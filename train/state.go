@@ -1,0 +1,177 @@
+package train
+
+import (
+	"io"
+	"slices"
+
+	"github.com/athanor-llm/athanor/checkpoint"
+	"github.com/athanor-llm/athanor/checkpoint/safetensors"
+	"github.com/athanor-llm/athanor/folder"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/optimizer"
+	"github.com/athanor-llm/athanor/plan"
+)
+
+// A checkpoint stores weights and moments as the run holds them, in fp32 or in bf16 (optimizer_state), so it takes 12, 8 or 6
+// bytes per trained parameter. Frozen weights, which operators may read rounded, are copied from the run's source of them.
+
+// weights is the source of the initial parameters, which can be read again during
+// the run. Checkpoints copy frozen parameters from it bit for bit, since in bf16
+// the arenas hold them rounded. Its files stay open, so that removing them does no
+// harm.
+type weights struct {
+	read func(p model.Param, dst []float32) error
+	in   func(p model.Param) *safetensors.Set // the files with a parameter; nil: there are none, it was initialised at random
+	file io.Closer                            // nil: none
+}
+
+func (w *weights) close() error {
+	if w.file == nil {
+		return nil
+	}
+	file := w.file
+	w.file = nil
+	return file.Close()
+}
+
+// half reports whether a parameter's source stores it in bf16, or in a format whose numbers are all exact in bf16.
+func (w *weights) half(p model.Param) bool {
+	return w.in != nil && w.in(p) != nil && folder.Halved(w.in(p), p)
+}
+
+// rounded reports whether the arenas hold a parameter in fewer bits than
+// checkpoints do. That is never so for trained parameters.
+func (t *Run) rounded(p model.Param) bool {
+	return p.Frozen && (p.NF4 || t.Setup.Graph.DType != graph.F32) && t.saves(p)
+}
+
+// saves reports whether checkpoints contain a parameter: those of adapters contain only the adapters' own.
+func (t *Run) saves(p model.Param) bool { return t.lora() == nil || p.Adapter }
+
+// storedAs returns the type in which checkpoints store one kind of a parameter's state: the type in which the run holds it or,
+// if the arenas hold it rounded, one that loses nothing.
+func (t *Trainer) storedAs(p model.Param, kind optimizer.Kind) safetensors.DType {
+	master, moments := plan.StateTypes(t.Plan.Plan.State)
+	half := moments == graph.BF16
+	if kind == optimizer.Weights {
+		half = master == graph.BF16 && (!t.rounded(p) || t.origin.half(p))
+	}
+	if half {
+		return safetensors.BF16
+	}
+	return safetensors.F32
+}
+
+// halfWeights reports whether all weights of a checkpoint are in bf16.
+func (t *Trainer) halfWeights() bool {
+	return !slices.ContainsFunc(t.tensors(optimizer.Weights), func(w safetensors.Tensor) bool { return w.DType != safetensors.BF16 })
+}
+
+// moments returns the optimizer's moments.
+func (t *Trainer) moments() (list []checkpoint.Group) {
+	for _, kind := range t.Plan.Plan.Optimizer.Rule().Moments {
+		list = append(list, checkpoint.Group{Name: kind.String(), Tensors: t.tensors(kind)})
+	}
+	return list
+}
+
+// tensors returns one kind of state, read lazily from where it lives. Frozen
+// parameters have weights only.
+func (t *Trainer) tensors(kind optimizer.Kind) []safetensors.Tensor {
+	var list []safetensors.Tensor
+	r := &stateReader{run: t, kind: kind}
+	for i, p := range t.Setup.Graph.Params {
+		if p.Frozen && kind != optimizer.Weights || !t.saves(p) {
+			continue
+		}
+		for _, part := range p.Tensors() {
+			list = append(list, r.tensor(i, part))
+		}
+	}
+	return list
+}
+
+// stateReader reads one kind of state for files, in pieces and into reused memory, so that nothing large is in memory
+// twice.
+type stateReader struct {
+	trainer *Trainer
+	kind    optimizer.Kind
+	values  []float32
+	halves  []byte
+	whole   int // 1 + the parameter that values holds completely; 0: none
+}
+
+// tensor returns a part of a parameter's state as a tensor of files.
+func (r *stateReader) tensor(i int, part model.Tensor) safetensors.Tensor {
+	p := r.run.Setup.Graph.Params[i]
+	as := r.run.storedAs(p, r.kind)
+	data := func(w io.Writer) error {
+		return inPieces(part, func(at, n int) error { return r.writeFloats(w, i, at, n) })
+	}
+	switch {
+	case p.Reordered() || r.run.rounded(p):
+		data = func(w io.Writer) error { return r.writeWhole(w, i, part, as) }
+	case as == safetensors.BF16:
+		data = func(w io.Writer) error {
+			return inPieces(part, func(at, n int) error { return r.writeHalves(w, i, at, n) })
+		}
+	}
+	return safetensors.Tensor{Info: safetensors.Info{Name: part.Name, DType: as, Shape: part.Shape}, Data: data}
+}
+
+// inPieces calls write for one piece of a part after another, each of n elements from index at on.
+func inPieces(part model.Tensor, write func(at, n int) error) error {
+	const most = 1 << 20
+	for at, end := part.First, part.First+part.Elems(); at < end; at += most {
+		if err := write(at, min(most, end-at)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeFloats writes elements in fp32.
+func (r *stateReader) writeFloats(w io.Writer, i, at, n int) error {
+	r.values, r.whole = slices.Grow(r.values[:0], n)[:n], 0
+	if err := r.run.Session.ReadPart(i, r.kind, at, r.values); err != nil {
+		return err
+	}
+	return safetensors.WriteFloat32(w, safetensors.F32, r.values)
+}
+
+// writeHalves writes elements in bf16 as the run stores them.
+func (r *stateReader) writeHalves(w io.Writer, i, at, n int) error {
+	bytes := n * safetensors.BF16.Size()
+	r.halves = slices.Grow(r.halves[:0], bytes)[:bytes]
+	if err := r.run.Session.ReadHalves(i, r.kind, at, r.halves); err != nil {
+		return err
+	}
+	_, err := w.Write(r.halves)
+	return err
+}
+
+// writeWhole writes a parameter that files order differently, or one that the arenas hold rounded, which is read from its source.
+// The parameter is read for its first tensor; the others follow.
+func (r *stateReader) writeWhole(w io.Writer, i int, part model.Tensor, as safetensors.DType) error {
+	t := r.run
+	p := t.Setup.Graph.Params[i]
+	if r.whole != i+1 {
+		r.whole, r.values = 0, slices.Grow(r.values[:0], int(p.Elems()))[:p.Elems()]
+		var err error
+		if t.rounded(p) {
+			err = t.origin.read(p, r.values)
+		} else {
+			err = t.Session.Read(i, r.kind, r.values)
+		}
+		if err != nil {
+			return err
+		}
+		r.whole = i + 1
+	}
+	values := r.values[part.First:][:part.Elems()]
+	if as == safetensors.BF16 {
+		return safetensors.WriteBF16(w, values)
+	}
+	return safetensors.WriteFloat32(w, as, values)
+}

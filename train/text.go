@@ -1,0 +1,321 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/data"
+	"github.com/athanor-llm/athanor/data/bpe"
+	"github.com/athanor-llm/athanor/data/chat"
+	"github.com/athanor-llm/athanor/folder"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/machine"
+)
+
+// Text holds the corpora of a run, as tokens; it is empty if there are none. Close it after use.
+type Text struct {
+	Sources    []Source // of the corpus, as the configuration has them
+	Validation *Source  // nil: a part held out of the sources
+	Tokenizer  *bpe.Tokenizer
+	Chat       *chat.Template // next to the tokenizer; nil: there is none
+	Begin      []int32        // what documents other than conversations begin with
+	Notes      []string       // messages for the user
+}
+
+// Source is text that is read equally often throughout.
+type Source struct {
+	Name   string // its patterns
+	Times  float64
+	Corpus *data.Corpus
+	Tokens *data.Tokens
+	key    string // the configuration's key that names it
+}
+
+// OpenText reads the corpora and the tokenizer of a configuration, if it names a corpus. It needs no other
+// fields except the run's folder, and that only if there is one. A file that several sources name
+// belongs to the last of them, but never to a source that is trained on if it is also a validation file.
+func OpenText(ctx context.Context, c *config.Config, progress folder.Progress) (*Text, error) {
+	t := &Text{}
+	if len(c.Data) == 0 {
+		return t, nil
+	}
+	for _, s := range c.Data {
+		t.Sources = append(t.Sources, Source{Name: strings.Join(s.Files, ", "), Times: s.Times, key: "data"})
+		if err := t.Sources[len(t.Sources)-1].open(c, s.Files); err != nil {
+			return nil, err
+		}
+	}
+	if len(c.Validation) > 0 {
+		t.Validation = &Source{Name: strings.Join(c.Validation, ", "), key: "validation"}
+		if err := t.Validation.open(c, c.Validation); err != nil {
+			return nil, err
+		}
+	}
+	if err := t.divide(c); err != nil {
+		return nil, err
+	}
+	opt := func(what string) data.Options {
+		return data.Options{Progress: func(done, total int64) { progress(what, done, total) }}
+	}
+	var err error
+	if t.Tokenizer, err = openTokenizer(ctx, c, t.Corpus(), opt("training the tokenizer")); err != nil {
+		return nil, err
+	}
+	t.Chat = openChat(c, t.Tokenizer)
+	t.Begin = beginsWith(c, t.Tokenizer)
+	reading := opt("reading the corpus")
+	reading.Chat, reading.Pairs, reading.Begin = t.Chat, c.Preference.Beta > 0, t.Begin
+	for _, s := range t.all() {
+		s.Tokens, err = folder.Tokenize(ctx, s.Corpus, t.Tokenizer, reading)
+		switch {
+		case errors.Is(err, data.ErrNoEnd):
+			err = c.Fault("tokenizer", data.ErrNoEnd.Error())
+		case errors.Is(err, chat.ErrNone):
+			err = c.Fault("tokenizer", err.Error())
+		case errors.Is(err, data.ErrContent):
+			err = c.Fault(s.key, err.Error())
+		}
+		if err != nil {
+			t.Close()
+			return nil, err
+		}
+	}
+	if note := t.beginsNote(); note != "" {
+		t.Notes = append(t.Notes, note)
+	}
+	return t, nil
+}
+
+// beginsNote says what texts begin with; "" if there are none that begin with anything.
+func (t *Text) beginsNote() string {
+	if len(t.Begin) == 0 || t.Stats().Texts() == 0 {
+		return ""
+	}
+	text, err := t.Tokenizer.Decode(t.Begin)
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprintf("texts begin with %s, as the tokenizer has it, which is given and not learnt; hint: bos: none leaves it out", text)
+}
+
+// beginsWith returns the tokens with which documents begin. A run that began without them goes on without.
+func beginsWith(c *config.Config, t *bpe.Tokenizer) []int32 {
+	if begun, ok := recorded(c); c.BOS == "none" || c.Out != "" && ok && begun.Begin == "" {
+		return nil
+	}
+	return t.Start()
+}
+
+// String describes one of several sources.
+func (s Source) String() string {
+	return fmt.Sprintf("%s: %v; %d tokens, times %v", s.Name, s.Tokens.Stats(), s.Tokens.Len(), s.Times)
+}
+
+// open finds the files of a source.
+func (s *Source) open(c *config.Config, patterns []string) (err error) {
+	if s.Corpus, err = data.OpenCorpus(patterns...); err != nil {
+		err = c.Fault(s.key, err.Error())
+	}
+	return err
+}
+
+// divide assigns every file to the last source that names it.
+func (t *Text) divide(c *config.Config) error {
+	all := t.all()
+	if len(all) == 1 {
+		return nil
+	}
+	var list []*data.Corpus
+	for _, s := range all {
+		list = append(list, s.Corpus)
+	}
+	rest, gone := data.Divide(list)
+	for k, s := range all {
+		s.Corpus = rest[k]
+		for to, n := range gone[k] {
+			if n > 0 {
+				t.Notes = append(t.Notes, fmt.Sprintf("%d files of %s also belong to %s, and are read only as part of the latter", n, s.Name, all[to].Name))
+			}
+		}
+		if rest[k].Bytes() == 0 {
+			return c.Fault(s.key, fmt.Sprintf("all text of %s is named again by a later source or by validation, and a file is read only as part of the last that names it; hint: use patterns that leave some text here", s.Name))
+		}
+	}
+	return nil
+}
+
+// Empty reports whether there is no text.
+func (t *Text) Empty() bool { return len(t.Sources) == 0 }
+
+// vocabulary returns the number of token ids, or 0.
+func (t *Text) vocabulary() int {
+	if t.Tokenizer == nil {
+		return 0
+	}
+	return t.Tokenizer.VocabularySize()
+}
+
+// all returns the sources and, if there is one, the corpus to validate with.
+func (t *Text) all() (list []*Source) {
+	for k := range t.Sources {
+		list = append(list, &t.Sources[k])
+	}
+	if t.Validation != nil {
+		list = append(list, t.Validation)
+	}
+	return list
+}
+
+// Corpus returns the files of all sources.
+func (t *Text) Corpus() *data.Corpus {
+	var list []*data.Corpus
+	for _, s := range t.Sources {
+		list = append(list, s.Corpus)
+	}
+	return data.Union(list...)
+}
+
+// Stats returns what was found in all sources.
+func (t *Text) Stats() (sum data.Stats) {
+	for _, s := range t.Sources {
+		sum.Add(s.Tokens.Stats())
+	}
+	return sum
+}
+
+// Len returns the number of tokens of all sources.
+func (t *Text) Len() (n int64) {
+	for _, s := range t.Sources {
+		n += s.Tokens.Len()
+	}
+	return n
+}
+
+// validationTokens returns the number of tokens of the validation corpus, 0 if there is none.
+func (t *Text) validationTokens() int64 {
+	if t.Validation == nil {
+		return 0
+	}
+	return t.Validation.Tokens.Len()
+}
+
+// Mixed reports whether the corpus is anything but a single source that a pass reads once.
+func (t *Text) Mixed() bool { return len(t.Sources) > 1 || t.Sources[0].Times != 1 }
+
+// Share returns a source's share of the tokens that a pass reads.
+func (t *Text) Share(source int) float64 {
+	sum := 0.0
+	for _, s := range t.Sources {
+		sum += s.Times * float64(s.Tokens.Len())
+	}
+	return t.Sources[source].Times * float64(t.Sources[source].Tokens.Len()) / sum
+}
+
+// nameOf names the text that tokens come from.
+func (t *Text) nameOf(tokens *data.Tokens) string {
+	for _, s := range t.all() {
+		if s.Tokens == tokens && (s == t.Validation || t.Mixed()) {
+			return s.Name
+		}
+	}
+	return "the corpus"
+}
+
+// Close unmaps the tokens.
+func (t *Text) Close() {
+	for _, s := range t.all() {
+		if s.Tokens != nil {
+			s.Tokens.Close()
+		}
+	}
+}
+
+// Documents returns where attention ends if the configuration confines it to
+// documents of the text, else nil. Without a text, when only plans are made, each
+// document fills its window, or half of one if it belongs to a pair.
+func (t *Text) Documents(c *config.Config) *graph.Documents {
+	if c.Documents == config.Joined {
+		return nil
+	}
+	docs := &graph.Documents{Preference: c.Preference.Beta}
+	if t.Empty() {
+		docs.Length = c.SequenceLength
+		if docs.Preference > 0 {
+			docs.Length = max(1, docs.Length/2)
+		}
+		return docs
+	}
+	docs.End = t.Sources[0].Tokens.EndOfText()
+	length := 0.0 // the cost of attention is proportional to it
+	for k, s := range t.Sources {
+		of := s.Tokens.DocumentLength
+		switch {
+		case docs.Preference > 0:
+			of = s.Tokens.PairLength
+		case c.Documents == config.Whole:
+			of = s.Tokens.WholeLength
+		}
+		length += t.Share(k) * float64(of(c.SequenceLength))
+	}
+	docs.Length = max(1, int(math.Round(length)))
+	return docs
+}
+
+// AtLength returns copies of a configuration that differ in sequence_length, with
+// their graphs, which depend on the text's vocabulary and documents.
+func (t *Text) AtLength(c *config.Config) machine.AtLength {
+	return func(tokens int) (*config.Config, *graph.Graph, error) {
+		long := *c
+		long.SequenceLength = tokens
+		m, _, _, err := resolveModel(&long, t.vocabulary())
+		if err != nil {
+			return nil, nil, err
+		}
+		g, err := machine.BuildGraph(&long, m, t.Documents(&long))
+		return &long, g, err
+	}
+}
+
+// windowed is text as windows, and what they were made of.
+type windowed struct {
+	windows data.Windows
+	packing data.Packing
+	text    data.Stretch
+}
+
+// cut makes windows of a range of tokens.
+func cut(c *config.Config, t *data.Tokens, r data.Range) (windowed, error) {
+	s := windowed{text: data.Stretch{Tokens: t, Range: r}}
+	var err error
+	switch pairs := t.Stats().Pairs(); {
+	case c.Preference.Beta > 0:
+		s.windows, s.packing, err = t.Preferences(r, c.SequenceLength)
+	case pairs > 0:
+		err = fmt.Errorf("there are %d pairs of a chosen and a rejected answer, which need preference to train on; hint: set preference: {beta: 0.1}", pairs)
+	case c.Documents == config.Whole:
+		s.windows, s.packing, err = t.WholeDocuments(r, c.SequenceLength)
+	default:
+		s.windows, err = t.Windows(r, c.SequenceLength)
+	}
+	return s, err
+}
+
+// holdOut makes windows of all tokens, and reserves the last part for validation.
+func holdOut(c *config.Config, t *data.Tokens) (train, held windowed, err error) {
+	split := t.Split
+	if c.Preference.Beta > 0 {
+		split = t.SplitPairs
+	}
+	first, last, err := split(c.HeldOut, c.SequenceLength)
+	if err != nil {
+		return train, held, err
+	}
+	if train, err = cut(c, t, first); err == nil {
+		held, err = cut(c, t, last)
+	}
+	return train, held, err
+}

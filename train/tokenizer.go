@@ -1,0 +1,109 @@
+package train
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/data"
+	"github.com/athanor-llm/athanor/data/bpe"
+	"github.com/athanor-llm/athanor/data/chat"
+	"github.com/athanor-llm/athanor/folder"
+	"github.com/athanor-llm/athanor/internal/paths"
+	"github.com/athanor-llm/athanor/machine"
+)
+
+// A tokenizer trained on the corpus is stored twice: in the user's cache, keyed by
+// its inputs, for plans and other runs; and in the run's folder, so that the run
+// resumes with the same tokenizer whatever happens to corpus and cache.
+
+// openTokenizer opens the tokenizer of a configuration, or trains it.
+func openTokenizer(ctx context.Context, c *config.Config, corpus *data.Corpus, opt data.Options) (*bpe.Tokenizer, error) {
+	if own := folder.TokenizerPath(c.Model.Name); c.Tokenizer == c.Model.Name && (c.Tokenizer != "gpt2" || paths.Exists(own)) {
+		t, err := bpe.Load(own)
+		if err != nil {
+			return nil, c.Fault("tokenizer", err.Error())
+		}
+		return t, nil
+	}
+	cached := ""
+	if isTrained(c.Tokenizer) {
+		if t, err := bpe.Load(ownTokenizer(c)); c.Out != "" && err == nil {
+			return t, nil
+		}
+		dir, err := machine.CacheDir()
+		if err != nil {
+			return nil, err
+		}
+		cached = filepath.Join(dir, "tokenizers", c.Tokenizer+"-"+corpusKey(corpus))
+		if t, err := bpe.Load(cached); err == nil {
+			return t, nil
+		}
+	}
+	t, err := data.OpenTokenizer(ctx, c.Tokenizer, corpus, opt)
+	if errors.Is(err, data.ErrContent) { // found while a tokenizer is trained on it
+		return nil, c.Fault("data", err.Error())
+	}
+	if err != nil {
+		return nil, c.Fault("tokenizer", err.Error())
+	}
+	if cached != "" {
+		_ = keepTokenizer(t, cached) // a cache that cannot be written is no error
+	}
+	return t, nil
+}
+
+// openChat opens the chat template next to the tokenizer of a configuration; nil: there is none.
+func openChat(c *config.Config, t *bpe.Tokenizer) *chat.Template {
+	dir := c.Tokenizer
+	if isTrained(dir) || dir == "gpt2" && !(c.Model.Name == dir && paths.Exists(filepath.Join(dir, folder.TokenizerFile))) {
+		return nil
+	}
+	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
+		dir = filepath.Dir(dir)
+	}
+	return folder.OpenTemplate(dir, t)
+}
+
+func isTrained(name string) bool { return strings.HasPrefix(name, "bpe-") }
+
+// ownTokenizer returns the folder in which a run stores its trained tokenizer.
+func ownTokenizer(c *config.Config) string { return filepath.Join(c.Out, "tokenizer", c.Tokenizer) }
+
+// corpusKey identifies a corpus by the names, sizes and times of its files.
+func corpusKey(corpus *data.Corpus) string {
+	h := sha256.New()
+	for _, f := range corpus.Files() {
+		fmt.Fprintf(h, "%q %d %d %v\n", f.Path, f.Size, f.Modified, f.Format)
+	}
+	return fmt.Sprintf("%x", h.Sum(nil)[:8])
+}
+
+// keepTokenizer saves a tokenizer to a folder that appears atomically. A readable
+// one already there is left alone.
+func keepTokenizer(t *bpe.Tokenizer, dir string) error {
+	if _, err := bpe.Load(dir); err == nil {
+		return nil
+	}
+	parent := filepath.Dir(dir)
+	if err := os.MkdirAll(parent, 0o755); err != nil {
+		return err
+	}
+	temp, err := os.MkdirTemp(parent, ".tmp-")
+	if err != nil {
+		return err
+	}
+	err = errors.Join(os.Chmod(temp, 0o755), t.Save(temp), os.RemoveAll(dir))
+	if err == nil {
+		err = os.Rename(temp, dir)
+	}
+	if err != nil {
+		os.RemoveAll(temp)
+	}
+	return err
+}

@@ -1,0 +1,498 @@
+package train
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/athanor-llm/athanor/checkpoint"
+	"github.com/athanor-llm/athanor/data"
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/exec"
+	"github.com/athanor-llm/athanor/folder"
+	"github.com/athanor-llm/athanor/internal/clock"
+	"github.com/athanor-llm/athanor/internal/stat"
+	"github.com/athanor-llm/athanor/internal/suggest"
+	"github.com/athanor-llm/athanor/lower"
+	"github.com/athanor-llm/athanor/machine"
+	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/search"
+	"github.com/athanor-llm/athanor/session"
+)
+
+// ErrSaved reports that the run was stopped, by a signal or the file stop, after saving its state.
+// The same command continues it.
+var ErrSaved = errors.New("stopped on request; everything is saved: start the same command again to continue")
+
+// Steps of the session, in the order given to Open.
+const (
+	training = iota
+	evaluating
+)
+
+// Observer receives the events of a run.
+type Observer interface {
+	Step(m Metrics)
+	Event(text string) // such as a validation or a checkpoint
+}
+
+// Run is a training run between two steps.
+type Run struct {
+	Setup    *Setup
+	Plan     *search.Candidate
+	Session  *session.Session
+	Peak     float64 // FLOP/s of the machine, for MFU
+	Step     int     // optimizer steps done
+	Tokens   int64   // trained on
+	Losses   []float64
+	sampler  *data.Sampler
+	rows     []int32 // the sampler's batch: sequence length + 1 tokens per row
+	tokens   []int32
+	targets  []int32
+	log      *metricsLog
+	flops    float64 // per step
+	ValLoss  float64
+	Best     *checkpoint.Best   // nil: none is kept, or none known yet
+	Measured []float64          // seconds of each step of this process
+	Notes    []string           // messages for the user, such as what was resumed
+	programs []*program.Program // of the training step, by rank
+	devices  []device.Device
+	lock     *os.File       // on the run's folder; nil where there are no locks
+	first    []device.Stats // after the first step of this process: all steps are alike
+	saved    string         // latest checkpoint of this run
+	saving   saving         // when it was written, and how long that took
+	spread   spread         // steps of a timed run's schedule
+	guard    guard          // which steps are skipped
+	origin   weights        // the parameters that this process began with
+
+	reference reference // of pairs
+	pairs     pairs     // in the batch
+	rewards   *Rewards  // of the latest validation on pairs
+}
+
+// Open locks the run's folder and opens the session. programs are those of
+// the plan, by rank. The parameters come from the latest checkpoint, from the
+// model's folder or from initialisation. Close the Run after use.
+func Open(ctx context.Context, s *Setup, best *search.Candidate, programs []*program.Program, m *machine.Machine) (*Run, error) {
+	c := s.Config
+	t := &Run{Setup: s, Plan: best, Peak: m.Peak(s.Graph), ValLoss: math.NaN(), programs: programs}
+	if err := os.MkdirAll(c.Out, 0o755); err != nil {
+		return nil, outError(err)
+	}
+	var err error
+	if t.lock, err = lockFolder(c.Out); err != nil {
+		return nil, err
+	}
+	if isTrained(c.Tokenizer) {
+		err = keepTokenizer(s.Tokenizer, ownTokenizer(c))
+	}
+	if err == nil {
+		err = t.open(ctx, m)
+	}
+	if err != nil {
+		return nil, errors.Join(err, t.Close())
+	}
+	return t, nil
+}
+
+// open prepares everything that a step needs.
+func (t *Run) open(ctx context.Context, m *machine.Machine) error {
+	s, c := t.Setup, t.Setup.Config
+	var err error
+	if t.sampler, err = data.NewSampler(s.Train, c.Seed, c.GlobalBatch); err != nil {
+		return c.Fault("global_batch", err.Error())
+	}
+	eval, err := evaluation(ctx, s, t.Plan.Plan, t.programs, m.Capacity)
+	if err != nil {
+		return err
+	}
+	opt := machine.StepOptions(c)
+	opt.Capacity = m.Capacity
+	updates, err := session.Updates(ctx, s.Graph, t.Plan.Plan, t.programs, opt)
+	if err != nil {
+		return err
+	}
+	if _, err := session.Prove(ctx, s.Graph, t.Plan.Plan, t.programs, updates, opt); err != nil {
+		return err
+	}
+	if t.devices, err = m.Open(t.programs); err != nil {
+		return err
+	}
+	if t.Session, err = session.OpenDeferred(s.Graph, t.devices, updates, t.programs, eval); err == nil {
+		err = t.start()
+	}
+	if err == nil {
+		t.spreadTime()
+		err = t.roomToSave()
+	}
+	if err == nil && !slices.ContainsFunc(s.Graph.Params, t.rounded) {
+		err = t.origin.close()
+	}
+	if err != nil {
+		return err
+	}
+	n := c.GlobalBatch * c.SequenceLength
+	t.rows = make([]int32, c.GlobalBatch*(c.SequenceLength+1))
+	t.tokens, t.targets = make([]int32, n), make([]int32, n)
+	f, b := s.Graph.FLOPs()
+	t.flops = float64(f+b) * float64(c.GlobalBatch)
+	if t.log, err = openMetrics(c.Out, t.Step); err == nil {
+		err = t.describe()
+	}
+	return err
+}
+
+// spreadTime sets the number of steps over which a timed run spreads its learning
+// rate: the checkpoint's for the same max_time, else by the predicted step time.
+func (t *Run) spreadTime() {
+	c := t.Setup.Config
+	if !c.Timed() {
+		return
+	}
+	if t.spread.Time != c.MaxTime {
+		t.spread = spread{c.MaxTime, t.Step + int(time.Duration(c.MaxTime).Seconds()/t.Plan.Seconds())}
+	}
+	c.Spread(t.spread.Steps)
+}
+
+// evaluation returns the proven forward programs for held-out text, by rank. They
+// use the memory that the training programs leave free between steps.
+func evaluation(ctx context.Context, s *Setup, training *plan.Plan, base []*program.Program, capacity [device.NumTiers]int64) ([]*program.Program, error) {
+	opt := machine.StepOptions(s.Config)
+	opt.Mode, opt.Capacity = lower.Eval, capacity
+	pl, list, err := search.Between(ctx, s.Graph, training, base, opt)
+	if err != nil {
+		return nil, err
+	}
+	_, err = session.Prove(ctx, s.Graph, pl, list, nil, opt)
+	return list, err
+}
+
+// Close closes log, session and devices, and unlocks the folder.
+func (t *Run) Close() error {
+	var errs []error
+	if t.log != nil {
+		errs = append(errs, t.log.close())
+	}
+	if t.Session != nil {
+		t.Session.Close()
+	}
+	errs = append(errs, session.CloseAll(t.devices))
+	errs = append(errs, t.origin.close())
+	if t.lock != nil {
+		errs = append(errs, t.lock.Close())
+	}
+	t.log, t.Session, t.devices, t.lock = nil, nil, nil, nil
+	return errors.Join(errs...)
+}
+
+// describe writes the resolved configuration and the plan to the run's folder.
+func (t *Run) describe() error {
+	c := t.Setup.Config
+	text, err := yaml.Marshal(c)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(c.Out, "config.yaml"), text, 0o644); err != nil {
+		return err
+	}
+	if text, err = json.MarshalIndent(t.Plan.Plan, "", "  "); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(c.Out, "plan.json"), append(text, '\n'), 0o644)
+}
+
+// Train trains until MaxSteps or MaxTime, then validates and saves. If ctx is done, or stop is requested,
+// it finishes the current step, saves and returns ErrSaved.
+func (t *Run) Train(ctx context.Context, o Observer) error {
+	c := t.Setup.Config
+	if err := t.refer(ctx, o.Event); err != nil {
+		return err
+	}
+	deadline := time.Time{}
+	if c.MaxTime > 0 {
+		deadline = time.Now().Add(time.Duration(c.MaxTime))
+	}
+	t.saving.latest = time.Now()
+	for t.Step < c.MaxSteps && (deadline.IsZero() || time.Now().Before(deadline)) {
+		stop, err := t.requested(stopFile)
+		if err != nil {
+			return err
+		}
+		if stop || ctx.Err() != nil {
+			if err := t.save(o); err != nil {
+				return err
+			}
+			return ErrSaved
+		}
+		m, err := t.Next(context.WithoutCancel(ctx))
+		if err != nil {
+			return err
+		}
+		better := false
+		if c.EvalEvery > 0 && t.Step%c.EvalEvery == 0 && t.Step < c.MaxSteps {
+			if better, err = t.report(ctx, o); err != nil {
+				return err
+			}
+			if !math.IsNaN(t.ValLoss) {
+				m.ValLoss, m.ValRewards = t.ValLoss, t.rewards
+			}
+		}
+		if err := t.log.add(m); err != nil {
+			return err
+		}
+		o.Step(m)
+		if m.Skipped {
+			o.Event(m.skipped())
+		}
+		t.compare(o)
+		if t.traced() {
+			if err := t.trace(); err != nil {
+				return err
+			}
+			t.Session.SetClock(false)
+		}
+		asked, err := t.requested(saveFile)
+		if err != nil {
+			return err
+		}
+		if t.Step < c.MaxSteps && (better || asked || c.SaveEvery > 0 && t.Step%c.SaveEvery == 0 || t.due(o)) {
+			if err := t.save(o); err != nil {
+				return err
+			}
+		}
+	}
+	if t.Step < c.MaxSteps {
+		o.Event(fmt.Sprintf("max_time %v is over: %d of %d steps are done", time.Duration(c.MaxTime), t.Step, c.MaxSteps))
+	}
+	if _, err := t.report(ctx, o); err != nil {
+		return err
+	}
+	if err := t.save(o); err != nil {
+		return err
+	}
+	_, stop := t.requested(stopFile) // requests that came too late are fulfilled already, and not left for the next run
+	_, save := t.requested(saveFile)
+	return errors.Join(stop, save)
+}
+
+// Files that a user who cannot send a signal creates in the run's folder: to have a checkpoint written after
+// the current step, or to stop after writing one.
+const saveFile, stopFile = "save", "stop"
+
+// requested removes such a file, and reports whether it was there.
+func (t *Run) requested(file string) (bool, error) {
+	err := os.Remove(filepath.Join(t.Setup.Config.Out, file))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, outError(err)
+}
+
+// compare reports once, after a few steps, if they do not take the predicted time:
+// the machine is busy, or not the one that was measured.
+func (t *Run) compare(o Observer) {
+	const look = 8
+	if len(t.Measured) != look {
+		return
+	}
+	if text := surprise(stat.Median(t.Measured), t.Plan.Seconds()); text != "" {
+		o.Event(text)
+	}
+}
+
+// surprise returns the message for a median step time off the prediction by more
+// than a quarter, else "".
+func surprise(measured, predicted float64) string {
+	if r := measured / predicted; r >= 0.8 && r <= 1.25 {
+		return ""
+	}
+	return fmt.Sprintf("steps take %.3g s, but %.3g s were predicted; hint: check whether something else is running; after `athanor probe`, the next run measures this machine again", measured, predicted)
+}
+
+// report validates, and reports whether this step's checkpoint is to be kept as the best.
+func (t *Run) report(ctx context.Context, o Observer) (better bool, err error) {
+	loss, err := t.Validate(context.WithoutCancel(ctx))
+	if err != nil {
+		return false, err
+	}
+	if math.IsNaN(loss) {
+		o.Event(fmt.Sprintf("step %d: nothing to validate: no token of the held-out text is learnt; hint: set a larger validation_fraction, or other text as validation", t.Step))
+		return false, nil
+	}
+	text := fmt.Sprintf("step %d: validation loss %.4f, perplexity %s", t.Step, loss, stat.Number(math.Exp(loss), 1))
+	if t.rewards != nil {
+		text = fmt.Sprintf("step %d: validation loss %.4f, %s", t.Step, loss, t.rewards.Text())
+	}
+	if better = t.Setup.Config.KeepBest && (t.Best == nil || loss < t.Best.Loss); better {
+		t.Best = &checkpoint.Best{Step: int64(t.Step), Loss: loss}
+		text += ", the best so far"
+	}
+	o.Event(text)
+	return better, t.log.validated(t.Step, loss, t.rewards)
+}
+
+// Summary is what a run adds to the plan's report.
+type Summary struct {
+	Steps           int            `json:"steps"`
+	TrainLoss       float64        `json:"train_loss"`
+	ValLoss         float64        `json:"val_loss,omitempty"`    // absent before the first validation
+	ValRewards      *Rewards       `json:"val_rewards,omitempty"` // of pairs
+	MeasuredSeconds float64        `json:"measured_step_seconds"` // median
+	MeasuredPeaks   search.PerTier `json:"measured_peaks"`
+	MeasuredBytes   search.Traffic `json:"measured_bytes"`          // per step
+	Skipped         int            `json:"skipped_steps,omitempty"` // see guard
+	Checkpoint      string         `json:"checkpoint"`
+	Best            *Best          `json:"best,omitempty"` // with keep_best
+}
+
+// Best is the checkpoint with the least validation loss.
+type Best struct {
+	checkpoint.Best
+	Checkpoint string `json:"checkpoint"`
+}
+
+// Next runs one optimizer step. If ctx is done, the data cursor is restored, so
+// that the step can be repeated.
+func (t *Run) Next(ctx context.Context) (Metrics, error) {
+	c := t.Setup.Config
+	if err := t.refer(ctx, nil); err != nil {
+		return Metrics{}, err
+	}
+	before := t.sampler.Cursor()
+	t.pairs.clear(len(t.tokens))
+	for r := range c.GlobalBatch {
+		t.pair(r, t.Setup.Train, t.sampler.Window(), t.reference.train)
+		t.sampler.Fill(t.row(r), 1)
+	}
+	targets := t.split(c.GlobalBatch)
+	if targets == 0 && t.Step == 0 { // a later batch may have none by chance: its gradient is 0
+		none := c.Fault("data", fmt.Sprintf("step %d: no token of the batch is learnt, since all are given, such as prompts; hint: use a larger global_batch or sequence_length, or text with more to learn", t.Step+1))
+		return Metrics{}, errors.Join(none, t.sampler.Seek(before))
+	}
+	rate := c.Rate(t.Step)
+	scalars := session.Scalars{Rate: rate, Step: t.Step - t.guard.Skipped + 1, Beta1: c.Beta1, Beta2: c.Beta2, Targets: targets, Seed: c.Seed,
+		Bound: t.guard.bound(c.SkipSpikes)}
+	if t.preferring() {
+		scalars.Reference = t.pairs.reference
+	}
+	began := clock.Now()
+	out, err := t.Session.Step(ctx, training, t.tokens, t.targets, scalars)
+	if err != nil {
+		if ctx.Err() != nil {
+			return Metrics{}, errors.Join(err, t.sampler.Seek(before))
+		}
+		var lost *exec.PeerLostError
+		if errors.As(err, &lost) {
+			err = suggest.Add(fmt.Errorf("step %d: %w", t.Step+1, err), "start the same command again, which continues from the latest checkpoint, if there is one")
+		}
+		return Metrics{}, err
+	}
+	seconds := clock.Since(began).Seconds()
+	if len(t.Measured) == 0 {
+		for _, d := range t.devices {
+			if d, ok := d.(device.Meter); ok {
+				t.first = append(t.first, d.Stats())
+			}
+		}
+	}
+	t.Step++
+	t.Tokens += int64(len(t.tokens))
+	t.Measured = append(t.Measured, seconds)
+	m := Metrics{
+		Step: t.Step, Tokens: t.Tokens, Loss: out.Loss, LearningRate: rate, GradNorm: out.Norm,
+		StepSeconds: seconds, Predicted: t.Plan.Seconds(),
+		Rate: float64(len(t.tokens)) / seconds, MFU: t.flops / seconds / t.Peak,
+		Bound: scalars.Bound, Skipped: out.Skipped,
+	}
+	if t.preferring() && stat.Finite(out.Loss) {
+		var sums Rewards
+		sums.add(&t.pairs, out.Ratios, c.Preference.Beta)
+		m.Rewards = sums.mean()
+	}
+	t.guard.add(out, scalars.Bound)
+	m.SkippedSteps = t.guard.Skipped
+	if stat.Finite(out.Loss) {
+		t.Losses = append(t.Losses, out.Loss)
+	}
+	if stat.Finite(out.Loss) && stat.Finite(out.Norm) || out.Skipped && c.SkipSpikes > 0 && t.guard.Broken < mostBroken {
+		return m, nil
+	}
+	return m, t.numeric(out, scalars, before)
+}
+
+// split derives inputs and targets from t.rows, and returns the number of targets or of pairs. Rows
+// from number rows on have none, and neither do tokens that are given.
+func (t *Run) split(rows int) (count int) {
+	seq := t.Setup.Config.SequenceLength
+	for r := range t.Setup.Config.GlobalBatch {
+		tokens, targets := t.tokens[r*seq:(r+1)*seq], t.targets[r*seq:(r+1)*seq]
+		n := data.Pairs(tokens, targets, t.rows[r*(seq+1):(r+1)*(seq+1)])
+		if r < rows {
+			count += n
+			continue
+		}
+		for i := range targets {
+			targets[i] = -1
+		}
+	}
+	if t.preferring() {
+		return len(t.pairs.begins) / 2
+	}
+	return count
+}
+
+// Validate returns the mean loss in nats per token, or per pair, over held-out windows. The
+// windows are the same every time: at most EvalBatches batches, spread evenly over the held-out
+// text, since it consists of long documents in sequence. NaN: none of their tokens is learnt.
+func (t *Run) Validate(ctx context.Context) (float64, error) {
+	if err := t.refer(ctx, nil); err != nil {
+		return 0, err
+	}
+	c := t.Setup.Config
+	held := t.Setup.Held
+	windows := min(held.Count(), int64(c.EvalBatches*c.GlobalBatch))
+	var sum float64
+	var rewards Rewards
+	all := 0
+	for first := int64(0); first < windows; first += int64(c.GlobalBatch) {
+		rows := int(min(windows-first, int64(c.GlobalBatch)))
+		t.pairs.clear(len(t.tokens))
+		for r := range rows {
+			window := (first + int64(r)) * held.Count() / windows
+			held.Copy(t.row(r), window)
+			t.pair(r, held, window, t.reference.held)
+		}
+		out, targets, err := t.evaluate(ctx, rows)
+		if err != nil {
+			return 0, err
+		}
+		sum += out.Loss * float64(targets)
+		all += targets
+		if t.preferring() {
+			rewards.add(&t.pairs, out.Ratios, c.Preference.Beta)
+		}
+	}
+	if t.ValLoss = math.NaN(); all == 0 {
+		return t.ValLoss, nil
+	}
+	loss := sum / float64(all)
+	if !stat.Finite(loss) {
+		return 0, folder.NotFinite(fmt.Errorf("step %d: the validation loss is %v: numbers are not finite; hint: %s; use a lower learning_rate", t.Step, loss, t.whole()))
+	}
+	t.ValLoss = loss
+	if t.preferring() {
+		t.rewards = rewards.mean()
+	}
+	return t.ValLoss, nil
+}

@@ -1,0 +1,123 @@
+package train
+
+import (
+	"encoding/json"
+	"errors"
+	"math"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/data"
+	"github.com/athanor-llm/athanor/folder"
+	"github.com/athanor-llm/athanor/internal/stat"
+	"github.com/athanor-llm/athanor/optimizer"
+)
+
+type events []string
+
+func (*events) Step(Metrics)        {}
+func (e *events) Event(text string) { *e = append(*e, text) }
+
+// TestUnlikePredicted: a run whose steps take much longer, or much less, than
+// was predicted says so, once.
+func TestUnlikePredicted(t *testing.T) {
+	dir := t.TempDir()
+	file := runConfig(t, dir)
+	for name, seconds := range map[string]float64{"slow": 1e6, "fast": 1e-9} {
+		tr, _ := openRun(t, file, "max_steps=3", "out="+dir+"/"+name)
+		for range 7 { // as if so many steps had been measured
+			tr.Measured = append(tr.Measured, seconds)
+		}
+		var said events
+		check(t, errors.Join(tr.Train(t.Context(), &said), tr.Close()))
+		if n := strings.Count(strings.Join(said, "\n"), "were predicted; hint:"); n != 1 {
+			t.Errorf("%s: said %d times: %q", name, n, said)
+		}
+	}
+}
+
+// TestSurprise: steps of any length that are not as predicted are reported with enough digits
+// to show the difference.
+func TestSurprise(t *testing.T) {
+	for _, s := range []float64{1e-4, 0.02, 300} {
+		text := surprise(2*s, s)
+		_, rest, _ := strings.Cut(text, "steps take ")
+		a, rest, _ := strings.Cut(rest, " s, ")
+		if b, _, _ := strings.Cut(rest, " s were"); a == b || strings.Trim(b, "0.") == "" || !strings.Contains(text, "hint:") {
+			t.Errorf("%v s instead of %v: %s", 2*s, s, text)
+		}
+		if text := surprise(1.1*s, s); text != "" {
+			t.Errorf("a tenth more: %s", text)
+		}
+	}
+}
+
+// TestNothingLearnt: where all tokens are given there is no loss to report: validation says so, eval is refused, and so
+// is a step, which can be made once there is something to learn.
+func TestNothingLearnt(t *testing.T) {
+	dir := t.TempDir()
+	tr, _ := openRun(t, runConfig(t, dir), "max_steps=1", "documents=joined")
+	var said events
+	held, train := tr.Setup.Held, tr.sampler
+	text := dir + "/given.jsonl"
+	line, err := json.Marshal(map[string]string{"prompt": strings.Repeat("gold and iron ", 400), "completion": "stone"})
+	check(t, err)
+	check(t, os.WriteFile(text, append(line, '\n'), 0o644))
+	corpus, err := data.OpenCorpus(text)
+	check(t, err)
+	tokens, err := data.Tokenize(t.Context(), corpus, tr.Setup.Tokenizer, dir, data.Options{})
+	check(t, err)
+	defer tokens.Close()
+	given, err := tokens.Windows(data.Range{First: 0, End: 200}, 32)
+	check(t, err)
+	tr.Setup.Held = given
+	better, err := tr.report(t.Context(), &said)
+	if err != nil || better || !math.IsNaN(tr.ValLoss) || !strings.Contains(strings.Join(said, "\n"), "nothing to validate: no token of the held-out text is learnt; hint: ") {
+		t.Errorf("validation: %v, loss %v, %q", err, tr.ValLoss, said)
+	}
+	if text, err := json.Marshal(tr.Summary()); err != nil || strings.Contains(string(text), "val_loss") {
+		t.Errorf("summary %s: %v", text, err)
+	}
+	tr.sampler, err = data.NewSampler(given, 1, 4)
+	check(t, err)
+	if _, err := tr.Next(t.Context()); !errors.Is(err, config.ErrConfig) || !strings.Contains(err.Error(), "step 1: no token of the batch is learnt") {
+		t.Errorf("training: %v", err)
+	}
+	tr.Step = 1 // a run that has begun goes on
+	if m, err := tr.Next(t.Context()); err != nil || m.Loss != 0 || m.GradNorm != 0 || tr.Step != 2 {
+		t.Errorf("a later step: %v, %+v", err, m)
+	}
+	tr.Step = 0
+	tr.Setup.Held, tr.sampler = held, train
+	check(t, errors.Join(tr.Train(t.Context(), &said), tr.Close()))
+	if !stat.Finite(tr.ValLoss) || tr.Step != 1 {
+		t.Errorf("step %d, loss %v", tr.Step, tr.ValLoss)
+	}
+	f, err := folder.Open(tr.Summary().Checkpoint)
+	check(t, err)
+	defer f.Close()
+	row := make([]int32, 33)
+	given.Copy(row, 0)
+	if _, err := folder.Evaluate(t.Context(), f, [][]int32{row}, false, false); !errors.Is(err, folder.ErrMisuse) || !strings.Contains(err.Error(), "nothing to evaluate") {
+		t.Errorf("eval: %v", err)
+	}
+}
+
+// TestValidationNotFinite: weights that an update has broken are not reported as a loss, and not saved as the run's result.
+func TestValidationNotFinite(t *testing.T) {
+	tr, _ := openRun(t, runConfig(t, t.TempDir()), "max_steps=1")
+	for i, p := range tr.Setup.Graph.Params {
+		if p.Name == "model.norm.weight" {
+			check(t, tr.Session.Write(i, optimizer.Weights, slices.Repeat([]float32{float32(math.NaN())}, p.Cols)))
+		}
+	}
+	tr.Step = 1 // no step is left, which would find it first
+	var said events
+	if err := tr.Train(t.Context(), &said); !errors.Is(err, folder.ErrNumeric) || !strings.Contains(err.Error(), "step 1: the validation loss is NaN") || !strings.Contains(err.Error(), "hint: ") || tr.saved != "" {
+		t.Errorf("%v, saved %q, said %q", err, tr.saved, said)
+	}
+	check(t, tr.Close())
+}
