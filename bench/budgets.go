@@ -12,6 +12,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/machine"
+	"github.com/athanor-llm/athanor/planner"
 	"github.com/athanor-llm/athanor/search"
 	"github.com/athanor-llm/athanor/session"
 )
@@ -40,6 +41,11 @@ type BudgetRun struct {
 	Exact     bool           `json:"exact"` // all peaks agree to the byte
 }
 
+// task returns what is planned for.
+func (b *Budgets) task() *planner.Task {
+	return &planner.Task{Machine: b.Machine, Graph: b.Graph, Config: b.Config}
+}
+
 // Run measures. done receives the result of each budget.
 func (b *Budgets) Run(ctx context.Context, note func(string), done func(BudgetRun)) error {
 	return b.Each(ctx, note, func() error {
@@ -56,7 +62,7 @@ func (b *Budgets) Each(ctx context.Context, note func(string), do func() error) 
 	m := b.Machine
 	all := m.Capacity[device.DeviceTier]
 	defer func() { m.Capacity[device.DeviceTier] = all }()
-	best, err := m.Plan(ctx, b.Graph, b.Config, note)
+	best, err := b.task().Plan(ctx, note)
 	if err != nil {
 		return err
 	}
@@ -95,7 +101,7 @@ func Geometric(a, b int64, i, n int) int64 {
 // from the misfit of an impossible request.
 func LeastBudget(ctx context.Context, m *machine.Machine, g *graph.Graph, c *config.Config, note func(string)) (int64, error) {
 	m.Capacity[device.DeviceTier] = 1
-	_, err := m.Plan(ctx, g, c, note)
+	_, err := (&planner.Task{Machine: m, Graph: g, Config: c}).Plan(ctx, note)
 	var misfit *search.Misfit
 	switch {
 	case err == nil:
@@ -110,7 +116,7 @@ func LeastBudget(ctx context.Context, m *machine.Machine, g *graph.Graph, c *con
 
 // measure plans for the machine's present limits and runs the plan.
 func (b *Budgets) measure(ctx context.Context, note func(string)) (r BudgetRun, err error) {
-	res, err := b.Machine.Plan(ctx, b.Graph, b.Config, note)
+	res, err := b.task().Plan(ctx, note)
 	if err != nil {
 		return r, err
 	}
@@ -133,7 +139,7 @@ type ran struct {
 
 // run measures a candidate's steps on random text.
 func (b *Budgets) run(ctx context.Context, cand *search.Candidate) (r ran, err error) {
-	ps, err := b.Machine.Programs(ctx, b.Graph, b.Config, cand)
+	ps, err := b.task().Programs(ctx, cand)
 	if err != nil {
 		return r, err
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/planner"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/session"
 	"github.com/athanor-llm/athanor/verify"
@@ -234,7 +235,7 @@ func (f *Folder) Session(ctx context.Context, seq, sequences int, mode lower.Mod
 // openAlone plans inference for a device and opens it there, with the programs of prompts first. The weights are still to be
 // loaded. On an error, the device stays open.
 func openAlone(ctx context.Context, d *machine.Alone, g *graph.Graph, sequences int, mode lower.Mode, prompts ...*graph.Graph) (*session.Session, error) {
-	programs, err := d.Programs(ctx, g, sequences, mode, prompts...)
+	programs, err := planner.Inference(ctx, d, g, sequences, mode, prompts...)
 	if err != nil {
 		return nil, err
 	}

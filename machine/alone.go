@@ -1,17 +1,12 @@
 package machine
 
 import (
-	"context"
 	"errors"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/device/cuda"
-	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
-	"github.com/athanor-llm/athanor/lower"
-	"github.com/athanor-llm/athanor/program"
-	"github.com/athanor-llm/athanor/search"
 )
 
 // Alone is one device that is opened without a configuration, and the memory that programs may take there.
@@ -70,16 +65,4 @@ func openGPU(sumRows int) (device.Device, int64, error) {
 		return nil, 0, errors.Join(err, d.Close())
 	}
 	return d, forPrograms(free), nil
-}
-
-// Programs plans a batch of sequences, or generation with graphs that read prompts, see search.Inference. The error is a *search.Misfit
-// if nothing fits.
-func (a *Alone) Programs(ctx context.Context, g *graph.Graph, sequences int, mode lower.Mode, prompts ...*graph.Graph) ([]*program.Program, error) {
-	req := &search.Request{Graph: g, GlobalBatch: sequences, Options: lower.Options{Mode: mode}, HeadUnit: a.HeadUnit}
-	ps, err := search.Inference(ctx, req, prompts, &search.Machine{Capacity: a.Capacity, Shared: a.Shared})
-	var misfit *search.Misfit
-	if errors.As(err, &misfit) {
-		misfit.Hint = "use weights in bf16 or in 4 bits, fewer tokens, or more memory"
-	}
-	return ps, err
 }

@@ -121,6 +121,20 @@ func (m *Machine) save() {
 	}
 }
 
+// Learn adds operator times to the description and to the cache.
+func (m *Machine) Learn(times []hardware.Measurement) {
+	m.Hardware.Add(times)
+	m.save()
+}
+
+// ForgetTimes drops operator times, so that they are measured again: the load of a
+// shared machine changes within minutes.
+func (m *Machine) ForgetTimes() {
+	if !m.described {
+		m.Hardware.Times = nil
+	}
+}
+
 // diskMeasured reports whether the description has a disk tier.
 func (m *Machine) diskMeasured() bool {
 	return m.Hardware.Link(device.DiskTier, device.HostTier) != nil

@@ -59,8 +59,8 @@ func OnGPU(c *config.Config) bool {
 	return err == nil && !h.Memory.Shared
 }
 
-// maxHardware bounds the bytes of a machine's description, maxPlan those of a plan.
-const maxHardware, maxPlan = 64 << 20, 64 << 20
+// maxHardware bounds the bytes of a machine's description.
+const maxHardware = 64 << 20
 
 // lookup looks up a configuration's machine by known name, then by file, and returns one
 // rank's share.

@@ -1,10 +1,9 @@
-// Package machine is what a run runs on, and the planning for it.
+// Package machine is what a run runs on: what is here, or described.
 //
 //	Find(config)      --> Machine    the one at hand, measured once
 //	Describe(config)  --> Machine    or one that is only described
-//	Machine.Plan(graph, config) --> search.Result   the fastest plan that fits
-//	Machine.Programs, Open      --> programs and devices, one per rank
-//	Machine.WhatIfs, MaxSequence    the same search with other numbers
+//	Machine.Open(programs) --> devices, one per rank
+//	Machine.Suppose, WithMemory, Quicker --> Machine   another with some numbers changed
 //
 // Ownership. A Machine owns no devices: it is a description, with the capacity of each rank. Open opens devices
 // for given programs; they are the caller's. For GPUs it keeps the pinned host memory of closed devices for
@@ -13,21 +12,16 @@
 // machine is found, before this machine keeps more than the probe's few MB: close a machine before finding
 // another.
 //
-// Invariants. The machine at hand is measured and runs trials, so its plans may
-// depend on timing; a described or supposed one never does, and its plans are a
-// function of graph, configuration and description. Whatever a configuration says
-// about a plan is checked here and refused with its key and a hint. Ranks compute
+// Invariants. A machine knows of no plan: package planner asks it for numbers and devices. Ranks compute
 // on cores or on GPUs of their own, here or on other hosts; all that differs between
 // these is behind the interface backend.
 //
 // Where to look:
 //
 //	machine.go, described.go, cache.go   finding and describing machines
+//	suppose.go, alone.go                 other machines; one device by itself
 //	probe.go, backend*.go                measuring; CPU and CUDA
 //	backend_hosts.go, serve.go           ranks on other hosts, ranks for others' runs
-//	request.go, pins*.go, storage.go     what a configuration asks for
-//	plan.go, policy.go, turns.go         the search, its rivals and its trials
-//	whatif.go, longest.go                other machines, other lengths
 package machine
 
 import (
@@ -54,7 +48,7 @@ type Machine struct {
 	Hardware *hardware.Hardware
 	Capacity [device.NumTiers]int64 // bytes per rank
 	// A described machine is planned for, but neither measured nor run on. A
-	// supposed machine is another one with some numbers changed, see WhatIfs.
+	// supposed machine is another one with some numbers changed, see Suppose.
 	described, supposed bool
 	ranks               int
 	backend             backend // nil: described
@@ -173,9 +167,28 @@ func (m *Machine) limit(c *config.Config) error {
 	return nil
 }
 
-// shared returns the memory that device and host tiers of all ranks draw on
+// Ranks returns the number of ranks.
+func (m *Machine) Ranks() int { return m.ranks }
+
+// HeadUnit returns the number of tokens at multiples of which sums over tokens may be cut, for sequences of seq
+// tokens; 0: anywhere.
+func (m *Machine) HeadUnit(seq int) int {
+	if m.backend == nil {
+		return 0
+	}
+	return m.backend.headUnit(seq)
+}
+
+// Apart returns this machine for timing calls one by one, on which none shares its cores.
+func (m *Machine) Apart() *Machine {
+	own := *m
+	own.backend = m.backend.apart()
+	return &own
+}
+
+// Shared returns the memory that device and host tiers of all ranks draw on
 // together, in bytes; 0 if each tier has its own.
-func (m *Machine) shared() int64 {
+func (m *Machine) Shared() int64 {
 	switch {
 	case !m.Hardware.Memory.Shared:
 		return 0

@@ -3,11 +3,9 @@ package machine
 import (
 	"testing"
 
-	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
-	"github.com/athanor-llm/athanor/model"
 )
 
 // TestPeak: the peak of all ranks is that of as many as have cores, or devices, at the same time.
@@ -34,36 +32,6 @@ func TestLittleDisk(t *testing.T) {
 		if got := withoutFullDisk(hardware.Memory{Host: 5, Disk: c.free}, c.probes); got.Disk != c.want || got.Host != 5 {
 			t.Errorf("%d bytes free for %d probes: %+v", c.free, c.probes, got)
 		}
-	}
-}
-
-// TestTimed: operators of a policy's plan are timed on the machine at hand, like those of the search's plan:
-// otherwise the two times cannot be compared.
-func TestTimed(t *testing.T) {
-	t.Setenv("XDG_CACHE_HOME", t.TempDir())
-	of, err := model.Known("gpt2")
-	check(t, err)
-	of.Layers, of.Width, of.Heads, of.KVHeads, of.HeadDim, of.FeedForward, of.Vocab = 2, 16, 2, 2, 8, 64, 80
-	g, err := graph.Build(of, 16, graph.F32)
-	check(t, err)
-	c := config.Default()
-	c.GlobalBatch, c.Limits.DiskPath = 4, t.TempDir()
-	m, err := Find(&c, func(string) {})
-	check(t, err)
-	r, err := m.PlanBy(t.Context(), "zero-3", g, &c)
-	check(t, err)
-	for i := range r.Best.Program.Instrs {
-		call := r.Best.Program.Call(i)
-		if key := hardware.Key(&call); m.Hardware.Times[key] <= 0 {
-			t.Fatalf("%s was not timed", key)
-		}
-	}
-}
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 

@@ -9,8 +9,8 @@ import (
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/lower"
-	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/planner"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -22,7 +22,7 @@ func TestEvaluationOfOddSequences(t *testing.T) {
 	s, err := Prepare(t.Context(), c, func(string, int64, int64) {})
 	check(t, err)
 	t.Cleanup(s.Close)
-	pl, opt := plan.Plain(s.Graph, 4), machine.StepOptions(c)
+	pl, opt := plan.Plain(s.Graph, 4), planner.StepOptions(c)
 	p, err := lower.Lower(t.Context(), s.Graph, pl, opt)
 	check(t, err)
 	capacity := [device.NumTiers]int64{1 << 40, 1 << 40, 1 << 40}

@@ -10,8 +10,8 @@ import (
 
 	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/config"
-	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/planner"
 )
 
 // identity is what must be equal for a run to be resumed. Plan and memory limits
@@ -58,14 +58,14 @@ type spread struct {
 // configured fills in what the configuration determines.
 func (a *identity) configured(c *config.Config) {
 	a.SequenceLength, a.GlobalBatch, a.Seed = c.SequenceLength, c.GlobalBatch, c.Seed
-	a.Precision, a.Documents = machine.Precision(c).String(), windowsOf(c)
+	a.Precision, a.Documents = planner.Precision(c).String(), windowsOf(c)
 	a.Held = fmt.Sprint(c.HeldOut)
 	if len(c.Validation) > 0 {
 		a.Held = "none"
 	}
 	a.WeightDecay, a.Clip, a.Adam = c.WeightDecay, c.Clip, fmt.Sprintf("beta1 %v, beta2 %v, epsilon %v", c.Beta1, c.Beta2, c.Epsilon)
 	if c.OptimizerState != "auto" {
-		a.OptimizerState = machine.State(c)
+		a.OptimizerState = planner.State(c)
 	}
 }
 

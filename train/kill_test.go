@@ -20,6 +20,7 @@ import (
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/planner"
 )
 
 // TestMain lets the test binary be the training process that is killed, or another host. All tests share one temporary home,
@@ -71,11 +72,12 @@ func trainFile(ctx context.Context, file string, overrides []string) error {
 	if err != nil {
 		return err
 	}
-	r, err := m.Plan(ctx, s.Graph, c, nil)
+	task := &planner.Task{Machine: m, Graph: s.Graph, Config: c}
+	r, err := task.Plan(ctx, nil)
 	if err != nil {
 		return err
 	}
-	ps, err := m.Programs(ctx, s.Graph, c, r.Best)
+	ps, err := task.Programs(ctx, r.Best)
 	if err != nil {
 		return err
 	}

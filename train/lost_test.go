@@ -18,6 +18,7 @@ import (
 	"github.com/athanor-llm/athanor/exec"
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/machine"
+	"github.com/athanor-llm/athanor/planner"
 	"github.com/athanor-llm/athanor/session"
 )
 
@@ -32,9 +33,10 @@ func openRun(t testing.TB, file string, overrides ...string) (*Run, *Setup) {
 	t.Cleanup(setup.Close)
 	m, err := machine.Find(c, func(string) {})
 	check(t, err)
-	res, err := m.Plan(ctx, setup.Graph, c, func(string) {})
+	task := &planner.Task{Machine: m, Graph: setup.Graph, Config: c}
+	res, err := task.Plan(ctx, func(string) {})
 	check(t, err)
-	ps, err := m.Programs(ctx, setup.Graph, c, res.Best)
+	ps, err := task.Programs(ctx, res.Best)
 	check(t, err)
 	tr, err := Open(ctx, setup, res.Best, ps, m)
 	check(t, err)

@@ -15,8 +15,8 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/internal/suggest"
-	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/planner"
 )
 
 // Setup is the result of reading a configuration, before any planning: the text as
@@ -77,7 +77,7 @@ func (s *Setup) prepare(ctx context.Context, progress folder.Progress) error {
 	if docs != nil && s.Empty() {
 		s.Notes = append(s.Notes, "there is no text: documents are assumed to be as long as windows allow, which is the slowest case")
 	}
-	s.Graph, err = machine.BuildGraph(c, s.Model, docs)
+	s.Graph, err = planner.BuildGraph(c, s.Model, docs)
 	if err == nil && s.Graph.Model.LoRA != nil && s.Folder != "" {
 		s.base, err = folder.Fingerprint(s.Folder)
 	}

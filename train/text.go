@@ -13,7 +13,7 @@ import (
 	"github.com/athanor-llm/athanor/data/chat"
 	"github.com/athanor-llm/athanor/folder"
 	"github.com/athanor-llm/athanor/graph"
-	"github.com/athanor-llm/athanor/machine"
+	"github.com/athanor-llm/athanor/planner"
 )
 
 // Text holds the corpora of a run, as tokens; it is empty if there are none. Close it after use.
@@ -267,7 +267,7 @@ func (t *Text) Documents(c *config.Config) *graph.Documents {
 
 // AtLength returns copies of a configuration that differ in sequence_length, with
 // their graphs, which depend on the text's vocabulary and documents.
-func (t *Text) AtLength(c *config.Config) machine.AtLength {
+func (t *Text) AtLength(c *config.Config) planner.AtLength {
 	return func(tokens int) (*config.Config, *graph.Graph, error) {
 		long := *c
 		long.SequenceLength = tokens
@@ -275,7 +275,7 @@ func (t *Text) AtLength(c *config.Config) machine.AtLength {
 		if err != nil {
 			return nil, nil, err
 		}
-		g, err := machine.BuildGraph(&long, m, t.Documents(&long))
+		g, err := planner.BuildGraph(&long, m, t.Documents(&long))
 		return &long, g, err
 	}
 }

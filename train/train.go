@@ -25,6 +25,7 @@ import (
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/planner"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/search"
 	"github.com/athanor-llm/athanor/session"
@@ -116,7 +117,7 @@ func (t *Run) open(ctx context.Context, m *machine.Machine) error {
 	if err != nil {
 		return err
 	}
-	opt := machine.StepOptions(c)
+	opt := planner.StepOptions(c)
 	opt.Capacity = m.Capacity
 	updates, err := session.Updates(ctx, s.Graph, t.Plan.Plan, t.programs, opt)
 	if err != nil {
@@ -168,7 +169,7 @@ func (t *Run) spreadTime() {
 // evaluation returns the proven forward programs for held-out text, by rank. They
 // use the memory that the training programs leave free between steps.
 func evaluation(ctx context.Context, s *Setup, training *plan.Plan, base []*program.Program, capacity [device.NumTiers]int64) ([]*program.Program, error) {
-	opt := machine.StepOptions(s.Config)
+	opt := planner.StepOptions(s.Config)
 	opt.Mode, opt.Capacity = lower.Eval, capacity
 	pl, list, err := search.Between(ctx, s.Graph, training, base, opt)
 	if err != nil {

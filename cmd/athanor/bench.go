@@ -21,6 +21,7 @@ import (
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/planner"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/search"
 	"github.com/athanor-llm/athanor/session"
@@ -191,7 +192,7 @@ func (v *benchStepCmd) Run(c *cli.Context) error {
 		defer p.close()
 		b.Graph, b.Sequences = p.setup.Graph, p.config.GlobalBatch
 		b.Rank, predicted, chosen = p.result.Best.Program.Rank, p.result.Best.Timeline, p.result.Best.Label
-		if b.Programs, err = p.machine.Programs(ctx, b.Graph, p.config, p.result.Best); err != nil {
+		if b.Programs, err = p.task().Programs(ctx, p.result.Best); err != nil {
 			return err
 		}
 		if b.Devices, err = p.machine.Open(b.Programs); err != nil {
@@ -230,14 +231,14 @@ func (v *benchStepCmd) plain(ctx stdctx.Context, b *session.StepBench) error {
 	}
 	cfg := config.Default()
 	cfg.SequenceLength, cfg.Precision, cfg.LoRA.Rank, cfg.Quantize = v.Sequence, v.Precision, max(v.LoRA, 0), v.Quantize
-	if b.Graph, err = machine.BuildGraph(&cfg, m, nil); err != nil {
+	if b.Graph, err = planner.BuildGraph(&cfg, m, nil); err != nil {
 		return cli.UsageError("bench step: " + err.Error())
 	}
 	pl := plan.Plain(b.Graph, v.Batch)
 	if v.HeadRows != 0 {
 		pl.HeadRows = v.HeadRows
 	}
-	p, err := lower.Lower(ctx, b.Graph, pl, machine.StepOptions(&cfg))
+	p, err := lower.Lower(ctx, b.Graph, pl, planner.StepOptions(&cfg))
 	b.Programs = []*program.Program{p}
 	return err
 }

@@ -12,10 +12,10 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/athanor-llm/athanor/config"
-	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/machine"
+	"github.com/athanor-llm/athanor/planner"
 	"github.com/athanor-llm/athanor/policy"
 	"github.com/athanor-llm/athanor/search"
 	"github.com/athanor-llm/athanor/train"
@@ -39,16 +39,14 @@ var policyNames = kong.Vars{
 }
 
 // planner returns a planner that searches or, with --policy, asks a policy.
-func (v *planCmd) planner(note func(string)) (machine.Planner, error) {
+func (v *planCmd) planner(note func(string)) (planner.Planner, error) {
 	if v.searches() {
 		return searching(note), nil
 	}
 	if _, err := policy.Find(v.Policy); err != nil {
 		return nil, cli.UsageError(fmt.Sprintf("%v, or %s, which decides about activations only", err, strings.Join(search.ActivationRules(), ", ")))
 	}
-	return func(ctx stdctx.Context, m *machine.Machine, g *graph.Graph, cfg *config.Config) (*search.Result, error) {
-		return m.PlanBy(ctx, v.Policy, g, cfg)
-	}, nil
+	return func(ctx stdctx.Context, t *planner.Task) (*search.Result, error) { return t.PlanBy(ctx, v.Policy) }, nil
 }
 
 // searches reports whether the plan is searched for. An activation rule leaves the
@@ -118,7 +116,7 @@ func (v *planCmd) write(best *search.Candidate) error {
 }
 
 // report prints the plan and, with --explain, what explains it.
-func (v *planCmd) report(ctx stdctx.Context, c *cli.Context, p *planned, find machine.Planner, show *cli.Status) (err error) {
+func (v *planCmd) report(ctx stdctx.Context, c *cli.Context, p *planned, find planner.Planner, show *cli.Status) (err error) {
 	if !c.JSON {
 		p.print(c)
 		if v.Policy == policy.ElixirPaper {
@@ -128,7 +126,7 @@ func (v *planCmd) report(ctx stdctx.Context, c *cli.Context, p *planned, find ma
 		}
 	}
 	if v.Explain {
-		if p.report.WhatIfs, err = p.machine.WhatIfs(ctx, p.setup.Graph, p.config, p.result, find, show.Say); err != nil {
+		if p.report.WhatIfs, err = p.task().WhatIfs(ctx, p.result, find, show.Say); err != nil {
 			return err
 		}
 		show.Done()
@@ -143,11 +141,11 @@ func (v *planCmd) report(ctx stdctx.Context, c *cli.Context, p *planned, find ma
 }
 
 // misfit prints why nothing fits, and what would help.
-func (v *planCmd) misfit(ctx stdctx.Context, c *cli.Context, p *planned, why *search.Misfit, find machine.Planner) (err error) {
+func (v *planCmd) misfit(ctx stdctx.Context, c *cli.Context, p *planned, why *search.Misfit, find planner.Planner) (err error) {
 	report := search.MisfitReport(why)
 	if v.Explain {
 		show := cli.NewStatus(c.Stderr)
-		report.WhatIfs, err = p.machine.Remedies(ctx, p.setup.Graph, p.config, why, find, show.Say)
+		report.WhatIfs, err = p.task().Remedies(ctx, why, find, show.Say)
 		show.Done()
 	}
 	if c.JSON {
@@ -179,7 +177,7 @@ func (v *planCmd) maxSequence(ctx stdctx.Context, c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	longest, err := m.MaxSequence(ctx, cfg, text.AtLength(cfg), v.Step, show.Say)
+	longest, err := planner.MaxSequence(ctx, m, cfg, text.AtLength(cfg), v.Step, show.Say)
 	show.Done()
 	if err != nil {
 		return err
@@ -235,7 +233,7 @@ func tried(seconds float64) string {
 
 // printElixir prints the decisions of Elixir's search in its own terms.
 func (p *planned) printElixir(ctx stdctx.Context, c *cli.Context) error {
-	r, err := p.machine.PolicyRequest(ctx, p.setup.Graph, p.config)
+	r, err := p.task().PolicyRequest(ctx)
 	if err != nil {
 		return err
 	}

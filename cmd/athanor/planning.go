@@ -6,10 +6,10 @@ import (
 	"fmt"
 
 	"github.com/athanor-llm/athanor/config"
-	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/machine"
+	"github.com/athanor-llm/athanor/planner"
 	"github.com/athanor-llm/athanor/search"
 	"github.com/athanor-llm/athanor/train"
 )
@@ -103,21 +103,24 @@ func (t *target) makePlan(ctx stdctx.Context, c *cli.Context, find finder) (*pla
 }
 
 // searching returns a planner that searches.
-func searching(note func(string)) machine.Planner {
-	return func(ctx stdctx.Context, m *machine.Machine, g *graph.Graph, cfg *config.Config) (*search.Result, error) {
-		return m.PlanAny(ctx, g, cfg, note)
-	}
+func searching(note func(string)) planner.Planner {
+	return func(ctx stdctx.Context, t *planner.Task) (*search.Result, error) { return t.PlanAny(ctx, note) }
+}
+
+// task returns what is planned for.
+func (p *planned) task() *planner.Task {
+	return &planner.Task{Machine: p.machine, Graph: p.setup.Graph, Config: p.config}
 }
 
 // with plans the prepared run by the given planner, and builds the report.
-func (p *planned) with(ctx stdctx.Context, find machine.Planner) (err error) {
-	if p.result, err = find(ctx, p.machine, p.setup.Graph, p.config); err != nil {
+func (p *planned) with(ctx stdctx.Context, find planner.Planner) (err error) {
+	if p.result, err = find(ctx, p.task()); err != nil {
 		return err
 	}
 	cfg := p.config
 	f, b := p.setup.Graph.FLOPs()
 	p.report = search.NewReport(p.setup.Graph, p.result, cfg.GlobalBatch*cfg.SequenceLength, float64(f+b)*float64(cfg.GlobalBatch), p.peak())
-	req := &search.Request{Graph: p.setup.Graph, GlobalBatch: cfg.GlobalBatch / cfg.Ranks, Options: machine.StepOptions(cfg), State: p.result.Best.Plan.State}
+	req := &search.Request{Graph: p.setup.Graph, GlobalBatch: cfg.GlobalBatch / cfg.Ranks, Options: planner.StepOptions(cfg), State: p.result.Best.Plan.State}
 	p.report.Plain, err = search.PlainBytes(ctx, req)
 	return err
 }

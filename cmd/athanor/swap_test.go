@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/internal/testkit"
-	"github.com/athanor-llm/athanor/machine"
+	"github.com/athanor-llm/athanor/planner"
 	"github.com/athanor-llm/athanor/search"
 )
 
@@ -15,7 +15,7 @@ import (
 func TestMaxSequence(t *testing.T) {
 	const step = 32
 	dir, file := tiny(t, "max_steps: 2", "limits: {device: 600KiB}")
-	var longest machine.Longest
+	var longest planner.Longest
 	call("plan", file, "--max-sequence", "--step", fmt.Sprint(step), "--json").must(t, 0).into(t, &longest)
 	if longest.Tokens < 2*step || !strings.Contains(longest.Beyond, "does not fit") {
 		t.Fatalf("%+v", longest)
@@ -61,7 +61,7 @@ func TestMaxSequenceEverywhere(t *testing.T) {
 	}, 1, 3) {
 		t.Run(strings.Join(c.args, " "), func(t *testing.T) {
 			out := t.TempDir()
-			var longest machine.Longest
+			var longest planner.Longest
 			call(append([]string{"plan", file, "--max-sequence", "--step", fmt.Sprint(step), "--json"}, c.args...)...).must(t, 0).into(t, &longest)
 			if longest.Tokens < step || !strings.Contains(longest.Beyond, "does not fit") || !strings.Contains(longest.Beyond, "hint:") {
 				t.Fatalf("%+v", longest)

@@ -16,6 +16,7 @@ import (
 	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/machine"
+	"github.com/athanor-llm/athanor/planner"
 	"github.com/athanor-llm/athanor/search"
 	"github.com/athanor-llm/athanor/train"
 )
@@ -112,7 +113,7 @@ type trainReport struct {
 // open opens the run, which proves the plan's programs.
 func (p *planned) open(ctx stdctx.Context, c *cli.Context) (*train.Run, error) {
 	best := p.result.Best
-	programs, err := p.machine.Programs(ctx, p.setup.Graph, p.config, best)
+	programs, err := p.task().Programs(ctx, best)
 	if err != nil {
 		return nil, err
 	}
@@ -153,7 +154,7 @@ func (p *planned) conclude(ctx stdctx.Context, c *cli.Context, t *train.Run) err
 	if n := p.config.Sample.Tokens; n > 0 && ctx.Err() == nil {
 		cfg := p.config
 		sample, err := folder.Sample(ctx, s.Checkpoint, folder.Prompt{Text: cfg.Sample.Prompt, Tokens: n, Temperature: 0.8, Seed: cfg.Seed,
-			Device: cfg.Device, Limit: max(int64(cfg.Limits.Device), 0), DType: machine.Precision(cfg), Quantize: cfg.Quantize == config.NF4})
+			Device: cfg.Device, Limit: max(int64(cfg.Limits.Device), 0), DType: planner.Precision(cfg), Quantize: cfg.Quantize == config.NF4})
 		if err != nil { // not fatal: the model is trained and saved
 			fmt.Fprintf(c.Stderr, "no sample could be generated: %v\n", err)
 			return nil

@@ -11,8 +11,8 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/lower"
-	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/planner"
 	"github.com/athanor-llm/athanor/policy"
 	"github.com/athanor-llm/athanor/policy/elixir"
 	"github.com/athanor-llm/athanor/search"
@@ -75,7 +75,7 @@ func (c Contest) hold(ctx context.Context, memory int64) (*Contested, error) {
 	h.Memory.Device = cmp.Or(memory, h.Memory.Device)
 	mach := &search.Machine{Capacity: h.Memory.Tiers(), Cost: h}
 	req := &search.Request{Graph: g, GlobalBatch: c.Batch * c.GPUs, Ranks: c.GPUs, Options: contestOptions}
-	r := machine.ForPolicies(req, h)
+	r := planner.ForPolicies(req, h)
 	out := &Contested{Contest: c}
 	best, err := search.Search(ctx, req, mach, nil) // the search knows none of the other plans
 	switch {

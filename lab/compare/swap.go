@@ -12,6 +12,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/machine"
+	"github.com/athanor-llm/athanor/planner"
 	"github.com/athanor-llm/athanor/search"
 	"github.com/athanor-llm/athanor/session"
 )
@@ -22,7 +23,7 @@ import (
 // machine it only plans. It changes the machine's device limit while it runs.
 type Swaps struct {
 	Machine *machine.Machine
-	At      machine.AtLength
+	At      planner.AtLength
 	Lengths []int // tokens
 	Count   int   // device budgets for each
 	Steps   int   // measured of each arm
@@ -76,7 +77,7 @@ func (s *Swaps) Run(ctx context.Context, note func(string), done func(SwapRun)) 
 		if err != nil {
 			return err
 		}
-		plain, err := search.PlainBytes(ctx, m.Request(g, c))
+		plain, err := search.PlainBytes(ctx, (&planner.Task{Machine: m, Graph: g, Config: c}).Request())
 		if err != nil {
 			return err
 		}
@@ -105,7 +106,7 @@ func (s *Swaps) compare(ctx context.Context, g *graph.Graph, c *config.Config, n
 	for _, arm := range swapArms {
 		pinned := *c
 		arm.pin(&pinned.Plan)
-		res, err := m.Plan(ctx, g, &pinned, note)
+		res, err := (&planner.Task{Machine: m, Graph: g, Config: &pinned}).Plan(ctx, note)
 		var misfit *search.Misfit
 		a := SwapArm{Name: arm.name, Fits: err == nil}
 		switch {
@@ -150,7 +151,7 @@ func (s *Swaps) steps(ctx context.Context, r *SwapRun, g *graph.Graph, c *config
 	for i := range r.Arms {
 		list[i] = r.Arms[i].candidate
 	}
-	t, err := s.Machine.TakeTurns(ctx, g, c, list, true)
+	t, err := (&planner.Task{Machine: s.Machine, Graph: g, Config: c}).TakeTurns(ctx, list, true)
 	if err != nil {
 		return err
 	}
@@ -192,7 +193,7 @@ func (r *SwapRun) timeArms(m *machine.Machine) error {
 			continue
 		}
 		m.ForgetTimes()
-		if err := m.Planning().Measure(c); err != nil {
+		if err := planner.ForSearch(m).Measure(c); err != nil {
 			return err
 		}
 		if err := r.Arms[i].predict(m); err != nil {
@@ -204,7 +205,7 @@ func (r *SwapRun) timeArms(m *machine.Machine) error {
 
 // predict simulates the arm's plan with the present costs.
 func (a *SwapArm) predict(m *machine.Machine) error {
-	if err := a.candidate.Time(m.Planning()); err != nil {
+	if err := a.candidate.Time(planner.ForSearch(m)); err != nil {
 		return err
 	}
 	t := a.candidate.Timeline

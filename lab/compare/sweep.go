@@ -14,6 +14,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/machine"
+	"github.com/athanor-llm/athanor/planner"
 	"github.com/athanor-llm/athanor/search"
 )
 
@@ -98,7 +99,7 @@ func (s *Sweep) measure(ctx context.Context, m *machine.Machine, c *config.Confi
 		r.Plans = append(r.Plans, Swept{Plan: cand.Label, Predicted: cand.Seconds(), Tried: cand.Tried})
 	}
 	list = append(list, list[0])
-	t, err := m.TakeTurns(ctx, s.Graph, c, list, true)
+	t, err := (&planner.Task{Machine: m, Graph: s.Graph, Config: c}).TakeTurns(ctx, list, true)
 	if err != nil {
 		return r, err
 	}
@@ -152,7 +153,7 @@ func (r *SweepRun) judge(times [][]float64, model []float64) {
 // timeAnew predicts a candidate's time again, from its operators timed now.
 func timeAnew(m *machine.Machine, c *search.Candidate) error {
 	m.ForgetTimes()
-	now := m.Planning()
+	now := planner.ForSearch(m)
 	if err := now.Measure(c); err != nil {
 		return err
 	}
@@ -163,7 +164,8 @@ func timeAnew(m *machine.Machine, c *search.Candidate) error {
 // fastest first: the best for each placement, with all or nothing recomputed, and
 // with the smallest micro-batches.
 func rivals(ctx context.Context, m *machine.Machine, g *graph.Graph, c *config.Config, note func(string)) ([]*search.Candidate, error) {
-	chosen, err := m.Plan(ctx, g, c, note)
+	task := &planner.Task{Machine: m, Graph: g, Config: c}
+	chosen, err := task.Plan(ctx, note)
 	if err != nil {
 		return nil, err
 	}
@@ -179,9 +181,9 @@ func rivals(ctx context.Context, m *machine.Machine, g *graph.Graph, c *config.C
 	var list []*search.Candidate
 	known := map[string]bool{chosen.Best.Label: true}
 	for _, p := range pins {
-		req := m.Request(g, c)
+		req := task.Request()
 		req.Pins = p
-		res, err := search.Search(ctx, req, m.Planning(), note)
+		res, err := search.Search(ctx, req, planner.ForSearch(m), note)
 		if err != nil { // nothing of this kind fits
 			if ctx.Err() != nil {
 				return nil, err
@@ -195,7 +197,7 @@ func rivals(ctx context.Context, m *machine.Machine, g *graph.Graph, c *config.C
 	}
 	// Operators timed for one plan may be the others' too: predict all again.
 	for _, cand := range append(list, chosen.Best) {
-		if err := cand.Time(m.Planning()); err != nil {
+		if err := cand.Time(planner.ForSearch(m)); err != nil {
 			return nil, err
 		}
 	}

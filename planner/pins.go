@@ -1,4 +1,4 @@
-package machine
+package planner
 
 import (
 	"cmp"
@@ -15,10 +15,11 @@ import (
 )
 
 // pins validates and returns the plan decisions that the configuration makes.
-func (m *Machine) pins(g *graph.Graph, c *config.Config) (search.Pins, error) {
+func (t *Task) pins() (search.Pins, error) {
+	c, g := t.Config, t.Graph
 	p := search.Pins{MicroBatch: c.Plan.MicroBatch, Group: c.Plan.Group, HeadRows: c.Plan.HeadRows, Recompute: c.Plan.Recompute,
 		Cache: int64(c.Plan.Cache), Prefetch: c.Plan.Prefetch, Slots: c.Plan.Slots, Policy: c.Plan.Policy, Update: c.Plan.Update}
-	if err := m.pinTiers(&p, c); err != nil {
+	if err := t.pinTiers(&p); err != nil {
 		return p, err
 	}
 	if p.Update != "" && !slices.Contains(search.Updaters(), p.Update) {
@@ -38,7 +39,7 @@ func (m *Machine) pins(g *graph.Graph, c *config.Config) (search.Pins, error) {
 			return p, c.Fault("plan."+d.key, fmt.Sprintf("%d is out of range; hint: use from 1 to %d, or leave it out", d.n, d.most))
 		}
 	}
-	if err := m.checkRows(&p, g, c); err != nil {
+	if err := t.checkRows(&p); err != nil {
 		return p, err
 	}
 	if need := cacheNeeded(g); p.Cache > 0 && p.Cache < need && (p.Weights == nil || *p.Weights != device.DeviceTier) {
@@ -49,10 +50,10 @@ func (m *Machine) pins(g *graph.Graph, c *config.Config) (search.Pins, error) {
 			return p, c.Fault("plan.recompute", bad)
 		}
 	}
-	if err := m.pinPipeline(&p, g, c); err != nil {
+	if err := t.pinPipeline(&p); err != nil {
 		return p, err
 	}
-	return p, m.pinActivations(&p, g, c)
+	return p, t.pinActivations(&p)
 }
 
 // cacheNeeded is the least cache_bytes with which all weights can be streamed.
@@ -66,7 +67,8 @@ func cacheNeeded(g *graph.Graph) int64 {
 
 // pinTiers validates and adds the tiers in which the configuration wants weights, gradients and the optimizer's
 // state.
-func (m *Machine) pinTiers(p *search.Pins, c *config.Config) error {
+func (t *Task) pinTiers(p *search.Pins) error {
+	c := t.Config
 	for _, pin := range []struct {
 		key, name string
 		to        **device.Tier
@@ -74,27 +76,28 @@ func (m *Machine) pinTiers(p *search.Pins, c *config.Config) error {
 		if pin.name == "" {
 			continue
 		}
-		t, err := device.ParseTier(pin.name)
+		tier, err := device.ParseTier(pin.name)
 		if err != nil {
 			return c.Fault(pin.key, err.Error())
 		}
-		if m.Capacity[t] == 0 {
-			return c.Fault(pin.key, fmt.Sprintf("there is no %v memory; hint: check limits.%v and limits.disk_path", t, t))
+		if t.Machine.Capacity[tier] == 0 {
+			return c.Fault(pin.key, fmt.Sprintf("there is no %v memory; hint: check limits.%v and limits.disk_path", tier, tier))
 		}
-		*pin.to = &t
+		*pin.to = &tier
 	}
 	return nil
 }
 
 // checkRows refuses micro-batches and blocks of the head at which sums over tokens
 // cannot be cut.
-func (m *Machine) checkRows(p *search.Pins, g *graph.Graph, c *config.Config) error {
+func (t *Task) checkRows(p *search.Pins) error {
+	c, g := t.Config, t.Graph
 	if n := p.HeadRows; n > 0 && c.SequenceLength%n != 0 && n%c.SequenceLength != 0 {
 		return c.Fault("plan.head_rows", fmt.Sprintf("%d is neither a divisor nor a multiple of sequence_length %d; hint: use either, or leave it out", n, c.SequenceLength))
-	} else if req := m.Request(g, c); !req.HeadFits(n) {
+	} else if req := t.Request(); !req.HeadFits(n) {
 		return c.Fault("plan.head_rows", fmt.Sprintf("%d is not a multiple of %d tokens, at which sums on a GPU are cut; hint: use a multiple, or leave it out", n, req.HeadUnit))
 	}
-	batch := max(c.GlobalBatch/m.ranks, 1)
+	batch := max(c.GlobalBatch/t.Machine.Ranks(), 1)
 	rows := c.SequenceLength * cmp.Or(p.MicroBatch, batch)
 	if !g.Takes(rows, c.SequenceLength*batch) {
 		return c.Fault("plan.micro_batch", fmt.Sprintf("%d makes micro-batches of %d tokens, not of a multiple of %d, at which sums in bf16 are cut; hint: use an even number, or all of the batch", p.MicroBatch, rows, g.CutUnit()))
@@ -105,8 +108,9 @@ func (m *Machine) checkRows(p *search.Pins, g *graph.Graph, c *config.Config) er
 }
 
 // pinActivations validates and adds the configuration's activation policies.
-func (m *Machine) pinActivations(p *search.Pins, g *graph.Graph, c *config.Config) error {
-	layers := g.Model.Layers
+func (t *Task) pinActivations(p *search.Pins) error {
+	c, m := t.Config, t.Machine
+	layers := t.Graph.Model.Layers
 	tier, err := device.ParseTier(cmp.Or(c.Plan.SwapTier, device.HostTier.String()))
 	swaps := c.Plan.Swap != nil || c.Plan.Policy != ""
 	switch {

@@ -1,12 +1,10 @@
-package machine
+package planner
 
 import (
 	"context"
 	"errors"
 
-	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
-	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/search"
 	"github.com/athanor-llm/athanor/session"
@@ -32,16 +30,16 @@ type turn struct {
 
 // TakeTurns prepares candidates to run; nil ones are skipped. If together is set, all are opened now; otherwise
 // each is opened for its turn, after the previous one is closed. The caller closes the result.
-func (m *Machine) TakeTurns(ctx context.Context, g *graph.Graph, c *config.Config, list []*search.Candidate, together bool) (t *Turns, err error) {
+func (k *Task) TakeTurns(ctx context.Context, list []*search.Candidate, together bool) (t *Turns, err error) {
 	t = &Turns{list: make([]turn, len(list)), together: together}
 	t.open = func(i int) (r turn, err error) {
-		if r.programs, err = m.Programs(ctx, g, c, list[i]); err != nil {
+		if r.programs, err = k.Programs(ctx, list[i]); err != nil {
 			return r, err
 		}
-		if r.devices, err = m.Open(r.programs); err != nil {
+		if r.devices, err = k.Machine.Open(r.programs); err != nil {
 			return r, err
 		}
-		b := session.StepBench{Graph: g, Programs: r.programs, Devices: r.devices, Sequences: c.GlobalBatch}
+		b := session.StepBench{Graph: k.Graph, Programs: r.programs, Devices: r.devices, Sequences: k.Config.GlobalBatch}
 		r.steps, err = b.Open()
 		return r, err
 	}

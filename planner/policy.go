@@ -1,4 +1,4 @@
-package machine
+package planner
 
 import (
 	"context"
@@ -8,28 +8,28 @@ import (
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
-	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/internal/bounded"
+	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/policy"
 	"github.com/athanor-llm/athanor/policy/elixir"
 	"github.com/athanor-llm/athanor/search"
 )
 
-// PolicyRequest returns the measured request that policies plan for on this
-// machine.
-func (m *Machine) PolicyRequest(ctx context.Context, g *graph.Graph, c *config.Config) (*policy.Request, error) {
+// PolicyRequest returns the measured request that policies plan for.
+func (t *Task) PolicyRequest(ctx context.Context) (*policy.Request, error) {
+	c := t.Config
 	if c.GlobalBatch%c.Ranks != 0 {
 		return nil, c.Fault("global_batch", fmt.Sprintf("%d sequences cannot be divided among %d ranks; hint: use a multiple of ranks", c.GlobalBatch, c.Ranks))
 	}
-	r := m.policies(m.Request(g, c))
+	r := policies(t.Machine, t.Request())
 	return r, r.Measure(ctx, StepOptions(c))
 }
 
-// policies describes this machine, within its limits, and a search request to
+// policies describes a machine, within its limits, and a search request to
 // policies.
-func (m *Machine) policies(req *search.Request) *policy.Request {
+func policies(m *machine.Machine, req *search.Request) *policy.Request {
 	h := *m.Hardware
 	h.Memory.Device, h.Memory.Host, h.Memory.Disk = m.Capacity[device.DeviceTier], m.Capacity[device.HostTier], m.Capacity[device.DiskTier]
 	return ForPolicies(req, &h)
@@ -73,12 +73,12 @@ func former(c *config.Config) []search.Rival {
 }
 
 // PlanBy evaluates a named policy's plan instead of searching.
-func (m *Machine) PlanBy(ctx context.Context, name string, g *graph.Graph, c *config.Config) (*search.Result, error) {
+func (t *Task) PlanBy(ctx context.Context, name string) (*search.Result, error) {
 	p, err := policy.Find(name)
 	if err != nil {
-		return nil, &config.Error{File: c.File, Msg: err.Error()}
+		return nil, &config.Error{File: t.Config.File, Msg: err.Error()}
 	}
-	r, err := m.PolicyRequest(ctx, g, c)
+	r, err := t.PolicyRequest(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -89,11 +89,11 @@ func (m *Machine) PlanBy(ctx context.Context, name string, g *graph.Graph, c *co
 	if err != nil {
 		return nil, err
 	}
-	pl.State = State(c)
-	req, mach := m.Request(g, c), m.Planning()
+	pl.State = State(t.Config)
+	req, mach := t.Request(), ForSearch(t.Machine)
 	cand, err := search.Evaluate(ctx, req, pl, mach, name)
 	if err != nil {
 		return nil, err
 	}
-	return m.only(ctx, req, mach, cand)
+	return t.only(ctx, req, mach, cand)
 }

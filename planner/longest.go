@@ -1,4 +1,4 @@
-package machine
+package planner
 
 import (
 	"cmp"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/search"
@@ -39,7 +40,7 @@ type AtLength func(tokens int) (*config.Config, *graph.Graph, error)
 // It doubles the length until no minimum-memory plan fits, then bisects; it considers all plans only for the
 // first length that is too long. Lengths with few divisors cannot be cut as finely as others, so longer ones
 // that fit may exist.
-func (m *Machine) MaxSequence(ctx context.Context, c *config.Config, at AtLength, step int, note func(string)) (*Longest, error) {
+func MaxSequence(ctx context.Context, m *machine.Machine, c *config.Config, at AtLength, step int, note func(string)) (*Longest, error) {
 	if step < 1 || step > maxSequence {
 		return nil, c.Fault("--step", fmt.Sprintf("%d tokens is out of range; hint: use from 1 to %d", step, maxSequence))
 	}
@@ -48,7 +49,7 @@ func (m *Machine) MaxSequence(ctx context.Context, c *config.Config, at AtLength
 	}
 	fits := func(n int) (bool, error) {
 		note(fmt.Sprintf("sequences of %d tokens", n*step))
-		ok, err := m.fitsFrugally(ctx, c, at, n*step)
+		ok, err := fitsFrugally(ctx, m, c, at, n*step)
 		var bad *config.Error
 		if n > 1 && errors.As(err, &bad) {
 			return false, nil
@@ -61,7 +62,7 @@ func (m *Machine) MaxSequence(ctx context.Context, c *config.Config, at AtLength
 	}
 	for {
 		note(fmt.Sprintf("all plans for sequences of %d tokens", hi*step))
-		why := m.fits(ctx, c, at, hi*step)
+		why := fitsAnyhow(ctx, m, c, at, hi*step)
 		var bad *config.Error
 		switch {
 		case why == nil: // by a plan that is not minimum-memory
@@ -101,44 +102,45 @@ func frontier(most int, fits func(int) (bool, error)) (lo, hi int, err error) {
 	return lo, hi, nil
 }
 
-// fits returns nil if sequences of n tokens fit. Where memory is short, the error
+// fitsAnyhow returns nil if sequences of n tokens fit. Where memory is short, the error
 // is a *search.Misfit.
-func (m *Machine) fits(ctx context.Context, c *config.Config, at AtLength, n int) error {
-	req, err := m.long(c, at, n)
+func fitsAnyhow(ctx context.Context, m *machine.Machine, c *config.Config, at AtLength, n int) error {
+	req, err := long(m, c, at, n)
 	if err != nil {
 		return err
 	}
 	for _, req.State = range storages(c) {
-		if err = search.Fits(ctx, req, m.Planning()); !errors.Is(err, search.ErrDoesNotFit) {
+		if err = search.Fits(ctx, req, ForSearch(m)); !errors.Is(err, search.ErrDoesNotFit) {
 			break
 		}
 	}
-	return m.advise(err)
+	return advise(m, err)
 }
 
-// fitsFrugally is a quick form of fits. It considers minimum-memory plans only,
+// fitsFrugally is a quick form of fitsAnyhow. It considers minimum-memory plans only,
 // with the optimizer's state in the smallest format that the configuration allows.
-func (m *Machine) fitsFrugally(ctx context.Context, c *config.Config, at AtLength, n int) (bool, error) {
-	req, err := m.long(c, at, n)
+func fitsFrugally(ctx context.Context, m *machine.Machine, c *config.Config, at AtLength, n int) (bool, error) {
+	req, err := long(m, c, at, n)
 	if err != nil {
 		return false, err
 	}
 	req.State = slices.MinFunc(storages(c), func(a, b string) int {
 		return cmp.Compare(plan.StateBytes(optimizer.AdamW, a, Precision(c)), plan.StateBytes(optimizer.AdamW, b, Precision(c)))
 	})
-	return search.FitsFrugally(ctx, req, m.Planning())
+	return search.FitsFrugally(ctx, req, ForSearch(m))
 }
 
 // long returns the search request for sequences of n tokens.
-func (m *Machine) long(c *config.Config, at AtLength, n int) (*search.Request, error) {
+func long(m *machine.Machine, c *config.Config, at AtLength, n int) (*search.Request, error) {
 	if n > maxSequence {
 		return nil, c.Fault("sequence_length", fmt.Sprintf("%d tokens exceed the maximum of %d", n, maxSequence))
 	}
-	long, g, err := at(n)
+	longer, g, err := at(n)
 	if err != nil {
 		return nil, err
 	}
-	req := m.Request(g, long)
-	req.Pins, err = m.pins(g, long)
+	t := &Task{m, g, longer}
+	req := t.Request()
+	req.Pins, err = t.pins()
 	return req, err
 }

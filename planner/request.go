@@ -1,4 +1,4 @@
-package machine
+package planner
 
 import (
 	"fmt"
@@ -89,11 +89,8 @@ func StepOptions(c *config.Config) lower.Options {
 	return lower.Options{Beta1: c.Beta1, Beta2: c.Beta2, Eps: c.Epsilon, Decay: c.WeightDecay, Clip: c.Clip, Capacity: program.NoLimits}
 }
 
-// Request translates a configuration into a search request, without pins.
-func (m *Machine) Request(g *graph.Graph, c *config.Config) *search.Request {
-	req := &search.Request{Graph: g, GlobalBatch: c.GlobalBatch, Ranks: m.ranks, Options: StepOptions(c), State: State(c)}
-	if m.backend != nil {
-		req.HeadUnit = m.backend.headUnit(g.Seq)
-	}
-	return req
+// Request translates a task into a search request, without pins.
+func (t *Task) Request() *search.Request {
+	return &search.Request{Graph: t.Graph, GlobalBatch: t.Config.GlobalBatch, Ranks: t.Machine.Ranks(), Options: StepOptions(t.Config), State: State(t.Config),
+		HeadUnit: t.Machine.HeadUnit(t.Graph.Seq)}
 }

@@ -1,4 +1,4 @@
-package machine
+package planner
 
 import (
 	"context"
@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/athanor-llm/athanor/config"
-	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/search"
 )
@@ -35,9 +34,10 @@ const halfMoments = "bf16_moments"
 
 // PlanAny is Plan with the first format of the optimizer's state with which anything fits. If none does, the
 // error is that of the format that lacks least memory.
-func (m *Machine) PlanAny(ctx context.Context, g *graph.Graph, c *config.Config, note func(string)) (*search.Result, error) {
+func (t *Task) PlanAny(ctx context.Context, note func(string)) (*search.Result, error) {
+	c := t.Config
 	if c.Plan.File != "" { // the file says which format
-		return m.Plan(ctx, g, c, note)
+		return t.Plan(ctx, note)
 	}
 	var nearest error
 	for i, state := range storages(c) {
@@ -48,7 +48,7 @@ func (m *Machine) PlanAny(ctx context.Context, g *graph.Graph, c *config.Config,
 		if i > 0 {
 			note("optimizer_state " + one.OptimizerState)
 		}
-		r, err := m.Plan(ctx, g, &one, note)
+		r, err := (&Task{t.Machine, t.Graph, &one}).Plan(ctx, note)
 		if err == nil || !errors.Is(err, search.ErrDoesNotFit) {
 			return r, err
 		}

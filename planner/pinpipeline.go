@@ -1,11 +1,10 @@
-package machine
+package planner
 
 import (
 	"fmt"
 	"slices"
 	"strings"
 
-	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/plan"
@@ -14,14 +13,15 @@ import (
 )
 
 // pinPipeline validates and adds the configuration's pipeline decisions.
-func (m *Machine) pinPipeline(p *search.Pins, g *graph.Graph, c *config.Config) error {
+func (t *Task) pinPipeline(p *search.Pins) error {
+	c, g, ranks := t.Config, t.Graph, t.Machine.Ranks()
 	p.Schedule, p.Pipeline, p.Stages, p.Slices = c.Plan.Schedule, c.Plan.Pipeline, c.Plan.Stages, c.Plan.Slices
 	segments := len(g.Segments)
 	switch {
 	case c.Given("plan.pipeline") && p.Pipeline < 1:
-		return c.Fault("plan.pipeline", fmt.Sprintf("%d ranks; hint: use a divisor of ranks %d, or 1 for no pipeline", p.Pipeline, m.ranks))
-	case p.Pipeline > 0 && m.ranks%p.Pipeline != 0:
-		return c.Fault("plan.pipeline", fmt.Sprintf("%d does not divide ranks %d; hint: use a divisor (replicas of the pipeline take the other ranks)", p.Pipeline, m.ranks))
+		return c.Fault("plan.pipeline", fmt.Sprintf("%d ranks; hint: use a divisor of ranks %d, or 1 for no pipeline", p.Pipeline, ranks))
+	case p.Pipeline > 0 && ranks%p.Pipeline != 0:
+		return c.Fault("plan.pipeline", fmt.Sprintf("%d does not divide ranks %d; hint: use a divisor (replicas of the pipeline take the other ranks)", p.Pipeline, ranks))
 	case p.Schedule != "" && !slices.Contains(schedule.Names(), p.Schedule):
 		hint := suggest.Hint(p.Schedule, schedule.Names())
 		if hint == "" {
@@ -45,15 +45,16 @@ func (m *Machine) pinPipeline(p *search.Pins, g *graph.Graph, c *config.Config) 
 		}
 	}
 	if p.Slices > 1 || p.Schedule == "seq1f1b" {
-		if err := checkSlices(p, g, c); err != nil {
+		if err := t.checkSlices(p); err != nil {
 			return err
 		}
 	}
-	return m.checkPipeline(p, c)
+	return t.checkPipeline(p)
 }
 
 // checkSlices refuses decisions that are incompatible with sequence slices.
-func checkSlices(p *search.Pins, g *graph.Graph, c *config.Config) error {
+func (t *Task) checkSlices(p *search.Pins) error {
+	c, g := t.Config, t.Graph
 	key := "plan.slices"
 	if p.Slices == 0 {
 		key = "plan.schedule"
@@ -81,7 +82,8 @@ func checkSlices(p *search.Pins, g *graph.Graph, c *config.Config) error {
 
 // checkPipeline refuses pipelines that contradict other decisions, or have no
 // schedule.
-func (m *Machine) checkPipeline(p *search.Pins, c *config.Config) error {
+func (t *Task) checkPipeline(p *search.Pins) error {
+	c, ranks := t.Config, t.Machine.Ranks()
 	key := ""
 	for _, k := range []string{"stages", "slices", "schedule", "pipeline"} {
 		if c.Given("plan." + k) {
@@ -92,7 +94,7 @@ func (m *Machine) checkPipeline(p *search.Pins, c *config.Config) error {
 		return nil
 	}
 	switch {
-	case m.ranks == 1:
+	case ranks == 1:
 		return c.Fault(key, "a pipeline needs at least two ranks, but the run has one; hint: set ranks")
 	case p.Pipeline == 1:
 		return c.Fault("plan.pipeline", "1 means no pipeline, but other keys of `plan` configure one; hint: leave out either")
@@ -101,7 +103,7 @@ func (m *Machine) checkPipeline(p *search.Pins, c *config.Config) error {
 	case p.Policy != "":
 		return c.Fault("plan.policy", "activation policies do not work with pipelines; hint: leave out plan.policy or the pipeline")
 	}
-	if err := search.PossiblePipeline(p, m.ranks, c.GlobalBatch); err != nil {
+	if err := search.PossiblePipeline(p, ranks, c.GlobalBatch); err != nil {
 		return c.Fault(key, err.Error())
 	}
 	return nil
