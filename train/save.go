@@ -244,7 +244,7 @@ func (t *Run) roomToSave() error {
 
 // room returns an error unless the disk has room for n checkpoints besides the
 // existing ones.
-func (t *Trainer) room(n int64) error {
+func (t *Run) room(n int64) error {
 	s := checkpoint.Snapshot{Weights: t.tensors(optimizer.Weights), State: t.moments()} // its size only
 	free, err := hardware.FreeDisk(t.Setup.Config.Out)
 	if err != nil { // some file systems do not report it

@@ -51,7 +51,7 @@ func (t *Run) saves(p model.Param) bool { return t.lora() == nil || p.Adapter }
 
 // storedAs returns the type in which checkpoints store one kind of a parameter's state: the type in which the run holds it or,
 // if the arenas hold it rounded, one that loses nothing.
-func (t *Trainer) storedAs(p model.Param, kind optimizer.Kind) safetensors.DType {
+func (t *Run) storedAs(p model.Param, kind optimizer.Kind) safetensors.DType {
 	master, moments := plan.StateTypes(t.Plan.Plan.State)
 	half := moments == graph.BF16
 	if kind == optimizer.Weights {
@@ -64,12 +64,12 @@ func (t *Trainer) storedAs(p model.Param, kind optimizer.Kind) safetensors.DType
 }
 
 // halfWeights reports whether all weights of a checkpoint are in bf16.
-func (t *Trainer) halfWeights() bool {
+func (t *Run) halfWeights() bool {
 	return !slices.ContainsFunc(t.tensors(optimizer.Weights), func(w safetensors.Tensor) bool { return w.DType != safetensors.BF16 })
 }
 
 // moments returns the optimizer's moments.
-func (t *Trainer) moments() (list []checkpoint.Group) {
+func (t *Run) moments() (list []checkpoint.Group) {
 	for _, kind := range t.Plan.Plan.Optimizer.Rule().Moments {
 		list = append(list, checkpoint.Group{Name: kind.String(), Tensors: t.tensors(kind)})
 	}
@@ -78,7 +78,7 @@ func (t *Trainer) moments() (list []checkpoint.Group) {
 
 // tensors returns one kind of state, read lazily from where it lives. Frozen
 // parameters have weights only.
-func (t *Trainer) tensors(kind optimizer.Kind) []safetensors.Tensor {
+func (t *Run) tensors(kind optimizer.Kind) []safetensors.Tensor {
 	var list []safetensors.Tensor
 	r := &stateReader{run: t, kind: kind}
 	for i, p := range t.Setup.Graph.Params {
@@ -95,11 +95,11 @@ func (t *Trainer) tensors(kind optimizer.Kind) []safetensors.Tensor {
 // stateReader reads one kind of state for files, in pieces and into reused memory, so that nothing large is in memory
 // twice.
 type stateReader struct {
-	trainer *Trainer
-	kind    optimizer.Kind
-	values  []float32
-	halves  []byte
-	whole   int // 1 + the parameter that values holds completely; 0: none
+	run    *Run
+	kind   optimizer.Kind
+	values []float32
+	halves []byte
+	whole  int // 1 + the parameter that values holds completely; 0: none
 }
 
 // tensor returns a part of a parameter's state as a tensor of files.
