@@ -94,13 +94,6 @@ type packing struct {
 	height  int64
 }
 
-// Stack returns offsets of buffers that may be many more bytes than any capacity allows, for pictures of
-// what does not fit. The buffers must be part of a problem without faults.
-func Stack(buffers []Buffer) []int64 {
-	items, sections := compress(buffers)
-	return greedy(context.Background(), items, sections, 0, fastEffort).offsets
-}
-
 // greedy returns the best packing found, stopping at the first whose height
 // is at most target. effort bounds the steps of all passes but the first, and
 // no pass begins after the context has ended.

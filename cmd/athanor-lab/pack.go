@@ -12,7 +12,6 @@ import (
 	"github.com/athanor-llm/athanor/alloc"
 	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/suggest"
-	"github.com/athanor-llm/athanor/lab/pack"
 )
 
 // packCmd runs the allocator by itself.
@@ -119,9 +118,9 @@ func (v *packCmd) write(p alloc.Problem, s alloc.Solution, packErr error, confli
 	}
 	return cli.WriteTo(v.SVG, func(w io.Writer) error {
 		if conflict != nil {
-			return pack.WriteSVG(w, p, nil, conflict.Conflict)
+			return alloc.WriteSVG(w, p, nil, conflict.Conflict)
 		}
-		return pack.WriteSVG(w, p, &s, nil)
+		return alloc.WriteSVG(w, p, &s, nil)
 	})
 }
 

@@ -1,15 +1,13 @@
-// Package pack draws packings of the allocator, and why there is none.
-package pack
+package alloc
 
 import (
 	"bufio"
+	"context"
 	"encoding/xml"
 	"fmt"
 	"io"
 	"math"
 	"strings"
-
-	"github.com/athanor-llm/athanor/alloc"
 )
 
 // Drawing sizes, in pixels.
@@ -25,7 +23,7 @@ const (
 // the bytes alive, red where it comes within one percent of its peak; dashed
 // lines are the capacity and the height. Buffers of the conflict are red: if
 // there is no packing, s is nil and only they are drawn, packed without a limit.
-func WriteSVG(w io.Writer, p alloc.Problem, s *alloc.Solution, conflict []int) error {
+func WriteSVG(w io.Writer, p Problem, s *Solution, conflict []int) error {
 	c := newCanvas(w, p, s, conflict)
 	c.open()
 	for _, i := range c.shown {
@@ -42,7 +40,7 @@ func WriteSVG(w io.Writer, p alloc.Problem, s *alloc.Solution, conflict []int) e
 
 type canvas struct {
 	out          *bufio.Writer
-	p            alloc.Problem
+	p            Problem
 	offsets      []int64
 	shown        []int // indices drawn
 	bad          map[int]bool
@@ -50,7 +48,7 @@ type canvas struct {
 	high         float64 // bytes drawn
 }
 
-func newCanvas(w io.Writer, p alloc.Problem, s *alloc.Solution, conflict []int) *canvas {
+func newCanvas(w io.Writer, p Problem, s *Solution, conflict []int) *canvas {
 	c := &canvas{out: bufio.NewWriter(w), p: p, bad: make(map[int]bool), lower: 0, upper: 1, high: float64(max(p.Capacity, 1))}
 	for _, i := range conflict {
 		c.bad[i] = true
@@ -78,12 +76,14 @@ func newCanvas(w io.Writer, p alloc.Problem, s *alloc.Solution, conflict []int) 
 // stack packs the conflict as if there were no capacity, to show the excess.
 func (c *canvas) stack(conflict []int) []int64 {
 	offsets := make([]int64, len(c.p.Buffers))
-	var sub []alloc.Buffer
+	var sub []Buffer
 	for _, i := range conflict {
 		sub = append(sub, c.p.Buffers[i])
 	}
-	for k, at := range alloc.Stack(sub) {
-		offsets[conflict[k]] = at
+	items, sections := compress(sub)
+	best := greedy(context.Background(), items, sections, 0, fastEffort)
+	for k, i := range conflict {
+		offsets[i] = best.offsets[k]
 	}
 	return offsets
 }
@@ -128,13 +128,13 @@ func escape(name string) string {
 
 // alive draws the sum of living bytes over time.
 func (c *canvas) alive() {
-	var changes []alloc.Level
+	var changes []Level
 	for _, i := range c.shown {
 		b := &c.p.Buffers[i]
-		changes = append(changes, alloc.Level{Time: float64(b.Lower), Bytes: b.Size}, alloc.Level{Time: float64(b.Upper), Bytes: -b.Size})
+		changes = append(changes, Level{float64(b.Lower), b.Size}, Level{float64(b.Upper), -b.Size})
 	}
-	sums := alloc.Levels(changes)
-	peak := alloc.Most(sums)
+	sums := Levels(changes)
+	peak := Most(sums)
 	for k := 0; k+1 < len(sums); k++ {
 		color, y := "#222", c.y(math.Min(float64(sums[k].Bytes), c.high))
 		if sums[k].Bytes >= peak-peak/100 {
