@@ -13,6 +13,8 @@ all: export ATHANOR_SEED := $(or $(ATHANOR_SEED),$(shell date +%s))
 all:              ## every case that the tests have: run it before a release
 	@echo ATHANOR_SEED=$$ATHANOR_SEED
 	go test -timeout 120m ./...
+docs:             ## every command that the documents show, run or parsed: some minutes
+	tools/docs-check.sh
 quickstart:       ## train a small model on Go's own source
 	go run ./cmd/athanor train examples/quickstart.yaml
 bench:            ## kernels beside the machine's measured peaks
@@ -23,4 +25,4 @@ generate:         ## assembly from its generators
 fuzz:             ## each parser for half a minute
 	for p in config data data/bpe data/jinja data/parquet checkpoint/safetensors program verify hardware; do \
 	  for f in $$(go test -list '^Fuzz' ./$$p | grep ^Fuzz); do go test -run '^$$' -fuzz "^$$f$$" -fuzztime 30s ./$$p; done; done
-.PHONY: build fast test all quickstart bench generate fuzz
+.PHONY: build docs fast test all quickstart bench generate fuzz
