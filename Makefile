@@ -19,8 +19,8 @@ quickstart:       ## train a small model on Go's own source
 	go run ./cmd/athanor train examples/quickstart.yaml
 bench:            ## kernels beside the machine's measured peaks
 	go test -run '^$$' -bench . ./kernel/...
-generate:         ## assembly from its generators
-	go generate ./kernel/...
+generate:         ## files from their generators
+	go generate ./graph ./kernel/...
 # Until Go 1.27 a race in its fuzzing engine may end this with "context deadline exceeded" and no input: golang/go#75804.
 fuzz:             ## each parser for half a minute
 	for p in config data data/bpe data/jinja data/parquet checkpoint/safetensors program verify hardware; do \

@@ -60,9 +60,10 @@ func CheckReserve(tier Tier, bytes int64, arenas [NumTiers]int64, calls int) err
 	return nil
 }
 
-// Check validates a call against arenas of these sizes: it rejects unknown operators,
-// missing operands and operands outside their arena. Every backend checks calls in
-// Prepare, so that Launch need not.
+// Check validates a call against arenas of these sizes: it rejects unknown operators, operands outside their arena
+// and whatever else the operator's row in graph's table does not allow. So a call that passes touches only its
+// operands, provided that the numbers in index operands are in range. Every backend checks calls in Prepare, so that
+// Launch need not.
 func Check(c *Call, arenas [NumTiers]int64) error {
 	if c.Op == graph.None || c.Op >= graph.NumOps {
 		return fmt.Errorf("%v is not an operator", c.Op)
@@ -74,6 +75,7 @@ func Check(c *Call, arenas [NumTiers]int64) error {
 	if len(c.Args) > len(specs) {
 		return fmt.Errorf("%d operands are given, but the operator takes at most %d", len(c.Args), len(specs))
 	}
+	dims := make([]graph.Dim, len(specs))
 	for i, s := range specs {
 		if i >= len(c.Args) || c.Args[i].Absent() {
 			if !s.Optional {
@@ -81,6 +83,7 @@ func Check(c *Call, arenas [NumTiers]int64) error {
 			}
 			continue
 		}
+		dims[i] = c.Args[i].Dim()
 		if err := c.Args[i].check(arenas); err != nil {
 			return fmt.Errorf("operand %s: %w", s.Name, err)
 		}
@@ -92,12 +95,19 @@ func Check(c *Call, arenas [NumTiers]int64) error {
 		return fmt.Errorf("attention over the tokens of %d ranks can be planned and simulated, but not run", c.Attr.Among)
 	}
 	if c.Op == graph.Copy {
-		return checkCopy(c.Args[0], c.Args[1])
+		return checkCopy(c.Args[graph.CopyDst], c.Args[graph.CopySrc])
 	}
 	if c.Op.Info().Between {
 		return CheckBetween(c)
 	}
-	return nil
+	switch m := c.Op.Check(&c.Attr, dims); {
+	case m == nil:
+		return nil
+	case m.Arg >= 0:
+		return fmt.Errorf("operand %s %w", specs[m.Arg].Name, m)
+	default:
+		return m
+	}
 }
 
 func (o Operand) check(arenas [NumTiers]int64) error {

@@ -96,7 +96,7 @@ func IsMessage(op graph.Op) bool { return op == graph.Send || op == graph.Recv }
 func Agree(calls []*Call) error {
 	first := calls[0]
 	if first.Op == graph.Send && len(calls) == 2 && calls[1].Op == graph.Recv {
-		s, r := first.Args[0], calls[1].Args[0]
+		s, r := first.Args[graph.SendSrc], calls[1].Args[graph.RecvDst]
 		if s.Rows != r.Rows || s.Cols != r.Cols || s.DType != r.DType {
 			return fmt.Errorf("%d x %d %s are sent to rank %d, which receives %d x %d %s",
 				s.Rows, s.Cols, s.DType, first.Peers[0], r.Rows, r.Cols, r.DType)
@@ -131,17 +131,23 @@ func Agree(calls []*Call) error {
 // whole returns the element count of a collective's operand that spans the group, part
 // that of the operand with this rank's part.
 func (c *Call) whole() int {
-	if c.Op == graph.ReduceScatter {
-		return c.arg(1).Cols
+	switch c.Op {
+	case graph.AllGather:
+		return c.arg(graph.AllGatherDst).Cols
+	case graph.ReduceScatter:
+		return c.arg(graph.ReduceScatterSrc).Cols
 	}
-	return c.arg(0).Cols
+	return c.arg(graph.AllReduceX).Cols
 }
 
 func (c *Call) part() int {
-	if c.Op == graph.ReduceScatter {
-		return c.arg(0).Cols
+	switch c.Op {
+	case graph.AllGather:
+		return c.arg(graph.AllGatherSrc).Cols
+	case graph.ReduceScatter:
+		return c.arg(graph.ReduceScatterDst).Cols
 	}
-	return c.arg(1).Cols
+	return 0
 }
 
 // arg returns operand i, zero if it is absent.
@@ -153,8 +159,8 @@ func (c *Call) arg(i int) Operand {
 }
 
 func (c *Call) dtype() graph.DType {
-	if c.Op == graph.ReduceScatter {
-		return c.Args[1].DType
+	if c.Op == graph.ReduceScatter { // dst may be absent
+		return c.Args[graph.ReduceScatterSrc].DType
 	}
 	return c.Args[0].DType
 }
@@ -162,9 +168,9 @@ func (c *Call) dtype() graph.DType {
 // inPlace: a part that lies inside the whole must be in its own place, starting at
 // element at, and must not accumulate.
 func (c *Call) inPlace(at int) error {
-	whole, part := c.arg(0), c.arg(1)
+	whole, part := c.arg(graph.AllGatherDst), c.arg(graph.AllGatherSrc)
 	if c.Op == graph.ReduceScatter {
-		whole, part = part, whole
+		whole, part = c.arg(graph.ReduceScatterSrc), c.arg(graph.ReduceScatterDst)
 	}
 	if part.Absent() || part.Addr >= whole.End() || whole.Addr >= part.End() {
 		return nil
@@ -187,14 +193,14 @@ func Received(c *Call, rank int) int64 {
 	n := int64(len(c.Peers))
 	switch c.Op {
 	case graph.AllGather:
-		return c.arg(0).Bytes() - c.arg(1).Bytes()
+		return c.arg(graph.AllGatherDst).Bytes() - c.arg(graph.AllGatherSrc).Bytes()
 	case graph.ReduceScatter:
-		return (n - 1) * c.arg(0).Bytes()
+		return (n - 1) * c.arg(graph.ReduceScatterDst).Bytes()
 	case graph.AllReduce:
 		lo, hi := Part(c.whole(), slices.Index(c.Peers, rank), len(c.Peers))
-		return c.arg(0).Bytes() + (n-2)*int64(hi-lo)*c.dtype().Size()
+		return c.arg(graph.AllReduceX).Bytes() + (n-2)*int64(hi-lo)*c.dtype().Size()
 	case graph.Recv:
-		return c.arg(0).Bytes()
+		return c.arg(graph.RecvDst).Bytes()
 	}
 	return 0
 }

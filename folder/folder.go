@@ -269,7 +269,7 @@ func footprint(s *session.Session, programs int) (f Footprint) {
 		if in.Stream != device.HostToDev {
 			continue
 		}
-		if to := in.Args[0]; p.Buffers[to.Buf].Class == program.ClassWeights || p.Buffers[to.Buf].Class == program.ClassFrozen {
+		if to := in.Args[graph.CopyDst]; p.Buffers[to.Buf].Class == program.ClassWeights || p.Buffers[to.Buf].Class == program.ClassFrozen {
 			f.Streamed += p.Operand(to).Bytes()
 		}
 	}

@@ -43,8 +43,8 @@ var rules = map[Op]rule{
 	Route:        diffRoute,
 	ExpertLinear: diffExpertLinear,
 	Combine:      diffCombine,
-	Cast:         func(b *builder, n *Node) { b.grad[n.Args[1].Value] = b.grad[n.Args[0].Value] }, // of the same columns
-	Scale:        func(b *builder, n *Node) { b.node(Scale, n.Attr, b.of(n.Args[0])) },
+	Cast:         func(b *builder, n *Node) { b.grad[n.Args[CastSrc].Value] = b.grad[n.Args[CastDst].Value] }, // of the same columns
+	Scale:        func(b *builder, n *Node) { b.node(Scale, n.Attr, b.of(n.Args[ScaleY])) },
 	Embed:        diffEmbed,
 	CrossEntropy: diffCrossEntropy,
 	Preference:   func(*builder, *Node) {},
@@ -159,7 +159,8 @@ func (b *builder) paramGrad(u Use) Use {
 }
 
 func diffLinear(b *builder, n *Node) {
-	y, x, w, bias, res := n.Args[0], n.Args[1], n.Args[2], n.Args[3], n.Args[4]
+	y, x, w, bias := n.Args[LinearY], n.Args[LinearX], n.Args[LinearW], n.Args[LinearBias]
+	res := n.Args[LinearRes]
 	dy := b.of(y)
 	if b.trained(x) {
 		dx, acc := b.into(x)
@@ -185,7 +186,7 @@ func diffLinear(b *builder, n *Node) {
 //
 // On an H200 GPT-2's 768 x 768 reaches 224 TFLOP/s by itself and 768 x 2304 some 500, for want of tiles; see device/cuda/wgrad.go.
 func (b *builder) weightGrad(n Node) {
-	p := &b.g.Params[b.g.ParamOf(n.Args[0].Value)]
+	p := &b.g.Params[b.g.ParamOf(n.Args[LinearDWDW].Value)]
 	if n.Chunked || p.Adapter {
 		b.node(n.Op, n.Attr, n.Args...)
 		return
@@ -202,9 +203,9 @@ func (b *builder) weightGrad(n Node) {
 // leads reports whether the weight of product n is stored directly before that of product to, whose result goes
 // back into the stream that n reads.
 func (b *builder) leads(n, to *Node) bool {
-	v := &b.g.Values[n.Args[0].Value]
-	x, dy := n.Args[1], to.Args[2]
-	return v.Param+v.Params == b.g.ParamOf(to.Args[0].Value) && n.Attr == to.Attr && x.Hi-x.Lo == dy.Hi-dy.Lo
+	v := &b.g.Values[n.Args[LinearDWDW].Value]
+	x, dy := n.Args[LinearDWX], to.Args[LinearDWDY]
+	return v.Param+v.Params == b.g.ParamOf(to.Args[LinearDWDW].Value) && n.Attr == to.Attr && x.Hi-x.Lo == dy.Hi-dy.Lo
 }
 
 // release appends the gradient that waits, if any.
@@ -225,7 +226,7 @@ func (b *builder) pass(res, dy Use) {
 }
 
 func diffNorm(b *builder, n *Node) {
-	y, stats, x, g := n.Args[0], n.Args[1], n.Args[2], n.Args[3]
+	y, stats, x, g := n.Args[LayerNormY], n.Args[LayerNormStats], n.Args[LayerNormX], n.Args[LayerNormGain] // or of RMSNorm
 	dy := b.of(y)
 	dx, acc := absent, false
 	switch {
@@ -236,8 +237,8 @@ func diffNorm(b *builder, n *Node) {
 	default:
 		dx, acc = b.into(x)
 	}
-	if len(n.Args) > 4 && n.Op == RMSNorm && b.trained(n.Args[4]) {
-		b.pass(n.Args[4], dy)
+	if n.Op == RMSNorm && len(n.Args) > RMSNormRes && b.trained(n.Args[RMSNormRes]) {
+		b.pass(n.Args[RMSNormRes], dy)
 	}
 	// Gains first: the input's gradient may overwrite dy.
 	input := LayerNormDX
@@ -248,9 +249,9 @@ func diffNorm(b *builder, n *Node) {
 			b.node(RMSNormDW, n.Attr, b.paramGrad(g), dy, x, stats)
 		}
 	case b.trained(g): // then so is the bias, see model.Freeze
-		b.node(LayerNormDW, n.Attr, b.paramGrad(g), b.paramGrad(n.Args[4]), dy, x, stats)
-	case b.trained(n.Args[4]): // the same sum as LayerNormDW's
-		b.node(BiasGrad, Attr{}, b.paramGrad(n.Args[4]), dy)
+		b.node(LayerNormDW, n.Attr, b.paramGrad(g), b.paramGrad(n.Args[LayerNormBias]), dy, x, stats)
+	case b.trained(n.Args[LayerNormBias]): // the same sum as LayerNormDW's
+		b.node(BiasGrad, Attr{}, b.paramGrad(n.Args[LayerNormBias]), dy)
 	}
 	if b.trained(x) {
 		attr := n.Attr
@@ -262,29 +263,29 @@ func diffNorm(b *builder, n *Node) {
 func diffRoPE(b *builder, n *Node) {
 	attr := n.Attr
 	attr.Inverse = true
-	b.node(RoPE, attr, b.of(n.Args[0]), n.Args[1])
+	b.node(RoPE, attr, b.of(n.Args[RoPEQKV]), n.Args[RoPETable])
 }
 
 func diffAttention(b *builder, n *Node) {
-	o, lse, q, kv := n.Args[0], n.Args[1], n.Args[2], n.Args[3]
+	o, lse, q, kv := n.Args[AttentionO], n.Args[AttentionLSE], n.Args[AttentionQ], n.Args[AttentionKV]
 	delta := b.value(Value{Name: "d." + b.g.Values[lse.Value].Name, Kind: Gradient, DType: F32, PerToken: true, Cols: n.Attr.Heads})
 	dq, _ := b.into(q)
 	dkv, _ := b.into(kv) // other columns of the same value, without contributions yet
 	args := []Use{dq, dkv, b.all(delta), b.of(o), q, kv, o, lse}
-	if len(n.Args) > 4 && n.Args[4].Value >= 0 { // starts
-		args = append(args, n.Args[4])
+	if len(n.Args) > AttentionStarts && n.Args[AttentionStarts].Value >= 0 {
+		args = append(args, n.Args[AttentionStarts])
 	}
 	b.node(AttentionBwd, n.Attr, args...)
-	if len(n.Args) > 5 && b.trained(n.Args[5]) {
-		b.node(SinkGrad, Attr{}, b.paramGrad(n.Args[5]), b.all(delta), lse, n.Args[5])
+	if len(n.Args) > AttentionSinks && b.trained(n.Args[AttentionSinks]) {
+		b.node(SinkGrad, Attr{}, b.paramGrad(n.Args[AttentionSinks]), b.all(delta), lse, n.Args[AttentionSinks])
 	}
 }
 
 func diffAct(b *builder, n *Node) {
-	y, x := n.Args[0], n.Args[1]
+	y, x := n.Args[ActY], n.Args[ActX]
 	dy := b.of(y)
 	b.grad[x.Value] = dy.Value
-	if p := b.latest(dy); p.Op == LinearDX && !p.Attr.Acc && p.Args[0] == dy && p.Chunked == b.chunk {
+	if p := b.latest(dy); p.Op == LinearDX && !p.Attr.Acc && p.Args[LinearDXDX] == dy && p.Chunked == b.chunk {
 		p.Attr.Act, p.Args = n.Attr.Act, append(p.Args, x)
 		return
 	}
@@ -302,12 +303,12 @@ func (b *builder) latest(u Use) *Node {
 }
 
 func diffSwiGLU(b *builder, n *Node) {
-	y, gu := n.Args[0], n.Args[1]
+	y, gu := n.Args[SwiGLUY], n.Args[SwiGLUGateUp]
 	b.release() // memory peaks here, at the gradient of gates and ups: a gradient that waits must not keep y alive
 	dgu, _ := b.into(gu)
 	attr, args := n.Attr, []Use{dgu, b.of(y), gu}
-	if len(n.Args) > 2 {
-		weights, dweights := n.Args[2], absent
+	if len(n.Args) > SwiGLUWeights {
+		weights, dweights := n.Args[SwiGLUWeights], absent
 		if b.trained(weights) {
 			dweights, attr.Acc = b.into(weights)
 		}
@@ -317,7 +318,7 @@ func diffSwiGLU(b *builder, n *Node) {
 }
 
 func diffEmbed(b *builder, n *Node) {
-	x, tokens, wte, wpe := n.Args[0], n.Args[1], n.Args[2], n.Args[3]
+	x, tokens, wte, wpe := n.Args[EmbedX], n.Args[EmbedTokens], n.Args[EmbedWTE], n.Args[EmbedWPE]
 	dx := b.of(x)
 	if b.trained(wte) {
 		b.node(EmbedBwd, n.Attr, b.paramGrad(wte), dx, tokens)
@@ -329,7 +330,7 @@ func diffEmbed(b *builder, n *Node) {
 
 // diffCrossEntropy: the gradient replaces the logits. If it was not known when they were computed, they are recomputed.
 func diffCrossEntropy(b *builder, n *Node) {
-	logits := n.Args[1]
+	logits := n.Args[CrossEntropyLogits]
 	if n.Attr.Grad {
 		b.grad[logits.Value] = logits.Value
 		return
@@ -338,6 +339,6 @@ func diffCrossEntropy(b *builder, n *Node) {
 	again := Use{b.tokens("again", v.Cols, v.DType, v.Cuts...), logits.Lo, logits.Hi}
 	made := b.seg.Forward[slices.IndexFunc(b.seg.Forward, func(n Node) bool { return n.Args[0] == logits })]
 	b.node(made.Op, made.Attr, append([]Use{again}, made.Args[1:]...)...)
-	b.node(CrossEntropy, Attr{Grad: true}, b.all(b.tokens("nll.again", 1, F32)), again, n.Args[2], n.Args[3], b.all(b.pull))
+	b.node(CrossEntropy, Attr{Grad: true}, b.all(b.tokens("nll.again", 1, F32)), again, n.Args[CrossEntropyTargets], n.Args[CrossEntropyScalars], b.all(b.pull))
 	b.grad[logits.Value] = again.Value
 }

@@ -224,7 +224,7 @@ var absent = Use{Value: -1}
 
 func (b *builder) node(op Op, attr Attr, args ...Use) {
 	n := Node{Op: op, Attr: attr, Args: args, Chunked: b.chunk}
-	if h := b.held; h != nil && (n.Writes(h.Args[1].Value) || n.Writes(h.Args[2].Value)) {
+	if h := b.held; h != nil && (n.Writes(h.Args[LinearDWX].Value) || n.Writes(h.Args[LinearDWDY].Value)) {
 		b.release()
 	}
 	if b.back {

@@ -74,7 +74,7 @@ func (b *builder) each(y, x int, p *next, experts int, weights Use) {
 }
 
 func diffRoute(b *builder, n *Node) {
-	weights, experts, logits := n.Args[0], n.Args[1], n.Args[2]
+	weights, experts, logits := n.Args[RouteWeights], n.Args[RouteExperts], n.Args[RouteLogits]
 	dlogits, _ := b.into(logits)
 	attr, args := n.Attr, []Use{dlogits, b.of(weights), weights, experts, logits}
 	attr.Seq = 1 // rows do not depend on each other
@@ -88,7 +88,7 @@ func diffRoute(b *builder, n *Node) {
 
 // diffCombine: each slot has the gradient of the sum, so no copies of it are made.
 func diffCombine(b *builder, n *Node) {
-	y, x, res := n.Args[0], n.Args[1], n.Args[2]
+	y, x, res := n.Args[CombineY], n.Args[CombineX], n.Args[CombineRes]
 	dy := b.of(y)
 	if b.trained(x) {
 		b.grad[x.Value] = dy.Value
@@ -100,7 +100,8 @@ func diffCombine(b *builder, n *Node) {
 
 // diffExpertLinear: dy has slots, or is the same for all slots.
 func diffExpertLinear(b *builder, n *Node) {
-	y, x, w, experts := n.Args[0], n.Args[1], n.Args[2], n.Args[3]
+	y, x, w := n.Args[ExpertLinearY], n.Args[ExpertLinearX], n.Args[ExpertLinearW]
+	experts := n.Args[ExpertLinearExperts]
 	dy := b.all(b.grad[y.Value])
 	if b.trained(x) {
 		b.expertDX(n, dy)
@@ -109,16 +110,16 @@ func diffExpertLinear(b *builder, n *Node) {
 		attr := Attr{WT: n.Attr.WT, Experts: n.Attr.Experts, Seq: b.g.Seq, Cut: Cut(b.g.Seq, b.g.DType)}
 		b.node(ExpertDW, attr, b.paramGrad(w), x, dy, experts)
 	}
-	if len(n.Args) > 4 {
+	if len(n.Args) > ExpertLinearBias {
 		b.diffExpertBias(n, dy)
 	}
 }
 
 // diffExpertBias appends the gradients of biases, and of the weights that multiply them.
 func (b *builder) diffExpertBias(n *Node, dy Use) {
-	experts, bias, weights := n.Args[3], n.Args[4], absent
-	if len(n.Args) > 5 {
-		weights = n.Args[5]
+	experts, bias, weights := n.Args[ExpertLinearExperts], n.Args[ExpertLinearBias], absent
+	if len(n.Args) > ExpertLinearWeights {
+		weights = n.Args[ExpertLinearWeights]
 	}
 	if b.trained(bias) {
 		b.node(ExpertDB, Attr{Experts: n.Attr.Experts}, trimmed(b.paramGrad(bias), dy, experts, weights)...)
@@ -131,7 +132,8 @@ func (b *builder) diffExpertBias(n *Node, dy Use) {
 
 // expertDX appends the gradient of x, with slots if x has them, else summed over the slots.
 func (b *builder) expertDX(n *Node, dy Use) {
-	y, x, w, experts := n.Args[0], n.Args[1], n.Args[2], n.Args[3]
+	y, x, w := n.Args[ExpertLinearY], n.Args[ExpertLinearX], n.Args[ExpertLinearW]
+	experts := n.Args[ExpertLinearExperts]
 	attr := n.Attr
 	attr.WT, attr.Slots = !attr.WT, dy.Hi-dy.Lo == y.Hi-y.Lo
 	dx, acc := b.into(x)

@@ -1,5 +1,7 @@
 package graph
 
+//go:generate go run ./gen
+
 import (
 	"fmt"
 	"strings"
@@ -71,13 +73,14 @@ const (
 	Sum           // Write, or Update (old value + contribution) where Attr.Acc is set
 )
 
-// ArgSpec is one operand of an operator, by position.
+// ArgSpec is one operand of an operator, by position. operands.go has a constant for each position.
 type ArgSpec struct {
 	Name     string
 	Access   Access
 	Optional bool
 	Token    bool // rows are tokens of the micro-batch
 	Past     bool // for a slice, the rows include those of the sequence before it
+	Shape    Shape
 }
 
 // Kind says how an operator's results depend on its token rows. It tells programs
@@ -100,12 +103,33 @@ const (
 	TokenSum
 )
 
-// Info is an operator's row in the table.
+// Alias says how operands 0 and 1 may overlap.
+type Alias uint8
+
+const (
+	Apart           Alias = iota // not at all
+	Same                         // they may be the same region
+	SameUnlessAdded              // likewise, if the first is not added to (Attr.Acc)
+	SecondInFirst                // the second may be part of the first
+	FirstInSecond                // the first may be part of the second, if it is not added to
+)
+
+// Info is an operator's row in the table: all that is known of it but how it is computed.
 type Info struct {
 	Name string
 	Args []ArgSpec
 	// Kind says how results depend on token rows.
 	Kind Kind
+	// Position says that results also depend on where in its sequence a row is, on Attr.Row0.
+	Position bool
+	// Alike says that elements of operands correspond, except of those that always have one row, wherever in the
+	// operands they are: programs cut all of them at the same places.
+	Alike bool
+	// Alias says how the first operand, a result, and the second may overlap. Other results overlap nothing.
+	Alias Alias
+	// Rule returns what is wrong with the operands beyond what their shapes say, or "". There is a Dim for each
+	// operand.
+	Rule requirement
 	// Between marks operators between ranks: devices execute them, not kernels.
 	Between bool
 	// FLOPs counts the multiplications and additions of one call, a fused
@@ -118,49 +142,61 @@ type Info struct {
 	Apart func(a *Attr, d []Dim) int64
 }
 
-// Legend of shapes: N tokens of a micro-batch (rows; sequence-major, N = B*T),
-// D width, F feed-forward width, V vocabulary, H query heads, G key/value
-// heads, S head size, E elements of a parameter.
+// Legend of operands: name:type[rows,columns]:access. It is what Check checks. The constant for an operand's position is
+// the operator's name and the operand's or, where that is too short, a word that follows it: g=Gain.
+//
+//	w:f[I,O]':r  the operand w, read, holds I x O numbers in f32 or bf16, or O x I with Attr.WT
+//
+// A capital is an extent that is the same wherever it occurs in a row, 2F twice F, a number itself. Some come
+// from attributes: T = Seq, H = Heads, S = HeadDim, A = H*S (all query heads), G = 2*KVHeads*S (key and
+// value heads), Q = A+G, U = max(1, Heads) (groups of a norm). # is NumScalars. With Attr.NF4 columns of w are as
+// many as NF4Cols says. Types: f f32 or bf16, s f32, r f32 or f64, h bf16, i i32, d f64, u u16, * any.
+//
+// Access: r read, w written, u updated, s a sum (see Sum), then t for token rows, p for those before a slice
+// too, ? for optional.
+//
+// Comments call N the tokens of a micro-batch (rows; sequence-major, N = B*T), D the width, F the feed-forward
+// width, V the vocabulary, E the elements of a parameter.
 //
 //	a token has K slots side by side, one for each expert that it goes to
 //	weights are [in, out] (GPT-2's Conv1D) or, with Attr.WT, [out, in]
-//	qkv is [N, (H+2G)*S]: query heads, key heads, value heads side by side
-//	stats are [N, 2] (mean, 1/deviation), or 1/root mean square per group of columns
+//	qkv is query heads, key heads, value heads side by side
+//	stats are mean and 1/deviation, or 1/root mean square per group of columns
 var table = [NumOps]Info{
 	None: {Name: "none"},
 	// y = x.w + bias + res, or y += x.w with Acc, without bias and res. Each element
 	// is one chain of fused multiply-adds over the input index, ascending, that starts
 	// from bias+res or y.
 	// With Attr.NF4 w is stored in 4 bits per number, see NF4Block.
-	Linear: {Name: "linear", Args: args("y:st x:rt w:r bias:r? res:rt?"), Kind: RowWise, FLOPs: linearFLOPs(1), Bytes: linearBytes},
+	Linear: {Name: "linear", Args: args("y:f[N,O]:st x:f[N,I]:rt w:f[I,O]':r bias:f[1,O]:r? res:f[N,O]:rt?"), Kind: RowWise, FLOPs: linearFLOPs(LinearX), Bytes: linearBytes, Rule: oneStart},
 	// dx (+)= dy.w^T; w as above. With x (never with Acc) dx = (dy.w^T)*act'(x): the
 	// derivatives of a product and of the activation before it.
-	LinearDX: {Name: "linear_dx", Args: args("dx:st dy:rt w:r x:rt?"), Kind: RowWise, FLOPs: linearFLOPs(1), Bytes: linearBytes, Apart: derivedBytes},
+	LinearDX: {Name: "linear_dx", Args: args("dx:f[N,I]:st dy:f[N,O]:rt w:f[I,O]':r x:f[N,I]:rt?"), Kind: RowWise, FLOPs: linearFLOPs(LinearDXDY), Bytes: linearBytes, Apart: derivedBytes, Rule: notAdded},
 	// dw (+)= x^T.dy (or dy^T.x with WT), tokens ascending, continuing the chain in
 	// dw: splitting the tokens over calls changes no bit. If both operands are bf16,
 	// tokens are added in pairs, or Attr.Cut at a time, so they may be split only at multiples
 	// of that. dw2 is a second gradient, of x2 and dy2: computed together, the two occupy
 	// processors that either alone would leave idle.
-	LinearDW: {Name: "linear_dw", Kind: TokenSum, Args: args("dw:s x:rt dy:rt dw2:s? x2:rt? dy2:rt?"), FLOPs: sumFLOPs},
+	LinearDW: {Name: "linear_dw", Kind: TokenSum, Args: args("dw:s[I,O]':s x:f[N,I]:rt dy:f[N,O]:rt dw2:s[J,L]':s? x2:f[N,J]:rt? dy2:f[N,L]:rt?"), FLOPs: sumFLOPs, Rule: oneOrTwo},
 	// db (+)= column sums of dy, tokens ascending.
-	BiasGrad:    {Name: "bias_grad", Kind: TokenSum, Args: args("db:s dy:rt")},
-	LayerNorm:   {Name: "layernorm", Args: args("y:wt stats:wt x:rt g:r b:r"), Kind: RowWise},
-	LayerNormDX: {Name: "layernorm_dx", Args: args("dx:st dy:rt x:rt g:r stats:rt"), Kind: RowWise},
+	BiasGrad:    {Name: "bias_grad", Kind: TokenSum, Args: args("db:s[1,O]:s dy:f[N,O]:rt")},
+	LayerNorm:   {Name: "layernorm", Args: args("y:f[N,D]:wt stats:s[N,2]:wt x:f[N,D]:rt g=Gain:f[1,D]:r b=Bias:f[1,D]:r"), Kind: RowWise},
+	LayerNormDX: {Name: "layernorm_dx", Args: args("dx:f[N,D]:st dy:f[N,D]:rt x:f[N,D]:rt g=Gain:f[1,D]:r stats:s[N,2]:rt"), Kind: RowWise},
 	// dg, db: tokens ascending.
-	LayerNormDW: {Name: "layernorm_dw", Kind: TokenSum, Args: args("dg:s db:s dy:rt x:rt stats:rt")},
+	LayerNormDW: {Name: "layernorm_dw", Kind: TokenSum, Args: args("dg=DGain:s[1,D]:s db=DBias:s[1,D]:s dy:f[N,D]:rt x:f[N,D]:rt stats:s[N,2]:rt")},
 	// y = x/rms(x)*g + res. A row consists of Attr.Heads groups of columns (one group if Heads
 	// is 0), each as long as g and normalised by itself: stats [N, max(1, Heads)]. With
 	// UnitOffset the gains are 1 + g.
-	RMSNorm: {Name: "rmsnorm", Args: args("y:wt stats:wt x:rt g:r res:rt?"), Kind: RowWise},
+	RMSNorm: {Name: "rmsnorm", Args: args("y:f[N,D]:wt stats:s[N,U]:wt x:f[N,D]:rt g=Gain:f[1,P]:r res:f[N,D]:rt?"), Kind: RowWise, Rule: grouped(RMSNormGain, RMSNormX)},
 	// dx may be the same region as dy if it is not accumulated.
-	RMSNormDX: {Name: "rmsnorm_dx", Args: args("dx:st dy:rt x:rt g:r stats:rt"), Kind: RowWise},
+	RMSNormDX: {Name: "rmsnorm_dx", Args: args("dx:f[N,D]:st dy:f[N,D]:rt x:f[N,D]:rt g=Gain:f[1,P]:r stats:s[N,U]:rt"), Kind: RowWise, Alias: SameUnlessAdded, Rule: grouped(RMSNormDXGain, RMSNormDXX)},
 	// dg: tokens ascending, and groups ascending within a token.
-	RMSNormDW: {Name: "rmsnorm_dw", Kind: TokenSum, Args: args("dg:s dy:rt x:rt stats:rt")},
+	RMSNormDW: {Name: "rmsnorm_dw", Kind: TokenSum, Args: args("dg=DGain:s[1,P]:s dy:f[N,D]:rt x:f[N,D]:rt stats:s[N,U]:rt"), Rule: grouped(RMSNormDWDGain, RMSNormDWX)},
 	// Rotates the query and key heads of qkv in place; row n is at position
 	// (n+Row0) mod Seq. table [Seq, R] holds cos (first R/2) and sin (last R/2); pairs are
 	// (i, i+R/2), and the last S-R columns of a head stay unchanged. Attr.Inverse rotates back: the
 	// derivative.
-	RoPE: {Name: "rope", Args: args("qkv:ut table:r"), Kind: RowWise},
+	RoPE: {Name: "rope", Args: args("qkv:f[N,Q]:ut table:s[T,R]:r"), Kind: RowWise, Position: true, Rule: turned},
 	// Causal attention per sequence of Seq rows, never storing Seq x Seq. q and kv
 	// [M, 2*G*S] are bands of qkv. The queries are the last N of kv's M rows: all rows of whole
 	// sequences (N = M), or a slice of one sequence, where kv also has the keys and values of
@@ -171,64 +207,64 @@ var table = [NumOps]Info{
 	// within a sequence. If absent, all are 0.
 	// sinks [1, H] adds to each head one score that every query sees. It is neither scaled nor
 	// masked, and has no value (gpt-oss), so it is only a term of the denominator.
-	Attention: {Name: "attention", Kind: Sequence, Args: args("o:wt lse:wt q:rt kv:rtp starts:rt? sinks:r?"), FLOPs: attentionFLOPs(4, 3)},
+	Attention: {Name: "attention", Kind: Sequence, Args: args("o:f[N,A]:wt lse:s[N,H]:wt q:f[N,A]:rt kv:f[M,G]:rtp starts:i[N,1]:rt? sinks:f[1,H]:r?"), FLOPs: attentionFLOPs(4, AttentionKV), Rule: sliced},
 	// dkv (+)= the contribution of the slice's queries, all M rows. Slices run from
 	// the last, which does not accumulate, to the first, and their bounds are
 	// multiples of SliceUnit: then the sums in an f32 dkv are one chain however the
 	// sequence is cut. A bf16 dkv is rounded after every slice.
 	// delta [N, H] f32 is the row sums of do*o, which SinkGrad reads. Sinks change nothing
 	// here: lse includes them.
-	AttentionBwd: {Name: "attention_bwd", Kind: Sequence, Args: args("dq:wt dkv:stp delta:wt do:rt q:rt kv:rtp o:rt lse:rt starts:rt?"), FLOPs: attentionFLOPs(10, 5)},
+	AttentionBwd: {Name: "attention_bwd", Kind: Sequence, Args: args("dq:f[N,A]:wt dkv:f[M,G]:stp delta:s[N,H]:wt do:f[N,A]:rt q:f[N,A]:rt kv:f[M,G]:rtp o:f[N,A]:rt lse:s[N,H]:rt starts:i[N,1]:rt?"), FLOPs: attentionFLOPs(10, AttentionBwdKV), Rule: slicedBack},
 	// dsinks (+)= the sum of -exp(sinks-lse)*delta, tokens ascending: a sink's weight is taken
 	// from the others'.
-	SinkGrad: {Name: "sink_grad", Kind: TokenSum, Args: args("dsinks:s delta:rt lse:rt sinks:r")},
-	Act:      {Name: "act", Args: args("y:wt x:rt"), Kind: RowWise},
+	SinkGrad: {Name: "sink_grad", Kind: TokenSum, Args: args("dsinks:s[1,D]:s delta:s[N,D]:rt lse:s[N,D]:rt sinks:f[1,D]:r")},
+	Act:      {Name: "act", Args: args("y:f[N,D]:wt x:f[N,D]:rt"), Kind: RowWise},
 	// dx may be the same region as dy.
-	ActBwd: {Name: "act_bwd", Args: args("dx:wt dy:rt x:rt"), Kind: RowWise},
+	ActBwd: {Name: "act_bwd", Args: args("dx:f[N,D]:wt dy:f[N,D]:rt x:f[N,D]:rt"), Kind: RowWise, Alias: Same},
 	// y [N,F] = Act(gate)*up of gu [N,2F] = gate|up: SwiGLU with SiLU, GeGLU with GELU. With
 	// weights [N,K] f32 a row is K slots, y [N,K*F] and gu [N,K*2F], and each slot of y is
 	// multiplied by its weight. With Attr.Limit (gpt-oss) gates are clamped to at most Limit,
 	// ups to between -Limit and Limit, and y = gate*sigmoid(Alpha*gate)*(up + 1) times the
 	// weights, which are then required.
-	SwiGLU: {Name: "swiglu", Args: args("y:wt gu:rt weights:rt?"), Kind: RowWise},
+	SwiGLU: {Name: "swiglu", Args: args("y:f[N,F]:wt gu=GateUp:f[N,2F]:rt weights:s[N,K]:rt?"), Kind: RowWise, Rule: either(weighted(SwiGLUY, SwiGLUWeights), clamped(SwiGLUWeights))},
 	// dweights [N,K] f32 (+)= the sum of dy*Act(gate)*up over each slot.
-	SwiGLUBwd: {Name: "swiglu_bwd", Args: args("dgu:wt dy:rt gu:rt weights:rt? dweights:st?"), Kind: RowWise},
+	SwiGLUBwd: {Name: "swiglu_bwd", Args: args("dgu=DGateUp:f[N,2F]:wt dy:f[N,F]:rt gu=GateUp:f[N,2F]:rt weights:s[N,K]:rt? dweights:s[N,K]:st?"), Kind: RowWise, Rule: either(weighted(SwiGLUBwdDY, SwiGLUBwdWeights), clamped(SwiGLUBwdWeights))},
 	// The K experts of each token out of E (the columns of logits): those with the greatest
 	// logits, the first among equals, in ascending order. experts [N,K] i32; weights [N,K] f32
 	// are their softmax over all experts or, if Normed, over those K.
-	Route: {Name: "route", Args: args("weights:wt experts:wt logits:rt"), Kind: RowWise},
+	Route: {Name: "route", Args: args("weights:s[N,K]:wt experts:i[N,K]:wt logits:f[N,E]:rt"), Kind: RowWise, Rule: enough(RouteExperts, RouteLogits)},
 	// With a Scale the loss has a term for each sequence of Seq rows. Its gradient with respect
 	// to the probability of expert e at each token is Scale*scalars[ScalarLossScale]*(slots of
 	// e in the sequence): see Balance in package model.
-	RouteBwd: {Name: "route_bwd", Args: args("dlogits:wt dweights:rt weights:rt experts:rt logits:rt scalars:r?"), Kind: Sequence},
+	RouteBwd: {Name: "route_bwd", Args: args("dlogits:f[N,E]:wt dweights:s[N,K]:rt weights:s[N,K]:rt experts:i[N,K]:rt logits:f[N,E]:rt scalars:s[1,#]:r?"), Kind: Sequence, Rule: balanced},
 	// y [N,K*O]: slot k of token n is x.w of expert experts[n,k], w as in Linear. x is [N,I], the
 	// same for all slots, or [N,K*I] with Slots. The matrices of Attr.Experts experts are
 	// stacked: w is [Experts*I,O] or, with WT, [Experts*O,I]. NF4 and Acc as in Linear. With bias
 	// [Experts,O] (never with Acc) sums start from the expert's row of bias or, with weights
 	// [N,K] f32, from that row times the slot's weight.
-	ExpertLinear: {Name: "expert_linear", Args: args("y:st x:rt w:r experts:rt bias:r? weights:rt?"), Kind: RowWise, FLOPs: expertFLOPs, Bytes: expertBytes},
+	ExpertLinear: {Name: "expert_linear", Args: args("y:f[N,Y]:st x:f[N,X]:rt w:f[R,C]:r experts:i[N,K]:rt bias:f[E,O]:r? weights:s[N,K]:rt?"), Kind: RowWise, FLOPs: expertFLOPs, Bytes: expertBytes, Rule: either(expertLinear, expertBias)},
 	// dw (+)= x^T.dy of each expert's tokens, ascending (or dy^T.x with WT). x, dy or both have
 	// slots. If both are bf16, an expert's tokens of each sequence are added in groups of
 	// max(2, Attr.Cut), the last one padded with zeros: then tokens may be split only between
 	// sequences.
-	ExpertDW: {Name: "expert_dw", Kind: TokenSum, Args: args("dw:s x:rt dy:rt experts:rt"), FLOPs: expertDWFLOPs},
+	ExpertDW: {Name: "expert_dw", Kind: TokenSum, Args: args("dw:s[R,C]:s x:f[N,X]:rt dy:f[N,Y]:rt experts:i[N,K]:rt"), FLOPs: expertDWFLOPs, Rule: expertDW},
 	// db [Experts,O] (+)= the sum of dy over each expert's tokens, ascending. dy is [N,O], or
 	// [N,K*O] with slots. With weights [N,K] f32 each term is multiplied by the slot's weight.
-	ExpertDB: {Name: "expert_db", Kind: TokenSum, Args: args("db:s dy:rt experts:rt weights:rt?")},
+	ExpertDB: {Name: "expert_db", Kind: TokenSum, Args: args("db:s[E,O]:s dy:f[N,Y]:rt experts:i[N,K]:rt weights:s[N,K]:rt?"), Rule: expertDB},
 	// y = res + the slots of x [N,K*D], added in ascending order; with Acc, y += the slots.
-	Combine: {Name: "combine", Args: args("y:st x:rt res:rt?"), Kind: RowWise},
+	Combine: {Name: "combine", Args: args("y:f[N,D]:st x:f[N,X]:rt res:f[N,D]:rt?"), Kind: RowWise, Rule: combined},
 	// x[n] = wte[tokens[n]]*Scale + wpe[(n+Row0) mod Seq + PosOffset]. tokens is [N,1] i32.
 	// A Scale of 0 is 1.
-	Embed: {Name: "embed", Kind: RowWise, Args: args("x:wt tokens:rt wte:r wpe:r?"), Bytes: embedBytes},
+	Embed: {Name: "embed", Kind: RowWise, Args: args("x:f[N,D]:wt tokens:i[N,1]:rt wte:f[V,D]:r wpe:f[P,D]:r?"), Bytes: embedBytes, Position: true, Rule: positions(EmbedWPE)},
 	// dwte (+)= rows of dx*Scale scattered, tokens ascending; without Acc dwte is
 	// cleared first.
-	EmbedBwd: {Name: "embed_bwd", Kind: TokenSum, Args: args("dwte:s dx:rt tokens:rt"), Bytes: embedBytes},
-	PosBwd:   {Name: "pos_bwd", Kind: TokenSum, Args: args("dwpe:s dx:rt")},
+	EmbedBwd: {Name: "embed_bwd", Kind: TokenSum, Args: args("dwte:s[V,D]:s dx:f[N,D]:rt tokens:i[N,1]:rt"), Bytes: embedBytes},
+	PosBwd:   {Name: "pos_bwd", Kind: TokenSum, Args: args("dwpe:s[P,D]:s dx:f[N,D]:rt"), Position: true, Rule: positions(PosBwdDWPE)},
 	// loss [N,1] f32 = -log softmax(logits)[target] (0 where target < 0);
 	// with Attr.Grad the logits are replaced by (softmax - onehot)*scalars[ScalarLossScale]
 	// (0 where target < 0). With weights [N,1] f32 each row's gradient is multiplied by its
 	// weight.
-	CrossEntropy: {Name: "cross_entropy", Args: args("loss:wt logits:ut targets:rt scalars:r weights:rt?"), Kind: RowWise},
+	CrossEntropy: {Name: "cross_entropy", Args: args("loss:s[N,1]:wt logits:f[N,V]:ut targets:i[N,1]:rt scalars:s[1,#]:r weights:s[N,1]:rt?"), Kind: RowWise},
 	// The loss of pairs (Rafailov et al., 2305.18290, equation 7). A sequence of Seq rows, at least two,
 	// consists of documents, each the rows with the same start: the first is chosen and the second rejected,
 	// the third chosen and the fourth rejected. nll [N,1] has their tokens' losses. A document's values are in
@@ -241,16 +277,16 @@ var table = [NumOps]Info{
 	// and the other rows have 0. weights [N,1] is the derivative of the pair's loss with respect to each row's
 	// nll. Two documents without targets are no pair, nor is a last document without a partner: all their
 	// results are 0.
-	Preference: {Name: "preference", Kind: Sequence, Args: args("loss:wt ratios:wt weights:wt nll:rt reference:rt targets:rt starts:rt")},
+	Preference: {Name: "preference", Kind: Sequence, Args: args("loss:s[N,1]:wt ratios:s[N,1]:wt weights:s[N,1]:wt nll:s[N,1]:rt reference:s[N,1]:rt targets:i[N,1]:rt starts:i[N,1]:rt"), Rule: paired},
 	// total [1,1] f64 = sum of loss, tokens ascending.
-	LossSum: {Name: "loss_sum", Kind: TokenSum, Args: args("total:s loss:rt")},
+	LossSum: {Name: "loss_sum", Kind: TokenSum, Args: args("total:d[1,1]:s loss:s[N,1]:rt")},
 	// part [1,K] f64: sums of squares of g in pieces of NormPiece elements.
-	NormPart: {Name: "norm_part", Args: args("part:w g:r")},
+	NormPart: {Name: "norm_part", Args: args("part:d[1,K]:w g=Grad:s[R,C]:r"), Rule: pieces},
 	// clip [1,2] f32 = {min(1, Clip/(norm+1e-6)), norm}, norm = sqrt(sum of parts
 	// in float64, in an order chosen by the device). A norm that is not a number or, as f32,
 	// above scalars[ScalarBound] makes clip {0, norm}. Clip <= 0 means no clipping: {1, norm}
 	// always, since updates then do not wait for the norm.
-	NormAll: {Name: "norm_all", Args: args("clip:w part:r scalars:r")},
+	NormAll: {Name: "norm_all", Args: args("clip:s[1,2]:w part:d[1,K]:r scalars:s[1,#]:r")},
 	// AdamW (Loshchilov and Hutter, 1711.05101, algorithm 2), with g scaled by
 	// clip[0] first, if clip is present. A clip[0] of 0 skips the update: p, m and v keep their
 	// bits. g is f32; p16 is a bf16 copy of an f32 p, written even if the update is skipped.
@@ -259,41 +295,41 @@ var table = [NumOps]Info{
 	// none is rounded stochastically, both are 0.
 	// With rest, p and rest are the halves of fp32 numbers: p the bf16 that others read, rest
 	// what it leaves out. See float16.Halves.
-	AdamW: {Name: "adamw", Args: args("p:u m:u v:u g:r clip:r? scalars:r p16:w? rest:u?")},
+	AdamW: {Name: "adamw", Args: args("p:f[R,C]:u m:f[R,C]:u v:f[R,C]:u g=Grad:s[R,C]:r clip:s[1,2]:r? scalars:s[1,#]:r p16:h[R,C]:w? rest:u[R,C]:u?"), Alike: true, Rule: halved(AdamWP, AdamWP16, AdamWRest)},
 	// Lion (Chen et al., 2302.06675, algorithm 2), all else as in AdamW: p moves by the learning rate against the sign of
 	// Beta1*m + (1-Beta1)*g, 0 where that is 0, and m becomes Beta2*m + (1-Beta2)*g.
-	Lion: {Name: "lion", Args: args("p:u m:u g:r clip:r? scalars:r p16:w? rest:u?")},
-	Cast: {Name: "cast", Args: args("dst:w src:r"), Kind: RowWise},
-	Add:  {Name: "add", Args: args("y:u x:r"), Kind: RowWise},
+	Lion: {Name: "lion", Args: args("p:f[R,C]:u m:f[R,C]:u g=Grad:s[R,C]:r clip:s[1,2]:r? scalars:s[1,#]:r p16:h[R,C]:w? rest:u[R,C]:u?"), Alike: true, Rule: halved(LionP, LionP16, LionRest)},
+	Cast: {Name: "cast", Args: args("dst:f[R,C]:w src:f[R,C]:r"), Kind: RowWise, Alike: true},
+	Add:  {Name: "add", Args: args("y:f[R,C]:u x:f[R,C]:r"), Kind: RowWise, Alike: true},
 	// y *= Attr.Scale.
-	Scale: {Name: "scale", Args: args("y:ut"), Kind: RowWise},
+	Scale: {Name: "scale", Args: args("y:f[N,D]:ut"), Kind: RowWise, Rule: hasScale},
 	// Copies bytes from one tier to another, or within one.
-	Copy: {Name: "copy", Args: args("dst:w src:r")},
+	Copy: {Name: "copy", Args: args("dst:*[R,C]:w src:*[R,C]:r"), Alike: true, Rule: copied},
 	// Generation: rows are N tokens of one sequence at positions pos, pos+1, ...,
 	// where pos [1,1] i32 is an input of the step. Otherwise like Embed, RoPE and
 	// Attention; Attr.Seq is not used. A row's result also depends on its index in
 	// the call, so none of them is RowWise.
-	EmbedAt: {Name: "embed_at", Args: args("x:wt tokens:rt wte:r wpe:r? pos:r"), Bytes: embedAtBytes},
-	RoPEAt:  {Name: "rope_at", Args: args("qkv:ut table:r pos:r"), Bytes: ropeAtBytes},
+	EmbedAt: {Name: "embed_at", Args: args("x:f[N,D]:wt tokens:i[N,1]:rt wte:f[V,D]:r wpe:f[P,D]:r? pos:i[1,1]:r"), Bytes: embedAtBytes, Rule: positionsAt(EmbedAtX, EmbedAtWPE)},
+	RoPEAt:  {Name: "rope_at", Args: args("qkv:f[N,Q]:ut table:s[P,R]:r pos:i[1,1]:r"), Bytes: ropeAtBytes, Rule: either(turned, positionsAt(RoPEAtQKV, RoPEAtTable))},
 	// Attention over a cache of C positions, to which the keys and values of the rows are added
 	// first. kv [2*G*C, S]: C rows for each key head, then C for each value head. Positions
 	// from pos+N on are not read.
-	AttentionAt: {Name: "attention_at", Args: args("o:wt kv:u qkv:rt pos:r sinks:r?"), FLOPs: attentionAtFLOPs, Bytes: attentionAtBytes},
+	AttentionAt: {Name: "attention_at", Args: args("o:f[N,A]:wt kv:f[R,S]:u qkv:f[N,Q]:rt pos:i[1,1]:r sinks:f[1,H]:r?"), FLOPs: attentionAtFLOPs, Bytes: attentionAtBytes, Rule: cached},
 	// Between ranks. An instruction names its peers; the k-th collective of a
 	// group on one rank meets the k-th on every other. Operands are flat, one row.
 	// dst = the concatenation of all peers' sources, in the group's order; they may
 	// differ in length, or be empty (absent). src may be its own region of dst.
-	AllGather: {Name: "all_gather", Between: true, Args: args("dst:w src:r?")},
+	AllGather: {Name: "all_gather", Between: true, Args: args("dst:*[1,X]:w src:*[1,Y]:r?"), Alias: SecondInFirst},
 	// dst (+)= this rank's shard of the sum of all peers' sources, added in the
 	// group's order: ((s0 + s1) + s2) + ... Shards are consecutive and as long as the
 	// peers' dst; a peer may have none (absent). dst may be its own region of src if
 	// it is not accumulated.
-	ReduceScatter: {Name: "reduce_scatter", Between: true, Args: args("dst:s? src:r")},
+	ReduceScatter: {Name: "reduce_scatter", Between: true, Args: args("dst:r[1,X]:s? src:r[1,Y]:r"), Alias: FirstInSecond},
 	// x = the sum of all peers' x, added in the group's order.
-	AllReduce: {Name: "all_reduce", Between: true, Args: args("x:u")},
+	AllReduce: {Name: "all_reduce", Between: true, Args: args("x:r[1,C]:u")},
 	// A send matches the receive of the same tag on its peer.
-	Send: {Name: "send", Between: true, Args: args("src:r")},
-	Recv: {Name: "recv", Between: true, Args: args("dst:w")},
+	Send: {Name: "send", Between: true, Args: args("src:*[R,C]:r")},
+	Recv: {Name: "recv", Between: true, Args: args("dst:*[R,C]:w")},
 }
 
 // SliceUnit returns the number of rows at multiples of which sequences of seq rows may be cut
@@ -355,56 +391,6 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// Activation selects the function of Act, SwiGLU and their derivatives.
-type Activation uint8
-
-const (
-	GELUTanh Activation = iota // GPT-2's "gelu_new", "gelu_pytorch_tanh"
-	GELUErf                    // "gelu"
-	ReLU                       // OPT
-	SiLU
-)
-
-var activations = [...]string{"gelu_tanh", "gelu", "relu", "silu"}
-
-func (a Activation) String() string { return activations[a] }
-
-// Attr holds an operator's constants; each operator reads the few that its
-// row in the table names. Zero means absent and is not printed.
-type Attr struct {
-	Acc       bool // Sum operands are added to
-	WT        bool // weight is stored [out, in]
-	Grad      bool // CrossEntropy writes the gradient over the logits
-	Inverse   bool // RoPE backwards
-	NF4       bool // weight is stored in 4 bits per number
-	Normed    bool // Route: weights add up to 1
-	Slots     bool // ExpertLinear: x has slots
-	Act       Activation
-	Seq       int // rows per sequence
-	Row0      int // position of the operands' first row, if they start inside a sequence
-	Heads     int // H; in RMSNorm the groups of a row
-	KVHeads   int // G
-	HeadDim   int // S
-	Experts   int // matrices in w
-	Window    int // a query sees the last Window keys, itself included; 0: all
-	Document  int // with starts: length of documents in cost estimates, see Documents; changes no result
-	Among     int // ranks that share each sequence, see BuildShare; 0: not shared
-	PosOffset int // rows of wpe before position 0 (OPT: 2)
-	Cut       int // LinearDW, ExpertDW in bf16: tokens are added in groups of at most this; 0: 2
-	Param     int // index of the updated parameter
-	First     int // index in that parameter of the operands' first element
-	Scale     float64
-	Limit     float64 // SwiGLU: bound on gates and ups; 0: none
-	Alpha     float64 // with Limit: factor of the gates inside the sigmoid
-	Eps       float64
-	Clip      float64
-	Beta1     float64
-	Beta2     float64
-	Decay     float64
-	// UnitOffset makes the gains of RMSNorm 1 + g (Gemma).
-	UnitOffset bool
-}
-
 // Info returns the operator's row. The result must not be changed.
 func (o Op) Info() *Info { return &table[o] }
 
@@ -450,19 +436,21 @@ func (o Op) Apart(a *Attr, d []Dim) int64 {
 	return 0
 }
 
-// args parses "name:access ..." with access r, w, u (update) or s (sum),
-// followed by t for token rows, p for those before a slice too, ? for optional.
+// args parses the legend of operands.
 func args(s string) []ArgSpec {
 	access := map[byte]Access{'r': Read, 'w': Write, 'u': Update, 's': Sum}
 	var list []ArgSpec
 	for _, f := range strings.Fields(s) {
-		name, flags, _ := strings.Cut(f, ":")
+		part := strings.Split(f, ":")
+		name, _, _ := strings.Cut(part[0], "=")
+		flags := part[2]
 		list = append(list, ArgSpec{
 			Name:     name,
 			Access:   access[flags[0]],
 			Token:    strings.Contains(flags, "t"),
 			Past:     strings.Contains(flags, "p"),
 			Optional: strings.HasSuffix(flags, "?"),
+			Shape:    parseShape(part[1]),
 		})
 	}
 	return list
@@ -477,8 +465,8 @@ func linearFLOPs(other int) func(*Attr, []Dim) int64 {
 
 // sumFLOPs counts the same for one or two gradients of weights.
 func sumFLOPs(_ *Attr, d []Dim) (n int64) {
-	for ; len(d) > 2; d = d[3:] {
-		n += 2 * d[0].Elems() * int64(d[1].Rows)
+	for ; len(d) > LinearDWDY; d = d[LinearDWDW2:] {
+		n += 2 * d[LinearDWDW].Elems() * int64(d[LinearDWX].Rows)
 	}
 	return n
 }
@@ -490,39 +478,40 @@ func linearBytes(a *Attr, d []Dim) (n int64) {
 		n += x.Bytes()
 	}
 	if a.Acc {
-		n += d[0].Bytes()
+		n += d[LinearY].Bytes()
 	}
 	if a.NF4 {
-		n += 2 * int64(d[0].Cols) * int64(d[1].Cols) * d[2].DType.Size()
+		n += 2 * int64(d[LinearY].Cols) * int64(d[LinearX].Cols) * d[LinearW].DType.Size()
 	}
 	return n
 }
 
 // derivedBytes is the traffic of multiplying a product by the derivative of an activation.
 func derivedBytes(_ *Attr, d []Dim) int64 {
-	if len(d) < 4 || d[3].Absent() {
+	if len(d) <= LinearDXX || d[LinearDXX].Absent() {
 		return 0
 	}
-	return 2*d[0].Bytes() + d[3].Bytes()
+	return 2*d[LinearDXDX].Bytes() + d[LinearDXX].Bytes()
 }
 
 // expertFLOPs counts 2 * slots * in * out.
 func expertFLOPs(a *Attr, d []Dim) int64 {
-	in := d[1].Cols
+	in := d[ExpertLinearX].Cols
 	if a.Slots {
-		in /= max(d[3].Cols, 1)
+		in /= max(d[ExpertLinearExperts].Cols, 1)
 	}
-	return 2 * d[0].Elems() * int64(in)
+	return 2 * d[ExpertLinearY].Elems() * int64(in)
 }
 
 func expertDWFLOPs(a *Attr, d []Dim) int64 {
-	return 2 * d[0].Elems() / int64(max(a.Experts, 1)) * d[3].Elems()
+	return 2 * d[ExpertDWDW].Elems() / int64(max(a.Experts, 1)) * d[ExpertDWExperts].Elems()
 }
 
 // expertBytes counts the weights of as many experts as there are slots, at most all of them.
 func expertBytes(a *Attr, d []Dim) int64 {
 	e := int64(max(a.Experts, 1))
-	return d[0].Bytes() + d[1].Bytes() + d[3].Bytes() + d[2].Bytes()/e*min(e, d[3].Elems())
+	experts := d[ExpertLinearExperts]
+	return d[ExpertLinearY].Bytes() + d[ExpertLinearX].Bytes() + experts.Bytes() + d[ExpertLinearW].Bytes()/e*min(e, experts.Elems())
 }
 
 // attentionFLOPs counts per*S FLOPs per visible (query, key) pair and head: causal, inside the
@@ -551,17 +540,17 @@ func pairsUpTo(a *Attr, rows int) int64 {
 // attentionAtFLOPs and attentionAtBytes assume a full cache, since the position is
 // not known in advance.
 func attentionAtFLOPs(a *Attr, d []Dim) int64 {
-	return 4 * int64(d[0].Rows) * visible(a, d) * int64(a.Heads*a.HeadDim)
+	return 4 * int64(d[AttentionAtO].Rows) * visible(a, d) * int64(a.Heads*a.HeadDim)
 }
 
 func attentionAtBytes(a *Attr, d []Dim) int64 {
-	row := int64(2*a.KVHeads*a.HeadDim) * d[1].DType.Size()
-	return d[0].Bytes() + d[2].Bytes() + row*(visible(a, d)+int64(d[0].Rows))
+	row := int64(2*a.KVHeads*a.HeadDim) * d[AttentionAtKV].DType.Size()
+	return d[AttentionAtO].Bytes() + d[AttentionAtQKV].Bytes() + row*(visible(a, d)+int64(d[AttentionAtO].Rows))
 }
 
 // visible returns the number of keys that a token sees if the cache is full.
 func visible(a *Attr, d []Dim) int64 {
-	context := int64(d[1].Rows / max(2*a.KVHeads, 1))
+	context := int64(d[AttentionAtKV].Rows / max(2*a.KVHeads, 1))
 	if w := int64(a.Window); w > 0 && w < context {
 		return w
 	}
@@ -569,10 +558,11 @@ func visible(a *Attr, d []Dim) int64 {
 }
 
 // embedAtBytes and ropeAtBytes count the rows touched, not the whole tables.
-func embedAtBytes(_ *Attr, d []Dim) int64 { return 2 * d[0].Bytes() }
+func embedAtBytes(_ *Attr, d []Dim) int64 { return 2 * d[EmbedAtX].Bytes() }
 
 func ropeAtBytes(_ *Attr, d []Dim) int64 {
-	return 2*d[0].Bytes() + int64(d[0].Rows*d[1].Cols)*d[1].DType.Size()
+	qkv, table := d[RoPEAtQKV], d[RoPEAtTable]
+	return 2*qkv.Bytes() + int64(qkv.Rows*table.Cols)*table.DType.Size()
 }
 
 // AttentionPairs counts the (query, key) pairs of one causal sequence.
@@ -586,9 +576,9 @@ func AttentionPairs(seq, window int) int64 {
 
 // embedBytes counts the rows touched, not the whole table.
 func embedBytes(a *Attr, d []Dim) int64 {
-	x := d[0]
-	if x.Rows != d[1].Rows { // EmbedBwd: dwte, dx, tokens
-		x = d[1]
+	x := d[EmbedX]
+	if x.Rows != d[EmbedTokens].Rows { // EmbedBwd, whose operands are dwte, dx, tokens
+		x = d[EmbedBwdDX]
 	}
 	n := 2 * x.Bytes()
 	if a.Acc {

@@ -137,9 +137,9 @@ func moved(c device.Call, k int) device.Call {
 	if c.Op != graph.Copy {
 		return c
 	}
-	n := c.Args[0].Bytes()
+	n := c.Args[graph.CopyDst].Bytes()
 	at := int64(k) % (ProbeBytes / n) * n
-	return copied(c.Stream, c.Args[1].Tier, c.Args[0].Tier, at, n)
+	return copied(c.Stream, c.Args[graph.CopySrc].Tier, c.Args[graph.CopyDst].Tier, at, n)
 }
 
 // onDisk reports whether a call reads or writes the disk.

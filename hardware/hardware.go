@@ -227,12 +227,12 @@ func (h *Hardware) Cost(c *device.Call) float64 {
 
 // roofline returns the price in seconds of a call that was never measured.
 func (h *Hardware) roofline(c *device.Call) float64 {
-	if c.Op == graph.Copy && c.Args[0].Tier != c.Args[1].Tier {
-		l := h.Link(c.Args[1].Tier, c.Args[0].Tier)
+	if c.Op == graph.Copy && c.Args[graph.CopyDst].Tier != c.Args[graph.CopySrc].Tier {
+		l := h.Link(c.Args[graph.CopySrc].Tier, c.Args[graph.CopyDst].Tier)
 		if l == nil {
 			return math.Inf(1)
 		}
-		return l.Seconds(c.Args[0].Bytes())
+		return l.Seconds(c.Args[graph.CopyDst].Bytes())
 	}
 	if c.Op.Info().Between {
 		return h.between(c)

@@ -27,7 +27,7 @@ func appendKey(b []byte, c *device.Call) []byte {
 	b = append(b, ' ')
 	b = append(b, c.Op.String()...)
 	if c.Op == graph.Copy {
-		return appendCopy(b, c.Args[0], c.Args[1])
+		return appendCopy(b, c.Args[graph.CopyDst], c.Args[graph.CopySrc])
 	}
 	b = appendAttr(b, &c.Attr)
 	b = appendRanks(b, c)
@@ -123,10 +123,10 @@ func appendFamily(b []byte, c *device.Call) []byte {
 	b = append(b, c.Op.String()...)
 	b = append(b, ' ')
 	if c.Op == graph.Copy {
-		b = append(b, c.Args[1].Tier.String()...)
+		b = append(b, c.Args[graph.CopySrc].Tier.String()...)
 		b = append(b, '>')
-		b = append(b, c.Args[0].Tier.String()...)
-		if c.Args[0].Bytes() < shortCopy {
+		b = append(b, c.Args[graph.CopyDst].Tier.String()...)
+		if c.Args[graph.CopyDst].Bytes() < shortCopy {
 			b = append(b, " short"...)
 		}
 		return b

@@ -197,7 +197,7 @@ func (b *bench) engine(s device.Stream, tier device.Tier, peak float64) Engine {
 	f32, bf16 := product(graph.F32), product(graph.BF16)
 	width := 64 * heads
 	attend := call(graph.Attention, kind, [2]int{rows, width}, [2]int{rows, 2 * heads}, [2]int{rows, width}, [2]int{rows, 2 * width})
-	lse := &attend.Args[1] // always fp32
+	lse := &attend.Args[graph.AttentionLSE] // always fp32
 	lse.DType, lse.Cols, lse.Stride = graph.F32, heads, heads
 	attend.Attr = graph.Attr{Seq: seq, Heads: heads, KVHeads: heads, HeadDim: 64, Scale: 0.125}
 	attention := rate(attend, graph.Op.FLOPs)

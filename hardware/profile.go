@@ -403,8 +403,8 @@ func fillScalars(calls []device.Call, d device.Device) error {
 		}
 	}
 	for i := range calls {
-		if c := &calls[i]; c.Op == graph.Copy && done[c.Args[0]] {
-			if err := set(c.Args[1]); err != nil {
+		if c := &calls[i]; c.Op == graph.Copy && done[c.Args[graph.CopyDst]] {
+			if err := set(c.Args[graph.CopySrc]); err != nil {
 				return err
 			}
 		}
@@ -431,17 +431,19 @@ func fillIndices(c *device.Call, d device.Device) error {
 	var limit int
 	switch c.Op {
 	case graph.Embed:
-		o, limit = c.Args[1], c.Args[2].Rows
+		o, limit = c.Args[graph.EmbedTokens], c.Args[graph.EmbedWTE].Rows
 	case graph.EmbedBwd:
-		o, limit = c.Args[2], c.Args[0].Rows
+		o, limit = c.Args[graph.EmbedBwdTokens], c.Args[graph.EmbedBwdDWTE].Rows
 	case graph.CrossEntropy:
-		o, limit = c.Args[2], c.Args[1].Cols
-	case graph.ExpertLinear, graph.ExpertDW:
-		return fillExperts(c.Args[3], c.Attr.Experts, d)
+		o, limit = c.Args[graph.CrossEntropyTargets], c.Args[graph.CrossEntropyLogits].Cols
+	case graph.ExpertLinear:
+		return fillExperts(c.Args[graph.ExpertLinearExperts], c.Attr.Experts, d)
+	case graph.ExpertDW:
+		return fillExperts(c.Args[graph.ExpertDWExperts], c.Attr.Experts, d)
 	case graph.ExpertDB:
-		return fillExperts(c.Args[2], c.Attr.Experts, d)
+		return fillExperts(c.Args[graph.ExpertDBExperts], c.Attr.Experts, d)
 	case graph.RouteBwd:
-		return fillExperts(c.Args[3], c.Args[4].Cols, d)
+		return fillExperts(c.Args[graph.RouteBwdExperts], c.Args[graph.RouteBwdLogits].Cols, d)
 	default:
 		return nil
 	}

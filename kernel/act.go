@@ -31,7 +31,7 @@ func activation(a graph.Activation, x float64) (y, dy float64) {
 }
 
 func actRef(_ *Env, a *graph.Attr, t []Tensor) {
-	y, x := &t[0], &t[1]
+	y, x := &t[graph.ActY], &t[graph.ActX]
 	for r := range y.Rows {
 		for c := range y.Cols {
 			v, _ := activation(a.Act, x.At(r, c))
@@ -41,7 +41,7 @@ func actRef(_ *Env, a *graph.Attr, t []Tensor) {
 }
 
 func actBwdRef(_ *Env, a *graph.Attr, t []Tensor) {
-	dx, dy, x := &t[0], &t[1], &t[2]
+	dx, dy, x := &t[graph.ActBwdDX], &t[graph.ActBwdDY], &t[graph.ActBwdX]
 	for r := range dx.Rows {
 		for c := range dx.Cols {
 			_, d := activation(a.Act, x.At(r, c))
@@ -52,22 +52,22 @@ func actBwdRef(_ *Env, a *graph.Attr, t []Tensor) {
 
 func act(e *Env, a *graph.Attr, t []Tensor) {
 	e.begin(a, t).past().inBuffers(2).byElements(2, func(c *call, w *worker, b block) {
-		f := w.to(&c.t[0]).Act[c.a.Act]
+		f := w.to(&c.t[graph.ActY]).Act[c.a.Act]
 		for r := b.R0; r < b.R1; r++ {
-			y := w.dest(0, &c.t[0], r, b.C0, b.C1)
-			f(y, w.load(1, &c.t[1], r, b.C0, b.C1))
-			w.store(y, &c.t[0], r, b.C0, b.C1)
+			y := w.dest(0, &c.t[graph.ActY], r, b.C0, b.C1)
+			f(y, w.load(1, &c.t[graph.ActX], r, b.C0, b.C1))
+			w.store(y, &c.t[graph.ActY], r, b.C0, b.C1)
 		}
 	})
 }
 
 func actBwd(e *Env, a *graph.Attr, t []Tensor) {
 	e.begin(a, t).past().inBuffers(3).byElements(3, func(c *call, w *worker, b block) {
-		f := w.to(&c.t[0]).ActBwd[c.a.Act]
+		f := w.to(&c.t[graph.ActBwdDX]).ActBwd[c.a.Act]
 		for r := b.R0; r < b.R1; r++ {
-			dx := w.dest(0, &c.t[0], r, b.C0, b.C1)
-			f(dx, w.load(1, &c.t[1], r, b.C0, b.C1), w.load(2, &c.t[2], r, b.C0, b.C1))
-			w.store(dx, &c.t[0], r, b.C0, b.C1)
+			dx := w.dest(0, &c.t[graph.ActBwdDX], r, b.C0, b.C1)
+			f(dx, w.load(1, &c.t[graph.ActBwdDY], r, b.C0, b.C1), w.load(2, &c.t[graph.ActBwdX], r, b.C0, b.C1))
+			w.store(dx, &c.t[graph.ActBwdDX], r, b.C0, b.C1)
 		}
 	})
 }

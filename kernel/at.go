@@ -35,30 +35,31 @@ func (v *view) newValue(g int) int { return (v.heads + v.kv + g) * v.size }
 
 func embedAtRef(_ *Env, a *graph.Attr, t []Tensor) {
 	at := *a
-	at.Row0, at.Seq = int(t[4].I32[0]), math.MaxInt
+	at.Row0, at.Seq = int(t[graph.EmbedAtPos].I32[0]), math.MaxInt
 	embedRef(nil, &at, t[:4])
 }
 
 func embedAt(e *Env, a *graph.Attr, t []Tensor) {
-	e.begin(a, t).byRows(t[0].Rows, t[0].Cols, func(c *call, w *worker, b block) {
-		embedAtRows[float32](c, w, b, int(c.t[4].I32[0]), math.MaxInt)
+	e.begin(a, t).byRows(t[graph.EmbedAtX].Rows, t[graph.EmbedAtX].Cols, func(c *call, w *worker, b block) {
+		embedAtRows[float32](c, w, b, int(c.t[graph.EmbedAtPos].I32[0]), math.MaxInt)
 	})
 }
 
 func ropeAtRef(_ *Env, a *graph.Attr, t []Tensor) {
 	at := *a
-	at.Row0, at.Seq = int(t[2].I32[0]), t[1].Rows
+	at.Row0, at.Seq = int(t[graph.RoPEAtPos].I32[0]), t[graph.RoPEAtTable].Rows
 	ropeRef(nil, &at, t[:2])
 }
 
 func ropeAt(e *Env, a *graph.Attr, t []Tensor) {
-	e.begin(a, t).byRows(t[0].Rows, (a.Heads+a.KVHeads)*a.HeadDim, func(c *call, w *worker, b block) {
-		w.rope(c, b, int(c.t[2].I32[0]), c.t[1].Rows)
+	e.begin(a, t).byRows(t[graph.RoPEAtQKV].Rows, (a.Heads+a.KVHeads)*a.HeadDim, func(c *call, w *worker, b block) {
+		w.rope(c, b, int(c.t[graph.RoPEAtPos].I32[0]), c.t[graph.RoPEAtTable].Rows)
 	})
 }
 
 func attentionAtRef(_ *Env, a *graph.Attr, t []Tensor) {
-	o, kv, qkv, pos := &t[0], &t[1], &t[2], int(t[3].I32[0])
+	o, kv, qkv := &t[graph.AttentionAtO], &t[graph.AttentionAtKV], &t[graph.AttentionAtQKV]
+	pos := int(t[graph.AttentionAtPos].I32[0])
 	c := cacheOf(a, kv)
 	for n := range qkv.Rows {
 		for g := range c.kv {
@@ -70,7 +71,7 @@ func attentionAtRef(_ *Env, a *graph.Attr, t []Tensor) {
 	}
 	for n := range qkv.Rows {
 		for h := range c.heads {
-			c.attendRef(a, o, kv, qkv, optional(t, 4), n, h, pos+n)
+			c.attendRef(a, o, kv, qkv, optional(t, graph.AttentionAtSinks), n, h, pos+n)
 		}
 	}
 }
@@ -103,14 +104,15 @@ func (v *view) attendRef(a *graph.Attr, o, kv, qkv, sinks *Tensor, n, h, i int) 
 
 // attentionAt appends the rows' keys and values to the cache, then does as attention does.
 func attentionAt(e *Env, a *graph.Attr, t []Tensor) {
-	ops := [...]Tensor{0: t[0], 2: t[2], 3: t[1], 5: {}} // as those of attention
-	if sinks := optional(t, 4); sinks != nil {
-		ops[5] = *sinks
+	ops := [...]Tensor{graph.AttentionO: t[graph.AttentionAtO], graph.AttentionQ: t[graph.AttentionAtQKV],
+		graph.AttentionKV: t[graph.AttentionAtKV], graph.AttentionSinks: {}} // as those of attention
+	if sinks := optional(t, graph.AttentionAtSinks); sinks != nil {
+		ops[graph.AttentionSinks] = *sinks
 	}
-	c, pos := e.begin(a, ops[:]), int(t[3].I32[0])
+	c, pos := e.begin(a, ops[:]), int(t[graph.AttentionAtPos].I32[0])
 	v := viewAt(c, pos)
 	c.n[0], c.n[1], c.n[2] = pos, pos/v.block, (v.seq+v.block-1)/v.block
-	if t[2].Rows == 1 {
+	if t[graph.AttentionAtQKV].Rows == 1 {
 		c.tasks(1, func(c *call, w *worker, _ int) { w.remember(c, 0, c.a.KVHeads) })
 	} else {
 		c.tasks(a.KVHeads, func(c *call, w *worker, g int) { w.remember(c, g, g+1) })
@@ -133,14 +135,14 @@ func attentionAt(e *Env, a *graph.Attr, t []Tensor) {
 
 // viewAt describes the sequence so far, whose last rows have queries, of which the first is at pos.
 func viewAt(c *call, pos int) view {
-	v := cacheOf(c.a, &c.t[3])
-	v.block, v.seq, v.from, v.past = graph.SliceUnit(v.context), pos+c.t[2].Rows, pos, pos
+	v := cacheOf(c.a, &c.t[graph.AttentionKV])
+	v.block, v.seq, v.from, v.past = graph.SliceUnit(v.context), pos+c.t[graph.AttentionQ].Rows, pos, pos
 	return v
 }
 
 // remember appends the rows' keys and values of heads [g0, g1) to the cache.
 func (w *worker) remember(c *call, g0, g1 int) {
-	kv, qkv := &c.t[3], &c.t[2]
+	kv, qkv := &c.t[graph.AttentionKV], &c.t[graph.AttentionQ]
 	v := viewAt(c, c.n[0])
 	for g := g0; g < g1; g++ {
 		for n := range qkv.Rows {

@@ -91,14 +91,14 @@ func blocks(a *graph.Attr, rows, queries int) (first, n int) {
 // attentionRef: p = softmax(scale*q.k) over the visible keys and, if there is one, the head's
 // sink, o = sum(p*v).
 func attentionRef(_ *Env, a *graph.Attr, t []Tensor) {
-	o, lse, q, kv := &t[0], &t[1], &t[2], &t[3]
+	o, lse, q, kv := &t[graph.AttentionO], &t[graph.AttentionLSE], &t[graph.AttentionQ], &t[graph.AttentionKV]
 	p := make([]float64, a.Seq)
 	for n := range q.Rows {
 		row := kv.Rows - q.Rows + n
 		i, base := row%a.Seq, row-row%a.Seq
-		v := viewOf(a, base, kv.Rows, q.Rows, optional(t, 4))
+		v := viewOf(a, base, kv.Rows, q.Rows, optional(t, graph.AttentionStarts))
 		for h := range v.heads {
-			lse.Set(n, h, softmaxRef(a, &v, q, kv, optional(t, 5), n, base, i, h, p))
+			lse.Set(n, h, softmaxRef(a, &v, q, kv, optional(t, graph.AttentionSinks), n, base, i, h, p))
 			for c := range v.size {
 				var s float64
 				for j := v.first(i); j <= i; j++ {
@@ -171,7 +171,7 @@ func sinkRef(sinks *Tensor, h int) float64 {
 // of all work if sequences, or documents, are as short as a block.
 func attention(e *Env, a *graph.Attr, t []Tensor) {
 	c := e.begin(a, t)
-	rows, queries := t[3].Rows, t[2].Rows
+	rows, queries := t[graph.AttentionKV].Rows, t[graph.AttentionQ].Rows
 	sequences := (rows + a.Seq - 1) / a.Seq
 	c.n[0] = sequences * a.KVHeads
 	first, n := blocks(a, rows, queries)
@@ -180,7 +180,7 @@ func attention(e *Env, a *graph.Attr, t []Tensor) {
 	c.tasks((n+c.n[3]-1)/c.n[3]*c.n[0], func(c *call, w *worker, i int) {
 		// The last queries see the most keys, so the longest tasks run first.
 		end, head := c.n[2]-i/c.n[0]*c.n[3], i%c.n[0]
-		v := viewOf(c.a, head/c.a.KVHeads*c.a.Seq, c.t[3].Rows, c.t[2].Rows, optional(c.t[:], 4))
+		v := viewOf(c.a, head/c.a.KVHeads*c.a.Seq, c.t[graph.AttentionKV].Rows, c.t[graph.AttentionQ].Rows, optional(c.t[:], graph.AttentionStarts))
 		g := head % v.kv
 		w.attend(c, &v, g*v.group, (g+1)*v.group, max(c.n[1], end-c.n[3]), end)
 	})
@@ -212,7 +212,7 @@ const (
 // Several blocks of queries share each block of keys, so that the keys stay in the L2
 // cache and the values are made contiguous once.
 func (w *worker) attend(c *call, v *view, h0, h1, b0, b1 int) {
-	kv, g := &c.t[3], h0/v.group
+	kv, g := &c.t[graph.AttentionKV], h0/v.group
 	first, end := max(b0*v.block, v.from), min(b1*v.block, v.seq)
 	if first >= end { // the last sequence may be shorter
 		return
@@ -251,19 +251,19 @@ type queries struct {
 
 // begin initialises the i-th block of a task.
 func (b *queries) begin(w *worker, c *call, v *view, i, h, q0, q1 int) {
-	q, n, most := &c.t[2], q1-q0, v.block*v.size
+	q, n, most := &c.t[graph.AttentionQ], q1-q0, v.block*v.size
 	b.q0, b.q1, b.begun = q0, q1, false
 	b.query = w.across(w.tmp(1, mostBlocks*most)[i*most:], q.at(v.row(q0), v.q(h)), n, v.size)
 	b.sum = gemm.Matrix{Data: w.tmp(2, mostBlocks*most)[i*most:][:n*v.size], Stride: v.size}
 	b.soft = newSoftmax(w.tmp(4, mostBlocks*4*v.block)[i*4*v.block:], n)
-	if sinks := optional(c.t[:], 5); sinks != nil {
+	if sinks := optional(c.t[:], graph.AttentionSinks); sinks != nil {
 		b.soft.sink(w.load(3, sinks, 0, h, h+1)[0])
 	}
 }
 
 // see processes those of keys [k0, k1) that the block sees.
 func (b *queries) see(w *worker, c *call, v *view, g, k0, k1 int, value gemm.Matrix) {
-	kv, n := &c.t[3], b.q1-b.q0
+	kv, n := &c.t[graph.AttentionKV], b.q1-b.q0
 	skip := max(0, v.begin(b.q0)-k0)
 	k0, k1 = k0+skip, min(k1, b.q1)
 	if k0 >= k1 {
@@ -288,7 +288,7 @@ func (b *queries) see(w *worker, c *call, v *view, g, k0, k1 int, value gemm.Mat
 
 // finish normalises the sums and writes the block's rows of o and, if it is asked for, lse.
 func (b *queries) finish(w *worker, c *call, v *view, h int) {
-	o, lse, row := &c.t[0], &c.t[1], v.row(b.q0)
+	o, lse, row := &c.t[graph.AttentionO], &c.t[graph.AttentionLSE], v.row(b.q0)
 	for i := range b.q1 - b.q0 {
 		r, scale := b.sum.Data[i*v.size:(i+1)*v.size], 1/b.soft.l[i]
 		if o.DType == graph.F32 {

@@ -11,12 +11,13 @@ import (
 // delta = sum(do*o): ds = p*(dp-delta)*scale, dq = sum(ds*k), dk = sum(ds*q),
 // dv = sum(p*do).
 func attentionBwdRef(_ *Env, a *graph.Attr, t []Tensor) {
-	dq, dkv, delta, do, q, kv, o, lse := &t[0], &t[1], &t[2], &t[3], &t[4], &t[5], &t[6], &t[7]
+	dq, dkv, delta, do := &t[graph.AttentionBwdDQ], &t[graph.AttentionBwdDKV], &t[graph.AttentionBwdDelta], &t[graph.AttentionBwdDO]
+	q, kv, o, lse := &t[graph.AttentionBwdQ], &t[graph.AttentionBwdKV], &t[graph.AttentionBwdO], &t[graph.AttentionBwdLSE]
 	gq, gkv := make([]float64, q.Rows*q.Cols), make([]float64, kv.Rows*kv.Cols)
 	for n := range q.Rows {
 		row := kv.Rows - q.Rows + n
 		i, base := row%a.Seq, row-row%a.Seq
-		v := viewOf(a, base, kv.Rows, q.Rows, optional(t, 8))
+		v := viewOf(a, base, kv.Rows, q.Rows, optional(t, graph.AttentionBwdStarts))
 		for h := range v.heads {
 			g := h / v.group
 			var d float64
@@ -73,7 +74,7 @@ func (t *Tensor) storeAll(x []float64, acc bool) {
 // computed twice: seven products instead of five.
 func attentionBwd(e *Env, a *graph.Attr, t []Tensor) {
 	c := e.begin(a, t)
-	rows, queries := t[5].Rows, t[4].Rows
+	rows, queries := t[graph.AttentionBwdKV].Rows, t[graph.AttentionBwdQ].Rows
 	heads, workers := (rows+a.Seq-1)/a.Seq*a.KVHeads, e.Pool.Workers()
 	if 5*((heads+workers-1)/workers)*workers <= 7*heads {
 		c.tasks(heads, func(c *call, w *worker, i int) {
@@ -115,13 +116,13 @@ type attentionTask struct {
 // counted over all sequences.
 func (c *call) attentionTask(i int) attentionTask {
 	b := attentionTask{call: c, base: i / c.a.KVHeads * c.a.Seq, g: i % c.a.KVHeads}
-	b.view = viewOf(c.a, b.base, c.t[5].Rows, c.t[4].Rows, optional(c.t[:], 8))
+	b.view = viewOf(c.a, b.base, c.t[graph.AttentionBwdKV].Rows, c.t[graph.AttentionBwdQ].Rows, optional(c.t[:], graph.AttentionBwdStarts))
 	b.k1, b.q0, b.q1 = b.seq, b.from, b.seq
 	return b
 }
 
 func (b *attentionTask) run(w *worker) {
-	dkv, kv, first, n, s := &b.t[1], &b.t[5], b.base+b.k0, b.k1-b.k0, b.size
+	dkv, kv, first, n, s := &b.t[graph.AttentionBwdDKV], &b.t[graph.AttentionBwdKV], b.base+b.k0, b.k1-b.k0, b.size
 	if n <= 0 { // the last sequence may be shorter
 		return
 	}
@@ -150,7 +151,8 @@ func (b *attentionTask) run(w *worker) {
 
 // attend processes queries [q0, q0+n) of head h.
 func (b *attentionTask) attend(w *worker, h, q0, n int) {
-	dq, delta, do, q, kv, o, lse := &b.t[0], &b.t[2], &b.t[3], &b.t[4], &b.t[5], &b.t[6], &b.t[7]
+	dq, delta, do := &b.t[graph.AttentionBwdDQ], &b.t[graph.AttentionBwdDelta], &b.t[graph.AttentionBwdDO]
+	q, kv, o, lse := &b.t[graph.AttentionBwdQ], &b.t[graph.AttentionBwdKV], &b.t[graph.AttentionBwdO], &b.t[graph.AttentionBwdLSE]
 	s, scale, row := b.size, float32(b.a.Scale), b.base+q0-(kv.Rows-q.Rows)
 	query, dout := q.at(row, b.q(h)), do.at(row, h*s)
 	stats := w.tmp(6, 2*n)

@@ -9,7 +9,7 @@ import (
 // column over the tokens, ascending.
 
 func biasGradRef(_ *Env, a *graph.Attr, t []Tensor) {
-	db, dy := &t[0], &t[1]
+	db, dy := &t[graph.BiasGradDB], &t[graph.BiasGradDY]
 	for c := range db.Cols {
 		var s float64
 		for r := range dy.Rows {
@@ -20,16 +20,17 @@ func biasGradRef(_ *Env, a *graph.Attr, t []Tensor) {
 }
 
 func biasGrad(e *Env, a *graph.Attr, t []Tensor) {
-	e.begin(a, t).byColumns(t[1].Rows, t[1].Cols, t[1].band(), bodyOf(biasGradColumns[float32], biasGradColumns[uint16], &t[1]))
+	dy := &t[graph.BiasGradDY]
+	e.begin(a, t).byColumns(dy.Rows, dy.Cols, dy.band(), bodyOf(biasGradColumns[float32], biasGradColumns[uint16], dy))
 }
 
 func biasGradColumns[T simd.Stored](c *call, w *worker, b block) {
-	db, v := w.sum(0, &c.t[0], c.a.Acc, b), functions[T](w, &c.t[0])
-	ahead := c.t[1].ahead(b)
+	db, v := w.sum(0, &c.t[graph.BiasGradDB], c.a.Acc, b), functions[T](w, &c.t[graph.BiasGradDB])
+	ahead := c.t[graph.BiasGradDY].ahead(b)
 	for r := b.R0; r < b.R1; r++ {
-		v.Add(db, load[T](w, 1, &c.t[1], r, b.C0, b.C1), ahead)
+		v.Add(db, load[T](w, 1, &c.t[graph.BiasGradDY], r, b.C0, b.C1), ahead)
 	}
-	w.store(db, &c.t[0], 0, b.C0, b.C1)
+	w.store(db, &c.t[graph.BiasGradDB], 0, b.C0, b.C1)
 }
 
 // band returns the fewest columns worth giving to a worker that sums over rows.

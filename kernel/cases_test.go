@@ -140,17 +140,17 @@ var cases = withUpdateCases(map[graph.Op]func(m *maker) sample{
 		s := sample{attr: graph.Attr{WT: wt}, t: []Tensor{m.mat(m.float(), n, out, 1), m.mat(d, n, in, 1), m.weight(d, in, out, wt), {}, {}},
 			token: []bool{true, true, false, false, true}}
 		if m.IntN(3) == 0 {
-			s.attr.NF4, s.t[2] = true, m.packed(d, in, out, wt)
+			s.attr.NF4, s.t[graph.LinearW] = true, m.packed(d, in, out, wt)
 		}
 		if m.acc && m.IntN(2) == 0 {
 			s.attr.Acc = true
 			return s
 		}
 		if m.IntN(2) == 0 {
-			s.t[3] = m.any(1, out)
+			s.t[graph.LinearBias] = m.any(1, out)
 		}
 		if m.IntN(2) == 0 {
-			s.t[4] = m.any(n, out)
+			s.t[graph.LinearRes] = m.any(n, out)
 		}
 		return s
 	},
@@ -160,10 +160,10 @@ var cases = withUpdateCases(map[graph.Op]func(m *maker) sample{
 		s := sample{attr: graph.Attr{WT: wt, Acc: m.acc}, t: []Tensor{m.any(n, in), m.mat(d, n, out, 1), m.weight(d, in, out, wt), {}},
 			token: []bool{true, true, false, true}}
 		if m.IntN(3) == 0 {
-			s.attr.NF4, s.t[2] = true, m.packed(d, in, out, wt)
+			s.attr.NF4, s.t[graph.LinearDXW] = true, m.packed(d, in, out, wt)
 		}
 		if !m.acc && m.IntN(2) == 0 {
-			s.attr.Act, s.t[3] = graph.Activation(m.IntN(4)), m.mat(m.float(), n, in, 3)
+			s.attr.Act, s.t[graph.LinearDXX] = graph.Activation(m.IntN(4)), m.mat(m.float(), n, in, 3)
 		}
 		return s
 	},
@@ -203,7 +203,7 @@ var cases = withUpdateCases(map[graph.Op]func(m *maker) sample{
 		k := max(1, a.Heads)
 		s := sample{attr: a, t: []Tensor{m.any(n, k*c), m.f32(n, k), m.any(n, k*c), m.any(1, c), {}}, token: []bool{true, true, true, false, true}}
 		if m.IntN(2) == 0 {
-			s.t[4] = m.any(n, k*c)
+			s.t[graph.RMSNormRes] = m.any(n, k*c)
 		}
 		return s
 	},
@@ -231,7 +231,7 @@ var cases = withUpdateCases(map[graph.Op]func(m *maker) sample{
 		d := m.float()
 		s := sample{attr: a, t: []Tensor{m.any(n, a.Heads*a.HeadDim), m.f32(n, a.Heads), m.mat(d, n, a.Heads*a.HeadDim, 1),
 			m.mat(d, keys, 2*a.KVHeads*a.HeadDim, 1), m.starts(a, n, keys), m.sinks(a)}, token: []bool{token, token, token, token, token, false}}
-		s.tol = roundedFactors(s.t[2])
+		s.tol = roundedFactors(s.t[graph.AttentionQ])
 		return s
 	},
 	graph.AttentionBwd: func(m *maker) sample {
@@ -241,8 +241,8 @@ var cases = withUpdateCases(map[graph.Op]func(m *maker) sample{
 		q, kv, o, lse := m.mat(d, n, width, 1), m.mat(d, keys, 2*a.KVHeads*a.HeadDim, 1), m.any(n, width), m.f32(n, a.Heads)
 		s := sample{attr: a, t: []Tensor{m.any(n, width), m.any(keys, kv.Cols), m.f32(n, a.Heads), m.any(n, width), q, kv, o, lse, m.starts(a, n, keys)},
 			token: []bool{token, token, token, token, token, token, token, token, token}}
-		s.tol, s.floor = roundedFactors(s.t[3], s.t[4]), 1                 // a query that sees one key has dq = 0
-		attentionRef(nil, &a, []Tensor{o, lse, q, kv, s.t[8], m.sinks(a)}) // consistent o and lse
+		s.tol, s.floor = roundedFactors(s.t[graph.AttentionBwdDO], s.t[graph.AttentionBwdQ]), 1   // a query that sees one key has dq = 0
+		attentionRef(nil, &a, []Tensor{o, lse, q, kv, s.t[graph.AttentionBwdStarts], m.sinks(a)}) // consistent o and lse
 		return s
 	},
 	graph.SinkGrad: func(m *maker) sample {
@@ -268,7 +268,7 @@ var cases = withUpdateCases(map[graph.Op]func(m *maker) sample{
 		n, c, k := m.rows(), m.n(), 1+m.IntN(3)
 		s := sample{attr: graph.Attr{Act: graph.Activation(m.IntN(4))}, t: []Tensor{m.any(n, k*c), m.any(n, 2*k*c), {}}, token: []bool{true, true, true}}
 		if k > 1 {
-			s.t[2] = m.f32(n, k)
+			s.t[graph.SwiGLUWeights] = m.f32(n, k)
 			m.bound(&s.attr)
 		}
 		return s
@@ -278,9 +278,9 @@ var cases = withUpdateCases(map[graph.Op]func(m *maker) sample{
 		s := sample{attr: graph.Attr{Act: graph.Activation(m.IntN(4))}, t: []Tensor{m.any(n, 2*k*c), m.any(n, k*c), m.any(n, 2*k*c), {}, {}},
 			token: []bool{true, true, true, true, true}, floor: 1}
 		if k > 1 {
-			s.t[3] = m.f32(n, k)
+			s.t[graph.SwiGLUBwdWeights] = m.f32(n, k)
 			if m.IntN(3) > 0 {
-				s.t[4], s.attr.Acc = m.f32(n, k), m.acc
+				s.t[graph.SwiGLUBwdDWeights], s.attr.Acc = m.f32(n, k), m.acc
 			}
 			m.bound(&s.attr)
 		}
@@ -297,10 +297,10 @@ var cases = withUpdateCases(map[graph.Op]func(m *maker) sample{
 		s := sample{attr: graph.Attr{Normed: m.IntN(2) == 0, Seq: 1}, t: []Tensor{m.any(n, logits.Cols), m.f32(n, k), m.f32(n, k), m.mat(graph.I32, n, k, 1), logits, {}},
 			token: []bool{true, true, true, true, true, false}, floor: 1}
 		if m.IntN(2) == 0 {
-			s.attr.Seq, s.attr.Scale, s.t[5] = m.n(), 2.5, NewTensor(graph.F32, 1, graph.NumScalars)
-			s.t[5].F32[graph.ScalarLossScale] = 0.37
+			s.attr.Seq, s.attr.Scale, s.t[graph.RouteBwdScalars] = m.n(), 2.5, NewTensor(graph.F32, 1, graph.NumScalars)
+			s.t[graph.RouteBwdScalars].F32[graph.ScalarLossScale] = 0.37
 		}
-		routeRef(nil, &s.attr, []Tensor{s.t[2], s.t[3], logits}) // consistent weights
+		routeRef(nil, &s.attr, []Tensor{s.t[graph.RouteBwdWeights], s.t[graph.RouteBwdExperts], logits}) // consistent weights
 		return s
 	},
 	graph.ExpertLinear: func(m *maker) sample {
@@ -319,8 +319,8 @@ var cases = withUpdateCases(map[graph.Op]func(m *maker) sample{
 		}
 		s := sample{attr: a, t: []Tensor{m.any(n, k*out), m.mat(d, n, x, 1), w, m.experts(n, k, a.Experts), {}, {}}, token: []bool{true, true, false, true, false, true}}
 		if !m.acc && m.IntN(2) == 0 {
-			if s.t[4] = m.any(a.Experts, out); m.IntN(2) == 0 {
-				s.t[5] = m.f32(n, k)
+			if s.t[graph.ExpertLinearBias] = m.any(a.Experts, out); m.IntN(2) == 0 {
+				s.t[graph.ExpertLinearWeights] = m.f32(n, k)
 			}
 		}
 		return s
@@ -345,10 +345,10 @@ var cases = withUpdateCases(map[graph.Op]func(m *maker) sample{
 		n, out, k := m.rows(), m.n(), 1+m.IntN(3)
 		s := sample{attr: graph.Attr{Acc: m.acc, Experts: k + m.IntN(5)}, t: []Tensor{{}, m.any(n, out), {}, {}}, token: []bool{false, true, true, true}}
 		if m.IntN(2) == 0 {
-			s.t[1] = m.any(n, k*out)
+			s.t[graph.ExpertDBDY] = m.any(n, k*out)
 		}
-		if s.t[0], s.t[2] = m.f32(s.attr.Experts, out), m.experts(n, k, s.attr.Experts); m.IntN(2) == 0 {
-			s.t[3] = m.f32(n, k)
+		if s.t[graph.ExpertDBDB], s.t[graph.ExpertDBExperts] = m.f32(s.attr.Experts, out), m.experts(n, k, s.attr.Experts); m.IntN(2) == 0 {
+			s.t[graph.ExpertDBWeights] = m.f32(n, k)
 		}
 		return s
 	},
@@ -356,7 +356,7 @@ var cases = withUpdateCases(map[graph.Op]func(m *maker) sample{
 		n, c, k := m.rows(), m.n(), 1+m.IntN(3)
 		s := sample{attr: graph.Attr{Acc: m.acc}, t: []Tensor{m.any(n, c), m.any(n, k*c), {}}, token: []bool{true, true, true}, floor: 1}
 		if !m.acc && m.IntN(2) == 0 {
-			s.t[2] = m.any(n, c)
+			s.t[graph.CombineRes] = m.any(n, c)
 		}
 		return s
 	},
@@ -365,7 +365,7 @@ var cases = withUpdateCases(map[graph.Op]func(m *maker) sample{
 		a := graph.Attr{Seq: m.n(), PosOffset: m.IntN(3), Row0: m.IntN(9), Scale: 2.5 * float64(m.IntN(2))}
 		s := sample{attr: a, t: []Tensor{m.any(n, c), m.ints(n, 0, vocab), m.any(vocab, c), {}}, token: []bool{true, true, false, false}}
 		if m.IntN(2) == 0 {
-			s.t[3] = m.any(a.Seq+a.PosOffset, c)
+			s.t[graph.EmbedWPE] = m.any(a.Seq+a.PosOffset, c)
 		}
 		return s
 	},
@@ -386,7 +386,7 @@ var cases = withUpdateCases(map[graph.Op]func(m *maker) sample{
 		s := sample{attr: graph.Attr{Grad: m.IntN(2) == 0}, t: []Tensor{m.f32(n, 1), m.mat(m.float(), n, vocab, 4), m.ints(n, -1, vocab), scalars, {}},
 			token: []bool{true, true, true, false, true}}
 		if m.IntN(2) == 0 {
-			s.t[4] = m.f32(n, 1)
+			s.t[graph.CrossEntropyWeights] = m.f32(n, 1)
 		}
 		return s
 	},
@@ -419,7 +419,7 @@ var cases = withUpdateCases(map[graph.Op]func(m *maker) sample{
 	},
 	graph.NormAll: func(m *maker) sample {
 		s := sample{attr: graph.Attr{Clip: float64(m.IntN(3))}, t: []Tensor{m.f32(1, 2), m.positive(1, m.n()), NewTensor(graph.F32, 1, graph.NumScalars)}}
-		s.t[2].F32[graph.ScalarBound] = []float32{1, math.MaxFloat32}[m.IntN(2)]
+		s.t[graph.NormAllScalars].F32[graph.ScalarBound] = []float32{1, math.MaxFloat32}[m.IntN(2)]
 		return s
 	},
 	graph.Cast: func(m *maker) sample {
@@ -437,7 +437,7 @@ var cases = withUpdateCases(map[graph.Op]func(m *maker) sample{
 		n, c, vocab, pos := m.rows(), m.n(), m.n(), m.n()
 		s := sample{attr: graph.Attr{PosOffset: m.IntN(3), Scale: 2.5 * float64(m.IntN(2))}, t: []Tensor{m.any(n, c), m.ints(n, 0, vocab), m.any(vocab, c), {}, m.ints(1, pos, pos+1)}}
 		if m.IntN(2) == 0 {
-			s.t[3] = m.any(pos+n+s.attr.PosOffset, c)
+			s.t[graph.EmbedAtWPE] = m.any(pos+n+s.attr.PosOffset, c)
 		}
 		return s
 	},
@@ -452,7 +452,7 @@ var cases = withUpdateCases(map[graph.Op]func(m *maker) sample{
 		n, pos, d := m.rows(), m.n()-1, m.float()
 		s := sample{attr: a, t: []Tensor{m.any(n, a.Heads*a.HeadDim), m.mat(d, 2*a.KVHeads*(pos+n+m.IntN(4)), a.HeadDim, 1),
 			m.mat(d, n, (a.Heads+2*a.KVHeads)*a.HeadDim, 1), m.ints(1, pos, pos+1), m.sinks(a)}}
-		s.tol = roundedFactors(s.t[2])
+		s.tol = roundedFactors(s.t[graph.AttentionAtQKV])
 		return s
 	},
 })

@@ -5,7 +5,7 @@ import "github.com/athanor-llm/athanor/graph"
 // Cast: dst = src in dst's type, rounded to nearest, ties to even.
 
 func castRef(_ *Env, _ *graph.Attr, t []Tensor) {
-	dst, src := &t[0], &t[1]
+	dst, src := &t[graph.CastDst], &t[graph.CastSrc]
 	for r := range dst.Rows {
 		for c := range dst.Cols {
 			dst.Set(r, c, src.At(r, c))
@@ -14,12 +14,12 @@ func castRef(_ *Env, _ *graph.Attr, t []Tensor) {
 }
 
 func cast(e *Env, a *graph.Attr, t []Tensor) {
-	if !isFloat(t[0].DType) || !isFloat(t[1].DType) { // counters and totals have few elements
+	if !isFloat(t[graph.CastDst].DType) || !isFloat(t[graph.CastSrc].DType) { // counters and totals have few elements
 		castRef(e, a, t)
 		return
 	}
 	e.begin(a, t).past().byElements(2, func(c *call, w *worker, b block) {
-		dst, src := &c.t[0], &c.t[1]
+		dst, src := &c.t[graph.CastDst], &c.t[graph.CastSrc]
 		for r := b.R0; r < b.R1; r++ {
 			switch {
 			case dst.DType == graph.BF16 && src.DType == graph.BF16:

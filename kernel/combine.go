@@ -6,7 +6,7 @@ import "github.com/athanor-llm/athanor/graph"
 // value.
 
 func combineRef(_ *Env, a *graph.Attr, t []Tensor) {
-	y, x, res := &t[0], &t[1], &t[2]
+	y, x, res := &t[graph.CombineY], &t[graph.CombineX], &t[graph.CombineRes]
 	for r := range y.Rows {
 		for c := range y.Cols {
 			var s float64
@@ -22,13 +22,13 @@ func combineRef(_ *Env, a *graph.Attr, t []Tensor) {
 }
 
 func combine(e *Env, a *graph.Attr, t []Tensor) {
-	from := t[2]
+	y, from := &t[graph.CombineY], t[graph.CombineRes]
 	if a.Acc {
-		from = t[0]
+		from = *y
 	}
 	c := e.begin(a, t)
-	c.t[2] = from
-	c.blocks(t[0].Rows, t[0].Cols, max(1, grain/max(t[1].Cols, 1)), t[0].Cols, func(c *call, w *worker, b block) {
+	c.t[graph.CombineRes] = from
+	c.blocks(y.Rows, y.Cols, max(1, grain/max(t[graph.CombineX].Cols, 1)), y.Cols, func(c *call, w *worker, b block) {
 		for r := b.R0; r < b.R1; r++ {
 			for lo := 0; lo < c.cols; lo += buffered {
 				combineRow(c, w, r, lo, min(lo+buffered, c.cols))
@@ -39,7 +39,7 @@ func combine(e *Env, a *graph.Attr, t []Tensor) {
 
 // combineRow adds columns [lo, hi) of a row in a buffer, since y may be res.
 func combineRow(c *call, w *worker, r, lo, hi int) {
-	y, x, from := &c.t[0], &c.t[1], &c.t[2]
+	y, x, from := &c.t[graph.CombineY], &c.t[graph.CombineX], &c.t[graph.CombineRes]
 	sum := w.tmp(0, hi-lo)
 	if from.Absent() {
 		clear(sum)

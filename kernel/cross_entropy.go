@@ -21,7 +21,8 @@ import (
 // LossSum adds the rows' losses in float64, in ascending order.
 
 func crossEntropyRef(_ *Env, a *graph.Attr, t []Tensor) {
-	loss, x, targets, scalars := &t[0], &t[1], &t[2], &t[3]
+	loss, x, targets := &t[graph.CrossEntropyLoss], &t[graph.CrossEntropyLogits], &t[graph.CrossEntropyTargets]
+	scalars := &t[graph.CrossEntropyScalars]
 	for r := range x.Rows {
 		target := int(targets.I32[r*targets.Stride])
 		m := math.Inf(-1)
@@ -41,7 +42,7 @@ func crossEntropyRef(_ *Env, a *graph.Attr, t []Tensor) {
 			continue
 		}
 		scale := scalars.At(0, graph.ScalarLossScale)
-		if weights := &t[4]; !weights.Absent() {
+		if weights := &t[graph.CrossEntropyWeights]; !weights.Absent() {
 			scale *= weights.At(r, 0)
 		}
 		for c := range x.Cols {
@@ -59,9 +60,11 @@ func crossEntropyRef(_ *Env, a *graph.Attr, t []Tensor) {
 
 func crossEntropy(e *Env, a *graph.Attr, t []Tensor) {
 	c := e.begin(a, t)
-	c.f[0] = t[3].F32[graph.ScalarLossScale]
-	c.blocks(t[1].Rows, t[1].Cols, max(8, grain/max(t[1].Cols, 1)), t[1].Cols, func(c *call, w *worker, b block) {
-		loss, logits, targets, n := &c.t[0], &c.t[1], &c.t[2], c.cols
+	c.f[0] = t[graph.CrossEntropyScalars].F32[graph.ScalarLossScale]
+	logits := &t[graph.CrossEntropyLogits]
+	c.blocks(logits.Rows, logits.Cols, max(8, grain/max(logits.Cols, 1)), logits.Cols, func(c *call, w *worker, b block) {
+		loss, logits, targets := &c.t[graph.CrossEntropyLoss], &c.t[graph.CrossEntropyLogits], &c.t[graph.CrossEntropyTargets]
+		n := c.cols
 		for r := b.R0; r < b.R1; r++ {
 			target := int(targets.I32[r*targets.Stride])
 			out := loss.row(r, 0, 1)
@@ -94,7 +97,7 @@ func crossEntropy(e *Env, a *graph.Attr, t []Tensor) {
 			sum := w.v.Exp(x, x, next, 1, m)
 			out[0] = nll(sum, m, at)
 			one := c.f[0]
-			if weights := &c.t[4]; !weights.Absent() {
+			if weights := &c.t[graph.CrossEntropyWeights]; !weights.Absent() {
 				one *= weights.row(r, 0, 1)[0]
 			}
 			scale := one / sum
@@ -116,7 +119,7 @@ func nll(sum, m, x float32) float32 {
 }
 
 func lossSum(_ *Env, a *graph.Attr, t []Tensor) {
-	total, loss := &t[0], &t[1]
+	total, loss := &t[graph.LossSumTotal], &t[graph.LossSumLoss]
 	var s float64
 	if a.Acc {
 		s = total.At(0, 0)

@@ -18,7 +18,7 @@ func embedScale(a *graph.Attr) float64 {
 }
 
 func embedRef(_ *Env, a *graph.Attr, t []Tensor) {
-	x, tokens, wte, wpe := &t[0], &t[1], &t[2], &t[3]
+	x, tokens, wte, wpe := &t[graph.EmbedX], &t[graph.EmbedTokens], &t[graph.EmbedWTE], &t[graph.EmbedWPE]
 	for r := range x.Rows {
 		id := int(tokens.I32[r*tokens.Stride])
 		for c := range x.Cols {
@@ -32,7 +32,7 @@ func embedRef(_ *Env, a *graph.Attr, t []Tensor) {
 }
 
 func embedBwdRef(_ *Env, a *graph.Attr, t []Tensor) {
-	dwte, dx, tokens := &t[0], &t[1], &t[2]
+	dwte, dx, tokens := &t[graph.EmbedBwdDWTE], &t[graph.EmbedBwdDX], &t[graph.EmbedBwdTokens]
 	sums := make(map[int]bool) // ids already summed
 	for r := range dwte.Rows {
 		for c := range dwte.Cols {
@@ -60,7 +60,7 @@ func embedBwdRef(_ *Env, a *graph.Attr, t []Tensor) {
 }
 
 func posBwdRef(_ *Env, a *graph.Attr, t []Tensor) {
-	dwpe, dx := &t[0], &t[1]
+	dwpe, dx := &t[graph.PosBwdDWPE], &t[graph.PosBwdDX]
 	for p := range dwpe.Rows {
 		for c := range dwpe.Cols {
 			var s float64
@@ -75,11 +75,11 @@ func posBwdRef(_ *Env, a *graph.Attr, t []Tensor) {
 }
 
 func embed(e *Env, a *graph.Attr, t []Tensor) {
-	body := bodyOf(embedRows[float32], embedRows[uint16], &t[0], &t[2], &t[3])
+	body := bodyOf(embedRows[float32], embedRows[uint16], &t[graph.EmbedX], &t[graph.EmbedWTE], &t[graph.EmbedWPE])
 	if a.Scale != 0 {
 		body = embedRows[float32]
 	}
-	e.begin(a, t).past().byRows(t[0].Rows, t[0].Cols, body)
+	e.begin(a, t).past().byRows(t[graph.EmbedX].Rows, t[graph.EmbedX].Cols, body)
 }
 
 func embedRows[T simd.Stored](c *call, w *worker, b block) {
@@ -88,7 +88,7 @@ func embedRows[T simd.Stored](c *call, w *worker, b block) {
 
 // embedAtRows embeds the block's rows; row r is at position (r+row0) mod seq.
 func embedAtRows[T simd.Stored](c *call, w *worker, b block, row0, seq int) {
-	x, tokens, wte, wpe, n := &c.t[0], &c.t[1], &c.t[2], &c.t[3], c.cols
+	x, tokens, wte, wpe, n := &c.t[graph.EmbedX], &c.t[graph.EmbedTokens], &c.t[graph.EmbedWTE], &c.t[graph.EmbedWPE], c.cols
 	v := functions[T](w, x)
 	for r := b.R0; r < b.R1; r++ {
 		id := int(tokens.I32[r*tokens.Stride])
@@ -115,8 +115,8 @@ func embedBwd(e *Env, a *graph.Attr, t []Tensor) {
 	if !a.Acc {
 		e.clear(t)
 	}
-	e.begin(a, t).byColumns(t[1].Rows, t[1].Cols, 64, func(c *call, w *worker, b block) {
-		dwte, dx, tokens := &c.t[0], &c.t[1], &c.t[2]
+	e.begin(a, t).byColumns(t[graph.EmbedBwdDX].Rows, t[graph.EmbedBwdDX].Cols, 64, func(c *call, w *worker, b block) {
+		dwte, dx, tokens := &c.t[graph.EmbedBwdDWTE], &c.t[graph.EmbedBwdDX], &c.t[graph.EmbedBwdTokens]
 		ahead := dx.ahead(b)
 		for r := b.R0; r < b.R1; r++ {
 			id := int(tokens.I32[r*tokens.Stride])
@@ -139,8 +139,8 @@ func (w *worker) scaled(c *call, dx *Tensor, r int, b block) []float32 {
 }
 
 func posBwd(e *Env, a *graph.Attr, t []Tensor) {
-	e.begin(a, t).byRows(t[0].Rows, t[0].Cols, func(c *call, w *worker, b block) {
-		dwpe, dx, n := &c.t[0], &c.t[1], c.cols
+	e.begin(a, t).byRows(t[graph.PosBwdDWPE].Rows, t[graph.PosBwdDWPE].Cols, func(c *call, w *worker, b block) {
+		dwpe, dx, n := &c.t[graph.PosBwdDWPE], &c.t[graph.PosBwdDX], c.cols
 		for p := b.R0; p < b.R1; p++ {
 			sum := w.sum(0, dwpe, c.a.Acc, block{R0: p, C1: n})
 			if q := p - c.a.PosOffset; q >= 0 && q < c.a.Seq {

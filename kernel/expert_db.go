@@ -8,8 +8,9 @@ import "github.com/athanor-llm/athanor/graph"
 
 func expertDB(e *Env, a *graph.Attr, t []Tensor) {
 	c := e.begin(a, t)
-	c.byColumns(t[1].Rows, t[0].Cols, t[1].band(), func(c *call, w *worker, b block) {
-		db, dy, ids, weights := &c.t[0], &c.t[1], &c.t[2], &c.t[3]
+	c.byColumns(t[graph.ExpertDBDY].Rows, t[graph.ExpertDBDB].Cols, t[graph.ExpertDBDY].band(), func(c *call, w *worker, b block) {
+		db, dy, ids := &c.t[graph.ExpertDBDB], &c.t[graph.ExpertDBDY], &c.t[graph.ExpertDBExperts]
+		weights := &c.t[graph.ExpertDBWeights]
 		for e := range db.Rows {
 			if !c.a.Acc {
 				clear(db.row(e, b.C0, b.C1))

@@ -61,7 +61,8 @@ func (d *dispatch) sort(ids *Tensor, experts, seq, unit int) {
 	d.starts[experts] = n
 	// Room for whatever another choice of experts may need, so that no later call allocates.
 	sequences := (ids.Rows + seq - 1) / seq
-	d.order = slices.Grow(d.order[:0], ids.Rows*ids.Cols+experts*(unit-1)*sequences)[:n]
+	padded := min(experts, min(seq, ids.Rows)*ids.Cols) * (unit - 1) * sequences
+	d.order = slices.Grow(d.order[:0], ids.Rows*ids.Cols+padded)[:n]
 	d.most = min(gathered, (min(seq, ids.Rows)+unit-1)/unit*unit*sequences)
 	for i := range d.order {
 		d.order[i] = -1
@@ -91,12 +92,12 @@ func (d *dispatch) fill(starts []int, r, rows, seq, unit int) {
 }
 
 func expertLinear(e *Env, a *graph.Attr, t []Tensor) {
-	y, x, ids := &t[0], &t[1], &t[3]
+	y, x, ids := &t[graph.ExpertLinearY], &t[graph.ExpertLinearX], &t[graph.ExpertLinearExperts]
 	e.dispatch.sort(ids, a.Experts, max(ids.Rows, 1), 1)
 	c := e.begin(a, t)
 	c.n[0] = inputs(a, x, ids)
 	c.byExpert(y.Cols/ids.Cols, func(c *call, w *worker, expert, lo, hi int) {
-		y, x, k := &c.t[0], &c.t[1], c.t[3].Cols
+		y, x, k := &c.t[graph.ExpertLinearY], &c.t[graph.ExpertLinearX], c.t[graph.ExpertLinearExperts].Cols
 		for first, rows := range c.env.dispatch.visits(expert) {
 			from, to := w.gather(c, 0, x, first, rows, c.n[0], 0, c.n[0]), w.room(c, 1, y.DType, rows, hi-lo)
 			if c.a.Acc {
@@ -122,7 +123,7 @@ func inputs(a *graph.Attr, x, ids *Tensor) int {
 // starts returns what the sums y start from, in columns [lo, hi) of a run of slots: nothing, y
 // with Acc, the expert's bias or, for each slot, the bias times its weight.
 func (w *worker) starts(c *call, y *Tensor, expert, first, lo, hi int) (init gemm.Init) {
-	bias, weights := &c.t[4], &c.t[5]
+	bias, weights := &c.t[graph.ExpertLinearBias], &c.t[graph.ExpertLinearWeights]
 	if bias.Absent() {
 		return y.sum(c.a.Acc)
 	}
@@ -144,7 +145,7 @@ func (w *worker) starts(c *call, y *Tensor, expert, first, lo, hi int) (init gem
 // expertProduct computes y = init + x.w, where y is an expert's result from column lo on. 4-bit
 // weights are unpacked panel by panel, see nf4.go.
 func (w *worker) expertProduct(c *call, y, x *Tensor, expert, lo int, init gemm.Init) {
-	all := &c.t[2]
+	all := &c.t[graph.ExpertLinearW]
 	each := all.Rows / c.a.Experts
 	block, form := rowsOf(all, expert*each, each), gemm.NN
 	if c.a.WT {
@@ -199,23 +200,24 @@ func (w *worker) unpack(c *call, packed *Tensor, in, lo, n int) *Tensor {
 
 func expertDW(e *Env, a *graph.Attr, t []Tensor) {
 	unit := 1
-	if t[1].DType == graph.BF16 && t[2].DType == graph.BF16 {
+	if t[graph.ExpertDWX].DType == graph.BF16 && t[graph.ExpertDWDY].DType == graph.BF16 {
 		unit = max(a.Cut, 2)
 	}
-	e.dispatch.sort(&t[3], a.Experts, max(a.Seq, 1), unit)
+	e.dispatch.sort(&t[graph.ExpertDWExperts], a.Experts, max(a.Seq, 1), unit)
 	c := e.begin(a, t)
 	if a.WT {
-		c.t[1], c.t[2] = c.t[2], c.t[1]
+		c.t[graph.ExpertDWX], c.t[graph.ExpertDWDY] = c.t[graph.ExpertDWDY], c.t[graph.ExpertDWX]
 	}
-	c.n[0], c.n[1] = t[0].Rows/a.Experts, int(gemm.TN)
+	c.n[0], c.n[1] = t[graph.ExpertDWDW].Rows/a.Experts, int(gemm.TN)
 	if unit > 1 && unit%gemm.Block == 0 {
 		c.n[1] = int(gemm.TNB)
 	}
-	c.byExpert(t[0].Cols, func(c *call, w *worker, expert, lo, hi int) {
-		whole, acc := rowsOf(&c.t[0], expert*c.n[0], c.n[0]), c.a.Acc
+	c.byExpert(t[graph.ExpertDWDW].Cols, func(c *call, w *worker, expert, lo, hi int) {
+		whole, acc := rowsOf(&c.t[graph.ExpertDWDW], expert*c.n[0], c.n[0]), c.a.Acc
 		dw := columns(&whole, lo, hi-lo)
 		for first, rows := range c.env.dispatch.visits(expert) {
-			p, q := w.gather(c, 0, &c.t[1], first, rows, dw.Rows, 0, dw.Rows), w.gather(c, 1, &c.t[2], first, rows, c.cols, lo, hi)
+			p := w.gather(c, 0, &c.t[graph.ExpertDWX], first, rows, dw.Rows, 0, dw.Rows)
+			q := w.gather(c, 1, &c.t[graph.ExpertDWDY], first, rows, c.cols, lo, hi)
 			w.serial.Gemm(gemm.Form(c.n[1]), dw.Rows, dw.Cols, rows, p.matrix(), q.matrix(), dw.matrix(), dw.sum(acc))
 			acc = true
 		}
@@ -252,7 +254,7 @@ func (d *dispatch) visits(expert int) func(yield func(first, rows int) bool) {
 // gather copies to buffer k columns [lo, hi) of the rows of t that belong to a run of slots. A
 // row of t with width columns serves all of a token's slots, a wider one has them side by side.
 func (w *worker) gather(c *call, k int, t *Tensor, first, rows, width, lo, hi int) *Tensor {
-	to, slots := w.room(c, k, t.DType, rows, hi-lo), c.t[3].Cols
+	to, slots := w.room(c, k, t.DType, rows, hi-lo), c.t[graph.ExpertLinearExperts].Cols
 	for i := range rows {
 		slot, at := int(c.env.dispatch.order[first+i]), lo
 		if t.Cols != width {

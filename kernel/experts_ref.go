@@ -12,9 +12,9 @@ func slotCol(t *Tensor, k, width int) int {
 }
 
 func expertLinearRef(_ *Env, a *graph.Attr, t []Tensor) {
-	y, x, ids := &t[0], &t[1], &t[3]
+	y, x, ids := &t[graph.ExpertLinearY], &t[graph.ExpertLinearX], &t[graph.ExpertLinearExperts]
 	in, out := inputs(a, x, ids), y.Cols/ids.Cols
-	w := plain(a, &t[2], in, out)
+	w := plain(a, &t[graph.ExpertLinearW], in, out)
 	for r := range y.Rows {
 		for k := range ids.Cols {
 			e, lo := int(ids.At(r, k)), slotCol(x, k, in)
@@ -35,7 +35,7 @@ func expertLinearRef(_ *Env, a *graph.Attr, t []Tensor) {
 
 // expertBiasRef returns what the sum for column o of a slot starts from.
 func expertBiasRef(t []Tensor, e, r, k, o int) float64 {
-	bias, weights := &t[4], &t[5]
+	bias, weights := &t[graph.ExpertLinearBias], &t[graph.ExpertLinearWeights]
 	switch {
 	case bias.Absent():
 		return 0
@@ -46,7 +46,7 @@ func expertBiasRef(t []Tensor, e, r, k, o int) float64 {
 }
 
 func expertDBRef(_ *Env, a *graph.Attr, t []Tensor) {
-	db, dy, ids, weights := &t[0], &t[1], &t[2], &t[3]
+	db, dy, ids, weights := &t[graph.ExpertDBDB], &t[graph.ExpertDBDY], &t[graph.ExpertDBExperts], &t[graph.ExpertDBWeights]
 	for e := range db.Rows {
 		for c := range db.Cols {
 			var s float64
@@ -68,7 +68,7 @@ func expertDBRef(_ *Env, a *graph.Attr, t []Tensor) {
 }
 
 func expertDWRef(_ *Env, a *graph.Attr, t []Tensor) {
-	dw, x, dy, ids := &t[0], &t[1], &t[2], &t[3]
+	dw, x, dy, ids := &t[graph.ExpertDWDW], &t[graph.ExpertDWX], &t[graph.ExpertDWDY], &t[graph.ExpertDWExperts]
 	rows, cols := dw.Rows/a.Experts, dw.Cols
 	if a.WT {
 		x, dy = dy, x

@@ -11,7 +11,7 @@ import (
 // Clip, or 0, which makes AdamW skip the update.
 
 func normPartRef(_ *Env, _ *graph.Attr, t []Tensor) {
-	part, g := &t[0], &t[1]
+	part, g := &t[graph.NormPartPart], &t[graph.NormPartGrad]
 	for k := range part.Cols {
 		var s float64
 		for i := k * graph.NormPiece; i < min((k+1)*graph.NormPiece, g.Rows*g.Cols); i++ {
@@ -23,22 +23,22 @@ func normPartRef(_ *Env, _ *graph.Attr, t []Tensor) {
 }
 
 func normPart(e *Env, a *graph.Attr, t []Tensor) {
-	if !t[1].flat() { // pieces span rows: rare, and not worth a fast path
+	if !t[graph.NormPartGrad].flat() { // pieces span rows: rare, and not worth a fast path
 		normPartRef(e, a, t)
 		return
 	}
 	c := e.begin(a, t)
-	c.n[0] = t[1].Rows * t[1].Cols
-	c.tasks(t[0].Cols, func(c *call, w *worker, k int) {
-		g := c.t[1]
+	c.n[0] = t[graph.NormPartGrad].Rows * t[graph.NormPartGrad].Cols
+	c.tasks(t[graph.NormPartPart].Cols, func(c *call, w *worker, k int) {
+		g := c.t[graph.NormPartGrad]
 		g.Stride = 0
 		lo, hi := k*graph.NormPiece, min((k+1)*graph.NormPiece, c.n[0])
-		c.t[0].F64[k] = w.v.SumSq64(w.load(0, &g, 0, lo, max(lo, hi)))
+		c.t[graph.NormPartPart].F64[k] = w.v.SumSq64(w.load(0, &g, 0, lo, max(lo, hi)))
 	})
 }
 
 func normAll(_ *Env, a *graph.Attr, t []Tensor) {
-	clip, part, bound := &t[0], &t[1], t[2].F32[graph.ScalarBound]
+	clip, part, bound := &t[graph.NormAllClip], &t[graph.NormAllPart], t[graph.NormAllScalars].F32[graph.ScalarBound]
 	var s float64
 	for k := range part.Cols {
 		s += part.At(0, k)

@@ -86,6 +86,13 @@ var table = withUpdates([graph.NumOps]Kernel{
 	graph.AttentionAt:  {attentionAtRef, attentionAt},
 })
 
+// Operators that share code have the operands that it reads at the same positions. Where they do not, this
+// index is not 0 and does not compile.
+var _ = [1]bool{}[graph.LayerNormDXDX^graph.RMSNormDXDX|graph.LayerNormDXDY^graph.RMSNormDXDY|graph.LayerNormDXX^graph.RMSNormDXX|
+	graph.EmbedX^graph.EmbedAtX|graph.EmbedTokens^graph.EmbedAtTokens|graph.EmbedWTE^graph.EmbedAtWTE|graph.EmbedWPE^graph.EmbedAtWPE|
+	graph.RoPEQKV^graph.RoPEAtQKV|graph.RoPETable^graph.RoPEAtTable|graph.ExpertLinearExperts^graph.ExpertDWExperts|
+	graph.LinearDWDW2-(graph.LinearDWDY+1)]
+
 // Lookup returns the operator's implementation, or the zero Kernel for Copy and
 // None: the device moves bytes between tiers.
 func Lookup(op graph.Op) Kernel { return table[op] }

@@ -15,7 +15,8 @@ import (
 // Derivative: with d = dy*g, dx = rstd*(d - avg(d) - xh*avg(d*xh)).
 
 func layerNormRef(_ *Env, a *graph.Attr, t []Tensor) {
-	y, stats, x, g, b := &t[0], &t[1], &t[2], &t[3], &t[4]
+	y, stats, x, g := &t[graph.LayerNormY], &t[graph.LayerNormStats], &t[graph.LayerNormX], &t[graph.LayerNormGain]
+	b := &t[graph.LayerNormBias]
 	n := float64(x.Cols)
 	for r := range x.Rows {
 		var mean, variance float64
@@ -36,7 +37,8 @@ func layerNormRef(_ *Env, a *graph.Attr, t []Tensor) {
 }
 
 func layerNormDXRef(_ *Env, a *graph.Attr, t []Tensor) {
-	dx, dy, x, g, stats := &t[0], &t[1], &t[2], &t[3], &t[4]
+	dx, dy, x, g := &t[graph.LayerNormDXDX], &t[graph.LayerNormDXDY], &t[graph.LayerNormDXX], &t[graph.LayerNormDXGain]
+	stats := &t[graph.LayerNormDXStats]
 	n := float64(x.Cols)
 	for r := range x.Rows {
 		mean, rstd := stats.At(r, 0), stats.At(r, 1)
@@ -54,7 +56,8 @@ func layerNormDXRef(_ *Env, a *graph.Attr, t []Tensor) {
 }
 
 func layerNormDWRef(_ *Env, a *graph.Attr, t []Tensor) {
-	dg, db, dy, x, stats := &t[0], &t[1], &t[2], &t[3], &t[4]
+	dg, db, dy, x := &t[graph.LayerNormDWDGain], &t[graph.LayerNormDWDBias], &t[graph.LayerNormDWDY], &t[graph.LayerNormDWX]
+	stats := &t[graph.LayerNormDWStats]
 	for c := range x.Cols {
 		var sg, sb float64
 		for r := range x.Rows {
@@ -68,13 +71,14 @@ func layerNormDWRef(_ *Env, a *graph.Attr, t []Tensor) {
 }
 
 func layerNorm(e *Env, a *graph.Attr, t []Tensor) {
-	body := bodyOf(layerNormRows[float32], layerNormRows[uint16], &t[0], &t[2])
-	e.begin(a, t).past().byRows(t[2].Rows, t[2].Cols, body)
+	body := bodyOf(layerNormRows[float32], layerNormRows[uint16], &t[graph.LayerNormY], &t[graph.LayerNormX])
+	e.begin(a, t).past().byRows(t[graph.LayerNormX].Rows, t[graph.LayerNormX].Cols, body)
 }
 
 func layerNormRows[T simd.Stored](c *call, w *worker, b block) {
-	y, stats, x, n, v := &c.t[0], &c.t[1], &c.t[2], c.cols, functions[T](w, &c.t[0])
-	g, bias := w.load(2, &c.t[3], 0, 0, n), w.load(3, &c.t[4], 0, 0, n)
+	y, stats, x, n := &c.t[graph.LayerNormY], &c.t[graph.LayerNormStats], &c.t[graph.LayerNormX], c.cols
+	v := functions[T](w, &c.t[graph.LayerNormY])
+	g, bias := w.load(2, &c.t[graph.LayerNormGain], 0, 0, n), w.load(3, &c.t[graph.LayerNormBias], 0, 0, n)
 	for r := b.R0; r < b.R1; r++ {
 		in, out := load[T](w, 1, x, r, 0, n), dest[T](w, 0, y, r, 0, n)
 		mean := v.Sum(in) / float32(n)
@@ -87,23 +91,23 @@ func layerNormRows[T simd.Stored](c *call, w *worker, b block) {
 }
 
 func layerNormDX(e *Env, a *graph.Attr, t []Tensor) {
-	body := bodyOf(layerNormDXRows[float32], layerNormDXRows[uint16], &t[0], &t[1], &t[2])
-	e.begin(a, t).past().byRows(t[2].Rows, t[2].Cols, body)
+	body := bodyOf(layerNormDXRows[float32], layerNormDXRows[uint16], &t[graph.LayerNormDXDX], &t[graph.LayerNormDXDY], &t[graph.LayerNormDXX])
+	e.begin(a, t).past().byRows(t[graph.LayerNormDXX].Rows, t[graph.LayerNormDXX].Cols, body)
 }
 
 func layerNormDXRows[T simd.Stored](c *call, w *worker, b block) {
-	g := w.load(0, &c.t[3], 0, 0, c.cols)
+	g := w.load(0, &c.t[graph.LayerNormDXGain], 0, 0, c.cols)
 	for r := b.R0; r < b.R1; r++ {
-		s := c.t[4].row(r, 0, 2)
+		s := c.t[graph.LayerNormDXStats].row(r, 0, 2)
 		normDX[T](c, w, r, 0, g, s[0], s[1], true)
 	}
 }
 
 // normDX computes len(g) columns of row r of dx, from column lo on. RMSNorm passes mean 0 and
-// centred false, which drops the term of the mean.
+// centred false, which drops the term of the mean; RMSNormDX has the same operands.
 func normDX[T simd.Stored](c *call, w *worker, r, lo int, g []float32, mean, rstd float32, centred bool) {
-	dx, hi, v := &c.t[0], lo+len(g), functions[T](w, &c.t[0])
-	dy, x := load[T](w, 1, &c.t[1], r, lo, hi), load[T](w, 2, &c.t[2], r, lo, hi)
+	dx, hi, v := &c.t[graph.LayerNormDXDX], lo+len(g), functions[T](w, &c.t[graph.LayerNormDXDX])
+	dy, x := load[T](w, 1, &c.t[graph.LayerNormDXDY], r, lo, hi), load[T](w, 2, &c.t[graph.LayerNormDXX], r, lo, hi)
 	s, sx := v.NormSums(dy, x, g, mean, rstd)
 	if !centred {
 		s = 0
@@ -121,18 +125,19 @@ func normDX[T simd.Stored](c *call, w *worker, r, lo int, g []float32, mean, rst
 }
 
 func layerNormDW(e *Env, a *graph.Attr, t []Tensor) {
-	body := bodyOf(layerNormDWColumns[float32], layerNormDWColumns[uint16], &t[2], &t[3])
-	e.begin(a, t).byColumns(t[3].Rows, t[3].Cols, t[3].band(), body)
+	body := bodyOf(layerNormDWColumns[float32], layerNormDWColumns[uint16], &t[graph.LayerNormDWDY], &t[graph.LayerNormDWX])
+	e.begin(a, t).byColumns(t[graph.LayerNormDWX].Rows, t[graph.LayerNormDWX].Cols, t[graph.LayerNormDWX].band(), body)
 }
 
 func layerNormDWColumns[T simd.Stored](c *call, w *worker, b block) {
-	dg, db, v := w.sum(0, &c.t[0], c.a.Acc, b), w.sum(1, &c.t[1], c.a.Acc, b), functions[T](w, &c.t[0])
-	ahead := c.t[2].ahead(b)
+	dg, db := w.sum(0, &c.t[graph.LayerNormDWDGain], c.a.Acc, b), w.sum(1, &c.t[graph.LayerNormDWDBias], c.a.Acc, b)
+	v := functions[T](w, &c.t[graph.LayerNormDWDGain])
+	ahead := c.t[graph.LayerNormDWDY].ahead(b)
 	for r := b.R0; r < b.R1; r++ {
-		s := c.t[4].row(r, 0, 2)
-		dy, x := load[T](w, 2, &c.t[2], r, b.C0, b.C1), load[T](w, 3, &c.t[3], r, b.C0, b.C1)
+		s := c.t[graph.LayerNormDWStats].row(r, 0, 2)
+		dy, x := load[T](w, 2, &c.t[graph.LayerNormDWDY], r, b.C0, b.C1), load[T](w, 3, &c.t[graph.LayerNormDWX], r, b.C0, b.C1)
 		v.NormDW(dg, db, dy, x, s[0], s[1], ahead)
 	}
-	w.store(dg, &c.t[0], 0, b.C0, b.C1)
-	w.store(db, &c.t[1], 0, b.C0, b.C1)
+	w.store(dg, &c.t[graph.LayerNormDWDGain], 0, b.C0, b.C1)
+	w.store(db, &c.t[graph.LayerNormDWDBias], 0, b.C0, b.C1)
 }

@@ -13,7 +13,7 @@ import (
 // LinearDW where Attr.Cut allows it.)
 
 func linear(e *Env, a *graph.Attr, t []Tensor) {
-	y, x, w, bias, res := &t[0], &t[1], &t[2], &t[3], &t[4]
+	y, x, w, bias, res := &t[graph.LinearY], &t[graph.LinearX], &t[graph.LinearW], &t[graph.LinearBias], &t[graph.LinearRes]
 	init := gemm.Init{Bias: e.biasRow(bias), Residual: res.matrix()}
 	if a.Acc {
 		init = y.sum(true)
@@ -37,7 +37,7 @@ func (e *Env) biasRow(t *Tensor) []float32 {
 }
 
 func linearDX(e *Env, a *graph.Attr, t []Tensor) {
-	dx, dy, w, x := &t[0], &t[1], &t[2], &t[3]
+	dx, dy, w, x := &t[graph.LinearDXDX], &t[graph.LinearDXDY], &t[graph.LinearDXW], &t[graph.LinearDXX]
 	e.product(!a.WT, a.NF4, dx, dy, w, dx.sum(a.Acc))
 	if !x.Absent() {
 		actBwd(e, a, []Tensor{*dx, *dx, *x})
@@ -49,8 +49,8 @@ func linearDW(e *Env, a *graph.Attr, t []Tensor) {
 	if a.Cut > 0 && a.Cut%gemm.Block == 0 {
 		form = gemm.TNB
 	}
-	for ; len(t) > 2 && !t[0].Absent(); t = t[3:] {
-		dw, x, dy := &t[0], &t[1], &t[2]
+	for ; len(t) > graph.LinearDWDY && !t[graph.LinearDWDW].Absent(); t = t[graph.LinearDWDW2:] {
+		dw, x, dy := &t[graph.LinearDWDW], &t[graph.LinearDWX], &t[graph.LinearDWDY]
 		if a.WT {
 			x, dy = dy, x
 		}

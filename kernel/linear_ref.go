@@ -24,7 +24,8 @@ func plain(a *graph.Attr, w *Tensor, in, out int) *Tensor {
 }
 
 func linearRef(_ *Env, a *graph.Attr, t []Tensor) {
-	y, x, w, bias, res := &t[0], &t[1], plain(a, &t[2], t[1].Cols, t[0].Cols), &t[3], &t[4]
+	y, x, w := &t[graph.LinearY], &t[graph.LinearX], plain(a, &t[graph.LinearW], t[graph.LinearX].Cols, t[graph.LinearY].Cols)
+	bias, res := &t[graph.LinearBias], &t[graph.LinearRes]
 	for r := range y.Rows {
 		for o := range y.Cols {
 			var s float64
@@ -43,7 +44,8 @@ func linearRef(_ *Env, a *graph.Attr, t []Tensor) {
 }
 
 func linearDXRef(_ *Env, a *graph.Attr, t []Tensor) {
-	dx, dy, w, x := &t[0], &t[1], plain(a, &t[2], t[0].Cols, t[1].Cols), &t[3]
+	dx, dy := &t[graph.LinearDXDX], &t[graph.LinearDXDY]
+	w, x := plain(a, &t[graph.LinearDXW], t[graph.LinearDXDX].Cols, t[graph.LinearDXDY].Cols), &t[graph.LinearDXX]
 	for r := range dx.Rows {
 		for i := range dx.Cols {
 			var s float64
@@ -60,8 +62,8 @@ func linearDXRef(_ *Env, a *graph.Attr, t []Tensor) {
 }
 
 func linearDWRef(_ *Env, a *graph.Attr, t []Tensor) {
-	for ; len(t) > 2 && !t[0].Absent(); t = t[3:] {
-		dw, x, dy := &t[0], &t[1], &t[2]
+	for ; len(t) > graph.LinearDWDY && !t[graph.LinearDWDW].Absent(); t = t[graph.LinearDWDW2:] {
+		dw, x, dy := &t[graph.LinearDWDW], &t[graph.LinearDWX], &t[graph.LinearDWDY]
 		for i := range x.Cols {
 			for o := range dy.Cols {
 				var s float64

@@ -16,8 +16,8 @@ import (
 //
 // Each token has four bytes in each of a few operands, so one goroutine is enough, and Reference and Fast are the same.
 func preference(_ *Env, a *graph.Attr, t []Tensor) {
-	starts := &t[6]
-	for first := 0; first < t[3].Rows; first += a.Seq {
+	starts := &t[graph.PreferenceStarts]
+	for first := 0; first < t[graph.PreferenceNLL].Rows; first += a.Seq {
 		for chosen := first; chosen < first+a.Seq; {
 			rejected := nextDocument(starts, chosen, first+a.Seq)
 			end := nextDocument(starts, rejected, first+a.Seq)
@@ -39,7 +39,8 @@ func nextDocument(starts *Tensor, row, end int) int {
 // pair computes the rows [chosen, rejected) of a document and [rejected, end) of the next. The latter is empty
 // if the sequence ends before it: then they are no pair.
 func pair(scale float64, t []Tensor, chosen, rejected, end int) {
-	loss, ratios, weights, nll, reference, targets := &t[0], &t[1], &t[2], &t[3], &t[4], &t[5]
+	loss, ratios, weights := &t[graph.PreferenceLoss], &t[graph.PreferenceRatios], &t[graph.PreferenceWeights]
+	nll, reference, targets := &t[graph.PreferenceNLL], &t[graph.PreferenceReference], &t[graph.PreferenceTargets]
 	learnt := false
 	sum := func(first, end int) (sum float64) {
 		for r := first; r < end; r++ {

@@ -20,7 +20,7 @@ func gain(a *graph.Attr, g *Tensor, c int) float64 {
 }
 
 func rmsNormRef(_ *Env, a *graph.Attr, t []Tensor) {
-	y, stats, x, g := &t[0], &t[1], &t[2], &t[3]
+	y, stats, x, g := &t[graph.RMSNormY], &t[graph.RMSNormStats], &t[graph.RMSNormX], &t[graph.RMSNormGain]
 	for r := range x.Rows {
 		for k := range stats.Cols {
 			var s float64
@@ -32,8 +32,8 @@ func rmsNormRef(_ *Env, a *graph.Attr, t []Tensor) {
 			stats.Set(r, k, rrms)
 			for c := range g.Cols {
 				v := x.At(r, k*g.Cols+c) * rrms * gain(a, g, c)
-				if len(t) > 4 && !t[4].Absent() {
-					v += t[4].At(r, k*g.Cols+c)
+				if optional(t, graph.RMSNormRes) != nil {
+					v += t[graph.RMSNormRes].At(r, k*g.Cols+c)
 				}
 				y.Set(r, k*g.Cols+c, v)
 			}
@@ -42,7 +42,8 @@ func rmsNormRef(_ *Env, a *graph.Attr, t []Tensor) {
 }
 
 func rmsNormDXRef(_ *Env, a *graph.Attr, t []Tensor) {
-	dx, dy, x, g, stats := &t[0], &t[1], &t[2], &t[3], &t[4]
+	dx, dy, x, g := &t[graph.RMSNormDXDX], &t[graph.RMSNormDXDY], &t[graph.RMSNormDXX], &t[graph.RMSNormDXGain]
+	stats := &t[graph.RMSNormDXStats]
 	for r := range x.Rows {
 		for k := range stats.Cols {
 			rrms, c0 := stats.At(r, k), k*g.Cols
@@ -59,7 +60,7 @@ func rmsNormDXRef(_ *Env, a *graph.Attr, t []Tensor) {
 }
 
 func rmsNormDWRef(_ *Env, a *graph.Attr, t []Tensor) {
-	dg, dy, x, stats := &t[0], &t[1], &t[2], &t[3]
+	dg, dy, x, stats := &t[graph.RMSNormDWDGain], &t[graph.RMSNormDWDY], &t[graph.RMSNormDWX], &t[graph.RMSNormDWStats]
 	for c := range dg.Cols {
 		var s float64
 		for r := range x.Rows {
@@ -72,16 +73,17 @@ func rmsNormDWRef(_ *Env, a *graph.Attr, t []Tensor) {
 }
 
 func rmsNorm(e *Env, a *graph.Attr, t []Tensor) {
-	body := bodyOf(rmsNormRows[float32], rmsNormRows[uint16], &t[0], &t[2])
-	if len(t) > 4 && !t[4].Absent() {
+	body := bodyOf(rmsNormRows[float32], rmsNormRows[uint16], &t[graph.RMSNormY], &t[graph.RMSNormX])
+	if optional(t, graph.RMSNormRes) != nil {
 		body = rmsNormAdded
 	}
-	e.begin(a, t).past().byRows(t[2].Rows, t[2].Cols, body)
+	e.begin(a, t).past().byRows(t[graph.RMSNormX].Rows, t[graph.RMSNormX].Cols, body)
 }
 
 func rmsNormRows[T simd.Stored](c *call, w *worker, b block) {
-	y, stats, x, n, v := &c.t[0], &c.t[1], &c.t[2], c.cols, functions[T](w, &c.t[0])
-	g := w.gains(2, c)
+	y, stats, x, n := &c.t[graph.RMSNormY], &c.t[graph.RMSNormStats], &c.t[graph.RMSNormX], c.cols
+	v := functions[T](w, &c.t[graph.RMSNormY])
+	g := w.gains(2, c.a, &c.t[graph.RMSNormGain])
 	for r := b.R0; r < b.R1; r++ {
 		out := dest[T](w, 0, y, r, 0, n)
 		normRMS(c, v, out, load[T](w, 1, x, r, 0, n), g, stats.row(r, 0, stats.Cols))
@@ -91,8 +93,8 @@ func rmsNormRows[T simd.Stored](c *call, w *worker, b block) {
 
 // rmsNormAdded adds the residual in a float32 buffer, so that bf16 results are rounded once.
 func rmsNormAdded(c *call, w *worker, b block) {
-	y, stats, x, res, n := &c.t[0], &c.t[1], &c.t[2], &c.t[4], c.cols
-	g, normed := w.gains(2, c), w.tmp(4, n)
+	y, stats, x, res, n := &c.t[graph.RMSNormY], &c.t[graph.RMSNormStats], &c.t[graph.RMSNormX], &c.t[graph.RMSNormRes], c.cols
+	g, normed := w.gains(2, c.a, &c.t[graph.RMSNormGain]), w.tmp(4, n)
 	for r := b.R0; r < b.R1; r++ {
 		out := w.dest(0, y, r, 0, n)
 		normRMS(c, &w.v.Rows, normed, w.load(1, x, r, 0, n), g, stats.row(r, 0, stats.Cols))
@@ -111,11 +113,10 @@ func normRMS[T simd.Stored](c *call, v *simd.Rows[T], out, in []T, g, stats []fl
 	}
 }
 
-// gains returns the gains of RMSNorm or RMSNormDX, operand 3, in buffer k if need be.
-func (w *worker) gains(k int, c *call) []float32 {
-	g := &c.t[3]
+// gains returns all columns' gains, in buffer k if need be.
+func (w *worker) gains(k int, a *graph.Attr, g *Tensor) []float32 {
 	stored := w.load(k, g, 0, 0, g.Cols)
-	if !c.a.UnitOffset {
+	if !a.UnitOffset {
 		return stored
 	}
 	sum := w.tmp(k, g.Cols)
@@ -126,12 +127,12 @@ func (w *worker) gains(k int, c *call) []float32 {
 }
 
 func rmsNormDX(e *Env, a *graph.Attr, t []Tensor) {
-	body := bodyOf(rmsNormDXRows[float32], rmsNormDXRows[uint16], &t[0], &t[1], &t[2])
-	e.begin(a, t).past().byRows(t[2].Rows, t[2].Cols, body)
+	body := bodyOf(rmsNormDXRows[float32], rmsNormDXRows[uint16], &t[graph.RMSNormDXDX], &t[graph.RMSNormDXDY], &t[graph.RMSNormDXX])
+	e.begin(a, t).past().byRows(t[graph.RMSNormDXX].Rows, t[graph.RMSNormDXX].Cols, body)
 }
 
 func rmsNormDXRows[T simd.Stored](c *call, w *worker, b block) {
-	g, stats := w.gains(0, c), &c.t[4]
+	g, stats := w.gains(0, c.a, &c.t[graph.RMSNormDXGain]), &c.t[graph.RMSNormDXStats]
 	for r := b.R0; r < b.R1; r++ {
 		for k, rrms := range stats.row(r, 0, stats.Cols) {
 			normDX[T](c, w, r, k*len(g), g, 0, rrms, false)
@@ -140,22 +141,22 @@ func rmsNormDXRows[T simd.Stored](c *call, w *worker, b block) {
 }
 
 func rmsNormDW(e *Env, a *graph.Attr, t []Tensor) {
-	body := bodyOf(rmsNormDWColumns[float32], rmsNormDWColumns[uint16], &t[1], &t[2])
-	e.begin(a, t).byColumns(t[2].Rows, t[0].Cols, t[2].band(), body)
+	body := bodyOf(rmsNormDWColumns[float32], rmsNormDWColumns[uint16], &t[graph.RMSNormDWDY], &t[graph.RMSNormDWX])
+	e.begin(a, t).byColumns(t[graph.RMSNormDWX].Rows, t[graph.RMSNormDWDGain].Cols, t[graph.RMSNormDWX].band(), body)
 }
 
 func rmsNormDWColumns[T simd.Stored](c *call, w *worker, b block) {
-	dg, v := w.sum(0, &c.t[0], c.a.Acc, b), functions[T](w, &c.t[0])
-	stats, n := &c.t[3], c.t[0].Cols
-	ahead := c.t[1].ahead(b)
+	dg, v := w.sum(0, &c.t[graph.RMSNormDWDGain], c.a.Acc, b), functions[T](w, &c.t[graph.RMSNormDWDGain])
+	stats, n := &c.t[graph.RMSNormDWStats], c.t[graph.RMSNormDWDGain].Cols
+	ahead := c.t[graph.RMSNormDWDY].ahead(b)
 	if stats.Cols > 1 { // a row has more to come
 		ahead = n
 	}
 	for r := b.R0; r < b.R1; r++ {
 		for k, rrms := range stats.row(r, 0, stats.Cols) {
 			lo, hi := k*n+b.C0, k*n+b.C1
-			v.NormDWR(dg, load[T](w, 1, &c.t[1], r, lo, hi), load[T](w, 2, &c.t[2], r, lo, hi), rrms, ahead)
+			v.NormDWR(dg, load[T](w, 1, &c.t[graph.RMSNormDWDY], r, lo, hi), load[T](w, 2, &c.t[graph.RMSNormDWX], r, lo, hi), rrms, ahead)
 		}
 	}
-	w.store(dg, &c.t[0], 0, b.C0, b.C1)
+	w.store(dg, &c.t[graph.RMSNormDWDGain], 0, b.C0, b.C1)
 }

@@ -8,7 +8,7 @@ import "github.com/athanor-llm/athanor/graph"
 // value heads are not. The derivative rotates back.
 
 func ropeRef(_ *Env, a *graph.Attr, t []Tensor) {
-	qkv, table := &t[0], &t[1]
+	qkv, table := &t[graph.RoPEQKV], &t[graph.RoPETable]
 	half := table.Cols / 2
 	for r := range qkv.Rows {
 		p := (r + a.Row0) % a.Seq
@@ -28,19 +28,19 @@ func ropeRef(_ *Env, a *graph.Attr, t []Tensor) {
 }
 
 func rope(e *Env, a *graph.Attr, t []Tensor) {
-	e.begin(a, t).byRows(t[0].Rows, (a.Heads+a.KVHeads)*a.HeadDim, func(c *call, w *worker, b block) { w.rope(c, b, c.a.Row0, c.a.Seq) })
+	e.begin(a, t).byRows(t[graph.RoPEQKV].Rows, (a.Heads+a.KVHeads)*a.HeadDim, func(c *call, w *worker, b block) { w.rope(c, b, c.a.Row0, c.a.Seq) })
 }
 
 // rope rotates the block's rows; row r is at position (r+row0) mod seq.
 func (w *worker) rope(c *call, b block, row0, seq int) {
-	qkv, n := &c.t[0], c.t[1].Cols
+	qkv, n := &c.t[graph.RoPEQKV], c.t[graph.RoPETable].Cols
 	sign := float32(1)
 	if c.a.Inverse {
 		sign = -1
 	}
 	for r := b.R0; r < b.R1; r++ {
 		x := w.load(0, qkv, r, 0, c.cols)
-		angles := w.load(1, &c.t[1], (r+row0)%seq, 0, n)
+		angles := w.load(1, &c.t[graph.RoPETable], (r+row0)%seq, 0, n)
 		for o := 0; o < c.cols; o += c.a.HeadDim {
 			w.v.Rotate(x[o:o+n/2], x[o+n/2:o+n], angles[:n/2], angles[n/2:], sign)
 		}

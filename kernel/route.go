@@ -47,7 +47,7 @@ func chosen(ids []int32, e int) bool {
 }
 
 func routeRef(_ *Env, a *graph.Attr, t []Tensor) {
-	weights, experts, logits := &t[0], &t[1], &t[2]
+	weights, experts, logits := &t[graph.RouteWeights], &t[graph.RouteExperts], &t[graph.RouteLogits]
 	x, ids := make([]float32, logits.Cols), make([]int32, experts.Cols)
 	for r := range logits.Rows {
 		p := routeSoftmax(logits, r)
@@ -85,7 +85,8 @@ func routeSoftmax(x *Tensor, r int) []float64 {
 }
 
 func routeBwdRef(_ *Env, a *graph.Attr, t []Tensor) {
-	dlogits, dweights, weights, experts, logits := &t[0], &t[1], &t[2], &t[3], &t[4]
+	dlogits, dweights, weights := &t[graph.RouteBwdDLogits], &t[graph.RouteBwdDWeights], &t[graph.RouteBwdWeights]
+	experts, logits := &t[graph.RouteBwdExperts], &t[graph.RouteBwdLogits]
 	for r := range logits.Rows {
 		p := routeSoftmax(logits, r)
 		var sum float64
@@ -102,7 +103,7 @@ func routeBwdRef(_ *Env, a *graph.Attr, t []Tensor) {
 			d[int(experts.At(r, k))] = weights.At(r, k) * (dweights.At(r, k) - sum)
 		}
 		if a.Scale > 0 {
-			balanceRef(d, p, a.Scale*t[5].At(0, graph.ScalarLossScale), experts, r-r%a.Seq, min(r-r%a.Seq+a.Seq, experts.Rows))
+			balanceRef(d, p, a.Scale*t[graph.RouteBwdScalars].At(0, graph.ScalarLossScale), experts, r-r%a.Seq, min(r-r%a.Seq+a.Seq, experts.Rows))
 		}
 		for e := range d {
 			dlogits.Set(r, e, d[e])
@@ -128,8 +129,8 @@ func balanceRef(d, p []float64, scale float64, experts *Tensor, lo, hi int) {
 }
 
 func route(e *Env, a *graph.Attr, t []Tensor) {
-	e.begin(a, t).byRows(t[2].Rows, t[2].Cols, func(c *call, w *worker, b block) {
-		weights, experts, logits := &c.t[0], &c.t[1], &c.t[2]
+	e.begin(a, t).byRows(t[graph.RouteLogits].Rows, t[graph.RouteLogits].Cols, func(c *call, w *worker, b block) {
+		weights, experts, logits := &c.t[graph.RouteWeights], &c.t[graph.RouteExperts], &c.t[graph.RouteLogits]
 		for r := b.R0; r < b.R1; r++ {
 			x, ids := w.load(0, logits, r, 0, logits.Cols), experts.ints(r)
 			choose(ids, x)
@@ -149,34 +150,36 @@ func route(e *Env, a *graph.Attr, t []Tensor) {
 }
 
 func routeBwd(e *Env, a *graph.Attr, t []Tensor) {
-	c, together := e.begin(a, t), max(1, grain/t[4].Cols)
+	logits := &t[graph.RouteBwdLogits]
+	c, together := e.begin(a, t), max(1, grain/logits.Cols)
 	if a.Scale > 0 {
 		together = a.Seq
-		c.f[0] = float32(a.Scale) * t[5].F32[graph.ScalarLossScale]
+		c.f[0] = float32(a.Scale) * t[graph.RouteBwdScalars].F32[graph.ScalarLossScale]
 	}
-	c.blocks(t[4].Rows, t[4].Cols, together, t[4].Cols, func(c *call, w *worker, b block) {
+	c.blocks(logits.Rows, logits.Cols, together, logits.Cols, func(c *call, w *worker, b block) {
 		var use []float32 // gradient of the probabilities, by expert
 		if c.a.Scale > 0 {
 			use = w.tmp(2, c.cols)
 			clear(use)
 			for r := b.R0; r < b.R1; r++ {
-				for _, e := range c.t[3].ints(r) {
+				for _, e := range c.t[graph.RouteBwdExperts].ints(r) {
 					use[e]++
 				}
 			}
 			w.v.Scale(use, c.f[0])
 		}
 		for r := b.R0; r < b.R1; r++ {
-			dx := w.dest(0, &c.t[0], r, 0, c.cols)
+			dx := w.dest(0, &c.t[graph.RouteBwdDLogits], r, 0, c.cols)
 			c.routeBwdRow(w, dx, use, r)
-			w.store(dx, &c.t[0], r, 0, c.cols)
+			w.store(dx, &c.t[graph.RouteBwdDLogits], r, 0, c.cols)
 		}
 	})
 }
 
 // routeBwdRow computes the gradient of a row of logits.
 func (c *call) routeBwdRow(w *worker, dx, use []float32, r int) {
-	dw, weights, ids := c.t[1].row(r, 0, c.t[1].Cols), c.t[2].row(r, 0, c.t[2].Cols), c.t[3].ints(r)
+	dw := c.t[graph.RouteBwdDWeights].row(r, 0, c.t[graph.RouteBwdDWeights].Cols)
+	weights, ids := c.t[graph.RouteBwdWeights].row(r, 0, c.t[graph.RouteBwdWeights].Cols), c.t[graph.RouteBwdExperts].ints(r)
 	var sum float32
 	for k := range weights {
 		sum += weights[k] * dw[k]
@@ -188,7 +191,7 @@ func (c *call) routeBwdRow(w *worker, dx, use []float32, r int) {
 		}
 		return
 	}
-	p, x := w.tmp(3, c.cols), w.load(1, &c.t[4], r, 0, c.cols)
+	p, x := w.tmp(3, c.cols), w.load(1, &c.t[graph.RouteBwdLogits], r, 0, c.cols)
 	w.v.Scale(p, 1/w.v.Exp(p, x, x, 1, w.v.Max(x)))
 	var mean float32
 	if use != nil {

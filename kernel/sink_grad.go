@@ -11,7 +11,7 @@ import (
 // additions per head over the tokens, ascending.
 
 func sinkGradRef(_ *Env, a *graph.Attr, t []Tensor) {
-	dsinks, delta, lse, sinks := &t[0], &t[1], &t[2], &t[3]
+	dsinks, delta, lse, sinks := &t[graph.SinkGradDSinks], &t[graph.SinkGradDelta], &t[graph.SinkGradLSE], &t[graph.SinkGradSinks]
 	for h := range dsinks.Cols {
 		var s float64
 		for r := range delta.Rows {
@@ -23,12 +23,12 @@ func sinkGradRef(_ *Env, a *graph.Attr, t []Tensor) {
 
 func sinkGrad(e *Env, a *graph.Attr, t []Tensor) {
 	const band = 16 // heads worth giving to a worker: exponentials cost more than loads
-	e.begin(a, t).byColumns(t[1].Rows, t[1].Cols, band, sinkGradColumns)
+	e.begin(a, t).byColumns(t[graph.SinkGradDelta].Rows, t[graph.SinkGradDelta].Cols, band, sinkGradColumns)
 }
 
 func sinkGradColumns(c *call, w *worker, b block) {
-	delta, lse, n := &c.t[1], &c.t[2], b.C1-b.C0
-	sum, sinks := w.sum(0, &c.t[0], c.a.Acc, b), w.load(1, &c.t[3], 0, b.C0, b.C1)
+	delta, lse, n := &c.t[graph.SinkGradDelta], &c.t[graph.SinkGradLSE], b.C1-b.C0
+	sum, sinks := w.sum(0, &c.t[graph.SinkGradDSinks], c.a.Acc, b), w.load(1, &c.t[graph.SinkGradSinks], 0, b.C0, b.C1)
 	weights, terms, zeros := w.tmp(2, n), w.tmp(3, n), w.tmp(4, n)
 	clear(zeros)
 	for r := b.R0; r < b.R1; r++ {
@@ -37,5 +37,5 @@ func sinkGradColumns(c *call, w *worker, b block) {
 		w.v.ColExpBwd(sinks, zeros, weights, terms, -1)
 		w.v.Add(sum, terms, 0)
 	}
-	w.store(sum, &c.t[0], 0, b.C0, b.C1)
+	w.store(sum, &c.t[graph.SinkGradDSinks], 0, b.C0, b.C1)
 }

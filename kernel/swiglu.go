@@ -39,8 +39,8 @@ func gluRef(a *graph.Attr, gate, up float64) (y, dgate, dup float64) {
 }
 
 func swigluRef(_ *Env, a *graph.Attr, t []Tensor) {
-	y, gu := &t[0], &t[1]
-	n, weight := slotsRef(&t[2])
+	y, gu := &t[graph.SwiGLUY], &t[graph.SwiGLUGateUp]
+	n, weight := slotsRef(&t[graph.SwiGLUWeights])
 	f := y.Cols / n
 	for r := range y.Rows {
 		for c := range y.Cols {
@@ -52,8 +52,9 @@ func swigluRef(_ *Env, a *graph.Attr, t []Tensor) {
 }
 
 func swigluBwdRef(_ *Env, a *graph.Attr, t []Tensor) {
-	dgu, dy, gu, dweights := &t[0], &t[1], &t[2], &t[4]
-	n, weight := slotsRef(&t[3])
+	dgu, dy, gu := &t[graph.SwiGLUBwdDGateUp], &t[graph.SwiGLUBwdDY], &t[graph.SwiGLUBwdGateUp]
+	dweights := &t[graph.SwiGLUBwdDWeights]
+	n, weight := slotsRef(&t[graph.SwiGLUBwdWeights])
 	f := dy.Cols / n
 	for r := range dy.Rows {
 		for k := range n {
@@ -74,12 +75,12 @@ func swigluBwdRef(_ *Env, a *graph.Attr, t []Tensor) {
 }
 
 func swiglu(e *Env, a *graph.Attr, t []Tensor) {
-	if !t[2].Absent() {
-		e.begin(a, t).byRows(t[0].Rows, t[0].Cols, weightedBody)
+	if !t[graph.SwiGLUWeights].Absent() {
+		e.begin(a, t).byRows(t[graph.SwiGLUY].Rows, t[graph.SwiGLUY].Cols, weightedBody)
 		return
 	}
-	e.begin(a, t).past().inBuffers(2).byRows(t[0].Rows, t[0].Cols, func(c *call, w *worker, b block) {
-		y, gu, f := &c.t[0], &c.t[1], c.cols
+	e.begin(a, t).past().inBuffers(2).byRows(t[graph.SwiGLUY].Rows, t[graph.SwiGLUY].Cols, func(c *call, w *worker, b block) {
+		y, gu, f := &c.t[graph.SwiGLUY], &c.t[graph.SwiGLUGateUp], c.cols
 		for r := b.R0; r < b.R1; r++ {
 			out := w.dest(0, y, r, b.C0, b.C1)
 			w.to(y).GLU[c.a.Act](out, w.load(1, gu, r, b.C0, b.C1), w.load(2, gu, r, f+b.C0, f+b.C1))
@@ -90,7 +91,7 @@ func swiglu(e *Env, a *graph.Attr, t []Tensor) {
 
 // weightedBody computes whole rows slot by slot, buffered columns at a time.
 func weightedBody(c *call, w *worker, b block) {
-	y, gu, weights := &c.t[0], &c.t[1], &c.t[2]
+	y, gu, weights := &c.t[graph.SwiGLUY], &c.t[graph.SwiGLUGateUp], &c.t[graph.SwiGLUWeights]
 	f := c.cols / weights.Cols
 	for r := b.R0; r < b.R1; r++ {
 		for k, weight := range weights.row(r, 0, weights.Cols) {
@@ -143,12 +144,12 @@ func (c *call) unbound(dgate, dup, gate, up []float32) {
 }
 
 func swigluBwd(e *Env, a *graph.Attr, t []Tensor) {
-	if !t[3].Absent() {
-		e.begin(a, t).byRows(t[1].Rows, t[1].Cols, weightedBwdBody)
+	if !t[graph.SwiGLUBwdWeights].Absent() {
+		e.begin(a, t).byRows(t[graph.SwiGLUBwdDY].Rows, t[graph.SwiGLUBwdDY].Cols, weightedBwdBody)
 		return
 	}
-	e.begin(a, t).past().inBuffers(3).byRows(t[1].Rows, t[1].Cols, func(c *call, w *worker, b block) {
-		dgu, dy, gu, f := &c.t[0], &c.t[1], &c.t[2], c.cols
+	e.begin(a, t).past().inBuffers(3).byRows(t[graph.SwiGLUBwdDY].Rows, t[graph.SwiGLUBwdDY].Cols, func(c *call, w *worker, b block) {
+		dgu, dy, gu, f := &c.t[graph.SwiGLUBwdDGateUp], &c.t[graph.SwiGLUBwdDY], &c.t[graph.SwiGLUBwdGateUp], c.cols
 		for r := b.R0; r < b.R1; r++ {
 			lo, hi := b.C0, b.C1
 			dgate, dup := w.dest(0, dgu, r, lo, hi), w.dest(1, dgu, r, f+lo, f+hi)
@@ -160,7 +161,7 @@ func swigluBwd(e *Env, a *graph.Attr, t []Tensor) {
 }
 
 func weightedBwdBody(c *call, w *worker, b block) {
-	weights, dweights := &c.t[3], &c.t[4]
+	weights, dweights := &c.t[graph.SwiGLUBwdWeights], &c.t[graph.SwiGLUBwdDWeights]
 	f := c.cols / weights.Cols
 	for r := b.R0; r < b.R1; r++ {
 		for k, weight := range weights.row(r, 0, weights.Cols) {
@@ -181,7 +182,7 @@ func weightedBwdBody(c *call, w *worker, b block) {
 // weightedBwd computes n columns of a slot, from column at of dy and column gate of gu, and
 // returns their part of the weight's gradient.
 func (c *call) weightedBwd(w *worker, r, at, gate, n, f int, weight float32) float32 {
-	dgu, dy, gu := &c.t[0], &c.t[1], &c.t[2]
+	dgu, dy, gu := &c.t[graph.SwiGLUBwdDGateUp], &c.t[graph.SwiGLUBwdDY], &c.t[graph.SwiGLUBwdGateUp]
 	dgate, dup := w.dest(0, dgu, r, gate, gate+n), w.dest(1, dgu, r, gate+f, gate+f+n)
 	x, up := w.load(3, gu, r, gate, gate+n), w.load(4, gu, r, gate+f, gate+f+n)
 	g, u := c.bounded(w, x, up)

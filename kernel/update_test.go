@@ -17,12 +17,12 @@ func updated(r *rand.Rand, p, moments graph.DType, n int) []Tensor {
 	t := []Tensor{NewTensor(p, 1, n), NewTensor(moments, 1, n), NewTensor(moments, 1, n), NewTensor(graph.F32, 1, n),
 		{}, NewTensor(graph.F32, 1, graph.NumScalars), {}, {}}
 	for i := range n {
-		t[0].Set(0, i, r.NormFloat64())
-		t[1].Set(0, i, r.NormFloat64())
-		t[2].Set(0, i, math.Abs(r.NormFloat64()))
-		t[3].Set(0, i, r.NormFloat64())
+		t[graph.AdamWP].Set(0, i, r.NormFloat64())
+		t[graph.AdamWM].Set(0, i, r.NormFloat64())
+		t[graph.AdamWV].Set(0, i, math.Abs(r.NormFloat64()))
+		t[graph.AdamWGrad].Set(0, i, r.NormFloat64())
 	}
-	s := t[5].F32
+	s := t[graph.AdamWScalars].F32
 	s[graph.ScalarLR], s[graph.ScalarCorrection1], s[graph.ScalarCorrection2] = 1e-3, 1, 1
 	return t
 }
@@ -110,8 +110,8 @@ func TestAdamWHalves(t *testing.T) {
 		e.V.Halve(half[0].BF16, half[7].BF16, plain[0].F32)
 		for step := range 4 {
 			for _, t := range [][]Tensor{plain, half} {
-				t[4].F32[0] = []float32{1, 0.5, 0, 1}[step]
-				t[5].F32[graph.ScalarChance] = graph.Chance(seed, step)
+				t[graph.AdamWClip].F32[0] = []float32{1, 0.5, 0, 1}[step]
+				t[graph.AdamWScalars].F32[graph.ScalarChance] = graph.Chance(seed, step)
 			}
 			f(e, &a, plain)
 			at := r.IntN(n + 1)

@@ -149,7 +149,7 @@ func Recomputations() []string {
 func SlicesTake(g *graph.Graph) []string {
 	seg := &g.Segments[1]
 	i := slices.IndexFunc(seg.Forward, func(n graph.Node) bool { return n.Op == graph.Attention })
-	if i < 0 || ActOfValue(seg, seg.Forward[i].Args[3].Value) != LightAct {
+	if i < 0 || ActOfValue(seg, seg.Forward[i].Args[graph.AttentionKV].Value) != LightAct {
 		return []string{"none", "light"}
 	}
 	return []string{"none"}

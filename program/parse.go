@@ -492,7 +492,7 @@ func parseKey(f *fields) (Key, error) {
 }
 
 func parseAttr(f *fields, a *graph.Attr) error {
-	for _, field := range AttrFields {
+	for _, field := range graph.AttrFields {
 		switch v := field.Ptr(a).(type) {
 		case *bool:
 			*v = f.flag(field.Name)

@@ -44,49 +44,10 @@ import (
 const (
 	textMagic = "athanor-program 1"
 	textEnd   = "end"
-	// maxCount bounds every number that is not a byte count, maxBytes the byte counts.
-	MaxCount = 1 << 40
+	// MaxCount bounds every number that is not a byte count, MaxBytes the byte counts.
+	MaxCount = graph.MaxCount
 	MaxBytes = 1 << 50
 )
-
-// attrField accesses one field of graph.Attr by its name in text.
-type attrField struct {
-	Name string
-	Ptr  func(*graph.Attr) any // *bool, *int, *float64 or *graph.Activation
-}
-
-var AttrFields = []attrField{
-	{"acc", func(a *graph.Attr) any { return &a.Acc }},
-	{"wt", func(a *graph.Attr) any { return &a.WT }},
-	{"grad", func(a *graph.Attr) any { return &a.Grad }},
-	{"inverse", func(a *graph.Attr) any { return &a.Inverse }},
-	{"nf4", func(a *graph.Attr) any { return &a.NF4 }},
-	{"slots", func(a *graph.Attr) any { return &a.Slots }},
-	{"normed", func(a *graph.Attr) any { return &a.Normed }},
-	{"act", func(a *graph.Attr) any { return &a.Act }},
-	{"seq", func(a *graph.Attr) any { return &a.Seq }},
-	{"row0", func(a *graph.Attr) any { return &a.Row0 }},
-	{"heads", func(a *graph.Attr) any { return &a.Heads }},
-	{"kv_heads", func(a *graph.Attr) any { return &a.KVHeads }},
-	{"head_dim", func(a *graph.Attr) any { return &a.HeadDim }},
-	{"experts", func(a *graph.Attr) any { return &a.Experts }},
-	{"window", func(a *graph.Attr) any { return &a.Window }},
-	{"document", func(a *graph.Attr) any { return &a.Document }},
-	{"among", func(a *graph.Attr) any { return &a.Among }},
-	{"pos_offset", func(a *graph.Attr) any { return &a.PosOffset }},
-	{"cut", func(a *graph.Attr) any { return &a.Cut }},
-	{"param", func(a *graph.Attr) any { return &a.Param }},
-	{"first", func(a *graph.Attr) any { return &a.First }},
-	{"scale", func(a *graph.Attr) any { return &a.Scale }},
-	{"limit", func(a *graph.Attr) any { return &a.Limit }},
-	{"alpha", func(a *graph.Attr) any { return &a.Alpha }},
-	{"eps", func(a *graph.Attr) any { return &a.Eps }},
-	{"clip", func(a *graph.Attr) any { return &a.Clip }},
-	{"beta1", func(a *graph.Attr) any { return &a.Beta1 }},
-	{"beta2", func(a *graph.Attr) any { return &a.Beta2 }},
-	{"decay", func(a *graph.Attr) any { return &a.Decay }},
-	{"unit_offset", func(a *graph.Attr) any { return &a.UnitOffset }},
-}
 
 // ---- printing
 
@@ -313,7 +274,7 @@ func appendAttr(line []byte, a *graph.Attr) []byte {
 	if *a == (graph.Attr{}) {
 		return line
 	}
-	for _, f := range AttrFields {
+	for _, f := range graph.AttrFields {
 		switch v := f.Ptr(a).(type) {
 		case *bool:
 			if *v {

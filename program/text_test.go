@@ -77,7 +77,7 @@ func (g generator) region(p *Program) Region {
 }
 
 func (g generator) attr() (a graph.Attr) {
-	for _, f := range AttrFields {
+	for _, f := range graph.AttrFields {
 		if g.IntN(4) > 0 {
 			continue
 		}

@@ -211,7 +211,7 @@ func floor(c *Candidate) float64 {
 	var busy [device.NumStreams]float64
 	for i := range c.Program.Instrs {
 		in := &c.Program.Instrs[i]
-		if in.Key.Dir != program.Recompute && (in.Op != graph.Copy || c.Program.Buffers[in.Args[0].Buf].Class != program.ClassActivations) {
+		if in.Key.Dir != program.Recompute && (in.Op != graph.Copy || c.Program.Buffers[in.Args[graph.CopyDst].Buf].Class != program.ClassActivations) {
 			busy[in.Stream] += c.times(in) * (c.spans[0][i].End - c.spans[0][i].Start)
 		}
 	}

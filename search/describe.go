@@ -38,7 +38,7 @@ func describePipeline(c *Candidate) string {
 			}
 			if in.Op == graph.Send {
 				messages++
-				bytes += prog.Operand(in.Args[0]).Bytes()
+				bytes += prog.Operand(in.Args[graph.SendSrc]).Bytes()
 			}
 		}
 		fmt.Fprintf(&b, "  rank %d: %d segments of %d to %d, %s of device memory, sends %d messages of %s in total\n",

@@ -66,7 +66,7 @@ func (r *Layers) time(c *Candidate) {
 			continue
 		}
 		seconds := each * (c.Timeline.Spans[i].End - c.Timeline.Spans[i].Start)
-		swap := in.Op == graph.Copy && c.Program.Buffers[in.Args[0].Buf].Class == program.ClassActivations
+		swap := in.Op == graph.Copy && c.Program.Buffers[in.Args[graph.CopyDst].Buf].Class == program.ClassActivations
 		switch {
 		case swap && in.Stream == device.DevToHost:
 			r.Out += seconds

@@ -204,7 +204,8 @@ func moves(p *program.Program) (m Moved) {
 	for i := range p.Instrs {
 		c := p.Call(i)
 		if c.Op == graph.Copy {
-			m.Tiers[c.Args[1].Tier][c.Args[0].Tier] += c.Args[0].Bytes()
+			dst, src := c.Args[graph.CopyDst], c.Args[graph.CopySrc]
+			m.Tiers[src.Tier][dst.Tier] += dst.Bytes()
 		}
 		if c.Op.Info().Between {
 			m.Network += device.Received(&c, p.Rank)

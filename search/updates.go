@@ -115,7 +115,7 @@ func (b *balancing) share() float64 {
 			last = max(last, spans[i].End)
 		case in.Stream == device.HostCompute && optimizer.Updating(in.Op) != nil:
 			host += spans[i].End - spans[i].Start
-			elems += int64(in.Args[0].Rows * in.Args[0].Cols)
+			elems += int64(in.Args[graph.AdamWP].Rows * in.Args[graph.AdamWP].Cols)
 		}
 	}
 	if elems == 0 {

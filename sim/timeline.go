@@ -81,7 +81,7 @@ func since(p *program.Program, spans []device.Span, first float64) (*Timeline, e
 		t.Busy[in.Stream] += s.End - s.Start
 		switch {
 		case in.Op == graph.Copy:
-			dst, src := p.Operand(in.Args[0]), p.Operand(in.Args[1])
+			dst, src := p.Operand(in.Args[graph.CopyDst]), p.Operand(in.Args[graph.CopySrc])
 			t.Moved[src.Tier][dst.Tier] += src.Bytes()
 		case in.Op.Info().Between:
 			c := p.Call(i)

@@ -259,7 +259,7 @@ var mutations = []mutation{
 	}},
 	{"another attribute", func(m *mutator) string {
 		i, in := m.instr()
-		f := program.AttrFields[m.IntN(len(program.AttrFields))]
+		f := graph.AttrFields[m.IntN(len(graph.AttrFields))]
 		switch v := f.Ptr(&in.Attr).(type) {
 		case *bool:
 			if f.Name == "acc" {

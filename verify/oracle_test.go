@@ -162,25 +162,26 @@ func (m *machine) exec(i int) {
 	op := mixString(uint64(in.Op), fmt.Sprintf("%+v", a))
 	switch in.Op {
 	case graph.Copy, graph.Cast, graph.Add:
-		m.each(args[0], func(r, c int) {
-			v := m.load(args[1], r, c)
+		dst, src := args[graph.CopyDst], args[graph.CopySrc] // or y and x of Add
+		m.each(dst, func(r, c int) {
+			v := m.load(src, r, c)
 			switch in.Op {
 			case graph.Cast:
-				v = castElement(args[0].DType, v)
+				v = castElement(dst.DType, v)
 			case graph.Add:
-				v = m.join(m.load(args[0], r, c), v)
+				v = m.join(m.load(dst, r, c), v)
 			}
-			m.store(args[0], r, c, v)
+			m.store(dst, r, c, v)
 		})
 		return
 	case graph.NormPart:
-		sums := make([]uint64, args[0].Cols)
-		m.each(args[1], func(r, c int) {
-			k := (r*args[1].Cols + c) / graph.NormPiece
-			sums[k] = mix(sums[k], m.load(args[1], r, c))
+		sums := make([]uint64, args[graph.NormPartPart].Cols)
+		m.each(args[graph.NormPartGrad], func(r, c int) {
+			k := (r*args[graph.NormPartGrad].Cols + c) / graph.NormPiece
+			sums[k] = mix(sums[k], m.load(args[graph.NormPartGrad], r, c))
 		})
 		for k, v := range sums {
-			m.store(args[0], 0, k, v)
+			m.store(args[graph.NormPartPart], 0, k, v)
 		}
 		return
 	}
@@ -235,18 +236,21 @@ func (m *machine) update(rule *optimizer.Rule, in *program.Instr, args []device.
 // rounded in the end if they are bf16.
 func (m *machine) attention(in *program.Instr, args []device.Operand, op uint64) {
 	back := in.Op == graph.AttentionBwd
-	q, kv, reads, writes, starts := args[2], args[3], []int{2}, []int{0, 1}, 4
+	q, kv := args[graph.AttentionQ], args[graph.AttentionKV]
+	reads, writes, starts := []int{graph.AttentionQ}, []int{graph.AttentionO, graph.AttentionLSE}, graph.AttentionStarts
 	if back {
-		q, kv, reads, writes, starts = args[4], args[5], []int{3, 4, 6, 7}, []int{0, 2}, 8
+		q, kv = args[graph.AttentionBwdQ], args[graph.AttentionBwdKV]
+		reads = []int{graph.AttentionBwdDO, graph.AttentionBwdQ, graph.AttentionBwdO, graph.AttentionBwdLSE}
+		writes, starts = []int{graph.AttentionBwdDQ, graph.AttentionBwdDelta}, graph.AttentionBwdStarts
 		if !in.Attr.Acc {
-			m.each(args[1], func(r, c int) { m.store(args[1], r, c, 0) })
+			m.each(args[graph.AttentionBwdDKV], func(r, c int) { m.store(args[graph.AttentionBwdDKV], r, c, 0) })
 		}
 	}
 	if len(args) > starts && args[starts].Rows > 0 {
 		reads = append(reads, starts)
 	}
-	if len(args) > starts+1 { // sinks
-		op = m.row(op, args[starts+1], 0)
+	if !back && len(args) > graph.AttentionSinks {
+		op = m.row(op, args[graph.AttentionSinks], 0)
 	}
 	for n := q.Rows - 1; n >= 0; n-- {
 		at := kv.Rows - q.Rows + n
@@ -259,7 +263,7 @@ func (m *machine) attention(in *program.Instr, args []device.Operand, op uint64)
 			v = m.row(v, kv, r)
 			for c := range kv.Cols {
 				if back {
-					m.store(args[1], r, c, m.join(m.load(args[1], r, c), m.row(mix(own, uint64(c)), kv, r)))
+					m.store(args[graph.AttentionBwdDKV], r, c, m.join(m.load(args[graph.AttentionBwdDKV], r, c), m.row(mix(own, uint64(c)), kv, r)))
 				}
 			}
 		}
@@ -269,8 +273,10 @@ func (m *machine) attention(in *program.Instr, args []device.Operand, op uint64)
 			}
 		}
 	}
-	if back && args[1].DType == graph.BF16 {
-		m.each(args[1], func(r, c int) { m.store(args[1], r, c, castElement(graph.BF16, m.load(args[1], r, c))) })
+	if back && args[graph.AttentionBwdDKV].DType == graph.BF16 {
+		m.each(args[graph.AttentionBwdDKV], func(r, c int) {
+			m.store(args[graph.AttentionBwdDKV], r, c, castElement(graph.BF16, m.load(args[graph.AttentionBwdDKV], r, c)))
+		})
 	}
 }
 

@@ -68,7 +68,7 @@ func (m *mutator) cut(i int) {
 		r.Rows, s.Rows, s.Off = rows, s.Rows-rows, s.Off+rows*s.Stride
 	}
 	b.Attr.Acc = b.Attr.Acc || a.Op.Info().Kind == graph.TokenSum
-	if verifyRules[a.Op].position {
+	if a.Op.Info().Position {
 		b.Attr.Row0 += rows
 	}
 }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
-	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -206,7 +205,7 @@ func checkInstr(p *program.Program, ly *layout, i int) error {
 			return fault(p, i, "a stream is in order by itself", "it waits for i%d on its own stream", w)
 		}
 	}
-	if why := checkAttr(in); why != "" {
+	if why := in.Op.CheckAttr(&in.Attr); why != "" {
 		return fault(p, i, "see package graph for what the operator reads", "%s", why)
 	}
 	if hint, why := checkPeers(p, in); why != "" {
@@ -215,7 +214,7 @@ func checkInstr(p *program.Program, ly *layout, i int) error {
 	if err := checkOperands(p, ly, i); err != nil {
 		return err
 	}
-	return checkShapes(p, i)
+	return checkShapes(p, ly, i)
 }
 
 // checkPeers says what is wrong with an instruction's stream or its peers.
@@ -288,7 +287,7 @@ func checkOperands(p *program.Program, ly *layout, i int) error {
 			if k == j || in.Args[j].Buf != in.Args[k].Buf || !mine[j].relative(ly, in.Args[j]).overlaps(mine[k].relative(ly, in.Args[k])) {
 				continue
 			}
-			if alias := verifyRules[in.Op].alias; alias != nil && j+k == 1 && alias(in, mine[0], mine[1]) {
+			if j+k == 1 && mayAlias(in, mine[0], mine[1]) {
 				continue
 			}
 			return operandFault(p, i, j, "give it a buffer of its own", "overlaps operand %s", in.Op.Info().Args[k].Name)
@@ -305,148 +304,55 @@ func (s box) relative(ly *layout, r program.Region) box {
 	return s
 }
 
-func checkAttr(in *program.Instr) string {
-	a, r := &in.Attr, &verifyRules[in.Op]
-	for _, f := range program.AttrFields {
-		switch v := f.Ptr(a).(type) {
-		case *int:
-			if *v < 0 || *v > program.MaxCount {
-				return fmt.Sprintf("%s is %d", f.Name, *v)
-			}
-		case *float64:
-			if math.IsNaN(*v) || math.IsInf(*v, 0) {
-				return fmt.Sprintf("%s is %g", f.Name, *v)
-			}
-		case *graph.Activation:
-			if *v > graph.SiLU {
-				return fmt.Sprintf("%s is %d", f.Name, *v)
-			}
-		}
+// mayAlias reports whether the first two operands of an instruction may overlap as they do. A gather's source may
+// already be at its place in the destination, and a reduction's result may go to its own place in the source:
+// checkMeetings checks that it is the right place.
+func mayAlias(in *program.Instr, first, second box) bool {
+	switch in.Op.Info().Alias {
+	case graph.Same:
+		return first == second
+	case graph.SameUnlessAdded:
+		return !in.Attr.Acc && first == second
+	case graph.SecondInFirst:
+		return first.holds(second)
+	case graph.FirstInSecond:
+		return !in.Attr.Acc && second.holds(first)
 	}
-	if a.Acc && !slices.ContainsFunc(in.Op.Info().Args, func(s graph.ArgSpec) bool { return s.Access == graph.Sum }) {
-		return "acc is set, but the operator adds to nothing"
-	}
-	switch {
-	case a.NF4 && in.Op != graph.Linear && in.Op != graph.LinearDX && in.Op != graph.ExpertLinear:
-		return "nf4 is set, but the operator takes no weights in NF4"
-	case a.Cut != 0 && in.Op != graph.LinearDW && in.Op != graph.ExpertDW:
-		return fmt.Sprintf("cut is %d, but the operator has no sum to cut", a.Cut)
-	case a.Cut%2 != 0: // an operator that adds in pairs would form different pairs
-		return fmt.Sprintf("cut is %d, which is odd", a.Cut)
-	}
-	if r.seq && a.Seq < 1 {
-		return "seq is missing"
-	}
-	if r.heads && (a.Heads < 1 || a.KVHeads < 1 || a.HeadDim < 1 || a.Heads%a.KVHeads != 0 || a.Heads > 1<<20 || a.HeadDim > 1<<20) {
-		return fmt.Sprintf("impossible heads: %d query, %d key/value heads of size %d", a.Heads, a.KVHeads, a.HeadDim)
-	}
-	return ""
+	return false
 }
 
-func checkShapes(p *program.Program, i int) error {
+// checkShapes checks the operands' types, extents and, where their elements must correspond, cuts.
+func checkShapes(p *program.Program, ly *layout, i int) error {
 	in := &p.Instrs[i]
-	r, a := &verifyRules[in.Op], &in.Attr
-	list := r.shapes
-	if a.WT && r.swapped != nil {
-		list = r.swapped
+	if seq := in.Attr.Seq; in.Op.Info().Kind == graph.Sequence && seq%p.RowUnit != 0 && p.RowUnit%seq != 0 {
+		return fault(p, i, "give whole sequences or a slice of one, in whole row units", "sequences of %d rows with row unit %d", seq, p.RowUnit)
 	}
-	var bound [128]int
-	if r.heads {
-		bound['S'], bound['H'], bound['A'] = a.HeadDim, a.Heads, a.Heads*a.HeadDim
-		bound['G'] = 2 * a.KVHeads * a.HeadDim
-		bound['Q'] = bound['A'] + bound['G']
+	ly.dims = ly.dims[:0]
+	for j := range in.Op.Info().Args {
+		ly.dims = append(ly.dims, dimOf(p, in.Arg(j)))
 	}
-	bound['T'] = a.Seq
-	if r.groups {
-		bound['K'] = max(1, a.Heads)
+	if m := in.Op.CheckOperands(&in.Attr, ly.dims); m != nil {
+		if m.Arg >= 0 {
+			return operandFault(p, i, m.Arg, m.Hint, "%s", m.Why)
+		}
+		return fault(p, i, m.Hint, "%s", m.Why)
 	}
-	for j, reg := range in.Args {
-		if reg.Absent() {
-			continue
-		}
-		b, sh := &p.Buffers[reg.Buf], &list[j]
-		if !slices.Contains(dtypeSets[sh.types], b.DType) {
-			return operandFault(p, i, j, "cast it first", "has elements of type %v", b.DType)
-		}
-		if want, ok := sh.rows.bind(&bound, reg.Rows); !ok {
-			return operandFault(p, i, j, "extents of operands must agree", "has %d rows, want %d", reg.Rows, want)
-		}
-		cols := sh.cols
-		if a.NF4 && in.Op.Info().Args[j].Name == "w" {
-			plain := bound[cols.letter]
-			if in.Op == graph.ExpertLinear {
-				_, plain = expertExtents(in)
+	if in.Op.Info().Alike {
+		for j, r := range in.Args {
+			if oneRow := in.Op.Info().Args[j].Shape.Rows.Letter == 0; !oneRow && !r.Absent() && !cutAlike(p, r, p, in.Args[0]) {
+				return operandFault(p, i, j, "cut both buffers at the same places", "is cut at other places than operand %s", in.Op.Info().Args[0].Name)
 			}
-			cols = length{times: graph.NF4Cols(plain, b.DType)}
-		}
-		if want, ok := cols.bind(&bound, reg.Cols); !ok {
-			return operandFault(p, i, j, "extents of operands must agree", "has %d columns, want %d", reg.Cols, want)
-		}
-		if r.alike && sh.rows.letter != 0 && !cutAlike(p, reg, p, in.Args[0]) {
-			return operandFault(p, i, j, "cut both buffers at the same places", "is cut at other places than operand %s", in.Op.Info().Args[0].Name)
-		}
-	}
-	if in.Op == graph.Copy && p.Buffers[in.Args[0].Buf].DType != p.Buffers[in.Args[1].Buf].DType {
-		return operandFault(p, i, 1, "convert it with cast", "is %v, the destination is %v", p.Buffers[in.Args[1].Buf].DType, p.Buffers[in.Args[0].Buf].DType)
-	}
-	if rule := optimizer.Updating(in.Op); rule != nil && halved(in, rule) && (p.Buffers[in.Args[0].Buf].DType != graph.BF16 || !in.Args[rule.HalfWeightsAt()].Absent()) {
-		return operandFault(p, i, rule.LowerHalvesAt(), "p must be bf16, the upper halves of the weights, and p16 absent", "holds the lower halves of weights, which p and p16 do not fit")
-	}
-	if in.Op.Info().Kind == graph.Sequence {
-		if why := checkSlice(p, in); why != "" {
-			return fault(p, i, "give whole sequences or a slice of one, in whole row units", "%s", why)
-		}
-	}
-	if r.extra != nil {
-		if why := r.extra(in); why != "" {
-			return fault(p, i, "extents of operands must agree", "%s", why)
 		}
 	}
 	return nil
 }
 
-// checkSlice: the queries are all rows of whole sequences, or the last rows of one
-// sequence's keys. In the backward pass, where sums depend on the cuts, sequences are
-// cut at multiples of graph.SliceUnit.
-func checkSlice(p *program.Program, in *program.Instr) string {
-	if !attends(in.Op) {
-		return checkSequences(p, in)
+// dimOf returns a region's type and extents.
+func dimOf(p *program.Program, r program.Region) graph.Dim {
+	if r.Absent() {
+		return graph.Dim{}
 	}
-	q, kv := attended(in.Op)
-	seq, queries, keys := in.Attr.Seq, in.Args[q].Rows, in.Args[kv].Rows
-	unit := graph.SliceUnit(seq)
-	switch {
-	case seq%p.RowUnit != 0 && p.RowUnit%seq != 0:
-		return fmt.Sprintf("sequences of %d rows with row unit %d", seq, p.RowUnit)
-	case queries > keys:
-		return fmt.Sprintf("%d queries with keys of %d rows", queries, keys)
-	case keys > seq && (keys%seq != 0 || queries != keys):
-		return fmt.Sprintf("%d queries and %d keys with sequences of %d rows", queries, keys, seq)
-	case in.Op == graph.AttentionBwd && keys < seq && keys%unit != 0, in.Op == graph.AttentionBwd && (keys-queries)%unit != 0:
-		return fmt.Sprintf("a slice of rows %d to %d, which are not multiples of %d", keys-queries, keys, unit)
-	}
-	return ""
-}
-
-// checkSequences: the rows are whole sequences.
-func checkSequences(p *program.Program, in *program.Instr) string {
-	seq, rows := in.Attr.Seq, in.Args[0].Rows
-	if seq%p.RowUnit != 0 && p.RowUnit%seq != 0 || rows%seq != 0 {
-		return fmt.Sprintf("%d rows with row unit %d are not whole sequences of %d", rows, p.RowUnit, seq)
-	}
-	return ""
-}
-
-// bind matches an extent with its required value, or binds its letter to it.
-func (e length) bind(bound *[128]int, v int) (want int, ok bool) {
-	if e.letter == 0 {
-		return e.times, v == e.times
-	}
-	x := &bound[e.letter]
-	if *x == 0 && v%e.times == 0 {
-		*x = v / e.times
-	}
-	return *x * e.times, v == *x*e.times
+	return graph.Dim{DType: p.Buffers[r.Buf].DType, Rows: r.Rows, Cols: r.Cols}
 }
 
 // cutAlike reports whether region r of p and region s of q, of equal extents, have

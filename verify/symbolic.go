@@ -146,13 +146,13 @@ func opValue(in *program.Instr) Value {
 	}
 	a := in.Attr
 	a.Acc = false
-	if verifyRules[in.Op].position {
+	if in.Op.Info().Position {
 		a.Row0 = 0
 	}
 	if a == (graph.Attr{}) {
 		return v
 	}
-	for i, f := range program.AttrFields {
+	for i, f := range graph.AttrFields {
 		n := uint64(0)
 		switch x := f.Ptr(&a).(type) {
 		case *bool:
@@ -364,7 +364,7 @@ func (x *execution) put(in *program.Instr, j int, atom int32, v Value) {
 
 // position hashes the offset of a row block within its sequence.
 func (x *execution) position(v Value, in *program.Instr, block int32) Value {
-	if !verifyRules[in.Op].position {
+	if !in.Op.Info().Position {
 		return v
 	}
 	return v.withInts((in.Attr.Row0+int(block)*x.p.RowUnit)%in.Attr.Seq, 0)
@@ -528,7 +528,7 @@ func (x *execution) total(j int, s box) Value {
 // copyAtoms copies content. Padding and stale content may be copied along with defined
 // atoms, but not alone.
 func (x *execution) copyAtoms(args []box) {
-	if !x.take(args[0], x, args[1]) {
+	if !x.take(args[graph.CopyDst], x, args[graph.CopySrc]) {
 		x.undefined = 1
 	}
 }
@@ -548,13 +548,12 @@ func (x *execution) take(dst box, from *execution, src box) (some bool) {
 
 // elementwise: Cast and Add, atom by atom.
 func (x *execution) elementwise(in *program.Instr, args []box) {
-	dst, src := args[0], args[1]
-	t := x.p.Buffers[in.Args[0].Buf].DType
-	from := x.p.Buffers[in.Args[1].Buf].DType
+	dst, src := graph.CastDst, graph.CastSrc // or y and x of Add
+	t, from := x.p.Buffers[in.Args[dst].Buf].DType, x.p.Buffers[in.Args[src].Buf].DType
 	same := opValue(in).withInts(int(t), int(from))
-	for b := range dst.blocks {
-		for k := range dst.bands {
-			d, s := &x.atoms[dst.at(b, k)], x.atoms[src.at(b, k)]
+	for b := range args[dst].blocks {
+		for k := range args[dst].bands {
+			d, s := &x.atoms[args[dst].at(b, k)], x.atoms[args[src].at(b, k)]
 			switch {
 			case s == Value{}:
 				x.undefined = 1

@@ -19,8 +19,6 @@ import (
 // Known weakness: windows are ignored, so a block also depends on keys outside its
 // queries' window.
 
-const sumDKV = 1 // operand dkv of AttentionBwd
-
 // attends reports whether an operator is attention, which only looks back. Other sequence operators look at the whole
 // sequence.
 func attends(op graph.Op) bool { return op == graph.Attention || op == graph.AttentionBwd }
@@ -29,9 +27,9 @@ func attends(op graph.Op) bool { return op == graph.Attention || op == graph.Att
 // values.
 func attended(op graph.Op) (q, kv int) {
 	if op == graph.Attention {
-		return 2, 3
+		return graph.AttentionQ, graph.AttentionKV
 	}
-	return 4, 5
+	return graph.AttentionBwdQ, graph.AttentionBwdKV
 }
 
 func (x *execution) attention(in *program.Instr, args []box) {
@@ -91,15 +89,15 @@ func (x *execution) queries(in *program.Instr, args []box, per int32) []Value {
 // sumKeys adds the contributions of blocks of queries to dk and dv.
 func (x *execution) sumKeys(in *program.Instr, args []box, queries []Value, per int32) {
 	_, kv := attended(in.Op)
-	dkv := args[sumDKV]
+	dkv := args[graph.AttentionBwdDKV]
 	before := dkv.blocks - int32(len(queries))
-	half := x.p.Buffers[in.Args[sumDKV].Buf].DType == graph.BF16
+	half := x.p.Buffers[in.Args[graph.AttentionBwdDKV].Buf].DType == graph.BF16
 	for n := range dkv.blocks {
 		key := x.read(seedOp.withInts(int(n%per), 0), kv, args[kv], n, n+1)
 		last := min(n-n%per+per, dkv.blocks) - 1
 		for k := range dkv.bands {
-			sum, band := &x.atoms[dkv.at(n, k)], x.band(in, args, sumDKV, k)
-			x.begin(in, sumDKV, sum)
+			sum, band := &x.atoms[dkv.at(n, k)], x.band(in, args, graph.AttentionBwdDKV, k)
+			x.begin(in, graph.AttentionBwdDKV, sum)
 			for b := last; b >= max(n, before); b-- {
 				x.add(sum, queries[b-before].with(band).with(key))
 			}

@@ -89,8 +89,8 @@ func byChance(p *program.Program, in *program.Instr, rule *optimizer.Rule) bool 
 // normPart: a partial sum depends only on its piece of the gradient, so several
 // instructions may share a gradient.
 func (x *execution) normPart(in *program.Instr, args []box) {
-	part, g := args[0], args[1]
-	pr, gr := in.Args[0], in.Args[1]
+	part, g := args[graph.NormPartPart], args[graph.NormPartGrad]
+	pr, gr := in.Args[graph.NormPartPart], in.Args[graph.NormPartGrad]
 	pb, gb := &x.p.Buffers[pr.Buf], &x.p.Buffers[gr.Buf]
 	if gb.RowUnit > 0 || pb.RowUnit > 0 {
 		x.whole(in, args)
@@ -108,7 +108,7 @@ func (x *execution) normPart(in *program.Instr, args []box) {
 			end := bandStart(gb, gBand+int(a)+1) - gr.Off
 			if start < hi && lo < end {
 				one := box{g.atom + a, g.step, 1, 1}
-				v = x.read(v.withInts(start-lo, end-start), 1, one, 0, 1)
+				v = x.read(v.withInts(start-lo, end-start), graph.NormPartGrad, one, 0, 1)
 			}
 		}
 		x.atoms[part.at(0, k)] = v

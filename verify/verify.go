@@ -65,6 +65,7 @@ type layout struct {
 	first []int32 // per instruction its first operand in args; one more at the end
 	args  []box
 	homes []box
+	dims  []graph.Dim // of the instruction that is checked
 }
 
 func (ly *layout) operands(i int) []box { return ly.args[ly.first[i]:ly.first[i+1]] }

@@ -122,7 +122,7 @@ func (s *stream) scatter(e *exchange) {
 
 func (s *stream) reduce(e *exchange) error {
 	parts := e.meeting.parts
-	size := int(e.call.Args[0].DType.Size())
+	size := int(e.call.Args[graph.AllReduceX].DType.Size())
 	part := func(i int) (lo, hi int) {
 		lo, hi = device.Part(len(e.dst)/size, i, len(parts))
 		return lo * size, hi * size
@@ -144,7 +144,7 @@ func (s *stream) reduce(e *exchange) error {
 // receive copies the sender's rows.
 func (s *stream) receive(e *exchange) {
 	from := e.meeting.parts[0]
-	to, o := e.call.Args[0], from.call.Args[0]
+	to, o := e.call.Args[graph.RecvDst], from.call.Args[graph.SendSrc]
 	size := int(o.DType.Size())
 	if o.Contiguous() && to.Contiguous() {
 		copyBytes(e.dst, from.src)

@@ -274,7 +274,7 @@ func (s *stream) scatterFar(e *exchange) error {
 
 func (s *stream) reduceFar(e *exchange) error {
 	a, n := e.far, len(e.far.pipes)
-	size := int(e.call.Args[0].DType.Size())
+	size := int(e.call.Args[graph.AllReduceX].DType.Size())
 	part := func(i int) []byte {
 		lo, hi := device.Part(len(e.dst)/size, i, n)
 		return e.dst[lo*size : hi*size]
@@ -345,13 +345,13 @@ func (s *stream) sumFar(e *exchange, dst []byte, at int) error {
 
 func (s *stream) sendFar(e *exchange) {
 	p := e.far.pipes[1-e.member]
-	for _, row := range rows(e.call.Args[0], e.src) {
+	for _, row := range rows(e.call.Args[graph.SendSrc], e.src) {
 		p.Send(row)
 	}
 }
 
 func (s *stream) receiveFar(e *exchange) error {
-	for _, row := range rows(e.call.Args[0], e.dst) {
+	for _, row := range rows(e.call.Args[graph.RecvDst], e.dst) {
 		if err := s.hear(e, 0, row); err != nil {
 			return err
 		}

@@ -39,7 +39,7 @@ func (d *Device) Prepare(calls []device.Call, spans []device.Span) (first int, e
 		p := call{op: c.Op, stream: c.Stream}
 		switch {
 		case c.Op == graph.Copy:
-			p.copy = NewTransfer(c.Args[0], c.Args[1])
+			p.copy = NewTransfer(c.Args[graph.CopyDst], c.Args[graph.CopySrc])
 		case c.Op.Info().Between:
 			p.meet, err = d.join(c)
 		default:

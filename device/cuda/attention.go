@@ -175,22 +175,18 @@ func (b *builder) attentionBackwardOf(ops ...device.Operand) *attentionBackward 
 	return &tensorBackward
 }
 
-// present returns the operands up to the last one that is not absent; at least the
-// first n must be present.
-func (b *builder) present(n int) []device.Operand {
-	var ops []device.Operand
-	for i := range b.call.Op.Info().Args {
-		ops = append(ops, b.op(i))
-	}
-	for len(ops) > n && ops[len(ops)-1].Absent() {
+// present returns the operands up to the last one that is not absent; at least those up to last must be present.
+func (b *builder) present(last int) []device.Operand {
+	ops := b.ops()
+	for len(ops) > last+1 && ops[len(ops)-1].Absent() {
 		ops = ops[:len(ops)-1]
 	}
 	return ops
 }
 
 func attention(b *builder) error {
-	ops := b.present(4)
-	q, err := b.queriesOf(ops[2], ops[3])
+	ops := b.present(graph.AttentionKV)
+	q, err := b.queriesOf(ops[graph.AttentionQ], ops[graph.AttentionKV])
 	if err != nil {
 		return err
 	}
@@ -200,14 +196,14 @@ func attention(b *builder) error {
 
 func attentionBwd(b *builder) error {
 	at := &b.call.Attr
-	ops := b.present(8)
-	q, err := b.queriesOf(ops[4], ops[5])
+	ops := b.present(graph.AttentionBwdLSE)
+	q, err := b.queriesOf(ops[graph.AttentionBwdQ], ops[graph.AttentionBwdKV])
 	if err != nil {
 		return err
 	}
 	k := b.attentionBackwardOf(ops...)
 	if k == &plainBackward { // the tensor-core query kernels compute delta themselves
-		grid := [3]int64{blocks(32*int64(ops[4].Rows)*int64(at.Heads), threads), 1, 1} // a warp for each
+		grid := [3]int64{blocks(32*int64(ops[graph.AttentionBwdQ].Rows)*int64(at.Heads), threads), 1, 1} // a warp for each
 		if err := b.start(attentionUnit(k.file, b.call, ops), "deltas", grid, threads, 0, b.newArgs(ops...)); err != nil {
 			return err
 		}
@@ -277,14 +273,14 @@ func (b *builder) heads(file, kernel string, heads, rows int, q queries, shape f
 // row and head.
 func attentionAt(b *builder) error {
 	at := &b.call.Attr
-	ops := b.present(4)
+	ops := b.present(graph.AttentionAtPos)
 	if at.KVHeads < 1 || at.HeadDim < 1 || at.Heads%at.KVHeads != 0 {
 		return fmt.Errorf("there is no attention for %d query heads and %d key/value heads of size %d", at.Heads, at.KVHeads, at.HeadDim)
 	}
 	unit := attentionUnit("attention_at", b.call, ops)
 	a := b.newArgs(ops...)
 	a.f[0], a.n[0] = float32(at.Scale), int32(at.Window)
-	rows := int64(ops[2].Rows)
+	rows := int64(ops[graph.AttentionAtQKV].Rows)
 	if err := b.start(unit, "remember", [3]int64{blocks(rows*int64(2*at.KVHeads*at.HeadDim), threads), 1, 1}, threads, 0, a); err != nil {
 		return err
 	}

@@ -104,6 +104,13 @@ func (b *builder) op(i int) device.Operand {
 	return device.Operand{}
 }
 
+// ops returns all of the call's operands, absent ones included.
+func (b *builder) ops() []device.Operand {
+	ops := make([]device.Operand, len(b.call.Op.Info().Args))
+	copy(ops, b.call.Args)
+	return ops
+}
+
 // mat resolves an operand.
 func (b *builder) mat(o device.Operand) mat {
 	if o.Absent() {

@@ -172,9 +172,9 @@ func (e *exchange) resolve() error {
 	case graph.ReduceScatter:
 		var at, n int64
 		for _, p := range parts[:e.member] {
-			at += p.call.Args[0].Bytes()
+			at += p.call.Args[graph.ReduceScatterDst].Bytes()
 		}
-		n = e.call.Args[0].Bytes()
+		n = e.call.Args[graph.ReduceScatterDst].Bytes()
 		sum, err := e.sum(parts, e.dst, at, n, e.call.Attr.Acc)
 		if err != nil {
 			return err
@@ -207,7 +207,7 @@ func (e *exchange) resolve() error {
 // partOf returns member i's part of an all-reduce: its first byte and its length in
 // bytes.
 func (e *exchange) partOf(i, members int) (at, bytes int64) {
-	x := e.call.Args[0]
+	x := e.call.Args[graph.AllReduceX]
 	lo, hi := device.Part(x.Cols, i, members)
 	return int64(lo) * x.DType.Size(), int64(hi-lo) * x.DType.Size()
 }
@@ -243,15 +243,15 @@ func (e *exchange) gather(parts []*exchange) (list []step) {
 
 // sourceBytes returns the size of a member's contribution to a gather.
 func (e *exchange) sourceBytes() int64 {
-	if len(e.call.Args) < 2 || e.call.Args[1].Absent() {
+	if len(e.call.Args) <= graph.AllGatherSrc || e.call.Args[graph.AllGatherSrc].Absent() {
 		return 0
 	}
-	return e.call.Args[1].Bytes()
+	return e.call.Args[graph.AllGatherSrc].Bytes()
 }
 
 // receive copies the sender's rows.
 func (e *exchange) receive(from *exchange) (list []step) {
-	to, o := e.call.Args[0], from.call.Args[0]
+	to, o := e.call.Args[graph.RecvDst], from.call.Args[graph.SendSrc]
 	if to.Contiguous() && o.Contiguous() {
 		return e.fetch(e.dst, from, from.src, o.Bytes())
 	}

@@ -25,10 +25,7 @@ func (b *builder) router(file string, logits, experts device.Operand, balance bo
 	if experts.Cols > logits.Cols {
 		return fmt.Errorf("a token cannot be routed to %d of %d experts", experts.Cols, logits.Cols)
 	}
-	var ops []device.Operand
-	for i := range b.call.Op.Info().Args {
-		ops = append(ops, b.op(i))
-	}
+	ops := b.ops()
 	a := b.newArgs(ops...)
 	a.n[2], a.n[5], a.f[0] = graph.ScalarLossScale, int32(bit(b.call.Attr.Normed)), float32(b.call.Attr.Scale)
 	if balance {
@@ -56,7 +53,7 @@ func (b *builder) countSlots(experts device.Operand, n int, a *args) error {
 
 // combine's operands are as wide as y or a multiple of that.
 func combine(b *builder) error {
-	y, x, res := b.op(0), b.op(1), b.op(2)
+	y, x, res := b.op(graph.CombineY), b.op(graph.CombineX), b.op(graph.CombineRes)
 	v, _ := b.vector(y.Cols, y, x, res)
 	unit := kernels.Unit{File: "combine", Defines: fmt.Sprintf("%sSLOTS=%d VEC=%d", types(y, x, res), x.Cols/max(y.Cols, 1), v)}
 	return b.start(unit, "combine", [3]int64{blocks(int64(y.Rows)*int64(y.Cols)/int64(v), threads), 1, 1}, threads, 0, b.newArgs(y, x, res))
@@ -167,11 +164,12 @@ func (b *builder) pieces(ops []device.Operand, widths ...int) bool {
 // Known weakness: a single output, such as the part of the weights' gradient that comes from biases,
 // takes as long as 64 without tensor cores.
 func expertLinear(b *builder) error {
-	experts, n, err := b.experts(3)
+	experts, n, err := b.experts(graph.ExpertLinearExperts)
 	if err != nil {
 		return err
 	}
-	y, x, w, wt, slots := b.op(0), b.op(1), b.op(2), b.call.Attr.WT, experts.Cols
+	y, x, w, wt := b.op(graph.ExpertLinearY), b.op(graph.ExpertLinearX), b.op(graph.ExpertLinearW), b.call.Attr.WT
+	slots := experts.Cols
 	in, out := x.Cols, y.Cols/slots
 	if b.call.Attr.Slots {
 		in /= slots
@@ -188,15 +186,15 @@ func expertLinear(b *builder) error {
 		file, shared = file+suffix, tile.linearStages(wt)
 	}
 	defines = fmt.Sprintf("%s SLOTS=%d WT=%d", strings.TrimSpace(defines), slots, bit(wt))
-	bias, weights := b.op(4), b.op(5)
+	bias, weights := b.op(graph.ExpertLinearBias), b.op(graph.ExpertLinearWeights)
 	if !bias.Absent() {
 		defines += fmt.Sprintf(" T3=%s BIAS=%d", bias.DType, 1+bit(!weights.Absent()))
 	}
 	a := b.newArgs(y, x, w, bias, weights)
 	if packed {
 		defines += " NF4=1"
-		if a.t[2].cols = int32(out); wt {
-			a.t[2].cols = int32(in)
+		if a.t[graph.ExpertLinearW].cols = int32(out); wt {
+			a.t[graph.ExpertLinearW].cols = int32(in)
 		}
 	}
 	if err := b.sort(sorting{max(experts.Rows, 1), 1, tile.rows}, experts, &a); err != nil {
@@ -207,11 +205,11 @@ func expertLinear(b *builder) error {
 
 // expertDB launches a thread for VEC columns of each expert.
 func expertDB(b *builder) error {
-	experts, n, err := b.experts(2)
+	experts, n, err := b.experts(graph.ExpertDBExperts)
 	if err != nil {
 		return err
 	}
-	db, dy, weights := b.op(0), b.op(1), b.op(3)
+	db, dy, weights := b.op(graph.ExpertDBDB), b.op(graph.ExpertDBDY), b.op(graph.ExpertDBWeights)
 	v, _ := b.vector(db.Cols, db, dy)
 	a := b.newArgs(db, dy, weights)
 	if err := b.sort(sorting{max(experts.Rows, 1), 1, 0}, experts, &a); err != nil {
@@ -224,11 +222,11 @@ func expertDB(b *builder) error {
 // expertDW: fp32 operands are added one by one, so calls may continue the chain anywhere. What tensor
 // cores add at once must not depend on the calls, which cut tokens between sequences.
 func expertDW(b *builder) error {
-	experts, n, err := b.experts(3)
+	experts, n, err := b.experts(graph.ExpertDWExperts)
 	if err != nil {
 		return err
 	}
-	dw, p, q := b.op(0), b.op(1), b.op(2)
+	dw, p, q := b.op(graph.ExpertDWDW), b.op(graph.ExpertDWX), b.op(graph.ExpertDWDY)
 	if b.call.Attr.WT {
 		p, q = q, p
 	}

@@ -283,14 +283,14 @@ func (e *exchange) outs(parts []*exchange, phase int) (list []step) {
 	if e.call.Op == graph.Recv {
 		return nil
 	}
-	x, part := e.call.Args[0], int64(0) // where a scatter's next part begins
+	part := int64(0) // where a scatter's next part begins
 	for i, p := range parts {
 		lo, n := int64(0), int64(0)
 		switch e.call.Op {
 		case graph.AllGather:
 			n = e.sourceBytes()
 		case graph.ReduceScatter:
-			lo, n = part, p.call.Args[0].Bytes()
+			lo, n = part, p.call.Args[graph.ReduceScatterDst].Bytes()
 			part += n
 		case graph.AllReduce:
 			whose := i
@@ -302,6 +302,7 @@ func (e *exchange) outs(parts []*exchange, phase int) (list []step) {
 		switch {
 		case p.device != nil:
 		case e.call.Op == graph.Send:
+			x := e.call.Args[graph.SendSrc]
 			size := x.DType.Size()
 			list = e.blocks(i, e.src, int64(x.Rows), int64(x.Cols)*size, int64(x.Stride)*size)
 		default:

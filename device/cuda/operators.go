@@ -17,26 +17,30 @@ var operators = withUpdates([graph.NumOps]operator{
 	graph.LinearDX: linearDX,
 	graph.LinearDW: linearDW,
 	graph.BiasGrad: func(b *builder) error {
-		return b.sums(0, b.op(0), device.Operand{}, b.op(1), device.Operand{}, device.Operand{})
+		return b.sums(tokenSum{terms: plainTerms, y: b.op(graph.BiasGradDB), dy: b.op(graph.BiasGradDY)})
 	},
-	graph.LayerNorm:    func(b *builder) error { return b.norm("norm", "normalize", 0, 1) },
-	graph.LayerNormDX:  func(b *builder) error { return b.norm("norm_dx", "norm_dx", 0, 4) },
-	graph.LayerNormDW:  func(b *builder) error { return b.sums(2, b.op(0), b.op(1), b.op(2), b.op(3), b.op(4)) },
-	graph.RMSNorm:      func(b *builder) error { return b.norm("norm", "normalize", 1, 1) },
-	graph.RMSNormDX:    func(b *builder) error { return b.norm("norm_dx", "norm_dx", 1, 4) },
-	graph.RMSNormDW:    func(b *builder) error { return b.sums(1, b.op(0), device.Operand{}, b.op(1), b.op(2), b.op(3)) },
+	graph.LayerNorm:    func(b *builder) error { return b.norm("norm", "normalize", layerNorm, graph.LayerNormStats) },
+	graph.LayerNormDX:  func(b *builder) error { return b.norm("norm_dx", "norm_dx", layerNorm, graph.LayerNormDXStats) },
+	graph.LayerNormDW:  layerNormDW,
+	graph.RMSNorm:      func(b *builder) error { return b.norm("norm", "normalize", rmsNorm, graph.RMSNormStats) },
+	graph.RMSNormDX:    func(b *builder) error { return b.norm("norm_dx", "norm_dx", rmsNorm, graph.RMSNormDXStats) },
+	graph.RMSNormDW:    rmsNormDW,
 	graph.RoPE:         func(b *builder) error { return b.rope(false) },
 	graph.RoPEAt:       func(b *builder) error { return b.rope(true) },
 	graph.Attention:    attention,
 	graph.AttentionBwd: attentionBwd,
 	graph.AttentionAt:  attentionAt,
-	graph.SinkGrad:     func(b *builder) error { return b.sums(3, b.op(0), b.op(3), b.op(1), b.op(2), device.Operand{}) },
-	graph.Act:          func(b *builder) error { return b.elements(b.activation("act"), nil, b.op(0), b.op(1)) },
-	graph.ActBwd:       func(b *builder) error { return b.elements(b.activation("act_bwd"), nil, b.op(0), b.op(1), b.op(2)) },
-	graph.SwiGLU:       func(b *builder) error { return b.halves("swiglu", 2) },
-	graph.SwiGLUBwd:    func(b *builder) error { return b.halves("swiglu_bwd", 3) },
-	graph.Route:        func(b *builder) error { return b.router("route", b.op(2), b.op(1), false) },
-	graph.RouteBwd:     func(b *builder) error { return b.router("route_bwd", b.op(4), b.op(3), b.call.Attr.Scale != 0) },
+	graph.SinkGrad:     sinkGrad,
+	graph.Act:          func(b *builder) error { return b.elements(b.activation("act"), nil, b.ops()...) },
+	graph.ActBwd:       func(b *builder) error { return b.elements(b.activation("act_bwd"), nil, b.ops()...) },
+	graph.SwiGLU:       func(b *builder) error { return b.halves("swiglu", graph.SwiGLUWeights) },
+	graph.SwiGLUBwd:    func(b *builder) error { return b.halves("swiglu_bwd", graph.SwiGLUBwdWeights) },
+	graph.Route: func(b *builder) error {
+		return b.router("route", b.op(graph.RouteLogits), b.op(graph.RouteExperts), false)
+	},
+	graph.RouteBwd: func(b *builder) error {
+		return b.router("route_bwd", b.op(graph.RouteBwdLogits), b.op(graph.RouteBwdExperts), b.call.Attr.Scale != 0)
+	},
 	graph.ExpertLinear: expertLinear,
 	graph.ExpertDW:     expertDW,
 	graph.ExpertDB:     expertDB,
@@ -47,25 +51,25 @@ var operators = withUpdates([graph.NumOps]operator{
 	graph.PosBwd:       posBwd,
 	graph.CrossEntropy: crossEntropy,
 	graph.Preference: func(b *builder) error {
-		a := b.newArgs(b.op(0), b.op(1), b.op(2), b.op(3), b.op(4), b.op(5), b.op(6))
+		a := b.newArgs(b.ops()...)
 		a.f[0] = float32(b.call.Attr.Scale)
-		return b.start(kernels.Unit{File: "preference"}, "preference", [3]int64{int64(b.op(0).Rows / b.call.Attr.Seq), 1, 1}, threads, 0, a)
+		return b.start(kernels.Unit{File: "preference"}, "preference", [3]int64{int64(b.op(graph.PreferenceLoss).Rows / b.call.Attr.Seq), 1, 1}, threads, 0, a)
 	},
 	graph.LossSum: func(b *builder) error {
-		a := b.newArgs(b.op(0), b.op(1))
+		a := b.newArgs(b.ops()...)
 		a.n[0] = int32(b.sumPiece(256))
 		return b.start(kernels.Unit{File: "loss_sum"}, "loss_sum", [3]int64{1, 1, 1}, 1024, 0, a)
 	},
 	graph.NormPart: normPart,
 	graph.NormAll: func(b *builder) error {
-		a := b.newArgs(b.op(0), b.op(1), b.op(2))
+		a := b.newArgs(b.ops()...)
 		a.d[0], a.n[0] = b.call.Attr.Clip, graph.ScalarBound
 		return b.start(kernels.Unit{File: "norm_all"}, "norm_all", [3]int64{1, 1, 1}, 1024, 0, a)
 	},
-	graph.Cast: func(b *builder) error { return b.elements(kernels.Unit{File: "cast"}, nil, b.op(0), b.op(1)) },
-	graph.Add:  func(b *builder) error { return b.elements(kernels.Unit{File: "add"}, nil, b.op(0), b.op(1)) },
+	graph.Cast: func(b *builder) error { return b.elements(kernels.Unit{File: "cast"}, nil, b.ops()...) },
+	graph.Add:  func(b *builder) error { return b.elements(kernels.Unit{File: "add"}, nil, b.ops()...) },
 	graph.Scale: func(b *builder) error {
-		return b.elements(kernels.Unit{File: "scale"}, func(a *args) { a.f[0] = float32(b.call.Attr.Scale) }, b.op(0))
+		return b.elements(kernels.Unit{File: "scale"}, func(a *args) { a.f[0] = float32(b.call.Attr.Scale) }, b.ops()...)
 	},
 })
 
@@ -77,18 +81,26 @@ func withUpdates(table [graph.NumOps]operator) [graph.NumOps]operator {
 	return table
 }
 
+// normKind is RMS in kernels/norm.cu and norm_dx.cu.
+type normKind int
+
+const (
+	layerNorm normKind = iota
+	rmsNorm
+)
+
 // norm launches a block per row of the operator's operands, in table order, or per
 // several rows if one warp has a row. stats is the number of the operand with one or
 // two columns.
-func (b *builder) norm(file, kernel string, rms, stats int) error {
-	ops := []device.Operand{b.op(0), b.op(1), b.op(2), b.op(3), b.op(4)}
+func (b *builder) norm(file, kernel string, kind normKind, stats int) error {
+	ops := b.ops()
 	var wide []device.Operand
 	for i, o := range ops {
 		if i != stats {
 			wide = append(wide, o)
 		}
 	}
-	cols, groups := ops[3].Cols, max(1, b.call.Attr.Heads)
+	cols, groups := ops[graph.LayerNormGain].Cols, max(1, b.call.Attr.Heads)
 	v, _ := b.vector(cols, wide...)
 	v = across(v, cols, 8)
 	n, packs := rowThreads(int(blocks(int64(cols), int64(v))))
@@ -96,8 +108,8 @@ func (b *builder) norm(file, kernel string, rms, stats int) error {
 	if n <= 32 {
 		rows = 128 / n
 	}
-	res := rms == 1 && stats == 1 && !ops[4].Absent()
-	defines := fmt.Sprintf("%sRMS=%d GROUPS=%d UNIT=%d RES=%d VEC=%d COLS=%d PACKS=%d ROW_THREADS=%d ROWS=%d", types(ops...), rms, bit(groups > 1),
+	res := b.call.Op == graph.RMSNorm && !ops[graph.RMSNormRes].Absent()
+	defines := fmt.Sprintf("%sRMS=%d GROUPS=%d UNIT=%d RES=%d VEC=%d COLS=%d PACKS=%d ROW_THREADS=%d ROWS=%d", types(ops...), kind, bit(groups > 1),
 		bit(b.call.Attr.UnitOffset), bit(res), v, cols, packs, n, rows)
 	a := b.newArgs(ops...)
 	a.f[0] = float32(b.call.Attr.Eps)
@@ -148,13 +160,13 @@ func bit(set bool) int {
 
 // normPart launches a block per piece of the gradient.
 func normPart(b *builder) error {
-	part, g := b.op(0), b.op(1)
+	part, g := b.op(graph.NormPartPart), b.op(graph.NormPartGrad)
 	v, flat := b.vector(g.Cols, g)
 	a := b.newArgs(part, g)
 	a.n[0] = graph.NormPiece
 	n := int64(g.Rows) * int64(g.Cols)
 	if flat = flat && n < 1<<31; flat {
-		a.t[1].rows, a.t[1].cols = 1, int32(n)
+		a.t[graph.NormPartGrad].rows, a.t[graph.NormPartGrad].cols = 1, int32(n)
 	}
 	unit := kernels.Unit{File: "norm_part", Defines: fmt.Sprintf("%sVEC=%d FLAT=%t PART_THREADS=%d", types(part, g), v, flat, 2*threads)}
 	return b.start(unit, "norm_part", [3]int64{int64(part.Cols), 1, 1}, 2*threads, 0, a)
@@ -163,10 +175,10 @@ func normPart(b *builder) error {
 // crossEntropy launches a block per row of logits. It keeps as much of a gradient's row
 // in shared memory as a block may have.
 func crossEntropy(b *builder) error {
-	ops := []device.Operand{b.op(0), b.op(1), b.op(2), b.op(3)}
-	a := b.newArgs(append(ops, b.op(4))...)
-	a.n[1], a.n[3] = graph.ScalarLossScale, int32(bit(!b.op(4).Absent()))
-	logits, room := ops[1], max(b.shared-2<<10, 0) // the 2 KiB are more than the kernel's other shared memory
+	ops := b.ops()
+	a := b.newArgs(ops...)
+	a.n[1], a.n[3] = graph.ScalarLossScale, int32(bit(!ops[graph.CrossEntropyWeights].Absent()))
+	logits, room := ops[graph.CrossEntropyLogits], max(b.shared-2<<10, 0) // the 2 KiB are more than the kernel's other shared memory
 	row := int(int64(logits.Cols) * logits.DType.Size())
 	n := threads
 	if logits.Cols > 8192 {
@@ -180,7 +192,7 @@ func crossEntropy(b *builder) error {
 		shared = min(row, room) &^ 15
 		a.n[0], a.n[2] = 1, int32(shared/16)
 	}
-	unit := kernels.Unit{File: "cross_entropy", Defines: types(ops...)}
+	unit := kernels.Unit{File: "cross_entropy", Defines: types(ops[:graph.CrossEntropyWeights]...)}
 	return b.start(unit, "cross_entropy", [3]int64{int64(logits.Rows), 1, 1}, n, shared, a)
 }
 
@@ -190,22 +202,19 @@ func (b *builder) activation(file string) kernels.Unit {
 }
 
 // halves launches an element-wise kernel on wide operands, the last two of which are y and gu, and
-// others. Wide operands are as wide as y or, with gate next to up, twice as wide, so they never form
-// one long row. With weights, the next operand, a row of y is one slot for each of its weights; if
+// others, from the operand weights on. Wide operands are as wide as y or, with gate next to up, twice as wide, so they never form
+// one long row. With weights, a row of y is one slot for each of its weights; if
 // the weights have gradients too, a block sums one of those.
-func (b *builder) halves(file string, wide int) error {
-	var ops []device.Operand
-	for i := range b.call.Op.Info().Args {
-		ops = append(ops, b.op(i))
-	}
-	y, weights, sums := ops[wide-2], ops[wide], !b.op(wide+1).Absent()
-	cols := y.Cols / max(1, weights.Cols)
-	v, _ := b.vector(cols, ops[:wide]...)
+func (b *builder) halves(file string, weights int) error {
+	ops := b.ops()
+	y, slots, sums := ops[weights-2], ops[weights].Cols, !b.op(weights+1).Absent()
+	cols := y.Cols / max(1, slots)
+	v, _ := b.vector(cols, ops[:weights]...)
 	grid, n := blocks(int64(y.Rows)*int64(y.Cols)/int64(v), threads), threads
 	if sums {
-		grid, n = int64(y.Rows)*int64(weights.Cols), min((cols/v+31)/32*32, threads)
+		grid, n = int64(y.Rows)*int64(slots), min((cols/v+31)/32*32, threads)
 	}
-	unit := kernels.Unit{File: file, Defines: fmt.Sprintf("%sACT=%d SLOTS=%d SUMS=%d VEC=%d", types(ops...), b.call.Attr.Act, weights.Cols, bit(sums), v)}
+	unit := kernels.Unit{File: file, Defines: fmt.Sprintf("%sACT=%d SLOTS=%d SUMS=%d VEC=%d", types(ops...), b.call.Attr.Act, slots, bit(sums), v)}
 	a := b.newArgs(ops...)
 	if limit, alpha := b.call.Attr.Limit, b.call.Attr.Alpha; limit > 0 {
 		unit.Defines += " BOUND=1"
@@ -217,28 +226,29 @@ func (b *builder) halves(file string, wide int) error {
 // rope launches a thread per pack of pairs; if at is set, the position is an operand.
 func (b *builder) rope(at bool) error {
 	a := &b.call.Attr
-	x := b.newArgs(b.op(0), b.op(1), b.op(2))
+	x := b.newArgs(b.ops()...)
 	if a.Inverse {
 		x.n[0] = 1
 	}
-	half := b.op(1).Cols / 2
-	v, _ := b.vector(half, b.op(0), b.op(1))
+	qkv, table := b.op(graph.RoPEQKV), b.op(graph.RoPETable)
+	half := table.Cols / 2
+	v, _ := b.vector(half, qkv, table)
 	for a.HeadDim%v != 0 {
 		v /= 2
 	}
-	n := int64(b.op(0).Rows) * int64(a.Heads+a.KVHeads) * int64(half/v)
-	unit := kernels.Unit{File: "rope", Defines: fmt.Sprintf("%s%s VEC=%d", types(b.op(0), b.op(1)), atDefine(at), v)}
+	n := int64(qkv.Rows) * int64(a.Heads+a.KVHeads) * int64(half/v)
+	unit := kernels.Unit{File: "rope", Defines: fmt.Sprintf("%s%s VEC=%d", types(qkv, table), atDefine(at), v)}
 	return b.start(unit, "rope", [3]int64{blocks(n, threads), 1, 1}, threads, 0, x)
 }
 
 // Embed's operands differ in rows but not in columns, so they never form one long row.
 func (b *builder) embed(at bool) error {
-	x := b.op(0)
-	v, _ := b.vector(x.Cols, x, b.op(2), b.op(3))
-	ops := []device.Operand{x, b.op(1), b.op(2), b.op(3)}
+	ops := b.ops()
+	x := ops[graph.EmbedX]
+	v, _ := b.vector(x.Cols, x, ops[graph.EmbedWTE], ops[graph.EmbedWPE])
 	n := int64(x.Rows) * int64(x.Cols) / int64(v)
-	unit := kernels.Unit{File: "embed", Defines: fmt.Sprintf("%s%s VEC=%d", types(ops...), atDefine(at), v)}
-	a := b.newArgs(append(ops, b.op(4))...)
+	unit := kernels.Unit{File: "embed", Defines: fmt.Sprintf("%s%s VEC=%d", types(ops[:graph.EmbedAtPos]...), atDefine(at), v)}
+	a := b.newArgs(ops...)
 	a.f[0] = b.embedScale()
 	return b.start(unit, "embed", [3]int64{blocks(n, threads), 1, 1}, threads, 0, a)
 }
@@ -255,7 +265,7 @@ func atDefine(at bool) string {
 
 // posBwd's operands differ in rows, too.
 func posBwd(b *builder) error {
-	dwpe, dx := b.op(0), b.op(1)
+	dwpe, dx := b.op(graph.PosBwdDWPE), b.op(graph.PosBwdDX)
 	v, _ := b.vector(dwpe.Cols, dwpe, dx)
 	n := int64(dwpe.Rows) * int64(dwpe.Cols) / int64(v)
 	unit := kernels.Unit{File: "pos_bwd", Defines: fmt.Sprintf("%sVEC=%d", types(dwpe, dx), v)}
@@ -265,7 +275,7 @@ func posBwd(b *builder) error {
 // embedBwd sorts the tokens and then sums the rows of each. If scratch is too small for
 // all tokens they are cut, and later parts continue the sums.
 func embedBwd(b *builder) error {
-	dwte, dx, tokens := b.op(0), b.op(1), b.op(2)
+	dwte, dx, tokens := b.op(graph.EmbedBwdDWTE), b.op(graph.EmbedBwdDX), b.op(graph.EmbedBwdTokens)
 	if !b.call.Attr.Acc {
 		if err := b.elements(kernels.Unit{File: "clear"}, nil, dwte); err != nil {
 			return err
@@ -328,21 +338,53 @@ func (t target) sumPiece(most int) int {
 	return n
 }
 
-// sums launches the two stages of a sum over tokens. stats selects its terms, see kernels/sums.cu. If scratch memory
-// is too small for all partial sums the tokens are cut, and later parts continue the sums.
-func (b *builder) sums(stats int, g, bias, dy, x, s device.Operand) error {
-	ops := []device.Operand{g, bias, dy, x, s}
-	cols, groups := g.Cols, max(1, b.call.Attr.Heads)
-	read := ops[2:4]
-	if stats == 3 { // sinks
-		read = ops[1:4]
+// sumTerms are what is summed over tokens: STATS in kernels/sums.cu.
+type sumTerms int
+
+const (
+	plainTerms sumTerms = iota // dy
+	rmsTerms                   // of the gains of RMSNorm
+	layerTerms                 // of the gains and biases of LayerNorm
+	sinkTerms                  // of attention sinks
+)
+
+// tokenSum has the operands of a sum over tokens, in the order of kernels/sums.cu.
+type tokenSum struct {
+	terms sumTerms
+	y     device.Operand // the sum
+	other device.Operand // a second one, of biases; with sinkTerms, the sinks
+	dy, x device.Operand // with sinkTerms, delta and lse
+	stats device.Operand
+}
+
+func layerNormDW(b *builder) error {
+	return b.sums(tokenSum{layerTerms, b.op(graph.LayerNormDWDGain), b.op(graph.LayerNormDWDBias), b.op(graph.LayerNormDWDY), b.op(graph.LayerNormDWX), b.op(graph.LayerNormDWStats)})
+}
+
+func rmsNormDW(b *builder) error {
+	return b.sums(tokenSum{terms: rmsTerms, y: b.op(graph.RMSNormDWDGain), dy: b.op(graph.RMSNormDWDY), x: b.op(graph.RMSNormDWX), stats: b.op(graph.RMSNormDWStats)})
+}
+
+func sinkGrad(b *builder) error {
+	return b.sums(tokenSum{terms: sinkTerms, y: b.op(graph.SinkGradDSinks), other: b.op(graph.SinkGradSinks), dy: b.op(graph.SinkGradDelta), x: b.op(graph.SinkGradLSE)})
+}
+
+// sums launches the two stages of a sum over tokens. If scratch memory is too small for all partial sums the tokens
+// are cut, and later parts continue the sums.
+func (b *builder) sums(s tokenSum) error {
+	const dyAt, xAt, statsAt = 2, 3, 4
+	ops := []device.Operand{s.y, s.other, dyAt: s.dy, xAt: s.x, statsAt: s.stats}
+	cols, groups := s.y.Cols, max(1, b.call.Attr.Heads)
+	read := []device.Operand{s.dy, s.x}
+	if s.terms == sinkTerms {
+		read = append(read, s.other)
 	}
 	v, _ := b.vector(cols, read...)
 	v = across(v, cols, 32) // columns per thread: fewer where a warp would have less to do
 	lanes, parts := sumLanes(int(blocks(int64(cols), int64(v))))
 	piece := b.sumPiece(max(4, 128/groups))
 	parts = min(parts, piece)
-	unit := kernels.Unit{File: "sums", Defines: fmt.Sprintf("%sSUM_ROWS=%d GROUPS=%d STATS=%d VEC=%d LANES=%d PARTS=%d", types(ops...), piece, bit(groups > 1), stats, v, lanes, parts)}
+	unit := kernels.Unit{File: "sums", Defines: fmt.Sprintf("%sSUM_ROWS=%d GROUPS=%d STATS=%d VEC=%d LANES=%d PARTS=%d", types(ops...), piece, bit(groups > 1), s.terms, v, lanes, parts)}
 	perPiece := int64(cols) * 2 * 4
 	pieces := int(min(b.room/perPiece, 65535))
 	if pieces < 1 {
@@ -350,15 +392,15 @@ func (b *builder) sums(stats int, g, bias, dy, x, s device.Operand) error {
 	}
 	grid := blocks(int64(cols), int64(lanes*v))
 	acc := b.call.Attr.Acc
-	for r0 := 0; r0 == 0 || r0 < dy.Rows; r0 += pieces * piece {
+	for r0 := 0; r0 == 0 || r0 < s.dy.Rows; r0 += pieces * piece {
 		part := make([]device.Operand, len(ops))
 		copy(part, ops)
-		n := min(pieces*piece, dy.Rows-r0)
-		for i := 2; i < len(part); i++ {
+		n := min(pieces*piece, s.dy.Rows-r0)
+		for i := dyAt; i <= statsAt; i++ {
 			part[i] = rowsOf(part[i], r0, n)
 		}
 		a := b.newArgs(part...)
-		a.t[2].cols = int32(cols) // even without rows
+		a.t[dyAt].cols = int32(cols) // even without rows
 		a.accum = 0
 		if acc || r0 > 0 {
 			a.accum = 1

@@ -258,7 +258,7 @@ func (d *Device) bind(c *device.Call, list []work, span *device.Span, flags *[]a
 		}
 	}
 	if c.Op == graph.Copy {
-		p.to, p.from, p.bytes = c.Args[0].Tier, c.Args[1].Tier, c.Args[1].Bytes()
+		p.to, p.from, p.bytes = c.Args[graph.CopyDst].Tier, c.Args[graph.CopySrc].Tier, c.Args[graph.CopySrc].Bytes()
 	}
 	if isHost(c.Stream) {
 		p.flag = &(*flags)[0]
@@ -309,7 +309,7 @@ func (d *Device) createEvents(p *call) (err error) {
 
 func (d *Device) bindHost(p *call, c *device.Call) error {
 	if c.Op == graph.Copy {
-		p.move = cpu.NewTransfer(c.Args[0], c.Args[1])
+		p.move = cpu.NewTransfer(c.Args[graph.CopyDst], c.Args[graph.CopySrc])
 		return nil
 	}
 	fast := kernel.Lookup(c.Op).Fast
@@ -332,8 +332,8 @@ func (d *Device) bindHost(p *call, c *device.Call) error {
 // arena is split there, row by row if it has several rows.
 func (d *Device) copySteps(c *device.Call) (list []step) {
 	v, stream := d.driver, d.work.streams[c.Stream]
-	m := cpu.NewTransfer(c.Args[0], c.Args[1])
-	if m.Rows > 1 && !d.borders(m.To, c.Args[0]) && !d.borders(m.From, c.Args[1]) {
+	m := cpu.NewTransfer(c.Args[graph.CopyDst], c.Args[graph.CopySrc])
+	if m.Rows > 1 && !d.borders(m.To, c.Args[graph.CopyDst]) && !d.borders(m.From, c.Args[graph.CopySrc]) {
 		two := nv.NewCopy2D(d.base(m.To)+uintptr(m.Dst), d.base(m.From)+uintptr(m.Src), m.DstStep, m.SrcStep, m.Width, int64(m.Rows))
 		return []step{{proc: v.Memcpy2DAsync, args: []uintptr{nv.Addr(two), stream}, keep: two,
 			explain: func(code int32) error { return v.Check("cuMemcpy2DAsync", code) }}}

@@ -45,15 +45,16 @@ type product struct {
 }
 
 func linear(b *builder) error {
-	return b.weighted(product{y: b.op(0), a: b.op(1), b: b.op(2), bias: b.op(3), res: b.op(4), tb: b.call.Attr.WT, acc: b.call.Attr.Acc, rowWise: true})
+	return b.weighted(product{y: b.op(graph.LinearY), a: b.op(graph.LinearX), b: b.op(graph.LinearW), bias: b.op(graph.LinearBias), res: b.op(graph.LinearRes),
+		tb: b.call.Attr.WT, acc: b.call.Attr.Acc, rowWise: true})
 }
 
 func linearDX(b *builder) error {
-	p := product{y: b.op(0), a: b.op(1), b: b.op(2), tb: !b.call.Attr.WT, acc: b.call.Attr.Acc, rowWise: true}
-	if err := b.weighted(p); err != nil || b.op(3).Absent() {
+	p := product{y: b.op(graph.LinearDXDX), a: b.op(graph.LinearDXDY), b: b.op(graph.LinearDXW), tb: !b.call.Attr.WT, acc: b.call.Attr.Acc, rowWise: true}
+	if err := b.weighted(p); err != nil || b.op(graph.LinearDXX).Absent() {
 		return err
 	}
-	x := b.op(3)
+	x := b.op(graph.LinearDXX)
 	if err := b.elements(b.activation("act_bwd"), nil, p.y, p.y, x); err != nil {
 		return err
 	}
@@ -75,8 +76,8 @@ func (b *builder) derives(p product, x device.Operand) bool {
 
 func linearDW(b *builder) error {
 	var list []gradient
-	for first := 0; !b.op(first).Absent(); first += 3 {
-		g := gradient{b.op(first), b.op(first + 1), b.op(first + 2)}
+	for first := graph.LinearDWDW; !b.op(first).Absent(); first += graph.LinearDWDW2 {
+		g := gradient{b.op(first + graph.LinearDWDW), b.op(first + graph.LinearDWX), b.op(first + graph.LinearDWDY)}
 		if b.call.Attr.WT {
 			g.x, g.dy = g.dy, g.x
 		}

@@ -80,7 +80,7 @@ func Of(g *graph.Graph) (Work, error) {
 			if i == g.Head() {
 				w.Head += flops(g, n)
 			}
-			if v := n.Args[2].Value; !seen[v] {
+			if v := n.Args[graph.LinearW].Value; !seen[v] {
 				seen[v] = true
 				w.Parameters += int64(g.Values[v].Rows) * int64(g.Values[v].Cols)
 			}

@@ -1,0 +1,91 @@
+package graph
+
+// Activation selects the function of Act, SwiGLU and their derivatives.
+type Activation uint8
+
+const (
+	GELUTanh Activation = iota // GPT-2's "gelu_new", "gelu_pytorch_tanh"
+	GELUErf                    // "gelu"
+	ReLU                       // OPT
+	SiLU
+)
+
+var activations = [...]string{"gelu_tanh", "gelu", "relu", "silu"}
+
+func (a Activation) String() string { return activations[a] }
+
+// Attr holds an operator's constants; each operator reads the few that its
+// row in the table names. Zero means absent and is not printed.
+type Attr struct {
+	Acc       bool // Sum operands are added to
+	WT        bool // weight is stored [out, in]
+	Grad      bool // CrossEntropy writes the gradient over the logits
+	Inverse   bool // RoPE backwards
+	NF4       bool // weight is stored in 4 bits per number
+	Normed    bool // Route: weights add up to 1
+	Slots     bool // ExpertLinear: x has slots
+	Act       Activation
+	Seq       int // rows per sequence
+	Row0      int // position of the operands' first row, if they start inside a sequence
+	Heads     int // H; in RMSNorm the groups of a row
+	KVHeads   int // G
+	HeadDim   int // S
+	Experts   int // matrices in w
+	Window    int // a query sees the last Window keys, itself included; 0: all
+	Document  int // with starts: length of documents in cost estimates, see Documents; changes no result
+	Among     int // ranks that share each sequence, see BuildShare; 0: not shared
+	PosOffset int // rows of wpe before position 0 (OPT: 2)
+	Cut       int // LinearDW, ExpertDW in bf16: tokens are added in groups of at most this; 0: 2
+	Param     int // index of the updated parameter
+	First     int // index in that parameter of the operands' first element
+	Scale     float64
+	Limit     float64 // SwiGLU: bound on gates and ups; 0: none
+	Alpha     float64 // with Limit: factor of the gates inside the sigmoid
+	Eps       float64
+	Clip      float64
+	Beta1     float64
+	Beta2     float64
+	Decay     float64
+	// UnitOffset makes the gains of RMSNorm 1 + g (Gemma).
+	UnitOffset bool
+}
+
+// AttrField accesses one field of Attr by its name in text.
+type AttrField struct {
+	Name string
+	Ptr  func(*Attr) any // *bool, *int, *float64 or *Activation
+}
+
+// AttrFields are all of them.
+var AttrFields = []AttrField{
+	{"acc", func(a *Attr) any { return &a.Acc }},
+	{"wt", func(a *Attr) any { return &a.WT }},
+	{"grad", func(a *Attr) any { return &a.Grad }},
+	{"inverse", func(a *Attr) any { return &a.Inverse }},
+	{"nf4", func(a *Attr) any { return &a.NF4 }},
+	{"slots", func(a *Attr) any { return &a.Slots }},
+	{"normed", func(a *Attr) any { return &a.Normed }},
+	{"act", func(a *Attr) any { return &a.Act }},
+	{"seq", func(a *Attr) any { return &a.Seq }},
+	{"row0", func(a *Attr) any { return &a.Row0 }},
+	{"heads", func(a *Attr) any { return &a.Heads }},
+	{"kv_heads", func(a *Attr) any { return &a.KVHeads }},
+	{"head_dim", func(a *Attr) any { return &a.HeadDim }},
+	{"experts", func(a *Attr) any { return &a.Experts }},
+	{"window", func(a *Attr) any { return &a.Window }},
+	{"document", func(a *Attr) any { return &a.Document }},
+	{"among", func(a *Attr) any { return &a.Among }},
+	{"pos_offset", func(a *Attr) any { return &a.PosOffset }},
+	{"cut", func(a *Attr) any { return &a.Cut }},
+	{"param", func(a *Attr) any { return &a.Param }},
+	{"first", func(a *Attr) any { return &a.First }},
+	{"scale", func(a *Attr) any { return &a.Scale }},
+	{"limit", func(a *Attr) any { return &a.Limit }},
+	{"alpha", func(a *Attr) any { return &a.Alpha }},
+	{"eps", func(a *Attr) any { return &a.Eps }},
+	{"clip", func(a *Attr) any { return &a.Clip }},
+	{"beta1", func(a *Attr) any { return &a.Beta1 }},
+	{"beta2", func(a *Attr) any { return &a.Beta2 }},
+	{"decay", func(a *Attr) any { return &a.Decay }},
+	{"unit_offset", func(a *Attr) any { return &a.UnitOffset }},
+}

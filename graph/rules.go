@@ -1,0 +1,309 @@
+package graph
+
+import (
+	"cmp"
+	"fmt"
+)
+
+// What operators require beyond the shapes of the table. All operands' types and extents are what the shapes say
+// when a rule is asked, so none is empty.
+
+// requirement returns what is wrong with a call, or "".
+type requirement = func(a *Attr, d []Dim) string
+
+// positions: learned positions must have rows for a whole sequence.
+func positions(arg int) requirement {
+	return func(a *Attr, d []Dim) string {
+		r := d[arg]
+		if !r.Absent() && (a.PosOffset < 0 || r.Rows-a.PosOffset < a.Seq) {
+			return fmt.Sprintf("%d positions are too few for sequences of %d from offset %d", r.Rows, a.Seq, a.PosOffset)
+		}
+		return ""
+	}
+}
+
+// positionsAt: a table must have rows for at least the tokens of one call. The caller
+// must ensure that the position leaves room for them.
+func positionsAt(x, arg int) requirement {
+	return func(a *Attr, d []Dim) string {
+		r, n := d[arg], d[x].Rows
+		if !r.Absent() && (a.PosOffset < 0 || r.Rows-a.PosOffset < n) {
+			return fmt.Sprintf("%d positions are too few for %d tokens from offset %d", r.Rows, n, a.PosOffset)
+		}
+		return ""
+	}
+}
+
+// grouped: the columns of x are groups as long as the gains.
+func grouped(gains, x int) requirement {
+	return func(a *Attr, d []Dim) string {
+		if g, cols, n := d[gains].Cols, d[x].Cols, max(1, a.Heads); cols%n != 0 || cols/n != g {
+			return fmt.Sprintf("%d columns are not %d groups of %d", cols, n, g)
+		}
+		return ""
+	}
+}
+
+// turned: a rotary table has cosines and sines for at most a head's columns.
+func turned(a *Attr, d []Dim) string {
+	if cols := d[RoPETable].Cols; cols%2 != 0 || cols > a.HeadDim {
+		return fmt.Sprintf("a rotary table of %d columns does not fit heads of size %d", cols, a.HeadDim)
+	}
+	return ""
+}
+
+// either returns what the first check finds wrong, or else the second.
+func either(first, second requirement) requirement {
+	return func(a *Attr, d []Dim) string { return cmp.Or(first(a, d), second(a, d)) }
+}
+
+// cached: the cache has the same number of rows for each key and value head.
+func cached(a *Attr, d []Dim) string {
+	kv, heads, n := d[AttentionAtKV], 2*a.KVHeads, d[AttentionAtO].Rows
+	if kv.Rows%heads != 0 || kv.Rows/heads < n {
+		return fmt.Sprintf("a cache of %d rows for %d heads has no room for %d tokens", kv.Rows, heads, n)
+	}
+	return ""
+}
+
+// oneStart: what accumulates begins at its old value, not at a bias or residual.
+func oneStart(a *Attr, d []Dim) string {
+	if a.Acc && !(d[LinearBias].Absent() && d[LinearRes].Absent()) {
+		return "acc cannot be set with a bias or a residual"
+	}
+	return ""
+}
+
+// notAdded: what is multiplied by a derivative begins at 0.
+func notAdded(a *Attr, d []Dim) string {
+	if a.Acc && !d[LinearDXX].Absent() {
+		return "acc cannot be set with an activation to differentiate"
+	}
+	return ""
+}
+
+// oneOrTwo: a second gradient has all of its operands.
+func oneOrTwo(a *Attr, d []Dim) string {
+	n := 0
+	for _, x := range d[LinearDWDW2:] {
+		if !x.Absent() {
+			n++
+		}
+	}
+	if n%3 != 0 {
+		return fmt.Sprintf("only %d of the three operands of a second gradient are given", n)
+	}
+	return ""
+}
+
+// combined: the columns of x are slots as wide as y, and what accumulates begins at its old value.
+func combined(a *Attr, d []Dim) string {
+	width, cols := d[CombineY].Cols, d[CombineX].Cols
+	switch {
+	case cols%width != 0:
+		return fmt.Sprintf("%d columns cannot be divided into slots of %d", cols, width)
+	case a.Acc && !d[CombineRes].Absent():
+		return "acc cannot be set with a residual"
+	}
+	return ""
+}
+
+// weighted: the columns of y are one slot for each weight, and a gradient of weights needs
+// weights.
+func weighted(y, weights int) requirement {
+	return func(a *Attr, d []Dim) string {
+		w := d[weights]
+		switch {
+		case w.Absent() && len(d) > weights+1 && !d[weights+1].Absent():
+			return "there is a gradient of weights, but no weights"
+		case !w.Absent() && d[y].Cols%w.Cols != 0:
+			return fmt.Sprintf("%d columns cannot be divided into %d slots", d[y].Cols, w.Cols)
+		}
+		return ""
+	}
+}
+
+// clamped: bounds need both of their constants, and exist only for SiLU with weights.
+func clamped(weights int) requirement {
+	return func(a *Attr, d []Dim) string {
+		if (a.Limit > 0) != (a.Alpha > 0) || a.Limit < 0 || a.Alpha < 0 || a.Limit > 0 && (d[weights].Absent() || a.Act != SiLU) {
+			return fmt.Sprintf("limit is %g and alpha %g with %v, but only both or neither can be set, and only with silu and weights", a.Limit, a.Alpha, a.Act)
+		}
+		return ""
+	}
+}
+
+// enough: a token's experts are different.
+func enough(experts, logits int) requirement {
+	return func(a *Attr, d []Dim) string {
+		if k, all := d[experts].Cols, d[logits].Cols; k > all {
+			return fmt.Sprintf("%d different experts cannot be chosen from %d", k, all)
+		}
+		return ""
+	}
+}
+
+// balanced: the loss term that evens out the use of experts has both scale and scalars.
+func balanced(a *Attr, d []Dim) string {
+	if why := enough(RouteBwdExperts, RouteBwdLogits)(a, d); why != "" {
+		return why
+	}
+	if (a.Scale != 0) == d[RouteBwdScalars].Absent() {
+		return "scale and scalars must be given together"
+	}
+	return whole(a, d[RouteBwdLogits].Rows)
+}
+
+// expertLinear: w holds a matrix for each expert, whose extents are the columns of x and y per
+// slot (of x: in all, without Attr.Slots). Packed columns are checked where their type is known.
+func expertLinear(a *Attr, d []Dim) string {
+	x, y, w, n, k := d[ExpertLinearX].Cols, d[ExpertLinearY].Cols, d[ExpertLinearW], a.Experts, d[ExpertLinearExperts].Cols
+	if a.Slots && x%k != 0 || y%k != 0 {
+		return fmt.Sprintf("%d and %d columns cannot be divided into %d slots", y, x, k)
+	}
+	if a.Acc && !d[ExpertLinearBias].Absent() {
+		return "acc cannot be set with a bias"
+	}
+	if rows, cols := expertExtents(a, d); n < 1 || w.Rows%n != 0 || w.Rows/n != rows || w.Cols != cols && !a.NF4 {
+		return fmt.Sprintf("weights of %d x %d, want %d x %d for each of %d experts", w.Rows, w.Cols, rows, cols, n)
+	}
+	return ""
+}
+
+// expertExtents returns the extents of an expert's matrix, by the columns of x and y.
+func expertExtents(a *Attr, d []Dim) (rows, cols int) {
+	k := max(d[ExpertLinearExperts].Cols, 1)
+	rows, cols = d[ExpertLinearX].Cols, d[ExpertLinearY].Cols/k
+	if a.Slots {
+		rows /= k
+	}
+	if a.WT {
+		rows, cols = cols, rows
+	}
+	return rows, cols
+}
+
+// expertBias: a bias has a row for each expert, as wide as a slot of the result, and only
+// biases are multiplied by weights.
+func expertBias(a *Attr, d []Dim) string {
+	bias, y, k := d[ExpertLinearBias], d[ExpertLinearY].Cols, d[ExpertLinearExperts].Cols
+	switch {
+	case bias.Absent() && !d[ExpertLinearWeights].Absent():
+		return "there are weights, but no bias"
+	case !bias.Absent() && (bias.Rows != a.Experts || bias.Cols != y/k):
+		return fmt.Sprintf("a bias of %d x %d does not fit %d experts, %d slots and %d columns", bias.Rows, bias.Cols, a.Experts, k, y)
+	}
+	return ""
+}
+
+// expertDB: dy is shared by all slots, or has a part for each.
+func expertDB(a *Attr, d []Dim) string {
+	db, dy, k := d[ExpertDBDB], d[ExpertDBDY], d[ExpertDBExperts].Cols
+	if db.Rows != a.Experts || dy.Cols != db.Cols && !times(dy.Cols, k, db.Cols) {
+		return fmt.Sprintf("gradients of %d columns, in %d slots, do not fit %d experts with biases of %d x %d in all", dy.Cols, k, a.Experts, db.Rows, db.Cols)
+	}
+	return ""
+}
+
+// times reports whether n is k times each.
+func times(n, k, each int) bool { return n%k == 0 && n/k == each }
+
+// expertDW: like expertLinear, for gradients; dy, too, may be shared by all slots.
+func expertDW(a *Attr, d []Dim) string {
+	n, k, dw := a.Experts, d[ExpertDWExperts].Cols, d[ExpertDWDW]
+	if a.Seq < 1 {
+		return "seq is missing"
+	}
+	if a.Cut > maxCut {
+		return fmt.Sprintf("cut is %d, but the tokens of an expert are padded to at most %d", a.Cut, maxCut)
+	}
+	if n < 1 || dw.Rows%n != 0 {
+		return fmt.Sprintf("%d rows cannot be divided among %d experts", dw.Rows, n)
+	}
+	rows, cols := dw.Rows/n, dw.Cols
+	if a.WT {
+		rows, cols = cols, rows
+	}
+	if x, y := d[ExpertDWX].Cols, d[ExpertDWDY].Cols; x != rows && !times(x, k, rows) || y != cols && !times(y, k, cols) {
+		return fmt.Sprintf("%d inputs and %d outputs do not fit experts with %d and %d, and %d slots", x, y, rows, cols, k)
+	}
+	return ""
+}
+
+// paired: what is known of a pair is in the first rows of its two documents.
+func paired(a *Attr, d []Dim) string {
+	if a.Seq < 2 {
+		return fmt.Sprintf("sequences of %d rows have no room for a pair", a.Seq)
+	}
+	return cmp.Or(hasScale(a, d), whole(a, d[PreferenceLoss].Rows))
+}
+
+// whole: the rows are whole sequences.
+func whole(a *Attr, rows int) string {
+	if rows%a.Seq != 0 {
+		return fmt.Sprintf("%d rows are not whole sequences of %d", rows, a.Seq)
+	}
+	return ""
+}
+
+// sliced: the queries are all rows of whole sequences, or the last rows of one sequence's keys.
+func sliced(a *Attr, d []Dim) string {
+	return slice(a, d[AttentionQ].Rows, d[AttentionKV].Rows)
+}
+
+// slicedBack: where sums depend on the cuts, sequences are cut at multiples of SliceUnit.
+func slicedBack(a *Attr, d []Dim) string {
+	queries, keys, unit := d[AttentionBwdQ].Rows, d[AttentionBwdKV].Rows, SliceUnit(a.Seq)
+	if why := slice(a, queries, keys); why != "" {
+		return why
+	}
+	if keys < a.Seq && keys%unit != 0 || (keys-queries)%unit != 0 {
+		return fmt.Sprintf("a slice of rows %d to %d, which are not multiples of %d", keys-queries, keys, unit)
+	}
+	return ""
+}
+
+func slice(a *Attr, queries, keys int) string {
+	switch {
+	case queries > keys:
+		return fmt.Sprintf("%d queries with keys of %d rows", queries, keys)
+	case keys > a.Seq && (keys%a.Seq != 0 || queries != keys):
+		return fmt.Sprintf("%d queries and %d keys with sequences of %d rows", queries, keys, a.Seq)
+	}
+	return ""
+}
+
+// hasScale: an absent scale would leave zeros.
+func hasScale(a *Attr, _ []Dim) string {
+	if a.Scale == 0 {
+		return "scale is missing"
+	}
+	return ""
+}
+
+// pieces: there is a partial sum for each piece of the gradient.
+func pieces(_ *Attr, d []Dim) string {
+	part, g := d[NormPartPart], d[NormPartGrad]
+	if k := NormPieces(g.Elems()); part.Cols != k {
+		return fmt.Sprintf("%d partial sums for %d elements, want %d", part.Cols, g.Elems(), k)
+	}
+	return ""
+}
+
+// halved: only bf16 numbers, of which there is no other copy, are the upper halves of something.
+func halved(p, p16, rest int) requirement {
+	return func(_ *Attr, d []Dim) string {
+		if !d[rest].Absent() && (d[p].DType != BF16 || !d[p16].Absent()) {
+			return "rest holds the lower halves of weights, which p and p16 do not fit: p must be bf16, the upper halves, and p16 absent"
+		}
+		return ""
+	}
+}
+
+// copied: copies do not convert.
+func copied(_ *Attr, d []Dim) string {
+	if src, dst := d[CopySrc].DType, d[CopyDst].DType; src != dst {
+		return fmt.Sprintf("src is %v, the destination is %v: convert it with cast", src, dst)
+	}
+	return ""
+}

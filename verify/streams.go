@@ -1,0 +1,36 @@
+package verify
+
+import (
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/optimizer"
+)
+
+// streamTiers gives the tiers written and read by a stream's operands.
+var streamTiers = [device.NumStreams]struct {
+	write, read device.Tier
+	only        []graph.Op // nil: all that run on one rank
+}{
+	device.Compute:     {device.DeviceTier, device.DeviceTier, nil},
+	device.HostToDev:   {device.DeviceTier, device.HostTier, copies},
+	device.DevToHost:   {device.HostTier, device.DeviceTier, copies},
+	device.DiskRead:    {device.HostTier, device.DiskTier, copies},
+	device.DiskWrite:   {device.DiskTier, device.HostTier, copies},
+	device.HostCompute: {device.HostTier, device.HostTier, updating},
+	device.Collective:  {device.DeviceTier, device.DeviceTier, []graph.Op{graph.AllGather, graph.ReduceScatter, graph.AllReduce}},
+	device.Send:        {device.DeviceTier, device.DeviceTier, []graph.Op{graph.Send}},
+	device.Recv:        {device.DeviceTier, device.DeviceTier, []graph.Op{graph.Recv}},
+}
+
+var copies = []graph.Op{graph.Copy}
+
+// updating lists the optimizer's operators, which compute the same on the host's cores
+// as on the device, except for NormPart's order of fp64 summation. Matrix products are
+// excluded: their bits differ there.
+var updating = func() []graph.Op {
+	list := []graph.Op{graph.NormPart, graph.NormAll}
+	for o := range optimizer.NumOptimizers {
+		list = append(list, o.Rule().Op)
+	}
+	return append(list, graph.Cast, graph.Add, graph.Copy)
+}()
