@@ -11,6 +11,7 @@ import (
 
 	"github.com/athanor-llm/athanor/data/bpe"
 	"github.com/athanor-llm/athanor/data/chat"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // opened opens a folder of testdata with a tokenizer and a template.
@@ -106,6 +107,7 @@ func TestConversations(t *testing.T) {
 // TestConversationsInPieces: conversations stay whole among other documents, however many workers there are,
 // and an end of text within one, which ends a turn, does not begin a document.
 func TestConversationsInPieces(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	var lines strings.Builder
 	long := strings.Repeat("gold and salt\nand iron. ", 3000)
 	for i := range 60 {

@@ -5,12 +5,14 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // A document begins after the last end of text before it in its sequence, or with the
 // sequence: starts are at most the token's own position, and ascending.
 func TestStarts(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	testkit.Check(t, func(t *rapid.T) {
 		sequence := rapid.IntRange(1, 12).Draw(t, "sequence")
 		tokens := rapid.SliceOfN(rapid.Int32Range(0, 3), sequence, sequence*4).Draw(t, "tokens")
 		tokens = tokens[:len(tokens)/sequence*sequence]
@@ -55,7 +57,7 @@ func TestDocumentLength(t *testing.T) {
 // For any length, at least one window is sampled, no more than there are, and about
 // lengthTokens tokens at most.
 func TestWindowsOf(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	testkit.Check(t, func(t *rapid.T) {
 		sequence := rapid.Int64Range(1, 1<<24).Draw(t, "sequence")
 		count := rapid.Int64Range(sequence, 1<<44).Draw(t, "count")
 		if n := windowsOf(count, sequence); n < 1 || n*sequence > min(count, lengthTokens) {
@@ -66,7 +68,7 @@ func TestWindowsOf(t *testing.T) {
 
 // Documents of the length found have the requested number of pairs, if any length does.
 func TestLengthOf(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	testkit.Check(t, func(t *rapid.T) {
 		sequence := rapid.IntRange(1, 300).Draw(t, "sequence")
 		length := rapid.IntRange(1, sequence).Draw(t, "length")
 		pairs := func(length int) (sum int64) {

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // mixture draws a few sources. All windows have one length, and their tokens show where they come from.
@@ -43,7 +45,7 @@ func sourceOf(parts []Part, window int64) (int, int64) {
 // source; at the end of every pass it has had exactly that. A source is read as it is read alone: in each pass
 // over it each window once.
 func TestMixture(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	testkit.Check(t, func(t *rapid.T) {
 		parts := mixture(t)
 		w := Mix(parts...)
 		seed := rapid.Uint64().Draw(t, "seed")
@@ -100,7 +102,7 @@ func TestMixture(t *testing.T) {
 // TestMixtureResumes: from any cursor, saved as JSON, the stream continues as if never interrupted, and
 // skipping is equivalent to filling.
 func TestMixtureResumes(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	testkit.Check(t, func(t *rapid.T) {
 		w := Mix(mixture(t)...)
 		seed := rapid.Uint64().Draw(t, "seed")
 		open := func() *Sampler {

@@ -6,12 +6,14 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // TestBestFit: windows are not overfilled, and have the same room left as by the definition, which looks at all
 // windows for each length, longest first.
 func TestBestFit(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	testkit.Check(t, func(t *rapid.T) {
 		room := rapid.IntRange(1, rapid.SampledFrom([]int{3, 300, 70_000}).Draw(t, "most")).Draw(t, "room") // up to three levels of bits
 		lengths := rapid.SliceOfN(rapid.IntRange(1, room), 1, 200).Draw(t, "lengths")
 		if rapid.Bool().Draw(t, "short") {

@@ -17,6 +17,8 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 	"pgregory.net/rapid"
+
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // TestPackedIsTheText: compressed files give the tokens and the counts of the same bytes uncompressed. The
@@ -83,7 +85,8 @@ func framed(t testing.TB, text string, o ...zstd.EOption) string {
 
 // TestPackedParts: however a text is cut into members and frames, the text is what is read.
 func TestPackedParts(t *testing.T) {
-	rapid.Check(t, func(r *rapid.T) {
+	testkit.Needs(t, testkit.Usual)
+	testkit.Check(t, func(r *rapid.T) {
 		texts := rapid.SliceOfN(rapid.StringMatching(`[a-z\n\x00é]{0,200}`), 1, 6).Draw(r, "texts")
 		times := rapid.IntRange(1, 2000).Draw(r, "times")
 		var whole, gz, zst strings.Builder
@@ -171,6 +174,7 @@ func TestPackedSystem(t *testing.T) {
 // TestPackedBounds: hostile files of a few bytes get no memory for what they claim, and text without a place to
 // cut has the same limit as uncompressed.
 func TestPackedBounds(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	const most = 1 << 20
 	block := "\x01\x00\x00" // a raw, empty, last one
 	bomb := func(unit string) string { return strings.Repeat(unit, (64<<20)/len(unit)) }

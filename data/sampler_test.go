@@ -9,11 +9,13 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // An order is a permutation; other epochs and seeds have other ones.
 func TestPermutation(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	testkit.Check(t, func(t *rapid.T) {
 		n := rapid.Int64Range(1, 3000).Draw(t, "n")
 		seed, epoch := rapid.Uint64().Draw(t, "seed"), rapid.Int64Range(0, 1<<40).Draw(t, "epoch")
 		p := newPermutation(n, seed, epoch)
@@ -111,7 +113,7 @@ func numbered(n int) *Tokens {
 // In an epoch every training token but the first is a target exactly once, and
 // no validation token is ever seen.
 func TestEpochVisitsAll(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	testkit.Check(t, func(t *rapid.T) {
 		sequence := rapid.IntRange(1, 40).Draw(t, "sequence")
 		n := rapid.IntRange(2*sequence+2, 2000).Draw(t, "tokens")
 		tokens := numbered(n)
@@ -173,7 +175,7 @@ func TestEpochVisitsAll(t *testing.T) {
 // whatever the batch sizes.
 func TestResume(t *testing.T) {
 	tokens := numbered(2000)
-	rapid.Check(t, func(t *rapid.T) {
+	testkit.Check(t, func(t *rapid.T) {
 		sequence := rapid.IntRange(1, 300).Draw(t, "sequence")
 		w, err := tokens.Windows(Range{0, 2000}, sequence)
 		if err != nil {

@@ -6,13 +6,15 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // TestWhole: every document that fits is whole in one window, longer ones are cut into parts that overlap by a
 // token; each token but the first of a document is predicted once, unless it is given; attention within
 // documents sees nothing else; the rest is given.
 func TestWhole(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	testkit.Check(t, func(t *rapid.T) {
 		const end = int32(7)
 		sequence := rapid.IntRange(1, 12).Draw(t, "sequence")
 		most := int64(sequence) + 1

@@ -9,13 +9,14 @@ import (
 
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // TestExport: an exported folder has the weights of the original, in the requested type, rounded to the nearest, and tells its
 // readers the type. Once rounded, weights do not change any more.
 func TestExport(t *testing.T) {
 	ctx, quiet := context.Background(), func(string, int64, int64) {}
-	for _, dir := range []string{"../testdata/torch/llama-tiny", "../testdata/torch/gpt2-tiny", "../testdata/torch/mixtral-tiny/lora"} {
+	for _, dir := range testkit.Sample([]string{"../testdata/torch/llama-tiny", "../testdata/torch/gpt2-tiny", "../testdata/torch/mixtral-tiny/lora"}, 1, 3) {
 		to := filepath.Join(t.TempDir(), "out")
 		check(t, Export(ctx, dir, to+"32", safetensors.F32, quiet))
 		check(t, Export(ctx, dir, to, safetensors.BF16, quiet))

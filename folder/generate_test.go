@@ -12,6 +12,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/program"
@@ -40,7 +41,7 @@ func TestGenerator(t *testing.T) {
 	check(t, err)
 	adapters, err := filepath.Glob("../testdata/torch/*/lora/adapter_config.json")
 	check(t, err)
-	for _, config := range append(folders, adapters...) {
+	for _, config := range testkit.Sample(append(folders, adapters...), 1, 8) {
 		dir := filepath.Dir(config)
 		t.Run(strings.TrimPrefix(dir, "../testdata/torch/"), func(t *testing.T) {
 			f, err := Open(dir)
@@ -92,6 +93,7 @@ func TestGenerator(t *testing.T) {
 
 // TestExtend: how tokens are divided over calls does not change a bit of the logits.
 func TestExtend(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	for _, dtype := range []graph.DType{graph.F32, graph.BF16} {
 		t.Run(dtype.String(), func(t *testing.T) { extendAnyhow(t, dtype) })
 	}
@@ -138,7 +140,7 @@ func TestHalved(t *testing.T) {
 	ctx := context.Background()
 	folders, err := filepath.Glob("../testdata/torch/*/config.json")
 	check(t, err)
-	for _, config := range folders {
+	for _, config := range testkit.Sample(folders, 1, 8) {
 		dir := filepath.Dir(config)
 		f, err := Open(dir)
 		check(t, err)
@@ -182,7 +184,7 @@ func TestHalved(t *testing.T) {
 // that has read nothing before.
 func TestKeep(t *testing.T) {
 	ctx := context.Background()
-	for _, dir := range []string{"llama-tiny", "mistral-tiny", "gpt2-tiny"} {
+	for _, dir := range testkit.Sample([]string{"llama-tiny", "mistral-tiny", "gpt2-tiny"}, 1, 3) {
 		f, err := Open("../testdata/torch/" + dir)
 		check(t, err)
 		defer f.Close()

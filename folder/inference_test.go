@@ -32,7 +32,7 @@ func TestSmallDevice(t *testing.T) {
 	ctx := context.Background()
 	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 1))
-	for _, dir := range []string{"llama-tiny", "gemma3-tiny", "mixtral-tiny", "gpt2-tiny", "qwen3-tiny/lora"} {
+	for _, dir := range testkit.Sample([]string{"llama-tiny", "gemma3-tiny", "mixtral-tiny", "gpt2-tiny", "qwen3-tiny/lora"}, 1, 2) {
 		for _, dtype := range []graph.DType{graph.F32, graph.BF16} {
 			t.Run(fmt.Sprint(dir, dtype), func(t *testing.T) {
 				f, err := Open("../testdata/torch/" + dir)
@@ -106,8 +106,9 @@ func frugal(t *testing.T, open func(*machine.Alone) error) int64 {
 
 // TestSmallEvaluation: losses, logits and gradients are the same, bit for bit, whatever memory the device has.
 func TestSmallEvaluation(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	ctx := context.Background()
-	for _, dir := range []string{"llama-tiny", "mixtral-tiny", "gpt2-tiny", "qwen3-tiny/lora"} {
+	for _, dir := range testkit.Sample([]string{"llama-tiny", "mixtral-tiny", "gpt2-tiny", "qwen3-tiny/lora"}, 1, 2) {
 		for _, dtype := range []graph.DType{graph.F32, graph.BF16} {
 			f, err := Open("../testdata/torch/" + dir)
 			check(t, err)
@@ -214,8 +215,9 @@ func TestNext(t *testing.T) {
 // TestFootprint: with the least memory all weights are streamed, frozen ones and those in 4 bits too, and large blocks are
 // left out where the memory that they take is all that is lacking.
 func TestFootprint(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	ctx := context.Background()
-	for _, dir := range []string{"llama-tiny", "llama-tiny/lora", "mixtral-tiny"} {
+	for _, dir := range testkit.Sample([]string{"llama-tiny", "llama-tiny/lora", "mixtral-tiny"}, 1, 2) {
 		for _, quantize := range []bool{false, true} {
 			f, err := Open("../testdata/torch/" + dir)
 			check(t, err)

@@ -14,6 +14,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/internal/torch"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
@@ -30,7 +31,7 @@ func TestAdapterTraining(t *testing.T) {
 	if err != nil || len(dirs) < 3 {
 		t.Fatalf("fixtures: %v %v", dirs, err)
 	}
-	for _, dir := range dirs {
+	for _, dir := range testkit.Sample(dirs, 1, 6) {
 		t.Run(filepath.Base(filepath.Dir(dir)), func(t *testing.T) {
 			var rows [][]int32
 			torch.JSON(t, filepath.Join(dir, "../tokens.json"), &rows)
@@ -81,7 +82,7 @@ func TestAdapterGradients(t *testing.T) {
 	if err != nil || len(dirs) < 2 {
 		t.Fatalf("fixtures: %v %v", dirs, err)
 	}
-	for _, file := range dirs {
+	for _, file := range testkit.Sample(dirs, 1, 6) {
 		dir := filepath.Dir(file)
 		folder, err := Open(dir)
 		check(t, err)
@@ -141,7 +142,7 @@ func TestMerge(t *testing.T) {
 	ctx := context.Background()
 	dirs, err := filepath.Glob("../testdata/torch/*/lora")
 	check(t, err)
-	for _, dir := range dirs {
+	for _, dir := range testkit.Sample(dirs, 1, 4) {
 		to := filepath.Join(t.TempDir(), "merged")
 		check(t, Merge(ctx, dir, to, func(string, int64, int64) {}))
 		var rows [][]int32
@@ -276,6 +277,7 @@ func TestAdapterModules(t *testing.T) {
 // TestQuantizedWeights: what is read back of a weight held in 4 bits is what bitsandbytes makes
 // of it, bit for bit.
 func TestQuantizedWeights(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	const dir = "../testdata/torch/llama-nf4"
 	folder, err := Open(dir)
 	check(t, err)

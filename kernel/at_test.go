@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // TestPieces: AttentionAt on successive pieces of a sequence, starting with a cache
@@ -13,7 +14,7 @@ import (
 func TestPieces(t *testing.T) {
 	e := NewEnv(2)
 	defer e.Close()
-	for seed := range uint64(60) {
+	for seed := range uint64(testkit.Count(6, 30, 60)) {
 		m := &maker{Rand: rand.New(rand.NewPCG(seed, 77)), mixed: seed%3 == 2}
 		a, _ := m.heads()
 		n, d := a.Seq, m.float()
@@ -60,7 +61,7 @@ func TestPieces(t *testing.T) {
 func TestPositions(t *testing.T) {
 	e := NewEnv(2)
 	defer e.Close()
-	for seed := range uint64(60) {
+	for seed := range uint64(testkit.Count(6, 30, 60)) {
 		m := &maker{Rand: rand.New(rand.NewPCG(seed, 78)), mixed: seed%2 == 1}
 		for _, f := range []struct {
 			op, at graph.Op

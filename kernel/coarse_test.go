@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // TestHugeScores: as long as scores are finite, so are results, forward and backward, of the reference and at a
@@ -14,7 +15,7 @@ import (
 func TestHugeScores(t *testing.T) {
 	e := NewEnv(2)
 	defer e.Close()
-	for seed := range uint64(100) {
+	for seed := range uint64(testkit.Count(6, 40, 100)) {
 		m := &maker{Rand: rand.New(rand.NewPCG(seed, 79)), mixed: seed%3 == 2}
 		x := m.whole(graph.F32)
 		exponent := m.IntN(61) - 4 // of queries and keys: products up to 2^112 in fp32
@@ -68,7 +69,7 @@ func TestHugeScores(t *testing.T) {
 func TestHugeSinks(t *testing.T) {
 	e := NewEnv(2)
 	defer e.Close()
-	for seed := range uint64(100) {
+	for seed := range uint64(testkit.Count(6, 40, 100)) {
 		m := &maker{Rand: rand.New(rand.NewPCG(seed, 80)), mixed: seed%3 == 2}
 		x := m.whole(graph.F32)
 		x.starts = Tensor{} // a cache has none

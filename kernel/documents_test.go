@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // documents returns the bounds of the documents of the sequence.
@@ -27,8 +28,8 @@ func TestDocuments(t *testing.T) {
 	one, three := NewEnv(1), NewEnv(3)
 	defer one.Close()
 	defer three.Close()
-	several := 0
-	for seed := range uint64(300) {
+	several, rounds := 0, testkit.Count(60, 300, 300)
+	for seed := range uint64(rounds) {
 		m := &maker{Rand: rand.New(rand.NewPCG(seed, 97)), mixed: seed%2 == 1}
 		x := m.whole(graph.F32)
 		if x.starts.Absent() {
@@ -53,7 +54,7 @@ func TestDocuments(t *testing.T) {
 			t.Fatalf("seed %d, %+v %v, documents at %v: %v", seed, x.Attr, x.qkv.DType, docs, err)
 		}
 	}
-	if several < 50 {
+	if several < rounds/6 {
 		t.Errorf("%d samples have several documents", several)
 	}
 }
@@ -72,7 +73,7 @@ func (x *whole) document(lo, hi int) *whole {
 func TestOneDocument(t *testing.T) {
 	e := NewEnv(2)
 	defer e.Close()
-	for seed := range uint64(100) {
+	for seed := range uint64(testkit.Count(6, 40, 100)) {
 		m := &maker{Rand: rand.New(rand.NewPCG(seed, 96)), mixed: seed%2 == 1}
 		x := m.whole(graph.F32)
 		var have [2][]Tensor

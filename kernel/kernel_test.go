@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/kernel/pool"
 	"github.com/athanor-llm/athanor/kernel/simd"
 )
@@ -131,7 +132,7 @@ func TestFast(t *testing.T) {
 		t.Run(v.Name, func(t *testing.T) {
 			e := NewEnvOn(pool.New(2), v)
 			defer e.Close()
-			each(t, 40, func(t *testing.T, s sample) {
+			each(t, testkit.Count(6, 25, 40), func(t *testing.T, s sample) {
 				want, got := s.clone(), s.clone()
 				Lookup(s.op).Reference(nil, &s.attr, want)
 				Lookup(s.op).Fast(e, &s.attr, got)
@@ -170,7 +171,7 @@ func TestWorkers(t *testing.T) {
 	past := NewEnv(2)
 	past.pastBytes = 0
 	others = append(others, past)
-	each(t, 30, func(t *testing.T, s sample) {
+	each(t, testkit.Count(4, 15, 30), func(t *testing.T, s sample) {
 		a := s.clone()
 		Lookup(s.op).Fast(one, &s.attr, a)
 		for i, e := range others {
@@ -238,7 +239,7 @@ func (s sample) rows() (n, unit int) {
 func TestSplit(t *testing.T) {
 	e := NewEnv(2)
 	defer e.Close()
-	each(t, 60, func(t *testing.T, s sample) {
+	each(t, testkit.Count(6, 30, 60), func(t *testing.T, s sample) {
 		n, unit := s.rows()
 		if n/unit < 2 {
 			return
@@ -348,7 +349,7 @@ func TestInPlace(t *testing.T) {
 	e := NewEnv(2)
 	defer e.Close()
 	for _, op := range []graph.Op{graph.ActBwd, graph.RMSNormDX} {
-		for seed := range uint64(60) {
+		for seed := range uint64(testkit.Count(6, 30, 60)) {
 			m := &maker{Rand: rand.New(rand.NewPCG(seed, uint64(op))), mixed: seed%2 == 1}
 			s := cases[op](m)
 			s.t[0] = m.mat(s.t[1].DType, s.t[1].Rows, s.t[1].Cols, 1)

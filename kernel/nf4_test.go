@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // packed returns a weight in 4 bits, with gaps between rows.
@@ -32,7 +33,7 @@ func (m *maker) packed(d graph.DType, in, out int, wt bool) Tensor {
 func TestNF4Panels(t *testing.T) {
 	e := NewEnv(2)
 	defer e.Close()
-	for seed := range uint64(200) {
+	for seed := range uint64(testkit.Count(10, 70, 200)) {
 		m := &maker{Rand: rand.New(rand.NewPCG(seed, 1))}
 		e.panelElems = 1 + m.IntN(1<<14)
 		n, in, out := 1+m.IntN(40), 1+m.IntN(400), 1+m.IntN(400)
@@ -68,7 +69,7 @@ func TestNF4Panels(t *testing.T) {
 func TestNF4ExpertPanels(t *testing.T) {
 	e := NewEnv(2)
 	defer e.Close()
-	for seed := range uint64(400) {
+	for seed := range uint64(testkit.Count(10, 120, 400)) {
 		m := &maker{Rand: rand.New(rand.NewPCG(seed, 2)), acc: seed%2 == 0, mixed: true}
 		e.panelElems = 1 + m.IntN(1<<12)
 		s := cases[graph.ExpertLinear](m)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // whole is attention and its backward pass on one sequence. The operands are column bands
@@ -80,7 +81,7 @@ func TestSlices(t *testing.T) {
 	for _, workers := range []int{1, 2, 5} {
 		e := NewEnv(workers)
 		defer e.Close()
-		for seed := range uint64(150) {
+		for seed := range uint64(testkit.Count(6, 50, 150)) {
 			m := &maker{Rand: rand.New(rand.NewPCG(seed, 99)), mixed: seed%2 == 1}
 			sum := graph.DType(graph.F32)
 			if seed%5 == 0 {
@@ -117,7 +118,7 @@ func TestSlices(t *testing.T) {
 func TestSlicesOfWindows(t *testing.T) {
 	e := NewEnv(2)
 	defer e.Close()
-	for seed := range uint64(40) {
+	for seed := range uint64(testkit.Count(4, 20, 40)) {
 		m := &maker{Rand: rand.New(rand.NewPCG(seed, 92))}
 		a := graph.Attr{Seq: 60 + m.IntN(400), Heads: 2, KVHeads: 1, HeadDim: 33, Scale: 0.2, Window: 20 + m.IntN(90)}
 		x := m.wholeOf(a, graph.BF16, graph.F32)
@@ -139,7 +140,7 @@ func TestSlicesOfWindows(t *testing.T) {
 func TestSlicesAnywhere(t *testing.T) {
 	e := NewEnv(2)
 	defer e.Close()
-	for seed := range uint64(60) {
+	for seed := range uint64(testkit.Count(6, 30, 60)) {
 		m := &maker{Rand: rand.New(rand.NewPCG(seed, 98)), mixed: seed%2 == 1}
 		x := m.whole(graph.F32)
 		x.run(e, 0, x.n, false)

@@ -19,7 +19,7 @@ func TestThorough(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	g := samples.BuildGraph(t, "gpt2", graph.F32)
 	above, lower := 0, 0
-	for range 200 {
+	for range testkit.Count(60, 200, 200) {
 		pl := samples.RandomPlan(g, 4, rng)
 		quick, err := Lower(t.Context(), g, pl, Options{Capacity: program.NoLimits})
 		if err != nil {

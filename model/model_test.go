@@ -16,6 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // TestParamCounts: the published numbers of parameters.
@@ -305,7 +306,7 @@ func alternating(layers int) string {
 // TestExpertOrder: an expert that files have as [in, out], gate and up interleaved, is [out, in] with gates
 // first for operators, and converts back.
 func TestExpertOrder(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	testkit.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 70)
 		experts, ins, half := rapid.IntRange(1, 4).Draw(t, "experts"), n.Draw(t, "ins"), n.Draw(t, "half")
 		p := Param{Rows: experts * 2 * half, Cols: ins, Experts: experts, Turned: true, InTurn: rapid.Bool().Draw(t, "in turn")}

@@ -6,6 +6,7 @@ import (
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/model"
 )
@@ -13,6 +14,7 @@ import (
 // TestTimed: operators of a policy's plan are timed on the machine at hand, like those of the search's plan:
 // otherwise the two times cannot be compared.
 func TestTimed(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	of, err := model.Known("gpt2")
 	check(t, err)

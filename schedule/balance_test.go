@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // objective evaluates Mist's objective as its integer program states it.
@@ -46,7 +48,7 @@ func splits(layers, stages int, options func(stage, first, end int) []Option, vi
 // TestBalance compares with all divisions and options. Options are drawn per stage and
 // range of layers, sometimes none.
 func TestBalance(t *testing.T) {
-	rapid.Check(t, func(r *rapid.T) {
+	testkit.Check(t, func(r *rapid.T) {
 		layers := rapid.IntRange(1, 6).Draw(r, "layers")
 		stages := rapid.IntRange(1, min(layers, 4)).Draw(r, "stages")
 		micros := rapid.SampledFrom([]int{1, 2, 5, 32}).Draw(r, "micro-batches")
@@ -84,7 +86,7 @@ func TestBalance(t *testing.T) {
 
 // TestBalanceTimes: with one option per stage, the slowest stage decides.
 func TestBalanceTimes(t *testing.T) {
-	rapid.Check(t, func(r *rapid.T) {
+	testkit.Check(t, func(r *rapid.T) {
 		times := rapid.SliceOfN(rapid.Float64Range(0, 10), 1, 9).Draw(r, "times")
 		stages := rapid.IntRange(1, len(times)).Draw(r, "stages")
 		total := 0.0
@@ -136,7 +138,7 @@ func TestBalanceTimes(t *testing.T) {
 // backward is longer than the forward by the same factor: it is equal for equal stages,
 // else never less.
 func TestBalanceSimulated(t *testing.T) {
-	rapid.Check(t, func(r *rapid.T) {
+	testkit.Check(t, func(r *rapid.T) {
 		p, m := rapid.IntRange(1, 5).Draw(r, "stages"), rapid.IntRange(1, 9).Draw(r, "micro-batches")
 		factor := float64(rapid.IntRange(0, 4).Draw(r, "backward/forward"))
 		equal := rapid.Bool().Draw(r, "equal")

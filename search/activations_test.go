@@ -7,6 +7,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/plan"
@@ -28,8 +29,9 @@ func long(t *testing.T) *Request {
 // memory, than recomputing everything, swapping everything, MEMO's policy, or the best plan that only
 // recomputes.
 func TestActivationsBeatPolicies(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	better := 0
-	for _, budget := range []int64{60 << 20, 40 << 20} {
+	for _, budget := range testkit.Sample([]int64{60 << 20, 40 << 20}, 1, 1) {
 		for _, link := range []float64{0.02, 0.2, 1} {
 			m := machine(t, budget, link)
 			req := long(t)
@@ -62,7 +64,7 @@ func TestActivationsBeatPolicies(t *testing.T) {
 			}
 		}
 	}
-	if better < 10 {
+	if better < testkit.Count(4, 4, 10) {
 		t.Errorf("only %d arms are beaten by a percent", better)
 	}
 }
@@ -91,6 +93,7 @@ func TestMemoShare(t *testing.T) {
 // TestFits: Fits agrees with Search, and so does FitsFrugally, with less than half of the work where nothing
 // fits.
 func TestFits(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	req := long(t)
 	for mib := int64(20); mib < 44; mib += 6 {
 		m := machine(t, mib<<20, 1)
@@ -115,6 +118,7 @@ func TestFits(t *testing.T) {
 
 // TestPinnedActivations: shares that the user set are kept, layer by layer.
 func TestPinnedActivations(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	req := long(t)
 	r := plan.SwapOf(device.HostTier, 0.25)
 	req.Pins.Activations = map[int]plan.Retention{0: r, 5: r}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/sim"
 )
@@ -13,6 +14,7 @@ import (
 // TestBalance: compares the search's plan with the best of all combinations of residency, chunks that stay,
 // cache, prefetching and recomputation, on a model that is small enough to try them all.
 func TestBalance(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	req := small(t)
 	req.Pins.MicroBatch = 4
 	improved := 0
@@ -80,6 +82,7 @@ func TestBalance(t *testing.T) {
 // TestBounds: no plan is faster than the bound that its residency was judged by,
 // and none that fits was called hopeless.
 func TestBounds(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	req := small(t)
 	for _, ranks := range []int{1, 2} {
 		req.Ranks, req.GlobalBatch = ranks, 8*ranks
@@ -115,6 +118,7 @@ func TestBounds(t *testing.T) {
 
 // TestTiredSearchImproves: an enumeration that has used up its effort leaves some for improving what it found.
 func TestTiredSearchImproves(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	s := newSearch(t.Context(), small(t), machine(t, 12<<20, 1))
 	enumerated := 0
 	s.progress = func(text string) {
@@ -134,6 +138,7 @@ func TestTiredSearchImproves(t *testing.T) {
 // TestHeads: the best number of tokens whose logits are computed at a time is found even where the next size is
 // slower than the first and only the one after that is faster.
 func TestHeads(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	req, m := small(t), machine(t, 200<<20, 1)
 	req.Pins.MicroBatch = req.GlobalBatch
 	const best = 256 // of 1024 tokens

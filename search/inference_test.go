@@ -86,6 +86,7 @@ func TestInference(t *testing.T) {
 
 // TestSharedMemory: where device and host are the same memory, what is on the host takes as much of it.
 func TestSharedMemory(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	graphs := generation(t, 3)
 	m := &Machine{Capacity: program.NoLimits, Shared: 1}
 	var misfit *Misfit
@@ -199,6 +200,7 @@ func TestExample(t *testing.T) {
 // TestBoundedHost: what one plan takes of the host suffices for a plan on the same device, alone or with the device's memory, and
 // what an error names does.
 func TestBoundedHost(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	graphs := generation(t, 6)
 	ps, _, err := infer(t, graphs, 1<<40)
 	check(t, err)
@@ -232,6 +234,7 @@ func TestBoundedHost(t *testing.T) {
 // TestFrugalest: no plan with everything on the host takes less device memory than what the error names, whatever a layer has: many
 // kinds of parameters, experts, adapters, a large vocabulary.
 func TestFrugalest(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	for name, change := range map[string]func(m *model.Model){
 		"dense":      func(*model.Model) {},
 		"vocabulary": func(m *model.Model) { m.Vocab, m.Layers = 20000, 2 },

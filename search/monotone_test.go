@@ -126,9 +126,10 @@ func pair(t *testing.T, rng *rand.Rand) (req *Request, was *Result, richer *Mach
 // plan's programs are not slower, and neither is the plan that is found when the former one is given as a
 // rival, as it is when a run is resumed.
 func TestMore(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	seed := testkit.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 9))
-	for range 3 {
+	for range testkit.Count(1, 1, 3) {
 		req, was, richer, words := pair(t, rng)
 		same := *was.Best
 		check(t, same.Time(richer))
@@ -152,9 +153,10 @@ func TestMore(t *testing.T) {
 // decisions of the user. The questions are always the same; among them (73 to 128) are those that earlier
 // searches answered with slower plans.
 func TestMoreAlone(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	const bound = 0.02
 	var worst float64
-	for _, seed := range []uint64{0, 2, 73, 94, 128} {
+	for _, seed := range testkit.Sample([]uint64{0, 2, 73, 94, 128}, 1, 2) {
 		req, was, richer, words := pair(t, rand.New(rand.NewPCG(seed, 9)))
 		is, err := Search(context.Background(), req, richer, nil)
 		if err != nil {
@@ -172,6 +174,7 @@ func TestMoreAlone(t *testing.T) {
 // TestShared: where everything fits, host cores do part of the updates if that is worth it; the step is then
 // shorter than with all updates on the device.
 func TestShared(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	for _, c := range []struct {
 		clip, link float64
 		shares     bool
@@ -194,6 +197,7 @@ func TestShared(t *testing.T) {
 // TestNeedlessPipelines: residencies that memory estimates rule out as needless are tried where nothing else
 // fits. With less host memory, the disk is used at once.
 func TestNeedlessPipelines(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	rng := rand.New(rand.NewPCG(27, 9))
 	var req *Request
 	for range 7 { // the seventh question was answered by "does not fit"
@@ -208,6 +212,7 @@ func TestNeedlessPipelines(t *testing.T) {
 
 // TestMisfitSuffices: a machine with the memory that a misfit says would suffice has a plan.
 func TestMisfitSuffices(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	rng := testkit.Rand(t)
 	misfits := 0
 	for range 12 {

@@ -3,12 +3,14 @@ package search
 import (
 	"testing"
 
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/verify"
 )
 
 // TestPack: the arenas of the plan that will run are nowhere higher than the search's, and somewhere lower; its
 // step is longer by at most a thousandth.
 func TestPack(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	lower := 0
 	for budget, micro := range map[int64]int{6 << 20: 0, 7.5 * (1 << 20): 1, 9 << 20: 2, 18 << 20: 1} {
 		req := small(t)

@@ -8,6 +8,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/sim"
@@ -29,6 +30,7 @@ func joined(t *testing.T, peers float64) *Machine {
 // TestLinkDecides: with a slow link between ranks a pipeline wins, since it sends the activations of a few
 // micro-batches instead of all gradients; with a fast one, data parallelism wins, which has no bubble.
 func TestLinkDecides(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	req := small(t)
 	req.Ranks, req.GlobalBatch = 4, 32
 	for _, c := range []struct {
@@ -89,6 +91,7 @@ func TestPipelinePins(t *testing.T) {
 // TestSlices: where there are fewer sequences than ranks, slicing sequences shortens the bubble; a pinned
 // number of slices is kept, otherwise the fastest is found.
 func TestSlices(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	m, err := model.Known("gpt2")
 	check(t, err)
 	m.Layers, m.Width, m.Heads, m.KVHeads, m.HeadDim, m.FeedForward, m.Vocab, m.MaxPositions = 6, 256, 4, 4, 64, 1024, 512, 1024

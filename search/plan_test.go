@@ -56,8 +56,9 @@ func find(t *testing.T, req *Request, m *Machine) *Result {
 // TestHostIsShort: where the host cannot hold all that a placement gives to it, some of that is on the device.
 // All of it is 16 bytes per element, of which the optimizer's state is 8, or 10 in bf16.
 func TestHostIsShort(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	host := device.HostTier
-	for _, dt := range []graph.DType{graph.F32, graph.BF16} {
+	for _, dt := range testkit.Sample([]graph.DType{graph.F32, graph.BF16}, 1, 1) {
 		req := small(t)
 		g, err := graph.Build(req.Graph.Model, req.Graph.Seq, dt)
 		check(t, err)
@@ -89,6 +90,7 @@ func TestHostIsShort(t *testing.T) {
 // TestMonotone is law L9: more memory, or a faster link, never makes the
 // chosen plan slower.
 func TestMonotone(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	req := small(t)
 	last, twelve := 0.0, 0.0
 	for _, mib := range []int64{200, 60, 40, 24, 12, 7} {
@@ -123,11 +125,12 @@ func TestMonotone(t *testing.T) {
 // cache and logits, in another placement, in copies that were not far enough ahead. The searches know nothing
 // of each other, so L9 holds only up to what is left of that.
 func TestMonotoneSteps(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	const bound = 0.02
 	for _, c := range testkit.Sample([]struct {
 		batch      int
 		less, more int64 // KiB
-	}{{32, 10240, 10752}, {8, 6656, 7168}, {8, 25088, 25600}}, 1, 2) {
+	}{{32, 10240, 10752}, {8, 6656, 7168}, {8, 25088, 25600}}, 1, 1) {
 		req := small(t)
 		req.GlobalBatch = c.batch
 		less := find(t, req, machine(t, c.less<<10, 1)).Best
@@ -141,6 +144,7 @@ func TestMonotoneSteps(t *testing.T) {
 // TestBeatsFixedStrategies: no fixed strategy that fits is faster than what the
 // search chose.
 func TestBeatsFixedStrategies(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	req := small(t)
 	seed := testkit.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 1))
@@ -183,6 +187,7 @@ func fixed(req *Request, rng *rand.Rand) *plan.Plan {
 
 // TestMisfit: what the hint says does fit, and a byte less does not.
 func TestMisfit(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	req := small(t)
 	for _, caps := range [][device.NumTiers]int64{{1 << 20, 1 << 34, 0}, {1 << 30, 1 << 12, 0}, {1 << 20, 1 << 10, 1 << 30}} {
 		m := machine(t, 0, 1)
@@ -250,6 +255,7 @@ func TestPins(t *testing.T) {
 // TestOddSequences: in bf16, tokens are cut at even places, so sequences of odd length are processed in twos or
 // all at once. What fits of these is tried, and what does not is reported.
 func TestOddSequences(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	type batch struct {
 		seq, batch int
 		want       []int
@@ -269,7 +275,7 @@ func TestOddSequences(t *testing.T) {
 			t.Errorf("%d sequences of %d: micro-batches of %v, want %v", c.batch, c.seq, list, c.want)
 		}
 	}
-	for _, c := range testkit.Sample(short, 1, 3) {
+	for _, c := range testkit.Sample(short, 1, 2) {
 		m := machine(t, 1<<16, 1)
 		var misfit *Misfit
 		if _, err := Search(t.Context(), of(c), m, nil); !errors.As(err, &misfit) {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/sim"
 )
@@ -13,6 +14,7 @@ import (
 // search does not think of is fast. Rivals for other batches do not affect it, and with decisions of the user
 // no rivals do.
 func TestRivals(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	req, m := small(t), machine(t, 200<<20, 1)
 	const odd = 2 // rows of logits
 	usual := m.Cost
@@ -48,6 +50,7 @@ func TestRivals(t *testing.T) {
 // TestHeadUnit: where a device's sums may be cut only at multiples of a number of tokens, the head processes
 // multiples of it, also in plans of others, however fast those would be.
 func TestHeadUnit(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	req, m := small(t), machine(t, 200<<20, 1)
 	usual := m.Cost
 	m.Cost = sim.CostFunc(func(c *device.Call) float64 {

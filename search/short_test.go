@@ -15,13 +15,14 @@ import (
 // TestShortSteps: what a shortened step predicts of the whole one is true: its time, and that a whole step
 // needs what the short one needs plus what its micro-batches add.
 func TestShortSteps(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	req := small(t)
 	req.GlobalBatch = 32
 	m := machine(t, 60<<20, 0.5)
 	s := newSearch(t.Context(), req, m)
 	var sum, worst float64
 	n := 0
-	rapid.Check(t, func(t *rapid.T) {
+	testkit.Check(t, func(t *rapid.T) {
 		b := rapid.SampledFrom([]int{1, 2, 4, 8}).Draw(t, "sequences")
 		s.ladders = s.retentions(b, 1)
 		ladder := rapid.SampledFrom(s.ladders).Draw(t, "ladder")
@@ -61,6 +62,7 @@ func TestShortSteps(t *testing.T) {
 // TestLongAccumulation: a step of n times as many micro-batches takes at most n times as long, since what is
 // found for the shorter step serves the longer one too, given memory for what waits for the end of the step.
 func TestLongAccumulation(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	req := small(t)
 	for _, mib := range testkit.Sample([]int64{8, 14}, 1, 1) {
 		m := machine(t, mib<<20, 1)
@@ -81,6 +83,7 @@ func TestLongAccumulation(t *testing.T) {
 // TestLengthenedWithLess: where the whole step packs so much worse than the short one that it does not fit, the
 // plan keeps fewer activations instead of being given up.
 func TestLengthenedWithLess(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	req := small(t)
 	req.GlobalBatch = 32
 	m := machine(t, 10<<20, 1)

@@ -62,11 +62,12 @@ func (f *fakeTrials) Close() error {
 // much faster whatever was predicted. The plan that was predicted to be fastest is among those tried, and
 // trials take no longer than they may.
 func TestTrial(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	seed := testkit.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 1))
 	req := small(t)
 	alone := find(t, req, machine(t, 40<<20, 1)).Best
-	for range 3 {
+	for range testkit.Count(1, 2, 3) {
 		synctest.Test(t, func(t *testing.T) {
 			const noise, much = 0.03, 1.15
 			m := machine(t, 40<<20, 1)
@@ -116,6 +117,7 @@ func TestTrial(t *testing.T) {
 // micro-batch of the plan that is fastest without trials is among those tried; a plan of others among the
 // candidates, which no search has made, is left as it is.
 func TestTrialPrepares(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	synctest.Test(t, func(t *testing.T) {
 		req, m := small(t), machine(t, 10<<20, 0.1)
 		alone := find(t, req, m).Best.Plan
@@ -145,6 +147,7 @@ func TestTrialPrepares(t *testing.T) {
 // timed, the plan found with trials is not slower than that of a search that has known prices from the start,
 // nor than the one found without trials. Prices are drawn until some mislead the search without trials.
 func TestTrialKnowsPrices(t *testing.T) {
+	testkit.Needs(t, testkit.All)
 	first := testkit.Seed(t)
 	misled := false
 	for draw := first; !misled; draw++ {
@@ -190,6 +193,7 @@ func withPrices(t *testing.T, draw uint64) (known, untried, tried *Candidate) {
 // TestPolicyKnowsPrices: what a policy swaps on a machine whose operators turn out faster than described is
 // what its formula yields for the operators as they are.
 func TestPolicyKnowsPrices(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	req, m := small(t), machine(t, 40<<20, 3)
 	req.Pins.Policy = MemoRule
 	described := m.Cost
@@ -217,6 +221,7 @@ func TestPolicyKnowsPrices(t *testing.T) {
 
 // TestTrialOverrules: a plan that is fast only in the model is not chosen.
 func TestTrialOverrules(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	synctest.Test(t, func(t *testing.T) {
 		req, m := small(t), machine(t, 30<<20, 1)
 		alone := find(t, req, m).Best

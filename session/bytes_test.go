@@ -7,6 +7,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 )
@@ -80,6 +81,7 @@ func TestBytesClosedForm(t *testing.T) {
 //
 // On disk, records are padded, and they travel with their padding.
 func TestStreamedBytesClosedForm(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	host, disk := device.HostTier, device.DiskTier
 	for _, tc := range []struct {
 		ranks, micros, group int

@@ -42,6 +42,7 @@ func fill(x float32) func(w []float32) {
 // TestDiagnose: the first number that is not finite is found where it was caused, whatever the plan; in a step in
 // which all numbers are finite, nothing is found.
 func TestDiagnose(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 12))
 	const most = 3e38
@@ -59,7 +60,7 @@ func TestDiagnose(t *testing.T) {
 	if once < 0 {
 		t.Fatal("every token occurs again")
 	}
-	for k := range 24 {
+	for k := range testkit.Count(4, 8, 24) {
 		layer := r.IntN(f.graph.Model.Layers)
 		at, segment := fmt.Sprintf("h.%d.", layer), fmt.Sprintf("h%d", layer)
 		cases := map[string]struct {

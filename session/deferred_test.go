@@ -11,6 +11,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
@@ -112,6 +113,7 @@ func TestUnsettled(t *testing.T) {
 // TestDeferredIsProved: Prove accepts plans that defer updates, as exact, and no program that makes other updates: with the
 // scalars of another step, with other settings, or with one update missing.
 func TestDeferredIsProved(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	f := load(t, filepath.Join("../testdata/torch", "gpt2-tiny", "config.json"))
 	pl := deferring(f)
 	ps := f.lower(t, pl)

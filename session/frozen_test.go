@@ -80,7 +80,7 @@ func (f *fixture) rebuild(t *testing.T, m *model.Model) {
 // TestFrozenTraining: parameters trained alongside frozen ones become what PyTorch
 // makes of them with requires_grad=False, and the frozen ones keep their bits.
 func TestFrozenTraining(t *testing.T) {
-	for _, name := range []string{"gpt2-tiny", "llama-tiny", "gemma3-tiny", "opt-tiny", "gpt-oss-tiny"} {
+	for _, name := range testkit.Sample([]string{"gpt2-tiny", "llama-tiny", "gemma3-tiny", "opt-tiny", "gpt-oss-tiny"}, 1, 5) {
 		t.Run(name, func(t *testing.T) {
 			f := load(t, filepath.Join("../testdata/torch", name, "config.json"))
 			var cases []struct {
@@ -157,7 +157,7 @@ func TestFrozenGradients(t *testing.T) {
 		return list
 	}
 	exact := 0
-	for _, dir := range fixtures(t) {
+	for _, dir := range testkit.Sample(fixtures(t), 6, 12) {
 		f := load(t, dir)
 		all := gradients(f)
 		var largest float64
@@ -207,15 +207,15 @@ func products(g *graph.Graph) (list []string) {
 func TestFrozenPlans(t *testing.T) {
 	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 22))
-	for _, name := range []string{"gpt2-tiny", "gpt2-untied", "llama-tiny", "qwen2-tiny", "gpt2-tiny bf16", "llama-tied bf16", "opt-tiny", "llama-tiny sinks", "mistral-tiny sinks lora bf16",
+	for _, name := range testkit.Sample([]string{"gpt2-tiny", "gpt2-untied", "llama-tiny", "qwen2-tiny", "gpt2-tiny bf16", "llama-tied bf16", "opt-tiny", "llama-tiny sinks", "mistral-tiny sinks lora bf16",
 		"gpt2-tiny lora", "llama-tiny lora", "qwen2-tiny lora bf16", "qwen3-tiny", "gemma3-tiny bf16", "qwen3-tiny lora", "gemma3-tiny lora bf16", "olmo2-tiny", "olmo2-tiny lora",
 		"neox-serial", "neox-tiny lora", "phi3-tiny lora", "smollm3-tiny", "granite-tiny", "granite-tiny lora", "phi-tiny", "phi-tiny lora", "olmo3-tiny lora", "mixtral-tiny", "qwen3-moe-tiny lora", "olmoe-tiny bf16", "mixtral-tiny lora nf4", "olmoe-tiny lora bf16 nf4",
-		"gpt2-tiny lora nf4", "llama-tiny lora nf4", "neox-tiny lora nf4", "llama-nf4 lora bf16 nf4", "gpt-oss-tiny", "gpt-oss-tiny bf16", "gpt-oss-tiny lora nf4", "gpt-oss-tiny lora bf16 nf4"} {
+		"gpt2-tiny lora nf4", "llama-tiny lora nf4", "neox-tiny lora nf4", "llama-nf4 lora bf16 nf4", "gpt-oss-tiny", "gpt-oss-tiny bf16", "gpt-oss-tiny lora nf4", "gpt-oss-tiny lora bf16 nf4"}, 1, 10) {
 		folder, nf4 := strings.CutSuffix(name, " nf4")
 		folder, bf16 := strings.CutSuffix(folder, " bf16")
 		folder, lora := strings.CutSuffix(folder, " lora")
 		folder, sinks := strings.CutSuffix(folder, " sinks")
-		for k := range 3 {
+		for k := range testkit.Count(1, 2, 3) {
 			f := load(t, filepath.Join("../testdata/torch", folder, "config.json"))
 			f.unbound(t)
 			if bf16 {

@@ -98,7 +98,7 @@ func (f *pairFixture) against(t *testing.T, reference []float32, s *Session, n i
 // TestPreference: two documents in one sequence give the log-probabilities, the loss and the gradients that PyTorch computes for
 // each document by itself.
 func TestPreference(t *testing.T) {
-	for k, name := range slices.Concat(pairModels, pairModels) {
+	for k, name := range testkit.Sample(slices.Concat(pairModels, pairModels), 1, 8) {
 		f := loadPairs(t, name, k >= len(pairModels))
 		near := func(what string, got, want, most float64) {
 			t.Helper()
@@ -130,6 +130,7 @@ func TestPreference(t *testing.T) {
 // TestPreferenceTraining: ten steps are PyTorch's, and the first one's loss is log 2: its margins are 0 to the last bit, since the reference is
 // what the same program computes.
 func TestPreferenceTraining(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	for k, name := range slices.Concat(pairModels, pairModels) {
 		f := loadPairs(t, name, k >= len(pairModels))
 		own := slices.Clone(f.against(t, nil, f.open(t, f.halves(), lower.Eval), 1).Ratios)
@@ -159,6 +160,7 @@ func (f *pairFixture) halves() *plan.Plan {
 // TestPreferencePlans is L1: no plan on one rank changes a bit of losses, norms, weights and moments, and L2. Pipelines in one
 // direction do not either; where ranks add up gradients, the order of sums differs.
 func TestPreferencePlans(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 21))
 	for k, name := range slices.Concat(pairModels, pairModels) {

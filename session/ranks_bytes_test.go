@@ -8,6 +8,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/plan"
 )
 
@@ -27,6 +28,7 @@ import (
 // for the head besides, the last layer stays while the passes turn: 2L-1
 // gathers of L layers.
 func TestNetworkClosedForm(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	f := load(t, filepath.Join("../testdata/torch", "gpt2-untied", "config.json"))
 	const sequences = 16
 	f.deepen(t, 3, sequences)

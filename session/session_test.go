@@ -11,6 +11,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/optimizer"
@@ -22,6 +23,7 @@ import (
 // TestNumericRanks: a NaN on one rank is seen by all ranks in the same step,
 // however parameters and layers are divided.
 func TestNumericRanks(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	f := load(t, filepath.Join("../testdata/torch", "gpt2-untied", "config.json"))
 	plans := map[string]func(pl *plan.Plan){
 		"pipeline": func(pl *plan.Plan) {

@@ -21,16 +21,17 @@ import (
 // weights and moments, wherever a plan keeps them and whatever updates them; and a run goes on as
 // if the step had never happened.
 func TestSkippedSteps(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 11))
-	for _, name := range []string{"gpt2-tiny", "llama-tied bf16", "gpt2-tiny fp32, bf16_moments", "gpt2-tiny bf16, bf16", "gpt2-untied on 2", "gpt2-untied on 4"} {
+	for _, name := range testkit.Sample([]string{"gpt2-tiny", "llama-tied bf16", "gpt2-tiny fp32, bf16_moments", "gpt2-tiny bf16, bf16", "gpt2-untied on 2", "gpt2-untied on 4"}, 1, 4) {
 		folder, how, _ := strings.Cut(name, " ")
 		f := load(t, filepath.Join("../testdata/torch", folder, "config.json"))
 		if strings.HasPrefix(how, "bf16") {
 			f.store(t, graph.BF16)
 		}
 		_, f.state, _ = strings.Cut(name, ", ")
-		for k := range 4 {
+		for k := range testkit.Count(1, 2, 4) {
 			t.Run(fmt.Sprintf("%s/%d", name, k), func(t *testing.T) {
 				pl := randomPlan(r, f)
 				ranks := 1

@@ -8,6 +8,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/search"
 	"github.com/athanor-llm/athanor/sim"
@@ -19,6 +20,7 @@ import (
 // disk, the losses are those of a machine that has room for all, and the bytes
 // over each link are a closed form.
 func TestStatesBeyondDevice(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	f := load(t, filepath.Join("../testdata/torch", "gpt2-untied", "config.json"))
 	const sequences = 16
 	f.deepen(t, 32, sequences)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/schedule"
 )
@@ -32,8 +33,9 @@ var swapMixes = map[string][]plan.Retention{
 //	disk   of these, what waits there: once more each way
 //	peers  the residual stream per micro-batch and neighbour
 func TestSwapInPipelines(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	const layers, steps = 6, 2
-	for _, ranks := range []int{2, 4} {
+	for _, ranks := range testkit.Sample([]int{2, 4}, 1, 1) {
 		for _, micros := range []int{ranks, 16} {
 			f := load(t, filepath.Join("../testdata/torch", "gpt2-untied", "config.json"))
 			f.deepen(t, layers, micros)

@@ -11,6 +11,7 @@ import (
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/optimizer"
@@ -69,6 +70,7 @@ func trained(t *testing.T, g *graph.Graph, pl *plan.Plan, steps int) (tr trace, 
 // length, the planner finds room for sequences 16 times as long, and training on
 // them gives the bits that a run with all the memory gives.
 func TestSixteenTimesLonger(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	const layers, length = 48, 32
 	small, large := deep(t, layers, length), deep(t, layers, 16*length)
 	short, err := lower.Lower(context.Background(), small, plan.Plain(small, 1), betas)
@@ -99,6 +101,7 @@ func TestSixteenTimesLonger(t *testing.T) {
 // TestThousandSteps: memory is a flat line in every tier, and nothing piles up
 // outside the arenas.
 func TestThousandSteps(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	g := deep(t, 4, 32)
 	pl := plan.Plain(g, 1)
 	pl.MicroBatches = 2

@@ -14,6 +14,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/internal/torch"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
@@ -159,7 +160,7 @@ func (f *fixture) step(t *testing.T, s *Session, n int) Outcome {
 // TestLogits, TestGradients and TestTraining: what the plain plan computes is
 // what PyTorch computes.
 func TestLogits(t *testing.T) {
-	for _, dir := range fixtures(t) {
+	for _, dir := range testkit.Sample(fixtures(t), 3, 100) {
 		f := load(t, dir)
 		t.Run(filepath.Base(f.dir), func(t *testing.T) {
 			s := f.open(t, plan.Plain(f.graph, 4), lower.Logits)
@@ -178,7 +179,7 @@ func TestLogits(t *testing.T) {
 }
 
 func TestGradients(t *testing.T) {
-	for _, dir := range fixtures(t) {
+	for _, dir := range testkit.Sample(fixtures(t), 3, 100) {
 		f := load(t, dir)
 		t.Run(filepath.Base(f.dir), func(t *testing.T) {
 			s := f.open(t, plan.Plain(f.graph, 4), lower.Grads)
@@ -199,7 +200,7 @@ func TestGradients(t *testing.T) {
 }
 
 func TestTraining(t *testing.T) {
-	for _, dir := range fixtures(t) {
+	for _, dir := range testkit.Sample(fixtures(t), 3, 100) {
 		f := load(t, dir)
 		t.Run(filepath.Base(f.dir), func(t *testing.T) {
 			s := f.open(t, plan.Plain(f.graph, 4), lower.Train)

@@ -59,7 +59,7 @@ try:
     print(":".join(d for p in nvidia.__path__ for d in glob.glob(os.path.join(p, "*", "lib"))))
 except ImportError: pass' 2>/dev/null)
 export ATHANOR_CUDA_LIBS=${ATHANOR_CUDA_LIBS:-$wheels}
-[ -n "$dry" ] || export ATHANOR_TEST_GPU=1
+[ -n "$dry" ] || export ATHANOR_TEST_GPU=1 ATHANOR_TESTS=all
 has_torch=$(python3 -c 'import importlib.util as u; print(u.find_spec("torch") and "yes" or "")' 2>/dev/null)
 # Tests have several ranks on one GPU, each with six streams, none of which may
 # wait behind another's.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/planner"
@@ -17,6 +18,7 @@ import (
 // TestEvaluationOfOddSequences: where the held-out text needs smaller micro-batches than
 // training, they are of sizes that sums in bf16 allow.
 func TestEvaluationOfOddSequences(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	c, err := config.Load(runConfig(t, t.TempDir()), []string{"precision=bf16", "sequence_length=33"})
 	check(t, err)
 	s, err := Prepare(t.Context(), c, func(string, int64, int64) {})

@@ -24,6 +24,7 @@ import (
 // by bit. Its folder has a tensor for each matrix of an expert, as Hugging Face's have, and
 // training continues from these.
 func TestMixtureResumes(t *testing.T) {
+	testkit.Needs(t, testkit.All)
 	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 1))
 	dir := t.TempDir()
@@ -70,6 +71,7 @@ func TestMixtureResumes(t *testing.T) {
 // TestRouterNotFinite: a folder whose router has a NaN is not trained from, even if the router is frozen; the error
 // names the router and the folder.
 func TestRouterNotFinite(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	const router = "model.layers.1.mlp.gate.weight"
 	dir := t.TempDir()
 	file := runConfig(t, dir)

@@ -84,6 +84,7 @@ func TestGuard(t *testing.T) {
 // TestSkippingResumes: a run that skips steps and is stopped and resumed at arbitrary steps does what the run
 // without interruption does, bit by bit.
 func TestSkippingResumes(t *testing.T) {
+	testkit.Needs(t, testkit.All)
 	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 1))
 	dir := t.TempDir()

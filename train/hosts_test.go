@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"testing"
 
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/machine"
 )
 
@@ -49,6 +50,7 @@ func serve(t *testing.T) (*exec.Cmd, string) {
 // replicas as well as stages, whether a rank has one part of the weights or all; and the
 // folder that they leave is the same.
 func TestHosts(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	t.Setenv(machine.KeyVariable, "a secret of tests")
 	dir := t.TempDir()
 	file := runConfig(t, dir)

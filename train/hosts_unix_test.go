@@ -20,6 +20,7 @@ import (
 // the rank there; with another host in its place the run continues and, though its leading process is
 // killed again and again, ends with the losses of an undisturbed run.
 func TestHostLost(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	t.Setenv(machine.KeyVariable, "a secret of tests")
 	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 8))

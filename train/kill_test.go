@@ -181,31 +181,39 @@ func killAgain(t *testing.T, r *rand.Rand, dir, file string, whole time.Duration
 // TestKill is law L7: a run that is killed at random moments, again and again,
 // and started again under another memory budget each time, ends with the
 // losses and the weights of one that was left alone, bit for bit.
-func TestKill(t *testing.T) { killed(t, 50, "") }
+func TestKill(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	killed(t, testkit.Count(2, 8, 50), "")
+}
 
 // TestKillPreference: so does a run on pairs, whose reference is that of its first start, whenever it was killed.
 func TestKillPreference(t *testing.T) {
+	testkit.Needs(t, testkit.All)
 	var lines strings.Builder
 	for k := range 30 {
 		fmt.Fprintf(&lines, "{\"prompt\": \"%d and \", \"chosen\": \"%d\", \"rejected\": \"none of %d\"}\n", k, k+1, k)
 	}
 	path := filepath.Join(t.TempDir(), "pairs.jsonl")
 	check(t, os.WriteFile(path, []byte(lines.String()), 0o644))
-	killed(t, 6, " preference.beta=0.3 data="+path)
+	killed(t, testkit.Count(1, 2, 6), " preference.beta=0.3 data="+path)
 }
 
 // TestKillHalves: so does a run whose weights and moments are in bf16, in memory and in checkpoints.
-func TestKillHalves(t *testing.T) { killed(t, 4, " precision=bf16 optimizer_state=bf16") }
+func TestKillHalves(t *testing.T) {
+	testkit.Needs(t, testkit.All)
+	killed(t, testkit.Count(1, 2, 4), " precision=bf16 optimizer_state=bf16")
+}
 
 // TestKillMixture: so does a run on several sources, where small sources are read more than once per pass and a large one only in part,
 // with a validation corpus.
 func TestKillMixture(t *testing.T) {
+	testkit.Needs(t, testkit.All)
 	dir := t.TempDir()
 	for k, lines := range []int{40, 15, 90, 20} {
 		text := strings.Repeat(fmt.Sprintf("every %d. salamander keeps %x\n", k, 77777*k), lines)
 		check(t, os.WriteFile(fmt.Sprintf("%s/%d.txt", dir, k), []byte(text), 0o644))
 	}
-	killed(t, 3, fmt.Sprintf(` data=[%[1]s/0.txt,{"files":"%[1]s/1.txt","times":2.5},{"files":"%[1]s/2.txt","times":0.3}] validation=%[1]s/3.txt tokenizer=bpe-280 eval_every=7`, dir))
+	killed(t, testkit.Count(1, 2, 3), fmt.Sprintf(` data=[%[1]s/0.txt,{"files":"%[1]s/1.txt","times":2.5},{"files":"%[1]s/2.txt","times":0.3}] validation=%[1]s/3.txt tokenizer=bpe-280 eval_every=7`, dir))
 }
 
 // killed kills a run the given number of times. more are overrides.
@@ -224,7 +232,7 @@ func killed(t *testing.T, kills int, more string) {
 	for i := range budgets {
 		budgets[i] += more
 	}
-	killAgain(t, r, dir, file, whole, testkit.Count(2, kills, kills), budgets)
+	killAgain(t, r, dir, file, whole, kills, budgets)
 	got := losses(t, dir+"/run/metrics.jsonl")
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("losses\n%v\nwant\n%v", got, want)

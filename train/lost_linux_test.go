@@ -13,6 +13,7 @@ import (
 
 	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/exec"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // fullDisk puts a disk without space in place of an open file.
@@ -39,6 +40,7 @@ func fullDisk(t *testing.T, path string) {
 // with exit code 4, naming rank and instruction; moving the spill folder away
 // does no harm, since the files have no names.
 func TestSpillFails(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir := t.TempDir()
 	file := runConfig(t, dir)
 	spill := dir + "/spill"
@@ -67,6 +69,7 @@ func TestSpillFails(t *testing.T) {
 // TestSaveFails: a rank whose state cannot be read for a checkpoint is lost as
 // well; what was saved before stays.
 func TestSaveFails(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir := t.TempDir()
 	file := runConfig(t, dir)
 	spill := dir + "/spill"

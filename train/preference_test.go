@@ -55,6 +55,7 @@ func formula(ratios []float32, beta float64) (loss float64, r Rewards) {
 // TestRewards: if the reference is what the model has of each document less a known difference, losses and rewards are those of the formula, for
 // the pairs of a step and for those held out, however many a window or a batch has, and of whichever source they are.
 func TestRewards(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	const beta = 0.3
 	seed := testkit.Seed(t)
 	dir := t.TempDir()
@@ -130,6 +131,7 @@ func TestRewards(t *testing.T) {
 // TestReferenceNotFinite: the document whose log-probability is not finite is named. Its pair and another one each fill a window, since
 // what is not a number may reach documents before it through attention (0 times NaN).
 func TestReferenceNotFinite(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	path := filepath.Join(t.TempDir(), "pairs.jsonl")
 	full := strings.Repeat("7", 65)
 	writePairs(t, path, 0, 40, `{"prompt": "7", "chosen": "", "rejected": "`+full+`"}`, `{"prompt": "~", "chosen": "", "rejected": "`+full+`"}`)
@@ -159,6 +161,7 @@ func TestReferenceNotFinite(t *testing.T) {
 
 // TestReferenceOfOthers: a checkpoint's reference is taken only for as many pairs as it has.
 func TestReferenceOfOthers(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	path := filepath.Join(t.TempDir(), "pairs.jsonl")
 	writePairs(t, path, 0, 40)
 	tr, s := openRun(t, runConfig(t, t.TempDir()), "data="+path, "preference.beta=0.1", "max_steps=1")

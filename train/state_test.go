@@ -14,12 +14,14 @@ import (
 	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
 	"github.com/athanor-llm/athanor/folder"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/optimizer"
 )
 
 // TestStored: a checkpoint has every number of the run, in as many bytes as the run keeps it in: 12, 8 or 6 per trained parameter.
 // The estimate before it is written is the same.
 func TestStored(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir := t.TempDir()
 	file := runConfig(t, dir)
 	halves, moments := " precision=bf16 optimizer_state=bf16", " optimizer_state=bf16_moments"
@@ -92,6 +94,7 @@ func TestStored(t *testing.T) {
 
 // TestOlderStored: checkpoints once had everything in fp32, even of runs in bf16. Such a run resumes, to the same bits.
 func TestOlderStored(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir := t.TempDir()
 	file := runConfig(t, dir)
 	overrides := strings.Fields("max_steps=4 save_every=2 precision=bf16 optimizer_state=bf16 out=" + dir)

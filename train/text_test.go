@@ -8,10 +8,12 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // TestTextDocuments: attention is priced with the documents of all sources, as often as they are read. Tokens are named by their source.
 func TestTextDocuments(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir := t.TempDir()
 	for name, words := range map[string]int{"short": 7, "long": 23} {
 		line := fmt.Sprintf("{\"text\": %q}\n", strings.TrimSpace(strings.Repeat("a ", words)))
@@ -57,6 +59,7 @@ func TestTextDocuments(t *testing.T) {
 
 // TestHeldOut: without a validation corpus, each source holds out its end, which is not trained on; with one, no source holds out anything.
 func TestHeldOut(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	file := runConfig(t, t.TempDir())
 	for _, c := range []struct {
 		validation string

@@ -13,6 +13,7 @@ import (
 	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/folder"
 	"github.com/athanor-llm/athanor/internal/stat"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/optimizer"
 )
 
@@ -24,6 +25,7 @@ func (e *events) Event(text string) { *e = append(*e, text) }
 // TestUnlikePredicted: a run whose steps take much longer, or much less, than
 // was predicted says so, once.
 func TestUnlikePredicted(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir := t.TempDir()
 	file := runConfig(t, dir)
 	for name, seconds := range map[string]float64{"slow": 1e6, "fast": 1e-9} {
@@ -58,6 +60,7 @@ func TestSurprise(t *testing.T) {
 // TestNothingLearnt: where all tokens are given there is no loss to report: validation says so, eval is refused, and so
 // is a step, which can be made once there is something to learn.
 func TestNothingLearnt(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir := t.TempDir()
 	tr, _ := openRun(t, runConfig(t, dir), "max_steps=1", "documents=joined")
 	var said events
@@ -108,6 +111,7 @@ func TestNothingLearnt(t *testing.T) {
 
 // TestValidationNotFinite: weights that an update has broken are not reported as a loss, and not saved as the run's result.
 func TestValidationNotFinite(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	tr, _ := openRun(t, runConfig(t, t.TempDir()), "max_steps=1")
 	for i, p := range tr.Setup.Graph.Params {
 		if p.Name == "model.norm.weight" {

@@ -23,7 +23,7 @@ import (
 func TestDecodePrograms(t *testing.T) {
 	seed := testkit.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 0))
-	for _, name := range slices.Sorted(maps.Keys(samples.TinyModels)) {
+	for _, name := range testkit.Sample(slices.Sorted(maps.Keys(samples.TinyModels)), 4, 100) {
 		for _, dt := range []graph.DType{graph.F32, graph.BF16} {
 			m := samples.BuildGraph(t, name, dt).Model
 			var base *program.Program

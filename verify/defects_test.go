@@ -489,6 +489,7 @@ func TestCut(t *testing.T) {
 
 // TestCutMutants: calls of one sum that are cut differently, or that say they are.
 func TestCutMutants(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	seed := testkit.Seed(t)
 	rng, rejected := rand.New(rand.NewPCG(seed, 2)), map[string]int{}
 	for _, c := range []struct {

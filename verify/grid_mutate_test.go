@@ -254,6 +254,7 @@ func testMutantsOf(t *testing.T, ps, reference []*program.Program, n int, rng *r
 }
 
 func TestGridMutants(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	seed := testkit.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 5))
 	reference := gridPrograms(gridVariants[0])
@@ -275,6 +276,7 @@ func TestGridMutants(t *testing.T) {
 
 // TestRankMutants breaks lowered programs of several ranks.
 func TestRankMutants(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	seed := testkit.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 6))
 	rejected, accepted := map[string]int{}, map[string]int{}

@@ -137,6 +137,7 @@ func TestOmittedOperands(t *testing.T) {
 }
 
 func TestMutants(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	seed := testkit.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 2))
 	programs := smallPrograms()

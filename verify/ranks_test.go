@@ -47,7 +47,7 @@ func lowerAll(t *testing.T, g *graph.Graph, pl *plan.Plan, opt lower.Options) (p
 func TestDataParallel(t *testing.T) {
 	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 4))
-	for round := range 40 {
+	for round := range testkit.Count(3, 15, 40) {
 		g := samples.BuildGPT(t, 2, 32, 4, 4096+r.IntN(3000), 8, r.IntN(2) == 0)
 		micros := 1 << r.IntN(3)
 		pl := plan.Plain(g, 2)
@@ -84,6 +84,7 @@ func TestDataParallel(t *testing.T) {
 // those, is free of deadlock and computes what one rank computes: exactly, where
 // one rank sees all micro-batches in order.
 func TestPipelines(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	for _, name := range schedule.Names() {
 		for _, ranks := range []int{2, 4} {
 			for _, replicas := range []int{1, 2} {

@@ -14,6 +14,7 @@ import (
 // TestSplits: what the law of sums allows is accepted. An instruction that treats
 // tokens one by one, or adds them up in order, may be cut in two anywhere.
 func TestSplits(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	seed := testkit.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 12))
 	programs := smallPrograms()

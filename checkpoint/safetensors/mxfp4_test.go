@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // TestMXFP4: all levels with all scales, and random experts, are what transformers decodes, bit for bit. Its
@@ -64,7 +66,7 @@ func TestMXFP4Parts(t *testing.T) {
 	if err := set.ReadMXFP4("b", "s", 0, whole); err != nil {
 		t.Fatal(err)
 	}
-	rapid.Check(t, func(t *rapid.T) {
+	testkit.Check(t, func(t *rapid.T) {
 		first := rapid.IntRange(0, groups).Draw(t, "first")
 		n := rapid.IntRange(0, groups-first).Draw(t, "n")
 		part := make([]float32, n*mxfp4Group)

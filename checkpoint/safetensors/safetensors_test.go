@@ -17,6 +17,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // rawBytes is a tensor whose bytes are in memory.
@@ -125,7 +127,7 @@ func drawTensors(t *rapid.T) []Tensor {
 
 // What is written is read again: names, types, shapes, bytes, over any number of shards.
 func TestRoundTrip(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	testkit.Check(t, func(t *rapid.T) {
 		tensors := drawTensors(t)
 		limit := rapid.Int64Range(0, 400).Draw(t, "limit")
 		folder := map[string]*bytes.Buffer{}

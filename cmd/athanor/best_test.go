@@ -9,6 +9,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/train"
 )
 
@@ -32,6 +33,7 @@ func validations(t *testing.T, dir string) map[int]float64 {
 // TestKeepBest: besides the latest checkpoint, the one with the least validation loss is
 // kept, even by a run that is resumed and one that never improves again.
 func TestKeepBest(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t, "eval_every: 1", "keep_best: true", "keep_checkpoints: 1")
 	var early, got trained
 	// A rate that learns, then one that destroys what was learnt.

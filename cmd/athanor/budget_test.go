@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/search"
 	"github.com/athanor-llm/athanor/train"
 )
@@ -52,8 +53,9 @@ func actions(t *testing.T, hint string) []string {
 // hint, and doing what the hint says makes it fit, while one byte less of device
 // memory does not.
 func TestMisfit(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	_, file := tiny(t)
-	for _, short := range [][]string{
+	for _, short := range testkit.Sample([][]string{
 		{"limits.device=1KiB"},
 		{"limits.device=40KiB"},
 		{"limits.device=1KiB", "limits.host=2KiB"},
@@ -64,7 +66,7 @@ func TestMisfit(t *testing.T) {
 		{"limits.device=1KiB", "plan.micro_batch=1", "plan.group=4"},
 		{"limits.device=1KiB", "sequence_length=61", "global_batch=2", "precision=bf16", "gradient_clipping=0", "plan.state=device", "optimizer_state=fp32"},
 		{"limits.device=1KiB", "ranks=2", "plan.pipeline=2", "plan.schedule=zb-h1"},
-	} {
+	}, 1, 4) {
 		r := call(append([]string{"plan", file}, short...)...).must(t, 3, "does not fit", "hint:")
 		if !strings.Contains(r.stderr, "weights on the") && !strings.Contains(r.stderr, "activations on the") {
 			t.Errorf("%v: the largest classes are not named:\n%s", short, r.stderr)
@@ -84,11 +86,12 @@ func TestMisfit(t *testing.T) {
 // the bytes that the plan says, in every tier and on every link, within the
 // budget, and computes the same losses and weights.
 func TestBudgets(t *testing.T) {
-	for name, model := range map[string][]string{
-		"llama":     {"max_steps: 4"},
-		"gpt2 bf16": {"max_steps: 4", "model: {type: gpt2, layers: 3, width: 32, heads: 4}", "precision: bf16"},
-	} {
-		t.Run(name, func(t *testing.T) { budgets(t, model) })
+	testkit.Needs(t, testkit.Usual)
+	for _, model := range testkit.Sample([][]string{
+		{"max_steps: 4"},
+		{"max_steps: 4", "model: {type: gpt2, layers: 3, width: 32, heads: 4}", "precision: bf16"},
+	}, 1, 1) {
+		t.Run(strings.Join(model, " "), func(t *testing.T) { budgets(t, model) })
 	}
 }
 
@@ -106,8 +109,8 @@ func budgets(t *testing.T, model []string) {
 		t.Fatalf("the plain run takes %d bytes, the smallest budget %d: not much of a range", high, low)
 	}
 	var list [][]string
-	for i := range 6 {
-		n := int64(float64(low) * math.Pow(float64(high)/float64(low), float64(i)/5))
+	for i, count := 0, testkit.Count(2, 3, 6); i < count; i++ {
+		n := int64(float64(low) * math.Pow(float64(high)/float64(low), float64(i)/float64(count-1)))
 		list = append(list, []string{fmt.Sprintf("limits.device=%d", n)})
 	}
 	list = append(list, []string{}, append(least, "plan.state=disk"), []string{"plan.state=disk"})
@@ -136,6 +139,7 @@ func budgets(t *testing.T, model []string) {
 // TestOtherBudgetResumes: a run that was begun with all the memory continues in
 // the smallest that suffices, on disk, and back, to the same end.
 func TestOtherBudgetResumes(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t, "max_steps: 8")
 	call("train", file, "out="+dir+"/plain").must(t, 0)
 	least := smallest(t, file)
@@ -155,6 +159,7 @@ func TestOtherBudgetResumes(t *testing.T) {
 // TestPlanFile: a plan that was written to a file is run as it is; a bad edit by hand
 // is refused with what is wrong and where, and the run's folder is left unchanged.
 func TestPlanFile(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t)
 	path := dir + "/p.json"
 	call("plan", file, "limits.device=400KiB", "--out", path).must(t, 0)

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/data/bpe"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 const chatFolder = "../../data/chat/testdata/chatml"
@@ -52,6 +53,7 @@ func talk(t *testing.T, questions string, args ...string) result {
 // TestChat: a model that is trained on conversations answers as they do, turn after turn, from a checkpoint that keeps the
 // template, even as an adapter; a run resumes with the same template only.
 func TestChat(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t, "max_steps: 250", "documents: separate", "validation_fraction: 0.05", "eval_batches: 100",
 		"model: {type: llama, layers: 2, width: 32, heads: 4, kv_heads: 2, max_positions: 128}")
 	chats := conversations(t, dir+"/chat.jsonl", 0)
@@ -108,6 +110,7 @@ func TestChat(t *testing.T) {
 
 // TestChatErrors: what cannot be a conversation says why.
 func TestChatErrors(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t, "max_steps: 1")
 	chats := conversations(t, dir+"/chat.jsonl", 0)
 	call("train", file, "data="+chats).must(t, 2, "chat.jsonl: line 1", "needs a chat template", "hint:")
@@ -153,6 +156,7 @@ func TestChatErrors(t *testing.T) {
 
 // TestChatResume: a run on conversations resumes with the template that it began with, and no other.
 func TestChatResume(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t, "max_steps: 2")
 	chats := conversations(t, dir+"/chat.jsonl", 0)
 	folder := dir + "/tokenizer"
@@ -179,6 +183,7 @@ func TestChatResume(t *testing.T) {
 
 // TestChatTransformers: with a checkpoint, transformers renders conversations as they were in training.
 func TestChatTransformers(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t, "max_steps: 1")
 	chats := conversations(t, dir+"/chat.jsonl", 0)
 	call("train", file, "data="+chats, "tokenizer="+chatFolder).must(t, 0)

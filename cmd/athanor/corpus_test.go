@@ -9,10 +9,12 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/internal/size"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // TestCorpora: text in the forms in which people have it can be trained on; anything else is reported.
 func TestCorpora(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t, "max_steps: 2")
 	line := "gold and silver and sulphur"
 	for name, content := range map[string]string{
@@ -68,6 +70,7 @@ func TestCorpora(t *testing.T) {
 
 // TestParquet: Parquet files are trained on as JSONL is, even by a resumed run; hostile ones are errors of the configuration.
 func TestParquet(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	const tables = "../../data/parquet/testdata/"
 	dir, file := tiny(t, "max_steps: 1")
 	rows := "data=" + tables + "texts-zstd-2.parquet"
@@ -102,6 +105,7 @@ func TestParquet(t *testing.T) {
 // TestPacked: compressed files are trained on as the same text uncompressed, alone or among others, even by a resumed run; files that are
 // truncated, or too large to unpack, are errors of the configuration.
 func TestPacked(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	const packed = "../../data/testdata/texts-"
 	dir, file := tiny(t, "max_steps: 1")
 	var asLines dataReport
@@ -141,6 +145,7 @@ func TestPacked(t *testing.T) {
 // TestReading: what is read, and how often, is reported before training; so is that the
 // weights a run starts from belong to another tokenizer.
 func TestReading(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t, "max_steps: 1")
 	call("train", file).must(t, 0, "corpus: text: 1 files, 1 documents", "tokens of bpe-300", "held out; 1 steps read it 0.0")
 	const another = "the tokenizer is not that of"
@@ -154,6 +159,7 @@ func TestReading(t *testing.T) {
 // TestNoGo: where there is no Go tree, the quickstart says how to name another
 // corpus.
 func TestNoGo(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	// With one, doctor and the quickstart mean the same text.
 	var trained dataReport
 	call("data", "../../examples/quickstart.yaml", "tokenizer=gpt2", "--json").must(t, 0).into(t, &trained)
@@ -169,6 +175,7 @@ func TestNoGo(t *testing.T) {
 
 // TestHugeLine: 64 MB without a line break, with and without spaces.
 func TestHugeLine(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir := t.TempDir()
 	for name, unit := range map[string]string{"words.txt": "gold and silver ", "letters.txt": "abcdefghijklmnop"} {
 		n := 64 << 20 / len(unit)

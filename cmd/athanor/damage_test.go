@@ -47,12 +47,13 @@ func damage(t *testing.T, r *rand.Rand, dir string) string {
 // run says that it skips it, continues from the one before, and ends as if
 // nothing had happened. If no checkpoint is whole it refuses to begin anew.
 func TestDamagedCheckpoint(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 1))
 	dir, file := tiny(t, "max_steps: 6", "save_every: 2", "keep_checkpoints: 5")
 	call("train", file, "out="+dir+"/plain").must(t, 0)
 	call("train", file, "max_steps=4").must(t, 0)
-	for i := range 12 {
+	for i := range testkit.Count(1, 3, 12) {
 		out := fmt.Sprintf("%s/run%d", dir, i)
 		check(t, os.CopyFS(out, os.DirFS(dir+"/run")))
 		did := damage(t, r, out+"/checkpoint-4")
@@ -71,6 +72,7 @@ func TestDamagedCheckpoint(t *testing.T) {
 
 // TestResultsOverSources: no result is written over what it is made of, or over another.
 func TestResultsOverSources(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t)
 	model := "../../testdata/torch/gpt2-tiny"
 	check(t, os.CopyFS(dir+"/m", os.DirFS(model)))
@@ -97,6 +99,7 @@ func TestResultsOverSources(t *testing.T) {
 // resuming, starting, evaluating and generating, though it can be read. Whoever changed them on
 // purpose removes the manifest that vouches for them.
 func TestDamagedWeights(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t, "max_steps: 1")
 	call("train", file).must(t, 0)
 	folder := dir + "/copy"
@@ -124,6 +127,7 @@ func TestDamagedWeights(t *testing.T) {
 // TestDiskFull: a run that cannot write any more, whatever the file, ends with
 // 1 and a clear error; once there is room again, it continues to the same end.
 func TestDiskFull(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	if !canLimitFiles {
 		t.Skip("this system has no limits on files")
 	}
@@ -149,6 +153,7 @@ func TestDiskFull(t *testing.T) {
 // TestUnwritable: folders that cannot be written are reported with the key to
 // change.
 func TestUnwritable(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t)
 	call("train", file, "out="+file+"/run").must(t, 1, "set `out`")
 	// This is checked before whether a plan fits; and a run that does not fit leaves no folder.
@@ -172,6 +177,7 @@ func TestUnwritable(t *testing.T) {
 // TestUnwritableResults: that a result cannot be written is reported before any work is
 // done for it, and checking this changes no file.
 func TestUnwritableResults(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t)
 	late := file + " limits.device=1 " // what is found out later: nothing fits
 	for _, args := range []string{"plan " + late + "--out ", "plan " + late + "--dump ", "simulate " + late + "--trace ", "draw " + late + "--out ",

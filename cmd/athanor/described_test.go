@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/policy"
 	"github.com/athanor-llm/athanor/search"
 )
@@ -31,6 +32,7 @@ func thisMachine(t *testing.T, ranks int) []byte {
 // TestNoText: a plan, a timeline and the longest sequence are the same without text where they need none, even if the model
 // is given in place of a file.
 func TestNoText(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	_, file := tiny(t)
 	const model = "{type: llama, layers: 2, width: 32, heads: 4, kv_heads: 2, vocabulary: 400}"
 	on := []string{"--json", "hardware.name=l4", "limits.device=700KiB"}
@@ -47,6 +49,7 @@ func TestNoText(t *testing.T) {
 // TestDescribed: plans for machines other than this one, by name or by file, and
 // by the policies of others.
 func TestDescribed(t *testing.T) {
+	testkit.Needs(t, testkit.All)
 	dir, file := tiny(t)
 	known := filepath.Join(dir, "hardware.json")
 	check(t, os.WriteFile(known, thisMachine(t, 1), 0o644))
@@ -79,6 +82,7 @@ func TestDescribed(t *testing.T) {
 
 // TestSimulateRanks: simulate reports the same bytes of the first rank as the plan, including those from other ranks.
 func TestSimulateRanks(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	_, file := tiny(t)
 	var planned, simulated struct {
 		Bytes search.Traffic `json:"bytes"`
@@ -94,6 +98,7 @@ func TestSimulateRanks(t *testing.T) {
 // TestPipelinePictures: all ranks of a pipeline are drawn, traced and reported, and the memory shown is that of the fullest
 // rank, which is named.
 func TestPipelinePictures(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t, "model: {type: llama, layers: 4, width: 32, heads: 4}", "max_steps: 4")
 	args := func(verb string, more ...string) []string {
 		return append([]string{verb, file, "hardware.name=a100-80", "ranks=4", "global_batch=8", "plan={pipeline: 4, schedule: zb-h1, stages: [0, 1, 4, 5]}"}, more...)
@@ -139,6 +144,7 @@ func TestPipelinePictures(t *testing.T) {
 // TestBadHardware: descriptions with impossible numbers, and machines that do
 // not exist or cannot be run on.
 func TestBadHardware(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t)
 	good, text := filepath.Join(dir, "hardware.json"), thisMachine(t, 1)
 	check(t, os.WriteFile(good, text, 0o644))

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // documents writes JSONL with documents of every length from one letter to several
@@ -22,6 +24,7 @@ func documents(t *testing.T, path string) {
 // TestSeparateDocuments: training with attention confined to documents gives the same losses under another
 // budget, resumed, and as a pipeline in one direction; its checkpoint is evaluated by the same rule.
 func TestSeparateDocuments(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t, "documents: separate", "max_steps: 6", "model: {type: llama, layers: 2, width: 32, heads: 4, kv_heads: 2, tied: false}")
 	documents(t, dir+"/corpus.jsonl")
 	train := func(name string, overrides ...string) {
@@ -53,6 +56,7 @@ func TestSeparateDocuments(t *testing.T) {
 // TestNoEndOfText: a tokenizer that cannot say where documents end is a fault of the
 // configuration, and following the hint helps.
 func TestNoEndOfText(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t, "max_steps: 1")
 	call("train", file).must(t, 0)
 	folder := dir + "/run/checkpoint-1"

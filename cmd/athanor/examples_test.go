@@ -13,6 +13,7 @@ import (
 // TestExamples: every example is a configuration, and the plans that its first lines ask for are
 // found, without text, model files or the card.
 func TestExamples(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	t.Chdir("../..")
 	files, err := filepath.Glob("examples/*.yaml")
 	check(t, err)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/search"
 )
 
@@ -25,6 +26,7 @@ func written(t *testing.T, path string, h *hardware.Hardware) string {
 // TestWhatIfs: what --explain says of another machine is what plan says there, and
 // never worse than the present plan.
 func TestWhatIfs(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t)
 	h, err := hardware.KnownRank("l4", 1)
 	check(t, err)
@@ -91,6 +93,7 @@ func TestWhatIfs(t *testing.T) {
 // TestRemedies: where nothing fits, --explain says what would: each time is that of
 // the plan with those overrides.
 func TestRemedies(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	_, file := tiny(t)
 	for _, short := range []string{"limits.device=30KiB", "limits.device=100KiB limits.host=3KiB limits.disk=none", "ranks=2 limits.device=20KiB plan.pipeline=2 plan.schedule=1f1b"} {
 		args := append([]string{"plan", file, "--json", "hardware.name=l4"}, strings.Fields(short)...)

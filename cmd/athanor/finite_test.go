@@ -7,11 +7,13 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // TestNotFinite: eval and generate of weights that are broken, or with which numbers grow beyond all bounds, end with exit
 // code 5 and say what is at fault; a loss that is finite is reported however large it is.
 func TestNotFinite(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	folder, _ := modelFolder(t)
 	tokenizer, err := os.ReadFile(folder + "/tokenizer.json")
 	check(t, err)

@@ -71,7 +71,7 @@ func crossEntropy(t *testing.T, path string, rows [][]int32) float64 {
 // come through; transformers computes the same logits.
 func TestFolders(t *testing.T) {
 	families := []string{"gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma3_text", "olmo2", "gpt_neox", "phi3", "smollm3", "granite", "starcoder2", "stablelm", "phi", "olmo3", "opt", "mixtral", "qwen3_moe", "olmoe", "gpt_oss"}
-	for _, family := range testkit.Sample(families, 1, 5) {
+	for _, family := range testkit.Sample(families, 1, 4) {
 		t.Run(family, func(t *testing.T) {
 			dir, file := tiny(t, "max_steps: 2", "eval_batches: 1000", "validation_fraction: 0.05", "limits: {device: 600KiB}",
 				"model: {type: "+family+", layers: 2, width: 32, heads: 4}")
@@ -137,6 +137,7 @@ func modelFolder(t *testing.T, lines ...string) (folder, file string) {
 // TestHostileConfig: sizes that are absurd, negative or overflow, and keys that
 // change the computation, are refused by name, before anything is allocated.
 func TestHostileConfig(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	folder, file := modelFolder(t)
 	path := folder + "/config.json"
 	text, err := os.ReadFile(path)
@@ -193,6 +194,7 @@ func named(message, key string) bool {
 // TestHostileWeights: safetensors whose headers lie are refused; what they
 // claim is never allocated or read.
 func TestHostileWeights(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	folder, file := modelFolder(t)
 	path := folder + "/model.safetensors"
 	whole, err := os.ReadFile(path)
@@ -253,6 +255,7 @@ func TestHostileWeights(t *testing.T) {
 
 // TestTokensFile: files that are not lists of token ids are refused.
 func TestTokensFile(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	folder, _ := modelFolder(t, "model: {type: gpt2, layers: 1, width: 16, heads: 2}")
 	path := folder + "/t.json"
 	for _, text := range []string{"", "3", "[]", "[[]]", "[[1]]", "[[1,2],[3]]", "[[1,-2]]", "[[1,300]]", "[[1,99999999999]]", `[["a","b"]]`, "[[1.5,2]]", "[[1,2]"} {
@@ -272,6 +275,7 @@ func TestTokensFile(t *testing.T) {
 // TestAskedTooMuch: a request that exceeds a model folder or a corpus is refused, not reduced,
 // and counts as bad use; without a request, sequences are as long as the model accepts.
 func TestAskedTooMuch(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	folder, _ := modelFolder(t)
 	text := folder + "/../../corpus.txt"
 	check(t, os.WriteFile(folder+"/short.txt", []byte("gold"), 0o644))

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // tensors reads all tensors of a folder.
@@ -29,6 +30,7 @@ func tensors(t *testing.T, dir, base string) map[string][]byte {
 // in bf16, whatever the plan; it has no optimizer state; a stopped run continues to
 // the same end, but not with other parameters frozen.
 func TestFreeze(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t, "max_steps: 4", `freeze: ["model.embed_tokens.weight", "model.layers.0.*", "*.v_proj.weight"]`)
 	all := strings.Replace(file, "run.yaml", "all.yaml", 1)
 	text, err := os.ReadFile(file)
@@ -75,6 +77,7 @@ func TestFreeze(t *testing.T) {
 // TestFreezePlans: freezing makes a plan smaller by gradients and moments; all else is
 // pinned, since which plan is fastest depends on the machine.
 func TestFreezePlans(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	_, file := tiny(t)
 	type report struct {
 		Peaks struct{ Device, Host []int64 }

@@ -8,11 +8,13 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/internal/cli"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // TestGenerate: a text ends where the model's positions do, with a note; a
 // prompt that is longer is refused; the same seed gives the same text.
 func TestGenerate(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	folder, _ := modelFolder(t)
 	args := []string{"generate", folder, "--prompt", "gold", "--max-tokens", "5000", "--seed", "3"}
 	r := call(args...).must(t, 0)
@@ -56,6 +58,7 @@ func TestGenerateGrows(t *testing.T) {
 // TestLongerThanItsContext: rotary positions have no end, so a model may be trained on longer
 // sequences than it states, and then states the new length, so that readers of its checkpoints accept it.
 func TestLongerThanItsContext(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t, "max_steps: 2", "model: {type: llama, layers: 1, width: 16, heads: 2, max_positions: 8}")
 	call("train", file).must(t, 0, "raised from 8 to 32")
 	at := dir + "/run/checkpoint-2"
@@ -72,6 +75,7 @@ func TestLongerThanItsContext(t *testing.T) {
 // TestDeviceMemory: in the least memory that the error names, eval and generate give what they give without a limit; with a byte
 // less, the exit code is 3, and with --json there is an object that says so.
 func TestDeviceMemory(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	folder, _ := modelFolder(t)
 	corpus := filepath.Join(folder, "../../corpus.txt")
 	for _, args := range [][]string{

@@ -7,11 +7,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // TestJSON: with --json every verb prints one object with the fields that
 // scripts rely on, and nothing else.
 func TestJSON(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t)
 	tokens := dir + "/tokens.json"
 	check(t, os.WriteFile(tokens, []byte("[[1,2,3,4],[5,6,7,8]]"), 0o644))
@@ -75,6 +78,7 @@ func has(v any, path []string) bool {
 // TestPeople: without --json the verbs tell people what they did, and the
 // files that they name are there and are what they say.
 func TestPeople(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t, "max_steps: 4", "sample: {prompt: the old, tokens: 4}")
 	for _, c := range []struct {
 		args string
@@ -125,6 +129,7 @@ func TestPeople(t *testing.T) {
 // TestTraceAddsUp: the measured step of trace.json has every instruction of
 // the predicted one.
 func TestTraceAddsUp(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t, "max_steps: 3", "limits: {device: 300KiB}")
 	call("train", file).must(t, 0)
 	text, err := os.ReadFile(dir + "/run/trace.json")

@@ -10,12 +10,14 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // TestLoRA: adapters of a folder's model are trained, even with weights that are not on the
 // device and in bf16, resume exactly, and come out as a PEFT folder that eval, generate and
 // merge read and whose logits are those of the training process.
 func TestLoRA(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	for _, c := range []struct{ family, lora, precision, quantize string }{
 		{"gpt2", "", "fp32", "none"}, {"llama", `, alpha: 10, targets: ["*.[qv]_proj.weight", "*down_proj*"]`, "fp32", "none"}, {"qwen2", ", alpha: 8", "bf16", "none"},
 		{"gpt2", ", rslora: true", "fp32", "nf4"}, {"llama", "", "bf16", "nf4"},
@@ -88,6 +90,7 @@ func TestLoRA(t *testing.T) {
 // TestAdapterAsModel: a run may begin with an adapter. It does the same as a run that begins with the same factors of
 // its own; and a chain of runs ends in a folder like any other.
 func TestAdapterAsModel(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	for _, quantize := range []string{"none", "nf4"} {
 		t.Run(quantize, func(t *testing.T) {
 			base, file := modelFolder(t, "model: {type: llama, layers: 2, width: 32, heads: 4}")
@@ -159,6 +162,7 @@ func TestAdapterAsModel(t *testing.T) {
 
 // TestLoRAErrors: what is impossible is named, with its key and a hint, at no cost.
 func TestLoRAErrors(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	base, file := modelFolder(t)
 	dir := t.TempDir()
 	on := []string{"model=" + base, "tokenizer=" + base + "/tokenizer.json", "out=" + dir + "/a", "max_steps=1"}

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // empty truncates a file that a process has open, whether or not it still has a
@@ -31,6 +33,7 @@ func empty(t *testing.T, pid int, name string) bool {
 // the same command continues from there to the losses and weights of an
 // undisturbed run.
 func TestRankLost(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t, "max_steps: 1000000", "ranks: 2", "limits: {disk_path: SPILL}")
 	text, err := os.ReadFile(file)
 	check(t, err)
@@ -76,6 +79,7 @@ func TestRankLost(t *testing.T) {
 // TestReadOnlySpill: a disk folder that cannot be written is reported, and no run
 // begins, whether or not the machine is known already.
 func TestReadOnlySpill(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t)
 	spill, home := dir+"/spill", dir+"/home"
 	check(t, os.Mkdir(spill, 0o555))
@@ -101,6 +105,7 @@ func TestReadOnlySpill(t *testing.T) {
 // TestFolderVanishes: a run whose folder is moved away creates it anew for its next
 // checkpoint, and resumes from that.
 func TestFolderVanishes(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t, "max_steps: 1000000", "eval_every: 3")
 	cmd := child(nil, "train", file)
 	log, err := cmd.StderrPipe()

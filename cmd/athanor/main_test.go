@@ -18,6 +18,7 @@ import (
 	"github.com/athanor-llm/athanor/device/cuda"
 	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/cli/clitest"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/search"
 	"github.com/athanor-llm/athanor/train"
 )
@@ -378,6 +379,7 @@ func TestLinesOfKeys(t *testing.T) {
 // TestOrderOfArguments: flags and overrides may be mixed, and a flag's value stays
 // with it even if it looks like an override.
 func TestOrderOfArguments(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t)
 	for _, args := range [][]string{
 		{"plan", file, "hardware.name=l4", "plan.micro_batch=2", "--json", "--out", dir + "/a=b"},
@@ -410,6 +412,7 @@ func TestVerbsElsewhere(t *testing.T) {
 
 // TestWrongFiles: files without an end, and folders that are something else.
 func TestWrongFiles(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t)
 	if _, err := os.Stat("/dev/zero"); err != nil {
 		t.Skip(err)
@@ -451,6 +454,7 @@ func TestWrongFiles(t *testing.T) {
 
 // TestOtherCores: what was measured on some cores is not assumed of others.
 func TestOtherCores(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	_, file := tiny(t)
 	args := []string{"plan", file, "hardware.peers=3GB/s"}
 	for _, more := range []int{0, 1} {
@@ -465,6 +469,7 @@ func TestOtherCores(t *testing.T) {
 // TestNoHome: without a home that can be written the cache is in the temporary
 // folder; if there is nowhere to write, this is reported before anything is done.
 func TestNoHome(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t)
 	none := filepath.Join(dir, "file")
 	check(t, os.WriteFile(none, nil, 0o644)) // a folder cannot be made in a file, whoever asks
@@ -482,6 +487,7 @@ func TestNoHome(t *testing.T) {
 // TestFullFiles: a result that does not fit on the disk is an error, leaves no partial file
 // and an older one as it was; what is not a regular file is not removed.
 func TestFullFiles(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t)
 	before, err := os.ReadDir(dir)
 	check(t, err)

@@ -4,10 +4,13 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // TestPrefixes: messages say once where something is wrong, and once what to do.
 func TestPrefixes(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t)
 	write := func(name, text string) string {
 		check(t, os.MkdirAll(dir+"/m", 0o755))

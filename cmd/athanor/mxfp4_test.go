@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // packExperts writes a folder of gpt-oss with the experts of testdata/torch/gpt-oss-tiny in all
@@ -71,6 +72,7 @@ const ossModel = "model: {type: gpt_oss, layers: 2, width: 32, heads: 4, kv_head
 // in bf16: for eval, for training, fully and with adapters on weights in 4 bits, and merged. A fully
 // trained model is written without MXFP4.
 func TestMXFP4Folders(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	folder, file := modelFolder(t, ossModel)
 	packed, plain := t.TempDir(), t.TempDir()
 	packExperts(t, folder, packed, plain, same)
@@ -116,6 +118,7 @@ func TestMXFP4Folders(t *testing.T) {
 // TestHostileMXFP4: tensors of other shapes and types, without their scales, with scales that denote no
 // number, and truncated files are refused with their name.
 func TestHostileMXFP4(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	folder, file := modelFolder(t, ossModel)
 	for want, edit := range map[string]func(info *safetensors.Info, data []byte) []byte{
 		"has shape": func(info *safetensors.Info, data []byte) []byte {

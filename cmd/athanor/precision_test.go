@@ -6,12 +6,14 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/train"
 )
 
 // TestPrecision: left open, the precision is bf16 on described GPUs, fp32 on the CPU, here or described by a file, and that of
 // the run if one is resumed.
 func TestPrecision(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t, "max_steps: 2")
 	here := filepath.Join(dir, "hardware.json")
 	check(t, os.WriteFile(here, thisMachine(t, 1), 0o644))

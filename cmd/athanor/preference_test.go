@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/train"
 )
 
@@ -56,6 +57,7 @@ func steps(t *testing.T, dir string) (list []train.Metrics) {
 // TestPreference: a run on pairs learns which answer is preferred, starting at a loss of log 2. Stopped, and resumed in other memory, it is
 // the same run: the reference is that of its beginning. This holds with everything trained, in bf16 and with adapters on conversations.
 func TestPreference(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	base, _ := modelFolder(t, "model: {type: llama, layers: 2, width: 32, heads: 4}")
 	for _, c := range []struct {
 		name  string
@@ -113,6 +115,7 @@ func TestPreference(t *testing.T) {
 
 // TestPreferenceRanks: two ranks compute what one does, up to the order of sums.
 func TestPreferenceRanks(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t, "max_steps: 6")
 	args := []string{"train", file, "data=" + preferences(t, dir+"/pairs.jsonl", false), "preference.beta=0.3"}
 	call(append(args, "out="+dir+"/one")...).must(t, 0)
@@ -131,6 +134,7 @@ func TestPreferenceRanks(t *testing.T) {
 // TestPreferencePacking: what windows hold, and which pairs are left out, is reported of all sources, of what is held out and of what there is to
 // validate with.
 func TestPreferencePacking(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t, "max_steps: 1")
 	text, err := os.ReadFile(preferences(t, dir+"/all.jsonl", false))
 	check(t, err)
@@ -161,6 +165,7 @@ func TestPreferencePacking(t *testing.T) {
 
 // TestPreferenceErrors: what cannot be trained on pairs, or together with them, is named.
 func TestPreferenceErrors(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t, "max_steps: 1")
 	pairs := "data=" + preferences(t, dir+"/pairs.jsonl", false)
 	chats := "data=" + preferences(t, dir+"/chats.jsonl", true)

@@ -7,12 +7,15 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // TestPrompts: of documents with a prompt only the completion is learnt: where it is always
 // the same, its loss goes to zero, though nobody can predict the next word of the prompts.
 // `athanor data` shows which tokens are which.
 func TestPrompts(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t, "max_steps: 60", "documents: separate", "validation_fraction: 0.05", "eval_batches: 100")
 	r := rand.New(rand.NewPCG(1, 2))
 	write := func(name string, line func(prompt, completion string) any) string {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // rename writes the weights of a folder under other names into another folder; the name ""
@@ -61,6 +62,7 @@ func buffers(model string) (list []safetensors.Tensor) {
 // TestUnknownTensors: what config.json does not account for is refused wherever weights are read, by its name, rather than
 // left out of results and checkpoints.
 func TestUnknownTensors(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	folder, file := modelFolder(t, "model: {type: llama, layers: 2, width: 16, heads: 2}")
 	same := func(name string) string { return name }
 	extra := func(name string) safetensors.Tensor {
@@ -101,6 +103,7 @@ func TestUnknownTensors(t *testing.T) {
 // TestBareNames: folders of a model without its head, such as the published GPT-2, have names
 // without the model's prefix, and buffers that are no parameters. The logits are the same.
 func TestBareNames(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	for _, name := range []string{"gpt2-tiny", "llama-tied", "qwen2-tiny", "opt-tiny", "mistral-tiny", "qwen3-tiny", "gemma3-tiny", "olmo2-tiny", "neox-tiny", "phi3-tiny", "smollm3-tiny", "granite-tiny", "starcoder2-tiny", "stablelm-tiny", "phi-tiny", "olmo3-tiny", "mixtral-tiny", "olmoe-tiny", "gpt-oss-tiny"} {
 		from, dir := "../../testdata/torch/"+name, t.TempDir()
 		rename(t, from, dir, func(name string) string {
@@ -122,6 +125,7 @@ func TestBareNames(t *testing.T) {
 // TestTwoHeads: a head that is not the embedding, though config.json says that they are one, is
 // refused where weights are read; a head that equals the embedding is accepted.
 func TestTwoHeads(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	folder, file := modelFolder(t, "model: {type: gpt2, layers: 1, width: 16, heads: 2}")
 	set, err := safetensors.OpenFolder(folder)
 	check(t, err)
@@ -166,6 +170,7 @@ func edit(t *testing.T, path string, keys map[string]any) {
 // TestEnds: a text ends with any of the tokens that generation_config.json names, or
 // config.json where it names none.
 func TestEnds(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	folder, _ := modelFolder(t)
 	length := func() int {
 		var r struct {
@@ -204,6 +209,7 @@ func TestEnds(t *testing.T) {
 
 // TestSetAside: settings by which transformers would change the likeliest token, and which are ignored here, are reported.
 func TestSetAside(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	folder, _ := modelFolder(t)
 	edit(t, folder+"/generation_config.json", map[string]any{"repetition_penalty": 1.05, "num_beams": 1, "bad_words_ids": []any{}, "top_p": 0.8})
 	r := call("generate", folder, "--prompt", "gold", "--max-tokens", "2").must(t, 0, "note: repetition_penalty 1.05 in generation_config.json is ignored\n")
@@ -217,6 +223,7 @@ func TestSetAside(t *testing.T) {
 // TestPromptStart: what the tokenizer puts before a text is read with a prompt, but not printed, and
 // not read twice.
 func TestPromptStart(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	folder, _ := modelFolder(t)
 	type sampled struct {
 		Text         string
@@ -249,6 +256,7 @@ func TestPaddedVocabulary(t *testing.T) {
 // TestOtherTokenizer: a tokenizer that is not the model folder's own goes into the
 // checkpoints instead of that.
 func TestOtherTokenizer(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	folder, file := modelFolder(t)
 	edit(t, folder+"/config.json", map[string]any{"dtype": "bfloat16", "pad_token_id": 5, "max_position_embeddings": 16})
 	check(t, os.WriteFile(folder+"/vocab.json", []byte("{}"), 0o644))
@@ -274,6 +282,7 @@ func TestOtherTokenizer(t *testing.T) {
 // TestNoWeights: a model folder that lacks weights is reported before a plan is searched and a
 // folder is made; for a run's folder the message says where its model is.
 func TestNoWeights(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	folder, file := modelFolder(t)
 	out := t.TempDir() + "/run"
 	dir := t.TempDir()

@@ -9,12 +9,15 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // TestRanks: a run on several ranks reaches on each of them the bytes that the
 // plan says, and its losses are those of one rank up to the order of sums; the
 // trace has all ranks, plan and checkpoint have the hash that the ranks agreed on.
 func TestRanks(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t, "max_steps: 4", "eval_every: 2", "sample: {prompt: the, tokens: 4}")
 	call("train", file, "out="+dir+"/plain", "ranks=auto").must(t, 0)
 	want := losses(t, dir+"/plain")
@@ -50,6 +53,7 @@ func TestRanks(t *testing.T) {
 
 // TestRanksFit: what is said to be enough for all ranks is enough.
 func TestRanksFit(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	_, file := tiny(t)
 	r := call("plan", file, "ranks=4", "limits.device=1000").must(t, 3, "hint: it fits with limits.device=")
 	_, hint, _ := strings.Cut(r.stderr, "hint:")
@@ -59,6 +63,7 @@ func TestRanksFit(t *testing.T) {
 
 // TestFewSequences: a pipeline may have more ranks than the batch has sequences.
 func TestFewSequences(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	_, file := tiny(t)
 	r := call("plan", file, "ranks=4", "global_batch=2", "plan.pipeline=4").must(t, 0)
 	if !strings.Contains(r.stdout, "the plain run would take") {
@@ -69,6 +74,7 @@ func TestFewSequences(t *testing.T) {
 // TestSlices: a run by slices of sequences has the losses of one without ranks, up to
 // the order of sums; what does not combine with slices is refused with its key.
 func TestSlices(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t)
 	sliced := []string{file, "ranks=2", "plan.schedule=seq1f1b", "plan.slices=4"}
 	call(append([]string{"train"}, append(sliced, "out="+dir+"/sliced")...)...).must(t, 0)
@@ -90,6 +96,7 @@ func TestSlices(t *testing.T) {
 
 // TestRanksSignal: several ranks are stopped and saved as one is.
 func TestRanksSignal(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t, "max_steps: 1000000", "ranks: 2")
 	plan := "plan=" + dir + "/p.json"
 	call("plan", file, "--out", dir+"/p.json").must(t, 0)
@@ -106,6 +113,7 @@ func TestRanksSignal(t *testing.T) {
 
 // TestBadRanks: impossible numbers of ranks, and impossible plans for ranks.
 func TestBadRanks(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t)
 	for arg, want := range map[string]string{
 		"ranks=0": "ranks", "ranks=-1": "ranks", "ranks=1000": "ranks", "ranks=1.5": "whole number", "ranks=two": "whole number", "hardware.peers=0": "not a rate", "hardware.peers=-1GB/s": "not a rate", "hardware.peers=NaN": "not a rate",
@@ -177,6 +185,7 @@ func TestBadRanks(t *testing.T) {
 // TestBadLinks: descriptions of the links between ranks with impossible numbers, and
 // without any.
 func TestBadLinks(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t)
 	path := dir + "/hardware.json"
 	check(t, os.WriteFile(path, thisMachine(t, 1), 0o644))
@@ -209,6 +218,7 @@ func TestBadLinks(t *testing.T) {
 
 // TestSpillRanks: a disk that has no room for all ranks' files.
 func TestSpillRanks(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	if !canLimitFiles {
 		t.Skip("this system has no limits on files")
 	}

@@ -7,12 +7,14 @@ import (
 	"time"
 
 	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/train"
 )
 
 // TestAnotherRun: that a checkpoint belongs to another run is reported as early as it can be known:
 // from the configuration before text is read, from text and model before the machine is measured.
 func TestAnotherRun(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t, "max_steps: 1")
 	call("train", file).must(t, 0)
 	corpus(t, dir+"/other.txt", 900)
@@ -45,6 +47,7 @@ func TestAnotherRun(t *testing.T) {
 // TestAnotherOut: the configuration that a run leaves, started again with another `out`,
 // writes nothing into the folder of the first.
 func TestAnotherOut(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t, "max_steps: 1")
 	call("train", file, "plan.state=disk").must(t, 0)
 	check(t, os.RemoveAll(dir+"/run/spill"))
@@ -60,6 +63,7 @@ func TestAnotherOut(t *testing.T) {
 // TestNamedCheckpoint: a run that begins with a checkpoint of another run resumes from its
 // own when it is started again, and never mixes two histories in one folder.
 func TestNamedCheckpoint(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t, "max_steps: 4", "save_every: 2", "keep_checkpoints: 5")
 	call("train", file).must(t, 0)
 	first, second := dir+"/run/checkpoint-2", dir+"/second"
@@ -77,6 +81,7 @@ func TestNamedCheckpoint(t *testing.T) {
 
 // TestLargeSeeds: seeds have 64 bits, which are compared to the last one.
 func TestLargeSeeds(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	_, file := tiny(t, "max_steps: 1", "seed: 18446744073709551615")
 	call("train", file).must(t, 0)
 	call("train", file, "seed=18446744073709551614").must(t, 2, "seed is 18446744073709551615 there and 18446744073709551614 here")
@@ -86,6 +91,7 @@ func TestLargeSeeds(t *testing.T) {
 // TestTimed: a run that has only a time limit spreads its learning rate over the steps expected in
 // that time, keeps their number when it resumes under another plan, and derives a new one for another time.
 func TestTimed(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t, "max_time: 300ms")
 	steps := func(args ...string) int {
 		t.Helper()
@@ -108,6 +114,7 @@ func TestTimed(t *testing.T) {
 
 // TestFinished: a run that has ended is not said to be saved when it is started again.
 func TestFinished(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t, "max_steps: 2")
 	call("train", file).must(t, 0, "saved "+dir+"/run/checkpoint-2")
 	again := call("train", file).must(t, 0)

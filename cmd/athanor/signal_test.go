@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/search"
 )
 
@@ -41,6 +42,7 @@ func stopAtStep(t *testing.T, kind os.Signal, args ...string) result {
 // TestSignal: at SIGTERM, SIGINT, SIGHUP and the warnings of batch systems a run saves and ends with 75; the same
 // command continues from there, to the losses and weights of an uninterrupted run.
 func TestSignal(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	for _, kind := range append(warnings(), syscall.SIGTERM, os.Interrupt, syscall.SIGHUP) {
 		dir, file := tiny(t, "max_steps: 1000000")
 		r := stopAtStep(t, kind, "train", file).must(t, 75, "everything is saved: start the same command again")
@@ -58,6 +60,7 @@ func TestSignal(t *testing.T) {
 
 // TestReaderGone: a run whose output nobody reads any more continues and is saved.
 func TestReaderGone(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t)
 	reader, writer, err := os.Pipe()
 	check(t, err)
@@ -100,6 +103,7 @@ func (s *signalling) Write(p []byte) (int, error) {
 // TestEarlySignal: a signal while a run is prepared ends it at once, with the exit
 // code that says to start it again, and leaves no folder.
 func TestEarlySignal(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t)
 	var log signalling
 	if code := execute([]string{"train", file}, io.Discard, &log); code != 75 || !strings.Contains(log.String(), "before the first step; start the same command again") {
@@ -114,6 +118,7 @@ func TestEarlySignal(t *testing.T) {
 // TestFormerPlan: the plan with which a run's folder was trained is tried again on a machine
 // with more, so a run does not get slower. A file that is no plan is passed over.
 func TestFormerPlan(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t)
 	check(t, os.Mkdir(dir+"/run", 0o755))
 	args := []string{"plan", file, "hardware.name=l4", "--json"}
@@ -134,6 +139,7 @@ func TestFormerPlan(t *testing.T) {
 // TestLock: two processes cannot train in one folder; the second one says so
 // and leaves it alone.
 func TestLock(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	_, file := tiny(t, "max_steps: 1000000")
 	cmd := child(nil, "train", file)
 	log, err := cmd.StderrPipe()
@@ -156,6 +162,7 @@ func TestLock(t *testing.T) {
 // TestNumericStop: a loss that is no longer a number ends the run with 5, and its cause is named; the
 // checkpoints before it are whole. With skip_spikes a few such steps in a row are skipped first.
 func TestNumericStop(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t, "max_steps: 4", "weight_decay: 1000")
 	call("train", file, "learning_rate=1e-6").must(t, 0)
 	// Every step multiplies the matrices by -10^6.

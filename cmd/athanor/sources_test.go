@@ -8,11 +8,13 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // TestValidation: with a validation corpus all other text is trained on, and the loss is what eval finds on that corpus. The choice of
 // corpus changes nothing that is trained, so a run may resume with another one, which is reported. Files in both are not trained on.
 func TestValidation(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t, "max_steps: 4", "save_every: 2", "keep_checkpoints: 9", "eval_batches: 1000")
 	text := corpusOf(t, dir, "a.txt", "b.txt", "held.txt")
 	args := func(out string, more ...string) []string {
@@ -61,6 +63,7 @@ func TestValidation(t *testing.T) {
 
 // TestBestOfAnother: the least loss on one validation corpus is not compared with that on another.
 func TestBestOfAnother(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t, "max_steps: 2", "eval_batches: 1000", "keep_best: true", "eval_every: 1", "validation_fraction: null")
 	text := corpusOf(t, dir, "a.txt", "b.txt")
 	still := func(name, out string, more ...string) (r trained) {
@@ -91,6 +94,7 @@ func corpusOf(t *testing.T, dir string, names ...string) map[string]string {
 
 // TestValidationKinds: whatever is trained on can be validated with, in files of another format, and compressed.
 func TestValidationKinds(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t, "max_steps: 1", "eval_batches: 100")
 	pairs, few := preferences(t, dir+"/pairs.jsonl", false), preferences(t, dir+"/few.jsonl", false)
 	text, err := os.ReadFile(few)
@@ -126,6 +130,7 @@ func TestValidationKinds(t *testing.T) {
 // TestSources: train and data report a corpus of several sources part by part, each with its share. As many steps as a pass has are made,
 // and no run resumes with another mixture. One source that is read once is the same as a plain list of files.
 func TestSources(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t, "max_steps: 2")
 	text := corpusOf(t, dir, "a.txt", "b.txt", "c.txt")
 	mixture := fmt.Sprintf("data=[%s, {files: %s, times: 3}, {files: [%s], times: 0.5}]", text["a.txt"], text["b.txt"], text["c.txt"])

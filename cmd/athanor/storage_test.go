@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/search"
 )
 
@@ -13,6 +14,7 @@ import (
 // there is room for all, with the bits of a run that was configured so, and is refused with fp32.
 // Where fp32 fits, it is used. The least memory that is reported is that with moments in bf16.
 func TestOptimizerState(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t)
 	var whole, report search.Report
 	limits := []string{"limits.disk=none", "limits.device=200KiB"}

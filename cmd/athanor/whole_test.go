@@ -5,11 +5,14 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // TestWholeDocuments: what windows hold is reported, a run resumes with the same rule and no other, and users who cut
 // answers from questions are told so.
 func TestWholeDocuments(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t, "max_steps: 2", "documents: whole")
 	var lines strings.Builder
 	for i := range 120 {

@@ -14,6 +14,8 @@ import (
 	"unicode/utf8"
 
 	"pgregory.net/rapid"
+
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // fixtures are strings and the ids that Hugging Face tokenizers give them
@@ -97,7 +99,7 @@ func TestRoundTrip(t *testing.T) {
 	for name, tokenizer := range all {
 		t.Run(name, func(t *testing.T) {
 			e := tokenizer.NewEncoder()
-			rapid.Check(t, func(t *rapid.T) {
+			testkit.Check(t, func(t *rapid.T) {
 				text := anyText().Draw(t, "text")
 				for _, ids := range [][]int32{e.Encode(nil, text), e.EncodeOrdinary(nil, text)} {
 					got, err := tokenizer.Decode(ids)
@@ -136,7 +138,7 @@ func naive(t *Tokenizer, word []byte) []int32 {
 func TestMergeByDefinition(t *testing.T) {
 	tokenizer := fixtureTokenizers(t)["gpt2"]
 	e := tokenizer.NewEncoder()
-	rapid.Check(t, func(t *rapid.T) {
+	testkit.Check(t, func(t *rapid.T) {
 		word := []byte(rapid.StringMatching(`[ aeinorstlcd]{1,48}`).Draw(t, "word"))
 		want := naive(tokenizer, word)
 		if got := e.mergeShort(nil, word); !slices.Equal(got, want) {
@@ -160,7 +162,7 @@ func TestBoundary(t *testing.T) {
 	for name, tokenizer := range fixtureTokenizers(t) {
 		t.Run(name, func(t *testing.T) {
 			cuts, foreign := 0, 0
-			rapid.Check(t, func(t *rapid.T) {
+			testkit.Check(t, func(t *rapid.T) {
 				random := rapid.SliceOfN(rapid.SampledFrom([]string{"a", "Z", " ", "\n", "\n", "\r", "\t", "'", "s", "1", "!", "/", "{",
 					"\u00e9", "\u0301", "\u0436", "\u6c34", "\u0436\n\u6c34", "\u3000", "\u00a0", "\u2028", "\u0085", "\u200d", "\ufffd", "\xff", "\xe6\xb0", EndOfText}), 0, 20)
 				// A place of each kind is in every text, or few texts might have none.

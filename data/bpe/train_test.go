@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // The merges of the trainer are those of Hugging Face's, pair for pair.
@@ -40,7 +42,7 @@ func TestTrainAsHuggingFace(t *testing.T) {
 
 // Training depends on the counts alone: not on the order or the split of the text.
 func TestTrainDeterministic(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	testkit.Check(t, func(t *rapid.T) {
 		texts := rapid.SliceOfN(rapid.StringMatching(`[abc ]{0,30}`), 1, 10).Draw(t, "texts")
 		one, parts := NewCounter(PatternGPT2), NewCounter(PatternGPT2)
 		one.Add([]byte("seed"))

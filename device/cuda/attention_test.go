@@ -27,6 +27,7 @@ import (
 // attention is wrong or stops, in one of the two orders of threads. This is also a test of the fake,
 // which must show it.
 func TestAttentionWaits(t *testing.T) {
+	testkit.Needs(t, testkit.All)
 	if onGPU() {
 		t.Skip("of the kernels' text, which the fake runs")
 	}
@@ -203,7 +204,10 @@ func TestAttentionFits(t *testing.T) {
 
 // TestDocumentsAreSkipped: tiles of other documents are not visited, neither tiles of keys for later
 // queries nor tiles of queries for earlier keys.
-func TestDocumentsAreSkipped(t *testing.T) { documentsAreSkipped(t, machine) }
+func TestDocumentsAreSkipped(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	documentsAreSkipped(t, machine)
+}
 
 func documentsAreSkipped(t *testing.T, machine maker) {
 	t.Helper()
@@ -256,7 +260,10 @@ func documentsAreSkipped(t *testing.T, machine maker) {
 // values of 1 show. On tensor cores this holds for scores up to 2^28 (kernels/attention_mma.cu). That
 // products are not fused with what is subtracted only shows on a card: for the fake, the compiler's
 // code leaves that open.
-func TestHugeScores(t *testing.T) { hugeScores(t, machine) }
+func TestHugeScores(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	hugeScores(t, machine)
+}
 
 func hugeScores(t *testing.T, machine maker) {
 	t.Helper()

@@ -21,25 +21,50 @@ import (
 // What other tests require of the kernels' text is required here of the code that NVIDIA's compiler
 // makes of it.
 
-func TestCompiledOperators(t *testing.T) { operatorsAgree(t, compiled, 9) }
+func TestCompiledOperators(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	operatorsAgree(t, compiled, 9)
+}
 
-func TestCompiledUpdates(t *testing.T) { updatesAgree(t, compiled) }
+func TestCompiledUpdates(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	updatesAgree(t, compiled)
+}
 
-func TestCompiledCuts(t *testing.T) { cutsAgree(t, compiled) }
+func TestCompiledCuts(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	cutsAgree(t, compiled)
+}
 
-func TestCompiledLossOfOddSequences(t *testing.T) { oddLosses(t, compiled) }
+func TestCompiledLossOfOddSequences(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	oddLosses(t, compiled)
+}
 
-func TestCompiledSlices(t *testing.T) { slicesAgree(t, compiled) }
+func TestCompiledSlices(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	slicesAgree(t, compiled)
+}
 
-func TestCompiledDocuments(t *testing.T) { documentsAreSkipped(t, compiled) }
+func TestCompiledDocuments(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	documentsAreSkipped(t, compiled)
+}
 
-func TestCompiledHugeScores(t *testing.T) { hugeScores(t, compiled) }
+func TestCompiledHugeScores(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	hugeScores(t, compiled)
+}
 
-func TestCompiledCollectives(t *testing.T) { collectivesAgree(t, asCode) }
+func TestCompiledCollectives(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	collectivesAgree(t, asCode)
+}
 
 // TestCompiledWaits: without a wait or a barrier the interpreter stops, whatever the order of threads,
 // since it knows who used which bytes.
 func TestCompiledWaits(t *testing.T) {
+	testkit.Needs(t, testkit.All)
 	waitsMatter(t, asCode, false, graph.Attention, graph.AttentionBwd, graph.LinearDW, graph.ExpertLinear, graph.ExpertDW)
 }
 
@@ -48,6 +73,7 @@ func TestCompiledWaits(t *testing.T) {
 // tensor cores' threads each have their own rows of o, once per block, and without tensor cores the
 // layout of fp32 rows suits most accesses, not all.
 func TestCompiledTraffic(t *testing.T) {
+	testkit.Needs(t, testkit.All)
 	attention := map[string]bool{"queries": true, "keys": true, "attention": true}
 	models := []string{"gpt2", "llama-2-7b", "qwen3-30b-a3b", "gemma-3-270m"}
 	type card struct {
@@ -146,6 +172,7 @@ func layerOf(t *testing.T, name string, dt graph.DType) (calls []device.Call, si
 }
 
 func TestCompiledTiles(t *testing.T) {
+	testkit.Needs(t, testkit.All)
 	tilesAgree(t, compiled, 8)
 	tilesAgree(t, compiled, 9)
 	tilesReach(t, compiled)

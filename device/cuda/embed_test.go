@@ -11,14 +11,21 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/kernel"
 )
 
 // TestEmbeddedSums: gradients of embeddings are one chain per element, tokens ascending, and have the
 // bits of the CPU's kernel, whatever the tokens are.
-func TestEmbeddedSums(t *testing.T) { embeddedSums(t, machine) }
+func TestEmbeddedSums(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	embeddedSums(t, machine)
+}
 
-func TestCompiledEmbeddedSums(t *testing.T) { embeddedSums(t, compiled) }
+func TestCompiledEmbeddedSums(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	embeddedSums(t, compiled)
+}
 
 func embeddedSums(t *testing.T, machine maker) {
 	t.Helper()

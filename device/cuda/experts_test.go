@@ -75,26 +75,29 @@ func (s *sample) bound() {
 
 // TestExpertTiles: products of experts have the same bits in all tiles, however calls are cut, and are
 // right, including matrices that end just after a tile and experts without tokens.
-func TestExpertTiles(t *testing.T) { expertTilesAgree(t, machine, 1, 3) } // compiling each as C++ takes seconds
+func TestExpertTiles(t *testing.T) {
+	testkit.Needs(t, testkit.All) // compiling each as C++ takes seconds
+	expertTilesAgree(t, machine)
+}
 
 // TestCompiledExpertTiles: the same for kernels made by NVIDIA's compiler.
-func TestCompiledExpertTiles(t *testing.T) { expertTilesAgree(t, compiled, 1, 5) }
+func TestCompiledExpertTiles(t *testing.T) {
+	testkit.Needs(t, testkit.All)
+	expertTilesAgree(t, compiled)
+}
 
-// expertTilesAgree tries some of the tiles of each kind, and all on a GPU.
-func expertTilesAgree(t *testing.T, machine maker, fast, usual int) {
+// expertTilesAgree tries all tiles of each kind.
+func expertTilesAgree(t *testing.T, machine maker) {
 	t.Helper()
-	if onGPU() {
-		fast, usual = math.MaxInt, math.MaxInt
-	}
 	seed := fresh(t)
 	for _, major := range []int{8, 9} {
 		d, _ := machine(t, Options{})
 		d.limits.major = major
-		for i, tile := range testkit.Sample(expertTiles[d.hopper()], fast, usual) {
+		for i, tile := range expertTiles[d.hopper()] {
 			expertsAgree(t, machine, graph.ExpertLinear, false, major, seed+uint64(i), tile)
 			expertsAgree(t, machine, graph.ExpertDW, false, major, seed+uint64(i), tile)
 		}
-		for i, tile := range testkit.Sample(packedTiles[d.hopper()], fast, usual) {
+		for i, tile := range packedTiles[d.hopper()] {
 			expertsAgree(t, machine, graph.ExpertLinear, true, major, seed+uint64(i), tile)
 		}
 	}
@@ -178,9 +181,15 @@ func expertSample(op graph.Op, r *rand.Rand, packed bool) *sample {
 
 // TestManyTiles: if there are more tiles of rows than blocks process at a time with all columns, none
 // is left out.
-func TestManyTiles(t *testing.T) { manyTilesAgree(t, machine) }
+func TestManyTiles(t *testing.T) {
+	testkit.Needs(t, testkit.All)
+	manyTilesAgree(t, machine)
+}
 
-func TestCompiledManyTiles(t *testing.T) { manyTilesAgree(t, compiled) }
+func TestCompiledManyTiles(t *testing.T) {
+	testkit.Needs(t, testkit.All)
+	manyTilesAgree(t, compiled)
+}
 
 func manyTilesAgree(t *testing.T, machine maker) {
 	t.Helper()
@@ -211,9 +220,15 @@ func manyTilesAgree(t *testing.T, machine maker) {
 
 // TestRouteSpecial: whatever the logits are, including infinities and NaNs, the choice is the CPU's,
 // and the weights are NaN where the CPU's are.
-func TestRouteSpecial(t *testing.T) { specialRoutesAgree(t, machine) }
+func TestRouteSpecial(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	specialRoutesAgree(t, machine)
+}
 
-func TestCompiledRouteSpecial(t *testing.T) { specialRoutesAgree(t, compiled) }
+func TestCompiledRouteSpecial(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	specialRoutesAgree(t, compiled)
+}
 
 func specialRoutesAgree(t *testing.T, machine maker) {
 	t.Helper()

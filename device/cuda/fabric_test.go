@@ -18,6 +18,7 @@ import (
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/device/cuda/internal/fake"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 const rankArena = 1 << 20
@@ -164,7 +165,10 @@ func round(t *testing.T, list []device.Device, calls [][]device.Call) []error {
 // TestCollectives: random calls between ranks leave the bits and count the bytes that the CPU's fabric
 // does, with and without peer access, also on more ranks than one sum has operands, and with all ranks
 // on one card, whose context one rank must not wait for while another waits for that rank.
-func TestCollectives(t *testing.T) { collectivesAgree(t, asText) }
+func TestCollectives(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	collectivesAgree(t, asText)
+}
 
 func collectivesAgree(t *testing.T, w way) {
 	t.Helper()
@@ -221,6 +225,7 @@ func agreeOn(t *testing.T, j *joint, gpus []*Device) {
 // TestLost: when a rank fails at any moment, all others end their rounds with an error that names it
 // or, on other hosts, a rank of another host. Later rounds fail too.
 func TestLost(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	broken := errors.New("switched off")
 	layouts := [][]int{{0, 0, 0, 0}, {0, 1, 0, 1}, {1, 0, 0, 0}, {0, 1, 2, 1}, {0, 1}}
 	if onGPU() { // four ranks have more streams than one card has queues, it seems, and wait for each other forever
@@ -250,6 +255,7 @@ func TestLost(t *testing.T) {
 // TestHostLost: when the connections of a host end at any moment, all ranks end with an error that
 // names a rank of another host.
 func TestHostLost(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	hosts := []int{0, 1, 0, 1}
 	if onGPU() { // see TestLost
 		hosts = hosts[:3]

@@ -20,6 +20,7 @@ import (
 	"github.com/athanor-llm/athanor/device/cuda/nv"
 	"github.com/athanor-llm/athanor/device/link/loopback"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // smallSlot is the bytes of a slot where blocks are to be small.
@@ -46,6 +47,7 @@ func fabricsOn(t *testing.T, hosts []int, slot int64) []*Fabric {
 // that the CPU's ranks do in one process, with and without peer access, on one card of a host and on
 // several.
 func TestFarCollectives(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	for i, hosts := range [][]int{{0, 1}, {0, 1, 2}, {0, 1, 0, 1}, {0, 0, 1, 2, 1, 1, 2, 0}, {1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}} {
 		if onGPU() && len(hosts) > 4 {
 			continue // of a card's 32 queues each has seven
@@ -66,6 +68,7 @@ func TestFarCollectives(t *testing.T) {
 // TestFarOrder: no hosts wait for each other forever, however much more all of them send than the
 // network accepts before it is read.
 func TestFarOrder(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	hosts := []int{0, 1, 2, 1}
 	j := &joint{Rand: rand.New(rand.NewPCG(1, 31)), arena: 96 << 20, calls: make([][]device.Call, len(hosts))}
 	for _, op := range []graph.Op{graph.AllGather, graph.AllReduce} {
@@ -76,6 +79,7 @@ func TestFarOrder(t *testing.T) {
 
 // TestFarLarge: operands larger than all slots together, in rows of any length, arrive whole.
 func TestFarLarge(t *testing.T) {
+	testkit.Needs(t, testkit.All)
 	const half = 16 << 20
 	hosts := []int{0, 1}
 	gpus := ranksAcross(t, asText, hosts, 1, fabricsOn(t, hosts, slotBytes), Options{}, true, 2*half)
@@ -118,6 +122,7 @@ func TestFarLarge(t *testing.T) {
 
 // TestFarStart: a call starts when all its members have arrived, on every host.
 func TestFarStart(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	const late = 200 * time.Millisecond
 	hosts := []int{0, 1}
 	gpus := ranksAcross(t, asText, hosts, 1, fabricsOn(t, hosts, smallSlot), Options{}, true, rankArena)
@@ -172,6 +177,7 @@ func TestFarMixedUp(t *testing.T) {
 // TestSteadyFar: rounds with every kind of call between hosts allocate nothing for what they exchange.
 // The fake's procedures do, so they are replaced by ones that do at once what a stream would do.
 func TestSteadyFar(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	hosts := []int{0, 1, 1, 0}
 	before := runtime.NumGoroutine()
 	t.Cleanup(func() { // after the devices are closed

@@ -11,15 +11,22 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/kernel"
 )
 
 // TestNF4Panels: weights in 4 bits that are unpacked in several parts, for want of scratch memory, give
 // the reference's results, and any rows by themselves give the same bits.
-func TestNF4Panels(t *testing.T) { panelsAgree(t, machine) }
+func TestNF4Panels(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	panelsAgree(t, machine)
+}
 
 // TestCompiledNF4Panels: the same for kernels made by NVIDIA's compiler.
-func TestCompiledNF4Panels(t *testing.T) { panelsAgree(t, compiled) }
+func TestCompiledNF4Panels(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	panelsAgree(t, compiled)
+}
 
 func panelsAgree(t *testing.T, machine maker) {
 	t.Helper()
@@ -92,9 +99,15 @@ func TestNF4TooWide(t *testing.T) {
 
 // TestPackedExperts: experts whose weights are in 4 bits give the bits of the same weights in unpacked
 // bf16, on tensor cores of each kind and without.
-func TestPackedExperts(t *testing.T) { packedExpertsAgree(t, machine) }
+func TestPackedExperts(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	packedExpertsAgree(t, machine)
+}
 
-func TestCompiledPackedExperts(t *testing.T) { packedExpertsAgree(t, compiled) }
+func TestCompiledPackedExperts(t *testing.T) {
+	testkit.Needs(t, testkit.All)
+	packedExpertsAgree(t, compiled)
+}
 
 func packedExpertsAgree(t *testing.T, machine maker) {
 	t.Helper()

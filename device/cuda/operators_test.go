@@ -12,6 +12,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/kernel"
 	"github.com/athanor-llm/athanor/optimizer"
 )
@@ -157,7 +158,10 @@ func (s *sample) twice(cores *kernel.Env, got []byte) error {
 // TestOperators compares every operator with the reference in float64 and with the CPU's errors, and
 // requires the same bits from a second run and, on the fake, from threads that run in the opposite
 // order.
-func TestOperators(t *testing.T) { operatorsAgree(t, machine, 8) }
+func TestOperators(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	operatorsAgree(t, machine, 8)
+}
 
 // operatorsAgree takes this many samples of attention, which has tiles of many shapes and, on Hopper,
 // kernels of its own.
@@ -206,7 +210,10 @@ func operatorAgrees(t *testing.T, machine maker, op graph.Op, rounds, major int)
 
 // TestUpdatesAlike: where a plan has the optimizer run makes no difference: the GPU writes the CPU's
 // bits, including those that chance rounds.
-func TestUpdatesAlike(t *testing.T) { updatesAgree(t, machine) }
+func TestUpdatesAlike(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	updatesAgree(t, machine)
+}
 
 func updatesAgree(t *testing.T, machine maker) {
 	t.Helper()
@@ -250,7 +257,10 @@ func (s *sample) cut(r0, n int) device.Call {
 // TestCuts: operators whose rows are tokens give the same bits on any rows by themselves, and those
 // that sum over tokens do when the tokens are split at multiples of SumRows. Law L1 needs this of the
 // kernels.
-func TestCuts(t *testing.T) { cutsAgree(t, machine) }
+func TestCuts(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	cutsAgree(t, machine)
+}
 
 func cutsAgree(t *testing.T, machine maker) {
 	t.Helper()
@@ -309,7 +319,10 @@ func cutAgrees(t *testing.T, d *Device, op graph.Op, token, cut int) {
 
 // TestLossOfOddSequences: if sums may be cut after every 1021 tokens, which is a prime, each token is a
 // piece, there are more pieces than a block processes at a time, and all of them are one chain.
-func TestLossOfOddSequences(t *testing.T) { oddLosses(t, machine) }
+func TestLossOfOddSequences(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	oddLosses(t, machine)
+}
 
 func oddLosses(t *testing.T, machine maker) {
 	t.Helper()
@@ -329,7 +342,10 @@ func oddLosses(t *testing.T, machine maker) {
 // TestSequenceSlices: a sequence cut into slices gives the bits of the whole one: forward from the
 // first slice, backward at multiples of graph.SliceUnit from the last. A bf16 dkv, which is rounded
 // after every slice, is close.
-func TestSequenceSlices(t *testing.T) { slicesAgree(t, machine) }
+func TestSequenceSlices(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	slicesAgree(t, machine)
+}
 
 func slicesAgree(t *testing.T, machine maker) {
 	t.Helper()

@@ -210,17 +210,19 @@ const compiledSteps = 2
 // TestTraining: losses of a few steps are PyTorch's, as close as the CPU's in fp32, and as close as
 // bf16 allows in bf16.
 func TestTraining(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	trainsAsPyTorch(t, cuda.Machine, steps(), "gpt2-tiny", "llama-tiny", "gemma3-tiny", "neox-tiny", "phi-tiny", "qwen3-moe-tiny", "olmoe-tiny lora", "gpt2-tiny lora", "qwen2-tiny lora", "llama-nf4 lora")
 }
 
 // TestCompiledTraining: the same for kernels made by NVIDIA's compiler.
 func TestCompiledTraining(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	trainsAsPyTorch(t, cuda.Compiled, compiledSteps, "gpt2-tiny", "llama-tiny", "qwen3-moe-tiny", "olmoe-tiny lora", "llama-nf4 lora")
 }
 
 func trainsAsPyTorch(t *testing.T, machine cuda.Maker, steps int, names ...string) {
 	t.Helper()
-	for _, name := range names {
+	for _, name := range testkit.Sample(names, 1, 4) {
 		folder, lora := strings.CutSuffix(name, " lora")
 		f := load(t, folder)
 		if lora {
@@ -250,28 +252,36 @@ func (f *fixture) quantize(t *testing.T) *fixture {
 
 // TestQuantizedMixture: losses of a mixture whose experts are held in 4 bits are the CPU's.
 func TestQuantizedMixture(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	trainsAsCPU(t, load(t, "mixtral-tiny").quantize(t), cuda.Machine, steps())
 }
 
 func TestCompiledQuantizedMixture(t *testing.T) {
+	testkit.Needs(t, testkit.All)
 	trainsAsCPU(t, load(t, "mixtral-tiny").quantize(t), cuda.Compiled, compiledSteps)
 }
 
 // TestGPTOSS: the same for gpt-oss, whose experts have biases and bounds.
 func TestGPTOSS(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	trainsAsCPU(t, load(t, "gpt-oss-tiny"), cuda.Machine, steps())
 	trainsAsCPU(t, load(t, "gpt-oss-tiny").quantize(t), cuda.Machine, steps())
 }
 
 func TestCompiledGPTOSS(t *testing.T) {
+	testkit.Needs(t, testkit.All)
 	trainsAsCPU(t, load(t, "gpt-oss-tiny"), cuda.Compiled, compiledSteps)
 	trainsAsCPU(t, load(t, "gpt-oss-tiny").quantize(t), cuda.Compiled, compiledSteps)
 }
 
 // TestSinks: losses with attention sinks are the CPU's.
-func TestSinks(t *testing.T) { trainsAsCPU(t, load(t, "llama-tiny").sinks(), cuda.Machine, steps()) }
+func TestSinks(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	trainsAsCPU(t, load(t, "llama-tiny").sinks(), cuda.Machine, steps())
+}
 
 func TestCompiledSinks(t *testing.T) {
+	testkit.Needs(t, testkit.All)
 	trainsAsCPU(t, load(t, "llama-tiny").sinks(), cuda.Compiled, compiledSteps)
 }
 
@@ -341,13 +351,15 @@ func plans(g *graph.Graph) map[string]*plan.Plan {
 // give the bits of the plain run, the peaks of the packing, and the bytes of the CPU backend. One of
 // the models has attention within documents, with sinks.
 func TestPlansChangeNothing(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	cases := map[string]graph.DType{"gpt2-tiny": graph.F32, "llama-tiny": graph.BF16, "gemma3-tiny": graph.F32, "qwen3-moe-tiny": graph.BF16, "olmoe-tiny lora": graph.BF16, "llama-nf4 lora": graph.BF16, "qwen3-moe-tiny nf4": graph.BF16, "gpt-oss-tiny": graph.BF16}
 	if cuda.OnGPU() { // where it takes no time
 		cases["gpt2-untied"], cases["qwen2-tiny"] = graph.BF16, graph.F32
 		cases["qwen3-tiny"], cases["olmo2-tiny"] = graph.BF16, graph.F32
 		cases["mixtral-tiny"], cases["olmoe-tiny"] = graph.F32, graph.BF16
 	}
-	for name, d := range cases {
+	for _, name := range testkit.Sample(slices.Sorted(maps.Keys(cases)), 1, 4) {
+		d := cases[name]
 		folder, how, _ := strings.Cut(name, " ")
 		f := load(t, folder)
 		switch how {
@@ -364,7 +376,7 @@ func TestPlansChangeNothing(t *testing.T) {
 		all := plans(g)
 		names := slices.Sorted(maps.Keys(all))
 		if !cuda.OnGPU() { // the fake takes seconds
-			names = testkit.Sample(names, 1, len(names)/3)
+			names = testkit.Sample(names, 1, len(names)/4)
 		}
 		for _, what := range names {
 			pl := all[what]
@@ -394,6 +406,7 @@ func TestPlansChangeNothing(t *testing.T) {
 // TestPinnedRuns: a run in the memory in which operators were timed, and one in the memory of the
 // previous run, which had another plan, give the bits of a run in memory of its own.
 func TestPinnedRuns(t *testing.T) {
+	testkit.Needs(t, testkit.All)
 	f := load(t, "llama-tiny")
 	g := f.graph(t, graph.BF16)
 	first := gpu(t, f).(*cuda.Device)
@@ -431,6 +444,7 @@ func TestPinnedRuns(t *testing.T) {
 // TestGenerate: text is continued as on the CPU, and neither how the tokens are handed
 // over nor how much memory the GPU has changes a bit.
 func TestGenerate(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	ctx := context.Background()
 	for _, c := range []struct {
 		name   string
@@ -503,6 +517,7 @@ func frugal(t *testing.T, f *folder.Folder, length int, dtype graph.DType) int64
 // TestSkippedStep: a step whose norm is above the bound, or not a number, changes no bit of weights and
 // moments, whoever updates them.
 func TestSkippedStep(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	f := load(t, "gpt2-tiny")
 	g := f.graph(t, graph.BF16)
 	for _, what := range []string{"all tiers", "swap"} {

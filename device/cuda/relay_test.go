@@ -73,6 +73,7 @@ func TestRelay(t *testing.T) {
 }
 
 func TestCompiledRelay(t *testing.T) {
+	testkit.Needs(t, testkit.All)
 	relaysAgree(t, compiled, false, testkit.Sample(alone, 1, 1)...)
 	relaysAgree(t, compiled, true, testkit.Sample(together, 1, 1)...)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/kernel"
 )
 
@@ -28,6 +29,7 @@ func modelShapes() [][3]int {
 // than for small ones: some elements are at most twice as far from those in float64 as rounding alone
 // makes them, and two runs have the same bits, as have the same tokens in two parts.
 func TestModelShapes(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	for _, shape := range modelShapes() {
 		for _, turned := range []bool{false, true} {
 			for _, op := range []graph.Op{graph.Linear, graph.LinearDX, graph.LinearDW} {

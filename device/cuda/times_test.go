@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // TestClock: without the clock a round leaves spans as they are and asks the driver for no time stamps;
@@ -46,6 +47,7 @@ func TestClock(t *testing.T) {
 // not use. It is waited for too: otherwise whoever takes the least of several times would believe a
 // copy that took no time.
 func TestTimes(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	d, _ := bare(t, Options{}, 1<<12, 1<<12)
 	spans := make([]device.Span, 1)
 	n, err := d.Prepare([]device.Call{copyCall(device.HostToDev, word(device.DeviceTier, 0), word(device.HostTier, 0))}, spans)

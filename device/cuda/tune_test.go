@@ -16,6 +16,7 @@ import (
 	"github.com/athanor-llm/athanor/device/cuda/internal/fake"
 	"github.com/athanor-llm/athanor/device/cuda/nv"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/plan"
@@ -446,6 +447,7 @@ func TestFastest(t *testing.T) {
 
 // TestTunedBits: tuned products of large models have the bits of untuned ones, for any number of rows.
 func TestTunedBits(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	shapes := [][3]int{{24, 40, 48}}
 	if onGPU() {
 		shapes = [][3]int{{4096, 768, 3072}, {4096, 6400, 1600}, {2048, 4096, 6144}}

@@ -11,11 +11,13 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cuda/kernels"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // TestTiles: the gradient of a weight has the same bits in all tiles, in pieces of any length wherever
 // calls are cut between them, and is right.
 func TestTiles(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	tilesAgree(t, machine, 8)
 	tilesAgree(t, machine, 9)
 }
@@ -110,7 +112,10 @@ func (s *sample) gradient(in, out, n int) {
 }
 
 // TestTilesEdges: gradients that are smaller than a tile or end just after one, over few tokens.
-func TestTilesEdges(t *testing.T) { tilesReach(t, machine) }
+func TestTilesEdges(t *testing.T) {
+	testkit.Needs(t, testkit.All)
+	tilesReach(t, machine)
+}
 
 func tilesReach(t *testing.T, machine maker) {
 	seed := fresh(t)

@@ -4,11 +4,13 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // TestSteady is L6: a round allocates nothing, on either side, with spans and without,
 // and however many calls it has.
 func TestSteady(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	h := newHost(t, nil)
 	d := connect(t, h.addr, Place{}, 1<<16, 1<<16)
 	o, p := operand(device.DeviceTier, 0, 16), operand(device.HostTier, 0, 16)

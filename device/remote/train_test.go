@@ -12,6 +12,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/optimizer"
@@ -86,6 +87,7 @@ func check(t testing.TB, err error) {
 // TestTraining: a session trains on remote devices, alone and joined, to the bits that
 // it gets on local ones.
 func TestTraining(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	text, err := os.ReadFile("../../testdata/torch/gpt2-untied/config.json")
 	check(t, err)
 	m, _, err := model.Parse(text)

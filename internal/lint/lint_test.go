@@ -199,8 +199,9 @@ func TestDraws(t *testing.T) {
 				return true
 			}
 			if f, ok := call.Fun.(*ast.SelectorExpr); ok {
-				if pkg, ok := f.X.(*ast.Ident); ok && pkg.Obj == nil && (pkg.Name == "rand" && !strings.HasPrefix(f.Sel.Name, "New") || pkg.Name == "testing" && f.Sel.Name == "Short") {
-					t.Errorf("%s: %s.%s in a test; hint: internal/testkit has Seed, Count, Sample and Needs", s.set.Position(call.Pos()), pkg.Name, f.Sel.Name)
+				if pkg, ok := f.X.(*ast.Ident); ok && pkg.Obj == nil && (pkg.Name == "rand" && !strings.HasPrefix(f.Sel.Name, "New") || pkg.Name == "testing" && f.Sel.Name == "Short" ||
+					pkg.Name == "rapid" && f.Sel.Name == "Check") {
+					t.Errorf("%s: %s.%s in a test; hint: internal/testkit has Seed, Rand, Check, Count, Sample and Needs", s.set.Position(call.Pos()), pkg.Name, f.Sel.Name)
 				}
 			}
 			return true

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 func TestParse(t *testing.T) {
@@ -30,7 +32,7 @@ func TestExact(t *testing.T) {
 }
 
 func TestFormatParses(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	testkit.Check(t, func(t *rapid.T) {
 		n := rapid.Int64Range(0, 1<<59).Draw(t, "n")
 		back, err := Parse(Format(n))
 		if err != nil {

@@ -12,6 +12,7 @@ package testkit
 
 import (
 	"encoding/binary"
+	"flag"
 	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
@@ -19,6 +20,8 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+
+	"pgregory.net/rapid"
 )
 
 // Level is how much the tests of this process do.
@@ -82,6 +85,17 @@ func Seed(t testing.TB) uint64 {
 func Rand(t testing.TB) *rand.Rand {
 	t.Helper()
 	return rand.New(rand.NewPCG(Seed(t), 0))
+}
+
+// Check is rapid.Check with this process's seed, and more draws where all is tried.
+func Check(t *testing.T, law func(*rapid.T)) {
+	t.Helper()
+	for name, value := range map[string]uint64{"rapid.seed": max(1, Seed(t)), "rapid.checks": uint64(Count(100, 100, 500))} {
+		if err := flag.Set(name, strconv.FormatUint(value, 10)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rapid.Check(t, law)
 }
 
 // sharedSeed is the seed that all tests of this process share.

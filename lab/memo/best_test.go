@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // mfu runs an arm by name.
@@ -96,7 +98,7 @@ func drawnMachine(r *rapid.T, layers int) (Machine, Costs) {
 // TestNeverSlower: on random machines ours is at least as fast as every arm that fits, its time equals the proven
 // bound, and more of any resource is never slower.
 func TestNeverSlower(t *testing.T) {
-	rapid.Check(t, func(r *rapid.T) {
+	testkit.Check(t, func(r *rapid.T) {
 		m, c := drawnMachine(r, rapid.IntRange(1, 7).Draw(r, "layers"))
 		p, err := Best(m, c)
 		for _, a := range Arms()[:4] {
@@ -139,7 +141,7 @@ func TestNeverSlower(t *testing.T) {
 // TestExhaustive: of three layers, every class of every free layer is kept, swapped, recomputed, or half and half: no
 // combination is faster than ours.
 func TestExhaustive(t *testing.T) {
-	rapid.Check(t, func(r *rapid.T) {
+	testkit.Check(t, func(r *rapid.T) {
 		m, c := drawnMachine(r, 3)
 		best, err := Best(m, c)
 		ours := best.Evaluate(m, c)
@@ -206,7 +208,7 @@ func TestCheck(t *testing.T) {
 // TestMisfit: the memory that a MisfitError names suffices, and slightly less does not.
 func TestMisfit(t *testing.T) {
 	misfits := 0
-	rapid.Check(t, func(r *rapid.T) {
+	testkit.Check(t, func(r *rapid.T) {
 		m, c := drawnMachine(r, rapid.IntRange(1, 5).Draw(r, "layers"))
 		m.Memory = c.Base + c.Skeletal()*rapid.Float64Range(.5, 1.5).Draw(r, "memory of a layer")
 		m.Host /= 8

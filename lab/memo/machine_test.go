@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // TestCosts compares the costs of 7B at 1M tokens with a calculation by hand.
@@ -37,7 +39,7 @@ func TestCosts(t *testing.T) {
 // TestRedo: attention's rows cost the square at the ends of the ranges and no less between them; other costs are
 // linear.
 func TestRedo(t *testing.T) {
-	rapid.Check(t, func(r *rapid.T) {
+	testkit.Check(t, func(r *rapid.T) {
 		c := Costs{Redo: [Classes]float64{0, 3, 5, 7}}
 		x := rapid.Float64Range(0, 1).Draw(r, "share")
 		got := c.redo(Attention, x) / 3

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // TestAlpha checks the paper's case: 7B on eight A800 with 2048 GiB of host memory.
@@ -34,7 +36,7 @@ func TestAlpha(t *testing.T) {
 
 // TestAlphaIsTheLargest: on random machines, alpha satisfies the constraints and no larger value does.
 func TestAlphaIsTheLargest(t *testing.T) {
-	rapid.Check(t, func(r *rapid.T) {
+	testkit.Check(t, func(r *rapid.T) {
 		draw := func(name string) float64 { return rapid.Float64Range(.01, 20).Draw(r, name) }
 		in, at, oth, link, window, host := draw("input"), draw("attention"), draw("others"), draw("link"), draw("window"), 10*draw("host")
 		n := rapid.IntRange(1, 9).Draw(r, "layers")

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // corners returns the least cost over all corners of a program in two variables: intersections of two rows or
@@ -40,7 +42,7 @@ func corners(p *program) float64 {
 }
 
 func TestSimplexCorners(t *testing.T) {
-	rapid.Check(t, func(r *rapid.T) {
+	testkit.Check(t, func(r *rapid.T) {
 		var p program
 		whole := func(low, high int, name string) float64 { return float64(rapid.IntRange(low, high).Draw(r, name)) }
 		p.variable(whole(0, 5, "cost"), 1e-9, 100)
@@ -66,7 +68,7 @@ func TestSimplexCorners(t *testing.T) {
 // less.
 func TestSimplexProof(t *testing.T) {
 	solved := 0
-	rapid.Check(t, func(r *rapid.T) {
+	testkit.Check(t, func(r *rapid.T) {
 		var p program
 		n := rapid.IntRange(1, 12).Draw(r, "variables")
 		number := func(name string) float64 { return float64(rapid.IntRange(-8, 8).Draw(r, name)) }

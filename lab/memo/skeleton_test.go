@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/model"
 
 	"pgregory.net/rapid"
@@ -112,7 +113,7 @@ func TestFLOPs(t *testing.T) {
 // TestFamilies compares other models, chosen at random, with closed forms. Grouped queries save less than 16 units,
 // gated feed-forwards three times their width: gate and up, and their product.
 func TestFamilies(t *testing.T) {
-	rapid.Check(t, func(r *rapid.T) {
+	testkit.Check(t, func(r *rapid.T) {
 		heads := rapid.SampledFrom([]int{2, 4, 8}).Draw(r, "heads")
 		m := model.Model{Layers: rapid.IntRange(1, 3).Draw(r, "layers"), Heads: heads, HeadDim: 2 * rapid.IntRange(1, 4).Draw(r, "half head"),
 			Vocab: 50, Activation: "gelu", NormEps: 1e-5, RopeTheta: 1e4}

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // drawn returns a random step in whole seconds; some layers copy, others don't.
@@ -101,7 +103,7 @@ func ticks(loads []Load, slots int, turn float64) float64 {
 }
 
 func TestTimeline(t *testing.T) {
-	rapid.Check(t, func(r *rapid.T) {
+	testkit.Check(t, func(r *rapid.T) {
 		loads, slots, turn := drawn(r)
 		got := Run(loads, slots, turn)
 		if want := ticks(loads, slots, turn); got.End != want {
