@@ -60,7 +60,7 @@ func (e *Engine) ReadBytes(param int, kind optimizer.Kind, as graph.DType, first
 		if b := &e.program.Buffers[h.Region.Buf]; b.DType != as {
 			return fmt.Errorf("exec: buffer %s holds %s, not %s", b.Name, b.DType, as)
 		}
-		place, r := within(h, first, len(dst)/size)
+		place, r := overlapOf(h, first, len(dst)/size)
 		if err := e.read(r, func(_ graph.DType, at int, b []byte) { copy(dst[(place+at)*size:], b) }); err != nil {
 			return err
 		}
@@ -97,20 +97,20 @@ func (e *Engine) bytes(h *program.Home, all []byte) ([]byte, error) {
 // on, into their positions in dst.
 func (e *Engine) ReadHome(param int, kind optimizer.Kind, first int, dst []float32) error {
 	for h := range e.homes(param, kind, false) {
-		place, r := within(h, first, len(dst))
+		place, r := overlapOf(h, first, len(dst))
 		if err := e.read(r, func(t graph.DType, at int, b []byte) { toFloat32(t, dst[place+at:], b) }); err != nil {
 			return err
 		}
 	}
 	return e.halves(param, kind, func(h *program.Home) error {
-		place, r := within(h, first, len(dst))
+		place, r := overlapOf(h, first, len(dst))
 		return e.read(r, func(_ graph.DType, at int, b []byte) { float16.ReadRest(dst[place+at:][:len(b)/2], b) })
 	})
 }
 
-// within returns the part of a home that lies among the n elements from index first on, possibly empty, and the position of
+// overlapOf returns the part of a home that lies among the n elements from index first on, possibly empty, and the position of
 // that part's first element among them.
-func within(h *program.Home, first, n int) (place int, r program.Region) {
+func overlapOf(h *program.Home, first, n int) (place int, r program.Region) {
 	lo, hi := max(h.At, first), min(h.At+h.Region.Rows*h.Region.Cols, first+n)
 	if lo >= hi {
 		return 0, program.Region{Buf: h.Region.Buf}
@@ -196,7 +196,7 @@ func (e *Engine) BufferLen(name string) int {
 
 // ReadBuffer reads all elements of the named buffer.
 func (e *Engine) ReadBuffer(name string, dst []float64) error {
-	r, err := e.whole(name, len(dst))
+	r, err := e.namedRegion(name, len(dst))
 	if err != nil {
 		return err
 	}
@@ -205,7 +205,7 @@ func (e *Engine) ReadBuffer(name string, dst []float64) error {
 
 // WriteFloats writes all elements of the named buffer of f32 or bf16.
 func (e *Engine) WriteFloats(name string, src []float32) error {
-	r, err := e.whole(name, len(src))
+	r, err := e.namedRegion(name, len(src))
 	if err != nil {
 		return err
 	}
@@ -217,7 +217,7 @@ func (e *Engine) WriteFloats(name string, src []float32) error {
 
 // WriteInts writes all elements of the named buffer of i32.
 func (e *Engine) WriteInts(name string, src []int32) error {
-	r, err := e.whole(name, len(src))
+	r, err := e.namedRegion(name, len(src))
 	if err != nil {
 		return err
 	}
@@ -231,8 +231,8 @@ func (e *Engine) WriteInts(name string, src []int32) error {
 	})
 }
 
-// whole returns the region of a named buffer of n elements.
-func (e *Engine) whole(name string, n int) (program.Region, error) {
+// namedRegion returns the region of a named buffer of n elements.
+func (e *Engine) namedRegion(name string, n int) (program.Region, error) {
 	i, ok := e.buffers[name]
 	if !ok {
 		return program.Region{}, fmt.Errorf("exec: there is no buffer %s", name)
@@ -251,7 +251,7 @@ func (e *Engine) read(r program.Region, use func(t graph.DType, at int, b []byte
 		if err := e.device.Read(tier, addr, b); err != nil {
 			return err
 		}
-		apart(t, at, b, use)
+		convertInParallel(t, at, b, use)
 		return nil
 	})
 }
@@ -259,14 +259,14 @@ func (e *Engine) read(r program.Region, use func(t graph.DType, at int, b []byte
 // write stores the pieces that fill produces.
 func (e *Engine) write(r program.Region, fill func(t graph.DType, at int, b []byte)) error {
 	return e.pieces(r, func(tier device.Tier, t graph.DType, addr int64, at int, b []byte) error {
-		apart(t, at, b, fill)
+		convertInParallel(t, at, b, fill)
 		return e.device.Write(tier, addr, b)
 	})
 }
 
-// apart converts a large piece on several cores: for a model's billions of elements,
+// convertInParallel converts a large piece on several cores: for a model's billions of elements,
 // one core would need minutes.
-func apart(t graph.DType, at int, b []byte, convert func(t graph.DType, at int, b []byte)) {
+func convertInParallel(t graph.DType, at int, b []byte, convert func(t graph.DType, at int, b []byte)) {
 	const least = 1 << 18 // bytes
 	if len(b) <= least {
 		convert(t, at, b)

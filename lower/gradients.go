@@ -149,7 +149,7 @@ type visit struct{ units []int }
 func (lo *lowering) visits(units []int) (list []visit) {
 	for v := 0; v < len(units); {
 		end := v + 1
-		for end < len(units) && lo.together(units[end-1], units[end]) {
+		for end < len(units) && lo.sameVisit(units[end-1], units[end]) {
 			end++
 		}
 		list = append(list, visit{units[v:end]})
@@ -158,8 +158,8 @@ func (lo *lowering) visits(units []int) (list []visit) {
 	return list
 }
 
-// together reports whether units i and j > i belong to the same visit.
-func (lo *lowering) together(i, j int) bool {
+// sameVisit reports whether units i and j > i belong to the same visit.
+func (lo *lowering) sameVisit(i, j int) bool {
 	if lo.top.Schedule == nil {
 		return j == i+1
 	}

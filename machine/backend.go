@@ -24,8 +24,8 @@ type backend interface {
 	// open opens the devices of n ranks, joined if there are several. The spill file
 	// of rank r is disk followed by r.
 	open(n int, disk string) ([]device.Device, error)
-	// apart returns a backend for timing calls one by one, on which none shares its cores.
-	apart() backend
+	// oneAtATime returns a backend for timing calls one by one, on which none shares its cores.
+	oneAtATime() backend
 	// headUnit is the number of tokens at multiples of which sums over tokens may be cut, for sequences of seq
 	// tokens; 0: anywhere.
 	headUnit(seq int) int

@@ -78,7 +78,7 @@ func (b *cpuBackend) openShared(n int, hub *link.Hub) (open func(rank, own int, 
 	}, f.Opened()
 }
 
-func (b *cpuBackend) apart() backend {
+func (b *cpuBackend) oneAtATime() backend {
 	own := *b
 	own.options.Apart = true
 	return &own

@@ -154,7 +154,7 @@ func (b *cudaBackend) joined(rank, own int, fabric *cuda.Fabric, disk string) (*
 	return d, nil
 }
 
-func (b *cudaBackend) apart() backend { return b }
+func (b *cudaBackend) oneAtATime() backend { return b }
 
 func (b *cudaBackend) headUnit(seq int) int { return cuda.SumRows(seq) }
 

@@ -183,9 +183,9 @@ func newHub(p remote.Place, here int, key []byte) *link.Hub {
 	})
 }
 
-func (b *hostsBackend) apart() backend {
+func (b *hostsBackend) oneAtATime() backend {
 	own := *b
-	own.here, own.place.Apart = b.here.apart().(hostBackend), true
+	own.here, own.place.Apart = b.here.oneAtATime().(hostBackend), true
 	return &own
 }
 

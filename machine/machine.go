@@ -182,7 +182,7 @@ func (m *Machine) HeadUnit(seq int) int {
 // Apart returns this machine for timing calls one by one, on which none shares its cores.
 func (m *Machine) Apart() *Machine {
 	own := *m
-	own.backend = m.backend.apart()
+	own.backend = m.backend.oneAtATime()
 	return &own
 }
 

@@ -10,11 +10,11 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// Between plans programs of another mode, such as evaluation, that run between
+// PlanBetweenSteps plans programs of another mode, such as evaluation, that run between
 // training steps on the same persistent buffers. It uses the training plan or,
 // where a device lacks memory for that, the smallest micro-batches that the order
 // of sums permits.
-func Between(ctx context.Context, g *graph.Graph, training *plan.Plan, base []*program.Program, opt lower.Options) (*plan.Plan, []*program.Program, error) {
+func PlanBetweenSteps(ctx context.Context, g *graph.Graph, training *plan.Plan, base []*program.Program, opt lower.Options) (*plan.Plan, []*program.Program, error) {
 	pl := *training
 	list, over, err := lowerBetweenSteps(ctx, g, &pl, base, opt)
 	if err != nil || !over || pl.MicroBatch == 1 || pl.Pipeline != nil {

@@ -171,7 +171,7 @@ func (t *Run) spreadTime() {
 func evaluation(ctx context.Context, s *Setup, training *plan.Plan, base []*program.Program, capacity [device.NumTiers]int64) ([]*program.Program, error) {
 	opt := planner.StepOptions(s.Config)
 	opt.Mode, opt.Capacity = lower.Eval, capacity
-	pl, list, err := search.Between(ctx, s.Graph, training, base, opt)
+	pl, list, err := search.PlanBetweenSteps(ctx, s.Graph, training, base, opt)
 	if err != nil {
 		return nil, err
 	}

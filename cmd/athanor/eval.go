@@ -62,7 +62,7 @@ func (v *evalCmd) Run(c *cli.Context) error {
 	if f.Limit, err = v.limit("eval"); err != nil {
 		return err
 	}
-	if f.Device, f.DType = v.on(c); v.Precision == "auto" && v.Logits+v.Grads != "" { // these are for comparison
+	if f.Device, f.DType = v.deviceAndType(c); v.Precision == "auto" && v.Logits+v.Grads != "" { // these are for comparison
 		f.DType = graph.F32
 	}
 	if v.Separate {

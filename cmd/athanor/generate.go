@@ -49,8 +49,8 @@ func (v *computing) limit(verb string) (int64, error) {
 	return n, nil
 }
 
-// on returns the device and the type to compute with.
-func (v *computing) on(c *cli.Context) (device string, dtype graph.DType) {
+// deviceAndType returns the device and the type to compute with.
+func (v *computing) deviceAndType(c *cli.Context) (device string, dtype graph.DType) {
 	device = cli.SettleDevice(c, v.Device)
 	if v.Precision == "bf16" || v.Precision == "auto" && device == "cuda" {
 		dtype = graph.BF16
@@ -72,7 +72,7 @@ func (v *sampling) check(verb string, tokens int) error {
 func (v *sampling) prompt(c *cli.Context, verb, text string, tokens int) (p folder.Prompt, err error) {
 	p = folder.Prompt{Text: text, Tokens: tokens, Temperature: v.Temperature, Seed: v.Seed, Quantize: v.Quantize == config.NF4}
 	if p.Limit, err = v.limit(verb); err == nil {
-		p.Device, p.DType = v.on(c)
+		p.Device, p.DType = v.deviceAndType(c)
 	}
 	return p, err
 }

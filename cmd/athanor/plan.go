@@ -79,10 +79,10 @@ func (v *planCmd) Run(c *cli.Context) error {
 		return err
 	}
 	defer p.close()
-	if err := p.on(c, machine.Describe); err != nil {
+	if err := p.findMachine(c, machine.Describe); err != nil {
 		return err
 	}
-	err = p.with(ctx, find)
+	err = p.makePlan(ctx, find)
 	show.Done()
 	say = func(string) {} // what follows prints its own lines
 	var misfit *search.Misfit

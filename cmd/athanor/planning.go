@@ -61,8 +61,8 @@ func (t *target) read(ctx stdctx.Context, c *cli.Context, to config.Purpose) (*p
 	return p, nil
 }
 
-// on finds the machine.
-func (p *planned) on(c *cli.Context, find finder) (err error) {
+// findMachine finds the machine.
+func (p *planned) findMachine(c *cli.Context, find finder) (err error) {
 	show := cli.NewStatus(c.Stderr)
 	defer show.Done()
 	if p.machine, err = find(p.config, show.Say); err != nil {
@@ -81,12 +81,12 @@ func (p *planned) on(c *cli.Context, find finder) (err error) {
 
 // search finds the machine and the plan.
 func (p *planned) search(ctx stdctx.Context, c *cli.Context, find finder) error {
-	if err := p.on(c, find); err != nil {
+	if err := p.findMachine(c, find); err != nil {
 		return err
 	}
 	show := cli.NewStatus(c.Stderr)
 	defer show.Done()
-	return p.with(ctx, searching(show.Say))
+	return p.makePlan(ctx, searching(show.Say))
 }
 
 // makePlan reads the configuration and searches.
@@ -112,8 +112,8 @@ func (p *planned) task() *planner.Task {
 	return &planner.Task{Machine: p.machine, Graph: p.setup.Graph, Config: p.config}
 }
 
-// with plans the prepared run by the given planner, and builds the report.
-func (p *planned) with(ctx stdctx.Context, find planner.Planner) (err error) {
+// makePlan plans the prepared run by the given planner, and builds the report.
+func (p *planned) makePlan(ctx stdctx.Context, find planner.Planner) (err error) {
 	if p.result, err = find(ctx, p.task()); err != nil {
 		return err
 	}
