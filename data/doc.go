@@ -10,7 +10,7 @@
 // $GOROOT is the Go tree even if the variable is not set. Links to folders are followed, each folder once. The
 // extension determines the format:
 //
-//   - .jsonl, .ndjson, .json: one JSON object a line, {"text": ...}, a document each;
+//   - .jsonl, .ndjson, .json: one JSON object a line, or one array of them, {"text": ...}, a document each;
 //     or {"prompt": ..., "completion": ...}, a document made of both, of which only the
 //     completion is learnt; or {"messages": [...]} and the like, a conversation (package
 //     chat); or {"prompt": ..., "chosen": ..., "rejected": ...}, a pair of two of these.
@@ -25,15 +25,15 @@
 // are reported as ErrNotSupported. Bytes that are not UTF-8 are kept, since the
 // tokenizer is byte-level, and counted in Stats; a byte order mark at the beginning
 // of a file is dropped.
-// Files are read in a fixed shuffled order, in pieces, cut at line breaks between
-// visible characters: memory is bounded by the longest stretch of a document without
-// one, at most 1 GiB, and for tables by their pages, at most 1 GiB at a time.
+// Files are read in a fixed shuffled order, in pieces, cut where that has no effect on the tokens, between nearly any
+// two words: memory is bounded by the longest stretch of a document without such a place and the longest line of JSON,
+// at most 256 MiB each, and for tables by their pages, at most as much at a time.
 //
 // # Tokens
 //
 // Tokenize encodes the corpus once, on all cores, into one flat file that later
 // runs map into memory (format: tokens.go). Every document is followed by the
-// tokenizer's end-of-text token. Tokens of prompts are marked: they are read, but not
+// tokenizer's end-of-text token, and begins with what the caller wants, which is not learnt (Options.Begin). Tokens of prompts are marked: they are read, but not
 // predicted (Mark, Pairs). So are the tokens of a conversation that are not the assistant's. The file's name is
 // a hash of its inputs, so another corpus or tokenizer gives another file. Opening verifies a checksum over
 // every byte: CRC-32C runs at memory speed, so the check costs about as much as reading the file once. A file

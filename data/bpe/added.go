@@ -20,6 +20,8 @@ type Added struct {
 	SingleWord bool
 	// Normalized says that it is looked for in the normalized text, and is normalized itself.
 	Normalized bool
+	// inner says that nothing is put before it when it is normalized.
+	inner bool
 }
 
 // finder finds added tokens in a text. It records the pairs of bytes that they begin with, so that text without them
@@ -158,7 +160,11 @@ func (t *Tokenizer) indexAdded() error {
 			continue
 		}
 		e := &Encoder{t: t}
-		if added.Text = string(e.normalize([]byte(added.Text), AtStart)); added.Text != "" {
+		at := AtStart
+		if added.inner {
+			at = Within
+		}
+		if added.Text = string(e.normalize([]byte(added.Text), at)); added.Text != "" {
 			normalized = append(normalized, added)
 		}
 	}
@@ -194,6 +200,7 @@ func (t *Tokenizer) inside() (pairs map[[2]byte]bool, ok bool) {
 			if a.LeftStrip || a.RightStrip {
 				t.strips = true
 			}
+			t.lasts[a.Text[len(a.Text)-1]] = true
 			for i := range len(a.Text) - 1 {
 				pairs[[2]byte{a.Text[i], a.Text[i+1]}] = true
 			}

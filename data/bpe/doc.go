@@ -1,14 +1,12 @@
-// Package bpe is a BPE tokenizer: it converts any bytes to token ids and back, with
-// byte-level vocabularies (GPT-2, Llama 3, Qwen2, ...) or the SentencePiece vocabularies
-// of Llama 2, Mistral 7B and Gemma 3 (spaced.go).
+// Package bpe converts any bytes to token ids and back, with the tokenizers of published models: byte-level BPE (GPT-2,
+// Llama 3, Qwen, ...), SentencePiece's BPE (Llama 2, Mistral 7B, Gemma 3; spaced.go) and unigram models (unigram.go).
 //
 // # How text becomes tokens
 //
-//  1. Added tokens ("<|endoftext|>") are cut out of the text.
-//  2. The rest is split into pre-tokens, roughly words with the space before
-//     them, by one of five published regular expressions. No regular
-//     expression engine runs: each is a short scanner (split.go), linear in
-//     the text whatever the text is.
+//  1. Added tokens ("<|endoftext|>") are cut out of the text (added.go), and the rest is normalized (normal.go).
+//  2. It is split into pre-tokens, roughly words with the space before them, by regular expressions (split.go). Each is
+//     compiled to an automaton when the tokenizer is read (automaton.go), so this is linear in the text whatever the
+//     text is.
 //  3. Every pre-token starts as its bytes. The adjacent pair with the lowest
 //     rank is merged repeatedly until no pair has a rank (encode.go).
 //
@@ -19,8 +17,8 @@
 // # Where a tokenizer comes from
 //
 //   - GPT2: the published 50257-token vocabulary, in the binary.
-//   - Load, Parse: a Hugging Face tokenizer.json. Whatever would change the ids
-//     and is not supported is an error that names it; nothing is skipped.
+//   - Load, Parse: a Hugging Face tokenizer.json, SentencePiece's tokenizer.model, or a vocab.json and merges.txt.
+//     Whatever would change the ids and is not supported is an error that names it; nothing is skipped.
 //   - Train: learns merges from counted words, with the same result as the
 //     trainer of Hugging Face tokenizers, whatever the order of the input.
 //

@@ -42,6 +42,7 @@ type addedToken struct {
 	RStrip     bool   `json:"rstrip"`
 	Normalized bool   `json:"normalized"`
 	Special    bool   `json:"special"`
+	inner      bool   // see Added
 }
 
 type model struct {
@@ -311,7 +312,7 @@ func (v *vocabulary) readAdded(added []addedToken) error {
 		}
 		seen[a.ID] = true
 		v.added = append(v.added, Added{ID: a.ID, Text: a.Content, Special: a.Special, LeftStrip: a.LStrip, RightStrip: a.RStrip,
-			SingleWord: a.SingleWord, Normalized: a.Normalized})
+			SingleWord: a.SingleWord, Normalized: a.Normalized, inner: a.inner})
 	}
 	return nil
 }

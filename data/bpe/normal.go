@@ -16,6 +16,7 @@ type normalizer struct {
 	name  string // with its settings, for the fingerprint
 	apply func(dst, text []byte, at Place) []byte
 	same  func(text []byte) bool // reports that nothing would change; nil: not known
+	leads bool                   // it treats the beginning of a stretch differently
 	cuts  bool                   // the parts of a text cut before an ASCII character come out as in the whole
 }
 
@@ -90,7 +91,7 @@ func strip(left, right bool) normalizer {
 
 // prepend puts a text before every stretch.
 func prepend(what string) normalizer {
-	return normalizer{name: fmt.Sprintf("Prepend %q", what), cuts: true, apply: func(dst, text []byte, at Place) []byte {
+	return normalizer{name: fmt.Sprintf("Prepend %q", what), cuts: true, leads: true, apply: func(dst, text []byte, at Place) []byte {
 		if at != Within && len(text) > 0 {
 			dst = append(dst, what...)
 		}

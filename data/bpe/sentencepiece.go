@@ -8,7 +8,6 @@ import (
 	"math"
 	"regexp"
 	"slices"
-	"strings"
 	"unicode/utf8"
 )
 
@@ -252,7 +251,7 @@ func (v *vocabulary) readPieces(m *sentenceModel, c *settings) (added []addedTok
 			if v.tokens[id] = []byte(p.text); p.kind == unknownPiece {
 				v.unknown = id
 			}
-			added = append(added, addedToken{ID: id, Content: strings.ReplaceAll(p.text, underline, " "), Special: p.kind != userPiece})
+			added = append(added, addedToken{ID: id, Content: p.text, Special: p.kind != userPiece, Normalized: p.kind == userPiece, inner: p.kind == userPiece})
 		case unusedPiece:
 			v.tokens[id], v.unreached[id] = []byte(p.text), true
 		case normalPiece, bytePiece:

@@ -41,6 +41,7 @@ type Tokenizer struct {
 	strips     bool             // added tokens take white space
 	whole      map[string]int32 // with ignore_merges: pre-tokens that are tokens
 	sealed     []uint64         // pairs of adjacent bytes within added tokens, one bit each; nil: no text may be cut
+	lasts      [256]bool        // bytes with which added tokens end, if something is put before text behind them
 	endOfText  int32            // -1: none known
 	start      []int32          // tokens that transformers puts before a text
 	chars      map[rune]int32   // the tokens of characters; nil: merges start from bytes
@@ -274,7 +275,7 @@ func (t *Tokenizer) summary() (pattern, composed, lead int, more string) {
 		pattern = int(patternOther)
 	}
 	for _, a := range t.added {
-		if a.LeftStrip || a.RightStrip || a.SingleWord || a.Normalized && t.normalized.starts != nil && more != "" {
+		if a.LeftStrip || a.RightStrip || a.SingleWord || a.Normalized && (t.chars != nil || more != "") {
 			more += fmt.Sprintf("\n%d %v %v %v %v", a.ID, a.LeftStrip, a.RightStrip, a.SingleWord, a.Normalized)
 		}
 	}
@@ -352,6 +353,10 @@ func (t *Tokenizer) seal() {
 	for i := range t.normal {
 		ok = ok && t.normal[i].cuts
 	}
+	leads := slices.ContainsFunc(t.steps, func(s step) bool { return s.lead != leadNever })
+	if !leads && !slices.ContainsFunc(t.normal, func(n normalizer) bool { return n.leads }) {
+		t.lasts = [256]bool{}
+	}
 	if !ok {
 		return
 	}
@@ -375,7 +380,7 @@ func (t *Tokenizer) Boundary(text []byte, i int) bool {
 	two := int(text[i-1])<<8 | int(text[i])
 	switch {
 	case before == utf8.RuneError && width == 1, after == utf8.RuneError && width2 == 1, string(before) == underline,
-		t.sealed[two/64]&(1<<(two%64)) != 0,
+		t.sealed[two/64]&(1<<(two%64)) != 0, t.lasts[text[i-1]],
 		t.strips && !(inWord(before) && unicode.IsSpace(after)):
 		return false
 	}

@@ -1,6 +1,6 @@
 // Package chat turns conversations into documents, using the chat template of a model's folder.
 //
-//	JSON --Decode--> Conversation --Template.Documents--> what is given and what is learnt
+//	JSON --Decode--> Conversation --Template.Document--> what is given and what is learnt
 //
 // # What is learnt
 //
@@ -9,10 +9,13 @@
 // learnt is what the rendering of these turns with the answer adds, up to and including the first special token
 // after the answer's content and those directly after that. What follows, such as a line break, is given.
 //
-// So what is given must be the beginning of the rendering with the answer. Where a template writes earlier
-// turns differently once there are later ones (Qwen3's drops their thoughts), a conversation becomes several
-// documents: each ends with an answer, which is learnt in it after exactly what a model would be given, and no
-// answer is learnt twice. Where an answer does not even begin with the generation prompt (DeepSeek-R1's ends with
+// Where a template marks what is generated ({% generation %}), the marks decide.
+//
+// Otherwise what is given must be the beginning of the rendering with the answer. Where a template writes earlier
+// turns differently once there are later ones (Qwen3's drops their thoughts), the document is the rendering of the
+// whole conversation, and each earlier answer is learnt as it is there. A document for each answer, after exactly what
+// a model would be given for it, would also teach the earlier thoughts, but takes tokens that grow with the square of
+// the turns: 45,000 instead of 2,200 for 40 short questions. Where an answer does not even begin with the generation prompt (DeepSeek-R1's ends with
 // <think>, but its answers have no thoughts; Mistral's puts the system's text before the last question only if
 // no answer follows), it cannot be determined what to learn, and the conversation is refused.
 //
