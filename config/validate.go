@@ -5,6 +5,8 @@ import (
 	"math"
 	"slices"
 	"strings"
+
+	"github.com/athanor-llm/athanor/plan"
 )
 
 // Required lists the keys that a run needs.
@@ -223,7 +225,11 @@ func (c *Config) checkChoices(d *decoder) {
 	one("device", c.Device, "auto", "cpu", "cuda")
 	one("precision", c.Precision, "auto", "fp32", "bf16")
 	one("quantize", c.Quantize, "none", NF4)
-	one("optimizer_state", c.OptimizerState, "auto", "fp32", "bf16_moments", "bf16")
+	states := []string{"auto"}
+	for _, f := range plan.StateFormats() {
+		states = append(states, f.String())
+	}
+	one("optimizer_state", c.OptimizerState, states...)
 	if c.OptimizerState == "bf16" && c.Precision != "bf16" {
 		d.fail("optimizer_state", "bf16 leaves no fp32 weights to compute with; hint: set precision: bf16 too, or use bf16_moments")
 	}

@@ -130,7 +130,7 @@ func (lo *lowering) clips() bool { return lo.opt.Clip > 0 }
 // updateChunk lists the update of this rank's part of a chunk and, in sends, the copy of new weights across the link.
 func (lo *lowering) updateChunk(list, sends *[]op, c int, grad store, home weightHome, t *terms) {
 	ch, tier, own := lo.pl.Chunks[c], lo.updatedOn(c), lo.reduced(c)
-	master, moments := plan.StateTypes(lo.pl.State)
+	master, moments := lo.pl.State.Types()
 	rule := lo.pl.Optimizer.Rule()
 	// Where the bf16 working copy is written: nowhere (it is what is updated), or to a
 	// buffer on this side of the link, to be sent.
@@ -184,7 +184,7 @@ const mostJoined = 1 << 30
 // alike lists a piece's parts, merging neighbours with the same weight decay unless their elements are numbered for
 // stochastic rounding: vectors have so few elements that a GPU takes longer to launch their updates than to run them.
 func (lo *lowering) alike(c int, p piece) (list []part) {
-	_, moments := plan.StateTypes(lo.pl.State)
+	_, moments := lo.pl.State.Types()
 	for _, q := range lo.parts(c, p) {
 		if n := len(list); n > 0 && moments != graph.BF16 && list[n-1].hi == q.lo && q.hi-list[n-1].lo <= mostJoined && lo.g.Params[list[n-1].param].Vector == lo.g.Params[q.param].Vector {
 			list[n-1].hi = q.hi
@@ -197,7 +197,7 @@ func (lo *lowering) alike(c int, p piece) (list []part) {
 
 // Updates lists the number of elements of each call when as few calls as possible update all parameters, for an
 // optimizer state in the given storage format.
-func Updates(g *graph.Graph, state string) (elems []int) {
+func Updates(g *graph.Graph, state plan.StateFormat) (elems []int) {
 	lo := &lowering{g: g, pl: &plan.Plan{Chunks: plan.Layout(g, 1<<62), State: state}}
 	lo.index()
 	for c := range lo.pl.Chunks {

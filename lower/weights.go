@@ -7,7 +7,6 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/optimizer"
-	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -62,7 +61,7 @@ func (lo *lowering) weightClass(c int) program.Class {
 func (lo *lowering) home(c int) weightHome {
 	ch := lo.pl.Chunks[c]
 	kind, rule := optimizer.Weights, lo.pl.Optimizer.Rule()
-	master, moments := plan.StateTypes(lo.pl.State)
+	master, moments := lo.pl.State.Types()
 	alike := master == lo.g.DType // operators read the master itself
 	if lo.g.DType == graph.BF16 && (lo.frozen(c) || !alike) {
 		kind = optimizer.HalfWeights

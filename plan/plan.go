@@ -64,58 +64,13 @@ type Plan struct {
 	// Optimizer is the rule of the updates; left out, it is AdamW.
 	Optimizer optimizer.Optimizer `json:"optimizer,omitzero"`
 
-	// State is the storage format of the optimizer state, see StateNames; empty is
+	// State is the storage format of the optimizer state, see StateFormat; absent is
 	// fp32.
-	State string `json:"optimizer_state,omitempty"`
+	State StateFormat `json:"optimizer_state,omitempty"`
 
 	// Defer leaves the updates of chunks whose gradients wait on the host for the norm to
 	// the next step, which makes them while its forward pass begins, see deferred.
 	Defer bool `json:"defer,omitempty"`
-}
-
-// Storage formats of the optimizer state. Apart from the precision, this is the only
-// part of a plan that changes results: bf16 values are rounded stochastically after
-// every step (see graph.Chance), with the fp32 result as the mean.
-//
-// With two moments, as AdamW has, they take per element:
-//
-//	fp32          weights and moments in fp32: 12 bytes, including the weights that operators read
-//	bf16_moments  weights in fp32, moments in bf16: 8
-//	bf16          everything in bf16: 6; operators read the same weights
-var states = [...]struct {
-	name            string
-	master, moments graph.DType
-}{{"fp32", graph.F32, graph.F32}, {"bf16_moments", graph.F32, graph.BF16}, {"bf16", graph.BF16, graph.BF16}}
-
-// StateNames returns the values of Plan.State, from most memory to least.
-func StateNames() (list []string) {
-	for _, s := range states {
-		list = append(list, s.name)
-	}
-	return list
-}
-
-// StateTypes returns the element types in which a Plan.State stores the master weights
-// and the moments.
-func StateTypes(state string) (master, moments graph.DType) {
-	for _, s := range states {
-		if s.name == state {
-			return s.master, s.moments
-		}
-	}
-	return states[0].master, states[0].moments
-}
-
-// StateBytes returns the bytes per element of an optimizer's moments, plus those of the rest of the
-// weight if operators read it in the given, narrower type. Where they read a copy on a
-// tier other than that of the update, the whole weight is stored, twice as much as that rest.
-func StateBytes(o optimizer.Optimizer, state string, weights graph.DType) int64 {
-	master, moments := StateTypes(state)
-	n := int64(len(o.Rule().Moments)) * moments.Size()
-	if master != weights {
-		n += master.Size() - weights.Size()
-	}
-	return n
 }
 
 // Chunk is a run of consecutive parameters that move together. A frozen chunk has
@@ -370,10 +325,7 @@ func (pl *Plan) Validate(g *graph.Graph) error {
 	if t, err := Precision(pl.Precision); err != nil || t != g.DType {
 		return fmt.Errorf("plan: precision %q, but the run has %v; hint: make a new plan", pl.Precision, g.DType)
 	}
-	if pl.State != "" && (pl.State == states[0].name || !slices.Contains(StateNames(), pl.State)) {
-		return fmt.Errorf("plan: optimizer_state cannot be %q; hint: use one of %s, or leave it out for %s", pl.State, strings.Join(StateNames()[1:], ", "), states[0].name)
-	}
-	if master, _ := StateTypes(pl.State); master != graph.F32 && g.DType != master {
+	if master, _ := pl.State.Types(); master != graph.F32 && g.DType != master {
 		return fmt.Errorf("plan: optimizer_state %q stores weights in %v, but operators read them in %v; hint: use precision bf16 or another optimizer_state", pl.State, master, g.DType)
 	}
 	for _, f := range []struct {

@@ -124,7 +124,7 @@ func fitsFrugally(ctx context.Context, m *machine.Machine, c *config.Config, at 
 	if err != nil {
 		return false, err
 	}
-	req.State = slices.MinFunc(storages(c), func(a, b string) int {
+	req.State = slices.MinFunc(storages(c), func(a, b plan.StateFormat) int {
 		return cmp.Compare(plan.StateBytes(optimizer.AdamW, a, Precision(c)), plan.StateBytes(optimizer.AdamW, b, Precision(c)))
 	})
 	return search.FitsFrugally(ctx, req, ForSearch(m))

@@ -1,7 +1,6 @@
 package planner
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -134,7 +133,7 @@ func (t *Task) given(ctx context.Context, req *search.Request, mach *search.Mach
 		err = pl.Validate(req.Graph)
 	}
 	if err == nil && c.OptimizerState != "auto" && pl.State != req.State {
-		err = fmt.Errorf("plan: it stores the optimizer's state as %s, the run as %s; hint: make a new plan, or change optimizer_state", cmp.Or(pl.State, plan.StateNames()[0]), c.OptimizerState)
+		err = fmt.Errorf("plan: it stores the optimizer's state as %s, the run as %s; hint: make a new plan, or change optimizer_state", pl.State, c.OptimizerState)
 	}
 	if err == nil && pl.Ranks != t.Machine.Ranks() {
 		err = fmt.Errorf("plan: it is for %d ranks, but the run has %d; hint: make a new plan, or change ranks", pl.Ranks, t.Machine.Ranks())

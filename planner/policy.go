@@ -45,7 +45,7 @@ func ForPolicies(req *search.Request, h *hardware.Hardware) *policy.Request {
 
 // rivals returns the plans of all policies that have one, with the run's storage format for the optimizer's
 // state. The request must have been measured.
-func rivals(r *policy.Request, state string) (list []search.Rival) {
+func rivals(r *policy.Request, state plan.StateFormat) (list []search.Rival) {
 	for _, p := range policy.All() {
 		if pl, err := p.Plan(r); err == nil {
 			pl.State = state

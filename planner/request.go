@@ -74,13 +74,12 @@ func Precision(c *config.Config) graph.DType {
 	return graph.F32
 }
 
-// State returns the configured format as a value of plan.Plan.State, fp32 if
-// open.
-func State(c *config.Config) string {
-	if slices.Contains(plan.StateNames()[1:], c.OptimizerState) {
-		return c.OptimizerState
+// State returns the configured format of the optimizer's state, fp32 if open.
+func State(c *config.Config) (f plan.StateFormat) {
+	if err := f.UnmarshalText([]byte(c.OptimizerState)); err != nil { // auto: others are refused where the configuration is read
+		return plan.FP32State
 	}
-	return ""
+	return f
 }
 
 // StepOptions returns the options for lowering a training program, without

@@ -15,22 +15,19 @@ import (
 // it leaves the format open, this is the one that the run's folder was trained with, else fp32, and bf16
 // moments only if nothing else fits.
 
-// storages lists the formats allowed for the optimizer's state, preferred first, as
-// values of plan.Plan.State.
-func storages(c *config.Config) []string {
+// storages lists the formats allowed for the optimizer's state, preferred first.
+func storages(c *config.Config) []plan.StateFormat {
 	if c.OptimizerState != "auto" {
-		return []string{State(c)}
+		return []plan.StateFormat{State(c)}
 	}
-	list := []string{"", halfMoments}
+	list := []plan.StateFormat{plan.FP32State, plan.BF16Moments}
 	for _, r := range former(c) {
-		if r.Plan.State != "" && c.Resume != "never" {
-			list = append([]string{r.Plan.State}, list...)
+		if r.Plan.State != plan.FP32State && c.Resume != "never" {
+			list = append([]plan.StateFormat{r.Plan.State}, list...)
 		}
 	}
 	return slices.Compact(list)
 }
-
-const halfMoments = "bf16_moments"
 
 // PlanAny is Plan with the first format of the optimizer's state with which anything fits. If none does, the
 // error is that of the format that lacks least memory.
@@ -42,9 +39,7 @@ func (t *Task) PlanAny(ctx context.Context, note func(string)) (*search.Result, 
 	var nearest error
 	for i, state := range storages(c) {
 		one := *c
-		if one.OptimizerState = state; state == "" {
-			one.OptimizerState = plan.StateNames()[0]
-		}
+		one.OptimizerState = state.String()
 		if i > 0 {
 			note("optimizer_state " + one.OptimizerState)
 		}

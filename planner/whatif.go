@@ -11,6 +11,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/machine"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/search"
 )
 
@@ -133,9 +134,9 @@ func (t *Task) changes(best *search.Candidate) (list []*supposition) {
 	if need[device.DiskTier] > 0 {
 		add("twice the disk's rate", "", m.Quicker(device.DiskRead, device.DiskWrite))
 	}
-	if half := *t.Config; need[device.DiskTier] > 0 && best.Plan.State == "" && half.Plan.File == "" {
-		half.OptimizerState = halfMoments
-		list = append(list, &supposition{search.WhatIf{Change: "moments in bf16", Set: "optimizer_state=" + halfMoments}, Task{m.Suppose(), t.Graph, &half}})
+	if half := *t.Config; need[device.DiskTier] > 0 && best.Plan.State == plan.FP32State && half.Plan.File == "" {
+		half.OptimizerState = plan.BF16Moments.String()
+		list = append(list, &supposition{search.WhatIf{Change: "moments in bf16", Set: "optimizer_state=" + plan.BF16Moments.String()}, Task{m.Suppose(), t.Graph, &half}})
 	}
 	if m.Ranks() > 1 {
 		add("twice the rate between ranks", "", m.Quicker(device.Collective, device.Send, device.Recv))
@@ -164,14 +165,14 @@ func (t *Task) remedies(why *search.Misfit) (list []*supposition) {
 	shorter, smaller, half := *c, *c, *c
 	shorter.SequenceLength /= 2
 	smaller.Precision = "bf16"
-	half.OptimizerState = halfMoments
+	half.OptimizerState = plan.BF16Moments.String()
 	for _, r := range []struct {
 		name, set string
 		config    *config.Config
 	}{
 		{"half the sequence length", fmt.Sprintf("sequence_length=%d", shorter.SequenceLength), &shorter},
 		{"bf16", "precision=bf16", &smaller},
-		{"moments in bf16", "optimizer_state=" + halfMoments, &half},
+		{"moments in bf16", "optimizer_state=" + plan.BF16Moments.String(), &half},
 	} {
 		if r.config == &smaller && c.Precision == "bf16" || r.config == &half && c.OptimizerState != "fp32" || c.Plan.File != "" {
 			continue

@@ -142,7 +142,7 @@ func (s *search) states(n, frozen int64, r residency, group int) (need [device.N
 func (s *search) updateCall(stream device.Stream, t device.Tier, n int) *device.Call {
 	rule := s.req.Optimizer.Rule()
 	c := &device.Call{Op: rule.Op, Stream: stream, Args: make([]device.Operand, rule.LowerHalvesAt())}
-	master, moments := plan.StateTypes(s.req.State)
+	master, moments := s.req.State.Types()
 	operand := func(d graph.DType) device.Operand {
 		return device.Operand{Tier: t, DType: d, Rows: 1, Cols: n, Stride: n}
 	}

@@ -41,10 +41,10 @@ func TestDifference(t *testing.T) {
 	if text := Difference(g, was, is); !strings.Contains(text, "streamed through the device for updates") {
 		t.Errorf("%q says nothing of updates", text)
 	}
-	for state, want := range map[string]string{"": "1.2 GiB more", "bf16": "475 MiB more"} {
+	for state, want := range map[plan.StateFormat]string{plan.FP32State: "1.2 GiB more", plan.BF16State: "475 MiB more"} {
 		set := func(pl *plan.Plan) { pl.State = state }
 		if text := Difference(g, on(device.HostTier, whole, set), on(device.DeviceTier, 1<<20, set)); !strings.HasPrefix(text, want) {
-			t.Errorf("state %q: %q, want %s", state, text, want)
+			t.Errorf("state %v: %q, want %s", state, text, want)
 		}
 	}
 }

@@ -71,7 +71,7 @@ type Request struct {
 	Ranks       int // 0: 1
 	Options     lower.Options
 	Optimizer   optimizer.Optimizer
-	State       string // how the optimizer's state is stored, see plan.Plan
+	State       plan.StateFormat // how the optimizer's state is stored, see plan.Plan
 	Pins        Pins
 	Rivals      []Rival // other plans that the result must not be slower than, except by what thrifty allows
 	// HeadUnit must divide the number of tokens that the head processes at a time if the device's sums can be
@@ -173,7 +173,7 @@ func (e *Misfit) Error() string {
 		return fmt.Sprintf("%s does not fit: it needs %s of %v memory, but only %s are available; hint: %s, and another plan may need less", e.Frugal.Label, size.Exact(e.Need), e.Tier, size.Exact(e.Have), e.Hint)
 	}
 	state := ""
-	if pl := e.Frugal.Plan; pl != nil && pl.State != "" {
+	if pl := e.Frugal.Plan; pl != nil && pl.State != plan.FP32State {
 		state = fmt.Sprintf(", with optimizer_state %s,", pl.State)
 	}
 	return fmt.Sprintf("the model does not fit: the most frugal plan tried%s needs %s of %v memory, but only %s are available; hint: %s", state, size.Exact(e.Need), e.Tier, size.Exact(e.Have), e.Hint)

@@ -277,8 +277,8 @@ func Describe(c *Candidate) string {
 		order = fmt.Sprintf("layer by layer for %d micro-batches together", pl.Group)
 	}
 	fmt.Fprintf(&b, "order: %s; logits of %d tokens at a time\n", order, pl.HeadRows)
-	if pl.State != "" {
-		fmt.Fprintf(&b, "optimizer's state: %s, with stochastic rounding\n", strings.ReplaceAll(pl.State, "_", " "))
+	if pl.State != plan.FP32State {
+		fmt.Fprintf(&b, "optimizer's state: %s, with stochastic rounding\n", strings.ReplaceAll(pl.State.String(), "_", " "))
 	}
 	streamed := 0
 	for _, ch := range pl.Chunks {

@@ -35,10 +35,10 @@ func TestUpdates(t *testing.T) {
 	for _, c := range testkit.Sample([]struct {
 		link   float64
 		clip   float64
-		state  string
+		state  plan.StateFormat
 		shares bool
 		bound  float64
-	}{{1, 1, "", true, 0.005}, {4, 1, "", true, 0.005}, {2, 0, "", true, 0.01}, {1, 1, "bf16_moments", true, 0.005}, {0.01, 1, "", false, 0.02}}, 1, 2) {
+	}{{1, 1, plan.FP32State, true, 0.005}, {4, 1, plan.FP32State, true, 0.005}, {2, 0, plan.FP32State, true, 0.01}, {1, 1, plan.BF16Moments, true, 0.005}, {0.01, 1, plan.FP32State, false, 0.02}}, 1, 2) {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
 			req := small(t)
 			req.Options.Clip, req.State, req.GlobalBatch = c.clip, c.state, 1

@@ -86,26 +86,27 @@ func TestStreamedBytesClosedForm(t *testing.T) {
 	for _, tc := range []struct {
 		ranks, micros, group int
 		weights, grads, at   device.Tier
-		precision, state     string
+		precision            string
+		state                plan.StateFormat
 		shard                string
 		free                 bool // nothing is clipped
 	}{
-		{1, 1, 1, 0, 0, host, "fp32", "", "", false},
-		{1, 1, 1, 0, 0, disk, "fp32", "", "", true},
-		{1, 4, 4, 0, host, host, "fp32", "bf16_moments", "", false},
-		{1, 4, 2, host, host, host, "fp32", "", "", false},
-		{1, 4, 1, host, host, disk, "fp32", "", "", true},
-		{1, 2, 1, host, 0, host, "bf16", "", "", true},
-		{1, 2, 1, host, host, disk, "bf16", "", "", false},
-		{1, 2, 2, 0, host, disk, "bf16", "bf16_moments", "", false},
-		{1, 2, 2, host, host, disk, "bf16", "bf16", "", false},
-		{1, 1, 1, 0, host, host, "bf16", "bf16", "", true},
-		{2, 2, 1, 0, host, host, "fp32", "", "grads", false},
-		{2, 2, 1, 0, host, host, "fp32", "", "grads", true},
-		{2, 1, 1, 0, 0, disk, "bf16", "bf16_moments", "state", false},
-		{2, 2, 2, host, host, host, "bf16", "", "weights", false},
-		{2, 2, 1, host, host, disk, "fp32", "", "weights", true},
-		{2, 2, 1, 0, host, host, "fp32", "", "", false},
+		{1, 1, 1, 0, 0, host, "fp32", plan.FP32State, "", false},
+		{1, 1, 1, 0, 0, disk, "fp32", plan.FP32State, "", true},
+		{1, 4, 4, 0, host, host, "fp32", plan.BF16Moments, "", false},
+		{1, 4, 2, host, host, host, "fp32", plan.FP32State, "", false},
+		{1, 4, 1, host, host, disk, "fp32", plan.FP32State, "", true},
+		{1, 2, 1, host, 0, host, "bf16", plan.FP32State, "", true},
+		{1, 2, 1, host, host, disk, "bf16", plan.FP32State, "", false},
+		{1, 2, 2, 0, host, disk, "bf16", plan.BF16Moments, "", false},
+		{1, 2, 2, host, host, disk, "bf16", plan.BF16State, "", false},
+		{1, 1, 1, 0, host, host, "bf16", plan.BF16State, "", true},
+		{2, 2, 1, 0, host, host, "fp32", plan.FP32State, "grads", false},
+		{2, 2, 1, 0, host, host, "fp32", plan.FP32State, "grads", true},
+		{2, 1, 1, 0, 0, disk, "bf16", plan.BF16Moments, "state", false},
+		{2, 2, 2, host, host, host, "bf16", plan.FP32State, "weights", false},
+		{2, 2, 1, host, host, disk, "fp32", plan.FP32State, "weights", true},
+		{2, 2, 1, 0, host, host, "fp32", plan.FP32State, "", false},
 	} {
 		t.Run(fmt.Sprintf("%+v", tc), func(t *testing.T) {
 			f := load(t, filepath.Join("../testdata/torch", "gpt2-untied", "config.json"))

@@ -117,7 +117,7 @@ func (f *fixture) partly(t *testing.T, s *Session, pl *plan.Plan, i int, kind op
 	if !slices.Equal(part, whole[first:][:len(part)]) {
 		t.Errorf("%s of %s: the part that begins at %d is another", kind, q.Name, first)
 	}
-	stored, moments := plan.StateTypes(pl.State)
+	stored, moments := pl.State.Types()
 	if kind != optimizer.Weights {
 		stored = moments
 	}
@@ -213,7 +213,9 @@ func TestPlansChangeNothing(t *testing.T) {
 		if strings.HasPrefix(precision, "bf16") {
 			f.store(t, graph.BF16)
 		}
-		_, f.state, _ = strings.Cut(name, ", ")
+		if _, state, ok := strings.Cut(name, ", "); ok {
+			check(t, f.state.UnmarshalText([]byte(state)))
+		}
 		if _, seq, ok := strings.Cut(name, " in "); ok {
 			n, err := strconv.Atoi(seq)
 			check(t, err)
@@ -267,7 +269,7 @@ func TestPlansAreProved(t *testing.T) {
 			if k == 5 {
 				f.store(t, graph.BF16)
 			}
-			f.state = []string{"", "", "", "bf16_moments", "bf16_moments", "", "", "bf16_moments", "bf16_moments", "bf16"}[k]
+			f.state = []plan.StateFormat{0, 0, 0, plan.BF16Moments, plan.BF16Moments, 0, 0, plan.BF16Moments, plan.BF16Moments, plan.BF16State}[k]
 			pl := randomPlan(r, f)
 			ps := f.lower(t, pl)
 			updates, err := Updates(t.Context(), f.graph, pl, ps, f.options())

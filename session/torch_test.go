@@ -28,9 +28,9 @@ type fixture struct {
 	dir     string
 	graph   *graph.Graph
 	weights *safetensors.Set
-	free    bool    // gradients are not clipped
-	state   string  // how the optimizer's is stored
-	tokens  []int32 // inputs [4*32]
+	free    bool             // gradients are not clipped
+	state   plan.StateFormat // how the optimizer's is stored
+	tokens  []int32          // inputs [4*32]
 	targets []int32
 	pairs   []float32 // by token a reference's log-probabilities of documents, if the sequences are pairs
 	paired  int       // the number of pairs, if so

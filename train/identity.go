@@ -17,23 +17,23 @@ import (
 // identity is what must be equal for a run to be resumed. Plan and memory limits
 // are not part of it: they affect speed only.
 type identity struct {
-	Model          string  `json:"model"`
-	Base           string  `json:"base_weights,omitempty"` // fingerprint of the weights that adapters are trained on
-	SequenceLength int     `json:"sequence_length"`
-	GlobalBatch    int     `json:"global_batch"`
-	Precision      string  `json:"precision"`
-	OptimizerState string  `json:"optimizer_state,omitempty"` // as in plans; absent: fp32
-	Documents      string  `json:"documents,omitempty"`       // absent: joined
-	Seed           uint64  `json:"seed"`
-	Tokens         string  `json:"tokens"`                  // number of tokens and hash of the tokenizer
-	Begin          string  `json:"bos,omitempty"`           // tokens with which texts begin; absent: none
-	Chat           string  `json:"chat_template,omitempty"` // hash of the template of conversations; absent: there are none
-	WeightDecay    float64 `json:"weight_decay"`
-	Clip           float64 `json:"gradient_clipping"`
-	Adam           string  `json:"adam,omitempty"`                // beta1, beta2 and epsilon; not compared if absent, as in older checkpoints
-	Mixture        string  `json:"mixture,omitempty"`             // tokens of each source, and how often a pass reads it; absent: one source, read once
-	Held           string  `json:"validation_fraction,omitempty"` // fraction held out, or none; not compared if absent
-	Pairs          string  `json:"validation,omitempty"`          // tokens of a validation corpus of pairs, whose reference was computed at the beginning
+	Model          string           `json:"model"`
+	Base           string           `json:"base_weights,omitempty"` // fingerprint of the weights that adapters are trained on
+	SequenceLength int              `json:"sequence_length"`
+	GlobalBatch    int              `json:"global_batch"`
+	Precision      string           `json:"precision"`
+	OptimizerState plan.StateFormat `json:"optimizer_state,omitempty"` // absent: fp32
+	Documents      string           `json:"documents,omitempty"`       // absent: joined
+	Seed           uint64           `json:"seed"`
+	Tokens         string           `json:"tokens"`                  // number of tokens and hash of the tokenizer
+	Begin          string           `json:"bos,omitempty"`           // tokens with which texts begin; absent: none
+	Chat           string           `json:"chat_template,omitempty"` // hash of the template of conversations; absent: there are none
+	WeightDecay    float64          `json:"weight_decay"`
+	Clip           float64          `json:"gradient_clipping"`
+	Adam           string           `json:"adam,omitempty"`                // beta1, beta2 and epsilon; not compared if absent, as in older checkpoints
+	Mixture        string           `json:"mixture,omitempty"`             // tokens of each source, and how often a pass reads it; absent: one source, read once
+	Held           string           `json:"validation_fraction,omitempty"` // fraction held out, or none; not compared if absent
+	Pairs          string           `json:"validation,omitempty"`          // tokens of a validation corpus of pairs, whose reference was computed at the beginning
 }
 
 // origin is what a checkpoint records of the run that wrote it. Only the identity
@@ -132,9 +132,7 @@ func (a identity) difference(b identity) string {
 		if err != nil {
 			panic("run: identity: " + err.Error())
 		}
-		if v.OptimizerState == "" {
-			m["optimizer_state"] = plan.StateNames()[0]
-		}
+		m["optimizer_state"] = v.OptimizerState.String() // even if absent
 		if v.Documents == "" {
 			m["documents"] = config.Joined
 		}

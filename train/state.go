@@ -10,7 +10,6 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/optimizer"
-	"github.com/athanor-llm/athanor/plan"
 )
 
 // A checkpoint stores weights and moments as the run holds them, in fp32 or in bf16 (optimizer_state), so it takes 12, 8 or 6
@@ -52,7 +51,7 @@ func (t *Run) saves(p model.Param) bool { return t.lora() == nil || p.Adapter }
 // storedAs returns the type in which checkpoints store one kind of a parameter's state: the type in which the run holds it or,
 // if the arenas hold it rounded, one that loses nothing.
 func (t *Run) storedAs(p model.Param, kind optimizer.Kind) safetensors.DType {
-	master, moments := plan.StateTypes(t.Plan.Plan.State)
+	master, moments := t.Plan.Plan.State.Types()
 	half := moments == graph.BF16
 	if kind == optimizer.Weights {
 		half = master == graph.BF16 && (!t.rounded(p) || t.origin.half(p))

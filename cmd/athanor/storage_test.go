@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/internal/testkit"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/search"
 )
 
@@ -28,13 +29,13 @@ func TestOptimizerState(t *testing.T) {
 	}
 	call(with("plan", n, "optimizer_state=fp32")...).must(t, 3, "does not fit")
 	call(with("plan", n+n/16)...).must(t, 0).into(t, &report)
-	if whole.Plan.State != "" || report.Plan.State != "" {
-		t.Errorf("with enough memory the state is in %q and %q", whole.Plan.State, report.Plan.State)
+	if whole.Plan.State != plan.FP32State || report.Plan.State != plan.FP32State {
+		t.Errorf("with enough memory the state is in %v and %q", whole.Plan.State, report.Plan.State)
 	}
 	var got trained
 	call(with("train", n, "max_steps=2", "out="+dir+"/half")...).must(t, 0).into(t, &got)
-	if got.Plan.State != "bf16_moments" || got.MeasuredPeaks.Host[0] > n {
-		t.Errorf("with %d bytes the state is in %q, the host's peak %d", n, got.Plan.State, got.MeasuredPeaks.Host[0])
+	if got.Plan.State != plan.BF16Moments || got.MeasuredPeaks.Host[0] > n {
+		t.Errorf("with %d bytes the state is in %v, the host's peak %d", n, got.Plan.State, got.MeasuredPeaks.Host[0])
 	}
 	call("train", file, "out="+dir+"/half", "optimizer_state=fp32").must(t, 2, "optimizer_state is bf16_moments there and fp32 here")
 	call("train", file, "out="+dir+"/half").must(t, 0)

@@ -65,7 +65,7 @@ func BuildGraph(t testing.TB, name string, dt graph.DType) *graph.Graph {
 
 // DrawOptimizer draws a plan's optimizer, and how its state is stored.
 func DrawOptimizer(pl *plan.Plan, g *graph.Graph, rng *rand.Rand) {
-	choices := append([]string{"", ""}, plan.StateNames()[1:]...)
+	choices := append([]plan.StateFormat{plan.FP32State}, plan.StateFormats()...)
 	if g.DType != graph.BF16 {
 		choices = choices[:3]
 	}

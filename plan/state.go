@@ -1,0 +1,78 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/optimizer"
+)
+
+// StateFormat is how the optimizer's state is stored. Apart from the precision, this is the only
+// part of a plan that changes results: bf16 values are rounded stochastically after
+// every step (see graph.Chance), with the fp32 result as the mean. Plans and checkpoints leave FP32State out.
+//
+// With two moments, as AdamW has, the formats take per element:
+//
+//	fp32          weights and moments in fp32: 12 bytes, including the weights that operators read
+//	bf16_moments  weights in fp32, moments in bf16: 8
+//	bf16          everything in bf16: 6; operators read the same weights
+type StateFormat uint8
+
+// The formats, from most memory to least.
+const (
+	FP32State StateFormat = iota
+	BF16Moments
+	BF16State
+)
+
+// states describes the formats: their names in configurations, plans and checkpoints, and what is stored as what.
+var states = [...]struct {
+	name            string
+	master, moments graph.DType
+}{FP32State: {"fp32", graph.F32, graph.F32}, BF16Moments: {"bf16_moments", graph.F32, graph.BF16}, BF16State: {"bf16", graph.BF16, graph.BF16}}
+
+// StateFormats returns all formats, from most memory to least.
+func StateFormats() (list []StateFormat) {
+	for f := range states {
+		list = append(list, StateFormat(f))
+	}
+	return list
+}
+
+func (f StateFormat) String() string { return states[f].name }
+
+// MarshalText writes the name.
+func (f StateFormat) MarshalText() ([]byte, error) { return []byte(f.String()), nil }
+
+// UnmarshalText reads a name.
+func (f *StateFormat) UnmarshalText(text []byte) error {
+	var names []string
+	for _, s := range states {
+		names = append(names, s.name)
+	}
+	i := slices.Index(names, string(text))
+	if i < 0 {
+		return fmt.Errorf("optimizer_state cannot be %q; hint: use one of %s", text, strings.Join(names, ", "))
+	}
+	*f = StateFormat(i)
+	return nil
+}
+
+// Types returns the element types in which the master weights and the moments are stored.
+func (f StateFormat) Types() (master, moments graph.DType) {
+	return states[f].master, states[f].moments
+}
+
+// StateBytes returns the bytes per element of an optimizer's moments, plus those of the rest of the
+// weight if operators read it in the given, narrower type. Where they read a copy on a
+// tier other than that of the update, the whole weight is stored, twice as much as that rest.
+func StateBytes(o optimizer.Optimizer, state StateFormat, weights graph.DType) int64 {
+	master, moments := state.Types()
+	n := int64(len(o.Rule().Moments)) * moments.Size()
+	if master != weights {
+		n += master.Size() - weights.Size()
+	}
+	return n
+}
