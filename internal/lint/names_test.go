@@ -1,0 +1,54 @@
+package lint
+
+import (
+	"go/ast"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// silent are words that say nothing of what a function does unless one opens it, and that had up to eleven unrelated
+// meanings here: a function needs a verb with its object (findMachine, splitOverlapped), or a noun that has one
+// meaning in the whole repository.
+var silent = strings.Fields(`
+	between whole apart together within alike turned on with across beside above below behind back again
+	past to as off in under over up here rest`)
+
+// tolerated is how many functions still have such a name. A number only goes down; at 0 the word leaves.
+var tolerated = map[string]int{
+	"whole": 8, "between": 5, "together": 4, "apart": 3, "alike": 3, "turned": 2, "beside": 2, "below": 2, "as": 2, "again": 2,
+	"across": 2, "within": 1, "with": 1, "up": 1, "to": 1, "rest": 1, "past": 1, "over": 1, "back": 1, "above": 1,
+}
+
+// TestNames: no function or method is called by such a word alone, but for those that are tolerated.
+func TestNames(t *testing.T) {
+	where := map[string][]string{}
+	for _, s := range sources(t) {
+		if strings.HasSuffix(s.path, "_test.go") {
+			continue
+		}
+		check := func(id *ast.Ident) {
+			if w := strings.ToLower(id.Name); slices.Contains(silent, w) {
+				where[w] = append(where[w], s.set.Position(id.Pos()).String())
+			}
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.FuncDecl:
+				check(n.Name)
+			case *ast.InterfaceType:
+				for _, m := range n.Methods.List {
+					for _, id := range m.Names {
+						check(id)
+					}
+				}
+			}
+			return true
+		})
+	}
+	for w, list := range where {
+		if len(list) > tolerated[w] {
+			t.Errorf("%d functions are called %s, where %d are tolerated; hint: say what a function does, with its object:\n%s", len(list), w, tolerated[w], strings.Join(list, "\n"))
+		}
+	}
+}
