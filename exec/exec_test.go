@@ -287,7 +287,7 @@ func TestFailure(t *testing.T) {
 	}
 	reg := func(i int) program.Region { return whole(i, &p.Buffers[i]) }
 	p.Instrs = []program.Instr{
-		{Op: graph.Embed, Args: []program.Region{reg(0), reg(1), reg(2)}},
+		{Op: graph.Embed, Attr: graph.Attr{Seq: 1}, Args: []program.Region{reg(0), reg(1), reg(2)}},
 		{Op: graph.Copy, Stream: device.HostToDev, Args: []program.Region{reg(3), reg(0)}, Waits: []int{0}},
 	}
 	_, e := newCPU(t, p)

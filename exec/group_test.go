@@ -231,7 +231,7 @@ func TestLostRank(t *testing.T) {
 		p.Buffers = append(p.Buffers, program.Buffer{Name: "tokens", DType: graph.I32, Rows: 1, Cols: 1, Size: 4096, Addr: p.Height[0]})
 		p.Height[0] += 4096
 		at := r.IntN(len(p.Instrs) + 1)
-		wild := program.Instr{Op: graph.Embed, Args: []program.Region{flat(0, 0, 8), flat(tokens, 0, 1), flat(1, 0, 8)}}
+		wild := program.Instr{Op: graph.Embed, Attr: graph.Attr{Seq: 1}, Args: []program.Region{flat(0, 0, 8), flat(tokens, 0, 1), flat(1, 0, 8)}}
 		p.Instrs = slices.Insert(p.Instrs, at, wild)
 		for i := at + 1; i < len(p.Instrs); i++ {
 			for k, n := range p.Instrs[i].Waits {

@@ -26,7 +26,11 @@ func TestTable(t *testing.T) {
 		}
 		want = append(want, graph.ArgSpec{Name: "g"}, graph.ArgSpec{Name: "clip", Optional: true}, graph.ArgSpec{Name: "scalars"},
 			graph.ArgSpec{Name: HalfWeights.String(), Access: graph.Write, Optional: true}, graph.ArgSpec{Name: LowerHalves.String(), Access: graph.Update, Optional: true})
-		if have := r.Op.Info().Args; !slices.Equal(have, want) {
+		have := slices.Clone(r.Op.Info().Args)
+		for i := range have {
+			have[i].Shape = graph.Shape{}
+		}
+		if !slices.Equal(have, want) {
 			t.Errorf("%s has operands %+v, want %+v", r.Name, have, want)
 		}
 		for i, name := range map[int]string{r.GradientAt(): "g", r.ClipAt(): "clip", r.ScalarsAt(): "scalars", r.HalfWeightsAt(): "p16", r.LowerHalvesAt(): "rest"} {

@@ -33,7 +33,7 @@ func TestLost(t *testing.T) {
 			var all sync.WaitGroup
 			for k, d := range list {
 				calls := []device.Call{gather(k), message(graph.Recv, vector(graph.F32, 8192, 9), (k+1)%4, 1), gather(k),
-					{Op: graph.Embed, Args: []device.Operand{x, tokens, x}}}
+					{Op: graph.Embed, Attr: graph.Attr{Seq: 1}, Args: []device.Operand{x, tokens, x}}}
 				if err := d.Write(0, 4096, []byte{0, 0, 0, 1}); err != nil { // a token that is out of range
 					t.Fatal(err)
 				}

@@ -231,7 +231,7 @@ func TestErrors(t *testing.T) {
 	tokens := device.Operand{DType: graph.I32, Addr: 4096, Rows: 1, Cols: 1, Stride: 1}
 	calls := []device.Call{
 		copyCall(device.Compute, o, o), copyCall(device.Compute, o, o),
-		{Op: graph.Embed, Args: []device.Operand{operand(device.DeviceTier, 8192, 64), tokens, operand(device.DeviceTier, 0, 64)}},
+		{Op: graph.Embed, Attr: graph.Attr{Seq: 1}, Args: []device.Operand{operand(device.DeviceTier, 8192, 64), tokens, operand(device.DeviceTier, 0, 64)}},
 	}
 	for name, do := range map[string]func(d device.Device) error{
 		"twice":    func(d device.Device) error { return d.Reserve(device.DeviceTier, 1) },
