@@ -189,7 +189,9 @@ func (b *bench) engine(s device.Stream, tier device.Tier, peak float64) Engine {
 	product := func(t graph.DType) float64 { // mean rate over the three products of a step
 		y := rate(call(graph.Linear, t, tokens, tokens, weight), graph.Op.FLOPs)
 		dx := rate(call(graph.LinearDX, t, tokens, tokens, weight), graph.Op.FLOPs)
-		sums := call(graph.LinearDW, t, weight, tokens, tokens)
+		sums := call(graph.LinearDW, t, [2]int{weight[0], 2 * weight[1]}, tokens, tokens)
+		grad := &sums.Args[graph.LinearDWDW] // always fp32
+		grad.DType, grad.Cols, grad.Stride = graph.F32, weight[1], weight[1]
 		sums.Attr.Cut = graph.Cut(tokens[0], t)
 		dw := rate(sums, graph.Op.FLOPs)
 		return 3 / (1/y + 1/dx + 1/dw)
