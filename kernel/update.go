@@ -24,8 +24,8 @@ type update struct {
 	element func(c *constants, p float64, m []float64, g float64) float64
 	// row updates weights and moments, and p16 with the upper halves of the weights unless it is nil.
 	row func(v *simd.Set, p []float32, m [2][]float32, g []float32, p16 []uint16, c *simd.Update)
-	// step is the factor of the step's direction.
-	step func(c *constants) float64
+	// step is the factor of the step's direction, given the learning rate and the first correction.
+	step func(rate, correction float64) float64
 }
 
 // constants are those of a step. Corrections are 1-Beta^t.
@@ -48,7 +48,7 @@ var updates = [optimizer.NumOptimizers]update{
 				v.AdamW(p, m[0], m[1], g, c)
 			}
 		},
-		step: func(c *constants) float64 { return c.rate / c.correction1 },
+		step: func(rate, correction float64) float64 { return rate / correction },
 	},
 	optimizer.Lion: { // Chen et al., 2302.06675.
 		element: func(c *constants, p float64, m []float64, g float64) float64 {
@@ -70,7 +70,7 @@ var updates = [optimizer.NumOptimizers]update{
 				v.Lion(p, m[0], g, c)
 			}
 		},
-		step: func(c *constants) float64 { return c.rate },
+		step: func(rate, _ float64) float64 { return rate },
 	},
 }
 
@@ -162,16 +162,15 @@ func (u *update) fast(e *Env, a *graph.Attr, t []Tensor) {
 		}
 		return
 	}
-	// Not constantsOf: it allocates.
 	s := scalars.F32
-	k := constants{rate: float64(s[graph.ScalarLR]), correction1: float64(s[graph.ScalarCorrection1])}
+	rate := float64(s[graph.ScalarLR])
 	c := e.begin(a, t)
 	c.update, c.step = u, simd.Update{
 		Clip:  1,
 		Beta1: float32(a.Beta1), Rest1: float32(1 - a.Beta1),
 		Beta2: float32(a.Beta2), Rest2: float32(1 - a.Beta2),
-		Keep: float32(1 - k.rate*a.Decay),
-		Step: float32(u.step(&k)),
+		Keep: float32(1 - rate*a.Decay),
+		Step: float32(u.step(rate, float64(s[graph.ScalarCorrection1]))),
 		Root: float32(1 / math.Sqrt(float64(s[graph.ScalarCorrection2]))),
 		Eps:  float32(a.Eps),
 	}
