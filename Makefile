@@ -13,6 +13,10 @@ all: export ATHANOR_SEED := $(or $(ATHANOR_SEED),$(shell date +%s))
 all:              ## every case that the tests have: run it before a release
 	@echo ATHANOR_SEED=$$ATHANOR_SEED
 	go test -timeout 120m ./...
+staticcheck:      ## what it names is mended, or explained where it is
+	go run honnef.co/go/tools/cmd/staticcheck@v0.8.2 ./...
+race:             ## data races; needs a C compiler
+	CGO_ENABLED=1 go test -race -short ./data/... ./exec ./device ./device/cpu ./device/link ./device/null ./device/remote ./checkpoint/... ./train ./folder
 docs:             ## every command that the documents show, run or parsed: some minutes
 	tools/docs-check.sh
 quickstart:       ## train a small model on Go's own source
@@ -25,4 +29,4 @@ generate:         ## files from their generators
 fuzz:             ## each parser for half a minute
 	for p in config data data/bpe data/jinja data/parquet checkpoint/safetensors program verify hardware; do \
 	  for f in $$(go test -list '^Fuzz' ./$$p | grep ^Fuzz); do go test -run '^$$' -fuzz "^$$f$$" -fuzztime 30s ./$$p; done; done
-.PHONY: build docs fast test all quickstart bench generate fuzz
+.PHONY: build staticcheck race docs fast test all quickstart bench generate fuzz

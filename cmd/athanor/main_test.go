@@ -329,7 +329,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"plan", dir + "/broken.yaml"}, []string{"broken.yaml", "examples/"}},
 		{[]string{"plan", file, "model={type: gpt2, layers: 2}"}, []string{"layers, width and heads"}},
 		{[]string{"plan", file, "model.layers=100000000"}, []string{"model: layers is"}},
-		{[]string{"plan", file, "tokenizer=" + file}, []string{"tokenizer", "byte-level"}},
+		{[]string{"plan", file, "tokenizer=" + file}, []string{"tokenizer", "BPE or unigram"}},
 		{[]string{"draw", file, "--out", "x.pdf"}, []string{"x.pdf", "hint:"}},
 		{[]string{"probe", "--disk", file}, []string{"not a folder", "hint:"}},
 		{[]string{"data", file + ".absent"}, []string{"no file matches", "hint:"}},

@@ -305,9 +305,9 @@ func TestNoWeights(t *testing.T) {
 // evaluating token ids.
 func TestIDsWithoutTokenizer(t *testing.T) {
 	folder, _ := modelFolder(t)
-	check(t, os.WriteFile(folder+"/tokenizer.json", []byte(`{"model": {"type": "Unigram"}}`), 0o644))
+	check(t, os.WriteFile(folder+"/tokenizer.json", []byte(`{"model": {"type": "WordPiece"}}`), 0o644))
 	check(t, os.WriteFile(folder+"/t.json", []byte("[[1,2,3]]"), 0o644))
 	call("eval", folder, "--tokens", folder+"/t.json").must(t, 0)
-	call("eval", folder, "../../LICENSE").must(t, 1, "Unigram", "not supported")
-	call("generate", folder, "--prompt", "gold").must(t, 1, "Unigram", "not supported")
+	call("eval", folder, "../../LICENSE").must(t, 1, "WordPiece", "not supported")
+	call("generate", folder, "--prompt", "gold").must(t, 1, "WordPiece", "not supported")
 }

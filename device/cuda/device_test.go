@@ -158,7 +158,7 @@ func TestSharedMemory(t *testing.T) {
 	var calls []device.Call
 	for _, cols := range []int{60000, 24576, 40000, 64} { // the second has 48 KiB
 		calls = append(calls, device.Call{Op: graph.CrossEntropy, Attr: graph.Attr{Grad: true},
-			Args: []device.Operand{op(graph.F32, 1), op(graph.BF16, cols), op(graph.I32, 1), op(graph.F32, 8)}})
+			Args: []device.Operand{op(graph.F32, 1), op(graph.BF16, cols), op(graph.I32, 1), op(graph.F32, graph.NumScalars)}})
 	}
 	n, err := d.Prepare(calls[1:2], nil) // alone: others would have raised the limit
 	if err != nil {

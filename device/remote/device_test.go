@@ -41,7 +41,6 @@ func randomCalls(r *rand.Rand, n int) (list []device.Call) {
 		c := copyCall(s, dst, src)
 		if from == to {
 			c.Op = []graph.Op{graph.Copy, graph.Add}[r.IntN(2)]
-			c.Attr.Acc = r.IntN(2) == 0
 		}
 		list = append(list, c)
 	}
