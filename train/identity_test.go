@@ -20,6 +20,8 @@ func TestIdentity(t *testing.T) {
 			v.SetString("another")
 		case reflect.Int:
 			v.SetInt(7)
+		case reflect.Uint8: // a format of state: the next one
+			v.SetUint(1)
 		case reflect.Uint64:
 			v.SetUint(7)
 		case reflect.Float64:
