@@ -444,13 +444,17 @@ var samples = withUpdateSamples(map[graph.Op]func(s *sample){
 	},
 	graph.RouteBwd: func(s *sample) {
 		n, k := s.n(), 1+s.IntN(8)
+		balanced := s.IntN(2) == 0
+		if s.call.Attr.Seq = 1; balanced { // of whole sequences
+			s.call.Attr.Seq, s.call.Attr.Scale = 1+s.IntN(40), 2.5
+			n = (n + s.call.Attr.Seq - 1) / s.call.Attr.Seq * s.call.Attr.Seq
+		}
 		s.call.Attr.Normed = s.IntN(2) == 0
 		all := k + s.IntN(100)
 		s.mat(n, all)
 		s.f32(n, k)
 		weights, experts, logits := s.f32(n, k), s.place(graph.I32, n, k), s.mat(n, all)
-		if s.call.Attr.Seq = 1; s.IntN(2) == 0 {
-			s.call.Attr.Seq, s.call.Attr.Scale = 1+s.IntN(40), 2.5
+		if balanced {
 			s.fill(graph.F32, 1, graph.NumScalars, func() float64 { return 0.37 })
 		}
 		kernel.Lookup(graph.Route).Reference(nil, &s.call.Attr, []kernel.Tensor{tensor(s.image, weights), tensor(s.image, experts), tensor(s.image, logits)})
