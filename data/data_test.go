@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/athanor-llm/athanor/data/bpe"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 func must(t testing.TB, err error) {
@@ -488,9 +489,7 @@ func TestTokenizeFails(t *testing.T) {
 	if _, err := Tokenize(context.Background(), c, bpe.GPT2(), filepath.Join(dir, "a.jsonl"), Options{}); err == nil {
 		t.Error("a file in the place of the folder")
 	}
-	if n := runtime.NumGoroutine(); n > goroutines {
-		t.Errorf("%d goroutines more than before", n-goroutines)
-	}
+	testkit.GoroutinesEnd(t, goroutines)
 }
 
 // The widths of a token file hold the same ids.

@@ -16,6 +16,7 @@ import (
 	"github.com/athanor-llm/athanor/device/null"
 	"github.com/athanor-llm/athanor/exec"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/sim"
 )
@@ -212,9 +213,7 @@ func TestSteadyRanks(t *testing.T) {
 		}); n >= 1 || failed {
 			t.Errorf("%s: %v allocations per step (failed: %v)", name, n, failed)
 		}
-		if n := runtime.NumGoroutine(); n > before {
-			t.Errorf("%s: %d goroutines, %d before", name, n, before)
-		}
+		testkit.GoroutinesEnd(t, before)
 	}
 }
 

@@ -45,6 +45,17 @@ func TestPackProvesInfeasible(t *testing.T) {
 	}
 }
 
+// TestPackUnwritable: that a result cannot be written is said before the problem is read.
+func TestPackUnwritable(t *testing.T) {
+	for _, name := range []string{"--out", "--svg"} {
+		for _, path := range []string{packExample + "/x.svg", t.TempDir() + "/absent/x.svg"} {
+			if code, _, stderr := runPack(t, "absent", name, path); code != 1 || !strings.Contains(stderr, path+" cannot be written") {
+				t.Errorf("%s %s: code %d: %s", name, path, code, stderr)
+			}
+		}
+	}
+}
+
 func TestPackRejects(t *testing.T) {
 	bad := filepath.Join(t.TempDir(), "bad.csv")
 	if err := os.WriteFile(bad, []byte("id,lower,upper,size\na,5,5,1\n"), 0o600); err != nil {

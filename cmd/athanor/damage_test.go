@@ -181,7 +181,7 @@ func TestUnwritableResults(t *testing.T) {
 	dir, file := tiny(t)
 	late := file + " limits.device=1 " // what is found out later: nothing fits
 	for _, args := range []string{"plan " + late + "--out ", "plan " + late + "--dump ", "simulate " + late + "--trace ", "draw " + late + "--out ",
-		"eval absent --tokens absent --logits ", "eval absent --tokens absent --grads ", "pack absent --out ", "pack absent --svg "} {
+		"eval absent --tokens absent --logits ", "eval absent --tokens absent --grads "} {
 		for _, path := range []string{file + "/x.svg", dir + "/absent/x.svg"} {
 			call(append(strings.Fields(args), path)...).must(t, 1, path+" cannot be written", "hint:")
 		}

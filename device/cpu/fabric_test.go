@@ -12,6 +12,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 const fabricArena = 1 << 21
@@ -390,15 +391,7 @@ func TestSteadyFabric(t *testing.T) {
 func checkSteady(t *testing.T, hosts []int) {
 	const n = 4
 	before := runtime.NumGoroutine()
-	t.Cleanup(func() { // after the devices are closed
-		for range 1_000_000 { // those that are just ending
-			if runtime.NumGoroutine() <= before {
-				return
-			}
-			runtime.Gosched()
-		}
-		t.Errorf("%d goroutines, %d before", runtime.NumGoroutine(), before)
-	})
+	t.Cleanup(func() { testkit.GoroutinesEnd(t, before) }) // after the devices are closed
 	list := joined(t, hosts, Options{Workers: 1})
 	starts, ends := make([]chan bool, n), make(chan error, n)
 	for k, d := range list {

@@ -180,15 +180,7 @@ func TestSteadyFar(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	hosts := []int{0, 1, 1, 0}
 	before := runtime.NumGoroutine()
-	t.Cleanup(func() { // after the devices are closed
-		for range 1000 {
-			if runtime.NumGoroutine() <= before {
-				return
-			}
-			time.Sleep(time.Millisecond) // those that are just ending
-		}
-		t.Errorf("%d goroutines, %d before", runtime.NumGoroutine(), before)
-	})
+	t.Cleanup(func() { testkit.GoroutinesEnd(t, before) }) // after the devices are closed
 	fabrics := fabricsOn(t, hosts, smallSlot)
 	var list []*Device
 	for r, host := range hosts {

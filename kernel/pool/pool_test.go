@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // Func adapts a function to Body.
@@ -140,9 +142,7 @@ func TestCloseEndsGoroutines(t *testing.T) {
 	p := New(8)
 	p.Run(8, Func(func(int, int) {}))
 	p.Close()
-	if after := runtime.NumGoroutine(); after > before {
-		t.Errorf("%d goroutines after Close, %d before New", after, before)
-	}
+	testkit.GoroutinesEnd(t, before)
 }
 
 // BenchmarkForkJoin measures an empty job while the helpers still spin.
