@@ -12,7 +12,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/lower"
-	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/model/family"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 )
@@ -187,7 +187,7 @@ func TestStaticIsNeverWorse(t *testing.T) {
 
 // modelProblem is the device memory of one training step of a known model.
 func modelProblem(b testing.TB, name, variant string) alloc.Problem {
-	m, err := model.Known(name)
+	m, err := family.Known(name)
 	if err != nil {
 		b.Fatal(err)
 	}

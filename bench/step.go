@@ -13,6 +13,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/model/family"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/session"
 	"github.com/athanor-llm/athanor/sim"
@@ -105,7 +106,7 @@ func PeakRSS() int64 {
 // Model returns a known model, resized where sizes are given, with at least
 // length positions. The feed-forward size scales with the width unless it is given.
 func Model(name string, sizes config.Model, length int) (*model.Model, error) {
-	m, err := model.Known(name)
+	m, err := family.Known(name)
 	if err != nil {
 		return nil, err
 	}

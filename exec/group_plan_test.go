@@ -11,7 +11,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/lower"
-	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/model/family"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/schedule"
@@ -21,7 +21,7 @@ import (
 // states over 4 ranks and pipelines of all named schedules on 8, priced like a machine
 // that was not measured. Rings pass on as many bytes as are received.
 func TestVirtualPlans(t *testing.T) {
-	m, err := model.Known("gpt2")
+	m, err := family.Known("gpt2")
 	if err != nil {
 		t.Fatal(err)
 	}

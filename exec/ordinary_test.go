@@ -13,7 +13,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/lower"
-	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/model/family"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/search"
@@ -34,7 +34,7 @@ func TestOrdinaryNumbers(t *testing.T) {
 
 func ordinary(t *testing.T, name string, precision graph.DType, percent int64) {
 	const batch = 2
-	m, err := model.Known(name)
+	m, err := family.Known(name)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/lower"
-	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/model/family"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/search"
@@ -30,7 +30,7 @@ import (
 //	go test -run - -bench Prediction -benchtime 10x ./exec
 func BenchmarkPrediction(b *testing.B) {
 	const batch = 4
-	m, err := model.Known("gpt2")
+	m, err := family.Known("gpt2")
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/model/family"
 )
 
 // Adapters (model.LoRA) are written and read as folders of Hugging Face's PEFT:
@@ -120,7 +121,7 @@ func AdaptedModel(dir string) (m *model.Model, base string, notes []string, err 
 	if err != nil {
 		return nil, "", nil, c.noBase(dir, err)
 	}
-	if m, notes, err = model.Parse(text); err != nil {
+	if m, notes, err = family.Parse(text); err != nil {
 		return nil, "", nil, fmt.Errorf("%s: %w", c.Base, err)
 	}
 	set, err := OpenAdapter(dir)

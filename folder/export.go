@@ -15,6 +15,7 @@ import (
 	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/kernel/gemm"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/model/family"
 )
 
 // ShardBytes bounds one file of weights, as Hugging Face does.
@@ -66,7 +67,7 @@ func (f *Folder) export(ctx context.Context, to string, as safetensors.DType, pr
 	}
 	maps.Copy(files, own) // the tokenizer that the adapter was trained with
 	if as != "" {
-		if files["config.json"], err = model.Retyped(files["config.json"], as == safetensors.BF16); err != nil {
+		if files["config.json"], err = family.Retyped(files["config.json"], as == safetensors.BF16); err != nil {
 			return err
 		}
 	}

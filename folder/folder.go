@@ -20,6 +20,7 @@ import (
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/model/family"
 	"github.com/athanor-llm/athanor/planner"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/session"
@@ -119,7 +120,7 @@ func openModel(dir string) (*Folder, error) {
 		return nil, misuse{suggest.Add(fmt.Errorf("%s is not a model folder: %w", dir, err), hint)}
 	}
 	f := &Folder{Path: dir, base: dir}
-	if f.Model, _, err = model.Parse(text); err != nil {
+	if f.Model, _, err = family.Parse(text); err != nil {
 		return nil, suggest.Add(fmt.Errorf("%s: %w", dir, err), folderHint)
 	}
 	f.weights.Base, err = OpenWeights(dir)

@@ -10,7 +10,7 @@ import (
 	"github.com/athanor-llm/athanor/bench"
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
-	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/model/family"
 )
 
 // BenchmarkGenerate generates tokens with GPT-2 124M with random weights and compares
@@ -24,7 +24,7 @@ func BenchmarkGenerate(b *testing.B) {
 
 func generate(b *testing.B, dtype graph.DType) {
 	ctx := context.Background()
-	m, err := model.Known("gpt2")
+	m, err := family.Known("gpt2")
 	check(b, err)
 	g, err := newGenerator(ctx, m, unbounded(cpu.New(cpu.Options{})), 256, dtype)
 	check(b, err)

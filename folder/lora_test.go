@@ -18,6 +18,7 @@ import (
 	"github.com/athanor-llm/athanor/internal/torch"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/model/family"
 	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
@@ -253,7 +254,7 @@ func TestAdapterModules(t *testing.T) {
 		{"qwen3-30b-a3b", []string{"*.q_proj.weight", "*.experts.*"}, []string{"q_proj", "gate_up_proj", "down_proj"}},
 		{"mixtral-8x7b", []string{"model.layers.[0-3].*.down_proj"}, nil},
 	} {
-		m, err := model.Known(c.model)
+		m, err := family.Known(c.model)
 		check(t, err)
 		check(t, m.Adapt(model.LoRA{Rank: 8}, c.patterns...))
 		got, parameters := m.Modules()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/model/family"
 )
 
 // live lists the backward operators of a graph that gradients of trained
@@ -123,7 +124,7 @@ func TestFrozen(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 3))
 	for range 200 {
 		name := []string{"gpt2", "llama-2-7b", "opt-125m", "qwen2-0.5b", "mistral-7b", "qwen3-0.6b", "gemma-3-270m", "olmo-2-1b", "pythia-70m", "phi-3-mini", "smollm3-3b", "granite-3.0-2b", "starcoder2-3b", "stablelm-2-1.6b", "phi-2", "olmo-3-7b"}[r.IntN(16)]
-		m, err := model.Known(name)
+		m, err := family.Known(name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -181,7 +182,7 @@ func TestFrozen(t *testing.T) {
 // each weight, on matrices as wide as the rank.
 func TestAdapterScale(t *testing.T) {
 	for _, lora := range []model.LoRA{{Rank: 4}, {Rank: 4, Alpha: 4}, {Rank: 4, Alpha: 2, RSLoRA: true}, {Rank: 4, Alpha: 8}, {Rank: 4, RSLoRA: true}} {
-		m, err := model.Known("gpt2")
+		m, err := family.Known("gpt2")
 		if err != nil {
 			t.Fatal(err)
 		}

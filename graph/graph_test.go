@@ -5,12 +5,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/model/family"
 )
 
 func build(t *testing.T, name string, seq int) *Graph {
 	t.Helper()
-	m, err := model.Known(name)
+	m, err := family.Known(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func TestFLOPs(t *testing.T) {
 func TestShare(t *testing.T) {
 	const seq = 96
 	for _, name := range []string{"llama-3.2-1b", "mistral-7b"} {
-		m, err := model.Known(name)
+		m, err := family.Known(name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -106,7 +106,7 @@ func TestShare(t *testing.T) {
 			t.Errorf("%d tokens on 7 ranks: %v", seq, err)
 		}
 	}
-	learned, err := model.Known("gpt2")
+	learned, err := family.Known("gpt2")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -200,7 +200,7 @@ func TestOperands(t *testing.T) {
 }
 
 func TestBuildErrors(t *testing.T) {
-	m, err := model.Known("gpt2")
+	m, err := family.Known("gpt2")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,7 +218,7 @@ func TestBuildErrors(t *testing.T) {
 // TestRopeTable: position 0 does not turn, the fastest pair turns by one radian per position,
 // and Llama 3's scaling leaves high frequencies alone and slows the lowest by its factor.
 func TestRopeTable(t *testing.T) {
-	m, err := model.Known("llama-3.2-1b")
+	m, err := family.Known("llama-3.2-1b")
 	if err != nil {
 		t.Fatal(err)
 	}

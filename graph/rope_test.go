@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/internal/torch"
-	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/model/family"
 )
 
 // TestScaledTables: rotary tables match those of transformers, for each way of scaling
@@ -23,7 +23,7 @@ func TestScaledTables(t *testing.T) {
 		t.Fatalf("%d cases", len(cases))
 	}
 	for _, c := range cases {
-		m, _, err := model.Parse(c.Config)
+		m, _, err := family.Parse(c.Config)
 		if err != nil {
 			t.Errorf("%s: %v", c.Name, err)
 			continue

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/model/family"
 )
 
 // TestSpans: which weights of the first layer form one product, and whose gradients one operator computes.
@@ -24,7 +25,7 @@ func TestSpans(t *testing.T) {
 		{"llama-3.2-1b", func(m *model.Model) error { return m.Freeze("model.layers.0.*") }, []int{3, 1, 2, 1}, nil},
 		{"qwen2-0.5b", func(m *model.Model) error { return m.Freeze("*.0.self_attn.k_proj.bias") }, []int{1, 1, 1, 1, 2, 1}, []int{1, 2, 2, 1, 1}},
 	} {
-		m, err := model.Known(c.name)
+		m, err := family.Known(c.name)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -4,14 +4,14 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/graph"
-	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/model/family"
 	"github.com/athanor-llm/athanor/plan"
 )
 
 // TestLayoutAligns: wherever chunks are cut, a weight begins at a multiple of 64 bytes, even after one of an odd size
 // such as the sinks of six heads. Otherwise a library's product could have different bits under different plans.
 func TestLayoutAligns(t *testing.T) {
-	m, err := model.Known("llama-3.2-1b")
+	m, err := family.Known("llama-3.2-1b")
 	if err != nil {
 		t.Fatal(err)
 	}

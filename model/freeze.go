@@ -63,7 +63,7 @@ func (m *Model) FreezeLinear() {
 // of experts. A router's is not: its output decides too much for adapters and 4 bits.
 func (m *Model) quantizable(p Param) bool {
 	return !p.Vector && !p.Adapter && p.Layer >= 0 && p.Layer < m.Layers &&
-		!(m.Experts > 0 && strings.HasSuffix(p.Name, names[m.Family].router+".weight"))
+		!(m.Experts > 0 && strings.HasSuffix(p.Name, m.Family.Tensors.Router+".weight"))
 }
 
 // match reports which parameters match one of the patterns. Each pattern must match one.

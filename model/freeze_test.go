@@ -1,23 +1,26 @@
-package model
+package model_test
 
 import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/model/family"
 )
 
 func TestFreeze(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		patterns []string
-		want     func(p Param) bool
+		want     func(p model.Param) bool
 	}{
-		{"gpt2", []string{"transformer.wte.weight"}, func(p Param) bool { return p.Name == "transformer.wte.weight" }},
-		{"gpt2", []string{"transformer.h.[0-5].*", "transformer.wpe.weight"}, func(p Param) bool { return p.Layer >= 0 && p.Layer < 6 || strings.Contains(p.Name, "wpe") }},
-		{"gpt2", []string{"*.weight"}, func(p Param) bool { return strings.HasSuffix(p.Name, ".weight") }},
-		{"llama-2-7b", []string{"model.*"}, func(p Param) bool { return p.Name != "lm_head.weight" }},
+		{"gpt2", []string{"transformer.wte.weight"}, func(p model.Param) bool { return p.Name == "transformer.wte.weight" }},
+		{"gpt2", []string{"transformer.h.[0-5].*", "transformer.wpe.weight"}, func(p model.Param) bool { return p.Layer >= 0 && p.Layer < 6 || strings.Contains(p.Name, "wpe") }},
+		{"gpt2", []string{"*.weight"}, func(p model.Param) bool { return strings.HasSuffix(p.Name, ".weight") }},
+		{"llama-2-7b", []string{"model.*"}, func(p model.Param) bool { return p.Name != "lm_head.weight" }},
 	} {
-		m, err := Known(c.name)
+		m, err := family.Known(c.name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -29,7 +32,7 @@ func TestFreeze(t *testing.T) {
 				t.Errorf("%s %v: %s is frozen: %v", c.name, c.patterns, p.Name, p.Frozen)
 			}
 		}
-		if err := m.Freeze(); err != nil || slices.ContainsFunc(m.Params(), func(p Param) bool { return p.Frozen }) {
+		if err := m.Freeze(); err != nil || slices.ContainsFunc(m.Params(), func(p model.Param) bool { return p.Frozen }) {
 			t.Errorf("%s: nothing is frozen: %v", c.name, err)
 		}
 	}
@@ -44,7 +47,7 @@ func TestFreeze(t *testing.T) {
 		{"gpt2", "transformer.ln_f.bias", "but one operator computes the gradients of both; hint: freeze both, or only transformer.ln_f.weight"},
 		{"qwen3-30b-a3b", "*.experts.0.*", "all experts of a layer are stored together, in parameters such as model.layers.0.mlp.experts.gate_up_proj"},
 	} {
-		m, err := Known(c.name)
+		m, err := family.Known(c.name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -53,19 +56,19 @@ func TestFreeze(t *testing.T) {
 		}
 	}
 	for pattern, want := range map[string]string{"*.mlp.gate.weight": "mlp.gate.weight gets no adapter", "*.experts.7.*": "together, in parameters"} {
-		m, err := Known("qwen3-30b-a3b")
+		m, err := family.Known("qwen3-30b-a3b")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := m.Adapt(LoRA{Rank: 8}, pattern); err == nil || !strings.Contains(err.Error(), "hint: ") || !strings.Contains(err.Error(), want) {
+		if err := m.Adapt(model.LoRA{Rank: 8}, pattern); err == nil || !strings.Contains(err.Error(), "hint: ") || !strings.Contains(err.Error(), want) {
 			t.Errorf("adapters for %q: %v, want %q", pattern, err, want)
 		}
 	}
-	tied, err := Known("gpt2")
+	tied, err := family.Known("gpt2")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := tied.Adapt(LoRA{Rank: 8}, "lm_head.*"); err == nil || !strings.Contains(err.Error(), "hint: the head is tied to the embedding, transformer.wte.weight, which gets no adapter") {
+	if err := tied.Adapt(model.LoRA{Rank: 8}, "lm_head.*"); err == nil || !strings.Contains(err.Error(), "hint: the head is tied to the embedding, transformer.wte.weight, which gets no adapter") {
 		t.Errorf("an adapter for the head: %v", err)
 	}
 }

@@ -1,132 +1,53 @@
 // Package model describes architectures as data.
 //
 // A Model holds the sizes and choices that define what a decoder-only transformer
-// computes. It comes from a Hugging Face config.json, a known name, or sizes given
-// inline, and can be written back as a config.json. It lists its parameters by their Hugging Face names and
-// shapes; package graph defines the computation.
+// computes. It lists its parameters by their Hugging Face names and shapes; package graph defines the computation.
 //
-//	m, err := model.Known("gpt2")
+//	m, err := family.Known("gpt2")
 //	for _, p := range m.Params() { fmt.Println(p.Name, p.Rows, p.Cols) }
 //
-// The families differ in only a few choices. What all models of a family share is a row of the table families
-// (LayerNorm or RMSNorm, learned or rotary positions, gated feed-forwards, how matrices are stored); what its
-// models differ in, or what few families have, is a field of Model, whose zero value is Llama's:
-//
-//	GPT-2     LayerNorm, learned positions, one fused matrix of queries, keys and values
-//	OPT       LayerNorm, learned positions with an offset, ReLU
-//	Llama, Mistral, Qwen2    RMSNorm, rotary positions, gated feed-forwards, grouped queries
-//	Qwen3     also norms of each head's queries and keys (QKNorm)
-//	Gemma 3   also norms after attention and feed-forward (Norms), with gains 1 + weight,
-//	          windows in most layers (Sliding) with a rotary base of their own, GeGLU
-//	OLMo 2    norms after attention and feed-forward alone, and of all queries and all keys
-//	GPT-NeoX  LayerNorm, rotary positions of a part of each head (RotaryPct), attention and
-//	          feed-forward side by side (Parallel), one fused matrix stored head by head
-//	Phi-3     Llama with fused matrices
-//	SmolLM3   Llama with some layers without positions (Unturned)
-//	Granite   Llama with constant factors (Multipliers)
-//	StarCoder2    Llama with LayerNorm, biases and no gate
-//	StableLM, Phi    LayerNorm, rotary positions of a part of each head; in Phi, and some of
-//	          StableLM, attention and feed-forward side by side with one norm for both
-//	OLMo 3    OLMo 2 with windows in most layers, whose rotary positions are not scaled
-//	Mixtral, Qwen3 MoE, OLMoE   Mistral, Qwen3 and Llama (with QKNorm) with a mixture of experts
-//	          in each layer (Experts, Active)
-//	gpt-oss   a mixture too, with biases everywhere, gates and ups that are bounded (GateLimit),
-//	          windows in every other layer, and attention that may look at nothing (Sinks)
+// The families differ in only a few choices. What all models of a family share is a field of Family (LayerNorm or
+// RMSNorm, learned or rotary positions, gated feed-forwards, how matrices are stored); what its models differ in, or
+// what few families have, is a field of Model, whose zero value is Llama's. Which families there are, and how a
+// config.json becomes a Model and back, is in package family.
 package model
 
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"math"
-	"slices"
 	"strings"
 )
 
-// Family is the layout of names and config.json, as in "model_type".
-type Family string
-
-const (
-	GPT2       Family = "gpt2"
-	Llama      Family = "llama"
-	Mistral    Family = "mistral"
-	Qwen2      Family = "qwen2"
-	Qwen3      Family = "qwen3"
-	Gemma3     Family = "gemma3_text"
-	OLMo2      Family = "olmo2"
-	GPTNeoX    Family = "gpt_neox"
-	Phi3       Family = "phi3"
-	SmolLM3    Family = "smollm3"
-	Granite    Family = "granite"
-	StarCoder2 Family = "starcoder2"
-	StableLM   Family = "stablelm"
-	Phi        Family = "phi"
-	OLMo3      Family = "olmo3"
-	OPT        Family = "opt"
-
-	Mixtral  Family = "mixtral"
-	Qwen3MoE Family = "qwen3_moe"
-	OLMoE    Family = "olmoe"
-	GPTOSS   Family = "gpt_oss"
-)
-
-// traits are what all models of a family have in common.
-type traits struct {
-	class     string // in transformers
-	layerNorm bool   // norms are LayerNorm, with biases
-	learned   bool   // positions are learned
-	plain     bool   // the feed-forward has no gate
-	inOut     bool   // matrices of layers are stored [in, out]
-	fused     bool   // one matrix makes queries, keys and values
-	byHead    bool   // its rows are stored head by head, see Param.Heads
-	localRope bool   // rotary positions may differ in layers with a window
-	oneNorm   bool   // attention and feed-forward side by side read the same norm
-	headBias  bool   // the head has a bias
-	partial   bool   // rotary positions may apply to only part of each head, see RotaryPct
-	fusedGate bool   // one matrix makes gate and up
-	mixture   bool   // the feed-forward is a choice among experts
-	fusedMix  bool   // files have all experts in one tensor, [in, out], gates and ups interleaved, see Param.Turned
-	square    bool   // kv_heads is heads and heads*head_dim the width: config.json has neither key
-	offset    int    // rows of the position table before position 0
+// Family is what all models of a family have in common. The zero value is Llama's but for the names.
+type Family struct {
+	Name      string // "model_type" in config.json
+	LayerNorm bool   // norms are LayerNorm, with biases
+	Learned   bool   // positions are learned
+	Ungated   bool   // the feed-forward has no gate
+	InOut     bool   // matrices of layers are stored [in, out] instead of [out, in]
+	FusedQKV  bool   // one matrix makes queries, keys and values
+	ByHead    bool   // its rows are stored head by head, see Param.Heads
+	FusedGate bool   // one matrix makes gate and up
+	OneNorm   bool   // attention and feed-forward side by side read the same norm
+	HeadBias  bool   // the head has a bias
+	Mixture   bool   // the feed-forward is a choice among experts
+	FusedMix  bool   // files have all experts in one tensor, [in, out], gates and ups interleaved, see Param.Turned
+	Square    bool   // kv_heads is heads and heads*head_dim the width: config.json has neither key
+	Offset    int    // rows of the position table before position 0
+	// Shrunk says that projections into the residual stream are initialised smaller the more of them there are (Radford
+	// et al. 2019, section 2.3), so that its variance does not grow.
+	Shrunk  bool
+	Tensors TensorNames
+	Buffers []string // how names of tensors end that are no parameters, see Model.Buffer
 }
 
-var families = map[Family]traits{
-	GPT2:       {class: "GPT2LMHeadModel", layerNorm: true, learned: true, plain: true, inOut: true, fused: true, square: true},
-	OPT:        {class: "OPTForCausalLM", layerNorm: true, learned: true, plain: true, offset: 2, square: true},
-	Llama:      {class: "LlamaForCausalLM"},
-	Mistral:    {class: "MistralForCausalLM"},
-	Qwen2:      {class: "Qwen2ForCausalLM"},
-	Qwen3:      {class: "Qwen3ForCausalLM"},
-	Gemma3:     {class: "Gemma3ForCausalLM", localRope: true},
-	OLMo2:      {class: "Olmo2ForCausalLM"},
-	GPTNeoX:    {class: "GPTNeoXForCausalLM", layerNorm: true, plain: true, fused: true, byHead: true, partial: true, square: true},
-	Phi3:       {class: "Phi3ForCausalLM", fused: true, fusedGate: true, partial: true},
-	SmolLM3:    {class: "SmolLM3ForCausalLM"},
-	Granite:    {class: "GraniteForCausalLM"},
-	StarCoder2: {class: "Starcoder2ForCausalLM", layerNorm: true, plain: true},
-	StableLM:   {class: "StableLmForCausalLM", layerNorm: true, partial: true, oneNorm: true},
-	Phi:        {class: "PhiForCausalLM", layerNorm: true, plain: true, partial: true, oneNorm: true, headBias: true},
-	OLMo3:      {class: "Olmo3ForCausalLM", localRope: true},
-
-	Mixtral:  {class: "MixtralForCausalLM", mixture: true},
-	Qwen3MoE: {class: "Qwen3MoeForCausalLM", mixture: true},
-	OLMoE:    {class: "OlmoeForCausalLM", mixture: true},
-	GPTOSS:   {class: "GptOssForCausalLM", mixture: true, fusedMix: true},
-}
-
-// Families lists the families that are built, for messages.
-func Families() string {
-	names := slices.Sorted(maps.Keys(families))
-	list := make([]string, len(names))
-	for i, n := range names {
-		list[i] = string(n)
-	}
-	return strings.Join(list[:len(list)-1], ", ") + " and " + list[len(list)-1]
-}
+// String returns the family's name.
+func (f *Family) String() string { return f.Name }
 
 // Model is an architecture with its sizes.
 type Model struct {
-	Family      Family
+	Family      *Family
 	Layers      int
 	Width       int // of the residual stream
 	Heads       int // query heads
@@ -197,35 +118,35 @@ func (p Placement) Before() bool { return p != PostNorm }
 func (p Placement) After() bool  { return p != PreNorm }
 
 // RMS reports whether norms are RMSNorm (without bias) instead of LayerNorm.
-func (m *Model) RMS() bool { return !families[m.Family].layerNorm }
+func (m *Model) RMS() bool { return !m.Family.LayerNorm }
 
 // Rotary reports whether positions are rotary instead of learned. Setting RopeTheta
 // makes GPT-2 and OPT rotary too; their config.json cannot express that.
-func (m *Model) Rotary() bool { return !families[m.Family].learned || m.RopeTheta > 0 }
+func (m *Model) Rotary() bool { return !m.Family.Learned || m.RopeTheta > 0 }
 
 // Gated reports whether the feed-forward is gated: SwiGLU or, by Activation, GeGLU.
-func (m *Model) Gated() bool { return !families[m.Family].plain }
+func (m *Model) Gated() bool { return !m.Family.Ungated }
 
 // Mixture reports whether the feed-forward is a choice among experts.
-func (m *Model) Mixture() bool { return families[m.Family].mixture }
+func (m *Model) Mixture() bool { return m.Family.Mixture }
 
 // OneNorm reports whether attention and feed-forward read the same norm of the residual stream.
-func (m *Model) OneNorm() bool { return m.Parallel && families[m.Family].oneNorm }
+func (m *Model) OneNorm() bool { return m.Parallel && m.Family.OneNorm }
 
 // HeadBias reports whether the head has a bias.
-func (m *Model) HeadBias() bool { return families[m.Family].headBias }
+func (m *Model) HeadBias() bool { return m.Family.HeadBias }
 
 // FusedQKV reports whether one matrix makes queries, keys and values.
-func (m *Model) FusedQKV() bool { return families[m.Family].fused }
+func (m *Model) FusedQKV() bool { return m.Family.FusedQKV }
 
 // FusedGate reports whether one matrix makes gate and up.
-func (m *Model) FusedGate() bool { return families[m.Family].fusedGate }
+func (m *Model) FusedGate() bool { return m.Family.FusedGate }
 
 // InOut reports whether matrices of layers are stored [in, out] instead of [out, in].
-func (m *Model) InOut() bool { return families[m.Family].inOut }
+func (m *Model) InOut() bool { return m.Family.InOut }
 
 // PosOffset returns the number of rows of the position table before position 0.
-func (m *Model) PosOffset() int { return families[m.Family].offset }
+func (m *Model) PosOffset() int { return m.Family.Offset }
 
 // WindowOf returns the window of a layer; 0: none.
 func (m *Model) WindowOf(layer int) int {
@@ -341,9 +262,9 @@ func (m *Model) ParamCount() int64 {
 	return n
 }
 
-// limits keep all products of sizes far from overflow.
+// MaxLayers and the other limits keep all products of sizes far from overflow.
 const (
-	maxLayers  = 1 << 16
+	MaxLayers  = 1 << 16
 	maxWidth   = 1 << 20
 	maxVocab   = 1 << 24
 	maxLength  = 1 << 30
@@ -356,7 +277,7 @@ func (m *Model) Validate() error {
 		name   string
 		v, max int
 	}{
-		{"layers", m.Layers, maxLayers}, {"width", m.Width, maxWidth}, {"heads", m.Heads, maxWidth},
+		{"layers", m.Layers, MaxLayers}, {"width", m.Width, maxWidth}, {"heads", m.Heads, maxWidth},
 		{"kv_heads", m.KVHeads, maxWidth}, {"head_dim", m.HeadDim, maxWidth}, {"feed_forward", m.FeedForward, maxWidth},
 		{"vocabulary", m.Vocab, maxVocab}, {"max_positions", m.MaxPositions, maxLength},
 	}
@@ -379,10 +300,10 @@ func (m *Model) Validate() error {
 	case !(m.Balance >= 0 && m.Balance <= 1) || m.Balance > 0 && m.Experts == 0:
 		return fmt.Errorf("expert_balance is %v with %d experts; hint: use 0 to 1, usually 0.01, or 0 without experts", m.Balance, m.Experts)
 	case !m.Mixture() && (m.Experts != 0 || m.Active != 0):
-		return fmt.Errorf("%s has no experts, but experts is %d and active_experts %d; hint: use one of the types mixtral, qwen3_moe, olmoe and gpt_oss", m.Family, m.Experts, m.Active)
+		return fmt.Errorf("%s has no experts, but experts is %d and active_experts %d; hint: leave both out, or use a family with experts, such as mixtral", m.Family, m.Experts, m.Active)
 	case !(m.GateLimit >= 0 && m.GateLimit < 1e6 && m.GateAlpha >= 0 && m.GateAlpha < 1e6) || (m.GateLimit > 0) != (m.GateAlpha > 0) || m.GateLimit > 0 && m.Experts == 0:
 		return fmt.Errorf("swiglu_limit %v and swiglu_alpha %v are out of range for %d experts; hint: both must be positive, usually 7 and 1.702", m.GateLimit, m.GateAlpha, m.Experts)
-	case families[m.Family].square && (m.KVHeads != m.Heads || m.Heads*m.HeadDim != m.Width):
+	case m.Family.Square && (m.KVHeads != m.Heads || m.Heads*m.HeadDim != m.Width):
 		return fmt.Errorf("%s needs kv_heads = heads and heads*head_dim = width, but kv_heads is %d, heads %d, heads*head_dim %d*%d and width %d", m.Family, m.KVHeads, m.Heads, m.Heads, m.HeadDim, m.Width)
 	case !(m.NormEps > 0 && m.NormEps < 1):
 		return fmt.Errorf("norm epsilon is %v; hint: it must be between 0 and 1, usually 1e-5", m.NormEps)
@@ -394,7 +315,7 @@ func (m *Model) Validate() error {
 		return fmt.Errorf("query_pre_attn_scalar is %v; hint: it must be positive and below 1e12, usually head_dim", m.QueryScalar)
 	case !m.Multipliers.sane():
 		return fmt.Errorf("the multipliers %+v are out of range; hint: use positive numbers below 1e6", m.Multipliers)
-	case m.Sinks && names[m.Family].sinks == "":
+	case m.Sinks && m.Family.Tensors.Sinks == "":
 		return fmt.Errorf("attention sinks are not supported for %s; hint: use a family derived from Llama", m.Family)
 	case m.Window < 0:
 		return fmt.Errorf("window is %d tokens; hint: it must be positive, or 0 for none", m.Window)

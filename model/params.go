@@ -12,18 +12,18 @@ import (
 // listed again.
 func (m *Model) Params() []Param {
 	b := paramList{m: m}
-	n := names[m.Family]
+	n := m.Family.Tensors
 	b.layer = -1
-	b.matrix(n.embed, m.Vocab, m.Width, m.InitStd)
+	b.matrix(n.Embed, m.Vocab, m.Width, m.InitStd)
 	if !m.Rotary() {
-		b.matrix(n.positions, m.MaxPositions+m.PosOffset(), m.Width, m.InitStd)
+		b.matrix(n.Positions, m.MaxPositions+m.PosOffset(), m.Width, m.InitStd)
 	}
 	for l := range m.Layers {
 		b.layer = l
-		m.layerParams(&b, n, fmt.Sprintf(n.layer, l))
+		m.layerParams(&b, n, fmt.Sprintf(n.Layer, l))
 	}
 	b.layer = m.Layers
-	b.norm(n.finalNorm)
+	b.norm(n.FinalNorm)
 	if !m.Tied {
 		b.matrix(m.HeadName(), m.Vocab, m.Width, m.InitStd)
 	}
@@ -50,68 +50,66 @@ func (m *Model) Params() []Param {
 }
 
 // HeadName returns the name of a head that is not the embedding.
-func (m *Model) HeadName() string { return cmp.Or(names[m.Family].head, "lm_head.weight") }
+func (m *Model) HeadName() string { return cmp.Or(m.Family.Tensors.Head, "lm_head.weight") }
 
-func (m *Model) layerParams(b *paramList, n familyNames, prefix string) {
-	// GPT-2 scales down the projections into the residual stream with their number
-	// (Radford et al. 2019, section 2.3), so that its variance does not grow.
+func (m *Model) layerParams(b *paramList, n TensorNames, prefix string) {
 	residual := m.InitStd
-	if m.Family == GPT2 {
+	if m.Family.Shrunk {
 		residual /= math.Sqrt(2 * float64(m.Layers))
 	}
 	q, kv, attn := m.Heads*m.HeadDim, m.KVHeads*m.HeadDim, m.Heads*m.HeadDim
 	b.prefix = prefix
 	if m.Norms.Before() {
-		b.norm(n.norm1)
+		b.norm(n.Norm1)
 	}
 	if m.Parallel && !m.OneNorm() { // both norms are read at once
-		b.norm(n.norm2)
+		b.norm(n.Norm2)
 	}
 	if m.FusedQKV() {
 		first := len(b.list)
-		b.linear(n.qkv, m.Width, m.QKVCols(), m.QKVBias, m.InitStd)
-		if families[m.Family].byHead {
+		b.linear(n.QKV, m.Width, m.QKVCols(), m.QKVBias, m.InitStd)
+		if m.Family.ByHead {
 			b.byHead(first)
 		}
 	} else {
-		b.linear(n.q, m.Width, q, m.QKVBias, m.InitStd)
-		b.linear(n.k, m.Width, kv, m.QKVBias, m.InitStd)
-		b.linear(n.v, m.Width, kv, m.QKVBias, m.InitStd)
+		b.linear(n.Q, m.Width, q, m.QKVBias, m.InitStd)
+		b.linear(n.K, m.Width, kv, m.QKVBias, m.InitStd)
+		b.linear(n.V, m.Width, kv, m.QKVBias, m.InitStd)
 	}
 	switch m.QKNorm {
 	case QKNormHeads:
-		b.gains(n.qNorm, m.HeadDim)
-		b.gains(n.kNorm, m.HeadDim)
+		b.gains(n.QNorm, m.HeadDim)
+		b.gains(n.KNorm, m.HeadDim)
 	case QKNormWhole:
-		b.gains(n.qNorm, q)
-		b.gains(n.kNorm, kv)
+		b.gains(n.QNorm, q)
+		b.gains(n.KNorm, kv)
 	}
 	if m.Sinks {
-		b.sinks(n.sinks)
+		b.sinks(n.Sinks)
 	}
-	b.linear(n.attnOut, attn, m.Width, m.OutBias, residual)
+	b.linear(n.AttnOut, attn, m.Width, m.OutBias, residual)
 	if m.Norms.After() {
-		b.norm(n.attnNorm)
+		b.norm(n.AttnNorm)
 	}
 	if m.Norms.Before() && !m.Parallel {
-		b.norm(n.norm2)
+		b.norm(n.Norm2)
 	}
 	switch {
 	case m.Experts > 0:
 		m.expertParams(b, n)
 	case m.FusedGate():
-		b.linear(n.gate, m.Width, 2*m.FeedForward, m.MLPBias, m.InitStd)
+		b.linear(n.Gate, m.Width, 2*m.FeedForward, m.MLPBias, m.InitStd)
 	case m.Gated():
-		b.linear(n.gate, m.Width, m.FeedForward, m.MLPBias, m.InitStd)
-		b.linear(n.up, m.Width, m.FeedForward, m.MLPBias, m.InitStd)
+		b.linear(n.Gate, m.Width, m.FeedForward, m.MLPBias, m.InitStd)
+		b.linear(n.Up, m.Width, m.FeedForward, m.MLPBias, m.InitStd)
 	default:
-		b.linear(n.up, m.Width, m.FeedForward, m.MLPBias, m.InitStd)
+		b.linear(n.Up, m.Width, m.FeedForward, m.MLPBias, m.InitStd)
 	}
 	if m.Experts == 0 {
-		b.linear(n.down, m.FeedForward, m.Width, m.MLPBias, residual)
+		b.linear(n.Down, m.FeedForward, m.Width, m.MLPBias, residual)
 	}
 	if m.Norms.After() {
-		b.norm(n.mlpNorm)
+		b.norm(n.MLPNorm)
 	}
 	b.prefix = ""
 	b.list = append(b.list, b.adapters...)
@@ -121,16 +119,16 @@ func (m *Model) layerParams(b *paramList, n familyNames, prefix string) {
 // expertParams adds the router and, as one matrix of gates and ups and one of downs, the
 // experts. Their names end as transformers' names in memory do, such as mlp.experts.gate_up_proj, and begin as
 // the names in files do (Mixtral's with block_sparse_moe), where each expert has its own tensors.
-func (m *Model) expertParams(b *paramList, n familyNames) {
-	b.linear(n.router, m.Width, m.Experts, m.MLPBias, m.InitStd)
-	all, _, _ := strings.Cut(n.gate, "%d")
+func (m *Model) expertParams(b *paramList, n TensorNames) {
+	b.linear(n.Router, m.Width, m.Experts, m.MLPBias, m.InitStd)
+	all, _, _ := strings.Cut(n.Gate, "%d")
 	first := len(b.list)
-	if families[m.Family].fusedMix {
+	if m.Family.FusedMix {
 		b.fusedExperts(all+gateUp, 2*m.FeedForward, m.Width, true)
 		b.fusedExperts(all+down, m.Width, m.FeedForward, false)
 	} else {
-		b.experts(all+gateUp, 2*m.FeedForward, m.Width, n.gate, n.up)
-		b.experts(all+down, m.Width, m.FeedForward, n.down)
+		b.experts(all+gateUp, 2*m.FeedForward, m.Width, n.Gate, n.Up)
+		b.experts(all+down, m.Width, m.FeedForward, n.Down)
 	}
 	var adapted []Param
 	for _, p := range b.list[first:] {
@@ -143,84 +141,19 @@ func (m *Model) expertParams(b *paramList, n familyNames) {
 	}
 }
 
-// familyNames holds the tensor names of a family; layer is formatted with the layer
-// number.
-type familyNames struct {
-	embed, positions, layer, finalNorm  string
-	norm1, qkv, q, k, v, attnOut, norm2 string
-	gate, up, down                      string
-	router                              string
-	sinks                               string // of attention's heads
-	qNorm, kNorm, attnNorm, mlpNorm     string // norms of queries and keys, and after attention and feed-forward
-	head                                string // if it is not lm_head.weight
-}
-
-var llamaNames = familyNames{
-	embed: "model.embed_tokens.weight", layer: "model.layers.%d.", finalNorm: "model.norm",
-	norm1: "input_layernorm", q: "self_attn.q_proj", k: "self_attn.k_proj", v: "self_attn.v_proj",
-	attnOut: "self_attn.o_proj", norm2: "post_attention_layernorm",
-	gate: "mlp.gate_proj", up: "mlp.up_proj", down: "mlp.down_proj",
-	qNorm: "self_attn.q_norm", kNorm: "self_attn.k_norm", sinks: "self_attn.sinks",
-}
-
-func phiNames() familyNames {
-	n := llamaNames
-	n.qkv, n.gate = "self_attn.qkv_proj", "mlp.gate_up_proj"
-	return n
-}
-
-// gemmaNames are also OLMo 2's and 3's, which have fewer norms: what Llama calls the norm after attention is the one before the feed-forward.
-func gemmaNames() familyNames {
-	n := llamaNames
-	n.attnNorm, n.norm2, n.mlpNorm = "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"
-	return n
-}
-
-// expertNames returns Llama's names with those of a mixture: gate, up and down are formats of the expert's number.
-func expertNames(router, gate, up, down string) familyNames {
-	n := llamaNames
-	n.router, n.gate, n.up, n.down = router, gate, up, down
-	return n
-}
-
-func qwenExpertNames() familyNames {
-	return expertNames("mlp.gate", "mlp.experts.%d.gate_proj", "mlp.experts.%d.up_proj", "mlp.experts.%d.down_proj")
-}
-
-var names = map[Family]familyNames{
-	GPTOSS:   expertNames("mlp.router", "mlp.experts.%d", "", ""), // all experts are one tensor
-	Mixtral:  expertNames("block_sparse_moe.gate", "block_sparse_moe.experts.%d.w1", "block_sparse_moe.experts.%d.w3", "block_sparse_moe.experts.%d.w2"),
-	Qwen3MoE: qwenExpertNames(), OLMoE: qwenExpertNames(),
-	GPT2: {
-		embed: "transformer.wte.weight", positions: "transformer.wpe.weight", layer: "transformer.h.%d.",
-		finalNorm: "transformer.ln_f", norm1: "ln_1", qkv: "attn.c_attn", attnOut: "attn.c_proj",
-		norm2: "ln_2", up: "mlp.c_fc", down: "mlp.c_proj",
-	},
-	OPT: {
-		embed: "model.decoder.embed_tokens.weight", positions: "model.decoder.embed_positions.weight",
-		layer: "model.decoder.layers.%d.", finalNorm: "model.decoder.final_layer_norm",
-		norm1: "self_attn_layer_norm", q: "self_attn.q_proj", k: "self_attn.k_proj", v: "self_attn.v_proj",
-		attnOut: "self_attn.out_proj", norm2: "final_layer_norm", up: "fc1", down: "fc2",
-	},
-	Llama: llamaNames, Mistral: llamaNames, Qwen2: llamaNames, Qwen3: llamaNames, Gemma3: gemmaNames(), OLMo2: gemmaNames(), Phi3: phiNames(), SmolLM3: llamaNames,
-	Granite: llamaNames, StableLM: llamaNames, OLMo3: gemmaNames(), StarCoder2: starCoderNames(), Phi: phi2Names(),
-	GPTNeoX: {
-		embed: "gpt_neox.embed_in.weight", layer: "gpt_neox.layers.%d.", finalNorm: "gpt_neox.final_layer_norm",
-		norm1: "input_layernorm", qkv: "attention.query_key_value", attnOut: "attention.dense", norm2: "post_attention_layernorm",
-		up: "mlp.dense_h_to_4h", down: "mlp.dense_4h_to_h", head: "embed_out.weight",
-	},
-}
-
-func starCoderNames() familyNames {
-	n := llamaNames
-	n.up, n.down = "mlp.c_fc", "mlp.c_proj"
-	return n
-}
-
-func phi2Names() familyNames {
-	n := llamaNames
-	n.finalNorm, n.attnOut, n.up, n.down = "model.final_layernorm", "self_attn.dense", "mlp.fc1", "mlp.fc2"
-	return n
+// TensorNames are the names of a family's tensors in files: those of the model, and those in a layer, which follow
+// Layer. Weights and biases of operators and norms are these names and ".weight" and ".bias".
+type TensorNames struct {
+	Embed, Positions, FinalNorm string
+	Head                        string // if it is not lm_head.weight
+	Layer                       string // a format of the layer's number, such as model.layers.%d.
+	Norm1, Norm2                string // before attention and before the feed-forward
+	QKV, Q, K, V, AttnOut       string
+	QNorm, KNorm                string // of queries and keys
+	AttnNorm, MLPNorm           string // after attention and feed-forward
+	Sinks                       string // of attention's heads; "": the family has none
+	Gate, Up, Down              string // with experts: formats of the expert's number
+	Router                      string
 }
 
 type paramList struct {

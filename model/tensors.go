@@ -23,11 +23,11 @@ func (t Tensor) Elems() int {
 }
 
 // BareName returns the name in folders of the model without its head, such as those of
-// GPT2Model and the published GPT-2: without the prefix "transformer.", "model." or "gpt_neox.". ok is
-// false for the head, which has none.
+// GPT2Model and the published GPT-2: without the first part, "transformer.", "model." or the like. ok is
+// false for the head, which has no such part, and for adapters.
 func (t Tensor) BareName() (name string, ok bool) {
-	first, rest, _ := strings.Cut(t.Name, ".")
-	return rest, first == "transformer" || first == "model" || first == "gpt_neox"
+	_, name, _ = strings.Cut(t.Name, ".")
+	return name, strings.Contains(name, ".") && !strings.HasPrefix(t.Name, peftPrefix)
 }
 
 // Buffer reports whether a tensor in files is not a parameter but a table that config.json determines, as older
@@ -37,19 +37,7 @@ func (m *Model) Buffer(name string) bool {
 	ends := func(with ...string) bool {
 		return slices.ContainsFunc(with, func(end string) bool { return strings.HasSuffix(dotted, end) })
 	}
-	switch {
-	case ends(".position_ids"):
-		return true
-	case strings.Contains(dotted, ".rotary_emb."):
-		return m.Rotary()
-	case m.Family == GPT2:
-		return ends(".attn.bias", ".attn.masked_bias")
-	case m.Family == GPTNeoX:
-		return ends(".attention.bias", ".attention.masked_bias")
-	case m.Family == OPT:
-		return ends(".decoder.version")
-	}
-	return false
+	return ends(".position_ids") || ends(m.Family.Buffers...) || m.Rotary() && strings.Contains(dotted, ".rotary_emb.")
 }
 
 // Tensors lists the tensors whose elements, one after the other, are the parameter. Usually that is one, of the

@@ -8,7 +8,7 @@ import (
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/machine"
-	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/model/family"
 )
 
 // TestTimed: operators of a policy's plan are timed on the machine at hand, like those of the search's plan:
@@ -16,7 +16,7 @@ import (
 func TestTimed(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
-	of, err := model.Known("gpt2")
+	of, err := family.Known("gpt2")
 	check(t, err)
 	of.Layers, of.Width, of.Heads, of.KVHeads, of.HeadDim, of.FeedForward, of.Vocab = 2, 16, 2, 2, 8, 64, 80
 	g, err := graph.Build(of, 16, graph.F32)

@@ -7,7 +7,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/lower"
-	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/model/family"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/verify"
@@ -18,7 +18,7 @@ var adam = lower.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1, Capacity: 
 // request returns a request for a small GPT-2 on ranks with the given device memory.
 func request(t *testing.T, ranks int, capacity int64, tied bool) *Request {
 	t.Helper()
-	m, err := model.Known("gpt2")
+	m, err := family.Known("gpt2")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +188,7 @@ func TestPlaces(t *testing.T) {
 // TestElixir: the plan keeps on the device what the search put there, its cache
 // holds the search's blocks, and the device's memory is enough.
 func TestElixir(t *testing.T) {
-	m, err := model.Known("gpt2-xl")
+	m, err := family.Known("gpt2-xl")
 	if err != nil {
 		t.Fatal(err)
 	}

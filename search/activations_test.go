@@ -9,7 +9,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
-	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/model/family"
 	"github.com/athanor-llm/athanor/plan"
 )
 
@@ -17,7 +17,7 @@ import (
 // parameters.
 func long(t *testing.T) *Request {
 	t.Helper()
-	m, err := model.Known("gpt2")
+	m, err := family.Known("gpt2")
 	check(t, err)
 	m.Layers, m.Width, m.Heads, m.KVHeads, m.HeadDim, m.FeedForward, m.Vocab, m.MaxPositions = 6, 128, 4, 4, 32, 512, 512, 2048
 	g, err := graph.Build(m, 2048, graph.F32)

@@ -6,7 +6,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/lower"
-	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/model/family"
 )
 
 // BenchmarkSearch is planning by itself, on described machines: with many ranks, and with little memory. Next
@@ -26,7 +26,7 @@ func BenchmarkSearch(b *testing.B) {
 		{"124M/500MiB", 12, 768, 12, "rtx4090", 1, 16, graph.F32, 500 << 20},
 	} {
 		b.Run(c.name, func(b *testing.B) {
-			m, err := model.Known("gpt2")
+			m, err := family.Known("gpt2")
 			check(b, err)
 			m.Layers, m.Width, m.Heads, m.KVHeads, m.HeadDim, m.FeedForward = c.layers, c.width, c.heads, c.heads, c.width/c.heads, 4*c.width
 			g, err := graph.Build(m, 1024, c.precision)

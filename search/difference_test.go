@@ -6,14 +6,14 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
-	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/model/family"
 	"github.com/athanor-llm/athanor/plan"
 )
 
 // TestDifference: what is the same takes no place among the reported differences, and bytes of state are those
 // of its storage format.
 func TestDifference(t *testing.T) {
-	m, err := model.Known("gpt2")
+	m, err := family.Known("gpt2")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -75,7 +75,7 @@ func (s *search) residencies(b, group int) error {
 		}) {
 			continue
 		}
-		f := family{r, group > 1}
+		f := arrangement{r, group > 1}
 		if best := s.fastest(); best != nil && s.reached[f] > f.hopelessness()*best.Seconds() {
 			continue
 		}
@@ -97,16 +97,16 @@ func (s *search) residencies(b, group int) error {
 	return nil
 }
 
-// family is what candidates with micro-batches of different sizes have in common.
-type family struct {
+// arrangement is what candidates with micro-batches of different sizes have in common.
+type arrangement struct {
 	residency
 	together bool // all micro-batches go through a layer before the next
 }
 
-// hopelessness bounds how far, as a ratio of times, a family may trail with larger micro-batches and still be
+// hopelessness bounds how far, as a ratio of times, an arrangement may trail with larger micro-batches and still be
 // tried with smaller ones. Smaller ones can save only recomputation, at most a third of a step, and hardly any
 // of it if all of them go through a layer together, since their activations then wait together too.
-func (f family) hopelessness() float64 {
+func (f arrangement) hopelessness() float64 {
 	if f.together {
 		return 1.1
 	}

@@ -13,17 +13,17 @@ import (
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
-	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/model/family"
 	"github.com/athanor-llm/athanor/plan"
 )
 
 // question draws something to plan: a model, a batch, ranks, the user's decisions.
 func question(t *testing.T, rng *rand.Rand) *Request {
 	t.Helper()
-	m, err := model.Known([]string{"gpt2", "llama-3.2-1b"}[rng.IntN(2)])
+	m, err := family.Known([]string{"gpt2", "llama-3.2-1b"}[rng.IntN(2)])
 	check(t, err)
 	m.Layers, m.Heads, m.KVHeads, m.HeadDim = 1+rng.IntN(3), 4, []int{4, 2}[rng.IntN(2)], 8<<rng.IntN(3)
-	if m.Family == model.GPT2 {
+	if m.Family == family.Named("gpt2") {
 		m.KVHeads = 4
 	}
 	m.Width = m.Heads * m.HeadDim

@@ -10,7 +10,7 @@ import (
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
-	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/model/family"
 	"github.com/athanor-llm/athanor/sim"
 )
 
@@ -92,7 +92,7 @@ func TestPipelinePins(t *testing.T) {
 // number of slices is kept, otherwise the fastest is found.
 func TestSlices(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
-	m, err := model.Known("gpt2")
+	m, err := family.Known("gpt2")
 	check(t, err)
 	m.Layers, m.Width, m.Heads, m.KVHeads, m.HeadDim, m.FeedForward, m.Vocab, m.MaxPositions = 6, 256, 4, 4, 64, 1024, 512, 1024
 	g, err := graph.Build(m, 1024, graph.F32)

@@ -12,7 +12,7 @@ import (
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
-	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/model/family"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/sim"
@@ -20,7 +20,7 @@ import (
 
 func small(t *testing.T) *Request {
 	t.Helper()
-	m, err := model.Known("gpt2")
+	m, err := family.Known("gpt2")
 	check(t, err)
 	m.Layers, m.Width, m.Heads, m.KVHeads, m.HeadDim, m.FeedForward, m.Vocab, m.MaxPositions = 4, 128, 4, 4, 32, 512, 2048, 128
 	g, err := graph.Build(m, 128, graph.F32)

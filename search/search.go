@@ -77,7 +77,7 @@ type search struct {
 	allowed   int                            // bound on spent in the present part of the search
 	short     bool                           // steps of many micro-batches are shortened, see short.go
 	grows     map[int][device.NumTiers]int64 // see growth
-	reached   map[family]float64             // best times
+	reached   map[arrangement]float64        // best times
 	any       bool                           // the first plan that fits is enough
 	frugal    bool                           // only minimum-memory small decisions
 	priced    map[int]*costs                 // by sequences per micro-batch
@@ -87,7 +87,7 @@ type search struct {
 
 func newSearch(ctx context.Context, req *Request, m *Machine) *search {
 	ranks := max(req.Ranks, 1)
-	return &search{ctx: ctx, req: req, m: m, graph: req.Graph, ranks: ranks, batch: req.GlobalBatch / ranks, priced: map[int]*costs{}, reached: map[family]float64{}, grows: map[int][device.NumTiers]int64{}, census: newCensus(req.Graph)}
+	return &search{ctx: ctx, req: req, m: m, graph: req.Graph, ranks: ranks, batch: req.GlobalBatch / ranks, priced: map[int]*costs{}, reached: map[arrangement]float64{}, grows: map[int][device.NumTiers]int64{}, census: newCensus(req.Graph)}
 }
 
 func (s *search) say(text string) {
@@ -122,7 +122,7 @@ func (s *search) alike() error {
 	}
 	asked, pinned, found := s.req, *s.req, s.found
 	pinned.Pins.Update = plan.UpdateOnDevice
-	s.req, s.found, s.reached = &pinned, nil, map[family]float64{}
+	s.req, s.found, s.reached = &pinned, nil, map[arrangement]float64{}
 	err = s.uniform()
 	s.req, s.found = asked, append(found, s.found...)
 	s.sort()

@@ -7,7 +7,7 @@ import (
 
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/testkit"
-	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/model/family"
 	"github.com/athanor-llm/athanor/schedule"
 )
 
@@ -17,7 +17,7 @@ func TestCensus(t *testing.T) {
 	seed := testkit.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 1))
 	for _, tied := range []bool{true, false} {
-		m, err := model.Known("gpt2")
+		m, err := family.Known("gpt2")
 		check(t, err)
 		m.Layers, m.Width, m.Heads, m.KVHeads, m.HeadDim, m.FeedForward, m.Vocab, m.MaxPositions, m.Tied = 6, 128, 4, 4, 32, 512, 512, 128, tied
 		g, err := graph.Build(m, 128, graph.F32)

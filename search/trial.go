@@ -98,7 +98,7 @@ func (s *search) prepare() error {
 // candidates.
 func (s *search) again() error {
 	before := s.found
-	s.found, s.spent, s.reached = nil, 0, map[family]float64{}
+	s.found, s.spent, s.reached = nil, 0, map[arrangement]float64{}
 	if err := s.alike(); err != nil {
 		return err
 	}

@@ -5,7 +5,7 @@ import (
 
 	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/graph"
-	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/model/family"
 )
 
 // TestRepeat: numbers repeat with their period, even where cores share the work.
@@ -31,7 +31,7 @@ func TestRepeat(t *testing.T) {
 // that prices assume, even where random tokens are often the end of one.
 func TestTextOfDocuments(t *testing.T) {
 	const seq, length = 48, 20
-	m, err := model.Known("llama-2-7b")
+	m, err := family.Known("llama-2-7b")
 	check(t, err)
 	m.Layers, m.Width, m.Heads, m.KVHeads, m.HeadDim, m.FeedForward, m.Vocab = 1, 8, 1, 1, 8, 8, 7
 	g, err := graph.BuildDocuments(m, seq, graph.F32, &graph.Documents{End: 6, Length: length})

@@ -13,7 +13,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
-	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/model/family"
 	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
@@ -108,7 +108,7 @@ func TestAgree(t *testing.T) {
 
 // TestShareIsNotRun: a graph of one rank's part of a sequence is refused by devices.
 func TestShareIsNotRun(t *testing.T) {
-	of, err := model.Known("tinyllama-1.1b")
+	of, err := family.Known("tinyllama-1.1b")
 	check(t, err)
 	of.MaxPositions = 64
 	of.Layers, of.Width, of.Heads, of.KVHeads, of.HeadDim, of.FeedForward, of.Vocab = 1, 16, 2, 2, 8, 64, 64

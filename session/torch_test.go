@@ -18,6 +18,7 @@ import (
 	"github.com/athanor-llm/athanor/internal/torch"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/model/family"
 	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
@@ -56,7 +57,7 @@ func load(t *testing.T, config string) *fixture {
 	f := &fixture{dir: filepath.Dir(config)}
 	text, err := os.ReadFile(config)
 	check(t, err)
-	m, _, err := model.Parse(text)
+	m, _, err := family.Parse(text)
 	check(t, err)
 	var rows [][]int32
 	torch.JSON(t, filepath.Join(f.dir, "tokens.json"), &rows)
@@ -104,7 +105,7 @@ func (f *fixture) open(t *testing.T, pl *plan.Plan, mode lower.Mode) *Session {
 func (f *fixture) read(name string, dst []float32) error {
 	p := f.graph.Params[slices.IndexFunc(f.graph.Params, func(p model.Param) bool { return p.Name == name })]
 	switch {
-	case strings.HasSuffix(name, ".sinks") && f.graph.Model.Family != model.GPTOSS: // files have none
+	case strings.HasSuffix(name, ".sinks") && f.graph.Model.Family != family.Named("gpt_oss"): // files have none
 		p.Std = 1 // as large as scores
 	case f.weights != nil && !p.Adapter:
 		return torch.Read(f.weights, p, dst)

@@ -23,6 +23,7 @@ import (
 	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/model/family"
 	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/search"
 	"github.com/athanor-llm/athanor/session"
@@ -333,7 +334,7 @@ func (t *Run) save(o Observer) error {
 // files returns the files besides the weights: those of the model's folder, copied,
 // or generated ones.
 func (t *Run) files() (map[string][]byte, error) {
-	files := map[string][]byte{"config.json": t.Setup.Model.Config()}
+	files := map[string][]byte{"config.json": family.Config(t.Setup.Model)}
 	for _, f := range t.Setup.Tokenizer.Files() {
 		files[f.Name] = f.Content
 	}
@@ -342,7 +343,7 @@ func (t *Run) files() (map[string][]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		if own["config.json"], err = t.Setup.Model.Amend(own["config.json"]); err != nil {
+		if own["config.json"], err = family.Amend(t.Setup.Model, own["config.json"]); err != nil {
 			return nil, folder.WeightsError(t.Setup.Folder, err)
 		}
 		if t.Setup.Adapter != "" {
@@ -372,7 +373,7 @@ func (t *Run) files() (map[string][]byte, error) {
 		delete(files, "config.json") // the folder is not a model's
 	} else if t.halfWeights() {
 		var err error
-		if files["config.json"], err = model.Retyped(files["config.json"], true); err != nil {
+		if files["config.json"], err = family.Retyped(files["config.json"], true); err != nil {
 			return nil, err
 		}
 	}

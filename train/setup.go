@@ -16,6 +16,7 @@ import (
 	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/model/family"
 	"github.com/athanor-llm/athanor/planner"
 )
 
@@ -280,7 +281,7 @@ func findModel(c *config.Config, vocab int) (m *model.Model, from string, notes 
 	text, err := folder.ReadConfig(c.Model.Name)
 	switch {
 	case err == nil:
-		m, notes, err = model.Parse(text)
+		m, notes, err = family.Parse(text)
 		if err != nil {
 			return nil, "", nil, fail(err)
 		}
@@ -288,7 +289,7 @@ func findModel(c *config.Config, vocab int) (m *model.Model, from string, notes 
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, "", nil, fail(err)
 	}
-	if m, err = model.Known(c.Model.Name); err != nil {
+	if m, err = family.Known(c.Model.Name); err != nil {
 		if st, statErr := os.Stat(c.Model.Name); statErr == nil && st.IsDir() {
 			err = fmt.Errorf("the folder %q has no config.json; hint: use a Hugging Face folder, or a checkpoint of a run", c.Model.Name)
 		} else if paths.IsHub(c.Model.Name) {
@@ -301,7 +302,7 @@ func findModel(c *config.Config, vocab int) (m *model.Model, from string, notes 
 
 // inline makes a model from sizes; omitted ones take the family's defaults.
 func inline(c *config.Config, vocab int) (*model.Model, error) {
-	m, err := model.Typical(model.Family(c.Model.Type))
+	m, err := family.Typical(c.Model.Type)
 	if err != nil {
 		return nil, err
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/athanor-llm/athanor/internal/samples"
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
-	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/model/family"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 )
@@ -79,7 +79,7 @@ func TestLoweredPrograms(t *testing.T) {
 // BenchmarkVerify checks a step of GPT-2 with 256 micro-batches, everything
 // offloaded and recomputed: some 100,000 instructions.
 func BenchmarkVerify(b *testing.B) {
-	m, err := model.Known("gpt2")
+	m, err := family.Known("gpt2")
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -124,7 +124,7 @@ func BenchmarkVerify(b *testing.B) {
 // BenchmarkVerifyRanks checks a step of GPT-2 on eight ranks that divide
 // everything, and compares it with that of one rank: 100,000 instructions.
 func BenchmarkVerifyRanks(b *testing.B) {
-	m, err := model.Known("gpt2")
+	m, err := family.Known("gpt2")
 	if err != nil {
 		b.Fatal(err)
 	}

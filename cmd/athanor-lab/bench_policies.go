@@ -9,7 +9,7 @@ import (
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/lab/compare"
-	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/model/family"
 	"github.com/athanor-llm/athanor/policy"
 )
 
@@ -64,7 +64,7 @@ func (v *benchPoliciesCmd) Run(c *cli.Context) error {
 
 func (v *benchPoliciesCmd) check() error {
 	for _, m := range v.Models {
-		if _, err := model.Known(m); err != nil {
+		if _, err := family.Known(m); err != nil {
 			return cli.UsageError("bench policies: " + err.Error())
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/lab/scale"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/model/family"
 )
 
 // scaleCmd analyses the shortest training time.
@@ -123,9 +124,9 @@ func findModel(name string) (*model.Model, error) {
 	var m *model.Model
 	switch {
 	case err == nil:
-		m, _, err = model.Parse(data)
+		m, _, err = family.Parse(data)
 	case errors.Is(err, fs.ErrNotExist):
-		m, err = model.Known(name)
+		m, err = family.Known(name)
 	}
 	if err != nil {
 		return nil, cli.UsageError(fmt.Sprintf("--model: %v", err))

@@ -13,7 +13,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
-	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/model/family"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 )
@@ -137,7 +137,7 @@ func TestCompiledTraffic(t *testing.T) {
 // the library's, and the memory that they need.
 func layerOf(t *testing.T, name string, dt graph.DType) (calls []device.Call, size int64) {
 	t.Helper()
-	m, err := model.Known(name)
+	m, err := family.Known(name)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,6 +28,7 @@ import (
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/model/family"
 	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
@@ -61,7 +62,7 @@ func load(t *testing.T, name string) *fixture {
 	f := &fixture{dir: torch + name}
 	text, err := os.ReadFile(filepath.Join(f.dir, "config.json"))
 	check(t, err)
-	f.model, _, err = model.Parse(text)
+	f.model, _, err = family.Parse(text)
 	check(t, err)
 	f.weights, err = safetensors.OpenFolder(f.dir)
 	check(t, err)

@@ -17,7 +17,7 @@ import (
 	"github.com/athanor-llm/athanor/exec"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/lower"
-	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/model/family"
 	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
@@ -187,7 +187,7 @@ func TestRanksAhead(t *testing.T) {
 	if cuda.OnGPU() {
 		t.Skip("of the order of things: the fake, whose kernels do nothing, tells it in less time")
 	}
-	m, err := model.Known("gpt2")
+	m, err := family.Known("gpt2")
 	check(t, err)
 	m.Layers, m.Width, m.Heads, m.KVHeads, m.HeadDim, m.FeedForward, m.Vocab, m.MaxPositions = 14, 32, 2, 2, 16, 64, 128, 16
 	g, err := graph.Build(m, m.MaxPositions, graph.F32)

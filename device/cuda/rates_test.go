@@ -16,7 +16,7 @@ import (
 	"github.com/athanor-llm/athanor/device/cuda"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/lower"
-	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/model/family"
 	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
@@ -467,7 +467,7 @@ func TestRateGPT2(t *testing.T) {
 }
 
 func rateGPT2(t *testing.T, what string, o cuda.Options) {
-	m, err := model.Known("gpt2")
+	m, err := family.Known("gpt2")
 	check(t, err)
 	seq, batch := onGPU(1024, 16), onGPU(16, 2)
 	m.Vocab, m.Layers = onGPU(m.Vocab, 40), onGPU(m.Layers, 1)

@@ -18,7 +18,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
-	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/model/family"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 )
@@ -374,8 +374,8 @@ func TestChoiceName(t *testing.T) {
 
 // TestTuneSteps: whatever a step of the known models does, it can be tuned before arenas are reserved.
 func TestTuneSteps(t *testing.T) {
-	for _, name := range model.Names() {
-		m, err := model.Known(name)
+	for _, name := range family.Published() {
+		m, err := family.Known(name)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/model/family"
 	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
@@ -90,7 +91,7 @@ func TestTraining(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	text, err := os.ReadFile("../../testdata/torch/gpt2-untied/config.json")
 	check(t, err)
-	m, _, err := model.Parse(text)
+	m, _, err := family.Parse(text)
 	check(t, err)
 	g, err := graph.Build(m, 16, graph.F32)
 	check(t, err)

@@ -10,6 +10,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/model/family"
 	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/schedule"
@@ -17,32 +18,32 @@ import (
 
 // TinyModels are models of each kind of graph, as small as they get.
 var TinyModels = map[string]*model.Model{
-	"gpt2": {Family: model.GPT2, Layers: 2, Width: 8, Heads: 2, KVHeads: 2, HeadDim: 4, FeedForward: 16, Vocab: 24,
+	"gpt2": {Family: family.Named("gpt2"), Layers: 2, Width: 8, Heads: 2, KVHeads: 2, HeadDim: 4, FeedForward: 16, Vocab: 24,
 		MaxPositions: 16, Activation: "gelu_new", NormEps: 1e-5, Tied: true, QKVBias: true, OutBias: true, MLPBias: true, InitStd: 0.02},
-	"llama": {Family: model.Llama, Layers: 3, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 12, Vocab: 24,
+	"llama": {Family: family.Named("llama"), Layers: 3, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 12, Vocab: 24,
 		MaxPositions: 64, Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, InitStd: 0.02},
-	"qwen2": {Family: model.Qwen2, Layers: 1, Width: 8, Heads: 4, KVHeads: 2, HeadDim: 2, FeedForward: 12, Vocab: 24,
+	"qwen2": {Family: family.Named("qwen2"), Layers: 1, Width: 8, Heads: 4, KVHeads: 2, HeadDim: 2, FeedForward: 12, Vocab: 24,
 		MaxPositions: 64, Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, Tied: true, QKVBias: true, InitStd: 0.02},
-	"gemma3": {Family: model.Gemma3, Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 2, FeedForward: 12, Vocab: 24, MaxPositions: 64,
+	"gemma3": {Family: family.Named("gemma3_text"), Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 2, FeedForward: 12, Vocab: 24, MaxPositions: 64,
 		Activation: "gelu_pytorch_tanh", NormEps: 1e-5, RopeTheta: 1e4, LocalTheta: 1e3, Window: 3, Sliding: []bool{true, false}, Tied: true,
 		QKNorm: model.QKNormHeads, Norms: model.SandwichNorm, UnitOffset: true, ScaledEmbed: true, InitStd: 0.02},
-	"olmo2": {Family: model.OLMo2, Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 12, Vocab: 24, MaxPositions: 64,
+	"olmo2": {Family: family.Named("olmo2"), Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 12, Vocab: 24, MaxPositions: 64,
 		Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, QKNorm: model.QKNormWhole, Norms: model.PostNorm, InitStd: 0.02},
-	"neox": {Family: model.GPTNeoX, Layers: 2, Width: 8, Heads: 2, KVHeads: 2, HeadDim: 4, FeedForward: 12, Vocab: 24, MaxPositions: 64,
+	"neox": {Family: family.Named("gpt_neox"), Layers: 2, Width: 8, Heads: 2, KVHeads: 2, HeadDim: 4, FeedForward: 12, Vocab: 24, MaxPositions: 64,
 		Activation: "gelu", NormEps: 1e-5, RopeTheta: 1e4, RotaryPct: 0.5, Parallel: true, QKVBias: true, OutBias: true, MLPBias: true, InitStd: 0.02},
-	"mixtral": {Family: model.Mixtral, Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 6, Experts: 3, Active: 2, NormedRoute: true, Balance: 0.1,
+	"mixtral": {Family: family.Named("mixtral"), Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 6, Experts: 3, Active: 2, NormedRoute: true, Balance: 0.1,
 		Vocab: 24, MaxPositions: 64, Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, InitStd: 0.02},
-	"olmoe": {Family: model.OLMoE, Layers: 1, Width: 8, Heads: 2, KVHeads: 2, HeadDim: 4, FeedForward: 6, Experts: 4, Active: 1, QKNorm: model.QKNormWhole,
+	"olmoe": {Family: family.Named("olmoe"), Layers: 1, Width: 8, Heads: 2, KVHeads: 2, HeadDim: 4, FeedForward: 6, Experts: 4, Active: 1, QKNorm: model.QKNormWhole,
 		Vocab: 24, MaxPositions: 64, Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, InitStd: 0.02},
-	"gpt-oss": {Family: model.GPTOSS, Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 6, Experts: 3, Active: 2, NormedRoute: true, GateLimit: 1, GateAlpha: 1.7,
+	"gpt-oss": {Family: family.Named("gpt_oss"), Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 6, Experts: 3, Active: 2, NormedRoute: true, GateLimit: 1, GateAlpha: 1.7,
 		QKVBias: true, OutBias: true, MLPBias: true, Vocab: 24, MaxPositions: 64, Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, Sinks: true, InitStd: 0.02},
-	"sinks": {Family: model.Llama, Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 12, Vocab: 24, MaxPositions: 64,
+	"sinks": {Family: family.Named("llama"), Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 12, Vocab: 24, MaxPositions: 64,
 		Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, Sinks: true, Window: 3, Sliding: []bool{true, false}, InitStd: 0.02},
-	"phi": {Family: model.Phi, Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 12, Vocab: 24, MaxPositions: 64,
+	"phi": {Family: family.Named("phi"), Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 12, Vocab: 24, MaxPositions: 64,
 		Activation: "gelu_new", NormEps: 1e-5, RopeTheta: 1e4, RotaryPct: 0.5, Parallel: true, QKVBias: true, OutBias: true, MLPBias: true, InitStd: 0.02},
-	"pairs": {Family: model.Llama, Layers: 1, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 12, Vocab: 23, // with padding behind logits
+	"pairs": {Family: family.Named("llama"), Layers: 1, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 12, Vocab: 23, // with padding behind logits
 		MaxPositions: 64, Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, InitStd: 0.02},
-	"granite": {Family: model.Granite, Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 12, Vocab: 24, MaxPositions: 64,
+	"granite": {Family: family.Named("granite"), Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 12, Vocab: 24, MaxPositions: 64,
 		Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, Tied: true, Multipliers: model.Multipliers{Embedding: 12, Residual: 0.2, Attention: 0.3, Logits: 8}, InitStd: 0.02},
 }
 
@@ -251,7 +252,7 @@ func amendPlan(pl *plan.Plan, g *graph.Graph, rng *rand.Rand) {
 // BuildGPT builds the graph of a GPT-2 of the given sizes in fp32.
 func BuildGPT(t testing.TB, layers, width, heads, vocab, seq int, tied bool) *graph.Graph {
 	t.Helper()
-	m, err := model.Known("gpt2")
+	m, err := family.Known("gpt2")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/lower"
-	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/model/family"
 	"github.com/athanor-llm/athanor/planner"
 	"github.com/athanor-llm/athanor/policy"
 	"github.com/athanor-llm/athanor/policy/elixir"
@@ -60,7 +60,7 @@ func (c Contest) Hold(ctx context.Context) (*Contested, error) { return c.hold(c
 
 // hold runs a contest with another amount of device memory, unless that is 0.
 func (c Contest) hold(ctx context.Context, memory int64) (*Contested, error) {
-	m, err := model.Known(c.Model)
+	m, err := family.Known(c.Model)
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/model/family"
 )
 
 // Machine is a node of equal GPUs that divide a model by tensor and sequence parallelism.
@@ -134,7 +135,7 @@ func Known(name string, tokens int) (*model.Model, error) {
 		layers, width, heads int
 	}{{"7B", 32, 4096, 32}, {"13B", 40, 5120, 40}, {"30B", 48, 7168, 56}, {"65B", 80, 8192, 64}} {
 		if strings.EqualFold(name, k.name) {
-			return &model.Model{Family: model.GPT2, Layers: k.layers, Width: k.width, Heads: k.heads, KVHeads: k.heads, HeadDim: k.width / k.heads,
+			return &model.Model{Family: family.Named("gpt2"), Layers: k.layers, Width: k.width, Heads: k.heads, KVHeads: k.heads, HeadDim: k.width / k.heads,
 				FeedForward: 4 * k.width, Vocab: 50257, MaxPositions: tokens, Activation: "gelu_new", NormEps: 1e-5, RopeTheta: 1e4, Tied: true}, nil
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/model/family"
 
 	"pgregory.net/rapid"
 )
@@ -122,7 +123,7 @@ func TestFamilies(t *testing.T) {
 		tokens := rapid.IntRange(1, 9).Draw(r, "tokens")
 		m.MaxPositions = tokens
 		m.KVHeads = heads
-		m.Family = rapid.SampledFrom([]model.Family{model.GPT2, model.OPT, model.Llama, model.Qwen2}).Draw(r, "family")
+		m.Family = rapid.SampledFrom([]*model.Family{family.Named("gpt2"), family.Named("opt"), family.Named("llama"), family.Named("qwen2")}).Draw(r, "family")
 		last := 2.0
 		if m.RMS() {
 			m.KVHeads = rapid.SampledFrom([]int{1, 2, heads}).Draw(r, "kv heads")

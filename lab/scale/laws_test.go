@@ -7,6 +7,7 @@ import (
 
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/model/family"
 )
 
 func TestLaws(t *testing.T) {
@@ -38,7 +39,7 @@ func TestLaws(t *testing.T) {
 // gpt returns a model with the sizes that Megatron-LM counts.
 func gpt(t *testing.T, layers, hidden, vocab, sequence int) *model.Model {
 	t.Helper()
-	m, err := model.Known("gpt2")
+	m, err := family.Known("gpt2")
 	if err != nil {
 		t.Fatal(err)
 	}

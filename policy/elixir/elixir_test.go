@@ -10,7 +10,7 @@ import (
 
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
-	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/model/family"
 )
 
 var half = Format{Bytes: 2, Moments: 2}
@@ -19,7 +19,7 @@ var half = Format{Bytes: 2, Moments: 2}
 // checkpointed layers, the head tied or not.
 func gpt2(t *testing.T, layers, width, heads int, tied bool) *Trace {
 	t.Helper()
-	m, err := model.Known("gpt2")
+	m, err := family.Known("gpt2")
 	if err != nil {
 		t.Fatal(err)
 	}
