@@ -1,19 +1,5 @@
 package graph
 
-// Activation selects the function of Act, SwiGLU and their derivatives.
-type Activation uint8
-
-const (
-	GELUTanh Activation = iota // GPT-2's "gelu_new", "gelu_pytorch_tanh"
-	GELUErf                    // "gelu"
-	ReLU                       // OPT
-	SiLU
-)
-
-var activations = [...]string{"gelu_tanh", "gelu", "relu", "silu"}
-
-func (a Activation) String() string { return activations[a] }
-
 // Attr holds an operator's constants; each operator reads the few that its
 // row in the table names. Zero means absent and is not printed.
 type Attr struct {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/athanor-llm/athanor/model"
 )
@@ -108,6 +109,9 @@ func check(m *model.Model, seq int, dtype DType) error {
 	if !m.Rotary() && seq > m.MaxPositions {
 		return fmt.Errorf("sequence_length %d is longer than the model's %d learned positions; hint: use at most max_positions", seq, m.MaxPositions)
 	}
+	if _, ok := activationOf(m.Activation); !ok {
+		return fmt.Errorf("activation %q is not built; hint: use one of %s", m.Activation, strings.Join(activationNames(), ", "))
+	}
 	if dtype != F32 && dtype != BF16 {
 		return fmt.Errorf("activations cannot be stored as %v; hint: use f32 or bf16", dtype)
 	}
@@ -132,7 +136,8 @@ func newBuilder(m *model.Model, g *Graph) *builder {
 	g.Model, g.Params = m, stored(list)
 	g.Targets, g.Starts, g.Losses, g.Total, g.Scalars, g.Pos, g.Rope, g.LocalRope = -1, -1, -1, -1, -1, -1, -1, -1
 	g.Reference, g.Ratios, g.Logits = -1, -1, -1
-	return &builder{g: g, m: m, list: list, params: map[string]int{}}
+	act, _ := activationOf(m.Activation)
+	return &builder{g: g, m: m, act: act, list: list, params: map[string]int{}}
 }
 
 // forward appends all nodes up to the logits.
@@ -150,6 +155,7 @@ func (b *builder) forward(dtype DType) {
 type builder struct {
 	g      *Graph
 	m      *model.Model
+	act    Activation    // of the feed-forward
 	list   []model.Param // in the order in which layers read them
 	seg    *Segment
 	params map[string]int // value of a parameter by name
@@ -472,18 +478,14 @@ func (b *builder) feedForward(name string, x int, p *next) int {
 			b.linears([]Use{{up, 0, f}, {up, f, 2 * f}}, b.all(x), p, m.MLPBias)
 		}
 		act = b.tokens(name+".act", f, b.g.DType)
-		b.node(SwiGLU, Attr{Act: activationOf[m.Activation]}, b.all(act), b.all(up))
+		b.node(SwiGLU, Attr{Act: b.act}, b.all(act), b.all(up))
 		return act
 	}
 	up := b.tokens(name+".up", f, b.g.DType)
 	b.linear(b.all(up), b.all(x), p, m.MLPBias, absent)
 	act = b.tokens(name+".act", f, b.g.DType)
-	b.node(Act, Attr{Act: activationOf[m.Activation]}, b.all(act), b.all(up))
+	b.node(Act, Attr{Act: b.act}, b.all(act), b.all(up))
 	return act
-}
-
-var activationOf = map[string]Activation{
-	"gelu_new": GELUTanh, "gelu_pytorch_tanh": GELUTanh, "gelu": GELUErf, "relu": ReLU, "silu": SiLU,
 }
 
 // head appends the final norm and, by chunks of rows, the logits.

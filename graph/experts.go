@@ -41,7 +41,7 @@ func (b *builder) mixture(name, out string, x int, p *next, res int) int {
 	up := b.tokens(name+".up", m.Active*2*m.FeedForward, g.DType)
 	b.each(up, x, p, experts, absent)
 	act := b.tokens(name+".act", m.Active*m.FeedForward, g.DType)
-	b.node(SwiGLU, Attr{Act: activationOf[m.Activation], Limit: m.GateLimit, Alpha: m.GateAlpha}, b.all(act), b.all(up), b.all(weights))
+	b.node(SwiGLU, Attr{Act: b.act, Limit: m.GateLimit, Alpha: m.GateAlpha}, b.all(act), b.all(up), b.all(weights))
 	down := b.tokens(name+".down", m.Active*m.Width, g.DType)
 	b.each(down, act, p, experts, b.all(weights))
 	y := b.tokens(out, m.Width, g.DType)

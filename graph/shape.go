@@ -197,7 +197,7 @@ func (a *Attr) outside() string {
 				return fmt.Sprintf("%s is %g", f.Name, *v)
 			}
 		case *Activation:
-			if *v > SiLU {
+			if *v >= NumActivations {
 				return fmt.Sprintf("%s is %d", f.Name, *v)
 			}
 		}

@@ -1,40 +1,14 @@
 package kernel
 
-import (
-	"math"
-
-	"github.com/athanor-llm/athanor/graph"
-)
+import "github.com/athanor-llm/athanor/graph"
 
 // Act: y = act(x). ActBwd: dx = dy*act'(x).
-
-// activation returns the function's value and derivative at x.
-func activation(a graph.Activation, x float64) (y, dy float64) {
-	switch a {
-	case graph.GELUTanh:
-		const k, q = 0.7978845608028654, 0.044715 // sqrt(2/pi)
-		t := math.Tanh(k * (x + q*x*x*x))
-		return x / 2 * (1 + t), (1+t)/2 + x/2*(1-t*t)*k*(1+3*q*x*x)
-	case graph.GELUErf:
-		phi := math.Erfc(-x/math.Sqrt2) / 2
-		return x * phi, phi + x*math.Exp(-x*x/2)/math.Sqrt(2*math.Pi)
-	case graph.ReLU:
-		if x > 0 {
-			return x, 1
-		}
-		return max(0, x), 0 // keeps a NaN
-	case graph.SiLU:
-		s := 1 / (1 + math.Exp(-x))
-		return x * s, s + x*s*(1-s)
-	}
-	panic("kernel: unknown activation")
-}
 
 func actRef(_ *Env, a *graph.Attr, t []Tensor) {
 	y, x := &t[graph.ActY], &t[graph.ActX]
 	for r := range y.Rows {
 		for c := range y.Cols {
-			v, _ := activation(a.Act, x.At(r, c))
+			v, _ := a.Act.At(x.At(r, c))
 			y.Set(r, c, v)
 		}
 	}
@@ -44,7 +18,7 @@ func actBwdRef(_ *Env, a *graph.Attr, t []Tensor) {
 	dx, dy, x := &t[graph.ActBwdDX], &t[graph.ActBwdDY], &t[graph.ActBwdX]
 	for r := range dx.Rows {
 		for c := range dx.Cols {
-			_, d := activation(a.Act, x.At(r, c))
+			_, d := a.Act.At(x.At(r, c))
 			dx.Set(r, c, dy.At(r, c)*d)
 		}
 	}

@@ -90,7 +90,7 @@ func TestGradients(t *testing.T) {
 			difference(t, "dw", w, dw, y, dy, forward)
 			difference(t, "db", b, db, y, dy, forward)
 			difference(t, "res", res, dy, y, dy, forward)
-			for act := range graph.SiLU + 1 {
+			for act := range graph.NumActivations {
 				a := &graph.Attr{WT: wt, Act: act}
 				h := f64(r, 3, 5)
 				run(graph.LinearDX, a, dx, dy, w, x)
@@ -189,7 +189,7 @@ func TestGradients(t *testing.T) {
 		}
 	})
 	t.Run("act", func(t *testing.T) {
-		for k := range graph.Activation(4) {
+		for k := range graph.NumActivations {
 			a := &graph.Attr{Act: k}
 			x, y, dy, dx := f64(r, 4, 9), f64(r, 4, 9), f64(r, 4, 9), f64(r, 4, 9)
 			run(graph.ActBwd, a, dx, dy, x)
@@ -198,7 +198,7 @@ func TestGradients(t *testing.T) {
 	})
 	t.Run("swiglu", func(t *testing.T) {
 		gu, y, dy, dgu := f64(r, 4, 10), f64(r, 4, 5), f64(r, 4, 5), f64(r, 4, 10)
-		for k := range graph.Activation(4) {
+		for k := range graph.NumActivations {
 			a := &graph.Attr{Act: k}
 			run(graph.SwiGLUBwd, a, dgu, dy, gu, none, none)
 			difference(t, k.String(), gu, dgu, y, dy, func() { run(graph.SwiGLU, a, y, gu, none) })

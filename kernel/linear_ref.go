@@ -53,7 +53,7 @@ func linearDXRef(_ *Env, a *graph.Attr, t []Tensor) {
 				s += dy.At(r, o) * weight(w, a.WT, i, o)
 			}
 			if !x.Absent() {
-				_, d := activation(a.Act, x.At(r, i))
+				_, d := a.Act.At(x.At(r, i))
 				s *= d
 			}
 			dx.put(a.Acc, r, i, s)

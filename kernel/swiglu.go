@@ -24,11 +24,11 @@ func slotsRef(weights *Tensor) (n int, weight func(r, k int) float64) {
 // gluRef returns y = act(gate)*up and its derivatives, or those of the bounded form.
 func gluRef(a *graph.Attr, gate, up float64) (y, dgate, dup float64) {
 	if a.Limit == 0 {
-		s, ds := activation(a.Act, gate)
+		s, ds := a.Act.At(gate)
 		return s * up, ds * up, s
 	}
 	g, u := min(gate, a.Limit), min(max(up, -a.Limit), a.Limit)
-	s, ds := activation(a.Act, a.Alpha*g)
+	s, ds := a.Act.At(a.Alpha * g)
 	if y, dgate, dup = s/a.Alpha*(u+1), ds*(u+1), s/a.Alpha; g != gate {
 		dgate = 0
 	}

@@ -521,9 +521,7 @@ func parseAttr(f *fields, a *graph.Attr) error {
 			if !ok {
 				continue
 			}
-			for *v = graph.SiLU; *v > 0 && v.String() != s; *v-- {
-			}
-			if v.String() != s {
+			if *v, ok = graph.ParseActivation(s); !ok {
 				return fmt.Errorf("%s: unknown activation %.40q", field.Name, s)
 			}
 		}

@@ -291,18 +291,11 @@ func appendAttr(line []byte, a *graph.Attr) []byte {
 			}
 		case *graph.Activation:
 			if *v != 0 {
-				line = fmt.Appendf(line, " %s=%s", f.Name, activationName(*v))
+				line = fmt.Appendf(line, " %s=%s", f.Name, v)
 			}
 		}
 	}
 	return line
-}
-
-func activationName(a graph.Activation) string {
-	if a > graph.SiLU {
-		return fmt.Sprintf("act(%d)", uint8(a))
-	}
-	return a.String()
 }
 
 // escape writes a name without separators. The empty name is "%".

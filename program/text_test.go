@@ -89,7 +89,7 @@ func (g generator) attr() (a graph.Attr) {
 		case *float64:
 			*v = g.float()
 		case *graph.Activation:
-			*v = graph.Activation(g.IntN(int(graph.SiLU) + 1))
+			*v = graph.Activation(g.IntN(int(graph.NumActivations)))
 		}
 	}
 	return a

@@ -255,7 +255,7 @@ var samples = withUpdateSamples(map[graph.Op]func(s *sample){
 		s.mat(n, out)
 		s.maybePacked(in, out)
 		if !s.acc && s.IntN(2) == 0 {
-			s.call.Attr.Act = graph.Activation(s.IntN(4))
+			s.call.Attr.Act = graph.Activation(s.IntN(int(graph.NumActivations)))
 			s.mat(n, in)
 		}
 	},
@@ -397,20 +397,20 @@ var samples = withUpdateSamples(map[graph.Op]func(s *sample){
 	},
 	graph.Act: func(s *sample) {
 		n, c := s.n(), s.cols()
-		s.call.Attr.Act = graph.Activation(s.IntN(4))
+		s.call.Attr.Act = graph.Activation(s.IntN(int(graph.NumActivations)))
 		s.mat(n, c)
 		s.mat(n, c)
 	},
 	graph.ActBwd: func(s *sample) {
 		n, c := s.n(), s.cols()
-		s.call.Attr.Act = graph.Activation(s.IntN(4))
+		s.call.Attr.Act = graph.Activation(s.IntN(int(graph.NumActivations)))
 		s.mat(n, c)
 		s.mat(n, c)
 		s.mat(n, c)
 	},
 	graph.SwiGLU: func(s *sample) {
 		n, c := s.n(), s.cols()
-		s.call.Attr.Act = graph.Activation(s.IntN(4))
+		s.call.Attr.Act = graph.Activation(s.IntN(int(graph.NumActivations)))
 		k := s.slots()
 		s.mat(n, k*c)
 		s.mat(n, 2*k*c)
@@ -421,7 +421,7 @@ var samples = withUpdateSamples(map[graph.Op]func(s *sample){
 	},
 	graph.SwiGLUBwd: func(s *sample) {
 		n, c := s.n(), s.cols()
-		s.call.Attr.Act = graph.Activation(s.IntN(4))
+		s.call.Attr.Act = graph.Activation(s.IntN(int(graph.NumActivations)))
 		k := s.slots()
 		s.mat(n, 2*k*c)
 		s.mat(n, k*c)

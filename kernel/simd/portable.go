@@ -29,11 +29,6 @@ func Portable() *Set {
 		Transpose: func(dst, src []float32, rows, cols, stride int) {
 			transposePart(dst, src, 0, rows, 0, cols, rows, stride)
 		},
-		Act:    [4]func(y, x []float32){geluTanh, geluErf, relu, silu},
-		ActBwd: [4]func(dx, dy, x []float32){geluTanhBwd, geluErfBwd, reluBwd, siluBwd},
-		GLU:    [4]func(y, gate, up []float32){glu(geluTanh), glu(geluErf), glu(relu), glu(silu)},
-		GLUBwd: [4]func(dgate, dup, dy, gate, up []float32){
-			gluBwd(geluTanh, geluTanhBwd), gluBwd(geluErf, geluErfBwd), gluBwd(relu, reluBwd), gluBwd(silu, siluBwd)},
 		Widen:   widen,
 		Narrow:  narrow,
 		NF4:     func(y []float32, indices []byte, scales []float32) { nf4Rest(y, indices, scales, 0) },
@@ -45,9 +40,20 @@ func Portable() *Set {
 		Join:    join,
 		Halve:   halve,
 	}
+	for k, f := range activations {
+		s.Act[k], s.ActBwd[k], s.GLU[k], s.GLUBwd[k] = f.act, f.bwd, glu(f.act), gluBwd(f.act, f.bwd)
+	}
 	s.Past = s
 	return s
 }
+
+// activations are by graph.Activation.
+var activations = [...]struct {
+	act func(y, x []float32)
+	bwd func(dx, dy, x []float32)
+}{{geluTanh, geluTanhBwd}, {geluErf, geluErfBwd}, {relu, reluBwd}, {silu, siluBwd}}
+
+var _ = [1]struct{}{}[len(activations)-int(graph.NumActivations)] // compiles if each activation has its functions
 
 func portableRows[T Stored]() Rows[T] {
 	return Rows[T]{

@@ -17,6 +17,8 @@
 // Exponentials are within 2 ulp.
 package simd
 
+import "github.com/athanor-llm/athanor/graph"
+
 // Set is the table of vector functions of one instruction set.
 type Set struct {
 	Name string
@@ -50,12 +52,12 @@ type Set struct {
 	// Transpose: dst[c*rows+r] = src[r*stride+c].
 	Transpose func(dst, src []float32, rows, cols, stride int)
 
-	Act    [4]func(y, x []float32)                     // by graph.Activation
-	ActBwd [4]func(dx, dy, x []float32)                // dx = dy*act'(x)
-	GLU    [4]func(y, gate, up []float32)              // y = act(gate)*up
-	GLUBwd [4]func(dgate, dup, dy, gate, up []float32) // its derivative
-	Widen  func(y []float32, x []uint16)               // bf16 to f32
-	Narrow func(y []uint16, x []float32)               // f32 to bf16, to nearest, ties to even; NaN stays NaN
+	Act    [graph.NumActivations]func(y, x []float32)                     // by graph.Activation
+	ActBwd [graph.NumActivations]func(dx, dy, x []float32)                // dx = dy*act'(x)
+	GLU    [graph.NumActivations]func(y, gate, up []float32)              // y = act(gate)*up
+	GLUBwd [graph.NumActivations]func(dgate, dup, dy, gate, up []float32) // its derivative
+	Widen  func(y []float32, x []uint16)                                  // bf16 to f32
+	Narrow func(y []uint16, x []float32)                                  // f32 to bf16, to nearest, ties to even; NaN stays NaN
 	// NF4: y[i] = level of 4-bit index i * scales[i/64]; see graph.NF4Block. Byte j has the indices of elements 2j
 	// (lower half) and 2j+1.
 	NF4 func(y []float32, indices []byte, scales []float32)

@@ -6,7 +6,7 @@ extern "C" __global__ void act_bwd(const __grid_constant__ Args a) {
   load(dy, at<T1>(a.t[1], r, c));
   load(x, at<T2>(a.t[2], r, c));
   for (int i = 0; i < VEC; i++) {
-    activation(ACT, x[i], y, d);
+    activation(x[i], y, d);
     x[i] = dy[i] * d;
   }
   store(at<T0>(a.t[0], r, c), x);

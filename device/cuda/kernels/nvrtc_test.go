@@ -10,6 +10,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device/cuda/internal/fake"
 	"github.com/athanor-llm/athanor/device/cuda/nv"
+	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/optimizer"
 )
@@ -43,7 +44,8 @@ func variants() []Unit {
 		for _, name := range []string{"cast", "add", "scale"} {
 			list = append(list, Unit{name, types + " VEC=1"}, Unit{name, types + " " + wide})
 		}
-		for _, act := range []string{" ACT=0", " ACT=1", " ACT=2", " ACT=3"} {
+		for k := range graph.NumActivations {
+			act := fmt.Sprintf(" ACT=%d", k)
 			list = append(list, Unit{"act", types + act + " VEC=1"}, Unit{"act", types + act + " " + wide}, Unit{"act_bwd", types + act + " " + wide})
 			list = append(list, Unit{"swiglu", types + act + " SLOTS=0 SUMS=0 " + wide}, Unit{"swiglu_bwd", types + act + " SLOTS=0 SUMS=0 " + wide}, Unit{"swiglu_bwd", types + act + " SLOTS=0 SUMS=0 VEC=1"},
 				Unit{"swiglu", types + act + " SLOTS=8 SUMS=0 " + wide}, Unit{"swiglu_bwd", types + act + " SLOTS=2 SUMS=0 " + wide}, Unit{"swiglu_bwd", types + act + " SLOTS=8 SUMS=1 " + wide})

@@ -11,7 +11,7 @@ extern "C" __global__ void swiglu(const __grid_constant__ Args a) {
   float weight = SLOTS ? *at<float>(a.t[2], s.r, s.k) : 1;
   for (int i = 0; i < VEC; i++) {
     bound(a, gate[i], up[i]);
-    activation(ACT, gate[i], y, d);
+    activation(gate[i], y, d);
     up[i] *= y;
     if (SLOTS) up[i] *= weight;
   }

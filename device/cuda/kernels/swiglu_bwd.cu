@@ -13,7 +13,7 @@ static __device__ inline float gradients(const Args& a, const Slot& s, i64 c, fl
   for (int i = 0; i < VEC; i++) {
     float x = gate[i], v = up[i], g = x, u = v;
     bound(a, g, u);
-    activation(ACT, g, y, d);
+    activation(g, y, d);
     gate[i] = dy[i] * u * d;
     up[i] = dy[i] * y;
     sum += up[i] * u;

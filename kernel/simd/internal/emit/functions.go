@@ -1,10 +1,19 @@
 package emit
 
-import "math"
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/athanor-llm/athanor/graph"
+)
 
 // functions describes the vector functions of simd.Set, which documents them. In parameters, results follow a
 // semicolon.
-var functions = []function{
+var functions = slices.Concat(vectors, activationFunctions(), conversions)
+
+// vectors are the functions before the activations.
+var vectors = []function{
 	{name: "Add", params: "y x []float32, ahead int", half: "y []float32, x []uint16, ahead int", unroll: 2, body: func(b *body) {
 		b.store("y", b.add(b.load("y"), b.next("x")))
 	}},
@@ -99,24 +108,10 @@ var functions = []function{
 		b.store("p", p)
 		b.store("dp", b.mul(b.mul(p, b.arg("scale")), b.sub(b.load("dp"), b.column("delta"))))
 	}},
+}
 
-	{name: "Act[0]", params: "y x []float32", past: true, body: act(0)},
-	{name: "ActBwd[0]", params: "dx dy x []float32", past: true, body: actBwd(0)},
-	{name: "Act[1]", params: "y x []float32", past: true, body: act(1)},
-	{name: "ActBwd[1]", params: "dx dy x []float32", past: true, body: actBwd(1)},
-	{name: "Act[2]", params: "y x []float32", unroll: 2, past: true, body: act(2)},
-	{name: "ActBwd[2]", params: "dx dy x []float32", unroll: 2, past: true, body: actBwd(2)},
-	{name: "Act[3]", params: "y x []float32", past: true, body: act(3)},
-	{name: "ActBwd[3]", params: "dx dy x []float32", past: true, body: actBwd(3)},
-	{name: "GLU[0]", params: "y gate up []float32", past: true, body: glu(0)},
-	{name: "GLUBwd[0]", params: "dgate dup dy gate up []float32", past: true, body: gluBwd(0)},
-	{name: "GLU[1]", params: "y gate up []float32", past: true, body: glu(1)},
-	{name: "GLUBwd[1]", params: "dgate dup dy gate up []float32", past: true, body: gluBwd(1)},
-	{name: "GLU[2]", params: "y gate up []float32", past: true, body: glu(2)},
-	{name: "GLUBwd[2]", params: "dgate dup dy gate up []float32", past: true, body: gluBwd(2)},
-	{name: "GLU[3]", params: "y gate up []float32", past: true, body: glu(3)},
-	{name: "GLUBwd[3]", params: "dgate dup dy gate up []float32", past: true, body: gluBwd(3)},
-
+// conversions are those that follow the activations: conversions, and the optimizer.
+var conversions = []function{
 	{name: "Widen", params: "y []float32, x []uint16", unroll: 2, past: true, body: func(b *body) {
 		b.store("y", b.next("x"))
 	}},
@@ -151,15 +146,16 @@ var functions = []function{
 // fields lists the fields of simd.Update, in order.
 var fields = []string{"Clip", "Beta1", "Rest1", "Beta2", "Rest2", "Keep", "Step", "Root", "Eps"}
 
-// activations are the functions of Act and GLU by number: the value at x, and d times the derivative there,
+// activations are by graph.Activation: the value at x, and d times the derivative there,
 // which also returns a function that makes the value from what it has already computed.
-var activations = [4]struct {
-	value func(b *body, x val) val
-	slope func(b *body, d, x val) (dx val, value func() val)
+var activations = [...]struct {
+	value  func(b *body, x val) val
+	slope  func(b *body, d, x val) (dx val, value func() val)
+	unroll int // of the functions that are not gated
 }{
 	{ // x*sigmoid(2u)
-		func(b *body, x val) val { return b.div(x, b.onePlus(b.geluExp(x))) },
-		func(b *body, d, x val) (val, func() val) {
+		value: func(b *body, x val) val { return b.div(x, b.onePlus(b.geluExp(x))) },
+		slope: func(b *body, d, x val) (val, func() val) {
 			e := b.geluExp(x)
 			x2 := b.mul(x, x)
 			slope := b.mul(x, b.fma(x2, b.c(6*geluC*geluA), b.c(2*geluC))) // x * d(2u)/dx
@@ -167,12 +163,12 @@ var activations = [4]struct {
 		},
 	},
 	{ // With q = 0.5*erfc(|x|/sqrt(2)): x*Phi(x) = max(0,x) - |x|*q. Derivative: Phi(x) + x*density(x), Phi(x) = 0.5 + sign(x)*(0.5-q).
-		func(b *body, x val) val {
+		value: func(b *body, x val) val {
 			ax := b.absolute(x)
 			q := b.exp2(b.poly(ax, logTail))
 			return b.fnma(ax, q, b.max(b.held(0), x))
 		},
-		func(b *body, d, x val) (val, func() val) {
+		slope: func(b *body, d, x val) (val, func() val) {
 			e, q := b.tail(b.absolute(x))
 			half := b.or(b.sub(b.held(0.5), q), b.and(x, b.bits(0x80000000)))
 			phi := b.add(half, b.c(0.5))
@@ -180,18 +176,36 @@ var activations = [4]struct {
 		},
 	},
 	{
-		func(b *body, x val) val { return b.max(b.held(0), x) },
-		func(b *body, d, x val) (val, func() val) {
+		value: func(b *body, x val) val { return b.max(b.held(0), x) },
+		slope: func(b *body, d, x val) (val, func() val) {
 			return b.keep(d, x), func() val { return b.max(b.held(0), x) }
 		},
+		unroll: 2,
 	},
 	{
-		func(b *body, x val) val { return b.div(x, b.onePlus(b.expNeg(x))) },
-		func(b *body, d, x val) (val, func() val) {
+		value: func(b *body, x val) val { return b.div(x, b.onePlus(b.expNeg(x))) },
+		slope: func(b *body, d, x val) (val, func() val) {
 			e := b.expNeg(x)
 			return b.mul(d, b.sigmoidBwd(e, x)), func() val { return b.div(x, b.onePlus(e)) }
 		},
 	},
+}
+
+var _ = [1]struct{}{}[len(activations)-int(graph.NumActivations)] // compiles if each activation has its description
+
+// activationFunctions lists the functions of all activations.
+func activationFunctions() (list []function) {
+	for k, a := range activations {
+		list = append(list,
+			function{name: fmt.Sprintf("Act[%d]", k), params: "y x []float32", unroll: a.unroll, past: true, body: act(k)},
+			function{name: fmt.Sprintf("ActBwd[%d]", k), params: "dx dy x []float32", unroll: a.unroll, past: true, body: actBwd(k)})
+	}
+	for k := range activations {
+		list = append(list,
+			function{name: fmt.Sprintf("GLU[%d]", k), params: "y gate up []float32", past: true, body: glu(k)},
+			function{name: fmt.Sprintf("GLUBwd[%d]", k), params: "dgate dup dy gate up []float32", past: true, body: gluBwd(k)})
+	}
+	return list
 }
 
 func act(k int) func(b *body) {
