@@ -36,15 +36,15 @@ func TestActivationsBeatPolicies(t *testing.T) {
 			m := machine(t, budget, link)
 			req := long(t)
 			best := find(t, req, m).Best.Seconds()
-			s := newSearch(context.Background(), req, m)
+			p := newProblem(req, m)
 			arms := map[string][]plan.Retention{
-				"full recomputation": s.lastKept(plan.Recomputed("full"), 0),
-				"attention kept":     s.lastKept(plan.Recomputed("attention"), 0),
-				"full swap":          s.lastKept(plan.SwapOf(device.HostTier, 1), MemoKept),
-				"memo":               s.lastKept(s.memo(device.HostTier, 1, 1), MemoKept),
+				"full recomputation": p.keepLast(plan.Recomputed("full"), 0),
+				"attention kept":     p.keepLast(plan.Recomputed("attention"), 0),
+				"full swap":          p.keepLast(plan.SwapOf(device.HostTier, 1), MemoKept),
+				"memo":               p.keepLast(p.memoPolicy(device.HostTier, choice{b: 1, group: 1}), MemoKept),
 			}
 			for name, keep := range arms {
-				c, err := s.evaluate(choice{b: 1, group: 1, r: residencies[0], st: s.styles(1, residencies[0])[0], keep: keep})
+				c, err := p.evaluate(t.Context(), choice{b: 1, group: 1, r: residencies[0], st: p.styles(fastestPlan, 1, residencies[0])[0], keep: keep})
 				check(t, err)
 				if !c.Fits {
 					continue
@@ -74,18 +74,17 @@ func TestActivationsBeatPolicies(t *testing.T) {
 func TestMemoShare(t *testing.T) {
 	req := long(t)
 	m := machine(t, 1<<30, 1e6)
-	s := newSearch(context.Background(), req, m)
+	p := newProblem(req, m)
 	saved := plan.Saved(req.Graph, 0, req.Graph.Seq)
 	whole, rest := saved[plan.InputAct]+saved[plan.AttentionAct], saved[plan.LinearAct]+saved[plan.LightAct]
 	for _, share := range []float64{0, 0.4667, 1} {
 		m.Capacity[device.HostTier] = 4 * (whole + int64(share*float64(rest)))
-		if got := s.memoShare(1, 1); got < share-1e-6 || got > share+1e-6 {
+		if got := p.memoShare(1, 1); got < share-1e-6 || got > share+1e-6 {
 			t.Errorf("the host holds a share of %v, got %v", share, got)
 		}
 	}
-	m = machine(t, 1<<30, 1e-6)
-	s.m = m
-	if got := s.memoShare(1, 1); got != 0 {
+	p = newProblem(req, machine(t, 1<<30, 1e-6))
+	if got := p.memoShare(1, 1); got != 0 {
 		t.Errorf("nothing hides behind the link, got %v", got)
 	}
 }
@@ -101,14 +100,15 @@ func TestFits(t *testing.T) {
 		if frugally, err := FitsFrugally(context.Background(), req, m); err != nil || frugally != fits {
 			t.Errorf("%d MiB: fits %v, frugally %v %v", mib, fits, frugally, err)
 		}
-		all, frugal := newSearch(context.Background(), req, m), newSearch(context.Background(), req, m)
-		all.any, frugal.any, frugal.frugal = true, true, true
-		for _, s := range []*search{all, frugal} {
-			_, err := s.exists()
+		lowered := map[aim]int{}
+		for _, of := range []aim{anyPlan, anyFrugal} {
+			p := newProblem(req, m)
+			_, err := planExists(t.Context(), p, of)
 			check(t, err)
+			lowered[of] = p.told.lowered
 		}
-		if !fits && 2*frugal.spent > all.spent {
-			t.Errorf("%d MiB: %d instructions to see that nothing fits, %d with frugal plans only", mib, all.spent, frugal.spent)
+		if !fits && 2*lowered[anyFrugal] > lowered[anyPlan] {
+			t.Errorf("%d MiB: %d instructions to see that nothing fits, %d with frugal plans only", mib, lowered[anyPlan], lowered[anyFrugal])
 		}
 		if _, err := Search(context.Background(), req, m, nil); (err == nil) != fits {
 			t.Errorf("%d MiB: fits %v, search says %v", mib, fits, err)

@@ -2,6 +2,7 @@ package search
 
 import (
 	"cmp"
+	"context"
 	"slices"
 
 	"github.com/athanor-llm/athanor/device"
@@ -34,51 +35,54 @@ import (
 // effort allows.
 const mostKinds = 12
 
-// divides reports whether the user leaves it to the search what the device's memory is used for.
-func (s *search) divides() bool {
-	p := &s.req.Pins
-	return p.Cache == 0 && p.Weights == nil && p.Grads == nil && p.State == nil && p.Policy == ""
+// divideMemory improves the fastest candidates, one of each kind: all of them in whole layers, then the faster two
+// thirds further.
+func divideMemory(ctx context.Context, p *problem, found shortlist) (shortlist, error) {
+	if p.req.Pins.dividesMemory() {
+		return found, nil
+	}
+	field := memoryField(p, found)
+	for _, part := range []func(*balancing, context.Context) error{(*balancing).divideLayers, (*balancing).divideParts} {
+		for _, b := range field {
+			if p.told.exhausted() {
+				break
+			}
+			p.told.say("planning: dividing the memory of " + b.best.Label)
+			start := b.best
+			if err := part(b, ctx); err != nil {
+				return nil, err
+			}
+			if b.best != start {
+				found = found.add(b.best)
+			}
+		}
+		slices.SortStableFunc(field, func(a, b *balancing) int { return cmp.Compare(a.best.Seconds(), b.best.Seconds()) })
+		field = field[:(2*len(field)+2)/3]
+	}
+	return found, nil
 }
 
-// balance improves the fastest candidates, one of each kind: all of them in whole layers, then the faster two
-// thirds further.
-func (s *search) balance() error {
-	if !s.divides() {
-		return nil
-	}
+// memoryField returns where to begin to divide memory.
+func memoryField(p *problem, found shortlist) (field []*balancing) {
 	type kind struct {
 		b, group int
 		r        residency
 		ladder   int
 	}
 	seen := map[kind]bool{}
-	var field []*balancing
-	for _, c := range s.found {
-		ladders := s.retentions(c.choice.b, c.choice.group)
-		at := slices.IndexFunc(ladders, func(l [][]plan.Retention) bool { return rung(l, c.choice.keep) >= 0 })
+	for _, c := range found {
+		ladders := p.ladders(c.choice)
+		at := slices.IndexFunc(ladders, func(l ladder) bool { return l.rung(c.choice.keep) >= 0 })
 		k := kind{c.choice.b, c.choice.group, c.choice.r, max(at, 0)}
-		if seen[k] || len(field) >= mostKinds || s.hopeless(k.b, k.r) {
+		if seen[k] || len(field) >= mostKinds || p.hopeless(k.b, k.r, found) {
 			continue
 		}
 		seen[k] = true
-		for _, start := range s.released(c) {
-			field = append(field, &balancing{search: s, best: start, levels: ladders[k.ladder]})
+		for _, start := range p.releasePlacements(c) {
+			field = append(field, &balancing{p: p, best: start, levels: ladders[k.ladder]})
 		}
 	}
-	for _, part := range []func(*balancing) error{(*balancing).divide, (*balancing).finish} {
-		for _, b := range field {
-			if s.tired() {
-				break
-			}
-			s.say("planning: dividing the memory of " + b.best.Label)
-			if err := b.improve(part); err != nil {
-				return err
-			}
-		}
-		slices.SortStableFunc(field, func(a, b *balancing) int { return cmp.Compare(a.best.Seconds(), b.best.Seconds()) })
-		field = field[:(2*len(field)+2)/3]
-	}
-	return nil
+	return field
 }
 
 // Shares of a step that a different way of updating must save. Predictions err by more than some such savings:
@@ -89,16 +93,16 @@ const (
 	convincing = 2e-2 // before chunks are moved to the host without need
 )
 
-// released returns a candidate and, where everything fits on the device so that no other placement was tried,
+// releasePlacements returns a candidate and, where everything fits on the device so that no other placement was tried,
 // copies of it with placements that let chunks leave the device: the host's cores then update those chunks
 // while the device updates the others.
-func (s *search) released(c *Candidate) []*Candidate {
+func (p *problem) releasePlacements(c *Candidate) []*Candidate {
 	list, here := []*Candidate{c}, c.choice.r
-	if !c.roomy() || s.m.Capacity[device.HostTier] == 0 {
+	if !c.roomy() || p.machine.Capacity[device.HostTier] == 0 {
 		return list
 	}
-	for _, r := range residenciesOf(s.ranks) {
-		if r.state == device.HostTier && r.shard == here.shard && s.update(here)-s.update(r) >= convincing*c.Seconds() {
+	for _, r := range p.placements {
+		if r.state == device.HostTier && r.shard == here.shard && p.leastUpdate(here)-p.leastUpdate(r) >= convincing*c.Seconds() {
 			free := *c
 			free.choice.r, free.choice.residents = r, len(c.Plan.Chunks)
 			list = append(list, &free)
@@ -109,18 +113,19 @@ func (s *search) released(c *Candidate) []*Candidate {
 
 // balancing is the search that starts from one candidate.
 type balancing struct {
-	*search
+	p      *problem
 	best   *Candidate
-	levels [][]plan.Retention // activation policies, from least work to least memory
+	levels ladder
 }
 
-// rung returns the index of an activation policy in a ladder, or -1.
-func rung(ladder [][]plan.Retention, keep []plan.Retention) int {
-	return slices.IndexFunc(ladder, func(l []plan.Retention) bool { return slices.Equal(l, keep) })
+// newBalancing begins to divide a candidate's memory, with activation policies around its present ones.
+func newBalancing(p *problem, c *Candidate) *balancing {
+	ch := c.choice
+	return &balancing{p: p, best: c, levels: slices.Concat(p.rungsAbove(ch), ladder{ch.keep}, p.rungsBelow(ch))}
 }
 
 // spend is a change to a choice: resident chunks, layers of cache, units of prefetching, sizes by which head
-// rows grow (see resize), and parts of the updates that the device takes over. Negative numbers mean less.
+// rows grow (see resizeHead), and parts of the updates that the device takes over. Negative numbers mean less.
 type spend struct {
 	residents int
 	spare     int64
@@ -129,59 +134,50 @@ type spend struct {
 	updates   int
 }
 
-// improve does a part of the work and keeps what it finds.
-func (b *balancing) improve(part func(*balancing) error) error {
-	start := b.best
-	if err := part(b); err != nil || b.best == start {
-		return err
-	}
-	return b.keep(b.best)
-}
-
-// divide divides memory in whole layers, and the updates of chunks that are not on the device.
-func (b *balancing) divide() error {
-	if err := b.divideUpdates(); err != nil {
+// divideLayers divides memory in whole layers, and the updates of chunks that are not on the device.
+func (b *balancing) divideLayers(ctx context.Context) error {
+	if err := b.divideUpdates(ctx); err != nil {
 		return err
 	}
 	const fewest = 2 // one may be a norm, too small to move by itself
-	return b.descend(max(len(b.best.Plan.Chunks)/4, fewest))
+	return b.moveMemory(ctx, max(len(b.best.Plan.Chunks)/4, fewest))
 }
 
-// finish divides memory in parts of layers, where some but not all chunks stay. It also tunes the
+// divideParts divides memory in parts of layers, where some but not all chunks stay. It also tunes the
 // division of updates.
-func (b *balancing) finish() error {
+func (b *balancing) divideParts(ctx context.Context) error {
 	if n := b.best.choice.residents; n > 0 && n < len(b.best.Plan.Chunks) {
-		if err := b.finer(); err != nil {
+		if err := b.cutLayers(ctx); err != nil {
 			return err
 		}
 	}
-	return b.tuneUpdates()
+	return b.tuneUpdates(ctx)
 }
 
-// partsOfLayer is the number of chunks into which finer cuts a layer.
+// partsOfLayer is the number of chunks into which cutLayers cuts a layer.
 const partsOfLayer = 4
 
-// finer cuts layers into several chunks and continues from there. It reverts if
+// cutLayers cuts layers into several chunks and continues from there. It reverts if
 // that does not help.
-func (b *balancing) finer() error {
+func (b *balancing) cutLayers(ctx context.Context) error {
 	whole, ch := b.best, b.best.choice
-	ch.st.chunk = b.layerBytes() / b.graph.DType.Size() / partsOfLayer
+	ch.st.chunk = b.p.layerBytes / b.p.graph.DType.Size() / partsOfLayer
 	last := whole.Plan.Chunks[ch.residents-1].Last
 	ch.residents = 0
-	for _, c := range plan.Layout(b.graph, ch.st.chunk) {
+	for _, c := range plan.Layout(b.p.graph, ch.st.chunk) {
 		if c.Last <= last {
 			ch.residents++
 		}
 	}
-	c, err := b.fit(ch, 1)
+	c, err := b.leastRecomputation(ctx, ch, 1)
 	if err != nil || c == nil {
 		return err
 	}
-	if err := c.simulate(b.m); err != nil {
+	if err := c.simulate(b.p.machine); err != nil {
 		return err
 	}
 	b.best = c
-	if err := b.descend(partsOfLayer); err != nil {
+	if err := b.moveMemory(ctx, partsOfLayer); err != nil {
 		return err
 	}
 	if whole.Seconds() <= b.best.Seconds() {
@@ -193,27 +189,27 @@ func (b *balancing) finer() error {
 // heads are changes to the number of rows of logits that are computed at a time.
 var heads = []spend{{head: 1}, {head: -1}, {head: 2}, {head: -2}, {head: -3}}
 
-// descend moves memory between uses, step chunks or layers at a time for as long as that helps, then half as
+// moveMemory moves memory between uses, step chunks or layers at a time for as long as that helps, then half as
 // many, down to one.
-func (b *balancing) descend(step int) error {
+func (b *balancing) moveMemory(ctx context.Context, step int) error {
 	for ; step >= 1; step /= 2 {
 		n, m := step, int64(step)
 		moves := []spend{{residents: n}, {residents: -n}, {spare: m}, {spare: -m}, {residents: n, spare: -m}, {residents: -n, spare: m}}
 		if step == 1 {
 			moves = slices.Concat([]spend{{}}, heads, moves, []spend{{prefetch: 1}, {prefetch: -1}, {head: 1, spare: -1}, {head: -1, spare: 1}, {head: 1, residents: -1}, {head: -1, residents: 1}})
 		}
-		if err := b.each(moves, step); err != nil {
+		if err := b.tryMoves(ctx, moves, step); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// each tries changes in turn, each for as long as it helps.
-func (b *balancing) each(moves []spend, within int) error {
+// tryMoves tries changes in turn, each for as long as it helps.
+func (b *balancing) tryMoves(ctx context.Context, moves []spend, within int) error {
 	for _, d := range moves {
 		for {
-			better, err := b.move(d, within)
+			better, err := b.tryMove(ctx, d, within)
 			if err != nil {
 				return err
 			}
@@ -225,10 +221,10 @@ func (b *balancing) each(moves []spend, within int) error {
 	return nil
 }
 
-// move tries a change with the least recomputation that then fits, to within some
+// tryMove tries a change with the least recomputation that then fits, to within some
 // rungs.
-func (b *balancing) move(d spend, within int) (better bool, err error) {
-	if b.tired() {
+func (b *balancing) tryMove(ctx context.Context, d spend, within int) (better bool, err error) {
+	if b.p.told.exhausted() {
 		return false, nil
 	}
 	ch := b.best.choice
@@ -237,23 +233,23 @@ func (b *balancing) move(d spend, within int) (better bool, err error) {
 	ch.streamed += d.updates
 	ch.st.spare += d.spare
 	ch.st.prefetch += d.prefetch
-	ch.st.headRows = b.resize(ch, d.head)
+	ch.st.headRows = b.resizeHead(ch, d.head)
 	cached := b.best.Plan.Cache > 0
 	switch {
 	case ch.residents < 0 || ch.residents > chunks || ch.st.spare < 0 || ch.st.spare > int64(chunks) || ch.st.prefetch < 1:
 		return false, nil
-	case ch.streamed < 0 || ch.streamed > updateParts || d.updates != 0 && b.req.Pins.Update != "":
+	case ch.streamed < 0 || ch.streamed > updateParts || d.updates != 0 && b.p.req.Pins.Update != "":
 		return false, nil
 	case d.residents != 0 && ch.r.state == device.DeviceTier, (d.spare != 0 || d.prefetch != 0) && !cached:
 		return false, nil
-	case d.prefetch != 0 && b.req.Pins.Prefetch > 0, d.head != 0 && (b.req.Pins.HeadRows > 0 || ch.st.headRows == b.best.choice.st.headRows):
+	case d.prefetch != 0 && b.p.req.Pins.Prefetch > 0, d.head != 0 && (b.p.req.Pins.HeadRows > 0 || ch.st.headRows == b.best.choice.st.headRows):
 		return false, nil
 	}
-	c, err := b.fit(ch, within)
+	c, err := b.leastRecomputation(ctx, ch, within)
 	if err != nil || c == nil {
 		return false, err
 	}
-	if err := c.simulate(b.m); err != nil {
+	if err := c.simulate(b.p.machine); err != nil {
 		return false, err
 	}
 	if c.Seconds() >= b.best.Seconds()*(1-1e-6) {
@@ -263,12 +259,12 @@ func (b *balancing) move(d spend, within int) (better bool, err error) {
 	return true, nil
 }
 
-// resize returns the number of head rows that is |by| sizes larger or smaller. A change by a single size may
+// resizeHead returns the number of head rows that is |by| sizes larger or smaller. A change by a single size may
 // merely move buffers and so hide that the next one is better.
-func (b *balancing) resize(ch choice, by int) int {
-	rows, seq, all := ch.st.headRows, b.graph.Seq, ch.b*b.graph.Seq
+func (b *balancing) resizeHead(ch choice, by int) int {
+	rows, seq, all := ch.st.headRows, b.p.graph.Seq, ch.b*b.p.graph.Seq
 	for ; by < 0 && rows > 32; by++ {
-		rows = b.req.shrink(rows)
+		rows = b.p.req.fewerRows(rows)
 	}
 	for ; by > 0; by-- {
 		for d := 2; rows*d <= all && d <= 64; d++ {
@@ -281,16 +277,16 @@ func (b *balancing) resize(ch choice, by int) int {
 	return rows
 }
 
-// fit finds the least recomputation that fits, to within some rungs, or nil. It
+// leastRecomputation finds the least recomputation that fits, to within some rungs, or nil. It
 // starts at the choice's rung and takes doubling steps, then bisects.
-func (b *balancing) fit(ch choice, within int) (*Candidate, error) {
+func (b *balancing) leastRecomputation(ctx context.Context, ch choice, within int) (*Candidate, error) {
 	levels := b.levels
-	at := max(rung(levels, ch.keep), 0)
+	at := max(levels.rung(ch.keep), 0)
 	no, yes := -1, len(levels) // does not fit, fits
 	var fits *Candidate
 	for step := within; yes-no > 1 && (fits == nil || yes-no > within); {
 		ch.keep = levels[at]
-		c, err := b.evaluate(ch)
+		c, err := b.p.evaluate(ctx, ch)
 		if err != nil {
 			return nil, err
 		}

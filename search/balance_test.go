@@ -26,10 +26,10 @@ func TestBalance(t *testing.T) {
 		req.Ranks, req.GlobalBatch = c.ranks, 4*c.ranks
 		m := machine(t, c.mib<<20, c.link)
 		m.Capacity[device.DiskTier] = 0
-		s := newSearch(t.Context(), req, m)
+		p := newProblem(req, m)
 		var best, simple *Candidate
-		for _, r := range residenciesOf(s.ranks) {
-			if r.state == device.DiskTier || r.shard == "state" || s.hopeless(4, r) {
+		for _, r := range p.placements {
+			if r.state == device.DiskTier || r.shard == "state" || p.hopeless(4, r, nil) {
 				continue
 			}
 			base := choice{b: 4, group: 1, r: r, st: style{headRows: 128, chunk: 1 << 62, prefetch: 1}}
@@ -47,7 +47,7 @@ func TestBalance(t *testing.T) {
 								}
 								ch.keep = append(ch.keep, plan.Recomputed(kind))
 							}
-							cand, err := s.evaluate(ch)
+							cand, err := p.evaluate(t.Context(), ch)
 							check(t, err)
 							if !cand.Fits {
 								continue
@@ -87,15 +87,15 @@ func TestBounds(t *testing.T) {
 	for _, ranks := range []int{1, 2} {
 		req.Ranks, req.GlobalBatch = ranks, 8*ranks
 		m := machine(t, 14<<20, 1)
-		s := newSearch(t.Context(), req, m)
-		levels := s.retentions(4, 1)[0]
+		p := newProblem(req, m)
+		levels := p.ladders(choice{b: 4, group: 1})[0]
 		fitted := 0
-		for _, r := range residenciesOf(s.ranks) {
-			hopeless := s.hopeless(4, r)
+		for _, r := range p.placements {
+			hopeless := p.hopeless(4, r, nil)
 			for _, n := range [][2]int{{0, 0}, {2, 0}, {4, 0}, {0, updateParts / 2}, {2, updateParts / 4}, {0, updateParts}} {
 				residents := n[0]
 				ch := choice{b: 4, group: 1, r: r, st: style{headRows: 64, chunk: 1 << 62, prefetch: 1}, keep: levels[len(levels)/2], residents: residents, streamed: n[1]}
-				c, err := s.evaluate(ch)
+				c, err := p.evaluate(t.Context(), ch)
 				check(t, err)
 				if !c.Fits {
 					continue
@@ -105,7 +105,7 @@ func TestBounds(t *testing.T) {
 				if hopeless && residents == 0 {
 					t.Errorf("%s fits, but was called hopeless", c.Label)
 				}
-				if least := s.arithmetic(4) + s.update(r); c.Seconds() < least {
+				if least := p.leastArithmetic(4) + p.leastUpdate(r); c.Seconds() < least {
 					t.Errorf("%s takes %.6g s, the bound is %.6g", c.Label, c.Seconds(), least)
 				}
 			}
@@ -119,19 +119,20 @@ func TestBounds(t *testing.T) {
 // TestTiredSearchImproves: an enumeration that has used up its effort leaves some for improving what it found.
 func TestTiredSearchImproves(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
-	s := newSearch(t.Context(), small(t), machine(t, 12<<20, 1))
+	p := newProblem(small(t), machine(t, 12<<20, 1))
 	enumerated := 0
-	s.progress = func(text string) {
+	p.told.progress = func(text string) {
 		switch {
 		case strings.HasPrefix(text, "planning: micro-batch"):
-			s.spent = s.allowed + 1
+			p.told.lowered = p.told.allowed + 1
 		case enumerated == 0 && strings.HasPrefix(text, "planning: dividing the memory"):
-			enumerated = s.evaluated
+			enumerated = p.told.evaluated
 		}
 	}
-	check(t, s.alike())
-	if enumerated == 0 || s.evaluated == enumerated {
-		t.Errorf("%d plans enumerated, %d in all: nothing was improved", enumerated, s.evaluated)
+	_, err := planUniform(t.Context(), p, nil)
+	check(t, err)
+	if enumerated == 0 || p.told.evaluated == enumerated {
+		t.Errorf("%d plans enumerated, %d in all: nothing was improved", enumerated, p.told.evaluated)
 	}
 }
 

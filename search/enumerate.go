@@ -2,12 +2,12 @@ package search
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 	"sort"
 
 	"github.com/athanor-llm/athanor/device"
-	"github.com/athanor-llm/athanor/plan"
 )
 
 // Approach. The decisions are nested, the costliest outermost:
@@ -29,17 +29,34 @@ import (
 // Known weakness: only a prefix of the chunks stays on the device. Apart from that and from who updates them,
 // all chunks are treated alike; uneven choices that the packing would reward are not seen.
 
-// enumerate tries all outer decisions, or only those whose steps can be shortened, until the effort is spent.
-func (s *search) enumerate(shortened bool) error {
-	s.allowed = s.spent + enough/2
+// enumeration tries outer decisions for as long as the effort lasts.
+type enumeration struct {
+	p       *problem
+	of      aim
+	found   shortlist
+	reached map[arrangement]float64 // best times
+	short   bool               // steps of many micro-batches are shortened, see short.go
+	again   bool               // the second time: only those whose steps could be shortened
+}
+
+func newEnumeration(p *problem, found shortlist, of aim) *enumeration {
+	return &enumeration{p: p, of: of, found: found, reached: map[arrangement]float64{}}
+}
+
+// tryAll tries all outer decisions, until the effort is spent.
+func (e *enumeration) tryAll(ctx context.Context) error {
+	e.p.told.begin(enough / 2)
 	for kind := range 2 { // micro-batches one at a time first: the cost of judging these does not grow with the batch
-		for _, b := range s.microBatches() {
-			groups := s.groups(b)
-			if kind >= len(groups) || shortened && !shortens(s.batch/b, groups[kind]) {
+		for _, b := range e.p.microBatches() {
+			groups := e.p.groups(b)
+			if kind >= len(groups) {
 				continue
 			}
-			s.ladders = s.retentions(b, groups[kind])
-			if err := s.residencies(b, groups[kind]); err != nil {
+			can := shortens(e.p.batch/b, groups[kind])
+			if e.again && !can {
+				continue
+			}
+			if err := e.tryPlacements(ctx, choice{b: b, group: groups[kind], short: e.short && can}); err != nil {
 				return err
 			}
 		}
@@ -51,50 +68,62 @@ func (s *search) enumerate(shortened bool) error {
 // to be tried too: what less memory can buy is not worth the copies.
 const slight = 0.02
 
-// residencies tries placements, near tiers first. If everything fits on the device
+// tryPlacements tries placements, near tiers first, for a choice of micro-batches. If everything fits on the device
 // without recomputation, farther tiers only cost time, except for updates (see
-// released). The disk is tried only if the host cannot hold everything.
-func (s *search) residencies(b, group int) error {
+// releasePlacements). The disk is tried only if the host cannot hold everything.
+func (e *enumeration) tryPlacements(ctx context.Context, ch choice) error {
+	p, pins := e.p, &e.p.req.Pins
+	ladders := p.ladders(ch)
 	inMemory, roomy := false, false
 	var fit []residency
-	for _, r := range residenciesOf(s.ranks) {
-		if roomy && r.state != device.DeviceTier || s.tired() {
+	for _, ch.r = range p.placements {
+		r := ch.r
+		if roomy && r.state != device.DeviceTier || e.tired() {
 			break
 		}
-		if r.shard == "state" && group*b == s.batch && s.req.Pins.MicroBatch == 0 {
-			continue // gradients are complete after one visit, so sharding them costs nothing
-		}
-		if r.state == device.DeviceTier && group > 1 && s.ranks == 1 && s.req.Pins.Group == 0 {
-			continue // nothing is sent that several micro-batches could share
-		}
-		if !s.req.Pins.allow(r) || s.hopeless(b, r) || r.state == device.DiskTier && inMemory && s.req.Pins.State == nil {
+		if e.needless(ch) || !pins.allow(r) || p.hopeless(ch.b, r, e.found) || r.state == device.DiskTier && inMemory && pins.State == nil {
 			continue
 		}
 		if slices.ContainsFunc(fit, func(than residency) bool {
-			return r.farther(than) && s.placed(than, device.DeviceTier)-s.placed(r, device.DeviceTier) < slight*float64(s.m.Capacity[device.DeviceTier])
+			return r.farther(than) && p.bytesPlaced(than, device.DeviceTier)-p.bytesPlaced(r, device.DeviceTier) < slight*float64(p.machine.Capacity[device.DeviceTier])
 		}) {
 			continue
 		}
-		f := arrangement{r, group > 1}
-		if best := s.fastest(); best != nil && s.reached[f] > f.hopelessness()*best.Seconds() {
+		f := arrangement{r, ch.group > 1}
+		if best := e.found.fastest(); best != nil && e.reached[f] > f.hopelessness()*best.Seconds() {
 			continue
 		}
-		c, err := s.try(b, group, r)
+		c, err := e.tryLadders(ctx, ch, ladders)
 		if err != nil {
 			return err
 		}
 		if c == nil {
 			continue
 		}
-		s.reached[f] = min(cmp.Or(s.reached[f], c.Seconds()), c.Seconds())
+		e.reached[f] = min(cmp.Or(e.reached[f], c.Seconds()), c.Seconds())
 		fit = append(fit, r)
 		inMemory = true
-		roomy = roomy || r.state == device.DeviceTier && c.Plan.Activations[0] == s.ladders[0][0][0]
-		if s.any {
+		roomy = roomy || r.state == device.DeviceTier && c.Plan.Activations[0] == ladders[0][0][0]
+		if e.of != fastestPlan {
 			return nil
 		}
 	}
 	return nil
+}
+
+// tired reports whether there is a plan and the effort is spent.
+func (e *enumeration) tired() bool { return len(e.found) > 0 && e.p.told.exhausted() }
+
+// needless reports whether a placement can win nothing with these micro-batches.
+func (e *enumeration) needless(ch choice) bool {
+	pins := &e.p.req.Pins
+	switch {
+	case ch.r.shard == "state" && ch.group*ch.b == e.p.batch && pins.MicroBatch == 0:
+		return true // gradients are complete after one visit, so sharding them costs nothing
+	case ch.r.state == device.DeviceTier && ch.group > 1 && e.p.ranks == 1 && pins.Group == 0:
+		return true // nothing is sent that several micro-batches could share
+	}
+	return false
 }
 
 // arrangement is what candidates with micro-batches of different sizes have in common.
@@ -113,35 +142,35 @@ func (f arrangement) hopelessness() float64 {
 	return 1.5
 }
 
-// try looks for the best inner decisions for given outer ones; nil if none fits.
-func (s *search) try(b, group int, r residency) (*Candidate, error) {
-	s.say(fmt.Sprintf("planning: micro-batch %d, group %d, %s", b, group, r.label))
+// tryLadders looks for the best inner decisions for given outer ones; nil if none fits.
+func (e *enumeration) tryLadders(ctx context.Context, ch choice, ladders []ladder) (*Candidate, error) {
+	e.p.told.say(fmt.Sprintf("planning: micro-batch %d, group %d, %s", ch.b, ch.group, ch.r.label))
 	var best *Candidate
-	for _, ladder := range s.ladders {
-		c, err := s.climb(b, group, r, ladder)
+	for _, l := range ladders {
+		c, err := e.climbLadder(ctx, ch, l)
 		if err != nil {
 			return nil, err
 		}
 		if best == nil || c != nil && c.Seconds() < best.Seconds() {
 			best = c
 		}
-		if best != nil && (s.any || r.state == device.DeviceTier && best.Plan.Activations[0] == ladder[0][0]) {
+		if best != nil && (e.of != fastestPlan || ch.r.state == device.DeviceTier && best.Plan.Activations[0] == l[0][0]) {
 			break
 		}
 	}
 	return best, nil
 }
 
-// climb returns the candidate with the first activation policy of a ladder that
+// climbLadder returns the candidate with the first activation policy of a ladder that
 // fits, in the first style where one does; nil if none fits.
-func (s *search) climb(b, group int, r residency, ladder [][]plan.Retention) (*Candidate, error) {
-	for _, st := range s.styles(b, r) {
-		ch := choice{b: b, group: group, r: r, st: st}
-		at := func(i int) choice { ch.keep = ladder[i]; return ch }
-		fit, err := s.first(len(ladder), at)
+func (e *enumeration) climbLadder(ctx context.Context, ch choice, l ladder) (*Candidate, error) {
+	for _, ch.st = range e.p.styles(e.of, ch.b, ch.r) {
+		ch.residents = 0
+		at := func(i int) choice { ch.keep = l[i]; return ch }
+		fit, err := e.p.firstThatFits(ctx, e.of, len(l), at)
 		if fit == nil && err == nil {
-			if ch.residents, err = s.relieve(at(len(ladder) - 1)); ch.residents > 0 && err == nil {
-				fit, err = s.first(len(ladder), at)
+			if ch.residents, err = e.p.residentsToFitHost(ctx, at(len(l)-1)); ch.residents > 0 && err == nil {
+				fit, err = e.p.firstThatFits(ctx, e.of, len(l), at)
 			}
 		}
 		if err != nil {
@@ -150,26 +179,35 @@ func (s *search) climb(b, group int, r residency, ladder [][]plan.Retention) (*C
 		if fit == nil {
 			continue
 		}
-		if err := s.keep(fit); err != nil {
-			return nil, err
-		}
-		if r.state != device.DeviceTier && !s.any {
-			if err := s.promote(fit); err != nil {
-				return nil, err
-			}
-		}
-		return fit, nil // styles that need less memory are slower
+		return fit, e.keep(ctx, fit) // styles that need less memory are slower
 	}
 	return nil, nil
 }
 
-// relieve returns how many chunks must be on the device for the others to fit on the host; 0 if it is not the
-// host that is short of memory.
-func (s *search) relieve(ch choice) (int, error) {
-	if s.pinsChunks() || s.placed(ch.r, device.HostTier) <= float64(s.m.Capacity[device.HostTier]) {
+// keep adds a candidate to what was found and, if that can be faster, one with more chunks on the device.
+func (e *enumeration) keep(ctx context.Context, c *Candidate) error {
+	if err := c.simulate(e.p.machine); err != nil {
+		return err
+	}
+	e.found = e.found.add(c)
+	if c.choice.r.state == device.DeviceTier || e.of != fastestPlan || e.p.req.Pins.placesChunks() {
+		return nil
+	}
+	more, err := e.p.mostResidents(ctx, c)
+	if err != nil || more == nil {
+		return err
+	}
+	e.found = e.found.add(more)
+	return nil
+}
+
+// residentsToFitHost returns how many chunks must be on the device for the others to fit on the host; 0 if it is
+// not the host that is short of memory.
+func (p *problem) residentsToFitHost(ctx context.Context, ch choice) (int, error) {
+	if p.req.Pins.placesChunks() || p.bytesPlaced(ch.r, device.HostTier) <= float64(p.machine.Capacity[device.HostTier]) {
 		return 0, nil
 	}
-	c, err := s.evaluate(ch)
+	c, err := p.evaluate(ctx, ch)
 	if err != nil || c.Program.Over(device.DeviceTier) {
 		return 0, err
 	}
@@ -177,32 +215,27 @@ func (s *search) relieve(ch choice) (int, error) {
 	var failed error
 	n := 1 + sort.Search(chunks-1, func(i int) bool {
 		ch.residents = i + 1
-		c, err := s.evaluate(ch)
+		c, err := p.evaluate(ctx, ch)
 		failed = cmp.Or(failed, err)
 		return err != nil || !c.Program.Over(device.HostTier)
 	})
 	return n, failed
 }
 
-// pinsChunks reports whether the user has decided where chunks live.
-func (s *search) pinsChunks() bool {
-	return s.req.Pins.Weights != nil || s.req.Pins.State != nil || s.req.Pins.Grads != nil
-}
-
-// first finds by bisection the first of n choices that fits; nil if none does.
+// firstThatFits finds by bisection the first of n choices that fits; nil if none does.
 // Choices must be sorted by decreasing memory.
-func (s *search) first(n int, at func(int) choice) (*Candidate, error) {
-	last, err := s.evaluate(at(n - 1))
+func (p *problem) firstThatFits(ctx context.Context, of aim, n int, at func(int) choice) (*Candidate, error) {
+	last, err := p.evaluate(ctx, at(n-1))
 	if err != nil || last.Program.Over(device.DeviceTier) {
 		return nil, err // the last choice needs least device memory, though it may need more of other tiers
 	}
-	if s.any && last.Fits {
+	if of != fastestPlan && last.Fits {
 		return last, nil
 	}
 	fits := map[int]*Candidate{}
 	var failed error
 	i := sort.Search(n, func(i int) bool {
-		c, err := s.evaluate(at(i))
+		c, err := p.evaluate(ctx, at(i))
 		if err != nil {
 			failed = cmp.Or(failed, err)
 			return true
@@ -215,20 +248,20 @@ func (s *search) first(n int, at func(int) choice) (*Candidate, error) {
 	return fits[i], failed
 }
 
-// promote places as many more chunks as fit wholly on the device, starting with the
-// first. The others follow the base's placement.
-func (s *search) promote(base *Candidate) error {
-	chunks := len(base.Plan.Chunks)
-	if s.pinsChunks() || base.choice.residents >= chunks {
-		return nil
+// mostResidents returns, simulated, a candidate's plan with as many more chunks as fit wholly on the device, starting
+// with the first, while the others follow the base's placement; nil if no more fit.
+func (p *problem) mostResidents(ctx context.Context, base *Candidate) (*Candidate, error) {
+	chunks, now := len(base.Plan.Chunks), base.choice.residents
+	if now >= chunks {
+		return nil, nil
 	}
-	fit, err := s.first(chunks-base.choice.residents, func(i int) choice {
+	fit, err := p.firstThatFits(ctx, fastestPlan, chunks-now, func(i int) choice {
 		ch := base.choice
 		ch.residents = chunks - i
 		return ch
 	})
 	if err != nil || fit == nil {
-		return err
+		return nil, err
 	}
-	return s.keep(fit)
+	return fit, fit.simulate(p.machine)
 }

@@ -7,8 +7,8 @@ const logitShare = 16
 // device's memory, but the product runs well only with enough rows.
 func (r *Request) Head(tokens int, memory int64) int {
 	row := int64(r.Graph.Model.Vocab) * r.Graph.DType.Size()
-	for tokens > 64 && int64(tokens)*row > memory/logitShare && r.shrink(tokens) < tokens {
-		tokens = r.shrink(tokens)
+	for tokens > 64 && int64(tokens)*row > memory/logitShare && r.fewerRows(tokens) < tokens {
+		tokens = r.fewerRows(tokens)
 	}
 	return tokens
 }
@@ -16,9 +16,9 @@ func (r *Request) Head(tokens int, memory int64) int {
 // HeadFits reports whether the head may process that many tokens at a time.
 func (r *Request) HeadFits(rows int) bool { return r.HeadUnit == 0 || rows%r.HeadUnit == 0 }
 
-// shrink returns the next smaller number of rows that is a multiple or a divisor of the sequence length and at
+// fewerRows returns the next smaller number of rows that is a multiple or a divisor of the sequence length and at
 // which the graph's and the device's sums can be cut; rows itself if there is none.
-func (r *Request) shrink(rows int) int {
+func (r *Request) fewerRows(rows int) int {
 	unit := 1
 	if rows > r.Graph.Seq {
 		unit = r.Graph.Seq

@@ -17,15 +17,17 @@ func TestPack(t *testing.T) {
 		if req.Pins.MicroBatch = micro; micro > 0 { // heuristics seldom miss the bound
 			req.Pins.Recompute = "attention"
 		}
-		s := newSearch(t.Context(), req, machine(t, budget, 1))
-		check(t, s.alike())
-		if len(s.found) == 0 {
+		p := newProblem(req, machine(t, budget, 1))
+		found, err := planUniform(t.Context(), p, nil)
+		check(t, err)
+		if len(found) == 0 {
 			continue
 		}
-		check(t, s.complete())
-		before := s.found[0]
-		check(t, s.pack())
-		after := s.found[0]
+		found, err = lowerAllRanks(t.Context(), p, found)
+		check(t, err)
+		packed, err := packFastest(t.Context(), p, found)
+		check(t, err)
+		before, after := found[0], packed[0]
 		if after.seconds > 1.001*before.seconds {
 			t.Errorf("%d bytes: %v s, %v s before", budget, after.seconds, before.seconds)
 		}

@@ -2,6 +2,7 @@ package search
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"math"
 	"slices"
@@ -67,10 +68,10 @@ func (p *Pins) variants() []variant {
 	return variants
 }
 
-// sliceable reports whether micro-batches of b sequences can be cut as a variant
+// canSlice reports whether micro-batches of b sequences can be cut as a variant
 // requires, see plan.Plan.Validate.
-func (s *search) sliceable(b int, v variant) bool {
-	return b == 1 && s.graph.DType == graph.F32 && v.slices <= s.graph.Seq/graph.SliceUnit(s.graph.Seq) && len(s.remakes(v)) > 0 && len(s.req.Pins.Activations) == 0
+func (p *problem) canSlice(b int, v variant) bool {
+	return b == 1 && p.graph.DType == graph.F32 && v.slices <= p.graph.Seq/graph.SliceUnit(p.graph.Seq) && len(p.recomputations(v)) > 0 && len(p.req.Pins.Activations) == 0
 }
 
 // effort bounds the instructions lowered for pipelines per rank of the machine, mostEffort their total. slack
@@ -85,6 +86,7 @@ const (
 // shape is a pipeline without a placement.
 type shape struct {
 	variant
+	p               *problem
 	depth, replicas int
 	b, micros       int
 	costs           *costs
@@ -101,80 +103,91 @@ type task struct {
 	bound, estimate float64
 }
 
-// pipelines tries pipelines of all depths. Estimates of memory are sometimes too low: if none of the tasks that
-// they leave fits, the tasks that they ruled out are tried too.
-func (s *search) pipelines() error {
-	pins := &s.req.Pins
-	if s.ranks == 1 || pins.Pipeline == 1 || pins.Group > 1 || pins.Policy != "" {
-		return nil
-	}
-	err := s.pipelinesOf(false)
-	if err == nil && len(s.found) == 0 {
-		err = s.pipelinesOf(true)
-	}
-	return err
+// planPipelines finds pipelines.
+func planPipelines(ctx context.Context, p *problem, found shortlist) (shortlist, error) {
+	return searchPipelines(ctx, p, found, fastestPlan)
 }
 
-func (s *search) pipelinesOf(every bool) error {
-	pins := &s.req.Pins
-	var tasks []*task
-	for depth := 2; depth <= min(s.ranks, len(s.graph.Segments)); depth++ {
-		if s.ranks%depth != 0 || pins.Pipeline != 0 && pins.Pipeline != depth {
+// searchPipelines tries pipelines of all depths. Estimates of memory are sometimes too low: if none of the tasks that
+// they leave fits, the tasks that they ruled out are tried too.
+func searchPipelines(ctx context.Context, p *problem, found shortlist, of aim) (shortlist, error) {
+	pins := &p.req.Pins
+	if p.ranks == 1 || pins.Pipeline == 1 || pins.Group > 1 || pins.Policy != "" {
+		return found, nil
+	}
+	known := newEstimates(p)
+	for _, every := range []bool{false, true} {
+		tasks, err := tasksOf(ctx, known, found, every)
+		if err != nil {
+			return nil, err
+		}
+		if found, err = tryTasks(ctx, p, found, tasks, of); err != nil || len(found) > 0 {
+			return found, err
+		}
+	}
+	return found, nil
+}
+
+// tasksOf lists the tasks of pipelines of all depths that may beat the best plan so far and, unless every one is
+// asked for, are not dominated; those that seem fastest come first.
+func tasksOf(ctx context.Context, known *estimates, found shortlist, every bool) (tasks []*task, err error) {
+	p, pin := known.p, known.p.req.Pins.Pipeline
+	for depth := 2; depth <= min(p.ranks, len(p.graph.Segments)); depth++ {
+		if p.ranks%depth != 0 || pin != 0 && pin != depth {
 			continue
 		}
-		s.say(fmt.Sprintf("planning: pipelines of %d ranks", depth))
-		for _, sh := range s.shapes(depth) {
-			if err := s.ctx.Err(); err != nil {
-				return err
+		p.told.say(fmt.Sprintf("planning: pipelines of %d ranks", depth))
+		for _, sh := range shapesOf(known, depth, found) {
+			if err := ctx.Err(); err != nil {
+				return nil, err
 			}
-			tasks = append(tasks, s.tasks(sh, every)...)
+			tasks = append(tasks, sh.tasks(found, every)...)
 		}
 	}
 	slices.SortStableFunc(tasks, func(a, b *task) int { return cmp.Compare(a.estimate, b.estimate) })
+	return tasks, nil
+}
+
+// tryTasks lowers tasks until the effort is spent or the next ones are unlikely to win.
+func tryTasks(ctx context.Context, p *problem, found shortlist, tasks []*task, of aim) (shortlist, error) {
 	fruitless := 0
 	for _, t := range tasks {
-		if len(s.found) > 0 && (s.any || s.lowered > min(effort*s.ranks, mostEffort) || fruitless > patience) {
+		if len(found) > 0 && (of != fastestPlan || p.told.pipelined > min(effort*p.ranks, mostEffort) || fruitless > patience) {
 			break
 		}
-		if s.beaten(t.bound) || s.beaten(t.estimate/slack) {
+		if found.beats(t.bound) || found.beats(t.estimate/slack) {
 			continue
 		}
-		s.say("planning: " + t.label())
+		p.told.say("planning: " + t.label())
 		fruitless++
-		if c, err := s.pursue(t); err != nil {
-			return err
-		} else if c != nil && c == s.fastest() {
+		c, err := t.lowerRoomiest(ctx, of)
+		if err != nil {
+			return nil, err
+		}
+		if c == nil {
+			continue
+		}
+		if found = found.add(c); c == found[0] {
 			fruitless = 0
 		}
 	}
-	return nil
+	return found, nil
 }
 
-// beaten reports whether the best time so far is at most bound.
-func (s *search) beaten(bound float64) bool { return len(s.found) > 0 && bound >= s.found[0].Seconds() }
-
-// fastest returns the best candidate so far, or nil.
-func (s *search) fastest() *Candidate {
-	if len(s.found) == 0 {
-		return nil
-	}
-	return s.found[0]
-}
-
-// shapes lists the pipelines of a depth.
-func (s *search) shapes(depth int) (list []*shape) {
-	pins := &s.req.Pins
-	replicas := s.ranks / depth
-	batch := s.req.GlobalBatch / replicas
-	if batch*replicas != s.req.GlobalBatch {
+// shapesOf lists the pipelines of a depth.
+func shapesOf(known *estimates, depth int, found shortlist) (list []*shape) {
+	p, pin := known.p, known.p.req.Pins.MicroBatch
+	replicas := p.ranks / depth
+	batch := p.req.GlobalBatch / replicas
+	if batch*replicas != p.req.GlobalBatch {
 		return nil
 	}
 	for b := batch; b >= 1; b-- {
-		tokens := b * s.graph.Seq
-		if batch%b != 0 || b > 1 && tokens > 1<<16 || !s.graph.CutsAt(tokens) || pins.MicroBatch > 0 && b != pins.MicroBatch {
+		tokens := b * p.graph.Seq
+		if batch%b != 0 || b > 1 && tokens > 1<<16 || !p.graph.CutsAt(tokens) || pin > 0 && b != pin {
 			continue
 		}
-		c := s.costs(b)
+		c := known.of(b)
 		if math.IsInf(c.message, 0) {
 			return nil // no link joins the ranks
 		}
@@ -182,28 +195,26 @@ func (s *search) shapes(depth int) (list []*shape) {
 		for _, t := range c.segments {
 			work += t.F + t.B + t.W
 		}
-		if s.beaten(work * float64(batch/b) / float64(depth)) {
+		if found.beats(work * float64(batch/b) / float64(depth)) {
 			continue
 		}
-		for _, v := range s.variants(depth) {
-			if v.slices > 1 && !s.sliceable(b, v) {
+		for _, v := range p.req.Pins.variantsOf(depth) {
+			if v.slices > 1 && !p.canSlice(b, v) {
 				continue
 			}
-			list = append(list, &shape{variant: v, depth: depth, replicas: replicas, b: b, micros: batch / b, costs: c})
+			list = append(list, &shape{variant: v, p: p, depth: depth, replicas: replicas, b: b, micros: batch / b, costs: c})
 		}
 	}
 	return list
 }
 
-// variants lists the schedules to try, within the pins.
-func (s *search) variants(depth int) []variant {
-	pins := &s.req.Pins
-	var list []variant
-	for _, v := range pins.variants() {
-		if pins.Schedule != "" && pins.Schedule != v.name || pins.Slices > 0 && pins.Slices != v.slices {
+// variantsOf lists the schedules to try at a depth, within the pins.
+func (p *Pins) variantsOf(depth int) (list []variant) {
+	for _, v := range p.variants() {
+		if p.Schedule != "" && p.Schedule != v.name || p.Slices > 0 && p.Slices != v.slices {
 			continue
 		}
-		if n := len(pins.Stages); n > 0 && v.chunks*depth != n {
+		if n := len(p.Stages); n > 0 && v.chunks*depth != n {
 			continue
 		}
 		list = append(list, v)
@@ -265,39 +276,39 @@ func (t *task) label() string {
 	return fmt.Sprintf("%s, %s, %s, micro-batch %d x %d", ranks, name, t.residency.label, t.b, t.micros)
 }
 
-// pursue lowers a task in the style that uses most memory and fits; nil if none
+// lowerRoomiest lowers and simulates a task in the style that uses most memory and fits; nil if none
 // does.
-func (s *search) pursue(t *task) (*Candidate, error) {
-	for _, st := range s.styles(t.b, t.residency) {
-		c, err := s.fill(t, st)
+func (t *task) lowerRoomiest(ctx context.Context, of aim) (*Candidate, error) {
+	for _, st := range t.p.styles(of, t.b, t.residency) {
+		c, err := t.lower(ctx, st)
 		if err != nil {
 			return nil, err
 		}
 		if c != nil {
-			return c, s.keep(c)
+			return c, c.simulate(t.p.machine)
 		}
 	}
 	return nil, nil
 }
 
-// fill finds the least recomputation that fits for each rank; nil if nothing fits on some rank.
-func (s *search) fill(t *task, st style) (*Candidate, error) {
-	pl, err := s.piped(t, st)
+// lower finds the least recomputation that fits for each rank; nil if nothing fits on some rank.
+func (t *task) lower(ctx context.Context, st style) (*Candidate, error) {
+	pl, err := t.plan(st)
 	if err != nil {
 		return nil, err
 	}
-	s.evaluated++
+	t.p.told.evaluated++
 	c := &Candidate{Plan: pl, Label: t.label(), Kind: fmt.Sprintf("%s on %d ranks", t.name, t.depth), Fits: true}
 	var together int64
 	for rank := range t.depth {
-		p, err := s.least(t, pl, rank)
+		p, err := t.lowerRank(ctx, pl, rank)
 		if err != nil || p == nil {
 			return nil, err
 		}
 		c.Programs = append(c.Programs, p)
 		together += (p.Height[device.DeviceTier] + p.Height[device.HostTier]) * int64(t.replicas)
 	}
-	if s.m.Shared > 0 && together > s.m.Shared {
+	if t.p.machine.Shared > 0 && together > t.p.machine.Shared {
 		return nil, nil
 	}
 	hash := pl.Hash() // each rank was lowered before the later ranks' recomputation was decided
@@ -308,17 +319,17 @@ func (s *search) fill(t *task, st style) (*Candidate, error) {
 	return c, nil
 }
 
-// piped returns the plan of a task without recomputation.
-func (s *search) piped(t *task, st style) (*plan.Plan, error) {
-	pl := plan.Plain(s.graph, t.b)
-	pl.Ranks, pl.MicroBatches, pl.HeadRows, pl.State = s.ranks, t.micros, st.headRows, s.req.State
-	pl.Optimizer = s.req.Optimizer
-	pl.Chunks = plan.Layout(s.graph, st.chunk)
+// plan returns the plan of a task without recomputation.
+func (t *task) plan(st style) (*plan.Plan, error) {
+	pl := plan.Plain(t.p.graph, t.b)
+	pl.Ranks, pl.MicroBatches, pl.HeadRows, pl.State = t.p.ranks, t.micros, st.headRows, t.p.req.State
+	pl.Optimizer = t.p.req.Optimizer
+	pl.Chunks = plan.Layout(t.p.graph, st.chunk)
 	pl.Pipeline = &plan.Pipeline{Schedule: t.name, Ranks: t.depth, Stages: t.first[:len(t.first)-1], Slices: t.slices}
 	if t.sequence != nil {
 		pl.Pipeline.Order = t.sequence.Text()
 	}
-	ordered, err := pl.Ordered(s.graph)
+	ordered, err := pl.Ordered(t.p.graph)
 	if err != nil {
 		return nil, err
 	}
@@ -332,61 +343,47 @@ func (s *search) piped(t *task, st style) (*plan.Plan, error) {
 			}
 		}
 	}
-	s.stream(pl, 0)
-	if s.req.Pins.Slots > 0 {
-		pl.Slots = s.req.Pins.Slots
+	t.p.streamUpdates(pl, 0)
+	if t.p.req.Pins.Slots > 0 {
+		pl.Slots = t.p.req.Pins.Slots
 	}
-	s.cache(pl, st)
+	t.p.setCache(pl, st)
 	return pl, nil
 }
 
-// levels lists activation policies of some layers, from least work to least memory:
-// one choice after the other, and within a choice layer by layer from the first.
-func levels(layers int, choices []plan.Retention) [][]plan.Retention {
-	list := [][]plan.Retention{slices.Repeat(choices[:1], layers)}
-	for _, c := range choices[1:] {
-		for l := range layers {
-			next := slices.Clone(list[len(list)-1])
-			next[l] = c
-			list = append(list, next)
-		}
-	}
-	return list
-}
-
-// least finds the least recomputation with which a rank fits, starting at the
+// lowerRank finds the least recomputation with which a rank fits, starting at the
 // guess, and stores it in the plan. Other ranks' layers do not affect it.
-func (s *search) least(t *task, pl *plan.Plan, rank int) (best *program.Program, err error) {
+func (t *task) lowerRank(ctx context.Context, pl *plan.Plan, rank int) (best *program.Program, err error) {
 	var layers []int
 	for _, r := range t.ranges(rank) {
-		for l := max(r[0], 1); l < min(r[1], s.graph.Head()); l++ {
+		for l := max(r[0], 1); l < min(r[1], t.p.graph.Head()); l++ {
 			layers = append(layers, l-1)
 		}
 	}
 	slices.Sort(layers)
 	layers = slices.Compact(layers) // both directions have the same policy
-	list := levels(len(layers), s.remakes(t.variant))
-	opt := s.req.Options
-	opt.Capacity, opt.Reject, opt.Rank = s.m.Capacity, true, rank
+	list := ladderOf(len(layers), t.p.recomputations(t.variant))
+	opt := t.p.req.Options
+	opt.Capacity, opt.Reject, opt.Rank = t.p.machine.Capacity, true, rank
 	set := func(keep []plan.Retention) {
 		for i, l := range layers {
 			pl.Activations[l] = keep[i]
 		}
-		pl.Activations = s.req.Pins.activations(pl.Activations)
+		pl.Activations = t.p.req.Pins.activations(pl.Activations)
 	}
 	fitting := -1
 	bad, good := -1, len(list) // good fits if it is in the list
 	step, at := 1, min(t.level[rank], len(list)-1)
 	for good-bad > 1 {
-		if err := s.ctx.Err(); err != nil {
+		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
 		set(list[at])
-		p, err := lower.Lower(s.ctx, s.graph, pl, opt)
+		p, err := lower.Lower(ctx, t.p.graph, pl, opt)
 		if err != nil {
 			return nil, err
 		}
-		s.lowered += len(p.Instrs)
+		t.p.told.pipelined += len(p.Instrs)
 		if p.Fits() {
 			best, good, fitting = p, at, at
 			at -= step

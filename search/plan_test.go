@@ -271,7 +271,7 @@ func TestOddSequences(t *testing.T) {
 	}
 	short := []batch{{33, 4, []int{4, 2}}, {33, 3, []int{3}}, {33, 1, []int{1}}, {32, 4, []int{4, 2, 1}}, {1, 4, []int{4, 2}}}
 	for _, c := range append([]batch{{33001, 3, []int{3}}, {33001, 6, []int{2}}}, short...) {
-		if list := newSearch(t.Context(), of(c), machine(t, 1<<30, 1)).microBatches(); !slices.Equal(list, c.want) {
+		if list := newProblem(of(c), machine(t, 1<<30, 1)).microBatches(); !slices.Equal(list, c.want) {
 			t.Errorf("%d sequences of %d: micro-batches of %v, want %v", c.batch, c.seq, list, c.want)
 		}
 	}

@@ -67,10 +67,9 @@ func TestHeadUnit(t *testing.T) {
 	}
 	for unit, least := range map[int]int{0: 1, 32: 32, 64: 64, 128: 128} {
 		req.HeadUnit = unit
-		s := &search{req: req, graph: req.Graph}
 		rows := req.GlobalBatch * req.Graph.Seq
-		for s.req.shrink(rows) < rows {
-			rows = s.req.shrink(rows)
+		for req.fewerRows(rows) < rows {
+			rows = req.fewerRows(rows)
 		}
 		if rows != least {
 			t.Errorf("with a unit of %d the head takes %d tokens at least, want %d", unit, rows, least)

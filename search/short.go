@@ -1,7 +1,9 @@
 package search
 
 import (
+	"context"
 	"math"
+	"slices"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/lower"
@@ -30,61 +32,66 @@ import (
 // shortest is the number of micro-batches of a shortened step.
 const shortest = 3
 
-// shorten returns how many micro-batches of a step to lower.
-func (s *search) shorten(pl *plan.Plan) int {
-	if !s.short || !shortens(pl.MicroBatches, pl.Group) {
-		return pl.MicroBatches
-	}
-	return shortest
-}
-
 // shortens reports whether steps of n micro-batches can be shortened.
 func shortens(n, group int) bool { return n > shortest && group == 1 }
 
-// growth returns the bytes of each tier that one more micro-batch adds to a step, however few.
-func (s *search) growth(b int) ([device.NumTiers]int64, error) {
-	if g, ok := s.grows[b]; ok {
+// shortens reports whether any steps can be shortened.
+func (p *problem) shortens() bool {
+	return slices.ContainsFunc(p.microBatches(), func(b int) bool {
+		return slices.ContainsFunc(p.groups(b), func(group int) bool { return shortens(p.batch/b, group) })
+	})
+}
+
+// growths are the bytes of each tier that one more micro-batch adds to a step, however few, by sequences per
+// micro-batch. They follow from the graph, the state's format and the options of lowering alone, so they hold for
+// all problems that differ in other decisions, in the machine or in its prices; stages run one after the other.
+type growths map[int][device.NumTiers]int64
+
+// growth returns the growth of a step with micro-batches of b sequences.
+func (p *problem) growth(ctx context.Context, b int) ([device.NumTiers]int64, error) {
+	if g, ok := p.growths[b]; ok {
 		return g, nil
 	}
-	pl := plan.Plain(s.graph, b)
-	pl.State, pl.Group = s.req.State, 1
+	pl := plan.Plain(p.graph, b)
+	pl.Optimizer, pl.State, pl.Group = p.req.Optimizer, p.req.State, 1
 	var bound [2][device.NumTiers]int64
 	for i := range bound {
 		pl.MicroBatches = shortest + i
-		p, err := lower.Lower(s.ctx, s.graph, pl, s.req.Options)
+		prog, err := lower.Lower(ctx, p.graph, pl, p.req.Options)
 		if err != nil {
 			return bound[0], err
 		}
-		bound[i] = p.Bound
+		bound[i] = prog.Bound
 	}
 	for t := range bound[1] {
 		bound[1][t] -= bound[0][t]
 	}
-	s.grows[b] = bound[1]
+	p.growths[b] = bound[1]
 	return bound[1], nil
 }
 
-// judge evaluates a plan of the search, shortened where possible.
-func (s *search) judge(pl *plan.Plan, label string) (*Candidate, error) {
-	req, m := *s.req, *s.m
-	req.Options.Reject, req.Options.Quick = true, s.m.Shared == 0 // ranks that share memory have what others leave
-	missing := pl.MicroBatches
-	pl.MicroBatches = s.shorten(pl)
-	if missing -= pl.MicroBatches; missing > 0 {
-		grows, err := s.growth(pl.MicroBatch)
-		if err != nil {
-			return nil, err
-		}
-		for t, g := range grows {
-			if m.Capacity[t] > 0 {
-				m.Capacity[t] = max(m.Capacity[t]-int64(missing)*g, 1) // 0 would mean no such tier
-			}
-		}
-		if m.Shared > 0 {
-			m.Shared = max(m.Shared-int64(missing*s.ranks)*(grows[device.DeviceTier]+grows[device.HostTier]), 1)
+// judge evaluates a plan of the search, shortened or not. What the missing micro-batches would add is kept free.
+func (p *problem) judge(ctx context.Context, pl *plan.Plan, label string, short bool) (*Candidate, error) {
+	req, m := *p.req, *p.machine
+	req.Options.Reject, req.Options.Quick = true, m.Shared == 0 // ranks that share memory have what others leave
+	if !short {
+		return Evaluate(ctx, &req, pl, &m, label)
+	}
+	missing := pl.MicroBatches - shortest
+	pl.MicroBatches = shortest
+	grows, err := p.growth(ctx, pl.MicroBatch)
+	if err != nil {
+		return nil, err
+	}
+	for t, g := range grows {
+		if m.Capacity[t] > 0 {
+			m.Capacity[t] = max(m.Capacity[t]-int64(missing)*g, 1) // 0 would mean no such tier
 		}
 	}
-	c, err := Evaluate(s.ctx, &req, pl, &m, label)
+	if m.Shared > 0 {
+		m.Shared = max(m.Shared-int64(missing*p.ranks)*(grows[device.DeviceTier]+grows[device.HostTier]), 1)
+	}
+	c, err := Evaluate(ctx, &req, pl, &m, label)
 	if err == nil {
 		c.missing = missing
 	}
@@ -112,40 +119,44 @@ func (c *Candidate) times(in *program.Instr) float64 {
 	return 1
 }
 
-// lengthen replaces shortened candidates by whole ones, the fastest of each kind. One that no longer fits,
-// since it packs a little worse, keeps fewer of its activations; it is dropped if that does not help.
-func (s *search) lengthen() error {
+// lengthenSteps replaces shortened candidates by whole ones, the fastest of each kind. One that no longer fits is
+// dropped.
+func lengthenSteps(ctx context.Context, p *problem, short shortlist) (found shortlist, err error) {
 	type kind struct {
 		name  string
 		b, gr int
 	}
-	short := s.found
-	s.found, s.short = nil, false
 	known := map[kind]bool{}
 	for _, c := range short {
 		k := kind{c.Kind, c.choice.b, c.choice.group}
-		if known[k] || s.tired() {
+		if known[k] || len(found) > 0 && p.told.exhausted() {
 			continue
 		}
 		if c.missing > 0 {
-			var err error
-			if c, err = s.evaluate(c.choice); err != nil {
-				return err
-			}
-			if !c.Fits {
-				b := &balancing{search: s, best: c, levels: s.below(c.choice)}
-				if c, err = b.fit(c.choice, 1); err != nil {
-					return err
-				}
+			if c, err = lengthen(ctx, p, c.choice); err != nil {
+				return nil, err
 			}
 			if c == nil {
 				continue
 			}
 		}
 		known[k] = true
-		if err := s.keep(c); err != nil {
-			return err
-		}
+		found = found.add(c)
 	}
-	return nil
+	return found, nil
+}
+
+// lengthen returns the candidate of a choice with a whole step. If it does not fit, since it packs a little worse,
+// it keeps fewer of its activations; nil if that does not help.
+func lengthen(ctx context.Context, p *problem, ch choice) (*Candidate, error) {
+	ch.short = false
+	c, err := p.evaluate(ctx, ch)
+	if err == nil && !c.Fits {
+		b := &balancing{p: p, best: c, levels: p.rungsBelow(ch)}
+		c, err = b.leastRecomputation(ctx, ch, 1)
+	}
+	if err != nil || c == nil {
+		return nil, err
+	}
+	return c, c.simulate(p.machine)
 }

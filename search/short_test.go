@@ -1,6 +1,7 @@
 package search
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"slices"
@@ -19,20 +20,19 @@ func TestShortSteps(t *testing.T) {
 	req := small(t)
 	req.GlobalBatch = 32
 	m := machine(t, 60<<20, 0.5)
-	s := newSearch(t.Context(), req, m)
+	p := newProblem(req, m)
 	var sum, worst float64
 	n := 0
 	testkit.Check(t, func(t *rapid.T) {
 		b := rapid.SampledFrom([]int{1, 2, 4, 8}).Draw(t, "sequences")
-		s.ladders = s.retentions(b, 1)
-		ladder := rapid.SampledFrom(s.ladders).Draw(t, "ladder")
+		ladder := rapid.SampledFrom(p.ladders(choice{b: b, group: 1})).Draw(t, "ladder")
 		r := rapid.SampledFrom(residenciesOf(1)).Draw(t, "residency")
 		ch := choice{b: b, group: 1, r: r, keep: rapid.SampledFrom(ladder).Draw(t, "rung"),
-			st:        rapid.SampledFrom(s.styles(b, r)).Draw(t, "style"),
+			st:        rapid.SampledFrom(p.styles(fastestPlan, b, r)).Draw(t, "style"),
 			residents: rapid.IntRange(0, 3).Draw(t, "residents"), streamed: rapid.IntRange(0, updateParts).Draw(t, "streamed")}
 		judge := func(short bool) *Candidate {
-			s.short = short
-			c, err := s.evaluate(ch)
+			ch.short = short
+			c, err := p.evaluate(context.Background(), ch)
 			if err == nil {
 				err = c.simulate(m)
 			}
@@ -68,8 +68,7 @@ func TestLongAccumulation(t *testing.T) {
 		m := machine(t, mib<<20, 1)
 		req.GlobalBatch = 8
 		few := find(t, req, m).Best
-		s := newSearch(t.Context(), req, m)
-		grows, err := s.growth(1)
+		grows, err := newProblem(req, m).growth(t.Context(), 1)
 		check(t, err)
 		req.GlobalBatch = 32
 		m.Capacity[device.DeviceTier] += 24 * grows[device.DeviceTier]
@@ -87,25 +86,29 @@ func TestLengthenedWithLess(t *testing.T) {
 	req := small(t)
 	req.GlobalBatch = 32
 	m := machine(t, 10<<20, 1)
-	s := newSearch(t.Context(), req, m)
-	s.short = true
-	check(t, s.enumerate(false))
-	s.found = slices.DeleteFunc(s.found, func(c *Candidate) bool {
-		return c.missing == 0 || slices.Equal(c.choice.keep, s.retentions(c.choice.b, 1)[0][len(s.retentions(c.choice.b, 1)[0])-1])
+	p := newProblem(req, m)
+	e := newEnumeration(p, nil, fastestPlan)
+	e.short = true
+	check(t, e.tryAll(t.Context()))
+	short := slices.DeleteFunc(e.found, func(c *Candidate) bool {
+		ladder := p.ladders(c.choice)[0]
+		return c.missing == 0 || slices.Equal(c.choice.keep, ladder[len(ladder)-1])
 	})
-	if len(s.found) == 0 {
+	if len(short) == 0 {
 		t.Fatal("nothing was shortened")
 	}
-	first := s.found[0]
-	s.short = false
-	whole, err := s.evaluate(first.choice)
+	first := short[0]
+	ch := first.choice
+	ch.short = false
+	whole, err := p.evaluate(t.Context(), ch)
 	check(t, err)
 	m.Capacity[device.DeviceTier] = whole.Program.Height[device.DeviceTier] - 1
-	check(t, s.lengthen())
-	if !slices.ContainsFunc(s.found, func(c *Candidate) bool {
+	found, err := lengthenSteps(t.Context(), p, short)
+	check(t, err)
+	if !slices.ContainsFunc(found, func(c *Candidate) bool {
 		return c.Kind == first.Kind && c.Fits && c.missing == 0 && !slices.Equal(c.choice.keep, first.choice.keep)
 	}) {
-		t.Errorf("%s lacks a byte, and nothing like it was found: %d plans", first.Label, len(s.found))
+		t.Errorf("%s lacks a byte, and nothing like it was found: %d plans", first.Label, len(found))
 	}
 }
 
@@ -113,10 +116,11 @@ func TestLengthenedWithLess(t *testing.T) {
 func TestMisfitsOnce(t *testing.T) {
 	req := small(t)
 	req.GlobalBatch = 8
-	s := newSearch(t.Context(), req, machine(t, 3<<20, 1))
+	p := newProblem(req, machine(t, 3<<20, 1))
 	times := map[string]int{}
-	s.progress = func(words string) { times[words]++ }
-	check(t, s.alike())
+	p.told.progress = func(words string) { times[words]++ }
+	found, err := planUniform(t.Context(), p, nil)
+	check(t, err)
 	once, twice := 0, 0
 	for words, n := range times {
 		var b, group int
@@ -132,7 +136,7 @@ func TestMisfitsOnce(t *testing.T) {
 			t.Errorf("%s: %d times", words, n)
 		}
 	}
-	if len(s.found) > 0 || once == 0 || twice == 0 {
-		t.Errorf("%d plans found, %d placements looked at once, %d twice", len(s.found), once, twice)
+	if len(found) > 0 || once == 0 || twice == 0 {
+		t.Errorf("%d plans found, %d placements looked at once, %d twice", len(found), once, twice)
 	}
 }

@@ -32,11 +32,11 @@ func TestThrifty(t *testing.T) {
 		{"other micro-batches", []*Candidate{moving(4, 1, 0.9), moving(8, 1.001, 0)}, 0},
 		{"one of many", []*Candidate{moving(4, 1, 0.9), moving(4, 1.001, 0.5), moving(4, 1.002, 0), moving(4, 1.004, 0)}, 2},
 	} {
-		s := &search{found: slices.Clone(c.list)}
-		s.thrifty()
+		found, err := preferThrifty(t.Context(), nil, c.list)
+		check(t, err)
 		rest := slices.Delete(slices.Clone(c.list), c.want, c.want+1)
-		if s.found[0] != c.list[c.want] || !slices.Equal(s.found[1:], rest) {
-			t.Errorf("%s: %d was taken, want %d", c.name, slices.Index(c.list, s.found[0]), c.want)
+		if found[0] != c.list[c.want] || !slices.Equal(found[1:], rest) {
+			t.Errorf("%s: %d was taken, want %d", c.name, slices.Index(c.list, found[0]), c.want)
 		}
 	}
 }
@@ -46,18 +46,19 @@ func TestBestOfKinds(t *testing.T) {
 	const seed = 7
 	rng := rand.New(rand.NewPCG(seed, seed))
 	for _, ranks := range []int{1, 2} {
-		s, best := &search{ranks: ranks}, map[string]float64{}
+		best := map[string]float64{}
+		var found shortlist
 		for i := range 200 {
 			c := moving(1, 1+rng.Float64()+float64(i%5), 0)
+			c.Plan.Ranks, c.Plan.MicroBatches = ranks, i
 			c.Kind = string(rune('a' + i%5)) // each kind is slower than the one before it
 			if old, ok := best[c.Kind]; !ok || c.seconds < old {
 				best[c.Kind] = c.seconds
 			}
-			s.found = append(s.found, c)
-			s.sort()
+			found = found.add(c)
 		}
 		held := map[string]float64{}
-		for _, c := range s.found {
+		for _, c := range found {
 			if held[c.Kind] == 0 {
 				held[c.Kind] = c.seconds
 			}
@@ -67,8 +68,8 @@ func TestBestOfKinds(t *testing.T) {
 				t.Errorf("seed %d, %d ranks: the best of kind %s takes %v s, held is %v", seed, ranks, kind, seconds, held[kind])
 			}
 		}
-		if len(s.found) > 24+5 || !slices.IsSortedFunc(s.found, func(a, b *Candidate) int { return cmp.Compare(a.seconds, b.seconds) }) {
-			t.Errorf("%d are held, or not in order", len(s.found))
+		if len(found) > 24+5 || !slices.IsSortedFunc(found, func(a, b *Candidate) int { return cmp.Compare(a.seconds, b.seconds) }) {
+			t.Errorf("%d are held, or not in order", len(found))
 		}
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"reflect"
 	"slices"
 	"time"
 
@@ -68,86 +67,44 @@ const (
 // is dropped.
 var trialMargins = [...]float64{1.2, 1.12, 1.08, 1.06, 1.05, 1.05, 1}
 
-// prepare makes candidates comparable before trials. Operator times depend on the sequences per micro-batch,
-// and so far only the fastest candidates' operators were timed. It times those of the best candidates of other
-// sizes, then repeats the search, since decisions based on estimates, and those of policies' formulas, may
-// change. For policies it does so without trials too.
-func (s *search) prepare() error {
-	const near = 1.5 // over the fastest
-	tried := s.m.Trial != nil && s.m.Trial.worth(s.found[0].Seconds()) >= s.found[0].round()*2
-	if s.m.Measure == nil || !tried && s.req.Pins.Policy == "" {
-		return nil
-	}
-	timed := map[int]bool{}
-	for _, c := range s.found {
-		if b := c.Plan.MicroBatch; !timed[b] && c.Seconds() < near*s.found[0].Seconds() {
-			timed[b] = true
-			s.say("timing the operators of: " + c.Label)
-			if err := s.m.Measure(c); err != nil {
-				return err
-			}
-		}
-	}
-	if err := s.again(); err != nil {
-		return err
-	}
-	return s.settle()
-}
-
-// again repeats the search with the costs known now, and adds the earlier
-// candidates.
-func (s *search) again() error {
-	before := s.found
-	s.found, s.spent, s.reached = nil, 0, map[arrangement]float64{}
-	if err := s.alike(); err != nil {
-		return err
-	}
-	for _, c := range before {
-		if !slices.ContainsFunc(s.found, func(now *Candidate) bool { return reflect.DeepEqual(now.Plan, c.Plan) }) {
-			s.found = append(s.found, c)
-		}
-	}
-	return s.simulate()
-}
-
-// round returns the approximate duration of a candidate's first round.
-func (c *Candidate) round() time.Duration {
+// roundTime returns the approximate duration of a candidate's first round.
+func (c *Candidate) roundTime() time.Duration {
 	return time.Duration(trialCost * float64(stepsOf(c.Seconds())) * c.Seconds() * float64(time.Second))
 }
 
-// trial moves the finalist that is fastest on the machine to the front.
-func (s *search) trial() error {
-	if s.m.Trial == nil {
-		return nil
+// tryFinalists moves the finalist that is fastest on the machine to the front.
+func tryFinalists(ctx context.Context, p *problem, found shortlist) (shortlist, error) {
+	trial := p.machine.Trial
+	if trial == nil {
+		return found, nil
 	}
-	limit := s.m.Trial.worth(s.found[0].Seconds())
-	list, err := s.finalists(limit)
+	limit := trial.worth(found[0].Seconds())
+	list, err := finalistsOf(ctx, p, found, limit)
 	if err != nil || len(list) < 2 {
-		return err
+		return found, err
 	}
 	end := time.Now().Add(limit)
-	t, err := s.m.Trial.Open(s.ctx, list)
+	t, err := trial.Open(ctx, list)
 	if err != nil {
-		return fmt.Errorf("trying plans: %w", err)
+		return nil, fmt.Errorf("trying plans: %w", err)
 	}
-	best, err := s.rounds(t, list, end)
+	best, err := runRounds(ctx, p.told, t, list, end)
 	if err = errors.Join(err, t.Close()); err != nil {
-		return err
+		return nil, err
 	}
-	s.found = slices.Insert(slices.DeleteFunc(s.found, func(c *Candidate) bool { return c == best }), 0, best)
-	return nil
+	return found.first(best), nil
 }
 
-// rounds runs rounds until one candidate is left or time is up, and returns the best of those that completed
+// runRounds runs rounds until one candidate is left or time is up, and returns the best of those that completed
 // all rounds.
-func (s *search) rounds(t Trials, list []*Candidate, end time.Time) (best *Candidate, err error) {
+func runRounds(ctx context.Context, told *recorder, t Trials, list []*Candidate, end time.Time) (best *Candidate, err error) {
 	left := make([]int, len(list))
 	for i := range left {
 		left[i] = i
 	}
 	for n, margin := range trialMargins {
-		s.say(fmt.Sprintf("trying %d plans, round %d", len(left), n+1))
-		done, err := s.round(t, list, left, end)
+		told.say(fmt.Sprintf("trying %d plans, round %d", len(left), n+1))
+		done, err := runRound(ctx, t, list, left, end)
 		if err != nil {
 			return nil, err
 		}
@@ -186,29 +143,29 @@ func (t *Trial) worth(seconds float64) time.Duration {
 	return time.Duration(min(whole/trialShare, trialLongest.Seconds()) * float64(time.Second))
 }
 
-// finalists returns the best candidate of each kind, micro-batch and grouping, with deferred updates and without, that
+// finalistsOf returns the best candidate of each kind, micro-batch and grouping, with deferred updates and without, that
 // is near the fastest and fits on all ranks, as many as time permits.
-func (s *search) finalists(limit time.Duration) (list []*Candidate, err error) {
+func finalistsOf(ctx context.Context, p *problem, found shortlist, limit time.Duration) (list []*Candidate, err error) {
 	type kind struct {
 		name   string
 		b, gr  int
 		defers bool
 	}
 	known := map[kind]bool{}
-	for _, c := range s.found {
+	for _, c := range found {
 		k := kind{c.Kind, c.Plan.MicroBatch, c.Plan.Group, c.Plan.Defer}
-		if c.Seconds() > finalistGap*s.found[0].Seconds() || len(list) == finalists {
+		if c.Seconds() > finalistGap*found[0].Seconds() || len(list) == finalists {
 			break
 		}
 		if known[k] {
 			continue
 		}
-		if fits, err := c.Complete(s.ctx, s.req); err != nil {
+		if fits, err := c.Complete(ctx, p.req); err != nil {
 			return nil, err
 		} else if !fits {
 			continue
 		}
-		if limit -= c.round(); limit < 0 {
+		if limit -= c.roundTime(); limit < 0 {
 			break
 		}
 		known[k] = true
@@ -217,8 +174,8 @@ func (s *search) finalists(limit time.Duration) (list []*Candidate, err error) {
 	return list, nil
 }
 
-// round runs a round of the remaining finalists, and reports whether time is up.
-func (s *search) round(t Trials, list []*Candidate, left []int, end time.Time) (done bool, err error) {
+// runRound runs a round of the remaining finalists, and reports whether time is up.
+func runRound(ctx context.Context, t Trials, list []*Candidate, left []int, end time.Time) (done bool, err error) {
 	turns, inTurn := 1, stepsOf(list[0].Seconds())
 	if t.Together() {
 		turns, inTurn = inTurn, 1
@@ -229,7 +186,7 @@ func (s *search) round(t Trials, list []*Candidate, left []int, end time.Time) (
 		for _, i := range left {
 			c := list[i]
 			for range inTurn {
-				seconds, err := t.Step(s.ctx, i)
+				seconds, err := t.Step(ctx, i)
 				if err != nil {
 					return false, fmt.Errorf("trying %s: %w", c.Label, err)
 				}

@@ -1,6 +1,7 @@
 package search
 
 import (
+	"context"
 	"math"
 	"slices"
 
@@ -37,10 +38,10 @@ const updateParts = 64
 // not on the device.
 func Updaters() []string { return []string{device.HostTier.String(), plan.UpdateOnDevice} }
 
-// stream assigns parts/updateParts of the updates of non-resident chunks to the device, and returns the number
+// streamUpdates assigns parts/updateParts of the updates of non-resident chunks to the device, and returns the number
 // of chunks that it updates. They are spread evenly from first to last, so that cores and link are always busy.
-func (s *search) stream(pl *plan.Plan, parts int) (chunks int) {
-	switch s.req.Pins.Update {
+func (p *problem) streamUpdates(pl *plan.Plan, parts int) (chunks int) {
+	switch p.req.Pins.Update {
 	case Updaters()[0]:
 		parts = 0
 	case Updaters()[1]:
@@ -49,10 +50,10 @@ func (s *search) stream(pl *plan.Plan, parts int) (chunks int) {
 	var seen, streamed int64
 	for i := range pl.Chunks {
 		c := &pl.Chunks[i]
-		if parts == 0 || c.State == device.DeviceTier || s.graph.Params[c.First].Frozen {
+		if parts == 0 || c.State == device.DeviceTier || p.graph.Params[c.First].Frozen {
 			continue
 		}
-		n := elements(s.graph, *c)
+		n := elements(p.graph, *c)
 		if seen += n; updateParts*(2*streamed+n) < int64(parts)*2*seen { // this chunk brings the share nearer
 			c.Update = plan.UpdateOnDevice
 			streamed += n
@@ -70,40 +71,9 @@ func elements(g *graph.Graph, c plan.Chunk) (n int64) {
 	return n
 }
 
-// carrying returns the seconds to stream the state of n elements to the device while other elements' state
-// returns, along with the gradients and weights that must move too under this placement.
-func (s *search) carrying(n int64, r residency) float64 {
-	weight := s.graph.DType.Size()
-	up := plan.StateBytes(s.req.Optimizer, s.req.State, s.graph.DType)
-	down := up
-	if r.weights == device.HostTier {
-		down += weight
-		up += weight
-	}
-	if r.grads == device.HostTier && s.req.Options.Clip > 0 {
-		up += 4
-	}
-	cost := s.m.Cost
-	return max(s.copying(device.HostToDev, n*up)*(1+cost.Slowdown(device.HostToDev, device.DevToHost)),
-		s.copying(device.DevToHost, n*down)*(1+cost.Slowdown(device.DevToHost, device.HostToDev)))
-}
-
-// copying returns the seconds of a copy between device and host.
-func (s *search) copying(stream device.Stream, bytes int64) float64 {
-	cols := int(min(bytes, math.MaxInt32))
-	to := device.Operand{Tier: device.DeviceTier, DType: graph.F32, Rows: 1, Cols: cols, Stride: cols}
-	from := to
-	from.Tier = device.HostTier
-	if stream == device.DevToHost {
-		to, from = from, to
-	}
-	sec := s.m.Cost.Cost(&device.Call{Op: graph.Copy, Stream: stream, Args: []device.Operand{to, from}})
-	return sec * float64(bytes) / float64(4*cols)
-}
-
-// share returns the share of the host's updates that the device should take, or 0 if that cannot pay. It saves
+// updateShare returns the share of the host's updates that the device should take, or 0 if that cannot pay. It saves
 // at most the cores' time for that share, and at most what follows the last gradient, without the disk's part.
-func (b *balancing) share() float64 {
+func (b *balancing) updateShare() float64 {
 	var last, host float64
 	var elems int64
 	var disk [device.NumStreams]float64
@@ -126,7 +96,7 @@ func (b *balancing) share() float64 {
 			disk[s] += spans[i].End - max(spans[i].Start, last)
 		}
 	}
-	part := host / (host + b.carrying(elems, b.best.choice.r))
+	part := host / (host + b.p.prices.carry(elems, b.best.choice.r))
 	saved := min(host*part, b.best.Seconds()-b.best.beyond-last-max(disk[device.DiskRead], disk[device.DiskWrite]))
 	if saved < worthwhile*b.best.Seconds() {
 		return 0
@@ -135,21 +105,21 @@ func (b *balancing) share() float64 {
 }
 
 // divideUpdates tries the share that rates suggest.
-func (b *balancing) divideUpdates() error {
-	_, err := b.move(spend{updates: int(math.Round(updateParts * b.share()))}, len(b.levels)+1)
+func (b *balancing) divideUpdates(ctx context.Context) error {
+	_, err := b.tryMove(ctx, spend{updates: int(math.Round(updateParts * b.updateShare()))}, len(b.levels)+1)
 	return err
 }
 
 // tuneUpdates improves the share by search.
-func (b *balancing) tuneUpdates() error {
-	if ch := &b.best.choice; ch.streamed == 0 && !ch.deferred && b.share() == 0 {
+func (b *balancing) tuneUpdates(ctx context.Context) error {
+	if ch := &b.best.choice; ch.streamed == 0 && !ch.deferred && b.updateShare() == 0 {
 		return nil
 	}
 	for step := updateParts / 2; step >= 1; step /= 2 {
 		for _, by := range []int{step, -step} {
 			for better := true; better; {
 				var err error
-				if better, err = b.move(spend{updates: by}, len(b.levels)+1); err != nil {
+				if better, err = b.tryMove(ctx, spend{updates: by}, len(b.levels)+1); err != nil {
 					return err
 				}
 			}
@@ -158,55 +128,50 @@ func (b *balancing) tuneUpdates() error {
 	return nil
 }
 
-// postpone defers the updates of the fastest candidate of each kind, and redivides memory for the fastest of
+// deferUpdates defers the updates of the fastest candidate of each kind, and redivides memory for the fastest of
 // these. Deferred candidates are kept only if they save enough.
-func (s *search) postpone() error {
+func deferUpdates(ctx context.Context, p *problem, found shortlist) (shortlist, error) {
 	const most = 8
-	type kind struct {
-		b, group int
-		r        residency
-	}
-	s.allowed = max(s.allowed, s.spent) + enough/4
-	seen, now := map[kind]bool{}, s.found[0].Seconds()
+	p.told.allow(enough / 4)
+	now := found[0].Seconds()
 	var list []*Candidate
-	for _, c := range slices.Clone(s.found) {
-		k := kind{c.choice.b, c.choice.group, c.choice.r}
-		if seen[k] || len(seen) == most || s.tired() {
-			continue
+	for _, c := range found.ofKinds(most) {
+		if p.told.exhausted() {
+			break
 		}
-		seen[k] = true
-		later, err := s.deferred(c)
+		later, err := deferUpdatesOf(ctx, p, c)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if later != nil {
-			list = append(list, later)
+			found, list = found.add(later), append(list, later)
 		}
 	}
-	if err := s.polish(list); err != nil {
-		return err
+	found, err := polish(ctx, p, found, list)
+	if err != nil {
+		return nil, err
 	}
-	if s.found[0].Seconds() > now*(1-convincing) {
-		s.found = slices.DeleteFunc(s.found, func(c *Candidate) bool { return c.choice.deferred })
+	if found[0].Seconds() > now*(1-convincing) {
+		found = slices.DeleteFunc(slices.Clone(found), func(c *Candidate) bool { return c.choice.deferred })
 	}
-	return nil
+	return found, nil
 }
 
-// deferred returns a candidate with deferred updates, redivided between cores and device, and keeps it; nil if
+// deferUpdatesOf returns a candidate with deferred updates, redivided between cores and device; nil if
 // that does not fit.
-func (s *search) deferred(c *Candidate) (*Candidate, error) {
-	b, ch := s.around(c), c.choice
+func deferUpdatesOf(ctx context.Context, p *problem, c *Candidate) (*Candidate, error) {
+	b, ch := newBalancing(p, c), c.choice
 	ch.deferred = true
-	later, err := b.fit(ch, len(b.levels)+1)
+	later, err := b.leastRecomputation(ctx, ch, len(b.levels)+1)
 	if err != nil || later == nil {
 		return nil, err
 	}
-	if err := later.simulate(s.m); err != nil {
+	if err := later.simulate(p.machine); err != nil {
 		return nil, err
 	}
 	b.best = later
-	if err := b.tuneUpdates(); err != nil {
+	if err := b.tuneUpdates(ctx); err != nil {
 		return nil, err
 	}
-	return b.best, s.keep(b.best)
+	return b.best, nil
 }

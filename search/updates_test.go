@@ -51,11 +51,11 @@ func TestUpdates(t *testing.T) {
 			} else if by := fmt.Sprintf("%d chunks updated by the device", n); strings.Contains(found.Label, by) != c.shares {
 				t.Errorf("%s, but %s", found.Label, by)
 			}
-			s := newSearch(t.Context(), req, m)
+			p := newProblem(req, m)
 			for parts := range updateParts + 1 {
 				ch := found.choice
 				ch.streamed = parts
-				other, err := s.evaluate(ch)
+				other, err := p.evaluate(t.Context(), ch)
 				check(t, err)
 				if !other.Fits {
 					continue
@@ -80,13 +80,13 @@ func TestUpdates(t *testing.T) {
 	}
 }
 
-// TestStream: whatever share of the updates the device is given, at no chunk is it farther from that share of
+// TestStreamUpdates: whatever share of the updates the device is given, at no chunk is it farther from that share of
 // the elements so far than half a chunk.
-func TestStream(t *testing.T) {
+func TestStreamUpdates(t *testing.T) {
 	seed := testkit.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 31))
 	req := small(t)
-	s := newSearch(t.Context(), req, machine(t, 1<<30, 1))
+	p := newProblem(req, machine(t, 1<<30, 1))
 	for range 50 {
 		pl := plan.Plain(req.Graph, 1)
 		pl.Chunks = plan.Layout(req.Graph, []int64{1, 20000, 1 << 40}[rng.IntN(3)])
@@ -94,7 +94,7 @@ func TestStream(t *testing.T) {
 			pl.Chunks[i].State = device.Tier(rng.IntN(3))
 		}
 		parts := []int{0, updateParts, rng.IntN(updateParts + 1)}[rng.IntN(3)]
-		count := s.stream(pl, parts)
+		count := p.streamUpdates(pl, parts)
 		n, all := streamed(pl)
 		if n != count || parts == 0 && n != 0 || parts == updateParts && n != all {
 			t.Fatalf("%d parts: %d of %d chunks, %d are said", parts, n, all, count)
@@ -127,12 +127,12 @@ func TestStreamFrozen(t *testing.T) {
 	g, err := graph.Build(&m, req.Graph.Seq, graph.F32)
 	check(t, err)
 	req.Graph = g
-	s := newSearch(t.Context(), req, machine(t, 1<<30, 1))
+	p := newProblem(req, machine(t, 1<<30, 1))
 	pl := plan.Plain(g, 1)
 	for i := range pl.Chunks {
 		pl.Chunks[i].State = device.HostTier
 	}
-	s.stream(pl, updateParts)
+	p.streamUpdates(pl, updateParts)
 	if i := slices.IndexFunc(pl.Chunks, func(c plan.Chunk) bool { return g.Params[c.First].Frozen == (c.Update != "") }); i >= 0 {
 		t.Errorf("chunk %d: %+v", i, pl.Chunks[i])
 	}

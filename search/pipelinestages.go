@@ -44,12 +44,13 @@ type pace struct {
 }
 
 // tasks divides a shape's segments for every placement that may fit.
-func (s *search) tasks(sh *shape, every bool) (list []*task) {
+func (sh *shape) tasks(found shortlist, every bool) (list []*task) {
+	p, pins := sh.p, &sh.p.req.Pins
 	stages := sh.depth * sh.chunks
-	if stages > len(s.graph.Segments) {
+	if stages > len(p.graph.Segments) {
 		return nil
 	}
-	first := s.req.Pins.Stages
+	first := pins.Stages
 	if first == nil {
 		split, err := schedule.Balance(sh.total(), stages, sh.micros)
 		if err != nil {
@@ -57,25 +58,25 @@ func (s *search) tasks(sh *shape, every bool) (list []*task) {
 		}
 		first = append([]int{0}, split.Ends[:stages-1]...)
 	}
-	first = append(slices.Clone(first), len(s.graph.Segments))
+	first = append(slices.Clone(first), len(p.graph.Segments))
 	pc := &pacing{shape: sh, known: map[string]pace{}}
 	at := pc.of(first, nil)
-	if at.order == nil || s.beaten(sh.bound(at.makespan)) {
+	if at.order == nil || found.beats(sh.bound(at.makespan)) {
 		return nil // the schedule does not exist for these numbers
 	}
-	if s.req.Pins.Stages == nil && sh.chunks > 1 {
+	if pins.Stages == nil && sh.chunks > 1 {
 		first = pc.polish(first, at.makespan)
 		at = pc.of(first, nil)
 	}
 	inMemory, roomy := false, false
 	for _, r := range residenciesOf(sh.replicas) {
 		far := r.state != device.DeviceTier || plan.ShardLevel(r.shard) > plan.ShardLevel("state")
-		needless := roomy && far || inMemory && r.state == device.DiskTier && s.req.Pins.State == nil
-		if needless && !every || !s.req.Pins.allow(r) {
+		needless := roomy && far || inMemory && r.state == device.DiskTier && pins.State == nil
+		if needless && !every || !pins.allow(r) {
 			continue
 		}
 		t := &task{shape: sh, residency: r, first: first}
-		if !s.divide(t, pc, at) {
+		if !t.divide(pc, at, found) {
 			continue
 		}
 		inMemory = true
@@ -213,12 +214,12 @@ func (p *pacing) polish(first []int, makespan float64) []int {
 // the recomputation. at is the pace of stages divided without regard to memory.
 // divide reports whether the task may fit. If the task can no longer win, its
 // estimate is only a bound.
-func (s *search) divide(t *task, p *pacing, at pace) bool {
+func (t *task) divide(pc *pacing, at pace, found shortlist) bool {
 	stages := t.depth * t.chunks
-	if s.req.Pins.Stages == nil && t.chunks == 1 && len(t.home) == 1 {
-		split, err := schedule.BalanceOptions(len(s.graph.Segments), stages, t.micros, func(stage, first, end int) []schedule.Option {
-			need, layers := s.held(t, [][2]int{{first, end}})
-			level := s.level(t, need, layers, at.peaks[stage])
+	if t.p.req.Pins.Stages == nil && t.chunks == 1 && len(t.home) == 1 {
+		split, err := schedule.BalanceOptions(len(t.p.graph.Segments), stages, t.micros, func(stage, first, end int) []schedule.Option {
+			need, layers := t.parameterBytes([][2]int{{first, end}})
+			level := t.leastLevel(need, layers, at.peaks[stage])
 			if level < 0 {
 				return nil
 			}
@@ -231,8 +232,8 @@ func (s *search) divide(t *task, p *pacing, at pace) bool {
 		if err != nil {
 			return false
 		}
-		t.first = append(append([]int{0}, split.Ends[:stages-1]...), len(s.graph.Segments))
-		if at = p.of(t.first, nil); at.order == nil {
+		t.first = append(append([]int{0}, split.Ends[:stages-1]...), len(t.p.graph.Segments))
+		if at = pc.of(t.first, nil); at.order == nil {
 			return false
 		}
 	}
@@ -243,8 +244,8 @@ func (s *search) divide(t *task, p *pacing, at pace) bool {
 	again := make([]float64, stages)
 	var joint, updates float64
 	for rank := range t.depth {
-		need, layers := s.held(t, t.ranges(rank))
-		level := s.level(t, need, layers, at.peaks[rank]/float64(t.chunks))
+		need, layers := t.parameterBytes(t.ranges(rank))
+		level := t.leastLevel(need, layers, at.peaks[rank]/float64(t.chunks))
 		if level < 0 {
 			return false
 		}
@@ -252,16 +253,16 @@ func (s *search) divide(t *task, p *pacing, at pace) bool {
 		for _, home := range t.home {
 			for k, r := range home {
 				if r == rank {
-					again[k] = t.costs.repeat(layers, level) * float64(t.layersIn(s.graph, k)) / float64(max(layers, 1))
+					again[k] = t.costs.repeat(layers, level) * float64(t.layersIn(t.p.graph, k)) / float64(max(layers, 1))
 				}
 			}
 		}
-		sums, update := s.finish(t, rank)
+		sums, update := t.finishTimes(rank)
 		joint, updates = max(joint, sums), max(updates, update)
 	}
 	total := func(makespan float64) float64 { return max(makespan, joint) + updates } // reductions mostly overlap other work
-	if t.estimate = total(p.least(p.times(t.first, again))); !s.beaten(t.estimate / slack) {
-		t.estimate = total(p.of(t.first, again).makespan)
+	if t.estimate = total(pc.least(pc.times(t.first, again))); !found.beats(t.estimate / slack) {
+		t.estimate = total(pc.of(t.first, again).makespan)
 	}
 	return true
 }
@@ -282,25 +283,25 @@ func (t *task) layersIn(g *graph.Graph, stage int) int {
 	return min(t.first[stage+1], g.Head()) - max(t.first[stage], 1)
 }
 
-// held returns the bytes per tier of the parameters in ranges of segments, and the
+// parameterBytes returns the bytes per tier of the parameters in ranges of segments, and the
 // number of layers there, both over all directions.
-func (s *search) held(t *task, ranges [][2]int) (need [device.NumTiers]int64, layers int) {
+func (t *task) parameterBytes(ranges [][2]int) (need [device.NumTiers]int64, layers int) {
 	for _, r := range ranges {
-		layers += min(r[1], s.graph.Head()) - max(r[0], 1)
+		layers += min(r[1], t.p.graph.Head()) - max(r[0], 1)
 	}
-	trained, frozen := s.census.count(ranges)
-	return s.states(trained, frozen, t.residency, t.replicas*len(t.home)), layers
+	trained, frozen := t.p.census.count(ranges)
+	return t.p.leastBytes(trained, frozen, t.residency, t.replicas*len(t.home)), layers
 }
 
-// level returns the least recomputation, as an index into levels, with which peak micro-batches fit alongside a
+// leastLevel returns the least recomputation, as an index into levels, with which peak micro-batches fit alongside a
 // rank's parameters; -1 if none does.
-func (s *search) level(t *task, need [device.NumTiers]int64, layers int, peak float64) int {
+func (t *task) leastLevel(need [device.NumTiers]int64, layers int, peak float64) int {
 	for tier, n := range need {
-		if n > s.m.Capacity[tier] {
+		if n > t.p.machine.Capacity[tier] {
 			return -1
 		}
 	}
-	free := float64(s.m.Capacity[device.DeviceTier] - need[device.DeviceTier])
+	free := float64(t.p.machine.Capacity[device.DeviceTier] - need[device.DeviceTier])
 	last := layers * (len(t.costs.kept) - 1)
 	for level := 0; level <= last; level++ {
 		c, k := level/max(layers, 1), level%max(layers, 1)
@@ -328,26 +329,26 @@ func (c *costs) repeat(layers, level int) float64 {
 	return sec
 }
 
-// finish estimates a rank's time for reducing or gathering the parameters that it
+// finishTimes estimates a rank's time for reducing or gathering the parameters that it
 // shares with other ranks, and for the update.
-func (s *search) finish(t *task, rank int) (sums, update float64) {
-	n, frozen := s.census.count(t.ranges(rank))
+func (t *task) finishTimes(rank int) (sums, update float64) {
+	n, frozen := t.p.census.count(t.ranges(rank))
 	group := t.replicas * len(t.home)
 	own := n
 	if group > 1 && n > 0 {
 		cols := int(min(n, math.MaxInt32))
 		scale := float64(n) / float64(max(cols, 1))
-		sums += scale * s.between(graph.AllReduce, graph.F32, 1, cols, group)
+		sums += scale * t.p.prices.between(graph.AllReduce, graph.F32, 1, cols, group)
 		if t.shard != "" {
 			own /= int64(group)
 		}
 		if t.shard == "weights" || t.shard == "grads" {
 			visits := float64(t.micros)
-			sums += scale * visits * s.between(graph.ReduceScatter, graph.F32, 1, cols, group) / 2
+			sums += scale * visits * t.p.prices.between(graph.ReduceScatter, graph.F32, 1, cols, group) / 2
 		}
 	}
 	if t.weights == device.HostTier { // weights are copied in at every visit
-		sums += float64(t.micros) * s.updating(n+frozen, residency{state: device.HostTier}) / 4
+		sums += float64(t.micros) * t.p.prices.updateAll(n+frozen, residency{state: device.HostTier}) / 4
 	}
-	return sums, s.updating(own, t.residency)
+	return sums, t.p.prices.updateAll(own, t.residency)
 }

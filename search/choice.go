@@ -1,0 +1,148 @@
+package search
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/plan"
+)
+
+// What a plan is made of before it is a plan.
+
+// residency says where the three kinds of parameter memory live.
+type residency struct {
+	label                 string
+	weights, grads, state device.Tier
+	shard                 string // of several ranks, see plan.Shardings
+}
+
+var residencies = []residency{
+	{"everything on the device", device.DeviceTier, device.DeviceTier, device.DeviceTier, ""},
+	{"optimizer on the host", device.DeviceTier, device.DeviceTier, device.HostTier, ""},
+	{"optimizer and gradients on the host", device.DeviceTier, device.HostTier, device.HostTier, ""},
+	{"weights and optimizer on the host", device.HostTier, device.DeviceTier, device.HostTier, ""},
+	{"all parameters on the host", device.HostTier, device.HostTier, device.HostTier, ""},
+	{"optimizer on disk", device.DeviceTier, device.DeviceTier, device.DiskTier, ""},
+	{"gradients on the host, optimizer on disk", device.DeviceTier, device.HostTier, device.DiskTier, ""},
+	{"all parameters on the host, optimizer on disk", device.HostTier, device.HostTier, device.DiskTier, ""},
+}
+
+// residenciesOf lists the residencies of groups of ranks that share parameters: each first with nothing divided
+// among the ranks, then with more and more.
+func residenciesOf(group int) []residency {
+	if group == 1 {
+		return residencies
+	}
+	var list []residency
+	for _, r := range residencies {
+		for _, shard := range plan.Shardings() {
+			switch {
+			case r.weights == device.HostTier && (shard == "state" || shard == "grads"):
+				continue // what is gathered goes through the device
+			case r.state != device.DeviceTier && shard == "":
+				continue // every rank's host would do all of the work
+			}
+			if shard != "" {
+				list = append(list, residency{fmt.Sprintf("%s, %s sharded", r.label, shard), r.weights, r.grads, r.state, shard})
+				continue
+			}
+			list = append(list, r)
+		}
+	}
+	return list
+}
+
+// farther reports whether a placement has the same sharding as another and nothing nearer than it.
+func (r residency) farther(than residency) bool {
+	return r.shard == than.shard && r.weights >= than.weights && r.grads >= than.grads && r.state >= than.state
+}
+
+// style is how roomy the small decisions are.
+type style struct {
+	headRows int
+	chunk    int64 // elements
+	spare    int64 // cache beyond what one unit needs, in layers
+	prefetch int
+}
+
+// choice holds all decisions of a candidate.
+type choice struct {
+	b, group  int
+	r         residency
+	st        style
+	keep      []plan.Retention
+	residents int  // chunks that stay on the device, whatever r is
+	streamed  int  // share of the other chunks' updates that the device does, in units of 1/updateParts
+	deferred  bool // see plan.Plan.Defer
+	slots     int  // 0: the default
+	short     bool // the step is shortened, see short.go
+}
+
+// evaluate lowers the plan of a choice and checks its memory.
+func (p *problem) evaluate(ctx context.Context, ch choice) (*Candidate, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	p.told.evaluated++
+	pl, where, label := p.plan(ch)
+	c, err := p.judge(ctx, pl, label, ch.short)
+	if c != nil {
+		c.choice, c.Kind = ch, where
+		for _, prog := range c.Programs {
+			p.told.lowered += len(prog.Instrs)
+		}
+	}
+	return c, err
+}
+
+// plan returns the plan of a choice, the name of its placement, and a description.
+func (p *problem) plan(ch choice) (pl *plan.Plan, where, label string) {
+	r, residents := ch.r, ch.residents
+	pl = plan.Plain(p.graph, ch.b)
+	pl.Ranks, pl.Optimizer, pl.State = p.ranks, p.req.Optimizer, p.req.State
+	pl.MicroBatches, pl.Group = p.batch/ch.b, ch.group
+	pl.HeadRows = ch.st.headRows
+	pl.Activations = p.req.Pins.activations(ch.keep)
+	pl.Slots = cmp.Or(p.req.Pins.Slots, ch.slots, pl.Slots)
+	pl.Chunks = plan.Layout(p.graph, ch.st.chunk)
+	where = r.label
+	if residents == len(pl.Chunks) {
+		where = p.placements[plan.ShardLevel(r.shard)].label // those with everything on the device come first
+	}
+	label = fmt.Sprintf("%s, micro-batch %d x %d", where, ch.b, pl.MicroBatches)
+	for i := range pl.Chunks {
+		c := &pl.Chunks[i]
+		c.Weights, c.Grads, c.State, c.Shard = r.weights, r.grads, r.state, r.shard
+		if i < residents {
+			c.Weights, c.Grads, c.State = device.DeviceTier, device.DeviceTier, device.DeviceTier // sharded as the others are
+		}
+	}
+	if residents > 0 && residents < len(pl.Chunks) {
+		label += fmt.Sprintf(", %d of %d chunks on the device", residents, len(pl.Chunks))
+	}
+	if n := p.streamUpdates(pl, ch.streamed); n > 0 {
+		label += fmt.Sprintf(", %d chunks updated by the device", n)
+	}
+	if pl.Defer = ch.deferred; pl.Defer {
+		label += ", updates deferred"
+	}
+	p.setCache(pl, ch.st)
+	return pl, where, label
+}
+
+// setCache sets the size of the device's weight cache and how early weights are
+// prefetched.
+func (p *problem) setCache(pl *plan.Plan, st style) {
+	pl.Cache, pl.Prefetch = pl.CacheNeeded(p.graph), st.prefetch
+	if pl.Cache > 0 {
+		pl.Cache += st.spare * p.layerBytes
+	}
+	if v := p.req.Pins.Cache; v > 0 {
+		pl.Cache = v
+	}
+	if v := p.req.Pins.Prefetch; v > 0 {
+		pl.Prefetch = v
+	}
+}

@@ -1,0 +1,99 @@
+package search
+
+import (
+	"reflect"
+	"slices"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/lower"
+	"github.com/athanor-llm/athanor/optimizer"
+	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/sim"
+)
+
+// Machine describes the hardware to the search.
+type Machine struct {
+	// Capacity is each rank's memory of each tier in bytes; 0: the tier is absent.
+	Capacity [device.NumTiers]int64
+	// Shared is the memory that device and host tiers of all ranks draw on
+	// together, in bytes, where they are the same memory, as on a CPU; 0: they are
+	// separate.
+	Shared int64
+	// Cost predicts the seconds of an operator.
+	Cost sim.Coster
+	// Measure, if not nil, improves Cost for a candidate's operators by timing them
+	// on the machine.
+	Measure func(*Candidate) error
+	// Trial, if not nil, runs the finalists on the machine.
+	Trial *Trial
+}
+
+// Request describes what to plan.
+type Request struct {
+	Graph       *graph.Graph
+	GlobalBatch int // sequences per step, of all ranks
+	Ranks       int // 0: 1
+	Options     lower.Options
+	Optimizer   optimizer.Optimizer
+	State       plan.StateFormat // how the optimizer's state is stored, see plan.Plan
+	Pins        Pins
+	Rivals      []Rival // other plans that the result must not be slower than, except by what thrifty allows
+	// HeadUnit must divide the number of tokens that the head processes at a time if the device's sums can be
+	// cut only at multiples of it; 0: they can be cut anywhere.
+	HeadUnit int
+}
+
+// Pins are decisions that the user has made; zero values leave them to the search.
+type Pins struct {
+	MicroBatch, Group, HeadRows, Prefetch int
+	Cache                                 int64
+	Slots                                 int
+	Recompute                             string
+	Policy                                string                 // of ActivationRules, or ""
+	Activations                           map[int]plan.Retention // by layer
+	Weights, Grads, State                 *device.Tier
+	Update                                string // one of Updaters
+	// Of pipelines: the schedule, ranks per pipeline (1: none), the first segment
+	// of each stage, slices per sequence.
+	Schedule         string
+	Pipeline, Slices int
+	Stages           []int
+}
+
+// Open reports whether the user has decided nothing.
+func (p *Pins) Open() bool { return reflect.ValueOf(p).Elem().IsZero() }
+
+// pipelined reports whether the user has made decisions that only pipelines have.
+func (p *Pins) pipelined() bool {
+	return p.Pipeline > 1 || p.Schedule != "" || p.Slices > 1 || len(p.Stages) > 0
+}
+
+// allow reports whether a placement is what the user has decided.
+func (p *Pins) allow(r residency) bool {
+	ok := func(pin *device.Tier, t device.Tier) bool { return pin == nil || *pin == t }
+	return ok(p.Weights, r.weights) && ok(p.Grads, r.grads) && ok(p.State, r.state)
+}
+
+// placesChunks reports whether the user has decided where chunks live.
+func (p *Pins) placesChunks() bool { return p.Weights != nil || p.State != nil || p.Grads != nil }
+
+// dividesMemory reports whether the user has decided what the device's memory is used for.
+func (p *Pins) dividesMemory() bool { return p.Cache != 0 || p.placesChunks() || p.Policy != "" }
+
+// setsActivations reports whether the user has decided about activations.
+func (p *Pins) setsActivations() bool {
+	return p.Recompute != "" || p.Policy != "" || len(p.Activations) > 0
+}
+
+// activations overrides policies by the user's decisions.
+func (p *Pins) activations(keep []plan.Retention) []plan.Retention {
+	if len(p.Activations) == 0 {
+		return keep
+	}
+	keep = slices.Clone(keep)
+	for l, r := range p.Activations {
+		keep[l] = r
+	}
+	return keep
+}

@@ -1,0 +1,74 @@
+package search
+
+import (
+	"cmp"
+	"reflect"
+	"slices"
+)
+
+// shortlist holds the best simulated candidates that are known, fastest first unless a stage has put another one
+// first. It is a value: what adds to it returns another one.
+type shortlist []*Candidate
+
+// add returns the list with more candidates, sorted by time. It drops duplicates and slower candidates: programs
+// are large, so only a few of each kind and a few in all are held, but always the best of every kind.
+func (l shortlist) add(more ...*Candidate) shortlist {
+	const most, ofKind = 24, 4
+	list := slices.Concat(l, more)
+	slices.SortStableFunc(list, func(a, b *Candidate) int { return cmp.Compare(a.Seconds(), b.Seconds()) })
+	list = slices.CompactFunc(list, func(a, b *Candidate) bool { return a.Seconds() == b.Seconds() && reflect.DeepEqual(a.Plan, b.Plan) })
+	count, all := map[string]int{}, 0
+	return slices.DeleteFunc(list, func(c *Candidate) bool {
+		count[c.Kind]++
+		if c.Plan.Ranks > 1 && count[c.Kind] > ofKind || all >= most && count[c.Kind] > 1 {
+			return true
+		}
+		all++
+		return false
+	})
+}
+
+// timed returns the list sorted by what its candidates take at the machine's present prices.
+func (l shortlist) timed(m *Machine) (shortlist, error) {
+	for _, c := range l {
+		if err := c.simulate(m); err != nil {
+			return nil, err
+		}
+	}
+	return l.add(), nil
+}
+
+// first returns the list with one of its candidates moved to the front.
+func (l shortlist) first(best *Candidate) shortlist {
+	rest := slices.DeleteFunc(slices.Clone(l), func(c *Candidate) bool { return c == best })
+	return slices.Insert(rest, 0, best)
+}
+
+// fastest returns the best candidate, or nil.
+func (l shortlist) fastest() *Candidate {
+	if len(l) == 0 {
+		return nil
+	}
+	return l[0]
+}
+
+// beats reports whether a candidate is known that takes at most the given seconds.
+func (l shortlist) beats(bound float64) bool { return len(l) > 0 && bound >= l[0].Seconds() }
+
+// ofKinds returns the fastest candidate of each combination of micro-batches and placement, for so many of these.
+func (l shortlist) ofKinds(most int) (list []*Candidate) {
+	type kind struct {
+		b, group int
+		r        residency
+	}
+	seen := map[kind]bool{}
+	for _, c := range l {
+		k := kind{c.choice.b, c.choice.group, c.choice.r}
+		if seen[k] || len(seen) == most {
+			continue
+		}
+		seen[k] = true
+		list = append(list, c)
+	}
+	return list
+}

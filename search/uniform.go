@@ -1,0 +1,65 @@
+package search
+
+import (
+	"context"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/plan"
+)
+
+// Uniform plans are those in which every rank does the same with its part of the batch, that is, plans without
+// pipelines.
+
+// improvements are the stages that follow the enumeration, as long as there is a plan.
+var improvements = []namedStage{
+	{"memory", divideMemory},
+	{"activations", refineActivations},
+	{"whole steps", lengthenSteps},
+}
+
+// planUniform finds uniform plans. Where cores would update chunks during the backward pass, the search for a
+// share of updates does not see the trips of gradients and weights that updates on the device save, so plans with
+// all updates on the device are searched for separately. Where updates wait for the norm, they may be left to the
+// next step.
+func planUniform(ctx context.Context, p *problem, found shortlist) (shortlist, error) {
+	if !p.divisible() || p.req.Pins.pipelined() {
+		return found, nil
+	}
+	found, err := searchUniform(ctx, p, found)
+	switch {
+	case err != nil || len(found) == 0 || found[0].choice.r.state == device.DeviceTier:
+		return found, err
+	case p.req.Options.Clip > 0:
+		return deferUpdates(ctx, p, found)
+	case p.req.Pins.Update != "":
+		return found, nil
+	}
+	streamed, err := searchUniform(ctx, p.updatedBy(plan.UpdateOnDevice), nil)
+	return found.add(streamed...), err
+}
+
+// searchUniform enumerates uniform plans and improves the best of them. It tries shortened steps first. If no plan
+// fits whose step cannot be shortened, only those that can be are enumerated again, in full.
+func searchUniform(ctx context.Context, p *problem, found shortlist) (shortlist, error) {
+	e := newEnumeration(p, found, fastestPlan)
+	for _, e.short = range []bool{true, false} {
+		if err := e.tryAll(ctx); err != nil {
+			return nil, err
+		}
+		e.again = len(e.found) == 0
+		for _, s := range improvements {
+			p.told.allow(enough / 4)
+			if len(e.found) == 0 {
+				break
+			}
+			var err error
+			if e.found, err = s.run(ctx, p, e.found); err != nil {
+				return nil, err
+			}
+		}
+		if len(e.found) > 0 || !p.shortens() {
+			break
+		}
+	}
+	return e.found, nil
+}
