@@ -38,7 +38,7 @@ type Request struct {
 	Optimizer   optimizer.Optimizer
 	State       plan.StateFormat // how the optimizer's state is stored, see plan.Plan
 	Pins        Pins
-	Rivals      []Rival // other plans that the result must not be slower than, except by what thrifty allows
+	Rivals      []Rival // other plans that the result must not be slower than, except by what preferThrifty allows
 	// HeadUnit must divide the number of tokens that the head processes at a time if the device's sums can be
 	// cut only at multiples of it; 0: they can be cut anywhere.
 	HeadUnit int
