@@ -40,11 +40,10 @@ var refused = map[string]string{
 
 // File is one file of a corpus.
 type File struct {
-	Path     string
-	Size     int64 // bytes on disk
-	Modified int64 // time of the last change, nanoseconds since 1970
-	Format   Format
-	packing  packing
+	Path    string
+	Size    int64 // bytes on disk
+	Format  Format
+	packing packing
 }
 
 // Corpus is a list of files, sorted by path, each once.
@@ -278,7 +277,7 @@ func one(path string) ([]File, error) {
 }
 
 func describe(path string, info fs.FileInfo) File {
-	return File{Path: path, Size: info.Size(), Modified: info.ModTime().UnixNano()}
+	return File{Path: path, Size: info.Size()}
 }
 
 // matches reports whether the path matches the pattern, name by name; "**"

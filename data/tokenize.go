@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash"
 	"hash/crc32"
 	"io"
 	"io/fs"
@@ -21,6 +22,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/data/bpe"
 	"github.com/athanor-llm/athanor/data/chat"
 )
@@ -58,8 +60,8 @@ func (o Options) progress(done, total int64) {
 const rowsVersion = 2
 
 // cacheKey identifies everything that the tokens depend on: the format, the tokenizer, the
-// chat template, whether pairs are wanted, and path, size, modification time and format of every file.
-func cacheKey(c *Corpus, t *bpe.Tokenizer, o Options) (key [sha256.Size]byte) {
+// chat template, whether pairs are wanted, and the fingerprint of the corpus.
+func cacheKey(c *Corpus, t *bpe.Tokenizer, o Options) (key [sha256.Size]byte, err error) {
 	h := sha256.New()
 	tokenizer := t.Hash()
 	fmt.Fprintf(h, "%s %d %x\n", magic, formatVersion, tokenizer)
@@ -75,11 +77,10 @@ func cacheKey(c *Corpus, t *bpe.Tokenizer, o Options) (key [sha256.Size]byte) {
 	if slices.ContainsFunc(c.files, func(f File) bool { return f.Format != Text }) {
 		fmt.Fprintf(h, "rows %d\n", rowsVersion)
 	}
-	for _, f := range c.files {
-		fmt.Fprintf(h, "%q %d %d %v\n", f.Path, f.Size, f.Modified, f.Format)
-	}
+	files, err := c.Fingerprint()
+	h.Write(files[:])
 	h.Sum(key[:0])
-	return key
+	return key, err
 }
 
 // ErrNoEnd means that a tokenizer has no token to end documents with.
@@ -94,7 +95,10 @@ func Tokenize(ctx context.Context, c *Corpus, t *bpe.Tokenizer, dir string, o Op
 	if _, ok := t.EndOfText(); !ok {
 		return nil, fmt.Errorf("tokenizer: %w", ErrNoEnd)
 	}
-	key := cacheKey(c, t, o)
+	key, err := cacheKey(c, t, o)
+	if err != nil {
+		return nil, fmt.Errorf("reading the corpus: %w", err)
+	}
 	path := filepath.Join(dir, "tokens-"+hex.EncodeToString(key[:8])+".bin")
 	if old, err := OpenTokens(path); err == nil {
 		if old.key == key {
@@ -144,7 +148,10 @@ func build(ctx context.Context, c *Corpus, t *bpe.Tokenizer, path string, key [s
 	if err := out.Close(); err != nil {
 		return err
 	}
-	return os.Rename(out.Name(), path)
+	if err := os.Rename(out.Name(), path); err != nil {
+		return err
+	}
+	return checkpoint.Disk{}.SyncDir(dir)
 }
 
 // writeTokens writes the tokens in as few bytes as their ids, and any marks, need: a corpus whose ids need two
@@ -166,13 +173,14 @@ func writeTokens(ctx context.Context, c *Corpus, t *bpe.Tokenizer, out *os.File,
 // fill writes the whole file: the tokens, then the header, which has their checksum.
 func (h *header) fill(ctx context.Context, c *Corpus, t *bpe.Tokenizer, out *os.File, o Options) error {
 	h.count, h.checksum = 0, 0
+	content := sha256.New()
 	if err := out.Truncate(headerSize); err != nil {
 		return err
 	}
 	if _, err := out.Seek(headerSize, io.SeekStart); err != nil {
 		return err
 	}
-	w := &tokenWriter{header: h, out: bufio.NewWriterSize(out, 1<<20)}
+	w := &tokenWriter{header: h, out: bufio.NewWriterSize(out, 1<<20), content: content}
 	var err error
 	if h.stats, err = encodeAll(ctx, c, t, o, w.write); err != nil {
 		return err
@@ -180,6 +188,7 @@ func (h *header) fill(ctx context.Context, c *Corpus, t *bpe.Tokenizer, out *os.
 	if err := w.out.Flush(); err != nil {
 		return err
 	}
+	content.Sum(h.content[:0])
 	page, err := h.encode()
 	if err != nil {
 		return err
@@ -199,11 +208,12 @@ func removeLeftovers(dir string) {
 	}
 }
 
-// tokenWriter writes tokens in the header's width and updates its count and checksum.
+// tokenWriter writes tokens in the header's width and updates its count and checksums.
 type tokenWriter struct {
-	header *header
-	out    *bufio.Writer
-	buffer []byte
+	header  *header
+	out     *bufio.Writer
+	content hash.Hash
+	buffer  []byte
 }
 
 // errMarked reports a marked or inner token in a file of two bytes per token.
@@ -225,6 +235,7 @@ func (w *tokenWriter) write(ids []int32) error {
 	}
 	w.header.count += int64(len(ids))
 	w.header.checksum = crc32.Update(w.header.checksum, castagnoli, w.buffer)
+	w.content.Write(w.buffer)
 	_, err := w.out.Write(w.buffer)
 	return err
 }

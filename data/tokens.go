@@ -18,7 +18,7 @@ import (
 //
 //	offset  size  field
 //	     0     8  magic "ATHTOKEN"
-//	     8     4  version, 1
+//	     8     4  version, 2
 //	    12     4  bytes per token, 2 (ids below 65536) or 4
 //	    16     8  number of tokens
 //	    24    32  key: SHA-256 of the file's inputs (cacheKey)
@@ -26,7 +26,8 @@ import (
 //	    60     4  length of the description
 //	    64     4  vocabulary size
 //	    68     4  id of the end-of-text token
-//	    72     n  description: Stats as JSON, then zeros
+//	    72    32  SHA-256 of all tokens
+//	   104     n  description: Stats as JSON, then zeros
 //	  4092     4  CRC-32C of the 4092 bytes before
 //	  4096        tokens, of 4 bytes if there are marked ones, which are negative, or
 //	              inner ones (see Mark, inner)
@@ -36,9 +37,9 @@ import (
 // not protect against an adversary, so ids are also compared with the vocabulary size.
 const (
 	magic         = "ATHTOKEN"
-	formatVersion = 1
+	formatVersion = 2
 	headerSize    = 4096
-	fieldsSize    = 72
+	fieldsSize    = 104
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -51,6 +52,7 @@ type header struct {
 	checksum   uint32
 	vocabulary int
 	endOfText  int32
+	content    [sha256.Size]byte
 	stats      Stats
 }
 
@@ -78,6 +80,7 @@ func (h *header) encode() ([]byte, error) {
 	le.PutUint32(page[60:], uint32(len(description)))
 	le.PutUint32(page[64:], uint32(h.vocabulary))
 	le.PutUint32(page[68:], uint32(h.endOfText))
+	copy(page[72:], h.content[:])
 	copy(page[fieldsSize:], description)
 	le.PutUint32(page[headerSize-4:], crc32.Checksum(page[:headerSize-4], castagnoli))
 	return page, nil
@@ -101,6 +104,7 @@ func decodeHeader(page []byte, size int64) (h header, err error) {
 	h.checksum = le.Uint32(page[56:])
 	h.vocabulary = int(le.Uint32(page[64:]))
 	h.endOfText = int32(le.Uint32(page[68:]))
+	copy(h.content[:], page[72:])
 	if h.width != 2 && h.width != 4 {
 		return h, fmt.Errorf("it has %d bytes per token, neither 2 nor 4", h.width)
 	}
@@ -243,6 +247,9 @@ func (t *Tokens) Close() error {
 
 // Len returns the number of tokens, including end-of-text tokens.
 func (t *Tokens) Len() int64 { return t.count }
+
+// Hash returns the SHA-256 of all tokens, marks included.
+func (t *Tokens) Hash() [sha256.Size]byte { return t.content }
 
 // EndOfText returns the token after every document.
 func (t *Tokens) EndOfText() int32 { return t.endOfText }

@@ -1,14 +1,12 @@
 package folder
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
-	"os"
-	"path/filepath"
+	"slices"
 
 	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
@@ -42,21 +40,17 @@ func Export(ctx context.Context, from, to string, as safetensors.DType, progress
 		return err
 	}
 	defer f.Close()
-	temp, err := os.MkdirTemp(filepath.Dir(filepath.Clean(to)), ".tmp-export-*")
-	if err != nil {
-		return err
+	bytes := int64(0)
+	for _, t := range f.weights.Base.Tensors() {
+		bytes += t.Bytes()
 	}
-	if err := f.export(ctx, temp, as, progress); err != nil {
-		return errors.Join(err, os.RemoveAll(temp))
-	}
-	if err = os.Chmod(temp, 0o755); err == nil {
-		err = os.Rename(temp, to)
-	}
-	return err
+	return checkpoint.WriteFolder(checkpoint.Disk{}, to, bytes, func(create checkpoint.Create) error {
+		return f.export(ctx, create, as, progress)
+	})
 }
 
 // export writes the files of the model, adapted if there is an adapter.
-func (f *Folder) export(ctx context.Context, to string, as safetensors.DType, progress Progress) error {
+func (f *Folder) export(ctx context.Context, create checkpoint.Create, as safetensors.DType, progress Progress) error {
 	files, err := checkpoint.ModelFiles(f.base)
 	if err != nil {
 		return err
@@ -71,8 +65,8 @@ func (f *Folder) export(ctx context.Context, to string, as safetensors.DType, pr
 			return err
 		}
 	}
-	for name, content := range files {
-		if err := os.WriteFile(filepath.Join(to, name), content, 0o644); err != nil {
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if err := writeFile(create, name, files[name]); err != nil {
 			return err
 		}
 	}
@@ -101,13 +95,6 @@ func (f *Folder) export(ctx context.Context, to string, as safetensors.DType, pr
 			}
 			return convertTensor(w, f.weights.Base, info, as)
 		}})
-	}
-	create := func(name string) (io.WriteCloser, error) {
-		file, err := os.Create(filepath.Join(to, name))
-		if err != nil {
-			return nil, err
-		}
-		return &buffered{bufio.NewWriterSize(file, 1<<20), file}, nil
 	}
 	return safetensors.WriteSet(create, "model", ShardBytes, map[string]string{"format": "pt"}, list)
 }
@@ -270,11 +257,11 @@ func convertTensor(w io.Writer, set *safetensors.Set, info safetensors.Info, as 
 	return nil
 }
 
-// buffered is a file that is written in large pieces.
-type buffered struct {
-	*bufio.Writer
-	file *os.File
+func writeFile(create checkpoint.Create, name string, text []byte) error {
+	f, err := create(name)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	return errors.Join(err, f.Close())
 }
-
-// Close writes the rest and closes the file.
-func (b *buffered) Close() error { return errors.Join(b.Flush(), b.file.Close()) }

@@ -35,8 +35,8 @@ type enumeration struct {
 	of      aim
 	found   shortlist
 	reached map[arrangement]float64 // best times
-	short   bool               // steps of many micro-batches are shortened, see short.go
-	again   bool               // the second time: only those whose steps could be shortened
+	short   bool                    // steps of many micro-batches are shortened, see short.go
+	again   bool                    // the second time: only those whose steps could be shortened
 }
 
 func newEnumeration(p *problem, found shortlist, of aim) *enumeration {

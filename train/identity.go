@@ -26,6 +26,7 @@ type identity struct {
 	Documents      string           `json:"documents,omitempty"`       // absent: joined
 	Seed           uint64           `json:"seed"`
 	Tokens         string           `json:"tokens"`                  // number of tokens and hash of the tokenizer
+	Text           string           `json:"text,omitempty"`          // hash of the tokens; not compared if absent, as in older checkpoints
 	Begin          string           `json:"bos,omitempty"`           // tokens with which texts begin; absent: none
 	Chat           string           `json:"chat_template,omitempty"` // hash of the template of conversations; absent: there are none
 	WeightDecay    float64          `json:"weight_decay"`
@@ -102,6 +103,7 @@ func (a *identity) prepared(s *Setup) {
 		a.Pairs = fmt.Sprintf("%d tokens", n)
 	}
 	a.Model, a.Tokens, a.Base = plan.Fingerprint(s.Graph), fmt.Sprintf("%d %x", s.Len(), hash[:8]), s.base
+	a.Text = s.hash()
 }
 
 func (t *Run) identity() (id identity) {
@@ -144,9 +146,15 @@ func (a identity) difference(b identity) string {
 	if a.Held == "" {
 		b.Held = ""
 	}
+	if a.Text == "" {
+		b.Text = ""
+	}
 	x, y := fields(a), fields(b)
-	for _, k := range []string{"model", "base_weights", "sequence_length", "global_batch", "precision", "optimizer_state", "documents", "seed", "chat_template", "bos", "tokens", "mixture", "weight_decay", "gradient_clipping", "adam", "validation_fraction", "validation"} {
+	for _, k := range []string{"model", "base_weights", "sequence_length", "global_batch", "precision", "optimizer_state", "documents", "seed", "chat_template", "bos", "tokens", "mixture", "weight_decay", "gradient_clipping", "adam", "validation_fraction", "validation", "text"} {
 		if x[k] != y[k] {
+			if k == "text" {
+				return fmt.Sprintf("text is of other tokens, though as many (hash %v there and %v here)", x[k], y[k])
+			}
 			there, here := apart(fmt.Sprint(x[k]), fmt.Sprint(y[k]))
 			return fmt.Sprintf("%s is %s there and %s here", k, there, here)
 		}

@@ -10,9 +10,9 @@ import (
 
 // TestIdentity: no field of a run's identity is left out when two are compared, and a
 // difference is reported by the field's name. Older checkpoints say nothing of Adam's
-// constants and of what is held out.
+// constants, of what is held out and of the text.
 func TestIdentity(t *testing.T) {
-	a := identity{Adam: "beta1 0.9, beta2 0.95, epsilon 1e-08", Documents: "joined", Held: "0.01"}
+	a := identity{Adam: "beta1 0.9, beta2 0.95, epsilon 1e-08", Documents: "joined", Held: "0.01", Text: "0123"}
 	for i := range reflect.TypeFor[identity]().NumField() {
 		f, b := reflect.TypeFor[identity]().Field(i), a
 		switch v := reflect.ValueOf(&b).Elem().Field(i); v.Kind() {
@@ -33,7 +33,7 @@ func TestIdentity(t *testing.T) {
 		}
 	}
 	older := a
-	older.Adam, older.Held = "", ""
+	older.Adam, older.Held, older.Text = "", "", ""
 	if d := a.difference(a) + older.difference(a); d != "" {
 		t.Errorf("the same: %s", d)
 	}

@@ -1,14 +1,17 @@
 package train
 
 import (
-	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
+	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/internal/stat"
 )
 
@@ -59,45 +62,154 @@ func (m Metrics) MarshalJSON() ([]byte, error) {
 	}{plain(m), number(m.Loss), number(m.GradNorm)})
 }
 
-// metricsLog appends to metrics.jsonl, and writes the same for TensorBoard. On
-// resumption the lines after the checkpoint's step are dropped, so that the file holds
-// each step once.
+// metricsLog appends to metrics.jsonl, and writes the same for TensorBoard. It is on the disk before a
+// checkpoint is: after a power cut, the steps before the checkpoint are there.
 type metricsLog struct {
 	f      *os.File
 	events *eventFile
 }
 
-// openMetrics opens the log of a run's folder for the steps after the given one.
-func openMetrics(dir string, step int) (*metricsLog, error) {
-	f, err := os.OpenFile(filepath.Join(dir, "metrics.jsonl"), os.O_RDWR|os.O_CREATE, 0o644)
-	if err != nil {
-		return nil, err
+const (
+	metricsFile = "metrics.jsonl"
+	damagedFile = "metrics.jsonl.damaged" // lines that could not be read
+)
+
+// openMetrics opens the log of a run's folder for the steps after the given one. Lines of later steps are
+// dropped, so that the file holds each step once; lines that cannot be read are moved to another file. notes
+// say which lines are damaged and which steps are missing.
+func openMetrics(dir string, step int) (l *metricsLog, notes []string, err error) {
+	path := filepath.Join(dir, metricsFile)
+	old, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, err
 	}
-	var keep int64
-	r := bufio.NewReader(f)
-	for {
-		line, err := r.ReadBytes('\n')
-		var m Metrics
-		if err != nil || json.Unmarshal(line, &m) != nil || m.Step > step {
-			break // the end, a torn line, or a step that will be repeated
+	if err == nil { // else the run is new, or goes on from a checkpoint of another folder
+		history := readHistory(old, step)
+		if notes, err = history.keep(path, len(old)); err != nil {
+			return nil, nil, err
 		}
-		keep += int64(len(line))
 	}
-	if err := f.Truncate(keep); err != nil {
-		f.Close()
-		return nil, err
-	}
-	if _, err := f.Seek(keep, io.SeekStart); err != nil {
-		f.Close()
-		return nil, err
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
+	if err != nil {
+		return nil, nil, err
 	}
 	events, err := newEvents(dir, step)
 	if err != nil {
 		f.Close()
-		return nil, err
+		return nil, nil, err
 	}
-	return &metricsLog{f, events}, nil
+	return &metricsLog{f, events}, notes, nil
 }
+
+// history is what metrics.jsonl says about the steps up to a checkpoint.
+type history struct {
+	good    []byte   // lines, in ascending order of steps
+	damaged []byte   // lines that are not metrics, or not in order
+	lines   int      // damaged ones
+	missing []string // steps, such as 7 or 3 to 15
+}
+
+// readHistory divides the lines of metrics.jsonl. Those of the longest ascending list of steps are good: a step
+// whose number is damaged makes no other line doubtful. What follows the last line end is what a killed process
+// was writing, and not damage.
+func readHistory(text []byte, step int) (h history) {
+	var lines [][]byte
+	var steps []int // of each line; 0: it is damaged
+	for line := range bytes.Lines(text) {
+		if !bytes.HasSuffix(line, []byte("\n")) {
+			break
+		}
+		var m Metrics
+		if json.Unmarshal(line, &m) != nil || m.Step < 1 {
+			m.Step = 0
+		}
+		if m.Step <= step { // later ones will be repeated
+			lines, steps = append(lines, line), append(steps, m.Step)
+		}
+	}
+	good, last := ascending(steps), 0
+	for i, line := range lines {
+		if !good[i] {
+			h.damaged = append(h.damaged, line...)
+			h.lines++
+			continue
+		}
+		if last > 0 || steps[i] == 1 { // else the run began at a checkpoint of another folder
+			h.lack(last+1, steps[i]-1)
+		}
+		h.good, last = append(h.good, line...), steps[i]
+	}
+	h.lack(last+1, step)
+	return h
+}
+
+// lack records that steps are missing, if first is not after last.
+func (h *history) lack(first, last int) {
+	switch {
+	case first == last:
+		h.missing = append(h.missing, fmt.Sprint(first))
+	case first < last:
+		h.missing = append(h.missing, fmt.Sprintf("%d to %d", first, last))
+	}
+}
+
+// ascending marks the members of a longest strictly ascending list of positive numbers.
+func ascending(list []int) []bool {
+	var ends []int // by length less one, the index of the least number with which such a list can end
+	before := make([]int, len(list))
+	for i, n := range list {
+		k, _ := slices.BinarySearchFunc(ends, n, func(end, n int) int { return list[end] - n })
+		if n < 1 {
+			continue
+		}
+		if before[i] = -1; k > 0 {
+			before[i] = ends[k-1]
+		}
+		ends = append(ends[:k], append([]int{i}, ends[min(k+1, len(ends)):]...)...)
+	}
+	member := make([]bool, len(list))
+	if len(ends) > 0 {
+		for i := ends[len(ends)-1]; i >= 0; i = before[i] {
+			member[i] = true
+		}
+	}
+	return member
+}
+
+// keep makes the good lines the file's only ones, and says what is lost.
+func (h *history) keep(path string, size int) (notes []string, err error) {
+	if h.lines > 0 {
+		notes = append(notes, fmt.Sprintf("%s: %d damaged lines are now in %s", path, h.lines, damagedFile))
+		if err := appendFile(filepath.Join(filepath.Dir(path), damagedFile), h.damaged); err != nil {
+			return nil, err
+		}
+	}
+	if len(h.missing) > 0 {
+		const most = 5
+		list := strings.Join(h.missing[:min(most, len(h.missing))], ", ")
+		if n := len(h.missing) - most; n > 0 {
+			list += fmt.Sprintf(" and %d other ranges", n)
+		}
+		notes = append(notes, fmt.Sprintf("%s lacks steps %s; the run itself is whole", path, list))
+	}
+	if len(h.good) == size {
+		return notes, nil
+	}
+	return notes, checkpoint.WriteFile(checkpoint.Disk{}, path, h.good)
+}
+
+// appendFile adds to a file what then is on the disk.
+func appendFile(path string, text []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	return errors.Join(err, f.Sync(), f.Close())
+}
+
+// sync returns once all that was added is on the disk.
+func (l *metricsLog) sync() error { return errors.Join(l.f.Sync(), l.events.file.Sync()) }
 
 func (l *metricsLog) add(m Metrics) error {
 	line, err := json.Marshal(m)

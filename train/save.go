@@ -312,6 +312,9 @@ func (t *Run) save(o Observer) error {
 	if err != nil {
 		return err
 	}
+	if err := t.log.sync(); err != nil {
+		return err
+	}
 	snap := &checkpoint.Snapshot{
 		Trainer: checkpoint.Trainer{Step: int64(t.Step), Tokens: t.Tokens, Cursor: cursor, Plan: id,
 			Losses: t.Losses[max(0, len(t.Losses)-lossTail):], Best: t.Best},

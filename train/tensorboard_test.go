@@ -87,7 +87,7 @@ func recordsOf(t *testing.T, path string) (points []point, start uint64) {
 // which step.
 func TestTensorBoard(t *testing.T) {
 	dir := t.TempDir()
-	log, err := openMetrics(dir, 0)
+	log, _, err := openMetrics(dir, 0)
 	check(t, err)
 	check(t, log.add(Metrics{Step: 1, Loss: 3.5, LearningRate: 1e-3, GradNorm: 2, Rate: 1e4, MFU: 0.5, StepSeconds: 0.25}))
 	check(t, log.validated(1, 3.25, nil))
@@ -107,7 +107,7 @@ func TestTensorBoard(t *testing.T) {
 		t.Errorf("got %v from step %d, want %v", got, start, want)
 	}
 	check(t, os.Remove(list[0]))
-	log, err = openMetrics(dir, 200)
+	log, _, err = openMetrics(dir, 200)
 	check(t, err)
 	check(t, log.close())
 	list, err = filepath.Glob(dir + "/events.out.tfevents.*")

@@ -2,6 +2,7 @@ package train
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"math"
@@ -193,6 +194,20 @@ func (t *Text) Len() (n int64) {
 		n += s.Tokens.Len()
 	}
 	return n
+}
+
+// hash identifies the tokens that a run learns from, in the order of the sources, and those of pairs that it validates
+// with, whose reference is computed once.
+func (t *Text) hash() string {
+	h := sha256.New()
+	for _, s := range t.all() {
+		if s == t.Validation && s.Tokens.Stats().Pairs() == 0 {
+			continue
+		}
+		sum := s.Tokens.Hash()
+		h.Write(sum[:])
+	}
+	return fmt.Sprintf("%x", h.Sum(nil)[:8])
 }
 
 // validationTokens returns the number of tokens of the validation corpus, 0 if there is none.

@@ -2,7 +2,6 @@ package train
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -40,7 +39,11 @@ func openTokenizer(ctx context.Context, c *config.Config, corpus *data.Corpus, o
 		if err != nil {
 			return nil, err
 		}
-		cached = filepath.Join(dir, "tokenizers", c.Tokenizer+"-"+corpusKey(corpus))
+		key, err := corpus.Fingerprint()
+		if err != nil {
+			return nil, c.Fault("data", err.Error())
+		}
+		cached = filepath.Join(dir, "tokenizers", fmt.Sprintf("%s-%x", c.Tokenizer, key[:8]))
 		if t, err := bpe.Load(cached); err == nil {
 			return t, nil
 		}
@@ -74,15 +77,6 @@ func isTrained(name string) bool { return strings.HasPrefix(name, "bpe-") }
 
 // ownTokenizer returns the folder in which a run stores its trained tokenizer.
 func ownTokenizer(c *config.Config) string { return filepath.Join(c.Out, "tokenizer", c.Tokenizer) }
-
-// corpusKey identifies a corpus by the names, sizes and times of its files.
-func corpusKey(corpus *data.Corpus) string {
-	h := sha256.New()
-	for _, f := range corpus.Files() {
-		fmt.Fprintf(h, "%q %d %d %v\n", f.Path, f.Size, f.Modified, f.Format)
-	}
-	return fmt.Sprintf("%x", h.Sum(nil)[:8])
-}
 
 // keepTokenizer saves a tokenizer to a folder that appears atomically. A readable
 // one already there is left alone.

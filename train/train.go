@@ -147,7 +147,9 @@ func (t *Run) open(ctx context.Context, m *machine.Machine) error {
 	t.tokens, t.targets = make([]int32, n), make([]int32, n)
 	f, b := s.Graph.FLOPs()
 	t.flops = float64(f+b) * float64(c.GlobalBatch)
-	if t.log, err = openMetrics(c.Out, t.Step); err == nil {
+	var notes []string
+	if t.log, notes, err = openMetrics(c.Out, t.Step); err == nil {
+		t.Notes = append(t.Notes, notes...)
 		err = t.describe()
 	}
 	return err
@@ -204,13 +206,13 @@ func (t *Run) describe() error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(c.Out, "config.yaml"), text, 0o644); err != nil {
+	if err := checkpoint.WriteFile(checkpoint.Disk{}, filepath.Join(c.Out, "config.yaml"), text); err != nil {
 		return err
 	}
 	if text, err = json.MarshalIndent(t.Plan.Plan, "", "  "); err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(c.Out, "plan.json"), append(text, '\n'), 0o644)
+	return checkpoint.WriteFile(checkpoint.Disk{}, filepath.Join(c.Out, "plan.json"), append(text, '\n'))
 }
 
 // Train trains until MaxSteps or MaxTime, then validates and saves. If ctx is done, or stop is requested,

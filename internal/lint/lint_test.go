@@ -55,8 +55,8 @@ var layers = []struct{ pkg, why string }{
 	{"graph", "operators as data, autodiff"},
 	{"internal/torch", "what PyTorch computed, for tests of all above"},
 	{"model", "architectures as data"},
-	{"checkpoint", "files of tensors; knows no model"},
 	{"data", "text to batches; knows no model"},
+	{"checkpoint", "files of tensors, and folders that are whole or not there; knows no model"},
 	{"internal", "small helpers without opinions"},
 }
 
