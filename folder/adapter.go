@@ -41,6 +41,7 @@ type adapterConfig struct {
 	RSLoRA  bool    `json:"use_rslora"`
 	Dropout float64 `json:"lora_dropout"`
 	Bias    string  `json:"bias"`
+	Init    any     `json:"init_lora_weights,omitempty"`
 	Modules any     `json:"target_modules"` // names or a pattern; when adapters are read, the factors' names count instead
 	// Parameters are those of experts, where factor names do not say which of a module's parameters they adapt.
 	Parameters []string `json:"target_parameters"`
@@ -52,9 +53,12 @@ type adapterConfig struct {
 // DescribeAdapter returns the adapter_config.json of a model whose weights are in a
 // folder.
 func DescribeAdapter(m *model.Model, folder string) ([]byte, error) {
-	base, err := filepath.Abs(folder)
-	if err != nil {
-		return nil, err
+	base, isHub := paths.HubName(folder)
+	if !isHub {
+		var err error
+		if base, err = filepath.Abs(folder); err != nil {
+			return nil, err
+		}
 	}
 	modules, parameters := m.Modules()
 	text, err := json.MarshalIndent(adapterConfig{
@@ -90,6 +94,10 @@ func readAdapter(dir string) (*adapterConfig, error) {
 var adapterKeys = strings.Fields(`peft_type peft_version task_type base_model_name_or_path revision auto_mapping inference_mode runtime_config
 	r lora_alpha use_rslora bias fan_in_fan_out lora_dropout init_lora_weights loftq_config corda_config eva_config lora_ga_config qalora_group_size
 	target_modules target_parameters exclude_modules layers_to_transform layers_pattern megatron_core`)
+
+// plainInits are ways to begin with that leave the model's weights as they are. All others that PEFT has (pissa, olora,
+// corda, loftq, lora_ga) move a part of each weight into its factors, and do so again when the adapter is loaded.
+var plainInits = []any{nil, true, false, "gaussian", "eva", "orthogonal", "mica"}
 
 // trivial reports whether a setting is off.
 func trivial(v any) bool {
@@ -153,6 +161,9 @@ func (c *adapterConfig) check(all map[string]any) error {
 	}
 	if c.Bias != "" && c.Bias != "none" {
 		return fmt.Errorf("bias %q is not supported; hint: use an adapter without biases", c.Bias)
+	}
+	if !slices.Contains(plainInits, c.Init) {
+		return fmt.Errorf("init_lora_weights is %v: such an adapter changes the model's own weights when it is loaded, which is not supported; hint: save it with PEFT's path_initial_model_for_weight_conversion, which makes it one that does not", c.Init)
 	}
 	for key, v := range all {
 		if !trivial(v) && !slices.Contains(adapterKeys, key) {

@@ -45,6 +45,7 @@ type origin struct {
 	RunHash  string `json:"run_hash"` // of the plan and the identity
 	spread
 	guard
+	conduct
 	Validation int64 `json:"validation_tokens,omitempty"` // of a separate validation corpus
 }
 
@@ -118,7 +119,7 @@ func (t *Run) record() (origin, error) {
 	text, err := json.Marshal(id)
 	hash := t.programs[0].PlanHash
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%s", hash, text))
-	return origin{id, hash, hex.EncodeToString(sum[:8]), t.spread, t.guard, t.Setup.validationTokens()}, err
+	return origin{id, hash, hex.EncodeToString(sum[:8]), t.spread, t.guard, t.conducted(), t.Setup.validationTokens()}, err
 }
 
 // difference names the first field in which two runs differ, "" if none.

@@ -30,6 +30,7 @@ type Metrics struct {
 	Bound        float64  `json:"grad_norm_bound,omitempty"` // of skip_spikes: the step is skipped if its norm is greater; absent: none yet
 	Skipped      bool     `json:"skipped,omitempty"`         // the step changed no weight
 	SkippedSteps int      `json:"skipped_steps,omitempty"`   // so far
+	Passed       int      `json:"passed_batches,omitempty"`  // before this step: no token of them was learnt
 	*Rewards              // for pairs
 	ValRewards   *Rewards `json:"val_rewards,omitempty"`
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/folder"
 	"github.com/athanor-llm/athanor/internal/paths"
+	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/machine"
 )
 
@@ -31,6 +32,10 @@ func CheckOut(c *config.Config) error {
 // CheckOut makes those checks of the checkpoint or model folder to start from that
 // need text and model.
 func (s *Setup) CheckOut() error {
+	if s.Graph.Model.LoRA != nil && s.Folder != "" && s.base == "" {
+		_, err := folder.Fingerprint(s.Folder)
+		return s.Config.Fault("model", suggest.Add(err, "download the whole folder").Error())
+	}
 	if err := checkSame(s.Config, func(here *identity) { here.prepared(s) }); err != nil {
 		return err
 	}

@@ -174,7 +174,7 @@ func (t *Run) resume(path string) error {
 	}
 	var before origin
 	err = json.Unmarshal(ck.Trainer.Plan, &before)
-	if t.spread, t.guard = before.spread, before.guard; err == nil {
+	if t.spread, t.guard, t.conduct = before.spread, before.guard, before.conduct; err == nil {
 		err = t.guard.check(int(ck.Trainer.Step))
 	}
 	if err != nil {
@@ -234,13 +234,35 @@ func (t *Run) loadState(ck *checkpoint.Checkpoint) error {
 // lossTail is how many of the latest losses a checkpoint records, for people.
 const lossTail = 100
 
-// roomToSave fails, before the first step, if the disk has no room for a
-// checkpoint.
+// roomToSave fails, before the first step, if the disk has no room for the checkpoints that will be there at once.
 func (t *Run) roomToSave() error {
-	if t.Step >= t.Setup.Config.MaxSteps {
+	c := t.Setup.Config
+	if t.Step >= c.MaxSteps {
 		return nil
 	}
-	return t.room(1)
+	there, err := filepath.Glob(filepath.Join(c.Out, "checkpoint-*"))
+	if err != nil {
+		return err
+	}
+	return t.room(int64(atOnce(c, t.Step, len(there))))
+}
+
+// atOnce returns how many checkpoints there must be room for besides those that are there: as many as are kept and
+// the one that is written before an older one is removed, but no more than steps are saved at. Checkpoints by time do
+// not count: they look for room themselves.
+func atOnce(c *config.Config, step, there int) int {
+	saves := 1 // at the end
+	if c.SaveEvery > 0 {
+		saves += (c.MaxSteps-1)/c.SaveEvery - step/c.SaveEvery
+	}
+	best := 0
+	if c.KeepBest && c.EvalEvery > 0 {
+		saves, best = saves+(c.MaxSteps-1)/c.EvalEvery-step/c.EvalEvery, 1
+	}
+	if c.KeepCheckpoints == 0 {
+		return saves
+	}
+	return min(saves, max(1, c.KeepCheckpoints+1+best-there))
 }
 
 // room returns an error unless the disk has room for n checkpoints besides the
@@ -261,7 +283,7 @@ func holds(dir string, free, n, each int64) error {
 	if free == 0 || free >= n*each {
 		return nil
 	}
-	return fmt.Errorf("%s: a checkpoint takes %s, and there must be room for %d more, but only %s are free; hint: free some space, or set `out` to a folder on a larger disk", dir, size.Exact(each), n, size.Exact(free))
+	return fmt.Errorf("%s: a checkpoint takes %s, and there must be room for %d more, but only %s are free; hint: free some space, set `out` to a folder on a larger disk, or lower keep_checkpoints", dir, size.Exact(each), n, size.Exact(free))
 }
 
 // saving records when the latest checkpoint was written and how long that took, which

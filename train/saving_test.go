@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/athanor-llm/athanor/config"
 )
 
 // TestSavingDue: a checkpoint is due after the configured time, but never so often that
@@ -42,6 +44,31 @@ func TestRoomToSave(t *testing.T) {
 	for _, free := range []int64{1, 99} {
 		if err := holds("runs", free, 2, 50); err == nil || !strings.Contains(err.Error(), "hint:") {
 			t.Errorf("%d bytes free, 100 needed: %v", free, err)
+		}
+	}
+}
+
+// TestAtOnce: room is asked for before the first step for as many checkpoints as will be there at once, and no more.
+func TestAtOnce(t *testing.T) {
+	for _, c := range []struct {
+		max, every, eval, keep int
+		best                   bool
+		step, there, want      int
+	}{
+		{30, 0, 0, 2, false, 0, 0, 1},   // only the last
+		{30, 10, 0, 2, false, 0, 0, 3},  // 10, 20 and, before 10 is removed, 30
+		{20, 10, 0, 2, false, 0, 0, 2},  // 10 and 20
+		{30, 10, 0, 2, false, 10, 1, 2}, // 20 and 30, beside 10
+		{90, 10, 0, 2, false, 50, 2, 1}, // one more than are there
+		{90, 10, 0, 1, false, 50, 4, 1}, // older ones will be removed
+		{90, 10, 0, 0, false, 0, 0, 9},  // all are kept
+		{90, 10, 30, 2, true, 0, 0, 4},  // and the best
+		{90, 0, 30, 5, true, 0, 0, 3},   // 30 and 60, if they are the best, and the last
+		{30, 0, 10, 2, false, 0, 0, 1},  // evaluated, not saved
+	} {
+		conf := &config.Config{MaxSteps: c.max, SaveEvery: c.every, EvalEvery: c.eval, KeepCheckpoints: c.keep, KeepBest: c.best}
+		if got := atOnce(conf, c.step, c.there); got != c.want {
+			t.Errorf("%+v: %d", c, got)
 		}
 	}
 }

@@ -81,6 +81,9 @@ func (s *Setup) prepare(ctx context.Context, progress folder.Progress) error {
 	s.Graph, err = planner.BuildGraph(c, s.Model, docs)
 	if err == nil && s.Graph.Model.LoRA != nil && s.Folder != "" {
 		s.base, err = folder.Fingerprint(s.Folder)
+		if errors.Is(err, fs.ErrNotExist) { // plans do without weights; CheckOut asks for them
+			err = nil
+		}
 	}
 	return err
 }

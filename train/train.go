@@ -20,6 +20,7 @@ import (
 	"github.com/athanor-llm/athanor/exec"
 	"github.com/athanor-llm/athanor/folder"
 	"github.com/athanor-llm/athanor/internal/clock"
+	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/lower"
@@ -71,9 +72,11 @@ type Run struct {
 	lock     *os.File       // on the run's folder; nil where there are no locks
 	first    []device.Stats // after the first step of this process: all steps are alike
 	saved    string         // latest checkpoint of this run
+	passed   int            // batches passed over by this process
 	saving   saving         // when it was written, and how long that took
 	spread   spread         // steps of a timed run's schedule
 	guard    guard          // which steps are skipped
+	conduct  conduct        // what may change between two starts
 	origin   weights        // the parameters that this process began with
 
 	reference reference // of pairs
@@ -134,6 +137,7 @@ func (t *Run) open(ctx context.Context, m *machine.Machine) error {
 	}
 	if err == nil {
 		t.spreadTime()
+		t.settle()
 		err = t.roomToSave()
 	}
 	if err == nil && !slices.ContainsFunc(s.Graph.Params, t.rounded) {
@@ -244,7 +248,7 @@ func (t *Run) Train(ctx context.Context, o Observer) error {
 		}
 		better := false
 		if c.EvalEvery > 0 && t.Step%c.EvalEvery == 0 && t.Step < c.MaxSteps {
-			if better, err = t.report(ctx, o); err != nil {
+			if better, err = t.report(ctx, o); err != nil && !errors.Is(err, errInterrupted) {
 				return err
 			}
 			if !math.IsNaN(t.ValLoss) {
@@ -258,6 +262,7 @@ func (t *Run) Train(ctx context.Context, o Observer) error {
 		if m.Skipped {
 			o.Event(m.skipped())
 		}
+		t.passOver(m, o)
 		t.compare(o)
 		if t.traced() {
 			if err := t.trace(); err != nil {
@@ -278,15 +283,35 @@ func (t *Run) Train(ctx context.Context, o Observer) error {
 	if t.Step < c.MaxSteps {
 		o.Event(fmt.Sprintf("max_time %v is over: %d of %d steps are done", time.Duration(c.MaxTime), t.Step, c.MaxSteps))
 	}
-	if _, err := t.report(ctx, o); err != nil {
-		return err
+	_, last := t.report(ctx, o)
+	if last != nil && !errors.Is(last, errInterrupted) {
+		return last
 	}
 	if err := t.save(o); err != nil {
 		return err
 	}
 	_, stop := t.requested(stopFile) // requests that came too late are fulfilled already, and not left for the next run
 	_, save := t.requested(saveFile)
-	return errors.Join(stop, save)
+	if err := errors.Join(stop, save); err != nil || last == nil {
+		return err
+	}
+	return ErrSaved
+}
+
+// passOver reports, the first time, that batches were passed over.
+func (t *Run) passOver(m Metrics, o Observer) {
+	if m.Passed > 0 && t.passed == 0 {
+		o.Event(fmt.Sprintf("step %d: %d batches in which no token is learnt, such as parts of long prompts, were passed over; metrics.jsonl counts them as passed_batches; hint: documents: whole or a larger sequence_length keeps prompts and answers together", m.Step, m.Passed))
+	}
+	t.passed += m.Passed
+}
+
+// errInterrupted ends a validation, of which a run may have hours, because the run is to stop.
+var errInterrupted = errors.New("interrupted")
+
+// stopping reports whether the run is asked to stop, by ctx or the file stop, which it leaves there.
+func (t *Run) stopping(ctx context.Context) bool {
+	return ctx.Err() != nil || paths.Exists(filepath.Join(t.Setup.Config.Out, stopFile))
 }
 
 // Files that a user who cannot send a signal creates in the run's folder: to have a checkpoint written after
@@ -325,7 +350,10 @@ func surprise(measured, predicted float64) string {
 
 // report validates, and reports whether this step's checkpoint is to be kept as the best.
 func (t *Run) report(ctx context.Context, o Observer) (better bool, err error) {
-	loss, err := t.Validate(context.WithoutCancel(ctx))
+	loss, err := t.Validate(ctx)
+	if errors.Is(err, errInterrupted) {
+		o.Event(fmt.Sprintf("step %d: the validation is broken off, since the run is to stop", t.Step))
+	}
 	if err != nil {
 		return false, err
 	}
@@ -372,16 +400,9 @@ func (t *Run) Next(ctx context.Context) (Metrics, error) {
 	if err := t.refer(ctx, nil); err != nil {
 		return Metrics{}, err
 	}
-	before := t.sampler.Cursor()
-	t.pairs.clear(len(t.tokens))
-	for r := range c.GlobalBatch {
-		t.pair(r, t.Setup.Train, t.sampler.Window(), t.reference.train)
-		t.sampler.Fill(t.row(r), 1)
-	}
-	targets := t.split(c.GlobalBatch)
-	if targets == 0 && t.Step == 0 { // a later batch may have none by chance: its gradient is 0
-		none := c.Fault("data", fmt.Sprintf("step %d: no token of the batch is learnt, since all are given, such as prompts; hint: use a larger global_batch or sequence_length, or text with more to learn", t.Step+1))
-		return Metrics{}, errors.Join(none, t.sampler.Seek(before))
+	before, targets, passed, err := t.draw()
+	if err != nil {
+		return Metrics{}, err
 	}
 	rate := c.Rate(t.Step)
 	scalars := session.Scalars{Rate: rate, Step: t.Step - t.guard.Skipped + 1, Beta1: c.Beta1, Beta2: c.Beta2, Targets: targets, Seed: c.Seed,
@@ -416,7 +437,7 @@ func (t *Run) Next(ctx context.Context) (Metrics, error) {
 		Step: t.Step, Tokens: t.Tokens, Loss: out.Loss, LearningRate: rate, GradNorm: out.Norm,
 		StepSeconds: seconds, Predicted: t.Plan.Seconds(),
 		Rate: float64(len(t.tokens)) / seconds, MFU: t.flops / seconds / t.Peak,
-		Bound: scalars.Bound, Skipped: out.Skipped,
+		Bound: scalars.Bound, Skipped: out.Skipped, Passed: passed,
 	}
 	if t.preferring() && stat.Finite(out.Loss) {
 		var sums Rewards
@@ -432,6 +453,27 @@ func (t *Run) Next(ctx context.Context) (Metrics, error) {
 		return m, nil
 	}
 	return m, t.numeric(out, scalars, before)
+}
+
+// draw fills the next batch in which a token is learnt, and returns the data cursor before it and the number of its
+// targets. Batches of which every token is given, such as parts of long prompts, are passed over: nothing could be
+// learnt from them.
+func (t *Run) draw() (before data.Cursor, targets, passed int, err error) {
+	c := t.Setup.Config
+	start := t.sampler.Cursor()
+	for all := 2 * t.Setup.Train.Pass(); int64(passed)*int64(c.GlobalBatch) <= all; passed++ {
+		before = t.sampler.Cursor()
+		t.pairs.clear(len(t.tokens))
+		for r := range c.GlobalBatch {
+			t.pair(r, t.Setup.Train, t.sampler.Window(), t.reference.train)
+			t.sampler.Fill(t.row(r), 1)
+		}
+		if targets = t.split(c.GlobalBatch); targets > 0 {
+			return before, targets, passed, nil
+		}
+	}
+	none := c.Fault("data", fmt.Sprintf("step %d: no token of the text is learnt, since all are given, such as prompts; hint: use a larger sequence_length, or text with more to learn", t.Step+1))
+	return before, 0, passed, errors.Join(none, t.sampler.Seek(start))
 }
 
 // split derives inputs and targets from t.rows, and returns the number of targets or of pairs. Rows
@@ -457,18 +499,23 @@ func (t *Run) split(rows int) (count int) {
 
 // Validate returns the mean loss in nats per token, or per pair, over held-out windows. The
 // windows are the same every time: at most EvalBatches batches, spread evenly over the held-out
-// text, since it consists of long documents in sequence. NaN: none of their tokens is learnt.
+// text, since it consists of long documents in sequence. NaN: none of their tokens is learnt. If the run is to stop,
+// it returns errInterrupted after the batch under way.
 func (t *Run) Validate(ctx context.Context) (float64, error) {
-	if err := t.refer(ctx, nil); err != nil {
+	if err := t.refer(context.WithoutCancel(ctx), nil); err != nil {
 		return 0, err
 	}
 	c := t.Setup.Config
+	t.ValLoss = math.NaN()
 	held := t.Setup.Held
 	windows := min(held.Count(), int64(c.EvalBatches*c.GlobalBatch))
 	var sum float64
 	var rewards Rewards
 	all := 0
 	for first := int64(0); first < windows; first += int64(c.GlobalBatch) {
+		if t.stopping(ctx) {
+			return 0, errInterrupted
+		}
 		rows := int(min(windows-first, int64(c.GlobalBatch)))
 		t.pairs.clear(len(t.tokens))
 		for r := range rows {
@@ -476,7 +523,7 @@ func (t *Run) Validate(ctx context.Context) (float64, error) {
 			held.Copy(t.row(r), window)
 			t.pair(r, held, window, t.reference.held)
 		}
-		out, targets, err := t.evaluate(ctx, rows)
+		out, targets, err := t.evaluate(context.WithoutCancel(ctx), rows)
 		if err != nil {
 			return 0, err
 		}
@@ -486,7 +533,7 @@ func (t *Run) Validate(ctx context.Context) (float64, error) {
 			rewards.add(&t.pairs, out.Ratios, c.Preference.Beta)
 		}
 	}
-	if t.ValLoss = math.NaN(); all == 0 {
+	if all == 0 {
 		return t.ValLoss, nil
 	}
 	loss := sum / float64(all)

@@ -29,6 +29,20 @@ func Hub(name string) string {
 	return snapshot
 }
 
+// HubName returns the name of the model that a folder of the hub's cache holds, and whether it is one: the inverse of
+// Hub. The name holds on other machines, the folder does not.
+func HubName(folder string) (name string, ok bool) {
+	repo := filepath.Dir(filepath.Dir(filepath.Clean(folder)))
+	coded, ok := strings.CutPrefix(filepath.Base(repo), "models--")
+	name = strings.Replace(coded, "--", "/", 1)
+	if !ok || !IsHub(name) {
+		return "", false
+	}
+	there, err := os.Stat(Hub(name)) // by the same cache and revision
+	here, second := os.Stat(folder)
+	return name, err == nil && second == nil && os.SameFile(there, here)
+}
+
 // IsHub reports whether a name could be that of a model on the hub: two words of the hub's characters.
 func IsHub(name string) bool {
 	org, model, two := strings.Cut(name, "/")

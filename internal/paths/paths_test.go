@@ -66,6 +66,13 @@ func TestHub(t *testing.T) {
 				t.Errorf("%v: %q is %q, want %q", vars, name, got, want)
 			}
 		}
+		for folder, want := range map[string]string{ // another revision, and other folders, have no name that holds elsewhere
+			found: "org/Model-0.5B", found + "/": "org/Model-0.5B", filepath.Join(dir, repo, "snapshots", "decaf"): "", dir + "/org/up": "", "": "", "/": "",
+		} {
+			if got, ok := HubName(folder); ok != (want != "") || ok && got != want {
+				t.Errorf("%v: %q is of %q, want %q", vars, folder, got, want)
+			}
+		}
 	}
 	t.Setenv("HF_HUB_CACHE", "")
 	t.Setenv("HF_HOME", "")
