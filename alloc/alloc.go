@@ -20,17 +20,10 @@
 //	levels   pack repeated layers once, as blocks                   level.go
 //	glue     where there is no slack, join buffers whose edges match
 //	                                    glue.go, seam.go, strip.go, wheel.go
-//	tide     pack large parts outwards in time from their peak load  tide.go
-//	courses  or fill them course by course, redoing each where it
-//	         wastes most                                course.go, cover.go
-//	crest    repack the top of the packing where it is too high    crest.go
-//	tighten  or fill repeatedly, with new preferences where the packing
-//	         is too high                              tighten.go, cover.go
-//	eject    move what is too high to where it displaces least, then move
-//	         what it displaced                                     eject.go
 //	search   branch and bound with proof             search.go, portfolio.go
 //
-// Pack runs them all; validate_test.go is a deliberately naive checker that shares
+// Pack runs them all. Whoever can spend seconds on a packing adds a step before the
+// search, Options.Improve. generate.Validate is a deliberately naive checker that shares
 // no code with them. Times are abstract steps, sizes and offsets are bytes.
 //
 // Sources: Moffitt, "MiniMalloc: A Lightweight Memory Allocator for
@@ -117,8 +110,8 @@ func (e *InfeasibleError) Error() string {
 
 func (e *InfeasibleError) Unwrap() error { return ErrInfeasible }
 
-// check rejects buffers that no packing could honour or whose sums overflow.
-func (p Problem) check() error {
+// Check rejects buffers that no packing could honour or whose sums overflow.
+func (p Problem) Check() error {
 	if p.Capacity < 0 {
 		return fmt.Errorf("capacity %d is negative\nhint: give bytes, or 0 for the least height", p.Capacity)
 	}

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -25,7 +23,7 @@ func pack(t *testing.T, p alloc.Problem, opt alloc.Options) alloc.Solution {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := alloc.Validate(p, s); err != nil {
+	if err := generate.Validate(p, s); err != nil {
 		t.Fatal(err)
 	}
 	if s.LowerBound < alloc.LowerBound(p) || s.Optimal != (s.Height == s.LowerBound) || s.Height < s.LowerBound {
@@ -159,7 +157,7 @@ func TestFixedOffsets(t *testing.T) {
 			t.Fatalf("seed %d: feasible %v, got %v: %v", seed, want, err, p)
 		}
 		if err == nil {
-			if err := alloc.Validate(p, s); err != nil {
+			if err := generate.Validate(p, s); err != nil {
 				t.Fatalf("seed %d: %v", seed, err)
 			}
 		}
@@ -217,38 +215,6 @@ next:
 	return false
 }
 
-func TestCases(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.1048576.csv")
-	if err != nil || len(files) != 6 {
-		t.Fatal(files, err)
-	}
-	for _, name := range files {
-		t.Run(filepath.Base(name), func(t *testing.T) {
-			p := readCase(t, name)
-			p.Capacity = 1 << 20
-			s := pack(t, p, alloc.Options{Nodes: 3_000_000, Workers: 2})
-			t.Logf("%d buffers, height %d, %d nodes", len(p.Buffers), s.Height, s.Nodes)
-		})
-	}
-	example := readCase(t, "testdata/example.12.csv")
-	if s := pack(t, example, alloc.Options{}); s.Height != 12 || !s.Optimal {
-		t.Errorf("example: %+v", s)
-	}
-}
-
-func readCase(t testing.TB, name string) alloc.Problem {
-	f, err := os.Open(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	p, err := alloc.ReadCSV(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
-}
-
 // A guillotine cut leaves no slack, and its optimum is known.
 func TestGuillotineIsSolved(t *testing.T) {
 	for seed := range uint64(6) {
@@ -289,26 +255,23 @@ func TestTrainingIsOptimal(t *testing.T) {
 
 // The toy list of MEMO (section 3 of the paper), sizes in MB. 13, 14, 17-19
 // and 20-24 are transient: a forward and a backward pass.
-const memo = `id,lower,upper,size
-13,0,4,128
-14,1,2,128
-15,3,15,256
-16,5,20,512
-17,6,9,128
-18,7,11,128
-19,8,10,256
-20,11,12,512
-21,13,17,1024
-22,14,18,256
-23,15,18,128
-24,16,19,512
-`
+var memo = []alloc.Buffer{
+	{ID: "13", Lower: 0, Upper: 4, Size: 128, Fixed: alloc.Free},
+	{ID: "14", Lower: 1, Upper: 2, Size: 128, Fixed: alloc.Free},
+	{ID: "15", Lower: 3, Upper: 15, Size: 256, Fixed: alloc.Free},
+	{ID: "16", Lower: 5, Upper: 20, Size: 512, Fixed: alloc.Free},
+	{ID: "17", Lower: 6, Upper: 9, Size: 128, Fixed: alloc.Free},
+	{ID: "18", Lower: 7, Upper: 11, Size: 128, Fixed: alloc.Free},
+	{ID: "19", Lower: 8, Upper: 10, Size: 256, Fixed: alloc.Free},
+	{ID: "20", Lower: 11, Upper: 12, Size: 512, Fixed: alloc.Free},
+	{ID: "21", Lower: 13, Upper: 17, Size: 1024, Fixed: alloc.Free},
+	{ID: "22", Lower: 14, Upper: 18, Size: 256, Fixed: alloc.Free},
+	{ID: "23", Lower: 15, Upper: 18, Size: 128, Fixed: alloc.Free},
+	{ID: "24", Lower: 16, Upper: 19, Size: 512, Fixed: alloc.Free},
+}
 
 func TestMEMO(t *testing.T) {
-	p, err := alloc.ReadCSV(strings.NewReader(memo))
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := alloc.Problem{Buffers: memo}
 	transient := func(ids string) (q alloc.Problem) {
 		for _, b := range p.Buffers {
 			if strings.Contains(ids, b.ID) {
@@ -329,11 +292,14 @@ func TestMEMO(t *testing.T) {
 
 // The answer depends on neither the number of workers nor the run.
 func TestDeterminism(t *testing.T) {
-	p := readCase(t, "testdata/A.1048576.csv")
-	p.Capacity = 1 << 20
-	first := pack(t, p, alloc.Options{Nodes: 1_000_000})
+	p := generate.Pinwheel(rand.New(rand.NewPCG(2, 6)), 150, 60, 200)
+	p.Capacity = 0
+	first := pack(t, p, alloc.Options{Nodes: 20_000, Without: alloc.Glue})
+	if first.Nodes < 20_000 {
+		t.Fatalf("only %d nodes: this shows little", first.Nodes)
+	}
 	for workers := range 4 {
-		if s := pack(t, p, alloc.Options{Nodes: 1_000_000, Workers: workers}); !reflect.DeepEqual(s, first) {
+		if s := pack(t, p, alloc.Options{Nodes: 20_000, Workers: workers, Without: alloc.Glue}); !reflect.DeepEqual(s, first) {
 			t.Fatalf("%d workers: another solution (nodes %d and %d)", workers, s.Nodes, first.Nodes)
 		}
 	}
@@ -396,7 +362,7 @@ func TestAnytime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := alloc.Validate(p, s); err != nil {
+	if err := generate.Validate(p, s); err != nil {
 		t.Fatal(err)
 	}
 	p.Capacity = 1 << 20
@@ -443,7 +409,7 @@ func TestValidateRejects(t *testing.T) {
 		{ID: "c", Lower: 2, Upper: 3, Size: 4, Fixed: 0},
 	}}
 	good := alloc.Solution{Offsets: []int64{0, 4, 0}, Height: 8}
-	if err := alloc.Validate(p, good); err != nil {
+	if err := generate.Validate(p, good); err != nil {
 		t.Fatal(err)
 	}
 	for name, bad := range map[string]alloc.Solution{
@@ -456,7 +422,7 @@ func TestValidateRejects(t *testing.T) {
 		"wraps":      {Offsets: []int64{math.MaxInt64 - 1, 4, 0}, Height: 8},
 		"incomplete": {Offsets: []int64{0, 4}, Height: 8},
 	} {
-		if alloc.Validate(p, bad) == nil {
+		if generate.Validate(p, bad) == nil {
 			t.Errorf("%s passes", name)
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"math"
 	"slices"
+
+	"github.com/athanor-llm/athanor/alloc/parts"
 )
 
 // Conflicts
@@ -22,27 +24,27 @@ import (
 // overload returns the error for more bytes alive at once than the capacity
 // holds. Of up to 256 overfull moments it picks the one whose conflict, the
 // fewest of the largest buffers that exceed the capacity, is smallest.
-func overload(p Problem, items []item, sections int32) error {
-	load := loads(items, sections)
-	var best []item
+func overload(p Problem, items []parts.Item, sections int32) error {
+	load := parts.Loads(items, sections)
+	var best []parts.Item
 	looked := 0
 	for k, bytes := range load {
 		if bytes <= p.Capacity || looked == 256 {
 			continue
 		}
 		looked++
-		var live []item
+		var live []parts.Item
 		for _, it := range items {
-			if it.lo <= int32(k) && int32(k) < it.hi {
-				it.lo, it.hi = 0, 1
+			if it.Lo <= int32(k) && int32(k) < it.Hi {
+				it.Lo, it.Hi = 0, 1
 				live = append(live, it)
 			}
 		}
-		slices.SortStableFunc(live, func(a, b item) int {
-			return cmp.Compare(b.size+max(b.fixed, 0), a.size+max(a.fixed, 0))
+		slices.SortStableFunc(live, func(a, b parts.Item) int {
+			return cmp.Compare(b.Size+max(b.Fixed, 0), a.Size+max(a.Fixed, 0))
 		})
 		for n := 1; n <= len(live); n++ {
-			if loads(live[:n], 1)[0] > p.Capacity {
+			if parts.Loads(live[:n], 1)[0] > p.Capacity {
 				if best == nil || n < len(best) {
 					best = live[:n]
 				}
@@ -52,7 +54,7 @@ func overload(p Problem, items []item, sections int32) error {
 	}
 	indices := make([]int, len(best))
 	for i, it := range best {
-		indices[i] = int(it.index)
+		indices[i] = int(it.Index)
 	}
 	return infeasible(p, indices, true)
 }
@@ -89,15 +91,15 @@ func (r *run) aliveWith(l *leafState) []int {
 	var set []int
 	member := make(map[int]bool)
 	lower, upper := int64(math.MaxInt64), int64(math.MinInt64)
-	for _, it := range l.items {
-		b := &r.problem.Buffers[it.index]
+	for _, it := range l.Items {
+		b := &r.problem.Buffers[it.Index]
 		lower, upper = min(lower, b.Lower), max(upper, b.Upper)
-		member[int(it.index)] = true
+		member[int(it.Index)] = true
 	}
 	inLeaf := make(map[int]bool)
 	for _, o := range r.leaves {
-		for _, it := range o.items {
-			inLeaf[int(it.index)] = true
+		for _, it := range o.Items {
+			inLeaf[int(it.Index)] = true
 		}
 	}
 	for i, b := range r.problem.Buffers {

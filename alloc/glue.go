@@ -5,6 +5,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+
+	"github.com/athanor-llm/athanor/alloc/parts"
 )
 
 // Glue
@@ -128,12 +130,12 @@ type gluing struct {
 	linked  int     // pieces glued into wheels of strips
 }
 
-func newGluing(items []item, sections int32, careful bool) *gluing {
+func newGluing(items []parts.Item, sections int32, careful bool) *gluing {
 	g := emptyGluing(sections, rand.New(rand.NewPCG(1, uint64(len(items)))))
 	g.careful = careful
 	for i := range items {
 		it := &items[i]
-		g.add(piece{lo: it.lo, hi: it.hi, size: it.size, align: it.align})
+		g.add(piece{lo: it.Lo, hi: it.Hi, size: it.Size, align: it.Align})
 	}
 	return g
 }
@@ -468,30 +470,30 @@ func (g *gluing) pop() joint {
 
 // finish packs the whole pieces, and so the items, below target. It reports false
 // if it cannot.
-func (g *gluing) finish(ctx context.Context, target int64) (packing, bool) {
-	whole := make([]item, 0, len(g.whole))
+func (g *gluing) finish(ctx context.Context, target int64) (parts.Packing, bool) {
+	whole := make([]parts.Item, 0, len(g.whole))
 	for _, i := range g.whole {
 		p := &g.pieces[i]
-		whole = append(whole, item{lo: p.lo, hi: p.hi, size: p.size, align: p.align, fixed: Free, index: i})
+		whole = append(whole, parts.Item{Lo: p.lo, Hi: p.hi, Size: p.size, Align: p.align, Fixed: Free, Index: i})
 	}
-	sections := restrict(whole)
+	sections := parts.Restrict(whole)
 	outer := greedy(ctx, whole, sections, target, glueEffort)
-	if outer.height > target && len(whole) <= glueSearch {
+	if outer.Height > target && len(whole) <= glueSearch {
 		pf := newPortfolio(whole, sections, target, 0)
 		if v, offsets := pf.decide(ctx, glueNodes, 1); v == fits {
-			outer = packing{offsets: offsets}
+			outer = parts.Packing{Offsets: offsets}
 			for k := range whole {
-				outer.height = max(outer.height, offsets[k]+whole[k].size)
+				outer.Height = max(outer.Height, offsets[k]+whole[k].Size)
 			}
 		}
 		g.nodes += pf.nodes
 	}
-	if outer.height > target {
-		return packing{}, false
+	if outer.Height > target {
+		return parts.Packing{}, false
 	}
-	p := packing{offsets: make([]int64, len(g.pieces)), height: outer.height}
+	p := parts.Packing{Offsets: make([]int64, len(g.pieces)), Height: outer.Height}
 	for k := range whole {
-		g.place(whole[k].index, outer.offsets[k], p.offsets)
+		g.place(whole[k].Index, outer.Offsets[k], p.Offsets)
 	}
 	return p, true
 }
@@ -509,28 +511,28 @@ func (g *gluing) place(i int32, off int64, offsets []int64) {
 
 // glue packs a nearly full leaf below target, if it can. It counts each round as
 // a node and stops at about limit nodes.
-func glue(ctx context.Context, l leaf, target, limit int64) (p packing, nodes int64, ok bool) {
+func glue(ctx context.Context, l parts.Part, target, limit int64) (p parts.Packing, nodes int64, ok bool) {
 	if !brimful(l, target) {
-		return packing{}, 0, false
+		return parts.Packing{}, 0, false
 	}
-	g := newGluing(l.items, l.sections, true)
+	g := newGluing(l.Items, l.Sections, true)
 	g.run(ctx)
 	if g.linked < len(g.whole) { // careful glueing left most doubtful joints open
-		g = newGluing(l.items, l.sections, false)
+		g = newGluing(l.Items, l.Sections, false)
 		g.run(ctx)
 	}
-	least, looked, before := len(l.items)/2, 0, len(l.items)
-	for round := range min(glueRounds, glueRoundsPer*len(l.items)) {
-		if ctx.Err() != nil || len(g.whole) > len(l.items)/2 || g.nodes >= limit {
+	least, looked, before := len(l.Items)/2, 0, len(l.Items)
+	for round := range min(glueRounds, glueRoundsPer*len(l.Items)) {
+		if ctx.Err() != nil || len(g.whole) > len(l.Items)/2 || g.nodes >= limit {
 			break
 		}
-		if round%gluePace == 0 && len(g.pieces) > glueGarbage*len(l.items) {
-			g = g.compact(len(l.items))
+		if round%gluePace == 0 && len(g.pieces) > glueGarbage*len(l.Items) {
+			g = g.compact(len(l.Items))
 		}
 		if round%gluePace == 0 && len(g.whole) > glueSearch {
 			switch slow := 20*len(g.whole) > 19*before; {
 			case slow && !g.careful:
-				return packing{}, g.nodes, false
+				return parts.Packing{}, g.nodes, false
 			case slow:
 				g.dare(ctx)
 			}
@@ -539,25 +541,25 @@ func glue(ctx context.Context, l leaf, target, limit int64) (p packing, nodes in
 		if 10*len(g.whole) < 9*least || round-looked >= gluePatient && len(g.whole) <= glueSearch {
 			least, looked = len(g.whole), round
 			if p, ok := g.finish(ctx, target); ok {
-				p.offsets = p.offsets[:len(l.items)]
+				p.Offsets = p.Offsets[:len(l.Items)]
 				return p, g.nodes, true
 			}
 		}
 		g.shake(ctx)
 		g.nodes++
 	}
-	return packing{}, g.nodes, false
+	return parts.Packing{}, g.nodes, false
 }
 
 // brimful reports whether nearly all of a leaf's area below target is in use and
 // no item is fixed.
-func brimful(l leaf, target int64) bool {
+func brimful(l parts.Part, target int64) bool {
 	used := 0.0
-	for i := range l.items {
-		if l.items[i].fixed >= 0 {
+	for i := range l.Items {
+		if l.Items[i].Fixed >= 0 {
 			return false
 		}
-		used += float64(l.items[i].size) * float64(l.items[i].width())
+		used += float64(l.Items[i].Size) * float64(l.Items[i].Width())
 	}
-	return used >= glueFull*float64(target)*float64(l.sections)
+	return used >= glueFull*float64(target)*float64(l.Sections)
 }

@@ -41,7 +41,7 @@ func TestManyCutsAreSolved(t *testing.T) {
 		for seed := range testkit.Count(1, 1, 2) {
 			p := c.cut(rand.New(rand.NewPCG(uint64(seed), 13)), c.buffers, 1<<20, c.capacity)
 			p.Capacity = 0
-			s, err := alloc.Pack(background, p, alloc.Options{Nodes: 20_000, Without: alloc.Tighten | alloc.Eject})
+			s, err := alloc.Pack(background, p, alloc.Options{Nodes: 20_000})
 			if err != nil || s.Height != c.capacity || !s.Optimal {
 				t.Errorf("%s, seed %d: height %d of %d, %v", c.name, seed, s.Height, c.capacity, err)
 			}

@@ -17,14 +17,14 @@ func (s *searcher) place(i int32, at int64) (ok, harmless bool) {
 	s.clearDirty()
 	s.count(i, -1)
 	s.trail = append(s.trail, change{kind: placed, index: i})
-	top := at + it.size
+	top := at + it.Size
 	ok, harmless = true, true
 	for _, j := range s.nbr[s.nbrAt[i]:s.nbrAt[i+1]] {
 		if s.placed[j] {
 			continue
 		}
 		o := &s.items[j]
-		up := o.alignUp(top)
+		up := o.AlignUp(top)
 		if s.support[j] >= up {
 			continue
 		}
@@ -33,7 +33,7 @@ func (s *searcher) place(i int32, at int64) (ok, harmless bool) {
 		s.support[j] = up
 		if s.bound[j] < up {
 			s.bound[j] = up
-			if up > s.cap-o.size || o.fixed >= 0 && up > o.fixed {
+			if up > s.cap-o.Size || o.Fixed >= 0 && up > o.Fixed {
 				return false, false
 			}
 			s.touch(j)
@@ -49,9 +49,9 @@ func (s *searcher) place(i int32, at int64) (ok, harmless bool) {
 func (s *searcher) count(i int32, by int32) {
 	it := &s.items[i]
 	s.placed[i] = by < 0
-	s.starts[it.lo] += by
-	s.ends[it.hi-1] += by
-	for k := it.lo; k < it.hi; k++ {
+	s.starts[it.Lo] += by
+	s.ends[it.Hi-1] += by
+	for k := it.Lo; k < it.Hi; k++ {
 		s.live[k] += by
 	}
 }
@@ -65,15 +65,15 @@ func (s *searcher) lift(i int32) verdict {
 		if s.placed[j] {
 			continue
 		}
-		if top := s.bound[j] + s.items[j].size; at < 0 || top < at {
+		if top := s.bound[j] + s.items[j].Size; at < 0 || top < at {
 			at = top
 		}
 	}
 	if at < 0 {
 		return impossible
 	}
-	at = it.alignUp(at)
-	if at > s.cap-it.size {
+	at = it.AlignUp(at)
+	if at > s.cap-it.Size {
 		return impossible
 	}
 	s.clearDirty()
@@ -92,11 +92,11 @@ func (s *searcher) raiseTwins(i int32) bool {
 		if s.placed[j] {
 			continue
 		}
-		up := s.items[j].alignUp(s.bound[i] + s.items[i].size)
+		up := s.items[j].AlignUp(s.bound[i] + s.items[i].Size)
 		if s.bound[j] >= up {
 			return true
 		}
-		if up > s.cap-s.items[j].size {
+		if up > s.cap-s.items[j].Size {
 			return false
 		}
 		s.trail = append(s.trail, change{raised, j, s.bound[j], s.support[j]})
@@ -108,7 +108,7 @@ func (s *searcher) raiseTwins(i int32) bool {
 
 // touch marks the sections of item i to be checked.
 func (s *searcher) touch(i int32) {
-	for k := s.items[i].lo; k < s.items[i].hi; k++ {
+	for k := s.items[i].Lo; k < s.items[i].Hi; k++ {
 		if s.stamp[k] != s.clock {
 			s.stamp[k] = s.clock
 			s.dirty = append(s.dirty, k)

@@ -2,8 +2,9 @@ package alloc
 
 import (
 	"cmp"
-	"math"
 	"slices"
+
+	"github.com/athanor-llm/athanor/alloc/parts"
 )
 
 // Compression of time
@@ -19,47 +20,22 @@ import (
 //	b           [--------)          sections: {a,b} {b,c}
 //	c                 [-----)       a=[0,1) b=[0,2) c=[1,2)
 
-// An item is a buffer as the solvers see it.
-type item struct {
-	lo, hi int32 // sections [lo, hi)
-	size   int64
-	align  int64 // >= 1
-	fixed  int64 // >= 0 pinned, else Free
-	index  int32 // of the buffer in the Problem
-	peak   int64 // largest load among its sections, once markPeaks was called
-}
-
-func (a *item) overlaps(b *item) bool { return a.lo < b.hi && b.lo < a.hi }
-
-func (a *item) width() int32 { return a.hi - a.lo }
-
-// alignUp rounds an offset up to the item's alignment.
-func (a *item) alignUp(off int64) int64 {
-	if a.align == 1 {
-		return off
-	}
-	if r := off % a.align; r != 0 {
-		off += a.align - r
-	}
-	return off
-}
-
 // compress turns buffers into items; sections counts the maximal sets.
-func compress(buffers []Buffer) (items []item, sections int32) {
+func compress(buffers []Buffer) (items []parts.Item, sections int32) {
 	n := len(buffers)
 	births, deaths := make([]event, n), make([]event, n)
-	items = make([]item, n)
+	items = make([]parts.Item, n)
 	for i := range buffers {
 		b := &buffers[i]
 		births[i], deaths[i] = event{b.Lower, int32(i)}, event{b.Upper, int32(i)}
-		items[i] = item{size: b.Size, align: b.align(), fixed: b.Fixed, index: int32(i)}
+		items[i] = parts.Item{Size: b.Size, Align: b.align(), Fixed: b.Fixed, Index: int32(i)}
 	}
 	sortEvents(births)
 	sortEvents(deaths)
 	born := false // a birth happened since the last death
 	for d, b := 0, 0; d < n; {
 		if b < n && births[b].time < deaths[d].time {
-			items[births[b].index].lo = sections
+			items[births[b].index].Lo = sections
 			born = true
 			b++
 			continue
@@ -68,7 +44,7 @@ func compress(buffers []Buffer) (items []item, sections int32) {
 			sections++
 			born = false
 		}
-		items[deaths[d].index].hi = sections
+		items[deaths[d].index].Hi = sections
 		d++
 	}
 	return items, sections
@@ -89,36 +65,4 @@ func sortEvents(ev []event) {
 	if !slices.IsSortedFunc(ev, byTime) {
 		slices.SortFunc(ev, byTime)
 	}
-}
-
-// restrict renumbers the sections of a subset of items, in place and in linear
-// time, so that only maximal sets of that subset remain.
-func restrict(items []item) (sections int32) {
-	first, last := int32(math.MaxInt32), int32(0)
-	for i := range items {
-		first, last = min(first, items[i].lo), max(last, items[i].hi)
-	}
-	moments := make([]struct {
-		born, died bool
-		becomes    int32
-	}, last-first+1)
-	for i := range items {
-		moments[items[i].lo-first].born = true
-		moments[items[i].hi-first].died = true
-	}
-	born := false // a birth happened since the last death
-	for t := range moments {
-		m := &moments[t]
-		if m.died && born {
-			sections++
-			born = false
-		}
-		m.becomes = sections
-		born = born || m.born
-	}
-	for i := range items {
-		it := &items[i]
-		it.lo, it.hi = moments[it.lo-first].becomes, moments[it.hi-first].becomes
-	}
-	return sections
 }

@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/athanor-llm/athanor/alloc/parts"
 )
 
 // restrict numbers sections as compress does.
@@ -14,15 +16,15 @@ func TestRestrict(t *testing.T) {
 		items = items[rng.IntN(len(items)):]
 		var buffers []Buffer
 		for i := range items {
-			buffers = append(buffers, Buffer{Lower: int64(items[i].lo), Upper: int64(items[i].hi)})
+			buffers = append(buffers, Buffer{Lower: int64(items[i].Lo), Upper: int64(items[i].Hi)})
 		}
 		want, most := compress(buffers)
-		if sections := restrict(items); sections != most {
+		if sections := parts.Restrict(items); sections != most {
 			t.Fatalf("seed %d: %d sections, want %d", seed, sections, most)
 		}
 		for i := range items {
-			if items[i].lo != want[i].lo || items[i].hi != want[i].hi {
-				t.Fatalf("seed %d: item %d lives [%d, %d), want [%d, %d)", seed, i, items[i].lo, items[i].hi, want[i].lo, want[i].hi)
+			if items[i].Lo != want[i].Lo || items[i].Hi != want[i].Hi {
+				t.Fatalf("seed %d: item %d lives [%d, %d), want [%d, %d)", seed, i, items[i].Lo, items[i].Hi, want[i].Lo, want[i].Hi)
 			}
 		}
 	}
@@ -33,19 +35,21 @@ func TestRestrict(t *testing.T) {
 func TestNichesInAnyOrder(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 47))
-		l, _, _ := randomLeaf(rng, seed%2 == 0)
-		items, sections := l.items, l.sections
+		items, sections := randomItems(rng, 2+rng.IntN(60), 1+rng.Int64N(40))
+		for i := range items {
+			items[i].Align = 1 << (uint64(rng.IntN(4)) * (seed % 2))
+		}
 		perm := sorted(items, orders[rng.IntN(len(orders))])
 		effort := int64(1 << 40)
 		got, _ := fillNiches(items, sections, perm, 1<<40, &effort)
-		if want := fillLowest(items, sections, perm); !slices.Equal(got.offsets, want) {
-			t.Fatalf("seed %d: offsets %v, want %v", seed, got.offsets, want)
+		if want := fillLowest(items, sections, perm); !slices.Equal(got.Offsets, want) {
+			t.Fatalf("seed %d: offsets %v, want %v", seed, got.Offsets, want)
 		}
 	}
 }
 
 // fillLowest fills the leftmost of the lowest niches, by looking at every section.
-func fillLowest(items []item, sections int32, perm []int32) []int64 {
+func fillLowest(items []parts.Item, sections int32, perm []int32) []int64 {
 	line, offsets := make([]int64, sections), slices.Repeat([]int64{-1}, len(items))
 	for slices.Contains(offsets, -1) {
 		lo := int32(slices.Index(line, slices.Min(line)))
@@ -53,12 +57,12 @@ func fillLowest(items []item, sections int32, perm []int32) []int64 {
 		for hi < sections && line[hi] == line[lo] {
 			hi++
 		}
-		k := slices.IndexFunc(perm, func(i int32) bool { return offsets[i] < 0 && items[i].lo >= lo && items[i].hi <= hi })
+		k := slices.IndexFunc(perm, func(i int32) bool { return offsets[i] < 0 && items[i].Lo >= lo && items[i].Hi <= hi })
 		from, to, top := lo, hi, int64(1<<40)
 		if k >= 0 {
 			it := &items[perm[k]]
-			offsets[perm[k]] = it.alignUp(line[lo])
-			from, to, top = it.lo, it.hi, offsets[perm[k]]+it.size
+			offsets[perm[k]] = it.AlignUp(line[lo])
+			from, to, top = it.Lo, it.Hi, offsets[perm[k]]+it.Size
 		} else {
 			if lo > 0 {
 				top = min(top, line[lo-1])

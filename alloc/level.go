@@ -5,6 +5,8 @@ import (
 	"crypto/sha256"
 	"math"
 	"slices"
+
+	"github.com/athanor-llm/athanor/alloc/parts"
 )
 
 // Two levels
@@ -34,30 +36,30 @@ const (
 
 // A group is a set of short items that becomes one block.
 type group struct {
-	members []int32 // positions in the leaf
-	problem Problem // the members by themselves, time from 0
-	block   item    // size is filled in when the problem is solved
+	members []int32    // positions in the leaf
+	problem Problem    // the members by themselves, time from 0
+	block   parts.Item // size is filled in when the problem is solved
 }
 
 // twoLevel packs a leaf in two levels for several w and returns the lowest packing
 // below a height, or false. It skips leaves with fixed items or without repetition.
-func twoLevel(ctx context.Context, l leaf, below, effort int64) (packing, bool) {
-	best, found := packing{height: below}, false
+func twoLevel(ctx context.Context, l parts.Part, below, effort int64) (parts.Packing, bool) {
+	best, found := parts.Packing{Height: below}, false
 	solved := &Cache{}
 	widest := int32(0)
-	for i := range l.items {
-		if l.items[i].fixed >= 0 {
+	for i := range l.Items {
+		if l.Items[i].Fixed >= 0 {
 			return best, false
 		}
-		widest = max(widest, l.items[i].width())
+		widest = max(widest, l.Items[i].Width())
 	}
 	for w := int32(1); w < widest; w *= 4 {
-		groups, rest := grouped(l.items, w)
-		if len(groups) == len(l.items)-len(rest) || !repetitive(groups) {
+		groups, rest := grouped(l.Items, w)
+		if len(groups) == len(l.Items)-len(rest) || !repetitive(groups) {
 			continue
 		}
-		p, ok := assemble(ctx, l, groups, rest, best.height, solved, effort/8)
-		if ok && p.height < best.height {
+		p, ok := assemble(ctx, l, groups, rest, best.Height, solved, effort/8)
+		if ok && p.Height < best.Height {
 			best, found = p, true
 		}
 	}
@@ -74,10 +76,10 @@ func repetitive(groups []group) bool {
 }
 
 // grouped gathers short items into groups and returns the others as rest.
-func grouped(items []item, w int32) (groups []group, rest []int32) {
+func grouped(items []parts.Item, w int32) (groups []group, rest []int32) {
 	var short []int32
 	for i := range items {
-		if items[i].width() <= w {
+		if items[i].Width() <= w {
 			short = append(short, int32(i))
 		} else {
 			rest = append(rest, int32(i))
@@ -87,41 +89,41 @@ func grouped(items []item, w int32) (groups []group, rest []int32) {
 	end := int32(-1)
 	for _, i := range short {
 		it := &items[i]
-		if it.lo >= end {
-			groups = append(groups, group{block: item{lo: it.lo, align: 1, fixed: Free, index: int32(len(groups))}})
+		if it.Lo >= end {
+			groups = append(groups, group{block: parts.Item{Lo: it.Lo, Align: 1, Fixed: Free, Index: int32(len(groups))}})
 		}
-		end = max(end, it.hi)
+		end = max(end, it.Hi)
 		g := &groups[len(groups)-1]
 		g.members = append(g.members, i)
-		g.block.hi = end
-		g.block.align = lcm(g.block.align, it.align)
+		g.block.Hi = end
+		g.block.Align = lcm(g.block.Align, it.Align)
 		g.problem.Buffers = append(g.problem.Buffers, Buffer{
-			Lower: int64(it.lo - g.block.lo), Upper: int64(it.hi - g.block.lo), Size: it.size, Align: it.align, Fixed: Free})
+			Lower: int64(it.Lo - g.block.Lo), Upper: int64(it.Hi - g.block.Lo), Size: it.Size, Align: it.Align, Fixed: Free})
 	}
 	return groups, rest
 }
 
 // assemble packs each group, then the groups as blocks among the rest. It reports
 // false if that cannot be lower than below.
-func assemble(ctx context.Context, l leaf, groups []group, rest []int32, below int64, solved *Cache, effort int64) (packing, bool) {
+func assemble(ctx context.Context, l parts.Part, groups []group, rest []int32, below int64, solved *Cache, effort int64) (parts.Packing, bool) {
 	inner := make([]Solution, len(groups))
-	blocks := make([]item, 0, len(groups)+len(rest))
+	blocks := make([]parts.Item, 0, len(groups)+len(rest))
 	for g := range groups {
-		if groups[g].block.align > math.MaxInt32 {
-			return packing{}, false
+		if groups[g].block.Align > math.MaxInt32 {
+			return parts.Packing{}, false
 		}
 		block := groups[g].block
-		block.size = LowerBound(groups[g].problem)
+		block.Size = LowerBound(groups[g].problem)
 		blocks = append(blocks, block)
 	}
 	for _, i := range rest {
-		it := l.items[i]
-		it.index = int32(len(blocks))
+		it := l.Items[i]
+		it.Index = int32(len(blocks))
 		blocks = append(blocks, it)
 	}
-	high := func() bool { return slices.Max(loads(blocks, l.sections)) >= below }
+	high := func() bool { return slices.Max(parts.Loads(blocks, l.Sections)) >= below }
 	if high() {
-		return packing{}, false
+		return parts.Packing{}, false
 	}
 	for g := range groups {
 		nodes := int64(groupNodes)
@@ -131,23 +133,23 @@ func assemble(ctx context.Context, l leaf, groups []group, rest []int32, below i
 		shapes := solved.Len()
 		s, err := Pack(ctx, groups[g].problem, Options{Nodes: nodes, Flat: true, Cache: solved})
 		if err != nil || ctx.Err() != nil {
-			return packing{}, false
+			return parts.Packing{}, false
 		}
-		higher := s.Height > blocks[g].size // than its bound
-		inner[g], blocks[g].size = s, s.Height
+		higher := s.Height > blocks[g].Size // than its bound
+		inner[g], blocks[g].Size = s, s.Height
 		if higher && solved.Len() > shapes && high() { // checked once per shape
-			return packing{}, false
+			return parts.Packing{}, false
 		}
 	}
-	outer := greedy(ctx, blocks, l.sections, 0, effort)
-	p := packing{offsets: make([]int64, len(l.items)), height: outer.height}
+	outer := greedy(ctx, blocks, l.Sections, 0, effort)
+	p := parts.Packing{Offsets: make([]int64, len(l.Items)), Height: outer.Height}
 	for g := range groups {
 		for k, i := range groups[g].members {
-			p.offsets[i] = outer.offsets[g] + inner[g].Offsets[k]
+			p.Offsets[i] = outer.Offsets[g] + inner[g].Offsets[k]
 		}
 	}
 	for k, i := range rest {
-		p.offsets[i] = outer.offsets[len(groups)+k]
+		p.Offsets[i] = outer.Offsets[len(groups)+k]
 	}
 	return p, true
 }
@@ -156,5 +158,5 @@ func lcm(a, b int64) int64 {
 	if a > math.MaxInt32 || b > math.MaxInt32 {
 		return math.MaxInt32 + 1 // beyond what assemble accepts
 	}
-	return a / gcd(a, b) * b
+	return a / parts.GCD(a, b) * b
 }

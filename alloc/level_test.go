@@ -5,12 +5,13 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/athanor-llm/athanor/alloc/parts"
 	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // layered returns a leaf as in a training step: the same layer repeated forwards
 // and backwards, and the buffers kept in between.
-func layered(rng *rand.Rand) leaf {
+func layered(rng *rand.Rand) parts.Part {
 	layers := 4 + rng.IntN(5)
 	kept := 1 + rng.Int64N(20)
 	var scratch []Buffer
@@ -30,7 +31,7 @@ func layered(rng *rand.Rand) leaf {
 		}
 	}
 	items, sections := compress(list)
-	return leaf{items: items, sections: sections}
+	return parts.Part{Items: items, Sections: sections}
 }
 
 // TestTwoLevelBound: given a height to beat, packing in two levels finds the same
@@ -47,13 +48,13 @@ func TestTwoLevelBound(t *testing.T) {
 			continue
 		}
 		found++
-		for _, below := range []int64{free.height + 1, free.height, free.height / 2} {
+		for _, below := range []int64{free.Height + 1, free.Height, free.Height / 2} {
 			p, ok := twoLevel(t.Context(), l, below, fastEffort)
-			if want := free.height < below; ok != want || ok && p.height != free.height {
-				t.Errorf("below %d: found %v, %d high; without that %d", below, ok, p.height, free.height)
+			if want := free.Height < below; ok != want || ok && p.Height != free.Height {
+				t.Errorf("below %d: found %v, %d high; without that %d", below, ok, p.Height, free.Height)
 			}
 		}
-		groups, rest := grouped(l.items, 4)
+		groups, rest := grouped(l.Items, 4)
 		solved := &Cache{}
 		if _, ok := assemble(t.Context(), l, groups, rest, 1, solved, fastEffort); ok || solved.Len() > 0 {
 			t.Errorf("%d shapes were packed for a height that is out of reach", solved.Len())

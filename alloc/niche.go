@@ -4,6 +4,8 @@ import (
 	"math"
 	"math/bits"
 	"slices"
+
+	"github.com/athanor-llm/athanor/alloc/parts"
 )
 
 // Niches
@@ -34,152 +36,33 @@ const nicheStep = 50
 
 // fillNiches packs the items; ties go to the first in perm. It gives up, and
 // reports false, beyond limit or effort. No item may be fixed.
-func fillNiches(items []item, sections int32, perm []int32, limit int64, effort *int64) (packing, bool) {
-	p := packing{offsets: make([]int64, len(items))}
-	line := newNiches(sections)
+func fillNiches(items []parts.Item, sections int32, perm []int32, limit int64, effort *int64) (parts.Packing, bool) {
+	p := parts.Packing{Offsets: make([]int64, len(items))}
+	line := parts.NewNiches(sections)
 	free := newUnplaced(items, sections, perm)
 	for left := len(items); left > 0; {
 		*effort -= nicheStep
 		if *effort < 0 {
 			return p, false
 		}
-		lo := line.valley()
-		i, ok := free.take(lo, line.end[lo])
+		lo := line.Valley()
+		i, ok := free.take(lo, line.End[lo])
 		if !ok {
-			line.lift(lo)
+			line.Lift(lo)
 			continue
 		}
 		it := &items[i]
-		off := it.alignUp(line.floor[lo])
-		top := off + it.size
+		off := it.AlignUp(line.Floor[lo])
+		top := off + it.Size
 		if top > limit {
 			return p, false
 		}
-		p.offsets[i] = off
-		p.height = max(p.height, top)
-		line.build(lo, it.lo, it.hi, top)
+		p.Offsets[i] = off
+		p.Height = max(p.Height, top)
+		line.Build(lo, it.Lo, it.Hi, top)
 		left--
 	}
 	return p, true
-}
-
-// niches is a skyline: segments of sections with a floor, named by their
-// first section. Adjacent floors differ.
-type niches struct {
-	sections int32
-	floor    []int64
-	end      []int32 // one past the last section
-	prev     []int32 // start of the segment to the left, or -1
-	here     int32   // the segment that changed last
-}
-
-func newNiches(sections int32) *niches {
-	return newSkyline(make([]int64, sections))
-}
-
-// newSkyline returns a skyline with the given height per section.
-func newSkyline(floor []int64) *niches {
-	sections := int32(len(floor))
-	n := &niches{sections: sections, floor: make([]int64, sections), end: make([]int32, sections), prev: make([]int32, sections)}
-	for lo, prev := int32(0), int32(-1); lo < sections; {
-		hi := lo + 1
-		for hi < sections && floor[hi] == floor[lo] {
-			hi++
-		}
-		n.add(lo, hi, prev, floor[lo])
-		lo, prev = hi, lo
-	}
-	return n
-}
-
-// copy makes n equal to from, reusing its memory.
-func (n *niches) copy(from *niches) {
-	n.sections, n.here = from.sections, from.here
-	n.floor = append(n.floor[:0], from.floor...)
-	n.end = append(n.end[:0], from.end...)
-	n.prev = append(n.prev[:0], from.prev...)
-}
-
-// valley returns a niche. It walks downhill from the last change, in amortised
-// constant time, since the segments it passes are filled on the way back.
-func (n *niches) valley() int32 {
-	for {
-		floor := n.floor[n.here]
-		l, r := n.prev[n.here], n.end[n.here]
-		switch {
-		case l >= 0 && n.floor[l] < floor:
-			n.here = l
-		case r < n.sections && n.floor[r] < floor:
-			n.here = r
-		default:
-			return n.here
-		}
-	}
-}
-
-// below moves to the first segment from section s on whose floor is below level,
-// and returns it, or n.sections if there is none.
-func (n *niches) below(level int64, s int32) int32 {
-	lo := n.here
-	for lo > s {
-		lo = n.prev[lo]
-	}
-	for lo < n.sections && n.floor[lo] >= level {
-		lo = n.end[lo]
-	}
-	if lo < n.sections {
-		n.here = lo
-	}
-	return lo
-}
-
-// add makes [lo, hi) a segment, replacing the one that started at lo.
-func (n *niches) add(lo, hi, prev int32, floor int64) {
-	n.floor[lo], n.end[lo], n.prev[lo] = floor, hi, prev
-	if hi < n.sections {
-		n.prev[hi] = lo
-	}
-	n.here = lo
-}
-
-// lift raises a niche to its lower wall and returns by how much.
-func (n *niches) lift(lo int32) int64 {
-	floor := n.floor[lo]
-	wall := int64(math.MaxInt64)
-	if l := n.prev[lo]; l >= 0 {
-		wall = n.floor[l]
-	}
-	if r := n.end[lo]; r < n.sections {
-		wall = min(wall, n.floor[r])
-	}
-	n.set(lo, n.end[lo], wall)
-	return wall - floor
-}
-
-// build puts an item with the given top on [from, to) of the segment at lo.
-func (n *niches) build(lo, from, to int32, top int64) {
-	hi, floor := n.end[lo], n.floor[lo]
-	prev := n.prev[lo]
-	if lo < from {
-		n.add(lo, from, prev, floor)
-		prev = lo
-	}
-	if to < hi {
-		n.add(to, hi, from, floor)
-	}
-	n.prev[from] = prev
-	n.set(from, to, top)
-}
-
-// set gives a segment its floor and joins it to neighbours of equal floor.
-func (n *niches) set(lo, hi int32, floor int64) {
-	if l := n.prev[lo]; l >= 0 && n.floor[l] == floor {
-		lo = l
-	}
-	if hi < n.sections && n.floor[hi] == floor {
-		hi = n.end[hi]
-	}
-	n.add(lo, hi, n.prev[lo], floor)
 }
 
 // unplaced finds the best-ranked item within a range of sections. Tree k holds the
@@ -204,24 +87,24 @@ type best struct {
 // nothing is the death and rank of a node without items.
 const nothing = math.MaxInt32
 
-func newUnplaced(items []item, sections int32, perm []int32) *unplaced {
+func newUnplaced(items []parts.Item, sections int32, perm []int32) *unplaced {
 	u := &unplaced{}
 	rank, order := make([]int32, len(items)), make([]int32, len(items))
 	next := make([]int32, sections+1) // per section: position in order of the next item born there
 	for i := range items {
-		next[items[i].lo+1]++
+		next[items[i].Lo+1]++
 	}
 	for s := range sections {
 		next[s+1] += next[s]
 	}
 	for r, i := range perm {
 		rank[i] = int32(r)
-		order[next[items[i].lo]] = i
-		next[items[i].lo]++
+		order[next[items[i].Lo]] = i
+		next[items[i].Lo]++
 	}
 	for _, i := range order {
-		t := &u[bits.Len32(uint32(items[i].width()))]
-		t.item, t.birth = append(t.item, i), append(t.birth, items[i].lo)
+		t := &u[bits.Len32(uint32(items[i].Width()))]
+		t.item, t.birth = append(t.item, i), append(t.birth, items[i].Lo)
 	}
 	for k := range u {
 		if t := &u[k]; len(t.item) > 0 {
@@ -231,14 +114,14 @@ func newUnplaced(items []item, sections int32, perm []int32) *unplaced {
 	return u
 }
 
-func (t *tree) build(items []item, rank []int32) {
+func (t *tree) build(items []parts.Item, rank []int32) {
 	t.leaves = 1
 	for int(t.leaves) < len(t.item) {
 		t.leaves *= 2
 	}
 	t.node = slices.Repeat([]best{{nothing, nothing}}, int(2*t.leaves))
 	for leaf, i := range t.item {
-		t.node[t.leaves+int32(leaf)] = best{items[i].hi, rank[i]}
+		t.node[t.leaves+int32(leaf)] = best{items[i].Hi, rank[i]}
 	}
 	for k := t.leaves - 1; k >= 1; k-- {
 		t.pull(k)

@@ -5,17 +5,20 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/athanor-llm/athanor/alloc/parts"
 )
 
 // Options sets the effort that a packing is worth. The zero value runs the
 // heuristics only, which takes milliseconds for a training program.
 type Options struct {
 	// Nodes is the number of nodes allowed to the exact search (a million take
-	// about three seconds): 0 is none, negative is until the context ends. If it is
-	// not 0, improvement heuristics also run on large parts, and on medium ones
-	// that a million nodes have not solved, with an effort that depends only on
-	// their size. The largest parts are not searched.
+	// about three seconds): 0 is none, negative is until the context ends. The largest
+	// parts are not searched.
 	Nodes int64
+	// Improve, if not nil and Nodes is not 0, lowers large parts that the heuristics
+	// left too high, and medium ones that a million nodes have not solved.
+	Improve Improver
 	// Workers is the number of searches that may run at once; 0 means 1. The
 	// answer does not depend on it.
 	Workers int
@@ -23,7 +26,8 @@ type Options struct {
 	Without Technique
 	// Flat leaves out the two-level packing of repeated parts.
 	Flat bool
-	// Cache, if not nil, is looked up first; solutions found are added to it.
+	// Cache, if not nil, is looked up first; solutions found are added to it. It
+	// does not tell one Improver from another.
 	Cache *Cache
 
 	bare bool // do not minimise the conflict of an infeasible problem
@@ -41,12 +45,12 @@ const (
 	Memory
 	Critical
 	Learning
-	Glue    // before the search, join buffers whose edges match; glue.go
-	Tide    // before the search, pack large parts outwards from their peak; tide.go
-	Crest   // or cover them course by course and repack the top; course.go, crest.go
-	Tighten // or cover them with preferences that vary over time; tighten.go
-	Eject   // and lower the packing by ejection; eject.go
+	Glue // before the search, join buffers whose edges match; glue.go
 )
+
+// An Improver packs a part without fixed items lower than from, if it can, and not
+// lower than target, which is enough. Its effort depends on the part alone.
+type Improver func(ctx context.Context, p parts.Part, from parts.Packing, target int64) parts.Packing
 
 // Heuristic effort is counted in steps of a few nanoseconds.
 const (
@@ -58,7 +62,7 @@ const (
 	searchable   = 2500      // most items in a leaf that is searched: the search stores all pairs of neighbours
 	large        = 1000      // a leaf of more items is improved before it is searched;
 	middling     = 300       // one of more than this many, after a first search in vain,
-	glance       = 1_000_000 // with this many nodes, which takes about as long as improving
+	glance       = 1_000_000 // with this many nodes, about as long as an Improver takes
 	firstBudget  = 20_000    // nodes for the first try of a height
 	growthFactor = 2
 )
@@ -70,14 +74,14 @@ const (
 // whether its height is proven minimal. Errors: a malformed problem;
 // ErrInfeasible with proof; ErrUndecided when the effort ran out first.
 func Pack(ctx context.Context, p Problem, opt Options) (Solution, error) {
-	if err := p.check(); err != nil {
+	if err := p.Check(); err != nil {
 		return Solution{}, err
 	}
 	if s, ok := opt.Cache.get(p, opt); ok {
 		return s, nil
 	}
 	items, sections := compress(p.Buffers)
-	bound := slices.Max(append(loads(items, sections), 0))
+	bound := slices.Max(append(parts.Loads(items, sections), 0))
 	if p.Capacity > 0 && bound > p.Capacity {
 		return Solution{LowerBound: bound}, overload(p, items, sections)
 	}
@@ -108,30 +112,30 @@ type run struct {
 
 // A leafState is a leaf with the best packing so far.
 type leafState struct {
-	leaf
-	packing       // offsets above base
-	low     int64 // proven lower bound of the packing's height
+	parts.Part
+	parts.Packing       // offsets above base
+	low           int64 // proven lower bound of the packing's height
 }
 
-func newRun(ctx context.Context, p Problem, opt Options, items []item, sections int32, bound int64) *run {
+func newRun(ctx context.Context, p Problem, opt Options, items []parts.Item, sections int32, bound int64) *run {
 	r := &run{ctx: ctx, problem: p, opt: opt, offsets: make([]int64, len(items)), goal: max(bound, p.Capacity)}
 	for _, l := range reduce(items, sections, r.offsets) {
-		n := int64(len(l.items))
+		n := int64(len(l.Items))
 		effort := min(max(fastEffort, fastPerItem*n), mostEffort)
 		if opt.Nodes != 0 {
 			effort = max(effort, min(exactHaste*effort, exactMost))
 		}
-		ls := leafState{leaf: l, packing: greedy(ctx, l.items, l.sections, r.goal-l.base, effort)}
-		ls.low = roundUp(slices.Max(loads(l.items, l.sections)), quantum(l.items))
-		if ls.height > r.goal-l.base && !opt.Flat {
-			if q, ok := twoLevel(ctx, l, ls.height, effort); ok {
-				ls.packing = q
+		ls := leafState{Part: l, Packing: greedy(ctx, l.Items, l.Sections, r.goal-l.Base, effort)}
+		ls.low = parts.RoundUp(slices.Max(parts.Loads(l.Items, l.Sections)), quantum(l.Items))
+		if ls.Height > r.goal-l.Base && !opt.Flat {
+			if q, ok := twoLevel(ctx, l, ls.Height, effort); ok {
+				ls.Packing = q
 			}
 		}
-		if ls.height > r.goal-l.base && opt.Without&Glue == 0 {
+		if ls.Height > r.goal-l.Base && opt.Without&Glue == 0 {
 			r.glue(&ls)
 		}
-		if ls.height > r.goal-l.base && opt.Nodes != 0 && len(l.items) > large && !pinned(l.items) {
+		if opt.Nodes != 0 && len(l.Items) > large {
 			r.improve(&ls)
 		}
 		r.leaves = append(r.leaves, ls)
@@ -147,49 +151,26 @@ func (r *run) glue(l *leafState) {
 		ctx, cancel = context.WithTimeout(ctx, time.Until(end)*glueTime/100)
 		defer cancel()
 	}
-	p, nodes, ok := glue(ctx, l.leaf, r.goal-l.base, max(r.left(), glueLook))
+	p, nodes, ok := glue(ctx, l.Part, r.goal-l.Base, max(r.left(), glueLook))
 	r.nodes += nodes
 	if ok {
-		l.packing = p
+		l.Packing = p
 	}
 }
 
-// improve lowers the packing of a large leaf.
+// improvable reports whether Options.Improve can do something for a leaf.
+func (r *run) improvable(l *leafState) bool { return r.opt.Improve != nil && !pinned(l.Items) }
+
+// improve lowers a leaf that is too high by Options.Improve.
 func (r *run) improve(l *leafState) {
-	n, target := int64(len(l.items)), r.goal-l.base
-	if r.opt.Without&Tide == 0 {
-		effort := min(tidePerItem*n, tideMost)
-		l.packing = ebb(r.ctx, l.leaf, l.packing, target, effort)
-	}
-	starts := []packing{l.packing}
-	if l.height-target > target/tightenAbove {
-		if r.opt.Without&Crest == 0 {
-			starts[0] = recrest(r.ctx, l.leaf, l.packing, target, min(max(crestLeast, crestPerItem*n), crestMost))
-		}
-		if r.opt.Without&Tighten == 0 && starts[0].height-target > (l.height-target)/tightenStill {
-			effort := min(max(tightenLeast, tightenPerItem*n), tightenMost)
-			if p := tighten(r.ctx, l.leaf, target, effort); p.height < math.MaxInt64 {
-				starts = append(starts, p)
-			}
-		}
-	}
-	for _, p := range starts { // ejection may get further from the higher one
-		if r.opt.Without&Eject == 0 && l.height > target {
-			effort := min(ejectPerItem*n, ejectMost)
-			p = eject(r.ctx, l.leaf, p, target, effort)
-		}
-		if p.height < l.height {
-			l.packing = p
-		}
-	}
-	if r.opt.Without&Tide == 0 && l.height-target > target/tightenAbove {
-		l.packing = lean(r.ctx, l.leaf, l.packing, target, min(tidePerItem*n, tideMost))
+	if target := r.goal - l.Base; l.Height > target && r.improvable(l) {
+		l.Packing = r.opt.Improve(r.ctx, l.Part, l.Packing, target)
 	}
 }
 
 // pinned reports whether an item has a fixed offset.
-func pinned(items []item) bool {
-	return slices.ContainsFunc(items, func(it item) bool { return it.fixed >= 0 })
+func pinned(items []parts.Item) bool {
+	return slices.ContainsFunc(items, func(it parts.Item) bool { return it.Fixed >= 0 })
 }
 
 // search improves the leaves that are too high, small ones first; those of
@@ -200,18 +181,16 @@ func (r *run) search() *leafState {
 	for i := range r.leaves {
 		order[i] = &r.leaves[i]
 	}
-	slices.SortStableFunc(order, func(a, b *leafState) int { return len(a.items) - len(b.items) })
+	slices.SortStableFunc(order, func(a, b *leafState) int { return len(a.Items) - len(b.Items) })
 	for _, l := range order {
-		if l.height <= r.goal-l.base || len(l.items) > searchable {
+		if l.Height <= r.goal-l.Base || len(l.Items) > searchable {
 			continue
 		}
-		if n := len(l.items); n > middling && n <= large && !pinned(l.items) {
+		if n := len(l.Items); n > middling && n <= large && r.improvable(l) {
 			if r.searchLeaf(l, glance) == impossible {
 				return l
 			}
-			if l.height > r.goal-l.base {
-				r.improve(l)
-			}
+			r.improve(l)
 		}
 		if r.searchLeaf(l, r.left()) == impossible {
 			return l
@@ -223,19 +202,19 @@ func (r *run) search() *leafState {
 // searchLeaf searches a leaf that is too high, with at most the given nodes. It
 // returns impossible if the leaf is proven not to fit.
 func (r *run) searchLeaf(l *leafState, nodes int64) verdict {
-	if l.height <= r.goal-l.base {
+	if l.Height <= r.goal-l.Base {
 		return fits
 	}
 	if r.problem.Capacity > 0 {
-		return r.decide(l, r.portfolio(l, r.goal-l.base), nodes)
+		return r.decide(l, r.portfolio(l, r.goal-l.Base), nodes)
 	}
 	r.minimise(l, nodes)
-	r.goal = max(r.goal, l.base+l.low)
+	r.goal = max(r.goal, l.Base+l.low)
 	return unknown
 }
 
 func (r *run) portfolio(l *leafState, capacity int64) *portfolio {
-	return newPortfolio(l.items, l.sections, capacity, r.opt.Without)
+	return newPortfolio(l.Items, l.Sections, capacity, r.opt.Without)
 }
 
 // left returns the number of nodes still allowed.
@@ -252,9 +231,9 @@ func (r *run) decide(l *leafState, pf *portfolio, nodes int64) verdict {
 	v, offsets := pf.decide(r.ctx, max(min(nodes, r.left()), 0), r.opt.Workers) // whole turns are taken: more may be spent than was left
 	r.nodes += pf.nodes - before
 	if v == fits {
-		l.packing = packing{offsets: slices.Clone(offsets)}
-		for i := range l.items {
-			l.height = max(l.height, offsets[i]+l.items[i].size)
+		l.Packing = parts.Packing{Offsets: slices.Clone(offsets)}
+		for i := range l.Items {
+			l.Height = max(l.Height, offsets[i]+l.Items[i].Size)
 		}
 	}
 	return v
@@ -265,10 +244,10 @@ func (r *run) decide(l *leafState, pf *portfolio, nodes int64) verdict {
 // usually is the answer, then ever higher ones, with growing budgets.
 func (r *run) minimise(l *leafState, nodes int64) {
 	end := r.nodes + min(nodes, r.left())
-	step := quantum(l.items)
-	floor := max(l.low, roundUp(r.goal-l.base, step)) // going lower gains nothing
+	step := quantum(l.Items)
+	floor := max(l.low, parts.RoundUp(r.goal-l.Base, step)) // going lower gains nothing
 	atFloor := r.portfolio(l, floor)
-	for budget := int64(firstBudget); l.height > floor && r.nodes < end && r.ctx.Err() == nil; {
+	for budget := int64(firstBudget); l.Height > floor && r.nodes < end && r.ctx.Err() == nil; {
 		switch r.decide(l, atFloor, budget) {
 		case fits:
 			continue
@@ -278,7 +257,7 @@ func (r *run) minimise(l *leafState, nodes int64) {
 			atFloor = r.portfolio(l, floor)
 			continue
 		}
-		for try := floor + (l.height-floor)/2/step*step; try > floor && try < l.height; try += max((l.height-try)/2/step*step, step) {
+		for try := floor + (l.Height-floor)/2/step*step; try > floor && try < l.Height; try += max((l.Height-try)/2/step*step, step) {
 			v := r.decide(l, r.portfolio(l, try), budget)
 			if v == impossible {
 				floor = try + step
@@ -294,11 +273,11 @@ func (r *run) minimise(l *leafState, nodes int64) {
 }
 
 // quantum returns a number that divides every height of a canonical packing.
-func quantum(items []item) int64 {
+func quantum(items []parts.Item) int64 {
 	var g int64
 	for i := range items {
 		it := &items[i]
-		g = gcd(gcd(g, it.size), gcd(it.align, max(it.fixed, 0)))
+		g = parts.GCD(parts.GCD(g, it.Size), parts.GCD(it.Align, max(it.Fixed, 0)))
 	}
 	return max(g, 1)
 }
@@ -312,10 +291,10 @@ func (r *run) solution() Solution {
 	}
 	for i := range r.leaves {
 		l := &r.leaves[i]
-		for k := range l.items {
-			s.Offsets[l.items[k].index] = l.base + l.offsets[k]
+		for k := range l.Items {
+			s.Offsets[l.Items[k].Index] = l.Base + l.Offsets[k]
 		}
-		s.LowerBound = max(s.LowerBound, l.base+l.low)
+		s.LowerBound = max(s.LowerBound, l.Base+l.low)
 	}
 	for i, off := range s.Offsets {
 		s.Height = max(s.Height, off+r.problem.Buffers[i].Size)

@@ -3,6 +3,8 @@ package alloc
 import (
 	"context"
 	"sync"
+
+	"github.com/athanor-llm/athanor/alloc/parts"
 )
 
 // Portfolio
@@ -19,7 +21,7 @@ import (
 
 // A member is a searcher's branching order and the techniques it leaves out.
 type member struct {
-	order   []func(a, b *item) int
+	order   []func(a, b *parts.Item) int
 	without Technique
 }
 
@@ -33,13 +35,13 @@ type portfolio struct {
 	nodes     int64 // of completed turns
 }
 
-func newPortfolio(items []item, sections int32, capacity int64, without Technique) *portfolio {
+func newPortfolio(items []parts.Item, sections int32, capacity int64, without Technique) *portfolio {
 	markPeaks(items, sections)
 	members := []member{
-		{[]func(a, b *item) int{byPeak, byWidth, byArea}, 0},
-		{[]func(a, b *item) int{byWidth, byArea, byPeak}, Critical},
-		{[]func(a, b *item) int{bySize, byWidth}, 0},
-		{[]func(a, b *item) int{byPeak, byArea, byWidth}, Critical},
+		{[]func(a, b *parts.Item) int{byPeak, byWidth, byArea}, 0},
+		{[]func(a, b *parts.Item) int{byWidth, byArea, byPeak}, Critical},
+		{[]func(a, b *parts.Item) int{bySize, byWidth}, 0},
+		{[]func(a, b *parts.Item) int{byPeak, byArea, byWidth}, Critical},
 	}
 	pf := &portfolio{}
 	for _, m := range members {

@@ -3,6 +3,8 @@ package alloc
 import (
 	"cmp"
 	"slices"
+
+	"github.com/athanor-llm/athanor/alloc/parts"
 )
 
 // Reduction
@@ -21,82 +23,74 @@ import (
 // Peeling needs sizes that keep the alignment of what is shifted, and no
 // fixed items in the part.
 
-// A leaf is a part that reduction cannot simplify: items over sections
-// [0, sections), to be packed from offset base up.
-type leaf struct {
-	items    []item
-	sections int32
-	base     int64
-}
-
 // reduceDepth bounds the work on deep nests, each level of which would copy
 // the rest; the skyline order packs nests optimally anyway.
 const reduceDepth = 16
 
 // reduce returns the leaves and writes the offsets of peeled items, by index.
 // It leaves the other offsets as they are. The leaves reuse the memory of items.
-func reduce(items []item, sections int32, offsets []int64) []leaf {
+func reduce(items []parts.Item, sections int32, offsets []int64) []parts.Part {
 	return reduceInto(nil, items, sections, 0, 0, offsets)
 }
 
-func reduceInto(leaves []leaf, items []item, sections int32, base int64, depth int, offsets []int64) []leaf {
-	parts := split(items)
-	for _, part := range parts {
-		l := leaf{part, sections, base}
-		if len(parts) > 1 || depth > 0 {
-			l.sections = restrict(part)
+func reduceInto(leaves []parts.Part, items []parts.Item, sections int32, base int64, depth int, offsets []int64) []parts.Part {
+	apart := split(items)
+	for _, items := range apart {
+		l := parts.Part{Items: items, Sections: sections, Base: base}
+		if len(apart) > 1 || depth > 0 {
+			l.Sections = parts.Restrict(items)
 		}
-		top, rest := base, l.items
+		top, rest := base, l.Items
 		if depth < reduceDepth {
 			top, rest = peel(l, offsets)
 		}
 		if top == base {
 			leaves = append(leaves, l)
 		} else if len(rest) > 0 {
-			leaves = reduceInto(leaves, rest, l.sections, top, depth+1, offsets)
+			leaves = reduceInto(leaves, rest, l.Sections, top, depth+1, offsets)
 		}
 	}
 	return leaves
 }
 
 // split sorts the items by birth, in place, and cuts where nothing is alive.
-func split(items []item) [][]item {
-	byBirth := func(a, b item) int { return cmp.Or(cmp.Compare(a.lo, b.lo), cmp.Compare(a.index, b.index)) }
+func split(items []parts.Item) [][]parts.Item {
+	byBirth := func(a, b parts.Item) int { return cmp.Or(cmp.Compare(a.Lo, b.Lo), cmp.Compare(a.Index, b.Index)) }
 	if !slices.IsSortedFunc(items, byBirth) {
 		slices.SortFunc(items, byBirth)
 	}
-	var parts [][]item
+	var apart [][]parts.Item
 	from, end := 0, int32(0)
 	for k := range items {
-		if items[k].lo >= end && k > from {
-			parts = append(parts, items[from:k])
+		if items[k].Lo >= end && k > from {
+			apart = append(apart, items[from:k])
 			from = k
 		}
-		end = max(end, items[k].hi)
+		end = max(end, items[k].Hi)
 	}
 	if from < len(items) {
-		parts = append(parts, items[from:])
+		apart = append(apart, items[from:])
 	}
-	return parts
+	return apart
 }
 
 // peel places the items that span the leaf at its bottom. It returns the others,
 // in the same memory, and the offset from which they are packed.
-func peel(l leaf, offsets []int64) (top int64, rest []item) {
+func peel(l parts.Part, offsets []int64) (top int64, rest []parts.Item) {
 	widest := int64(1)
-	for i := range l.items {
-		widest = max(widest, l.items[i].align)
+	for i := range l.Items {
+		widest = max(widest, l.Items[i].Align)
 	}
-	for i := range l.items {
-		if l.items[i].fixed >= 0 || widest%l.items[i].align != 0 {
-			return l.base, nil
+	for i := range l.Items {
+		if l.Items[i].Fixed >= 0 || widest%l.Items[i].Align != 0 {
+			return l.Base, nil
 		}
 	}
-	top, rest = l.base, l.items[:0]
-	for _, it := range l.items {
-		if it.lo == 0 && it.hi == l.sections && it.size%widest == 0 {
-			offsets[it.index] = top
-			top += it.size
+	top, rest = l.Base, l.Items[:0]
+	for _, it := range l.Items {
+		if it.Lo == 0 && it.Hi == l.Sections && it.Size%widest == 0 {
+			offsets[it.Index] = top
+			top += it.Size
 		} else {
 			rest = append(rest, it)
 		}

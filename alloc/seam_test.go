@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/athanor-llm/athanor/alloc/parts"
 )
 
 // However often pieces are broken and glued, every item is contained once, and
@@ -14,19 +16,19 @@ func TestShakenPiecesAreWhole(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 41))
 		items, sections := slices.Clone(slab), int32(0)
 		for range 1 + rng.IntN(5) { // slabs that are alike, over each other and in a row
-			at := items[rng.IntN(len(items))].lo &^ 3
+			at := items[rng.IntN(len(items))].Lo &^ 3
 			for _, it := range slab {
-				it.lo, it.hi = it.lo+at, it.hi+at
+				it.Lo, it.Hi = it.Lo+at, it.Hi+at
 				items = append(items, it)
 			}
 			at = 4 * (1 + rng.Int32N(3))
 			for _, it := range slab {
-				it.lo, it.hi = it.lo+at, it.hi+at
+				it.Lo, it.Hi = it.Lo+at, it.Hi+at
 				items = append(items, it)
 			}
 		}
 		for i := range items {
-			sections = max(sections, items[i].hi)
+			sections = max(sections, items[i].Hi)
 		}
 		g := newGluing(items, sections, seed%2 == 0)
 		g.run(t.Context())
@@ -56,10 +58,10 @@ func TestShakenPiecesAreWhole(t *testing.T) {
 }
 
 // slab is a rectangle of 4 x 3 in five pieces.
-var slab = []item{
-	{lo: 0, hi: 2, size: 1, align: 1, fixed: Free}, {lo: 2, hi: 4, size: 1, align: 1, fixed: Free},
-	{lo: 0, hi: 1, size: 1, align: 1, fixed: Free}, {lo: 1, hi: 4, size: 1, align: 1, fixed: Free},
-	{lo: 0, hi: 4, size: 1, align: 1, fixed: Free},
+var slab = []parts.Item{
+	{Lo: 0, Hi: 2, Size: 1, Align: 1, Fixed: Free}, {Lo: 2, Hi: 4, Size: 1, Align: 1, Fixed: Free},
+	{Lo: 0, Hi: 1, Size: 1, Align: 1, Fixed: Free}, {Lo: 1, Hi: 4, Size: 1, Align: 1, Fixed: Free},
+	{Lo: 0, Hi: 4, Size: 1, Align: 1, Fixed: Free},
 }
 
 // checkGluing compares the indexes of a gluing with the contents of its whole pieces.

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"slices"
+
+	"github.com/athanor-llm/athanor/alloc/parts"
 )
 
 // Exact search
@@ -62,7 +64,7 @@ const (
 // A searcher decides one part for one capacity. It is reused with growing
 // node limits; what it learnt stays.
 type searcher struct {
-	items   []item
+	items   []parts.Item
 	cap     int64
 	without Technique
 
@@ -112,7 +114,7 @@ const (
 	placed
 )
 
-func newSearcher(items []item, sections int32, capacity int64, without Technique) *searcher {
+func newSearcher(items []parts.Item, sections int32, capacity int64, without Technique) *searcher {
 	n := len(items)
 	s := &searcher{items: items, cap: capacity, without: without,
 		rank: make([]int32, n), twin: make([]int32, n), reserve: make([]int64, n),
@@ -120,12 +122,12 @@ func newSearcher(items []item, sections int32, capacity int64, without Technique
 		live: make([]int32, sections), starts: make([]int32, sections), ends: make([]int32, sections), stamp: make([]int32, sections),
 		failed: newMemory(), sectionCap: capacity, clock: 1,
 		lesson: 1, blame: make([]float64, n), strain: make([]float64, sections)}
-	g := granule(items)
+	g := parts.Granule(items)
 	for i := range items {
-		s.reserve[i] = roundUp(items[i].size, g)
-		s.sectionCap = max(s.sectionCap, capacity+s.reserve[i]-items[i].size)
+		s.reserve[i] = parts.RoundUp(items[i].Size, g)
+		s.sectionCap = max(s.sectionCap, capacity+s.reserve[i]-items[i].Size)
 	}
-	for k, load := range loads(items, sections) {
+	for k, load := range parts.Loads(items, sections) {
 		s.strain[k] = float64(load) / float64(capacity) // until the search knows better
 	}
 	s.link(sections)
@@ -138,7 +140,7 @@ func (s *searcher) link(sections int32) {
 	n := len(s.items)
 	s.secAt = make([]int32, sections+1)
 	for i := range s.items {
-		for k := s.items[i].lo; k < s.items[i].hi; k++ {
+		for k := s.items[i].Lo; k < s.items[i].Hi; k++ {
 			s.secAt[k+1]++
 		}
 		s.count(int32(i), +1)
@@ -149,7 +151,7 @@ func (s *searcher) link(sections int32) {
 	s.sec = make([]int32, s.secAt[sections])
 	next := slices.Clone(s.secAt)
 	for i := range s.items {
-		for k := s.items[i].lo; k < s.items[i].hi; k++ {
+		for k := s.items[i].Lo; k < s.items[i].Hi; k++ {
 			s.sec[next[k]] = int32(i)
 			next[k]++
 		}
@@ -158,7 +160,7 @@ func (s *searcher) link(sections int32) {
 	for i := range s.items {
 		a := &s.items[i]
 		for j := range s.items {
-			if i != j && a.overlaps(&s.items[j]) {
+			if i != j && a.Overlaps(&s.items[j]) {
 				s.nbr = append(s.nbr, int32(j))
 			}
 		}
@@ -173,12 +175,12 @@ func (s *searcher) findTwins() {
 	}
 	shape := func(i, j int32) int {
 		a, b := &s.items[i], &s.items[j]
-		return cmp.Or(cmp.Compare(a.lo, b.lo), cmp.Compare(a.hi, b.hi), cmp.Compare(a.size, b.size),
-			cmp.Compare(a.align, b.align), cmp.Compare(a.fixed, b.fixed))
+		return cmp.Or(cmp.Compare(a.Lo, b.Lo), cmp.Compare(a.Hi, b.Hi), cmp.Compare(a.Size, b.Size),
+			cmp.Compare(a.Align, b.Align), cmp.Compare(a.Fixed, b.Fixed))
 	}
 	slices.SortStableFunc(perm, shape)
 	for k := 1; k < len(perm); k++ {
-		if a, b := perm[k-1], perm[k]; shape(a, b) == 0 && s.items[a].fixed < 0 {
+		if a, b := perm[k-1], perm[k]; shape(a, b) == 0 && s.items[a].Fixed < 0 {
 			s.twin[a] = b
 		}
 	}
@@ -206,15 +208,15 @@ func (s *searcher) decide(ctx context.Context, perm []int32, limit int64) verdic
 	for i := range s.items {
 		it := &s.items[i]
 		s.bound[i], s.support[i], s.placed[i] = 0, 0, false
-		if it.fixed >= 0 {
-			s.bound[i] = it.fixed
+		if it.Fixed >= 0 {
+			s.bound[i] = it.Fixed
 		}
 		all = append(all, int32(i))
 	}
 	s.arena = all
-	slices.SortStableFunc(all, func(i, j int32) int { return cmp.Compare(s.items[i].lo, s.items[j].lo) })
+	slices.SortStableFunc(all, func(i, j int32) int { return cmp.Compare(s.items[i].Lo, s.items[j].Lo) })
 	for i := range s.items {
-		if s.items[i].size > s.cap-s.bound[i] {
+		if s.items[i].Size > s.cap-s.bound[i] {
 			return impossible
 		}
 		s.touch(int32(i))
@@ -245,34 +247,34 @@ func (s *searcher) solveParts(list []int32) verdict {
 		return s.solve(list)
 	}
 	var cuts [32]int32 // starts of the parts after the first
-	parts := 0
-	end := s.items[list[0]].hi
+	more := 0
+	end := s.items[list[0]].Hi
 	for k, i := range list {
 		it := &s.items[i]
-		if it.lo >= end && parts < len(cuts) {
-			cuts[parts] = int32(k)
-			parts++
+		if it.Lo >= end && more < len(cuts) {
+			cuts[more] = int32(k)
+			more++
 		}
-		end = max(end, it.hi)
+		end = max(end, it.Hi)
 	}
-	if parts == 0 {
+	if more == 0 {
 		return s.solve(list)
 	}
 	// Small parts first: their failure is cheapest to find.
 	var order [33][2]int32
 	from := int32(0)
-	for k := range parts + 1 {
+	for k := range more + 1 {
 		to := int32(len(list))
-		if k < parts {
+		if k < more {
 			to = cuts[k]
 		}
 		order[k] = [2]int32{from, to}
 		from = to
 	}
-	slices.SortFunc(order[:parts+1], func(a, b [2]int32) int {
+	slices.SortFunc(order[:more+1], func(a, b [2]int32) int {
 		return cmp.Or(cmp.Compare(a[1]-a[0], b[1]-b[0]), cmp.Compare(a[0], b[0]))
 	})
-	for _, r := range order[:parts+1] {
+	for _, r := range order[:more+1] {
 		if v := s.solve(list[r[0]:r[1]]); v != fits {
 			return v
 		}
@@ -318,7 +320,7 @@ func (s *searcher) branch(list []int32) verdict {
 	i := s.ripe(list)
 	it := &s.items[i]
 	at := s.bound[i]
-	if s.support[i] != at && it.fixed < 0 {
+	if s.support[i] != at && it.Fixed < 0 {
 		return s.lift(i) // nothing can hold it there any more
 	}
 	mark := len(s.trail)
@@ -342,7 +344,7 @@ func (s *searcher) branch(list []int32) verdict {
 	if v == unknown {
 		return unknown
 	}
-	if it.fixed >= 0 || s.has(Harmless) && (harmless || s.spans(it, list)) {
+	if it.Fixed >= 0 || s.has(Harmless) && (harmless || s.spans(it, list)) {
 		return impossible
 	}
 	return s.lift(i)
@@ -351,10 +353,10 @@ func (s *searcher) branch(list []int32) verdict {
 // spans reports whether an item lives as long as the whole part. Items below it in
 // a packing could then lie above it, shifted by its size, unless alignment or a
 // fixed item forbids the shift.
-func (s *searcher) spans(it *item, list []int32) bool {
+func (s *searcher) spans(it *parts.Item, list []int32) bool {
 	for _, j := range list {
 		o := &s.items[j]
-		if o.lo < it.lo || o.hi > it.hi || o.fixed >= 0 || it.size%o.align != 0 {
+		if o.Lo < it.Lo || o.Hi > it.Hi || o.Fixed >= 0 || it.Size%o.Align != 0 {
 			return false
 		}
 	}
@@ -372,9 +374,9 @@ func (s *searcher) ripe(list []int32) int32 {
 		}
 		return best
 	}
-	lo, hi := s.items[list[0]].lo, int32(0)
+	lo, hi := s.items[list[0]].Lo, int32(0)
 	for _, i := range list {
-		hi = max(hi, s.items[i].hi)
+		hi = max(hi, s.items[i].Hi)
 	}
 	worst := int32(-1)
 	for k := lo; k < hi; k++ {

@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/athanor-llm/athanor/alloc/parts"
 )
 
 // TestSpent: a run that has spent its nodes, or more since whole turns are taken,
@@ -11,11 +13,13 @@ import (
 func TestSpent(t *testing.T) {
 	went := 0
 	for seed := range uint64(50) {
-		l, _, _ := randomLeaf(rand.New(rand.NewPCG(seed, 41)), false)
+		rng := rand.New(rand.NewPCG(seed, 41))
+		items, sections := randomItems(rng, 2+rng.IntN(60), 1+rng.Int64N(40))
+		l := parts.Part{Items: items, Sections: sections}
 		for _, allowed := range []int64{10, -1} {
 			r := &run{ctx: t.Context(), opt: Options{Nodes: allowed}, nodes: 10 + int64(seed)%2*100}
-			pf := r.portfolio(&leafState{leaf: l}, slices.Max(loads(l.items, l.sections)))
-			v := r.decide(&leafState{leaf: l}, pf, 1000)
+			pf := r.portfolio(&leafState{Part: l}, slices.Max(parts.Loads(l.Items, l.Sections)))
+			v := r.decide(&leafState{Part: l}, pf, 1000)
 			switch {
 			case allowed < 0 && pf.nodes > 0:
 				went++

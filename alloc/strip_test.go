@@ -3,6 +3,8 @@ package alloc
 import (
 	"math/rand/v2"
 	"testing"
+
+	"github.com/athanor-llm/athanor/alloc/parts"
 )
 
 // Wheels whose bottoms are all cut at one moment, into strips of one size: only
@@ -31,14 +33,14 @@ func TestStripsSettleSeams(t *testing.T) {
 }
 
 // cutWheels draws n wheels that have no moment in common but that of the cut.
-func cutWheels(rng *rand.Rand, n int) (items []item) {
+func cutWheels(rng *rand.Rand, n int) (items []parts.Item) {
 	const cut = 2 * 20
 	var moments [4][]int // lo, end of left, end of centre, hi
 	for k := range moments {
 		moments[k] = rng.Perm(20 - 1)
 	}
 	add := func(lo, hi int32, size int64) {
-		items = append(items, item{lo: lo, hi: hi, size: size, align: 1, fixed: Free})
+		items = append(items, parts.Item{Lo: lo, Hi: hi, Size: size, Align: 1, Fixed: Free})
 	}
 	for k := range n {
 		at := func(m int) int32 { return int32(20*m + 1 + moments[m][k]) }

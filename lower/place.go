@@ -67,7 +67,7 @@ func (lo *lowering) place() error {
 	}
 	var thought alloc.Options
 	if lo.opt.Thorough {
-		thought = alloc.Options{Nodes: thoroughNodes, Without: alloc.Tide | alloc.Crest | alloc.Tighten | alloc.Eject} // heuristics that take seconds
+		thought = alloc.Options{Nodes: thoroughNodes}
 	}
 	for t, prob := range problems {
 		which := buffers[t]

@@ -45,7 +45,7 @@ filled() {
   sed -E "s# +\#.*##; s# [|>].*##; s#\[[^]]*\]##g; s#\.\.\. --calls#gpt2 --calls#
     s# (CONFIG(\.yaml)?|base\.yaml|prefer\.yaml)( |\$)# $dir/tiny.yaml\3#; s#\bADAPTER FOLDER\b#$dir/adapter $dir/merged#; s#\bFOLDER NEW\b#$dir/run/checkpoint-2 $dir/new-$RANDOM#
     s#runs/[a-z0-9-]*/checkpoint-\.\.\.#$dir/run/checkpoint-2#; s#(eval|generate|chat|--tokenizer) FOLDER\b#\1 $dir/run/checkpoint-2#
-    s#\bFILE\.csv\b#alloc/testdata/example.12.csv#; s#schedule NAME\b#schedule 1f1b#; s#--out plan\.json#--out $dir/plan.json#" <<<"$1"
+    s#\bFILE\.csv\b#lab/pack/testdata/example.12.csv#; s#schedule NAME\b#schedule 1f1b#; s#--out plan\.json#--out $dir/plan.json#" <<<"$1"
 }
 
 # more prints the arguments that make a command's work small, or fails if the command is only parsed.

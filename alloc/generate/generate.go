@@ -1,5 +1,6 @@
 // Package generate makes allocation problems whose difficulty is understood:
-// for the allocator's tests and for anyone who compares solvers.
+// for the allocator's tests and for anyone who compares solvers. Validate checks what
+// they return, and shares no code with them.
 //
 // Each generator takes its randomness from the caller, so a seed names an
 // instance. Guillotine, Pinwheel and Nest know the optimum by construction.

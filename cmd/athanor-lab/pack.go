@@ -12,6 +12,7 @@ import (
 	"github.com/athanor-llm/athanor/alloc"
 	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/suggest"
+	"github.com/athanor-llm/athanor/lab/pack"
 )
 
 // packCmd runs the allocator by itself.
@@ -49,7 +50,7 @@ func (v *packCmd) Run(c *cli.Context) error {
 	ctx, cancel := stdctx.WithTimeout(stdctx.Background(), v.Timeout)
 	defer cancel()
 	start := time.Now()
-	s, packErr := alloc.Pack(ctx, p, alloc.Options{Nodes: v.Nodes, Workers: runtime.NumCPU()})
+	s, packErr := alloc.Pack(ctx, p, alloc.Options{Nodes: v.Nodes, Workers: runtime.NumCPU(), Improve: pack.Improver(0)})
 	seconds := time.Since(start).Seconds()
 	var conflict *alloc.InfeasibleError
 	if packErr != nil && !errors.As(packErr, &conflict) && !errors.Is(packErr, alloc.ErrUndecided) {
@@ -97,7 +98,7 @@ func (v *packCmd) read() (alloc.Problem, error) {
 		defer f.Close()
 		in = f
 	}
-	p, err := alloc.ReadCSV(in)
+	p, err := pack.ReadCSV(in)
 	if err != nil {
 		return p, cli.Misuse(suggest.Add(fmt.Errorf("%s: %w", v.File, err), csvHint))
 	}
@@ -109,7 +110,7 @@ func (v *packCmd) read() (alloc.Problem, error) {
 // but not written.
 func (v *packCmd) write(p alloc.Problem, s alloc.Solution, packErr error, conflict *alloc.InfeasibleError) error {
 	if v.Out != "" && packErr == nil {
-		if err := cli.WriteTo(v.Out, func(w io.Writer) error { return alloc.WriteCSV(w, p, &s) }); err != nil {
+		if err := cli.WriteTo(v.Out, func(w io.Writer) error { return pack.WriteCSV(w, p, &s) }); err != nil {
 			return err
 		}
 	}
@@ -118,9 +119,9 @@ func (v *packCmd) write(p alloc.Problem, s alloc.Solution, packErr error, confli
 	}
 	return cli.WriteTo(v.SVG, func(w io.Writer) error {
 		if conflict != nil {
-			return alloc.WriteSVG(w, p, nil, conflict.Conflict)
+			return pack.WriteSVG(w, p, nil, conflict.Conflict)
 		}
-		return alloc.WriteSVG(w, p, &s, nil)
+		return pack.WriteSVG(w, p, &s, nil)
 	})
 }
 

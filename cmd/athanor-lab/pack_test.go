@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-const packExample = "../../alloc/testdata/example.12.csv"
+const packExample = "../../lab/pack/testdata/example.12.csv"
 
 func runPack(t *testing.T, args ...string) (code int, result packResult, stderr string) {
 	t.Helper()

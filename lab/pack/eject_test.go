@@ -1,10 +1,14 @@
-package alloc
+package pack
 
 import (
 	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/athanor-llm/athanor/alloc"
+	"github.com/athanor-llm/athanor/alloc/generate"
+	"github.com/athanor-llm/athanor/alloc/parts"
 )
 
 // Whatever it starts from, an ejector leaves a valid packing, no higher than before.
@@ -13,15 +17,15 @@ func TestEjectionPacksEverything(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 23))
 		l, p, start := randomLeaf(rng, seed%2 == 1)
-		before := slices.Clone(start.offsets)
-		got := eject(t.Context(), l, start, slices.Max(loads(l.items, l.sections)), rng.Int64N(1_000_000))
-		if err := Validate(p, Solution{Offsets: got.offsets, Height: got.height}); err != nil {
+		before := slices.Clone(start.Offsets)
+		got := eject(t.Context(), l, start, slices.Max(parts.Loads(l.Items, l.Sections)), rng.Int64N(1_000_000))
+		if err := generate.Validate(p, alloc.Solution{Offsets: got.Offsets, Height: got.Height}); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
-		if got.height > start.height || !slices.Equal(start.offsets, before) {
-			t.Fatalf("seed %d: from height %d to %d", seed, start.height, got.height)
+		if got.Height > start.Height || !slices.Equal(start.Offsets, before) {
+			t.Fatalf("seed %d: from height %d to %d", seed, start.Height, got.Height)
 		}
-		if got.height < start.height {
+		if got.Height < start.Height {
 			lowered++
 		}
 	}
@@ -34,20 +38,20 @@ func TestEjectionPacksEverything(t *testing.T) {
 func TestInsertionIsBest(t *testing.T) {
 	for seed := range uint64(500) {
 		rng := rand.New(rand.NewPCG(seed, 24))
-		items, sections := randomItems(rng, 2+rng.IntN(20), 10)
+		items, sections := someItems(rng, 2+rng.IntN(20), 10)
 		perm := make([]int32, len(items))
 		for i := range items {
-			items[i].align = 1 << rng.IntN(3)
+			items[i].Align = 1 << rng.IntN(3)
 			perm[i] = int32(i)
 		}
-		e := newEjector(leaf{items, sections, 0}, skyline(items, sections, perm), math.MaxInt64)
+		e := newEjector(parts.Part{Items: items, Sections: sections}, stacked(items, sections, perm), math.MaxInt64)
 		for i := range items {
 			e.ousted[i] = float64(rng.IntN(5))
 			e.weigh(int32(i))
 		}
 		e.limit -= e.limit / 4
 		for i := range items {
-			e.limit = max(e.limit, items[i].size)
+			e.limit = max(e.limit, items[i].Size)
 		}
 		e.evict()
 		if len(e.out) == 0 {
@@ -57,7 +61,7 @@ func TestInsertionIsBest(t *testing.T) {
 		it, before, out := &items[i], slices.Clone(e.offsets), slices.Clone(e.out)
 		hits := func(j int, at int64) bool {
 			o := &items[j]
-			return int32(j) != i && !slices.Contains(out, int32(j)) && o.overlaps(it) && before[j] < at+it.size && at < before[j]+o.size
+			return int32(j) != i && !slices.Contains(out, int32(j)) && o.Overlaps(it) && before[j] < at+it.Size && at < before[j]+o.Size
 		}
 		weights := slices.Clone(e.weight) // those of the ejected grow
 		cost := func(at int64) (sum int64) {
@@ -69,11 +73,11 @@ func TestInsertionIsBest(t *testing.T) {
 			return sum
 		}
 		least := int64(math.MaxInt64)
-		for at := int64(0); at+it.size <= e.limit; at += it.align {
+		for at := int64(0); at+it.Size <= e.limit; at += it.Align {
 			least = min(least, cost(at))
 		}
 		e.insert(i)
-		if at := e.offsets[i]; at%it.align != 0 || at+it.size > e.limit || cost(at) != least {
+		if at := e.offsets[i]; at%it.Align != 0 || at+it.Size > e.limit || cost(at) != least {
 			t.Fatalf("seed %d: at %d for %d, the least is %d", seed, at, cost(at), least)
 		}
 		for j := range items {

@@ -1,4 +1,4 @@
-package alloc
+package pack
 
 import (
 	"bufio"
@@ -8,6 +8,8 @@ import (
 	"math"
 	"strconv"
 	"strings"
+
+	"github.com/athanor-llm/athanor/alloc"
 )
 
 // The text form is MiniMalloc's: a header that names the columns, then a
@@ -42,8 +44,8 @@ const (
 
 // ReadCSV parses the buffers of a problem; the caller sets the capacity.
 // Every error names the line. A byte order mark, as spreadsheets write, is skipped.
-func ReadCSV(r io.Reader) (Problem, error) {
-	var p Problem
+func ReadCSV(r io.Reader) (alloc.Problem, error) {
+	var p alloc.Problem
 	lines := bufio.NewScanner(r)
 	lines.Buffer(make([]byte, 0, 4096), maxLine)
 	var layout []int // meaning of each field; nil before the header
@@ -63,33 +65,33 @@ func ReadCSV(r io.Reader) (Problem, error) {
 		if layout == nil {
 			var err error
 			if layout, err = parseHeader(fields); err != nil {
-				return Problem{}, fmt.Errorf("line %d: %w", number, err)
+				return alloc.Problem{}, fmt.Errorf("line %d: %w", number, err)
 			}
 			continue
 		}
 		if len(p.Buffers) == maxBuffers {
-			return Problem{}, fmt.Errorf("line %d: more than %d buffers\nhint: merge buffers of equal lifetime", number, maxBuffers)
+			return alloc.Problem{}, fmt.Errorf("line %d: more than %d buffers\nhint: merge buffers of equal lifetime", number, maxBuffers)
 		}
 		b, err := parseBuffer(fields, layout)
 		if err != nil {
-			return Problem{}, fmt.Errorf("line %d: %w", number, err)
+			return alloc.Problem{}, fmt.Errorf("line %d: %w", number, err)
 		}
 		if first, ok := seen[b.ID]; ok {
-			return Problem{}, fmt.Errorf("line %d: id %q is already on line %d\nhint: give each buffer its own id", number, b.ID, first)
+			return alloc.Problem{}, fmt.Errorf("line %d: id %q is already on line %d\nhint: give each buffer its own id", number, b.ID, first)
 		}
 		seen[b.ID] = number
 		p.Buffers = append(p.Buffers, b)
 	}
 	if err := lines.Err(); err != nil {
 		if errors.Is(err, bufio.ErrTooLong) {
-			return Problem{}, fmt.Errorf("line %d: longer than %d bytes\nhint: check that this is a CSV file", number+1, maxLine)
+			return alloc.Problem{}, fmt.Errorf("line %d: longer than %d bytes\nhint: check that this is a CSV file", number+1, maxLine)
 		}
-		return Problem{}, err
+		return alloc.Problem{}, err
 	}
 	if layout == nil {
-		return Problem{}, errors.New("no header\nhint: begin with the line id,lower,upper,size[,alignment][,offset]")
+		return alloc.Problem{}, errors.New("no header\nhint: begin with the line id,lower,upper,size[,alignment][,offset]")
 	}
-	return p, p.check()
+	return p, p.Check()
 }
 
 func parseHeader(fields []string) ([]int, error) {
@@ -115,8 +117,8 @@ func parseHeader(fields []string) ([]int, error) {
 	return layout, nil
 }
 
-func parseBuffer(fields []string, layout []int) (Buffer, error) {
-	b := Buffer{Fixed: Free}
+func parseBuffer(fields []string, layout []int) (alloc.Buffer, error) {
+	b := alloc.Buffer{Fixed: alloc.Free}
 	if len(fields) != len(layout) {
 		return b, fmt.Errorf("the line has %d fields, the header %d\nhint: check for an id with a comma in it", len(fields), len(layout))
 	}
@@ -161,7 +163,7 @@ func parseBuffer(fields []string, layout []int) (Buffer, error) {
 
 // WriteCSV writes the problem in the form that ReadCSV reads, with the offsets of
 // s, or of fixed buffers if s is nil. Alignments are written if any buffer has one.
-func WriteCSV(w io.Writer, p Problem, s *Solution) error {
+func WriteCSV(w io.Writer, p alloc.Problem, s *alloc.Solution) error {
 	aligned, offsets := false, s != nil
 	for i := range p.Buffers {
 		aligned = aligned || p.Buffers[i].Align > 1
@@ -180,7 +182,7 @@ func WriteCSV(w io.Writer, p Problem, s *Solution) error {
 		b := &p.Buffers[i]
 		fmt.Fprintf(out, "%s,%d,%d,%d", b.ID, b.Lower, b.Upper, b.Size)
 		if aligned {
-			fmt.Fprintf(out, ",%d", b.align())
+			fmt.Fprintf(out, ",%d", max(b.Align, 1))
 		}
 		switch {
 		case s != nil:

@@ -1,7 +1,8 @@
-package alloc_test
+package pack_test
 
 import (
 	"bytes"
+	"context"
 	"math/rand/v2"
 	"reflect"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/athanor-llm/athanor/alloc"
 	"github.com/athanor-llm/athanor/alloc/generate"
+	"github.com/athanor-llm/athanor/lab/pack"
 )
 
 func TestReadCSVErrors(t *testing.T) {
@@ -32,7 +34,7 @@ func TestReadCSVErrors(t *testing.T) {
 		head + strings.Repeat("a", 1<<17) + "\n":   "longer than",
 		"id,lower,upper,size,offset\na,0,1,5,-3\n": "-3 is negative\nhint: leave an alignment or offset",
 	} {
-		_, err := alloc.ReadCSV(strings.NewReader(text))
+		_, err := pack.ReadCSV(strings.NewReader(text))
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "hint:") {
 			t.Errorf("%.40q: %v, want %q", text, err, want)
 		}
@@ -43,7 +45,7 @@ func TestCSVColumns(t *testing.T) {
 	const text = "size,id,end,start,alignment,offset\n5,a,3,1,,\n6,b,4,2,8,16\n"
 	want := []alloc.Buffer{{ID: "a", Lower: 1, Upper: 3, Size: 5, Fixed: alloc.Free}, {ID: "b", Lower: 2, Upper: 4, Size: 6, Align: 8, Fixed: 16}}
 	for _, text := range []string{text, "\ufeff" + strings.ReplaceAll(text, "\n", "\r\n")} { // the latter from a spreadsheet
-		p, err := alloc.ReadCSV(strings.NewReader(text))
+		p, err := pack.ReadCSV(strings.NewReader(text))
 		if err != nil || !reflect.DeepEqual(p.Buffers, want) {
 			t.Fatal(p, err)
 		}
@@ -53,16 +55,16 @@ func TestCSVColumns(t *testing.T) {
 // What is written with a solution reads back as the same solution, fixed.
 func TestCSVRoundTrip(t *testing.T) {
 	p := generate.Training{Layers: 2, Hidden: 10, Weights: 30, Transient: 3, Align: 4}.Problem(rand.New(rand.NewPCG(1, 1)))
-	s := pack(t, p, alloc.Options{})
+	s := solve(t, p, alloc.Options{})
 	var out bytes.Buffer
-	if err := alloc.WriteCSV(&out, p, &s); err != nil {
+	if err := pack.WriteCSV(&out, p, &s); err != nil {
 		t.Fatal(err)
 	}
-	q, err := alloc.ReadCSV(&out)
+	q, err := pack.ReadCSV(&out)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again := pack(t, q, alloc.Options{}); !reflect.DeepEqual(again.Offsets, s.Offsets) {
+	if again := solve(t, q, alloc.Options{}); !reflect.DeepEqual(again.Offsets, s.Offsets) {
 		t.Error("offsets changed")
 	}
 }
@@ -72,15 +74,15 @@ func FuzzReadCSV(f *testing.F) {
 	f.Add("id,lower,upper,size,alignment,offset\na,0,3,4,8,\nb,-5,9,4,,16\n")
 	f.Add("id,start,end,size\n#c\nx,0,1,4611686018427387904\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		p, err := alloc.ReadCSV(strings.NewReader(text))
+		p, err := pack.ReadCSV(strings.NewReader(text))
 		if err != nil {
 			return
 		}
 		var out bytes.Buffer
-		if err := alloc.WriteCSV(&out, p, nil); err != nil {
+		if err := pack.WriteCSV(&out, p, nil); err != nil {
 			t.Fatal(err)
 		}
-		again, err := alloc.ReadCSV(&out)
+		again, err := pack.ReadCSV(&out)
 		if err != nil {
 			t.Fatalf("own output: %v", err)
 		}
@@ -93,9 +95,9 @@ func FuzzReadCSV(f *testing.F) {
 		if len(p.Buffers) > 50 {
 			return
 		}
-		s, err := alloc.Pack(background, p, alloc.Options{Nodes: 1000})
+		s, err := alloc.Pack(context.Background(), p, alloc.Options{Nodes: 1000})
 		if err == nil {
-			if err := alloc.Validate(p, s); err != nil {
+			if err := generate.Validate(p, s); err != nil {
 				t.Fatal(err)
 			}
 		}

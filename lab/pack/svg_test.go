@@ -1,4 +1,4 @@
-package alloc_test
+package pack_test
 
 import (
 	"bytes"
@@ -9,20 +9,21 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/alloc"
+	"github.com/athanor-llm/athanor/lab/pack"
 )
 
 // The picture is well-formed, shows every buffer once, and the conflict red.
 func TestSVG(t *testing.T) {
 	p := readCase(t, "testdata/example.12.csv")
 	p.Buffers[0].ID = "<b\"1&>\x01\xff"
-	s := pack(t, p, alloc.Options{})
+	s := solve(t, p, alloc.Options{})
 	for _, c := range []struct {
 		s           *alloc.Solution
 		conflict    []int
 		titles, red int
 	}{{&s, nil, 5, 0}, {&s, []int{1}, 5, 1}, {nil, []int{0, 2, 4}, 3, 3}, {nil, nil, 0, 0}} {
 		var out bytes.Buffer
-		if err := alloc.WriteSVG(&out, p, c.s, c.conflict); err != nil {
+		if err := pack.WriteSVG(&out, p, c.s, c.conflict); err != nil {
 			t.Fatal(err)
 		}
 		text := out.String()

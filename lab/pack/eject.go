@@ -1,9 +1,11 @@
-package alloc
+package pack
 
 import (
 	"cmp"
 	"context"
 	"slices"
+
+	"github.com/athanor-llm/athanor/alloc/parts"
 )
 
 // Ejection
@@ -65,7 +67,7 @@ func byEnd(a, b resident) int {
 
 // An ejector is a packing below a limit, with some items left out.
 type ejector struct {
-	items    []item
+	items    []parts.Item
 	sections int32
 	offsets  []int64
 	limit    int64
@@ -88,13 +90,13 @@ type mark struct {
 	at, weight int64
 }
 
-// eject lowers a packing of a leaf without fixed items towards target.
-func eject(ctx context.Context, l leaf, from packing, target, effort int64) packing {
+// eject lowers a packing of a part without fixed items towards target.
+func eject(ctx context.Context, l parts.Part, from parts.Packing, target, effort int64) parts.Packing {
 	best := from
 	e := newEjector(l, from, effort)
 	most := e.crowd()
-	for best.height > target {
-		e.limit = max(target, best.height-max((best.height-target)/ejectStep, 1))
+	for best.Height > target {
+		e.limit = max(target, best.Height-max((best.Height-target)/ejectStep, 1))
 		e.evict()
 		for n := 1; len(e.out) > 0; n++ {
 			if e.effort < 0 || len(e.out) > most || ctx.Err() != nil {
@@ -106,30 +108,30 @@ func eject(ctx context.Context, l leaf, from packing, target, effort int64) pack
 			}
 			e.insert(i)
 		}
-		best = packing{offsets: slices.Clone(e.offsets)}
-		for i := range l.items {
-			best.height = max(best.height, best.offsets[i]+l.items[i].size)
+		best = parts.Packing{Offsets: slices.Clone(e.offsets)}
+		for i := range l.Items {
+			best.Height = max(best.Height, best.Offsets[i]+l.Items[i].Size)
 		}
 	}
 	return best
 }
 
-func newEjector(l leaf, from packing, effort int64) *ejector {
-	n := len(l.items)
-	e := &ejector{items: l.items, sections: l.sections, offsets: slices.Clone(from.offsets), limit: from.height, effort: effort,
-		shift: shelfShift(l.items, l.sections), area: make([]float64, n), ousted: make([]float64, n), weight: make([]int64, n)}
-	e.shelves = make([][]resident, l.sections>>e.shift+1)
+func newEjector(l parts.Part, from parts.Packing, effort int64) *ejector {
+	n := len(l.Items)
+	e := &ejector{items: l.Items, sections: l.Sections, offsets: slices.Clone(from.Offsets), limit: from.Height, effort: effort,
+		shift: parts.ShelfShift(l.Items, l.Sections), area: make([]float64, n), ousted: make([]float64, n), weight: make([]int64, n)}
+	e.shelves = make([][]resident, l.Sections>>e.shift+1)
 	size, width := 0.0, 0.0
-	for i := range l.items {
-		size += float64(l.items[i].size) / float64(n)
-		width += float64(l.items[i].width()) / float64(n)
+	for i := range l.Items {
+		size += float64(l.Items[i].Size) / float64(n)
+		width += float64(l.Items[i].Width()) / float64(n)
 	}
-	for i := range l.items {
-		it := &l.items[i]
-		e.area[i] = float64(it.size) / size * float64(it.width()) / width
+	for i := range l.Items {
+		it := &l.Items[i]
+		e.area[i] = float64(it.Size) / size * float64(it.Width()) / width
 		e.weigh(int32(i))
 		r := e.resident(int32(i))
-		for b := it.lo >> e.shift; b <= (it.hi-1)>>e.shift; b++ {
+		for b := it.Lo >> e.shift; b <= (it.Hi-1)>>e.shift; b++ {
 			e.shelves[b] = append(e.shelves[b], r)
 		}
 	}
@@ -143,14 +145,14 @@ func newEjector(l leaf, from packing, effort int64) *ejector {
 func (e *ejector) crowd() int {
 	alive := 0
 	for i := range e.items {
-		alive += int(e.items[i].width())
+		alive += int(e.items[i].Width())
 	}
 	return ejectCrowd + ejectAlive*alive/int(e.sections)
 }
 
 func (e *ejector) resident(i int32) resident {
 	it := &e.items[i]
-	return resident{e.offsets[i], e.offsets[i] + it.size, it.lo, it.hi, i}
+	return resident{e.offsets[i], e.offsets[i] + it.Size, it.Lo, it.Hi, i}
 }
 
 // weigh sets the weight of an item: an integer, so that sums are exact, and small
@@ -163,10 +165,10 @@ func (e *ejector) weigh(i int32) {
 // evict takes out the items that reach above the limit and cannot be pushed below it.
 func (e *ejector) evict() {
 	e.effort -= int64(len(e.items))
-	high := func(i int) bool { return e.offsets[i]+e.items[i].size > e.limit }
+	high := func(i int) bool { return e.offsets[i]+e.items[i].Size > e.limit }
 	var settled [2]int32 // the stretch just pushed down
 	for i := range e.items {
-		if it := &e.items[i]; high(i) && (it.lo < settled[0] || it.hi > settled[1]) && e.effort > 0 {
+		if it := &e.items[i]; high(i) && (it.Lo < settled[0] || it.Hi > settled[1]) && e.effort > 0 {
 			settled[0], settled[1] = e.settle(int32(i), true)
 		}
 		if high(i) {
@@ -251,7 +253,7 @@ func (e *ejector) merge() {
 // hole.
 func (e *ejector) insert(i int32) {
 	it := &e.items[i]
-	e.gather(it.lo, it.hi)
+	e.gather(it.Lo, it.Hi)
 	e.effort -= 6 * int64(len(e.near))
 	e.mark()
 	best, cost, gap := int64(0), int64(-1), int64(0)
@@ -261,14 +263,14 @@ func (e *ejector) insert(i int32) {
 		}
 	}
 	s := sweep{offs: e.offs, ends: e.ends, hole: hole{roof: e.limit}}
-	consider(0, s.describePlace(0, it.size, e.limit), 0)
+	consider(0, s.describePlace(0, it.Size, e.limit), 0)
 	for _, m := range e.ends { // on top of something
-		at := it.alignUp(m.at)
-		if at > e.limit-it.size {
+		at := it.AlignUp(m.at)
+		if at > e.limit-it.Size {
 			break
 		}
-		h := s.describePlace(at, it.size, e.limit)
-		consider(at, h, h.roof-at-it.size)
+		h := s.describePlace(at, it.Size, e.limit)
+		consider(at, h, h.roof-at-it.Size)
 	}
 	s = sweep{offs: e.offs, ends: e.ends}
 	for k := range len(e.offs) + 1 { // below something, or the limit
@@ -276,15 +278,15 @@ func (e *ejector) insert(i int32) {
 		if k < len(e.offs) {
 			top = e.offs[k].at
 		}
-		if top < it.size {
+		if top < it.Size {
 			continue
 		}
-		at := (top - it.size) / it.align * it.align
-		h := s.describePlace(at, it.size, e.limit)
+		at := (top - it.Size) / it.Align * it.Align
+		h := s.describePlace(at, it.Size, e.limit)
 		consider(at, h, at-h.floor)
 	}
 	for k := range e.near {
-		if r := &e.near[k]; r.off < best+it.size && best < r.end {
+		if r := &e.near[k]; r.off < best+it.Size && best < r.end {
 			e.ousted[r.item]++
 			e.weigh(r.item)
 			e.remove(r.item)
@@ -345,28 +347,28 @@ func (s *sweep) describePlace(at, size, limit int64) hole {
 // the ends of the stretch stay. It returns the stretch.
 func (e *ejector) settle(i int32, down bool) (lo, hi int32) {
 	it := &e.items[i]
-	reach := 2*it.width() + 2<<e.shift
-	lo, hi = max(0, it.lo-reach), min(e.sections, it.hi+reach)
+	reach := 2*it.Width() + 2<<e.shift
+	lo, hi = max(0, it.Lo-reach), min(e.sections, it.Hi+reach)
 	e.gather(lo, hi)
 	e.effort -= 30 * int64(len(e.near))
 	if !down {
 		slices.SortFunc(e.near, byEnd)
 	}
-	line := newProfile(hi - lo) // height settled so far, measured from the limit when pushing up
+	line := parts.NewProfile(hi - lo) // height settled so far, measured from the limit when pushing up
 	for k := range e.near {
 		r := &e.near[k]
 		o := &e.items[r.item]
 		a, b := max(r.lo, lo)-lo, min(r.hi, hi)-lo
 		if r.lo >= lo && r.hi <= hi {
-			e.offsets[r.item] = o.alignUp(line.highest(a, b))
+			e.offsets[r.item] = o.AlignUp(line.Highest(a, b))
 			if !down {
-				e.offsets[r.item] = (e.limit - line.highest(a, b) - o.size) / o.align * o.align
+				e.offsets[r.item] = (e.limit - line.Highest(a, b) - o.Size) / o.Align * o.Align
 			}
 		}
 		if down {
-			line.raise(a, b, e.offsets[r.item]+o.size)
+			line.Raise(a, b, e.offsets[r.item]+o.Size)
 		} else {
-			line.raise(a, b, e.limit-e.offsets[r.item])
+			line.Raise(a, b, e.limit-e.offsets[r.item])
 		}
 	}
 	for b := lo >> e.shift; b <= (hi-1)>>e.shift; b++ {

@@ -1,10 +1,14 @@
-package alloc
+package pack
 
 import (
 	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/athanor-llm/athanor/alloc"
+	"github.com/athanor-llm/athanor/alloc/generate"
+	"github.com/athanor-llm/athanor/alloc/parts"
 )
 
 // Whatever the limit and the alignments, a tide makes a valid packing, no higher than
@@ -14,34 +18,34 @@ func TestTidePacksEverything(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 31))
 		l, p, start := randomLeaf(rng, seed%2 == 1)
-		bound := slices.Max(loads(l.items, l.sections))
+		bound := slices.Max(parts.Loads(l.Items, l.Sections))
 		td := newTide(l)
 		if seed%3 > 0 {
 			td.turn(drift{drawLogUniform(rng, 0.01, 100), drawLogUniform(rng, 0.1, 10), drawLogUniform(rng, 0.01, 10)})
 		}
 		td.limit, td.effort = bound/2+rng.Int64N(bound), math.MaxInt64
 		got, ok := td.run(t.Context())
-		if err := Validate(p, Solution{Offsets: got.offsets, Height: got.height}); err != nil || !ok {
+		if err := generate.Validate(p, alloc.Solution{Offsets: got.Offsets, Height: got.Height}); err != nil || !ok {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
-		for i := range l.items {
-			if above := got.offsets[i]+l.items[i].size > td.limit; above != slices.Contains(td.missed, int32(i)) {
+		for i := range l.Items {
+			if above := got.Offsets[i]+l.Items[i].Size > td.limit; above != slices.Contains(td.missed, int32(i)) {
 				t.Fatalf("seed %d: item %d is above the limit: %v", seed, i, above)
 			}
 		}
-		before := slices.Clone(start.offsets)
+		before := slices.Clone(start.Offsets)
 		lower, target := ebb, bound
 		if seed%2 == 1 {
-			lower, target = lean, (bound+start.height)/2
+			lower, target = lean, (bound+start.Height)/2
 		}
 		q := lower(t.Context(), l, start, target, rng.Int64N(1_000_000))
-		if err := Validate(p, Solution{Offsets: q.offsets, Height: q.height}); err != nil {
+		if err := generate.Validate(p, alloc.Solution{Offsets: q.Offsets, Height: q.Height}); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
-		if q.height > start.height || !slices.Equal(start.offsets, before) {
-			t.Fatalf("seed %d: from height %d to %d", seed, start.height, q.height)
+		if q.Height > start.Height || !slices.Equal(start.Offsets, before) {
+			t.Fatalf("seed %d: from height %d to %d", seed, start.Height, q.Height)
 		}
-		if q.height < start.height {
+		if q.Height < start.Height {
 			lowered[seed%2]++
 		}
 	}
@@ -55,16 +59,16 @@ func TestTidePacksEverything(t *testing.T) {
 func TestTideFillsThePeak(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 32))
-		items, sections := randomItems(rng, 2+rng.IntN(60), 1+rng.Int64N(40))
-		load := loads(items, sections)
-		td := newTide(leaf{items, sections, 0})
+		items, sections := someItems(rng, 2+rng.IntN(60), 1+rng.Int64N(40))
+		load := parts.Loads(items, sections)
+		td := newTide(parts.Part{Items: items, Sections: sections})
 		td.limit, td.effort = slices.Max(load), math.MaxInt64
 		if load[td.peak] != td.limit {
 			t.Fatalf("seed %d: the peak is at %d of %v", seed, td.peak, load)
 		}
 		got, _ := td.run(t.Context())
 		for i := range items {
-			if it := &items[i]; it.lo <= td.peak && td.peak < it.hi && got.offsets[i]+it.size > td.limit {
+			if it := &items[i]; it.Lo <= td.peak && td.peak < it.Hi && got.Offsets[i]+it.Size > td.limit {
 				t.Fatalf("seed %d: item %d was missed", seed, i)
 			}
 		}

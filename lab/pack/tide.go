@@ -1,4 +1,4 @@
-package alloc
+package pack
 
 import (
 	"cmp"
@@ -6,6 +6,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+
+	"github.com/athanor-llm/athanor/alloc/parts"
 )
 
 // Tides
@@ -61,9 +63,9 @@ const (
 	tideSweep   = 16   // placements between two removals of dead items
 )
 
-// A tide packs a leaf outwards from its highest moment.
+// A tide packs a part outwards from its highest moment.
 type tide struct {
-	leaf
+	parts.Part
 	drift
 	peak    int32
 	size    float64   // mean
@@ -83,9 +85,9 @@ type drift struct {
 	waste float64 // cost of a leftover gap, relative to that of a neighbour with another end
 }
 
-// ebb lowers the packing of a leaf without fixed items towards target, if it
+// ebb lowers the packing of a part without fixed items towards target, if it
 // can, by seeking the lowest limit with which a tide misses nothing.
-func ebb(ctx context.Context, l leaf, from packing, target, effort int64) packing {
+func ebb(ctx context.Context, l parts.Part, from parts.Packing, target, effort int64) parts.Packing {
 	t := newTide(l)
 	t.limit = target + target/tideSlack
 	return t.lower(ctx, from, target, &effort)
@@ -94,8 +96,8 @@ func ebb(ctx context.Context, l leaf, from packing, target, effort int64) packin
 // lean does the same as ebb with random drifts, half of them near the best so far, until
 // one comes within target/tightenAbove of the target. If none does it returns from, which
 // must be higher than that.
-func lean(ctx context.Context, l leaf, from packing, target, effort int64) packing {
-	t, rng := newTide(l), rand.New(rand.NewPCG(4, uint64(len(l.items))))
+func lean(ctx context.Context, l parts.Part, from parts.Packing, target, effort int64) parts.Packing {
+	t, rng := newTide(l), rand.New(rand.NewPCG(4, uint64(len(l.Items))))
 	near, least := t.drift, math.MaxInt // the drift that missed fewest, and how many
 	for n := 0; n < tideDrifts && effort > 0 && ctx.Err() == nil; n++ {
 		switch {
@@ -109,7 +111,7 @@ func lean(ctx context.Context, l leaf, from packing, target, effort int64) packi
 		if ok && len(t.missed) <= least {
 			near, least = t.drift, len(t.missed)
 		}
-		if ok && len(t.missed) == 0 && p.height < from.height {
+		if ok && len(t.missed) == 0 && p.Height < from.Height {
 			t.limit = target + target/tideSlack/2
 			return t.lower(ctx, p, target, &effort)
 		}
@@ -122,11 +124,11 @@ func lean(ctx context.Context, l leaf, from packing, target, effort int64) packi
 
 // lower searches for the lowest limit by bisection, starting at t.limit, and returns
 // the lowest packing found.
-func (t *tide) lower(ctx context.Context, best packing, target int64, effort *int64) packing {
+func (t *tide) lower(ctx context.Context, best parts.Packing, target int64, effort *int64) parts.Packing {
 	low := target - 1 // highest limit known to be too low
-	for round := 0; round < tideRounds && t.limit > low && t.limit < best.height && ctx.Err() == nil; round++ {
+	for round := 0; round < tideRounds && t.limit > low && t.limit < best.Height && ctx.Err() == nil; round++ {
 		p, ok := t.spend(ctx, effort)
-		if ok && p.height < best.height {
+		if ok && p.Height < best.Height {
 			best = p
 		}
 		if ok && len(t.missed) == 0 {
@@ -134,13 +136,13 @@ func (t *tide) lower(ctx context.Context, best packing, target int64, effort *in
 			continue
 		}
 		low = t.limit
-		t.limit = min(target+2*(low-target), low+(best.height-low)/2)
+		t.limit = min(target+2*(low-target), low+(best.Height-low)/2)
 	}
 	return best
 }
 
 // spend runs a tide with at most half of the effort and subtracts what it used.
-func (t *tide) spend(ctx context.Context, effort *int64) (packing, bool) {
+func (t *tide) spend(ctx context.Context, effort *int64) (parts.Packing, bool) {
 	t.effort = *effort / 2
 	*effort -= t.effort
 	p, ok := t.run(ctx)
@@ -148,18 +150,18 @@ func (t *tide) spend(ctx context.Context, effort *int64) (packing, bool) {
 	return p, ok
 }
 
-func newTide(l leaf) *tide {
-	n := float64(len(l.items))
-	t := &tide{leaf: l, lead: make([]float64, len(l.items)), hurries: make([]int, len(l.items))}
+func newTide(l parts.Part) *tide {
+	n := float64(len(l.Items))
+	t := &tide{Part: l, lead: make([]float64, len(l.Items)), hurries: make([]int, len(l.Items))}
 	highest := int64(-1)
-	for s, load := range loads(l.items, l.sections) {
+	for s, load := range parts.Loads(l.Items, l.Sections) {
 		if load > highest {
 			t.peak, highest = int32(s), load
 		}
 	}
-	for i := range l.items {
-		t.size += float64(l.items[i].size) / n
-		t.width += float64(l.items[i].width()) / n
+	for i := range l.Items {
+		t.size += float64(l.Items[i].Size) / n
+		t.width += float64(l.Items[i].Width()) / n
 	}
 	t.turn(drift{side: 1, lead: 1, waste: tideWaste})
 	return t
@@ -168,30 +170,30 @@ func newTide(l leaf) *tide {
 // turn sets the tide's drift and resets the leads.
 func (t *tide) turn(d drift) {
 	t.drift = d
-	for i := range t.items {
-		it := &t.items[i]
-		away := float64(max(it.lo-t.peak, t.peak-it.hi, 0)) / t.width
-		t.lead[i] = d.lead * tideLead * t.width * min(float64(it.size)/t.size, tideLarge) * min(away/tideShore, 1)
+	for i := range t.Items {
+		it := &t.Items[i]
+		away := float64(max(it.Lo-t.peak, t.peak-it.Hi, 0)) / t.width
+		t.lead[i] = d.lead * tideLead * t.width * min(float64(it.Size)/t.size, tideLarge) * min(away/tideShore, 1)
 	}
 }
 
 // run packs all items, missed ones above the limit. It gives up and reports false
 // when too many are missed, the effort is spent or the context ends.
-func (t *tide) run(ctx context.Context) (packing, bool) {
-	t.offsets = make([]int64, len(t.items))
+func (t *tide) run(ctx context.Context) (parts.Packing, bool) {
+	t.offsets = make([]int64, len(t.Items))
 	clear(t.hurries)
 	stack := t.stack()
-	back := slices.Clone(t.items)
+	back := slices.Clone(t.Items)
 	for i := range back {
-		back[i].lo, back[i].hi = t.sections-t.items[i].hi, t.sections-t.items[i].lo
+		back[i].Lo, back[i].Hi = t.Sections-t.Items[i].Hi, t.Sections-t.Items[i].Lo
 	}
-	if !t.flow(ctx, t.items, t.peak, stack) || !t.flow(ctx, back, t.sections-1-t.peak, stack) {
-		return packing{}, false
+	if !t.flow(ctx, t.Items, t.peak, stack) || !t.flow(ctx, back, t.Sections-1-t.peak, stack) {
+		return parts.Packing{}, false
 	}
 	t.heap()
-	p := packing{offsets: t.offsets}
-	for i := range t.items {
-		p.height = max(p.height, t.offsets[i]+t.items[i].size)
+	p := parts.Packing{Offsets: t.offsets}
+	for i := range t.Items {
+		p.Height = max(p.Height, t.offsets[i]+t.Items[i].Size)
 	}
 	return p, true
 }
@@ -199,23 +201,23 @@ func (t *tide) run(ctx context.Context) (packing, bool) {
 // stack places the items alive at the peak and returns them, by offset.
 func (t *tide) stack() []int32 {
 	var low, high []int32 // at the bottom, at the limit
-	for i := range t.items {
-		switch it := &t.items[i]; {
-		case it.lo > t.peak || it.hi <= t.peak:
-		case float64(it.hi-t.peak) <= t.side*float64(t.peak+1-it.lo):
+	for i := range t.Items {
+		switch it := &t.Items[i]; {
+		case it.Lo > t.peak || it.Hi <= t.peak:
+		case float64(it.Hi-t.peak) <= t.side*float64(t.peak+1-it.Lo):
 			high = append(high, int32(i))
 		default:
 			low = append(low, int32(i))
 		}
 	}
-	slices.SortFunc(low, func(i, j int32) int { return cmp.Or(cmp.Compare(t.items[j].lo, t.items[i].lo), cmp.Compare(i, j)) })
-	slices.SortFunc(high, func(i, j int32) int { return cmp.Or(cmp.Compare(t.items[i].hi, t.items[j].hi), cmp.Compare(i, j)) })
+	slices.SortFunc(low, func(i, j int32) int { return cmp.Or(cmp.Compare(t.Items[j].Lo, t.Items[i].Lo), cmp.Compare(i, j)) })
+	slices.SortFunc(high, func(i, j int32) int { return cmp.Or(cmp.Compare(t.Items[i].Hi, t.Items[j].Hi), cmp.Compare(i, j)) })
 	var stacked []int32
 	floor, roof := int64(0), t.limit
 	for _, i := range low {
-		it := &t.items[i]
-		if at := it.alignUp(floor); at <= roof-it.size {
-			t.offsets[i], floor = at, at+it.size
+		it := &t.Items[i]
+		if at := it.AlignUp(floor); at <= roof-it.Size {
+			t.offsets[i], floor = at, at+it.Size
 			stacked = append(stacked, i)
 		} else {
 			t.offsets[i] = missing
@@ -223,8 +225,8 @@ func (t *tide) stack() []int32 {
 	}
 	from := len(stacked)
 	for _, i := range high {
-		it := &t.items[i]
-		if at := (roof - it.size) / it.align * it.align; roof >= it.size && at >= floor {
+		it := &t.Items[i]
+		if at := (roof - it.Size) / it.Align * it.Align; roof >= it.Size && at >= floor {
 			t.offsets[i], roof = at, at
 			stacked = append(stacked, i)
 		} else {
@@ -237,16 +239,16 @@ func (t *tide) stack() []int32 {
 
 // flow places the items born after moment, at which stack is alive. It reports false
 // if it gives up.
-func (t *tide) flow(ctx context.Context, items []item, moment int32, stack []int32) bool {
+func (t *tide) flow(ctx context.Context, items []parts.Item, moment int32, stack []int32) bool {
 	var order []int32
 	for i := range items {
-		if items[i].lo > moment {
+		if items[i].Lo > moment {
 			order = append(order, int32(i))
 		}
 	}
-	due := func(i int32) float64 { return float64(items[i].lo) - t.lead[i] }
+	due := func(i int32) float64 { return float64(items[i].Lo) - t.lead[i] }
 	slices.SortFunc(order, func(i, j int32) int {
-		return cmp.Or(cmp.Compare(due(i), due(j)), cmp.Compare(items[j].size, items[i].size), cmp.Compare(i, j))
+		return cmp.Or(cmp.Compare(due(i), due(j)), cmp.Compare(items[j].Size, items[i].Size), cmp.Compare(i, j))
 	})
 	near := t.alive(items, float64(moment), stack)
 	missed := 0
@@ -260,7 +262,7 @@ func (t *tide) flow(ctx context.Context, items []item, moment int32, stack []int
 		}
 		if at, ok := t.bestGap(&items[i], near); ok {
 			t.offsets[i] = at
-			r := resident{at, at + items[i].size, items[i].lo, items[i].hi, i}
+			r := resident{at, at + items[i].Size, items[i].Lo, items[i].Hi, i}
 			k, _ := slices.BinarySearchFunc(near, r, byOffset)
 			near = slices.Insert(near, k, r)
 			n++
@@ -290,11 +292,11 @@ const missing = -1
 
 // alive lists, by offset, those items of some that have places and end after
 // moment.
-func (t *tide) alive(items []item, moment float64, some ...[]int32) (near []resident) {
+func (t *tide) alive(items []parts.Item, moment float64, some ...[]int32) (near []resident) {
 	for _, list := range some {
 		for _, i := range list {
-			if at := t.offsets[i]; at != missing && float64(items[i].hi) > moment {
-				near = append(near, resident{at, at + items[i].size, items[i].lo, items[i].hi, i})
+			if at := t.offsets[i]; at != missing && float64(items[i].Hi) > moment {
+				near = append(near, resident{at, at + items[i].Size, items[i].Lo, items[i].Hi, i})
 			}
 		}
 	}
@@ -305,31 +307,31 @@ func (t *tide) alive(items []item, moment float64, some ...[]int32) (near []resi
 // bestGap finds the best place for an item below the limit, in a gap between
 // residents, which are sorted by offset. The floor and the limit count as
 // neighbours that end with the item.
-func (t *tide) bestGap(it *item, near []resident) (at int64, ok bool) {
-	least, size := math.Inf(1), float64(it.size)/t.size
+func (t *tide) bestGap(it *parts.Item, near []resident) (at int64, ok bool) {
+	least, size := math.Inf(1), float64(it.Size)/t.size
 	consider := func(place, left, gap int64, beside, across int32) {
-		ends := float64(max(beside-it.hi, it.hi-beside))
-		until := float64(min(it.hi, across) - it.lo)
-		waste := t.lost(left)*until - t.lost(gap)*min(until, float64(beside-it.lo))
+		ends := float64(max(beside-it.Hi, it.Hi-beside))
+		until := float64(min(it.Hi, across) - it.Lo)
+		waste := t.lost(left)*until - t.lost(gap)*min(until, float64(beside-it.Lo))
 		if cost := size*ends + t.waste*waste; cost < least {
 			at, ok, least = place, true, cost
 		}
 	}
-	floor, beneath := int64(0), it.hi // top and end of the item below the gap
+	floor, beneath := int64(0), it.Hi // top and end of the item below the gap
 	for k := range len(near) + 1 {
-		roof, above := t.limit, it.hi
+		roof, above := t.limit, it.Hi
 		if k < len(near) {
 			r := &near[k]
-			if r.hi <= it.lo || r.lo >= it.hi {
+			if r.hi <= it.Lo || r.lo >= it.Hi {
 				continue
 			}
 			roof, above = r.off, r.hi
 		}
-		if gap := roof - floor; gap >= it.size {
-			if foot := it.alignUp(floor); foot <= roof-it.size {
-				consider(foot, roof-foot-it.size, gap, beneath, above)
+		if gap := roof - floor; gap >= it.Size {
+			if foot := it.AlignUp(floor); foot <= roof-it.Size {
+				consider(foot, roof-foot-it.Size, gap, beneath, above)
 			}
-			if head := (roof - it.size) / it.align * it.align; head >= floor {
+			if head := (roof - it.Size) / it.Align * it.Align; head >= floor {
 				consider(head, head-floor, gap, above, beneath)
 			}
 		}
@@ -356,13 +358,13 @@ func (t *tide) heap() {
 		}
 	}
 	slices.SortFunc(t.missed, func(i, j int32) int {
-		return cmp.Or(cmp.Compare(t.items[j].size, t.items[i].size), cmp.Compare(i, j))
+		return cmp.Or(cmp.Compare(t.Items[j].Size, t.Items[i].Size), cmp.Compare(i, j))
 	})
-	line := newProfile(t.sections)
-	line.raise(0, t.sections, t.limit)
+	line := parts.NewProfile(t.Sections)
+	line.Raise(0, t.Sections, t.limit)
 	for _, i := range t.missed {
-		it := &t.items[i]
-		t.offsets[i] = it.alignUp(line.highest(it.lo, it.hi))
-		line.raise(it.lo, it.hi, t.offsets[i]+it.size)
+		it := &t.Items[i]
+		t.offsets[i] = it.AlignUp(line.Highest(it.Lo, it.Hi))
+		line.Raise(it.Lo, it.Hi, t.offsets[i]+it.Size)
 	}
 }

@@ -1,4 +1,4 @@
-package alloc
+package pack
 
 import (
 	"math"
@@ -6,6 +6,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/athanor-llm/athanor/alloc"
+	"github.com/athanor-llm/athanor/alloc/generate"
+	"github.com/athanor-llm/athanor/alloc/parts"
 	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
@@ -15,18 +18,18 @@ func TestRiseByLevels(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 43))
 		l, _, _ := randomLeaf(rng, seed%2 == 1)
-		load := loads(l.items, l.sections)
-		tastes := make([]taste, l.sections/4+1)
+		load := parts.Loads(l.Items, l.Sections)
+		tastes := make([]taste, l.Sections/4+1)
 		for k := range tastes {
 			tastes[k] = draw(rng)
 			tastes[k].brief, tastes[k].late = rng.Float64()/10, late{rng.Float64(), rng.Float64(), rng.Float64()}
 		}
 		start := func() *covering {
-			return newCovering(l.items, newNiches(l.sections), load, slices.Max(load), tastes, 2)
+			return newCovering(l.Items, parts.NewNiches(l.Sections), load, slices.Max(load), tastes, 2)
 		}
 		effort := int64(math.MaxInt64)
 		whole, _ := start().fill(&effort)
-		c, p := start(), packing{offsets: make([]int64, len(l.items))}
+		c, p := start(), parts.Packing{Offsets: make([]int64, len(l.Items))}
 		for level := rng.Int64N(20); c.left > 0; level += 1 + rng.Int64N(40) {
 			var s stand
 			c.note(&s)
@@ -34,26 +37,19 @@ func TestRiseByLevels(t *testing.T) {
 				t.Fatalf("seed %d: gave up", seed)
 			}
 			c.restore(&s)
-			c.line.here = randomNiche(rng, c.line)
+			c.line.Below(math.MaxInt64, rng.Int32N(c.line.Sections)) // wherever it goes on
 			c.prefer(tastes)
 			c.rise(level, &p, &effort)
-			for s := int32(0); s < l.sections && c.left > 0; s = c.line.end[s] {
-				if c.line.floor[s] < level {
-					t.Fatalf("seed %d: niche %d is at %d, below %d", seed, s, c.line.floor[s], level)
+			for s := int32(0); s < l.Sections && c.left > 0; s = c.line.End[s] {
+				if c.line.Floor[s] < level {
+					t.Fatalf("seed %d: niche %d is at %d, below %d", seed, s, c.line.Floor[s], level)
 				}
 			}
 		}
-		if !slices.Equal(p.offsets, whole.offsets) {
-			t.Fatalf("seed %d: %v level by level, %v at once", seed, p.offsets, whole.offsets)
+		if !slices.Equal(p.Offsets, whole.Offsets) {
+			t.Fatalf("seed %d: %v level by level, %v at once", seed, p.Offsets, whole.Offsets)
 		}
 	}
-}
-
-func randomNiche(rng *rand.Rand, n *niches) (lo int32) {
-	for s := rng.Int32N(n.sections); n.end[lo] <= s; {
-		lo = n.end[lo]
-	}
-	return lo
 }
 
 // Whatever the effort, courses make a valid packing, deterministically, and a
@@ -63,20 +59,20 @@ func TestCoursesPackEverything(t *testing.T) {
 	for seed := range uint64(rounds) {
 		rng := rand.New(rand.NewPCG(seed, 44))
 		l, p, _ := randomLeaf(rng, seed%2 == 1)
-		target, s := slices.Max(loads(l.items, l.sections)), drawStart(rng)
+		target, s := slices.Max(parts.Loads(l.Items, l.Sections)), drawStart(rng)
 		effort := rng.Int64N(1_000_000)
 		got := s.lay(t.Context(), l, target, effort, 1, 0)
-		if err := Validate(p, Solution{Offsets: got.offsets, Height: got.height}); err != nil {
+		if err := generate.Validate(p, alloc.Solution{Offsets: got.Offsets, Height: got.Height}); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
-		if again := s.lay(t.Context(), l, target, effort, 1, 0); !slices.Equal(again.offsets, got.offsets) {
+		if again := s.lay(t.Context(), l, target, effort, 1, 0); !slices.Equal(again.Offsets, got.Offsets) {
 			t.Fatalf("seed %d: another packing the second time", seed)
 		}
 		other := s.lay(t.Context(), l, target, effort, 1, 1)
-		if err := Validate(p, Solution{Offsets: other.offsets, Height: other.height}); err != nil {
+		if err := generate.Validate(p, alloc.Solution{Offsets: other.Offsets, Height: other.Height}); err != nil {
 			t.Fatalf("seed %d: second attempt: %v", seed, err)
 		}
-		if !slices.Equal(other.offsets, got.offsets) {
+		if !slices.Equal(other.Offsets, got.Offsets) {
 			changed++
 		}
 	}
@@ -91,12 +87,12 @@ func TestMendedCourses(t *testing.T) {
 	mended := 0
 	for seed := range uint64(100) {
 		rng := rand.New(rand.NewPCG(seed, 45))
-		items, sections := randomItems(rng, 400, 40)
-		l := leaf{items, sections, 0}
-		load := loads(l.items, l.sections)
+		items, sections := someItems(rng, 400, 40)
+		l := parts.Part{Items: items, Sections: sections}
+		load := parts.Loads(l.Items, l.Sections)
 		target := slices.Max(load)
-		tastes := slices.Repeat([]taste{openings[0].taste}, int(l.sections/2)+1)
-		w := newCourses(newCovering(l.items, newNiches(l.sections), load, target, tastes, 1), 0, 0)
+		tastes := slices.Repeat([]taste{openings[0].taste}, int(l.Sections/2)+1)
+		w := newCourses(newCovering(l.Items, parts.NewNiches(l.Sections), load, target, tastes, 1), 0, 0)
 		for k := int64(1); k <= 5; k++ {
 			level := target * k / 5
 			if k == 5 {
@@ -114,7 +110,7 @@ func TestMendedCourses(t *testing.T) {
 				mended++
 			}
 		}
-		top := tops(l, w.packing, 0)
+		top := tops(l, w.Packing, 0)
 		for s := range load {
 			if lost := top[s] - load[s]; lost != target-load[s]-w.slack[s] {
 				t.Fatalf("seed %d: section %d has lost %d, said %d", seed, s, lost, target-load[s]-w.slack[s])
@@ -132,9 +128,9 @@ func TestCoursesOfExtremes(t *testing.T) {
 	for seed := range uint64(testkit.Count(30, 100, 300)) {
 		rng := rand.New(rand.NewPCG(seed, 46))
 		n, steps := 1+rng.IntN(80), 1+rng.Int64N(30)
-		var p Problem
+		var p alloc.Problem
 		for range n {
-			b := Buffer{Lower: rng.Int64N(steps), Size: 1, Align: 1, Fixed: Free}
+			b := alloc.Buffer{Lower: rng.Int64N(steps), Size: 1, Align: 1, Fixed: alloc.Free}
 			b.Upper = b.Lower + 1 + rng.Int64N(1+rng.Int64N(steps))
 			if seed%3 > 0 { // otherwise the target is less than a byte for each course
 				b.Size = 1 + rng.Int64N(1<<rng.IntN(54))
@@ -144,11 +140,11 @@ func TestCoursesOfExtremes(t *testing.T) {
 			}
 			p.Buffers = append(p.Buffers, b)
 		}
-		items, sections := compress(p.Buffers)
-		l := leaf{items, sections, 0}
-		target, start := slices.Max(loads(items, sections)), drawStart(rng)
+		items, sections := itemsOf(p.Buffers)
+		l := parts.Part{Items: items, Sections: sections}
+		target, start := slices.Max(parts.Loads(items, sections)), drawStart(rng)
 		got := start.lay(t.Context(), l, target, rng.Int64N(1_000_000), rng.Float64(), rng.Uint64())
-		if err := Validate(p, Solution{Offsets: got.offsets, Height: got.height}); err != nil {
+		if err := generate.Validate(p, alloc.Solution{Offsets: got.Offsets, Height: got.Height}); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
 	}

@@ -1,9 +1,11 @@
-package alloc
+package pack
 
 import (
 	"context"
 	"math"
 	"math/rand/v2"
+
+	"github.com/athanor-llm/athanor/alloc/parts"
 )
 
 // Tightening
@@ -54,31 +56,31 @@ type window struct {
 	trial bool  // it tries another taste this round
 }
 
-// tighten packs a leaf without fixed items as near to target as it can.
-func tighten(ctx context.Context, l leaf, target, effort int64) packing {
-	load := loads(l.items, l.sections)
-	best := packing{height: math.MaxInt64}
-	shift := windowShift(l.items)
-	windows := make([]window, l.sections>>shift+1)
+// tighten packs a part without fixed items as near to target as it can.
+func tighten(ctx context.Context, l parts.Part, target, effort int64) parts.Packing {
+	load := parts.Loads(l.Items, l.Sections)
+	best := parts.Packing{Height: math.MaxInt64}
+	shift := windowShift(l.Items)
+	windows := make([]window, l.Sections>>shift+1)
 	for k := range windows {
 		windows[k].top = math.MaxInt64
 	}
 	trial := make([]taste, len(windows))
-	rng := rand.New(rand.NewPCG(1, uint64(len(l.items))))
+	rng := rand.New(rand.NewPCG(1, uint64(len(l.Items))))
 	for round := 0; ctx.Err() == nil; round++ {
 		if round < len(tastes) {
 			share(windows, trial, tastes[round])
 		} else {
-			vary(windows, trial, target+(best.height-target)/4, rng)
+			vary(windows, trial, target+(best.Height-target)/4, rng)
 		}
-		p, ok := cover(l.items, load, target, trial, shift, &effort)
+		p, ok := cover(l.Items, load, target, trial, shift, &effort)
 		if !ok {
 			break
 		}
-		if p.height < best.height {
+		if p.Height < best.Height {
 			best = p
 		}
-		if best.height <= target {
+		if best.Height <= target {
 			break
 		}
 		judge(windows, trial, tops(l, p, shift))
@@ -88,10 +90,10 @@ func tighten(ctx context.Context, l leaf, target, effort int64) packing {
 
 // windowShift returns the base-2 logarithm of a window's sections: at least three
 // mean lifetimes.
-func windowShift(items []item) (shift uint) {
+func windowShift(items []parts.Item) (shift uint) {
 	total := int64(0)
 	for i := range items {
-		total += int64(items[i].width())
+		total += int64(items[i].Width())
 	}
 	for int64(len(items))<<shift < 3*total {
 		shift++
@@ -133,12 +135,12 @@ func judge(windows []window, trial []taste, tops []int64) {
 }
 
 // tops returns the height of a packing in each window.
-func tops(l leaf, p packing, shift uint) []int64 {
-	t := make([]int64, l.sections>>shift+1)
-	for i := range l.items {
-		it := &l.items[i]
-		top := p.offsets[i] + it.size
-		for k := it.lo >> shift; k <= (it.hi-1)>>shift; k++ {
+func tops(l parts.Part, p parts.Packing, shift uint) []int64 {
+	t := make([]int64, l.Sections>>shift+1)
+	for i := range l.Items {
+		it := &l.Items[i]
+		top := p.Offsets[i] + it.Size
+		for k := it.Lo >> shift; k <= (it.Hi-1)>>shift; k++ {
 			t[k] = max(t[k], top)
 		}
 	}

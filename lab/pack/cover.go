@@ -1,9 +1,11 @@
-package alloc
+package pack
 
 import (
 	"cmp"
 	"math"
 	"slices"
+
+	"github.com/athanor-llm/athanor/alloc/parts"
 )
 
 // Covers
@@ -55,9 +57,9 @@ const coverSteps = 20
 
 // A covering is a partial packing and its unplaced items.
 type covering struct {
-	items  []item
+	items  []parts.Item
 	left   int // not placed yet
-	line   *niches
+	line   *parts.Niches
 	target int64
 	tastes []taste // per window of 1<<shift sections
 	shift  uint
@@ -85,13 +87,13 @@ type covering struct {
 
 // cover packs the items, aiming at target. It gives up and reports false when
 // effort, in steps of a few nanoseconds, is spent. No item may be fixed.
-func cover(items []item, load []int64, target int64, tastes []taste, shift uint, effort *int64) (packing, bool) {
-	return newCovering(items, newNiches(int32(len(load))), load, target, tastes, shift).fill(effort)
+func cover(items []parts.Item, load []int64, target int64, tastes []taste, shift uint, effort *int64) (parts.Packing, bool) {
+	return newCovering(items, parts.NewNiches(int32(len(load))), load, target, tastes, shift).fill(effort)
 }
 
 // newCovering prepares to cover the skyline line with items. load is, per section,
 // the height that they and everything below them need.
-func newCovering(items []item, line *niches, load []int64, target int64, tastes []taste, shift uint) *covering {
+func newCovering(items []parts.Item, line *parts.Niches, load []int64, target int64, tastes []taste, shift uint) *covering {
 	n, sections := len(items), int32(len(load))
 	c := &covering{items: items, left: n, line: line, target: target, shift: shift,
 		slack: make([]int64, sections), price: make([]float64, sections), gain: make([]float64, n), pain: make([]float64, n),
@@ -99,14 +101,14 @@ func newCovering(items []item, line *niches, load []int64, target int64, tastes 
 		value: make([]float64, sections+1), first: make([]int32, sections+1), pick: make([]int32, sections+1), sum: make([]float64, sections+1)}
 	for i := range items {
 		it := &items[i]
-		c.mean += float64(it.size) / float64(n)
-		c.width += float64(it.width()) / float64(n)
-		c.largest = max(c.largest, float64(it.size))
+		c.mean += float64(it.Size) / float64(n)
+		c.width += float64(it.Width()) / float64(n)
+		c.largest = max(c.largest, float64(it.Size))
 		c.born[i] = int32(i)
-		c.at[it.lo+1]++
-		c.count[it.lo]++
-		c.alive[it.lo]++
-		c.alive[it.hi]--
+		c.at[it.Lo+1]++
+		c.count[it.Lo]++
+		c.alive[it.Lo]++
+		c.alive[it.Hi]--
 	}
 	c.unit = c.mean * max(1, c.width*float64(n)/float64(sections)/300)
 	for s := range sections {
@@ -115,7 +117,7 @@ func newCovering(items []item, line *niches, load []int64, target int64, tastes 
 	}
 	slices.SortFunc(c.born, func(i, j int32) int {
 		a, b := &items[i], &items[j]
-		return cmp.Or(cmp.Compare(a.lo, b.lo), cmp.Compare(a.hi, b.hi), cmp.Compare(b.size, a.size), cmp.Compare(i, j))
+		return cmp.Or(cmp.Compare(a.Lo, b.Lo), cmp.Compare(a.Hi, b.Hi), cmp.Compare(b.Size, a.Size), cmp.Compare(i, j))
 	})
 	c.prefer(tastes)
 	for s := range sections {
@@ -134,43 +136,43 @@ func (c *covering) prefer(tastes []taste) {
 		bent := before == nil || before[s>>c.shift].bend != t.bend
 		for _, i := range c.born[c.at[s] : c.at[s]+count] {
 			it := &c.items[i]
-			c.gain[i] = t.noise*chance(t.seed, uint64(i)) - t.brief*math.Exp(1-float64(it.width()))
+			c.gain[i] = t.noise*chance(t.seed, uint64(i)) - t.brief*math.Exp(1-float64(it.Width()))
 			if bent {
-				c.pain[i] = c.loss(t, it.size)
+				c.pain[i] = c.loss(t, it.Size)
 			}
 		}
 	}
 }
 
 // fill places all items. It reports false if the effort is spent first.
-func (c *covering) fill(effort *int64) (packing, bool) {
-	p := packing{offsets: make([]int64, len(c.items))}
+func (c *covering) fill(effort *int64) (parts.Packing, bool) {
+	p := parts.Packing{Offsets: make([]int64, len(c.items))}
 	return p, c.rise(math.MaxInt64, &p, effort)
 }
 
 // rise fills all niches below level. It reports false if the effort is spent first.
-func (c *covering) rise(level int64, p *packing, effort *int64) bool {
+func (c *covering) rise(level int64, p *parts.Packing, effort *int64) bool {
 	for s := int32(0); c.left > 0; {
-		lo := c.line.valley()
-		if c.line.floor[lo] >= level {
-			if s = c.line.below(level, s); s == c.line.sections {
+		lo := c.line.Valley()
+		if c.line.Floor[lo] >= level {
+			if s = c.line.Below(level, s); s == c.line.Sections {
 				break
 			}
 			continue
 		}
-		hi := c.line.end[lo]
+		hi := c.line.End[lo]
 		*effort -= c.chain(lo, hi)
 		if *effort < 0 {
 			return false
 		}
-		if c.first[lo] == hi && hi-lo == c.line.sections {
+		if c.first[lo] == hi && hi-lo == c.line.Sections {
 			c.take(lo)
 		}
 		if c.first[lo] < hi {
 			c.left -= c.build(lo, hi, p)
 			continue
 		}
-		c.lose(lo, hi, c.line.lift(lo))
+		c.lose(lo, hi, c.line.Lift(lo))
 	}
 	return true
 }
@@ -205,13 +207,13 @@ func (c *covering) lose(lo, hi int32, height int64) {
 
 // chain finds the best chain for the niche [lo, hi) and returns the steps taken.
 func (c *covering) chain(lo, hi int32) (steps int64) {
-	t, floor := &c.tastes[lo>>c.shift], c.line.floor[lo]
+	t, floor := &c.tastes[lo>>c.shift], c.line.Floor[lo]
 	left, right := int64(-1), int64(math.MaxInt64)
-	if l := c.line.prev[lo]; l >= 0 {
-		left = c.line.floor[l] - floor
+	if l := c.line.Prev[lo]; l >= 0 {
+		left = c.line.Floor[l] - floor
 	}
-	if hi < c.line.sections {
-		right = c.line.floor[hi] - floor
+	if hi < c.line.Sections {
+		right = c.line.Floor[hi] - floor
 	}
 	c.sum[hi], c.value[hi], c.first[hi], c.pick[hi] = 0, 0, hi, -1
 	for x := hi - 1; x >= lo; x-- {
@@ -227,27 +229,27 @@ func (c *covering) chain(lo, hi int32) (steps int64) {
 		value, pick := c.value[x+1]-c.price[x]*edge, int32(-1)
 		for _, i := range c.born[c.at[x] : c.at[x]+c.count[x]] {
 			it := &c.items[i]
-			if it.hi > hi {
+			if it.Hi > hi {
 				break
 			}
 			steps += 2
-			covered := c.sum[x] - c.sum[it.hi]
-			v := c.value[it.hi] + covered*(c.gain[i]+tall*float64(it.size)) - min(few, covered/2)
-			next, size := c.first[it.hi], right
+			covered := c.sum[x] - c.sum[it.Hi]
+			v := c.value[it.Hi] + covered*(c.gain[i]+tall*float64(it.Size)) - min(few, covered/2)
+			next, size := c.first[it.Hi], right
 			if next < hi {
-				size = c.items[c.pick[next]].size
+				size = c.items[c.pick[next]].Size
 			}
 			switch {
-			case next == it.hi && size == it.size:
+			case next == it.Hi && size == it.Size:
 				v += flush
-			case next > it.hi && it.size < size: // the bare floor after it is lost up to the lower neighbour
+			case next > it.Hi && it.Size < size: // the bare floor after it is lost up to the lower neighbour
 				pain := c.loss(t, size)
 				if next < hi {
 					pain = c.pain[c.pick[next]]
 				}
-				v += (c.sum[it.hi] - c.sum[next]) * max(pain-c.pain[i], 0)
+				v += (c.sum[it.Hi] - c.sum[next]) * max(pain-c.pain[i], 0)
 			}
-			if x == lo && it.size == left {
+			if x == lo && it.Size == left {
 				v += flush
 			}
 			if v > value {
@@ -263,30 +265,30 @@ func (c *covering) chain(lo, hi int32) (steps int64) {
 }
 
 // build places the chain in the niche [lo, hi) and returns its length.
-func (c *covering) build(lo, hi int32, p *packing) (placed int) {
-	floor, rest := c.line.floor[lo], lo // rest: start of the part not yet built on
+func (c *covering) build(lo, hi int32, p *parts.Packing) (placed int) {
+	floor, rest := c.line.Floor[lo], lo // rest: start of the part not yet built on
 	for x := c.first[lo]; x < hi; x = c.first[rest] {
 		i := c.pick[x]
 		it := &c.items[i]
-		off := it.alignUp(floor)
+		off := it.AlignUp(floor)
 		if off > floor {
-			c.lose(it.lo, it.hi, off-floor)
+			c.lose(it.Lo, it.Hi, off-floor)
 		}
-		p.offsets[i] = off
-		p.height = max(p.height, off+it.size)
-		for s := it.lo; s < it.hi; s++ {
+		p.Offsets[i] = off
+		p.Height = max(p.Height, off+it.Size)
+		for s := it.Lo; s < it.Hi; s++ {
 			c.alive[s]--
 		}
 		c.remove(i)
-		c.line.build(rest, it.lo, it.hi, off+it.size)
-		rest = it.hi
+		c.line.Build(rest, it.Lo, it.Hi, off+it.Size)
+		rest = it.Hi
 		placed++
 	}
 	return placed
 }
 
 func (c *covering) remove(i int32) {
-	lo := c.items[i].lo
+	lo := c.items[i].Lo
 	list := c.born[c.at[lo] : c.at[lo]+c.count[lo]]
 	k := slices.Index(list, i)
 	copy(list[k:], list[k+1:])

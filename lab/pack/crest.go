@@ -1,4 +1,4 @@
-package alloc
+package pack
 
 import (
 	"cmp"
@@ -6,6 +6,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+
+	"github.com/athanor-llm/athanor/alloc/parts"
 )
 
 // Crests
@@ -59,7 +61,7 @@ const (
 
 // A crest is a packing whose top is being reworked.
 type crest struct {
-	leaf
+	parts.Part
 	offsets     []int64
 	top         []int64   // per section
 	spare       int64     // tops up to this height do no harm
@@ -70,12 +72,12 @@ type crest struct {
 	rng         *rand.Rand
 }
 
-// recrest packs a leaf without fixed items, aiming at target, and returns the lower of the
+// recrest packs a part without fixed items, aiming at target, and returns the lower of the
 // result and from. An attempt takes at most effort, or half of it if that is too little for
 // courses.
-func recrest(ctx context.Context, l leaf, from packing, target, effort int64) packing {
+func recrest(ctx context.Context, l parts.Part, from parts.Packing, target, effort int64) parts.Packing {
 	best := from
-	s, first, price, loss := bestStart(ctx, l, from.height, target, effort/crestRace)
+	s, first, price, loss := bestStart(ctx, l, from.Height, target, effort/crestRace)
 	if s == nil {
 		return best
 	}
@@ -86,10 +88,10 @@ func recrest(ctx context.Context, l leaf, from packing, target, effort int64) pa
 		if laid {
 			first = s.lay(ctx, l, target, effort, loss, uint64(attempt))
 		}
-		if p := newCrest(l, first).lower(ctx, target, effort); p.height < best.height {
+		if p := newCrest(l, first).lower(ctx, target, effort); p.Height < best.Height {
 			best = p
 		}
-		if !laid || best.height-target <= target/tightenAbove || ctx.Err() != nil {
+		if !laid || best.Height-target <= target/tightenAbove || ctx.Err() != nil {
 			break
 		}
 	}
@@ -97,14 +99,14 @@ func recrest(ctx context.Context, l leaf, from packing, target, effort int64) pa
 }
 
 // lower reworks the crests in turns and returns the lowest packing found.
-func (c *crest) lower(ctx context.Context, target, effort int64) (best packing) {
-	best.height = math.MaxInt64
+func (c *crest) lower(ctx context.Context, target, effort int64) (best parts.Packing) {
+	best.Height = math.MaxInt64
 	for turn := 0; ; turn++ {
 		h := slices.Max(c.top)
-		if h < best.height {
-			best = packing{slices.Clone(c.offsets), h}
+		if h < best.Height {
+			best = parts.Packing{Offsets: slices.Clone(c.offsets), Height: h}
 		}
-		if turn == crestTurns || best.height <= target || ctx.Err() != nil {
+		if turn == crestTurns || best.Height <= target || ctx.Err() != nil {
 			return best
 		}
 		share := crestFirst + (crestLast-crestFirst)*float64(turn)/(crestTurns-1)
@@ -113,12 +115,12 @@ func (c *crest) lower(ctx context.Context, target, effort int64) (best packing) 
 	}
 }
 
-// bestStart covers the leaf in one go with the openings and some random starts. It
+// bestStart covers the part in one go with the openings and some random starts. It
 // returns the start that wastes least, its packing, the effort that took, and its mean
 // loss over all sections. It returns nil if no start succeeds within the effort or all
 // openings are higher than from.
-func bestStart(ctx context.Context, l leaf, from, target, effort int64) (best *start, first packing, price int64, loss float64) {
-	rng := rand.New(rand.NewPCG(2, uint64(len(l.items))))
+func bestStart(ctx context.Context, l parts.Part, from, target, effort int64) (best *start, first parts.Packing, price int64, loss float64) {
+	rng := rand.New(rand.NewPCG(2, uint64(len(l.Items))))
 	least, lowest, most := math.Inf(1), int64(math.MaxInt64), effort/crestStarts
 	for k := 0; effort > 0 && ctx.Err() == nil; k++ {
 		s := drawStart(rng)
@@ -134,7 +136,7 @@ func bestStart(ctx context.Context, l leaf, from, target, effort int64) (best *s
 		if !ok {
 			continue
 		}
-		lowest = min(lowest, p.height)
+		lowest = min(lowest, p.Height)
 		wasted := 0.0 // a sum, since courses mend single holes
 		for _, top := range tops(l, p, 0) {
 			wasted += float64(max(top-target, 0))
@@ -143,7 +145,7 @@ func bestStart(ctx context.Context, l leaf, from, target, effort int64) (best *s
 			best, first, price, least = &s, p, most-left, wasted
 		}
 	}
-	return best, first, price, least / float64(l.sections)
+	return best, first, price, least / float64(l.Sections)
 }
 
 // openings are tried first.
@@ -160,7 +162,7 @@ func drawStart(rng *rand.Rand) start {
 		brief: drawLogUniform(rng, 0.01, 0.1), late: late{8 * rng.Float64(), 2 * rng.Float64(), 2 * rng.Float64()}}}
 }
 
-// A start packs a leaf so that short lifetimes are on top.
+// A start packs a part so that short lifetimes are on top.
 type start struct {
 	taste
 	bed float64 // lifetimes longer than this many mean ones lie at the bottom
@@ -168,56 +170,56 @@ type start struct {
 
 // ground puts the longest lifetimes at the bottom, longest first, each as low as
 // possible. It returns the covering for the other items, and the packing so far.
-func (s start) ground(l leaf, target int64) (*covering, packing) {
-	p := packing{offsets: make([]int64, len(l.items))}
-	long, short := s.part(l.items)
-	load, floor := loads(l.items, l.sections), make([]int64, l.sections)
+func (s start) ground(l parts.Part, target int64) (*covering, parts.Packing) {
+	p := parts.Packing{Offsets: make([]int64, len(l.Items))}
+	long, short := s.part(l.Items)
+	load, floor := parts.Loads(l.Items, l.Sections), make([]int64, l.Sections)
 	for _, i := range long {
-		it := &l.items[i]
-		under := floor[it.lo:it.hi]
-		p.offsets[i] = it.alignUp(slices.Max(under))
+		it := &l.Items[i]
+		under := floor[it.Lo:it.Hi]
+		p.Offsets[i] = it.AlignUp(slices.Max(under))
 		for k := range under {
-			load[int(it.lo)+k] += p.offsets[i] - under[k] // a hole, lost
-			under[k] = p.offsets[i] + it.size
+			load[int(it.Lo)+k] += p.Offsets[i] - under[k] // a hole, lost
+			under[k] = p.Offsets[i] + it.Size
 		}
 	}
-	p.height = slices.Max(floor)
-	shift := windowShift(l.items)
-	return newCovering(short, newSkyline(floor), load, target, slices.Repeat([]taste{s.taste}, int(l.sections>>shift)+1), shift), p
+	p.Height = slices.Max(floor)
+	shift := windowShift(l.Items)
+	return newCovering(short, parts.NichesOf(floor), load, target, slices.Repeat([]taste{s.taste}, int(l.Sections>>shift)+1), shift), p
 }
 
 // pack covers the ground in one go. It reports false if the effort is spent first.
-func (s start) pack(l leaf, target int64, effort *int64) (packing, bool) {
+func (s start) pack(l parts.Part, target int64, effort *int64) (parts.Packing, bool) {
 	c, p := s.ground(l, target)
 	q, ok := c.fill(effort)
-	return p.withCovered(c.items, q), ok
+	return joined(p, c.items, q), ok
 }
 
-// withCovered adds to p the packing q of the items that cover it.
-func (p packing) withCovered(items []item, q packing) packing {
+// joined adds to p the packing q of the items that cover it.
+func joined(p parts.Packing, items []parts.Item, q parts.Packing) parts.Packing {
 	for k := range items {
-		p.offsets[items[k].index] = q.offsets[k]
+		p.Offsets[items[k].Index] = q.Offsets[k]
 	}
-	p.height = max(p.height, q.height)
+	p.Height = max(p.Height, q.Height)
 	return p
 }
 
 // part divides the items into the long ones, listed longest first, and the others,
 // whose index becomes their position in items.
-func (s start) part(items []item) (long []int32, short []item) {
+func (s start) part(items []parts.Item) (long []int32, short []parts.Item) {
 	width := 0.0
 	for i := range items {
-		width += float64(items[i].width()) / float64(len(items))
+		width += float64(items[i].Width()) / float64(len(items))
 	}
 	for i, it := range items {
-		if float64(it.width()) > s.bed*width {
+		if float64(it.Width()) > s.bed*width {
 			long = append(long, int32(i))
 			continue
 		}
-		it.index = int32(i)
+		it.Index = int32(i)
 		short = append(short, it)
 	}
-	slices.SortStableFunc(long, func(i, j int32) int { return byWidth(&items[i], &items[j]) })
+	slices.SortStableFunc(long, func(i, j int32) int { return int(items[j].Width()) - int(items[i].Width()) })
 	return long, short
 }
 
@@ -229,16 +231,16 @@ func (c *crest) work(ctx context.Context, effort int64) {
 	}
 }
 
-func newCrest(l leaf, from packing) *crest {
-	n := float64(len(l.items))
-	c := &crest{leaf: l, offsets: slices.Clone(from.offsets), top: tops(l, from, 0)[:l.sections],
-		shift: shelfShift(l.items, l.sections), rng: rand.New(rand.NewPCG(1, uint64(len(l.items))))}
-	c.alive = make([][]int32, l.sections>>c.shift+1)
-	for i := range l.items {
-		it := &l.items[i]
-		c.size += float64(it.size) / n
-		c.width += float64(it.width()) / n
-		for k := it.lo >> c.shift; k <= (it.hi-1)>>c.shift; k++ {
+func newCrest(l parts.Part, from parts.Packing) *crest {
+	n := float64(len(l.Items))
+	c := &crest{Part: l, offsets: slices.Clone(from.Offsets), top: tops(l, from, 0)[:l.Sections],
+		shift: parts.ShelfShift(l.Items, l.Sections), rng: rand.New(rand.NewPCG(1, uint64(len(l.Items))))}
+	c.alive = make([][]int32, l.Sections>>c.shift+1)
+	for i := range l.Items {
+		it := &l.Items[i]
+		c.size += float64(it.Size) / n
+		c.width += float64(it.Width()) / n
+		for k := it.Lo >> c.shift; k <= (it.Hi-1)>>c.shift; k++ {
 			c.alive[k] = append(c.alive[k], int32(i))
 		}
 	}
@@ -275,10 +277,10 @@ func (p *pit) bottom(lo, hi int32) int64 {
 
 // choose returns a pit around the highest of a random number of random sections.
 func (c *crest) choose() pit {
-	s := c.rng.Int32N(c.sections)
-	tries := int64(drawLogUniform(c.rng, 1, float64(c.sections)))
+	s := c.rng.Int32N(c.Sections)
+	tries := int64(drawLogUniform(c.rng, 1, float64(c.Sections)))
 	for range tries {
-		if o := c.rng.Int32N(c.sections); c.top[o] > c.top[s] {
+		if o := c.rng.Int32N(c.Sections); c.top[o] > c.top[s] {
 			s = o
 		}
 	}
@@ -286,11 +288,11 @@ func (c *crest) choose() pit {
 	c.effort -= tries + crestBite + 2*int64(len(here))
 	length := c.width * drawLogUniform(c.rng, crestShort, crestLong)
 	for _, i := range here {
-		if it := &c.items[i]; it.lo <= s && s < it.hi && c.offsets[i]+it.size == c.top[s] {
-			length = max(length, float64(it.width())*drawLogUniform(c.rng, 1, crestLong/2))
+		if it := &c.Items[i]; it.Lo <= s && s < it.Hi && c.offsets[i]+it.Size == c.top[s] {
+			length = max(length, float64(it.Width())*drawLogUniform(c.rng, 1, crestLong/2))
 		}
 	}
-	p := c.around(s, int32(min(1+length, float64(c.sections))))
+	p := c.around(s, int32(min(1+length, float64(c.Sections))))
 	if c.rng.IntN(2) == 0 {
 		c.widen(&p, s)
 	}
@@ -302,21 +304,21 @@ func (c *crest) choose() pit {
 func (c *crest) widen(p *pit, s int32) {
 	bar := int32(-1)
 	for _, i := range c.alive[s>>c.shift] {
-		it := &c.items[i]
-		barred := it.lo <= s && s < it.hi && (it.lo < p.lo || it.hi > p.hi) && c.offsets[i] > p.depth
+		it := &c.Items[i]
+		barred := it.Lo <= s && s < it.Hi && (it.Lo < p.lo || it.Hi > p.hi) && c.offsets[i] > p.depth
 		if barred && (bar < 0 || c.offsets[i] > c.offsets[bar]) {
 			bar = i
 		}
 	}
 	if bar >= 0 {
-		it := &c.items[bar]
-		p.lo, p.hi, p.height = min(p.lo, it.lo), max(p.hi, it.hi), c.offsets[bar]
+		it := &c.Items[bar]
+		p.lo, p.hi, p.height = min(p.lo, it.Lo), max(p.hi, it.Hi), c.offsets[bar]
 	}
 }
 
 // around returns a pit of random depth and the given length around section s.
 func (c *crest) around(s, length int32) pit {
-	lo := min(max(s-c.rng.Int32N(length), 0), c.sections-length)
+	lo := min(max(s-c.rng.Int32N(length), 0), c.Sections-length)
 	depth := max(c.top[s]-int64(c.size*drawLogUniform(c.rng, crestThin, crestThick)), 0)
 	return pit{lo, lo + length, depth, lo, lo + length, depth}
 }
@@ -335,34 +337,34 @@ func (c *crest) bite(p pit) {
 	}
 	load := slices.Clone(floor)
 	for k := range out {
-		for s := out[k].lo; s < out[k].hi; s++ {
-			load[s] += out[k].size
+		for s := out[k].Lo; s < out[k].Hi; s++ {
+			load[s] += out[k].Size
 		}
 	}
 	w := taste{near: drawLogUniform(c.rng, 0.3, 10), bend: c.rng.Float64(), tall: drawLogUniform(c.rng, 0.01, 1), few: drawLogUniform(c.rng, 0.01, 0.3),
 		flush: drawLogUniform(c.rng, 0.01, 0.1), noise: drawLogUniform(c.rng, 0.005, 0.05), seed: c.rng.Uint64()}
-	q, ok := newCovering(out, newSkyline(floor), load, c.spare, []taste{w}, 31).fill(&c.effort)
+	q, ok := newCovering(out, parts.NichesOf(floor), load, c.spare, []taste{w}, 31).fill(&c.effort)
 	if !ok {
 		return
 	}
 	top := floor
 	for k := range out {
-		for s := out[k].lo; s < out[k].hi; s++ {
-			top[s] = max(top[s], q.offsets[k]+out[k].size)
+		for s := out[k].Lo; s < out[k].Hi; s++ {
+			top[s] = max(top[s], q.Offsets[k]+out[k].Size)
 		}
 	}
 	if c.harm(top) > c.harm(c.top[p.lo:p.hi]) {
 		return
 	}
 	for k := range out {
-		c.offsets[out[k].index] = q.offsets[k]
+		c.offsets[out[k].Index] = q.Offsets[k]
 	}
 	copy(c.top[p.lo:p.hi], top)
 }
 
 // open lists the items that can be taken out of a pit, with sections relative to
 // it and their positions as index, and the tops of what remains below them.
-func (c *crest) open(p pit) (out []item, floor []int64) {
+func (c *crest) open(p pit) (out []parts.Item, floor []int64) {
 	near := c.itemsAbove(p.lo, p.hi, p.depth)
 	slices.SortFunc(near, func(i, j int32) int {
 		return cmp.Or(cmp.Compare(c.offsets[j], c.offsets[i]), cmp.Compare(i, j))
@@ -370,17 +372,17 @@ func (c *crest) open(p pit) (out []item, floor []int64) {
 	c.effort -= 12 * int64(len(near))
 	floor = slices.Repeat([]int64{-1}, int(p.hi-p.lo)) // top of what stays; -1: nothing seen yet
 	for _, i := range near {
-		it := &c.items[i]
-		under := floor[max(it.lo-p.lo, 0):min(it.hi-p.lo, p.hi-p.lo)]
-		if it.lo >= p.lo && it.hi <= p.hi && c.offsets[i] >= p.bottom(it.lo, it.hi) && slices.Max(under) < 0 {
+		it := &c.Items[i]
+		under := floor[max(it.Lo-p.lo, 0):min(it.Hi-p.lo, p.hi-p.lo)]
+		if it.Lo >= p.lo && it.Hi <= p.hi && c.offsets[i] >= p.bottom(it.Lo, it.Hi) && slices.Max(under) < 0 {
 			o := *it
-			o.lo, o.hi, o.index = it.lo-p.lo, it.hi-p.lo, i
+			o.Lo, o.Hi, o.Index = it.Lo-p.lo, it.Hi-p.lo, i
 			out = append(out, o)
 			continue
 		}
 		for s := range under {
 			if under[s] < 0 {
-				under[s] = c.offsets[i] + it.size
+				under[s] = c.offsets[i] + it.Size
 			}
 		}
 	}
@@ -397,8 +399,8 @@ func (c *crest) itemsAbove(lo, hi int32, height int64) (near []int32) {
 	first := lo >> c.shift
 	for k := first; k <= (hi-1)>>c.shift; k++ {
 		for _, i := range c.alive[k] {
-			it := &c.items[i]
-			if it.lo < hi && lo < it.hi && (k == first || it.lo>>c.shift == k) && c.offsets[i]+it.size > height { // else it was listed before
+			it := &c.Items[i]
+			if it.Lo < hi && lo < it.Hi && (k == first || it.Lo>>c.shift == k) && c.offsets[i]+it.Size > height { // else it was listed before
 				near = append(near, i)
 			}
 		}

@@ -1,4 +1,4 @@
-package alloc
+package pack
 
 import (
 	"bufio"
@@ -8,6 +8,8 @@ import (
 	"io"
 	"math"
 	"strings"
+
+	"github.com/athanor-llm/athanor/alloc"
 )
 
 // Drawing sizes, in pixels.
@@ -23,7 +25,7 @@ const (
 // the bytes alive, red where it comes within one percent of its peak; dashed
 // lines are the capacity and the height. Buffers of the conflict are red: if
 // there is no packing, s is nil and only they are drawn, packed without a limit.
-func WriteSVG(w io.Writer, p Problem, s *Solution, conflict []int) error {
+func WriteSVG(w io.Writer, p alloc.Problem, s *alloc.Solution, conflict []int) error {
 	c := newCanvas(w, p, s, conflict)
 	c.open()
 	for _, i := range c.shown {
@@ -40,7 +42,7 @@ func WriteSVG(w io.Writer, p Problem, s *Solution, conflict []int) error {
 
 type canvas struct {
 	out          *bufio.Writer
-	p            Problem
+	p            alloc.Problem
 	offsets      []int64
 	shown        []int // indices drawn
 	bad          map[int]bool
@@ -48,7 +50,7 @@ type canvas struct {
 	high         float64 // bytes drawn
 }
 
-func newCanvas(w io.Writer, p Problem, s *Solution, conflict []int) *canvas {
+func newCanvas(w io.Writer, p alloc.Problem, s *alloc.Solution, conflict []int) *canvas {
 	c := &canvas{out: bufio.NewWriter(w), p: p, bad: make(map[int]bool), lower: 0, upper: 1, high: float64(max(p.Capacity, 1))}
 	for _, i := range conflict {
 		c.bad[i] = true
@@ -76,14 +78,13 @@ func newCanvas(w io.Writer, p Problem, s *Solution, conflict []int) *canvas {
 // stack packs the conflict as if there were no capacity, to show the excess.
 func (c *canvas) stack(conflict []int) []int64 {
 	offsets := make([]int64, len(c.p.Buffers))
-	var sub []Buffer
+	var sub []alloc.Buffer
 	for _, i := range conflict {
 		sub = append(sub, c.p.Buffers[i])
 	}
-	items, sections := compress(sub)
-	best := greedy(context.Background(), items, sections, 0, fastEffort)
+	best, _ := alloc.Pack(context.Background(), alloc.Problem{Buffers: sub}, alloc.Options{}) // never fails without a capacity: p was packed before
 	for k, i := range conflict {
-		offsets[i] = best.offsets[k]
+		offsets[i] = best.Offsets[k]
 	}
 	return offsets
 }
@@ -128,13 +129,13 @@ func escape(name string) string {
 
 // alive draws the sum of living bytes over time.
 func (c *canvas) alive() {
-	var changes []Level
+	var changes []alloc.Level
 	for _, i := range c.shown {
 		b := &c.p.Buffers[i]
-		changes = append(changes, Level{float64(b.Lower), b.Size}, Level{float64(b.Upper), -b.Size})
+		changes = append(changes, alloc.Level{Time: float64(b.Lower), Bytes: b.Size}, alloc.Level{Time: float64(b.Upper), Bytes: -b.Size})
 	}
-	sums := Levels(changes)
-	peak := Most(sums)
+	sums := alloc.Levels(changes)
+	peak := alloc.Most(sums)
 	for k := 0; k+1 < len(sums); k++ {
 		color, y := "#222", c.y(math.Min(float64(sums[k].Bytes), c.high))
 		if sums[k].Bytes >= peak-peak/100 {

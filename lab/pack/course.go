@@ -1,10 +1,12 @@
-package alloc
+package pack
 
 import (
 	"context"
 	"math"
 	"math/rand/v2"
 	"slices"
+
+	"github.com/athanor-llm/athanor/alloc/parts"
 )
 
 // Courses
@@ -50,7 +52,7 @@ const (
 // courses is a covering laid course by course.
 type courses struct {
 	*covering
-	packing
+	parts.Packing
 	windows int
 	levels  []int64   // top of each course
 	tastes  [][]taste // per course and window
@@ -68,7 +70,7 @@ type stand struct {
 	count []int32
 	alive []int32
 	left  int
-	line  niches
+	line  parts.Niches
 }
 
 // note saves the covering's state in s.
@@ -76,7 +78,7 @@ func (c *covering) note(s *stand) {
 	s.slack, s.price = append(s.slack[:0], c.slack...), append(s.price[:0], c.price...)
 	s.born, s.count, s.alive = append(s.born[:0], c.born...), append(s.count[:0], c.count...), append(s.alive[:0], c.alive...)
 	s.left = c.left
-	s.line.copy(c.line)
+	s.line.Copy(c.line)
 }
 
 // restore restores the state saved in s.
@@ -87,12 +89,12 @@ func (c *covering) restore(s *stand) {
 	copy(c.count, s.count)
 	copy(c.alive, s.alive)
 	c.left = s.left
-	c.line.copy(&s.line)
+	c.line.Copy(&s.line)
 }
 
-// lay covers a leaf course by course, with other noise in each attempt. loss is the
-// start's mean loss over all sections when it covers the leaf in one go.
-func (s start) lay(ctx context.Context, l leaf, target, effort int64, loss float64, attempt uint64) packing {
+// lay covers a part course by course, with other noise in each attempt. loss is the
+// start's mean loss over all sections when it covers the part in one go.
+func (s start) lay(ctx context.Context, l parts.Part, target, effort int64, loss float64, attempt uint64) parts.Packing {
 	c, p := s.ground(l, target)
 	w := newCourses(c, effort, attempt)
 	weights := 0.0
@@ -108,18 +110,18 @@ func (s start) lay(ctx context.Context, l leaf, target, effort int64, loss float
 		w.mend(ctx, int64(float64(w.effort)*courseWeight(k)/weights), int64(courseHole*loss))
 		weights -= courseWeight(k)
 	}
-	w.height = 0 // rise left the maximum over all tries
+	w.Height = 0 // rise left the maximum over all tries
 	for k := range c.items {
-		w.height = max(w.height, w.offsets[k]+c.items[k].size)
+		w.Height = max(w.Height, w.Offsets[k]+c.items[k].Size)
 	}
-	return p.withCovered(c.items, w.packing)
+	return joined(p, c.items, w.Packing)
 }
 
 // courseWeight returns the weight of course k when effort is divided.
 func courseWeight(k int) float64 { return math.Pow(float64(k+1), courseSteep) }
 
 func newCourses(c *covering, effort int64, attempt uint64) *courses {
-	w := &courses{covering: c, packing: packing{offsets: make([]int64, len(c.items))}, windows: len(c.tastes),
+	w := &courses{covering: c, Packing: parts.Packing{Offsets: make([]int64, len(c.items))}, windows: len(c.tastes),
 		stands: make([]stand, 1), rng: rand.New(rand.NewPCG(3+attempt<<32, uint64(len(c.items)))), effort: effort}
 	c.note(&w.stands[0])
 	return w
@@ -151,7 +153,7 @@ func (w *courses) relay(from int) {
 		w.restore(&w.stands[k])
 		w.prefer(w.tastes[k])
 		left := int64(math.MaxInt64)
-		w.rise(w.levels[k], &w.packing, &left)
+		w.rise(w.levels[k], &w.Packing, &left)
 		w.effort -= math.MaxInt64 - left + int64(max(len(w.items)/2, 1))
 		w.note(&w.stands[k+1])
 	}

@@ -1,6 +1,7 @@
-package alloc_test
+package pack_test
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -8,6 +9,7 @@ import (
 	"github.com/athanor-llm/athanor/alloc"
 	"github.com/athanor-llm/athanor/alloc/generate"
 	"github.com/athanor-llm/athanor/internal/testkit"
+	"github.com/athanor-llm/athanor/lab/pack"
 )
 
 // families are hard in different ways; all take the number of buffers.
@@ -56,7 +58,7 @@ func BenchmarkSurvey(b *testing.B) {
 				p := f.make(rand.New(rand.NewPCG(1, 77)), n)
 				var s alloc.Solution
 				for b.Loop() {
-					s, _ = alloc.Pack(background, p, alloc.Options{Nodes: surveyNodes})
+					s, _ = alloc.Pack(context.Background(), p, alloc.Options{Nodes: surveyNodes, Improve: pack.Improver(0)})
 				}
 				b.ReportMetric(float64(s.Height), "height")
 				b.ReportMetric(float64(s.LowerBound), "bound")
@@ -70,7 +72,7 @@ func BenchmarkSurvey(b *testing.B) {
 // of 14 % to the bound, they leave 19 %, or 18 % with the effort before a search.
 func TestTightening(t *testing.T) {
 	p := cuts(generate.Pinwheel, 1<<20, 300)(rand.New(rand.NewPCG(2, 77)), 2600)
-	first, tight := pack(t, p, alloc.Options{}), pack(t, p, alloc.Options{Nodes: 1, Without: alloc.Tide | alloc.Crest | alloc.Eject})
+	first, tight := solve(t, p, alloc.Options{}), solve(t, p, alloc.Options{Nodes: 1, Improve: pack.Improver(pack.Tide | pack.Crest | pack.Eject)})
 	if tight.Height > first.Height || tight.Gap() > 0.16 {
 		t.Errorf("gap %.2f %%, without tightening %.2f %%", 100*tight.Gap(), 100*first.Gap())
 	}
@@ -82,11 +84,11 @@ func TestTightening(t *testing.T) {
 func TestEjection(t *testing.T) {
 	testkit.Needs(t, testkit.All)
 	p := generate.Random(rand.New(rand.NewPCG(1, 77)), 1100, 1100, 100, 1<<20)
-	gap := func(without alloc.Technique) float64 {
-		return pack(t, p, alloc.Options{Nodes: 1, Without: without | alloc.Tide | alloc.Crest}).Gap()
+	gap := func(without pack.Technique) float64 {
+		return solve(t, p, alloc.Options{Nodes: 1, Improve: pack.Improver(without | pack.Tide | pack.Crest)}).Gap()
 	}
-	neither, tightened := gap(alloc.Tighten|alloc.Eject), gap(alloc.Eject)
-	ejected, both := gap(alloc.Tighten), gap(0)
+	neither, tightened := gap(pack.Tighten|pack.Eject), gap(pack.Eject)
+	ejected, both := gap(pack.Tighten), gap(0)
 	if tightened > neither || ejected > 0.8*tightened || both > 0.8*tightened {
 		t.Errorf("gap %.4f, tightened %.4f, ejected %.4f, both %.4f", neither, tightened, ejected, both)
 	}
@@ -97,10 +99,10 @@ func TestEjection(t *testing.T) {
 func TestTide(t *testing.T) {
 	testkit.Needs(t, testkit.All)
 	p := generate.Random(rand.New(rand.NewPCG(1, 77)), 3000, 3000, 1000, 1<<20)
-	gap := func(without alloc.Technique) float64 {
-		return pack(t, p, alloc.Options{Nodes: 1, Without: without}).Gap()
+	gap := func(without pack.Technique) float64 {
+		return solve(t, p, alloc.Options{Nodes: 1, Improve: pack.Improver(without)}).Gap()
 	}
-	tide, others := gap(alloc.Tighten|alloc.Eject), gap(alloc.Tide|alloc.Crest)
+	tide, others := gap(pack.Tighten|pack.Eject), gap(pack.Tide|pack.Crest)
 	if tide > others/2 {
 		t.Errorf("gap %.4f, the others leave %.4f", tide, others)
 	}
@@ -111,10 +113,10 @@ func TestTide(t *testing.T) {
 func TestCrests(t *testing.T) {
 	testkit.Needs(t, testkit.All)
 	p := cuts(generate.Guillotine, 200, 2000)(rand.New(rand.NewPCG(1, 77)), 8000)
-	gap := func(without alloc.Technique) float64 {
-		return pack(t, p, alloc.Options{Nodes: 1, Without: without | alloc.Tide | alloc.Glue}).Gap()
+	gap := func(without pack.Technique) float64 {
+		return solve(t, p, alloc.Options{Nodes: 1, Without: alloc.Glue, Improve: pack.Improver(without | pack.Tide)}).Gap()
 	}
-	crests, others := gap(0), gap(alloc.Crest)
+	crests, others := gap(0), gap(pack.Crest)
 	if crests > 0.7*others {
 		t.Errorf("gap %.4f, without crests %.4f", crests, others)
 	}
@@ -125,10 +127,10 @@ func TestCrests(t *testing.T) {
 func TestMiddling(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	p := cuts(generate.Guillotine, 20, 2000)(rand.New(rand.NewPCG(2, 77)), 400)
-	gap := func(without alloc.Technique) float64 {
-		return pack(t, p, alloc.Options{Nodes: 20_000, Without: without}).Gap()
+	gap := func(without pack.Technique) float64 {
+		return solve(t, p, alloc.Options{Nodes: 20_000, Improve: pack.Improver(without)}).Gap()
 	}
-	searched, lowered := gap(alloc.Tide|alloc.Crest|alloc.Tighten|alloc.Eject), gap(0)
+	searched, lowered := gap(pack.Tide|pack.Crest|pack.Tighten|pack.Eject), gap(0)
 	if lowered > searched/2 {
 		t.Errorf("gap %.4f, without heuristics %.4f", lowered, searched)
 	}
