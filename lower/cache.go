@@ -2,7 +2,7 @@ package lower
 
 import "slices"
 
-// cache tracks the chunks resident on the device while fetch walks the units.
+// cache tracks the chunks resident on the device while fetchWeights walks the units.
 type cache struct {
 	room  int64
 	lines []line
@@ -64,12 +64,12 @@ func (k *cache) load(i, chunk int, copied store, bytes int64, prefetch int) int 
 	return at
 }
 
-// uses lists for each unit the chunks that it reads through the cache.
-func (lo *lowering) uses() [][]int {
-	uses := make([][]int, len(lo.units))
-	for i := range lo.units {
-		for j := range lo.units[i].work {
-			for _, r := range lo.units[i].work[j].in.Args {
+// cacheUses lists for each unit the chunks that it reads through the cache.
+func cacheUses(units []unit) [][]int {
+	uses := make([][]int, len(units))
+	for i := range units {
+		for j := range units[i].work {
+			for _, r := range units[i].work[j].in.Args {
 				if c := -1 - r.Buf; r.Buf < 0 && !slices.Contains(uses[i], c) {
 					uses[i] = append(uses[i], c)
 				}
@@ -93,13 +93,13 @@ func nextUses(uses [][]int, chunks int) [][]int {
 	return next
 }
 
-// read redirects the unit's operands of chunk c to the given copy.
-func (lo *lowering) read(u *unit, c int, copied store) {
+// readCopy redirects the unit's operands of chunk c to the given copy.
+func readCopy(st *step, u *unit, c int, copied store) {
 	for j := range u.work {
 		o := &u.work[j]
 		for k := range o.in.Args {
 			if o.in.Args[k].Buf == -1-c {
-				o.in.Args[k] = lo.param(copied, o.refs[k].value)
+				o.in.Args[k] = st.paramRegion(copied, o.refs[k].value)
 			}
 		}
 	}

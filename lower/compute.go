@@ -9,36 +9,34 @@ import (
 	"github.com/athanor-llm/athanor/schedule"
 )
 
-// compute fills the units with the operators of the graph.
-func (lo *lowering) compute() error {
-	for i := range lo.units {
-		u := &lo.units[i]
-		seg := &lo.g.Segments[u.segment]
+// fillUnits fills the units with the operators of the graph.
+func fillUnits(b *builder, units []unit) {
+	for i := range units {
+		u := &units[i]
+		seg := &b.st.g.Segments[u.segment]
 		if u.forward {
 			before, loop, after := chunked(seg.Forward)
-			lo.plainNodes(u, before, program.Forward)
-			if u.segment == lo.g.Head() {
-				lo.headLoops(u, loop, after, seg.Backward)
+			plainNodes(b, u, before, program.Forward)
+			if u.segment == b.st.g.Head() {
+				headLoops(b, u, loop, after, seg.Backward)
 			}
 		}
 		switch {
 		case u.backward && u.half != schedule.B && !u.forward:
-			lo.halfBackward(u, seg)
+			halfBackward(b, u, seg)
 		case u.backward:
-			lo.plainNodes(u, seg.Backward, program.Backward)
+			plainNodes(b, u, seg.Backward, program.Backward)
 		}
 		u.work = append(u.work, u.sends...)
 	}
-	return nil
 }
 
-func (lo *lowering) rows() int { return lo.pl.MicroBatch * lo.g.Seq }
-
-func (lo *lowering) plainNodes(u *unit, nodes []graph.Node, dir program.Direction) {
+// plainNodes lists the nodes that do not run by row chunks.
+func plainNodes(b *builder, u *unit, nodes []graph.Node, dir program.Direction) {
 	u.work = slices.Grow(u.work, len(nodes)+2)
 	for i := range nodes {
 		if !nodes[i].Chunked {
-			u.work = append(u.work, lo.op(u, &nodes[i], dir, u.row, u.rows, 0))
+			u.work = append(u.work, b.nodeOp(u, &nodes[i], dir, u.row, u.rows, 0))
 		}
 	}
 }
@@ -47,25 +45,25 @@ func (lo *lowering) plainNodes(u *unit, nodes []graph.Node, dir program.Directio
 // gradients. By the time the weight half runs, the activation gradients that it reads
 // may have been accumulated into or overwritten; the input half then saves copies of
 // them.
-func (lo *lowering) halfBackward(u *unit, seg *graph.Segment) {
+func halfBackward(b *builder, u *unit, seg *graph.Segment) {
 	// Latest copy number per value. The residual stream's gradient is one value shared
 	// by many segments, so each segment numbers its copies from its own base.
 	versions := map[int]int{}
 	fresh := map[int]bool{} // the latest copy equals the current value
 	for i := range seg.Backward {
 		n := &seg.Backward[i]
-		weights := lo.g.WeightGradient(n)
-		o := lo.op(u, n, program.Backward, u.row, u.rows, 0)
+		weights := b.st.g.WeightGradient(n)
+		o := b.nodeOp(u, n, program.Backward, u.row, u.rows, 0)
 		for k := range o.refs {
 			r := &o.refs[k]
-			if !weights || r.value < 0 || lo.g.Values[r.value].Kind != graph.Gradient || !lo.overwritten(seg, i, r.value) {
+			if !weights || r.value < 0 || b.st.g.Values[r.value].Kind != graph.Gradient || !overwritten(seg, i, r.value) {
 				continue
 			}
 			if !fresh[r.value] {
 				versions[r.value] = max(versions[r.value], u.segment*len(seg.Backward)) + 1
 				fresh[r.value] = true
 				if u.half == schedule.Bx {
-					u.work = append(u.work, lo.saveGradient(u, r.value, versions[r.value]))
+					u.work = append(u.work, saveGradient(b.st, u, r.value, versions[r.value]))
 				}
 			}
 			r.copy = versions[r.value]
@@ -81,14 +79,14 @@ func (lo *lowering) halfBackward(u *unit, seg *graph.Segment) {
 
 // overwritten reports whether a gradient is modified by an operator after number i of
 // the segment, or by a segment below.
-func (lo *lowering) overwritten(seg *graph.Segment, i, v int) bool {
+func overwritten(seg *graph.Segment, i, v int) bool {
 	return v == seg.DIn && seg.In >= 0 ||
 		slices.ContainsFunc(seg.Backward[i+1:], func(n graph.Node) bool { return n.Writes(v) })
 }
 
 // saveGradient copies the current content of a gradient.
-func (lo *lowering) saveGradient(u *unit, value, version int) op {
-	now := lo.rowsOf(u, value)
+func saveGradient(st *step, u *unit, value, version int) op {
+	now := st.rowsOf(u, value)
 	saved := now
 	saved.copy = version
 	return op{
@@ -114,72 +112,31 @@ func chunked(nodes []graph.Node) (before, loop, after []graph.Node) {
 // logits' gradient in place and everything derived from it before the next chunk
 // starts. If the loss needs further operators after all chunks, the gradients follow
 // those in a second loop.
-func (lo *lowering) headLoops(u *unit, loop, after, backward []graph.Node) {
+func headLoops(b *builder, u *unit, loop, after, backward []graph.Node) {
 	if !u.backward {
 		backward = nil
 	}
 	if len(after) == 0 {
-		lo.rowChunks(u, loop, backward)
+		rowChunks(b, u, loop, backward)
 		return
 	}
-	lo.rowChunks(u, loop, nil)
-	lo.plainNodes(u, after, program.Forward)
-	lo.rowChunks(u, nil, backward)
+	rowChunks(b, u, loop, nil)
+	plainNodes(b, u, after, program.Forward)
+	rowChunks(b, u, nil, backward)
 }
 
 // rowChunks lists the forward nodes, and those of the backward nodes that are chunked,
 // chunk by chunk.
-func (lo *lowering) rowChunks(u *unit, forward, backward []graph.Node) {
-	for row := u.row; row < u.row+u.rows; row += lo.pl.HeadRows {
-		rows := min(lo.pl.HeadRows, u.row+u.rows-row)
+func rowChunks(b *builder, u *unit, forward, backward []graph.Node) {
+	for row := u.row; row < u.row+u.rows; row += b.st.pl.HeadRows {
+		rows := min(b.st.pl.HeadRows, u.row+u.rows-row)
 		for i := range forward {
-			u.work = append(u.work, lo.op(u, &forward[i], program.Forward, row, rows, row))
+			u.work = append(u.work, b.nodeOp(u, &forward[i], program.Forward, row, rows, row))
 		}
 		for i := range backward {
 			if backward[i].Chunked {
-				u.work = append(u.work, lo.op(u, &backward[i], program.Backward, row, rows, row))
+				u.work = append(u.work, b.nodeOp(u, &backward[i], program.Backward, row, rows, row))
 			}
 		}
 	}
-}
-
-// op builds the instruction of a node for rows [row, row+rows) of a micro-batch.
-func (lo *lowering) op(u *unit, n *graph.Node, dir program.Direction, row, rows, chunk int) op {
-	o := op{
-		in: program.Instr{
-			Op: n.Op, Attr: n.Attr, Stream: device.Compute,
-			Key:  program.Key{Segment: u.segment, Micro: u.micro, Chunk: -1, Dir: dir},
-			Args: lo.regions.take(len(n.Args)),
-		},
-		refs: lo.refs.take(len(n.Args)),
-	}
-	switch n.Op {
-	case graph.CrossEntropy:
-		o.in.Attr.Grad = n.Attr.Grad && u.backward
-	case graph.RoPE, graph.Embed, graph.PosBwd:
-		o.in.Attr.Row0 = row % lo.g.Seq
-	case graph.AttentionBwd: // slices run in descending order, so the one with the last rows starts the sums
-		o.in.Attr.Acc = row+rows < lo.rows()
-	}
-	for i, use := range n.Args {
-		o.refs[i] = none
-		if use.Value < 0 {
-			continue
-		}
-		v := &lo.g.Values[use.Value]
-		r := ref{value: use.Value, micro: u.micro, lo: use.Lo, hi: use.Hi, rows: v.Rows}
-		if v.Kind == graph.Gradient {
-			r.run = u.run
-		}
-		switch {
-		case v.Chunked:
-			r.rows, r.copy = rows, chunk
-		case n.Op.Info().Args[i].Past:
-			r.rows = row + rows
-		case v.PerToken:
-			r.row, r.rows = row, rows
-		}
-		o.refs[i] = r
-	}
-	return o
 }

@@ -33,46 +33,41 @@ import (
 // Known weakness: gradients waiting on the host keep their memory while activations waiting there come and go:
 // 8 GB more in this example.
 
-// deferred reports whether a chunk is updated by the next step.
-func (lo *lowering) deferred(c int) bool {
-	return lo.pl.Defer && lo.clips() && lo.trained(c) && (lo.updatedOn(c) == device.HostTier || lo.pl.Chunks[c].Grads == device.HostTier)
-}
-
-// postponed lists, at the beginning of the step, the updates of chunks that the previous step left.
-func (lo *lowering) postponed(chunks []int, grads []store) {
+// updatePostponed lists, at the beginning of the step, the updates of chunks that the previous step left.
+func (up *updater) updatePostponed(chunks []int) {
 	if len(chunks) == 0 {
 		return
 	}
-	first := make([]int, len(lo.pl.Chunks))
+	first := make([]int, len(up.st.pl.Chunks))
 	for c := range first {
-		first[c] = lo.firstUse(c)
+		first[c] = up.firstUse(c)
 	}
 	slices.SortStableFunc(chunks, func(a, b int) int { return cmp.Compare(first[a], first[b]) })
-	front := make([][]op, len(lo.units)) // what comes before everything else in each unit
-	begin := lo.pending(chunks, &front[0])
+	front := make([][]op, len(up.units)) // what comes before everything else in each unit
+	begin := up.pendingTerms(chunks, &front[0])
 	var cores []op // what needs only the host and the disk
 	needed := func(c int) *[]op { return &front[first[c]] }
 	list := func(c int) *[]op {
-		if lo.updatedOn(c) == device.HostTier {
+		if up.st.updatedOn(c) == device.HostTier {
 			return &cores
 		}
 		return needed(c)
 	}
-	lo.listUpdates(chunks, grads, begin, list, list, needed)
+	up.listUpdates(chunks, begin, list, list, needed)
 	front[0] = append(cores, front[0]...)
-	for i := range lo.units {
+	for i := range up.units {
 		for j := range front[i] {
 			front[i][j].deferred = true
 		}
-		lo.units[i].before = append(front[i], lo.units[i].before...)
+		up.units[i].before = append(front[i], up.units[i].before...)
 	}
 }
 
 // firstUse returns the first unit that reads or fetches a chunk's weights, or unit 0 if none does.
-func (lo *lowering) firstUse(c int) int {
-	work := lo.weightBuf[c].work.buf
-	for i := range lo.units {
-		for _, list := range [][]op{lo.units[i].before, lo.units[i].work} {
+func (up *updater) firstUse(c int) int {
+	work := up.weights[c].work.buf
+	for i := range up.units {
+		for _, list := range [][]op{up.units[i].before, up.units[i].work} {
 			for j := range list {
 				if slices.ContainsFunc(list[j].in.Args, func(r program.Region) bool { return r.Buf == work && !r.Absent() }) {
 					return i
@@ -83,16 +78,17 @@ func (lo *lowering) firstUse(c int) int {
 	return 0
 }
 
-// pending allocates the buffers of what deferred updates read besides gradients, and lists the copies that fill those
+// pendingTerms allocates the buffers of what deferred updates read besides gradients, and lists the copies that fill those
 // on the device.
-func (lo *lowering) pending(chunks []int, list *[]op) *terms {
-	p, v := lo.p, &lo.g.Values[lo.g.Scalars]
-	t := &terms{scalars: [device.NumTiers]int{-1, -1, -1}, clip: [device.NumTiers]int{-1, lo.clip[device.HostTier], -1}}
-	t.scalars[device.HostTier] = lo.buffer(program.Buffer{Name: program.PendingScalars, Tier: device.HostTier, Class: program.ClassInputs, DType: v.DType, Rows: v.Rows, Cols: v.Cols,
+func (up *updater) pendingTerms(chunks []int, list *[]op) *terms {
+	st := up.st
+	p, v := up.b.p, &st.g.Values[st.g.Scalars]
+	t := &terms{scalars: [device.NumTiers]int{-1, -1, -1}, clip: [device.NumTiers]int{-1, up.terms.clip[device.HostTier], -1}}
+	t.scalars[device.HostTier] = up.b.buffer(program.Buffer{Name: program.PendingScalars, Tier: device.HostTier, Class: program.ClassInputs, DType: v.DType, Rows: v.Rows, Cols: v.Cols,
 		Persistent: true, Init: []string{program.PendingScalars}})
-	if slices.ContainsFunc(chunks, func(c int) bool { return lo.updatedOn(c) == device.DeviceTier }) {
-		t.scalars[device.DeviceTier] = lo.buffer(program.Buffer{Name: program.PendingScalars + ".dev", Tier: device.DeviceTier, Class: program.ClassInputs, DType: v.DType, Rows: v.Rows, Cols: v.Cols})
-		t.clip[device.DeviceTier] = lo.buffer(program.Buffer{Name: "pending.clip.dev", Tier: device.DeviceTier, Class: program.ClassReductions, DType: graph.F32, Rows: 1, Cols: 2})
+	if slices.ContainsFunc(chunks, func(c int) bool { return st.updatedOn(c) == device.DeviceTier }) {
+		t.scalars[device.DeviceTier] = up.b.buffer(program.Buffer{Name: program.PendingScalars + ".dev", Tier: device.DeviceTier, Class: program.ClassInputs, DType: v.DType, Rows: v.Rows, Cols: v.Cols})
+		t.clip[device.DeviceTier] = up.b.buffer(program.Buffer{Name: "pending.clip.dev", Tier: device.DeviceTier, Class: program.ClassReductions, DType: graph.F32, Rows: 1, Cols: 2})
 		for _, b := range [][2]int{{t.scalars[device.DeviceTier], t.scalars[device.HostTier]}, {t.clip[device.DeviceTier], t.clip[device.HostTier]}} {
 			*list = append(*list, copyOp(device.HostToDev, program.NoKey, p.Whole(b[0]), p.Whole(b[1])))
 		}

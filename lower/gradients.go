@@ -6,7 +6,6 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
-	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -18,7 +17,7 @@ type gradHome struct {
 	unit int // the gradient is complete after this unit
 }
 
-// gradients allocates the buffers of the parameters' gradients and reduces them over
+// sumGradients allocates the buffers of the parameters' gradients and reduces them over
 // the ranks that contribute.
 //
 // A chunk whose gradient lives on the device has one buffer from its first contribution
@@ -34,82 +33,87 @@ type gradHome struct {
 // The first contribution to a parameter in a step (if sharded: in a visit) overwrites;
 // all others accumulate. A gradient that is not sharded is reduced once, when it is
 // complete.
-func (lo *lowering) gradients() error {
-	lo.gradBuf = make([]gradHome, len(lo.pl.Chunks))
-	if !lo.trains() {
-		return nil
+func sumGradients(b *builder, units []unit) ([]gradHome, error) {
+	st := b.st
+	homes := make([]gradHome, len(st.pl.Chunks))
+	if !st.trains() {
+		return homes, nil
 	}
-	touched := lo.contributions()
-	started := make([]bool, len(lo.g.Params)) // already has a contribution
-	for c := range lo.pl.Chunks {
-		if !lo.trained(c) {
+	gp := &gradientPass{st: st, b: b, units: units, started: make([]bool, len(st.g.Params))}
+	touched := contributions(st, units)
+	for c := range st.pl.Chunks {
+		if !st.trained(c) {
 			continue
 		}
-		units := touched[c]
-		if len(units) == 0 {
-			return fmt.Errorf("no unit of the schedule on rank %d contributes to the gradients of chunk %d", lo.opt.Rank, c)
+		if len(touched[c]) == 0 {
+			return nil, fmt.Errorf("no unit of the schedule on rank %d contributes to the gradients of chunk %d", st.rank, c)
 		}
-		home := gradHome{tier: lo.pl.Chunks[c].Grads, unit: units[len(units)-1]}
-		if lo.staysUp(c) {
-			home.tier = device.DeviceTier
+		homes[c] = gp.sumChunk(c, touched[c])
+		if st.opt.Mode == Grads {
+			b.keepGradient(c, homes[c].store)
 		}
-		switch {
-		case lo.sharded(c, "grads"):
-			home.store = lo.dividedVisits(c, units)
-		case lo.pl.Chunks[c].Grads == device.HostTier:
-			home.store = lo.hostVisits(c, units, started)
-		default:
-			home.store = lo.chunkBuffer("grad", c, lo.whole(c), device.DeviceTier, program.ClassGrads, graph.F32)
-			for _, i := range units {
-				lo.contribute(&lo.units[i], c, home.store, started)
-			}
-			if !lo.top.Ordered[c] {
-				home.unit = len(lo.units) - 1 // at the end, all ranks reduce in the same order
-			}
-			u := &lo.units[home.unit]
-			u.after = append(u.after, lo.reduce(c, home.store, lo.key(u, c))...)
-		}
-		if lo.opt.Mode == Grads {
-			lo.keepGradient(c, home.store)
-		}
-		lo.gradBuf[c] = home
 	}
-	return nil
+	return homes, nil
 }
 
-// staysUp reports whether a chunk's complete gradient stays on the device because the
-// device updates the chunk.
-func (lo *lowering) staysUp(c int) bool {
-	return lo.updates() && lo.updatedOn(c) == device.DeviceTier
+// gradientPass lists what sums gradients.
+type gradientPass struct {
+	st      *step
+	b       *builder
+	units   []unit
+	started []bool // per parameter: it already has a contribution
 }
 
-func (lo *lowering) key(u *unit, c int) program.Key {
-	return program.Key{Segment: u.segment, Micro: u.micro, Chunk: c}
+// sumChunk lists what sums the gradient of a chunk, to which the given units contribute.
+func (gp *gradientPass) sumChunk(c int, contributing []int) gradHome {
+	st := gp.st
+	home := gradHome{tier: st.pl.Chunks[c].Grads, unit: contributing[len(contributing)-1]}
+	if st.staysOnDevice(c) {
+		home.tier = device.DeviceTier
+	}
+	switch {
+	case st.sharded(c, "grads"):
+		home.store = gp.dividedVisits(c, contributing)
+	case st.pl.Chunks[c].Grads == device.HostTier:
+		home.store = gp.hostVisits(c, contributing)
+	default:
+		home.store = gp.b.chunkBuffer("grad", c, st.chunkRange(c), device.DeviceTier, program.ClassGrads, graph.F32)
+		for _, i := range contributing {
+			gp.contribute(&gp.units[i], c, home.store, gp.started)
+		}
+		if !st.top.Ordered[c] {
+			home.unit = len(gp.units) - 1 // at the end, all ranks reduce in the same order
+		}
+		u := &gp.units[home.unit]
+		u.after = append(u.after, gp.reduce(c, home.store, u.key(c))...)
+	}
+	return home
 }
 
 // reduce lists the instructions that sum a complete gradient over the group in place:
 // the whole gradient, or this rank's shard.
-func (lo *lowering) reduce(c int, s store, key program.Key) []op {
-	all := lo.whole(c)
+func (gp *gradientPass) reduce(c int, s store, key program.Key) []op {
+	st := gp.st
+	all := st.chunkRange(c)
 	switch {
-	case len(lo.top.Groups[c]) == 1:
+	case len(st.top.Groups[c]) == 1:
 		return nil
-	case lo.sharded(c, "state"):
-		return []op{lo.between(graph.ReduceScatter, key, c, false, s.of(lo.held(c, "state")), s.of(all))}
+	case st.sharded(c, "state"):
+		return []op{st.collective(graph.ReduceScatter, key, c, false, s.of(st.held(c, "state")), s.of(all))}
 	}
-	return []op{lo.between(graph.AllReduce, key, c, false, s.of(all))}
+	return []op{st.collective(graph.AllReduce, key, c, false, s.of(all))}
 }
 
 // contributions lists for each chunk the units that add to its gradient.
-func (lo *lowering) contributions() [][]int {
-	list := make([][]int, len(lo.pl.Chunks))
-	for i := range lo.units {
-		for j := range lo.units[i].work {
-			for _, r := range lo.units[i].work[j].refs {
-				if r.value < 0 || lo.g.Values[r.value].Kind != graph.ParamGrad {
+func contributions(st *step, units []unit) [][]int {
+	list := make([][]int, len(st.pl.Chunks))
+	for i := range units {
+		for j := range units[i].work {
+			for _, r := range units[i].work[j].refs {
+				if r.value < 0 || st.g.Values[r.value].Kind != graph.ParamGrad {
 					continue
 				}
-				c := lo.chunkOf[lo.g.Values[r.value].Param]
+				c := st.chunkOf[st.g.Values[r.value].Param]
 				if n := len(list[c]); n == 0 || list[c][n-1] != i {
 					list[c] = append(list[c], i)
 				}
@@ -120,18 +124,19 @@ func (lo *lowering) contributions() [][]int {
 }
 
 // contribute redirects the unit's gradient operands of chunk c to a store.
-func (lo *lowering) contribute(u *unit, c int, s store, started []bool) {
+func (gp *gradientPass) contribute(u *unit, c int, s store, started []bool) {
+	st := gp.st
 	for j := range u.work {
 		o := &u.work[j]
 		for k, r := range o.refs {
-			if r.value < 0 || lo.g.Values[r.value].Kind != graph.ParamGrad {
+			if r.value < 0 || st.g.Values[r.value].Kind != graph.ParamGrad {
 				continue
 			}
-			v := &lo.g.Values[r.value]
-			if lo.chunkOf[v.Param] != c {
+			v := &st.g.Values[r.value]
+			if st.chunkOf[v.Param] != c {
 				continue
 			}
-			o.in.Args[k] = lo.param(s, r.value)
+			o.in.Args[k] = st.paramRegion(s, r.value)
 			o.in.Attr.Acc = started[v.Param]
 			for i := range v.Params {
 				started[v.Param+i] = true
@@ -146,10 +151,11 @@ func (lo *lowering) contribute(u *unit, c int, s store, started []bool) {
 // layered gradient accumulation.
 type visit struct{ units []int }
 
-func (lo *lowering) visits(units []int) (list []visit) {
+// visits divides the units that contribute to a chunk.
+func (gp *gradientPass) visits(units []int) (list []visit) {
 	for v := 0; v < len(units); {
 		end := v + 1
-		for end < len(units) && lo.sameVisit(units[end-1], units[end]) {
+		for end < len(units) && gp.sameVisit(units[end-1], units[end]) {
 			end++
 		}
 		list = append(list, visit{units[v:end]})
@@ -159,13 +165,14 @@ func (lo *lowering) visits(units []int) (list []visit) {
 }
 
 // sameVisit reports whether units i and j > i belong to the same visit.
-func (lo *lowering) sameVisit(i, j int) bool {
-	if lo.top.Schedule == nil {
+func (gp *gradientPass) sameVisit(i, j int) bool {
+	st := gp.st
+	if st.top.Schedule == nil {
 		return j == i+1
 	}
-	stage := lo.top.Stage(lo.units[i].segment)
-	return !slices.ContainsFunc(lo.units[i+1:j+1], func(u unit) bool {
-		return !u.backward || lo.top.Stage(u.segment) != stage
+	stage := st.top.Stage(gp.units[i].segment)
+	return !slices.ContainsFunc(gp.units[i+1:j+1], func(u unit) bool {
+		return !u.backward || st.top.Stage(u.segment) != stage
 	})
 }
 
@@ -175,75 +182,77 @@ func (v visit) last() int  { return v.units[len(v.units)-1] }
 // hostVisits lowers a chunk whose gradient accumulates on the host, and returns where
 // the complete gradient is. Before the last visit the host holds this rank's sum; after
 // that visit, the result of the reduction.
-func (lo *lowering) hostVisits(c int, units []int, started []bool) store {
-	all, list := lo.whole(c), lo.visits(units)
+func (gp *gradientPass) hostVisits(c int, contributing []int) store {
+	st := gp.st
+	all, list := st.chunkRange(c), gp.visits(contributing)
 	rest := all // size of the result of the reduction
-	if lo.sharded(c, "state") {
-		rest = lo.held(c, "state")
+	if st.sharded(c, "state") {
+		rest = st.held(c, "state")
 	}
 	final := store{-1, 0}
-	if rest.len() > 0 && !lo.staysUp(c) {
-		final = lo.chunkBuffer("grad", c, rest, device.HostTier, program.ClassGrads, graph.F32)
+	if rest.len() > 0 && !st.staysOnDevice(c) {
+		final = gp.b.chunkBuffer("grad", c, rest, device.HostTier, program.ClassGrads, graph.F32)
 	}
 	partial := final
-	if (rest != all || lo.staysUp(c)) && len(list) > 1 {
-		partial = lo.chunkBuffer("grad.part", c, all, device.HostTier, program.ClassGrads, graph.F32)
+	if (rest != all || st.staysOnDevice(c)) && len(list) > 1 {
+		partial = gp.b.chunkBuffer("grad.part", c, all, device.HostTier, program.ClassGrads, graph.F32)
 	}
 	for n, v := range list {
-		buf := lo.chunkBuffer(fmt.Sprintf("grad%d", n), c, all, device.DeviceTier, program.ClassGrads, graph.F32)
-		first, last := &lo.units[v.first()], &lo.units[v.last()]
-		for _, r := range lo.runs(c, started) {
-			first.before = append(first.before, moveOp(device.HostToDev, lo.key(first, c), buf, partial, r))
+		buf := gp.b.chunkBuffer(fmt.Sprintf("grad%d", n), c, all, device.DeviceTier, program.ClassGrads, graph.F32)
+		first, last := &gp.units[v.first()], &gp.units[v.last()]
+		for _, r := range gp.startedRuns(c) {
+			first.before = append(first.before, moveOp(device.HostToDev, first.key(c), buf, partial, r))
 		}
 		for _, i := range v.units {
-			lo.contribute(&lo.units[i], c, buf, started)
+			gp.contribute(&gp.units[i], c, buf, gp.started)
 		}
 		if n < len(list)-1 {
-			for _, r := range lo.runs(c, started) {
-				last.after = append(last.after, moveOp(device.DevToHost, lo.key(last, c), partial, buf, r))
+			for _, r := range gp.startedRuns(c) {
+				last.after = append(last.after, moveOp(device.DevToHost, last.key(c), partial, buf, r))
 			}
 			continue
 		}
-		last.after = append(last.after, lo.reduce(c, buf, lo.key(last, c))...)
-		if lo.staysUp(c) {
+		last.after = append(last.after, gp.reduce(c, buf, last.key(c))...)
+		if st.staysOnDevice(c) {
 			final = buf
 		} else if rest.len() > 0 {
-			last.after = append(last.after, moveOp(device.DevToHost, lo.key(last, c), final, buf, rest))
+			last.after = append(last.after, moveOp(device.DevToHost, last.key(c), final, buf, rest))
 		}
 	}
 	return final
 }
 
 // dividedVisits lowers a chunk whose gradient is sharded over the ranks.
-func (lo *lowering) dividedVisits(c int, units []int) store {
-	all, own := lo.whole(c), lo.held(c, "grads")
-	tier, list := lo.pl.Chunks[c].Grads, lo.visits(units)
-	stays := tier == device.HostTier && lo.staysUp(c)
+func (gp *gradientPass) dividedVisits(c int, contributing []int) store {
+	st := gp.st
+	all, own := st.chunkRange(c), st.held(c, "grads")
+	tier, list := st.pl.Chunks[c].Grads, gp.visits(contributing)
+	stays := tier == device.HostTier && st.staysOnDevice(c)
 	home := store{-1, 0}
 	if own.len() > 0 && !(stays && len(list) == 1) {
-		home = lo.chunkBuffer("grad", c, own, tier, program.ClassGrads, graph.F32)
+		home = gp.b.chunkBuffer("grad", c, own, tier, program.ClassGrads, graph.F32)
 	}
 	for n, v := range list {
-		buf := lo.chunkBuffer(fmt.Sprintf("grad%d", n), c, all, device.DeviceTier, program.ClassGrads, graph.F32)
-		started := make([]bool, len(lo.g.Params))
+		buf := gp.b.chunkBuffer(fmt.Sprintf("grad%d", n), c, all, device.DeviceTier, program.ClassGrads, graph.F32)
+		started := make([]bool, len(st.g.Params))
 		for _, i := range v.units {
-			lo.contribute(&lo.units[i], c, buf, started)
+			gp.contribute(&gp.units[i], c, buf, started)
 		}
-		last := &lo.units[v.last()]
-		key := lo.key(last, c)
+		last := &gp.units[v.last()]
+		key := last.key(c)
 		if own.len() == 0 {
-			last.after = append(last.after, lo.between(graph.ReduceScatter, key, c, false, program.Region{}, buf.of(all)))
+			last.after = append(last.after, st.collective(graph.ReduceScatter, key, c, false, program.Region{}, buf.of(all)))
 			continue
 		}
 		to := home
 		if tier == device.HostTier {
-			to = lo.chunkBuffer(fmt.Sprintf("grad.shard%d", n), c, own, device.DeviceTier, program.ClassGrads, graph.F32)
+			to = gp.b.chunkBuffer(fmt.Sprintf("grad.shard%d", n), c, own, device.DeviceTier, program.ClassGrads, graph.F32)
 			if n > 0 {
-				first := &lo.units[v.first()]
-				first.before = append(first.before, moveOp(device.HostToDev, lo.key(first, c), to, home, own))
+				first := &gp.units[v.first()]
+				first.before = append(first.before, moveOp(device.HostToDev, first.key(c), to, home, own))
 			}
 		}
-		last.after = append(last.after, lo.between(graph.ReduceScatter, key, c, n > 0, to.of(own), buf.of(all)))
+		last.after = append(last.after, st.collective(graph.ReduceScatter, key, c, n > 0, to.of(own), buf.of(all)))
 		switch {
 		case stays && n == len(list)-1:
 			return to
@@ -254,14 +263,15 @@ func (lo *lowering) dividedVisits(c int, units []int) store {
 	return home
 }
 
-// runs returns the maximal ranges of a chunk's elements whose gradients have been
+// startedRuns returns the maximal ranges of a chunk's elements whose gradients have been
 // started.
-func (lo *lowering) runs(c int, started []bool) []piece {
+func (gp *gradientPass) startedRuns(c int) []piece {
+	st := gp.st
 	var list []piece
-	for i := lo.pl.Chunks[c].First; i < lo.pl.Chunks[c].Last; i++ {
-		from, to := lo.offsetOf[i], lo.offsetOf[i]+int(lo.g.Stored(i).Elems())
+	for i := st.pl.Chunks[c].First; i < st.pl.Chunks[c].Last; i++ {
+		from, to := st.offsetOf[i], st.offsetOf[i]+int(st.g.Stored(i).Elems())
 		switch n := len(list); {
-		case !started[i]:
+		case !gp.started[i]:
 		case n > 0 && list[n-1].hi == from:
 			list[n-1].hi = to
 		default:
@@ -269,24 +279,4 @@ func (lo *lowering) runs(c int, started []bool) []piece {
 		}
 	}
 	return list
-}
-
-// reduced returns the range of a chunk's complete gradient that this rank holds.
-func (lo *lowering) reduced(c int) piece { return lo.held(c, "state") }
-
-// keepGradient declares the gradient to be a result of the program, or input of the next step's deferred update.
-func (lo *lowering) keepGradient(c int, s store) {
-	own := lo.reduced(c)
-	if own.len() == 0 {
-		return
-	}
-	b := &lo.p.Buffers[s.buf]
-	b.Persistent, b.Init = true, make([]string, len(b.Cuts)+1)
-	starts := append([]int{0}, b.Cuts...)
-	for k, e := range starts {
-		if e -= s.at; e >= own.lo && e < own.hi { // the elements outside own are partial sums of other ranks' shards
-			b.Init[k] = "grad.before:" + lo.elementName(c, e)
-		}
-	}
-	lo.homes(c, own, optimizer.Gradient, s, false)
 }

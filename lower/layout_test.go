@@ -21,10 +21,9 @@ func TestLayoutAligns(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, elems := range []int64{1, 3000, 20000, 1 << 62} {
-		lo := &lowering{g: g, pl: &plan.Plan{Chunks: plan.Layout(g, elems)}}
-		lo.index()
+		geo := newGeometry(g, &plan.Plan{Chunks: plan.Layout(g, elems)})
 		next := 0
-		for _, c := range lo.pl.Chunks {
+		for _, c := range geo.pl.Chunks {
 			if c.First != next || c.Last <= c.First {
 				t.Fatalf("chunk %+v comes after parameter %d", c, next)
 			}
@@ -34,7 +33,7 @@ func TestLayoutAligns(t *testing.T) {
 			t.Errorf("%d of %d parameters are in chunks", next, len(g.Params))
 		}
 		for i, p := range g.Params {
-			if at := lo.offsetOf[i] * 2; at%64 != 0 {
+			if at := geo.offsetOf[i] * 2; at%64 != 0 {
 				t.Errorf("chunks of %d: %s begins at byte %d of its chunk", elems, p.Name, at)
 			}
 		}

@@ -71,26 +71,80 @@ type Options struct {
 	Dump func(pass string, p *program.Program)
 }
 
-// pass is one step of the lowering. Passes share a lowering and run in table order.
+// lowering is what goes through the passes: what they read, what they build with, and what each of them makes.
+type lowering struct {
+	ctx     context.Context
+	step    *step
+	builder *builder
+
+	units     []unit       // made by pass order; filled by all others until list
+	retention *retention   // by recompute
+	inputs    stepInputs   // by inputs
+	weights   []weightHome // by weights, per chunk
+	gradients []gradHome   // by gradients, per chunk
+	rejected  bool         // by place, see Options.Reject
+}
+
+// pass is one step of the lowering: a function of what passes before it made.
 type pass struct {
 	name string
 	run  func(*lowering) error
 }
 
 var passes = []pass{
-	{"order", (*lowering).order},
-	{"compute", (*lowering).compute},
-	{"recompute", (*lowering).recompute},
-	{"swap", (*lowering).swap},
-	{"activations", (*lowering).activations},
-	{"inputs", (*lowering).inputs},
-	{"weights", (*lowering).weights},
-	{"gradients", (*lowering).gradients},
-	{"optimizer", (*lowering).optimizer},
-	{"results", (*lowering).results},
-	{"list", (*lowering).list},
-	{"place", (*lowering).place},
-	{"waits", (*lowering).waits},
+	{"order", func(lo *lowering) error {
+		lo.units = orderUnits(lo.step)
+		return nil
+	}},
+	{"compute", func(lo *lowering) error {
+		fillUnits(lo.builder, lo.units)
+		return nil
+	}},
+	{"recompute", func(lo *lowering) error {
+		lo.retention = newRetention(lo.step)
+		recompute(lo.builder, lo.units, lo.retention)
+		return nil
+	}},
+	{"swap", func(lo *lowering) error {
+		swapActivations(lo.builder, lo.units, lo.retention)
+		return nil
+	}},
+	{"activations", func(lo *lowering) error {
+		bufferActivations(lo.builder, lo.units)
+		return nil
+	}},
+	{"inputs", func(lo *lowering) error {
+		lo.inputs = bufferInputs(lo.builder, lo.units)
+		return nil
+	}},
+	{"weights", func(lo *lowering) (err error) {
+		lo.weights, err = homeWeights(lo.builder, lo.units)
+		return err
+	}},
+	{"gradients", func(lo *lowering) (err error) {
+		lo.gradients, err = sumGradients(lo.builder, lo.units)
+		return err
+	}},
+	{"optimizer", func(lo *lowering) error {
+		lo.units = updateParams(lo.builder, lo.units, lo.inputs, lo.weights, lo.gradients)
+		return nil
+	}},
+	{"results", func(lo *lowering) error {
+		copyResults(lo.builder, lo.units, lo.inputs.loss)
+		return nil
+	}},
+	{"list", func(lo *lowering) error {
+		lo.builder.p.Instrs = listInstructions(lo.step.opt.Mode, lo.units)
+		return nil
+	}},
+	{"place", func(lo *lowering) (err error) {
+		lo.rejected, err = placeBuffers(lo.ctx, lo.builder.p, &lo.step.opt)
+		return err
+	}},
+	{"waits", func(lo *lowering) error {
+		addWaits(lo.builder.p)
+		return nil
+	}},
 }
 
 // passOrder states which pass must precede which, and why. A test checks it against the
@@ -128,131 +182,35 @@ func Lower(ctx context.Context, g *graph.Graph, pl *plan.Plan, opt Options) (*pr
 	if opt.Mode == Update && (!pl.Defer || opt.Base == nil) {
 		return nil, errors.New("mode update needs a plan that defers updates and the program of its step; hint: set Plan.Defer and Options.Base")
 	}
-	lo := &lowering{ctx: ctx, g: g, pl: pl, opt: opt}
-	lo.p = &program.Program{Name: modes[opt.Mode], Rank: opt.Rank, PlanHash: pl.Hash(), RowUnit: opt.RowUnit, Capacity: opt.Capacity}
-	var err error
-	if lo.top, err = plan.NewTopology(g, pl); err != nil {
+	lo, err := newLowering(ctx, g, pl, opt)
+	if err != nil {
 		return nil, err
-	}
-	lo.index()
-	lo.p.BatchRow = opt.Rank / lo.top.Depth * lo.rows() * pl.MicroBatches
-	if lo.p.RowUnit == 0 {
-		lo.p.RowUnit = pl.RowUnit(g.Seq)
 	}
 	for _, ps := range passes {
 		if err := ps.run(lo); err != nil {
 			return nil, fmt.Errorf("lowering, pass %s: %w", ps.name, err)
 		}
 		if opt.Dump != nil {
-			opt.Dump(ps.name, lo.p)
+			opt.Dump(ps.name, lo.builder.p)
 		}
 		if lo.rejected || opt.Unplaced && ps.name == "list" {
 			break
 		}
 	}
-	return lo.p, nil
+	return lo.builder.p, nil
 }
 
-// lowering is the state shared by the passes.
-type lowering struct {
-	ctx context.Context
-	g   *graph.Graph
-	pl  *plan.Plan
-	opt Options
-	p   *program.Program
-
-	top   *plan.Topology
-	units []unit
-	// Slabs for operands: a search lowers thousands of programs.
-	regions slab[program.Region]
-	refs    slab[ref]
-	// per parameter: its chunk, and its offset there in elements
-	chunkOf, offsetOf []int
-	within            []bool // see Runs
-	// per segment, computed on demand: the class of each saved value, and what the
-	// backward units recompute
-	acts      [][]plan.Act
-	remakings []*remaking
-	// per chunk, computed on demand: the ends of its shards and of its atoms
-	shardsOf, atomsOf [][]int
-
-	rejected bool // see Options.Reject
-
-	terms                  // of the step's updates
-	total     int          // buffer of the loss on the device
-	weightBuf []weightHome // per chunk
-	gradBuf   []gradHome   // per chunk
-}
-
-// terms are what all updates of a step read.
-type terms struct {
-	scalars [device.NumTiers]int // buffer of the step's scalars, by tier, or -1
-	clip    [device.NumTiers]int // buffer of {clip factor, norm}, or -1
-}
-
-// slab hands out zeroed slices, many per allocation.
-type slab[T any] struct{ free []T }
-
-func (s *slab[T]) take(n int) []T {
-	const many = 4096
-	if n > len(s.free) {
-		s.free = make([]T, max(n, many))
+// newLowering returns a lowering before the first pass.
+func newLowering(ctx context.Context, g *graph.Graph, pl *plan.Plan, opt Options) (*lowering, error) {
+	geo, err := newRankGeometry(g, pl, opt.Rank, opt.Cuts)
+	if err != nil {
+		return nil, err
 	}
-	list := s.free[:n:n]
-	s.free = s.free[n:]
-	return list
-}
-
-// op is an instruction whose operands are still graph values, or already regions.
-type op struct {
-	in       program.Instr
-	refs     []ref // refs[i].value >= 0: a later pass resolves it into in.Args[i]
-	deferred bool  // by the previous step, see postponed
-}
-
-// ref is an operand as a value of the graph: rows [row, row+rows) and columns [lo, hi)
-// of one micro-batch's instance of it. copy numbers the instances of a forward value: 0
-// from the forward pass, 1 recomputed for the backward pass; for chunked values, the
-// row chunk.
-type ref struct {
-	value, micro, copy int
-	row, rows, lo, hi  int
-	run                int // of gradients, see lowering.run
-}
-
-var none = ref{value: -1}
-
-// buffer appends a buffer and returns its number.
-func (lo *lowering) buffer(b program.Buffer) int {
-	if b.Align == 0 {
-		b.Align = 64
+	st := &step{geometry: geo, opt: opt, rowUnit: opt.RowUnit}
+	if st.rowUnit == 0 {
+		st.rowUnit = pl.RowUnit(g.Seq)
 	}
-	if b.Tier == device.DiskTier {
-		b.Align = 4096 // direct I/O; chunks are padded to multiples of it
-	}
-	b.Size = int64(b.Rows) * int64(b.Cols) * b.DType.Size()
-	b.Addr = -1
-	lo.p.Buffers = append(lo.p.Buffers, b)
-	return len(lo.p.Buffers) - 1
-}
-
-// copyOp builds a copy between two regions of equal extents.
-func copyOp(stream device.Stream, key program.Key, dst, src program.Region) op {
-	key.Dir = program.Transfer
-	return op{in: program.Instr{Op: graph.Copy, Stream: stream, Key: key, Args: []program.Region{dst, src}}}
-}
-
-// resolve replaces the operands that are values of one kind, in all units.
-func (lo *lowering) resolve(kind graph.ValueKind, region func(u *unit, r ref) program.Region) {
-	for i := range lo.units {
-		u := &lo.units[i]
-		for j := range u.work {
-			o := &u.work[j]
-			for k, r := range o.refs {
-				if r.value >= 0 && lo.g.Values[r.value].Kind == kind {
-					o.in.Args[k] = region(u, r)
-				}
-			}
-		}
-	}
+	p := &program.Program{Name: modes[opt.Mode], Rank: opt.Rank, PlanHash: pl.Hash(), RowUnit: st.rowUnit, Capacity: opt.Capacity}
+	p.BatchRow = opt.Rank / geo.top.Depth * geo.rows() * pl.MicroBatches
+	return &lowering{ctx: ctx, step: st, builder: &builder{st: st, p: p}}, nil
 }

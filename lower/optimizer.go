@@ -6,154 +6,151 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
-	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 )
 
-// optimizer lists what follows the last contribution to each gradient. The gradient is
-// moved to the processor that updates its chunk, and its squares are summed. Once all
+// updateParams lists what follows the last contribution to each gradient, and returns the units with one more for the
+// end of the step. The gradient is moved to the processor that updates its chunk, and its squares are summed. Once all
 // squares are summed the clip factor is known, and every chunk is updated. Chunks with
 // device state are updated on the device; the others on the host's cores or, if the
 // plan says so, on the device. State that lives elsewhere is streamed through staging
 // buffers. Updated weights return to where the forward pass reads them.
-func (lo *lowering) optimizer() error {
-	if !lo.updates() {
-		return nil
+func updateParams(b *builder, units []unit, in stepInputs, weights []weightHome, complete []gradHome) []unit {
+	st := b.st
+	if !st.updates() {
+		return units
 	}
-	grads := make([]store, len(lo.pl.Chunks)) // inputs of the optimizer
-	parts := lo.newNormParts()
-	for c := range lo.pl.Chunks {
-		if lo.trained(c) && lo.reduced(c).len() > 0 {
-			grads[c] = lo.deliver(c)
-			lo.square(c, grads[c], parts)
-			if lo.clips() && lo.pl.Chunks[c].Grads > lo.updatedOn(c) {
-				grads[c] = lo.toHost(c) // where the gradient waits for the norm
-			}
+	up := &updater{st: st, b: b, units: units, weights: weights, complete: complete, grads: make([]store, len(st.pl.Chunks))}
+	up.terms.scalars = in.scalars
+	parts := up.newNormParts()
+	for c := range st.pl.Chunks {
+		if st.trained(c) && st.reduced(c).len() > 0 {
+			up.deliver(c, parts)
 		}
 	}
 	var now, later []int
-	for c := range lo.pl.Chunks {
+	for c := range st.pl.Chunks {
 		switch {
-		case lo.deferred(c):
-			if lo.reduced(c).len() > 0 {
-				lo.keepGradient(c, grads[c])
+		case st.deferred(c):
+			if st.reduced(c).len() > 0 {
+				b.keepGradient(c, up.grads[c])
 			}
 			later = append(later, c)
-		case lo.trained(c):
+		case st.trained(c):
 			now = append(now, c)
 		}
 	}
 	u := unit{segment: -1, micro: -1}
-	lo.norm(&u, parts)
-	lo.update(&u, now, grads)
-	lo.postponed(later, grads)
-	lo.units = append(lo.units, u)
-	return nil
+	up.finishNorm(&u, parts)
+	up.updateNow(&u, now)
+	up.updatePostponed(later)
+	return append(units, u)
 }
 
-// updatedOn returns the tier whose processor updates a chunk.
-func (lo *lowering) updatedOn(c int) device.Tier {
-	if lo.pl.Chunks[c].Update == plan.UpdateOnDevice {
-		return device.DeviceTier
-	}
-	return min(lo.pl.Chunks[c].State, device.HostTier)
+// updater lists the norm and the updates.
+type updater struct {
+	st       *step
+	b        *builder
+	units    []unit
+	weights  []weightHome
+	complete []gradHome
+	grads    []store // per chunk, this rank's part of the gradient where the update finds it
+	terms    terms   // of this step's updates
 }
 
-// opt1 builds an optimizer instruction on the given tier's processor.
-func (lo *lowering) opt1(tier device.Tier, c int, op1 graph.Op, attr graph.Attr, args ...program.Region) op {
-	stream := device.Compute
-	if tier == device.HostTier {
-		stream = device.HostCompute
-	}
-	key := program.NoKey
-	key.Chunk, key.Dir = c, program.Optimizer
-	return op{in: program.Instr{Op: op1, Attr: attr, Stream: stream, Key: key, Args: args}}
+// terms are what all updates of a step read.
+type terms struct {
+	scalars [device.NumTiers]int // buffer of the step's scalars, by tier, or -1
+	clip    [device.NumTiers]int // buffer of {clip factor, norm}, or -1
 }
 
-// deliver moves this rank's part of a chunk's complete gradient to the tier that
-// updates the chunk.
-func (lo *lowering) deliver(c int) store {
-	if home := lo.gradBuf[c]; lo.updatedOn(c) == home.tier {
-		return home.store
+// deliver moves this rank's part of a chunk's complete gradient to the tier that updates the chunk, and sums its
+// squares.
+func (up *updater) deliver(c int, parts *normParts) {
+	st, home := up.st, up.complete[c]
+	up.grads[c] = home.store
+	if st.updatedOn(c) != home.tier {
+		up.grads[c] = up.toHost(c)
 	}
-	return lo.toHost(c)
+	up.square(c, parts)
+	if st.clips() && st.pl.Chunks[c].Grads > st.updatedOn(c) {
+		up.grads[c] = up.toHost(c) // where the gradient waits for the norm
+	}
 }
 
 // toHost copies a chunk's complete gradient from the device to the host.
-func (lo *lowering) toHost(c int) store {
-	home, own := lo.gradBuf[c], lo.reduced(c)
-	host := lo.chunkBuffer("grad.host", c, own, device.HostTier, program.ClassGrads, graph.F32)
-	u := &lo.units[home.unit]
-	u.after = append(u.after, moveOp(device.DevToHost, lo.key(u, c), host, home.store, own))
+func (up *updater) toHost(c int) store {
+	home, own := up.complete[c], up.st.reduced(c)
+	host := up.b.chunkBuffer("grad.host", c, own, device.HostTier, program.ClassGrads, graph.F32)
+	u := &up.units[home.unit]
+	u.after = append(u.after, moveOp(device.DevToHost, u.key(c), host, home.store, own))
 	return host
 }
 
-// update lists the chunks' updates. With clipping, they follow the norm, in order of
+// updateNow lists the chunks' updates. With clipping, they follow the norm, in order of
 // first use, so that what the next step needs first is ready first. Without clipping,
 // each follows its complete gradient, during the backward pass. State that lives
 // elsewhere is prefetched.
-func (lo *lowering) update(u *unit, order []int, grads []store) {
+func (up *updater) updateNow(u *unit, order []int) {
 	early, list := func(int) *[]op { return &u.before }, func(int) *[]op { return &u.work }
-	if !lo.clips() {
-		last := func(c int) *unit { return &lo.units[lo.gradBuf[c].unit] }
+	if !up.st.clips() {
+		last := func(c int) *unit { return &up.units[up.complete[c].unit] }
 		early, list = func(c int) *[]op { return &last(c).before }, func(c int) *[]op { return &last(c).after }
-		slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(lo.gradBuf[a].unit, lo.gradBuf[b].unit) })
+		slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(up.complete[a].unit, up.complete[b].unit) })
 	}
-	lo.listUpdates(order, grads, &lo.terms, early, list, list)
+	up.listUpdates(order, &up.terms, early, list, list)
 }
 
 // listUpdates lists updates and the copies that stage their data. The functions return where to append what: early the
 // first fetches, list a chunk's update, send what is then sent across the link or to other ranks.
-func (lo *lowering) listUpdates(order []int, grads []store, t *terms, early, list, send func(c int) *[]op) {
-	s := lo.newStaging(order, grads)
+func (up *updater) listUpdates(order []int, t *terms, early, list, send func(c int) *[]op) {
+	s := newStaging(up, order)
 	for tier, queue := range s.queues {
 		for range min(stagingDepth[tier]-1, len(queue)) {
-			s.next(early(queue[0]), device.Tier(tier), grads)
+			s.next(early(queue[0]), device.Tier(tier))
 		}
 	}
 	for _, c := range order {
-		if lo.reduced(c).len() > 0 {
+		if up.st.reduced(c).len() > 0 {
 			if len(s.trips[c]) > 0 {
-				s.next(list(c), lo.updatedOn(c), grads)
+				s.next(list(c), up.st.updatedOn(c))
 			}
-			home, grad := s.arrived(c, grads[c])
-			lo.updateChunk(list(c), send(c), c, grad, home, t)
+			home, grad := s.arrived(c)
+			up.updateChunk(list(c), send(c), c, grad, home, t)
 		}
-		lo.spread(send(c), c)
-		s.back(list(c), c)
+		up.gatherUpdated(send(c), c)
+		s.writeBack(list(c), c)
 	}
 }
 
-// clips reports whether updates must wait for the norm of all gradients.
-func (lo *lowering) clips() bool { return lo.opt.Clip > 0 }
-
 // updateChunk lists the update of this rank's part of a chunk and, in sends, the copy of new weights across the link.
-func (lo *lowering) updateChunk(list, sends *[]op, c int, grad store, home weightHome, t *terms) {
-	ch, tier, own := lo.pl.Chunks[c], lo.updatedOn(c), lo.reduced(c)
-	master, moments := lo.pl.State.Types()
-	rule := lo.pl.Optimizer.Rule()
+func (up *updater) updateChunk(list, sends *[]op, c int, grad store, home weightHome, t *terms) {
+	st := up.st
+	ch, tier, own := st.pl.Chunks[c], st.updatedOn(c), st.reduced(c)
+	master, moments := st.pl.State.Types()
+	rule := st.pl.Optimizer.Rule()
 	// Where the bf16 working copy is written: nowhere (it is what is updated), or to a
 	// buffer on this side of the link, to be sent.
 	var work16, send *store
 	switch {
-	case lo.g.DType == master && ch.Weights < tier:
+	case st.g.DType == master && ch.Weights < tier:
 		send = &home.master
-	case lo.g.DType == master || home.rest.buf >= 0: // operators read what is updated
+	case st.g.DType == master || home.rest.buf >= 0: // operators read what is updated
 	default:
-		s := lo.chunkBuffer("p16."+tier.String(), c, own, tier, program.ClassWeights, graph.BF16)
+		s := up.b.chunkBuffer("p16."+tier.String(), c, own, tier, program.ClassWeights, graph.BF16)
 		work16, send = &s, &s
 	}
-	for _, q := range lo.alike(c, own) {
-		attr := graph.Attr{Beta1: lo.opt.Beta1, Beta2: lo.opt.Beta2, Eps: lo.opt.Eps}
+	for _, q := range st.mergedParts(c, own) {
+		attr := graph.Attr{Beta1: st.opt.Beta1, Beta2: st.opt.Beta2, Eps: st.opt.Eps}
 		if moments == graph.BF16 {
-			attr.Param, attr.First = q.param, q.lo-lo.offsetOf[q.param]
+			attr.Param, attr.First = q.param, q.lo-st.offsetOf[q.param]
 		}
-		if !lo.g.Params[q.param].Vector {
-			attr.Decay = lo.opt.Decay
+		if !st.g.Params[q.param].Vector {
+			attr.Decay = st.opt.Decay
 		}
 		clip, p16 := program.Region{}, program.Region{}
-		if lo.clips() {
-			clip = lo.p.Whole(t.clip[tier])
+		if st.clips() {
+			clip = up.b.p.Whole(t.clip[tier])
 		}
 		if work16 != nil {
 			p16 = work16.region(q.lo, q.hi)
@@ -163,11 +160,11 @@ func (lo *lowering) updateChunk(list, sends *[]op, c int, grad store, home weigh
 		for k := range rule.Moments {
 			args = append(args, home.moments[k].region(q.lo, q.hi))
 		}
-		args = append(args, grad.region(q.lo, q.hi), clip, lo.p.Whole(t.scalars[tier]), p16)
+		args = append(args, grad.region(q.lo, q.hi), clip, up.b.p.Whole(t.scalars[tier]), p16)
 		if home.rest.buf >= 0 {
 			args = append(args, home.rest.region(q.lo, q.hi))
 		}
-		*list = append(*list, lo.opt1(tier, c, rule.Op, attr, args...))
+		*list = append(*list, processorOp(tier, c, rule.Op, attr, args...))
 	}
 	if send != nil {
 		stream := device.HostToDev
@@ -178,45 +175,13 @@ func (lo *lowering) updateChunk(list, sends *[]op, c int, grad store, home weigh
 	}
 }
 
-// mostJoined is the maximum number of elements of a call on several parameters: kernels count in 32 bits.
-const mostJoined = 1 << 30
-
-// alike lists a piece's parts, merging neighbours with the same weight decay unless their elements are numbered for
-// stochastic rounding: vectors have so few elements that a GPU takes longer to launch their updates than to run them.
-func (lo *lowering) alike(c int, p piece) (list []part) {
-	_, moments := lo.pl.State.Types()
-	for _, q := range lo.parts(c, p) {
-		if n := len(list); n > 0 && moments != graph.BF16 && list[n-1].hi == q.lo && q.hi-list[n-1].lo <= mostJoined && lo.g.Params[list[n-1].param].Vector == lo.g.Params[q.param].Vector {
-			list[n-1].hi = q.hi
-			continue
-		}
-		list = append(list, q)
-	}
-	return list
-}
-
-// Updates lists the number of elements of each call when as few calls as possible update all parameters, for an
-// optimizer state in the given storage format.
-func Updates(g *graph.Graph, state plan.StateFormat) (elems []int) {
-	lo := &lowering{g: g, pl: &plan.Plan{Chunks: plan.Layout(g, 1<<62), State: state}}
-	lo.index()
-	for c := range lo.pl.Chunks {
-		if lo.frozen(c) {
-			continue
-		}
-		for _, q := range lo.alike(c, lo.whole(c)) {
-			elems = append(elems, q.hi-q.lo)
-		}
-	}
-	return elems
-}
-
-// spread all-gathers the updated weights of a chunk that every rank holds entirely but
+// gatherUpdated all-gathers the updated weights of a chunk that every rank holds entirely but
 // updates only its own shard of.
-func (lo *lowering) spread(list *[]op, c int) {
-	if !lo.sharded(c, "state") || lo.sharded(c, "weights") {
+func (up *updater) gatherUpdated(list *[]op, c int) {
+	st := up.st
+	if !st.sharded(c, "state") || st.sharded(c, "weights") {
 		return
 	}
-	work := lo.weightBuf[c].work
-	*list = append(*list, lo.between(graph.AllGather, updateKey(c), c, false, work.of(lo.whole(c)), work.of(lo.held(c, "state"))))
+	work := up.weights[c].work
+	*list = append(*list, st.collective(graph.AllGather, updateKey(c), c, false, work.of(st.chunkRange(c)), work.of(st.held(c, "state"))))
 }

@@ -1,6 +1,7 @@
 package lower
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -9,45 +10,47 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// list concatenates the units into program order.
-func (lo *lowering) list() error {
+// listInstructions strings the units together.
+func listInstructions(mode Mode, units []unit) []program.Instr {
 	n := 0 // upper bound
-	for i := range lo.units {
-		u := &lo.units[i]
+	for i := range units {
+		u := &units[i]
 		n += len(u.before) + len(u.work) + len(u.after)
 	}
-	lo.p.Instrs = make([]program.Instr, 0, n)
-	for i := range lo.units {
-		u := &lo.units[i]
+	list := make([]program.Instr, 0, n)
+	for i := range units {
+		u := &units[i]
 		for _, ops := range [][]op{u.before, u.work, u.after} {
 			for j := range ops {
-				if lo.opt.Mode != Update || ops[j].deferred {
-					lo.p.Instrs = append(lo.p.Instrs, ops[j].in)
+				if mode != Update || ops[j].deferred {
+					list = append(list, ops[j].in)
 				}
 			}
 		}
 	}
-	return nil
+	return list
 }
 
 // thoroughNodes bounds the address search of Options.Thorough.
 const thoroughNodes = 20_000
 
-// place assigns every buffer its address by solving one static allocation problem per
+// placeBuffers assigns every buffer its address by solving one static allocation problem per
 // tier, so that nothing is allocated at run time. Height is the memory of the run.
-// Buffers shared with a base program keep its addresses.
-func (lo *lowering) place() error {
-	if lo.opt.Mode == Update {
-		return lo.placeAlike()
+// Buffers shared with a base program keep its addresses. A program is rejected as Options.Reject says.
+func placeBuffers(ctx context.Context, p *program.Program, opt *Options) (rejected bool, err error) {
+	if opt.Mode == Update {
+		return false, placeAlike(p, opt.Base)
 	}
-	lo.adopt()
-	live := lo.p.Lifetimes()
+	if opt.Base != nil {
+		adoptBuffers(p, opt.Base)
+	}
+	live := p.Lifetimes()
 	var problems [device.NumTiers]alloc.Problem
 	var buffers [device.NumTiers][]int
 	for t := range device.NumTiers {
 		prob, which := &problems[t], buffers[t]
-		for i := range lo.p.Buffers {
-			b := &lo.p.Buffers[i]
+		for i := range p.Buffers {
+			b := &p.Buffers[i]
 			if b.Tier != t || live[i][1] <= live[i][0] {
 				continue
 			}
@@ -57,38 +60,37 @@ func (lo *lowering) place() error {
 			which = append(which, i)
 		}
 		buffers[t] = which
-		if lo.opt.Quick {
-			prob.Capacity = lo.opt.Capacity[t]
+		if opt.Quick {
+			prob.Capacity = opt.Capacity[t]
 		}
-		if lo.opt.Reject {
-			lo.p.Height[t] = alloc.LowerBound(*prob)
-			lo.rejected = lo.rejected || lo.p.Over(t)
+		if opt.Reject {
+			p.Height[t] = alloc.LowerBound(*prob)
+			rejected = rejected || p.Over(t)
 		}
 	}
 	var thought alloc.Options
-	if lo.opt.Thorough {
+	if opt.Thorough {
 		thought = alloc.Options{Nodes: thoroughNodes}
 	}
 	for t, prob := range problems {
 		which := buffers[t]
-		if len(which) == 0 || lo.rejected {
+		if len(which) == 0 || rejected {
 			continue
 		}
-		sol, err := alloc.Pack(lo.ctx, prob, thought)
+		sol, err := alloc.Pack(ctx, prob, thought)
 		if err != nil && !errors.Is(err, alloc.ErrUndecided) { // undecided: too high, as Height says
-			return fmt.Errorf("%v memory: %w", device.Tier(t), err)
+			return false, fmt.Errorf("%v memory: %w", device.Tier(t), err)
 		}
 		for k, i := range which {
-			lo.p.Buffers[i].Addr = sol.Offsets[k]
+			p.Buffers[i].Addr = sol.Offsets[k]
 		}
-		lo.p.Height[t], lo.p.Bound[t] = sol.Height, sol.LowerBound
+		p.Height[t], p.Bound[t] = sol.Height, sol.LowerBound
 	}
-	return nil
+	return rejected, nil
 }
 
 // placeAlike places a program that is part of the base program: it has the base's buffers, at the base's addresses.
-func (lo *lowering) placeAlike() error {
-	p, base := lo.p, lo.opt.Base
+func placeAlike(p, base *program.Program) error {
 	if len(p.Buffers) != len(base.Buffers) {
 		return fmt.Errorf("the program has %d buffers, but the program of the step has %d; hint: lower both with the same options", len(p.Buffers), len(base.Buffers))
 	}
@@ -102,27 +104,24 @@ func (lo *lowering) placeAlike() error {
 	return nil
 }
 
-// adopt pins the persistent buffers shared with the base program to its addresses. It
+// adoptBuffers pins the persistent buffers shared with the base program to its addresses. It
 // also takes over the base's other persistent buffers, so that nothing is placed on top
 // of them.
-func (lo *lowering) adopt() {
-	if lo.opt.Base == nil {
-		return
-	}
+func adoptBuffers(p, base *program.Program) {
 	mine := map[string]int{}
-	for i := range lo.p.Buffers {
-		if lo.p.Buffers[i].Persistent {
-			mine[lo.p.Buffers[i].Name] = i
+	for i := range p.Buffers {
+		if p.Buffers[i].Persistent {
+			mine[p.Buffers[i].Name] = i
 		}
 	}
-	for _, b := range lo.opt.Base.Buffers {
+	for _, b := range base.Buffers {
 		if !b.Persistent {
 			continue
 		}
 		if i, ok := mine[b.Name]; ok {
-			lo.p.Buffers[i].Addr = b.Addr
+			p.Buffers[i].Addr = b.Addr
 			continue
 		}
-		lo.p.Buffers = append(lo.p.Buffers, b)
+		p.Buffers = append(p.Buffers, b)
 	}
 }

@@ -21,19 +21,19 @@ import (
 //
 // Recomputed values are separate instances (copy 1). Kept values are read where the
 // forward pass left them.
-func (lo *lowering) recompute() error {
-	for i := range lo.units {
-		u := &lo.units[i]
-		if !lo.hasRetention(u) {
+func recompute(b *builder, units []unit, kept *retention) {
+	for i := range units {
+		u := &units[i]
+		if !u.hasRetention() {
 			continue
 		}
-		seg := &lo.g.Segments[u.segment]
-		made := lo.remade(u.segment)
+		seg := &b.st.g.Segments[u.segment]
+		made := kept.remade(u.segment)
 		var prefix []op
 		for n := range seg.Forward {
 			row, end := made.first[n], u.row+u.rows
 			if row = max(row, u.row); row < end {
-				prefix = append(prefix, lo.op(u, &seg.Forward[n], program.Recompute, row, end-row, 0))
+				prefix = append(prefix, b.nodeOp(u, &seg.Forward[n], program.Recompute, row, end-row, 0))
 			}
 		}
 		if u.half != schedule.W { // weight gradients find what the input half recomputed
@@ -51,32 +51,36 @@ func (lo *lowering) recompute() error {
 			}
 		}
 	}
-	return nil
 }
 
-// hasRetention reports whether u is the backward unit of a layer.
-func (lo *lowering) hasRetention(u *unit) bool {
-	return u.backward && !u.forward && u.segment > 0
+// retention says what becomes of the values that layers save for their backward units. It follows from the plan; per
+// segment it is computed when it is first asked for.
+type retention struct {
+	st        *step
+	acts      [][]plan.Act // the class of each saved value
+	remakings []*remaking
+}
+
+func newRetention(st *step) *retention {
+	n := len(st.g.Segments)
+	return &retention{st: st, acts: make([][]plan.Act, n), remakings: make([]*remaking, n)}
 }
 
 // fate returns the activation policy of a layer's value between its forward and
 // backward unit. Values that are not saved have none: they are recomputed only as
 // inputs of others.
-func (lo *lowering) fate(segment, value int) plan.Fate {
-	saved := lo.g.Segments[segment].Saved
-	k := slices.Index(saved, value)
+func (kept *retention) fate(segment, value int) plan.Fate {
+	seg := &kept.st.g.Segments[segment]
+	k := slices.Index(seg.Saved, value)
 	if k < 0 {
 		return plan.Remade
 	}
-	if lo.acts == nil {
-		lo.acts = make([][]plan.Act, len(lo.g.Segments))
-	}
-	if lo.acts[segment] == nil {
-		for _, v := range saved {
-			lo.acts[segment] = append(lo.acts[segment], plan.ActOfValue(&lo.g.Segments[segment], v))
+	if kept.acts[segment] == nil {
+		for _, v := range seg.Saved {
+			kept.acts[segment] = append(kept.acts[segment], plan.ActOfValue(seg, v))
 		}
 	}
-	return lo.pl.Activations[segment-1][lo.acts[segment][k]]
+	return kept.st.pl.Activations[segment-1][kept.acts[segment][k]]
 }
 
 // remaking says what the backward units of a layer, which are all alike, recompute.
@@ -86,12 +90,9 @@ type remaking struct {
 }
 
 // remade returns the remaking of a segment.
-func (lo *lowering) remade(segment int) *remaking {
-	if lo.remakings == nil {
-		lo.remakings = make([]*remaking, len(lo.g.Segments))
-	}
-	if lo.remakings[segment] == nil {
-		seg, again := &lo.g.Segments[segment], lo.missing(segment)
+func (kept *retention) remade(segment int) *remaking {
+	if kept.remakings[segment] == nil {
+		seg, again := &kept.st.g.Segments[segment], kept.missing(segment)
 		r := &remaking{}
 		for n := range seg.Forward {
 			r.first = append(r.first, firstRow(&seg.Forward[n], again))
@@ -100,29 +101,29 @@ func (lo *lowering) remade(segment int) *remaking {
 			r.copies = append(r.copies, v)
 		}
 		for _, v := range seg.Saved {
-			if lo.fate(segment, v).Swapped() {
+			if kept.fate(segment, v).Swapped() {
 				r.copies = append(r.copies, v)
 			}
 		}
-		lo.remakings[segment] = r
+		kept.remakings[segment] = r
 	}
-	return lo.remakings[segment]
+	return kept.remakings[segment]
 }
 
 // missing maps the forward values to recompute to their first recomputed row: the saved
 // values that are absent and, transitively, their absent inputs.
-func (lo *lowering) missing(segment int) map[int]int {
-	seg := &lo.g.Segments[segment]
+func (kept *retention) missing(segment int) map[int]int {
+	seg := &kept.st.g.Segments[segment]
 	again := map[int]int{}
 	var need func(v, row int)
 	need = func(v, row int) {
-		if lo.g.Values[v].Kind != graph.Forwarded || v == seg.In {
+		if kept.st.g.Values[v].Kind != graph.Forwarded || v == seg.In {
 			return
 		}
 		if slices.Contains(seg.Saved, v) {
-			row = lo.waiting(lo.fate(segment, v))
+			row = kept.st.waitingRows(kept.fate(segment, v))
 		}
-		if have, ok := again[v]; row == lo.rows() || ok && have <= row {
+		if have, ok := again[v]; row == kept.st.rows() || ok && have <= row {
 			return
 		}
 		again[v] = row

@@ -38,18 +38,19 @@ type trip struct {
 
 // staging holds what updates prefetch.
 type staging struct {
-	lo     *lowering
+	up     *updater
 	queues [device.HostTier + 1][]int // chunks whose state is elsewhere, by the tier that updates them
 	trips  [][]trip                   // trips that have started, by chunk
 }
 
 // newStaging queues the chunks of order, in the order of their updates, that have data
 // in another tier.
-func (lo *lowering) newStaging(order []int, grads []store) *staging {
-	s := &staging{lo: lo, trips: make([][]trip, len(lo.pl.Chunks))}
+func newStaging(up *updater, order []int) *staging {
+	st := up.st
+	s := &staging{up: up, trips: make([][]trip, len(st.pl.Chunks))}
 	for _, c := range order {
-		if lo.reduced(c).len() > 0 && len(lo.distant(c, grads[c])) > 0 {
-			t := lo.updatedOn(c)
+		if st.reduced(c).len() > 0 && len(up.distant(c)) > 0 {
+			t := st.updatedOn(c)
 			s.queues[t] = append(s.queues[t], c)
 		}
 	}
@@ -58,11 +59,11 @@ func (lo *lowering) newStaging(order []int, grads []store) *staging {
 
 // distant lists the trips, not yet started, of what a chunk's update reads from other
 // tiers.
-func (lo *lowering) distant(c int, grad store) (list []trip) {
-	h := &lo.weightBuf[c]
+func (up *updater) distant(c int) (list []trip) {
+	h := &up.weights[c]
 	seen := -1
-	for _, t := range []trip{{[]int{h.moments[0].buf}, true}, {[]int{h.master.buf}, true}, {[]int{h.rest.buf}, true}, {[]int{grad.buf}, false}} {
-		if b := t.stops[0]; b >= 0 && b != seen && lo.p.Buffers[b].Tier > lo.updatedOn(c) {
+	for _, t := range []trip{{[]int{h.moments[0].buf}, true}, {[]int{h.master.buf}, true}, {[]int{h.rest.buf}, true}, {[]int{up.grads[c].buf}, false}} {
+		if b := t.stops[0]; b >= 0 && b != seen && up.b.p.Buffers[b].Tier > up.st.updatedOn(c) {
 			list, seen = append(list, t), b // a master may be a record of the moments' buffer
 		}
 	}
@@ -70,16 +71,16 @@ func (lo *lowering) distant(c int, grad store) (list []trip) {
 }
 
 // next lists the copies that fetch the next chunk that a tier updates.
-func (s *staging) next(list *[]op, tier device.Tier, grads []store) {
+func (s *staging) next(list *[]op, tier device.Tier) {
 	if len(s.queues[tier]) == 0 {
 		return
 	}
-	c, p := s.queues[tier][0], s.lo.p
+	c, p := s.queues[tier][0], s.up.b.p
 	s.queues[tier] = s.queues[tier][1:]
-	for _, t := range s.lo.distant(c, grads[c]) {
+	for _, t := range s.up.distant(c) {
 		for from := p.Buffers[t.stops[0]].Tier; from > tier; from-- {
 			far := t.stops[len(t.stops)-1]
-			near := s.lo.stage(far, from-1)
+			near := s.up.b.stageBuffer(far, from-1)
 			t.stops = append(t.stops, near)
 			*list = append(*list, copyOp(nearer[from], updateKey(c), p.Whole(near), p.Whole(far)))
 		}
@@ -87,23 +88,16 @@ func (s *staging) next(list *[]op, tier device.Tier, grads []store) {
 	}
 }
 
-// stage allocates a buffer in another tier with the same layout as buf.
-func (lo *lowering) stage(buf int, tier device.Tier) int {
-	b := lo.p.Buffers[buf]
-	b.Name, b.Tier, b.Persistent, b.Init = "stage."+b.Name, tier, false, nil
-	return lo.buffer(b)
-}
-
 // arrived returns where a chunk's update finds its data.
-func (s *staging) arrived(c int, grad store) (weightHome, store) {
-	home := s.lo.weightBuf[c]
+func (s *staging) arrived(c int) (weightHome, store) {
+	home, grad := s.up.weights[c], s.up.grads[c]
 	for _, t := range s.trips[c] {
 		arrive := func(at *store) {
 			if at.buf == t.stops[0] {
 				at.buf = t.stops[len(t.stops)-1]
 			}
 		}
-		for k := range s.lo.pl.Optimizer.Rule().Moments {
+		for k := range s.up.st.pl.Optimizer.Rule().Moments {
 			arrive(&home.moments[k])
 		}
 		arrive(&home.master)
@@ -113,9 +107,9 @@ func (s *staging) arrived(c int, grad store) (weightHome, store) {
 	return home, grad
 }
 
-// back lists the copies that write back an updated chunk.
-func (s *staging) back(list *[]op, c int) {
-	p := s.lo.p
+// writeBack lists the copies that write back an updated chunk.
+func (s *staging) writeBack(list *[]op, c int) {
+	p := s.up.b.p
 	for _, t := range s.trips[c] {
 		for k := len(t.stops) - 1; t.back && k > 0; k-- {
 			to := t.stops[k-1]

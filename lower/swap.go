@@ -59,30 +59,29 @@ type swapping struct {
 	made, first, last spot // where it is computed; first and last read in the first backward unit that reads it
 }
 
-// swap inserts the copies of swapped activations.
-func (lo *lowering) swap() error {
+// swapActivations inserts the copies of swapped activations.
+func swapActivations(b *builder, units []unit, kept *retention) {
 	var out, in []insertion
-	for _, s := range lo.swappings() {
-		o, i := lo.swapOne(&s)
+	for _, s := range swappings(b.st, units, kept) {
+		o, i := swapOne(b, units, &s)
 		out, in = append(out, o...), append(in, i...)
 	}
-	lo.insert(append(out, in...)) // a value is copied out before it is copied in
-	return nil
+	insertOps(units, append(out, in...)) // a value is copied out before it is copied in
 }
 
 // swappings lists the swapped values in the order in which the backward pass needs
 // them.
-func (lo *lowering) swappings() (list []swapping) {
-	if !slices.ContainsFunc(lo.pl.Activations, plan.Retention.Swapped) {
+func swappings(st *step, units []unit, kept *retention) (list []swapping) {
+	if !slices.ContainsFunc(st.pl.Activations, plan.Retention.Swapped) {
 		return nil
 	}
 	made, at := map[instance]spot{}, map[instance]int{}
-	for i := range lo.units {
-		u := &lo.units[i]
+	for i := range units {
+		u := &units[i]
 		for j := range u.work {
 			o := &u.work[j]
 			for k, r := range o.refs {
-				if r.value < 0 || lo.g.Values[r.value].Kind != graph.Forwarded {
+				if r.value < 0 || st.g.Values[r.value].Kind != graph.Forwarded {
 					continue
 				}
 				key, here := instance{value: r.value, micro: r.micro}, spot{i, j}
@@ -92,13 +91,13 @@ func (lo *lowering) swappings() (list []swapping) {
 					}
 					continue
 				}
-				if m, ok := made[key]; ok && r.copy == 0 && lo.units[m.unit].work[m.op].in.Op == graph.Recv {
+				if m, ok := made[key]; ok && r.copy == 0 && units[m.unit].work[m.op].in.Op == graph.Recv {
 					// A value received early leaves when it is first used: otherwise
 					// copies of other values would queue behind it and wait for the
 					// sender.
 					made[key] = here
 				}
-				if r.copy == 0 || !lo.hasRetention(u) {
+				if r.copy == 0 || !u.hasRetention() {
 					continue
 				}
 				if n, ok := at[key]; ok {
@@ -107,9 +106,9 @@ func (lo *lowering) swappings() (list []swapping) {
 					}
 					continue
 				}
-				if f := lo.fate(u.segment, r.value); f.Swapped() && lo.waiting(f) > 0 {
+				if f := kept.fate(u.segment, r.value); f.Swapped() && st.waitingRows(f) > 0 {
 					at[key] = len(list)
-					list = append(list, swapping{key, lo.waiting(f), u.segment, f.Tier, made[key], here, here})
+					list = append(list, swapping{key, st.waitingRows(f), u.segment, f.Tier, made[key], here, here})
 				}
 			}
 		}
@@ -118,27 +117,27 @@ func (lo *lowering) swappings() (list []swapping) {
 }
 
 // swapOne builds the copies of one value, out and in.
-func (lo *lowering) swapOne(s *swapping) (out, in []insertion) {
-	slots := lo.pl.Slots
-	v := &lo.g.Values[s.value]
+func swapOne(b *builder, units []unit, s *swapping) (out, in []insertion) {
+	slots := b.st.pl.Slots
+	v := &b.st.g.Values[s.value]
 	key := program.Key{Segment: s.segment, Micro: s.micro, Chunk: -1}
 	dev := func(copy int) ref { return ref{value: s.value, micro: s.micro, copy: copy, rows: s.rows, hi: v.Cols} }
 	buffer := func(name string, t device.Tier) program.Region {
-		return lo.p.Whole(lo.buffer(program.Buffer{
+		return b.p.Whole(b.buffer(program.Buffer{
 			Name: fmt.Sprintf("%s.%s", instanceName(v.Name, s.instance), name), Tier: t,
-			Class: program.ClassActivations, DType: v.DType, Rows: s.rows, Cols: v.Cols, RowUnit: lo.p.RowUnit, Cuts: v.Cuts,
+			Class: program.ClassActivations, DType: v.DType, Rows: s.rows, Cols: v.Cols, RowUnit: b.p.RowUnit, Cuts: v.Cuts,
 		}))
 	}
-	leave := lo.shift(s.made, slots-1, s.first.unit)
-	enter := later(lo.like(s.last, slots), leave)
+	leave := shiftLater(units, s.made, slots-1, s.first.unit)
+	enter := later(shiftEarlier(units, s.last, slots), leave)
 	home := buffer("host", device.HostTier)
 	away := copyOp(device.DevToHost, key, home, program.Region{})
 	away.refs = []ref{none, dev(0)}
 	out = append(out, insertion{leave, away})
 	if s.tier == device.DiskTier {
 		disk := buffer("disk", device.DiskTier)
-		write := lo.shift(leave, slots-1, s.first.unit)
-		read := later(lo.like(s.last, 2*slots), write)
+		write := shiftLater(units, leave, slots-1, s.first.unit)
+		read := later(shiftEarlier(units, s.last, 2*slots), write)
 		enter = later(enter, read)
 		out = append(out, insertion{write, copyOp(device.DiskWrite, key, disk, home)})
 		home = buffer("back", device.HostTier)
@@ -149,23 +148,23 @@ func (lo *lowering) swapOne(s *swapping) (out, in []insertion) {
 	return out, append(in, insertion{enter, back})
 }
 
-// shift returns the same operator some units later, or p itself if that is not before
+// shiftLater returns the same operator n units later, or p itself if that is not before
 // unit end.
-func (lo *lowering) shift(p spot, units, end int) spot {
-	if p.unit+units >= end {
+func shiftLater(units []unit, p spot, n, end int) spot {
+	if p.unit+n >= end {
 		return p
 	}
-	p.unit += units
-	p.op = min(p.op, len(lo.units[p.unit].work)-1)
+	p.unit += n
+	p.op = min(p.op, len(units[p.unit].work)-1)
 	return p
 }
 
-// like returns the same operator some units earlier. Operators are counted from the end
+// shiftEarlier returns the same operator n units earlier. Operators are counted from the end
 // of the unit, since recomputed ones precede those that all layers have.
-func (lo *lowering) like(p spot, units int) spot {
-	fromEnd := len(lo.units[p.unit].work) - p.op
-	q := max(p.unit-units, 0)
-	return spot{q, max(len(lo.units[q].work)-fromEnd, -1)}
+func shiftEarlier(units []unit, p spot, n int) spot {
+	fromEnd := len(units[p.unit].work) - p.op
+	q := max(p.unit-n, 0)
+	return spot{q, max(len(units[q].work)-fromEnd, -1)}
 }
 
 // insertion is an op and its position.
@@ -174,12 +173,12 @@ type insertion struct {
 	op op
 }
 
-// insert puts ops into the units; ops at the same spot keep their order.
-func (lo *lowering) insert(list []insertion) {
+// insertOps puts ops into the units; ops at the same spot keep their order.
+func insertOps(units []unit, list []insertion) {
 	slices.SortStableFunc(list, func(a, b insertion) int { return a.at.compare(b.at) })
 	for len(list) > 0 {
 		at := list[0].at.unit
-		u := &lo.units[at]
+		u := &units[at]
 		var work []op
 		done := 0
 		for _, in := range list {
@@ -192,13 +191,4 @@ func (lo *lowering) insert(list []insertion) {
 		}
 		u.work = append(work, u.work[done:]...)
 	}
-}
-
-// waiting returns the number of rows that a policy keeps or swaps, in whole row units.
-func (lo *lowering) waiting(f plan.Fate) int {
-	if f.Share == 1 {
-		return lo.rows()
-	}
-	const tiny = 1e-9 // compensates for rounding in a share that was a quotient
-	return int(f.Share*float64(lo.rows())/float64(lo.p.RowUnit)+tiny) * lo.p.RowUnit
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// waits orders instructions across streams, after addresses are known. An instruction
+// addWaits orders instructions across streams, after addresses are known. An instruction
 // waits for
 //
 //   - the last writes of what it reads, and the last accesses of what it writes;
@@ -23,16 +23,15 @@ import (
 //	i7  h2d      copy w1 <- host
 //	i8  compute  linear y <- x, w1     wait=i7
 //	i9  compute  linear z <- y, w1     (i7 follows from i8, same stream)
-func (lo *lowering) waits() error {
-	w := &waiter{p: lo.p, history: make([][]access, len(lo.p.Buffers)), inherited: make([]clock, len(lo.p.Buffers)), begun: make([]bool, len(lo.p.Buffers))}
-	w.clocks = make([]clock, len(lo.p.Instrs))
+func addWaits(p *program.Program) {
+	w := &waiter{p: p, history: make([][]access, len(p.Buffers)), inherited: make([]clock, len(p.Buffers)), begun: make([]bool, len(p.Buffers))}
+	w.clocks = make([]clock, len(p.Instrs))
 	for i := range w.last {
 		w.last[i] = -1
 	}
-	for i := range lo.p.Instrs {
+	for i := range p.Instrs {
 		w.instr(i)
 	}
-	return nil
 }
 
 // clock holds per stream one more than the number of the latest instruction known to be

@@ -26,78 +26,68 @@ type weightHome struct {
 	moments [optimizer.MostMoments]store
 }
 
-// weights gives every chunk its homes, and brings chunks that are not entirely on the
+// homeWeights gives every chunk its homes, and brings chunks that are not entirely on the
 // device there for the units that read them.
-func (lo *lowering) weights() error {
-	lo.weightBuf = make([]weightHome, len(lo.pl.Chunks))
-	for c := range lo.pl.Chunks {
-		if lo.local(c) {
-			lo.weightBuf[c] = lo.home(c)
+func homeWeights(b *builder, units []unit) ([]weightHome, error) {
+	st := b.st
+	homes := make([]weightHome, len(st.pl.Chunks))
+	for c := range st.pl.Chunks {
+		if st.local(c) {
+			homes[c] = homeOf(b, c)
 		}
 	}
-	lo.resolve(graph.ParamValue, func(u *unit, r ref) program.Region {
-		c := lo.chunkOf[lo.g.Values[r.value].Param]
-		if !lo.cached(c) {
-			return lo.param(lo.weightBuf[c].work, r.value)
+	resolve(st.g, units, graph.ParamValue, func(u *unit, r ref) program.Region {
+		c := st.chunkOf[st.g.Values[r.value].Param]
+		if !st.cached(c) {
+			return st.paramRegion(homes[c].work, r.value)
 		}
 		return program.Region{Buf: -1 - c, Rows: 1} // which copy is decided below
 	})
-	return lo.fetch()
+	return homes, fetchWeights(b, units, homes)
 }
 
-// cached reports whether operators read a chunk through the cache.
-func (lo *lowering) cached(c int) bool {
-	return lo.pl.Chunks[c].Weights == device.HostTier || lo.sharded(c, "weights")
-}
-
-// weightClass returns the class of a chunk's weights in reports.
-func (lo *lowering) weightClass(c int) program.Class {
-	if lo.frozen(c) {
-		return program.ClassFrozen
-	}
-	return program.ClassWeights
-}
-
-func (lo *lowering) home(c int) weightHome {
-	ch := lo.pl.Chunks[c]
-	kind, rule := optimizer.Weights, lo.pl.Optimizer.Rule()
-	master, moments := lo.pl.State.Types()
-	alike := master == lo.g.DType // operators read the master itself
-	if lo.g.DType == graph.BF16 && (lo.frozen(c) || !alike) {
+// homeOf allocates the buffers of a chunk and records what lives in them between steps.
+func homeOf(b *builder, c int) weightHome {
+	st := b.st
+	ch := st.pl.Chunks[c]
+	kind, rule := optimizer.Weights, st.pl.Optimizer.Rule()
+	master, moments := st.pl.State.Types()
+	alike := master == st.g.DType // operators read the master itself
+	if st.g.DType == graph.BF16 && (st.frozen(c) || !alike) {
 		kind = optimizer.HalfWeights
 	}
-	weights, state := lo.held(c, "weights"), lo.held(c, "state")
+	weights, state := st.held(c, "weights"), st.held(c, "state")
 	h := weightHome{work: store{-1, 0}, rest: store{-1, 0}, moments: [...]store{{-1, 0}, {-1, 0}}} // a small chunk may have no shard here in a large group
 	if weights.len() > 0 {
-		h.work = lo.chunkBuffer(kind.String(), c, weights, ch.Weights, lo.weightClass(c), lo.g.DType, kind)
+		h.work = b.chunkBuffer(kind.String(), c, weights, ch.Weights, st.weightClass(c), st.g.DType, kind)
 	}
-	if !lo.updates() || lo.frozen(c) { // nothing is updated: the working copy is the only one
-		lo.homes(c, weights, optimizer.Weights, h.work, false)
+	if !st.updates() || st.frozen(c) { // nothing is updated: the working copy is the only one
+		b.recordHomes(c, weights, optimizer.Weights, h.work, false)
 		return h
 	}
 	if state.len() == 0 {
-		lo.homes(c, weights, kind, h.work, true)
+		b.recordHomes(c, weights, kind, h.work, true)
 		return h
 	}
 	records := rule.Moments
 	switch {
-	case alike && ch.Weights >= lo.updatedOn(c):
+	case alike && ch.Weights >= st.updatedOn(c):
 		h.master = h.work
-	case !alike && ch.Weights >= lo.updatedOn(c):
+	case !alike && ch.Weights >= st.updatedOn(c):
 		h.master = h.work
-		h.rest = lo.chunkBuffer("rest", c, state, ch.State, program.ClassWeights, graph.U16, optimizer.LowerHalves)
-		lo.homes(c, state, optimizer.LowerHalves, h.rest, false)
+		h.rest = b.chunkBuffer("rest", c, state, ch.State, program.ClassWeights, graph.U16, optimizer.LowerHalves)
+		b.recordHomes(c, state, optimizer.LowerHalves, h.rest, false)
 	case ch.State == device.DiskTier && !alike && master == moments:
 		records = append(slices.Clone(records), optimizer.Weights)
 	case ch.State == device.DiskTier && !alike:
-		h.master = lo.chunkBuffer("master", c, state, ch.State, program.ClassWeights, master, optimizer.Weights)
+		h.master = b.chunkBuffer("master", c, state, ch.State, program.ClassWeights, master, optimizer.Weights)
 	default:
-		h.master = lo.chunkBuffer("master", c, state, min(ch.State, device.HostTier), program.ClassWeights, master, optimizer.Weights)
+		h.master = b.chunkBuffer("master", c, state, min(ch.State, device.HostTier), program.ClassWeights, master, optimizer.Weights)
 	}
 	n := record(state, ch.State)
 	kept := store{-1, 0}
 	if len(records) > 0 {
-		kept = lo.chunkBuffer("state", c, state, ch.State, program.ClassState, moments, records...)
+		kept = b.chunkBuffer("state", c, state, ch.State, program.ClassState, moments, records...)
 	}
 	for k := range rule.Moments {
 		h.moments[k] = store{kept.buf, kept.at + k*n}
@@ -105,17 +95,17 @@ func (lo *lowering) home(c int) weightHome {
 	if len(records) > len(rule.Moments) {
 		h.master = store{kept.buf, kept.at + len(rule.Moments)*n}
 	}
-	lo.homes(c, state, optimizer.Weights, h.master, false)
+	b.recordHomes(c, state, optimizer.Weights, h.master, false)
 	for k, moment := range rule.Moments {
-		lo.homes(c, state, moment, h.moments[k], false)
+		b.recordHomes(c, state, moment, h.moments[k], false)
 	}
 	if h.work != h.master || weights != state {
-		lo.homes(c, weights, kind, h.work, true)
+		b.recordHomes(c, weights, kind, h.work, true)
 	}
 	return h
 }
 
-// fetch brings chunks that live elsewhere into a device cache of at most pl.Cache
+// fetchWeights brings chunks that live elsewhere into a device cache of at most pl.Cache
 // bytes: from the host by a copy, from other ranks by a gather, or this rank's shard by
 // a copy and the others' by a gather. The whole order of uses is known, so eviction
 // takes the chunk with the furthest next use (Belady 1966). A chunk's transfer is
@@ -123,28 +113,29 @@ func (lo *lowering) home(c int) weightHome {
 //
 // Known weakness: with chunks of different sizes, evicting the furthest next use is not
 // always optimal.
-func (lo *lowering) fetch() error {
-	uses := lo.uses()
-	next := nextUses(uses, len(lo.pl.Chunks))
-	cache := &cache{room: lo.pl.Cache, held: make([]int64, len(lo.units))}
+func fetchWeights(b *builder, units []unit, homes []weightHome) error {
+	st := b.st
+	uses := cacheUses(units)
+	next := nextUses(uses, len(st.pl.Chunks))
+	cache := &cache{room: st.pl.Cache, held: make([]int64, len(units))}
 	loads := 0
-	for i := range lo.units {
-		u := &lo.units[i]
+	for i := range units {
+		u := &units[i]
 		for k, c := range uses[i] {
 			line := cache.find(c)
 			if line == nil {
-				bytes := int64(lo.whole(c).len()) * lo.g.DType.Size()
+				bytes := int64(st.chunkRange(c).len()) * st.g.DType.Size()
 				if !cache.evict(i, bytes) {
-					return fmt.Errorf("the weights that %s needs at once do not fit into cache_bytes %d; hint: set cache_bytes to at least %d", lo.g.Segments[u.segment].Name, lo.pl.Cache, lo.pl.CacheNeeded(lo.g))
+					return fmt.Errorf("the weights that %s needs at once do not fit into cache_bytes %d; hint: set cache_bytes to at least %d", st.g.Segments[u.segment].Name, st.pl.Cache, st.pl.CacheNeeded(st.g))
 				}
-				copied := lo.chunkBuffer(fmt.Sprintf("cache%d", loads), c, lo.whole(c), device.DeviceTier, lo.weightClass(c), lo.g.DType)
+				copied := b.chunkBuffer(fmt.Sprintf("cache%d", loads), c, st.chunkRange(c), device.DeviceTier, st.weightClass(c), st.g.DType)
 				loads++
-				send := &lo.units[cache.load(i, c, copied, bytes, lo.pl.Prefetch)]
-				send.before = append(send.before, lo.bring(c, copied, program.Key{Segment: u.segment, Micro: u.micro, Chunk: c})...)
+				send := &units[cache.load(i, c, copied, bytes, st.pl.Prefetch)]
+				send.before = append(send.before, bringChunk(st, c, homes[c].work, copied, program.Key{Segment: u.segment, Micro: u.micro, Chunk: c})...)
 				line = cache.find(c)
 			}
 			line.lastUse, line.next = i, next[i][k]
-			lo.read(u, c, line.copied)
+			readCopy(st, u, c, line.copied)
 		}
 		for k := range cache.lines {
 			cache.held[i] += cache.lines[k].bytes
@@ -153,20 +144,20 @@ func (lo *lowering) fetch() error {
 	return nil
 }
 
-// bring lists the instructions that fill a copy of a chunk.
-func (lo *lowering) bring(c int, to store, key program.Key) []op {
-	own, from := lo.held(c, "weights"), lo.weightBuf[c].work
+// bringChunk lists the instructions that fill a copy of a chunk.
+func bringChunk(st *step, c int, from, to store, key program.Key) []op {
+	own := st.held(c, "weights")
 	var list []op
-	if lo.pl.Chunks[c].Weights == device.HostTier && own.len() > 0 {
+	if st.pl.Chunks[c].Weights == device.HostTier && own.len() > 0 {
 		list = append(list, moveOp(device.HostToDev, key, to, from, own))
 		from = to
 	}
-	if lo.sharded(c, "weights") {
+	if st.sharded(c, "weights") {
 		src := program.Region{}
 		if own.len() > 0 {
 			src = from.of(own)
 		}
-		list = append(list, lo.between(graph.AllGather, key, c, false, to.of(lo.whole(c)), src))
+		list = append(list, st.collective(graph.AllGather, key, c, false, to.of(st.chunkRange(c)), src))
 	}
 	return list
 }

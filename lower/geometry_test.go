@@ -44,15 +44,14 @@ func TestSmallChunks(t *testing.T) {
 	}
 }
 
-// TestMark against a list of all places where a shard may end.
-func TestMark(t *testing.T) {
+// TestNearestBoundary against a list of all places where a shard may end.
+func TestNearestBoundary(t *testing.T) {
 	g := samples.BuildGPT(t, 1, 96, 2, 700, 16, false)
 	within := plan.Runs(g)
 	for _, elems := range []int64{1, 20000, 1 << 62} {
-		lo := &lowering{g: g, pl: &plan.Plan{Chunks: plan.Layout(g, elems)}}
-		lo.index()
-		for c, ch := range lo.pl.Chunks {
-			end := lo.whole(c).hi
+		geo := newGeometry(g, &plan.Plan{Chunks: plan.Layout(g, elems)})
+		for c, ch := range geo.pl.Chunks {
+			end := geo.chunkRange(c).hi
 			marks, at := []int{end}, 0
 			for i := ch.First; i < ch.Last; {
 				run := 0
@@ -71,7 +70,7 @@ func TestMark(t *testing.T) {
 						want = m
 					}
 				}
-				if got := lo.mark(c, e); got != want {
+				if got := geo.nearestBoundary(c, e); got != want {
 					t.Fatalf("chunk %d of %d elements: the mark nearest to %d is %d, not %d", c, end, e, want, got)
 				}
 			}

@@ -1,0 +1,50 @@
+package lower
+
+import (
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/program"
+)
+
+// copyResults copies the loss to the host, and the logits if the mode asks for them.
+func copyResults(b *builder, units []unit, loss int) {
+	st := b.st
+	p := b.p
+	if loss >= 0 {
+		last := &units[len(units)-1]
+		onHost := b.buffer(program.Buffer{Name: "loss.total", Tier: device.HostTier, Class: program.ClassReductions, DType: graph.F64, Rows: 1, Cols: 1,
+			Persistent: true, Init: []string{"loss.total.before"}})
+		last.after = append(last.after, copyOp(device.DevToHost, program.NoKey, p.Whole(onHost), p.Whole(loss)))
+	}
+	if st.g.Logits >= 0 && (st.opt.Mode == Logits || st.opt.Mode == Decode) {
+		rowsToHost(b, units, st.g.Logits, graph.Linear, 0, st.g.Model.Vocab)
+	}
+	if loss >= 0 && st.g.Ratios >= 0 {
+		rowsToHost(b, units, st.g.Ratios, graph.Preference, 1, 1)
+	}
+}
+
+// rowsToHost copies the first cols columns of a value, which operator maker writes as its operand k, to the host as
+// soon as they are computed: those of the logits by row chunks.
+func rowsToHost(b *builder, units []unit, value int, maker graph.Op, k, cols int) {
+	st := b.st
+	v := &st.g.Values[value]
+	out := b.buffer(program.Buffer{Name: v.Name, Tier: device.HostTier, Class: program.ClassReductions, DType: v.DType,
+		Rows: st.rows() * st.pl.MicroBatches, Cols: cols, RowUnit: b.p.RowUnit, Persistent: true, Init: []string{v.Name + ".before"}})
+	for i := range units {
+		u := &units[i]
+		row := u.micro*st.rows() + u.row
+		var work []op
+		for _, o := range u.work {
+			work = append(work, o)
+			if o.in.Op != maker || o.refs[k].value != value {
+				continue
+			}
+			src := o.in.Args[k]
+			dst := program.Region{Buf: out, Off: row * src.Cols, Rows: src.Rows, Cols: src.Cols, Stride: src.Cols}
+			row += src.Rows
+			work = append(work, copyOp(device.DevToHost, o.in.Key, dst, src))
+		}
+		u.work = work
+	}
+}
