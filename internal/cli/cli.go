@@ -76,6 +76,7 @@ func (p *Program) Main() {
 	if cuda.ServeProbe() {
 		return
 	}
+	obeyQuota()
 	os.Exit(p.Execute(os.Args[1:], os.Stdout, os.Stderr))
 }
 

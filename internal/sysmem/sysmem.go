@@ -1,4 +1,4 @@
-// Package sysmem reports how much memory this process may use.
+// Package sysmem reports how much memory, and how many cores, this process may use.
 //
 // Linux kills a process that touches more than its control group allows, without an
 // error; macOS and Windows begin to page. So before an arena is touched, callers compare
@@ -10,6 +10,9 @@
 // of files and what programs have marked as purgeable, but not what could be compressed.
 // On Windows it is free memory, as far as the page file lets it be committed. Page cache
 // counts as available everywhere, since systems drop it first.
+//
+// A quota of CPU time (Kubernetes' limits, docker --cpus) is a time, not a number of cores: threads on more cores use
+// it up early in each period, and then all stand still, wherever they are.
 package sysmem
 
 import "fmt"
@@ -28,3 +31,6 @@ func Read() (Info, error) {
 	}
 	return m, nil
 }
+
+// Cores returns the CPU time that this process may use, in seconds per second; 0: as much as there is.
+func Cores() float64 { return systemCores() }

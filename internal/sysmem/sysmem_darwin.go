@@ -22,3 +22,5 @@ func system() (Info, error) {
 	}
 	return Info{Total: int64(total), Available: min(pages*int64(os.Getpagesize()), int64(total))}, nil
 }
+
+func systemCores() float64 { return 0 }

@@ -7,11 +7,14 @@ import (
 	"math"
 	"os"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 )
 
 func system() (Info, error) { return read(os.DirFS("/")) }
+
+func systemCores() float64 { return cores(os.DirFS("/")) }
 
 func read(root fs.FS) (Info, error) {
 	mem, err := meminfo(root)
@@ -47,9 +50,13 @@ func meminfo(root fs.FS) (Info, error) {
 
 // group is a control group's directory below the root and its file names, which
 // differ between versions 1 and 2.
-type group struct{ dir, limit, used, cache string }
+type group struct {
+	dir, limit, used, cache string
+	quota, period           string // of CPU time; version 2 has both in one file
+}
 
-// groups lists the process's control group and its ancestors.
+// groups lists the process's control groups for memory and CPU time, and their ancestors. A file that a group lacks
+// limits nothing.
 func groups(root fs.FS) []group {
 	text, err := fs.ReadFile(root, "proc/self/cgroup")
 	if err != nil {
@@ -61,11 +68,13 @@ func groups(root fs.FS) []group {
 		if len(f) != 3 {
 			continue
 		}
-		g := group{"sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"}
-		switch f[1] {
-		case "":
-		case "memory":
-			g = group{"sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"}
+		g := group{dir: "sys/fs/cgroup", limit: "memory.max", used: "memory.current", cache: "inactive_file", quota: "cpu.max"}
+		switch controllers := strings.Split(f[1], ","); {
+		case f[1] == "":
+		case f[1] == "memory":
+			g = group{dir: "sys/fs/cgroup/memory", limit: "memory.limit_in_bytes", used: "memory.usage_in_bytes", cache: "total_inactive_file"}
+		case slices.Contains(controllers, "cpu"):
+			g = group{dir: "sys/fs/cgroup/" + f[1], quota: "cpu.cfs_quota_us", period: "cpu.cfs_period_us"}
 		default:
 			continue
 		}
@@ -84,6 +93,9 @@ func groups(root fs.FS) []group {
 // usage returns the group's limit (0: none) and the bytes that count against
 // it and cannot be dropped.
 func (g group) usage(root fs.FS) (limit, used int64) {
+	if g.limit == "" {
+		return 0, 0
+	}
 	limit = number(root, path.Join(g.dir, g.limit))
 	if limit <= 0 {
 		return 0, 0
@@ -91,6 +103,31 @@ func (g group) usage(root fs.FS) (limit, used int64) {
 	stat := map[string]int64{}
 	_ = pairs(root, path.Join(g.dir, "memory.stat"), stat) // if absent, nothing can be dropped
 	return limit, max(number(root, path.Join(g.dir, g.used))-stat[g.cache], 0)
+}
+
+// cores returns the CPU time that the process may use, in seconds per second; 0: as much as there is.
+func cores(root fs.FS) (least float64) {
+	for _, g := range groups(root) {
+		quota, period := int64(0), int64(0)
+		switch {
+		case g.quota == "":
+		case g.period == "":
+			text, err := fs.ReadFile(root, path.Join(g.dir, g.quota))
+			if f := strings.Fields(string(text)); err == nil && len(f) == 2 { // "max 100000": none
+				quota, _ = strconv.ParseInt(f[0], 10, 64)
+				period, _ = strconv.ParseInt(f[1], 10, 64)
+			}
+		default:
+			quota, period = number(root, path.Join(g.dir, g.quota)), number(root, path.Join(g.dir, g.period))
+		}
+		if quota <= 0 || period <= 0 {
+			continue
+		}
+		if n := float64(quota) / float64(period); least == 0 || n < least {
+			least = n
+		}
+	}
+	return least
 }
 
 // number returns the number in a file, or 0 if the file is absent or holds "max".

@@ -50,3 +50,24 @@ func TestRead(t *testing.T) {
 		}
 	}
 }
+
+// TestCores: the tightest quota of CPU time holds, of either version; what is no quota is none.
+func TestCores(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		root fstest.MapFS
+		want float64
+	}{
+		{"bare machine", files(), 0},
+		{"none", files("proc/self/cgroup", "0::/a\n", "sys/fs/cgroup/a/cpu.max", "max 100000\n"), 0},
+		{"of a parent", files("proc/self/cgroup", "0::/a/b\n", "sys/fs/cgroup/a/b/cpu.max", "400000 100000\n", "sys/fs/cgroup/a/cpu.max", "150000 100000\n"), 1.5},
+		{"version 1", files("proc/self/cgroup", "4:memory:/x\n5:cpu,cpuacct:/x\n", "sys/fs/cgroup/cpu,cpuacct/x/cpu.cfs_quota_us", "50000\n",
+			"sys/fs/cgroup/cpu,cpuacct/x/cpu.cfs_period_us", "100000\n"), 0.5},
+		{"version 1 without a quota", files("proc/self/cgroup", "2:cpu:/\n", "sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n", "sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n"), 0},
+		{"garbage", files("proc/self/cgroup", "0::/a\n", "sys/fs/cgroup/a/cpu.max", "-5 0 7\n"), 0},
+	} {
+		if got := cores(c.root); got != c.want {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+}

@@ -5,3 +5,5 @@ package sysmem
 import "errors"
 
 func system() (Info, error) { return Info{}, errors.ErrUnsupported }
+
+func systemCores() float64 { return 0 }

@@ -26,3 +26,5 @@ func system() (Info, error) {
 	}
 	return Info{Total: int64(s.total), Available: int64(min(s.available, s.canCommit))}, nil
 }
+
+func systemCores() float64 { return 0 }
