@@ -17,10 +17,14 @@
 package device
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/athanor-llm/athanor/graph"
 )
+
+// ErrMemory reports an arena for which there is no memory.
+var ErrMemory = errors.New("not enough memory")
 
 // Tier is a memory tier of one rank.
 type Tier uint8

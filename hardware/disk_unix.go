@@ -10,6 +10,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// inMemory lists file systems that keep files in memory, by the number that the system has for them.
+var inMemory = map[int64]string{0x01021994: "tmpfs", 0x858458f6: "ramfs", 0x958458f6: "hugetlbfs"}
+
+// InMemory returns the name of the file system that a path is, or would be, on, if it keeps files in memory; else "".
+func InMemory(path string) string {
+	var s unix.Statfs_t
+	for {
+		err := unix.Statfs(path, &s)
+		if errors.Is(err, fs.ErrNotExist) && path != filepath.Dir(path) {
+			path = filepath.Dir(path)
+			continue
+		}
+		if err != nil {
+			return ""
+		}
+		return inMemory[int64(uint32(s.Type))]
+	}
+}
+
 // FreeDisk returns the free bytes of the file system that a path is, or would be, on.
 func FreeDisk(path string) (int64, error) {
 	var s unix.Statfs_t

@@ -24,7 +24,8 @@ const beside = 8 << 30
 
 // LocalMemory returns the memory that this process may use with the CPU backend. The device and host tiers
 // share the available memory, less a tenth or what suffices for the rest of the process (beside), whichever is
-// smaller; the disk tier is the free space at diskPath ("": none), less a tenth.
+// smaller; the disk tier is the free space at diskPath ("": none), less a tenth. Where files are kept in memory there
+// is no disk tier: it would offer the same memory twice.
 func LocalMemory(diskPath string) (Memory, error) {
 	m, err := sysmem.Read()
 	if err != nil {
@@ -32,7 +33,7 @@ func LocalMemory(diskPath string) (Memory, error) {
 	}
 	arenas := m.Available - min(m.Available/10, beside)
 	mem := Memory{Device: arenas, Host: arenas, Shared: true}
-	if diskPath != "" {
+	if diskPath != "" && InMemory(diskPath) == "" {
 		if mem.Disk, err = FreeDisk(diskPath); err != nil {
 			return Memory{}, fmt.Errorf("free space at %s: %w", diskPath, err)
 		}

@@ -102,9 +102,9 @@ func existing(path string) string {
 }
 
 // save writes the description to the cache, unless it lacks the disk: a disk that
-// is full now may have room later. An unwritable cache is no error.
+// is full now may have room later, while files in memory are never a disk. An unwritable cache is no error.
 func (m *Machine) save() {
-	if !m.diskMeasured() {
+	if !m.diskMeasured() && hardware.InMemory(m.spill) == "" {
 		return
 	}
 	tmp := m.file + fmt.Sprintf(".%d", os.Getpid())

@@ -143,6 +143,8 @@ func findDisk(v *doctorCmd) finding {
 	switch err := machine.Writable(where); {
 	case err != nil:
 		f.State, f.Found, f.Advice = broken, err.Error(), "give --path a folder that can be written, and set `out` to it"
+	case hardware.InMemory(where) != "":
+		f.State, f.Found, f.Advice = slow, f.Found+", in memory ("+hardware.InMemory(where)+")", "set limits.disk_path to a folder on a disk, if plans are to use one"
 	case free < 1<<30:
 		f.State, f.Advice = slow, "free some space: checkpoints take up to twelve bytes per parameter each"
 	}

@@ -169,8 +169,8 @@ func enoughMemory(bytes int64) error {
 		return nil
 	}
 	if bytes > mem.Available {
-		return fmt.Errorf("%d bytes of memory are needed, but only %d of %d are available; hint: end other programs or set smaller limits",
-			bytes, mem.Available, mem.Total)
+		return fmt.Errorf("%w: %d bytes are needed, but only %d of %d are available; hint: end other programs or set smaller limits",
+			device.ErrMemory, bytes, mem.Available, mem.Total)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/athanor-llm/athanor/alloc"
 	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/exec"
 	"github.com/athanor-llm/athanor/folder"
 	"github.com/athanor-llm/athanor/schedule"
@@ -39,6 +40,7 @@ var exitCodes = []ExitRow{
 	{As[*schedule.UsageError], ExitUsage},
 	{Is(search.ErrDoesNotFit), ExitMisfit},
 	{Is(alloc.ErrInfeasible), ExitMisfit},
+	{Is(device.ErrMemory), ExitMisfit},
 	{As[*schedule.SplitError], ExitMisfit},
 }
 

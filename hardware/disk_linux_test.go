@@ -1,0 +1,27 @@
+package hardware_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/athanor-llm/athanor/hardware"
+)
+
+// TestInMemory: a folder whose files are kept in memory is no disk, even if it does not exist yet; one on a disk is.
+func TestInMemory(t *testing.T) {
+	const shared = "/dev/shm"
+	if _, err := os.Stat(shared); err != nil {
+		t.Skip(err)
+	}
+	for _, dir := range []string{shared, shared + "/not/yet/there"} {
+		if got := hardware.InMemory(dir); got != "tmpfs" {
+			t.Errorf("%s: %q", dir, got)
+		}
+		if m, err := hardware.LocalMemory(dir); err != nil || m.Disk != 0 || m.Host == 0 {
+			t.Errorf("%s: %+v, %v", dir, m, err)
+		}
+	}
+	if got := hardware.InMemory("/proc/self"); got != "" {
+		t.Errorf("/proc: %q", got)
+	}
+}
