@@ -550,6 +550,7 @@ func TestProbeCPU(t *testing.T) {
 	if err != nil {
 		t.Skip(err) // no /proc/meminfo here
 	}
+	memory.Disk = max(memory.Disk, hardware.ProbeBytes) // also where temporary files are kept in memory
 	d := cpu.New(cpu.Options{DiskPath: filepath.Join(dir, "disk")})
 	defer d.Close()
 	h, err := hardware.Probe(d, memory)
