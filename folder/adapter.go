@@ -13,6 +13,7 @@ import (
 
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
 	"github.com/athanor-llm/athanor/internal/bounded"
+	"github.com/athanor-llm/athanor/internal/jsonkeys"
 	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/model"
@@ -76,7 +77,7 @@ func readAdapter(dir string) (*adapterConfig, error) {
 		return nil, err
 	}
 	c, all := &adapterConfig{}, map[string]any{}
-	if err = cmp.Or(json.Unmarshal(text, c), json.Unmarshal(text, &all)); err == nil {
+	if err = cmp.Or(json.Unmarshal(text, c), json.Unmarshal(text, &all), jsonkeys.Unique(text)); err == nil {
 		err = c.check(all)
 	}
 	if err != nil {

@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"reflect"
 	"slices"
 	"strings"
 
+	"github.com/athanor-llm/athanor/internal/jsonkeys"
 	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/model"
 )
@@ -43,7 +45,7 @@ var dropouts = strings.Fields(`attn_pdrop embd_pdrop resid_pdrop dropout attenti
 // lists settings that were ignored (dropout).
 func Parse(data []byte) (m *model.Model, notes []string, err error) {
 	var raw map[string]json.RawMessage
-	if err := json.Unmarshal(data, &raw); err != nil {
+	if err := cmp.Or(json.Unmarshal(data, &raw), jsonkeys.Unique(data)); err != nil {
 		return nil, nil, fmt.Errorf("config.json: %w", err)
 	}
 	var name string
@@ -79,6 +81,8 @@ func (f *family) parse(raw map[string]json.RawMessage) (m *model.Model, notes []
 	for _, k := range slices.Concat(harmless, f.ignored) {
 		c.used[k] = true
 	}
+	c.checkNames()
+	c.checkTokens()
 	for _, k := range slices.Sorted(maps.Keys(raw)) {
 		if !c.used[k] {
 			f.other(c, m, k)
@@ -164,6 +168,34 @@ type config struct {
 func (c *config) fail(format string, a ...any) {
 	if c.err == nil {
 		c.err = fmt.Errorf(format, a...)
+	}
+}
+
+// checkNames refuses a type of numbers that is not a name.
+func (c *config) checkNames() {
+	for _, key := range []string{"torch_dtype", "dtype"} {
+		var name string
+		c.get(key, &name)
+	}
+}
+
+// checkTokens refuses what cannot be ids of tokens. They do not change what training computes, but answers end at them.
+// In files of the first Llama -1 stands for none.
+func (c *config) checkTokens() {
+	for _, key := range []string{"bos_token_id", "eos_token_id", "pad_token_id"} {
+		var ids []int64
+		if data := c.raw[key]; len(data) > 0 && data[0] == '[' {
+			c.get(key, &ids)
+		} else {
+			id := int64(0)
+			c.get(key, &id)
+			ids = append(ids, id)
+		}
+		for _, id := range ids {
+			if id < -1 || id > math.MaxInt32 {
+				c.fail("%s is %d, which is no token; hint: check that this is the file that was published", key, id)
+			}
+		}
 	}
 }
 

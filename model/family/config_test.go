@@ -508,3 +508,39 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// TestNothingGuessed: what no program writes and two programs would read differently is refused, with the key's name.
+func TestNothingGuessed(t *testing.T) {
+	m, err := Known("llama-3.2-1b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := string(Config(m))
+	with := func(more string) []byte { return []byte(strings.Replace(good, "{", "{"+more+",", 1)) }
+	for key, values := range map[string][]string{
+		"bos_token_id": {"-5", `"x"`, "1099511627776", "1.5"},
+		"eos_token_id": {"-5", `"x"`, "[1, -2]", `[["a"]]`, "true"},
+		"torch_dtype":  {"7", "[]"},
+	} {
+		for _, v := range values {
+			text := strings.Replace(good, fmt.Sprintf(`"%s":`, key), fmt.Sprintf(`"%s": %s, "was_%s":`, key, v, key), 1)
+			if _, _, err := Parse([]byte(text)); err == nil || !strings.Contains(err.Error(), key) {
+				t.Errorf("%s %s: %v", key, v, err)
+			}
+		}
+	}
+	for _, key := range []string{"hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"} {
+		text := strings.Replace(good, fmt.Sprintf(`"%s":`, key), fmt.Sprintf(`"%s": null, "was":`, key), 1)
+		if _, _, err := Parse([]byte(text)); err == nil || !strings.Contains(err.Error(), key+" is null") {
+			t.Errorf("%s null: %v", key, err)
+		}
+		if _, _, err := Parse(with(fmt.Sprintf(`"%s": 64`, key))); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%q is given twice", key)) {
+			t.Errorf("%s twice: %v", key, err)
+		}
+	}
+	for _, more := range []string{`"pad_token_id": -1`, `"pad_token_id": null`, `"dtype": "bfloat16"`} {
+		if _, _, err := Parse(with(more)); err != nil {
+			t.Errorf("%s: %v", more, err)
+		}
+	}
+}

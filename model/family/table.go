@@ -67,12 +67,20 @@ func (r *row) load(c *config, m *model.Model) {
 		r.check(c, got.Elem().Interface())
 		return
 	}
+	if r.size(m) && string(c.raw[r.key]) == "null" {
+		c.fail("%s is null, but weights have a size; hint: check that this is the file that was published", r.key)
+	}
 	for _, f := range append([]field{r.field}, r.also...) {
 		into := reflect.ValueOf(f(m)).Elem()
 		into.Set(v.Convert(into.Type()))
 		c.get(r.key, f(m))
 		r.check(c, into.Interface())
 	}
+}
+
+// size reports whether a row is a size that no model is without.
+func (r *row) size(m *model.Model) bool {
+	return slices.Contains([]any{&m.Layers, &m.Width, &m.Heads, &m.Vocab}, r.field(m))
 }
 
 // value returns what a key is that config.json does not give.
