@@ -28,7 +28,7 @@ func CacheDir() (string, error) {
 		}
 	}
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("athanor-%d", os.Getuid()))
-	if second := makeWritable(dir); second != nil {
+	if second := makeOwn(dir); second != nil {
 		return "", fmt.Errorf("no cache folder can be written: %w, %w; hint: set XDG_CACHE_HOME to a folder that can be written", err, second)
 	}
 	return dir, nil
@@ -37,6 +37,17 @@ func CacheDir() (string, error) {
 // makeWritable creates a folder if it is absent, and checks that it is writable.
 func makeWritable(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return Writable(dir)
+}
+
+// makeOwn creates a folder that only this user may write to, in a place that all users share.
+func makeOwn(dir string) error {
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	if err := checkOwn(dir); err != nil {
 		return err
 	}
 	return Writable(dir)

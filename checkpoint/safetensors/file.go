@@ -132,11 +132,18 @@ func (d diskFile) Size() int64 { return d.size }
 
 // OpenSource opens a regular file on disk.
 func OpenSource(path string) (Source, error) {
+	info, err := os.Stat(path) // before it is opened: opening a pipe would wait for a writer
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file", path)
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	info, err := f.Stat()
+	info, err = f.Stat()
 	if err == nil && !info.Mode().IsRegular() {
 		err = fmt.Errorf("%s is not a regular file", path)
 	}
