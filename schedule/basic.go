@@ -5,7 +5,7 @@ package schedule
 // backwards. The schedules differ in the queues and in the length of the warm-up.
 //
 // Example (1F1B, p=2, m=3): rank 0 has one warm-up forward: F0 | F1 B0 F2 B1 | B2.
-// Weakness: with uneven stages Search does better, since it knows the times.
+// Weakness: with uneven stages orders that know the times do better (lab/pipeline finds them).
 
 // alternate returns the order of a rank: warm forwards, then pairs of a forward and a
 // backward, then the remaining backwards. forward and backward return the i-th of the n
@@ -27,7 +27,7 @@ func alternate(n, warm int, forward, backward func(i int) Unit) []Unit {
 // gpipe runs all forwards, then all backwards, both in order of micro-batches (Huang et
 // al. 2019, GPipe).
 func gpipe(q Request) (*Schedule, error) {
-	s := empty(q, Plain, loop(q.Ranks, 1))
+	s := Empty(q, Plain, Loop(q.Ranks, 1))
 	return s.fill(func(r int) []Unit {
 		return alternate(q.Micros, q.Micros,
 			func(i int) Unit { return Unit{Pass: F, Stage: r, Micro: i} },
@@ -39,7 +39,7 @@ func gpipe(q Request) (*Schedule, error) {
 // PipeDream-Flush): p-1-r warm-up forwards on rank r, which therefore holds the
 // activations of at most p-r micro-batches.
 func oneForwardOneBackward(q Request) (*Schedule, error) {
-	s := empty(q, Plain, loop(q.Ranks, 1))
+	s := Empty(q, Plain, Loop(q.Ranks, 1))
 	return s.fill(func(r int) []Unit {
 		return alternate(q.Micros, q.Ranks-1-r,
 			func(i int) Unit { return Unit{Pass: F, Stage: r, Micro: i} },
@@ -58,7 +58,7 @@ func interleaved(q Request) (*Schedule, error) { return seqOneForwardOneBackward
 // one slice it is interleaved 1F1B, with one slice and one chunk plain 1F1B.
 func seqOneForwardOneBackward(q Request) (*Schedule, error) {
 	p, v, k := q.Ranks, q.Chunks, q.Slices
-	s := empty(q, Plain, loop(p, v))
+	s := Empty(q, Plain, Loop(p, v))
 	slot := func(i int) (chunk, unit int) { // of the i-th unit of a queue: in each round, p slices through v chunks
 		if v == 1 {
 			return 0, i
@@ -115,7 +115,7 @@ func wholeRounds(q Request) *UsageError {
 func breadthFirst(q Request) (*Schedule, error) {
 	p, v, k, groups := q.Ranks, q.Chunks, q.Slices, q.DepthFirst
 	wide := q.Micros / groups
-	s := empty(q, Plain, loop(p, v))
+	s := Empty(q, Plain, Loop(p, v))
 	return s.fill(func(r int) []Unit {
 		order := make([]Unit, 0, 2*q.Micros*v*k)
 		for g := range groups {

@@ -15,11 +15,11 @@ import (
 // Weakness: the ranks that hold the same stage must add up their gradients, and the
 // second copy of the weights takes memory.
 
-// opposite returns the placements of two pipelines with one chunk per rank, in opposite
+// Opposite returns the placements of two pipelines with one chunk per rank, in opposite
 // directions.
-func opposite(ranks int) (down, up []int) {
-	down = loop(ranks, 1)
-	return down, reversed(down)
+func Opposite(ranks int) (down, up []int) {
+	down = Loop(ranks, 1)
+	return down, Reversed(down)
 }
 
 // chimera merges two 1F1B pipelines (Li and Hoefler 2021, Chimera). Concatenated groups of
@@ -36,14 +36,14 @@ func chimera(q Request) (*Schedule, error) {
 		return best, nil
 	}
 	c := Costs{Times: Times{F: q.Costs.F, B: q.Costs.B + q.Costs.W}, Comm: q.Costs.Comm}
-	if c.checkTimes() != nil {
+	if c.CheckTimes() != nil {
 		c.Times = Times{F: 1, B: 2}
 	}
 	least := runtime(best, c)
 	for _, warm := range []float64{1.5, 1.875, 2} {
 		for _, limit := range []int{q.Ranks, q.Ranks + 2} {
-			s := empty(q, Arrows, best.Home...)
-			if greedyOrder(s, c, float64(limit), policy{warm: warm, forward: true, deep: true}, nil) {
+			s := Empty(q, Arrows, best.Home...)
+			if y := (Policy{Warm: warm, Forward: true, Deep: true}); y.Order(s, c, float64(limit), nil) {
 				s.joinBackwards()
 				if t := runtime(s, c); t < least {
 					best, least = s, t
@@ -56,11 +56,11 @@ func chimera(q Request) (*Schedule, error) {
 
 // runtime returns the makespan, or +Inf if the ranks deadlock.
 func runtime(s *Schedule, c Costs) float64 {
-	m := newMachine(s, c)
-	if !m.run() {
+	m := s.Clock(c)
+	if !m.Run() {
 		return math.Inf(1)
 	}
-	return m.score(false).first
+	return m.Score(false).First
 }
 
 // joinBackwards turns every input gradient into a full backward and removes the weight
@@ -86,8 +86,8 @@ func (s *Schedule) joinBackwards() {
 // direction, start 2p slots apart, which leaves no slot empty between them.
 func chimeraGroups(q Request) *Schedule {
 	p, half := q.Ranks, q.Micros/2
-	down, up := opposite(p)
-	s := empty(q, Arrows, down, up)
+	down, up := Opposite(p)
+	s := Empty(q, Arrows, down, up)
 	type slotted struct {
 		slot int
 		unit Unit
@@ -129,8 +129,8 @@ func (b *queue) take() Unit {
 // of forwards with its list of backwards. Both consist of groups of p micro-batches, half
 // in each direction.
 func bitpipe(q Request) (*Schedule, error) {
-	down := vee(q.Ranks)
-	s := empty(q, Arrows, down, reversed(down))
+	down := Vee(q.Ranks)
+	s := Empty(q, Arrows, down, Reversed(down))
 	return s.fill(func(r int) []Unit {
 		forwards, backwards := bitpipeLists(q.Ranks, q.Micros, r)
 		return bitpipeMerge(q.Ranks, r, forwards, backwards)
@@ -216,8 +216,8 @@ func bitpipeRounds(q Request) *UsageError {
 // (DeepSeek-AI 2024, DeepSeek-V3, 3.2.1).
 func dualpipe(q Request) (*Schedule, error) {
 	p := q.Ranks
-	down, up := opposite(p)
-	s := empty(q, Primes, down, up)
+	down, up := Opposite(p)
+	s := Empty(q, Primes, down, up)
 	return s.fill(func(r int) []Unit {
 		near := 0 // the direction that enters at the end nearer to rank r
 		if r >= p/2 {
@@ -233,7 +233,7 @@ func dualpipe(q Request) (*Schedule, error) {
 // instead of two directions, so that one copy of the weights suffices.
 func dualpipeV(q Request) (*Schedule, error) {
 	p := q.Ranks
-	s := empty(q, Primes, vee(p))
+	s := Empty(q, Primes, Vee(p))
 	return s.fill(func(r int) []Unit {
 		return dualpipeOrder(2*p, q.Micros, r, [2]Unit{{Stage: r}, {Stage: 2*p - 1 - r}})
 	}), nil

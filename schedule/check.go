@@ -12,8 +12,8 @@ func (s *Schedule) Check() error {
 	if err := s.complete(); err != nil {
 		return err
 	}
-	m := newMachine(s, DefaultCosts())
-	if !m.run() {
+	m := s.Clock(DefaultCosts())
+	if !m.Run() {
 		return m.deadlock()
 	}
 	return nil
@@ -26,7 +26,7 @@ func (s *Schedule) CheckCap(c Costs, cap float64) error {
 	for r, order := range s.Orders {
 		held := 0.0
 		for j, u := range order {
-			if held += c.memory(u) / float64(s.Slices); held > cap+1e-9 {
+			if held += c.Memory(u) / float64(s.Slices); held > cap+1e-9 {
 				return &OrderError{Rank: r, Position: j, Unit: name(u), TooLarge: true,
 					Reason: fmt.Sprintf("holds %.6g chunk activations, but the memory cap is %.6g", held, cap),
 					Hint:   "put a backward or a weight gradient before it, or raise the memory cap"}
@@ -98,9 +98,9 @@ func (s *Schedule) missing(seen [4][]bool, name func(Unit) string) error {
 
 // deadlock explains why the last run got stuck. It follows from rank to rank what each
 // waits for, until a rank appears twice: the ranks from there on are the cycle.
-func (m *machine) deadlock() error {
+func (m *Clock) deadlock() error {
 	s, name := m.s, m.s.namer()
-	where := m.positions()
+	where := m.Positions()
 	r := 0
 	for m.next[r] == len(s.Orders[r]) {
 		r++
@@ -138,15 +138,11 @@ func (m *machine) deadlock() error {
 
 // blocker returns the unit at which rank r is stuck and its first missing input. Of an
 // overlapped pair, that is the unit whose input is missing.
-func (m *machine) blocker(r int) (u, need Unit) {
+func (m *Clock) blocker(r int) (u, need Unit) {
 	order, j := m.s.Orders[r], m.next[r]
 	for i := j; i < min(j+2, len(order)) && (i == j || order[i].Joined); i++ {
 		for _, d := range m.s.Inputs(order[i], nil) {
-			kind := 0
-			if d.Pass != F {
-				kind = 1
-			}
-			if m.done[kind][m.s.index(d)] < 0 {
+			if m.Done(d) < 0 {
 				return order[i], d
 			}
 		}
@@ -154,9 +150,9 @@ func (m *machine) blocker(r int) (u, need Unit) {
 	panic("schedule: a rank is stuck although all its inputs are there")
 }
 
-// positions returns a function that finds a forward or input gradient in the order of its
+// Positions returns a function that finds a forward or input gradient in the order of its
 // rank. The position of an input gradient may be that of a full backward.
-func (m *machine) positions() func(Unit) int {
+func (m *Clock) Positions() func(Unit) int {
 	at := [2][]int{make([]int, m.s.slots()), make([]int, m.s.slots())}
 	for _, order := range m.s.Orders {
 		for j, u := range order {

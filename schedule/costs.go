@@ -32,8 +32,8 @@ func DefaultCosts() Costs {
 	return Costs{Times: Times{F: 1, B: 1, W: 1}, WeightMemory: 0.5}
 }
 
-// of returns the time of a unit that overlaps with no other.
-func (c *Costs) of(u Unit) float64 {
+// Of returns the time of a unit that overlaps with no other.
+func (c *Costs) Of(u Unit) float64 {
 	t := c.Times
 	if c.Stages != nil {
 		t = c.Stages[u.Stage]
@@ -58,12 +58,12 @@ func (c *Costs) ofPair(a, b Unit) float64 {
 	if c.Pair > 0 {
 		return c.Pair
 	}
-	return c.of(a) + c.of(b)
+	return c.Of(a) + c.Of(b)
 }
 
-// memory returns what a unit adds to the activations of its rank, in chunks of one slice
+// Memory returns what a unit adds to the activations of its rank, in chunks of one slice
 // of a micro-batch.
-func (c *Costs) memory(u Unit) float64 {
+func (c *Costs) Memory(u Unit) float64 {
 	switch u.Pass {
 	case F:
 		return 1
@@ -79,7 +79,7 @@ func (c *Costs) memory(u Unit) float64 {
 // check refuses impossible costs and tables whose length is not the schedule's, with a
 // *UsageError.
 func (c *Costs) check(stages, slices int) error {
-	if err := c.checkTimes(); err != nil {
+	if err := c.CheckTimes(); err != nil {
 		return err
 	}
 	if c.Stages != nil && len(c.Stages) != stages {
@@ -93,9 +93,9 @@ func (c *Costs) check(stages, slices int) error {
 	return nil
 }
 
-// checkTimes refuses costs that are negative or not finite, and times that are all zero,
+// CheckTimes refuses costs that are negative or not finite, and times that are all zero,
 // with a *UsageError.
-func (c *Costs) checkTimes() error {
+func (c *Costs) CheckTimes() error {
 	type named struct {
 		name  string
 		value float64

@@ -80,7 +80,7 @@ func count(plan []fetch) int {
 }
 
 // plan plans the gathers of all ranks, if they are modelled.
-func (m *machine) plan() {
+func (m *Clock) plan() {
 	if m.c.Buffers == 0 || m.c.Gather == 0 {
 		return
 	}
@@ -92,13 +92,13 @@ func (m *machine) plan() {
 
 // fetch gathers what position j of rank r needs and returns when it is available, or 0 if
 // it need not be gathered. A rank runs one gather at a time.
-func (m *machine) fetch(r, j int) float64 {
+func (m *Clock) fetch(r, j int) float64 {
 	if m.fetches == nil || !m.fetches[r][j].needed {
 		return 0
 	}
 	begin := m.link[r]
 	if after := m.fetches[r][j].after; after >= 0 {
-		begin = max(begin, m.end[r][after])
+		begin = max(begin, m.End[r][after])
 	}
 	m.link[r] = begin + m.c.Gather
 	return m.link[r]

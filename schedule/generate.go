@@ -14,59 +14,60 @@ type Request struct {
 	Chunks     int     // stages per rank and direction; 0: the schedule's own number
 	Slices     int     // slices per sequence; 0: the schedule's own number
 	DepthFirst int     // breadth-first only: groups of micro-batches that run one after the other; 0: 1
-	Costs      Costs   // for schedules that depend on times (chimera, zb-auto, zb-v, Search)
-	Cap        float64 // activations allowed per rank, in chunks of one micro-batch, for zb-auto, zb-v and Search; 0: the schedule's own limit
+	Costs      Costs   // for schedules that depend on times (chimera, zb-auto, zb-v)
+	Cap        float64 // activations allowed per rank, in chunks of one micro-batch, for zb-auto and zb-v; 0: the schedule's own limit
 }
 
 // maxSlots bounds stages x micro-batches x slices, so that absurd requests are refused at
 // once.
 const maxSlots = 1 << 21
 
-// generator is a named schedule: its requirements and the function that generates it.
-type generator struct {
-	name     string
-	chunks   [2]int                      // least and most chunks per rank
+// A Generator is a named schedule: its requirements and how to generate it.
+type Generator struct {
+	Name     string
+	Chunks   [2]int                      // least and most chunks per rank
 	usual    int                         // default number of chunks, if not the least
-	slices   [2]int                      // least and most slices
-	mirror   bool                        // two directions, so the ranks and micro-batches must be even in number
+	Slices   [2]int                      // least and most slices
+	Mirror   bool                        // two directions, so the ranks and micro-batches must be even in number
 	needs    func(q Request) *UsageError // further requirements; nil: none
 	generate func(q Request) (*Schedule, error)
-	summary  string
+	Summary  string
 }
 
-const many = 1 << 20
+// Many is an upper bound of Chunks and Slices that leaves the choice to the request.
+const Many = 1 << 20
 
-// catalogue returns all named schedules in the order in which they are shown.
-func catalogue() []generator {
+// Catalogue returns all named schedules in the order in which they are shown.
+func Catalogue() []Generator {
 	one := [2]int{1, 1}
-	return []generator{
-		{name: "gpipe", chunks: one, slices: one, generate: gpipe, summary: "all forwards, then all backwards"},
-		{name: "1f1b", chunks: one, slices: one, generate: oneForwardOneBackward, summary: "a backward as soon as there is one"},
-		{name: "interleaved", chunks: [2]int{1, many}, usual: 2, slices: one, needs: wholeRounds, generate: interleaved,
-			summary: "1f1b over several chunks per rank"},
-		{name: "breadth-first", chunks: [2]int{1, many}, usual: 2, slices: [2]int{1, many}, needs: wholeGroups, generate: breadthFirst,
-			summary: "layered gradient accumulation on a modular placement"},
-		{name: "seq1f1b", chunks: [2]int{1, many}, slices: [2]int{1, many}, needs: wholeRounds, generate: seqOneForwardOneBackward,
-			summary: "1f1b over slices of the sequence"},
-		{name: "chimera", chunks: one, slices: one, mirror: true, generate: chimera, summary: "two 1f1b pipelines in opposite directions"},
-		{name: "bitpipe", chunks: [2]int{2, 2}, slices: one, mirror: true, needs: bitpipeRounds, generate: bitpipe,
-			summary: "two V-shaped pipelines in opposite directions"},
-		{name: "zb-h1", chunks: one, slices: one, generate: zeroBubbleH1, summary: "1f1b with weight gradients in the gaps, same memory"},
-		{name: "zb-h2", chunks: one, slices: one, generate: zeroBubbleH2, summary: "no bubble for twice the memory"},
-		{name: "zb-auto", chunks: one, slices: one, generate: zeroBubbleAuto, summary: "zero-bubble heuristic for given times and memory"},
-		{name: "zb-v", chunks: [2]int{2, 2}, slices: one, generate: zeroBubbleV, summary: "no bubble at the memory of 1f1b, V placement"},
-		{name: "dualpipe", chunks: one, slices: one, mirror: true, needs: twoPerRank, generate: dualpipe,
-			summary: "forward of one direction overlapped with backward of the other"},
-		{name: "dualpipev", chunks: [2]int{2, 2}, slices: one, needs: twoPerRank, generate: dualpipeV,
-			summary: "dualpipe folded to a V: one copy of the weights"},
+	return []Generator{
+		{Name: "gpipe", Chunks: one, Slices: one, generate: gpipe, Summary: "all forwards, then all backwards"},
+		{Name: "1f1b", Chunks: one, Slices: one, generate: oneForwardOneBackward, Summary: "a backward as soon as there is one"},
+		{Name: "interleaved", Chunks: [2]int{1, Many}, usual: 2, Slices: one, needs: wholeRounds, generate: interleaved,
+			Summary: "1f1b over several chunks per rank"},
+		{Name: "breadth-first", Chunks: [2]int{1, Many}, usual: 2, Slices: [2]int{1, Many}, needs: wholeGroups, generate: breadthFirst,
+			Summary: "layered gradient accumulation on a modular placement"},
+		{Name: "seq1f1b", Chunks: [2]int{1, Many}, Slices: [2]int{1, Many}, needs: wholeRounds, generate: seqOneForwardOneBackward,
+			Summary: "1f1b over slices of the sequence"},
+		{Name: "chimera", Chunks: one, Slices: one, Mirror: true, generate: chimera, Summary: "two 1f1b pipelines in opposite directions"},
+		{Name: "bitpipe", Chunks: [2]int{2, 2}, Slices: one, Mirror: true, needs: bitpipeRounds, generate: bitpipe,
+			Summary: "two V-shaped pipelines in opposite directions"},
+		{Name: "zb-h1", Chunks: one, Slices: one, generate: zeroBubbleH1, Summary: "1f1b with weight gradients in the gaps, same memory"},
+		{Name: "zb-h2", Chunks: one, Slices: one, generate: zeroBubbleH2, Summary: "no bubble for twice the memory"},
+		{Name: "zb-auto", Chunks: one, Slices: one, generate: zeroBubbleAuto, Summary: "zero-bubble heuristic for given times and memory"},
+		{Name: "zb-v", Chunks: [2]int{2, 2}, Slices: one, generate: zeroBubbleV, Summary: "no bubble at the memory of 1f1b, V placement"},
+		{Name: "dualpipe", Chunks: one, Slices: one, Mirror: true, needs: twoPerRank, generate: dualpipe,
+			Summary: "forward of one direction overlapped with backward of the other"},
+		{Name: "dualpipev", Chunks: [2]int{2, 2}, Slices: one, needs: twoPerRank, generate: dualpipeV,
+			Summary: "dualpipe folded to a V: one copy of the weights"},
 	}
 }
 
 // Names returns the names that Generate accepts.
 func Names() []string {
 	var names []string
-	for _, g := range catalogue() {
-		names = append(names, g.name)
+	for _, g := range Catalogue() {
+		names = append(names, g.Name)
 	}
 	return names
 }
@@ -74,17 +75,17 @@ func Names() []string {
 // Generate returns the named schedule for q. It returns a *UsageError if there is no such
 // name, or if the schedule cannot meet the request.
 func Generate(name string, q Request) (*Schedule, error) {
-	for _, g := range catalogue() {
-		if g.name == name {
-			return g.make(q)
+	for _, g := range Catalogue() {
+		if g.Name == name {
+			return g.Make(q)
 		}
 	}
 	return nil, &UsageError{fmt.Sprintf("schedule %q", name), "no such schedule", hint(name, Names())}
 }
 
-// make completes and checks the request and generates the schedule.
-func (g *generator) make(q Request) (*Schedule, error) {
-	q, err := g.complete(q)
+// Make completes and checks the request and generates the schedule.
+func (g *Generator) Make(q Request) (*Schedule, error) {
+	q, err := g.Complete(q)
 	if err != nil {
 		return nil, err
 	}
@@ -92,41 +93,41 @@ func (g *generator) make(q Request) (*Schedule, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.Name = g.name
+	s.Name = g.Name
 	return s, nil
 }
 
-// complete replaces zeros by the schedule's defaults and refuses requests that the
+// Complete replaces zeros by the schedule's defaults and refuses requests that the
 // schedule cannot meet.
-func (g *generator) complete(q Request) (Request, error) {
+func (g *Generator) Complete(q Request) (Request, error) {
 	if q.Chunks == 0 {
-		q.Chunks = max(g.chunks[0], g.usual)
+		q.Chunks = max(g.Chunks[0], g.usual)
 	}
 	if q.Slices == 0 {
 		q.Slices = 1
-		if g.name == "seq1f1b" {
+		if g.Name == "seq1f1b" {
 			q.Slices = 2
 		}
 	}
 	if q.DepthFirst == 0 {
 		q.DepthFirst = 1
 	}
-	if err := checkShape(q); err != nil {
+	if err := q.Check(); err != nil {
 		return q, err
 	}
-	asked := fmt.Sprintf("%s with %s", g.name, describe(q))
+	asked := fmt.Sprintf("%s with %s", g.Name, q.Shape())
 	refuse := func(why, hint string) (Request, error) { return q, &UsageError{asked, why, hint} }
 	switch {
-	case q.Chunks < g.chunks[0] || q.Chunks > g.chunks[1]:
-		return refuse(fmt.Sprintf("%s has %s per rank", g.name, plural(g.chunks[0], "chunk")),
+	case q.Chunks < g.Chunks[0] || q.Chunks > g.Chunks[1]:
+		return refuse(fmt.Sprintf("%s has %s per rank", g.Name, plural(g.Chunks[0], "chunk")),
 			"leave --chunks out, or take interleaved or breadth-first")
-	case q.Slices > g.slices[1]:
-		return refuse(g.name+" does not split sequences", "leave --splits out, or take seq1f1b or breadth-first")
-	case q.DepthFirst != 1 && g.name != "breadth-first":
-		return refuse(g.name+" has no depth-first factor", "leave it out, or take breadth-first")
-	case g.mirror && q.Ranks%2 != 0:
+	case q.Slices > g.Slices[1]:
+		return refuse(g.Name+" does not split sequences", "leave --splits out, or take seq1f1b or breadth-first")
+	case q.DepthFirst != 1 && g.Name != "breadth-first":
+		return refuse(g.Name+" has no depth-first factor", "leave it out, or take breadth-first")
+	case g.Mirror && q.Ranks%2 != 0:
 		return refuse("two directions need an even number of ranks", fmt.Sprintf("take %d ranks", q.Ranks+1))
-	case g.mirror && q.Micros%2 != 0:
+	case g.Mirror && q.Micros%2 != 0:
 		return refuse("each direction runs half of the micro-batches, so their number must be even", fmt.Sprintf("take %d micro-batches", q.Micros+1))
 	}
 	if g.needs != nil {
@@ -138,8 +139,8 @@ func (g *generator) complete(q Request) (Request, error) {
 	return q, nil
 }
 
-// checkShape refuses numbers that no schedule can have. Defaults must be filled in.
-func checkShape(q Request) error {
+// Check refuses numbers that no schedule can have. Defaults must be filled in.
+func (q Request) Check() error {
 	for _, n := range []struct {
 		name  string
 		value int
@@ -156,7 +157,7 @@ func checkShape(q Request) error {
 	slots := 1
 	for _, n := range []int{q.Ranks, q.Micros, q.Chunks, q.Slices} {
 		if slots > maxSlots/n {
-			return &UsageError{describe(q), fmt.Sprintf("there would be more than %d passes of a stage (ranks x micro-batches x chunks x splits)", maxSlots), "take fewer micro-batches or splits"}
+			return &UsageError{q.Shape(), fmt.Sprintf("there would be more than %d passes of a stage (ranks x micro-batches x chunks x splits)", maxSlots), "take fewer micro-batches or splits"}
 		}
 		slots *= n
 	}
@@ -166,7 +167,8 @@ func checkShape(q Request) error {
 	return nil
 }
 
-func describe(q Request) string {
+// Shape returns the numbers asked for in words.
+func (q Request) Shape() string {
 	text := plural(q.Ranks, "rank") + ", " + plural(q.Micros, "micro-batch")
 	if q.Chunks > 1 {
 		text += ", " + plural(q.Chunks, "chunk")

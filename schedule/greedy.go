@@ -6,8 +6,8 @@ import (
 )
 
 // Greedy list scheduling on any placement: whenever a rank can start a unit, a policy
-// picks which. Search starts from such orders, for times and placements that no named
-// schedule was made for.
+// picks which. So there is an order for any times and placement, those that no named
+// schedule was made for too.
 //
 // Approach: each rank chooses between the next forward and backward of each of its stages
 // and its oldest weight gradient: the one of highest priority among those that can start
@@ -15,37 +15,15 @@ import (
 // must leave room for one unit of every later stage of its rank, so that the
 // micro-batches in flight can always return.
 //
-// Weakness: choices are final. Local search (improve.go) revises them.
+// Weakness: choices are final. A local search can revise them, as lab/pipeline does.
 
-// policy decides between units that could run.
-type policy struct {
-	warm     float64 // in-flight forwards allowed on a rank, per stage from the rank's first one to the last of the model
-	forward  bool    // prefer forwards to backwards below that limit
-	deep     bool    // prefer forwards of later stages
-	patience float64 // share of a weight gradient's time for which a rank idles to run something better
-	noise    float64 // largest random part of the priorities
-}
-
-// policies returns those that Search tries first.
-func policies() []policy {
-	var list []policy
-	for _, warm := range []float64{1, 1.5, 2, 3, math.Inf(1)} {
-		for _, patience := range []float64{0, .5, 1} {
-			for _, deep := range []bool{true, false} {
-				list = append(list, policy{warm: warm, patience: patience, deep: deep})
-			}
-			list = append(list, policy{warm: warm, patience: patience, deep: true, forward: true})
-		}
-	}
-	return list
-}
-
-// random returns y with a warm-up near y's, random patience and some noise.
-func (y policy) random(rng *rand.Rand) policy {
-	y.warm *= .7 + .6*rng.Float64()
-	y.patience = rng.Float64()
-	y.noise = .3 * rng.Float64()
-	return y
+// A Policy decides between units that could run.
+type Policy struct {
+	Warm     float64 // in-flight forwards allowed on a rank, per stage from the rank's first one to the last of the model
+	Forward  bool    // prefer forwards to backwards below that limit
+	Deep     bool    // prefer forwards of later stages
+	Patience float64 // share of a weight gradient's time for which a rank idles to run something better
+	Noise    float64 // largest random part of the priorities
 }
 
 // greedyStage is the progress of a stage of one direction.
@@ -81,7 +59,7 @@ type greedy struct {
 	s       *Schedule
 	c       Costs
 	cap     float64
-	y       policy
+	y       Policy
 	rng     *rand.Rand
 	ranks   []greedyRank
 	stages  [][]greedyStage // by direction and stage
@@ -104,9 +82,9 @@ func newGreedy(s *Schedule, c Costs, limit float64) *greedy {
 	return g
 }
 
-// greedyOrder fills s.Orders by the policy, with all backwards split. It returns false if
+// Order fills s.Orders by the policy, with all backwards split. It returns false if
 // it got stuck at the memory limit. rng may be nil if the policy has no noise.
-func greedyOrder(s *Schedule, c Costs, limit float64, y policy, rng *rand.Rand) bool {
+func (y Policy) Order(s *Schedule, c Costs, limit float64, rng *rand.Rand) bool {
 	g := newGreedy(s, c, limit)
 	g.y, g.rng = y, rng
 	for r := range g.ranks {
@@ -145,7 +123,7 @@ func (g *greedy) warmLimit(r int) float64 {
 	for _, k := range g.ranks[r].stages {
 		below = max(below, g.s.Stages()-k.stage)
 	}
-	warm := math.Ceil(g.y.warm * float64(below))
+	warm := math.Ceil(g.y.Warm * float64(below))
 	return math.Min(g.cap, math.Max(warm, float64(len(g.ranks[r].stages)))) * float64(g.s.Slices)
 }
 
@@ -203,7 +181,7 @@ func (g *greedy) choose(r int) {
 	options := g.options[:0]
 	add := func(o option) {
 		o.start = max(o.start, k.clock)
-		o.score += g.y.noise * g.random()
+		o.score += g.y.Noise * g.random()
 		options = append(options, o)
 	}
 	for _, stage := range k.stages {
@@ -212,10 +190,10 @@ func (g *greedy) choose(r int) {
 		}
 		if at, ok := g.arrival(stage, F); ok && g.fits(k, stage) {
 			score := 2.0
-			if g.y.forward {
+			if g.y.Forward {
 				score = 4
 			}
-			if g.y.deep {
+			if g.y.Deep {
 				score += .01 * float64(stage.stage)
 			}
 			add(option{unit: g.unit(stage, F, len(stage.forwards)), owner: stage, start: at, score: score, ok: true})
@@ -224,7 +202,7 @@ func (g *greedy) choose(r int) {
 	wait := 0.0
 	if len(k.pending) > 0 {
 		add(option{unit: k.pending[0], start: k.clock, score: 1, ok: true})
-		wait = g.y.patience * g.c.W
+		wait = g.y.Patience * g.c.W
 	}
 	g.options = options
 	k.next = option{}
@@ -262,8 +240,8 @@ func (g *greedy) fits(k *greedyRank, stage *greedyStage) bool {
 func (g *greedy) run(r int) {
 	k := &g.ranks[r]
 	o := k.next
-	k.clock = o.start + g.c.of(o.unit)
-	k.held += g.c.memory(o.unit)
+	k.clock = o.start + g.c.Of(o.unit)
+	k.held += g.c.Memory(o.unit)
 	k.order = append(k.order, o.unit)
 	touched := -1
 	home := g.s.Home[o.unit.Dir]

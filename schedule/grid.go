@@ -14,7 +14,7 @@ import (
 //	r0: 0123......aa4bb5cc6dd7ee.ff.gg.hh        (1F1B, p=4, m=8, backward twice as long as forward)
 //
 // Weakness: micro-batches are shown modulo 10 (forward) and 26 (backward), and chunks not
-// at all. SVG shows both.
+// at all. Drawings (lab/pipeline) show both.
 func (s *Schedule) Grid(t *Timeline) []string {
 	column := t.column()
 	at := func(time float64) int { return int(math.Round(time / column)) }

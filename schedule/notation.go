@@ -47,9 +47,9 @@ func (s *Schedule) Text() []string {
 	return lines
 }
 
-// splits reports whether the orders have input gradients, and whether they also have full
+// Splits reports whether the orders have input gradients, and whether they also have full
 // backwards.
-func (s *Schedule) splits() (split, mixed bool) {
+func (s *Schedule) Splits() (split, mixed bool) {
 	full := false
 	for _, order := range s.Orders {
 		for _, u := range order {
@@ -62,7 +62,7 @@ func (s *Schedule) splits() (split, mixed bool) {
 
 // namer returns a function that writes one unit in the schedule's notation.
 func (s *Schedule) namer() func(Unit) string {
-	_, mixed := s.splits()
+	_, mixed := s.Splits()
 	return func(u Unit) string {
 		pass := [...]string{F: "F", B: "B", Bx: "B", W: "W"}[u.Pass]
 		if u.Pass == Bx && mixed {
@@ -70,7 +70,7 @@ func (s *Schedule) namer() func(Unit) string {
 		}
 		micro := strconv.Itoa(u.Micro)
 		if s.Slices > 1 {
-			micro += letters(u.Slice)
+			micro += SliceName(u.Slice)
 		}
 		upper := s.Chunks > 1 && u.Stage >= s.Ranks
 		switch s.Notation {
@@ -98,8 +98,8 @@ func (s *Schedule) namer() func(Unit) string {
 	}
 }
 
-// letters returns the n-th of a to z, aa, ab and so on, from 0.
-func letters(n int) string {
+// SliceName returns the n-th of a to z, aa, ab and so on, from 0.
+func SliceName(n int) string {
 	text := ""
 	for n++; n > 0; n = (n - 1) / 26 {
 		text = string(rune('a'+(n-1)%26)) + text

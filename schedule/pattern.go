@@ -20,29 +20,29 @@ import "sort"
 // time units. Patterns idle 5 with 6 chunk activations, and 11 with 4.
 // Weakness: steps are constant; where planned times collide, units wait.
 
-// pattern is the time plan of a micro-batch.
-type pattern struct {
+// A Pattern is the time plan of a micro-batch.
+type Pattern struct {
 	steps    [4]float64 // from stage to stage: forwards in the first and second half, backwards in the second and first half; see plan
 	turn     float64    // step from the last forward to the first backward
 	interval float64    // between micro-batches, in times of a rank's work for one
 }
 
-// patterns returns the patterns to try. On a placement that is not folded to a V, both
+// Patterns returns the patterns to try. On a placement that is not folded to a V, both
 // halves have the same steps.
-func patterns(folded bool) []pattern {
-	var list []pattern
+func Patterns(folded bool) []Pattern {
+	var list []Pattern
 	steps := []float64{1, 2, 3}
 	for _, interval := range []float64{1, 7. / 6, 4. / 3, 1.5, 2} {
 		for _, turn := range []float64{1, 2} {
 			for _, a := range steps {
 				for _, d := range steps {
 					if !folded {
-						list = append(list, pattern{[4]float64{a, a, d, d}, turn, interval})
+						list = append(list, Pattern{[4]float64{a, a, d, d}, turn, interval})
 						continue
 					}
 					for _, b := range steps {
 						for _, c := range steps {
-							list = append(list, pattern{[4]float64{a, b, c, d}, turn, interval})
+							list = append(list, Pattern{[4]float64{a, b, c, d}, turn, interval})
 						}
 					}
 				}
@@ -54,7 +54,7 @@ func patterns(folded bool) []pattern {
 
 // plan returns the planned starts of the forward and input gradient of micro-batch 0, by
 // stage. A step of 1 is a third of the work of a stage plus a message.
-func (y pattern) plan(stages int, c Costs) (forward, backward []float64) {
+func (y Pattern) plan(stages int, c Costs) (forward, backward []float64) {
 	step := (c.F+c.B+c.W)/3 + c.Comm
 	forward, backward = make([]float64, stages), make([]float64, stages)
 	half := func(s int) int { return min(1, 2*s/stages) }
@@ -68,9 +68,9 @@ func (y pattern) plan(stages int, c Costs) (forward, backward []float64) {
 	return forward, backward
 }
 
-// order fills s.Orders by the pattern. It returns false if the cap, in chunks of one
+// Order fills s.Orders by the pattern. It returns false if the cap, in chunks of one
 // micro-batch, cannot be kept.
-func (y pattern) order(s *Schedule, c Costs, limit float64) bool {
+func (y Pattern) Order(s *Schedule, c Costs, limit float64) bool {
 	forward, backward := y.plan(s.Stages(), c)
 	work := (c.F + c.B + c.W) * float64(s.Chunks*s.Slices) * y.interval // time between micro-batches
 	type planned struct {
@@ -122,7 +122,7 @@ func (g *greedy) follow(k *greedyRank) option {
 	}
 	weight := option{unit: k.pending[0], start: k.clock, ok: true}
 	switch {
-	case len(k.sequence) == 0 || head.ok && head.start >= k.clock+g.c.of(k.pending[0]):
+	case len(k.sequence) == 0 || head.ok && head.start >= k.clock+g.c.Of(k.pending[0]):
 		return weight
 	case !head.ok && k.held+1 > k.limit+1e-9 && k.sequence[0].Pass == F:
 		return weight

@@ -4,8 +4,8 @@
 // it, forward and backward. A schedule is the order in which each rank executes its
 // units, and nothing else: no times, no buffers, no communication. That suffices to
 // compute times, bubble, activation peaks, messages and parameter gathers (Simulate), to
-// prove that the ranks cannot deadlock (Check), to draw it (Grid, SVG), and to lower it
-// to programs.
+// prove that the ranks cannot deadlock (Check), to draw it (Grid), and to lower it to
+// programs.
 //
 // A Unit is one pass of one stage over one slice of one micro-batch. The pass is a
 // forward, a full backward, or one half of a split backward: the input gradient, for
@@ -80,9 +80,9 @@ func (s *Schedule) slots() int {
 	return s.Directions() * s.Stages() * s.MicrosPerDirection() * s.Slices
 }
 
-// loop places stage s on rank s mod p: the usual placement for one chunk, the modular or
+// Loop places stage s on rank s mod p: the usual placement for one chunk, the modular or
 // interleaved one for several (Lamy-Poirier 2021, arXiv 2106.02679).
-func loop(ranks, chunks int) []int {
+func Loop(ranks, chunks int) []int {
 	home := make([]int, ranks*chunks)
 	for s := range home {
 		home[s] = s % ranks
@@ -90,9 +90,9 @@ func loop(ranks, chunks int) []int {
 	return home
 }
 
-// vee places 2p stages on ranks 0 to p-1 and back, so that rank 0 holds the first stage
+// Vee places 2p stages on ranks 0 to p-1 and back, so that rank 0 holds the first stage
 // and the last.
-func vee(ranks int) []int {
+func Vee(ranks int) []int {
 	home := make([]int, 2*ranks)
 	for s := range home {
 		home[s] = min(s, 2*ranks-1-s)
@@ -100,8 +100,8 @@ func vee(ranks int) []int {
 	return home
 }
 
-// reversed returns the placement with the ranks in opposite order.
-func reversed(home []int) []int {
+// Reversed returns the placement with the ranks in opposite order.
+func Reversed(home []int) []int {
 	ranks := 0
 	for _, r := range home {
 		ranks = max(ranks, r+1)
@@ -113,9 +113,9 @@ func reversed(home []int) []int {
 	return back
 }
 
-// empty returns a schedule of q's shape without units. home has one placement per
+// Empty returns a schedule of q's shape without units. home has one placement per
 // direction.
-func empty(q Request, notation Notation, home ...[]int) *Schedule {
+func Empty(q Request, notation Notation, home ...[]int) *Schedule {
 	return &Schedule{
 		Ranks: q.Ranks, Micros: q.Micros, Chunks: q.Chunks, Slices: q.Slices,
 		Home: home, Orders: make([][]Unit, q.Ranks), Notation: notation,

@@ -67,35 +67,21 @@ func (s *Schedule) Simulate(c Costs) (*Timeline, error) {
 	if err := s.complete(); err != nil {
 		return nil, err
 	}
-	if c.Buffers == 1 && s.overlaps() {
+	if c.Buffers == 1 && s.Overlaps() {
 		return nil, &UsageError{s.Name + " with one parameter buffer", "an overlapped forward and backward use two stages at once", "give two buffers"}
 	}
-	m := newMachine(s, c)
-	if !m.run() {
+	m := s.Clock(c)
+	if !m.Run() {
 		return nil, m.deadlock()
 	}
-	return m.timeline(), nil
+	return m.Timeline(), nil
 }
 
-// Clock computes the makespan of one schedule repeatedly, for different times of the
-// stages. Only one goroutine may use it at a time.
-type Clock struct{ m *machine }
+// A Clock executes the orders of one schedule repeatedly: for other times of the stages, or
+// after units of an order changed places. Only one goroutine may use it at a time.
+type Clock struct {
+	Start, End [][]float64 // of the last run, by rank and position
 
-// Clock returns a clock with costs c, except for Stages. Simulate must accept the schedule
-// with these costs.
-func (s *Schedule) Clock(c Costs) *Clock { return &Clock{newMachine(s, c)} }
-
-// Makespan returns the makespan for these times, one per stage.
-func (k *Clock) Makespan(stages []Times) float64 {
-	k.m.c.Stages = stages
-	k.m.price()
-	k.m.run()
-	return slices.Max(k.m.free)
-}
-
-// machine executes orders on a virtual clock. It can run again after units of an order
-// changed places.
-type machine struct {
 	s       *Schedule
 	c       Costs
 	unit    [4][]float64 // time of a unit, by pass and stage*slices+slice
@@ -103,17 +89,17 @@ type machine struct {
 	next    []int        // by rank: position in its order
 	free    []float64    // by rank: end of its last unit
 	link    []float64    // by rank: end of its last gather
-	start   [][]float64  // by rank and position
-	end     [][]float64
-	fetches [][]fetch // by rank and position; nil without buffers
-	work    []int     // ranks that may be able to continue
-	queued  []bool    // by rank: whether it is in work
+	fetches [][]fetch    // by rank and position; nil without buffers
+	work    []int        // ranks that may be able to continue
+	queued  []bool       // by rank: whether it is in work
 }
 
-func newMachine(s *Schedule, c Costs) *machine {
+// Clock returns a clock with costs c, which Simulate must accept; Simulate must accept the
+// schedule too, but for deadlocks.
+func (s *Schedule) Clock(c Costs) *Clock {
 	p := s.Ranks
-	m := &machine{s: s, c: c, next: make([]int, p), free: make([]float64, p), link: make([]float64, p),
-		start: make([][]float64, p), end: make([][]float64, p), work: make([]int, 0, p), queued: make([]bool, p)}
+	m := &Clock{s: s, c: c, next: make([]int, p), free: make([]float64, p), link: make([]float64, p),
+		Start: make([][]float64, p), End: make([][]float64, p), work: make([]int, 0, p), queued: make([]bool, p)}
 	for pass := range m.unit {
 		m.unit[pass] = make([]float64, s.Stages()*s.Slices)
 	}
@@ -122,22 +108,39 @@ func newMachine(s *Schedule, c Costs) *machine {
 		m.done[kind] = make([]float64, s.slots())
 	}
 	for r, order := range s.Orders {
-		m.start[r], m.end[r] = make([]float64, len(order)), make([]float64, len(order))
+		m.Start[r], m.End[r] = make([]float64, len(order)), make([]float64, len(order))
 	}
 	return m
 }
 
+// Makespan returns the makespan for these times, one per stage.
+func (m *Clock) Makespan(stages []Times) float64 {
+	m.c.Stages = stages
+	m.price()
+	m.Run()
+	return slices.Max(m.free)
+}
+
+// Done returns when the last run ended a forward or input gradient, which a full backward
+// may have computed; -1 if it did not.
+func (m *Clock) Done(u Unit) float64 {
+	if u.Pass == F {
+		return m.done[0][m.s.index(u)]
+	}
+	return m.done[1][m.s.index(u)]
+}
+
 // price sets the times of units from the costs.
-func (m *machine) price() {
+func (m *Clock) price() {
 	for pass, list := range m.unit {
 		for i := range list {
-			list[i] = m.c.of(Unit{Pass: Pass(pass), Stage: i / m.s.Slices, Slice: i % m.s.Slices})
+			list[i] = m.c.Of(Unit{Pass: Pass(pass), Stage: i / m.s.Slices, Slice: i % m.s.Slices})
 		}
 	}
 }
 
-// run executes all orders. It returns false if the ranks deadlock.
-func (m *machine) run() bool {
+// Run executes all orders. It returns false if the ranks deadlock.
+func (m *Clock) Run() bool {
 	for kind := range m.done {
 		for i := range m.done[kind] {
 			m.done[kind][i] = -1
@@ -164,7 +167,7 @@ func (m *machine) run() bool {
 }
 
 // step executes the next unit or overlapped pair of rank r, if its inputs are computed.
-func (m *machine) step(r int) bool {
+func (m *Clock) step(r int) bool {
 	order, j := m.s.Orders[r], m.next[r]
 	if j == len(order) {
 		return false
@@ -192,16 +195,16 @@ func (m *machine) step(r int) bool {
 	m.free[r] = begin + length
 	m.next[r] = j + n
 	for i := j; i < j+n; i++ {
-		m.start[r][i], m.end[r][i] = begin, m.free[r]
+		m.Start[r][i], m.End[r][i] = begin, m.free[r]
 		m.finish(order[i], m.free[r])
 	}
 	return true
 }
 
-func (m *machine) duration(u Unit) float64 { return m.unit[u.Pass][u.Stage*m.s.Slices+u.Slice] }
+func (m *Clock) duration(u Unit) float64 { return m.unit[u.Pass][u.Stage*m.s.Slices+u.Slice] }
 
 // finish records the end of a unit and queues the rank that may wait for it.
-func (m *machine) finish(u Unit, at float64) {
+func (m *Clock) finish(u Unit, at float64) {
 	i := m.s.index(u)
 	home := m.s.Home[u.Dir]
 	consumer := -1
@@ -226,15 +229,11 @@ func (m *machine) finish(u Unit, at float64) {
 }
 
 // ready returns when the inputs of a unit are on rank r, or false if one is not computed.
-func (m *machine) ready(r int, u Unit) (float64, bool) {
+func (m *Clock) ready(r int, u Unit) (float64, bool) {
 	at := 0.0
 	var list [3]Unit
 	for _, d := range m.s.Inputs(u, list[:0]) {
-		kind := 0
-		if d.Pass != F {
-			kind = 1
-		}
-		done := m.done[kind][m.s.index(d)]
+		done := m.Done(d)
 		if done < 0 {
 			return 0, false
 		}
@@ -284,16 +283,16 @@ func (s *Schedule) Inputs(u Unit, list []Unit) []Unit {
 	return list
 }
 
-// timeline returns the results of a successful run. It shares the machine's memory.
-func (m *machine) timeline() *Timeline {
+// Timeline returns the results of a successful run. It shares the clock's memory.
+func (m *Clock) Timeline() *Timeline {
 	s := m.s
-	t := &Timeline{Start: m.start, End: m.end, Messages: s.messages(),
+	t := &Timeline{Start: m.Start, End: m.End, Messages: s.messages(),
 		Busy: make([]float64, s.Ranks), Spans: make([]float64, s.Ranks), Peaks: make([]float64, s.Ranks), Gathers: make([]int, s.Ranks), Reduces: make([]int, s.Ranks)}
 	for r, order := range s.Orders {
 		if len(order) == 0 {
 			continue
 		}
-		begin, end := m.start[r][0], m.end[r][len(order)-1]
+		begin, end := m.Start[r][0], m.End[r][len(order)-1]
 		t.Makespan = max(t.Makespan, end)
 		t.Spans[r] = end - begin
 		t.Busy[r] = m.busy(r)
@@ -306,7 +305,7 @@ func (m *machine) timeline() *Timeline {
 }
 
 // busy returns the time for which rank r computes.
-func (m *machine) busy(r int) float64 {
+func (m *Clock) busy(r int) float64 {
 	total := 0.0
 	order := m.s.Orders[r]
 	for j := 0; j < len(order); j++ {
@@ -322,17 +321,17 @@ func (m *machine) busy(r int) float64 {
 
 // peak returns the most that rank r holds, in chunks of one micro-batch. A forward's
 // activations exist from its start, and until the end of its backward.
-func (m *machine) peak(r int) float64 {
+func (m *Clock) peak(r int) float64 {
 	held, peak := 0.0, 0.0
 	for _, u := range m.s.Orders[r] {
-		held += m.c.memory(u)
+		held += m.c.Memory(u)
 		peak = max(peak, held)
 	}
 	return math.Round(peak*1e9) / 1e9 / float64(m.s.Slices)
 }
 
-// overlaps reports whether there are overlapped pairs.
-func (s *Schedule) overlaps() bool {
+// Overlaps reports whether there are overlapped pairs.
+func (s *Schedule) Overlaps() bool {
 	for _, order := range s.Orders {
 		for _, u := range order {
 			if u.Joined {

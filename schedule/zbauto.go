@@ -14,7 +14,7 @@ import "math"
 //
 // Example (p=4, m=8, all times 1): with cap 4 it is as fast as ZB-H1 (span 27), with cap 8
 // it has no bubble.
-// Weakness: one chunk per rank, and choices are final. Search improves the result.
+// Weakness: one chunk per rank, and choices are final. A search (lab/pipeline) improves the result.
 
 // zbState is the state of a stage, which is a rank.
 type zbState struct {
@@ -63,7 +63,7 @@ func zeroBubbleAuto(q Request) (*Schedule, error) {
 	if best == nil {
 		return nil, &UsageError{"zb-auto", "no order was found within the memory cap", "raise the memory cap"}
 	}
-	s := empty(q, Plain, loop(q.Ranks, 1))
+	s := Empty(q, Plain, Loop(q.Ranks, 1))
 	return s.fill(func(r int) []Unit { return best.stages[r].order }), nil
 }
 
@@ -178,7 +178,7 @@ func (z *zbPlan) clearing(j int) float64 {
 }
 
 // time returns the time of a pass of stage j.
-func (z *zbPlan) time(pass Pass, j int) float64 { return z.c.of(Unit{Pass: pass, Stage: j}) }
+func (z *zbPlan) time(pass Pass, j int) float64 { return z.c.Of(Unit{Pass: pass, Stage: j}) }
 
 func (z *zbPlan) worstBubble() float64 {
 	worst := 0.0

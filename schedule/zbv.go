@@ -74,7 +74,7 @@ func zeroBubbleV(q Request) (*Schedule, error) {
 			}
 		}
 	}
-	s := empty(q, Cases, vee(q.Ranks))
+	s := Empty(q, Cases, Vee(q.Ranks))
 	if best != nil {
 		return s.fill(func(r int) []Unit { return best.ranks[r].order }), nil
 	}
@@ -91,17 +91,17 @@ func zeroBubbleV(q Request) (*Schedule, error) {
 func fastestPattern(s *Schedule, c Costs, limit float64) bool {
 	const effort = 1 << 20 // units planned for all patterns together
 	var best [][]Unit
-	var least score
-	list := patterns(true)
+	var least Score
+	list := Patterns(true)
 	for _, y := range list[:min(len(list), 1+effort/(3*s.slots()))] {
 		try := *s
 		try.Orders = make([][]Unit, s.Ranks)
-		if !y.order(&try, c, limit) {
+		if !y.Order(&try, c, limit) {
 			continue
 		}
-		m := newMachine(&try, c)
-		if m.run() && (best == nil || m.score(true).less(least)) {
-			best, least = try.Orders, m.score(true)
+		m := try.Clock(c)
+		if m.Run() && (best == nil || m.Score(true).Less(least)) {
+			best, least = try.Orders, m.Score(true)
 		}
 	}
 	s.Orders = best
@@ -136,7 +136,7 @@ func (v *vPlan) descend() {
 	for r := v.p - 1; r >= 0; r-- {
 		up := 2*v.p - 1 - r
 		arrival, _ := v.input(F, up)
-		for v.ranks[r].memory+float64(2+2*r) <= v.cap+1e-9 && v.ranks[r].clock+v.c.of(Unit{Stage: r}) <= arrival && len(v.stages[r].endF) < v.m &&
+		for v.ranks[r].memory+float64(2+2*r) <= v.cap+1e-9 && v.ranks[r].clock+v.c.Of(Unit{Stage: r}) <= arrival && len(v.stages[r].endF) < v.m &&
 			r < v.p-1 {
 			for j := range r + 1 {
 				v.put(F, j)
@@ -254,7 +254,7 @@ func (v *vPlan) gap(r int, pass Pass, stage int, more bool) {
 	if !ok || pass != F && stage == 2*v.p-1 {
 		return
 	}
-	for len(k.pending) > 0 && ready >= k.clock+v.c.of(k.pending[0]) {
+	for len(k.pending) > 0 && ready >= k.clock+v.c.Of(k.pending[0]) {
 		v.weight(r)
 	}
 	if len(k.pending) > 0 && more && ready-k.clock > v.slack(r) {
@@ -299,7 +299,7 @@ func (v *vPlan) put(pass Pass, stage int) {
 		k.bubble += math.Max(0, ready-k.clock)
 	}
 	u := Unit{Pass: pass, Stage: stage, Micro: len(*done)}
-	k.clock = math.Max(k.clock, ready) + v.c.of(u)
+	k.clock = math.Max(k.clock, ready) + v.c.Of(u)
 	k.memory += memory
 	*done = append(*done, k.clock)
 	k.order = append(k.order, u)
@@ -320,7 +320,7 @@ func (v *vPlan) weight(r int) {
 	u := k.pending[0]
 	k.pending = k.pending[1:]
 	v.stages[u.Stage].weights++
-	k.clock += v.c.of(u)
+	k.clock += v.c.Of(u)
 	k.memory -= v.c.WeightMemory
 	k.order = append(k.order, u)
 }

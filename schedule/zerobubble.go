@@ -8,8 +8,8 @@ package schedule
 //
 // Example (H1, p=2, m=3): rank 0 runs F0 F1 B0 W0 F2 B1 W1 B2 W2, rank 1 runs
 // F0 B0 F1 B1 W0 F2 B2 W1 W2.
-// Weakness: the schedules are made for F = B = W. For other times zb-auto and Search do
-// better.
+// Weakness: the schedules are made for F = B = W. For other times zb-auto and searched
+// orders do better.
 
 // zeroBubbleH1 has p-r warm-up forwards on rank r, and W lags B by r micro-batches. No rank
 // holds more activations than rank 0 of 1F1B, p micro-batches.
@@ -26,7 +26,7 @@ func zeroBubbleH2(q Request) (*Schedule, error) {
 // handmade returns the schedule in which a rank runs warm forwards, then in turn a B, a W
 // (from the delay-th turn on) and an F, then the remaining W.
 func handmade(q Request, shape func(r int) (warm, delay int)) *Schedule {
-	s := empty(q, Plain, loop(q.Ranks, 1))
+	s := Empty(q, Plain, Loop(q.Ranks, 1))
 	return s.fill(func(r int) []Unit {
 		warm, delay := shape(r)
 		order := make([]Unit, 0, 3*q.Micros)

@@ -13,6 +13,7 @@ import (
 	"github.com/athanor-llm/athanor/internal/bounded"
 	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/suggest"
+	"github.com/athanor-llm/athanor/lab/pipeline"
 	"github.com/athanor-llm/athanor/schedule"
 )
 
@@ -70,7 +71,7 @@ func (v *scheduleCmd) Run(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	full := schedule.NewReport(s, t, costs, true)
+	full := pipeline.NewReport(s, t, costs, true)
 	full.LowerBound, full.Optimal, full.Cuts = report.LowerBound, report.Optimal, cuts
 	if v.Cap > 0 {
 		if err := s.CheckCap(costs, v.Cap); err != nil {
@@ -84,7 +85,7 @@ func (v *scheduleCmd) Run(c *cli.Context) error {
 	case "json":
 		return c.Print(full)
 	case "svg":
-		return s.SVG(c.Stdout, t, costs)
+		return pipeline.WriteSVG(c.Stdout, s, t, costs)
 	case "grid":
 		printRanks(c.Stdout, s.Grid(t))
 	default:
@@ -133,10 +134,10 @@ func (v *scheduleCmd) request() schedule.Request {
 
 // make generates or searches a schedule, then replaces its orders by those of a
 // file, if given. It fills in only those fields of the report that a search proves.
-func (v *scheduleCmd) make() (*schedule.Schedule, schedule.Report, error) {
-	var proved schedule.Report
+func (v *scheduleCmd) make() (*schedule.Schedule, pipeline.Report, error) {
+	var proved pipeline.Report
 	if v.Name == "search" {
-		found, err := schedule.Search(schedule.Goal{Request: v.request(), Span: v.Objective == "span", Copies: v.WeightCopies,
+		found, err := pipeline.Search(pipeline.Goal{Request: v.request(), Span: v.Objective == "span", Copies: v.WeightCopies,
 			Effort: v.Effort, Nodes: v.Nodes, Seed: v.Seed})
 		if err != nil {
 			return nil, proved, err
@@ -166,17 +167,17 @@ func (v *scheduleCmd) cut(s *schedule.Schedule, costs *schedule.Costs) ([]int, e
 	if v.Tokens == 0 && v.Model == "" {
 		return nil, nil
 	}
-	cost := schedule.Cost{Linear: 1}
+	cost := pipeline.Cost{Linear: 1}
 	if v.Model != "" {
 		m, err := findModel(v.Model)
 		if err != nil {
 			return nil, err
 		}
-		cost = schedule.TransformerCost(m.Layers, m.Width, m.FeedForward*max(1, m.Active), m.Heads, m.Vocab)
+		cost = pipeline.TransformerCost(m.Layers, m.Width, m.FeedForward*max(1, m.Active), m.Heads, m.Vocab)
 	}
 	by := cost
 	if v.EvenSplits {
-		by = schedule.Cost{Linear: 1}
+		by = pipeline.Cost{Linear: 1}
 	}
 	cuts, err := by.Partition(v.Tokens, s.Slices, v.Multiple)
 	if err != nil || v.Model == "" {
@@ -217,7 +218,7 @@ func printRanks(w io.Writer, lines []string) {
 }
 
 // printSchedule prints the numbers below the orders.
-func printSchedule(w io.Writer, r schedule.Report) {
+func printSchedule(w io.Writer, r pipeline.Report) {
 	fmt.Fprintf(w, "\n%s: makespan %.6g, ideal %.6g, bubble %.1f %% of it (%.6g)\n", r.Name, r.Makespan, r.Ideal, 100*r.Bubble, r.BubbleTime)
 	unit := "micro-batches"
 	if r.Chunks > 1 {
@@ -255,7 +256,7 @@ func (v *scheduleCmd) all(c *cli.Context) error {
 	if v.costs().Stages != nil {
 		return cli.UsageError("schedule all with a time per stage: schedules cut the model into different stages\nhint: give one time for all stages")
 	}
-	list, err := schedule.Compare(v.request(), v.Effort)
+	list, err := pipeline.Compare(v.request(), v.Effort)
 	if err != nil {
 		return err
 	}

@@ -1,8 +1,10 @@
-package schedule
+package pipeline
 
 import (
 	"fmt"
 	"math"
+
+	"github.com/athanor-llm/athanor/schedule"
 )
 
 // Cost models the FLOPs of the forward of a causal transformer. A slice of n tokens that
@@ -36,15 +38,15 @@ func (c Cost) Of(n, end int) float64 {
 // T if Q/2 n^2 - (A+QL) n + T/k = 0, with A = Linear and Q = Quadratic.
 func (c Cost) Partition(tokens, slices, multiple int) ([]int, error) {
 	if tokens < 1 || slices < 1 || multiple < 1 || tokens > 1<<40 {
-		return nil, &UsageError{fmt.Sprintf("%d tokens in %d splits of multiples of %d", tokens, slices, multiple),
-			"all three must be at least one", "give positive numbers"}
+		return nil, &schedule.UsageError{What: fmt.Sprintf("%d tokens in %d splits of multiples of %d", tokens, slices, multiple),
+			Why: "all three must be at least one", Hint: "give positive numbers"}
 	}
 	if tokens/multiple < slices {
-		return nil, &UsageError{fmt.Sprintf("%d splits of %d tokens", slices, tokens),
-			fmt.Sprintf("a split needs at least %s", plural(multiple, "token")), fmt.Sprintf("take at most %s", plural(tokens/multiple, "split"))}
+		return nil, &schedule.UsageError{What: fmt.Sprintf("%d splits of %d tokens", slices, tokens),
+			Why: "a split needs at least " + numbered(multiple, "token"), Hint: "take at most " + numbered(tokens/multiple, "split")}
 	}
 	if !(c.Linear >= 0) || !(c.Quadratic >= 0) || c.Linear+c.Quadratic == 0 || math.IsInf(c.Linear+c.Quadratic, 0) {
-		return nil, &UsageError{fmt.Sprintf("costs %g and %g per token", c.Linear, c.Quadratic), "costs must be finite, not negative and not both 0", "check the model's sizes"}
+		return nil, &schedule.UsageError{What: fmt.Sprintf("costs %g and %g per token", c.Linear, c.Quadratic), Why: "costs must be finite, not negative and not both 0", Hint: "check the model's sizes"}
 	}
 	share := c.Of(tokens, tokens) / float64(slices)
 	cut := make([]int, slices)
@@ -75,4 +77,12 @@ func (c Cost) Factors(cut []int) []float64 {
 		factors[i] *= float64(len(cut)) / total
 	}
 	return factors
+}
+
+// numbered returns a number with its noun.
+func numbered(n int, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return fmt.Sprintf("%d %s", n, noun)
 }

@@ -1,6 +1,10 @@
-package schedule
+package pipeline
 
-import "math"
+import (
+	"math"
+
+	"github.com/athanor-llm/athanor/schedule"
+)
 
 // Exact search: branch and bound over all orders on one placement, for schedules of a few
 // dozen units.
@@ -26,22 +30,22 @@ import "math"
 
 // exact is the state of one branch and bound.
 type exact struct {
-	s       *Schedule
-	c       Costs
-	cap     float64  // chunk activations
-	nodes   int      // that may still be explored
-	best    float64  // least makespan so far
-	orders  [][]Unit // with that makespan
+	s       *schedule.Schedule
+	c       schedule.Costs
+	cap     float64           // chunk activations
+	nodes   int               // that may still be explored
+	best    float64           // least makespan so far
+	orders  [][]schedule.Unit // with that makespan
 	kinds   []kind
 	byRank  [][]int                // indices of kinds
 	seen    map[string][][]float64 // partial schedules by counts, see dominated
-	current [][]Unit               // orders of the current partial schedule
+	current [][]schedule.Unit      // orders of the current partial schedule
 	m       int                    // micro-batches per direction
 }
 
 // kind is one pass of one stage: a queue of m units that differ in the micro-batch only.
 type kind struct {
-	unit   Unit
+	unit   schedule.Unit
 	rank   int
 	time   float64
 	memory float64   // that a unit adds
@@ -58,10 +62,10 @@ type kind struct {
 // of limit chunk activations. orders is nil if it finds none. complete reports that all
 // was explored within the given nodes; then no order has a makespan below the returned
 // one, which is upper if there are no orders.
-func exactSolve(s *Schedule, c Costs, limit, upper float64, nodes int) (orders [][]Unit, makespan float64, complete bool) {
+func exactSolve(s *schedule.Schedule, c schedule.Costs, limit, upper float64, nodes int) (orders [][]schedule.Unit, makespan float64, complete bool) {
 	e := &exact{s: s, c: c, cap: limit, nodes: nodes, best: upper, m: s.MicrosPerDirection(), seen: map[string][][]float64{}}
 	e.setup()
-	e.current = make([][]Unit, s.Ranks)
+	e.current = make([][]schedule.Unit, s.Ranks)
 	e.branch(make([]float64, s.Ranks), make([]float64, s.Ranks), 0)
 	return e.orders, e.best, e.nodes > 0
 }
@@ -70,14 +74,14 @@ func exactSolve(s *Schedule, c Costs, limit, upper float64, nodes int) (orders [
 func (e *exact) setup() {
 	s := e.s
 	e.byRank = make([][]int, s.Ranks)
-	index := map[Unit]int{}
+	index := map[schedule.Unit]int{}
 	for dir, home := range s.Home {
 		for stage, r := range home {
-			for _, pass := range []Pass{F, Bx, W} {
-				u := Unit{Pass: pass, Dir: dir, Stage: stage}
+			for _, pass := range []schedule.Pass{schedule.F, schedule.Bx, schedule.W} {
+				u := schedule.Unit{Pass: pass, Dir: dir, Stage: stage}
 				index[u] = len(e.kinds)
 				e.byRank[r] = append(e.byRank[r], len(e.kinds))
-				e.kinds = append(e.kinds, kind{unit: u, rank: r, time: e.c.of(u), memory: e.c.memory(u), ends: make([]float64, e.m)})
+				e.kinds = append(e.kinds, kind{unit: u, rank: r, time: e.c.Of(u), memory: e.c.Memory(u), ends: make([]float64, e.m)})
 			}
 		}
 	}
@@ -93,14 +97,14 @@ func (e *exact) setup() {
 			e.kinds[from].output = append(e.kinds[from].output, i)
 		}
 	}
-	for _, pass := range []Pass{W, Bx, F} { // in this order outputs have their tails first
+	for _, pass := range []schedule.Pass{schedule.W, schedule.Bx, schedule.F} { // in this order outputs have their tails first
 		for n := range s.Stages() {
 			for dir := range s.Home {
 				stage := n
-				if pass == F {
+				if pass == schedule.F {
 					stage = s.Stages() - 1 - n
 				}
-				k := &e.kinds[index[Unit{Pass: pass, Dir: dir, Stage: stage}]]
+				k := &e.kinds[index[schedule.Unit{Pass: pass, Dir: dir, Stage: stage}]]
 				for _, o := range k.output {
 					after := &e.kinds[o]
 					delay := 0.0
@@ -168,7 +172,7 @@ func (e *exact) branch(free, held []float64, units int) {
 			e.extend(i, at, free, held, units)
 		}
 	}
-	if k := &e.kinds[first]; k.unit.Pass == F && !math.IsInf(e.cap, 1) {
+	if k := &e.kinds[first]; k.unit.Pass == schedule.F && !math.IsInf(e.cap, 1) {
 		k.banned = true
 		e.branch(free, held, units)
 		k.banned = false
@@ -179,7 +183,7 @@ func (e *exact) branch(free, held []float64, units int) {
 // gradients, forwards, weight gradients.
 func (e *exact) order(r int) []int {
 	var list []int
-	for _, pass := range []Pass{Bx, F, W} {
+	for _, pass := range []schedule.Pass{schedule.Bx, schedule.F, schedule.W} {
 		for _, i := range e.byRank[r] {
 			if e.kinds[i].unit.Pass == pass {
 				list = append(list, i)
@@ -234,7 +238,7 @@ func (e *exact) bound(free []float64) float64 {
 			start = min(start, heads[i])
 			work += n * k.time
 			bound = max(bound, heads[i]+n*k.time+k.tail)
-			if k.unit.Pass != W {
+			if k.unit.Pass != schedule.W {
 				startMain = min(startMain, heads[i])
 				workMain += n * k.time
 				tail = min(tail, k.tail)
@@ -343,7 +347,7 @@ func (g Goal) bound() float64 {
 
 // placementBound returns a lower bound for s's placement: the largest work of a rank,
 // for the makespan plus the earliest arrival of its first input.
-func placementBound(s *Schedule, c Costs, span bool) float64 {
+func placementBound(s *schedule.Schedule, c schedule.Costs, span bool) float64 {
 	work := make([]float64, s.Ranks)
 	head := make([]float64, s.Ranks)
 	for r := range head {
@@ -356,10 +360,10 @@ func placementBound(s *Schedule, c Costs, span bool) float64 {
 				at += c.Comm
 			}
 			head[r] = min(head[r], at)
-			at += sliceTime(c, Unit{Pass: F, Dir: dir, Stage: stage}, 0)
-			for _, pass := range []Pass{F, Bx, W} {
+			at += sliceTime(c, schedule.Unit{Pass: schedule.F, Dir: dir, Stage: stage}, 0)
+			for _, pass := range []schedule.Pass{schedule.F, schedule.Bx, schedule.W} {
 				for q := range s.Slices {
-					work[r] += float64(s.MicrosPerDirection()) * sliceTime(c, Unit{Pass: pass, Dir: dir, Stage: stage}, q)
+					work[r] += float64(s.MicrosPerDirection()) * sliceTime(c, schedule.Unit{Pass: pass, Dir: dir, Stage: stage}, q)
 				}
 			}
 		}
@@ -378,9 +382,9 @@ func placementBound(s *Schedule, c Costs, span bool) float64 {
 	return bound
 }
 
-func sliceTime(c Costs, u Unit, slice int) float64 {
+func sliceTime(c schedule.Costs, u schedule.Unit, slice int) float64 {
 	u.Slice = slice
-	return c.of(u)
+	return c.Of(u)
 }
 
 // prove runs the exact search on all placements. It returns the better of best and what
@@ -396,11 +400,11 @@ func (g Goal) prove(best candidate) (candidate, float64) {
 	}
 	bound := math.Inf(1)
 	for _, place := range g.placements() {
-		orders, time, complete := exactSolve(place, g.Costs, g.Cap, best.score.first, nodes)
+		orders, time, complete := exactSolve(place, g.Costs, g.Cap, best.score.First, nodes)
 		if orders != nil {
 			s := *place
 			s.Orders = orders
-			if sc, ok := g.rate(&s); ok && sc.first < best.score.first {
+			if sc, ok := g.rate(&s); ok && sc.First < best.score.First {
 				best = candidate{&s, sc}
 			}
 		}
@@ -410,5 +414,5 @@ func (g Goal) prove(best candidate) (candidate, float64) {
 			bound = min(bound, placementBound(place, g.Costs, false))
 		}
 	}
-	return best, min(bound, best.score.first)
+	return best, min(bound, best.score.First)
 }

@@ -1,6 +1,10 @@
-package schedule
+package pipeline
 
-import "math/rand/v2"
+import (
+	"math/rand/v2"
+
+	"github.com/athanor-llm/athanor/schedule"
+)
 
 // Local search on orders. The makespan is the length of a critical path of units, each of
 // which starts when the one before it on the path has ended (and its message arrived).
@@ -20,7 +24,9 @@ const lateness = 150 // length of the acceptance history, in moves
 
 // improver searches from one schedule, which it changes in place.
 type improver struct {
-	m     *machine
+	s     *schedule.Schedule
+	c     schedule.Costs
+	clock *schedule.Clock
 	cap   float64 // in chunks of one micro-batch; 0: none
 	span  bool    // minimise the longest span instead of the makespan
 	rng   *rand.Rand
@@ -30,62 +36,34 @@ type improver struct {
 // place is a position in the order of a rank.
 type place struct{ rank, position int }
 
-// score is what is minimised: first the objective, then the sum of the other objective
-// (of makespan and longest span) and the mean end of the ranks.
-type score struct{ first, second float64 }
-
-func (a score) less(b score) bool {
-	const eps = 1e-9
-	if d := a.first - b.first; d < -eps*(1+b.first) || d > eps*(1+b.first) {
-		return d < 0
-	}
-	return a.second < b.second-eps*(1+b.second)
-}
-
 // evaluate runs the orders. It returns false if the ranks deadlock.
-func (v *improver) evaluate() (score, bool) {
-	if !v.m.run() {
-		return score{}, false
+func (v *improver) evaluate() (schedule.Score, bool) {
+	if !v.clock.Run() {
+		return schedule.Score{}, false
 	}
-	return v.m.score(v.span), true
-}
-
-// score returns the score of the last run.
-func (m *machine) score(span bool) score {
-	makespan, longest, ends := 0.0, 0.0, 0.0
-	for r, order := range m.s.Orders {
-		if n := len(order); n > 0 {
-			makespan = max(makespan, m.end[r][n-1])
-			longest = max(longest, m.end[r][n-1]-m.start[r][0])
-			ends += m.end[r][n-1]
-		}
-	}
-	if span {
-		makespan, longest = longest, makespan
-	}
-	return score{makespan, longest + ends/float64(m.s.Ranks)}
+	return v.clock.Score(v.span), true
 }
 
 // improve tries moves until it has executed budget units or the objective reaches target.
 // It leaves the best orders found in the schedule and returns their score.
-func (v *improver) improve(budget int, target float64) score {
-	s := v.m.s
+func (v *improver) improve(budget int, target float64) schedule.Score {
+	s := v.s
 	current, ok := v.evaluate()
 	units := 0
 	for _, order := range s.Orders {
 		units += len(order)
 	}
 	best := current
-	if !ok || s.overlaps() { // moves would separate overlapped pairs
+	if !ok || s.Overlaps() { // moves would separate overlapped pairs
 		return best
 	}
 	kept := copyOrders(s.Orders)
-	history := make([]score, lateness)
+	history := make([]schedule.Score, lateness)
 	for i := range history {
 		history[i] = current
 	}
 	v.trace()
-	for i := 0; budget > 0 && target*(1+1e-9) < best.first; i++ {
+	for i := 0; budget > 0 && target*(1+1e-9) < best.First; i++ {
 		undo := v.move()
 		if undo == nil {
 			budget-- // although nothing was run, so that the loop ends
@@ -93,13 +71,13 @@ func (v *improver) improve(budget int, target float64) score {
 		}
 		budget -= units
 		next, ok := v.evaluate()
-		if old := history[i%lateness]; !ok || old.less(next) && current.less(next) {
+		if old := history[i%lateness]; !ok || old.Less(next) && current.Less(next) {
 			undo()
 			continue
 		}
 		current = next
 		history[i%lateness] = current
-		if current.less(best) {
+		if current.Less(best) {
 			best = current
 			for r := range kept {
 				copy(kept[r], s.Orders[r])
@@ -113,29 +91,37 @@ func (v *improver) improve(budget int, target float64) score {
 	return best
 }
 
-func copyOrders(orders [][]Unit) [][]Unit {
-	kept := make([][]Unit, len(orders))
+// longestOrder returns the number of units of the busiest rank.
+func longestOrder(orders [][]schedule.Unit) (n int) {
+	for _, order := range orders {
+		n = max(n, len(order))
+	}
+	return n
+}
+
+func copyOrders(orders [][]schedule.Unit) [][]schedule.Unit {
+	kept := make([][]schedule.Unit, len(orders))
 	for r, order := range orders {
-		kept[r] = append([]Unit(nil), order...)
+		kept[r] = append([]schedule.Unit(nil), order...)
 	}
 	return kept
 }
 
 // trace collects the blocks of one critical path of the last run, from its end.
 func (v *improver) trace() {
-	m, s := v.m, v.m.s
+	m, s := v.clock, v.s
 	v.block = v.block[:0]
 	last := 0
 	for r, order := range s.Orders {
-		if len(order) > 0 && (len(s.Orders[last]) == 0 || m.end[r][len(order)-1] > m.end[last][len(s.Orders[last])-1]) {
+		if len(order) > 0 && (len(s.Orders[last]) == 0 || m.End[r][len(order)-1] > m.End[last][len(s.Orders[last])-1]) {
 			last = r
 		}
 	}
 	r, j := last, len(s.Orders[last])-1
-	where := m.positions()
-	for range 4 * s.slots() { // at most all units
-		begin := m.start[r][j]
-		if j > 0 && m.end[r][j-1] == begin {
+	where := m.Positions()
+	for range s.Ranks * longestOrder(s.Orders) { // at most all units
+		begin := m.Start[r][j]
+		if j > 0 && m.End[r][j-1] == begin {
 			v.block = append(v.block, place{r, j})
 			j--
 			continue
@@ -143,12 +129,9 @@ func (v *improver) trace() {
 		found := false
 		for _, d := range s.Inputs(s.Orders[r][j], nil) {
 			to := s.Home[d.Dir][d.Stage]
-			at := m.done[0][s.index(d)]
-			if d.Pass != F {
-				at = m.done[1][s.index(d)]
-			}
+			at := m.Done(d)
 			if to != r {
-				at += m.c.Comm
+				at += v.c.Comm
 			}
 			if at == begin {
 				r, j, found = to, where(d), true
@@ -164,7 +147,7 @@ func (v *improver) trace() {
 // move makes a random move and returns a function that undoes it, or nil if the move would
 // change nothing, be illegal or exceed the cap.
 func (v *improver) move() (undo func()) {
-	s := v.m.s
+	s := v.s
 	var r, from, to int
 	if len(v.block) > 0 && v.rng.IntN(4) > 0 {
 		at := v.rng.IntN(len(v.block))
@@ -201,7 +184,7 @@ func (v *improver) move() (undo func()) {
 // legal reports whether the unit at position from passes no unit of the same pass and
 // stage, or of the same stage, micro-batch and slice, on its way to position to. The
 // latter depend on each other; passing the former only exchanges micro-batches.
-func legal(order []Unit, from, to int) bool {
+func legal(order []schedule.Unit, from, to int) bool {
 	u := order[from]
 	step := 1
 	if to < from {
@@ -217,7 +200,7 @@ func legal(order []Unit, from, to int) bool {
 }
 
 // shift moves the unit at position from to position to.
-func shift(order []Unit, from, to int) {
+func shift(order []schedule.Unit, from, to int) {
 	u := order[from]
 	if from < to {
 		copy(order[from:to], order[from+1:to+1])
@@ -228,13 +211,13 @@ func shift(order []Unit, from, to int) {
 }
 
 // fits reports whether an order keeps the cap.
-func (v *improver) fits(order []Unit) bool {
+func (v *improver) fits(order []schedule.Unit) bool {
 	if v.cap == 0 {
 		return true
 	}
-	held, limit := 0.0, v.cap*float64(v.m.s.Slices)+1e-9
+	held, limit := 0.0, v.cap*float64(v.s.Slices)+1e-9
 	for _, u := range order {
-		if held += v.m.c.memory(u); held > limit {
+		if held += v.c.Memory(u); held > limit {
 			return false
 		}
 	}

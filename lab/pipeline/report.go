@@ -1,4 +1,6 @@
-package schedule
+package pipeline
+
+import "github.com/athanor-llm/athanor/schedule"
 
 // Report is the JSON output of the command line about one schedule. Times have the unit of
 // the costs; lists have one entry per rank, except Cuts.
@@ -28,7 +30,7 @@ type Report struct {
 
 // NewReport reports on a schedule and its timeline under costs c. orders says whether to
 // include the orders.
-func NewReport(s *Schedule, t *Timeline, c Costs, orders bool) Report {
+func NewReport(s *schedule.Schedule, t *schedule.Timeline, c schedule.Costs, orders bool) Report {
 	r := Report{
 		Name: s.Name, Ranks: s.Ranks, Microbatches: s.Micros, Chunks: s.Chunks, Splits: s.Slices,
 		Makespan: t.Makespan, Ideal: t.Ideal, Bubble: t.Bubble(), BubbleTime: t.Idle(), BubbleRate: t.Rate(),

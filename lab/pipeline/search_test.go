@@ -1,10 +1,12 @@
-package schedule
+package pipeline
 
 import (
 	"math"
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/athanor-llm/athanor/schedule"
 )
 
 // TestSearchNeverWorse compares Search with all named schedules, over a grid of ranks,
@@ -12,12 +14,12 @@ import (
 func TestSearchNeverWorse(t *testing.T) {
 	points, better, optimal := 0, 0, 0
 	for _, pm := range [][2]int{{2, 3}, {2, 8}, {3, 5}, {4, 4}, {4, 8}, {4, 13}, {6, 12}, {8, 16}} {
-		for _, times := range []Times{{1, 1, 1}, {1, 1.2, .8}, {2, 3, 1}, {10, 7, 9}, {1, 2, .1}} {
+		for _, times := range []schedule.Times{{F: 1, B: 1, W: 1}, {F: 1, B: 1.2, W: .8}, {F: 2, B: 3, W: 1}, {F: 10, B: 7, W: 9}, {F: 1, B: 2, W: .1}} {
 			for _, comm := range []float64{0, .3} {
 				for _, cap := range []float64{0, float64(pm[0]), 1.5 * float64(pm[0])} {
-					q := Request{Ranks: pm[0], Micros: pm[1], Chunks: 1 + points%2, Cap: cap}
+					q := schedule.Request{Ranks: pm[0], Micros: pm[1], Chunks: 1 + points%2, Cap: cap}
 					q.Cap *= float64(q.Chunks)
-					q.Costs = Costs{Times: times, Comm: comm * times.F, WeightMemory: .5}
+					q.Costs = schedule.Costs{Times: times, Comm: comm * times.F, WeightMemory: .5}
 					found, err := Search(Goal{Request: q, Effort: 60000, Nodes: 2000, Seed: uint64(points)})
 					if err != nil {
 						t.Fatalf("%+v: %v", q, err)
@@ -45,11 +47,11 @@ func TestSearchNeverWorse(t *testing.T) {
 }
 
 // bestNamed returns the least makespan of all named schedules that keep the cap.
-func bestNamed(t *testing.T, q Request) float64 {
+func bestNamed(t *testing.T, q schedule.Request) float64 {
 	t.Helper()
 	best := math.Inf(1)
-	for _, name := range Names() {
-		s, err := Generate(name, q)
+	for _, name := range schedule.Names() {
+		s, err := schedule.Generate(name, q)
 		if err != nil {
 			continue
 		}
@@ -64,7 +66,7 @@ func bestNamed(t *testing.T, q Request) float64 {
 	return best
 }
 
-func checkFound(t *testing.T, q Request, found *Found) {
+func checkFound(t *testing.T, q schedule.Request, found *Found) {
 	t.Helper()
 	if err := found.Check(); err != nil {
 		t.Errorf("%+v: %v", q, err)
@@ -89,12 +91,12 @@ func TestExact(t *testing.T) {
 			p += rng.IntN(2)
 		}
 		pick := func() float64 { return float64(1 + rng.IntN(5)) }
-		c := Costs{Times: Times{pick(), pick(), pick()}, Comm: float64(rng.IntN(3)), WeightMemory: .5}
+		c := schedule.Costs{Times: schedule.Times{F: pick(), B: pick(), W: pick()}, Comm: float64(rng.IntN(3)), WeightMemory: .5}
 		limit := math.Inf(1)
 		if rng.IntN(3) > 0 {
 			limit = 1 + float64(rng.IntN(5))/2
 		}
-		s := empty(Request{Ranks: p, Micros: m, Chunks: 1, Slices: 1}, Plain, loop(p, 1))
+		s := schedule.Empty(schedule.Request{Ranks: p, Micros: m, Chunks: 1, Slices: 1}, schedule.Plain, schedule.Loop(p, 1))
 		want := exhaustive(s, c, limit, sorted)
 		orders, got, complete := exactSolve(s, c, limit, math.Inf(1), 1<<20)
 		if !complete || orders == nil || math.Abs(got-want) > 1e-9 {
@@ -109,13 +111,13 @@ func TestExact(t *testing.T) {
 }
 
 // exhaustive returns the least makespan over all orders.
-func exhaustive(s *Schedule, c Costs, limit float64, sorted bool) float64 {
+func exhaustive(s *schedule.Schedule, c schedule.Costs, limit float64, sorted bool) float64 {
 	best := math.Inf(1)
 	var all func(r int)
 	all = func(r int) {
 		if r == s.Ranks {
-			if m := newMachine(s, c); m.run() {
-				best = math.Min(best, m.score(false).first)
+			if m := s.Clock(c); m.Run() {
+				best = math.Min(best, m.Score(false).First)
 			}
 			return
 		}
@@ -130,27 +132,27 @@ func exhaustive(s *Schedule, c Costs, limit float64, sorted bool) float64 {
 
 // extensions returns the orders of one rank in which each micro-batch has F before Bx
 // before W, under the cap. sorted: each pass in order of micro-batches.
-func extensions(r, m int, sorted bool, c Costs, limit float64) [][]Unit {
-	var list [][]Unit
+func extensions(r, m int, sorted bool, c schedule.Costs, limit float64) [][]schedule.Unit {
+	var list [][]schedule.Unit
 	done := make([]int, m)
-	var order []Unit
+	var order []schedule.Unit
 	var grow func(held float64)
 	grow = func(held float64) {
 		if held > limit+1e-9 {
 			return
 		}
 		if len(order) == 3*m {
-			list = append(list, append([]Unit(nil), order...))
+			list = append(list, append([]schedule.Unit(nil), order...))
 			return
 		}
 		for i := range m {
 			if done[i] == 3 || sorted && i > 0 && done[i-1] <= done[i] {
 				continue
 			}
-			u := Unit{Pass: [...]Pass{F, Bx, W}[done[i]], Stage: r, Micro: i}
+			u := schedule.Unit{Pass: [...]schedule.Pass{schedule.F, schedule.Bx, schedule.W}[done[i]], Stage: r, Micro: i}
 			done[i]++
 			order = append(order, u)
-			grow(held + c.memory(u))
+			grow(held + c.Memory(u))
 			order = order[:len(order)-1]
 			done[i]--
 		}
@@ -163,14 +165,14 @@ func extensions(r, m int, sorted bool, c Costs, limit float64) [][]Unit {
 func TestSearchBuffers(t *testing.T) {
 	for _, gather := range []float64{0, .5, 3} {
 		for _, buffers := range []int{1, 2} {
-			q := Request{Ranks: 4, Micros: 8, Chunks: 2, Costs: DefaultCosts()}
+			q := schedule.Request{Ranks: 4, Micros: 8, Chunks: 2, Costs: schedule.DefaultCosts()}
 			q.Costs.Gather, q.Costs.Buffers = gather, buffers
 			found, err := Search(Goal{Request: q, Effort: 100000, Copies: 1})
 			if err != nil {
 				t.Fatal(err)
 			}
 			for _, name := range []string{"interleaved", "breadth-first", "zb-v"} {
-				_, tl := simulate(t, name, q)
+				_, tl := simulated(t, name, q)
 				if found.Timeline.Makespan > tl.Makespan*(1+1e-9) {
 					t.Errorf("gather %g, %d buffers: searched %g, %s %g", gather, buffers, found.Timeline.Makespan, name, tl.Makespan)
 				}
@@ -181,7 +183,7 @@ func TestSearchBuffers(t *testing.T) {
 
 // TestCompare: all schedules have the same work, and known makespans.
 func TestCompare(t *testing.T) {
-	list, err := Compare(Request{Ranks: 4, Micros: 8, Costs: DefaultCosts()}, 100000)
+	list, err := Compare(schedule.Request{Ranks: 4, Micros: 8, Costs: schedule.DefaultCosts()}, 100000)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +203,7 @@ func TestCompare(t *testing.T) {
 			t.Errorf("%s: %g, want %g", name, got[name], want)
 		}
 	}
-	list, err = Compare(Request{Ranks: 4, Micros: 6, Cap: 2, Costs: DefaultCosts()}, 100000)
+	list, err = Compare(schedule.Request{Ranks: 4, Micros: 6, Cap: 2, Costs: schedule.DefaultCosts()}, 100000)
 	if err != nil || list[0].Why == "" || list[len(list)-1].Why != "" {
 		t.Errorf("cap 2: %+v, %v", list, err)
 	}
@@ -209,19 +211,19 @@ func TestCompare(t *testing.T) {
 
 // TestSearchSpan: Search is never worse than named schedules for the longest span either.
 func TestSearchSpan(t *testing.T) {
-	for i, times := range []Times{{1, 1, 1}, {1, 1.2, .8}, {3, 2, 2}} {
+	for i, times := range []schedule.Times{{F: 1, B: 1, W: 1}, {F: 1, B: 1.2, W: .8}, {F: 3, B: 2, W: 2}} {
 		for _, cap := range []float64{4, 8} {
-			q := Request{Ranks: 4, Micros: 9 + i, Cap: cap, Costs: Costs{Times: times, Comm: .1, WeightMemory: .4}}
+			q := schedule.Request{Ranks: 4, Micros: 9 + i, Cap: cap, Costs: schedule.Costs{Times: times, Comm: .1, WeightMemory: .4}}
 			found, err := Search(Goal{Request: q, Span: true, Effort: 60000})
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, name := range Names() {
-				s, err := Generate(name, q)
+			for _, name := range schedule.Names() {
+				s, err := schedule.Generate(name, q)
 				if err != nil || s.Chunks > 1 || s.Slices > 1 || s.CheckCap(q.Costs, cap) != nil {
 					continue
 				}
-				if _, tl := simulate(t, name, q); found.Timeline.Span() > tl.Span()*(1+1e-9) {
+				if _, tl := simulated(t, name, q); found.Timeline.Span() > tl.Span()*(1+1e-9) {
 					t.Errorf("%v cap %g: searched %g, %s %g", times, cap, found.Timeline.Span(), name, tl.Span())
 				}
 			}

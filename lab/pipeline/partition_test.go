@@ -1,9 +1,11 @@
-package schedule
+package pipeline
 
 import (
 	"math"
 	"slices"
 	"testing"
+
+	"github.com/athanor-llm/athanor/schedule"
 )
 
 func TestPartition(t *testing.T) {
@@ -42,7 +44,7 @@ func TestPartition(t *testing.T) {
 // of equal length do not.
 func TestPartitionPays(t *testing.T) {
 	c := Cost{Linear: 8*4096*4096 + 4*4096*16384, Quadratic: 4 * 4096}
-	q := Request{Ranks: 4, Micros: 8, Slices: 4, Costs: Costs{Times: Times{.25, .25, .25}}}
+	q := schedule.Request{Ranks: 4, Micros: 8, Slices: 4, Costs: schedule.Costs{Times: schedule.Times{F: .25, B: .25, W: .25}}}
 	cut, err := c.Partition(16384, 4, 1)
 	if err != nil {
 		t.Fatal(err)
@@ -57,7 +59,7 @@ func TestPartitionPays(t *testing.T) {
 		want float64
 	}{{[]int{4096, 4096, 4096, 4096}, 30.61}, {cut, 26.25}} {
 		q.Costs.Slices = c.Factors(x.cut)
-		_, tl := simulate(t, "seq1f1b", q)
+		_, tl := simulated(t, "seq1f1b", q)
 		if math.Abs(tl.Makespan-x.want) > 0.01 {
 			t.Errorf("cuts %v: makespan %.3f, want %.2f", x.cut, tl.Makespan, x.want)
 		}

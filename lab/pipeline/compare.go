@@ -1,9 +1,11 @@
-package schedule
+package pipeline
 
 import (
 	"cmp"
 	"errors"
 	"fmt"
+
+	"github.com/athanor-llm/athanor/schedule"
 )
 
 // Compared is one line of a comparison: a schedule's report, or the reason why there is
@@ -20,19 +22,19 @@ type Compared struct {
 // schedule with v chunks and k slices take 1/(vk) of them. q's cap is in the same parts
 // of the model. q's chunks and slices apply to schedules that have a choice. effort is
 // Goal.Effort of each of the two searches. The error is a *UsageError.
-func Compare(q Request, effort int) ([]Compared, error) {
+func Compare(q schedule.Request, effort int) ([]Compared, error) {
 	shape := q
 	shape.Chunks, shape.Slices, shape.DepthFirst = cmp.Or(q.Chunks, 1), cmp.Or(q.Slices, 1), cmp.Or(q.DepthFirst, 1)
-	if err := checkShape(shape); err != nil {
+	if err := shape.Check(); err != nil {
 		return nil, err
 	}
-	if err := q.Costs.checkTimes(); err != nil {
+	if err := q.Costs.CheckTimes(); err != nil {
 		return nil, err
 	}
 	var list []Compared
-	for _, g := range catalogue() {
-		line := Compared{Report: Report{Name: g.name, Ranks: q.Ranks, Microbatches: q.Micros}, Summary: g.summary}
-		if report, err := g.compared(q); err == nil {
+	for _, g := range schedule.Catalogue() {
+		line := Compared{Report: Report{Name: g.Name, Ranks: q.Ranks, Microbatches: q.Micros}, Summary: g.Summary}
+		if report, err := compared(g, q); err == nil {
 			line.Report = report
 		} else {
 			line.Why = reason(err)
@@ -41,7 +43,7 @@ func Compare(q Request, effort int) ([]Compared, error) {
 	}
 	line := Compared{Report: Report{Name: "search", Ranks: q.Ranks, Microbatches: q.Micros}, Summary: "the best order found for these numbers"}
 	for _, chunks := range []int{1, 2} { // the faster of the two is shown
-		goal := Goal{Request: Request{Ranks: q.Ranks, Micros: q.Micros, Chunks: chunks, Costs: q.Costs.scaled(chunks), Cap: q.Cap * float64(chunks)}, Effort: effort}
+		goal := Goal{Request: schedule.Request{Ranks: q.Ranks, Micros: q.Micros, Chunks: chunks, Costs: scaled(q.Costs, chunks), Cap: q.Cap * float64(chunks)}, Effort: effort}
 		found, err := Search(goal)
 		if err != nil {
 			if line.Makespan == 0 {
@@ -56,8 +58,8 @@ func Compare(q Request, effort int) ([]Compared, error) {
 
 // reason returns an error's text without the hint.
 func reason(err error) string {
-	var usage *UsageError
-	var order *OrderError
+	var usage *schedule.UsageError
+	var order *schedule.OrderError
 	switch {
 	case errors.As(err, &usage):
 		return usage.Why
@@ -68,23 +70,23 @@ func reason(err error) string {
 }
 
 // compared generates and simulates the schedule with the costs of its own, smaller units.
-func (g *generator) compared(q Request) (Report, error) {
-	if g.chunks[1] < many { // the schedule has no choice
+func compared(g schedule.Generator, q schedule.Request) (Report, error) {
+	if g.Chunks[1] < schedule.Many { // the schedule has no choice
 		q.Chunks = 0
 	}
-	if g.slices[1] < many {
+	if g.Slices[1] < schedule.Many {
 		q.Slices = 0
 	}
-	if g.name != "breadth-first" {
+	if g.Name != "breadth-first" {
 		q.DepthFirst = 0
 	}
-	full, err := g.complete(q)
+	full, err := g.Complete(q)
 	if err != nil {
 		return Report{}, err
 	}
-	full.Costs = q.Costs.scaled(full.Chunks * full.Slices)
+	full.Costs = scaled(q.Costs, full.Chunks*full.Slices)
 	full.Cap *= float64(full.Chunks)
-	s, err := g.make(full)
+	s, err := g.Make(full)
 	if err != nil {
 		return Report{}, err
 	}
@@ -102,9 +104,9 @@ func (g *generator) compared(q Request) (Report, error) {
 
 // scaled returns the costs of units of 1/grain of the work. The time of a message stays
 // the same: chunks send as many bytes, and that slices send fewer is neglected.
-func (c Costs) scaled(grain int) Costs {
+func scaled(c schedule.Costs, grain int) schedule.Costs {
 	g := 1 / float64(grain)
-	c.Times = Times{c.F * g, c.B * g, c.W * g}
+	c.Times = schedule.Times{F: c.F * g, B: c.B * g, W: c.W * g}
 	c.Pair *= g
 	c.Stages, c.Slices = nil, nil
 	return c

@@ -1,10 +1,12 @@
-package schedule
+package pipeline
 
 import (
 	"bufio"
 	"fmt"
 	"io"
 	"math"
+
+	"github.com/athanor-llm/athanor/schedule"
 )
 
 // Layout of a drawing, in pixels.
@@ -20,16 +22,16 @@ const (
 // palette returns the colours of a unit and its label: forwards blue, backwards green,
 // weight gradients amber; in the other direction violet, rose and ochre. Later chunks are
 // lighter.
-func palette(pass Pass, dir, chunk int) (fill, ink string) {
+func palette(pass schedule.Pass, dir, chunk int) (fill, ink string) {
 	families := [2][3][4]string{
 		{{"#1d4f91", "#5b8dcb", "#9dbde4", "#cfdff2"}, {"#1f7a5a", "#5aa98a", "#9fd0bb", "#cfe8dd"}, {"#c8871b", "#dfae5c", "#edcf9c", "#f6e6cb"}},
 		{{"#5b3a8e", "#9377be", "#bfaedb", "#ded5ec"}, {"#a03a5c", "#c87791", "#e0afbf", "#efd6de"}, {"#8a6d1d", "#b79c55", "#d5c494", "#e9dfc4"}},
 	}
 	kind := 1
 	switch pass {
-	case F:
+	case schedule.F:
 		kind = 0
-	case W:
+	case schedule.W:
 		kind = 2
 	}
 	ink = "#ffffff"
@@ -39,10 +41,10 @@ func palette(pass Pass, dir, chunk int) (fill, ink string) {
 	return families[dir][kind][min(chunk, 3)], ink
 }
 
-// SVG writes a drawing of the timeline: for each rank a row of units, and below it a curve
+// WriteSVG writes a drawing of the timeline: for each rank a row of units, and below it a curve
 // of the activations that the rank holds. Units too narrow to be told apart are merged, so
 // that the file stays small for any number of micro-batches. The error is w's.
-func (s *Schedule) SVG(w io.Writer, t *Timeline, c Costs) error {
+func WriteSVG(w io.Writer, s *schedule.Schedule, t *schedule.Timeline, c schedule.Costs) error {
 	out := bufio.NewWriter(w)
 	d := &drawing{out: out, s: s, t: t, c: c, scale: svgWidth / t.Makespan, peak: t.Peak()}
 	height := svgTop + float64(s.Ranks)*(rowHeight+memHeight+rowGap) + 64
@@ -52,7 +54,7 @@ func (s *Schedule) SVG(w io.Writer, t *Timeline, c Costs) error {
 	fmt.Fprintf(out, `<rect width="100%%" height="100%%" fill="#fcfcfa"/>`+"\n")
 	fmt.Fprintf(out, `<text x="%.0f" y="26" font-size="17" font-weight="600" fill="#1b2733">%s</text>`+"\n", svgLeft, s.Name)
 	fmt.Fprintf(out, `<text x="%.0f" y="46" font-size="12" fill="#5c6b7a">%s: makespan %.6g, bubble %.1f %%, peak %.4g %s, %d messages, weights x%d</text>`+"\n",
-		svgLeft, describe(Request{Ranks: s.Ranks, Micros: s.Micros, Chunks: s.Chunks, Slices: s.Slices}),
+		svgLeft, schedule.Request{Ranks: s.Ranks, Micros: s.Micros, Chunks: s.Chunks, Slices: s.Slices}.Shape(),
 		t.Makespan, 100*t.Bubble(), t.Peak(), peakUnit(s), t.Messages, s.WeightCopies())
 	for r := range s.Ranks {
 		d.background(r)
@@ -66,7 +68,7 @@ func (s *Schedule) SVG(w io.Writer, t *Timeline, c Costs) error {
 	return out.Flush()
 }
 
-func peakUnit(s *Schedule) string {
+func peakUnit(s *schedule.Schedule) string {
 	if s.Chunks > 1 {
 		return "chunks"
 	}
@@ -75,9 +77,9 @@ func peakUnit(s *Schedule) string {
 
 type drawing struct {
 	out   *bufio.Writer
-	s     *Schedule
-	t     *Timeline
-	c     Costs
+	s     *schedule.Schedule
+	t     *schedule.Timeline
+	c     schedule.Costs
 	scale float64
 	peak  float64 // of all ranks
 }
@@ -120,15 +122,15 @@ func (d *drawing) row(r int) {
 	d.curve(r, y+rowHeight+1)
 }
 
-func (d *drawing) chunk(u Unit) [2]int { return [2]int{u.Dir, u.Stage / d.s.Ranks} }
+func (d *drawing) chunk(u schedule.Unit) [2]int { return [2]int{u.Dir, u.Stage / d.s.Ranks} }
 
-func (d *drawing) block(u Unit, x, y, width, height float64) {
+func (d *drawing) block(u schedule.Unit, x, y, width, height float64) {
 	fill, ink := palette(u.Pass, u.Dir, u.Stage/d.s.Ranks)
 	gap := math.Min(1, width/6)
 	fmt.Fprintf(d.out, `<rect x="%.2f" y="%.1f" width="%.2f" height="%.1f" rx="%.1f" fill="%s"/>`, x, y, width-gap, height-.5, math.Min(2.5, width/5), fill)
 	label := fmt.Sprint(u.Micro)
 	if d.s.Slices > 1 {
-		label += letters(u.Slice)
+		label += schedule.SliceName(u.Slice)
 	}
 	if size := math.Min(11, height-2); width > float64(len(label))*size*.62+2 {
 		fmt.Fprintf(d.out, `<text x="%.2f" y="%.1f" font-size="%.0f" text-anchor="middle" fill="%s">%s</text>`, x+(width-gap)/2, y+height/2+size*.36, size, ink, label)
@@ -147,10 +149,10 @@ func (d *drawing) curve(r int, y float64) {
 	held, drawn := 0.0, -1.0
 	for j, u := range d.s.Orders[r] {
 		at := d.t.Start[r][j]
-		if u.Pass != F {
+		if u.Pass != schedule.F {
 			at = d.t.End[r][j]
 		}
-		held += d.c.memory(u) / float64(d.s.Slices)
+		held += d.c.Memory(u) / float64(d.s.Slices)
 		if x := d.x(at); x-drawn >= .4 {
 			fmt.Fprintf(d.out, `H%.1fV%.1f`, x, base-held/d.peak*(memHeight-4))
 			drawn = x
@@ -181,20 +183,20 @@ func (d *drawing) legend(y float64) {
 	for _, order := range d.s.Orders {
 		for _, u := range order {
 			pass := u.Pass
-			if pass == Bx {
-				pass = B
+			if pass == schedule.Bx {
+				pass = schedule.B
 			}
 			seen[[3]int{int(pass), u.Dir, min(3, u.Stage/d.s.Ranks)}] = true
 		}
 	}
-	split, mixed := d.s.splits()
+	split, mixed := d.s.Splits()
 	backward := "backward"
 	if split && !mixed {
 		backward = "input gradient"
 	}
-	names := map[Pass]string{F: "forward", B: backward, W: "weight gradient"}
+	names := map[schedule.Pass]string{schedule.F: "forward", schedule.B: backward, schedule.W: "weight gradient"}
 	x := svgLeft
-	for _, pass := range []Pass{F, B, W} {
+	for _, pass := range []schedule.Pass{schedule.F, schedule.B, schedule.W} {
 		for dir := range d.s.Directions() {
 			for chunk := range min(d.s.Chunks, 4) {
 				if !seen[[3]int{int(pass), dir, chunk}] {
