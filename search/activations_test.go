@@ -94,7 +94,7 @@ func TestMemoShare(t *testing.T) {
 func TestFits(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	req := long(t)
-	for mib := int64(20); mib < 44; mib += 6 {
+	for _, mib := range testkit.Sample([]int64{20, 26, 32, 38}, 1, 2) {
 		m := machine(t, mib<<20, 1)
 		fits := Fits(context.Background(), req, m) == nil
 		if frugally, err := FitsFrugally(context.Background(), req, m); err != nil || frugally != fits {

@@ -15,14 +15,14 @@ import (
 // cache, prefetching and recomputation, on a model that is small enough to try them all.
 func TestBalance(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
-	req := small(t)
+	req := tiny(t)
 	req.Pins.MicroBatch = 4
 	improved := 0
-	for _, c := range []struct {
+	for _, c := range testkit.Sample([]struct {
 		mib   int64
 		ranks int
 		link  float64
-	}{{12, 1, 1}, {18, 1, 0.3}, {11, 2, 1}} {
+	}{{8, 1, 1}, {12, 1, 0.3}, {7, 2, 1}}, 1, 2) {
 		req.Ranks, req.GlobalBatch = c.ranks, 4*c.ranks
 		m := machine(t, c.mib<<20, c.link)
 		m.Capacity[device.DiskTier] = 0
@@ -37,10 +37,10 @@ func TestBalance(t *testing.T) {
 			for residents := 0; residents <= chunks && (residents == 0 || r.state != device.DeviceTier); residents++ {
 				for spare := int64(0); spare <= 2; spare++ {
 					for _, name := range plan.Recomputations() {
-						for cut := 0; cut <= 4; cut += 2 {
+						for cut := range req.Graph.Model.Layers + 1 {
 							ch := base
 							ch.residents, ch.st.spare = residents, spare
-							for l := range 4 {
+							for l := range req.Graph.Model.Layers {
 								kind := "none"
 								if l < cut {
 									kind = name

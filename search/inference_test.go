@@ -69,7 +69,7 @@ func TestInference(t *testing.T) {
 		t.Fatalf("without memory: %v", err)
 	}
 	before := int64(1 << 62)
-	for memory := misfit.Need; memory <= full; memory += (full - misfit.Need) / 60 {
+	for memory := misfit.Need; memory <= full; memory += (full - misfit.Need) / int64(testkit.Count(6, 20, 60)) {
 		ps, away, err := infer(t, graphs, memory)
 		check(t, err)
 		for _, p := range ps {
@@ -114,7 +114,8 @@ func TestSharedMemory(t *testing.T) {
 func TestFewestStreamed(t *testing.T) {
 	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 0))
-	graphs := generation(t, 3)
+	layers := testkit.Count(2, 2, 3)
+	graphs := generation(t, layers)
 	w := newWeights(graphs[1])
 	var large []int
 	for _, kind := range w.kinds {
@@ -122,7 +123,7 @@ func TestFewestStreamed(t *testing.T) {
 			large = append(large, kind...)
 		}
 	}
-	if len(large) != 12 { // 4 in each layer
+	if len(large) != 4*layers {
 		t.Fatalf("%d large chunks", len(large))
 	}
 	ps, _, err := infer(t, graphs, 1<<40)
@@ -146,7 +147,8 @@ func TestFewestStreamed(t *testing.T) {
 		heights[set], streamed[set] = n.height(device.DeviceTier), w.total(away)
 	}
 	found := 0
-	for range 40 {
+	draws := testkit.Count(10, 20, 40)
+	for range draws {
 		memory := full - r.Int64N(w.total(large)/2)
 		best := int64(1 << 62)
 		for set, h := range heights {
@@ -163,8 +165,8 @@ func TestFewestStreamed(t *testing.T) {
 			found++
 		}
 	}
-	if found < 10 {
-		t.Errorf("the subsets fit %d of 40 times", found)
+	if found < testkit.Count(1, 2, 10) {
+		t.Errorf("the subsets fit %d of %d times", found, draws)
 	}
 }
 

@@ -156,7 +156,7 @@ func TestMoreAlone(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	const bound = 0.02
 	var worst float64
-	for _, seed := range testkit.Sample([]uint64{0, 2, 73, 94, 128}, 1, 2) {
+	for _, seed := range testkit.Sample([]uint64{0, 2, 73, 94, 128}, 1, 1) {
 		req, was, richer, words := pair(t, rand.New(rand.NewPCG(seed, 9)))
 		is, err := Search(context.Background(), req, richer, nil)
 		if err != nil {
@@ -215,7 +215,7 @@ func TestMisfitSuffices(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	rng := testkit.Rand(t)
 	misfits := 0
-	for range 12 {
+	for range testkit.Count(2, 3, 12) {
 		req := question(t, rng)
 		b := drawn(t, req, rng)
 		for tier := range b.capacity {

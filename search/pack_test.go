@@ -12,9 +12,12 @@ import (
 func TestPack(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	lower := 0
-	for budget, micro := range map[int64]int{6 << 20: 0, 7.5 * (1 << 20): 1, 9 << 20: 2, 18 << 20: 1} {
-		req := small(t)
-		if req.Pins.MicroBatch = micro; micro > 0 { // heuristics seldom miss the bound
+	for _, c := range testkit.Sample([]struct {
+		mib   float64
+		micro int
+	}{{7, 2}, {12, 1}, {5.5, 1}, {8, 1}, {12, 0}}, 1, 3) {
+		budget, req := int64(c.mib*(1<<20)), tiny(t)
+		if req.Pins.MicroBatch = c.micro; c.micro > 0 { // heuristics seldom miss the bound
 			req.Pins.Recompute = "attention"
 		}
 		p := newProblem(req, machine(t, budget, 1))

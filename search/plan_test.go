@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"runtime/debug"
 	"slices"
 	"testing"
 
@@ -18,14 +19,31 @@ import (
 	"github.com/athanor-llm/athanor/sim"
 )
 
+func TestMain(m *testing.M) {
+	debug.SetGCPercent(400) // as the program does
+	m.Run()
+}
+
+// small is a model of four layers and eight sequences.
 func small(t *testing.T) *Request {
+	t.Helper()
+	return layers(t, 4, 8)
+}
+
+// tiny is half of small: it has 0.64 times as many parameters, and is planned in a quarter of the time.
+func tiny(t *testing.T) *Request {
+	t.Helper()
+	return layers(t, 2, 4)
+}
+
+func layers(t *testing.T, n, batch int) *Request {
 	t.Helper()
 	m, err := family.Known("gpt2")
 	check(t, err)
-	m.Layers, m.Width, m.Heads, m.KVHeads, m.HeadDim, m.FeedForward, m.Vocab, m.MaxPositions = 4, 128, 4, 4, 32, 512, 2048, 128
+	m.Layers, m.Width, m.Heads, m.KVHeads, m.HeadDim, m.FeedForward, m.Vocab, m.MaxPositions = n, 128, 4, 4, 32, 512, 2048, 128
 	g, err := graph.Build(m, 128, graph.F32)
 	check(t, err)
-	return &Request{Graph: g, GlobalBatch: 8, Options: lower.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1}}
+	return &Request{Graph: g, GlobalBatch: batch, Options: lower.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1}}
 }
 
 func check(t testing.TB, err error) {
@@ -59,7 +77,7 @@ func TestHostIsShort(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	host := device.HostTier
 	for _, dt := range testkit.Sample([]graph.DType{graph.F32, graph.BF16}, 1, 1) {
-		req := small(t)
+		req := tiny(t)
 		g, err := graph.Build(req.Graph.Model, req.Graph.Seq, dt)
 		check(t, err)
 		req.Graph = g
@@ -91,9 +109,9 @@ func TestHostIsShort(t *testing.T) {
 // chosen plan slower.
 func TestMonotone(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
-	req := small(t)
-	last, twelve := 0.0, 0.0
-	for _, mib := range []int64{200, 60, 40, 24, 12, 7} {
+	req := tiny(t)
+	last, eight := 0.0, 0.0
+	for _, mib := range testkit.Sample([]int64{128, 38, 26, 15, 8, 5}, 2, 4) { // 8 among them
 		r := find(t, req, machine(t, mib<<20, 1))
 		if h := r.Best.Program.Height[device.DeviceTier]; h > mib<<20 {
 			t.Errorf("%d MiB: the plan takes %d bytes", mib, h)
@@ -103,15 +121,15 @@ func TestMonotone(t *testing.T) {
 		} else {
 			last = s
 		}
-		if mib == 12 {
-			twelve = r.Best.Seconds()
+		if mib == 8 {
+			eight = r.Best.Seconds()
 		}
 	}
 	last = 0
-	for _, link := range []float64{100, 1, 0.1, 0.01} {
-		s := twelve
+	for _, link := range testkit.Sample([]float64{100, 1, 0.1, 0.01}, 2, 3) {
+		s := eight
 		if link != 1 { // that plan was found above
-			s = find(t, req, machine(t, 12<<20, link)).Best.Seconds()
+			s = find(t, req, machine(t, 8<<20, link)).Best.Seconds()
 		}
 		if s < last*(1-1e-9) {
 			t.Errorf("link x %v: %.6g s, but with a faster one %.6g s", link, s, last)
@@ -130,7 +148,7 @@ func TestMonotoneSteps(t *testing.T) {
 	for _, c := range testkit.Sample([]struct {
 		batch      int
 		less, more int64 // KiB
-	}{{32, 10240, 10752}, {8, 6656, 7168}, {8, 25088, 25600}}, 1, 1) {
+	}{{8, 25088, 25600}, {8, 6656, 7168}, {32, 10240, 10752}}, 1, 1) {
 		req := small(t)
 		req.GlobalBatch = c.batch
 		less := find(t, req, machine(t, c.less<<10, 1)).Best
@@ -145,12 +163,13 @@ func TestMonotoneSteps(t *testing.T) {
 // search chose.
 func TestBeatsFixedStrategies(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
-	req := small(t)
+	req := tiny(t)
+	req.GlobalBatch = 8
 	seed := testkit.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 1))
 	fitted := 0
-	for range 12 {
-		m := machine(t, int64(7+rng.IntN(100))<<20, []float64{0.05, 0.3, 1}[rng.IntN(3)])
+	for range testkit.Count(4, 8, 12) {
+		m := machine(t, int64(5+rng.IntN(60))<<20, []float64{0.05, 0.3, 1}[rng.IntN(3)])
 		pl := fixed(req, rng)
 		c, err := Evaluate(context.Background(), req, pl, m, "fixed")
 		check(t, err)
@@ -188,8 +207,8 @@ func fixed(req *Request, rng *rand.Rand) *plan.Plan {
 // TestMisfit: what the hint says does fit, and a byte less does not.
 func TestMisfit(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
-	req := small(t)
-	for _, caps := range [][device.NumTiers]int64{{1 << 20, 1 << 34, 0}, {1 << 30, 1 << 12, 0}, {1 << 20, 1 << 10, 1 << 30}} {
+	req := tiny(t)
+	for _, caps := range testkit.Sample([][device.NumTiers]int64{{1 << 20, 1 << 34, 0}, {1 << 30, 1 << 11, 0}, {1 << 20, 1 << 10, 1 << 30}}, 1, 2) {
 		m := machine(t, 0, 1)
 		m.Capacity = caps
 		_, err := Search(context.Background(), req, m, nil)
@@ -261,7 +280,7 @@ func TestOddSequences(t *testing.T) {
 		want       []int
 	}
 	of := func(c batch) *Request {
-		r := *small(t)
+		r := *tiny(t)
 		model := *r.Graph.Model
 		model.MaxPositions = c.seq
 		g, err := graph.Build(&model, c.seq, graph.BF16)

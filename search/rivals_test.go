@@ -15,7 +15,7 @@ import (
 // no rivals do.
 func TestRivals(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
-	req, m := small(t), machine(t, 200<<20, 1)
+	req, m := tiny(t), machine(t, 128<<20, 1)
 	const odd = 2 // rows of logits
 	usual := m.Cost
 	m.Cost = sim.CostFunc(func(c *device.Call) float64 {
@@ -51,7 +51,7 @@ func TestRivals(t *testing.T) {
 // multiples of it, also in plans of others, however fast those would be.
 func TestHeadUnit(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
-	req, m := small(t), machine(t, 200<<20, 1)
+	req, m := tiny(t), machine(t, 128<<20, 1)
 	usual := m.Cost
 	m.Cost = sim.CostFunc(func(c *device.Call) float64 {
 		if c.Op == graph.CrossEntropy {

@@ -17,9 +17,9 @@ import (
 // needs what the short one needs plus what its micro-batches add.
 func TestShortSteps(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
-	req := small(t)
+	req := tiny(t)
 	req.GlobalBatch = 32
-	m := machine(t, 60<<20, 0.5)
+	m := machine(t, 38<<20, 0.5)
 	p := newProblem(req, m)
 	var sum, worst float64
 	n := 0
@@ -63,18 +63,18 @@ func TestShortSteps(t *testing.T) {
 // found for the shorter step serves the longer one too, given memory for what waits for the end of the step.
 func TestLongAccumulation(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
-	req := small(t)
-	for _, mib := range testkit.Sample([]int64{8, 14}, 1, 1) {
+	req := tiny(t)
+	for _, mib := range testkit.Sample([]int64{9, 5}, 1, 1) {
 		m := machine(t, mib<<20, 1)
-		req.GlobalBatch = 8
+		req.GlobalBatch = 4
 		few := find(t, req, m).Best
 		grows, err := newProblem(req, m).growth(t.Context(), 1)
 		check(t, err)
-		req.GlobalBatch = 32
-		m.Capacity[device.DeviceTier] += 24 * grows[device.DeviceTier]
+		req.GlobalBatch = 16
+		m.Capacity[device.DeviceTier] += 12 * grows[device.DeviceTier]
 		many := find(t, req, m).Best
 		if ratio := many.Seconds() / few.Seconds() / 4; ratio > 1.005 {
-			t.Errorf("%d MiB: a sequence takes %.3g times as long in a batch of 32 (%s) as in one of 8 (%s)", mib, ratio, many.Label, few.Label)
+			t.Errorf("%d MiB: a sequence takes %.3g times as long in a batch of 16 (%s) as in one of 4 (%s)", mib, ratio, many.Label, few.Label)
 		}
 	}
 }
@@ -83,9 +83,9 @@ func TestLongAccumulation(t *testing.T) {
 // plan keeps fewer activations instead of being given up.
 func TestLengthenedWithLess(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
-	req := small(t)
-	req.GlobalBatch = 32
-	m := machine(t, 10<<20, 1)
+	req := tiny(t)
+	req.GlobalBatch = 16
+	m := machine(t, 6<<20, 1)
 	p := newProblem(req, m)
 	e := newEnumeration(p, nil, fastestPlan)
 	e.short = true
@@ -114,9 +114,9 @@ func TestLengthenedWithLess(t *testing.T) {
 
 // TestMisfitsOnce: where nothing fits, plans whose steps can't be shortened are considered only once.
 func TestMisfitsOnce(t *testing.T) {
-	req := small(t)
+	req := tiny(t)
 	req.GlobalBatch = 8
-	p := newProblem(req, machine(t, 3<<20, 1))
+	p := newProblem(req, machine(t, 2<<20, 1))
 	times := map[string]int{}
 	p.told.progress = func(words string) { times[words]++ }
 	found, err := planUniform(t.Context(), p, nil)

@@ -65,12 +65,13 @@ func TestTrial(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	seed := testkit.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 1))
-	req := small(t)
-	alone := find(t, req, machine(t, 40<<20, 1)).Best
+	req := layers(t, 1, 4)
+	alone := find(t, req, machine(t, 7<<20, 1)).Best
+	tried := false
 	for range testkit.Count(1, 2, 3) {
 		synctest.Test(t, func(t *testing.T) {
 			const noise, much = 0.03, 1.15
-			m := machine(t, 40<<20, 1)
+			m := machine(t, 7<<20, 1)
 			f := &fakeTrials{rng: rng, noise: noise, together: rng.IntN(2) == 0}
 			m.Trial = &Trial{Steps: []int{200, 3000, 1e6}[rng.IntN(3)], Open: f.open}
 			began := time.Now()
@@ -82,6 +83,7 @@ func TestTrial(t *testing.T) {
 			if len(f.list) == 0 {
 				return // it is not worth it
 			}
+			tried = true
 			if !f.closed {
 				t.Error("memory was not given back")
 			}
@@ -111,6 +113,9 @@ func TestTrial(t *testing.T) {
 			}
 		})
 	}
+	if !tried {
+		t.Error("nothing was tried")
+	}
 }
 
 // TestTrialPrepares: no plan is tried before the operators of its micro-batch size are timed, and the
@@ -119,7 +124,7 @@ func TestTrial(t *testing.T) {
 func TestTrialPrepares(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	synctest.Test(t, func(t *testing.T) {
-		req, m := small(t), machine(t, 10<<20, 0.1)
+		req, m := layers(t, 1, 4), machine(t, 4608<<10, 0.1)
 		alone := find(t, req, m).Best.Plan
 		req.Rivals = []Rival{{"another's", alone}}
 		timed := map[int]bool{}
@@ -223,7 +228,7 @@ func TestPolicyKnowsPrices(t *testing.T) {
 func TestTrialOverrules(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	synctest.Test(t, func(t *testing.T) {
-		req, m := small(t), machine(t, 30<<20, 1)
+		req, m := layers(t, 1, 4), machine(t, 7<<20, 1)
 		alone := find(t, req, m).Best
 		f := &fakeTrials{rng: rand.New(rand.NewPCG(1, 1)), slow: alone.Label}
 		m.Trial = &Trial{Steps: 1e6, Open: f.open}
@@ -235,7 +240,7 @@ func TestTrialOverrules(t *testing.T) {
 
 // TestTrialIsWorthIt: trials do not hold up a short run, nor a long one for ever.
 func TestTrialIsWorthIt(t *testing.T) {
-	req, m := small(t), machine(t, 40<<20, 1)
+	req, m := tiny(t), machine(t, 10<<20, 1)
 	req.Pins.MicroBatch = 4 // fewer plans, found sooner
 	m.Trial = &Trial{Steps: 3, Open: func(context.Context, []*Candidate) (Trials, error) {
 		t.Error("a run of three steps was kept waiting")
@@ -259,7 +264,7 @@ func TestTrialIsWorthIt(t *testing.T) {
 
 // TestTrialFails: an error on the machine is reported with the plan's name.
 func TestTrialFails(t *testing.T) {
-	req, m := small(t), machine(t, 40<<20, 1)
+	req, m := tiny(t), machine(t, 10<<20, 1)
 	req.Pins.MicroBatch = 4
 	f := &fakeTrials{rng: rand.New(rand.NewPCG(1, 1)), err: errors.New("no arena")}
 	m.Trial = &Trial{Steps: 1e6, Open: f.open}

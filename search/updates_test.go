@@ -40,9 +40,9 @@ func TestUpdates(t *testing.T) {
 		bound  float64
 	}{{1, 1, plan.FP32State, true, 0.005}, {4, 1, plan.FP32State, true, 0.005}, {2, 0, plan.FP32State, true, 0.01}, {1, 1, plan.BF16Moments, true, 0.005}, {0.01, 1, plan.FP32State, false, 0.02}}, 1, 2) {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
-			req := small(t)
+			req := tiny(t)
 			req.Options.Clip, req.State, req.GlobalBatch = c.clip, c.state, 1
-			m := machine(t, 7<<20, c.link)
+			m := machine(t, 5632<<10, c.link)
 			m.Capacity[device.DiskTier] = 0
 			found := find(t, req, m).Best
 			t.Log(found.Label, found.Seconds())
@@ -143,7 +143,8 @@ func TestStreamFrozen(t *testing.T) {
 func TestDefers(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	for _, clip := range []float64{1, 0} {
-		req, m := small(t), machine(t, 12<<20, 0.3)
+		req, m := tiny(t), machine(t, 6<<20, 0.3)
+		req.GlobalBatch = 2
 		req.Options.Clip = clip
 		m.Capacity[device.DiskTier] = 0
 		best := find(t, req, m).Best
