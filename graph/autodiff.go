@@ -30,7 +30,7 @@ import "slices"
 // of a layer cannot be deferred beyond its input gradients without a copy
 // (zero-bubble schedules need one).
 
-type rule func(b *builder, n *Node)
+type rule func(b *differentiator, n *Node)
 
 var rules = map[Op]rule{
 	Linear:       diffLinear,
@@ -43,18 +43,41 @@ var rules = map[Op]rule{
 	Route:        diffRoute,
 	ExpertLinear: diffExpertLinear,
 	Combine:      diffCombine,
-	Cast:         func(b *builder, n *Node) { b.grad[n.Args[CastSrc].Value] = b.grad[n.Args[CastDst].Value] }, // of the same columns
-	Scale:        func(b *builder, n *Node) { b.node(Scale, n.Attr, b.of(n.Args[ScaleY])) },
+	Cast:         func(b *differentiator, n *Node) { b.grad[n.Args[CastSrc].Value] = b.grad[n.Args[CastDst].Value] }, // of the same columns
+	Scale:        func(b *differentiator, n *Node) { b.node(Scale, n.Attr, b.of(n.Args[ScaleY])) },
 	Embed:        diffEmbed,
 	CrossEntropy: diffCrossEntropy,
-	Preference:   func(*builder, *Node) {},
-	LossSum:      func(*builder, *Node) {},
+	Preference:   func(*differentiator, *Node) {},
+	LossSum:      func(*differentiator, *Node) {},
 }
 
+// differentiator appends the backward passes to a graph whose forward passes are built.
+type differentiator struct {
+	*builder
+	needs [][]Use     // columns of forward values that depend on a trained parameter
+	grad  map[int]int // gradient value of a value, once it has a contribution
+	pgrad map[int]int // gradient value of a parameter
+	held  *Node       // a weight's gradient that waits to be merged with another, see weightGrad
+}
+
+// differentiate appends the backward passes of all segments.
 func (b *builder) differentiate() {
-	b.back = true
+	d := &differentiator{builder: b, grad: map[int]int{}, pgrad: map[int]int{}}
+	d.appendBackward()
+}
+
+// node appends a node to the backward pass of the segment.
+func (b *differentiator) node(op Op, attr Attr, args ...Use) {
+	n := Node{Op: op, Attr: attr, Args: args, Chunked: b.chunk}
+	if h := b.held; h != nil && (n.Writes(h.Args[LinearDWX].Value) || n.Writes(h.Args[LinearDWDY].Value)) {
+		b.release()
+	}
+	b.seg.Backward = append(b.seg.Backward, n)
+}
+
+// appendBackward appends the backward passes, from the last segment to the first.
+func (b *differentiator) appendBackward() {
 	b.need()
-	b.grad, b.pgrad = map[int]int{}, map[int]int{}
 	for s := b.g.Head(); s >= 0; s-- {
 		b.seg = &b.g.Segments[s]
 		b.seg.DOut = b.gradientOf(b.seg.Out)
@@ -72,7 +95,7 @@ func (b *builder) differentiate() {
 }
 
 // need finds the values, or columns of them, that depend on a trained parameter.
-func (b *builder) need() {
+func (b *differentiator) need() {
 	b.needs = make([][]Use, len(b.g.Values), 2*len(b.g.Values))
 	for i := range b.g.Values {
 		if v := &b.g.Values[i]; v.Kind == ParamValue && !b.g.Params[v.Param].Frozen {
@@ -94,12 +117,12 @@ func (b *builder) need() {
 }
 
 // trained reports whether an operand has a gradient.
-func (b *builder) trained(u Use) bool {
+func (b *differentiator) trained(u Use) bool {
 	return u.Value >= 0 && slices.ContainsFunc(b.needs[u.Value], u.overlaps)
 }
 
 // gradientOf returns the current gradient value of a boundary value, -1 if none.
-func (b *builder) gradientOf(v int) int {
+func (b *differentiator) gradientOf(v int) int {
 	if d, ok := b.grad[v]; ok {
 		return d
 	}
@@ -107,7 +130,7 @@ func (b *builder) gradientOf(v int) int {
 }
 
 // saved lists the forward values that the segment's backward pass reads.
-func (b *builder) saved() []int {
+func (b *differentiator) saved() []int {
 	var list []int
 	for i := range b.seg.Backward {
 		n := &b.seg.Backward[i]
@@ -126,11 +149,11 @@ func (b *builder) saved() []int {
 }
 
 // of returns the existing gradient of an operand.
-func (b *builder) of(u Use) Use { return Use{b.grad[u.Value], u.Lo, u.Hi} }
+func (b *differentiator) of(u Use) Use { return Use{b.grad[u.Value], u.Lo, u.Hi} }
 
 // into returns the destination of a contribution to an operand's gradient, and
 // whether it must be added to earlier contributions.
-func (b *builder) into(u Use) (to Use, acc bool) {
+func (b *differentiator) into(u Use) (to Use, acc bool) {
 	d, ok := b.grad[u.Value]
 	if !ok {
 		d = b.gradient(u.Value)
@@ -141,14 +164,14 @@ func (b *builder) into(u Use) (to Use, acc bool) {
 
 // gradient makes the gradient value of a forward value. It has all rows even if
 // contributions come in chunks of rows.
-func (b *builder) gradient(of int) int {
+func (b *differentiator) gradient(of int) int {
 	v := b.g.Values[of]
 	return b.value(Value{Name: "d." + v.Name, Kind: Gradient, DType: v.DType, PerToken: true, Cols: v.Cols, Cuts: v.Cuts})
 }
 
 // paramGrad returns the gradient of a parameter, or of several spanned by one value: a sum over
 // micro-batches. Only the lowering knows which contribution comes first and so is not accumulated.
-func (b *builder) paramGrad(u Use) Use {
+func (b *differentiator) paramGrad(u Use) Use {
 	v := b.g.Values[u.Value]
 	d, ok := b.pgrad[v.Param]
 	if !ok {
@@ -158,7 +181,7 @@ func (b *builder) paramGrad(u Use) Use {
 	return b.all(d)
 }
 
-func diffLinear(b *builder, n *Node) {
+func diffLinear(b *differentiator, n *Node) {
 	y, x, w, bias := n.Args[LinearY], n.Args[LinearX], n.Args[LinearW], n.Args[LinearBias]
 	res := n.Args[LinearRes]
 	dy := b.of(y)
@@ -185,7 +208,7 @@ func diffLinear(b *builder, n *Node) {
 //	          linear_dw dqkv dproj             linear_dw dup ddown
 //
 // On an H200 GPT-2's 768 x 768 reaches 224 TFLOP/s by itself and 768 x 2304 some 500, for want of tiles; see device/cuda/wgrad.go.
-func (b *builder) weightGrad(n Node) {
+func (b *differentiator) weightGrad(n Node) {
 	p := &b.g.Params[b.g.ParamOf(n.Args[LinearDWDW].Value)]
 	if n.Chunked || p.Adapter {
 		b.node(n.Op, n.Attr, n.Args...)
@@ -202,14 +225,14 @@ func (b *builder) weightGrad(n Node) {
 
 // leads reports whether the weight of product n is stored directly before that of product to, whose result goes
 // back into the stream that n reads.
-func (b *builder) leads(n, to *Node) bool {
+func (b *differentiator) leads(n, to *Node) bool {
 	v := &b.g.Values[n.Args[LinearDWDW].Value]
 	x, dy := n.Args[LinearDWX], to.Args[LinearDWDY]
 	return v.Param+v.Params == b.g.ParamOf(to.Args[LinearDWDW].Value) && n.Attr == to.Attr && x.Hi-x.Lo == dy.Hi-dy.Lo
 }
 
 // release appends the gradient that waits, if any.
-func (b *builder) release() {
+func (b *differentiator) release() {
 	if n := b.held; n != nil {
 		b.held = nil
 		b.node(n.Op, n.Attr, n.Args...)
@@ -218,14 +241,14 @@ func (b *builder) release() {
 
 // pass makes dy, the gradient of a node's result, the first contribution to the gradient of
 // res, which the node adds.
-func (b *builder) pass(res, dy Use) {
+func (b *differentiator) pass(res, dy Use) {
 	if _, ok := b.grad[res.Value]; ok {
 		panic("graph: " + b.g.Values[res.Value].Name + " has a gradient that would be lost")
 	}
 	b.grad[res.Value] = dy.Value
 }
 
-func diffNorm(b *builder, n *Node) {
+func diffNorm(b *differentiator, n *Node) {
 	y, stats, x, g := n.Args[LayerNormY], n.Args[LayerNormStats], n.Args[LayerNormX], n.Args[LayerNormGain] // or of RMSNorm
 	dy := b.of(y)
 	dx, acc := absent, false
@@ -260,13 +283,13 @@ func diffNorm(b *builder, n *Node) {
 	}
 }
 
-func diffRoPE(b *builder, n *Node) {
+func diffRoPE(b *differentiator, n *Node) {
 	attr := n.Attr
 	attr.Inverse = true
 	b.node(RoPE, attr, b.of(n.Args[RoPEQKV]), n.Args[RoPETable])
 }
 
-func diffAttention(b *builder, n *Node) {
+func diffAttention(b *differentiator, n *Node) {
 	o, lse, q, kv := n.Args[AttentionO], n.Args[AttentionLSE], n.Args[AttentionQ], n.Args[AttentionKV]
 	delta := b.value(Value{Name: "d." + b.g.Values[lse.Value].Name, Kind: Gradient, DType: F32, PerToken: true, Cols: n.Attr.Heads})
 	dq, _ := b.into(q)
@@ -281,7 +304,7 @@ func diffAttention(b *builder, n *Node) {
 	}
 }
 
-func diffAct(b *builder, n *Node) {
+func diffAct(b *differentiator, n *Node) {
 	y, x := n.Args[ActY], n.Args[ActX]
 	dy := b.of(y)
 	b.grad[x.Value] = dy.Value
@@ -293,7 +316,7 @@ func diffAct(b *builder, n *Node) {
 }
 
 // latest returns the last node of the segment's backward pass that has an operand in common with u.
-func (b *builder) latest(u Use) *Node {
+func (b *differentiator) latest(u Use) *Node {
 	for i := len(b.seg.Backward) - 1; i >= 0; i-- {
 		if n := &b.seg.Backward[i]; slices.ContainsFunc(n.Args, u.overlaps) {
 			return n
@@ -302,7 +325,7 @@ func (b *builder) latest(u Use) *Node {
 	return &Node{}
 }
 
-func diffSwiGLU(b *builder, n *Node) {
+func diffSwiGLU(b *differentiator, n *Node) {
 	y, gu := n.Args[SwiGLUY], n.Args[SwiGLUGateUp]
 	b.release() // memory peaks here, at the gradient of gates and ups: a gradient that waits must not keep y alive
 	dgu, _ := b.into(gu)
@@ -317,7 +340,7 @@ func diffSwiGLU(b *builder, n *Node) {
 	b.node(SwiGLUBwd, attr, args...)
 }
 
-func diffEmbed(b *builder, n *Node) {
+func diffEmbed(b *differentiator, n *Node) {
 	x, tokens, wte, wpe := n.Args[EmbedX], n.Args[EmbedTokens], n.Args[EmbedWTE], n.Args[EmbedWPE]
 	dx := b.of(x)
 	if b.trained(wte) {
@@ -329,7 +352,7 @@ func diffEmbed(b *builder, n *Node) {
 }
 
 // diffCrossEntropy: the gradient replaces the logits. If it was not known when they were computed, they are recomputed.
-func diffCrossEntropy(b *builder, n *Node) {
+func diffCrossEntropy(b *differentiator, n *Node) {
 	logits := n.Args[CrossEntropyLogits]
 	if n.Attr.Grad {
 		b.grad[logits.Value] = logits.Value

@@ -160,11 +160,6 @@ type builder struct {
 	seg    *Segment
 	params map[string]int // value of a parameter by name
 	chunk  bool           // nodes appended now belong to the row-chunk loop
-	back   bool           // nodes appended now are backward ones
-	needs  [][]Use        // columns of forward values that depend on a trained parameter
-	grad   map[int]int    // gradient value of a value, once it has a contribution
-	pgrad  map[int]int    // gradient value of a parameter
-	held   *Node          // a weight's gradient that waits to be merged with another, see weightGrad
 	pull   int            // with pairs: the derivative of the loss with respect to each token's loss
 }
 
@@ -229,15 +224,7 @@ func (b *builder) all(v int) Use { return Use{v, 0, b.g.Values[v].Cols} }
 var absent = Use{Value: -1}
 
 func (b *builder) node(op Op, attr Attr, args ...Use) {
-	n := Node{Op: op, Attr: attr, Args: args, Chunked: b.chunk}
-	if h := b.held; h != nil && (n.Writes(h.Args[LinearDWX].Value) || n.Writes(h.Args[LinearDWDY].Value)) {
-		b.release()
-	}
-	if b.back {
-		b.seg.Backward = append(b.seg.Backward, n)
-	} else {
-		b.seg.Forward = append(b.seg.Forward, n)
-	}
+	b.seg.Forward = append(b.seg.Forward, Node{Op: op, Attr: attr, Args: args, Chunked: b.chunk})
 }
 
 func (b *builder) segment(name string, in int) {

@@ -73,7 +73,7 @@ func (b *builder) each(y, x int, p *next, experts int, weights Use) {
 	}
 }
 
-func diffRoute(b *builder, n *Node) {
+func diffRoute(b *differentiator, n *Node) {
 	weights, experts, logits := n.Args[RouteWeights], n.Args[RouteExperts], n.Args[RouteLogits]
 	dlogits, _ := b.into(logits)
 	attr, args := n.Attr, []Use{dlogits, b.of(weights), weights, experts, logits}
@@ -87,7 +87,7 @@ func diffRoute(b *builder, n *Node) {
 }
 
 // diffCombine: each slot has the gradient of the sum, so no copies of it are made.
-func diffCombine(b *builder, n *Node) {
+func diffCombine(b *differentiator, n *Node) {
 	y, x, res := n.Args[CombineY], n.Args[CombineX], n.Args[CombineRes]
 	dy := b.of(y)
 	if b.trained(x) {
@@ -99,7 +99,7 @@ func diffCombine(b *builder, n *Node) {
 }
 
 // diffExpertLinear: dy has slots, or is the same for all slots.
-func diffExpertLinear(b *builder, n *Node) {
+func diffExpertLinear(b *differentiator, n *Node) {
 	y, x, w := n.Args[ExpertLinearY], n.Args[ExpertLinearX], n.Args[ExpertLinearW]
 	experts := n.Args[ExpertLinearExperts]
 	dy := b.all(b.grad[y.Value])
@@ -116,7 +116,7 @@ func diffExpertLinear(b *builder, n *Node) {
 }
 
 // diffExpertBias appends the gradients of biases, and of the weights that multiply them.
-func (b *builder) diffExpertBias(n *Node, dy Use) {
+func (b *differentiator) diffExpertBias(n *Node, dy Use) {
 	experts, bias, weights := n.Args[ExpertLinearExperts], n.Args[ExpertLinearBias], absent
 	if len(n.Args) > ExpertLinearWeights {
 		weights = n.Args[ExpertLinearWeights]
@@ -131,7 +131,7 @@ func (b *builder) diffExpertBias(n *Node, dy Use) {
 }
 
 // expertDX appends the gradient of x, with slots if x has them, else summed over the slots.
-func (b *builder) expertDX(n *Node, dy Use) {
+func (b *differentiator) expertDX(n *Node, dy Use) {
 	y, x, w := n.Args[ExpertLinearY], n.Args[ExpertLinearX], n.Args[ExpertLinearW]
 	experts := n.Args[ExpertLinearExperts]
 	attr := n.Attr

@@ -98,7 +98,7 @@ func attentionRef(_ *Env, a *graph.Attr, t []Tensor) {
 		i, base := row%a.Seq, row-row%a.Seq
 		v := viewOf(a, base, kv.Rows, q.Rows, optional(t, graph.AttentionStarts))
 		for h := range v.heads {
-			lse.Set(n, h, softmaxRef(a, &v, q, kv, optional(t, graph.AttentionSinks), n, base, i, h, p))
+			lse.Set(n, h, softmaxRef(a, &v, q, kv, optional(t, graph.AttentionSinks), query{n, base, i, h}, p))
 			for c := range v.size {
 				var s float64
 				for j := v.first(i); j <= i; j++ {
@@ -118,15 +118,18 @@ func optional(t []Tensor, arg int) *Tensor {
 	return &t[arg]
 }
 
-// softmaxRef fills p with the probabilities of the query in row n, which is at
-// position i of its sequence, and returns the logarithm of the denominator.
-func softmaxRef(a *graph.Attr, v *view, q, kv, sinks *Tensor, n, base, i, h int, p []float64) float64 {
+// query is the query of a head in a row, at position i of the sequence that begins at row base of the keys.
+type query struct{ row, base, i, head int }
+
+// softmaxRef fills p with the probabilities of a query, and returns the logarithm of the denominator.
+func softmaxRef(a *graph.Attr, v *view, q, kv, sinks *Tensor, at query, p []float64) float64 {
+	i, h := at.i, at.head
 	sink := sinkRef(sinks, h)
 	m := sink
 	for j := v.first(i); j <= i; j++ {
 		p[j] = 0
 		for c := range v.size {
-			p[j] += a.Scale * q.At(n, v.q(h)+c) * kv.At(base+j, v.k(h/v.group)+c)
+			p[j] += a.Scale * q.At(at.row, v.q(h)+c) * kv.At(at.base+j, v.k(h/v.group)+c)
 		}
 		m = max(m, p[j])
 	}

@@ -26,11 +26,11 @@ type reference struct{ train, held []float32 }
 const referenceState = "reference"
 
 // preferring reports whether the run trains on pairs.
-func (t *Run) preferring() bool { return t.Setup.Graph.Preference() > 0 }
+func (s *Setup) preferring() bool { return s.Graph.Preference() > 0 }
 
 // refer computes the reference, unless it is known or there are no pairs. say receives progress messages; nil: there are none.
 func (t *Run) refer(ctx context.Context, say func(text string)) error {
-	if !t.preferring() || t.reference.train != nil {
+	if !t.Setup.preferring() || t.reference.train != nil {
 		return nil
 	}
 	if say == nil {
@@ -95,7 +95,7 @@ func (p *pairs) clear(tokens int) {
 // pair records the pairs of window i, which occupies a row of the batch. The caller clears the pairs before the first row. known
 // holds the reference's log-probabilities for all windows, or nil if they are not known yet. Without preferences it does nothing.
 func (t *Run) pair(row int, w data.Windows, i int64, known []float32) {
-	if !t.preferring() {
+	if !t.Setup.preferring() {
 		return
 	}
 	p := &t.pairs
@@ -119,7 +119,7 @@ func (t *Run) row(r int) []int32 {
 func (t *Run) evaluate(ctx context.Context, rows int) (out session.Outcome, targets int, err error) {
 	c := t.Setup.Config
 	sc := session.Scalars{Targets: t.split(rows), Beta1: c.Beta1, Beta2: c.Beta2}
-	if t.preferring() {
+	if t.Setup.preferring() {
 		sc.Reference = t.pairs.reference
 	}
 	out, err = t.Session.Step(ctx, evaluating, t.tokens, t.targets, sc)

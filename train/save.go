@@ -100,7 +100,7 @@ func (t *Run) start() error {
 		return err
 	case t.Setup.Folder != "":
 		return t.fromFolder()
-	case t.lora() != nil:
+	case t.Setup.lora() != nil:
 		return c.Fault("lora", "there are no trained weights to adapt; hint: set model to a Hugging Face folder")
 	}
 	note := fmt.Sprintf("the weights begin as random numbers, of seed %d", c.Seed)
@@ -112,13 +112,13 @@ func (t *Run) start() error {
 		session.Initial(p, c.Seed, dst)
 		return nil
 	}
-	return t.Session.Load(func(name string, dst []float32) error { return t.origin.read(t.param(name), dst) })
+	return t.Session.Load(func(name string, dst []float32) error { return t.origin.read(t.Setup.param(name), dst) })
 }
 
-func (t *Run) lora() *model.LoRA { return t.Setup.Graph.Model.LoRA }
+func (s *Setup) lora() *model.LoRA { return s.Graph.Model.LoRA }
 
-func (t *Run) param(name string) model.Param {
-	params := t.Setup.Graph.Params
+func (s *Setup) param(name string) model.Param {
+	params := s.Graph.Params
 	return params[slices.IndexFunc(params, func(p model.Param) bool { return p.Name == name })]
 }
 
@@ -144,7 +144,7 @@ func (t *Run) fromFolder() error {
 		}
 	}
 	t.Notes = append(t.Notes, note)
-	return t.Session.Load(func(name string, dst []float32) error { return t.origin.read(t.param(name), dst) })
+	return t.Session.Load(func(name string, dst []float32) error { return t.origin.read(t.Setup.param(name), dst) })
 }
 
 // resume restores a checkpoint exactly: weights, moments, data cursor and counters.
@@ -160,7 +160,7 @@ func (t *Run) resume(path string) error {
 	if err := belongs(t.Setup.Config, ck, path, func(here *identity) { *here = t.identity() }); err != nil {
 		return err
 	}
-	if t.lora() != nil {
+	if t.Setup.lora() != nil {
 		base, err := safetensors.OpenFolder(t.Setup.Folder)
 		if err != nil {
 			return folder.WeightsError(t.Setup.Folder, err)
@@ -180,7 +180,7 @@ func (t *Run) resume(path string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	if t.preferring() {
+	if t.Setup.preferring() {
 		if err := t.reference.load(ck, t.Setup); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
@@ -341,7 +341,7 @@ func (t *Run) save(o Observer) error {
 		Trainer: checkpoint.Trainer{Step: int64(t.Step), Tokens: t.Tokens, Cursor: cursor, Plan: id,
 			Losses: t.Losses[max(0, len(t.Losses)-lossTail):], Best: t.Best},
 		Weights: t.tensors(optimizer.Weights),
-		Adapter: t.lora() != nil,
+		Adapter: t.Setup.lora() != nil,
 		State:   append(t.moments(), t.reference.groups()...),
 		Files:   files,
 	}
@@ -390,7 +390,7 @@ func (t *Run) files() (map[string][]byte, error) {
 		delete(files, "chat_template.jinja")
 		maps.Copy(files, t.Setup.Chat.Files())
 	}
-	if t.lora() != nil {
+	if t.Setup.lora() != nil {
 		var err error
 		if files[folder.AdapterFile], err = folder.DescribeAdapter(t.Setup.Graph.Model, t.Setup.Folder); err != nil {
 			return nil, err

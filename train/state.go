@@ -41,12 +41,12 @@ func (w *weights) half(p model.Param) bool {
 
 // rounded reports whether the arenas hold a parameter in fewer bits than
 // checkpoints do. That is never so for trained parameters.
-func (t *Run) rounded(p model.Param) bool {
-	return p.Frozen && (p.NF4 || t.Setup.Graph.DType != graph.F32) && t.saves(p)
+func (s *Setup) rounded(p model.Param) bool {
+	return p.Frozen && (p.NF4 || s.Graph.DType != graph.F32) && s.saves(p)
 }
 
 // saves reports whether checkpoints contain a parameter: those of adapters contain only the adapters' own.
-func (t *Run) saves(p model.Param) bool { return t.lora() == nil || p.Adapter }
+func (s *Setup) saves(p model.Param) bool { return s.lora() == nil || p.Adapter }
 
 // storedAs returns the type in which checkpoints store one kind of a parameter's state: the type in which the run holds it or,
 // if the arenas hold it rounded, one that loses nothing.
@@ -54,7 +54,7 @@ func (t *Run) storedAs(p model.Param, kind optimizer.Kind) safetensors.DType {
 	master, moments := t.Plan.Plan.State.Types()
 	half := moments == graph.BF16
 	if kind == optimizer.Weights {
-		half = master == graph.BF16 && (!t.rounded(p) || t.origin.half(p))
+		half = master == graph.BF16 && (!t.Setup.rounded(p) || t.origin.half(p))
 	}
 	if half {
 		return safetensors.BF16
@@ -81,7 +81,7 @@ func (t *Run) tensors(kind optimizer.Kind) []safetensors.Tensor {
 	var list []safetensors.Tensor
 	r := &stateReader{run: t, kind: kind}
 	for i, p := range t.Setup.Graph.Params {
-		if p.Frozen && kind != optimizer.Weights || !t.saves(p) {
+		if p.Frozen && kind != optimizer.Weights || !t.Setup.saves(p) {
 			continue
 		}
 		for _, part := range p.Tensors() {
@@ -109,7 +109,7 @@ func (r *stateReader) tensor(i int, part model.Tensor) safetensors.Tensor {
 		return inPieces(part, func(at, n int) error { return r.writeFloats(w, i, at, n) })
 	}
 	switch {
-	case p.Reordered() || r.run.rounded(p):
+	case p.Reordered() || r.run.Setup.rounded(p):
 		data = func(w io.Writer) error { return r.writeWhole(w, i, part, as) }
 	case as == safetensors.BF16:
 		data = func(w io.Writer) error {
@@ -158,7 +158,7 @@ func (r *stateReader) writeWhole(w io.Writer, i int, part model.Tensor, as safet
 	if r.whole != i+1 {
 		r.whole, r.values = 0, slices.Grow(r.values[:0], int(p.Elems()))[:p.Elems()]
 		var err error
-		if t.rounded(p) {
+		if t.Setup.rounded(p) {
 			err = t.origin.read(p, r.values)
 		} else {
 			err = t.Session.Read(i, r.kind, r.values)

@@ -52,7 +52,7 @@ func TestStored(t *testing.T) {
 			defer ck.Close()
 			var want, got int64
 			for i, p := range tr.Setup.Graph.Params {
-				if !tr.saves(p) {
+				if !tr.Setup.saves(p) {
 					continue
 				}
 				want += p.Elems() * c.trained

@@ -140,7 +140,7 @@ func (t *Run) open(ctx context.Context, m *machine.Machine) error {
 		t.settle()
 		err = t.roomToSave()
 	}
-	if err == nil && !slices.ContainsFunc(s.Graph.Params, t.rounded) {
+	if err == nil && !slices.ContainsFunc(s.Graph.Params, s.rounded) {
 		err = t.origin.close()
 	}
 	if err != nil {
@@ -232,7 +232,7 @@ func (t *Run) Train(ctx context.Context, o Observer) error {
 	}
 	t.saving.latest = time.Now()
 	for t.Step < c.MaxSteps && (deadline.IsZero() || time.Now().Before(deadline)) {
-		stop, err := t.requested(stopFile)
+		stop, err := t.Setup.requested(stopFile)
 		if err != nil {
 			return err
 		}
@@ -270,7 +270,7 @@ func (t *Run) Train(ctx context.Context, o Observer) error {
 			}
 			t.Session.SetClock(false)
 		}
-		asked, err := t.requested(saveFile)
+		asked, err := t.Setup.requested(saveFile)
 		if err != nil {
 			return err
 		}
@@ -290,8 +290,8 @@ func (t *Run) Train(ctx context.Context, o Observer) error {
 	if err := t.save(o); err != nil {
 		return err
 	}
-	_, stop := t.requested(stopFile) // requests that came too late are fulfilled already, and not left for the next run
-	_, save := t.requested(saveFile)
+	_, stop := t.Setup.requested(stopFile) // requests that came too late are fulfilled already, and not left for the next run
+	_, save := t.Setup.requested(saveFile)
 	if err := errors.Join(stop, save); err != nil || last == nil {
 		return err
 	}
@@ -310,8 +310,8 @@ func (t *Run) passOver(m Metrics, o Observer) {
 var errInterrupted = errors.New("interrupted")
 
 // stopping reports whether the run is asked to stop, by ctx or the file stop, which it leaves there.
-func (t *Run) stopping(ctx context.Context) bool {
-	return ctx.Err() != nil || paths.Exists(filepath.Join(t.Setup.Config.Out, stopFile))
+func (s *Setup) stopping(ctx context.Context) bool {
+	return ctx.Err() != nil || paths.Exists(filepath.Join(s.Config.Out, stopFile))
 }
 
 // Files that a user who cannot send a signal creates in the run's folder: to have a checkpoint written after
@@ -319,8 +319,8 @@ func (t *Run) stopping(ctx context.Context) bool {
 const saveFile, stopFile = "save", "stop"
 
 // requested removes such a file, and reports whether it was there.
-func (t *Run) requested(file string) (bool, error) {
-	err := os.Remove(filepath.Join(t.Setup.Config.Out, file))
+func (s *Setup) requested(file string) (bool, error) {
+	err := os.Remove(filepath.Join(s.Config.Out, file))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
@@ -407,7 +407,7 @@ func (t *Run) Next(ctx context.Context) (Metrics, error) {
 	rate := c.Rate(t.Step)
 	scalars := session.Scalars{Rate: rate, Step: t.Step - t.guard.Skipped + 1, Beta1: c.Beta1, Beta2: c.Beta2, Targets: targets, Seed: c.Seed,
 		Bound: t.guard.bound(c.SkipSpikes)}
-	if t.preferring() {
+	if t.Setup.preferring() {
 		scalars.Reference = t.pairs.reference
 	}
 	began := clock.Now()
@@ -439,7 +439,7 @@ func (t *Run) Next(ctx context.Context) (Metrics, error) {
 		Rate: float64(len(t.tokens)) / seconds, MFU: t.flops / seconds / t.Peak,
 		Bound: scalars.Bound, Skipped: out.Skipped, Passed: passed,
 	}
-	if t.preferring() && stat.Finite(out.Loss) {
+	if t.Setup.preferring() && stat.Finite(out.Loss) {
 		var sums Rewards
 		sums.add(&t.pairs, out.Ratios, c.Preference.Beta)
 		m.Rewards = sums.mean()
@@ -491,7 +491,7 @@ func (t *Run) split(rows int) (count int) {
 			targets[i] = -1
 		}
 	}
-	if t.preferring() {
+	if t.Setup.preferring() {
 		return len(t.pairs.begins) / 2
 	}
 	return count
@@ -513,7 +513,7 @@ func (t *Run) Validate(ctx context.Context) (float64, error) {
 	var rewards Rewards
 	all := 0
 	for first := int64(0); first < windows; first += int64(c.GlobalBatch) {
-		if t.stopping(ctx) {
+		if t.Setup.stopping(ctx) {
 			return 0, errInterrupted
 		}
 		rows := int(min(windows-first, int64(c.GlobalBatch)))
@@ -529,7 +529,7 @@ func (t *Run) Validate(ctx context.Context) (float64, error) {
 		}
 		sum += out.Loss * float64(targets)
 		all += targets
-		if t.preferring() {
+		if t.Setup.preferring() {
 			rewards.add(&t.pairs, out.Ratios, c.Preference.Beta)
 		}
 	}
@@ -541,7 +541,7 @@ func (t *Run) Validate(ctx context.Context) (float64, error) {
 		return 0, folder.NotFinite(fmt.Errorf("step %d: the validation loss is %v: numbers are not finite; hint: %s; use a lower learning_rate", t.Step, loss, t.whole()))
 	}
 	t.ValLoss = loss
-	if t.preferring() {
+	if t.Setup.preferring() {
 		t.rewards = rewards.mean()
 	}
 	return t.ValLoss, nil

@@ -500,7 +500,7 @@ func (sl slice) eval(m *machine, s *scope) (Value, error) {
 }
 
 // indices returns which of n items from, to and step select, as in Python.
-func (m *machine) indices(n int, bounds [3]*int64) ([]int, error) {
+func (l *limits) indices(n int, bounds [3]*int64) ([]int, error) {
 	step := int64(1)
 	if bounds[2] != nil {
 		step = *bounds[2]
@@ -530,7 +530,7 @@ func (m *machine) indices(n int, bounds [3]*int64) ([]int, error) {
 		}
 		i += step
 	}
-	return list, m.spend(len(list))
+	return list, l.spend(len(list))
 }
 
 func (c call) eval(m *machine, s *scope) (Value, error) {

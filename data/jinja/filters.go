@@ -230,12 +230,12 @@ func (m *machine) less(x, y Value, sensitive bool) (int, error) {
 
 // lowered is a text in lower case, or another value. What it costs, the caller's next step
 // pays.
-func (m *machine) lowered(v Value) Value {
+func (l *limits) lowered(v Value) Value {
 	t, ok := v.(Text)
-	if !ok || m.budget < len(t) {
+	if !ok || l.budget < len(t) {
 		return v
 	}
-	m.budget -= len(t)
+	l.budget -= len(t)
 	return t.mapped(func(_ int, r rune) rune { return unicode.ToLower(r) })
 }
 

@@ -16,10 +16,9 @@ func (e *RaisedError) Error() string { return "the template refuses this: " + e.
 
 // machine is one rendering.
 type machine struct {
-	now    time.Time
-	budget int // what may still be spent: steps, and characters and items that are made
-	depth  int // of calls, statements and values
-	out    Text
+	now time.Time
+	limits
+	out Text
 	filters,
 	tests map[string]function
 }
@@ -30,7 +29,7 @@ const maxDepth = 2000
 // Render runs a template. Steps, and characters and items that are made, cost one each of the
 // budget. now is the time that strftime_now formats; if it is zero, there is no such function.
 func (t *Template) Render(variables map[string]Value, now time.Time, budget int) (Text, error) {
-	m := &machine{now: now, budget: budget, filters: filters, tests: tests}
+	m := &machine{now: now, limits: limits{budget: budget}, filters: filters, tests: tests}
 	global := &scope{names: map[string]Value{}}
 	for name, f := range functions {
 		global.names[name] = f
@@ -47,23 +46,29 @@ func (t *Template) Render(variables map[string]Value, now time.Time, budget int)
 	return m.out, nil
 }
 
-func (m *machine) spend(n int) error {
-	if m.budget -= n; m.budget < 0 {
+// limits bound what a template may cost.
+type limits struct {
+	budget int // what may still be spent: steps, and characters and items that are made
+	depth  int // of calls, statements and values
+}
+
+func (l *limits) spend(n int) error {
+	if l.budget -= n; l.budget < 0 {
 		return ErrBudget
 	}
 	return nil
 }
 
 // enter goes a level deeper; leave goes back.
-func (m *machine) enter() error {
-	if m.depth++; m.depth > maxDepth {
-		m.depth--
+func (l *limits) enter() error {
+	if l.depth++; l.depth > maxDepth {
+		l.depth--
 		return fmt.Errorf("more than %d levels of calls and values; hint: check whether a macro calls itself", maxDepth)
 	}
 	return nil
 }
 
-func (m *machine) leave() { m.depth-- }
+func (l *limits) leave() { l.depth-- }
 
 // scope holds the names that a part of the template assigned.
 type scope struct {

@@ -17,7 +17,7 @@ func Parse(source string) (*Template, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &parser{tokens: tokens}
+	p := &parser{cursor: cursor{tokens: tokens}}
 	body, err := p.statements()
 	if err != nil {
 		return nil, err
@@ -28,76 +28,81 @@ func Parse(source string) (*Template, error) {
 	return &Template{body}, nil
 }
 
-// parser is a position in the tokens of a template.
+// parser parses the tokens of a template.
 type parser struct {
-	tokens []token
-	at     int
-	depth  int
-	loops  int // that contain this place
+	cursor
+	loops int // that contain this place
 }
 
-func (p *parser) peek() token { return p.tokens[p.at] }
+// cursor is a position in the tokens of a template.
+type cursor struct {
+	tokens []token
+	at     int
+	depth  int // of what is parsed
+}
+
+func (c *cursor) peek() token { return c.tokens[c.at] }
 
 // second is the token after the next.
-func (p *parser) second() token { return p.tokens[min(p.at+1, len(p.tokens)-1)] }
+func (c *cursor) second() token { return c.tokens[min(c.at+1, len(c.tokens)-1)] }
 
-func (p *parser) next() token {
-	t := p.tokens[p.at]
+func (c *cursor) next() token {
+	t := c.tokens[c.at]
 	if t.kind != kindEnd {
-		p.at++
+		c.at++
 	}
 	return t
 }
 
 // take moves past an operator or a name if it is next.
-func (p *parser) take(text string) bool {
-	if !p.peek().is(text) {
+func (c *cursor) take(text string) bool {
+	if !c.peek().is(text) {
 		return false
 	}
-	p.at++
+	c.at++
 	return true
 }
 
-func (p *parser) fault(format string, args ...any) error {
-	return faultAt(p.peek().line, format, args...)
+func (c *cursor) fault(format string, args ...any) error {
+	return faultAt(c.peek().line, format, args...)
 }
 
 // expect moves past an operator or a name that must be next.
-func (p *parser) expect(text string) error {
-	if !p.take(text) {
-		return p.fault("expected %q, found %v", text, p.peek())
+func (c *cursor) expect(text string) error {
+	if !c.take(text) {
+		return c.fault("expected %q, found %v", text, c.peek())
 	}
 	return nil
 }
 
-func (p *parser) close() error {
-	if p.peek().kind != kindClose {
-		return p.fault("expected the end of the tag, found %v", p.peek())
+func (c *cursor) close() error {
+	if c.peek().kind != kindClose {
+		return c.fault("expected the end of the tag, found %v", c.peek())
 	}
-	p.at++
+	c.at++
 	return nil
 }
 
 // ident reads a name that can be assigned to.
-func (p *parser) ident() (string, error) {
-	t := p.peek()
+func (c *cursor) ident() (string, error) {
+	t := c.peek()
 	if t.kind != kindName || slices.Contains(reserved, t.text) {
-		return "", p.fault("expected a name, found %v", t)
+		return "", c.fault("expected a name, found %v", t)
 	}
-	p.at++
+	c.at++
 	return t.text, nil
 }
 
 var reserved = strings.Fields("true false none True False None and or not in is if else elif")
 
-func (p *parser) enter() error {
-	if p.depth++; p.depth > maxNesting {
-		return p.fault("more than %d levels of nesting", maxNesting)
+func (c *cursor) enter() error {
+	if c.depth++; c.depth > maxNesting {
+		return c.fault("more than %d levels of nesting", maxNesting)
 	}
 	return nil
 }
 
-func (p *parser) leave() { p.depth-- }
+func (c *cursor) leave() { c.depth-- }
 
 // statements parses up to a tag that does not begin a statement, or the end.
 func (p *parser) statements() ([]stmt, error) {
@@ -184,11 +189,11 @@ func (p *parser) ending(word string) error {
 }
 
 // atTag reports whether the next tag begins with a word, and moves past both if so.
-func (p *parser) atTag(word string) bool {
-	if p.peek().kind != kindTag || !p.second().is(word) {
+func (c *cursor) atTag(word string) bool {
+	if c.peek().kind != kindTag || !c.second().is(word) {
 		return false
 	}
-	p.at += 2
+	c.at += 2
 	return true
 }
 

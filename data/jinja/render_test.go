@@ -285,7 +285,7 @@ func FuzzJSON(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%s: %v", out, err)
 		}
-		m := &machine{budget: 1e6}
+		m := &machine{limits: limits{budget: 1e6}}
 		if same, err := m.equal(v, again); err != nil || !same {
 			t.Errorf("%s is written as %s: %v", s, out, err)
 		}

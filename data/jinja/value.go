@@ -371,13 +371,15 @@ func (m *machine) text(v Value) (Text, error) {
 }
 
 // grow appends to a text, which costs what is appended.
-func (m *machine) grow(dst, more Text) (Text, error) {
-	return append(dst, more...), m.spend(len(more))
+func (l *limits) grow(dst, more Text) (Text, error) {
+	return append(dst, more...), l.spend(len(more))
 }
 
 // Repr returns a value as Python prints it, which is what a template writes for a value that is not a text. A
 // budget bounds it as it bounds Render.
-func Repr(v Value, budget int) (Text, error) { return (&machine{budget: budget}).appendRepr(nil, v) }
+func Repr(v Value, budget int) (Text, error) {
+	return (&machine{limits: limits{budget: budget}}).appendRepr(nil, v)
+}
 
 // appendRepr is Python's repr().
 func (m *machine) appendRepr(dst Text, v Value) (Text, error) {

@@ -488,7 +488,7 @@ func (d *Device) matmul(p *product, s device.Stream) (step, error) {
 	}
 	return step{
 		proc: lt.Matmul, keep: k,
-		args:    plan.Args(handle, &k.alpha, &k.beta, at(p.b), at(p.a), at(c), at(p.y), d.workspace, workspaceBytes, d.work.streams[s]),
+		args:    plan.Args(handle, nv.Operands{Alpha: &k.alpha, Beta: &k.beta, A: at(p.b), B: at(p.a), C: at(c), D: at(p.y), Workspace: d.workspace, Bytes: workspaceBytes}, d.work.streams[s]),
 		explain: func(code int32) error { return lt.Check("Matmul", code) },
 	}, nil
 }

@@ -203,7 +203,7 @@ func (t *trial) start(to uintptr) bool {
 	if !t.key.added {
 		c = to // as Prepare has it
 	}
-	args := t.plan.Args(t.d.work.lt, &t.alpha, &t.beta, t.a, t.b, c, to, t.workspace, workspaceBytes, t.d.work.streams[device.Compute])
+	args := t.plan.Args(t.d.work.lt, nv.Operands{Alpha: &t.alpha, Beta: &t.beta, A: t.a, B: t.b, C: c, D: to, Workspace: t.workspace, Bytes: workspaceBytes}, t.d.work.streams[device.Compute])
 	return t.d.lib.Lt.Matmul(args...) == nv.Success
 }
 

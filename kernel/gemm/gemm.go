@@ -99,7 +99,7 @@ func newEngine(p *pool.Pool, x *isa) *Engine {
 // dimensions. C must not overlap A or B.
 func (e *Engine) Gemm(form Form, m, n, k int, a, b, c Matrix, init Init) {
 	j := e.take()
-	j.set(e.isa, form, m, n, k, a, b, c, init)
+	j.set(form, m, n, k, a, b, c, init)
 	j.onTiles()
 	if m > 0 && n > 0 {
 		j.plan(e.pool.Workers())
@@ -116,7 +116,7 @@ func (e *Engine) take() *job {
 		e.idle = e.idle[:n-1]
 		return j
 	}
-	return &job{workers: &e.workers, pool: e.pool}
+	return &job{workers: &e.workers, pool: e.pool, isa: e.isa}
 }
 
 func (e *Engine) put(j *job) {
@@ -152,7 +152,8 @@ func NewSerial() *Serial { return &Serial{isa: sets()[0]} }
 // Gemm is Engine.Gemm on one core.
 func (s *Serial) Gemm(form Form, m, n, k int, a, b, c Matrix, init Init) {
 	j := &s.job
-	j.set(s.isa, form, m, n, k, a, b, c, init)
+	j.isa = s.isa
+	j.set(form, m, n, k, a, b, c, init)
 	j.onTiles()
 	if m > 0 && n > 0 {
 		j.plan(1)

@@ -68,12 +68,12 @@ func (j *job) stepBack() {
 	}
 }
 
-// set stores and checks the arguments of a product.
-func (j *job) set(x *isa, form Form, m, n, k int, a, b, c Matrix, init Init) {
+// set stores and checks the arguments of a product with the instructions of j.isa.
+func (j *job) set(form Form, m, n, k int, a, b, c Matrix, init Init) {
 	if m < 0 || n < 0 || k < 0 {
 		panic(fmt.Sprintf("gemm: negative size %d x %d x %d", m, n, k))
 	}
-	j.isa, j.form, j.m, j.n, j.k, j.way = x, form, m, n, k, packed
+	j.form, j.m, j.n, j.k, j.way = form, m, n, k, packed
 	switch form {
 	case NN:
 		j.a, j.b = a.operand("A", m, k), b.operand("B", k, n)
@@ -98,9 +98,9 @@ func (j *job) set(x *isa, form Form, m, n, k int, a, b, c Matrix, init Init) {
 	}
 	j.held = [...]Matrix{a, b, c, bias, init.Residual}
 
-	j.kernels, j.pairs, j.odd, j.ragged = &x.fma, false, false, false
-	if j.a.half && j.b.half && x.dot.wide != nil {
-		j.kernels, j.pairs = &x.dot, true
+	j.kernels, j.pairs, j.odd, j.ragged = &j.isa.fma, false, false, false
+	if j.a.half && j.b.half && j.isa.dot.wide != nil {
+		j.kernels, j.pairs = &j.isa.dot, true
 		j.k, j.odd = k/2, k%2 != 0
 		j.a.col *= 2
 		j.b.row *= 2

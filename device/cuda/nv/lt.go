@@ -219,10 +219,19 @@ func (pl *Plan) Adopt(handle uintptr, algo [AlgoBytes]byte, workspace int64) err
 	return err
 }
 
-// Args returns the arguments of Matmul. alpha and beta must live as long as the plan.
-func (pl *Plan) Args(handle uintptr, alpha, beta *float32, a, b, c, d, workspace uintptr, bytes int64, stream uintptr) []uintptr {
+// Operands are the operands of a product D = Alpha * A B + Beta * C, by address, and memory for it to work in. Alpha and
+// Beta must live as long as the plan.
+type Operands struct {
+	Alpha, Beta *float32
+	A, B, C, D  uintptr
+	Workspace   uintptr
+	Bytes       int64 // of Workspace
+}
+
+// Args returns the arguments of Matmul.
+func (pl *Plan) Args(handle uintptr, o Operands, stream uintptr) []uintptr {
 	l := pl.layouts
-	return []uintptr{handle, pl.desc, Addr(alpha), a, l[0], b, l[1], Addr(beta), c, l[2], d, l[3], Addr(&pl.Algo), workspace, uintptr(bytes), stream}
+	return []uintptr{handle, pl.desc, Addr(o.Alpha), o.A, l[0], o.B, l[1], Addr(o.Beta), o.C, l[2], o.D, l[3], Addr(&pl.Algo), o.Workspace, uintptr(o.Bytes), stream}
 }
 
 // Close destroys the handles.

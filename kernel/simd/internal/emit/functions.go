@@ -50,17 +50,17 @@ var vectors = []function{
 	}},
 	{name: "Exp", params: "y x next []float32, scale shift float32; ret float32", unroll: 2, body: func(b *body) {
 		b.ahead("next")
-		e := b.exp(b.scaled())
+		e := exp(b, scaled(b))
 		b.store("y", e)
 		b.sum("ret", e)
 	}},
 	{name: "SumExp", params: "x next []float32, scale shift float32; ret float32", unroll: 2, body: func(b *body) {
 		b.ahead("next")
-		b.sum("ret", b.exp(b.scaled()))
+		b.sum("ret", exp(b, scaled(b)))
 	}},
 	{name: "Norm", params: "y x g b []float32, mean rstd float32", half: "y x []uint16, g b []float32, mean rstd float32",
 		unroll: 2, past: true, body: func(b *body) {
-			b.store("y", b.fma(b.hat(), b.load("g"), b.load("b")))
+			b.store("y", b.fma(hat(b), b.load("g"), b.load("b")))
 		}},
 	{name: "NormRMS", params: "y x g []float32, rstd float32", half: "y x []uint16, g []float32, rstd float32",
 		unroll: 2, past: true, body: func(b *body) {
@@ -71,19 +71,19 @@ var vectors = []function{
 			b.fetch("x")
 			d := b.mul(b.next("dy"), b.load("g"))
 			b.sum("s", d)
-			b.dot("sx", d, b.hat())
+			b.dot("sx", d, hat(b))
 		}},
 	{name: "NormDX", params: "dx dy x g []float32, mean rstd c cx float32", half: "dx dy x []uint16, g []float32, mean rstd c cx float32",
 		past: true, body: func(b *body) {
-			b.store("dx", b.mul(b.arg("rstd"), b.normDX()))
+			b.store("dx", b.mul(b.arg("rstd"), normDX(b)))
 		}},
 	{name: "NormDXA", params: "dx dy x g []float32, mean rstd c cx float32", half: "dx dy x []uint16, g []float32, mean rstd c cx float32", body: func(b *body) {
-		b.store("dx", b.fma(b.arg("rstd"), b.normDX(), b.next("dx")))
+		b.store("dx", b.fma(b.arg("rstd"), normDX(b), b.next("dx")))
 	}},
 	{name: "NormDW", params: "dg db dy x []float32, mean rstd float32, ahead int", half: "dg db []float32, dy x []uint16, mean rstd float32, ahead int",
 		unroll: 2, body: func(b *body) {
 			b.fetch("x")
-			b.store("dg", b.fma(b.next("dy"), b.hat(), b.load("dg")))
+			b.store("dg", b.fma(b.next("dy"), hat(b), b.load("dg")))
 			b.store("db", b.add(b.load("db"), b.load("dy")))
 		}},
 	{name: "NormDWR", params: "dg dy x []float32, rstd float32, ahead int", half: "dg []float32, dy x []uint16, rstd float32, ahead int",
@@ -99,12 +99,12 @@ var vectors = []function{
 		b.top("top", b.load("x"))
 	}},
 	{name: "ColExp", params: "sum plus x []float32, scale float32", unroll: 4, down: true, body: func(b *body) {
-		e := b.exp(b.fma(b.load("x"), b.arg("scale"), b.column("plus")))
+		e := exp(b, b.fma(b.load("x"), b.arg("scale"), b.column("plus")))
 		b.store("x", e)
 		b.sum("sum", e)
 	}},
 	{name: "ColExpBwd", params: "plus delta p dp []float32, scale float32", unroll: 2, down: true, body: func(b *body) {
-		p := b.exp(b.fma(b.load("p"), b.arg("scale"), b.column("plus")))
+		p := exp(b, b.fma(b.load("p"), b.arg("scale"), b.column("plus")))
 		b.store("p", p)
 		b.store("dp", b.mul(b.mul(p, b.arg("scale")), b.sub(b.load("dp"), b.column("delta"))))
 	}},
@@ -125,13 +125,13 @@ var conversions = []function{
 		n = b.times(b.xor(n, b.shift(n, 15)), b.bits(0x846ca68b))
 		b.draw("y", b.load("x"), n)
 	}},
-	{name: "AdamW", params: "p m v g []float32, c *Update", body: func(b *body) { b.adamW() }},
+	{name: "AdamW", params: "p m v g []float32, c *Update", body: func(b *body) { adamW(b) }},
 	{name: "AdamW16", params: "p m v g []float32, p16 []uint16, c *Update", body: func(b *body) {
-		b.draw("p16", b.adamW(), b.held(math.Copysign(0, -1)))
+		b.draw("p16", adamW(b), b.held(math.Copysign(0, -1)))
 	}},
-	{name: "Lion", params: "p m g []float32, c *Update", body: func(b *body) { b.lion() }},
+	{name: "Lion", params: "p m g []float32, c *Update", body: func(b *body) { lion(b) }},
 	{name: "Lion16", params: "p m g []float32, p16 []uint16, c *Update", body: func(b *body) {
-		b.draw("p16", b.lion(), b.held(math.Copysign(0, -1)))
+		b.draw("p16", lion(b), b.held(math.Copysign(0, -1)))
 	}},
 	{name: "Join", params: "x []float32, rest []uint16", body: func(b *body) {
 		b.store("x", b.plus(b.plus(b.shift(b.load("rest"), 16), b.load("x")), b.bits(0xffff8000)))
@@ -154,22 +154,22 @@ var activations = [...]struct {
 	unroll int // of the functions that are not gated
 }{
 	{ // x*sigmoid(2u)
-		value: func(b *body, x val) val { return b.div(x, b.onePlus(b.geluExp(x))) },
+		value: func(b *body, x val) val { return b.div(x, onePlus(b, geluExp(b, x))) },
 		slope: func(b *body, d, x val) (val, func() val) {
-			e := b.geluExp(x)
+			e := geluExp(b, x)
 			x2 := b.mul(x, x)
 			slope := b.mul(x, b.fma(x2, b.c(6*geluC*geluA), b.c(2*geluC))) // x * d(2u)/dx
-			return b.mul(d, b.sigmoidBwd(e, slope)), func() val { return b.div(x, b.onePlus(e)) }
+			return b.mul(d, sigmoidBwd(b, e, slope)), func() val { return b.div(x, onePlus(b, e)) }
 		},
 	},
 	{ // With q = 0.5*erfc(|x|/sqrt(2)): x*Phi(x) = max(0,x) - |x|*q. Derivative: Phi(x) + x*density(x), Phi(x) = 0.5 + sign(x)*(0.5-q).
 		value: func(b *body, x val) val {
-			ax := b.absolute(x)
-			q := b.exp2(b.poly(ax, logTail))
+			ax := absolute(b, x)
+			q := exp2(b, b.poly(ax, logTail))
 			return b.fnma(ax, q, b.max(b.held(0), x))
 		},
 		slope: func(b *body, d, x val) (val, func() val) {
-			e, q := b.tail(b.absolute(x))
+			e, q := tail(b, absolute(b, x))
 			half := b.or(b.sub(b.held(0.5), q), b.and(x, b.bits(0x80000000)))
 			phi := b.add(half, b.c(0.5))
 			return b.mul(d, b.fma(b.mul(x, e), b.c(1/math.Sqrt(2*math.Pi)), phi)), func() val { return b.mul(x, phi) }
@@ -183,10 +183,10 @@ var activations = [...]struct {
 		unroll: 2,
 	},
 	{
-		value: func(b *body, x val) val { return b.div(x, b.onePlus(b.expNeg(x))) },
+		value: func(b *body, x val) val { return b.div(x, onePlus(b, expNeg(b, x))) },
 		slope: func(b *body, d, x val) (val, func() val) {
-			e := b.expNeg(x)
-			return b.mul(d, b.sigmoidBwd(e, x)), func() val { return b.div(x, b.onePlus(e)) }
+			e := expNeg(b, x)
+			return b.mul(d, sigmoidBwd(b, e, x)), func() val { return b.div(x, onePlus(b, e)) }
 		},
 	},
 }
@@ -232,7 +232,7 @@ func gluBwd(k int) func(b *body) {
 	}
 }
 
-func (b *body) adamW() val {
+func adamW(b *body) val {
 	g := b.mul(b.load("g"), b.arg("Clip"))
 	m := b.fma(b.load("m"), b.arg("Beta1"), b.mul(g, b.arg("Rest1")))
 	b.store("m", m)
@@ -244,7 +244,7 @@ func (b *body) adamW() val {
 	return p
 }
 
-func (b *body) lion() val {
+func lion(b *body) val {
 	g := b.mul(b.load("g"), b.arg("Clip"))
 	m := b.load("m")
 	sign := b.fma(m, b.arg("Beta1"), b.mul(g, b.arg("Rest1")))
@@ -258,28 +258,28 @@ func (b *body) lion() val {
 }
 
 // hat returns (x-mean)*rstd.
-func (b *body) hat() val { return b.mul(b.sub(b.load("x"), b.arg("mean")), b.arg("rstd")) }
+func hat(b *body) val { return b.mul(b.sub(b.load("x"), b.arg("mean")), b.arg("rstd")) }
 
 // normDX returns dy*g - c - cx*xh.
-func (b *body) normDX() val {
-	d := b.fma(b.load("dy"), b.load("g"), b.negated("c"))
-	return b.fnma(b.arg("cx"), b.hat(), d)
+func normDX(b *body) val {
+	d := b.fma(b.load("dy"), b.load("g"), negated(b, "c"))
+	return b.fnma(b.arg("cx"), hat(b), d)
 }
 
 // negated returns an argument with its sign changed.
-func (b *body) negated(name string) val { return b.sub(b.held(0), b.arg(name)) }
+func negated(b *body, name string) val { return b.sub(b.held(0), b.arg(name)) }
 
 // scaled returns scale*x - shift.
-func (b *body) scaled() val { return b.fma(b.load("x"), b.arg("scale"), b.negated("shift")) }
+func scaled(b *body) val { return b.fma(b.load("x"), b.arg("scale"), negated(b, "shift")) }
 
-func (b *body) onePlus(x val) val { return b.add(x, b.c(1)) }
+func onePlus(b *body, x val) val { return b.add(x, b.c(1)) }
 
 // sigmoid returns 1/(1+e).
-func (b *body) sigmoid(e val) val { return b.div(b.held(1), b.onePlus(e)) }
+func sigmoid(b *body, e val) val { return b.div(b.held(1), onePlus(b, e)) }
 
 // sigmoidBwd returns s + slope*s*(1-s) for s = 1/(1+e). It computes 1-s as e*s, which is accurate where s is near 1.
-func (b *body) sigmoidBwd(e, slope val) val {
-	s := b.sigmoid(e)
+func sigmoidBwd(b *body, e, slope val) val {
+	s := sigmoid(b, e)
 	return b.fma(b.mul(slope, s), b.mul(e, s), s)
 }
 
@@ -290,18 +290,18 @@ const (
 )
 
 // geluExp returns exp(-2u).
-func (b *body) geluExp(x val) val {
+func geluExp(b *body, x val) val {
 	x2 := b.mul(x, x)
-	return b.exp2(b.mul(x, b.fma(x2, b.c(-2*geluC*geluA*math.Log2E), b.c(-2*geluC*math.Log2E))))
+	return exp2(b, b.mul(x, b.fma(x2, b.c(-2*geluC*geluA*math.Log2E), b.c(-2*geluC*math.Log2E))))
 }
 
 // expNeg returns exp(-x), as accurately as the rounding of x/ln2 allows.
-func (b *body) expNeg(x val) val { return b.exp2(b.mul(x, b.c(-math.Log2E))) }
+func expNeg(b *body, x val) val { return exp2(b, b.mul(x, b.c(-math.Log2E))) }
 
 // exp2 returns 2^x, in fewer steps than exp since x-n is exact. If x is the scaled argument of another exponential,
 // its rounding costs |x|/2 ulp, which does not affect functions of 1+e^x. It saturates at 2^100, so that its product
 // with its inverse is finite.
-func (b *body) exp2(x val) val {
+func exp2(b *body, x val) val {
 	x = b.max(b.held(b.least), x)
 	x = b.min(b.held(100), x)
 	n := b.round(x)
@@ -319,7 +319,7 @@ func (b *body) exp2(x val) val {
 // x = n*ln2 + r with |r| <= ln2/2; e^r = 1 + r*(1 + r*q(r)) with a polynomial q
 // of degree 4, whose error is below 1e-8. n*ln2 is subtracted in two parts:
 // the first has so few bits that its product with n is exact.
-func (b *body) exp(x val) val {
+func exp(b *body, x val) val {
 	x = b.max(b.held(b.least*math.Ln2), x)
 	x = b.min(b.held(89), x)
 	n := b.round(b.mul(x, b.c(math.Log2E)))
@@ -343,11 +343,11 @@ var expTail = fit(func(r float64) float64 {
 }, -math.Ln2/2, math.Ln2/2, 5)
 
 // absolute returns min(|x|, 15): all tails are negligible beyond 15.
-func (b *body) absolute(x val) val { return b.min(b.held(15), b.and(x, b.bits(0x7fffffff))) }
+func absolute(b *body, x val) val { return b.min(b.held(15), b.and(x, b.bits(0x7fffffff))) }
 
 // tail returns e = exp(-x^2/2) and q = 0.5*erfc(x/sqrt(2)) for 0 <= x <= 15.
-func (b *body) tail(x val) (e, q val) {
-	e = b.exp2(b.mul(b.mul(x, x), b.c(-0.5*math.Log2E)))
+func tail(b *body, x val) (e, q val) {
+	e = exp2(b, b.mul(b.mul(x, x), b.c(-0.5*math.Log2E)))
 	return e, b.mul(e, b.poly(x, mills))
 }
 
