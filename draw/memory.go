@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/draw/svg"
 	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/program"
 )
@@ -23,7 +24,7 @@ func Memory(w io.Writer, r Run, tier device.Tier) error {
 		}
 	}
 	if r.Several {
-		c.text(leftside, headTall-6, r.title())
+		c.label(leftside, headTall-6, r.title())
 	}
 	top := max(r.Program.Height[tier], r.Timeline.Peak[tier], 1)
 	across, up := width/max(r.Timeline.Makespan, 1e-300), mapTall/float64(top)
@@ -33,18 +34,15 @@ func Memory(w io.Writer, r Run, tier device.Tier) error {
 		if buf.Tier != tier || life.End < life.Start {
 			continue
 		}
-		c.rect(rectangle{
-			x: leftside + life.Start*across, w: (life.End - life.Start) * across,
-			y: base - float64(buf.Addr+buf.Size)*up, h: float64(buf.Size) * up,
-			fill:  classColours[buf.Class],
-			title: fmt.Sprintf("%s: %s at %d, %s to %s", buf.Name, size(buf.Size), buf.Addr, stat.Seconds(life.Start), stat.Seconds(life.End)),
-		})
+		c.Box(block(leftside+life.Start*across, base-float64(buf.Addr+buf.Size)*up, (life.End-life.Start)*across, float64(buf.Size)*up, classColours[buf.Class],
+			fmt.Sprintf("%s: %s at %d, %s to %s", buf.Name, size(buf.Size), buf.Addr, stat.Seconds(life.Start), stat.Seconds(life.End))))
 	}
 	y := base - float64(r.Program.Height[tier])*up
-	c.printf("<line x1=\"%d\" x2=\"%d\" y1=\"%.3f\" y2=\"%.3f\" stroke=\"black\" stroke-dasharray=\"4\"/>\n", leftside, leftside+width, y, y)
-	c.text(4, y+4, size(r.Program.Height[tier]))
-	c.text(4, base, "0")
-	c.text(leftside, base+20, "0")
-	c.text(leftside+width-60, base+20, stat.Seconds(r.Timeline.Makespan))
-	return c.end()
+	height := &svg.Path{Stroke: "black", Dash: "4"}
+	c.Path(height.MoveTo(leftside, y).HLineTo(leftside + width))
+	c.label(4, y+4, size(r.Program.Height[tier]))
+	c.label(4, base, "0")
+	c.label(leftside, base+20, "0")
+	c.label(leftside+width-60, base+20, stat.Seconds(r.Timeline.Makespan))
+	return c.Close()
 }

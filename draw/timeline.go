@@ -2,10 +2,10 @@ package draw
 
 import (
 	"fmt"
-	"html"
 	"io"
 
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/draw/svg"
 	"github.com/athanor-llm/athanor/internal/stat"
 )
 
@@ -39,17 +39,17 @@ func Timeline(w io.Writer, runs ...Run) error {
 	}
 	y := headTall
 	for _, r := range runs {
-		c.text(4, float64(y)+16, fmt.Sprintf("%s: %s", r.title(), stat.Seconds(r.Timeline.Makespan)))
+		c.label(4, float64(y)+16, fmt.Sprintf("%s: %s", r.title(), stat.Seconds(r.Timeline.Makespan)))
 		y += headTall - 14
 		for _, s := range used(r) {
 			busy := 100 * r.Timeline.Busy[s] / max(r.Timeline.Makespan, 1e-300)
-			c.text(4, float64(y)+13, fmt.Sprintf("%s %.0f%%", s, busy))
+			c.label(4, float64(y)+13, fmt.Sprintf("%s %.0f%%", s, busy))
 			c.stream(r, s, float64(y), scale)
 			y += rowStep
 		}
 		y += 14
 	}
-	return c.end()
+	return c.Close()
 }
 
 // used returns the streams that are ever busy.
@@ -65,14 +65,14 @@ func used(r Run) []device.Stream {
 
 // stream draws the row of one stream.
 func (c *canvas) stream(r Run, s device.Stream, y, scale float64) {
-	var open rectangle
+	var open svg.Box
 	count := 0
 	flush := func() {
 		if count > 1 {
-			open.title = fmt.Sprintf("%d instructions, the last: %s", count, open.title)
+			open.Title = fmt.Sprintf("%d instructions, the last: %s", count, open.Title)
 		}
 		if count > 0 {
-			c.rect(open)
+			c.Box(open)
 		}
 		count = 0
 	}
@@ -83,61 +83,39 @@ func (c *canvas) stream(r Run, s device.Stream, y, scale float64) {
 		}
 		x, end := leftside+span.Start*scale, leftside+span.End*scale
 		colour := dirColours[in.Key.Dir]
-		join := count > 0 && colour == open.fill && x-open.x-open.w < hairline && (end-x < hairline || open.w < hairline)
+		join := count > 0 && colour == open.Fill && x-open.X-open.W < hairline && (end-x < hairline || open.W < hairline)
 		if !join {
 			flush()
-			open = rectangle{x: x, y: y, h: rowTall, fill: colour}
+			open = block(x, y, 0, rowTall, colour, "")
 		}
 		count++
-		open.w = end - open.x
-		open.title = fmt.Sprintf("i%d %s, %s, %s", i, label(r.Program, i), work(in.Key), stat.Seconds(span.End-span.Start))
+		open.W = end - open.X
+		open.Title = fmt.Sprintf("i%d %s, %s, %s", i, label(r.Program, i), work(in.Key), stat.Seconds(span.End-span.Start))
 	}
 	flush()
 }
 
-// canvas writes an SVG and records the first error.
+// canvas is a picture with a legend.
 type canvas struct {
-	w    io.Writer
+	*svg.Picture
 	said float64 // how far the legend reaches
-	err  error
-}
-
-type rectangle struct {
-	x, y, w, h  float64
-	fill, title string
 }
 
 func newCanvas(w io.Writer, wide, tall int) *canvas {
-	c := &canvas{w: w}
-	c.printf("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" font-family=\"sans-serif\" font-size=\"11\">\n", wide, tall, wide, tall)
-	c.printf("<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n")
-	return c
+	return &canvas{Picture: svg.New(w, svg.Page{Width: float64(wide), Height: float64(tall), Size: 11})}
 }
 
-func (c *canvas) printf(format string, args ...any) {
-	if c.err == nil {
-		_, c.err = fmt.Fprintf(c.w, format, args...)
-	}
+// block returns the rectangle of something with a duration.
+func block(x, y, w, h float64, fill, title string) svg.Box {
+	return svg.Box{X: x, Y: y, W: w, H: h, Fill: fill, Stroke: "#333", Line: 0.1, Title: title}
 }
 
-func (c *canvas) rect(r rectangle) {
-	c.printf("<rect x=\"%.3f\" y=\"%.3f\" width=\"%.3f\" height=\"%.3f\" fill=\"%s\" stroke=\"#333\" stroke-width=\"0.1\"><title>%s</title></rect>\n",
-		r.x, r.y, max(r.w, 0), r.h, r.fill, html.EscapeString(r.title))
-}
-
-func (c *canvas) text(x, y float64, s string) {
-	c.printf("<text x=\"%.1f\" y=\"%.1f\">%s</text>\n", x, y, html.EscapeString(s))
-}
+func (c *canvas) label(x, y float64, text string) { c.Label(svg.Label{X: x, Y: y, Text: text}) }
 
 // legend explains a colour at the top, to the right of those explained so far.
 func (c *canvas) legend(colour, name string) {
 	x := 4 + c.said
-	c.printf("<rect x=\"%.1f\" y=\"8\" width=\"12\" height=\"12\" fill=\"%s\"/>\n", x, colour)
-	c.text(x+16, 18, name)
+	c.Box(svg.Box{X: x, Y: 8, W: 12, H: 12, Fill: colour})
+	c.label(x+16, 18, name)
 	c.said += 30 + 6.5*float64(len(name))
-}
-
-func (c *canvas) end() error {
-	c.printf("</svg>\n")
-	return c.err
 }

@@ -171,6 +171,21 @@ func TestLaboratory(t *testing.T) {
 	}
 }
 
+// TestPictures: pictures are written by package draw/svg, which escapes what they name.
+func TestPictures(t *testing.T) {
+	for _, s := range sources(t) {
+		if strings.HasPrefix(s.path, "draw/svg/") || strings.HasSuffix(s.path, "_test.go") {
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			if text, ok := n.(*ast.BasicLit); ok && (strings.Contains(text.Value, "<svg") || strings.Contains(text.Value, "<rect") || strings.Contains(text.Value, "<path")) {
+				t.Errorf("%s writes SVG; hint: draw/svg does", s.set.Position(text.Pos()))
+			}
+			return true
+		})
+	}
+}
+
 // TestOtherSystems: code for systems that no test runs on compiles, including its tests.
 func TestOtherSystems(t *testing.T) {
 	testkit.Needs(t, testkit.All) // a minute for each

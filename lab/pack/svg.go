@@ -1,15 +1,13 @@
 package pack
 
 import (
-	"bufio"
 	"context"
-	"encoding/xml"
 	"fmt"
 	"io"
 	"math"
-	"strings"
 
 	"github.com/athanor-llm/athanor/alloc"
+	"github.com/athanor-llm/athanor/draw/svg"
 )
 
 // Drawing sizes, in pixels.
@@ -27,7 +25,6 @@ const (
 // there is no packing, s is nil and only they are drawn, packed without a limit.
 func WriteSVG(w io.Writer, p alloc.Problem, s *alloc.Solution, conflict []int) error {
 	c := newCanvas(w, p, s, conflict)
-	c.open()
 	for _, i := range c.shown {
 		c.buffer(i)
 	}
@@ -36,12 +33,11 @@ func WriteSVG(w io.Writer, p alloc.Problem, s *alloc.Solution, conflict []int) e
 	if s != nil {
 		c.level(s.Height, "height", "#333", drawMargin+drawWidth, "end")
 	}
-	fmt.Fprintln(c.out, "</svg>")
-	return c.out.Flush()
+	return c.Close()
 }
 
 type canvas struct {
-	out          *bufio.Writer
+	*svg.Picture
 	p            alloc.Problem
 	offsets      []int64
 	shown        []int // indices drawn
@@ -51,7 +47,7 @@ type canvas struct {
 }
 
 func newCanvas(w io.Writer, p alloc.Problem, s *alloc.Solution, conflict []int) *canvas {
-	c := &canvas{out: bufio.NewWriter(w), p: p, bad: make(map[int]bool), lower: 0, upper: 1, high: float64(max(p.Capacity, 1))}
+	c := &canvas{p: p, bad: make(map[int]bool), lower: 0, upper: 1, high: float64(max(p.Capacity, 1))}
 	for _, i := range conflict {
 		c.bad[i] = true
 	}
@@ -72,6 +68,7 @@ func newCanvas(w io.Writer, p alloc.Problem, s *alloc.Solution, conflict []int) 
 		c.lower, c.upper = min(c.lower, b.Lower), max(c.upper, b.Upper)
 		c.high = max(c.high, float64(c.offsets[i])+float64(b.Size))
 	}
+	c.open(w)
 	return c
 }
 
@@ -95,36 +92,28 @@ func (c *canvas) x(t float64) float64 {
 
 func (c *canvas) y(bytes float64) float64 { return drawMargin + drawHeight - bytes/c.high*drawHeight }
 
-func (c *canvas) open() {
-	const w, h = drawWidth + 2*drawMargin, drawHeight + 2*drawMargin
-	fmt.Fprintf(c.out, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="11">`+"\n", w, h)
-	fmt.Fprintf(c.out, `<rect width="%d" height="%d" fill="#fff"/>`+"\n", w, h)
-	fmt.Fprintf(c.out, `<rect x="%d" y="%d" width="%d" height="%d" fill="#f4f4f4"/>`+"\n", drawMargin, drawMargin, drawWidth, drawHeight)
-	fmt.Fprintf(c.out, `<text x="%d" y="%d">step %d</text><text x="%d" y="%d" text-anchor="end">step %d</text>`+"\n",
-		drawMargin, h-drawMargin/2, c.lower, w-drawMargin, h-drawMargin/2, c.upper)
+// open draws the empty page.
+func (c *canvas) open(w io.Writer) {
+	const wide, tall = drawWidth + 2*drawMargin, drawHeight + 2*drawMargin
+	c.Picture = svg.New(w, svg.Page{Width: wide, Height: tall, Size: 11})
+	c.Box(svg.Box{X: drawMargin, Y: drawMargin, W: drawWidth, H: drawHeight, Fill: "#f4f4f4"})
+	c.Label(svg.Label{X: drawMargin, Y: tall - drawMargin/2, Text: fmt.Sprint("step ", c.lower)})
+	c.Label(svg.Label{X: wide - drawMargin, Y: tall - drawMargin/2, Anchor: "end", Text: fmt.Sprint("step ", c.upper)})
 }
 
 func (c *canvas) buffer(i int) {
 	b, off := &c.p.Buffers[i], c.offsets[i]
-	x, width := c.x(float64(b.Lower)), c.x(float64(b.Upper))-c.x(float64(b.Lower))
-	top := c.y(float64(off) + float64(b.Size))
-	height := c.y(float64(off)) - top
+	x, top := c.x(float64(b.Lower)), c.y(float64(off)+float64(b.Size))
+	width, height := c.x(float64(b.Upper))-x, c.y(float64(off))-top
 	fill := fmt.Sprintf("hsl(%d,45%%,75%%)", 190+(i*47)%110)
 	if c.bad[i] {
 		fill = "#e66"
 	}
-	fmt.Fprintf(c.out, `<rect x="%.2f" y="%.2f" width="%.2f" height="%.2f" fill="%s" stroke="#555" stroke-width="0.3"><title>%s: steps [%d, %d), bytes [%d, %d)</title></rect>`+"\n",
-		x, top, width, height, fill, escape(b.ID), b.Lower, b.Upper, off, off+b.Size)
+	c.Box(svg.Box{X: x, Y: top, W: width, H: height, Fill: fill, Stroke: "#555", Line: 0.3,
+		Title: fmt.Sprintf("%s: steps [%d, %d), bytes [%d, %d)", b.ID, b.Lower, b.Upper, off, off+b.Size)})
 	if height >= 11 && width >= float64(labelWidth*(len(b.ID)+1)) {
-		fmt.Fprintf(c.out, `<text x="%.2f" y="%.2f" text-anchor="middle">%s</text>`+"\n", x+width/2, top+height/2+4, escape(b.ID))
+		c.Label(svg.Label{X: x + width/2, Y: top + height/2 + 4, Anchor: "middle", Text: b.ID})
 	}
-}
-
-// escape returns a name as XML text; EscapeText replaces invalid characters.
-func escape(name string) string {
-	var b strings.Builder
-	xml.EscapeText(&b, []byte(name)) // never fails on a builder
-	return b.String()
 }
 
 // alive draws the sum of living bytes over time.
@@ -141,17 +130,18 @@ func (c *canvas) alive() {
 		if sums[k].Bytes >= peak-peak/100 {
 			color = "#d00"
 		}
-		fmt.Fprintf(c.out, `<path d="M%.2f %.2fH%.2fV%.2f" fill="none" stroke="%s" stroke-width="1.5"/>`+"\n",
-			c.x(sums[k].Time), y, c.x(sums[k+1].Time), c.y(math.Min(float64(sums[k+1].Bytes), c.high)), color)
+		step := &svg.Path{Stroke: color, Width: 1.5}
+		c.Path(step.MoveTo(c.x(sums[k].Time), y).HLineTo(c.x(sums[k+1].Time)).VLineTo(c.y(math.Min(float64(sums[k+1].Bytes), c.high))))
 	}
 }
 
 // level draws a dashed line at a height, with its name at x.
-func (c *canvas) level(bytes int64, name, color string, x int, anchor string) {
+func (c *canvas) level(bytes int64, name, color string, x float64, anchor string) {
 	if bytes <= 0 {
 		return
 	}
 	y := c.y(float64(bytes))
-	fmt.Fprintf(c.out, `<path d="M%d %.2fh%d" stroke="%s" stroke-dasharray="6 4"/><text x="%d" y="%.2f" text-anchor="%s" fill="%s">%s %d</text>`+"\n",
-		drawMargin, y, drawWidth, color, x, y-4, anchor, color, name, bytes)
+	line := &svg.Path{Stroke: color, Dash: "6 4"}
+	c.Path(line.MoveTo(drawMargin, y).HLineTo(drawMargin + drawWidth))
+	c.Label(svg.Label{X: x, Y: y - 4, Anchor: anchor, Fill: color, Text: fmt.Sprintf("%s %d", name, bytes)})
 }

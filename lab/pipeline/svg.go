@@ -1,11 +1,11 @@
 package pipeline
 
 import (
-	"bufio"
 	"fmt"
 	"io"
 	"math"
 
+	"github.com/athanor-llm/athanor/draw/svg"
 	"github.com/athanor-llm/athanor/schedule"
 )
 
@@ -17,6 +17,9 @@ const (
 	rowHeight = 26.0
 	memHeight = 18.0 // of the activation curve below each row
 	rowGap    = 7.0
+
+	font = "Inter, Helvetica, Arial, sans-serif"
+	grey = "#5c6b7a"
 )
 
 // palette returns the colours of a unit and its label: forwards blue, backwards green,
@@ -45,17 +48,13 @@ func palette(pass schedule.Pass, dir, chunk int) (fill, ink string) {
 // of the activations that the rank holds. Units too narrow to be told apart are merged, so
 // that the file stays small for any number of micro-batches. The error is w's.
 func WriteSVG(w io.Writer, s *schedule.Schedule, t *schedule.Timeline, c schedule.Costs) error {
-	out := bufio.NewWriter(w)
-	d := &drawing{out: out, s: s, t: t, c: c, scale: svgWidth / t.Makespan, peak: t.Peak()}
 	height := svgTop + float64(s.Ranks)*(rowHeight+memHeight+rowGap) + 64
-	width := svgLeft + svgWidth + 90
-	fmt.Fprintf(out, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %.0f %.0f" width="%.0f" height="%.0f" font-family="Inter, Helvetica, Arial, sans-serif">`+"\n",
-		width, height, width, height)
-	fmt.Fprintf(out, `<rect width="100%%" height="100%%" fill="#fcfcfa"/>`+"\n")
-	fmt.Fprintf(out, `<text x="%.0f" y="26" font-size="17" font-weight="600" fill="#1b2733">%s</text>`+"\n", svgLeft, s.Name)
-	fmt.Fprintf(out, `<text x="%.0f" y="46" font-size="12" fill="#5c6b7a">%s: makespan %.6g, bubble %.1f %%, peak %.4g %s, %d messages, weights x%d</text>`+"\n",
-		svgLeft, schedule.Request{Ranks: s.Ranks, Micros: s.Micros, Chunks: s.Chunks, Slices: s.Slices}.Shape(),
-		t.Makespan, 100*t.Bubble(), t.Peak(), peakUnit(s), t.Messages, s.WeightCopies())
+	page := svg.Page{Width: svgLeft + svgWidth + 90, Height: height, Font: font, Paper: "#fcfcfa"}
+	d := &drawing{Picture: svg.New(w, page), s: s, t: t, c: c, scale: svgWidth / t.Makespan, peak: t.Peak()}
+	d.Label(svg.Label{X: svgLeft, Y: 26, Size: 17, Bold: true, Fill: "#1b2733", Text: s.Name})
+	shape := schedule.Request{Ranks: s.Ranks, Micros: s.Micros, Chunks: s.Chunks, Slices: s.Slices}.Shape()
+	d.Label(svg.Label{X: svgLeft, Y: 46, Size: 12, Fill: grey, Text: fmt.Sprintf("%s: makespan %.6g, bubble %.1f %%, peak %.4g %s, %d messages, weights x%d",
+		shape, t.Makespan, 100*t.Bubble(), t.Peak(), peakUnit(s), t.Messages, s.WeightCopies())})
 	for r := range s.Ranks {
 		d.background(r)
 	}
@@ -64,8 +63,7 @@ func WriteSVG(w io.Writer, s *schedule.Schedule, t *schedule.Timeline, c schedul
 		d.row(r)
 	}
 	d.legend(height - 30)
-	fmt.Fprintln(out, "</svg>")
-	return out.Flush()
+	return d.Close()
 }
 
 func peakUnit(s *schedule.Schedule) string {
@@ -76,7 +74,7 @@ func peakUnit(s *schedule.Schedule) string {
 }
 
 type drawing struct {
-	out   *bufio.Writer
+	*svg.Picture
 	s     *schedule.Schedule
 	t     *schedule.Timeline
 	c     schedule.Costs
@@ -92,8 +90,8 @@ func (d *drawing) top(r int) float64 { return svgTop + float64(r)*(rowHeight+mem
 // waits.
 func (d *drawing) background(r int) {
 	y := d.top(r)
-	fmt.Fprintf(d.out, `<text x="%.1f" y="%.1f" font-size="12" text-anchor="end" fill="#5c6b7a">r%d</text>`+"\n", svgLeft-8, y+rowHeight*.68, r)
-	fmt.Fprintf(d.out, `<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" fill="#eceae4"/>`+"\n", svgLeft, y, svgWidth, rowHeight)
+	d.Label(svg.Label{X: svgLeft - 8, Y: y + rowHeight*.68, Size: 12, Anchor: "end", Fill: grey, Text: fmt.Sprint("r", r)})
+	d.Box(svg.Box{X: svgLeft, Y: y, W: svgWidth, H: rowHeight, Fill: "#eceae4"})
 }
 
 // row draws the units and the curve of a rank. The two units of an overlapped pair are
@@ -127,15 +125,14 @@ func (d *drawing) chunk(u schedule.Unit) [2]int { return [2]int{u.Dir, u.Stage /
 func (d *drawing) block(u schedule.Unit, x, y, width, height float64) {
 	fill, ink := palette(u.Pass, u.Dir, u.Stage/d.s.Ranks)
 	gap := math.Min(1, width/6)
-	fmt.Fprintf(d.out, `<rect x="%.2f" y="%.1f" width="%.2f" height="%.1f" rx="%.1f" fill="%s"/>`, x, y, width-gap, height-.5, math.Min(2.5, width/5), fill)
+	d.Box(svg.Box{X: x, Y: y, W: width - gap, H: height - .5, Round: math.Min(2.5, width/5), Fill: fill})
 	label := fmt.Sprint(u.Micro)
 	if d.s.Slices > 1 {
 		label += schedule.SliceName(u.Slice)
 	}
 	if size := math.Min(11, height-2); width > float64(len(label))*size*.62+2 {
-		fmt.Fprintf(d.out, `<text x="%.2f" y="%.1f" font-size="%.0f" text-anchor="middle" fill="%s">%s</text>`, x+(width-gap)/2, y+height/2+size*.36, size, ink, label)
+		d.Label(svg.Label{X: x + (width-gap)/2, Y: y + height/2 + size*.36, Size: math.Round(size), Anchor: "middle", Fill: ink, Text: label})
 	}
-	fmt.Fprintln(d.out)
 }
 
 // curve draws the activations that rank r holds; its full height is the largest peak of
@@ -145,21 +142,22 @@ func (d *drawing) curve(r int, y float64) {
 		return
 	}
 	base := y + memHeight - 2
-	fmt.Fprintf(d.out, `<path d="M%.1f %.1f`, svgLeft, base)
-	held, drawn := 0.0, -1.0
+	held := &svg.Path{Fill: "#b9c4cf", Opacity: .55}
+	held.MoveTo(svgLeft, base)
+	sum, drawn := 0.0, -1.0
 	for j, u := range d.s.Orders[r] {
 		at := d.t.Start[r][j]
 		if u.Pass != schedule.F {
 			at = d.t.End[r][j]
 		}
-		held += d.c.Memory(u) / float64(d.s.Slices)
+		sum += d.c.Memory(u) / float64(d.s.Slices)
 		if x := d.x(at); x-drawn >= .4 {
-			fmt.Fprintf(d.out, `H%.1fV%.1f`, x, base-held/d.peak*(memHeight-4))
+			held.HLineTo(x).VLineTo(base - sum/d.peak*(memHeight-4))
 			drawn = x
 		}
 	}
-	fmt.Fprintf(d.out, `V%.1fZ" fill="#b9c4cf" fill-opacity=".55"/>`+"\n", base)
-	fmt.Fprintf(d.out, `<text x="%.1f" y="%.1f" font-size="10" fill="#5c6b7a">peak %.4g</text>`+"\n", svgLeft+svgWidth+8, base, d.t.Peaks[r])
+	d.Path(held.VLineTo(base).ClosePath())
+	d.Label(svg.Label{X: svgLeft + svgWidth + 8, Y: base, Size: 10, Fill: grey, Text: fmt.Sprintf("peak %.4g", d.t.Peaks[r])})
 }
 
 // axis draws about ten ticks, at round times.
@@ -172,8 +170,9 @@ func (d *drawing) axis(y float64) {
 	}
 	for i := 0.0; i*step <= d.t.Makespan*1.0001; i++ {
 		x := d.x(i * step)
-		fmt.Fprintf(d.out, `<path d="M%.1f %.1fV%.1f" stroke="#c9ced3" stroke-width=".6" stroke-dasharray="2 3"/>`, x, svgTop-6, y-10)
-		fmt.Fprintf(d.out, `<text x="%.1f" y="%.1f" font-size="10" text-anchor="middle" fill="#5c6b7a">%.4g</text>`+"\n", x, y, i*step)
+		tick := &svg.Path{Stroke: "#c9ced3", Width: .6, Dash: "2 3"}
+		d.Path(tick.MoveTo(x, svgTop-6).VLineTo(y - 10))
+		d.Label(svg.Label{X: x, Y: y, Size: 10, Anchor: "middle", Fill: grey, Text: fmt.Sprintf("%.4g", i*step)})
 	}
 }
 
@@ -213,8 +212,8 @@ func (d *drawing) legend(y float64) {
 					x, y = svgLeft, y+18
 				}
 				fill, _ := palette(pass, dir, chunk)
-				fmt.Fprintf(d.out, `<rect x="%.1f" y="%.1f" width="11" height="11" rx="2" fill="%s"/><text x="%.1f" y="%.1f" font-size="11" fill="#3b4956">%s</text>`+"\n",
-					x, y-9, fill, x+15, y, text)
+				d.Box(svg.Box{X: x, Y: y - 9, W: 11, H: 11, Round: 2, Fill: fill})
+				d.Label(svg.Label{X: x + 15, Y: y, Size: 11, Fill: "#3b4956", Text: text})
 				x += 26 + 6.2*float64(len(text))
 			}
 		}

@@ -1,10 +1,11 @@
 package scale
 
 import (
-	"bufio"
 	"fmt"
 	"io"
 	"math"
+
+	"github.com/athanor-llm/athanor/draw/svg"
 )
 
 // Point is one model of the family and its fastest configs.
@@ -52,15 +53,15 @@ type mark struct {
 const (
 	plotWidth, plotHeight = 470.0, 330.0
 	plotTop               = 74.0
+	grey                  = "#5c6b7a"
 )
 
 // PlotCurve draws two panels: shortest training time, and memory per GPU, against the size of the model.
 func PlotCurve(w io.Writer, h Hardware, points []Point) error {
 	const gib = 1 << 30
-	out := bufio.NewWriter(w)
-	fmt.Fprintf(out, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1180 470" width="1180" height="470" font-family="Inter, Helvetica, Arial, sans-serif">`+"\n")
-	fmt.Fprintf(out, `<rect width="100%%" height="100%%" fill="#fcfcfa"/><text x="70" y="28" font-size="17" font-weight="600" fill="#1b2733">No memory wall</text>`+"\n")
-	fmt.Fprintf(out, `<text x="70" y="48" font-size="12" fill="#5c6b7a">X_x family on %s: as many GPUs as the critical batch keeps busy</text>`+"\n", h.Name)
+	out := svg.New(w, svg.Page{Width: 1180, Height: 470, Font: "Inter, Helvetica, Arial, sans-serif", Paper: "#fcfcfa"})
+	out.Label(svg.Label{X: 70, Y: 28, Size: 17, Bold: true, Fill: "#1b2733", Text: "No memory wall"})
+	out.Label(svg.Label{X: 70, Y: 48, Size: 12, Fill: grey, Text: fmt.Sprintf("X_x family on %s: as many GPUs as the critical batch keeps busy", h.Name)})
 	number := func(y float64) string { return fmt.Sprintf("%g", y) }
 	panels := []panel{
 		{title: "shortest training time (days)", left: 70, low: 1e-3, high: 1e5, tick: number,
@@ -82,47 +83,63 @@ func PlotCurve(w io.Writer, h Hardware, points []Point) error {
 	for i := range panels {
 		panels[i].draw(out, points)
 	}
-	fmt.Fprintln(out, "</svg>")
-	return out.Flush()
+	return out.Close()
 }
 
 // draw writes one panel.
-func (p *panel) draw(out *bufio.Writer, points []Point) {
+func (p *panel) draw(out *svg.Picture, points []Point) {
 	low, high := math.Log10(points[0].Parameters), math.Log10(points[len(points)-1].Parameters)
 	x := func(v float64) float64 { return p.left + plotWidth*(math.Log10(v)-low)/(high-low) }
 	y := func(v float64) float64 {
 		v = math.Min(math.Max(v, p.low), p.high)
 		return plotTop + plotHeight*(1-math.Log10(v/p.low)/math.Log10(p.high/p.low))
 	}
-	fmt.Fprintf(out, `<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" fill="#ffffff" stroke="#d9dde1"/>`+"\n", p.left, plotTop, plotWidth, plotHeight)
-	fmt.Fprintf(out, `<text x="%.1f" y="%.1f" font-size="12" font-weight="600" fill="#3b4956">%s</text>`+"\n", p.left, plotTop-8, p.title)
+	out.Box(svg.Box{X: p.left, Y: plotTop, W: plotWidth, H: plotHeight, Fill: "#ffffff", Stroke: "#d9dde1"})
+	out.Label(svg.Label{X: p.left, Y: plotTop - 8, Size: 12, Bold: true, Fill: "#3b4956", Text: p.title})
+	across := func(y float64, stroke, dash string) {
+		line := &svg.Path{Stroke: stroke, Dash: dash}
+		out.Path(line.MoveTo(p.left, y).HLineTo(p.left + plotWidth))
+	}
 	for v := p.low; v <= p.high*1.001; v *= 10 {
-		fmt.Fprintf(out, `<path d="M%.1f %.1fh%.1f" stroke="#eceff1"/><text x="%.1f" y="%.1f" font-size="10" text-anchor="end" fill="#5c6b7a">%s</text>`+"\n",
-			p.left, y(v), plotWidth, p.left-6, y(v)+3, p.tick(v))
+		across(y(v), "#eceff1", "")
+		out.Label(svg.Label{X: p.left - 6, Y: y(v) + 3, Size: 10, Anchor: "end", Fill: grey, Text: p.tick(v)})
 	}
 	for v := math.Pow(10, math.Ceil(low)); v <= points[len(points)-1].Parameters; v *= 10 {
-		fmt.Fprintf(out, `<path d="M%.1f %.1fv%.1f" stroke="#eceff1"/><text x="%.1f" y="%.1f" font-size="10" text-anchor="middle" fill="#5c6b7a">%s</text>`+"\n",
-			x(v), plotTop, plotHeight, x(v), plotTop+plotHeight+15, Count(v))
+		line := &svg.Path{Stroke: "#eceff1"}
+		out.Path(line.MoveTo(x(v), plotTop).VLineTo(plotTop + plotHeight))
+		out.Label(svg.Label{X: x(v), Y: plotTop + plotHeight + 15, Size: 10, Anchor: "middle", Fill: grey, Text: Count(v)})
 	}
 	for _, m := range p.marks {
-		fmt.Fprintf(out, `<path d="M%.1f %.1fh%.1f" stroke="#8a97a3" stroke-dasharray="2 4"/><text x="%.1f" y="%.1f" font-size="10" fill="#5c6b7a">%s</text>`+"\n",
-			p.left, y(m.y), plotWidth, p.left+6, y(m.y)-4, m.text)
+		across(y(m.y), "#8a97a3", "2 4")
+		out.Label(svg.Label{X: p.left + 6, Y: y(m.y) - 4, Size: 10, Fill: grey, Text: m.text})
 	}
 	at := p.left
 	for _, l := range p.lines {
-		dash := ""
-		if l.dashed {
-			dash = ` stroke-dasharray="5 3"`
-		}
-		fmt.Fprintf(out, `<path fill="none" stroke="%s" stroke-width="2"%s d="`, l.colour, dash)
-		for i, pt := range points {
-			fmt.Fprintf(out, "%c%.1f %.1f", "ML"[min(i, 1)], x(pt.Parameters), y(l.y(pt)))
-		}
-		fmt.Fprintf(out, `"/><path d="M%.1f %.1fh16" stroke="%s" stroke-width="2"%s/><text x="%.1f" y="%.1f" font-size="11" fill="#3b4956">%s</text>`+"\n",
-			at, plotTop+plotHeight+40, l.colour, dash, at+20, plotTop+plotHeight+44, l.name)
+		l.draw(out, points, x, y)
+		key := l.path()
+		out.Path(key.MoveTo(at, plotTop+plotHeight+40).HLineTo(at + 16))
+		out.Label(svg.Label{X: at + 20, Y: plotTop + plotHeight + 44, Size: 11, Fill: "#3b4956", Text: l.name})
 		at += 34 + 6*float64(len(l.name))
 	}
-	fmt.Fprintf(out, `<text x="%.1f" y="%.1f" font-size="11" text-anchor="end" fill="#5c6b7a">parameters</text>`+"\n", p.left+plotWidth, plotTop+plotHeight+28)
+	out.Label(svg.Label{X: p.left + plotWidth, Y: plotTop + plotHeight + 28, Size: 11, Anchor: "end", Fill: grey, Text: "parameters"})
+}
+
+func (l *line) path() *svg.Path {
+	if l.dashed {
+		return &svg.Path{Stroke: l.colour, Width: 2, Dash: "5 3"}
+	}
+	return &svg.Path{Stroke: l.colour, Width: 2}
+}
+
+// draw draws the curve on axes.
+func (l *line) draw(out *svg.Picture, points []Point, x, y func(float64) float64) {
+	curve := l.path()
+	to := curve.MoveTo
+	for _, p := range points {
+		to(x(p.Parameters), y(l.y(p)))
+		to = curve.LineTo
+	}
+	out.Path(curve)
 }
 
 // Count formats a large number with a suffix, as in 1.26T.
