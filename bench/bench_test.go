@@ -13,6 +13,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/internal/testkit"
+	"github.com/athanor-llm/athanor/job"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/plan"
@@ -146,8 +147,8 @@ func TestMain(m *testing.M) {
 }
 
 // here is a machine at hand whose rates are another's, with a model and a
-// configuration for it.
-func here(t *testing.T) (*machine.Machine, *graph.Graph, *config.Config) {
+// job for it.
+func here(t *testing.T) (*machine.Machine, *graph.Graph, *job.Spec) {
 	t.Helper()
 	m, err := Model("gpt2", config.Model{Layers: 3, Width: 16, Heads: 2, Vocab: 80}, 16)
 	check(t, err)
@@ -158,18 +159,20 @@ func here(t *testing.T) (*machine.Machine, *graph.Graph, *config.Config) {
 	h, err := hardware.KnownRank("a100-40", 1)
 	check(t, err)
 	c.Limits.DiskPath = t.TempDir()
-	mach, err := machine.Find(&c, func(string) {})
+	spec, err := job.Settle(config.ToPlan, &c, func(string) {})
+	check(t, err)
+	mach, err := machine.Find(spec.Machine(), func(string) {})
 	check(t, err)
 	mach.Hardware, mach.Capacity = h, [device.NumTiers]int64{1 << 30, 1 << 30, 1 << 30}
-	return mach, g, &c
+	return mach, g, spec
 }
 
 // TestBudgets: every budget is kept, and what was planned was reached.
 func TestBudgets(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
-	mach, g, c := here(t)
+	mach, g, spec := here(t)
 	var got []BudgetRun
-	b := Budgets{Machine: mach, Graph: g, Config: c, Count: 4, Steps: 1}
+	b := Budgets{Machine: mach, Graph: g, Spec: spec, Count: 4, Steps: 1}
 	check(t, b.Run(t.Context(), func(string) {}, func(r BudgetRun) { got = append(got, r) }))
 	for i, r := range got {
 		if !r.Exact || r.Reached.Device[0] > r.Budget || i > 0 && r.Budget >= got[i-1].Budget {

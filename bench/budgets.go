@@ -7,10 +7,10 @@ import (
 	"math"
 	"slices"
 
-	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/stat"
+	"github.com/athanor-llm/athanor/job"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/planner"
 	"github.com/athanor-llm/athanor/search"
@@ -23,7 +23,7 @@ import (
 type Budgets struct {
 	Machine *machine.Machine
 	Graph   *graph.Graph
-	Config  *config.Config
+	Spec    *job.Spec
 	Count   int // budgets
 	Steps   int // measured under each
 }
@@ -43,7 +43,7 @@ type BudgetRun struct {
 
 // task returns what is planned for.
 func (b *Budgets) task() *planner.Task {
-	return &planner.Task{Machine: b.Machine, Graph: b.Graph, Config: b.Config}
+	return &planner.Task{Machine: b.Machine, Graph: b.Graph, Spec: b.Spec}
 }
 
 // Run measures. done receives the result of each budget.
@@ -70,7 +70,7 @@ func (b *Budgets) Each(ctx context.Context, note func(string), do func() error) 
 	for _, p := range best.Best.Ranks {
 		largest = max(largest, p.Height[device.DeviceTier])
 	}
-	smallest, err := LeastBudget(ctx, m, b.Graph, b.Config, note)
+	smallest, err := LeastBudget(ctx, m, b.Graph, b.Spec, note)
 	if err != nil {
 		return err
 	}
@@ -99,9 +99,9 @@ func Geometric(a, b int64, i, n int) int64 {
 
 // LeastBudget returns the least device bytes with which anything fits, taken
 // from the misfit of an impossible request.
-func LeastBudget(ctx context.Context, m *machine.Machine, g *graph.Graph, c *config.Config, note func(string)) (int64, error) {
+func LeastBudget(ctx context.Context, m *machine.Machine, g *graph.Graph, spec *job.Spec, note func(string)) (int64, error) {
 	m.Capacity[device.DeviceTier] = 1
-	_, err := (&planner.Task{Machine: m, Graph: g, Config: c}).Plan(ctx, note)
+	_, err := (&planner.Task{Machine: m, Graph: g, Spec: spec}).Plan(ctx, note)
 	var misfit *search.Misfit
 	switch {
 	case err == nil:
@@ -148,7 +148,7 @@ func (b *Budgets) run(ctx context.Context, cand *search.Candidate) (r ran, err e
 		return r, err
 	}
 	defer func() { err = errors.Join(err, session.CloseAll(devices)) }()
-	s := session.StepBench{Graph: b.Graph, Programs: ps, Devices: devices, Sequences: b.Config.GlobalBatch, Warmup: 1, Steps: b.Steps}
+	s := session.StepBench{Graph: b.Graph, Programs: ps, Devices: devices, Sequences: b.Spec.GlobalBatch, Warmup: 1, Steps: b.Steps}
 	list, err := s.Run(ctx)
 	if err != nil {
 		return r, err

@@ -20,7 +20,6 @@ package config
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -98,10 +97,8 @@ type Config struct {
 	Sample          Sample   `yaml:"sample"`
 	Hardware        Hardware `yaml:"hardware"`
 
-	// File and lines say where keys came from, for messages.
-	File  string         `yaml:"-"`
-	lines map[string]int // key path -> line
-	timed bool           // see Timed
+	Lines `yaml:"-"`
+	timed bool // see Timed
 }
 
 // Model is a known name, a Hugging Face folder of a model or of an adapter to continue with, its name on the
@@ -231,7 +228,7 @@ type Hardware struct {
 // Unlimited is the Bytes of a tier without a limit.
 const Unlimited Bytes = -1
 
-// maxSteps is the length of the longest run, and of one that only max_time ends, until Spread is called.
+// maxSteps is the length of the longest run, and of one that only max_time ends, until WithSteps is called.
 const maxSteps = 1e9
 
 // AutoRanks is the value of Ranks in a configuration that leaves them to the machine: one that nobody would
@@ -260,28 +257,6 @@ func Default() Config {
 		WeightDecay: 0.1, Beta1: 0.9, Beta2: 0.95, Epsilon: 1e-8, Clip: 1,
 		HeldOut: 0.01, EvalBatches: 8, SaveAfter: Duration(10 * time.Minute), KeepCheckpoints: 2,
 	}
-}
-
-// Error is one thing wrong with a configuration.
-type Error struct {
-	File string
-	Line int // 0 if not known (an override, a missing key)
-	Key  string
-	Msg  string // what and why; hint
-}
-
-func (e *Error) Error() string {
-	var parts []string
-	switch {
-	case e.Line > 0:
-		parts = append(parts, fmt.Sprintf("%s:%d", e.File, e.Line))
-	case e.File != "": // "" if flags of a verb stand for a file
-		parts = append(parts, e.File)
-	}
-	if e.Key != "" {
-		parts = append(parts, e.Key)
-	}
-	return strings.Join(append(parts, e.Msg), ": ")
 }
 
 // MarshalYAML leaves out keys that have not been derived yet, and those that are off.
@@ -347,17 +322,6 @@ func (s Shares) MarshalYAML() (any, error) {
 	return map[int]float64(s), nil
 }
 
-// Fault returns an error about a key, with its line.
-func (c *Config) Fault(key, msg string) *Error {
-	return &Error{File: c.File, Line: c.lines[key], Key: key, Msg: msg}
-}
-
-// ErrConfig is wrapped by every error of this package.
-var ErrConfig = errors.New("configuration")
-
-// Is makes errors.Is(err, ErrConfig) true.
-func (e *Error) Is(target error) bool { return target == ErrConfig }
-
 // maxFile bounds the size of a configuration file.
 const maxFile = 1 << 20
 
@@ -398,7 +362,6 @@ func Parse(file string, text []byte, overrides []string) (*Config, error) {
 
 func parse(to Purpose, file string, text []byte, overrides []string) (*Config, error) {
 	c := Default()
-	c.File = file
 	root, err := document(file, text)
 	if err != nil {
 		return nil, err
@@ -406,7 +369,7 @@ func parse(to Purpose, file string, text []byte, overrides []string) (*Config, e
 	d := decoder{file: file, lines: map[string]int{}}
 	d.override(root, overrides)
 	d.decode(root, &c)
-	c.lines = d.lines
+	c.Lines = Lines{file, d.lines}
 	if len(d.errs) == 0 {
 		c.expand(&d)
 		c.validate(&d, to)
@@ -462,58 +425,29 @@ func document(file string, text []byte) (*yaml.Node, error) {
 }
 
 // Timed reports whether max_time alone determines how long the run is.
-func (c *Config) Timed() bool { return c.timed }
+func (c Config) Timed() bool { return c.timed }
 
-// Spread gives a timed run as many steps as its time allows, so that its learning rate rises and falls in them.
-func (c *Config) Spread(steps int) {
-	c.MaxSteps = min(max(1, steps), maxSteps)
+// WithSteps returns the configuration of a run of so many steps, in which its learning rate rises and falls.
+func (c Config) WithSteps(steps int) Config {
+	c.MaxSteps, c.MaxEpochs = min(max(1, steps), maxSteps), 0
 	c.warmUp()
+	return c
 }
 
-// Pass gives a run whose length is set by max_epochs its steps, for a corpus with that many training sequences.
-func (c *Config) Pass(sequences int64) {
-	if c.MaxEpochs != 0 {
-		steps := math.Ceil(c.MaxEpochs * float64(sequences) / float64(c.GlobalBatch))
-		c.MaxEpochs = 0
-		c.Spread(int(min(steps, maxSteps)))
+// OnCorpus returns the configuration for a corpus with that many training sequences, which gives a run whose length
+// is set by max_epochs its steps.
+func (c Config) OnCorpus(sequences int64) Config {
+	if c.MaxEpochs == 0 {
+		return c
 	}
+	steps := math.Ceil(c.MaxEpochs * float64(sequences) / float64(c.GlobalBatch))
+	return c.WithSteps(int(min(steps, maxSteps)))
 }
 
 func (c *Config) warmUp() {
 	if c.WarmupSteps == derived {
 		c.WarmupSteps = min(c.MaxSteps/20, 2000)
 	}
-}
-
-// Spill returns the folder of the disk tier: limits.disk_path, or one inside Out. The default
-// is not stored in the configuration, which may be reused with another `out`.
-func (c *Config) Spill() string {
-	return cmp.Or(c.Limits.DiskPath, filepath.Join(c.Out, "spill"))
-}
-
-// Rate returns the learning rate at a step counted from 0: linear warm-up, then
-// constant, or cosine or linear decay to the minimum at MaxSteps.
-func (c *Config) Rate(step int) float64 {
-	if step < c.WarmupSteps {
-		return c.LearningRate * float64(step+1) / float64(c.WarmupSteps)
-	}
-	x := 1.0
-	if n := c.MaxSteps - c.WarmupSteps; n > 1 {
-		x = min(1, float64(step-c.WarmupSteps)/float64(n-1))
-	}
-	switch c.Schedule {
-	case "cosine":
-		x = (1 - math.Cos(math.Pi*x)) / 2
-	case "constant":
-		x = 0
-	}
-	return c.LearningRate + (c.MinLearningRate-c.LearningRate)*x
-}
-
-// Given reports whether the file or an override has a key.
-func (c *Config) Given(key string) bool {
-	_, ok := c.lines[key]
-	return ok
 }
 
 // Bytes is an amount of memory: 64MiB, 2GB, or "none" for 0.

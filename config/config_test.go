@@ -27,7 +27,7 @@ func TestDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Limits.Device != Unlimited || c.WarmupSteps != 50 || math.Abs(c.MinLearningRate-6e-5) > 1e-15 || c.Spill() != "runs/first/spill" {
+	if c.Limits.Device != Unlimited || c.WarmupSteps != 50 || math.Abs(c.MinLearningRate-6e-5) > 1e-15 {
 		t.Errorf("derived values: %+v", c)
 	}
 }
@@ -270,38 +270,15 @@ func TestNull(t *testing.T) {
 	}
 }
 
-func TestLearningRate(t *testing.T) {
-	c, err := Parse("a.yaml", []byte(good), []string{"warmup_steps=10", "max_steps=110", "min_learning_rate=1e-5", "learning_rate=1e-3"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	near := func(step int, want float64) {
-		t.Helper()
-		if got := c.Rate(step); math.Abs(got-want) > 1e-12 {
-			t.Errorf("rate(%d) = %v, want %v", step, got, want)
-		}
-	}
-	near(0, 1e-4)
-	near(9, 1e-3)
-	near(10, 1e-3)
-	near(109, 1e-5)
-	near(500, 1e-5)
-	c.Schedule = "linear"
-	near(109, 1e-5)
-	c.Schedule = "constant"
-	near(109, 1e-3)
-}
-
-// TestTimed: the learning rate of a run with only a time limit rises and falls within the steps that this
+// TestTimed: the length of a run with only a time limit, and with it the warm-up, waits for the steps that this
 // allows.
 func TestTimed(t *testing.T) {
 	c, err := Parse("a.yaml", []byte(strings.Replace(good, "max_steps", "max_time: 8h #", 1)), nil)
 	if err != nil || !c.Timed() {
 		t.Fatal(c.Timed(), err)
 	}
-	c.Spread(200)
-	if c.MaxSteps != 200 || c.WarmupSteps != 10 || math.Abs(c.Rate(199)-c.MinLearningRate) > 1e-12 {
-		t.Errorf("%d steps, warm-up of %d, ends at %v", c.MaxSteps, c.WarmupSteps, c.Rate(199))
+	if short := c.WithSteps(200); short.MaxSteps != 200 || short.WarmupSteps != 10 || c.MaxSteps != maxSteps {
+		t.Errorf("%d steps, warm-up of %d; %d before", short.MaxSteps, short.WarmupSteps, c.MaxSteps)
 	}
 	if c, err = Parse("a.yaml", []byte(good), nil); err != nil || c.Timed() {
 		t.Error(c.Timed(), err)
@@ -339,21 +316,22 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestPass: epochs are steps once the corpus is known, and the rate rises and falls within them. A saved configuration has the steps.
-func TestPass(t *testing.T) {
+// TestOnCorpus: epochs are steps once the corpus is known, and the rate rises and falls within them. A saved configuration has the steps.
+func TestOnCorpus(t *testing.T) {
 	c, err := Parse("a.yaml", []byte(good), []string{"max_epochs=2.5"})
 	check(t, err)
 	sequences := int64(10*c.GlobalBatch + 1)
-	if c.Pass(sequences); c.MaxSteps != 26 || c.WarmupSteps != 1 || c.Timed() {
-		t.Errorf("%d steps, %d of them to warm up", c.MaxSteps, c.WarmupSteps)
+	known := c.OnCorpus(sequences)
+	if known.MaxSteps != 26 || known.WarmupSteps != 1 || known.Timed() {
+		t.Errorf("%d steps, %d of them to warm up", known.MaxSteps, known.WarmupSteps)
 	}
-	text, err := yaml.Marshal(c)
+	text, err := yaml.Marshal(known)
 	check(t, err)
 	again, err := Parse("b.yaml", text, nil)
 	if check(t, err); again.MaxSteps != 26 || again.MaxEpochs != 0 {
 		t.Errorf("saved: %d steps, %v epochs\n%s", again.MaxSteps, again.MaxEpochs, text)
 	}
-	if c.Pass(1); c.MaxSteps != 26 {
+	if known.OnCorpus(1).MaxSteps != 26 {
 		t.Error("what is settled changes")
 	}
 }

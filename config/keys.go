@@ -54,6 +54,9 @@ type keys struct {
 // section adds the keys of a struct that holds their defaults.
 func (k *keys) section(prefix string, v reflect.Value) {
 	for _, f := range k.structs[v.Type().Name()].Fields.List {
+		if len(f.Names) == 0 { // embedded
+			continue
+		}
 		name := f.Names[0].Name
 		field, _ := v.Type().FieldByName(name)
 		key := field.Tag.Get("yaml")

@@ -1,7 +1,6 @@
 package machine
 
 import (
-	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/hardware"
 )
@@ -35,15 +34,13 @@ type backend interface {
 	close() error
 }
 
-// newBackend returns the configuration's backend, and settles the number of ranks if that is open. dir is the
-// cache folder.
-func newBackend(c *config.Config, dir string) (backend, error) {
+// newBackend returns the backend that a request needs. dir is the cache folder.
+func newBackend(r *Request, dir string) (backend, error) {
 	switch {
-	case len(c.Hosts) > 0:
-		return newHosts(c, dir)
-	case c.Device == "cuda":
-		return newCUDA(c, dir)
+	case len(r.Hosts) > 0:
+		return newHosts(r, dir)
+	case r.Device == "cuda":
+		return newCUDA(r, dir)
 	}
-	c.Ranks = max(c.Ranks, 1)
-	return newCPU(c, c.Ranks), nil
+	return newCPU(r), nil
 }

@@ -4,7 +4,6 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/device/link"
@@ -23,16 +22,16 @@ type cpuBackend struct {
 }
 
 // newCPU gives each rank its share of the cores, and links as throttled as the
-// configuration says.
-func newCPU(c *config.Config, ranks int) *cpuBackend {
-	return &cpuBackend{ranks: ranks, options: cpu.Options{Workers: workers(ranks), Rate: rates(c)}}
+// request says.
+func newCPU(r *Request) *cpuBackend {
+	return &cpuBackend{ranks: r.Ranks, options: cpu.Options{Workers: workers(r.Ranks), Rate: rates(r)}}
 }
 
 // rates returns the rates to which links are throttled.
-func rates(c *config.Config) (list [device.NumStreams]float64) {
-	list[device.HostToDev], list[device.DevToHost] = float64(c.Hardware.H2D), float64(c.Hardware.D2H)
+func rates(r *Request) (list [device.NumStreams]float64) {
+	list[device.HostToDev], list[device.DevToHost] = float64(r.Hardware.H2D), float64(r.Hardware.D2H)
 	for _, s := range []device.Stream{device.Collective, device.Send, device.Recv} {
-		list[s] = float64(c.Hardware.Peers)
+		list[s] = float64(r.Hardware.Peers)
 	}
 	return list
 }

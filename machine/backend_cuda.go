@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cuda"
 	"github.com/athanor-llm/athanor/device/link"
@@ -22,30 +21,18 @@ type cudaBackend struct {
 	pinned  []cuda.Pinned // each rank's host arena, which operator timing, trials and the run use in turn; nil: none is kept
 }
 
-// newCUDA finds a GPU for each rank or, if the number of ranks is open, as many ranks as there are GPUs for.
-func newCUDA(c *config.Config, dir string) (*cudaBackend, error) {
+// newCUDA finds a GPU for each rank.
+func newCUDA(r *Request, dir string) (*cudaBackend, error) {
 	gpus, err := cuda.GPUs()
 	if err != nil {
-		return nil, c.Fault("device", err.Error())
+		return nil, r.Fault("device", err.Error())
 	}
-	if c.Ranks == config.AutoRanks {
-		c.Ranks = ranksFor(len(gpus), c.GlobalBatch)
-	}
-	ranks := max(c.Ranks, 1)
+	ranks := r.Ranks
 	if n := len(gpus); n < ranks {
-		return nil, c.Fault("ranks", fmt.Sprintf("%d ranks need a GPU each, but this machine shows %d; hint: set ranks: %d, check CUDA_VISIBLE_DEVICES, or set device: cpu", ranks, n, max(n, 1)))
+		return nil, r.Fault("ranks", fmt.Sprintf("%d ranks need a GPU each, but this machine shows %d; hint: set ranks: %d, check CUDA_VISIBLE_DEVICES, or set device: cpu", ranks, n, max(n, 1)))
 	}
-	options := cuda.Options{CacheDir: kernelsIn(dir), SumRows: cuda.SumRows(c.SequenceLength), Workers: besideGPU(workers(ranks))}
+	options := cuda.Options{CacheDir: kernelsIn(dir), SumRows: cuda.SumRows(r.Sequence), Workers: besideGPU(workers(ranks))}
 	return &cudaBackend{options: options, gpus: gpus[:ranks], unused: len(gpus) - ranks, pinned: make([]cuda.Pinned, ranks)}, nil
-}
-
-// ranksFor returns the most ranks, one per GPU, among which a batch can be divided.
-func ranksFor(gpus, batch int) int {
-	n := min(max(gpus, 1), MaxRanks)
-	for batch%n != 0 {
-		n--
-	}
-	return n
 }
 
 // kernelsIn returns the cache folder of compiled kernels.

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cuda"
 	"github.com/athanor-llm/athanor/device/link"
@@ -52,34 +51,30 @@ type hostBackend interface {
 }
 
 // newHosts asks the other hosts to describe themselves.
-func newHosts(c *config.Config, dir string) (*hostsBackend, error) {
+func newHosts(r *Request, dir string) (*hostsBackend, error) {
 	key, err := Key()
 	if err != nil {
-		return nil, c.Fault("hosts", err.Error())
+		return nil, r.Fault("hosts", err.Error())
 	}
-	b := &hostsBackend{others: c.Hosts, key: key, place: remote.Place{Device: c.Device}}
-	if c.Device == "cuda" {
-		b.place.SumRows = cuda.SumRows(c.SequenceLength)
+	b := &hostsBackend{others: r.Hosts, key: key, place: remote.Place{Device: r.Device}}
+	if r.Device == "cuda" {
+		b.place.SumRows = cuda.SumRows(r.Sequence)
 	}
 	n := b.hosts()
-	own, auto := *c, c.Ranks == config.AutoRanks
-	if own.Ranks, own.GlobalBatch = c.Ranks/n, max(c.GlobalBatch/n, 1); auto {
-		own.Ranks = config.AutoRanks
-	}
+	own := *r
+	own.Ranks = r.Ranks / n
 	switch {
-	case !auto && c.Ranks%n != 0:
-		return nil, c.Fault("ranks", fmt.Sprintf("%d cannot be divided among %d hosts, this one included; hint: use a multiple of the number of hosts", c.Ranks, n))
-	case c.Device == "cuda":
+	case r.Ranks%n != 0:
+		return nil, r.Fault("ranks", fmt.Sprintf("%d cannot be divided among %d hosts, this one included; hint: use a multiple of the number of hosts", r.Ranks, n))
+	case r.Device == "cuda":
 		b.here, err = newCUDA(&own, dir)
 	default:
-		own.Ranks = max(own.Ranks, 1)
-		b.here = newCPU(&own, own.Ranks)
+		b.here = newCPU(&own)
 	}
 	if err != nil {
 		return nil, err
 	}
-	c.Ranks = n * own.Ranks
-	b.place.Share, b.place.Rate = own.Ranks, rates(c)
+	b.place.Share, b.place.Rate = own.Ranks, rates(r)
 	for _, addr := range b.others {
 		d, err := remote.Describe(addr, b.key, b.place)
 		if err != nil {

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"runtime"
 
-	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/internal/bounded"
@@ -82,8 +81,8 @@ func (m *Machine) cached() *hardware.Hardware {
 // cacheName names the cache file by a hash of all that changes the measured rates:
 // throttled links, the disk, the devices, the number of cores and the ranks that
 // share them.
-func (m *Machine) cacheName(c *config.Config) string {
-	key := sha256.Sum256(fmt.Appendf(nil, "tuned %s %v %v %s %d %d", m.backend.id(), c.Hardware, hostID(), diskOf(m.spill), m.ranks, runtime.GOMAXPROCS(0)))
+func (m *Machine) cacheName(r *Request) string {
+	key := sha256.Sum256(fmt.Appendf(nil, "tuned %s %v %v %s %d %d", m.backend.id(), r.Hardware, hostID(), diskOf(m.spill), m.ranks, runtime.GOMAXPROCS(0)))
 	return fmt.Sprintf("hardware-%x.json", key[:6])
 }
 

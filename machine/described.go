@@ -13,47 +13,46 @@ import (
 	"github.com/athanor-llm/athanor/internal/suggest"
 )
 
-// Describe returns the machine that a configuration plans for: the one that
+// Describe returns the machine that is to be planned for: the one that
 // hardware.name describes, which may be elsewhere, or this one.
-func Describe(c *config.Config, note func(string)) (*Machine, error) {
-	if c.Hardware.Name == "" {
-		return Find(c, note)
+func Describe(r *Request, note func(string)) (*Machine, error) {
+	if r.Hardware.Name == "" {
+		return Find(r, note)
 	}
-	c.Ranks = max(c.Ranks, 1) // a description does not say how many there are
-	h, err := lookup(c)
-	if err == nil && c.Ranks > 1 && h.Link(device.DeviceTier, device.DeviceTier) == nil {
-		err = fmt.Errorf("%s describes no link between ranks, but the run has %d ranks; hint: use a file written by `athanor probe --ranks %d --out FILE`", c.Hardware.Name, c.Ranks, c.Ranks)
+	h, err := lookup(r)
+	if err == nil && r.Ranks > 1 && h.Link(device.DeviceTier, device.DeviceTier) == nil {
+		err = fmt.Errorf("%s describes no link between ranks, but the run has %d ranks; hint: use a file written by `athanor probe --ranks %d --out FILE`", r.Hardware.Name, r.Ranks, r.Ranks)
 	}
 	if err != nil {
-		return nil, c.Fault("hardware.name", err.Error())
+		return nil, r.Fault("hardware.name", err.Error())
 	}
 	for link, rate := range map[[2]device.Tier]config.Rate{
-		{device.HostTier, device.DeviceTier}:   c.Hardware.H2D,
-		{device.DeviceTier, device.HostTier}:   c.Hardware.D2H,
-		{device.DeviceTier, device.DeviceTier}: c.Hardware.Peers,
+		{device.HostTier, device.DeviceTier}:   r.Hardware.H2D,
+		{device.DeviceTier, device.HostTier}:   r.Hardware.D2H,
+		{device.DeviceTier, device.DeviceTier}: r.Hardware.Peers,
 	} {
 		if rate > 0 {
 			h.Throttle(link[0], link[1], float64(rate))
 		}
 	}
-	m := &Machine{Hardware: h, described: true, ranks: c.Ranks}
-	return m, m.limit(c)
+	m := &Machine{Hardware: h, described: true, ranks: r.Ranks}
+	return m, m.limit(r)
 }
 
-// equip raises one rank's host memory and disk on a known machine to the configuration's limits where those are
+// equip raises one rank's host memory and disk on a known machine to the request's limits where those are
 // more: the name is only that of a card, and what surrounds it is for its owner to say.
-func equip(h *hardware.Hardware, c *config.Config) {
-	n := int64(c.Ranks)
-	h.Memory.Host = max(h.Memory.Host, int64(c.Limits.Host)/n)
-	h.Memory.Disk = max(h.Memory.Disk, int64(c.Limits.Disk)/n)
+func equip(h *hardware.Hardware, r *Request) {
+	n := int64(r.Ranks)
+	h.Memory.Host = max(h.Memory.Host, int64(r.Limits.Host)/n)
+	h.Memory.Disk = max(h.Memory.Disk, int64(r.Limits.Disk)/n)
 }
 
-// OnGPU reports whether a configuration, whose device is settled, plans for GPUs, here or described.
-func OnGPU(c *config.Config) bool {
-	if c.Hardware.Name == "" {
-		return c.Device == "cuda"
+// OnGPU reports whether a request is for GPUs, here or described.
+func OnGPU(r *Request) bool {
+	if r.Hardware.Name == "" {
+		return r.Device == "cuda"
 	}
-	one := *c
+	one := *r
 	one.Ranks = 1
 	h, err := lookup(&one)
 	return err == nil && !h.Memory.Shared
@@ -62,13 +61,13 @@ func OnGPU(c *config.Config) bool {
 // maxHardware bounds the bytes of a machine's description.
 const maxHardware = 64 << 20
 
-// lookup looks up a configuration's machine by known name, then by file, and returns one
+// lookup looks up the described machine by known name, then by file, and returns one
 // rank's share.
-func lookup(c *config.Config) (*hardware.Hardware, error) {
-	name := c.Hardware.Name
-	h, unknown := hardware.KnownRank(name, c.Ranks)
+func lookup(r *Request) (*hardware.Hardware, error) {
+	name := r.Hardware.Name
+	h, unknown := hardware.KnownRank(name, r.Ranks)
 	if unknown == nil {
-		equip(h, c)
+		equip(h, r)
 		return h, nil
 	}
 	text, err := bounded.ReadFile(name, maxHardware)
@@ -81,5 +80,5 @@ func lookup(c *config.Config) (*hardware.Hardware, error) {
 	if h, err = hardware.Parse(text); err != nil {
 		return nil, suggest.Add(fmt.Errorf("%s: %w", name, err), "use a file written by `athanor probe --out`")
 	}
-	return h.Share(c.Ranks), nil
+	return h.Share(r.Ranks), nil
 }

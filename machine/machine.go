@@ -1,7 +1,7 @@
 // Package machine is what a run runs on: what is here, or described.
 //
-//	Find(config)      --> Machine    the one at hand, measured once
-//	Describe(config)  --> Machine    or one that is only described
+//	Find(request)      --> Machine    the one at hand, measured once
+//	Describe(request)  --> Machine    or one that is only described
 //	Machine.Open(programs) --> devices, one per rank
 //	Machine.Suppose, WithMemory, Quicker --> Machine   another with some numbers changed
 //
@@ -12,12 +12,13 @@
 // machine is found, before this machine keeps more than the probe's few MB: close a machine before finding
 // another.
 //
-// Invariants. A machine knows of no plan: package planner asks it for numbers and devices. Ranks compute
+// Invariants. A machine knows of no plan and no configuration: package planner asks it for numbers and devices. Ranks compute
 // on cores or on GPUs of their own, here or on other hosts; all that differs between
 // these is behind the interface backend.
 //
 // Where to look:
 //
+//	request.go                           what a run needs
 //	machine.go, described.go, cache.go   finding and describing machines
 //	suppose.go, alone.go                 other machines; one device by itself
 //	probe.go, backend*.go                measuring; CPU and CUDA
@@ -38,10 +39,6 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// MaxRanks bounds the ranks of one process: each has its own streams and arenas,
-// and a share of the cores.
-const MaxRanks = 64
-
 // Machine describes the hardware of a run, with the capacity of each rank, and
 // opens devices on it.
 type Machine struct {
@@ -57,34 +54,32 @@ type Machine struct {
 }
 
 // Find returns this machine's description, from the cache or by probing, with the
-// configuration's limits applied. Ranks that the configuration leaves open are settled
-// in it.
-func Find(c *config.Config, note func(string)) (*Machine, error) {
-	if c.Hardware.Name != "" {
-		return nil, c.Fault("hardware.name", "this command runs on this machine, not on a described one; hint: leave hardware.name out, or use plan, simulate or draw")
+// request's limits applied.
+func Find(r *Request, note func(string)) (*Machine, error) {
+	if r.Hardware.Name != "" {
+		return nil, r.Fault("hardware.name", "this command runs on this machine, not on a described one; hint: leave hardware.name out, or use plan, simulate or draw")
 	}
 	dir, err := CacheDir()
 	if err != nil {
 		return nil, err
 	}
-	if c.Ranks > MaxRanks {
-		return nil, c.Fault("ranks", fmt.Sprintf("%d is too many; hint: at most %d ranks run on one machine", c.Ranks, MaxRanks))
+	if r.Ranks > MaxRanks {
+		return nil, r.Fault("ranks", fmt.Sprintf("%d is too many; hint: at most %d ranks run on one machine", r.Ranks, MaxRanks))
 	}
-	m := &Machine{spill: c.Spill()}
-	if m.backend, err = newBackend(c, dir); err != nil {
+	m := &Machine{spill: r.Spill, ranks: r.Ranks}
+	if m.backend, err = newBackend(r, dir); err != nil {
 		return nil, err
 	}
-	m.ranks = max(c.Ranks, 1)
-	m.file = filepath.Join(dir, m.cacheName(c))
+	m.file = filepath.Join(dir, m.cacheName(r))
 	err = m.measured(note)
 	var bad unusable
 	if errors.As(err, &bad) {
-		return nil, c.Fault("device", bad.Error())
+		return nil, r.Fault("device", bad.Error())
 	}
 	if err != nil {
 		return nil, err
 	}
-	return m, m.limit(c)
+	return m, m.limit(r)
 }
 
 // measured sets the description: rates from the cache or by probing, memory as it is
@@ -137,10 +132,10 @@ func (m *Machine) Idle() int {
 	return m.backend.idle()
 }
 
-// limit sets each rank's capacity of each tier to the configuration's limit or to
+// limit sets each rank's capacity of each tier to the request's limit or to
 // what the machine has. The device limit applies to each rank; the limits of host
 // and disk apply to all ranks together, which share them evenly.
-func (m *Machine) limit(c *config.Config) error {
+func (m *Machine) limit(r *Request) error {
 	n := int64(m.ranks)
 	m.Capacity = m.Hardware.Memory.Tiers()
 	if !m.described { // a description is already one rank's share
@@ -150,7 +145,7 @@ func (m *Machine) limit(c *config.Config) error {
 		m.Capacity[device.HostTier] /= n
 		m.Capacity[device.DiskTier] /= n
 	}
-	limits := [device.NumTiers]config.Bytes{device.DeviceTier: c.Limits.Device, device.HostTier: c.Limits.Host, device.DiskTier: c.Limits.Disk}
+	limits := [device.NumTiers]config.Bytes{device.DeviceTier: r.Limits.Device, device.HostTier: r.Limits.Host, device.DiskTier: r.Limits.Disk}
 	for t := range device.NumTiers {
 		l := limits[t]
 		if l == config.Unlimited {
@@ -161,7 +156,7 @@ func (m *Machine) limit(c *config.Config) error {
 			all = 1
 		}
 		if m.Capacity[t] = int64(l) / all; m.Capacity[t] > have {
-			return c.Fault("limits."+t.String(), fmt.Sprintf("%s, but this machine has %s; hint: leave it out to use what there is", size.Exact(int64(l)), size.Exact(have*all)))
+			return r.Fault("limits."+t.String(), fmt.Sprintf("%s, but this machine has %s; hint: leave it out to use what there is", size.Exact(int64(l)), size.Exact(have*all)))
 		}
 	}
 	return nil

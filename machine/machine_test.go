@@ -34,12 +34,3 @@ func TestLittleDisk(t *testing.T) {
 		}
 	}
 }
-
-// TestRanksFor: as many ranks as the batch can be divided among, at least one.
-func TestRanksFor(t *testing.T) {
-	for _, c := range []struct{ gpus, batch, want int }{{0, 8, 1}, {1, 8, 1}, {4, 8, 4}, {6, 8, 4}, {8, 12, 6}, {8, 7, 7}, {4, 1, 1}, {1000, 1 << 20, MaxRanks}} {
-		if got := ranksFor(c.gpus, c.batch); got != c.want {
-			t.Errorf("%d GPUs, batch of %d: %d ranks, want %d", c.gpus, c.batch, got, c.want)
-		}
-	}
-}

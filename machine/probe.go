@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"sync"
 
-	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/session"
@@ -23,7 +22,7 @@ func Probe(device, dir string, ranks int, hosts []string) (*hardware.Hardware, e
 	}
 	var b backend = &cpuBackend{ranks: ranks}
 	if device == "cuda" || len(hosts) > 0 {
-		b, err = newBackend(&config.Config{Device: device, Ranks: ranks, Hosts: hosts}, cache)
+		b, err = newBackend(&Request{Device: device, Ranks: ranks, Hosts: hosts}, cache)
 	}
 	if err != nil {
 		return nil, err

@@ -10,7 +10,6 @@ import (
 	"runtime"
 	"sync"
 
-	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/device/link"
@@ -51,7 +50,7 @@ func (h *host) backend(p remote.Place) (hostBackend, error) {
 	if p.Device != "cuda" {
 		return &cpuBackend{ranks: n, options: cpu.Options{Workers: workers(n), Rate: p.Rate, Apart: p.Apart}}, nil
 	}
-	b, err := newCUDA(&config.Config{Ranks: n}, h.cache)
+	b, err := newCUDA(&Request{Ranks: n}, h.cache)
 	if err != nil {
 		return nil, err
 	}

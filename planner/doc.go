@@ -1,6 +1,6 @@
-// Package planner turns a configuration and a machine into a plan.
+// Package planner turns a job and a machine into a plan.
 //
-//	Task{machine, graph, config}.Plan --> search.Result    the fastest plan that fits
+//	Task{machine, graph, spec}.Plan --> search.Result    the fastest plan that fits
 //	Task.PlanAny, PlanBy                  in any format of the optimizer's state; by another system's policy
 //	Task.WhatIfs, Remedies, MaxSequence   the same search with other numbers
 //	Inference(device, graph)              programs of a model that is not trained

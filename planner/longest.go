@@ -9,6 +9,7 @@ import (
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/job"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
@@ -30,26 +31,26 @@ const maxSequence = 1 << 24
 // take a minute each.
 const nearEnough = 100
 
-// AtLength returns a configuration with sequences of the given number of tokens, and its graph.
-type AtLength func(tokens int) (*config.Config, *graph.Graph, error)
+// AtLength returns a job with sequences of the given number of tokens, and its graph.
+type AtLength func(tokens int) (*job.Spec, *graph.Graph, error)
 
 // MaxSequence finds the longest sequence, in multiples of step tokens, on which a
-// configuration's model can be trained. The planner has a plan for it, and none for
+// job's model can be trained. The planner has a plan for it, and none for
 // the next length tried, longer by one step or by a hundredth, whichever is more.
 //
 // It doubles the length until no minimum-memory plan fits, then bisects; it considers all plans only for the
 // first length that is too long. Lengths with few divisors cannot be cut as finely as others, so longer ones
 // that fit may exist.
-func MaxSequence(ctx context.Context, m *machine.Machine, c *config.Config, at AtLength, step int, note func(string)) (*Longest, error) {
+func MaxSequence(ctx context.Context, m *machine.Machine, spec *job.Spec, at AtLength, step int, note func(string)) (*Longest, error) {
 	if step < 1 || step > maxSequence {
-		return nil, c.Fault("--step", fmt.Sprintf("%d tokens is out of range; hint: use from 1 to %d", step, maxSequence))
+		return nil, spec.Fault("--step", fmt.Sprintf("%d tokens is out of range; hint: use from 1 to %d", step, maxSequence))
 	}
-	if c.Plan.File != "" {
-		return nil, c.Fault("plan", "a plan.json is for one sequence length only; hint: leave `plan` out to search for the longest")
+	if spec.Plan.File != "" {
+		return nil, spec.Fault("plan", "a plan.json is for one sequence length only; hint: leave `plan` out to search for the longest")
 	}
 	fits := func(n int) (bool, error) {
 		note(fmt.Sprintf("sequences of %d tokens", n*step))
-		ok, err := fitsFrugally(ctx, m, c, at, n*step)
+		ok, err := fitsFrugally(ctx, m, spec, at, n*step)
 		var bad *config.Error
 		if n > 1 && errors.As(err, &bad) {
 			return false, nil
@@ -62,7 +63,7 @@ func MaxSequence(ctx context.Context, m *machine.Machine, c *config.Config, at A
 	}
 	for {
 		note(fmt.Sprintf("all plans for sequences of %d tokens", hi*step))
-		why := fitsAnyhow(ctx, m, c, at, hi*step)
+		why := fitsAnyhow(ctx, m, spec, at, hi*step)
 		var bad *config.Error
 		switch {
 		case why == nil: // by a plan that is not minimum-memory
@@ -104,12 +105,12 @@ func frontier(most int, fits func(int) (bool, error)) (lo, hi int, err error) {
 
 // fitsAnyhow returns nil if sequences of n tokens fit. Where memory is short, the error
 // is a *search.Misfit.
-func fitsAnyhow(ctx context.Context, m *machine.Machine, c *config.Config, at AtLength, n int) error {
-	req, err := long(m, c, at, n)
+func fitsAnyhow(ctx context.Context, m *machine.Machine, spec *job.Spec, at AtLength, n int) error {
+	req, err := long(m, spec, at, n)
 	if err != nil {
 		return err
 	}
-	for _, req.State = range storages(c) {
+	for _, req.State = range spec.OptimizerState {
 		if err = search.Fits(ctx, req, ForSearch(m)); !errors.Is(err, search.ErrDoesNotFit) {
 			break
 		}
@@ -118,22 +119,22 @@ func fitsAnyhow(ctx context.Context, m *machine.Machine, c *config.Config, at At
 }
 
 // fitsFrugally is a quick form of fitsAnyhow. It considers minimum-memory plans only,
-// with the optimizer's state in the smallest format that the configuration allows.
-func fitsFrugally(ctx context.Context, m *machine.Machine, c *config.Config, at AtLength, n int) (bool, error) {
-	req, err := long(m, c, at, n)
+// with the optimizer's state in the smallest format that is allowed.
+func fitsFrugally(ctx context.Context, m *machine.Machine, spec *job.Spec, at AtLength, n int) (bool, error) {
+	req, err := long(m, spec, at, n)
 	if err != nil {
 		return false, err
 	}
-	req.State = slices.MinFunc(storages(c), func(a, b plan.StateFormat) int {
-		return cmp.Compare(plan.StateBytes(optimizer.AdamW, a, Precision(c)), plan.StateBytes(optimizer.AdamW, b, Precision(c)))
+	req.State = slices.MinFunc(spec.OptimizerState, func(a, b plan.StateFormat) int {
+		return cmp.Compare(plan.StateBytes(optimizer.AdamW, a, spec.Precision), plan.StateBytes(optimizer.AdamW, b, spec.Precision))
 	})
 	return search.FitsFrugally(ctx, req, ForSearch(m))
 }
 
 // long returns the search request for sequences of n tokens.
-func long(m *machine.Machine, c *config.Config, at AtLength, n int) (*search.Request, error) {
+func long(m *machine.Machine, spec *job.Spec, at AtLength, n int) (*search.Request, error) {
 	if n > maxSequence {
-		return nil, c.Fault("sequence_length", fmt.Sprintf("%d tokens exceed the maximum of %d", n, maxSequence))
+		return nil, spec.Fault("sequence_length", fmt.Sprintf("%d tokens exceed the maximum of %d", n, maxSequence))
 	}
 	longer, g, err := at(n)
 	if err != nil {

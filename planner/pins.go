@@ -16,17 +16,17 @@ import (
 
 // pins validates and returns the plan decisions that the configuration makes.
 func (t *Task) pins() (search.Pins, error) {
-	c, g := t.Config, t.Graph
-	p := search.Pins{MicroBatch: c.Plan.MicroBatch, Group: c.Plan.Group, HeadRows: c.Plan.HeadRows, Recompute: c.Plan.Recompute,
-		Cache: int64(c.Plan.Cache), Prefetch: c.Plan.Prefetch, Slots: c.Plan.Slots, Policy: c.Plan.Policy, Update: c.Plan.Update}
+	spec, g := t.Spec, t.Graph
+	p := search.Pins{MicroBatch: spec.Plan.MicroBatch, Group: spec.Plan.Group, HeadRows: spec.Plan.HeadRows, Recompute: spec.Plan.Recompute,
+		Cache: int64(spec.Plan.Cache), Prefetch: spec.Plan.Prefetch, Slots: spec.Plan.Slots, Policy: spec.Plan.Policy, Update: spec.Plan.Update}
 	if err := t.pinTiers(&p); err != nil {
 		return p, err
 	}
 	if p.Update != "" && !slices.Contains(search.Updaters(), p.Update) {
-		return p, c.Fault("plan.update", fmt.Sprintf("%q is not known; hint: use one of %s, or leave it out", p.Update, strings.Join(search.Updaters(), ", ")))
+		return p, spec.Fault("plan.update", fmt.Sprintf("%q is not known; hint: use one of %s, or leave it out", p.Update, strings.Join(search.Updaters(), ", ")))
 	}
-	if b := p.MicroBatch; b < 0 || b > 0 && c.GlobalBatch%b != 0 {
-		return p, c.Fault("plan.micro_batch", fmt.Sprintf("%d does not divide global_batch %d; hint: use a divisor", b, c.GlobalBatch))
+	if b := p.MicroBatch; b < 0 || b > 0 && spec.GlobalBatch%b != 0 {
+		return p, spec.Fault("plan.micro_batch", fmt.Sprintf("%d does not divide global_batch %d; hint: use a divisor", b, spec.GlobalBatch))
 	}
 	for _, d := range []struct {
 		key     string
@@ -36,18 +36,18 @@ func (t *Task) pins() (search.Pins, error) {
 		{"cache_bytes", p.Cache, math.MaxInt64}, {"prefetch", int64(p.Prefetch), 1 << 20},
 	} {
 		if d.n < 0 || d.n > d.most {
-			return p, c.Fault("plan."+d.key, fmt.Sprintf("%d is out of range; hint: use from 1 to %d, or leave it out", d.n, d.most))
+			return p, spec.Fault("plan."+d.key, fmt.Sprintf("%d is out of range; hint: use from 1 to %d, or leave it out", d.n, d.most))
 		}
 	}
 	if err := t.checkRows(&p); err != nil {
 		return p, err
 	}
 	if need := cacheNeeded(g); p.Cache > 0 && p.Cache < need && (p.Weights == nil || *p.Weights != device.DeviceTier) {
-		return p, c.Fault("plan.cache_bytes", fmt.Sprintf("%d bytes is too small; hint: use at least %d, the weights that one layer reads, or leave it out", p.Cache, need))
+		return p, spec.Fault("plan.cache_bytes", fmt.Sprintf("%d bytes is too small; hint: use at least %d, the weights that one layer reads, or leave it out", p.Cache, need))
 	}
 	if p.Recompute != "" {
 		if bad := plan.CheckRecompute(p.Recompute); bad != "" {
-			return p, c.Fault("plan.recompute", bad)
+			return p, spec.Fault("plan.recompute", bad)
 		}
 	}
 	if err := t.pinPipeline(&p); err != nil {
@@ -68,20 +68,20 @@ func cacheNeeded(g *graph.Graph) int64 {
 // pinTiers validates and adds the tiers in which the configuration wants weights, gradients and the optimizer's
 // state.
 func (t *Task) pinTiers(p *search.Pins) error {
-	c := t.Config
+	spec := t.Spec
 	for _, pin := range []struct {
 		key, name string
 		to        **device.Tier
-	}{{"plan.weights", c.Plan.Weights, &p.Weights}, {"plan.grads", c.Plan.Grads, &p.Grads}, {"plan.state", c.Plan.State, &p.State}} {
+	}{{"plan.weights", spec.Plan.Weights, &p.Weights}, {"plan.grads", spec.Plan.Grads, &p.Grads}, {"plan.state", spec.Plan.State, &p.State}} {
 		if pin.name == "" {
 			continue
 		}
 		tier, err := device.ParseTier(pin.name)
 		if err != nil {
-			return c.Fault(pin.key, err.Error())
+			return spec.Fault(pin.key, err.Error())
 		}
 		if t.Machine.Capacity[tier] == 0 {
-			return c.Fault(pin.key, fmt.Sprintf("there is no %v memory; hint: check limits.%v and limits.disk_path", tier, tier))
+			return spec.Fault(pin.key, fmt.Sprintf("there is no %v memory; hint: check limits.%v and limits.disk_path", tier, tier))
 		}
 		*pin.to = &tier
 	}
@@ -91,60 +91,60 @@ func (t *Task) pinTiers(p *search.Pins) error {
 // checkRows refuses micro-batches and blocks of the head at which sums over tokens
 // cannot be cut.
 func (t *Task) checkRows(p *search.Pins) error {
-	c, g := t.Config, t.Graph
-	if n := p.HeadRows; n > 0 && c.SequenceLength%n != 0 && n%c.SequenceLength != 0 {
-		return c.Fault("plan.head_rows", fmt.Sprintf("%d is neither a divisor nor a multiple of sequence_length %d; hint: use either, or leave it out", n, c.SequenceLength))
+	spec, g := t.Spec, t.Graph
+	if n := p.HeadRows; n > 0 && spec.SequenceLength%n != 0 && n%spec.SequenceLength != 0 {
+		return spec.Fault("plan.head_rows", fmt.Sprintf("%d is neither a divisor nor a multiple of sequence_length %d; hint: use either, or leave it out", n, spec.SequenceLength))
 	} else if req := t.Request(); !req.HeadFits(n) {
-		return c.Fault("plan.head_rows", fmt.Sprintf("%d is not a multiple of %d tokens, at which sums on a GPU are cut; hint: use a multiple, or leave it out", n, req.HeadUnit))
+		return spec.Fault("plan.head_rows", fmt.Sprintf("%d is not a multiple of %d tokens, at which sums on a GPU are cut; hint: use a multiple, or leave it out", n, req.HeadUnit))
 	}
-	batch := max(c.GlobalBatch/t.Machine.Ranks(), 1)
-	rows := c.SequenceLength * cmp.Or(p.MicroBatch, batch)
-	if !g.Takes(rows, c.SequenceLength*batch) {
-		return c.Fault("plan.micro_batch", fmt.Sprintf("%d makes micro-batches of %d tokens, not of a multiple of %d, at which sums in bf16 are cut; hint: use an even number, or all of the batch", p.MicroBatch, rows, g.CutUnit()))
+	batch := max(spec.GlobalBatch/t.Machine.Ranks(), 1)
+	rows := spec.SequenceLength * cmp.Or(p.MicroBatch, batch)
+	if !g.Takes(rows, spec.SequenceLength*batch) {
+		return spec.Fault("plan.micro_batch", fmt.Sprintf("%d makes micro-batches of %d tokens, not of a multiple of %d, at which sums in bf16 are cut; hint: use an even number, or all of the batch", p.MicroBatch, rows, g.CutUnit()))
 	} else if n := p.HeadRows; !g.Takes(n, rows) {
-		return c.Fault("plan.head_rows", fmt.Sprintf("%d is not a multiple of %d tokens, at which sums in bf16 are cut; hint: use a multiple, or leave it out", n, g.CutUnit()))
+		return spec.Fault("plan.head_rows", fmt.Sprintf("%d is not a multiple of %d tokens, at which sums in bf16 are cut; hint: use a multiple, or leave it out", n, g.CutUnit()))
 	}
 	return nil
 }
 
 // pinActivations validates and adds the configuration's activation policies.
 func (t *Task) pinActivations(p *search.Pins) error {
-	c, m := t.Config, t.Machine
+	spec, m := t.Spec, t.Machine
 	layers := t.Graph.Model.Layers
-	tier, err := device.ParseTier(cmp.Or(c.Plan.SwapTier, device.HostTier.String()))
-	swaps := c.Plan.Swap != nil || c.Plan.Policy != ""
+	tier, err := device.ParseTier(cmp.Or(spec.Plan.SwapTier, device.HostTier.String()))
+	swaps := spec.Plan.Swap != nil || spec.Plan.Policy != ""
 	switch {
 	case err != nil || tier == device.DeviceTier:
-		return c.Fault("plan.swap_tier", fmt.Sprintf("%q is no tier to swap to; hint: use host or disk", c.Plan.SwapTier))
-	case c.Plan.SwapTier != "" && c.Plan.Swap == nil:
-		return c.Fault("plan.swap_tier", "plan.swap is not set, so nothing is swapped; hint: set plan.swap, or leave plan.swap_tier out")
-	case c.Plan.Policy != "" && !slices.Contains(search.ActivationRules(), c.Plan.Policy):
-		return c.Fault("plan.policy", fmt.Sprintf("%q is not known; hint: use %s, or leave it out", c.Plan.Policy, strings.Join(search.ActivationRules(), ", ")))
-	case c.Plan.Policy != "" && c.Plan.Recompute != "":
-		return c.Fault("plan.policy", "a policy also decides what is recomputed; hint: leave plan.recompute out")
-	case c.Plan.Slots < 0 || c.Plan.Slots > 1<<10:
-		return c.Fault("plan.slots", fmt.Sprintf("%d is out of range; hint: use from 1 to %d; 2 is enough unless links are slow", c.Plan.Slots, 1<<10))
+		return spec.Fault("plan.swap_tier", fmt.Sprintf("%q is no tier to swap to; hint: use host or disk", spec.Plan.SwapTier))
+	case spec.Plan.SwapTier != "" && spec.Plan.Swap == nil:
+		return spec.Fault("plan.swap_tier", "plan.swap is not set, so nothing is swapped; hint: set plan.swap, or leave plan.swap_tier out")
+	case spec.Plan.Policy != "" && !slices.Contains(search.ActivationRules(), spec.Plan.Policy):
+		return spec.Fault("plan.policy", fmt.Sprintf("%q is not known; hint: use %s, or leave it out", spec.Plan.Policy, strings.Join(search.ActivationRules(), ", ")))
+	case spec.Plan.Policy != "" && spec.Plan.Recompute != "":
+		return spec.Fault("plan.policy", "a policy also decides what is recomputed; hint: leave plan.recompute out")
+	case spec.Plan.Slots < 0 || spec.Plan.Slots > 1<<10:
+		return spec.Fault("plan.slots", fmt.Sprintf("%d is out of range; hint: use from 1 to %d; 2 is enough unless links are slow", spec.Plan.Slots, 1<<10))
 	case swaps && m.Capacity[device.HostTier] == 0:
 		key := "plan.swap"
-		if c.Plan.Swap == nil {
+		if spec.Plan.Swap == nil {
 			key = "plan.policy"
 		}
-		return c.Fault(key, "there is no host memory to swap to; hint: check limits.host")
+		return spec.Fault(key, "there is no host memory to swap to; hint: check limits.host")
 	case swaps && m.Capacity[tier] == 0:
-		return c.Fault("plan.swap_tier", fmt.Sprintf("there is no %v memory; hint: check limits.%v and limits.disk_path", tier, tier))
+		return spec.Fault("plan.swap_tier", fmt.Sprintf("there is no %v memory; hint: check limits.%v and limits.disk_path", tier, tier))
 	}
-	if len(c.Plan.Swap) > 0 { // else leave it nil, see search.Pins.Open
+	if len(spec.Plan.Swap) > 0 { // else leave it nil, see search.Pins.Open
 		p.Activations = map[int]plan.Retention{}
 	}
-	for l, share := range c.Plan.Swap {
+	for l, share := range spec.Plan.Swap {
 		switch {
 		case l >= layers:
-			return c.Fault("plan.swap", fmt.Sprintf("there is no layer %d; hint: layers are numbered from 0 to %d", l, layers-1))
+			return spec.Fault("plan.swap", fmt.Sprintf("there is no layer %d; hint: layers are numbered from 0 to %d", l, layers-1))
 		case l != config.EveryLayer:
 			p.Activations[l] = plan.SwapOf(tier, share)
 		}
 	}
-	if share, ok := c.Plan.Swap[config.EveryLayer]; ok {
+	if share, ok := spec.Plan.Swap[config.EveryLayer]; ok {
 		for l := range layers - search.MemoKept {
 			p.Activations[l] = plan.SwapOf(tier, share)
 		}

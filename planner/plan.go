@@ -12,27 +12,28 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/bounded"
 	"github.com/athanor-llm/athanor/internal/size"
+	"github.com/athanor-llm/athanor/job"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/search"
 )
 
-// Task is what is planned for: a graph, as a configuration wants it trained, on a machine.
+// Task is what is planned for: a graph, as a job wants it trained, on a machine.
 type Task struct {
 	Machine *machine.Machine
 	Graph   *graph.Graph
-	Config  *config.Config
+	Spec    *job.Spec
 }
 
 // Plan searches for the fastest plan that fits this machine, or evaluates the
 // plan.json that the configuration names. The error is a *search.Misfit if nothing
 // fits.
 func (t *Task) Plan(ctx context.Context, note func(string)) (*search.Result, error) {
-	m, c := t.Machine, t.Config
+	m, spec := t.Machine, t.Spec
 	req := t.Request()
 	mach := ForSearch(m)
-	if c.Plan.File != "" {
+	if spec.Plan.File != "" {
 		return t.given(ctx, req, mach)
 	}
 	if mach.Measure != nil {
@@ -42,19 +43,19 @@ func (t *Task) Plan(ctx context.Context, note func(string)) (*search.Result, err
 	if req.Pins, err = t.pins(); err != nil {
 		return nil, err
 	}
-	if req.Pins.Open() && c.GlobalBatch%m.Ranks() == 0 {
+	if req.Pins.Open() && spec.GlobalBatch%m.Ranks() == 0 {
 		// Without measurements for the policies, there are no rivals of theirs.
 		if r := policies(m, req); r.Measure(ctx, req.Options) == nil {
 			req.Rivals = rivals(r, req.State)
 		}
-		req.Rivals = append(req.Rivals, former(c)...)
+		req.Rivals = append(req.Rivals, former(spec)...)
 	}
 	r, err := search.Search(ctx, req, mach, note)
 	if errors.Is(err, search.ErrBatch) {
-		return nil, c.Fault("ranks", err.Error()+"; hint: set ranks to a divisor of global_batch")
+		return nil, spec.Fault("ranks", err.Error()+"; hint: set ranks to a divisor of global_batch")
 	}
 	if errors.Is(err, search.ErrPins) || errors.Is(err, search.ErrPipeline) {
-		return nil, c.Fault("plan", err.Error())
+		return nil, spec.Fault("plan", err.Error())
 	}
 	return r, advise(m, err)
 }
@@ -72,7 +73,7 @@ func (t *Task) trial() *search.Trial {
 			}
 			return t.TakeTurns(ctx, list, all <= t.Machine.Shared()/2)
 		},
-		Steps: t.Config.MaxSteps, Time: time.Duration(t.Config.MaxTime),
+		Steps: t.Spec.MaxSteps, Time: time.Duration(t.Spec.MaxTime),
 	}
 }
 
@@ -120,36 +121,36 @@ const maxPlan = 64 << 20
 
 // given evaluates a plan.json instead of searching.
 func (t *Task) given(ctx context.Context, req *search.Request, mach *search.Machine) (*search.Result, error) {
-	c := t.Config
-	text, err := bounded.ReadFile(c.Plan.File, maxPlan)
+	spec := t.Spec
+	text, err := bounded.ReadFile(spec.Plan.File, maxPlan)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
-			err = fmt.Errorf("%q does not exist; hint: use auto, a plan.json written by `athanor plan --out`, or single decisions such as {micro_batch: 1}", c.Plan.File)
+			err = fmt.Errorf("%q does not exist; hint: use auto, a plan.json written by `athanor plan --out`, or single decisions such as {micro_batch: 1}", spec.Plan.File)
 		}
-		return nil, c.Fault("plan", err.Error())
+		return nil, spec.Fault("plan", err.Error())
 	}
 	pl, err := plan.Parse(text)
 	if err == nil {
 		err = pl.Validate(req.Graph)
 	}
-	if err == nil && c.OptimizerState != "auto" && pl.State != req.State {
-		err = fmt.Errorf("plan: it stores the optimizer's state as %s, the run as %s; hint: make a new plan, or change optimizer_state", pl.State, c.OptimizerState)
+	if _, settled := spec.State(); err == nil && settled && pl.State != req.State {
+		err = fmt.Errorf("plan: it stores the optimizer's state as %s, the run as %s; hint: make a new plan, or change optimizer_state", pl.State, req.State)
 	}
 	if err == nil && pl.Ranks != t.Machine.Ranks() {
 		err = fmt.Errorf("plan: it is for %d ranks, but the run has %d; hint: make a new plan, or change ranks", pl.Ranks, t.Machine.Ranks())
 	}
-	if err == nil && pl.MicroBatch*pl.MicroBatches*pl.Replicas() != c.GlobalBatch {
-		err = fmt.Errorf("plan: micro_batch %d times micro_batches %d times %d replicas is not the global_batch %d; hint: make a new plan", pl.MicroBatch, pl.MicroBatches, pl.Replicas(), c.GlobalBatch)
+	if err == nil && pl.MicroBatch*pl.MicroBatches*pl.Replicas() != spec.GlobalBatch {
+		err = fmt.Errorf("plan: micro_batch %d times micro_batches %d times %d replicas is not the global_batch %d; hint: make a new plan", pl.MicroBatch, pl.MicroBatches, pl.Replicas(), spec.GlobalBatch)
 	}
 	if err == nil && !req.HeadFits(pl.HeadRows) {
 		err = fmt.Errorf("plan: head_rows %d is not a multiple of %d tokens, at which sums on a GPU are cut; hint: use a multiple, or make a new plan", pl.HeadRows, req.HeadUnit)
 	}
 	if err != nil {
-		return nil, &config.Error{File: c.Plan.File, Msg: err.Error()}
+		return nil, &config.Error{File: spec.Plan.File, Msg: err.Error()}
 	}
 	cand, err := search.Evaluate(ctx, req, pl, mach, "the given plan")
 	if err != nil {
-		return nil, &config.Error{File: c.Plan.File, Msg: err.Error()}
+		return nil, &config.Error{File: spec.Plan.File, Msg: err.Error()}
 	}
 	return t.only(ctx, req, mach, cand)
 }

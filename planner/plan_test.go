@@ -7,6 +7,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/internal/testkit"
+	"github.com/athanor-llm/athanor/job"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/model/family"
 )
@@ -23,9 +24,11 @@ func TestTimed(t *testing.T) {
 	check(t, err)
 	c := config.Default()
 	c.GlobalBatch, c.Limits.DiskPath = 4, t.TempDir()
-	m, err := machine.Find(&c, func(string) {})
+	spec, err := job.Settle(config.ToPlan, &c, func(string) {})
 	check(t, err)
-	r, err := (&Task{m, g, &c}).PlanBy(t.Context(), "zero-3")
+	m, err := machine.Find(spec.Machine(), func(string) {})
+	check(t, err)
+	r, err := (&Task{m, g, spec}).PlanBy(t.Context(), "zero-3")
 	check(t, err)
 	for i := range r.Best.Program.Instrs {
 		call := r.Best.Program.Call(i)

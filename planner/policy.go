@@ -4,12 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/hardware"
-	"github.com/athanor-llm/athanor/internal/bounded"
+	"github.com/athanor-llm/athanor/job"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/policy"
@@ -19,12 +18,12 @@ import (
 
 // PolicyRequest returns the measured request that policies plan for.
 func (t *Task) PolicyRequest(ctx context.Context) (*policy.Request, error) {
-	c := t.Config
-	if c.GlobalBatch%c.Ranks != 0 {
-		return nil, c.Fault("global_batch", fmt.Sprintf("%d sequences cannot be divided among %d ranks; hint: use a multiple of ranks", c.GlobalBatch, c.Ranks))
+	spec := t.Spec
+	if spec.GlobalBatch%spec.Ranks != 0 {
+		return nil, spec.Fault("global_batch", fmt.Sprintf("%d sequences cannot be divided among %d ranks; hint: use a multiple of ranks", spec.GlobalBatch, spec.Ranks))
 	}
 	r := policies(t.Machine, t.Request())
-	return r, r.Measure(ctx, StepOptions(c))
+	return r, r.Measure(ctx, StepOptions(spec))
 }
 
 // policies describes a machine, within its limits, and a search request to
@@ -57,26 +56,18 @@ func rivals(r *policy.Request, state plan.StateFormat) (list []search.Rival) {
 
 // former returns the plan that the run's folder was last trained with. As a rival
 // it ensures that more memory or faster links never slow the run down.
-func former(c *config.Config) []search.Rival {
-	if c.Out == "" {
+func former(spec *job.Spec) []search.Rival {
+	if spec.Former == nil {
 		return nil
 	}
-	text, err := bounded.ReadFile(filepath.Join(c.Out, "plan.json"), maxPlan)
-	if err != nil {
-		return nil
-	}
-	pl, err := plan.Parse(text)
-	if err != nil {
-		return nil // edited, or by another version: ignored, as it is optional
-	}
-	return []search.Rival{{Name: "the run so far", Plan: pl}}
+	return []search.Rival{{Name: "the run so far", Plan: spec.Former}}
 }
 
 // PlanBy evaluates a named policy's plan instead of searching.
 func (t *Task) PlanBy(ctx context.Context, name string) (*search.Result, error) {
 	p, err := policy.Find(name)
 	if err != nil {
-		return nil, &config.Error{File: t.Config.File, Msg: err.Error()}
+		return nil, &config.Error{File: t.Spec.File, Msg: err.Error()}
 	}
 	r, err := t.PolicyRequest(ctx)
 	if err != nil {
@@ -89,8 +80,8 @@ func (t *Task) PlanBy(ctx context.Context, name string) (*search.Result, error) 
 	if err != nil {
 		return nil, err
 	}
-	pl.State = State(t.Config)
 	req, mach := t.Request(), ForSearch(t.Machine)
+	pl.State = req.State
 	cand, err := search.Evaluate(ctx, req, pl, mach, name)
 	if err != nil {
 		return nil, err

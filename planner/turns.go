@@ -39,7 +39,7 @@ func (k *Task) TakeTurns(ctx context.Context, list []*search.Candidate, together
 		if r.devices, err = k.Machine.Open(r.programs); err != nil {
 			return r, err
 		}
-		b := session.StepBench{Graph: k.Graph, Programs: r.programs, Devices: r.devices, Sequences: k.Config.GlobalBatch}
+		b := session.StepBench{Graph: k.Graph, Programs: r.programs, Devices: r.devices, Sequences: k.Spec.GlobalBatch}
 		r.steps, err = b.Open()
 		return r, err
 	}

@@ -7,9 +7,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/size"
+	"github.com/athanor-llm/athanor/job"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/search"
@@ -120,7 +121,7 @@ func amount(have int64) int64 {
 func (t *Task) changes(best *search.Candidate) (list []*supposition) {
 	m := t.Machine
 	add := func(change, set string, on *machine.Machine) {
-		list = append(list, &supposition{search.WhatIf{Change: change, Set: set}, Task{on, t.Graph, t.Config}})
+		list = append(list, &supposition{search.WhatIf{Change: change, Set: set}, Task{on, t.Graph, t.Spec}})
 	}
 	need := best.Needs()
 	more := amount(m.Capacity[device.DeviceTier])
@@ -134,9 +135,9 @@ func (t *Task) changes(best *search.Candidate) (list []*supposition) {
 	if need[device.DiskTier] > 0 {
 		add("twice the disk's rate", "", m.Quicker(device.DiskRead, device.DiskWrite))
 	}
-	if half := *t.Config; need[device.DiskTier] > 0 && best.Plan.State == plan.FP32State && half.Plan.File == "" {
-		half.OptimizerState = plan.BF16Moments.String()
-		list = append(list, &supposition{search.WhatIf{Change: "moments in bf16", Set: "optimizer_state=" + plan.BF16Moments.String()}, Task{m.Suppose(), t.Graph, &half}})
+	if need[device.DiskTier] > 0 && best.Plan.State == plan.FP32State && t.Spec.Plan.File == "" {
+		half := t.Spec.WithState(plan.BF16Moments)
+		list = append(list, &supposition{search.WhatIf{Change: "moments in bf16", Set: "optimizer_state=" + plan.BF16Moments.String()}, Task{m.Suppose(), t.Graph, half}})
 	}
 	if m.Ranks() > 1 {
 		add("twice the rate between ranks", "", m.Quicker(device.Collective, device.Send, device.Recv))
@@ -147,7 +148,7 @@ func (t *Task) changes(best *search.Candidate) (list []*supposition) {
 // remedies returns machines with just enough and with twice as much of what the
 // minimum-memory plan lacks, and runs that need less.
 func (t *Task) remedies(why *search.Misfit) (list []*supposition) {
-	m, g, c := t.Machine, t.Graph, t.Config
+	m, g, spec := t.Machine, t.Graph, t.Spec
 	need := why.Frugal.Needs()
 	for i, name := range []string{"just enough memory", "twice that"} {
 		on, all := m, []string{}
@@ -159,26 +160,28 @@ func (t *Task) remedies(why *search.Misfit) (list []*supposition) {
 			}
 		}
 		if len(all) > 0 {
-			list = append(list, &supposition{search.WhatIf{Change: name, Set: strings.Join(all, " ")}, Task{on, g, c}})
+			list = append(list, &supposition{search.WhatIf{Change: name, Set: strings.Join(all, " ")}, Task{on, g, spec}})
 		}
 	}
-	shorter, smaller, half := *c, *c, *c
-	shorter.SequenceLength /= 2
-	smaller.Precision = "bf16"
-	half.OptimizerState = plan.BF16Moments.String()
+	if spec.Plan.File != "" {
+		return list
+	}
+	shorter := spec.WithSequence(spec.SequenceLength / 2)
+	state, settled := spec.State()
 	for _, r := range []struct {
 		name, set string
-		config    *config.Config
+		spec      *job.Spec
+		helps     bool
 	}{
-		{"half the sequence length", fmt.Sprintf("sequence_length=%d", shorter.SequenceLength), &shorter},
-		{"bf16", "precision=bf16", &smaller},
-		{"moments in bf16", "optimizer_state=" + plan.BF16Moments.String(), &half},
+		{"half the sequence length", fmt.Sprintf("sequence_length=%d", shorter.SequenceLength), shorter, true},
+		{"bf16", "precision=bf16", spec.WithPrecision(graph.BF16), spec.Precision != graph.BF16},
+		{"moments in bf16", "optimizer_state=" + plan.BF16Moments.String(), spec.WithState(plan.BF16Moments), settled && state == plan.FP32State},
 	} {
-		if r.config == &smaller && c.Precision == "bf16" || r.config == &half && c.OptimizerState != "fp32" || c.Plan.File != "" {
+		if !r.helps {
 			continue
 		}
-		if less, err := BuildGraph(r.config, g.Model, g.Documents); err == nil {
-			list = append(list, &supposition{search.WhatIf{Change: r.name, Set: r.set}, Task{m.Suppose(), less, r.config}})
+		if less, err := BuildGraph(r.spec, g.Model, g.Documents); err == nil {
+			list = append(list, &supposition{search.WhatIf{Change: r.name, Set: r.set}, Task{m.Suppose(), less, r.spec}})
 		}
 	}
 	return list

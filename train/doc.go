@@ -1,8 +1,8 @@
-// Package train carries a training run from its configuration to its checkpoints. What
+// Package train carries a training run from its job to its checkpoints. What
 // it leaves, folders of models and adapters, is for package folder to open.
 //
-//	Prepare(config) --> Setup                    text, tokenizer, model, graph
-//	machine.Find(config) --> Machine.Plan, Programs
+//	Prepare(spec) --> Setup                      text, tokenizer, model, graph
+//	planner.Task.Plan, Programs                  for a machine
 //	Open(setup, plan, programs, machine) --> Run.Train
 //
 // Ownership. A Setup owns the memory-mapped tokens. A Run owns the session, the

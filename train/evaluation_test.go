@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
@@ -19,12 +18,11 @@ import (
 // training, they are of sizes that sums in bf16 allow.
 func TestEvaluationOfOddSequences(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
-	c, err := config.Load(runConfig(t, t.TempDir()), []string{"precision=bf16", "sequence_length=33"})
-	check(t, err)
-	s, err := Prepare(t.Context(), c, func(string, int64, int64) {})
+	spec := settled(t, runConfig(t, t.TempDir()), "precision=bf16", "sequence_length=33")
+	s, err := Prepare(t.Context(), spec, func(string, int64, int64) {})
 	check(t, err)
 	t.Cleanup(s.Close)
-	pl, opt := plan.Plain(s.Graph, 4), planner.StepOptions(c)
+	pl, opt := plan.Plain(s.Graph, 4), planner.StepOptions(spec)
 	p, err := lower.Lower(t.Context(), s.Graph, pl, opt)
 	check(t, err)
 	capacity := [device.NumTiers]int64{1 << 40, 1 << 40, 1 << 40}

@@ -12,9 +12,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/testkit"
+	"github.com/athanor-llm/athanor/job"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/session"
 )
@@ -159,7 +159,9 @@ func TestAdvice(t *testing.T) {
 		{at(graph.Linear, "h1", program.Forward), 50, 0, "skip_spikes: 6", "earlier checkpoint"},
 		{at(graph.Linear, "h1", program.Forward), 50, 6, "resume from an earlier checkpoint", "skip_spikes"},
 	} {
-		trainer := &Run{Step: tc.step, saved: "checkpoint-4", Setup: &Setup{Config: &config.Config{WarmupSteps: 10, SkipSpikes: tc.skip}}}
+		var spec job.Spec
+		spec.WarmupSteps, spec.SkipSpikes = 10, tc.skip
+		trainer := &Run{Step: tc.step, saved: "checkpoint-4", Setup: &Setup{Spec: &spec}}
 		if got := strings.Join(trainer.advice(tc.culprit), "; "); !strings.Contains(got, tc.want) || strings.Contains(got, tc.no) {
 			t.Errorf("%v at step %d: %s", tc.culprit, tc.step, got)
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/folder"
+	"github.com/athanor-llm/athanor/job"
 )
 
 // TestHub: a model that Hugging Face's tools have downloaded, whose files are links, can be named as on the hub: for
@@ -44,11 +45,13 @@ func TestHub(t *testing.T) {
 	}
 	c, err := config.Parse("a.yaml", []byte("model: org/tiny\ntokenizer: bpe-300\ndata: none\nsequence_length: 8\nglobal_batch: 1\nlearning_rate: 1e-3\nmax_steps: 1\nout: none\n"), nil)
 	check(t, err)
-	if _, folder, _, err := findModel(c, 0); err != nil || folder != snapshot {
+	spec, err := job.Settle(config.ToTrain, c, func(string) {})
+	check(t, err)
+	if _, folder, _, err := findModel(spec, 0); err != nil || folder != snapshot {
 		t.Errorf("to train: %s, %v", folder, err)
 	}
-	c.Model.Name = "org/absent"
-	if _, _, _, err := findModel(c, 0); err == nil || !strings.Contains(err.Error(), "hint: hf download org/absent") {
+	spec.Model.Name = "org/absent"
+	if _, _, _, err := findModel(spec, 0); err == nil || !strings.Contains(err.Error(), "hint: hf download org/absent") {
 		t.Errorf("what was not downloaded: %v", err)
 	}
 	if _, err := folder.Open("org/absent"); err == nil || !strings.Contains(err.Error(), "hf download org/absent") {

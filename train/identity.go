@@ -10,8 +10,8 @@ import (
 
 	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/job"
 	"github.com/athanor-llm/athanor/plan"
-	"github.com/athanor-llm/athanor/planner"
 )
 
 // identity is what must be equal for a run to be resumed. Plan and memory limits
@@ -58,33 +58,33 @@ type spread struct {
 }
 
 // configured fills in what the configuration determines.
-func (a *identity) configured(c *config.Config) {
-	a.SequenceLength, a.GlobalBatch, a.Seed = c.SequenceLength, c.GlobalBatch, c.Seed
-	a.Precision, a.Documents = planner.Precision(c).String(), windowsOf(c)
-	a.Held = fmt.Sprint(c.HeldOut)
-	if len(c.Validation) > 0 {
+func (a *identity) configured(spec *job.Spec) {
+	a.SequenceLength, a.GlobalBatch, a.Seed = spec.SequenceLength, spec.GlobalBatch, spec.Seed
+	a.Precision, a.Documents = spec.Precision.String(), windowsOf(spec)
+	a.Held = fmt.Sprint(spec.HeldOut)
+	if len(spec.Validation) > 0 {
 		a.Held = "none"
 	}
-	a.WeightDecay, a.Clip, a.Adam = c.WeightDecay, c.Clip, fmt.Sprintf("beta1 %v, beta2 %v, epsilon %v", c.Beta1, c.Beta2, c.Epsilon)
-	if c.OptimizerState != "auto" {
-		a.OptimizerState = planner.State(c)
+	a.WeightDecay, a.Clip, a.Adam = spec.WeightDecay, spec.Clip, fmt.Sprintf("beta1 %v, beta2 %v, epsilon %v", spec.Beta1, spec.Beta2, spec.Epsilon)
+	if state, settled := spec.State(); settled {
+		a.OptimizerState = state
 	}
 }
 
 // windowsOf says how documents become windows.
-func windowsOf(c *config.Config) string {
+func windowsOf(spec *job.Spec) string {
 	switch {
-	case c.Preference.Beta > 0:
+	case spec.Preference.Beta > 0:
 		return "pairs (best fit)"
-	case c.Documents == config.Whole:
+	case spec.Documents == config.Whole:
 		return "whole (best fit)"
 	}
-	return c.Documents
+	return spec.Documents
 }
 
 // prepared also fills in what text and model determine.
 func (a *identity) prepared(s *Setup) {
-	a.configured(s.Config)
+	a.configured(s.Spec)
 	hash := s.Tokenizer.Hash()
 	if len(s.Begin) > 0 && s.Stats().Texts() > 0 {
 		a.Begin = fmt.Sprint(s.Begin)
@@ -100,7 +100,7 @@ func (a *identity) prepared(s *Setup) {
 		}
 		a.Mixture = strings.Join(parts, ", ")
 	}
-	if n := s.validationTokens(); n > 0 && s.Config.Preference.Beta > 0 {
+	if n := s.validationTokens(); n > 0 && s.Spec.Preference.Beta > 0 {
 		a.Pairs = fmt.Sprintf("%d tokens", n)
 	}
 	a.Model, a.Tokens, a.Base = plan.Fingerprint(s.Graph), fmt.Sprintf("%d %x", s.Len(), hash[:8]), s.base
@@ -187,7 +187,7 @@ func apart(a, b string) (there, here string) {
 
 // belongs refuses to resume another run's checkpoint. know fills in what is known
 // of this run so far; the rest is assumed equal.
-func belongs(c *config.Config, ck *checkpoint.Checkpoint, path string, know func(*identity)) error {
+func belongs(spec *job.Spec, ck *checkpoint.Checkpoint, path string, know func(*identity)) error {
 	var there identity
 	if err := json.Unmarshal(ck.Trainer.Plan, &there); err != nil {
 		return fmt.Errorf("%s was not written by a training run: %w", path, err)
@@ -195,7 +195,7 @@ func belongs(c *config.Config, ck *checkpoint.Checkpoint, path string, know func
 	here := there
 	know(&here)
 	if d := there.difference(here); d != "" {
-		return c.Fault("resume", fmt.Sprintf("%s belongs to another run: %s; hint: make the two equal; or set `out` to another folder, and model to this checkpoint to start from its weights", path, d))
+		return spec.Fault("resume", fmt.Sprintf("%s belongs to another run: %s; hint: make the two equal; or set `out` to another folder, and model to this checkpoint to start from its weights", path, d))
 	}
 	return nil
 }

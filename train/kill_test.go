@@ -18,6 +18,7 @@ import (
 	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/internal/testkit"
+	"github.com/athanor-llm/athanor/job"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/planner"
@@ -63,16 +64,20 @@ func trainFile(ctx context.Context, file string, overrides []string) error {
 	if err != nil {
 		return err
 	}
-	s, err := Prepare(ctx, c, func(string, int64, int64) {})
+	spec, err := job.Settle(config.ToTrain, c, func(string) {})
+	if err != nil {
+		return err
+	}
+	s, err := Prepare(ctx, spec, func(string, int64, int64) {})
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	m, err := machine.Find(c, func(string) {})
+	m, err := machine.Find(spec.Machine(), func(string) {})
 	if err != nil {
 		return err
 	}
-	task := &planner.Task{Machine: m, Graph: s.Graph, Config: c}
+	task := &planner.Task{Machine: m, Graph: s.Graph, Spec: s.Spec}
 	r, err := task.Plan(ctx, nil)
 	if err != nil {
 		return err
@@ -90,6 +95,16 @@ func trainFile(ctx context.Context, file string, overrides []string) error {
 		return err
 	}
 	return t.Close()
+}
+
+// settled is the job of a configuration.
+func settled(t testing.TB, file string, overrides ...string) *job.Spec {
+	t.Helper()
+	c, err := config.Load(file, overrides)
+	check(t, err)
+	spec, err := job.Settle(config.ToTrain, c, func(string) {})
+	check(t, err)
+	return spec
 }
 
 // runConfig writes a configuration of a tiny model on this repository's text.
@@ -134,9 +149,7 @@ func losses(t *testing.T, path string) []float64 {
 func measured(t *testing.T, file string, ranks ...int) {
 	t.Helper()
 	for _, n := range ranks {
-		c, err := config.Load(file, []string{fmt.Sprint("ranks=", n)})
-		check(t, err)
-		_, err = machine.Find(c, func(string) {})
+		_, err := machine.Find(settled(t, file, fmt.Sprint("ranks=", n)).Machine(), func(string) {})
 		check(t, err)
 	}
 }

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/athanor-llm/athanor/checkpoint"
-	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/exec"
 	"github.com/athanor-llm/athanor/internal/testkit"
@@ -26,14 +25,13 @@ import (
 func openRun(t testing.TB, file string, overrides ...string) (*Run, *Setup) {
 	t.Helper()
 	ctx := context.Background()
-	c, err := config.Load(file, overrides)
-	check(t, err)
-	setup, err := Prepare(ctx, c, func(string, int64, int64) {})
+	spec := settled(t, file, overrides...)
+	setup, err := Prepare(ctx, spec, func(string, int64, int64) {})
 	check(t, err)
 	t.Cleanup(setup.Close)
-	m, err := machine.Find(c, func(string) {})
+	m, err := machine.Find(spec.Machine(), func(string) {})
 	check(t, err)
-	task := &planner.Task{Machine: m, Graph: setup.Graph, Config: c}
+	task := &planner.Task{Machine: m, Graph: setup.Graph, Spec: setup.Spec}
 	res, err := task.Plan(ctx, func(string) {})
 	check(t, err)
 	ps, err := task.Programs(ctx, res.Best)

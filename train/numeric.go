@@ -21,7 +21,7 @@ func (t *Run) numeric(out session.Outcome, sc session.Scalars, cursor data.Curso
 	}
 	if !out.Skipped { // the state before the step is gone
 		list := []string{"use a lower learning_rate or more warmup_steps", t.whole()}
-		if t.Setup.Config.Clip == 0 {
+		if t.Setup.Spec.Clip == 0 {
 			list = append(list, "with gradient_clipping (1e9 clips nothing) updates wait for the norm, and the cause can be named")
 		}
 		return fmt.Errorf("%w; hint: %s", err, strings.Join(list, "; "))
@@ -47,7 +47,7 @@ func (t *Run) numeric(out session.Outcome, sc session.Scalars, cursor data.Curso
 
 // advice returns what is worth trying, given what was found.
 func (t *Run) advice(c *session.Culprit) (list []string) {
-	cfg := t.Setup.Config
+	spec := t.Setup.Spec
 	switch {
 	case c == nil:
 		return []string{"the same program on the same numbers gives the same bits, so suspect the hardware, such as memory or clock rate", t.whole()}
@@ -68,11 +68,11 @@ func (t *Run) advice(c *session.Culprit) (list []string) {
 	default:
 		list = append(list, "gradients have grown too large: a lower learning_rate, a larger global_batch")
 	}
-	if t.Step <= cfg.WarmupSteps {
-		list = append(list, fmt.Sprintf("the learning rate is still rising: more than %d warmup_steps", cfg.WarmupSteps))
+	if t.Step <= spec.WarmupSteps {
+		list = append(list, fmt.Sprintf("the learning rate is still rising: more than %d warmup_steps", spec.WarmupSteps))
 	}
 	switch {
-	case cfg.SkipSpikes == 0:
+	case spec.SkipSpikes == 0:
 		list = append(list, "skip_spikes: 6 leaves such steps out")
 	case t.saved != "":
 		list = append(list, "resume from an earlier checkpoint")
@@ -93,9 +93,9 @@ const quoted = 16
 
 // place says where in the batch, and where in the corpus, the sequences of a culprit are.
 func (t *Run) place(c *session.Culprit, cursor data.Cursor) (string, error) {
-	cfg := t.Setup.Config
+	spec := t.Setup.Spec
 	if c.Last-c.First > 1 {
-		return fmt.Sprintf("it comes from sequences %d to %d of the %d in the batch", c.First+1, c.Last, cfg.GlobalBatch), nil
+		return fmt.Sprintf("it comes from sequences %d to %d of the %d in the batch", c.First+1, c.Last, spec.GlobalBatch), nil
 	}
 	at := *t.sampler
 	if err := at.Seek(cursor); err != nil {
@@ -107,8 +107,8 @@ func (t *Run) place(c *session.Culprit, cursor data.Cursor) (string, error) {
 	if c.Token >= 0 {
 		end = c.Token + 1
 	}
-	end = min(end, cfg.SequenceLength)
-	sequence := t.tokens[c.First*cfg.SequenceLength:][:cfg.SequenceLength]
+	end = min(end, spec.SequenceLength)
+	sequence := t.tokens[c.First*spec.SequenceLength:][:spec.SequenceLength]
 	var ids []int32
 	for _, token := range sequence[max(0, end-quoted):end] {
 		ids = append(ids, data.ID(token))
@@ -128,5 +128,5 @@ func (t *Run) place(c *session.Culprit, cursor data.Cursor) (string, error) {
 		token = fmt.Sprintf(", of %d documents, the first of which is", len(list))
 	}
 	return fmt.Sprintf("it comes from sequence %d of the %d in the batch%s: tokens %d to %d of %s, document %d, at %q",
-		c.First+1, cfg.GlobalBatch, token, r.First, r.End, t.Setup.nameOf(r.Tokens), r.Tokens.Document(first)+1, text), nil
+		c.First+1, spec.GlobalBatch, token, r.First, r.End, t.Setup.nameOf(r.Tokens), r.Tokens.Document(first)+1, text), nil
 }

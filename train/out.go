@@ -8,10 +8,9 @@ import (
 	"path/filepath"
 
 	"github.com/athanor-llm/athanor/checkpoint"
-	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/folder"
-	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/internal/suggest"
+	"github.com/athanor-llm/athanor/job"
 	"github.com/athanor-llm/athanor/machine"
 )
 
@@ -19,14 +18,14 @@ import (
 // from using its folder: it is not writable, another process trains there, or the
 // folder to resume from is no checkpoint or, as far as the configuration tells,
 // another run's. It creates no folder.
-func CheckOut(c *config.Config) error {
-	if err := checkResume(c); err != nil {
+func CheckOut(spec *job.Spec) error {
+	if err := spec.CheckResume(); err != nil {
 		return err
 	}
-	if err := checkFolder(c.Out); err != nil {
+	if err := checkFolder(spec.Out); err != nil {
 		return err
 	}
-	return checkSame(c, func(here *identity) { here.configured(c) })
+	return checkSame(spec, func(here *identity) { here.configured(spec) })
 }
 
 // CheckOut makes those checks of the checkpoint or model folder to start from that
@@ -34,9 +33,9 @@ func CheckOut(c *config.Config) error {
 func (s *Setup) CheckOut() error {
 	if s.Graph.Model.LoRA != nil && s.Folder != "" && s.base == "" {
 		_, err := folder.Fingerprint(s.Folder)
-		return s.Config.Fault("model", suggest.Add(err, "download the whole folder").Error())
+		return s.Spec.Fault("model", suggest.Add(err, "download the whole folder").Error())
 	}
-	if err := checkSame(s.Config, func(here *identity) { here.prepared(s) }); err != nil {
+	if err := checkSame(s.Spec, func(here *identity) { here.prepared(s) }); err != nil {
 		return err
 	}
 	return s.checkWeights()
@@ -45,12 +44,12 @@ func (s *Setup) CheckOut() error {
 // checkWeights checks that the folders that a new run starts from have all
 // weights, in the model's shapes, and no others.
 func (s *Setup) checkWeights() error {
-	if _, _, err := latest(s.Config, checkpoint.Sizes); s.Folder == "" || !errors.Is(err, checkpoint.ErrNone) {
+	if _, _, err := s.Spec.Latest(checkpoint.Sizes); s.Folder == "" || !errors.Is(err, checkpoint.ErrNone) {
 		return nil
 	}
 	set, err := folder.OpenWeights(s.Folder)
 	if errors.Is(err, fs.ErrNotExist) {
-		return s.Config.Fault("model", err.Error())
+		return s.Spec.Fault("model", err.Error())
 	}
 	if err != nil {
 		return err // which names the folder
@@ -70,8 +69,8 @@ func (s *Setup) checkWeights() error {
 
 // checkSame refuses a checkpoint of another run. It ignores one that cannot be
 // opened and was not named: resuming reads it completely and may skip it.
-func checkSame(c *config.Config, know func(*identity)) error {
-	path, _, err := latest(c, checkpoint.Sizes)
+func checkSame(spec *job.Spec, know func(*identity)) error {
+	path, _, err := spec.Latest(checkpoint.Sizes)
 	if errors.Is(err, checkpoint.ErrNone) {
 		return nil
 	}
@@ -79,14 +78,14 @@ func checkSame(c *config.Config, know func(*identity)) error {
 		return err
 	}
 	ck, err := checkpoint.Open(checkpoint.Disk{}, path)
-	if err != nil && path != c.Resume {
+	if err != nil && path != spec.Resume {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
 	defer ck.Close()
-	return belongs(c, ck, path, know)
+	return belongs(spec, ck, path, know)
 }
 
 // checkFolder checks that a run's folder is unlocked, or could be created.
@@ -107,14 +106,6 @@ func checkFolder(dir string) error {
 		err = machine.Writable(dir)
 	}
 	return outError(err)
-}
-
-// checkResume refuses a folder to resume from that holds no state of a run.
-func checkResume(c *config.Config) error {
-	if c.Resume == "auto" || c.Resume == "never" || paths.Exists(filepath.Join(c.Resume, "state")) {
-		return nil
-	}
-	return c.Fault("resume", c.Resume+" is not a checkpoint of a training run; hint: use auto, never, or a folder checkpoint-N; to start from a model's weights, set model")
 }
 
 // outError wraps an error of the run's folder; nil stays nil.

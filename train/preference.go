@@ -45,7 +45,7 @@ func (t *Run) refer(ctx context.Context, say func(text string)) error {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			n := min(w.Count()-first, int64(t.Setup.Config.GlobalBatch))
+			n := min(w.Count()-first, int64(t.Setup.Spec.GlobalBatch))
 			t.pairs.clear(len(t.tokens))
 			for r := range n {
 				w.Copy(t.row(int(r)), first+r)
@@ -102,7 +102,7 @@ func (t *Run) pair(row int, w data.Windows, i int64, known []float32) {
 	n := len(p.begins)
 	p.begins = w.Begins(p.begins, i)
 	for k := n; k < len(p.begins); k++ {
-		p.begins[k] += row * t.Setup.Config.SequenceLength
+		p.begins[k] += row * t.Setup.Spec.SequenceLength
 		if known != nil {
 			p.reference[p.begins[k]] = known[2*w.Pairs(i):][k-n]
 		}
@@ -111,14 +111,14 @@ func (t *Run) pair(row int, w data.Windows, i int64, known []float32) {
 
 // row returns a row of the batch: a window.
 func (t *Run) row(r int) []int32 {
-	n := t.Setup.Config.SequenceLength + 1
+	n := t.Setup.Spec.SequenceLength + 1
 	return t.rows[r*n : (r+1)*n]
 }
 
 // evaluate computes the loss of the first rows of the batch and counts their targets; the other rows have none.
 func (t *Run) evaluate(ctx context.Context, rows int) (out session.Outcome, targets int, err error) {
-	c := t.Setup.Config
-	sc := session.Scalars{Targets: t.split(rows), Beta1: c.Beta1, Beta2: c.Beta2}
+	spec := t.Setup.Spec
+	sc := session.Scalars{Targets: t.split(rows), Beta1: spec.Beta1, Beta2: spec.Beta2}
 	if t.Setup.preferring() {
 		sc.Reference = t.pairs.reference
 	}

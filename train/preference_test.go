@@ -110,7 +110,7 @@ func TestRewards(t *testing.T) {
 
 		// What is to blame for a number is found in the document that has the token.
 		for k, first := range tr.pairs.begins {
-			row, seq := first/s.Config.SequenceLength, s.Config.SequenceLength
+			row, seq := first/s.Spec.SequenceLength, s.Spec.SequenceLength
 			for _, token := range []int{first % seq, first%seq + int(documents[k].Len()) - 1} {
 				text, err := tr.place(&session.Culprit{First: row, Last: row + 1, Token: min(token, seq-1)}, before)
 				want := fmt.Sprintf("sequence %d of the %d in the batch, token %d: tokens %d to %d of %s, document %d,", row+1, batch, min(token, seq-1)+1,

@@ -7,21 +7,18 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
-	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/folder"
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/internal/stat"
-	"github.com/athanor-llm/athanor/internal/suggest"
+	"github.com/athanor-llm/athanor/job"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/model/family"
 	"github.com/athanor-llm/athanor/optimizer"
@@ -29,69 +26,15 @@ import (
 	"github.com/athanor-llm/athanor/session"
 )
 
-func store(c *config.Config) *checkpoint.Store {
-	return &checkpoint.Store{Dir: c.Out, Keep: c.KeepCheckpoints, ShardBytes: folder.ShardBytes}
-}
-
-// latest returns the checkpoint to resume from, checked to the given depth, and
-// notes on the damaged ones that were skipped. A new run gets checkpoint.ErrNone.
-func latest(c *config.Config, depth checkpoint.Depth) (path string, passed []string, err error) {
-	path, skipped, err := store(c).Latest(depth)
-	for _, s := range skipped {
-		passed = append(passed, fmt.Sprintf("skipped a checkpoint: %v", s))
-	}
-	none := errors.Is(err, checkpoint.ErrNone)
-	switch {
-	case c.Resume != "auto" && c.Resume != "never" && (none || err == nil):
-		path, err = beginning(c, path, depth)
-	case err == nil && c.Resume == "never":
-		err = inTheWay(c, path)
-	case none && len(skipped) > 0: // starting anew would overwrite what may be recoverable
-		err = fmt.Errorf("no checkpoint in %s is intact:\n  %s\nhint: move these away to start from scratch, or set `out` to another folder", c.Out, strings.Join(passed, "\n  "))
-	}
-	return path, passed, err
-}
-
-// beginning is latest for a run whose configuration names a checkpoint. own is the
-// latest in the run's folder, or "": a run that was stopped and restarted continues
-// from own. An own checkpoint that this run cannot have written is refused, since
-// checkpoints and metrics of two histories would mix.
-func beginning(c *config.Config, own string, depth checkpoint.Depth) (string, error) {
-	if err := checkResume(c); err != nil {
-		return "", err
-	}
-	if own == "" || sameFile(own, c.Resume) {
-		_, err := checkpoint.Check(checkpoint.Disk{}, c.Resume, depth)
-		return c.Resume, suggest.Add(err, "copy the checkpoint again, or resume from another one")
-	}
-	first, err := checkpoint.Check(checkpoint.Disk{}, c.Resume, checkpoint.Sizes)
-	if err != nil {
-		return "", err
-	}
-	reached, err := checkpoint.Check(checkpoint.Disk{}, own, checkpoint.Sizes)
-	if err == nil && (reached < first || sameFile(filepath.Dir(c.Resume), c.Out)) {
-		err = inTheWay(c, own)
-	}
-	return own, err
-}
-
-// inTheWay returns the error for a checkpoint in the run's folder that the run must
-// not resume from.
-func inTheWay(c *config.Config, path string) error {
-	return c.Fault("resume", fmt.Sprintf("%s, but %s already holds %s; hint: set `out` to another folder, or resume to auto", c.Resume, c.Out, path))
-}
-
-func sameFile(a, b string) bool {
-	x, err := os.Stat(a)
-	y, second := os.Stat(b)
-	return err == nil && second == nil && os.SameFile(x, y)
+func store(spec *job.Spec) *checkpoint.Store {
+	return &checkpoint.Store{Dir: spec.Out, Keep: spec.KeepCheckpoints, ShardBytes: folder.ShardBytes}
 }
 
 // start fills the parameters: from the latest checkpoint, from the model's folder,
 // or by initialisation.
 func (t *Run) start() error {
-	c := t.Setup.Config
-	path, passed, err := latest(c, checkpoint.Checksums)
+	spec := t.Setup.Spec
+	path, passed, err := spec.Latest(checkpoint.Checksums)
 	t.Notes = append(t.Notes, passed...)
 	switch {
 	case err == nil:
@@ -101,15 +44,15 @@ func (t *Run) start() error {
 	case t.Setup.Folder != "":
 		return t.fromFolder()
 	case t.Setup.lora() != nil:
-		return c.Fault("lora", "there are no trained weights to adapt; hint: set model to a Hugging Face folder")
+		return spec.Fault("lora", "there are no trained weights to adapt; hint: set model to a Hugging Face folder")
 	}
-	note := fmt.Sprintf("the weights begin as random numbers, of seed %d", c.Seed)
-	if c.Model.Name != "" { // people who name a model may mean the trained one
-		note += fmt.Sprintf("; to start from trained weights, set model to a folder of %s", c.Model.Name)
+	note := fmt.Sprintf("the weights begin as random numbers, of seed %d", spec.Seed)
+	if spec.Model.Name != "" { // people who name a model may mean the trained one
+		note += fmt.Sprintf("; to start from trained weights, set model to a folder of %s", spec.Model.Name)
 	}
 	t.Notes = append(t.Notes, note)
 	t.origin.read = func(p model.Param, dst []float32) error {
-		session.Initial(p, c.Seed, dst)
+		session.Initial(p, spec.Seed, dst)
 		return nil
 	}
 	return t.Session.Load(func(name string, dst []float32) error { return t.origin.read(t.Setup.param(name), dst) })
@@ -132,7 +75,7 @@ func (t *Run) fromFolder() error {
 	note, from := "starting from the weights in "+t.Setup.Folder, &folder.Source{Base: base}
 	t.origin = weights{func(p model.Param, dst []float32) error {
 		if from.Of(p) == nil {
-			session.Initial(p, t.Setup.Config.Seed, dst)
+			session.Initial(p, t.Setup.Spec.Seed, dst)
 			return nil
 		}
 		return folder.WeightsError(t.Setup.folderOf(p), from.Read(p, dst))
@@ -157,7 +100,7 @@ func (t *Run) resume(path string) error {
 		func(p model.Param, dst []float32) error { return folder.ReadParam(ck.Weights, p, dst) },
 		func(model.Param) *safetensors.Set { return ck.Weights }, ck,
 	}
-	if err := belongs(t.Setup.Config, ck, path, func(here *identity) { *here = t.identity() }); err != nil {
+	if err := belongs(t.Setup.Spec, ck, path, func(here *identity) { *here = t.identity() }); err != nil {
 		return err
 	}
 	if t.Setup.lora() != nil {
@@ -199,7 +142,7 @@ func (t *Run) resume(path string) error {
 	if another {
 		t.Notes = append(t.Notes, fmt.Sprintf("the validation text has changed from %d to %d tokens: its losses cannot be compared with earlier ones", before.Validation, t.Setup.validationTokens()))
 	}
-	if another || !t.Setup.Config.KeepBest {
+	if another || !t.Setup.Spec.KeepBest {
 		t.Best = nil
 	}
 	return nil
@@ -236,44 +179,44 @@ const lossTail = 100
 
 // roomToSave fails, before the first step, if the disk has no room for the checkpoints that will be there at once.
 func (t *Run) roomToSave() error {
-	c := t.Setup.Config
-	if t.Step >= c.MaxSteps {
+	spec := t.Setup.Spec
+	if t.Step >= spec.MaxSteps {
 		return nil
 	}
-	there, err := filepath.Glob(filepath.Join(c.Out, "checkpoint-*"))
+	there, err := filepath.Glob(filepath.Join(spec.Out, "checkpoint-*"))
 	if err != nil {
 		return err
 	}
-	return t.room(int64(atOnce(c, t.Step, len(there))))
+	return t.room(int64(atOnce(spec, t.Step, len(there))))
 }
 
 // atOnce returns how many checkpoints there must be room for besides those that are there: as many as are kept and
 // the one that is written before an older one is removed, but no more than steps are saved at. Checkpoints by time do
 // not count: they look for room themselves.
-func atOnce(c *config.Config, step, there int) int {
+func atOnce(spec *job.Spec, step, there int) int {
 	saves := 1 // at the end
-	if c.SaveEvery > 0 {
-		saves += (c.MaxSteps-1)/c.SaveEvery - step/c.SaveEvery
+	if spec.SaveEvery > 0 {
+		saves += (spec.MaxSteps-1)/spec.SaveEvery - step/spec.SaveEvery
 	}
 	best := 0
-	if c.KeepBest && c.EvalEvery > 0 {
-		saves, best = saves+(c.MaxSteps-1)/c.EvalEvery-step/c.EvalEvery, 1
+	if spec.KeepBest && spec.EvalEvery > 0 {
+		saves, best = saves+(spec.MaxSteps-1)/spec.EvalEvery-step/spec.EvalEvery, 1
 	}
-	if c.KeepCheckpoints == 0 {
+	if spec.KeepCheckpoints == 0 {
 		return saves
 	}
-	return min(saves, max(1, c.KeepCheckpoints+1+best-there))
+	return min(saves, max(1, spec.KeepCheckpoints+1+best-there))
 }
 
 // room returns an error unless the disk has room for n checkpoints besides the
 // existing ones.
 func (t *Run) room(n int64) error {
 	s := checkpoint.Snapshot{Weights: t.tensors(optimizer.Weights), State: t.moments()} // its size only
-	free, err := hardware.FreeDisk(t.Setup.Config.Out)
+	free, err := hardware.FreeDisk(t.Setup.Spec.Out)
 	if err != nil { // some file systems do not report it
 		return nil
 	}
-	return holds(t.Setup.Config.Out, free, n, s.Bytes())
+	return holds(t.Setup.Spec.Out, free, n, s.Bytes())
 }
 
 // holds returns an error unless a disk with free bytes left has room for n
@@ -304,7 +247,7 @@ func (s *saving) due(now time.Time, after time.Duration) bool {
 // for the one at the end, which matters more.
 func (t *Run) due(o Observer) bool {
 	now := time.Now()
-	if !t.saving.due(now, time.Duration(t.Setup.Config.SaveAfter)) {
+	if !t.saving.due(now, time.Duration(t.Setup.Spec.SaveAfter)) {
 		return false
 	}
 	err := t.room(2)
@@ -345,7 +288,7 @@ func (t *Run) save(o Observer) error {
 		State:   append(t.moments(), t.reference.groups()...),
 		Files:   files,
 	}
-	path, err := store(t.Setup.Config).Save(snap)
+	path, err := store(t.Setup.Spec).Save(snap)
 	if err != nil {
 		return err
 	}
@@ -417,7 +360,7 @@ func (t *Run) Summary() Summary {
 		s.ValLoss, s.ValRewards = t.ValLoss, t.rewards
 	}
 	if t.Best != nil {
-		s.Best = &Best{*t.Best, filepath.Join(t.Setup.Config.Out, checkpoint.Folder(t.Best.Step))}
+		s.Best = &Best{*t.Best, filepath.Join(t.Setup.Spec.Out, checkpoint.Folder(t.Best.Step))}
 	}
 	if n := len(t.Losses); n > 0 {
 		s.TrainLoss = t.Losses[n-1]

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/job"
 )
 
 // TestSavingDue: a checkpoint is due after the configured time, but never so often that
@@ -66,8 +66,9 @@ func TestAtOnce(t *testing.T) {
 		{90, 0, 30, 5, true, 0, 0, 3},   // 30 and 60, if they are the best, and the last
 		{30, 0, 10, 2, false, 0, 0, 1},  // evaluated, not saved
 	} {
-		conf := &config.Config{MaxSteps: c.max, SaveEvery: c.every, EvalEvery: c.eval, KeepCheckpoints: c.keep, KeepBest: c.best}
-		if got := atOnce(conf, c.step, c.there); got != c.want {
+		var spec job.Spec
+		spec.MaxSteps, spec.SaveEvery, spec.EvalEvery, spec.KeepCheckpoints, spec.KeepBest = c.max, c.every, c.eval, c.keep, c.best
+		if got := atOnce(&spec, c.step, c.there); got != c.want {
 			t.Errorf("%+v: %d", c, got)
 		}
 	}

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/job"
 )
 
 // settings are the keys that may change between two starts of a run although they change its results, in the order
@@ -17,14 +17,14 @@ type setting struct {
 	Value string `json:"value"`
 }
 
-func settingsOf(c *config.Config) settings {
+func settingsOf(spec *job.Spec) settings {
 	return settings{
-		{"max_steps", fmt.Sprint(c.MaxSteps)},
-		{"learning_rate", fmt.Sprintf("%.6g", c.LearningRate)},
-		{"min_learning_rate", fmt.Sprintf("%.6g", c.MinLearningRate)},
-		{"schedule", c.Schedule},
-		{"warmup_steps", fmt.Sprint(c.WarmupSteps)},
-		{"skip_spikes", fmt.Sprint(c.SkipSpikes)},
+		{"max_steps", fmt.Sprint(spec.MaxSteps)},
+		{"learning_rate", fmt.Sprintf("%.6g", spec.LearningRate)},
+		{"min_learning_rate", fmt.Sprintf("%.6g", spec.MinLearningRate)},
+		{"schedule", spec.Schedule},
+		{"warmup_steps", fmt.Sprint(spec.WarmupSteps)},
+		{"skip_spikes", fmt.Sprint(spec.SkipSpikes)},
 	}
 }
 
@@ -50,21 +50,21 @@ type conduct struct {
 
 // conducted returns what a checkpoint of this step records.
 func (t *Run) conducted() conduct {
-	return conduct{t.conduct.Settings, t.conduct.Changes, t.Setup.Config.Rate(t.Step)}
+	return conduct{t.conduct.Settings, t.conduct.Changes, t.Setup.Spec.Rate(t.Step)}
 }
 
 // settle records the configuration's settings, and reports what they change with respect to the checkpoint that the
 // run goes on from.
 func (t *Run) settle() {
-	c, before := t.Setup.Config, t.conduct
-	t.conduct.Settings = settingsOf(c)
+	spec, before := t.Setup.Spec, t.conduct
+	t.conduct.Settings = settingsOf(spec)
 	list := before.Settings.changes(t.conduct.Settings)
 	if len(list) == 0 {
 		return
 	}
 	what := fmt.Sprintf("after step %d, the configuration changed %s", t.Step, strings.Join(list, ", "))
 	t.conduct.Changes = append(t.conduct.Changes, what)
-	if now := c.Rate(t.Step); now != before.NextRate {
+	if now := spec.Rate(t.Step); now != before.NextRate {
 		what += fmt.Sprintf("; the learning_rate of step %d was %.3g and is %.3g", t.Step+1, before.NextRate, now)
 	}
 	t.Notes = append(t.Notes, what)

@@ -15,15 +15,16 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/internal/suggest"
+	"github.com/athanor-llm/athanor/job"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/model/family"
 	"github.com/athanor-llm/athanor/planner"
 )
 
-// Setup is the result of reading a configuration, before any planning: the text as
+// Setup is what a job reads before any planning: the text as
 // tokens, the model and its graph. Plans may do without text: then Text is empty and everything made of it nil.
 type Setup struct {
-	Config  *config.Config
+	Spec    *job.Spec // of what is trained, with the length that the text gives it
 	Model   *model.Model
 	Folder  string // the Hugging Face folder that the model came from, or ""
 	Adapter string // the folder of Model's adapter, from which training starts, or ""
@@ -40,8 +41,8 @@ type Setup struct {
 
 // Prepare reads the corpus, if there is one, the tokenizer and the model, and builds the graph.
 // Errors of the configuration are config faults. Close the Setup after use.
-func Prepare(ctx context.Context, c *config.Config, progress folder.Progress) (*Setup, error) {
-	s := &Setup{Config: c}
+func Prepare(ctx context.Context, spec *job.Spec, progress folder.Progress) (*Setup, error) {
+	s := &Setup{Spec: spec}
 	if err := s.prepare(ctx, progress); err != nil {
 		s.Close()
 		return nil, err
@@ -50,9 +51,8 @@ func Prepare(ctx context.Context, c *config.Config, progress folder.Progress) (*
 }
 
 func (s *Setup) prepare(ctx context.Context, progress folder.Progress) error {
-	c := s.Config
 	var err error
-	if s.Text, err = OpenText(ctx, c, progress); err != nil {
+	if s.Text, err = OpenText(ctx, s.Spec, progress); err != nil {
 		return err
 	}
 	if !s.Empty() {
@@ -60,25 +60,26 @@ func (s *Setup) prepare(ctx context.Context, progress folder.Progress) error {
 			return err
 		}
 	}
+	spec := s.Spec // which has its length now
 	var notes []string
-	s.Model, s.Folder, notes, err = resolveModel(c, s.vocabulary())
+	s.Model, s.Folder, notes, err = resolveModel(spec, s.vocabulary())
 	if err != nil {
 		return err
 	}
 	s.Notes = append(s.Text.Notes, notes...)
 	if s.Model.LoRA != nil {
-		s.Adapter = c.Model.Name
+		s.Adapter = spec.Model.Name
 	}
 	if !s.Empty() {
 		if err := s.agree(); err != nil {
 			return err
 		}
 	}
-	docs := s.Documents(c)
+	docs := s.Documents(spec)
 	if docs != nil && s.Empty() {
 		s.Notes = append(s.Notes, "there is no text: documents are assumed to be as long as windows allow, which is the slowest case")
 	}
-	s.Graph, err = planner.BuildGraph(c, s.Model, docs)
+	s.Graph, err = planner.BuildGraph(spec, s.Model, docs)
 	if err == nil && s.Graph.Model.LoRA != nil && s.Folder != "" {
 		s.base, err = folder.Fingerprint(s.Folder)
 		if errors.Is(err, fs.ErrNotExist) { // plans do without weights; CheckOut asks for them
@@ -90,24 +91,24 @@ func (s *Setup) prepare(ctx context.Context, progress folder.Progress) error {
 
 // agree checks whether text and model belong together.
 func (s *Setup) agree() error {
-	c := s.Config
-	path := folder.TokenizerPath(c.Model.Name)
+	spec := s.Spec
+	path := folder.TokenizerPath(spec.Model.Name)
 	if own, err := bpe.Load(path); s.Folder != "" && err == nil && own.Hash() != s.Tokenizer.Hash() {
 		s.Notes = append(s.Notes, fmt.Sprintf("the tokenizer is not that of %s, whose weights were trained on other token ids; hint: set tokenizer: %s", s.Folder, filepath.Dir(path)))
 	}
-	if stats := s.Stats(); stats.Conversations()+stats.Prompts() > 0 && c.Preference.Beta == 0 && c.Documents != config.Whole {
+	if stats := s.Stats(); stats.Conversations()+stats.Prompts() > 0 && spec.Preference.Beta == 0 && spec.Documents != config.Whole {
 		s.Notes = append(s.Notes, "the end of a window may cut an answer off from its prompt; hint: set documents: whole to keep them together")
 	}
 	if s.Model.Vocab < s.Tokenizer.VocabularySize() {
-		return c.Fault("tokenizer", fmt.Sprintf("it has %d tokens, but the model's vocabulary is %d; hint: use the model's own tokenizer, or leave the model's vocabulary out", s.Tokenizer.VocabularySize(), s.Model.Vocab))
+		return spec.Fault("tokenizer", fmt.Sprintf("it has %d tokens, but the model's vocabulary is %d; hint: use the model's own tokenizer, or leave the model's vocabulary out", s.Tokenizer.VocabularySize(), s.Model.Vocab))
 	}
-	if c.Sample.Tokens > 0 { // else this would fail only after the last step
-		ids, err := folder.PromptIDs(s.Tokenizer, c.Sample.Prompt)
+	if spec.Sample.Tokens > 0 { // else this would fail only after the last step
+		ids, err := folder.PromptIDs(s.Tokenizer, spec.Sample.Prompt)
 		if n := len(ids); err == nil && n > s.Model.MaxPositions {
 			err = fmt.Errorf("it has %d tokens, but the model takes at most %d; hint: shorten it", n, s.Model.MaxPositions)
 		}
 		if err != nil {
-			return c.Fault("sample.prompt", err.Error())
+			return spec.Fault("sample.prompt", err.Error())
 		}
 	}
 	return nil
@@ -115,8 +116,8 @@ func (s *Setup) agree() error {
 
 // Reading describes the text of a run and how often the run reads it.
 func (s *Setup) Reading() string {
-	c := s.Config
-	text := fmt.Sprintf("corpus: %v; %d tokens of %s", s.Stats(), s.Len(), c.Tokenizer)
+	spec := s.Spec
+	text := fmt.Sprintf("corpus: %v; %d tokens of %s", s.Stats(), s.Len(), spec.Tokenizer)
 	if s.Validation == nil {
 		n := int64(0)
 		for _, h := range s.HeldText {
@@ -128,15 +129,15 @@ func (s *Setup) Reading() string {
 	p.Add(s.heldPacking)
 	empty := 100 * float64(p.Padding) / float64(max(p.Padding+p.Tokens, 1))
 	switch {
-	case c.Preference.Beta > 0:
+	case spec.Preference.Beta > 0:
 		text += fmt.Sprintf("; %d pairs to train on and %d to validate with, in %d and %d windows, of which %.0f %% is padding",
 			s.Train.Pairs(s.Train.Count()), s.Held.Pairs(s.Held.Count()), s.Train.Count(), s.Held.Count(), empty)
-	case c.Documents == config.Whole:
+	case spec.Documents == config.Whole:
 		text += fmt.Sprintf("; %d windows of whole documents to train on and %d to validate with, of which %.0f %% is padding", s.Train.Count(), s.Held.Count(), empty)
 	}
 	text += s.tooLong(s.packing)
-	if !c.Timed() && c.MaxSteps > 0 {
-		text += fmt.Sprintf("; %d steps read it %.3g times", c.MaxSteps, float64(c.MaxSteps)*float64(c.GlobalBatch)/float64(s.Train.Pass()))
+	if !spec.Timed() && spec.MaxSteps > 0 {
+		text += fmt.Sprintf("; %d steps read it %.3g times", spec.MaxSteps, float64(spec.MaxSteps)*float64(spec.GlobalBatch)/float64(s.Train.Pass()))
 	}
 	if s.Mixed() {
 		for k, source := range s.Sources {
@@ -152,13 +153,13 @@ func (s *Setup) Reading() string {
 // tooLong says what did not fit into windows.
 func (s *Setup) tooLong(p data.Packing) string {
 	what := "; documents cut, since they have more than %d tokens: %d"
-	if s.Config.Preference.Beta > 0 {
+	if s.Spec.Preference.Beta > 0 {
 		what = "; pairs left out, since they have more than %d tokens: %d"
 	}
 	if p.TooLong == 0 {
 		return ""
 	}
-	return fmt.Sprintf(what, s.Config.SequenceLength+1, p.TooLong)
+	return fmt.Sprintf(what, s.Spec.SequenceLength+1, p.TooLong)
 }
 
 // folderOf returns the folder with the weights of a parameter.
@@ -178,20 +179,20 @@ func (s *Setup) Close() {
 
 // sequences makes windows of the text, and checks that there are enough.
 func (s *Setup) sequences() error {
-	c := s.Config
+	spec := s.Spec
 	if err := s.windows(); err != nil {
 		return err
 	}
-	c.Pass(s.Train.Pass())
-	if _, err := data.NewSampler(s.Train, c.Seed, c.GlobalBatch); err != nil { // fail before planning
-		return c.Fault("global_batch", err.Error())
+	s.Spec = spec.OnCorpus(s.Train.Pass())
+	if _, err := data.NewSampler(s.Train, spec.Seed, spec.GlobalBatch); err != nil { // fail before planning
+		return spec.Fault("global_batch", err.Error())
 	}
 	return nil
 }
 
 // windows makes windows of the text, to train on and to validate with.
 func (s *Setup) windows() error {
-	c := s.Config
+	spec := s.Spec
 	var train, validate []data.Part
 	hold := func(x windowed) {
 		validate = append(validate, data.Part{Windows: x.windows, Times: 1})
@@ -201,8 +202,8 @@ func (s *Setup) windows() error {
 		var own, last windowed
 		var err error
 		if s.Validation != nil {
-			own, err = cut(c, source.Tokens, source.Tokens.All())
-		} else if own, last, err = holdOut(c, source.Tokens); err == nil {
+			own, err = cut(spec, source.Tokens, source.Tokens.All())
+		} else if own, last, err = holdOut(spec, source.Tokens); err == nil {
 			hold(last)
 			s.packing.Add(last.packing)
 		}
@@ -210,15 +211,15 @@ func (s *Setup) windows() error {
 			err = fmt.Errorf("%s: %w", source.Name, err)
 		}
 		if err != nil {
-			return c.Fault("data", err.Error())
+			return spec.Fault("data", err.Error())
 		}
 		train = append(train, data.Part{Windows: own.windows, Times: source.Times})
 		s.packing.Add(own.packing)
 	}
 	if v := s.Validation; v != nil {
-		all, err := cut(c, v.Tokens, v.Tokens.All())
+		all, err := cut(spec, v.Tokens, v.Tokens.All())
 		if err != nil {
-			return c.Fault("validation", err.Error())
+			return spec.Fault("validation", err.Error())
 		}
 		hold(all)
 		s.heldPacking = all.packing
@@ -230,73 +231,73 @@ func (s *Setup) windows() error {
 // resolveModel finds the architecture as findModel does. Rotary positions are
 // unbounded: a model that is trained on longer sequences than its config.json
 // states gets that length, so that readers of its checkpoints use it.
-func resolveModel(c *config.Config, vocab int) (m *model.Model, from string, notes []string, err error) {
-	m, from, notes, err = findModel(c, vocab)
-	if err == nil && m.Rotary() && m.MaxPositions < c.SequenceLength {
-		notes = append(notes, fmt.Sprintf("max_position_embeddings is raised from %d to %d, the length of the sequences", m.MaxPositions, c.SequenceLength))
-		m.MaxPositions = c.SequenceLength
+func resolveModel(spec *job.Spec, vocab int) (m *model.Model, from string, notes []string, err error) {
+	m, from, notes, err = findModel(spec, vocab)
+	if err == nil && m.Rotary() && m.MaxPositions < spec.SequenceLength {
+		notes = append(notes, fmt.Sprintf("max_position_embeddings is raised from %d to %d, the length of the sequences", m.MaxPositions, spec.SequenceLength))
+		m.MaxPositions = spec.SequenceLength
 	}
 	if err == nil && m.LongRope() {
-		_, key := m.RopeScaling.Pairs(c.SequenceLength)
-		notes = append(notes, fmt.Sprintf("rotary positions (longrope) are those of %s, since sequences have %d tokens and the original context %d", key, c.SequenceLength, m.RopeScaling.OriginalContext))
+		_, key := m.RopeScaling.Pairs(spec.SequenceLength)
+		notes = append(notes, fmt.Sprintf("rotary positions (longrope) are those of %s, since sequences have %d tokens and the original context %d", key, spec.SequenceLength, m.RopeScaling.OriginalContext))
 	}
 	if err == nil {
-		err = balance(c, m, from)
+		err = balance(spec, m, from)
 	}
 	return m, from, notes, err
 }
 
 // balance sets the term of the loss that evens out the use of experts. By default it spares trained
 // routers, which have learnt what to send where: they would unlearn more than they gain.
-func balance(c *config.Config, m *model.Model, from string) error {
+func balance(spec *job.Spec, m *model.Model, from string) error {
 	const usual = 0.01
 	switch {
-	case c.ExpertBalance == config.Derived && m.Experts > 0 && from == "":
+	case spec.ExpertBalance == config.Derived && m.Experts > 0 && from == "":
 		m.Balance = usual
-	case c.ExpertBalance > 0:
-		m.Balance = c.ExpertBalance
+	case spec.ExpertBalance > 0:
+		m.Balance = spec.ExpertBalance
 	}
 	if err := m.Validate(); err != nil {
-		return c.Fault("expert_balance", err.Error())
+		return spec.Fault("expert_balance", err.Error())
 	}
 	return nil
 }
 
 // findModel finds the model by inline sizes, a known name, or the config.json of a folder; for an adapter's folder, that of
 // its model. vocab is the tokenizer's vocabulary size, the default of inline sizes. from is the folder of the weights.
-func findModel(c *config.Config, vocab int) (m *model.Model, from string, notes []string, err error) {
+func findModel(spec *job.Spec, vocab int) (m *model.Model, from string, notes []string, err error) {
 	fail := func(err error) error {
-		return c.Fault("model", suggest.Add(err, "use a known name such as gpt2, a Hugging Face folder, or sizes such as {type: gpt2, layers: 6, width: 256, heads: 4}").Error())
+		return spec.Fault("model", suggest.Add(err, "use a known name such as gpt2, a Hugging Face folder, or sizes such as {type: gpt2, layers: 6, width: 256, heads: 4}").Error())
 	}
-	if c.Model.Name == "" {
-		m, err := inline(c, vocab)
+	if spec.Model.Name == "" {
+		m, err := inline(spec, vocab)
 		if err != nil {
 			return nil, "", nil, fail(err)
 		}
 		return m, "", nil, nil
 	}
-	if folder.IsAdapter(c.Model.Name) {
-		if m, from, notes, err = folder.AdaptedModel(c.Model.Name); err != nil {
+	if folder.IsAdapter(spec.Model.Name) {
+		if m, from, notes, err = folder.AdaptedModel(spec.Model.Name); err != nil {
 			err = fail(err)
 		}
 		return m, from, notes, err
 	}
-	text, err := folder.ReadConfig(c.Model.Name)
+	text, err := folder.ReadConfig(spec.Model.Name)
 	switch {
 	case err == nil:
 		m, notes, err = family.Parse(text)
 		if err != nil {
 			return nil, "", nil, fail(err)
 		}
-		return m, c.Model.Name, notes, nil
+		return m, spec.Model.Name, notes, nil
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, "", nil, fail(err)
 	}
-	if m, err = family.Known(c.Model.Name); err != nil {
-		if st, statErr := os.Stat(c.Model.Name); statErr == nil && st.IsDir() {
-			err = fmt.Errorf("the folder %q has no config.json; hint: use a Hugging Face folder, or a checkpoint of a run", c.Model.Name)
-		} else if paths.IsHub(c.Model.Name) {
-			err = fmt.Errorf("%q is neither a folder nor downloaded from the hub; hint: hf download %s", c.Model.Name, c.Model.Name)
+	if m, err = family.Known(spec.Model.Name); err != nil {
+		if st, statErr := os.Stat(spec.Model.Name); statErr == nil && st.IsDir() {
+			err = fmt.Errorf("the folder %q has no config.json; hint: use a Hugging Face folder, or a checkpoint of a run", spec.Model.Name)
+		} else if paths.IsHub(spec.Model.Name) {
+			err = fmt.Errorf("%q is neither a folder nor downloaded from the hub; hint: hf download %s", spec.Model.Name, spec.Model.Name)
 		}
 		return nil, "", nil, fail(err)
 	}
@@ -304,12 +305,12 @@ func findModel(c *config.Config, vocab int) (m *model.Model, from string, notes 
 }
 
 // inline makes a model from sizes; omitted ones take the family's defaults.
-func inline(c *config.Config, vocab int) (*model.Model, error) {
-	m, err := family.Typical(c.Model.Type)
+func inline(spec *job.Spec, vocab int) (*model.Model, error) {
+	m, err := family.Typical(spec.Model.Type)
 	if err != nil {
 		return nil, err
 	}
-	in := c.Model
+	in := spec.Model
 	or := func(v, def int) int {
 		if v != 0 {
 			return v
@@ -339,7 +340,7 @@ func inline(c *config.Config, vocab int) (*model.Model, error) {
 	if m.Vocab = or(in.Vocab, vocab); m.Vocab == 0 {
 		return nil, errors.New("vocabulary is missing, and there is no tokenizer to take it from; hint: set vocabulary, such as vocabulary: 32000")
 	}
-	m.MaxPositions = or(in.Positions, c.SequenceLength)
+	m.MaxPositions = or(in.Positions, spec.SequenceLength)
 	if m.Window = in.Window; m.Window == 0 { // then no layer has a base of its own
 		m.Sliding, m.LocalTheta = nil, 0
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/athanor-llm/athanor/data/chat"
 	"github.com/athanor-llm/athanor/folder"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/job"
 	"github.com/athanor-llm/athanor/planner"
 )
 
@@ -39,46 +40,46 @@ type Source struct {
 // OpenText reads the corpora and the tokenizer of a configuration, if it names a corpus. It needs no other
 // fields except the run's folder, and that only if there is one. A file that several sources name
 // belongs to the last of them, but never to a source that is trained on if it is also a validation file.
-func OpenText(ctx context.Context, c *config.Config, progress folder.Progress) (*Text, error) {
+func OpenText(ctx context.Context, spec *job.Spec, progress folder.Progress) (*Text, error) {
 	t := &Text{}
-	if len(c.Data) == 0 {
+	if len(spec.Data) == 0 {
 		return t, nil
 	}
-	for _, s := range c.Data {
+	for _, s := range spec.Data {
 		t.Sources = append(t.Sources, Source{Name: strings.Join(s.Files, ", "), Times: s.Times, key: "data"})
-		if err := t.Sources[len(t.Sources)-1].open(c, s.Files); err != nil {
+		if err := t.Sources[len(t.Sources)-1].open(spec, s.Files); err != nil {
 			return nil, err
 		}
 	}
-	if len(c.Validation) > 0 {
-		t.Validation = &Source{Name: strings.Join(c.Validation, ", "), key: "validation"}
-		if err := t.Validation.open(c, c.Validation); err != nil {
+	if len(spec.Validation) > 0 {
+		t.Validation = &Source{Name: strings.Join(spec.Validation, ", "), key: "validation"}
+		if err := t.Validation.open(spec, spec.Validation); err != nil {
 			return nil, err
 		}
 	}
-	if err := t.divide(c); err != nil {
+	if err := t.divide(spec); err != nil {
 		return nil, err
 	}
 	opt := func(what string) data.Options {
 		return data.Options{Progress: func(done, total int64) { progress(what, done, total) }}
 	}
 	var err error
-	if t.Tokenizer, err = openTokenizer(ctx, c, t.Corpus(), opt("training the tokenizer")); err != nil {
+	if t.Tokenizer, err = openTokenizer(ctx, spec, t.Corpus(), opt("training the tokenizer")); err != nil {
 		return nil, err
 	}
-	t.Chat = openChat(c, t.Tokenizer)
-	t.Begin = beginsWith(c, t.Tokenizer)
+	t.Chat = openChat(spec, t.Tokenizer)
+	t.Begin = beginsWith(spec, t.Tokenizer)
 	reading := opt("reading the corpus")
-	reading.Chat, reading.Pairs, reading.Begin = t.Chat, c.Preference.Beta > 0, t.Begin
+	reading.Chat, reading.Pairs, reading.Begin = t.Chat, spec.Preference.Beta > 0, t.Begin
 	for _, s := range t.all() {
 		s.Tokens, err = folder.Tokenize(ctx, s.Corpus, t.Tokenizer, reading)
 		switch {
 		case errors.Is(err, data.ErrNoEnd):
-			err = c.Fault("tokenizer", data.ErrNoEnd.Error())
+			err = spec.Fault("tokenizer", data.ErrNoEnd.Error())
 		case errors.Is(err, chat.ErrNone):
-			err = c.Fault("tokenizer", err.Error())
+			err = spec.Fault("tokenizer", err.Error())
 		case errors.Is(err, data.ErrContent):
-			err = c.Fault(s.key, err.Error())
+			err = spec.Fault(s.key, err.Error())
 		}
 		if err != nil {
 			t.Close()
@@ -104,8 +105,8 @@ func (t *Text) beginsNote() string {
 }
 
 // beginsWith returns the tokens with which documents begin. A run that began without them goes on without.
-func beginsWith(c *config.Config, t *bpe.Tokenizer) []int32 {
-	if begun, ok := recorded(c); c.BOS == "none" || c.Out != "" && ok && begun.Begin == "" {
+func beginsWith(spec *job.Spec, t *bpe.Tokenizer) []int32 {
+	if spec.BOS == "none" || spec.Begun != nil && spec.Begun.Begin == "" {
 		return nil
 	}
 	return t.Start()
@@ -117,15 +118,15 @@ func (s Source) String() string {
 }
 
 // open finds the files of a source.
-func (s *Source) open(c *config.Config, patterns []string) (err error) {
+func (s *Source) open(spec *job.Spec, patterns []string) (err error) {
 	if s.Corpus, err = data.OpenCorpus(patterns...); err != nil {
-		err = c.Fault(s.key, err.Error())
+		err = spec.Fault(s.key, err.Error())
 	}
 	return err
 }
 
 // divide assigns every file to the last source that names it.
-func (t *Text) divide(c *config.Config) error {
+func (t *Text) divide(spec *job.Spec) error {
 	all := t.all()
 	if len(all) == 1 {
 		return nil
@@ -143,7 +144,7 @@ func (t *Text) divide(c *config.Config) error {
 			}
 		}
 		if rest[k].Bytes() == 0 {
-			return c.Fault(s.key, fmt.Sprintf("all text of %s is named again by a later source or by validation, and a file is read only as part of the last that names it; hint: use patterns that leave some text here", s.Name))
+			return spec.Fault(s.key, fmt.Sprintf("all text of %s is named again by a later source or by validation, and a file is read only as part of the last that names it; hint: use patterns that leave some text here", s.Name))
 		}
 	}
 	return nil
@@ -252,13 +253,13 @@ func (t *Text) Close() {
 // Documents returns where attention ends if the configuration confines it to
 // documents of the text, else nil. Without a text, when only plans are made, each
 // document fills its window, or half of one if it belongs to a pair.
-func (t *Text) Documents(c *config.Config) *graph.Documents {
-	if c.Documents == config.Joined {
+func (t *Text) Documents(spec *job.Spec) *graph.Documents {
+	if spec.Documents == config.Joined {
 		return nil
 	}
-	docs := &graph.Documents{Preference: c.Preference.Beta}
+	docs := &graph.Documents{Preference: spec.Preference.Beta}
 	if t.Empty() {
-		docs.Length = c.SequenceLength
+		docs.Length = spec.SequenceLength
 		if docs.Preference > 0 {
 			docs.Length = max(1, docs.Length/2)
 		}
@@ -271,10 +272,10 @@ func (t *Text) Documents(c *config.Config) *graph.Documents {
 		switch {
 		case docs.Preference > 0:
 			of = s.Tokens.PairLength
-		case c.Documents == config.Whole:
+		case spec.Documents == config.Whole:
 			of = s.Tokens.WholeLength
 		}
-		length += t.Share(k) * float64(of(c.SequenceLength))
+		length += t.Share(k) * float64(of(spec.SequenceLength))
 	}
 	docs.Length = max(1, int(math.Round(length)))
 	return docs
@@ -282,16 +283,15 @@ func (t *Text) Documents(c *config.Config) *graph.Documents {
 
 // AtLength returns copies of a configuration that differ in sequence_length, with
 // their graphs, which depend on the text's vocabulary and documents.
-func (t *Text) AtLength(c *config.Config) planner.AtLength {
-	return func(tokens int) (*config.Config, *graph.Graph, error) {
-		long := *c
-		long.SequenceLength = tokens
-		m, _, _, err := resolveModel(&long, t.vocabulary())
+func (t *Text) AtLength(spec *job.Spec) planner.AtLength {
+	return func(tokens int) (*job.Spec, *graph.Graph, error) {
+		long := spec.WithSequence(tokens)
+		m, _, _, err := resolveModel(long, t.vocabulary())
 		if err != nil {
 			return nil, nil, err
 		}
-		g, err := planner.BuildGraph(&long, m, t.Documents(&long))
-		return &long, g, err
+		g, err := planner.BuildGraph(long, m, t.Documents(long))
+		return long, g, err
 	}
 }
 
@@ -303,34 +303,34 @@ type windowed struct {
 }
 
 // cut makes windows of a range of tokens.
-func cut(c *config.Config, t *data.Tokens, r data.Range) (windowed, error) {
+func cut(spec *job.Spec, t *data.Tokens, r data.Range) (windowed, error) {
 	s := windowed{text: data.Stretch{Tokens: t, Range: r}}
 	var err error
 	switch pairs := t.Stats().Pairs(); {
-	case c.Preference.Beta > 0:
-		s.windows, s.packing, err = t.Preferences(r, c.SequenceLength)
+	case spec.Preference.Beta > 0:
+		s.windows, s.packing, err = t.Preferences(r, spec.SequenceLength)
 	case pairs > 0:
 		err = fmt.Errorf("there are %d pairs of a chosen and a rejected answer, which need preference to train on; hint: set preference: {beta: 0.1}", pairs)
-	case c.Documents == config.Whole:
-		s.windows, s.packing, err = t.WholeDocuments(r, c.SequenceLength)
+	case spec.Documents == config.Whole:
+		s.windows, s.packing, err = t.WholeDocuments(r, spec.SequenceLength)
 	default:
-		s.windows, err = t.Windows(r, c.SequenceLength)
+		s.windows, err = t.Windows(r, spec.SequenceLength)
 	}
 	return s, err
 }
 
 // holdOut makes windows of all tokens, and reserves the last part for validation.
-func holdOut(c *config.Config, t *data.Tokens) (train, held windowed, err error) {
+func holdOut(spec *job.Spec, t *data.Tokens) (train, held windowed, err error) {
 	split := t.Split
-	if c.Preference.Beta > 0 {
+	if spec.Preference.Beta > 0 {
 		split = t.SplitPairs
 	}
-	first, last, err := split(c.HeldOut, c.SequenceLength)
+	first, last, err := split(spec.HeldOut, spec.SequenceLength)
 	if err != nil {
 		return train, held, err
 	}
-	if train, err = cut(c, t, first); err == nil {
-		held, err = cut(c, t, last)
+	if train, err = cut(spec, t, first); err == nil {
+		held, err = cut(spec, t, last)
 	}
 	return train, held, err
 }

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
@@ -23,23 +22,20 @@ func TestTextDocuments(t *testing.T) {
 	file := runConfig(t, dir)
 	open := func(data string) *Text {
 		t.Helper()
-		c, err := config.Load(file, []string{"tokenizer=gpt2", "documents=separate", "validation=" + dir + "/held.txt", strings.ReplaceAll(data, "DIR", dir)})
-		check(t, err)
-		text, err := OpenText(t.Context(), c, func(string, int64, int64) {})
+		spec := settled(t, file, "tokenizer=gpt2", "documents=separate", "validation="+dir+"/held.txt", strings.ReplaceAll(data, "DIR", dir))
+		text, err := OpenText(t.Context(), spec, func(string, int64, int64) {})
 		check(t, err)
 		t.Cleanup(text.Close)
 		return text
 	}
-	c := config.Default()
-	c.SequenceLength, c.Documents = 512, config.Separate
+	spec := settled(t, file, "sequence_length=512", "documents=separate")
 	short, long, mixed := open("data=DIR/short.jsonl"), open("data=DIR/long.jsonl"), open("data=[DIR/short.jsonl, {files: DIR/long.jsonl, times: 0.25}]")
-	length := func(of *Text) int { return of.Documents(&c).Length }
-	if got := length(new(Text)); got != c.SequenceLength {
+	length := func(of *Text) int { return of.Documents(spec).Length }
+	if got := length(new(Text)); got != spec.SequenceLength {
 		t.Errorf("without a text documents have %d tokens, want those of a window", got)
 	}
-	pairs := c
-	pairs.Preference.Beta = 0.1
-	if docs := new(Text).Documents(&pairs); docs.Length != c.SequenceLength/2 || docs.Preference != 0.1 {
+	pairs := settled(t, file, "sequence_length=512", "preference.beta=0.1")
+	if docs := new(Text).Documents(pairs); docs.Length != spec.SequenceLength/2 || docs.Preference != 0.1 {
 		t.Errorf("without a text answers are %+v, want half a window each", docs)
 	}
 	a, b := length(short), length(long)
@@ -65,9 +61,8 @@ func TestHeldOut(t *testing.T) {
 		validation string
 		held       int
 	}{{"validation=null", 2}, {"validation=../data/*_test.go", 1}} {
-		cfg, err := config.Load(file, []string{"data=[../model/*.go, {files: ../alloc/*.go, times: 2}]", c.validation})
-		check(t, err)
-		s, err := Prepare(t.Context(), cfg, func(string, int64, int64) {})
+		spec := settled(t, file, "data=[../model/*.go, {files: ../alloc/*.go, times: 2}]", c.validation)
+		s, err := Prepare(t.Context(), spec, func(string, int64, int64) {})
 		check(t, err)
 		trained := map[string]int64{} // up to where
 		for i := range s.Train.Count() {
@@ -87,7 +82,7 @@ func TestHeldOut(t *testing.T) {
 		}
 		if s.Validation != nil {
 			for _, source := range s.Sources {
-				if left := source.Tokens.Len() - trained[source.Tokens.Path()]; left > int64(cfg.SequenceLength) {
+				if left := source.Tokens.Len() - trained[source.Tokens.Path()]; left > int64(spec.SequenceLength) {
 					t.Errorf("%d tokens of %s are not trained on", left, source.Name)
 				}
 			}

@@ -8,12 +8,12 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/data/bpe"
 	"github.com/athanor-llm/athanor/data/chat"
 	"github.com/athanor-llm/athanor/folder"
 	"github.com/athanor-llm/athanor/internal/paths"
+	"github.com/athanor-llm/athanor/job"
 	"github.com/athanor-llm/athanor/machine"
 )
 
@@ -22,17 +22,17 @@ import (
 // resumes with the same tokenizer whatever happens to corpus and cache.
 
 // openTokenizer opens the tokenizer of a configuration, or trains it.
-func openTokenizer(ctx context.Context, c *config.Config, corpus *data.Corpus, opt data.Options) (*bpe.Tokenizer, error) {
-	if own := folder.TokenizerPath(c.Model.Name); c.Tokenizer == c.Model.Name && (c.Tokenizer != "gpt2" || paths.Exists(own)) {
+func openTokenizer(ctx context.Context, spec *job.Spec, corpus *data.Corpus, opt data.Options) (*bpe.Tokenizer, error) {
+	if own := folder.TokenizerPath(spec.Model.Name); spec.Tokenizer == spec.Model.Name && (spec.Tokenizer != "gpt2" || paths.Exists(own)) {
 		t, err := bpe.Load(own)
 		if err != nil {
-			return nil, c.Fault("tokenizer", err.Error())
+			return nil, spec.Fault("tokenizer", err.Error())
 		}
 		return t, nil
 	}
 	cached := ""
-	if isTrained(c.Tokenizer) {
-		if t, err := bpe.Load(ownTokenizer(c)); c.Out != "" && err == nil {
+	if isTrained(spec.Tokenizer) {
+		if t, err := bpe.Load(ownTokenizer(spec)); spec.Out != "" && err == nil {
 			return t, nil
 		}
 		dir, err := machine.CacheDir()
@@ -41,19 +41,19 @@ func openTokenizer(ctx context.Context, c *config.Config, corpus *data.Corpus, o
 		}
 		key, err := corpus.Fingerprint()
 		if err != nil {
-			return nil, c.Fault("data", err.Error())
+			return nil, spec.Fault("data", err.Error())
 		}
-		cached = filepath.Join(dir, "tokenizers", fmt.Sprintf("%s-%x", c.Tokenizer, key[:8]))
+		cached = filepath.Join(dir, "tokenizers", fmt.Sprintf("%s-%x", spec.Tokenizer, key[:8]))
 		if t, err := bpe.Load(cached); err == nil {
 			return t, nil
 		}
 	}
-	t, err := data.OpenTokenizer(ctx, c.Tokenizer, corpus, opt)
+	t, err := data.OpenTokenizer(ctx, spec.Tokenizer, corpus, opt)
 	if errors.Is(err, data.ErrContent) { // found while a tokenizer is trained on it
-		return nil, c.Fault("data", err.Error())
+		return nil, spec.Fault("data", err.Error())
 	}
 	if err != nil {
-		return nil, c.Fault("tokenizer", err.Error())
+		return nil, spec.Fault("tokenizer", err.Error())
 	}
 	if cached != "" {
 		_ = keepTokenizer(t, cached) // a cache that cannot be written is no error
@@ -62,9 +62,9 @@ func openTokenizer(ctx context.Context, c *config.Config, corpus *data.Corpus, o
 }
 
 // openChat opens the chat template next to the tokenizer of a configuration; nil: there is none.
-func openChat(c *config.Config, t *bpe.Tokenizer) *chat.Template {
-	dir := c.Tokenizer
-	if isTrained(dir) || dir == "gpt2" && !(c.Model.Name == dir && paths.Exists(filepath.Join(dir, folder.TokenizerFile))) {
+func openChat(spec *job.Spec, t *bpe.Tokenizer) *chat.Template {
+	dir := spec.Tokenizer
+	if isTrained(dir) || dir == "gpt2" && !(spec.Model.Name == dir && paths.Exists(filepath.Join(dir, folder.TokenizerFile))) {
 		return nil
 	}
 	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
@@ -76,7 +76,7 @@ func openChat(c *config.Config, t *bpe.Tokenizer) *chat.Template {
 func isTrained(name string) bool { return strings.HasPrefix(name, "bpe-") }
 
 // ownTokenizer returns the folder in which a run stores its trained tokenizer.
-func ownTokenizer(c *config.Config) string { return filepath.Join(c.Out, "tokenizer", c.Tokenizer) }
+func ownTokenizer(spec *job.Spec) string { return filepath.Join(spec.Out, "tokenizer", spec.Tokenizer) }
 
 // keepTokenizer saves a tokenizer to a folder that appears atomically. A readable
 // one already there is left alone.

@@ -18,7 +18,7 @@ const arrowsUpTo = 5000
 // since the first runs with cold caches, or the last.
 func (t *Run) traced() bool {
 	n := len(t.Measured)
-	return n == 2 || n == 1 && t.Step == t.Setup.Config.MaxSteps
+	return n == 2 || n == 1 && t.Step == t.Setup.Spec.MaxSteps
 }
 
 // trace writes trace.json: the measured step of all ranks on one clock, preceded by
@@ -28,7 +28,7 @@ func (t *Run) trace() error {
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(t.Setup.Config.Out, "trace.json")
+	path := filepath.Join(t.Setup.Spec.Out, "trace.json")
 	f, err := os.Create(path)
 	if err != nil {
 		return err

@@ -88,17 +88,17 @@ type Run struct {
 // the plan, by rank. The parameters come from the latest checkpoint, from the
 // model's folder or from initialisation. Close the Run after use.
 func Open(ctx context.Context, s *Setup, best *search.Candidate, programs []*program.Program, m *machine.Machine) (*Run, error) {
-	c := s.Config
+	spec := s.Spec
 	t := &Run{Setup: s, Plan: best, Peak: m.Peak(s.Graph), ValLoss: math.NaN(), programs: programs}
-	if err := os.MkdirAll(c.Out, 0o755); err != nil {
+	if err := os.MkdirAll(spec.Out, 0o755); err != nil {
 		return nil, outError(err)
 	}
 	var err error
-	if t.lock, err = lockFolder(c.Out); err != nil {
+	if t.lock, err = lockFolder(spec.Out); err != nil {
 		return nil, err
 	}
-	if isTrained(c.Tokenizer) {
-		err = keepTokenizer(s.Tokenizer, ownTokenizer(c))
+	if isTrained(spec.Tokenizer) {
+		err = keepTokenizer(s.Tokenizer, ownTokenizer(spec))
 	}
 	if err == nil {
 		err = t.open(ctx, m)
@@ -111,16 +111,16 @@ func Open(ctx context.Context, s *Setup, best *search.Candidate, programs []*pro
 
 // open prepares everything that a step needs.
 func (t *Run) open(ctx context.Context, m *machine.Machine) error {
-	s, c := t.Setup, t.Setup.Config
+	s, spec := t.Setup, t.Setup.Spec
 	var err error
-	if t.sampler, err = data.NewSampler(s.Train, c.Seed, c.GlobalBatch); err != nil {
-		return c.Fault("global_batch", err.Error())
+	if t.sampler, err = data.NewSampler(s.Train, spec.Seed, spec.GlobalBatch); err != nil {
+		return spec.Fault("global_batch", err.Error())
 	}
 	eval, err := evaluation(ctx, s, t.Plan.Plan, t.programs, m.Capacity)
 	if err != nil {
 		return err
 	}
-	opt := planner.StepOptions(c)
+	opt := planner.StepOptions(spec)
 	opt.Capacity = m.Capacity
 	updates, err := session.Updates(ctx, s.Graph, t.Plan.Plan, t.programs, opt)
 	if err != nil {
@@ -146,13 +146,13 @@ func (t *Run) open(ctx context.Context, m *machine.Machine) error {
 	if err != nil {
 		return err
 	}
-	n := c.GlobalBatch * c.SequenceLength
-	t.rows = make([]int32, c.GlobalBatch*(c.SequenceLength+1))
+	n := spec.GlobalBatch * spec.SequenceLength
+	t.rows = make([]int32, spec.GlobalBatch*(spec.SequenceLength+1))
 	t.tokens, t.targets = make([]int32, n), make([]int32, n)
 	f, b := s.Graph.FLOPs()
-	t.flops = float64(f+b) * float64(c.GlobalBatch)
+	t.flops = float64(f+b) * float64(spec.GlobalBatch)
 	var notes []string
-	if t.log, notes, err = openMetrics(c.Out, t.Step); err == nil {
+	if t.log, notes, err = openMetrics(spec.Out, t.Step); err == nil {
 		t.Notes = append(t.Notes, notes...)
 		err = t.describe()
 	}
@@ -162,20 +162,20 @@ func (t *Run) open(ctx context.Context, m *machine.Machine) error {
 // spreadTime sets the number of steps over which a timed run spreads its learning
 // rate: the checkpoint's for the same max_time, else by the predicted step time.
 func (t *Run) spreadTime() {
-	c := t.Setup.Config
-	if !c.Timed() {
+	spec := t.Setup.Spec
+	if !spec.Timed() {
 		return
 	}
-	if t.spread.Time != c.MaxTime {
-		t.spread = spread{c.MaxTime, t.Step + int(time.Duration(c.MaxTime).Seconds()/t.Plan.Seconds())}
+	if t.spread.Time != spec.MaxTime {
+		t.spread = spread{spec.MaxTime, t.Step + int(time.Duration(spec.MaxTime).Seconds()/t.Plan.Seconds())}
 	}
-	c.Spread(t.spread.Steps)
+	t.Setup.Spec = spec.WithSteps(t.spread.Steps)
 }
 
 // evaluation returns the proven forward programs for held-out text, by rank. They
 // use the memory that the training programs leave free between steps.
 func evaluation(ctx context.Context, s *Setup, training *plan.Plan, base []*program.Program, capacity [device.NumTiers]int64) ([]*program.Program, error) {
-	opt := planner.StepOptions(s.Config)
+	opt := planner.StepOptions(s.Spec)
 	opt.Mode, opt.Capacity = lower.Eval, capacity
 	pl, list, err := search.PlanBetweenSteps(ctx, s.Graph, training, base, opt)
 	if err != nil {
@@ -205,33 +205,33 @@ func (t *Run) Close() error {
 
 // describe writes the resolved configuration and the plan to the run's folder.
 func (t *Run) describe() error {
-	c := t.Setup.Config
-	text, err := yaml.Marshal(c)
+	spec := t.Setup.Spec
+	text, err := yaml.Marshal(spec)
 	if err != nil {
 		return err
 	}
-	if err := checkpoint.WriteFile(checkpoint.Disk{}, filepath.Join(c.Out, "config.yaml"), text); err != nil {
+	if err := checkpoint.WriteFile(checkpoint.Disk{}, filepath.Join(spec.Out, "config.yaml"), text); err != nil {
 		return err
 	}
 	if text, err = json.MarshalIndent(t.Plan.Plan, "", "  "); err != nil {
 		return err
 	}
-	return checkpoint.WriteFile(checkpoint.Disk{}, filepath.Join(c.Out, "plan.json"), append(text, '\n'))
+	return checkpoint.WriteFile(checkpoint.Disk{}, filepath.Join(spec.Out, "plan.json"), append(text, '\n'))
 }
 
 // Train trains until MaxSteps or MaxTime, then validates and saves. If ctx is done, or stop is requested,
 // it finishes the current step, saves and returns ErrSaved.
 func (t *Run) Train(ctx context.Context, o Observer) error {
-	c := t.Setup.Config
+	spec := t.Setup.Spec
 	if err := t.refer(ctx, o.Event); err != nil {
 		return err
 	}
 	deadline := time.Time{}
-	if c.MaxTime > 0 {
-		deadline = time.Now().Add(time.Duration(c.MaxTime))
+	if spec.MaxTime > 0 {
+		deadline = time.Now().Add(time.Duration(spec.MaxTime))
 	}
 	t.saving.latest = time.Now()
-	for t.Step < c.MaxSteps && (deadline.IsZero() || time.Now().Before(deadline)) {
+	for t.Step < spec.MaxSteps && (deadline.IsZero() || time.Now().Before(deadline)) {
 		stop, err := t.Setup.requested(stopFile)
 		if err != nil {
 			return err
@@ -247,7 +247,7 @@ func (t *Run) Train(ctx context.Context, o Observer) error {
 			return err
 		}
 		better := false
-		if c.EvalEvery > 0 && t.Step%c.EvalEvery == 0 && t.Step < c.MaxSteps {
+		if spec.EvalEvery > 0 && t.Step%spec.EvalEvery == 0 && t.Step < spec.MaxSteps {
 			if better, err = t.report(ctx, o); err != nil && !errors.Is(err, errInterrupted) {
 				return err
 			}
@@ -274,14 +274,14 @@ func (t *Run) Train(ctx context.Context, o Observer) error {
 		if err != nil {
 			return err
 		}
-		if t.Step < c.MaxSteps && (better || asked || c.SaveEvery > 0 && t.Step%c.SaveEvery == 0 || t.due(o)) {
+		if t.Step < spec.MaxSteps && (better || asked || spec.SaveEvery > 0 && t.Step%spec.SaveEvery == 0 || t.due(o)) {
 			if err := t.save(o); err != nil {
 				return err
 			}
 		}
 	}
-	if t.Step < c.MaxSteps {
-		o.Event(fmt.Sprintf("max_time %v is over: %d of %d steps are done", time.Duration(c.MaxTime), t.Step, c.MaxSteps))
+	if t.Step < spec.MaxSteps {
+		o.Event(fmt.Sprintf("max_time %v is over: %d of %d steps are done", time.Duration(spec.MaxTime), t.Step, spec.MaxSteps))
 	}
 	_, last := t.report(ctx, o)
 	if last != nil && !errors.Is(last, errInterrupted) {
@@ -311,7 +311,7 @@ var errInterrupted = errors.New("interrupted")
 
 // stopping reports whether the run is asked to stop, by ctx or the file stop, which it leaves there.
 func (s *Setup) stopping(ctx context.Context) bool {
-	return ctx.Err() != nil || paths.Exists(filepath.Join(s.Config.Out, stopFile))
+	return ctx.Err() != nil || paths.Exists(filepath.Join(s.Spec.Out, stopFile))
 }
 
 // Files that a user who cannot send a signal creates in the run's folder: to have a checkpoint written after
@@ -320,7 +320,7 @@ const saveFile, stopFile = "save", "stop"
 
 // requested removes such a file, and reports whether it was there.
 func (s *Setup) requested(file string) (bool, error) {
-	err := os.Remove(filepath.Join(s.Config.Out, file))
+	err := os.Remove(filepath.Join(s.Spec.Out, file))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
@@ -365,7 +365,7 @@ func (t *Run) report(ctx context.Context, o Observer) (better bool, err error) {
 	if t.rewards != nil {
 		text = fmt.Sprintf("step %d: validation loss %.4f, %s", t.Step, loss, t.rewards.Text())
 	}
-	if better = t.Setup.Config.KeepBest && (t.Best == nil || loss < t.Best.Loss); better {
+	if better = t.Setup.Spec.KeepBest && (t.Best == nil || loss < t.Best.Loss); better {
 		t.Best = &checkpoint.Best{Step: int64(t.Step), Loss: loss}
 		text += ", the best so far"
 	}
@@ -396,7 +396,7 @@ type Best struct {
 // Next runs one optimizer step. If ctx is done, the data cursor is restored, so
 // that the step can be repeated.
 func (t *Run) Next(ctx context.Context) (Metrics, error) {
-	c := t.Setup.Config
+	spec := t.Setup.Spec
 	if err := t.refer(ctx, nil); err != nil {
 		return Metrics{}, err
 	}
@@ -404,9 +404,9 @@ func (t *Run) Next(ctx context.Context) (Metrics, error) {
 	if err != nil {
 		return Metrics{}, err
 	}
-	rate := c.Rate(t.Step)
-	scalars := session.Scalars{Rate: rate, Step: t.Step - t.guard.Skipped + 1, Beta1: c.Beta1, Beta2: c.Beta2, Targets: targets, Seed: c.Seed,
-		Bound: t.guard.bound(c.SkipSpikes)}
+	rate := spec.Rate(t.Step)
+	scalars := session.Scalars{Rate: rate, Step: t.Step - t.guard.Skipped + 1, Beta1: spec.Beta1, Beta2: spec.Beta2, Targets: targets, Seed: spec.Seed,
+		Bound: t.guard.bound(spec.SkipSpikes)}
 	if t.Setup.preferring() {
 		scalars.Reference = t.pairs.reference
 	}
@@ -441,7 +441,7 @@ func (t *Run) Next(ctx context.Context) (Metrics, error) {
 	}
 	if t.Setup.preferring() && stat.Finite(out.Loss) {
 		var sums Rewards
-		sums.add(&t.pairs, out.Ratios, c.Preference.Beta)
+		sums.add(&t.pairs, out.Ratios, spec.Preference.Beta)
 		m.Rewards = sums.mean()
 	}
 	t.guard.add(out, scalars.Bound)
@@ -449,7 +449,7 @@ func (t *Run) Next(ctx context.Context) (Metrics, error) {
 	if stat.Finite(out.Loss) {
 		t.Losses = append(t.Losses, out.Loss)
 	}
-	if stat.Finite(out.Loss) && stat.Finite(out.Norm) || out.Skipped && c.SkipSpikes > 0 && t.guard.Broken < mostBroken {
+	if stat.Finite(out.Loss) && stat.Finite(out.Norm) || out.Skipped && spec.SkipSpikes > 0 && t.guard.Broken < mostBroken {
 		return m, nil
 	}
 	return m, t.numeric(out, scalars, before)
@@ -459,28 +459,28 @@ func (t *Run) Next(ctx context.Context) (Metrics, error) {
 // targets. Batches of which every token is given, such as parts of long prompts, are passed over: nothing could be
 // learnt from them.
 func (t *Run) draw() (before data.Cursor, targets, passed int, err error) {
-	c := t.Setup.Config
+	spec := t.Setup.Spec
 	start := t.sampler.Cursor()
-	for all := 2 * t.Setup.Train.Pass(); int64(passed)*int64(c.GlobalBatch) <= all; passed++ {
+	for all := 2 * t.Setup.Train.Pass(); int64(passed)*int64(spec.GlobalBatch) <= all; passed++ {
 		before = t.sampler.Cursor()
 		t.pairs.clear(len(t.tokens))
-		for r := range c.GlobalBatch {
+		for r := range spec.GlobalBatch {
 			t.pair(r, t.Setup.Train, t.sampler.Window(), t.reference.train)
 			t.sampler.Fill(t.row(r), 1)
 		}
-		if targets = t.split(c.GlobalBatch); targets > 0 {
+		if targets = t.split(spec.GlobalBatch); targets > 0 {
 			return before, targets, passed, nil
 		}
 	}
-	none := c.Fault("data", fmt.Sprintf("step %d: no token of the text is learnt, since all are given, such as prompts; hint: use a larger sequence_length, or text with more to learn", t.Step+1))
+	none := spec.Fault("data", fmt.Sprintf("step %d: no token of the text is learnt, since all are given, such as prompts; hint: use a larger sequence_length, or text with more to learn", t.Step+1))
 	return before, 0, passed, errors.Join(none, t.sampler.Seek(start))
 }
 
 // split derives inputs and targets from t.rows, and returns the number of targets or of pairs. Rows
 // from number rows on have none, and neither do tokens that are given.
 func (t *Run) split(rows int) (count int) {
-	seq := t.Setup.Config.SequenceLength
-	for r := range t.Setup.Config.GlobalBatch {
+	seq := t.Setup.Spec.SequenceLength
+	for r := range t.Setup.Spec.GlobalBatch {
 		tokens, targets := t.tokens[r*seq:(r+1)*seq], t.targets[r*seq:(r+1)*seq]
 		n := data.Pairs(tokens, targets, t.rows[r*(seq+1):(r+1)*(seq+1)])
 		if r < rows {
@@ -505,18 +505,18 @@ func (t *Run) Validate(ctx context.Context) (float64, error) {
 	if err := t.refer(context.WithoutCancel(ctx), nil); err != nil {
 		return 0, err
 	}
-	c := t.Setup.Config
+	spec := t.Setup.Spec
 	t.ValLoss = math.NaN()
 	held := t.Setup.Held
-	windows := min(held.Count(), int64(c.EvalBatches*c.GlobalBatch))
+	windows := min(held.Count(), int64(spec.EvalBatches*spec.GlobalBatch))
 	var sum float64
 	var rewards Rewards
 	all := 0
-	for first := int64(0); first < windows; first += int64(c.GlobalBatch) {
+	for first := int64(0); first < windows; first += int64(spec.GlobalBatch) {
 		if t.Setup.stopping(ctx) {
 			return 0, errInterrupted
 		}
-		rows := int(min(windows-first, int64(c.GlobalBatch)))
+		rows := int(min(windows-first, int64(spec.GlobalBatch)))
 		t.pairs.clear(len(t.tokens))
 		for r := range rows {
 			window := (first + int64(r)) * held.Count() / windows
@@ -530,7 +530,7 @@ func (t *Run) Validate(ctx context.Context) (float64, error) {
 		sum += out.Loss * float64(targets)
 		all += targets
 		if t.Setup.preferring() {
-			rewards.add(&t.pairs, out.Ratios, c.Preference.Beta)
+			rewards.add(&t.pairs, out.Ratios, spec.Preference.Beta)
 		}
 	}
 	if all == 0 {

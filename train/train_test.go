@@ -94,12 +94,12 @@ func TestNothingLearnt(t *testing.T) {
 	tr.Setup.Train = some
 	tr.sampler, err = data.NewSampler(some, 1, 1)
 	check(t, err)
-	tr.Setup.Config.GlobalBatch, tr.rows = 1, tr.rows[:33]
+	tr.Setup.Spec.GlobalBatch, tr.rows = 1, tr.rows[:33]
 	before, targets, passed, err := tr.draw()
 	if err != nil || targets == 0 || passed == 0 || before == (data.Cursor{}) {
 		t.Errorf("one window has an answer: %v, %d targets, %d passed over", err, targets, passed)
 	}
-	tr.Setup.Config.GlobalBatch, tr.rows = 4, tr.rows[:4*33]
+	tr.Setup.Spec.GlobalBatch, tr.rows = 4, tr.rows[:4*33]
 	tr.Setup.Train = all
 	tr.Setup.Held, tr.sampler = held, train
 	check(t, errors.Join(tr.Train(t.Context(), &said), tr.Close()))

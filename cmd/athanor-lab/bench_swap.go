@@ -25,25 +25,25 @@ func (v *benchSwapCmd) Run(c *cli.Context) error {
 	if v.Count < 1 || v.Count > 100 || v.Steps < 1 || len(v.Lengths) == 0 {
 		return cli.UsageError("bench swap: --count and --steps must be at least 1; hint: leave them out for the defaults")
 	}
-	cfg, err := v.Load(c, config.ToPlan)
+	spec, err := v.Load(c, config.ToPlan)
 	if err != nil {
 		return err
 	}
 	ctx, show := stdctx.Background(), cli.NewStatus(c.Stderr)
 	defer show.Done()
-	text, err := train.OpenText(ctx, cfg, show.Progress)
+	text, err := train.OpenText(ctx, spec, show.Progress)
 	if err != nil {
 		return err
 	}
 	defer text.Close()
-	m, err := machine.Describe(cfg, show.Say)
+	m, err := machine.Describe(spec.Machine(), show.Say)
 	if err != nil {
 		return err
 	}
 	list := []compare.SwapRun{}
 	fmt.Fprintf(c.Rows(), "%7s %10s  %-14s %11s %11s %11s %11s %9s  %s\n", "tokens", "device", "activations", "predicted", "measured", "stall pred.", "stall meas.", "to chosen", "peaks")
 	show.Parts(len(v.Lengths) * v.Count)
-	swaps := compare.Swaps{Machine: m, At: text.AtLength(cfg), Lengths: v.Lengths, Count: v.Count, Steps: v.Steps}
+	swaps := compare.Swaps{Machine: m, At: text.AtLength(spec), Lengths: v.Lengths, Count: v.Count, Steps: v.Steps}
 	err = swaps.Run(ctx, show.Say, func(r compare.SwapRun) {
 		list = append(list, r)
 		show.Next()

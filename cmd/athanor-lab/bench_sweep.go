@@ -39,13 +39,13 @@ func (v *benchSweepCmd) Run(c *cli.Context) error {
 		}
 		links = append(links, float64(n))
 	}
-	cfg, err := v.Load(c, config.ToPlan)
+	spec, err := v.Load(c, config.ToPlan)
 	if err != nil {
 		return err
 	}
 	ctx, show := stdctx.Background(), cli.NewStatus(c.Stderr)
 	defer show.Done()
-	setup, err := train.Prepare(ctx, cfg, show.Progress)
+	setup, err := train.Prepare(ctx, spec, show.Progress)
 	if err != nil {
 		return err
 	}
@@ -53,7 +53,7 @@ func (v *benchSweepCmd) Run(c *cli.Context) error {
 	list := []compare.SweepRun{}
 	fmt.Fprintf(c.Rows(), "%5s %9s %14s %10s %10s %8s %8s %8s %8s %10s  %s\n", "ranks", "link", "device bytes", "predicted", "measured", "error", "model", "behind", "twin", "tried", "chosen plan, and rivals")
 	show.Parts(len(v.RankCounts) * len(links) * v.Count)
-	sweep := compare.Sweep{Graph: setup.Graph, Config: cfg, Ranks: v.RankCounts, Links: links, Count: v.Count, Plans: v.Plans, Steps: v.Steps}
+	sweep := compare.Sweep{Graph: setup.Graph, Spec: setup.Spec, Ranks: v.RankCounts, Links: links, Count: v.Count, Plans: v.Plans, Steps: v.Steps}
 	err = sweep.Run(ctx, show.Say, func(r compare.SweepRun) {
 		list = append(list, r)
 		show.Next()

@@ -18,6 +18,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/size"
+	"github.com/athanor-llm/athanor/job"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/plan"
@@ -190,7 +191,7 @@ func (v *benchStepCmd) Run(c *cli.Context) error {
 			return err
 		}
 		defer p.close()
-		b.Graph, b.Sequences = p.setup.Graph, p.config.GlobalBatch
+		b.Graph, b.Sequences = p.setup.Graph, p.spec().GlobalBatch
 		b.Rank, predicted, chosen = p.result.Best.Program.Rank, p.result.Best.Timeline, p.result.Best.Label
 		if b.Programs, err = p.task().Programs(ctx, p.result.Best); err != nil {
 			return err
@@ -198,7 +199,7 @@ func (v *benchStepCmd) Run(c *cli.Context) error {
 		if b.Devices, err = p.machine.Open(b.Programs); err != nil {
 			return err
 		}
-		if p.config.Device == "cuda" {
+		if p.spec().Device == "cuda" {
 			limit = p.machine.Peak(b.Graph)
 		}
 	} else {
@@ -230,15 +231,19 @@ func (v *benchStepCmd) plain(ctx stdctx.Context, b *session.StepBench) error {
 		return cli.UsageError("bench step: " + err.Error())
 	}
 	cfg := config.Default()
-	cfg.SequenceLength, cfg.Precision, cfg.LoRA.Rank, cfg.Quantize = v.Sequence, v.Precision, max(v.LoRA, 0), v.Quantize
-	if b.Graph, err = planner.BuildGraph(&cfg, m, nil); err != nil {
+	cfg.Device, cfg.SequenceLength, cfg.Precision, cfg.LoRA.Rank, cfg.Quantize = "cpu", v.Sequence, v.Precision, max(v.LoRA, 0), v.Quantize
+	spec, err := job.Settle(config.ToPlan, &cfg, nil)
+	if err != nil {
+		return err
+	}
+	if b.Graph, err = planner.BuildGraph(spec, m, nil); err != nil {
 		return cli.UsageError("bench step: " + err.Error())
 	}
 	pl := plan.Plain(b.Graph, v.Batch)
 	if v.HeadRows != 0 {
 		pl.HeadRows = v.HeadRows
 	}
-	p, err := lower.Lower(ctx, b.Graph, pl, planner.StepOptions(&cfg))
+	p, err := lower.Lower(ctx, b.Graph, pl, planner.StepOptions(spec))
 	b.Programs = []*program.Program{p}
 	return err
 }
@@ -326,25 +331,25 @@ func (v *benchBudgetsCmd) Run(c *cli.Context) error {
 	if v.Count < 2 || v.Count > 1000 || v.Steps < 1 {
 		return cli.UsageError("bench budgets: --count or --steps is out of range; hint: use 2 to 1000 for --count, 1 or more for --steps")
 	}
-	cfg, err := v.Load(c, config.ToPlan)
+	spec, err := v.Load(c, config.ToPlan)
 	if err != nil {
 		return err
 	}
 	ctx, show := stdctx.Background(), cli.NewStatus(c.Stderr)
 	defer show.Done()
-	setup, err := train.Prepare(ctx, cfg, show.Progress)
+	setup, err := train.Prepare(ctx, spec, show.Progress)
 	if err != nil {
 		return err
 	}
 	defer setup.Close()
-	m, err := machine.Find(cfg, show.Say)
+	m, err := machine.Find(spec.Machine(), show.Say)
 	if err != nil {
 		return err
 	}
 	list := []bench.BudgetRun{}
 	fmt.Fprintf(c.Rows(), "%14s %10s %10s %8s  %-42s %s\n", "device bytes", "predicted", "measured", "error", "peaks reached: device, host, disk", "plan")
 	show.Parts(v.Count)
-	budgets := bench.Budgets{Machine: m, Graph: setup.Graph, Config: cfg, Count: v.Count, Steps: v.Steps}
+	budgets := bench.Budgets{Machine: m, Graph: setup.Graph, Spec: setup.Spec, Count: v.Count, Steps: v.Steps}
 	err = budgets.Run(ctx, show.Say, func(r bench.BudgetRun) {
 		list = append(list, r)
 		show.Next()

@@ -10,6 +10,7 @@ import (
 	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/size"
+	"github.com/athanor-llm/athanor/job"
 	"github.com/athanor-llm/athanor/train"
 )
 
@@ -60,12 +61,12 @@ func (v *dataCmd) Run(c *cli.Context) error {
 	if v.Sample < 0 {
 		return cli.UsageError("data: --sample cannot be negative; hint: use 0 or more tokens")
 	}
-	cfg, err := v.config()
+	spec, err := v.job(c)
 	if err != nil {
 		return err
 	}
 	show := cli.NewStatus(c.Stderr)
-	text, err := train.OpenText(stdctx.Background(), cfg, show.Progress)
+	text, err := train.OpenText(stdctx.Background(), spec, show.Progress)
 	show.Done()
 	if err != nil {
 		return err
@@ -77,7 +78,7 @@ func (v *dataCmd) Run(c *cli.Context) error {
 	first := text.Sources[0].Tokens
 	r := dataReport{
 		Files: len(text.Corpus().Files()), Formats: text.Stats(), Tokens: text.Len(),
-		Tokenizer: cfg.Tokenizer, Vocabulary: text.Tokenizer.VocabularySize(),
+		Tokenizer: spec.Tokenizer, Vocabulary: text.Tokenizer.VocabularySize(),
 		Cache: first.Path(), Sample: []piece{},
 	}
 	r.Documents, r.Bytes = r.Formats.Documents(), r.Formats.Bytes()
@@ -108,13 +109,15 @@ func (v *dataCmd) Run(c *cli.Context) error {
 	return nil
 }
 
-// config returns the configuration of a run, or one with the globs only.
-func (v *dataCmd) config() (*config.Config, error) {
+// job returns what a run's configuration reads, or the globs.
+func (v *dataCmd) job(c *cli.Context) (*job.Spec, error) {
 	switch strings.ToLower(filepath.Ext(v.What[0])) {
 	case ".yaml", ".yml":
-		return config.LoadTo(config.ToRead, v.What[0], v.What[1:])
+		return (&cli.Target{Config: v.What[0], Overrides: v.What[1:]}).Load(c, config.ToRead)
 	}
-	return &config.Config{Data: config.Files(v.What...), Tokenizer: v.Tokenizer}, nil
+	cfg := config.Default()
+	cfg.Data, cfg.Tokenizer = config.Files(v.What...), v.Tokenizer
+	return job.Settle(config.ToRead, &cfg, c.Note)
 }
 
 func (r *dataReport) print(c *cli.Context, text *train.Text) {

@@ -166,7 +166,7 @@ func findCache(*doctorCmd) finding {
 // findGPU looks for GPUs in a child process, since broken drivers crash. Having
 // none is no fault: the CPU backend suffices.
 func findGPU(*doctorCmd) finding {
-	found := cuda.Probe(stdctx.Background(), cli.DriverPatience)
+	found := cuda.Probe(stdctx.Background(), machine.DriverPatience)
 	var cards []string
 	for _, card := range found.Cards {
 		text := fmt.Sprintf("%s, %s, %s", card.Name, card.Arch, size.Format(card.Memory))

@@ -16,6 +16,7 @@ import (
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device/cuda"
 	"github.com/athanor-llm/athanor/internal/testkit"
+	"github.com/athanor-llm/athanor/job"
 	"github.com/athanor-llm/athanor/model/family"
 	"github.com/athanor-llm/athanor/train"
 )
@@ -25,7 +26,9 @@ func heldOut(t *testing.T, file, path string, overrides ...string) [][]int32 {
 	t.Helper()
 	c, err := config.Load(file, overrides)
 	check(t, err)
-	s, err := train.Prepare(stdctx.Background(), c, func(string, int64, int64) {})
+	spec, err := job.Settle(config.ToTrain, c, func(string) {})
+	check(t, err)
+	s, err := train.Prepare(stdctx.Background(), spec, func(string, int64, int64) {})
 	check(t, err)
 	defer s.Close()
 	var rows [][]int32

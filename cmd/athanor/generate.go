@@ -10,6 +10,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/size"
+	"github.com/athanor-llm/athanor/machine"
 )
 
 type generateCmd struct {
@@ -51,7 +52,7 @@ func (v *computing) limit(verb string) (int64, error) {
 
 // deviceAndType returns the device and the type to compute with.
 func (v *computing) deviceAndType(c *cli.Context) (device string, dtype graph.DType) {
-	device = cli.SettleDevice(c, v.Device)
+	device = machine.ChooseDevice(v.Device, c.Note)
 	if v.Precision == "bf16" || v.Precision == "auto" && device == "cuda" {
 		dtype = graph.BF16
 	}

@@ -74,7 +74,7 @@ func (v *planCmd) Run(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	p, err := v.read(ctx, c, config.ToPlan)
+	p, err := v.readFor(ctx, c, config.ToPlan)
 	if err != nil {
 		return err
 	}
@@ -162,22 +162,22 @@ func (v *planCmd) maxSequence(ctx stdctx.Context, c *cli.Context) error {
 	if !v.searches() {
 		return cli.UsageError(fmt.Sprintf("plan --max-sequence does not work with --policy %s; hint: use --policy %s, or leave --policy out", v.Policy, strings.Join(search.ActivationRules(), ", ")))
 	}
-	cfg, err := v.Load(c, config.ToPlan)
+	spec, err := v.Load(c, config.ToPlan)
 	if err != nil {
 		return err
 	}
 	show := cli.NewStatus(c.Stderr)
 	defer show.Done()
-	text, err := train.OpenText(ctx, cfg, show.Progress)
+	text, err := train.OpenText(ctx, spec, show.Progress)
 	if err != nil {
 		return err
 	}
 	defer text.Close()
-	m, err := machine.Describe(cfg, show.Say)
+	m, err := machine.Describe(spec.Machine(), show.Say)
 	if err != nil {
 		return err
 	}
-	longest, err := planner.MaxSequence(ctx, m, cfg, text.AtLength(cfg), v.Step, show.Say)
+	longest, err := planner.MaxSequence(ctx, m, spec, text.AtLength(spec), v.Step, show.Say)
 	show.Done()
 	if err != nil {
 		return err
@@ -201,7 +201,7 @@ func (p *planned) print(c *cli.Context) {
 		fmt.Fprintf(c.Stdout, "documents: a token sees only its own; on average that costs as much as documents of %d tokens\n", d.Length)
 	}
 	fmt.Fprintf(c.Stdout, "predicted: %.4g s per step of %d tokens, %.0f tokens/s, MFU %.1f %% of %.0f GFLOP/s (chosen from %d candidates%s)\n\n",
-		best.Seconds(), p.config.GlobalBatch*p.config.SequenceLength, p.report.TokenRate, 100*p.report.MFU, p.peak()/1e9, p.result.Evaluated, tried(best.Tried))
+		best.Seconds(), p.spec().GlobalBatch*p.spec().SequenceLength, p.report.TokenRate, 100*p.report.MFU, p.peak()/1e9, p.result.Evaluated, tried(best.Tried))
 	search.WriteActivations(c.Stdout, p.report.Layers)
 	fmt.Fprintln(c.Stdout)
 	search.WriteMemory(c.Stdout, best)

@@ -8,6 +8,7 @@ import (
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/internal/cli"
+	"github.com/athanor-llm/athanor/job"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/planner"
 	"github.com/athanor-llm/athanor/search"
@@ -19,7 +20,6 @@ type target struct{ cli.Target }
 
 // planned holds everything up to the plan.
 type planned struct {
-	config  *config.Config
 	setup   *train.Setup
 	machine *machine.Machine
 	result  *search.Result
@@ -35,20 +35,28 @@ func (p *planned) close() {
 	}
 }
 
+// spec returns what is to be done.
+func (p *planned) spec() *job.Spec { return p.setup.Spec }
+
 // finder returns the machine to plan for: machine.Find if the plan will run, and
 // machine.Describe if it will only be shown.
-type finder func(*config.Config, func(string)) (*machine.Machine, error)
+type finder func(*machine.Request, func(string)) (*machine.Machine, error)
 
-// read reads the configuration, the text, if the purpose needs or the configuration names it, and the model.
-func (t *target) read(ctx stdctx.Context, c *cli.Context, to config.Purpose) (*planned, error) {
-	cfg, err := t.Load(c, to)
+// readFor reads the configuration for a purpose, and what prepare reads.
+func (t *target) readFor(ctx stdctx.Context, c *cli.Context, to config.Purpose) (*planned, error) {
+	spec, err := t.Load(c, to)
 	if err != nil {
 		return nil, err
 	}
-	p := &planned{config: cfg}
+	return prepare(ctx, c, spec)
+}
+
+// prepare reads the text, if the job has one, and the model.
+func prepare(ctx stdctx.Context, c *cli.Context, spec *job.Spec) (p *planned, err error) {
+	p = new(planned)
 	show := cli.NewStatus(c.Stderr)
 	defer show.Done()
-	if p.setup, err = train.Prepare(ctx, cfg, show.Progress); err != nil {
+	if p.setup, err = train.Prepare(ctx, spec, show.Progress); err != nil {
 		return nil, err
 	}
 	show.Done()
@@ -65,12 +73,12 @@ func (t *target) read(ctx stdctx.Context, c *cli.Context, to config.Purpose) (*p
 func (p *planned) findMachine(c *cli.Context, find finder) (err error) {
 	show := cli.NewStatus(c.Stderr)
 	defer show.Done()
-	if p.machine, err = find(p.config, show.Say); err != nil {
+	if p.machine, err = find(p.spec().Machine(), show.Say); err != nil {
 		return err
 	}
-	if _, err := hardware.KnownRank(p.config.Hardware.Name, 1); err == nil && p.config.Ranks > hardware.PerHost {
+	if _, err := hardware.KnownRank(p.spec().Hardware.Name, 1); err == nil && p.spec().Ranks > hardware.PerHost {
 		show.Done()
-		fmt.Fprintf(c.Stderr, "note: %d ranks need several hosts, whose links are assumed to be as fast as those inside one host; to train, name the hosts under `hosts`\n", p.config.Ranks)
+		fmt.Fprintf(c.Stderr, "note: %d ranks need several hosts, whose links are assumed to be as fast as those inside one host; to train, name the hosts under `hosts`\n", p.spec().Ranks)
 	}
 	if n := p.machine.Idle(); n > 0 {
 		show.Done()
@@ -91,7 +99,7 @@ func (p *planned) search(ctx stdctx.Context, c *cli.Context, find finder) error 
 
 // makePlan reads the configuration and searches.
 func (t *target) makePlan(ctx stdctx.Context, c *cli.Context, find finder) (*planned, error) {
-	p, err := t.read(ctx, c, config.ToPlan)
+	p, err := t.readFor(ctx, c, config.ToPlan)
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +117,7 @@ func searching(note func(string)) planner.Planner {
 
 // task returns what is planned for.
 func (p *planned) task() *planner.Task {
-	return &planner.Task{Machine: p.machine, Graph: p.setup.Graph, Config: p.config}
+	return &planner.Task{Machine: p.machine, Graph: p.setup.Graph, Spec: p.spec()}
 }
 
 // makePlan plans the prepared run by the given planner, and builds the report.
@@ -117,10 +125,10 @@ func (p *planned) makePlan(ctx stdctx.Context, find planner.Planner) (err error)
 	if p.result, err = find(ctx, p.task()); err != nil {
 		return err
 	}
-	cfg := p.config
+	spec := p.spec()
 	f, b := p.setup.Graph.FLOPs()
-	p.report = search.NewReport(p.setup.Graph, p.result, cfg.GlobalBatch*cfg.SequenceLength, float64(f+b)*float64(cfg.GlobalBatch), p.peak())
-	req := &search.Request{Graph: p.setup.Graph, GlobalBatch: cfg.GlobalBatch / cfg.Ranks, Options: planner.StepOptions(cfg), State: p.result.Best.Plan.State}
+	p.report = search.NewReport(p.setup.Graph, p.result, spec.GlobalBatch*spec.SequenceLength, float64(f+b)*float64(spec.GlobalBatch), p.peak())
+	req := &search.Request{Graph: p.setup.Graph, GlobalBatch: spec.GlobalBatch / spec.Ranks, Options: planner.StepOptions(spec), State: p.result.Best.Plan.State}
 	p.report.Plain, err = search.PlainBytes(ctx, req)
 	return err
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/internal/testkit"
-	"github.com/athanor-llm/athanor/train"
+	"github.com/athanor-llm/athanor/job"
 )
 
 // TestPrecision: left open, the precision is bf16 on described GPUs, fp32 on the CPU, here or described by a file, and that of
@@ -20,8 +20,9 @@ func TestPrecision(t *testing.T) {
 	settled := func(overrides ...string) string {
 		cfg, err := config.Load(file, append(overrides, "device=cpu"))
 		check(t, err)
-		train.SettlePrecision(cfg)
-		return cfg.Precision
+		spec, err := job.Settle(config.ToTrain, cfg, func(string) {})
+		check(t, err)
+		return spec.Precision.String()
 	}
 	for want, overrides := range map[string][][]string{
 		"fp32": {nil, {"hardware.name=" + here}, {"hardware.name=h100", "precision=fp32"}},

@@ -8,6 +8,7 @@ import (
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/internal/testkit"
+	"github.com/athanor-llm/athanor/job"
 	"github.com/athanor-llm/athanor/train"
 )
 
@@ -133,13 +134,13 @@ func TestSavesByTime(t *testing.T) {
 // TestETA: a run ends when its steps are done or its time is over.
 func TestETA(t *testing.T) {
 	began := time.Now()
-	c := config.Default()
-	u := &training{t: &train.Run{Setup: &train.Setup{Config: &c}}, began: began, first: 100}
+	var spec job.Spec
+	u := &training{t: &train.Run{Setup: &train.Setup{Spec: &spec}}, began: began, first: 100}
 	for _, x := range []struct {
 		steps     int
 		time, eta time.Duration
 	}{{200, 0, 90 * time.Second}, {200, 30 * time.Second, 20 * time.Second}, {110, time.Hour, 0}, {200, time.Second, 0}} {
-		c.MaxSteps, c.MaxTime = x.steps, config.Duration(x.time)
+		spec.MaxSteps, spec.MaxTime = x.steps, config.Duration(x.time)
 		if eta := u.eta(110, began.Add(10*time.Second)); eta != x.eta {
 			t.Errorf("of %d steps in %v: %v, want %v", x.steps, x.time, eta, x.eta)
 		}

@@ -16,7 +16,6 @@ import (
 	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/machine"
-	"github.com/athanor-llm/athanor/planner"
 	"github.com/athanor-llm/athanor/search"
 	"github.com/athanor-llm/athanor/train"
 )
@@ -56,16 +55,14 @@ func stopping() []os.Signal {
 var errStopped = errors.New("stopped by a signal before the first step; start the same command again")
 
 func (v *trainCmd) train(ctx stdctx.Context, c *cli.Context) error {
-	if !v.DryRun {
-		cfg, err := v.Load(c, config.ToTrain)
-		if err == nil {
-			err = train.CheckOut(cfg)
-		}
-		if err != nil {
-			return err
-		}
+	spec, err := v.Load(c, config.ToTrain)
+	if err == nil && !v.DryRun {
+		err = train.CheckOut(spec)
 	}
-	p, err := v.read(ctx, c, config.ToTrain)
+	if err != nil {
+		return err
+	}
+	p, err := prepare(ctx, c, spec)
 	if err != nil {
 		return err
 	}
@@ -151,10 +148,9 @@ func (p *planned) conclude(ctx stdctx.Context, c *cli.Context, t *train.Run) err
 	if b := s.Best; b != nil && b.Checkpoint != s.Checkpoint {
 		fmt.Fprintf(c.Stdout, "lowest validation loss: %.4f, %s\n", b.Loss, b.Checkpoint)
 	}
-	if n := p.config.Sample.Tokens; n > 0 && ctx.Err() == nil {
-		cfg := p.config
-		sample, err := folder.Sample(ctx, s.Checkpoint, folder.Prompt{Text: cfg.Sample.Prompt, Tokens: n, Temperature: 0.8, Seed: cfg.Seed,
-			Device: cfg.Device, Limit: max(int64(cfg.Limits.Device), 0), DType: planner.Precision(cfg), Quantize: cfg.Quantize == config.NF4})
+	if spec := p.spec(); spec.Sample.Tokens > 0 && ctx.Err() == nil {
+		sample, err := folder.Sample(ctx, s.Checkpoint, folder.Prompt{Text: spec.Sample.Prompt, Tokens: spec.Sample.Tokens, Temperature: 0.8, Seed: spec.Seed,
+			Device: spec.Device, Limit: max(int64(spec.Limits.Device), 0), DType: spec.Precision, Quantize: spec.Quantize == config.NF4})
 		if err != nil { // not fatal: the model is trained and saved
 			fmt.Fprintf(c.Stderr, "no sample could be generated: %v\n", err)
 			return nil
@@ -196,7 +192,7 @@ func (u *training) Step(m train.Metrics) {
 	if m.Step == u.first+1 { // earlier work, such as computing the reference of preferences, does not recur
 		u.began = time.Now().Add(-time.Duration(m.StepSeconds * float64(time.Second)))
 	}
-	last := m.Step == u.t.Setup.Config.MaxSteps
+	last := m.Step == u.t.Setup.Spec.MaxSteps
 	every := 10 * time.Second
 	if u.line.Rewrites() {
 		every = 100 * time.Millisecond
@@ -205,7 +201,7 @@ func (u *training) Step(m train.Metrics) {
 		return
 	}
 	u.shown = time.Now()
-	total := u.t.Setup.Config.MaxSteps
+	total := u.t.Setup.Spec.MaxSteps
 	text := fmt.Sprintf("step %d/%d %3d%%  ETA %v  loss %.4f  lr %.2e  norm %.2f  %6.0f tokens/s  MFU %4.1f%%  step %.3g s (predicted %.3g)",
 		m.Step, total, 100*m.Step/total, u.eta(m.Step, u.shown), m.Loss, m.LearningRate, m.GradNorm, m.Rate, 100*m.MFU, m.StepSeconds, m.Predicted)
 	if m.Rewards != nil {
@@ -222,11 +218,11 @@ func (u *training) Step(m train.Metrics) {
 // max_time is over. It is printed early in the line, since narrow terminals cut the end
 // off.
 func (u *training) eta(step int, now time.Time) time.Duration {
-	c := u.t.Setup.Config
+	spec := u.t.Setup.Spec
 	ran := now.Sub(u.began)
-	left := time.Duration(float64(ran) / float64(max(1, step-u.first)) * float64(c.MaxSteps-step))
-	if c.MaxTime > 0 {
-		left = min(left, max(0, time.Duration(c.MaxTime)-ran))
+	left := time.Duration(float64(ran) / float64(max(1, step-u.first)) * float64(spec.MaxSteps-step))
+	if spec.MaxTime > 0 {
+		left = min(left, max(0, time.Duration(spec.MaxTime)-ran))
 	}
 	return left.Round(time.Second)
 }

@@ -32,6 +32,9 @@ type Context struct {
 	JSON           bool
 }
 
+// Note tells the user what is worth knowing.
+func (c *Context) Note(text string) { fmt.Fprintln(c.Stderr, "note:", text) }
+
 // Rows returns the writer for tables that grow as things are measured: standard
 // output, or standard error with --json, whose only output is one object at the
 // end.

@@ -2,7 +2,7 @@ package cli
 
 import (
 	"github.com/athanor-llm/athanor/config"
-	"github.com/athanor-llm/athanor/train"
+	"github.com/athanor-llm/athanor/job"
 )
 
 // Target is the arguments of most verbs: a configuration and overrides.
@@ -11,15 +11,11 @@ type Target struct {
 	Overrides []string `arg:"" optional:"" help:"Overrides: key=value, with dots for nested keys; athanor keys lists all." placeholder:"KEY=VALUE"`
 }
 
-// Load reads the configuration for a purpose, and settles device and precision where it leaves them open.
-func (t *Target) Load(c *Context, to config.Purpose) (*config.Config, error) {
+// Load reads the configuration for a purpose, and settles what it leaves open.
+func (t *Target) Load(c *Context, to config.Purpose) (*job.Spec, error) {
 	cfg, err := config.LoadTo(to, t.Config, t.Overrides)
 	if err != nil {
 		return nil, err
 	}
-	if cfg.Hardware.Name == "" {
-		cfg.Device = SettleDevice(c, cfg.Device)
-	}
-	train.SettlePrecision(cfg)
-	return cfg, nil
+	return job.Settle(to, cfg, c.Note)
 }

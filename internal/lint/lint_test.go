@@ -32,9 +32,10 @@ var layers = []struct{ pkg, why string }{
 	{"bench", "measures and compares; no run depends on a benchmark"},
 	{"train", "a training run joins text, plan, session and checkpoints; nothing below knows that a run exists"},
 	{"folder", "a model's files and what one does with them; whoever opens a folder needs no training run"},
-	{"planner", "configurations to plans for a machine; what executes must not know who planned"},
+	{"planner", "jobs to plans for a machine; what executes must not know who planned"},
+	{"job", "a configuration settled on a machine, the one place that decides what was left open; what is below gets plain values"},
 	{"machine", "what is here, or described; it gives numbers and devices, and knows of no plan"},
-	{"config", "what a user wrote; only machines, runs and verbs know of files and keys, compilers get values"},
+	{"config", "what a user wrote; only machines, jobs and verbs know of files and keys, compilers get values"},
 	{"session", "a model on devices: programs, state and steps, by values only; it decides nothing"},
 	{"exec", "executes programs and decides nothing, so it may not see plans or searches"},
 	{"search", "searches by lowering and simulating; what executes must not depend on how a plan was found"},
@@ -169,6 +170,51 @@ func TestLaboratory(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestConfigurations: whoever sees a configuration may take for decided what it leaves open, or decide it otherwise. So
+// only what reads one and what settles it know the type.
+func TestConfigurations(t *testing.T) {
+	for _, s := range sources(t) {
+		switch pkg := filepath.ToSlash(filepath.Dir(s.path)); {
+		case strings.HasSuffix(s.path, "_test.go"), pkg == "config", pkg == "job":
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			if sel, ok := n.(*ast.SelectorExpr); ok && sel.Sel.Name == "Config" && isIdent(sel.X, "config") {
+				t.Errorf("%s: a configuration is settled by job.Settle, and everybody else gets a job.Spec", s.set.Position(n.Pos()))
+			}
+			return true
+		})
+	}
+}
+
+// TestJobs: a job never changes. What another package assigns to a field of one would change it for all that hold it.
+func TestJobs(t *testing.T) {
+	for _, s := range sources(t) {
+		if strings.HasSuffix(s.path, "_test.go") || strings.HasPrefix(s.path, "job/") {
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			assigned, ok := n.(*ast.AssignStmt)
+			if !ok {
+				return true
+			}
+			for _, to := range assigned.Lhs {
+				for sel, ok := to.(*ast.SelectorExpr); ok; sel, ok = sel.X.(*ast.SelectorExpr) {
+					if in, ok := sel.X.(*ast.SelectorExpr); isIdent(sel.X, "spec") || ok && in.Sel.Name == "Spec" {
+						t.Errorf("%s: %s of a job is assigned to; hint: job.Spec has methods With... that return another", s.set.Position(n.Pos()), sel.Sel.Name)
+					}
+				}
+			}
+			return true
+		})
+	}
+}
+
+func isIdent(x ast.Expr, name string) bool {
+	id, ok := x.(*ast.Ident)
+	return ok && id.Name == name
 }
 
 // TestPictures: pictures are written by package draw/svg, which escapes what they name.

@@ -11,6 +11,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/stat"
+	"github.com/athanor-llm/athanor/job"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/planner"
 	"github.com/athanor-llm/athanor/search"
@@ -73,22 +74,22 @@ func (s *Swaps) Run(ctx context.Context, note func(string), done func(SwapRun)) 
 	all := m.Capacity[device.DeviceTier]
 	defer func() { m.Capacity[device.DeviceTier] = all }()
 	for _, length := range s.Lengths {
-		c, g, err := s.At(length)
+		spec, g, err := s.At(length)
 		if err != nil {
 			return err
 		}
-		plain, err := search.PlainBytes(ctx, (&planner.Task{Machine: m, Graph: g, Config: c}).Request())
+		plain, err := search.PlainBytes(ctx, (&planner.Task{Machine: m, Graph: g, Spec: spec}).Request())
 		if err != nil {
 			return err
 		}
-		least, err := bench.LeastBudget(ctx, m, g, c, note)
+		least, err := bench.LeastBudget(ctx, m, g, spec, note)
 		if err != nil {
 			return err
 		}
 		for i := range s.Count {
 			m.Capacity[device.DeviceTier] = bench.Geometric(plain*9/10, least*21/20, i, max(s.Count, 2))
 			m.ForgetTimes()
-			r, err := s.compare(ctx, g, c, note)
+			r, err := s.compare(ctx, g, spec, note)
 			if err != nil {
 				return fmt.Errorf("%d tokens, device budget %d bytes: %w", length, m.Capacity[device.DeviceTier], err)
 			}
@@ -100,13 +101,13 @@ func (s *Swaps) Run(ctx context.Context, note func(string), done func(SwapRun)) 
 
 // compare plans by every policy for the machine's present limits and, if that is the
 // machine at hand, runs the plans.
-func (s *Swaps) compare(ctx context.Context, g *graph.Graph, c *config.Config, note func(string)) (*SwapRun, error) {
+func (s *Swaps) compare(ctx context.Context, g *graph.Graph, spec *job.Spec, note func(string)) (*SwapRun, error) {
 	m := s.Machine
 	r := &SwapRun{Length: g.Seq, Budget: m.Capacity[device.DeviceTier], Alike: true}
 	for _, arm := range swapArms {
-		pinned := *c
-		arm.pin(&pinned.Plan)
-		res, err := (&planner.Task{Machine: m, Graph: g, Config: &pinned}).Plan(ctx, note)
+		pins := spec.Plan
+		arm.pin(&pins)
+		res, err := (&planner.Task{Machine: m, Graph: g, Spec: spec.WithPlan(pins)}).Plan(ctx, note)
 		var misfit *search.Misfit
 		a := SwapArm{Name: arm.name, Fits: err == nil}
 		switch {
@@ -126,7 +127,7 @@ func (s *Swaps) compare(ctx context.Context, g *graph.Graph, c *config.Config, n
 				return nil, err
 			}
 		}
-	} else if err := s.steps(ctx, r, g, c, note); err != nil {
+	} else if err := s.steps(ctx, r, g, spec, note); err != nil {
 		return nil, err
 	}
 	chosen := r.Arms[len(r.Arms)-1].steps
@@ -146,12 +147,12 @@ func (s *Swaps) compare(ctx context.Context, g *graph.Graph, c *config.Config, n
 // drift in core speed would hide the model's own error. Steps come in pairs, of
 // which the second counts: in training, a step finds memory as a step of its own
 // plan left it.
-func (s *Swaps) steps(ctx context.Context, r *SwapRun, g *graph.Graph, c *config.Config, note func(string)) (err error) {
+func (s *Swaps) steps(ctx context.Context, r *SwapRun, g *graph.Graph, spec *job.Spec, note func(string)) (err error) {
 	list := make([]*search.Candidate, len(r.Arms))
 	for i := range r.Arms {
 		list[i] = r.Arms[i].candidate
 	}
-	t, err := (&planner.Task{Machine: s.Machine, Graph: g, Config: c}).TakeTurns(ctx, list, true)
+	t, err := (&planner.Task{Machine: s.Machine, Graph: g, Spec: spec}).TakeTurns(ctx, list, true)
 	if err != nil {
 		return err
 	}

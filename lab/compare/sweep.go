@@ -9,10 +9,10 @@ import (
 	"slices"
 
 	"github.com/athanor-llm/athanor/bench"
-	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/stat"
+	"github.com/athanor-llm/athanor/job"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/planner"
 	"github.com/athanor-llm/athanor/search"
@@ -21,13 +21,13 @@ import (
 // Sweep measures a model under every combination of ranks, link rates and device
 // budgets: the chosen plan and the best of other kinds.
 type Sweep struct {
-	Graph  *graph.Graph
-	Config *config.Config
-	Ranks  []int
-	Links  []float64 // bytes/s between host and device; 0: unthrottled
-	Count  int       // device budgets of each combination
-	Plans  int       // measured under each, at most
-	Steps  int       // measured of each plan
+	Graph *graph.Graph
+	Spec  *job.Spec
+	Ranks []int
+	Links []float64 // bytes/s between host and device; 0: unthrottled
+	Count int       // device budgets of each combination
+	Plans int       // measured under each, at most
+	Steps int       // measured of each plan
 }
 
 // SweepRun is one configuration of a sweep: the chosen plan and its rivals, each
@@ -60,15 +60,14 @@ type Swept struct {
 func (s *Sweep) Run(ctx context.Context, note func(string), done func(SweepRun)) error {
 	for _, count := range s.Ranks {
 		for _, link := range s.Links {
-			own := *s.Config
-			own.Ranks, own.Hardware.H2D, own.Hardware.D2H = count, config.Rate(link), config.Rate(link)
-			m, err := machine.Find(&own, note)
+			own := s.Spec.WithRanks(count, link)
+			m, err := machine.Find(own.Machine(), note)
 			if err != nil {
 				return err
 			}
-			budgets := bench.Budgets{Machine: m, Graph: s.Graph, Config: &own, Count: s.Count}
+			budgets := bench.Budgets{Machine: m, Graph: s.Graph, Spec: own, Count: s.Count}
 			err = budgets.Each(ctx, note, func() error {
-				r, err := s.measure(ctx, m, &own, note)
+				r, err := s.measure(ctx, m, own, note)
 				if err == nil {
 					r.Ranks, r.Link = count, link
 					done(r)
@@ -88,8 +87,8 @@ func (s *Sweep) Run(ctx context.Context, note func(string), done func(SweepRun))
 // shared machine affect all. The order is shuffled, since a step affects the next
 // by disk and caches. The chosen plan's operators are timed again every few steps,
 // so that the remaining prediction error is the model's own.
-func (s *Sweep) measure(ctx context.Context, m *machine.Machine, c *config.Config, note func(string)) (r SweepRun, err error) {
-	list, err := rivals(ctx, m, s.Graph, c, note)
+func (s *Sweep) measure(ctx context.Context, m *machine.Machine, spec *job.Spec, note func(string)) (r SweepRun, err error) {
+	list, err := rivals(ctx, m, s.Graph, spec, note)
 	if err != nil {
 		return r, err
 	}
@@ -99,7 +98,7 @@ func (s *Sweep) measure(ctx context.Context, m *machine.Machine, c *config.Confi
 		r.Plans = append(r.Plans, Swept{Plan: cand.Label, Predicted: cand.Seconds(), Tried: cand.Tried})
 	}
 	list = append(list, list[0])
-	t, err := (&planner.Task{Machine: m, Graph: s.Graph, Config: c}).TakeTurns(ctx, list, true)
+	t, err := (&planner.Task{Machine: m, Graph: s.Graph, Spec: spec}).TakeTurns(ctx, list, true)
 	if err != nil {
 		return r, err
 	}
@@ -163,8 +162,8 @@ func timeAnew(m *machine.Machine, c *search.Candidate) error {
 // rivals returns the chosen plan followed by plans that a user might set by hand,
 // fastest first: the best for each placement, with all or nothing recomputed, and
 // with the smallest micro-batches.
-func rivals(ctx context.Context, m *machine.Machine, g *graph.Graph, c *config.Config, note func(string)) ([]*search.Candidate, error) {
-	task := &planner.Task{Machine: m, Graph: g, Config: c}
+func rivals(ctx context.Context, m *machine.Machine, g *graph.Graph, spec *job.Spec, note func(string)) ([]*search.Candidate, error) {
+	task := &planner.Task{Machine: m, Graph: g, Spec: spec}
 	chosen, err := task.Plan(ctx, note)
 	if err != nil {
 		return nil, err

@@ -12,6 +12,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/internal/testkit"
+	"github.com/athanor-llm/athanor/job"
 	"github.com/athanor-llm/athanor/machine"
 )
 
@@ -32,8 +33,8 @@ func TestMain(m *testing.M) {
 }
 
 // here is a machine at hand whose rates are another's, with a model and a
-// configuration for it.
-func here(t *testing.T) (*machine.Machine, *graph.Graph, *config.Config) {
+// job for it.
+func here(t *testing.T) (*machine.Machine, *graph.Graph, *job.Spec) {
 	t.Helper()
 	m, err := bench.Model("gpt2", config.Model{Layers: 3, Width: 16, Heads: 2, Vocab: 80}, 16)
 	check(t, err)
@@ -44,10 +45,12 @@ func here(t *testing.T) (*machine.Machine, *graph.Graph, *config.Config) {
 	h, err := hardware.KnownRank("a100-40", 1)
 	check(t, err)
 	c.Limits.DiskPath = t.TempDir()
-	mach, err := machine.Find(&c, func(string) {})
+	spec, err := job.Settle(config.ToPlan, &c, func(string) {})
+	check(t, err)
+	mach, err := machine.Find(spec.Machine(), func(string) {})
 	check(t, err)
 	mach.Hardware, mach.Capacity = h, [device.NumTiers]int64{1 << 30, 1 << 30, 1 << 30}
-	return mach, g, &c
+	return mach, g, spec
 }
 
 // TestSweep: before a long run, and not before a short one, the chosen plan has
@@ -56,11 +59,10 @@ func here(t *testing.T) (*machine.Machine, *graph.Graph, *config.Config) {
 func TestSweep(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	for steps, tried := range map[int]bool{1: false, 1e9: true} {
-		m, g, c := here(t)
-		c.MaxSteps = steps
+		m, g, spec := here(t)
 		m.Capacity[device.DeviceTier] = 100 << 10
 		s := Sweep{Graph: g, Plans: 4, Steps: 1}
-		r, err := s.measure(t.Context(), m, c, func(string) {})
+		r, err := s.measure(t.Context(), m, spec.WithSteps(steps), func(string) {})
 		check(t, err)
 		if len(r.Plans) < 2 || !r.Exact || r.Behind < 0 || r.Twin <= -1 || r.Twin == 0 || (r.Plans[0].Tried > 0) != tried {
 			t.Errorf("a run of %d steps: %+v", steps, r)

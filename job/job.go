@@ -1,0 +1,147 @@
+// Package job is a configuration settled on a machine.
+//
+//	Settle(purpose, config) --> *Spec     what the configuration leaves open is decided, once
+//	Spec.With...            --> *Spec     another job, for what-ifs and comparisons
+//	Spec.Machine            --> machine.Request
+//	Spec.Latest             the checkpoint that the run goes on from
+//
+// A configuration may leave to the machine, and to what the run's folder holds, on which device it computes, on how
+// many ranks, in which precision, and how the optimizer's state is stored. All that follows is handed a Spec, in which
+// these are decided. Keys that need no decision are in it under the names of their fields in config.Config.
+//
+// Invariants. A Spec never changes; With... return copies. Only this package knows which values a configuration had
+// before they were settled.
+//
+// Where to look:
+//
+//	job.go      the Spec, and what is settled
+//	other.go    jobs that differ from another
+//	resume.go   the checkpoint to go on from
+//	rate.go     the learning rate
+package job
+
+import (
+	"cmp"
+	"path/filepath"
+	"slices"
+
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/bounded"
+	"github.com/athanor-llm/athanor/machine"
+	"github.com/athanor-llm/athanor/plan"
+)
+
+// asked is a configuration, as it was written. Its name keeps what Spec hides of it from other packages.
+type asked = config.Config
+
+// Spec is what is to be done. Fields of this struct hide those of the same name in the configuration.
+type Spec struct {
+	asked
+	Device    string      // cpu or cuda; for a described machine, which has its own, as the configuration has it
+	Ranks     int         // at least 1
+	Precision graph.DType // that is computed in
+	// OptimizerState lists the formats allowed for the optimizer's state, preferred first: one if the configuration
+	// says which. The format changes results, so speed never decides it. Where it is open, the state is stored as the
+	// run's folder has it, else in fp32, and moments in bf16 only if nothing else fits.
+	OptimizerState []plan.StateFormat
+	Former         *plan.Plan // which the run's folder was last trained with; nil: none
+	Begun          *Begun     // the run that is resumed; nil: a new one
+}
+
+// Settle decides what a configuration leaves open, for this machine or the one that it describes. To read text, no
+// machine is needed: then device, ranks and precision stay open. note is told what a user should know.
+func Settle(to config.Purpose, c *config.Config, note func(string)) (*Spec, error) {
+	s := &Spec{asked: *c}
+	s.Begun, s.Former = s.begun(), former(c.Out)
+	s.OptimizerState = formats(c, s.Former)
+	if to == config.ToRead {
+		return s, nil
+	}
+	if s.Device = c.Device; c.Hardware.Name == "" {
+		s.Device = machine.ChooseDevice(c.Device, note)
+	}
+	var err error
+	s.Ranks = c.Ranks
+	if s.Ranks, err = machine.CountRanks(s.Machine()); err != nil {
+		return nil, err
+	}
+	s.Precision = s.precision()
+	return s, nil
+}
+
+// precision decides what `precision: auto` stands for: the precision that the run began with, else bf16 on
+// GPUs, whose matrix units are several times as fast with it, and fp32 on the CPU, where bf16 gains less.
+func (s *Spec) precision() graph.DType {
+	bf16 := s.asked.Precision == graph.BF16.String()
+	if s.asked.Precision == "auto" {
+		if bf16 = machine.OnGPU(s.Machine()); s.Begun != nil {
+			bf16 = s.Begun.Precision == graph.BF16.String()
+		}
+	}
+	if bf16 {
+		return graph.BF16
+	}
+	return graph.F32
+}
+
+// formats returns the formats allowed for the optimizer's state, see Spec.
+func formats(c *config.Config, former *plan.Plan) []plan.StateFormat {
+	var one plan.StateFormat
+	if err := one.UnmarshalText([]byte(c.OptimizerState)); err == nil {
+		return []plan.StateFormat{one}
+	}
+	list := []plan.StateFormat{plan.FP32State, plan.BF16Moments} // auto: all else is refused where the configuration is read
+	if former != nil && former.State != plan.FP32State && c.Resume != "never" {
+		list = slices.Insert(list, 0, former.State)
+	}
+	return list
+}
+
+// maxPlan bounds the bytes of a plan.json.
+const maxPlan = 64 << 20
+
+// former reads the plan that a run's folder was last trained with.
+func former(out string) *plan.Plan {
+	if out == "" {
+		return nil
+	}
+	text, err := bounded.ReadFile(filepath.Join(out, "plan.json"), maxPlan)
+	if err != nil {
+		return nil
+	}
+	pl, err := plan.Parse(text)
+	if err != nil {
+		return nil // edited, or by another version: ignored, as it is optional
+	}
+	return pl
+}
+
+// State returns the format of the optimizer's state if that is settled. Where it is open, it is fp32 until
+// something else is needed.
+func (s *Spec) State() (f plan.StateFormat, settled bool) {
+	if len(s.OptimizerState) == 1 {
+		return s.OptimizerState[0], true
+	}
+	return plan.FP32State, false
+}
+
+// Machine returns what the job needs of a machine.
+func (s *Spec) Machine() *machine.Request {
+	return &machine.Request{Lines: s.Lines, Device: s.Device, Ranks: s.Ranks, Hosts: s.Hosts, Limits: s.Limits, Hardware: s.Hardware,
+		Spill: s.Spill(), Batch: s.GlobalBatch, Sequence: s.SequenceLength}
+}
+
+// Spill returns the folder of the disk tier: limits.disk_path, or one inside Out. The default
+// is not stored in the configuration, which may be reused with another `out`.
+func (s *Spec) Spill() string {
+	return cmp.Or(s.Limits.DiskPath, filepath.Join(s.Out, "spill"))
+}
+
+// MarshalYAML writes a configuration in which everything but the format of the optimizer's state is settled: that follows from the
+// plan, which is stored too.
+func (s *Spec) MarshalYAML() (any, error) {
+	c := s.asked
+	c.Device, c.Ranks, c.Precision = s.Device, s.Ranks, s.Precision.String()
+	return c, nil
+}

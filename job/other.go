@@ -1,0 +1,58 @@
+package job
+
+import (
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/plan"
+)
+
+// WithSequence returns the job with sequences of so many tokens.
+func (s *Spec) WithSequence(tokens int) *Spec {
+	own := *s
+	own.SequenceLength = tokens
+	return &own
+}
+
+// WithPrecision returns the job in another precision.
+func (s *Spec) WithPrecision(dt graph.DType) *Spec {
+	own := *s
+	own.Precision = dt
+	return &own
+}
+
+// WithState returns the job with the optimizer's state in the given format.
+func (s *Spec) WithState(f plan.StateFormat) *Spec {
+	own := *s
+	own.OptimizerState = []plan.StateFormat{f}
+	return &own
+}
+
+// WithRanks returns the job on so many ranks, and links between host and device throttled to a rate in bytes/s; 0:
+// they are not.
+func (s *Spec) WithRanks(ranks int, link float64) *Spec {
+	own := *s
+	own.Ranks, own.Hardware.H2D, own.Hardware.D2H = ranks, config.Rate(link), config.Rate(link)
+	return &own
+}
+
+// WithPlan returns the job with other decisions that the search must keep.
+func (s *Spec) WithPlan(p config.Plan) *Spec {
+	own := *s
+	own.Plan = p
+	return &own
+}
+
+// WithSteps returns the job with so many steps, in which its learning rate rises and falls.
+func (s *Spec) WithSteps(steps int) *Spec {
+	own := *s
+	own.asked = s.asked.WithSteps(steps)
+	return &own
+}
+
+// OnCorpus returns the job for a corpus with that many training sequences, which settles how many steps max_epochs
+// are.
+func (s *Spec) OnCorpus(sequences int64) *Spec {
+	own := *s
+	own.asked = s.asked.OnCorpus(sequences)
+	return &own
+}
