@@ -36,6 +36,7 @@ import (
 	"github.com/athanor-llm/athanor/internal/bounded"
 	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/internal/size"
+	"github.com/athanor-llm/athanor/optimizer"
 )
 
 // Config is the configuration of a run after overrides. Sizes are bytes.
@@ -60,6 +61,9 @@ type Config struct {
 	Hosts     Strings `yaml:"hosts"`
 	Limits    Limits  `yaml:"limits"`
 	Precision string  `yaml:"precision"` // fp32, bf16, or auto: as the run began, else bf16 on GPUs and fp32 on the CPU
+	// Optimizer is how weights are updated: adamw, or lion (2302.06675), which keeps one moment instead of two and moves
+	// each weight by the learning rate, so that learning_rate should be 3 to 10 times lower.
+	Optimizer string `yaml:"optimizer"`
 	// OptimizerState is the storage format of the optimizer's weights and moments: auto, fp32, bf16_moments, or bf16 for both.
 	OptimizerState string `yaml:"optimizer_state"`
 	Plan           Plan   `yaml:"plan"`
@@ -69,10 +73,10 @@ type Config struct {
 	Schedule        string  `yaml:"schedule"`          // of the learning rate: cosine, linear or constant
 	WarmupSteps     int     `yaml:"warmup_steps"`      // derived: a twentieth of the steps, at most 2000
 	MinLearningRate float64 `yaml:"min_learning_rate"` // at the end; derived: a tenth of learning_rate
-	WeightDecay     float64 `yaml:"weight_decay"`      // of matrices
-	Beta1           float64 `yaml:"beta1"`             // of AdamW, as are the next two
-	Beta2           float64 `yaml:"beta2"`
-	Epsilon         float64 `yaml:"epsilon"`
+	WeightDecay     float64 `yaml:"weight_decay"`      // of matrices; derived, as the next three are: the optimizer's usual one
+	Beta1           float64 `yaml:"beta1"`             // of the mean of gradients that weights move by
+	Beta2           float64 `yaml:"beta2"`             // of what adamw divides it by, of the mean that lion keeps
+	Epsilon         float64 `yaml:"epsilon"`           // of adamw
 	Clip            float64 `yaml:"gradient_clipping"` // global norm; 0: none
 	// SkipSpikes skips the update of a step whose gradient norm is this many standard deviations above the mean
 	// of the last 128 steps, or not finite; 0: none.
@@ -140,7 +144,7 @@ type Plan struct {
 	Recompute  string `yaml:"recompute"`
 	Weights    string `yaml:"weights"`     // device or host: where the weights that operators read are
 	Grads      string `yaml:"grads"`       // device or host
-	State      string `yaml:"state"`       // device, host or disk: where AdamW's moments and the fp32 weights are
+	State      string `yaml:"state"`       // device, host or disk: where the optimizer's moments and the fp32 weights are
 	Update     string `yaml:"update"`      // host or device: where chunks whose state is not on the device are updated
 	Cache      Bytes  `yaml:"cache_bytes"` // device memory that holds weights from one use to the next
 	Prefetch   int    `yaml:"prefetch"`    // units whose weights are fetched ahead
@@ -238,7 +242,7 @@ const AutoRanks = math.MinInt32
 // derived marks a number that is derived from others unless it is given.
 const derived = -1
 
-// Derived is the value of an ExpertBalance that is yet to be derived from the model.
+// Derived is the value of an ExpertBalance, or of one of the optimizer's constants, that is yet to be derived.
 const Derived = derived
 
 // Values of Config.Documents.
@@ -251,10 +255,10 @@ const (
 // Default returns the configuration before the file is read.
 func Default() Config {
 	return Config{
-		Documents: Joined, BOS: "auto", Device: "auto", Ranks: 1, Precision: "auto", Quantize: "none", OptimizerState: "auto", Resume: "auto", Seed: 1,
+		Documents: Joined, BOS: "auto", Device: "auto", Ranks: 1, Precision: "auto", Quantize: "none", Optimizer: optimizer.AdamW.String(), OptimizerState: "auto", Resume: "auto", Seed: 1,
 		Limits:   Limits{Device: Unlimited, Host: Unlimited, Disk: Unlimited},
 		Schedule: "cosine", MinLearningRate: derived, WarmupSteps: derived, ExpertBalance: Derived,
-		WeightDecay: 0.1, Beta1: 0.9, Beta2: 0.95, Epsilon: 1e-8, Clip: 1,
+		WeightDecay: Derived, Beta1: Derived, Beta2: Derived, Epsilon: Derived, Clip: 1,
 		HeldOut: 0.01, EvalBatches: 8, SaveAfter: Duration(10 * time.Minute), KeepCheckpoints: 2,
 	}
 }
@@ -267,6 +271,10 @@ func (c Config) MarshalYAML() (any, error) {
 		"warmup_steps":        c.WarmupSteps == derived,
 		"min_learning_rate":   c.MinLearningRate == derived,
 		"expert_balance":      c.ExpertBalance == Derived,
+		"weight_decay":        c.WeightDecay == Derived,
+		"beta1":               c.Beta1 == Derived,
+		"beta2":               c.Beta2 == Derived,
+		"epsilon":             c.Epsilon == Derived,
 		"max_tokens":          c.MaxTokens == 0,
 		"preference":          c.Preference.Beta == 0,
 		"lora":                c.LoRA.Rank == 0,

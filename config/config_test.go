@@ -117,6 +117,10 @@ func TestErrors(t *testing.T) {
 		{good + "hosts: [a, b]\nranks: 4\n", `a.yaml:10: ranks: 4 cannot be divided among 3 hosts, this one included; hint: use a multiple of 3`},
 		{good + "hosts: a\nranks: 1\n", `a.yaml:10: ranks: 1 cannot be divided among 2 hosts, this one included; hint:`},
 		{good + "ranks: all\n", `expected a whole number, got "all"`},
+		{good + "optimizer: lino\n", `a.yaml:9: optimizer: "lino" is not one of adamw, lion; hint: did you mean lion?`},
+		{good + "optimizer: lion\nepsilon: 1.0e-8\n", `a.yaml:10: epsilon: lion has none; hint: leave epsilon out, on the command line with epsilon=null`},
+		{good + "epsilon: 0\n", `a.yaml:9: epsilon: 0 is out of range; hint:`},
+		{good + "optim: adamw_torch\n", `a.yaml:9: optim: unknown key; hint: use optimizer`},
 		{good + "device: gpu\n", `device: "gpu" is not one of auto, cpu, cuda`},
 		{good + "documents: apart\n", `documents: "apart" is not one of joined, separate`},
 		{good + "preference: {}\n", `a.yaml: preference.beta: missing; hint: usually 0.1`},
@@ -296,6 +300,7 @@ func FuzzParse(f *testing.F) {
 	f.Add(strings.Replace(good, "max_steps", "max_time: 8h #", 1))
 	f.Add(strings.Replace(good, "max_steps", "max_tokens", 1) + "lora: {rank: 3}\n")
 	f.Add(good + "plan:\n  swap: {0: 0.5, 3: 1}\n  swap_tier: disk\n")
+	f.Add(good + "optimizer: lion\nbeta2: 0.98\n")
 	f.Add(data("[a, {files: [b, c], times: 0.5}]") + "validation: [d, e]\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		c, err := Parse("f.yaml", []byte(text), nil)

@@ -16,7 +16,7 @@ var elsewhere = []struct{ theirs, ours string }{
 	{"gradient_accumulation_steps", "global_batch, the sequences per optimizer step; the planner chooses micro-batches"},
 	{"lr", "learning_rate"}, {"warmup_ratio", "warmup_steps, by default a twentieth of max_steps"}, {"lr_scheduler_type", "schedule"},
 	{"max_seq_length", "sequence_length"}, {"max_length", "sequence_length"}, {"block_size", "sequence_length"}, {"cutoff_len", "sequence_length"},
-	{"max_grad_norm", "gradient_clipping"}, {"grad_clip", "gradient_clipping"}, {"adam_beta1", "beta1"}, {"adam_beta2", "beta2"}, {"adam_epsilon", "epsilon"},
+	{"max_grad_norm", "gradient_clipping"}, {"grad_clip", "gradient_clipping"}, {"adam_beta1", "beta1"}, {"adam_beta2", "beta2"}, {"adam_epsilon", "epsilon"}, {"optim", "optimizer"},
 	{"bf16", "precision: bf16"}, {"fp16", "precision: bf16"}, {"dtype", "precision"}, {"output_dir", "out"},
 	{"save_steps", "save_every"}, {"eval_steps", "eval_every"}, {"save_total_limit", "keep_checkpoints"}, {"resume_from_checkpoint", "resume"},
 	{"dataset", "data"}, {"datasets", "data"}, {"train_file", "data"}, {"train_files", "data"},

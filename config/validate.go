@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 )
 
@@ -168,10 +169,17 @@ func (c *Config) checkRanges(d *decoder) {
 	if d.given("expert_balance") {
 		in("expert_balance", c.ExpertBalance, 0, 1)
 	}
-	in("weight_decay", c.WeightDecay, 0, 1e3)
-	in("beta1", c.Beta1, 0, math.Nextafter(1, 0))
-	in("beta2", c.Beta2, 0, math.Nextafter(1, 0))
-	in("epsilon", c.Epsilon, 1e-30, 1) // in fp32 a smaller one may be 0, which would give 0/0 where there was no gradient
+	for _, x := range []struct {
+		key       string
+		v, lo, hi float64
+	}{
+		{"weight_decay", c.WeightDecay, 0, 1e3}, {"beta1", c.Beta1, 0, math.Nextafter(1, 0)}, {"beta2", c.Beta2, 0, math.Nextafter(1, 0)},
+		{"epsilon", c.Epsilon, 1e-30, 1}, // in fp32 a smaller one may be 0, which would give 0/0 where there was no gradient
+	} {
+		if d.given(x.key) {
+			in(x.key, x.v, x.lo, x.hi)
+		}
+	}
 	if in("gradient_clipping", c.Clip, 0, 1e9); c.Clip > 0 && c.Clip < leastClip {
 		d.fail("gradient_clipping", fmt.Sprintf("%v is less than %v; hint: use 1, as is usual, or 0 to clip nothing", c.Clip, leastClip))
 	}
@@ -225,6 +233,11 @@ func (c *Config) checkChoices(d *decoder) {
 	one("device", c.Device, "auto", "cpu", "cuda")
 	one("precision", c.Precision, "auto", "fp32", "bf16")
 	one("quantize", c.Quantize, "none", NF4)
+	if o, err := optimizer.Named(c.Optimizer); err != nil {
+		d.fail("optimizer", err.Error())
+	} else if d.given("epsilon") && o.Rule().Epsilon == 0 {
+		d.fail("epsilon", fmt.Sprintf("%v has none; hint: leave epsilon out, on the command line with epsilon=null", o))
+	}
 	states := []string{"auto"}
 	for _, f := range plan.StateFormats() {
 		states = append(states, f.String())

@@ -29,6 +29,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/bounded"
 	"github.com/athanor-llm/athanor/machine"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 )
 
@@ -41,6 +42,9 @@ type Spec struct {
 	Device    string      // cpu or cuda; for a described machine, which has its own, as the configuration has it
 	Ranks     int         // at least 1
 	Precision graph.DType // that is computed in
+	Optimizer optimizer.Optimizer
+	// The optimizer's constants are as given, else its usual ones; 0 where it has none.
+	WeightDecay, Beta1, Beta2, Epsilon float64
 	// OptimizerState lists the formats allowed for the optimizer's state, preferred first: one if the configuration
 	// says which. The format changes results, so speed never decides it. Where it is open, the state is stored as the
 	// run's folder has it, else in fp32, and moments in bf16 only if nothing else fits.
@@ -53,7 +57,12 @@ type Spec struct {
 // machine is needed: then device, ranks and precision stay open. note is told what a user should know.
 func Settle(to config.Purpose, c *config.Config, note func(string)) (*Spec, error) {
 	s := &Spec{asked: *c}
-	s.Begun, s.Former = s.begun(), former(c.Out)
+	var err error
+	if s.Optimizer, err = optimizer.Named(c.Optimizer); err != nil {
+		return nil, s.Fault("optimizer", err.Error())
+	}
+	s.constants()
+	s.Begun, s.Former = s.begun(), former(c.Out, s.Optimizer)
 	s.OptimizerState = formats(c, s.Former)
 	if to == config.ToRead {
 		return s, nil
@@ -61,13 +70,25 @@ func Settle(to config.Purpose, c *config.Config, note func(string)) (*Spec, erro
 	if s.Device = c.Device; c.Hardware.Name == "" {
 		s.Device = machine.ChooseDevice(c.Device, note)
 	}
-	var err error
 	s.Ranks = c.Ranks
 	if s.Ranks, err = machine.CountRanks(s.Machine()); err != nil {
 		return nil, err
 	}
 	s.Precision = s.precision()
 	return s, nil
+}
+
+// constants sets the optimizer's constants.
+func (s *Spec) constants() {
+	own := func(given, usual float64) float64 {
+		if given == config.Derived {
+			return usual
+		}
+		return given
+	}
+	r := s.Optimizer.Rule()
+	s.WeightDecay, s.Beta1 = own(s.asked.WeightDecay, r.Decay), own(s.asked.Beta1, r.Beta1)
+	s.Beta2, s.Epsilon = own(s.asked.Beta2, r.Beta2), own(s.asked.Epsilon, r.Epsilon)
 }
 
 // precision decides what `precision: auto` stands for: the precision that the run began with, else bf16 on
@@ -101,8 +122,8 @@ func formats(c *config.Config, former *plan.Plan) []plan.StateFormat {
 // maxPlan bounds the bytes of a plan.json.
 const maxPlan = 64 << 20
 
-// former reads the plan that a run's folder was last trained with.
-func former(out string) *plan.Plan {
+// former reads the plan that a run's folder was last trained with, if it is for the same optimizer.
+func former(out string, o optimizer.Optimizer) *plan.Plan {
 	if out == "" {
 		return nil
 	}
@@ -111,7 +132,7 @@ func former(out string) *plan.Plan {
 		return nil
 	}
 	pl, err := plan.Parse(text)
-	if err != nil {
+	if err != nil || pl.Optimizer != o {
 		return nil // edited, or by another version: ignored, as it is optional
 	}
 	return pl
@@ -143,5 +164,9 @@ func (s *Spec) Spill() string {
 func (s *Spec) MarshalYAML() (any, error) {
 	c := s.asked
 	c.Device, c.Ranks, c.Precision = s.Device, s.Ranks, s.Precision.String()
+	c.WeightDecay, c.Beta1, c.Beta2 = s.WeightDecay, s.Beta1, s.Beta2
+	if s.Optimizer.Rule().Epsilon > 0 {
+		c.Epsilon = s.Epsilon
+	}
 	return c, nil
 }

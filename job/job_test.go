@@ -12,6 +12,7 @@ import (
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 )
 
@@ -83,6 +84,9 @@ func TestFormer(t *testing.T) {
 			t.Errorf("%v: %v, %v", c.overrides, s.Former, s.OptimizerState)
 		}
 	}
+	if s := settled(t, "out="+out, "optimizer=lion"); s.Former != nil {
+		t.Errorf("of another optimizer: %v", s.Former)
+	}
 	check(t, os.WriteFile(filepath.Join(out, "plan.json"), []byte("no plan"), 0o644))
 	if s := settled(t, "out="+out); s.Former != nil {
 		t.Errorf("of a file that is no plan: %v", s.Former)
@@ -130,6 +134,31 @@ func TestWritten(t *testing.T) {
 	}
 }
 
+// TestConstants: an optimizer's constants are its usual ones unless they are given, and a job that is written and read
+// again has the same.
+func TestConstants(t *testing.T) {
+	for o := range optimizer.NumOptimizers {
+		r := o.Rule()
+		s := settled(t, "optimizer="+r.Name)
+		if s.Optimizer != o || s.WeightDecay != r.Decay || s.Beta1 != r.Beta1 || s.Beta2 != r.Beta2 || s.Epsilon != r.Epsilon {
+			t.Errorf("%s: %+v", r.Name, s)
+		}
+		given := settled(t, "optimizer="+r.Name, "beta1=0.5", "beta2=0", "weight_decay=0")
+		if given.Beta1 != 0.5 || given.Beta2 != 0 || given.WeightDecay != 0 || given.Epsilon != r.Epsilon {
+			t.Errorf("%s, given: %+v", r.Name, given)
+		}
+		text, err := yaml.Marshal(given)
+		check(t, err)
+		c, err := config.Parse("b.yaml", text, nil)
+		check(t, err)
+		again, err := Settle(config.ToTrain, c, func(string) {})
+		check(t, err)
+		if again.Optimizer != o || again.Beta1 != 0.5 || again.Beta2 != 0 || again.WeightDecay != 0 || again.Epsilon != r.Epsilon {
+			t.Errorf("%s, written and read: %+v\n%s", r.Name, again, text)
+		}
+	}
+}
+
 // TestHidden: what is settled hides the configuration's field of the same name, so that none can be mistaken for the other.
 func TestHidden(t *testing.T) {
 	var names []string
@@ -139,7 +168,7 @@ func TestHidden(t *testing.T) {
 			names = append(names, f.Name)
 		}
 	}
-	if want := []string{"Device", "Ranks", "Precision", "OptimizerState"}; !slices.Equal(names, want) {
+	if want := []string{"Device", "Ranks", "Precision", "Optimizer", "WeightDecay", "Beta1", "Beta2", "Epsilon", "OptimizerState"}; !slices.Equal(names, want) {
 		t.Errorf("%v, want %v", names, want)
 	}
 }

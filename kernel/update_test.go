@@ -1,8 +1,10 @@
 package kernel
 
 import (
+	"encoding/json"
 	"math"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"testing"
 
@@ -168,6 +170,81 @@ func TestAdamWSmallSteps(t *testing.T) {
 		t.Logf("operand %d is %.4f of what it was, of fp32 %.4f, standard deviation %.1g", k, want+mean, want, deviation)
 		if math.Abs(mean) > 6*deviation || deviation > 1e-2 {
 			t.Errorf("operand %d: %.5f of what it was, want %.5f", k, want+mean, want)
+		}
+	}
+}
+
+// lions returns operands of Lion for the given weights, of which operand GradientAt is to be filled for each step.
+func lions(weights []float64, rate float64) []Tensor {
+	n := len(weights)
+	t := []Tensor{NewTensor(graph.F32, 1, n), NewTensor(graph.F32, 1, n), NewTensor(graph.F32, 1, n), {}, NewTensor(graph.F32, 1, graph.NumScalars), {}, {}}
+	for i, w := range weights {
+		t[graph.LionP].Set(0, i, w)
+	}
+	t[graph.LionScalars].F32[graph.ScalarLR] = float32(rate)
+	return t
+}
+
+// TestLionReference: ten steps are those of lion-pytorch, which tools/lion_fixtures.py computes in float64.
+func TestLionReference(t *testing.T) {
+	var want struct {
+		Rate, Beta1, Beta2, Decay float64
+		Initial                   []float64
+		Steps                     []struct{ Gradients, Weights, Means []float64 }
+	}
+	text, err := os.ReadFile("testdata/lion.json")
+	if err == nil {
+		err = json.Unmarshal(text, &want)
+	}
+	if err != nil || len(want.Steps) != 10 {
+		t.Fatalf("%d steps, %v", len(want.Steps), err)
+	}
+	e := NewEnv(1)
+	defer e.Close()
+	a := graph.Attr{Beta1: want.Beta1, Beta2: want.Beta2, Decay: want.Decay}
+	for name, run := range map[string]Func{"reference": table[graph.Lion].Reference, "fast": table[graph.Lion].Fast} {
+		x := lions(want.Initial, want.Rate)
+		for k, step := range want.Steps {
+			for i, g := range step.Gradients {
+				x[graph.LionGrad].Set(0, i, g)
+			}
+			run(e, &a, x)
+			for i := range want.Initial {
+				if p, m := x[graph.LionP].At(0, i), x[graph.LionM].At(0, i); math.Abs(p-step.Weights[i]) > 1e-6 || math.Abs(m-step.Means[i]) > 1e-7 {
+					t.Errorf("%s, step %d, weight %d: %v and mean %v, want %v and %v", name, k+1, i, p, m, step.Weights[i], step.Means[i])
+				}
+			}
+		}
+	}
+}
+
+// TestLionClosedForm: under a constant gradient g, n steps of rate r with decay d take a weight p to
+// p k^n - r sign(g) (1-k^n)/(1-k), where k = 1 - r d, and the mean to g (1 - beta2^n).
+func TestLionClosedForm(t *testing.T) {
+	const rate, steps = 1e-3, 200
+	e := NewEnv(1)
+	defer e.Close()
+	a := graph.Attr{Beta1: 0.9, Beta2: 0.99, Decay: 0.5}
+	weights, gradients := []float64{1, -2, 0.5, 0}, []float64{0.3, -1e-6, 0, 4}
+	x := lions(weights, rate)
+	for i, g := range gradients {
+		x[graph.LionGrad].Set(0, i, g)
+	}
+	for range steps {
+		table[graph.Lion].Fast(e, &a, x)
+	}
+	k := 1 - rate*a.Decay
+	for i, g := range gradients {
+		sign := 0.0
+		if g != 0 {
+			sign = math.Copysign(1, g)
+		}
+		p, m := weights[i]*math.Pow(k, steps)-rate*sign*(1-math.Pow(k, steps))/(1-k), g*(1-math.Pow(a.Beta2, steps))
+		if got := x[graph.LionP].At(0, i); math.Abs(got-p) > 2e-5 {
+			t.Errorf("weight %v under gradient %v becomes %v, want %v", weights[i], g, got, p)
+		}
+		if got := x[graph.LionM].At(0, i); math.Abs(got-m) > 1e-5*math.Abs(g) {
+			t.Errorf("the mean of %v becomes %v, want %v", g, got, m)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/suggest"
 )
 
 // Kind is a kind of what a parameter has between steps.
@@ -84,16 +85,16 @@ type Rule struct {
 	Moments []Kind
 	// Elementwise updates treat each element by itself, so that they may be cut anywhere. Others need whole matrices.
 	Elementwise bool
-	// Beta1, Beta2 and Epsilon are the defaults of the hyper-parameters, 0 where the rule has none.
-	Beta1, Beta2, Epsilon float64
+	// Beta1, Beta2, Epsilon and Decay (of weights) are the defaults of the hyper-parameters, 0 where the rule has none.
+	Beta1, Beta2, Epsilon, Decay float64
 }
 
 var table = [NumOptimizers]Rule{
 	// Loshchilov and Hutter, 1711.05101, algorithm 2.
-	AdamW: {Name: "adamw", Op: graph.AdamW, Moments: []Kind{FirstMoment, SecondMoment}, Elementwise: true, Beta1: 0.9, Beta2: 0.95, Epsilon: 1e-8},
+	AdamW: {Name: "adamw", Op: graph.AdamW, Moments: []Kind{FirstMoment, SecondMoment}, Elementwise: true, Beta1: 0.9, Beta2: 0.95, Epsilon: 1e-8, Decay: 0.1},
 	// Chen et al., 2302.06675, algorithm 2: the sign of a mean of gradients. Learning rates are usually 3 to 10 times
-	// lower than AdamW's, and weight decay as much higher.
-	Lion: {Name: "lion", Op: graph.Lion, Moments: []Kind{FirstMoment}, Elementwise: true, Beta1: 0.9, Beta2: 0.99},
+	// lower than AdamW's, and weight decay as much higher, so that their product is the same.
+	Lion: {Name: "lion", Op: graph.Lion, Moments: []Kind{FirstMoment}, Elementwise: true, Beta1: 0.9, Beta2: 0.99, Decay: 1},
 }
 
 // Rule returns the optimizer's row, which must not be changed.
@@ -114,7 +115,7 @@ func Named(name string) (Optimizer, error) {
 	if o := slices.IndexFunc(table[:], func(r Rule) bool { return r.Name == name }); o >= 0 {
 		return Optimizer(o), nil
 	}
-	return 0, fmt.Errorf("unknown optimizer %q; hint: use one of %s", name, strings.Join(Names(), ", "))
+	return 0, fmt.Errorf("%q is not one of %s%s", name, strings.Join(Names(), ", "), suggest.Hint(name, Names()))
 }
 
 func (o Optimizer) MarshalText() ([]byte, error) { return []byte(o.String()), nil }

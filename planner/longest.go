@@ -11,7 +11,6 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/job"
 	"github.com/athanor-llm/athanor/machine"
-	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/search"
 )
@@ -126,7 +125,7 @@ func fitsFrugally(ctx context.Context, m *machine.Machine, spec *job.Spec, at At
 		return false, err
 	}
 	req.State = slices.MinFunc(spec.OptimizerState, func(a, b plan.StateFormat) int {
-		return cmp.Compare(plan.StateBytes(optimizer.AdamW, a, spec.Precision), plan.StateBytes(optimizer.AdamW, b, spec.Precision))
+		return cmp.Compare(plan.StateBytes(spec.Optimizer, a, spec.Precision), plan.StateBytes(spec.Optimizer, b, spec.Precision))
 	})
 	return search.FitsFrugally(ctx, req, ForSearch(m))
 }

@@ -46,7 +46,7 @@ func (t *Task) Plan(ctx context.Context, note func(string)) (*search.Result, err
 	if req.Pins.Open() && spec.GlobalBatch%m.Ranks() == 0 {
 		// Without measurements for the policies, there are no rivals of theirs.
 		if r := policies(m, req); r.Measure(ctx, req.Options) == nil {
-			req.Rivals = rivals(r, req.State)
+			req.Rivals = rivals(r, req)
 		}
 		req.Rivals = append(req.Rivals, former(spec)...)
 	}
@@ -132,6 +132,9 @@ func (t *Task) given(ctx context.Context, req *search.Request, mach *search.Mach
 	pl, err := plan.Parse(text)
 	if err == nil {
 		err = pl.Validate(req.Graph)
+	}
+	if err == nil && pl.Optimizer != req.Optimizer {
+		err = fmt.Errorf("plan: its updates are by %v, the run's by %v; hint: make a new plan, or change optimizer", pl.Optimizer, req.Optimizer)
 	}
 	if _, settled := spec.State(); err == nil && settled && pl.State != req.State {
 		err = fmt.Errorf("plan: it stores the optimizer's state as %s, the run as %s; hint: make a new plan, or change optimizer_state", pl.State, req.State)

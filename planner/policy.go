@@ -10,7 +10,6 @@ import (
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/job"
 	"github.com/athanor-llm/athanor/machine"
-	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/policy"
 	"github.com/athanor-llm/athanor/policy/elixir"
 	"github.com/athanor-llm/athanor/search"
@@ -42,12 +41,12 @@ func ForPolicies(req *search.Request, h *hardware.Hardware) *policy.Request {
 		HeadRows: req.Head(g.Seq*min(g.CutSequences(), n), h.Memory.Device)}
 }
 
-// rivals returns the plans of all policies that have one, with the run's storage format for the optimizer's
+// rivals returns the plans of all policies that have one, with the run's optimizer and the storage format of its
 // state. The request must have been measured.
-func rivals(r *policy.Request, state plan.StateFormat) (list []search.Rival) {
+func rivals(r *policy.Request, req *search.Request) (list []search.Rival) {
 	for _, p := range policy.All() {
 		if pl, err := p.Plan(r); err == nil {
-			pl.State = state
+			pl.Optimizer, pl.State = req.Optimizer, req.State
 			list = append(list, search.Rival{Name: p.Name, Plan: pl})
 		}
 	}
@@ -81,7 +80,7 @@ func (t *Task) PlanBy(ctx context.Context, name string) (*search.Result, error) 
 		return nil, err
 	}
 	req, mach := t.Request(), ForSearch(t.Machine)
-	pl.State = req.State
+	pl.Optimizer, pl.State = req.Optimizer, req.State
 	cand, err := search.Evaluate(ctx, req, pl, mach, name)
 	if err != nil {
 		return nil, err

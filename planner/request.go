@@ -75,6 +75,6 @@ func StepOptions(spec *job.Spec) lower.Options {
 // Request translates a task into a search request, without pins.
 func (t *Task) Request() *search.Request {
 	state, _ := t.Spec.State()
-	return &search.Request{Graph: t.Graph, GlobalBatch: t.Spec.GlobalBatch, Ranks: t.Machine.Ranks(), Options: StepOptions(t.Spec), State: state,
+	return &search.Request{Graph: t.Graph, GlobalBatch: t.Spec.GlobalBatch, Ranks: t.Machine.Ranks(), Options: StepOptions(t.Spec), Optimizer: t.Spec.Optimizer, State: state,
 		HeadUnit: t.Machine.HeadUnit(t.Graph.Seq)}
 }

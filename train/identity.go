@@ -11,30 +11,32 @@ import (
 	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/job"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 )
 
 // identity is what must be equal for a run to be resumed. Plan and memory limits
 // are not part of it: they affect speed only.
 type identity struct {
-	Model          string           `json:"model"`
-	Base           string           `json:"base_weights,omitempty"` // fingerprint of the weights that adapters are trained on
-	SequenceLength int              `json:"sequence_length"`
-	GlobalBatch    int              `json:"global_batch"`
-	Precision      string           `json:"precision"`
-	OptimizerState plan.StateFormat `json:"optimizer_state,omitempty"` // absent: fp32
-	Documents      string           `json:"documents,omitempty"`       // absent: joined
-	Seed           uint64           `json:"seed"`
-	Tokens         string           `json:"tokens"`                  // number of tokens and hash of the tokenizer
-	Text           string           `json:"text,omitempty"`          // hash of the tokens; not compared if absent, as in older checkpoints
-	Begin          string           `json:"bos,omitempty"`           // tokens with which texts begin; absent: none
-	Chat           string           `json:"chat_template,omitempty"` // hash of the template of conversations; absent: there are none
-	WeightDecay    float64          `json:"weight_decay"`
-	Clip           float64          `json:"gradient_clipping"`
-	Adam           string           `json:"adam,omitempty"`                // beta1, beta2 and epsilon; not compared if absent, as in older checkpoints
-	Mixture        string           `json:"mixture,omitempty"`             // tokens of each source, and how often a pass reads it; absent: one source, read once
-	Held           string           `json:"validation_fraction,omitempty"` // fraction held out, or none; not compared if absent
-	Pairs          string           `json:"validation,omitempty"`          // tokens of a validation corpus of pairs, whose reference was computed at the beginning
+	Model          string              `json:"model"`
+	Base           string              `json:"base_weights,omitempty"` // fingerprint of the weights that adapters are trained on
+	SequenceLength int                 `json:"sequence_length"`
+	GlobalBatch    int                 `json:"global_batch"`
+	Precision      string              `json:"precision"`
+	OptimizerState plan.StateFormat    `json:"optimizer_state,omitempty"` // absent: fp32
+	Documents      string              `json:"documents,omitempty"`       // absent: joined
+	Seed           uint64              `json:"seed"`
+	Tokens         string              `json:"tokens"`                  // number of tokens and hash of the tokenizer
+	Text           string              `json:"text,omitempty"`          // hash of the tokens; not compared if absent, as in older checkpoints
+	Begin          string              `json:"bos,omitempty"`           // tokens with which texts begin; absent: none
+	Chat           string              `json:"chat_template,omitempty"` // hash of the template of conversations; absent: there are none
+	WeightDecay    float64             `json:"weight_decay"`
+	Clip           float64             `json:"gradient_clipping"`
+	Optimizer      optimizer.Optimizer `json:"optimizer,omitempty"`           // absent: adamw
+	Adam           string              `json:"adam,omitempty"`                // the optimizer's beta1, beta2 and epsilon; not compared if absent, as in older checkpoints
+	Mixture        string              `json:"mixture,omitempty"`             // tokens of each source, and how often a pass reads it; absent: one source, read once
+	Held           string              `json:"validation_fraction,omitempty"` // fraction held out, or none; not compared if absent
+	Pairs          string              `json:"validation,omitempty"`          // tokens of a validation corpus of pairs, whose reference was computed at the beginning
 }
 
 // origin is what a checkpoint records of the run that wrote it. Only the identity
@@ -65,6 +67,7 @@ func (a *identity) configured(spec *job.Spec) {
 	if len(spec.Validation) > 0 {
 		a.Held = "none"
 	}
+	a.Optimizer = spec.Optimizer
 	a.WeightDecay, a.Clip, a.Adam = spec.WeightDecay, spec.Clip, fmt.Sprintf("beta1 %v, beta2 %v, epsilon %v", spec.Beta1, spec.Beta2, spec.Epsilon)
 	if state, settled := spec.State(); settled {
 		a.OptimizerState = state
@@ -135,7 +138,7 @@ func (a identity) difference(b identity) string {
 		if err != nil {
 			panic("run: identity: " + err.Error())
 		}
-		m["optimizer_state"] = v.OptimizerState.String() // even if absent
+		m["optimizer"], m["optimizer_state"] = v.Optimizer.String(), v.OptimizerState.String() // even if absent
 		if v.Documents == "" {
 			m["documents"] = config.Joined
 		}
@@ -151,7 +154,7 @@ func (a identity) difference(b identity) string {
 		b.Text = ""
 	}
 	x, y := fields(a), fields(b)
-	for _, k := range []string{"model", "base_weights", "sequence_length", "global_batch", "precision", "optimizer_state", "documents", "seed", "chat_template", "bos", "tokens", "mixture", "weight_decay", "gradient_clipping", "adam", "validation_fraction", "validation", "text"} {
+	for _, k := range []string{"model", "base_weights", "sequence_length", "global_batch", "precision", "optimizer", "optimizer_state", "documents", "seed", "chat_template", "bos", "tokens", "mixture", "weight_decay", "gradient_clipping", "adam", "validation_fraction", "validation", "text"} {
 		if x[k] != y[k] {
 			if k == "text" {
 				return fmt.Sprintf("text is of other tokens, though as many (hash %v there and %v here)", x[k], y[k])

@@ -1,11 +1,13 @@
 package train
 
 import (
+	"encoding/json"
 	"reflect"
 	"strings"
 	"testing"
 
 	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/optimizer"
 )
 
 // TestIdentity: no field of a run's identity is left out when two are compared, and a
@@ -36,6 +38,19 @@ func TestIdentity(t *testing.T) {
 	older.Adam, older.Held, older.Text = "", "", ""
 	if d := a.difference(a) + older.difference(a); d != "" {
 		t.Errorf("the same: %s", d)
+	}
+}
+
+// TestOtherOptimizer: a run does not resume with another optimizer, and a checkpoint that names none is AdamW's.
+func TestOtherOptimizer(t *testing.T) {
+	before, lion := identity{}, identity{Optimizer: optimizer.Lion}
+	text, err := json.Marshal(identity{Optimizer: optimizer.AdamW})
+	check(t, err)
+	if d := before.difference(identity{Optimizer: optimizer.AdamW}); d != "" || strings.Contains(string(text), "adamw") {
+		t.Errorf("%s, written as %s", d, text)
+	}
+	if d := before.difference(lion); d != "optimizer is adamw there and lion here" {
+		t.Errorf("%q", d)
 	}
 }
 

@@ -128,7 +128,7 @@ func (p *planned) makePlan(ctx stdctx.Context, find planner.Planner) (err error)
 	spec := p.spec()
 	f, b := p.setup.Graph.FLOPs()
 	p.report = search.NewReport(p.setup.Graph, p.result, spec.GlobalBatch*spec.SequenceLength, float64(f+b)*float64(spec.GlobalBatch), p.peak())
-	req := &search.Request{Graph: p.setup.Graph, GlobalBatch: spec.GlobalBatch / spec.Ranks, Options: planner.StepOptions(spec), State: p.result.Best.Plan.State}
+	req := &search.Request{Graph: p.setup.Graph, GlobalBatch: spec.GlobalBatch / spec.Ranks, Options: planner.StepOptions(spec), Optimizer: spec.Optimizer, State: p.result.Best.Plan.State}
 	p.report.Plain, err = search.PlainBytes(ctx, req)
 	return err
 }
