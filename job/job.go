@@ -94,7 +94,7 @@ func (s *Spec) constants() {
 // precision decides what `precision: auto` stands for: the precision that the run began with, else bf16 on
 // GPUs, whose matrix units are several times as fast with it, and fp32 on the CPU, where bf16 gains less.
 func (s *Spec) precision() graph.DType {
-	bf16 := s.asked.Precision == graph.BF16.String()
+	bf16 := s.asked.Precision == "bf16"
 	if s.asked.Precision == "auto" {
 		if bf16 = machine.OnGPU(s.Machine()); s.Begun != nil {
 			bf16 = s.Begun.Precision == graph.BF16.String()
@@ -163,7 +163,10 @@ func (s *Spec) Spill() string {
 // plan, which is stored too.
 func (s *Spec) MarshalYAML() (any, error) {
 	c := s.asked
-	c.Device, c.Ranks, c.Precision = s.Device, s.Ranks, s.Precision.String()
+	c.Device, c.Ranks, c.Precision = s.Device, s.Ranks, "fp32"
+	if s.Precision == graph.BF16 {
+		c.Precision = "bf16"
+	}
 	c.WeightDecay, c.Beta1, c.Beta2 = s.WeightDecay, s.Beta1, s.Beta2
 	if s.Optimizer.Rule().Epsilon > 0 {
 		c.Epsilon = s.Epsilon

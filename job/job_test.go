@@ -115,14 +115,16 @@ func TestUnchanged(t *testing.T) {
 
 // TestWritten: a job is written as a configuration that is settled the same way, and faults name its lines.
 func TestWritten(t *testing.T) {
-	s := settled(t, "hardware.name=h100", "ranks=auto")
-	text, err := yaml.Marshal(s)
-	check(t, err)
-	c, err := config.Parse("b.yaml", text, nil)
-	check(t, err)
-	if c.Device != s.Device || c.Ranks != s.Ranks || c.Precision != s.Precision.String() || c.OptimizerState != "auto" {
-		t.Errorf("%s", text)
+	for want, s := range map[string]*Spec{"bf16": settled(t, "hardware.name=h100", "ranks=auto"), "fp32": settled(t, "ranks=2")} {
+		text, err := yaml.Marshal(s)
+		check(t, err)
+		c, err := config.Parse("b.yaml", text, nil)
+		check(t, err)
+		if c.Device != s.Device || c.Ranks != s.Ranks || c.Precision != want || c.OptimizerState != "auto" {
+			t.Errorf("%s", text)
+		}
 	}
+	s := settled(t)
 	if err := s.Fault("global_batch", "is odd").Error(); !strings.HasPrefix(err, "a.yaml:5: global_batch: is odd") {
 		t.Error(err)
 	}
