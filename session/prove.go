@@ -23,7 +23,7 @@ func Prove(ctx context.Context, g *graph.Graph, pl *plan.Plan, ps, updates []*pr
 		return verify.Different, fmt.Errorf("the program of this plan is not safe to run (a bug in athanor's compiler; nothing was run): %w", err)
 	}
 	plain := plan.Plain(g, pl.MicroBatch*pl.MicroBatches*pl.Replicas())
-	plain.State = pl.State
+	plain.Optimizer, plain.State = pl.Optimizer, pl.State
 	opt.RowUnit, opt.Base, opt.Dump, opt.Rank = ps[0].RowUnit, nil, nil, 0
 	var err error
 	if opt.Cuts, err = lower.Cuts(g, pl); err != nil {

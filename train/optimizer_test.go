@@ -24,7 +24,7 @@ func TestOptimizers(t *testing.T) {
 			run := func(name string, overrides ...string) []float64 {
 				t.Helper()
 				out := filepath.Join(dir, name)
-				check(t, trainFile(t.Context(), file, append([]string{"max_steps=20", "save_every=0", "optimizer=" + o.String(), "precision=" + precision, "out=" + out,
+				check(t, trainFile(t.Context(), file, append([]string{"max_steps=20", "save_every=0", "learning_rate=" + map[bool]string{true: "1e-2", false: "2e-3"}[o == optimizer.AdamW], "optimizer=" + o.String(), "precision=" + precision, "out=" + out,
 					"optimizer_state=" + map[string]string{"fp32": "fp32", "bf16": "bf16"}[precision]}, overrides...)))
 				return losses(t, filepath.Join(out, "metrics.jsonl"))
 			}
