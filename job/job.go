@@ -112,7 +112,7 @@ func formats(c *config.Config, former *plan.Plan) []plan.StateFormat {
 	if err := one.UnmarshalText([]byte(c.OptimizerState)); err == nil {
 		return []plan.StateFormat{one}
 	}
-	list := []plan.StateFormat{plan.FP32State, plan.BF16Moments} // auto: all else is refused where the configuration is read
+	list := []plan.StateFormat{plan.FP32State, plan.BF16Moments} // auto: all else is refused by package config
 	if former != nil && former.State != plan.FP32State && c.Resume != "never" {
 		list = slices.Insert(list, 0, former.State)
 	}
@@ -159,8 +159,8 @@ func (s *Spec) Spill() string {
 	return cmp.Or(s.Limits.DiskPath, filepath.Join(s.Out, "spill"))
 }
 
-// MarshalYAML writes a configuration in which everything but the format of the optimizer's state is settled: that follows from the
-// plan, which is stored too.
+// MarshalYAML writes a configuration in which everything but the format of the optimizer's state is settled: that follows
+// from the plan, which is stored too.
 func (s *Spec) MarshalYAML() (any, error) {
 	c := s.asked
 	c.Device, c.Ranks, c.Precision = s.Device, s.Ranks, "fp32"
