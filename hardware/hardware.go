@@ -66,6 +66,8 @@ type Memory struct {
 	// Shared says that the device tier is part of the host's memory, so together
 	// they may use no more than the larger of the two.
 	Shared bool `json:"shared,omitempty"`
+	// Process is left to the process for what it has besides its arenas: its heap, what it reads and writes in pieces.
+	Process int64 `json:"-"`
 }
 
 // Tiers returns the sizes in the order of the tiers.

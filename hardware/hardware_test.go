@@ -546,7 +546,7 @@ func TestProbeWide(t *testing.T) {
 func TestProbeCPU(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	dir := t.TempDir()
-	memory, err := hardware.LocalMemory(filepath.Join(dir, "not", "yet", "there"))
+	memory, err := hardware.LocalMemory(filepath.Join(dir, "not", "yet", "there"), 0)
 	if err != nil {
 		t.Skip(err) // no /proc/meminfo here
 	}

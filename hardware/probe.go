@@ -18,21 +18,23 @@ const ProbeBytes = 64 << 20
 // dutyLeast is the duty below which a stream is taken to need no core.
 const dutyLeast = 1e-3
 
-// beside is the most memory that is left for the rest of the process: what it reads and writes in pieces, its
-// libraries, the kernel's tables for pinned memory.
+// beside is the most memory that is left for the rest of a process whose needs are not known.
 const beside = 8 << 30
 
-// LocalMemory returns the memory that this process may use with the CPU backend. The device and host tiers
-// share the available memory, less a tenth or what suffices for the rest of the process (beside), whichever is
-// smaller; the disk tier is the free space at diskPath ("": none), less a tenth. Where files are kept in memory there
-// is no disk tier: it would offer the same memory twice.
-func LocalMemory(diskPath string) (Memory, error) {
+// LocalMemory returns the memory that this process may use with the CPU backend. The device and host tiers share the
+// available memory, less what the process takes besides its arenas: process, or a tenth up to beside where that is 0;
+// and less a 64th for what the system keeps for it, such as page tables. The disk tier is the free space at diskPath
+// ("": none), less a tenth. Where files are kept in memory there is no disk tier: it would offer the same memory twice.
+func LocalMemory(diskPath string, process int64) (Memory, error) {
 	m, err := sysmem.Read()
 	if err != nil {
 		return Memory{}, err
 	}
-	arenas := m.Available - min(m.Available/10, beside)
-	mem := Memory{Device: arenas, Host: arenas, Shared: true}
+	if process == 0 {
+		process = min(m.Available/10, beside)
+	}
+	arenas := max(0, m.Available-m.Available/64-process)
+	mem := Memory{Device: arenas, Host: arenas, Shared: true, Process: process}
 	if diskPath != "" && InMemory(diskPath) == "" {
 		if mem.Disk, err = FreeDisk(diskPath); err != nil {
 			return Memory{}, fmt.Errorf("free space at %s: %w", diskPath, err)

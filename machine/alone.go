@@ -20,7 +20,7 @@ type Alone struct {
 // OpenAlone opens one device, cpu or cuda, for sequences of seq tokens, 0 for generation, which sums nothing over tokens. A limit above 0
 // bounds the bytes of device memory that programs may take.
 func OpenAlone(name string, seq int, limit int64) (*Alone, error) {
-	memory, err := hardware.LocalMemory("")
+	memory, err := hardware.LocalMemory("", 0)
 	if err != nil {
 		return nil, err
 	}

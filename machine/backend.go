@@ -10,9 +10,9 @@ import (
 type backend interface {
 	// id distinguishes devices that may have different rates.
 	id() string
-	// memory returns what is available now; for the device tier, the least of any rank's. dir is on the disk
-	// that runs spill to.
-	memory(dir string) (hardware.Memory, error)
+	// memory returns what is available now for arenas; for the device tier, the least of any rank's. dir is on the
+	// disk that runs spill to; process is what the process takes besides, 0 if that is not known.
+	memory(dir string, process int64) (hardware.Memory, error)
 	// probed is the number of ranks that are probed at the same time.
 	probed() int
 	// atOnce is the number of ranks that have cores at the same time; 0: they need none.

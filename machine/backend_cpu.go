@@ -41,7 +41,9 @@ func workers(ranks int) int { return max(1, runtime.GOMAXPROCS(0)/ranks) }
 
 func (b *cpuBackend) id() string { return "cpu" }
 
-func (b *cpuBackend) memory(dir string) (hardware.Memory, error) { return hardware.LocalMemory(dir) }
+func (b *cpuBackend) memory(dir string, process int64) (hardware.Memory, error) {
+	return hardware.LocalMemory(dir, process)
+}
 
 func (b *cpuBackend) probed() int { return min(b.atOnce(), mostProbed) }
 

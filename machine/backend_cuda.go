@@ -58,8 +58,9 @@ func (b *cudaBackend) id() string {
 
 func (b *cudaBackend) idle() int { return b.unused }
 
-func (b *cudaBackend) memory(dir string) (hardware.Memory, error) {
-	mem, err := hardware.LocalMemory(dir)
+// memory leaves the process a share of the host's memory, since how much the driver takes there is not known.
+func (b *cudaBackend) memory(dir string, _ int64) (hardware.Memory, error) {
+	mem, err := hardware.LocalMemory(dir, 0)
 	if err != nil {
 		return mem, err
 	}

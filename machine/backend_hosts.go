@@ -96,8 +96,8 @@ func (b *hostsBackend) id() string {
 }
 
 // memory returns what all hosts have together if each has only the least that any of them has.
-func (b *hostsBackend) memory(dir string) (hardware.Memory, error) {
-	m, err := b.here.memory(dir)
+func (b *hostsBackend) memory(dir string, process int64) (hardware.Memory, error) {
+	m, err := b.here.memory(dir, process)
 	if err != nil {
 		return m, err
 	}

@@ -71,7 +71,7 @@ func Find(r *Request, note func(string)) (*Machine, error) {
 		return nil, err
 	}
 	m.file = filepath.Join(dir, m.cacheName(r))
-	err = m.measured(note)
+	err = m.measured(r.Process, note)
 	var bad unusable
 	if errors.As(err, &bad) {
 		return nil, r.Fault("device", bad.Error())
@@ -84,7 +84,7 @@ func Find(r *Request, note func(string)) (*Machine, error) {
 
 // measured sets the description: rates from the cache or by probing, memory as it is
 // now, since that changes.
-func (m *Machine) measured(note func(string)) (err error) {
+func (m *Machine) measured(process int64, note func(string)) (err error) {
 	dir := existing(m.spill)
 	if m.Hardware = m.cached(); m.Hardware == nil {
 		note("probing the machine (once)")
@@ -93,7 +93,7 @@ func (m *Machine) measured(note func(string)) (err error) {
 		}
 		m.save()
 	}
-	m.Hardware.Memory, err = m.backend.memory(dir)
+	m.Hardware.Memory, err = m.backend.memory(dir, process)
 	if !m.diskMeasured() {
 		m.Hardware.Memory.Disk = 0
 	}

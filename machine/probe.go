@@ -33,7 +33,7 @@ func Probe(device, dir string, ranks int, hosts []string) (*hardware.Hardware, e
 // probe measures what ranks on a backend have, the disk in folder dir and, for
 // several ranks, the link between them. Each measurement opens fresh devices.
 func probe(b backend, ranks int, dir string) (*hardware.Hardware, error) {
-	memory, err := b.memory(dir)
+	memory, err := b.memory(dir, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -19,6 +19,7 @@ type Request struct {
 	Spill        string          // folder of the disk tier
 	Batch        int             // sequences per step
 	Sequence     int             // tokens
+	Process      int64           // bytes that the process takes besides its arenas; 0: not known
 }
 
 // MaxRanks bounds the ranks of one process: each has its own streams and arenas,

@@ -71,7 +71,7 @@ func (h *host) Describe(p remote.Place) (remote.Description, error) {
 			d.GPUs = append(d.GPUs, g.Name)
 		}
 	}
-	m, err := b.memory(h.dir)
+	m, err := b.memory(h.dir, 0)
 	d.Device, d.Host, d.Disk = m.Device, m.Host, m.Disk
 	return d, errors.Join(err, b.close())
 }

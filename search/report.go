@@ -125,6 +125,7 @@ type Report struct {
 	Bounds     *PerTier   `json:"lower_bounds,omitempty"`
 	Capacity   *PerTier   `json:"capacity,omitempty"`
 	Plain      int64      `json:"plain_device_bytes,omitempty"` // what the plain plan would take
+	Process    int64      `json:"process_bytes,omitempty"`      // what the process takes besides its arenas, for which the limits leave room
 	Bytes      *Traffic   `json:"bytes,omitempty"`
 	Plan       *plan.Plan `json:"plan,omitempty"`
 	PlanHash   string     `json:"plan_hash,omitempty"` // on which ranks agree
@@ -225,8 +226,8 @@ func (c *Candidate) fullest(t device.Tier) *program.Program {
 }
 
 // WriteMemory prints memory by class and tier as a table; with several ranks, that of the rank that takes most
-// device memory.
-func WriteMemory(w io.Writer, c *Candidate) error {
+// device memory. process is what the process takes besides its arenas, for which the limits leave room; 0: not known.
+func WriteMemory(w io.Writer, c *Candidate, process int64) error {
 	p, title := c.fullest(device.DeviceTier), "memory at the peak"
 	if c.Plan.Ranks > 1 {
 		title = fmt.Sprintf("peak of rank %d, the fullest", p.Rank)
@@ -257,6 +258,14 @@ func WriteMemory(w io.Writer, c *Candidate) error {
 		}
 	}
 	row("arena", func(t device.Tier) string { return amount(usage[t].Height) })
+	if process > 0 {
+		row("the process", func(t device.Tier) string {
+			if t != device.HostTier {
+				return "-"
+			}
+			return size.Format(process)
+		})
+	}
 	row("limit", func(t device.Tier) string { return amount(usage[t].Capacity) })
 	row("bytes, exactly", func(t device.Tier) string { return fmt.Sprint(usage[t].Height) })
 	row("above the lower bound", func(t device.Tier) string { return fmt.Sprint(usage[t].Height - usage[t].Bound) })

@@ -471,9 +471,8 @@ func (s *Session) lost(r int, err error) error {
 // Load fills every parameter and zeroes the optimizer's moments. read must fill all
 // of dst with the parameter of that Hugging Face name.
 func (s *Session) Load(read func(name string, dst []float32) error) error {
-	var room []float32 // reused: fresh memory would cost more than the copies
+	room := make([]float32, LargestParam(s.Graph)) // reused: fresh memory would cost more than the copies
 	for i, p := range s.Graph.Params {
-		room = slices.Grow(room[:0], int(p.Elems()))
 		buf := room[:p.Elems()]
 		if err := read(p.Name, buf); err != nil {
 			return fmt.Errorf("parameter %s: %w", p.Name, err)

@@ -149,8 +149,9 @@ func (t *Run) resume(path string) error {
 }
 
 func (t *Run) loadState(ck *checkpoint.Checkpoint) error {
+	room := make([]float32, session.LargestParam(t.Setup.Graph))
 	for i, p := range t.Setup.Graph.Params {
-		buf := make([]float32, p.Elems())
+		buf := room[:p.Elems()]
 		for _, kind := range t.Plan.Plan.Optimizer.Rule().State() {
 			if p.Frozen && kind != optimizer.Weights {
 				continue

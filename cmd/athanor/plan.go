@@ -204,7 +204,7 @@ func (p *planned) print(c *cli.Context) {
 		best.Seconds(), p.spec().GlobalBatch*p.spec().SequenceLength, p.report.TokenRate, 100*p.report.MFU, p.peak()/1e9, p.result.Evaluated, tried(best.Tried))
 	search.WriteActivations(c.Stdout, p.report.Layers)
 	fmt.Fprintln(c.Stdout)
-	search.WriteMemory(c.Stdout, best)
+	search.WriteMemory(c.Stdout, best, p.report.Process)
 	fmt.Fprintf(c.Stdout, "\nthe plain run would take %s of device memory: this plan takes %.0f %% of that\n",
 		size.Format(p.report.Plain), 100*float64(slices.Max(p.report.Peaks.Device))/float64(p.report.Plain))
 	fmt.Fprintln(c.Stdout)

@@ -4,6 +4,7 @@ import (
 	stdctx "context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/hardware"
@@ -12,6 +13,7 @@ import (
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/planner"
 	"github.com/athanor-llm/athanor/search"
+	"github.com/athanor-llm/athanor/session"
 	"github.com/athanor-llm/athanor/train"
 )
 
@@ -73,9 +75,13 @@ func prepare(ctx stdctx.Context, c *cli.Context, spec *job.Spec) (p *planned, er
 func (p *planned) findMachine(c *cli.Context, find finder) (err error) {
 	show := cli.NewStatus(c.Stderr)
 	defer show.Done()
-	if p.machine, err = find(p.spec().Machine(), show.Say); err != nil {
+	request := p.spec().Machine()
+	request.Process = session.ProcessBytes(p.setup.Graph)
+	debug.FreeOSMemory() // what was garbage after the text was read would be counted as taken
+	if p.machine, err = find(request, show.Say); err != nil {
 		return err
 	}
+	cli.LimitHeap(p.machine.Hardware.Memory.Process)
 	if _, err := hardware.KnownRank(p.spec().Hardware.Name, 1); err == nil && p.spec().Ranks > hardware.PerHost {
 		show.Done()
 		fmt.Fprintf(c.Stderr, "note: %d ranks need several hosts, whose links are assumed to be as fast as those inside one host; to train, name the hosts under `hosts`\n", p.spec().Ranks)
@@ -129,6 +135,7 @@ func (p *planned) makePlan(ctx stdctx.Context, find planner.Planner) (err error)
 	f, b := p.setup.Graph.FLOPs()
 	p.report = search.NewReport(p.setup.Graph, p.result, spec.GlobalBatch*spec.SequenceLength, float64(f+b)*float64(spec.GlobalBatch), p.peak())
 	req := &search.Request{Graph: p.setup.Graph, GlobalBatch: spec.GlobalBatch / spec.Ranks, Options: planner.StepOptions(spec), Optimizer: spec.Optimizer, State: p.result.Best.Plan.State}
+	p.report.Process = p.machine.Hardware.Memory.Process
 	p.report.Plain, err = search.PlainBytes(ctx, req)
 	return err
 }

@@ -46,7 +46,7 @@ func (v *serveCmd) Run(c *cli.Context) error {
 	}
 	ctx, stop := signal.NotifyContext(stdctx.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	m, err := hardware.LocalMemory(v.Disk)
+	m, err := hardware.LocalMemory(v.Disk, 0)
 	if err != nil {
 		return err
 	}

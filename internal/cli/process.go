@@ -3,6 +3,7 @@ package cli
 import (
 	"os"
 	"runtime"
+	"runtime/debug"
 
 	"github.com/athanor-llm/athanor/internal/sysmem"
 )
@@ -16,6 +17,17 @@ func obeyQuota() {
 	}
 	if n := wholeCores(sysmem.Cores()); n > 0 && n < runtime.GOMAXPROCS(0) {
 		runtime.GOMAXPROCS(n)
+	}
+}
+
+// besideHeap is what a process has outside of Go's heap and its arenas: code, tables of the runtime, threads' stacks.
+const besideHeap = 16 << 20
+
+// LimitHeap makes the garbage collector keep the heap within what a plan leaves to the process, so that garbage does
+// not grow into the arenas' room; 0: there is no plan yet. A user's GOMEMLIMIT holds.
+func LimitHeap(process int64) {
+	if os.Getenv("GOMEMLIMIT") == "" && process > besideHeap {
+		debug.SetMemoryLimit(process - besideHeap)
 	}
 }
 
