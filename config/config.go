@@ -46,6 +46,7 @@ type Config struct {
 	Documents      string   `yaml:"documents"`       // joined: a token sees all tokens before it in its window; separate: only those of its document; whole: likewise, and windows do not cut documents
 	Tokenizer      string   `yaml:"tokenizer"`       // gpt2, bpe-4096 (trained on the corpus), or a tokenizer.json or its folder, whose chat template renders conversations
 	BOS            string   `yaml:"bos"`             // auto: texts, prompts and pairs begin with what the tokenizer puts before a text, such as <s>, unless the run began without; none
+	OnBadRow       string   `yaml:"on_bad_row"`      // error; or skip: rows of JSONL and Parquet that are no document are left out, and counted
 	SequenceLength int      `yaml:"sequence_length"` // tokens
 	GlobalBatch    int      `yaml:"global_batch"`    // sequences per optimizer step
 	LearningRate   float64  `yaml:"learning_rate"`   // the peak
@@ -255,7 +256,7 @@ const (
 // Default returns the configuration before the file is read.
 func Default() Config {
 	return Config{
-		Documents: Joined, BOS: "auto", Device: "auto", Ranks: 1, Precision: "auto", Quantize: "none", Optimizer: optimizer.AdamW.String(), OptimizerState: "auto", Resume: "auto", Seed: 1,
+		Documents: Joined, BOS: "auto", OnBadRow: "error", Device: "auto", Ranks: 1, Precision: "auto", Quantize: "none", Optimizer: optimizer.AdamW.String(), OptimizerState: "auto", Resume: "auto", Seed: 1,
 		Limits:   Limits{Device: Unlimited, Host: Unlimited, Disk: Unlimited},
 		Schedule: "cosine", MinLearningRate: derived, WarmupSteps: derived, ExpertBalance: Derived,
 		WeightDecay: Derived, Beta1: Derived, Beta2: Derived, Epsilon: Derived, Clip: 1,

@@ -230,6 +230,7 @@ func (c *Config) checkChoices(d *decoder) {
 	}
 	one("documents", c.Documents, Joined, Separate, Whole)
 	one("bos", c.BOS, "auto", "none")
+	one("on_bad_row", c.OnBadRow, "error", "skip")
 	one("device", c.Device, "auto", "cpu", "cuda")
 	one("precision", c.Precision, "auto", "fp32", "bf16")
 	one("quantize", c.Quantize, "none", NF4)

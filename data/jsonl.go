@@ -60,7 +60,7 @@ func appendText(dst, line []byte, pairs bool) (record, error) {
 		}
 		switch {
 		case key == "text" && !s.atString():
-			err = errors.New(`"text" is not a string; hint: leave out documents without text`)
+			err = errors.New(`"text" is not a string; hint: leave out documents without text, or set on_bad_row: skip`)
 		case key == "text":
 			found = true
 			dst, err = s.appendString(dst[:base])

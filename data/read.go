@@ -75,6 +75,9 @@ type Stats struct {
 	InvalidBytes int64  `json:"invalid_bytes"`
 	InvalidFiles int64  `json:"invalid_files"`
 	FirstInvalid string `json:"first_invalid,omitempty"`
+	// Bad counts the rows that Options.SkipBad has left out, FirstBad says where the first is and what is wrong with it.
+	Bad      int64  `json:"bad_rows,omitempty"`
+	FirstBad string `json:"first_bad_row,omitempty"`
 }
 
 // FormatStats counts one format. Bytes are those of the documents' text.
@@ -107,6 +110,8 @@ func (s *Stats) Add(o Stats) {
 	s.InvalidBytes += o.InvalidBytes
 	s.InvalidFiles += o.InvalidFiles
 	s.FirstInvalid = cmp.Or(s.FirstInvalid, o.FirstInvalid)
+	s.Bad += o.Bad
+	s.FirstBad = cmp.Or(s.FirstBad, o.FirstBad)
 }
 
 // Documents returns the number of non-empty documents.
@@ -168,6 +173,9 @@ func (s Stats) String() string {
 	if s.InvalidBytes > 0 {
 		add("%d bytes in %d files are not UTF-8 (first: %s), kept as they are", s.InvalidBytes, s.InvalidFiles, s.FirstInvalid)
 	}
+	if s.Bad > 0 {
+		add("%d rows are bad and left out (first: %s)", s.Bad, s.FirstBad)
+	}
 	return out.String()
 }
 
@@ -183,6 +191,8 @@ type reader struct {
 	ends     []ending       // of documents in text
 	chat     *chat.Template // for conversations; nil: there is none
 	pairs    bool           // see Options
+	skipBad  bool           // see Options
+	path     string         // of the file
 	given    []span         // prompts in text
 	searched int            // there is no place to cut before this offset
 	within   bool           // the text begins within a document
@@ -194,7 +204,7 @@ type reader struct {
 // last 1 % of Go's tree in path order is tables of hex numbers). emit owns the text
 // of its piece.
 func (c *Corpus) read(ctx context.Context, o Options, cut func([]byte, int) bool, emit func(piece) error) (Stats, error) {
-	r := &reader{ctx: ctx, chat: o.Chat, pairs: o.Pairs, cut: cut, emit: emit, most: maxStretch}
+	r := &reader{ctx: ctx, chat: o.Chat, pairs: o.Pairs, skipBad: o.SkipBad, cut: cut, emit: emit, most: maxStretch}
 	order := newPermutation(int64(len(c.files)), 0, 0)
 	for i := range int64(len(c.files)) {
 		if err := r.file(&c.files[order.at(i)]); err != nil {
@@ -231,6 +241,7 @@ func (c countingReader) Read(p []byte) (int, error) {
 }
 
 func (r *reader) file(f *File) error {
+	r.path = f.Path
 	in, err := os.Open(f.Path)
 	if err != nil {
 		return err
@@ -379,8 +390,8 @@ func (r *reader) lines(in io.Reader) error {
 			r.stats.Empty++
 			continue
 		}
-		if err := r.object(line, &r.stats.JSONL); err != nil {
-			return fmt.Errorf("line %d: %w", lines.lineNumber, err)
+		if err := r.row(line, &r.stats.JSONL, "line %d", lines.lineNumber); err != nil {
+			return err
 		}
 		if err := r.drain(nil); err != nil {
 			return err
@@ -408,8 +419,8 @@ func (r *reader) array(in *bufio.Reader) error {
 		if err := d.Decode(&row); err != nil {
 			return fmt.Errorf("element %d of the array: %w", n, err)
 		}
-		if err := r.object(row, &r.stats.JSONL); err != nil {
-			return fmt.Errorf("element %d of the array: %w", n, err)
+		if err := r.row(row, &r.stats.JSONL, "element %d of the array", n); err != nil {
+			return err
 		}
 		if err := r.drain(nil); err != nil {
 			return err
@@ -419,6 +430,31 @@ func (r *reader) array(in *bufio.Reader) error {
 		return fmt.Errorf("the array does not end: %w", err)
 	}
 	return nil
+}
+
+// row adds the documents of a JSON object; place is a format for its number, which says where that is. A bad one is an error or, if that
+// is wanted, counted and left out as a whole.
+func (r *reader) row(line []byte, stats *FormatStats, place string, number int) error {
+	text, ends, given, before, all := len(r.text), len(r.ends), len(r.given), *stats, r.stats.InvalidBytes
+	err := r.object(line, stats)
+	if err == nil {
+		return nil
+	}
+	if err = fmt.Errorf(place+": %w", number, err); !r.skipBad || errors.Is(err, chat.ErrNone) {
+		return err
+	}
+	r.text, r.ends, r.given, *stats, r.stats.InvalidBytes = r.text[:text], r.ends[:ends], r.given[:given], before, all
+	r.leaveOut(err)
+	return nil
+}
+
+// leaveOut counts a bad row.
+func (r *reader) leaveOut(err error) {
+	const most = 300 // of the header of a token file
+	if r.stats.Bad++; r.stats.Bad == 1 {
+		first := r.path + ": " + err.Error()
+		r.stats.FirstBad = strings.ToValidUTF8(first[:min(len(first), most)], "")
+	}
 }
 
 // object adds the documents of a JSON object.

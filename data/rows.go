@@ -2,6 +2,7 @@ package data
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -44,13 +45,16 @@ func (r *reader) rows(in *os.File) error {
 			line, err = rowObject(line[:0], table, known)
 		}
 		if err == nil {
-			err = r.object(line, &r.stats.Parquet)
+			err = r.row(line, &r.stats.Parquet, "row %d", int(table.Row()))
+		} else if err = fmt.Errorf("row %d: %w", table.Row(), err); errors.Is(err, errNulls) && r.skipBad {
+			r.leaveOut(err)
+			err = nil
 		}
 		if err == nil && bytes.HasPrefix(line, []byte(`{"text"`)) && slices.ContainsFunc(known, func(name string) bool { return slices.Contains(answerKeys, name) }) {
 			r.stats.Parquet.Beside++
 		}
 		if err != nil {
-			return fmt.Errorf("row %d: %w", table.Row(), err)
+			return err
 		}
 		r.read = before + int64(float64(info.Size())*float64(table.Row())/float64(table.Rows()))
 		if err := r.drain(nil); err != nil {
@@ -59,6 +63,9 @@ func (r *reader) rows(in *os.File) error {
 	}
 }
 
+// errNulls reports a row without anything to read.
+var errNulls = errors.New("all columns that could be read are null")
+
 // rowObject appends the current row as an object: its text or, if that is null, its other known columns.
 func rowObject(line []byte, table *parquet.Reader, known []string) ([]byte, error) {
 	line, err := table.AppendObject(line, "text")
@@ -66,7 +73,7 @@ func rowObject(line []byte, table *parquet.Reader, known []string) ([]byte, erro
 		return line, err
 	}
 	if line, err = table.AppendObject(line[:0], otherKeys...); err == nil && string(line) == "{}" {
-		err = fmt.Errorf("all columns that could be read are null (%s); hint: leave out rows without text", strings.Join(known, ", "))
+		err = fmt.Errorf("%w (%s); hint: leave out rows without text, or set on_bad_row: skip", errNulls, strings.Join(known, ", "))
 	}
 	return line, err
 }

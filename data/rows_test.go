@@ -3,10 +3,13 @@ package data
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/athanor-llm/athanor/data/bpe"
 )
 
 const tables = "parquet/testdata/"
@@ -82,5 +85,46 @@ func TestRowErrors(t *testing.T) {
 	got, stats, err := documents(c)
 	if want := (Stats{Parquet: FormatStats{Files: 2, Documents: 2, Bytes: 2, Beside: 2}, Empty: 1}); !slices.Equal(got, []string{"x", "y"}) || stats != want || err != nil {
 		t.Errorf("%q, %+v, %v", got, stats, err)
+	}
+}
+
+// TestSkipBad: a bad row is an error, or counted and left out as a whole, with the first named; the good ones are the
+// tokens that they are without it, and other text has another entry in the cache.
+func TestSkipBad(t *testing.T) {
+	good := []string{`{"text": "one"}`, `{"prompt": "a", "completion": "b"}`, `{"text": "two"}`}
+	bad := []string{`{"text": 7}`, `{"txt": "x"}`, `{"text": "x"`, `not JSON`, `{"prompt": "x", "completion": 3}`, `{"prompt": "x", "completion": "y", "system": "z"}`,
+		`{"chosen": "x"}`, `{"messages": "x"}`, `"x"`, `{"text": null}`}
+	clean := write(t, map[string]string{"a.jsonl": strings.Join(good, "\n")})
+	read := func(dir string, skip bool) (*Tokens, error) {
+		c, err := OpenCorpus(dir + "/a.*")
+		must(t, err)
+		return Tokenize(context.Background(), c, bpe.GPT2(), dir+"/cache", Options{SkipBad: skip})
+	}
+	want, err := read(clean, false)
+	must(t, err)
+	defer want.Close()
+	for i, row := range bad {
+		for at := range len(good) + 1 {
+			dir := write(t, map[string]string{"a.jsonl": strings.Join(slices.Insert(slices.Clone(good), at, row), "\n") + "\n"})
+			if _, err := read(dir, false); err == nil || !errors.Is(err, ErrContent) {
+				t.Errorf("%s: %v", row, err)
+			}
+			got, err := read(dir, true)
+			if err != nil {
+				t.Errorf("%s: %v", row, err)
+				continue
+			}
+			if s := got.Stats(); got.Hash() != want.Hash() || s.Bad != 1 || !strings.Contains(s.FirstBad, fmt.Sprintf("line %d", at+1)) || s.Documents() != 3 || s.Prompts() != 1 {
+				t.Errorf("%d: %s at %d: %v", i, row, at, s)
+			}
+			got.Close()
+		}
+	}
+	dir := write(t, map[string]string{"a.json": "[" + good[0] + "," + bad[0] + "," + good[1] + "," + good[2] + "]"})
+	got, err := read(dir, true)
+	must(t, err)
+	defer got.Close()
+	if s := got.Stats(); got.Hash() != want.Hash() || s.Bad != 1 || !strings.Contains(s.FirstBad, "element 2 of the array") {
+		t.Errorf("an array: %v", s)
 	}
 }

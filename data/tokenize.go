@@ -35,6 +35,8 @@ type Options struct {
 	Chat *chat.Template
 	// Pairs takes the pair from a line that has both a pair and another document.
 	Pairs bool
+	// SkipBad leaves out lines, and rows of Parquet, that are no document, and counts them; else one is an error.
+	SkipBad bool
 	// Begin is put before every document that is not a conversation (templates write their own), and is not learnt;
 	// see bpe.Tokenizer.Start.
 	Begin []int32
@@ -70,6 +72,9 @@ func cacheKey(c *Corpus, t *bpe.Tokenizer, o Options) (key [sha256.Size]byte, er
 	}
 	if o.Pairs {
 		fmt.Fprintln(h, "pairs")
+	}
+	if o.SkipBad {
+		fmt.Fprintln(h, "without bad rows")
 	}
 	if len(o.Begin) > 0 {
 		fmt.Fprintf(h, "begin %d\n", o.Begin)

@@ -70,7 +70,7 @@ func OpenText(ctx context.Context, spec *job.Spec, progress folder.Progress) (*T
 	t.Chat = openChat(spec, t.Tokenizer)
 	t.Begin = beginsWith(spec, t.Tokenizer)
 	reading := opt("reading the corpus")
-	reading.Chat, reading.Pairs, reading.Begin = t.Chat, spec.Preference.Beta > 0, t.Begin
+	reading.Chat, reading.Pairs, reading.Begin, reading.SkipBad = t.Chat, spec.Preference.Beta > 0, t.Begin, spec.OnBadRow == "skip"
 	for _, s := range t.all() {
 		s.Tokens, err = folder.Tokenize(ctx, s.Corpus, t.Tokenizer, reading)
 		switch {
