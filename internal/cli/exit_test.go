@@ -7,6 +7,7 @@ import (
 
 	"github.com/athanor-llm/athanor/alloc"
 	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/exec"
 	"github.com/athanor-llm/athanor/folder"
 	"github.com/athanor-llm/athanor/schedule"
@@ -32,6 +33,7 @@ func TestExitCodes(t *testing.T) {
 		{&search.Misfit{Frugal: &search.Candidate{}}, 3},
 		{&alloc.InfeasibleError{}, 3},
 		{&schedule.SplitError{}, 3},
+		{device.ErrMemory, 3},
 		{&exec.PeerLostError{Err: errors.New("gone")}, 4},
 		{folder.ErrNumeric, 5},
 		{train.ErrSaved, 75},
