@@ -117,20 +117,20 @@ func Agree(calls []*Call) error {
 		total += c.part()
 	}
 	for i, c := range calls {
-		switch n := c.whole(); {
-		case c.Op == graph.AllReduce && n != first.whole():
-			return fmt.Errorf("rank %d sums %d elements, but rank %d sums %d", first.Peers[0], first.whole(), c.Peers[i], n)
-		case c.Op != graph.AllReduce && (n != total || n != first.whole()):
+		switch n := c.groupElements(); {
+		case c.Op == graph.AllReduce && n != first.groupElements():
+			return fmt.Errorf("rank %d sums %d elements, but rank %d sums %d", first.Peers[0], first.groupElements(), c.Peers[i], n)
+		case c.Op != graph.AllReduce && (n != total || n != first.groupElements()):
 			return fmt.Errorf("the parts of all ranks are %d elements, rank %d has %d and rank %d %d as the whole",
-				total, first.Peers[0], first.whole(), c.Peers[i], n)
+				total, first.Peers[0], first.groupElements(), c.Peers[i], n)
 		}
 	}
 	return nil
 }
 
-// whole returns the element count of a collective's operand that spans the group, part
+// groupElements returns the element count of a collective's operand that spans the group, part
 // that of the operand with this rank's part.
-func (c *Call) whole() int {
+func (c *Call) groupElements() int {
 	switch c.Op {
 	case graph.AllGather:
 		return c.arg(graph.AllGatherDst).Cols
@@ -197,7 +197,7 @@ func Received(c *Call, rank int) int64 {
 	case graph.ReduceScatter:
 		return (n - 1) * c.arg(graph.ReduceScatterDst).Bytes()
 	case graph.AllReduce:
-		lo, hi := Part(c.whole(), slices.Index(c.Peers, rank), len(c.Peers))
+		lo, hi := Part(c.groupElements(), slices.Index(c.Peers, rank), len(c.Peers))
 		return c.arg(graph.AllReduceX).Bytes() + (n-2)*int64(hi-lo)*c.dtype().Size()
 	case graph.Recv:
 		return c.arg(graph.RecvDst).Bytes()
@@ -214,7 +214,7 @@ func Ring(c *Call) (bytes float64, messages int) {
 		return float64(c.arg(0).Bytes()), 1
 	}
 	n := len(c.Peers)
-	bytes = float64(n-1) / float64(n) * float64(int64(c.whole())*c.dtype().Size())
+	bytes = float64(n-1) / float64(n) * float64(int64(c.groupElements())*c.dtype().Size())
 	if c.Op == graph.AllReduce {
 		return 2 * bytes, 2 * (n - 1)
 	}

@@ -139,7 +139,7 @@ func (m *merger) write(w io.Writer, info safetensors.Info, p part) error {
 	if err := WeightsError(m.Path, readPart(m.weights.Base, p.Param, p.tensor.First, weight)); err != nil {
 		return err
 	}
-	if p.Turned {
+	if p.Transposed {
 		ours := make([]float32, len(weight))
 		p.FromFile(ours, weight)
 		weight = ours
@@ -147,7 +147,7 @@ func (m *merger) write(w io.Writer, info safetensors.Info, p part) error {
 	if err := m.add(weight, p.Param, p.tensor.First/p.Cols); err != nil {
 		return err
 	}
-	if p.Turned {
+	if p.Transposed {
 		theirs := make([]float32, len(weight))
 		p.ToFile(theirs, weight)
 		weight = theirs

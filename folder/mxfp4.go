@@ -19,7 +19,7 @@ import (
 
 // packed returns the two tensors of a parameter that files hold in MXFP4.
 func packed(set *safetensors.Set, p model.Param) (blocks, scales safetensors.Info, ok bool) {
-	if !p.Turned {
+	if !p.Transposed {
 		return blocks, scales, false
 	}
 	t := p.Tensors()[0]
@@ -53,7 +53,7 @@ func readPacked(set *safetensors.Set, p model.Param, blocks, scales safetensors.
 	if len(dst) == 0 {
 		return nil
 	}
-	one := model.Param{Rows: outs, Cols: ins, Experts: 1, Turned: true}
+	one := model.Param{Rows: outs, Cols: ins, Experts: 1, Transposed: true}
 	expert := make([]float32, one.Elems())
 	for e := range experts {
 		if err := set.ReadMXFP4(blocks.Name, scales.Name, e*len(expert), expert); err != nil {

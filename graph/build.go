@@ -350,14 +350,14 @@ func (b *builder) attention(l, qkv int, p *next) int {
 	sinks := p.optional(m.Sinks)
 	o := b.tokens(name+".attn", m.Heads*m.HeadDim, g.DType)
 	if g.Context > 0 {
-		if m.Turned(l) {
+		if m.HasRotary(l) {
 			b.node(RoPEAt, turned, b.all(qkv), b.all(rope), b.all(g.Pos))
 		}
 		kv := b.value(Value{Name: name + ".kv", Kind: Cache, DType: g.DType, Rows: 2 * m.KVHeads * g.Context, Cols: m.HeadDim})
 		b.node(AttentionAt, heads, trimmed(b.all(o), b.all(kv), b.all(qkv), b.all(g.Pos), sinks)...)
 		return o
 	}
-	if m.Turned(l) {
+	if m.HasRotary(l) {
 		b.node(RoPE, turned, b.all(qkv), b.all(rope))
 	}
 	lse := b.tokens(name+".lse", m.Heads, F32)

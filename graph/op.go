@@ -137,9 +137,9 @@ type Info struct {
 	FLOPs func(a *Attr, d []Dim) int64
 	// Bytes is the traffic with a perfect cache. Nil means the sum over operands.
 	Bytes func(a *Attr, d []Dim) int64
-	// Apart is the traffic of what most devices do in a separate pass after the rest: its time
+	// TrailingBytes is the traffic of what most devices do in a separate pass after the rest: its time
 	// adds to the FLOPs' instead of overlapping it. Nil means none.
-	Apart func(a *Attr, d []Dim) int64
+	TrailingBytes func(a *Attr, d []Dim) int64
 }
 
 // Legend of operands: name:type[rows,columns]:access. It is what Check checks. The constant for an operand's position is
@@ -171,7 +171,7 @@ var table = [NumOps]Info{
 	Linear: {Name: "linear", Args: args("y:f[N,O]:st x:f[N,I]:rt w:f[I,O]':r bias:f[1,O]:r? res:f[N,O]:rt?"), Kind: RowWise, FLOPs: linearFLOPs(LinearX), Bytes: linearBytes, Rule: oneStart},
 	// dx (+)= dy.w^T; w as above. With x (never with Acc) dx = (dy.w^T)*act'(x): the
 	// derivatives of a product and of the activation before it.
-	LinearDX: {Name: "linear_dx", Args: args("dx:f[N,I]:st dy:f[N,O]:rt w:f[I,O]':r x:f[N,I]:rt?"), Kind: RowWise, FLOPs: linearFLOPs(LinearDXDY), Bytes: linearBytes, Apart: derivedBytes, Rule: notAdded},
+	LinearDX: {Name: "linear_dx", Args: args("dx:f[N,I]:st dy:f[N,O]:rt w:f[I,O]':r x:f[N,I]:rt?"), Kind: RowWise, FLOPs: linearFLOPs(LinearDXDY), Bytes: linearBytes, TrailingBytes: derivedBytes, Rule: notAdded},
 	// dw (+)= x^T.dy (or dy^T.x with WT), tokens ascending, continuing the chain in
 	// dw: splitting the tokens over calls changes no bit. If both operands are bf16,
 	// tokens are added in pairs, or Attr.Cut at a time, so they may be split only at multiples
@@ -196,7 +196,7 @@ var table = [NumOps]Info{
 	// (n+Row0) mod Seq. table [Seq, R] holds cos (first R/2) and sin (last R/2); pairs are
 	// (i, i+R/2), and the last S-R columns of a head stay unchanged. Attr.Inverse rotates back: the
 	// derivative.
-	RoPE: {Name: "rope", Args: args("qkv:f[N,Q]:ut table:s[T,R]:r"), Kind: RowWise, Position: true, Rule: turned},
+	RoPE: {Name: "rope", Args: args("qkv:f[N,Q]:ut table:s[T,R]:r"), Kind: RowWise, Position: true, Rule: rotaryTableFault},
 	// Causal attention per sequence of Seq rows, never storing Seq x Seq. q and kv
 	// [M, 2*G*S] are bands of qkv. The queries are the last N of kv's M rows: all rows of whole
 	// sequences (N = M), or a slice of one sequence, where kv also has the keys and values of
@@ -310,7 +310,7 @@ var table = [NumOps]Info{
 	// Attention; Attr.Seq is not used. A row's result also depends on its index in
 	// the call, so none of them is RowWise.
 	EmbedAt: {Name: "embed_at", Args: args("x:f[N,D]:wt tokens:i[N,1]:rt wte:f[V,D]:r wpe:f[P,D]:r? pos:i[1,1]:r"), Bytes: embedAtBytes, Rule: positionsAt(EmbedAtX, EmbedAtWPE)},
-	RoPEAt:  {Name: "rope_at", Args: args("qkv:f[N,Q]:ut table:s[P,R]:r pos:i[1,1]:r"), Bytes: ropeAtBytes, Rule: either(turned, positionsAt(RoPEAtQKV, RoPEAtTable))},
+	RoPEAt:  {Name: "rope_at", Args: args("qkv:f[N,Q]:ut table:s[P,R]:r pos:i[1,1]:r"), Bytes: ropeAtBytes, Rule: either(rotaryTableFault, positionsAt(RoPEAtQKV, RoPEAtTable))},
 	// Attention over a cache of C positions, to which the keys and values of the rows are added
 	// first. kv [2*G*C, S]: C rows for each key head, then C for each value head. Positions
 	// from pos+N on are not read.
@@ -428,9 +428,9 @@ func (o Op) Bytes(a *Attr, d []Dim) int64 {
 	return sum
 }
 
-// Apart returns the bytes that most devices move after the rest of a call.
-func (o Op) Apart(a *Attr, d []Dim) int64 {
-	if f := table[o].Apart; f != nil {
+// TrailingBytes returns the bytes that most devices move after the rest of a call.
+func (o Op) TrailingBytes(a *Attr, d []Dim) int64 {
+	if f := table[o].TrailingBytes; f != nil {
 		return f(a, d)
 	}
 	return 0

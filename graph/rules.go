@@ -44,8 +44,8 @@ func grouped(gains, x int) requirement {
 	}
 }
 
-// turned: a rotary table has cosines and sines for at most a head's columns.
-func turned(a *Attr, d []Dim) string {
+// rotaryTableFault: a rotary table has cosines and sines for at most a head's columns.
+func rotaryTableFault(a *Attr, d []Dim) string {
 	if cols := d[RoPETable].Cols; cols%2 != 0 || cols > a.HeadDim {
 		return fmt.Sprintf("a rotary table of %d columns does not fit heads of size %d", cols, a.HeadDim)
 	}
@@ -151,7 +151,7 @@ func balanced(a *Attr, d []Dim) string {
 	if (a.Scale != 0) == d[RouteBwdScalars].Absent() {
 		return "scale and scalars must be given together"
 	}
-	return whole(a, d[RouteBwdLogits].Rows)
+	return wholeSequences(a, d[RouteBwdLogits].Rows)
 }
 
 // expertLinear: w holds a matrix for each expert, whose extents are the columns of x and y per
@@ -235,11 +235,11 @@ func paired(a *Attr, d []Dim) string {
 	if a.Seq < 2 {
 		return fmt.Sprintf("sequences of %d rows have no room for a pair", a.Seq)
 	}
-	return cmp.Or(hasScale(a, d), whole(a, d[PreferenceLoss].Rows))
+	return cmp.Or(hasScale(a, d), wholeSequences(a, d[PreferenceLoss].Rows))
 }
 
-// whole: the rows are whole sequences.
-func whole(a *Attr, rows int) string {
+// wholeSequences: the rows are whole sequences.
+func wholeSequences(a *Attr, rows int) string {
 	if rows%a.Seq != 0 {
 		return fmt.Sprintf("%d rows are not whole sequences of %d", rows, a.Seq)
 	}

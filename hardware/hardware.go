@@ -237,7 +237,7 @@ func (h *Hardware) roofline(c *device.Call) float64 {
 		return l.Seconds(c.Args[graph.CopyDst].Bytes())
 	}
 	if c.Op.Info().Between {
-		return h.between(c)
+		return h.exchangeSeconds(c)
 	}
 	e := h.Engine(c.Stream)
 	if e == nil {
@@ -259,14 +259,14 @@ func (h *Hardware) roofline(c *device.Call) float64 {
 		rate *= e.Matmul
 	}
 	return e.Overhead + max(float64(c.Op.FLOPs(&c.Attr, dims))/rate, float64(c.Op.Bytes(&c.Attr, dims))/e.Bandwidth) +
-		float64(c.Op.Apart(&c.Attr, dims))/e.Bandwidth
+		float64(c.Op.TrailingBytes(&c.Attr, dims))/e.Bandwidth
 }
 
-// between returns the price in seconds of a message, or of a collective by the ring
+// exchangeSeconds returns the price in seconds of a message, or of a collective by the ring
 // algorithm (Patarasuk and Yuan, JPDC 69(2), 2009): each of n ranks sends n-1 shards,
 // for an all-reduce twice as many. All ranks send at once, so the link is the only
 // limit.
-func (h *Hardware) between(c *device.Call) float64 {
+func (h *Hardware) exchangeSeconds(c *device.Call) float64 {
 	l := h.Link(device.DeviceTier, device.DeviceTier)
 	switch {
 	case len(c.Peers) == 1 && !device.IsMessage(c.Op):
@@ -394,18 +394,18 @@ func (h *Hardware) Validate() error {
 	if h.Cores < 1 || h.Cores > 1<<16 {
 		v.fail("cores", h.Cores, "use 1 to 65536")
 	}
-	v.between("at_once", float64(h.AtOnce), 0, 1<<16)
+	v.requireRange("at_once", float64(h.AtOnce), 0, 1<<16)
 	for t, n := range h.Memory.Tiers() {
-		v.between("memory."+device.Tier(t).String(), float64(n), 0, 1<<60)
+		v.requireRange("memory."+device.Tier(t).String(), float64(n), 0, 1<<60)
 	}
 	v.engines(h)
 	v.links(h)
 	v.sharing(h)
 	for _, key := range slices.Sorted(maps.Keys(h.Times)) {
-		v.between(fmt.Sprintf("times[%q]", key), h.Times[key], 1e-12, 1e6)
+		v.requireRange(fmt.Sprintf("times[%q]", key), h.Times[key], 1e-12, 1e6)
 	}
 	for _, key := range slices.Sorted(maps.Keys(h.Factors)) {
-		v.between(fmt.Sprintf("factors[%q]", key), h.Factors[key], 1e-6, 1e6)
+		v.requireRange(fmt.Sprintf("factors[%q]", key), h.Factors[key], 1e-6, 1e6)
 	}
 	return v.err
 }
@@ -419,13 +419,13 @@ func (v *validator) engines(h *Hardware) {
 	}
 	for i, e := range h.Engines {
 		at := fmt.Sprintf("engines[%d].", i)
-		v.between(at+"peak.f32", e.Peak.F32, 1e6, 1e18)
-		v.between(at+"peak.bf16", e.Peak.BF16, 1e6, 1e18)
-		v.between(at+"matmul", e.Matmul, 1e-4, 1)
-		v.between(at+"attention", e.Attention, 1e-4, 1)
-		v.between(at+"bandwidth", e.Bandwidth, 1e5, 1e15)
-		v.between(at+"overhead", e.Overhead, 0, 1)
-		v.between(at+"launch", e.Launch, 0, 1)
+		v.requireRange(at+"peak.f32", e.Peak.F32, 1e6, 1e18)
+		v.requireRange(at+"peak.bf16", e.Peak.BF16, 1e6, 1e18)
+		v.requireRange(at+"matmul", e.Matmul, 1e-4, 1)
+		v.requireRange(at+"attention", e.Attention, 1e-4, 1)
+		v.requireRange(at+"bandwidth", e.Bandwidth, 1e5, 1e15)
+		v.requireRange(at+"overhead", e.Overhead, 0, 1)
+		v.requireRange(at+"launch", e.Launch, 0, 1)
 		if h.Engine(e.Stream) != &h.Engines[i] {
 			v.fail(at+"stream", e.Stream, "describe each stream once")
 		}
@@ -435,16 +435,16 @@ func (v *validator) engines(h *Hardware) {
 func (v *validator) links(h *Hardware) {
 	for i, l := range h.Links {
 		at := fmt.Sprintf("links[%d].", i)
-		v.between(at+"latency", l.Latency, 0, 10)
-		v.between(at+"bandwidth", l.Bandwidth, 1e3, 1e15)
+		v.requireRange(at+"latency", l.Latency, 0, 10)
+		v.requireRange(at+"bandwidth", l.Bandwidth, 1e3, 1e15)
 		if l.From == l.To && l.To != device.DeviceTier || h.Link(l.From, l.To) != &h.Links[i] {
 			v.fail(at+"to", l.To, "describe each pair of different tiers once, and device to device")
 		}
 		var last Point
 		for k, p := range l.Curve {
 			at := fmt.Sprintf("%scurve[%d].", at, k)
-			v.between(at+"seconds", p.Seconds, max(last.Seconds, 1e-12), 1e6)
-			v.between(at+"bytes", float64(p.Bytes), float64(last.Bytes+1), 1<<60)
+			v.requireRange(at+"seconds", p.Seconds, max(last.Seconds, 1e-12), 1e6)
+			v.requireRange(at+"bytes", float64(p.Bytes), float64(last.Bytes+1), 1<<60)
 			last = p
 		}
 	}
@@ -454,14 +454,14 @@ func (v *validator) links(h *Hardware) {
 func (v *validator) sharing(h *Hardware) {
 	for i, d := range h.Duties {
 		at := fmt.Sprintf("duties[%d].", i)
-		v.between(at+"part", d.Part, 0, 1)
+		v.requireRange(at+"part", d.Part, 0, 1)
 		if slices.IndexFunc(h.Duties, func(o Duty) bool { return o.Stream == d.Stream }) != i {
 			v.fail(at+"stream", d.Stream, "describe each stream once")
 		}
 	}
 	for i, c := range h.Contention {
 		at := fmt.Sprintf("contention[%d].", i)
-		v.between(at+"factor", c.Factor, 0, 1e3)
+		v.requireRange(at+"factor", c.Factor, 0, 1e3)
 		same := func(o Contention) bool { return o.Of == c.Of && o.By == c.By }
 		if c.Of == c.By || slices.IndexFunc(h.Contention, same) != i {
 			v.fail(at+"by", c.By, "describe each pair of different streams once")
@@ -469,7 +469,7 @@ func (v *validator) sharing(h *Hardware) {
 	}
 }
 
-func (v *validator) between(field string, x, low, high float64) {
+func (v *validator) requireRange(field string, x, low, high float64) {
 	if !(x >= low && x <= high) { // NaN is neither
 		v.fail(field, x, fmt.Sprintf("use %g to %g", low, high))
 	}

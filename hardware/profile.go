@@ -82,16 +82,16 @@ func Profile(calls []device.Call, d device.Device, budget time.Duration) ([]Meas
 		return nil, err
 	}
 	if complete {
-		err = p.whole(start, budget)
+		err = p.measurePasses(start, budget)
 	} else {
 		err = p.parts(budget)
 	}
 	return p.measurements(), err
 }
 
-// whole measures in passes over the whole program. The times of earlier ones, until the machine has settled,
+// measurePasses measures in passes over the whole program. The times of earlier ones, until the machine has settled,
 // are dropped.
-func (p *profile) whole(start time.Time, budget time.Duration) error {
+func (p *profile) measurePasses(start time.Time, budget time.Duration) error {
 	every := func(*kind) bool { return true }
 	for n := 0; n < wholePasses && time.Since(start) < settling; n++ {
 		if err := p.run(batchCalls, every); err != nil {

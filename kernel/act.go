@@ -25,8 +25,8 @@ func actBwdRef(_ *Env, a *graph.Attr, t []Tensor) {
 }
 
 func act(e *Env, a *graph.Attr, t []Tensor) {
-	e.begin(a, t).past().inBuffers(2).byElements(2, func(c *call, w *worker, b block) {
-		f := w.to(&c.t[graph.ActY]).Act[c.a.Act]
+	e.begin(a, t).bypassCaches().inBuffers(2).byElements(2, func(c *call, w *worker, b block) {
+		f := w.storesFor(&c.t[graph.ActY]).Act[c.a.Act]
 		for r := b.R0; r < b.R1; r++ {
 			y := w.dest(0, &c.t[graph.ActY], r, b.C0, b.C1)
 			f(y, w.load(1, &c.t[graph.ActX], r, b.C0, b.C1))
@@ -36,8 +36,8 @@ func act(e *Env, a *graph.Attr, t []Tensor) {
 }
 
 func actBwd(e *Env, a *graph.Attr, t []Tensor) {
-	e.begin(a, t).past().inBuffers(3).byElements(3, func(c *call, w *worker, b block) {
-		f := w.to(&c.t[graph.ActBwdDX]).ActBwd[c.a.Act]
+	e.begin(a, t).bypassCaches().inBuffers(3).byElements(3, func(c *call, w *worker, b block) {
+		f := w.storesFor(&c.t[graph.ActBwdDX]).ActBwd[c.a.Act]
 		for r := b.R0; r < b.R1; r++ {
 			dx := w.dest(0, &c.t[graph.ActBwdDX], r, b.C0, b.C1)
 			f(dx, w.load(1, &c.t[graph.ActBwdDY], r, b.C0, b.C1), w.load(2, &c.t[graph.ActBwdX], r, b.C0, b.C1))

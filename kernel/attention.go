@@ -256,7 +256,7 @@ type queries struct {
 func (b *queries) begin(w *worker, c *call, v *view, i, h, q0, q1 int) {
 	q, n, most := &c.t[graph.AttentionQ], q1-q0, v.block*v.size
 	b.q0, b.q1, b.begun = q0, q1, false
-	b.query = w.across(w.tmp(1, mostBlocks*most)[i*most:], q.at(v.row(q0), v.q(h)), n, v.size)
+	b.query = w.transposeQueries(w.tmp(1, mostBlocks*most)[i*most:], q.at(v.row(q0), v.q(h)), n, v.size)
 	b.sum = gemm.Matrix{Data: w.tmp(2, mostBlocks*most)[i*most:][:n*v.size], Stride: v.size}
 	b.soft = newSoftmax(w.tmp(4, mostBlocks*4*v.block)[i*4*v.block:], n)
 	if sinks := optional(c.t[:], graph.AttentionSinks); sinks != nil {
@@ -322,9 +322,9 @@ func from(m gemm.Matrix, r int) gemm.Matrix {
 	return gemm.Matrix{Data: m.Data[r*m.Stride:], Stride: m.Stride}
 }
 
-// across prepares queries (n x s) for scores. It transposes float32 into t, so that the
+// transposeQueries prepares queries (n x s) for scores. It transposes float32 into t, so that the
 // product need not pack them; bf16 are returned as they are.
-func (w *worker) across(t []float32, q gemm.Matrix, n, s int) gemm.Matrix {
+func (w *worker) transposeQueries(t []float32, q gemm.Matrix, n, s int) gemm.Matrix {
 	if q.Half != nil {
 		return q
 	}

@@ -166,7 +166,7 @@ func (b *attentionTask) attend(w *worker, h, q0, n int) {
 			plus[i], huge = 0, true
 		}
 	}
-	qt, dt := w.across(w.tmp(0, n*s), query, n, s), w.across(w.tmp(1, n*s), dout, n, s)
+	qt, dt := w.transposeQueries(w.tmp(0, n*s), query, n, s), w.transposeQueries(w.tmp(1, n*s), dout, n, s)
 	if b.sumKeys {
 		query, dout = compact(w.tmp(7, n*s), query, n, s), compact(w.tmp(11, n*s), dout, n, s)
 	}

@@ -18,7 +18,7 @@ func cast(e *Env, a *graph.Attr, t []Tensor) {
 		castRef(e, a, t)
 		return
 	}
-	e.begin(a, t).past().byElements(2, func(c *call, w *worker, b block) {
+	e.begin(a, t).bypassCaches().byElements(2, func(c *call, w *worker, b block) {
 		dst, src := &c.t[graph.CastDst], &c.t[graph.CastSrc]
 		for r := b.R0; r < b.R1; r++ {
 			switch {

@@ -79,7 +79,7 @@ func embed(e *Env, a *graph.Attr, t []Tensor) {
 	if a.Scale != 0 {
 		body = embedRows[float32]
 	}
-	e.begin(a, t).past().byRows(t[graph.EmbedX].Rows, t[graph.EmbedX].Cols, body)
+	e.begin(a, t).bypassCaches().byRows(t[graph.EmbedX].Rows, t[graph.EmbedX].Cols, body)
 }
 
 func embedRows[T simd.Stored](c *call, w *worker, b block) {
@@ -98,8 +98,8 @@ func embedAtRows[T simd.Stored](c *call, w *worker, b block, row0, seq int) {
 		}
 		if c.a.Scale != 0 { // T is float32 then
 			scaled := w.tmp(3, n)
-			w.v.ScaleTo(scaled, as[[]float32](row), float32(c.a.Scale))
-			row = as[[]T](scaled)
+			w.v.ScaleTo(scaled, reinterpret[[]float32](row), float32(c.a.Scale))
+			row = reinterpret[[]T](scaled)
 		}
 		out := dest[T](w, 0, x, r, 0, n)
 		if wpe.Absent() {

@@ -103,10 +103,10 @@ func secondCache() int64 {
 	return kib << 10
 }
 
-// past makes stores to the first operand, a result, bypass the caches if it is large
+// bypassCaches makes stores to the first operand, a result, bypass the caches if it is large
 // and does not overwrite another operand in place, whose lines are in the cache
 // already.
-func (c *call) past() *call {
+func (c *call) bypassCaches() *call {
 	y := &c.t[0]
 	if y.bytes() < c.env.pastBytes {
 		return c
@@ -235,15 +235,15 @@ func (w *worker) tmp(k, n int) []float32 {
 // is16 reports whether elements of T are bf16. It is a constant in each instantiation.
 func is16[T simd.Stored]() bool { return unsafe.Sizeof(T(0)) == 2 }
 
-// as reinterprets a as B, which must be the same type in this instantiation.
-func as[B, A any](a A) B { return *(*B)(unsafe.Pointer(&a)) }
+// reinterpret reinterprets a as B, which must be the same type in this instantiation.
+func reinterpret[B, A any](a A) B { return *(*B)(unsafe.Pointer(&a)) }
 
 // functions returns the row functions for elements of T that write to y.
 func functions[T simd.Stored](w *worker, y *Tensor) *simd.Rows[T] {
 	if is16[T]() {
-		return as[*simd.Rows[T]](&w.out.Half)
+		return reinterpret[*simd.Rows[T]](&w.out.Half)
 	}
-	return as[*simd.Rows[T]](&w.to(y).Rows)
+	return reinterpret[*simd.Rows[T]](&w.storesFor(y).Rows)
 }
 
 // bodyOf returns the bf16 body if all given tensors are bf16 or absent, else the
@@ -261,21 +261,21 @@ func bodyOf(f32, bf16 func(c *call, w *worker, b block), t ...*Tensor) func(c *c
 // bf16 in place, or any tensor as float32.
 func load[T simd.Stored](w *worker, k int, t *Tensor, r, lo, hi int) []T {
 	if is16[T]() {
-		return as[[]T](t.row16(r, lo, hi))
+		return reinterpret[[]T](t.row16(r, lo, hi))
 	}
-	return as[[]T](w.load(k, t, r, lo, hi))
+	return reinterpret[[]T](w.load(k, t, r, lo, hi))
 }
 
 func dest[T simd.Stored](w *worker, k int, t *Tensor, r, lo, hi int) []T {
 	if is16[T]() {
-		return as[[]T](t.row16(r, lo, hi))
+		return reinterpret[[]T](t.row16(r, lo, hi))
 	}
-	return as[[]T](w.dest(k, t, r, lo, hi))
+	return reinterpret[[]T](w.dest(k, t, r, lo, hi))
 }
 
 func store[T simd.Stored](w *worker, y []T, t *Tensor, r, lo, hi int) {
 	if !is16[T]() {
-		w.store(as[[]float32](y), t, r, lo, hi)
+		w.store(reinterpret[[]float32](y), t, r, lo, hi)
 	}
 }
 
@@ -290,8 +290,8 @@ func (w *worker) load(k int, t *Tensor, r, lo, hi int) []float32 {
 	return x
 }
 
-// to returns the set whose functions write to y, or to the buffer that dest returns.
-func (w *worker) to(y *Tensor) *simd.Set {
+// storesFor returns the set whose functions write to y, or to the buffer that dest returns.
+func (w *worker) storesFor(y *Tensor) *simd.Set {
 	if y.DType == graph.F32 {
 		return w.out
 	}

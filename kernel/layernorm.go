@@ -72,7 +72,7 @@ func layerNormDWRef(_ *Env, a *graph.Attr, t []Tensor) {
 
 func layerNorm(e *Env, a *graph.Attr, t []Tensor) {
 	body := bodyOf(layerNormRows[float32], layerNormRows[uint16], &t[graph.LayerNormY], &t[graph.LayerNormX])
-	e.begin(a, t).past().byRows(t[graph.LayerNormX].Rows, t[graph.LayerNormX].Cols, body)
+	e.begin(a, t).bypassCaches().byRows(t[graph.LayerNormX].Rows, t[graph.LayerNormX].Cols, body)
 }
 
 func layerNormRows[T simd.Stored](c *call, w *worker, b block) {
@@ -92,7 +92,7 @@ func layerNormRows[T simd.Stored](c *call, w *worker, b block) {
 
 func layerNormDX(e *Env, a *graph.Attr, t []Tensor) {
 	body := bodyOf(layerNormDXRows[float32], layerNormDXRows[uint16], &t[graph.LayerNormDXDX], &t[graph.LayerNormDXDY], &t[graph.LayerNormDXX])
-	e.begin(a, t).past().byRows(t[graph.LayerNormDXX].Rows, t[graph.LayerNormDXX].Cols, body)
+	e.begin(a, t).bypassCaches().byRows(t[graph.LayerNormDXX].Rows, t[graph.LayerNormDXX].Cols, body)
 }
 
 func layerNormDXRows[T simd.Stored](c *call, w *worker, b block) {

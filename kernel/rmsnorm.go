@@ -77,7 +77,7 @@ func rmsNorm(e *Env, a *graph.Attr, t []Tensor) {
 	if optional(t, graph.RMSNormRes) != nil {
 		body = rmsNormAdded
 	}
-	e.begin(a, t).past().byRows(t[graph.RMSNormX].Rows, t[graph.RMSNormX].Cols, body)
+	e.begin(a, t).bypassCaches().byRows(t[graph.RMSNormX].Rows, t[graph.RMSNormX].Cols, body)
 }
 
 func rmsNormRows[T simd.Stored](c *call, w *worker, b block) {
@@ -98,7 +98,7 @@ func rmsNormAdded(c *call, w *worker, b block) {
 	for r := b.R0; r < b.R1; r++ {
 		out := w.dest(0, y, r, 0, n)
 		normRMS(c, &w.v.Rows, normed, w.load(1, x, r, 0, n), g, stats.row(r, 0, stats.Cols))
-		w.to(y).Sum2(out, w.load(3, res, r, 0, n), normed, res.Stride)
+		w.storesFor(y).Sum2(out, w.load(3, res, r, 0, n), normed, res.Stride)
 		w.store(out, y, r, 0, n)
 	}
 }
@@ -128,7 +128,7 @@ func (w *worker) gains(k int, a *graph.Attr, g *Tensor) []float32 {
 
 func rmsNormDX(e *Env, a *graph.Attr, t []Tensor) {
 	body := bodyOf(rmsNormDXRows[float32], rmsNormDXRows[uint16], &t[graph.RMSNormDXDX], &t[graph.RMSNormDXDY], &t[graph.RMSNormDXX])
-	e.begin(a, t).past().byRows(t[graph.RMSNormDXX].Rows, t[graph.RMSNormDXX].Cols, body)
+	e.begin(a, t).bypassCaches().byRows(t[graph.RMSNormDXX].Rows, t[graph.RMSNormDXX].Cols, body)
 }
 
 func rmsNormDXRows[T simd.Stored](c *call, w *worker, b block) {

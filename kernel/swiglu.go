@@ -79,11 +79,11 @@ func swiglu(e *Env, a *graph.Attr, t []Tensor) {
 		e.begin(a, t).byRows(t[graph.SwiGLUY].Rows, t[graph.SwiGLUY].Cols, weightedBody)
 		return
 	}
-	e.begin(a, t).past().inBuffers(2).byRows(t[graph.SwiGLUY].Rows, t[graph.SwiGLUY].Cols, func(c *call, w *worker, b block) {
+	e.begin(a, t).bypassCaches().inBuffers(2).byRows(t[graph.SwiGLUY].Rows, t[graph.SwiGLUY].Cols, func(c *call, w *worker, b block) {
 		y, gu, f := &c.t[graph.SwiGLUY], &c.t[graph.SwiGLUGateUp], c.cols
 		for r := b.R0; r < b.R1; r++ {
 			out := w.dest(0, y, r, b.C0, b.C1)
-			w.to(y).GLU[c.a.Act](out, w.load(1, gu, r, b.C0, b.C1), w.load(2, gu, r, f+b.C0, f+b.C1))
+			w.storesFor(y).GLU[c.a.Act](out, w.load(1, gu, r, b.C0, b.C1), w.load(2, gu, r, f+b.C0, f+b.C1))
 			w.store(out, y, r, b.C0, b.C1)
 		}
 	})
@@ -148,12 +148,12 @@ func swigluBwd(e *Env, a *graph.Attr, t []Tensor) {
 		e.begin(a, t).byRows(t[graph.SwiGLUBwdDY].Rows, t[graph.SwiGLUBwdDY].Cols, weightedBwdBody)
 		return
 	}
-	e.begin(a, t).past().inBuffers(3).byRows(t[graph.SwiGLUBwdDY].Rows, t[graph.SwiGLUBwdDY].Cols, func(c *call, w *worker, b block) {
+	e.begin(a, t).bypassCaches().inBuffers(3).byRows(t[graph.SwiGLUBwdDY].Rows, t[graph.SwiGLUBwdDY].Cols, func(c *call, w *worker, b block) {
 		dgu, dy, gu, f := &c.t[graph.SwiGLUBwdDGateUp], &c.t[graph.SwiGLUBwdDY], &c.t[graph.SwiGLUBwdGateUp], c.cols
 		for r := b.R0; r < b.R1; r++ {
 			lo, hi := b.C0, b.C1
 			dgate, dup := w.dest(0, dgu, r, lo, hi), w.dest(1, dgu, r, f+lo, f+hi)
-			w.to(dgu).GLUBwd[c.a.Act](dgate, dup, w.load(2, dy, r, lo, hi), w.load(3, gu, r, lo, hi), w.load(4, gu, r, f+lo, f+hi))
+			w.storesFor(dgu).GLUBwd[c.a.Act](dgate, dup, w.load(2, dy, r, lo, hi), w.load(3, gu, r, lo, hi), w.load(4, gu, r, f+lo, f+hi))
 			w.store(dgate, dgu, r, lo, hi)
 			w.store(dup, dgu, r, f+lo, f+hi)
 		}

@@ -90,7 +90,7 @@ func (up *updater) pendingTerms(chunks []int, list *[]op) *terms {
 		t.scalars[device.DeviceTier] = up.b.buffer(program.Buffer{Name: program.PendingScalars + ".dev", Tier: device.DeviceTier, Class: program.ClassInputs, DType: v.DType, Rows: v.Rows, Cols: v.Cols})
 		t.clip[device.DeviceTier] = up.b.buffer(program.Buffer{Name: "pending.clip.dev", Tier: device.DeviceTier, Class: program.ClassReductions, DType: graph.F32, Rows: 1, Cols: 2})
 		for _, b := range [][2]int{{t.scalars[device.DeviceTier], t.scalars[device.HostTier]}, {t.clip[device.DeviceTier], t.clip[device.HostTier]}} {
-			*list = append(*list, copyOp(device.HostToDev, program.NoKey, p.Whole(b[0]), p.Whole(b[1])))
+			*list = append(*list, copyOp(device.HostToDev, program.NoKey, p.BufferRegion(b[0]), p.BufferRegion(b[1])))
 		}
 	}
 	return t

@@ -40,7 +40,7 @@ func bufferInputs(b *builder, units []unit) stepInputs {
 	onDevice := b.buffer(program.Buffer{Name: v.Name + ".dev", Tier: device.DeviceTier, Class: program.ClassInputs, DType: v.DType, Rows: v.Rows, Cols: v.Cols})
 	in.scalars[device.DeviceTier] = onDevice
 	first := &units[0]
-	first.before = append(first.before, copyOp(device.HostToDev, program.NoKey, p.Whole(onDevice), p.Whole(in.scalars[device.HostTier])))
+	first.before = append(first.before, copyOp(device.HostToDev, program.NoKey, p.BufferRegion(onDevice), p.BufferRegion(in.scalars[device.HostTier])))
 
 	made := map[instance]int{}
 	resolve(st.g, units, graph.Input, func(u *unit, r ref) program.Region {
@@ -52,11 +52,11 @@ func bufferInputs(b *builder, units []unit) stepInputs {
 				Rows: st.rows(), Cols: 1, RowUnit: p.RowUnit})
 			made[key] = buf
 			src := program.Region{Buf: batch[r.value], Off: r.micro * st.rows(), Rows: st.rows(), Cols: 1, Stride: 1}
-			u.before = append(u.before, copyOp(device.HostToDev, program.Key{Segment: u.segment, Micro: u.micro, Chunk: -1}, p.Whole(buf), src))
+			u.before = append(u.before, copyOp(device.HostToDev, program.Key{Segment: u.segment, Micro: u.micro, Chunk: -1}, p.BufferRegion(buf), src))
 		}
 		return subRegion(p, buf, r)
 	})
-	resolve(st.g, units, graph.Scalars, func(*unit, ref) program.Region { return p.Whole(onDevice) })
+	resolve(st.g, units, graph.Scalars, func(*unit, ref) program.Region { return p.BufferRegion(onDevice) })
 	bufferKept(b, units, graph.Constant, program.ClassInputs)
 	bufferKept(b, units, graph.Cache, program.ClassActivations)
 	in.loss = bufferLoss(b, units)
@@ -87,7 +87,7 @@ func bufferLoss(b *builder, units []unit) int {
 	}
 	loss := b.buffer(program.Buffer{Name: "loss.total.dev", Tier: device.DeviceTier, Class: program.ClassReductions, DType: graph.F64, Rows: 1, Cols: 1})
 	begun := false
-	resolve(st.g, units, graph.Total, func(*unit, ref) program.Region { return b.p.Whole(loss) })
+	resolve(st.g, units, graph.Total, func(*unit, ref) program.Region { return b.p.BufferRegion(loss) })
 	for i := range units {
 		for j := range units[i].work {
 			if in := &units[i].work[j].in; in.Op == graph.LossSum {

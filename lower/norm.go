@@ -134,14 +134,14 @@ func (up *updater) finishNorm(u *unit, n *normParts) {
 	if st.top.Ranks > 1 {
 		src := program.Region{}
 		if n.buf[n.final] >= 0 {
-			src = p.Whole(n.buf[n.final])
+			src = p.BufferRegion(n.buf[n.final])
 		}
 		world := make([]int, st.top.Ranks)
 		for r := range world {
 			world[r] = r
 		}
 		u.work = append(u.work, op{in: program.Instr{Op: graph.AllGather, Stream: device.Collective, Key: program.Key{Segment: -1, Micro: -1, Chunk: -1, Dir: program.Transfer},
-			Args: []program.Region{p.Whole(n.all), src}, Peers: world}})
+			Args: []program.Region{p.BufferRegion(n.all), src}, Peers: world}})
 		up.sortSlots(u, n)
 	}
 	up.terms.clip = [device.NumTiers]int{-1, -1, -1}
@@ -150,7 +150,7 @@ func (up *updater) finishNorm(u *unit, n *normParts) {
 		up.terms.clip[device.DeviceTier] = up.b.buffer(program.Buffer{Name: "clip.dev", Tier: device.DeviceTier, Class: program.ClassReductions, DType: graph.F32, Rows: 1, Cols: 2})
 	}
 	u.work = append(u.work, processorOp(n.final, -1, graph.NormAll, graph.Attr{Clip: st.opt.Clip},
-		p.Whole(up.terms.clip[n.final]), p.Whole(n.all), p.Whole(up.terms.scalars[n.final])))
+		p.BufferRegion(up.terms.clip[n.final]), p.BufferRegion(n.all), p.BufferRegion(up.terms.scalars[n.final])))
 	for t, buf := range up.terms.clip {
 		if buf < 0 || device.Tier(t) == n.final {
 			continue
@@ -159,6 +159,6 @@ func (up *updater) finishNorm(u *unit, n *normParts) {
 		if n.final == device.DeviceTier {
 			stream = device.DevToHost
 		}
-		u.work = append(u.work, copyOp(stream, program.NoKey, p.Whole(buf), p.Whole(up.terms.clip[n.final])))
+		u.work = append(u.work, copyOp(stream, program.NoKey, p.BufferRegion(buf), p.BufferRegion(up.terms.clip[n.final])))
 	}
 }

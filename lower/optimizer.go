@@ -150,7 +150,7 @@ func (up *updater) updateChunk(list, sends *[]op, c int, grad store, home weight
 		}
 		clip, p16 := program.Region{}, program.Region{}
 		if st.clips() {
-			clip = up.b.p.Whole(t.clip[tier])
+			clip = up.b.p.BufferRegion(t.clip[tier])
 		}
 		if work16 != nil {
 			p16 = work16.region(q.lo, q.hi)
@@ -160,7 +160,7 @@ func (up *updater) updateChunk(list, sends *[]op, c int, grad store, home weight
 		for k := range rule.Moments {
 			args = append(args, home.moments[k].region(q.lo, q.hi))
 		}
-		args = append(args, grad.region(q.lo, q.hi), clip, up.b.p.Whole(t.scalars[tier]), p16)
+		args = append(args, grad.region(q.lo, q.hi), clip, up.b.p.BufferRegion(t.scalars[tier]), p16)
 		if home.rest.buf >= 0 {
 			args = append(args, home.rest.region(q.lo, q.hi))
 		}

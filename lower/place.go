@@ -65,7 +65,7 @@ func placeBuffers(ctx context.Context, p *program.Program, opt *Options) (reject
 		}
 		if opt.Reject {
 			p.Height[t] = alloc.LowerBound(*prob)
-			rejected = rejected || p.Over(t)
+			rejected = rejected || p.ExceedsCapacity(t)
 		}
 	}
 	var thought alloc.Options

@@ -14,7 +14,7 @@ func copyResults(b *builder, units []unit, loss int) {
 		last := &units[len(units)-1]
 		onHost := b.buffer(program.Buffer{Name: "loss.total", Tier: device.HostTier, Class: program.ClassReductions, DType: graph.F64, Rows: 1, Cols: 1,
 			Persistent: true, Init: []string{"loss.total.before"}})
-		last.after = append(last.after, copyOp(device.DevToHost, program.NoKey, p.Whole(onHost), p.Whole(loss)))
+		last.after = append(last.after, copyOp(device.DevToHost, program.NoKey, p.BufferRegion(onHost), p.BufferRegion(loss)))
 	}
 	if st.g.Logits >= 0 && (st.opt.Mode == Logits || st.opt.Mode == Decode) {
 		rowsToHost(b, units, st.g.Logits, graph.Linear, 0, st.g.Model.Vocab)

@@ -82,7 +82,7 @@ func (s *staging) next(list *[]op, tier device.Tier) {
 			far := t.stops[len(t.stops)-1]
 			near := s.up.b.stageBuffer(far, from-1)
 			t.stops = append(t.stops, near)
-			*list = append(*list, copyOp(nearer[from], updateKey(c), p.Whole(near), p.Whole(far)))
+			*list = append(*list, copyOp(nearer[from], updateKey(c), p.BufferRegion(near), p.BufferRegion(far)))
 		}
 		s.trips[c] = append(s.trips[c], t)
 	}
@@ -113,7 +113,7 @@ func (s *staging) writeBack(list *[]op, c int) {
 	for _, t := range s.trips[c] {
 		for k := len(t.stops) - 1; t.back && k > 0; k-- {
 			to := t.stops[k-1]
-			*list = append(*list, copyOp(farther[p.Buffers[to].Tier], updateKey(c), p.Whole(to), p.Whole(t.stops[k])))
+			*list = append(*list, copyOp(farther[p.Buffers[to].Tier], updateKey(c), p.BufferRegion(to), p.BufferRegion(t.stops[k])))
 		}
 	}
 }

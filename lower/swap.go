@@ -123,7 +123,7 @@ func swapOne(b *builder, units []unit, s *swapping) (out, in []insertion) {
 	key := program.Key{Segment: s.segment, Micro: s.micro, Chunk: -1}
 	dev := func(copy int) ref { return ref{value: s.value, micro: s.micro, copy: copy, rows: s.rows, hi: v.Cols} }
 	buffer := func(name string, t device.Tier) program.Region {
-		return b.p.Whole(b.buffer(program.Buffer{
+		return b.p.BufferRegion(b.buffer(program.Buffer{
 			Name: fmt.Sprintf("%s.%s", instanceName(v.Name, s.instance), name), Tier: t,
 			Class: program.ClassActivations, DType: v.DType, Rows: s.rows, Cols: v.Cols, RowUnit: b.p.RowUnit, Cuts: v.Cuts,
 		}))

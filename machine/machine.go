@@ -174,8 +174,8 @@ func (m *Machine) HeadUnit(seq int) int {
 	return m.backend.headUnit(seq)
 }
 
-// Apart returns this machine for timing calls one by one, on which none shares its cores.
-func (m *Machine) Apart() *Machine {
+// OneAtATime returns this machine for timing calls one by one, on which none shares its cores.
+func (m *Machine) OneAtATime() *Machine {
 	own := *m
 	own.backend = m.backend.oneAtATime()
 	return &own

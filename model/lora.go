@@ -132,7 +132,7 @@ func (m *Model) expertFactors(p Param, inner bool) []Param {
 	if inner {
 		module += ".base_layer"
 	}
-	list[1].InTurn = p.InTurn
+	list[1].Interleaved = p.Interleaved
 	for i, factor := range []string{loraA, loraB} {
 		list[i].Rows, list[i].Experts, list[i].Parts = list[i].Rows*p.Experts, p.Experts, peftPrefix+module+factor
 	}

@@ -32,7 +32,7 @@ type Family struct {
 	OneNorm   bool   // attention and feed-forward side by side read the same norm
 	HeadBias  bool   // the head has a bias
 	Mixture   bool   // the feed-forward is a choice among experts
-	FusedMix  bool   // files have all experts in one tensor, [in, out], gates and ups interleaved, see Param.Turned
+	FusedMix  bool   // files have all experts in one tensor, [in, out], gates and ups interleaved, see Param.Transposed
 	Square    bool   // kv_heads is heads and heads*head_dim the width: config.json has neither key
 	Offset    int    // rows of the position table before position 0
 	// Shrunk says that projections into the residual stream are initialised smaller the more of them there are (Radford
@@ -75,7 +75,7 @@ type Model struct {
 	Sliding      []bool  // which layers have the window, repeated for all layers; nil: all
 	LocalTheta   float64 // RopeTheta of the layers with the window, without RopeScaling; 0: as in the others
 	RotaryPct    float64 // share of a head's columns, from the first on, that are rotated; 0: all
-	Unturned     []bool  // layers without rotary positions, repeated for all layers; nil: none
+	NoRotary     []bool  // layers without rotary positions, repeated for all layers; nil: none
 	Parallel     bool    // attention and feed-forward read the same residual stream
 	QKNorm       QKNorm  // of queries and keys, before rotary positions
 	Sinks        bool    // each head has one more score, a parameter, that takes part in the softmax but has no value
@@ -159,9 +159,9 @@ func (m *Model) WindowOf(layer int) int {
 // Local reports whether a layer's rotary base is LocalTheta.
 func (m *Model) Local(layer int) bool { return m.LocalTheta > 0 && m.WindowOf(layer) > 0 }
 
-// Turned reports whether a layer has rotary positions.
-func (m *Model) Turned(layer int) bool {
-	return m.Rotary() && (m.Unturned == nil || !m.Unturned[layer%len(m.Unturned)])
+// HasRotary reports whether a layer has rotary positions.
+func (m *Model) HasRotary(layer int) bool {
+	return m.Rotary() && (m.NoRotary == nil || !m.NoRotary[layer%len(m.NoRotary)])
 }
 
 // RotaryDim returns how many of a head's columns rotary positions rotate.
@@ -225,10 +225,10 @@ type Param struct {
 	// factors of experts' adapters are one tensor each, named Parts.
 	Experts int
 	Parts   string // separated by spaces
-	// Turned says that files have the matrices of all experts in one tensor, [in, out], where
-	// operators have [out, in]. InTurn says that this tensor, or the bias of each expert, has the outputs of
+	// Transposed says that files have the matrices of all experts in one tensor, [in, out], where
+	// operators have [out, in]. Interleaved says that this tensor, or the bias of each expert, has the outputs of
 	// gate and up interleaved; operators have all gates first.
-	Turned, InTurn bool
+	Transposed, Interleaved bool
 	// Heads says that files have rows (elements, of a vector) head by head: for each of that many heads its
 	// queries, keys and values. Operators have all heads' queries first, then keys, then values. 0: no
 	// difference.

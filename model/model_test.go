@@ -50,9 +50,9 @@ func TestExpertOrder(t *testing.T) {
 	testkit.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 70)
 		experts, ins, half := rapid.IntRange(1, 4).Draw(t, "experts"), n.Draw(t, "ins"), n.Draw(t, "half")
-		p := model.Param{Rows: experts * 2 * half, Cols: ins, Experts: experts, Turned: true, InTurn: rapid.Bool().Draw(t, "in turn")}
+		p := model.Param{Rows: experts * 2 * half, Cols: ins, Experts: experts, Transposed: true, Interleaved: rapid.Bool().Draw(t, "in turn")}
 		if rapid.Bool().Draw(t, "bias") {
-			ins, p = 1, model.Param{Rows: experts, Cols: 2 * half, Experts: experts, Vector: true, InTurn: true}
+			ins, p = 1, model.Param{Rows: experts, Cols: 2 * half, Experts: experts, Vector: true, Interleaved: true}
 		}
 		file, ours, back := make([]float32, p.Elems()), make([]float32, p.Elems()), make([]float32, p.Elems())
 		for i := range file {
@@ -62,7 +62,7 @@ func TestExpertOrder(t *testing.T) {
 		for e := range experts {
 			for o := range 2 * half {
 				at := o
-				if p.InTurn {
+				if p.Interleaved {
 					at = o%half*2 + o/half
 				}
 				for i := range ins {
@@ -78,9 +78,9 @@ func TestExpertOrder(t *testing.T) {
 	})
 }
 
-// TestExpertsTurned: gpt-oss's attention gets adapters; its experts, which files have transposed, get them by
+// TestExpertsTransposed: gpt-oss's attention gets adapters; its experts, which files have transposed, get them by
 // name only, and may be held in 4 bits; biases of experts are not.
-func TestExpertsTurned(t *testing.T) {
+func TestExpertsTransposed(t *testing.T) {
 	m, err := family.Known("gpt-oss-20b")
 	if err != nil {
 		t.Fatal(err)

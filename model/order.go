@@ -3,9 +3,9 @@ package model
 // Files and operators disagree on the order of some parameters' elements. It is converted where whole
 // parameters are read and written.
 //
-//	Heads           files have queries, keys and values head by head
-//	Turned, InTurn  files have gpt-oss's experts as [in, out], gate and up interleaved
-//	adapters        files have the second factors of all experts in one, see LoRA
+//	Heads                    files have queries, keys and values head by head
+//	Transposed, Interleaved  files have gpt-oss's experts as [in, out], gate and up interleaved
+//	adapters                 files have the second factors of all experts in one, see LoRA
 //
 // For example, an expert with inputs a, b, gates g, h and ups u, v:
 //
@@ -16,7 +16,7 @@ package model
 //	               va vb
 
 // Reordered reports whether files order the elements differently from operators.
-func (p Param) Reordered() bool { return p.Heads > 0 || p.Turned || p.InTurn || p.ofExperts() }
+func (p Param) Reordered() bool { return p.Heads > 0 || p.Transposed || p.Interleaved || p.ofExperts() }
 
 // FromFile copies a parameter in the order of files to dst in the order of operators.
 func (p Param) FromFile(dst, src []float32) {
@@ -70,7 +70,7 @@ func (p Param) runs(yield func(run) bool) {
 	if p.Vector {
 		ins = 1
 	}
-	if p.InTurn {
+	if p.Interleaved {
 		parts = 2
 	}
 	size := int(p.Elems()) / p.Experts
@@ -92,7 +92,7 @@ func (p Param) runs(yield func(run) bool) {
 // factorRuns iterates over the runs of the second factor of experts' adapters: one element of each expert.
 func (p Param) factorRuns(yield func(run) bool) {
 	outs, parts := p.Rows/p.Experts, 1
-	if p.InTurn {
+	if p.Interleaved {
 		parts = 2
 	}
 	for i := range outs * p.Cols {

@@ -210,10 +210,10 @@ func (b *paramList) experts(name string, rows, cols int, parts ...string) {
 func (b *paramList) fusedExperts(name string, rows, cols int, inTurn bool) {
 	b.experts(name, rows, cols)
 	p := &b.list[len(b.list)-1]
-	p.Turned, p.InTurn = true, inTurn
+	p.Transposed, p.Interleaved = true, inTurn
 	if b.m.MLPBias {
 		b.list = append(b.list, Param{Name: b.prefix + name + "_bias", Rows: b.m.Experts, Cols: rows, Layer: b.layer, Vector: true,
-			Init: Zeros, Experts: b.m.Experts, InTurn: inTurn})
+			Init: Zeros, Experts: b.m.Experts, Interleaved: inTurn})
 	}
 }
 

@@ -50,7 +50,7 @@ func (m *Model) Buffer(name string) bool {
 //	    model.layers.0.mlp.experts.1.gate_proj.weight [F, D]
 //	    ...
 //
-// gpt-oss has all experts' matrices, and their biases, in one tensor each, see Param.Turned.
+// gpt-oss has all experts' matrices, and their biases, in one tensor each, see Param.Transposed.
 func (p Param) Tensors() []Tensor {
 	switch {
 	case p.Adapter && p.ofExperts():
@@ -59,7 +59,7 @@ func (p Param) Tensors() []Tensor {
 		return []Tensor{{Name: p.Parts, Shape: []int{p.Rows, p.Cols}}}
 	case p.Parts != "":
 		return p.expertTensors()
-	case p.Turned:
+	case p.Transposed:
 		return []Tensor{{Name: p.Name, Shape: []int{p.Experts, p.Cols, p.Rows / p.Experts}}}
 	case p.Adapter:
 		return []Tensor{{Name: peftPrefix + p.Name, Shape: []int{p.Rows, p.Cols}}}

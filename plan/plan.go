@@ -161,7 +161,7 @@ func Layout(g *graph.Graph, elems int64) []Chunk {
 		n := g.Stored(i).Elems()
 		if i > 0 {
 			c := &list[len(list)-1]
-			if within[i] || together(g, users, i) && size+n <= elems && aligned(g, size) {
+			if within[i] || mayShareChunk(g, users, i) && size+n <= elems && aligned(g, size) {
 				c.Last, size = i+1, size+n
 				continue
 			}
@@ -172,8 +172,8 @@ func Layout(g *graph.Graph, elems int64) []Chunk {
 	return list
 }
 
-// together reports whether parameter i and its predecessor may be in one chunk.
-func together(g *graph.Graph, users [][]int, i int) bool {
+// mayShareChunk reports whether parameter i and its predecessor may be in one chunk.
+func mayShareChunk(g *graph.Graph, users [][]int, i int) bool {
 	return slices.Equal(users[i], users[i-1]) && g.Params[i].Frozen == g.Params[i-1].Frozen
 }
 
@@ -188,7 +188,7 @@ func Runs(g *graph.Graph) []bool {
 	var size int64 // of the run so far
 	for i := range g.Params {
 		vectors := i > 0 && g.Params[i-1].Vector && g.Params[i].Vector
-		if within[i] = within[i] || vectors && together(g, users, i) && aligned(g, size); !within[i] {
+		if within[i] = within[i] || vectors && mayShareChunk(g, users, i) && aligned(g, size); !within[i] {
 			size = 0
 		}
 		size += g.Stored(i).Elems()
@@ -290,7 +290,7 @@ func choices(m *model.Model) (s string) {
 	}{
 		{"sliding", m.Sliding}, {"local", m.LocalTheta}, {"qknorm", m.QKNorm}, {"norms", m.Norms}, {"offset", m.UnitOffset},
 		{"scaled", m.ScaledEmbed}, {"scalar", m.QueryScalar}, {"rotary", m.RotaryPct},
-		{"unturned", m.Unturned}, {"parallel", m.Parallel}, {"multipliers", m.Multipliers},
+		{"unturned", m.NoRotary}, {"parallel", m.Parallel}, {"multipliers", m.Multipliers},
 	} {
 		if !reflect.ValueOf(c.value).IsZero() {
 			s += fmt.Sprintf(" %s%v", c.name, c.value)

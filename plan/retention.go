@@ -234,10 +234,10 @@ func (r Retention) check() error {
 // Swapped reports whether any activation of the layer leaves the device.
 func (r Retention) Swapped() bool { return slices.ContainsFunc(r[:], Fate.Swapped) }
 
-// Again lists, in order, the forward operators that the backward pass of a layer
+// RepeatedNodes lists, in order, the forward operators that the backward pass of a layer
 // repeats: those that compute saved values that are absent and, transitively, their
 // absent inputs. A class swapped in part counts as absent.
-func (r Retention) Again(seg *graph.Segment) (list []*graph.Node) {
+func (r Retention) RepeatedNodes(seg *graph.Segment) (list []*graph.Node) {
 	again := map[int]bool{}
 	var need func(v int)
 	need = func(v int) {

@@ -39,7 +39,7 @@ func measure(m *machine.Machine, c *search.Candidate) error {
 	for r := range programs {
 		programs[r] = c.Programs[r%len(c.Programs)]
 	}
-	devices, err := m.Apart().Open(programs)
+	devices, err := m.OneAtATime().Open(programs)
 	if err != nil {
 		return err
 	}

@@ -69,8 +69,8 @@ func (t *Turns) Next(ctx context.Context, i int) (m session.MeasuredStep, err er
 	return t.list[i].steps.Next(ctx)
 }
 
-// Together reports whether all candidates are in memory at once.
-func (t *Turns) Together() bool { return t.together }
+// AllResident reports whether all candidates are in memory at once.
+func (t *Turns) AllResident() bool { return t.together }
 
 // Step runs a step of candidate i and returns its seconds. A first, uncounted step
 // warms up its memory.

@@ -160,15 +160,15 @@ const Unlimited int64 = math.MaxInt64
 // NoLimits gives every tier unlimited capacity.
 var NoLimits = [device.NumTiers]int64{Unlimited, Unlimited, Unlimited}
 
-// Over reports whether the program needs more of a tier than its capacity. It is the
+// ExceedsCapacity reports whether the program needs more of a tier than its capacity. It is the
 // only definition of "does not fit": searches drop such programs and Verify rejects
 // them.
-func (p *Program) Over(t device.Tier) bool { return p.Height[t] > p.Capacity[t] }
+func (p *Program) ExceedsCapacity(t device.Tier) bool { return p.Height[t] > p.Capacity[t] }
 
 // Fits reports whether no tier is over capacity.
 func (p *Program) Fits() bool {
 	for t := range device.NumTiers {
-		if p.Over(t) {
+		if p.ExceedsCapacity(t) {
 			return false
 		}
 	}
@@ -222,8 +222,8 @@ func (p *Program) Lifetimes() [][2]int {
 	return live
 }
 
-// Whole returns the region that covers a buffer.
-func (p *Program) Whole(buf int) Region {
+// BufferRegion returns the region that covers a buffer.
+func (p *Program) BufferRegion(buf int) Region {
 	b := &p.Buffers[buf]
 	return Region{Buf: buf, Rows: b.Rows, Cols: b.Cols, Stride: b.Cols}
 }

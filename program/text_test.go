@@ -62,7 +62,7 @@ func (g generator) region(p *Program) Region {
 	r := Region{Buf: g.IntN(len(p.Buffers))}
 	b := &p.Buffers[r.Buf]
 	if g.IntN(3) == 0 {
-		return p.Whole(r.Buf)
+		return p.BufferRegion(r.Buf)
 	}
 	r.Off, r.Rows, r.Cols, r.Stride = g.IntN(1<<30), 1+g.IntN(1<<15), 1+g.IntN(1<<15), g.IntN(1<<15)
 	switch g.IntN(4) {

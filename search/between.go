@@ -42,7 +42,7 @@ func lowerBetweenSteps(ctx context.Context, g *graph.Graph, pl *plan.Plan, base 
 		if err != nil {
 			return nil, false, err
 		}
-		list, over = append(list, p), over || p.Over(device.DeviceTier)
+		list, over = append(list, p), over || p.ExceedsCapacity(device.DeviceTier)
 	}
 	return list, over, nil
 }

@@ -154,9 +154,9 @@ func (c *Candidate) Repeated() float64 {
 	return c.share(func(in *program.Instr) bool { return in.Key.Dir == program.Recompute })
 }
 
-// beside returns for how many seconds streams other than the devices' compute streams are busy, summed over
+// transferSeconds returns for how many seconds streams other than the devices' compute streams are busy, summed over
 // streams and ranks.
-func (c *Candidate) beside() (sum float64) {
+func (c *Candidate) transferSeconds() (sum float64) {
 	for r, spans := range c.spans {
 		for i, span := range spans {
 			if c.Programs[r].Instrs[i].Stream != device.Compute {

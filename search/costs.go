@@ -78,7 +78,7 @@ func (p *problem) estimate(b int) *costs {
 	saved := plan.Saved(g, typical, rows)
 	for _, r := range p.recomputations(variant{}) {
 		var sec float64
-		for _, n := range r.Again(&g.Segments[1+typical]) {
+		for _, n := range r.RepeatedNodes(&g.Segments[1+typical]) {
 			sec += p.prices.node(n, rows)
 		}
 		var kept int64
@@ -90,7 +90,7 @@ func (p *problem) estimate(b int) *costs {
 		c.again, c.kept = append(c.again, sec), append(c.kept, kept)
 	}
 	out := &g.Values[g.Segments[0].Out]
-	c.message = p.prices.between(graph.Send, out.DType, rows, out.Cols, 2)
+	c.message = p.prices.exchangeSeconds(graph.Send, out.DType, rows, out.Cols, 2)
 	return c
 }
 

@@ -208,7 +208,7 @@ func (p *problem) residentsToFitHost(ctx context.Context, ch choice) (int, error
 		return 0, nil
 	}
 	c, err := p.evaluate(ctx, ch)
-	if err != nil || c.Program.Over(device.DeviceTier) {
+	if err != nil || c.Program.ExceedsCapacity(device.DeviceTier) {
 		return 0, err
 	}
 	chunks := len(c.Plan.Chunks)
@@ -217,7 +217,7 @@ func (p *problem) residentsToFitHost(ctx context.Context, ch choice) (int, error
 		ch.residents = i + 1
 		c, err := p.evaluate(ctx, ch)
 		failed = cmp.Or(failed, err)
-		return err != nil || !c.Program.Over(device.HostTier)
+		return err != nil || !c.Program.ExceedsCapacity(device.HostTier)
 	})
 	return n, failed
 }
@@ -226,7 +226,7 @@ func (p *problem) residentsToFitHost(ctx context.Context, ch choice) (int, error
 // Choices must be sorted by decreasing memory.
 func (p *problem) firstThatFits(ctx context.Context, of aim, n int, at func(int) choice) (*Candidate, error) {
 	last, err := p.evaluate(ctx, at(n-1))
-	if err != nil || last.Program.Over(device.DeviceTier) {
+	if err != nil || last.Program.ExceedsCapacity(device.DeviceTier) {
 		return nil, err // the last choice needs least device memory, though it may need more of other tiers
 	}
 	if of != fastestPlan && last.Fits {

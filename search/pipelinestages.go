@@ -338,13 +338,13 @@ func (t *task) finishTimes(rank int) (sums, update float64) {
 	if group > 1 && n > 0 {
 		cols := int(min(n, math.MaxInt32))
 		scale := float64(n) / float64(max(cols, 1))
-		sums += scale * t.p.prices.between(graph.AllReduce, graph.F32, 1, cols, group)
+		sums += scale * t.p.prices.exchangeSeconds(graph.AllReduce, graph.F32, 1, cols, group)
 		if t.shard != "" {
 			own /= int64(group)
 		}
 		if t.shard == "weights" || t.shard == "grads" {
 			visits := float64(t.micros)
-			sums += scale * visits * t.p.prices.between(graph.ReduceScatter, graph.F32, 1, cols, group) / 2
+			sums += scale * visits * t.p.prices.exchangeSeconds(graph.ReduceScatter, graph.F32, 1, cols, group) / 2
 		}
 	}
 	if t.weights == device.HostTier { // weights are copied in at every visit

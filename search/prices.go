@@ -29,8 +29,8 @@ func callOf(g *graph.Graph, n *graph.Node, rows int) *device.Call {
 	return c
 }
 
-// between returns the seconds of a message, or of a collective among that many ranks.
-func (p prices) between(op graph.Op, dt graph.DType, rows, cols, ranks int) float64 {
+// exchangeSeconds returns the seconds of a message, or of a collective among that many ranks.
+func (p prices) exchangeSeconds(op graph.Op, dt graph.DType, rows, cols, ranks int) float64 {
 	o := device.Operand{DType: dt, Rows: rows, Cols: cols, Stride: cols}
 	c := &device.Call{Op: op, Stream: device.Send, Args: []device.Operand{o}, Peers: []int{1}}
 	if op != graph.Send {

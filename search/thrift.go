@@ -11,7 +11,7 @@ import (
 func preferThrifty(_ context.Context, _ *problem, found shortlist) (shortlist, error) {
 	const asFast, late = 1.005, 0.02
 	fastest := found[0]
-	feared := func(c *Candidate) float64 { return c.Seconds() + late*c.beside() }
+	feared := func(c *Candidate) float64 { return c.Seconds() + late*c.transferSeconds() }
 	best := fastest
 	for _, c := range found {
 		if c.Seconds() <= asFast*fastest.Seconds() && c.Plan.MicroBatch == fastest.Plan.MicroBatch && feared(c) < feared(best) {

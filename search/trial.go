@@ -42,9 +42,9 @@ type Trial struct {
 
 // Trials are candidates that are ready to run, by their index in a list.
 type Trials interface {
-	// Together reports whether all are in memory at once; otherwise switching takes
+	// AllResident reports whether all are in memory at once; otherwise switching takes
 	// time.
-	Together() bool
+	AllResident() bool
 	// Step runs one step of a candidate, after an uncounted first one, and returns its seconds.
 	Step(ctx context.Context, i int) (float64, error)
 	Close() error
@@ -177,7 +177,7 @@ func finalistsOf(ctx context.Context, p *problem, found shortlist, limit time.Du
 // runRound runs a round of the remaining finalists, and reports whether time is up.
 func runRound(ctx context.Context, t Trials, list []*Candidate, left []int, end time.Time) (done bool, err error) {
 	turns, inTurn := 1, stepsOf(list[0].Seconds())
-	if t.Together() {
+	if t.AllResident() {
 		turns, inTurn = inTurn, 1
 	}
 	rng := rand.New(rand.NewPCG(1, uint64(len(left))))

@@ -44,7 +44,7 @@ func (f *fakeTrials) open(_ context.Context, list []*Candidate) (Trials, error) 
 	return f, nil
 }
 
-func (f *fakeTrials) Together() bool { return f.together }
+func (f *fakeTrials) AllResident() bool { return f.together }
 
 func (f *fakeTrials) Step(_ context.Context, i int) (float64, error) {
 	took := f.truth[i] * (1 + f.noise*f.rng.Float64())

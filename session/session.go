@@ -131,7 +131,7 @@ func compatible(updates []*program.Program, steps [][]*program.Program) error {
 	}
 	for _, step := range steps[1:] {
 		for r := range step {
-			if err := verify.Beside(steps[0][r], step[r]); err != nil {
+			if err := verify.VerifyBeside(steps[0][r], step[r]); err != nil {
 				return err
 			}
 		}

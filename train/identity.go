@@ -159,17 +159,17 @@ func (a identity) difference(b identity) string {
 			if k == "text" {
 				return fmt.Sprintf("text is of other tokens, though as many (hash %v there and %v here)", x[k], y[k])
 			}
-			there, here := apart(fmt.Sprint(x[k]), fmt.Sprint(y[k]))
+			there, here := differingWords(fmt.Sprint(x[k]), fmt.Sprint(y[k]))
 			return fmt.Sprintf("%s is %s there and %s here", k, there, here)
 		}
 	}
 	return ""
 }
 
-// apart reduces two texts of equally many words to the words that differ, each with
+// differingWords reduces two texts of equally many words to the words that differ, each with
 // the word before it that names it ("frozen 11/d70c2137"). Other texts are returned
 // whole.
-func apart(a, b string) (there, here string) {
+func differingWords(a, b string) (there, here string) {
 	sep := " "
 	if strings.Contains(a, ", ") {
 		sep = ", "

@@ -20,7 +20,7 @@ func (t *Run) numeric(out session.Outcome, sc session.Scalars, cursor data.Curso
 		err = fmt.Errorf("%w; so were the %d steps before, which were skipped", err, t.guard.Broken-1)
 	}
 	if !out.Skipped { // the state before the step is gone
-		list := []string{"use a lower learning_rate or more warmup_steps", t.whole()}
+		list := []string{"use a lower learning_rate or more warmup_steps", t.lastCheckpoint()}
 		if t.Setup.Spec.Clip == 0 {
 			list = append(list, "with gradient_clipping (1e9 clips nothing) updates wait for the norm, and the cause can be named")
 		}
@@ -50,7 +50,7 @@ func (t *Run) advice(c *session.Culprit) (list []string) {
 	spec := t.Setup.Spec
 	switch {
 	case c == nil:
-		return []string{"the same program on the same numbers gives the same bits, so suspect the hardware, such as memory or clock rate", t.whole()}
+		return []string{"the same program on the same numbers gives the same bits, so suspect the hardware, such as memory or clock rate", t.lastCheckpoint()}
 	case c.Before && t.Step == t.guard.Skipped && t.Setup.Folder != "": // no step has changed a weight
 		return []string{fmt.Sprintf("the weights in %s have it already: use another copy of them", t.Setup.Folder)}
 	case c.Before && t.saved == "":
@@ -77,11 +77,11 @@ func (t *Run) advice(c *session.Culprit) (list []string) {
 	case t.saved != "":
 		list = append(list, "resume from an earlier checkpoint")
 	}
-	return append(list, t.whole(), "if nothing is changed, the run fails at the same step again")
+	return append(list, t.lastCheckpoint(), "if nothing is changed, the run fails at the same step again")
 }
 
-// whole says what is left of the run.
-func (t *Run) whole() string {
+// lastCheckpoint says what is left of the run.
+func (t *Run) lastCheckpoint() string {
 	if t.saved == "" {
 		return "there is no checkpoint yet"
 	}

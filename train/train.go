@@ -538,7 +538,7 @@ func (t *Run) Validate(ctx context.Context) (float64, error) {
 	}
 	loss := sum / float64(all)
 	if !stat.Finite(loss) {
-		return 0, folder.NotFinite(fmt.Errorf("step %d: the validation loss is %v: numbers are not finite; hint: %s; use a lower learning_rate", t.Step, loss, t.whole()))
+		return 0, folder.NotFinite(fmt.Errorf("step %d: the validation loss is %v: numbers are not finite; hint: %s; use a lower learning_rate", t.Step, loss, t.lastCheckpoint()))
 	}
 	t.ValLoss = loss
 	if t.Setup.preferring() {

@@ -8,7 +8,7 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// Beside proves that a program may run between the steps of another, on the same rank
+// VerifyBeside proves that a program may run between the steps of another, on the same rank
 // and in the same arenas, such as an evaluation between training steps. The program
 // must declare what the base keeps at the base's addresses and under its names, and
 // must leave parameters and their state unchanged. Verify then proves for both that
@@ -19,7 +19,7 @@ import (
 //	eval  p.c0 device addr=0 persistent   m.c0 device addr=64 persistent   x1 device addr=128
 //
 // If eval did not declare m.c0, x1 might overlap it, and Verify could not know.
-func Beside(base, p *program.Program) error {
+func VerifyBeside(base, p *program.Program) error {
 	if err := Shares(base, p); err != nil {
 		return err
 	}
@@ -38,7 +38,7 @@ func Beside(base, p *program.Program) error {
 	return nil
 }
 
-// Shares proves the same as Beside, except that the program may change parameters and their state, as deferred
+// Shares proves the same as VerifyBeside, except that the program may change parameters and their state, as deferred
 // updates do.
 func Shares(base, p *program.Program) error {
 	fail := func(b *program.Buffer, format string, args ...any) error {

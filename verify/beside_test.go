@@ -38,12 +38,12 @@ func TestBeside(t *testing.T) {
 			return p
 		}
 		p := evaluate()
-		if err := Beside(base, p); err != nil {
+		if err := VerifyBeside(base, p); err != nil {
 			t.Fatalf("plan %+v: %v", pl, err)
 		}
 		fails := func(p *program.Program, want string) {
 			t.Helper()
-			if err := Beside(base, p); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "hint: ") {
+			if err := VerifyBeside(base, p); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "hint: ") {
 				t.Errorf("%v, want %q", err, want)
 			}
 		}

@@ -45,7 +45,7 @@ func TestDecodePrograms(t *testing.T) {
 				}
 				if base != nil {
 					shared(t, base, plain)
-					if err := Beside(base, plain); err != nil {
+					if err := VerifyBeside(base, plain); err != nil {
 						t.Fatal(err)
 					}
 				}

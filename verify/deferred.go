@@ -111,10 +111,10 @@ func (left contents) of(name string, t graph.DType, at within) Value {
 		return castValue(t, left.of(full, graph.F32, at))
 	}
 	if full, ok := restOf(name); ok {
-		return left.of(full, graph.F32, at).rest()
+		return left.of(full, graph.F32, at).lowerHalves()
 	}
 	if rest, ok := left[named{restName + strings.TrimPrefix(name, fullName), at}]; ok && strings.HasPrefix(name, fullName) {
-		return rest.rest()
+		return rest.lowerHalves()
 	}
 	return initValue(name, t, at)
 }

@@ -142,12 +142,12 @@ func TestFullQueues(t *testing.T) {
 			x, y := s.matrix("x", program.ClassInputs, graph.F32, 2, 2), s.matrix("y", program.ClassActivations, graph.F32, 2, 2)
 			s.Buffers[x].Persistent, s.Buffers[x].Init = true, []string{"x"}
 			g := &gridBuilder{smallBuilder: s}
-			g.copy(device.Compute, s.Whole(out), s.Whole(x))
-			g.message(graph.Recv, 1-r, 1-r, s.Whole(in))
+			g.copy(device.Compute, s.BufferRegion(out), s.BufferRegion(x))
+			g.message(graph.Recv, 1-r, 1-r, s.BufferRegion(in))
 			for range c.n {
-				g.op(device.Compute, graph.Act, graph.Attr{}, s.Whole(y), s.Whole(in))
+				g.op(device.Compute, graph.Act, graph.Attr{}, s.BufferRegion(y), s.BufferRegion(in))
 			}
-			g.message(graph.Send, 1-r, r, s.Whole(out))
+			g.message(graph.Send, 1-r, r, s.BufferRegion(out))
 			placeApart(s.Program)
 			s.Instrs[2].Waits = []int{1}
 			s.Instrs[len(s.Instrs)-1].Waits = []int{0}
@@ -167,7 +167,7 @@ func TestOwnPlace(t *testing.T) {
 		for r := range 2 {
 			g := &gridBuilder{smallBuilder: &smallBuilder{Program: &program.Program{Rank: r}}}
 			w := g.flat("w", device.DeviceTier, program.ClassWeights, graph.F32, 8, []int{4}, "a", "b")
-			args := []program.Region{g.Whole(w), piecesOf(w, 0, offs[r], offs[r]+4)}
+			args := []program.Region{g.BufferRegion(w), piecesOf(w, 0, offs[r], offs[r]+4)}
 			if op == graph.ReduceScatter {
 				slices.Reverse(args)
 			}
@@ -199,7 +199,7 @@ func TestOwnPlace(t *testing.T) {
 // TestUnorderedSums: sums of the same terms are equal in any order and grouping,
 // and no others are: not with a term missing, repeated, elsewhere or made differently.
 func TestUnorderedSums(t *testing.T) {
-	term := func(n int) Value { return seedOp.withInts(n, n) }
+	term := func(n int) Value { return seedOp.hashInts(n, n) }
 	sum := func(list ...int) Value {
 		v := noTerms
 		for _, n := range list {
@@ -213,7 +213,7 @@ func TestUnorderedSums(t *testing.T) {
 			t.Errorf("%v is not %v", v, want)
 		}
 	}
-	other := []Value{{}, noTerms, sum(1, 2), sum(1, 2, 3, 3), sum(1, 2, 4), sum(1, 1, 1), term(1), term(6), sum(1, 2).with(term(3)), sum(1, 2, 3).with(sum()), sum(1).plus(sum(2, 3).with(noTerms))}
+	other := []Value{{}, noTerms, sum(1, 2), sum(1, 2, 3, 3), sum(1, 2, 4), sum(1, 1, 1), term(1), term(6), sum(1, 2).hashWith(term(3)), sum(1, 2, 3).hashWith(sum()), sum(1).plus(sum(2, 3).hashWith(noTerms))}
 	for _, v := range other {
 		if v == want || v[1]&1 != 0 && v == (Value{}) {
 			t.Errorf("%v is %v too", v, want)

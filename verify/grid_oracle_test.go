@@ -226,7 +226,7 @@ func (cl cluster) results(outputs map[string]bool) (map[string]uint64, string) {
 			if !outputs[b.Name] {
 				continue
 			}
-			o, own := m.p.Operand(m.p.Whole(i)), rowsWritten(m.p, i)
+			o, own := m.p.Operand(m.p.BufferRegion(i)), rowsWritten(m.p, i)
 			m.each(o, func(r, c int) {
 				if !own[r] {
 					return

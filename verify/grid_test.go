@@ -139,7 +139,7 @@ func (g *gridBuilder) kept(kind optimizer.Kind, class program.Class, k, lo, hi i
 		init = append(init, fmt.Sprintf("%s+%d", name, at))
 	}
 	buf := g.flat(name, device.DeviceTier, class, graph.F32, hi-lo, cuts, init...)
-	g.Homes = append(g.Homes, program.Home{Param: k, Kind: kind, At: lo, Region: g.Whole(buf)})
+	g.Homes = append(g.Homes, program.Home{Param: k, Kind: kind, At: lo, Region: g.BufferRegion(buf)})
 	return buf
 }
 
@@ -164,9 +164,9 @@ func (g *gridBuilder) weight(k int) gridWeight {
 		src := program.Region{}
 		if w.lo < w.hi {
 			w.p = g.kept(optimizer.Weights, program.ClassWeights, k, w.lo, w.hi)
-			src = g.Whole(w.p)
+			src = g.BufferRegion(w.p)
 		}
-		g.between(graph.AllGather, w.group, false, g.Whole(w.full), src)
+		g.between(graph.AllGather, w.group, false, g.BufferRegion(w.full), src)
 	} else {
 		w.p = g.kept(optimizer.Weights, program.ClassWeights, k, 0, w.elems)
 		w.full = w.p
@@ -209,7 +209,7 @@ func (g *gridBuilder) compute(rows int) {
 	}
 	acts := make([]gridActs, g.micro)
 	mat := func(name string, i, cols int) program.Region {
-		return g.Whole(g.matrix(fmt.Sprintf("%s.%d", name, i), program.ClassActivations, graph.F32, n, cols))
+		return g.BufferRegion(g.matrix(fmt.Sprintf("%s.%d", name, i), program.ClassActivations, graph.F32, n, cols))
 	}
 	for i := range acts {
 		act := &acts[i]
@@ -249,8 +249,8 @@ func (g *gridBuilder) compute(rows int) {
 func (g *gridBuilder) head(i int, act gridActs, z, l, y program.Region, total int) {
 	w := &g.weights[len(g.weights)-1]
 	g.op(device.Compute, graph.Linear, graph.Attr{}, z, act.a, g.matrixOf(w.full, 1), program.Region{}, program.Region{})
-	g.op(device.Compute, graph.CrossEntropy, graph.Attr{Grad: true}, l, z, y, g.Whole(g.scalars))
-	g.op(device.Compute, graph.LossSum, graph.Attr{Acc: i > 0}, g.Whole(total), l)
+	g.op(device.Compute, graph.CrossEntropy, graph.Attr{Grad: true}, l, z, y, g.BufferRegion(g.scalars))
+	g.op(device.Compute, graph.LossSum, graph.Attr{Acc: i > 0}, g.BufferRegion(total), l)
 	g.gradient(w, i, act.a, z)
 	g.op(device.Compute, graph.LinearDX, graph.Attr{}, act.da, z, g.matrixOf(w.full, 1))
 }
@@ -268,7 +268,7 @@ func (g *gridBuilder) gradient(w *gridWeight, i int, x, dy program.Region) {
 		if w.part < 0 {
 			w.part, w.partAt = g.temp("part", program.ClassGrads, w.k, w.lo, w.hi), w.lo
 		}
-		dst = g.Whole(w.part)
+		dst = g.BufferRegion(w.part)
 	}
 	g.between(graph.ReduceScatter, w.group, i > 0, dst, piecesOf(w.dw, 0, 0, w.elems))
 }
@@ -323,7 +323,7 @@ func (g *gridBuilder) norm() {
 	src, all := program.Region{}, -1
 	if len(own) > 0 {
 		all = slots("parts", len(own))
-		src = g.Whole(all)
+		src = g.BufferRegion(all)
 	}
 	for n, q := range own {
 		w := g.weights[slices.IndexFunc(g.weights, func(w gridWeight) bool { return w.k == q[0] })]
@@ -336,16 +336,16 @@ func (g *gridBuilder) norm() {
 			total, world = total+n, append(world, r)
 		}
 		all = slots("parts.all", total)
-		g.between(graph.AllGather, world, false, g.Whole(all), src)
+		g.between(graph.AllGather, world, false, g.BufferRegion(all), src)
 	}
-	g.op(device.Compute, graph.NormAll, graph.Attr{Clip: 1}, g.Whole(g.clip), g.Whole(all), g.Whole(g.scalars))
+	g.op(device.Compute, graph.NormAll, graph.Attr{Clip: 1}, g.BufferRegion(g.clip), g.BufferRegion(all), g.BufferRegion(g.scalars))
 }
 
 // update steps what this rank owns, and gathers the rest.
 func (g *gridBuilder) update(w *gridWeight) {
 	if w.lo < w.hi {
 		g.op(device.Compute, graph.AdamW, graph.Attr{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1},
-			piecesOf(w.p, w.at, w.lo, w.hi), g.Whole(w.m), g.Whole(w.v), piecesOf(w.part, w.partAt, w.lo, w.hi), g.Whole(g.clip), g.Whole(g.scalars))
+			piecesOf(w.p, w.at, w.lo, w.hi), g.BufferRegion(w.m), g.BufferRegion(w.v), piecesOf(w.part, w.partAt, w.lo, w.hi), g.BufferRegion(g.clip), g.BufferRegion(g.scalars))
 	}
 	if g.replicas == 1 || g.shard == "" || g.shard == "weights" {
 		return
@@ -354,7 +354,7 @@ func (g *gridBuilder) update(w *gridWeight) {
 	if w.lo < w.hi {
 		src = piecesOf(w.p, 0, w.lo, w.hi)
 	}
-	g.between(graph.AllGather, w.group, false, g.Whole(w.p), src)
+	g.between(graph.AllGather, w.group, false, g.BufferRegion(w.p), src)
 }
 
 // TestGrids: however the work is divided, programs verify and compute the same: bit

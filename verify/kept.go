@@ -60,7 +60,7 @@ func (xs *executions) checkKept() error {
 			return fmt.Errorf("buffer %s ends with a %q that is not the cast of %q in buffer %s; hint: look for a copy that is missing or too early",
 				k.buffer(half), name, full, k.buffer(master))
 		}
-		if rest, known := k.now[restName+strings.TrimPrefix(full, fullName)]; ok && known && castValue(graph.BF16, rest.v.rest()) != half.v {
+		if rest, known := k.now[restName+strings.TrimPrefix(full, fullName)]; ok && known && castValue(graph.BF16, rest.v.lowerHalves()) != half.v {
 			return fmt.Errorf("buffer %s ends with a %q whose lower halves are not those in buffer %s; hint: look for a copy that is missing or too early",
 				k.buffer(half), name, k.buffer(rest))
 		}

@@ -227,7 +227,7 @@ func (xs *executions) summary() (summary, error) {
 			if h := &x.p.Homes[i]; h.Kind == optimizer.LowerHalves {
 				x.parts(i, func(elements string, atom int32, _ string) {
 					halved[elements] = true
-					err = cmp.Or(err, c.same(homeKey(optimizer.Weights, elements), x.atoms[atom].rest(), x.p.Rank))
+					err = cmp.Or(err, c.same(homeKey(optimizer.Weights, elements), x.atoms[atom].lowerHalves(), x.p.Rank))
 				})
 			}
 		}

@@ -78,7 +78,7 @@ func boot(p *program.Program, rng *rand.Rand) *machine {
 		if !b.Persistent || named[b.Name] != i {
 			continue
 		}
-		o, row0 := p.Operand(p.Whole(i)), 0
+		o, row0 := p.Operand(p.BufferRegion(i)), 0
 		if strings.HasPrefix(b.Name, "batch.") {
 			row0 = p.BatchRow
 		}
@@ -398,7 +398,7 @@ func (m *machine) results(outputs map[string]bool) map[string]uint64 {
 	}
 	for i := range m.p.Buffers {
 		if b := &m.p.Buffers[i]; outputs[b.Name] {
-			take(b.Name, m.p.Whole(i))
+			take(b.Name, m.p.BufferRegion(i))
 		}
 	}
 	return out

@@ -55,7 +55,7 @@ func prove(g *graph.Graph, pl *plan.Plan, clip float64, mode lower.Mode) error {
 				return fmt.Errorf("mode %d, rank %d: %w", m, opt.Rank, err)
 			}
 			if opt.Base != nil && m != lower.Train {
-				if err := Beside(opt.Base, ps[opt.Rank]); err != nil {
+				if err := VerifyBeside(opt.Base, ps[opt.Rank]); err != nil {
 					return fmt.Errorf("mode %d, rank %d: %w", m, opt.Rank, err)
 				}
 			}

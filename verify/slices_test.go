@@ -68,7 +68,7 @@ func slicedProgram(forward, backward []slice, sum graph.DType) *program.Program 
 		}
 	}
 	if sum == graph.F32 {
-		s.op(device.Compute, graph.Cast, graph.Attr{}, s.Whole(dkv), s.Whole(sums))
+		s.op(device.Compute, graph.Cast, graph.Attr{}, s.BufferRegion(dkv), s.BufferRegion(sums))
 	}
 	placeByForce(s.Program)
 	return s.Program

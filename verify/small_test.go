@@ -126,19 +126,19 @@ func (s *smallBuilder) microBatch(i, x, y, scalars, total, w, dw int) {
 	h, a, z, l, da := mat("h", 6), mat("a", 6), mat("z", 5), mat("l", 1), mat("da", 6)
 	acc := graph.Attr{Acc: i > 0}
 	gelu := graph.Attr{Act: graph.GELUErf}
-	s.op(c, graph.Linear, graph.Attr{}, s.Whole(h), xs, s.weight(w, 0), program.Region{}, program.Region{})
-	s.op(c, graph.Act, gelu, s.Whole(a), s.Whole(h))
-	s.op(c, graph.Linear, graph.Attr{}, s.Whole(z), s.Whole(a), s.weight(w, 1), program.Region{}, program.Region{})
-	s.op(c, graph.CrossEntropy, graph.Attr{Grad: true}, s.Whole(l), s.Whole(z), ys, s.Whole(scalars))
-	s.op(c, graph.LossSum, acc, s.Whole(total), s.Whole(l))
+	s.op(c, graph.Linear, graph.Attr{}, s.BufferRegion(h), xs, s.weight(w, 0), program.Region{}, program.Region{})
+	s.op(c, graph.Act, gelu, s.BufferRegion(a), s.BufferRegion(h))
+	s.op(c, graph.Linear, graph.Attr{}, s.BufferRegion(z), s.BufferRegion(a), s.weight(w, 1), program.Region{}, program.Region{})
+	s.op(c, graph.CrossEntropy, graph.Attr{Grad: true}, s.BufferRegion(l), s.BufferRegion(z), ys, s.BufferRegion(scalars))
+	s.op(c, graph.LossSum, acc, s.BufferRegion(total), s.BufferRegion(l))
 	if s.recompute {
 		a = mat("a'", 6)
-		s.op(c, graph.Act, gelu, s.Whole(a), s.Whole(h))
+		s.op(c, graph.Act, gelu, s.BufferRegion(a), s.BufferRegion(h))
 	}
-	s.op(c, graph.LinearDW, acc, weightIn(dw, 1), s.Whole(a), s.Whole(z))
-	s.op(c, graph.LinearDX, graph.Attr{}, s.Whole(da), s.Whole(z), s.weight(w, 1))
-	s.op(c, graph.ActBwd, gelu, s.Whole(da), s.Whole(da), s.Whole(h))
-	s.op(c, graph.LinearDW, acc, weightIn(dw, 0), xs, s.Whole(da))
+	s.op(c, graph.LinearDW, acc, weightIn(dw, 1), s.BufferRegion(a), s.BufferRegion(z))
+	s.op(c, graph.LinearDX, graph.Attr{}, s.BufferRegion(da), s.BufferRegion(z), s.weight(w, 1))
+	s.op(c, graph.ActBwd, gelu, s.BufferRegion(da), s.BufferRegion(da), s.BufferRegion(h))
+	s.op(c, graph.LinearDW, acc, weightIn(dw, 0), xs, s.BufferRegion(da))
 }
 
 func (s *smallBuilder) optimizer(scalars, w, m, v, dw int) {
@@ -150,7 +150,7 @@ func (s *smallBuilder) optimizer(scalars, w, m, v, dw int) {
 			s.copy(device.DevToHost, weightIn(host, k), weightIn(dw, k))
 		}
 		sc := s.flat("scalars.host", tier, program.ClassInputs, graph.F32, graph.NumScalars, nil)
-		s.copy(device.DevToHost, s.Whole(sc), s.Whole(scalars))
+		s.copy(device.DevToHost, s.BufferRegion(sc), s.BufferRegion(scalars))
 		dw, scalars = host, sc
 	}
 	parts := s.flat("parts", tier, program.ClassReductions, graph.F64, 2, []int{1})
@@ -158,10 +158,10 @@ func (s *smallBuilder) optimizer(scalars, w, m, v, dw int) {
 	for k := range smallWeights {
 		s.op(stream, graph.NormPart, graph.Attr{}, program.Region{Buf: parts, Off: k, Rows: 1, Cols: 1, Stride: 1}, weightIn(dw, k))
 	}
-	s.op(stream, graph.NormAll, graph.Attr{Clip: 1}, s.Whole(clip), s.Whole(parts), s.Whole(scalars))
+	s.op(stream, graph.NormAll, graph.Attr{Clip: 1}, s.BufferRegion(clip), s.BufferRegion(parts), s.BufferRegion(scalars))
 	for k := range smallWeights {
 		s.op(stream, graph.AdamW, graph.Attr{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1},
-			weightIn(w, k), weightIn(m, k), weightIn(v, k), weightIn(dw, k), s.Whole(clip), s.Whole(scalars))
+			weightIn(w, k), weightIn(m, k), weightIn(v, k), weightIn(dw, k), s.BufferRegion(clip), s.BufferRegion(scalars))
 	}
 }
 

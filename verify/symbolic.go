@@ -54,9 +54,9 @@ type Value [2]uint64
 
 // ---- values
 
-// with hashes v and w, in this order. Apart from the last bit it is, for fixed v, a
+// hashWith hashes v and w, in this order. Apart from the last bit it is, for fixed v, a
 // bijection of w and vice versa, so collisions arise almost only from chains.
-func (v Value) with(w Value) Value {
+func (v Value) hashWith(w Value) Value {
 	a := (bits.RotateLeft64(v[0], 29) ^ w[0]) * 0x9e3779b97f4a7c15
 	b := (bits.RotateLeft64(v[1], 41) + w[1]) * 0xc2b2ae3d27d4eb4f
 	a ^= a >> 32
@@ -90,15 +90,15 @@ func ints(a, b int) Value {
 	return Value{uint64(a) + 0x51ed270b0a1f39c1, uint64(b) + 0x2545f4914f6cdd1d}
 }
 
-// withInts hashes a pair of small numbers.
-func (v Value) withInts(a, b int) Value { return v.with(ints(a, b)) }
+// hashInts hashes a pair of small numbers.
+func (v Value) hashInts(a, b int) Value { return v.hashWith(ints(a, b)) }
 
 func (v Value) withString(s string) Value {
-	v = v.withInts(len(s), 0)
+	v = v.hashInts(len(s), 0)
 	for len(s) > 0 {
 		var word [8]byte
 		n := copy(word[:], s)
-		v = v.with(Value{binary.LittleEndian.Uint64(word[:]), uint64(n)})
+		v = v.hashWith(Value{binary.LittleEndian.Uint64(word[:]), uint64(n)})
 		s = s[n:]
 	}
 	return v
@@ -114,12 +114,14 @@ var (
 
 // castValue returns the value of a copy of v with elements of type t.
 func castValue(t graph.DType, v Value) Value {
-	return seedOp.withInts(int(graph.Cast), 0).withInts(int(t), 0).with(v)
+	return seedOp.hashInts(int(graph.Cast), 0).hashInts(int(t), 0).hashWith(v)
 }
 
-// rest returns the value of the lower halves of v, and given that value, v again: each
+// lowerHalves returns the value of the lower halves of v, and given that value, v again: each
 // determines the other. The upper halves are castValue(graph.BF16, v).
-func (v Value) rest() Value { return Value{v[0] ^ 0x6a09e667f3bcc908, v[1] ^ 0xbb67ae8584caa73a} }
+func (v Value) lowerHalves() Value {
+	return Value{v[0] ^ 0x6a09e667f3bcc908, v[1] ^ 0xbb67ae8584caa73a}
+}
 
 // within says which part of the named content an atom is: all of it, a number of
 // elements, or a band of a block of rows.
@@ -131,16 +133,16 @@ func initValue(name string, t graph.DType, at within) Value {
 		return castValue(t, initValue(full, graph.F32, at))
 	}
 	if full, ok := restOf(name); ok {
-		return initValue(full, graph.F32, at).rest()
+		return initValue(full, graph.F32, at).lowerHalves()
 	}
-	return seedInit.withString(name).withInts(int(t), at.cols).withInts(at.row, at.col)
+	return seedInit.withString(name).hashInts(int(t), at.cols).hashInts(at.row, at.col)
 }
 
 // opValue hashes an operator and its constants, except what does not change results:
 // whether a sum continues (its old value is hashed instead) and, for position-dependent
 // operators, where the operands begin.
 func opValue(in *program.Instr) Value {
-	v := seedOp.withInts(int(in.Op), 0)
+	v := seedOp.hashInts(int(in.Op), 0)
 	if in.Op == graph.Cast {
 		return v
 	}
@@ -167,7 +169,7 @@ func opValue(in *program.Instr) Value {
 			n = uint64(*x)
 		}
 		if n != 0 {
-			v = v.with(Value{n, uint64(i)})
+			v = v.hashWith(Value{n, uint64(i)})
 		}
 	}
 	return v
@@ -263,7 +265,7 @@ func (x *execution) instr(i int) error {
 		case graph.TokenSum:
 			x.tokenSum(in, args)
 		default:
-			x.whole(in, args)
+			x.dependOnAll(in, args)
 		}
 	}
 	if x.undefined >= 0 {
@@ -285,7 +287,7 @@ func (x *execution) atom(j int, at int32) Value {
 func (x *execution) read(v Value, j int, s box, from, to int32) Value {
 	for b := from; b < to; b++ {
 		for k := range s.bands {
-			v = v.with(x.atom(j, s.at(b, k)))
+			v = v.hashWith(x.atom(j, s.at(b, k)))
 		}
 	}
 	return v
@@ -299,7 +301,7 @@ func (x *execution) operand(v Value, in *program.Instr, j int) Value {
 	if in.Op.Info().Args[j].Token {
 		rows = 0
 	}
-	return v.withInts(j, int(x.p.Buffers[r.Buf].DType)).withInts(rows, r.Cols)
+	return v.hashInts(j, int(x.p.Buffers[r.Buf].DType)).hashInts(rows, r.Cols)
 }
 
 // band identifies band k of operand j by its columns.
@@ -343,7 +345,7 @@ func (x *execution) tokens(v Value, in *program.Instr, args []box, from, to int3
 			continue // added to the result, see put
 		}
 		if reads {
-			v = x.read(v.withInts(j, 0), j, s, from, to)
+			v = x.read(v.hashInts(j, 0), j, s, from, to)
 		}
 	}
 	return v
@@ -367,7 +369,7 @@ func (x *execution) position(v Value, in *program.Instr, block int32) Value {
 	if !in.Op.Info().Position {
 		return v
 	}
-	return v.withInts((in.Attr.Row0+int(block)*x.p.RowUnit)%in.Attr.Seq, 0)
+	return v.hashInts((in.Attr.Row0+int(block)*x.p.RowUnit)%in.Attr.Seq, 0)
 }
 
 // shares hashes, for each block of rows, what all of the block's results share.
@@ -396,7 +398,7 @@ func (x *execution) rowWise(in *program.Instr, args []box) {
 		for k := range s.bands {
 			band := x.band(in, args, j, k)
 			for b, v := range shares {
-				x.put(in, j, s.at(int32(b), k), v.with(band))
+				x.put(in, j, s.at(int32(b), k), v.hashWith(band))
 			}
 		}
 	}
@@ -409,7 +411,7 @@ func (x *execution) sequences(in *program.Instr, args []box) {
 	for first := 0; first < len(shares); first += per {
 		whole := seedOp
 		for _, v := range shares[first:min(first+per, len(shares))] {
-			whole = whole.with(v)
+			whole = whole.hashWith(v)
 		}
 		for j, s := range args {
 			if _, writes := accessOf(in, j); !writes {
@@ -418,7 +420,7 @@ func (x *execution) sequences(in *program.Instr, args []box) {
 			for k := range s.bands {
 				band := x.band(in, args, j, k)
 				for b := first; b < min(first+per, len(shares)); b++ {
-					x.atoms[s.at(int32(b), k)] = whole.with(shares[b]).with(band)
+					x.atoms[s.at(int32(b), k)] = whole.hashWith(shares[b]).hashWith(band)
 				}
 			}
 		}
@@ -429,7 +431,7 @@ func (x *execution) sequences(in *program.Instr, args []box) {
 // their contributions.
 func (x *execution) tokenSum(in *program.Instr, args []box) {
 	shares := x.shares(in, args)
-	rest := len(shares) * x.p.RowUnit % x.together(in)
+	rest := len(shares) * x.p.RowUnit % x.tokensAtOnce(in)
 	for j, s := range args {
 		if _, writes := accessOf(in, j); !writes {
 			continue
@@ -437,23 +439,23 @@ func (x *execution) tokenSum(in *program.Instr, args []box) {
 		for k := range s.bands {
 			band := x.band(in, args, j, k)
 			for b := range s.blocks {
-				sum, here := &x.atoms[s.at(b, k)], band.withInts(int(b), 0)
+				sum, here := &x.atoms[s.at(b, k)], band.hashInts(int(b), 0)
 				x.begin(in, j, sum)
 				for _, v := range shares {
-					x.add(sum, v.with(here))
+					x.add(sum, v.hashWith(here))
 				}
 				if rest != 0 && !x.unordered {
-					*sum = sum.withInts(rest, 0)
+					*sum = sum.hashInts(rest, 0)
 				}
 			}
 		}
 	}
 }
 
-// together returns how many tokens an instruction may add up at a time (see package
+// tokensAtOnce returns how many tokens an instruction may add up at a time (see package
 // gemm). If others continue its sum, a call whose token count is not a multiple of this
 // computes a different sum.
-func (x *execution) together(in *program.Instr) int {
+func (x *execution) tokensAtOnce(in *program.Instr) int {
 	half := func(j int) bool { return !in.Arg(j).Absent() && x.p.Buffers[in.Arg(j).Buf].DType == graph.BF16 }
 	switch {
 	case in.Op == graph.LinearDW && (half(1) && half(2) || half(4) && half(5)): // of either gradient
@@ -482,12 +484,12 @@ func (x *execution) add(sum *Value, term Value) {
 	if x.unordered {
 		*sum = sum.plus(term)
 	} else {
-		*sum = term.with(*sum)
+		*sum = term.hashWith(*sum)
 	}
 }
 
-// whole: every result depends on every input. The norm is a sum of its parts.
-func (x *execution) whole(in *program.Instr, args []box) {
+// dependOnAll: every result depends on every input. The norm is a sum of its parts.
+func (x *execution) dependOnAll(in *program.Instr, args []box) {
 	v := opValue(in)
 	for j, s := range args {
 		if s.blocks == 0 {
@@ -497,7 +499,7 @@ func (x *execution) whole(in *program.Instr, args []box) {
 		switch reads, _ := accessOf(in, j); {
 		case !reads:
 		case x.unordered && in.Op == graph.NormAll:
-			v = v.with(x.total(j, s))
+			v = v.hashWith(x.total(j, s))
 		default:
 			v = x.read(v, j, s, 0, s.blocks)
 		}
@@ -508,7 +510,7 @@ func (x *execution) whole(in *program.Instr, args []box) {
 		}
 		for b := range s.blocks {
 			for k := range s.bands {
-				x.atoms[s.at(b, k)] = v.with(x.band(in, args, j, k)).withInts(int(b), 0)
+				x.atoms[s.at(b, k)] = v.hashWith(x.band(in, args, j, k)).hashInts(int(b), 0)
 			}
 		}
 	}
@@ -550,7 +552,7 @@ func (x *execution) take(dst box, from *execution, src box) (some bool) {
 func (x *execution) elementwise(in *program.Instr, args []box) {
 	dst, src := graph.CastDst, graph.CastSrc // or y and x of Add
 	t, from := x.p.Buffers[in.Args[dst].Buf].DType, x.p.Buffers[in.Args[src].Buf].DType
-	same := opValue(in).withInts(int(t), int(from))
+	same := opValue(in).hashInts(int(t), int(from))
 	for b := range args[dst].blocks {
 		for k := range args[dst].bands {
 			d, s := &x.atoms[args[dst].at(b, k)], x.atoms[args[src].at(b, k)]
@@ -564,7 +566,7 @@ func (x *execution) elementwise(in *program.Instr, args []box) {
 			case x.unordered && t == from:
 				*d = d.plus(s)
 			default:
-				*d = same.with(*d).with(s)
+				*d = same.hashWith(*d).hashWith(s)
 			}
 		}
 	}

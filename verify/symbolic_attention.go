@@ -45,11 +45,11 @@ func (x *execution) attention(in *program.Instr, args []box) {
 		if seen = x.read(seen, kv, args[kv], n, n+1); n < before {
 			continue
 		}
-		v := queries[n-before].with(seen)
+		v := queries[n-before].hashWith(seen)
 		for j, s := range args {
 			if in.Op.Info().Args[j].Access == graph.Write {
 				for k := range s.bands {
-					x.atoms[s.at(n-before, k)] = v.with(x.band(in, args, j, k))
+					x.atoms[s.at(n-before, k)] = v.hashWith(x.band(in, args, j, k))
 				}
 			}
 		}
@@ -75,10 +75,10 @@ func (x *execution) queries(in *program.Instr, args []box, per int32) []Value {
 	}
 	list := make([]Value, args[q].blocks)
 	for b := range args[q].blocks {
-		v := same.withInts(int((b+args[kv].blocks-args[q].blocks)%per), 0)
+		v := same.hashInts(int((b+args[kv].blocks-args[q].blocks)%per), 0)
 		for j, s := range args {
 			if s.blocks > 0 && specs[j].Access == graph.Read && specs[j].Token && j != kv {
-				v = x.read(v.withInts(j, 0), j, s, b, b+1)
+				v = x.read(v.hashInts(j, 0), j, s, b, b+1)
 			}
 		}
 		list[b] = v
@@ -93,13 +93,13 @@ func (x *execution) sumKeys(in *program.Instr, args []box, queries []Value, per 
 	before := dkv.blocks - int32(len(queries))
 	half := x.p.Buffers[in.Args[graph.AttentionBwdDKV].Buf].DType == graph.BF16
 	for n := range dkv.blocks {
-		key := x.read(seedOp.withInts(int(n%per), 0), kv, args[kv], n, n+1)
+		key := x.read(seedOp.hashInts(int(n%per), 0), kv, args[kv], n, n+1)
 		last := min(n-n%per+per, dkv.blocks) - 1
 		for k := range dkv.bands {
 			sum, band := &x.atoms[dkv.at(n, k)], x.band(in, args, graph.AttentionBwdDKV, k)
 			x.begin(in, graph.AttentionBwdDKV, sum)
 			for b := last; b >= max(n, before); b-- {
-				x.add(sum, queries[b-before].with(band).with(key))
+				x.add(sum, queries[b-before].hashWith(band).hashWith(key))
 			}
 			if half {
 				*sum = castValue(graph.BF16, *sum)

@@ -30,33 +30,33 @@ func (x *execution) update(in *program.Instr, args []box, rule *optimizer.Rule) 
 		if j == p && halves {
 			t = graph.F32
 		}
-		same = same.withInts(j, int(t))
+		same = same.hashInts(j, int(t))
 	}
 	for b := range args[p].blocks {
 		for k := range args[p].bands {
 			h := same
 			if chance {
 				from, _ := x.columns(in.Args[p], args[p], k)
-				h = h.withInts(in.Attr.First+int(b)*x.p.RowUnit*in.Args[p].Cols+from, 0)
+				h = h.hashInts(in.Attr.First+int(b)*x.p.RowUnit*in.Args[p].Cols+from, 0)
 			}
 			for j := range g + 1 {
 				now := x.atom(j, args[j].at(b, k))
 				if j == p && halves {
 					now = joined(now, x.atom(rest, args[rest].at(b, k)), rule)
 				}
-				h = h.with(now)
+				h = h.hashWith(now)
 			}
 			for j := range state {
-				x.atoms[args[j].at(b, k)] = h.withInts(j, 0)
+				x.atoms[args[j].at(b, k)] = h.hashInts(j, 0)
 			}
 			if halves {
-				whole := h.withInts(p, 0)
-				x.atoms[args[p].at(b, k)], x.atoms[args[rest].at(b, k)] = castValue(graph.BF16, whole), whole.rest()
+				whole := h.hashInts(p, 0)
+				x.atoms[args[p].at(b, k)], x.atoms[args[rest].at(b, k)] = castValue(graph.BF16, whole), whole.lowerHalves()
 			}
 			if len(args) > p16 && args[p16].blocks > 0 {
-				copied := h.withInts(p16, 0)
+				copied := h.hashInts(p16, 0)
 				if x.p.Buffers[in.Args[p].Buf].DType == graph.F32 {
-					copied = castValue(graph.BF16, h.withInts(p, 0))
+					copied = castValue(graph.BF16, h.hashInts(p, 0))
 				}
 				x.atoms[args[p16].at(b, k)] = copied
 			}
@@ -71,10 +71,10 @@ func halved(in *program.Instr, rule *optimizer.Rule) bool {
 
 // joined returns the value of numbers stored in halves, or a value of its own if the halves are of different numbers.
 func joined(upper, rest Value, rule *optimizer.Rule) Value {
-	if whole := rest.rest(); castValue(graph.BF16, whole) == upper {
+	if whole := rest.lowerHalves(); castValue(graph.BF16, whole) == upper {
 		return whole
 	}
-	return seedOp.withInts(int(rule.Op), rule.LowerHalvesAt()).with(upper).with(rest)
+	return seedOp.hashInts(int(rule.Op), rule.LowerHalvesAt()).hashWith(upper).hashWith(rest)
 }
 
 // byChance reports whether an update rounds stochastically.
@@ -93,7 +93,7 @@ func (x *execution) normPart(in *program.Instr, args []box) {
 	pr, gr := in.Args[graph.NormPartPart], in.Args[graph.NormPartGrad]
 	pb, gb := &x.p.Buffers[pr.Buf], &x.p.Buffers[gr.Buf]
 	if gb.RowUnit > 0 || pb.RowUnit > 0 {
-		x.whole(in, args)
+		x.dependOnAll(in, args)
 		return
 	}
 	gBand := int(g.atom - x.ly.base[gr.Buf])
@@ -102,13 +102,13 @@ func (x *execution) normPart(in *program.Instr, args []box) {
 	for k := range part.bands {
 		lo := (bandStart(pb, pBand+int(k)) - pr.Off) * graph.NormPiece
 		hi := min((bandStart(pb, pBand+int(k)+1)-pr.Off)*graph.NormPiece, n)
-		v := opValue(in).withInts(hi-lo, 0)
+		v := opValue(in).hashInts(hi-lo, 0)
 		for a := range g.bands {
 			start := bandStart(gb, gBand+int(a)) - gr.Off
 			end := bandStart(gb, gBand+int(a)+1) - gr.Off
 			if start < hi && lo < end {
 				one := box{g.atom + a, g.step, 1, 1}
-				v = x.read(v.withInts(start-lo, end-start), graph.NormPartGrad, one, 0, 1)
+				v = x.read(v.hashInts(start-lo, end-start), graph.NormPartGrad, one, 0, 1)
 			}
 		}
 		x.atoms[part.at(0, k)] = v

@@ -102,7 +102,7 @@ func (xs *executions) scatter(list []place) error {
 			case x.unordered:
 				*a = a.plus(sum)
 			default:
-				*a = seedOp.withInts(int(graph.ReduceScatter), 0).with(*a).with(sum)
+				*a = seedOp.hashInts(int(graph.ReduceScatter), 0).hashWith(*a).hashWith(sum)
 			}
 		}
 		first += dst.bands
@@ -150,7 +150,7 @@ func addRank(sum, v Value, n int, unordered bool) Value {
 	case unordered:
 		return sum.plus(v)
 	case n == 1:
-		sum = seedOp.withInts(int(graph.AllReduce), 0).with(sum)
+		sum = seedOp.hashInts(int(graph.AllReduce), 0).hashWith(sum)
 	}
-	return sum.with(v)
+	return sum.hashWith(v)
 }

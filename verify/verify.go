@@ -1,5 +1,5 @@
 // Package verify proves programs: that they are safe (Verify), that they compute what another does (Equivalent), and that
-// they may run beside another (Beside). It reads programs as devices would and shares no code with what makes them.
+// they may run beside another (VerifyBeside). It reads programs as devices would and shares no code with what makes them.
 package verify
 
 import (
@@ -30,7 +30,7 @@ import (
 //	           the first step the run fills it with what the name says
 //
 // What a program computes is a separate question, see Equivalent; so is whether it may
-// run between the steps of another, see Beside.
+// run between the steps of another, see VerifyBeside.
 //
 // Example: i0 copies a weight to the device on stream h2d, i1 multiplies with it on
 // stream compute. Without i1's wait for i0, Verify reports that i1 reads what i0 may
@@ -152,7 +152,7 @@ func checkPlaces(p *program.Program) error {
 		switch {
 		case h != top[t]:
 			return fmt.Errorf("tier %s: height is %d bytes, but buffers end at %d; hint: place the program again", tier, h, top[t])
-		case p.Over(tier):
+		case p.ExceedsCapacity(tier):
 			return fmt.Errorf("tier %s: the program needs %d bytes, but the capacity is %d; hint: raise the limit or choose another plan", tier, h, p.Capacity[t])
 		case p.Bound[t] < 0 || p.Bound[t] > h:
 			return fmt.Errorf("tier %s: lower bound %d is not between 0 and the height %d; hint: place the program again", tier, p.Bound[t], h)

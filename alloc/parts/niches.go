@@ -57,9 +57,9 @@ func (n *Niches) Valley() int32 {
 	}
 }
 
-// Below moves to the first segment from section s on whose floor is below level,
+// NextBelow moves to the first segment from section s on whose floor is below level,
 // and returns it, or n.Sections if there is none.
-func (n *Niches) Below(level int64, s int32) int32 {
+func (n *Niches) NextBelow(level int64, s int32) int32 {
 	lo := n.here
 	for lo > s {
 		lo = n.Prev[lo]

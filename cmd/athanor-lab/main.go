@@ -29,9 +29,9 @@ func command() *cli.Program {
 		Verbs:       &verbs{},
 		Codes: []cli.ExitRow{
 			{Is: tooLarge, Code: cli.ExitMisfit},
-			{Is: cli.As[*scale.UsageError], Code: cli.ExitUsage},
-			{Is: cli.As[*scale.MisfitError], Code: cli.ExitMisfit},
-			{Is: cli.As[*memo.MisfitError], Code: cli.ExitMisfit},
+			{Is: cli.Wraps[*scale.UsageError], Code: cli.ExitUsage},
+			{Is: cli.Wraps[*scale.MisfitError], Code: cli.ExitMisfit},
+			{Is: cli.Wraps[*memo.MisfitError], Code: cli.ExitMisfit},
 		},
 	}
 }

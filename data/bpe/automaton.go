@@ -360,8 +360,8 @@ func (a *automaton) cuts() {
 	}
 }
 
-// between returns what is known of the place between two characters.
-func (a *automaton) between(before, after rune) uint8 {
+// placeBetween returns what is known of the place between two characters.
+func (a *automaton) placeBetween(before, after rune) uint8 {
 	return a.cut[a.class(before)*a.classes+a.class(after)]
 }
 

@@ -396,7 +396,7 @@ func (t *Tokenizer) Boundary(text []byte, i int) bool {
 	}
 	for k := range t.steps {
 		if s := &t.steps[k]; s.auto != nil {
-			b := s.auto.between(before, after)
+			b := s.auto.placeBetween(before, after)
 			bits &= b
 			ends = ends || s.covers() && b&ended != 0
 		}
@@ -417,5 +417,5 @@ func (p Pattern) Boundary(text []byte, i int) bool {
 	}
 	before, _ := utf8.DecodeLastRune(text[:i])
 	after, _ := utf8.DecodeRune(text[i:])
-	return patterns[p].compiled().between(before, after) == unseen|ended
+	return patterns[p].compiled().placeBetween(before, after) == unseen|ended
 }

@@ -31,17 +31,17 @@ type ExitRow struct {
 
 // exitCodes are those of all programs; the first row that matches counts.
 var exitCodes = []ExitRow{
-	{As[*exec.PeerLostError], exitLost},
+	{Wraps[*exec.PeerLostError], exitLost},
 	{Is(folder.ErrNumeric), exitNumeric},
 	{Is(train.ErrSaved), ExitSaved},
-	{As[UsageError], ExitUsage},
+	{Wraps[UsageError], ExitUsage},
 	{Is(config.ErrConfig), ExitUsage},
 	{Is(folder.ErrMisuse), ExitUsage},
-	{As[*schedule.UsageError], ExitUsage},
+	{Wraps[*schedule.UsageError], ExitUsage},
 	{Is(search.ErrDoesNotFit), ExitMisfit},
 	{Is(alloc.ErrInfeasible), ExitMisfit},
 	{Is(device.ErrMemory), ExitMisfit},
-	{As[*schedule.SplitError], ExitMisfit},
+	{Wraps[*schedule.SplitError], ExitMisfit},
 }
 
 // ExitCode returns the exit code of an error: that of all programs, else this program's.
@@ -61,8 +61,8 @@ func Is(target error) func(error) bool {
 	return func(err error) bool { return errors.Is(err, target) }
 }
 
-// As is a row's condition: the error is, or wraps, one of type E.
-func As[E error](err error) bool { return errors.As(err, new(E)) }
+// Wraps is a row's condition: the error is, or wraps, one of type E.
+func Wraps[E error](err error) bool { return errors.As(err, new(E)) }
 
 // UsageError reports wrong use of a verb.
 type UsageError string

@@ -64,7 +64,7 @@ func Of(g *graph.Graph) (Work, error) {
 			w.Tensors, w.Aside, w.Forward, w.Attention = one.Tensors, one.Aside, one.Forward, one.Attention
 			continue
 		}
-		if one.Forward != w.Forward || !slices.EqualFunc(one.Tensors, w.Tensors, alike) {
+		if one.Forward != w.Forward || !slices.EqualFunc(one.Tensors, w.Tensors, sameTensor) {
 			return Work{}, fmt.Errorf("memo: layer %d differs from layer 0; hint: use a model whose layers are all alike", i)
 		}
 	}
@@ -89,8 +89,8 @@ func Of(g *graph.Graph) (Work, error) {
 	return w, nil
 }
 
-// alike reports whether a and b may be the same tensor of two layers.
-func alike(a, b Tensor) bool {
+// sameTensor reports whether a and b may be the same tensor of two layers.
+func sameTensor(a, b Tensor) bool {
 	return a.Class == b.Class && a.Bytes == b.Bytes && a.FLOPs == b.FLOPs && a.Moved == b.Moved
 }
 

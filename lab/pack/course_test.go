@@ -37,7 +37,7 @@ func TestRiseByLevels(t *testing.T) {
 				t.Fatalf("seed %d: gave up", seed)
 			}
 			c.restore(&s)
-			c.line.Below(math.MaxInt64, rng.Int32N(c.line.Sections)) // wherever it goes on
+			c.line.NextBelow(math.MaxInt64, rng.Int32N(c.line.Sections)) // wherever it goes on
 			c.prefer(tastes)
 			c.rise(level, &p, &effort)
 			for s := int32(0); s < l.Sections && c.left > 0; s = c.line.End[s] {

@@ -155,7 +155,7 @@ func (c *covering) rise(level int64, p *parts.Packing, effort *int64) bool {
 	for s := int32(0); c.left > 0; {
 		lo := c.line.Valley()
 		if c.line.Floor[lo] >= level {
-			if s = c.line.Below(level, s); s == c.line.Sections {
+			if s = c.line.NextBelow(level, s); s == c.line.Sections {
 				break
 			}
 			continue

@@ -124,7 +124,7 @@ func TestReadsWhatItWrote(t *testing.T) {
 func (f *family) drawn(t *testing.T, r *rand.Rand, keys map[string]*row) []byte {
 	m := *f.sized(f.published[f.typical])
 	m.Layers, m.LocalTheta = 4, 0
-	m.Window, m.Sliding, m.Unturned, m.RopeScaling = 0, nil, nil, nil
+	m.Window, m.Sliding, m.NoRotary, m.RopeScaling = 0, nil, nil, nil
 	var kv map[string]any
 	if err := json.Unmarshal(Config(&m), &kv); err != nil {
 		t.Fatal(err)

@@ -53,7 +53,7 @@ func (c *config) smolPositions(m *model.Model) {
 		unturned[l] = t == 0
 	}
 	if slices.Contains(unturned, true) {
-		m.Unturned = slices.Clip(unturned[:period(unturned)])
+		m.NoRotary = slices.Clip(unturned[:period(unturned)])
 	}
 }
 
@@ -61,7 +61,7 @@ func (c *config) smolPositions(m *model.Model) {
 func writeSmolPositions(m *model.Model, kv map[string]any) {
 	turned := make([]int, m.Layers)
 	for l := range turned {
-		if m.Turned(l) {
+		if m.HasRotary(l) {
 			turned[l] = 1
 		}
 	}
@@ -79,7 +79,7 @@ func (c *config) smolWindows(m *model.Model) {
 	m.Window = size
 	if types == nil {
 		for l := range min(m.Layers, model.MaxLayers) {
-			types = append(types, !m.Turned(l))
+			types = append(types, !m.HasRotary(l))
 		}
 	}
 	slide(m, types)

@@ -356,7 +356,7 @@ func TestChoose(t *testing.T) {
 		// one here.
 		usable := capacity / sizes.Interval * sizes.Interval
 		var want Choice
-		for size := up(max(sizes.Low, largest), sizes.Interval); size <= min(sizes.High, usable); size += sizes.Interval {
+		for size := roundUp(max(sizes.Low, largest), sizes.Interval); size <= min(sizes.High, usable); size += sizes.Interval {
 			p := Pack(tr.Params, size)
 			k := min(int(usable/size-held), p.Chunks)
 			if k < widest(p.Steps(tr.Steps)) || k < 1 {
@@ -419,7 +419,7 @@ func TestSmallModel(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, total, _ := tr.public()
-	if d.Packing.Chunks != 1 || d.Placement.Blocks != 1 || d.Size != up(total, 4) || d.Moves != 2 || d.Resident() != 1 {
+	if d.Packing.Chunks != 1 || d.Placement.Blocks != 1 || d.Size != roundUp(total, 4) || d.Moves != 2 || d.Resident() != 1 {
 		t.Errorf("%+v", d)
 	}
 }

@@ -75,7 +75,7 @@ const (
 func Place(t *Trace, f Format, c *Choice, capacity int64, gpus int, cacheFirst, overlap bool) Placement {
 	p := Placement{Blocks: c.Blocks}
 	if !cacheFirst {
-		blocks := max(fewestBlocks, int(up(t.Largest(), c.Size)/c.Size)+runningBlocks)
+		blocks := max(fewestBlocks, int(roundUp(t.Largest(), c.Size)/c.Size)+runningBlocks)
 		if overlap {
 			blocks += prefetchBlocks
 		}
@@ -83,7 +83,7 @@ func Place(t *Trace, f Format, c *Choice, capacity int64, gpus int, cacheFirst, 
 	}
 	left := capacity - int64(p.Blocks)*c.Size
 	for _, size := range t.chunkSizes(c) {
-		need := up(f.Units()*size, int64(gpus)) / int64(gpus)
+		need := roundUp(f.Units()*size, int64(gpus)) / int64(gpus)
 		stays := left >= need
 		if stays {
 			left -= need

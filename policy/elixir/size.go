@@ -46,8 +46,8 @@ func Sizes(t *Trace, f Format) Range {
 	return Range{low / f.Bytes, ratio * low / f.Bytes, interval / f.Bytes}
 }
 
-// up rounds n up to a multiple of to.
-func up(n, to int64) int64 { return (n + to - 1) / to * to }
+// roundUp rounds n up to a multiple of to.
+func roundUp(n, to int64) int64 { return (n + to - 1) / to * to }
 
 // Choice is a chunk size and its consequences.
 type Choice struct {
@@ -87,7 +87,7 @@ func Choose(t *Trace, f Format, capacity int64, gpus int, overlap bool) (*Choice
 	}
 	var best *Choice
 	var last Packing
-	for size := up(max(r.Low, largest), r.Interval); size <= min(r.High, usable) && usable/size > held; size += r.Interval {
+	for size := roundUp(max(r.Low, largest), r.Interval); size <= min(r.High, usable) && usable/size > held; size += r.Interval {
 		p := Pack(t.Params, size)
 		least := 2 * int64(p.Chunks) * size
 		if slices.Equal(p.Chunk, last.Chunk) || best != nil && least >= best.cost() {
@@ -111,7 +111,7 @@ func (c *Choice) cost() int64 { return int64(c.Moves) * c.Size }
 
 // align rounds the chunk size up to a multiple of the number of GPUs.
 func (c *Choice) align(capacity int64, gpus int) (*Choice, error) {
-	c.Size = up(c.Size, int64(gpus))
+	c.Size = roundUp(c.Size, int64(gpus))
 	if c.Size*int64(c.Blocks) > capacity {
 		return nil, fmt.Errorf("elixir: %w: %d blocks of %d elements do not fit into %d; hint: use a smaller batch or more memory", ErrMemory, c.Blocks, c.Size, capacity)
 	}
