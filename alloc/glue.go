@@ -151,7 +151,7 @@ func (g *gluing) compact(items int) *gluing {
 	h := emptyGluing(int32(len(g.born)-1), g.rng)
 	h.nodes, h.careful, h.linked = g.nodes, g.careful, g.linked
 	for i := range items {
-		h.keep(g.pieces[i])
+		h.storePiece(g.pieces[i])
 	}
 	var move func(i int32) int32
 	move = func(i int32) int32 {
@@ -163,40 +163,40 @@ func (g *gluing) compact(items int) *gluing {
 		for k := range p.parts {
 			p.parts[k].piece = move(p.parts[k].piece)
 		}
-		return h.keep(p)
+		return h.storePiece(p)
 	}
 	for _, i := range g.whole {
-		h.enter(move(i))
+		h.addPiece(move(i))
 	}
 	h.fresh, h.log, h.touched = nil, nil, nil
 	return h
 }
 
-func (g *gluing) add(p piece) { g.enter(g.keep(p)) }
+func (g *gluing) add(p piece) { g.addPiece(g.storePiece(p)) }
 
-// keep stores a piece, makes it the owner of its parts, and returns its number.
-func (g *gluing) keep(p piece) int32 {
+// storePiece stores a piece, makes it the owner of its parts, and returns its number.
+func (g *gluing) storePiece(p piece) int32 {
 	i := int32(len(g.pieces))
 	g.pieces, g.at, g.owner = append(g.pieces, p), append(g.at, -1), append(g.owner, -1)
-	g.own(i)
-	if e, ok := g.seam(i); ok {
+	g.ownParts(i)
+	if e, ok := g.seamOf(i); ok {
 		g.seams[e] = append(g.seams[e], i)
 	}
 	return i
 }
 
-// own makes piece i the owner of its parts.
-func (g *gluing) own(i int32) {
+// ownParts makes piece i the owner of its parts.
+func (g *gluing) ownParts(i int32) {
 	for _, q := range g.pieces[i].parts {
 		g.owner[q.piece] = i
 	}
 }
 
-// enter makes piece i whole.
-func (g *gluing) enter(i int32) {
+// addPiece makes piece i whole.
+func (g *gluing) addPiece(i int32) {
 	p := &g.pieces[i]
 	g.owner[i] = -1
-	g.own(i)
+	g.ownParts(i)
 	g.at[i] = int32(len(g.whole))
 	g.whole = append(g.whole, i)
 	g.born[p.lo] = append(g.born[p.lo], i)
@@ -207,33 +207,33 @@ func (g *gluing) enter(i int32) {
 	g.spans[w] = append(g.spans[w], i)
 	g.fresh = append(g.fresh, i)
 	g.log = append(g.log, i)
-	g.touch(p)
+	g.noteChange(p)
 }
 
-// leave removes piece i from the whole ones.
-func (g *gluing) leave(i int32) {
+// removePiece removes piece i from the whole ones.
+func (g *gluing) removePiece(i int32) {
 	p := &g.pieces[i]
 	last := g.whole[len(g.whole)-1]
 	g.whole[g.at[i]], g.at[last] = last, g.at[i]
 	g.whole, g.at[i] = g.whole[:len(g.whole)-1], -1
-	g.born[p.lo] = without(g.born[p.lo], i)
-	g.died[p.hi] = without(g.died[p.hi], i)
+	g.born[p.lo] = removed(g.born[p.lo], i)
+	g.died[p.hi] = removed(g.died[p.hi], i)
 	s, e, w := edge{p.lo, p.size}, edge{p.hi, p.size}, [2]int32{p.lo, p.hi}
-	g.starts[s] = without(g.starts[s], i)
-	g.ends[e] = without(g.ends[e], i)
-	g.spans[w] = without(g.spans[w], i)
+	g.starts[s] = removed(g.starts[s], i)
+	g.ends[e] = removed(g.ends[e], i)
+	g.spans[w] = removed(g.spans[w], i)
 	g.log = append(g.log, ^i)
-	g.touch(p)
+	g.noteChange(p)
 }
 
-// touch records that the start and end of a piece have changed.
-func (g *gluing) touch(p *piece) {
+// noteChange records that the start and end of a piece have changed.
+func (g *gluing) noteChange(p *piece) {
 	if g.careful {
 		g.touched = append(g.touched, p.lo, p.hi)
 	}
 }
 
-func without(list []int32, i int32) []int32 {
+func removed(list []int32, i int32) []int32 {
 	for k, j := range list {
 		if j == i {
 			list[k] = list[len(list)-1]
@@ -243,21 +243,21 @@ func without(list []int32, i int32) []int32 {
 	return list
 }
 
-// offer pushes the joints that piece i could be part of.
-func (g *gluing) offer(i int32) {
+// offerJoints pushes the joints that piece i could be part of.
+func (g *gluing) offerJoints(i int32) {
 	p := &g.pieces[i]
-	for _, j := range few(g.ends[edge{p.lo, p.size}], glueRivals) {
+	for _, j := range atMost(g.ends[edge{p.lo, p.size}], glueRivals) {
 		g.offerAbut(j, i)
 	}
-	for _, j := range few(g.starts[edge{p.hi, p.size}], glueRivals) {
+	for _, j := range atMost(g.starts[edge{p.hi, p.size}], glueRivals) {
 		g.offerAbut(i, j)
 	}
 	same := g.spans[[2]int32{p.lo, p.hi}]
-	for _, j := range few(same, glueRivals) {
+	for _, j := range atMost(same, glueRivals) {
 		if j == i {
 			continue
 		}
-		score := max(g.lonely(p.lo), g.lonely(p.hi)) - math.Log(float64(len(same)*len(same)/4+1))
+		score := max(g.rarityAt(p.lo), g.rarityAt(p.hi)) - math.Log(float64(len(same)*len(same)/4+1))
 		sum := p.size + g.pieces[j].size
 		if len(g.ends[edge{p.lo, sum}])+len(g.starts[edge{p.hi, sum}]) > 0 {
 			score += glueConfirmed
@@ -267,42 +267,42 @@ func (g *gluing) offer(i int32) {
 	g.offerWheels(i)
 }
 
-func few(list []int32, most int) []int32 { return list[:min(len(list), most)] }
+func atMost(list []int32, most int) []int32 { return list[:min(len(list), most)] }
 
 // offerAbut pushes the joint of two pieces side by side.
 func (g *gluing) offerAbut(a, b int32) {
 	p, q := &g.pieces[a], &g.pieces[b]
 	meeting := edge{q.lo, q.size}
-	score := g.lonely(q.lo) - math.Log(float64(len(g.ends[meeting])*len(g.starts[meeting])))
+	score := g.rarityAt(q.lo) - math.Log(float64(len(g.ends[meeting])*len(g.starts[meeting])))
 	if len(g.spans[[2]int32{p.lo, q.hi}]) > 0 {
 		score += glueConfirmed
 	}
 	g.push(joint{score, abut, [5]int32{a, b}})
 }
 
-// refresh has the joints at moment t sought anew if few edges are left there.
-func (g *gluing) refresh(t int32) {
+// refreshMoment has the joints at moment t sought anew if few edges are left there.
+func (g *gluing) refreshMoment(t int32) {
 	if len(g.died[t])+len(g.born[t]) <= glueFew {
 		g.fresh = append(append(g.fresh, g.died[t]...), g.born[t]...)
 	}
 }
 
-// lonely is higher where fewer pieces meet, and accidental matches are rarer.
-func (g *gluing) lonely(t int32) float64 {
+// rarityAt is higher where fewer pieces meet, and accidental matches are rarer.
+func (g *gluing) rarityAt(t int32) float64 {
 	return -math.Log(float64(max(len(g.born[t]), 1)) * float64(max(len(g.died[t]), 1)))
 }
 
-// run glues until no joint is left or the context ends.
-func (g *gluing) run(ctx context.Context) {
+// joinAll glues until no joint is left or the context ends.
+func (g *gluing) joinAll(ctx context.Context) {
 	for n := 0; n%glueBlind != 0 || ctx.Err() == nil; n++ {
 		for _, i := range g.fresh {
 			if g.at[i] >= 0 {
-				g.offer(i)
+				g.offerJoints(i)
 			}
 		}
 		g.fresh = g.fresh[:0]
 		if g.careful && (len(g.joints) == 0 || g.joints[0].score < glueDoubt) {
-			if !g.link() {
+			if !g.joinStripWheels() {
 				return
 			}
 			continue
@@ -326,12 +326,12 @@ func (g *gluing) join(j joint) bool {
 	moments := []int32{p.hi}
 	for _, i := range j.pieces() {
 		moments = append(moments, g.pieces[i].lo)
-		g.leave(i)
+		g.removePiece(i)
 	}
 	g.add(p)
 	slices.Sort(moments)
 	for _, t := range slices.Compact(moments) {
-		g.refresh(t)
+		g.refreshMoment(t)
 	}
 	return true
 }
@@ -348,7 +348,7 @@ func (g *gluing) compose(j joint) (p piece, ok bool) {
 		}
 		p = piece{lo: a.lo, hi: a.hi, size: a.size + b.size, parts: []part{{j.of[0], 0}, {j.of[1], a.size}}}
 	case wheel:
-		p = g.turn(j.of)
+		p = g.wheelPiece(j.of)
 	}
 	p.align = 1
 	for _, q := range p.parts {
@@ -362,15 +362,15 @@ func (g *gluing) compose(j joint) (p piece, ok bool) {
 	return p, true
 }
 
-// dare continues with doubtful joints too.
-func (g *gluing) dare(ctx context.Context) {
+// joinDoubtful continues with doubtful joints too.
+func (g *gluing) joinDoubtful(ctx context.Context) {
 	g.careful, g.touched, g.joints, g.fresh = false, nil, g.joints[:0], slices.Clone(g.whole)
-	g.run(ctx)
+	g.joinAll(ctx)
 }
 
-// shake breaks a few pieces up and glues again. It undoes both if that leaves more
+// breakAndJoin breaks a few pieces up and glues again. It undoes both if that leaves more
 // pieces.
-func (g *gluing) shake(ctx context.Context) {
+func (g *gluing) breakAndJoin(ctx context.Context) {
 	before, known := len(g.whole), len(g.pieces)
 	g.log, g.joints = g.log[:0], g.joints[:0]
 	i := g.whole[g.rng.IntN(len(g.whole))]
@@ -379,10 +379,10 @@ func (g *gluing) shake(ctx context.Context) {
 			i = j
 		}
 	}
-	if g.rng.IntN(glueSmash) == 0 || !g.part(i) {
-		g.smash(i)
+	if g.rng.IntN(glueSmash) == 0 || !g.breakRivalSeams(i) {
+		g.breakAround(i)
 	}
-	g.run(ctx)
+	g.joinAll(ctx)
 	if len(g.whole) <= before {
 		return
 	}
@@ -390,22 +390,22 @@ func (g *gluing) shake(ctx context.Context) {
 	g.log = nil
 	for k := len(undo) - 1; k >= 0; k-- {
 		if i := undo[k]; i >= 0 {
-			g.leave(i)
+			g.removePiece(i)
 		} else {
-			g.enter(^i)
+			g.addPiece(^i)
 		}
 	}
 	for i := len(g.pieces) - 1; i >= known; i-- {
-		if e, ok := g.seam(int32(i)); ok {
-			g.seams[e] = without(g.seams[e], int32(i))
+		if e, ok := g.seamOf(int32(i)); ok {
+			g.seams[e] = removed(g.seams[e], int32(i))
 		}
 	}
 	g.pieces, g.at, g.owner, g.fresh = g.pieces[:known], g.at[:known], g.owner[:known], g.fresh[:0]
 	g.log, g.touched = undo, g.touched[:0]
 }
 
-// smash breaks piece i and some of its neighbours.
-func (g *gluing) smash(i int32) {
+// breakAround breaks piece i and some of its neighbours.
+func (g *gluing) breakAround(i int32) {
 	center := g.pieces[i]
 	broken := []int32{i}
 	for _, t := range []int32{center.lo, center.hi} {
@@ -416,22 +416,22 @@ func (g *gluing) smash(i int32) {
 	g.rng.Shuffle(len(broken), func(i, j int) { broken[i], broken[j] = broken[j], broken[i] })
 	depth := 1 + g.rng.IntN(glueDepth)
 	for _, i := range broken[:min(len(broken), 1+g.rng.IntN(glueBroken))] {
-		g.split(i, depth)
+		g.breakPiece(i, depth)
 	}
 }
 
-// split breaks piece i into its parts, and these again, to about a depth.
-func (g *gluing) split(i int32, depth int) {
+// breakPiece breaks piece i into its parts, and these again, to about a depth.
+func (g *gluing) breakPiece(i int32, depth int) {
 	p := g.pieces[i]
 	if len(p.parts) == 0 || depth == 0 {
 		return
 	}
-	g.leave(i)
+	g.removePiece(i)
 	for _, q := range p.parts {
-		g.enter(q.piece)
+		g.addPiece(q.piece)
 	}
 	for k, q := range p.parts {
-		g.split(q.piece, depth-min(k, 1)-g.rng.IntN(2))
+		g.breakPiece(q.piece, depth-min(k, 1)-g.rng.IntN(2))
 	}
 }
 
@@ -493,33 +493,33 @@ func (g *gluing) finish(ctx context.Context, target int64) (parts.Packing, bool)
 	}
 	p := parts.Packing{Offsets: make([]int64, len(g.pieces)), Height: outer.Height}
 	for k := range whole {
-		g.place(whole[k].Index, outer.Offsets[k], p.Offsets)
+		g.placePiece(whole[k].Index, outer.Offsets[k], p.Offsets)
 	}
 	return p, true
 }
 
-// place writes the offsets of the items of piece i, which lies at off.
-func (g *gluing) place(i int32, off int64, offsets []int64) {
+// placePiece writes the offsets of the items of piece i, which lies at off.
+func (g *gluing) placePiece(i int32, off int64, offsets []int64) {
 	p := &g.pieces[i]
 	if len(p.parts) == 0 {
 		offsets[i] = off
 	}
 	for _, q := range p.parts {
-		g.place(q.piece, off+q.up, offsets)
+		g.placePiece(q.piece, off+q.up, offsets)
 	}
 }
 
 // glue packs a nearly full leaf below target, if it can. It counts each round as
 // a node and stops at about limit nodes.
 func glue(ctx context.Context, l parts.Part, target, limit int64) (p parts.Packing, nodes int64, ok bool) {
-	if !brimful(l, target) {
+	if !isNearlyFull(l, target) {
 		return parts.Packing{}, 0, false
 	}
 	g := newGluing(l.Items, l.Sections, true)
-	g.run(ctx)
+	g.joinAll(ctx)
 	if g.linked < len(g.whole) { // careful glueing left most doubtful joints open
 		g = newGluing(l.Items, l.Sections, false)
-		g.run(ctx)
+		g.joinAll(ctx)
 	}
 	least, looked, before := len(l.Items)/2, 0, len(l.Items)
 	for round := range min(glueRounds, glueRoundsPer*len(l.Items)) {
@@ -534,7 +534,7 @@ func glue(ctx context.Context, l parts.Part, target, limit int64) (p parts.Packi
 			case slow && !g.careful:
 				return parts.Packing{}, g.nodes, false
 			case slow:
-				g.dare(ctx)
+				g.joinDoubtful(ctx)
 			}
 			before = len(g.whole)
 		}
@@ -545,15 +545,15 @@ func glue(ctx context.Context, l parts.Part, target, limit int64) (p parts.Packi
 				return p, g.nodes, true
 			}
 		}
-		g.shake(ctx)
+		g.breakAndJoin(ctx)
 		g.nodes++
 	}
 	return parts.Packing{}, g.nodes, false
 }
 
-// brimful reports whether nearly all of a leaf's area below target is in use and
+// isNearlyFull reports whether nearly all of a leaf's area below target is in use and
 // no item is fixed.
-func brimful(l parts.Part, target int64) bool {
+func isNearlyFull(l parts.Part, target int64) bool {
 	used := 0.0
 	for i := range l.Items {
 		if l.Items[i].Fixed >= 0 {

@@ -112,7 +112,7 @@ func greedy(ctx context.Context, items []parts.Item, sections int32, target, eff
 				return best
 			}
 		}
-		keep(squeaky(ctx, items, sections, target, effort/5*4), true)
+		keep(squeakyWheel(ctx, items, sections, target, effort/5*4), true)
 		effort /= 5
 	}
 	for k, o := range orders {
@@ -131,10 +131,10 @@ func greedy(ctx context.Context, items []parts.Item, sections int32, target, eff
 // squeakyRounds bounds the rounds of squeaky: later ones rarely help.
 const squeakyRounds = 60
 
-// squeaky fills niches again and again; each round, items that ended above
+// squeakyWheel fills niches again and again; each round, items that ended above
 // the target move forward in the order by a tenth of its length (squeaky wheel
 // optimisation, Joslin and Clements 1999).
-func squeaky(ctx context.Context, items []parts.Item, sections int32, target, effort int64) parts.Packing {
+func squeakyWheel(ctx context.Context, items []parts.Item, sections int32, target, effort int64) parts.Packing {
 	best := parts.Packing{Height: math.MaxInt64}
 	markPeaks(items, sections)
 	perm := sorted(items, peakOrder)

@@ -17,8 +17,8 @@ const (
 	seamDepth  = 100 // most inner pieces whose seams are examined, outermost first
 )
 
-// seam returns where the two parts of piece i abut; ok is false if they do not.
-func (g *gluing) seam(i int32) (e edge, ok bool) {
+// seamOf returns where the two parts of piece i abut; ok is false if they do not.
+func (g *gluing) seamOf(i int32) (e edge, ok bool) {
 	p := &g.pieces[i]
 	if len(p.parts) != 2 {
 		return edge{}, false
@@ -27,8 +27,8 @@ func (g *gluing) seam(i int32) (e edge, ok bool) {
 	return edge{right.lo, right.size}, right.lo > p.lo
 }
 
-// living lists the pieces glued at a seam there that are not broken.
-func (g *gluing) living(e edge) (alive []int32) {
+// unbrokenAt lists the pieces glued at a seam there that are not broken.
+func (g *gluing) unbrokenAt(e edge) (alive []int32) {
 	for _, i := range g.seams[e] {
 		if g.at[i] >= 0 || g.owner[i] >= 0 {
 			alive = append(alive, i)
@@ -37,19 +37,19 @@ func (g *gluing) living(e edge) (alive []int32) {
 	return alive
 }
 
-// part breaks seams that compete with an edge of whole piece i, or with a seam
+// breakRivalSeams breaks seams that compete with an edge of whole piece i, or with a seam
 // inside it. It reports false if there are none.
-func (g *gluing) part(i int32) bool {
+func (g *gluing) breakRivalSeams(i int32) bool {
 	var rivals [][]int32
 	p := &g.pieces[i]
 	for _, t := range []int32{p.lo, p.hi} {
-		if alive := g.living(edge{t, p.size}); len(alive) > 0 {
+		if alive := g.unbrokenAt(edge{t, p.size}); len(alive) > 0 {
 			rivals = append(rivals, alive)
 		}
 	}
 	for k, inner := 0, []int32{i}; k < min(len(inner), seamDepth); k++ {
-		if e, ok := g.seam(inner[k]); ok {
-			if alive := g.living(e); len(alive) > 1 {
+		if e, ok := g.seamOf(inner[k]); ok {
+			if alive := g.unbrokenAt(e); len(alive) > 1 {
 				rivals = append(rivals, alive)
 			}
 		}
@@ -62,21 +62,21 @@ func (g *gluing) part(i int32) bool {
 	}
 	some := rivals[g.rng.IntN(len(rivals))]
 	g.rng.Shuffle(len(some), func(i, j int) { some[i], some[j] = some[j], some[i] })
-	for _, i := range few(some, seamRivals) {
-		g.dig(i)
+	for _, i := range atMost(some, seamRivals) {
+		g.breakOut(i)
 	}
 	return true
 }
 
-// dig breaks piece i and every piece that contains it, unless already broken.
-func (g *gluing) dig(i int32) {
+// breakOut breaks piece i and every piece that contains it, unless already broken.
+func (g *gluing) breakOut(i int32) {
 	if g.owner[i] >= 0 {
-		g.dig(g.owner[i])
+		g.breakOut(g.owner[i])
 	}
 	if g.at[i] >= 0 {
-		g.leave(i)
+		g.removePiece(i)
 		for _, q := range g.pieces[i].parts {
-			g.enter(q.piece)
+			g.addPiece(q.piece)
 		}
 	}
 }

@@ -31,13 +31,13 @@ func TestShakenPiecesAreWhole(t *testing.T) {
 			sections = max(sections, items[i].Hi)
 		}
 		g := newGluing(items, sections, seed%2 == 0)
-		g.run(t.Context())
+		g.joinAll(t.Context())
 		for range 30 {
-			if i := g.whole[g.rng.IntN(len(g.whole))]; g.part(i) {
+			if i := g.whole[g.rng.IntN(len(g.whole))]; g.breakRivalSeams(i) {
 				parted++
 			}
-			g.run(t.Context())
-			g.shake(t.Context())
+			g.joinAll(t.Context())
+			g.breakAndJoin(t.Context())
 			checkGluing(t, seed, g, len(items))
 		}
 		whole := len(g.whole)
@@ -75,7 +75,7 @@ func checkGluing(t *testing.T, seed uint64, g *gluing, items int) {
 		if len(p.parts) == 0 {
 			seen[i]++
 		}
-		if e, ok := g.seam(i); ok {
+		if e, ok := g.seamOf(i); ok {
 			seams[e]++
 		}
 		for _, q := range p.parts {
@@ -97,7 +97,7 @@ func checkGluing(t *testing.T, seed uint64, g *gluing, items int) {
 		}
 	}
 	for e, list := range g.seams {
-		if alive := g.living(e); len(alive) != seams[e] {
+		if alive := g.unbrokenAt(e); len(alive) != seams[e] {
 			t.Fatalf("seed %d: %d seams at %v of %d live, counted %d", seed, len(alive), e, len(list), seams[e])
 		}
 	}

@@ -131,12 +131,12 @@ func (w *stripWheel) length() (n int) {
 	return n
 }
 
-// link glues wheels of strips near changed moments and reports whether there was
+// joinStripWheels glues wheels of strips near changed moments and reports whether there was
 // one.
-func (g *gluing) link() bool {
+func (g *gluing) joinStripWheels() bool {
 	s := &strips{g, map[int32][]strip{}}
 	var found []stripWheel
-	for _, t := range g.reach() {
+	for _, t := range g.momentsInReach() {
 		found = append(found, s.wheels(t)...)
 	}
 	g.touched = g.touched[:0]
@@ -148,7 +148,7 @@ func (g *gluing) link() bool {
 		}
 		j, ok := joint{how: wheel}, true
 		for k := 0; k < len(w) && ok; k++ {
-			j.of[k], ok = g.fuse(w[k].of)
+			j.of[k], ok = g.joinStrip(w[k].of)
 		}
 		if ok && g.join(j) {
 			g.linked += w.length()
@@ -157,9 +157,9 @@ func (g *gluing) link() bool {
 	return g.linked > before
 }
 
-// reach lists the changed moments and the earlier ones from which a wheel could
+// momentsInReach lists the changed moments and the earlier ones from which a wheel could
 // reach them.
-func (g *gluing) reach() []int32 {
+func (g *gluing) momentsInReach() []int32 {
 	seen := map[int32]bool{}
 	next := slices.Clone(g.touched)
 	for range stripReach + 1 {
@@ -183,8 +183,8 @@ func (g *gluing) reach() []int32 {
 	return moments
 }
 
-// fuse glues the pieces of a strip into one. ok is false if alignments forbid it.
-func (g *gluing) fuse(of []int32) (i int32, ok bool) {
+// joinStrip glues the pieces of a strip into one. ok is false if alignments forbid it.
+func (g *gluing) joinStrip(of []int32) (i int32, ok bool) {
 	i = of[0]
 	for _, j := range of[1:] {
 		if !g.join(joint{how: abut, of: [5]int32{i, j}}) {

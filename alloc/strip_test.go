@@ -17,7 +17,7 @@ func TestStripsSettleSeams(t *testing.T) {
 		items := cutWheels(rng, n)
 		for _, careful := range []bool{true, false} {
 			g := newGluing(items, 4*20, careful)
-			g.run(t.Context())
+			g.joinAll(t.Context())
 			checkGluing(t, seed, g, len(items))
 			switch {
 			case careful && len(g.whole) != n:

@@ -30,7 +30,7 @@ const (
 // offerWheels pushes the wheels that piece i could be part of, in any place.
 func (g *gluing) offerWheels(i int32) {
 	p := &g.pieces[i]
-	some := func(list []int32) []int32 { return few(list, wheelRivals) }
+	some := func(list []int32) []int32 { return atMost(list, wheelRivals) }
 	around := func(c, lo int32) { // c: the centre; lo: where left and bottom are born
 		for _, l := range some(g.died[g.pieces[c].lo]) {
 			if g.pieces[l].lo == lo {
@@ -62,11 +62,11 @@ func (g *gluing) offerWheels(i int32) {
 // offerWheel pushes the wheels with this left piece and this centre.
 func (g *gluing) offerWheel(left, centre int32) {
 	l, c := &g.pieces[left], &g.pieces[centre]
-	for _, bottom := range few(g.spans[[2]int32{l.lo, c.hi}], wheelRivals) {
-		for _, right := range few(g.starts[edge{c.hi, g.pieces[bottom].size + c.size}], wheelRivals) {
-			for _, top := range few(g.spans[[2]int32{c.lo, g.pieces[right].hi}], wheelRivals) {
+	for _, bottom := range atMost(g.spans[[2]int32{l.lo, c.hi}], wheelRivals) {
+		for _, right := range atMost(g.starts[edge{c.hi, g.pieces[bottom].size + c.size}], wheelRivals) {
+			for _, top := range atMost(g.spans[[2]int32{c.lo, g.pieces[right].hi}], wheelRivals) {
 				if g.pieces[top].size+c.size == l.size {
-					score := max(g.lonely(c.lo), g.lonely(c.hi)) + 2*glueConfirmed
+					score := max(g.rarityAt(c.lo), g.rarityAt(c.hi)) + 2*glueConfirmed
 					g.push(joint{score, wheel, [5]int32{left, top, centre, bottom, right}})
 				}
 			}
@@ -74,8 +74,8 @@ func (g *gluing) offerWheel(left, centre int32) {
 	}
 }
 
-// turn returns the piece that a wheel makes, without its alignment.
-func (g *gluing) turn(of [5]int32) piece {
+// wheelPiece returns the piece that a wheel makes, without its alignment.
+func (g *gluing) wheelPiece(of [5]int32) piece {
 	bottom, right := &g.pieces[of[wheelBottom]], &g.pieces[of[wheelRight]]
 	return piece{lo: bottom.lo, hi: right.hi, size: right.size + g.pieces[of[wheelTop]].size, parts: []part{
 		{of[wheelBottom], 0}, {of[wheelRight], 0}, {of[wheelLeft], bottom.size}, {of[wheelCentre], bottom.size}, {of[wheelTop], right.size}}}

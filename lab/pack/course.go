@@ -32,7 +32,7 @@ import (
 //
 // Weakness: a hole that is found too late stays, as in one of twelve cuts of 100 000
 // items by coarse edges; so packings far from the target are laid again from the
-// ground (recrest). Noise only decides between near-equal chains: with a taste that
+// ground (lowerByCrests). Noise only decides between near-equal chains: with a taste that
 // is wrong for the items, every attempt is wrong. And the last course, where a third
 // of all waste occurs, has few items to choose from; crests go on from there.
 
@@ -92,10 +92,10 @@ func (c *covering) restore(s *stand) {
 	c.line.Copy(&s.line)
 }
 
-// lay covers a part course by course, with other noise in each attempt. loss is the
+// packInCourses covers a part course by course, with other noise in each attempt. loss is the
 // start's mean loss over all sections when it covers the part in one go.
-func (s start) lay(ctx context.Context, l parts.Part, target, effort int64, loss float64, attempt uint64) parts.Packing {
-	c, p := s.ground(l, target)
+func (s start) packInCourses(ctx context.Context, l parts.Part, target, effort int64, loss float64, attempt uint64) parts.Packing {
+	c, p := s.layGround(l, target)
 	w := newCourses(c, effort, attempt)
 	weights := 0.0
 	for k := range courseCount {
@@ -106,8 +106,8 @@ func (s start) lay(ctx context.Context, l parts.Part, target, effort int64, loss
 		if k == courseCount-1 {
 			level = math.MaxInt64
 		}
-		w.begin(level, s.taste)
-		w.mend(ctx, int64(float64(w.effort)*courseWeight(k)/weights), int64(courseHole*loss))
+		w.layNext(level, s.taste)
+		w.redoCourses(ctx, int64(float64(w.effort)*courseWeight(k)/weights), int64(courseHole*loss))
 		weights -= courseWeight(k)
 	}
 	w.Height = 0 // rise left the maximum over all tries
@@ -127,28 +127,28 @@ func newCourses(c *covering, effort int64, attempt uint64) *courses {
 	return w
 }
 
-// begin lays the next course, up to level.
-func (w *courses) begin(level int64, t taste) {
+// layNext lays the next course, up to level.
+func (w *courses) layNext(level int64, t taste) {
 	k := len(w.levels)
 	w.levels = append(w.levels, level)
 	w.tastes = append(w.tastes, slices.Repeat([]taste{t}, w.windows))
 	for i := range w.windows {
-		w.renew(k, i, courseNoise)
+		w.drawNoise(k, i, courseNoise)
 	}
 	w.stands = append(w.stands, stand{})
 	if k >= courseDeep {
 		w.stands[k+1], w.stands[k-courseDeep] = w.stands[k-courseDeep], stand{} // too deep to be laid again: reuse its memory
 	}
-	w.relay(k)
+	w.layAgain(k)
 }
 
-// renew draws new noise for one window of course k.
-func (w *courses) renew(k, window int, noise float64) {
+// drawNoise draws new noise for one window of course k.
+func (w *courses) drawNoise(k, window int, noise float64) {
 	w.tastes[k][window].seed, w.tastes[k][window].noise = w.rng.Uint64(), noise
 }
 
-// relay lays course from, and those above it, again.
-func (w *courses) relay(from int) {
+// layAgain lays course from, and those above it, again.
+func (w *courses) layAgain(from int) {
 	for k := from; k < len(w.levels); k++ {
 		w.restore(&w.stands[k])
 		w.prefer(w.tastes[k])
@@ -159,16 +159,16 @@ func (w *courses) relay(from int) {
 	}
 }
 
-// mend lays the last course, and some below it, again while a section has wasted
+// redoCourses lays the last course, and some below it, again while a section has wasted
 // more than its slack and effort is left. An excess above hole may also use up to
 // 1/courseLonger of all the effort left.
-func (w *courses) mend(ctx context.Context, effort, hole int64) {
+func (w *courses) redoCourses(ctx context.Context, effort, hole int64) {
 	until, last := w.effort-effort, w.effort-max(effort, w.effort/courseLonger)
 	top := len(w.levels) - 1
 	lowest := max(top-courseDeep+1, 0)
 	best, first := cloned(w.tastes[lowest:]), top+1
 	stale := top + 1 // courses from here up do not match their tastes
-	for bad, least := w.bad(); ctx.Err() == nil; {
+	for bad, least := w.badness(); ctx.Err() == nil; {
 		if lost := -slices.Min(w.slack); lost <= 0 || w.effort <= last || w.effort <= until && lost <= hole {
 			break
 		}
@@ -176,15 +176,15 @@ func (w *courses) mend(ctx context.Context, effort, hole int64) {
 		for from > lowest && w.rng.IntN(2) == 0 {
 			from--
 		}
-		before, change := cloned(w.tastes[from:]), w.choose(bad)
+		before, change := cloned(w.tastes[from:]), w.chooseWindows(bad)
 		for _, i := range change {
 			for k := from; k <= top; k++ {
-				w.renew(k, i, drawLogUniform(w.rng, courseNoise, courseMore*courseNoise))
+				w.drawNoise(k, i, drawLogUniform(w.rng, courseNoise, courseMore*courseNoise))
 			}
 		}
-		w.relay(min(from, stale))
+		w.layAgain(min(from, stale))
 		stale, first = top+1, min(first, from)
-		now, sum := w.bad()
+		now, sum := w.badness()
 		if sum < least {
 			least, best = sum, cloned(w.tastes[lowest:])
 		}
@@ -201,12 +201,12 @@ func (w *courses) mend(ctx context.Context, effort, hole int64) {
 		}
 	}
 	copy(w.tastes[lowest:], best)
-	w.relay(first)
+	w.layAgain(first)
 }
 
-// choose picks the windows to change, at least courseApart apart, among those no
+// chooseWindows picks the windows to change, at least courseApart apart, among those no
 // better than a random window of the worse half.
-func (w *courses) choose(bad []float64) (change []int) {
+func (w *courses) chooseWindows(bad []float64) (change []int) {
 	sorted := slices.Sorted(slices.Values(bad))
 	limit := sorted[w.windows-1-w.rng.IntN((w.windows+1)/2)]
 	taken := make([]bool, w.windows)
@@ -220,8 +220,8 @@ func (w *courses) choose(bad []float64) (change []int) {
 	return change
 }
 
-// bad returns the badness of each window, and their sum.
-func (w *courses) bad() (bad []float64, sum float64) {
+// badness returns the badness of each window, and their sum.
+func (w *courses) badness() (bad []float64, sum float64) {
 	bad = make([]float64, w.windows)
 	for s, slack := range w.slack {
 		bad[s>>w.shift] += math.Exp(-float64(slack) / (courseUnit * w.mean))

@@ -21,7 +21,7 @@ func TestRiseByLevels(t *testing.T) {
 		load := parts.Loads(l.Items, l.Sections)
 		tastes := make([]taste, l.Sections/4+1)
 		for k := range tastes {
-			tastes[k] = draw(rng)
+			tastes[k] = drawTaste(rng)
 			tastes[k].brief, tastes[k].late = rng.Float64()/10, late{rng.Float64(), rng.Float64(), rng.Float64()}
 		}
 		start := func() *covering {
@@ -61,14 +61,14 @@ func TestCoursesPackEverything(t *testing.T) {
 		l, p, _ := randomLeaf(rng, seed%2 == 1)
 		target, s := slices.Max(parts.Loads(l.Items, l.Sections)), drawStart(rng)
 		effort := rng.Int64N(1_000_000)
-		got := s.lay(t.Context(), l, target, effort, 1, 0)
+		got := s.packInCourses(t.Context(), l, target, effort, 1, 0)
 		if err := generate.Validate(p, alloc.Solution{Offsets: got.Offsets, Height: got.Height}); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
-		if again := s.lay(t.Context(), l, target, effort, 1, 0); !slices.Equal(again.Offsets, got.Offsets) {
+		if again := s.packInCourses(t.Context(), l, target, effort, 1, 0); !slices.Equal(again.Offsets, got.Offsets) {
 			t.Fatalf("seed %d: another packing the second time", seed)
 		}
-		other := s.lay(t.Context(), l, target, effort, 1, 1)
+		other := s.packInCourses(t.Context(), l, target, effort, 1, 1)
 		if err := generate.Validate(p, alloc.Solution{Offsets: other.Offsets, Height: other.Height}); err != nil {
 			t.Fatalf("seed %d: second attempt: %v", seed, err)
 		}
@@ -98,11 +98,11 @@ func TestMendedCourses(t *testing.T) {
 			if k == 5 {
 				level = math.MaxInt64
 			}
-			w.begin(level, openings[0].taste)
-			_, before := w.bad()
+			w.layNext(level, openings[0].taste)
+			_, before := w.badness()
 			w.effort = 300_000
-			w.mend(t.Context(), 50_000, 1)
-			_, after := w.bad()
+			w.redoCourses(t.Context(), 50_000, 1)
+			_, after := w.badness()
 			if after > before*(1+1e-9) {
 				t.Fatalf("seed %d: course %d is worse mended, %g, than %g", seed, k, after, before)
 			}
@@ -143,7 +143,7 @@ func TestCoursesOfExtremes(t *testing.T) {
 		items, sections := itemsOf(p.Buffers)
 		l := parts.Part{Items: items, Sections: sections}
 		target, start := slices.Max(parts.Loads(items, sections)), drawStart(rng)
-		got := start.lay(t.Context(), l, target, rng.Int64N(1_000_000), rng.Float64(), rng.Uint64())
+		got := start.packInCourses(t.Context(), l, target, rng.Int64N(1_000_000), rng.Float64(), rng.Uint64())
 		if err := generate.Validate(p, alloc.Solution{Offsets: got.Offsets, Height: got.Height}); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}

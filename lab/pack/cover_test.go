@@ -73,7 +73,7 @@ func TestCoverPacksEverything(t *testing.T) {
 		load := parts.Loads(items, sections)
 		ways := make([]taste, sections/2+1)
 		for k := range ways {
-			ways[k] = draw(rng)
+			ways[k] = drawTaste(rng)
 			ways[k].bend = float64(rng.IntN(3))
 		}
 		effort := int64(math.MaxInt64)

@@ -72,10 +72,10 @@ type crest struct {
 	rng         *rand.Rand
 }
 
-// recrest packs a part without fixed items, aiming at target, and returns the lower of the
+// lowerByCrests packs a part without fixed items, aiming at target, and returns the lower of the
 // result and from. An attempt takes at most effort, or half of it if that is too little for
 // courses.
-func recrest(ctx context.Context, l parts.Part, from parts.Packing, target, effort int64) parts.Packing {
+func lowerByCrests(ctx context.Context, l parts.Part, from parts.Packing, target, effort int64) parts.Packing {
 	best := from
 	s, first, price, loss := bestStart(ctx, l, from.Height, target, effort/crestRace)
 	if s == nil {
@@ -86,7 +86,7 @@ func recrest(ctx context.Context, l parts.Part, from parts.Packing, target, effo
 	laid := effort > courseWorth*price
 	for attempt := range crestAttempts {
 		if laid {
-			first = s.lay(ctx, l, target, effort, loss, uint64(attempt))
+			first = s.packInCourses(ctx, l, target, effort, loss, uint64(attempt))
 		}
 		if p := newCrest(l, first).lower(ctx, target, effort); p.Height < best.Height {
 			best = p
@@ -111,7 +111,7 @@ func (c *crest) lower(ctx context.Context, target, effort int64) (best parts.Pac
 		}
 		share := crestFirst + (crestLast-crestFirst)*float64(turn)/(crestTurns-1)
 		c.spare = target + int64(share*float64(h-target))
-		c.work(ctx, effort/crestTurns)
+		c.repackPits(ctx, effort/crestTurns)
 	}
 }
 
@@ -168,11 +168,11 @@ type start struct {
 	bed float64 // lifetimes longer than this many mean ones lie at the bottom
 }
 
-// ground puts the longest lifetimes at the bottom, longest first, each as low as
+// layGround puts the longest lifetimes at the bottom, longest first, each as low as
 // possible. It returns the covering for the other items, and the packing so far.
-func (s start) ground(l parts.Part, target int64) (*covering, parts.Packing) {
+func (s start) layGround(l parts.Part, target int64) (*covering, parts.Packing) {
 	p := parts.Packing{Offsets: make([]int64, len(l.Items))}
-	long, short := s.part(l.Items)
+	long, short := s.splitByWidth(l.Items)
 	load, floor := parts.Loads(l.Items, l.Sections), make([]int64, l.Sections)
 	for _, i := range long {
 		it := &l.Items[i]
@@ -190,7 +190,7 @@ func (s start) ground(l parts.Part, target int64) (*covering, parts.Packing) {
 
 // pack covers the ground in one go. It reports false if the effort is spent first.
 func (s start) pack(l parts.Part, target int64, effort *int64) (parts.Packing, bool) {
-	c, p := s.ground(l, target)
+	c, p := s.layGround(l, target)
 	q, ok := c.fill(effort)
 	return joined(p, c.items, q), ok
 }
@@ -204,9 +204,9 @@ func joined(p parts.Packing, items []parts.Item, q parts.Packing) parts.Packing 
 	return p
 }
 
-// part divides the items into the long ones, listed longest first, and the others,
+// splitByWidth divides the items into the long ones, listed longest first, and the others,
 // whose index becomes their position in items.
-func (s start) part(items []parts.Item) (long []int32, short []parts.Item) {
+func (s start) splitByWidth(items []parts.Item) (long []int32, short []parts.Item) {
 	width := 0.0
 	for i := range items {
 		width += float64(items[i].Width()) / float64(len(items))
@@ -223,11 +223,11 @@ func (s start) part(items []parts.Item) (long []int32, short []parts.Item) {
 	return long, short
 }
 
-// work opens pit after pit until the effort is spent.
-func (c *crest) work(ctx context.Context, effort int64) {
+// repackPits opens pit after pit until the effort is spent.
+func (c *crest) repackPits(ctx context.Context, effort int64) {
 	c.effort = effort
 	for c.effort > 0 && ctx.Err() == nil {
-		c.bite(c.choose())
+		c.repackPit(c.choosePit())
 	}
 }
 
@@ -275,8 +275,8 @@ func (p *pit) bottom(lo, hi int32) int64 {
 	return p.height
 }
 
-// choose returns a pit around the highest of a random number of random sections.
-func (c *crest) choose() pit {
+// choosePit returns a pit around the highest of a random number of random sections.
+func (c *crest) choosePit() pit {
 	s := c.rng.Int32N(c.Sections)
 	tries := int64(drawLogUniform(c.rng, 1, float64(c.Sections)))
 	for range tries {
@@ -328,10 +328,10 @@ func drawLogUniform(rng *rand.Rand, lo, hi float64) float64 {
 	return lo * math.Pow(hi/lo, rng.Float64())
 }
 
-// bite takes out the items of a pit that have nothing above them and covers the
+// repackPit takes out the items of a pit that have nothing above them and covers the
 // rest anew. It keeps the old packing if the new one is worse.
-func (c *crest) bite(p pit) {
-	out, floor := c.open(p)
+func (c *crest) repackPit(p pit) {
+	out, floor := c.openPit(p)
 	if len(out) < 2 {
 		return
 	}
@@ -362,9 +362,9 @@ func (c *crest) bite(p pit) {
 	copy(c.top[p.lo:p.hi], top)
 }
 
-// open lists the items that can be taken out of a pit, with sections relative to
+// openPit lists the items that can be taken out of a pit, with sections relative to
 // it and their positions as index, and the tops of what remains below them.
-func (c *crest) open(p pit) (out []parts.Item, floor []int64) {
+func (c *crest) openPit(p pit) (out []parts.Item, floor []int64) {
 	near := c.itemsAbove(p.lo, p.hi, p.depth)
 	slices.SortFunc(near, func(i, j int32) int {
 		return cmp.Or(cmp.Compare(c.offsets[j], c.offsets[i]), cmp.Compare(i, j))

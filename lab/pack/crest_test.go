@@ -19,14 +19,14 @@ func TestCrestsPackEverything(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 41))
 		l, p, start := randomLeaf(rng, seed%2 == 1)
 		before, target, effort := slices.Clone(start.Offsets), slices.Max(parts.Loads(l.Items, l.Sections)), rng.Int64N(1_000_000)
-		got := recrest(t.Context(), l, start, target, effort)
+		got := lowerByCrests(t.Context(), l, start, target, effort)
 		if err := generate.Validate(p, alloc.Solution{Offsets: got.Offsets, Height: got.Height}); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
 		if got.Height > start.Height || !slices.Equal(start.Offsets, before) {
 			t.Fatalf("seed %d: from height %d to %d", seed, start.Height, got.Height)
 		}
-		if again := recrest(t.Context(), l, start, target, effort); !slices.Equal(again.Offsets, got.Offsets) {
+		if again := lowerByCrests(t.Context(), l, start, target, effort); !slices.Equal(again.Offsets, got.Offsets) {
 			t.Fatalf("seed %d: another packing the second time", seed)
 		}
 		if got.Height < start.Height {
@@ -54,7 +54,7 @@ func TestBiteIsLocal(t *testing.T) {
 			pit.from = pit.lo + rng.Int32N(pit.hi-pit.lo)
 			pit.to, pit.depth = pit.from+1+rng.Int32N(pit.hi-pit.from), rng.Int64N(pit.height+1)
 			before, harm := slices.Clone(c.offsets), c.harm(c.top)
-			c.bite(pit)
+			c.repackPit(pit)
 			q := parts.Packing{Offsets: c.offsets, Height: slices.Max(c.top)}
 			if err := generate.Validate(p, alloc.Solution{Offsets: q.Offsets, Height: q.Height}); err != nil {
 				t.Fatalf("seed %d: %v", seed, err)

@@ -90,8 +90,8 @@ type mark struct {
 	at, weight int64
 }
 
-// eject lowers a packing of a part without fixed items towards target.
-func eject(ctx context.Context, l parts.Part, from parts.Packing, target, effort int64) parts.Packing {
+// lowerByEjection lowers a packing of a part without fixed items towards target.
+func lowerByEjection(ctx context.Context, l parts.Part, from parts.Packing, target, effort int64) parts.Packing {
 	best := from
 	e := newEjector(l, from, effort)
 	most := e.crowd()
@@ -104,7 +104,7 @@ func eject(ctx context.Context, l parts.Part, from parts.Packing, target, effort
 			}
 			i := e.heaviest()
 			if n%ejectSettle == 0 {
-				e.settle(i, n/ejectSettle%2 == 1)
+				e.settleNear(i, n/ejectSettle%2 == 1)
 			}
 			e.insert(i)
 		}
@@ -169,7 +169,7 @@ func (e *ejector) evict() {
 	var settled [2]int32 // the stretch just pushed down
 	for i := range e.items {
 		if it := &e.items[i]; high(i) && (it.Lo < settled[0] || it.Hi > settled[1]) && e.effort > 0 {
-			settled[0], settled[1] = e.settle(int32(i), true)
+			settled[0], settled[1] = e.settleNear(int32(i), true)
 		}
 		if high(i) {
 			e.remove(int32(i))
@@ -210,8 +210,8 @@ func (e *ejector) place(i int32, off int64) {
 	}
 }
 
-// gather lists in near the items alive during [lo, hi), by offset.
-func (e *ejector) gather(lo, hi int32) {
+// listNear lists in near the items alive during [lo, hi), by offset.
+func (e *ejector) listNear(lo, hi int32) {
 	e.near, e.runs = e.near[:0], e.runs[:0]
 	first := lo >> e.shift
 	for b := first; b <= (hi-1)>>e.shift; b++ {
@@ -253,9 +253,9 @@ func (e *ejector) merge() {
 // hole.
 func (e *ejector) insert(i int32) {
 	it := &e.items[i]
-	e.gather(it.Lo, it.Hi)
+	e.listNear(it.Lo, it.Hi)
 	e.effort -= 6 * int64(len(e.near))
-	e.mark()
+	e.listEdges()
 	best, cost, gap := int64(0), int64(-1), int64(0)
 	consider := func(at int64, h hole, g int64) {
 		if cost < 0 || h.weight < cost || h.weight == cost && g < gap {
@@ -295,8 +295,8 @@ func (e *ejector) insert(i int32) {
 	e.place(i, best)
 }
 
-// mark lists the bottoms of near in offs and the tops in ends, both sorted.
-func (e *ejector) mark() {
+// listEdges lists the bottoms of near in offs and the tops in ends, both sorted.
+func (e *ejector) listEdges() {
 	offs, ends := e.offs[:0], e.ends[:0]
 	for k := range e.near {
 		r := &e.near[k]
@@ -343,13 +343,13 @@ func (s *sweep) describePlace(at, size, limit int64) hole {
 	return s.hole
 }
 
-// settle pushes everything near item i down, or up to the limit. Items that cross
+// settleNear pushes everything near item i down, or up to the limit. Items that cross
 // the ends of the stretch stay. It returns the stretch.
-func (e *ejector) settle(i int32, down bool) (lo, hi int32) {
+func (e *ejector) settleNear(i int32, down bool) (lo, hi int32) {
 	it := &e.items[i]
 	reach := 2*it.Width() + 2<<e.shift
 	lo, hi = max(0, it.Lo-reach), min(e.sections, it.Hi+reach)
-	e.gather(lo, hi)
+	e.listNear(lo, hi)
 	e.effort -= 30 * int64(len(e.near))
 	if !down {
 		slices.SortFunc(e.near, byEnd)

@@ -18,7 +18,7 @@ func TestEjectionPacksEverything(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 23))
 		l, p, start := randomLeaf(rng, seed%2 == 1)
 		before := slices.Clone(start.Offsets)
-		got := eject(t.Context(), l, start, slices.Max(parts.Loads(l.Items, l.Sections)), rng.Int64N(1_000_000))
+		got := lowerByEjection(t.Context(), l, start, slices.Max(parts.Loads(l.Items, l.Sections)), rng.Int64N(1_000_000))
 		if err := generate.Validate(p, alloc.Solution{Offsets: got.Offsets, Height: got.Height}); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}

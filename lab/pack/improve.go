@@ -46,18 +46,18 @@ func Improver(without Technique) alloc.Improver {
 func improve(ctx context.Context, l parts.Part, best parts.Packing, target int64, without Technique) parts.Packing {
 	n := int64(len(l.Items))
 	if without&Tide == 0 {
-		best = ebb(ctx, l, best, target, min(tidePerItem*n, tideMost))
+		best = lowerByTide(ctx, l, best, target, min(tidePerItem*n, tideMost))
 	}
 	for _, p := range starts(ctx, l, best, target, without) { // ejection may get further from the higher one
 		if without&Eject == 0 && best.Height > target {
-			p = eject(ctx, l, p, target, min(ejectPerItem*n, ejectMost))
+			p = lowerByEjection(ctx, l, p, target, min(ejectPerItem*n, ejectMost))
 		}
 		if p.Height < best.Height {
 			best = p
 		}
 	}
 	if without&Tide == 0 && best.Height-target > target/tightenAbove {
-		best = lean(ctx, l, best, target, min(tidePerItem*n, tideMost))
+		best = lowerByDrifts(ctx, l, best, target, min(tidePerItem*n, tideMost))
 	}
 	return best
 }
@@ -70,10 +70,10 @@ func starts(ctx context.Context, l parts.Part, from parts.Packing, target int64,
 		return starts
 	}
 	if without&Crest == 0 {
-		starts[0] = recrest(ctx, l, from, target, min(max(crestLeast, crestPerItem*n), crestMost))
+		starts[0] = lowerByCrests(ctx, l, from, target, min(max(crestLeast, crestPerItem*n), crestMost))
 	}
 	if without&Tighten == 0 && starts[0].Height-target > (from.Height-target)/tightenStill {
-		if p := tighten(ctx, l, target, min(max(tightenLeast, tightenPerItem*n), tightenMost)); p.Height < math.MaxInt64 {
+		if p := packInWindows(ctx, l, target, min(max(tightenLeast, tightenPerItem*n), tightenMost)); p.Height < math.MaxInt64 {
 			starts = append(starts, p)
 		}
 	}

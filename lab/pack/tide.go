@@ -35,7 +35,7 @@ import (
 //
 // Where a second peak is less than a lifetime away on one side, a few items are
 // always missed. Then it helps to bias the stack at the peak towards that side:
-// such biases (drifts) are drawn at random until nothing is missed (lean).
+// such biases (drifts) are drawn at random until nothing is missed (lowerByDrifts).
 //
 // Example, limit 4:   alive at the peak are a of size 1, which ends at once, b of
 // size 2, and c of size 1, which ends soon. From the top: a, c, b. When a has ended
@@ -85,26 +85,26 @@ type drift struct {
 	waste float64 // cost of a leftover gap, relative to that of a neighbour with another end
 }
 
-// ebb lowers the packing of a part without fixed items towards target, if it
+// lowerByTide lowers the packing of a part without fixed items towards target, if it
 // can, by seeking the lowest limit with which a tide misses nothing.
-func ebb(ctx context.Context, l parts.Part, from parts.Packing, target, effort int64) parts.Packing {
+func lowerByTide(ctx context.Context, l parts.Part, from parts.Packing, target, effort int64) parts.Packing {
 	t := newTide(l)
 	t.limit = target + target/tideSlack
 	return t.lower(ctx, from, target, &effort)
 }
 
-// lean does the same as ebb with random drifts, half of them near the best so far, until
+// lowerByDrifts does the same as lowerByTide with random drifts, half of them near the best so far, until
 // one comes within target/tightenAbove of the target. If none does it returns from, which
 // must be higher than that.
-func lean(ctx context.Context, l parts.Part, from parts.Packing, target, effort int64) parts.Packing {
+func lowerByDrifts(ctx context.Context, l parts.Part, from parts.Packing, target, effort int64) parts.Packing {
 	t, rng := newTide(l), rand.New(rand.NewPCG(4, uint64(len(l.Items))))
 	near, least := t.drift, math.MaxInt // the drift that missed fewest, and how many
 	for n := 0; n < tideDrifts && effort > 0 && ctx.Err() == nil; n++ {
 		switch {
 		case n%2 == 1:
-			t.turn(drift{drawLogUniform(rng, 0.1, 10), drawLogUniform(rng, 0.8, 2), drawLogUniform(rng, 0.1, 1)})
+			t.setDrift(drift{drawLogUniform(rng, 0.1, 10), drawLogUniform(rng, 0.8, 2), drawLogUniform(rng, 0.1, 1)})
 		case n > 0:
-			t.turn(drift{near.side * drawLogUniform(rng, 0.7, 1.4), near.lead * drawLogUniform(rng, 0.8, 1.2), near.waste * drawLogUniform(rng, 0.7, 1.4)})
+			t.setDrift(drift{near.side * drawLogUniform(rng, 0.7, 1.4), near.lead * drawLogUniform(rng, 0.8, 1.2), near.waste * drawLogUniform(rng, 0.7, 1.4)})
 		}
 		t.limit = target + target/tightenAbove
 		p, ok := t.spend(ctx, &effort)
@@ -163,12 +163,12 @@ func newTide(l parts.Part) *tide {
 		t.size += float64(l.Items[i].Size) / n
 		t.width += float64(l.Items[i].Width()) / n
 	}
-	t.turn(drift{side: 1, lead: 1, waste: tideWaste})
+	t.setDrift(drift{side: 1, lead: 1, waste: tideWaste})
 	return t
 }
 
-// turn sets the tide's drift and resets the leads.
-func (t *tide) turn(d drift) {
+// setDrift sets the tide's drift and resets the leads.
+func (t *tide) setDrift(d drift) {
 	t.drift = d
 	for i := range t.Items {
 		it := &t.Items[i]
@@ -182,15 +182,15 @@ func (t *tide) turn(d drift) {
 func (t *tide) run(ctx context.Context) (parts.Packing, bool) {
 	t.offsets = make([]int64, len(t.Items))
 	clear(t.hurries)
-	stack := t.stack()
+	stack := t.stackPeak()
 	back := slices.Clone(t.Items)
 	for i := range back {
 		back[i].Lo, back[i].Hi = t.Sections-t.Items[i].Hi, t.Sections-t.Items[i].Lo
 	}
-	if !t.flow(ctx, t.Items, t.peak, stack) || !t.flow(ctx, back, t.Sections-1-t.peak, stack) {
+	if !t.placeForward(ctx, t.Items, t.peak, stack) || !t.placeForward(ctx, back, t.Sections-1-t.peak, stack) {
 		return parts.Packing{}, false
 	}
-	t.heap()
+	t.stackMissed()
 	p := parts.Packing{Offsets: t.offsets}
 	for i := range t.Items {
 		p.Height = max(p.Height, t.offsets[i]+t.Items[i].Size)
@@ -198,8 +198,8 @@ func (t *tide) run(ctx context.Context) (parts.Packing, bool) {
 	return p, true
 }
 
-// stack places the items alive at the peak and returns them, by offset.
-func (t *tide) stack() []int32 {
+// stackPeak places the items alive at the peak and returns them, by offset.
+func (t *tide) stackPeak() []int32 {
 	var low, high []int32 // at the bottom, at the limit
 	for i := range t.Items {
 		switch it := &t.Items[i]; {
@@ -237,9 +237,9 @@ func (t *tide) stack() []int32 {
 	return stacked
 }
 
-// flow places the items born after moment, at which stack is alive. It reports false
+// placeForward places the items born after moment, at which stack is alive. It reports false
 // if it gives up.
-func (t *tide) flow(ctx context.Context, items []parts.Item, moment int32, stack []int32) bool {
+func (t *tide) placeForward(ctx context.Context, items []parts.Item, moment int32, stack []int32) bool {
 	var order []int32
 	for i := range items {
 		if items[i].Lo > moment {
@@ -312,7 +312,7 @@ func (t *tide) bestGap(it *parts.Item, near []resident) (at int64, ok bool) {
 	consider := func(place, left, gap int64, beside, across int32) {
 		ends := float64(max(beside-it.Hi, it.Hi-beside))
 		until := float64(min(it.Hi, across) - it.Lo)
-		waste := t.lost(left)*until - t.lost(gap)*min(until, float64(beside-it.Lo))
+		waste := t.leftOver(left)*until - t.leftOver(gap)*min(until, float64(beside-it.Lo))
 		if cost := size*ends + t.waste*waste; cost < least {
 			at, ok, least = place, true, cost
 		}
@@ -342,15 +342,15 @@ func (t *tide) bestGap(it *parts.Item, near []resident) (at int64, ok bool) {
 	return at, ok
 }
 
-// lost estimates how much of a gap will stay unused, in mean sizes: large gaps are
+// leftOver estimates how much of a gap will stay unused, in mean sizes: large gaps are
 // likely to be filled.
-func (t *tide) lost(gap int64) float64 {
+func (t *tide) leftOver(gap int64) float64 {
 	x := float64(gap) / t.size
 	return x * math.Exp(-x)
 }
 
-// heap places the missed items on top of the limit, large ones first.
-func (t *tide) heap() {
+// stackMissed places the missed items on top of the limit, large ones first.
+func (t *tide) stackMissed() {
 	t.missed = t.missed[:0]
 	for i, at := range t.offsets {
 		if at == missing {

@@ -21,7 +21,7 @@ func TestTidePacksEverything(t *testing.T) {
 		bound := slices.Max(parts.Loads(l.Items, l.Sections))
 		td := newTide(l)
 		if seed%3 > 0 {
-			td.turn(drift{drawLogUniform(rng, 0.01, 100), drawLogUniform(rng, 0.1, 10), drawLogUniform(rng, 0.01, 10)})
+			td.setDrift(drift{drawLogUniform(rng, 0.01, 100), drawLogUniform(rng, 0.1, 10), drawLogUniform(rng, 0.01, 10)})
 		}
 		td.limit, td.effort = bound/2+rng.Int64N(bound), math.MaxInt64
 		got, ok := td.run(t.Context())
@@ -34,9 +34,9 @@ func TestTidePacksEverything(t *testing.T) {
 			}
 		}
 		before := slices.Clone(start.Offsets)
-		lower, target := ebb, bound
+		lower, target := lowerByTide, bound
 		if seed%2 == 1 {
-			lower, target = lean, (bound+start.Height)/2
+			lower, target = lowerByDrifts, (bound+start.Height)/2
 		}
 		q := lower(t.Context(), l, start, target, rng.Int64N(1_000_000))
 		if err := generate.Validate(p, alloc.Solution{Offsets: q.Offsets, Height: q.Height}); err != nil {

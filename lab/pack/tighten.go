@@ -42,8 +42,8 @@ var tastes = []taste{
 	{near: 10, tall: 0.1, few: 0.1, flush: 0.01},
 }
 
-// draw returns a random taste.
-func draw(rng *rand.Rand) taste {
+// drawTaste returns a random taste.
+func drawTaste(rng *rand.Rand) taste {
 	between := func(lo, hi float64) float64 { return lo * math.Pow(hi/lo, rng.Float64()) }
 	return taste{near: between(1, 10), tall: between(0.01, 0.3), few: between(0.01, 0.3),
 		flush: between(0.01, 0.1), noise: between(0.005, 0.05), seed: rng.Uint64()}
@@ -56,8 +56,8 @@ type window struct {
 	trial bool  // it tries another taste this round
 }
 
-// tighten packs a part without fixed items as near to target as it can.
-func tighten(ctx context.Context, l parts.Part, target, effort int64) parts.Packing {
+// packInWindows packs a part without fixed items as near to target as it can.
+func packInWindows(ctx context.Context, l parts.Part, target, effort int64) parts.Packing {
 	load := parts.Loads(l.Items, l.Sections)
 	best := parts.Packing{Height: math.MaxInt64}
 	shift := windowShift(l.Items)
@@ -69,9 +69,9 @@ func tighten(ctx context.Context, l parts.Part, target, effort int64) parts.Pack
 	rng := rand.New(rand.NewPCG(1, uint64(len(l.Items))))
 	for round := 0; ctx.Err() == nil; round++ {
 		if round < len(tastes) {
-			share(windows, trial, tastes[round])
+			shareTaste(windows, trial, tastes[round])
 		} else {
-			vary(windows, trial, target+(best.Height-target)/4, rng)
+			varyTastes(windows, trial, target+(best.Height-target)/4, rng)
 		}
 		p, ok := cover(l.Items, load, target, trial, shift, &effort)
 		if !ok {
@@ -83,7 +83,7 @@ func tighten(ctx context.Context, l parts.Part, target, effort int64) parts.Pack
 		if best.Height <= target {
 			break
 		}
-		judge(windows, trial, tops(l, p, shift))
+		keepBetter(windows, trial, tops(l, p, shift))
 	}
 	return best
 }
@@ -101,32 +101,32 @@ func windowShift(items []parts.Item) (shift uint) {
 	return shift
 }
 
-// share gives all windows one taste to try.
-func share(windows []window, trial []taste, t taste) {
+// shareTaste gives all windows one taste to try.
+func shareTaste(windows []window, trial []taste, t taste) {
 	for k := range windows {
 		windows[k].trial, trial[k] = true, t
 	}
 }
 
-// vary gives the windows higher than limit new tastes to try; if they are more than
+// varyTastes gives the windows higher than limit new tastes to try; if they are more than
 // half, it gives all windows the same new one.
-func vary(windows []window, trial []taste, limit int64, rng *rand.Rand) {
+func varyTastes(windows []window, trial []taste, limit int64, rng *rand.Rand) {
 	high := 0
 	for k := range windows {
 		w := &windows[k]
 		w.trial, trial[k] = w.top > limit, w.taste
 		if w.trial {
 			high++
-			trial[k] = draw(rng)
+			trial[k] = drawTaste(rng)
 		}
 	}
 	if high > len(windows)/2 {
-		share(windows, trial, draw(rng))
+		shareTaste(windows, trial, drawTaste(rng))
 	}
 }
 
-// judge keeps each tried taste that left its window no higher.
-func judge(windows []window, trial []taste, tops []int64) {
+// keepBetter keeps each tried taste that left its window no higher.
+func keepBetter(windows []window, trial []taste, tops []int64) {
 	for k := range windows {
 		if w := &windows[k]; !w.trial || tops[k] <= w.top {
 			w.taste, w.top = trial[k], tops[k]
