@@ -1,7 +1,11 @@
 package machine
 
 import (
+	"time"
+
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/link"
+	"github.com/athanor-llm/athanor/device/remote"
 	"github.com/athanor-llm/athanor/hardware"
 )
 
@@ -17,6 +21,8 @@ type backend interface {
 	probed() int
 	// atOnce is the number of ranks that have cores at the same time; 0: they need none.
 	atOnce() int
+	// allCores returns a backend of which one rank by itself has all cores.
+	allCores() backend
 	// alone opens the device of one rank, not joined to the others'. Its spill file
 	// is disk.
 	alone(rank int, disk string) (device.Device, error)
@@ -34,13 +40,40 @@ type backend interface {
 	close() error
 }
 
+// localBackend is a backend whose ranks are on this host. They can be part of a larger fabric.
+type localBackend interface {
+	backend
+	// openShared returns a function that opens this host's ranks of a fabric of n, given their numbers in the
+	// fabric and on this host, and the origin of their spans' clock. Ranks elsewhere are reached through hub.
+	openShared(n int, hub *link.Hub) (open func(rank, own int, disk string) (device.Device, error), origin time.Time)
+	// openOne opens the first rank's device for somebody who has no other, and returns the memory that is available
+	// there.
+	openOne() (device.Device, hardware.Memory, error)
+	// led returns the backend for a run that another host leads, and says what is the same for all devices.
+	led(p remote.Place) localBackend
+	// cards returns the names of the GPUs.
+	cards() []string
+}
+
+// UsesGPU reports whether a device is a GPU. Nobody else asks for a device's name: what differs is behind a backend.
+func UsesGPU(device string) bool { return device == "cuda" }
+
 // newBackend returns the backend that a request needs. dir is the cache folder.
 func newBackend(r *Request, dir string) (backend, error) {
-	switch {
-	case len(r.Hosts) > 0:
+	if len(r.Hosts) > 0 {
 		return newHosts(r, dir)
-	case r.Device == "cuda":
-		return newCUDA(r, dir)
 	}
-	return newCPU(r), nil
+	return newLocal(r, dir)
+}
+
+// newLocal returns the backend of ranks that are all on this host.
+func newLocal(r *Request, dir string) (localBackend, error) {
+	if !UsesGPU(r.Device) {
+		return newCPU(r), nil
+	}
+	b, err := newCUDA(r, dir)
+	if err != nil {
+		return nil, err
+	}
+	return b, nil
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/device/link"
+	"github.com/athanor-llm/athanor/device/remote"
 	"github.com/athanor-llm/athanor/hardware"
 )
 
@@ -54,6 +55,29 @@ func (b *cpuBackend) atOnce() int {
 	}
 	return min(b.ranks, max(1, runtime.GOMAXPROCS(0)/b.options.Workers))
 }
+
+func (b *cpuBackend) allCores() backend {
+	own := *b
+	own.options.Workers = 0
+	return &own
+}
+
+func (b *cpuBackend) openOne() (device.Device, hardware.Memory, error) {
+	m, err := hardware.LocalMemory("", 0)
+	if err != nil {
+		return nil, m, err
+	}
+	d, err := b.alone(0, "")
+	return d, m, err
+}
+
+func (b *cpuBackend) led(p remote.Place) localBackend {
+	own := *b
+	own.options.Rate, own.options.Apart = p.Rate, p.Apart
+	return &own
+}
+
+func (b *cpuBackend) cards() []string { return nil }
 
 func (b *cpuBackend) alone(_ int, disk string) (device.Device, error) {
 	o := b.options

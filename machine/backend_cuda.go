@@ -9,6 +9,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cuda"
 	"github.com/athanor-llm/athanor/device/link"
+	"github.com/athanor-llm/athanor/device/remote"
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/session"
 )
@@ -28,8 +29,11 @@ func newCUDA(r *Request, dir string) (*cudaBackend, error) {
 		return nil, r.Fault("device", err.Error())
 	}
 	ranks := r.Ranks
+	if len(gpus) == 0 {
+		return nil, r.Fault("device", "the driver shows no GPU; hint: check CUDA_VISIBLE_DEVICES, or compute on the cpu")
+	}
 	if n := len(gpus); n < ranks {
-		return nil, r.Fault("ranks", fmt.Sprintf("%d ranks need a GPU each, but this machine shows %d; hint: set ranks: %d, check CUDA_VISIBLE_DEVICES, or set device: cpu", ranks, n, max(n, 1)))
+		return nil, r.Fault("ranks", fmt.Sprintf("%d ranks need a GPU each, but this machine shows %d; hint: set ranks: %d, check CUDA_VISIBLE_DEVICES, or set device: cpu", ranks, n, n))
 	}
 	options := cuda.Options{CacheDir: kernelsIn(dir), SumRows: cuda.SumRows(r.Sequence), Workers: besideGPU(workers(ranks))}
 	return &cudaBackend{options: options, gpus: gpus[:ranks], unused: len(gpus) - ranks, pinned: make([]cuda.Pinned, ranks)}, nil
@@ -48,12 +52,13 @@ func besideGPU(cores int) int {
 	return cores
 }
 
-func (b *cudaBackend) id() string {
-	var names []string
+func (b *cudaBackend) id() string { return fmt.Sprintf("cuda %q", b.cards()) }
+
+func (b *cudaBackend) cards() (names []string) {
 	for _, g := range b.gpus {
 		names = append(names, g.Name)
 	}
-	return fmt.Sprintf("cuda %q", names)
+	return names
 }
 
 func (b *cudaBackend) idle() int { return b.unused }
@@ -88,6 +93,35 @@ func forPrograms(free int64) int64 { return max(0, free-cuda.Overhead) / 100 * 9
 func (b *cudaBackend) probed() int { return len(b.gpus) }
 
 func (b *cudaBackend) atOnce() int { return 0 }
+
+func (b *cudaBackend) allCores() backend { return b }
+
+func (b *cudaBackend) openOne() (device.Device, hardware.Memory, error) {
+	m, err := hardware.LocalMemory("", 0)
+	if err != nil {
+		return nil, m, err
+	}
+	m.Shared = false
+	own := *b
+	own.pinned, own.options.Workers = nil, 0
+	d, err := own.device(0, nil, "")
+	if err != nil {
+		return nil, m, err
+	}
+	free, _, err := d.Memory()
+	if err != nil {
+		return nil, m, errors.Join(err, d.Close())
+	}
+	m.Device = forPrograms(free)
+	return d, m, nil
+}
+
+// led: nothing says when a run that another host leads no longer needs what is pinned, so none of it is kept.
+func (b *cudaBackend) led(p remote.Place) localBackend {
+	own := *b
+	own.options.SumRows, own.pinned = p.SumRows, nil
+	return &own
+}
 
 func (b *cudaBackend) alone(rank int, disk string) (device.Device, error) {
 	return b.device(rank, nil, disk)

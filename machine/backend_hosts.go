@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/athanor-llm/athanor/device"
-	"github.com/athanor-llm/athanor/device/cuda"
 	"github.com/athanor-llm/athanor/device/link"
 	"github.com/athanor-llm/athanor/device/remote"
 	"github.com/athanor-llm/athanor/hardware"
@@ -35,19 +34,11 @@ func Key() ([]byte, error) {
 // the first two, is thus the network. In a grid of stages and replicas, it separates stages, whose messages are
 // small compared with sums of gradients. All hosts are described by the slowest and smallest.
 type hostsBackend struct {
-	here   hostBackend // for as many ranks as each host has
-	others []string    // addresses
+	here   localBackend // for as many ranks as each host has
+	others []string     // addresses
 	about  []remote.Description
 	key    []byte
 	place  remote.Place // what is the same for all devices
-}
-
-// hostBackend is a backend whose ranks can be part of a larger fabric.
-type hostBackend interface {
-	backend
-	// openShared returns a function that opens this host's ranks of a fabric of n, given their numbers in the
-	// fabric and on this host, and the origin of their spans' clock. Ranks elsewhere are reached through hub.
-	openShared(n int, hub *link.Hub) (open func(rank, own int, disk string) (device.Device, error), origin time.Time)
 }
 
 // newHosts asks the other hosts to describe themselves.
@@ -57,23 +48,16 @@ func newHosts(r *Request, dir string) (*hostsBackend, error) {
 		return nil, r.Fault("hosts", err.Error())
 	}
 	b := &hostsBackend{others: r.Hosts, key: key, place: remote.Place{Device: r.Device}}
-	if r.Device == "cuda" {
-		b.place.SumRows = cuda.SumRows(r.Sequence)
-	}
 	n := b.hosts()
 	own := *r
 	own.Ranks = r.Ranks / n
-	switch {
-	case r.Ranks%n != 0:
+	if r.Ranks%n != 0 {
 		return nil, r.Fault("ranks", fmt.Sprintf("%d cannot be divided among %d hosts, this one included; hint: use a multiple of the number of hosts", r.Ranks, n))
-	case r.Device == "cuda":
-		b.here, err = newCUDA(&own, dir)
-	default:
-		b.here = newCPU(&own)
 	}
-	if err != nil {
+	if b.here, err = newLocal(&own, dir); err != nil {
 		return nil, err
 	}
+	b.place.SumRows = b.here.headUnit(r.Sequence)
 	b.place.Share, b.place.Rate = own.Ranks, rates(r)
 	for _, addr := range b.others {
 		d, err := remote.Describe(addr, b.key, b.place)
@@ -178,9 +162,11 @@ func newHub(p remote.Place, here int, key []byte) *link.Hub {
 	})
 }
 
+func (b *hostsBackend) allCores() backend { return b }
+
 func (b *hostsBackend) oneAtATime() backend {
 	own := *b
-	own.here, own.place.Apart = b.here.oneAtATime().(hostBackend), true
+	own.here, own.place.Apart = b.here.oneAtATime().(localBackend), true
 	return &own
 }
 

@@ -50,7 +50,7 @@ func equip(h *hardware.Hardware, r *Request) {
 // OnGPU reports whether a request is for GPUs, here or described.
 func OnGPU(r *Request) bool {
 	if r.Hardware.Name == "" {
-		return r.Device == "cuda"
+		return UsesGPU(r.Device)
 	}
 	one := *r
 	one.Ranks = 1

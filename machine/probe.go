@@ -20,14 +20,11 @@ func Probe(device, dir string, ranks int, hosts []string) (*hardware.Hardware, e
 	if err != nil {
 		return nil, err
 	}
-	var b backend = &cpuBackend{ranks: ranks}
-	if device == "cuda" || len(hosts) > 0 {
-		b, err = newBackend(&Request{Device: device, Ranks: ranks, Hosts: hosts}, cache)
-	}
+	b, err := newBackend(&Request{Device: device, Ranks: max(ranks, 1), Hosts: hosts}, cache)
 	if err != nil {
 		return nil, err
 	}
-	return probe(b, ranks, dir)
+	return probe(b.allCores(), ranks, dir)
 }
 
 // probe measures what ranks on a backend have, the disk in folder dir and, for

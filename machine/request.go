@@ -35,7 +35,7 @@ func CountRanks(r *Request) (int, error) {
 		return max(r.Ranks, 1), nil
 	case r.Hardware.Name != "": // a description does not say how many there are
 		return 1, nil
-	case r.Device != "cuda":
+	case !UsesGPU(r.Device):
 		return hosts, nil
 	}
 	gpus, err := cuda.GPUs()

@@ -11,7 +11,6 @@ import (
 	"sync"
 
 	"github.com/athanor-llm/athanor/device"
-	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/device/link"
 	"github.com/athanor-llm/athanor/device/remote"
 	"github.com/athanor-llm/athanor/hardware"
@@ -45,18 +44,12 @@ type part struct {
 }
 
 // backend returns the backend of this host's ranks of a run.
-func (h *host) backend(p remote.Place) (hostBackend, error) {
-	n := max(p.Share, 1)
-	if p.Device != "cuda" {
-		return &cpuBackend{ranks: n, options: cpu.Options{Workers: workers(n), Rate: p.Rate, Apart: p.Apart}}, nil
-	}
-	b, err := newCUDA(&Request{Ranks: n}, h.cache)
+func (h *host) backend(p remote.Place) (localBackend, error) {
+	b, err := newLocal(&Request{Device: p.Device, Ranks: max(p.Share, 1)}, h.cache)
 	if err != nil {
 		return nil, err
 	}
-	b.options.SumRows = p.SumRows
-	b.pinned = nil // nothing says when a run no longer needs it
-	return b, nil
+	return b.led(p), nil
 }
 
 // Describe describes this host to a run.
@@ -66,11 +59,7 @@ func (h *host) Describe(p remote.Place) (remote.Description, error) {
 	if err != nil {
 		return d, err
 	}
-	if b, ok := b.(*cudaBackend); ok {
-		for _, g := range b.gpus {
-			d.GPUs = append(d.GPUs, g.Name)
-		}
-	}
+	d.GPUs = b.cards()
 	m, err := b.memory(h.dir, 0)
 	d.Device, d.Host, d.Disk = m.Device, m.Host, m.Disk
 	return d, errors.Join(err, b.close())
@@ -96,7 +85,7 @@ func (h *host) Open(p remote.Place) (device.Device, error) {
 }
 
 // join returns this host's part of a fabric, which the first of its ranks to join creates.
-func (h *host) join(p remote.Place, b hostBackend) *part {
+func (h *host) join(p remote.Place, b localBackend) *part {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	f, ok := h.fabrics[p.Fabric]

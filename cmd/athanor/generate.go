@@ -53,7 +53,7 @@ func (v *computing) limit(verb string) (int64, error) {
 // deviceAndType returns the device and the type to compute with.
 func (v *computing) deviceAndType(c *cli.Context) (device string, dtype graph.DType) {
 	device = machine.ChooseDevice(v.Device, c.Note)
-	if v.Precision == "bf16" || v.Precision == "auto" && device == "cuda" {
+	if v.Precision == "bf16" || v.Precision == "auto" && machine.UsesGPU(device) {
 		dtype = graph.BF16
 	}
 	return device, dtype

@@ -232,6 +232,32 @@ func TestPictures(t *testing.T) {
 	}
 }
 
+// TestDevices: CPU and GPU differ behind one door in package machine; nobody else compares a device's name.
+func TestDevices(t *testing.T) {
+	isName := func(e ast.Expr) bool {
+		text, ok := e.(*ast.BasicLit)
+		return ok && text.Value == strconv.Quote("cuda")
+	}
+	for _, s := range sources(t) {
+		if s.path == "machine/backend.go" || strings.HasSuffix(s.path, "_test.go") {
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			compared := false
+			switch n := n.(type) {
+			case *ast.BinaryExpr:
+				compared = isName(n.X) || isName(n.Y)
+			case *ast.CaseClause:
+				compared = slices.ContainsFunc(n.List, isName)
+			}
+			if compared {
+				t.Errorf("%s: hint: ask machine.UsesGPU, or put what differs behind machine's backend", s.set.Position(n.Pos()))
+			}
+			return true
+		})
+	}
+}
+
 // TestOtherSystems: code for systems that no test runs on compiles, including its tests.
 func TestOtherSystems(t *testing.T) {
 	testkit.Needs(t, testkit.All) // a minute for each
