@@ -218,7 +218,7 @@ func documentsAreSkipped(t *testing.T, machine maker) {
 	}{{graph.F32, 32, 9}, {graph.BF16, 32, 8}, {graph.BF16, 32, 9}, {graph.BF16, 160, 8}, {graph.BF16, 192, 9}} {
 		float, head := c.float, c.head
 		d, _ := machine(t, Options{}, imageBytes)
-		d.limits.major = c.major
+		d.chip.major = c.major
 		s := &sample{Rand: rand.New(rand.NewPCG(1, 6)), image: make([]byte, imageBytes), wide: true, float: float}
 		s.call.Attr = graph.Attr{Seq: n, Heads: 1, KVHeads: 1, HeadDim: head, Scale: 0.25}
 		q, kv, do := s.mat(n, head), s.mat(n, 2*head), s.mat(n, head)
@@ -276,7 +276,7 @@ func hugeScores(t *testing.T, machine maker) {
 		{graph.BF16, 32, 8, 1e3, 2e3}, {graph.BF16, 32, 8, 4e3, 1e3}, {graph.BF16, 32, 9, 1e3, 2e3}, {graph.BF16, 32, 9, 4e3, 1e3},
 		{graph.BF16, 256, 8, 1e3, 1e3}, {graph.BF16, 256, 9, 1e3, 1e3}} {
 		d, _ := machine(t, Options{}, imageBytes)
-		d.limits.major = c.major
+		d.chip.major = c.major
 		s := &sample{Rand: rand.New(rand.NewPCG(uint64(c.queries), uint64(c.head))), image: make([]byte, imageBytes), wide: true, float: c.float}
 		w := heads * c.head
 		s.call.Attr = graph.Attr{Seq: n, Heads: heads, KVHeads: 1, HeadDim: c.head, Scale: 0.3}

@@ -62,7 +62,7 @@ func (d *Device) join(c *device.Call) (*exchange, error) {
 	if err := device.CheckRank(c, rank, f.Ranks()); err != nil {
 		return nil, err
 	}
-	if err := d.connect(c); err != nil {
+	if err := d.peers.connect(d, c); err != nil {
 		return nil, err
 	}
 	e := &exchange{call: *c, device: d, received: device.Received(c, rank), stream: d.work.streams[c.Stream]}
@@ -80,7 +80,7 @@ func (d *Device) join(c *device.Call) (*exchange, error) {
 	at := [2]uintptr{}
 	for i, o := range c.Args {
 		if !o.Absent() {
-			at[i] = d.base(o.Tier) + uintptr(o.Addr)
+			at[i] = d.arenas.at(o)
 		}
 	}
 	e.dst, e.src = at[0], at[1]
@@ -273,7 +273,7 @@ const mostSources = 8
 // memory.
 func (e *exchange) sum(parts []*exchange, dst uintptr, at, n int64, acc bool) ([]step, error) {
 	d := e.device
-	direct := !slices.ContainsFunc(parts, func(p *exchange) bool { return p.device != nil && !d.reach[p.device.work.context] })
+	direct := !slices.ContainsFunc(parts, func(p *exchange) bool { return p.device != nil && !d.peers.reach[p.device.work.context] })
 	slots, piece := int64(1), n // the partial sum, then sources
 	if !direct || e.lane != nil {
 		slots += mostSources
@@ -290,19 +290,19 @@ func (e *exchange) sum(parts []*exchange, dst uintptr, at, n int64, acc bool) ([
 		for first := 0; first < len(parts); {
 			var sources []uintptr
 			if first > 0 {
-				sources = append(sources, d.staging)
+				sources = append(sources, d.peers.staging)
 			}
 			for ; first < len(parts) && len(sources) < mostSources; first++ {
 				p := parts[first]
 				src := p.src + uintptr(at+lo)
 				if p.device == nil || !direct && p != e {
-					local := d.staging + uintptr(piece*int64(1+len(sources)))
+					local := d.peers.staging + uintptr(piece*int64(1+len(sources)))
 					list = append(list, e.fetch(local, p, src, m)...)
 					src = local
 				}
 				sources = append(sources, src)
 			}
-			out, last := d.staging, first == len(parts)
+			out, last := d.peers.staging, first == len(parts)
 			if last {
 				out = dst + uintptr(lo)
 			}
@@ -332,7 +332,7 @@ func (e *exchange) add(out uintptr, sources []uintptr, bytes int64, acc bool) (s
 	if acc {
 		a.accum = 1
 	}
-	return d.kernelStep(&launch{unit: units[v > 1], kernel: "sum", grid: [3]int64{blocks(n/v, threads), 1, 1}, block: threads, args: a}, e.stream)
+	return d.code.step(&launch{unit: units[v > 1], kernel: "sum", grid: [3]int64{blocks(n/v, threads), 1, 1}, block: threads, args: a}, e.stream)
 }
 
 // sumUnits returns the sum kernels, vectorised and not. Which one applies depends on
@@ -347,46 +347,53 @@ func sumUnits(dt graph.DType) map[bool]kernels.Unit {
 // stagingBytes is the memory for sums that cannot be made in place.
 const stagingBytes = 32 << 20
 
+// peers is how a device reaches the memory of others.
+type peers struct {
+	reach   map[uintptr]bool // by context: whether kernels and copies here can access its memory directly
+	staging uintptr          // for sums over ranks, if they need it
+}
+
 // connect sets up what a call between ranks needs besides its operands: access to the others' memory, and staging
 // memory if it may have to add up pieces. Both wait for the GPU, so they must come before a step.
-func (d *Device) connect(c *device.Call) error {
-	members, err := d.options.Fabric.members(device.Members(c, d.options.Rank))
+func (p *peers) connect(d *Device, c *device.Call) error {
+	ranks := device.Members(c, d.options.Rank)
+	members, err := d.options.Fabric.members(ranks)
 	if err != nil {
 		return err
 	}
-	direct := len(members) == len(device.Members(c, d.options.Rank))
+	direct := len(members) == len(ranks)
 	for _, o := range members {
-		if err := d.enable(o); err != nil {
+		if err := p.enable(&d.work, &o.work); err != nil {
 			return err
 		}
-		direct = direct && d.reach[o.work.context]
+		direct = direct && p.reach[o.work.context]
 	}
 	sums := c.Op == graph.ReduceScatter || c.Op == graph.AllReduce
-	if sums && d.staging == 0 && (!direct || len(members) > mostSources) {
-		if d.staging, err = d.driver.Word("cuMemAlloc", d.driver.MemAlloc, stagingBytes); err != nil {
+	if sums && p.staging == 0 && (!direct || len(members) > mostSources) {
+		if p.staging, err = d.driver.Word("cuMemAlloc", d.driver.MemAlloc, stagingBytes); err != nil {
 			return fmt.Errorf("allocate %d bytes on the GPU for sums over ranks: %w", stagingBytes, err)
 		}
 	}
 	return nil
 }
 
-// enable lets this GPU's kernels and copies access another GPU's memory, if the hardware can. Access
+// enable lets a GPU's kernels and copies access another GPU's memory, if the hardware can. Access
 // the other way must be enabled separately.
-func (d *Device) enable(o *Device) error {
-	if _, known := d.reach[o.work.context]; known {
+func (p *peers) enable(w, o *worker) error {
+	if _, known := p.reach[o.context]; known {
 		return nil
 	}
 	var can int32
-	v := d.driver
-	if err := v.Check("cuDeviceCanAccessPeer", v.DeviceCanAccessPeer(nv.Addr(&can), uintptr(d.work.device), uintptr(o.work.device))); err != nil {
+	v := w.d.driver
+	if err := v.Check("cuDeviceCanAccessPeer", v.DeviceCanAccessPeer(nv.Addr(&can), uintptr(w.device), uintptr(o.device))); err != nil {
 		return err
 	}
 	if can != 0 {
-		if code := v.CtxEnablePeerAccess(o.work.context, 0); code != nv.PeerEnabled && code != nv.Success {
+		if code := v.CtxEnablePeerAccess(o.context, 0); code != nv.PeerEnabled && code != nv.Success {
 			return v.Check("cuCtxEnablePeerAccess", code)
 		}
 	}
-	d.reach[o.work.context] = can != 0
+	p.reach[o.context] = can != 0
 	return nil
 }
 

@@ -24,10 +24,10 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
@@ -108,58 +108,43 @@ var _ interface {
 	device.Tuner
 } = (*Device)(nil)
 
-// Device implements device.Device.
+// Device implements device.Device. Its parts own what their methods use.
 type Device struct {
-	options Options
-	lib     *Libraries
-	driver  *nv.Driver
-	cache   kernels.Cache
-	opened  time.Time
-	name    string
-	arch    string
-	limits  struct{ shared, sms, major int }
-	apart   bool // see target
-
-	sizes     [device.NumTiers]int64
-	memory    uintptr          // device arena
-	workspace uintptr          // of the library, then scratch memory, then flags
-	room      int64            // of scratch memory
-	staging   uintptr          // for sums over ranks, if they need it
-	reach     map[uintptr]bool // by context: whether kernels and copies here can access its memory directly
-	host      *cpu.Arena       // of pinned
-	pinned    *Pinned          // Options.Pinned, or the device's own; nil: no host arena
-	disk      *cpu.Disk
-	pool      *pool.Pool
-	meter     cpu.Meter // of the host's streams
-	modules   map[kernels.Unit]uintptr
-	functions map[functionKey]function
-	algos     map[algoKey]algorithm
-	choices   map[choiceKey]algorithm // see tune.go
-	tuneLeast int64                   // multiply-adds from which products are tuned
-	plans     []*nv.Plan
-	refused   map[string]bool // products that the library rejected, and why
-	small     []*cpu.Arena    // registered: flags of host calls, a piece per Prepare, and the buffers of transfers
-	bounce    [2][]byte       // buffers of transfers; nil until one is large
-	shared    sharedCopy
+	options    Options
+	lib        *Libraries
+	driver     *nv.Driver
+	opened     time.Time
+	chip       chip
+	apart      bool // see target
+	arenas     arenas
+	registered registered
+	copier     copier
+	cache      kernels.Cache
+	code       code
+	library    library
+	peers      peers
 
 	calls    []call
 	launched []uint32        // round in which a call was launched
 	issued   []atomic.Uint32 // round in which the worker passed a call to the driver
-	round    atomic.Uint32
-	hosts    [device.NumStreams]*hostStream // nil for the driver's streams
+	round    roundState
 	work     worker
-	ferry    *ferry // nil: no call has members on other hosts
-	idle     sync.WaitGroup
-
-	// For goroutines that wait for the worker to issue a call, or for a host call.
-	mu      sync.Mutex
-	changed *sync.Cond
-	waiting atomic.Int32
-
-	failed atomic.Bool
-	err    error // first error of the round, under mu
-	closed bool
+	hosts    [device.NumStreams]*hostStream // nil for the driver's streams
+	meter    cpu.Meter                      // of the host's streams
+	idle     sync.WaitGroup                 // streams of the host that have not ended the round
+	ferry    *ferry                         // nil: no call has members on other hosts
+	closed   bool
 }
+
+// chip is what the compiler and kernels need to know about a GPU.
+type chip struct {
+	name, arch         string
+	shared, sms, major int // shared memory of a block, SMs, compute capability
+}
+
+// hopper reports whether kernels may use instructions exclusive to compute capability
+// 9.0: compilers before CUDA 12 do not support them.
+func (c *chip) hopper() bool { return c.major == 9 && strings.HasSuffix(c.arch, "90a") }
 
 // isHost reports whether goroutines run the stream.
 func isHost(s device.Stream) bool {
@@ -217,28 +202,25 @@ func New(lib *Libraries, o Options) (*Device, error) {
 	if o.Workers < 1 {
 		o.Workers = runtime.GOMAXPROCS(0)
 	}
-	d := &Device{
-		options: o, lib: lib, driver: lib.Driver, opened: time.Now(),
-		cache:   kernels.Cache{Dir: o.CacheDir, Compiler: lib.Compiler},
-		pool:    pool.New(o.Workers),
-		modules: map[kernels.Unit]uintptr{}, functions: map[functionKey]function{}, algos: map[algoKey]algorithm{}, choices: map[choiceKey]algorithm{}, tuneLeast: tuneTerms,
-		reach: map[uintptr]bool{}, refused: map[string]bool{},
-	}
+	d := &Device{options: o, lib: lib, driver: lib.Driver, opened: time.Now(), cache: kernels.Cache{Dir: o.CacheDir, Compiler: lib.Compiler}}
+	d.arenas.driver, d.registered.driver, d.copier.pool = d.driver, d.driver, pool.New(o.Workers)
+	d.code = code{driver: d.driver, cache: &d.cache, modules: map[kernels.Unit]uintptr{}, functions: map[functionKey]function{}}
+	d.library = library{lt: lib.Lt, chip: &d.chip, cache: &d.cache, algos: map[algoKey]algorithm{}, choices: map[choiceKey]algorithm{}, least: tuneTerms, refused: map[string]bool{}}
+	d.peers.reach = map[uintptr]bool{}
 	if o.Fabric != nil {
 		d.opened = o.Fabric.opened
 	}
-	d.changed = sync.NewCond(&d.mu)
-	d.round.Store(1)
+	d.round.start()
 	d.work.start(d)
 	if err := d.work.do(d.open); err != nil {
 		_ = d.work.do(d.release) // releases what was acquired so far
 		d.work.stop()
-		d.pool.Close()
+		d.copier.pool.Close()
 		return nil, fmt.Errorf("GPU %d: %w", o.Index, err)
 	}
 	for id := range d.hosts {
 		if s := device.Stream(id); isHost(s) {
-			d.hosts[id] = d.newHostStream(s)
+			d.hosts[id] = newHostStream(d, s)
 			go d.hosts[id].run()
 		}
 	}
@@ -247,19 +229,17 @@ func New(lib *Libraries, o Options) (*Device, error) {
 
 // open finds the GPU and creates context and streams, on the worker.
 func (d *Device) open() error {
-	n, err := d.find()
+	n, err := d.chip.find(d.lib, d.options.Index)
 	if err != nil {
 		return err
 	}
-	if err := d.createContext(n); err != nil {
+	if err := d.work.createContext(n); err != nil {
 		return err
 	}
-	if d.lib.Lt != nil {
-		if err := d.lib.Lt.Check("Create", d.lib.Lt.Create(nv.Addr(&d.work.lt))); err != nil {
-			return err
-		}
+	if err := d.library.open(); err != nil {
+		return err
 	}
-	d.reach[d.work.context] = true
+	d.peers.reach[d.work.context] = true
 	if d.options.Fabric != nil {
 		return d.options.Fabric.join(d)
 	}
@@ -268,8 +248,8 @@ func (d *Device) open() error {
 
 // find initialises the driver and returns the GPU's number. It sets what the compiler and kernels need
 // to know about the GPU, and returns an error if kernels cannot run there.
-func (d *Device) find() (int, error) {
-	v := d.driver
+func (c *chip) find(lib *Libraries, index int) (int, error) {
+	v := lib.Driver
 	if err := v.Check("cuInit", v.Init(0)); err != nil {
 		return 0, err
 	}
@@ -277,29 +257,29 @@ func (d *Device) find() (int, error) {
 	if err := v.Check("cuDeviceGetCount", v.DeviceGetCount(nv.Addr(&count))); err != nil {
 		return 0, err
 	}
-	if d.options.Index < 0 || d.options.Index >= int(count) {
+	if index < 0 || index >= int(count) {
 		return 0, fmt.Errorf("this machine has %d (GPUs are counted from 0); hint: check CUDA_VISIBLE_DEVICES and nvidia-smi", count)
 	}
-	if err := v.Check("cuDeviceGet", v.DeviceGet(nv.Addr(&dev), uintptr(d.options.Index))); err != nil {
+	if err := v.Check("cuDeviceGet", v.DeviceGet(nv.Addr(&dev), uintptr(index))); err != nil {
 		return 0, err
 	}
 	n := int(dev)
-	d.name = v.Name(n)
+	c.name = v.Name(n)
 	major, minor := v.Attribute(n, nv.AttrMajor), v.Attribute(n, nv.AttrMinor)
-	d.arch = d.lib.Compiler.Target(10*major + minor)
-	d.limits.shared, d.limits.sms, d.limits.major = v.Attribute(n, nv.AttrSharedPerBlock), v.Attribute(n, nv.AttrSMs), major
+	c.arch = lib.Compiler.Target(10*major + minor)
+	c.shared, c.sms, c.major = v.Attribute(n, nv.AttrSharedPerBlock), v.Attribute(n, nv.AttrSMs), major
 	if major < 8 {
-		return 0, fmt.Errorf("%s has compute capability %d.%d; hint: use a GPU of 8.0 (Ampere) or later", d.name, major, minor)
+		return 0, fmt.Errorf("%s has compute capability %d.%d; hint: use a GPU of 8.0 (Ampere) or later", c.name, major, minor)
 	}
 	if v.Attribute(n, nv.AttrHostPointer) == 0 {
-		return 0, fmt.Errorf("%s cannot use the host's addresses for pinned memory; hint: use another GPU, or device: cpu", d.name)
+		return 0, fmt.Errorf("%s cannot use the host's addresses for pinned memory; hint: use another GPU, or device: cpu", c.name)
 	}
 	return n, nil
 }
 
 // createContext creates GPU n's context, its streams and the event that times count from.
-func (d *Device) createContext(n int) (err error) {
-	v, w := d.driver, &d.work
+func (w *worker) createContext(n int) (err error) {
+	v := w.d.driver
 	v.DevicePrimaryCtxSetFlags(uintptr(n), nv.CtxBlockingSync) // only a request: cores are for the optimizer
 	if w.context, err = v.Word("cuDevicePrimaryCtxRetain", v.DevicePrimaryCtxRetain, uintptr(n)); err != nil {
 		return err
@@ -324,7 +304,7 @@ func (d *Device) createContext(n int) (err error) {
 func (d *Device) Origin() time.Time { return d.opened }
 
 // Info describes the device.
-func (d *Device) Info() device.Info { return device.Info{Name: d.name, Cores: d.options.Workers} }
+func (d *Device) Info() device.Info { return device.Info{Name: d.chip.name, Cores: d.options.Workers} }
 
 // SetClock implements device.Clock: a time stamp takes the GPU about a microsecond.
 func (d *Device) SetClock(on bool) {
@@ -344,64 +324,29 @@ func (d *Device) Memory() (free, total int64, err error) {
 
 // Reserve reserves the arena of a tier.
 func (d *Device) Reserve(tier device.Tier, bytes int64) error {
-	err := device.CheckReserve(tier, bytes, d.sizes, len(d.calls))
+	a := &d.arenas
+	err := device.CheckReserve(tier, bytes, a.sizes, len(d.calls))
 	if err != nil || bytes == 0 {
 		return err
 	}
 	switch tier {
 	case device.DeviceTier:
-		err = d.work.do(func() error { return d.allocate(bytes) })
+		err = d.work.do(func() error { return a.allocate(bytes) })
 	case device.HostTier:
-		if d.pinned == nil { // otherwise an earlier attempt failed
-			if d.pinned = d.options.Pinned; d.pinned == nil || !d.pinned.take() {
-				d.pinned = &Pinned{}
+		if a.pinned == nil { // otherwise an earlier attempt failed
+			if a.pinned = d.options.Pinned; a.pinned == nil || !a.pinned.take() {
+				a.pinned = &Pinned{}
 			}
 		}
-		d.host, err = d.pinned.reserve(d.driver, d.work.device, bytes)
+		a.host, err = a.pinned.reserve(d.driver, d.work.device, bytes)
 	case device.DiskTier:
-		d.disk, err = cpu.OpenDisk(d.options.DiskPath, bytes)
+		a.disk, err = cpu.OpenDisk(d.options.DiskPath, bytes)
 	}
 	if err != nil {
 		return fmt.Errorf("reserve %s tier: %w", tier, err)
 	}
-	d.sizes[tier] = bytes
+	a.sizes[tier] = bytes
 	return nil
-}
-
-func (d *Device) allocate(bytes int64) (err error) {
-	v := d.driver
-	if d.memory, err = v.Word("cuMemAlloc", v.MemAlloc, uintptr(bytes)); err != nil {
-		return fmt.Errorf("allocate %d bytes on the GPU: %w", bytes, err)
-	}
-	d.room = scratchBytes
-	if d.workspace, err = v.Word("cuMemAlloc", v.MemAlloc, Overhead); err != nil {
-		return err
-	}
-	zero := make([]byte, relayBytes)
-	err = v.Check("cuMemcpy", v.Memcpy(d.flagsAt(), nv.Addr(&zero[0]), relayBytes))
-	runtime.KeepAlive(zero)
-	if err != nil {
-		return err
-	}
-	return v.Check("cuCtxSynchronize", v.CtxSynchronize()) // see transfer
-}
-
-// flagsAt returns the address of the flags. Kernels find them clear and leave them clear, except one
-// that fails, but then the context is lost, and this memory with it.
-func (d *Device) flagsAt() uintptr { return d.workspace + workspaceBytes + scratchBytes }
-
-// address returns the address of memory outside Go's heap.
-func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
-
-// base returns the address of an arena.
-func (d *Device) base(t device.Tier) uintptr {
-	switch {
-	case t == device.DeviceTier:
-		return d.memory
-	case t == device.HostTier && d.host != nil:
-		return address(d.host.Bytes())
-	}
-	return 0
 }
 
 // Stats may be called between rounds.
@@ -439,21 +384,9 @@ func (d *Device) Close() error {
 	lost := d.work.do(d.release)
 	errs := []error{lost}
 	d.work.stop()
-	d.pool.Close()
-	for _, a := range d.small {
-		errs = append(errs, a.Close())
-	}
-	switch {
-	case d.pinned == nil:
-	case d.pinned == d.options.Pinned:
-		errs = append(errs, d.pinned.give(lost != nil))
-	default:
-		errs = append(errs, d.pinned.Close())
-	}
-	if d.disk != nil {
-		errs = append(errs, d.disk.Close())
-	}
-	d.sizes, d.calls, d.host, d.pinned, d.disk, d.small = [device.NumTiers]int64{}, nil, nil, nil, nil, nil
+	d.copier.pool.Close()
+	errs = append(errs, d.registered.close(), d.arenas.close(d.options.Pinned, lost != nil))
+	d.calls = nil
 	return errors.Join(errs...)
 }
 
@@ -470,12 +403,7 @@ func (d *Device) release() error {
 	if d.options.Fabric != nil {
 		first = errors.Join(first, d.options.Fabric.leave(d))
 	}
-	for _, p := range d.plans {
-		p.Close()
-	}
-	if w.lt != 0 {
-		d.lib.Lt.Destroy(w.lt)
-	}
+	d.library.close()
 	for i := range d.calls {
 		for _, e := range []uintptr{d.calls[i].start, d.calls[i].stop, d.calls[i].end} {
 			if e != 0 {
@@ -491,29 +419,19 @@ func (d *Device) release() error {
 			v.StreamDestroy(s)
 		}
 	}
-	for _, m := range d.modules {
-		v.ModuleUnload(m)
-	}
-	for _, a := range d.small {
-		v.MemHostUnregister(address(a.Bytes()))
-	}
-	for _, p := range []uintptr{d.memory, d.workspace, d.staging} {
-		if p != 0 {
-			v.MemFree(p)
-		}
+	d.code.unload()
+	d.registered.unpin()
+	d.arenas.free()
+	if d.peers.staging != 0 {
+		v.MemFree(d.peers.staging)
 	}
 	v.DevicePrimaryCtxRelease(uintptr(w.device))
 	return first
 }
 
-// fail records the first error of the round.
+// fail records an error of the round, and joined devices lose this one.
 func (d *Device) fail(err error) {
-	d.mu.Lock()
-	if d.err == nil {
-		d.err = err
-	}
-	d.failed.Store(true)
-	d.mu.Unlock()
+	d.round.fail(err)
 	if d.options.Fabric != nil {
 		d.options.Fabric.lose(d, err)
 	}

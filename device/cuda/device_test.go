@@ -249,7 +249,7 @@ func TestStridedCopy(t *testing.T) {
 // fake would refuse them otherwise.
 func TestSlices(t *testing.T) {
 	d, _ := bare(t, Options{Pinned: cut(t, 4096)}, 1<<16, 1<<16)
-	if n := len(d.pinned.blocks); n != 16 {
+	if n := len(d.arenas.pinned.blocks); n != 16 {
 		t.Errorf("%d registrations", n)
 	}
 	r := rand.New(rand.NewPCG(3, 3))
@@ -431,7 +431,7 @@ func openedWith(t *testing.T, lib *Libraries, o Options, sizes ...int64) *Device
 	t.Helper()
 	d := opened(t, lib, o, sizes)
 	if !onGPU() {
-		d.limits.sms = 0
+		d.chip.sms = 0
 	}
 	return d
 }

@@ -92,12 +92,12 @@ func expertTilesAgree(t *testing.T, machine maker) {
 	seed := fresh(t)
 	for _, major := range []int{8, 9} {
 		d, _ := machine(t, Options{})
-		d.limits.major = major
-		for i, tile := range expertTiles[d.hopper()] {
+		d.chip.major = major
+		for i, tile := range expertTiles[d.chip.hopper()] {
 			expertsAgree(t, machine, graph.ExpertLinear, false, major, seed+uint64(i), tile)
 			expertsAgree(t, machine, graph.ExpertDW, false, major, seed+uint64(i), tile)
 		}
-		for i, tile := range packedTiles[d.hopper()] {
+		for i, tile := range packedTiles[d.chip.hopper()] {
 			expertsAgree(t, machine, graph.ExpertLinear, true, major, seed+uint64(i), tile)
 		}
 	}
@@ -140,7 +140,7 @@ func expertsAgree(t *testing.T, machine maker, op graph.Op, packed bool, major i
 		}
 		used[tile] = true
 		d, _ := machine(t, Options{}, imageBytes)
-		d.limits.sms, d.limits.major = sms, major
+		d.chip.sms, d.chip.major = sms, major
 		got := execute(t, d, s.call, s.image)
 		if first == nil {
 			first = got
@@ -210,7 +210,7 @@ func manyTilesAgree(t *testing.T, machine maker) {
 		want := s.reference()
 		for _, major := range []int{8, 9} {
 			d, _ := machine(t, Options{}, imageBytes)
-			d.limits.major = major
+			d.chip.major = major
 			if err := s.check(execute(t, d, s.call, s.image), bytes.Clone(want)); err != nil {
 				t.Errorf("seed %d: %v, compute capability %d: %v", seed, s, major, err)
 			}

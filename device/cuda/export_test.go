@@ -32,11 +32,11 @@ func HollowRanks(t *testing.T, hosts []int, o Options) (list []device.Device) {
 }
 
 // CardOf is a device's number of SMs and its compute capability.
-func CardOf(d *Device) (sms, major int) { return d.limits.sms, d.limits.major }
+func CardOf(d *Device) (sms, major int) { return d.chip.sms, d.chip.major }
 
 // Pretend has a device choose kernels as if it were another card; one without SMs leaves gradients of
 // weights to the library.
-func Pretend(d *Device, sms, major int) { d.limits.sms, d.limits.major = sms, major }
+func Pretend(d *Device, sms, major int) { d.chip.sms, d.chip.major = sms, major }
 
 // Relayed reports whether blocks continue each other's sums of an m x n gradient.
 func Relayed(d *Device, m, n, tokens int) bool {
@@ -59,7 +59,7 @@ func Stale(t *testing.T, d *Device) {
 	for i := range a.Bytes() {
 		a.Bytes()[i] = 0xff
 	}
-	d.pinned = p
+	d.arenas.pinned = p
 }
 
 // Beside returns another device with the libraries of d.

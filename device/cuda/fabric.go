@@ -304,7 +304,7 @@ func (f *Fabric) loseRank(d *Device, lost *device.PeerError) {
 	}
 	for _, o := range devices {
 		if o != nil && o != d {
-			o.interrupt(lost)
+			o.round.fail(lost)
 		}
 	}
 }
@@ -330,16 +330,6 @@ func (f *Fabric) release() {
 		case <-tick.C:
 		}
 	}
-}
-
-// interrupt ends the round because of another rank.
-func (d *Device) interrupt(lost *device.PeerError) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.err == nil {
-		d.err = lost
-	}
-	d.failed.Store(true)
 }
 
 // Abort fails the round: calls not yet passed to the driver are skipped, Sync returns

@@ -196,7 +196,7 @@ func (d *Device) cross(e *exchange) error {
 			return err
 		}
 		if d.ferry == nil {
-			if err := d.startFerry(); err != nil {
+			if d.ferry, err = startFerry(d); err != nil {
 				return err
 			}
 		}

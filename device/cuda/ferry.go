@@ -96,19 +96,18 @@ type ferry struct {
 }
 
 // startFerry makes the ferry, on the worker.
-func (d *Device) startFerry() (err error) {
-	f := &ferry{d: d, wake: make(chan struct{}, 1), ended: make(chan struct{})}
+func startFerry(d *Device) (f *ferry, err error) {
+	f = &ferry{d: d, wake: make(chan struct{}, 1), ended: make(chan struct{})}
 	for _, s := range []device.Stream{device.Collective, device.Send, device.Recv} {
 		if f.lanes[s], err = f.newLane(); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	if f.stream, err = d.driver.Word("cuStreamCreate", d.driver.StreamCreate, nv.StreamNonBlocking); err != nil {
-		return err
+		return nil, err
 	}
-	d.ferry = f
 	go f.run()
-	return nil
+	return f, nil
 }
 
 // newLane makes a lane.
@@ -125,7 +124,7 @@ func (f *ferry) newLane() (*lane, error) {
 		*word = flag
 	}
 	for _, r := range []*ring{&l.out, &l.in} {
-		b, err := f.d.pin(slots * fabric.slot)
+		b, err := f.d.registered.pin(slots * fabric.slot)
 		if err != nil {
 			return nil, err
 		}

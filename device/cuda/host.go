@@ -27,8 +27,8 @@ type hostStream struct {
 	stats  device.Stats
 }
 
-func (d *Device) newHostStream(id device.Stream) *hostStream {
-	return &hostStream{d: d, id: id, queue: make(chan command, queueLen), ended: make(chan struct{}), env: kernel.NewEnvOn(d.pool, simd.Best())}
+func newHostStream(d *Device, id device.Stream) *hostStream {
+	return &hostStream{d: d, id: id, queue: make(chan command, queueLen), ended: make(chan struct{}), env: kernel.NewEnvOn(d.copier.pool, simd.Best())}
 }
 
 func (s *hostStream) run() {
@@ -39,7 +39,7 @@ func (s *hostStream) run() {
 	for c := range s.queue {
 		switch c.verb {
 		case runCall:
-			if !d.failed.Load() {
+			if !d.round.failed.Load() {
 				if err := s.execute(&d.calls[c.call]); err != nil {
 					d.fail(&device.CallError{Call: int(c.call), Op: d.calls[c.call].op, Err: err})
 				}
@@ -56,35 +56,19 @@ func (s *hostStream) run() {
 }
 
 // complete sets the call's flag, which the GPU may be waiting for, even after an error.
-func (s *hostStream) complete(n int32) {
-	d := s.d
-	d.calls[n].flag.Store(d.round.Load())
-	if d.waiting.Load() > 0 {
-		d.mu.Lock()
-		d.changed.Broadcast()
-		d.mu.Unlock()
-	}
-}
+func (s *hostStream) complete(n int32) { s.d.round.mark(s.d.calls[n].flag) }
 
 // await returns when a call has completed. A GPU call's event is only valid in this
 // round once the call is issued.
 func (s *hostStream) await(n int32) error {
 	d := s.d
 	c := &d.calls[n]
-	word := c.flag
-	if word == nil {
-		word = &d.issued[n]
+	if c.flag != nil {
+		d.round.await(c.flag)
+		return nil
 	}
-	if word.Load() != d.round.Load() {
-		d.waiting.Add(1)
-		d.mu.Lock()
-		for word.Load() != d.round.Load() {
-			d.changed.Wait()
-		}
-		d.mu.Unlock()
-		d.waiting.Add(-1)
-	}
-	if c.flag != nil || d.failed.Load() {
+	d.round.await(&d.issued[n])
+	if d.round.failed.Load() {
 		return nil
 	}
 	return d.driver.Check("cuEventSynchronize", d.driver.EventSynchronize(c.end))
@@ -119,10 +103,10 @@ func (s *hostStream) execute(c *call) (err error) {
 // move copies rows within host memory, or to or from the disk.
 func (s *hostStream) move(m *cpu.Transfer) error {
 	d := s.d
-	if d.disk != nil && s.access == nil {
-		s.access = d.disk.Access(&d.meter)
+	if d.arenas.disk != nil && s.access == nil {
+		s.access = d.arenas.disk.Access(&d.meter)
 	}
-	host := d.host.Bytes()
+	host := d.arenas.host.Bytes()
 	return m.Move(host, host, s.access)
 }
 
@@ -133,17 +117,17 @@ func (d *Device) Launch(n int) {
 		return
 	}
 	c := &d.calls[n]
-	if d.launched[n] == d.round.Load() {
+	if d.launched[n] == d.round.number.Load() {
 		d.fail(&device.CallError{Call: n, Op: c.op, Err: fmt.Errorf("launched twice in one round")})
 		return
 	}
-	d.launched[n] = d.round.Load()
+	d.launched[n] = d.round.number.Load()
 	d.send(c.stream, command{runCall, c.stream, int32(n)})
 }
 
 // Wait blocks stream id until call n has completed.
 func (d *Device) Wait(id device.Stream, n int) {
-	if id >= device.NumStreams || n < 0 || n >= len(d.calls) || d.launched[n] != d.round.Load() {
+	if id >= device.NumStreams || n < 0 || n >= len(d.calls) || d.launched[n] != d.round.number.Load() {
 		d.fail(fmt.Errorf("stream %s waits for call %d, which has not been launched in this round", id, n))
 		return
 	}
@@ -175,13 +159,7 @@ func (d *Device) Sync() error {
 	if err := d.work.do(d.work.finish); err != nil {
 		d.fail(err)
 	}
-	d.mu.Lock() // another rank may be lost at this moment
-	defer d.mu.Unlock()
-	err := d.err
-	d.err = nil
-	d.failed.Store(false)
-	d.round.Add(1)
-	return err
+	return d.round.end()
 }
 
 // Progress changes while the host's calls progress, and with every block received from another host.
@@ -199,9 +177,9 @@ func (d *Device) Progress() uint64 {
 func (d *Device) Done(n int) bool {
 	c := &d.calls[n]
 	if c.flag != nil {
-		return c.flag.Load() == d.round.Load()
+		return d.round.marked(c.flag)
 	}
-	if d.issued[n].Load() != d.round.Load() {
+	if !d.round.marked(&d.issued[n]) {
 		return false
 	}
 	runtime.LockOSThread()

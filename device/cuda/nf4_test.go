@@ -35,7 +35,7 @@ func panelsAgree(t *testing.T, machine maker) {
 		if library {
 			d = openedWith(t, withLibrary(t), Options{}, imageBytes)
 		}
-		d.room = 64 * 192 * 4 // for 64 columns of what is widest
+		d.arenas.room = 64 * 192 * 4 // for 64 columns of what is widest
 		panels, first := 0, fresh(t)
 		for seed := first; seed < first+4; seed++ { // each type, and both alignments
 			for _, op := range []graph.Op{graph.Linear, graph.LinearDX} {
@@ -127,7 +127,7 @@ func packedExpertsAgree(t *testing.T, machine maker) {
 		var results []kernel.Tensor
 		for _, c := range []*sample{plain, s} {
 			d, _ := machine(t, Options{}, imageBytes)
-			d.limits.sms, d.limits.major = 1+s.IntN(20), major
+			d.chip.sms, d.chip.major = 1+s.IntN(20), major
 			results = append(results, tensor(execute(t, d, c.call, c.image), c.call.Args[0]))
 		}
 		for r := range results[0].Rows {

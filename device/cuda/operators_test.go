@@ -186,7 +186,7 @@ func operatorAgrees(t *testing.T, machine maker, op graph.Op, rounds, major int)
 	d, g := machine(t, Options{}, imageBytes)
 	again, h := machine(t, Options{Serial: true}, imageBytes)
 	if major < 9 {
-		d.limits.major, again.limits.major = major, major
+		d.chip.major, again.chip.major = major, major
 	}
 	defer func() {
 		if g != nil && t.Failed() {

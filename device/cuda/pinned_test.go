@@ -42,10 +42,10 @@ func TestPinned(t *testing.T) {
 	} {
 		d := opened(t, lib, Options{Pinned: p}, []int64{1 << 16, c.size})
 		if first == 0 {
-			first = d.base(device.HostTier)
+			first = d.arenas.base(device.HostTier)
 		}
-		if d.base(device.HostTier) != first || int64(len(d.host.Bytes())) != c.size {
-			t.Errorf("round %d: %d bytes at %#x, want %d at %#x", round, len(d.host.Bytes()), d.base(device.HostTier), c.size, first)
+		if d.arenas.base(device.HostTier) != first || int64(len(d.arenas.host.Bytes())) != c.size {
+			t.Errorf("round %d: %d bytes at %#x, want %d at %#x", round, len(d.arenas.host.Bytes()), d.arenas.base(device.HostTier), c.size, first)
 		}
 		now := g.Registered()
 		want, fresh := map[uintptr]int{}, int64(0)
@@ -130,12 +130,12 @@ func TestPinnedTwice(t *testing.T) {
 			opened(t, lib, Options{Pinned: p}, []int64{1 << 12, 1 << 14}),
 			opened(t, lib, Options{Pinned: p}, []int64{1 << 12, 1 << 15}),
 		}
-		kept := list[0].base(device.HostTier)
-		if kept == list[1].base(device.HostTier) {
+		kept := list[0].arenas.base(device.HostTier)
+		if kept == list[1].arenas.base(device.HostTier) {
 			t.Error("two devices have one arena")
 		}
 		for _, d := range list {
-			carries(t, d, int64(len(d.host.Bytes())))
+			carries(t, d, int64(len(d.arenas.host.Bytes())))
 		}
 		if p.Close() == nil {
 			t.Error("pinned memory was closed under a device")
@@ -152,7 +152,7 @@ func TestPinnedTwice(t *testing.T) {
 			t.Errorf("%d slices stay pinned", n)
 		}
 		d := opened(t, lib, Options{Pinned: p}, []int64{0, 1 << 13})
-		if d.base(device.HostTier) != kept {
+		if d.arenas.base(device.HostTier) != kept {
 			t.Error("the arena is another one")
 		}
 		if err := errors.Join(d.Close(), p.Close(), g.Leaks()); err != nil {
@@ -182,7 +182,7 @@ func TestPinnedFails(t *testing.T) {
 	}
 	g := fake.New()
 	d := opened(t, &Libraries{Driver: g.Driver(), Compiler: fake.Compiler{}}, Options{}, nil)
-	d.pinned = &Pinned{slice: slice} // its own
+	d.arenas.pinned = &Pinned{slice: slice} // its own
 	failsThenWorks(t, g, d, fits*slice, slice)
 	if err := errors.Join(d.Close(), g.Leaks()); err != nil {
 		t.Error(err)
@@ -256,9 +256,9 @@ func TestPinnedRanks(t *testing.T) {
 		for r := range 2 {
 			list = append(list, opened(t, lib, Options{Index: r, Rank: r, Fabric: fabric, Pinned: pins[r]}, []int64{1 << 12, size}))
 			if round == 0 {
-				first[r] = list[r].base(device.HostTier)
+				first[r] = list[r].arenas.base(device.HostTier)
 			}
-			if list[r].base(device.HostTier) != first[r] {
+			if list[r].arenas.base(device.HostTier) != first[r] {
 				t.Errorf("round %d: rank %d has another arena", round, r)
 			}
 			carries(t, list[r], size)

@@ -156,7 +156,7 @@ func TestDerives(t *testing.T) {
 			continue
 		}
 		d := openedWith(t, libs, Options{}, imageBytes)
-		d.limits.major = c.major
+		d.chip.major = c.major
 		s := &sample{Rand: rand.New(rand.NewPCG(8, 8)), image: make([]byte, imageBytes), float: graph.BF16, wide: true, tol: 2e-5, early: 1. / 256}
 		s.call = device.Call{Op: graph.LinearDX, Attr: graph.Attr{Act: c.act}}
 		mat := func(rows, cols, stride int) {

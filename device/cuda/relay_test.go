@@ -92,7 +92,7 @@ func relaysAgree(t *testing.T, machine maker, pair bool, list ...int64) {
 			serial bool // on the fake: in descending order
 		}{{1, false}, {sms, false}, {sms, true}} {
 			d, _ := machine(t, Options{SumRows: piece, Serial: way.serial}, imageBytes)
-			d.limits.sms, d.limits.major = way.sms, 9
+			d.chip.sms, d.chip.major = way.sms, 9
 			have := execute(t, d, s.call, s.image)
 			if plain == nil {
 				if err := s.check(bytes.Clone(have), bytes.Clone(want)); err != nil {
@@ -175,10 +175,10 @@ func TestRelayLarge(t *testing.T) {
 			}
 			return out
 		}
-		all := d.limits.sms
-		d.limits.sms = 1
+		all := d.chip.sms
+		d.chip.sms = 1
 		plain := sum()
-		d.limits.sms = all
+		d.chip.sms = all
 		for range 20 {
 			if !bytes.Equal(sum(), plain) {
 				t.Fatalf("%v over %d tokens: other bits", c.list, c.tokens)
@@ -203,7 +203,7 @@ func TestRelayMatters(t *testing.T) {
 		if err := d.Reserve(device.DeviceTier, imageBytes); err != nil {
 			t.Fatal(err)
 		}
-		d.limits.sms, d.limits.major = sms, 9
+		d.chip.sms, d.chip.major = sms, 9
 		first, err := d.Prepare([]device.Call{s.call, s.call}, nil)
 		if err != nil {
 			t.Fatal(err)

@@ -92,11 +92,11 @@ func (t *trial) close() error {
 func (t *trial) candidates(first algorithm) []algorithm {
 	list := []algorithm{first}
 	for _, p := range []nv.Product{t.key.product, canonical(t.key.product)} {
-		plan, err := t.d.lib.Lt.Plan(p, t.extra)
+		plan, err := t.d.library.lt.Plan(p, t.extra)
 		if err != nil {
 			continue
 		}
-		more, err := plan.Algorithms(t.d.work.lt, p, workspaceBytes, tuneMost)
+		more, err := plan.Algorithms(t.d.library.handle, p, workspaceBytes, tuneMost)
 		plan.Close()
 		if err != nil {
 			continue
@@ -171,7 +171,7 @@ func (t *trial) compute(a algorithm, to uintptr) (equal bool, err error) {
 			return false, err
 		}
 	}
-	if t.plan.Adopt(t.d.work.lt, a, workspaceBytes) != nil || !t.start(to) {
+	if t.plan.Adopt(t.d.library.handle, a, workspaceBytes) != nil || !t.start(to) {
 		return false, nil
 	}
 	l := t.differ
@@ -180,7 +180,7 @@ func (t *trial) compute(a algorithm, to uintptr) (equal bool, err error) {
 	l.args.t[0] = mat{uint64(t.flag), 1, 1, 1}
 	l.args.t[1] = mat{uint64(t.want), 4, int32(rows), 4}
 	l.args.t[2] = mat{uint64(to), 4, int32(rows), 4}
-	launch, err := t.d.kernelStep(&l, s)
+	launch, err := t.d.code.step(&l, s)
 	if err != nil {
 		return false, err
 	}
@@ -203,8 +203,8 @@ func (t *trial) start(to uintptr) bool {
 	if !t.key.added {
 		c = to // as Prepare has it
 	}
-	args := t.plan.Args(t.d.work.lt, nv.Operands{Alpha: &t.alpha, Beta: &t.beta, A: t.a, B: t.b, C: c, D: to, Workspace: t.workspace, Bytes: workspaceBytes}, t.d.work.streams[device.Compute])
-	return t.d.lib.Lt.Matmul(args...) == nv.Success
+	args := t.plan.Args(t.d.library.handle, nv.Operands{Alpha: &t.alpha, Beta: &t.beta, A: t.a, B: t.b, C: c, D: to, Workspace: t.workspace, Bytes: workspaceBytes}, t.d.work.streams[device.Compute])
+	return t.d.library.lt.Matmul(args...) == nv.Success
 }
 
 // seconds returns how long so many products take one after another.

@@ -33,13 +33,13 @@ func TestTuneMemory(t *testing.T) {
 	for i, pages := range map[int]int64{0: 1 + 2*2 + 1 + 2 + 1 + 1, 1: 1 + 2*2 + 1 + 2 + 1 + 1, 2: 1 + 2*2 + 1 + 2 + 2 + 1, 5: 1 + 2*2 + 1 + 2 + 1 + 2} {
 		take := workspaceBytes + pages<<12
 		for less := range int64(2) {
-			clear(d.choices)
+			clear(d.library.choices)
 			sizes = nil
 			if err := d.Tune(calls[i:i+1], take-Overhead-less); err != nil {
 				t.Fatal(err)
 			}
 			if tried := less == 0; tried != (len(sizes) > 0 && sizes[0] == take) {
-				t.Errorf("product %d takes %d bytes instead of %d less %d: %d choices", i, sizes, take, less, len(d.choices))
+				t.Errorf("product %d takes %d bytes instead of %d less %d: %d choices", i, sizes, take, less, len(d.library.choices))
 			}
 		}
 	}
@@ -115,8 +115,8 @@ func TestTuneAligned(t *testing.T) {
 		t.Fatal(err)
 	}
 	results(t, d, calls, size)
-	if used := g.Used(); slices.Max(used) > 0 || len(d.choices) != len(calls) {
-		t.Errorf("%v is used, of %d choices", used, len(d.choices))
+	if used := g.Used(); slices.Max(used) > 0 || len(d.library.choices) != len(calls) {
+		t.Errorf("%v is used, of %d choices", used, len(d.library.choices))
 	}
 }
 
@@ -127,7 +127,7 @@ func TestTuneLaunch(t *testing.T) {
 	calls, _ := tuneCalls(24, 64, 64)
 	d, _ := tunable(t, "", fake.Algorithm{}, fake.Algorithm{})
 	launches, beta := 0, float32(0)
-	lt := d.lib.Lt
+	lt := d.library.lt
 	matmul, describe := lt.Matmul, lt.DescSetAttribute
 	lt.Matmul = func(a ...uintptr) int32 {
 		launches++
@@ -157,7 +157,7 @@ func TestTuneLaunch(t *testing.T) {
 		}
 	}
 	tr := &trial{d: d, scalars: scalars{alpha: 1}}
-	for k := range d.choices {
+	for k := range d.library.choices {
 		if !k.added {
 			tr.key = k
 		}
@@ -185,14 +185,14 @@ func TestTuneDiffers(t *testing.T) {
 		t.Fatal(err)
 	}
 	tr := &trial{d: d, scalars: scalars{alpha: 1}, differ: launch{unit: kernels.Unit{File: "differ"}, kernel: "differ", block: threads}}
-	for k := range d.choices {
+	for k := range d.library.choices {
 		tr.key = k
 	}
 	err := d.work.do(func() (err error) {
 		if !tr.reserve(1 << 30) {
 			return errors.New("there is no memory")
 		}
-		if tr.plan, err = d.lib.Lt.Plan(tr.key.product, tr.extra); err != nil {
+		if tr.plan, err = d.library.lt.Plan(tr.key.product, tr.extra); err != nil {
 			return err
 		}
 		if end := int64(mostAligned/2 + 48*48*2); tr.size < end { // rows of 96 bytes
@@ -200,7 +200,7 @@ func TestTuneDiffers(t *testing.T) {
 		}
 		bits := make([]byte, tr.size)
 		spoilt := -1
-		d.lib.Lt.Matmul = func(a ...uintptr) int32 {
+		d.library.lt.Matmul = func(a ...uintptr) int32 {
 			d.driver.StreamSynchronize(a[15])
 			if spoilt >= 0 {
 				bits[spoilt] ^= 0x40
@@ -231,7 +231,7 @@ func TestTuneFirst(t *testing.T) {
 	slow, rough := fake.Algorithm{Turns: 60}, fake.Algorithm{Rough: true}
 	for want, list := range map[int][]fake.Algorithm{1: {rough, slow, rough, rough}, 2: {rough, slow, {}, slow}, 3: {rough, slow, slow, {}}} {
 		d, g := tunable(t, "", list...)
-		lt, columns := d.lib.Lt, map[uintptr]uintptr{}
+		lt, columns := d.library.lt, map[uintptr]uintptr{}
 		layout := lt.LayoutCreate
 		lt.LayoutCreate = func(a ...uintptr) int32 {
 			code := layout(a...)
@@ -258,7 +258,7 @@ func TestTuneFirst(t *testing.T) {
 			t.Fatal(err)
 		}
 		results(t, d, calls[:1], size)
-		if used := g.Used(); !slices.Equal(used, []int{want}) || len(d.choices) != 1 {
+		if used := g.Used(); !slices.Equal(used, []int{want}) || len(d.library.choices) != 1 {
 			t.Errorf("%v is used instead of %d", used, want)
 		}
 	}

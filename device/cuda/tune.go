@@ -1,16 +1,12 @@
 package cuda
 
 import (
-	"crypto/sha256"
 	"fmt"
 	"math"
-	"os"
 	"slices"
-	"strings"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cuda/kernels"
-	"github.com/athanor-llm/athanor/device/cuda/nv"
 	"github.com/athanor-llm/athanor/graph"
 )
 
@@ -44,59 +40,9 @@ const (
 	tuneText   = "tune 1" // changes when choices must be made anew
 )
 
-type algorithm = [nv.AlgoBytes]byte
-
-// choiceKey is a product whose algorithm is chosen by the clock.
-type choiceKey struct {
-	product nv.Product
-	added   bool // to C, which some algorithms round differently
-}
-
-// large reports whether a product takes long enough to be tuned.
-func (k choiceKey) large(least int64) bool {
-	inner := k.product.A.Cols // column-major: A^T is op(b)^T
-	if k.product.TransA {
-		inner = k.product.A.Rows
-	}
-	return int64(k.product.D.Rows)*int64(k.product.D.Cols)*int64(inner) >= least
-}
-
-// choiceName is the choice's file in the cache. Its name says all that the first algorithm depends on, too: a
-// choice is only right beside that one. A part of a card has the card's name, but not all of its SMs; and there
-// are environment variables by which users change the library's arithmetic.
-func (d *Device) choiceName(k choiceKey) string {
-	settings := slices.DeleteFunc(os.Environ(), func(s string) bool {
-		return !strings.HasPrefix(s, "CUBLAS") && !strings.HasPrefix(s, "NVIDIA_TF32")
-	})
-	slices.Sort(settings)
-	key := sha256.Sum256(fmt.Appendf(nil, "%s %d %s %s %d %d %d %q %+v", tuneText, d.lib.Lt.GetVersion(), d.name, d.arch, d.limits.sms, workspaceBytes, canonRows, settings, k))
-	return fmt.Sprintf("product-%s-%x.algorithm", d.arch, key[:12])
-}
-
-// choice returns the algorithm that Tune chose for a product, on this device or an earlier one.
-func (d *Device) choice(k choiceKey) (algorithm, bool) {
-	if !k.large(d.tuneLeast) {
-		return algorithm{}, false
-	}
-	if a, ok := d.choices[k]; ok {
-		return a, true
-	}
-	text, ok := d.cache.Get(d.choiceName(k))
-	if !ok || len(text) != nv.AlgoBytes {
-		return algorithm{}, false
-	}
-	d.choices[k] = algorithm(text)
-	return algorithm(text), true
-}
-
-func (d *Device) choose(k choiceKey, a algorithm) {
-	d.choices[k] = a
-	d.cache.Put(d.choiceName(k), a[:])
-}
-
 // Tune implements device.Tuner.
 func (d *Device) Tune(calls []device.Call, memory int64) error {
-	if d.lib.Lt == nil {
+	if d.library.lt == nil {
 		return nil
 	}
 	var list []choiceKey
@@ -115,18 +61,18 @@ func (d *Device) Tune(calls []device.Call, memory int64) error {
 		if err != nil {
 			return fmt.Errorf("tune: %w", &device.CallError{Call: i, Op: c.Op, Err: err})
 		}
-		list = d.untuned(list, works)
+		list = d.library.untuned(list, works)
 	}
 	if len(list) == 0 {
 		return nil
 	}
 	differ := launch{unit: kernels.Unit{File: "differ"}, kernel: "differ", block: threads}
-	codes, err := d.compile([][]work{{{launch: &differ}}})
+	codes, err := d.code.compile([][]work{{{launch: &differ}}}, d.chip.arch)
 	if err != nil {
 		return fmt.Errorf("tune: %w", err)
 	}
 	err = d.work.do(func() error {
-		if err := d.load(codes); err != nil {
+		if err := d.code.load(codes); err != nil {
 			return err
 		}
 		for _, k := range list {
@@ -140,22 +86,6 @@ func (d *Device) Tune(calls []device.Call, memory int64) error {
 		return fmt.Errorf("tune: %w", err)
 	}
 	return nil
-}
-
-// untuned appends the products that are large and have no algorithm yet, and those that would take the place
-// of one, since only Prepare learns whether the library computes it.
-func (d *Device) untuned(list []choiceKey, works []work) []choiceKey {
-	for _, w := range works {
-		if w.product == nil {
-			continue
-		}
-		k := choiceKey{w.product.describe(func(o device.Operand) uintptr { return uintptr(o.Addr) }), w.product.added()}
-		if _, ok := d.choice(k); !ok && k.large(d.tuneLeast) && !slices.Contains(list, k) {
-			list = append(list, k)
-		}
-		list = d.untuned(list, w.instead)
-	}
-	return list
 }
 
 // tune chooses the algorithm of a product, on the worker. Without memory to try any, it chooses none.
@@ -173,8 +103,8 @@ func (d *Device) tune(k choiceKey, differ launch, memory int64) (err error) {
 		}
 	}()
 	var first algorithm
-	if t.plan, err = d.lib.Lt.Plan(k.product, t.extra); err == nil {
-		first, err = d.algorithm(canonical(k.product), t.extra)
+	if t.plan, err = d.library.lt.Plan(k.product, t.extra); err == nil {
+		first, err = d.library.algorithm(canonical(k.product), t.extra)
 	}
 	if err != nil {
 		return nil // Prepare says so
@@ -187,7 +117,7 @@ func (d *Device) tune(k choiceKey, differ launch, memory int64) (err error) {
 		return err
 	}
 	best, err := fastest(len(list), func(i, turns int) (float64, error) {
-		if err := t.plan.Adopt(d.work.lt, list[i], workspaceBytes); err != nil {
+		if err := t.plan.Adopt(d.library.handle, list[i], workspaceBytes); err != nil {
 			return 0, err
 		}
 		return t.seconds(turns)
@@ -195,7 +125,7 @@ func (d *Device) tune(k choiceKey, differ launch, memory int64) (err error) {
 	if err != nil {
 		return err
 	}
-	d.choose(k, list[best])
+	d.library.choose(k, list[best])
 	return nil
 }
 

@@ -53,7 +53,7 @@ func tunable(t *testing.T, folder string, list ...fake.Algorithm) (*Device, *fak
 	g := fake.New()
 	g.Algorithms = list
 	d := opened(t, &Libraries{g.Driver(), asText(t, g, false), g.Lt()}, Options{CacheDir: folder}, nil)
-	d.tuneLeast, d.limits.sms = 1, 0
+	d.library.least, d.chip.sms = 1, 0
 	return d, g
 }
 
@@ -154,10 +154,10 @@ func TestTune(t *testing.T) {
 	if used := g.Used(); len(used) > 0 {
 		t.Errorf("tried later: %v", used)
 	}
-	d.tuneLeast = 24*40*48 + 1
+	d.library.least = 24*40*48 + 1
 	check("small", 0, g, d)
 	d, g = tunable(t, "", list...)
-	d.tuneLeast = 24*40*48 + 1
+	d.library.least = 24*40*48 + 1
 	tune(d)
 	if used := g.Used(); len(used) > 0 {
 		t.Errorf("small, but tried: %v", used)
@@ -219,11 +219,11 @@ func TestTuneWithout(t *testing.T) {
 		}
 	}
 	d, _ := tunable(t, "", fake.Algorithm{}, fake.Algorithm{})
-	if err := d.Tune(calls, 0); err != nil || len(d.choices) == 0 {
+	if err := d.Tune(calls, 0); err != nil || len(d.library.choices) == 0 {
 		t.Errorf("small products take more than Overhead: %v", err)
 	}
-	clear(d.choices)
-	if err := d.Tune(calls, -workspaceBytes); err != nil || len(d.choices) > 0 {
+	clear(d.library.choices)
+	if err := d.Tune(calls, -workspaceBytes); err != nil || len(d.library.choices) > 0 {
 		t.Errorf("tuning takes more memory than it may: %v", err)
 	}
 	if d, _ := hollow(t, Options{}); d.Tune(calls, 1<<30) != nil {
@@ -245,8 +245,8 @@ func TestTuneFails(t *testing.T) {
 		d, g := tunable(t, "", fake.Algorithm{}, fake.Algorithm{})
 		g.Fail[proc] = 700
 		if proc == "Matmul" {
-			runs, matmul := 0, d.lib.Lt.Matmul
-			d.lib.Lt.Matmul = func(a ...uintptr) int32 {
+			runs, matmul := 0, d.library.lt.Matmul
+			d.library.lt.Matmul = func(a ...uintptr) int32 {
 				if runs++; runs > 4 {
 					return 13
 				}
@@ -299,16 +299,16 @@ func TestTuneApart(t *testing.T) {
 	for i := range moved.Args {
 		moved.Args[i].Addr += 16
 	}
-	if err := d.Tune([]device.Call{moved, calls[0]}, 1<<30); err != nil || len(d.choices) != 2 {
-		t.Errorf("%d choices for two alignments, %v", len(d.choices), err)
+	if err := d.Tune([]device.Call{moved, calls[0]}, 1<<30); err != nil || len(d.library.choices) != 2 {
+		t.Errorf("%d choices for two alignments, %v", len(d.library.choices), err)
 	}
 	if err := d.Reserve(device.DeviceTier, size+16); err != nil {
 		t.Fatal(err)
 	}
 	g.Used()
 	results(t, d, []device.Call{moved}, size)
-	check := d.lib.Lt.AlgoCheck
-	d.lib.Lt.AlgoCheck = func(a ...uintptr) int32 {
+	check := d.library.lt.AlgoCheck
+	d.library.lt.AlgoCheck = func(a ...uintptr) int32 {
 		if **(**byte)(unsafe.Pointer(&a[6])) == 1 {
 			return 15
 		}
@@ -320,10 +320,10 @@ func TestTuneApart(t *testing.T) {
 	}
 	d, g = tunable(t, "", fake.Algorithm{}, fake.Algorithm{})
 	g.Plain = true
-	if err := d.Tune(calls[5:6], 1<<30); err != nil || len(d.choices) != 1 {
-		t.Errorf("without a derivative, %d choices, %v", len(d.choices), err)
+	if err := d.Tune(calls[5:6], 1<<30); err != nil || len(d.library.choices) != 1 {
+		t.Errorf("without a derivative, %d choices, %v", len(d.library.choices), err)
 	}
-	clear(d.choices)
+	clear(d.library.choices)
 	y := calls[0].Args[0]
 	far := y
 	far.Tier = device.HostTier
@@ -332,8 +332,8 @@ func TestTuneApart(t *testing.T) {
 		host.Args[i].Tier = device.HostTier
 	}
 	others := []device.Call{host, {Op: graph.Copy, Stream: device.DevToHost, Args: []device.Operand{far, y}}, {Op: graph.Send, Stream: device.Send, Peers: []int{1}, Args: []device.Operand{y}}}
-	if err := d.Tune(others, 1<<30); err != nil || len(d.choices) > 0 {
-		t.Errorf("%d choices, %v", len(d.choices), err)
+	if err := d.Tune(others, 1<<30); err != nil || len(d.library.choices) > 0 {
+		t.Errorf("%d choices, %v", len(d.library.choices), err)
 	}
 }
 
@@ -342,22 +342,23 @@ func TestTuneApart(t *testing.T) {
 func TestChoiceName(t *testing.T) {
 	d, _ := tunable(t, "")
 	base := choiceKey{product: nv.Product{A: nv.LtMatrix{Rows: 64}}}
-	seen := map[string]string{d.choiceName(base): "the same"}
+	seen := map[string]string{d.library.choiceName(base): "the same"}
 	for what, change := range map[string]func(d *Device, k *choiceKey){
 		"version": func(d *Device, _ *choiceKey) {
-			d.lib = &Libraries{Lt: &nv.Lt{GetVersion: func(...uintptr) int32 { return 1 }}}
+			d.library.lt = &nv.Lt{GetVersion: func(...uintptr) int32 { return 1 }}
 		},
-		"name":      func(d *Device, _ *choiceKey) { d.name += " 2" },
-		"arch":      func(d *Device, _ *choiceKey) { d.arch += "a" },
-		"part":      func(d *Device, _ *choiceKey) { d.limits.sms = 7 },
+		"name":      func(d *Device, _ *choiceKey) { d.chip.name += " 2" },
+		"arch":      func(d *Device, _ *choiceKey) { d.chip.arch += "a" },
+		"part":      func(d *Device, _ *choiceKey) { d.chip.sms = 7 },
 		"added":     func(_ *Device, k *choiceKey) { k.added = true },
 		"extents":   func(_ *Device, k *choiceKey) { k.product.A.Rows = 65 },
 		"alignment": func(_ *Device, k *choiceKey) { k.product.Align = 16 },
 		"epilogue":  func(_ *Device, k *choiceKey) { k.product.Epilogue = nv.LtBias },
 	} {
-		other, k := &Device{lib: d.lib, name: d.name, arch: d.arch, limits: d.limits}, base
+		other, k := &Device{chip: d.chip, library: library{lt: d.library.lt}}, base
+		other.library.chip = &other.chip
 		change(other, &k)
-		name := other.choiceName(k)
+		name := other.library.choiceName(k)
 		if twin, ok := seen[name]; ok {
 			t.Errorf("%s: as for %s", what, twin)
 		}
@@ -365,10 +366,10 @@ func TestChoiceName(t *testing.T) {
 	}
 	for _, name := range []string{"CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE"} {
 		t.Setenv(name, "0")
-		if twin, ok := seen[d.choiceName(base)]; ok {
+		if twin, ok := seen[d.library.choiceName(base)]; ok {
 			t.Errorf("%s: as for %s", name, twin)
 		}
-		seen[d.choiceName(base)] = name
+		seen[d.library.choiceName(base)] = name
 	}
 }
 
@@ -390,7 +391,7 @@ func TestTuneSteps(t *testing.T) {
 		}
 		d, gpu := tunable(t, "")
 		gpu.Fail["MemAlloc"] = 2 // nothing is tried: it would take the fake days
-		d.tuneLeast, d.limits.sms = tuneTerms, 132
+		d.library.least, d.chip.sms = tuneTerms, 132
 		if err := d.Tune(p.Calls(), 1<<40); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -458,7 +459,7 @@ func TestTunedBits(t *testing.T) {
 		plain := openedWith(t, lib, Options{SumRows: shape[0]}, size)
 		tuned := openedWith(t, lib, Options{SumRows: shape[0], CacheDir: t.TempDir()})
 		if !onGPU() {
-			tuned.tuneLeast = 1
+			tuned.library.least = 1
 		}
 		for _, rows := range []int{shape[0], shape[0]/2 + 8} {
 			calls := slices.Clone(all)
@@ -473,7 +474,7 @@ func TestTunedBits(t *testing.T) {
 			if err := tuned.Tune(calls, 1<<40); err != nil {
 				t.Fatal(err)
 			}
-			if tuned.sizes[device.DeviceTier] == 0 {
+			if tuned.arenas.sizes[device.DeviceTier] == 0 {
 				if err := tuned.Reserve(device.DeviceTier, size); err != nil {
 					t.Fatal(err)
 				}
@@ -485,6 +486,6 @@ func TestTunedBits(t *testing.T) {
 				}
 			}
 		}
-		t.Logf("%v: %d choices", shape, len(tuned.choices))
+		t.Logf("%v: %d choices", shape, len(tuned.library.choices))
 	}
 }

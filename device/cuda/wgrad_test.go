@@ -27,8 +27,8 @@ func tilesAgree(t *testing.T, machine maker, major int) {
 	t.Helper()
 	first := fresh(t)
 	d, _ := machine(t, Options{})
-	d.limits.major = major
-	hopper, tiles := d.hopper(), sumTiles
+	d.chip.major = major
+	hopper, tiles := d.chip.hopper(), sumTiles
 	if hopper {
 		tiles = hopperTiles
 	}
@@ -61,7 +61,7 @@ func tilesAgree(t *testing.T, machine maker, major int) {
 		used := map[sumTile][]byte{}
 		for _, sms := range cards {
 			d, _ := machine(t, Options{SumRows: piece}, imageBytes)
-			d.limits.sms, d.limits.major = sms, major
+			d.chip.sms, d.chip.major = sms, major
 			tile, _, _ := target{sms: sms, hopper: hopper}.sumTile(n, extent{in, out})
 			if used[tile] != nil {
 				continue
@@ -126,7 +126,7 @@ func tilesReach(t *testing.T, machine maker) {
 			want := s.reference()
 			s.poison()
 			d, _ := machine(t, Options{SumRows: 64}, imageBytes)
-			d.limits.major = major
+			d.chip.major = major
 			if err := s.check(execute(t, d, s.call, s.image), want); err != nil {
 				t.Errorf("seed %d: %v, compute capability %d: %v", seed, s, major, err)
 			}

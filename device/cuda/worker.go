@@ -54,7 +54,6 @@ type worker struct {
 	untimed bool // rounds are not timed, though their calls could be
 	context uintptr
 	device  int
-	lt      uintptr
 	streams [device.NumStreams]uintptr
 	stats   device.Stats
 
@@ -141,17 +140,12 @@ func (w *worker) begin() error {
 func (w *worker) issue(n int32) {
 	d := w.d
 	c := &d.calls[n]
-	if !d.failed.Load() {
+	if !d.round.failed.Load() {
 		if err := w.enqueue(n, c); err != nil {
 			d.fail(w.blame(n, c, err))
 		}
 	}
-	d.issued[n].Store(d.round.Load())
-	if d.waiting.Load() > 0 {
-		d.mu.Lock()
-		d.changed.Broadcast()
-		d.mu.Unlock()
-	}
+	d.round.mark(&d.issued[n])
 }
 
 func (w *worker) enqueue(n int32, c *call) error {
@@ -223,7 +217,7 @@ func (w *worker) pace(s device.Stream, n int32, asked int64) error {
 // await makes one of the driver's streams wait for a call.
 func (w *worker) await(s device.Stream, n int32) {
 	d, v := w.d, w.d.driver
-	if d.failed.Load() {
+	if d.round.failed.Load() {
 		return
 	}
 	c := &d.calls[n]
@@ -231,7 +225,7 @@ func (w *worker) await(s device.Stream, n int32) {
 	w.lines[s].since++
 	var err error
 	if isHost(c.stream) {
-		err = w.ask("cuStreamWaitValue32", v.StreamWaitValue32, w.streams[s], c.flagAddr, uintptr(d.round.Load()), nv.WaitEqual)
+		err = w.ask("cuStreamWaitValue32", v.StreamWaitValue32, w.streams[s], c.flagAddr, uintptr(d.round.number.Load()), nv.WaitEqual)
 	} else {
 		err = w.ask("cuStreamWaitEvent", v.StreamWaitEvent, w.streams[s], c.end, 0)
 	}
@@ -262,7 +256,7 @@ func (w *worker) finish() error {
 			return fmt.Errorf("stream %s: %w", device.Stream(s), err)
 		}
 	}
-	if !d.failed.Load() {
+	if !d.round.failed.Load() {
 		for _, n := range w.order {
 			c := &d.calls[n]
 			if c.after >= 0 {

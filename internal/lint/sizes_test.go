@@ -22,7 +22,6 @@ var oversized = map[string]struct {
 	size int
 	why  string
 }{
-	"device/cuda.Device":            {63, "to be divided: memory, streams, the compiler's cache and prepared steps"},
 	"device/cuda/internal/fake.GPU": {58, "one method per function of the driver that it plays"},
 }
 
