@@ -21,9 +21,7 @@ const (
 var oversized = map[string]struct {
 	size int
 	why  string
-}{
-	"device/cuda/internal/fake.GPU": {58, "one method per function of the driver that it plays"},
-}
+}{}
 
 // TestSizes: no function has more than mostParams parameters and no type more than mostMethods methods, but for those
 // that are listed. Test files and generated files are left out.

@@ -72,7 +72,7 @@ func (g *GPU) spans() []ptx.Span {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var list []ptx.Span
-	for at, b := range g.memory {
+	for at, b := range g.memory.blocks {
 		list = append(list, ptx.Span{At: at, Bytes: uintptr(len(b))})
 	}
 	return list

@@ -56,13 +56,9 @@ type GPU struct {
 	next    uintptr
 	streams map[uintptr]*stream
 	events  map[uintptr]*event
-	images  map[uintptr][]byte
-	kernels map[uintptr]kernelOf
-	memory  map[uintptr][]byte  // allocated or registered, by address
-	owners  map[uintptr]uintptr // contexts of allocations
-	pinned  map[uintptr]uintptr // contexts of registrations
+	modules modules
+	memory  memory
 	held    map[uintptr]int     // how often contexts are retained
-	limit   int64               // bytes that can be registered together; 0: any
 	threads map[int]uintptr     // current context by thread
 	driver  sync.RWMutex        // the driver's own lock, see makeRoom
 	full    bool                // a call waits for room in a queue
@@ -72,12 +68,6 @@ type GPU struct {
 	lately  []int // numbers of the algorithms of products
 	broken  int32 // an asynchronous error, which all later calls return
 	failure error
-}
-
-type kernelOf struct {
-	image  []byte
-	name   string
-	shared uint32 // most dynamic shared memory that a launch may request
 }
 
 // mostShared returns the most shared memory of a block, in bytes.
@@ -91,8 +81,9 @@ func (g *GPU) mostShared() int {
 // New returns a GPU. Its goroutines end with its streams.
 func New() *GPU {
 	g := &GPU{Cards: 1, Major: 9, Minor: 0, Fail: map[string]int32{}, next: 1000,
-		streams: map[uintptr]*stream{}, events: map[uintptr]*event{}, images: map[uintptr][]byte{},
-		kernels: map[uintptr]kernelOf{}, memory: map[uintptr][]byte{}, owners: map[uintptr]uintptr{}, pinned: map[uintptr]uintptr{}, held: map[uintptr]int{}, threads: map[int]uintptr{}, reaches: map[[2]uintptr]bool{}}
+		streams: map[uintptr]*stream{}, events: map[uintptr]*event{}, held: map[uintptr]int{}, threads: map[int]uintptr{}, reaches: map[[2]uintptr]bool{}}
+	g.modules = modules{gpu: g, images: map[uintptr][]byte{}, kernels: map[uintptr]kernelOf{}}
+	g.memory = memory{gpu: g, blocks: map[uintptr][]byte{}, owners: map[uintptr]uintptr{}, pinned: map[uintptr]uintptr{}}
 	g.moved = sync.NewCond(&g.mu)
 	return g
 }
@@ -124,7 +115,7 @@ func (g *GPU) Leaks() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var errs []error
-	for what, n := range map[string]int{"streams": len(g.streams), "events": len(g.events), "modules": len(g.images), "allocations": len(g.memory), "contexts": len(g.held)} {
+	for what, n := range map[string]int{"streams": len(g.streams), "events": len(g.events), "modules": len(g.modules.images), "allocations": len(g.memory.blocks), "contexts": len(g.held)} {
 		if n > 0 {
 			errs = append(errs, fmt.Errorf("%d %s", n, what))
 		}
@@ -186,16 +177,6 @@ func (g *GPU) handle() uintptr {
 	return g.next
 }
 
-// inside reports whether n bytes at p lie in one allocation.
-func (g *GPU) inside(p, n uintptr) bool {
-	for base, b := range g.memory {
-		if p >= base && n <= uintptr(len(b)) && p-base <= uintptr(len(b))-n {
-			return true
-		}
-	}
-	return false
-}
-
 // current returns the context of the calling thread. The caller holds g.mu.
 func (g *GPU) current() uintptr { return g.threads[threadID()] }
 
@@ -219,7 +200,7 @@ func (g *GPU) Break(proc string, code int32) {
 func (g *GPU) Limit(bytes int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.limit = bytes
+	g.memory.limit = bytes
 }
 
 // Registered returns the sizes of registrations by address.
@@ -227,8 +208,8 @@ func (g *GPU) Registered() map[uintptr]int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	sizes := map[uintptr]int{}
-	for p := range g.pinned {
-		sizes[p] = len(g.memory[p])
+	for p := range g.memory.pinned {
+		sizes[p] = len(g.memory.blocks[p])
 	}
 	return sizes
 }
@@ -296,8 +277,8 @@ func (g *GPU) Driver() *nv.Driver {
 		return 0
 	})
 	g.streamProcs(d)
-	g.memoryProcs(d)
-	g.codeProcs(d)
+	g.memory.setProcs(d)
+	g.modules.setProcs(d)
 	return d
 }
 
@@ -325,12 +306,7 @@ func (g *GPU) release(dev uintptr) int32 {
 	}
 	delete(g.held, context)
 	g.broken = 0
-	for p, owner := range g.pinned {
-		if owner == context {
-			delete(g.pinned, p)
-			delete(g.memory, p)
-		}
-	}
+	g.memory.endContext(context)
 	for thread, current := range g.threads {
 		if current == context {
 			delete(g.threads, thread)
@@ -346,10 +322,4 @@ func (g *GPU) attribute(a []uintptr) int32 {
 	}
 	set(a[0], int32(values[a[1]]))
 	return 0
-}
-
-func (g *GPU) insideLocked(p, n uintptr) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.inside(p, n)
 }

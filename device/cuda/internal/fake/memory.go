@@ -3,6 +3,7 @@
 package fake
 
 import (
+	"bytes"
 	"errors"
 	"syscall"
 	"unsafe"
@@ -14,104 +15,152 @@ import (
 
 func threadID() int { return syscall.Gettid() }
 
-// memoryProcs sets the procedures of allocations and copies.
-func (g *GPU) memoryProcs(d *nv.Driver) {
-	d.MemAlloc = g.resting("MemAlloc", g.memAlloc)
-	d.MemFree = g.resting("MemFree", g.memFree)
-	d.MemGetInfo = g.proc("MemGetInfo", false, g.memGetInfo)
-	d.MemHostRegister = g.resting("MemHostRegister", g.memHostRegister)
-	d.MemHostUnregister = g.resting("MemHostUnregister", g.memHostUnregister)
-	d.Memcpy = g.proc("Memcpy", false, g.memcpy)
-	d.MemcpyAsync = g.proc("MemcpyAsync", false, g.memcpyAsync)
-	d.MemcpyPeerAsync = g.proc("MemcpyPeerAsync", false, g.memcpyPeerAsync)
-	d.MemsetD8Async = g.proc("MemsetD8Async", false, g.memsetD8Async)
-	d.Memcpy2DAsync = g.proc("Memcpy2DAsync", false, g.memcpy2DAsync)
+// memory is what has been allocated or registered. The GPU's lock guards it.
+type memory struct {
+	gpu    *GPU
+	blocks map[uintptr][]byte  // by address
+	owners map[uintptr]uintptr // contexts of allocations
+	pinned map[uintptr]uintptr // contexts of registrations
+	limit  int64               // bytes that can be registered together; 0: any
 }
 
-func (g *GPU) memAlloc(a []uintptr) int32 {
+// inside reports whether n bytes at p lie in one allocation. The caller holds the lock.
+func (m *memory) inside(p, n uintptr) bool {
+	for base, b := range m.blocks {
+		if p >= base && n <= uintptr(len(b)) && p-base <= uintptr(len(b))-n {
+			return true
+		}
+	}
+	return false
+}
+
+func (m *memory) insideLocked(p, n uintptr) bool {
+	m.gpu.mu.Lock()
+	defer m.gpu.mu.Unlock()
+	return m.inside(p, n)
+}
+
+// endContext ends a context's registrations. The caller holds the lock.
+func (m *memory) endContext(context uintptr) {
+	for p, owner := range m.pinned {
+		if owner == context {
+			delete(m.pinned, p)
+			delete(m.blocks, p)
+		}
+	}
+}
+
+// setProcs sets the procedures of allocations and copies.
+func (m *memory) setProcs(d *nv.Driver) {
+	g := m.gpu
+	d.MemAlloc = g.resting("MemAlloc", m.alloc)
+	d.MemFree = g.resting("MemFree", m.free)
+	d.MemGetInfo = g.proc("MemGetInfo", false, m.info)
+	d.MemHostRegister = g.resting("MemHostRegister", m.register)
+	d.MemHostUnregister = g.resting("MemHostUnregister", m.unregister)
+	d.Memcpy = g.proc("Memcpy", false, m.copy)
+	d.MemcpyAsync = g.proc("MemcpyAsync", false, m.copyAsync)
+	d.MemcpyPeerAsync = g.proc("MemcpyPeerAsync", false, m.copyPeerAsync)
+	d.MemsetD8Async = g.proc("MemsetD8Async", false, m.setAsync)
+	d.Memcpy2DAsync = g.proc("Memcpy2DAsync", false, m.copy2DAsync)
+}
+
+func (m *memory) alloc(a []uintptr) int32 {
 	b, err := unix.Mmap(-1, 0, int(a[1]), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {
 		return 2
 	}
-	for i := range min(len(b), 16<<20) { // stale contents: NaN in every type
-		b[i] = 0xff
-	}
+	spoil(b)
 	p := uintptr(unsafe.Pointer(&b[0]))
-	g.mu.Lock()
-	g.memory[p], g.owners[p] = b, g.current()
-	g.mu.Unlock()
+	m.gpu.mu.Lock()
+	m.blocks[p], m.owners[p] = b, m.gpu.current()
+	m.gpu.mu.Unlock()
 	set(a[0], p)
 	return 0
 }
 
-func (g *GPU) memFree(a []uintptr) int32 {
-	g.mu.Lock()
-	b := g.memory[a[0]]
-	delete(g.memory, a[0])
-	delete(g.owners, a[0])
-	g.mu.Unlock()
+// spoil leaves stale contents in memory, NaN in every type: in all of a small block, and in the beginning of
+// every MiB of a large one, since touching all of it takes longer than most tests.
+func spoil(b []byte) {
+	const most, unit, part = 4 << 20, 1 << 20, 64 << 10
+	nan := bytes.Repeat([]byte{0xff}, unit)
+	for at := 0; at < len(b); at += unit {
+		some := unit
+		if at >= most {
+			some = part
+		}
+		copy(b[at:], nan[:some])
+	}
+}
+
+func (m *memory) free(a []uintptr) int32 {
+	m.gpu.mu.Lock()
+	b := m.blocks[a[0]]
+	delete(m.blocks, a[0])
+	delete(m.owners, a[0])
+	m.gpu.mu.Unlock()
 	if b == nil || unix.Munmap(b) != nil {
 		return invalidValue
 	}
 	return 0
 }
 
-func (g *GPU) memGetInfo(a []uintptr) int32 {
+func (m *memory) info(a []uintptr) int32 {
 	set(a[0], uint64(15<<30))
 	set(a[1], uint64(16<<30))
 	return 0
 }
 
-func (g *GPU) memHostRegister(a []uintptr) int32 {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+func (m *memory) register(a []uintptr) int32 {
+	m.gpu.mu.Lock()
+	defer m.gpu.mu.Unlock()
 	all := int64(a[1])
-	for p := range g.pinned {
-		n := uintptr(len(g.memory[p]))
+	for p := range m.pinned {
+		n := uintptr(len(m.blocks[p]))
 		if all += int64(n); p < a[0]+a[1] && a[0] < p+n {
 			return alreadyRegistered
 		}
 	}
-	if g.limit > 0 && all > g.limit {
+	if m.limit > 0 && all > m.limit {
 		return outOfMemory
 	}
-	g.memory[a[0]], g.pinned[a[0]] = bytesAt(a[0], int(a[1])), g.current()
+	m.blocks[a[0]], m.pinned[a[0]] = bytesAt(a[0], int(a[1])), m.gpu.current()
 	return 0
 }
 
-func (g *GPU) memHostUnregister(a []uintptr) int32 {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.pinned[a[0]] == 0 {
+func (m *memory) unregister(a []uintptr) int32 {
+	m.gpu.mu.Lock()
+	defer m.gpu.mu.Unlock()
+	if m.pinned[a[0]] == 0 {
 		return invalidValue
 	}
-	delete(g.memory, a[0])
-	delete(g.pinned, a[0])
+	delete(m.blocks, a[0])
+	delete(m.pinned, a[0])
 	return 0
 }
 
-func (g *GPU) memcpy(a []uintptr) int32 {
-	if !g.insideLocked(a[0], a[2]) && !g.insideLocked(a[1], a[2]) {
+func (m *memory) copy(a []uintptr) int32 {
+	if !m.insideLocked(a[0], a[2]) && !m.insideLocked(a[1], a[2]) {
 		return invalidValue // one side is the caller's own memory
 	}
 	copy(bytesAt(a[0], int(a[2])), bytesAt(a[1], int(a[2])))
 	return 0
 }
 
-func (g *GPU) memcpyAsync(a []uintptr) int32 {
+func (m *memory) copyAsync(a []uintptr) int32 {
 	dst, src, n := a[0], a[1], a[2]
-	if !g.insideLocked(dst, n) || !g.insideLocked(src, n) {
+	if !m.insideLocked(dst, n) || !m.insideLocked(src, n) {
 		return illegalAddress
 	}
-	return g.push(a[3], func() { copy(bytesAt(dst, int(n)), bytesAt(src, int(n))) })
+	return m.gpu.push(a[3], func() { copy(bytesAt(dst, int(n)), bytesAt(src, int(n))) })
 }
 
-func (g *GPU) memsetD8Async(a []uintptr) int32 {
+func (m *memory) setAsync(a []uintptr) int32 {
 	dst, value, n := a[0], byte(a[1]), a[2]
-	if a[1] > 0xff || !g.insideLocked(dst, n) {
+	if a[1] > 0xff || !m.insideLocked(dst, n) {
 		return invalidValue
 	}
-	return g.push(a[3], func() {
+	return m.gpu.push(a[3], func() {
 		b := bytesAt(dst, int(n))
 		for i := range b {
 			b[i] = value
@@ -119,27 +168,27 @@ func (g *GPU) memsetD8Async(a []uintptr) int32 {
 	})
 }
 
-func (g *GPU) memcpyPeerAsync(a []uintptr) int32 {
+func (m *memory) copyPeerAsync(a []uintptr) int32 {
 	dst, src, n := a[0], a[2], a[4]
-	if !g.ownedBy(a[1], dst, n) || !g.ownedBy(a[3], src, n) {
+	if !m.ownedBy(a[1], dst, n) || !m.ownedBy(a[3], src, n) {
 		return invalidValue
 	}
-	g.mu.Lock()
-	slow := g.Peers && a[1] != a[3] && !g.reaches[[2]uintptr{a[1], a[3]}]
-	g.mu.Unlock()
+	m.gpu.mu.Lock()
+	slow := m.gpu.Peers && a[1] != a[3] && !m.gpu.reaches[[2]uintptr{a[1], a[3]}]
+	m.gpu.mu.Unlock()
 	if slow {
-		g.breakDown(invalidValue, errors.New("a copy between GPUs goes through the host, since access was not enabled"))
+		m.gpu.breakDown(invalidValue, errors.New("a copy between GPUs goes through the host, since access was not enabled"))
 		return invalidValue
 	}
-	return g.push(a[5], func() { copy(bytesAt(dst, int(n)), bytesAt(src, int(n))) })
+	return m.gpu.push(a[5], func() { copy(bytesAt(dst, int(n)), bytesAt(src, int(n))) })
 }
 
-func (g *GPU) memcpy2DAsync(a []uintptr) int32 {
+func (m *memory) copy2DAsync(a []uintptr) int32 {
 	c := *(*nv.Copy2D)(pointer(a[0])) // like the driver, keep a copy, not the address
-	if !g.insideLocked(uintptr(c.Dst), uintptr((c.Height-1)*c.DstPitch+c.Width)) || !g.insideLocked(uintptr(c.Src), uintptr((c.Height-1)*c.SrcPitch+c.Width)) {
+	if !m.insideLocked(uintptr(c.Dst), uintptr((c.Height-1)*c.DstPitch+c.Width)) || !m.insideLocked(uintptr(c.Src), uintptr((c.Height-1)*c.SrcPitch+c.Width)) {
 		return illegalAddress
 	}
-	return g.push(a[1], func() {
+	return m.gpu.push(a[1], func() {
 		for r := range c.Height {
 			copy(bytesAt(uintptr(c.Dst+r*c.DstPitch), int(c.Width)), bytesAt(uintptr(c.Src+r*c.SrcPitch), int(c.Width)))
 		}
@@ -147,11 +196,11 @@ func (g *GPU) memcpy2DAsync(a []uintptr) int32 {
 }
 
 // ownedBy reports whether n bytes at p lie in an allocation of the context.
-func (g *GPU) ownedBy(context, p, n uintptr) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for base, owner := range g.owners {
-		if b := g.memory[base]; owner == context && p >= base && n <= uintptr(len(b)) && p-base <= uintptr(len(b))-n {
+func (m *memory) ownedBy(context, p, n uintptr) bool {
+	m.gpu.mu.Lock()
+	defer m.gpu.mu.Unlock()
+	for base, owner := range m.owners {
+		if b := m.blocks[base]; owner == context && p >= base && n <= uintptr(len(b)) && p-base <= uintptr(len(b))-n {
 			return true
 		}
 	}

@@ -164,7 +164,7 @@ func (g *GPU) ctxSynchronize([]uintptr) int32 {
 }
 
 func (g *GPU) streamWaitValue32(a []uintptr) int32 {
-	if a[3] > nv.WaitEqual || !g.insideLocked(a[1], 4) {
+	if a[3] > nv.WaitEqual || !g.memory.insideLocked(a[1], 4) {
 		return invalidValue
 	}
 	word, want, equal := (*atomic.Uint32)(pointer(a[1])), uint32(a[2]), a[3] == nv.WaitEqual
@@ -179,7 +179,7 @@ func (g *GPU) streamWaitValue32(a []uintptr) int32 {
 }
 
 func (g *GPU) streamWriteValue32(a []uintptr) int32 {
-	if a[3] != 0 || !g.insideLocked(a[1], 4) {
+	if a[3] != 0 || !g.memory.insideLocked(a[1], 4) {
 		return invalidValue
 	}
 	word, value := (*atomic.Uint32)(pointer(a[1])), uint32(a[2])
