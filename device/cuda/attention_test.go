@@ -206,16 +206,16 @@ func TestAttentionFits(t *testing.T) {
 // queries nor tiles of queries for earlier keys.
 func TestDocumentsAreSkipped(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
-	documentsAreSkipped(t, machine)
+	documentsAreSkipped(t, machine, 3)
 }
 
-func documentsAreSkipped(t *testing.T, machine maker) {
+func documentsAreSkipped(t *testing.T, machine maker, usual int) {
 	t.Helper()
-	const n, cut = 512, 256 // a multiple of all tiles
-	for _, c := range []struct {
+	const n, cut = 256, 128 // a multiple of all tiles
+	for _, c := range casesOf([]struct {
 		float       graph.DType
 		head, major int
-	}{{graph.F32, 32, 9}, {graph.BF16, 32, 8}, {graph.BF16, 32, 9}, {graph.BF16, 160, 8}, {graph.BF16, 192, 9}} {
+	}{{graph.BF16, 32, 9}, {graph.F32, 32, 9}, {graph.BF16, 32, 8}, {graph.BF16, 160, 8}, {graph.BF16, 192, 9}}, usual) {
 		float, head := c.float, c.head
 		d, _ := machine(t, Options{}, imageBytes)
 		d.chip.major = c.major
@@ -262,19 +262,19 @@ func documentsAreSkipped(t *testing.T, machine maker) {
 // code leaves that open.
 func TestHugeScores(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
-	hugeScores(t, machine)
+	hugeScores(t, machine, 4)
 }
 
-func hugeScores(t *testing.T, machine maker) {
+func hugeScores(t *testing.T, machine maker, usual int) {
 	t.Helper()
 	const n, heads = 100, 2
-	for _, c := range []struct {
+	for _, c := range casesOf([]struct {
 		float         graph.DType
 		head, major   int
 		queries, keys float64 // their sizes
 	}{{graph.F32, 32, 9, 1e4, 1e4}, {graph.F32, 33, 9, 1e6, 3e6}, {graph.F32, 32, 9, 1e17, 1e17}, {graph.BF16, 33, 9, 1e6, 1e6},
 		{graph.BF16, 32, 8, 1e3, 2e3}, {graph.BF16, 32, 8, 4e3, 1e3}, {graph.BF16, 32, 9, 1e3, 2e3}, {graph.BF16, 32, 9, 4e3, 1e3},
-		{graph.BF16, 256, 8, 1e3, 1e3}, {graph.BF16, 256, 9, 1e3, 1e3}} {
+		{graph.BF16, 256, 8, 1e3, 1e3}, {graph.BF16, 256, 9, 1e3, 1e3}}, usual) {
 		d, _ := machine(t, Options{}, imageBytes)
 		d.chip.major = c.major
 		s := &sample{Rand: rand.New(rand.NewPCG(uint64(c.queries), uint64(c.head))), image: make([]byte, imageBytes), wide: true, float: c.float}

@@ -23,17 +23,17 @@ import (
 
 func TestCompiledOperators(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
-	operatorsAgree(t, compiled, 9)
+	operatorsAgree(t, compiled, 9, 20, 1)
 }
 
 func TestCompiledUpdates(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
-	updatesAgree(t, compiled)
+	updatesAgree(t, compiled, 1, 6)
 }
 
 func TestCompiledCuts(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
-	cutsAgree(t, compiled)
+	cutsAgree(t, compiled, 8)
 }
 
 func TestCompiledLossOfOddSequences(t *testing.T) {
@@ -43,22 +43,22 @@ func TestCompiledLossOfOddSequences(t *testing.T) {
 
 func TestCompiledSlices(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
-	slicesAgree(t, compiled)
+	slicesAgree(t, compiled, 2)
 }
 
 func TestCompiledDocuments(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
-	documentsAreSkipped(t, compiled)
+	documentsAreSkipped(t, compiled, 1)
 }
 
 func TestCompiledHugeScores(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
-	hugeScores(t, compiled)
+	hugeScores(t, compiled, 2)
 }
 
 func TestCompiledCollectives(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
-	collectivesAgree(t, asCode)
+	collectivesAgree(t, asCode, 1)
 }
 
 // TestCompiledWaits: without a wait or a barrier the interpreter stops, whatever the order of threads,

@@ -19,21 +19,21 @@ import (
 // bits of the CPU's kernel, whatever the tokens are.
 func TestEmbeddedSums(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
-	embeddedSums(t, machine)
+	embeddedSums(t, machine, 8)
 }
 
 func TestCompiledEmbeddedSums(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
-	embeddedSums(t, compiled)
+	embeddedSums(t, compiled, 3)
 }
 
-func embeddedSums(t *testing.T, machine maker) {
+func embeddedSums(t *testing.T, machine maker, usual int) {
 	t.Helper()
 	cores := kernel.NewEnv(1)
 	defer cores.Close()
 	d, _ := machine(t, Options{}, imageBytes)
 	again, _ := machine(t, Options{Serial: true}, imageBytes)
-	for _, c := range []struct {
+	kinds := []struct {
 		name           string
 		vocab, n, cols int
 		id             func(r *rand.Rand, i int) int
@@ -44,26 +44,28 @@ func embeddedSums(t *testing.T, machine maker) {
 		{"turns", 1025, 1200, 8, func(_ *rand.Rand, i int) int { return i % 1025 }},
 		{"frequent", 2000, 2100, 7, func(r *rand.Rand, _ int) int { return r.IntN(1 + r.IntN(2000)) }},
 		{"runs", 260, 500, 16, func(_ *rand.Rand, i int) int { return i / 100 * 64 }},
-	} {
-		for _, dt := range []graph.DType{graph.F32, graph.BF16} {
-			for _, acc := range []bool{false, true} {
-				t.Run(fmt.Sprint(c.name, " ", dt, " ", acc), func(t *testing.T) {
-					s := &sample{Rand: rand.New(rand.NewPCG(7, uint64(c.n))), image: make([]byte, imageBytes), wide: c.cols%4 == 0, float: dt}
-					s.call = device.Call{Op: graph.EmbedBwd, Attr: graph.Attr{Acc: acc}}
-					s.f32(c.vocab, c.cols)
-					s.mat(c.n, c.cols)
-					i := -1
-					s.fill(graph.I32, c.n, 1, func() float64 { i++; return float64(c.id(s.Rand, i)) })
-					want := slices.Clone(s.image)
-					kernel.Lookup(graph.EmbedBwd).Fast(cores, &s.call.Attr, []kernel.Tensor{tensor(want, s.call.Args[0]), tensor(want, s.call.Args[1]), tensor(want, s.call.Args[2])})
-					for _, d := range []*Device{d, again} {
-						if !bytes.Equal(execute(t, d, s.call, s.image), want) {
-							t.Fatal("the CPU has other bits")
-						}
-					}
-				})
+	}
+	all := make([]int, 4*len(kinds)) // of each kind, both types, each with acc and without
+	for i := range all {
+		all[i] = i
+	}
+	for _, i := range casesOf(all, usual) {
+		c, dt, acc := kinds[i/4], []graph.DType{graph.F32, graph.BF16}[(i/2+i/12)%2], (i+i/4)%2 == 1
+		t.Run(fmt.Sprint(c.name, " ", dt, " ", acc), func(t *testing.T) {
+			s := &sample{Rand: rand.New(rand.NewPCG(7, uint64(c.n))), image: make([]byte, imageBytes), wide: c.cols%4 == 0, float: dt}
+			s.call = device.Call{Op: graph.EmbedBwd, Attr: graph.Attr{Acc: acc}}
+			s.f32(c.vocab, c.cols)
+			s.mat(c.n, c.cols)
+			i := -1
+			s.fill(graph.I32, c.n, 1, func() float64 { i++; return float64(c.id(s.Rand, i)) })
+			want := slices.Clone(s.image)
+			kernel.Lookup(graph.EmbedBwd).Fast(cores, &s.call.Attr, []kernel.Tensor{tensor(want, s.call.Args[0]), tensor(want, s.call.Args[1]), tensor(want, s.call.Args[2])})
+			for _, d := range []*Device{d, again} {
+				if !bytes.Equal(execute(t, d, s.call, s.image), want) {
+					t.Fatal("the CPU has other bits")
+				}
 			}
-		}
+		})
 	}
 }
 

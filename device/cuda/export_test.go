@@ -19,6 +19,9 @@ var (
 	RandomBF16 = randomBF16
 )
 
+// CasesOf is casesOf.
+func CasesOf[T any](cases []T, usual int) []T { return casesOf(cases, usual) }
+
 // Maker is Machine or Compiled.
 type Maker = maker
 

@@ -48,20 +48,24 @@ func fabricsOn(t *testing.T, hosts []int, slot int64) []*Fabric {
 // several.
 func TestFarCollectives(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
-	for i, hosts := range [][]int{{0, 1}, {0, 1, 2}, {0, 1, 0, 1}, {0, 0, 1, 2, 1, 1, 2, 0}, {1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}} {
+	layouts := [][]int{{0, 1}, {0, 1, 2}, {0, 1, 0, 1}, {0, 0, 1, 2, 1, 1, 2, 0}, {1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}}
+	var cases [][2]int // a layout, and whether there is peer access or only one card
+	for i := range layouts {
+		cases = append(cases, [2]int{i, 0}, [2]int{i, 1}, [2]int{i, 2})
+	}
+	for _, c := range casesOf(cases, 4) {
+		hosts, seed := layouts[c[0]], uint64(c[1])
 		if onGPU() && len(hosts) > 4 {
 			continue // of a card's 32 queues each has seven
 		}
-		for seed := range uint64(3) {
-			t.Run(fmt.Sprint(hosts, " ", seed), func(t *testing.T) {
-				cards, peers := len(hosts), seed == 0
-				if seed == 2 || onGPU() {
-					cards = 1
-				}
-				gpus := ranksAcross(t, asText, hosts, cards, fabricsOn(t, hosts, smallSlot), Options{}, peers, rankArena)
-				agreeOn(t, newJoint(seed+100*uint64(i), len(hosts)), gpus)
-			})
-		}
+		t.Run(fmt.Sprint(hosts, " ", seed), func(t *testing.T) {
+			cards, peers := len(hosts), seed == 0
+			if seed == 2 || onGPU() {
+				cards = 1
+			}
+			gpus := ranksAcross(t, asText, hosts, cards, fabricsOn(t, hosts, smallSlot), Options{}, peers, rankArena)
+			agreeOn(t, newJoint(seed+100*uint64(c[0]), len(hosts)), gpus)
+		})
 	}
 }
 

@@ -12,10 +12,35 @@ import (
 	"github.com/athanor-llm/athanor/device/cuda/internal/fake"
 	"github.com/athanor-llm/athanor/device/cuda/kernels"
 	"github.com/athanor-llm/athanor/device/cuda/nv"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // onGPU tells the tests to use the machine's GPU instead of the fake one.
 func onGPU() bool { return os.Getenv("ATHANOR_TEST_GPU") != "" }
+
+// seedsOf returns the seeds of n samples, counted from where the test's begin. Where there is no GPU they take
+// seconds each, mostly to compile, so that only ATHANOR_TESTS=all tries all of them, and go test the usual ones.
+func seedsOf(t *testing.T, n uint64, usual ...uint64) (list []uint64) {
+	t.Helper()
+	if onGPU() || testkit.AtLevel() == testkit.All {
+		usual = nil
+		for k := range n {
+			usual = append(usual, k)
+		}
+	}
+	for _, k := range usual {
+		list = append(list, fresh(t)+k)
+	}
+	return list
+}
+
+// casesOf returns all cases on a GPU, elsewhere as many as this process's level asks for.
+func casesOf[T any](cases []T, usual int) []T {
+	if onGPU() {
+		return cases
+	}
+	return testkit.Sample(cases, 1, usual)
+}
 
 // scratchDir keeps what compilers produce, for all tests of the process.
 var scratchDir = sync.OnceValues(func() (string, error) { return os.MkdirTemp("", "athanor-kernels-") })

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/athanor-llm/athanor/device"
@@ -158,28 +159,36 @@ func (s *sample) twice(cores *kernel.Env, got []byte) error {
 // TestOperators compares every operator with the reference in float64 and with the CPU's errors, and
 // requires the same bits from a second run and, on the fake, from threads that run in the opposite
 // order.
-func TestOperators(t *testing.T) {
-	testkit.Needs(t, testkit.Usual)
-	operatorsAgree(t, machine, 8)
-}
+func TestOperators(t *testing.T) { operatorsAgree(t, machine, 8, int(graph.NumOps), 2) }
 
 // operatorsAgree takes this many samples of attention, which has tiles of many shapes and, on Hopper,
-// kernels of its own.
-func operatorsAgree(t *testing.T, machine maker, attentions int) {
+// kernels of its own, and usually so many of so many operators.
+func operatorsAgree(t *testing.T, machine maker, attentions, some, usual int) {
 	t.Helper()
+	var ops []graph.Op
 	for op := graph.Op(1); op < graph.NumOps; op++ {
-		if op == graph.Copy || op.Info().Between { // between ranks: TestCollectives
-			continue
+		if op != graph.Copy && !op.Info().Between { // between ranks: TestCollectives
+			ops = append(ops, op)
 		}
-		t.Run(op.String(), func(t *testing.T) { operatorAgrees(t, machine, op, rounds(op, attentions), 9) })
+	}
+	if testkit.AtLevel() == testkit.Fast {
+		some, usual = 5, 1
+	}
+	for _, op := range testkit.Sample(ops, some, some) {
+		n := uint64(rounds(op, attentions))
+		t.Run(op.String(), func(t *testing.T) { operatorAgrees(t, machine, op, seedsOf(t, n, usualSeeds(op)[:usual]...), 9) })
 		if op == graph.Attention || op == graph.AttentionBwd {
-			t.Run(op.String()+", other cards", func(t *testing.T) { operatorAgrees(t, machine, op, rounds(op, attentions), 8) })
+			t.Run(op.String()+", other cards", func(t *testing.T) { operatorAgrees(t, machine, op, seedsOf(t, n, usualSeeds(op)[:usual]...), 8) })
 		}
 	}
 }
 
+// usualSeeds are those of a sample in fp32 with odd extents and of one in bf16 with whole packs, one of which adds
+// to what is there.
+func usualSeeds(op graph.Op) []uint64 { return [][]uint64{{6, 1}, {3, 4}}[op%2] }
+
 // operatorAgrees tests the kernels for cards of a compute capability.
-func operatorAgrees(t *testing.T, machine maker, op graph.Op, rounds, major int) {
+func operatorAgrees(t *testing.T, machine maker, op graph.Op, seeds []uint64, major int) {
 	t.Helper()
 	cores := kernel.NewEnv(1)
 	defer cores.Close()
@@ -193,8 +202,7 @@ func operatorAgrees(t *testing.T, machine maker, op graph.Op, rounds, major int)
 			t.Log(g.Failure(), h.Failure())
 		}
 	}()
-	first := fresh(t)
-	for seed := first; seed < first+uint64(rounds); seed++ {
+	for _, seed := range seeds {
 		s := newSample(op, seed)
 		s.poison()
 		want := s.reference()
@@ -212,10 +220,10 @@ func operatorAgrees(t *testing.T, machine maker, op graph.Op, rounds, major int)
 // bits, including those that chance rounds.
 func TestUpdatesAlike(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
-	updatesAgree(t, machine)
+	updatesAgree(t, machine, 1, 6, 10, 13)
 }
 
-func updatesAgree(t *testing.T, machine maker) {
+func updatesAgree(t *testing.T, machine maker, usual ...uint64) {
 	t.Helper()
 	cores := kernel.NewEnv(1)
 	defer cores.Close()
@@ -223,17 +231,18 @@ func updatesAgree(t *testing.T, machine maker) {
 		t.Skip("the portable functions round otherwise")
 	}
 	d, _ := machine(t, Options{}, imageBytes)
-	first := fresh(t)
-	for seed := first; seed < first+16*uint64(optimizer.NumOptimizers); seed++ {
-		s := newSample(optimizer.Optimizer(seed%uint64(optimizer.NumOptimizers)).Rule().Op, seed)
-		image := bytes.Clone(s.image)
-		list := make([]kernel.Tensor, len(s.call.Op.Info().Args))
-		for i, o := range s.call.Args {
-			list[i] = tensor(image, o)
-		}
-		kernel.Lookup(s.call.Op).Fast(cores, &s.call.Attr, list)
-		if !bytes.Equal(execute(t, d, s.call, s.image), image) {
-			t.Errorf("seed %d: %v: the CPU has other bits", seed, s)
+	for o := range optimizer.NumOptimizers {
+		for _, seed := range seedsOf(t, 16, usual...) {
+			s := newSample(o.Rule().Op, seed)
+			image := bytes.Clone(s.image)
+			list := make([]kernel.Tensor, len(s.call.Op.Info().Args))
+			for i, o := range s.call.Args {
+				list[i] = tensor(image, o)
+			}
+			kernel.Lookup(s.call.Op).Fast(cores, &s.call.Attr, list)
+			if !bytes.Equal(execute(t, d, s.call, s.image), image) {
+				t.Errorf("seed %d: %v: the CPU has other bits", seed, s)
+			}
 		}
 	}
 }
@@ -259,29 +268,30 @@ func (s *sample) cut(r0, n int) device.Call {
 // kernels.
 func TestCuts(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
-	cutsAgree(t, machine)
+	cutsAgree(t, machine, int(graph.NumOps))
 }
 
-func cutsAgree(t *testing.T, machine maker) {
+// cutsAgree usually tries so many operators.
+func cutsAgree(t *testing.T, machine maker, some int) {
 	t.Helper()
+	first := func(op graph.Op) int { // of its operands whose rows are tokens
+		return slices.IndexFunc(op.Info().Args, func(a graph.ArgSpec) bool { return a.Token })
+	}
+	var ops []graph.Op
 	for op := graph.Op(1); op < graph.NumOps; op++ {
-		kind := op.Info().Kind
-		token := -1
-		for i, spec := range op.Info().Args {
-			if spec.Token && token < 0 {
-				token = i
-			}
+		if kind := op.Info().Kind; first(op) >= 0 && (kind == graph.RowWise || kind == graph.TokenSum) {
+			ops = append(ops, op)
 		}
-		if token < 0 || kind != graph.RowWise && kind != graph.TokenSum {
-			continue
-		}
+	}
+	for _, op := range casesOf(ops, some) {
+		kind, token := op.Info().Kind, first(op)
 		t.Run(op.String(), func(t *testing.T) {
-			for _, cut := range []int{32, 20} {
+			for i, cut := range []int{32, 20} {
 				d, _ := machine(t, Options{SumRows: cut}, imageBytes)
 				if op == graph.Linear || op == graph.LinearDX || op == graph.LinearDW {
 					d = openedWith(t, withLibrary(t), Options{SumRows: cut}, imageBytes)
 				}
-				cutAgrees(t, d, op, token, cut)
+				cutAgrees(t, d, op, token, cut, seedsOf(t, 7, usualSeeds(op)[i]))
 				if kind == graph.RowWise {
 					break
 				}
@@ -292,10 +302,9 @@ func cutsAgree(t *testing.T, machine maker) {
 
 // cutAgrees splits samples of an operator's tokens, with operand token among them, where that is
 // allowed.
-func cutAgrees(t *testing.T, d *Device, op graph.Op, token, cut int) {
+func cutAgrees(t *testing.T, d *Device, op graph.Op, token, cut int, seeds []uint64) {
 	t.Helper()
-	first := fresh(t)
-	for seed := first; seed < first+5; seed++ {
+	for _, seed := range seeds {
 		s := newSample(op, seed)
 		if op == graph.ExpertDW {
 			s.call.Attr.Seq = cut // its tokens are cut at sequences
@@ -344,15 +353,14 @@ func oddLosses(t *testing.T, machine maker) {
 // after every slice, is close.
 func TestSequenceSlices(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
-	slicesAgree(t, machine)
+	slicesAgree(t, machine, 1, 2)
 }
 
-func slicesAgree(t *testing.T, machine maker) {
+func slicesAgree(t *testing.T, machine maker, usual ...uint64) {
 	t.Helper()
 	d, _ := machine(t, Options{}, imageBytes)
-	first := fresh(t)
-	for seed := first; seed < first+24; seed++ {
-		wide := seed >= first+8
+	for _, seed := range seedsOf(t, 24, usual...) {
+		wide := seed-fresh(t) >= 8
 		if wide && seed%4 != 2 { // only in bf16, for tensor cores
 			continue
 		}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"path/filepath"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"github.com/athanor-llm/athanor/device/cuda"
 	"github.com/athanor-llm/athanor/exec"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model/family"
 	"github.com/athanor-llm/athanor/optimizer"
@@ -87,6 +89,7 @@ func cpuRanks(t *testing.T, n int) (list []device.Device) {
 // anything divided give its numbers up to the order of sums, and bytes and peaks are those of the CPU's
 // ranks.
 func TestRanksChangeNothing(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	f := load(t, "gpt2-untied")
 	g := f.graph(t, graph.F32)
 	rows := len(f.tokens) / f.seq
@@ -107,7 +110,8 @@ func TestRanksChangeNothing(t *testing.T) {
 			}
 		}
 	}
-	for name, edit := range plans {
+	for _, name := range cuda.CasesOf(slices.Sorted(maps.Keys(plans)), 2) {
+		edit := plans[name]
 		t.Run(name, func(t *testing.T) {
 			pl := plan.Plain(g, 1)
 			pl.Ranks, pl.MicroBatches = 2, rows
@@ -141,22 +145,24 @@ func TestRanksChangeNothing(t *testing.T) {
 // TestHostsChangeNothing: ranks on two hosts train to the same bits as in one process, and receive as
 // many bytes.
 func TestHostsChangeNothing(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	f := load(t, "gpt2-untied")
 	g := f.graph(t, graph.F32)
 	rows := len(f.tokens) / f.seq
 	pipeline := &plan.Pipeline{Schedule: "1f1b", Ranks: 2, Slices: 1, Stages: []int{0, len(g.Segments) / 2}}
-	for name, c := range map[string]struct {
+	for _, c := range cuda.CasesOf([]struct {
+		name     string
 		hosts    []int
 		pipeline *plan.Pipeline
 		shard    string
 	}{
-		"pipeline":         {[]int{0, 1}, pipeline, ""},
-		"replicas":         {[]int{0, 1}, nil, ""},
-		"weights divided":  {[]int{0, 1, 0, 1}, nil, "weights"},
-		"pipelines, grads": {[]int{0, 1, 0, 1}, pipeline, "grads"},
-		"pipelines apart":  {[]int{0, 0, 1, 1}, pipeline, ""},
-	} {
-		t.Run(name, func(t *testing.T) {
+		{"pipeline", []int{0, 1}, pipeline, ""},
+		{"replicas", []int{0, 1}, nil, ""},
+		{"weights divided", []int{0, 1, 0, 1}, nil, "weights"},
+		{"pipelines, grads", []int{0, 1, 0, 1}, pipeline, "grads"},
+		{"pipelines apart", []int{0, 0, 1, 1}, pipeline, ""},
+	}, 2) {
+		t.Run(c.name, func(t *testing.T) {
 			pl := plan.Plain(g, 1)
 			pl.Ranks, pl.Pipeline, pl.MicroBatches = len(c.hosts), c.pipeline, rows
 			if c.pipeline == nil {
@@ -214,7 +220,8 @@ func TestRanksAhead(t *testing.T) {
 		plans[name] = pl
 	}
 	tokens := make([]int32, micros*m.MaxPositions)
-	for name, pl := range plans {
+	for _, name := range testkit.Sample(slices.Sorted(maps.Keys(plans)), 1, 5) {
+		pl := plans[name]
 		t.Run(name, func(t *testing.T) {
 			pl.Cache = pl.CacheNeeded(g)
 			var list []*program.Program
