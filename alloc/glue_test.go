@@ -37,7 +37,7 @@ func TestManyCutsAreSolved(t *testing.T) {
 		{"few sizes", generate.Guillotine, 5_000, 80},
 		{"guillotine", generate.Guillotine, 20_000, 1 << 20},
 		{"pinwheel", generate.Pinwheel, 20_000, 1 << 20},
-	}, 1, 3) {
+	}, 1, 2) {
 		for seed := range testkit.Count(1, 1, 2) {
 			p := c.cut(rand.New(rand.NewPCG(uint64(seed), 13)), c.buffers, 1<<20, c.capacity)
 			p.Capacity = 0

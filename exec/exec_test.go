@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/athanor-llm/athanor/internal/testkit"
+
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/device/null"
@@ -52,7 +54,7 @@ func step(t *testing.T, e *exec.Engine) exec.Result {
 // TestMeaning: streams, waits, copies and tiers compute what the program
 // means, bit for bit, step after step (L1 in miniature).
 func TestMeaning(t *testing.T) {
-	for seed := range uint64(30) {
+	for seed := range uint64(testkit.Count(5, 15, 30)) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		p := randomProgram(r, 10+r.IntN(150))
 		_, e := newCPU(t, p)

@@ -12,6 +12,7 @@ import (
 	"github.com/athanor-llm/athanor/exec"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model/family"
 	"github.com/athanor-llm/athanor/plan"
@@ -23,11 +24,12 @@ import (
 // pass, even where weights and activations come from the host. On NaN a GPU needs less
 // power, so it would be faster than in a step.
 func TestOrdinaryNumbers(t *testing.T) {
-	for _, c := range []struct {
+	testkit.Needs(t, testkit.Usual)
+	for _, c := range testkit.Sample([]struct {
 		name      string
 		precision graph.DType
 		percent   int64 // of the device memory that the plain program takes
-	}{{"gpt2", graph.F32, 100}, {"llama-3.2-1b", graph.BF16, 30}} {
+	}{{"llama-3.2-1b", graph.BF16, 30}, {"gpt2", graph.F32, 100}}, 1, 1) {
 		t.Run(c.name, func(t *testing.T) { ordinary(t, c.name, c.precision, c.percent) })
 	}
 }

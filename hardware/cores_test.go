@@ -2,9 +2,9 @@ package hardware_test
 
 import (
 	"math"
-	"math/rand/v2"
 	"testing"
-	"time"
+
+	"github.com/athanor-llm/athanor/internal/testkit"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
@@ -61,8 +61,7 @@ func TestCrowdCases(t *testing.T) {
 // TestCrowdConserves: whatever runs, all cores are used if the demand exceeds them, none is used twice, and no
 // stream gets faster.
 func TestCrowdConserves(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	r := rand.New(rand.NewPCG(seed, 0))
+	r := testkit.Rand(t)
 	for range 1000 {
 		cores, ranks := 1+r.IntN(8), 1+r.IntN(8)
 		h := local(cores, 1+r.IntN(4), hardware.Duty{Stream: device.HostToDev, Part: 1}, hardware.Duty{Stream: device.HostCompute, Part: 1})
@@ -77,12 +76,12 @@ func TestCrowdConserves(t *testing.T) {
 				n *= float64(cores)
 			}
 			if !(slower[s] >= 1) {
-				t.Fatalf("seed %d: %v goes faster: %v", seed, active, slower)
+				t.Fatalf("%v goes faster: %v", active, slower)
 			}
 			wanted, used = wanted+n, used+n/slower[s]
 		}
 		if want := min(wanted, float64(h.AtOnce*cores)); !(math.Abs(used-want) <= 1e-9) {
-			t.Fatalf("seed %d: %v on %d x %d cores use %v of them, want %v", seed, active, h.AtOnce, cores, used, want)
+			t.Fatalf("%v on %d x %d cores use %v of them, want %v", active, h.AtOnce, cores, used, want)
 		}
 	}
 }

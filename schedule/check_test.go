@@ -3,19 +3,17 @@ package schedule
 import (
 	"errors"
 	"math"
-	"math/rand/v2"
 	"reflect"
 	"strings"
 	"testing"
-	"time"
+
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // TestAlwaysRuns: for any numbers, Generate either returns a usage error, or a schedule
 // that can run, keeps its cap, is parsed from its text, and takes at least its ideal time.
 func TestAlwaysRuns(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	rng := rand.New(rand.NewPCG(seed, 2))
+	rng := testkit.Rand(t)
 	made := map[string]int{}
 	mostly := func(n int) int { // zero, the schedule's own number, three times out of four
 		if rng.IntN(4) > 0 {
@@ -23,7 +21,7 @@ func TestAlwaysRuns(t *testing.T) {
 		}
 		return rng.IntN(n)
 	}
-	for range 3000 {
+	for range testkit.Count(300, 1500, 3000) {
 		names := Names()
 		name := names[rng.IntN(len(names))]
 		q := Request{Ranks: rng.IntN(9), Micros: rng.IntN(25), Chunks: mostly(4), Slices: mostly(4), DepthFirst: mostly(3),
@@ -59,7 +57,7 @@ func TestAlwaysRuns(t *testing.T) {
 		}
 	}
 	for _, name := range Names() {
-		if made[name] < 5 {
+		if made[name] < testkit.Count(0, 3, 5) {
 			t.Errorf("%s was made %d times only", name, made[name])
 		}
 	}
@@ -126,9 +124,7 @@ func TestMutants(t *testing.T) {
 // TestSwaps: Check refuses an order in which a swap of two units has put a unit before
 // its input.
 func TestSwaps(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	rng := rand.New(rand.NewPCG(seed, 3))
+	rng := testkit.Rand(t)
 	refused := 0
 	for range 400 {
 		s, err := Generate("zb-v", Request{Ranks: 3, Micros: 5, Costs: DefaultCosts()})
@@ -203,7 +199,7 @@ func TestImpossible(t *testing.T) {
 
 // TestLarge: schedules of p=64, m=1024 are generated and simulated in seconds.
 func TestLarge(t *testing.T) {
-	for _, name := range Names() {
+	for _, name := range testkit.Sample(Names(), 1, 3) {
 		simulate(t, name, Request{Ranks: 64, Micros: 1024, Costs: DefaultCosts()})
 	}
 }

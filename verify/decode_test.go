@@ -23,7 +23,7 @@ import (
 func TestDecodePrograms(t *testing.T) {
 	seed := testkit.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 0))
-	for _, name := range testkit.Sample(slices.Sorted(maps.Keys(samples.TinyModels)), 4, 100) {
+	for _, name := range testkit.Sample(slices.Sorted(maps.Keys(samples.TinyModels)), 2, 9) {
 		for _, dt := range []graph.DType{graph.F32, graph.BF16} {
 			m := samples.BuildGraph(t, name, dt).Model
 			var base *program.Program
@@ -50,7 +50,7 @@ func TestDecodePrograms(t *testing.T) {
 					}
 				}
 				base = plain
-				for range 10 {
+				for range testkit.Count(3, 5, 10) {
 					pl := samples.RandomPlan(g, 1, rng)
 					p, err := lowerMode(g, pl, 1, lower.Decode, nil)
 					if err != nil {

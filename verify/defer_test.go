@@ -23,7 +23,7 @@ func TestDeferred(t *testing.T) {
 	seed := testkit.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 9))
 	some := 0
-	for n := 0; n < testkit.Count(20, 60, 60); {
+	for n := 0; n < testkit.Count(8, 25, 60); {
 		m := *samples.TinyModels[[]string{"gpt2", "llama", "qwen2"}[rng.IntN(3)]]
 		g, err := graph.Build(&m, 4, []graph.DType{graph.F32, graph.BF16}[rng.IntN(2)])
 		if err != nil {

@@ -19,7 +19,7 @@ import (
 func TestFrozenPrograms(t *testing.T) {
 	seed := testkit.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 9))
-	for round := range testkit.Count(3, 12, 30) {
+	for round := range testkit.Count(2, 6, 30) {
 		m := samples.RandomModel(rng, 1+rng.IntN(3))
 		m.Vocab = 24
 		samples.FreezeSome(m, rng)

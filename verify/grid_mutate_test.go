@@ -261,7 +261,7 @@ func TestGridMutants(t *testing.T) {
 	rejected, accepted := map[string]int{}, map[string]int{}
 	for _, o := range gridVariants {
 		if o.ranks() > 1 {
-			testMutantsOf(t, gridPrograms(o), reference, 120, rng, rejected, accepted)
+			testMutantsOf(t, gridPrograms(o), reference, testkit.Count(0, 60, 120), rng, rejected, accepted)
 		}
 	}
 	for _, mu := range slices.Concat(mutations, gridMutations) {
@@ -280,11 +280,11 @@ func TestRankMutants(t *testing.T) {
 	seed := testkit.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 6))
 	rejected, accepted := map[string]int{}, map[string]int{}
-	for _, o := range []struct {
+	for _, o := range testkit.Sample([]struct {
 		model    string
 		ranks    int
 		schedule string
-	}{{"llama", 2, ""}, {"gpt2", 3, ""}, {"llama", 2, "1f1b"}, {"gpt2", 4, "gpipe"}, {"llama", 2, "chimera"}} {
+	}{{"llama", 2, ""}, {"gpt2", 3, ""}, {"llama", 2, "1f1b"}, {"gpt2", 4, "gpipe"}, {"llama", 2, "chimera"}}, 1, 3) {
 		m := *samples.TinyModels[o.model]
 		if rng.IntN(2) == 0 {
 			samples.FreezeSome(&m, rng)
@@ -308,7 +308,7 @@ func TestRankMutants(t *testing.T) {
 		pl.Cache = pl.CacheNeeded(g)
 		mutateRanks(t, g, pl, rng, rejected, accepted)
 	}
-	for n := 0; n < 3; { // anything else: slices, deferred weight gradients, swapping, documents
+	for n := 0; n < testkit.Count(0, 1, 3); { // anything else: slices, deferred weight gradients, swapping, documents
 		g, pl := samples.RandomRanks(t, rng)
 		if pl.Ranks < 2 || pl.Ranks > 4 || pl.MicroBatches > 4 || g.Params[0].Rows > 24 || pl.Validate(g) != nil {
 			continue
@@ -320,7 +320,7 @@ func TestRankMutants(t *testing.T) {
 	for _, n := range rejected {
 		total += n
 	}
-	if total < 100 {
+	if total < testkit.Count(0, 30, 100) {
 		t.Errorf("only %d mutants were rejected", total)
 	}
 }
@@ -341,5 +341,5 @@ func mutateRanks(t *testing.T, g *graph.Graph, pl *plan.Plan, rng *rand.Rand, re
 	if why := harmlessAll(ps, reference, eq, rng); why != "" {
 		t.Fatalf("%+v: %v, but the oracle finds: %s", pl, eq, why)
 	}
-	testMutantsOf(t, ps, reference, 30, rng, rejected, accepted)
+	testMutantsOf(t, ps, reference, testkit.Count(0, 15, 30), rng, rejected, accepted)
 }

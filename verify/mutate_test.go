@@ -149,10 +149,10 @@ func TestMutants(t *testing.T) {
 	rejected := map[string]int{}
 	accepted := 0
 	for _, p := range programs {
-		accepted += testMutants(t, p, 300, rng, rejected)
+		accepted += testMutants(t, p, testkit.Count(0, 120, 300), rng, rejected)
 	}
-	for _, name := range slices.Sorted(maps.Keys(samples.TinyModels)) {
-		for n := 0; n < 3; {
+	for _, name := range testkit.Sample(slices.Sorted(maps.Keys(samples.TinyModels)), 1, 8) {
+		for n := 0; n < testkit.Count(1, 2, 3); {
 			p, err := randomProgram(name, rng)
 			if err != nil {
 				continue // too little cache

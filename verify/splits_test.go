@@ -25,7 +25,7 @@ func TestSplits(t *testing.T) {
 	}
 	split := map[graph.Op]int{}
 	for _, p := range programs {
-		for range 20 {
+		for range testkit.Count(0, 8, 20) {
 			q, err := program.Parse(p.String())
 			if err != nil {
 				t.Fatal(err)

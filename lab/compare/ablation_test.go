@@ -16,18 +16,23 @@ const published = 0.523
 // are within the device's and the host's memory; and what the compiler finds is what
 // package memo finds by analysis, except for what only one of them sees: operators bound
 // by memory and gathers on the one hand, copies that begin before a layer ends on the
-// other. Both weigh most where sequences are short.
+// other. Both weigh most where sequences are short. Usually the model has four layers, which
+// the analysis is too coarse for.
 func TestAblation(t *testing.T) {
 	m := memo.A800(0.6, 0)
 	testkit.Needs(t, testkit.Usual)
 	for _, tokens := range testkit.Sample([]int{64 << 10, 1 << 20}, 1, 1) {
 		of, err := memo.Known("7B", tokens)
 		check(t, err)
+		whole := testkit.AtLevel() == testkit.All
+		if !whole {
+			of.Layers = 4
+		}
 		r, err := Ablate(t.Context(), m, of, tokens, func(string) {})
 		check(t, err)
-		whole, err := graph.Build(of, tokens, graph.BF16)
+		g, err := graph.Build(of, tokens, graph.BF16)
 		check(t, err)
-		work, err := memo.Of(whole)
+		work, err := memo.Of(g)
 		check(t, err)
 		costs := m.Costs(work)
 		ours := r.Arms[len(r.Arms)-1]
@@ -48,10 +53,10 @@ func TestAblation(t *testing.T) {
 			if a.Name != got.Name {
 				t.Errorf("arm %q is %q in package memo", got.Name, a.Name)
 			}
-			if got.Misfit != analysed.Misfit {
+			if whole && got.Misfit != analysed.Misfit {
 				t.Errorf("%d tokens: %s: too small is %q, by analysis %q", tokens, got.Name, got.Misfit, analysed.Misfit)
 			}
-			if got.Misfit == "" && !(got.MFU < analysed.MFU*1.02 && got.MFU > analysed.MFU*0.93) {
+			if whole && got.Misfit == "" && !(got.MFU < analysed.MFU*1.02 && got.MFU > analysed.MFU*0.93) {
 				t.Errorf("%d tokens: %s has an MFU of %.4f, by analysis %.4f", tokens, got.Name, got.MFU, analysed.MFU)
 			}
 		}

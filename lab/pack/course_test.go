@@ -55,7 +55,7 @@ func TestRiseByLevels(t *testing.T) {
 // Whatever the effort, courses make a valid packing, deterministically, and a
 // different one in each attempt.
 func TestCoursesPackEverything(t *testing.T) {
-	changed, rounds := 0, testkit.Count(4, 25, 100)
+	changed, rounds := 0, testkit.Count(2, 10, 100)
 	for seed := range uint64(rounds) {
 		rng := rand.New(rand.NewPCG(seed, 44))
 		l, p, _ := randomLeaf(rng, seed%2 == 1)
@@ -125,7 +125,7 @@ func TestMendedCourses(t *testing.T) {
 // With sizes of all magnitudes, few bytes, one moment or huge alignments, courses
 // still pack everything and terminate.
 func TestCoursesOfExtremes(t *testing.T) {
-	for seed := range uint64(testkit.Count(30, 100, 300)) {
+	for seed := range uint64(testkit.Count(10, 40, 300)) {
 		rng := rand.New(rand.NewPCG(seed, 46))
 		n, steps := 1+rng.IntN(80), 1+rng.Int64N(30)
 		var p alloc.Problem

@@ -14,7 +14,7 @@ import (
 // Whatever they start from, crests leave a valid packing, no higher than before,
 // deterministically.
 func TestCrestsPackEverything(t *testing.T) {
-	lowered, rounds := 0, testkit.Count(4, 25, 100)
+	lowered, rounds := 0, testkit.Count(2, 10, 100)
 	for seed := range uint64(rounds) {
 		rng := rand.New(rand.NewPCG(seed, 41))
 		l, p, start := randomLeaf(rng, seed%2 == 1)

@@ -2,9 +2,9 @@ package pipeline
 
 import (
 	"math"
-	"math/rand/v2"
 	"testing"
-	"time"
+
+	"github.com/athanor-llm/athanor/internal/testkit"
 
 	"github.com/athanor-llm/athanor/schedule"
 )
@@ -12,36 +12,41 @@ import (
 // TestSearchNeverWorse compares Search with all named schedules, over a grid of ranks,
 // micro-batches, times, messages and memory.
 func TestSearchNeverWorse(t *testing.T) {
-	points, better, optimal := 0, 0, 0
+	var goals []Goal
 	for _, pm := range [][2]int{{2, 3}, {2, 8}, {3, 5}, {4, 4}, {4, 8}, {4, 13}, {6, 12}, {8, 16}} {
 		for _, times := range []schedule.Times{{F: 1, B: 1, W: 1}, {F: 1, B: 1.2, W: .8}, {F: 2, B: 3, W: 1}, {F: 10, B: 7, W: 9}, {F: 1, B: 2, W: .1}} {
 			for _, comm := range []float64{0, .3} {
 				for _, cap := range []float64{0, float64(pm[0]), 1.5 * float64(pm[0])} {
-					q := schedule.Request{Ranks: pm[0], Micros: pm[1], Chunks: 1 + points%2, Cap: cap}
+					q := schedule.Request{Ranks: pm[0], Micros: pm[1], Chunks: 1 + len(goals)%2, Cap: cap}
 					q.Cap *= float64(q.Chunks)
 					q.Costs = schedule.Costs{Times: times, Comm: comm * times.F, WeightMemory: .5}
-					found, err := Search(Goal{Request: q, Effort: 60000, Nodes: 2000, Seed: uint64(points)})
-					if err != nil {
-						t.Fatalf("%+v: %v", q, err)
-					}
-					points++
-					named := bestNamed(t, q)
-					checkFound(t, q, found)
-					if found.Timeline.Makespan > named*(1+1e-9) {
-						t.Errorf("%+v: searched %g, best named %g", q, found.Timeline.Makespan, named)
-					}
-					if found.Timeline.Makespan < named*(1-1e-6) {
-						better++
-					}
-					if found.Optimal {
-						optimal++
-					}
+					goals = append(goals, Goal{Request: q, Effort: 60000, Nodes: 2000, Seed: uint64(len(goals))})
 				}
 			}
 		}
 	}
+	points, better, optimal := 0, 0, 0
+	for _, goal := range testkit.Sample(goals, 7, 37) {
+		q := goal.Request
+		found, err := Search(goal)
+		if err != nil {
+			t.Fatalf("%+v: %v", q, err)
+		}
+		points++
+		named := bestNamed(t, q)
+		checkFound(t, q, found)
+		if found.Timeline.Makespan > named*(1+1e-9) {
+			t.Errorf("%+v: searched %g, best named %g", q, found.Timeline.Makespan, named)
+		}
+		if found.Timeline.Makespan < named*(1-1e-6) {
+			better++
+		}
+		if found.Optimal {
+			optimal++
+		}
+	}
 	t.Logf("%d points: better than the best named schedule at %d, proved optimal at %d", points, better, optimal)
-	if points < 200 || better < points/2 {
+	if points < testkit.Count(7, 37, 200) || better < points/2 {
 		t.Errorf("better at %d of %d points only", better, points)
 	}
 }
@@ -81,10 +86,8 @@ func checkFound(t *testing.T, q schedule.Request, found *Found) {
 
 // TestExact compares the branch and bound with trying all orders of two or three ranks.
 func TestExact(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	rng := rand.New(rand.NewPCG(seed, 1))
-	for range 30 {
+	rng := testkit.Rand(t)
+	for range testkit.Count(5, 15, 30) {
 		p, m, sorted := 2, 2, rng.IntN(2) == 0
 		if sorted { // each pass in order of micro-batches: fewer orders, larger cases
 			m = 3
