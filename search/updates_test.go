@@ -33,16 +33,19 @@ func streamed(pl *plan.Plan) (here, all int) {
 func TestUpdates(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	for _, c := range testkit.Sample([]struct {
+		layers int
+		mib    float64
 		link   float64
 		clip   float64
 		state  plan.StateFormat
 		shares bool
 		bound  float64
-	}{{1, 1, plan.FP32State, true, 0.005}, {4, 1, plan.FP32State, true, 0.005}, {2, 0, plan.FP32State, true, 0.01}, {1, 1, plan.BF16Moments, true, 0.005}, {0.01, 1, plan.FP32State, false, 0.02}}, 1, 2) {
+	}{{2, 5.5, 1, 1, plan.FP32State, true, 0.005}, {2, 5.5, 4, 1, plan.FP32State, true, 0.005}, {2, 5.5, 2, 0, plan.FP32State, true, 0.01},
+		{2, 5.5, 1, 1, plan.BF16Moments, true, 0.005}, {4, 7, 0.01, 1, plan.FP32State, false, 0.02}}, 1, 2) {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
-			req := tiny(t)
-			req.Options.Clip, req.State, req.GlobalBatch = c.clip, c.state, 1
-			m := machine(t, 5632<<10, c.link)
+			req := layers(t, c.layers, 1)
+			req.Options.Clip, req.State = c.clip, c.state
+			m := machine(t, int64(c.mib*(1<<20)), c.link)
 			m.Capacity[device.DiskTier] = 0
 			found := find(t, req, m).Best
 			t.Log(found.Label, found.Seconds())

@@ -20,12 +20,13 @@ import (
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/job"
 	"github.com/athanor-llm/athanor/machine"
+	"github.com/athanor-llm/athanor/machine/machinetest"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/planner"
 )
 
 // TestMain lets the test binary be the training process that is killed, or another host. All tests share one temporary home,
-// so that the machine is measured once for each number of ranks.
+// where the machine is known.
 func TestMain(m *testing.M) {
 	if file := os.Getenv("ATHANOR_TEST_TRAIN"); file != "" {
 		if err := trainFile(context.Background(), file, strings.Fields(os.Getenv("ATHANOR_TEST_OVERRIDES"))); err != nil {
@@ -38,16 +39,8 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, serveHere())
 		os.Exit(1)
 	}
-	home, err := os.MkdirTemp("", "athanor-home-")
-	if err == nil {
-		err = errors.Join(os.Setenv("HOME", home), os.Setenv("XDG_CACHE_HOME", ""))
-	}
+	code, err := machinetest.Run(m)
 	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	code := m.Run()
-	if err := os.RemoveAll(home); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	}
 	os.Exit(code)

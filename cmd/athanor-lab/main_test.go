@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,21 +12,17 @@ import (
 
 	"github.com/athanor-llm/athanor/device/cuda"
 	"github.com/athanor-llm/athanor/internal/cli/clitest"
+	"github.com/athanor-llm/athanor/machine/machinetest"
 )
 
 func TestMain(m *testing.M) {
 	if cuda.ServeProbe() {
 		return
 	}
-	home, err := os.MkdirTemp("", "athanor-home-")
+	code, err := machinetest.Run(m)
 	if err != nil {
-		panic(err)
+		fmt.Fprintln(os.Stderr, err)
 	}
-	os.Setenv("HOME", home)
-	os.Setenv("XDG_CACHE_HOME", "")
-	os.Setenv("CUDA_VISIBLE_DEVICES", "") // these tests are of the CPU
-	code := m.Run()
-	os.RemoveAll(home)
 	os.Exit(code)
 }
 

@@ -162,7 +162,7 @@ func TestPlanFile(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t)
 	path := dir + "/p.json"
-	call("plan", file, "limits.device=400KiB", "--out", path).must(t, 0)
+	call("plan", file, "limits.device=200KiB", "--out", path).must(t, 0)
 	text, err := os.ReadFile(path)
 	check(t, err)
 	call("train", file, "out="+dir+"/plain").must(t, 0)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -8,25 +9,24 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/internal/testkit"
+	"github.com/athanor-llm/athanor/machine/machinetest"
 	"github.com/athanor-llm/athanor/policy"
 	"github.com/athanor-llm/athanor/search"
 )
 
-// descriptions are what `probe --out` writes, by ranks: tests share them, since measuring takes seconds.
-var descriptions = map[int][]byte{}
-
-// thisMachine is the description of this machine for the given number of ranks.
+// thisMachine is a description such as `probe --out` writes, for one rank or several, between which there is a link.
 func thisMachine(t *testing.T, ranks int) []byte {
 	t.Helper()
-	if descriptions[ranks] == nil {
-		path := filepath.Join(t.TempDir(), "hardware.json")
-		call("probe", "--out", path, "--disk", filepath.Dir(path), "--ranks", fmt.Sprint(ranks)).must(t, 0)
-		text, err := os.ReadFile(path)
-		check(t, err)
-		descriptions[ranks] = text
+	h, err := machinetest.Cores()
+	check(t, err)
+	if ranks == 1 {
+		h.Links = slices.DeleteFunc(h.Links, func(l hardware.Link) bool { return l.From == l.To })
 	}
-	return descriptions[ranks]
+	var b bytes.Buffer
+	check(t, h.Print(&b))
+	return b.Bytes()
 }
 
 // TestNoText: a plan, a timeline and the longest sequence are the same without text where they need none, even if the model

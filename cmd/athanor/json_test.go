@@ -130,7 +130,7 @@ func TestPeople(t *testing.T) {
 // the predicted one.
 func TestTraceAddsUp(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
-	dir, file := tiny(t, "max_steps: 3", "limits: {device: 300KiB}")
+	dir, file := tiny(t, "max_steps: 3", "limits: {device: 200KiB}")
 	call("train", file).must(t, 0)
 	text, err := os.ReadFile(dir + "/run/trace.json")
 	check(t, err)

@@ -19,13 +19,14 @@ import (
 	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/cli/clitest"
 	"github.com/athanor-llm/athanor/internal/testkit"
+	"github.com/athanor-llm/athanor/machine/machinetest"
 	"github.com/athanor-llm/athanor/search"
 	"github.com/athanor-llm/athanor/train"
 )
 
 // The verbs are tested as a user meets them: arguments in; exit code, standard
 // output and standard error out. HOME is a temporary folder that all tests
-// share, so that the machine is probed once.
+// share, where the machine is known, so that it is seldom probed.
 
 // childArgs makes the test binary act as the program itself, with these arguments
 // (JSON), for tests that send signals or set limits of a process.
@@ -52,16 +53,11 @@ func testMain(m *testing.M) int {
 		}
 		return execute(args, os.Stdout, os.Stderr)
 	}
-	home, err := os.MkdirTemp("", "athanor-home-")
+	code, err := machinetest.Run(m)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
-		return 1
 	}
-	defer os.RemoveAll(home)
-	os.Setenv("HOME", home)
-	os.Setenv("XDG_CACHE_HOME", "")
-	os.Setenv("CUDA_VISIBLE_DEVICES", "") // these tests are of the CPU
-	return m.Run()
+	return code
 }
 
 func errOr(errs ...error) error {

@@ -1,0 +1,21 @@
+package machine
+
+import (
+	"path/filepath"
+
+	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/hardware"
+)
+
+// Keep puts a description into the cache as what the cores of this machine are for each of so many ranks, where
+// no link is throttled and spilled data is on the disk of folder dir. Find then takes it and does not probe.
+func Keep(h *hardware.Hardware, ranks int, dir string) error {
+	cache, err := CacheDir()
+	if err != nil {
+		return err
+	}
+	m := &Machine{Hardware: h, ranks: ranks, backend: &cpuBackend{ranks: ranks}, spill: dir}
+	m.file = filepath.Join(cache, m.cacheName(&config.Config{}))
+	m.save()
+	return nil
+}
