@@ -23,7 +23,6 @@ import (
 // otherwise the two times cannot be compared.
 func TestTimed(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
-	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	g, err := graph.Build(tiny(t), 16, graph.F32)
 	check(t, err)
 	c := config.Default()

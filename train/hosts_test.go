@@ -55,15 +55,18 @@ func TestHosts(t *testing.T) {
 	dir := t.TempDir()
 	file := runConfig(t, dir)
 	_, addr := serve(t)
-	for name, own := range map[string][]string{
-		"replicas": {"ranks=2", "plan.pipeline=1"},
-		"stages":   {"ranks=2", "plan.pipeline=2"},
-		"grid":     {"ranks=4", "plan.pipeline=2"},
-		"spilling": {"ranks=2", "plan.pipeline=1", "plan.state=disk"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			here, there := dir+"/"+name+"-here", dir+"/"+name+"-there"
-			own = append(own, "max_steps=5", "save_every=5")
+	for _, c := range testkit.Sample([]struct {
+		name string
+		own  []string
+	}{
+		{"replicas", []string{"ranks=2", "plan.pipeline=1"}},
+		{"spilling", []string{"ranks=2", "plan.pipeline=1", "plan.state=disk"}},
+		{"stages", []string{"ranks=2", "plan.pipeline=2"}},
+		{"grid", []string{"ranks=4", "plan.pipeline=2"}},
+	}, 1, 2) {
+		t.Run(c.name, func(t *testing.T) {
+			here, there := dir+"/"+c.name+"-here", dir+"/"+c.name+"-there"
+			own := append(c.own, "max_steps=5", "save_every=5")
 			check(t, trainFile(t.Context(), file, append(own, "out="+here)))
 			check(t, trainFile(t.Context(), file, []string{own[0], "max_steps=5", "save_every=5", "hosts=" + addr, "plan=" + here + "/plan.json", "out=" + there}))
 			if got, want := losses(t, there+"/metrics.jsonl"), losses(t, here+"/metrics.jsonl"); fmt.Sprint(got) != fmt.Sprint(want) {

@@ -138,15 +138,6 @@ func losses(t *testing.T, path string) []float64 {
 	return list
 }
 
-// measured makes this machine known for the given numbers of ranks, so that a first start takes no longer than a restart.
-func measured(t *testing.T, file string, ranks ...int) {
-	t.Helper()
-	for _, n := range ranks {
-		_, err := machine.Find(settled(t, file, fmt.Sprint("ranks=", n)).Machine(), func(string) {})
-		check(t, err)
-	}
-}
-
 // killAgain starts a run and kills it at random moments within about the time
 // that a whole one takes, again and again, each time with other overrides. The
 // last start is left alone.
@@ -189,7 +180,7 @@ func killAgain(t *testing.T, r *rand.Rand, dir, file string, whole time.Duration
 // losses and the weights of one that was left alone, bit for bit.
 func TestKill(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
-	killed(t, testkit.Count(2, 8, 50), "")
+	killed(t, testkit.Count(2, 5, 50), "")
 }
 
 // TestKillPreference: so does a run on pairs, whose reference is that of its first start, whenever it was killed.
@@ -228,13 +219,12 @@ func killed(t *testing.T, kills int, more string) {
 	r := rand.New(rand.NewPCG(seed, 3))
 	dir := t.TempDir()
 	file := runConfig(t, dir)
-	measured(t, file, 1)
 	began := time.Now()
 	check(t, trainFile(context.Background(), file, append(strings.Fields(more), "out="+dir+"/whole")))
 	whole := time.Since(began)
 	want := losses(t, dir+"/whole/metrics.jsonl")
 
-	budgets := []string{"limits.device=2MiB", "limits.device=1MiB limits.host=8MiB", "limits.device=400KiB", "plan.state=disk", "plan=" + deferredPlan(t, dir, file, more)}
+	budgets := []string{"limits.device=2MiB", "limits.device=1MiB limits.host=8MiB", "limits.device=200KiB", "plan.state=disk", "plan=" + deferredPlan(t, dir, file, more)}
 	for i := range budgets {
 		budgets[i] += more
 	}
@@ -261,7 +251,7 @@ func killed(t *testing.T, kills int, more string) {
 // deferredPlan writes a plan for a run with little memory that defers updates, and returns its path.
 func deferredPlan(t *testing.T, dir, file, more string) string {
 	t.Helper()
-	check(t, trainFile(t.Context(), file, append(strings.Fields(more), "max_steps=1", "limits.device=400KiB", "out="+dir+"/small")))
+	check(t, trainFile(t.Context(), file, append(strings.Fields(more), "max_steps=1", "limits.device=200KiB", "out="+dir+"/small")))
 	text, err := os.ReadFile(dir + "/small/plan.json")
 	check(t, err)
 	pl, err := plan.Parse(text)

@@ -18,10 +18,10 @@ import (
 // merge read and whose logits are those of the training process.
 func TestLoRA(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
-	for _, c := range []struct{ family, lora, precision, quantize string }{
+	for _, c := range testkit.Sample([]struct{ family, lora, precision, quantize string }{
 		{"gpt2", "", "fp32", "none"}, {"llama", `, alpha: 10, targets: ["*.[qv]_proj.weight", "*down_proj*"]`, "fp32", "none"}, {"qwen2", ", alpha: 8", "bf16", "none"},
 		{"gpt2", ", rslora: true", "fp32", "nf4"}, {"llama", "", "bf16", "nf4"},
-	} {
+	}, 1, 3) {
 		t.Run(c.family+" "+c.quantize, func(t *testing.T) {
 			base, file := modelFolder(t, "model: {type: "+c.family+", layers: 2, width: 32, heads: 4}")
 			dir := t.TempDir()
