@@ -31,7 +31,7 @@ func TestStatesBeyondDevice(t *testing.T) {
 	h, err := hardware.KnownRank("rtx4090", 1)
 	check(t, err)
 	_, plain := f.train(t, plan.Plain(f.graph, sequences), 1)
-	for _, ranks := range []int{1, 2} {
+	for _, ranks := range testkit.Sample([]int{2, 1}, 1, 1) {
 		t.Run(fmt.Sprintf("%d ranks", ranks), func(t *testing.T) {
 			m := &search.Machine{Cost: sim.CostFunc(h.Cost), Capacity: [device.NumTiers]int64{16 * params / 20, 12 * params / int64(ranks), 1 << 30}}
 			req := &search.Request{Graph: f.graph, GlobalBatch: sequences, Ranks: ranks, Options: betas,

@@ -71,7 +71,8 @@ func trained(t *testing.T, g *graph.Graph, pl *plan.Plan, steps int) (tr trace, 
 // them gives the bits that a run with all the memory gives.
 func TestSixteenTimesLonger(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
-	const layers, length = 48, 32
+	const length = 32
+	layers := testkit.Count(12, 12, 48)
 	small, large := deep(t, layers, length), deep(t, layers, 16*length)
 	short, err := lower.Lower(context.Background(), small, plan.Plain(small, 1), betas)
 	check(t, err)

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"sync"
 	"testing"
 
 	"github.com/athanor-llm/athanor/internal/testkit"
@@ -15,8 +16,8 @@ import (
 )
 
 // serveHere is the serve verb without its printing: it prints its address only.
-func serveHere() error {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+func serveHere(addr string) error {
+	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return err
 	}
@@ -28,11 +29,22 @@ func serveHere() error {
 	return machine.Serve(context.Background(), l, key, os.TempDir(), func(string) {})
 }
 
-// serve starts a process that is another host, and returns its address.
+// freeAddress is where the hosts of all tests listen, one after the other, so that they are measured as one.
+var freeAddress = sync.OnceValues(func() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	return l.Addr().String(), l.Close()
+})
+
+// serve starts a process that is another host, and returns its address. There is one at a time.
 func serve(t *testing.T) (*exec.Cmd, string) {
 	t.Helper()
+	addr, err := freeAddress()
+	check(t, err)
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), "ATHANOR_TEST_SERVE=1", machine.KeyVariable+"=a secret of tests")
+	cmd.Env = append(os.Environ(), "ATHANOR_TEST_SERVE="+addr, machine.KeyVariable+"=a secret of tests")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	check(t, err)

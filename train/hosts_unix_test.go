@@ -45,6 +45,8 @@ func TestHostLost(t *testing.T) {
 			t.Errorf("%v for the host of rank 1 after step %d: %v", how, when, err)
 		}
 		tr.Close() // whatever it says of a host that is gone
+		cmd.Process.Kill()
+		cmd.Wait()
 	}
 
 	_, addr := serve(t)

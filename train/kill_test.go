@@ -35,8 +35,8 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	if os.Getenv("ATHANOR_TEST_SERVE") != "" {
-		fmt.Fprintln(os.Stderr, serveHere())
+	if addr := os.Getenv("ATHANOR_TEST_SERVE"); addr != "" {
+		fmt.Fprintln(os.Stderr, serveHere(addr))
 		os.Exit(1)
 	}
 	code, err := machinetest.Run(m)
