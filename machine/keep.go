@@ -3,7 +3,6 @@ package machine
 import (
 	"path/filepath"
 
-	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/hardware"
 )
 
@@ -15,7 +14,7 @@ func Keep(h *hardware.Hardware, ranks int, dir string) error {
 		return err
 	}
 	m := &Machine{Hardware: h, ranks: ranks, backend: &cpuBackend{ranks: ranks}, spill: dir}
-	m.file = filepath.Join(cache, m.cacheName(&config.Config{}))
+	m.file = filepath.Join(cache, m.cacheName(&Request{}))
 	m.save()
 	return nil
 }

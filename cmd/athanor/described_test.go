@@ -35,8 +35,8 @@ func TestNoText(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	_, file := tiny(t)
 	const model = "{type: llama, layers: 2, width: 32, heads: 4, kv_heads: 2, vocabulary: 400}"
-	on := []string{"--json", "hardware.name=l4", "limits.device=500KiB"}
-	for _, verb := range [][]string{{"plan"}, {"simulate"}, {"plan", "--max-sequence", "--step", "512"}} {
+	for _, c := range []struct{ verb, memory string }{{"plan", "200KiB"}, {"simulate", "200KiB"}, {"plan --max-sequence", "700KiB"}} {
+		verb, on := strings.Fields(c.verb), []string{"--json", "hardware.name=l4", "limits.device=" + c.memory}
 		given := call(append(slices.Concat(verb, []string{file, "model=" + model}), on...)...).must(t, 0)
 		bare := call(append(slices.Concat(verb, []string{model, "sequence_length=32", "global_batch=4"}), on...)...).must(t, 0)
 		if given.stdout != bare.stdout || len(bare.stdout) < 20 {

@@ -76,7 +76,7 @@ func crossEntropy(t *testing.T, path string, rows [][]int32) float64 {
 func TestFolders(t *testing.T) {
 	for _, name := range testkit.Sample(family.Names(), 1, 4) {
 		t.Run(name, func(t *testing.T) {
-			dir, file := tiny(t, "max_steps: 2", "eval_batches: 1000", "validation_fraction: 0.05", "limits: {device: 600KiB}",
+			dir, file := tiny(t, "max_steps: 2", "eval_batches: 1000", "validation_fraction: 0.05", "plan: {micro_batch: 2, weights: host, recompute: full}",
 				"model: {type: "+name+", layers: 2, width: 32, heads: 4}")
 			call("train", file, "out="+dir+"/a").must(t, 0)
 			first := dir + "/a/checkpoint-2"

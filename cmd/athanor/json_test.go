@@ -40,7 +40,11 @@ func TestJSON(t *testing.T) {
 		if strings.Contains(c.args, "1KiB") {
 			code = 3
 		}
-		object := call(append(strings.Fields(c.args), "--json")...).must(t, code).object(t)
+		run := call
+		if strings.HasPrefix(c.args, "probe ") {
+			run = func(args ...string) result { return callAlone(t, args...) }
+		}
+		object := run(append(strings.Fields(c.args), "--json")...).must(t, code).object(t)
 		for _, field := range strings.Fields(c.want) {
 			if !has(object, strings.Split(field, ".")) {
 				t.Errorf("athanor %s --json has no %s: %v", c.args, field, object)
@@ -96,7 +100,11 @@ func TestPeople(t *testing.T) {
 		{"eval " + dir + "/run/checkpoint-4 " + dir + "/corpus.txt", []string{"perplexity"}},
 		{"generate " + dir + "/run/checkpoint-4 --prompt the --temperature 0 --max-tokens 3", []string{"the"}},
 	} {
-		r := call(strings.Fields(c.args)...).must(t, 0)
+		run := call
+		if strings.HasPrefix(c.args, "probe ") {
+			run = func(args ...string) result { return callAlone(t, args...) }
+		}
+		r := run(strings.Fields(c.args)...).must(t, 0)
 		for _, w := range c.want {
 			if !strings.Contains(r.stdout, w) {
 				t.Errorf("athanor %s does not say %q:\n%s", c.args, w, r.stdout)

@@ -93,6 +93,16 @@ func call(args ...string) result {
 	return result{code, out.String(), log.String()}
 }
 
+// callAlone calls the program with a home of its own: a probe forgets what other tests know of the machine.
+func callAlone(t *testing.T, args ...string) (r result) {
+	t.Helper()
+	t.Run(args[0], func(t *testing.T) {
+		t.Setenv("HOME", t.TempDir())
+		r = call(args...)
+	})
+	return r
+}
+
 // must fails the test unless the exit code is as expected and standard error
 // has all the words.
 func (r result) must(t *testing.T, code int, words ...string) result {

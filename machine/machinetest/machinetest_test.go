@@ -21,9 +21,8 @@ func TestMain(m *testing.M) {
 // TestKnown: the machine of tests is not probed, for any number of ranks up to mostRanks.
 func TestKnown(t *testing.T) {
 	for ranks := 1; ranks <= mostRanks; ranks++ {
-		c := config.Default()
-		c.Ranks, c.Limits.DiskPath = ranks, t.TempDir()
-		m, err := machine.Find(&c, func(text string) { t.Errorf("%d ranks: %s", ranks, text) })
+		r := &machine.Request{Device: "cpu", Ranks: ranks, Limits: config.Default().Limits, Spill: t.TempDir()}
+		m, err := machine.Find(r, func(text string) { t.Errorf("%d ranks: %s", ranks, text) })
 		if err != nil {
 			t.Fatal(err)
 		}
