@@ -4,7 +4,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"strings"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/link"
 	"github.com/athanor-llm/athanor/device/remote"
+	"github.com/athanor-llm/athanor/device/sealed"
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/internal/clock"
 	"github.com/athanor-llm/athanor/session"
@@ -63,6 +63,9 @@ func newHosts(r *Request, dir string) (*hostsBackend, error) {
 		d, err := remote.Describe(addr, b.key, b.place)
 		if err != nil {
 			return nil, err
+		}
+		if d.Ranks < b.place.Share {
+			return nil, fmt.Errorf("hosts: %s can open %d ranks now, but this run needs %d there; hint: wait until another run ends, or start athanor serve there with a larger --max-ranks", addr, d.Ranks, b.place.Share)
 		}
 		b.about = append(b.about, d)
 	}
@@ -139,7 +142,9 @@ func (b *hostsBackend) open(n int, disk string) (list []device.Device, err error
 	for r := range p.HostOf {
 		p.HostOf[r] = r % b.hosts()
 	}
-	open, origin := b.here.openShared(n, newHub(p, 0, b.key))
+	open, origin := b.here.openShared(n, newHub(p, 0, func(addr string, h remote.Hello) (*sealed.Conn, error) {
+		return remote.Link(addr, b.key, h)
+	}))
 	for p.Rank = range n {
 		var d device.Device
 		if p.Own = p.Rank / b.hosts(); p.HostOf[p.Rank] == 0 {
@@ -156,9 +161,9 @@ func (b *hostsBackend) open(n int, disk string) (list []device.Device, err error
 }
 
 // newHub returns the links between a host's ranks and the others'.
-func newHub(p remote.Place, here int, key []byte) *link.Hub {
-	return link.NewHub(p.HostOf, here, func(from, to int, k link.Kind) (net.Conn, error) {
-		return remote.Link(p.Hosts[p.HostOf[to]], key, remote.Hello{Fabric: p.Fabric, From: from, To: to, Kind: uint8(k)})
+func newHub(p remote.Place, here int, dial func(addr string, h remote.Hello) (*sealed.Conn, error)) *link.Hub {
+	return link.NewHub(p.HostOf, here, func(from, to int, k link.Kind) (*sealed.Conn, error) {
+		return dial(p.Hosts[p.HostOf[to]], remote.Hello{Fabric: p.Fabric, From: from, To: to, Kind: uint8(k)})
 	})
 }
 

@@ -13,24 +13,41 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/link"
 	"github.com/athanor-llm/athanor/device/remote"
+	"github.com/athanor-llm/athanor/device/sealed"
 	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/internal/sysmem"
 	"github.com/athanor-llm/athanor/kernel/gemm"
 )
 
+// servedRanks is how many ranks of other hosts' runs this one has at once, if nobody says otherwise.
+const servedRanks = 64
+
+// ServeLimits returns what other hosts' runs may take together, if nobody says otherwise: the memory of this host, and
+// what is free on the disk of folder dir.
+func ServeLimits(dir string) (remote.Limits, error) {
+	m, err := sysmem.Read()
+	if err != nil {
+		return remote.Limits{}, err
+	}
+	disk, err := hardware.FreeDisk(dir)
+	return remote.Limits{Memory: m.Total, Disk: disk, Ranks: servedRanks}, err
+}
+
 // Serve lets runs led from other hosts, which prove that they know the key, have ranks on this host's cores or
-// GPUs, in its memory and, for what they spill, on the disk of folder dir, until ctx is done.
-func Serve(ctx context.Context, l net.Listener, key []byte, dir string, note func(string)) error {
+// GPUs, in its memory and, for what they spill, on the disk of folder dir, within limits, until ctx is done.
+func Serve(ctx context.Context, l net.Listener, key []byte, dir string, limits remote.Limits, note func(string)) error {
 	cache, err := CacheDir()
 	if err != nil {
 		return err
 	}
-	return remote.Serve(ctx, l, key, &host{dir: dir, cache: cache, key: key, fabrics: map[string]*part{}}, note)
+	return remote.Serve(ctx, l, key, &host{dir: dir, cache: cache, key: key, note: note, fabrics: map[string]*part{}}, limits, note)
 }
 
 // host opens devices for other hosts' runs.
 type host struct {
 	dir, cache string
 	key        []byte
+	note       func(string)
 
 	mu      sync.Mutex
 	fabrics map[string]*part
@@ -90,13 +107,26 @@ func (h *host) join(p remote.Place, b localBackend) *part {
 	defer h.mu.Unlock()
 	f, ok := h.fabrics[p.Fabric]
 	if !ok {
-		f = &part{hub: newHub(p, p.HostOf[p.Rank], h.key)}
+		f = &part{hub: newHub(p, p.HostOf[p.Rank], h.dial)}
 		f.open, _ = b.openShared(p.Ranks, f.hub)
 		h.fabrics[p.Fabric] = f
 	}
 	f.devices++
 	return f
 }
+
+// dial connects a rank here to one elsewhere. What comes of it is written here, but not told to the leader, who has
+// named the address: else it could look around in this host's network.
+func (h *host) dial(addr string, hello remote.Hello) (*sealed.Conn, error) {
+	c, err := remote.Link(addr, h.key, hello)
+	if err != nil {
+		h.note(fmt.Sprintf("rank %d does not reach rank %d: %v", hello.From, hello.To, err))
+		return nil, errUnreached
+	}
+	return c, nil
+}
+
+var errUnreached = errors.New("that rank's host was not reached from this rank's; hint: the output of athanor serve on this rank's host says why")
 
 // Closed forgets a fabric when its last device is closed.
 func (h *host) Closed(p remote.Place) {
@@ -112,7 +142,7 @@ func (h *host) Closed(p remote.Place) {
 }
 
 // Link accepts a connection from a rank elsewhere to one here.
-func (h *host) Link(hello remote.Hello, c net.Conn) error {
+func (h *host) Link(hello remote.Hello, c *sealed.Conn) error {
 	h.mu.Lock()
 	f, ok := h.fabrics[hello.Fabric]
 	h.mu.Unlock()

@@ -26,7 +26,11 @@ func serveHere(addr string) error {
 	if err != nil {
 		return err
 	}
-	return machine.Serve(context.Background(), l, key, os.TempDir(), func(string) {})
+	limits, err := machine.ServeLimits(os.TempDir())
+	if err != nil {
+		return err
+	}
+	return machine.Serve(context.Background(), l, key, os.TempDir(), limits, func(string) {})
 }
 
 // freeAddress is where the hosts of all tests listen, one after the other, so that they are measured as one.

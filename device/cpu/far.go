@@ -218,7 +218,7 @@ func (s *stream) gone(e *exchange, i int, err error) error {
 		return nil
 	}
 	f := s.device.options.Fabric
-	f.loseRank(nil, &device.PeerError{Rank: e.meeting.ranks[i], Call: -1, Op: e.call.Op, Why: err.Error()})
+	f.loseRank(nil, link.Lost(s.device.options.Rank, e.meeting.ranks[i], e.call.Op, err))
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.lost // perhaps of another rank, because of which the pipes were closed

@@ -109,7 +109,7 @@ func (f *Fabric) clerk() {
 			more, err := f.look(p)
 			if err != nil {
 				f.mu.Unlock()
-				f.loseRank(nil, &device.PeerError{Rank: ends[1], Call: -1, Why: err.Error()})
+				f.loseRank(nil, link.Lost(ends[0], ends[1], graph.None, err))
 				f.mu.Lock()
 				return
 			}

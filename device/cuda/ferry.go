@@ -9,6 +9,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cuda/nv"
+	"github.com/athanor-llm/athanor/device/link"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/kernel/pool"
 )
@@ -404,7 +405,7 @@ func (l *lane) blame(err error) error {
 // gone returns the error of a pipe, whose rank is lost.
 func (l *lane) gone(b *block, err error) error {
 	f, v := l.ferry.d.options.Fabric, l.voyage
-	f.loseRank(nil, &device.PeerError{Rank: v.ranks[b.member], Call: -1, Op: v.op, Why: err.Error()})
+	f.loseRank(nil, link.Lost(l.ferry.d.options.Rank, v.ranks[b.member], v.op, err))
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.lost // perhaps of another rank, because of which the pipes were closed

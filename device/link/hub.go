@@ -11,9 +11,9 @@
 //
 // No other order needs to be kept: a rank's calls of a kind are on one stream, and programs are proved
 // to issue the calls of two ranks in the same order, since otherwise the ranks would wait for each
-// other within one process, too. So a pipe needs no labels, no buffers and no acknowledgements; its
-// bytes go from arena to arena. A call begins with a Header, by which each side sees that both mean the
-// same call.
+// other within one process, too. So a pipe needs no labels and no acknowledgements; its bytes go from
+// arena to arena, through the records of package sealed. A call begins with a Header, by which each side
+// sees that both mean the same call.
 //
 // A Hub has the pipes of one process's ranks. Which of two hosts calls the other is fixed by their
 // order, so only the later ones have to listen, and the first, which leads the run, may be behind a
@@ -26,8 +26,9 @@ package link
 import (
 	"errors"
 	"fmt"
-	"net"
 	"sync"
+
+	"github.com/athanor-llm/athanor/device/sealed"
 )
 
 // Kind of traffic between two ranks.
@@ -50,7 +51,7 @@ func Message(from, to int) Kind {
 }
 
 // Dial connects a rank of this process to one of another.
-type Dial func(from, to int, k Kind) (net.Conn, error)
+type Dial func(from, to int, k Kind) (*sealed.Conn, error)
 
 // Hub has the pipes of the ranks of one process. Its methods are safe for concurrent use.
 type Hub struct {
@@ -109,7 +110,7 @@ func (h *Hub) add(e end) *Pipe {
 }
 
 // Accept takes a connection that another host's rank from has made to rank to here.
-func (h *Hub) Accept(from, to int, k Kind, c net.Conn) error {
+func (h *Hub) Accept(from, to int, k Kind, c *sealed.Conn) error {
 	if err := h.expects(from, to, k); err != nil {
 		return errors.Join(err, c.Close())
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"runtime"
 	"slices"
 	"strings"
@@ -13,16 +12,17 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/sealed"
 	"github.com/athanor-llm/athanor/graph"
 )
 
 // hubs returns the hubs of two hosts with one rank each.
-func hubs(t *testing.T) (list [2]*Hub) {
+func hubs(t testing.TB) (list [2]*Hub) {
 	t.Helper()
 	hosts := []int{0, 1}
 	for i := range list {
-		list[i] = NewHub(hosts, i, func(from, to int, k Kind) (net.Conn, error) {
-			a, b, err := connected()
+		list[i] = NewHub(hosts, i, func(from, to int, k Kind) (*sealed.Conn, error) {
+			a, b, err := sealed.Loopback()
 			if err != nil {
 				return nil, err
 			}
@@ -33,22 +33,8 @@ func hubs(t *testing.T) (list [2]*Hub) {
 	return list
 }
 
-// connected returns the ends of a TCP connection.
-func connected() (a, b net.Conn, err error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, nil, err
-	}
-	defer l.Close()
-	if a, err = net.Dial("tcp", l.Addr().String()); err != nil {
-		return nil, nil, err
-	}
-	b, err = l.Accept()
-	return a, b, err
-}
-
 // ends returns both ends of a pipe.
-func ends(t *testing.T, k Kind) (list [2]*Pipe, both [2]*Hub) {
+func ends(t testing.TB, k Kind) (list [2]*Pipe, both [2]*Hub) {
 	t.Helper()
 	both = hubs(t)
 	for _, i := range []int{1, 0} { // who is to be called first
@@ -172,6 +158,17 @@ func TestPipeClosed(t *testing.T) {
 	}
 }
 
+// TestLost: a pipe that ends means that the other rank is lost; bytes that were changed on the way, that
+// this one says so.
+func TestLost(t *testing.T) {
+	damaged := &sealed.DamagedError{Conn: "a - b"}
+	for want, err := range map[int]error{2: errClosed, 1: fmt.Errorf("link: %w", damaged)} {
+		if lost := Lost(1, 2, graph.Recv, err); lost.Rank != want || lost.Why != err.Error() {
+			t.Errorf("%v: %v", err, lost)
+		}
+	}
+}
+
 // TestAccept: a hub refuses calls that nobody should make, and closes their connections.
 func TestAccept(t *testing.T) {
 	for want, c := range map[string]end{
@@ -186,8 +183,8 @@ func TestAccept(t *testing.T) {
 		"the links to other hosts": {1, 0, Up},
 	} {
 		h := NewHub([]int{0, 1, 2, 1}, 1, nil)
-		call := func() (far net.Conn, err error) {
-			a, b, err := connected()
+		call := func() (far *sealed.Conn, err error) {
+			a, b, err := sealed.Loopback()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -264,4 +261,21 @@ func FuzzHeader(f *testing.F) {
 			_ = device.Agree([]*device.Call{&own, &c})
 		}
 	})
+}
+
+// BenchmarkPipe is 64 MiB from one rank to another.
+func BenchmarkPipe(b *testing.B) {
+	const n = 64 << 20
+	list, _ := ends(b, Gather)
+	sent, got := make([]byte, n), make([]byte, n)
+	b.SetBytes(n)
+	for b.Loop() {
+		var all sync.WaitGroup
+		all.Go(func() {
+			list[0].Send(sent)
+			_ = flush(list[0])
+		})
+		_ = receive(list[1], got)
+		all.Wait()
+	}
 }

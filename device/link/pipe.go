@@ -3,8 +3,11 @@ package link
 import (
 	"errors"
 	"fmt"
-	"net"
 	"sync"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/sealed"
+	"github.com/athanor-llm/athanor/graph"
 )
 
 // Pipe is the connection of one kind between two ranks.
@@ -16,30 +19,32 @@ import (
 //
 // At most one goroutine may send, and one receive.
 type Pipe struct {
-	mu     sync.RWMutex
-	socket *socket // nil: not connected yet
-	closed bool
-	out    [][]byte // to be sent; part of the first may have been sent
+	mu      sync.RWMutex
+	conn    *sealed.Conn // through a socket that never waits; nil: not connected yet
+	closed  bool
+	out     [][]byte // to be sent; part of the first may have been sent
+	pending bool     // conn has taken bytes that it has not sent
 }
 
 // connect gives the pipe its connection, which it owns from now on.
-func (p *Pipe) connect(c net.Conn) error {
-	s, err := newSocket(c)
+func (p *Pipe) connect(c *sealed.Conn) error {
+	s, err := newSocket(c.Conn)
 	if err != nil {
 		return fmt.Errorf("link: %w", err)
 	}
+	c.Conn = s
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
 	case p.closed:
 		err = errors.New("link: the connection came after the link was closed")
-	case p.socket != nil:
+	case p.conn != nil:
 		err = errors.New("link: there is already a connection for this pipe")
 	default:
-		p.socket = s
+		p.conn = c
 		return nil
 	}
-	return errors.Join(err, s.Close())
+	return errors.Join(err, c.Close())
 }
 
 var errClosed = errors.New("the link is closed")
@@ -54,14 +59,20 @@ func (p *Pipe) Send(b []byte) {
 // Pump sends as much of what is queued as the network takes now. It reports how many bytes that is, and
 // whether some are left.
 func (p *Pipe) Pump() (n int, left bool, err error) {
-	if len(p.out) == 0 {
+	if len(p.out) == 0 && !p.pending {
 		return 0, false, nil
 	}
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	for p.socket != nil && !p.closed && len(p.out) > 0 {
-		k, err := p.socket.write(p.out[0])
-		n += k
+	switch {
+	case p.closed:
+		return 0, true, errClosed
+	case p.conn == nil:
+		return 0, true, nil
+	}
+	for len(p.out) > 0 {
+		k, err := p.conn.Write(p.out[0])
+		n, p.pending = n+k, p.conn.Pending()
 		if err != nil {
 			return n, true, err
 		}
@@ -70,10 +81,11 @@ func (p *Pipe) Pump() (n int, left bool, err error) {
 		}
 		p.out = p.out[:copy(p.out, p.out[1:])]
 	}
-	if p.closed {
-		return n, true, errClosed
+	if p.pending {
+		_, err = p.conn.Write(nil)
+		p.pending = p.conn.Pending()
 	}
-	return n, len(p.out) > 0, nil
+	return n, p.pending, err
 }
 
 // Receive reads into b what has arrived, perhaps nothing, and returns how much.
@@ -83,10 +95,22 @@ func (p *Pipe) Receive(b []byte) (n int, err error) {
 	switch {
 	case p.closed:
 		return 0, errClosed
-	case p.socket == nil || len(b) == 0:
+	case p.conn == nil || len(b) == 0:
 		return 0, nil
 	}
-	return p.socket.read(b)
+	return p.conn.Read(b)
+}
+
+// Lost returns what the error of a pipe between two ranks means: the other is lost. If bytes were changed
+// on the way, that is nobody's fault, so it is this rank, which noticed it, that is lost to all others, and
+// that says why.
+func Lost(own, other int, op graph.Op, err error) *device.PeerError {
+	lost := &device.PeerError{Rank: other, Call: -1, Op: op, Why: err.Error()}
+	var damaged *sealed.DamagedError
+	if errors.As(err, &damaged) {
+		lost.Rank = own
+	}
+	return lost
 }
 
 // close ends the pipe. It may be called at any time; nothing is sent afterwards.
@@ -97,8 +121,8 @@ func (p *Pipe) close() error {
 		return nil
 	}
 	p.closed = true
-	if p.socket == nil {
+	if p.conn == nil {
 		return nil
 	}
-	return p.socket.Close()
+	return p.conn.Close()
 }

@@ -17,18 +17,18 @@ const moment = 50 * time.Microsecond
 
 func newSocket(c net.Conn) (*socket, error) { return &socket{c}, nil }
 
-func (s *socket) read(b []byte) (int, error) {
+func (s *socket) Read(b []byte) (int, error) {
 	if err := s.SetReadDeadline(time.Now().Add(moment)); err != nil {
 		return 0, err
 	}
-	return patient(s.Read(b))
+	return patient(s.Conn.Read(b))
 }
 
-func (s *socket) write(b []byte) (int, error) {
+func (s *socket) Write(b []byte) (int, error) {
 	if err := s.SetWriteDeadline(time.Now().Add(moment)); err != nil {
 		return 0, err
 	}
-	return patient(s.Write(b))
+	return patient(s.Conn.Write(b))
 }
 
 // patient makes it no error that nothing has happened.

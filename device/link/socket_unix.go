@@ -11,8 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socket is a connection that Go's poller does not know of.
-type socket struct{ fd int }
+// socket is a connection that Go's poller does not know of. Its reads and writes never wait.
+type socket struct {
+	net.Conn // closed; it knows the addresses
+	fd       int
+}
 
 // newSocket takes over a connection.
 func newSocket(c net.Conn) (*socket, error) {
@@ -25,7 +28,7 @@ func newSocket(c net.Conn) (*socket, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &socket{}
+	s := &socket{Conn: c}
 	var failed error
 	err = raw.Control(func(fd uintptr) { // it is non-blocking: Go has seen to that
 		s.fd, failed = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0)
@@ -33,8 +36,8 @@ func newSocket(c net.Conn) (*socket, error) {
 	return s, errors.Join(err, failed)
 }
 
-// read returns what has arrived.
-func (s *socket) read(b []byte) (int, error) {
+// Read returns what has arrived.
+func (s *socket) Read(b []byte) (int, error) {
 	n, err := unix.Read(s.fd, b)
 	switch {
 	case err == nil && n == 0:
@@ -47,8 +50,8 @@ func (s *socket) read(b []byte) (int, error) {
 
 var errEnd = errors.New("the other end has closed the link")
 
-// write sends what can be sent.
-func (s *socket) write(b []byte) (int, error) {
+// Write sends what can be sent.
+func (s *socket) Write(b []byte) (int, error) {
 	n, err := unix.Write(s.fd, b)
 	if err == unix.EAGAIN || err == unix.EINTR {
 		return 0, nil

@@ -126,24 +126,12 @@ func (d *Device) Reserve(tier device.Tier, bytes int64) error {
 
 // Tune ships the calls. The host's device tunes them, if it can.
 func (d *Device) Tune(calls []device.Call, memory int64) error {
-	message, err := d.message("tune", calls)
+	message, err := appendCalls(nil, calls)
 	if err != nil {
-		return err
+		return at(d.host, fmt.Errorf("tune: %w", err))
 	}
 	d.out = binary.LittleEndian.AppendUint64(append(d.out, byte(doTune)), uint64(memory))
 	return d.askWith(message)
-}
-
-// message is what ships calls.
-func (d *Device) message(what string, calls []device.Call) ([]byte, error) {
-	message, err := appendMessage(nil, calls)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", what, err)
-	}
-	if len(message)-4 > callsBytes {
-		return nil, at(d.host, fmt.Errorf("%s: %d calls take %d bytes, but %d is the limit; hint: use fewer, larger micro-batches", what, len(calls), len(message)-4, callsBytes))
-	}
-	return message, nil
 }
 
 // Prepare ships the calls, which the host's device checks and resolves.
@@ -155,9 +143,9 @@ func (d *Device) Prepare(calls []device.Call, spans []device.Span) (first int, e
 	if spans != nil {
 		timed = 1
 	}
-	message, err := d.message("prepare", calls)
+	message, err := appendCalls(nil, calls)
 	if err != nil {
-		return 0, err
+		return 0, at(d.host, fmt.Errorf("prepare: %w", err))
 	}
 	d.out = append(d.out, byte(doPrepare), timed)
 	if err := d.askWith(message); err != nil {
@@ -378,13 +366,12 @@ func (d *Device) ask() error {
 	return nil
 }
 
-// askWith is ask with a message after the fields.
+// askWith is ask with a message of calls after the fields.
 func (d *Device) askWith(message []byte) error {
-	d.out = append(d.out, message[:4]...)
 	if err := d.flush(); err != nil {
 		return err
 	}
-	if _, err := d.control.Write(message[4:]); err != nil {
+	if _, err := d.control.Write(message); err != nil {
 		return d.lose(err)
 	}
 	return d.ask()

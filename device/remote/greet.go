@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"cmp"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/sealed"
 	"github.com/athanor-llm/athanor/graph"
 )
 
@@ -32,16 +34,19 @@ import (
 //	message: what the connection is for           ─►
 //	                                              ◄─ answer
 //
+// After the proofs, all that either side says is protected (package sealed) by keys that are derived from
+// the key and both greetings.
+//
 // The fingerprint is a hash of all that both must understand alike: operators and their operands, and
 // the types of messages. Builds that would misunderstand each other part here, with an error on both
-// sides.
+// sides. A server says so after the proof only: what strangers claim to be is no news.
 //
 // Invariants: before the proofs, nothing is read but fields of fixed size; the key is
 // never sent; and all of it ends within the time patience. Known weakness: whoever
 // listens can try keys against a MAC, so a key must be random, not a password.
 
 const (
-	protocol     = 2
+	protocol     = 3
 	magic        = "athanor\n"
 	nonceBytes   = 32
 	greetingLen  = len(magic) + 4 + sha256.Size + nonceBytes
@@ -89,67 +94,72 @@ func proof(key []byte, role string, client, server *greeting) []byte {
 	return mac.Sum(nil)
 }
 
+// keysAfter derives the keys of what is said after two greetings.
+func keysAfter(key []byte, client, server *greeting) (sealed.Keys, error) {
+	return sealed.NewKeys(key, append(client[:], server[:]...))
+}
+
 var errNoKey = errors.New("there is no key; hint: set ATHANOR_KEY to the same random secret on all hosts")
 
-// greetServer is the client's side.
-func greetServer(conn io.ReadWriter, key []byte) error {
+// greetServer is the client's side. It returns the keys of what follows.
+func greetServer(conn io.ReadWriter, key []byte) (none sealed.Keys, err error) {
 	if len(key) == 0 {
-		return errNoKey
+		return none, errNoKey
 	}
 	own, other := newGreeting(), greeting{}
 	if _, err := conn.Write(own[:]); err != nil {
-		return silent(err)
+		return none, silent(err)
 	}
 	if _, err := io.ReadFull(conn, other[:]); err != nil {
-		return silent(err)
+		return none, silent(err)
 	}
 	if err := other.check(&own); err != nil {
-		return err
+		return none, err
 	}
 	if _, err := conn.Write(proof(key, "client", &own, &other)); err != nil {
-		return silent(err)
+		return none, silent(err)
 	}
 	var verdict [1 + sha256.Size]byte
 	if _, err := io.ReadFull(conn, verdict[:1]); err != nil {
-		return silent(err)
+		return none, silent(err)
 	}
 	if verdict[0] != 1 {
-		return fmt.Errorf("it does not accept this key; %s", keyHint)
+		return none, fmt.Errorf("it does not accept this key; %s", keyHint)
 	}
 	if _, err := io.ReadFull(conn, verdict[1:]); err != nil {
-		return silent(err)
+		return none, silent(err)
 	}
 	if !hmac.Equal(verdict[1:], proof(key, "server", &own, &other)) {
-		return fmt.Errorf("it does not know the key; %s", keyHint)
+		return none, fmt.Errorf("it does not know the key; %s", keyHint)
 	}
-	return nil
+	return keysAfter(key, &own, &other)
 }
 
 // greetClient is the server's side.
-func greetClient(conn io.ReadWriter, key []byte) error {
+func greetClient(conn io.ReadWriter, key []byte) (none sealed.Keys, err error) {
 	own, other := newGreeting(), greeting{}
 	if _, err := io.ReadFull(conn, other[:]); err != nil {
-		return silent(err)
+		return none, silent(err)
 	}
+	differs := other.check(&own)
 	if string(other[:len(magic)]) != magic { // a stranger is told nothing
-		return other.check(&own)
+		return none, differs
 	}
 	if _, err := conn.Write(own[:]); err != nil {
-		return silent(err)
-	}
-	if err := other.check(&own); err != nil {
-		return err
+		return none, silent(err)
 	}
 	var mac [sha256.Size]byte
 	if _, err := io.ReadFull(conn, mac[:]); err != nil {
-		return silent(err)
+		return none, cmp.Or(differs, silent(err))
 	}
 	if !hmac.Equal(mac[:], proof(key, "client", &other, &own)) {
 		_, _ = conn.Write([]byte{0})
-		return fmt.Errorf("it does not know the key; %s", keyHint)
+		return none, cmp.Or(differs, fmt.Errorf("it does not know the key; %s", keyHint))
 	}
-	_, err := conn.Write(append([]byte{1}, proof(key, "server", &other, &own)...))
-	return err
+	if _, err := conn.Write(append([]byte{1}, proof(key, "server", &other, &own)...)); err != nil || differs != nil {
+		return none, cmp.Or(differs, err)
+	}
+	return keysAfter(key, &other, &own)
 }
 
 // silent explains why a greeting ended early.
@@ -187,40 +197,46 @@ type opened struct {
 }
 
 // dial connects to a host, for a purpose that the host accepts.
-func dial(addr string, key []byte, o *opening) (net.Conn, error) {
+func dial(addr string, key []byte, o *opening) (*sealed.Conn, error) {
 	dialer := net.Dialer{Timeout: patience, KeepAliveConfig: alive}
 	conn, err := dialer.Dial("tcp", addr)
 	if err != nil {
 		return nil, fmt.Errorf("%w; hint: check that athanor serve is running there and that this host can reach its port", err)
 	}
-	if err := introduce(conn, key, o); err != nil {
+	c, err := introduce(conn, key, o)
+	if err != nil {
 		_ = conn.Close()
 		return nil, err
 	}
-	return conn, nil
+	return c, nil
 }
 
-func introduce(conn net.Conn, key []byte, o *opening) error {
+func introduce(conn net.Conn, key []byte, o *opening) (*sealed.Conn, error) {
 	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
-		return err
+		return nil, err
 	}
-	if err := greetServer(conn, key); err != nil {
-		return err
+	keys, err := greetServer(conn, key)
+	if err != nil {
+		return nil, err
+	}
+	c, err := sealed.New(conn, keys.Client, keys.Server)
+	if err != nil {
+		return nil, err
 	}
 	hello, err := appendMessage(nil, o)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if _, err = conn.Write(hello); err != nil {
-		return err
+	if _, err = c.Write(hello); err != nil {
+		return nil, err
 	}
 	if o.Purpose == siding || o.Purpose == linking { // others are answered with a result
-		refused, err := readAnswer(conn, make([]byte, 1))
+		refused, err := readAnswer(c, make([]byte, 1))
 		if err = errors.Join(refused, err); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return conn.SetDeadline(time.Time{})
+	return c, c.SetDeadline(time.Time{})
 }
 
 // fingerprint is a hash of what both sides must understand alike.

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/athanor-llm/athanor/device/sealed"
 )
 
 // edited is a greeting of another build.
@@ -47,7 +49,7 @@ func TestStrangers(t *testing.T) {
 		stranger func(conn net.Conn)
 	}{
 		"echo":    {"sends back", func(conn net.Conn) { _, _ = io.CopyN(conn, conn, int64(greetingLen)) }},
-		"refuses": {"does not accept", func(conn net.Conn) { _ = greetClient(conn, []byte("another key")) }},
+		"refuses": {"does not accept", func(conn net.Conn) { _, _ = greetClient(conn, []byte("another key")) }},
 		"accepts anybody": {"does not know the key", func(conn net.Conn) {
 			answerWith(fresh[:])(conn)
 			_, _ = io.ReadFull(conn, make([]byte, sha256.Size))
@@ -65,7 +67,10 @@ func TestStrangers(t *testing.T) {
 	}
 	for name, c := range servers {
 		t.Run("server/"+name, func(t *testing.T) {
-			meet(t, c.want, c.stranger, func(conn net.Conn) error { return introduce(conn, testKey, &opening{Purpose: describing}) })
+			meet(t, c.want, c.stranger, func(conn net.Conn) error {
+				_, err := introduce(conn, testKey, &opening{Purpose: describing})
+				return err
+			})
 		})
 	}
 	clients := cases
@@ -83,20 +88,25 @@ func TestStrangers(t *testing.T) {
 		}
 		t.Run("client/"+name, func(t *testing.T) {
 			meet(t, c.want, stranger, func(conn net.Conn) error {
-				s := &server{key: testKey, guests: make(chan struct{}, 1), conns: map[net.Conn]bool{}}
-				s.guests <- struct{}{}
-				_, err := s.receive(conn)
+				s := &server{key: testKey, conns: map[net.Conn]bool{}}
+				s.guests.enter(conn)
+				_, _, err := s.receive(conn)
 				return err
 			})
 		})
 	}
 	t.Run("client/hung up", func(t *testing.T) {
-		meet(t, "hung up", func(net.Conn) {}, func(conn net.Conn) error { return greetClient(conn, testKey) })
+		meet(t, "hung up", func(net.Conn) {}, greeted)
 	})
 	t.Run("client/key", func(t *testing.T) {
-		meet(t, "does not know the key", func(conn net.Conn) { _ = greetServer(conn, []byte("another key")) },
-			func(conn net.Conn) error { return greetClient(conn, testKey) })
+		meet(t, "does not know the key", func(conn net.Conn) { _, _ = greetServer(conn, []byte("another key")) }, greeted)
 	})
+}
+
+// greeted is the server's side of a greeting.
+func greeted(conn net.Conn) error {
+	_, err := greetClient(conn, testKey)
+	return err
 }
 
 // meet lets a stranger talk to us.
@@ -136,7 +146,7 @@ func TestKey(t *testing.T) {
 			t.Errorf("error is %v", err)
 		}
 	}
-	if err := Serve(t.Context(), nil, nil, h, nil); err == nil {
+	if err := Serve(t.Context(), nil, nil, h, plenty, nil); err == nil {
 		t.Error("a host without a key")
 	}
 	about, err := Describe(h.addr, testKey, Place{})
@@ -197,7 +207,7 @@ func TestLink(t *testing.T) {
 	defer here.Close()
 	there := <-h.links
 	defer there.Close()
-	for _, c := range [][2]net.Conn{{here, there}, {there, here}} {
+	for _, c := range [][2]*sealed.Conn{{here, there}, {there, here}} {
 		sent, got := []byte("some data"), make([]byte, 9)
 		_, err := c[0].Write(sent)
 		check(t, err)
@@ -223,7 +233,9 @@ func FuzzGreet(f *testing.F) {
 	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		conn := &script{in: bytes.NewReader(text)}
-		if greetClient(conn, testKey) == nil || greetServer(&script{in: bytes.NewReader(text)}, testKey) == nil {
+		_, server := greetClient(conn, testKey)
+		_, client := greetServer(&script{in: bytes.NewReader(text)}, testKey)
+		if server == nil || client == nil {
 			t.Error("greeted")
 		}
 	})

@@ -11,10 +11,14 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
+	"github.com/athanor-llm/athanor/device/sealed"
 	"github.com/athanor-llm/athanor/graph"
 )
 
 var testKey = []byte("a key of this test")
+
+// plenty is more than any test takes.
+var plenty = Limits{Memory: 1 << 50, Disk: 1 << 50, Ranks: 1 << 20}
 
 // host is a host with devices of the CPU.
 type host struct {
@@ -27,7 +31,7 @@ type host struct {
 	fabrics map[string]*cpu.Fabric
 	origins map[string]time.Time // of their clocks
 	open    int                  // devices
-	links   chan net.Conn
+	links   chan *sealed.Conn
 	ended   chan error // of Serve
 	notes   []string
 }
@@ -35,17 +39,23 @@ type host struct {
 // newHost serves until the test ends, and then has no open device.
 func newHost(t testing.TB, wrap func(device.Device) device.Device) *host {
 	t.Helper()
+	return newHostWith(t, wrap, plenty)
+}
+
+// newHostWith is newHost with bounds.
+func newHostWith(t testing.TB, wrap func(device.Device) device.Device, limits Limits) *host {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	h := &host{
 		addr: l.Addr().String(), wrap: wrap, dir: t.TempDir(), fabrics: map[string]*cpu.Fabric{}, origins: map[string]time.Time{},
-		links: make(chan net.Conn, 8), ended: make(chan error, 1),
+		links: make(chan *sealed.Conn, 8), ended: make(chan error, 1),
 	}
 	h.changed = sync.NewCond(&h.mu)
 	ctx, stop := context.WithCancel(context.Background())
-	go func() { h.ended <- Serve(ctx, l, testKey, h, h.note) }()
+	go func() { h.ended <- Serve(ctx, l, testKey, h, limits, h.note) }()
 	t.Cleanup(func() {
 		stop()
 		if err := <-h.ended; err != nil {
@@ -110,7 +120,7 @@ func (h *host) Open(p Place) (device.Device, error) {
 	return d, nil
 }
 
-func (h *host) Link(hello Hello, c net.Conn) error {
+func (h *host) Link(hello Hello, c *sealed.Conn) error {
 	if hello.Fabric == "" {
 		return fmt.Errorf("no fabric")
 	}

@@ -2,6 +2,7 @@ package remote
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/sealed"
 	"github.com/athanor-llm/athanor/internal/clock"
 )
 
@@ -34,6 +36,10 @@ type lease struct {
 	joined  chan struct{}
 	device  device.Device
 	origin  time.Time // where the clock of its spans begins
+
+	budget       *budget
+	onGPU        bool  // the device tier is not the host's memory
+	memory, disk int64 // taken of the budget
 
 	in       *bufio.Reader
 	out      *bufio.Writer
@@ -66,9 +72,9 @@ type order struct {
 // mostOrders bounds what is kept of a round before the device is told.
 const mostOrders = 1 << 20
 
-func newLease(conn net.Conn, d device.Device, before time.Time) *lease {
+func newLease(conn net.Conn, d device.Device, before time.Time, b *budget) *lease {
 	e := &lease{
-		control: conn, joined: make(chan struct{}), device: d, origin: before, timed: true,
+		control: conn, budget: b, joined: make(chan struct{}), device: d, origin: before, timed: true,
 		in: bufio.NewReaderSize(conn, 64<<10), out: bufio.NewWriterSize(conn, 64<<10),
 	}
 	if d, ok := d.(Dated); ok {
@@ -98,7 +104,7 @@ func (e *lease) serve() error {
 	for {
 		b, err := e.in.ReadByte()
 		if err != nil {
-			return gone(err)
+			return e.gone(err)
 		}
 		v := verb(b)
 		if v == 0 || v > doClose {
@@ -106,7 +112,7 @@ func (e *lease) serve() error {
 		}
 		f := e.fields[:fieldBytes[v]]
 		if _, err := io.ReadFull(e.in, f); err != nil {
-			return gone(err)
+			return e.gone(err)
 		}
 		if err := e.do(v, f); err != nil || v == doClose {
 			return err
@@ -114,10 +120,28 @@ func (e *lease) serve() error {
 	}
 }
 
+// gone is the error of control's end. A leader whose bytes were changed on the way is told so, as the
+// answer that it waits for or will ask for next.
+func (e *lease) gone(err error) error {
+	if isDamage(err) {
+		_ = e.reply(err)
+		_ = e.out.Flush()
+	}
+	return gone(err)
+}
+
+func isDamage(err error) bool {
+	var damaged *sealed.DamagedError
+	return errors.As(err, &damaged)
+}
+
 // gone explains why control ended.
 func gone(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) {
 		return errLeft
+	}
+	if isDamage(err) {
+		return err
 	}
 	return fmt.Errorf("%w: %w", errLeft, err)
 }
@@ -154,9 +178,9 @@ func (e *lease) request(v verb, f []byte) error {
 	case doSync:
 		return e.sync()
 	case doPrepare: // more has to be read first
-		return e.prepare(f[0] != 0, binary.LittleEndian.Uint32(f[1:]))
+		return e.prepare(f[0] != 0, binary.LittleEndian.Uint32(f[1:]), binary.LittleEndian.Uint32(f[5:]))
 	case doTune: // likewise
-		return e.tune(int64(binary.LittleEndian.Uint64(f)), binary.LittleEndian.Uint32(f[8:]))
+		return e.tune(int64(binary.LittleEndian.Uint64(f)), binary.LittleEndian.Uint32(f[8:]), binary.LittleEndian.Uint32(f[12:]))
 	case doClose:
 		return e.reply(e.leave())
 	}
@@ -325,6 +349,9 @@ func (e *lease) setClock(on bool) {
 }
 
 func (e *lease) reserve(tier device.Tier, bytes int64) error {
+	if err := e.take(tier, bytes); err != nil {
+		return err
+	}
 	err := e.device.Reserve(tier, bytes)
 	if err == nil && tier < device.NumTiers {
 		e.reserved[tier] = bytes
@@ -332,16 +359,49 @@ func (e *lease) reserve(tier device.Tier, bytes int64) error {
 	return err
 }
 
-// prepare reads a message of n bytes with calls.
-func (e *lease) prepare(timed bool, n uint32) error {
-	var calls []device.Call
-	if err := readText(e.in, n, callsBytes, &calls); err != nil {
+// take counts the bytes of an arena, also of one that the device will refuse: its leader gives up then.
+func (e *lease) take(tier device.Tier, bytes int64) error {
+	what := fmt.Sprintf("the %s tier of a rank", tier)
+	switch {
+	case bytes <= 0 || tier >= device.NumTiers || e.onGPU && tier == device.DeviceTier:
+		return nil
+	case tier != device.DiskTier:
+		return e.takeMemory(bytes, what)
+	}
+	err := e.budget.takeDisk(bytes, what)
+	if err == nil {
+		e.disk += bytes
+	}
+	return err
+}
+
+func (e *lease) takeMemory(n int64, what string) error {
+	err := e.budget.takeMemory(n, what)
+	if err == nil {
+		e.memory += n
+	}
+	return err
+}
+
+// giveBack returns the memory that was taken since e had taken before.
+func (e *lease) giveBack(before int64) {
+	e.budget.give(Limits{Memory: e.memory - before})
+	e.memory = before
+}
+
+// prepare reads a message of n calls.
+func (e *lease) prepare(timed bool, n, length uint32) error {
+	before := e.memory
+	calls, refused, err := readCalls(e.in, n, length, e.admit)
+	if err != nil {
 		return err
 	}
-	if err := e.ready(); err != nil {
+	if err := cmp.Or(e.ready(), refused); err != nil {
+		e.giveBack(before)
 		return e.reply(err)
 	}
 	if len(e.issued)+len(calls) > maxCalls {
+		e.giveBack(before)
 		return e.reply(fmt.Errorf("prepare: more than %d calls", maxCalls))
 	}
 	var spans []device.Span
@@ -350,6 +410,7 @@ func (e *lease) prepare(timed bool, n uint32) error {
 	}
 	first, err := e.resolve(calls, spans)
 	if err != nil {
+		e.giveBack(before)
 		return e.reply(err)
 	}
 	e.answer = binary.LittleEndian.AppendUint32(append(e.answer[:0], 1), uint32(first))
@@ -357,13 +418,18 @@ func (e *lease) prepare(timed bool, n uint32) error {
 	return err
 }
 
-// tune reads a message of n bytes with calls. A device that cannot tune them leaves them as they are.
-func (e *lease) tune(memory int64, n uint32) error {
-	var calls []device.Call
-	if err := readText(e.in, n, callsBytes, &calls); err != nil {
+// admit counts what a call takes.
+func (e *lease) admit(c *device.Call) error { return e.takeMemory(costOf(c), "a prepared call") }
+
+// tune reads a message of n calls. A device that cannot tune them leaves them as they are.
+func (e *lease) tune(memory int64, n, length uint32) error {
+	before := e.memory
+	calls, refused, err := readCalls(e.in, n, length, e.admit)
+	if err != nil {
 		return err
 	}
-	err := e.ready()
+	defer e.giveBack(before)
+	err = cmp.Or(e.ready(), refused)
 	if t, ok := e.device.(device.Tuner); ok && err == nil {
 		err = t.Tune(calls, memory)
 	}
@@ -405,7 +471,7 @@ func (e *lease) write(tier device.Tier, addr int64, n uint32) error {
 		return err
 	}
 	if _, err := io.ReadFull(e.in, p); err != nil {
-		return gone(err)
+		return e.gone(err)
 	}
 	if err = e.refuseWithinRound(); err == nil && e.wrong == nil {
 		err = e.device.Write(tier, addr, p)
@@ -474,12 +540,15 @@ func (e *lease) stats() error {
 	return err
 }
 
-// watch reads side until it ends, which is no error.
+// watch reads side until it ends, which is no error unless its bytes were changed on the way.
 func (e *lease) watch(in *bufio.Reader) error {
 	var answer []byte
 	for {
 		b, err := in.ReadByte()
-		if err != nil {
+		switch {
+		case isDamage(err):
+			return err
+		case err != nil:
 			return nil
 		}
 		switch verb(b) {
@@ -575,6 +644,7 @@ func (e *lease) end(note func(string)) {
 	if err := e.close(); err != nil {
 		note(fmt.Sprintf("%s: %v", e.name, err))
 	}
+	e.budget.give(Limits{Memory: e.memory, Disk: e.disk, Ranks: 1})
 	var sum int64
 	for _, n := range e.reserved {
 		sum += n

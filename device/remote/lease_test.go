@@ -114,7 +114,7 @@ func (d *strict) Close() error {
 // tell lets a leader say something to a new device on both connections.
 func tell(t testing.TB, control, side []byte) (onControl, onSide error) {
 	d := &strict{t: t, launched: map[int]bool{}}
-	e := newLease(&script{in: bytes.NewReader(control)}, d, time.Now())
+	e := newLease(&script{in: bytes.NewReader(control)}, d, time.Now(), newBudget(plenty))
 	e.side = &script{in: bytes.NewReader(side)}
 	close(e.joined)
 	onSide = e.watch(bufio.NewReader(bytes.NewReader(side)))
@@ -141,7 +141,7 @@ func prepared(t testing.TB, calls []device.Call) []byte {
 }
 
 func shipped(t testing.TB, frame []byte, calls []device.Call) []byte {
-	b, err := appendMessage(frame, calls)
+	b, err := appendCalls(frame, calls)
 	check(t, err)
 	return b
 }
@@ -172,9 +172,9 @@ func TestSaid(t *testing.T) {
 		"hung up":                          frame(doLaunch, uint16(0)),
 		"bytes at once":                    frame(doWrite, uint8(0), uint64(0), uint32(pieceBytes+1)),
 		"4294967295 bytes at":              frame(doRead, uint8(0), uint64(0), uint32(1<<32-1)),
-		"a message of":                     frame(doPrepare, uint8(0), uint32(callsBytes+1)),
-		"of 67108865 bytes is too long":    frame(doTune, uint64(1), uint32(callsBytes+1)),
-		"a malformed message":              append(frame(doPrepare, uint8(0), uint32(5)), 1, 2, 3, 4, 5),
+		"a message of":                     frame(doPrepare, uint8(0), uint32(1), uint32(callsBytes+1)),
+		"of 67108865 bytes is too long":    frame(doTune, uint64(1), uint32(1), uint32(callsBytes+1)),
+		"a malformed message":              append(frame(doPrepare, uint8(0), uint32(1), uint32(5)), 1, 2, 3, 4, 5),
 	} {
 		if err, _ := tell(t, text, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error is %v, want %q", err, want)
@@ -221,7 +221,7 @@ func TestFaults(t *testing.T) {
 	peer := &device.PeerError{Rank: 3, Call: 4, Op: graph.Send, Why: "gone"}
 	for _, err := range []error{
 		plain, call, peer, fmt.Errorf("prepare: %w", call), fmt.Errorf("so: %w", peer),
-		&device.CallError{Call: 1, Op: graph.Recv, Err: peer}, fmt.Errorf("a: %w", &device.CallError{Err: fmt.Errorf("b: %w", peer)}),
+		&device.CallError{Call: 1, Op: graph.Recv, Err: peer}, fmt.Errorf("c: %w", device.ErrMemory), fmt.Errorf("a: %w", &device.CallError{Err: fmt.Errorf("b: %w", peer)}),
 	} {
 		refused, failed := readAnswer(bytes.NewReader(appendAnswer(nil, err)), make([]byte, 1))
 		check(t, failed)
@@ -231,6 +231,9 @@ func TestFaults(t *testing.T) {
 		var c, d *device.CallError
 		if errors.As(err, &c) != errors.As(refused, &d) || c != nil && (c.Call != d.Call || c.Op != d.Op) {
 			t.Errorf("%v: the call was %v and is %v", err, c, d)
+		}
+		if errors.Is(err, device.ErrMemory) != errors.Is(refused, device.ErrMemory) {
+			t.Errorf("%v became %v", err, refused)
 		}
 		var p, q *device.PeerError
 		if errors.As(err, &p) != errors.As(refused, &q) || p != nil && *p != *q {

@@ -20,11 +20,13 @@ type network struct {
 	l    net.Listener
 	to   string
 	all  bool // it fails for all connections, not only for the one with that byte
+	flip bool // it does not fail, but changes that byte
 	wait sync.WaitGroup
 
-	mu     sync.Mutex
-	budget int
-	conns  []net.Conn
+	mu      sync.Mutex
+	budget  int
+	conns   []net.Conn
+	flipped int // connection, counted from 1, of which a byte was changed
 }
 
 func newNetwork(t *testing.T, to string, budget int, all bool) *network {
@@ -55,13 +57,14 @@ func (n *network) run() {
 		n.mu.Lock()
 		n.conns = append(n.conns, a, b)
 		n.mu.Unlock()
-		n.wait.Go(func() { n.pass(a, b) })
-		n.wait.Go(func() { n.pass(b, a) })
+		number := len(n.conns) / 2
+		n.wait.Go(func() { n.pass(a, b, number) })
+		n.wait.Go(func() { n.pass(b, a, number) })
 	}
 }
 
-// pass copies what the budget allows. Then it cuts the connection.
-func (n *network) pass(to, from net.Conn) {
+// pass copies what the budget allows. Then it cuts the connection, or changes a byte.
+func (n *network) pass(to, from net.Conn, number int) {
 	defer to.Close()
 	defer from.Close()
 	p := make([]byte, 512)
@@ -75,6 +78,11 @@ func (n *network) pass(to, from net.Conn) {
 		n.budget -= allowed
 		if allowed < k && !n.all { // the others may go on
 			n.budget = 1 << 40
+		}
+		if allowed < k && n.flip {
+			n.flipped = number
+			p[allowed] ^= 4
+			allowed = k
 		}
 		n.mu.Unlock()
 		if _, err := to.Write(p[:allowed]); err != nil {
@@ -231,7 +239,7 @@ func TestStop(t *testing.T) {
 	h := newHost(t, nil)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error)
-	go func() { ended <- Serve(ctx, l, testKey, h, nil) }()
+	go func() { ended <- Serve(ctx, l, testKey, h, plenty, nil) }()
 	d, err := Open(l.Addr().String(), testKey, Place{}, time.Now())
 	check(t, err)
 	silent, err := net.Dial("tcp", l.Addr().String())
@@ -252,7 +260,7 @@ func TestLeaving(t *testing.T) {
 	h := newHost(t, nil)
 	d := connect(t, h.addr, Place{}, arena)
 	d.leaving.Store(true) // as Close does before it asks
-	check(t, d.side.conn.(*net.TCPConn).CloseRead())
+	check(t, d.side.conn.Conn.(*net.TCPConn).CloseRead())
 	d.missing(io.EOF)
 	check(t, d.Close())
 	h.idle()

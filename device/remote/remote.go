@@ -22,14 +22,16 @@
 //	greet.go    how both sides of a connection recognise each other
 //	wire.go     frames; errors as values
 //	device.go   Device, the leader's end of control; side.go its end of side
-//	serve.go    Serve: who may connect, and as what
+//	serve.go    Serve: who may connect, and as what; guests.go those who have not proved the key
 //	lease.go    one opened device on its host
+//	budget.go   what leaders may take of a host together
 //
 // Safety. Both sides prove that they know a key before either parses anything but fields
-// of fixed size. Whoever knows the key is trusted with the host's memory and cores, but
-// what it says is checked: it cannot crash Serve, only be cut off. Nothing is encrypted,
-// and nothing but the beginning of a connection is authenticated: use a private network,
-// or a tunnel (WireGuard, SSH) elsewhere.
+// of fixed size. From then on all that travels is encrypted and authenticated, in its order (package
+// sealed). Whoever knows the key is trusted with the host's cores and with a bounded part of its memory
+// and disk, but what it says is checked: it cannot crash Serve, only be cut off. Known weakness: a leader
+// says where its run's other hosts are, so it can make a host call addresses that the leader cannot reach;
+// what comes of that is written in the host's log, and not told to the leader.
 //
 // Clocks. Spans are converted to the leader's clock when a round ends: the answer says what time it is
 // on the host, and is assumed to have taken half of the shortest round trip seen when the device was
@@ -47,6 +49,7 @@ import (
 	"time"
 
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/sealed"
 )
 
 // Place says where and as what a device is opened.
@@ -67,6 +70,9 @@ type Place struct {
 
 // maxRanks bounds what a place may claim.
 const maxRanks = 1 << 16
+
+// onGPU reports whether the device's memory is a GPU's.
+func (p *Place) onGPU() bool { return p.Device == "cuda" }
 
 // check rejects a place that no leader can mean.
 func (p *Place) check() error {
@@ -106,6 +112,7 @@ type Description struct {
 	Cores                       int
 	GPUs                        []string // that its ranks have
 	Device, Host, Disk          int64    // available bytes; on the device, the least of any rank
+	Ranks                       int      // that may be opened
 }
 
 // Dated is a device that says where its spans' clock begins. For others, Serve takes the moment before
@@ -139,7 +146,7 @@ func Describe(addr string, key []byte, p Place) (Description, error) {
 
 // Link opens a data connection to the host of rank h.To. Its Opener has it when Link
 // returns, or refuses it soon by closing it.
-func Link(addr string, key []byte, h Hello) (net.Conn, error) {
+func Link(addr string, key []byte, h Hello) (*sealed.Conn, error) {
 	conn, err := dial(addr, key, &opening{Purpose: linking, Link: h})
 	if err != nil {
 		return nil, at(addr, err)

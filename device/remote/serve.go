@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/sealed"
 	"github.com/athanor-llm/athanor/internal/clock"
 )
 
@@ -25,20 +26,18 @@ type Opener interface {
 	Closed(p Place)
 	// Link receives a data connection between two ranks of a fabric, the second of which is here. It
 	// closes one that it does not want, or returns an error.
-	Link(h Hello, c net.Conn) error
+	Link(h Hello, c *sealed.Conn) error
 }
 
-const (
-	strangers = 64 // connections that have not proved yet that they know the key
-	restLimit = 10 * time.Second
-)
+const restLimit = 10 * time.Second
 
 // server is one Serve.
 type server struct {
 	key    []byte
 	opener Opener
 	note   func(string)
-	guests chan struct{} // semaphore of strangers
+	budget *budget
+	guests guests
 	all    sync.WaitGroup
 
 	mu     sync.Mutex
@@ -49,9 +48,9 @@ type server struct {
 
 // Serve lets leaders that know the key open devices of o, many at a time, until ctx is
 // cancelled; then it hangs up, closes the devices and returns nil. A device whose leader
-// hangs up or vanishes is closed. note (nil: nobody) gets short lines about who comes
-// and goes, from several goroutines.
-func Serve(ctx context.Context, l net.Listener, key []byte, o Opener, note func(string)) error {
+// hangs up or vanishes is closed. Together they take no more than limits. note (nil: nobody) gets short
+// lines about who comes and goes, from several goroutines.
+func Serve(ctx context.Context, l net.Listener, key []byte, o Opener, limits Limits, note func(string)) error {
 	if len(key) == 0 {
 		return fmt.Errorf("remote: %w", errNoKey)
 	}
@@ -59,7 +58,7 @@ func Serve(ctx context.Context, l net.Listener, key []byte, o Opener, note func(
 		note = func(string) {}
 	}
 	s := &server{
-		key: key, opener: o, note: note, guests: make(chan struct{}, strangers),
+		key: key, opener: o, note: note, budget: newBudget(limits),
 		conns: map[net.Conn]bool{}, leases: map[string]*lease{},
 	}
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
@@ -90,12 +89,10 @@ func (s *server) accept(ctx context.Context, l net.Listener) error {
 			}
 			continue
 		}
-		select {
-		case s.guests <- struct{}{}:
-			s.all.Go(func() { s.handle(conn) })
-		default:
-			_ = conn.Close()
+		if told := s.guests.enter(conn); told != "" {
+			s.note(told)
 		}
+		s.all.Go(func() { s.handle(conn) })
 	}
 }
 
@@ -146,42 +143,54 @@ func (s *server) handle(conn net.Conn) {
 			_ = conn.Close()
 		}
 	}()
-	o, err := s.receive(conn)
+	c, o, err := s.receive(conn)
 	if err == nil {
-		kept, err = s.do(conn, o)
+		kept, err = s.do(c, o)
 	}
-	if err != nil {
+	if err != nil && err != errDisplaced {
 		s.note(fmt.Sprintf("%s: %v", hostOf(conn), err))
 	}
 }
 
+// errDisplaced ends a connection whose place another has taken; the log is told by who takes places.
+var errDisplaced = errors.New("another connection has taken the place of this one")
+
 // receive greets a client and reads what it wants.
-func (s *server) receive(conn net.Conn) (*opening, error) {
-	defer func() { <-s.guests }()
+func (s *server) receive(conn net.Conn) (c *sealed.Conn, o *opening, err error) {
+	defer func() {
+		if !s.guests.leave(conn) {
+			err = errDisplaced
+		}
+	}()
 	if !s.track(conn) {
-		return nil, net.ErrClosed
+		return nil, nil, net.ErrClosed
 	}
 	if tcp, ok := conn.(*net.TCPConn); ok {
 		_ = tcp.SetKeepAliveConfig(alive)
 	}
 	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	if err := greetClient(conn, s.key); err != nil {
-		return nil, err
+	keys, err := greetClient(conn, s.key)
+	if err != nil {
+		return nil, nil, err
 	}
-	var o opening
-	if err := readMessage(conn, &o); err != nil {
-		return nil, err
+	if c, err = sealed.New(conn, keys.Server, keys.Client); err != nil {
+		return nil, nil, err
 	}
-	return &o, conn.SetDeadline(time.Time{})
+	o = new(opening)
+	if err := readMessage(c, o); err != nil {
+		return nil, nil, err
+	}
+	return c, o, c.SetDeadline(time.Time{})
 }
 
 // do does what a client wants; kept says that the connection has passed to someone else.
-func (s *server) do(conn net.Conn, o *opening) (kept bool, err error) {
+func (s *server) do(conn *sealed.Conn, o *opening) (kept bool, err error) {
 	switch o.Purpose {
 	case describing:
 		about, err := s.opener.Describe(o.Place)
+		s.budget.describe(&about, o.Place.onGPU())
 		return false, result(conn, &about, err)
 	case controlling:
 		return false, s.open(conn, &o.Place)
@@ -218,16 +227,21 @@ func refuse(conn net.Conn, err error) error {
 }
 
 // open opens a device and serves it until its leader hangs up.
-func (s *server) open(conn net.Conn, p *Place) error {
+func (s *server) open(conn *sealed.Conn, p *Place) error {
 	if err := p.check(); err != nil {
+		return refuse(conn, err)
+	}
+	if err := s.budget.takeRank(); err != nil {
 		return refuse(conn, err)
 	}
 	before := clock.Now()
 	d, err := s.opener.Open(*p)
 	if err != nil {
+		s.budget.give(Limits{Ranks: 1})
 		return refuse(conn, err)
 	}
-	e := newLease(conn, d, before)
+	e := newLease(conn, d, before, s.budget)
+	e.onGPU = p.onGPU()
 	defer s.opener.Closed(*p)
 	defer func() { e.end(s.note) }()
 	e.name = fmt.Sprintf("%s: rank %d of %d", hostOf(conn), p.Rank, max(p.Ranks, 1))
@@ -251,7 +265,7 @@ func (s *server) open(conn net.Conn, p *Place) error {
 }
 
 // join is the second connection of a device. It ends with the first, and ends it.
-func (s *server) join(conn net.Conn, token string) error {
+func (s *server) join(conn *sealed.Conn, token string) error {
 	s.mu.Lock()
 	e := s.leases[token]
 	delete(s.leases, token) // only one can join

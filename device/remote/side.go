@@ -6,10 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/athanor-llm/athanor/device/sealed"
 )
 
 // The leader's end of side.
@@ -30,7 +31,7 @@ const (
 )
 
 type side struct {
-	conn  net.Conn
+	conn  *sealed.Conn
 	write sync.Mutex // held to write; messages stay whole
 
 	ask   sync.Mutex // held to look
@@ -49,7 +50,7 @@ type look struct {
 }
 
 // start adopts the connection of a device and reads it until it ends.
-func (s *side) start(conn net.Conn, d *Device) {
+func (s *side) start(conn *sealed.Conn, d *Device) {
 	s.conn, s.fresh = conn, make(chan struct{}, 1)
 	s.timer = time.NewTimer(time.Hour)
 	s.timer.Stop()

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/binary"
 	"encoding/gob"
@@ -29,12 +30,11 @@ import (
 // with what went wrong. An answer is 1 and the verb's result, or 0 and an error.
 //
 // Messages are gobs, each from an encoder of its own, so that a message contains all that is needed to
-// read it, and one that was cut off spoils no other.
+// read it, and one that was cut off spoils no other. Calls are written one by one, so that each can be
+// counted before the next is read: in memory a call may be some hundred times its size in a message.
 //
 // Invariants: no length is trusted before it is compared with its limit, and memory
-// for bytes is bounded by pieceBytes. Known weakness: a message of calls may take some
-// hundred times its own size in memory. Whoever sends it has the key and may reserve all
-// memory anyway.
+// for bytes is bounded by pieceBytes.
 
 type verb uint8
 
@@ -44,8 +44,8 @@ const (
 	doWrite                   // u8 tier, u64 address, u32 length; bytes
 	doClock                   // u8 on
 	doReserve                 // u8 tier, u64 bytes -> nothing
-	doPrepare                 // u8 timed, u32 length; message of calls -> u32 first
-	doTune                    // u64 memory, u32 length; message of calls -> nothing
+	doPrepare                 // u8 timed, u32 calls, u32 length; message -> u32 first
+	doTune                    // u64 memory, u32 calls, u32 length; message -> nothing
 	doRead                    // u8 tier, u64 address, u32 length -> bytes
 	doClear                   // u8 tier, u64 address, u64 length -> nothing
 	doRepeat                  // u8 tier, u64 address, u32 period, u64 length -> nothing
@@ -61,7 +61,7 @@ const (
 
 // fieldBytes is the size of each verb's fields, by verb.
 var fieldBytes = [...]int{
-	doLaunch: 4, doWait: 5, doWrite: 13, doClock: 1, doReserve: 9, doPrepare: 5, doTune: 12, doRead: 13,
+	doLaunch: 4, doWait: 5, doWrite: 13, doClock: 1, doReserve: 9, doPrepare: 9, doTune: 16, doRead: 13,
 	doClear: 17, doRepeat: 21, doSync: 0, doStats: 0, doPing: 0, doClose: 0, doLook: 0, doAbort: 4,
 }
 
@@ -69,6 +69,7 @@ const (
 	pieceBytes   = 4 << 20  // that write and read move at a time
 	messageBytes = 64 << 10 // of most messages
 	callsBytes   = 64 << 20 // of a message of calls
+	callBytes    = 64 << 10 // of one call in it
 	faultText    = 16 << 10 // of one error
 	spanBytes    = 4 + 8 + 8
 	lookBytes    = 8 + 8 + 4
@@ -107,6 +108,70 @@ func readText(r io.Reader, n, limit uint32, v any) error {
 	}
 	_, err := io.Copy(io.Discard, text)
 	return err
+}
+
+// appendCalls appends the number of calls, the length of a message of them, and the message.
+func appendCalls(b []byte, calls []device.Call) ([]byte, error) {
+	var text bytes.Buffer
+	to := gob.NewEncoder(&text)
+	for i := range calls {
+		if err := to.Encode(&calls[i]); err != nil {
+			return b, err
+		}
+	}
+	if text.Len() > callsBytes || len(calls) > maxCalls {
+		return b, fmt.Errorf("%d calls take %d bytes, but %d and %d are the limits; hint: use fewer, larger micro-batches", len(calls), text.Len(), maxCalls, callsBytes)
+	}
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(calls)))
+	b = binary.LittleEndian.AppendUint32(b, uint32(text.Len()))
+	return append(b, text.Bytes()...), nil
+}
+
+// readCalls reads n calls from a message of length bytes. If admit refuses one, the rest is skipped.
+func readCalls(in *bufio.Reader, n, length uint32, admit func(*device.Call) error) (calls []device.Call, refused, err error) {
+	if length > callsBytes {
+		return nil, nil, fmt.Errorf("a message of %d bytes is too long, %d is the limit", length, callsBytes)
+	}
+	text := &callReader{in: in, left: int(length)}
+	from := gob.NewDecoder(text)
+	for range n {
+		text.call = callBytes
+		var c device.Call
+		if err := from.Decode(&c); err != nil {
+			return nil, nil, fmt.Errorf("a malformed message: %w", err)
+		}
+		if refused = admit(&c); refused != nil {
+			break
+		}
+		calls = append(calls, c)
+	}
+	_, err = in.Discard(text.left)
+	return calls, refused, err
+}
+
+// callReader reads the bytes of a message, of which no call may have too many. It is an io.ByteReader, so
+// a gob.Decoder does not read ahead.
+type callReader struct {
+	in         *bufio.Reader
+	left, call int
+}
+
+func (r *callReader) Read(p []byte) (int, error) {
+	p = p[:min(len(p), r.left, r.call)]
+	if len(p) == 0 {
+		return 0, io.EOF
+	}
+	n, err := r.in.Read(p)
+	r.left, r.call = r.left-n, r.call-n
+	return n, err
+}
+
+func (r *callReader) ReadByte() (byte, error) {
+	if min(r.left, r.call) == 0 {
+		return 0, io.EOF
+	}
+	r.left, r.call = r.left-1, r.call-1
+	return r.in.ReadByte()
 }
 
 // readAnswer reads the beginning of an answer: refused is the error that the other side
@@ -153,8 +218,8 @@ func appendFault(b []byte, err error) []byte {
 	return b
 }
 
-// fault is an error as sent. Errors of calls and of peers arrive as what they were; of others only the
-// text does.
+// fault is an error as sent. Errors of calls, of peers and of memory arrive as what they were; of others
+// only the text does.
 type fault struct {
 	Kind       faultKind
 	Rank, Call int
@@ -169,6 +234,7 @@ const (
 	plainFault faultKind = iota
 	callFault
 	peerFault
+	memoryFault
 )
 
 func faultOf(err error) *fault {
@@ -181,6 +247,9 @@ func faultOf(err error) *fault {
 		return &fault{Kind: peerFault, Rank: e.Rank, Call: e.Call, Op: e.Op, Text: shortened(e.Why)}
 	}
 	f := &fault{Text: shortened(err.Error())}
+	if errors.Is(err, device.ErrMemory) {
+		f.Kind = memoryFault
+	}
 	var call *device.CallError
 	var peer *device.PeerError
 	if errors.As(err, &call) {
@@ -201,6 +270,8 @@ func (f *fault) err() error {
 		return &device.CallError{Call: f.Call, Op: f.Op, Err: f.Cause.err()}
 	case f.Kind == peerFault:
 		return &device.PeerError{Rank: f.Rank, Call: f.Call, Op: f.Op, Why: f.Text}
+	case f.Kind == memoryFault:
+		return &told{f.Text, device.ErrMemory}
 	case f.Cause == nil:
 		return errors.New(f.Text)
 	}

@@ -3,17 +3,16 @@
 package loopback
 
 import (
-	"net"
-
 	"github.com/athanor-llm/athanor/device/link"
+	"github.com/athanor-llm/athanor/device/sealed"
 )
 
 // Hubs returns the hubs of so many hosts. hosts has the host of every rank.
 func Hubs(hosts []int, n int) []*link.Hub {
 	hubs := make([]*link.Hub, n)
 	for i := range hubs {
-		hubs[i] = link.NewHub(hosts, i, func(from, to int, k link.Kind) (net.Conn, error) {
-			a, b, err := connected()
+		hubs[i] = link.NewHub(hosts, i, func(from, to int, k link.Kind) (*sealed.Conn, error) {
+			a, b, err := sealed.Loopback()
 			if err != nil {
 				return nil, err
 			}
@@ -21,18 +20,4 @@ func Hubs(hosts []int, n int) []*link.Hub {
 		})
 	}
 	return hubs
-}
-
-// connected returns the ends of a TCP connection.
-func connected() (a, b net.Conn, err error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, nil, err
-	}
-	defer l.Close()
-	if a, err = net.Dial("tcp", l.Addr().String()); err != nil {
-		return nil, nil, err
-	}
-	b, err = l.Accept()
-	return a, b, err
 }
