@@ -96,7 +96,7 @@ func (a *arenas) copySteps(c *device.Call, stream uintptr) (list []step) {
 	for r := range int64(m.Rows) {
 		dst, src := m.Dst+r*m.DstStep, m.Src+r*m.SrcStep
 		for left := m.Width; left > 0; {
-			n := min(left, a.within(m.To, dst), a.within(m.From, src))
+			n := min(left, a.registeredBytes(m.To, dst), a.registeredBytes(m.From, src))
 			list = append(list, step{proc: v.MemcpyAsync,
 				args:    []uintptr{a.base(m.To) + uintptr(dst), a.base(m.From) + uintptr(src), uintptr(n), stream},
 				explain: func(code int32) error { return v.Check("cuMemcpyAsync", code) }})
@@ -106,8 +106,8 @@ func (a *arenas) copySteps(c *device.Call, stream uintptr) (list []step) {
 	return list
 }
 
-// within returns the bytes from an address to the end of its registration.
-func (a *arenas) within(t device.Tier, addr int64) int64 {
+// registeredBytes returns the bytes from an address to the end of its registration.
+func (a *arenas) registeredBytes(t device.Tier, addr int64) int64 {
 	if t != device.HostTier {
 		return math.MaxInt64
 	}
@@ -116,7 +116,7 @@ func (a *arenas) within(t device.Tier, addr int64) int64 {
 
 // borders reports whether an operand spans more than one registration.
 func (a *arenas) borders(t device.Tier, o device.Operand) bool {
-	return o.End()-o.Addr > a.within(t, o.Addr)
+	return o.End()-o.Addr > a.registeredBytes(t, o.Addr)
 }
 
 // close closes the arenas of host and disk. kept is the pinned memory that outlives the device; after a

@@ -102,7 +102,7 @@ func (b *builder) norm(file, kernel string, kind normKind, stats int) error {
 	}
 	cols, groups := ops[graph.LayerNormGain].Cols, max(1, b.call.Attr.Heads)
 	v, _ := b.vector(cols, wide...)
-	v = across(v, cols, 8)
+	v = elementsPerThread(v, cols, 8)
 	n, packs := rowThreads(int(blocks(int64(cols), int64(v))))
 	rows := 1
 	if n <= 32 {
@@ -143,8 +143,8 @@ func rowThreads(packs int) (threads, each int) {
 	return 1024, (packs + 1023) / 1024
 }
 
-// across returns the elements per thread: at most v, and so few that n threads have at most cols columns.
-func across(v, cols, n int) int {
+// elementsPerThread returns the elements per thread: at most v, and so few that n threads have at most cols columns.
+func elementsPerThread(v, cols, n int) int {
 	for v > 1 && v*n > cols {
 		v /= 2
 	}
@@ -380,7 +380,7 @@ func (b *builder) sums(s tokenSum) error {
 		read = append(read, s.other)
 	}
 	v, _ := b.vector(cols, read...)
-	v = across(v, cols, 32) // columns per thread: fewer where a warp would have less to do
+	v = elementsPerThread(v, cols, 32) // columns per thread: fewer where a warp would have less to do
 	lanes, parts := sumLanes(int(blocks(int64(cols), int64(v))))
 	piece := b.sumPiece(max(4, 128/groups))
 	parts = min(parts, piece)

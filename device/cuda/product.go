@@ -70,7 +70,7 @@ func linearDX(b *builder) error {
 // cards; those of compute capability 12 (GeForce) multiply with the same instructions as these.
 func (b *builder) derives(p product, x device.Operand) bool {
 	a := &b.call.Attr
-	return b.library && (b.major == 9 || b.major == 10) && a.Act == graph.GELUTanh && !a.NF4 && p.y.Rows > 0 && whole(p.y) && whole(p.a) &&
+	return b.library && (b.major == 9 || b.major == 10) && a.Act == graph.GELUTanh && !a.NF4 && p.y.Rows > 0 && inWholePacks(p.y) && inWholePacks(p.a) &&
 		b.packed(p.y) && b.packed(p.a) && b.packed(p.b) && b.packed(x)
 }
 
@@ -148,8 +148,8 @@ func (b *builder) product(p product) error {
 // pack is the number of elements of bf16 in 16 bytes.
 const pack = 8
 
-// whole reports whether rows are whole packs.
-func whole(o device.Operand) bool { return o.Cols%pack == 0 }
+// inWholePacks reports whether rows are whole packs.
+func inWholePacks(o device.Operand) bool { return o.Cols%pack == 0 }
 
 // packed reports whether an operand is in bf16 with rows that begin at multiples of 16 bytes.
 func (b *builder) packed(o device.Operand) bool { return b.begins(o, graph.BF16, 16) }

@@ -14,10 +14,7 @@ var silent = strings.Fields(`
 	between whole apart together within alike turned on with across beside above below behind back again
 	past to as off in under over up here rest`)
 
-// tolerated is how many functions still have such a name. A number only goes down; at 0 the word leaves.
-var tolerated = map[string]int{"whole": 1, "across": 1, "within": 1}
-
-// TestNames: no function or method is called by such a word alone, but for those that are tolerated.
+// TestNames: no function or method is called by such a word alone.
 func TestNames(t *testing.T) {
 	where := map[string][]string{}
 	for _, s := range sources(t) {
@@ -44,8 +41,6 @@ func TestNames(t *testing.T) {
 		})
 	}
 	for w, list := range where {
-		if len(list) > tolerated[w] {
-			t.Errorf("%d functions are called %s, where %d are tolerated; hint: say what a function does, with its object:\n%s", len(list), w, tolerated[w], strings.Join(list, "\n"))
-		}
+		t.Errorf("functions are called %s; hint: say what a function does, with its object:\n%s", w, strings.Join(list, "\n"))
 	}
 }

@@ -17,26 +17,16 @@ const (
 	mostMethods = 40
 )
 
-// oversized has the functions and types that are larger, with their size and why they may be. A size only goes down.
-var oversized = map[string]struct {
-	size int
-	why  string
-}{}
-
-// TestSizes: no function has more than mostParams parameters and no type more than mostMethods methods, but for those
-// that are listed. Test files and generated files are left out.
+// TestSizes: no function has more than mostParams parameters and no type more than mostMethods methods. Test files and
+// generated files are left out.
 func TestSizes(t *testing.T) {
 	for name, size := range sizes(sources(t)) {
 		most, what := mostParams, "parameters"
 		if size.methods {
 			most, what = mostMethods, "methods"
 		}
-		listed, ok := oversized[name]
-		switch {
-		case ok && size.n <= most:
-			t.Errorf("%s has %d %s: it may leave the list of exceptions", name, size.n, what)
-		case size.n > max(most, listed.size):
-			t.Errorf("%s has %d %s, where %d are allowed; hint: make values of parameters that travel together, and types of methods that share fields", name, size.n, what, max(most, listed.size))
+		if size.n > most {
+			t.Errorf("%s has %d %s, where %d are allowed; hint: make values of parameters that travel together, and types of methods that share fields", name, size.n, what, most)
 		}
 	}
 }
