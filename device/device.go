@@ -147,6 +147,10 @@ type Info struct {
 	Host  string // address of the host that it is on; "": this one
 }
 
+// IsGPU reports whether the device of a name that configurations have, cpu or cuda, is a GPU, with memory of its own.
+// Whatever else differs is behind a device, or behind package machine's backend.
+func IsGPU(name string) bool { return name == "cuda" }
+
 // Device executes calls. Its methods are not safe for concurrent use.
 type Device interface {
 	Info() Info

@@ -55,9 +55,6 @@ type localBackend interface {
 	cards() []string
 }
 
-// UsesGPU reports whether a device is a GPU. Nobody else asks for a device's name: what differs is behind a backend.
-func UsesGPU(device string) bool { return device == "cuda" }
-
 // newBackend returns the backend that a request needs. dir is the cache folder.
 func newBackend(r *Request, dir string) (backend, error) {
 	if len(r.Hosts) > 0 {
@@ -68,7 +65,7 @@ func newBackend(r *Request, dir string) (backend, error) {
 
 // newLocal returns the backend of ranks that are all on this host.
 func newLocal(r *Request, dir string) (localBackend, error) {
-	if !UsesGPU(r.Device) {
+	if !device.IsGPU(r.Device) {
 		return newCPU(r), nil
 	}
 	b, err := newCUDA(r, dir)

@@ -50,7 +50,7 @@ func equip(h *hardware.Hardware, r *Request) {
 // OnGPU reports whether a request is for GPUs, here or described.
 func OnGPU(r *Request) bool {
 	if r.Hardware.Name == "" {
-		return UsesGPU(r.Device)
+		return device.IsGPU(r.Device)
 	}
 	one := *r
 	one.Ranks = 1

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cuda"
 )
 
@@ -35,7 +36,7 @@ func CountRanks(r *Request) (int, error) {
 		return max(r.Ranks, 1), nil
 	case r.Hardware.Name != "": // a description does not say how many there are
 		return 1, nil
-	case !UsesGPU(r.Device):
+	case !device.IsGPU(r.Device):
 		return hosts, nil
 	}
 	gpus, err := cuda.GPUs()

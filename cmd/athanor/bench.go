@@ -199,7 +199,7 @@ func (v *benchStepCmd) Run(c *cli.Context) error {
 		if b.Devices, err = p.machine.Open(b.Programs); err != nil {
 			return err
 		}
-		if machine.UsesGPU(p.spec().Device) {
+		if device.IsGPU(p.spec().Device) {
 			limit = p.machine.Peak(b.Graph)
 		}
 	} else {

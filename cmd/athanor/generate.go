@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/folder"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/cli"
@@ -51,12 +52,12 @@ func (v *computing) limit(verb string) (int64, error) {
 }
 
 // deviceAndType returns the device and the type to compute with.
-func (v *computing) deviceAndType(c *cli.Context) (device string, dtype graph.DType) {
-	device = machine.ChooseDevice(v.Device, c.Note)
-	if v.Precision == "bf16" || v.Precision == "auto" && machine.UsesGPU(device) {
+func (v *computing) deviceAndType(c *cli.Context) (name string, dtype graph.DType) {
+	name = machine.ChooseDevice(v.Device, c.Note)
+	if v.Precision == "bf16" || v.Precision == "auto" && device.IsGPU(name) {
 		dtype = graph.BF16
 	}
-	return device, dtype
+	return name, dtype
 }
 
 // check refuses settings out of range.

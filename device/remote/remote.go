@@ -72,7 +72,7 @@ type Place struct {
 const maxRanks = 1 << 16
 
 // onGPU reports whether the device's memory is a GPU's.
-func (p *Place) onGPU() bool { return p.Device == "cuda" }
+func (p *Place) onGPU() bool { return device.IsGPU(p.Device) }
 
 // check rejects a place that no leader can mean.
 func (p *Place) check() error {

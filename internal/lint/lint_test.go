@@ -232,14 +232,14 @@ func TestPictures(t *testing.T) {
 	}
 }
 
-// TestDevices: CPU and GPU differ behind one door in package machine; nobody else compares a device's name.
+// TestDevices: CPU and GPU differ behind one door in package machine; a device's name is compared in one place.
 func TestDevices(t *testing.T) {
 	isName := func(e ast.Expr) bool {
 		text, ok := e.(*ast.BasicLit)
 		return ok && text.Value == strconv.Quote("cuda")
 	}
 	for _, s := range sources(t) {
-		if s.path == "machine/backend.go" || strings.HasSuffix(s.path, "_test.go") {
+		if s.path == "device/device.go" || strings.HasSuffix(s.path, "_test.go") {
 			continue
 		}
 		ast.Inspect(s.file, func(n ast.Node) bool {
@@ -251,7 +251,7 @@ func TestDevices(t *testing.T) {
 				compared = slices.ContainsFunc(n.List, isName)
 			}
 			if compared {
-				t.Errorf("%s: hint: ask machine.UsesGPU, or put what differs behind machine's backend", s.set.Position(n.Pos()))
+				t.Errorf("%s: hint: ask device.IsGPU, or put what differs behind machine's backend", s.set.Position(n.Pos()))
 			}
 			return true
 		})
