@@ -76,7 +76,7 @@ func TestHosts(t *testing.T) {
 		own  []string
 	}{
 		{"replicas", []string{"ranks=2", "plan.pipeline=1"}},
-		{"spilling", []string{"ranks=2", "plan.pipeline=1", "plan.state=disk"}},
+		{"spilling", []string{"ranks=2", "plan.pipeline=1", "plan.state=disk", "plan.micro_batch=1", "plan.recompute=full"}},
 		{"stages", []string{"ranks=2", "plan.pipeline=2"}},
 		{"grid", []string{"ranks=4", "plan.pipeline=2"}},
 	}, 1, 2) {

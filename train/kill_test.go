@@ -224,7 +224,7 @@ func killed(t *testing.T, kills int, more string) {
 	whole := time.Since(began)
 	want := losses(t, dir+"/whole/metrics.jsonl")
 
-	budgets := []string{"limits.device=2MiB", "limits.device=1MiB limits.host=8MiB", "limits.device=200KiB", "plan.state=disk", "plan=" + deferredPlan(t, dir, file, more)}
+	budgets := []string{"limits.device=2MiB", "limits.device=1MiB limits.host=8MiB", "limits.device=200KiB", "plan.state=disk plan.micro_batch=1 plan.recompute=full", "plan=" + deferredPlan(t, dir, file, more)}
 	for i := range budgets {
 		budgets[i] += more
 	}

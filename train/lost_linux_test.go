@@ -44,7 +44,7 @@ func TestSpillFails(t *testing.T) {
 	dir := t.TempDir()
 	file := runConfig(t, dir)
 	spill := dir + "/spill"
-	args := []string{"ranks=2", "plan.pipeline=1", "max_steps=8", "plan.state=disk", "limits.disk_path=" + spill}
+	args := []string{"ranks=2", "plan.pipeline=1", "max_steps=8", "plan.state=disk", "plan.micro_batch=1", "plan.recompute=full", "limits.disk_path=" + spill}
 	tr, _ := openRun(t, file, append(args, "out="+dir+"/moved")...)
 	err := tr.Train(t.Context(), at{2, func() { check(t, os.Rename(spill, dir+"/gone")) }})
 	check(t, errors.Join(err, tr.Close()))
@@ -73,7 +73,7 @@ func TestSaveFails(t *testing.T) {
 	dir := t.TempDir()
 	file := runConfig(t, dir)
 	spill := dir + "/spill"
-	tr, _ := openRun(t, file, "ranks=2", "plan.pipeline=1", "max_steps=8", "plan.state=disk", "limits.disk_path="+spill, "out="+dir+"/run")
+	tr, _ := openRun(t, file, "ranks=2", "plan.pipeline=1", "max_steps=8", "plan.state=disk", "plan.micro_batch=1", "plan.recompute=full", "limits.disk_path="+spill, "out="+dir+"/run")
 	err := tr.Train(t.Context(), at{6, func() {
 		list, err := filepath.Glob("/proc/self/fd/*")
 		check(t, err)

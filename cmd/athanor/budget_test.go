@@ -143,7 +143,7 @@ func TestOtherBudgetResumes(t *testing.T) {
 	dir, file := tiny(t, "max_steps: 8")
 	call("train", file, "out="+dir+"/plain").must(t, 0)
 	least := smallest(t, file)
-	for i, b := range [][]string{{}, least, {"plan.state=disk"}, {}} {
+	for i, b := range [][]string{{}, least, {spilled}, {}} {
 		r := call(append([]string{"train", file, fmt.Sprint("max_steps=", 2*i+2)}, b...)...)
 		if i == 0 {
 			r.must(t, 0)

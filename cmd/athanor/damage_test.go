@@ -145,7 +145,7 @@ func TestDiskFull(t *testing.T) {
 		finish(t, child([]string{fmt.Sprintf("%s=%d", fileLimit, limit)}, "train", file)).must(t, 1, "file too large")
 	}
 	// The disk tier takes its blocks at the start.
-	finish(t, child([]string{fileLimit + "=20000"}, "train", file, "plan.state=disk")).must(t, 1, "for the disk tier: file too large", "limits.disk")
+	finish(t, child([]string{fileLimit + "=20000"}, "train", file, spilled)).must(t, 1, "for the disk tier: file too large", "limits.disk")
 	call("train", file).must(t, 0, "at step 3")
 	sameRun(t, dir+"/run", dir+"/plain", 8)
 }
@@ -165,7 +165,7 @@ func TestUnwritable(t *testing.T) {
 	if _, err := os.Stat(dir + "/new"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a run that does not fit has made its folder: %v", err)
 	}
-	call("train", file, "plan.state=disk", "limits.disk_path="+file+"/spill").must(t, 1, "limits.disk_path")
+	call("train", file, spilled, "limits.disk_path="+file+"/spill").must(t, 1, "limits.disk_path")
 	check(t, os.MkdirAll(dir+"/run/metrics.jsonl", 0o755))
 	call("train", file).must(t, 1, "metrics.jsonl")
 	for _, args := range []string{"plan " + file + " --out ", "plan " + file + " --dump ", "probe --out ", "simulate " + file + " --trace ",

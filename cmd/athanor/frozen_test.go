@@ -43,7 +43,7 @@ func TestFreeze(t *testing.T) {
 	frozen := func(name string) bool {
 		return strings.Contains(name, "embed_tokens") || strings.Contains(name, "layers.0.") || strings.Contains(name, "v_proj")
 	}
-	for i, args := range []string{"", "precision=bf16 plan.weights=host plan.state=host", "ranks=2 plan.state=disk"} {
+	for i, args := range []string{"", "precision=bf16 plan.weights=host plan.state=host plan.micro_batch=1 plan.recompute=full", "ranks=2 plan.state=disk plan.micro_batch=1 plan.recompute=full"} {
 		out := fmt.Sprint(dir, "/run", i)
 		train := append([]string{"train", file, "model=" + base, "tokenizer=" + base + "/tokenizer.json", "out=" + out}, strings.Fields(args)...)
 		call(append(train, "max_steps=2")...).must(t, 0)

@@ -31,7 +31,7 @@ func TestLoRA(t *testing.T) {
 			}
 			var got, swapped trained
 			call(lora("a")...).must(t, 0, "starting from the weights in "+base).into(t, &got)
-			call(lora("b", "limits.device=200KiB", "plan.weights=host", "save_every=2")...).must(t, 0).into(t, &swapped)
+			call(lora("b", "plan={weights: host, micro_batch: 1, recompute: full}", "save_every=2")...).must(t, 0).into(t, &swapped)
 			sameRun(t, dir+"/b", dir+"/a", 4)
 			check(t, os.RemoveAll(swapped.Checkpoint)) // as if it had been stopped
 			call(lora("b")...).must(t, 0, "resuming "+dir+"/b/checkpoint-2")

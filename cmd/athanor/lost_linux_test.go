@@ -38,7 +38,7 @@ func TestRankLost(t *testing.T) {
 	text, err := os.ReadFile(file)
 	check(t, err)
 	check(t, os.WriteFile(file, []byte(strings.Replace(string(text), "SPILL", dir+"/spill", 1)), 0o644))
-	call("plan", file, "plan.state=disk", "plan.pipeline=1", "--out", dir+"/p.json").must(t, 0)
+	call("plan", file, spilled, "plan.pipeline=1", "--out", dir+"/p.json").must(t, 0)
 	call("train", file, "plan="+dir+"/p.json", "max_steps=7", "out="+dir+"/plain").must(t, 0)
 	for victim := range 2 {
 		out := fmt.Sprint(dir, "/run", victim)
@@ -89,12 +89,12 @@ func TestReadOnlySpill(t *testing.T) {
 	}
 	env := []string{"HOME=" + home, plainUser + "=1"}
 	for ranks, path := range map[string]string{"ranks=1": spill, "ranks=2": spill + "/deeper"} {
-		args := []string{"train", file, ranks, "plan.state=disk", "limits.disk_path=" + path}
+		args := []string{"train", file, ranks, spilled, "limits.disk_path=" + path}
 		finish(t, child(env, args...)).must(t, 1, spill, "permission denied", "limits.disk_path")
 	}
 	// The folder is made read-only when the machine has been measured.
 	check(t, os.Chmod(spill, 0o777))
-	args := []string{"train", file, "plan.state=disk", "limits.disk_path=" + spill}
+	args := []string{"train", file, spilled, "limits.disk_path=" + spill}
 	finish(t, child(env, append(args, "max_steps=2")...)).must(t, 0)
 	check(t, os.Chmod(spill, 0o555))
 	finish(t, child(env, args...)).must(t, 1, spill, "permission denied", "limits.disk_path")

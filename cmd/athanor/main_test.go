@@ -81,6 +81,9 @@ func execute(args []string, stdout, stderr io.Writer) int {
 	return command().Execute(args, stdout, stderr)
 }
 
+// spilled has the optimizer's state on disk, and settles what would take seconds to search.
+const spilled = "plan={state: disk, micro_batch: 1, recompute: full}"
+
 // result is the outcome of a call of the program.
 type result struct {
 	code           int

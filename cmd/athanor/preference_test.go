@@ -95,7 +95,7 @@ func TestPreference(t *testing.T) {
 			}
 
 			again := append(args, "out="+dir+"/b", "save_every=4", "keep_checkpoints=9", "global_batch=4")
-			call(append(again, "limits.device="+c.limit, "plan.weights=host", "plan.micro_batch=1")...).must(t, 0)
+			call(append(again, "limits.device="+c.limit, "plan.weights=host", "plan.micro_batch=1", "plan.recompute=full")...).must(t, 0)
 			sameRun(t, dir+"/b", dir+"/a", 12)
 			for _, step := range []int{8, 12} {
 				check(t, os.RemoveAll(fmt.Sprintf("%s/b/checkpoint-%d", dir, step))) // as if it had been stopped

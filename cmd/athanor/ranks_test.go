@@ -22,7 +22,7 @@ func TestRanks(t *testing.T) {
 	call("train", file, "out="+dir+"/plain", "ranks=auto").must(t, 0)
 	want := losses(t, dir+"/plain")
 	for i, args := range testkit.Sample([][]string{
-		{"ranks=2"}, {"ranks=4", "limits.device=150000"}, {"ranks=4"}, {"ranks=2", "plan.state=disk"}, {"ranks=2", "hardware.peers=1GB/s"},
+		{"ranks=2"}, {"ranks=4", "limits.device=150000"}, {"ranks=4"}, {"ranks=2", spilled}, {"ranks=2", "hardware.peers=1GB/s"},
 	}, 1, 3) {
 		out := fmt.Sprint(dir, "/run", i)
 		var got trained
@@ -223,7 +223,7 @@ func TestSpillRanks(t *testing.T) {
 		t.Skip("this system has no limits on files")
 	}
 	_, file := tiny(t, "max_steps: 2", "ranks: 2")
-	call("plan", file, "plan.state=disk").must(t, 0) // reads the corpus and measures
-	finish(t, child([]string{fileLimit + "=20000"}, "train", file, "plan.state=disk")).must(t, 1, "for the disk tier: file too large", "limits.disk")
-	call("train", file, "plan.state=disk", "limits.disk_path="+file+"/spill").must(t, 1, "limits.disk_path")
+	call("plan", file, spilled).must(t, 0) // reads the corpus and measures
+	finish(t, child([]string{fileLimit + "=20000"}, "train", file, spilled)).must(t, 1, "for the disk tier: file too large", "limits.disk")
+	call("train", file, spilled, "limits.disk_path="+file+"/spill").must(t, 1, "limits.disk_path")
 }

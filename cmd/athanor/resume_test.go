@@ -50,7 +50,7 @@ func TestAnotherRun(t *testing.T) {
 func TestAnotherOut(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t, "max_steps: 1")
-	call("train", file, "plan.state=disk").must(t, 0)
+	call("train", file, spilled).must(t, 0)
 	check(t, os.RemoveAll(dir+"/run/spill"))
 	call("train", dir+"/run/config.yaml", "out="+dir+"/second").must(t, 0)
 	if _, err := os.Stat(dir + "/second/spill"); err != nil {
