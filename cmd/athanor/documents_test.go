@@ -31,7 +31,7 @@ func TestSeparateDocuments(t *testing.T) {
 		call(append([]string{"train", file, "data=" + dir + "/corpus.jsonl", "out=" + dir + "/" + name}, overrides...)...).must(t, 0)
 	}
 	train("plain")
-	train("small", "limits.device=200KiB")
+	train("small", "plan={weights: host, micro_batch: 1, recompute: full}")
 	train("resumed", "max_steps=3", "plan.micro_batch=1")
 	train("resumed")
 	train("pipeline", "ranks=2", "plan.pipeline=2", "plan.schedule=zb-h1")

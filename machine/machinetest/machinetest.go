@@ -18,7 +18,7 @@ import (
 var cores []byte
 
 // mostRanks is the number of ranks up to which the machine is known.
-const mostRanks = 4
+const mostRanks = 8
 
 // Cores returns the description of the machine that tests have.
 func Cores() (*hardware.Hardware, error) { return hardware.Parse(cores) }
