@@ -49,7 +49,11 @@ func (f *File) identify(to io.Writer) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(to, "%q %d %d %v %v\n", path, info.Size(), info.ModTime().UnixNano(), f.Format, inodeOf(info))
+	inode, err := inodeOf(in)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(to, "%q %d %d %v %v\n", path, info.Size(), info.ModTime().UnixNano(), f.Format, inode)
 	sample := make([]byte, sampleBytes)
 	size := info.Size()
 	last := int64(-1)

@@ -15,29 +15,27 @@ var inMemory = map[int64]string{0x01021994: "tmpfs", 0x858458f6: "ramfs", 0x9584
 
 // InMemory returns the name of the file system that a path is, or would be, on, if it keeps files in memory; else "".
 func InMemory(path string) string {
-	var s unix.Statfs_t
-	for {
-		err := unix.Statfs(path, &s)
-		if errors.Is(err, fs.ErrNotExist) && path != filepath.Dir(path) {
-			path = filepath.Dir(path)
-			continue
-		}
-		if err != nil {
-			return ""
-		}
-		return inMemory[int64(uint32(s.Type))]
+	s, err := fileSystem(path)
+	if err != nil {
+		return ""
 	}
+	return inMemory[int64(uint32(s.Type))]
 }
 
 // FreeDisk returns the free bytes of the file system that a path is, or would be, on.
 func FreeDisk(path string) (int64, error) {
-	var s unix.Statfs_t
+	s, err := fileSystem(path)
+	return int64(s.Bavail) * int64(s.Bsize), err
+}
+
+// fileSystem describes the file system that a path is, or would be, on.
+func fileSystem(path string) (s unix.Statfs_t, err error) {
 	for {
-		err := unix.Statfs(path, &s)
+		err = unix.Statfs(path, &s)
 		if errors.Is(err, fs.ErrNotExist) && path != filepath.Dir(path) {
 			path = filepath.Dir(path)
 			continue
 		}
-		return int64(s.Bavail) * int64(s.Bsize), err
+		return s, err
 	}
 }

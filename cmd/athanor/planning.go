@@ -26,6 +26,7 @@ type planned struct {
 	machine *machine.Machine
 	result  *search.Result
 	report  *search.Report
+	lift    func() // ends the limit on the heap; nil: there is none
 }
 
 func (p *planned) close() {
@@ -35,6 +36,15 @@ func (p *planned) close() {
 	if p.machine != nil {
 		_ = p.machine.Close() // the process ends
 	}
+	p.liftLimit()
+}
+
+// liftLimit ends the limit on the heap, once no device has arenas.
+func (p *planned) liftLimit() {
+	if p.lift != nil {
+		p.lift()
+	}
+	p.lift = nil
 }
 
 // spec returns what is to be done.
@@ -81,7 +91,7 @@ func (p *planned) findMachine(c *cli.Context, find finder) (err error) {
 	if p.machine, err = find(request, show.Say); err != nil {
 		return err
 	}
-	cli.LimitHeap(p.machine.Hardware.Memory.Process)
+	p.lift = cli.LimitHeap(p.machine.Hardware.Memory.Process)
 	if _, err := hardware.KnownRank(p.spec().Hardware.Name, 1); err == nil && p.spec().Ranks > hardware.PerHost {
 		show.Done()
 		fmt.Fprintf(c.Stderr, "note: %d ranks need several hosts, whose links are assumed to be as fast as those inside one host; to train, name the hosts under `hosts`\n", p.spec().Ranks)

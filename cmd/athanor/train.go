@@ -92,6 +92,7 @@ func (v *trainCmd) train(ctx stdctx.Context, c *cli.Context) error {
 	err = t.Train(ctx, ui)
 	ui.finish()
 	err = errors.Join(err, t.Close())
+	p.liftLimit()
 	switch {
 	case c.JSON:
 		return errors.Join(c.Print(trainReport{p.report, t.Summary()}), err)

@@ -24,11 +24,14 @@ func obeyQuota() {
 const besideHeap = 16 << 20
 
 // LimitHeap makes the garbage collector keep the heap within what a plan leaves to the process, so that garbage does
-// not grow into the arenas' room; 0: there is no plan yet. A user's GOMEMLIMIT holds.
-func LimitHeap(process int64) {
-	if os.Getenv("GOMEMLIMIT") == "" && process > besideHeap {
-		debug.SetMemoryLimit(process - besideHeap)
+// not grow into the arenas' room; 0: no plan leaves it anything. lift ends that, for work without arenas or with those
+// of another plan. A user's GOMEMLIMIT holds.
+func LimitHeap(process int64) (lift func()) {
+	if os.Getenv("GOMEMLIMIT") != "" || process <= besideHeap {
+		return func() {}
 	}
+	before := debug.SetMemoryLimit(process - besideHeap)
+	return func() { debug.SetMemoryLimit(before) }
 }
 
 // wholeCores returns the number of cores that a quota pays for; 0: there is none.
