@@ -19,7 +19,7 @@ type FS interface {
 	Create(path string) (File, error) // a new file
 	Open(path string) (Source, error) // a file for reading
 	ReadDir(path string) ([]string, error)
-	Rename(from, to string) error // within a directory; to doesn't exist
+	Rename(from, to string) error // within a directory; a file named to is replaced, a folder is not
 	RemoveAll(path string) error  // no error if there is nothing
 	SyncDir(path string) error    // makes created, renamed and removed names durable
 }
