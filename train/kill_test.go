@@ -66,6 +66,9 @@ func trainFile(ctx context.Context, file string, overrides []string) error {
 		return err
 	}
 	defer s.Close()
+	if err := machinetest.Restore(); err != nil {
+		return err
+	}
 	m, err := machine.Find(spec.Machine(), func(string) {})
 	if err != nil {
 		return err

@@ -17,6 +17,7 @@ import (
 	"github.com/athanor-llm/athanor/exec"
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/machine"
+	"github.com/athanor-llm/athanor/machine/machinetest"
 	"github.com/athanor-llm/athanor/planner"
 	"github.com/athanor-llm/athanor/session"
 )
@@ -29,6 +30,7 @@ func openRun(t testing.TB, file string, overrides ...string) (*Run, *Setup) {
 	setup, err := Prepare(ctx, spec, func(string, int64, int64) {})
 	check(t, err)
 	t.Cleanup(setup.Close)
+	check(t, machinetest.Restore())
 	m, err := machine.Find(spec.Machine(), func(string) {})
 	check(t, err)
 	task := &planner.Task{Machine: m, Graph: setup.Graph, Spec: setup.Spec}
