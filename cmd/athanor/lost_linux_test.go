@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/internal/testkit"
+	"github.com/athanor-llm/athanor/machine/machinetest"
 )
 
 // empty truncates a file that a process has open, whether or not it still has a
@@ -84,7 +85,9 @@ func TestReadOnlySpill(t *testing.T) {
 	spill, home := dir+"/spill", dir+"/home"
 	check(t, os.Mkdir(spill, 0o555))
 	check(t, os.Mkdir(home, 0o777))
-	for _, path := range []string{filepath.Dir(dir), dir, home} {
+	t.Setenv("HOME", home)
+	check(t, machinetest.Restore())
+	for _, path := range []string{filepath.Dir(dir), dir, home, home + "/.cache", home + "/.cache/athanor"} {
 		check(t, os.Chmod(path, 0o777))
 	}
 	env := []string{"HOME=" + home, plainUser + "=1"}
