@@ -18,11 +18,11 @@ type builder struct {
 	refs    slab[ref]
 }
 
-// slab hands out zeroed slices, many per allocation.
+// slab hands out zeroed slices, many per allocation, but not so many that clearing them would matter to a small program.
 type slab[T any] struct{ free []T }
 
 func (s *slab[T]) take(n int) []T {
-	const many = 4096
+	const many = 512
 	if n > len(s.free) {
 		s.free = make([]T, max(n, many))
 	}
