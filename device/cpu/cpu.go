@@ -190,7 +190,7 @@ func (d *Device) transfer(tier device.Tier, addr int64, p []byte, write bool) er
 		return fmt.Errorf("%d bytes at %d are outside of the %s arena", len(p), addr, tier)
 	}
 	if tier == device.DiskTier {
-		a := d.disk.access(&d.meter)
+		a := &DiskAccess{d.disk, alignedBytes(wholePages(addr%pageSize, len(p), bounceLen)), &d.meter} // no larger a buffer than it needs
 		if write {
 			return a.Write(p, addr)
 		}
