@@ -12,6 +12,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device/cuda"
 	"github.com/athanor-llm/athanor/internal/cli/clitest"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/machine/machinetest"
 )
 
@@ -90,7 +91,6 @@ func TestJSON(t *testing.T) {
 		code       int
 		args, want string
 	}{
-		{0, "bench policies --models gpt2 --hardware elixir-paper-40 --gpus 1 --batch 1 --sequence 64", "contests ratios"},
 		{0, "scale cluster --x 8 --gpus 8", "model cluster work fits plan"},
 		{3, "scale cluster --memory 1KiB", "model cluster work fits misfit"},
 		{0, "schedule 1f1b", "name ranks microbatches makespan ideal bubble spans peaks weight_copies messages orders"},
@@ -110,14 +110,25 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// TestRows: with JSON, the rows of a table that takes long appear on standard error as they
-// come; else on standard output.
+// TestRows: the rows of a table that takes long appear on standard error as they come where the result is JSON, else on
+// standard output.
 func TestRows(t *testing.T) {
-	args := strings.Fields("bench policies --models gpt2 --hardware elixir-paper-40 --gpus 1 --batch 1,2 --sequence 64")
-	_, plain, none := call(t, args...)
-	_, _, rows := call(t, append(args, "--json")...)
-	if n := strings.Count(rows, "gpt2 "); n != 2 || !strings.HasPrefix(plain, rows) || none != "" {
-		t.Errorf("%d rows of 2 on standard error:\n%swithout --json:\n%s%s", n, rows, plain, none)
+	testkit.Needs(t, testkit.Usual)
+	policies := func(more ...string) (stdout, stderr string) {
+		code, stdout, stderr := call(t, append(strings.Fields("bench policies --models gpt2 --gpus 1 --batch 1 --sequence 64 --hardware"), more...)...)
+		if code != 0 {
+			t.Fatalf("exit code %d: %s", code, stderr)
+		}
+		return stdout, stderr
+	}
+	both, rows := policies("elixir-paper-40,elixir-paper-80", "--json")
+	var object struct{ Contests, Ratios []any }
+	if err := json.Unmarshal([]byte(both), &object); err != nil || len(object.Contests) != 2 || len(object.Ratios) == 0 {
+		t.Errorf("%v: %s", err, both)
+	}
+	one, none := policies("elixir-paper-40")
+	if n := strings.Count(rows, "gpt2 "); n != 2 || !strings.HasPrefix(one, rows[:strings.LastIndex(rows, "gpt2 ")]) || none != "" {
+		t.Errorf("%d rows of 2 on standard error:\n%sof one without --json:\n%s%s", n, rows, one, none)
 	}
 }
 

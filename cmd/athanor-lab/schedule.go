@@ -256,15 +256,15 @@ func (v *scheduleCmd) all(c *cli.Context) error {
 	if v.costs().Stages != nil {
 		return cli.UsageError("schedule all with a time per stage: schedules cut the model into different stages\nhint: give one time for all stages")
 	}
+	if v.Format != "order" && v.Format != "json" {
+		return cli.UsageError("schedule all --format " + v.Format + ": a comparison is a table\nhint: use --format json, or name one schedule")
+	}
 	list, err := pipeline.Compare(v.request(), v.Effort)
 	if err != nil {
 		return err
 	}
 	if v.Format == "json" {
 		return c.Print(map[string]any{"ranks": v.Ranks, "microbatches": v.Microbatches, "schedules": list})
-	}
-	if v.Format != "order" {
-		return cli.UsageError("schedule all --format " + v.Format + ": a comparison is a table\nhint: use --format json, or name one schedule")
 	}
 	fmt.Fprintf(c.Stdout, "%d ranks, %d micro-batches; times of one stage of 1/%d of the model: tf %g, tb %g, tw %g; tc %g\n\n",
 		v.Ranks, v.Microbatches, v.Ranks, mean(v.Tf), mean(v.Tb), mean(v.Tw), v.Tc)
