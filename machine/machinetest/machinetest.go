@@ -6,9 +6,9 @@ import (
 	_ "embed"
 	"errors"
 	"os"
-	"runtime/debug"
 
 	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/machine"
 )
 
@@ -28,7 +28,7 @@ func Cores() (*hardware.Hardware, error) { return hardware.Parse(cores) }
 // are said to be Cores; only throttled links and more ranks are probed. GPUs are hidden. Garbage is collected as
 // seldom as in the program.
 func Run(tests interface{ Run() int }) (code int, err error) {
-	debug.SetGCPercent(400)
+	testkit.CollectSeldom()
 	home, err := os.MkdirTemp("", "athanor-home-")
 	if err != nil {
 		return 1, err
