@@ -16,6 +16,7 @@ import (
 	"github.com/athanor-llm/athanor/job"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/machine"
+	"github.com/athanor-llm/athanor/machine/machinetest"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/session"
@@ -130,19 +131,11 @@ func TestGeometric(t *testing.T) {
 	}
 }
 
-// TestMain keeps what is measured of this machine for all tests, and out of the user's
-// cache.
 func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "bench")
-	if err == nil {
-		err = os.Setenv("XDG_CACHE_HOME", dir)
-	}
+	code, err := machinetest.Run(m)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
 	}
-	code := m.Run()
-	os.RemoveAll(dir)
 	os.Exit(code)
 }
 
@@ -150,12 +143,13 @@ func TestMain(m *testing.M) {
 // job for it.
 func here(t *testing.T) (*machine.Machine, *graph.Graph, *job.Spec) {
 	t.Helper()
-	m, err := Model("gpt2", config.Model{Layers: 3, Width: 16, Heads: 2, Vocab: 80}, 16)
+	m, err := Model("gpt2", config.Model{Layers: 2, Width: 16, Heads: 2, Vocab: 80}, 16)
 	check(t, err)
 	g, err := graph.Build(m, 16, graph.F32)
 	check(t, err)
 	c := config.Default()
 	c.GlobalBatch = 4
+	c.Plan.MicroBatch = 4
 	h, err := hardware.KnownRank("a100-40", 1)
 	check(t, err)
 	c.Limits.DiskPath = t.TempDir()
@@ -172,14 +166,14 @@ func TestBudgets(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	mach, g, spec := here(t)
 	var got []BudgetRun
-	b := Budgets{Machine: mach, Graph: g, Spec: spec, Count: 4, Steps: 1}
+	b := Budgets{Machine: mach, Graph: g, Spec: spec, Count: 3, Steps: 1}
 	check(t, b.Run(t.Context(), func(string) {}, func(r BudgetRun) { got = append(got, r) }))
 	for i, r := range got {
 		if !r.Exact || r.Reached.Device[0] > r.Budget || i > 0 && r.Budget >= got[i-1].Budget {
 			t.Errorf("budget %d: %+v", i, r)
 		}
 	}
-	if len(got) != 4 || mach.Capacity[device.DeviceTier] != 1<<30 {
+	if len(got) != 3 || mach.Capacity[device.DeviceTier] != 1<<30 {
 		t.Errorf("%d budgets, and the machine's limit became %d", len(got), mach.Capacity[device.DeviceTier])
 	}
 }

@@ -14,21 +14,14 @@ import (
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/job"
 	"github.com/athanor-llm/athanor/machine"
+	"github.com/athanor-llm/athanor/machine/machinetest"
 )
 
-// TestMain keeps what is measured of this machine for all tests, and out of the user's
-// cache.
 func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "compare")
-	if err == nil {
-		err = os.Setenv("XDG_CACHE_HOME", dir)
-	}
+	code, err := machinetest.Run(m)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
 	}
-	code := m.Run()
-	os.RemoveAll(dir)
 	os.Exit(code)
 }
 
@@ -36,12 +29,12 @@ func TestMain(m *testing.M) {
 // job for it.
 func here(t *testing.T) (*machine.Machine, *graph.Graph, *job.Spec) {
 	t.Helper()
-	m, err := bench.Model("gpt2", config.Model{Layers: 3, Width: 16, Heads: 2, Vocab: 80}, 16)
+	m, err := bench.Model("gpt2", config.Model{Layers: 2, Width: 16, Heads: 2, Vocab: 80}, 16)
 	check(t, err)
 	g, err := graph.Build(m, 16, graph.F32)
 	check(t, err)
 	c := config.Default()
-	c.GlobalBatch = 4
+	c.GlobalBatch = 2
 	h, err := hardware.KnownRank("a100-40", 1)
 	check(t, err)
 	c.Limits.DiskPath = t.TempDir()
@@ -60,7 +53,7 @@ func TestSweep(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	for steps, tried := range map[int]bool{1: false, 1e9: true} {
 		m, g, spec := here(t)
-		m.Capacity[device.DeviceTier] = 100 << 10
+		m.Capacity[device.DeviceTier] = 90 << 10
 		s := Sweep{Graph: g, Plans: 4, Steps: 1}
 		r, err := s.measure(t.Context(), m, spec.WithSteps(steps), func(string) {})
 		check(t, err)
