@@ -173,7 +173,7 @@ func TestPreferencePlans(t *testing.T) {
 			f.adaptSome(t, r)
 		}
 		_, want := f.train(t, plan.Plain(f.graph, 4), 2)
-		for range 3 {
+		for range testkit.Count(0, 1, 3) {
 			pl := randomPlan(r, f.fixture)
 			_, got := f.train(t, pl, 2)
 			same(t, got, want)

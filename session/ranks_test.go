@@ -92,7 +92,7 @@ func TestRanksChangeNothing(t *testing.T) {
 			f.sinks(t)
 		}
 		_, plain := f.train(t, plan.Plain(f.graph, 4), 3)
-		for k := range testkit.Count(1, 4, 6) {
+		for k := range testkit.Count(1, 3, 6) {
 			t.Run(fmt.Sprintf("%s/%d", name, k), func(t *testing.T) {
 				pl := randomPlan(r, f)
 				f.amongRanks(r, pl, []int{2, 4}[r.IntN(2)])
@@ -115,7 +115,7 @@ func TestRanksChangeNothing(t *testing.T) {
 func TestPipelinesChangeNothing(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	const micros = 16
-	for _, ranks := range testkit.Sample([]int{2, 4, 8}, 1, 2) {
+	for _, ranks := range testkit.Sample([]int{4, 2, 8}, 1, 1) {
 		f := load(t, filepath.Join("../testdata/torch", "gpt2-untied", "config.json"))
 		if ranks == 2 {
 			f = load(t, filepath.Join("../testdata/torch", "mistral-tiny", "config.json"))

@@ -99,9 +99,9 @@ func TestSixteenTimesLonger(t *testing.T) {
 		16*length, got.peak[device.DeviceTier], length, plain.Height[device.DeviceTier])
 }
 
-// TestThousandSteps: memory is a flat line in every tier, and nothing piles up
+// TestManySteps: memory is a flat line in every tier, and nothing piles up
 // outside the arenas.
-func TestThousandSteps(t *testing.T) {
+func TestManySteps(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	g := deep(t, 4, 32)
 	pl := plan.Plain(g, 1)
@@ -115,7 +115,7 @@ func TestThousandSteps(t *testing.T) {
 		return m.HeapAlloc
 	}
 	before := heap()
-	_, p, stats := trained(t, g, pl, 1000)
+	_, p, stats := trained(t, g, pl, testkit.Count(0, 250, 1000))
 	for n, s := range stats {
 		if s.Peak != p.Height {
 			t.Fatalf("after step %d the peaks are %v, planned %v", n+1, s.Peak, p.Height)
@@ -128,7 +128,7 @@ func TestThousandSteps(t *testing.T) {
 			}
 		}
 	}
-	if after := heap(); after > before+1<<20 {
+	if after := heap(); after > before+1<<19 {
 		t.Errorf("the heap grew from %d to %d bytes", before, after)
 	}
 }
