@@ -108,9 +108,10 @@ func TestConversations(t *testing.T) {
 // and an end of text within one, which ends a turn, does not begin a document.
 func TestConversationsInPieces(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
+	const n = 36
 	var lines strings.Builder
-	long := strings.Repeat("gold and salt\nand iron. ", 3000)
-	for i := range 60 {
+	long := strings.Repeat("gold and salt\nand iron. ", 1500)
+	for i := range n {
 		fmt.Fprintf(&lines, `{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": %q}, {"role": "user", "content": "c"}, {"role": "assistant", "content": "d%d"}]}`+"\n", long, i)
 		fmt.Fprintf(&lines, `{"text": "plain %d"}`+"\n"+`{"prompt": "p", "completion": "c%d"}`+"\n", i, i)
 	}
@@ -121,16 +122,16 @@ func TestConversationsInPieces(t *testing.T) {
 			t.Errorf("%s: other tokens with three workers", folder)
 		}
 		s := tokens.Stats().JSONL
-		if s.Conversations != 60 || s.Prompts != 60 || s.Documents != 180 {
+		if s.Conversations != n || s.Prompts != n || s.Documents != 3*n {
 			t.Errorf("%s: %+v", folder, s)
 		}
 		plain, targets := make([]int32, len(one)-1), make([]int32, len(one)-1)
-		n := Pairs(plain, targets, one)
+		said := Pairs(plain, targets, one)
 		starts := make([]int32, len(plain))
 		Starts(starts, plain, len(plain), tokens.EndOfText())
 		documents := slices.Clone(starts)
-		if got := len(slices.Compact(documents)); got != 180 {
-			t.Errorf("%s: %d documents, want 180", folder, got)
+		if got := len(slices.Compact(documents)); got != 3*n {
+			t.Errorf("%s: %d documents, want %d", folder, got, 3*n)
 		}
 		learnt := 0
 		for i, target := range targets {
@@ -141,8 +142,8 @@ func TestConversationsInPieces(t *testing.T) {
 				t.Fatalf("%s: token %d is %d with target %d", folder, i, id, target)
 			}
 		}
-		if learnt != n || n == 0 {
-			t.Errorf("%s: %d targets, said to be %d", folder, learnt, n)
+		if learnt != said || said == 0 {
+			t.Errorf("%s: %d targets, said to be %d", folder, learnt, said)
 		}
 	}
 }

@@ -19,6 +19,7 @@ import (
 // text are not, wherever the corpus is cut into pieces, and also where the first prompt
 // comes after a megabyte of text whose tokens were written in two bytes.
 func TestPrompts(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 1))
 	words := func(n int) string {
@@ -50,12 +51,12 @@ func TestPrompts(t *testing.T) {
 		}
 		want = append(e.Encode(want, []byte(completion)), end)
 	}
-	add(words(300000), "", false)
+	add(words(240000), "", false)
 	for range 400 {
 		add(words(r.IntN(30)), words(1+r.IntN(30)), r.IntN(4) > 0)
 	}
-	add(words(600000), words(3), true) // a prompt of several pieces
-	add(words(3), words(600000), true)
+	add(words(240000), words(3), true) // a prompt of several pieces
+	add(words(3), words(240000), true)
 	add("only a prompt", "", true)
 	add("", "only a completion", true)
 

@@ -1,0 +1,12 @@
+package data
+
+import (
+	"testing"
+
+	"github.com/athanor-llm/athanor/internal/testkit"
+)
+
+func TestMain(m *testing.M) {
+	testkit.CollectSeldom()
+	m.Run()
+}
