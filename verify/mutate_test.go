@@ -37,6 +37,21 @@ func rewait(p *program.Program) {
 	}
 }
 
+// copyOf returns a program that may be changed.
+func copyOf(p *program.Program) *program.Program {
+	q := *p
+	q.Buffers, q.Instrs, q.Homes = slices.Clone(p.Buffers), slices.Clone(p.Instrs), slices.Clone(p.Homes)
+	for i := range q.Buffers {
+		b := &q.Buffers[i]
+		b.Cuts, b.Init = slices.Clone(b.Cuts), slices.Clone(b.Init)
+	}
+	for i := range q.Instrs {
+		in := &q.Instrs[i]
+		in.Args, in.Waits, in.Peers = slices.Clone(in.Args), slices.Clone(in.Waits), slices.Clone(in.Peers)
+	}
+	return &q
+}
+
 // testMutants breaks a program n times and reports how many mutants of each
 // kind were rejected; a mutant that is accepted must be harmless. Some are broken
 // twice, and some get new waits, so that the defect is not found as a race.
@@ -44,10 +59,7 @@ func testMutants(t *testing.T, p *program.Program, n int, rng *rand.Rand, reject
 	t.Helper()
 	text := p.String()
 	for made := 0; made < n; {
-		q, err := program.Parse(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		q := copyOf(p)
 		mu := mutations[rng.IntN(len(mutations))]
 		did := mu.apply(&mutator{q, rng})
 		if _, err := checkStructure(q); err == nil && did != "" && rng.IntN(4) == 0 {

@@ -53,7 +53,7 @@ func TestGathersByOrder(t *testing.T) {
 		{"breadth-first", 32, []int{3, 3, 3, 3}},
 	} {
 		for layers := 1; layers <= 2; layers++ { // per stage
-			if 2*i+layers > testkit.Count(2, 5, 8) { // the last take longest
+			if 2*i+layers > testkit.Count(1, 5, 8) { // the last take longest
 				break
 			}
 			g, pl, s := staged(t, x.name, schedule.Request{Ranks: 4, Micros: x.micros, Chunks: 2}, layers, 2)
@@ -112,6 +112,7 @@ func turns(order []schedule.Unit) (n int) {
 // is not needed once the input gradients are computed, and one that the weight
 // gradients read too.
 func TestPeaksOfSchedules(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	contiguous := func(p, m, r int) int { return min(p-r, m) }
 	all := func(p, m, r int) int { return m }
 	for _, x := range []struct {

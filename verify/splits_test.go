@@ -26,10 +26,7 @@ func TestSplits(t *testing.T) {
 	split := map[graph.Op]int{}
 	for _, p := range programs {
 		for range testkit.Count(0, 8, 20) {
-			q, err := program.Parse(p.String())
-			if err != nil {
-				t.Fatal(err)
-			}
+			q := copyOf(p)
 			m := &mutator{q, rng}
 			i, in := m.such(func(in *program.Instr) bool {
 				kind := in.Op.Info().Kind
