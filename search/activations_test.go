@@ -1,7 +1,6 @@
 package search
 
 import (
-	"context"
 	"slices"
 	"testing"
 
@@ -32,7 +31,7 @@ func TestActivationsBeatPolicies(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	better := 0
 	for _, budget := range testkit.Sample([]int64{60 << 20, 40 << 20}, 1, 1) {
-		for _, link := range []float64{0.02, 0.2, 1} {
+		for _, link := range testkit.Sample([]float64{0.02, 0.2, 1}, 1, 2) {
 			m := machine(t, budget, link)
 			req := long(t)
 			best := find(t, req, m).Best.Seconds()
@@ -96,22 +95,21 @@ func TestFits(t *testing.T) {
 	req := long(t)
 	for _, mib := range testkit.Sample([]int64{20, 26, 32, 38}, 1, 2) {
 		m := machine(t, mib<<20, 1)
-		fits := Fits(context.Background(), req, m) == nil
-		if frugally, err := FitsFrugally(context.Background(), req, m); err != nil || frugally != fits {
-			t.Errorf("%d MiB: fits %v, frugally %v %v", mib, fits, frugally, err)
+		_, err := Search(t.Context(), req, m, nil)
+		fits := err == nil
+		if got := Fits(t.Context(), req, m) == nil; got != fits {
+			t.Errorf("%d MiB: fits %v, search says %v", mib, got, fits)
 		}
 		lowered := map[aim]int{}
-		for _, of := range []aim{anyPlan, anyFrugal} {
+		for _, of := range []aim{anyPlan, anyFrugal} { // what Fits and FitsFrugally ask
 			p := newProblem(req, m)
-			_, err := planExists(t.Context(), p, of)
-			check(t, err)
+			if found, err := planExists(t.Context(), p, of); err != nil || found != fits {
+				t.Errorf("%d MiB: fits %v, a plan exists %v %v", mib, fits, found, err)
+			}
 			lowered[of] = p.told.lowered
 		}
 		if !fits && 2*lowered[anyFrugal] > lowered[anyPlan] {
 			t.Errorf("%d MiB: %d instructions to see that nothing fits, %d with frugal plans only", mib, lowered[anyPlan], lowered[anyFrugal])
-		}
-		if _, err := Search(context.Background(), req, m, nil); (err == nil) != fits {
-			t.Errorf("%d MiB: fits %v, search says %v", mib, fits, err)
 		}
 	}
 }

@@ -15,7 +15,7 @@ func TestPack(t *testing.T) {
 	for _, c := range testkit.Sample([]struct {
 		mib   float64
 		micro int
-	}{{7, 2}, {12, 1}, {5.5, 1}, {8, 1}, {12, 0}}, 1, 3) {
+	}{{7, 2}, {12, 1}, {5.5, 1}, {8, 1}, {12, 0}}, 1, 2) {
 		budget, req := int64(c.mib*(1<<20)), tiny(t)
 		if req.Pins.MicroBatch = c.micro; c.micro > 0 { // heuristics seldom miss the bound
 			req.Pins.Recompute = "attention"

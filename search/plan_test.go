@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"runtime/debug"
 	"slices"
 	"testing"
 
@@ -20,7 +19,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	debug.SetGCPercent(400) // as the program does
+	testkit.CollectSeldom()
 	m.Run()
 }
 
@@ -77,7 +76,7 @@ func TestHostIsShort(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	host := device.HostTier
 	for _, dt := range testkit.Sample([]graph.DType{graph.F32, graph.BF16}, 1, 1) {
-		req := tiny(t)
+		req := layers(t, 1, 4)
 		g, err := graph.Build(req.Graph.Model, req.Graph.Seq, dt)
 		check(t, err)
 		req.Graph = g
@@ -109,9 +108,9 @@ func TestHostIsShort(t *testing.T) {
 // chosen plan slower.
 func TestMonotone(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
-	req := tiny(t)
+	req := layers(t, 2, 2)
 	last, eight := 0.0, 0.0
-	for _, mib := range testkit.Sample([]int64{128, 38, 26, 15, 8, 5}, 2, 4) { // 8 among them
+	for _, mib := range testkit.Sample([]int64{128, 38, 26, 15, 8, 5}, 2, 3) { // 8 among them
 		r := find(t, req, machine(t, mib<<20, 1))
 		if h := r.Best.Program.Height[device.DeviceTier]; h > mib<<20 {
 			t.Errorf("%d MiB: the plan takes %d bytes", mib, h)
@@ -126,7 +125,7 @@ func TestMonotone(t *testing.T) {
 		}
 	}
 	last = 0
-	for _, link := range testkit.Sample([]float64{100, 1, 0.1, 0.01}, 2, 3) {
+	for _, link := range testkit.Sample([]float64{100, 1, 0.1, 0.01}, 2, 2) {
 		s := eight
 		if link != 1 { // that plan was found above
 			s = find(t, req, machine(t, 8<<20, link)).Best.Seconds()
@@ -143,12 +142,12 @@ func TestMonotone(t *testing.T) {
 // cache and logits, in another placement, in copies that were not far enough ahead. The searches know nothing
 // of each other, so L9 holds only up to what is left of that.
 func TestMonotoneSteps(t *testing.T) {
-	testkit.Needs(t, testkit.Usual)
+	testkit.Needs(t, testkit.All)
 	const bound = 0.02
-	for _, c := range testkit.Sample([]struct {
+	for _, c := range []struct {
 		batch      int
 		less, more int64 // KiB
-	}{{8, 25088, 25600}, {8, 6656, 7168}, {32, 10240, 10752}}, 1, 1) {
+	}{{8, 25088, 25600}, {8, 6656, 7168}, {32, 10240, 10752}} {
 		req := small(t)
 		req.GlobalBatch = c.batch
 		less := find(t, req, machine(t, c.less<<10, 1)).Best
@@ -168,7 +167,7 @@ func TestBeatsFixedStrategies(t *testing.T) {
 	seed := testkit.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 1))
 	fitted := 0
-	for range testkit.Count(4, 8, 12) {
+	for range testkit.Count(4, 5, 12) {
 		m := machine(t, int64(5+rng.IntN(60))<<20, []float64{0.05, 0.3, 1}[rng.IntN(3)])
 		pl := fixed(req, rng)
 		c, err := Evaluate(context.Background(), req, pl, m, "fixed")
@@ -207,7 +206,7 @@ func fixed(req *Request, rng *rand.Rand) *plan.Plan {
 // TestMisfit: what the hint says does fit, and a byte less does not.
 func TestMisfit(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
-	req := tiny(t)
+	req := layers(t, 1, 4)
 	for _, caps := range testkit.Sample([][device.NumTiers]int64{{1 << 20, 1 << 34, 0}, {1 << 30, 1 << 11, 0}, {1 << 20, 1 << 10, 1 << 30}}, 1, 2) {
 		m := machine(t, 0, 1)
 		m.Capacity = caps
@@ -230,6 +229,7 @@ func TestMisfit(t *testing.T) {
 // with three divisions of the logits, in the search and for the hint, and only the plan that is reported is
 // packed.
 func TestMisfitIsKnownSoon(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	req := long(t)
 	for _, keep := range []plan.Retention{plan.SwapOf(device.HostTier, 1), plan.Recomputed("full")} {
 		req.Pins.Activations = map[int]plan.Retention{}

@@ -63,18 +63,18 @@ func TestShortSteps(t *testing.T) {
 // found for the shorter step serves the longer one too, given memory for what waits for the end of the step.
 func TestLongAccumulation(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
-	req := tiny(t)
-	for _, mib := range testkit.Sample([]int64{9, 5}, 1, 1) {
+	req := layers(t, 1, 4)
+	for _, mib := range testkit.Sample([]int64{7, 5}, 1, 1) {
 		m := machine(t, mib<<20, 1)
-		req.GlobalBatch = 4
+		req.GlobalBatch = 2
 		few := find(t, req, m).Best
 		grows, err := newProblem(req, m).growth(t.Context(), 1)
 		check(t, err)
-		req.GlobalBatch = 16
-		m.Capacity[device.DeviceTier] += 12 * grows[device.DeviceTier]
+		req.GlobalBatch = 8
+		m.Capacity[device.DeviceTier] += 6 * grows[device.DeviceTier]
 		many := find(t, req, m).Best
 		if ratio := many.Seconds() / few.Seconds() / 4; ratio > 1.005 {
-			t.Errorf("%d MiB: a sequence takes %.3g times as long in a batch of 16 (%s) as in one of 4 (%s)", mib, ratio, many.Label, few.Label)
+			t.Errorf("%d MiB: a sequence takes %.3g times as long in a batch of 8 (%s) as in one of 2 (%s)", mib, ratio, many.Label, few.Label)
 		}
 	}
 }

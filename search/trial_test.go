@@ -66,6 +66,7 @@ func TestTrial(t *testing.T) {
 	seed := testkit.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 1))
 	req := layers(t, 1, 4)
+	req.Pins.MicroBatch = 4 // fewer plans, found sooner
 	alone := find(t, req, machine(t, 7<<20, 1)).Best
 	tried := false
 	for range testkit.Count(1, 2, 3) {
@@ -124,7 +125,7 @@ func TestTrial(t *testing.T) {
 func TestTrialPrepares(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	synctest.Test(t, func(t *testing.T) {
-		req, m := layers(t, 1, 4), machine(t, 4608<<10, 0.1)
+		req, m := layers(t, 1, 2), machine(t, 4608<<10, 0.1)
 		alone := find(t, req, m).Best.Plan
 		req.Rivals = []Rival{{"another's", alone}}
 		timed := map[int]bool{}
@@ -229,6 +230,7 @@ func TestTrialOverrules(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	synctest.Test(t, func(t *testing.T) {
 		req, m := layers(t, 1, 4), machine(t, 7<<20, 1)
+		req.Pins.MicroBatch = 4
 		alone := find(t, req, m).Best
 		f := &fakeTrials{rng: rand.New(rand.NewPCG(1, 1)), slow: alone.Label}
 		m.Trial = &Trial{Steps: 1e6, Open: f.open}
@@ -240,7 +242,7 @@ func TestTrialOverrules(t *testing.T) {
 
 // TestTrialIsWorthIt: trials do not hold up a short run, nor a long one for ever.
 func TestTrialIsWorthIt(t *testing.T) {
-	req, m := tiny(t), machine(t, 10<<20, 1)
+	req, m := layers(t, 1, 4), machine(t, 7<<20, 1)
 	req.Pins.MicroBatch = 4 // fewer plans, found sooner
 	m.Trial = &Trial{Steps: 3, Open: func(context.Context, []*Candidate) (Trials, error) {
 		t.Error("a run of three steps was kept waiting")
@@ -264,7 +266,8 @@ func TestTrialIsWorthIt(t *testing.T) {
 
 // TestTrialFails: an error on the machine is reported with the plan's name.
 func TestTrialFails(t *testing.T) {
-	req, m := tiny(t), machine(t, 10<<20, 1)
+	testkit.Needs(t, testkit.Usual)
+	req, m := layers(t, 1, 4), machine(t, 7<<20, 1)
 	req.Pins.MicroBatch = 4
 	f := &fakeTrials{rng: rand.New(rand.NewPCG(1, 1)), err: errors.New("no arena")}
 	m.Trial = &Trial{Steps: 1e6, Open: f.open}

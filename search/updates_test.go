@@ -147,7 +147,7 @@ func TestDefers(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	for _, clip := range []float64{1, 0} {
 		req, m := tiny(t), machine(t, 6<<20, 0.3)
-		req.GlobalBatch = 2
+		req.GlobalBatch, req.Pins.MicroBatch = 2, 2 // fewer plans, found sooner
 		req.Options.Clip = clip
 		m.Capacity[device.DiskTier] = 0
 		best := find(t, req, m).Best
