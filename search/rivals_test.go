@@ -74,8 +74,8 @@ func TestHeadUnit(t *testing.T) {
 		if rows != least {
 			t.Errorf("with a unit of %d the head takes %d tokens at least, want %d", unit, rows, least)
 		}
-		if unit == 0 {
-			continue // found above
+		if unit == 0 || unit != 64 && testkit.AtLevel() < testkit.All {
+			continue
 		}
 		if pl := find(t, req, m).Best.Plan; pl.HeadRows%unit != 0 {
 			t.Errorf("%d rows of logits, which %d does not divide", pl.HeadRows, unit)

@@ -41,7 +41,7 @@ func TestUpdates(t *testing.T) {
 		shares bool
 		bound  float64
 	}{{2, 5.5, 1, 1, plan.FP32State, true, 0.005}, {2, 5.5, 4, 1, plan.FP32State, true, 0.005}, {2, 5.5, 2, 0, plan.FP32State, true, 0.01},
-		{2, 5.5, 1, 1, plan.BF16Moments, true, 0.005}, {4, 7, 0.01, 1, plan.FP32State, false, 0.02}}, 1, 2) {
+		{2, 5.5, 1, 1, plan.BF16Moments, true, 0.005}, {4, 7, 0.01, 1, plan.FP32State, false, 0.02}}, 1, 1) {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
 			req := layers(t, c.layers, 1)
 			req.Options.Clip, req.State = c.clip, c.state
