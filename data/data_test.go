@@ -441,7 +441,7 @@ func TestCache(t *testing.T) {
 			t.Errorf("%s: not noticed", name)
 		}
 	}
-	for bit := range 8 * len(good) {
+	for bit := 0; bit < 8*len(good); bit += testkit.Count(5, 1, 1) {
 		if bit/8 > 100 && bit/8 < headerSize-8 && bit%512 != 3 {
 			continue // the padding is covered by one checksum: a sample is enough
 		}

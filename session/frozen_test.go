@@ -157,7 +157,7 @@ func TestFrozenGradients(t *testing.T) {
 		return list
 	}
 	exact := 0
-	for _, dir := range testkit.Sample(fixtures(t), 6, 12) {
+	for _, dir := range testkit.Sample(fixtures(t), 3, 12) {
 		f := load(t, dir)
 		all := gradients(f)
 		var largest float64

@@ -265,7 +265,7 @@ func TestPlansAreProved(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 2))
 	for _, dir := range testkit.Sample(fixtures(t), 1, 8) {
 		f := load(t, dir)
-		for k := range 10 {
+		for k := range testkit.Count(6, 10, 10) {
 			if k == 5 {
 				f.store(t, graph.BF16)
 			}

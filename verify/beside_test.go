@@ -21,7 +21,7 @@ func TestBeside(t *testing.T) {
 	seed := testkit.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 11))
 	slipped := 0
-	for round := 0; round < 6; {
+	for round := 0; round < testkit.Count(3, 6, 6); {
 		g := samples.BuildGraph(t, "llama", []graph.DType{graph.F32, graph.BF16}[rng.IntN(2)])
 		pl := samples.RandomPlan(g, 4, rng)
 		samples.DrawOptimizer(pl, g, rng)

@@ -21,7 +21,7 @@ func TestRandomRanks(t *testing.T) {
 	seed := testkit.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 7))
 	refused, proved := 0, 0
-	for round := range testkit.Count(4, 12, 30) {
+	for round := range testkit.Count(2, 12, 30) {
 		g, pl := samples.RandomRanks(t, rng)
 		if err := pl.Validate(g); err != nil {
 			refused++

@@ -11,6 +11,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/samples"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
@@ -69,7 +70,7 @@ func moved(p *program.Program) (bytes [device.NumStreams]int64) {
 func TestSwapBytes(t *testing.T) {
 	const layers, width, heads, seq, sequences = 5, 64, 4, 128, 4
 	g := samples.BuildGPT(t, layers, width, heads, 96, seq, true)
-	for _, micros := range []int{1, 2, 4} {
+	for _, micros := range testkit.Sample([]int{1, 2, 4}, 1, 3) {
 		n := int64(seq * sequences)
 		for _, tc := range []struct {
 			keep    plan.Retention

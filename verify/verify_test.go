@@ -48,7 +48,7 @@ func TestLoweredPrograms(t *testing.T) {
 					t.Fatalf("%s %v, plain, mode %d: %v", name, dt, mode, err)
 				}
 			}
-			for range testkit.Count(8, 8, 30) {
+			for range testkit.Count(4, 8, 30) {
 				pl := samples.RandomPlan(g, sequences, rng)
 				var train *program.Program
 				for mode := lower.Train; mode <= lower.Logits; mode++ {
