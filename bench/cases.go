@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/optimizer"
 )
 
@@ -184,12 +185,12 @@ func (l *cases) elementwise() {
 	const n = gpt2Tokens
 	wide, half, llama := l.of(n, gpt2Wide), l.of(n, 2048), l.of(n, 4096)
 	l.add(graph.RoPE, "", heads(n, gpt2Heads), l.of(n, 3*gpt2Width), f32(n, gpt2HeadDim))
-	for _, a := range []graph.Activation{graph.GELUTanh, graph.GELUErf} {
+	for _, a := range []model.Activation{model.GELUTanh, model.GELUErf} {
 		l.add(graph.Act, a.String(), graph.Attr{Act: a}, wide, wide)
 		l.add(graph.ActBwd, a.String(), graph.Attr{Act: a}, wide, wide, wide)
 	}
-	l.add(graph.SwiGLU, "", graph.Attr{Act: graph.SiLU}, half, llama)
-	l.add(graph.SwiGLUBwd, "", graph.Attr{Act: graph.SiLU}, llama, half, llama)
+	l.add(graph.SwiGLU, "", graph.Attr{Act: model.SiLU}, half, llama)
+	l.add(graph.SwiGLUBwd, "", graph.Attr{Act: model.SiLU}, llama, half, llama)
 	l.add(graph.BiasGrad, "", graph.Attr{Acc: true}, f32(1, gpt2Wide), wide)
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/kernel/gemm"
+	"github.com/athanor-llm/athanor/model"
 )
 
 // Operators are benchmarked as a run executes them: as calls on a CPU device whose
@@ -101,7 +102,7 @@ func newOperators(cores int, arena int64) (b *Operators, err error) {
 	x := graph.Dim{Rows: 1, Cols: n}
 	for to, c := range map[*calls]*Case{
 		&b.read: {op: graph.NormPart, dims: []graph.Dim{{DType: graph.F64, Rows: 1, Cols: graph.NormPieces(n)}, x}},
-		&b.copy: {op: graph.Act, attr: graph.Attr{Act: graph.ReLU}, dims: []graph.Dim{x, x}},
+		&b.copy: {op: graph.Act, attr: graph.Attr{Act: model.ReLU}, dims: []graph.Dim{x, x}},
 		&b.add:  {op: graph.Add, dims: []graph.Dim{x, x}},
 	} {
 		if *to, err = b.prepare(c, 1); err != nil {

@@ -1,5 +1,7 @@
 package graph
 
+import "github.com/athanor-llm/athanor/model"
+
 // Attr holds an operator's constants; each operator reads the few that its
 // row in the table names. Zero means absent and is not printed.
 type Attr struct {
@@ -10,7 +12,7 @@ type Attr struct {
 	NF4       bool // weight is stored in 4 bits per number
 	Normed    bool // Route: weights add up to 1
 	Slots     bool // ExpertLinear: x has slots
-	Act       Activation
+	Act       model.Activation
 	Seq       int // rows per sequence
 	Row0      int // position of the operands' first row, if they start inside a sequence
 	Heads     int // H; in RMSNorm the groups of a row
@@ -39,7 +41,7 @@ type Attr struct {
 // AttrField accesses one field of Attr by its name in text.
 type AttrField struct {
 	Name string
-	Ptr  func(*Attr) any // *bool, *int, *float64 or *Activation
+	Ptr  func(*Attr) any // *bool, *int, *float64 or *model.Activation
 }
 
 // AttrFields are all of them.

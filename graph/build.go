@@ -109,8 +109,8 @@ func check(m *model.Model, seq int, dtype DType) error {
 	if !m.Rotary() && seq > m.MaxPositions {
 		return fmt.Errorf("sequence_length %d is longer than the model's %d learned positions; hint: use at most max_positions", seq, m.MaxPositions)
 	}
-	if _, ok := activationOf(m.Activation); !ok {
-		return fmt.Errorf("activation %q is not built; hint: use one of %s", m.Activation, strings.Join(activationNames(), ", "))
+	if _, ok := model.ActivationOf(m.Activation); !ok {
+		return fmt.Errorf("activation %q is not built; hint: use one of %s", m.Activation, strings.Join(model.ActivationNames(), ", "))
 	}
 	if dtype != F32 && dtype != BF16 {
 		return fmt.Errorf("activations cannot be stored as %v; hint: use f32 or bf16", dtype)
@@ -136,7 +136,7 @@ func newBuilder(m *model.Model, g *Graph) *builder {
 	g.Model, g.Params = m, stored(list)
 	g.Targets, g.Starts, g.Losses, g.Total, g.Scalars, g.Pos, g.Rope, g.LocalRope = -1, -1, -1, -1, -1, -1, -1, -1
 	g.Reference, g.Ratios, g.Logits = -1, -1, -1
-	act, _ := activationOf(m.Activation)
+	act, _ := model.ActivationOf(m.Activation)
 	return &builder{g: g, m: m, act: act, list: list, params: map[string]int{}}
 }
 
@@ -155,8 +155,8 @@ func (b *builder) forward(dtype DType) {
 type builder struct {
 	g      *Graph
 	m      *model.Model
-	act    Activation    // of the feed-forward
-	list   []model.Param // in the order in which layers read them
+	act    model.Activation // of the feed-forward
+	list   []model.Param    // in the order in which layers read them
 	seg    *Segment
 	params map[string]int // value of a parameter by name
 	chunk  bool           // nodes appended now belong to the row-chunk loop

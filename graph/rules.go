@@ -3,6 +3,7 @@ package graph
 import (
 	"cmp"
 	"fmt"
+	"github.com/athanor-llm/athanor/model"
 )
 
 // What operators require beyond the shapes of the table. All operands' types and extents are what the shapes say
@@ -126,7 +127,7 @@ func weighted(y, weights int) requirement {
 // clamped: bounds need both of their constants, and exist only for SiLU with weights.
 func clamped(weights int) requirement {
 	return func(a *Attr, d []Dim) string {
-		if (a.Limit > 0) != (a.Alpha > 0) || a.Limit < 0 || a.Alpha < 0 || a.Limit > 0 && (d[weights].Absent() || a.Act != SiLU) {
+		if (a.Limit > 0) != (a.Alpha > 0) || a.Limit < 0 || a.Alpha < 0 || a.Limit > 0 && (d[weights].Absent() || a.Act != model.SiLU) {
 			return fmt.Sprintf("limit is %g and alpha %g with %v, but only both or neither can be set, and only with silu and weights", a.Limit, a.Alpha, a.Act)
 		}
 		return ""

@@ -2,6 +2,7 @@ package graph
 
 import (
 	"fmt"
+	"github.com/athanor-llm/athanor/model"
 	"math"
 	"slices"
 	"strconv"
@@ -196,8 +197,8 @@ func (a *Attr) outside() string {
 			if math.IsNaN(*v) || math.IsInf(*v, 0) {
 				return fmt.Sprintf("%s is %g", f.Name, *v)
 			}
-		case *Activation:
-			if *v >= NumActivations {
+		case *model.Activation:
+			if *v >= model.NumActivations {
 				return fmt.Sprintf("%s is %d", f.Name, *v)
 			}
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/internal/testkit"
+	"github.com/athanor-llm/athanor/model"
 )
 
 func known(t testing.TB, name string) *hardware.Hardware {
@@ -293,7 +294,7 @@ func TestKey(t *testing.T) {
 		"acc": func(c *device.Call) { c.Attr.Acc = true }, "wt": func(c *device.Call) { c.Attr.WT = true },
 		"cut":    func(c *device.Call) { c.Attr.Cut = 32 },
 		"absent": func(c *device.Call) { c.Args = append(c.Args, device.Operand{}) },
-		"act":    func(c *device.Call) { c.Attr.Act = graph.ReLU },
+		"act":    func(c *device.Call) { c.Attr.Act = model.ReLU },
 		"window": func(c *device.Call) { c.Attr.Heads, c.Attr.Window = 1, 9 },
 		"among":  func(c *device.Call) { c.Attr.Heads, c.Attr.Among = 1, 9 },
 		"copy":   func(c *device.Call) { *c = copyUp(64) },

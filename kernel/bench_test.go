@@ -9,6 +9,7 @@ import (
 
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/kernel/gemm"
+	"github.com/athanor-llm/athanor/model"
 )
 
 // BenchmarkKernel runs every operator at the sizes of a GPT-2 124M (and, for SwiGLU
@@ -80,10 +81,10 @@ func BenchmarkKernel(b *testing.B) {
 		{graph.AttentionBwd, "/T64", short(attn, 64), []Tensor{dq, dkv, mat(n, heads), do, q, kv, o, lse}},
 		{graph.Act, "/gelu_tanh", graph.Attr{}, []Tensor{mat(n, f), mat(n, f)}},
 		{graph.ActBwd, "/gelu_tanh", graph.Attr{}, []Tensor{mat(n, f), mat(n, f), mat(n, f)}},
-		{graph.Act, "/gelu", graph.Attr{Act: graph.GELUErf}, []Tensor{mat(n, f), mat(n, f)}},
-		{graph.ActBwd, "/gelu", graph.Attr{Act: graph.GELUErf}, []Tensor{mat(n, f), mat(n, f), mat(n, f)}},
-		{graph.SwiGLU, "", graph.Attr{Act: graph.SiLU}, []Tensor{mat(n, 2048), mat(n, 4096)}},
-		{graph.SwiGLUBwd, "", graph.Attr{Act: graph.SiLU}, []Tensor{mat(n, 4096), mat(n, 2048), mat(n, 4096)}},
+		{graph.Act, "/gelu", graph.Attr{Act: model.GELUErf}, []Tensor{mat(n, f), mat(n, f)}},
+		{graph.ActBwd, "/gelu", graph.Attr{Act: model.GELUErf}, []Tensor{mat(n, f), mat(n, f), mat(n, f)}},
+		{graph.SwiGLU, "", graph.Attr{Act: model.SiLU}, []Tensor{mat(n, 2048), mat(n, 4096)}},
+		{graph.SwiGLUBwd, "", graph.Attr{Act: model.SiLU}, []Tensor{mat(n, 4096), mat(n, 2048), mat(n, 4096)}},
 		{graph.Embed, "", graph.Attr{Seq: n}, []Tensor{mat(n, d), m.ints(n, 0, vocab), mat(vocab, d), mat(n, d)}},
 		{graph.EmbedBwd, "", graph.Attr{Acc: true}, []Tensor{mat(vocab, d), mat(n, d), m.ints(n, 0, vocab)}},
 		{graph.PosBwd, "", graph.Attr{Acc: true, Seq: n}, []Tensor{mat(n, d), mat(n, d)}},
@@ -124,7 +125,7 @@ func bandwidth(e *Env, y, x Tensor) float64 {
 	var best float64
 	for range 10 {
 		start := time.Now()
-		Lookup(graph.Act).Fast(e, &graph.Attr{Act: graph.ReLU}, []Tensor{y, x})
+		Lookup(graph.Act).Fast(e, &graph.Attr{Act: model.ReLU}, []Tensor{y, x})
 		best = max(best, 8*float64(x.Cols)/float64(time.Since(start).Nanoseconds()))
 	}
 	return best

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/optimizer"
 )
 
@@ -59,7 +60,7 @@ func (m *maker) float() graph.DType {
 // bound bounds gates and ups of a SwiGLU, sometimes.
 func (m *maker) bound(a *graph.Attr) {
 	if m.IntN(2) == 0 {
-		a.Act, a.Limit, a.Alpha = graph.SiLU, 0.75, 1.702
+		a.Act, a.Limit, a.Alpha = model.SiLU, 0.75, 1.702
 	}
 }
 
@@ -163,7 +164,7 @@ var cases = withUpdateCases(map[graph.Op]func(m *maker) sample{
 			s.attr.NF4, s.t[graph.LinearDXW] = true, m.packed(d, in, out, wt)
 		}
 		if !m.acc && m.IntN(2) == 0 {
-			s.attr.Act, s.t[graph.LinearDXX] = graph.Activation(m.IntN(int(graph.NumActivations))), m.mat(m.float(), n, in, 3)
+			s.attr.Act, s.t[graph.LinearDXX] = model.Activation(m.IntN(int(model.NumActivations))), m.mat(m.float(), n, in, 3)
 		}
 		return s
 	},
@@ -257,16 +258,16 @@ var cases = withUpdateCases(map[graph.Op]func(m *maker) sample{
 	},
 	graph.Act: func(m *maker) sample {
 		n, c := m.rows(), m.n()
-		return sample{attr: graph.Attr{Act: graph.Activation(m.IntN(int(graph.NumActivations)))}, t: []Tensor{m.any(n, c), m.mat(m.float(), n, c, 3)}, token: []bool{true, true}}
+		return sample{attr: graph.Attr{Act: model.Activation(m.IntN(int(model.NumActivations)))}, t: []Tensor{m.any(n, c), m.mat(m.float(), n, c, 3)}, token: []bool{true, true}}
 	},
 	graph.ActBwd: func(m *maker) sample {
 		n, c := m.rows(), m.n()
-		return sample{attr: graph.Attr{Act: graph.Activation(m.IntN(int(graph.NumActivations)))}, t: []Tensor{m.any(n, c), m.any(n, c), m.mat(m.float(), n, c, 3)},
+		return sample{attr: graph.Attr{Act: model.Activation(m.IntN(int(model.NumActivations)))}, t: []Tensor{m.any(n, c), m.any(n, c), m.mat(m.float(), n, c, 3)},
 			token: []bool{true, true, true}}
 	},
 	graph.SwiGLU: func(m *maker) sample {
 		n, c, k := m.rows(), m.n(), 1+m.IntN(3)
-		s := sample{attr: graph.Attr{Act: graph.Activation(m.IntN(int(graph.NumActivations)))}, t: []Tensor{m.any(n, k*c), m.any(n, 2*k*c), {}}, token: []bool{true, true, true}}
+		s := sample{attr: graph.Attr{Act: model.Activation(m.IntN(int(model.NumActivations)))}, t: []Tensor{m.any(n, k*c), m.any(n, 2*k*c), {}}, token: []bool{true, true, true}}
 		if k > 1 {
 			s.t[graph.SwiGLUWeights] = m.f32(n, k)
 			m.bound(&s.attr)
@@ -275,7 +276,7 @@ var cases = withUpdateCases(map[graph.Op]func(m *maker) sample{
 	},
 	graph.SwiGLUBwd: func(m *maker) sample {
 		n, c, k := m.rows(), m.n(), 1+m.IntN(3)
-		s := sample{attr: graph.Attr{Act: graph.Activation(m.IntN(int(graph.NumActivations)))}, t: []Tensor{m.any(n, 2*k*c), m.any(n, k*c), m.any(n, 2*k*c), {}, {}},
+		s := sample{attr: graph.Attr{Act: model.Activation(m.IntN(int(model.NumActivations)))}, t: []Tensor{m.any(n, 2*k*c), m.any(n, k*c), m.any(n, 2*k*c), {}, {}},
 			token: []bool{true, true, true, true, true}, floor: 1}
 		if k > 1 {
 			s.t[graph.SwiGLUBwdWeights] = m.f32(n, k)

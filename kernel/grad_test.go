@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/model"
 )
 
 // f64 returns a random float64 matrix. The references accept float64 too, which
@@ -90,7 +91,7 @@ func TestGradients(t *testing.T) {
 			difference(t, "dw", w, dw, y, dy, forward)
 			difference(t, "db", b, db, y, dy, forward)
 			difference(t, "res", res, dy, y, dy, forward)
-			for act := range graph.NumActivations {
+			for act := range model.NumActivations {
 				a := &graph.Attr{WT: wt, Act: act}
 				h := f64(r, 3, 5)
 				run(graph.LinearDX, a, dx, dy, w, x)
@@ -189,7 +190,7 @@ func TestGradients(t *testing.T) {
 		}
 	})
 	t.Run("act", func(t *testing.T) {
-		for k := range graph.NumActivations {
+		for k := range model.NumActivations {
 			a := &graph.Attr{Act: k}
 			x, y, dy, dx := f64(r, 4, 9), f64(r, 4, 9), f64(r, 4, 9), f64(r, 4, 9)
 			run(graph.ActBwd, a, dx, dy, x)
@@ -198,14 +199,14 @@ func TestGradients(t *testing.T) {
 	})
 	t.Run("swiglu", func(t *testing.T) {
 		gu, y, dy, dgu := f64(r, 4, 10), f64(r, 4, 5), f64(r, 4, 5), f64(r, 4, 10)
-		for k := range graph.NumActivations {
+		for k := range model.NumActivations {
 			a := &graph.Attr{Act: k}
 			run(graph.SwiGLUBwd, a, dgu, dy, gu, none, none)
 			difference(t, k.String(), gu, dgu, y, dy, func() { run(graph.SwiGLU, a, y, gu, none) })
 		}
 	})
 	t.Run("weighted swiglu", func(t *testing.T) {
-		a := &graph.Attr{Act: graph.SiLU}
+		a := &graph.Attr{Act: model.SiLU}
 		gu, w, y, dy, dgu, dw := f64(r, 3, 20), f64(r, 3, 2), f64(r, 3, 10), f64(r, 3, 10), f64(r, 3, 20), f64(r, 3, 2)
 		forward := func() { run(graph.SwiGLU, a, y, gu, w) }
 		run(graph.SwiGLUBwd, a, dgu, dy, gu, w, dw)
@@ -213,7 +214,7 @@ func TestGradients(t *testing.T) {
 		difference(t, "dw", w, dw, y, dy, forward)
 	})
 	t.Run("bounded swiglu", func(t *testing.T) { // some gates and ups are beyond the limit
-		a := &graph.Attr{Act: graph.SiLU, Limit: 0.8, Alpha: 1.7, Acc: true}
+		a := &graph.Attr{Act: model.SiLU, Limit: 0.8, Alpha: 1.7, Acc: true}
 		gu, w, y, dy, dgu, dw := f64(r, 3, 20), f64(r, 3, 2), f64(r, 3, 10), f64(r, 3, 10), f64(r, 3, 20), f64(r, 3, 2)
 		forward := func() { run(graph.SwiGLU, a, y, gu, w) }
 		clear(dw.F64)

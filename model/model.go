@@ -67,7 +67,7 @@ type Model struct {
 	GateAlpha    float64 // with GateLimit, what gates are multiplied by in the sigmoid
 	Vocab        int
 	MaxPositions int
-	Activation   string // "gelu_new", "gelu", "relu", "silu"
+	Activation   string // its name in config.json, see ActivationOf
 	NormEps      float64
 	RopeTheta    float64
 	RopeScaling  *RopeScaling

@@ -10,6 +10,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/optimizer"
 )
 
@@ -516,12 +517,12 @@ func parseAttr(f *fields, a *graph.Attr) error {
 				return fmt.Errorf("%s: %.40q is not a finite number", field.Name, s)
 			}
 			*v = x
-		case *graph.Activation:
+		case *model.Activation:
 			s, ok := f.take(field.Name)
 			if !ok {
 				continue
 			}
-			if *v, ok = graph.ParseActivation(s); !ok {
+			if *v, ok = model.ParseActivation(s); !ok {
 				return fmt.Errorf("%s: unknown activation %.40q", field.Name, s)
 			}
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/model"
 )
 
 // A program as text: one line per fact, so that a person can read it and two programs
@@ -289,7 +290,7 @@ func appendAttr(line []byte, a *graph.Attr) []byte {
 			if math.Float64bits(*v) != 0 {
 				line = fmt.Appendf(line, " %s=%s", f.Name, strconv.FormatFloat(*v, 'g', -1, 64))
 			}
-		case *graph.Activation:
+		case *model.Activation:
 			if *v != 0 {
 				line = fmt.Appendf(line, " %s=%s", f.Name, v)
 			}

@@ -11,6 +11,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/testkit"
+	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/optimizer"
 )
 
@@ -88,8 +89,8 @@ func (g generator) attr() (a graph.Attr) {
 			*v = int(g.size() >> 10)
 		case *float64:
 			*v = g.float()
-		case *graph.Activation:
-			*v = graph.Activation(g.IntN(int(graph.NumActivations)))
+		case *model.Activation:
+			*v = model.Activation(g.IntN(int(model.NumActivations)))
 		}
 	}
 	return a

@@ -7,6 +7,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/program"
 )
@@ -217,7 +218,7 @@ func (g *gridBuilder) compute(rows int) {
 		if first {
 			act.h = mat("h", i, 6)
 			g.op(device.Compute, graph.Linear, graph.Attr{}, act.h, g.rows(x, i*n, n), g.matrixOf(g.weights[0].full, 0), program.Region{}, program.Region{})
-			g.op(device.Compute, graph.Act, graph.Attr{Act: graph.GELUErf}, act.a, act.h)
+			g.op(device.Compute, graph.Act, graph.Attr{Act: model.GELUErf}, act.a, act.h)
 		}
 		if first && !last {
 			g.message(graph.Send, g.rank+1, i, act.a)
@@ -240,7 +241,7 @@ func (g *gridBuilder) compute(rows int) {
 		if !last {
 			g.message(graph.Recv, g.rank+1, 100+i, act.da)
 		}
-		g.op(device.Compute, graph.ActBwd, graph.Attr{Act: graph.GELUErf}, act.da, act.da, act.h)
+		g.op(device.Compute, graph.ActBwd, graph.Attr{Act: model.GELUErf}, act.da, act.da, act.h)
 		g.gradient(&g.weights[0], i, g.rows(x, i*n, n), act.da)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -273,7 +274,7 @@ var mutations = []mutation{
 				return ""
 			}
 			*v *= 1.5
-		case *graph.Activation:
+		case *model.Activation:
 			*v = (*v + 1) % 4
 		}
 		return fmt.Sprintf("%s of i%d is other", f.Name, i)

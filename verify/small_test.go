@@ -6,6 +6,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/program"
 )
@@ -125,7 +126,7 @@ func (s *smallBuilder) microBatch(i, x, y, scalars, total, w, dw int) {
 	xs, ys := s.rows(x, i*n, n), s.rows(y, i*n, n)
 	h, a, z, l, da := mat("h", 6), mat("a", 6), mat("z", 5), mat("l", 1), mat("da", 6)
 	acc := graph.Attr{Acc: i > 0}
-	gelu := graph.Attr{Act: graph.GELUErf}
+	gelu := graph.Attr{Act: model.GELUErf}
 	s.op(c, graph.Linear, graph.Attr{}, s.BufferRegion(h), xs, s.weight(w, 0), program.Region{}, program.Region{})
 	s.op(c, graph.Act, gelu, s.BufferRegion(a), s.BufferRegion(h))
 	s.op(c, graph.Linear, graph.Attr{}, s.BufferRegion(z), s.BufferRegion(a), s.weight(w, 1), program.Region{}, program.Region{})

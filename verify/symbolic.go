@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/program"
 )
@@ -165,7 +166,7 @@ func opValue(in *program.Instr) Value {
 			n = uint64(*x)
 		case *float64:
 			n = math.Float64bits(*x)
-		case *graph.Activation:
+		case *model.Activation:
 			n = uint64(*x)
 		}
 		if n != 0 {

@@ -13,6 +13,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/kernel"
+	"github.com/athanor-llm/athanor/model"
 )
 
 // slots draws how many experts a token goes to.
@@ -69,7 +70,7 @@ func (s *sample) biases(n, k, out int) {
 // bound sometimes bounds a SwiGLU's gates and ups.
 func (s *sample) bound() {
 	if s.IntN(2) == 0 {
-		s.call.Attr.Act, s.call.Attr.Limit, s.call.Attr.Alpha = graph.SiLU, 0.75, 1.702
+		s.call.Attr.Act, s.call.Attr.Limit, s.call.Attr.Alpha = model.SiLU, 0.75, 1.702
 	}
 }
 

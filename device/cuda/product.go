@@ -7,6 +7,7 @@ import (
 	"github.com/athanor-llm/athanor/device/cuda/kernels"
 	"github.com/athanor-llm/athanor/device/cuda/nv"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/model"
 )
 
 // The three products of a linear layer share one form: y = bias + res + op(a).op(b),
@@ -70,7 +71,7 @@ func linearDX(b *builder) error {
 // cards; those of compute capability 12 (GeForce) multiply with the same instructions as these.
 func (b *builder) derives(p product, x device.Operand) bool {
 	a := &b.call.Attr
-	return b.library && (b.major == 9 || b.major == 10) && a.Act == graph.GELUTanh && !a.NF4 && p.y.Rows > 0 && inWholePacks(p.y) && inWholePacks(p.a) &&
+	return b.library && (b.major == 9 || b.major == 10) && a.Act == model.GELUTanh && !a.NF4 && p.y.Rows > 0 && inWholePacks(p.y) && inWholePacks(p.a) &&
 		b.packed(p.y) && b.packed(p.a) && b.packed(p.b) && b.packed(x)
 }
 

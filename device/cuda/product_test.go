@@ -13,6 +13,7 @@ import (
 	"github.com/athanor-llm/athanor/device/cuda/internal/fake"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/kernel"
+	"github.com/athanor-llm/athanor/model"
 )
 
 // square is a product of 64 x 64 matrices of bf16, from an address on.
@@ -135,17 +136,17 @@ func TestDerives(t *testing.T) {
 	defer cores.Close()
 	for _, c := range []struct {
 		name                   string
-		act                    graph.Activation
+		act                    model.Activation
 		major, inner, pad, odd int
 		fused, rejected        bool
 	}{
-		{"as it should be", graph.GELUTanh, 9, 32, 0, 0, true, false},
-		{"rejected", graph.GELUTanh, 9, 32, 0, 0, true, true},
-		{"another activation", graph.ReLU, 9, 32, 0, 0, false, false},
-		{"an older card", graph.GELUTanh, 8, 32, 0, 0, false, false},
-		{"a card for games", graph.GELUTanh, 12, 32, 0, 0, false, false},
-		{"terms that are no whole packs", graph.GELUTanh, 9, 28, 4, 0, false, false},
-		{"rows that begin anywhere", graph.GELUTanh, 9, 32, 0, 3, false, false},
+		{"as it should be", model.GELUTanh, 9, 32, 0, 0, true, false},
+		{"rejected", model.GELUTanh, 9, 32, 0, 0, true, true},
+		{"another activation", model.ReLU, 9, 32, 0, 0, false, false},
+		{"an older card", model.GELUTanh, 8, 32, 0, 0, false, false},
+		{"a card for games", model.GELUTanh, 12, 32, 0, 0, false, false},
+		{"terms that are no whole packs", model.GELUTanh, 9, 28, 4, 0, false, false},
+		{"rows that begin anywhere", model.GELUTanh, 9, 32, 0, 3, false, false},
 	} {
 		libs := lib
 		if !onGPU() {

@@ -14,6 +14,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/kernel"
+	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/optimizer"
 )
 
@@ -255,7 +256,7 @@ var samples = withUpdateSamples(map[graph.Op]func(s *sample){
 		s.mat(n, out)
 		s.maybePacked(in, out)
 		if !s.acc && s.IntN(2) == 0 {
-			s.call.Attr.Act = graph.Activation(s.IntN(int(graph.NumActivations)))
+			s.call.Attr.Act = model.Activation(s.IntN(int(model.NumActivations)))
 			s.mat(n, in)
 		}
 	},
@@ -397,20 +398,20 @@ var samples = withUpdateSamples(map[graph.Op]func(s *sample){
 	},
 	graph.Act: func(s *sample) {
 		n, c := s.n(), s.cols()
-		s.call.Attr.Act = graph.Activation(s.IntN(int(graph.NumActivations)))
+		s.call.Attr.Act = model.Activation(s.IntN(int(model.NumActivations)))
 		s.mat(n, c)
 		s.mat(n, c)
 	},
 	graph.ActBwd: func(s *sample) {
 		n, c := s.n(), s.cols()
-		s.call.Attr.Act = graph.Activation(s.IntN(int(graph.NumActivations)))
+		s.call.Attr.Act = model.Activation(s.IntN(int(model.NumActivations)))
 		s.mat(n, c)
 		s.mat(n, c)
 		s.mat(n, c)
 	},
 	graph.SwiGLU: func(s *sample) {
 		n, c := s.n(), s.cols()
-		s.call.Attr.Act = graph.Activation(s.IntN(int(graph.NumActivations)))
+		s.call.Attr.Act = model.Activation(s.IntN(int(model.NumActivations)))
 		k := s.slots()
 		s.mat(n, k*c)
 		s.mat(n, 2*k*c)
@@ -421,7 +422,7 @@ var samples = withUpdateSamples(map[graph.Op]func(s *sample){
 	},
 	graph.SwiGLUBwd: func(s *sample) {
 		n, c := s.n(), s.cols()
-		s.call.Attr.Act = graph.Activation(s.IntN(int(graph.NumActivations)))
+		s.call.Attr.Act = model.Activation(s.IntN(int(model.NumActivations)))
 		k := s.slots()
 		s.mat(n, 2*k*c)
 		s.mat(n, k*c)

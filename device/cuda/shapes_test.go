@@ -14,6 +14,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/kernel"
+	"github.com/athanor-llm/athanor/model"
 )
 
 // modelShapes are tokens, inputs and outputs of a linear layer: some of GPT-2's and
@@ -136,7 +137,7 @@ func derivative(x float64) float64 {
 	dx, one, at := kernel.NewTensor(graph.F64, 1, 1), kernel.NewTensor(graph.F64, 1, 1), kernel.NewTensor(graph.F64, 1, 1)
 	one.Set(0, 0, 1)
 	at.Set(0, 0, x)
-	kernel.Lookup(graph.ActBwd).Reference(nil, &graph.Attr{Act: graph.GELUTanh}, []kernel.Tensor{dx, one, at})
+	kernel.Lookup(graph.ActBwd).Reference(nil, &graph.Attr{Act: model.GELUTanh}, []kernel.Tensor{dx, one, at})
 	return dx.At(0, 0)
 }
 

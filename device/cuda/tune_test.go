@@ -18,6 +18,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
+	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/model/family"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
@@ -34,7 +35,7 @@ func tuneCalls(tokens, in, out int) (calls []device.Call, size int64) {
 	w, bias := place(graph.BF16, in, out), place(graph.BF16, 1, out)
 	x, dx, y, dy := place(graph.BF16, tokens, in), place(graph.BF16, tokens, in), place(graph.BF16, tokens, out), place(graph.BF16, tokens, out)
 	dw := place(graph.F32, in, out)
-	gelu := graph.Attr{Act: graph.GELUTanh}
+	gelu := graph.Attr{Act: model.GELUTanh}
 	return []device.Call{
 		{Op: graph.Linear, Args: []device.Operand{y, x, w}},
 		{Op: graph.Linear, Args: []device.Operand{y, x, w, bias}},

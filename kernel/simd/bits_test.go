@@ -25,6 +25,9 @@ func TestBits(t *testing.T) {
 		var lines []string
 		both(v, v, func(name string, f, _ reflect.Value) {
 			name = strings.TrimPrefix(name, v.Name+".")
+			if f.IsNil() {
+				t.Fatalf("%s has no %s; hint: go generate ./kernel/simd", v.Name, name)
+			}
 			lines = append(lines, fmt.Sprintf("%s %016x %016x", name, hash(name, f, ordinary), hash(name, f, anyNumber)))
 		})
 		if *update {

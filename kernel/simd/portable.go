@@ -6,6 +6,7 @@ import (
 
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/float16"
+	"github.com/athanor-llm/athanor/model"
 )
 
 // Portable returns the table in plain Go, for machines without vector instructions
@@ -47,13 +48,13 @@ func Portable() *Set {
 	return s
 }
 
-// activations are by graph.Activation.
+// activations are by model.Activation.
 var activations = [...]struct {
 	act func(y, x []float32)
 	bwd func(dx, dy, x []float32)
 }{{geluTanh, geluTanhBwd}, {geluErf, geluErfBwd}, {relu, reluBwd}, {silu, siluBwd}}
 
-var _ = [1]struct{}{}[len(activations)-int(graph.NumActivations)] // compiles if each activation has its functions
+var _ = [1]struct{}{}[len(activations)-int(model.NumActivations)] // compiles if each activation has its functions
 
 func portableRows[T Stored]() Rows[T] {
 	return Rows[T]{

@@ -17,7 +17,9 @@
 // Exponentials are within 2 ulp.
 package simd
 
-import "github.com/athanor-llm/athanor/graph"
+import (
+	"github.com/athanor-llm/athanor/model"
+)
 
 // Set is the table of vector functions of one instruction set.
 type Set struct {
@@ -52,10 +54,10 @@ type Set struct {
 	// Transpose: dst[c*rows+r] = src[r*stride+c].
 	Transpose func(dst, src []float32, rows, cols, stride int)
 
-	Act    [graph.NumActivations]func(y, x []float32)                     // by graph.Activation
-	ActBwd [graph.NumActivations]func(dx, dy, x []float32)                // dx = dy*act'(x)
-	GLU    [graph.NumActivations]func(y, gate, up []float32)              // y = act(gate)*up
-	GLUBwd [graph.NumActivations]func(dgate, dup, dy, gate, up []float32) // its derivative
+	Act    [model.NumActivations]func(y, x []float32)                     // by model.Activation
+	ActBwd [model.NumActivations]func(dx, dy, x []float32)                // dx = dy*act'(x)
+	GLU    [model.NumActivations]func(y, gate, up []float32)              // y = act(gate)*up
+	GLUBwd [model.NumActivations]func(dgate, dup, dy, gate, up []float32) // its derivative
 	Widen  func(y []float32, x []uint16)                                  // bf16 to f32
 	Narrow func(y []uint16, x []float32)                                  // f32 to bf16, to nearest, ties to even; NaN stays NaN
 	// NF4: y[i] = level of 4-bit index i * scales[i/64]; see graph.NF4Block. Byte j has the indices of elements 2j

@@ -40,3 +40,8 @@ var (
 	perHead   derived = func(m *model.Model) int { return m.Width / max(m.Heads, 1) }
 	fourWidth derived = func(m *model.Model) int { return 4 * m.Width }
 )
+
+// activated is the row of the activation: any that is built, since none is special to a family.
+func activated(key, def string) row {
+	return row{key: key, field: activation, def: def, only: model.ActivationNames()}
+}

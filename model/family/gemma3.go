@@ -17,7 +17,7 @@ var gemma3 = family{
 		row{key: "head_dim", field: headDim, def: 256},
 		row{key: "intermediate_size", field: feedForward, def: 9216},
 		row{key: "max_position_embeddings", field: maxPositions, def: 131072},
-		row{key: "hidden_activation", field: activation, def: "gelu_pytorch_tanh", only: []string{"gelu_pytorch_tanh", "gelu_new", "gelu", "silu"}},
+		activated("hidden_activation", "gelu_pytorch_tanh"),
 		row{key: "rope_theta", field: ropeTheta, def: 1e6},
 		row{key: "tie_word_embeddings", field: tied, def: true},
 		row{key: "query_pre_attn_scalar", field: queryScalar, def: 256},

@@ -22,7 +22,7 @@ var gpt2 = family{
 		{key: "n_head", field: heads, def: 12},
 		{key: "n_inner", field: feedForward, def: fourWidth},
 		{key: "n_positions", field: maxPositions, def: 1024},
-		{key: "activation_function", field: activation, def: "gelu_new", only: []string{"gelu_new", "gelu_pytorch_tanh", "gelu", "relu"}},
+		activated("activation_function", "gelu_new"),
 		{key: "layer_norm_epsilon", field: normEps, def: 1e-5},
 		{key: "initializer_range", field: initStd, def: 0.02},
 		{key: "tie_word_embeddings", field: tied, def: true},

@@ -23,6 +23,7 @@ var gptOSS = family{
 		row{key: "head_dim", field: headDim, def: 64, null: perHead},
 		row{key: "intermediate_size", field: feedForward, def: 2880},
 		row{key: "max_position_embeddings", field: maxPositions, def: 131072},
+		row{key: "hidden_act", field: activation, def: "silu", only: []string{"silu"}}, // what the bounds are of
 		row{key: "rms_norm_eps", field: normEps, def: 1e-5},
 		row{key: "rope_theta", field: ropeTheta, def: 150000},
 		row{key: "attention_bias", field: qkvBias, def: true, also: []field{outBias}},

@@ -70,7 +70,7 @@ var llamaTable = []row{
 	{key: "head_dim", field: headDim, def: perHead},
 	{key: "intermediate_size", field: feedForward, def: 11008},
 	{key: "max_position_embeddings", field: maxPositions, def: 2048},
-	{key: "hidden_act", field: activation, def: "silu", only: []string{"silu"}},
+	activated("hidden_act", "silu"),
 	{key: "rms_norm_eps", field: normEps, def: 1e-6},
 	{key: "rope_theta", field: ropeTheta, def: 10000},
 	{key: "rope_interleaved", only: false},

@@ -23,7 +23,7 @@ var gptNeoX = family{
 		{key: "num_attention_heads", field: heads, def: 64},
 		{key: "intermediate_size", field: feedForward, def: 24576},
 		{key: "max_position_embeddings", field: maxPositions, def: 2048},
-		{key: "hidden_act", field: activation, def: "gelu", only: []string{"gelu", "gelu_new", "gelu_pytorch_tanh", "relu"}},
+		activated("hidden_act", "gelu"),
 		{key: "layer_norm_eps", field: normEps, def: 1e-5},
 		{key: "rotary_emb_base", field: ropeTheta, def: 10000},
 		share("rotary_pct", 0.25),

@@ -24,7 +24,7 @@ var opt = family{
 		{key: "num_attention_heads", field: heads, def: 12},
 		{key: "ffn_dim", field: feedForward, def: 3072},
 		{key: "max_position_embeddings", field: maxPositions, def: 2048},
-		{key: "activation_function", field: activation, def: "relu", only: []string{"relu", "gelu", "gelu_new"}},
+		activated("activation_function", "relu"),
 		{key: "enable_bias", field: mlpBias, def: true, also: []field{qkvBias, outBias}},
 		{key: "tie_word_embeddings", field: tied, def: true},
 		{key: "init_std", field: initStd, def: 0.02},

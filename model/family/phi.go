@@ -13,7 +13,7 @@ var phi = family{
 		row{key: "num_hidden_layers", field: layers, def: 24},
 		row{key: "hidden_size", field: width, def: 2048},
 		row{key: "intermediate_size", field: feedForward, def: 8192},
-		row{key: "hidden_act", field: activation, def: "gelu_new", only: []string{"gelu_new", "gelu_pytorch_tanh", "gelu", "relu"}},
+		activated("hidden_act", "gelu_new"),
 		row{key: "layer_norm_eps", field: normEps, def: 1e-5},
 		row{key: "qk_layernorm", only: false},
 		share("partial_rotary_factor", 0.5),

@@ -14,7 +14,7 @@ var stableLM = family{
 		row{key: "head_dim", read: (*config).perHead, write: writeHeadDim},
 		row{key: "intermediate_size", field: feedForward, def: 6912},
 		row{key: "max_position_embeddings", field: maxPositions, def: 4096},
-		row{key: "hidden_act", field: activation, def: "silu", only: []string{"silu", "gelu", "gelu_pytorch_tanh", "gelu_new"}},
+		activated("hidden_act", "silu"),
 		row{key: "layer_norm_eps", field: normEps, def: 1e-5},
 		row{key: "use_qkv_bias", field: qkvBias, def: false},
 		row{key: "use_parallel_residual", field: parallel, def: false},

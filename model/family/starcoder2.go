@@ -14,7 +14,7 @@ var starCoder2 = family{
 		row{key: "num_key_value_heads", field: kvHeads, def: 2},
 		row{key: "intermediate_size", field: feedForward, def: 12288},
 		row{key: "max_position_embeddings", field: maxPositions, def: 4096},
-		row{key: "hidden_act", field: activation, def: "gelu_pytorch_tanh", only: []string{"gelu_pytorch_tanh", "gelu_new", "gelu", "relu"}},
+		activated("hidden_act", "gelu_pytorch_tanh"),
 		row{key: "norm_epsilon", field: normEps, def: 1e-5},
 		row{key: "tie_word_embeddings", field: tied, def: true},
 		row{key: "initializer_range", field: initStd, def: 0.018042},

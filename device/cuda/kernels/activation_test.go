@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/model"
 )
 
 // TestActivations: there is a function for each activation, and no number stands for all others.
@@ -14,7 +14,7 @@ func TestActivations(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for a := range graph.NumActivations {
+	for a := range model.NumActivations {
 		if !strings.Contains(source, fmt.Sprintf("if ACT == %d", a)) { // #if or #elif
 			t.Errorf("activation.cuh has no function for %v; hint: add #elif ACT == %d", a, a)
 		}

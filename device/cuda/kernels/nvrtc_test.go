@@ -11,8 +11,8 @@ import (
 
 	"github.com/athanor-llm/athanor/device/cuda/internal/fake"
 	"github.com/athanor-llm/athanor/device/cuda/nv"
-	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/testkit"
+	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/optimizer"
 )
 
@@ -45,7 +45,7 @@ func variants() []Unit {
 		for _, name := range []string{"cast", "add", "scale"} {
 			list = append(list, Unit{name, types + " VEC=1"}, Unit{name, types + " " + wide})
 		}
-		for k := range graph.NumActivations {
+		for k := range model.NumActivations {
 			act := fmt.Sprintf(" ACT=%d", k)
 			list = append(list, Unit{"act", types + act + " VEC=1"}, Unit{"act", types + act + " " + wide}, Unit{"act_bwd", types + act + " " + wide})
 			list = append(list, Unit{"swiglu", types + act + " SLOTS=0 SUMS=0 " + wide}, Unit{"swiglu_bwd", types + act + " SLOTS=0 SUMS=0 " + wide}, Unit{"swiglu_bwd", types + act + " SLOTS=0 SUMS=0 VEC=1"},

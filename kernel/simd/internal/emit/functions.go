@@ -5,7 +5,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/model"
 )
 
 // functions describes the vector functions of simd.Set, which documents them. In parameters, results follow a
@@ -146,7 +146,7 @@ var conversions = []function{
 // fields lists the fields of simd.Update, in order.
 var fields = []string{"Clip", "Beta1", "Rest1", "Beta2", "Rest2", "Keep", "Step", "Root", "Eps"}
 
-// activations are by graph.Activation: the value at x, and d times the derivative there,
+// activations are by model.Activation: the value at x, and d times the derivative there,
 // which also returns a function that makes the value from what it has already computed.
 var activations = [...]struct {
 	value  func(b *body, x val) val
@@ -191,7 +191,7 @@ var activations = [...]struct {
 	},
 }
 
-var _ = [1]struct{}{}[len(activations)-int(graph.NumActivations)] // compiles if each activation has its description
+var _ = [1]struct{}{}[len(activations)-int(model.NumActivations)] // compiles if each activation has its description
 
 // activationFunctions lists the functions of all activations.
 func activationFunctions() (list []function) {

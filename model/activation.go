@@ -1,4 +1,4 @@
-package graph
+package model
 
 import (
 	"fmt"
@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Activation selects the function of Act, SwiGLU and their derivatives.
+// Activation is the function between the products of a feed-forward, alone or, if that is gated, of its gate.
 type Activation uint8
 
 const (
@@ -17,7 +17,8 @@ const (
 	NumActivations // how many there are
 )
 
-// activations defines each activation: its name in programs, its names in config.json, its value and derivative at x.
+// activations defines each activation: its name in programs, its names in config.json (the keys of
+// ACT2FN in transformers), its value and derivative at x.
 var activations = [...]struct {
 	name  string
 	names []string
@@ -67,16 +68,16 @@ func ParseActivation(name string) (a Activation, ok bool) {
 	return 0, false
 }
 
-// activationNames lists the names in config.json.
-func activationNames() (list []string) {
+// ActivationNames lists the names in config.json.
+func ActivationNames() (list []string) {
 	for _, a := range activations {
 		list = append(list, a.names...)
 	}
 	return list
 }
 
-// activationOf returns the activation that has a name in config.json.
-func activationOf(name string) (a Activation, ok bool) {
+// ActivationOf returns the activation that has a name in config.json.
+func ActivationOf(name string) (a Activation, ok bool) {
 	for a := range NumActivations {
 		if slices.Contains(activations[a].names, name) {
 			return a, true
