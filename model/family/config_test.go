@@ -341,7 +341,7 @@ func TestRefusedFamilies(t *testing.T) {
 		`"model_type": "gemma3_text", "rope_parameters": {"full_attention": {"rope_type": "yarn", "truncate": true}}`:                          "truncate",
 		`"model_type": "starcoder2", "mlp_type": "gated"`:                                                                                      "mlp_type",
 		`"model_type": "starcoder2", "norm_type": "rms"`:                                                                                       "norm_type",
-		`"model_type": "gpt_oss", "hidden_act": "gelu"`:                                                                                       "gelu",
+		`"model_type": "gpt_oss", "hidden_act": "gelu"`:                                                                                        "gelu",
 		`"model_type": "starcoder2", "hidden_act": "tanh"`:                                                                                     "tanh",
 		`"model_type": "stablelm", "qk_layernorm": true`:                                                                                       "qk_layernorm",
 		`"model_type": "stablelm", "head_dim": 128`:                                                                                            "head_dim",
