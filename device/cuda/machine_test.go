@@ -65,34 +65,23 @@ func TestMain(m *testing.M) {
 // the opposite order of threads or blocks.
 type way func(t *testing.T, g *fake.GPU, descending bool) kernels.Compiler
 
-// texts run the kernels' text, threads in one order and in the opposite one. There is one of each,
-// since that text has global state.
-var texts = sync.OnceValues(func() (both [2]*fake.Runner, err error) {
+// texts runs the kernels' text. There is one, since that text has global state.
+var texts = sync.OnceValues(func() (*fake.Runner, error) {
 	dir, err := scratchDir()
-	for i := range both {
-		if err == nil {
-			both[i], err = fake.NewRunner(dir)
-		}
+	if err != nil {
+		return nil, err
 	}
-	if err == nil {
-		both[1].Descending = true
-	}
-	return both, err
+	return fake.NewRunner(dir)
 })
 
 // asText runs the kernels' text, which a C++ compiler translates for the CPU.
 func asText(t *testing.T, g *fake.GPU, descending bool) kernels.Compiler {
 	t.Helper()
-	both, err := texts()
+	r, err := texts()
 	if err != nil {
 		t.Skipf("kernels do not run on the CPU: %v", err)
 	}
-	r := both[0]
-	if descending {
-		r = both[1]
-	}
-	g.Kernel, g.Load = r.Kernel, r.Load
-	return fake.Compiler{}
+	return r.Install(g, descending)
 }
 
 // asCode runs what NVIDIA's compiler makes of the kernels, instruction by instruction.

@@ -15,6 +15,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cuda"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model/family"
 	"github.com/athanor-llm/athanor/optimizer"
@@ -41,8 +42,24 @@ func onGPU(real, toy int) int {
 	return toy
 }
 
+// kinds returns all cases on a GPU, and on the fake one of those that are the same toy.
+func kinds[T any, K comparable](cases []T, kind func(T) K) []T {
+	if cuda.OnGPU() {
+		return cases
+	}
+	seen := map[K]bool{}
+	return slices.DeleteFunc(slices.Clone(cases), func(c T) bool {
+		was := seen[kind(c)]
+		seen[kind(c)] = true
+		return was
+	})
+}
+
 func open(t *testing.T, o cuda.Options) *cuda.Device {
 	t.Helper()
+	if !cuda.OnGPU() {
+		testkit.Needs(t, testkit.Usual)
+	}
 	d, _ := cuda.Machine(t, o)
 	return d
 }
@@ -203,15 +220,16 @@ func TestRateBytes(t *testing.T) {
 func TestRateAlgorithms(t *testing.T) {
 	some := cuda.RandomBF16(noise(), onGPU(32<<20, 1<<10))
 	tokens := onGPU(16384, 64)
-	for _, c := range []struct {
+	type layer struct {
 		in, out  int
 		wt, gelu bool // gelu: its derivative behind the gradient of the input
-	}{
+	}
+	for _, c := range kinds([]layer{
 		{768, 2304, false, false}, {768, 768, false, false}, {768, 3072, false, false}, {3072, 768, false, true},
 		{1600, 4800, false, false}, {1600, 1600, false, false}, {1600, 6400, false, false}, {6400, 1600, false, true},
 		{2048, 3072, true, false}, {2048, 2048, true, false}, {2048, 16384, true, false}, {8192, 2048, true, false},
 		{4096, 6144, true, false}, {4096, 4096, true, false}, {4096, 28672, true, false}, {14336, 4096, true, false},
-	} {
+	}, func(c layer) [2]bool { return [2]bool{c.wt, c.gelu} }) {
 		in, out, at := onGPU(c.in, 24), onGPU(c.out, 40), int64(0)
 		place := func(rows, cols int) device.Operand {
 			o := matrix(device.DeviceTier, graph.BF16, at, rows, cols)
@@ -277,9 +295,10 @@ func TestRateAlgorithms(t *testing.T) {
 func TestRateSums(t *testing.T) {
 	tokens := onGPU(16384, 64)
 	some := cuda.RandomBF16(noise(), onGPU(32<<20, 1<<10))
-	for _, c := range []struct{ seq, m, n int }{{1024, 768, 768}, {1024, 768, 2304}, {1024, 768, 3072}, {1024, 3072, 768}, {1024, 50257, 768}, {4096, 768, 2304},
+	type weight struct{ seq, m, n int }
+	for _, c := range kinds([]weight{{1024, 768, 768}, {1024, 768, 2304}, {1024, 768, 3072}, {1024, 3072, 768}, {1024, 50257, 768}, {4096, 768, 2304},
 		{1024, 1600, 4800}, {1024, 1600, 1600}, {1024, 1600, 6400}, {1024, 6400, 1600}, {1024, 50257, 1600},
-		{4096, 512, 2048}, {4096, 2048, 2048}, {4096, 8192, 2048}, {4096, 2048, 8192}} {
+		{4096, 512, 2048}, {4096, 2048, 2048}, {4096, 8192, 2048}, {4096, 2048, 8192}}, func(weight) int { return 0 }) {
 		seq, m, n := onGPU(c.seq, 16), onGPU(c.m, 24), onGPU(c.n, 40)
 		x, dy, y := matrix(device.DeviceTier, graph.BF16, 0, tokens, m), matrix(device.DeviceTier, graph.BF16, 0, tokens, n), matrix(device.DeviceTier, graph.F32, 0, m, n)
 		x.Stride = (m + 31) / 32 * 32
@@ -314,13 +333,14 @@ func TestRateSums(t *testing.T) {
 // each.
 func TestRateSumsPaired(t *testing.T) {
 	some := cuda.RandomBF16(noise(), onGPU(32<<20, 1<<10))
-	for _, c := range []struct {
+	type pair struct {
 		tokens, seq int
 		list        [2][2]int
-	}{
+	}
+	for _, c := range kinds([]pair{
 		{32768, 1024, [2][2]int{{768, 2304}, {768, 768}}}, {32768, 1024, [2][2]int{{768, 3072}, {3072, 768}}},
 		{16384, 1024, [2][2]int{{1600, 4800}, {1600, 1600}}}, {16384, 1024, [2][2]int{{1600, 6400}, {6400, 1600}}}, {16384, 4096, [2][2]int{{3072, 2048}, {2048, 2048}}},
-	} {
+	}, func(pair) int { return 0 }) {
 		tokens, at := onGPU(c.tokens, 64), int64(0)
 		place := func(dt graph.DType, rows, cols int) device.Operand {
 			o := matrix(device.DeviceTier, dt, at, rows, cols)

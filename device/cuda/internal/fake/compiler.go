@@ -3,6 +3,7 @@
 package fake
 
 import (
+	"bytes"
 	"crypto/sha256"
 	_ "embed"
 	"fmt"
@@ -17,11 +18,17 @@ import (
 	"github.com/athanor-llm/athanor/device/cuda/nv"
 )
 
-//go:embed shim.h
+//go:embed shim/shim.h
 var shim string
 
+//go:embed shim/shim.cc
+var shimCode string
+
 // Compiler stands in for NVRTC: its "code" is C++ source for the CPU.
-type Compiler struct{}
+type Compiler struct {
+	// Runner, if not nil, makes that source ready to run, so that many kernels are compiled at once.
+	Runner *Runner
+}
 
 // VersionString returns a constant.
 func (Compiler) VersionString() (string, error) { return "fake", nil }
@@ -31,8 +38,8 @@ var kernelName = regexp.MustCompile(`__global__ void (?:__launch_bounds__\(.*\) 
 // Target returns the architecture of a card.
 func (Compiler) Target(cc int) string { return "sm_" + nv.Architecture(cc) }
 
-// Compile returns the shim, the kernel's text and a launcher, concatenated.
-func (Compiler) Compile(name, source string, options []string) ([]byte, string, error) {
+// Compile returns what the text is compiled after, the text, and a launcher.
+func (c Compiler) Compile(name, source string, options []string) ([]byte, string, error) {
 	var b strings.Builder
 	for _, o := range options {
 		if d, ok := strings.CutPrefix(o, "-D"); ok {
@@ -40,23 +47,29 @@ func (Compiler) Compile(name, source string, options []string) ([]byte, string, 
 			fmt.Fprintf(&b, "#define %s %s\n", n, v)
 		}
 	}
-	fmt.Fprintf(&b, "#line 1 \"shim.h\"\n%s%s\n", shim, source)
+	fmt.Fprintf(&b, "#include \"shim.h\"\n%s\n", source)
 	b.WriteString("static void (*kernelBody)(const Args);\nstatic void callKernel(const void* a) { kernelBody(*(const Args*)a); }\n" +
 		"extern \"C\" int shimLaunch(const char* name, const unsigned* grid, const unsigned* block, unsigned shared, const void* args, int descending) {\n")
 	for _, m := range kernelName.FindAllStringSubmatch(source, -1) {
 		fmt.Fprintf(&b, "  if (!strcmp(name, %q)) kernelBody = %s; else\n", m[1], m[1])
 	}
-	b.WriteString("  return 3;\n  return shimRun(callKernel, grid, block, shared, args, descending);\n}\n")
-	return []byte(b.String() + "\x00"), "", nil
+	b.WriteString("  return 3;\n  return shimRun(callKernel, grid, block, shared, args, descending);\n}\n\x00")
+	image := []byte(b.String())
+	if c.Runner != nil {
+		if err := c.Runner.Load(image); err != nil {
+			return nil, "", err
+		}
+	}
+	return image, "", nil
 }
 
 // Runner runs kernels on the CPU.
 type Runner struct {
-	// Descending runs the threads of a block in descending order.
-	Descending bool
-	dir        string
-	mu         sync.Mutex
-	libraries  map[[32]byte]nv.Proc
+	dir     string
+	running sync.Mutex             // the shim's state is global
+	shim    func() (string, error) // the library made of shim.cc
+	mu      sync.Mutex
+	units   map[[32]byte]func() (nv.Proc, error)
 }
 
 // NewRunner returns a Runner that keeps compiled code in dir. It fails if there is
@@ -68,32 +81,46 @@ func NewRunner(dir string) (*Runner, error) {
 	if _, err := exec.LookPath("g++"); err != nil {
 		return nil, err
 	}
-	return &Runner{dir: dir, libraries: map[[32]byte]nv.Proc{}}, nil
+	r := &Runner{dir: dir, units: map[[32]byte]func() (nv.Proc, error){}}
+	r.shim = sync.OnceValues(func() (string, error) {
+		if err := os.WriteFile(filepath.Join(dir, "shim.h"), []byte(shim), 0o600); err != nil {
+			return "", err
+		}
+		return r.build("shim", []byte(shimCode), "-O2", "-nodefaultlibs", "-Wl,--no-as-needed", "-lm", "-lc")
+	})
+	return r, nil
+}
+
+// Install has a GPU run kernels here, threads in ascending or in descending order.
+func (r *Runner) Install(g *GPU, descending bool) Compiler {
+	g.Load = r.Load
+	g.Kernel = func(image []byte, name string, grid, block [3]uint32, shared uint32, args []byte) error {
+		return r.run(image, name, grid, block, shared, args, descending)
+	}
+	return Compiler{Runner: r}
 }
 
 // Load implements GPU.Load. It compiles in advance, since compiling takes longer
 // than any kernel.
 func (r *Runner) Load(image []byte) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	_, err := r.library(image)
+	_, err := r.unit(image)
 	return err
 }
 
-// Kernel implements GPU.Kernel.
-func (r *Runner) Kernel(image []byte, name string, grid, block [3]uint32, shared uint32, args []byte) error {
-	r.mu.Lock()
-	defer r.mu.Unlock() // the shim's state is global
-	launch, err := r.library(image)
+// run implements GPU.Kernel.
+func (r *Runner) run(image []byte, name string, grid, block [3]uint32, shared uint32, args []byte, descending bool) error {
+	launch, err := r.unit(image)
 	if err != nil {
 		return err
 	}
-	var descending uintptr
-	if r.Descending {
-		descending = 1
+	var order uintptr
+	if descending {
+		order = 1
 	}
+	r.running.Lock()
+	defer r.running.Unlock()
 	text := append([]byte(name), 0)
-	if code := launch(nv.Addr(&text[0]), nv.Addr(&grid), nv.Addr(&block), uintptr(shared), nv.Addr(&args[0]), descending); code != 0 {
+	if code := launch(nv.Addr(&text[0]), nv.Addr(&grid), nv.Addr(&block), uintptr(shared), nv.Addr(&args[0]), order); code != 0 {
 		return fmt.Errorf("kernel %s failed with %d (1: threads wait at different barriers, 2: block size, 3: unknown, 4: a thread does not wait for its copies, 5: a block waits for a later one)", name, code)
 	}
 	runtime.KeepAlive(text)
@@ -101,33 +128,55 @@ func (r *Runner) Kernel(image []byte, name string, grid, block [3]uint32, shared
 	return nil
 }
 
-func (r *Runner) library(image []byte) (nv.Proc, error) {
+// unit returns the launcher of compiled text; each is compiled once.
+func (r *Runner) unit(image []byte) (nv.Proc, error) {
+	image = bytes.TrimRight(image, "\x00")
 	key := sha256.Sum256(image)
-	if p := r.libraries[key]; p != nil {
-		return p, nil
+	r.mu.Lock()
+	launcher := r.units[key]
+	if launcher == nil {
+		launcher = sync.OnceValues(func() (nv.Proc, error) { return r.load(fmt.Sprintf("%x", key[:12]), image) })
+		r.units[key] = launcher
 	}
-	base := filepath.Join(r.dir, fmt.Sprintf("%x", key[:12]))
-	if _, err := os.Stat(base + ".so"); err != nil {
-		if err := os.WriteFile(base+".cc", image, 0o600); err != nil {
-			return nil, err
-		}
-		// No contraction: devices may contract differently, and the reference is
-		// float64. C++'s own headers and library, which kernels do not use, would take
-		// longer to compile than the kernels. Most of these run a few times: to optimise them
-		// further takes longer than it saves.
-		c := exec.Command("g++", "-pipe", "-std=c++17", "-nostdinc++", "-nodefaultlibs", "-Og", "-w", "-fno-strict-aliasing", "-ffp-contract=off", "-mfma", "-fsanitize=undefined", "-fsanitize-undefined-trap-on-error", "-shared", "-fPIC", "-o", base+".so", base+".cc", "-lm", "-lc")
-		if out, err := c.CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("%s: %w\n%s", base, err, out)
-		}
+	r.mu.Unlock()
+	return launcher()
+}
+
+// load compiles and loads a unit. Undefined behaviour stops the process. So does an access to no memory, without
+// the checks for it, which would take as long to compile as all the rest.
+func (r *Runner) load(name string, image []byte) (nv.Proc, error) {
+	shim, err := r.shim()
+	if err != nil {
+		return nil, err
 	}
-	lib, err := nv.Open(base + ".so")
+	path, err := r.build(name, image, "-Og", "-fsanitize=undefined", "-fno-sanitize=null,pointer-overflow,object-size", "-fsanitize-undefined-trap-on-error", "-nostdlib", shim)
+	if err != nil {
+		return nil, err
+	}
+	lib, err := nv.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	p := lib.Symbol("shimLaunch")
 	if p == nil {
-		return nil, fmt.Errorf("%s has no launcher", base)
+		return nil, fmt.Errorf("%s has no launcher", path)
 	}
-	r.libraries[key] = p
 	return p, nil
+}
+
+// build compiles text to a shared library in the Runner's folder.
+func (r *Runner) build(name string, text []byte, more ...string) (path string, err error) {
+	path = filepath.Join(r.dir, name+".so")
+	source := filepath.Join(r.dir, name+".cc")
+	if err := os.WriteFile(source, text, 0o600); err != nil {
+		return "", err
+	}
+	// No contraction: devices may contract differently, and the reference is float64. Most kernels run a few
+	// times: what makes them faster has to take less time than it saves.
+	c := exec.Command("g++", append([]string{"-pipe", "-std=c++17", "-nostdinc++", "-w", "-fno-strict-aliasing", "-ffp-contract=off", "-mfma", "-shared", "-fPIC",
+		"-fno-use-linker-plugin", "-o", path, source}, more...)...)
+	if out, err := c.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%s: %w\n%s", source, err, out)
+	}
+	return path, nil
 }

@@ -82,7 +82,7 @@ func (m *memory) alloc(a []uintptr) int32 {
 // spoil leaves stale contents in memory, NaN in every type: in all of a small block, and in the beginning of
 // every MiB of a large one, since touching all of it takes longer than most tests.
 func spoil(b []byte) {
-	const most, unit, part = 4 << 20, 1 << 20, 64 << 10
+	const most, unit, part = 1 << 20, 1 << 20, 16 << 10
 	nan := bytes.Repeat([]byte{0xff}, unit)
 	for at := 0; at < len(b); at += unit {
 		some := unit
