@@ -441,6 +441,7 @@ func openedWith(t *testing.T, lib *Libraries, o Options, sizes ...int64) *Device
 // as far off as the CPU's, and the same bits again. On a GPU those of the plain
 // kernel too.
 func TestLibrary(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	cores := kernel.NewEnv(1)
 	defer cores.Close()
 	libs := []*Libraries{withLibrary(t)}

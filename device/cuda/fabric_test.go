@@ -402,6 +402,7 @@ func TestFewQueues(t *testing.T) {
 // TestLeaving: a call does not end while others fetch what it exposed to them: whatever overwrites a
 // source waits for that.
 func TestLeaving(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	for _, hosts := range [][]int{{0, 0, 0}, {0, 1, 0}} {
 		leaveOn(t, ranksAcross(t, asText, hosts, 3, fabricsOn(t, hosts, smallSlot), Options{}, true, rankArena))
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device/cuda/internal/fake"
 	"github.com/athanor-llm/athanor/device/cuda/nv"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // TestNothing: without NVIDIA's libraries Find says which are missing, where
@@ -81,6 +82,7 @@ func TestDated(t *testing.T) {
 // TestProbeChild: what a child prints arrives, and a child that hangs, dies or prints nothing gives a
 // result too.
 func TestProbeChild(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	sh, err := exec.LookPath("sh")
 	if err != nil {
 		t.Skip(err)

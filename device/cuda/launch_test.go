@@ -12,6 +12,7 @@ import (
 	"github.com/athanor-llm/athanor/device/cuda/kernels"
 	"github.com/athanor-llm/athanor/device/cuda/nv"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model/family"
 	"github.com/athanor-llm/athanor/plan"
@@ -46,6 +47,7 @@ func launchesOf(t *testing.T, calls []device.Call) (list []*launch) {
 // TestModelsFit: everything that a step of the known models starts, up to sequences of 131072 tokens,
 // is within the limits of every card.
 func TestModelsFit(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	for _, name := range family.Published() {
 		for _, dt := range []graph.DType{graph.BF16, graph.F32} {
 			for _, shape := range [][2]int{{1024, 64}, {131072, 2}} {

@@ -10,11 +10,13 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cuda"
 	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // TestProbe: all calls that measure a machine can be prepared and run here. On the fake, whose kernels
 // only pass the time, the rates mean nothing.
 func TestProbe(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	fresh := func() device.Device {
 		o := cuda.Options{DiskPath: filepath.Join(t.TempDir(), "disk")}
 		if cuda.OnGPU() {

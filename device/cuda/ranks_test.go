@@ -190,6 +190,7 @@ func TestHostsChangeNothing(t *testing.T) {
 // divides the state, and in every schedule: no rank waits for a launch by another rank's worker that is
 // waiting too.
 func TestRanksAhead(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	if cuda.OnGPU() {
 		t.Skip("of the order of things: the fake, whose kernels do nothing, tells it in less time")
 	}
@@ -220,7 +221,7 @@ func TestRanksAhead(t *testing.T) {
 		plans[name] = pl
 	}
 	tokens := make([]int32, micros*m.MaxPositions)
-	for _, name := range testkit.Sample(slices.Sorted(maps.Keys(plans)), 1, 5) {
+	for _, name := range testkit.Sample(slices.Sorted(maps.Keys(plans)), 1, 3) {
 		pl := plans[name]
 		t.Run(name, func(t *testing.T) {
 			pl.Cache = pl.CacheNeeded(g)
@@ -250,6 +251,7 @@ func TestRanksAhead(t *testing.T) {
 // TestRankLost: a GPU that fails ends the step on all ranks with exit code 4, naming its rank and the
 // instruction.
 func TestRankLost(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	f := load(t, "gpt2-tiny")
 	g := f.graph(t, graph.F32)
 	pl := plan.Plain(g, 1)

@@ -11,11 +11,13 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // TestTransfers: bytes written to arenas are read back, in pieces of all sizes, and their neighbours
 // stay as they are.
 func TestTransfers(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	const size = 7*bounceBytes + 12345
 	d, g := bare(t, Options{}, size, size)
 	r := rand.New(rand.NewPCG(1, 1))

@@ -16,6 +16,7 @@ import (
 	"github.com/athanor-llm/athanor/device/cuda/kernels"
 	"github.com/athanor-llm/athanor/device/cuda/nv"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // TestTuneMemory: a product is tried if what that takes fits in the arena to be and Overhead, to the byte: two
@@ -105,6 +106,7 @@ func TestTuneFill(t *testing.T) {
 
 // TestTuneAligned: an algorithm that needs operands aligned better than a program's are is not chosen.
 func TestTuneAligned(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	calls, size := tuneCalls(24, 40, 48)
 	d, g := tunable(t, "", fake.Algorithm{Turns: 60}, fake.Algorithm{Needs: 2 * mostAligned})
 	if err := d.Tune(calls, 1<<30); err != nil {
@@ -227,6 +229,7 @@ func TestTuneDiffers(t *testing.T) {
 // TestTuneFirst: the first algorithm for canonRows rows defines the bits, whichever the library prefers for the
 // product's own; algorithms of both lists may take its place.
 func TestTuneFirst(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	calls, size := tuneCalls(24, 40, 48)
 	slow, rough := fake.Algorithm{Turns: 60}, fake.Algorithm{Rough: true}
 	for want, list := range map[int][]fake.Algorithm{1: {rough, slow, rough, rough}, 2: {rough, slow, {}, slow}, 3: {rough, slow, slow, {}}} {

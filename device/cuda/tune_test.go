@@ -90,6 +90,7 @@ func results(t *testing.T, d *Device, calls []device.Call, size int64) (all [][]
 // later devices too, without another trial; and not if the choice is spoilt, the product is small or nothing
 // was tuned. The bits stay.
 func TestTune(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	calls, size := tuneCalls(24, 40, 48)
 	slow := fake.Algorithm{Turns: 60}
 	list := []fake.Algorithm{slow, {Rough: true}, {Fails: true}, {}, slow}
@@ -191,6 +192,7 @@ func TestTune(t *testing.T) {
 // TestTuneWithout: where there is no memory to try, or the library takes none or has one only, the first choice
 // stays, and that is no error; neither is a folder that cannot be written.
 func TestTuneWithout(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	calls, size := tuneCalls(24, 40, 48)
 	for what, spoil := range map[string]func(*Device, *fake.GPU){
 		"no memory":     func(_ *Device, g *fake.GPU) { g.Fail["MemAlloc"] = 2 },
@@ -280,6 +282,7 @@ func TestTuneFails(t *testing.T) {
 // is what takes a product's place. A choice that the library rejects gives way to the first algorithm. Calls of
 // host streams and between ranks are not tuned.
 func TestTuneApart(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	calls, size := tuneCalls(24, 40, 48)
 	for _, c := range [][2]int{{0, 3}, {3, 0}} {
 		d, g := tunable(t, "", fake.Algorithm{Turns: 60}, fake.Algorithm{})
