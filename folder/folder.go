@@ -162,14 +162,15 @@ func checkWhole(dir string) error {
 // Tokenizer returns the folder's tokenizer, read on first use. Token ids can be
 // evaluated without one, even if its kind is not supported.
 func (f *Folder) Tokenizer() (*bpe.Tokenizer, error) {
-	path := TokenizerPath(f.Path)
-	if f.tokenizer == nil && !paths.Exists(path) {
-		return nil, fmt.Errorf("%s has no tokenizer.json; hint: copy its tokenizer.json there", f.Path)
+	if f.tokenizer != nil {
+		return f.tokenizer, nil
+	}
+	dir := TokenizerFolder(f.Path)
+	if !bpe.HasFiles(dir) {
+		return nil, fmt.Errorf("%s has no tokenizer.json; hint: copy its tokenizer.json there, or its tokenizer.model, or its vocab.json and merges.txt", f.Path)
 	}
 	var err error
-	if f.tokenizer == nil {
-		f.tokenizer, err = bpe.Load(path)
-	}
+	f.tokenizer, err = bpe.Load(dir)
 	return f.tokenizer, err
 }
 

@@ -9,7 +9,6 @@ import (
 	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/data/bpe"
 	"github.com/athanor-llm/athanor/data/chat"
-	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/machine"
 )
 
@@ -24,17 +23,14 @@ func foldersOf(dir string) []string {
 	return []string{dir}
 }
 
-// TokenizerPath returns the path of a model folder's tokenizer.json, whether or not there is one.
-func TokenizerPath(dir string) string {
-	list := foldersOf(dir)
-	if own := filepath.Join(dir, TokenizerFile); paths.Exists(own) {
-		return own
+// TokenizerFolder returns the folder that has, or should have, the files of a model folder's tokenizer.
+func TokenizerFolder(dir string) string {
+	if bpe.HasFiles(dir) {
+		return dir
 	}
-	return filepath.Join(list[len(list)-1], TokenizerFile)
+	list := foldersOf(dir)
+	return list[len(list)-1]
 }
-
-// TokenizerFile is the file of a tokenizer in a model folder.
-const TokenizerFile = "tokenizer.json"
 
 // OpenTemplate opens the chat template that belongs to the tokenizer in a folder; nil: there is none.
 func OpenTemplate(dir string, t *bpe.Tokenizer) *chat.Template {

@@ -1,7 +1,6 @@
 package train
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -323,7 +322,7 @@ func (t *Run) files() (map[string][]byte, error) {
 			delete(more, "config.json") // it is not a model's
 			maps.Copy(own, more)
 		}
-		same := bytes.Equal(own[folder.TokenizerFile], files[folder.TokenizerFile])
+		same := t.Setup.Tokenizer.Among(own)
 		for name, content := range own {
 			if same || name == "config.json" { // all others are about the tokenizer
 				files[name] = content

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/data"
@@ -92,9 +91,9 @@ func (s *Setup) prepare(ctx context.Context, progress folder.Progress) error {
 // agree checks whether text and model belong together.
 func (s *Setup) agree() error {
 	spec := s.Spec
-	path := folder.TokenizerPath(spec.Model.Name)
-	if own, err := bpe.Load(path); s.Folder != "" && err == nil && own.Hash() != s.Tokenizer.Hash() {
-		s.Notes = append(s.Notes, fmt.Sprintf("the tokenizer is not that of %s, whose weights were trained on other token ids; hint: set tokenizer: %s", s.Folder, filepath.Dir(path)))
+	dir := folder.TokenizerFolder(spec.Model.Name)
+	if own, err := bpe.Load(dir); s.Folder != "" && err == nil && own.Hash() != s.Tokenizer.Hash() {
+		s.Notes = append(s.Notes, fmt.Sprintf("the tokenizer is not that of %s, whose weights were trained on other token ids; hint: set tokenizer: %s", s.Folder, dir))
 	}
 	if stats := s.Stats(); stats.Conversations()+stats.Prompts() > 0 && spec.Preference.Beta == 0 && spec.Documents != config.Whole {
 		s.Notes = append(s.Notes, "the end of a window may cut an answer off from its prompt; hint: set documents: whole to keep them together")

@@ -12,7 +12,6 @@ import (
 	"github.com/athanor-llm/athanor/data/bpe"
 	"github.com/athanor-llm/athanor/data/chat"
 	"github.com/athanor-llm/athanor/folder"
-	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/job"
 	"github.com/athanor-llm/athanor/machine"
 )
@@ -23,7 +22,7 @@ import (
 
 // openTokenizer opens the tokenizer of a configuration, or trains it.
 func openTokenizer(ctx context.Context, spec *job.Spec, corpus *data.Corpus, opt data.Options) (*bpe.Tokenizer, error) {
-	if own := folder.TokenizerPath(spec.Model.Name); spec.Tokenizer == spec.Model.Name && (spec.Tokenizer != "gpt2" || paths.Exists(own)) {
+	if own := folder.TokenizerFolder(spec.Model.Name); spec.Tokenizer == spec.Model.Name && (spec.Tokenizer != "gpt2" || bpe.HasFiles(own)) {
 		t, err := bpe.Load(own)
 		if err != nil {
 			return nil, spec.Fault("tokenizer", err.Error())
@@ -64,7 +63,7 @@ func openTokenizer(ctx context.Context, spec *job.Spec, corpus *data.Corpus, opt
 // openChat opens the chat template next to the tokenizer of a configuration; nil: there is none.
 func openChat(spec *job.Spec, t *bpe.Tokenizer) *chat.Template {
 	dir := spec.Tokenizer
-	if isTrained(dir) || dir == "gpt2" && !(spec.Model.Name == dir && paths.Exists(filepath.Join(dir, folder.TokenizerFile))) {
+	if isTrained(dir) || dir == "gpt2" && !(spec.Model.Name == dir && bpe.HasFiles(dir)) {
 		return nil
 	}
 	if info, err := os.Stat(dir); err == nil && !info.IsDir() {

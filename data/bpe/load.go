@@ -6,8 +6,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/athanor-llm/athanor/internal/bounded"
+	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/internal/suggest"
 )
 
@@ -27,6 +29,12 @@ var forms = []published{
 	{[]string{"vocab.json", "merges.txt"}, func(files [][]byte, config []byte) (*Tokenizer, error) {
 		return parseMerges(files[0], files[1], config)
 	}, "check that they are the files of a byte-level BPE tokenizer, as GPT-2's"},
+}
+
+// HasFiles reports whether a folder has the files of a tokenizer, in any form that Load reads.
+func HasFiles(dir string) bool {
+	missing := func(name string) bool { return !paths.Exists(filepath.Join(dir, name)) }
+	return slices.ContainsFunc(forms, func(form published) bool { return !slices.ContainsFunc(form.files, missing) })
 }
 
 // Load reads the tokenizer of a Hugging Face folder: its tokenizer.json or, if there is none, its tokenizer.model

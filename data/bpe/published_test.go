@@ -174,6 +174,16 @@ func TestMergesFile(t *testing.T) {
 			t.Errorf("text %d: %q", i, text)
 		}
 	}
+	own := map[string][]byte{"config.json": nil}
+	for _, f := range got.Files() {
+		own[f.Name] = f.Content
+	}
+	if !got.Among(own) || want.Among(own) {
+		t.Error("which files a tokenizer was read from is not known")
+	}
+	if own["merges.txt"] = own["merges.txt"][1:]; got.Among(own) {
+		t.Error("other merges are taken for the tokenizer's own")
+	}
 	must(t, os.WriteFile(filepath.Join(dir, "tokenizer_config.json"), []byte(`{"tokenizer_class":"BertTokenizer"}`), 0o644))
 	if _, err := Load(dir); err == nil || !strings.Contains(err.Error(), "BertTokenizer") || !strings.Contains(err.Error(), "hint: ") {
 		t.Error(err)

@@ -30,6 +30,11 @@ func (t *Tokenizer) Files() []File {
 	return append(slices.Clip(t.sources), File{configFile, t.config()})
 }
 
+// Among reports whether files, by their names, have those that the tokenizer was read from, besides its settings.
+func (t *Tokenizer) Among(files map[string][]byte) bool {
+	return !slices.ContainsFunc(t.Files(), func(f File) bool { return f.Name != configFile && !bytes.Equal(files[f.Name], f.Content) })
+}
+
 // Save writes Files into the folder dir, which must exist.
 func (t *Tokenizer) Save(dir string) error {
 	for _, f := range t.Files() {
