@@ -24,12 +24,12 @@ var activations = [...]struct {
 	names []string
 	at    func(x float64) (y, dy float64)
 }{
-	{"gelu_tanh", []string{"gelu_new", "gelu_pytorch_tanh"}, func(x float64) (y, dy float64) {
+	{"gelu_tanh", []string{"gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_fast", "gelu_accurate"}, func(x float64) (y, dy float64) {
 		const k, q = 0.7978845608028654, 0.044715 // sqrt(2/pi)
 		t := math.Tanh(k * (x + q*x*x*x))
 		return x / 2 * (1 + t), (1+t)/2 + x/2*(1-t*t)*k*(1+3*q*x*x)
 	}},
-	{"gelu", []string{"gelu"}, func(x float64) (y, dy float64) {
+	{"gelu", []string{"gelu", "gelu_python"}, func(x float64) (y, dy float64) {
 		phi := math.Erfc(-x/math.Sqrt2) / 2
 		return x * phi, phi + x*math.Exp(-x*x/2)/math.Sqrt(2*math.Pi)
 	}},
@@ -39,7 +39,7 @@ var activations = [...]struct {
 		}
 		return max(0, x), 0 // keeps a NaN
 	}},
-	{"silu", []string{"silu"}, func(x float64) (y, dy float64) {
+	{"silu", []string{"silu", "swish"}, func(x float64) (y, dy float64) {
 		s := 1 / (1 + math.Exp(-x))
 		return x * s, s + x*s*(1-s)
 	}},

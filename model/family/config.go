@@ -110,21 +110,43 @@ func (f *family) read(c *config) *model.Model {
 	return &m
 }
 
-// other accepts a key that the family does not have if other families do and the key is null or says, in each of these,
-// what the model computes anyway, such as that a factor is 1.
+// unread has keys of published files that no family's class in transformers reads, and what they say of a model.
+var unread = []row{
+	{key: "qkv_bias", field: qkvBias, def: false},
+	{key: "use_qk_norm", read: (*config).headNorms},
+	{key: "shared_expert_intermediate_size", only: 0},
+	{key: "n_shared_experts", only: 0},
+	{key: "num_shared_experts", only: 0},
+}
+
+// headNorms reads whether queries and keys have norms; which ones, the family says.
+func (c *config) headNorms(m *model.Model) {
+	has := m.QKNorm != model.NoQKNorm
+	given := has
+	if c.get("use_qk_norm", &given); given != has {
+		c.fail("use_qk_norm is %v: %w", given, ErrUnsupported)
+	}
+}
+
+// other accepts a key that the family does not have if other families do, or published files, and the key is null or
+// says, in each of these, what the model computes anyway, such as that a factor is 1.
 func (f *family) other(c *config, m *model.Model, key string) {
 	var has []string
 	same := true
-	for _, g := range families {
-		for i := range g.table {
-			if r := &g.table[i]; !r.own && r.keys()[key] {
+	ask := func(name string, table []row) {
+		for i := range table {
+			if r := &table[i]; !r.own && r.keys()[key] {
 				there, told := *m, &config{raw: c.raw, used: map[string]bool{}}
 				r.load(told, &there)
 				same = same && told.err == nil && reflect.DeepEqual(plain(there), plain(*m))
-				has = append(has, g.Name)
+				has = append(has, name)
 			}
 		}
 	}
+	for _, g := range families {
+		ask(g.Name, g.table)
+	}
+	ask("whoever wrote it", unread)
 	switch null := string(c.raw[key]) == "null"; {
 	case has == nil:
 		c.fail("%s: %w: the key is not known, nor what it changes; hint: use another model, or leave the key out if whoever wrote it says that it does not change what is computed", key, ErrUnsupported)

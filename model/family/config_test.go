@@ -359,7 +359,7 @@ func TestRefusedFamilies(t *testing.T) {
 		`"model_type": "olmo2", "clip_qkv": 8`:                                                                                                 "clip_qkv",
 		`"model_type": "gpt_neox", "rotary_pct": 0.01`:                                                                                         "rotary",
 		`"model_type": "gpt_neox", "rotary_pct": 1.5`:                                                                                          "rotary_pct",
-		`"model_type": "gpt_neox", "hidden_act": "gelu_fast"`:                                                                                  "gelu_fast",
+		`"model_type": "gpt_neox", "hidden_act": "quick_gelu"`:                                                                                 "quick_gelu",
 		`"model_type": "llama", "rope_parameters": {"partial_rotary_factor": 0.5}`:                                                             "partial_rotary_factor",
 		`"model_type": "qwen2_moe"`:                                                                                                            "all tokens",
 		`"model_type": "qwen3_moe", "mlp_only_layers": [0]`:                                                                                    "mlp_only_layers",

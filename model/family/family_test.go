@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/internal/testkit"
+	"github.com/athanor-llm/athanor/model"
 )
 
 // TestFamilies: each family can be found by its name, which no other has, has a typical model, has names for all of its
@@ -159,6 +160,30 @@ func (f *family) drawn(t *testing.T, r *rand.Rand, keys map[string]*row) []byte 
 	return text
 }
 
+// TestActivationNames: each name that transformers has for a function is read as that function, by every family that has
+// its name; GPT-NeoX-20B was published with gelu_fast.
+func TestActivationNames(t *testing.T) {
+	names := map[model.Activation][]string{
+		model.GELUTanh: {"gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_fast", "gelu_accurate"},
+		model.GELUErf:  {"gelu", "gelu_python"},
+		model.ReLU:     {"relu"},
+		model.SiLU:     {"silu", "swish"},
+	}
+	for want, list := range names {
+		for _, name := range list {
+			m, _, err := Parse([]byte(`{"model_type": "gpt_neox", "hidden_act": "` + name + `"}`))
+			if err != nil {
+				t.Error(err)
+			} else if got, ok := model.ActivationOf(m.Activation); !ok || got != want {
+				t.Errorf("%s is read as %v, not %v", name, got, want)
+			}
+		}
+	}
+	if all := slices.Concat(slices.Collect(maps.Values(names))...); len(all) != len(model.ActivationNames()) {
+		t.Errorf("of the names %v only %v are compared", model.ActivationNames(), all)
+	}
+}
+
 // TestOtherFamiliesKeys: a key that only other families have is accepted where it says what is computed anyway, and
 // refused where it would change it, without the advice to remove it.
 func TestOtherFamiliesKeys(t *testing.T) {
@@ -169,6 +194,12 @@ func TestOtherFamiliesKeys(t *testing.T) {
 		`"model_type": "gpt2", "rope_scaling": null, "num_key_value_heads": 12`:                                                          "",
 		`"model_type": "qwen2", "attention_multiplier": null, "clip_qkv": null`:                                                          "",
 		`"model_type": "olmo2", "output_router_logits": false, "num_experts": 0`:                                                         "",
+		`"model_type": "qwen3_moe", "qkv_bias": false, "use_qk_norm": true, "shared_expert_intermediate_size": 0`:                        "",
+		`"model_type": "llama", "qkv_bias": false, "use_qk_norm": false, "n_shared_experts": null`:                                       "",
+		`"model_type": "qwen2", "qkv_bias": true, "num_shared_experts": 0`:                                                               "",
+		`"model_type": "qwen3_moe", "qkv_bias": true`:                                                                                    "qkv_bias is true",
+		`"model_type": "qwen3", "use_qk_norm": false`:                                                                                    "use_qk_norm is false",
+		`"model_type": "mixtral", "shared_expert_intermediate_size": 5632`:                                                               "shared_expert_intermediate_size is 5632",
 		`"model_type": "mistral", "attention_bias": true`:                                                                                "mistral has no such key",
 		`"model_type": "llama", "sliding_window": 4096`:                                                                                  "llama has no such key",
 		`"model_type": "llama", "partial_rotary_factor": 0.5`:                                                                            "llama has no such key",
