@@ -38,7 +38,8 @@ var harmless = strings.Fields(`
 	is_llama_config transformers.js_config unsloth_fixed unsloth_version cache_implementation classifier_dropout auto_map`)
 
 // dropouts are ignored with a note: training here uses none.
-var dropouts = strings.Fields(`attn_pdrop embd_pdrop resid_pdrop dropout attention_dropout layerdrop activation_dropout hidden_dropout residual_dropout embedding_dropout summary_last_dropout`)
+var dropouts = strings.Fields(`attn_pdrop embd_pdrop resid_pdrop dropout attention_dropout layerdrop activation_dropout hidden_dropout residual_dropout embedding_dropout summary_last_dropout
+	attention_probs_dropout_prob hidden_dropout_prob`)
 
 // Parse reads a Hugging Face config.json. Unknown keys, and keys that ask for a
 // computation that is not implemented, are errors wrapping ErrUnsupported; notes

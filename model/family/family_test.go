@@ -197,6 +197,7 @@ func TestOtherFamiliesKeys(t *testing.T) {
 		`"model_type": "qwen3_moe", "qkv_bias": false, "use_qk_norm": true, "shared_expert_intermediate_size": 0`:                        "",
 		`"model_type": "llama", "qkv_bias": false, "use_qk_norm": false, "n_shared_experts": null`:                                       "",
 		`"model_type": "qwen2", "qkv_bias": true, "num_shared_experts": 0`:                                                               "",
+		`"model_type": "gpt_neox", "attention_probs_dropout_prob": 0, "hidden_dropout_prob": 0.1`:                                        "",
 		`"model_type": "qwen3_moe", "qkv_bias": true`:                                                                                    "qkv_bias is true",
 		`"model_type": "qwen3", "use_qk_norm": false`:                                                                                    "use_qk_norm is false",
 		`"model_type": "mixtral", "shared_expert_intermediate_size": 5632`:                                                               "shared_expert_intermediate_size is 5632",
