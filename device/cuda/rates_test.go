@@ -481,8 +481,12 @@ func TestRateAttention(t *testing.T) {
 // TestRateGPT2: a training step of GPT-2 124M in bf16, and where its time goes; the cost of allowing
 // sums over tokens to be cut at sequences without changing a bit, and of timing every call.
 func TestRateGPT2(t *testing.T) {
-	for what, o := range map[string]cuda.Options{"": {}, ", cut at sequences": {SumRows: onGPU(1024, 16)}, ", not timed": {Untimed: true}} {
-		t.Run(what, func(t *testing.T) { rateGPT2(t, what, o) })
+	type way struct {
+		what string
+		o    cuda.Options
+	}
+	for _, w := range cuda.CasesOf([]way{{", cut at sequences", cuda.Options{SumRows: onGPU(1024, 16)}}, {"", cuda.Options{}}, {", not timed", cuda.Options{Untimed: true}}}, 1) {
+		t.Run(w.what, func(t *testing.T) { rateGPT2(t, w.what, w.o) })
 	}
 }
 
