@@ -10,6 +10,7 @@ import (
 	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/data/bpe"
 	"github.com/athanor-llm/athanor/data/chat"
+	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/optimizer"
@@ -67,8 +68,8 @@ func (e *Evaluated) losses(ctx context.Context, f *Folder, rows [][]int32, batch
 	e.Footprint = footprint(s, 1)
 	var sum float64
 	for first := 0; first < len(rows); first += batch {
-		tokens, targets, n := flatten(rows[first:min(len(rows), first+batch)], batch)
-		out, err := s.Step(ctx, 0, tokens, targets, session.Scalars{Targets: n})
+		b, n := flatten(rows[first:min(len(rows), first+batch)], batch, s.Graph)
+		out, err := s.Step(ctx, 0, b, session.Scalars{Targets: n})
 		if err != nil {
 			return err
 		}
@@ -103,8 +104,8 @@ func (e *Evaluated) gradients(ctx context.Context, f *Folder, rows [][]int32) er
 	}
 	defer session.CloseAll(s.Devices)
 	defer s.Close()
-	tokens, targets, n := flatten(rows, len(rows))
-	if _, err := s.Step(ctx, 0, tokens, targets, session.Scalars{Targets: n}); err != nil {
+	b, n := flatten(rows, len(rows), s.Graph)
+	if _, err := s.Step(ctx, 0, b, session.Scalars{Targets: n}); err != nil {
 		return err
 	}
 	for i, p := range s.Graph.Params {
@@ -122,18 +123,20 @@ func (e *Evaluated) gradients(ctx context.Context, f *Folder, rows [][]int32) er
 	return nil
 }
 
-// flatten lays rows out as inputs and targets of a batch. Missing rows and tokens that
-// are given have targets -1, which do not count. n is the number of targets.
-func flatten(rows [][]int32, batch int) (tokens, targets []int32, n int) {
+// flatten lays rows out as a batch. Missing rows and tokens that are given have targets -1, which do not count. n is the
+// number of targets.
+func flatten(rows [][]int32, batch int, g *graph.Graph) (b session.Batch, n int) {
 	seq := len(rows[0]) - 1
-	tokens, targets = make([]int32, batch*seq), make([]int32, batch*seq)
-	for i := range targets {
-		targets[i] = -1
+	all := data.NewBatch(batch * seq)
+	for r := range batch {
+		if r < len(rows) {
+			n += all.Fill(r, rows[r], g.End())
+			continue
+		}
+		all.Fill(r, make([]int32, seq+1), g.End())
+		all.Leave(r, seq)
 	}
-	for r, row := range rows {
-		n += data.Pairs(tokens[r*seq:(r+1)*seq], targets[r*seq:(r+1)*seq], row)
-	}
-	return tokens, targets, n
+	return session.Batch(all), n
 }
 
 // usualSequence is the default sequence length, in tokens.

@@ -26,7 +26,7 @@ func again(t *testing.T, s *session.Session, ids []int32) []float64 {
 	seq, vocab := s.Graph.Seq, s.Graph.Model.Vocab
 	tokens, logits := make([]int32, seq), make([]float64, seq*vocab)
 	copy(tokens, ids)
-	_, err := s.Step(context.Background(), 0, tokens, make([]int32, seq), session.Scalars{Targets: seq})
+	_, err := s.Step(context.Background(), 0, session.Batch{Tokens: tokens, Targets: make([]int32, seq)}, session.Scalars{Targets: seq})
 	check(t, err)
 	check(t, s.Engine(0).ReadBuffer("logits", logits))
 	return logits[(len(ids)-1)*vocab : len(ids)*vocab]

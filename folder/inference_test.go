@@ -136,7 +136,7 @@ func TestSmallEvaluation(t *testing.T) {
 					for i := range tokens {
 						tokens[i], targets[i] = int32(r.IntN(f.Model.Vocab)), int32(r.IntN(f.Model.Vocab))
 					}
-					o, err := s.Step(ctx, 0, tokens, targets, session.Scalars{Targets: len(targets)})
+					o, err := s.Step(ctx, 0, session.Batch{Tokens: tokens, Targets: targets}, session.Scalars{Targets: len(targets)})
 					check(t, err)
 					out = []float64{o.Loss}
 					if mode == lower.Logits {

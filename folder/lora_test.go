@@ -54,9 +54,9 @@ func TestAdapterTraining(t *testing.T) {
 				before[i] = make([]float32, p.Elems())
 				check(t, s.Read(i, optimizer.Weights, before[i]))
 			}
-			tokens, targets, all := flatten(rows, len(rows))
+			batch, all := flatten(rows, len(rows), s.Graph)
 			for n := 1; n <= 10; n++ {
-				out, err := s.Step(t.Context(), 0, tokens, targets, session.Scalars{Rate: 1e-3, Step: n, Beta1: 0.9, Beta2: 0.95, Targets: all})
+				out, err := s.Step(t.Context(), 0, batch, session.Scalars{Rate: 1e-3, Step: n, Beta1: 0.9, Beta2: 0.95, Targets: all})
 				check(t, err)
 				if e := math.Abs(out.Loss/want.Losses[n-1] - 1); e > 1e-5 {
 					t.Errorf("step %d: loss %.8f, PyTorch %.8f", n, out.Loss, want.Losses[n-1])
@@ -93,10 +93,10 @@ func TestAdapterGradients(t *testing.T) {
 		}
 		var rows [][]int32
 		torch.JSON(t, filepath.Join(dir, "../tokens.json"), &rows)
-		tokens, targets, all := flatten(rows, len(rows))
 		step := func(mode lower.Mode) *session.Session {
 			s := trainable(t, folder, rows, mode)
-			_, err := s.Step(t.Context(), 0, tokens, targets, session.Scalars{Rate: 1e-3, Step: 1, Beta1: 0.9, Beta2: 0.95, Targets: all})
+			batch, all := flatten(rows, len(rows), s.Graph)
+			_, err := s.Step(t.Context(), 0, batch, session.Scalars{Rate: 1e-3, Step: 1, Beta1: 0.9, Beta2: 0.95, Targets: all})
 			check(t, err)
 			return s
 		}

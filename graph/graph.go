@@ -170,6 +170,14 @@ type Documents struct {
 	Preference float64
 }
 
+// End returns Documents.End, -1 without documents.
+func (g *Graph) End() int32 {
+	if g.Documents == nil {
+		return -1
+	}
+	return g.Documents.End
+}
+
 // Preference returns Documents.Preference, 0 without documents.
 func (g *Graph) Preference() float64 {
 	if g.Documents == nil {

@@ -73,11 +73,11 @@ func (c *Culprit) String() string {
 // skipped (Outcome.Skipped): it checks weights and moments, then executes the same step once more and checks
 // what every instruction writes. The arguments are those of the step. A nil Culprit means that
 // everything is finite this time. Afterwards the arenas hold part of a step.
-func (s *Session) Diagnose(tokens, targets []int32, sc Scalars) (*Culprit, error) {
+func (s *Session) Diagnose(b Batch, sc Scalars) (*Culprit, error) {
 	if c, err := s.badState(); c != nil || err != nil {
 		return c, err
 	}
-	if err := s.feed(0, tokens, targets, sc); err != nil {
+	if err := s.feed(0, b, sc); err != nil {
 		return nil, err
 	}
 	var ps []*program.Program

@@ -137,7 +137,7 @@ func TestDiagnose(t *testing.T) {
 				if name != "none" && !slices.Equal(before, s.bits(t)) {
 					t.Fatal("the step has changed the state")
 				}
-				c, err := s.Diagnose(f.tokens, f.targets, sc)
+				c, err := s.Diagnose(f.text(), sc)
 				check(t, err)
 				if !tc.want(c) {
 					t.Errorf("layer %d: %v; sequences %+v\nplan %+v", layer, c, c, pl)

@@ -69,8 +69,8 @@ func TestStepThatDidNotStart(t *testing.T) {
 	f.step(t, other, 1)
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	tokens, targets := make([]int32, f.batch()*f.graph.Seq), make([]int32, f.batch()*f.graph.Seq)
-	if _, err := other.Step(gone, 0, tokens, targets, Scalars{Rate: 0.5, Step: 2, Beta1: 0.9, Beta2: 0.95, Targets: 1}); !errors.Is(err, context.Canceled) {
+	nothing := make([]int32, f.batch()*f.graph.Seq)
+	if _, err := other.Step(gone, 0, Batch{nothing, nothing, nothing}, Scalars{Rate: 0.5, Step: 2, Beta1: 0.9, Beta2: 0.95, Targets: 1}); !errors.Is(err, context.Canceled) {
 		t.Fatalf("the step was not cancelled: %v", err)
 	}
 	f.step(t, one, 2)

@@ -170,7 +170,7 @@ func (f *fixture) gradientsOf(t *testing.T, pl *plan.Plan, targets int) *outcome
 	check(t, err)
 	defer s.Close()
 	check(t, s.Load(f.read))
-	out, err := s.Step(context.Background(), 0, f.tokens, f.targets, Scalars{Targets: targets})
+	out, err := s.Step(context.Background(), 0, f.text(), Scalars{Targets: targets})
 	check(t, err)
 	o := &outcome{loss: out.Loss}
 	for i, q := range f.graph.Params {

@@ -76,10 +76,10 @@ func (b *StepBench) Run(ctx context.Context) ([]MeasuredStep, error) {
 
 // Stepper runs the steps of a StepBench one by one, when its caller asks.
 type Stepper struct {
-	session         *Session
-	rank            int // whose timeline is recorded
-	steps           int // done
-	tokens, targets []int32
+	session *Session
+	rank    int // whose timeline is recorded
+	steps   int // done
+	batch   Batch
 }
 
 // Open prepares the steps to be run one by one. Close the result before the devices.
@@ -111,7 +111,7 @@ func (b *StepBench) stepper(s *Session) (*Stepper, error) {
 		return nil, err
 	}
 	step := &Stepper{session: s, rank: b.Rank}
-	step.tokens, step.targets = b.text()
+	step.batch = b.text()
 	return step, nil
 }
 
@@ -138,7 +138,7 @@ func (s *Stepper) next(ctx context.Context, timed bool) (m MeasuredStep, err err
 	s.steps++
 	before := s.issued()
 	began := clock.Now()
-	out, err := s.session.Step(ctx, 0, s.tokens, s.targets, Scalars{Rate: 1e-4, Step: s.steps, Beta1: 0.9, Beta2: 0.95, Targets: len(s.targets)})
+	out, err := s.session.Step(ctx, 0, s.batch, Scalars{Rate: 1e-4, Step: s.steps, Beta1: 0.9, Beta2: 0.95, Targets: len(s.batch.Targets)})
 	if err != nil {
 		return m, err
 	}
@@ -159,10 +159,10 @@ func (s *Stepper) issued() int64 {
 
 // text returns random tokens and, as targets, their successors. Documents, if any,
 // have exactly the length that predictions assume.
-func (b *StepBench) text() (tokens, targets []int32) {
+func (b *StepBench) text() Batch {
 	r := rand.New(rand.NewPCG(3, 3))
 	n := b.Sequences * b.Graph.Seq
-	text := make([]int32, n+1)
+	text, starts := make([]int32, n+1), make([]int32, n)
 	for i := range text {
 		text[i] = int32(r.IntN(b.Graph.Model.Vocab))
 		switch d := b.Graph.Documents; {
@@ -172,6 +172,9 @@ func (b *StepBench) text() (tokens, targets []int32) {
 		case text[i] == d.End:
 			text[i] = (d.End + 1) % int32(b.Graph.Model.Vocab)
 		}
+		if at := i % b.Graph.Seq; i < n && b.Graph.Documents != nil {
+			starts[i] = int32(at - at%b.Graph.Documents.Length)
+		}
 	}
-	return text[:n], text[1:]
+	return Batch{text[:n], text[1:], starts}
 }

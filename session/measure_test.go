@@ -37,10 +37,13 @@ func TestTextOfDocuments(t *testing.T) {
 	g, err := graph.BuildDocuments(m, seq, graph.F32, &graph.Documents{End: 6, Length: length})
 	check(t, err)
 	b := StepBench{Graph: g, Sequences: 3}
-	tokens, _ := b.text()
-	starts := make([]int32, len(tokens))
-	data.Starts(starts, tokens, seq, 6)
+	text := b.text()
+	starts := make([]int32, len(text.Tokens))
+	data.Starts(starts, text.Tokens, seq, 6)
 	for i, start := range starts {
+		if start != text.Starts[i] {
+			t.Fatalf("the document of token %d begins at %d, not at %d", i, start, text.Starts[i])
+		}
 		if want := int32(i % seq / length * length); start != want {
 			t.Fatalf("token %d is of a document from %d on, want %d", i, start, want)
 		}

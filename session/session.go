@@ -3,7 +3,7 @@
 //	Prove(graph, plan, programs)            safe, and equal to the plain program
 //	Open(graph, devices, programs...)  --> Session
 //	Session.Load, Read, Write               parameters and moments by parameter
-//	Session.Step(i, tokens, targets, scalars) --> Outcome
+//	Session.Step(i, batch, scalars) --> Outcome
 //
 // Ownership. A Session runs several steps, such as training and evaluation, in one
 // set of arenas. The first step owns the parameters; the others are lowered with it
@@ -38,7 +38,6 @@ import (
 	"math"
 	"slices"
 
-	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/exec"
 	"github.com/athanor-llm/athanor/graph"
@@ -61,8 +60,6 @@ type Session struct {
 	latest  []float32     // scalars of the latest step 0
 	fed     []float32     // the scalars written last
 	pending bool          // the latest step 0 has left deferred updates
-	starts  []int32       // of the documents in the latest batch
-	ids     []int32       // of that batch's tokens
 	pairs   pairs         // in that batch
 }
 
@@ -251,15 +248,19 @@ type Outcome struct {
 	Executed []exec.Result
 }
 
-// Step runs step i on a batch of tokens and targets, each of rows x sequence length
-// in row-major order, as data.Pairs makes them. A negative target does not count.
-func (s *Session) Step(ctx context.Context, i int, tokens, targets []int32, sc Scalars) (Outcome, error) {
+// Batch holds for each token, of rows x sequence length in row-major order, its id, that of the token after it, which
+// does not count if it is negative, and the position in its row at which its document begins; the last may be nil for
+// a graph that does not tell documents apart.
+type Batch struct{ Tokens, Targets, Starts []int32 }
+
+// Step runs step i on a batch.
+func (s *Session) Step(ctx context.Context, i int, b Batch, sc Scalars) (Outcome, error) {
 	if i != 0 {
 		if err := s.Settle(ctx); err != nil {
 			return Outcome{}, err
 		}
 	}
-	if err := s.feed(i, tokens, targets, sc); err != nil {
+	if err := s.feed(i, b, sc); err != nil {
 		return Outcome{}, err
 	}
 	results, err := s.groups[i].Step(ctx)
@@ -294,7 +295,7 @@ func (s *Session) Step(ctx context.Context, i int, tokens, targets []int32, sc S
 }
 
 // feed writes the inputs of step i on all ranks.
-func (s *Session) feed(i int, tokens, targets []int32, sc Scalars) error {
+func (s *Session) feed(i int, b Batch, sc Scalars) error {
 	var values [graph.NumScalars]float32
 	values[graph.ScalarLR] = float32(sc.Rate)
 	values[graph.ScalarCorrection1] = float32(1 - math.Pow(sc.Beta1, float64(sc.Step)))
@@ -305,27 +306,19 @@ func (s *Session) feed(i int, tokens, targets []int32, sc Scalars) error {
 	if sc.Bound > 0 {
 		values[graph.ScalarBound] = float32(min(sc.Bound, math.MaxFloat32))
 	}
-	if d := s.Graph.Documents; d != nil {
-		s.starts = slices.Grow(s.starts[:0], len(tokens))[:len(tokens)]
-		data.Starts(s.starts, tokens, s.Graph.Seq, d.End)
-	}
-	s.ids = slices.Grow(s.ids[:0], len(tokens))[:len(tokens)]
-	for n, token := range tokens {
-		s.ids[n] = data.Plain(token)
-	}
 	for r := range s.ranks {
 		if k := &s.ranks[r]; k.progs[i].Defers() {
 			if err := k.engines[i].WriteFloats(program.PendingScalars, s.latest); err != nil {
 				return err
 			}
 		}
-		if err := s.ranks[r].feed(i, s.ids, targets, s.starts, values[:]); err != nil {
+		if err := s.ranks[r].feed(i, b, values[:]); err != nil {
 			return err
 		}
 	}
 	copy(s.fed, values[:])
 	if s.Graph.Preference() > 0 {
-		return s.feedPairs(i, len(tokens), sc.Reference)
+		return s.feedPairs(i, len(b.Tokens), sc.Reference)
 	}
 	return nil
 }
@@ -347,12 +340,12 @@ func (s *Session) SetClock(on bool) (costs bool) {
 func (s *Session) Timelines(i int) ([]*sim.Timeline, error) { return s.groups[i].Timelines() }
 
 // feed writes a rank's inputs: its rows of the batch, and the scalars.
-func (k *rank) feed(i int, tokens, targets, starts []int32, scalars []float32) error {
+func (k *rank) feed(i int, b Batch, scalars []float32) error {
 	e, first := k.engines[i], k.progs[i].BatchRow
 	for _, in := range []struct {
 		name string
 		all  []int32
-	}{{"batch.tokens", tokens}, {"batch.targets", targets}, {"batch.starts", starts}} {
+	}{{"batch.tokens", b.Tokens}, {"batch.targets", b.Targets}, {"batch.starts", b.Starts}} {
 		n := e.BufferLen(in.name)
 		if n == 0 {
 			continue

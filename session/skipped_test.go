@@ -83,7 +83,7 @@ func (f *fixture) openPlan(t *testing.T, pl *plan.Plan) *Session {
 // bounded is step n with a bound on the norm.
 func (f *fixture) bounded(t *testing.T, s *Session, n int, bound float64) Outcome {
 	t.Helper()
-	out, err := s.Step(context.Background(), 0, f.tokens, f.targets,
+	out, err := s.Step(context.Background(), 0, f.text(),
 		Scalars{Rate: 1e-3, Step: n, Beta1: 0.9, Beta2: 0.95, Targets: len(f.targets), Bound: bound})
 	check(t, err)
 	return out

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
+	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/graph"
@@ -147,13 +148,20 @@ func (f *fixture) balance(t *testing.T) {
 	check(t, err)
 }
 
+// text returns the fixture's tokens as a batch.
+func (f *fixture) text() Batch {
+	b := Batch{f.tokens, f.targets, make([]int32, len(f.tokens))}
+	data.Starts(b.Starts, b.Tokens, f.graph.Seq, f.graph.End())
+	return b
+}
+
 func (f *fixture) step(t *testing.T, s *Session, n int) Outcome {
 	t.Helper()
 	sc := Scalars{Rate: 1e-3, Step: n, Beta1: 0.9, Beta2: 0.95, Targets: len(f.targets), Reference: f.pairs}
 	if f.graph.Preference() > 0 {
 		sc.Targets = f.paired
 	}
-	out, err := s.Step(context.Background(), 0, f.tokens, f.targets, sc)
+	out, err := s.Step(context.Background(), 0, f.text(), sc)
 	check(t, err)
 	return out
 }

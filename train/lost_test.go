@@ -89,9 +89,9 @@ func TestRankLost(t *testing.T) {
 		},
 		"panics": func(tr *Run, victim int, _ chan struct{}) { // a token that no embedding has
 			tr.sampler = nil // no further step is meant
-			rows := len(tr.tokens) / 2
-			tr.tokens[victim*rows+r.IntN(rows)] = 1 << 20
-			_, err := tr.Session.Step(t.Context(), training, tr.tokens, tr.targets, session.Scalars{Step: 4, Targets: len(tr.targets), Beta1: 0.9, Beta2: 0.95})
+			rows := len(tr.batch.Tokens) / 2
+			tr.batch.Tokens[victim*rows+r.IntN(rows)] = 1 << 20
+			_, err := tr.Session.Step(t.Context(), training, session.Batch(tr.batch), session.Scalars{Step: 4, Targets: len(tr.batch.Targets), Beta1: 0.9, Beta2: 0.95})
 			panic(err)
 		},
 	} {

@@ -26,7 +26,7 @@ func (t *Run) numeric(out session.Outcome, sc session.Scalars, cursor data.Curso
 		}
 		return fmt.Errorf("%w; hint: %s", err, strings.Join(list, "; "))
 	}
-	c, failed := t.Session.Diagnose(t.tokens, t.targets, sc)
+	c, failed := t.Session.Diagnose(session.Batch(t.batch), sc)
 	if failed != nil {
 		return fmt.Errorf("%w; the search for the cause failed: %w", err, failed)
 	}
@@ -108,12 +108,8 @@ func (t *Run) place(c *session.Culprit, cursor data.Cursor) (string, error) {
 		end = c.Token + 1
 	}
 	end = min(end, spec.SequenceLength)
-	sequence := t.tokens[c.First*spec.SequenceLength:][:spec.SequenceLength]
-	var ids []int32
-	for _, token := range sequence[max(0, end-quoted):end] {
-		ids = append(ids, data.ID(token))
-	}
-	text, err := t.Setup.Tokenizer.Decode(ids)
+	sequence := t.batch.Tokens[c.First*spec.SequenceLength:][:spec.SequenceLength]
+	text, err := t.Setup.Tokenizer.Decode(sequence[max(0, end-quoted):end])
 	if err != nil {
 		return "", err
 	}

@@ -46,7 +46,7 @@ func (t *Run) refer(ctx context.Context, say func(text string)) error {
 				return err
 			}
 			n := min(w.Count()-first, int64(t.Setup.Spec.GlobalBatch))
-			t.pairs.clear(len(t.tokens))
+			t.pairs.clear(len(t.batch.Tokens))
 			for r := range n {
 				w.Copy(t.row(int(r)), first+r)
 				t.pair(int(r), w, first+r, nil)
@@ -122,7 +122,7 @@ func (t *Run) evaluate(ctx context.Context, rows int) (out session.Outcome, targ
 	if t.Setup.preferring() {
 		sc.Reference = t.pairs.reference
 	}
-	out, err = t.Session.Step(ctx, evaluating, t.tokens, t.targets, sc)
+	out, err = t.Session.Step(ctx, evaluating, session.Batch(t.batch), sc)
 	return out, sc.Targets, err
 }
 

@@ -59,8 +59,7 @@ type Run struct {
 	Losses   []float64
 	sampler  *data.Sampler
 	rows     []int32 // the sampler's batch: sequence length + 1 tokens per row
-	tokens   []int32
-	targets  []int32
+	batch    data.Batch
 	log      *metricsLog
 	flops    float64 // per step
 	ValLoss  float64
@@ -148,7 +147,7 @@ func (t *Run) open(ctx context.Context, m *machine.Machine) error {
 	}
 	n := spec.GlobalBatch * spec.SequenceLength
 	t.rows = make([]int32, spec.GlobalBatch*(spec.SequenceLength+1))
-	t.tokens, t.targets = make([]int32, n), make([]int32, n)
+	t.batch = data.NewBatch(n)
 	f, b := s.Graph.FLOPs()
 	t.flops = float64(f+b) * float64(spec.GlobalBatch)
 	var notes []string
@@ -411,7 +410,7 @@ func (t *Run) Next(ctx context.Context) (Metrics, error) {
 		scalars.Reference = t.pairs.reference
 	}
 	began := clock.Now()
-	out, err := t.Session.Step(ctx, training, t.tokens, t.targets, scalars)
+	out, err := t.Session.Step(ctx, training, session.Batch(t.batch), scalars)
 	if err != nil {
 		if ctx.Err() != nil {
 			return Metrics{}, errors.Join(err, t.sampler.Seek(before))
@@ -431,12 +430,12 @@ func (t *Run) Next(ctx context.Context) (Metrics, error) {
 		}
 	}
 	t.Step++
-	t.Tokens += int64(len(t.tokens))
+	t.Tokens += int64(len(t.batch.Tokens))
 	t.Measured = append(t.Measured, seconds)
 	m := Metrics{
 		Step: t.Step, Tokens: t.Tokens, Loss: out.Loss, LearningRate: rate, GradNorm: out.Norm,
 		StepSeconds: seconds, Predicted: t.Plan.Seconds(),
-		Rate: float64(len(t.tokens)) / seconds, MFU: t.flops / seconds / t.Peak,
+		Rate: float64(len(t.batch.Tokens)) / seconds, MFU: t.flops / seconds / t.Peak,
 		Bound: scalars.Bound, Skipped: out.Skipped, Passed: passed,
 	}
 	if t.Setup.preferring() && stat.Finite(out.Loss) {
@@ -463,7 +462,7 @@ func (t *Run) draw() (before data.Cursor, targets, passed int, err error) {
 	start := t.sampler.Cursor()
 	for all := 2 * t.Setup.Train.Pass(); int64(passed)*int64(spec.GlobalBatch) <= all; passed++ {
 		before = t.sampler.Cursor()
-		t.pairs.clear(len(t.tokens))
+		t.pairs.clear(len(t.batch.Tokens))
 		for r := range spec.GlobalBatch {
 			t.pair(r, t.Setup.Train, t.sampler.Window(), t.reference.train)
 			t.sampler.Fill(t.row(r), 1)
@@ -476,19 +475,15 @@ func (t *Run) draw() (before data.Cursor, targets, passed int, err error) {
 	return before, 0, passed, errors.Join(none, t.sampler.Seek(start))
 }
 
-// split derives inputs and targets from t.rows, and returns the number of targets or of pairs. Rows
+// split derives the batch from t.rows, and returns the number of targets or of pairs. Rows
 // from number rows on have none, and neither do tokens that are given.
 func (t *Run) split(rows int) (count int) {
 	seq := t.Setup.Spec.SequenceLength
 	for r := range t.Setup.Spec.GlobalBatch {
-		tokens, targets := t.tokens[r*seq:(r+1)*seq], t.targets[r*seq:(r+1)*seq]
-		n := data.Pairs(tokens, targets, t.rows[r*(seq+1):(r+1)*(seq+1)])
-		if r < rows {
+		if n := t.batch.Fill(r, t.row(r), t.Setup.Graph.End()); r < rows {
 			count += n
-			continue
-		}
-		for i := range targets {
-			targets[i] = -1
+		} else {
+			t.batch.Leave(r, seq)
 		}
 	}
 	if t.Setup.preferring() {
@@ -517,7 +512,7 @@ func (t *Run) Validate(ctx context.Context) (float64, error) {
 			return 0, errInterrupted
 		}
 		rows := int(min(windows-first, int64(spec.GlobalBatch)))
-		t.pairs.clear(len(t.tokens))
+		t.pairs.clear(len(t.batch.Tokens))
 		for r := range rows {
 			window := (first + int64(r)) * held.Count() / windows
 			held.Copy(t.row(r), window)

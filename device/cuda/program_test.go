@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
+	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/device/cuda"
@@ -151,6 +152,13 @@ type trace struct {
 	stats         device.Stats
 }
 
+// batch returns the fixture's tokens as a step reads them.
+func (f *fixture) batch(g *graph.Graph) session.Batch {
+	b := session.Batch{Tokens: f.tokens, Targets: f.targets, Starts: make([]int32, len(f.tokens))}
+	data.Starts(b.Starts, b.Tokens, g.Seq, g.End())
+	return b
+}
+
 // train runs a plan for some steps.
 func (f *fixture) train(t *testing.T, g *graph.Graph, d device.Device, pl *plan.Plan, steps int) (*program.Program, trace) {
 	t.Helper()
@@ -165,7 +173,7 @@ func (f *fixture) train(t *testing.T, g *graph.Graph, d device.Device, pl *plan.
 	check(t, s.Load(f.read))
 	var tr trace
 	for n := 1; n <= steps; n++ {
-		out, err := s.Step(context.Background(), 0, f.tokens, f.targets, session.Scalars{Rate: 1e-3, Step: n, Beta1: 0.9, Beta2: 0.95, Targets: len(f.targets)})
+		out, err := s.Step(context.Background(), 0, f.batch(g), session.Scalars{Rate: 1e-3, Step: n, Beta1: 0.9, Beta2: 0.95, Targets: len(f.targets)})
 		check(t, err)
 		tr.losses, tr.norms = append(tr.losses, out.Loss), append(tr.norms, out.Norm)
 	}
@@ -572,13 +580,13 @@ func TestSkippedStep(t *testing.T) {
 				}
 				before := state()
 				scalars.Step, scalars.Bound = n+1, c.bound
-				out, err := s.Step(context.Background(), 0, f.tokens, f.targets, scalars)
+				out, err := s.Step(context.Background(), 0, f.batch(g), scalars)
 				check(t, err)
 				if same := slices.Equal(before, state()); out.Skipped != c.skipped || same != c.skipped {
 					t.Errorf("step %d of norm %v: skipped %v, state unchanged %v; want %v", n, out.Norm, out.Skipped, same, c.skipped)
 				}
 			}
-			c, err := s.Diagnose(f.tokens, f.targets, scalars)
+			c, err := s.Diagnose(f.batch(g), scalars)
 			check(t, err)
 			if c == nil || c.Before || !c.Forward() || c.Segment != "h0" || c.Instr.Op != graph.LayerNorm {
 				t.Errorf("found %v", c)

@@ -71,7 +71,7 @@ func (f *fixture) openRanks(t *testing.T, g *graph.Graph, devices []device.Devic
 }
 
 func (f *fixture) step(s *session.Session, n int) (session.Outcome, error) {
-	return s.Step(context.Background(), 0, f.tokens, f.targets, session.Scalars{Rate: 1e-3, Step: n, Beta1: 0.9, Beta2: 0.95, Targets: len(f.targets)})
+	return s.Step(context.Background(), 0, f.batch(s.Graph), session.Scalars{Rate: 1e-3, Step: n, Beta1: 0.9, Beta2: 0.95, Targets: len(f.targets)})
 }
 
 // cpuRanks are the same ranks on the CPU.
@@ -237,7 +237,7 @@ func TestRanksAhead(t *testing.T) {
 			for _, hosts := range [][]int{{0, 0, 0, 0}, {0, 1, 0, 1}} {
 				s, err := session.Open(g, cuda.HollowRanks(t, hosts, cuda.Options{}), list)
 				check(t, err)
-				_, err = s.Step(t.Context(), 0, tokens, tokens, session.Scalars{Rate: 1e-3, Step: 1, Beta1: 0.9, Beta2: 0.95, Targets: len(tokens)})
+				_, err = s.Step(t.Context(), 0, session.Batch{Tokens: tokens, Targets: tokens}, session.Scalars{Rate: 1e-3, Step: 1, Beta1: 0.9, Beta2: 0.95, Targets: len(tokens)})
 				s.Close()
 				check(t, err)
 			}

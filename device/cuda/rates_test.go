@@ -519,7 +519,7 @@ func rateGPT2(t *testing.T, what string, o cuda.Options) {
 	}
 	best, first, last := 0.0, 0.0, 0.0
 	for n := 1; n <= onGPU(10, 2); n++ {
-		out, err := s.Step(context.Background(), 0, tokens, targets, session.Scalars{Rate: 1e-4, Step: n, Beta1: 0.9, Beta2: 0.95, Targets: len(targets)})
+		out, err := s.Step(context.Background(), 0, session.Batch{Tokens: tokens, Targets: targets}, session.Scalars{Rate: 1e-4, Step: n, Beta1: 0.9, Beta2: 0.95, Targets: len(targets)})
 		check(t, err)
 		if n == 1 {
 			first = out.Loss

@@ -60,7 +60,7 @@ func train(t *testing.T, g *graph.Graph, devices []device.Device) (bits []float3
 		tokens[i] = int32(i * i % g.Model.Vocab)
 	}
 	for n := 1; n <= 3; n++ {
-		out, err := s.Step(context.Background(), 0, tokens, tokens, session.Scalars{Rate: 1e-3, Step: n, Beta1: 0.9, Beta2: 0.95, Targets: len(tokens)})
+		out, err := s.Step(context.Background(), 0, session.Batch{Tokens: tokens, Targets: tokens}, session.Scalars{Rate: 1e-3, Step: n, Beta1: 0.9, Beta2: 0.95, Targets: len(tokens)})
 		check(t, err)
 		bits = append(bits, float32(out.Loss), float32(out.Norm))
 		for _, e := range out.Executed {

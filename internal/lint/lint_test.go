@@ -76,6 +76,7 @@ var walls = []struct{ from, to, why string }{
 	{"verify", "plan", "a program is proved as it stands, whatever was meant by it"},
 	{"exec", "plan", "an executor that sees decisions begins to decide"},
 	{"exec", "lower", "programs are executed as they are given"},
+	{"session", "data", "a session gets numbers; what the tokens of a text mean is said once, where its batches are made"},
 	{"sim", "plan", "what is simulated is what is executed: the program"},
 }
 
