@@ -62,8 +62,8 @@ type Config struct {
 	Hosts     Strings `yaml:"hosts"`
 	Limits    Limits  `yaml:"limits"`
 	Precision string  `yaml:"precision"` // fp32, bf16, or auto: as the run began, else bf16 on GPUs and fp32 on the CPU
-	// Optimizer is how weights are updated: adamw, or lion (2302.06675), which keeps one moment instead of two and moves
-	// each weight by the learning rate, so that learning_rate should be 3 to 10 times lower.
+	// Optimizer is how weights are updated: adamw, or one of the others that the guide describes, which need learning
+	// rates of their own.
 	Optimizer string `yaml:"optimizer"`
 	// OptimizerState is the storage format of the optimizer's weights and moments: auto, fp32, bf16_moments, or bf16 for both.
 	OptimizerState string `yaml:"optimizer_state"`
@@ -76,8 +76,8 @@ type Config struct {
 	MinLearningRate float64 `yaml:"min_learning_rate"` // at the end; derived: a tenth of learning_rate
 	WeightDecay     float64 `yaml:"weight_decay"`      // of matrices; derived, as the next three are: the optimizer's usual one
 	Beta1           float64 `yaml:"beta1"`             // of the mean of gradients that weights move by
-	Beta2           float64 `yaml:"beta2"`             // of what adamw divides it by, of the mean that lion keeps
-	Epsilon         float64 `yaml:"epsilon"`           // of adamw
+	Beta2           float64 `yaml:"beta2"`             // of what it is divided by, or of the mean that is kept
+	Epsilon         float64 `yaml:"epsilon"`           // added to what it is divided by
 	Clip            float64 `yaml:"gradient_clipping"` // global norm; 0: none
 	// SkipSpikes skips the update of a step whose gradient norm is this many standard deviations above the mean
 	// of the last 128 steps, or not finite; 0: none.
@@ -490,11 +490,20 @@ const MinRate = 1e6
 // UnmarshalYAML reads an amount of memory per second.
 func (r *Rate) UnmarshalYAML(n *yaml.Node) error {
 	s, ok := strings.CutSuffix(strings.ReplaceAll(n.Value, " ", ""), "/s")
-	v, err := size.Parse(s)
-	if err != nil || !ok || v < MinRate {
-		return fmt.Errorf("%q is not a rate; hint: use bytes per second such as 2GB/s, at least 1MB/s", n.Value)
+	bits := int64(1)
+	for _, unit := range []string{"bit", "bps"} { // of networks
+		if amount, cut := strings.CutSuffix(s, unit); cut && ok == (unit == "bit") {
+			s, bits, ok = amount+"B", 8, true
+		}
 	}
-	*r = Rate(v)
+	switch v, err := size.Parse(s); {
+	case ok && len(s) > 1 && s[len(s)-1] == 'b' && strings.IndexByte("KMGT", s[len(s)-2]) >= 0:
+		return fmt.Errorf("%q may be bits or bytes; hint: write GB/s for bytes or Gbit/s for bits", n.Value)
+	case err != nil || !ok || v/bits < MinRate:
+		return fmt.Errorf("%q is not a rate; hint: use bytes per second such as 2GB/s, or bits such as 25Gbit/s, at least 1MB/s", n.Value)
+	default:
+		*r = Rate(v / bits)
+	}
 	return nil
 }
 

@@ -236,17 +236,19 @@ func (c *Config) checkChoices(d *decoder) {
 	one("quantize", c.Quantize, "none", NF4)
 	if o, err := optimizer.Named(c.Optimizer); err != nil {
 		d.fail("optimizer", err.Error())
-	} else if d.given("epsilon") && o.Rule().Epsilon == 0 {
-		d.fail("epsilon", fmt.Sprintf("%v has none; hint: leave epsilon out, on the command line with epsilon=null", o))
+	} else {
+		r := o.Rule()
+		for key, usual := range map[string]float64{"beta1": r.Beta1, "beta2": r.Beta2, "epsilon": r.Epsilon, "weight_decay": r.Decay} {
+			if usual == 0 && d.given(key) {
+				d.fail(key, fmt.Sprintf("%v has none; hint: leave %s out, on the command line with %s=null", o, key, key))
+			}
+		}
 	}
 	states := []string{"auto"}
 	for _, f := range plan.StateFormats() {
 		states = append(states, f.String())
 	}
 	one("optimizer_state", c.OptimizerState, states...)
-	if c.OptimizerState == "bf16" && c.Precision != "bf16" {
-		d.fail("optimizer_state", "bf16 leaves no fp32 weights to compute with; hint: set precision: bf16 too, or use bf16_moments")
-	}
 	one("schedule", c.Schedule, "cosine", "linear", "constant")
 }
 

@@ -10,7 +10,7 @@ import (
 func TestLegend(t *testing.T) {
 	for op := None + 1; op < NumOps; op++ {
 		if len(op.Info().Args) == 0 {
-			t.Errorf("%v has no operands", op)
+			t.Errorf("operator %d (%v) has no row in graph/op.go", op, op)
 		}
 		for _, a := range op.Info().Args {
 			if s := a.Shape; dtypeSets[s.Types] == nil || s.Rows.Times < 1 || s.Cols.Times < 1 {

@@ -72,7 +72,17 @@ func TestKnown(t *testing.T) {
 			last = s
 		}
 	}
-	for _, name := range []string{"", "h1000", "h100/isa", "/pcie4"} {
+	for written, name := range map[string]string{"RTX 4090": "rtx4090", "4090": "rtx4090", "GeForce-RTX-4060-Ti": "rtx4060ti", "rtx a6000": "a6000",
+		"A100 80GB": "a100-80", "a100_40gb/pcie3": "a100-40/pcie3", "NVIDIA H100": "h100", "RTX 6000 Ada Generation": "rtx6000ada"} {
+		h, want := known(t, written), known(t, name)
+		if h.Name = want.Name; !reflect.DeepEqual(h, want) {
+			t.Errorf("%s is not %s", written, name)
+		}
+	}
+	if _, err := hardware.KnownRank("rtx409", 1); err == nil || !strings.Contains(err.Error(), "did you mean rtx4090?") {
+		t.Errorf("rtx409: %v", err)
+	}
+	for _, name := range []string{"", "h1000", "h100/isa", "/pcie4", "a100", "rtx"} {
 		if _, err := hardware.KnownRank(name, 1); err == nil || !strings.Contains(err.Error(), "hint:") {
 			t.Errorf("KnownRank(%q): %v", name, err)
 		}

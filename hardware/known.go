@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/internal/suggest"
 )
 
 // Known machines. Peaks and memory bandwidths are the manufacturers' numbers: dense, accumulating in fp32
@@ -137,7 +138,7 @@ func Names() []string {
 }
 
 // KnownRank describes one of n ranks on a machine with n GPUs of this name: a GPU, its bus, and its share of
-// the host. The name may be the driver's. A suffix such as "/pcie3" selects a bus other than the usual one. A
+// the host. The name may be the driver's, or as people write it (RTX 4090, 4090, A100-80GB). A suffix such as "/pcie3" selects a bus other than the usual one. A
 // host has PerHost GPUs at most; more ranks use more hosts.
 func KnownRank(name string, n int) (*Hardware, error) {
 	if n < 1 {
@@ -150,7 +151,7 @@ func KnownRank(name string, n int) (*Hardware, error) {
 		}
 	}
 	for _, g := range gpus {
-		if g.name == gpuName {
+		if plainName(g.name) == plainName(gpuName) {
 			if bus == "" {
 				bus = g.bus
 			}
@@ -167,7 +168,29 @@ func KnownRank(name string, n int) (*Hardware, error) {
 			return h, nil
 		}
 	}
-	return nil, fmt.Errorf("unknown hardware %q; hint: use one of %s, or a file written by `athanor probe --out`", name, strings.Join(Names(), ", "))
+	hint := ""
+	for _, known := range Names() {
+		if plainName(known) == suggest.Nearest(plainName(gpuName), plainNames()) {
+			hint = "did you mean " + known + "? Else "
+		}
+	}
+	return nil, fmt.Errorf("unknown hardware %q; hint: %suse one of %s, or a file written by `athanor probe --out`", name, hint, strings.Join(Names(), ", "))
+}
+
+// plainName is what different ways to write a GPU's name have in common: what is left without its maker, series, units
+// and signs.
+func plainName(name string) string {
+	for _, word := range []string{"nvidia", "geforce", "tesla", "quadro", "rtx", "generation", "gb", "-", "_", " "} {
+		name = strings.ReplaceAll(name, word, "")
+	}
+	return name
+}
+
+func plainNames() (list []string) {
+	for _, name := range Names() {
+		list = append(list, plainName(name))
+	}
+	return list
 }
 
 // yield adds contention of the host's engine with copies to and from the device: the

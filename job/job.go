@@ -74,7 +74,9 @@ func Settle(to config.Purpose, c *config.Config, note func(string)) (*Spec, erro
 	if s.Ranks, err = machine.CountRanks(s.Machine()); err != nil {
 		return nil, err
 	}
-	s.Precision = s.precision()
+	if s.Precision = s.precision(); s.Precision == graph.F32 && c.OptimizerState == plan.BF16State.String() {
+		return nil, s.Fault("optimizer_state", "bf16 leaves no fp32 weights to compute with; hint: set precision: bf16 too, or use bf16_moments")
+	}
 	return s, nil
 }
 
@@ -167,9 +169,15 @@ func (s *Spec) MarshalYAML() (any, error) {
 	if s.Precision == graph.BF16 {
 		c.Precision = "bf16"
 	}
-	c.WeightDecay, c.Beta1, c.Beta2 = s.WeightDecay, s.Beta1, s.Beta2
-	if s.Optimizer.Rule().Epsilon > 0 {
-		c.Epsilon = s.Epsilon
+	r := s.Optimizer.Rule()
+	for _, has := range []struct {
+		usual float64
+		to    *float64
+		value float64
+	}{{r.Decay, &c.WeightDecay, s.WeightDecay}, {r.Beta1, &c.Beta1, s.Beta1}, {r.Beta2, &c.Beta2, s.Beta2}, {r.Epsilon, &c.Epsilon, s.Epsilon}} {
+		if has.usual != 0 {
+			*has.to = has.value
+		}
 	}
 	return c, nil
 }

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"fmt"
 	"math"
 
 	"github.com/athanor-llm/athanor/graph"
@@ -81,7 +82,9 @@ func (u *update) moments() int { return len(u.rule.Moments) }
 func withUpdates(table [graph.NumOps]Kernel) [graph.NumOps]Kernel {
 	for o := range optimizer.NumOptimizers {
 		u := updates[o]
-		u.rule = o.Rule()
+		if u.rule = o.Rule(); u.element == nil || u.row == nil || u.step == nil {
+			panic(fmt.Sprintf("%v has no arithmetic in kernel/update.go", o))
+		}
 		table[u.rule.Op] = Kernel{u.reference, u.fast}
 	}
 	return table

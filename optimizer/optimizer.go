@@ -3,7 +3,7 @@
 //
 // A rule says which operator makes an update and what it keeps; everything else follows from the row: bytes per parameter,
 // what is sharded, offloaded, streamed through staging buffers, saved, cleared and proved. To add one, add its row here, its
-// operator to graph's table, and a kernel to each device.
+// operator to graph's table, and a kernel to each device (ARCHITECTURE.md has the recipe).
 package optimizer
 
 import (

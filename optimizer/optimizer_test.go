@@ -2,7 +2,10 @@ package optimizer
 
 import (
 	"encoding/json"
+	"fmt"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/athanor-llm/athanor/graph"
@@ -27,11 +30,22 @@ func TestTable(t *testing.T) {
 		want = append(want, graph.ArgSpec{Name: "g"}, graph.ArgSpec{Name: "clip", Optional: true}, graph.ArgSpec{Name: "scalars"},
 			graph.ArgSpec{Name: HalfWeights.String(), Access: graph.Write, Optional: true}, graph.ArgSpec{Name: LowerHalves.String(), Access: graph.Update, Optional: true})
 		have := slices.Clone(r.Op.Info().Args)
+		if len(have) == 0 {
+			t.Errorf("optimizer %d has no row in optimizer/optimizer.go, or its operator %v none in graph/op.go", o, r.Op)
+			continue
+		}
+		if r.Elementwise && !r.Op.Info().Alike {
+			t.Errorf("%s updates each element by itself, but its operator's row does not say Alike", r.Name)
+		}
+		if err := r.Op.CheckOperands(&graph.Attr{}, twice(r)); err == nil || !strings.Contains(fmt.Sprint(err), "p16") {
+			t.Errorf("%s takes lower halves and a copy of the weights together: %v; hint: Rule: halved(...) in graph/op.go", r.Name, err)
+		}
 		for i := range have {
 			have[i].Shape = graph.Shape{}
 		}
 		if !slices.Equal(have, want) {
 			t.Errorf("%s has operands %+v, want %+v", r.Name, have, want)
+			continue
 		}
 		for i, name := range map[int]string{r.GradientAt(): "g", r.ClipAt(): "clip", r.ScalarsAt(): "scalars", r.HalfWeightsAt(): "p16", r.LowerHalvesAt(): "rest"} {
 			if have := r.Op.Info().Args[i].Name; have != name {
@@ -56,6 +70,29 @@ func TestTable(t *testing.T) {
 	if _, err := Named("sgd?"); err == nil {
 		t.Error("an unknown name is accepted")
 	}
+}
+
+// TestGuide: the guide tells a user of each optimizer.
+func TestGuide(t *testing.T) {
+	text, err := os.ReadFile("../docs/guide.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range Names() {
+		if !strings.Contains(string(text), "\n| `"+name+"` |") {
+			t.Errorf("docs/guide.md has no row for %s in the table of optimizers", name)
+		}
+	}
+}
+
+// twice returns the extents of an update that has both a copy of the weights and lower halves, which is one too many.
+func twice(r *Rule) (list []graph.Dim) {
+	of := func(t graph.DType) graph.Dim { return graph.Dim{DType: t, Rows: 2, Cols: 3} }
+	for range r.State() {
+		list = append(list, of(graph.F32))
+	}
+	scalars := graph.Dim{DType: graph.F32, Rows: 1, Cols: graph.NumScalars}
+	return append(list, of(graph.F32), graph.Dim{}, scalars, of(graph.BF16), of(graph.U16))
 }
 
 // TestKinds: names are unique and read back.
