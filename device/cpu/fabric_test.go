@@ -383,6 +383,7 @@ func checkMessages(t *testing.T, list []*Device) {
 // TestSteadyFabric: rounds with every kind of call allocate nothing and leave
 // no goroutine behind.
 func TestSteadyFabric(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	for _, hosts := range [][]int{{0, 0, 0, 0}, {0, 1, 1, 0}} {
 		t.Run(fmt.Sprint(hosts), func(t *testing.T) { checkSteady(t, hosts) })
 	}

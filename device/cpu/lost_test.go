@@ -10,6 +10,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // TestLost: when one rank fails, whatever it is doing, the others end their round with an error that
@@ -93,6 +94,7 @@ func TestInterrupted(t *testing.T) {
 
 // TestKilled: killing ranks at any moment of an endless series of rounds ends all others.
 func TestKilled(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 4))
 		hosts := []int{0, 0, 0, 0}

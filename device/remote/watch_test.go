@@ -11,6 +11,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/exec"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -61,6 +62,7 @@ func newHanging(t *testing.T, slow bool) (h *host, next *hanging) {
 // TestAbortHanging: a device that does not end its round when ordered to is soon given up; its host
 // goes on and frees it when it comes to rest.
 func TestAbortHanging(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	h, there := newHanging(t, false)
 	d := connect(t, h.addr, Place{}, arena)
 	o := operand(device.DeviceTier, 0, 8)
@@ -128,6 +130,7 @@ func one() *program.Program {
 // TestWatched: an engine notices that a remote device hangs, names the instruction, and can be left; it
 // tolerates one that is slow.
 func TestWatched(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	for name, slow := range map[string]bool{"hangs": false, "is slow": true} {
 		t.Run(name, func(t *testing.T) {
 			h, there := newHanging(t, slow)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/model/family"
 )
 
@@ -336,6 +337,7 @@ func random(r *rand.Rand) *Trace {
 // TestChoose: the candidates that the search skips are no better: all are tried here, as
 // in the description.
 func TestChoose(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	const seed = 3
 	r := rand.New(rand.NewPCG(seed, 0))
 	chosen := 0
