@@ -238,9 +238,12 @@ func (c *Config) checkChoices(d *decoder) {
 		d.fail("optimizer", err.Error())
 	} else {
 		r := o.Rule()
-		for key, usual := range map[string]float64{"beta1": r.Beta1, "beta2": r.Beta2, "epsilon": r.Epsilon, "weight_decay": r.Decay} {
-			if usual == 0 && d.given(key) {
-				d.fail(key, fmt.Sprintf("%v has none; hint: leave %s out, on the command line with %s=null", o, key, key))
+		for _, c := range []struct {
+			key   string
+			usual float64
+		}{{"weight_decay", r.Decay}, {"beta1", r.Beta1}, {"beta2", r.Beta2}, {"epsilon", r.Epsilon}} {
+			if c.usual == 0 && d.given(c.key) {
+				d.fail(c.key, fmt.Sprintf("%v has none; hint: leave %s out, on the command line with %s=null", o, c.key, c.key))
 			}
 		}
 	}

@@ -3,6 +3,7 @@ package graph
 import (
 	"cmp"
 	"fmt"
+
 	"github.com/athanor-llm/athanor/model"
 )
 

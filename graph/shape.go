@@ -2,11 +2,12 @@ package graph
 
 import (
 	"fmt"
-	"github.com/athanor-llm/athanor/model"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/athanor-llm/athanor/model"
 )
 
 // Shape is what an operator requires of one operand, as the legend of the table has it.

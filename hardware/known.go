@@ -138,8 +138,8 @@ func Names() []string {
 }
 
 // KnownRank describes one of n ranks on a machine with n GPUs of this name: a GPU, its bus, and its share of
-// the host. The name may be the driver's, or as people write it (RTX 4090, 4090, A100-80GB). A suffix such as "/pcie3" selects a bus other than the usual one. A
-// host has PerHost GPUs at most; more ranks use more hosts.
+// the host. The name may be the driver's, or as people write it (RTX 4090, 4090, A100-80GB). A suffix such as "/pcie3"
+// selects a bus other than the usual one. A host has PerHost GPUs at most; more ranks use more hosts.
 func KnownRank(name string, n int) (*Hardware, error) {
 	if n < 1 {
 		return nil, fmt.Errorf("hardware %q: impossible number of %d ranks; hint: use at least 1", name, n)
@@ -168,11 +168,9 @@ func KnownRank(name string, n int) (*Hardware, error) {
 			return h, nil
 		}
 	}
-	hint := ""
-	for _, known := range Names() {
-		if plainName(known) == suggest.Nearest(plainName(gpuName), plainNames()) {
-			hint = "did you mean " + known + "? Else "
-		}
+	hint, near := "", suggest.Nearest(plainName(gpuName), plainNames())
+	if i := slices.Index(plainNames(), near); i >= 0 {
+		hint = "did you mean " + gpus[i].name + "? Else "
 	}
 	return nil, fmt.Errorf("unknown hardware %q; hint: %suse one of %s, or a file written by `athanor probe --out`", name, hint, strings.Join(Names(), ", "))
 }

@@ -17,9 +17,7 @@
 // Exponentials are within 2 ulp.
 package simd
 
-import (
-	"github.com/athanor-llm/athanor/model"
-)
+import "github.com/athanor-llm/athanor/model"
 
 // Set is the table of vector functions of one instruction set.
 type Set struct {
