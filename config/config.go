@@ -133,6 +133,9 @@ type Limits struct {
 	Host     Bytes  `yaml:"host"`
 	Disk     Bytes  `yaml:"disk"`
 	DiskPath string `yaml:"disk_path"` // the folder of the disk tier; derived: spill in the run's folder
+	// DiskEndurance is how much may be written to the disk in its life, as its maker states it (TBW), such as 600TB; none:
+	// it does not wear; derived: 600 times its size.
+	DiskEndurance Bytes `yaml:"disk_endurance"`
 }
 
 // Plan is auto, a plan.json, or single decisions that the search must keep.
@@ -257,7 +260,7 @@ const (
 func Default() Config {
 	return Config{
 		Documents: Joined, BOS: "auto", OnBadRow: "error", Device: "auto", Ranks: 1, Precision: "auto", Quantize: "none", Optimizer: optimizer.AdamW.String(), OptimizerState: "auto", Resume: "auto", Seed: 1,
-		Limits:   Limits{Device: Unlimited, Host: Unlimited, Disk: Unlimited},
+		Limits:   Limits{Device: Unlimited, Host: Unlimited, Disk: Unlimited, DiskEndurance: Unlimited},
 		Schedule: "cosine", MinLearningRate: derived, WarmupSteps: derived, ExpertBalance: Derived,
 		WeightDecay: Derived, Beta1: Derived, Beta2: Derived, Epsilon: Derived, Clip: 1,
 		HeldOut: 0.01, EvalBatches: 8, SaveAfter: Duration(10 * time.Minute), KeepCheckpoints: 2,

@@ -22,10 +22,10 @@ func InMemory(path string) string {
 	return inMemory[int64(uint32(s.Type))]
 }
 
-// FreeDisk returns the free bytes of the file system that a path is, or would be, on.
-func FreeDisk(path string) (int64, error) {
+// DiskSpace returns the free bytes, and all bytes, of the file system that a path is, or would be, on.
+func DiskSpace(path string) (free, all int64, err error) {
 	s, err := fileSystem(path)
-	return int64(s.Bavail) * int64(s.Bsize), err
+	return int64(s.Bavail) * int64(s.Bsize), int64(s.Blocks) * int64(s.Bsize), err
 }
 
 // fileSystem describes the file system that a path is, or would be, on.

@@ -8,20 +8,20 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// FreeDisk returns the free bytes, for this user, of the volume that a path is, or would be, on.
-func FreeDisk(path string) (int64, error) {
+// DiskSpace returns the free bytes, for this user, and all bytes of the volume that a path is, or would be, on.
+func DiskSpace(path string) (int64, int64, error) {
 	for {
 		name, err := windows.UTF16PtrFromString(path)
 		if err != nil {
-			return 0, err
+			return 0, 0, err
 		}
-		var free uint64
-		err = windows.GetDiskFreeSpaceEx(name, &free, nil, nil)
+		var free, all uint64
+		err = windows.GetDiskFreeSpaceEx(name, &free, &all, nil)
 		if errors.Is(err, fs.ErrNotExist) && path != filepath.Dir(path) {
 			path = filepath.Dir(path)
 			continue
 		}
-		return int64(free), err
+		return int64(free), int64(all), err
 	}
 }
 

@@ -63,6 +63,8 @@ type Memory struct {
 	Device int64 `json:"device"`
 	Host   int64 `json:"host"`
 	Disk   int64 `json:"disk"`
+	// WholeDisk is the size of a host's disk, of which Disk are free; 0: not known.
+	WholeDisk int64 `json:"whole_disk,omitempty"`
 	// Shared says that the device tier is part of the host's memory, so together
 	// they may use no more than the larger of the two.
 	Shared bool `json:"shared,omitempty"`

@@ -279,7 +279,7 @@ func (g gpu) machine(name, bus string) (*Hardware, error) {
 		}
 		flops := o.flops * 1e9 * float64(o.cores)
 		h.Cores = o.cores
-		h.Memory = Memory{Device: g.memory*gib - ContextBytes, Host: o.memory * gib * 7 / 8, Disk: o.disk * 1e9}
+		h.Memory = Memory{Device: g.memory*gib - ContextBytes, Host: o.memory * gib * 7 / 8, Disk: o.disk * 1e9, WholeDisk: o.disk * 1e9}
 		h.Engines = append(h.Engines, Engine{
 			Stream: device.HostCompute, Peak: Rate{flops, flops}, Matmul: 0.8, Attention: 0.5,
 			Bandwidth: 0.8 * o.bandwidth * 1e9, Overhead: 5e-6,

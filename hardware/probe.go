@@ -36,7 +36,7 @@ func LocalMemory(diskPath string, process int64) (Memory, error) {
 	arenas := max(0, m.Available-m.Available/64-process)
 	mem := Memory{Device: arenas, Host: arenas, Shared: true, Process: process}
 	if diskPath != "" && InMemory(diskPath) == "" {
-		if mem.Disk, err = FreeDisk(diskPath); err != nil {
+		if mem.Disk, mem.WholeDisk, err = DiskSpace(diskPath); err != nil {
 			return Memory{}, fmt.Errorf("free space at %s: %w", diskPath, err)
 		}
 		mem.Disk = mem.Disk / 10 * 9

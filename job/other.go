@@ -56,3 +56,10 @@ func (s *Spec) OnCorpus(sequences int64) *Spec {
 	own.asked = s.asked.OnCorpus(sequences)
 	return &own
 }
+
+// WithoutClipping returns the job with gradients used as they come.
+func (s *Spec) WithoutClipping() *Spec {
+	own := *s
+	own.Clip = 0
+	return &own
+}

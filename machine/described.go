@@ -35,7 +35,7 @@ func Describe(r *Request, note func(string)) (*Machine, error) {
 			h.Throttle(link[0], link[1], float64(rate))
 		}
 	}
-	m := &Machine{Hardware: h, described: true, ranks: r.Ranks}
+	m := &Machine{Hardware: h, described: true, ranks: r.Ranks, endurance: r.Limits.DiskEndurance}
 	return m, m.limit(r)
 }
 
@@ -45,7 +45,11 @@ func equip(h *hardware.Hardware, r *Request) {
 	n := int64(r.Ranks)
 	h.Memory.Host = max(h.Memory.Host, int64(r.Limits.Host)/n)
 	h.Memory.Disk = max(h.Memory.Disk, int64(r.Limits.Disk)/n)
+	h.Memory.WholeDisk = max(h.Memory.WholeDisk, int64(r.Limits.Disk)/hosts(r.Ranks))
 }
+
+// hosts returns the number of hosts that so many ranks of a known machine are on.
+func hosts(ranks int) int64 { return int64((ranks + hardware.PerHost - 1) / hardware.PerHost) }
 
 // OnGPU reports whether a request is for GPUs, here or described.
 func OnGPU(r *Request) bool {

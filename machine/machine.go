@@ -28,6 +28,7 @@ package machine
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 
@@ -48,9 +49,10 @@ type Machine struct {
 	// supposed machine is another one with some numbers changed, see Suppose.
 	described, supposed bool
 	ranks               int
-	backend             backend // nil: described
-	spill               string  // folder of the disk tier
-	file                string  // cache file of the description
+	backend             backend      // nil: described
+	spill               string       // folder of the disk tier
+	endurance           config.Bytes // of a host's disk, as the configuration says; config.Unlimited: it does not
+	file                string       // cache file of the description
 }
 
 // Find returns this machine's description, from the cache or by probing, with the
@@ -66,7 +68,7 @@ func Find(r *Request, note func(string)) (*Machine, error) {
 	if r.Ranks > MaxRanks {
 		return nil, r.Fault("ranks", fmt.Sprintf("%d is too many; hint: at most %d ranks run on one machine", r.Ranks, MaxRanks))
 	}
-	m := &Machine{spill: r.Spill, ranks: r.Ranks}
+	m := &Machine{spill: r.Spill, ranks: r.Ranks, endurance: r.Limits.DiskEndurance}
 	if m.backend, err = newBackend(r, dir); err != nil {
 		return nil, err
 	}
@@ -160,6 +162,33 @@ func (m *Machine) limit(r *Request) error {
 		}
 	}
 	return nil
+}
+
+// enduranceOfSize is how often a disk can be written over as a whole, by what makers state for consumers' NVMe disks:
+// 600 TBW for 1 TB and 1200 for 2 TB (Samsung 980 and 990 Pro, WD Black SN850X, Crucial T500).
+const enduranceOfSize = 600
+
+// Endurance returns how many bytes may be written to a host's disk in its life; 0: it does not wear.
+func (m *Machine) Endurance() int64 {
+	if m.endurance != config.Unlimited {
+		return int64(m.endurance)
+	}
+	whole := m.Hardware.Memory.WholeDisk
+	if whole == 0 { // described by an older version: at least what was free
+		whole = m.Hardware.Memory.Disk
+	}
+	return enduranceOfSize * min(whole, math.MaxInt64/enduranceOfSize)
+}
+
+// Host returns the host of a rank, counted from 0.
+func (m *Machine) Host(rank int) int {
+	if b, ok := m.backend.(*hostsBackend); ok {
+		return rank % b.hosts()
+	}
+	if m.described {
+		return rank / hardware.PerHost
+	}
+	return 0
 }
 
 // Ranks returns the number of ranks.

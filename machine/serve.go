@@ -29,7 +29,7 @@ func ServeLimits(dir string) (remote.Limits, error) {
 	if err != nil {
 		return remote.Limits{}, err
 	}
-	disk, err := hardware.FreeDisk(dir)
+	disk, _, err := hardware.DiskSpace(dir)
 	return remote.Limits{Memory: m.Total, Disk: disk, Ranks: servedRanks}, err
 }
 

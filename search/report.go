@@ -127,6 +127,7 @@ type Report struct {
 	Plain      int64      `json:"plain_device_bytes,omitempty"` // what the plain plan would take
 	Process    int64      `json:"process_bytes,omitempty"`      // what the process takes besides its arenas, for which the limits leave room
 	Bytes      *Traffic   `json:"bytes,omitempty"`
+	Wear       *Wear      `json:"disk_wear,omitempty"` // nil: nothing is written to a disk
 	Plan       *plan.Plan `json:"plan,omitempty"`
 	PlanHash   string     `json:"plan_hash,omitempty"` // on which ranks agree
 	Layers     []Layers   `json:"activations,omitempty"`
@@ -227,7 +228,8 @@ func (c *Candidate) fullest(t device.Tier) *program.Program {
 
 // WriteMemory prints memory by class and tier as a table; with several ranks, that of the rank that takes most
 // device memory. process is what the process takes besides its arenas, for which the limits leave room; 0: not known.
-func WriteMemory(w io.Writer, c *Candidate, process int64) error {
+// wear is that of the disk; nil: nothing is written to it.
+func WriteMemory(w io.Writer, c *Candidate, process int64, wear *Wear) error {
 	p, title := c.fullest(device.DeviceTier), "memory at the peak"
 	if c.Plan.Ranks > 1 {
 		title = fmt.Sprintf("peak of rank %d, the fullest", p.Rank)
@@ -258,17 +260,26 @@ func WriteMemory(w io.Writer, c *Candidate, process int64) error {
 		}
 	}
 	row("arena", func(t device.Tier) string { return amount(usage[t].Height) })
-	if process > 0 {
-		row("the process", func(t device.Tier) string {
-			if t != device.HostTier {
+	only := func(name string, of device.Tier, cell string) {
+		row(name, func(t device.Tier) string {
+			if t != of {
 				return "-"
 			}
-			return size.Format(process)
+			return cell
 		})
+	}
+	if process > 0 {
+		only("the process", device.HostTier, size.Format(process))
 	}
 	row("limit", func(t device.Tier) string { return amount(usage[t].Capacity) })
 	row("bytes, exactly", func(t device.Tier) string { return fmt.Sprint(usage[t].Height) })
 	row("above the lower bound", func(t device.Tier) string { return fmt.Sprint(usage[t].Height - usage[t].Bound) })
+	if wear != nil {
+		only("written to it a day", device.DiskTier, size.Decimal(wear.PerDay))
+	}
+	if wear != nil && wear.Endurance > 0 {
+		only("its endurance lasts", device.DiskTier, days(wear.Days))
+	}
 	return tw.Flush()
 }
 

@@ -212,7 +212,7 @@ func atOnce(spec *job.Spec, step, there int) int {
 // existing ones.
 func (t *Run) room(n int64) error {
 	s := checkpoint.Snapshot{Weights: t.tensors(optimizer.Weights), State: t.moments()} // its size only
-	free, err := hardware.FreeDisk(t.Setup.Spec.Out)
+	free, _, err := hardware.DiskSpace(t.Setup.Spec.Out)
 	if err != nil { // some file systems do not report it
 		return nil
 	}

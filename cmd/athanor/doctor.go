@@ -135,7 +135,7 @@ func findDisk(v *doctorCmd) finding {
 	if err != nil {
 		return finding{"disk", broken, err.Error(), "give another --path"}
 	}
-	free, err := hardware.FreeDisk(where)
+	free, _, err := hardware.DiskSpace(where)
 	if err != nil {
 		return finding{"disk", slow, err.Error(), "set limits.disk in the configuration"}
 	}

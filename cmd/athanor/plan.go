@@ -83,6 +83,10 @@ func (v *planCmd) Run(c *cli.Context) error {
 		return err
 	}
 	err = p.makePlan(ctx, find)
+	if err == nil && p.report.Wear.Soon() {
+		say("planning without the disk, which this plan wears")
+		p.report.Wear.Spared, err = p.task().Spare(ctx, p.result.Best, find)
+	}
 	show.Done()
 	say = func(string) {} // what follows prints its own lines
 	var misfit *search.Misfit
@@ -196,6 +200,9 @@ func (v *planCmd) maxSequence(ctx stdctx.Context, c *cli.Context) error {
 // print writes the plan as text.
 func (p *planned) print(c *cli.Context) {
 	best := p.result.Best
+	if p.report.Wear.Soon() {
+		fmt.Fprintln(c.Stdout, p.report.Wear.Warning())
+	}
 	fmt.Fprintf(c.Stdout, "plan: %s", search.Describe(best))
 	if d := p.setup.Graph.Documents; d != nil {
 		fmt.Fprintf(c.Stdout, "documents: a token sees only its own; on average that costs as much as documents of %d tokens\n", d.Length)
@@ -204,7 +211,7 @@ func (p *planned) print(c *cli.Context) {
 		best.Seconds(), p.spec().GlobalBatch*p.spec().SequenceLength, p.report.TokenRate, 100*p.report.MFU, p.peak()/1e9, p.result.Evaluated, tried(best.Tried))
 	search.WriteActivations(c.Stdout, p.report.Layers)
 	fmt.Fprintln(c.Stdout)
-	search.WriteMemory(c.Stdout, best, p.report.Process)
+	search.WriteMemory(c.Stdout, best, p.report.Process, p.report.Wear)
 	fmt.Fprintf(c.Stdout, "\nthe plain run would take %s of device memory: this plan takes %.0f %% of that\n",
 		size.Format(p.report.Plain), 100*float64(slices.Max(p.report.Peaks.Device))/float64(p.report.Plain))
 	fmt.Fprintln(c.Stdout)

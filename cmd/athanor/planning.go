@@ -146,6 +146,7 @@ func (p *planned) makePlan(ctx stdctx.Context, find planner.Planner) (err error)
 	p.report = search.NewReport(p.setup.Graph, p.result, spec.GlobalBatch*spec.SequenceLength, float64(f+b)*float64(spec.GlobalBatch), p.peak())
 	req := &search.Request{Graph: p.setup.Graph, GlobalBatch: spec.GlobalBatch / spec.Ranks, Options: planner.StepOptions(spec), Optimizer: spec.Optimizer, State: p.result.Best.Plan.State}
 	p.report.Process = p.machine.Hardware.Memory.Process
+	p.report.Wear = p.task().Wear(p.report.Bytes.DiskWrite, p.result.Best.Seconds())
 	p.report.Plain, err = search.PlainBytes(ctx, req)
 	return err
 }

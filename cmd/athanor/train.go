@@ -171,6 +171,9 @@ func (p *planned) compare(c *cli.Context, s *train.Summary) {
 		}
 		fmt.Fprintf(c.Stdout, "device memory%s: planned %d bytes, reached %d\n", at, planned, s.MeasuredPeaks.Device[r])
 	}
+	if w := p.task().Wear(s.MeasuredBytes.DiskWrite, s.MeasuredSeconds); w != nil {
+		fmt.Fprintf(c.Stdout, "disk: %d bytes a step were planned to be written, %d were; at this pace %s\n", p.report.Wear.PerStep, w.PerStep, w.Text())
+	}
 }
 
 // training displays a run: a rewritten line per step on a terminal, elsewhere a

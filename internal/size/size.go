@@ -43,6 +43,18 @@ func Exact(n int64) string {
 	return fmt.Sprintf("%d bytes (%s)", n, Format(n))
 }
 
+// Decimal formats a number of bytes with three digits and a decimal unit, as makers of disks do.
+func Decimal(n int64) string {
+	v, unit := float64(n), "B"
+	for _, u := range []string{"kB", "MB", "GB", "TB", "PB"} {
+		if v < 999.5 {
+			break
+		}
+		v, unit = v/1000, u
+	}
+	return fmt.Sprintf("%.3g %s", v, unit)
+}
+
 // Format formats a number of bytes with three or four digits and a binary unit.
 func Format(n int64) string {
 	v, unit := float64(n), "B"
