@@ -41,10 +41,13 @@ import (
 
 // Config is the configuration of a run after overrides. Sizes are bytes.
 type Config struct {
-	Model          Model    `yaml:"model"`
-	Data           Sources  `yaml:"data"`            // files, or patterns with *, ? and ** (any number of folders); {files: ..., times: 2} is read twice in each pass over the corpus
-	Documents      string   `yaml:"documents"`       // joined: a token sees all tokens before it in its window; separate: only those of its document; whole: likewise, and windows do not cut documents
-	Tokenizer      string   `yaml:"tokenizer"`       // gpt2, bpe-4096 (trained on the corpus), or a tokenizer.json or its folder, whose chat template renders conversations
+	Model     Model   `yaml:"model"`
+	Data      Sources `yaml:"data"`      // files, or patterns with *, ? and ** (any number of folders); {files: ..., times: 2} is read twice in each pass over the corpus
+	Documents string  `yaml:"documents"` // joined: a token sees all tokens before it in its window; separate: only those of its document; whole: likewise, and windows do not cut documents
+	Tokenizer string  `yaml:"tokenizer"` // gpt2, bpe-4096 (trained on the corpus), or a tokenizer.json or its folder, whose chat template renders conversations
+	// ResizeVocab gives the model of a folder the rows of embedding and head that it lacks for the tokenizer; new ones begin as
+	// the mean of the others.
+	ResizeVocab    bool     `yaml:"resize_vocab"`
 	BOS            string   `yaml:"bos"`             // auto: texts, prompts and pairs begin with what the tokenizer puts before a text, such as <s>, unless the run began without; none
 	OnBadRow       string   `yaml:"on_bad_row"`      // error; or skip: rows of JSONL and Parquet that are no document are left out, and counted
 	SequenceLength int      `yaml:"sequence_length"` // tokens
@@ -198,13 +201,15 @@ func (s *Shares) UnmarshalYAML(n *yaml.Node) error {
 	return nil
 }
 
-// LoRA are low-rank adapters, which are then all that is trained. If the model is an adapter, settings not
+// LoRA are low-rank adapters, which are then all that is trained but for modules_to_save. If the model is an adapter, settings not
 // given here are taken from it.
 type LoRA struct {
 	Rank    int     `yaml:"rank"`    // usually 8 to 64
 	Alpha   float64 `yaml:"alpha"`   // the product of an adapter's factors is multiplied by alpha/rank; 0: the rank
 	RSLoRA  bool    `yaml:"rslora"`  // multiply by alpha/sqrt(rank) instead
 	Targets Strings `yaml:"targets"` // name patterns of the adapted weights; none: all of the layers but experts
+	// Whole are modules that are trained whole beside the adapters, such as [embed_tokens, lm_head], and saved with them.
+	Whole Strings `yaml:"modules_to_save"`
 }
 
 // Preference is direct preference optimisation (Rafailov et al., 2305.18290). The reference is the model that
@@ -282,6 +287,7 @@ func (c Config) MarshalYAML() (any, error) {
 		"max_tokens":          c.MaxTokens == 0,
 		"preference":          c.Preference.Beta == 0,
 		"lora":                c.LoRA.Rank == 0,
+		"resize_vocab":        !c.ResizeVocab,
 		"validation":          len(c.Validation) == 0,
 		"validation_fraction": len(c.Validation) > 0,
 	}

@@ -23,7 +23,7 @@ import (
 // Adapters (model.LoRA) are written and read as folders of Hugging Face's PEFT:
 //
 //	adapter_config.json          rank, adapted modules, the folder of the model
-//	adapter_model.safetensors    the factors
+//	adapter_model.safetensors    the factors, and what is trained whole beside them
 //
 // Such a folder can be used wherever a model folder can, also to start training from its factors; the
 // weights that it lacks come from the folder that it names. Settings of adapter_config.json other than rank and
@@ -46,6 +46,9 @@ type adapterConfig struct {
 	Modules any     `json:"target_modules"` // names or a pattern; when adapters are read, the factors' names count instead
 	// Parameters are those of experts, where factor names do not say which of a module's parameters they adapt.
 	Parameters []string `json:"target_parameters"`
+	Whole      []string `json:"modules_to_save"`
+	// Tying says that the head remains the embedding if that is trained whole.
+	Tying bool `json:"ensure_weight_tying,omitempty"`
 	// Transposed tells PEFT that weights are stored [in, out].
 	Transposed bool `json:"fan_in_fan_out"`
 	Inference  bool `json:"inference_mode"`
@@ -61,10 +64,12 @@ func DescribeAdapter(m *model.Model, folder string) ([]byte, error) {
 			return nil, err
 		}
 	}
-	modules, parameters := m.Modules()
+	modules, parameters := m.PEFT().Modules()
+	whole := m.PEFT().WholeModules()
 	text, err := json.MarshalIndent(adapterConfig{
 		Type: "LORA", Task: "CAUSAL_LM", Base: base, Rank: m.LoRA.Rank, Alpha: m.LoRA.Alpha, RSLoRA: m.LoRA.RSLoRA, Bias: "none",
 		Modules: append([]string{}, modules...), Parameters: parameters, Transposed: m.InOut(), Inference: true,
+		Whole: whole, Tying: m.Tied && len(whole) > 0,
 	}, "", "  ")
 	return append(text, '\n'), err
 }
@@ -94,7 +99,8 @@ func readAdapter(dir string) (*adapterConfig, error) {
 // adapter computes. Others must be null, false or empty.
 var adapterKeys = strings.Fields(`peft_type peft_version task_type base_model_name_or_path revision auto_mapping inference_mode runtime_config
 	r lora_alpha use_rslora bias fan_in_fan_out lora_dropout init_lora_weights loftq_config corda_config eva_config lora_ga_config qalora_group_size
-	target_modules target_parameters exclude_modules layers_to_transform layers_pattern megatron_core`)
+	target_modules target_parameters exclude_modules layers_to_transform layers_pattern megatron_core
+	modules_to_save ensure_weight_tying`)
 
 // plainInits are ways to begin with that leave the model's weights as they are. All others that PEFT has (pissa, olora,
 // corda, loftq, lora_ga) move a part of each weight into its factors, and do so again when the adapter is loaded.
@@ -174,13 +180,13 @@ func (c *adapterConfig) check(all map[string]any) error {
 	return nil
 }
 
-// adapted returns a model with the adapters whose factors are in a set, all of one rank.
+// adapted returns a model with the adapters whose factors are in a set, all of one rank, and with what is stored beside them.
 func (c *adapterConfig) adapted(m *model.Model, set *safetensors.Set) (*model.Model, error) {
 	var names []string
 	for _, t := range set.Tensors() {
 		names = append(names, t.Name)
 	}
-	weights := m.AdaptedIn(names, c.Parameters)
+	weights := m.PEFT().AdaptedIn(names, c.Parameters)
 	if len(weights) == 0 {
 		return nil, errors.New("no tensor has a name that ends in lora_A.weight; hint: check that this is a PEFT adapter")
 	}
@@ -188,10 +194,59 @@ func (c *adapterConfig) adapted(m *model.Model, set *safetensors.Set) (*model.Mo
 	if err := part.Adapt(model.LoRA{Rank: c.Rank, Alpha: c.Alpha, RSLoRA: c.RSLoRA}, weights...); err != nil {
 		return nil, err
 	}
-	if err := checkUsed(set, &part, true); err != nil {
+	if err := c.addWhole(&part, names); err != nil {
+		return nil, err
+	}
+	c.resize(&part, set)
+	if err := errors.Join(checkUsed(set, &part, true), checkCopies(set, &part)); err != nil {
 		return nil, err
 	}
 	return &part, nil
+}
+
+// addWhole adds what is trained whole, and copies of the model's own parameters. names are those of the adapter's tensors.
+func (c *adapterConfig) addWhole(m *model.Model, names []string) error {
+	if !c.Tying {
+		m.Part(c.Whole)
+	}
+	if err := m.TrainWhole(c.Whole...); err != nil {
+		return err
+	}
+	m.Keep(names)
+	for _, p := range m.Params() {
+		if name := p.Tensors()[0].Name; p.Whole && !slices.Contains(names, name) {
+			return fmt.Errorf("modules_to_save has %s, but there is no tensor %s; hint: check that the folder is complete", p.Name, name)
+		}
+	}
+	return nil
+}
+
+// resize gives a model the vocabulary of the embedding, or the head, that an adapter's files have whole.
+func (c *adapterConfig) resize(m *model.Model, set *safetensors.Set) {
+	for _, p := range m.Params() {
+		if info, ok := set.Lookup(p.Tensors()[0].Name); ok && p.Whole && m.PEFT().OfVocabulary(p) && len(info.Shape) > 0 && info.Shape[0] != m.Vocab {
+			m.Resize(info.Shape[0])
+			return
+		}
+	}
+}
+
+// checkCopies refuses an adapter that stores a parameter twice, and not the same.
+func checkCopies(set *safetensors.Set, m *model.Model) error {
+	for _, p := range m.Params() {
+		equal, _ := m.PEFT().Copies(p)
+		for _, name := range equal {
+			other := p
+			other.Parts = name
+			if _, there := set.Lookup(name); !there {
+				continue
+			}
+			if err := equalRows(set, p, other); err != nil {
+				return suggest.Add(err, "save the adapter again, or set ensure_weight_tying to false in adapter_config.json if embedding and head were trained apart")
+			}
+		}
+	}
+	return nil
 }
 
 // OpenAdapter opens the factors in a PEFT folder, and verifies those of a checkpoint as OpenWeights does.

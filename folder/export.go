@@ -20,7 +20,7 @@ import (
 const ShardBytes = 5e9
 
 // Merge writes an adapter's model, with the adapter merged into it, as a model folder:
-// W + s.B.A for each adapted weight, everything else unchanged, in the types of the
+// W + s.B.A for each adapted weight, what the adapter has whole, and everything else unchanged, in the types of the
 // model's files. to must not exist; it appears when it is complete.
 func Merge(ctx context.Context, adapter, to string, progress Progress) error {
 	if paths.Exists(adapter) && !IsAdapter(adapter) {
@@ -65,6 +65,11 @@ func (f *Folder) export(ctx context.Context, create checkpoint.Create, as safete
 			return err
 		}
 	}
+	if f.Model.Files != (model.Files{}) {
+		if files["config.json"], err = family.Resized(f.Model, files["config.json"]); err != nil {
+			return err
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		if err := writeFile(create, name, files[name]); err != nil {
 			return err
@@ -74,27 +79,16 @@ func (f *Folder) export(ctx context.Context, create checkpoint.Create, as safete
 	if err != nil {
 		return err
 	}
-	all := f.weights.Base.Tensors()
-	var list []safetensors.Tensor
-	for i, info := range all {
-		written := info
-		if as != "" && info.DType.Float() {
-			written.DType = as
-		}
-		list = append(list, safetensors.Tensor{Info: written, Data: func(w io.Writer) error {
+	list := m.tensors(as)
+	for i := range list {
+		write := list[i].Data
+		list[i].Data = func(w io.Writer) error {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			progress("writing", int64(i), int64(len(all)))
-			p, adapted := m.parts[info.Name]
-			switch {
-			case adapted:
-				return m.write(w, written, p)
-			case written.DType == info.DType:
-				return copyTensor(w, f.weights.Base, info)
-			}
-			return convertTensor(w, f.weights.Base, info, as)
-		}})
+			progress("writing", int64(i), int64(len(list)))
+			return write(w)
+		}
 	}
 	return safetensors.WriteSet(create, "model", ShardBytes, map[string]string{"format": "pt"}, list)
 }
@@ -103,7 +97,8 @@ func (f *Folder) export(ctx context.Context, create checkpoint.Create, as safete
 // of an expert.
 type merger struct {
 	*Folder
-	parts   map[string]part // adapted tensors, by name in the model's files
+	parts   map[string]part // tensors that the adapter changes, by name in the model's files
+	added   []part          // those that the model's files lack
 	params  map[string]model.Param
 	factors map[string][]float32 // by name, of one layer at a time: an adapter's factors for experts are read once for all experts
 	layer   int
@@ -119,25 +114,67 @@ func newMerger(f *Folder) (*merger, error) {
 	m := &merger{Folder: f, parts: map[string]part{}, params: map[string]model.Param{}}
 	for _, p := range f.Model.Params() {
 		m.params[p.Name] = p
-		if _, _, ok := f.Model.Factors(p.Name); !ok {
+		if _, _, adapted := f.Model.Factors(p.Name); !adapted && !p.Whole && p.Source == "" {
 			continue
 		}
-		for _, t := range p.Tensors() {
+		for _, t := range p.Merged().Tensors() {
 			info, ok := lookup(f.weights.Base, t)
-			if !ok {
+			switch {
+			case ok:
+				m.parts[info.Name] = part{p, t}
+			case p.Source != "":
+				m.added = append(m.added, part{p, t})
+			default:
 				return nil, fmt.Errorf("%s: %s is not stored as plain numbers, so the adapter cannot be merged into it; hint: use a folder of the model in bf16", f.base, t.Name)
 			}
-			m.parts[info.Name] = part{p, t}
 		}
+	}
+	if embedding := f.Model.Params()[0]; f.Model.Tied && embedding.Whole { // files may have the head nevertheless
+		m.parts[f.Model.HeadName()] = part{embedding, model.Tensor{Name: f.Model.HeadName(), Shape: embedding.Merged().Tensors()[0].Shape}}
 	}
 	return m, nil
 }
 
-// write writes part of an adapted weight with its adapter added, in the type of the file.
+// tensors lists the tensors of the merged model.
+func (m *merger) tensors(as safetensors.DType) (list []safetensors.Tensor) {
+	for _, info := range m.weights.Base.Tensors() {
+		written := info
+		if as != "" && info.DType.Float() {
+			written.DType = as
+		}
+		p, changed := m.parts[info.Name]
+		if changed {
+			written.Shape = p.tensor.Shape
+		}
+		list = append(list, safetensors.Tensor{Info: written, Data: func(w io.Writer) error {
+			switch {
+			case changed:
+				return m.write(w, written, p)
+			case written.DType == info.DType:
+				return copyTensor(w, m.weights.Base, info)
+			}
+			return convertTensor(w, m.weights.Base, info, as)
+		}})
+	}
+	for _, p := range m.added {
+		source, _ := lookup(m.weights.Base, p.Original().Tensors()[0])
+		info := safetensors.Info{Name: p.tensor.Name, DType: source.DType, Shape: p.tensor.Shape}
+		if as != "" {
+			info.DType = as
+		}
+		list = append(list, safetensors.Tensor{Info: info, Data: func(w io.Writer) error { return m.write(w, info, p) }})
+	}
+	return list
+}
+
+// write writes a tensor of the merged model, in the type of the file.
 func (m *merger) write(w io.Writer, info safetensors.Info, p part) error {
 	weight := make([]float32, p.tensor.Elems())
-	if err := WeightsError(m.Path, readPart(m.weights.Base, p.Param, p.tensor.First, weight)); err != nil {
+	if err := WeightsError(m.Path, m.read(p, weight)); err != nil {
 		return err
+	}
+	if _, _, adapted := m.Model.Factors(p.Name); !adapted {
+		return safetensors.WriteFloat32(w, info.DType, weight)
 	}
 	if p.Transposed {
 		ours := make([]float32, len(weight))
@@ -153,6 +190,14 @@ func (m *merger) write(w io.Writer, info safetensors.Info, p part) error {
 		weight = theirs
 	}
 	return safetensors.WriteFloat32(w, info.DType, weight)
+}
+
+// read reads a tensor of the model before factors are added.
+func (m *merger) read(p part, weight []float32) error {
+	if p.Whole || p.Source != "" {
+		return m.weights.Read(p.Param, weight)
+	}
+	return readPart(m.weights.Base, p.Param, p.tensor.First, weight)
 }
 
 // add adds an adapter to rows of its weight, from row first on.

@@ -90,7 +90,7 @@ func open(dir string) (*Folder, error) {
 
 // folderOf returns the folder with the weights of a parameter.
 func (f *Folder) folderOf(p model.Param) string {
-	if p.Adapter {
+	if p.InAdapter() {
 		return f.Path
 	}
 	return f.base

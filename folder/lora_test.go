@@ -263,7 +263,7 @@ func TestAdapterModules(t *testing.T) {
 		m, err := family.Known(c.model)
 		check(t, err)
 		check(t, m.Adapt(model.LoRA{Rank: 8}, c.patterns...))
-		got, parameters := m.Modules()
+		got, parameters := m.PEFT().Modules()
 		got = append(got, parameters...)
 		if c.want != nil && !slices.Equal(got, c.want) {
 			t.Errorf("%s %v: %v, want %v", c.model, c.patterns, got, c.want)
@@ -312,5 +312,86 @@ func TestQuantizedWeights(t *testing.T) {
 	}
 	if compared == 0 {
 		t.Error("nothing was compared")
+	}
+}
+
+// TestWhole: adapters as PEFT writes them that have embedding, head or norms whole, or a larger vocabulary, compute what PEFT
+// computes with them, also merged, and are trained as PyTorch trains them.
+func TestWhole(t *testing.T) {
+	dirs, err := filepath.Glob("../testdata/torch/*/adapters/*")
+	if err != nil || len(dirs) < 3 {
+		t.Fatalf("fixtures: %v %v", dirs, err)
+	}
+	for _, dir := range dirs {
+		t.Run(strings.TrimPrefix(dir, "../testdata/torch/"), func(t *testing.T) {
+			var rows [][]int32
+			torch.JSON(t, filepath.Join(dir, "tokens.json"), &rows)
+			merged := filepath.Join(t.TempDir(), "merged")
+			check(t, Merge(t.Context(), dir, merged, func(string, int64, int64) {}))
+			want := torch.Tensor(t, dir, "expected.safetensors", "logits")
+			for _, from := range []string{dir, merged} {
+				f, err := Open(from)
+				check(t, err)
+				e, err := Evaluate(t.Context(), f, rows[:1], true, false)
+				check(t, errors.Join(err, f.Close()))
+				if d := torch.Distance(torch.Widened(e.Logits), want) / torch.Norm(want); !(d < 1e-5) {
+					t.Errorf("%s: logits differ by %.2g", from, d)
+				} else {
+					t.Logf("%s: logits differ by %.2g", filepath.Base(from), d)
+				}
+			}
+			var steps torch64
+			torch.JSON(t, filepath.Join(dir, "losses.json"), &steps)
+			f, err := Open(dir)
+			check(t, err)
+			defer func() { check(t, f.Close()) }()
+			trainAs(t, f, rows, steps)
+		})
+	}
+}
+
+// TestGrown: a model whose vocabulary is larger than its files' is trained as PyTorch trains it after resize_token_embeddings.
+func TestGrown(t *testing.T) {
+	files, err := filepath.Glob("../testdata/torch/*/grown.json")
+	if err != nil || len(files) < 2 {
+		t.Fatalf("fixtures: %v %v", files, err)
+	}
+	for _, file := range files {
+		var want struct {
+			torch64
+			Vocabulary int
+			Tokens     [][]int32
+		}
+		torch.JSON(t, file, &want)
+		f, err := Open(filepath.Dir(file))
+		check(t, err)
+		defer func() { check(t, f.Close()) }()
+		m := *f.Model
+		m.Resize(want.Vocabulary)
+		f.Model = &m
+		trainAs(t, f, want.Tokens, want.torch64)
+	}
+}
+
+// torch64 is what PyTorch gets from ten AdamW steps in float64.
+type torch64 struct {
+	Losses []float64 `json:"losses64"`
+	Norms  []float64 `json:"grad_norms64"`
+}
+
+// trainAs compares ten steps with PyTorch's.
+func trainAs(t *testing.T, f *Folder, rows [][]int32, want torch64) {
+	t.Helper()
+	s := trainable(t, f, rows, lower.Train)
+	batch, all := flatten(rows, len(rows), s.Graph)
+	for n := 1; n <= 10; n++ {
+		out, err := s.Step(t.Context(), 0, batch, session.Scalars{Rate: 1e-3, Step: n, Beta1: 0.9, Beta2: 0.95, Targets: all})
+		check(t, err)
+		if e := math.Abs(out.Loss/want.Losses[n-1] - 1); !(e < 1e-5) {
+			t.Errorf("step %d: loss %.8f, PyTorch %.8f", n, out.Loss, want.Losses[n-1])
+		}
+		if e := math.Abs(out.Norm/want.Norms[n-1] - 1); !(e < 1e-5) {
+			t.Errorf("step %d: gradient norm %.8f, PyTorch %.8f", n, out.Norm, want.Norms[n-1])
+		}
 	}
 }

@@ -6,26 +6,49 @@ import (
 	"slices"
 
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
+	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/model"
 )
 
 // Source is where a model's parameters are read from: the weights of a folder and, if
-// Adapter is not nil, the factors of its adapter.
+// Adapter is not nil, the factors of its adapter and what is stored beside them.
 type Source struct {
 	Base, Adapter *safetensors.Set
 }
 
 // Read reads a whole parameter.
 func (s *Source) Read(p model.Param, dst []float32) error {
-	return ReadParam(s.Of(p), p, dst)
+	set, q := s.find(p)
+	n := min(len(dst), int(q.Elems()))
+	if err := readPart(set, q, 0, dst[:n]); err != nil {
+		return err
+	}
+	if n < len(dst) {
+		p.Extend(dst)
+	}
+	return nil
 }
 
-// Of returns the files with a parameter.
-func (s *Source) Of(p model.Param) *safetensors.Set {
+// Has reports whether there are files with a parameter. If not, it is a factor of a new adapter.
+func (s *Source) Has(p model.Param) bool { return !p.Adapter || s.Adapter != nil }
+
+// Halved reports whether the files hold a parameter in bf16, or in a format whose numbers are all exact in bf16.
+func (s *Source) Halved(p model.Param) bool {
+	set, q := s.find(p)
+	return p.Grown == 0 && Halved(set, q)
+}
+
+// find returns the files with a parameter, and the parameter as they have it.
+func (s *Source) find(p model.Param) (*safetensors.Set, model.Param) {
 	if p.Adapter {
-		return s.Adapter
+		return s.Adapter, p
 	}
-	return s.Base
+	if p.Whole && s.Adapter != nil {
+		if _, there := s.Adapter.Lookup(p.Tensors()[0].Name); there {
+			return s.Adapter, p
+		}
+	}
+	return s.Base, p.Original()
 }
 
 // Close closes the files.
@@ -43,14 +66,15 @@ func (s *Source) Close() error {
 func (s *Source) Check(m *model.Model, folderOf func(p model.Param) string) error {
 	params := m.Params()
 	for _, p := range params {
-		if s.Of(p) == nil {
+		if !s.Has(p) {
 			continue
 		}
-		if err := readPart(s.Of(p), p, 0, nil); err != nil {
+		set, q := s.find(p)
+		if err := readPart(set, q, 0, nil); err != nil {
 			return WeightsError(folderOf(p), fmt.Errorf("parameter %s: %w", p.Name, err))
 		}
 	}
-	return WeightsError(folderOf(params[0]), checkUsed(s.Base, m, false)) // the embedding is never an adapter's
+	return WeightsError(folderOf(params[0].Original()), checkUsed(s.Base, m, false))
 }
 
 // checkUsed refuses files with a tensor that belongs to no parameter of a model, or to none of its adapters: its
@@ -58,8 +82,15 @@ func (s *Source) Check(m *model.Model, folderOf func(p model.Param) string) erro
 func checkUsed(set *safetensors.Set, m *model.Model, adapters bool) error {
 	known := map[string]bool{m.HeadName(): !adapters} // even if it is tied, see CheckTied
 	for _, p := range m.Params() {
-		if p.Adapter != adapters {
+		switch {
+		case adapters && !p.InAdapter() || !adapters && p.Adapter:
 			continue
+		case !adapters:
+			p = p.Original()
+		}
+		equal, others := m.PEFT().Copies(p)
+		for _, name := range append(equal, others...) {
+			known[name] = true
 		}
 		if blocks, scales, ok := packed(set, p); ok {
 			known[blocks.Name], known[scales.Name] = true, true
@@ -89,7 +120,7 @@ func checkUsed(set *safetensors.Set, m *model.Model, adapters bool) error {
 		more = fmt.Sprintf(" (and %d more)", n-1)
 	}
 	if adapters {
-		return fmt.Errorf("there is a tensor %s%s that is not a factor of an adapted weight; hint: only adapters of the layers' linear weights are supported", first, more)
+		return fmt.Errorf("there is a tensor %s%s that is neither a factor of an adapted weight nor in modules_to_save; hint: check that adapter_config.json belongs to these weights", first, more)
 	}
 	return fmt.Errorf("there is a tensor %s%s that the model of config.json does not have; hint: check that config.json belongs to these weights, with all their layers, and that they are those of a plain %s model", first, more, m.Family)
 }
@@ -137,22 +168,27 @@ func lookup(set *safetensors.Set, t model.Tensor) (safetensors.Info, bool) {
 // whose weights have a different head. That head would be ignored, and programs
 // differ in which of the two they trust.
 func CheckTied(set *safetensors.Set, m *model.Model) error {
-	embedding := m.Params()[0]
+	embedding := m.Params()[0].Original()
 	head := embedding
 	head.Name = m.HeadName()
-	if _, there := set.Lookup(head.Name); !m.Tied || !there {
+	if _, there := set.Lookup(head.Name); !(m.Tied || m.Files.Tied) || !there {
 		return nil
 	}
-	one, other := make([]float32, m.Width), make([]float32, m.Width)
-	for row := range m.Vocab {
-		if err := readPart(set, embedding, row*m.Width, one); err != nil {
-			return fmt.Errorf("parameter %s: %w", embedding.Name, err)
+	return suggest.Add(equalRows(set, embedding, head), "set tie_word_embeddings to false there if the head has weights of its own")
+}
+
+// equalRows compares two matrices that are tied.
+func equalRows(set *safetensors.Set, a, b model.Param) error {
+	one, other := make([]float32, a.Cols), make([]float32, a.Cols)
+	for row := range a.Rows {
+		if err := readPart(set, a, row*a.Cols, one); err != nil {
+			return fmt.Errorf("parameter %s: %w", a.Name, err)
 		}
-		if err := readPart(set, head, row*m.Width, other); err != nil {
-			return fmt.Errorf("parameter %s: %w", head.Name, err)
+		if err := readPart(set, b, row*a.Cols, other); err != nil {
+			return fmt.Errorf("parameter %s: %w", b.Name, err)
 		}
 		if !slices.Equal(one, other) {
-			return fmt.Errorf("%s differs from %s, but config.json says that they are tied; hint: set tie_word_embeddings to false there if the head has weights of its own", head.Name, embedding.Name)
+			return fmt.Errorf("%s differs from %s, but they are one in the model", b.Tensors()[0].Name, a.Tensors()[0].Name)
 		}
 	}
 	return nil

@@ -41,6 +41,8 @@ type LoRA struct {
 	Alpha   float64  // 0: Rank
 	RSLoRA  bool     // divide Alpha by the square root of Rank
 	Weights []string // names of the adapted weights, in the order of Params
+	Whole   []string // names of the parameters that are trained as they are, see TrainWhole
+	Kept    []string // names of others that the adapter's folder has whole, see Keep
 	sorted  []string
 }
 
@@ -54,7 +56,11 @@ func (l *LoRA) Scale() float64 {
 }
 
 func (l *LoRA) String() string {
-	return fmt.Sprintf("adapters of rank %d, scale %.4g, on %d weights", l.Rank, l.Scale(), len(l.Weights))
+	text := fmt.Sprintf("adapters of rank %d, scale %.4g, on %d weights", l.Rank, l.Scale(), len(l.Weights))
+	if len(l.Whole) > 0 {
+		text += " and, trained whole, " + strings.Join(l.Whole, ", ")
+	}
+	return text
 }
 
 // mostScale keeps scales, and their inverses, well within the range of float32.
@@ -82,7 +88,7 @@ func (m *Model) Adapt(l LoRA, patterns ...string) error {
 	if err != nil {
 		return err
 	}
-	l.Weights = nil
+	l.Weights, l.Whole, l.Kept = nil, nil, nil
 	for i, p := range list {
 		if !matched[i] {
 			continue
@@ -128,7 +134,7 @@ func (l *LoRA) factors(name string, in, out, layer int) []Param {
 // inner says that another parameter of the same module has adapters too, whose wrapper encloses these.
 func (m *Model) expertFactors(p Param, inner bool) []Param {
 	list := m.LoRA.factors(p.Name, p.Cols, p.Rows/p.Experts, p.Layer)
-	module := m.moduleInMemory(p.Name)
+	module := m.PEFT().moduleInMemory(p.Name)
 	if inner {
 		module += ".base_layer"
 	}
@@ -139,74 +145,8 @@ func (m *Model) expertFactors(p Param, inner bool) []Param {
 	return list
 }
 
-// moduleInMemory returns the name that transformers has in memory for the module of a mixture's experts, which
-// for Mixtral differs from the one in files.
-func (m *Model) moduleInMemory(weight string) string {
-	module := strings.TrimSuffix(weight, "."+last(weight))
-	return strings.Replace(module, ".block_sparse_moe.", ".mlp.", 1)
-}
-
-const peftPrefix = "base_model.model."
-
-// AdaptedIn returns the weights whose adapters' first factors are among the names in a PEFT file. parameters
-// are those that PEFT's configuration names.
-func (m *Model) AdaptedIn(names, parameters []string) (weights []string) {
-	outer := gateUp // the one whose names have no base_layer: the module's last adapted parameter
-	if slices.ContainsFunc(parameters, func(p string) bool { return last(p) == down }) {
-		outer = down
-	}
-	module := map[string]string{} // by its name in memory
-	for _, p := range m.Params() {
-		if p.Experts > 0 {
-			module[m.moduleInMemory(p.Name)] = strings.TrimSuffix(p.Name, last(p.Name))
-		}
-	}
-	for _, name := range names {
-		name, ours := strings.CutPrefix(name, peftPrefix)
-		name, first := strings.CutSuffix(name, loraA)
-		if !ours || !first {
-			continue
-		}
-		inside, inner := strings.CutSuffix(name, ".base_layer")
-		switch experts := module[inside]; {
-		case experts == "":
-			weights = append(weights, name+".weight")
-		case inner:
-			weights = append(weights, experts+gateUp)
-		default:
-			weights = append(weights, experts+outer)
-		}
-	}
-	return weights
-}
-
 // gateUp and down are what experts' parameters are called in a module.
 const gateUp, down = "gate_up_proj", "down_proj"
-
-// Modules returns the names by which PEFT finds the adapted weights, as few as possible: the last part of a
-// name stands for all weights of that name, such as q_proj. Experts' weights are parameters of a module.
-func (m *Model) Modules() (modules, parameters []string) {
-	count := map[string]int{} // weights that are not adapted, by the last part
-	for _, p := range m.Params() {
-		if !p.Vector && !p.Adapter && !m.LoRA.adapts(p.Name) {
-			count[last(strings.TrimSuffix(p.Name, ".weight"))]++
-		}
-	}
-	for _, w := range m.LoRA.Weights {
-		name, module := strings.CutSuffix(w, ".weight")
-		list := &modules
-		if !module {
-			list, name = &parameters, m.moduleInMemory(w)+"."+last(w)
-		}
-		if short := last(name); count[short] == 0 {
-			name = short
-		}
-		if !slices.Contains(*list, name) {
-			*list = append(*list, name)
-		}
-	}
-	return modules, parameters
-}
 
 // last returns what follows the last dot of a name.
 func last(name string) string { return name[strings.LastIndexByte(name, '.')+1:] }

@@ -90,8 +90,9 @@ type Model struct {
 	MLPBias      bool // biases of the feed-forward or, of a mixture, of router and experts
 	InitStd      float64
 	Frozen       []string // names of parameters that are not trained, see Freeze
-	LoRA         *LoRA    // adapters, which are then all that is trained; nil: none
+	LoRA         *LoRA    // adapters, which are then trained, and little else; nil: none
 	NF4          bool     // frozen weights of the layers are held in 4 bits, see Quantize
+	Files        Files
 }
 
 // QKNorm says what an RMSNorm of queries and keys normalises.
@@ -219,6 +220,7 @@ type Param struct {
 	Std        float64 // of Normal
 	Frozen     bool    // has no gradient and is not updated
 	Adapter    bool    // is a factor of an adapter, see LoRA
+	Whole      bool    // is in an adapter's folder though it is no factor, as the tensor Parts
 	NF4        bool    // is held in 4 bits, see Model.Quantize
 	// Experts is the number of matrices stacked one below the other. Files hold each as the tensors that Parts
 	// names by formats of the expert's number. If Experts is 0 or Parts empty, the parameter is one tensor. The
@@ -233,6 +235,10 @@ type Param struct {
 	// queries, keys and values. Operators have all heads' queries first, then keys, then values. 0: no
 	// difference.
 	Heads int
+	// Grown is by how many rows, or elements of a vector, the parameter is larger than in the model's own files, and Source
+	// the name it has there if that is another's, see Files.
+	Grown  int
+	Source string
 }
 
 // Second reports whether a parameter is the second factor of an adapter, see LoRA.

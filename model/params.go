@@ -28,7 +28,7 @@ func (m *Model) Params() []Param {
 		b.matrix(m.HeadName(), m.Vocab, m.Width, m.InitStd)
 	}
 	if m.HeadBias() {
-		b.vector("lm_head.bias", m.Vocab, Zeros)
+		b.vector(headBias, m.Vocab, Zeros)
 	}
 	for i, n := 0, 0; i < len(b.list) && n < len(m.Frozen); i++ { // in the same order
 		if b.list[i].Name == m.Frozen[n] {
@@ -36,10 +36,8 @@ func (m *Model) Params() []Param {
 			n++
 		}
 	}
-	if m.LoRA != nil {
-		for i := range b.list {
-			b.list[i].Frozen = !b.list[i].Adapter
-		}
+	for i := range b.list {
+		b.settle(&b.list[i])
 	}
 	if m.NF4 {
 		for i, p := range b.list {

@@ -53,6 +53,10 @@ func (m *Model) Buffer(name string) bool {
 // gpt-oss has all experts' matrices, and their biases, in one tensor each, see Param.Transposed.
 func (p Param) Tensors() []Tensor {
 	switch {
+	case p.Whole && p.Vector:
+		return []Tensor{{Name: p.Parts, Shape: []int{p.Cols}}}
+	case p.Whole:
+		return []Tensor{{Name: p.Parts, Shape: []int{p.Rows, p.Cols}}}
 	case p.Adapter && p.ofExperts():
 		return []Tensor{{Name: p.Parts, Shape: []int{p.Rows / p.Experts, p.Cols * p.Experts}}}
 	case p.Adapter && p.Experts > 0:

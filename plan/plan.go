@@ -251,9 +251,21 @@ func Fingerprint(g *graph.Graph) string {
 			scale = fmt.Sprintf("*%v", s)
 		}
 		frozen += fmt.Sprintf(" lora %d%s of %d/%x", l.Rank, scale, len(l.Weights), names[:4])
+		for _, more := range []struct {
+			what  string
+			names []string
+		}{{"whole", l.Whole}, {"kept", l.Kept}} {
+			if len(more.names) > 0 {
+				names := sha256.Sum256([]byte(strings.Join(more.names, "\n")))
+				frozen += fmt.Sprintf(" %s %d/%x", more.what, len(more.names), names[:4])
+			}
+		}
 	}
 	if m.NF4 {
 		frozen += " nf4"
+	}
+	if m.Files != (model.Files{}) {
+		frozen += fmt.Sprintf(" from v%d tied%v", m.Files.Vocab, m.Files.Tied)
 	}
 	if m.Experts > 0 {
 		frozen += fmt.Sprintf(" experts %d/%d normed%v balance%g", m.Active, m.Experts, m.NormedRoute, m.Balance)

@@ -56,10 +56,15 @@ func adapt(m *model.Model, spec *job.Spec) error {
 		targets = has.Weights
 	}
 	err := m.Adapt(lora, targets...)
+	if err == nil && (has == nil || len(spec.LoRA.Whole) > 0) {
+		err = m.TrainWhole(spec.LoRA.Whole...)
+	} else if err == nil {
+		m.LoRA.Whole = has.Whole
+	}
 	if err != nil || has == nil {
 		return err
 	}
-	if asked := m.LoRA; asked.Rank != has.Rank || asked.Scale() != has.Scale() || !slices.Equal(asked.Weights, has.Weights) {
+	if asked := m.LoRA; asked.Rank != has.Rank || asked.Scale() != has.Scale() || !slices.Equal(asked.Weights, has.Weights) || !slices.Equal(asked.Whole, has.Whole) {
 		return fmt.Errorf("%v, but the model is an adapter that has %v; hint: leave lora out to keep those of the adapter, or merge it into a model first: `athanor merge %s FOLDER`", asked, has, spec.Model.Name)
 	}
 	m.LoRA = has

@@ -59,6 +59,13 @@ func (f *fixture) adaptSome(t *testing.T, r *rand.Rand) {
 		}
 	}
 	check(t, m.Adapt(model.LoRA{Rank: 1 + r.IntN(9), Alpha: float64(r.IntN(5))}, some...))
+	var whole []string
+	for _, p := range m.Params() {
+		if p.Frozen && p.Experts == 0 && strings.HasSuffix(p.Name, ".weight") && !slices.Contains(m.LoRA.Weights, p.Name) && r.IntN(6) == 0 {
+			whole = append(whole, strings.TrimSuffix(p.Name, ".weight"))
+		}
+	}
+	check(t, m.TrainWhole(whole...))
 	f.rebuild(t, &m)
 }
 

@@ -359,6 +359,8 @@ Each folder is a tiny random Hugging Face model (`config.json`, `model.safetenso
 - `mxfp4.safetensors` of gpt-oss-tiny: experts in MXFP4 as published folders have them, and in bf16 as transformers writes them out
 - `lora`, in some: an adapter as peft {peft} writes it, and the same where it is trained on the model, with logits and
   gradients where alpha is not the rank; in llama-nf4 on weights that bitsandbytes {bitsandbytes} has rounded to NF4, of which `nf4.safetensors` has the first
+- `adapters`, in some: adapters as peft writes them with embedding, head or norms whole, or on a model with more tokens, and
+  `grown.json`: ten steps of such a model. Written by `tools/adapter_fixtures.py`
 - `preference.json`, in some: pairs of completions, their log-probabilities, and ten AdamW steps of preference optimisation in float64;
   `preference.safetensors`: gradients of its loss against another reference (`moved`). Written by `tools/preference_fixtures.py`
 

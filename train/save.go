@@ -73,12 +73,12 @@ func (t *Run) fromFolder() error {
 	}
 	note, from := "starting from the weights in "+t.Setup.Folder, &folder.Source{Base: base}
 	t.origin = weights{func(p model.Param, dst []float32) error {
-		if from.Of(p) == nil {
+		if !from.Has(p) {
 			session.Initial(p, t.Setup.Spec.Seed, dst)
 			return nil
 		}
 		return folder.WeightsError(t.Setup.folderOf(p), from.Read(p, dst))
-	}, from.Of, from}
+	}, from.Halved, from}
 	if t.Setup.Adapter != "" {
 		note = fmt.Sprintf("starting from the adapter %s and the weights in %s", t.Setup.Adapter, t.Setup.Folder)
 		if from.Adapter, err = folder.OpenAdapter(t.Setup.Adapter); err != nil {
@@ -97,7 +97,7 @@ func (t *Run) resume(path string) error {
 	}
 	t.origin = weights{
 		func(p model.Param, dst []float32) error { return folder.ReadParam(ck.Weights, p, dst) },
-		func(model.Param) *safetensors.Set { return ck.Weights }, ck,
+		func(p model.Param) bool { return folder.Halved(ck.Weights, p) }, ck,
 	}
 	if err := belongs(t.Setup.Spec, ck, path, func(here *identity) { *here = t.identity() }); err != nil {
 		return err

@@ -99,7 +99,11 @@ func (s *Setup) agree() error {
 		s.Notes = append(s.Notes, "the end of a window may cut an answer off from its prompt; hint: set documents: whole to keep them together")
 	}
 	if s.Model.Vocab < s.Tokenizer.VocabularySize() {
-		return spec.Fault("tokenizer", fmt.Sprintf("it has %d tokens, but the model's vocabulary is %d; hint: use the model's own tokenizer, or leave the model's vocabulary out", s.Tokenizer.VocabularySize(), s.Model.Vocab))
+		hint := "use the model's own tokenizer, or set resize_vocab: true, which adds rows to embedding and head"
+		if spec.Model.Name == "" {
+			hint = "leave the model's vocabulary out"
+		}
+		return spec.Fault("tokenizer", fmt.Sprintf("it has %d tokens, but the model's vocabulary is %d; hint: %s", s.Tokenizer.VocabularySize(), s.Model.Vocab, hint))
 	}
 	if spec.Sample.Tokens > 0 { // else this would fail only after the last step
 		ids, err := folder.PromptIDs(s.Tokenizer, spec.Sample.Prompt)
@@ -163,7 +167,7 @@ func (s *Setup) tooLong(p data.Packing) string {
 
 // folderOf returns the folder with the weights of a parameter.
 func (s *Setup) folderOf(p model.Param) string {
-	if p.Adapter && s.Adapter != "" {
+	if p.InAdapter() && s.Adapter != "" {
 		return s.Adapter
 	}
 	return s.Folder
@@ -240,10 +244,27 @@ func resolveModel(spec *job.Spec, vocab int) (m *model.Model, from string, notes
 		_, key := m.RopeScaling.Pairs(spec.SequenceLength)
 		notes = append(notes, fmt.Sprintf("rotary positions (longrope) are those of %s, since sequences have %d tokens and the original context %d", key, spec.SequenceLength, m.RopeScaling.OriginalContext))
 	}
+	if err == nil && spec.ResizeVocab && m.Vocab < vocab {
+		notes = append(notes, fmt.Sprintf("the vocabulary grows from %d tokens to the tokenizer's %d; the new rows of embedding and head begin as the mean of the others", m.Vocab, vocab))
+		err = resize(spec, m, from, vocab)
+	}
 	if err == nil {
 		err = balance(spec, m, from)
 	}
 	return m, from, notes, err
+}
+
+// resize gives a model the tokenizer's vocabulary.
+func resize(spec *job.Spec, m *model.Model, from string, vocab int) error {
+	switch {
+	case m.LoRA != nil:
+		return spec.Fault("resize_vocab", fmt.Sprintf("the model is an adapter with %d tokens; hint: `athanor merge %s FOLDER` first, and set model to that folder", m.Vocab, spec.Model.Name))
+	case from == "": // all rows are random numbers
+		m.Vocab = vocab
+	default:
+		m.Resize(vocab)
+	}
+	return nil
 }
 
 // balance sets the term of the loss that evens out the use of experts. By default it spares trained

@@ -6,7 +6,6 @@ import (
 
 	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
-	"github.com/athanor-llm/athanor/folder"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/optimizer"
@@ -21,8 +20,8 @@ import (
 // harm.
 type weights struct {
 	read func(p model.Param, dst []float32) error
-	in   func(p model.Param) *safetensors.Set // the files with a parameter; nil: there are none, it was initialised at random
-	file io.Closer                            // nil: none
+	half func(p model.Param) bool // whether it holds a parameter in bf16, or in a format whose numbers are all exact in bf16; nil: no
+	file io.Closer                // nil: none
 }
 
 func (w *weights) close() error {
@@ -34,19 +33,14 @@ func (w *weights) close() error {
 	return file.Close()
 }
 
-// half reports whether a parameter's source stores it in bf16, or in a format whose numbers are all exact in bf16.
-func (w *weights) half(p model.Param) bool {
-	return w.in != nil && w.in(p) != nil && folder.Halved(w.in(p), p)
-}
-
 // rounded reports whether the arenas hold a parameter in fewer bits than
 // checkpoints do. That is never so for trained parameters.
 func (s *Setup) rounded(p model.Param) bool {
 	return p.Frozen && (p.NF4 || s.Graph.DType != graph.F32) && s.saves(p)
 }
 
-// saves reports whether checkpoints contain a parameter: those of adapters contain only the adapters' own.
-func (s *Setup) saves(p model.Param) bool { return s.lora() == nil || p.Adapter }
+// saves reports whether checkpoints contain a parameter: those of adapters contain only what is the adapters' own.
+func (s *Setup) saves(p model.Param) bool { return s.lora() == nil || p.InAdapter() }
 
 // storedAs returns the type in which checkpoints store one kind of a parameter's state: the type in which the run holds it or,
 // if the arenas hold it rounded, one that loses nothing.
@@ -54,7 +48,7 @@ func (t *Run) storedAs(p model.Param, kind optimizer.Kind) safetensors.DType {
 	master, moments := t.Plan.Plan.State.Types()
 	half := moments == graph.BF16
 	if kind == optimizer.Weights {
-		half = master == graph.BF16 && (!t.Setup.rounded(p) || t.origin.half(p))
+		half = master == graph.BF16 && (!t.Setup.rounded(p) || t.origin.half != nil && t.origin.half(p))
 	}
 	if half {
 		return safetensors.BF16
@@ -84,7 +78,11 @@ func (t *Run) tensors(kind optimizer.Kind) []safetensors.Tensor {
 		if p.Frozen && kind != optimizer.Weights || !t.Setup.saves(p) {
 			continue
 		}
-		for _, part := range p.Tensors() {
+		parts := p.Tensors()
+		if kind == optimizer.Weights {
+			parts = t.Setup.Graph.Model.PEFT().Stored(p)
+		}
+		for _, part := range parts {
 			list = append(list, r.tensor(i, part))
 		}
 	}

@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -21,6 +23,7 @@ func TestLoRA(t *testing.T) {
 	for _, c := range testkit.Sample([]struct{ family, lora, precision, quantize string }{
 		{"gpt2", "", "fp32", "none"}, {"llama", `, alpha: 10, targets: ["*.[qv]_proj.weight", "*down_proj*"]`, "fp32", "none"}, {"qwen2", ", alpha: 8", "bf16", "none"},
 		{"gpt2", ", rslora: true", "fp32", "nf4"}, {"llama", "", "bf16", "nf4"},
+		{"llama", ", modules_to_save: [embed_tokens, lm_head, norm]", "bf16", "nf4"}, {"gpt2", ", modules_to_save: [wte]", "fp32", "none"},
 	}, 1, 3) {
 		t.Run(c.family+" "+c.quantize, func(t *testing.T) {
 			base, file := modelFolder(t, "model: {type: "+c.family+", layers: 2, width: 32, heads: 4}")
@@ -85,6 +88,78 @@ func TestLoRA(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestResize: a model whose tokenizer has grown is refused with the way out. With resize_vocab it is trained, whole or beside
+// adapters, under any plan to the same bits, and comes out as a folder with the tokenizer's vocabulary that eval, generate and merge read.
+func TestResize(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	for _, c := range testkit.Sample([]struct{ family, lora, precision string }{
+		{"llama", "", "fp32"}, {"gpt2", "", "bf16"},
+		{"llama", "lora={rank: 4}", "bf16"}, {"gpt2", "lora={rank: 4, modules_to_save: [wte]}", "fp32"}, {"llama", "lora={rank: 4, modules_to_save: [lm_head, embed_tokens]}", "fp32"},
+	}, 1, 5) {
+		t.Run(c.family+" "+c.lora, func(t *testing.T) {
+			base, file := modelFolder(t, "model: {type: "+c.family+", layers: 2, width: 32, heads: 4}")
+			old := grow(t, base+"/tokenizer.json", "<tool>", "<end>")
+			dir := t.TempDir()
+			train := func(out string, more ...string) result {
+				return call(append([]string{"train", file, "--json", "model=" + base, "tokenizer=" + base, "out=" + dir + "/" + out, "learning_rate=0.02", "max_steps=4", "warmup_steps=1", "precision=" + c.precision, c.lora}, more...)...)
+			}
+			if c.lora == "" {
+				c.lora = "seed=1"
+			}
+			train("a").must(t, 2, fmt.Sprintf("it has %d tokens, but the model's vocabulary is %d; hint: ", old+2, old), "resize_vocab: true")
+			var got, other trained
+			train("a", "resize_vocab=true").must(t, 0, fmt.Sprintf("grows from %d tokens to the tokenizer's %d", old, old+2)).into(t, &got)
+			train("b", "resize_vocab=true", "plan={weights: host, micro_batch: 1, recompute: full}", "save_every=2").must(t, 0).into(t, &other)
+			sameRun(t, dir+"/b", dir+"/a", 4)
+			check(t, os.RemoveAll(other.Checkpoint)) // as if it had been stopped
+			train("b", "resize_vocab=true").must(t, 0, "resuming "+dir+"/b/checkpoint-2")
+			sameRun(t, dir+"/b", dir+"/a", 4)
+
+			tokens := dir + "/tokens.json"
+			check(t, os.WriteFile(tokens, fmt.Appendf(nil, "[[1,2,%d,3,%d,4]]", old, old+1), 0o644))
+			var before, after evalReport
+			call("eval", got.Checkpoint, "--tokens", tokens, "--logits", dir+"/logits.safetensors", "--json").must(t, 0).into(t, &before)
+			if out := transformers(t, got.Checkpoint, tokens, dir+"/logits.safetensors"); out != "" {
+				t.Log(out)
+			}
+			call("export", got.Checkpoint, dir+"/whole", "--precision", "fp32").must(t, 0)
+			call("eval", dir+"/whole", "--tokens", tokens, "--json").must(t, 0).into(t, &after)
+			if math.Abs(after.Loss/before.Loss-1) > 2e-6 {
+				t.Errorf("loss %v, exported %v", before.Loss, after.Loss)
+			}
+			text, err := os.ReadFile(dir + "/whole/config.json")
+			if want := fmt.Sprintf(`"vocab_size": %d`, old+2); err != nil || !bytes.Contains(text, []byte(want)) {
+				t.Errorf("config.json has no %s: %s %v", want, text, err)
+			}
+			call("generate", dir+"/whole", "--prompt", "the <tool>", "--max-tokens", "3").must(t, 0)
+		})
+	}
+}
+
+// grow adds tokens to a tokenizer.json, and returns how many it had.
+func grow(t *testing.T, path string, more ...string) (old int) {
+	t.Helper()
+	var all map[string]any
+	text, err := os.ReadFile(path)
+	check(t, err)
+	check(t, json.Unmarshal(text, &all))
+	old = len(all["model"].(map[string]any)["vocab"].(map[string]any))
+	added, _ := all["added_tokens"].([]any)
+	for _, token := range added {
+		if id := int(token.(map[string]any)["id"].(float64)); id >= old {
+			old = id + 1
+		}
+	}
+	for i, token := range more {
+		added = append(added, map[string]any{"id": old + i, "content": token, "special": true, "normalized": false, "single_word": false, "lstrip": false, "rstrip": false})
+	}
+	all["added_tokens"] = added
+	text, err = json.Marshal(all)
+	check(t, err)
+	check(t, os.WriteFile(path, text, 0o644))
+	return old
 }
 
 // TestAdapterAsModel: a run may begin with an adapter. It does the same as a run that begins with the same factors of
@@ -180,6 +255,11 @@ func TestLoRAErrors(t *testing.T) {
 		{with("lora.rank=1.5"), 2, "lora.rank"},
 		{with("lora.rank=1000"), 2, "rank 1000 is out of range for"},
 		{with("lora={targets: [x]}"), 2, "lora.rank"},
+		{with("lora={modules_to_save: [x]}"), 2, "lora.rank"},
+		{with("lora={rank: 2, modules_to_save: [embed_token]}"), 2, "modules_to_save: the model has no module \"embed_token\"; hint: did you mean embed_tokens?"},
+		{with("lora={rank: 2, modules_to_save: [v_proj]}"), 2, "has an adapter, too; hint: "},
+		{with("model="+adapter, "lora={rank: 2, modules_to_save: [norm]}"), 2, "athanor merge"},
+		{append([]string{"train", file, "lora={rank: 2, modules_to_save: [norm]}"}, on...), 2, "belongs to another run"},
 		{with("quantize=nf4"), 2, "quantize"},
 		{with("quantize=int3", "lora.rank=2"), 2, "none, nf4"},
 		{with("quantize=nf4", "freeze=[model.embed_tokens.weight]"), 2, "4 bits"},
@@ -224,8 +304,8 @@ func TestLoRAErrors(t *testing.T) {
 	}
 	check(t, set.Close())
 	check(t, writeTensors(odd+"/adapter_model.safetensors", list))
-	call("generate", odd, "--prompt", "gold").must(t, 1, odd, "tensor base_model.model.lm_head.bias that is not a factor", "hint: ")
-	call(with("model="+odd)...).must(t, 2, odd, "tensor base_model.model.lm_head.bias that is not a factor", "hint: ")
+	call("generate", odd, "--prompt", "gold").must(t, 1, odd, "tensor base_model.model.lm_head.bias that is neither a factor", "hint: ")
+	call(with("model="+odd)...).must(t, 2, odd, "tensor base_model.model.lm_head.bias that is neither a factor", "hint: ")
 	// Other weights of the same shapes are another run.
 	text, err := os.ReadFile(base + "/model.safetensors")
 	check(t, err)

@@ -101,7 +101,7 @@ func (f *fixture) adapt(t *testing.T) *fixture {
 	for _, info := range f.adapter.Tensors() {
 		names = append(names, info.Name)
 	}
-	check(t, f.model.Adapt(model.LoRA{Rank: lora.Rank, Alpha: lora.Alpha, RSLoRA: lora.RSLoRA}, f.model.AdaptedIn(names, lora.Params)...))
+	check(t, f.model.Adapt(model.LoRA{Rank: lora.Rank, Alpha: lora.Alpha, RSLoRA: lora.RSLoRA}, f.model.PEFT().AdaptedIn(names, lora.Params)...))
 	if _, err := os.Stat(filepath.Join(f.dir, "nf4.safetensors")); err == nil {
 		check(t, f.model.Quantize())
 	}

@@ -44,9 +44,9 @@ func Tensor(t testing.TB, dir, file, name string) []float64 {
 	return Widened(values)
 }
 
-// Read reads a parameter.
+// Read reads a parameter, which is a model's own or a factor of an adapter.
 func Read(set *safetensors.Set, p model.Param, dst []float32) error {
-	for _, t := range p.Tensors() {
+	for _, t := range p.Merged().Tensors() {
 		if err := set.ReadFloat32(t.Name, 0, dst[t.First:][:t.Elems()]); err != nil {
 			return err
 		}

@@ -21,6 +21,15 @@ func Amend(m *model.Model, text []byte) ([]byte, error) {
 			kv[key], changed = json.RawMessage(value), true
 		}
 	}
+	if m.Files != (model.Files{}) {
+		var err error
+		if text, err = Resized(m, text); err == nil {
+			err = json.Unmarshal(text, &kv)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
 	set("dtype", `"float32"`)
 	set("torch_dtype", `"float32"`)
 	if _, ok := kv["quantization_config"]; ok { // weights were dequantised when they were read
@@ -46,6 +55,20 @@ func Amend(m *model.Model, text []byte) ([]byte, error) {
 	}
 	if !changed {
 		return text, nil
+	}
+	text, err := json.MarshalIndent(kv, "", "  ")
+	return append(text, '\n'), err
+}
+
+// Resized updates a config.json to a model that differs from its files, see model.Files.
+func Resized(m *model.Model, text []byte) ([]byte, error) {
+	var kv map[string]json.RawMessage
+	if err := json.Unmarshal(text, &kv); err != nil {
+		return nil, fmt.Errorf("config.json: %w", err)
+	}
+	kv["vocab_size"] = json.RawMessage(strconv.Itoa(m.Vocab))
+	if m.Files.Tied {
+		kv["tie_word_embeddings"] = json.RawMessage("false")
 	}
 	text, err := json.MarshalIndent(kv, "", "  ")
 	return append(text, '\n'), err

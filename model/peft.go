@@ -1,0 +1,189 @@
+package model
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/athanor-llm/athanor/internal/suggest"
+)
+
+// PEFT is a model as Hugging Face's PEFT names its parts: by modules, as transformers has them in memory.
+type PEFT struct{ *Model }
+
+// PEFT returns the model as PEFT names its parts.
+func (m *Model) PEFT() PEFT { return PEFT{m} }
+
+// peftPrefix is what names in an adapter's files begin with.
+const peftPrefix = "base_model.model."
+
+// nameInMemory returns the name that transformers has in memory for a parameter, which in files of GPT-NeoX and Mixtral
+// is another.
+func (m PEFT) nameInMemory(name string) string {
+	if name == m.HeadName() {
+		return "lm_head.weight"
+	}
+	return strings.Replace(name, ".block_sparse_moe.", ".mlp.", 1)
+}
+
+// moduleInMemory returns the name that transformers has in memory for a parameter's module.
+func (m PEFT) moduleInMemory(name string) string {
+	return strings.TrimSuffix(m.nameInMemory(name), "."+last(name))
+}
+
+// covers reports whether a parameter is in a module whose name ends so.
+func (m PEFT) covers(name, module string) bool {
+	for _, name := range []string{name, m.nameInMemory(name)} {
+		for i, c := range name {
+			if c == '.' && strings.HasSuffix(name[:i], module) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// moduleOf returns the last part of the name of a parameter's module.
+func moduleOf(name string) string { return last(strings.TrimSuffix(name, "."+last(name))) }
+
+// meantModule returns a hint on what the name of a module may have meant.
+func (m PEFT) meantModule(module string, params []Param) string {
+	var names []string
+	for _, p := range params {
+		if name := moduleOf(p.Name); p.Experts == 0 && !p.Adapter && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	if w := suggest.Nearest(module, names); w != "" {
+		return "did you mean " + w + "?"
+	}
+	return "it has " + strings.Join(names, ", ")
+}
+
+// Modules returns the names by which PEFT finds the adapted weights, as few as possible: the last part of a
+// name stands for all weights of that name, such as q_proj. Experts' weights are parameters of a module.
+func (m PEFT) Modules() (modules, parameters []string) {
+	count := map[string]int{} // weights that are not adapted, by the last part
+	for _, p := range m.Params() {
+		if !p.Vector && !p.Adapter && !m.LoRA.adapts(p.Name) {
+			count[last(strings.TrimSuffix(p.Name, ".weight"))]++
+		}
+	}
+	for _, w := range m.LoRA.Weights {
+		name, module := strings.CutSuffix(w, ".weight")
+		list := &modules
+		if !module {
+			list, name = &parameters, m.moduleInMemory(w)+"."+last(w)
+		}
+		if short := last(name); count[short] == 0 {
+			name = short
+		}
+		if !slices.Contains(*list, name) {
+			*list = append(*list, name)
+		}
+	}
+	return modules, parameters
+}
+
+// WholeModules returns the names by which PEFT finds what is trained whole, as few as possible.
+func (m PEFT) WholeModules() (modules []string) {
+	params := m.Params()
+	for _, name := range m.LoRA.Whole {
+		module := moduleOf(name)
+		if slices.ContainsFunc(params, func(p Param) bool { return m.covers(p.Name, module) && p.Frozen }) {
+			module = m.moduleInMemory(name)
+		}
+		if name == m.HeadName() {
+			module = "lm_head"
+		}
+		if m.tiedWhole(name) { // by this name PEFT recognises the two
+			modules = append(modules, "lm_head")
+		}
+		if !slices.Contains(modules, module) {
+			modules = append(modules, module)
+		}
+	}
+	return modules
+}
+
+// AdaptedIn returns the weights whose adapters' first factors are among the names in a PEFT file. parameters
+// are those that PEFT's configuration names.
+func (m PEFT) AdaptedIn(names, parameters []string) (weights []string) {
+	outer := gateUp // the one whose names have no base_layer: the module's last adapted parameter
+	if slices.ContainsFunc(parameters, func(p string) bool { return last(p) == down }) {
+		outer = down
+	}
+	module := map[string]string{} // by its name in memory
+	for _, p := range m.Params() {
+		if p.Experts > 0 {
+			module[m.moduleInMemory(p.Name)] = strings.TrimSuffix(p.Name, last(p.Name))
+		}
+	}
+	for _, name := range names {
+		name, ours := strings.CutPrefix(name, peftPrefix)
+		name, first := strings.CutSuffix(name, loraA)
+		if !ours || !first {
+			continue
+		}
+		inside, inner := strings.CutSuffix(name, ".base_layer")
+		switch experts := module[inside]; {
+		case experts == "":
+			weights = append(weights, name+".weight")
+		case inner:
+			weights = append(weights, experts+gateUp)
+		default:
+			weights = append(weights, experts+outer)
+		}
+	}
+	return weights
+}
+
+// wholeName returns PEFT's name of a parameter that is stored whole.
+func (m PEFT) wholeName(name string) string {
+	end := last(name)
+	module := strings.TrimSuffix(m.nameInMemory(name), "."+end)
+	if m.LoRA.adapts(name) {
+		module += ".base_layer"
+	}
+	return peftPrefix + module + "." + end
+}
+
+// Copies returns names under which PEFT may store a parameter once more: the head, if that is the embedding, and both
+// if the vocabulary was resized. equal says that they are what is computed with, and not what the model was before.
+func (m PEFT) Copies(p Param) (equal, others []string) {
+	if !m.OfVocabulary(p) || !p.Whole {
+		return nil, nil
+	}
+	names := []string{p.Name}
+	if m.Tied && !p.Vector {
+		names = append(names, m.HeadName())
+	}
+	for i, name := range names {
+		name = peftPrefix + m.nameInMemory(name)
+		module, end := strings.TrimSuffix(name, "."+last(name)), "."+last(name)
+		if i > 0 {
+			equal = append(equal, name, module+".base_layer"+end)
+		}
+		equal, others = append(equal, module+".modules_to_save"+end), append(others, module+".original_module"+end)
+	}
+	return equal, others
+}
+
+// tiedWhole reports whether a parameter is the embedding and the head, and trained whole.
+func (m PEFT) tiedWhole(name string) bool {
+	return m.Tied && name == m.Family.Tensors.Embed && m.LoRA != nil && slices.Contains(m.LoRA.Whole, name)
+}
+
+// Stored lists the tensors that folders hold of a parameter: Tensors and, as PEFT needs it, the head once more if it is the
+// embedding and trained whole beside adapters.
+func (m PEFT) Stored(p Param) []Tensor {
+	list := p.Tensors()
+	if m.tiedWhole(p.Name) {
+		list = append(list, Tensor{Name: peftPrefix + m.nameInMemory(m.HeadName()), Shape: list[0].Shape})
+	}
+	return list
+}
+
+// OfVocabulary reports whether a parameter has a row, or an element, for each token.
+func (m PEFT) OfVocabulary(p Param) bool {
+	return p.Name == m.Family.Tensors.Embed || p.Name == m.HeadName() || p.Name == headBias
+}
