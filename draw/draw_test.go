@@ -187,7 +187,7 @@ func TestMemory(t *testing.T) {
 				}
 			}
 		}
-		if tier == int(device.HostTier) && !strings.HasPrefix(list[3].Title, "source <&\"3: 4 KiB at 12288") {
+		if tier == int(device.HostTier) && !strings.HasPrefix(list[3].Title, "weights source <&\"3: 4 KiB at 12288; from 0 us (copy chunk 3) to ") {
 			t.Errorf("title is %q", list[3].Title)
 		}
 	}

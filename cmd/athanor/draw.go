@@ -15,11 +15,17 @@ import (
 
 type drawCmd struct {
 	target
-	Out  string `help:"File to write: .html (timeline and memory) or .svg." required:"" placeholder:"FILE"`
+	Out  string `help:"File to write: .html (timeline and memory) or .svg; for a run's folder, step.html in it if left out." placeholder:"FILE"`
 	View string `help:"What an SVG shows: the timeline, or the memory map of a tier (${enum}), of the rank that takes most of it." enum:"timeline,device,host,disk" default:"timeline"`
 }
 
 func (v *drawCmd) Run(c *cli.Context) error {
+	if v.Out == "" && isRun(v.Config) {
+		v.Out = filepath.Join(v.Config, "step.html")
+	}
+	if v.Out == "" {
+		return cli.UsageError("draw: which file? hint: add --out step.html, or --out step.svg")
+	}
 	kind := strings.ToLower(filepath.Ext(v.Out))
 	if kind != ".svg" && kind != ".html" {
 		return cli.UsageError(fmt.Sprintf("draw: --out %s: neither .svg nor .html; hint: for a trace use athanor simulate --trace", v.Out))
@@ -27,6 +33,7 @@ func (v *drawCmd) Run(c *cli.Context) error {
 	if err := cli.CanWrite([]string{v.Config}, v.Out); err != nil {
 		return err
 	}
+	named := v.Config
 	p, err := v.plannedOrExplained(c)
 	if err != nil {
 		return err
@@ -36,7 +43,7 @@ func (v *drawCmd) Run(c *cli.Context) error {
 	err = cli.WriteTo(v.Out, func(w io.Writer) error {
 		switch {
 		case kind == ".html":
-			return draw.HTML(w, "Athanor: "+v.Config, runs...)
+			return draw.HTML(w, "Athanor: "+named, runs...)
 		case v.View == "timeline":
 			return draw.Timeline(w, runs...)
 		}

@@ -4,11 +4,13 @@ import (
 	stdctx "context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"runtime/debug"
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/internal/cli"
+	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/job"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/planner"
@@ -54,8 +56,25 @@ func (p *planned) spec() *job.Spec { return p.setup.Spec }
 // machine.Describe if it will only be shown.
 type finder func(*machine.Request, func(string)) (*machine.Machine, error)
 
+// A run's folder has these, by which it is planned as it was.
+const runConfig, runPlan = "config.yaml", "plan.json"
+
+// isRun reports whether a path is the folder of a run.
+func isRun(path string) bool {
+	return paths.Exists(filepath.Join(path, runConfig)) && paths.Exists(filepath.Join(path, runPlan))
+}
+
+// ofRun makes a run's folder its configuration, with the plan that it has.
+func (t *target) ofRun() {
+	if to := &t.Target; isRun(to.Config) {
+		to.Overrides = append([]string{"plan=" + filepath.Join(to.Config, runPlan)}, to.Overrides...)
+		to.Config = filepath.Join(to.Config, runConfig)
+	}
+}
+
 // readFor reads the configuration for a purpose, and what prepare reads.
 func (t *target) readFor(ctx stdctx.Context, c *cli.Context, to config.Purpose) (*planned, error) {
+	t.ofRun()
 	spec, err := t.Load(c, to)
 	if err != nil {
 		return nil, err

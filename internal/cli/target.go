@@ -7,7 +7,7 @@ import (
 
 // Target is the arguments of most verbs: a configuration and overrides.
 type Target struct {
-	Config    string   `arg:"" help:"YAML file that describes the run; plan, simulate and draw also take a model's name or folder." placeholder:"CONFIG"`
+	Config    string   `arg:"" help:"YAML file that describes the run; plan, simulate and draw also take a model's name or folder, or the folder of a run, whose plan they show." placeholder:"CONFIG"`
 	Overrides []string `arg:"" optional:"" help:"Overrides: key=value, with dots for nested keys; athanor keys lists all." placeholder:"KEY=VALUE"`
 }
 
