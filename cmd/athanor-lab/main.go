@@ -19,6 +19,9 @@ type verbs struct {
 	Pack     packCmd     `cmd:"" help:"Run the allocator on its own: static addresses for buffers with known lifetimes."`
 	Schedule scheduleCmd `cmd:"" help:"Show, check, compare or search a pipeline schedule."`
 	Scale    scaleCmd    `cmd:"" help:"Find the shortest time in which a model can be trained, and what limits it."`
+
+	Completion cli.Completion `cmd:"" help:"Print the script by which a shell completes verbs and flags."`
+	Man        cli.Manual     `cmd:"" help:"Print the manual page."`
 }
 
 // command is this command.

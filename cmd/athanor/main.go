@@ -25,6 +25,9 @@ type verbs struct {
 	Merge    mergeCmd    `cmd:"" help:"Merge an adapter and its model into a new model folder."`
 	Export   exportCmd   `cmd:"" help:"Write a model folder with weights only, in bf16 or fp32, for other software."`
 	Bench    benchCmd    `cmd:"" help:"Measure operators, training steps and predictions."`
+
+	Completion cli.Completion `cmd:"" help:"Print the script by which a shell completes verbs, flags and keys."`
+	Man        cli.Manual     `cmd:"" help:"Print the manual page."`
 }
 
 // command is this command.

@@ -4,9 +4,10 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"strings"
 )
 
-// Version describes this program: its version and the commit that it was built from, as far
+// Version describes this program: its version, and the commit that it was built from and its date, as far
 // as the go command recorded them, and the platform that it was built for.
 func Version(program string) string {
 	text := "unknown version"
@@ -18,6 +19,9 @@ func Version(program string) string {
 		text = info.Main.Version
 		if commit := said["vcs.revision"]; commit != "" {
 			text += ", commit " + commit
+		}
+		if date, _, ok := strings.Cut(said["vcs.time"], "T"); ok {
+			text += " of " + date
 		}
 		if said["vcs.modified"] == "true" {
 			text += " with changes"

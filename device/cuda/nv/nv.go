@@ -109,7 +109,7 @@ func cString(b []byte) string {
 }
 
 // errSystem says that no library can be opened on this system.
-var errSystem = fmt.Errorf("CUDA is supported on Linux (x86-64 and arm64), and this is %s/%s; hint: on Windows, use WSL 2; elsewhere, use device: cpu", runtime.GOOS, runtime.GOARCH)
+var errSystem = fmt.Errorf("CUDA is supported on Linux (x86-64 and arm64), in builds without the tag nocuda, and this is %s/%s; hint: on Windows, use WSL 2; elsewhere, use device: cpu", runtime.GOOS, runtime.GOARCH)
 
 // openFirst opens the first library that can be opened and has all symbols of procs.
 func (p Places) openFirst(procs any, what, hint string, paths []string) (Library, error) {
