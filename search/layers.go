@@ -3,6 +3,8 @@ package search
 import (
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/athanor-llm/athanor/device"
@@ -83,10 +85,10 @@ func (r *Layers) time(c *Candidate) {
 	}
 }
 
-// WriteActivations prints the runs of layers as a table.
+// WriteActivations prints the runs of layers as a table, and below it what becomes of each one's activations.
 func WriteActivations(w io.Writer, list []Layers) error {
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tw, "layers\tkept\tswapped\trecomputed\tout\tin\tagain\tforward\tbackward\t  activations")
+	tw := tabwriter.NewWriter(w, 0, 0, 1, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(tw, "layers\tkept\tswapped\trecomputed\tout\tin\tagain\tforward\tbackward\t")
 	amount := func(n int64) string {
 		if n == 0 {
 			return "-"
@@ -103,8 +105,43 @@ func WriteActivations(w io.Writer, list []Layers) error {
 		return stat.Seconds(s)
 	}
 	for _, r := range list {
-		fmt.Fprintf(tw, "%d-%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t  %v\n", r.First, r.Last, amount(r.Kept), amount(r.Swapped), amount(r.Remade),
-			ms(r.Out), ms(r.In), ms(r.Recompute), ms(r.Forward), ms(r.Backward), r.Retention)
+		fmt.Fprintf(tw, "%d-%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", r.First, r.Last, amount(r.Kept), amount(r.Swapped), amount(r.Remade),
+			ms(r.Out), ms(r.In), ms(r.Recompute), ms(r.Forward), ms(r.Backward))
 	}
-	return tw.Flush()
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	for _, r := range list {
+		if _, err := fmt.Fprintf(w, "layers %d-%d: %s\n", r.First, r.Last, fates(r.Retention)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fates says what becomes of a layer's activations, in words: what has the same fate is named together.
+func fates(r plan.Retention) string {
+	var parts []string
+	for a, f := range r {
+		if slices.Contains(r[:a], f) {
+			continue
+		}
+		names := []string{plan.Act(a).String()}
+		for b := a + 1; b < len(r); b++ {
+			if r[b] == f {
+				names = append(names, plan.Act(b).String())
+			}
+		}
+		what := "kept"
+		switch {
+		case f.Swapped() && f.Share < 1:
+			what = fmt.Sprintf("%.4g %% of the tokens on the %v, recomputed for the rest", 100*f.Share, f.Tier)
+		case f.Swapped():
+			what = "on the " + f.Tier.String()
+		case f != plan.Kept:
+			what = "recomputed"
+		}
+		parts = append(parts, strings.Join(names, ", ")+" "+what)
+	}
+	return strings.Join(parts, "; ")
 }

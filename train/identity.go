@@ -51,14 +51,6 @@ type origin struct {
 	Validation int64 `json:"validation_tokens,omitempty"` // of a separate validation corpus
 }
 
-// spread is the number of steps over which a timed run spreads its learning rate,
-// and the max_time it was derived from. A run resumed with the same max_time keeps
-// it, whatever the prediction is by then.
-type spread struct {
-	Time  config.Duration `json:"spread_time,omitempty"`
-	Steps int             `json:"spread_steps,omitempty"`
-}
-
 // configured fills in what the configuration determines.
 func (a *identity) configured(spec *job.Spec) {
 	a.SequenceLength, a.GlobalBatch, a.Seed = spec.SequenceLength, spec.GlobalBatch, spec.Seed
@@ -122,7 +114,7 @@ func (t *Run) record() (origin, error) {
 	text, err := json.Marshal(id)
 	hash := t.programs[0].PlanHash
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%s", hash, text))
-	return origin{id, hash, hex.EncodeToString(sum[:8]), t.spread, t.guard, t.conducted(), t.Setup.validationTokens()}, err
+	return origin{id, hash, hex.EncodeToString(sum[:8]), t.spreading(), t.guard, t.conducted(), t.Setup.validationTokens()}, err
 }
 
 // difference names the first field in which two runs differ, "" if none.

@@ -73,7 +73,8 @@ type Run struct {
 	saved    string         // latest checkpoint of this run
 	passed   int            // batches passed over by this process
 	saving   saving         // when it was written, and how long that took
-	spread   spread         // steps of a timed run's schedule
+	spread   spread         // of the learning rate's fall, where max_time may end the run
+	pace     pace           // of this process
 	guard    guard          // which steps are skipped
 	conduct  conduct        // what may change between two starts
 	origin   weights        // the parameters that this process began with
@@ -135,7 +136,7 @@ func (t *Run) open(ctx context.Context, m *machine.Machine) error {
 		err = t.start()
 	}
 	if err == nil {
-		t.spreadTime()
+		t.limitTime()
 		t.settle()
 		err = t.roomToSave()
 	}
@@ -156,19 +157,6 @@ func (t *Run) open(ctx context.Context, m *machine.Machine) error {
 		err = t.describe()
 	}
 	return err
-}
-
-// spreadTime sets the number of steps over which a timed run spreads its learning
-// rate: the checkpoint's for the same max_time, else by the predicted step time.
-func (t *Run) spreadTime() {
-	spec := t.Setup.Spec
-	if !spec.Timed() {
-		return
-	}
-	if t.spread.Time != spec.MaxTime {
-		t.spread = spread{spec.MaxTime, t.Step + int(time.Duration(spec.MaxTime).Seconds()/t.Plan.Seconds())}
-	}
-	t.Setup.Spec = spec.WithSteps(t.spread.Steps)
 }
 
 // evaluation returns the proven forward programs for held-out text, by rank. They
@@ -225,12 +213,9 @@ func (t *Run) Train(ctx context.Context, o Observer) error {
 	if err := t.refer(ctx, o.Event); err != nil {
 		return err
 	}
-	deadline := time.Time{}
-	if spec.MaxTime > 0 {
-		deadline = time.Now().Add(time.Duration(spec.MaxTime))
-	}
+	t.startTime()
 	t.saving.latest = time.Now()
-	for t.Step < spec.MaxSteps && (deadline.IsZero() || time.Now().Before(deadline)) {
+	for ; t.Step < spec.MaxSteps && !t.timeOver(); spec = t.Setup.Spec {
 		stop, err := t.Setup.requested(stopFile)
 		if err != nil {
 			return err
@@ -263,6 +248,7 @@ func (t *Run) Train(ctx context.Context, o Observer) error {
 		}
 		t.passOver(m, o)
 		t.compare(o)
+		t.keepPace(o)
 		if t.traced() {
 			if err := t.trace(); err != nil {
 				return err
@@ -281,6 +267,7 @@ func (t *Run) Train(ctx context.Context, o Observer) error {
 	}
 	if t.Step < spec.MaxSteps {
 		o.Event(fmt.Sprintf("max_time %v is over: %d of %d steps are done", time.Duration(spec.MaxTime), t.Step, spec.MaxSteps))
+		t.endTime()
 	}
 	_, last := t.report(ctx, o)
 	if last != nil && !errors.Is(last, errInterrupted) {
@@ -329,7 +316,6 @@ func (s *Setup) requested(file string) (bool, error) {
 // compare reports once, after a few steps, if they do not take the predicted time:
 // the machine is busy, or not the one that was measured.
 func (t *Run) compare(o Observer) {
-	const look = 8
 	if len(t.Measured) != look {
 		return
 	}
@@ -403,7 +389,7 @@ func (t *Run) Next(ctx context.Context) (Metrics, error) {
 	if err != nil {
 		return Metrics{}, err
 	}
-	rate := spec.Rate(t.Step)
+	rate := t.rate(t.Step)
 	scalars := session.Scalars{Rate: rate, Step: t.Step - t.guard.Skipped + 1, Beta1: spec.Beta1, Beta2: spec.Beta2, Targets: targets, Seed: spec.Seed,
 		Bound: t.guard.bound(spec.SkipSpikes)}
 	if t.Setup.preferring() {

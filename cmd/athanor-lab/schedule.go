@@ -219,7 +219,8 @@ func printRanks(w io.Writer, lines []string) {
 
 // printSchedule prints the numbers below the orders.
 func printSchedule(w io.Writer, r pipeline.Report) {
-	fmt.Fprintf(w, "\n%s: makespan %.6g, ideal %.6g, bubble %.1f %% of it (%.6g)\n", r.Name, r.Makespan, r.Ideal, 100*r.Bubble, r.BubbleTime)
+	fmt.Fprintf(w, "\n%s: makespan %.6g, ideal %.6g, bubble %.1f %% of it (%.6g)\n", r.Name, r.Makespan, r.Ideal, 100*r.Alone, r.Makespan-r.Ideal)
+	fmt.Fprintf(w, "in a run, where ranks begin their next step at once: %.1f %% (%.6g)\n", 100*r.Bubble, r.BubbleTime)
 	unit := "micro-batches"
 	if r.Chunks > 1 {
 		unit = "chunks"
@@ -268,19 +269,28 @@ func (v *scheduleCmd) all(c *cli.Context) error {
 	}
 	fmt.Fprintf(c.Stdout, "%d ranks, %d micro-batches; times of one stage of 1/%d of the model: tf %g, tb %g, tw %g; tc %g\n\n",
 		v.Ranks, v.Microbatches, v.Ranks, mean(v.Tf), mean(v.Tb), mean(v.Tw), v.Tc)
-	fmt.Fprintf(c.Stdout, "%-14s %6s %6s %10s %8s %8s %8s %9s  %s\n", "schedule", "chunks", "splits", "makespan", "bubble", "peak", "weights", "messages", "what")
+	fmt.Fprintf(c.Stdout, "%-13s %6s %6s %8s %7s %7s %6s %7s %8s%s\n", "schedule", "chunks", "splits", "makespan", "bubble", "in runs", "peak", "weights", "messages", v.last(c, "what"))
 	for _, line := range list {
 		if line.Why != "" {
-			fmt.Fprintf(c.Stdout, "%-14s %s\n", line.Name, line.Why)
+			c.Text(fmt.Sprintf("%-13s %s\n", line.Name, line.Why))
 			continue
 		}
 		peak := 0.0
 		for _, p := range line.PeakStages {
 			peak = max(peak, p)
 		}
-		fmt.Fprintf(c.Stdout, "%-14s %6d %6d %10.6g %6.1f %% %8.4g %8s %9d  %s\n", line.Name, line.Chunks, line.Splits,
-			line.Makespan, 100*line.Bubble, peak, fmt.Sprintf("x%d", line.WeightCopies), line.Messages, line.Summary)
+		fmt.Fprintf(c.Stdout, "%-13s %6d %6d %8.6g %5.1f %% %5.1f %% %6.4g %7s %8d%s\n", line.Name, line.Chunks, line.Splits,
+			line.Makespan, 100*line.Alone, 100*line.Bubble, peak, fmt.Sprintf("x%d", line.WeightCopies), line.Messages, v.last(c, line.Summary))
 	}
-	fmt.Fprintln(c.Stdout, "\npeak: activations of the fullest rank, in stages of one micro-batch; bubble: idle time of the worst rank over its work")
+	c.Text("\nbubble: by how much the makespan exceeds the busiest rank's work; in runs: how long the worst rank waits between its first and last unit, over its work, " +
+		"which is what remains where ranks begin their next step at once; peak: activations of the fullest rank, in stages of one micro-batch\n")
 	return nil
+}
+
+// last is the last column of a table, which narrow terminals have no room for.
+func (v *scheduleCmd) last(c *cli.Context, text string) string {
+	if c.Columns > 0 && c.Columns < 120 {
+		return ""
+	}
+	return "  " + text
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/size"
+	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/planner"
 	"github.com/athanor-llm/athanor/policy"
@@ -30,6 +31,22 @@ type planCmd struct {
 
 	MaxSequence bool `help:"Find the longest sequence that fits instead."`
 	Step        int  `help:"Search for --max-sequence in multiples of this many tokens (for long sequences, to within a hundredth)." default:"256"`
+}
+
+// Help is what `plan --help` says besides the flags: the words of a plan.
+func (planCmd) Help() string {
+	return strings.Join([]string{
+		"The words of a plan:",
+		"- chunk: parameters that are placed, sent and updated together, usually a layer's; N of M chunks on the device: these stay there, the others come when needed.",
+		"- cache, units ahead: device memory that keeps chunks from one use to the next, and how many layers early they are sent.",
+		"- group (layer by layer for N micro-batches together): a layer computes N micro-batches before the next layer does, so its weights are sent once for all of them.",
+		"- head rows (logits of N tokens at a time): the last layer's output, as wide as the vocabulary, is made for N tokens, used up, and made for the next.",
+		"- kept, swapped, recomputed: bytes per layer and micro-batch of activations that wait for the backward pass on the device, wait on the host or disk, or are made again. " +
+			"A layer's are its input, attention, linear (outputs of products) and light (the rest, cheap to make again).",
+		"- out, in, again: seconds per layer and step for swapping out, for swapping in and for recomputing; the first two hide behind forward and backward where they are shorter.",
+		"- reductions: losses and gradient norms. arena: what the run takes of a tier, to the byte. above the lower bound: how much of that is for want of a tighter packing.",
+		"- deferred updates: made while the next step begins; the results are the same.",
+	}, "\n\n")
 }
 
 // policyNames is substituted into the help of --policy.
@@ -201,19 +218,19 @@ func (v *planCmd) maxSequence(ctx stdctx.Context, c *cli.Context) error {
 func (p *planned) print(c *cli.Context) {
 	best := p.result.Best
 	if p.report.Wear.Soon() {
-		fmt.Fprintln(c.Stdout, p.report.Wear.Warning())
+		c.Text(p.report.Wear.Warning() + "\n")
 	}
-	fmt.Fprintf(c.Stdout, "plan: %s", search.Describe(best))
+	c.Text("plan: " + search.Describe(best))
 	if d := p.setup.Graph.Documents; d != nil {
-		fmt.Fprintf(c.Stdout, "documents: a token sees only its own; on average that costs as much as documents of %d tokens\n", d.Length)
+		c.Text(fmt.Sprintf("documents: a token sees only its own; on average that costs as much as documents of %d tokens\n", d.Length))
 	}
-	fmt.Fprintf(c.Stdout, "predicted: %.4g s per step of %d tokens, %.0f tokens/s, MFU %.1f %% of %.0f GFLOP/s (chosen from %d candidates%s)\n\n",
-		best.Seconds(), p.spec().GlobalBatch*p.spec().SequenceLength, p.report.TokenRate, 100*p.report.MFU, p.peak()/1e9, p.result.Evaluated, tried(best.Tried))
+	c.Text(fmt.Sprintf("predicted: %.4g s per step of %d tokens, %.0f tokens/s, MFU %.1f %% of %s (chosen from %d candidates%s)\n\n",
+		best.Seconds(), p.spec().GlobalBatch*p.spec().SequenceLength, p.report.TokenRate, 100*p.report.MFU, stat.FLOPs(p.peak()), p.result.Evaluated, tried(best.Tried)))
 	search.WriteActivations(c.Stdout, p.report.Layers)
 	fmt.Fprintln(c.Stdout)
 	search.WriteMemory(c.Stdout, best, p.report.Process, p.report.Wear)
-	fmt.Fprintf(c.Stdout, "\nthe plain run would take %s of device memory: this plan takes %.0f %% of that\n",
-		size.Format(p.report.Plain), 100*float64(slices.Max(p.report.Peaks.Device))/float64(p.report.Plain))
+	c.Text(fmt.Sprintf("\nthe plain run would take %s of device memory: this plan takes %.0f %% of that\n",
+		size.Format(p.report.Plain), 100*float64(slices.Max(p.report.Peaks.Device))/float64(p.report.Plain)))
 	fmt.Fprintln(c.Stdout)
 }
 
@@ -223,8 +240,8 @@ func (p *planned) explain(c *cli.Context) {
 		fmt.Fprintln(c.Stdout, "runners-up:")
 	}
 	for _, r := range p.report.RunnersUp {
-		fmt.Fprintf(c.Stdout, "  %+6.1f %%  %10.4g s  %10s of device memory  %s (idle for %.0f %% of the step, recomputes for %.0f %%%s)\n",
-			100*(r.Seconds/p.report.Seconds-1), r.Seconds, size.Format(r.Device), r.Label, 100*r.Idle, 100*r.Repeated, tried(r.Tried))
+		c.Text(fmt.Sprintf("  %+6.1f %%  %10.4g s  %10s of device memory  %s (idle for %.0f %% of the step, recomputes for %.0f %%%s)\n",
+			100*(r.Seconds/p.report.Seconds-1), r.Seconds, size.Format(r.Device), r.Label, 100*r.Idle, 100*r.Repeated, tried(r.Tried)))
 	}
 	fmt.Fprintln(c.Stdout, "what if:")
 	search.WriteWhatIfs(c.Stdout, p.report.WhatIfs, true)

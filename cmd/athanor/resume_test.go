@@ -1,7 +1,9 @@
 package main
 
 import (
+	"encoding/json"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -89,27 +91,58 @@ func TestLargeSeeds(t *testing.T) {
 	call("train", file, "seed=18446744073709551616").must(t, 2, "seed: expected a whole number", "18446744073709551615")
 }
 
-// TestTimed: a run that has only a time limit spreads its learning rate over the steps expected in
-// that time, keeps their number when it resumes under another plan, and derives a new one for another time.
+// TestTimed: a run that has only a time limit spreads its learning rate over the steps expected in that time, has none left
+// when it was over, whatever the plan, and goes on for another time.
 func TestTimed(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	dir, file := tiny(t, "max_time: 300ms")
-	steps := func(args ...string) int {
+	call("train", file).must(t, 0)
+	c, err := config.Load(dir+"/run/config.yaml", nil)
+	check(t, err)
+	if c.MaxSteps > 1e6 {
+		t.Errorf("the learning rate falls over %d steps", c.MaxSteps)
+	}
+	first := len(losses(t, dir+"/run"))
+	if again := call("train", file, "limits.device=200KiB").must(t, 0); !strings.Contains(again.stdout, "no steps were left to train") {
+		t.Errorf("the time was over, but it says:\n%s", again.stdout)
+	}
+	call("train", file, "max_time=600ms").must(t, 0)
+	if more := len(losses(t, dir+"/run")); more <= first {
+		t.Errorf("%d steps, then %d", first, more)
+	}
+}
+
+// TestTimeShapes: where max_time ends a run before its steps are done, the learning rate is at its end by then; where it
+// does not, all rates are those of a run without max_time.
+func TestTimeShapes(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	rates := func(args ...string) (list []float64) {
 		t.Helper()
-		call(append([]string{"train", file}, args...)...).must(t, 0)
-		c, err := config.Load(dir+"/run/config.yaml", nil)
+		dir, file := tiny(t, "max_steps: 60")
+		call(append([]string{"train", file, "schedule=cosine", "plan={micro_batch: 1, recompute: full}"}, args...)...).must(t, 0)
+		text, err := os.ReadFile(dir + "/run/metrics.jsonl")
 		check(t, err)
-		return c.MaxSteps
+		for line := range strings.Lines(string(text)) {
+			var m struct {
+				Rate float64 `json:"learning_rate"`
+			}
+			check(t, json.Unmarshal([]byte(line), &m))
+			list = append(list, m.Rate)
+		}
+		return list
 	}
-	first := steps()
-	if first > 1e6 {
-		t.Errorf("the learning rate falls over %d steps", first)
+	if long, all := rates("max_time=1h"), rates(); !slices.Equal(long, all) {
+		t.Errorf("with an hour, the rates are %v, without a limit %v", long, all)
 	}
-	if again := steps("limits.device=200KiB"); again != first {
-		t.Errorf("%d steps, then %d", first, again)
+	list := rates("max_time=1s", "max_steps=100000000")
+	last := list[len(list)-1]
+	if last > 0.2e-3 { // it falls from 1e-3 to 1e-4
+		t.Errorf("after %d steps, the learning rate is %v", len(list), last)
 	}
-	if more := steps("max_time=600ms"); more == first {
-		t.Errorf("still %d steps", more)
+	for i := 1; i < len(list); i++ {
+		if list[i] > list[i-1] {
+			t.Errorf("the rate of step %d, %v, is more than that before, %v", i+1, list[i], list[i-1])
+		}
 	}
 }
 

@@ -206,16 +206,24 @@ func (u *training) Step(m train.Metrics) {
 	}
 	u.shown = time.Now()
 	total := u.t.Setup.Spec.MaxSteps
-	text := fmt.Sprintf("step %d/%d %3d%%  ETA %v  loss %.4f  lr %.2e  norm %.2f  %6.0f tokens/s  MFU %4.1f%%  step %.3g s (predicted %.3g)",
-		m.Step, total, 100*m.Step/total, u.eta(m.Step, u.shown), m.Loss, m.LearningRate, m.GradNorm, m.Rate, 100*m.MFU, m.StepSeconds, m.Predicted)
+	list := []cli.Field{
+		{Text: fmt.Sprintf("step %d/%d %3d%%", m.Step, total, 100*m.Step/total)},
+		{Text: fmt.Sprintf("ETA %v", u.eta(m.Step, u.shown))},
+		{Text: fmt.Sprintf("loss %.4f", m.Loss), Rank: 1},
+		{Text: fmt.Sprintf("lr %.2e", m.LearningRate), Rank: 6},
+		{Text: fmt.Sprintf("norm %.2f", m.GradNorm), Rank: 7},
+		{Text: fmt.Sprintf("%6.0f tokens/s", m.Rate), Rank: 2},
+		{Text: fmt.Sprintf("MFU %4.1f%%", 100*m.MFU), Rank: 5},
+		{Text: fmt.Sprintf("step %.3g s (predicted %.3g)", m.StepSeconds, m.Predicted), Rank: 4},
+	}
 	if m.Rewards != nil {
-		text += "  " + m.Rewards.Text()
+		list = append(list, cli.Field{Text: m.Rewards.Text(), Rank: 3})
 	}
 	if u.line.Rewrites() {
-		u.line.Rewrite(text)
+		u.line.RewriteFields(list)
 		return
 	}
-	fmt.Fprintln(u.c.Stderr, text)
+	fmt.Fprintln(u.c.Stderr, cli.Joined(list))
 }
 
 // eta returns the remaining duration at the mean pace so far, at most until

@@ -29,7 +29,17 @@ type Context struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	Terminal       bool // Stdout is a terminal
+	Columns        int  // of that terminal; 0: there is none
 	JSON           bool
+}
+
+// Text prints lines of text. A terminal, which would cut them anywhere, gets them cut between words.
+func (c *Context) Text(text string) {
+	for line := range strings.Lines(text) {
+		for _, part := range wrapped(strings.TrimSuffix(line, "\n"), c.Columns) {
+			fmt.Fprintln(c.Stdout, part)
+		}
+	}
 }
 
 // Note tells the user what is worth knowing.
@@ -114,7 +124,10 @@ func (p *Program) Execute(args []string, stdout, stderr io.Writer) int {
 		return ExitUsage
 	}
 	out := &results{w: stdout}
-	c := &Context{Stdin: os.Stdin, Stdout: out, Stderr: stderr, Terminal: asTerminal(stdout) != nil, JSON: f.JSON}
+	c := &Context{Stdin: os.Stdin, Stdout: out, Stderr: stderr, JSON: f.JSON}
+	if tty := asTerminal(stdout); tty != nil {
+		c.Terminal, c.Columns = true, columns(tty)
+	}
 	if err := cmp.Or(parsed.Run(c), out.err); err != nil {
 		if errors.Is(err, syscall.ENOSPC) {
 			err = suggest.Add(err, "free some space on that disk, or write to another disk")

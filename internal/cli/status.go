@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -42,15 +43,77 @@ func asTerminal(w io.Writer) *os.File {
 // Rewrites reports whether the line is on a terminal that can rewrite it.
 func (s *Status) Rewrites() bool { return s.tty != nil }
 
-// Rewrite replaces the line, on a terminal that can do so. It truncates the text to the terminal's width: of a
+// Rewrite replaces the line, on a terminal that can do so. It cuts the text between words to the terminal's width: of a
 // wrapped line, only the last row could be rewritten.
 func (s *Status) Rewrite(text string) {
 	s.last = text
-	shown := []rune(text)
-	if columns, _, err := term.GetSize(int(s.tty.Fd())); err == nil && columns > 1 {
-		shown = shown[:min(len(shown), columns-1)]
+	fmt.Fprintf(s.w, "\r\x1b[K%s", cut(text, columns(s.tty)-1))
+}
+
+// Field is a part of a line; where the line is too long, those of high rank are left out first.
+type Field struct {
+	Text string
+	Rank int
+}
+
+// RewriteFields replaces the line by as many fields as fit, in their order.
+func (s *Status) RewriteFields(list []Field) { s.Rewrite(fitted(list, columns(s.tty)-1)) }
+
+// Joined is the line of all fields.
+func Joined(list []Field) string { return fitted(list, 0) }
+
+// fitted joins fields to at most so many characters; below 1: to any number.
+func fitted(list []Field, width int) string {
+	for {
+		text, worst := "", 0
+		for i, f := range list {
+			if text += "  " + f.Text; f.Rank >= list[worst].Rank {
+				worst = i
+			}
+		}
+		text = strings.TrimPrefix(text, "  ")
+		if width < 1 || len([]rune(text)) <= width || list[worst].Rank == 0 {
+			return text
+		}
+		list = slices.Concat(list[:worst], list[worst+1:])
 	}
-	fmt.Fprintf(s.w, "\r\x1b[K%s", string(shown))
+}
+
+// columns returns the width of a terminal; 0: it is not known.
+func columns(tty *os.File) int {
+	n, _, err := term.GetSize(int(tty.Fd()))
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// cut returns as many words of a text as fit into a width, or of its first word what does; below 1: all.
+func cut(text string, width int) string {
+	runes := []rune(text)
+	if width < 1 || len(runes) <= width {
+		return text
+	}
+	short := string(runes[:width])
+	if i := strings.LastIndexByte(short, ' '); i > 0 && runes[width] != ' ' {
+		short = short[:i]
+	}
+	return strings.TrimRight(short, " ")
+}
+
+// wrapped cuts a line into lines of a width, between words; those after the first are indented. Below a width of 20 it
+// is left as it is.
+func wrapped(line string, width int) (list []string) {
+	const indent = "    "
+	for width >= 20 && len([]rune(line)) > width {
+		head := cut(line, width)
+		if head == strings.TrimRight(indent, " ") { // one long word
+			break
+		}
+		list = append(list, head)
+		line = indent + strings.TrimLeft(line[len(head):], " ")
+	}
+	return append(list, line)
 }
 
 // Say shows what is being done.

@@ -15,7 +15,7 @@ func TestNarrowTerminal(t *testing.T) {
 	screen, keys := pty.Open(t, 40)
 	t.Setenv("TERM", "xterm")
 	s := NewStatus(keys)
-	s.Rewrite("step 7 " + strings.Repeat("é", 100))
+	s.Rewrite("step 7" + strings.Repeat(" é", 100))
 	s.Say("reading " + strings.Repeat("x", 100))
 	s.Progress(strings.Repeat("y", 100), 1, 2)
 	s.Done()

@@ -21,6 +21,23 @@ func Seconds(s float64) string {
 	return fmt.Sprintf("%.3g us", s*1e6)
 }
 
+// FLOPs formats a rate of arithmetic with three digits, in GFLOP/s or, from a thousand on, in TFLOP/s.
+func FLOPs(perSecond float64) string {
+	if perSecond >= 999.5e9 {
+		return strconv.FormatFloat(round3(perSecond/1e12), 'f', -1, 64) + " TFLOP/s" // a cluster's are thousands
+	}
+	return fmt.Sprintf("%.3g GFLOP/s", perSecond/1e9)
+}
+
+// round3 rounds a positive number to three digits.
+func round3(x float64) float64 {
+	unit := math.Pow(10, math.Floor(math.Log10(x))-2)
+	if unit >= 1 {
+		return math.Round(x/unit) * unit
+	}
+	return math.Round(x/unit) / math.Round(1/unit)
+}
+
 // Median returns the median of a nonempty list, which it does not modify. For an even
 // number of values it is the mean of the middle two.
 func Median(list []float64) float64 {

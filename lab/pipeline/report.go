@@ -11,10 +11,11 @@ type Report struct {
 	Chunks       int       `json:"chunks"`
 	Splits       int       `json:"splits"`
 	Makespan     float64   `json:"makespan"`
-	Ideal        float64   `json:"ideal"`       // busy time of the busiest rank
-	Bubble       float64   `json:"bubble"`      // idle time of the worst rank over ideal
-	BubbleTime   float64   `json:"bubble_time"` // idle time of the worst rank
-	BubbleRate   float64   `json:"bubble_rate"` // 1 - ideal/span
+	Ideal        float64   `json:"ideal"`        // busy time of the busiest rank
+	Bubble       float64   `json:"bubble"`       // idle time of the worst rank over ideal
+	BubbleTime   float64   `json:"bubble_time"`  // idle time of the worst rank
+	BubbleRate   float64   `json:"bubble_rate"`  // 1 - ideal/span
+	Alone        float64   `json:"bubble_alone"` // makespan/ideal - 1: of a step by itself, its start and end included
 	Spans        []float64 `json:"spans"`
 	Peaks        []float64 `json:"peaks"`       // activations, in chunks of one whole micro-batch
 	PeakStages   []float64 `json:"peak_stages"` // the same in stages of 1/ranks of the model
@@ -33,7 +34,7 @@ type Report struct {
 func NewReport(s *schedule.Schedule, t *schedule.Timeline, c schedule.Costs, orders bool) Report {
 	r := Report{
 		Name: s.Name, Ranks: s.Ranks, Microbatches: s.Micros, Chunks: s.Chunks, Splits: s.Slices,
-		Makespan: t.Makespan, Ideal: t.Ideal, Bubble: t.Bubble(), BubbleTime: t.Idle(), BubbleRate: t.Rate(),
+		Makespan: t.Makespan, Ideal: t.Ideal, Bubble: t.Bubble(), BubbleTime: t.Idle(), BubbleRate: t.Rate(), Alone: t.Makespan/t.Ideal - 1,
 		Spans: t.Spans, Peaks: t.Peaks, PeakStages: make([]float64, s.Ranks),
 		WeightCopies: s.WeightCopies(), Messages: t.Messages,
 	}
