@@ -73,7 +73,8 @@ func TestKnown(t *testing.T) {
 		}
 	}
 	for written, name := range map[string]string{"RTX 4090": "rtx4090", "4090": "rtx4090", "GeForce-RTX-4060-Ti": "rtx4060ti", "rtx a6000": "a6000",
-		"A100 80GB": "a100-80", "a100_40gb/pcie3": "a100-40/pcie3", "NVIDIA H100": "h100", "RTX 6000 Ada Generation": "rtx6000ada"} {
+		"A100 80GB": "a100-80", "NVIDIA GeForce RTX 4090 Laptop GPU": "rtx4090-laptop", "NVIDIA RTX PRO 6000 Blackwell Workstation Edition": "rtxpro6000", "RTX PRO 6000": "rtxpro6000",
+		"NVIDIA GeForce RTX 4070 Ti SUPER": "rtx4070tisuper", "NVIDIA A100 80GB PCIe": "a100-80-pcie", "NVIDIA RTX A5000": "a5000", "NVIDIA GeForce RTX 3090 Ti": "rtx3090ti", "NVIDIA L40S": "l40s", "a100_40gb/pcie3": "a100-40/pcie3", "NVIDIA H100": "h100", "RTX 6000 Ada Generation": "rtx6000ada"} {
 		h, want := known(t, written), known(t, name)
 		if h.Name = want.Name; !reflect.DeepEqual(h, want) {
 			t.Errorf("%s is not %s", written, name)
@@ -81,6 +82,11 @@ func TestKnown(t *testing.T) {
 	}
 	if _, err := hardware.KnownRank("rtx409", 1); err == nil || !strings.Contains(err.Error(), "did you mean rtx4090?") {
 		t.Errorf("rtx409: %v", err)
+	}
+	for _, name := range []string{"mi300x", "Radeon RX 7900", "M4 Max"} {
+		if _, err := hardware.KnownRank(name, 1); err == nil || !strings.Contains(err.Error(), "NVIDIA's GPUs and on CPUs") {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 	for _, name := range []string{"", "h1000", "h100/isa", "/pcie4", "a100", "rtx"} {
 		if _, err := hardware.KnownRank(name, 1); err == nil || !strings.Contains(err.Error(), "hint:") {

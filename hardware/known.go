@@ -1,6 +1,7 @@
 package hardware
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -10,71 +11,31 @@ import (
 	"github.com/athanor-llm/athanor/internal/suggest"
 )
 
-// Known machines. Peaks and memory bandwidths are the manufacturers' numbers: dense, accumulating in fp32
-// (tensor cores for bf16, plain units for fp32). Fractions of the peak are those that good kernels reach; for
-// cards whose power is capped well below what the cores could use (A10, A40, A6000, L40S, RTX 6000 Ada) they
-// are estimates. Sources: NVIDIA's architecture white papers and data sheets for GA102, AD102, GB202, A100, L4,
-// H100, H200 and GH200. For the other cards, the numbers are those of their data sheets from memory, checked
-// against vendors' tables only for L40S, A40 and RTX 4080, and the fractions are those of similar cards. For
-// copies: published results of nvbandwidth; for collectives: of nccl-tests (bus bandwidth).
-
-// gpu is a row of the table. Rates in TFLOP/s and GB/s, memory in GiB.
-type gpu struct {
-	name      string
-	memory    int64
-	bf16, f32 float64
-	bandwidth float64
-	matmul    float64
-	attention float64
-	bus       string
-	host      string
-	peers     float64 // to the other GPUs, one way: NVLink, or the bus through the host
-}
-
-var gpus = []gpu{
-	{"rtx3060", 12, 25.5, 12.7, 360, 0.85, 0.6, "pcie4", "desktop", 10},
-	{"rtx3090", 24, 71, 35.6, 936, 0.85, 0.6, "pcie4", "desktop", 10},
-	{"rtx4060ti", 16, 44.1, 22.1, 288, 0.85, 0.65, "pcie3", "desktop", 10}, // PCIe 4 with half the lanes
-	{"rtx4080", 16, 97.5, 48.7, 717, 0.85, 0.65, "pcie4", "desktop", 10},
-	{"rtx4090", 24, 165.2, 82.6, 1008, 0.85, 0.65, "pcie4", "desktop", 10},
-	{"rtx5080", 16, 112.6, 56.3, 960, 0.85, 0.6, "pcie5", "desktop", 20},
-	{"rtx5090", 32, 209.5, 104.8, 1792, 0.85, 0.6, "pcie5", "desktop", 20},
-	{"a100-40", 40, 312, 19.5, 1555, 0.8, 0.55, "pcie4", "server", 235},
-	{"a100-80", 80, 312, 19.5, 2039, 0.8, 0.55, "pcie4", "server", 235},
-	{"a800-80", 80, 312, 19.5, 2039, 0.8, 0.55, "pcie4", "server", 160},
-	{"a6000", 48, 154.8, 38.7, 768, 0.75, 0.55, "pcie4", "desktop", 10},
-	{"rtx6000ada", 48, 364, 91.1, 960, 0.7, 0.55, "pcie4", "desktop", 10},
-	{"a10", 24, 125, 31.2, 600, 0.6, 0.5, "pcie4", "server", 10},
-	{"a40", 48, 149.7, 37.4, 696, 0.75, 0.55, "pcie4", "server", 10},
-	{"l40s", 48, 362, 91.6, 864, 0.65, 0.5, "pcie4", "server", 10},
-	{"l4", 24, 121, 30.3, 300, 0.6, 0.5, "pcie4", "server", 10},
-	{"h100", 80, 989.4, 67, 3350, 0.7, 0.4, "pcie5", "server", 370},
-	{"h200", 141, 989.4, 67, 4800, 0.78, 0.4, "pcie5", "server", 370},
-	{"gh200", 96, 989.4, 67, 4000, 0.7, 0.4, "c2c", "grace", 370},
-	{"elixir-paper-40", 40, 312, 19.5, 1555, 0.8, 0.55, "elixir", "elixir", 235},
-	{"elixir-paper-80", 80, 312, 19.5, 2039, 0.8, 0.55, "elixir", "elixir", 235},
-}
-
-// cards lists the driver's names for some of the GPUs.
-var cards = []struct{ card, gpu string }{
-	{"NVIDIA GeForce RTX 3060", "rtx3060"}, {"NVIDIA GeForce RTX 3090", "rtx3090"}, {"NVIDIA GeForce RTX 4060 Ti", "rtx4060ti"},
-	{"NVIDIA GeForce RTX 4080", "rtx4080"}, {"NVIDIA GeForce RTX 4090", "rtx4090"}, {"NVIDIA GeForce RTX 5080", "rtx5080"}, {"NVIDIA GeForce RTX 5090", "rtx5090"},
-	{"NVIDIA RTX A6000", "a6000"}, {"NVIDIA RTX 6000 Ada Generation", "rtx6000ada"}, {"NVIDIA A10", "a10"}, {"NVIDIA A40", "a40"}, {"NVIDIA L40S", "l40s"}, {"NVIDIA L4", "l4"},
-	{"NVIDIA A100-SXM4-40GB", "a100-40"}, {"NVIDIA A100-PCIE-40GB", "a100-40"}, {"NVIDIA A100-SXM4-80GB", "a100-80"}, {"NVIDIA A100 80GB PCIe", "a100-80"},
-	{"NVIDIA A800-SXM4-80GB", "a800-80"}, {"NVIDIA H100 80GB HBM3", "h100"}, {"NVIDIA H200", "h200"}, {"NVIDIA GH200 480GB", "gh200"},
-}
+// Known machines: a GPU of gpus.go, its bus and its share of a host. Rates of copies are published results of nvbandwidth,
+// those of collectives of nccl-tests (bus bandwidth).
 
 // nominal returns the bf16 peak that a card's maker states, or 0 for an unknown card. A run's MFU is usually
 // given relative to it.
 func nominal(card string) float64 {
-	for _, c := range cards {
-		for _, g := range gpus {
-			if c.card == card && g.name == c.gpu {
-				return g.bf16 * 1e12
-			}
-		}
+	if g := gpuOf(card); g != nil {
+		return g.bf16 * 1e12
 	}
 	return 0
+}
+
+// gpuOf returns the GPU of a name, the driver's or as people write it (RTX 4090, 4090, A100-80GB); nil: it is not known.
+func gpuOf(name string) *gpu {
+	for _, c := range cards {
+		if strings.EqualFold(c.card, name) {
+			name = c.gpu
+		}
+	}
+	for i := range gpus {
+		if plainName(gpus[i].name) == plainName(strings.ToLower(name)) {
+			return &gpus[i]
+		}
+	}
+	return nil
 }
 
 // buses between host and device: GB/s one way, and each way when both directions are busy; in the latter case
@@ -117,6 +78,7 @@ var hosts = []struct {
 	read, write  float64
 }{
 	{"desktop", 64, 1000, 16, 60, 100, 5, 4},
+	{"laptop", 32, 1000, 8, 60, 80, 5, 4},
 	{"server", 512, 4000, 32, 250, 100, 6, 4},
 	{"grace", 480, 4000, 72, 450, 55, 6, 4},
 	{"elixir", 1024, 4000, 128, 250, 50, 6, 4},
@@ -145,40 +107,41 @@ func KnownRank(name string, n int) (*Hardware, error) {
 		return nil, fmt.Errorf("hardware %q: impossible number of %d ranks; hint: use at least 1", name, n)
 	}
 	gpuName, bus, _ := strings.Cut(strings.ToLower(name), "/")
-	for _, c := range cards {
-		if strings.ToLower(c.card) == gpuName {
-			gpuName = c.gpu
-		}
+	g := gpuOf(gpuName)
+	if g == nil {
+		return nil, unknownGPU(name, gpuName)
 	}
-	for _, g := range gpus {
-		if plainName(g.name) == plainName(gpuName) {
-			if bus == "" {
-				bus = g.bus
-			}
-			h, err := g.machine(name, bus)
-			if err != nil {
-				return nil, err
-			}
-			h = h.Share(min(n, PerHost))
-			if bus == "elixir" {
-				h.elixir(float64(n))
-			} else {
-				h.yield()
-			}
-			return h, nil
-		}
+	h, err := g.machine(name, cmp.Or(bus, g.bus))
+	if err != nil {
+		return nil, err
 	}
-	hint, near := "", suggest.Nearest(plainName(gpuName), plainNames())
-	if i := slices.Index(plainNames(), near); i >= 0 {
+	h = h.Share(min(n, PerHost))
+	if cmp.Or(bus, g.bus) == "elixir" {
+		h.elixir(float64(n))
+	} else {
+		h.yield()
+	}
+	return h, nil
+}
+
+// otherMakers are what names of other makers' devices begin with.
+var otherMakers = []string{"mi1", "mi2", "mi3", "mi4", "instinct", "radeon", "rx", "gaudi", "arc", "tpu", "m1", "m2", "m3", "m4", "m5"}
+
+// unknownGPU is the error for a name that no GPU has.
+func unknownGPU(name, gpuName string) error {
+	plain, hint := plainName(gpuName), ""
+	if slices.ContainsFunc(otherMakers, func(p string) bool { return strings.HasPrefix(plain, p) && plain != "rx" }) {
+		hint = "Athanor computes on NVIDIA's GPUs and on CPUs; "
+	} else if i := slices.Index(plainNames(), suggest.Nearest(plain, plainNames())); i >= 0 {
 		hint = "did you mean " + gpus[i].name + "? Else "
 	}
-	return nil, fmt.Errorf("unknown hardware %q; hint: %suse one of %s, or a file written by `athanor probe --out`", name, hint, strings.Join(Names(), ", "))
+	return fmt.Errorf("unknown hardware %q; hint: %suse one of %s, or a file written by `athanor probe --out`", name, hint, strings.Join(Names(), ", "))
 }
 
 // plainName is what different ways to write a GPU's name have in common: what is left without its maker, series, units
 // and signs.
 func plainName(name string) string {
-	for _, word := range []string{"nvidia", "geforce", "tesla", "quadro", "rtx", "generation", "gb", "-", "_", " "} {
+	for _, word := range []string{"nvidia", "geforce", "tesla", "quadro", "rtx", "generation", "gpu", "gb", "-", "_", " "} {
 		name = strings.ReplaceAll(name, word, "")
 	}
 	return name

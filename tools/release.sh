@@ -12,10 +12,10 @@ git rev-parse -q --verify "refs/tags/$version" >/dev/null || git tag -a "$versio
 [[ $(git rev-parse "$version^{commit}") == $(git rev-parse HEAD) ]] || { echo "$version is another commit; hint: git checkout $version"; exit 2; }
 export CGO_ENABLED=0 TZ=UTC SOURCE_DATE_EPOCH; SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
-go build -trimpath -o "$work/host/" ./cmd/athanor
+go build -trimpath -buildvcs=true -o "$work/host/" ./cmd/athanor
 for target in linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64; do
   name=athanor-$version-${target/\//-} dir=$work/athanor-$version-${target/\//-}
-  GOOS=${target%/*} GOARCH=${target#*/} go build -trimpath -ldflags='-s -w' -o "$dir/" ./cmd/athanor ./cmd/athanor-lab
+  GOOS=${target%/*} GOARCH=${target#*/} go build -trimpath -buildvcs=true -ldflags='-s -w' -o "$dir/" ./cmd/athanor ./cmd/athanor-lab
   cp -r README.md LICENSE docs examples "$dir/"
   "$work/host/athanor" man >"$dir/athanor.1"
   for shell in bash zsh fish powershell; do "$work/host/athanor" completion $shell >"$dir/completion.$shell"; done

@@ -43,7 +43,7 @@ Description-Content-Type: text/markdown
         for name, data in files.items():
             entry = zipfile.ZipInfo(name, date)
             entry.compress_type, entry.create_system = zipfile.ZIP_DEFLATED, 3
-            entry.external_attr = (0o755 if "/scripts/" in name else 0o644) << 16
+            entry.external_attr = (0o100755 if "/scripts/" in name else 0o100644) << 16  # a regular file: else pip drops its modes
             wheel.writestr(entry, data)
     print(path)
 

@@ -51,6 +51,9 @@ func TestHub(t *testing.T) {
 		t.Errorf("to train: %s, %v", folder, err)
 	}
 	spec.Model.Name = "org/absent"
+	if got := sizesOf("meta-llama/Meta-Llama-3-8B-Instruct"); !strings.Contains(got, " llama-3-8b is known") {
+		t.Errorf("for Llama-3-8B of the hub it offers %q", got)
+	}
 	if _, _, _, err := findModel(spec, 0); err == nil || !strings.Contains(err.Error(), "hint: hf download org/absent") {
 		t.Errorf("what was not downloaded: %v", err)
 	}

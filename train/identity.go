@@ -114,7 +114,7 @@ func (t *Run) record() (origin, error) {
 	text, err := json.Marshal(id)
 	hash := t.programs[0].PlanHash
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%s", hash, text))
-	return origin{id, hash, hex.EncodeToString(sum[:8]), t.spreading(), t.guard, t.conducted(), t.Setup.validationTokens()}, err
+	return origin{id, hash, hex.EncodeToString(sum[:8]), t.timing.record(), t.guard, t.conducted(), t.Setup.validationTokens()}, err
 }
 
 // difference names the first field in which two runs differ, "" if none.

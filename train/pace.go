@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/job"
 )
 
 // The end of a run that max_time ends.
@@ -35,119 +36,112 @@ func (s *spread) fallen(step, warmup int) float64 {
 	return 1
 }
 
-// end moves the end of the fall, as expected at a step.
-func (s *spread) end(step, steps, warmup int) {
+// moveEnd moves the end of the fall, as expected at a step.
+func (s *spread) moveEnd(step, steps, warmup int) {
 	if from := max(step, warmup); from > warmup {
 		s.Done, s.From = s.fallen(from, warmup), from
 	}
 	s.Steps = steps
 }
 
+// estimates is the number of estimates in max_time, and look the steps before the first.
+const estimates, look = 32, 8
+
+// timing knows how long a run may take, and how fast this process is with all that it does between steps.
+type timing struct {
+	spread spread
+	began  time.Time // less what earlier processes spent
+	first  time.Time // when the first step of this process ended
+	step   int       // the first step
+	next   time.Time // of the next estimate
+}
+
 // rate returns the learning rate of a step counted from 0.
-func (t *Run) rate(step int) float64 {
-	spec := t.Setup.Spec
+func (t *timing) rate(spec *job.Spec, step int) float64 {
 	if t.spread.Steps == 0 {
 		return spec.Rate(step)
 	}
 	return spec.RateAt(step, t.spread.fallen(step, spec.WarmupSteps))
 }
 
-// estimates is the number of estimates in max_time, and look the steps before the first.
-const estimates, look = 32, 8
-
-// pace tells how fast steps are, with all that is done between them.
-type pace struct {
-	began time.Time // less what earlier processes spent
-	first time.Time // when the first step of this process ended
-	step  int       // the first step
-	next  time.Time // of the next estimate
-}
-
-// limitTime sets how long a run is expected to be that max_time may end. For the same max_time it is as the checkpoint
-// has it; a run whose steps are counted gets that time again once it was over. Otherwise it is as many steps as are
-// counted, or as are predicted for the time.
-func (t *Run) limitTime() {
-	spec, s := t.Setup.Spec, &t.spread
+// limit sets how long a run is expected to be that max_time may end, at a step and with a prediction in seconds. For the
+// same max_time it is as the checkpoint has it; a run whose steps are counted gets that time again once it was over.
+// Otherwise it is as many steps as are counted, or as are predicted for the time.
+func (t *timing) limit(s *Setup, step int, predicted float64) {
+	spec, sp := s.Spec, &t.spread
 	switch {
 	case spec.MaxTime == 0:
-		*s = spread{}
-	case spec.Timed() && s.Time != spec.MaxTime:
-		*s = spread{Time: spec.MaxTime, Steps: t.Step + int(time.Duration(spec.MaxTime).Seconds()/t.Plan.Seconds())}
-	case !spec.Timed() && (s.Time != spec.MaxTime || s.Spent >= s.Time):
-		*s = spread{Time: spec.MaxTime, Steps: spec.MaxSteps}
+		*sp = spread{}
+	case spec.Timed() && sp.Time != spec.MaxTime:
+		*sp = spread{Time: spec.MaxTime, Steps: step + int(time.Duration(spec.MaxTime).Seconds()/predicted)}
+	case !spec.Timed() && (sp.Time != spec.MaxTime || sp.Spent >= sp.Time):
+		*sp = spread{Time: spec.MaxTime, Steps: spec.MaxSteps}
 	}
-	t.extend()
+	t.setSteps(s)
 }
 
-// endTime ends a run whose length is its time.
-func (t *Run) endTime() {
-	if t.Setup.Spec.Timed() {
-		t.spread.Steps = t.Step
-		t.extend()
-	}
-}
-
-// within returns a number of steps, or those that the configuration allows if they are fewer.
-func (t *Run) within(steps int) int {
-	if spec := t.Setup.Spec; !spec.Timed() {
-		return min(steps, spec.MaxSteps)
-	}
-	return steps
-}
-
-// extend makes the expected end that of a run that has no other.
-func (t *Run) extend() {
-	if spec := t.Setup.Spec; spec.Timed() {
-		t.Setup.Spec = spec.WithSteps(t.spread.Steps) // one at least
+// setSteps makes the expected end that of a run that has no other.
+func (t *timing) setSteps(s *Setup) {
+	if s.Spec.Timed() {
+		s.Spec = s.Spec.WithSteps(t.spread.Steps)
 	}
 }
 
-// startTime starts the clock of max_time.
-func (t *Run) startTime() { t.pace = pace{began: time.Now().Add(-time.Duration(t.spread.Spent))} }
-
-// spentTime returns how much of max_time is spent.
-func (t *Run) spentTime() time.Duration { return time.Since(t.pace.began) }
-
-// spreading is what a checkpoint of this step has.
-func (t *Run) spreading() spread {
-	s := t.spread
-	if s.Time > 0 && !t.pace.began.IsZero() {
-		s.Spent = config.Duration(t.spentTime())
-	}
-	return s
+// start starts the clock of max_time.
+func (t *timing) start() {
+	*t = timing{spread: t.spread, began: time.Now().Add(-time.Duration(t.spread.Spent))}
 }
 
 // timeOver reports whether max_time has passed.
-func (t *Run) timeOver() bool {
-	limit := time.Duration(t.Setup.Spec.MaxTime)
-	return limit > 0 && t.spentTime() >= limit
+func (t *timing) timeOver() bool {
+	return t.spread.Time > 0 && time.Since(t.began) >= time.Duration(t.spread.Time)
 }
 
-// keepPace estimates anew, from time to time, at which step max_time will be over, and says so if that is much else than
-// expected.
-func (t *Run) keepPace(o Observer) {
-	limit, now := time.Duration(t.Setup.Spec.MaxTime), time.Now()
+// end ends a run, whose time is over, at a step.
+func (t *timing) end(s *Setup, step int) {
+	if s.Spec.Timed() {
+		t.spread.Steps = step
+		t.setSteps(s)
+	}
+}
+
+// record returns what a checkpoint has.
+func (t *timing) record() spread {
+	sp := t.spread
+	if sp.Time > 0 && !t.began.IsZero() {
+		sp.Spent = config.Duration(time.Since(t.began))
+	}
+	return sp
+}
+
+// keep estimates anew, from time to time, at which step max_time will be over. It reports whether that is another one
+// than expected, and says so if it is quite another.
+func (t *timing) keep(s *Setup, step int) (text string, moved bool) {
+	limit, now := time.Duration(t.spread.Time), time.Now()
 	if limit == 0 {
-		return
+		return "", false
 	}
-	p := &t.pace
-	if p.first.IsZero() {
-		p.first, p.step, p.next = now, t.Step, now
+	if t.first.IsZero() {
+		t.first, t.step, t.next = now, step, now
 	}
-	if t.Step < p.step+look || now.Before(p.next) {
-		return
+	if step < t.step+look || now.Before(t.next) {
+		return "", false
 	}
-	p.next = now.Add(limit / estimates)
-	each := now.Sub(p.first).Seconds() / float64(t.Step-p.step)
-	left := math.Min((limit-t.spentTime()).Seconds()/each, 1e9)
-	end, was := t.within(t.Step+max(1, int(left))), t.spread.Steps
-	if math.Abs(float64(end-was)) <= 0.01*float64(end-t.Step) {
-		return
+	t.next = now.Add(limit / estimates)
+	each := now.Sub(t.first).Seconds() / float64(step-t.step)
+	left := math.Min((limit-now.Sub(t.began)).Seconds()/each, 1e9)
+	end, was := step+max(1, int(left)), t.spread.Steps
+	if !s.Spec.Timed() {
+		end = min(end, s.Spec.MaxSteps)
 	}
-	t.spread.end(t.Step, end, t.Setup.Spec.WarmupSteps)
-	t.extend()
-	t.conduct.Settings = settingsOf(t.Setup.Spec)
-	if math.Abs(float64(end-was)) > 0.1*float64(was) {
-		o.Event(fmt.Sprintf("step %d: max_time %v is good for about %d steps, not %d; the learning rate falls to its end by then", t.Step, limit, end, was))
+	far := math.Abs(float64(end - was))
+	if far <= 0.01*float64(end-step) {
+		return "", false
 	}
+	t.spread.moveEnd(step, end, s.Spec.WarmupSteps)
+	t.setSteps(s)
+	if far > 0.1*float64(was) {
+		text = fmt.Sprintf("step %d: max_time %v is good for about %d steps, not %d; the learning rate falls to its end by then", step, limit, end, was)
+	}
+	return text, true
 }

@@ -16,19 +16,19 @@ func TestSpread(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &Run{Setup: &Setup{Spec: spec}, spread: spread{Steps: 100}}
+	r := &timing{spread: spread{Steps: 100}}
 	for step := range 100 {
-		if got, want := r.rate(step), spec.Rate(step); got != want {
+		if got, want := r.rate(spec, step), spec.Rate(step); got != want {
 			t.Fatalf("step %d: rate %v, the configuration's is %v", step, got, want)
 		}
 	}
 	before := 0.0
 	for step, end := 0, 100; step < end; step++ {
 		if moved := map[int]int{5: 80, 20: 50, 35: 200, 150: 160}[step]; moved > 0 {
-			at := r.rate(step)
+			at := r.rate(spec, step)
 			end = moved
-			if r.spread.end(step, end, 10); r.rate(step) != at && step > 10 {
-				t.Errorf("step %d: the rate jumps from %v to %v", step, at, r.rate(step))
+			if r.spread.moveEnd(step, end, 10); r.rate(spec, step) != at && step > 10 {
+				t.Errorf("step %d: the rate jumps from %v to %v", step, at, r.rate(spec, step))
 			}
 		}
 		now := r.spread.fallen(step, 10)

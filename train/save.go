@@ -116,7 +116,7 @@ func (t *Run) resume(path string) error {
 	}
 	var before origin
 	err = json.Unmarshal(ck.Trainer.Plan, &before)
-	if t.spread, t.guard, t.conduct = before.spread, before.guard, before.conduct; err == nil {
+	if t.timing.spread, t.guard, t.conduct = before.spread, before.guard, before.conduct; err == nil {
 		err = t.guard.check(int(ck.Trainer.Step))
 	}
 	if err != nil {

@@ -50,7 +50,7 @@ type conduct struct {
 
 // conducted returns what a checkpoint of this step records.
 func (t *Run) conducted() conduct {
-	return conduct{t.conduct.Settings, t.conduct.Changes, t.rate(t.Step)}
+	return conduct{t.conduct.Settings, t.conduct.Changes, t.timing.rate(t.Setup.Spec, t.Step)}
 }
 
 // settle records the configuration's settings, and reports what they change with respect to the checkpoint that the
@@ -64,7 +64,7 @@ func (t *Run) settle() {
 	}
 	what := fmt.Sprintf("after step %d, the configuration changed %s", t.Step, strings.Join(list, ", "))
 	t.conduct.Changes = append(t.conduct.Changes, what)
-	if now := t.rate(t.Step); now != before.NextRate {
+	if now := t.timing.rate(spec, t.Step); now != before.NextRate {
 		what += fmt.Sprintf("; the learning_rate of step %d was %.3g and is %.3g", t.Step+1, before.NextRate, now)
 	}
 	t.Notes = append(t.Notes, what)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/data"
@@ -317,11 +318,25 @@ func findModel(spec *job.Spec, vocab int) (m *model.Model, from string, notes []
 		if st, statErr := os.Stat(spec.Model.Name); statErr == nil && st.IsDir() {
 			err = fmt.Errorf("the folder %q has no config.json; hint: use a Hugging Face folder, or a checkpoint of a run", spec.Model.Name)
 		} else if paths.IsHub(spec.Model.Name) {
-			err = fmt.Errorf("%q is neither a folder nor downloaded from the hub; hint: hf download %s", spec.Model.Name, spec.Model.Name)
+			err = fmt.Errorf("%q is neither a folder nor downloaded from the hub; hint: hf download %s%s", spec.Model.Name, spec.Model.Name, sizesOf(spec.Model.Name))
 		}
 		return nil, "", nil, fail(err)
 	}
 	return m, "", nil, nil
+}
+
+// sizesOf offers the known sizes of a model of the hub, by a name such as meta-llama/Meta-Llama-3-8B-Instruct; "" if none are.
+func sizesOf(hub string) string {
+	org, name, _ := strings.Cut(strings.ToLower(hub), "/")
+	maker, _, _ := strings.Cut(org, "-")
+	name = strings.TrimPrefix(name, maker+"-")
+	for _, suffix := range []string{"-instruct", "-it", "-chat", "-base", "-hf"} {
+		name = strings.TrimSuffix(name, suffix)
+	}
+	if near := suggest.Nearest(name, family.Published()); near != "" {
+		return "; to plan only, or to begin with random weights, " + near + " is known by its sizes"
+	}
+	return ""
 }
 
 // inline makes a model from sizes; omitted ones take the family's defaults.

@@ -73,8 +73,7 @@ type Run struct {
 	saved    string         // latest checkpoint of this run
 	passed   int            // batches passed over by this process
 	saving   saving         // when it was written, and how long that took
-	spread   spread         // of the learning rate's fall, where max_time may end the run
-	pace     pace           // of this process
+	timing   timing         // of a run that max_time may end
 	guard    guard          // which steps are skipped
 	conduct  conduct        // what may change between two starts
 	origin   weights        // the parameters that this process began with
@@ -136,7 +135,7 @@ func (t *Run) open(ctx context.Context, m *machine.Machine) error {
 		err = t.start()
 	}
 	if err == nil {
-		t.limitTime()
+		t.timing.limit(t.Setup, t.Step, t.Plan.Seconds())
 		t.settle()
 		err = t.roomToSave()
 	}
@@ -213,9 +212,9 @@ func (t *Run) Train(ctx context.Context, o Observer) error {
 	if err := t.refer(ctx, o.Event); err != nil {
 		return err
 	}
-	t.startTime()
+	t.timing.start()
 	t.saving.latest = time.Now()
-	for ; t.Step < spec.MaxSteps && !t.timeOver(); spec = t.Setup.Spec {
+	for ; t.Step < spec.MaxSteps && !t.timing.timeOver(); spec = t.Setup.Spec {
 		stop, err := t.Setup.requested(stopFile)
 		if err != nil {
 			return err
@@ -248,7 +247,12 @@ func (t *Run) Train(ctx context.Context, o Observer) error {
 		}
 		t.passOver(m, o)
 		t.compare(o)
-		t.keepPace(o)
+		if text, moved := t.timing.keep(t.Setup, t.Step); moved {
+			t.conduct.Settings = settingsOf(t.Setup.Spec)
+			if text != "" {
+				o.Event(text)
+			}
+		}
 		if t.traced() {
 			if err := t.trace(); err != nil {
 				return err
@@ -267,7 +271,7 @@ func (t *Run) Train(ctx context.Context, o Observer) error {
 	}
 	if t.Step < spec.MaxSteps {
 		o.Event(fmt.Sprintf("max_time %v is over: %d of %d steps are done", time.Duration(spec.MaxTime), t.Step, spec.MaxSteps))
-		t.endTime()
+		t.timing.end(t.Setup, t.Step)
 	}
 	_, last := t.report(ctx, o)
 	if last != nil && !errors.Is(last, errInterrupted) {
@@ -389,7 +393,7 @@ func (t *Run) Next(ctx context.Context) (Metrics, error) {
 	if err != nil {
 		return Metrics{}, err
 	}
-	rate := t.rate(t.Step)
+	rate := t.timing.rate(spec, t.Step)
 	scalars := session.Scalars{Rate: rate, Step: t.Step - t.guard.Skipped + 1, Beta1: spec.Beta1, Beta2: spec.Beta2, Targets: targets, Seed: spec.Seed,
 		Bound: t.guard.bound(spec.SkipSpikes)}
 	if t.Setup.preferring() {
