@@ -28,6 +28,9 @@ const (
 	peerLarge = 16 << 20
 )
 
+// PeerBytes is the size of each rank's arena that ProbePeers reserves.
+const PeerBytes = 2 * peerLarge
+
 // ProbePeers measures messages and collectives between newly opened devices, the ranks
 // 0, 1, ... of one run, in groups of 2, 4, ... and all. The caller adds the link to
 // Hardware.Links and the duties to Hardware.Duties, and then passes the measurements to
@@ -38,7 +41,7 @@ func ProbePeers(devices []device.Device) (Link, []Measurement, []Duty, error) {
 		return l, nil, nil, errors.New("probe peers: at least two devices are needed")
 	}
 	for _, d := range devices {
-		if err := d.Reserve(device.DeviceTier, 2*peerLarge); err != nil {
+		if err := d.Reserve(device.DeviceTier, PeerBytes); err != nil {
 			return l, nil, nil, fmt.Errorf("probe peers: %w", err)
 		}
 	}

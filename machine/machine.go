@@ -31,6 +31,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
@@ -94,6 +95,7 @@ func (m *Machine) measured(process int64, note func(string)) (err error) {
 			return err
 		}
 		m.save()
+		debug.FreeOSMemory() // the garbage of the probe would be counted as taken
 	}
 	m.Hardware.Memory, err = m.backend.memory(dir, process)
 	if !m.diskMeasured() {

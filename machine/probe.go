@@ -8,7 +8,9 @@ import (
 	"sync"
 
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/session"
 )
 
@@ -30,6 +32,9 @@ func Probe(device, dir string, ranks int, hosts []string) (*hardware.Hardware, e
 // probe measures what ranks on a backend have, the disk in folder dir and, for
 // several ranks, the link between them. Each measurement opens fresh devices.
 func probe(b backend, ranks int, dir string) (*hardware.Hardware, error) {
+	if err := roomToProbe(b, ranks, dir); err != nil {
+		return nil, err
+	}
 	memory, err := b.memory(dir, 0)
 	if err != nil {
 		return nil, err
@@ -53,6 +58,24 @@ func probe(b backend, ranks int, dir string) (*hardware.Hardware, error) {
 		return nil, err
 	}
 	return h, errors.Join(probePeers(devices, h), session.CloseAll(devices))
+}
+
+// roomToProbe rejects a probe for which there is too little memory beside what a process takes whose model is not
+// loaded yet. Each arena by itself would be reserved, and then the process be killed for the rest.
+func roomToProbe(b backend, ranks int, dir string) error {
+	m, err := b.memory(dir, session.ProcessBytes(&graph.Graph{}))
+	if err != nil {
+		return err
+	}
+	need := int64(b.probed()) * hardware.ProbeBytes // of the host tier
+	if m.Shared {
+		need = max(2*need, int64(ranks)*hardware.PeerBytes)
+	}
+	if need > m.Host {
+		return fmt.Errorf("probe this machine: %w: %s are needed besides what the process takes, but only %s are available; hint: allow it more memory, or end other programs; what is measured is kept, so later starts need less",
+			device.ErrMemory, size.Exact(need), size.Exact(m.Host))
+	}
+	return nil
 }
 
 // probeTogether measures one rank's device while other ranks do the same, as many as are probed at the same
