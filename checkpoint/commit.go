@@ -41,6 +41,16 @@ func writeSynced(fsys FS, path string, text []byte) error {
 // Create opens a new file of a folder; closing it makes its bytes durable.
 type Create = func(name string) (io.WriteCloser, error)
 
+// CreateFile makes a file of a folder with its content.
+func CreateFile(create Create, name string, text []byte) error {
+	f, err := create(name)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	return errors.Join(err, f.Close())
+}
+
 // WriteFolder makes a folder whose files fill creates, some bytes in all. It appears, durable, when it is
 // complete; its name must not exist. What a killed call for the same folder left behind is removed.
 func WriteFolder(fsys FS, path string, bytes int64, fill func(Create) error) error {

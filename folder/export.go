@@ -2,7 +2,6 @@ package folder
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -71,7 +70,7 @@ func (f *Folder) export(ctx context.Context, create checkpoint.Create, as safete
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(files)) {
-		if err := writeFile(create, name, files[name]); err != nil {
+		if err := checkpoint.CreateFile(create, name, files[name]); err != nil {
 			return err
 		}
 	}
@@ -300,13 +299,4 @@ func convertTensor(w io.Writer, set *safetensors.Set, info safetensors.Info, as 
 		}
 	}
 	return nil
-}
-
-func writeFile(create checkpoint.Create, name string, text []byte) error {
-	f, err := create(name)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	return errors.Join(err, f.Close())
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/data/bpe"
 	"github.com/athanor-llm/athanor/data/chat"
@@ -77,8 +78,31 @@ func isTrained(name string) bool { return strings.HasPrefix(name, "bpe-") }
 // ownTokenizer returns the folder in which a run stores its trained tokenizer.
 func ownTokenizer(spec *job.Spec) string { return filepath.Join(spec.Out, "tokenizer", spec.Tokenizer) }
 
-// keepTokenizer saves a tokenizer to a folder that appears atomically. A readable
-// one already there is left alone.
+// keepOwn saves the tokenizer of a run whose folder is locked, durably: a power cut after the first checkpoint must
+// not take it. A readable one already there is left alone.
+func keepOwn(t *bpe.Tokenizer, dir string) error {
+	if _, err := bpe.Load(dir); err == nil {
+		return nil
+	}
+	if err := errors.Join(os.MkdirAll(filepath.Dir(dir), 0o755), os.RemoveAll(dir)); err != nil {
+		return err
+	}
+	bytes := 0
+	for _, f := range t.Files() {
+		bytes += len(f.Content)
+	}
+	return checkpoint.WriteFolder(checkpoint.Disk{}, dir, int64(bytes), func(create checkpoint.Create) error {
+		for _, f := range t.Files() {
+			if err := checkpoint.CreateFile(create, f.Name, f.Content); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// keepTokenizer saves a tokenizer to a folder of the cache that appears atomically, though several processes may make
+// it at the same time. What a power cut leaves of it is made again. A readable one already there is left alone.
 func keepTokenizer(t *bpe.Tokenizer, dir string) error {
 	if _, err := bpe.Load(dir); err == nil {
 		return nil

@@ -97,7 +97,7 @@ func Open(ctx context.Context, s *Setup, best *search.Candidate, programs []*pro
 		return nil, err
 	}
 	if isTrained(spec.Tokenizer) {
-		err = keepTokenizer(s.Tokenizer, ownTokenizer(spec))
+		err = keepOwn(s.Tokenizer, ownTokenizer(spec))
 	}
 	if err == nil {
 		err = t.open(ctx, m)

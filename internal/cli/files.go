@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/machine"
 )
@@ -66,8 +67,8 @@ func samePlace(a, b string) bool {
 }
 
 // WriteTo has a function write a file. A regular file appears, or replaces an older one,
-// once it is complete; on an error what was there stays. Anything else, such as a pipe,
-// is written directly.
+// once it is complete and durable; on an error or a power cut what was there stays. Anything
+// else, such as a pipe, is written directly.
 func WriteTo(path string, write func(io.Writer) error) error {
 	to := path
 	if st, err := os.Stat(path); err != nil || st.Mode().IsRegular() {
@@ -85,15 +86,16 @@ func WriteTo(path string, write func(io.Writer) error) error {
 		return suggest.Add(err, fileHint)
 	}
 	w := bufio.NewWriter(f)
-	err = cmp.Or(write(w), w.Flush(), f.Close())
+	err = cmp.Or(write(w), w.Flush())
 	if to == path {
-		return err
+		return cmp.Or(err, f.Close())
 	}
-	if err == nil {
+	if err = cmp.Or(err, f.Sync(), f.Close()); err == nil {
 		err = os.Rename(to, path)
 	}
 	if err != nil {
 		os.Remove(to)
+		return err
 	}
-	return err
+	return checkpoint.Disk{}.SyncDir(filepath.Dir(path))
 }

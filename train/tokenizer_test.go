@@ -1,0 +1,40 @@
+package train
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/athanor-llm/athanor/data/bpe"
+)
+
+// TestKeepOwn: a run has its tokenizer, whatever a start that was killed left in its place and beside it.
+func TestKeepOwn(t *testing.T) {
+	words := bpe.NewCounter(bpe.PatternGPT2)
+	words.Add([]byte("word"))
+	trained, err := bpe.Train(t.Context(), words, 257, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(t.TempDir(), "tokenizer", "bpe-257")
+	for name, text := range map[string]string{"/tokenizer.json": "", "/../.tmp-bpe-257/tokenizer.json": `{"mod`} {
+		path := dir + name
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 { // the second finds it
+		if err := keepOwn(trained, dir); err != nil {
+			t.Fatal(err)
+		}
+		if kept, err := bpe.Load(dir); err != nil || kept.Hash() != trained.Hash() {
+			t.Errorf("it is not there: %v", err)
+		}
+	}
+	if names, err := os.ReadDir(filepath.Dir(dir)); err != nil || len(names) != 1 {
+		t.Errorf("beside it there is more: %v, %v", names, err)
+	}
+}
