@@ -23,7 +23,6 @@ package job
 import (
 	"cmp"
 	"path/filepath"
-	"slices"
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/graph"
@@ -46,8 +45,8 @@ type Spec struct {
 	// The optimizer's constants are as given, else its usual ones; 0 where it has none.
 	WeightDecay, Beta1, Beta2, Epsilon float64
 	// OptimizerState lists the formats allowed for the optimizer's state, preferred first: one if the configuration
-	// says which. The format changes results, so speed never decides it. Where it is open, the state is stored as the
-	// run's folder has it, else in fp32, and moments in bf16 only if nothing else fits.
+	// says which or the run goes on from a checkpoint, which has one. The format changes results, so speed never decides
+	// it. Where it is open, the state is stored in fp32, and moments in bf16 only if nothing else fits.
 	OptimizerState []plan.StateFormat
 	Former         *plan.Plan // which the run's folder was last trained with; nil: none
 	Begun          *Begun     // the run that is resumed; nil: a new one
@@ -63,7 +62,7 @@ func Settle(to config.Purpose, c *config.Config, note func(string)) (*Spec, erro
 	}
 	s.constants()
 	s.Begun, s.Former = s.begun(), former(c.Out, s.Optimizer)
-	s.OptimizerState = formats(c, s.Former)
+	s.OptimizerState = s.formats()
 	if to == config.ToRead {
 		return s, nil
 	}
@@ -109,16 +108,15 @@ func (s *Spec) precision() graph.DType {
 }
 
 // formats returns the formats allowed for the optimizer's state, see Spec.
-func formats(c *config.Config, former *plan.Plan) []plan.StateFormat {
+func (s *Spec) formats() []plan.StateFormat {
 	var one plan.StateFormat
-	if err := one.UnmarshalText([]byte(c.OptimizerState)); err == nil {
+	if err := one.UnmarshalText([]byte(s.asked.OptimizerState)); err == nil {
 		return []plan.StateFormat{one}
 	}
-	list := []plan.StateFormat{plan.FP32State, plan.BF16Moments} // auto: all else is refused by package config
-	if former != nil && former.State != plan.FP32State && c.Resume != "never" {
-		list = slices.Insert(list, 0, former.State)
+	if s.Begun != nil { // what memory there is now does not decide it again: with another it would be another run
+		return []plan.StateFormat{s.Begun.OptimizerState}
 	}
-	return list
+	return []plan.StateFormat{plan.FP32State, plan.BF16Moments} // auto: all else is refused by package config
 }
 
 // maxPlan bounds the bytes of a plan.json.

@@ -10,6 +10,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/optimizer"
@@ -70,19 +71,12 @@ func TestReading(t *testing.T) {
 	}
 }
 
-// TestFormer: the format that the run's folder was trained with comes before others, unless the run is not resumed or its
-// configuration says which.
+// TestFormer: the plan that the run's folder was trained with is known if it is for the same optimizer.
 func TestFormer(t *testing.T) {
 	out := t.TempDir()
 	check(t, os.WriteFile(filepath.Join(out, "plan.json"), []byte(`{"optimizer_state": "bf16_moments"}`), 0o644))
-	for _, c := range []struct {
-		overrides []string
-		want      plan.StateFormat
-	}{{nil, plan.BF16Moments}, {[]string{"resume=never"}, plan.FP32State}, {[]string{"optimizer_state=fp32"}, plan.FP32State}} {
-		s := settled(t, append(c.overrides, "out="+out)...)
-		if s.Former == nil || s.OptimizerState[0] != c.want {
-			t.Errorf("%v: %v, %v", c.overrides, s.Former, s.OptimizerState)
-		}
+	if s := settled(t, "out="+out); s.Former == nil || s.Former.State != plan.BF16Moments {
+		t.Errorf("%v", s.Former)
 	}
 	if s := settled(t, "out="+out, "optimizer=lion"); s.Former != nil {
 		t.Errorf("of another optimizer: %v", s.Former)
@@ -90,6 +84,23 @@ func TestFormer(t *testing.T) {
 	check(t, os.WriteFile(filepath.Join(out, "plan.json"), []byte("no plan"), 0o644))
 	if s := settled(t, "out="+out); s.Former != nil {
 		t.Errorf("of a file that is no plan: %v", s.Former)
+	}
+}
+
+// TestBegunFormat: a run that goes on stores the optimizer's state as its checkpoint does, however much memory there is,
+// unless its configuration says otherwise.
+func TestBegunFormat(t *testing.T) {
+	for recorded, stored := range map[string]plan.StateFormat{`{"optimizer_state": "bf16_moments"}`: plan.BF16Moments, `{}`: plan.FP32State} {
+		out := t.TempDir()
+		_, err := (&checkpoint.Store{Dir: out}).Save(&checkpoint.Snapshot{Trainer: checkpoint.Trainer{Step: 1, Plan: []byte(recorded)}})
+		check(t, err)
+		for overrides, want := range map[string][]plan.StateFormat{
+			"resume=auto": {stored}, "optimizer_state=bf16_moments": {plan.BF16Moments}, "resume=never": {plan.FP32State, plan.BF16Moments},
+		} {
+			if s := settled(t, overrides, "out="+out); !slices.Equal(s.OptimizerState, want) {
+				t.Errorf("%s with %s: %v, want %v", recorded, overrides, s.OptimizerState, want)
+			}
+		}
 	}
 }
 

@@ -11,12 +11,14 @@ import (
 	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/internal/suggest"
+	"github.com/athanor-llm/athanor/plan"
 )
 
 // Begun is what the checkpoint of a run records that settles what a configuration leaves open.
 type Begun struct {
-	Precision string `json:"precision"`
-	Begin     string `json:"bos"` // tokens with which texts begin; "": none
+	Precision      string           `json:"precision"`
+	OptimizerState plan.StateFormat `json:"optimizer_state"` // fp32 if absent
+	Begin          string           `json:"bos"`             // tokens with which texts begin; "": none
 }
 
 // begun returns what the checkpoint that the run goes on from records. Problems of the run's folder are left for those

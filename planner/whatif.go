@@ -135,7 +135,7 @@ func (t *Task) changes(best *search.Candidate) (list []*supposition) {
 	if need[device.DiskTier] > 0 {
 		add("twice the disk's rate", "", m.Quicker(device.DiskRead, device.DiskWrite))
 	}
-	if need[device.DiskTier] > 0 && best.Plan.State == plan.FP32State && t.Spec.Plan.File == "" {
+	if need[device.DiskTier] > 0 && best.Plan.State == plan.FP32State && t.Spec.Plan.File == "" && t.Spec.Begun == nil {
 		half := t.Spec.WithState(plan.BF16Moments)
 		list = append(list, &supposition{search.WhatIf{Change: "moments in bf16", Set: "optimizer_state=" + plan.BF16Moments.String()}, Task{m.Suppose(), t.Graph, half}})
 	}
@@ -163,7 +163,7 @@ func (t *Task) remedies(why *search.Misfit) (list []*supposition) {
 			list = append(list, &supposition{search.WhatIf{Change: name, Set: strings.Join(all, " ")}, Task{on, g, spec}})
 		}
 	}
-	if spec.Plan.File != "" {
+	if spec.Plan.File != "" || spec.Begun != nil { // they would be other runs
 		return list
 	}
 	shorter := spec.WithSequence(spec.SequenceLength / 2)
