@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"time"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/hardware"
@@ -131,10 +132,39 @@ func (m *Machine) save() {
 	}
 }
 
-// Learn adds operator times to the description and to the cache.
-func (m *Machine) Learn(times []hardware.Measurement) {
+// busy is the pace below which timings are those of a busy hour: used now, since other work may go on, and not kept.
+const busy = 0.75
+
+// Learn adds operator times to the description, and to the cache unless they were taken at a pace below busy.
+func (m *Machine) Learn(times []hardware.Measurement, pace float64) {
 	m.Hardware.Add(times)
-	m.save()
+	if m.pace == 0 || pace < m.pace {
+		m.pace = pace
+	}
+	if m.pace >= busy {
+		m.save()
+	}
+}
+
+// Pace returns the rate of arithmetic of this machine's cores as a share of what it was when they were probed: less than 1
+// where other work takes a part of them. It is 1 where nothing is known of it: for GPUs, other hosts, and ranks that share cores.
+func (m *Machine) Pace() float64 {
+	e := m.Hardware.Engine(device.Compute)
+	if _, cores := m.backend.(*cpuBackend); !cores || m.ranks > 1 || e == nil || e.Peak.F32 == 0 || m.backend.(*cpuBackend).options.Rate != [device.NumStreams]float64{} {
+		return 1
+	}
+	return min(1, gemm.Peak(m.Hardware.Cores, paceTime)/e.Peak.F32)
+}
+
+// paceTime is how long the cores are watched: several of the system's turns.
+const paceTime = 100 * time.Millisecond
+
+// Busy says that this machine's operators were timed in a busy hour; "" if they were not.
+func (m *Machine) Busy() string {
+	if m.pace == 0 || m.pace >= busy {
+		return ""
+	}
+	return fmt.Sprintf("other work takes a part of this machine: its cores compute at %.0f %% of the rate that they were probed at; the timings of this hour are used, and not kept", 100*m.pace)
 }
 
 // ForgetTimes drops operator times, so that they are measured again: the load of a

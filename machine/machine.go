@@ -54,6 +54,7 @@ type Machine struct {
 	spill               string       // folder of the disk tier
 	endurance           config.Bytes // of a host's disk, as the configuration says; config.Unlimited: it does not
 	file                string       // cache file of the description
+	pace                float64      // the least of the cores while operators were timed, see Pace; 0: none were
 }
 
 // Find returns this machine's description, from the cache or by probing, with the

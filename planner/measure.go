@@ -39,6 +39,7 @@ func measure(m *machine.Machine, c *search.Candidate) error {
 	for r := range programs {
 		programs[r] = c.Programs[r%len(c.Programs)]
 	}
+	pace := m.Pace()
 	devices, err := m.OneAtATime().Open(programs)
 	if err != nil {
 		return err
@@ -65,6 +66,6 @@ func measure(m *machine.Machine, c *search.Candidate) error {
 			list[i].Gap = 0 // it includes waiting for other ranks' turns
 		}
 	}
-	m.Learn(list)
+	m.Learn(list, min(pace, m.Pace()))
 	return nil
 }

@@ -54,6 +54,7 @@ type Run struct {
 	Plan     *search.Candidate
 	Session  *session.Session
 	Peak     float64 // FLOP/s of the machine, for MFU
+	expected float64 // seconds per step
 	Step     int     // optimizer steps done
 	Tokens   int64   // trained on
 	Losses   []float64
@@ -88,7 +89,7 @@ type Run struct {
 // model's folder or from initialisation. Close the Run after use.
 func Open(ctx context.Context, s *Setup, best *search.Candidate, programs []*program.Program, m *machine.Machine) (*Run, error) {
 	spec := s.Spec
-	t := &Run{Setup: s, Plan: best, Peak: m.Peak(s.Graph), ValLoss: math.NaN(), programs: programs}
+	t := &Run{Setup: s, Plan: best, Peak: m.Peak(s.Graph), expected: best.Expected(true).Seconds, ValLoss: math.NaN(), programs: programs}
 	if err := os.MkdirAll(spec.Out, 0o755); err != nil {
 		return nil, outError(err)
 	}
@@ -135,7 +136,7 @@ func (t *Run) open(ctx context.Context, m *machine.Machine) error {
 		err = t.start()
 	}
 	if err == nil {
-		t.timing.limit(t.Setup, t.Step, t.Plan.Seconds())
+		t.timing.limit(t.Setup, t.Step, t.expected)
 		t.settle()
 		err = t.roomToSave()
 	}
@@ -323,7 +324,7 @@ func (t *Run) compare(o Observer) {
 	if len(t.Measured) != look {
 		return
 	}
-	if text := surprise(stat.Median(t.Measured), t.Plan.Seconds()); text != "" {
+	if text := surprise(stat.Median(t.Measured), t.expected); text != "" {
 		o.Event(text)
 	}
 }
@@ -424,7 +425,7 @@ func (t *Run) Next(ctx context.Context) (Metrics, error) {
 	t.Measured = append(t.Measured, seconds)
 	m := Metrics{
 		Step: t.Step, Tokens: t.Tokens, Loss: out.Loss, LearningRate: rate, GradNorm: out.Norm,
-		StepSeconds: seconds, Predicted: t.Plan.Seconds(),
+		StepSeconds: seconds, Predicted: t.expected,
 		Rate: float64(len(t.batch.Tokens)) / seconds, MFU: t.flops / seconds / t.Peak,
 		Bound: scalars.Bound, Skipped: out.Skipped, Passed: passed,
 	}

@@ -105,6 +105,7 @@ func (v *planCmd) Run(c *cli.Context) error {
 		p.report.Wear.Spared, err = p.task().Spare(ctx, p.result.Best, find)
 	}
 	show.Done()
+	p.sayBusy(c)
 	say = func(string) {} // what follows prints its own lines
 	var misfit *search.Misfit
 	if errors.As(err, &misfit) {
@@ -224,8 +225,8 @@ func (p *planned) print(c *cli.Context) {
 	if d := p.setup.Graph.Documents; d != nil {
 		c.Text(fmt.Sprintf("documents: a token sees only its own; on average that costs as much as documents of %d tokens\n", d.Length))
 	}
-	c.Text(fmt.Sprintf("predicted: %.4g s per step of %d tokens, %.0f tokens/s, MFU %.1f %% of %s (chosen from %d candidates%s)\n\n",
-		best.Seconds(), p.spec().GlobalBatch*p.spec().SequenceLength, p.report.TokenRate, 100*p.report.MFU, stat.FLOPs(p.peak()), p.result.Evaluated, tried(best.Tried)))
+	c.Text(fmt.Sprintf("predicted: %.4g s per step of %d tokens%s, %.0f tokens/s, MFU %.1f %% of %s (chosen from %d candidates)\n\n",
+		p.report.Expected.Seconds, p.spec().GlobalBatch*p.spec().SequenceLength, p.report.Expected.Text(best.Seconds()), p.report.TokenRate, 100*p.report.MFU, stat.FLOPs(p.peak()), p.result.Evaluated))
 	search.WriteActivations(c.Stdout, p.report.Layers)
 	fmt.Fprintln(c.Stdout)
 	search.WriteMemory(c.Stdout, best, p.report.Process, p.report.Wear)

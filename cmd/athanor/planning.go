@@ -28,6 +28,7 @@ type planned struct {
 	machine *machine.Machine
 	result  *search.Result
 	report  *search.Report
+	busy    string // how other work changed what was measured; "": not much
 	lift    func() // ends the limit on the heap; nil: there is none
 }
 
@@ -129,7 +130,19 @@ func (p *planned) search(ctx stdctx.Context, c *cli.Context, find finder) error 
 	}
 	show := cli.NewStatus(c.Stderr)
 	defer show.Done()
-	return p.makePlan(ctx, searching(show.Say))
+	if err := p.makePlan(ctx, searching(show.Say)); err != nil {
+		return err
+	}
+	show.Done()
+	p.sayBusy(c)
+	return nil
+}
+
+// sayBusy tells what other work on this machine did to the timings.
+func (p *planned) sayBusy(c *cli.Context) {
+	if p.busy != "" {
+		c.Note(p.busy)
+	}
 }
 
 // makePlan reads the configuration and searches.
@@ -160,12 +173,16 @@ func (p *planned) makePlan(ctx stdctx.Context, find planner.Planner) (err error)
 	if p.result, err = find(ctx, p.task()); err != nil {
 		return err
 	}
+	p.busy = p.machine.Busy()
 	spec := p.spec()
 	f, b := p.setup.Graph.FLOPs()
 	p.report = search.NewReport(p.setup.Graph, p.result, spec.GlobalBatch*spec.SequenceLength, float64(f+b)*float64(spec.GlobalBatch), p.peak())
 	req := &search.Request{Graph: p.setup.Graph, GlobalBatch: spec.GlobalBatch / spec.Ranks, Options: planner.StepOptions(spec), Optimizer: spec.Optimizer, State: p.result.Best.Plan.State}
 	p.report.Process = p.machine.Hardware.Memory.Process
-	p.report.Wear = p.task().Wear(p.report.Bytes.DiskWrite, p.result.Best.Seconds())
+	e := p.result.Best.Expected(p.machine.AtHand())
+	p.report.Expected = e
+	p.report.TokenRate, p.report.MFU = p.report.TokenRate*p.report.Seconds/e.Seconds, p.report.MFU*p.report.Seconds/e.Seconds
+	p.report.Wear = p.task().Wear(p.report.Bytes.DiskWrite, e.Seconds)
 	p.report.Plain, err = search.PlainBytes(ctx, req)
 	return err
 }

@@ -1,0 +1,65 @@
+package search
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/athanor-llm/athanor/internal/stat"
+)
+
+// Expectation is what is known of a step's seconds before the run: the best single number, and the range it lies in.
+type Expectation struct {
+	Seconds float64 `json:"seconds"`
+	Low     float64 `json:"low,omitempty"` // 0, as High: no range is known, as of a machine that is only described
+	High    float64 `json:"high,omitempty"`
+}
+
+// predictionError is how far predictions of measured machines have been off at worst (docs/measurements/predictions.md).
+const predictionError = 0.155
+
+// Expected returns what is known of a candidate's step: of one that was tried, the median of its trials and the range
+// without the fastest and the slowest tenth; of another, the prediction. measured says whether that is for a machine that
+// was measured.
+func (c *Candidate) Expected(measured bool) Expectation {
+	switch {
+	case c.Tried > 0:
+		list := slices.Sorted(slices.Values(c.trials))
+		if len(list) == 0 { // tried elsewhere
+			return Expectation{c.Tried, 0, 0}
+		}
+		tenth := len(list) / 10
+		return Expectation{stat.Median(list), list[tenth], list[len(list)-1-tenth]}
+	case measured:
+		return Expectation{c.Seconds(), c.Seconds() * (1 - predictionError), c.Seconds() * (1 + predictionError)}
+	}
+	return Expectation{Seconds: c.Seconds()}
+}
+
+// Text says the range, and what the model alone predicts where trials know better; "" if neither is known.
+func (e Expectation) Text(model float64) string {
+	text := ""
+	if e.High > 0 {
+		text = fmt.Sprintf(" (%.3g to %.3g s", e.Low, e.High)
+		if e.Seconds != model {
+			text += fmt.Sprintf(" when tried; %.4g s by the model", model)
+		}
+		text += ")"
+	}
+	return text
+}
+
+// Beside says how measured seconds compare with what was expected: "3.9 % slower", "2.56 times as long".
+func (e Expectation) Beside(measured float64) string {
+	r := measured / e.Seconds
+	text := fmt.Sprintf("%.1f %% slower", 100*(r-1))
+	switch {
+	case r >= 2:
+		text = fmt.Sprintf("%.3g times as long", r)
+	case r < 1:
+		text = fmt.Sprintf("%.1f %% faster", 100*(1-r))
+	}
+	if e.High > 0 && measured >= e.Low && measured <= e.High {
+		text += ", as expected"
+	}
+	return text
+}
