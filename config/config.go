@@ -50,7 +50,7 @@ type Config struct {
 	ResizeVocab    bool     `yaml:"resize_vocab"`
 	BOS            string   `yaml:"bos"`             // auto: texts, prompts and pairs begin with what the tokenizer puts before a text, such as <s>, unless the run began without; none
 	OnBadRow       string   `yaml:"on_bad_row"`      // error; or skip: rows of JSONL and Parquet that are no document are left out, and counted
-	SequenceLength int      `yaml:"sequence_length"` // tokens
+	SequenceLength int      `yaml:"sequence_length"` // tokens, such as 4096 or 4k
 	GlobalBatch    int      `yaml:"global_batch"`    // sequences per optimizer step
 	LearningRate   float64  `yaml:"learning_rate"`   // the peak
 	MaxSteps       int      `yaml:"max_steps"`       // optimizer steps

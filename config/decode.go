@@ -6,6 +6,7 @@ import (
 	"math"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -151,6 +152,9 @@ func (d *decoder) value(n *yaml.Node, path string, f reflect.Value) {
 		f.SetInt(AutoRanks)
 		return
 	}
+	if path == "sequence_length" {
+		n = inTokens(n)
+	}
 	_, special := f.Addr().Interface().(yaml.Unmarshaler)
 	if f.Kind() == reflect.Struct && !special {
 		if n.Kind != yaml.MappingNode {
@@ -173,6 +177,15 @@ func (d *decoder) value(n *yaml.Node, path string, f reflect.Value) {
 	if err := n.Decode(f.Addr().Interface()); err != nil {
 		d.fail(path, kindError(err, n, f))
 	}
+}
+
+// inTokens replaces a length in thousands as people write it, 4k for 4096.
+func inTokens(n *yaml.Node) *yaml.Node {
+	amount, k := strings.CutSuffix(strings.ToLower(n.Value), "k")
+	if v, err := strconv.Atoi(amount); k && err == nil && v > 0 && v <= 1<<14 {
+		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!int", Value: strconv.Itoa(v << 10), Line: n.Line, Column: n.Column}
+	}
+	return n
 }
 
 // kindError describes in words what was expected.

@@ -129,13 +129,13 @@ var otherMakers = []string{"mi1", "mi2", "mi3", "mi4", "instinct", "radeon", "rx
 
 // unknownGPU is the error for a name that no GPU has.
 func unknownGPU(name, gpuName string) error {
-	plain, hint := plainName(gpuName), ""
+	plain, hint := plainName(gpuName), "use one of "+strings.Join(Names(), ", ")
 	if slices.ContainsFunc(otherMakers, func(p string) bool { return strings.HasPrefix(plain, p) && plain != "rx" }) {
-		hint = "Athanor computes on NVIDIA's GPUs and on CPUs; "
+		hint = "Athanor computes on NVIDIA's GPUs and on CPUs: use the name of one of those"
 	} else if i := slices.Index(plainNames(), suggest.Nearest(plain, plainNames())); i >= 0 {
-		hint = "did you mean " + gpus[i].name + "? Else "
+		hint = "did you mean " + gpus[i].name + "? Else use the name of a card as its maker writes it"
 	}
-	return fmt.Errorf("unknown hardware %q; hint: %suse one of %s, or a file written by `athanor probe --out`", name, hint, strings.Join(Names(), ", "))
+	return fmt.Errorf("unknown hardware %q; hint: %s, or a file written by `athanor probe --out`", name, hint)
 }
 
 // plainName is what different ways to write a GPU's name have in common: what is left without its maker, series, units

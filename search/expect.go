@@ -48,8 +48,8 @@ func (e Expectation) Text(model float64) string {
 	return text
 }
 
-// Beside says how measured seconds compare with what was expected: "3.9 % slower", "2.56 times as long".
-func (e Expectation) Beside(measured float64) string {
+// Compare says how measured seconds compare with what was expected: "3.9 % slower", "2.56 times as long".
+func (e Expectation) Compare(measured float64) string {
 	r := measured / e.Seconds
 	text := fmt.Sprintf("%.1f %% slower", 100*(r-1))
 	switch {

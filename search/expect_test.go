@@ -14,7 +14,7 @@ func TestExpected(t *testing.T) {
 		t.Errorf("%+v:%s", e, e.Text(0.478))
 	}
 	for measured, want := range map[float64]string{1.24: "3.3 % slower, as expected", 3: "2.5 times as long", 0.6: "50.0 % faster"} {
-		if got := e.Beside(measured); got != want {
+		if got := e.Compare(measured); got != want {
 			t.Errorf("%v s are %q, want %q", measured, got, want)
 		}
 	}

@@ -164,7 +164,7 @@ func (p *planned) conclude(ctx stdctx.Context, c *cli.Context, t *train.Run) err
 // compare prints measurements next to predictions.
 func (p *planned) compare(c *cli.Context, s *train.Summary) {
 	e := p.report.Expected
-	c.Text(fmt.Sprintf("step time: predicted %.4g s%s, measured %.4g s (median): %s\n", e.Seconds, e.Text(p.report.Seconds), s.MeasuredSeconds, e.Beside(s.MeasuredSeconds)))
+	c.Text(fmt.Sprintf("step time: predicted %.4g s%s, measured %.4g s (median): %s\n", e.Seconds, e.Text(p.report.Seconds), s.MeasuredSeconds, e.Compare(s.MeasuredSeconds)))
 	for r, planned := range p.report.Peaks.Device {
 		at := ""
 		if p.report.Ranks > 1 {
