@@ -51,8 +51,9 @@ func meminfo(root fs.FS) (Info, error) {
 // group is a control group's directory below the root and its file names, which
 // differ between versions 1 and 2.
 type group struct {
-	dir, limit, used, cache string
-	quota, period           string // of CPU time; version 2 has both in one file
+	dir, limit, used string
+	files            string // before the names of what files take in memory.stat
+	quota, period    string // of CPU time; version 2 has both in one file
 }
 
 // groups lists the process's control groups for memory and CPU time, and their ancestors. A file that a group lacks
@@ -68,11 +69,11 @@ func groups(root fs.FS) []group {
 		if len(f) != 3 {
 			continue
 		}
-		g := group{dir: "sys/fs/cgroup", limit: "memory.max", used: "memory.current", cache: "inactive_file", quota: "cpu.max"}
+		g := group{dir: "sys/fs/cgroup", limit: "memory.max", used: "memory.current", quota: "cpu.max"}
 		switch controllers := strings.Split(f[1], ","); {
 		case f[1] == "":
 		case f[1] == "memory":
-			g = group{dir: "sys/fs/cgroup/memory", limit: "memory.limit_in_bytes", used: "memory.usage_in_bytes", cache: "total_inactive_file"}
+			g = group{dir: "sys/fs/cgroup/memory", limit: "memory.limit_in_bytes", used: "memory.usage_in_bytes", files: "total_"}
 		case slices.Contains(controllers, "cpu"):
 			g = group{dir: "sys/fs/cgroup/" + f[1], quota: "cpu.cfs_quota_us", period: "cpu.cfs_period_us"}
 		default:
@@ -102,7 +103,9 @@ func (g group) usage(root fs.FS) (limit, used int64) {
 	}
 	stat := map[string]int64{}
 	_ = pairs(root, path.Join(g.dir, "memory.stat"), stat) // if absent, nothing can be dropped
-	return limit, max(number(root, path.Join(g.dir, g.used))-stat[g.cache], 0)
+	// Active are pages that were read twice, as a model's weights are that are hashed and then loaded. They are dropped too.
+	cache := stat[g.files+"inactive_file"] + stat[g.files+"active_file"]
+	return limit, max(number(root, path.Join(g.dir, g.used))-cache, 0)
 }
 
 // cores returns the CPU time that the process may use, in seconds per second; 0: as much as there is.
