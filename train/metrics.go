@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/athanor-llm/athanor/checkpoint"
+	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/internal/stat"
 )
 
@@ -84,7 +85,7 @@ func openMetrics(dir string, step int) (l *metricsLog, notes []string, err error
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, err
 	}
-	if err == nil { // else the run is new, or goes on from a checkpoint of another folder
+	if own := fmt.Sprint(dir, "/checkpoint-", step); err == nil || paths.Exists(own) { // else the run is new, or goes on from a checkpoint of another folder
 		history := readHistory(old, step)
 		if notes, err = history.keep(path, len(old)); err != nil {
 			return nil, nil, err

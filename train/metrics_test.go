@@ -64,6 +64,21 @@ func TestHistory(t *testing.T) {
 	}
 }
 
+// TestRemovedHistory: a run that goes on says that what it recorded is gone; one that begins at a checkpoint of another
+// folder has lost nothing.
+func TestRemovedHistory(t *testing.T) {
+	for own, want := range map[string]int{"checkpoint-3": 1, "other": 0} {
+		dir := t.TempDir()
+		check(t, os.Mkdir(filepath.Join(dir, own), 0o755))
+		log, notes, err := openMetrics(dir, 3)
+		check(t, err)
+		check(t, log.close())
+		if len(notes) != want || want > 0 && !strings.Contains(notes[0], "lacks steps 1 to 3;") {
+			t.Errorf("beside %s: %q", own, notes)
+		}
+	}
+}
+
 // TestAscending: what is marked ascends, and no list of members that ascends is longer.
 func TestAscending(t *testing.T) {
 	r := testkit.Rand(t)
