@@ -115,28 +115,28 @@ func MovedTraffic(ranks ...Moved) (t Traffic) {
 
 // Report is the stable JSON of the plan verb.
 type Report struct {
-	Fits       bool        `json:"fits"`
-	Seconds    float64     `json:"step_seconds,omitempty"`
-	Tried      float64     `json:"tried_seconds,omitempty"` // in trials on the machine, if there were any
-	Expected   Expectation `json:"expected_step,omitzero"`  // what is known best of a step's time
-	TokenRate  float64     `json:"tokens_per_second,omitempty"`
-	MFU        float64     `json:"mfu,omitempty"`
-	Ranks      int         `json:"ranks,omitempty"`
-	Peaks      *PerTier    `json:"peaks,omitempty"`
-	Bounds     *PerTier    `json:"lower_bounds,omitempty"`
-	Capacity   *PerTier    `json:"capacity,omitempty"`
-	Plain      int64       `json:"plain_device_bytes,omitempty"` // what the plain plan would take
-	Process    int64       `json:"process_bytes,omitempty"`      // what the process takes besides its arenas, for which the limits leave room
-	Bytes      *Traffic    `json:"bytes,omitempty"`
-	Wear       *Wear       `json:"disk_wear,omitempty"` // nil: nothing is written to a disk
-	Plan       *plan.Plan  `json:"plan,omitempty"`
-	PlanHash   string      `json:"plan_hash,omitempty"` // on which ranks agree
-	Layers     []Layers    `json:"activations,omitempty"`
-	RunnersUp  []RunnerUp  `json:"runners_up,omitzero"`
-	WhatIfs    []WhatIf    `json:"what_if,omitempty"`
-	Candidates int         `json:"candidates,omitempty"`
-	Largest    []Largest   `json:"largest,omitempty"`
-	Hint       string      `json:"hint,omitempty"`
+	Fits       bool         `json:"fits"`
+	Seconds    float64      `json:"step_seconds,omitempty"`
+	Tried      float64      `json:"tried_seconds,omitempty"` // in trials on the machine, if there were any
+	Expected   *Expectation `json:"expected_step,omitempty"` // what is known best of a step's time, where its range is known
+	TokenRate  float64      `json:"tokens_per_second,omitempty"`
+	MFU        float64      `json:"mfu,omitempty"`
+	Ranks      int          `json:"ranks,omitempty"`
+	Peaks      *PerTier     `json:"peaks,omitempty"`
+	Bounds     *PerTier     `json:"lower_bounds,omitempty"`
+	Capacity   *PerTier     `json:"capacity,omitempty"`
+	Plain      int64        `json:"plain_device_bytes,omitempty"` // what the plain plan would take
+	Process    int64        `json:"process_bytes,omitempty"`      // what the process takes besides its arenas, for which the limits leave room
+	Bytes      *Traffic     `json:"bytes,omitempty"`
+	Wear       *Wear        `json:"disk_wear,omitempty"` // nil: nothing is written to a disk
+	Plan       *plan.Plan   `json:"plan,omitempty"`
+	PlanHash   string       `json:"plan_hash,omitempty"` // on which ranks agree
+	Layers     []Layers     `json:"activations,omitempty"`
+	RunnersUp  []RunnerUp   `json:"runners_up,omitzero"`
+	WhatIfs    []WhatIf     `json:"what_if,omitempty"`
+	Candidates int          `json:"candidates,omitempty"`
+	Largest    []Largest    `json:"largest,omitempty"`
+	Hint       string       `json:"hint,omitempty"`
 }
 
 // RunnerUp is a plan that was slower than the best.

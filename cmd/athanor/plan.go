@@ -226,7 +226,7 @@ func (p *planned) print(c *cli.Context) {
 		c.Text(fmt.Sprintf("documents: a token sees only its own; on average that costs as much as documents of %d tokens\n", d.Length))
 	}
 	c.Text(fmt.Sprintf("predicted: %.4g s per step of %d tokens%s, %.0f tokens/s, MFU %.1f %% of %s (chosen from %d candidates)\n\n",
-		p.report.Expected.Seconds, p.spec().GlobalBatch*p.spec().SequenceLength, p.report.Expected.Text(best.Seconds()), p.report.TokenRate, 100*p.report.MFU, stat.FLOPs(p.peak()), p.result.Evaluated))
+		p.expected.Seconds, p.spec().GlobalBatch*p.spec().SequenceLength, p.expected.Text(best.Seconds()), p.report.TokenRate, 100*p.report.MFU, stat.FLOPs(p.peak()), p.result.Evaluated))
 	search.WriteActivations(c.Stdout, p.report.Layers)
 	fmt.Fprintln(c.Stdout)
 	search.WriteMemory(c.Stdout, best, p.report.Process, p.report.Wear)

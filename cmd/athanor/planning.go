@@ -24,12 +24,13 @@ type target struct{ cli.Target }
 
 // planned holds everything up to the plan.
 type planned struct {
-	setup   *train.Setup
-	machine *machine.Machine
-	result  *search.Result
-	report  *search.Report
-	busy    string // how other work changed what was measured; "": not much
-	lift    func() // ends the limit on the heap; nil: there is none
+	setup    *train.Setup
+	machine  *machine.Machine
+	result   *search.Result
+	report   *search.Report
+	busy     string             // how other work changed what was measured; "": not much
+	expected search.Expectation // of a step
+	lift     func()             // ends the limit on the heap; nil: there is none
 }
 
 func (p *planned) close() {
@@ -179,10 +180,14 @@ func (p *planned) makePlan(ctx stdctx.Context, find planner.Planner) (err error)
 	p.report = search.NewReport(p.setup.Graph, p.result, spec.GlobalBatch*spec.SequenceLength, float64(f+b)*float64(spec.GlobalBatch), p.peak())
 	req := &search.Request{Graph: p.setup.Graph, GlobalBatch: spec.GlobalBatch / spec.Ranks, Options: planner.StepOptions(spec), Optimizer: spec.Optimizer, State: p.result.Best.Plan.State}
 	p.report.Process = p.machine.Hardware.Memory.Process
-	e := p.result.Best.Expected(p.machine.AtHand())
-	p.report.Expected = e
-	p.report.TokenRate, p.report.MFU = p.report.TokenRate*p.report.Seconds/e.Seconds, p.report.MFU*p.report.Seconds/e.Seconds
-	p.report.Wear = p.task().Wear(p.report.Bytes.DiskWrite, e.Seconds)
+	p.expected = p.result.Best.Expected(p.machine.AtHand())
+	if e := &p.expected; e.High > 0 {
+		p.report.Expected = e
+	}
+	if r := p.report.Seconds / p.expected.Seconds; r != 1 {
+		p.report.TokenRate, p.report.MFU = p.report.TokenRate*r, p.report.MFU*r
+	}
+	p.report.Wear = p.task().Wear(p.report.Bytes.DiskWrite, p.expected.Seconds)
 	p.report.Plain, err = search.PlainBytes(ctx, req)
 	return err
 }

@@ -163,7 +163,7 @@ func (p *planned) conclude(ctx stdctx.Context, c *cli.Context, t *train.Run) err
 
 // compare prints measurements next to predictions.
 func (p *planned) compare(c *cli.Context, s *train.Summary) {
-	e := p.report.Expected
+	e := p.expected
 	c.Text(fmt.Sprintf("step time: predicted %.4g s%s, measured %.4g s (median): %s\n", e.Seconds, e.Text(p.report.Seconds), s.MeasuredSeconds, e.Compare(s.MeasuredSeconds)))
 	for r, planned := range p.report.Peaks.Device {
 		at := ""
