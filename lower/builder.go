@@ -14,6 +14,7 @@ type builder struct {
 	st *step
 	p  *program.Program
 	// Slabs for operands: a search lowers thousands of programs.
+	ops     slab[op]
 	regions slab[program.Region]
 	refs    slab[ref]
 }
@@ -137,16 +138,15 @@ func (b *builder) keepGradient(c int, s store) {
 }
 
 // nodeOp builds the instruction of a node for rows [row, row+rows) of a micro-batch.
-func (b *builder) nodeOp(u *unit, n *graph.Node, dir program.Direction, row, rows, chunk int) op {
+func (b *builder) nodeOp(u *unit, n *graph.Node, dir program.Direction, row, rows, chunk int) *op {
 	st := b.st
-	o := op{
-		in: program.Instr{
-			Op: n.Op, Attr: n.Attr, Stream: device.Compute,
-			Key:  program.Key{Segment: u.segment, Micro: u.micro, Chunk: -1, Dir: dir},
-			Args: b.regions.take(len(n.Args)),
-		},
-		refs: b.refs.take(len(n.Args)),
+	o := &b.ops.take(1)[0]
+	o.in = program.Instr{
+		Op: n.Op, Attr: n.Attr, Stream: device.Compute,
+		Key:  program.Key{Segment: u.segment, Micro: u.micro, Chunk: -1, Dir: dir},
+		Args: b.regions.take(len(n.Args)),
 	}
+	o.refs = b.refs.take(len(n.Args))
 	switch n.Op {
 	case graph.CrossEntropy:
 		o.in.Attr.Grad = n.Attr.Grad && u.backward
@@ -179,25 +179,25 @@ func (b *builder) nodeOp(u *unit, n *graph.Node, dir program.Direction, row, row
 }
 
 // copyOp builds a copy between two regions of equal extents.
-func copyOp(stream device.Stream, key program.Key, dst, src program.Region) op {
+func copyOp(stream device.Stream, key program.Key, dst, src program.Region) *op {
 	key.Dir = program.Transfer
-	return op{in: program.Instr{Op: graph.Copy, Stream: stream, Key: key, Args: []program.Region{dst, src}}}
+	return &op{in: program.Instr{Op: graph.Copy, Stream: stream, Key: key, Args: []program.Region{dst, src}}}
 }
 
 // moveOp copies a piece between tiers.
-func moveOp(stream device.Stream, key program.Key, to, from store, p piece) op {
+func moveOp(stream device.Stream, key program.Key, to, from store, p piece) *op {
 	return copyOp(stream, key, to.of(p), from.of(p))
 }
 
 // processorOp builds an optimizer instruction on the given tier's processor.
-func processorOp(tier device.Tier, c int, o graph.Op, attr graph.Attr, args ...program.Region) op {
+func processorOp(tier device.Tier, c int, o graph.Op, attr graph.Attr, args ...program.Region) *op {
 	stream := device.Compute
 	if tier == device.HostTier {
 		stream = device.HostCompute
 	}
 	key := program.NoKey
 	key.Chunk, key.Dir = c, program.Optimizer
-	return op{in: program.Instr{Op: o, Attr: attr, Stream: stream, Key: key, Args: args}}
+	return &op{in: program.Instr{Op: o, Attr: attr, Stream: stream, Key: key, Args: args}}
 }
 
 // subRegion returns the part of a matrix buffer that r refers to.
@@ -210,8 +210,7 @@ func subRegion(p *program.Program, buf int, r ref) program.Region {
 func resolve(g *graph.Graph, units []unit, kind graph.ValueKind, region func(u *unit, r ref) program.Region) {
 	for i := range units {
 		u := &units[i]
-		for j := range u.work {
-			o := &u.work[j]
+		for _, o := range u.work {
 			for k, r := range o.refs {
 				if r.value >= 0 && g.Values[r.value].Kind == kind {
 					o.in.Args[k] = region(u, r)

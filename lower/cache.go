@@ -68,8 +68,8 @@ func (k *cache) load(i, chunk int, copied store, bytes int64, prefetch int) int 
 func cacheUses(units []unit) [][]int {
 	uses := make([][]int, len(units))
 	for i := range units {
-		for j := range units[i].work {
-			for _, r := range units[i].work[j].in.Args {
+		for _, o := range units[i].work {
+			for _, r := range o.in.Args {
 				if c := -1 - r.Buf; r.Buf < 0 && !slices.Contains(uses[i], c) {
 					uses[i] = append(uses[i], c)
 				}
@@ -95,8 +95,7 @@ func nextUses(uses [][]int, chunks int) [][]int {
 
 // readCopy redirects the unit's operands of chunk c to the given copy.
 func readCopy(st *step, u *unit, c int, copied store) {
-	for j := range u.work {
-		o := &u.work[j]
+	for _, o := range u.work {
 		for k := range o.in.Args {
 			if o.in.Args[k].Buf == -1-c {
 				o.in.Args[k] = st.paramRegion(copied, o.refs[k].value)

@@ -130,10 +130,10 @@ func readsWrites(in *program.Instr, k int) (reads, writes bool) {
 func eachOp(units []unit, visit func(u *unit, o *op) error) error {
 	for i := range units {
 		u := &units[i]
-		for _, list := range [][]op{u.before, u.work, u.after} {
-			for j := range list {
-				if err := visit(u, &list[j]); err != nil {
-					return fmt.Errorf("%v in unit %d (segment %d, micro-batch %d): %w", list[j].in.Op, i, u.segment, u.micro, err)
+		for _, list := range [][]*op{u.before, u.work, u.after} {
+			for _, o := range list {
+				if err := visit(u, o); err != nil {
+					return fmt.Errorf("%v in unit %d (segment %d, micro-batch %d): %w", o.in.Op, i, u.segment, u.micro, err)
 				}
 			}
 		}

@@ -85,11 +85,11 @@ func overwritten(seg *graph.Segment, i, v int) bool {
 }
 
 // saveGradient copies the current content of a gradient.
-func saveGradient(st *step, u *unit, value, version int) op {
+func saveGradient(st *step, u *unit, value, version int) *op {
 	now := st.rowsOf(u, value)
 	saved := now
 	saved.copy = version
-	return op{
+	return &op{
 		in:   program.Instr{Op: graph.Copy, Stream: device.Compute, Key: program.Key{Segment: u.segment, Micro: u.micro, Chunk: -1, Dir: program.Backward}, Args: make([]program.Region, 2)},
 		refs: []ref{saved, now},
 	}

@@ -43,11 +43,11 @@ func (up *updater) updatePostponed(chunks []int) {
 		first[c] = up.firstUse(c)
 	}
 	slices.SortStableFunc(chunks, func(a, b int) int { return cmp.Compare(first[a], first[b]) })
-	front := make([][]op, len(up.units)) // what comes before everything else in each unit
+	front := make([][]*op, len(up.units)) // what comes before everything else in each unit
 	begin := up.pendingTerms(chunks, &front[0])
-	var cores []op // what needs only the host and the disk
-	needed := func(c int) *[]op { return &front[first[c]] }
-	list := func(c int) *[]op {
+	var cores []*op // what needs only the host and the disk
+	needed := func(c int) *[]*op { return &front[first[c]] }
+	list := func(c int) *[]*op {
 		if up.st.updatedOn(c) == device.HostTier {
 			return &cores
 		}
@@ -67,7 +67,7 @@ func (up *updater) updatePostponed(chunks []int) {
 func (up *updater) firstUse(c int) int {
 	work := up.weights[c].work.buf
 	for i := range up.units {
-		for _, list := range [][]op{up.units[i].before, up.units[i].work} {
+		for _, list := range [][]*op{up.units[i].before, up.units[i].work} {
 			for j := range list {
 				if slices.ContainsFunc(list[j].in.Args, func(r program.Region) bool { return r.Buf == work && !r.Absent() }) {
 					return i
@@ -80,7 +80,7 @@ func (up *updater) firstUse(c int) int {
 
 // pendingTerms allocates the buffers of what deferred updates read besides gradients, and lists the copies that fill those
 // on the device.
-func (up *updater) pendingTerms(chunks []int, list *[]op) *terms {
+func (up *updater) pendingTerms(chunks []int, list *[]*op) *terms {
 	st := up.st
 	p, v := up.b.p, &st.g.Values[st.g.Scalars]
 	t := &terms{scalars: [device.NumTiers]int{-1, -1, -1}, clip: [device.NumTiers]int{-1, up.terms.clip[device.HostTier], -1}}

@@ -92,24 +92,24 @@ func (gp *gradientPass) sumChunk(c int, contributing []int) gradHome {
 
 // reduce lists the instructions that sum a complete gradient over the group in place:
 // the whole gradient, or this rank's shard.
-func (gp *gradientPass) reduce(c int, s store, key program.Key) []op {
+func (gp *gradientPass) reduce(c int, s store, key program.Key) []*op {
 	st := gp.st
 	all := st.chunkRange(c)
 	switch {
 	case len(st.top.Groups[c]) == 1:
 		return nil
 	case st.sharded(c, "state"):
-		return []op{st.collective(graph.ReduceScatter, key, c, false, s.of(st.held(c, "state")), s.of(all))}
+		return []*op{st.collective(graph.ReduceScatter, key, c, false, s.of(st.held(c, "state")), s.of(all))}
 	}
-	return []op{st.collective(graph.AllReduce, key, c, false, s.of(all))}
+	return []*op{st.collective(graph.AllReduce, key, c, false, s.of(all))}
 }
 
 // contributions lists for each chunk the units that add to its gradient.
 func contributions(st *step, units []unit) [][]int {
 	list := make([][]int, len(st.pl.Chunks))
 	for i := range units {
-		for j := range units[i].work {
-			for _, r := range units[i].work[j].refs {
+		for _, o := range units[i].work {
+			for _, r := range o.refs {
 				if r.value < 0 || st.g.Values[r.value].Kind != graph.ParamGrad {
 					continue
 				}
@@ -126,8 +126,7 @@ func contributions(st *step, units []unit) [][]int {
 // contribute redirects the unit's gradient operands of chunk c to a store.
 func (gp *gradientPass) contribute(u *unit, c int, s store, started []bool) {
 	st := gp.st
-	for j := range u.work {
-		o := &u.work[j]
+	for _, o := range u.work {
 		for k, r := range o.refs {
 			if r.value < 0 || st.g.Values[r.value].Kind != graph.ParamGrad {
 				continue

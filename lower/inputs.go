@@ -89,9 +89,9 @@ func bufferLoss(b *builder, units []unit) int {
 	begun := false
 	resolve(st.g, units, graph.Total, func(*unit, ref) program.Region { return b.p.BufferRegion(loss) })
 	for i := range units {
-		for j := range units[i].work {
-			if in := &units[i].work[j].in; in.Op == graph.LossSum {
-				in.Attr.Acc = begun
+		for _, o := range units[i].work {
+			if o.in.Op == graph.LossSum {
+				o.in.Attr.Acc = begun
 				begun = true
 			}
 		}

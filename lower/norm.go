@@ -140,7 +140,7 @@ func (up *updater) finishNorm(u *unit, n *normParts) {
 		for r := range world {
 			world[r] = r
 		}
-		u.work = append(u.work, op{in: program.Instr{Op: graph.AllGather, Stream: device.Collective, Key: program.Key{Segment: -1, Micro: -1, Chunk: -1, Dir: program.Transfer},
+		u.work = append(u.work, &op{in: program.Instr{Op: graph.AllGather, Stream: device.Collective, Key: program.Key{Segment: -1, Micro: -1, Chunk: -1, Dir: program.Transfer},
 			Args: []program.Region{p.BufferRegion(n.all), src}, Peers: world}})
 		up.sortSlots(u, n)
 	}

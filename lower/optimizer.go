@@ -92,10 +92,10 @@ func (up *updater) toHost(c int) store {
 // each follows its complete gradient, during the backward pass. State that lives
 // elsewhere is prefetched.
 func (up *updater) updateNow(u *unit, order []int) {
-	early, list := func(int) *[]op { return &u.before }, func(int) *[]op { return &u.work }
+	early, list := func(int) *[]*op { return &u.before }, func(int) *[]*op { return &u.work }
 	if !up.st.clips() {
 		last := func(c int) *unit { return &up.units[up.complete[c].unit] }
-		early, list = func(c int) *[]op { return &last(c).before }, func(c int) *[]op { return &last(c).after }
+		early, list = func(c int) *[]*op { return &last(c).before }, func(c int) *[]*op { return &last(c).after }
 		slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(up.complete[a].unit, up.complete[b].unit) })
 	}
 	up.listUpdates(order, &up.terms, early, list, list)
@@ -103,7 +103,7 @@ func (up *updater) updateNow(u *unit, order []int) {
 
 // listUpdates lists updates and the copies that stage their data. The functions return where to append what: early the
 // first fetches, list a chunk's update, send what is then sent across the link or to other ranks.
-func (up *updater) listUpdates(order []int, t *terms, early, list, send func(c int) *[]op) {
+func (up *updater) listUpdates(order []int, t *terms, early, list, send func(c int) *[]*op) {
 	s := newStaging(up, order)
 	for tier, queue := range s.queues {
 		for range min(stagingDepth[tier]-1, len(queue)) {
@@ -124,7 +124,7 @@ func (up *updater) listUpdates(order []int, t *terms, early, list, send func(c i
 }
 
 // updateChunk lists the update of this rank's part of a chunk and, in sends, the copy of new weights across the link.
-func (up *updater) updateChunk(list, sends *[]op, c int, grad store, home weightHome, t *terms) {
+func (up *updater) updateChunk(list, sends *[]*op, c int, grad store, home weightHome, t *terms) {
 	st := up.st
 	ch, tier, own := st.pl.Chunks[c], st.updatedOn(c), st.reduced(c)
 	master, moments := st.pl.State.Types()
@@ -177,7 +177,7 @@ func (up *updater) updateChunk(list, sends *[]op, c int, grad store, home weight
 
 // gatherUpdated all-gathers the updated weights of a chunk that every rank holds entirely but
 // updates only its own shard of.
-func (up *updater) gatherUpdated(list *[]op, c int) {
+func (up *updater) gatherUpdated(list *[]*op, c int) {
 	st := up.st
 	if !st.sharded(c, "state") || st.sharded(c, "weights") {
 		return

@@ -19,8 +19,8 @@ type unit struct {
 	half                schedule.Pass // of a backward pass: B all, Bx input gradients, W weight gradients
 	row, rows           int           // of the micro-batch
 	run                 int           // see runOf
-	sends               []op          // after the work, see messages
-	before, work, after []op
+	sends               []*op         // after the work, see messages
+	before, work, after []*op
 }
 
 // orderUnits lists the units of this rank.
@@ -115,7 +115,7 @@ func scheduleUnits(st *step) []unit {
 
 // letter is the receive of a message that is sent at a given time of the schedule.
 type letter struct {
-	op
+	*op
 	sent float64
 }
 
@@ -164,7 +164,7 @@ func runOf(top *plan.Topology, w schedule.Unit) int {
 }
 
 // messages lists what one unit of the schedule receives and sends.
-func messages(st *step, w schedule.Unit, list []unit) (in []letter, out []op) {
+func messages(st *step, w schedule.Unit, list []unit) (in []letter, out []*op) {
 	home := st.top.Schedule.Home[w.Dir]
 	from, to := st.top.First[w.Stage], st.top.First[w.Stage+1]
 	first, last := &list[0], &list[len(list)-1]
@@ -189,7 +189,7 @@ func messages(st *step, w schedule.Unit, list []unit) (in []letter, out []op) {
 
 // message sends or receives a unit's rows of a value across the boundary before a
 // segment, to or from another position of the pipeline.
-func message(st *step, o graph.Op, u *unit, boundary, value, place int, back bool) op {
+func message(st *step, o graph.Op, u *unit, boundary, value, place int, back bool) *op {
 	stream := device.Send
 	if o == graph.Recv {
 		stream = device.Recv
@@ -198,7 +198,7 @@ func message(st *step, o graph.Op, u *unit, boundary, value, place int, back boo
 	if back {
 		tag++
 	}
-	return op{
+	return &op{
 		in: program.Instr{Op: o, Stream: stream, Key: program.Key{Segment: u.segment, Micro: u.micro, Chunk: -1, Dir: program.Transfer},
 			Args: make([]program.Region, 1), Peers: []int{st.rank - st.rank%st.top.Depth + place}, Tag: tag},
 		refs: []ref{st.rowsOf(u, value)},

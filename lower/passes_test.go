@@ -97,7 +97,7 @@ var harms = []struct {
 	}},
 	{"compute", "an operator is missing whose result is read", func(lo *lowering, rng *rand.Rand) bool {
 		u := &lo.units[rng.IntN(len(lo.units))]
-		i := slices.IndexFunc(u.work, func(o op) bool { return o.in.Op == graph.RMSNorm || o.in.Op == graph.LayerNorm })
+		i := slices.IndexFunc(u.work, func(o *op) bool { return o.in.Op == graph.RMSNorm || o.in.Op == graph.LayerNorm })
 		if i < 0 || u.segment < 1 {
 			return false
 		}
@@ -147,7 +147,7 @@ var harms = []struct {
 	{"weights", "a chunk is not fetched", func(lo *lowering, _ *rand.Rand) bool {
 		for i := range lo.units {
 			u := &lo.units[i]
-			n := slices.IndexFunc(u.before, func(o op) bool { return o.in.Key.Chunk >= 0 })
+			n := slices.IndexFunc(u.before, func(o *op) bool { return o.in.Key.Chunk >= 0 })
 			if n >= 0 {
 				u.before = slices.Delete(u.before, n, n+1)
 				return true
@@ -158,7 +158,7 @@ var harms = []struct {
 	{"gradients", "the first contribution accumulates", func(lo *lowering, _ *rand.Rand) bool {
 		for i := range lo.units {
 			for j := range lo.units[i].work {
-				o := &lo.units[i].work[j]
+				o := lo.units[i].work[j]
 				for _, r := range o.refs {
 					if r.value >= 0 && lo.step.g.Values[r.value].Kind == graph.ParamGrad && !o.in.Attr.Acc && lo.step.opt.Mode == Train {
 						o.in.Attr.Acc = true
@@ -214,9 +214,9 @@ var harms = []struct {
 func dropOp(lo *lowering, is func(*op) bool) bool {
 	for i := range lo.units {
 		u := &lo.units[i]
-		for _, list := range []*[]op{&u.before, &u.work, &u.after} {
+		for _, list := range []*[]*op{&u.before, &u.work, &u.after} {
 			for j := range *list {
-				if is(&(*list)[j]) {
+				if is((*list)[j]) {
 					*list = slices.Delete(*list, j, j+1)
 					return true
 				}

@@ -20,10 +20,10 @@ func listInstructions(mode Mode, units []unit) []program.Instr {
 	list := make([]program.Instr, 0, n)
 	for i := range units {
 		u := &units[i]
-		for _, ops := range [][]op{u.before, u.work, u.after} {
-			for j := range ops {
-				if mode != Update || ops[j].deferred {
-					list = append(list, ops[j].in)
+		for _, ops := range [][]*op{u.before, u.work, u.after} {
+			for _, o := range ops {
+				if mode != Update || o.deferred {
+					list = append(list, o.in)
 				}
 			}
 		}

@@ -29,7 +29,7 @@ func recompute(b *builder, units []unit, kept *retention) {
 		}
 		seg := &b.st.g.Segments[u.segment]
 		made := kept.remade(u.segment)
-		var prefix []op
+		var prefix []*op
 		for n := range seg.Forward {
 			row, end := made.first[n], u.row+u.rows
 			if row = max(row, u.row); row < end {
@@ -39,9 +39,9 @@ func recompute(b *builder, units []unit, kept *retention) {
 		if u.half != schedule.W { // weight gradients find what the input half recomputed
 			u.work = append(prefix, u.work...)
 		}
-		for j := range u.work {
-			for k := range u.work[j].refs {
-				r := &u.work[j].refs[k]
+		for _, o := range u.work {
+			for k := range o.refs {
+				r := &o.refs[k]
 				if r.micro != u.micro {
 					continue // received here for a later unit
 				}

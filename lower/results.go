@@ -34,7 +34,7 @@ func rowsToHost(b *builder, units []unit, value int, maker graph.Op, k, cols int
 	for i := range units {
 		u := &units[i]
 		row := u.micro*st.rows() + u.row
-		var work []op
+		var work []*op
 		for _, o := range u.work {
 			work = append(work, o)
 			if o.in.Op != maker || o.refs[k].value != value {

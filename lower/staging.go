@@ -71,7 +71,7 @@ func (up *updater) distant(c int) (list []trip) {
 }
 
 // next lists the copies that fetch the next chunk that a tier updates.
-func (s *staging) next(list *[]op, tier device.Tier) {
+func (s *staging) next(list *[]*op, tier device.Tier) {
 	if len(s.queues[tier]) == 0 {
 		return
 	}
@@ -108,7 +108,7 @@ func (s *staging) arrived(c int) (weightHome, store) {
 }
 
 // writeBack lists the copies that write back an updated chunk.
-func (s *staging) writeBack(list *[]op, c int) {
+func (s *staging) writeBack(list *[]*op, c int) {
 	p := s.up.b.p
 	for _, t := range s.trips[c] {
 		for k := len(t.stops) - 1; t.back && k > 0; k-- {

@@ -96,12 +96,12 @@ func (st *step) waitingRows(f plan.Fate) int {
 }
 
 // collective builds a collective over the group of c, on the collective stream.
-func (st *step) collective(o graph.Op, key program.Key, c int, acc bool, args ...program.Region) op {
+func (st *step) collective(o graph.Op, key program.Key, c int, acc bool, args ...program.Region) *op {
 	key.Dir = program.Transfer
 	for i := range args {
 		if args[i].Cols == 0 {
 			args[i] = program.Region{}
 		}
 	}
-	return op{in: program.Instr{Op: o, Attr: graph.Attr{Acc: acc}, Stream: device.Collective, Key: key, Args: args, Peers: st.top.Groups[c]}}
+	return &op{in: program.Instr{Op: o, Attr: graph.Attr{Acc: acc}, Stream: device.Collective, Key: key, Args: args, Peers: st.top.Groups[c]}}
 }

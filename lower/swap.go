@@ -78,8 +78,7 @@ func swappings(st *step, units []unit, kept *retention) (list []swapping) {
 	made, at := map[instance]spot{}, map[instance]int{}
 	for i := range units {
 		u := &units[i]
-		for j := range u.work {
-			o := &u.work[j]
+		for j, o := range u.work {
 			for k, r := range o.refs {
 				if r.value < 0 || st.g.Values[r.value].Kind != graph.Forwarded {
 					continue
@@ -170,7 +169,7 @@ func shiftEarlier(units []unit, p spot, n int) spot {
 // insertion is an op and its position.
 type insertion struct {
 	at spot
-	op op
+	op *op
 }
 
 // insertOps puts ops into the units; ops at the same spot keep their order.
@@ -179,7 +178,7 @@ func insertOps(units []unit, list []insertion) {
 	for len(list) > 0 {
 		at := list[0].at.unit
 		u := &units[at]
-		var work []op
+		var work []*op
 		done := 0
 		for _, in := range list {
 			if in.at.unit != at {

@@ -145,9 +145,9 @@ func fetchWeights(b *builder, units []unit, homes []weightHome) error {
 }
 
 // bringChunk lists the instructions that fill a copy of a chunk.
-func bringChunk(st *step, c int, from, to store, key program.Key) []op {
+func bringChunk(st *step, c int, from, to store, key program.Key) []*op {
 	own := st.held(c, "weights")
-	var list []op
+	var list []*op
 	if st.pl.Chunks[c].Weights == device.HostTier && own.len() > 0 {
 		list = append(list, moveOp(device.HostToDev, key, to, from, own))
 		from = to
