@@ -8,7 +8,7 @@ import (
 	"github.com/athanor-llm/athanor/alloc/parts"
 )
 
-// restrict numbers sections as compress does.
+// restrict numbers sections as sorting all times does.
 func TestRestrict(t *testing.T) {
 	for seed := range uint64(500) {
 		rng := rand.New(rand.NewPCG(seed, 43))
@@ -18,7 +18,8 @@ func TestRestrict(t *testing.T) {
 		for i := range items {
 			buffers = append(buffers, Buffer{Lower: int64(items[i].Lo), Upper: int64(items[i].Hi)})
 		}
-		want, most := compress(buffers)
+		want := make([]parts.Item, len(buffers))
+		most := sortTimes(buffers, want)
 		if sections := parts.Restrict(items); sections != most {
 			t.Fatalf("seed %d: %d sections, want %d", seed, sections, most)
 		}

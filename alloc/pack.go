@@ -106,6 +106,7 @@ type run struct {
 	opt     Options
 	offsets []int64 // of peeled items, by index
 	leaves  []leafState
+	bound   int64 // no packing is lower
 	goal    int64 // the height to reach: lower gains nothing
 	nodes   int64
 }
@@ -118,7 +119,7 @@ type leafState struct {
 }
 
 func newRun(ctx context.Context, p Problem, opt Options, items []parts.Item, sections int32, bound int64) *run {
-	r := &run{ctx: ctx, problem: p, opt: opt, offsets: make([]int64, len(items)), goal: max(bound, p.Capacity)}
+	r := &run{ctx: ctx, problem: p, opt: opt, offsets: make([]int64, len(items)), bound: bound, goal: max(bound, p.Capacity)}
 	for _, l := range reduce(items, sections, r.offsets) {
 		n := int64(len(l.Items))
 		effort := min(max(fastEffort, fastPerItem*n), mostEffort)
@@ -287,7 +288,7 @@ func (r *run) solution() Solution {
 	if r.problem.Capacity == 0 {
 		s.LowerBound = r.goal
 	} else {
-		s.LowerBound = LowerBound(r.problem)
+		s.LowerBound = r.bound
 	}
 	for i := range r.leaves {
 		l := &r.leaves[i]
