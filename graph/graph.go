@@ -39,6 +39,7 @@ const (
 	Scalars                     // one row of per-step inputs: see NumScalars, Graph.Pos
 	Total                       // the loss, summed over the micro-batches
 	Cache                       // keys and values of earlier tokens, kept between steps
+	NumValueKinds
 )
 
 // Value is a matrix. Per-token values have one row per token of the micro-batch and Rows == 0;

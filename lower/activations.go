@@ -29,7 +29,7 @@ func (list instances) find(key instance) (buf int, ok bool) {
 
 // bufferActivations allocates a device buffer for every instance of a forward value and of
 // its gradient. Their lifetimes follow from the instructions that read them.
-func bufferActivations(b *builder, units []unit) {
+func bufferActivations(b *builder, args *operands) {
 	st := b.st
 	made := make([]instances, len(st.g.Values))
 	for _, kind := range []graph.ValueKind{graph.Forwarded, graph.Gradient} {
@@ -37,7 +37,7 @@ func bufferActivations(b *builder, units []unit) {
 		if kind == graph.Gradient {
 			class = program.ClassActGrads
 		}
-		resolve(st.g, units, kind, func(u *unit, r ref) program.Region {
+		resolve(args[kind], func(r ref) program.Region {
 			v := &st.g.Values[r.value]
 			key := instance{r.value, r.micro, r.copy, r.run}
 			buf, ok := made[r.value].find(key)

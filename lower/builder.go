@@ -205,17 +205,3 @@ func subRegion(p *program.Program, buf int, r ref) program.Region {
 	cols := p.Buffers[buf].Cols
 	return program.Region{Buf: buf, Off: r.row*cols + r.lo, Rows: r.rows, Cols: r.hi - r.lo, Stride: cols}
 }
-
-// resolve replaces the operands that are values of one kind, in all units.
-func resolve(g *graph.Graph, units []unit, kind graph.ValueKind, region func(u *unit, r ref) program.Region) {
-	for i := range units {
-		u := &units[i]
-		for _, o := range u.work {
-			for k, r := range o.refs {
-				if r.value >= 0 && g.Values[r.value].Kind == kind {
-					o.in.Args[k] = region(u, r)
-				}
-			}
-		}
-	}
-}

@@ -64,15 +64,13 @@ func (k *cache) load(i, chunk int, copied store, bytes int64, prefetch int) int 
 	return at
 }
 
-// cacheUses lists for each unit the chunks that it reads through the cache.
-func cacheUses(units []unit) [][]int {
-	uses := make([][]int, len(units))
-	for i := range units {
-		for _, o := range units[i].work {
-			for _, r := range o.in.Args {
-				if c := -1 - r.Buf; r.Buf < 0 && !slices.Contains(uses[i], c) {
-					uses[i] = append(uses[i], c)
-				}
+// cacheUses lists for each unit the chunks that it reads through the cache, given these operands.
+func cacheUses(st *step, args [][]operand) [][]int {
+	uses := make([][]int, len(args))
+	for i := range args {
+		for _, a := range args[i] {
+			if c := st.chunkOfArg(a); !slices.Contains(uses[i], c) {
+				uses[i] = append(uses[i], c)
 			}
 		}
 	}
@@ -93,13 +91,11 @@ func nextUses(uses [][]int, chunks int) [][]int {
 	return next
 }
 
-// readCopy redirects the unit's operands of chunk c to the given copy.
-func readCopy(st *step, u *unit, c int, copied store) {
-	for _, o := range u.work {
-		for k := range o.in.Args {
-			if o.in.Args[k].Buf == -1-c {
-				o.in.Args[k] = st.paramRegion(copied, o.refs[k].value)
-			}
+// readCopy redirects a unit's operands of chunk c to the given copy.
+func readCopy(st *step, args []operand, c int, copied store) {
+	for _, a := range args {
+		if st.chunkOfArg(a) == c {
+			a.resolve(st.paramRegion(copied, a.ref().value))
 		}
 	}
 }

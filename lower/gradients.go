@@ -33,22 +33,22 @@ type gradHome struct {
 // The first contribution to a parameter in a step (if sharded: in a visit) overwrites;
 // all others accumulate. A gradient that is not sharded is reduced once, when it is
 // complete.
-func sumGradients(b *builder, units []unit) ([]gradHome, error) {
+func sumGradients(b *builder, units []unit, args []operand) ([]gradHome, error) {
 	st := b.st
 	homes := make([]gradHome, len(st.pl.Chunks))
 	if !st.trains() {
 		return homes, nil
 	}
 	gp := &gradientPass{st: st, b: b, units: units, started: make([]bool, len(st.g.Params))}
-	touched := contributions(st, units)
+	added := contributions(st, args)
 	for c := range st.pl.Chunks {
 		if !st.trained(c) {
 			continue
 		}
-		if len(touched[c]) == 0 {
+		if len(added[c]) == 0 {
 			return nil, fmt.Errorf("no unit of the schedule on rank %d contributes to the gradients of chunk %d", st.rank, c)
 		}
-		homes[c] = gp.sumChunk(c, touched[c])
+		homes[c] = gp.sumChunk(c, added[c])
 		if st.opt.Mode == Grads {
 			b.keepGradient(c, homes[c].store)
 		}
@@ -64,23 +64,21 @@ type gradientPass struct {
 	started []bool // per parameter: it already has a contribution
 }
 
-// sumChunk lists what sums the gradient of a chunk, to which the given units contribute.
-func (gp *gradientPass) sumChunk(c int, contributing []int) gradHome {
+// sumChunk lists what sums the gradient of a chunk, to which the given operands are added.
+func (gp *gradientPass) sumChunk(c int, added []operand) gradHome {
 	st := gp.st
-	home := gradHome{tier: st.pl.Chunks[c].Grads, unit: contributing[len(contributing)-1]}
+	home := gradHome{tier: st.pl.Chunks[c].Grads, unit: added[len(added)-1].unit}
 	if st.staysOnDevice(c) {
 		home.tier = device.DeviceTier
 	}
 	switch {
 	case st.sharded(c, "grads"):
-		home.store = gp.dividedVisits(c, contributing)
+		home.store = gp.dividedVisits(c, added)
 	case st.pl.Chunks[c].Grads == device.HostTier:
-		home.store = gp.hostVisits(c, contributing)
+		home.store = gp.hostVisits(c, added)
 	default:
 		home.store = gp.b.chunkBuffer("grad", c, st.chunkRange(c), device.DeviceTier, program.ClassGrads, graph.F32)
-		for _, i := range contributing {
-			gp.contribute(&gp.units[i], c, home.store, gp.started)
-		}
+		gp.contribute(added, home.store, gp.started)
 		if !st.top.Ordered[c] {
 			home.unit = len(gp.units) - 1 // at the end, all ranks reduce in the same order
 		}
@@ -104,42 +102,31 @@ func (gp *gradientPass) reduce(c int, s store, key program.Key) []*op {
 	return []*op{st.collective(graph.AllReduce, key, c, false, s.of(all))}
 }
 
-// contributions lists for each chunk the units that add to its gradient.
-func contributions(st *step, units []unit) [][]int {
-	list := make([][]int, len(st.pl.Chunks))
-	for i := range units {
-		for _, o := range units[i].work {
-			for _, r := range o.refs {
-				if r.value < 0 || st.g.Values[r.value].Kind != graph.ParamGrad {
-					continue
-				}
-				c := st.chunkOf[st.g.Values[r.value].Param]
-				if n := len(list[c]); n == 0 || list[c][n-1] != i {
-					list[c] = append(list[c], i)
-				}
-			}
-		}
+// contributions lists for each chunk the operands that are added to its gradient.
+func contributions(st *step, args []operand) [][]operand {
+	number := make([]int, len(st.pl.Chunks))
+	for _, a := range args {
+		number[st.chunkOfArg(a)]++
+	}
+	list := make([][]operand, len(st.pl.Chunks))
+	for c, n := range number {
+		list[c] = make([]operand, 0, n)
+	}
+	for _, a := range args {
+		c := st.chunkOfArg(a)
+		list[c] = append(list[c], a)
 	}
 	return list
 }
 
-// contribute redirects the unit's gradient operands of chunk c to a store.
-func (gp *gradientPass) contribute(u *unit, c int, s store, started []bool) {
-	st := gp.st
-	for _, o := range u.work {
-		for k, r := range o.refs {
-			if r.value < 0 || st.g.Values[r.value].Kind != graph.ParamGrad {
-				continue
-			}
-			v := &st.g.Values[r.value]
-			if st.chunkOf[v.Param] != c {
-				continue
-			}
-			o.in.Args[k] = st.paramRegion(s, r.value)
-			o.in.Attr.Acc = started[v.Param]
-			for i := range v.Params {
-				started[v.Param+i] = true
-			}
+// contribute redirects gradient operands of one chunk to a store.
+func (gp *gradientPass) contribute(args []operand, s store, started []bool) {
+	for _, a := range args {
+		v := &gp.st.g.Values[a.ref().value]
+		a.resolve(gp.st.paramRegion(s, a.ref().value))
+		a.op.in.Attr.Acc = started[v.Param]
+		for i := range v.Params {
+			started[v.Param+i] = true
 		}
 	}
 }
@@ -148,26 +135,26 @@ func (gp *gradientPass) contribute(u *unit, c int, s store, started []bool) {
 // backward units of the same stage. So a stage's gradients form one buffer, as the
 // schedule assumes. It is reduced when another stage's turn comes: once per step under
 // layered gradient accumulation.
-type visit struct{ units []int }
+type visit struct{ added []operand }
 
-// visits divides the units that contribute to a chunk.
-func (gp *gradientPass) visits(units []int) (list []visit) {
-	for v := 0; v < len(units); {
+// visits divides the operands that are added to the gradient of a chunk.
+func (gp *gradientPass) visits(added []operand) (list []visit) {
+	for v := 0; v < len(added); {
 		end := v + 1
-		for end < len(units) && gp.sameVisit(units[end-1], units[end]) {
+		for end < len(added) && gp.sameVisit(added[end-1].unit, added[end].unit) {
 			end++
 		}
-		list = append(list, visit{units[v:end]})
+		list = append(list, visit{added[v:end]})
 		v = end
 	}
 	return list
 }
 
-// sameVisit reports whether units i and j > i belong to the same visit.
+// sameVisit reports whether units i and j >= i belong to the same visit.
 func (gp *gradientPass) sameVisit(i, j int) bool {
 	st := gp.st
 	if st.top.Schedule == nil {
-		return j == i+1
+		return j <= i+1
 	}
 	stage := st.top.Stage(gp.units[i].segment)
 	return !slices.ContainsFunc(gp.units[i+1:j+1], func(u unit) bool {
@@ -175,15 +162,15 @@ func (gp *gradientPass) sameVisit(i, j int) bool {
 	})
 }
 
-func (v visit) first() int { return v.units[0] }
-func (v visit) last() int  { return v.units[len(v.units)-1] }
+func (v visit) first() int { return v.added[0].unit }
+func (v visit) last() int  { return v.added[len(v.added)-1].unit }
 
 // hostVisits lowers a chunk whose gradient accumulates on the host, and returns where
 // the complete gradient is. Before the last visit the host holds this rank's sum; after
 // that visit, the result of the reduction.
-func (gp *gradientPass) hostVisits(c int, contributing []int) store {
+func (gp *gradientPass) hostVisits(c int, added []operand) store {
 	st := gp.st
-	all, list := st.chunkRange(c), gp.visits(contributing)
+	all, list := st.chunkRange(c), gp.visits(added)
 	rest := all // size of the result of the reduction
 	if st.sharded(c, "state") {
 		rest = st.held(c, "state")
@@ -202,9 +189,7 @@ func (gp *gradientPass) hostVisits(c int, contributing []int) store {
 		for _, r := range gp.startedRuns(c) {
 			first.before = append(first.before, moveOp(device.HostToDev, first.key(c), buf, partial, r))
 		}
-		for _, i := range v.units {
-			gp.contribute(&gp.units[i], c, buf, gp.started)
-		}
+		gp.contribute(v.added, buf, gp.started)
 		if n < len(list)-1 {
 			for _, r := range gp.startedRuns(c) {
 				last.after = append(last.after, moveOp(device.DevToHost, last.key(c), partial, buf, r))
@@ -222,10 +207,10 @@ func (gp *gradientPass) hostVisits(c int, contributing []int) store {
 }
 
 // dividedVisits lowers a chunk whose gradient is sharded over the ranks.
-func (gp *gradientPass) dividedVisits(c int, contributing []int) store {
+func (gp *gradientPass) dividedVisits(c int, added []operand) store {
 	st := gp.st
 	all, own := st.chunkRange(c), st.held(c, "grads")
-	tier, list := st.pl.Chunks[c].Grads, gp.visits(contributing)
+	tier, list := st.pl.Chunks[c].Grads, gp.visits(added)
 	stays := tier == device.HostTier && st.staysOnDevice(c)
 	home := store{-1, 0}
 	if own.len() > 0 && !(stays && len(list) == 1) {
@@ -233,10 +218,7 @@ func (gp *gradientPass) dividedVisits(c int, contributing []int) store {
 	}
 	for n, v := range list {
 		buf := gp.b.chunkBuffer(fmt.Sprintf("grad%d", n), c, all, device.DeviceTier, program.ClassGrads, graph.F32)
-		started := make([]bool, len(st.g.Params))
-		for _, i := range v.units {
-			gp.contribute(&gp.units[i], c, buf, started)
-		}
+		gp.contribute(v.added, buf, make([]bool, len(st.g.Params)))
 		last := &gp.units[v.last()]
 		key := last.key(c)
 		if own.len() == 0 {

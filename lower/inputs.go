@@ -16,7 +16,7 @@ type stepInputs struct {
 
 // bufferInputs copies tokens, targets and scalars to the device where they are used. It
 // declares the buffers that the run fills before each step.
-func bufferInputs(b *builder, units []unit) stepInputs {
+func bufferInputs(b *builder, units []unit, args *operands) stepInputs {
 	st := b.st
 	g, p := st.g, b.p
 	host := func(name string, dt graph.DType, rows, cols, unit int) int {
@@ -25,12 +25,12 @@ func bufferInputs(b *builder, units []unit) stepInputs {
 	}
 	all := st.rows() * st.pl.MicroBatches
 	batch := map[int]int{} // rows of this rank's sequences that its segments read
-	resolve(st.g, units, graph.Input, func(_ *unit, r ref) program.Region {
-		if _, ok := batch[r.value]; !ok {
-			batch[r.value] = host("batch."+g.Values[r.value].Name, g.Values[r.value].DType, all, 1, p.RowUnit)
+	for _, a := range args[graph.Input] {
+		value := a.ref().value
+		if _, ok := batch[value]; !ok {
+			batch[value] = host("batch."+g.Values[value].Name, g.Values[value].DType, all, 1, p.RowUnit)
 		}
-		return program.Region{}
-	})
+	}
 	scalars := g.Scalars
 	if g.Pos >= 0 {
 		scalars = g.Pos
@@ -43,7 +43,8 @@ func bufferInputs(b *builder, units []unit) stepInputs {
 	first.before = append(first.before, copyOp(device.HostToDev, program.NoKey, p.BufferRegion(onDevice), p.BufferRegion(in.scalars[device.HostTier])))
 
 	made := map[instance]int{}
-	resolve(st.g, units, graph.Input, func(u *unit, r ref) program.Region {
+	for _, a := range args[graph.Input] {
+		u, r := &units[a.unit], a.ref()
 		key := instance{value: r.value, micro: r.micro}
 		buf, ok := made[key]
 		if !ok {
@@ -54,20 +55,20 @@ func bufferInputs(b *builder, units []unit) stepInputs {
 			src := program.Region{Buf: batch[r.value], Off: r.micro * st.rows(), Rows: st.rows(), Cols: 1, Stride: 1}
 			u.before = append(u.before, copyOp(device.HostToDev, program.Key{Segment: u.segment, Micro: u.micro, Chunk: -1}, p.BufferRegion(buf), src))
 		}
-		return subRegion(p, buf, r)
-	})
-	resolve(st.g, units, graph.Scalars, func(*unit, ref) program.Region { return p.BufferRegion(onDevice) })
-	bufferKept(b, units, graph.Constant, program.ClassInputs)
-	bufferKept(b, units, graph.Cache, program.ClassActivations)
-	in.loss = bufferLoss(b, units)
+		a.resolve(subRegion(p, buf, r))
+	}
+	resolve(args[graph.Scalars], func(ref) program.Region { return p.BufferRegion(onDevice) })
+	bufferKept(b, args[graph.Constant], program.ClassInputs)
+	bufferKept(b, args[graph.Cache], program.ClassActivations)
+	in.loss = bufferLoss(b, units, args[graph.Total])
 	return in
 }
 
 // bufferKept allocates flat buffers, whatever the extents, for the values of one kind that
 // stay on the device between steps.
-func bufferKept(b *builder, units []unit, kind graph.ValueKind, class program.Class) {
+func bufferKept(b *builder, args []operand, class program.Class) {
 	made := map[int]int{}
-	resolve(b.st.g, units, kind, func(_ *unit, r ref) program.Region {
+	resolve(args, func(r ref) program.Region {
 		v := &b.st.g.Values[r.value]
 		buf, ok := made[r.value]
 		if !ok {
@@ -80,14 +81,14 @@ func bufferKept(b *builder, units []unit, kind graph.ValueKind, class program.Cl
 }
 
 // bufferLoss allocates the buffer in which the loss is summed over all micro-batches, if this rank computes it.
-func bufferLoss(b *builder, units []unit) int {
+func bufferLoss(b *builder, units []unit, args []operand) int {
 	st := b.st
 	if !slices.ContainsFunc(units, func(u unit) bool { return u.forward && u.segment == st.g.Head() }) || st.g.Total < 0 {
 		return -1
 	}
 	loss := b.buffer(program.Buffer{Name: "loss.total.dev", Tier: device.DeviceTier, Class: program.ClassReductions, DType: graph.F64, Rows: 1, Cols: 1})
 	begun := false
-	resolve(st.g, units, graph.Total, func(*unit, ref) program.Region { return b.p.BufferRegion(loss) })
+	resolve(args, func(ref) program.Region { return b.p.BufferRegion(loss) })
 	for i := range units {
 		for _, o := range units[i].work {
 			if o.in.Op == graph.LossSum {

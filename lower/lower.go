@@ -79,6 +79,7 @@ type lowering struct {
 
 	units     []unit       // made by pass order; filled by all others until list
 	retention *retention   // by recompute
+	operands  *operands    // by activations: no pass after it but results changes what units compute
 	inputs    stepInputs   // by inputs
 	weights   []weightHome // by weights, per chunk
 	gradients []gradHome   // by gradients, per chunk
@@ -110,19 +111,20 @@ var passes = []pass{
 		return nil
 	}},
 	{"activations", func(lo *lowering) error {
-		bufferActivations(lo.builder, lo.units)
+		lo.operands = indexOperands(lo.step.g, lo.units)
+		bufferActivations(lo.builder, lo.operands)
 		return nil
 	}},
 	{"inputs", func(lo *lowering) error {
-		lo.inputs = bufferInputs(lo.builder, lo.units)
+		lo.inputs = bufferInputs(lo.builder, lo.units, lo.operands)
 		return nil
 	}},
 	{"weights", func(lo *lowering) (err error) {
-		lo.weights, err = homeWeights(lo.builder, lo.units)
+		lo.weights, err = homeWeights(lo.builder, lo.units, lo.operands[graph.ParamValue])
 		return err
 	}},
 	{"gradients", func(lo *lowering) (err error) {
-		lo.gradients, err = sumGradients(lo.builder, lo.units)
+		lo.gradients, err = sumGradients(lo.builder, lo.units, lo.operands[graph.ParamGrad])
 		return err
 	}},
 	{"optimizer", func(lo *lowering) error {

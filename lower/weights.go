@@ -28,23 +28,27 @@ type weightHome struct {
 
 // homeWeights gives every chunk its homes, and brings chunks that are not entirely on the
 // device there for the units that read them.
-func homeWeights(b *builder, units []unit) ([]weightHome, error) {
+func homeWeights(b *builder, units []unit, args []operand) ([]weightHome, error) {
 	st := b.st
-	homes := make([]weightHome, len(st.pl.Chunks))
+	homes, cached := make([]weightHome, len(st.pl.Chunks)), make([]bool, len(st.pl.Chunks))
 	for c := range st.pl.Chunks {
-		if st.local(c) {
+		if cached[c] = st.cached(c); st.local(c) {
 			homes[c] = homeOf(b, c)
 		}
 	}
-	resolve(st.g, units, graph.ParamValue, func(u *unit, r ref) program.Region {
-		c := st.chunkOf[st.g.Values[r.value].Param]
-		if !st.cached(c) {
-			return st.paramRegion(homes[c].work, r.value)
+	var fetched []operand
+	for _, a := range args {
+		if c := st.chunkOfArg(a); cached[c] {
+			fetched = append(fetched, a)
+		} else {
+			a.resolve(st.paramRegion(homes[c].work, a.ref().value))
 		}
-		return program.Region{Buf: -1 - c, Rows: 1} // which copy is decided below
-	})
-	return homes, fetchWeights(b, units, homes)
+	}
+	return homes, fetchWeights(b, units, fetched, homes)
 }
+
+// chunkOfArg returns the chunk of an operand that is a parameter or its gradient.
+func (st *step) chunkOfArg(a operand) int { return st.chunkOf[st.g.Values[a.ref().value].Param] }
 
 // homeOf allocates the buffers of a chunk and records what lives in them between steps.
 func homeOf(b *builder, c int) weightHome {
@@ -105,7 +109,7 @@ func homeOf(b *builder, c int) weightHome {
 	return h
 }
 
-// fetchWeights brings chunks that live elsewhere into a device cache of at most pl.Cache
+// fetchWeights brings chunks that live elsewhere, and that the given operands are in, into a device cache of at most pl.Cache
 // bytes: from the host by a copy, from other ranks by a gather, or this rank's shard by
 // a copy and the others' by a gather. The whole order of uses is known, so eviction
 // takes the chunk with the furthest next use (Belady 1966). A chunk's transfer is
@@ -113,9 +117,10 @@ func homeOf(b *builder, c int) weightHome {
 //
 // Known weakness: with chunks of different sizes, evicting the furthest next use is not
 // always optimal.
-func fetchWeights(b *builder, units []unit, homes []weightHome) error {
+func fetchWeights(b *builder, units []unit, fetched []operand, homes []weightHome) error {
 	st := b.st
-	uses := cacheUses(units)
+	args := byUnit(fetched, len(units))
+	uses := cacheUses(st, args)
 	next := nextUses(uses, len(st.pl.Chunks))
 	cache := &cache{room: st.pl.Cache, held: make([]int64, len(units))}
 	loads := 0
@@ -135,7 +140,7 @@ func fetchWeights(b *builder, units []unit, homes []weightHome) error {
 				line = cache.find(c)
 			}
 			line.lastUse, line.next = i, next[i][k]
-			readCopy(st, u, c, line.copied)
+			readCopy(st, args[i], c, line.copied)
 		}
 		for k := range cache.lines {
 			cache.held[i] += cache.lines[k].bytes
