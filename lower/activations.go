@@ -66,12 +66,13 @@ func bufferActivations(b *builder, args *operands) {
 
 // instanceName names the buffer of an instance.
 func instanceName(name string, k instance) string {
-	name += "." + strconv.Itoa(k.micro)
+	text := append(append(make([]byte, 0, 64), name...), '.')
+	text = strconv.AppendInt(text, int64(k.micro), 10)
 	if k.copy > 0 {
-		name += "'" + strconv.Itoa(k.copy)
+		text = strconv.AppendInt(append(text, '\''), int64(k.copy), 10)
 	}
 	if k.run > 0 {
-		name += "@" + strconv.Itoa(k.run)
+		text = strconv.AppendInt(append(text, '@'), int64(k.run), 10)
 	}
-	return name
+	return string(text)
 }

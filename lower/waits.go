@@ -48,6 +48,7 @@ func (c *clock) join(d *clock) {
 type access struct {
 	instr  int
 	lo, hi int
+	stream device.Stream
 	write  bool
 }
 
@@ -57,6 +58,9 @@ type occupant struct {
 	buf    int
 }
 
+// few is how many accesses of a buffer most often matter at the same time.
+const few = 4
+
 type waiter struct {
 	p         *program.Program
 	clocks    []clock // at each instruction's start
@@ -65,6 +69,11 @@ type waiter struct {
 	begun     []bool
 	inherited []clock // per buffer: what must be complete before it is written
 	tiers     [device.NumTiers][]occupant
+	// Slabs and scratch.
+	accesses slab[access]
+	waits    slab[int]
+	deps     []int
+	fresh    []occupant
 }
 
 func (w *waiter) instr(i int) {
@@ -92,8 +101,34 @@ func (w *waiter) instr(i int) {
 
 // need finds what instruction i depends on, sets its waits and returns its clock.
 func (w *waiter) need(i int, c clock) clock {
+	deps := w.depend(i, &c)
+	// Later instructions first: they tend to imply the earlier ones.
+	slices.SortFunc(deps, func(a, b int) int { return cmp.Compare(b, a) })
+	waits := deps[:0]
+	for _, d := range deps {
+		s := w.p.Instrs[d].Stream
+		if c[s] > d {
+			continue
+		}
+		waits = append(waits, d)
+		c.join(&w.clocks[d])
+		c[s] = max(c[s], d+1)
+	}
 	in := &w.p.Instrs[i]
-	var deps []int
+	in.Waits = nil
+	if len(waits) > 0 {
+		in.Waits = w.waits.take(len(waits))
+		copy(in.Waits, waits)
+		slices.Reverse(in.Waits)
+	}
+	return c
+}
+
+// depend lists the instructions of other streams that instruction i depends on, without those that are complete at c. The
+// list lasts until the next call.
+func (w *waiter) depend(i int, c *clock) []int {
+	in := &w.p.Instrs[i]
+	deps := w.deps[:0]
 	specs := in.Op.Info().Args
 	for k, r := range in.Args {
 		if r.Absent() {
@@ -104,33 +139,21 @@ func (w *waiter) need(i int, c clock) clock {
 			w.begin(r.Buf)
 		}
 		if writes {
-			for _, d := range w.inherited[r.Buf] {
-				if d > 0 {
+			for s, d := range w.inherited[r.Buf] {
+				if d > c[s] && device.Stream(s) != in.Stream {
 					deps = append(deps, d-1)
 				}
 			}
 		}
 		lo, hi := r.Span()
 		for _, a := range w.history[r.Buf] {
-			if (writes || a.write) && a.lo < hi && lo < a.hi {
+			if (writes || a.write) && a.lo < hi && lo < a.hi && a.instr >= c[a.stream] && a.stream != in.Stream {
 				deps = append(deps, a.instr)
 			}
 		}
 	}
-	// Later instructions first: they tend to imply the earlier ones.
-	slices.SortFunc(deps, func(a, b int) int { return cmp.Compare(b, a) })
-	in.Waits = nil
-	for _, d := range deps {
-		s := w.p.Instrs[d].Stream
-		if s == in.Stream || c[s] > d {
-			continue
-		}
-		in.Waits = append(in.Waits, d)
-		c.join(&w.clocks[d])
-		c[s] = max(c[s], d+1)
-	}
-	slices.Sort(in.Waits)
-	return c
+	w.deps = deps
+	return deps
 }
 
 // begin lets a buffer take over its bytes: it inherits the last accesses of the buffers
@@ -142,12 +165,11 @@ func (w *waiter) begin(buf int) {
 	occ := w.tiers[b.Tier]
 	first, _ := slices.BinarySearchFunc(occ, lo, func(o occupant, lo int64) int { return cmp.Compare(o.hi, lo+1) })
 	end := first
-	fresh := []occupant{}
+	fresh := w.fresh[:0]
 	for ; end < len(occ) && occ[end].lo < hi; end++ {
 		o := occ[end]
 		for _, a := range w.history[o.buf] {
-			s := w.p.Instrs[a.instr].Stream
-			w.inherited[buf][s] = max(w.inherited[buf][s], a.instr+1)
+			w.inherited[buf][a.stream] = max(w.inherited[buf][a.stream], a.instr+1)
 		}
 		w.inherited[buf].join(&w.inherited[o.buf])
 		if o.lo < lo {
@@ -161,6 +183,7 @@ func (w *waiter) begin(buf int) {
 		}
 	}
 	w.tiers[b.Tier] = slices.Replace(occ, first, end, fresh...)
+	w.fresh = fresh
 }
 
 // record notes an access and drops the earlier ones that it subsumes: those of the same
@@ -170,10 +193,13 @@ func (w *waiter) record(i int, r program.Region, write bool) {
 	lo, hi := r.Span()
 	stream := w.p.Instrs[i].Stream
 	h := w.history[r.Buf]
+	if h == nil {
+		h = w.accesses.take(few)[:0]
+	}
 	whole := r.Cols == r.Stride || r.Rows == 1 // the range has no gaps
 	h = slices.DeleteFunc(h, func(a access) bool {
-		same := a.lo == lo && a.hi == hi && a.write == write && w.p.Instrs[a.instr].Stream == stream
+		same := a.lo == lo && a.hi == hi && a.write == write && a.stream == stream
 		return same || write && whole && lo <= a.lo && a.hi <= hi
 	})
-	w.history[r.Buf] = append(h, access{i, lo, hi, write})
+	w.history[r.Buf] = append(h, access{i, lo, hi, stream, write})
 }
