@@ -1,6 +1,7 @@
 package lower
 
 import (
+	"slices"
 	"strconv"
 
 	"github.com/athanor-llm/athanor/device"
@@ -31,6 +32,7 @@ func (list instances) find(key instance) (buf int, ok bool) {
 // its gradient. Their lifetimes follow from the instructions that read them.
 func bufferActivations(b *builder, args *operands) {
 	st := b.st
+	b.p.Buffers = slices.Grow(b.p.Buffers, args.written(graph.Forwarded)+args.written(graph.Gradient))
 	made := make([]instances, len(st.g.Values))
 	for _, kind := range []graph.ValueKind{graph.Forwarded, graph.Gradient} {
 		class := program.ClassActivations

@@ -1,7 +1,7 @@
 package lower
 
 import (
-	"fmt"
+	"strconv"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
@@ -70,7 +70,7 @@ func (b *builder) buffer(buf program.Buffer) int {
 // persist between steps.
 func (b *builder) chunkBuffer(name string, c int, p piece, tier device.Tier, class program.Class, dt graph.DType, kinds ...optimizer.Kind) store {
 	length, atoms := record(p, tier), b.st.atomsIn(c, p)
-	buf := program.Buffer{Name: fmt.Sprintf("%s.c%d", name, c), Tier: tier, Class: class, DType: dt, Rows: 1, Cols: length * max(len(kinds), 1)}
+	buf := program.Buffer{Name: name + ".c" + strconv.Itoa(c), Tier: tier, Class: class, DType: dt, Rows: 1, Cols: length * max(len(kinds), 1)}
 	for k := range max(len(kinds), 1) {
 		for i, e := range atoms[:len(atoms)-1] {
 			if at := k*length + e - p.lo; at > 0 {
@@ -141,11 +141,9 @@ func (b *builder) keepGradient(c int, s store) {
 func (b *builder) nodeOp(u *unit, n *graph.Node, dir program.Direction, row, rows, chunk int) *op {
 	st := b.st
 	o := &b.ops.take(1)[0]
-	o.in = program.Instr{
-		Op: n.Op, Attr: n.Attr, Stream: device.Compute,
-		Key:  program.Key{Segment: u.segment, Micro: u.micro, Chunk: -1, Dir: dir},
-		Args: b.regions.take(len(n.Args)),
-	}
+	o.in.Op, o.in.Attr, o.in.Stream = n.Op, n.Attr, device.Compute
+	o.in.Key = program.Key{Segment: u.segment, Micro: u.micro, Chunk: -1, Dir: dir}
+	o.in.Args = b.regions.take(len(n.Args))
 	o.refs = b.refs.take(len(n.Args))
 	switch n.Op {
 	case graph.CrossEntropy:

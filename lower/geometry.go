@@ -194,7 +194,7 @@ func (geo *geometry) cutChunk(c int, cuts [][]int) []int {
 
 // splitByParam splits a piece by parameter.
 func (geo *geometry) splitByParam(c int, p piece) []part {
-	var list []part
+	list := make([]part, 0, geo.pl.Chunks[c].Last-geo.pl.Chunks[c].First)
 	for i := geo.pl.Chunks[c].First; i < geo.pl.Chunks[c].Last; i++ {
 		from, to := geo.offsetOf[i], geo.offsetOf[i]+int(geo.g.Stored(i).Elems())
 		if q := (part{i, max(from, p.lo), min(to, p.hi)}); q.lo < q.hi {

@@ -32,6 +32,16 @@ func indexOperands(g *graph.Graph, units []unit) *operands {
 	return &list
 }
 
+// written returns how many operands of a kind are written: at least as many as there are instances of such values.
+func (args *operands) written(kind graph.ValueKind) (n int) {
+	for _, a := range args[kind] {
+		if a.op.in.Op.Info().Args[a.k].Access != graph.Read {
+			n++
+		}
+	}
+	return n
+}
+
 // eachOperand visits the operands that are values of the graph, in the order of the program.
 func eachOperand(g *graph.Graph, units []unit, visit func(kind graph.ValueKind, a operand)) {
 	for i := range units {

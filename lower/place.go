@@ -48,23 +48,12 @@ func placeBuffers(ctx context.Context, p *program.Program, opt *Options) (reject
 	var problems [device.NumTiers]alloc.Problem
 	var buffers [device.NumTiers][]int
 	for t := range device.NumTiers {
-		prob, which := &problems[t], buffers[t]
-		for i := range p.Buffers {
-			b := &p.Buffers[i]
-			if b.Tier != t || live[i][1] <= live[i][0] {
-				continue
-			}
-			prob.Buffers = append(prob.Buffers, alloc.Buffer{
-				ID: b.Name, Lower: int64(live[i][0]), Upper: int64(live[i][1]), Size: b.Size, Align: b.Align, Fixed: b.Addr,
-			})
-			which = append(which, i)
-		}
-		buffers[t] = which
+		problems[t], buffers[t] = placement(p, live, t)
 		if opt.Quick {
-			prob.Capacity = opt.Capacity[t]
+			problems[t].Capacity = opt.Capacity[t]
 		}
 		if opt.Reject {
-			p.Height[t] = alloc.LowerBound(*prob)
+			p.Height[t] = alloc.LowerBound(problems[t])
 			rejected = rejected || p.ExceedsCapacity(t)
 		}
 	}
@@ -87,6 +76,22 @@ func placeBuffers(ctx context.Context, p *program.Program, opt *Options) (reject
 		p.Height[t], p.Bound[t] = sol.Height, sol.LowerBound
 	}
 	return rejected, nil
+}
+
+// placement returns the allocation problem of a tier, and which buffers it is about.
+func placement(p *program.Program, live [][2]int, t device.Tier) (prob alloc.Problem, which []int) {
+	which = make([]int, 0, len(p.Buffers))
+	for i := range p.Buffers {
+		if p.Buffers[i].Tier == t && live[i][0] < live[i][1] {
+			which = append(which, i)
+		}
+	}
+	prob.Buffers = make([]alloc.Buffer, len(which))
+	for k, i := range which {
+		b := &p.Buffers[i]
+		prob.Buffers[k] = alloc.Buffer{ID: b.Name, Lower: int64(live[i][0]), Upper: int64(live[i][1]), Size: b.Size, Align: b.Align, Fixed: b.Addr}
+	}
+	return prob, which
 }
 
 // placeAlike places a program that is part of the base program: it has the base's buffers, at the base's addresses.

@@ -29,7 +29,7 @@ func recompute(b *builder, units []unit, kept *retention) {
 		}
 		seg := &b.st.g.Segments[u.segment]
 		made := kept.remade(u.segment)
-		var prefix []*op
+		prefix := make([]*op, 0, len(seg.Forward)+len(u.work))
 		for n := range seg.Forward {
 			row, end := made.first[n], u.row+u.rows
 			if row = max(row, u.row); row < end {
@@ -81,6 +81,19 @@ func (kept *retention) fate(segment, value int) plan.Fate {
 		}
 	}
 	return kept.st.pl.Activations[segment-1][kept.acts[segment][k]]
+}
+
+// swapped says which values leave the device in any layer.
+func (kept *retention) swapped() []bool {
+	leaves := make([]bool, len(kept.st.g.Values))
+	for layer := range kept.st.pl.Activations {
+		segment := layer + 1
+		for _, v := range kept.st.g.Segments[segment].Saved {
+			f := kept.fate(segment, v)
+			leaves[v] = leaves[v] || f.Swapped() && kept.st.waitingRows(f) > 0
+		}
+	}
+	return leaves
 }
 
 // remaking says what the backward units of a layer, which are all alike, recompute.

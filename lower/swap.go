@@ -2,7 +2,6 @@ package lower
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 
 	"github.com/athanor-llm/athanor/device"
@@ -63,8 +62,7 @@ type swapping struct {
 func swapActivations(b *builder, units []unit, kept *retention) {
 	var out, in []insertion
 	for _, s := range swappings(b.st, units, kept) {
-		o, i := swapOne(b, units, &s)
-		out, in = append(out, o...), append(in, i...)
+		swapOne(b, units, &s, &out, &in)
 	}
 	insertOps(units, append(out, in...)) // a value is copied out before it is copied in
 }
@@ -75,12 +73,13 @@ func swappings(st *step, units []unit, kept *retention) (list []swapping) {
 	if !slices.ContainsFunc(st.pl.Activations, plan.Retention.Swapped) {
 		return nil
 	}
+	leaves := kept.swapped()
 	made, at := map[instance]spot{}, map[instance]int{}
 	for i := range units {
 		u := &units[i]
 		for j, o := range u.work {
 			for k, r := range o.refs {
-				if r.value < 0 || st.g.Values[r.value].Kind != graph.Forwarded {
+				if r.value < 0 || !leaves[r.value] {
 					continue
 				}
 				key, here := instance{value: r.value, micro: r.micro}, spot{i, j}
@@ -115,15 +114,15 @@ func swappings(st *step, units []unit, kept *retention) (list []swapping) {
 	return list
 }
 
-// swapOne builds the copies of one value, out and in.
-func swapOne(b *builder, units []unit, s *swapping) (out, in []insertion) {
+// swapOne adds the copies of one value, out and in.
+func swapOne(b *builder, units []unit, s *swapping, out, in *[]insertion) {
 	slots := b.st.pl.Slots
 	v := &b.st.g.Values[s.value]
 	key := program.Key{Segment: s.segment, Micro: s.micro, Chunk: -1}
 	dev := func(copy int) ref { return ref{value: s.value, micro: s.micro, copy: copy, rows: s.rows, hi: v.Cols} }
 	buffer := func(name string, t device.Tier) program.Region {
 		return b.p.BufferRegion(b.buffer(program.Buffer{
-			Name: fmt.Sprintf("%s.%s", instanceName(v.Name, s.instance), name), Tier: t,
+			Name: instanceName(v.Name, s.instance) + "." + name, Tier: t,
 			Class: program.ClassActivations, DType: v.DType, Rows: s.rows, Cols: v.Cols, RowUnit: b.p.RowUnit, Cuts: v.Cuts,
 		}))
 	}
@@ -132,19 +131,19 @@ func swapOne(b *builder, units []unit, s *swapping) (out, in []insertion) {
 	home := buffer("host", device.HostTier)
 	away := copyOp(device.DevToHost, key, home, program.Region{})
 	away.refs = []ref{none, dev(0)}
-	out = append(out, insertion{leave, away})
+	*out = append(*out, insertion{leave, away})
 	if s.tier == device.DiskTier {
 		disk := buffer("disk", device.DiskTier)
 		write := shiftLater(units, leave, slots-1, s.first.unit)
 		read := later(shiftEarlier(units, s.last, 2*slots), write)
 		enter = later(enter, read)
-		out = append(out, insertion{write, copyOp(device.DiskWrite, key, disk, home)})
+		*out = append(*out, insertion{write, copyOp(device.DiskWrite, key, disk, home)})
 		home = buffer("back", device.HostTier)
-		in = append(in, insertion{read, copyOp(device.DiskRead, key, home, disk)})
+		*in = append(*in, insertion{read, copyOp(device.DiskRead, key, home, disk)})
 	}
 	back := copyOp(device.HostToDev, key, program.Region{}, home)
 	back.refs = []ref{dev(1), none}
-	return out, append(in, insertion{enter, back})
+	*in = append(*in, insertion{enter, back})
 }
 
 // shiftLater returns the same operator n units later, or p itself if that is not before
@@ -176,18 +175,17 @@ type insertion struct {
 func insertOps(units []unit, list []insertion) {
 	slices.SortStableFunc(list, func(a, b insertion) int { return a.at.compare(b.at) })
 	for len(list) > 0 {
-		at := list[0].at.unit
+		at, n := list[0].at.unit, 1
+		for n < len(list) && list[n].at.unit == at {
+			n++
+		}
 		u := &units[at]
-		var work []*op
-		done := 0
-		for _, in := range list {
-			if in.at.unit != at {
-				break
-			}
+		work, done := make([]*op, 0, len(u.work)+n), 0
+		for _, in := range list[:n] {
 			work = append(work, u.work[done:in.at.op+1]...)
 			work = append(work, in.op)
-			done, list = in.at.op+1, list[1:]
+			done = in.at.op + 1
 		}
-		u.work = append(work, u.work[done:]...)
+		u.work, list = append(work, u.work[done:]...), list[n:]
 	}
 }
