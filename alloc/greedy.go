@@ -91,24 +91,28 @@ func greedy(ctx context.Context, items []parts.Item, sections int32, target, eff
 		}
 		return best.Height <= target
 	}
-	fixed := pinned(items)
+	fixed, first := pinned(items), sorted(items, orders[0])
 	if !fixed {
-		if keep(skyline(items, sections, sorted(items, orders[0])), true) {
+		if keep(skyline(items, sections, first), true) {
 			return best
 		}
 	} else {
 		unlimited := int64(math.MaxInt64)
-		p, _ := fit(items, sections, sorted(items, orders[0]), math.MaxInt64, &unlimited)
+		p, _ := fit(items, sections, first, math.MaxInt64, &unlimited)
 		if keep(p, true) {
 			return best
 		}
 	}
 	if !fixed {
-		for _, o := range orders[:2] {
+		for k, o := range orders[:2] {
 			if ctx.Err() != nil {
 				return best
 			}
-			if keep(fillNiches(items, sections, sorted(items, o), best.Height-1, &effort)) {
+			perm := first
+			if k > 0 {
+				perm = sorted(items, o)
+			}
+			if keep(fillNiches(items, sections, perm, best.Height-1, &effort)) {
 				return best
 			}
 		}

@@ -138,7 +138,7 @@ func (u *unplaced) take(lo, hi int32) (int32, bool) {
 	from, leaf, rank := (*tree)(nil), int32(-1), int32(nothing)
 	for k := bits.Len32(uint32(hi - lo)); k > 0; k-- {
 		t := &u[k]
-		if t.leaves == 0 || t.node[1].rank >= rank {
+		if t.leaves == 0 || t.node[1].rank >= rank || t.node[1].death > hi {
 			continue
 		}
 		if l, r := t.find(lo, hi, rank); l >= 0 {
