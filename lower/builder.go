@@ -11,25 +11,10 @@ import (
 
 // builder makes the program: passes add buffers, instructions and homes through it.
 type builder struct {
-	st *step
-	p  *program.Program
-	// Slabs for operands: a search lowers thousands of programs.
-	ops     slab[op]
-	regions slab[program.Region]
-	refs    slab[ref]
-}
-
-// slab hands out zeroed slices, many per allocation, but not so many that clearing them would matter to a small program.
-type slab[T any] struct{ free []T }
-
-func (s *slab[T]) take(n int) []T {
-	const many = 512
-	if n > len(s.free) {
-		s.free = make([]T, max(n, many))
-	}
-	list := s.free[:n:n]
-	s.free = s.free[n:]
-	return list
+	st      *step
+	p       *program.Program
+	scratch *workspace
+	regions slab[program.Region] // of the program's instructions
 }
 
 // op is an instruction whose operands are still graph values, or already regions.
@@ -140,11 +125,11 @@ func (b *builder) keepGradient(c int, s store) {
 // nodeOp builds the instruction of a node for rows [row, row+rows) of a micro-batch.
 func (b *builder) nodeOp(u *unit, n *graph.Node, dir program.Direction, row, rows, chunk int) *op {
 	st := b.st
-	o := &b.ops.take(1)[0]
+	o := &b.scratch.ops.take(1)[0]
 	o.in.Op, o.in.Attr, o.in.Stream = n.Op, n.Attr, device.Compute
 	o.in.Key = program.Key{Segment: u.segment, Micro: u.micro, Chunk: -1, Dir: dir}
 	o.in.Args = b.regions.take(len(n.Args))
-	o.refs = b.refs.take(len(n.Args))
+	o.refs = b.scratch.refs.take(len(n.Args))
 	switch n.Op {
 	case graph.CrossEntropy:
 		o.in.Attr.Grad = n.Attr.Grad && u.backward

@@ -67,6 +67,8 @@ type Options struct {
 	// Cuts adds, per parameter, element offsets at which its buffers are cut beyond
 	// those that the plan needs, so that programs of different plans can be compared.
 	Cuts [][]int
+	// Scratch, if not nil, is memory that programs lowered one after another share.
+	Scratch *Scratch
 	// Dump is called after every pass.
 	Dump func(pass string, p *program.Program)
 }
@@ -111,7 +113,7 @@ var passes = []pass{
 		return nil
 	}},
 	{"activations", func(lo *lowering) error {
-		lo.operands = indexOperands(lo.step.g, lo.units)
+		lo.operands = indexOperands(lo.builder, lo.units)
 		bufferActivations(lo.builder, lo.operands)
 		return nil
 	}},
@@ -140,11 +142,11 @@ var passes = []pass{
 		return nil
 	}},
 	{"place", func(lo *lowering) (err error) {
-		lo.rejected, err = placeBuffers(lo.ctx, lo.builder.p, &lo.step.opt)
+		lo.rejected, err = placeBuffers(lo.ctx, lo.builder, &lo.step.opt)
 		return err
 	}},
 	{"waits", func(lo *lowering) error {
-		addWaits(lo.builder.p)
+		addWaits(lo.builder)
 		return nil
 	}},
 }
@@ -188,6 +190,7 @@ func Lower(ctx context.Context, g *graph.Graph, pl *plan.Plan, opt Options) (*pr
 	if err != nil {
 		return nil, err
 	}
+	defer opt.Scratch.give(lo.builder.scratch)
 	for _, ps := range passes {
 		if err := ps.run(lo); err != nil {
 			return nil, fmt.Errorf("lowering, pass %s: %w", ps.name, err)
@@ -214,5 +217,5 @@ func newLowering(ctx context.Context, g *graph.Graph, pl *plan.Plan, opt Options
 	}
 	p := &program.Program{Name: modes[opt.Mode], Rank: opt.Rank, PlanHash: pl.Hash(), RowUnit: st.rowUnit, Capacity: opt.Capacity}
 	p.BatchRow = opt.Rank / geo.top.Depth * geo.rows() * pl.MicroBatches
-	return &lowering{ctx: ctx, step: st, builder: &builder{st: st, p: p}}, nil
+	return &lowering{ctx: ctx, step: st, builder: &builder{st: st, p: p, scratch: opt.Scratch.take()}}, nil
 }

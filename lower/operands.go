@@ -21,12 +21,13 @@ func (a operand) resolve(r program.Region) { a.op.in.Args[a.k] = r }
 type operands [graph.NumValueKinds][]operand
 
 // indexOperands lists the operands of all units.
-func indexOperands(g *graph.Graph, units []unit) *operands {
+func indexOperands(b *builder, units []unit) *operands {
+	g := b.st.g
 	var number [graph.NumValueKinds]int
 	eachOperand(g, units, func(kind graph.ValueKind, _ operand) { number[kind]++ })
 	var list operands
 	for kind, n := range number {
-		list[kind] = make([]operand, 0, n)
+		list[kind] = b.scratch.operands.take(n)[:0]
 	}
 	eachOperand(g, units, func(kind graph.ValueKind, a operand) { list[kind] = append(list[kind], a) })
 	return &list

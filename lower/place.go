@@ -37,7 +37,8 @@ const thoroughNodes = 20_000
 // placeBuffers assigns every buffer its address by solving one static allocation problem per
 // tier, so that nothing is allocated at run time. Height is the memory of the run.
 // Buffers shared with a base program keep its addresses. A program is rejected as Options.Reject says.
-func placeBuffers(ctx context.Context, p *program.Program, opt *Options) (rejected bool, err error) {
+func placeBuffers(ctx context.Context, b *builder, opt *Options) (rejected bool, err error) {
+	p := b.p
 	if opt.Mode == Update {
 		return false, placeAlike(p, opt.Base)
 	}
@@ -48,7 +49,7 @@ func placeBuffers(ctx context.Context, p *program.Program, opt *Options) (reject
 	var problems [device.NumTiers]alloc.Problem
 	var buffers [device.NumTiers][]int
 	for t := range device.NumTiers {
-		problems[t], buffers[t] = placement(p, live, t)
+		problems[t], buffers[t] = b.placement(live, t)
 		if opt.Quick {
 			problems[t].Capacity = opt.Capacity[t]
 		}
@@ -79,17 +80,18 @@ func placeBuffers(ctx context.Context, p *program.Program, opt *Options) (reject
 }
 
 // placement returns the allocation problem of a tier, and which buffers it is about.
-func placement(p *program.Program, live [][2]int, t device.Tier) (prob alloc.Problem, which []int) {
+func (b *builder) placement(live [][2]int, t device.Tier) (prob alloc.Problem, which []int) {
+	p := b.p
 	which = make([]int, 0, len(p.Buffers))
 	for i := range p.Buffers {
 		if p.Buffers[i].Tier == t && live[i][0] < live[i][1] {
 			which = append(which, i)
 		}
 	}
-	prob.Buffers = make([]alloc.Buffer, len(which))
+	prob.Buffers = b.scratch.buffers.take(len(which))
 	for k, i := range which {
-		b := &p.Buffers[i]
-		prob.Buffers[k] = alloc.Buffer{ID: b.Name, Lower: int64(live[i][0]), Upper: int64(live[i][1]), Size: b.Size, Align: b.Align, Fixed: b.Addr}
+		buf := &p.Buffers[i]
+		prob.Buffers[k] = alloc.Buffer{ID: buf.Name, Lower: int64(live[i][0]), Upper: int64(live[i][1]), Size: buf.Size, Align: buf.Align, Fixed: buf.Addr}
 	}
 	return prob, which
 }

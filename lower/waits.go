@@ -23,9 +23,10 @@ import (
 //	i7  h2d      copy w1 <- host
 //	i8  compute  linear y <- x, w1     wait=i7
 //	i9  compute  linear z <- y, w1     (i7 follows from i8, same stream)
-func addWaits(p *program.Program) {
-	w := &waiter{p: p, history: make([][]access, len(p.Buffers)), inherited: make([]clock, len(p.Buffers)), begun: make([]bool, len(p.Buffers))}
-	w.clocks = make([]clock, len(p.Instrs))
+func addWaits(b *builder) {
+	p := b.p
+	w := &waiter{p: p, history: make([][]access, len(p.Buffers)), inherited: b.scratch.clocks.take(len(p.Buffers)), begun: make([]bool, len(p.Buffers))}
+	w.accesses, w.clocks = &b.scratch.accesses, b.scratch.clocks.take(len(p.Instrs))
 	for i := range w.last {
 		w.last[i] = -1
 	}
@@ -69,11 +70,11 @@ type waiter struct {
 	begun     []bool
 	inherited []clock // per buffer: what must be complete before it is written
 	tiers     [device.NumTiers][]occupant
-	// Slabs and scratch.
-	accesses slab[access]
-	waits    slab[int]
-	deps     []int
-	fresh    []occupant
+	accesses  *slab[access]
+	waits     slab[int] // of the program's instructions
+	// Reused by each instruction.
+	deps  []int
+	fresh []occupant
 }
 
 func (w *waiter) instr(i int) {
