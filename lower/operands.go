@@ -22,15 +22,21 @@ type operands [graph.NumValueKinds][]operand
 
 // indexOperands lists the operands of all units.
 func indexOperands(b *builder, units []unit) *operands {
-	g := b.st.g
-	var number [graph.NumValueKinds]int
-	eachOperand(g, units, func(kind graph.ValueKind, _ operand) { number[kind]++ })
-	var list operands
-	for kind, n := range number {
-		list[kind] = b.scratch.operands.take(n)[:0]
+	list := &b.scratch.operands
+	for kind := range list {
+		list[kind] = list[kind][:0]
 	}
-	eachOperand(g, units, func(kind graph.ValueKind, a operand) { list[kind] = append(list[kind], a) })
-	return &list
+	for i := range units {
+		for _, o := range units[i].work {
+			for k := range o.refs {
+				if v := o.refs[k].value; v >= 0 {
+					kind := b.st.g.Values[v].Kind
+					list[kind] = append(list[kind], operand{i, k, o})
+				}
+			}
+		}
+	}
+	return list
 }
 
 // written returns how many operands of a kind are written: at least as many as there are instances of such values.
@@ -41,19 +47,6 @@ func (args *operands) written(kind graph.ValueKind) (n int) {
 		}
 	}
 	return n
-}
-
-// eachOperand visits the operands that are values of the graph, in the order of the program.
-func eachOperand(g *graph.Graph, units []unit, visit func(kind graph.ValueKind, a operand)) {
-	for i := range units {
-		for _, o := range units[i].work {
-			for k := range o.refs {
-				if v := o.refs[k].value; v >= 0 {
-					visit(g.Values[v].Kind, operand{i, k, o})
-				}
-			}
-		}
-	}
 }
 
 // resolve replaces operands by regions.

@@ -45,7 +45,7 @@ func recompute(b *builder, units []unit, kept *retention) {
 				if r.micro != u.micro {
 					continue // received here for a later unit
 				}
-				if r.value >= 0 && slices.Contains(made.copies, r.value) {
+				if r.value >= 0 && made.copied[r.value] {
 					r.copy = 1
 				}
 			}
@@ -98,24 +98,24 @@ func (kept *retention) swapped() []bool {
 
 // remaking says what the backward units of a layer, which are all alike, recompute.
 type remaking struct {
-	first  []int // by forward operator: the first row to recompute; past all rows if none
-	copies []int // values that have a recomputed instance
+	first  []int  // by forward operator: the first row to recompute; past all rows if none
+	copied []bool // by value: it has a recomputed instance
 }
 
 // remade returns the remaking of a segment.
 func (kept *retention) remade(segment int) *remaking {
 	if kept.remakings[segment] == nil {
 		seg, again := &kept.st.g.Segments[segment], kept.missing(segment)
-		r := &remaking{}
+		r := &remaking{copied: make([]bool, len(kept.st.g.Values))}
 		for n := range seg.Forward {
 			r.first = append(r.first, firstRow(&seg.Forward[n], again))
 		}
 		for v := range again {
-			r.copies = append(r.copies, v)
+			r.copied[v] = true
 		}
 		for _, v := range seg.Saved {
 			if kept.fate(segment, v).Swapped() {
-				r.copies = append(r.copies, v)
+				r.copied[v] = true
 			}
 		}
 		kept.remakings[segment] = r

@@ -33,7 +33,7 @@ func (s *Scratch) give(w *workspace) {
 type workspace struct {
 	ops      slab[op]
 	refs     slab[ref]
-	operands slab[operand]
+	operands operands
 	buffers  slab[alloc.Buffer]
 	clocks   slab[clock]
 	accesses slab[access]
@@ -42,7 +42,6 @@ type workspace struct {
 func (w *workspace) reset() {
 	w.ops.reset()
 	w.refs.reset()
-	w.operands.reset()
 	w.buffers.reset()
 	w.clocks.reset()
 	w.accesses.reset()
