@@ -15,11 +15,15 @@ func TestRestrict(t *testing.T) {
 		items, _ := randomItems(rng, 1+rng.IntN(12), 1+rng.Int64N(20))
 		items = items[rng.IntN(len(items)):]
 		var buffers []Buffer
+		start := rng.Int64N(1000) - 500
 		for i := range items {
-			buffers = append(buffers, Buffer{Lower: int64(items[i].Lo), Upper: int64(items[i].Hi)})
+			buffers = append(buffers, Buffer{Lower: start + int64(items[i].Lo), Upper: start + int64(items[i].Hi)})
 		}
 		want := make([]parts.Item, len(buffers))
 		most := sortTimes(buffers, want)
+		if got, sections := compress(buffers); sections != most || !slices.EqualFunc(got, want, alike) {
+			t.Fatalf("seed %d: %d sections of %v, want %d of %v", seed, sections, got, most, want)
+		}
 		if sections := parts.Restrict(items); sections != most {
 			t.Fatalf("seed %d: %d sections, want %d", seed, sections, most)
 		}
@@ -30,6 +34,9 @@ func TestRestrict(t *testing.T) {
 		}
 	}
 }
+
+// alike reports whether two items live in the same sections.
+func alike(a, b parts.Item) bool { return a.Lo == b.Lo && a.Hi == b.Hi }
 
 // In whatever order niches are filled, the packing is the same: here always the
 // leftmost of the lowest.

@@ -264,3 +264,26 @@ func TestPassesNamed(t *testing.T) {
 		}
 	}
 }
+
+// TestScratch: nothing of what one program leaves in the memory that they share is in the next.
+func TestScratch(t *testing.T) {
+	rng := testkit.Rand(t)
+	scratch := &Scratch{}
+	for range testkit.Count(10, 30, 200) {
+		for _, lo := range drawLowerings(t, rng) {
+			opt := lo.step.opt
+			alone, err := Lower(t.Context(), lo.step.g, lo.step.pl, opt)
+			if err != nil {
+				t.Fatal(err)
+			}
+			opt.Scratch = scratch
+			shared, err := Lower(t.Context(), lo.step.g, lo.step.pl, opt)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if alone.String() != shared.String() {
+				t.Fatalf("the program of rank %d, mode %s, differs if it shares memory with others: plan %+v", opt.Rank, modes[opt.Mode], lo.step.pl)
+			}
+		}
+	}
+}
