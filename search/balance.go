@@ -35,32 +35,45 @@ import (
 // effort allows.
 const mostKinds = 12
 
-// divideMemory improves the fastest candidates, one of each kind: all of them in whole layers, then the faster two
-// thirds further.
+// divideMemory improves the fastest candidates, one of each kind.
 func divideMemory(ctx context.Context, p *problem, found shortlist) (shortlist, error) {
+	return race(ctx, p, found, memoryField(p, found))
+}
+
+// race divides the memory of candidates, by ever smaller steps. After each round those that are too far behind drop
+// out.
+func race(ctx context.Context, p *problem, found shortlist, field []*balancing) (shortlist, error) {
 	if p.req.Pins.dividesMemory() {
 		return found, nil
 	}
-	field := memoryField(p, found)
-	for _, part := range []func(*balancing, context.Context) error{(*balancing).divideLayers, (*balancing).divideParts} {
+	for round := 0; len(field) > 0; round++ {
+		var going []*balancing
 		for _, b := range field {
 			if p.told.exhausted() {
 				break
 			}
 			p.told.say("planning: dividing the memory of " + b.best.Label)
 			start := b.best
-			if err := part(b, ctx); err != nil {
+			more, err := b.divide(ctx, round)
+			if err != nil {
 				return nil, err
 			}
 			if b.best != start {
 				found = found.add(b.best)
 			}
+			if more {
+				going = append(going, b)
+			}
 		}
-		slices.SortStableFunc(field, func(a, b *balancing) int { return cmp.Compare(a.best.Seconds(), b.best.Seconds()) })
-		field = field[:(2*len(field)+2)/3]
+		slices.SortStableFunc(going, func(a, b *balancing) int { return cmp.Compare(a.best.Seconds(), b.best.Seconds()) })
+		field = slices.DeleteFunc(going, func(b *balancing) bool { return b.best.Seconds() > behind(round)*found[0].Seconds() })
 	}
 	return found, nil
 }
+
+// behind returns how far, as a ratio of times, a candidate may be behind the fastest after a round of a race to stay
+// in it: the smaller the steps, the less they can still gain.
+func behind(round int) float64 { return 1 + max(0.16/float64(int(1)<<round), 0.04) }
 
 // memoryField returns where to begin to divide memory.
 func memoryField(p *problem, found shortlist) (field []*balancing) {
@@ -134,13 +147,20 @@ type spend struct {
 	updates   int
 }
 
-// divideLayers divides memory in whole layers, and the updates of chunks that are not on the device.
-func (b *balancing) divideLayers(ctx context.Context) error {
-	if err := b.divideUpdates(ctx); err != nil {
-		return err
+// divide divides memory, and the updates of chunks that are not on the device, by steps that become smaller from
+// round to round, and reports whether there are smaller ones. In the last round layers are cut.
+func (b *balancing) divide(ctx context.Context, round int) (more bool, err error) {
+	if round == 0 {
+		if err := b.divideUpdates(ctx); err != nil {
+			return false, err
+		}
 	}
 	const fewest = 2 // one may be a norm, too small to move by itself
-	return b.moveMemory(ctx, max(len(b.best.Plan.Chunks)/4, fewest))
+	step := max(len(b.best.Plan.Chunks)/4, fewest) >> round
+	if step == 0 {
+		return false, b.divideParts(ctx)
+	}
+	return true, b.moveBy(ctx, step)
 }
 
 // divideParts divides memory in parts of layers, where some but not all chunks stay. It also tunes the
@@ -193,16 +213,21 @@ var heads = []spend{{head: 1}, {head: -1}, {head: 2}, {head: -2}, {head: -3}}
 // many, down to one.
 func (b *balancing) moveMemory(ctx context.Context, step int) error {
 	for ; step >= 1; step /= 2 {
-		n, m := step, int64(step)
-		moves := []spend{{residents: n}, {residents: -n}, {spare: m}, {spare: -m}, {residents: n, spare: -m}, {residents: -n, spare: m}}
-		if step == 1 {
-			moves = slices.Concat([]spend{{}}, heads, moves, []spend{{prefetch: 1}, {prefetch: -1}, {head: 1, spare: -1}, {head: -1, spare: 1}, {head: 1, residents: -1}, {head: -1, residents: 1}})
-		}
-		if err := b.tryMoves(ctx, moves, step); err != nil {
+		if err := b.moveBy(ctx, step); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// moveBy moves memory between uses, step chunks or layers at a time.
+func (b *balancing) moveBy(ctx context.Context, step int) error {
+	n, m := step, int64(step)
+	moves := []spend{{residents: n}, {residents: -n}, {spare: m}, {spare: -m}, {residents: n, spare: -m}, {residents: -n, spare: m}}
+	if step == 1 {
+		moves = slices.Concat([]spend{{}}, heads, moves, []spend{{prefetch: 1}, {prefetch: -1}, {head: 1, spare: -1}, {head: -1, spare: 1}, {head: 1, residents: -1}, {head: -1, residents: 1}})
+	}
+	return b.tryMoves(ctx, moves, step)
 }
 
 // tryMoves tries changes in turn, each for as long as it helps.
@@ -277,32 +302,11 @@ func (b *balancing) resizeHead(ch choice, by int) int {
 	return rows
 }
 
-// leastRecomputation finds the least recomputation that fits, to within some rungs, or nil. It
-// starts at the choice's rung and takes doubling steps, then bisects.
+// leastRecomputation finds the least recomputation that fits, to within some rungs, or nil. It starts at the choice's
+// rung.
 func (b *balancing) leastRecomputation(ctx context.Context, ch choice, within int) (*Candidate, error) {
-	levels := b.levels
-	at := max(levels.rung(ch.keep), 0)
-	no, yes := -1, len(levels) // does not fit, fits
-	var fits *Candidate
-	for step := within; yes-no > 1 && (fits == nil || yes-no > within); {
-		ch.keep = levels[at]
-		c, err := b.p.evaluate(ctx, ch)
-		if err != nil {
-			return nil, err
-		}
-		if c.Fits {
-			yes, fits = at, c
-		} else {
-			no = at
-		}
-		switch {
-		case yes == len(levels):
-			at, step = min(at+step, len(levels)-1), 2*step
-		case no == -1:
-			at, step = max(at-step, 0), 2*step
-		default:
-			at = (no + yes) / 2
-		}
-	}
-	return fits, nil
+	start := max(b.levels.rung(ch.keep), 0)
+	rungs := border{b.p, everyTier, len(b.levels), func(i int) choice { ch.keep = b.levels[i]; return ch }, within}
+	_, fit, err := rungs.find(ctx, start)
+	return fit, err
 }

@@ -45,7 +45,6 @@ func Evaluate(ctx context.Context, req *Request, pl *plan.Plan, m *Machine, labe
 	opt := req.Options
 	opt.Capacity = m.Capacity
 	c := &Candidate{Plan: pl, Label: label, Fits: true}
-	together := int64(0)
 	first := 0
 	if pl.Pipeline == nil && pl.Ranks > 1 {
 		var err error
@@ -61,13 +60,20 @@ func Evaluate(ctx context.Context, req *Request, pl *plan.Plan, m *Machine, labe
 		}
 		c.Fits = c.Fits && p.Fits()
 		c.Programs = append(c.Programs, p)
-		together += (p.Height[device.DeviceTier] + p.Height[device.HostTier]) * int64(pl.Replicas())
 	}
-	if m.Shared > 0 && together > m.Shared {
+	if m.Shared > 0 && c.together() > m.Shared {
 		c.Fits = false
 	}
 	c.Program = c.Programs[0]
 	return c, nil
+}
+
+// together returns the bytes of device and host that the ranks of all replicas need.
+func (c *Candidate) together() (sum int64) {
+	for _, p := range c.Programs {
+		sum += (p.Height[device.DeviceTier] + p.Height[device.HostTier]) * int64(c.Plan.Replicas())
+	}
+	return sum
 }
 
 // Complete lowers the programs of all ranks and reports whether each fits: shards

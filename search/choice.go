@@ -7,6 +7,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/program"
 )
 
 // What a plan is made of before it is a plan.
@@ -80,21 +81,33 @@ type choice struct {
 	short     bool // the step is shortened, see short.go
 }
 
-// evaluate lowers the plan of a choice and checks its memory.
+// evaluate lowers the plan of a choice and checks its memory. Many choices are met again on other ways, and most of
+// these do not fit, so the needs of those that do not are remembered.
 func (p *problem) evaluate(ctx context.Context, ch choice) (*Candidate, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	p.told.evaluated++
 	pl, where, label := p.plan(ch)
+	key := fmt.Sprint(ch)
+	if needs := p.refused[key]; needs != nil {
+		return &Candidate{Plan: pl, Programs: needs, Program: needs[0], Label: label, Kind: where, choice: ch}, nil
+	}
+	p.told.evaluated++
 	c, err := p.judge(ctx, pl, label, ch.short)
-	if c != nil {
-		c.choice, c.Kind = ch, where
-		for _, prog := range c.Programs {
-			p.told.lowered += len(prog.Instrs)
+	if err != nil {
+		return nil, err
+	}
+	c.choice, c.Kind = ch, where
+	for i, prog := range c.Programs {
+		p.told.lowered += len(prog.Instrs)
+		if !c.Fits {
+			c.Programs[i] = &program.Program{Rank: prog.Rank, Height: prog.Height, Bound: prog.Bound, Capacity: prog.Capacity}
 		}
 	}
-	return c, err
+	if c.Program = c.Programs[0]; !c.Fits {
+		p.refused[key] = c.Programs
+	}
+	return c, nil
 }
 
 // plan returns the plan of a choice, the name of its placement, and a description.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sort"
 
 	"github.com/athanor-llm/athanor/device"
 )
@@ -165,14 +164,7 @@ func (e *enumeration) tryLadders(ctx context.Context, ch choice, ladders []ladde
 // fits, in the first style where one does; nil if none fits.
 func (e *enumeration) climbLadder(ctx context.Context, ch choice, l ladder) (*Candidate, error) {
 	for _, ch.st = range e.p.styles(e.of, ch.b, ch.r) {
-		ch.residents = 0
-		at := func(i int) choice { ch.keep = l[i]; return ch }
-		fit, err := e.p.firstThatFits(ctx, e.of, len(l), at)
-		if fit == nil && err == nil {
-			if ch.residents, err = e.p.residentsToFitHost(ctx, at(len(l)-1)); ch.residents > 0 && err == nil {
-				fit, err = e.p.firstThatFits(ctx, e.of, len(l), at)
-			}
-		}
+		fit, err := e.firstRung(ctx, ch, l)
 		if err != nil {
 			return nil, err
 		}
@@ -180,6 +172,24 @@ func (e *enumeration) climbLadder(ctx context.Context, ch choice, l ladder) (*Ca
 			continue
 		}
 		return fit, e.keep(ctx, fit) // styles that need less memory are slower
+	}
+	return nil, nil
+}
+
+// firstRung returns the candidate with the first activation policy of a ladder that fits, nil if none does. Where the
+// host is too small, chunks stay on the device, for which more activations must leave it. So both are found in turn.
+func (e *enumeration) firstRung(ctx context.Context, ch choice, l ladder) (*Candidate, error) {
+	const turns = 6
+	for range turns {
+		held, err := e.p.firstThatDeviceHolds(ctx, e.of, len(l), func(i int) choice { ch.keep = l[i]; return ch })
+		if err != nil || held == nil || held.Fits {
+			return held, err
+		}
+		residents, err := e.p.residentsToFitHost(ctx, held)
+		if err != nil || residents <= ch.residents {
+			return nil, err
+		}
+		ch.residents = residents
 	}
 	return nil, nil
 }
@@ -201,51 +211,56 @@ func (e *enumeration) keep(ctx context.Context, c *Candidate) error {
 	return nil
 }
 
-// residentsToFitHost returns how many chunks must be on the device for the others to fit on the host; 0 if it is
-// not the host that is short of memory.
-func (p *problem) residentsToFitHost(ctx context.Context, ch choice) (int, error) {
-	if p.req.Pins.placesChunks() || p.bytesPlaced(ch.r, device.HostTier) <= float64(p.machine.Capacity[device.HostTier]) {
+// residentsToFitHost returns how many of a candidate's chunks must be on the device for the others to fit on the host;
+// 0 if it is not the host that is short of memory, or if not even all are enough.
+func (p *problem) residentsToFitHost(ctx context.Context, c *Candidate) (int, error) {
+	now, all := c.choice.residents, len(c.Plan.Chunks)
+	if p.req.Pins.placesChunks() || c.choice.r.state == device.DeviceTier || now == all || !c.Program.ExceedsCapacity(device.HostTier) {
 		return 0, nil
 	}
-	c, err := p.evaluate(ctx, ch)
-	if err != nil || c.Program.ExceedsCapacity(device.DeviceTier) {
+	b := border{p, []device.Tier{device.HostTier}, all - now + 1, func(i int) choice {
+		ch := c.choice
+		ch.residents = now + i
+		return ch
+	}, 1}
+	i, _, err := b.find(ctx, min(b.reckon(device.HostTier, 0, c), b.n-1))
+	if err != nil || i == b.n {
 		return 0, err
 	}
-	chunks := len(c.Plan.Chunks)
-	var failed error
-	n := 1 + sort.Search(chunks-1, func(i int) bool {
-		ch.residents = i + 1
-		c, err := p.evaluate(ctx, ch)
-		failed = cmp.Or(failed, err)
-		return err != nil || !c.Program.ExceedsCapacity(device.HostTier)
-	})
-	return n, failed
+	return now + i, nil
 }
 
-// firstThatFits finds by bisection the first of n choices that fits; nil if none does.
-// Choices must be sorted by decreasing memory.
+// firstThatFits finds the first of n choices that fits; nil if none does. Choices must be sorted by decreasing need
+// of the device's memory.
 func (p *problem) firstThatFits(ctx context.Context, of aim, n int, at func(int) choice) (*Candidate, error) {
-	last, err := p.evaluate(ctx, at(n-1))
-	if err != nil || last.Program.ExceedsCapacity(device.DeviceTier) {
-		return nil, err // the last choice needs least device memory, though it may need more of other tiers
+	held, err := p.firstThatDeviceHolds(ctx, of, n, at)
+	if err != nil || held == nil || !held.Fits {
+		return nil, err
 	}
-	if of != fastestPlan && last.Fits {
-		return last, nil
+	return held, nil
+}
+
+// firstThatDeviceHolds finds the first of n choices that fits. If none does, it returns the one that the device holds
+// and that exceeds other tiers least; nil if the device holds none.
+func (p *problem) firstThatDeviceHolds(ctx context.Context, of aim, n int, at func(int) choice) (*Candidate, error) {
+	if of != fastestPlan {
+		if last, err := p.evaluate(ctx, at(n-1)); err != nil || last.Fits {
+			return last, err
+		}
 	}
-	fits := map[int]*Candidate{}
-	var failed error
-	i := sort.Search(n, func(i int) bool {
-		c, err := p.evaluate(ctx, at(i))
-		if err != nil {
-			failed = cmp.Or(failed, err)
-			return true
-		}
-		if c.Fits {
-			fits[i] = c
-		}
-		return c.Fits
-	})
-	return fits[i], failed
+	b := border{p, []device.Tier{device.DeviceTier}, n, at, 1}
+	i, held, err := b.find(ctx, n-1) // it needs least of the device's memory, though it may need more of other tiers
+	if err != nil || held == nil || held.Fits {
+		return held, err
+	}
+	rest := border{p, everyTier, n - i, func(k int) choice { return at(i + k) }, 1}
+	if _, fit, err := rest.find(ctx, 0); err != nil || fit != nil { // later ones may swap to farther tiers
+		return fit, err
+	}
+	if last, err := p.evaluate(ctx, at(n-1)); err != nil || last.Program.Height[device.HostTier] < held.Program.Height[device.HostTier] {
+		return last, err
+	}
+	return held, nil
 }
 
 // mostResidents returns, simulated, a candidate's plan with as many more chunks as fit wholly on the device, starting

@@ -299,16 +299,14 @@ func (t *task) lower(ctx context.Context, st style) (*Candidate, error) {
 	}
 	t.p.told.evaluated++
 	c := &Candidate{Plan: pl, Label: t.label(), Kind: fmt.Sprintf("%s on %d ranks", t.name, t.depth), Fits: true}
-	var together int64
 	for rank := range t.depth {
 		p, err := t.lowerRank(ctx, pl, rank)
 		if err != nil || p == nil {
 			return nil, err
 		}
 		c.Programs = append(c.Programs, p)
-		together += (p.Height[device.DeviceTier] + p.Height[device.HostTier]) * int64(t.replicas)
 	}
-	if t.p.machine.Shared > 0 && together > t.p.machine.Shared {
+	if t.p.machine.Shared > 0 && c.together() > t.p.machine.Shared {
 		return nil, nil
 	}
 	hash := pl.Hash() // each rank was lowered before the later ranks' recomputation was decided

@@ -5,11 +5,12 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/program"
 )
 
 // problem is what a search is about: the request, the machine, and what follows from these. It never changes, so
 // stages may read it in any order; but what follows from the machine's prices is not kept in it, since
-// measurements improve them. Two values hang from it that stages share: the recorder, and a cache.
+// measurements improve them. Three values hang from it that stages share: the recorder, and two caches.
 type problem struct {
 	req        *Request
 	machine    *Machine
@@ -24,12 +25,13 @@ type problem struct {
 	census          *census
 	told            *recorder
 	growths         growths
+	refused         map[string][]*program.Program // what choices need that do not fit, by choice
 }
 
 func newProblem(req *Request, m *Machine) *problem {
 	g, ranks := req.Graph, max(req.Ranks, 1)
 	p := &problem{req: req, machine: m, graph: g, prices: prices{req, m}, ranks: ranks, batch: req.GlobalBatch / ranks,
-		placements: residenciesOf(ranks), census: newCensus(g), told: &recorder{}, growths: growths{}}
+		placements: residenciesOf(ranks), census: newCensus(g), told: &recorder{}, growths: growths{}, refused: map[string][]*program.Program{}}
 	for i, param := range g.Params {
 		if n := float64(g.Stored(i).Elems()); param.Frozen {
 			p.frozen += n
@@ -49,6 +51,7 @@ func (p *problem) updatedBy(what string) *problem {
 	other, req := *p, *p.req
 	req.Pins.Update = what
 	other.req, other.prices.req = &req, &req
+	other.refused = map[string][]*program.Program{}
 	return &other
 }
 

@@ -10,9 +10,10 @@ type recorder struct {
 	pipelined int          // instructions of pipelines
 }
 
-// enough is about half a minute's work, in instructions lowered. Once there is a plan, the enumeration may take
-// half of that, and each stage that improves what it found a quarter, plus what earlier stages have left.
-const enough = 6_000_000
+// enough is some seconds' work, in instructions lowered. Once there is a plan, the enumeration may take half of that,
+// and each stage that improves what it found a quarter. What a stage leaves is not given to others: gains come early
+// in each.
+const enough = 3_000_000
 
 // say tells the user what is being done.
 func (r *recorder) say(text string) {
@@ -23,9 +24,6 @@ func (r *recorder) say(text string) {
 
 // begin allows that many more instructions to be lowered, whatever earlier stages have left.
 func (r *recorder) begin(instructions int) { r.allowed = r.lowered + instructions }
-
-// allow allows that many more instructions to be lowered than earlier stages have left.
-func (r *recorder) allow(instructions int) { r.allowed = max(r.allowed, r.lowered) + instructions }
 
 // exhausted reports whether as much has been lowered as the present stage may lower.
 func (r *recorder) exhausted() bool { return r.lowered > r.allowed }

@@ -48,7 +48,7 @@ func searchUniform(ctx context.Context, p *problem, found shortlist) (shortlist,
 		}
 		e.again = len(e.found) == 0
 		for _, s := range improvements {
-			p.told.allow(enough / 4)
+			p.told.begin(enough / 4)
 			if len(e.found) == 0 {
 				break
 			}

@@ -128,13 +128,13 @@ func (b *balancing) tuneUpdates(ctx context.Context) error {
 	return nil
 }
 
-// deferUpdates defers the updates of the fastest candidate of each kind, and redivides memory for the fastest of
-// these. Deferred candidates are kept only if they save enough.
+// deferUpdates defers the updates of the fastest candidate of each kind, and redivides memory, for which they run a
+// race. Deferred candidates are kept only if they save enough.
 func deferUpdates(ctx context.Context, p *problem, found shortlist) (shortlist, error) {
 	const most = 8
-	p.told.allow(enough / 4)
+	p.told.begin(enough / 4)
 	now := found[0].Seconds()
-	var list []*Candidate
+	var field []*balancing
 	for _, c := range found.ofKinds(most) {
 		if p.told.exhausted() {
 			break
@@ -144,11 +144,19 @@ func deferUpdates(ctx context.Context, p *problem, found shortlist) (shortlist, 
 			return nil, err
 		}
 		if later != nil {
-			found, list = found.add(later), append(list, later)
+			found, field = found.add(later.best), append(field, later)
 		}
 	}
-	found, err := polish(ctx, p, found, list)
+	found, err := race(ctx, p, found, field)
 	if err != nil {
+		return nil, err
+	}
+	list := make([]*Candidate, len(field))
+	for i, b := range field {
+		list[i] = b.best
+	}
+	p.told.begin(enough / 4)
+	if found, err = polish(ctx, p, found, list); err != nil {
 		return nil, err
 	}
 	if found[0].Seconds() > now*(1-convincing) {
@@ -157,21 +165,14 @@ func deferUpdates(ctx context.Context, p *problem, found shortlist) (shortlist, 
 	return found, nil
 }
 
-// deferUpdatesOf returns a candidate with deferred updates, redivided between cores and device; nil if
-// that does not fit.
-func deferUpdatesOf(ctx context.Context, p *problem, c *Candidate) (*Candidate, error) {
+// deferUpdatesOf begins to divide the memory of a candidate with deferred updates; nil if that does not fit.
+func deferUpdatesOf(ctx context.Context, p *problem, c *Candidate) (*balancing, error) {
 	b, ch := newBalancing(p, c), c.choice
 	ch.deferred = true
 	later, err := b.leastRecomputation(ctx, ch, len(b.levels)+1)
 	if err != nil || later == nil {
 		return nil, err
 	}
-	if err := later.simulate(p.machine); err != nil {
-		return nil, err
-	}
 	b.best = later
-	if err := b.tuneUpdates(ctx); err != nil {
-		return nil, err
-	}
-	return b.best, nil
+	return b, later.simulate(p.machine)
 }
