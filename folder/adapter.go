@@ -172,6 +172,9 @@ func (c *adapterConfig) check(all map[string]any) error {
 	if !slices.Contains(plainInits, c.Init) {
 		return fmt.Errorf("init_lora_weights is %v: such an adapter changes the model's own weights when it is loaded, which is not supported; hint: save it with PEFT's path_initial_model_for_weight_conversion, which makes it one that does not", c.Init)
 	}
+	if !trivial(all["trainable_token_indices"]) {
+		return errors.New("trainable_token_indices names rows of the embedding that are trained by themselves, which is not supported; hint: merge the adapter with PEFT's merge_and_unload, or train the whole embedding by modules_to_save: [embed_tokens]")
+	}
 	for key, v := range all {
 		if !trivial(v) && !slices.Contains(adapterKeys, key) {
 			return fmt.Errorf("%s is %v, which is not supported; hint: use an adapter without this setting", key, v)
@@ -198,7 +201,7 @@ func (c *adapterConfig) adapted(m *model.Model, set *safetensors.Set) (*model.Mo
 		return nil, err
 	}
 	c.resize(&part, set)
-	if err := errors.Join(checkUsed(set, &part, true), checkCopies(set, &part)); err != nil {
+	if err := checkUsed(set, &part, true); err != nil {
 		return nil, err
 	}
 	return &part, nil
@@ -208,6 +211,10 @@ func (c *adapterConfig) adapted(m *model.Model, set *safetensors.Set) (*model.Mo
 func (c *adapterConfig) addWhole(m *model.Model, names []string) error {
 	if !c.Tying {
 		m.Part(c.Whole)
+	}
+	embedding := m.Params()[0].Name
+	if _, _, adapted := m.Factors(embedding); adapted && c.Tying && m.Tied {
+		return fmt.Errorf("ensure_weight_tying is true and %s has an adapter: factors that embedding and head share are not supported; hint: merge the adapter with PEFT's merge_and_unload, or train embed_tokens by modules_to_save", embedding)
 	}
 	if err := m.TrainWhole(c.Whole...); err != nil {
 		return err
@@ -229,24 +236,6 @@ func (c *adapterConfig) resize(m *model.Model, set *safetensors.Set) {
 			return
 		}
 	}
-}
-
-// checkCopies refuses an adapter that stores a parameter twice, and not the same.
-func checkCopies(set *safetensors.Set, m *model.Model) error {
-	for _, p := range m.Params() {
-		equal, _ := m.PEFT().Copies(p)
-		for _, name := range equal {
-			other := p
-			other.Parts = name
-			if _, there := set.Lookup(name); !there {
-				continue
-			}
-			if err := equalRows(set, p, other); err != nil {
-				return suggest.Add(err, "save the adapter again, or set ensure_weight_tying to false in adapter_config.json if embedding and head were trained apart")
-			}
-		}
-	}
-	return nil
 }
 
 // OpenAdapter opens the factors in a PEFT folder, and verifies those of a checkpoint as OpenWeights does.

@@ -64,6 +64,7 @@ func (f *Folder) export(ctx context.Context, create checkpoint.Create, as safete
 			return err
 		}
 	}
+	f = f.parted()
 	if f.Model.Files != (model.Files{}) {
 		if files["config.json"], err = family.Resized(f.Model, files["config.json"]); err != nil {
 			return err
@@ -90,6 +91,19 @@ func (f *Folder) export(ctx context.Context, create checkpoint.Create, as safete
 		}
 	}
 	return safetensors.WriteSet(create, "model", ShardBytes, map[string]string{"format": "pt"}, list)
+}
+
+// parted returns the folder as it is merged: if the head is the embedding and one of the two has an adapter, they become two matrices.
+func (f *Folder) parted() *Folder {
+	_, _, embedding := f.Model.Factors(f.Model.Params()[0].Name)
+	_, _, head := f.Model.Factors(f.Model.HeadName())
+	if !f.Model.Tied || !embedding && !head {
+		return f
+	}
+	two, m := *f, *f.Model
+	m.Tied, m.Files.Tied = false, true
+	two.Model = &m
+	return &two
 }
 
 // merger adds adapters to weights. A tensor in files is a whole weight, or some rows of one: those
@@ -213,10 +227,14 @@ func (m *merger) add(weight []float32, p model.Param, first int) error {
 	if err != nil {
 		return err
 	}
+	inOut := m.Model.InOut() && p.Layer >= 0 && p.Layer < m.Model.Layers
+	if table := m.params[nameA]; table.Transposed { // of an embedding, whose rows are its inputs
+		a, b = transposed(b, p.Cols, m.Model.LoRA.Rank), a
+	}
 	rank, each := m.Model.LoRA.Rank, p.Rows/max(p.Experts, 1)
 	for row, end := first, first+len(weight)/p.Cols; row < end; {
 		n := min(end-row, each-row%each)
-		addProduct(weight[(row-first)*p.Cols:], a[row/each*rank*p.Cols:], b[row*rank:], n, p.Cols, m.Model)
+		addProduct(weight[(row-first)*p.Cols:], a[row/each*rank*p.Cols:], b[row*rank:], [3]int{n, p.Cols, rank}, inOut)
 		row += n
 	}
 	return nil
@@ -238,7 +256,7 @@ func (m *merger) factor(name string) ([]float32, error) {
 			values[i] *= s
 		}
 	}
-	if p.Experts > 0 && p.Reordered() { // files order them differently from their weights, while GPT-NeoX's factors are ordered like its weights
+	if (p.Experts > 0 || p.Transposed) && p.Reordered() { // files order them differently from their weights, while GPT-NeoX's factors are ordered like its weights
 		ours := make([]float32, len(values))
 		p.FromFile(ours, values)
 		values = ours
@@ -247,12 +265,12 @@ func (m *merger) factor(name string) ([]float32, error) {
 	return values, nil
 }
 
-// addProduct adds B.A to a weight [out, in], or its transpose to one [in, out].
-func addProduct(weight, a, b []float32, rows, cols int, m *model.Model) {
-	rank := m.LoRA.Rank
+// addProduct adds B.A to a weight [out, in], or its transpose to one [in, out]. size has the weight's rows and columns, and the rank.
+func addProduct(weight, a, b []float32, size [3]int, inOut bool) {
+	rows, cols, rank := size[0], size[1], size[2]
 	form, in := gemm.NN, cols
 	left, right := gemm.Matrix{Data: b, Stride: rank}, gemm.Matrix{Data: a, Stride: in}
-	if m.InOut() {
+	if inOut {
 		form, in = gemm.TN, rows
 		left, right = gemm.Matrix{Data: a, Stride: in}, gemm.Matrix{Data: transposed(b, cols, rank), Stride: cols}
 	}

@@ -74,7 +74,29 @@ func (s *Source) Check(m *model.Model, folderOf func(p model.Param) string) erro
 			return WeightsError(folderOf(p), fmt.Errorf("parameter %s: %w", p.Name, err))
 		}
 	}
-	return WeightsError(folderOf(params[0].Original()), checkUsed(s.Base, m, false))
+	return errors.Join(s.checkCopies(m), WeightsError(folderOf(params[0].Original()), checkUsed(s.Base, m, false)))
+}
+
+// checkCopies refuses an adapter whose files have a parameter more than once, and not the same.
+func (s *Source) checkCopies(m *model.Model) error {
+	if s.Adapter == nil {
+		return nil
+	}
+	for _, p := range m.Params() {
+		equal, _ := m.PEFT().Copies(p)
+		for _, name := range equal {
+			other := p
+			other.Whole, other.Parts = true, name
+			if _, there := s.Adapter.Lookup(name); !there {
+				continue
+			}
+			set, q := s.find(p)
+			if err := equalRows(set, q, s.Adapter, other); err != nil {
+				return suggest.Add(err, "save the adapter again, or set ensure_weight_tying to false in adapter_config.json if embedding and head were trained apart")
+			}
+		}
+	}
+	return nil
 }
 
 // checkUsed refuses files with a tensor that belongs to no parameter of a model, or to none of its adapters: its
@@ -82,15 +104,15 @@ func (s *Source) Check(m *model.Model, folderOf func(p model.Param) string) erro
 func checkUsed(set *safetensors.Set, m *model.Model, adapters bool) error {
 	known := map[string]bool{m.HeadName(): !adapters} // even if it is tied, see CheckTied
 	for _, p := range m.Params() {
+		equal, others := m.PEFT().Copies(p)
+		for _, name := range append(equal, others...) {
+			known[name] = true
+		}
 		switch {
 		case adapters && !p.InAdapter() || !adapters && p.Adapter:
 			continue
 		case !adapters:
 			p = p.Original()
-		}
-		equal, others := m.PEFT().Copies(p)
-		for _, name := range append(equal, others...) {
-			known[name] = true
 		}
 		if blocks, scales, ok := packed(set, p); ok {
 			known[blocks.Name], known[scales.Name] = true, true
@@ -174,17 +196,17 @@ func CheckTied(set *safetensors.Set, m *model.Model) error {
 	if _, there := set.Lookup(head.Name); !(m.Tied || m.Files.Tied) || !there {
 		return nil
 	}
-	return suggest.Add(equalRows(set, embedding, head), "set tie_word_embeddings to false there if the head has weights of its own")
+	return suggest.Add(equalRows(set, embedding, set, head), "set tie_word_embeddings to false there if the head has weights of its own")
 }
 
 // equalRows compares two matrices that are tied.
-func equalRows(set *safetensors.Set, a, b model.Param) error {
+func equalRows(setA *safetensors.Set, a model.Param, setB *safetensors.Set, b model.Param) error {
 	one, other := make([]float32, a.Cols), make([]float32, a.Cols)
 	for row := range a.Rows {
-		if err := readPart(set, a, row*a.Cols, one); err != nil {
+		if err := readPart(setA, a, row*a.Cols, one); err != nil {
 			return fmt.Errorf("parameter %s: %w", a.Name, err)
 		}
-		if err := readPart(set, b, row*a.Cols, other); err != nil {
+		if err := readPart(setB, b, row*a.Cols, other); err != nil {
 			return fmt.Errorf("parameter %s: %w", b.Name, err)
 		}
 		if !slices.Equal(one, other) {

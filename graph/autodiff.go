@@ -360,8 +360,17 @@ func diffCrossEntropy(b *differentiator, n *Node) {
 	}
 	v := b.g.Values[logits.Value]
 	again := Use{b.tokens("again", v.Cols, v.DType, v.Cuts...), logits.Lo, logits.Hi}
-	made := b.seg.Forward[slices.IndexFunc(b.seg.Forward, func(n Node) bool { return n.Args[0] == logits })]
-	b.node(made.Op, made.Attr, append([]Use{again}, made.Args[1:]...)...)
+	made := slices.IndexFunc(b.seg.Forward, func(n Node) bool { return n.Args[0] == logits })
+	for _, n := range b.seg.Forward[made:] { // with those of an adapter
+		if n.Op == CrossEntropy {
+			break
+		}
+		args := slices.Clone(n.Args)
+		if args[0] == logits {
+			args[0] = again
+		}
+		b.node(n.Op, n.Attr, args...)
+	}
 	b.node(CrossEntropy, Attr{Grad: true}, b.all(b.tokens("nll.again", 1, F32)), again, n.Args[CrossEntropyTargets], n.Args[CrossEntropyScalars], b.all(b.pull))
 	b.grad[logits.Value] = again.Value
 }

@@ -254,8 +254,25 @@ func (b *builder) embed() int {
 		attr.Seq = g.Seq
 		b.node(Embed, attr, b.all(x), b.all(g.Tokens), wte, pos)
 	}
+	if table, up, ok := m.Factors(b.list[0].Name); ok {
+		low := b.tokens("x0.low", m.LoRA.Rank, g.DType)
+		if g.Context > 0 {
+			b.node(EmbedAt, attr, b.all(low), b.all(g.Tokens), b.param(table), absent, b.all(g.Pos))
+		} else {
+			b.node(Embed, attr, b.all(low), b.all(g.Tokens), b.param(table), absent)
+		}
+		b.add(b.all(x), low, up)
+	}
 	b.seg.Out = x
 	return x
+}
+
+// add appends what an adapter adds to y: the second factor of the first one's result.
+func (b *builder) add(y Use, low int, up string) {
+	if s := b.m.LoRA.Scale(); s != 1 {
+		b.node(Scale, Attr{Scale: s}, b.all(low))
+	}
+	b.node(Linear, Attr{WT: true, Acc: true}, y, b.all(low), b.param(up), absent, absent)
 }
 
 // next iterates over the parameters of a layer in the order of model.Params, so that
@@ -384,13 +401,15 @@ func (b *builder) linear(y, x Use, p *next, bias bool, res Use) {
 	w := p.param()
 	weight := &b.g.Params[b.g.ParamOf(w.Value)]
 	b.node(Linear, Attr{WT: !b.m.InOut(), NF4: weight.NF4}, y, x, w, p.optional(bias), res)
-	if down, up, ok := b.m.Factors(weight.Name); ok {
+	b.adapter(weight.Name, y, x)
+}
+
+// adapter appends what the adapter of a weight, if it has one, adds to y = x.w.
+func (b *builder) adapter(weight string, y, x Use) {
+	if down, up, ok := b.m.Factors(weight); ok {
 		low := b.tokens(fmt.Sprintf("%s.low%d", b.g.Values[y.Value].Name, y.Lo), b.m.LoRA.Rank, b.g.DType)
 		b.node(Linear, Attr{WT: true}, b.all(low), x, b.param(down), absent, absent)
-		if s := b.m.LoRA.Scale(); s != 1 {
-			b.node(Scale, Attr{Scale: s}, b.all(low))
-		}
-		b.node(Linear, Attr{WT: true, Acc: true}, y, b.all(low), b.param(up), absent, absent)
+		b.add(y, low, up)
 	}
 }
 
@@ -499,6 +518,7 @@ func (b *builder) head(x int) {
 		g.Logits = b.tokens("logits", cols, g.DType)
 	}
 	b.node(Linear, Attr{WT: true}, b.logits(), b.all(y), w, p.optional(m.HeadBias()), absent)
+	b.adapter(m.HeadName(), b.logits(), b.all(y))
 	b.chunk = false
 }
 

@@ -1,6 +1,8 @@
 package lower
 
 import (
+	"slices"
+
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/program"
@@ -25,19 +27,24 @@ func copyResults(b *builder, units []unit, loss int) {
 }
 
 // rowsToHost copies the first cols columns of a value, which operator maker writes as its operand k, to the host as
-// soon as they are computed: those of the logits by row chunks.
+// soon as they are computed: those of the logits by row chunks, after what an adapter adds to them.
 func rowsToHost(b *builder, units []unit, value int, maker graph.Op, k, cols int) {
 	st := b.st
 	v := &st.g.Values[value]
 	out := b.buffer(program.Buffer{Name: v.Name, Tier: device.HostTier, Class: program.ClassReductions, DType: v.DType,
 		Rows: st.rows() * st.pl.MicroBatches, Cols: cols, RowUnit: b.p.RowUnit, Persistent: true, Init: []string{v.Name + ".before"}})
+	makes := func(o *op) bool { return o.in.Op == maker && o.refs[k].value == value }
 	for i := range units {
 		u := &units[i]
 		row := u.micro*st.rows() + u.row
 		var work []*op
-		for _, o := range u.work {
+		for j, o := range u.work {
 			work = append(work, o)
-			if o.in.Op != maker || o.refs[k].value != value {
+			if !makes(o) {
+				continue
+			}
+			later := u.work[j+1:]
+			if next := slices.IndexFunc(later, makes); next >= 0 && later[next].in.Attr.Acc {
 				continue
 			}
 			src := o.in.Args[k]

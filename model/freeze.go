@@ -88,11 +88,7 @@ func (m *Model) match(params []Param, patterns []string) ([]bool, error) {
 // meant returns a hint on what a pattern without a match may have meant.
 func (m *Model) meant(pattern string, params []Param) string {
 	if ok, _ := path.Match(pattern, m.HeadName()); ok && m.Tied {
-		embedding := m.Params()[0].Name
-		if params[0].Name != embedding {
-			return "the head is tied to the embedding, " + embedding + ", which gets no adapter"
-		}
-		return "the head is tied to the embedding, " + embedding
+		return "the head is tied to the embedding, " + m.Params()[0].Name
 	}
 	var names []string
 	for _, p := range params {
@@ -100,7 +96,7 @@ func (m *Model) meant(pattern string, params []Param) string {
 	}
 	for _, p := range m.Params() {
 		if ok, _ := path.Match(pattern, p.Name); ok { // but is not among those that the pattern may choose
-			return p.Name + " gets no adapter: only the linear weights of layers do, except routers of experts"
+			return p.Name + " gets no adapter: only embedding, head and the linear weights of layers do, except routers of experts"
 		}
 		if slices.ContainsFunc(p.Tensors(), func(t Tensor) bool { ok, _ := path.Match(pattern, t.Name); return ok }) {
 			return "all experts of a layer are stored together, in parameters such as " + p.Name

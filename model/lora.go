@@ -36,6 +36,15 @@ import (
 //	model.layers.0.mlp.experts.down_proj            base_model.model.model.layers.0.mlp.experts.lora_A.weight
 //
 // If only one of the two is adapted, its names have no base_layer.
+//
+// The embedding's first factor is a table like the embedding, of Rank numbers for each token, to which the second is applied. It
+// begins as zeros. The head's factors have these names even if the head is the embedding: each use of the matrix may have an
+// adapter of its own.
+//
+//	model.embed_tokens.lora_embedding_A      [vocabulary, rank], in files [rank, vocabulary]
+//	model.embed_tokens.lora_embedding_B      [width, rank]
+//	lm_head.lora_A.weight                    [rank, width]
+//	lm_head.lora_B.weight                    [vocabulary, rank]
 type LoRA struct {
 	Rank    int
 	Alpha   float64  // 0: Rank
@@ -68,31 +77,19 @@ const mostScale = 1e6
 
 // Adapt gives adapters to the weights of linear layers and experts whose names match one of
 // the patterns (see Freeze), and excludes everything else from training. Without patterns all linear layers get
-// one, but experts, each of which would need its own, do not. The embedding and the head never do. From l it
-// takes rank and scale.
+// one, but experts, each of which would need its own, do not. Embedding and head do if a pattern matches them and no weight of
+// a layer. From l it takes rank and scale.
 func (m *Model) Adapt(l LoRA, patterns ...string) error {
 	m.Frozen, m.LoRA = nil, nil
 	if l.Alpha == 0 {
 		l.Alpha = float64(l.Rank)
 	}
-	var list []Param
-	for _, p := range m.Params() {
-		if m.quantizable(p) && (p.Experts == 0 || len(patterns) > 0) {
-			list = append(list, p)
-		}
-	}
-	if len(patterns) == 0 {
-		patterns = []string{"*"}
-	}
-	matched, err := m.match(list, patterns)
+	chosen, err := chooseAdapted(m, patterns)
 	if err != nil {
 		return err
 	}
 	l.Weights, l.Whole, l.Kept = nil, nil, nil
-	for i, p := range list {
-		if !matched[i] {
-			continue
-		}
+	for _, p := range chosen {
 		if least := min(p.Rows/max(p.Experts, 1), p.Cols); l.Rank < 1 || l.Rank > least {
 			return fmt.Errorf("rank %d is out of range for %s of %d x %d; hint: use 1 to %d, usually 8 to 64", l.Rank, p.Name, p.Rows, p.Cols, least)
 		}
@@ -106,6 +103,47 @@ func (m *Model) Adapt(l LoRA, patterns ...string) error {
 	return nil
 }
 
+// chooseAdapted returns the weights that get adapters by some patterns.
+func chooseAdapted(m *Model, patterns []string) (chosen []Param, err error) {
+	var list []Param
+	ends := 0 // embedding and head come first
+	for _, p := range m.Params() {
+		switch {
+		case m.quantizable(p) && (p.Experts == 0 || len(patterns) > 0):
+			list = append(list, p)
+		case !p.Vector && m.PEFT().OfVocabulary(p) && len(patterns) > 0:
+			list, ends = slices.Insert(list, ends, p), ends+1
+			if m.Tied {
+				p.Name = m.HeadName()
+				list, ends = slices.Insert(list, ends, p), ends+1
+			}
+		}
+	}
+	if len(patterns) == 0 {
+		return list, nil
+	}
+	all := make([]bool, len(list))
+	for _, pattern := range patterns {
+		matched, err := m.match(list, []string{pattern})
+		if err != nil {
+			return nil, err
+		}
+		first := 0
+		if slices.Contains(matched[ends:], true) {
+			first = ends
+		}
+		for i := first; i < len(list); i++ {
+			all[i] = all[i] || matched[i]
+		}
+	}
+	for i, p := range list {
+		if all[i] {
+			chosen = append(chosen, p)
+		}
+	}
+	return chosen, nil
+}
+
 // adapts reports whether a weight has an adapter.
 func (l *LoRA) adapts(weight string) bool {
 	_, ok := slices.BinarySearch(l.sorted, weight)
@@ -116,10 +154,21 @@ func (l *LoRA) adapts(weight string) bool {
 // has none.
 func (m *Model) Factors(weight string) (a, b string, ok bool) {
 	name := strings.TrimSuffix(weight, ".weight")
-	return name + loraA, name + loraB, m.LoRA != nil && m.LoRA.adapts(weight)
+	ok = m.LoRA != nil && m.LoRA.adapts(weight)
+	switch weight {
+	case m.Family.Tensors.Embed:
+		return name + embedA, name + embedB, ok
+	case m.HeadName():
+		name = headModule
+	}
+	return name + loraA, name + loraB, ok
 }
 
-const loraA, loraB = ".lora_A.weight", ".lora_B.weight"
+const (
+	loraA, loraB   = ".lora_A.weight", ".lora_B.weight"
+	embedA, embedB = ".lora_embedding_A", ".lora_embedding_B"
+	headModule     = "lm_head" // in memory
+)
 
 // factors returns the parameters of an adapter. A has the variance of the uniform distribution from which PEFT
 // initialises it.
@@ -127,6 +176,15 @@ func (l *LoRA) factors(name string, in, out, layer int) []Param {
 	return []Param{
 		{Name: name + loraA, Rows: l.Rank, Cols: in, Layer: layer, Std: 1 / math.Sqrt(3*float64(in)), Adapter: true},
 		{Name: name + loraB, Rows: out, Cols: l.Rank, Layer: layer, Init: Zeros, Adapter: true},
+	}
+}
+
+// embedFactors returns the parameters of the adapter of an embedding.
+func (l *LoRA) embedFactors(p Param) []Param {
+	name := strings.TrimSuffix(p.Name, ".weight")
+	return []Param{
+		{Name: name + embedA, Rows: p.Rows, Cols: l.Rank, Layer: p.Layer, Init: Zeros, Adapter: true, Transposed: true},
+		{Name: name + embedB, Rows: p.Cols, Cols: l.Rank, Layer: p.Layer, Std: 1, Adapter: true},
 	}
 }
 

@@ -227,8 +227,8 @@ type Param struct {
 	// factors of experts' adapters are one tensor each, named Parts.
 	Experts int
 	Parts   string // separated by spaces
-	// Transposed says that files have the matrices of all experts in one tensor, [in, out], where
-	// operators have [out, in]. Interleaved says that this tensor, or the bias of each expert, has the outputs of
+	// Transposed says that files have the matrices of all experts in one tensor, or the first factor of the embedding, [in, out],
+	// where operators have [out, in]. Interleaved says that this tensor, or the bias of each expert, has the outputs of
 	// gate and up interleaved; operators have all gates first.
 	Transposed, Interleaved bool
 	// Heads says that files have rows (elements, of a vector) head by head: for each of that many heads its
@@ -242,7 +242,9 @@ type Param struct {
 }
 
 // Second reports whether a parameter is the second factor of an adapter, see LoRA.
-func (p Param) Second() bool { return p.Adapter && strings.HasSuffix(p.Name, loraB) }
+func (p Param) Second() bool {
+	return p.Adapter && (strings.HasSuffix(p.Name, loraB) || strings.HasSuffix(p.Name, embedB))
+}
 
 // ofExperts reports whether a parameter is the second factor of experts' adapters.
 func (p Param) ofExperts() bool { return p.Second() && p.Experts > 0 }

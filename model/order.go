@@ -5,6 +5,7 @@ package model
 //
 //	Heads                    files have queries, keys and values head by head
 //	Transposed, Interleaved  files have gpt-oss's experts as [in, out], gate and up interleaved
+//	Transposed               files have the embedding's first factor as [rank, vocabulary], see LoRA
 //	adapters                 files have the second factors of all experts in one, see LoRA
 //
 // For example, an expert with inputs a, b, gates g, h and ups u, v:
@@ -73,10 +74,11 @@ func (p Param) runs(yield func(run) bool) {
 	if p.Interleaved {
 		parts = 2
 	}
-	size := int(p.Elems()) / p.Experts
+	experts := max(p.Experts, 1)
+	size := int(p.Elems()) / experts
 	outs := size / ins
 	each := outs / parts
-	for block := range p.Experts * parts {
+	for block := range experts * parts {
 		expert, part := block/parts*size, block%parts
 		for lo := 0; lo < each; lo += short {
 			for i := range ins {

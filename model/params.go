@@ -18,6 +18,9 @@ func (m *Model) Params() []Param {
 	if !m.Rotary() {
 		b.matrix(n.Positions, m.MaxPositions+m.PosOffset(), m.Width, m.InitStd)
 	}
+	if m.LoRA != nil && m.LoRA.adapts(n.Embed) {
+		b.list = append(b.list, m.LoRA.embedFactors(b.list[0])...)
+	}
 	for l := range m.Layers {
 		b.layer = l
 		m.layerParams(&b, n, fmt.Sprintf(n.Layer, l))
@@ -29,6 +32,9 @@ func (m *Model) Params() []Param {
 	}
 	if m.HeadBias() {
 		b.vector(headBias, m.Vocab, Zeros)
+	}
+	if m.LoRA != nil && m.LoRA.adapts(m.HeadName()) {
+		b.list = append(b.list, m.LoRA.factors(headModule, m.Width, m.Vocab, b.layer)...)
 	}
 	for i, n := 0, 0; i < len(b.list) && n < len(m.Frozen); i++ { // in the same order
 		if b.list[i].Name == m.Frozen[n] {

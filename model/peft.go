@@ -20,7 +20,7 @@ const peftPrefix = "base_model.model."
 // is another.
 func (m PEFT) nameInMemory(name string) string {
 	if name == m.HeadName() {
-		return "lm_head.weight"
+		return headModule + ".weight"
 	}
 	return strings.Replace(name, ".block_sparse_moe.", ".mlp.", 1)
 }
@@ -70,6 +70,9 @@ func (m PEFT) Modules() (modules, parameters []string) {
 	}
 	for _, w := range m.LoRA.Weights {
 		name, module := strings.CutSuffix(w, ".weight")
+		if w == m.HeadName() {
+			name = headModule
+		}
 		list := &modules
 		if !module {
 			list, name = &parameters, m.moduleInMemory(w)+"."+last(w)
@@ -93,10 +96,10 @@ func (m PEFT) WholeModules() (modules []string) {
 			module = m.moduleInMemory(name)
 		}
 		if name == m.HeadName() {
-			module = "lm_head"
+			module = headModule
 		}
 		if m.tiedWhole(name) { // by this name PEFT recognises the two
-			modules = append(modules, "lm_head")
+			modules = append(modules, headModule)
 		}
 		if !slices.Contains(modules, module) {
 			modules = append(modules, module)
@@ -120,8 +123,13 @@ func (m PEFT) AdaptedIn(names, parameters []string) (weights []string) {
 	}
 	for _, name := range names {
 		name, ours := strings.CutPrefix(name, peftPrefix)
+		name, embedding := strings.CutSuffix(name, embedA)
 		name, first := strings.CutSuffix(name, loraA)
-		if !ours || !first {
+		switch {
+		case !ours || !first && !embedding:
+			continue
+		case name == headModule:
+			weights = append(weights, m.HeadName())
 			continue
 		}
 		inside, inner := strings.CutSuffix(name, ".base_layer")
@@ -148,9 +156,9 @@ func (m PEFT) wholeName(name string) string {
 }
 
 // Copies returns names under which PEFT may store a parameter once more: the head, if that is the embedding, and both
-// if the vocabulary was resized. equal says that they are what is computed with, and not what the model was before.
+// if the vocabulary was resized or they have adapters. equal says that they are what is computed with, and not what the model was before.
 func (m PEFT) Copies(p Param) (equal, others []string) {
-	if !m.OfVocabulary(p) || !p.Whole {
+	if !m.OfVocabulary(p) || p.Adapter {
 		return nil, nil
 	}
 	names := []string{p.Name}

@@ -61,6 +61,8 @@ func (p Param) Tensors() []Tensor {
 		return []Tensor{{Name: p.Parts, Shape: []int{p.Rows / p.Experts, p.Cols * p.Experts}}}
 	case p.Adapter && p.Experts > 0:
 		return []Tensor{{Name: p.Parts, Shape: []int{p.Rows, p.Cols}}}
+	case p.Adapter && p.Transposed:
+		return []Tensor{{Name: peftPrefix + p.Name, Shape: []int{p.Cols, p.Rows}}}
 	case p.Parts != "":
 		return p.expertTensors()
 	case p.Transposed:

@@ -54,9 +54,15 @@ func (f *fixture) adaptSome(t *testing.T, r *rand.Rand) {
 	m := *f.graph.Model
 	var some []string
 	for _, p := range f.graph.Params {
+		if m.PEFT().OfVocabulary(p) && !p.Vector && r.IntN(3) == 0 {
+			some = append(some, p.Name)
+		}
 		if !strings.Contains(p.Name, ".gate.") && !strings.Contains(p.Name, ".router.") && !p.Vector && p.Layer >= 0 && p.Layer < m.Layers && r.IntN(2) == 0 {
 			some = append(some, p.Name)
 		}
+	}
+	if m.Tied && len(some) > 0 && r.IntN(3) == 0 {
+		some = append(some, m.HeadName())
 	}
 	check(t, m.Adapt(model.LoRA{Rank: 1 + r.IntN(9), Alpha: float64(r.IntN(5))}, some...))
 	var whole []string

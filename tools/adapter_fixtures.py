@@ -34,6 +34,12 @@ CASES = {
     "llama-tied/grown": dict(vocabulary=100),
     "qwen2-tiny/embedding": dict(modules_to_save=["embed_tokens"]),
     "granite-tiny/head": dict(modules_to_save=["lm_head"]),
+    "mistral-tiny/ends": dict(target_modules=["q_proj"] + ENDS),
+    "mistral-tiny/ends-grown": dict(target_modules=["q_proj"] + ENDS, vocabulary=101),
+    "granite-tiny/ends": dict(target_modules=["q_proj"] + ENDS),
+    "gemma3-tiny/embedding": dict(target_modules=["q_proj", "embed_tokens"]),
+    "qwen2-tiny/head": dict(target_modules=["q_proj", "lm_head"]),
+    "gpt2-untied/ends": dict(target_modules=["c_attn", "wte", "lm_head"]),
     "neox-tiny/whole": dict(modules_to_save=["embed_in", "lm_head"], target_modules=["query_key_value"]),
 }
 GROWN = {"mistral-tiny": 101, "llama-tied": 100}
