@@ -30,8 +30,14 @@ type Task struct {
 // plan.json that the configuration names. The error is a *search.Misfit if nothing
 // fits.
 func (t *Task) Plan(ctx context.Context, note func(string)) (*search.Result, error) {
+	return t.plan(ctx, note, false)
+}
+
+// plan is Plan, or its sketch (see search.Request).
+func (t *Task) plan(ctx context.Context, note func(string), sketch bool) (*search.Result, error) {
 	m, spec := t.Machine, t.Spec
 	req := t.Request()
+	req.Sketch = sketch
 	mach := ForSearch(m)
 	if spec.Plan.File != "" {
 		return t.given(ctx, req, mach)
@@ -43,7 +49,7 @@ func (t *Task) Plan(ctx context.Context, note func(string)) (*search.Result, err
 	if req.Pins, err = t.pins(); err != nil {
 		return nil, err
 	}
-	if req.Pins.Open() && spec.GlobalBatch%m.Ranks() == 0 {
+	if !sketch && req.Pins.Open() && spec.GlobalBatch%m.Ranks() == 0 {
 		// Without measurements for the policies, there are no rivals of theirs.
 		if r := policies(m, req); r.Measure(ctx, req.Options) == nil {
 			req.Rivals = rivals(r, req)

@@ -11,15 +11,25 @@ import (
 // PlanAny is Plan with the first format of the optimizer's state with which anything fits. If none does, the
 // error is that of the format that lacks least memory.
 func (t *Task) PlanAny(ctx context.Context, note func(string)) (*search.Result, error) {
+	return t.planAny(ctx, note, false)
+}
+
+// Sketch is a Planner that takes a small part of the time. The fastest plan takes at most as long as its plan.
+func Sketch(ctx context.Context, t *Task) (*search.Result, error) {
+	return t.planAny(ctx, func(string) {}, true)
+}
+
+// planAny is PlanAny, or its sketch.
+func (t *Task) planAny(ctx context.Context, note func(string), sketch bool) (*search.Result, error) {
 	if t.Spec.Plan.File != "" { // the file says which format
-		return t.Plan(ctx, note)
+		return t.plan(ctx, note, sketch)
 	}
 	var nearest error
 	for i, state := range t.Spec.OptimizerState {
 		if i > 0 {
 			note("optimizer_state " + state.String())
 		}
-		r, err := (&Task{t.Machine, t.Graph, t.Spec.WithState(state)}).Plan(ctx, note)
+		r, err := (&Task{t.Machine, t.Graph, t.Spec.WithState(state)}).plan(ctx, note, sketch)
 		if err == nil || !errors.Is(err, search.ErrDoesNotFit) {
 			return r, err
 		}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"strings"
-	"time"
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
@@ -22,9 +21,6 @@ func (t *Task) Wear(written []int64, seconds float64) *search.Wear {
 	return search.NewWear(written, t.Machine.Host, seconds, t.Machine.Endurance())
 }
 
-// spareTime bounds the search for the fastest plan without the disk.
-const spareTime = 20 * time.Second
-
 // spared is a run that may do without the disk, and what is to be set for that.
 type spared struct {
 	Task
@@ -32,8 +28,9 @@ type spared struct {
 }
 
 // Spare returns the alternative to a plan that wears the disk: this run without the disk or, if that does not fit, one
-// whose state takes least. It returns nil if the configuration insists on the disk.
-func (t *Task) Spare(ctx context.Context, now *search.Candidate, find Planner) (*search.WhatIf, error) {
+// whose state takes least. It is sketched: its fastest plan takes at most as long as is said. It returns nil if the
+// configuration insists on the disk.
+func (t *Task) Spare(ctx context.Context, now *search.Candidate) (*search.WhatIf, error) {
 	if t.Spec.Plan.File != "" {
 		return nil, nil
 	}
@@ -46,7 +43,7 @@ func (t *Task) Spare(ctx context.Context, now *search.Candidate, find Planner) (
 			continue
 		}
 		var fault *config.Error
-		w, err := s.compare(ctx, now, find)
+		w, err := s.compare(ctx, now)
 		if errors.As(err, &fault) { // the configuration places something on the disk
 			return nil, nil
 		}
@@ -107,15 +104,10 @@ func (s *spared) mayFit() bool {
 }
 
 // compare says how fast the run is, beside the plan that wears the disk.
-func (s *spared) compare(ctx context.Context, now *search.Candidate, find Planner) (*search.WhatIf, error) {
+func (s *spared) compare(ctx context.Context, now *search.Candidate) (*search.WhatIf, error) {
 	w := &search.WhatIf{Change: "no disk", Set: s.set}
-	within, cancel := context.WithTimeout(ctx, spareTime)
-	defer cancel()
-	r, err := find(within, &s.Task)
+	r, err := Sketch(ctx, &s.Task)
 	switch {
-	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
-		w.Brings = fmt.Sprintf("it may fit (its plan was not found within %v)%s", spareTime, s.but)
-		return w, nil
 	case errors.Is(err, search.ErrDoesNotFit):
 		w.Brings = "nothing fits"
 		return w, nil
@@ -123,7 +115,7 @@ func (s *spared) compare(ctx context.Context, now *search.Candidate, find Planne
 		return nil, err
 	}
 	w.Seconds, w.Gain = r.Best.Seconds(), r.Best.Seconds()/now.Seconds()-1
-	w.Brings = fmt.Sprintf("a step takes %.4g s (%+.1f %%)%s", w.Seconds, 100*w.Gain, s.but)
+	w.Brings = fmt.Sprintf("a step takes at most %.4g s (%+.1f %%)%s", w.Seconds, 100*w.Gain, s.but)
 	if state := r.Best.Plan.State; s.but == "" && state != now.Plan.State {
 		w.Set += " optimizer_state=" + state.String()
 		w.Brings += ", with other results: state is rounded more coarsely"

@@ -44,7 +44,11 @@ func newEnumeration(p *problem, found shortlist, of aim) *enumeration {
 
 // tryAll tries all outer decisions, until the effort is spent.
 func (e *enumeration) tryAll(ctx context.Context) error {
-	e.p.told.begin(enough / 2)
+	effort := enough / 2
+	if e.p.req.Sketch {
+		effort = enough / 8
+	}
+	e.p.told.begin(effort)
 	for kind := range 2 { // micro-batches one at a time first: the cost of judging these does not grow with the batch
 		for _, b := range e.p.microBatches() {
 			groups := e.p.groups(b)

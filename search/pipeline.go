@@ -105,7 +105,14 @@ type task struct {
 
 // planPipelines finds pipelines.
 func planPipelines(ctx context.Context, p *problem, found shortlist) (shortlist, error) {
-	return searchPipelines(ctx, p, found, fastestPlan)
+	of := fastestPlan
+	if p.req.Sketch {
+		if len(found) > 0 {
+			return found, nil
+		}
+		of = anyPlan
+	}
+	return searchPipelines(ctx, p, found, of)
 }
 
 // searchPipelines tries pipelines of all depths. Estimates of memory are sometimes too low: if none of the tasks that

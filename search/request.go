@@ -42,6 +42,9 @@ type Request struct {
 	// HeadUnit must divide the number of tokens that the head processes at a time if the device's sums can be
 	// cut only at multiples of it; 0: they can be cut anywhere.
 	HeadUnit int
+	// Sketch asks for a good plan in a small part of the time, instead of the fastest: what the enumeration finds, which
+	// no stage improves. Its time is an upper bound on what the fastest plan takes.
+	Sketch bool
 }
 
 // Pins are decisions that the user has made; zero values leave them to the search.

@@ -46,22 +46,23 @@ type stage func(ctx context.Context, p *problem, found shortlist) (shortlist, er
 
 // namedStage is a row of a table of stages.
 type namedStage struct {
-	name string
-	run  stage
+	name   string
+	run    stage
+	sketch bool // the stage has a part in sketches, see Request.Sketch
 }
 
 // stages are what a search does, in this order.
 var stages = []namedStage{
-	{"uniform plans", planUniform},
-	{"pipelines", planPipelines},
-	{"rivals", addRivals},
-	{"last resort", resortToFrugalest},
-	{"measuring", measureFastest},
-	{"repetition", repeatWithPrices},
-	{"thrift", preferThrifty},
-	{"all ranks", lowerAllRanks},
-	{"trials", tryFinalists},
-	{"packing", packFastest},
+	{"uniform plans", planUniform, true},
+	{"pipelines", planPipelines, true},
+	{"rivals", addRivals, false},
+	{"last resort", resortToFrugalest, true},
+	{"measuring", measureFastest, false},
+	{"repetition", repeatWithPrices, false},
+	{"thrift", preferThrifty, false},
+	{"all ranks", lowerAllRanks, true},
+	{"trials", tryFinalists, false},
+	{"packing", packFastest, false},
 }
 
 // stageOrder states which stage must precede which, and why. A test checks it against the tables.
@@ -88,6 +89,9 @@ func Search(ctx context.Context, req *Request, m *Machine, progress func(string)
 	p.told.say("planning")
 	var found shortlist
 	for _, s := range stages {
+		if req.Sketch && !s.sketch {
+			continue
+		}
 		var err error
 		if found, err = s.run(ctx, p, found); err != nil {
 			return nil, err

@@ -12,9 +12,9 @@ import (
 
 // improvements are the stages that follow the enumeration, as long as there is a plan.
 var improvements = []namedStage{
-	{"memory", divideMemory},
-	{"activations", refineActivations},
-	{"whole steps", lengthenSteps},
+	{"memory", divideMemory, false},
+	{"activations", refineActivations, false},
+	{"whole steps", lengthenSteps, true},
 }
 
 // planUniform finds uniform plans. Where cores would update chunks during the backward pass, the search for a
@@ -27,7 +27,7 @@ func planUniform(ctx context.Context, p *problem, found shortlist) (shortlist, e
 	}
 	found, err := searchUniform(ctx, p, found)
 	switch {
-	case err != nil || len(found) == 0 || found[0].choice.r.state == device.DeviceTier:
+	case err != nil || len(found) == 0 || found[0].choice.r.state == device.DeviceTier || p.req.Sketch:
 		return found, err
 	case p.req.Options.Clip > 0:
 		return deferUpdates(ctx, p, found)
@@ -51,6 +51,9 @@ func searchUniform(ctx context.Context, p *problem, found shortlist) (shortlist,
 			p.told.begin(enough / 4)
 			if len(e.found) == 0 {
 				break
+			}
+			if p.req.Sketch && !s.sketch {
+				continue
 			}
 			var err error
 			if e.found, err = s.run(ctx, p, e.found); err != nil {

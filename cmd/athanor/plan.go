@@ -102,7 +102,7 @@ func (v *planCmd) Run(c *cli.Context) error {
 	err = p.makePlan(ctx, find)
 	if err == nil && p.report.Wear.Soon() {
 		say("planning without the disk, which this plan wears")
-		p.report.Wear.Spared, err = p.task().Spare(ctx, p.result.Best, find)
+		p.report.Wear.Spared, err = p.task().Spare(ctx, p.result.Best)
 	}
 	show.Done()
 	p.sayBusy(c)
