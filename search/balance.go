@@ -66,14 +66,14 @@ func race(ctx context.Context, p *problem, found shortlist, field []*balancing) 
 			}
 		}
 		slices.SortStableFunc(going, func(a, b *balancing) int { return cmp.Compare(a.best.Seconds(), b.best.Seconds()) })
-		field = slices.DeleteFunc(going, func(b *balancing) bool { return b.best.Seconds() > behind(round)*found[0].Seconds() })
+		field = slices.DeleteFunc(going, func(b *balancing) bool { return b.best.Seconds() > raceMargin(round)*found[0].Seconds() })
 	}
 	return found, nil
 }
 
-// behind returns how far, as a ratio of times, a candidate may be behind the fastest after a round of a race to stay
+// raceMargin returns how far, as a ratio of times, a candidate may be behind the fastest after a round of a race to stay
 // in it: the smaller the steps, the less they can still gain.
-func behind(round int) float64 { return 1 + max(0.16/float64(int(1)<<round), 0.04) }
+func raceMargin(round int) float64 { return 1 + max(0.16/float64(int(1)<<round), 0.04) }
 
 // memoryField returns where to begin to divide memory.
 func memoryField(p *problem, found shortlist) (field []*balancing) {

@@ -61,15 +61,15 @@ func Evaluate(ctx context.Context, req *Request, pl *plan.Plan, m *Machine, labe
 		c.Fits = c.Fits && p.Fits()
 		c.Programs = append(c.Programs, p)
 	}
-	if m.Shared > 0 && c.together() > m.Shared {
+	if m.Shared > 0 && c.bytesTogether() > m.Shared {
 		c.Fits = false
 	}
 	c.Program = c.Programs[0]
 	return c, nil
 }
 
-// together returns the bytes of device and host that the ranks of all replicas need.
-func (c *Candidate) together() (sum int64) {
+// bytesTogether returns the bytes of device and host that the ranks of all replicas need.
+func (c *Candidate) bytesTogether() (sum int64) {
 	for _, p := range c.Programs {
 		sum += (p.Height[device.DeviceTier] + p.Height[device.HostTier]) * int64(c.Plan.Replicas())
 	}

@@ -68,7 +68,7 @@ func (b *border) find(ctx context.Context, i int) (first int, found *Candidate, 
 // lacking returns the first tier that a candidate exceeds, or the first tier of all and true if it exceeds none.
 func (b *border) lacking(c *Candidate) (device.Tier, bool) {
 	for _, t := range b.tiers {
-		if c.over(t, b.p.machine.Shared) > 0 {
+		if c.excessBytes(t, b.p.machine.Shared) > 0 {
 			return t, false
 		}
 	}
@@ -78,7 +78,7 @@ func (b *border) lacking(c *Candidate) (device.Tier, bool) {
 // reckon returns the first choice that fits in a tier according to a candidate's bytes and what lies between it and
 // others.
 func (b *border) reckon(t device.Tier, i int, c *Candidate) int {
-	over, here := c.over(t, b.p.machine.Shared), b.p.reckonBytes(b.at(i), t)
+	over, here := c.excessBytes(t, b.p.machine.Shared), b.p.reckonBytes(b.at(i), t)
 	less := func(j int) bool { return here-b.p.reckonBytes(b.at(j), t) >= over }
 	if over > 0 {
 		return i + 1 + sort.Search(b.n-i-1, func(k int) bool { return less(i + 1 + k) })
@@ -91,16 +91,16 @@ func (b *border) vain(t device.Tier, i int) bool {
 	return b.p.reckonBytes(b.at(b.n-1), t) >= b.p.reckonBytes(b.at(i), t)
 }
 
-// over returns by how many bytes a tier is exceeded at least, or the negative number of bytes that are free. Where
+// excessBytes returns by how many bytes a tier is exceeded at least, or the negative number of bytes that are free. Where
 // device and host are the same memory, shared bytes in all, what both exceed counts.
-func (c *Candidate) over(t device.Tier, shared int64) int64 {
+func (c *Candidate) excessBytes(t device.Tier, shared int64) int64 {
 	need := &c.Program.Height
 	if c.Fits {
 		need = &c.Program.Bound // addresses that fit need not be the lowest
 	}
 	over := need[t] - c.Program.Capacity[t]
 	if shared > 0 && t != device.DiskTier {
-		over = max(over, c.together()-shared)
+		over = max(over, c.bytesTogether()-shared)
 	}
 	return over
 }

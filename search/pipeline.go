@@ -313,7 +313,7 @@ func (t *task) lower(ctx context.Context, st style) (*Candidate, error) {
 		}
 		c.Programs = append(c.Programs, p)
 	}
-	if t.p.machine.Shared > 0 && c.together() > t.p.machine.Shared {
+	if t.p.machine.Shared > 0 && c.bytesTogether() > t.p.machine.Shared {
 		return nil, nil
 	}
 	hash := pl.Hash() // each rank was lowered before the later ranks' recomputation was decided
