@@ -47,7 +47,7 @@ func rivals(r *policy.Request, req *search.Request) (list []search.Rival) {
 	for _, p := range policy.All() {
 		if pl, err := p.Plan(r); err == nil {
 			pl.Optimizer, pl.State = req.Optimizer, req.State
-			list = append(list, search.Rival{Name: p.Name, Plan: pl})
+			list = append(list, search.Rival{Name: p.Name, Plan: pl, Way: true})
 		}
 	}
 	return list

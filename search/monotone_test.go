@@ -136,7 +136,7 @@ func TestMore(t *testing.T) {
 		if same.Seconds() > was.Best.Seconds()*(1+1e-9) {
 			t.Errorf("the same programs take %.3f %% more: %s", 100*(same.Seconds()/was.Best.Seconds()-1), words)
 		}
-		req.Pins, req.Rivals = Pins{}, []Rival{{"the run so far", was.Best.Plan}}
+		req.Pins, req.Rivals = Pins{}, []Rival{{Name: "the run so far", Plan: was.Best.Plan}}
 		is, err := Search(context.Background(), req, richer, nil)
 		if err != nil {
 			t.Errorf("%s: %v", words, err)

@@ -1,6 +1,8 @@
 package search
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/athanor-llm/athanor/device"
@@ -27,7 +29,7 @@ func TestRivals(t *testing.T) {
 	alone := find(t, req, m)
 	rival := *alone.Best.Plan
 	rival.HeadRows = odd
-	req.Rivals = []Rival{{"other batch", plan.Plain(req.Graph, 2*req.GlobalBatch)}, {"odd", &rival}}
+	req.Rivals = []Rival{{Name: "other batch", Plan: plan.Plain(req.Graph, 2*req.GlobalBatch)}, {Name: "odd", Plan: &rival}}
 	c, err := Evaluate(t.Context(), req, &rival, m, "odd")
 	check(t, err)
 	check(t, c.Time(m))
@@ -61,7 +63,7 @@ func TestHeadUnit(t *testing.T) {
 	})
 	rival := *plan.Plain(req.Graph, req.GlobalBatch)
 	rival.HeadRows = 2
-	req.Rivals = []Rival{{"odd", &rival}}
+	req.Rivals = []Rival{{Name: "odd", Plan: &rival}}
 	if pl := find(t, req, m).Best.Plan; pl.HeadRows != rival.HeadRows {
 		t.Fatalf("%d rows of logits: this shows nothing", pl.HeadRows)
 	}
@@ -79,6 +81,31 @@ func TestHeadUnit(t *testing.T) {
 		}
 		if pl := find(t, req, m).Best.Plan; pl.HeadRows%unit != 0 {
 			t.Errorf("%d rows of logits, which %d does not divide", pl.HeadRows, unit)
+		}
+	}
+}
+
+// TestRivalLabel: to a user of one rank, a plan is described by what it does, not by the name of a way to divide it among several.
+func TestRivalLabel(t *testing.T) {
+	pl := plan.Plain(tiny(t).Graph, 4)
+	for _, c := range []struct {
+		ranks, offloaded int
+		way              bool
+		want             string
+	}{
+		{1, 0, true, "everything on the device, micro-batch 4 x 1"},
+		{1, 1, true, fmt.Sprintf("everything on the device for %d of %d chunks, micro-batch 4 x 1", len(pl.Chunks)-1, len(pl.Chunks))},
+		{1, len(pl.Chunks), true, "optimizer on the host, micro-batch 4 x 1"},
+		{2, 0, true, "as zero-2"},
+		{1, 0, false, "as zero-2"},
+	} {
+		rival := *pl
+		rival.Ranks, rival.Chunks = c.ranks, slices.Clone(pl.Chunks)
+		for i := range c.offloaded {
+			rival.Chunks[i].State = device.HostTier
+		}
+		if got := (Rival{"zero-2", &rival, c.way}).label(); got != c.want {
+			t.Errorf("%d ranks, %d chunks offloaded: %q, want %q", c.ranks, c.offloaded, got, c.want)
 		}
 	}
 }

@@ -127,7 +127,7 @@ func TestTrialPrepares(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		req, m := layers(t, 1, 2), machine(t, 4608<<10, 0.1)
 		alone := find(t, req, m).Best.Plan
-		req.Rivals = []Rival{{"another's", alone}}
+		req.Rivals = []Rival{{Name: "another's", Plan: alone}}
 		timed := map[int]bool{}
 		m.Measure = func(c *Candidate) error {
 			timed[c.Plan.MicroBatch] = true
