@@ -12,12 +12,13 @@ import (
 )
 
 // Status is a progress line, rewritten in place on a terminal. Elsewhere it prints each
-// activity once, the first time with its object ("activity: object").
+// activity once, the first time with its object ("activity: object"), and how far it is every half minute.
 type Status struct {
 	w    io.Writer
 	tty  *os.File // w, if it is a terminal that can rewrite a line
 	last string
 	said map[string]bool // activities, where w is no terminal
+	when time.Time       // something was last said there
 
 	began, latest time.Time // start of long work, and end of its latest finished part
 	ended, all    int
@@ -124,7 +125,7 @@ func (s *Status) Say(text string) {
 		s.Rewrite(s.part(time.Now()) + text + " ...")
 	case !s.said[activity]:
 		fmt.Fprintln(s.w, text)
-		s.said[activity] = true
+		s.said[activity], s.when = true, time.Now()
 	}
 	s.last = text
 }
@@ -135,10 +136,17 @@ func (s *Status) Progress(what string, done, total int64) {
 		s.Rewrite(fmt.Sprintf("%s%s ... %d %%", s.part(time.Now()), what, 100*done/total))
 		return
 	}
-	if what != s.last {
+	switch now := time.Now(); {
+	case what != s.last:
 		s.Say(what)
+	case total > 0 && now.Sub(s.when) >= saidEvery:
+		fmt.Fprintf(s.w, "%s: %d %%\n", what, 100*done/total)
+		s.when = now
 	}
 }
+
+// saidEvery is how often progress is printed where it cannot be rewritten.
+const saidEvery = 30 * time.Second
 
 // Parts begins work of n parts of about equal duration.
 func (s *Status) Parts(n int) { s.began, s.ended, s.all = time.Now(), 0, n }
