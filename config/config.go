@@ -50,6 +50,7 @@ type Config struct {
 	ResizeVocab    bool     `yaml:"resize_vocab"`
 	BOS            string   `yaml:"bos"`             // auto: texts, prompts and pairs begin with what the tokenizer puts before a text, such as <s>, unless the run began without; none
 	OnBadRow       string   `yaml:"on_bad_row"`      // error; or skip: rows of JSONL and Parquet that are no document are left out, and counted
+	TextField      Strings  `yaml:"text_field"`      // of rows of JSONL and Parquet, such as content, or [text, raw_content]: the first that a row has; derived: text
 	SequenceLength int      `yaml:"sequence_length"` // tokens, such as 4096 or 4k
 	GlobalBatch    int      `yaml:"global_batch"`    // sequences per optimizer step
 	LearningRate   float64  `yaml:"learning_rate"`   // the peak
@@ -70,6 +71,8 @@ type Config struct {
 	Optimizer string `yaml:"optimizer"`
 	// OptimizerState is the storage format of the optimizer's weights and moments: auto, fp32, bf16_moments, or bf16 for both.
 	OptimizerState string `yaml:"optimizer_state"`
+	// CarryOptimizer begins a new run with the optimizer's state of the checkpoint that model names, for other text, batch or seed.
+	CarryOptimizer bool   `yaml:"carry_optimizer"`
 	Plan           Plan   `yaml:"plan"`
 	Resume         string `yaml:"resume"` // auto, never, or the checkpoint that the run starts from
 	Seed           uint64 `yaml:"seed"`   // of random weights, the order of the text and rounding
@@ -130,7 +133,7 @@ type Model struct {
 	Tied        *bool   `yaml:"tied"`   // embedding and head are one matrix
 }
 
-// Limits bound the memory of each tier, such as 20GB, or none; derived: what is free.
+// Limits bound the memory of each tier, such as 20GB; none, which is 0 bytes, leaves the tier out; derived: what is free.
 type Limits struct {
 	Device   Bytes  `yaml:"device"`
 	Host     Bytes  `yaml:"host"`

@@ -203,7 +203,7 @@ func TestChatLines(t *testing.T) {
 		`{"messages":` + strings.Repeat("[", 5000) + strings.Repeat("]", 5000) + `}`: "levels of JSON",
 		"{\"messages\":[{\"role\":\"user\",\"content\":\"\xff\"}," + a + "]}":        "not valid UTF-8",
 	} {
-		doc, err := appendText(nil, []byte(line), false)
+		doc, err := appendText(nil, []byte(line), usualField, false)
 		got := string(doc.dst)
 		if err == nil && doc.turns != nil {
 			var d *chat.Document

@@ -44,12 +44,40 @@ type File struct {
 	Size    int64 // bytes on disk
 	Format  Format
 	packing packing
+	id      string // the same for all paths to the file
 }
 
-// Corpus is a list of files, sorted by path, each once.
+// Corpus is a list of files, sorted by path, each once, whatever links lead to it.
 type Corpus struct {
-	files []File
-	bytes int64
+	files  []File
+	bytes  int64
+	again  []string // further paths to files of it
+	broken []string // links that lead nowhere
+}
+
+// Notes says what the patterns match that is not read.
+func (c *Corpus) Notes() (list []string) {
+	slices.Sort(c.broken)
+	if n := len(c.broken); n > 0 {
+		list = append(list, fmt.Sprintf("%d links lead to nothing, and are not read (first: %s); hint: complete the download, mount what they lead to, or remove them", n, c.broken[0]))
+	}
+	if n := len(c.again); n > 0 {
+		list = append(list, fmt.Sprintf("%d paths lead to files that are read by another path already, and each file is read once (first: %s)", n, c.again[0]))
+	}
+	return list
+}
+
+// once removes all paths to a file but the first.
+func (c *Corpus) once() {
+	seen := map[string]bool{}
+	c.files = slices.DeleteFunc(c.files, func(f File) bool {
+		if seen[f.id] {
+			c.again = append(c.again, f.Path)
+			return true
+		}
+		seen[f.id] = true
+		return false
+	})
 }
 
 // OpenCorpus finds the files that the patterns match. A pattern without a match
@@ -64,9 +92,13 @@ func OpenCorpus(patterns ...string) (*Corpus, error) {
 		if err != nil {
 			return nil, err
 		}
-		files, err := glob(expanded)
+		files, broken, err := glob(expanded)
 		if err != nil {
 			return nil, err
+		}
+		c.broken = append(c.broken, broken...)
+		if len(files) == 0 && len(broken) > 0 {
+			return nil, fmt.Errorf("%s is a link that leads to nothing, and no file matches %q; hint: complete the download, or mount what it leads to", broken[0], pattern)
 		}
 		if len(files) == 0 {
 			return nil, fmt.Errorf("no file matches %q%s; hint: ** stands for any number of folders, "+
@@ -76,6 +108,7 @@ func OpenCorpus(patterns ...string) (*Corpus, error) {
 	}
 	slices.SortFunc(c.files, func(a, b File) int { return strings.Compare(a.Path, b.Path) })
 	c.files = slices.CompactFunc(c.files, func(a, b File) bool { return a.Path == b.Path })
+	c.once()
 	for i := range c.files {
 		f := &c.files[i]
 		packed, name := packingOf(strings.ToLower(f.Path))
@@ -108,23 +141,19 @@ func Union(list ...*Corpus) *Corpus {
 	return u
 }
 
-// Divide assigns a file that is in several corpora to the last of them. Paths are compared as absolute paths.
+// Divide assigns a file that is in several corpora to the last of them, whatever paths lead to it.
 // gone[i][j] counts the files that corpus i leaves to corpus j.
 func Divide(list []*Corpus) (rest []*Corpus, gone [][]int) {
-	owner, whole := map[string]int{}, map[string]string{}
+	owner := map[string]int{}
 	for k, c := range list {
 		for _, f := range c.files {
-			abs, err := filepath.Abs(f.Path)
-			if err != nil {
-				abs = f.Path
-			}
-			whole[f.Path], owner[abs] = abs, k
+			owner[f.id] = k
 		}
 	}
 	for k, c := range list {
-		own, left := &Corpus{}, make([]int, len(list))
+		own, left := &Corpus{again: c.again, broken: c.broken}, make([]int, len(list))
 		for _, f := range c.files {
-			if to := owner[whole[f.Path]]; to != k {
+			if to := owner[f.id]; to != k {
 				left[to]++
 				continue
 			}
@@ -151,8 +180,8 @@ func (c *Corpus) Bytes() int64 { return c.bytes }
 // glob returns the regular files that match a pattern of *, ?, [..] and **. Names that exist literally are not
 // patterns, up to the first that does not exist: "my text [1].txt" is that file, and "all [1]/*.txt" what is in
 // that folder. It follows links to files and folders, except to folders that are inside, or contain, one that
-// is already read: so none is read twice, and cycles of links end.
-func glob(pattern string) ([]File, error) {
+// is already read: so none is read twice, and cycles of links end. broken are links to nothing that may have been meant.
+func glob(pattern string) (files []File, broken []string, err error) {
 	clean := filepath.ToSlash(filepath.Clean(pattern))
 	segments := strings.Split(clean, "/")
 	fixed := 0
@@ -167,7 +196,7 @@ func glob(pattern string) ([]File, error) {
 	}
 	for _, s := range segments[fixed:] {
 		if _, err := filepath.Match(s, ""); err != nil {
-			return nil, fmt.Errorf("the pattern %q is malformed; hint: close the [ or escape it with a backslash", pattern)
+			return nil, nil, fmt.Errorf("the pattern %q is malformed; hint: close the [ or escape it with a backslash", pattern)
 		}
 	}
 	root := strings.Join(segments[:fixed], "/")
@@ -181,11 +210,11 @@ func glob(pattern string) ([]File, error) {
 	w.todo = []string{w.start}
 	for len(w.todo) > 0 { // linked folders come last
 		if err := filepath.WalkDir(w.todo[0], w.visit); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		w.todo = w.todo[1:]
 	}
-	return w.files, nil
+	return w.files, w.broken, nil
 }
 
 // walk is the search for the files of a pattern.
@@ -195,6 +224,7 @@ type walk struct {
 	todo     []string // folders to read
 	read     []string // roots of the folders read, with links resolved; filled from the first link on
 	files    []File
+	broken   []string // links to nothing
 }
 
 // visit is called for each entry below a folder of todo.
@@ -222,7 +252,10 @@ func (w *walk) visit(path string, entry fs.DirEntry, err error) error {
 	}
 	info, err := os.Stat(path) // follows links
 	switch {
-	case err != nil: // a dangling link: nothing to read
+	case err != nil:
+		if matches(w.segments, parts) || below && filepath.Ext(path) == "" { // which may be a folder's name
+			w.broken = append(w.broken, filepath.Clean(path))
+		}
 	case info.IsDir() && below:
 		w.follow(path)
 	case info.Mode().IsRegular() && matches(w.segments, parts):
@@ -242,7 +275,7 @@ func (w *walk) follow(path string) {
 	}
 }
 
-// unlinked returns a folder's absolute path with links resolved, as far as possible.
+// unlinked returns an absolute path with links resolved, as far as possible.
 func unlinked(path string) string {
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		path = real
@@ -260,24 +293,31 @@ func liesIn(folder, path string) bool {
 }
 
 // one is glob for a path without wildcards.
-func one(path string) ([]File, error) {
+func one(path string) (files []File, broken []string, err error) {
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, nil
+		if _, err := os.Lstat(path); err == nil {
+			broken = []string{path}
+		}
+		return nil, broken, nil
 	case err != nil:
-		return nil, err
+		return nil, nil, err
 	case info.IsDir():
-		return nil, fmt.Errorf("%s is a folder; hint: name files in it, such as %s",
+		return nil, nil, fmt.Errorf("%s is a folder; hint: name files in it, such as %s",
 			path, filepath.Join(path, "**", "*.txt"))
 	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("%s is not a regular file", path)
+		return nil, nil, fmt.Errorf("%s is not a regular file", path)
 	}
-	return []File{describe(path, info)}, nil
+	return []File{describe(path, info)}, nil, nil
 }
 
 func describe(path string, info fs.FileInfo) File {
-	return File{Path: path, Size: info.Size()}
+	id := nodeOf(info)
+	if id == "" {
+		id = unlinked(path)
+	}
+	return File{Path: path, Size: info.Size(), id: id}
 }
 
 // matches reports whether the path matches the pattern, name by name; "**"

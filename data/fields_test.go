@@ -40,7 +40,7 @@ func TestFields(t *testing.T) {
 		`{"messages":[` + u + `,` + a + `],"chat_template_kwargs":[1]}`:                                "not an object",
 		`{"conversations":[{"from":"human","value":"q"},{"from":"function_call","value":"no"}]}`:       "not JSON",
 	} {
-		doc, err := appendText(nil, []byte(line), false)
+		doc, err := appendText(nil, []byte(line), usualField, false)
 		got := string(doc.dst)
 		if err == nil && doc.turns != nil {
 			d, err2 := template.Document(doc.turns)

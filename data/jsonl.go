@@ -38,13 +38,16 @@ type record struct {
 	beside bool       // it is a text, and the line has another document too
 }
 
-// appendText appends the document of the JSON object in line to dst: its "text", or its
+// usualField is the field with the text of a document.
+var usualField = []string{"text"}
+
+// appendText appends the document of the JSON object in line to dst: its text, which is under the first of names that it has, or its
 // "prompt" and its "completion". Conversations and pairs are returned as such. Some data sets have a pair and
 // another document in one line: pairs says that the pair is wanted.
-func appendText(dst, line []byte, pairs bool) (record, error) {
+func appendText(dst, line []byte, names []string, pairs bool) (record, error) {
 	base := len(dst)
 	var keys []string
-	found := false
+	found := -1 // number of the name
 	other := fields{}
 	s := lineScanner{line: line}
 	if !s.take('{') {
@@ -58,12 +61,14 @@ func appendText(dst, line []byte, pairs bool) (record, error) {
 		if err != nil {
 			return record{dst: dst[:base]}, err
 		}
+		name := slices.Index(names, key)
+		wanted := name >= 0 && (found < 0 || name <= found)
 		switch {
-		case key == "text" && !s.atString():
-			err = errors.New(`"text" is not a string; hint: leave out documents without text, or set on_bad_row: skip`)
-		case key == "text":
-			found = true
+		case wanted && s.atString():
+			found = name
 			dst, err = s.appendString(dst[:base])
+		case wanted && !(len(names) > 1 && bytes.HasPrefix(s.line[s.at:], []byte("null"))):
+			err = fmt.Errorf("%q is not a string; hint: leave out documents without text, or set on_bad_row: skip", key)
 		default:
 			keys = append(keys, key)
 			start := s.at
@@ -79,12 +84,12 @@ func appendText(dst, line []byte, pairs bool) (record, error) {
 	if s.at != len(line) {
 		return record{dst: dst[:base]}, s.fault("there is more after the object")
 	}
-	if found {
+	if found >= 0 {
 		return record{dst: dst, beside: slices.ContainsFunc(answerKeys, other.has)}, nil
 	}
 	r, err := other.document(dst, pairs)
 	if err == nil && r.turns == nil && r.pair == nil && r.given < 0 {
-		err = noText(keys)
+		err = noText(keys, names)
 	}
 	return r, err
 }
@@ -131,12 +136,12 @@ func (s *lineScanner) key(first bool) (string, error) {
 // atString reports whether the next value is a string.
 func (s *lineScanner) atString() bool { return s.at < len(s.line) && s.line[s.at] == '"' }
 
-func noText(keys []string) error {
+func noText(keys, names []string) error {
 	if len(keys) > 8 {
 		keys = append(keys[:8], "...")
 	}
-	return fmt.Errorf(`the object has no "text", only [%s]; hint: rename the field that holds the document to text`,
-		strings.Join(keys, " "))
+	return fmt.Errorf(`the object has no "%s", only [%s]; hint: set text_field to the field that holds the document`,
+		strings.Join(names, `" or "`), strings.Join(keys, " "))
 }
 
 // lineScanner is a position in a line of JSON.

@@ -201,7 +201,7 @@ func TestPackedBounds(t *testing.T) {
 		runtime.GC()
 		runtime.ReadMemStats(&before)
 		live := uint64(0)
-		r := &reader{ctx: context.Background(), most: most, cut: func(text []byte, i int) bool { return text[i-1] == '\n' }, emit: func(piece) error {
+		r := &reader{names: usualField, ctx: context.Background(), most: most, cut: func(text []byte, i int) bool { return text[i-1] == '\n' }, emit: func(piece) error {
 			runtime.GC()
 			runtime.ReadMemStats(&after)
 			live = max(live, after.HeapAlloc)

@@ -240,7 +240,7 @@ func TestPairLines(t *testing.T) {
 		`{"chosen": [{"role": "wizard", "content": "b"}], "rejected": [{"role": "assistant", "content": "b"}]}`: "wizard",
 		`{"prompt": [1], "chosen": [2], "rejected": [3]}`:                                                       "not an object",
 	} {
-		doc, err := appendText(nil, []byte(line), true)
+		doc, err := appendText(nil, []byte(line), usualField, true)
 		switch {
 		case want == "" && (err != nil || doc.pair == nil):
 			t.Errorf("%s: %v", line, err)
@@ -256,14 +256,14 @@ func TestPairLines(t *testing.T) {
 		`{"prompt": "a", "chosen": "b", "rejected": "c"}`:                                                                                             false,
 	} {
 		for _, pairs := range []bool{false, true} {
-			doc, err := appendText(nil, []byte(line), pairs)
+			doc, err := appendText(nil, []byte(line), usualField, pairs)
 			must(t, err)
 			if is := doc.pair != nil; is != (pairs || !other) {
 				t.Errorf("%s, pairs wanted %v: a pair is read: %v", line, pairs, is)
 			}
 		}
 	}
-	if doc, err := appendText(nil, []byte(`{"prompt": "a", "completion": "b", "chosen": null, "rejected": null}`), true); err != nil || doc.pair != nil {
+	if doc, err := appendText(nil, []byte(`{"prompt": "a", "completion": "b", "chosen": null, "rejected": null}`), usualField, true); err != nil || doc.pair != nil {
 		t.Errorf("%+v %v", doc, err)
 	}
 	tokenizer := bpe.GPT2()
@@ -291,7 +291,7 @@ func FuzzPair(f *testing.F) {
 		f.Add([]byte(line))
 	}
 	f.Fuzz(func(t *testing.T, line []byte) {
-		doc, err := appendText(nil, line, true)
+		doc, err := appendText(nil, line, usualField, true)
 		if err != nil || doc.pair == nil {
 			return
 		}

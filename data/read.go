@@ -192,6 +192,7 @@ type reader struct {
 	chat     *chat.Template // for conversations; nil: there is none
 	pairs    bool           // see Options
 	skipBad  bool           // see Options
+	names    []string       // of the field with the text, see Options
 	path     string         // of the file
 	given    []span         // prompts in text
 	searched int            // there is no place to cut before this offset
@@ -204,7 +205,7 @@ type reader struct {
 // last 1 % of Go's tree in path order is tables of hex numbers). emit owns the text
 // of its piece.
 func (c *Corpus) read(ctx context.Context, o Options, cut func([]byte, int) bool, emit func(piece) error) (Stats, error) {
-	r := &reader{ctx: ctx, chat: o.Chat, pairs: o.Pairs, skipBad: o.SkipBad, cut: cut, emit: emit, most: maxStretch}
+	r := &reader{ctx: ctx, chat: o.Chat, pairs: o.Pairs, skipBad: o.SkipBad, names: o.names(), cut: cut, emit: emit, most: maxStretch}
 	order := newPermutation(int64(len(c.files)), 0, 0)
 	for i := range int64(len(c.files)) {
 		if err := r.file(&c.files[order.at(i)]); err != nil {
@@ -460,7 +461,7 @@ func (r *reader) leaveOut(err error) {
 // object adds the documents of a JSON object.
 func (r *reader) object(line []byte, stats *FormatStats) error {
 	start := len(r.text)
-	doc, err := appendText(r.text, line, r.pairs)
+	doc, err := appendText(r.text, line, r.names, r.pairs)
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,6 @@
 package data
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -21,17 +20,18 @@ func (r *reader) rows(in *os.File) error {
 	}
 	r.stats.Parquet.Files++
 	before := r.read
-	table, err := parquet.Open(in, info.Size(), r.most, append([]string{"text"}, otherKeys...)...)
+	table, err := parquet.Open(in, info.Size(), r.most, slices.Concat(r.names, otherKeys)...)
 	if err != nil {
 		return err
 	}
-	known := slices.DeleteFunc(table.Names(), func(name string) bool { return name != "text" && !slices.Contains(otherKeys, name) })
+	known := slices.DeleteFunc(table.Names(), func(name string) bool { return !slices.Contains(r.names, name) && !slices.Contains(otherKeys, name) })
 	if table.Rows() == 0 {
 		r.stats.Empty++
 	} else if len(known) == 0 {
-		return noText(table.Names())
+		return noText(table.Names(), r.names)
 	}
 	var line []byte
+	var text bool
 	for {
 		if err := r.ctx.Err(); err != nil {
 			return err
@@ -42,7 +42,7 @@ func (r *reader) rows(in *os.File) error {
 			return nil
 		}
 		if err == nil {
-			line, err = rowObject(line[:0], table, known)
+			line, text, err = rowObject(line[:0], table, r.names, known)
 		}
 		if err == nil {
 			err = r.row(line, &r.stats.Parquet, "row %d", int(table.Row()))
@@ -50,7 +50,7 @@ func (r *reader) rows(in *os.File) error {
 			r.leaveOut(err)
 			err = nil
 		}
-		if err == nil && bytes.HasPrefix(line, []byte(`{"text"`)) && slices.ContainsFunc(known, func(name string) bool { return slices.Contains(answerKeys, name) }) {
+		if err == nil && text && slices.ContainsFunc(known, func(name string) bool { return slices.Contains(answerKeys, name) }) {
 			r.stats.Parquet.Beside++
 		}
 		if err != nil {
@@ -66,14 +66,16 @@ func (r *reader) rows(in *os.File) error {
 // errNulls reports a row without anything to read.
 var errNulls = errors.New("all columns that could be read are null")
 
-// rowObject appends the current row as an object: its text or, if that is null, its other known columns.
-func rowObject(line []byte, table *parquet.Reader, known []string) ([]byte, error) {
-	line, err := table.AppendObject(line, "text")
-	if err != nil || string(line) != "{}" {
-		return line, err
+// rowObject appends the current row as an object: its text, which is in the first of names that is not null, or its other known
+// columns. text says which.
+func rowObject(line []byte, table *parquet.Reader, names, known []string) (object []byte, text bool, err error) {
+	for _, name := range names {
+		if line, err = table.AppendObject(line[:0], name); err != nil || string(line) != "{}" {
+			return line, true, err
+		}
 	}
 	if line, err = table.AppendObject(line[:0], otherKeys...); err == nil && string(line) == "{}" {
 		err = fmt.Errorf("%w (%s); hint: leave out rows without text, or set on_bad_row: skip", errNulls, strings.Join(known, ", "))
 	}
-	return line, err
+	return line, false, err
 }

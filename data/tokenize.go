@@ -37,6 +37,8 @@ type Options struct {
 	Pairs bool
 	// SkipBad leaves out lines, and rows of Parquet, that are no document, and counts them; else one is an error.
 	SkipBad bool
+	// TextField is the field of rows in which the text of a document is: the first of these that is there; none: text.
+	TextField []string
 	// Begin is put before every document that is not a conversation (templates write their own), and is not learnt;
 	// see bpe.Tokenizer.Start.
 	Begin []int32
@@ -50,6 +52,13 @@ func (o Options) workers() int {
 		return o.Workers
 	}
 	return runtime.GOMAXPROCS(0)
+}
+
+func (o Options) names() []string {
+	if len(o.TextField) == 0 {
+		return usualField
+	}
+	return o.TextField
 }
 
 func (o Options) progress(done, total int64) {
@@ -75,6 +84,9 @@ func cacheKey(c *Corpus, t *bpe.Tokenizer, o Options) (key [sha256.Size]byte, er
 	}
 	if o.SkipBad {
 		fmt.Fprintln(h, "without bad rows")
+	}
+	if !slices.Equal(o.names(), usualField) {
+		fmt.Fprintf(h, "text in %q\n", o.names())
 	}
 	if len(o.Begin) > 0 {
 		fmt.Fprintf(h, "begin %d\n", o.Begin)
@@ -135,13 +147,24 @@ func build(ctx context.Context, c *Corpus, t *bpe.Tokenizer, path string, key [s
 	if err != nil {
 		return err
 	}
+	temporary := out.Name()
+	var left *unfinished // of an interrupted build
 	defer func() {
-		if err != nil {
-			out.Close()
-			os.Remove(out.Name())
+		if err == nil {
+			return
+		}
+		out.Close()
+		if left == nil || os.Rename(temporary, partName(path)) != nil {
+			os.Remove(temporary)
 		}
 	}()
-	if err := writeTokens(ctx, c, t, out, key, o); err != nil {
+	if claim(path, temporary) {
+		out.Close()
+		if out, err = os.OpenFile(temporary, os.O_RDWR, 0); err != nil {
+			return err
+		}
+	}
+	if left, err = writeTokens(ctx, c, t, out, key, o); err != nil {
 		return err
 	}
 	if err := out.Chmod(0o644); err != nil { // CreateTemp makes it private
@@ -153,62 +176,86 @@ func build(ctx context.Context, c *Corpus, t *bpe.Tokenizer, path string, key [s
 	if err := out.Close(); err != nil {
 		return err
 	}
-	if err := os.Rename(out.Name(), path); err != nil {
+	if err := os.Rename(temporary, path); err != nil {
 		return err
 	}
 	return checkpoint.Disk{}.SyncDir(dir)
 }
 
 // writeTokens writes the tokens in as few bytes as their ids, and any marks, need: a corpus whose ids need two
-// bytes is started over when its first prompt is found.
-func writeTokens(ctx context.Context, c *Corpus, t *bpe.Tokenizer, out *os.File, key [sha256.Size]byte, o Options) error {
+// bytes is started over when its first prompt is found. It goes on with what an interrupted build left in out, and returns what it
+// leaves there itself if ctx ends.
+func writeTokens(ctx context.Context, c *Corpus, t *bpe.Tokenizer, out *os.File, key [sha256.Size]byte, o Options) (*unfinished, error) {
 	end, _ := t.EndOfText()
 	h := header{width: 4, key: key, vocabulary: t.VocabularySize(), endOfText: end}
 	if h.vocabulary <= 1<<16 {
 		h.width = 2
 	}
-	err := h.fill(ctx, c, t, out, o)
-	if errors.Is(err, errMarked) {
-		h.width = 4
-		err = h.fill(ctx, c, t, out, o)
+	content := sha256.New()
+	before, err := goOn(out, &h, content)
+	if err != nil {
+		before = &unfinished{}
+		content.Reset()
 	}
-	return err
+	left, err := h.fill(ctx, c, t, out, content, before, o)
+	for errors.Is(err, errMarked) || errors.Is(err, errOtherPieces) {
+		if errors.Is(err, errMarked) {
+			h.width = 4
+		}
+		content.Reset()
+		left, err = h.fill(ctx, c, t, out, content, &unfinished{}, o)
+	}
+	return left, err
 }
 
-// fill writes the whole file: the tokens, then the header, which has their checksum.
-func (h *header) fill(ctx context.Context, c *Corpus, t *bpe.Tokenizer, out *os.File, o Options) error {
-	h.count, h.checksum = 0, 0
-	content := sha256.New()
-	if err := out.Truncate(headerSize); err != nil {
-		return err
-	}
-	if _, err := out.Seek(headerSize, io.SeekStart); err != nil {
-		return err
+// fill writes the whole file, from what was there before on: the tokens, then the header, which has their checksum. If ctx ends, it leaves
+// how far it came.
+func (h *header) fill(ctx context.Context, c *Corpus, t *bpe.Tokenizer, out *os.File, content hash.Hash, before *unfinished, o Options) (left *unfinished, err error) {
+	if before.Pieces == 0 {
+		h.count, h.checksum = 0, 0
+		if err := out.Truncate(headerSize); err != nil {
+			return nil, err
+		}
+		if _, err := out.Seek(headerSize, io.SeekStart); err != nil {
+			return nil, err
+		}
 	}
 	w := &tokenWriter{header: h, out: bufio.NewWriterSize(out, 1<<20), content: content}
-	var err error
-	if h.stats, err = encodeAll(ctx, c, t, o, w.write); err != nil {
-		return err
+	done := *before
+	h.stats, err = encodeAll(ctx, c, t, o, before, func(j *job) error {
+		if err := w.write(j.ids); err != nil {
+			return err
+		}
+		done.add(j.text)
+		return nil
+	})
+	if err != nil && ctx.Err() != nil && done.Pieces > 0 && w.out.Flush() == nil && done.leave(out, h) == nil {
+		left = &done
+	}
+	if err != nil {
+		return left, err
 	}
 	if err := w.out.Flush(); err != nil {
-		return err
+		return nil, err
 	}
 	content.Sum(h.content[:0])
 	page, err := h.encode()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	_, err = out.WriteAt(page, 0)
-	return err
+	return nil, err
 }
 
-// removeLeftovers deletes temporary files left by killed runs: those not modified for
-// an hour.
+// removeLeftovers deletes temporary files left by killed runs, those not modified for
+// an hour, and what interrupted builds left if nobody has gone on with it for a month.
 func removeLeftovers(dir string) {
-	old, _ := filepath.Glob(filepath.Join(dir, "tokens-*.tmp"))
-	for _, path := range old {
-		if info, err := os.Stat(path); err == nil && time.Since(info.ModTime()) > time.Hour {
-			os.Remove(path)
+	for pattern, age := range map[string]time.Duration{"tokens-*.tmp": time.Hour, "tokens-*.part": 30 * 24 * time.Hour} {
+		old, _ := filepath.Glob(filepath.Join(dir, pattern))
+		for _, path := range old {
+			if info, err := os.Stat(path); err == nil && time.Since(info.ModTime()) > age {
+				os.Remove(path)
+			}
 		}
 	}
 }
@@ -245,10 +292,10 @@ func (w *tokenWriter) write(ids []int32) error {
 	return err
 }
 
-// encodeAll passes the tokens of the corpus to write, in order: one goroutine
+// encodeAll passes the encoded pieces of the corpus, from those on that were done before, to write, in order: one goroutine
 // reads, workers encode, and the caller's goroutine collects the pieces in the
 // order in which they were read.
-func encodeAll(ctx context.Context, c *Corpus, t *bpe.Tokenizer, o Options, write func([]int32) error) (Stats, error) {
+func encodeAll(ctx context.Context, c *Corpus, t *bpe.Tokenizer, o Options, before *unfinished, write func(*job) error) (Stats, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	workers := o.workers()
 	todo := make(chan *job, workers)
@@ -260,10 +307,18 @@ func encodeAll(ctx context.Context, c *Corpus, t *bpe.Tokenizer, o Options, writ
 
 	var stats Stats
 	var readError error
+	var known unfinished // of what was done before
 	group.Go(func() {
 		defer close(inOrder)
 		defer close(todo)
 		stats, readError = c.read(ctx, o, t.Boundary, func(p piece) error {
+			if known.Pieces < before.Pieces {
+				o.progress(p.read, c.bytes)
+				if known.add(p.text); known.Pieces == before.Pieces && !before.same(&known) {
+					return errOtherPieces
+				}
+				return nil
+			}
 			j := &job{piece: p, done: make(chan struct{})}
 			if err := send(ctx, inOrder, j); err != nil {
 				return err
@@ -281,7 +336,7 @@ func encodeAll(ctx context.Context, c *Corpus, t *bpe.Tokenizer, o Options, writ
 		case <-ctx.Done():
 			return Stats{}, ctx.Err() // the reader still counts
 		}
-		if err := write(j.ids); err != nil {
+		if err := write(j); err != nil {
 			return Stats{}, err
 		}
 		o.progress(j.read, c.bytes)
@@ -289,6 +344,9 @@ func encodeAll(ctx context.Context, c *Corpus, t *bpe.Tokenizer, o Options, writ
 		case free <- j.ids:
 		default:
 		}
+	}
+	if readError == nil && known.Pieces < before.Pieces {
+		readError = errOtherPieces
 	}
 	return stats, readError
 }
@@ -446,7 +504,7 @@ func TrainTokenizer(ctx context.Context, c *Corpus, size int, o Options) (*bpe.T
 			}
 		})
 	}
-	_, err := c.read(ctx, Options{}, bpe.Pattern(trainPattern).Boundary, func(p piece) error {
+	_, err := c.read(ctx, Options{SkipBad: o.SkipBad, TextField: o.TextField}, bpe.Pattern(trainPattern).Boundary, func(p piece) error {
 		o.progress(p.read, c.bytes)
 		todo <- p
 		return nil

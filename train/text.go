@@ -60,17 +60,24 @@ func OpenText(ctx context.Context, spec *job.Spec, progress folder.Progress) (*T
 	if err := t.divide(spec); err != nil {
 		return nil, err
 	}
+	for _, s := range t.all() {
+		t.Notes = append(t.Notes, s.Corpus.Notes()...)
+	}
 	opt := func(what string) data.Options {
-		return data.Options{Progress: func(done, total int64) { progress(what, done, total) }}
+		return data.Options{SkipBad: spec.OnBadRow == "skip", TextField: spec.TextField,
+			Progress: func(done, total int64) { progress(what, done, total) }}
 	}
 	var err error
 	if t.Tokenizer, err = openTokenizer(ctx, spec, t.Corpus(), opt("training the tokenizer")); err != nil {
 		return nil, err
 	}
+	if size, trained := trainedSize(spec.Tokenizer); trained && t.Tokenizer.VocabularySize() < size {
+		t.Notes = append(t.Notes, fmt.Sprintf("%s has %d tokens: the text has no more pairs that occur twice", spec.Tokenizer, t.Tokenizer.VocabularySize()))
+	}
 	t.Chat = openChat(spec, t.Tokenizer)
 	t.Begin = beginsWith(spec, t.Tokenizer)
 	reading := opt("reading the corpus")
-	reading.Chat, reading.Pairs, reading.Begin, reading.SkipBad = t.Chat, spec.Preference.Beta > 0, t.Begin, spec.OnBadRow == "skip"
+	reading.Chat, reading.Pairs, reading.Begin = t.Chat, spec.Preference.Beta > 0, t.Begin
 	for _, s := range t.all() {
 		s.Tokens, err = folder.Tokenize(ctx, s.Corpus, t.Tokenizer, reading)
 		switch {

@@ -2,10 +2,12 @@ package train
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/athanor-llm/athanor/checkpoint"
@@ -44,11 +46,17 @@ func openTokenizer(ctx context.Context, spec *job.Spec, corpus *data.Corpus, opt
 			return nil, spec.Fault("data", err.Error())
 		}
 		cached = filepath.Join(dir, "tokenizers", fmt.Sprintf("%s-%x", spec.Tokenizer, key[:8]))
+		if field := strings.Join(spec.TextField, "\n"); field != "" && field != "text" {
+			cached += fmt.Sprintf("-%x", sha256.Sum256([]byte(field)))[:9]
+		}
 		if t, err := bpe.Load(cached); err == nil {
 			return t, nil
 		}
 	}
 	t, err := data.OpenTokenizer(ctx, spec.Tokenizer, corpus, opt)
+	if err != nil && ctx.Err() != nil { // it was asked to stop
+		return nil, ctx.Err()
+	}
 	if errors.Is(err, data.ErrContent) { // found while a tokenizer is trained on it
 		return nil, spec.Fault("data", err.Error())
 	}
@@ -74,6 +82,13 @@ func openChat(spec *job.Spec, t *bpe.Tokenizer) *chat.Template {
 }
 
 func isTrained(name string) bool { return strings.HasPrefix(name, "bpe-") }
+
+// trainedSize returns the size of a tokenizer that is trained, as its name has it.
+func trainedSize(name string) (size int, trained bool) {
+	digits, ok := strings.CutPrefix(name, "bpe-")
+	size, err := strconv.Atoi(digits)
+	return size, ok && err == nil
+}
 
 // ownTokenizer returns the folder in which a run stores its trained tokenizer.
 func ownTokenizer(spec *job.Spec) string { return filepath.Join(spec.Out, "tokenizer", spec.Tokenizer) }
