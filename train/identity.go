@@ -48,6 +48,7 @@ type origin struct {
 	spread
 	guard
 	conduct
+	carried
 	Validation int64 `json:"validation_tokens,omitempty"` // of a separate validation corpus
 }
 
@@ -114,7 +115,7 @@ func (t *Run) record() (origin, error) {
 	text, err := json.Marshal(id)
 	hash := t.programs[0].PlanHash
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%s", hash, text))
-	return origin{id, hash, hex.EncodeToString(sum[:8]), t.timing.record(), t.guard, t.conducted(), t.Setup.validationTokens()}, err
+	return origin{id, hash, hex.EncodeToString(sum[:8]), t.timing.record(), t.guard, t.conducted(), t.carried, t.Setup.validationTokens()}, err
 }
 
 // difference names the first field in which two runs differ, "" if none.
@@ -152,6 +153,9 @@ func (a identity) difference(b identity) string {
 				return fmt.Sprintf("text is of other tokens, though as many (hash %v there and %v here)", x[k], y[k])
 			}
 			there, here := differingWords(fmt.Sprint(x[k]), fmt.Sprint(y[k]))
+			if k == "model" {
+				there, here = sizesInWords(there), sizesInWords(here)
+			}
 			return fmt.Sprintf("%s is %s there and %s here", k, there, here)
 		}
 	}
@@ -178,6 +182,18 @@ func differingWords(a, b string) (there, here string) {
 		}
 	}
 	return strings.Join(left, sep), strings.Join(right, sep)
+}
+
+// sizesInWords writes the abbreviations of plan.Fingerprint as keys of the configuration: "l2 d64" is layers 2 width 64.
+func sizesInWords(text string) string {
+	keys := map[byte]string{'l': "layers ", 'd': "width ", 'h': "heads/kv_heads/head_dim ", 'f': "feed_forward ", 'v': "vocabulary ", 'p': "max_positions "}
+	words := strings.Split(text, " ")
+	for i, w := range words {
+		if len(w) > 1 && keys[w[0]] != "" && w[1] >= '0' && w[1] <= '9' {
+			words[i] = keys[w[0]] + w[1:]
+		}
+	}
+	return strings.Join(words, " ")
 }
 
 // belongs refuses to resume another run's checkpoint. know fills in what is known

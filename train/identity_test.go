@@ -65,3 +65,17 @@ func TestOtherDocuments(t *testing.T) {
 		t.Errorf("%q", d)
 	}
 }
+
+// TestOtherModel: sizes that differ are named as the configuration names them, and other words stay.
+func TestOtherModel(t *testing.T) {
+	before := identity{Model: "llama l2 d64 h4/2/16 f128 v300 p32 silu eps1e-06 lora 2 of 14/70c2137a"}
+	for other, want := range map[string]string{
+		"llama l3 d64 h4/2/16 f128 v300 p32 silu eps1e-06 lora 2 of 14/70c2137a": "model is llama layers 2 there and llama layers 3 here",
+		"llama l2 d32 h4/4/16 f96 v301 p32 silu eps1e-06 lora 2 of 14/70c2137a":  "model is width 64 heads/kv_heads/head_dim 4/2/16 feed_forward 128 vocabulary 300 there and width 32 heads/kv_heads/head_dim 4/4/16 feed_forward 96 vocabulary 301 here",
+		"llama l2 d64 h4/2/16 f128 v300 p32 silu eps1e-06 lora 3 of 14/70c2137a": "model is lora 2 there and lora 3 here",
+	} {
+		if d := before.difference(identity{Model: other}); d != want {
+			t.Errorf("%q, want %q", d, want)
+		}
+	}
+}

@@ -16,8 +16,8 @@ import (
 	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
-// fullDisk puts a disk without space in place of an open file.
-func fullDisk(t *testing.T, path string) {
+// fullDisk puts a disk without space in place of an open file, until restore is called.
+func fullDisk(t *testing.T, path string) (restore func()) {
 	t.Helper()
 	full, err := os.OpenFile("/dev/full", os.O_RDWR, 0)
 	check(t, err)
@@ -30,10 +30,14 @@ func fullDisk(t *testing.T, path string) {
 		}
 		fd, err := strconv.Atoi(filepath.Base(link))
 		check(t, err)
+		own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+		check(t, err)
+		t.Cleanup(func() { unix.Close(own) })
 		check(t, unix.Dup3(int(full.Fd()), fd, unix.O_CLOEXEC))
-		return
+		return func() { check(t, unix.Dup3(own, fd, unix.O_CLOEXEC)) }
 	}
 	t.Fatalf("%s is not open", path)
+	return nil
 }
 
 // TestSpillFails: a disk that refuses one rank's optimizer state ends the run

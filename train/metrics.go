@@ -67,7 +67,7 @@ func (m Metrics) MarshalJSON() ([]byte, error) {
 // metricsLog appends to metrics.jsonl, and writes the same for TensorBoard. It is on the disk before a
 // checkpoint is: after a power cut, the steps before the checkpoint are there.
 type metricsLog struct {
-	f      *os.File
+	f      backlog
 	events *eventFile
 }
 
@@ -100,7 +100,7 @@ func openMetrics(dir string, step int) (l *metricsLog, notes []string, err error
 		f.Close()
 		return nil, nil, err
 	}
-	return &metricsLog{f, events}, notes, nil
+	return &metricsLog{backlog{File: f}, events}, notes, nil
 }
 
 // history is what metrics.jsonl says about the steps up to a checkpoint.
@@ -211,28 +211,23 @@ func appendFile(path string, text []byte) error {
 }
 
 // sync returns once all that was added is on the disk.
-func (l *metricsLog) sync() error { return errors.Join(l.f.Sync(), l.events.file.Sync()) }
+func (l *metricsLog) sync() error { return errors.Join(l.f.sync(), l.events.file.sync()) }
 
+// add adds a step. An error of the system means that some of it waits in memory, and goes before what is added later.
 func (l *metricsLog) add(m Metrics) error {
 	line, err := json.Marshal(m)
 	if err != nil {
 		return fmt.Errorf("metrics of step %d: %w", m.Step, err)
 	}
-	if _, err = l.f.Write(append(line, '\n')); err == nil {
-		curves := []scalar{{"train/loss", m.Loss}, {"train/learning_rate", m.LearningRate}, {"train/grad_norm", m.GradNorm},
-			{"perf/tokens_per_second", m.Rate}, {"perf/mfu", m.MFU}, {"perf/step_seconds", m.StepSeconds}}
-		if m.Rewards != nil {
-			curves = append(curves, m.Rewards.curves("train")...)
-		}
-		if m.SkippedSteps > 0 {
-			curves = append(curves, scalar{"train/skipped_steps", float64(m.SkippedSteps)})
-		}
-		err = l.events.add(m.Step, curves...)
+	curves := []scalar{{"train/loss", m.Loss}, {"train/learning_rate", m.LearningRate}, {"train/grad_norm", m.GradNorm},
+		{"perf/tokens_per_second", m.Rate}, {"perf/mfu", m.MFU}, {"perf/step_seconds", m.StepSeconds}}
+	if m.Rewards != nil {
+		curves = append(curves, m.Rewards.curves("train")...)
 	}
-	if err != nil {
-		return fmt.Errorf("%w; hint: free some space and start the same command again, which continues from the latest checkpoint, if there is one", err)
+	if m.SkippedSteps > 0 {
+		curves = append(curves, scalar{"train/skipped_steps", float64(m.SkippedSteps)})
 	}
-	return nil
+	return errors.Join(l.f.add(append(line, '\n')), l.events.add(m.Step, curves...))
 }
 
 // validated records a validation loss and, for pairs, rewards.
@@ -244,4 +239,4 @@ func (l *metricsLog) validated(step int, loss float64, rewards *Rewards) error {
 	return l.events.add(step, curves...)
 }
 
-func (l *metricsLog) close() error { return errors.Join(l.f.Close(), l.events.close()) }
+func (l *metricsLog) close() error { return errors.Join(l.f.close(), l.events.close()) }

@@ -44,8 +44,12 @@ func (s *Setup) CheckOut() error {
 // checkWeights checks that the folders that a new run starts from have all
 // weights, in the model's shapes, and no others.
 func (s *Setup) checkWeights() error {
-	if _, _, err := s.Spec.Latest(checkpoint.Sizes); s.Folder == "" || !errors.Is(err, checkpoint.ErrNone) {
+	if _, _, err := s.Spec.Latest(checkpoint.Sizes); !errors.Is(err, checkpoint.ErrNone) || s.Folder == "" && !s.Spec.CarryOptimizer {
 		return nil
+	}
+	if s.Folder == "" {
+		_, _, err := s.openCarried() // which says what is missing
+		return err
 	}
 	set, err := folder.OpenWeights(s.Folder)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -63,6 +67,13 @@ func (s *Setup) checkWeights() error {
 	}
 	if err := from.Check(s.Graph.Model, s.folderOf); err != nil {
 		return err
+	}
+	if s.Spec.CarryOptimizer {
+		ck, _, err := s.openCarried()
+		if err != nil {
+			return err
+		}
+		defer ck.Close()
 	}
 	return folder.WeightsError(s.Folder, folder.CheckTied(set, s.Model))
 }

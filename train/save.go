@@ -86,7 +86,11 @@ func (t *Run) fromFolder() error {
 		}
 	}
 	t.Notes = append(t.Notes, note)
-	return t.Session.Load(func(name string, dst []float32) error { return t.origin.read(t.Setup.param(name), dst) })
+	err = t.Session.Load(func(name string, dst []float32) error { return t.origin.read(t.Setup.param(name), dst) })
+	if err == nil && t.Setup.Spec.CarryOptimizer {
+		err = carryOptimizer(t)
+	}
+	return err
 }
 
 // resume restores a checkpoint exactly: weights, moments, data cursor and counters.
@@ -111,12 +115,12 @@ func (t *Run) resume(path string) error {
 		stored := &folder.Source{Base: base, Adapter: ck.Weights}
 		t.origin.read = stored.Read
 	}
-	if err := t.loadState(ck); err != nil {
+	if err := t.loadState(ck, func(optimizer.Kind) bool { return true }); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	var before origin
 	err = json.Unmarshal(ck.Trainer.Plan, &before)
-	if t.timing.spread, t.guard, t.conduct = before.spread, before.guard, before.conduct; err == nil {
+	if t.timing.spread, t.guard, t.conduct, t.carried = before.spread, before.guard, before.conduct, before.carried; err == nil {
 		err = t.guard.check(int(ck.Trainer.Step))
 	}
 	if err != nil {
@@ -147,12 +151,13 @@ func (t *Run) resume(path string) error {
 	return nil
 }
 
-func (t *Run) loadState(ck *checkpoint.Checkpoint) error {
+// loadState loads the wanted kinds of what a checkpoint has of each parameter.
+func (t *Run) loadState(ck *checkpoint.Checkpoint, wanted func(optimizer.Kind) bool) error {
 	room := make([]float32, session.LargestParam(t.Setup.Graph))
 	for i, p := range t.Setup.Graph.Params {
 		buf := room[:p.Elems()]
 		for _, kind := range t.Plan.Plan.Optimizer.Rule().State() {
-			if p.Frozen && kind != optimizer.Weights {
+			if p.Frozen && kind != optimizer.Weights || !wanted(kind) {
 				continue
 			}
 			read := func() error { return t.origin.read(p, buf) }
@@ -234,6 +239,7 @@ func holds(dir string, free, n, each int64) error {
 type saving struct {
 	latest time.Time
 	took   time.Duration
+	best   *checkpoint.Best // that it records
 }
 
 // due reports whether a checkpoint by time is due: once after has passed since the
@@ -295,7 +301,7 @@ func (t *Run) save(o Observer) error {
 	if path != t.saved { // else it was there already, and was not written again
 		o.Event("saved " + path)
 	}
-	t.saved, t.saving = path, saving{time.Now(), time.Since(began)}
+	t.saved, t.saving, t.endures.unsaved = path, saving{time.Now(), time.Since(began), t.Best}, trouble{}
 	return nil
 }
 

@@ -23,7 +23,7 @@ func TestSavingDue(t *testing.T) {
 		{time.Minute, after, false},
 		{time.Minute, 50 * time.Minute, true},
 	} {
-		s := saving{at, c.took}
+		s := saving{latest: at, took: c.took}
 		if s.due(at.Add(c.since), after) != c.due {
 			t.Errorf("saved in %v, %v ago: due is %v", c.took, c.since, !c.due)
 		}

@@ -26,7 +26,7 @@ import (
 //
 // A process writes one file. A process that resumes from a checkpoint writes another.
 type eventFile struct {
-	file   *os.File
+	file   backlog
 	record []byte // reused
 }
 
@@ -47,7 +47,7 @@ func newEvents(dir string, step int) (*eventFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &eventFile{file: f}
+	e := &eventFile{file: backlog{File: f}}
 	const start = 1
 	err = e.write(now, 0, func(b []byte) []byte { return bytesField(b, 3, []byte("brain.Event:2")) })
 	if err == nil {
@@ -83,11 +83,10 @@ func (e *eventFile) write(now time.Time, step int, fields func([]byte) []byte) e
 	binary.LittleEndian.PutUint32(b[8:], maskedCRC(b[:8]))
 	b = binary.LittleEndian.AppendUint32(b, maskedCRC(b[header:]))
 	e.record = b
-	_, err := e.file.Write(b)
-	return err
+	return e.file.add(b)
 }
 
-func (e *eventFile) close() error { return e.file.Close() }
+func (e *eventFile) close() error { return e.file.close() }
 
 // bytesField appends a field of strings, bytes or a message.
 func bytesField(b []byte, number uint64, content []byte) []byte {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -18,7 +17,6 @@ import (
 	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/exec"
-	"github.com/athanor-llm/athanor/folder"
 	"github.com/athanor-llm/athanor/internal/clock"
 	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/internal/stat"
@@ -78,6 +76,8 @@ type Run struct {
 	guard    guard          // which steps are skipped
 	conduct  conduct        // what may change between two starts
 	origin   weights        // the parameters that this process began with
+	carried  carried        // from another run
+	endures  endurance      // of writes that fail
 
 	reference reference // of pairs
 	pairs     pairs     // in the batch
@@ -89,7 +89,8 @@ type Run struct {
 // model's folder or from initialisation. Close the Run after use.
 func Open(ctx context.Context, s *Setup, best *search.Candidate, programs []*program.Program, m *machine.Machine) (*Run, error) {
 	spec := s.Spec
-	t := &Run{Setup: s, Plan: best, Peak: m.Peak(s.Graph), expected: best.Expected(true).Seconds, ValLoss: math.NaN(), programs: programs}
+	t := &Run{Setup: s, Plan: best, Peak: m.Peak(s.Graph), expected: best.Expected(true).Seconds, ValLoss: math.NaN(), programs: programs,
+		endures: endurance{patience: usualPatience()}}
 	if err := os.MkdirAll(spec.Out, 0o755); err != nil {
 		return nil, outError(err)
 	}
@@ -214,14 +215,14 @@ func (t *Run) Train(ctx context.Context, o Observer) error {
 		return err
 	}
 	t.timing.start()
-	t.saving.latest = time.Now()
+	t.saving.latest, t.saving.best = time.Now(), t.Best
 	for ; t.Step < spec.MaxSteps && !t.timing.timeOver(); spec = t.Setup.Spec {
 		stop, err := t.Setup.requested(stopFile)
 		if err != nil {
 			return err
 		}
 		if stop || ctx.Err() != nil {
-			if err := t.save(o); err != nil {
+			if err := t.endures.saveLast(ctx, t, true, o); err != nil {
 				return err
 			}
 			return ErrSaved
@@ -239,7 +240,7 @@ func (t *Run) Train(ctx context.Context, o Observer) error {
 				m.ValLoss, m.ValRewards = t.ValLoss, t.rewards
 			}
 		}
-		if err := t.log.add(m); err != nil {
+		if err := t.endures.logged(t, t.log.add(m), o); err != nil {
 			return err
 		}
 		o.Step(m)
@@ -255,8 +256,10 @@ func (t *Run) Train(ctx context.Context, o Observer) error {
 			}
 		}
 		if t.traced() {
-			if err := t.trace(); err != nil {
+			if err := t.trace(); err != nil && !passing(err) {
 				return err
+			} else if err != nil {
+				o.Event(fmt.Sprintf("WARNING: step %d: there is no trace: %v", t.Step, err))
 			}
 			t.Session.SetClock(false)
 		}
@@ -264,8 +267,8 @@ func (t *Run) Train(ctx context.Context, o Observer) error {
 		if err != nil {
 			return err
 		}
-		if t.Step < spec.MaxSteps && (better || asked || spec.SaveEvery > 0 && t.Step%spec.SaveEvery == 0 || t.due(o)) {
-			if err := t.save(o); err != nil {
+		if t.Step < spec.MaxSteps && (better || asked || spec.SaveEvery > 0 && t.Step%spec.SaveEvery == 0 || t.due(o) || t.endures.saveDue()) {
+			if err := t.endures.save(t, o); err != nil {
 				return err
 			}
 		}
@@ -274,12 +277,29 @@ func (t *Run) Train(ctx context.Context, o Observer) error {
 		o.Event(fmt.Sprintf("max_time %v is over: %d of %d steps are done", time.Duration(spec.MaxTime), t.Step, spec.MaxSteps))
 		t.timing.end(t.Setup, t.Step)
 	}
+	return t.end(ctx, o)
+}
+
+// end validates and saves. It saves first, since a validation may take long; but not weights that are broken, nor where the
+// checkpoint records whether its loss is the best.
+func (t *Run) end(ctx context.Context, o Observer) error {
+	before := !t.Setup.Spec.KeepBest
+	if before {
+		if err := (validation{t}).sound(); err != nil {
+			return err
+		}
+		if err := t.endures.saveLast(ctx, t, false, o); err != nil {
+			return err
+		}
+	}
 	_, last := t.report(ctx, o)
 	if last != nil && !errors.Is(last, errInterrupted) {
 		return last
 	}
-	if err := t.save(o); err != nil {
-		return err
+	if !before {
+		if err := t.endures.saveLast(ctx, t, false, o); err != nil {
+			return err
+		}
 	}
 	_, stop := t.Setup.requested(stopFile) // requests that came too late are fulfilled already, and not left for the next run
 	_, save := t.Setup.requested(saveFile)
@@ -297,9 +317,6 @@ func (t *Run) passOver(m Metrics, o Observer) {
 	t.passed += m.Passed
 }
 
-// errInterrupted ends a validation, of which a run may have hours, because the run is to stop.
-var errInterrupted = errors.New("interrupted")
-
 // stopping reports whether the run is asked to stop, by ctx or the file stop, which it leaves there.
 func (s *Setup) stopping(ctx context.Context) bool {
 	return ctx.Err() != nil || paths.Exists(filepath.Join(s.Spec.Out, stopFile))
@@ -309,10 +326,11 @@ func (s *Setup) stopping(ctx context.Context) bool {
 // the current step, or to stop after writing one.
 const saveFile, stopFile = "save", "stop"
 
-// requested removes such a file, and reports whether it was there.
+// requested removes such a file, and reports whether it was there. In a folder that cannot be read for a while there is none.
 func (s *Setup) requested(file string) (bool, error) {
-	err := os.Remove(filepath.Join(s.Spec.Out, file))
-	if errors.Is(err, fs.ErrNotExist) {
+	path := filepath.Join(s.Spec.Out, file)
+	err := os.Remove(path)
+	if err != nil && !paths.Exists(path) {
 		return false, nil
 	}
 	return err == nil, outError(err)
@@ -336,31 +354,6 @@ func surprise(measured, predicted float64) string {
 		return ""
 	}
 	return fmt.Sprintf("steps take %.3g s, but %.3g s were predicted; hint: check whether something else is running; after `athanor probe`, the next run measures this machine again", measured, predicted)
-}
-
-// report validates, and reports whether this step's checkpoint is to be kept as the best.
-func (t *Run) report(ctx context.Context, o Observer) (better bool, err error) {
-	loss, err := t.Validate(ctx)
-	if errors.Is(err, errInterrupted) {
-		o.Event(fmt.Sprintf("step %d: the validation is broken off, since the run is to stop", t.Step))
-	}
-	if err != nil {
-		return false, err
-	}
-	if math.IsNaN(loss) {
-		o.Event(fmt.Sprintf("step %d: nothing to validate: no token of the held-out text is learnt; hint: set a larger validation_fraction, or other text as validation", t.Step))
-		return false, nil
-	}
-	text := fmt.Sprintf("step %d: validation loss %.4f, perplexity %s", t.Step, loss, stat.Number(math.Exp(loss), 1))
-	if t.rewards != nil {
-		text = fmt.Sprintf("step %d: validation loss %.4f, %s", t.Step, loss, t.rewards.Text())
-	}
-	if better = t.Setup.Spec.KeepBest && (t.Best == nil || loss < t.Best.Loss); better {
-		t.Best = &checkpoint.Best{Step: int64(t.Step), Loss: loss}
-		text += ", the best so far"
-	}
-	o.Event(text)
-	return better, t.log.validated(t.Step, loss, t.rewards)
 }
 
 // Summary is what a run adds to the plan's report.
@@ -395,7 +388,7 @@ func (t *Run) Next(ctx context.Context) (Metrics, error) {
 		return Metrics{}, err
 	}
 	rate := t.timing.rate(spec, t.Step)
-	scalars := session.Scalars{Rate: rate, Step: t.Step - t.guard.Skipped + 1, Beta1: spec.Beta1, Beta2: spec.Beta2, Targets: targets, Seed: spec.Seed,
+	scalars := session.Scalars{Rate: rate, Step: t.carried.Updates + t.Step - t.guard.Skipped + 1, Beta1: spec.Beta1, Beta2: spec.Beta2, Targets: targets, Seed: spec.Seed,
 		Bound: t.guard.bound(spec.SkipSpikes)}
 	if t.Setup.preferring() {
 		scalars.Reference = t.pairs.reference
@@ -481,54 +474,4 @@ func (t *Run) split(rows int) (count int) {
 		return len(t.pairs.begins) / 2
 	}
 	return count
-}
-
-// Validate returns the mean loss in nats per token, or per pair, over held-out windows. The
-// windows are the same every time: at most EvalBatches batches, spread evenly over the held-out
-// text, since it consists of long documents in sequence. NaN: none of their tokens is learnt. If the run is to stop,
-// it returns errInterrupted after the batch under way.
-func (t *Run) Validate(ctx context.Context) (float64, error) {
-	if err := t.refer(context.WithoutCancel(ctx), nil); err != nil {
-		return 0, err
-	}
-	spec := t.Setup.Spec
-	t.ValLoss = math.NaN()
-	held := t.Setup.Held
-	windows := min(held.Count(), int64(spec.EvalBatches*spec.GlobalBatch))
-	var sum float64
-	var rewards Rewards
-	all := 0
-	for first := int64(0); first < windows; first += int64(spec.GlobalBatch) {
-		if t.Setup.stopping(ctx) {
-			return 0, errInterrupted
-		}
-		rows := int(min(windows-first, int64(spec.GlobalBatch)))
-		t.pairs.clear(len(t.batch.Tokens))
-		for r := range rows {
-			window := (first + int64(r)) * held.Count() / windows
-			held.Copy(t.row(r), window)
-			t.pair(r, held, window, t.reference.held)
-		}
-		out, targets, err := t.evaluate(context.WithoutCancel(ctx), rows)
-		if err != nil {
-			return 0, err
-		}
-		sum += out.Loss * float64(targets)
-		all += targets
-		if t.Setup.preferring() {
-			rewards.add(&t.pairs, out.Ratios, spec.Preference.Beta)
-		}
-	}
-	if all == 0 {
-		return t.ValLoss, nil
-	}
-	loss := sum / float64(all)
-	if !stat.Finite(loss) {
-		return 0, folder.NotFinite(fmt.Errorf("step %d: the validation loss is %v: numbers are not finite; hint: %s; use a lower learning_rate", t.Step, loss, t.lastCheckpoint()))
-	}
-	t.ValLoss = loss
-	if t.Setup.preferring() {
-		t.rewards = rewards.mean()
-	}
-	return t.ValLoss, nil
 }

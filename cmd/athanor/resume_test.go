@@ -24,7 +24,7 @@ func TestAnotherRun(t *testing.T) {
 	const noText, noMachine = "tokenizer=absent.json", "hardware.h2d=7GB/s" // which nobody has measured
 	for _, c := range []struct{ override, without, field string }{
 		{"seed=7", noText, "seed is 1 there and 7 here"},
-		{"tokenizer=bpe-310", noMachine, "model is v300 there and v310 here"},
+		{"tokenizer=bpe-310", noMachine, "model is vocabulary 300 there and vocabulary 310 here"},
 		{"sequence_length=16", noText, "sequence_length"},
 		{"global_batch=2", noText, "global_batch"},
 		{"precision=bf16", noText, "precision"},
