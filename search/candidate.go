@@ -35,6 +35,7 @@ type Candidate struct {
 	choice    choice          // the search's decisions; zero for pipelines and rivals
 	missing   int             // micro-batches that the step has beyond those of Plan, see short.go
 	beyond    float64         // seconds that the missing micro-batches take
+	shared    int64           // the machine's, without what the missing micro-batches would add
 }
 
 // Seconds returns the simulated seconds per step.
@@ -44,7 +45,7 @@ func (c *Candidate) Seconds() float64 { return c.seconds }
 func Evaluate(ctx context.Context, req *Request, pl *plan.Plan, m *Machine, label string) (*Candidate, error) {
 	opt := req.Options
 	opt.Capacity = m.Capacity
-	c := &Candidate{Plan: pl, Label: label, Fits: true}
+	c := &Candidate{Plan: pl, Label: label, Fits: true, shared: m.Shared}
 	first := 0
 	if pl.Pipeline == nil && pl.Ranks > 1 {
 		var err error

@@ -89,8 +89,9 @@ func (p *problem) evaluate(ctx context.Context, ch choice) (*Candidate, error) {
 	}
 	pl, where, label := p.plan(ch)
 	key := fmt.Sprint(ch)
-	if needs := p.refused[key]; needs != nil {
-		return &Candidate{Plan: pl, Programs: needs, Program: needs[0], Label: label, Kind: where, choice: ch}, nil
+	if c, ok := p.refused[key]; ok {
+		c.Plan, c.Label, c.Kind, c.choice = pl, label, where, ch
+		return &c, nil
 	}
 	p.told.evaluated++
 	c, err := p.judge(ctx, pl, label, ch.short)
@@ -105,7 +106,7 @@ func (p *problem) evaluate(ctx context.Context, ch choice) (*Candidate, error) {
 		}
 	}
 	if c.Program = c.Programs[0]; !c.Fits {
-		p.refused[key] = c.Programs
+		p.refused[key] = Candidate{Programs: c.Programs, Program: c.Program, shared: c.shared}
 	}
 	return c, nil
 }

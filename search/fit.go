@@ -65,20 +65,21 @@ func (b *border) find(ctx context.Context, i int) (first int, found *Candidate, 
 	return yes, found, nil
 }
 
-// lacking returns the first tier that a candidate exceeds, or the first tier of all and true if it exceeds none.
+// lacking returns the first tier that a candidate exceeds, or the first of the border's tiers and true if it exceeds
+// none of them.
 func (b *border) lacking(c *Candidate) (device.Tier, bool) {
 	for _, t := range b.tiers {
-		if c.excessBytes(t, b.p.machine.Shared) > 0 {
+		if c.excessBytes(t) > 0 {
 			return t, false
 		}
 	}
-	return b.tiers[0], true
+	return b.tiers[0], c.Fits || len(b.tiers) < len(everyTier)
 }
 
 // reckon returns the first choice that fits in a tier according to a candidate's bytes and what lies between it and
 // others.
 func (b *border) reckon(t device.Tier, i int, c *Candidate) int {
-	over, here := c.excessBytes(t, b.p.machine.Shared), b.p.reckonBytes(b.at(i), t)
+	over, here := c.excessBytes(t), b.p.reckonBytes(b.at(i), t)
 	less := func(j int) bool { return here-b.p.reckonBytes(b.at(j), t) >= over }
 	if over > 0 {
 		return i + 1 + sort.Search(b.n-i-1, func(k int) bool { return less(i + 1 + k) })
@@ -92,15 +93,15 @@ func (b *border) vain(t device.Tier, i int) bool {
 }
 
 // excessBytes returns by how many bytes a tier is exceeded at least, or the negative number of bytes that are free. Where
-// device and host are the same memory, shared bytes in all, what both exceed counts.
-func (c *Candidate) excessBytes(t device.Tier, shared int64) int64 {
+// device and host are the same memory, what both exceed counts.
+func (c *Candidate) excessBytes(t device.Tier) int64 {
 	need := &c.Program.Height
 	if c.Fits {
 		need = &c.Program.Bound // addresses that fit need not be the lowest
 	}
 	over := need[t] - c.Program.Capacity[t]
-	if shared > 0 && t != device.DiskTier {
-		over = max(over, c.bytesTogether()-shared)
+	if c.shared > 0 && t != device.DiskTier {
+		over = max(over, c.bytesTogether()-c.shared)
 	}
 	return over
 }

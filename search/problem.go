@@ -5,7 +5,6 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
-	"github.com/athanor-llm/athanor/program"
 )
 
 // problem is what a search is about: the request, the machine, and what follows from these. It never changes, so
@@ -25,13 +24,13 @@ type problem struct {
 	census          *census
 	told            *recorder
 	growths         growths
-	refused         map[string][]*program.Program // what choices need that do not fit, by choice
+	refused         map[string]Candidate // what choices need that do not fit, by choice
 }
 
 func newProblem(req *Request, m *Machine) *problem {
 	g, ranks := req.Graph, max(req.Ranks, 1)
 	p := &problem{req: req, machine: m, graph: g, prices: prices{req, m}, ranks: ranks, batch: req.GlobalBatch / ranks,
-		placements: residenciesOf(ranks), census: newCensus(g), told: &recorder{}, growths: growths{}, refused: map[string][]*program.Program{}}
+		placements: residenciesOf(ranks), census: newCensus(g), told: &recorder{}, growths: growths{}, refused: map[string]Candidate{}}
 	for i, param := range g.Params {
 		if n := float64(g.Stored(i).Elems()); param.Frozen {
 			p.frozen += n
@@ -51,7 +50,7 @@ func (p *problem) updatedBy(what string) *problem {
 	other, req := *p, *p.req
 	req.Pins.Update = what
 	other.req, other.prices.req = &req, &req
-	other.refused = map[string][]*program.Program{}
+	other.refused = map[string]Candidate{}
 	return &other
 }
 
