@@ -88,13 +88,18 @@ func (e *endurance) logged(t *Run, err error, o Observer) error {
 // saveDue reports whether to try once more to save.
 func (e *endurance) saveDue() bool { return e.unsaved.due(time.Now(), e.patience) }
 
-// save saves a checkpoint between steps. If that fails, the run goes on, and tries again.
+// save saves a checkpoint between steps. If that fails, the run goes on, and tries again after a while, but not before.
 func (e *endurance) save(t *Run, o Observer) error {
+	now := time.Now()
+	if !e.unsaved.since.IsZero() && !e.unsaved.due(now, e.patience) {
+		t.Best = t.saving.best
+		return nil
+	}
 	err := t.save(o)
 	if err == nil || !passing(err) {
 		return err
 	}
-	now := time.Now()
+	now = time.Now()
 	e.unsaved.fail(now, e.patience)
 	e.unsaved.tried, t.Best = now, t.saving.best // the best checkpoint is one that is there
 	left := e.patience.total - now.Sub(e.unsaved.since)

@@ -29,7 +29,31 @@ func read(root fs.FS) (Info, error) {
 		mem.Total = limit
 		mem.Available = min(mem.Available, max(limit-used, 0))
 	}
+	if limit, used := addresses(root); limit > 0 {
+		mem.Total = min(mem.Total, limit)
+		mem.Available = min(mem.Available, max(limit-used, 0))
+	}
 	return mem, nil
+}
+
+// addresses returns the limit on the process's addresses (ulimit -v; 0: none), and how many bytes of them are in use.
+func addresses(root fs.FS) (limit, used int64) {
+	text, err := fs.ReadFile(root, "proc/self/limits")
+	if err != nil {
+		return 0, 0
+	}
+	for line := range strings.Lines(string(text)) {
+		if rest, ok := strings.CutPrefix(line, "Max address space"); ok {
+			if f := strings.Fields(rest); len(f) > 0 { // the soft limit; "unlimited" is none
+				limit, _ = strconv.ParseInt(f[0], 10, 64)
+			}
+		}
+	}
+	text, err = fs.ReadFile(root, "proc/self/statm")
+	if f := strings.Fields(string(text)); err == nil && len(f) > 0 {
+		used, _ = strconv.ParseInt(f[0], 10, 64)
+	}
+	return limit, used * int64(os.Getpagesize())
 }
 
 func meminfo(root fs.FS) (Info, error) {

@@ -1,6 +1,8 @@
 package sysmem
 
 import (
+	"fmt"
+	"os"
 	"testing"
 	"testing/fstest"
 )
@@ -39,6 +41,10 @@ func TestRead(t *testing.T) {
 			"sys/fs/cgroup/memory/x/memory.stat", "inactive_file 1\ntotal_inactive_file 1073741824\ntotal_active_file 1073741824\n"), Info{4 * gib, 3 * gib}},
 		{"version 1 without limit", files("proc/meminfo", meminfo16G, "proc/self/cgroup", "4:memory:/\n",
 			"sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712"), Info{16 * gib, 8 * gib}},
+		{"addresses", files("proc/meminfo", meminfo16G, "proc/self/limits", "Limit  Soft Limit  Hard Limit  Units\nMax address space         4294967296           unlimited            bytes\nMax file locks 1 1 locks\n",
+			"proc/self/statm", fmt.Sprintf("%d 3 4 1 0 2 0\n", gib/os.Getpagesize())), Info{4 * gib, 3 * gib}},
+		{"addresses without limit", files("proc/meminfo", meminfo16G, "proc/self/limits", "Max address space         unlimited            unlimited            bytes\n",
+			"proc/self/statm", "1000 3 4 1 0 2 0\n"), Info{16 * gib, 8 * gib}},
 		{"garbage", files("proc/meminfo", meminfo16G, "proc/self/cgroup", "0\n::\n0::../../x\n",
 			"sys/fs/cgroup/x/memory.max", "-7"), Info{16 * gib, 8 * gib}},
 	}
