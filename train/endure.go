@@ -62,11 +62,12 @@ func (b *trouble) fail(now time.Time, p patience) bool {
 	return say
 }
 
-// passing reports whether an error comes from the file system, so that the same write may succeed later.
+// passing reports whether an error comes from the file system, so that the same write may succeed later. A limit on the
+// size of files stays.
 func passing(err error) bool {
 	var lost *exec.PeerLostError
 	var system syscall.Errno
-	return !errors.As(err, &lost) && !errors.Is(err, checkpoint.ErrExists) && errors.As(err, &system)
+	return !errors.As(err, &lost) && !errors.Is(err, checkpoint.ErrExists) && errors.As(err, &system) && system != syscall.EFBIG
 }
 
 // logged takes the error of writing metrics, if there is one. They wait in memory, and no run ends for them.

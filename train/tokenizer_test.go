@@ -17,8 +17,8 @@ func TestKeepOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := filepath.Join(t.TempDir(), "tokenizer", "bpe-257")
-	for name, text := range map[string]string{"/tokenizer.json": "", "/../.tmp-bpe-257/tokenizer.json": `{"mod`} {
-		path := dir + name
+	for name, text := range map[string]string{"bpe-257/tokenizer.json": "", ".tmp-bpe-257/tokenizer.json": `{"mod`} {
+		path := filepath.Join(filepath.Dir(dir), name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
 		}
