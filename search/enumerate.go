@@ -12,10 +12,10 @@ import (
 // Approach. The decisions are nested, the costliest outermost:
 //
 //	micro-batch x grouping x placement   enumerated
-//	  recomputation                      the least that fits, by bisection over
-//	                                     a list from all kept to all recomputed
+//	  recomputation                      the least that fits (fit.go), of a
+//	                                     list from all kept to all recomputed
 //	  chunk size, blocks, head rows      a few values, by decreasing memory
-//	  chunks that may stay on the device as many as fit, by bisection
+//	  chunks that may stay on the device as many as fit (fit.go)
 //
 // Keeping more takes more memory and less time, so for each choice of the outer
 // decisions the least recomputation that fits is the best. Swapping to the host is

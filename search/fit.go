@@ -20,7 +20,7 @@ import (
 //	capacity|--\---------------------     probe: fits by 8 MB; the rung before: does not
 //	        |   \ ...
 //
-// Three probes are usual where bisection takes eight. Where the reckoning misleads, bisection goes on.
+// A few probes are usual where bisection takes one for each halving. Where the reckoning misleads, bisection goes on.
 //
 // Known weakness: as with bisection, choices that are not sorted as they should be hide others that fit.
 

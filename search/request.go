@@ -43,7 +43,7 @@ type Request struct {
 	// cut only at multiples of it; 0: they can be cut anywhere.
 	HeadUnit int
 	// Sketch asks for a good plan in a small part of the time, instead of the fastest: what the enumeration finds, which
-	// no stage improves. Its time is an upper bound on what the fastest plan takes.
+	// no stage improves. By prediction the fastest plan takes no longer, but for what preferThrifty allows.
 	Sketch bool
 }
 
