@@ -67,10 +67,10 @@ func (c *Chat) open(ctx context.Context, length int) error {
 	if err != nil {
 		return err
 	}
-	if c.ends, err = f.ends(tokenizer); err != nil {
+	if c.ends, err = f.Ends(tokenizer); err != nil {
 		return err
 	}
-	if c.Notes, err = f.setAside(); err != nil {
+	if c.Notes, err = f.SetAside(); err != nil {
 		return err
 	}
 	if c.prompt.Text != "" {
@@ -108,11 +108,11 @@ func (c *Chat) Ask(ctx context.Context, question string, each func(text []byte))
 	}
 	known := g.Keep(ids)
 	if err := w.read(ctx, g, ids[known:]); err != nil {
-		return nil, c.folder.blame(err)
+		return nil, c.folder.Blame(err)
 	}
 	w.out.PromptTokens = len(ids)
 	if err := w.grow(ctx, g, c.random); err != nil {
-		return nil, c.folder.blame(err)
+		return nil, c.folder.Blame(err)
 	}
 	asked.Say("assistant", w.out.Text)
 	c.conversation = asked

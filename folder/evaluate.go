@@ -54,7 +54,7 @@ func Evaluate(ctx context.Context, f *Folder, rows [][]int32, logits, grads bool
 			return e, err
 		}
 	}
-	return e, f.blame(e.losses(ctx, f, rows, batch, mode))
+	return e, f.Blame(e.losses(ctx, f, rows, batch, mode))
 }
 
 func (e *Evaluated) losses(ctx context.Context, f *Folder, rows [][]int32, batch int, mode lower.Mode) error {

@@ -20,8 +20,8 @@ func NotFinite(err error) error { return notFinite{err} }
 func (notFinite) Is(target error) bool { return target == ErrNumeric }
 func (e notFinite) Unwrap() error      { return e.error }
 
-// blame adds to an error about numbers that are not finite which of the weights, if any, is not finite either.
-func (f *Folder) blame(err error) error {
+// Blame adds to an error about numbers that are not finite which of the weights, if any, is not finite either.
+func (f *Folder) Blame(err error) error {
 	if !errors.Is(err, ErrNumeric) {
 		return err
 	}

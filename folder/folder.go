@@ -54,6 +54,9 @@ var ErrMisuse = errors.New("misuse")
 
 type misuse struct{ error }
 
+// Misuse makes an error one that is ErrMisuse.
+func Misuse(err error) error { return misuse{err} }
+
 func (misuse) Is(target error) bool { return target == ErrMisuse }
 func (e misuse) Unwrap() error      { return e.error }
 

@@ -63,10 +63,7 @@ func (f *Folder) Generator(ctx context.Context, d *machine.Alone, context int, d
 func newGenerator(ctx context.Context, m *model.Model, d *machine.Alone, context int, dtype graph.DType) (*Generator, error) {
 	g := &Generator{context: context, vocab: m.Vocab, pos: make([]int32, 1), logits: make([]float64, m.Vocab)}
 	var prompts []*graph.Graph
-	for i, rows := range blockRows {
-		if rows = min(rows, context); i < len(blockRows)-1 && rows < blockRows[i] {
-			continue
-		}
+	for _, rows := range usefulBlocks(context) {
 		block, err := graph.BuildPrefill(m, context, rows, dtype)
 		if err != nil {
 			return nil, err
@@ -128,7 +125,7 @@ func (g *Generator) Extend(ctx context.Context, ids ...int32) error {
 	at := len(g.ids)
 	g.ids = append(g.ids, ids...)
 	for last := len(g.ids) - 1; at <= last; {
-		i, first := g.next(at, last)
+		i, first := nextBlock(g.blocks, at, last)
 		if i == len(g.blocks) {
 			at++
 		} else {
@@ -144,19 +141,20 @@ func (g *Generator) Extend(ctx context.Context, ids ...int32) error {
 	return nil
 }
 
-// next returns the program that goes on at position at, and where it begins: that of a block, by its number, or the one
-// that takes a token, for the prompt's last, at position last, and for the one before it if only these two are left.
-func (g *Generator) next(at, last int) (prog, first int) {
+// nextBlock returns the program that goes on at position at, and where it begins: that of a block, by its number, or the one
+// that takes a token, for the prompt's last, at position last, and for the one before it if only these two are left. blocks
+// are the tokens of each block, descending.
+func nextBlock(blocks []int, at, last int) (prog, first int) {
 	if last-at <= 1 {
-		return len(g.blocks), at
+		return len(blocks), at
 	}
-	for i, rows := range g.blocks {
+	for i, rows := range blocks {
 		if rows <= last-at {
 			return i, at
 		}
 	}
-	i := len(g.blocks) - 1
-	return i, max(0, last-g.blocks[i])
+	i := len(blocks) - 1
+	return i, max(0, last-blocks[i])
 }
 
 // step runs a program on the tokens at positions [first, end).

@@ -198,7 +198,7 @@ func TestNext(t *testing.T) {
 	} {
 		var got [][2]int
 		for at := c.at; at <= c.last && len(got) < 20; {
-			i, first := g.next(at, c.last)
+			i, first := nextBlock(g.blocks, at, c.last)
 			got = append(got, [2]int{i, first})
 			if i == len(g.blocks) {
 				at++

@@ -66,10 +66,10 @@ func Sample(ctx context.Context, dir string, p Prompt) (*Sampled, error) {
 	if w.tokenizer, err = f.Tokenizer(); err != nil {
 		return nil, err
 	}
-	if w.ends, err = f.ends(w.tokenizer); err != nil {
+	if w.ends, err = f.Ends(w.tokenizer); err != nil {
 		return nil, err
 	}
-	if w.out.Notes, err = f.setAside(); err != nil {
+	if w.out.Notes, err = f.SetAside(); err != nil {
 		return nil, err
 	}
 	ids, err := PromptIDs(w.tokenizer, p.Text)
@@ -92,9 +92,9 @@ func Sample(ctx context.Context, dir string, p Prompt) (*Sampled, error) {
 		w.say([]byte(p.Text))
 	}
 	if err := w.read(ctx, g, ids); err != nil {
-		return nil, f.blame(err)
+		return nil, f.Blame(err)
 	}
-	return &w.out, f.blame(w.grow(ctx, g, p.random()))
+	return &w.out, f.Blame(w.grow(ctx, g, p.random()))
 }
 
 // random returns the source of the random choices.
@@ -152,9 +152,9 @@ func (w *writer) say(text []byte) {
 	}
 }
 
-// ends returns the tokens that end a text: the tokenizer's end of text, and those
+// Ends returns the tokens that end a text: the tokenizer's end of text, and those
 // that generation_config.json names or, where it names none, config.json.
-func (f *Folder) ends(t *bpe.Tokenizer) ([]int32, error) {
+func (f *Folder) Ends(t *bpe.Tokenizer) ([]int32, error) {
 	var ends []int32
 	if end, ok := t.EndOfText(); ok {
 		ends = append(ends, end)
@@ -189,9 +189,9 @@ var shaping = strings.Fields(`repetition_penalty no_repeat_ngram_size bad_words_
 	forced_bos_token_id forced_eos_token_id min_length min_new_tokens exponential_decay_length_penalty num_beams guidance_scale
 	penalty_alpha`)
 
-// setAside returns notes on settings of that file that are ignored and would change
+// SetAside returns notes on settings of that file that are ignored and would change
 // the text in transformers.
-func (f *Folder) setAside() (notes []string, err error) {
+func (f *Folder) SetAside() (notes []string, err error) {
 	var c map[string]any
 	if err := f.decode(generationConfig, &c); err != nil {
 		return nil, err

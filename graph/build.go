@@ -65,38 +65,48 @@ func BuildShare(m *model.Model, seq, n int, dtype DType) (*Graph, error) {
 // tokens of one sequence, up to the logits of each. The keys and values of earlier
 // tokens are, per layer, in values of kind Cache with room for context tokens.
 func BuildDecode(m *model.Model, context, rows int, dtype DType) (*Graph, error) {
-	b, err := newDecoder(m, context, rows, dtype)
-	if err != nil {
-		return nil, err
-	}
-	b.forward(dtype)
-	return b.g, nil
+	return Generation{Context: context, Rows: rows}.Build(m, dtype)
 }
 
 // BuildPrefill returns the graph that reads a prompt: like BuildDecode's, but it only fills the caches. What follows the
 // last of these is not computed. Segments read the parameters that they read in BuildDecode's graph, so that both have the
 // same chunks.
 func BuildPrefill(m *model.Model, context, rows int, dtype DType) (*Graph, error) {
-	b, err := newDecoder(m, context, rows, dtype)
-	if err != nil {
-		return nil, err
-	}
-	b.forward(dtype)
-	b.seg.Forward, b.g.Logits = nil, -1
-	last := &b.g.Segments[m.Layers].Forward
-	cached := slices.IndexFunc(*last, func(n Node) bool { return n.Op == AttentionAt })
-	*last = (*last)[:cached+1]
-	return b.g, nil
+	return Generation{Context: context, Rows: rows, Reads: true}.Build(m, dtype)
 }
 
-func newDecoder(m *model.Model, context, rows int, dtype DType) (*builder, error) {
-	if err := check(m, context, dtype); err != nil {
+// Generation describes a graph of generation.
+type Generation struct {
+	Context int  // capacity of the caches in tokens of a sequence
+	Slots   int  // in sequences; 0: there is one, which has no number
+	Rows    int  // tokens of a step
+	Reads   bool // the tokens are consecutive ones of a prompt, and only fill the caches. Else, with Slots, each has a sequence of its own
+}
+
+// Build returns the graph.
+func (n Generation) Build(m *model.Model, dtype DType) (*Graph, error) {
+	if err := check(m, n.Context, dtype); err != nil {
 		return nil, err
 	}
-	if rows < 1 || rows > context {
-		return nil, fmt.Errorf("%d tokens cannot be read at once with a context of %d; hint: read at least 1, and at most the context", rows, context)
+	if n.Rows < 1 || n.Rows > n.Context && (n.Slots == 0 || n.Reads) {
+		return nil, fmt.Errorf("%d tokens cannot be read at once with a context of %d; hint: read at least 1, and at most the context", n.Rows, n.Context)
 	}
-	return newBuilder(m, &Graph{Seq: rows, Context: context}), nil
+	b := newBuilder(m, &Graph{Seq: n.Rows, Context: n.Context, Slots: n.Slots})
+	b.places = Value{Name: "pos", Kind: Scalars, DType: I32, Rows: 1, Cols: 1}
+	if n.Slots > 0 {
+		b.places.Cols = 2
+	}
+	if n.Slots > 0 && !n.Reads && n.Rows > 1 { // a name of its own, since it is larger than that of other programs
+		b.places.Name, b.places.Rows = fmt.Sprintf("pos%d", n.Rows), n.Rows
+	}
+	b.forward(dtype)
+	if n.Reads {
+		b.seg.Forward, b.g.Logits = nil, -1
+		last := &b.g.Segments[m.Layers].Forward
+		cached := slices.IndexFunc(*last, func(n Node) bool { return n.Op == AttentionAt })
+		*last = (*last)[:cached+1]
+	}
+	return b.g, nil
 }
 
 func check(m *model.Model, seq int, dtype DType) error {
@@ -160,6 +170,7 @@ type builder struct {
 	seg    *Segment
 	params map[string]int // value of a parameter by name
 	chunk  bool           // nodes appended now belong to the row-chunk loop
+	places Value          // in generation: of Graph.Pos
 	pull   int            // with pairs: the derivative of the loss with respect to each token's loss
 }
 
@@ -177,7 +188,7 @@ func (b *builder) inputs() {
 	g := b.g
 	g.Tokens = b.value(Value{Name: "tokens", Kind: Input, DType: I32, PerToken: true, Cols: 1})
 	if g.Context > 0 {
-		g.Pos = b.value(Value{Name: "pos", Kind: Scalars, DType: I32, Rows: 1, Cols: 1})
+		g.Pos = b.value(b.places)
 	} else {
 		g.Targets = b.value(Value{Name: "targets", Kind: Input, DType: I32, PerToken: true, Cols: 1})
 		g.Scalars = b.value(Value{Name: "scalars", Kind: Scalars, DType: F32, Rows: 1, Cols: NumScalars})
@@ -204,7 +215,12 @@ func (b *builder) inputs() {
 }
 
 // context returns the number of positions.
-func (b *builder) context() int { return max(b.g.Seq, b.g.Context) }
+func (b *builder) context() int {
+	if b.g.Context > 0 {
+		return b.g.Context
+	}
+	return b.g.Seq
+}
 
 // param returns the operand of a parameter, and records that the segment reads it.
 func (b *builder) param(name string) Use {
@@ -370,7 +386,10 @@ func (b *builder) attention(l, qkv int, p *next) int {
 		if m.HasRotary(l) {
 			b.node(RoPEAt, turned, b.all(qkv), b.all(rope), b.all(g.Pos))
 		}
-		kv := b.value(Value{Name: name + ".kv", Kind: Cache, DType: g.DType, Rows: 2 * m.KVHeads * g.Context, Cols: m.HeadDim})
+		kv := b.value(Value{Name: name + ".kv", Kind: Cache, DType: g.DType, Rows: 2 * m.KVHeads * g.Context * max(g.Slots, 1), Cols: m.HeadDim})
+		if g.Slots > 0 {
+			heads.Seq = g.Context
+		}
 		b.node(AttentionAt, heads, trimmed(b.all(o), b.all(kv), b.all(qkv), b.all(g.Pos), sinks)...)
 		return o
 	}

@@ -106,7 +106,8 @@ type Graph struct {
 	Values    []Value
 	Segments  []Segment
 	Seq       int        // tokens per sequence
-	Context   int        // in generation: capacity of the caches in tokens
+	Context   int        // in generation: capacity of the caches in tokens of a sequence
+	Slots     int        // in generation: capacity of the caches in sequences, if rows are placed in them; 0: there is one sequence
 	Documents *Documents // nil: a token sees all tokens before it in its sequence
 	Among     int        // ranks that share each sequence, each with Seq of its tokens; 0: not shared
 	DType     DType      // of activations and of the parameters that operators read
@@ -119,7 +120,7 @@ type Graph struct {
 	Losses    int        // [N,1] f32, chunked except with pairs
 	Total     int        // [1,1] f64: sum of the losses of all tokens
 	Scalars   int        // [1, NumScalars] f32
-	Pos       int        // [1,1] i32: the position of the first token
+	Pos       int        // i32: positions of the tokens, see EmbedAt in the table of operators
 	Rope      int        // [Seq or Context, RotaryDim] f32 or -1
 	LocalRope int        // the same for layers with a rotary base of their own
 }

@@ -305,16 +305,19 @@ var table = [NumOps]Info{
 	Scale: {Name: "scale", Args: args("y:f[N,D]:ut"), Kind: RowWise, Rule: hasScale},
 	// Copies bytes from one tier to another, or within one.
 	Copy: {Name: "copy", Args: args("dst:*[R,C]:w src:*[R,C]:r"), Alike: true, Rule: copied},
-	// Generation: rows are N tokens of one sequence at positions pos, pos+1, ...,
-	// where pos [1,1] i32 is an input of the step. Otherwise like Embed, RoPE and
-	// Attention; Attr.Seq is not used. A row's result also depends on its index in
-	// the call, so none of them is RowWise.
-	EmbedAt: {Name: "embed_at", Args: args("x:f[N,D]:wt tokens:i[N,1]:rt wte:f[V,D]:r wpe:f[P,D]:r? pos:i[1,1]:r"), Bytes: embedAtBytes, Rule: positionsAt(EmbedAtX, EmbedAtWPE)},
-	RoPEAt:  {Name: "rope_at", Args: args("qkv:f[N,Q]:ut table:s[P,R]:r pos:i[1,1]:r"), Bytes: ropeAtBytes, Rule: either(rotaryTableFault, positionsAt(RoPEAtQKV, RoPEAtTable))},
+	// Generation: rows are N tokens at positions that are an input of the step, pos. With pos
+	// [1,1] i32 they are at positions pos, pos+1, ... of one sequence. [1,2] also has the number
+	// of the sequence among those of the cache. [N,2] has both for each row: then rows may be of
+	// any sequences, and rows with a negative position are idle, which attention makes 0 and
+	// leaves out of the cache. Otherwise like Embed, RoPE and Attention. A row's result
+	// also depends on its index in the call, so none of them is RowWise.
+	EmbedAt: {Name: "embed_at", Args: args("x:f[N,D]:wt tokens:i[N,1]:rt wte:f[V,D]:r wpe:f[P,D]:r? pos:i[B,W]:r"), Bytes: embedAtBytes, Rule: positionsAt(EmbedAtX, EmbedAtWPE, EmbedAtPos)},
+	RoPEAt:  {Name: "rope_at", Args: args("qkv:f[N,Q]:ut table:s[P,R]:r pos:i[B,W]:r"), Bytes: ropeAtBytes, Rule: either(rotaryTableFault, positionsAt(RoPEAtQKV, RoPEAtTable, RoPEAtPos))},
 	// Attention over a cache of C positions, to which the keys and values of the rows are added
 	// first. kv [2*G*C, S]: C rows for each key head, then C for each value head. Positions
-	// from pos+N on are not read.
-	AttentionAt: {Name: "attention_at", Args: args("o:f[N,A]:wt kv:f[R,S]:u qkv:f[N,Q]:rt pos:i[1,1]:r sinks:f[1,H]:r?"), FLOPs: attentionAtFLOPs, Bytes: attentionAtBytes, Rule: cached},
+	// after a row's own are not read. With Attr.Seq C is Seq, and kv is as many such caches, of a
+	// sequence each, as it has rows for.
+	AttentionAt: {Name: "attention_at", Args: args("o:f[N,A]:wt kv:f[R,S]:u qkv:f[N,Q]:rt pos:i[B,W]:r sinks:f[1,H]:r?"), FLOPs: attentionAtFLOPs, Bytes: attentionAtBytes, Rule: either(cached, placed(AttentionAtO, AttentionAtPos))},
 	// Between ranks. An instruction names its peers; the k-th collective of a
 	// group on one rank meets the k-th on every other. Operands are flat, one row.
 	// dst = the concatenation of all peers' sources, in the group's order; they may
@@ -545,16 +548,25 @@ func attentionAtFLOPs(a *Attr, d []Dim) int64 {
 
 func attentionAtBytes(a *Attr, d []Dim) int64 {
 	row := int64(2*a.KVHeads*a.HeadDim) * d[AttentionAtKV].DType.Size()
-	return d[AttentionAtO].Bytes() + d[AttentionAtQKV].Bytes() + row*(visible(a, d)+int64(d[AttentionAtO].Rows))
+	sequences := int64(max(d[AttentionAtPos].Rows, 1))
+	return d[AttentionAtO].Bytes() + d[AttentionAtQKV].Bytes() + row*(sequences*visible(a, d)+int64(d[AttentionAtO].Rows))
 }
 
 // visible returns the number of keys that a token sees if the cache is full.
 func visible(a *Attr, d []Dim) int64 {
-	context := int64(d[AttentionAtKV].Rows / max(2*a.KVHeads, 1))
+	context := int64(CacheContext(a, d[AttentionAtKV].Rows))
 	if w := int64(a.Window); w > 0 && w < context {
 		return w
 	}
 	return context
+}
+
+// CacheContext returns how many positions of a sequence a cache of so many rows has room for.
+func CacheContext(a *Attr, rows int) int {
+	if a.Seq > 0 {
+		return a.Seq
+	}
+	return rows / max(2*a.KVHeads, 1)
 }
 
 // embedAtBytes and ropeAtBytes count the rows touched, not the whole tables.

@@ -24,13 +24,26 @@ func positions(arg int) requirement {
 	}
 }
 
-// positionsAt: a table must have rows for at least the tokens of one call. The caller
+// positionsAt: a table must have rows for at least the tokens of one call, if they are consecutive. The caller
 // must ensure that the position leaves room for them.
-func positionsAt(x, arg int) requirement {
-	return func(a *Attr, d []Dim) string {
+func positionsAt(x, arg, pos int) requirement {
+	return either(placed(x, pos), func(a *Attr, d []Dim) string {
 		r, n := d[arg], d[x].Rows
+		if d[pos].Rows > 1 {
+			n = 1
+		}
 		if !r.Absent() && (a.PosOffset < 0 || r.Rows-a.PosOffset < n) {
 			return fmt.Sprintf("%d positions are too few for %d tokens from offset %d", r.Rows, n, a.PosOffset)
+		}
+		return ""
+	})
+}
+
+// placed: there is one position for all rows, or one for each with the number of its sequence.
+func placed(x, pos int) requirement {
+	return func(_ *Attr, d []Dim) string {
+		if p, n := d[pos], d[x].Rows; p.Cols > 2 || p.Rows != 1 && (p.Rows != n || p.Cols != 2) {
+			return fmt.Sprintf("positions of %d x %d do not fit %d tokens", p.Rows, p.Cols, n)
 		}
 		return ""
 	}
@@ -59,10 +72,14 @@ func either(first, second requirement) requirement {
 	return func(a *Attr, d []Dim) string { return cmp.Or(first(a, d), second(a, d)) }
 }
 
-// cached: the cache has the same number of rows for each key and value head.
+// cached: the cache has the same number of rows for each key and value head, of one sequence or of each.
 func cached(a *Attr, d []Dim) string {
 	kv, heads, n := d[AttentionAtKV], 2*a.KVHeads, d[AttentionAtO].Rows
-	if kv.Rows%heads != 0 || kv.Rows/heads < n {
+	if d[AttentionAtPos].Rows > 1 {
+		n = 1
+	}
+	context := CacheContext(a, kv.Rows)
+	if kv.Rows%heads != 0 || context < n || kv.Rows/heads%context != 0 {
 		return fmt.Sprintf("a cache of %d rows for %d heads has no room for %d tokens", kv.Rows, heads, n)
 	}
 	return ""

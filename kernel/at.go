@@ -17,12 +17,34 @@ import (
 //
 // Each head's keys are contiguous, and so are its values, so each head of a query streams
 // through its part of the cache once, and a block of queries does so together. A row's
-// result depends on its position, not on how rows were divided among calls.
+// result depends on its position, not on how rows were divided among calls, nor on other
+// sequences' rows in a call.
 
-// cacheOf describes a sequence whose keys and values are in a cache [2*G*C, S]: G heads of C keys, then of C values, of size S.
-func cacheOf(a *graph.Attr, kv *Tensor) view {
+// placeOf returns where row r of a call is: the number of its sequence among those of the cache, and its position, which is
+// negative if the row is idle.
+func placeOf(pos *Tensor, r int) (slot, position int) {
+	at := 0
+	if pos.Rows > 1 {
+		at, r = r*pos.Stride, 0
+	}
+	if pos.Cols > 1 {
+		slot = int(pos.I32[at+1])
+	}
+	return slot, int(pos.I32[at]) + r
+}
+
+// positionOf returns the position of row r of a call; that of idle rows is 0.
+func positionOf(pos *Tensor, r int) int {
+	_, position := placeOf(pos, r)
+	return max(0, position)
+}
+
+// cacheOf describes a sequence whose keys and values are in a cache [2*G*C, S], or one of several such caches in kv: G heads
+// of C keys, then of C values, of size S.
+func cacheOf(a *graph.Attr, kv *Tensor, slot int) view {
 	v := viewOf(a, 0, 0, 0, nil)
-	v.context = kv.Rows / (2 * a.KVHeads)
+	v.context = graph.CacheContext(a, kv.Rows)
+	v.cache = slot * 2 * v.kv * v.context
 	if v.window = a.Window; v.window <= 0 {
 		v.window = v.context
 	}
@@ -34,122 +56,209 @@ func (v *view) newKey(g int) int   { return (v.heads + g) * v.size }
 func (v *view) newValue(g int) int { return (v.heads + v.kv + g) * v.size }
 
 func embedAtRef(_ *Env, a *graph.Attr, t []Tensor) {
-	at := *a
-	at.Row0, at.Seq = int(t[graph.EmbedAtPos].I32[0]), math.MaxInt
-	embedRef(nil, &at, t[:4])
+	x, tokens := t[graph.EmbedAtX], t[graph.EmbedAtTokens]
+	for r := range x.Rows {
+		at := *a
+		at.Row0, at.Seq = positionOf(&t[graph.EmbedAtPos], r), math.MaxInt
+		embedRef(nil, &at, []Tensor{rowOf(x, r), rowOf(tokens, r), t[graph.EmbedAtWTE], t[graph.EmbedAtWPE]})
+	}
+}
+
+// rowOf returns row r of a tensor.
+func rowOf(t Tensor, r int) Tensor {
+	t.Rows = 1
+	switch at := r * t.Stride; {
+	case t.F32 != nil:
+		t.F32 = t.F32[at:]
+	case t.BF16 != nil:
+		t.BF16 = t.BF16[at:]
+	case t.I32 != nil:
+		t.I32 = t.I32[at:]
+	}
+	return t
 }
 
 func embedAt(e *Env, a *graph.Attr, t []Tensor) {
 	e.begin(a, t).byRows(t[graph.EmbedAtX].Rows, t[graph.EmbedAtX].Cols, func(c *call, w *worker, b block) {
-		embedAtRows[float32](c, w, b, int(c.t[graph.EmbedAtPos].I32[0]), math.MaxInt)
+		for pos := &c.t[graph.EmbedAtPos]; b.R0 < b.R1; {
+			run, row0 := b.run(pos)
+			embedAtRows[float32](c, w, run, row0, math.MaxInt)
+			b.R0 = run.R1
+		}
 	})
 }
 
+// run returns the first rows of a block, which are at consecutive positions, row r at position r+row0: all of them, or one.
+func (b block) run(pos *Tensor) (run block, row0 int) {
+	if pos.Rows > 1 {
+		b.R1 = b.R0 + 1
+	}
+	return b, positionOf(pos, b.R0) - b.R0
+}
+
 func ropeAtRef(_ *Env, a *graph.Attr, t []Tensor) {
-	at := *a
-	at.Row0, at.Seq = int(t[graph.RoPEAtPos].I32[0]), t[graph.RoPEAtTable].Rows
-	ropeRef(nil, &at, t[:2])
+	for r := range t[graph.RoPEAtQKV].Rows {
+		at := *a
+		at.Row0, at.Seq = positionOf(&t[graph.RoPEAtPos], r), t[graph.RoPEAtTable].Rows
+		ropeRef(nil, &at, []Tensor{rowOf(t[graph.RoPEAtQKV], r), t[graph.RoPEAtTable]})
+	}
 }
 
 func ropeAt(e *Env, a *graph.Attr, t []Tensor) {
 	e.begin(a, t).byRows(t[graph.RoPEAtQKV].Rows, (a.Heads+a.KVHeads)*a.HeadDim, func(c *call, w *worker, b block) {
-		w.rope(c, b, int(c.t[graph.RoPEAtPos].I32[0]), c.t[graph.RoPEAtTable].Rows)
+		for pos := &c.t[graph.RoPEAtPos]; b.R0 < b.R1; {
+			run, row0 := b.run(pos)
+			w.rope(c, run, row0, c.t[graph.RoPEAtTable].Rows)
+			b.R0 = run.R1
+		}
 	})
 }
 
 func attentionAtRef(_ *Env, a *graph.Attr, t []Tensor) {
-	o, kv, qkv := &t[graph.AttentionAtO], &t[graph.AttentionAtKV], &t[graph.AttentionAtQKV]
-	pos := int(t[graph.AttentionAtPos].I32[0])
-	c := cacheOf(a, kv)
+	o, kv, qkv, pos := &t[graph.AttentionAtO], &t[graph.AttentionAtKV], &t[graph.AttentionAtQKV], &t[graph.AttentionAtPos]
 	for n := range qkv.Rows {
+		slot, i := placeOf(pos, n)
+		if i < 0 {
+			continue
+		}
+		c := cacheOf(a, kv, slot)
 		for g := range c.kv {
-			for i := range c.size {
-				kv.Set(g*c.context+pos+n, i, qkv.At(n, c.newKey(g)+i))
-				kv.Set((c.kv+g)*c.context+pos+n, i, qkv.At(n, c.newValue(g)+i))
+			for k := range c.size {
+				row, _ := c.key(g, i)
+				kv.Set(row, k, qkv.At(n, c.newKey(g)+k))
+				row, _ = c.value(g, i)
+				kv.Set(row, k, qkv.At(n, c.newValue(g)+k))
 			}
 		}
 	}
 	for n := range qkv.Rows {
+		slot, i := placeOf(pos, n)
+		if i < 0 {
+			o.clearRow(n)
+			continue
+		}
+		c := cacheOf(a, kv, slot)
 		for h := range c.heads {
-			c.attendRef(a, o, kv, qkv, optional(t, graph.AttentionAtSinks), n, h, pos+n)
+			c.attendRef(a, o, kv, qkv, optional(t, graph.AttentionAtSinks), query{row: n, i: i, head: h})
 		}
 	}
 }
 
-// attendRef computes head h of row n, which is at position i.
-func (v *view) attendRef(a *graph.Attr, o, kv, qkv, sinks *Tensor, n, h, i int) {
-	g, first := h/v.group, v.first(i)
-	p := make([]float64, i+1)
-	sink := sinkRef(sinks, h)
+// clearRow sets row r to 0.
+func (t *Tensor) clearRow(r int) {
+	for c := range t.Cols {
+		t.Set(r, c, 0)
+	}
+}
+
+// attendRef computes the result of a query.
+func (v *view) attendRef(a *graph.Attr, o, kv, qkv, sinks *Tensor, at query) {
+	g, first := at.head/v.group, v.first(at.i)
+	p := make([]float64, at.i+1)
+	sink := sinkRef(sinks, at.head)
 	top := sink
-	for j := first; j <= i; j++ {
+	for j := first; j <= at.i; j++ {
+		row, _ := v.key(g, j)
 		for k := range v.size {
-			p[j] += a.Scale * qkv.At(n, v.q(h)+k) * kv.At(g*v.context+j, k)
+			p[j] += a.Scale * qkv.At(at.row, v.q(at.head)+k) * kv.At(row, k)
 		}
 		top = max(top, p[j])
 	}
 	sum := math.Exp(sink - top)
-	for j := first; j <= i; j++ {
+	for j := first; j <= at.i; j++ {
 		p[j] = math.Exp(p[j] - top)
 		sum += p[j]
 	}
 	for k := range v.size {
 		var s float64
-		for j := first; j <= i; j++ {
-			s += p[j] / sum * kv.At((v.kv+g)*v.context+j, k)
+		for j := first; j <= at.i; j++ {
+			row, _ := v.value(g, j)
+			s += p[j] / sum * kv.At(row, k)
 		}
-		o.Set(n, h*v.size+k, s)
+		o.Set(at.row, at.head*v.size+k, s)
 	}
 }
+
+// placesAt is the operand of a call with positions, after those of attention.
+const placesAt = 8
 
 // attentionAt appends the rows' keys and values to the cache, then does as attention does.
 func attentionAt(e *Env, a *graph.Attr, t []Tensor) {
 	ops := [...]Tensor{graph.AttentionO: t[graph.AttentionAtO], graph.AttentionQ: t[graph.AttentionAtQKV],
-		graph.AttentionKV: t[graph.AttentionAtKV], graph.AttentionSinks: {}} // as those of attention
+		graph.AttentionKV: t[graph.AttentionAtKV], graph.AttentionSinks: {}, placesAt: t[graph.AttentionAtPos]} // as those of attention
 	if sinks := optional(t, graph.AttentionAtSinks); sinks != nil {
 		ops[graph.AttentionSinks] = *sinks
 	}
-	c, pos := e.begin(a, ops[:]), int(t[graph.AttentionAtPos].I32[0])
-	v := viewAt(c, pos)
-	c.n[0], c.n[1], c.n[2] = pos, pos/v.block, (v.seq+v.block-1)/v.block
+	c := e.begin(a, ops[:])
+	if ops[placesAt].Rows > 1 {
+		c.attendEach()
+		return
+	}
+	v := viewAt(c, 0, t[graph.AttentionAtQKV].Rows)
+	c.n[1], c.n[2] = v.from/v.block, (v.seq+v.block-1)/v.block
 	if t[graph.AttentionAtQKV].Rows == 1 {
-		c.tasks(1, func(c *call, w *worker, _ int) { w.remember(c, 0, c.a.KVHeads) })
+		c.tasks(1, func(c *call, w *worker, _ int) { w.remember(c, 0, 1, 0, c.a.KVHeads) })
 	} else {
-		c.tasks(a.KVHeads, func(c *call, w *worker, g int) { w.remember(c, g, g+1) })
+		c.tasks(a.KVHeads, func(c *call, w *worker, g int) { w.remember(c, 0, c.t[graph.AttentionQ].Rows, g, g+1) })
 	}
 	n := c.n[2] - c.n[1]
 	if n == 1 { // then heads are all that can be divided among workers
 		c.tasks(a.Heads, func(c *call, w *worker, h int) {
-			v := viewAt(c, c.n[0])
+			v := viewAt(c, 0, c.t[graph.AttentionQ].Rows)
 			w.attend(c, &v, h, h+1, c.n[1], c.n[2])
 		})
 		return
 	}
 	c.n[3] = min(max(1, a.KVHeads*n/(4*e.Pool.Workers())), mostBlocks)
 	c.tasks((n+c.n[3]-1)/c.n[3]*a.KVHeads, func(c *call, w *worker, i int) {
-		v := viewAt(c, c.n[0])
+		v := viewAt(c, 0, c.t[graph.AttentionQ].Rows)
 		end, g := c.n[2]-i/v.kv*c.n[3], i%v.kv
 		w.attend(c, &v, g*v.group, (g+1)*v.group, max(c.n[1], end-c.n[3]), end)
 	})
 }
 
-// viewAt describes the sequence so far, whose last rows have queries, of which the first is at pos.
-func viewAt(c *call, pos int) view {
-	v := cacheOf(c.a, &c.t[graph.AttentionKV])
-	v.block, v.seq, v.from, v.past = graph.SliceUnit(v.context), pos+c.t[graph.AttentionQ].Rows, pos, pos
+// attendEach is attentionAt for rows of which each has a place of its own. All keys and values are in the caches before any
+// query looks, so rows of one sequence see each other.
+func (c *call) attendEach() {
+	c.tasks(1, func(c *call, w *worker, _ int) {
+		for r := range c.t[graph.AttentionQ].Rows {
+			if _, position := placeOf(&c.t[placesAt], r); position >= 0 {
+				w.remember(c, r, 1, 0, c.a.KVHeads)
+			}
+		}
+	})
+	c.tasks(c.t[graph.AttentionQ].Rows*c.a.Heads, func(c *call, w *worker, i int) {
+		r, h := i/c.a.Heads, i%c.a.Heads
+		if _, position := placeOf(&c.t[placesAt], r); position < 0 {
+			o, size := &c.t[graph.AttentionO], c.a.HeadDim
+			zero := w.dest(0, o, r, h*size, (h+1)*size)
+			clear(zero)
+			w.store(zero, o, r, h*size, (h+1)*size)
+			return
+		}
+		v := viewAt(c, r, 1)
+		w.attend(c, &v, h, h+1, v.from/v.block, v.from/v.block+1)
+	})
+}
+
+// viewAt describes the sequence of rows [first, first+rows) so far, whose last rows these are: all rows of a call, or one.
+func viewAt(c *call, first, rows int) view {
+	slot, pos := placeOf(&c.t[placesAt], first)
+	v := cacheOf(c.a, &c.t[graph.AttentionKV], slot)
+	v.block, v.seq, v.from, v.past = graph.SliceUnit(v.context), pos+rows, pos, pos-first
 	return v
 }
 
-// remember appends the rows' keys and values of heads [g0, g1) to the cache.
-func (w *worker) remember(c *call, g0, g1 int) {
+// remember appends keys and values of rows [first, first+rows), of heads [g0, g1), to the cache.
+func (w *worker) remember(c *call, first, rows, g0, g1 int) {
 	kv, qkv := &c.t[graph.AttentionKV], &c.t[graph.AttentionQ]
-	v := viewAt(c, c.n[0])
+	v := viewAt(c, first, rows)
 	for g := g0; g < g1; g++ {
-		for n := range qkv.Rows {
+		for n := range rows {
 			row, _ := v.key(g, v.from+n)
-			w.put(kv, row, 0, w.load(0, qkv, n, v.newKey(g), v.newKey(g)+v.size))
+			w.put(kv, row, 0, w.load(0, qkv, first+n, v.newKey(g), v.newKey(g)+v.size))
 			row, _ = v.value(g, v.from+n)
-			w.put(kv, row, 0, w.load(0, qkv, n, v.newValue(g), v.newValue(g)+v.size))
+			w.put(kv, row, 0, w.load(0, qkv, first+n, v.newValue(g), v.newValue(g)+v.size))
 		}
 	}
 }

@@ -20,6 +20,7 @@ type view struct {
 	starts                 *Tensor // nil: one document per sequence
 	past                   int     // position minus row number in q and starts
 	context                int     // kv is a cache with room for so many keys of each head, see cacheOf; 0: it is none
+	cache                  int     // its first row
 }
 
 // viewOf describes the sequence that begins at row base of kv, which has the given number
@@ -43,7 +44,7 @@ func (v *view) v(g int) int { return (v.kv + g) * v.size }
 // key returns the row and the first column in kv of the key at position i, for key head g.
 func (v *view) key(g, i int) (row, col int) {
 	if v.context > 0 {
-		return g*v.context + i, 0
+		return v.cache + g*v.context + i, 0
 	}
 	return v.base + i, v.k(g)
 }
@@ -51,7 +52,7 @@ func (v *view) key(g, i int) (row, col int) {
 // value is like key.
 func (v *view) value(g, i int) (row, col int) {
 	if v.context > 0 {
-		return (v.kv+g)*v.context + i, 0
+		return v.cache + (v.kv+g)*v.context + i, 0
 	}
 	return v.base + i, v.v(g)
 }

@@ -436,7 +436,7 @@ var cases = withUpdateCases(map[graph.Op]func(m *maker) sample{
 	},
 	graph.EmbedAt: func(m *maker) sample {
 		n, c, vocab, pos := m.rows(), m.n(), m.n(), m.n()
-		s := sample{attr: graph.Attr{PosOffset: m.IntN(3), Scale: 2.5 * float64(m.IntN(2))}, t: []Tensor{m.any(n, c), m.ints(n, 0, vocab), m.any(vocab, c), {}, m.ints(1, pos, pos+1)}}
+		s := sample{attr: graph.Attr{PosOffset: m.IntN(3), Scale: 2.5 * float64(m.IntN(2))}, t: []Tensor{m.any(n, c), m.ints(n, 0, vocab), m.any(vocab, c), {}, m.places(n, 1, pos)}}
 		if m.IntN(2) == 0 {
 			s.t[graph.EmbedAtWPE] = m.any(pos+n+s.attr.PosOffset, c)
 		}
@@ -446,13 +446,17 @@ var cases = withUpdateCases(map[graph.Op]func(m *maker) sample{
 		a, n := m.heads()
 		a.HeadDim += a.HeadDim % 2
 		pos := m.n() - 1
-		return sample{attr: a, t: []Tensor{m.any(n, (a.Heads+2*a.KVHeads)*a.HeadDim), m.f32(pos+n, m.turned(a)), m.ints(1, pos, pos+1)}}
+		return sample{attr: a, t: []Tensor{m.any(n, (a.Heads+2*a.KVHeads)*a.HeadDim), m.f32(pos+n, m.turned(a)), m.places(n, 1, pos)}}
 	},
 	graph.AttentionAt: func(m *maker) sample {
 		a, _ := m.heads()
-		n, pos, d := m.rows(), m.n()-1, m.float()
-		s := sample{attr: a, t: []Tensor{m.any(n, a.Heads*a.HeadDim), m.mat(d, 2*a.KVHeads*(pos+n+m.IntN(4)), a.HeadDim, 1),
-			m.mat(d, n, (a.Heads+2*a.KVHeads)*a.HeadDim, 1), m.ints(1, pos, pos+1), m.sinks(a)}}
+		n, pos, d, slots := m.rows(), m.n()-1, m.float(), 1+m.IntN(3)
+		context := pos + n + m.IntN(4)
+		if a.Seq = context; slots == 1 {
+			a.Seq = 0
+		}
+		s := sample{attr: a, t: []Tensor{m.any(n, a.Heads*a.HeadDim), m.mat(d, slots*2*a.KVHeads*context, a.HeadDim, 1),
+			m.mat(d, n, (a.Heads+2*a.KVHeads)*a.HeadDim, 1), m.places(n, slots, pos), m.sinks(a)}}
 		s.tol = roundedFactors(s.t[graph.AttentionAtQKV])
 		return s
 	},
@@ -596,4 +600,29 @@ func roundedFactors(t ...Tensor) float64 {
 		}
 	}
 	return 3e-5
+}
+
+// places draws where n rows are, among so many sequences: all from position pos on of one of them, or each by itself, up to the
+// position of the last in the first case, some idle.
+func (m *maker) places(n, slots, pos int) Tensor {
+	cols := 1 + m.IntN(2)
+	if slots > 1 {
+		cols = 2
+	}
+	if n < 2 || m.IntN(2) == 0 {
+		t := m.ints(1, pos, pos+1)
+		if cols == 2 {
+			t = Tensor{DType: graph.I32, Rows: 1, Cols: 2, Stride: 2, I32: []int32{int32(pos), int32(m.IntN(slots))}}
+		}
+		return t
+	}
+	t := Tensor{DType: graph.I32, Rows: n, Cols: 2, Stride: 2}
+	for _, p := range m.Perm(slots * (pos + n))[:n] { // no two rows in one place
+		position := int32(p % (pos + n))
+		if m.IntN(4) == 0 {
+			position = -1
+		}
+		t.I32 = append(t.I32, position, int32(p/(pos+n)))
+	}
+	return t
 }

@@ -36,8 +36,8 @@ func bufferInputs(b *builder, units []unit, args *operands) stepInputs {
 		scalars = g.Pos
 	}
 	v := &g.Values[scalars]
-	in := stepInputs{scalars: [device.NumTiers]int{-1, host(v.Name, v.DType, v.Rows, v.Cols, 0), -1}}
-	onDevice := b.buffer(program.Buffer{Name: v.Name + ".dev", Tier: device.DeviceTier, Class: program.ClassInputs, DType: v.DType, Rows: v.Rows, Cols: v.Cols})
+	in := stepInputs{scalars: [device.NumTiers]int{-1, host(v.Name, v.DType, 1, v.Rows*v.Cols, 0), -1}}
+	onDevice := b.buffer(program.Buffer{Name: v.Name + ".dev", Tier: device.DeviceTier, Class: program.ClassInputs, DType: v.DType, Rows: 1, Cols: v.Rows * v.Cols})
 	in.scalars[device.DeviceTier] = onDevice
 	first := &units[0]
 	first.before = append(first.before, copyOp(device.HostToDev, program.NoKey, p.BufferRegion(onDevice), p.BufferRegion(in.scalars[device.HostTier])))
@@ -57,7 +57,9 @@ func bufferInputs(b *builder, units []unit, args *operands) stepInputs {
 		}
 		a.resolve(subRegion(p, buf, r))
 	}
-	resolve(args[graph.Scalars], func(ref) program.Region { return p.BufferRegion(onDevice) })
+	resolve(args[graph.Scalars], func(ref) program.Region {
+		return program.Region{Buf: onDevice, Rows: v.Rows, Cols: v.Cols, Stride: v.Cols}
+	})
 	bufferKept(b, args[graph.Constant], program.ClassInputs)
 	bufferKept(b, args[graph.Cache], program.ClassActivations)
 	in.loss = bufferLoss(b, units, args[graph.Total])

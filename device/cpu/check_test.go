@@ -36,7 +36,7 @@ func (g *guess) attributes(op graph.Op) {
 	l := map[byte]int{'#': graph.NumScalars, 'T': a.Seq, 'S': a.HeadDim, 'H': a.Heads, 'A': a.Heads * a.HeadDim, 'G': 2 * a.KVHeads * a.HeadDim}
 	l['Q'], l['U'] = l['A']+l['G'], a.Heads
 	g.letters = l
-	for _, c := range "NOIDFKEVPRCXYMJL" {
+	for _, c := range "NOIDFKEVPRCXYMJLBW" {
 		l[byte(c)] = 1 + g.IntN(9)
 	}
 	l['N'] = a.Seq * g.of(1, 2, 3)
@@ -71,8 +71,14 @@ func (g *guess) attributes(op graph.Op) {
 		l['P'], l['R'] = l['N']+1, 2
 	case graph.AttentionAt:
 		l['R'] = 2 * a.KVHeads * (l['N'] + 3)
+		if a.Seq = g.of(0, l['N'], l['N']+2); a.Seq > 0 {
+			l['R'] = 2 * a.KVHeads * a.Seq * g.of(1, 3)
+		}
 	case graph.NormPart:
 		l['K'] = 1
+	}
+	if l['B'], l['W'] = 1, g.of(1, 2); l['W'] == 2 && g.IntN(2) == 0 {
+		l['B'] = l['N']
 	}
 	if op.Info().Args[0].Access == graph.Sum {
 		a.Acc = g.IntN(4) == 0

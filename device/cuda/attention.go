@@ -279,7 +279,7 @@ func attentionAt(b *builder) error {
 	}
 	unit := attentionUnit("attention_at", b.call, ops)
 	a := b.newArgs(ops...)
-	a.f[0], a.n[0] = float32(at.Scale), int32(at.Window)
+	a.f[0], a.n[0], a.n[1] = float32(at.Scale), int32(at.Window), int32(graph.CacheContext(at, ops[graph.AttentionAtKV].Rows))
 	rows := int64(ops[graph.AttentionAtQKV].Rows)
 	if err := b.start(unit, "remember", [3]int64{blocks(rows*int64(2*at.KVHeads*at.HeadDim), threads), 1, 1}, threads, 0, a); err != nil {
 		return err

@@ -136,6 +136,29 @@ func (s *sample) ints(rows, lo, hi int) device.Operand {
 	return s.fill(graph.I32, rows, 1, func() float64 { return float64(lo + s.IntN(hi-lo)) })
 }
 
+// places draws where n rows are, among so many sequences: from position pos on of one of them, or each by itself, some idle.
+func (s *sample) places(n, slots, pos int) device.Operand {
+	list, rows, cols := []float64{float64(pos), float64(s.IntN(slots))}, 1, 2
+	switch {
+	case n > 1 && s.IntN(2) == 0:
+		list, rows = nil, n
+		for _, p := range s.Perm(slots * (pos + n))[:n] { // no two rows in one place
+			position := p % (pos + n)
+			if s.IntN(4) == 0 {
+				position = -1
+			}
+			list = append(list, float64(position), float64(p/(pos+n)))
+		}
+	case slots == 1 && s.IntN(2) == 0:
+		cols = 1
+	}
+	return s.fill(graph.I32, rows, cols, func() float64 {
+		first := list[0]
+		list = list[1:]
+		return first
+	})
+}
+
 // starts draws where documents begin for queries that are the last of this many rows with keys. Half of
 // the time there is no such operand.
 func (s *sample) starts(queries, keys int) device.Operand {
@@ -345,7 +368,7 @@ var samples = withUpdateSamples(map[graph.Op]func(s *sample){
 		n, pos := s.n(), s.IntN(9)
 		s.mat(n, width)
 		s.f32(pos+n, s.turned())
-		s.ints(1, pos, pos+1)
+		s.places(n, 1, pos)
 	},
 	graph.Attention: func(s *sample) {
 		m, width := s.heads()
@@ -364,12 +387,15 @@ var samples = withUpdateSamples(map[graph.Op]func(s *sample){
 		if s.float == graph.BF16 {
 			s.tol = 1e-3 // of the sums, whose terms are bf16
 		}
-		n, pos, a := 1+s.IntN(9), s.IntN(100), &s.call.Attr
-		a.Seq, a.Row0 = 0, 0
+		n, pos, a, slots := 1+s.IntN(9), s.IntN(100), &s.call.Attr, 1+s.IntN(3)
+		context := pos + n + s.IntN(4)
+		if a.Seq, a.Row0 = context, 0; slots == 1 {
+			a.Seq = 0
+		}
 		s.mat(n, a.Heads*a.HeadDim)
-		s.mat(2*a.KVHeads*(pos+n+s.IntN(4)), a.HeadDim)
+		s.mat(slots*2*a.KVHeads*context, a.HeadDim)
 		s.mat(n, width)
-		s.ints(1, pos, pos+1)
+		s.places(n, slots, pos)
 		s.sinks(4)
 	},
 	graph.SinkGrad: func(s *sample) {
@@ -515,7 +541,7 @@ var samples = withUpdateSamples(map[graph.Op]func(s *sample){
 		} else {
 			s.absent()
 		}
-		s.ints(1, pos, pos+1)
+		s.places(n, 1, pos)
 	},
 	graph.EmbedBwd: func(s *sample) {
 		n, c, vocab := 3*s.n(), s.cols(), s.n()

@@ -1,6 +1,7 @@
 // Attention for incremental decoding, o kv qkv pos sinks: a query reads the keys and
 // values of earlier rows from a cache [2*kv*context, HEAD], which has the rows of
-// each key head, then of each value head. Two kernels, in sequence.
+// each key head, then of each value head; sequence s has the s-th such cache of context
+// n[1]. Two kernels, in sequence.
 //
 // A block computes one query: warp w handles keys 8w to 8w+7, then those 64 positions
 // further on, ..., a lane the columns lane, lane+32, ..., with a running maximum per warp.
@@ -18,15 +19,20 @@
 extern "C" __global__ void remember(const __grid_constant__ Args a) {
   i64 r, c;
   if (!place(a.t[2].rows, (i64)2 * a.kv * HEAD, 1, r, c)) return;
-  i64 context = a.t[1].rows / (2 * a.kv), pos = *at<int>(a.t[3], 0, 0);
-  put(at<T1>(a.t[1], c / HEAD * context + pos + r, c % HEAD), get(*at<T2>(a.t[2], r, (i64)a.heads * HEAD + c)));
+  i64 context = a.n[1], i = positionOf(a.t[3], r);
+  if (i < 0) return;
+  put(at<T1>(a.t[1], (slotOf(a.t[3], r) * 2 * a.kv + c / HEAD) * context + i, c % HEAD), get(*at<T2>(a.t[2], r, (i64)a.heads * HEAD + c)));
 }
 
 // grid: rows x heads
 extern "C" __global__ void __launch_bounds__(256) recall(const __grid_constant__ Args a) {
   __shared__ float top[WARPS], sums[WARPS], parts[WARPS][HEAD];
   int r = blockIdx.x, h = blockIdx.y, g = h / (a.heads / a.kv), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  i64 context = a.t[1].rows / (2 * a.kv), i = *at<int>(a.t[3], 0, 0) + r;
+  i64 context = a.n[1], i = positionOf(a.t[3], r), heads = slotOf(a.t[3], r) * 2 * a.kv; // rows of heads before the sequence's
+  if (i < 0) { // idle
+    for (int c = threadIdx.x; c < HEAD; c += blockDim.x) put(at<T0>(a.t[0], r, (i64)h * HEAD + c), 0);
+    return;
+  }
   float q[WIDE], o[WIDE] = {}, m = warp ? -INFINITY : sinkOf(a, h, 1), l = warp ? 0 : SUNK;
   for (int c = 0; c < WIDE; c++) q[c] = lane + 32 * c < HEAD ? get(*at<T2>(a.t[2], r, (i64)h * HEAD + lane + 32 * c)) * a.f[0] : 0;
   i64 first = a.n[0] > 0 ? max((i64)0, i - a.n[0] + 1) : 0;
@@ -35,7 +41,7 @@ extern "C" __global__ void __launch_bounds__(256) recall(const __grid_constant__
     float s[KEYS] = {}, now = m;
 #pragma unroll
     for (int n = 0; n < KEYS; n++) {
-      const T1* k = at<T1>(a.t[1], g * context + min(max(j + n, first), i), 0); // a key that is not seen counts for nothing below
+      const T1* k = at<T1>(a.t[1], (heads + g) * context + min(max(j + n, first), i), 0); // a key that is not seen counts for nothing below
       for (int c = 0; c < WIDE; c++)
         if (lane + 32 * c < HEAD) s[n] += q[c] * get(k[lane + 32 * c]);
     }
@@ -52,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(256) recall(const __grid_constant__
     for (int c = 0; c < WIDE; c++) o[c] *= shrink;
 #pragma unroll
     for (int n = 0; n < KEYS; n++) {
-      const T1* v = at<T1>(a.t[1], (a.kv + g) * context + min(max(j + n, first), i), 0);
+      const T1* v = at<T1>(a.t[1], (heads + a.kv + g) * context + min(max(j + n, first), i), 0);
       float e = s[n] == -INFINITY ? 0 : expf(s[n] - now);
       l += e;
       for (int c = 0; c < WIDE; c++)

@@ -1,5 +1,5 @@
 // x tokens wte wpe: x[n] = wte[tokens[n]]*f[0] + wpe[(n+row0) mod seq + offset]; with AT
-// there is an operand pos, and the row of wpe is n + pos + offset.
+// there is an operand pos, and the row of wpe is the position of row n + offset.
 extern "C" __global__ void embed(const __grid_constant__ Args a) {
   i64 r, c;
   if (!place(a.t[0].rows, a.t[0].cols, VEC, r, c)) return;
@@ -8,7 +8,7 @@ extern "C" __global__ void embed(const __grid_constant__ Args a) {
   for (int i = 0; i < VEC; i++) x[i] *= a.f[0];
   if (a.t[3].p) {
 #if AT
-    i64 at0 = r + *at<int>(a.t[4], 0, 0);
+    i64 at0 = max((i64)0, positionOf(a.t[4], r));
 #else
     i64 at0 = (r + a.row0) % a.seq;
 #endif

@@ -32,8 +32,8 @@ func (u Unit) String() string { return strings.TrimSpace(u.File + " " + u.Define
 // parts lists the files that precede a unit's own, after the prelude.
 var parts = map[string][]string{
 	"act": {"activation.cuh"}, "act_bwd": {"activation.cuh"}, "swiglu": {"activation.cuh", "slots.cuh"}, "swiglu_bwd": {"activation.cuh", "slots.cuh"},
-	"norm": {"rows.cuh"}, "norm_dx": {"rows.cuh"},
-	"attention": {"attention.cuh", "sinks.cuh", "tiles.cuh"}, "attention_at": {"sinks.cuh"}, "attention_bwd": {"attention.cuh", "tiles.cuh"},
+	"norm": {"rows.cuh"}, "embed": {"places.cuh"}, "rope": {"places.cuh"}, "norm_dx": {"rows.cuh"},
+	"attention": {"attention.cuh", "sinks.cuh", "tiles.cuh"}, "attention_at": {"places.cuh", "sinks.cuh"}, "attention_bwd": {"attention.cuh", "tiles.cuh"},
 	"attention_mma": {"attention.cuh", "sinks.cuh", "copies.cuh", "mma.cuh", "heads.cuh"}, "attention_bwd_mma": {"attention.cuh", "copies.cuh", "mma.cuh", "heads.cuh", "gradients.cuh"},
 	"attention_wgmma": {"attention.cuh", "sinks.cuh", "copies.cuh", "mma.cuh", "heads.cuh", "wgmma.cuh"}, "attention_bwd_wgmma": {"attention.cuh", "copies.cuh", "mma.cuh", "heads.cuh", "wgmma.cuh", "gradients.cuh"},
 	"attention_bwd_wide": {"attention.cuh", "copies.cuh", "mma.cuh", "heads.cuh", "wide.cuh"}, "attention_bwd_wide_wgmma": {"attention.cuh", "copies.cuh", "mma.cuh", "heads.cuh", "wgmma.cuh", "wide.cuh"},

@@ -1,4 +1,4 @@
-// RoPE in place: qkv, table, and with AT the position of the first row. A thread
+// RoPE in place: qkv, table, and with AT the positions of rows. A thread
 // rotates VEC adjacent pairs (i, i+R/2) of one head, R being the columns of the table.
 extern "C" __global__ void rope(const __grid_constant__ Args a) {
   int half = a.t[1].cols / 2;
@@ -6,7 +6,7 @@ extern "C" __global__ void rope(const __grid_constant__ Args a) {
   if (!place(a.t[0].rows, (i64)(a.heads + a.kv) * half, VEC, r, j)) return;
   int h = (int)j / half, i = (int)j % half;
 #if AT
-  const T1* row = at<T1>(a.t[1], r + *at<int>(a.t[2], 0, 0), 0);
+  const T1* row = at<T1>(a.t[1], max((i64)0, positionOf(a.t[2], r)), 0);
 #else
   const T1* row = at<T1>(a.t[1], ((unsigned)r + a.row0) % (unsigned)a.seq, 0);
 #endif
