@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -16,7 +17,7 @@ import (
 	"github.com/athanor-llm/athanor/internal/stat"
 )
 
-// Metrics is one step, a line of metrics.jsonl. The field names are stable.
+// Metrics is one step, a line of metrics.jsonl, where a checksum follows its fields. Their names are stable.
 type Metrics struct {
 	Step         int      `json:"step"`   // optimizer steps done
 	Tokens       int64    `json:"tokens"` // trained on so far
@@ -122,7 +123,7 @@ func readHistory(text []byte, step int) (h history) {
 			break
 		}
 		var m Metrics
-		if json.Unmarshal(line, &m) != nil || m.Step < 1 {
+		if json.Unmarshal(line, &m) != nil || m.Step < 1 || !intact(line) {
 			m.Step = 0
 		}
 		if m.Step <= step { // later ones will be repeated
@@ -178,6 +179,21 @@ func ascending(list []int) []bool {
 	return member
 }
 
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// sealed gives a line a checksum, as a last field that readers may pass over: the CRC-32C of the bytes before it.
+func sealed(line []byte) []byte {
+	line = bytes.TrimSuffix(line, []byte("}"))
+	return fmt.Appendf(line, `,"crc":"%08x"}`, crc32.Checksum(line, castagnoli))
+}
+
+// intact reports whether a line has its own checksum, or none, as lines of older versions.
+func intact(line []byte) bool {
+	line = bytes.TrimSuffix(line, []byte("\n"))
+	at := bytes.LastIndex(line, []byte(`,"crc":`))
+	return at < 0 || bytes.Equal(sealed(bytes.Clone(line[:at])), line)
+}
+
 // keep makes the good lines the file's only ones, and says what is lost.
 func (h *history) keep(path string, size int) (notes []string, err error) {
 	if h.lines > 0 {
@@ -227,7 +243,7 @@ func (l *metricsLog) add(m Metrics) error {
 	if m.SkippedSteps > 0 {
 		curves = append(curves, scalar{"train/skipped_steps", float64(m.SkippedSteps)})
 	}
-	return errors.Join(l.f.add(append(line, '\n')), l.events.add(m.Step, curves...))
+	return errors.Join(l.f.add(append(sealed(line), '\n')), l.events.add(m.Step, curves...))
 }
 
 // validated records a validation loss and, for pairs, rewards.

@@ -1,6 +1,8 @@
 package train
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -61,6 +63,36 @@ func TestHistory(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestFlippedHistory: one flipped bit anywhere in metrics.jsonl changes no step that is kept, and what is lost is named.
+func TestFlippedHistory(t *testing.T) {
+	var text []byte
+	want := map[int]string{}
+	loss := testkit.Rand(t)
+	for step := 1; step <= 3; step++ {
+		line, err := json.Marshal(Metrics{Step: step, Tokens: 512, Loss: loss.Float64(), GradNorm: 1e-3, ValLoss: 2.25})
+		check(t, err)
+		want[step] = string(line)
+		text = append(append(text, sealed(bytes.Clone(line))...), '\n')
+	}
+	for bit := range 8 * len(text) {
+		flipped := bytes.Clone(text)
+		flipped[bit/8] ^= 1 << (bit % 8)
+		h, kept := readHistory(flipped, 3), 0
+		for line := range bytes.Lines(h.good) {
+			var m Metrics
+			check(t, json.Unmarshal(line, &m))
+			got, err := json.Marshal(m)
+			check(t, err)
+			if kept++; string(got) != want[m.Step] {
+				t.Fatalf("bit %d of byte %d: step %d is %s, was %s", bit%8, bit/8, m.Step, got, want[m.Step])
+			}
+		}
+		if kept < 3 && len(h.missing)+h.lines == 0 {
+			t.Fatalf("bit %d of byte %d: a step is lost silently: %q", bit%8, bit/8, flipped)
+		}
 	}
 }
 
