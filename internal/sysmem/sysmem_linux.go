@@ -76,6 +76,7 @@ func meminfo(root fs.FS) (Info, error) {
 // differ between versions 1 and 2.
 type group struct {
 	dir, limit, used string
+	high             string // beyond which the group is slowed down; version 1 has none
 	files            string // before the names of what files take in memory.stat
 	quota, period    string // of CPU time; version 2 has both in one file
 }
@@ -93,7 +94,7 @@ func groups(root fs.FS) []group {
 		if len(f) != 3 {
 			continue
 		}
-		g := group{dir: "sys/fs/cgroup", limit: "memory.max", used: "memory.current", quota: "cpu.max"}
+		g := group{dir: "sys/fs/cgroup", limit: "memory.max", high: "memory.high", used: "memory.current", quota: "cpu.max"}
 		switch controllers := strings.Split(f[1], ","); {
 		case f[1] == "":
 		case f[1] == "memory":
@@ -121,8 +122,12 @@ func (g group) usage(root fs.FS) (limit, used int64) {
 	if g.limit == "" {
 		return 0, 0
 	}
-	limit = number(root, path.Join(g.dir, g.limit))
-	if limit <= 0 {
+	for _, name := range []string{g.limit, g.high} {
+		if n := number(root, path.Join(g.dir, name)); name != "" && n > 0 && (limit == 0 || n < limit) {
+			limit = n
+		}
+	}
+	if limit == 0 {
 		return 0, 0
 	}
 	stat := map[string]int64{}
