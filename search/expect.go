@@ -48,18 +48,20 @@ func (e Expectation) Text(model float64) string {
 	return text
 }
 
-// Compare says how measured seconds compare with what was expected: "3.9 % slower", "2.56 times as long".
+// Compare says how a measured median compares with what was expected, in words and by its difference, which ends the line:
+// "(median, as expected), +3.9 %".
 func (e Expectation) Compare(measured float64) string {
-	r := measured / e.Seconds
-	text := fmt.Sprintf("%.1f %% slower", 100*(r-1))
+	r, words := measured/e.Seconds, ""
 	switch {
 	case r >= 2:
-		text = fmt.Sprintf("%.3g times as long", r)
-	case r < 1:
-		text = fmt.Sprintf("%.1f %% faster", 100*(1-r))
+		words = fmt.Sprintf(", %.3g times as long", r)
+	case e.High == 0:
+	case measured < e.Low:
+		words = ", faster than expected"
+	case measured > e.High:
+		words = ", slower than expected"
+	default:
+		words = ", as expected"
 	}
-	if e.High > 0 && measured >= e.Low && measured <= e.High {
-		text += ", as expected"
-	}
-	return text
+	return fmt.Sprintf("(median%s), %+.1f %%", words, 100*(r-1))
 }
