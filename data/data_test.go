@@ -485,7 +485,7 @@ func TestTokenizeFails(t *testing.T) {
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v, want cancelled", err)
 	}
-	if left, _ := filepath.Glob(cache + "/*"); len(left) != 1 || !strings.HasSuffix(left[0], ".part") {
+	if left, _ := filepath.Glob(cache + "/*"); len(left) != 1 || !strings.HasSuffix(left[0], temporary) {
 		t.Errorf("left behind: %v", left)
 	}
 	if _, err := Tokenize(context.Background(), c, bpe.GPT2(), filepath.Join(dir, "a.jsonl"), Options{}); err == nil {

@@ -25,6 +25,7 @@ import (
 	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/data/bpe"
 	"github.com/athanor-llm/athanor/data/chat"
+	"github.com/athanor-llm/athanor/internal/filelock"
 )
 
 // Options configures the functions that read the whole corpus.
@@ -68,7 +69,7 @@ func (o Options) progress(done, total int64) {
 }
 
 // rowsVersion changes when rows come to mean other documents.
-const rowsVersion = 2
+const rowsVersion = 3
 
 // cacheKey identifies everything that the tokens depend on: the format, the tokenizer, the
 // chat template, whether pairs are wanted, and the fingerprint of the corpus.
@@ -143,27 +144,23 @@ func build(ctx context.Context, c *Corpus, t *bpe.Tokenizer, path string, key [s
 		return err
 	}
 	removeLeftovers(dir)
-	out, err := os.CreateTemp(dir, name+".*.tmp")
-	if err != nil {
-		return err
+	out := takeOver(dir, name)
+	if out == nil {
+		if out, err = os.CreateTemp(dir, name+".*"+temporary); err != nil {
+			return err
+		}
+		_, _ = filelock.Try(out) // where there are no locks, nobody takes over anything
 	}
-	temporary := out.Name()
-	var left *unfinished // of an interrupted build
+	left := false // what the next build goes on with
 	defer func() {
 		if err == nil {
 			return
 		}
 		out.Close()
-		if left == nil || os.Rename(temporary, partName(path)) != nil {
-			os.Remove(temporary)
+		if !left {
+			os.Remove(out.Name())
 		}
 	}()
-	if claim(path, temporary) {
-		out.Close()
-		if out, err = os.OpenFile(temporary, os.O_RDWR, 0); err != nil {
-			return err
-		}
-	}
 	if left, err = writeTokens(ctx, c, t, out, key, o); err != nil {
 		return err
 	}
@@ -173,19 +170,16 @@ func build(ctx context.Context, c *Corpus, t *bpe.Tokenizer, path string, key [s
 	if err := out.Sync(); err != nil {
 		return err
 	}
-	if err := out.Close(); err != nil {
-		return err
-	}
-	if err := os.Rename(temporary, path); err != nil {
+	if err := filelock.Publish(out, path); err != nil {
 		return err
 	}
 	return checkpoint.Disk{}.SyncDir(dir)
 }
 
 // writeTokens writes the tokens in as few bytes as their ids, and any marks, need: a corpus whose ids need two
-// bytes is started over when its first prompt is found. It goes on with what an interrupted build left in out, and returns what it
-// leaves there itself if ctx ends.
-func writeTokens(ctx context.Context, c *Corpus, t *bpe.Tokenizer, out *os.File, key [sha256.Size]byte, o Options) (*unfinished, error) {
+// bytes is started over when its first prompt is found. It goes on with what an earlier build left in out, and reports
+// whether it leaves something there itself when ctx ends.
+func writeTokens(ctx context.Context, c *Corpus, t *bpe.Tokenizer, out *os.File, key [sha256.Size]byte, o Options) (left bool, err error) {
 	end, _ := t.EndOfText()
 	h := header{width: 4, key: key, vocabulary: t.VocabularySize(), endOfText: end}
 	if h.vocabulary <= 1<<16 {
@@ -197,7 +191,7 @@ func writeTokens(ctx context.Context, c *Corpus, t *bpe.Tokenizer, out *os.File,
 		before = &unfinished{}
 		content.Reset()
 	}
-	left, err := h.fill(ctx, c, t, out, content, before, o)
+	left, err = h.fill(ctx, c, t, out, content, before, o)
 	for errors.Is(err, errMarked) || errors.Is(err, errOtherPieces) {
 		if errors.Is(err, errMarked) {
 			h.width = 4
@@ -208,16 +202,16 @@ func writeTokens(ctx context.Context, c *Corpus, t *bpe.Tokenizer, out *os.File,
 	return left, err
 }
 
-// fill writes the whole file, from what was there before on: the tokens, then the header, which has their checksum. If ctx ends, it leaves
-// how far it came.
-func (h *header) fill(ctx context.Context, c *Corpus, t *bpe.Tokenizer, out *os.File, content hash.Hash, before *unfinished, o Options) (left *unfinished, err error) {
+// fill writes the whole file, from what was there before on: the tokens, then the header, which has their checksum. Until then the
+// header says how far it is; left is whether that is something when ctx ends.
+func (h *header) fill(ctx context.Context, c *Corpus, t *bpe.Tokenizer, out *os.File, content hash.Hash, before *unfinished, o Options) (left bool, err error) {
 	if before.Pieces == 0 {
 		h.count, h.checksum = 0, 0
-		if err := out.Truncate(headerSize); err != nil {
-			return nil, err
+		if err := out.Truncate(0); err != nil { // also the header
+			return false, err
 		}
 		if _, err := out.Seek(headerSize, io.SeekStart); err != nil {
-			return nil, err
+			return false, err
 		}
 	}
 	w := &tokenWriter{header: h, out: bufio.NewWriterSize(out, 1<<20), content: content}
@@ -226,36 +220,37 @@ func (h *header) fill(ctx context.Context, c *Corpus, t *bpe.Tokenizer, out *os.
 		if err := w.write(j.ids); err != nil {
 			return err
 		}
+		if err := w.out.Flush(); err != nil {
+			return err
+		}
 		done.add(j.text)
-		return nil
+		return done.leave(out, h)
 	})
-	if err != nil && ctx.Err() != nil && done.Pieces > 0 && w.out.Flush() == nil && done.leave(out, h) == nil {
-		left = &done
-	}
 	if err != nil {
-		return left, err
-	}
-	if err := w.out.Flush(); err != nil {
-		return nil, err
+		return ctx.Err() != nil && done.Pieces > 0, err
 	}
 	content.Sum(h.content[:0])
 	page, err := h.encode()
 	if err != nil {
-		return nil, err
+		return false, err
 	}
 	_, err = out.WriteAt(page, 0)
-	return nil, err
+	return false, err
 }
 
-// removeLeftovers deletes temporary files left by killed runs, those not modified for
-// an hour, and what interrupted builds left if nobody has gone on with it for a month.
+// temporary is how the names of files end that are not complete.
+const temporary = ".tmp"
+
+// removeLeftovers deletes what interrupted and killed builds left if nobody has gone on with it for a week.
 func removeLeftovers(dir string) {
-	for pattern, age := range map[string]time.Duration{"tokens-*.tmp": time.Hour, "tokens-*.part": 30 * 24 * time.Hour} {
-		old, _ := filepath.Glob(filepath.Join(dir, pattern))
-		for _, path := range old {
-			if info, err := os.Stat(path); err == nil && time.Since(info.ModTime()) > age {
-				os.Remove(path)
-			}
+	const age = 7 * 24 * time.Hour
+	list, _ := os.ReadDir(dir)
+	for _, e := range list {
+		if !strings.HasPrefix(e.Name(), "tokens-") || strings.HasSuffix(e.Name(), ".bin") {
+			continue
+		}
+		if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > age {
+			os.Remove(filepath.Join(dir, e.Name()))
 		}
 	}
 }

@@ -2,12 +2,13 @@ package data
 
 // Token files that were interrupted.
 //
-// Approach: reading a corpus is much faster than encoding it, and always yields the same pieces. So an interrupted build leaves its
-// tokens with the number of pieces that they are of, and the next one reads all pieces, but encodes only the others.
+// Approach: reading a corpus is much faster than encoding it, and always yields the same pieces. So a token file that is not complete
+// says after each piece how many pieces its tokens are of. A build that is asked to stop, or is killed, leaves this file. The next
+// one, which gets its lock, reads all pieces, but encodes only the others.
 //
 // Example: 90 of 100 GB are encoded when the job's time is over. The next start reads these 90 GB, and encodes 10.
 //
-// Known weakness: a killed process leaves nothing; only one that is asked to stop does.
+// Known weakness: what a power cut leaves is often not whole, and then begun again.
 
 import (
 	"encoding/hex"
@@ -17,6 +18,10 @@ import (
 	"hash/crc32"
 	"io"
 	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/athanor-llm/athanor/internal/filelock"
 )
 
 // unfinished is how far a build came, in the place of the file's header.
@@ -92,8 +97,24 @@ func goOn(in *os.File, h *header, content io.Writer) (*unfinished, error) {
 	return u, in.Truncate(headerSize + u.Count*int64(u.Width))
 }
 
-// partName is the name of what an interrupted build of the token file at path leaves.
-func partName(path string) string { return path + ".part" }
-
-// claim gives what an interrupted build left a temporary name, if there is any: two processes cannot have it.
-func claim(path, temporary string) bool { return os.Rename(partName(path), temporary) == nil }
+// takeOver opens and locks what a build of a token file left that is not under way any more; nil: there is nothing.
+func takeOver(dir, name string) *os.File {
+	list, _ := os.ReadDir(dir)
+	for _, e := range list {
+		if !strings.HasPrefix(e.Name(), name+".") || !strings.HasSuffix(e.Name(), temporary) {
+			continue
+		}
+		f, err := os.OpenFile(filepath.Join(dir, e.Name()), os.O_RDWR, 0)
+		if err != nil {
+			continue
+		}
+		held, _ := filelock.Try(f)
+		own, err := f.Stat()
+		there, err2 := os.Stat(f.Name()) // not renamed meanwhile
+		if held && err == nil && err2 == nil && os.SameFile(own, there) {
+			return f
+		}
+		f.Close()
+	}
+	return nil
+}

@@ -89,10 +89,10 @@ func TestUnfinished(t *testing.T) {
 		if err := interrupt(cache, 3); !errors.Is(err, context.Canceled) {
 			t.Fatalf("interrupted: %v", err)
 		}
-		part := filepath.Join(cache, name)
-		file, err := os.ReadFile(partName(part))
+		part := partOf(t, filepath.Join(cache, name))
+		file, err := os.ReadFile(part)
 		must(t, err)
-		u := leftOf(t, part)
+		u := leftOf(t, filepath.Join(cache, name))
 		if before := *u; true {
 			if damage(file, u); before != *u {
 				page, err := json.Marshal(u)
@@ -100,15 +100,65 @@ func TestUnfinished(t *testing.T) {
 				copy(file, append(page, make([]byte, headerSize-len(page))...))
 			}
 		}
-		must(t, os.WriteFile(partName(part), file, 0o666))
+		must(t, os.WriteFile(part, file, 0o666))
 		check(cache, what != "taken")
 	}
+}
+
+// TestKilledBuild: what a process leaves that is killed between two pieces is gone on with, and not taken from one that is still at work.
+func TestKilledBuild(t *testing.T) {
+	dir := write(t, map[string]string{"b.txt": strings.Repeat("iron and lead\n\n", 400000)})
+	c, err := OpenCorpus(dir + "/b.txt")
+	must(t, err)
+	var name string
+	pieces := 0
+	tokens, err := Tokenize(t.Context(), c, bpe.GPT2(), dir+"/whole", Options{Workers: 1, Progress: func(int64, int64) {
+		if pieces++; pieces != 4 {
+			return
+		}
+		list, err := os.ReadDir(dir + "/whole")
+		must(t, err)
+		name, _, _ = strings.Cut(list[0].Name(), ".bin")
+		if name += ".bin"; takeOver(dir+"/whole", name) != nil {
+			t.Error("taken from a build at work")
+		}
+		file, err := os.ReadFile(dir + "/whole/" + list[0].Name())
+		must(t, err)
+		must(t, os.Mkdir(dir+"/killed", 0o777))
+		must(t, os.WriteFile(dir+"/killed/"+list[0].Name(), append(file, "torn"...), 0o666))
+	}})
+	must(t, err)
+	must(t, tokens.Close())
+	want, err := os.ReadFile(dir + "/whole/" + name)
+	must(t, err)
+	if u := leftOf(t, dir+"/killed/"+name); u.Pieces != 4 {
+		t.Errorf("killed after %d pieces", u.Pieces)
+	}
+	tokens, err = Tokenize(t.Context(), c, bpe.GPT2(), dir+"/killed", Options{Workers: 1})
+	must(t, err)
+	must(t, tokens.Close())
+	if got, err := os.ReadFile(dir + "/killed/" + name); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("another file: %v", err)
+	}
+	if list, err := os.ReadDir(dir + "/killed"); err != nil || len(list) != 1 {
+		t.Errorf("%d files, %v", len(list), err)
+	}
+}
+
+// partOf names what a build of a token file left.
+func partOf(t *testing.T, path string) string {
+	t.Helper()
+	list, err := filepath.Glob(path + ".*" + temporary)
+	if err != nil || len(list) != 1 {
+		t.Fatalf("%s: %v is left, %v", path, list, err)
+	}
+	return list[0]
 }
 
 // leftOf reads what an interrupted build of a token file left.
 func leftOf(t *testing.T, path string) *unfinished {
 	t.Helper()
-	file, err := os.ReadFile(partName(path))
+	file, err := os.ReadFile(partOf(t, path))
 	must(t, err)
 	u := &unfinished{}
 	must(t, json.Unmarshal(bytes.TrimRight(file[:headerSize], "\x00"), u))

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"github.com/athanor-llm/athanor/internal/filelock"
 )
 
 // lockFolder locks a run's folder against training by other processes, until the
@@ -15,7 +17,7 @@ func lockFolder(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, outError(err)
 	}
-	if !tryLock(f) {
+	if held, err := filelock.Try(f); !held && err == nil {
 		f.Close()
 		return nil, fmt.Errorf("%s: another process trains there; hint: wait for it or end it, or set `out` to another folder", dir)
 	}
