@@ -81,7 +81,24 @@ func decoded(t testing.TB, text string) (v any) {
 	return v
 }
 
-// TestRows: rows are those that Arrow says a file has, whoever wrote it and however.
+// present is a value without members that are null, at any depth. Nulls in lists stay.
+func present(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for key, member := range v {
+			if v[key] = present(member); member == nil {
+				delete(v, key)
+			}
+		}
+	case []any:
+		for i, item := range v {
+			v[i] = present(item)
+		}
+	}
+	return v
+}
+
+// TestRows: rows are those that Arrow says a file has, whoever wrote it and however, without members that are null.
 func TestRows(t *testing.T) {
 	files, lines := fixtures(t)
 	for name, data := range files {
@@ -91,7 +108,7 @@ func TestRows(t *testing.T) {
 			continue
 		}
 		for i, row := range rows {
-			if got, want := decoded(t, row), decoded(t, lines[name][i]); !reflect.DeepEqual(got, want) {
+			if got, want := decoded(t, row), present(decoded(t, lines[name][i])); !reflect.DeepEqual(got, want) {
 				t.Errorf("%s, row %d:\n%s, want\n%s", name, i+1, row, lines[name][i])
 				break
 			}

@@ -13,7 +13,8 @@ const maxItems = 1 << 20
 
 var errItems = fmt.Errorf("the lists of a row have more than %d elements; hint: split the row into several", maxItems)
 
-// AppendObject appends a JSON object with those of the named columns that are not null in the current row. A
+// AppendObject appends a JSON object with those of the named columns that are not null in the current row. Members of
+// structures that are null are left out too: a column has one type, so an object gets what only those of other rows have. A
 // column may be asked for once per row. Bytes of strings that are not UTF-8 stay as they are.
 func (r *Reader) AppendObject(dst []byte, names ...string) ([]byte, error) {
 	base := len(dst)
@@ -121,12 +122,26 @@ func (r *Reader) appendMembers(dst []byte, v *view) (_ []byte, err error) {
 	dst = append(dst, '{')
 	start := len(dst)
 	for _, m := range v.members {
+		if null, err := m.null(v.present); err != nil {
+			return dst, err
+		} else if null {
+			continue
+		}
 		dst = r.appendKey(dst, dst[start:], m.name)
 		if dst, err = r.append(dst, m, v.present); err != nil {
 			return dst, err
 		}
 	}
 	return append(dst, '}'), nil
+}
+
+// null passes over the current entry of a member if it is null. base is the definition level of what contains it.
+func (v *view) null(base int) (bool, error) {
+	first := v.columns[0]
+	if _, err := first.load(); err != nil || first.def < base || first.def >= v.present {
+		return false, err
+	}
+	return true, v.pass(base)
 }
 
 func (r *Reader) appendElements(dst []byte, v *view) (_ []byte, err error) {
