@@ -226,8 +226,8 @@ func (e *Encoder) merge(dst []int32, word []byte) []int32 {
 	}
 	for len(word) > maxWord {
 		n := maxWord
-		for e.t.chars != nil && n > maxWord-utf8.UTFMax && !utf8.RuneStart(word[n]) {
-			n-- // not within a character
+		if e.t.chars != nil {
+			n = e.t.lastJoint(word, n)
 		}
 		dst = e.long.merge(dst, e.t, word[:n])
 		word = word[n:]

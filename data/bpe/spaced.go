@@ -14,7 +14,8 @@ import (
 // becomes its bytes, the tokens <0x00> to <0xFF>, which never merge, or the unknown token. Here ▁ is replaced
 // by a space at once. Hardly any token has a space after another character, so
 // no merge crosses the start of a space that is not after one of the few such characters, and a text can be merged
-// word by word like byte-level ones.
+// word by word like byte-level ones. Of scripts that are written without spaces, a text is one word. There it can be cut
+// between any two characters that are neighbours in no token.
 //
 // Example: "no caf\u00e9" is " no caf\u00e9", words " no" and " caf\u00e9"; without \u00e9 in the
 // vocabulary the second starts as " ", c, a, f, <0xC3>, <0xA9>.
@@ -26,12 +27,29 @@ const underline = "\u2581"
 type joints struct {
 	spaces [256]bool // a space behind this byte is within some token
 	lines  bool      // words end before a line break too: no longer token has one
+	inside []uint64  // pairs of characters that are neighbours in a token, and a few others, see pairBit
 }
 
-// newJoints returns the places at which no token crosses into a space or a line break.
+// pairsLog is the size of joints.inside in bits: large vocabularies have some 300,000 pairs.
+const pairsLog = 22
+
+// pairBit returns the bit of joints.inside for a pair of characters. Others that share it cost a place to cut, and no more.
+func pairBit(before, after rune) uint64 {
+	return mix(uint64(before)<<32|uint64(after)) >> (64 - pairsLog)
+}
+
+// newJoints returns the places at which no token crosses into a space or a line break, or from one character to another.
 func newJoints(tokens [][]byte) (j joints) {
-	j.lines = true
+	j.lines, j.inside = true, make([]uint64, 1<<pairsLog/64)
 	for _, token := range tokens {
+		before, width := utf8.DecodeRune(token)
+		for rest := token[width:]; len(rest) > 0; rest = rest[width:] {
+			var after rune
+			after, width = utf8.DecodeRune(rest)
+			bit := pairBit(before, after)
+			j.inside[bit/64] |= 1 << (bit % 64)
+			before = after
+		}
 		if len(token) > 1 && bytes.IndexByte(token, '\n') >= 0 {
 			j.lines = false
 		}
@@ -57,6 +75,37 @@ func (j *joints) word(text []byte) int {
 		}
 	}
 	return len(text)
+}
+
+// separable reports whether no token has one character behind the other, nor are both unknown and become one token.
+func (t *Tokenizer) separable(before, after rune) bool {
+	if before == utf8.RuneError || after == utf8.RuneError { // which bytes that are no characters look like
+		return false
+	}
+	bit := pairBit(before, after)
+	return t.joints.inside[bit/64]&(1<<(bit%64)) == 0 && (!t.fuse || t.known(before) || t.known(after))
+}
+
+// known reports whether a character has a token, or its bytes have.
+func (t *Tokenizer) known(r rune) bool {
+	_, ok := t.chars[r]
+	return ok || t.spelled(utf8.AppendRune(nil, r))
+}
+
+// lastJoint returns the last place in a word's first n bytes where it can be merged apart, or n cut to whole characters.
+func (t *Tokenizer) lastJoint(word []byte, n int) int {
+	for !utf8.RuneStart(word[n]) && n > maxWord-utf8.UTFMax {
+		n--
+	}
+	for i := n; i > 0; {
+		after, _ := utf8.DecodeRune(word[i:])
+		before, width := utf8.DecodeLastRune(word[:i])
+		if t.separable(before, after) {
+			return i
+		}
+		i -= width
+	}
+	return n
 }
 
 // words appends the ids of a pre-token.

@@ -8,6 +8,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
+
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // sentencePieces returns Llama 2's vocabulary with each way to put a space before a text.
@@ -92,6 +95,50 @@ func TestSentencePiece(t *testing.T) {
 	}
 	if long := tokenizer.Encode(bytes.Repeat([]byte("\u65e5"), maxWord)); slices.Contains(long[1:], tokenizer.byteID[0xE6]) {
 		t.Error("a long word was cut within a character")
+	}
+}
+
+// TestWithoutSpaces: text of a script that is written without spaces has the ids of one merge of all of it, however long, and there are
+// places where it can be cut.
+func TestWithoutSpaces(t *testing.T) {
+	r := testkit.Rand(t)
+	for name, tokenizer := range sentencePieces(t) {
+		var characters []string // that have tokens, and some that have none
+		for c := range tokenizer.chars {
+			if c > 0x7f && string(c) != underline {
+				characters = append(characters, string(c))
+			}
+		}
+		slices.Sort(characters)
+		characters = append(characters, "\u9f98", "\u4e02", "e", "n")
+		var text []byte
+		for len(text) < 5*maxWord/2 {
+			text = append(text, characters[r.IntN(len(characters))]...)
+		}
+		e := tokenizer.NewEncoder()
+		got := e.Continue(nil, text)
+		if want := e.long.merge(nil, tokenizer, text); !slices.Equal(got, want) {
+			t.Errorf("%s: %d tokens, %d as one word", name, len(got), len(want))
+		}
+		cuts := 0
+		for range 300 {
+			i := 1 + r.IntN(len(text)-1)
+			if !tokenizer.Boundary(text, i) {
+				continue
+			}
+			cuts++
+			first, second := text[max(0, i-500):i], text[i:min(i+500, len(text))]
+			for !utf8.RuneStart(first[0]) {
+				first = first[1:]
+			}
+			whole := e.Continue(nil, slices.Concat(first, second))
+			if parts := e.Continue(e.Continue(nil, first), second); !slices.Equal(parts, whole) {
+				t.Errorf("%s: cut at %d: %v, whole %v", name, i, parts, whole)
+			}
+		}
+		if cuts < 30 {
+			t.Errorf("%s: %d of 300 places are cuts", name, cuts)
+		}
 	}
 }
 

@@ -370,7 +370,8 @@ func (t *Tokenizer) seal() {
 // Boundary reports whether text can be cut at i so that encoding both parts, the second with Continue,
 // gives the ids of the whole. It lets long text be encoded in parallel, and in little memory.
 //
-// Example: with nearly every tokenizer a text can be cut between a letter and a space.
+// Example: with nearly every tokenizer a text can be cut between a letter and a space; with one whose tokens are made of characters
+// and that splits nothing, between two that are neighbours in no token.
 func (t *Tokenizer) Boundary(text []byte, i int) bool {
 	if t.sealed == nil || i < 1 || i >= len(text) {
 		return false
@@ -392,7 +393,7 @@ func (t *Tokenizer) Boundary(text []byte, i int) bool {
 	}
 	bits, ends := uint8(unseen), false
 	if t.parted && before != ' ' {
-		ends = after == ' ' && !t.joints.spaces[text[i-1]] || after == '\n' && t.joints.lines
+		ends = after == ' ' && !t.joints.spaces[text[i-1]] || after == '\n' && t.joints.lines || t.unigram == nil && t.separable(before, after)
 	}
 	for k := range t.steps {
 		if s := &t.steps[k]; s.auto != nil {
