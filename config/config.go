@@ -57,7 +57,7 @@ type Config struct {
 	MaxSteps       int      `yaml:"max_steps"`       // optimizer steps
 	MaxTokens      Number   `yaml:"max_tokens"`      // instead of max_steps, into which it is converted
 	MaxEpochs      float64  `yaml:"max_epochs"`      // instead of max_steps, into which it is converted: how often the corpus is read
-	MaxTime        Duration `yaml:"max_time"`        // stop after this time, by which the learning rate falls to its end, whatever max_steps says; alone: as many steps as fit into it
+	MaxTime        Duration `yaml:"max_time"`        // stop after this time, last validation included, by which the learning rate falls to its end, whatever max_steps says; alone: as many steps as fit into it
 	Out            string   `yaml:"out"`             // the run's folder
 
 	Device string `yaml:"device"` // auto, cpu or cuda

@@ -50,10 +50,16 @@ const estimates, look = 32, 8
 // timing knows how long a run may take, and how fast this process is with all that it does between steps.
 type timing struct {
 	spread spread
-	began  time.Time // less what earlier processes spent
-	first  time.Time // when the first step of this process ended
-	step   int       // the first step
-	next   time.Time // of the next estimate
+	began  time.Time     // less what earlier processes spent
+	first  time.Time     // when the first step of this process ended
+	step   int           // the first step
+	next   time.Time     // of the next estimate
+	last   time.Duration // that the validation after the last step is expected to take
+}
+
+// room returns how much of a limit is for steps: the last validation counts too, but leaves them half.
+func (t *timing) room(limit config.Duration) time.Duration {
+	return time.Duration(limit) - min(t.last, time.Duration(limit)/2)
 }
 
 // rate returns the learning rate of a step counted from 0.
@@ -73,7 +79,7 @@ func (t *timing) limit(s *Setup, step int, predicted float64) {
 	case spec.MaxTime == 0:
 		*sp = spread{}
 	case spec.Timed() && sp.Time != spec.MaxTime:
-		*sp = spread{Time: spec.MaxTime, Steps: step + int(time.Duration(spec.MaxTime).Seconds()/predicted)}
+		*sp = spread{Time: spec.MaxTime, Steps: step + int(t.room(spec.MaxTime).Seconds()/predicted)}
 	case !spec.Timed() && (sp.Time != spec.MaxTime || sp.Spent >= sp.Time):
 		*sp = spread{Time: spec.MaxTime, Steps: spec.MaxSteps}
 	}
@@ -89,16 +95,19 @@ func (t *timing) setSteps(s *Setup) {
 
 // start starts the clock of max_time.
 func (t *timing) start() {
-	*t = timing{spread: t.spread, began: time.Now().Add(-time.Duration(t.spread.Spent))}
+	*t = timing{spread: t.spread, last: t.last, began: time.Now().Add(-time.Duration(t.spread.Spent))}
 }
 
-// timeOver reports whether max_time has passed.
+// timeOver reports whether max_time has passed, but for the last validation.
 func (t *timing) timeOver() bool {
-	return t.spread.Time > 0 && time.Since(t.began) >= time.Duration(t.spread.Time)
+	return t.spread.Time > 0 && time.Since(t.began) >= t.room(t.spread.Time)
 }
 
-// end ends a run, whose time is over, at a step.
+// end ends a run, whose time is over, at a step. What is left is the last validation's.
 func (t *timing) end(s *Setup, step int) {
+	if over := time.Now().Add(-time.Duration(t.spread.Time)); over.Before(t.began) {
+		t.began = over
+	}
 	if s.Spec.Timed() {
 		t.spread.Steps = step
 		t.setSteps(s)
@@ -129,7 +138,7 @@ func (t *timing) keep(s *Setup, step int) (text string, moved bool) {
 	}
 	t.next = now.Add(limit / estimates)
 	each := now.Sub(t.first).Seconds() / float64(step-t.step)
-	left := math.Min((limit-now.Sub(t.began)).Seconds()/each, 1e9)
+	left := math.Min((t.room(t.spread.Time)-now.Sub(t.began)).Seconds()/each, 1e9)
 	end, was := step+max(1, int(left)), t.spread.Steps
 	if !s.Spec.Timed() {
 		end = min(end, s.Spec.MaxSteps)

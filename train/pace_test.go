@@ -2,6 +2,7 @@ package train
 
 import (
 	"testing"
+	"time"
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/job"
@@ -37,6 +38,25 @@ func TestSpread(t *testing.T) {
 		}
 		if before = max(now, 0); step == end-1 && now != 1 {
 			t.Errorf("at the last step %v has fallen", now)
+		}
+	}
+}
+
+// TestLastValidation: steps end early enough for the validation after them, which gets half of the time at most; a run that was
+// ended by its time has spent all of it.
+func TestLastValidation(t *testing.T) {
+	for _, c := range []struct{ last, spent time.Duration }{{0, time.Hour}, {time.Minute, 59 * time.Minute}, {3 * time.Hour, 30 * time.Minute}} {
+		r := &timing{spread: spread{Time: config.Duration(time.Hour), Spent: config.Duration(c.spent - time.Second)}, last: c.last}
+		if r.start(); r.timeOver() {
+			t.Errorf("%v before the last steps, the time is over", time.Second)
+		}
+		r.spread.Spent += config.Duration(time.Second)
+		if r.start(); !r.timeOver() {
+			t.Errorf("with a validation of %v, steps may take more than %v", c.last, c.spent)
+		}
+		r.end(&Setup{Spec: &job.Spec{}}, 10)
+		if spent := r.record().Spent; spent < r.spread.Time {
+			t.Errorf("%v of %v are spent", spent, r.spread.Time)
 		}
 	}
 }

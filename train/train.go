@@ -137,6 +137,7 @@ func (t *Run) open(ctx context.Context, m *machine.Machine) error {
 		err = t.start()
 	}
 	if err == nil {
+		t.timing.last = validation{t}.lasts(t.expected)
 		t.timing.limit(t.Setup, t.Step, t.expected)
 		t.settle()
 		err = t.roomToSave()
@@ -342,7 +343,11 @@ func (t *Run) compare(o Observer) {
 	if len(t.Measured) != look {
 		return
 	}
-	if text := surprise(stat.Median(t.Measured), t.expected); text != "" {
+	median := stat.Median(t.Measured)
+	if math.IsNaN(t.ValLoss) { // no validation has been measured
+		t.timing.last = validation{t}.lasts(median)
+	}
+	if text := surprise(median, t.expected); text != "" {
 		o.Event(text)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"time"
 
 	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/folder"
@@ -19,6 +20,7 @@ var errInterrupted = errors.New("interrupted")
 
 // report validates, and reports whether this step's checkpoint is to be kept as the best.
 func (t *Run) report(ctx context.Context, o Observer) (better bool, err error) {
+	began := time.Now()
 	loss, err := t.Validate(ctx)
 	if errors.Is(err, errInterrupted) {
 		o.Event(fmt.Sprintf("step %d: the validation is broken off, since the run is to stop", t.Step))
@@ -26,6 +28,7 @@ func (t *Run) report(ctx context.Context, o Observer) (better bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	t.timing.last = time.Since(began)
 	if math.IsNaN(loss) {
 		o.Event(fmt.Sprintf("step %d: nothing to validate: no token of the held-out text is learnt; hint: set a larger validation_fraction, or other text as validation", t.Step))
 		return false, nil
@@ -92,6 +95,17 @@ type validation struct{ *Run }
 func (t validation) windows() int64 {
 	return min(t.Setup.Held.Count(), int64(t.Setup.Spec.EvalBatches*t.Setup.Spec.GlobalBatch))
 }
+
+// lasts returns how long a validation takes at so many seconds per step, of which it computes the forward passes.
+func (t validation) lasts(step float64) time.Duration {
+	batch := int64(t.Setup.Spec.GlobalBatch)
+	forward, backward := t.Setup.Graph.FLOPs()
+	share := float64(forward) / float64(forward+backward)
+	return time.Duration(float64((t.windows()+batch-1)/batch) * step * share * float64(time.Second))
+}
+
+// LastValidation returns how long the validation after a run's last step is expected to take.
+func LastValidation(t *Run) time.Duration { return t.timing.last }
 
 // batch evaluates the windows from number first on, of so many, and returns the number of their targets.
 func (t validation) batch(first, windows int64) (session.Outcome, int, error) {

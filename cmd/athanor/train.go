@@ -164,7 +164,7 @@ func (p *planned) conclude(ctx stdctx.Context, c *cli.Context, t *train.Run) err
 // compare prints measurements next to predictions.
 func (p *planned) compare(c *cli.Context, s *train.Summary) {
 	e := p.expected
-	c.Text(fmt.Sprintf("step time: predicted %.4g s%s, measured %.4g s (median): %s\n", e.Seconds, e.Text(p.report.Seconds), s.MeasuredSeconds, e.Compare(s.MeasuredSeconds)))
+	c.Text(fmt.Sprintf("step time: predicted %.4g s%s, measured %.4g s %s\n", e.Seconds, e.Text(p.report.Seconds), s.MeasuredSeconds, e.Compare(s.MeasuredSeconds)))
 	for r, planned := range p.report.Peaks.Device {
 		at := ""
 		if p.report.Ranks > 1 {
@@ -227,13 +227,13 @@ func (u *training) Step(m train.Metrics) {
 	fmt.Fprintln(u.c.Stderr, cli.Joined(list))
 }
 
-// eta returns the remaining duration at the mean pace so far, at most until
+// eta returns the remaining duration at the mean pace so far, with the last validation, at most until
 // max_time is over. It is printed early in the line, since narrow terminals cut the end
 // off.
 func (u *training) eta(step int, now time.Time) time.Duration {
 	spec := u.t.Setup.Spec
 	ran := now.Sub(u.began)
-	left := time.Duration(float64(ran) / float64(max(1, step-u.first)) * float64(spec.MaxSteps-step))
+	left := time.Duration(float64(ran)/float64(max(1, step-u.first))*float64(spec.MaxSteps-step)) + train.LastValidation(u.t)
 	if spec.MaxTime > 0 {
 		left = min(left, max(0, time.Duration(spec.MaxTime)-ran))
 	}
