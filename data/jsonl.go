@@ -140,7 +140,7 @@ func noText(keys, names []string) error {
 	if len(keys) > 8 {
 		keys = append(keys[:8], "...")
 	}
-	return fmt.Errorf(`the object has no "%s", only [%s]; hint: set text_field to the field that holds the document`,
+	return fmt.Errorf(`the object has no "%s", only [%s]; hint: set text_field (in commands --text-field) to the field that holds the document`,
 		strings.Join(names, `" or "`), strings.Join(keys, " "))
 }
 

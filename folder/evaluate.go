@@ -142,27 +142,40 @@ func flatten(rows [][]int32, batch int, g *graph.Graph) (b session.Batch, n int)
 // usualSequence is the default sequence length, in tokens.
 const usualSequence = 256
 
-// begins returns the tokens with which the texts began that the model was trained on, as far as the folder tells.
-func (f *Folder) begins(t *bpe.Tokenizer) []int32 {
+// reading returns how the texts were read that the model was trained on, as far as the folder tells.
+func (f *Folder) reading(t *bpe.Tokenizer) (o data.Options) {
+	o.Begin = t.Start()
 	ck, err := checkpoint.Open(checkpoint.Disk{}, f.Path)
 	if err != nil { // a model from elsewhere
-		return t.Start()
+		return o
 	}
 	defer ck.Close()
 	var trained struct { // of what a run records of itself, see package train
-		Begin string `json:"bos"`
-		Chat  string `json:"chat_template"`
+		Begin     string   `json:"bos"`
+		Chat      string   `json:"chat_template"`
+		TextField []string `json:"text_field"`
 	}
-	if err := json.Unmarshal(ck.Trainer.Plan, &trained); err == nil && trained.Begin == "" && trained.Chat == "" {
-		return nil
+	if err := json.Unmarshal(ck.Trainer.Plan, &trained); err != nil {
+		return o
 	}
-	return t.Start()
+	if o.TextField = trained.TextField; trained.Begin == "" && trained.Chat == "" {
+		o.Begin = nil
+	}
+	return o
+}
+
+// Texts says what to read.
+type Texts struct {
+	Patterns  []string // files
+	TextField []string // of rows; none: as in training
+	SkipBad   bool     // leave out rows that are no document
+	Note      func(text string)
 }
 
 // HeldOut returns at most limit sequences of seq+1 tokens from the start of a
 // corpus. If seq is 0, it is usualSequence or the model's number of positions,
 // whichever is less.
-func HeldOut(ctx context.Context, f *Folder, patterns []string, seq, limit int, progress Progress) ([][]int32, error) {
+func HeldOut(ctx context.Context, f *Folder, texts Texts, seq, limit int, progress Progress) ([][]int32, error) {
 	tokenizer, err := f.Tokenizer()
 	if err != nil {
 		return nil, err
@@ -178,15 +191,17 @@ func HeldOut(ctx context.Context, f *Folder, patterns []string, seq, limit int, 
 	if err != nil {
 		return nil, err
 	}
-	corpus, err := data.OpenCorpus(patterns...)
+	corpus, err := data.OpenCorpus(texts.Patterns...)
 	if err != nil {
 		return nil, misuse{err}
 	}
-	t, err := Tokenize(ctx, corpus, tokenizer, data.Options{
-		Chat:     template,
-		Begin:    f.begins(tokenizer),
-		Progress: func(done, total int64) { progress("reading the corpus", done, total) },
-	})
+	o := f.reading(tokenizer)
+	o.Chat, o.SkipBad = template, texts.SkipBad
+	o.Progress = func(done, total int64) { progress("reading the corpus", done, total) }
+	if len(texts.TextField) > 0 {
+		o.TextField = texts.TextField
+	}
+	t, err := Tokenize(ctx, corpus, tokenizer, o)
 	if errors.Is(err, chat.ErrNone) || errors.Is(err, data.ErrContent) {
 		err = misuse{err}
 	}
@@ -194,6 +209,9 @@ func HeldOut(ctx context.Context, f *Folder, patterns []string, seq, limit int, 
 		return nil, err
 	}
 	defer t.Close()
+	if s := t.Stats(); s.Bad > 0 {
+		texts.Note(fmt.Sprintf("%d rows are bad and left out (first: %s)", s.Bad, s.FirstBad))
+	}
 	if largest := t.Largest(); int(largest) >= f.Model.Vocab {
 		return nil, fmt.Errorf("the text has the token %d, but the model's vocabulary is %d: its tokenizer has %d tokens; hint: use the tokenizer that it was trained with, or train with resize_vocab: true, which adds rows to the model", largest, f.Model.Vocab, tokenizer.VocabularySize())
 	}

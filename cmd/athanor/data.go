@@ -17,6 +17,7 @@ import (
 type dataCmd struct {
 	What      []string `arg:"" help:"A run's YAML file and overrides, or files and globs." placeholder:"CONFIG|GLOB"`
 	Tokenizer string   `help:"For globs: gpt2, bpe-N (trained on them), a tokenizer.json, or a folder with one and a chat template." default:"gpt2"`
+	TextField []string `help:"For globs: field of rows that holds the text, or several: the first that a row has; without it text." placeholder:"NAME"`
 	Sample    int      `help:"Tokens to show from the start." default:"48"`
 }
 
@@ -116,7 +117,7 @@ func (v *dataCmd) job(c *cli.Context) (*job.Spec, error) {
 		return (&cli.Target{Config: v.What[0], Overrides: v.What[1:]}).Load(c, config.ToRead)
 	}
 	cfg := config.Default()
-	cfg.Data, cfg.Tokenizer = config.Files(v.What...), v.Tokenizer
+	cfg.Data, cfg.Tokenizer, cfg.TextField = config.Files(v.What...), v.Tokenizer, v.TextField
 	return job.Settle(config.ToRead, &cfg, c.Note)
 }
 

@@ -23,13 +23,15 @@ import (
 )
 
 type evalCmd struct {
-	Model    string   `arg:"" help:"Model folder: config.json and safetensors." placeholder:"FOLDER"`
-	Data     []string `arg:"" optional:"" help:"Corpus to evaluate on: files or patterns." placeholder:"GLOB"`
-	Tokens   string   `help:"Evaluate on these token ids instead: a JSON list of lists, all of one length; each list's last token is a target only." placeholder:"FILE"`
-	Sequence int      `help:"Tokens per sequence of a corpus; 0: 256, or the model's positions if there are fewer."`
-	Batches  int      `help:"Most sequences of the corpus to evaluate." default:"64"`
-	Separate bool     `help:"Tokens attend only to their own document, as in training with documents: separate."`
-	Quantize string   `help:"nf4: hold the layers' weights in 4 bits, as training with quantize: nf4 does." enum:"none,nf4" default:"none"`
+	Model     string   `arg:"" help:"Model folder: config.json and safetensors." placeholder:"FOLDER"`
+	Data      []string `arg:"" optional:"" help:"Corpus to evaluate on: files or patterns." placeholder:"GLOB"`
+	Tokens    string   `help:"Evaluate on these token ids instead: a JSON list of lists, all of one length; each list's last token is a target only." placeholder:"FILE"`
+	Sequence  int      `help:"Tokens per sequence of a corpus; 0: 256, or the model's positions if there are fewer."`
+	TextField []string `help:"Field of rows that holds the text, or several: the first that a row has; without it as in training, else text." placeholder:"NAME"`
+	SkipBad   bool     `help:"Leave out rows that are no document."`
+	Batches   int      `help:"Most sequences of the corpus to evaluate." default:"64"`
+	Separate  bool     `help:"Tokens attend only to their own document, as in training with documents: separate."`
+	Quantize  string   `help:"nf4: hold the layers' weights in 4 bits, as training with quantize: nf4 does." enum:"none,nf4" default:"none"`
 	computing
 	Logits string `help:"Write the logits as safetensors (with --tokens)." placeholder:"FILE"`
 	Grads  string `help:"Write the gradients of the mean loss under Hugging Face names (with --tokens)." placeholder:"FILE"`
@@ -112,7 +114,7 @@ func (v *evalCmd) rows(ctx stdctx.Context, c *cli.Context, f *folder.Folder) ([]
 	}
 	show := cli.NewStatus(c.Stderr)
 	defer show.Done()
-	return folder.HeldOut(ctx, f, v.Data, v.Sequence, v.Batches, show.Progress)
+	return folder.HeldOut(ctx, f, folder.Texts{Patterns: v.Data, TextField: v.TextField, SkipBad: v.SkipBad, Note: c.Note}, v.Sequence, v.Batches, show.Progress)
 }
 
 // write writes the tensors that were asked for. shape is that of the logits.
