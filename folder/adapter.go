@@ -47,6 +47,8 @@ type adapterConfig struct {
 	// Parameters are those of experts, where factor names do not say which of a module's parameters they adapt.
 	Parameters []string `json:"target_parameters"`
 	Whole      []string `json:"modules_to_save"`
+	// Tokens are those whose rows of embedding or head the adapter replaces.
+	Tokens json.RawMessage `json:"trainable_token_indices,omitempty"`
 	// Tying says that the head remains the embedding if that is trained whole.
 	Tying bool `json:"ensure_weight_tying,omitempty"`
 	// Transposed tells PEFT that weights are stored [in, out].
@@ -100,7 +102,7 @@ func readAdapter(dir string) (*adapterConfig, error) {
 var adapterKeys = strings.Fields(`peft_type peft_version task_type base_model_name_or_path revision auto_mapping inference_mode runtime_config
 	r lora_alpha use_rslora bias fan_in_fan_out lora_dropout init_lora_weights loftq_config corda_config eva_config lora_ga_config qalora_group_size
 	target_modules target_parameters exclude_modules layers_to_transform layers_pattern megatron_core
-	modules_to_save ensure_weight_tying`)
+	modules_to_save ensure_weight_tying trainable_token_indices`)
 
 // plainInits are ways to begin with that leave the model's weights as they are. All others that PEFT has (pissa, olora,
 // corda, loftq, lora_ga) move a part of each weight into its factors, and do so again when the adapter is loaded.
@@ -144,7 +146,10 @@ func AdaptedModel(dir string) (m *model.Model, base string, notes []string, err 
 		return nil, "", nil, err
 	}
 	defer set.Close()
-	if m, err = c.adapted(m, set); err != nil {
+	if m, _, err = c.adapted(m, set); err == nil && c.Tokens != nil {
+		err = errors.New("trainable_token_indices names rows of the embedding that are trained by themselves, which is not supported; hint: merge the adapter with athanor merge, or train the whole embedding by modules_to_save: [embed_tokens]")
+	}
+	if err != nil {
 		return nil, "", nil, fmt.Errorf("%s: %w", dir, err)
 	}
 	return m, c.Base, notes, nil
@@ -172,8 +177,8 @@ func (c *adapterConfig) check(all map[string]any) error {
 	if !slices.Contains(plainInits, c.Init) {
 		return fmt.Errorf("init_lora_weights is %v: such an adapter changes the model's own weights when it is loaded, which is not supported; hint: save it with PEFT's path_initial_model_for_weight_conversion, which makes it one that does not", c.Init)
 	}
-	if !trivial(all["trainable_token_indices"]) {
-		return errors.New("trainable_token_indices names rows of the embedding that are trained by themselves, which is not supported; hint: merge the adapter with PEFT's merge_and_unload, or train the whole embedding by modules_to_save: [embed_tokens]")
+	if trivial(all["trainable_token_indices"]) {
+		c.Tokens = nil
 	}
 	for key, v := range all {
 		if !trivial(v) && !slices.Contains(adapterKeys, key) {
@@ -183,28 +188,37 @@ func (c *adapterConfig) check(all map[string]any) error {
 	return nil
 }
 
-// adapted returns a model with the adapters whose factors are in a set, all of one rank, and with what is stored beside them.
-func (c *adapterConfig) adapted(m *model.Model, set *safetensors.Set) (*model.Model, error) {
+// adapted returns a model with the adapters whose factors are in a set, all of one rank, and with what is stored beside them;
+// and the rows that it replaces.
+func (c *adapterConfig) adapted(m *model.Model, set *safetensors.Set) (*model.Model, map[string]tokenRows, error) {
 	var names []string
 	for _, t := range set.Tensors() {
 		names = append(names, t.Name)
 	}
 	weights := m.PEFT().AdaptedIn(names, c.Parameters)
 	if len(weights) == 0 {
-		return nil, errors.New("no tensor has a name that ends in lora_A.weight; hint: check that this is a PEFT adapter")
+		return nil, nil, errors.New("no tensor has a name that ends in lora_A.weight; hint: check that this is a PEFT adapter")
 	}
 	part := *m
 	if err := part.Adapt(model.LoRA{Rank: c.Rank, Alpha: c.Alpha, RSLoRA: c.RSLoRA}, weights...); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	if err := c.addWhole(&part, names); err != nil {
-		return nil, err
+	rows, err := c.tokenRows(&part)
+	if err == nil {
+		err = c.addWhole(&part, names)
+	}
+	if err != nil {
+		return nil, nil, err
 	}
 	c.resize(&part, set)
-	if err := checkUsed(set, &part, true); err != nil {
-		return nil, err
+	var tensors []string
+	for _, r := range rows {
+		if err := r.check(&part, set); err != nil {
+			return nil, nil, err
+		}
+		tensors = append(tensors, r.tensor)
 	}
-	return &part, nil
+	return &part, rows, checkUsed(set, &part, true, tensors...)
 }
 
 // addWhole adds what is trained whole, and copies of the model's own parameters. names are those of the adapter's tensors.

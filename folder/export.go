@@ -127,7 +127,7 @@ func newMerger(f *Folder) (*merger, error) {
 	m := &merger{Folder: f, parts: map[string]part{}, params: map[string]model.Param{}}
 	for _, p := range f.Model.Params() {
 		m.params[p.Name] = p
-		if _, _, adapted := f.Model.Factors(p.Name); !adapted && !p.Whole && p.Source == "" {
+		if _, _, adapted := f.Model.Factors(p.Name); !adapted && !p.Whole && p.Source == "" && f.weights.rows[p.Name].tensor == "" {
 			continue
 		}
 		for _, t := range p.Merged().Tensors() {
@@ -142,7 +142,7 @@ func newMerger(f *Folder) (*merger, error) {
 			}
 		}
 	}
-	if embedding := f.Model.Params()[0]; f.Model.Tied && embedding.Whole { // files may have the head nevertheless
+	if embedding := f.Model.Params()[0]; f.Model.Tied && (embedding.Whole || f.weights.rows[embedding.Name].tensor != "") { // files may have the head nevertheless
 		m.parts[f.Model.HeadName()] = part{embedding, model.Tensor{Name: f.Model.HeadName(), Shape: embedding.Merged().Tensors()[0].Shape}}
 	}
 	return m, nil
@@ -207,7 +207,7 @@ func (m *merger) write(w io.Writer, info safetensors.Info, p part) error {
 
 // read reads a tensor of the model before factors are added.
 func (m *merger) read(p part, weight []float32) error {
-	if p.Whole || p.Source != "" {
+	if p.Whole || p.Source != "" || m.weights.rows[p.Name].tensor != "" {
 		return m.weights.Read(p.Param, weight)
 	}
 	return readPart(m.weights.Base, p.Param, p.tensor.First, weight)

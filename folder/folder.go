@@ -105,7 +105,7 @@ func (f *Folder) adapt(dir string, c *adapterConfig) (err error) {
 		return err
 	}
 	f.Path = dir
-	if f.Model, err = c.adapted(f.Model, f.weights.Adapter); err != nil {
+	if f.Model, f.weights.rows, err = c.adapted(f.Model, f.weights.Adapter); err != nil {
 		return fmt.Errorf("%s: %w", dir, err)
 	}
 	return nil

@@ -14,6 +14,7 @@ import (
 // Adapter is not nil, the factors of its adapter and what is stored beside them.
 type Source struct {
 	Base, Adapter *safetensors.Set
+	rows          map[string]tokenRows // that the adapter replaces, by parameter
 }
 
 // Read reads a whole parameter.
@@ -26,7 +27,7 @@ func (s *Source) Read(p model.Param, dst []float32) error {
 	if n < len(dst) {
 		p.Extend(dst)
 	}
-	return nil
+	return s.rows[p.Name].read(s.Adapter, dst)
 }
 
 // Has reports whether there are files with a parameter. If not, it is a factor of a new adapter.
@@ -35,7 +36,7 @@ func (s *Source) Has(p model.Param) bool { return !p.Adapter || s.Adapter != nil
 // Halved reports whether the files hold a parameter in bf16, or in a format whose numbers are all exact in bf16.
 func (s *Source) Halved(p model.Param) bool {
 	set, q := s.find(p)
-	return p.Grown == 0 && Halved(set, q)
+	return p.Grown == 0 && len(s.rows[p.Name].tokens) == 0 && Halved(set, q)
 }
 
 // find returns the files with a parameter, and the parameter as they have it.
@@ -101,8 +102,11 @@ func (s *Source) checkCopies(m *model.Model) error {
 
 // checkUsed refuses files with a tensor that belongs to no parameter of a model, or to none of its adapters: its
 // effect would be missing from all results, and the tensor, silently, from what is saved.
-func checkUsed(set *safetensors.Set, m *model.Model, adapters bool) error {
+func checkUsed(set *safetensors.Set, m *model.Model, adapters bool, more ...string) error {
 	known := map[string]bool{m.HeadName(): !adapters} // even if it is tied, see CheckTied
+	for _, name := range more {
+		known[name] = true
+	}
 	for _, p := range m.Params() {
 		equal, others := m.PEFT().Copies(p)
 		for _, name := range append(equal, others...) {
@@ -137,14 +141,14 @@ func checkUsed(set *safetensors.Set, m *model.Model, adapters bool) error {
 	if n == 0 {
 		return nil
 	}
-	more := ""
+	others := ""
 	if n > 1 {
-		more = fmt.Sprintf(" (and %d more)", n-1)
+		others = fmt.Sprintf(" (and %d more)", n-1)
 	}
 	if adapters {
-		return fmt.Errorf("there is a tensor %s%s that is neither a factor of an adapted weight nor in modules_to_save; hint: check that adapter_config.json belongs to these weights", first, more)
+		return fmt.Errorf("there is a tensor %s%s that is neither a factor of an adapted weight nor in modules_to_save; hint: check that adapter_config.json belongs to these weights", first, others)
 	}
-	return fmt.Errorf("there is a tensor %s%s that the model of config.json does not have; hint: check that config.json belongs to these weights, with all their layers, and that they are those of a plain %s model", first, more, m.Family)
+	return fmt.Errorf("there is a tensor %s%s that the model of config.json does not have; hint: check that config.json belongs to these weights, with all their layers, and that they are those of a plain %s model", first, others, m.Family)
 }
 
 // ReadParam reads a whole parameter. Its stored shape must be the model's.

@@ -52,6 +52,7 @@ type LoRA struct {
 	Weights []string // names of the adapted weights, in the order of Params
 	Whole   []string // names of the parameters that are trained as they are, see TrainWhole
 	Kept    []string // names of others that the adapter's folder has whole, see Keep
+	Rows    []string // names of those of which it has some rows by themselves, see PEFT.TokenRows
 	sorted  []string
 }
 
@@ -88,7 +89,7 @@ func (m *Model) Adapt(l LoRA, patterns ...string) error {
 	if err != nil {
 		return err
 	}
-	l.Weights, l.Whole, l.Kept = nil, nil, nil
+	l.Weights, l.Whole, l.Kept, l.Rows = nil, nil, nil, nil
 	for _, p := range chosen {
 		if least := min(p.Rows/max(p.Experts, 1), p.Cols); l.Rank < 1 || l.Rank > least {
 			return fmt.Errorf("rank %d is out of range for %s of %d x %d; hint: use 1 to %d, usually 8 to 64", l.Rank, p.Name, p.Rows, p.Cols, least)

@@ -149,8 +149,11 @@ func (m PEFT) AdaptedIn(names, parameters []string) (weights []string) {
 func (m PEFT) wholeName(name string) string {
 	end := last(name)
 	module := strings.TrimSuffix(m.nameInMemory(name), "."+end)
-	if m.LoRA.adapts(name) {
+	switch {
+	case m.LoRA.adapts(name):
 		module += ".base_layer"
+	case slices.Contains(m.LoRA.Rows, name):
+		module += ".token_adapter.base_layer"
 	}
 	return peftPrefix + module + "." + end
 }
@@ -189,6 +192,26 @@ func (m PEFT) Stored(p Param) []Tensor {
 		list = append(list, Tensor{Name: peftPrefix + m.nameInMemory(m.HeadName()), Shape: list[0].Shape})
 	}
 	return list
+}
+
+// EmbeddingModule returns the last part of the name of the embedding's module.
+func (m PEFT) EmbeddingModule() string { return moduleOf(m.Family.Tensors.Embed) }
+
+// TokenRows returns the embedding or the head, whichever a module's name means, and the tensor in an adapter's files that has
+// those of its rows that are trained by themselves.
+func (m PEFT) TokenRows(module string) (p Param, tensor string, ok bool) {
+	for _, p := range m.Params() {
+		names := []string{p.Name}
+		if m.Tied && p.Name == m.Family.Tensors.Embed {
+			names = append(names, m.HeadName())
+		}
+		for _, name := range names {
+			if m.OfVocabulary(p) && !p.Adapter && !p.Vector && m.covers(name, module) {
+				return p, peftPrefix + m.moduleInMemory(name) + ".token_adapter.trainable_tokens_delta", true
+			}
+		}
+	}
+	return p, "", false
 }
 
 // OfVocabulary reports whether a parameter has a row, or an element, for each token.

@@ -41,6 +41,10 @@ CASES = {
     "qwen2-tiny/head": dict(target_modules=["q_proj", "lm_head"]),
     "gpt2-untied/ends": dict(target_modules=["c_attn", "wte", "lm_head"]),
     "neox-tiny/whole": dict(modules_to_save=["embed_in", "lm_head"], target_modules=["query_key_value"]),
+    "mistral-tiny/tokens": dict(trainable_token_indices={"embed_tokens": [7, 3, 60], "lm_head": [60, 5]}),
+    "mistral-tiny/tokens-grown": dict(trainable_token_indices=[96, 97, 98, 99, 100], vocabulary=101),
+    "llama-tied/tokens": dict(trainable_token_indices=[7, 3, 60]),
+    "neox-tiny/tokens": dict(trainable_token_indices={"embed_in": [9, 1]}, target_modules=["query_key_value"]),
 }
 GROWN = {"mistral-tiny": 101, "llama-tied": 100}
 
