@@ -76,7 +76,7 @@ func OpenText(ctx context.Context, spec *job.Spec, progress folder.Progress) (*T
 	}
 	t.Chat = openChat(spec, t.Tokenizer)
 	t.Begin = beginsWith(spec, t.Tokenizer)
-	reading := opt("reading the corpus")
+	reading := opt("reading the corpus (new or changed)")
 	reading.Chat, reading.Pairs, reading.Begin = t.Chat, spec.Preference.Beta > 0, t.Begin
 	for _, s := range t.all() {
 		s.Tokens, err = folder.Tokenize(ctx, s.Corpus, t.Tokenizer, reading)
