@@ -4,21 +4,37 @@ import (
 	stdctx "context"
 	"errors"
 	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/folder"
+	"github.com/athanor-llm/athanor/generation"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/size"
+	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/machine"
 )
 
 type generateCmd struct {
 	Model     string `arg:"" help:"Model folder, such as a checkpoint." placeholder:"FOLDER"`
-	Prompt    string `help:"Text to continue. The tokens that the tokenizer puts before every text are prepended unless the prompt begins with them."`
+	Prompt    string `help:"Text to continue. The tokens that the tokenizer puts before every text are prepended unless the prompt begins with them." xor:"prompt"`
 	MaxTokens int    `help:"Most tokens to add." default:"100"`
 	sampling
+	Prompts   string `help:"Continue each line of this file, many at once: {\"prompt\": ...} or {\"messages\": [...]}, with settings of its own if it has them. Needs --out." xor:"prompt" placeholder:"FILE.jsonl"`
+	Out       string `help:"Where to write the texts, a line for each line of --prompts. If it exists, lines that are missing are added." placeholder:"FILE.jsonl"`
+	Sequences int    `help:"With --prompts, texts to generate at once; 0: as many as fit, at most 32."`
+	Context   int    `help:"With --prompts, most tokens of a prompt and its text, for which memory is reserved; 0: what the longest line needs."`
+}
+
+// Help is what generate --help says besides the flags.
+func (generateCmd) Help() string {
+	return "Lines of --prompts may have id, max_tokens, temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty, stop and seed; " +
+		"with messages, tools and chat_template_kwargs too. After an interruption, the same command goes on where it ended."
 }
 
 // sampling has the flags of verbs that generate text.
@@ -83,6 +99,12 @@ func (v *generateCmd) Run(c *cli.Context) error {
 	if err := v.check("generate", v.MaxTokens); err != nil {
 		return err
 	}
+	if v.Prompts != "" {
+		return v.continueFile(c)
+	}
+	if v.Out != "" || v.Sequences != 0 || v.Context != 0 {
+		return cli.UsageError("generate: --out, --sequences and --context belong to --prompts; hint: leave them out, or name a file with --prompts")
+	}
 	p, err := v.prompt(c, "generate", v.Prompt, v.MaxTokens)
 	if err != nil {
 		return err
@@ -127,4 +149,90 @@ func describe(s *folder.Sampled) string {
 		line += "; the model's context is full"
 	}
 	return line
+}
+
+// continueFile continues the lines of a file.
+func (v *generateCmd) continueFile(c *cli.Context) error {
+	switch {
+	case v.Out == "":
+		return cli.UsageError("generate: --prompts needs --out; hint: name the file for the texts")
+	case v.Sequences < 0 || v.Sequences > maxSequences:
+		return cli.UsageError(fmt.Sprintf("generate: --sequences is %d; hint: use 1 to %d, or 0 for as many as fit", v.Sequences, maxSequences))
+	case v.Context < 0 || v.Context > 1<<24:
+		return cli.UsageError(fmt.Sprintf("generate: --context is %d; hint: use 1 to 16777216, or 0 for what the longest line needs", v.Context))
+	}
+	if err := cli.CanWrite([]string{v.Prompts}, v.Out); err != nil {
+		return err
+	}
+	f, o, err := openModel(c, &v.computing, "generate", v.Model, v.Quantize)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	o.Context, o.Sequences = v.Context, v.Sequences
+	ctx, stop := signal.NotifyContext(stdctx.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	show, began := cli.NewStatus(c.Stderr), time.Now()
+	file := &generation.File{Prompts: v.Prompts, Out: v.Out, Options: o, Defaults: v.defaults(v.MaxTokens)}
+	file.Progress = func(what string, done, total int64) { show.Count(what, done, total, began) }
+	r, err := file.Run(ctx, f)
+	show.Done()
+	if errors.Is(err, stdctx.Canceled) {
+		return fmt.Errorf("%w: %s has the lines that were ready", errPaused, v.Out)
+	}
+	if err != nil {
+		return explained(c, err)
+	}
+	for _, n := range r.Notes {
+		fmt.Fprintln(c.Stderr, "note:", n)
+	}
+	if c.JSON {
+		return c.Print(r)
+	}
+	fmt.Fprintln(c.Stderr, describeFile(r))
+	return nil
+}
+
+// maxSequences bounds the texts that are generated at once.
+const maxSequences = 1024
+
+// errPaused reports a signal while a file was continued.
+var errPaused = errors.New("stopped by a signal; start the same command again to go on")
+
+// openModel opens a model folder, and says how it computes.
+func openModel(c *cli.Context, v *computing, verb, dir, quantize string) (f *folder.Folder, o generation.Options, err error) {
+	if o.Limit, err = v.limit(verb); err != nil {
+		return nil, o, err
+	}
+	o.Device, o.DType = v.deviceAndType(c)
+	if f, err = folder.Open(dir); err != nil {
+		return nil, o, err
+	}
+	if quantize == config.NF4 {
+		if err := f.Quantize(); err != nil {
+			return nil, o, errors.Join(err, f.Close())
+		}
+	}
+	return f, o, nil
+}
+
+// defaults returns what requests leave out.
+func (v *sampling) defaults(tokens int) generation.Request {
+	return generation.Request{Tokens: tokens, Sampling: generation.Sampling{Temperature: v.Temperature, Seed: v.Seed}, Logprobs: -1}
+}
+
+// describeFile reports what was done with a file, and how fast.
+func describeFile(r *generation.Report) string {
+	text := fmt.Sprintf("%d lines", r.Lines-r.Kept)
+	if r.Kept > 0 {
+		text += fmt.Sprintf(" (%d were there)", r.Kept)
+	}
+	if r.Kept == r.Lines {
+		return text + ": nothing is left to do"
+	}
+	text += fmt.Sprintf(": %d tokens of prompts and %d more in %s, %.1f per second, %d texts at once of up to %d tokens", r.PromptTokens, r.Tokens, stat.Seconds(r.Time), float64(r.Tokens)/r.Time, r.Sequences, r.Context)
+	if r.Streamed > 0 {
+		text += fmt.Sprintf("; for each step %s of weights were copied from the host", size.Format(r.Streamed))
+	}
+	return text
 }

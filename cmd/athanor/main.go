@@ -37,7 +37,7 @@ func command() *cli.Program {
 		Description: "Trains large language models on the GPUs or the CPU that you have.",
 		Verbs:       &verbs{},
 		Vars:        policyNames,
-		Codes:       []cli.ExitRow{{Is: cli.Is(errStopped), Code: cli.ExitSaved}},
+		Codes:       []cli.ExitRow{{Is: cli.Is(errStopped), Code: cli.ExitSaved}, {Is: cli.Is(errPaused), Code: cli.ExitSaved}},
 		Elsewhere:   cli.Elsewhere{Program: "athanor-lab", Verbs: []string{"pack", "schedule", "scale", "bench sweep", "bench swap", "bench policies"}},
 	}
 }

@@ -145,6 +145,22 @@ func (s *Status) Progress(what string, done, total int64) {
 	}
 }
 
+// Count shows how many of the parts of some work are done, and when the others will be if they take as long.
+func (s *Status) Count(what string, done, total int64, began time.Time) {
+	now := time.Now()
+	text := fmt.Sprintf("%s: %d of %d", what, done, total)
+	if done > 0 {
+		text += fmt.Sprintf(", ETA %v", (now.Sub(began) / time.Duration(done) * time.Duration(total-done)).Round(time.Second))
+	}
+	switch {
+	case s.tty != nil:
+		s.Rewrite(text)
+	case now.Sub(s.when) >= saidEvery:
+		fmt.Fprintln(s.w, text)
+		s.when = now
+	}
+}
+
 // saidEvery is how often progress is printed where it cannot be rewritten.
 const saidEvery = 30 * time.Second
 

@@ -31,6 +31,7 @@ var layers = []struct{ pkg, why string }{
 	{"lab", "reproduces papers and compares; it may use everything, and nothing that runs may need it"},
 	{"bench", "measures and compares; no run depends on a benchmark"},
 	{"train", "a training run joins text, plan, session and checkpoints; nothing below knows that a run exists"},
+	{"generation", "many texts at once: requests, sampling, files of prompts; a model's folder needs none of it"},
 	{"folder", "a model's files and what one does with them; whoever opens a folder needs no training run"},
 	{"planner", "jobs to plans for a machine; what executes must not know who planned"},
 	{"job", "a configuration settled on a machine, the one place that decides what was left open; what is below gets plain values"},
