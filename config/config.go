@@ -168,6 +168,8 @@ type Plan struct {
 	Pipeline int    `yaml:"pipeline"` // ranks per pipeline; 1: none
 	Stages   []int  `yaml:"stages"`   // the first segment of each stage: 0 is the embedding, 1 the first layer
 	Slices   int    `yaml:"slices"`   // slices per sequence
+
+	Sequence int `yaml:"sequence"` // ranks that share each sequence, each with part of its tokens; 1: none
 }
 
 // Shares maps layers to fractions, 0 to 1; EveryLayer stands for all layers not named.

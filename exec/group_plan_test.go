@@ -47,6 +47,14 @@ func TestVirtualPlans(t *testing.T) {
 		pl.Cache = pl.CacheNeeded(g)
 		plans["shard "+fmt.Sprint(shard)] = pl
 	}
+	long := *m
+	long.MaxPositions = 128
+	part, err := graph.BuildPart(&long, 128, 2, graph.F32, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plans["shared sequences"] = plan.Plain(part, 1)
+	plans["shared sequences"].Ranks = 4
 	const ranks, micros = 8, 16
 	for _, name := range schedule.Names() {
 		s, err := schedule.Generate(name, schedule.Request{Ranks: ranks, Micros: micros, Costs: schedule.DefaultCosts()})
@@ -62,7 +70,10 @@ func TestVirtualPlans(t *testing.T) {
 		plans[name] = pl
 	}
 	for _, name := range testkit.Sample(slices.Sorted(maps.Keys(plans)), 2, 7) {
-		pl := plans[name]
+		pl, g := plans[name], g
+		if pl.Sequence > 1 {
+			g = part
+		}
 		t.Run(name, func(t *testing.T) {
 			var programs []*program.Program
 			for rank := range pl.Ranks {

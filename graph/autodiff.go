@@ -190,7 +190,7 @@ func diffLinear(b *differentiator, n *Node) {
 		b.node(LinearDX, Attr{WT: n.Attr.WT, NF4: n.Attr.NF4, Acc: acc}, dx, dy, w)
 	}
 	if b.trained(w) {
-		b.weightGrad(Node{Op: LinearDW, Attr: Attr{WT: n.Attr.WT, Cut: Cut(b.g.Seq, b.g.DType)}, Args: []Use{b.paramGrad(w), x, dy}, Chunked: b.chunk})
+		b.weightGrad(Node{Op: LinearDW, Attr: Attr{WT: n.Attr.WT, Cut: Cut(b.g.Sequence(), b.g.DType)}, Args: []Use{b.paramGrad(w), x, dy}, Chunked: b.chunk})
 	}
 	if b.trained(bias) {
 		b.node(BiasGrad, Attr{}, b.paramGrad(bias), dy)

@@ -219,7 +219,7 @@ func (b *builder) context() int {
 	if b.g.Context > 0 {
 		return b.g.Context
 	}
-	return b.g.Seq
+	return b.g.Sequence()
 }
 
 // param returns the operand of a parameter, and records that the segment reads it.
@@ -267,7 +267,7 @@ func (b *builder) embed() int {
 	if g.Context > 0 {
 		b.node(EmbedAt, attr, b.all(x), b.all(g.Tokens), wte, pos, b.all(g.Pos))
 	} else {
-		attr.Seq = g.Seq
+		attr.Seq = g.Sequence()
 		b.node(Embed, attr, b.all(x), b.all(g.Tokens), wte, pos)
 	}
 	if table, up, ok := m.Factors(b.list[0].Name); ok {
@@ -373,7 +373,7 @@ func (b *builder) attention(l, qkv int, p *next) int {
 	heads := turned
 	heads.Window, heads.Scale = m.WindowOf(l), m.ScoreScale()
 	heads.Among = g.Among
-	if heads.Window >= b.context()*max(g.Among, 1) {
+	if heads.Window >= max(b.context(), g.Seq*g.Among) { // the latter for BuildShare
 		heads.Window = 0
 	}
 	rope := g.Rope

@@ -15,7 +15,7 @@
 // Nothing here knows of tiers, addresses or micro-batch counts: package lower compiles a graph
 // with a plan to instructions. Only two things here know of ranks: the operators between them
 // (all_gather, send and so on), which are in the table like any other but used by the lowering
-// alone, and BuildShare, whose graph is the work of one of several ranks that share a sequence.
+// alone, and part.go, whose graphs are the work of one of several ranks that share a sequence.
 package graph
 
 import (
@@ -110,6 +110,7 @@ type Graph struct {
 	Slots     int        // in generation: capacity of the caches in sequences, if rows are placed in them; 0: there is one sequence
 	Documents *Documents // nil: a token sees all tokens before it in its sequence
 	Among     int        // ranks that share each sequence, each with Seq of its tokens; 0: not shared
+	Whole     int        // tokens of a sequence of which this is the graph of a part, see BuildPart; 0: of no part
 	DType     DType      // of activations and of the parameters that operators read
 	Tokens    int        // values: Input [N,1]
 	Targets   int        // Input [N,1]
@@ -141,7 +142,7 @@ func (g *Graph) CutUnit() int {
 	if g.DType != BF16 {
 		return 1
 	}
-	return max(Cut(g.Seq, g.DType), 2)
+	return max(Cut(g.Sequence(), g.DType), 2)
 }
 
 // CutsAt reports whether sums over tokens may be divided at multiples of tokens.

@@ -48,6 +48,7 @@ type Spec struct {
 	// says which or the run goes on from a checkpoint, which has one. The format changes results, so speed never decides
 	// it. Where it is open, the state is stored in fp32, and moments in bf16 only if nothing else fits.
 	OptimizerState []plan.StateFormat
+	Share          int        // ranks that share each sequence, as plan.sequence or the plan.json says; at least 1
 	Former         *plan.Plan // which the run's folder was last trained with; nil: none
 	Begun          *Begun     // the run that is resumed; nil: a new one
 }
@@ -62,6 +63,7 @@ func Settle(to config.Purpose, c *config.Config, note func(string)) (*Spec, erro
 	}
 	s.constants()
 	s.Begun, s.Former = s.begun(), former(c.Out, s.Optimizer)
+	s.Share = shared(&c.Plan)
 	s.OptimizerState = s.formats()
 	if to == config.ToRead {
 		return s, nil
@@ -119,6 +121,20 @@ func (s *Spec) formats() []plan.StateFormat {
 	return []plan.StateFormat{plan.FP32State, plan.BF16Moments} // auto: all else is refused by package config
 }
 
+// shared returns how many ranks share each sequence. What is wrong with a plan.json is said when it is judged.
+func shared(p *config.Plan) int {
+	if p.File == "" {
+		return max(p.Sequence, 1)
+	}
+	pl := &plan.Plan{}
+	if text, err := bounded.ReadFile(p.File, maxPlan); err == nil {
+		if own, err := plan.Parse(text); err == nil {
+			pl = own
+		}
+	}
+	return pl.Parts()
+}
+
 // maxPlan bounds the bytes of a plan.json.
 const maxPlan = 64 << 20
 
@@ -150,7 +166,7 @@ func (s *Spec) State() (f plan.StateFormat, settled bool) {
 // Machine returns what the job needs of a machine.
 func (s *Spec) Machine() *machine.Request {
 	return &machine.Request{Lines: s.Lines, Device: s.Device, Ranks: s.Ranks, Hosts: s.Hosts, Limits: s.Limits, Hardware: s.Hardware,
-		Spill: s.Spill(), Batch: s.GlobalBatch, Sequence: s.SequenceLength}
+		Spill: s.Spill(), Batch: s.GlobalBatch * max(s.Share, 1), Sequence: s.SequenceLength}
 }
 
 // Spill returns the folder of the disk tier: limits.disk_path, or one inside Out. The default

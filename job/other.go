@@ -38,7 +38,7 @@ func (s *Spec) WithRanks(ranks int, link float64) *Spec {
 // WithPlan returns the job with other decisions that the search must keep.
 func (s *Spec) WithPlan(p config.Plan) *Spec {
 	own := *s
-	own.Plan = p
+	own.Plan, own.Share = p, shared(&p)
 	return &own
 }
 

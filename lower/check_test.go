@@ -35,7 +35,7 @@ func checkAfter(name string, ranks []*lowering) error {
 	switch name {
 	case "order":
 		checks = append(checks, checkUnits)
-	case "compute", "recompute", "swap":
+	case "compute", "recompute", "share", "swap":
 		checks = append(checks, func(lo *lowering) error { return checkValues(lo, name != "swap") })
 	case "activations", "inputs", "weights", "gradients":
 		checks = append(checks, func(lo *lowering) error { return checkRegions(lo, at) }, func(lo *lowering) error { return checkBuffers(lo, at) })

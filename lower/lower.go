@@ -1,7 +1,8 @@
 // Package lower compiles a graph and a plan to the program of one rank: its instructions on streams, with waits, buffers
 // and addresses. It decides nothing that the plan could: a pass follows from the plan and from the passes before it.
 //
-//	order, compute, recompute, swap      which operators run when, on which rows
+//	order, compute, recompute, share, swap
+//	                                     which operators run when, on which rows
 //	activations, inputs, weights         which buffers hold their operands
 //	gradients, optimizer, results        what is added up, reduced, updated, kept
 //	list, place, waits                   one list, addresses, what waits for what
@@ -108,6 +109,10 @@ var passes = []pass{
 		recompute(lo.builder, lo.units, lo.retention)
 		return nil
 	}},
+	{"share", func(lo *lowering) error {
+		shareSequences(lo.builder, lo.units)
+		return nil
+	}},
 	{"swap", func(lo *lowering) error {
 		swapActivations(lo.builder, lo.units, lo.retention)
 		return nil
@@ -156,6 +161,9 @@ var passes = []pass{
 var passOrder = []struct{ before, after, why string }{
 	{"order", "compute", "operators are listed per unit of the schedule"},
 	{"compute", "recompute", "what the backward pass reads is known from its operators"},
+	{"recompute", "share", "what is recomputed is divided among runs of tokens as what was computed"},
+	{"share", "swap", "a value is complete when the last of its runs is"},
+	{"share", "activations", "the parts of an operator refer to the values that it refers to"},
 	{"recompute", "swap", "what comes back fills the rows that are not recomputed, before their first use"},
 	{"swap", "activations", "values that come back are buffers of their own, as are recomputed ones"},
 	{"recompute", "weights", "recomputation reads weights again, so it counts as a use"},
@@ -217,5 +225,9 @@ func newLowering(ctx context.Context, g *graph.Graph, pl *plan.Plan, opt Options
 	}
 	p := &program.Program{Name: modes[opt.Mode], Rank: opt.Rank, PlanHash: pl.Hash(), RowUnit: st.rowUnit, Capacity: opt.Capacity}
 	p.BatchRow = opt.Rank / geo.top.Depth * geo.rows() * pl.MicroBatches
+	if n := g.Parts(); n > 1 {
+		p.BatchRow = opt.Rank / n * pl.MicroBatch * pl.MicroBatches * g.Whole
+		p.Sequence, p.Runs = g.Whole, g.Runs(opt.Rank%n)
+	}
 	return &lowering{ctx: ctx, step: st, builder: &builder{st: st, p: p, scratch: opt.Scratch.take()}}, nil
 }

@@ -54,6 +54,9 @@ type Plan struct {
 	// different sequences; pipeline ranks hold different segments.
 	Ranks    int       `json:"ranks"`
 	Pipeline *Pipeline `json:"pipeline,omitempty"`
+	// Sequence is the number of ranks that share each sequence (see graph.BuildPart): ranks 0 to Sequence-1 share the first
+	// ones, and so on. A micro-batch then has a part of each of its sequences. Left out, ranks have whole sequences.
+	Sequence int `json:"sequence,omitempty"`
 
 	// Activations is each layer's activation policy: what is kept, swapped or
 	// recomputed. Slots is the number of layers whose activations are in transfer at
@@ -331,8 +334,11 @@ func (pl *Plan) Validate(g *graph.Graph) error {
 	if fp := Fingerprint(g); pl.Model != fp {
 		return fmt.Errorf("plan: the plan was made for another model\n  plan:  %s\n  model: %s\nhint: make a new plan, or leave `plan` out", pl.Model, fp)
 	}
-	if pl.SequenceLength != g.Seq {
-		return fmt.Errorf("plan: sequence_length %d, but the run has %d; hint: make a new plan", pl.SequenceLength, g.Seq)
+	if pl.SequenceLength != g.Sequence() {
+		return fmt.Errorf("plan: sequence_length %d, but the run has %d; hint: make a new plan", pl.SequenceLength, g.Sequence())
+	}
+	if pl.Parts() != g.Parts() {
+		return fmt.Errorf("plan: %d ranks share each sequence, but in the run it is %d; hint: make a new plan", pl.Parts(), g.Parts())
 	}
 	if t, err := Precision(pl.Precision); err != nil || t != g.DType {
 		return fmt.Errorf("plan: precision %q, but the run has %v; hint: make a new plan", pl.Precision, g.DType)
@@ -360,7 +366,7 @@ func (pl *Plan) Validate(g *graph.Graph) error {
 		return fmt.Errorf("plan: a micro-batch of %d tokens is too large, at most %d are possible; hint: use a smaller micro_batch", rows, 1<<30)
 	}
 	if g.Seq%pl.HeadRows != 0 && pl.HeadRows%g.Seq != 0 {
-		return fmt.Errorf("plan: head_rows %d does not fit the sequences; hint: use a divisor or a multiple of sequence_length %d", pl.HeadRows, g.Seq)
+		return fmt.Errorf("plan: head_rows %d does not fit the sequences; hint: use a divisor or a multiple of the %d tokens of a sequence on each rank", pl.HeadRows, g.Seq)
 	}
 	// Sums over tokens keep their bits only if they are cut where the graph requires.
 	if !g.Takes(rows, rows*pl.MicroBatches) || !g.Takes(pl.HeadRows, rows) {
@@ -442,12 +448,15 @@ func (pl *Plan) validateTiers(g *graph.Graph, i int) error {
 }
 
 // Plain returns the plan for unlimited memory: one micro-batch, everything on the
-// device, nothing recomputed.
+// device, nothing recomputed. It is for one rank, or for those that share a sequence.
 func Plain(g *graph.Graph, sequences int) *Plan {
 	pl := &Plan{
-		Model: Fingerprint(g), SequenceLength: g.Seq, Precision: "fp32",
-		MicroBatch: sequences, MicroBatches: 1, Group: 1, HeadRows: sequences * g.Seq, Prefetch: 1, Slots: 2, Ranks: 1,
+		Model: Fingerprint(g), SequenceLength: g.Sequence(), Precision: "fp32",
+		MicroBatch: sequences, MicroBatches: 1, Group: 1, HeadRows: sequences * g.Seq, Prefetch: 1, Slots: 2, Ranks: g.Parts(),
 		Chunks: Layout(g, 1<<62),
+	}
+	if n := g.Parts(); n > 1 {
+		pl.Sequence = n
 	}
 	if g.DType == graph.BF16 {
 		pl.Precision = "bf16"

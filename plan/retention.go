@@ -273,6 +273,9 @@ const SwapParts = 64
 // everything that cuts the tokens, at most 1/64 of them if only some are swapped.
 func (pl *Plan) RowUnit(seq int) int {
 	unit := min(seq, pl.HeadRows)
+	if pl.Parts() > 1 {
+		unit = gcd(unit, seq/2) // a part consists of two runs
+	}
 	if pl.Pipeline != nil && pl.Pipeline.Slices > 1 {
 		for _, n := range pl.Pipeline.RowsPerSlice(seq) {
 			unit = gcd(unit, n)

@@ -188,13 +188,28 @@ func (pl *Plan) validateSlices(g *graph.Graph) error {
 	return nil
 }
 
-// Replicas returns the number of pipelines that share the global batch of MicroBatch *
-// MicroBatches * Replicas sequences.
+// Replicas returns the number of pipelines, each with all parameters. They share the global batch of MicroBatch *
+// MicroBatches * Replicas sequences, or parts of sequences.
 func (pl *Plan) Replicas() int {
 	if pl.Pipeline == nil {
 		return max(pl.Ranks, 1)
 	}
 	return max(pl.Ranks/max(pl.Pipeline.Ranks, 1), 1)
+}
+
+// Parts returns the number of ranks that share each sequence.
+func (pl *Plan) Parts() int { return max(pl.Sequence, 1) }
+
+// Sequences returns the number of sequences of a step, on all ranks.
+func (pl *Plan) Sequences() int { return pl.MicroBatch * pl.MicroBatches * pl.Replicas() / pl.Parts() }
+
+// Partners returns the number of ranks that send each other messages: ranks 0 to Partners()-1, and so on. Others do the
+// same with other sequences and shards.
+func (pl *Plan) Partners() int {
+	if pl.Pipeline == nil {
+		return pl.Parts()
+	}
+	return max(pl.Pipeline.Ranks, 1)
 }
 
 // Ordered reports for each chunk whether its ranks run their work in the same order, so
@@ -220,6 +235,12 @@ func (pl *Plan) validateRanks(g *graph.Graph) error {
 		}
 	}
 	p := pl.Pipeline
+	switch n := pl.Parts(); {
+	case pl.Sequence < 0 || pl.Ranks%n != 0:
+		return fmt.Errorf("plan: %d ranks cannot be divided into groups of %d that share a sequence; hint: set sequence to a divisor of ranks", pl.Ranks, pl.Sequence)
+	case n > 1 && p != nil:
+		return errors.New("plan: the ranks of a pipeline cannot share sequences; hint: leave out pipeline or sequence")
+	}
 	if p == nil {
 		return nil
 	}

@@ -18,7 +18,7 @@ import (
 func (t *Task) pins() (search.Pins, error) {
 	spec, g := t.Spec, t.Graph
 	p := search.Pins{MicroBatch: spec.Plan.MicroBatch, Group: spec.Plan.Group, HeadRows: spec.Plan.HeadRows, Recompute: spec.Plan.Recompute,
-		Cache: int64(spec.Plan.Cache), Prefetch: spec.Plan.Prefetch, Slots: spec.Plan.Slots, Policy: spec.Plan.Policy, Update: spec.Plan.Update}
+		Cache: int64(spec.Plan.Cache), Prefetch: spec.Plan.Prefetch, Slots: spec.Plan.Slots, Policy: spec.Plan.Policy, Update: spec.Plan.Update, Sequence: spec.Plan.Sequence}
 	if err := t.pinTiers(&p); err != nil {
 		return p, err
 	}
@@ -92,19 +92,27 @@ func (t *Task) pinTiers(p *search.Pins) error {
 // cannot be cut.
 func (t *Task) checkRows(p *search.Pins) error {
 	spec, g := t.Spec, t.Graph
-	if n := p.HeadRows; n > 0 && spec.SequenceLength%n != 0 && n%spec.SequenceLength != 0 {
-		return spec.Fault("plan.head_rows", fmt.Sprintf("%d is neither a divisor nor a multiple of sequence_length %d; hint: use either, or leave it out", n, spec.SequenceLength))
+	if n := p.HeadRows; n > 0 && g.Seq%n != 0 && n%g.Seq != 0 {
+		return spec.Fault("plan.head_rows", fmt.Sprintf("%d is neither a divisor nor a multiple of %s; hint: use either, or leave it out", n, lengthOf(g)))
 	} else if req := t.Request(); !req.HeadFits(n) {
 		return spec.Fault("plan.head_rows", fmt.Sprintf("%d is not a multiple of %d tokens, at which sums on a GPU are cut; hint: use a multiple, or leave it out", n, req.HeadUnit))
 	}
-	batch := max(spec.GlobalBatch/t.Machine.Ranks(), 1)
-	rows := spec.SequenceLength * cmp.Or(p.MicroBatch, batch)
-	if !g.Takes(rows, spec.SequenceLength*batch) {
+	batch := max(t.Request().GlobalBatch/t.Machine.Ranks(), 1)
+	rows := g.Seq * cmp.Or(p.MicroBatch, batch)
+	if !g.Takes(rows, g.Seq*batch) {
 		return spec.Fault("plan.micro_batch", fmt.Sprintf("%d makes micro-batches of %d tokens, not of a multiple of %d, at which sums in bf16 are cut; hint: use an even number, or all of the batch", p.MicroBatch, rows, g.CutUnit()))
 	} else if n := p.HeadRows; !g.Takes(n, rows) {
 		return spec.Fault("plan.head_rows", fmt.Sprintf("%d is not a multiple of %d tokens, at which sums in bf16 are cut; hint: use a multiple, or leave it out", n, g.CutUnit()))
 	}
 	return nil
+}
+
+// lengthOf says how many tokens of a sequence a rank has.
+func lengthOf(g *graph.Graph) string {
+	if g.Parts() == 1 {
+		return fmt.Sprintf("sequence_length %d", g.Seq)
+	}
+	return fmt.Sprintf("the %d tokens that a rank has of a sequence", g.Seq)
 }
 
 // pinActivations validates and adds the configuration's activation policies.

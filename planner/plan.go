@@ -49,7 +49,7 @@ func (t *Task) plan(ctx context.Context, note func(string), sketch bool) (*searc
 	if req.Pins, err = t.pins(); err != nil {
 		return nil, err
 	}
-	if !sketch && req.Pins.Open() && spec.GlobalBatch%m.Ranks() == 0 {
+	if !sketch && req.Pins.Open() && req.GlobalBatch%m.Ranks() == 0 {
 		// Without measurements for the policies, there are no rivals of theirs.
 		if r := policies(m, req); r.Measure(ctx, req.Options) == nil {
 			req.Rivals = rivals(r, req)
@@ -148,8 +148,8 @@ func (t *Task) given(ctx context.Context, req *search.Request, mach *search.Mach
 	if err == nil && pl.Ranks != t.Machine.Ranks() {
 		err = fmt.Errorf("plan: it is for %d ranks, but the run has %d; hint: make a new plan, or change ranks", pl.Ranks, t.Machine.Ranks())
 	}
-	if err == nil && pl.MicroBatch*pl.MicroBatches*pl.Replicas() != spec.GlobalBatch {
-		err = fmt.Errorf("plan: micro_batch %d times micro_batches %d times %d replicas is not the global_batch %d; hint: make a new plan", pl.MicroBatch, pl.MicroBatches, pl.Replicas(), spec.GlobalBatch)
+	if err == nil && pl.Sequences() != spec.GlobalBatch {
+		err = fmt.Errorf("plan: micro_batch %d times micro_batches %d times %d replicas is not the global_batch %d; hint: make a new plan", pl.MicroBatch, pl.MicroBatches, pl.Replicas()/pl.Parts(), spec.GlobalBatch)
 	}
 	if err == nil && !req.HeadFits(pl.HeadRows) {
 		err = fmt.Errorf("plan: head_rows %d is not a multiple of %d tokens, at which sums on a GPU are cut; hint: use a multiple, or make a new plan", pl.HeadRows, req.HeadUnit)

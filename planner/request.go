@@ -34,7 +34,10 @@ func BuildGraph(spec *job.Spec, m *model.Model, docs *graph.Documents) (*graph.G
 			return nil, spec.Fault("quantize", err.Error())
 		}
 	}
-	g, err := graph.BuildDocuments(&part, spec.SequenceLength, spec.Precision, docs)
+	if err := checkShare(spec, &part, docs); err != nil {
+		return nil, err
+	}
+	g, err := graph.BuildPart(&part, spec.SequenceLength, spec.Share, spec.Precision, docs)
 	if err != nil {
 		key := "sequence_length"
 		if spec.Preference.Beta > 0 && !m.Rotary() {
@@ -43,6 +46,22 @@ func BuildGraph(spec *job.Spec, m *model.Model, docs *graph.Documents) (*graph.G
 		return nil, spec.Fault(key, err.Error())
 	}
 	return g, nil
+}
+
+// checkShare refuses sequences that ranks cannot share as plan.sequence asks.
+func checkShare(spec *job.Spec, m *model.Model, docs *graph.Documents) error {
+	const key = "plan.sequence"
+	switch n := spec.Share; {
+	case spec.Given(key) && spec.Plan.Sequence < 1:
+		return spec.Fault(key, fmt.Sprintf("%d ranks cannot share a sequence; hint: use a divisor of ranks, or 1 for none that share", spec.Plan.Sequence))
+	case max(spec.Ranks, 1)%n != 0:
+		return spec.Fault(key, fmt.Sprintf("%d does not divide ranks %d; hint: use a divisor (other ranks share other sequences), or set ranks", n, max(spec.Ranks, 1)))
+	default:
+		if err := graph.CheckParts(m, spec.SequenceLength, n, docs); err != nil {
+			return spec.Fault(key, err.Error())
+		}
+	}
+	return nil
 }
 
 // adapt gives a model the configured adapters. If it already has some, they must be the same; what the
@@ -81,6 +100,6 @@ func StepOptions(spec *job.Spec) lower.Options {
 // Request translates a task into a search request, without pins.
 func (t *Task) Request() *search.Request {
 	state, _ := t.Spec.State()
-	return &search.Request{Graph: t.Graph, GlobalBatch: t.Spec.GlobalBatch, Ranks: t.Machine.Ranks(), Options: StepOptions(t.Spec), Optimizer: t.Spec.Optimizer, State: state,
+	return &search.Request{Graph: t.Graph, GlobalBatch: t.Spec.GlobalBatch * t.Graph.Parts(), Ranks: t.Machine.Ranks(), Options: StepOptions(t.Spec), Optimizer: t.Spec.Optimizer, State: state,
 		HeadUnit: t.Machine.HeadUnit(t.Graph.Seq)}
 }

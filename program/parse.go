@@ -95,7 +95,7 @@ func (ps *parser) header(s string) error {
 	case "row_unit":
 		p.RowUnit, err = count(rest)
 	case "batch_row":
-		p.BatchRow, err = count(rest)
+		err = ps.batchRow(rest)
 	default:
 		bytes := p.perTier()[ps.line-7].bytes
 		f := strings.Split(rest, " ")
@@ -113,6 +113,34 @@ func (ps *parser) header(s string) error {
 		}
 	}
 	return err
+}
+
+// batchRow parses the first row of the batch that a rank has and, if ranks share sequences, its runs of each.
+func (ps *parser) batchRow(s string) (err error) {
+	p := ps.p
+	first, runs, shared := strings.Cut(s, " of ")
+	if p.BatchRow, err = count(first); err != nil || !shared {
+		return err
+	}
+	f := strings.Split(runs, " ")
+	if p.Sequence, err = count(f[0]); err != nil {
+		return err
+	}
+	if len(f) == 1 {
+		return fmt.Errorf("a rank that shares sequences has no run of tokens, such as 0+8")
+	}
+	for _, text := range f[1:] {
+		at, rows, _ := strings.Cut(text, "+")
+		var r graph.Run
+		if r.At, err = count(at); err != nil {
+			return err
+		}
+		if r.Rows, err = count(rows); err != nil {
+			return err
+		}
+		p.Runs = append(p.Runs, r)
+	}
+	return nil
 }
 
 // quoted parses what a line says in quotes.

@@ -146,12 +146,35 @@ type Program struct {
 	// BatchRow is the first row of the global batch held by this rank's "batch.*"
 	// buffers: data-parallel ranks have different sequences.
 	BatchRow int
+	// Runs are the tokens that these buffers have of each sequence of Sequence tokens, if ranks share sequences. Without them,
+	// the rows of the buffers are consecutive rows of the batch.
+	Sequence int
+	Runs     []graph.Run
 	Buffers  []Buffer
 	Instrs   []Instr
 	Homes    []Home
 	Capacity [device.NumTiers]int64 // bytes; 0: the tier is absent
 	Height   [device.NumTiers]int64 // bytes of arena that the program needs
 	Bound    [device.NumTiers]int64 // lower bound on Height: peak of live bytes
+}
+
+// GlobalRow returns the row of the global batch that is in a row of this rank's "batch.*" buffers.
+func (p *Program) GlobalRow(row int) int {
+	rows := 0
+	for _, r := range p.Runs {
+		rows += r.Rows
+	}
+	if rows == 0 {
+		return p.BatchRow + row
+	}
+	first, at := p.BatchRow+row/rows*p.Sequence, row%rows
+	for _, r := range p.Runs {
+		if at < r.Rows {
+			return first + r.At + at
+		}
+		at -= r.Rows
+	}
+	panic("program: a row is in no run")
 }
 
 // Unlimited is the capacity of a tier without a limit.

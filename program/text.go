@@ -36,7 +36,8 @@ import (
 // An operand is the name of its buffer and, unless it is the whole buffer, [rows x cols
 // @ offset / stride]; "-" is an absent operand. In names, bytes other than letters,
 // digits and ._:/+-' are written %XX. A buffer without a unique name is referred to by
-// its number, #12. Zero fields are omitted. Floats print with enough digits to restore
+// its number, #12. Zero fields are omitted. A rank that has only the first 8 and the last 8 of the 64 tokens of each
+// sequence has the line "batch_row 0 of 64 0+8 56+8". Floats print with enough digits to restore
 // the same bits.
 //
 // Weakness: nothing is abbreviated, so a program of 100,000 instructions is a file of
@@ -97,6 +98,12 @@ func (p *Program) appendHeader(b []byte) []byte {
 	b = fmt.Appendf(b, "\nrank %d", p.Rank)
 	b = strconv.AppendQuoteToASCII(append(b, "\nplan_hash "...), p.PlanHash)
 	b = fmt.Appendf(b, "\nrow_unit %d\nbatch_row %d", p.RowUnit, p.BatchRow)
+	if len(p.Runs) > 0 {
+		b = fmt.Appendf(b, " of %d", p.Sequence)
+	}
+	for _, r := range p.Runs {
+		b = fmt.Appendf(b, " %d+%d", r.At, r.Rows)
+	}
 	for _, h := range p.perTier() {
 		b = append(append(b, '\n'), h.name...)
 		for _, v := range h.bytes {

@@ -98,6 +98,12 @@ func (g generator) attr() (a graph.Attr) {
 
 func (g generator) program() *Program {
 	p := &Program{Name: g.name(), Rank: g.IntN(100), PlanHash: g.name(), RowUnit: g.IntN(100), BatchRow: g.IntN(100)}
+	if n := g.IntN(3); n > 0 {
+		p.Sequence = g.IntN(100)
+		for range n {
+			p.Runs = append(p.Runs, graph.Run{At: g.IntN(100), Rows: g.IntN(100)})
+		}
+	}
 	for _, h := range p.perTier() {
 		for t := range h.bytes {
 			h.bytes[t] = g.size()
@@ -151,6 +157,7 @@ func TestTextRoundTrip(t *testing.T) {
 func TestTextCoversEverything(t *testing.T) {
 	base := func() *Program {
 		return &Program{
+			Runs:    []graph.Run{{At: 1, Rows: 2}},
 			Buffers: []Buffer{{Name: "a", Rows: 1, Cols: 8, Cuts: []int{1}, Init: []string{"x", "y"}}, {Name: "b", Rows: 1, Cols: 8, Cuts: []int{2}, Init: []string{"z", ""}}},
 			Homes:   []Home{{Kind: optimizer.Weights, Region: Region{Rows: 1, Cols: 8, Stride: 8}}},
 			Instrs:  []Instr{{Op: graph.Copy, Args: []Region{{Rows: 1, Cols: 4, Stride: 4}}, Waits: []int{0}, Peers: []int{1}}},
@@ -236,6 +243,8 @@ func TestParseErrors(t *testing.T) {
 		{"plan_hash \"00c0ffee\"", "plan_hash 00c0ffee", "line 4: "},
 		{"row_unit 16", "rowunit 16", `line 5: found "rowunit 16" where "row_unit"`},
 		{"batch_row 4", "batch_row", "line 6: "},
+		{"batch_row 4", "batch_row 4 of 64", "line 6: "},
+		{"batch_row 4", "batch_row 4 of 64 8", "line 6: "},
 		{"capacity 65536 unlimited 0", "capacity 65536 0", "line 7: capacity has 2 numbers"},
 		{"height 12288 2048 0", "height unlimited 2048 0", "line 8: "},
 		{"12288 2048 0\nbound", "99999999999999999999 2048 0\nbound", "line 8: "},

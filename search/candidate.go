@@ -16,9 +16,9 @@ import (
 // whole.
 type Candidate struct {
 	Plan *plan.Plan
-	// Programs are those of the ranks of the first pipeline or, without one, of the
-	// rank with the largest shards. Other ranks do the same with other sequences
-	// and shards. Program and Timeline are the first rank's. Ranks holds all
+	// Programs are those of the ranks of the first pipeline, or of those that share the
+	// first sequences; else of the rank with the largest shards. Other ranks do the same
+	// with other sequences and shards. Program and Timeline are the first rank's. Ranks holds all
 	// programs; only the result of a search has it.
 	Programs  []*program.Program
 	Ranks     []*program.Program
@@ -47,13 +47,13 @@ func Evaluate(ctx context.Context, req *Request, pl *plan.Plan, m *Machine, labe
 	opt.Capacity = m.Capacity
 	c := &Candidate{Plan: pl, Label: label, Fits: true, shared: m.Shared}
 	first := 0
-	if pl.Pipeline == nil && pl.Ranks > 1 {
+	if pl.Partners() == 1 && pl.Ranks > 1 {
 		var err error
 		if first, err = lower.Largest(req.Graph, pl); err != nil {
 			return nil, err
 		}
 	}
-	for r := range pl.Ranks / pl.Replicas() {
+	for r := range pl.Partners() {
 		opt.Rank = first + r
 		p, err := lower.Lower(ctx, req.Graph, pl, opt)
 		if err != nil {
@@ -69,10 +69,10 @@ func Evaluate(ctx context.Context, req *Request, pl *plan.Plan, m *Machine, labe
 	return c, nil
 }
 
-// bytesTogether returns the bytes of device and host that the ranks of all replicas need.
+// bytesTogether returns the bytes of device and host that all ranks need.
 func (c *Candidate) bytesTogether() (sum int64) {
 	for _, p := range c.Programs {
-		sum += (p.Height[device.DeviceTier] + p.Height[device.HostTier]) * int64(c.Plan.Replicas())
+		sum += (p.Height[device.DeviceTier] + p.Height[device.HostTier]) * int64(c.Plan.Ranks/len(c.Programs))
 	}
 	return sum
 }
@@ -101,7 +101,7 @@ func (c *Candidate) Complete(ctx context.Context, req *Request) (bool, error) {
 }
 
 // ranks returns a program for every rank. Unknown ones are taken from the first
-// pipeline: pipelines differ in the sizes of shards only.
+// partners: others differ in the sizes of shards only.
 func (c *Candidate) ranks() []*program.Program {
 	list := slices.Clone(c.Ranks)
 	for len(list) < c.Plan.Ranks {

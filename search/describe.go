@@ -7,6 +7,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/size"
+	"github.com/athanor-llm/athanor/program"
 )
 
 // describePipeline describes what each rank of a pipeline holds, a line each; ""
@@ -28,21 +29,50 @@ func describePipeline(c *Candidate) string {
 	fmt.Fprintf(&b, "stages begin with segments %v (0 is the embedding, then the layers)\n", p.Stages)
 	for r, prog := range c.Programs {
 		first, last, layers := 1<<30, -1, map[int]bool{}
-		var messages int
-		var bytes int64
 		for i := range prog.Instrs {
 			in := &prog.Instrs[i]
 			if in.Stream == device.Compute && in.Key.Segment >= 0 {
 				first, last = min(first, in.Key.Segment), max(last, in.Key.Segment)
 				layers[in.Key.Segment] = true
 			}
-			if in.Op == graph.Send {
-				messages++
-				bytes += prog.Operand(in.Args[graph.SendSrc]).Bytes()
-			}
 		}
-		fmt.Fprintf(&b, "  rank %d: %d segments of %d to %d, %s of device memory, sends %d messages of %s in total\n",
-			r, len(layers), first, last, size.Format(prog.Height[device.DeviceTier]), messages, size.Format(bytes))
+		fmt.Fprintf(&b, "  rank %d: %d segments of %d to %d, %s\n", r, len(layers), first, last, describeMessages(prog))
 	}
 	return b.String()
+}
+
+// describeSharing describes which tokens ranks have that share sequences, a line for each of the first group; "" for
+// other plans.
+func describeSharing(c *Candidate) string {
+	n := c.Plan.Parts()
+	if n == 1 {
+		return ""
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "sequences: %d ranks share each, with as many pairs of tokens that see each other", n)
+	if groups := c.Plan.Ranks / n; groups > 1 {
+		fmt.Fprintf(&b, "; %d groups of ranks have different sequences", groups)
+	}
+	b.WriteString("\n")
+	for r, prog := range c.Programs {
+		var runs []string
+		for _, run := range prog.Runs {
+			runs = append(runs, fmt.Sprintf("%d to %d", run.At, run.End()-1))
+		}
+		fmt.Fprintf(&b, "  rank %d: tokens %s, %s\n", r, strings.Join(runs, " and "), describeMessages(prog))
+	}
+	return b.String()
+}
+
+// describeMessages says how much device memory a rank needs, and what it sends.
+func describeMessages(p *program.Program) string {
+	var messages int
+	var bytes int64
+	for i := range p.Instrs {
+		if in := &p.Instrs[i]; in.Op == graph.Send {
+			messages++
+			bytes += p.Operand(in.Args[graph.SendSrc]).Bytes()
+		}
+	}
+	return fmt.Sprintf("%s of device memory, sends %d messages of %s in total", size.Format(p.Height[device.DeviceTier]), messages, size.Format(bytes))
 }

@@ -42,7 +42,11 @@ func resortToFrugalest(ctx context.Context, p *problem, found shortlist) (shortl
 // frugalestUniform returns the plan without pipelines that lacks least memory, within the pins.
 func frugalestUniform(ctx context.Context, p *problem) (frugal *Candidate, err error) {
 	if !p.divisible() {
-		return nil, fmt.Errorf("%w: global_batch %d is not a multiple of %d ranks", ErrBatch, p.req.GlobalBatch, p.ranks)
+		what, n := "ranks", p.graph.Parts()
+		if n > 1 {
+			what = "groups of ranks that share sequences"
+		}
+		return nil, fmt.Errorf("%w: global_batch %d is not a multiple of %d %s", ErrBatch, p.req.GlobalBatch/n, p.ranks/n, what)
 	}
 	b := slices.Min(p.microBatches())
 	group := slices.Min(p.groups(b))

@@ -290,6 +290,7 @@ func Describe(c *Candidate) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n", c.Label)
 	b.WriteString(describePipeline(c))
+	b.WriteString(describeSharing(c))
 	order := "one micro-batch after the other"
 	switch {
 	case pl.Pipeline != nil:

@@ -32,7 +32,7 @@ type Machine struct {
 // Request describes what to plan.
 type Request struct {
 	Graph       *graph.Graph
-	GlobalBatch int // sequences per step, of all ranks
+	GlobalBatch int // sequences per step, of all ranks, or parts of sequences if the graph is that of a part
 	Ranks       int // 0: 1
 	Options     lower.Options
 	Optimizer   optimizer.Optimizer
@@ -62,6 +62,7 @@ type Pins struct {
 	Schedule         string
 	Pipeline, Slices int
 	Stages           []int
+	Sequence         int // ranks that share each sequence: those of the graph; 0: left open
 }
 
 // Open reports whether the user has decided nothing.

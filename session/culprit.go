@@ -249,13 +249,13 @@ func (s *Session) locate(c *Culprit, p *program.Program, in *program.Instr, n *g
 		if !v.PerToken || v.Chunked {
 			continue
 		}
-		first := p.BatchRow + in.Key.Micro*p.Buffers[r.Buf].Rows + r.Off/r.Stride
-		last := first + r.Rows
+		own, seq := in.Key.Micro*p.Buffers[r.Buf].Rows+r.Off/r.Stride, s.Graph.Sequence()
+		first, last := p.GlobalRow(own), p.GlobalRow(own+r.Rows-1)+1
 		if specs[k].Token && !specs[k].Past {
-			first += row
-			last, c.Token = first+1, first%s.Graph.Seq
+			first = p.GlobalRow(own + row)
+			last, c.Token = first+1, first%seq
 		}
-		c.First, c.Last = first/s.Graph.Seq, (last-1)/s.Graph.Seq+1
+		c.First, c.Last = first/seq, (last-1)/seq+1
 		return
 	}
 }

@@ -161,18 +161,18 @@ func (s *Stepper) issued() int64 {
 // have exactly the length that predictions assume.
 func (b *StepBench) text() Batch {
 	r := rand.New(rand.NewPCG(3, 3))
-	n := b.Sequences * b.Graph.Seq
+	n, seq := b.Sequences*b.Graph.Sequence(), b.Graph.Sequence()
 	text, starts := make([]int32, n+1), make([]int32, n)
 	for i := range text {
 		text[i] = int32(r.IntN(b.Graph.Model.Vocab))
 		switch d := b.Graph.Documents; {
 		case d == nil:
-		case (i%b.Graph.Seq+1)%d.Length == 0:
+		case (i%seq+1)%d.Length == 0:
 			text[i] = d.End
 		case text[i] == d.End:
 			text[i] = (d.End + 1) % int32(b.Graph.Model.Vocab)
 		}
-		if at := i % b.Graph.Seq; i < n && b.Graph.Documents != nil {
+		if at := i % seq; i < n && b.Graph.Documents != nil {
 			starts[i] = int32(at - at%b.Graph.Documents.Length)
 		}
 	}

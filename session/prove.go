@@ -14,7 +14,7 @@ import (
 
 // Prove checks the programs of a step before they run. They must not race, hang or
 // overflow, and must compute what the plain program computes: the same graph on one
-// rank, everything on the device, no sums divided. Equality must be exact; where
+// rank, everything on the device, no sums or sequences divided. Equality must be exact; where
 // the plan divides sums among ranks or slices, the terms must be the same in
 // another order. updates are the programs of the updates that ps defer, see Updates. opt must be the options that
 // the programs were lowered with.
@@ -22,10 +22,13 @@ func Prove(ctx context.Context, g *graph.Graph, pl *plan.Plan, ps, updates []*pr
 	if err := verify.Verify(ps...); err != nil {
 		return verify.Different, fmt.Errorf("the program of this plan is not safe to run (a bug in athanor's compiler; nothing was run): %w", err)
 	}
-	plain := plan.Plain(g, pl.MicroBatch*pl.MicroBatches*pl.Replicas())
+	g, err := g.BuildWhole()
+	if err != nil {
+		return verify.Different, err
+	}
+	plain := plan.Plain(g, pl.Sequences())
 	plain.Optimizer, plain.State = pl.Optimizer, pl.State
 	opt.RowUnit, opt.Base, opt.Dump, opt.Rank = ps[0].RowUnit, nil, nil, 0
-	var err error
 	if opt.Cuts, err = lower.Cuts(g, pl); err != nil {
 		return verify.Different, err
 	}

@@ -67,6 +67,7 @@ type Session struct {
 type rank struct {
 	engines []*exec.Engine
 	progs   []*program.Program
+	batch   []int32 // room for the rows of an input, where they are not consecutive
 }
 
 // Open reserves the arenas and prepares the programs: for each step, one per
@@ -341,7 +342,7 @@ func (s *Session) Timelines(i int) ([]*sim.Timeline, error) { return s.groups[i]
 
 // feed writes a rank's inputs: its rows of the batch, and the scalars.
 func (k *rank) feed(i int, b Batch, scalars []float32) error {
-	e, first := k.engines[i], k.progs[i].BatchRow
+	e, p := k.engines[i], k.progs[i]
 	for _, in := range []struct {
 		name string
 		all  []int32
@@ -350,14 +351,31 @@ func (k *rank) feed(i int, b Batch, scalars []float32) error {
 		if n == 0 {
 			continue
 		}
-		if first+n > len(in.all) {
-			return fmt.Errorf("%s: rank %d needs rows %d to %d, but there are only %d", in.name, k.progs[i].Rank, first, first+n, len(in.all))
+		first, end := p.BatchRow, p.GlobalRow(n-1)+1
+		if end > len(in.all) {
+			return fmt.Errorf("%s: rank %d needs rows %d to %d, but there are only %d", in.name, p.Rank, first, end, len(in.all))
 		}
-		if err := e.WriteInts(in.name, in.all[first:first+n]); err != nil {
+		rows := in.all[first:end]
+		if len(p.Runs) > 0 {
+			rows = k.gather(p, in.all, n)
+		}
+		if err := e.WriteInts(in.name, rows); err != nil {
 			return err
 		}
 	}
 	return e.WriteFloats(program.StepScalars, scalars)
+}
+
+// gather returns the n rows of the batch that this rank has of the sequences that it shares. They are valid until the next call.
+func (k *rank) gather(p *program.Program, all []int32, n int) []int32 {
+	k.batch = k.batch[:0]
+	for len(k.batch) < n {
+		for _, r := range p.Runs {
+			first := p.GlobalRow(len(k.batch))
+			k.batch = append(k.batch, all[first:first+r.Rows]...)
+		}
+	}
+	return k.batch
 }
 
 // Read copies one kind of a parameter's state into dst, in the

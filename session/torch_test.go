@@ -151,7 +151,7 @@ func (f *fixture) balance(t *testing.T) {
 // text returns the fixture's tokens as a batch.
 func (f *fixture) text() Batch {
 	b := Batch{f.tokens, f.targets, make([]int32, len(f.tokens))}
-	data.Starts(b.Starts, b.Tokens, f.graph.Seq, f.graph.End())
+	data.Starts(b.Starts, b.Tokens, f.graph.Sequence(), f.graph.End())
 	return b
 }
 

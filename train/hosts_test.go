@@ -63,7 +63,7 @@ func serve(t *testing.T) (*exec.Cmd, string) {
 }
 
 // TestHosts: ranks in another process, over TCP, give the same bits as ranks in this one,
-// replicas as well as stages, whether a rank has one part of the weights or all; and the
+// replicas as well as stages and parts of sequences, whether a rank has one part of the weights or all; and the
 // folder that they leave is the same.
 func TestHosts(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
@@ -76,10 +76,11 @@ func TestHosts(t *testing.T) {
 		own  []string
 	}{
 		{"replicas", []string{"ranks=2", "plan.pipeline=1"}},
+		{"parts", []string{"ranks=2", "plan.sequence=2"}},
 		{"spilling", []string{"ranks=2", "plan.pipeline=1", "plan.state=disk", "plan.micro_batch=1", "plan.recompute=full"}},
 		{"stages", []string{"ranks=2", "plan.pipeline=2"}},
 		{"grid", []string{"ranks=4", "plan.pipeline=2"}},
-	}, 1, 2) {
+	}, 1, 3) {
 		t.Run(c.name, func(t *testing.T) {
 			here, there := dir+"/"+c.name+"-here", dir+"/"+c.name+"-there"
 			own := append(c.own, "max_steps=5", "save_every=5")

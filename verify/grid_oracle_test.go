@@ -233,7 +233,7 @@ func (cl cluster) results(outputs map[string]bool) (map[string]uint64, string) {
 				}
 				row := r
 				if b.RowUnit > 0 { // rows of the batch, of which each rank has a part
-					row += m.p.BatchRow
+					row = m.p.GlobalRow(r)
 				}
 				key, v := fmt.Sprint(b.Name, " ", row, " ", c), m.load(o, r, c)
 				if _, ok := out[key]; ok && b.DType == graph.F64 {

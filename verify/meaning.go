@@ -293,7 +293,7 @@ func (x *execution) result(buf int, written []bool, c *collector) (err error) {
 		for row := 0; row < b.Rows; row += b.RowUnit {
 			if some(bands) {
 				v := x.digest(box{s.atom, bands, 1, bands})
-				err = cmp.Or(err, c.same(fmt.Sprintf("%s from row %d on", key, x.p.BatchRow+row), v, x.p.Rank))
+				err = cmp.Or(err, c.same(fmt.Sprintf("%s from row %d on", key, x.p.GlobalRow(row)), v, x.p.Rank))
 			}
 			s.atom += bands
 		}

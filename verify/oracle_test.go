@@ -78,11 +78,11 @@ func boot(p *program.Program, rng *rand.Rand) *machine {
 		if !b.Persistent || named[b.Name] != i {
 			continue
 		}
-		o, row0 := p.Operand(p.BufferRegion(i)), 0
+		o, row := p.Operand(p.BufferRegion(i)), func(r int) int { return r }
 		if strings.HasPrefix(b.Name, "batch.") {
-			row0 = p.BatchRow
+			row = p.GlobalRow
 		}
-		m.each(o, func(r, c int) { m.store(o, r, c, element(b.Name, row0+r, c)) })
+		m.each(o, func(r, c int) { m.store(o, r, c, element(b.Name, row(r), c)) })
 	}
 	for _, h := range p.Homes {
 		o, kind := p.Operand(h.Region), strings.TrimSuffix(h.Kind.String(), "16")

@@ -65,9 +65,13 @@ func prove(g *graph.Graph, pl *plan.Plan, clip float64, mode lower.Mode) error {
 		}
 		opt = betas
 		opt.Mode, opt.Clip, opt.RowUnit, opt.Cuts = m, clip, ps[0].RowUnit, cuts
-		alone := plan.Plain(g, pl.MicroBatch*pl.MicroBatches*pl.Replicas())
+		whole, err := g.BuildWhole()
+		if err != nil {
+			return err
+		}
+		alone := plan.Plain(whole, pl.Sequences())
 		alone.Optimizer, alone.State = pl.Optimizer, pl.State
-		plain, err := lower.Lower(context.Background(), g, alone, opt)
+		plain, err := lower.Lower(context.Background(), whole, alone, opt)
 		if err != nil {
 			return err
 		}

@@ -34,9 +34,13 @@ func lowerAll(t *testing.T, g *graph.Graph, pl *plan.Plan, opt lower.Options) (p
 	if opt.Cuts, err = lower.Cuts(g, pl); err != nil {
 		t.Fatal(err)
 	}
-	alone := plan.Plain(g, pl.MicroBatch*pl.MicroBatches*pl.Replicas())
+	whole, err := g.BuildWhole()
+	if err != nil {
+		t.Fatal(err)
+	}
+	alone := plan.Plain(whole, pl.Sequences())
 	alone.Optimizer, alone.State = pl.Optimizer, pl.State
-	if plain, err = lower.Lower(context.Background(), g, alone, opt); err != nil {
+	if plain, err = lower.Lower(context.Background(), whole, alone, opt); err != nil {
 		t.Fatal(err)
 	}
 	return ps, plain

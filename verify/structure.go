@@ -19,6 +19,9 @@ func checkStructure(p *program.Program) (*layout, error) {
 	if p.Rank < 0 || p.BatchRow < 0 || p.BatchRow > program.MaxCount || p.BatchRow%max(p.RowUnit, 1) != 0 {
 		return nil, fmt.Errorf("the program of rank %d begins at row %d of the batch with row unit %d; hint: begin at a multiple of the row unit", p.Rank, p.BatchRow, p.RowUnit)
 	}
+	if err := checkRuns(p); err != nil {
+		return nil, err
+	}
 	if len(p.Buffers) > math.MaxInt32 || len(p.Instrs) > math.MaxInt32/16 {
 		return nil, fmt.Errorf("a program of %d buffers and %d instructions is too large", len(p.Buffers), len(p.Instrs))
 	}
@@ -59,6 +62,19 @@ func checkStructure(p *program.Program) (*layout, error) {
 		ly.homes = append(ly.homes, s)
 	}
 	return ly, nil
+}
+
+// checkRuns checks which tokens of each sequence a rank says that it has.
+func checkRuns(p *program.Program) error {
+	end := 0
+	for _, r := range p.Runs {
+		if r.At < end || r.Rows < 1 || r.Rows > p.Sequence || r.At > p.Sequence-r.Rows || p.Sequence > program.MaxCount || r.At%max(p.RowUnit, 1) != 0 || r.Rows%max(p.RowUnit, 1) != 0 {
+			return fmt.Errorf("the program of rank %d has tokens %d to %d of sequences of %d tokens, with row unit %d; hint: list runs of whole row units, in the order of the sequence",
+				p.Rank, r.At, r.At+r.Rows, p.Sequence, p.RowUnit)
+		}
+		end = r.End()
+	}
+	return nil
 }
 
 // leastSize returns the minimum size of a buffer in bytes. The rows of a matrix that is

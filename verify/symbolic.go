@@ -213,9 +213,9 @@ func (x *execution) eachInit(buf int, f func(atom int32, name string, at within)
 	if x.p.Rank > 0 && (b.Class == program.ClassReductions || b.Class == program.ClassActivations) {
 		own = fmt.Sprintf(" of rank %d", x.p.Rank)
 	}
-	first := 0
+	row := func(row int) int { return row }
 	if strings.HasPrefix(b.Name, batchPrefix) {
-		first = x.p.BatchRow
+		row = x.p.GlobalRow
 	}
 	bands := len(b.Cuts) + 1
 	for a := x.ly.base[buf]; a < x.ly.base[buf+1]; a++ {
@@ -230,7 +230,7 @@ func (x *execution) eachInit(buf int, f func(atom int32, name string, at within)
 		col := bandStart(b, n%bands)
 		at := within{cols: bandStart(b, n%bands+1) - col}
 		if b.RowUnit > 0 {
-			at.row, at.col = first+n/bands*b.RowUnit, col
+			at.row, at.col = row(n/bands*b.RowUnit), col
 		}
 		f(a, name, at)
 	}

@@ -177,8 +177,8 @@ func (p *planned) makePlan(ctx stdctx.Context, find planner.Planner) (err error)
 	p.busy = p.machine.Busy()
 	spec := p.spec()
 	f, b := p.setup.Graph.FLOPs()
-	p.report = search.NewReport(p.setup.Graph, p.result, spec.GlobalBatch*spec.SequenceLength, float64(f+b)*float64(spec.GlobalBatch), p.peak())
-	req := &search.Request{Graph: p.setup.Graph, GlobalBatch: spec.GlobalBatch / spec.Ranks, Options: planner.StepOptions(spec), Optimizer: spec.Optimizer, State: p.result.Best.Plan.State}
+	p.report = search.NewReport(p.setup.Graph, p.result, spec.GlobalBatch*spec.SequenceLength, float64(f+b)*float64(spec.GlobalBatch*spec.Share), p.peak())
+	req := &search.Request{Graph: p.setup.Graph, GlobalBatch: spec.GlobalBatch * spec.Share / spec.Ranks, Options: planner.StepOptions(spec), Optimizer: spec.Optimizer, State: p.result.Best.Plan.State}
 	p.report.Process = p.machine.Hardware.Memory.Process
 	p.expected = p.result.Best.Expected(p.machine.AtHand())
 	if e := &p.expected; e.High > 0 {

@@ -155,7 +155,7 @@ type trace struct {
 // batch returns the fixture's tokens as a step reads them.
 func (f *fixture) batch(g *graph.Graph) session.Batch {
 	b := session.Batch{Tokens: f.tokens, Targets: f.targets, Starts: make([]int32, len(f.tokens))}
-	data.Starts(b.Starts, b.Tokens, g.Seq, g.End())
+	data.Starts(b.Starts, b.Tokens, g.Sequence(), g.End())
 	return b
 }
 

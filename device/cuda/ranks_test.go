@@ -142,6 +142,37 @@ func TestRanksChangeNothing(t *testing.T) {
 	}
 }
 
+// TestSharedSequences: GPUs that share sequences give the numbers of one GPU, up to the order of sums, and move what the CPU's ranks
+// move.
+func TestSharedSequences(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	for _, c := range cuda.CasesOf([]struct {
+		model string
+		float graph.DType
+		tol   float64
+	}{{"llama-tiny", graph.BF16, 2e-2}, {"gpt2-untied", graph.F32, 1e-5}, {"mistral-tiny", graph.F32, 1e-5}}, 2) {
+		t.Run(fmt.Sprint(c.model, " ", c.float), func(t *testing.T) {
+			f := load(t, c.model)
+			rows := len(f.tokens) / f.seq
+			g := f.graph(t, c.float)
+			_, plain := f.train(t, g, gpu(t, f), plan.Plain(g, rows), 2)
+			part, err := graph.BuildPart(f.model, f.seq, 2, c.float, nil)
+			check(t, err)
+			pl := plan.Plain(part, rows)
+			got, bytes := f.trainRanks(t, part, cuda.Ranks(t, 2, cuda.Options{}), pl, 2)
+			_, want := f.trainRanks(t, part, cpuRanks(t, 2), pl, 2)
+			if fmt.Sprint(bytes) != fmt.Sprint(want) {
+				t.Errorf("moved %v, the CPU's ranks %v", bytes, want)
+			}
+			for i := range plain.losses {
+				if math.Abs(got.losses[i]/plain.losses[i]-1) > c.tol || math.Abs(got.norms[i]/plain.norms[i]-1) > c.tol {
+					t.Errorf("step %d: loss %v norm %v, on one GPU %v %v", i, got.losses[i], got.norms[i], plain.losses[i], plain.norms[i])
+				}
+			}
+		})
+	}
+}
+
 // TestHostsChangeNothing: ranks on two hosts train to the same bits as in one process, and receive as
 // many bytes.
 func TestHostsChangeNothing(t *testing.T) {

@@ -185,15 +185,23 @@ func RandomRanks(t testing.TB, rng *rand.Rand) (*graph.Graph, *plan.Plan) {
 	if rng.IntN(3) == 0 {
 		p, micros, layers = nil, 1+rng.IntN(4), 1+rng.IntN(3)
 	}
-	seq, dt := 8, []graph.DType{graph.F32, graph.BF16}[rng.IntN(2)]
-	if p != nil && p.Slices > 1 {
+	seq, share, dt := 8, 1, []graph.DType{graph.F32, graph.BF16}[rng.IntN(2)]
+	switch {
+	case p != nil && p.Slices > 1:
 		seq, dt = 24, graph.F32
+	case p == nil && rng.IntN(2) == 0:
+		shared := [][2]int{{8, 2}, {64, 2}, {32, 2}, {256, 4}}[rng.IntN(4)]
+		seq, share = shared[0], shared[1]
+		for seq%(2*share*graph.SliceUnit(seq)) != 0 {
+			seq *= 2
+		}
 	}
 	m, docs := RandomModel(rng, layers), []*graph.Documents{nil, {Length: 3}}[rng.IntN(2)]
-	if m.Rotary() && (p == nil || p.Slices < 2) && docs != nil && rng.IntN(2) == 0 {
+	m.MaxPositions = max(m.MaxPositions, seq)
+	if m.Rotary() && (p == nil || p.Slices < 2) && share == 1 && docs != nil && rng.IntN(2) == 0 {
 		docs.Preference = 0.1
 	}
-	g, err := graph.BuildDocuments(m, seq, dt, docs)
+	g, err := graph.BuildPart(m, seq, share, dt, docs)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,6 +210,9 @@ func RandomRanks(t testing.TB, rng *rand.Rand) (*graph.Graph, *plan.Plan) {
 	switch {
 	case p == nil:
 		pl.Ranks, pl.Group = 1+rng.IntN(5), []int{1, micros}[rng.IntN(2)]
+		if share > 1 {
+			pl.Ranks = share * (1 + rng.IntN(2))
+		}
 		pl.MicroBatch = 1 + rng.IntN(2)
 	default:
 		pl.Ranks = p.Ranks * (1 + rng.IntN(2))

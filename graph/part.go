@@ -1,0 +1,92 @@
+package graph
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/athanor-llm/athanor/model"
+)
+
+// Sequences that several ranks share (context parallelism, 2310.01889; gathered as in 2407.21783).
+//
+// A sequence is cut into 2n equal chunks, and rank k of n has chunks k and 2n-1-k: a token sees those before it, so each rank then
+// has the same number of pairs of tokens that see each other.
+//
+//	rank 0   0             7     the first run sees little, the second nearly everything
+//	rank 1      1       6
+//	rank 2         2 5
+//	rank 3         3 4           (of n = 4: 3 and 4)
+//
+// All operators but attention treat tokens independently, or sum over them. Attention needs the keys and values of other ranks,
+// which the lowering exchanges; since each rank computes whole rows, keys in the order of the sequence, no bit of any row changes.
+
+// Run is a range of consecutive tokens.
+type Run struct{ At, Rows int }
+
+// End returns the first token behind a run.
+func (r Run) End() int { return r.At + r.Rows }
+
+// Runs returns which tokens of each sequence a part consists of, in the order of its rows.
+func (g *Graph) Runs(part int) []Run {
+	if g.Whole == 0 {
+		return []Run{{0, g.Seq}}
+	}
+	n := g.Seq / 2
+	return []Run{{part * n, n}, {g.Whole - (part+1)*n, n}}
+}
+
+// Sequence returns the tokens of a sequence, of which g.Seq are this graph's if it is that of a part.
+func (g *Graph) Sequence() int { return max(g.Seq, g.Whole) }
+
+// Parts returns the number of ranks that share each sequence, exchanging keys and values.
+func (g *Graph) Parts() int {
+	if g.Whole == 0 {
+		return 1
+	}
+	return g.Among
+}
+
+// BuildPart is BuildDocuments for one of n ranks that share sequences of seq tokens, each with the tokens that Runs lists. The graph is
+// the same for all of them; the lowering adds the exchange of keys and values, and says where tokens are.
+func BuildPart(m *model.Model, seq, n int, dtype DType, docs *Documents) (*Graph, error) {
+	if n <= 1 {
+		return BuildDocuments(m, seq, dtype, docs)
+	}
+	if err := check(m, seq, dtype); err != nil {
+		return nil, err
+	}
+	if err := CheckParts(m, seq, n, docs); err != nil {
+		return nil, err
+	}
+	b := newBuilder(m, &Graph{Seq: seq / n, Among: n, Whole: seq, Documents: docs})
+	b.forward(dtype)
+	b.loss()
+	b.differentiate()
+	return b.g, nil
+}
+
+// BuildWhole returns the graph of a rank that has whole sequences, of which g is the graph of a part.
+func (g *Graph) BuildWhole() (*Graph, error) {
+	if g.Whole == 0 {
+		return g, nil
+	}
+	return BuildDocuments(g.Model, g.Whole, g.DType, g.Documents)
+}
+
+// CheckParts returns an error for sequences that n ranks cannot share.
+func CheckParts(m *model.Model, seq, n int, docs *Documents) error {
+	unit := 2 * n * SliceUnit(seq) // attention's backward pass sums over blocks of queries
+	switch {
+	case n <= 1:
+		return nil
+	case seq < unit:
+		return fmt.Errorf("a sequence of %d tokens is too short to be shared by %d ranks; hint: let fewer ranks share it, or use a sequence_length of at least %d", seq, n, unit)
+	case seq%unit != 0:
+		return fmt.Errorf("a sequence of %d tokens cannot be shared by %d ranks; hint: use a sequence_length that is a multiple of %d, such as %d", seq, n, unit, seq/unit*unit)
+	case m.Experts > 0:
+		return fmt.Errorf("a sequence of a mixture of experts (%s) cannot be shared by ranks; hint: leave out plan.sequence", m.Family)
+	case docs != nil && docs.Preference > 0:
+		return errors.New("a sequence of pairs cannot be shared by ranks, since its loss is computed over the whole sequence; hint: leave out plan.sequence")
+	}
+	return nil
+}
