@@ -22,6 +22,7 @@ type verbs struct {
 	Eval     evalCmd     `cmd:"" help:"Compute loss and perplexity of a model folder; logits and gradients for comparison."`
 	Generate generateCmd `cmd:"" help:"Generate text with a model folder."`
 	Chat     chatCmd     `cmd:"" help:"Chat with a model folder, by its chat template."`
+	API      apiCmd      `cmd:"" name:"api" help:"Serve a model folder over HTTP, by OpenAI's API."`
 	Merge    mergeCmd    `cmd:"" help:"Merge an adapter and its model into a new model folder."`
 	Export   exportCmd   `cmd:"" help:"Write a model folder with weights only, in bf16 or fp32, for other software."`
 	Bench    benchCmd    `cmd:"" help:"Measure operators, training steps and predictions."`

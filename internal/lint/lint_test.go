@@ -31,6 +31,7 @@ var layers = []struct{ pkg, why string }{
 	{"lab", "reproduces papers and compares; it may use everything, and nothing that runs may need it"},
 	{"bench", "measures and compares; no run depends on a benchmark"},
 	{"train", "a training run joins text, plan, session and checkpoints; nothing below knows that a run exists"},
+	{"api", "a model over HTTP, as OpenAI's API has it; nothing else knows of HTTP"},
 	{"generation", "many texts at once: requests, sampling, files of prompts; a model's folder needs none of it"},
 	{"folder", "a model's files and what one does with them; whoever opens a folder needs no training run"},
 	{"planner", "jobs to plans for a machine; what executes must not know who planned"},
