@@ -17,14 +17,14 @@
 package device
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/sysmem"
 )
 
 // ErrMemory reports an arena for which there is no memory.
-var ErrMemory = errors.New("not enough memory")
+var ErrMemory = sysmem.ErrMemory
 
 // Tier is a memory tier of one rank.
 type Tier uint8

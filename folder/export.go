@@ -10,6 +10,7 @@ import (
 	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
 	"github.com/athanor-llm/athanor/internal/paths"
+	"github.com/athanor-llm/athanor/internal/sysmem"
 	"github.com/athanor-llm/athanor/kernel/gemm"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/model/family"
@@ -43,9 +44,33 @@ func Export(ctx context.Context, from, to string, as safetensors.DType, progress
 	for _, t := range f.weights.Base.Tensors() {
 		bytes += t.Bytes()
 	}
+	if err := f.roomToExport(); err != nil {
+		return err
+	}
 	return checkpoint.WriteFolder(checkpoint.Disk{}, to, bytes, func(create checkpoint.Create) error {
 		return f.export(ctx, create, as, progress)
 	})
+}
+
+// exportBytes is what an export takes besides what it merges: pieces that are read, converted, checked and written.
+const exportBytes = 24 << 20
+
+// roomToExport returns an error if there is too little memory, where the system would kill the process.
+func (f *Folder) roomToExport() error {
+	most := 0 // elements of a weight that is merged
+	for _, p := range f.Model.Params() {
+		if _, _, adapted := f.Model.Factors(p.Name); !adapted && !p.Whole && p.Source == "" {
+			continue
+		}
+		for _, t := range p.Merged().Tensors() {
+			most = max(most, t.Elems())
+		}
+	}
+	need := exportBytes + 2*4*int64(most) // in fp32, and once more as files order it
+	if err := sysmem.Enough(need); err != nil {
+		return fmt.Errorf("export: %w", err)
+	}
+	return nil
 }
 
 // export writes the files of the model, adapted if there is an adapter.
@@ -115,7 +140,17 @@ type merger struct {
 	params  map[string]model.Param
 	factors map[string][]float32 // by name, of one layer at a time: an adapter's factors for experts are read once for all experts
 	layer   int
+	pieces  exportPieces
 }
+
+// exportPieces is memory that tensors pass through, and that is used again.
+type exportPieces struct {
+	bytes  []byte
+	values []float32
+}
+
+// exportPiece is the size of a piece, in bytes or numbers.
+const exportPiece = 1 << 18
 
 // part is a tensor of a parameter.
 type part struct {
@@ -164,9 +199,9 @@ func (m *merger) tensors(as safetensors.DType) (list []safetensors.Tensor) {
 			case changed:
 				return m.write(w, written, p)
 			case written.DType == info.DType:
-				return copyTensor(w, m.weights.Base, info)
+				return m.pieces.copyTensor(w, m.weights.Base, info)
 			}
-			return convertTensor(w, m.weights.Base, info, as)
+			return m.pieces.convertTensor(w, m.weights.Base, info, as)
 		}})
 	}
 	for _, p := range m.added {
@@ -290,10 +325,12 @@ func transposed(x []float32, rows, cols int) []float32 {
 }
 
 // copyTensor writes a tensor's bytes as they are.
-func copyTensor(w io.Writer, set *safetensors.Set, info safetensors.Info) error {
-	piece := make([]byte, min(info.Bytes(), 1<<20))
-	for at := int64(0); at < info.Bytes(); at += int64(len(piece)) {
-		piece = piece[:min(int64(len(piece)), info.Bytes()-at)]
+func (e *exportPieces) copyTensor(w io.Writer, set *safetensors.Set, info safetensors.Info) error {
+	if e.bytes == nil {
+		e.bytes = make([]byte, exportPiece)
+	}
+	for at := int64(0); at < info.Bytes(); at += exportPiece {
+		piece := e.bytes[:min(exportPiece, info.Bytes()-at)]
 		if err := set.ReadBytes(info.Name, at, piece); err != nil {
 			return err
 		}
@@ -305,10 +342,12 @@ func copyTensor(w io.Writer, set *safetensors.Set, info safetensors.Info) error 
 }
 
 // convertTensor writes a tensor's numbers as another type, rounded to the nearest.
-func convertTensor(w io.Writer, set *safetensors.Set, info safetensors.Info, as safetensors.DType) error {
-	piece := make([]float32, min(info.Elements(), 1<<20))
-	for at := 0; at < info.Elements(); at += len(piece) {
-		piece = piece[:min(len(piece), info.Elements()-at)]
+func (e *exportPieces) convertTensor(w io.Writer, set *safetensors.Set, info safetensors.Info, as safetensors.DType) error {
+	if e.values == nil {
+		e.values = make([]float32, exportPiece)
+	}
+	for at := 0; at < info.Elements(); at += exportPiece {
+		piece := e.values[:min(exportPiece, info.Elements()-at)]
 		if err := set.ReadFloat32(info.Name, at, piece); err != nil {
 			return err
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/athanor-llm/athanor/data/bpe"
 	"github.com/athanor-llm/athanor/data/chat"
 	"github.com/athanor-llm/athanor/folder"
+	"github.com/athanor-llm/athanor/internal/sysmem"
 	"github.com/athanor-llm/athanor/job"
 	"github.com/athanor-llm/athanor/machine"
 )
@@ -28,7 +29,7 @@ func openTokenizer(ctx context.Context, spec *job.Spec, corpus *data.Corpus, opt
 	if own := folder.TokenizerFolder(spec.Model.Name); spec.Tokenizer == spec.Model.Name && (spec.Tokenizer != "gpt2" || bpe.HasFiles(own)) {
 		t, err := bpe.Load(own)
 		if err != nil {
-			return nil, spec.Fault("tokenizer", err.Error())
+			return nil, tokenizerFault(spec, err)
 		}
 		return t, nil
 	}
@@ -61,12 +62,20 @@ func openTokenizer(ctx context.Context, spec *job.Spec, corpus *data.Corpus, opt
 		return nil, spec.Fault("data", err.Error())
 	}
 	if err != nil {
-		return nil, spec.Fault("tokenizer", err.Error())
+		return nil, tokenizerFault(spec, err)
 	}
 	if cached != "" {
 		_ = keepTokenizer(t, cached) // a cache that cannot be written is no error
 	}
 	return t, nil
+}
+
+// tokenizerFault returns an error of opening a tokenizer as one of the configuration, unless there is no memory for it.
+func tokenizerFault(spec *job.Spec, err error) error {
+	if errors.Is(err, sysmem.ErrMemory) {
+		return err
+	}
+	return spec.Fault("tokenizer", err.Error())
 }
 
 // openChat opens the chat template next to the tokenizer of a configuration; nil: there is none.

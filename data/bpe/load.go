@@ -11,22 +11,24 @@ import (
 	"github.com/athanor-llm/athanor/internal/bounded"
 	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/internal/suggest"
+	"github.com/athanor-llm/athanor/internal/sysmem"
 )
 
 // form of a published tokenizer: the files that make it up, the first of which is named for it, and how they are read.
 type published struct {
-	files []string
-	parse func(files [][]byte, config []byte) (*Tokenizer, error)
-	hint  string
+	files  []string
+	memory int64 // bytes that reading takes at most for each byte of the files
+	parse  func(files [][]byte, config []byte) (*Tokenizer, error)
+	hint   string
 }
 
 // forms are tried in this order, as transformers does.
 var forms = []published{
-	{[]string{"tokenizer.json"}, func(files [][]byte, config []byte) (*Tokenizer, error) { return Parse(files[0], config) },
+	{[]string{"tokenizer.json"}, 5, func(files [][]byte, config []byte) (*Tokenizer, error) { return Parse(files[0], config) },
 		"check that it is the tokenizer.json of a BPE or unigram tokenizer"},
-	{[]string{"tokenizer.model"}, func(files [][]byte, config []byte) (*Tokenizer, error) { return parseSentencePiece(files[0], config) },
+	{[]string{"tokenizer.model"}, 20, func(files [][]byte, config []byte) (*Tokenizer, error) { return parseSentencePiece(files[0], config) },
 		"check that it is a model of SentencePiece"},
-	{[]string{"vocab.json", "merges.txt"}, func(files [][]byte, config []byte) (*Tokenizer, error) {
+	{[]string{"vocab.json", "merges.txt"}, 10, func(files [][]byte, config []byte) (*Tokenizer, error) {
 		return parseMerges(files[0], files[1], config)
 	}, "check that they are the files of a byte-level BPE tokenizer, as GPT-2's"},
 }
@@ -67,10 +69,24 @@ func Load(path string) (*Tokenizer, error) {
 	return form.load(dir, name)
 }
 
+// enoughMemory returns an error if there is too little to read a tokenizer, where the system would kill the process.
+func (p *published) enoughMemory(dir, name string) error {
+	bytes := int64(0)
+	for _, file := range append([]string{name}, p.files[1:]...) {
+		if info, err := os.Stat(filepath.Join(dir, file)); err == nil {
+			bytes += info.Size()
+		}
+	}
+	return sysmem.Enough(p.memory * min(bytes, maxFile))
+}
+
 // load reads a tokenizer of this form from a folder, its first file by another name.
 func (p *published) load(dir, name string) (*Tokenizer, error) {
 	var files [][]byte
 	path := filepath.Join(dir, name)
+	if err := p.enoughMemory(dir, name); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
 	for i, file := range p.files {
 		if i == 0 {
 			file = name

@@ -90,6 +90,7 @@ func (p *Program) Main() {
 		return
 	}
 	obeyQuota()
+	limitGarbage()
 	os.Exit(p.Execute(os.Args[1:], os.Stdout, os.Stderr))
 }
 

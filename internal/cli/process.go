@@ -20,6 +20,14 @@ func obeyQuota() {
 	}
 }
 
+// limitGarbage keeps the heap within half of the memory that is left to the process, as far as it is garbage: in a small
+// container it would grow into the rest. A user's GOMEMLIMIT holds.
+func limitGarbage() {
+	if m, err := sysmem.Read(); err == nil && os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(max(m.Available/2, besideHeap))
+	}
+}
+
 // besideHeap is what a process has outside of Go's heap and its arenas: code, tables of the runtime, threads' stacks.
 const besideHeap = 16 << 20
 

@@ -15,7 +15,12 @@
 // it up early in each period, and then all stand still, wherever they are.
 package sysmem
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+
+	"github.com/athanor-llm/athanor/internal/size"
+)
 
 // Info is memory in bytes.
 type Info struct {
@@ -30,6 +35,19 @@ func Read() (Info, error) {
 		return Info{}, fmt.Errorf("memory size of this machine: %w", err)
 	}
 	return m, nil
+}
+
+// ErrMemory reports that there is no memory for something.
+var ErrMemory = errors.New("not enough memory")
+
+// Enough returns an error if less than so many bytes may still be touched, where the system would kill the process. If the system
+// does not report its memory, it accepts them.
+func Enough(bytes int64) error {
+	m, err := Read()
+	if err != nil || bytes <= m.Available {
+		return nil
+	}
+	return fmt.Errorf("%w: %s are needed, but only %s are available; hint: allow the process more memory, or end other programs", ErrMemory, size.Exact(bytes), size.Exact(m.Available))
 }
 
 // Cores returns the CPU time that this process may use, in seconds per second; 0: as much as there is.

@@ -1,8 +1,10 @@
 package sysmem
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 	"testing/fstest"
 )
@@ -84,5 +86,15 @@ func TestCores(t *testing.T) {
 		if got := cores(c.root); got != c.want {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
+	}
+}
+
+// TestEnough: what is more than any machine has is an error of its own kind, before it is touched.
+func TestEnough(t *testing.T) {
+	if err := Enough(1 << 60); !errors.Is(err, ErrMemory) || !strings.Contains(err.Error(), "hint: ") {
+		t.Errorf("2^60 bytes: %v", err)
+	}
+	if err := Enough(1); err != nil {
+		t.Error(err)
 	}
 }
