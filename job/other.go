@@ -63,3 +63,24 @@ func (s *Spec) WithoutClipping() *Spec {
 	own.Clip = 0
 	return &own
 }
+
+// WithAdapters returns the job with adapters (LoRA) of a rank, which alone are trained.
+func (s *Spec) WithAdapters(rank int) *Spec {
+	own := *s
+	own.LoRA = config.LoRA{Rank: rank}
+	return &own
+}
+
+// WithQuantized returns the job with weights in 4 bits where they are not trained.
+func (s *Spec) WithQuantized() *Spec {
+	own := *s
+	own.Quantize = config.NF4
+	return &own
+}
+
+// WithBatch returns the job with steps of so many sequences.
+func (s *Spec) WithBatch(sequences int) *Spec {
+	own := *s
+	own.GlobalBatch = sequences
+	return &own
+}

@@ -14,6 +14,6 @@
 //	request.go, pins.go, pinpipeline.go, storage.go   what a configuration asks for
 //	plan.go, policy.go                                the search and its rivals
 //	measure.go, turns.go                              operators timed, and plans tried, on the machine at hand
-//	whatif.go, longest.go                             other machines, other lengths
+//	whatif.go, longest.go, levers.go                  other machines, other lengths, other keys
 //	inference.go                                      models that are not trained
 package planner

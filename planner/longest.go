@@ -124,10 +124,15 @@ func fitsFrugally(ctx context.Context, m *machine.Machine, spec *job.Spec, at At
 	if err != nil {
 		return false, err
 	}
-	req.State = slices.MinFunc(spec.OptimizerState, func(a, b plan.StateFormat) int {
+	req.State = smallestState(spec)
+	return search.FitsFrugally(ctx, req, ForSearch(m))
+}
+
+// smallestState returns the smallest format that is allowed for the optimizer's state.
+func smallestState(spec *job.Spec) plan.StateFormat {
+	return slices.MinFunc(spec.OptimizerState, func(a, b plan.StateFormat) int {
 		return cmp.Compare(plan.StateBytes(spec.Optimizer, a, spec.Precision), plan.StateBytes(spec.Optimizer, b, spec.Precision))
 	})
-	return search.FitsFrugally(ctx, req, ForSearch(m))
 }
 
 // long returns the search request for sequences of n tokens.

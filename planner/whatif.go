@@ -4,109 +4,172 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/athanor-llm/athanor/device"
-	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/size"
-	"github.com/athanor-llm/athanor/job"
 	"github.com/athanor-llm/athanor/machine"
-	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/search"
 )
 
-// What-ifs. A machine with more memory or faster links is this machine's
-// description with other numbers, and is planned for like any described machine:
-// the same search with the operator rates measured here. The present plan is a
-// candidate too, so more is never predicted to be slower.
+// What-ifs. A machine with more memory or faster links is this machine's description with other numbers, and is planned
+// for like any described machine: the same search with the operator rates measured here. A run with other keys is
+// planned like any other (levers.go).
+//
+// Each is sketched first, which takes a second or two and bounds its time from above; another bound is the present plan,
+// which can run where there is more. Then machines are searched in full for as long as whatIfTime lasts, two at a time.
+// So each question has an answer, and it is marked which are bounds.
 
 // Planner finds the plan of a task.
 type Planner func(context.Context, *Task) (*search.Result, error)
 
-// whatIfTime bounds the time of all what-ifs together.
-const whatIfTime = time.Minute
+// whatIfTime bounds the time of full searches for what-ifs, together.
+const whatIfTime = 20 * time.Second
 
 // supposition is a run on a changed machine, or a changed run.
 type supposition struct {
 	search.WhatIf
 	Task
+	best *search.Candidate // its plan; nil: none is known
 }
 
-// WhatIfs plans for machines with more memory or faster links than this one. now is
+// WhatIfs plans for machines with more memory or faster links than this one, and for runs with other keys. now is
 // the result for this machine.
 func (t *Task) WhatIfs(ctx context.Context, now *search.Result, find Planner, note func(string)) ([]search.WhatIf, error) {
-	return try(ctx, t.changes(now.Best), note, func(ctx context.Context, w *supposition) error { return w.compare(ctx, now, find) })
-}
-
-// Remedies plans for machines with more memory and runs that need less, when
-// nothing fits this machine. why is the misfit.
-func (t *Task) Remedies(ctx context.Context, why *search.Misfit, find Planner, note func(string)) ([]search.WhatIf, error) {
-	return try(ctx, t.remedies(why), note, func(ctx context.Context, w *supposition) error { return w.remedy(ctx, find) })
-}
-
-// try solves suppositions in sequence until whatIfTime has passed.
-func try(ctx context.Context, list []*supposition, note func(string), solve func(context.Context, *supposition) error) (out []search.WhatIf, err error) {
+	machines := t.changes(now.Best)
+	list := machines
+	if t.mayChange() {
+		levers := append(economise(t.Spec), alternatives(t.Spec, now.Best.Plan.State)...)
+		list = slices.Concat(machines, t.pullEach(append(levers, larger(t.Spec))))
+	}
+	err := try(ctx, list, note, "sketching", func(ctx context.Context, w *supposition) error {
+		if err := w.sketch(ctx); err != nil {
+			return err
+		}
+		return w.compare(t, now)
+	})
+	if err != nil {
+		return nil, err
+	}
 	within, cancel := context.WithTimeout(ctx, whatIfTime)
 	defer cancel()
-	begin := time.Now()
-	for i, w := range list {
-		left := time.Since(begin) * time.Duration(len(list)-i) / time.Duration(max(i, 1))
-		when := ""
-		if i > 0 && left > 2*time.Second {
-			when = fmt.Sprintf(", about %.0f s left", min(left, whatIfTime).Seconds())
-		}
-		note(fmt.Sprintf("what if: %s (%d of %d%s)", w.Change, i+1, len(list), when))
-		err := solve(within, w)
-		switch {
-		case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
-			w.Brings = fmt.Sprintf("not found within %v, the limit for all what-ifs together", whatIfTime)
-		case err != nil:
-			return nil, fmt.Errorf("what if: %s: %w", w.Change, err)
-		}
-		out = append(out, w.WhatIf)
+	err = try(within, machines, note, "planning", func(ctx context.Context, w *supposition) error { return w.improve(ctx, t, now, find) })
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		err = nil
 	}
-	return out, nil
+	return answers(list), err
 }
 
-// compare finds a plan and describes how it differs from the present best one, whose programs can run there
-// unchanged. It compares predictions with predictions: where trials decided now, a new plan is compared with
-// the fastest predicted one.
-func (w *supposition) compare(ctx context.Context, now *search.Result, find Planner) error {
-	best := now.Best
-	same := *best
+// Remedies sketches machines with more memory and runs that need less, when nothing fits this machine. why is the misfit.
+func (t *Task) Remedies(ctx context.Context, why *search.Misfit, note func(string)) ([]search.WhatIf, error) {
+	list := t.remedies(why)
+	err := try(ctx, list, note, "sketching", func(ctx context.Context, w *supposition) error {
+		if w.best != nil {
+			return nil
+		}
+		return w.sketch(ctx)
+	})
+	return answers(list), err
+}
+
+// answers returns what was found.
+func answers(list []*supposition) (out []search.WhatIf) {
+	for _, w := range list {
+		out = append(out, w.WhatIf)
+	}
+	return out
+}
+
+// together is how many suppositions are planned for at a time: a search uses one core for most of its time.
+const together = 2
+
+// try solves suppositions, some at a time, until one fails.
+func try(ctx context.Context, list []*supposition, note func(string), doing string, solve func(context.Context, *supposition) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	errs := make([]error, len(list))
+	var telling sync.Mutex
+	var all sync.WaitGroup
+	free := make(chan struct{}, together)
+	for i, w := range list {
+		free <- struct{}{}
+		telling.Lock()
+		note(fmt.Sprintf("what if: %s (%s, %d of %d)", w.Change, doing, i+1, len(list)))
+		telling.Unlock()
+		all.Go(func() {
+			if err := solve(ctx, w); err != nil {
+				errs[i] = fmt.Errorf("what if: %s: %w", w.Change, err)
+				cancel()
+			}
+			<-free
+		})
+	}
+	all.Wait()
+	for _, err := range errs {
+		if err != nil && !errors.Is(err, context.Canceled) { // not because another failed
+			return err
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// compare says how much faster than the present plan a sketch is. Where only the machine is another, the present plan's
+// programs run unchanged, and may be faster than the sketch.
+func (w *supposition) compare(t *Task, now *search.Result) error {
+	if w.Price != "" { // another run
+		w.gain(t, now)
+		return nil
+	}
+	same := *now.Best
 	if err := same.Time(ForSearch(w.Machine)); err != nil {
 		return err
 	}
-	w.Seconds, w.Gain, w.Brings = same.Seconds(), same.Seconds()/best.Seconds()-1, "the same plan"
-	r, err := find(ctx, &w.Task)
-	if err != nil && !errors.Is(err, search.ErrDoesNotFit) {
-		return err
+	if w.best == nil || same.Seconds() <= w.Seconds {
+		w.take(&same, "the same plan")
+		w.Gain, w.AtMost = same.Seconds()/now.Best.Seconds()-1, true
+		return nil
 	}
-	if err == nil && r.Best.Seconds() <= w.Seconds {
-		was := best.Seconds()
-		if best.Tried > 0 {
-			was = now.Fastest()
-		}
-		w.Seconds, w.Gain, w.Brings = r.Best.Seconds(), r.Best.Seconds()/was-1, search.Difference(w.Graph, best.Plan, r.Best.Plan)
-	}
+	w.differ(t, now)
 	return nil
 }
 
-// remedy reports whether a plan fits.
-func (w *supposition) remedy(ctx context.Context, find Planner) error {
+// improve searches for a faster plan than was sketched.
+func (w *supposition) improve(ctx context.Context, t *Task, now *search.Result, find Planner) error {
 	r, err := find(ctx, &w.Task)
-	var short *search.Misfit
 	switch {
-	case errors.As(err, &short):
-		w.Brings = fmt.Sprintf("does not fit: it needs %s of %v memory", size.Format(short.Need), short.Tier)
-	case err != nil:
+	case err != nil && !errors.Is(err, search.ErrDoesNotFit):
 		return err
-	default:
-		w.Seconds, w.Brings = r.Best.Seconds(), r.Best.Label
+	case err == nil && r.Best.Seconds() <= w.Seconds:
+		w.take(r.Best, "")
+		w.differ(t, now)
 	}
+	w.AtMost = false
 	return nil
 }
+
+// differ says how the plan differs from the present one.
+func (w *supposition) differ(t *Task, now *search.Result) {
+	w.Brings = search.Difference(w.Graph, now.Best.Plan, w.best.Plan)
+	w.gain(t, now)
+}
+
+// gain compares times per token. It compares predictions with predictions: where trials decided now, a new plan is
+// compared with the fastest predicted one.
+func (w *supposition) gain(t *Task, now *search.Result) {
+	was := now.Best.Seconds()
+	if now.Best.Tried > 0 {
+		was = now.Fastest()
+	}
+	if w.Seconds > 0 {
+		w.Gain = t.tokens()/was/w.TokenRate - 1
+	}
+}
+
+// tokens returns the tokens of a step.
+func (t *Task) tokens() float64 { return float64(t.Spec.GlobalBatch * t.Spec.SequenceLength) }
 
 // amount returns how many more bytes of a tier what-ifs add: 1 GiB, or a quarter of
 // less than 4 GiB.
@@ -121,7 +184,7 @@ func amount(have int64) int64 {
 func (t *Task) changes(best *search.Candidate) (list []*supposition) {
 	m := t.Machine
 	add := func(change, set string, on *machine.Machine) {
-		list = append(list, &supposition{search.WhatIf{Change: change, Set: set}, Task{on, t.Graph, t.Spec}})
+		list = append(list, &supposition{WhatIf: search.WhatIf{Change: change, Set: set}, Task: Task{on, t.Graph, t.Spec}})
 	}
 	need := best.Needs()
 	more := amount(m.Capacity[device.DeviceTier])
@@ -135,54 +198,37 @@ func (t *Task) changes(best *search.Candidate) (list []*supposition) {
 	if need[device.DiskTier] > 0 {
 		add("twice the disk's rate", "", m.Quicker(device.DiskRead, device.DiskWrite))
 	}
-	if need[device.DiskTier] > 0 && best.Plan.State == plan.FP32State && t.Spec.Plan.File == "" && t.Spec.Begun == nil {
-		half := t.Spec.WithState(plan.BF16Moments)
-		list = append(list, &supposition{search.WhatIf{Change: "moments in bf16", Set: "optimizer_state=" + plan.BF16Moments.String()}, Task{m.Suppose(), t.Graph, half}})
-	}
 	if m.Ranks() > 1 {
 		add("twice the rate between ranks", "", m.Quicker(device.Collective, device.Send, device.Recv))
 	}
 	return list
 }
 
-// remedies returns machines with just enough and with twice as much of what the
-// minimum-memory plan lacks, and runs that need less.
+// remedies returns runs that need less, and machines with just enough and with twice as much of what the minimum-memory
+// plan lacks.
 func (t *Task) remedies(why *search.Misfit) (list []*supposition) {
-	m, g, spec := t.Machine, t.Graph, t.Spec
+	if t.mayChange() {
+		list = t.pullEach(append(economise(t.Spec), alternatives(t.Spec, why.Frugal.Plan.State)...))
+	}
 	need := why.Frugal.Needs()
 	for i, name := range []string{"just enough memory", "twice that"} {
-		on, all := m, []string{}
+		on, all := t.Machine, []string{}
 		for tier, n := range need {
-			if n > m.Capacity[tier] {
+			if n > t.Machine.Capacity[tier] {
 				var set string
 				on, set = withMemory(on, device.Tier(tier), int64(i+1)*n)
 				all = append(all, set)
 			}
 		}
-		if len(all) > 0 {
-			list = append(list, &supposition{search.WhatIf{Change: name, Set: strings.Join(all, " ")}, Task{on, g, spec}})
-		}
-	}
-	if spec.Plan.File != "" || spec.Begun != nil { // they would be other runs
-		return list
-	}
-	shorter := spec.WithSequence(spec.SequenceLength / 2)
-	state, settled := spec.State()
-	for _, r := range []struct {
-		name, set string
-		spec      *job.Spec
-		helps     bool
-	}{
-		{"half the sequence length", fmt.Sprintf("sequence_length=%d", shorter.SequenceLength), shorter, true},
-		{"bf16", "precision=bf16", spec.WithPrecision(graph.BF16), spec.Precision != graph.BF16},
-		{"moments in bf16", "optimizer_state=" + plan.BF16Moments.String(), spec.WithState(plan.BF16Moments), settled && state == plan.FP32State},
-	} {
-		if !r.helps {
+		if len(all) == 0 {
 			continue
 		}
-		if less, err := BuildGraph(r.spec, g.Model, g.Documents); err == nil {
-			list = append(list, &supposition{search.WhatIf{Change: r.name, Set: r.set}, Task{m.Suppose(), less, r.spec}})
+		w := &supposition{WhatIf: search.WhatIf{Change: name, Set: strings.Join(all, " ")}, Task: Task{on, t.Graph, t.Spec}}
+		if frugal := *why.Frugal; i == 0 && frugal.Time(ForSearch(on)) == nil {
+			w.take(&frugal, frugal.Label)
+			w.AtMost = true
 		}
+		list = append(list, w)
 	}
 	return list
 }

@@ -88,8 +88,8 @@ func TestMemoShare(t *testing.T) {
 	}
 }
 
-// TestFits: Fits agrees with Search, and so does FitsFrugally, with less than half of the work where nothing
-// fits.
+// TestFits: Fits agrees with Search, and so does FitsFrugally. Where nothing fits, Fits sees that by hardly more work: by
+// frugal plans.
 func TestFits(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	req := long(t)
@@ -108,7 +108,7 @@ func TestFits(t *testing.T) {
 			}
 			lowered[of] = p.told.lowered
 		}
-		if !fits && 2*lowered[anyFrugal] > lowered[anyPlan] {
+		if !fits && lowered[anyPlan] > 2*lowered[anyFrugal] {
 			t.Errorf("%d MiB: %d instructions to see that nothing fits, %d with frugal plans only", mib, lowered[anyPlan], lowered[anyFrugal])
 		}
 	}

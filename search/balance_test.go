@@ -79,24 +79,39 @@ func TestBalance(t *testing.T) {
 	}
 }
 
-// TestBounds: no plan is faster than the bound that its residency was judged by,
-// and none that fits was called hopeless.
+// TestBounds: no plan is faster than the bound that its residency was judged by, none that fits was called hopeless,
+// and none lacks less memory than its residency at least.
 func TestBounds(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	req := small(t)
-	for _, ranks := range []int{1, 2} {
-		req.Ranks, req.GlobalBatch = ranks, 8*ranks
-		m := machine(t, 14<<20, 1)
+	for _, c := range []struct {
+		ranks int
+		clip  float64
+		room  int64 // of the device, in MiB
+		host  int64
+	}{{1, 0, 14, 1 << 14}, {1, 1, 14, 1 << 14}, {1, 1, 6, 1 << 14}, {1, 1, 3, 1}, {1, 0, 3, 1}, {2, 0, 14, 1 << 14}, {2, 1, 14, 1 << 14}, {2, 1, 2, 1}} {
+		req.Ranks, req.GlobalBatch, req.Options.Clip = c.ranks, 8*c.ranks, c.clip
+		m := machine(t, c.room<<20, 1)
+		m.Capacity[device.HostTier] = c.host << 20
 		p := newProblem(req, m)
+		lacking := 0
 		levels := p.ladders(choice{b: 4, group: 1})[0]
 		fitted := 0
 		for _, r := range p.placements {
 			hopeless := p.hopeless(4, r, nil)
-			for _, n := range [][2]int{{0, 0}, {2, 0}, {4, 0}, {0, updateParts / 2}, {2, updateParts / 4}, {0, updateParts}} {
-				residents := n[0]
-				ch := choice{b: 4, group: 1, r: r, st: style{headRows: 64, chunk: 1 << 62, prefetch: 1}, keep: levels[len(levels)/2], residents: residents, streamed: n[1]}
+			for _, n := range [][3]int{{0, 0, 1}, {2, 0, 1}, {4, 0, 1}, {0, updateParts / 2, 1}, {2, updateParts / 4, 1}, {0, updateParts, 1}, {0, 0, 2}, {2, 0, 2}, {0, 0, 3}} {
+				residents, level := n[0], len(levels)/2
+				if n[2] > 1 {
+					level = len(levels) - 1
+				}
+				ch := choice{b: 4, group: min(n[2], 2), deferred: n[2] == 3 && r.state != device.DeviceTier && c.clip > 0, r: r, st: style{headRows: 64, chunk: 1 << 62, prefetch: 1}, keep: levels[level], residents: residents, streamed: n[1]}
 				c, err := p.evaluate(t.Context(), ch)
 				check(t, err)
+				if lack, least := p.lack(c), p.leastLack(r); residents == 0 && float64(lack) < least {
+					t.Errorf("%s lacks %d bytes, the bound is %.0f", c.Label, lack, least)
+				} else if least > 0 {
+					lacking++
+				}
 				if !c.Fits {
 					continue
 				}
@@ -110,8 +125,11 @@ func TestBounds(t *testing.T) {
 				}
 			}
 		}
-		if fitted < 5 {
+		if fitted < 5 && c.room > 13 {
 			t.Errorf("only %d plans fit", fitted)
+		}
+		if lacking == 0 && c.host == 1 {
+			t.Error("nothing is known to lack memory")
 		}
 	}
 }

@@ -27,22 +27,8 @@ func (p *problem) bytesPerElement(r residency) (weight, grad, state float64) {
 // because arithmetic and updates alone take longer: one after the other or, where updates may be left to the
 // next step, side by side.
 func (p *problem) hopeless(b int, r residency, found shortlist) bool {
-	var need [device.NumTiers]float64
-	n, frozen := p.trained, p.frozen
-	weight, grad, state := p.bytesPerElement(r)
-	need[r.weights] += (n + frozen) * weight
-	if r.state == device.DeviceTier {
-		need[r.grads] += n * grad
-	}
-	need[r.state] += n * state
-	if over := need[device.HostTier] - float64(p.machine.Capacity[device.HostTier]); over > 0 && !p.req.Pins.placesChunks() {
-		need[device.HostTier] -= over // chunks may stay on the device
-		need[device.DeviceTier] += over
-	}
-	for t := range need {
-		if need[t] > float64(p.machine.Capacity[t]) {
-			return true
-		}
+	if p.leastLack(r) > 0 {
+		return true
 	}
 	if len(found) == 0 {
 		return false
@@ -53,6 +39,54 @@ func (p *problem) hopeless(b int, r residency, found shortlist) bool {
 		least = max(arithmetic, update)
 	}
 	return least > found[0].Seconds()
+}
+
+// leastLack returns a lower bound on the bytes by which a placement exceeds the tiers, summed over these, whatever else
+// is chosen: what parameters, gradients that wait for their norm, and optimizer state take.
+func (p *problem) leastLack(r residency) (lack float64) {
+	var need [device.NumTiers]float64
+	n, frozen := p.trained, p.frozen
+	weight, grad, state := p.bytesPerElement(r)
+	need[r.weights] += (n + frozen) * weight
+	switch {
+	case r.state == device.DeviceTier || r.grads == device.HostTier && p.req.Options.Clip > 0:
+		need[r.grads] += n * grad
+	case p.req.Options.Clip > 0 && !p.req.Pins.placesChunks(): // they wait on the device or, once complete, on the host
+		need[device.HostTier] += n * grad
+	default: // updates use gradients up as they come
+	}
+	need[r.state] += n * state
+	if over := need[device.HostTier] - float64(p.machine.Capacity[device.HostTier]); over > 0 && !p.req.Pins.placesChunks() {
+		need[device.HostTier] -= over // chunks may stay on the device
+		need[device.DeviceTier] += over
+	}
+	for t := range need {
+		lack += max(need[t]-float64(p.machine.Capacity[t]), 0)
+	}
+	return lack
+}
+
+// MayFit reports whether bounds leave it open that a plan fits. It takes no time, since nothing is lowered.
+func MayFit(req *Request, m *Machine) bool {
+	p := newProblem(req, m)
+	for _, r := range p.placements {
+		if req.Pins.allow(r) && p.leastLack(r) == 0 {
+			return true
+		}
+	}
+	if p.ranks == 1 {
+		return false
+	}
+	// Pipelines hold everything once, in all ranks together.
+	need := (p.trained+p.frozen)*float64(p.graph.DType.Size()) + p.trained*float64(plan.StateBytes(req.Optimizer, req.State, p.graph.DType))
+	if req.Options.Clip > 0 {
+		need += p.trained * float64(graph.F32.Size())
+	}
+	var have float64
+	for _, n := range m.Capacity {
+		have += float64(n)
+	}
+	return need <= have*float64(p.ranks)
 }
 
 // bytesPlaced returns the bytes of a tier that a placement gives to parameters, gradients and optimizer

@@ -44,11 +44,7 @@ func newEnumeration(p *problem, found shortlist, of aim) *enumeration {
 
 // tryAll tries all outer decisions, until the effort is spent.
 func (e *enumeration) tryAll(ctx context.Context) error {
-	effort := enough / 2
-	if e.p.req.Sketch {
-		effort = enough / 8
-	}
-	e.p.told.begin(effort)
+	e.p.told.begin(enough / 2)
 	for kind := range 2 { // micro-batches one at a time first: the cost of judging these does not grow with the batch
 		for _, b := range e.p.microBatches() {
 			groups := e.p.groups(b)
@@ -114,8 +110,14 @@ func (e *enumeration) tryPlacements(ctx context.Context, ch choice) error {
 	return nil
 }
 
-// tired reports whether there is a plan and the effort is spent.
-func (e *enumeration) tired() bool { return len(e.found) > 0 && e.p.told.exhausted() }
+// tired reports whether there is a plan and the effort is spent. A sketch spends some more without one, not all.
+func (e *enumeration) tired() bool {
+	const patience = 4
+	if len(e.found) == 0 {
+		return e.p.req.Sketch && e.p.told.overdue(patience)
+	}
+	return e.p.told.exhausted()
+}
 
 // needless reports whether a placement can win nothing with these micro-batches.
 func (e *enumeration) needless(ch choice) bool {
@@ -167,7 +169,14 @@ func (e *enumeration) tryLadders(ctx context.Context, ch choice, ladders []ladde
 // climbLadder returns the candidate with the first activation policy of a ladder that
 // fits, in the first style where one does; nil if none fits.
 func (e *enumeration) climbLadder(ctx context.Context, ch choice, l ladder) (*Candidate, error) {
-	for _, ch.st = range e.p.styles(e.of, ch.b, ch.r) {
+	styles := e.p.styles(e.of, ch.b, ch.r)
+	if len(e.found) == 0 { // memory may be so short that no style helps: ask the most frugal one first
+		ch.st = styles[len(styles)-1]
+		if fit, err := e.firstRung(ctx, ch, l); err != nil || fit == nil {
+			return nil, err
+		}
+	}
+	for _, ch.st = range styles {
 		fit, err := e.firstRung(ctx, ch, l)
 		if err != nil {
 			return nil, err

@@ -1,5 +1,7 @@
 package search
 
+import "github.com/athanor-llm/athanor/graph"
+
 // logitShare is the inverse of the share of the device's memory that logits may take.
 const logitShare = 16
 
@@ -30,4 +32,11 @@ func (r *Request) fewerRows(rows int) int {
 		}
 	}
 	return rows
+}
+
+// logitsMatter reports whether logits of so many rows take enough of the device's memory for fewer to be tried: a step of
+// many small heads is long to lower.
+func (r *Request) logitsMatter(rows int, memory int64) bool {
+	const little = 256 // of the memory
+	return int64(rows)*int64(r.Graph.Model.Vocab)*graph.F32.Size() > memory/little
 }

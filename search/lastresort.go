@@ -51,9 +51,14 @@ func frugalestUniform(ctx context.Context, p *problem) (frugal *Candidate, err e
 	b := slices.Min(p.microBatches())
 	group := slices.Min(p.groups(b))
 	ladders := p.ladders(choice{b: b, group: group})
-	for _, r := range p.placements {
+	nearest := slices.Clone(p.placements)
+	slices.SortStableFunc(nearest, func(a, b residency) int { return cmp.Compare(p.leastLack(a), p.leastLack(b)) })
+	for _, r := range nearest {
 		if !p.req.Pins.allow(r) || r.state == device.DiskTier && p.machine.Capacity[device.DiskTier] == 0 {
 			continue
+		}
+		if frugal != nil && p.leastLack(r) >= float64(p.lack(frugal)) {
+			break
 		}
 		for _, st := range p.styles(fastestPlan, b, r) {
 			for _, level := range [][]plan.Retention{ladders[0][0], ladders[0][len(ladders[0])-1]} {

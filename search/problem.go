@@ -30,7 +30,7 @@ type problem struct {
 func newProblem(req *Request, m *Machine) *problem {
 	g, ranks := req.Graph, max(req.Ranks, 1)
 	p := &problem{req: req, machine: m, graph: g, prices: prices{req, m}, ranks: ranks, batch: req.GlobalBatch / ranks,
-		placements: residenciesOf(ranks), census: newCensus(g), told: &recorder{}, growths: growths{}, refused: map[string]Candidate{}}
+		placements: residenciesOf(ranks), census: newCensus(g), told: &recorder{sketch: req.Sketch}, growths: growths{}, refused: map[string]Candidate{}}
 	for i, param := range g.Params {
 		if n := float64(g.Stored(i).Elems()); param.Frozen {
 			p.frozen += n
@@ -101,7 +101,7 @@ func (p *problem) styles(of aim, b int, r residency) []style {
 	head := p.req.Head(rows, p.machine.Capacity[device.DeviceTier])
 	const blocks = 1024 // per micro-batch, at most: a million tokens would otherwise make a long program
 	frugal := head
-	for frugal > max(32, rows/blocks) && p.req.fewerRows(frugal) < frugal {
+	for frugal > max(32, rows/blocks) && p.req.fewerRows(frugal) < frugal && (of != fastestPlan || p.req.logitsMatter(frugal, p.machine.Capacity[device.DeviceTier])) {
 		frugal = p.req.fewerRows(frugal)
 	}
 	list := []style{{head, 1 << 62, 1, 1}, {frugal, 1 << 62, 0, 1}, {frugal, 1, 0, 1}}

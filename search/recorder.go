@@ -4,10 +4,12 @@ package search
 // only when a search stops looking.
 type recorder struct {
 	progress  func(string) // for the user; may be nil
-	evaluated int          // candidates lowered
-	lowered   int          // instructions of plans without pipelines
-	allowed   int          // bound on lowered in the present stage
-	pipelined int          // instructions of pipelines
+	sketch    bool
+	evaluated int // candidates lowered
+	lowered   int // instructions of plans without pipelines
+	began     int // lowered before the present stage
+	allowed   int // bound on lowered in the present stage
+	pipelined int // instructions of pipelines
 }
 
 // enough is some seconds' work, in instructions lowered. Once there is a plan, the enumeration may take half of that,
@@ -22,8 +24,17 @@ func (r *recorder) say(text string) {
 	}
 }
 
-// begin allows that many more instructions to be lowered, whatever earlier stages have left.
-func (r *recorder) begin(instructions int) { r.allowed = r.lowered + instructions }
+// begin allows that many more instructions to be lowered, whatever earlier stages have left; in a sketch, a part of them.
+func (r *recorder) begin(instructions int) {
+	const sketched = 3
+	if r.sketch {
+		instructions /= sketched
+	}
+	r.began, r.allowed = r.lowered, r.lowered+instructions
+}
+
+// overdue reports whether so many times as much has been lowered.
+func (r *recorder) overdue(times int) bool { return r.lowered > r.began+times*(r.allowed-r.began) }
 
 // exhausted reports whether as much has been lowered as the present stage may lower.
 func (r *recorder) exhausted() bool { return r.lowered > r.allowed }

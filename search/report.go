@@ -11,6 +11,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/size"
+	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 )
@@ -134,6 +135,7 @@ type Report struct {
 	Layers     []Layers     `json:"activations,omitempty"`
 	RunnersUp  []RunnerUp   `json:"runners_up,omitzero"`
 	WhatIfs    []WhatIf     `json:"what_if,omitempty"`
+	Quicker    *WhatIf      `json:"quicker,omitempty"` // keys that make it much faster, with other results
 	Candidates int          `json:"candidates,omitempty"`
 	Largest    []Largest    `json:"largest,omitempty"`
 	Hint       string       `json:"hint,omitempty"`
@@ -153,30 +155,58 @@ type RunnerUp struct {
 
 // WhatIf is the effect of another machine, or of another run.
 type WhatIf struct {
-	Change  string  `json:"change"`                 // in words
-	Set     string  `json:"set,omitempty"`          // configuration overrides that make this change, if there are any
-	Seconds float64 `json:"step_seconds,omitempty"` // 0: nothing fits there either, or nothing was found in time
-	Gain    float64 `json:"gain,omitempty"`         // ratio to the seconds that are predicted now, minus 1; 0 where nothing fits now
-	Brings  string  `json:"brings"`                 // what the plan does differently, or why there is none
+	Change    string  `json:"change"`                      // in words
+	Set       string  `json:"set,omitempty"`               // configuration overrides that make this change, if there are any
+	Price     string  `json:"price,omitempty"`             // what else they change about the run, whose results are others
+	Seconds   float64 `json:"step_seconds,omitempty"`      // 0: nothing fits there either
+	AtMost    bool    `json:"at_most,omitempty"`           // Seconds is a bound, since not all plans were looked at
+	TokenRate float64 `json:"tokens_per_second,omitempty"` // with these Seconds
+	Gain      float64 `json:"gain,omitempty"`              // ratio to the seconds per token that are predicted now, minus 1; 0 where nothing fits now
+	Brings    string  `json:"brings"`                      // what the plan does differently, or why there is none
 }
 
-// WriteWhatIfs prints what-ifs as a table. fits says whether a plan fits now.
-func WriteWhatIfs(w io.Writer, list []WhatIf, fits bool) error {
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+// WhatIfText describes what-ifs, a line each: how fast, and with what. fits says whether a plan fits now.
+func WhatIfText(list []WhatIf, fits bool) string {
+	var b strings.Builder
 	for _, x := range list {
-		seconds, gain := "-", ""
+		var how string
 		if x.Seconds > 0 {
-			seconds = fmt.Sprintf("%.4g s", x.Seconds)
+			most := ""
+			if x.AtMost {
+				most = "at most "
+			}
+			how = fmt.Sprintf("%s%.4g s", most, x.Seconds)
+		} else {
+			how = "-"
 		}
-		if x.Seconds > 0 && fits {
-			gain = fmt.Sprintf("%+.1f %%", 100*x.Gain)
+		fmt.Fprintf(&b, "  %16s", how)
+		if fits {
+			gain := ""
+			if x.Seconds > 0 {
+				gain = fmt.Sprintf("%+.1f %%", 100*x.Gain)
+			}
+			fmt.Fprintf(&b, "  %8s", gain)
 		}
-		if x.Set != "" && !fits {
-			x.Change += " (" + x.Set + ")"
+		rate := ""
+		if x.TokenRate > 0 {
+			rate = stat.Number(x.TokenRate, 0) + " tokens/s"
 		}
-		fmt.Fprintf(tw, "  with %s\t%s\t%s\t%s\n", x.Change, seconds, gain, x.Brings)
+		fmt.Fprintf(&b, "  %18s  %s\n", rate, x.words())
 	}
-	return tw.Flush()
+	return b.String()
+}
+
+// words says what is changed and what that brings; of a run with other results, what they cost.
+func (x *WhatIf) words() string {
+	switch {
+	case x.Price != "" && x.Seconds > 0:
+		return x.Set + ": other results, " + x.Price
+	case x.Price != "":
+		return x.Set + ": " + x.Brings
+	case x.Set != "":
+		return fmt.Sprintf("%s (%s): %s", x.Change, x.Set, x.Brings)
+	}
+	return x.Change + ": " + x.Brings
 }
 
 // NewReport reports the result of a search. tokens and flops (of the model) are per

@@ -42,8 +42,9 @@ type Request struct {
 	// HeadUnit must divide the number of tokens that the head processes at a time if the device's sums can be
 	// cut only at multiples of it; 0: they can be cut anywhere.
 	HeadUnit int
-	// Sketch asks for a good plan in a small part of the time, instead of the fastest: what the enumeration finds, which
-	// no stage improves. By prediction the fastest plan takes no longer, but for what preferThrifty allows.
+	// Sketch asks for a good plan in a small part of the time, instead of the fastest: what the enumeration finds soon,
+	// with memory divided but nothing else improved. By prediction the fastest plan takes no longer, but for what
+	// preferThrifty allows. Where only few plans fit, it may find none, which is then said to be a misfit.
 	Sketch bool
 }
 

@@ -12,7 +12,7 @@ import (
 
 // improvements are the stages that follow the enumeration, as long as there is a plan.
 var improvements = []namedStage{
-	{"memory", divideMemory, false},
+	{"memory", divideMemory, true},
 	{"activations", refineActivations, false},
 	{"whole steps", lengthenSteps, true},
 }

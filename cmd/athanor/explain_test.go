@@ -23,6 +23,9 @@ func written(t *testing.T, path string, h *hardware.Hardware) string {
 	return path
 }
 
+// thrifty is how much slower a plan may be for using links less.
+const thrifty = 1.005
+
 // TestWhatIfs: what --explain says of another machine is what plan says there, and
 // never worse than the present plan.
 func TestWhatIfs(t *testing.T) {
@@ -59,21 +62,26 @@ func TestWhatIfs(t *testing.T) {
 		seen := map[string]bool{}
 		for _, w := range now.WhatIfs {
 			seen[w.Change] = true
-			if w.Seconds > now.Seconds || w.Seconds <= 0 || w.Brings == "" {
+			if w.Brings == "" || w.Price == "" && (w.Seconds > now.Seconds || w.Seconds <= 0) {
 				t.Errorf("%s: with %s %v s, now %v s (%s)", c.args, w.Change, w.Seconds, now.Seconds, w.Brings)
 			}
-			change := w.Set
-			if change == "" {
-				change = others[w.Change]
+			if w.Seconds == 0 {
+				continue
 			}
-			on := append(args, change)
+			change := strings.Fields(w.Set)
+			if w.Set == "" {
+				change = []string{others[w.Change]}
+			}
+			on := append(args, change...)
 			if strings.Contains(w.Set, "limits.device") && !strings.Contains(c.args, "limits.device") {
 				continue // more than there is, which no limit can express
 			}
 			var there search.Report
 			call(on...).must(t, 0).into(t, &there)
-			// Where the plan stays what it is, a search that does not know it may end in another local optimum.
-			if kept := w.Brings == "the same plan"; there.Seconds != w.Seconds && !(kept && there.Seconds > w.Seconds && there.Seconds < 1.02*w.Seconds) {
+			// Where the plan stays what it is, a search that does not know it may end in another local optimum. Of what was
+			// only sketched, a bound is said.
+			kept := w.Brings == "the same plan"
+			if there.Seconds != w.Seconds && !(kept && there.Seconds > w.Seconds && there.Seconds < 1.02*w.Seconds) && !(w.AtMost && there.Seconds < thrifty*w.Seconds) {
 				t.Errorf("%s: with %s %v s, but plan says %v s (%s)", c.args, w.Change, w.Seconds, there.Seconds, w.Brings)
 			}
 		}
@@ -84,15 +92,14 @@ func TestWhatIfs(t *testing.T) {
 		}
 	}
 	r := call("plan", file, name, "limits.device=200KiB", "--explain").must(t, 0)
-	for _, w := range []string{"what if:", "with +50.0 KiB of device memory", " %  "} {
+	for _, w := range []string{"what if, ", "+50.0 KiB of device memory", " %  ", "tokens/s", "other results"} {
 		if !strings.Contains(r.stdout, w) {
 			t.Errorf("no %q in\n%s", w, r.stdout)
 		}
 	}
 }
 
-// TestRemedies: where nothing fits, --explain says what would: each time is that of
-// the plan with those overrides.
+// TestRemedies: where nothing fits, it is said what would: the plan with those overrides takes at most that time.
 func TestRemedies(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	_, file := tiny(t)
@@ -110,8 +117,8 @@ func TestRemedies(t *testing.T) {
 			fit++
 			var there search.Report
 			call(on...).must(t, 0).into(t, &there)
-			if there.Seconds != w.Seconds {
-				t.Errorf("%s: with %s %v s, but plan says %v s", short, w.Change, w.Seconds, there.Seconds)
+			if there.Seconds > thrifty*w.Seconds {
+				t.Errorf("%s: with %s at most %v s, but plan says %v s", short, w.Change, w.Seconds, there.Seconds)
 			}
 		}
 		if fit == 0 {

@@ -103,13 +103,15 @@ func (v *planCmd) Run(c *cli.Context) error {
 	if err == nil && p.report.Wear.Soon() {
 		say("planning without the disk, which this plan wears")
 		p.report.Wear.Spared, err = p.task().Spare(ctx, p.result.Best)
+	} else if err == nil && v.Policy == "" && !v.Explain {
+		p.report.Quicker, err = p.task().Quicker(ctx, p.result.Best)
 	}
 	show.Done()
 	p.sayBusy(c)
 	say = func(string) {} // what follows prints its own lines
 	var misfit *search.Misfit
 	if errors.As(err, &misfit) {
-		return errors.Join(v.misfit(ctx, c, p, misfit, find), err)
+		return errors.Join(v.misfit(ctx, c, p, misfit), err)
 	}
 	if err != nil {
 		return err
@@ -162,13 +164,16 @@ func (v *planCmd) report(ctx stdctx.Context, c *cli.Context, p *planned, find pl
 	return nil
 }
 
-// misfit prints why nothing fits, and what would help.
-func (v *planCmd) misfit(ctx stdctx.Context, c *cli.Context, p *planned, why *search.Misfit, find planner.Planner) (err error) {
+// misfit prints why nothing fits, and what would: without --explain, not what would not.
+func (v *planCmd) misfit(ctx stdctx.Context, c *cli.Context, p *planned, why *search.Misfit) error {
 	report := search.MisfitReport(why)
+	show := cli.NewStatus(c.Stderr)
+	list, err := p.task().Remedies(ctx, why, show.Say)
+	show.Done()
 	if v.Explain {
-		show := cli.NewStatus(c.Stderr)
-		report.WhatIfs, err = p.task().Remedies(ctx, why, find, show.Say)
-		show.Done()
+		report.WhatIfs = list
+	} else {
+		report.WhatIfs = slices.DeleteFunc(list, func(w search.WhatIf) bool { return w.Seconds == 0 })
 	}
 	if c.JSON {
 		return errors.Join(err, c.Print(report))
@@ -176,7 +181,11 @@ func (v *planCmd) misfit(ctx stdctx.Context, c *cli.Context, p *planned, why *se
 	for _, l := range report.Largest {
 		fmt.Fprintf(c.Stderr, "%12s  %s on the %s\n", size.Format(l.Bytes), l.Class, l.Tier)
 	}
-	return errors.Join(err, search.WriteWhatIfs(c.Stdout, report.WhatIfs, false))
+	if len(report.WhatIfs) > 0 {
+		fmt.Fprintln(c.Stdout, "what if, seconds per step:")
+		c.Text(search.WhatIfText(report.WhatIfs, false))
+	}
+	return err
 }
 
 // maxSequence prints the longest sequence that fits.
@@ -221,6 +230,9 @@ func (p *planned) print(c *cli.Context) {
 	if p.report.Wear.Soon() {
 		c.Text(p.report.Wear.Warning() + "\n")
 	}
+	if q := p.report.Quicker; q != nil {
+		c.Text(fmt.Sprintf("hint: much of the step waits for copies; with %s it takes at most %.4g s (%+.0f %%), with other results: %s\n", q.Set, q.Seconds, 100*q.Gain, q.Price))
+	}
 	c.Text("plan: " + search.Describe(best))
 	if d := p.setup.Graph.Documents; d != nil {
 		c.Text(fmt.Sprintf("documents: a token sees only its own; on average that costs as much as documents of %d tokens\n", d.Length))
@@ -244,8 +256,8 @@ func (p *planned) explain(c *cli.Context) {
 		c.Text(fmt.Sprintf("  %+6.1f %%  %10.4g s  %10s of device memory  %s (idle for %.0f %% of the step, recomputes for %.0f %%%s)\n",
 			100*(r.Seconds/p.report.Seconds-1), r.Seconds, size.Format(r.Device), r.Label, 100*r.Idle, 100*r.Repeated, tried(r.Tried)))
 	}
-	fmt.Fprintln(c.Stdout, "what if:")
-	search.WriteWhatIfs(c.Stdout, p.report.WhatIfs, true)
+	fmt.Fprintln(c.Stdout, "what if, seconds per step:")
+	c.Text(search.WhatIfText(p.report.WhatIfs, true))
 }
 
 // tried formats a plan's time in trials, if any.
