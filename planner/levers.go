@@ -112,7 +112,7 @@ func (t *Task) pull(l lever) *supposition {
 	if err != nil {
 		return nil
 	}
-	return &supposition{WhatIf: search.WhatIf{Change: l.name, Set: l.set, Price: l.price}, Task: Task{t.Machine.Suppose(), g, spec}}
+	return &supposition{WhatIf: search.WhatIf{Change: l.name, Set: l.set, Price: l.price}, Task: Task{Machine: t.Machine.Suppose(), Graph: g, Spec: spec}}
 }
 
 // pullEach returns the task with each of the levers that it has.

@@ -144,7 +144,7 @@ func long(m *machine.Machine, spec *job.Spec, at AtLength, n int) (*search.Reque
 	if err != nil {
 		return nil, err
 	}
-	t := &Task{m, g, longer}
+	t := &Task{Machine: m, Graph: g, Spec: longer}
 	req := t.Request()
 	req.Pins, err = t.pins()
 	return req, err

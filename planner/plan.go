@@ -24,6 +24,7 @@ type Task struct {
 	Machine *machine.Machine
 	Graph   *graph.Graph
 	Spec    *job.Spec
+	Enough  <-chan struct{} // see search.Request; nil: never
 }
 
 // Plan searches for the fastest plan that fits this machine, or evaluates the

@@ -31,7 +31,7 @@ func TestTimed(t *testing.T) {
 	check(t, err)
 	m, err := machine.Find(spec.Machine(), func(string) {})
 	check(t, err)
-	r, err := (&Task{m, g, spec}).PlanBy(t.Context(), "zero-3")
+	r, err := (&Task{Machine: m, Graph: g, Spec: spec}).PlanBy(t.Context(), "zero-3")
 	check(t, err)
 	for i := range r.Best.Program.Instrs {
 		call := r.Best.Program.Call(i)
@@ -59,7 +59,7 @@ func TestOptimizer(t *testing.T) {
 		check(t, err)
 		m, err := machine.Describe(spec.Machine(), func(string) {})
 		check(t, err)
-		task := &Task{m, g, spec}
+		task := &Task{Machine: m, Graph: g, Spec: spec}
 		r, err := task.PlanAny(t.Context(), func(string) {})
 		check(t, err)
 		by, err := task.PlanBy(t.Context(), "zero-3")
@@ -76,7 +76,7 @@ func TestOptimizer(t *testing.T) {
 		c.Plan, c.Optimizer = config.Plan{File: file}, ((o + 1) % optimizer.NumOptimizers).String()
 		other, err := job.Settle(config.ToPlan, &c, func(string) {})
 		check(t, err)
-		if _, err := (&Task{m, g, other}).Plan(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "its updates are by "+o.String()) {
+		if _, err := (&Task{Machine: m, Graph: g, Spec: other}).Plan(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "its updates are by "+o.String()) {
 			t.Errorf("a plan for %v with %s: %v", o, c.Optimizer, err)
 		}
 	}

@@ -29,7 +29,9 @@ func (t *Task) planAny(ctx context.Context, note func(string), sketch bool) (*se
 		if i > 0 {
 			note("optimizer_state " + state.String())
 		}
-		r, err := (&Task{t.Machine, t.Graph, t.Spec.WithState(state)}).plan(ctx, note, sketch)
+		one := *t
+		one.Spec = t.Spec.WithState(state)
+		r, err := one.plan(ctx, note, sketch)
 		if err == nil || !errors.Is(err, search.ErrDoesNotFit) {
 			return r, err
 		}

@@ -24,7 +24,7 @@ func (t *Task) Spare(ctx context.Context, now *search.Candidate) (*search.WhatIf
 	const without = "limits.disk=none"
 	dry := t.Machine.Suppose()
 	dry.Capacity[device.DiskTier] = 0
-	alone := &Task{dry, t.Graph, t.Spec}
+	alone := &Task{Machine: dry, Graph: t.Graph, Spec: t.Spec}
 	list := []*supposition{{WhatIf: search.WhatIf{Set: without}, Task: *alone}}
 	if all := economise(t.Spec); len(all) > 0 {
 		if w := alone.pull(all[len(all)-1]); w != nil {

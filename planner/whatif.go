@@ -184,7 +184,7 @@ func amount(have int64) int64 {
 func (t *Task) changes(best *search.Candidate) (list []*supposition) {
 	m := t.Machine
 	add := func(change, set string, on *machine.Machine) {
-		list = append(list, &supposition{WhatIf: search.WhatIf{Change: change, Set: set}, Task: Task{on, t.Graph, t.Spec}})
+		list = append(list, &supposition{WhatIf: search.WhatIf{Change: change, Set: set}, Task: Task{Machine: on, Graph: t.Graph, Spec: t.Spec}})
 	}
 	need := best.Needs()
 	more := amount(m.Capacity[device.DeviceTier])
@@ -223,7 +223,7 @@ func (t *Task) remedies(why *search.Misfit) (list []*supposition) {
 		if len(all) == 0 {
 			continue
 		}
-		w := &supposition{WhatIf: search.WhatIf{Change: name, Set: strings.Join(all, " ")}, Task: Task{on, t.Graph, t.Spec}}
+		w := &supposition{WhatIf: search.WhatIf{Change: name, Set: strings.Join(all, " ")}, Task: Task{Machine: on, Graph: t.Graph, Spec: t.Spec}}
 		if frugal := *why.Frugal; i == 0 && frugal.Time(ForSearch(on)) == nil {
 			w.take(&frugal, frugal.Label)
 			w.AtMost = true

@@ -99,7 +99,7 @@ func tryPatterns(ctx context.Context, p *problem, found shortlist, base *Candida
 	if r.needless(found) {
 		return base, nil
 	}
-	p.told.say(fmt.Sprintf("planning: which activations wait on the host in %s", base.Label))
+	p.told.say(fmt.Sprintf("%s: which activations wait on the host in %s", planning, base.Label), found)
 	err := r.patterns(ctx)
 	return r.best, err
 }

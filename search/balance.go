@@ -52,7 +52,7 @@ func race(ctx context.Context, p *problem, found shortlist, field []*balancing) 
 			if p.told.exhausted() {
 				break
 			}
-			p.told.say("planning: dividing the memory of " + b.best.Label)
+			p.told.say(planning+": dividing the memory of "+b.best.Label, found)
 			start := b.best
 			more, err := b.divide(ctx, round)
 			if err != nil {

@@ -149,7 +149,7 @@ func (f arrangement) hopelessness() float64 {
 
 // tryLadders looks for the best inner decisions for given outer ones; nil if none fits.
 func (e *enumeration) tryLadders(ctx context.Context, ch choice, ladders []ladder) (*Candidate, error) {
-	e.p.told.say(fmt.Sprintf("planning: micro-batch %d, group %d, %s", ch.b, ch.group, ch.r.label))
+	e.p.told.say(fmt.Sprintf("%s: micro-batch %d, group %d, %s", planning, ch.b, ch.group, ch.r.label), e.found)
 	var best *Candidate
 	for _, l := range ladders {
 		c, err := e.climbLadder(ctx, ch, l)

@@ -38,7 +38,7 @@ func measureFastest(_ context.Context, p *problem, found shortlist) (shortlist, 
 
 // measure times a candidate's operators.
 func measure(p *problem, c *Candidate) error {
-	p.told.say("timing the operators of: " + c.Label)
+	p.told.say("timing the operators of: "+c.Label, nil)
 	return p.machine.Measure(c)
 }
 

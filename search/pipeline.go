@@ -143,7 +143,7 @@ func tasksOf(ctx context.Context, known *estimates, found shortlist, every bool)
 		if p.ranks%depth != 0 || pin != 0 && pin != depth {
 			continue
 		}
-		p.told.say(fmt.Sprintf("planning: pipelines of %d ranks", depth))
+		p.told.say(fmt.Sprintf("%s: pipelines of %d ranks", planning, depth), found)
 		for _, sh := range shapesOf(known, depth, found) {
 			if err := ctx.Err(); err != nil {
 				return nil, err
@@ -159,13 +159,13 @@ func tasksOf(ctx context.Context, known *estimates, found shortlist, every bool)
 func tryTasks(ctx context.Context, p *problem, found shortlist, tasks []*task, of aim) (shortlist, error) {
 	fruitless := 0
 	for _, t := range tasks {
-		if len(found) > 0 && (of != fastestPlan || p.told.pipelined > min(effort*p.ranks, mostEffort) || fruitless > patience) {
+		if len(found) > 0 && (of != fastestPlan || p.told.pipelined > min(effort*p.ranks, mostEffort) || fruitless > patience || p.told.cut()) {
 			break
 		}
 		if found.beats(t.bound) || found.beats(t.estimate/slack) {
 			continue
 		}
-		p.told.say("planning: " + t.label())
+		p.told.say(planning+": "+t.label(), found)
 		fruitless++
 		c, err := t.lowerRoomiest(ctx, of)
 		if err != nil {

@@ -1,15 +1,21 @@
 package search
 
+import (
+	"fmt"
+	"strings"
+)
+
 // recorder tells what a search does, and counts what it has done and how much more it may do. It decides no plan:
 // only when a search stops looking.
 type recorder struct {
 	progress  func(string) // for the user; may be nil
 	sketch    bool
-	evaluated int // candidates lowered
-	lowered   int // instructions of plans without pipelines
-	began     int // lowered before the present stage
-	allowed   int // bound on lowered in the present stage
-	pipelined int // instructions of pipelines
+	enough    <-chan struct{} // see Request.Enough
+	evaluated int             // candidates lowered
+	lowered   int             // instructions of plans without pipelines
+	began     int             // lowered before the present stage
+	allowed   int             // bound on lowered in the present stage
+	pipelined int             // instructions of pipelines
 }
 
 // enough is some seconds' work, in instructions lowered. Once there is a plan, the enumeration may take half of that,
@@ -17,11 +23,20 @@ type recorder struct {
 // in each.
 const enough = 3_000_000
 
-// say tells the user what is being done.
-func (r *recorder) say(text string) {
-	if r.progress != nil {
-		r.progress(text)
+// planning is what the user is told while nothing else is done than looking for plans.
+const planning = "planning"
+
+// say tells the user what is being done and, beside words about planning, how good the best plan so far is.
+func (r *recorder) say(text string, found shortlist) {
+	if r.progress == nil {
+		return
 	}
+	if best := found.fastest(); best != nil {
+		if what, more := strings.CutPrefix(text, planning+": "); more {
+			text = fmt.Sprintf("%s: %.4g s a step so far, %s", planning, best.Seconds(), what)
+		}
+	}
+	r.progress(text)
 }
 
 // begin allows that many more instructions to be lowered, whatever earlier stages have left; in a sketch, a part of them.
@@ -36,5 +51,15 @@ func (r *recorder) begin(instructions int) {
 // overdue reports whether so many times as much has been lowered.
 func (r *recorder) overdue(times int) bool { return r.lowered > r.began+times*(r.allowed-r.began) }
 
-// exhausted reports whether as much has been lowered as the present stage may lower.
-func (r *recorder) exhausted() bool { return r.lowered > r.allowed }
+// exhausted reports whether as much has been lowered as the present stage may lower, or the user has had enough.
+func (r *recorder) exhausted() bool { return r.lowered > r.allowed || r.cut() }
+
+// cut reports whether the user has had enough.
+func (r *recorder) cut() bool {
+	select {
+	case <-r.enough:
+		return true
+	default:
+		return false
+	}
+}

@@ -137,6 +137,7 @@ type Report struct {
 	WhatIfs    []WhatIf     `json:"what_if,omitempty"`
 	Quicker    *WhatIf      `json:"quicker,omitempty"` // keys that make it much faster, with other results
 	Candidates int          `json:"candidates,omitempty"`
+	Cut        bool         `json:"cut_short,omitempty"` // the search was interrupted: a longer one may find a faster plan
 	Largest    []Largest    `json:"largest,omitempty"`
 	Hint       string       `json:"hint,omitempty"`
 }
@@ -223,7 +224,7 @@ func NewReport(g *graph.Graph, r *Result, tokens int, flops, peak float64) *Repo
 	peaks, bounds, capacity, traffic := ByTier(height...), ByTier(bound...), ByTier(limit...), MovedTraffic(moved...)
 	rep := &Report{
 		Fits: true, Seconds: sec, Tried: b.Tried, TokenRate: float64(tokens) / sec, MFU: flops / sec / peak, Ranks: b.Plan.Ranks,
-		Peaks: &peaks, Bounds: &bounds, Capacity: &capacity, Bytes: &traffic, Plan: b.Plan, PlanHash: b.Plan.Hash(), Candidates: r.Evaluated,
+		Peaks: &peaks, Bounds: &bounds, Capacity: &capacity, Bytes: &traffic, Plan: b.Plan, PlanHash: b.Plan.Hash(), Candidates: r.Evaluated, Cut: r.Cut,
 		RunnersUp: []RunnerUp{}, Layers: Activations(g, b),
 	}
 	for _, c := range r.RunnersUp {

@@ -46,6 +46,8 @@ type Request struct {
 	// with memory divided but nothing else improved. By prediction the fastest plan takes no longer, but for what
 	// preferThrifty allows. Where only few plans fit, it may find none, which is then said to be a misfit.
 	Sketch bool
+	// Enough, once it is closed, ends the search with the best plan so far, as soon as there is one; nil: never.
+	Enough <-chan struct{}
 }
 
 // Pins are decisions that the user has made; zero values leave them to the search.

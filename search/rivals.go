@@ -49,7 +49,7 @@ func addRivals(ctx context.Context, p *problem, found shortlist) (shortlist, err
 		if !p.admits(r.Plan) {
 			continue
 		}
-		p.told.say("planning: plans of other systems")
+		p.told.say(planning+": plans of other systems", found)
 		c, err := Evaluate(ctx, p.req, r.Plan, p.machine, r.label())
 		if ctx.Err() != nil {
 			return nil, ctx.Err()

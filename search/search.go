@@ -86,7 +86,7 @@ var stageOrder = []struct{ before, after, why string }{
 func Search(ctx context.Context, req *Request, m *Machine, progress func(string)) (*Result, error) {
 	p := newProblem(req, m)
 	p.told.progress = progress
-	p.told.say("planning")
+	p.told.say(planning, nil)
 	var found shortlist
 	for _, s := range stages {
 		if req.Sketch && !s.sketch {
@@ -98,7 +98,7 @@ func Search(ctx context.Context, req *Request, m *Machine, progress func(string)
 		}
 	}
 	r := found.result()
-	r.Evaluated = p.told.evaluated
+	r.Evaluated, r.Cut = p.told.evaluated, p.told.cut()
 	return r, r.Best.draw()
 }
 
@@ -107,6 +107,7 @@ type Result struct {
 	Best      *Candidate
 	RunnersUp []*Candidate // the best of other kinds, fastest first, as predicted
 	Evaluated int          // candidates lowered
+	Cut       bool         // the user had enough before the search ended
 }
 
 // Fastest returns the least predicted time. It is the best plan's unless trials

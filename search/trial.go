@@ -103,7 +103,7 @@ func runRounds(ctx context.Context, told *recorder, t Trials, list []*Candidate,
 		left[i] = i
 	}
 	for n, margin := range trialMargins {
-		told.say(fmt.Sprintf("trying %d plans, round %d", len(left), n+1))
+		told.say(fmt.Sprintf("trying %d plans, round %d", len(left), n+1), nil)
 		done, err := runRound(ctx, t, list, left, end)
 		if err != nil {
 			return nil, err

@@ -99,7 +99,10 @@ func (v *planCmd) Run(c *cli.Context) error {
 	if err := p.findMachine(c, machine.Describe); err != nil {
 		return err
 	}
+	var stop func()
+	p.enough, stop = untilInterrupt()
 	err = p.makePlan(ctx, find)
+	stop()
 	if err == nil && p.report.Wear.Soon() {
 		say("planning without the disk, which this plan wears")
 		p.report.Wear.Spared, err = p.task().Spare(ctx, p.result.Best)
@@ -108,6 +111,9 @@ func (v *planCmd) Run(c *cli.Context) error {
 	}
 	show.Done()
 	p.sayBusy(c)
+	if err == nil && p.result.Cut {
+		c.Note("interrupted: this is the best plan so far, and a longer search may find a faster one")
+	}
 	say = func(string) {} // what follows prints its own lines
 	var misfit *search.Misfit
 	if errors.As(err, &misfit) {

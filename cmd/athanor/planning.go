@@ -4,6 +4,8 @@ import (
 	stdctx "context"
 	"errors"
 	"fmt"
+	"os"
+	"os/signal"
 	"path/filepath"
 	"runtime/debug"
 
@@ -31,6 +33,7 @@ type planned struct {
 	busy     string             // how other work changed what was measured; "": not much
 	expected search.Expectation // of a step
 	lift     func()             // ends the limit on the heap; nil: there is none
+	enough   <-chan struct{}    // closed when the user has had enough of planning; nil: never
 }
 
 func (p *planned) close() {
@@ -139,6 +142,14 @@ func (p *planned) search(ctx stdctx.Context, c *cli.Context, find finder) error 
 	return nil
 }
 
+// untilInterrupt returns a channel that the first interrupt closes, until it is stopped. The second one ends the process,
+// as usual.
+func untilInterrupt() (interrupted <-chan struct{}, stop func()) {
+	ctx, stop := signal.NotifyContext(stdctx.Background(), os.Interrupt)
+	stdctx.AfterFunc(ctx, stop)
+	return ctx.Done(), stop
+}
+
 // sayBusy tells what other work on this machine did to the timings.
 func (p *planned) sayBusy(c *cli.Context) {
 	if p.busy != "" {
@@ -166,7 +177,7 @@ func searching(note func(string)) planner.Planner {
 
 // task returns what is planned for.
 func (p *planned) task() *planner.Task {
-	return &planner.Task{Machine: p.machine, Graph: p.setup.Graph, Spec: p.spec()}
+	return &planner.Task{Machine: p.machine, Graph: p.setup.Graph, Spec: p.spec(), Enough: p.enough}
 }
 
 // makePlan plans the prepared run by the given planner, and builds the report.
