@@ -3,6 +3,7 @@ package graph
 import (
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/athanor-llm/athanor/model"
 )
@@ -71,6 +72,14 @@ func (g *Graph) BuildWhole() (*Graph, error) {
 		return g, nil
 	}
 	return BuildDocuments(g.Model, g.Whole, g.DType, g.Documents)
+}
+
+// PartUnit returns the number of tokens at multiples of which a sequence may end that n ranks share.
+func PartUnit(n int) int {
+	if n <= 1 {
+		return 1
+	}
+	return 2 * n * SliceUnit(math.MaxInt)
 }
 
 // CheckParts returns an error for sequences that n ranks cannot share.

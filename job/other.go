@@ -42,6 +42,13 @@ func (s *Spec) WithPlan(p config.Plan) *Spec {
 	return &own
 }
 
+// WithShare returns the job with so many ranks to each sequence.
+func (s *Spec) WithShare(ranks int) *Spec {
+	own := *s
+	own.Share = ranks
+	return &own
+}
+
 // WithSteps returns the job with so many steps, in which its learning rate rises and falls.
 func (s *Spec) WithSteps(steps int) *Spec {
 	own := *s

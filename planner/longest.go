@@ -39,13 +39,16 @@ type AtLength func(tokens int) (*job.Spec, *graph.Graph, error)
 //
 // It doubles the length until no minimum-memory plan fits, then bisects; it considers all plans only for the
 // first length that is too long. Lengths with few divisors cannot be cut as finely as others, so longer ones
-// that fit may exist.
+// that fit may exist. Where ranks share sequences, step is raised to a length that they can share.
 func MaxSequence(ctx context.Context, m *machine.Machine, spec *job.Spec, at AtLength, step int, note func(string)) (*Longest, error) {
 	if step < 1 || step > maxSequence {
 		return nil, spec.Fault("--step", fmt.Sprintf("%d tokens is out of range; hint: use from 1 to %d", step, maxSequence))
 	}
 	if spec.Plan.File != "" {
 		return nil, spec.Fault("plan", "a plan.json is for one sequence length only; hint: leave `plan` out to search for the longest")
+	}
+	if unit := graph.PartUnit(spec.Share); step%unit != 0 {
+		step += unit - step%unit
 	}
 	fits := func(n int) (bool, error) {
 		note(fmt.Sprintf("sequences of %d tokens", n*step))

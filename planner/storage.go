@@ -8,12 +8,6 @@ import (
 	"github.com/athanor-llm/athanor/search"
 )
 
-// PlanAny is Plan with the first format of the optimizer's state with which anything fits. If none does, the
-// error is that of the format that lacks least memory.
-func (t *Task) PlanAny(ctx context.Context, note func(string)) (*search.Result, error) {
-	return t.planAny(ctx, note, false)
-}
-
 // Sketch is a Planner that takes a small part of the time. The fastest plan takes at most as long as its plan.
 func Sketch(ctx context.Context, t *Task) (*search.Result, error) {
 	return t.planAny(ctx, func(string) {}, true)

@@ -89,6 +89,15 @@ func (s *Setup) prepare(ctx context.Context, progress folder.Progress) error {
 	return err
 }
 
+// ShareSequences makes the setup one with so many ranks to each sequence, as a plan has it.
+func (s *Setup) ShareSequences(ranks int) (err error) {
+	if ranks != s.Graph.Parts() {
+		s.Spec = s.Spec.WithShare(ranks)
+		s.Graph, err = planner.BuildGraph(s.Spec, s.Model, s.Graph.Documents)
+	}
+	return err
+}
+
 // agree checks whether text and model belong together.
 func (s *Setup) agree() error {
 	spec := s.Spec

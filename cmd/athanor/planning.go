@@ -185,6 +185,9 @@ func (p *planned) makePlan(ctx stdctx.Context, find planner.Planner) (err error)
 	if p.result, err = find(ctx, p.task()); err != nil {
 		return err
 	}
+	if err := p.setup.ShareSequences(p.result.Best.Plan.Parts()); err != nil {
+		return err
+	}
 	p.busy = p.machine.Busy()
 	spec := p.spec()
 	f, b := p.setup.Graph.FLOPs()

@@ -39,6 +39,17 @@ func TestSharedSequences(t *testing.T) {
 	if r := shared("plan").must(t, 0); !strings.Contains(r.stdout, "rank 0: tokens 0 to 7 and 24 to 31, ") {
 		t.Errorf("the plan does not say which tokens ranks have:\n%s", r.stdout)
 	}
+	call("train", file, "global_batch=1", "ranks=1", "out="+dir+"/one").must(t, 0)
+	call("train", file, "global_batch=1", "ranks=2", "plan.pipeline=1", "out="+dir+"/open").must(t, 0) // there are fewer sequences than ranks
+	one := losses(t, dir+"/one")
+	for k, l := range losses(t, dir+"/open") {
+		if math.Abs(l/one[k]-1) > 1e-5 {
+			t.Errorf("step %d: loss %v, on one rank %v", k+1, l, one[k])
+		}
+	}
+	if r := call("plan", file, "global_batch=1", "ranks=2", "plan.pipeline=1").must(t, 0); !strings.Contains(r.stdout, "2 ranks share each") {
+		t.Errorf("two ranks do not share the only sequence:\n%s", r.stdout)
+	}
 	for _, c := range []struct {
 		own  []string
 		want string

@@ -1,0 +1,93 @@
+package planner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/search"
+)
+
+// How many ranks share each sequence, where the configuration leaves it open.
+//
+// Approach. Ranks that have whole sequences send each other nothing for activations, so as long as memory suffices sharing wins
+// nothing. It is considered if no plan fits without it, or if the best one gives up time for memory: where it recomputes, swaps or
+// offloads, or has ranks wait in a pipeline. For each number of ranks that can share a sequence, a sketch then says whether a search
+// is worth its time.
+//
+// Known weakness: sketches may be slower than the plan that a search would find by more than sharing would win.
+
+// enoughGain is the share of a step's time that sharing must win: what it is predicted to win is less certain than the rest.
+const enoughGain = 0.05
+
+// PlanAny is Plan with the first format of the optimizer's state with which anything fits, and with the number of ranks to a sequence
+// that is fastest, if that is open: the result's plan says how many. If nothing fits, the error is that of the format that lacks
+// least memory.
+func (t *Task) PlanAny(ctx context.Context, note func(string)) (*search.Result, error) {
+	best, err := t.planAny(ctx, note, false)
+	unequal := t.Spec.GlobalBatch%t.Machine.Ranks() != 0 // so without sharing there is at most a pipeline
+	if err == nil && !pressed(best.Best.Plan) || err != nil && !unequal && !errors.Is(err, search.ErrDoesNotFit) {
+		return best, err
+	}
+	for _, n := range t.shares() {
+		note(fmt.Sprintf("%d ranks to a sequence", n))
+		other, bad := t.shared(n)
+		if bad != nil {
+			continue // its sequences cannot be shared by so many
+		}
+		sketch, bad := other.planAny(ctx, note, true)
+		if bad == nil && (best == nil || sketch.Best.Seconds() < best.Fastest()) {
+			sketch, bad = other.planAny(ctx, note, false)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case bad == nil && (best == nil || sketch.Fastest() < (1-enoughGain)*best.Fastest()):
+			best, err = sketch, nil
+		case best == nil && lack(bad) < lack(err):
+			err = bad
+		}
+	}
+	return best, err
+}
+
+// pressed reports whether a plan gives up time for memory, or for want of sequences.
+func pressed(pl *plan.Plan) bool {
+	if pl.Pipeline != nil {
+		return true
+	}
+	for _, keep := range pl.Activations {
+		if keep != plan.Recomputed("none") {
+			return true
+		}
+	}
+	for _, c := range pl.Chunks {
+		if c.Weights != device.DeviceTier || c.Grads != device.DeviceTier || c.State != device.DeviceTier {
+			return true
+		}
+	}
+	return false
+}
+
+// shares lists how many ranks may share each sequence besides what the graph says, if that is open.
+func (t *Task) shares() (list []int) {
+	p, ranks := &t.Spec.Plan, t.Machine.Ranks()
+	if t.Graph.Parts() > 1 || t.Spec.Given("plan.sequence") || p.File != "" || p.Schedule != "" || p.Pipeline > 1 || p.Slices > 1 || len(p.Stages) > 0 {
+		return nil
+	}
+	for n := 2; n <= ranks; n++ {
+		if ranks%n == 0 && t.Spec.GlobalBatch%(ranks/n) == 0 {
+			list = append(list, n)
+		}
+	}
+	return list
+}
+
+// shared returns the task with n ranks to a sequence.
+func (t *Task) shared(n int) (*Task, error) {
+	spec := t.Spec.WithShare(n)
+	g, err := BuildGraph(spec, t.Graph.Model, t.Graph.Documents)
+	return &Task{t.Machine, g, spec}, err
+}
