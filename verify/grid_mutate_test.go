@@ -320,6 +320,14 @@ func TestRankMutants(t *testing.T) {
 		n++
 		mutateRanks(t, g, pl, rng, rejected, accepted)
 	}
+	for n := 0; n < testkit.Count(0, 1, 4); { // shared sequences
+		g, pl := samples.RandomRanks(t, rng)
+		if pl.Parts() == 1 || pl.Ranks > 4 || pl.MicroBatches > 2 || g.Whole > 32 || g.Params[0].Rows > 24 || pl.Validate(g) != nil {
+			continue
+		}
+		n++
+		mutateRanks(t, g, pl, rng, rejected, accepted)
+	}
 	total := 0
 	for _, n := range rejected {
 		total += n

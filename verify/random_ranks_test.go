@@ -38,6 +38,21 @@ func TestRandomRanks(t *testing.T) {
 	}
 }
 
+// TestRandomParts is the same for plans whose ranks share sequences.
+func TestRandomParts(t *testing.T) {
+	rng := testkit.Rand(t)
+	for n := 0; n < testkit.Count(3, 15, 700); {
+		g, pl := samples.RandomRanks(t, rng)
+		if pl.Parts() == 1 || pl.Validate(g) != nil {
+			continue
+		}
+		n++
+		if err := prove(g, pl, float64(rng.IntN(2)), lower.Mode(rng.IntN(int(lower.Logits)+1))); err != nil {
+			t.Fatalf("%v\n%s\nplan %+v", err, pl.Model, pl)
+		}
+	}
+}
+
 // prove lowers the training step and, on top of it, that of another mode.
 func prove(g *graph.Graph, pl *plan.Plan, clip float64, mode lower.Mode) error {
 	cuts, err := lower.Cuts(g, pl)
