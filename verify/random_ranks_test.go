@@ -41,7 +41,7 @@ func TestRandomRanks(t *testing.T) {
 // TestRandomParts is the same for plans whose ranks share sequences.
 func TestRandomParts(t *testing.T) {
 	rng := testkit.Rand(t)
-	for n := 0; n < testkit.Count(3, 15, 700); {
+	for n := 0; n < testkit.Count(3, 15, 200); {
 		g, pl := samples.RandomRanks(t, rng)
 		if pl.Parts() == 1 || pl.Validate(g) != nil {
 			continue
