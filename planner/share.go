@@ -32,6 +32,9 @@ func (t *Task) PlanAny(ctx context.Context, note func(string)) (*search.Result, 
 		return best, err
 	}
 	for _, n := range t.shares() {
+		if best != nil && t.told() {
+			break
+		}
 		note(fmt.Sprintf("%d ranks to a sequence", n))
 		other, bad := t.shared(n)
 		if bad != nil {
@@ -51,6 +54,16 @@ func (t *Task) PlanAny(ctx context.Context, note func(string)) (*search.Result, 
 		}
 	}
 	return best, err
+}
+
+// told reports whether what has been found is enough.
+func (t *Task) told() bool {
+	select {
+	case <-t.Enough:
+		return true
+	default:
+		return false
+	}
 }
 
 // pressed reports whether a plan gives up time for memory, or for want of sequences.
@@ -89,5 +102,5 @@ func (t *Task) shares() (list []int) {
 func (t *Task) shared(n int) (*Task, error) {
 	spec := t.Spec.WithShare(n)
 	g, err := BuildGraph(spec, t.Graph.Model, t.Graph.Documents)
-	return &Task{t.Machine, g, spec}, err
+	return &Task{t.Machine, g, spec, t.Enough}, err
 }
