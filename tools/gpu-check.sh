@@ -13,6 +13,7 @@
 #   hosts    a run with a rank in another process, over TCP, beside one with one rank
 #   sanitize some of them under compute-sanitizer
 #   rates    what links, products and attention reach
+#   share    ranks that share sequences on one card beside one rank, fp32 and bf16 (also in agree)
 #   speed    training steps of GPT-2 124M and Llama-3.2-1B, 1024 and 4096 tokens
 #   large    those of GPT-2 1.5B and Llama-3-8B
 #   text     text from GPT-2 124M and Llama-3.2-1B, the latter also in 2 GB of memory
@@ -152,6 +153,12 @@ agree() {
   test_of collectives 60 device/cuda 'TestCollectives'
   test_of lost 60 device/cuda 'TestLost|TestHostLost|TestLeaving|TestDisagree'
   test_of ranks 60 device/cuda 'TestRanksChangeNothing|TestRanksAhead|TestRankLost'
+  share
+}
+
+share() {
+  local -x CUDA_MODULE_LOADING=EAGER CUDA_MODULE_DATA_LOADING=EAGER # see agree
+  test_of share 90 device/cuda TestSharedSequences
 }
 
 sanitize() {
@@ -389,13 +396,13 @@ offload() {
 
 case $what in
   checks | speed | large | offload) "$what" ;;
-  agree | sanitize | resume | hosts | rates | text) "$what"; wait ;;
-  *) echo "unknown part $what; hint: checks, agree, sanitize, resume, hosts, rates, speed, large, text or offload" >&2; exit 2 ;;
+  agree | share | sanitize | resume | hosts | rates | text) "$what"; wait ;;
+  *) echo "unknown part $what; hint: checks, agree, share, sanitize, resume, hosts, rates, speed, large, text or offload" >&2; exit 2 ;;
 esac
 
 echo
 grep -ho 'Name:[^ ]* [^:]*' "$out"/find.log 2>/dev/null | head -1
-if [[ $what =~ ^(checks|agree|sanitize|resume|hosts|rates|text)$ ]]; then
+if [[ $what =~ ^(checks|agree|share|sanitize|resume|hosts|rates|text)$ ]]; then
   grep -h '^RATE' "$out"/*.log | cut -c6-
 else
   python3 tools/gpu_table.py "$out" || result "table                              FAILED: python3 is needed for it"
