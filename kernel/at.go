@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/kernel/gemm"
 )
 
 // EmbedAt, RoPEAt and AttentionAt are Embed, RoPE and Attention for incremental
@@ -227,18 +228,52 @@ func (c *call) attendEach() {
 			}
 		}
 	})
-	c.tasks(c.t[graph.AttentionQ].Rows*c.a.Heads, func(c *call, w *worker, i int) {
-		r, h := i/c.a.Heads, i%c.a.Heads
+	c.tasks(c.t[graph.AttentionQ].Rows*c.a.KVHeads, func(c *call, w *worker, i int) {
+		r, g := i/c.a.KVHeads, i%c.a.KVHeads
 		if _, position := placeOf(&c.t[placesAt], r); position < 0 {
-			o, size := &c.t[graph.AttentionO], c.a.HeadDim
-			zero := w.dest(0, o, r, h*size, (h+1)*size)
+			o, size := &c.t[graph.AttentionO], c.a.Heads/c.a.KVHeads*c.a.HeadDim
+			zero := w.dest(0, o, r, g*size, (g+1)*size)
 			clear(zero)
-			w.store(zero, o, r, h*size, (h+1)*size)
+			w.store(zero, o, r, g*size, (g+1)*size)
 			return
 		}
 		v := viewAt(c, r, 1)
-		w.attend(c, &v, h, h+1, v.from/v.block, v.from/v.block+1)
+		w.attendGroup(c, &v, g)
 	})
+}
+
+// attendGroup computes the one query of each head that shares the keys of head g. It does what attend does with a block of
+// queries, of which each sees the same keys.
+func (w *worker) attendGroup(c *call, v *view, g int) {
+	q, kv, o := &c.t[graph.AttentionQ], &c.t[graph.AttentionKV], &c.t[graph.AttentionO]
+	i, n, size, row := v.from, v.group, v.size, v.row(v.from)
+	heads := q.at(row, v.q(g*n))
+	heads.Stride = size // a row for each head
+	query := w.transposeQueries(w.tmp(1, n*size), heads, n, size)
+	sum := gemm.Matrix{Data: w.tmp(2, n*size), Stride: size}
+	soft := newSoftmax(w.tmp(4, 4*n), n)
+	if sinks := optional(c.t[:], graph.AttentionSinks); sinks != nil {
+		copy(soft.m, w.load(3, sinks, 0, g*n, (g+1)*n))
+		fill(soft.l, 1)
+	}
+	var init gemm.Init
+	for k0, k1 := v.begin(i), 0; k0 <= i; k0 = k1 {
+		k1 = blockEnd(k0, i+1)
+		keys := k1 - k0
+		tile := gemm.Matrix{Data: w.tmp(0, n*keyBlock), Stride: n}
+		w.scores(kv.at(v.key(g, k0)), query, tile, keys, n, size)
+		fill(tile.Data[:max(0, v.first(i)-k0)*n], minusInf)
+		soft.add(w.v, tile.Data[:keys*n], float32(c.a.Scale), init.Residual.Data)
+		weights, form := w.rounded(0, tile, keys*n, kv), gemm.TNB
+		if n == 1 { // a vector, which need not be transposed
+			weights.Stride, form = keys, gemm.NN
+		}
+		w.serial.Gemm(form, n, size, keys, weights, kv.at(v.value(g, k0)), sum, init)
+		init.Residual = sum
+	}
+	for h := range n {
+		w.putScaled(o, row, (g*n+h)*size, sum.Data[h*size:(h+1)*size], 1/soft.l[h])
+	}
 }
 
 // viewAt describes the sequence of rows [first, first+rows) so far, whose last rows these are: all rows of a call, or one.

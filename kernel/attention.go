@@ -294,16 +294,20 @@ func (b *queries) see(w *worker, c *call, v *view, g, k0, k1 int, value gemm.Mat
 func (b *queries) finish(w *worker, c *call, v *view, h int) {
 	o, lse, row := &c.t[graph.AttentionO], &c.t[graph.AttentionLSE], v.row(b.q0)
 	for i := range b.q1 - b.q0 {
-		r, scale := b.sum.Data[i*v.size:(i+1)*v.size], 1/b.soft.l[i]
-		if o.DType == graph.F32 {
-			w.v.ScaleTo(o.row(row+i, h*v.size, (h+1)*v.size), r, scale)
-		} else {
-			w.v.Half.ScaleTo(o.row16(row+i, h*v.size, (h+1)*v.size), r, scale)
-		}
+		w.putScaled(o, row+i, h*v.size, b.sum.Data[i*v.size:(i+1)*v.size], 1/b.soft.l[i])
 		if lse.Absent() {
 			continue
 		}
 		lse.row(row+i, h, h+1)[0] = b.soft.m[i] + float32(math.Log(float64(b.soft.l[i])))
+	}
+}
+
+// putScaled writes x times scale to a row, from column c on.
+func (w *worker) putScaled(t *Tensor, r, c int, x []float32, scale float32) {
+	if t.DType == graph.F32 {
+		w.v.ScaleTo(t.row(r, c, c+len(x)), x, scale)
+	} else {
+		w.v.Half.ScaleTo(t.row16(r, c, c+len(x)), x, scale)
 	}
 }
 
