@@ -11,7 +11,7 @@ import (
 // Sequences that several ranks share (context parallelism, 2310.01889; gathered as in 2407.21783).
 //
 // A sequence is cut into 2n equal chunks, and rank k of n has chunks k and 2n-1-k: a token sees those before it, so each rank then
-// has the same number of pairs of tokens that see each other.
+// has the same number of pairs of tokens that see each other (of documents joined to one sequence).
 //
 //	rank 0   0             7     the first run sees little, the second nearly everything
 //	rank 1      1       6

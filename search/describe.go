@@ -49,7 +49,7 @@ func describeSharing(c *Candidate) string {
 		return ""
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "sequences: %d ranks share each, with as many pairs of tokens that see each other", n)
+	fmt.Fprintf(&b, "sequences: %d ranks share each", n)
 	if groups := c.Plan.Ranks / n; groups > 1 {
 		fmt.Fprintf(&b, "; %d groups of ranks have different sequences", groups)
 	}
