@@ -45,7 +45,7 @@ filled() {
   sed -E "s# +\#.*##; s# [|>].*##; s#\[[^]]*\]##g; s#\.\.\. --calls#gpt2 --calls#
     s# (CONFIG(\.yaml)?|base\.yaml|prefer\.yaml)( |\$)# $dir/tiny.yaml\3#; s#\bADAPTER FOLDER\b#$dir/adapter $dir/merged#; s#\bFOLDER NEW\b#$dir/run/checkpoint-2 $dir/new-$RANDOM#
     s#runs/[a-z0-9-]*/checkpoint-\.\.\.#$dir/run/checkpoint-2#; s#(eval|generate|chat|--tokenizer) FOLDER\b#\1 $dir/run/checkpoint-2#
-    s#\bFILE\.csv\b#lab/pack/testdata/example.12.csv#; s#schedule NAME\b#schedule 1f1b#; s#--out plan\.json#--out $dir/plan.json#" <<<"$1"
+    s#\bFILE\.csv\b#lab/pack/testdata/example.12.csv#; s#schedule NAME\b#schedule 1f1b#; s#--out plan\.json#--out $dir/plan.json#; s#\b(prompts|texts)\.jsonl#$dir/\1.jsonl#g" <<<"$1"
 }
 
 # more prints the arguments that make a command's work small, or fails if the command is only parsed.
@@ -116,6 +116,7 @@ END
 "$dir/athanor" train "$dir/tiny.yaml" >"$dir/log" 2>&1 &&
   "$dir/athanor" train "$dir/tiny.yaml" model="$dir/run/checkpoint-2" lora.rank=2 out="$dir/lora" >>"$dir/log" 2>&1 || { cat "$dir/log"; exit 2; }
 ln -s "$dir/lora/checkpoint-2" "$dir/adapter"
+echo '{"prompt": "Once"}' >"$dir/prompts.jsonl"
 echo '{% for m in messages %}{{ m.content }}{% endfor %}' >"$dir/run/checkpoint-2/chat_template.jinja"
 
 while IFS=: read -r file line command; do
