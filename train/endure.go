@@ -62,12 +62,12 @@ func (b *trouble) fail(now time.Time, p patience) bool {
 	return say
 }
 
-// passing reports whether an error comes from the file system, so that the same write may succeed later. A limit on the
-// size of files stays.
+// passing reports whether an error comes from the file system, so that the same write may succeed later. Limits on the size
+// of files and on how many the process has open stay.
 func passing(err error) bool {
 	var lost *exec.PeerLostError
 	var system syscall.Errno
-	return !errors.As(err, &lost) && !errors.Is(err, checkpoint.ErrExists) && errors.As(err, &system) && system != syscall.EFBIG
+	return !errors.As(err, &lost) && !errors.Is(err, checkpoint.ErrExists) && errors.As(err, &system) && system != syscall.EFBIG && system != syscall.EMFILE
 }
 
 // logged takes the error of writing metrics, if there is one. They wait in memory, and no run ends for them.

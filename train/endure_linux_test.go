@@ -118,3 +118,12 @@ func TestTrouble(t *testing.T) {
 		t.Errorf("said at %v, failing since %v", said, b.since)
 	}
 }
+
+// TestPassing: a full or absent disk may be there again, and is waited for; the process's own limits stay, and so do errors of others.
+func TestPassing(t *testing.T) {
+	for err, want := range map[error]bool{unix.ENOSPC: true, unix.EDQUOT: true, unix.EIO: true, unix.EROFS: true, unix.ESTALE: true, unix.EFBIG: false, unix.EMFILE: false, errors.New("other"): false} {
+		if got := passing(&os.PathError{Op: "write", Path: "x", Err: err}); got != want {
+			t.Errorf("%v passes: %v", err, got)
+		}
+	}
+}
