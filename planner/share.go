@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
-	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/search"
 )
@@ -13,9 +13,9 @@ import (
 // How many ranks share each sequence, where the configuration leaves it open.
 //
 // Approach. Ranks that have whole sequences send each other nothing for activations, so as long as memory suffices sharing wins
-// nothing. It is considered if no plan fits without it, or if the best one gives up time for memory: where it recomputes, swaps or
-// offloads, or has ranks wait in a pipeline. For each number of ranks that can share a sequence, a sketch then says whether a search
-// is worth its time.
+// nothing. It is considered if no plan fits without it, or if the best one has one sequence at a time and still recomputes or swaps
+// activations, or has ranks wait in a pipeline. For each number of ranks that can share a sequence, a sketch then says whether a
+// search is worth its time.
 //
 // Known weakness: sketches may be slower than the plan that a search would find by more than sharing would win.
 
@@ -41,7 +41,7 @@ func (t *Task) PlanAny(ctx context.Context, note func(string)) (*search.Result, 
 			continue // its sequences cannot be shared by so many
 		}
 		sketch, bad := other.planAny(ctx, note, true)
-		if bad == nil && (best == nil || sketch.Best.Seconds() < best.Fastest()) {
+		if bad == nil && (best == nil || sketch.Best.Seconds() < (1-enoughGain)*best.Fastest()) {
 			sketch, bad = other.planAny(ctx, note, false)
 		}
 		switch {
@@ -66,22 +66,10 @@ func (t *Task) told() bool {
 	}
 }
 
-// pressed reports whether a plan gives up time for memory, or for want of sequences.
+// pressed reports whether a plan gives up time because one sequence at a time takes too much memory, or has ranks wait in a pipeline
+// for want of sequences. With several sequences at a time, fewer would need less memory too.
 func pressed(pl *plan.Plan) bool {
-	if pl.Pipeline != nil {
-		return true
-	}
-	for _, keep := range pl.Activations {
-		if keep != plan.Recomputed("none") {
-			return true
-		}
-	}
-	for _, c := range pl.Chunks {
-		if c.Weights != device.DeviceTier || c.Grads != device.DeviceTier || c.State != device.DeviceTier {
-			return true
-		}
-	}
-	return false
+	return pl.MicroBatch == 1 && (pl.Pipeline != nil || slices.ContainsFunc(pl.Activations, func(keep plan.Retention) bool { return keep != plan.Recomputed("none") }))
 }
 
 // shares lists how many ranks may share each sequence besides what the graph says, if that is open.
