@@ -257,7 +257,7 @@ func Fingerprint(g *graph.Graph) string {
 		for _, more := range []struct {
 			what  string
 			names []string
-		}{{"whole", l.Whole}, {"kept", l.Kept}} {
+		}{{"whole", l.Whole}, {"kept", l.Kept}, {"rows", l.Rows}} {
 			if len(more.names) > 0 {
 				names := sha256.Sum256([]byte(strings.Join(more.names, "\n")))
 				frozen += fmt.Sprintf(" %s %d/%x", more.what, len(more.names), names[:4])
