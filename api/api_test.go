@@ -191,9 +191,9 @@ func TestScores(t *testing.T) {
 			t.Errorf("token %d: %v, want %v", i, got, want)
 		}
 	}
-	answer := c.ask("/v1/chat/completions", `{"model": "tiny", "messages": [{"role": "user", "content": "gold?"}], "max_tokens": 3, "logprobs": true, "top_logprobs": 20}`, 200)
+	answer := c.ask("/v1/chat/completions", `{"model": "tiny", "messages": [{"role": "user", "content": "gold?"}], "max_tokens": 3, "temperature": 0, "logprobs": true, "top_logprobs": 20}`, 200)
 	content := answer.Choices[0].Logprobs.Content
-	if len(content) != 3 || len(content[0].Top) != 20 {
+	if len(content) == 0 || len(content[0].Top) != 20 { // it may end early
 		t.Fatalf("%+v", answer)
 	}
 	sum := 0.0
