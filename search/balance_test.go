@@ -141,7 +141,7 @@ func TestTiredSearchImproves(t *testing.T) {
 	enumerated := 0
 	p.told.progress = func(text string) {
 		switch {
-		case strings.Contains(text, "micro-batch "):
+		case strings.Contains(text, ", group "):
 			p.told.lowered = p.told.allowed + 1
 		case enumerated == 0 && strings.Contains(text, "dividing the memory"):
 			enumerated = p.told.evaluated
