@@ -148,16 +148,21 @@ func (m *Machine) Learn(times []hardware.Measurement, pace float64) {
 
 // Pace returns the rate of arithmetic of this machine's cores as a share of what it was when they were probed: less than 1
 // where other work takes a part of them. It is 1 where nothing is known of it: for GPUs, other hosts, and ranks that share cores.
+// A look at the cores is good for a second: timing is often shorter than the look.
 func (m *Machine) Pace() float64 {
 	e := m.Hardware.Engine(device.Compute)
 	if _, cores := m.backend.(*cpuBackend); !cores || m.ranks > 1 || e == nil || e.Peak.F32 == 0 || m.backend.(*cpuBackend).options.Rate != [device.NumStreams]float64{} {
 		return 1
 	}
-	return min(1, gemm.Peak(m.Hardware.Cores, paceTime)/e.Peak.F32)
+	if m.looked.IsZero() || time.Since(m.looked) > time.Second {
+		m.seen = min(1, gemm.Peak(m.Hardware.Cores, paceTime)/e.Peak.F32)
+		m.looked = time.Now()
+	}
+	return m.seen
 }
 
 // paceTime is how long the cores are watched: several of the system's turns.
-const paceTime = 100 * time.Millisecond
+const paceTime = 40 * time.Millisecond
 
 // Busy says that this machine's operators were timed in a busy hour; "" if they were not.
 func (m *Machine) Busy() string {

@@ -32,6 +32,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"time"
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
@@ -55,6 +56,8 @@ type Machine struct {
 	endurance           config.Bytes // of a host's disk, as the configuration says; config.Unlimited: it does not
 	file                string       // cache file of the description
 	pace                float64      // the least of the cores while operators were timed, see Pace; 0: none were
+	seen                float64      // the cores' pace when it was last looked at
+	looked              time.Time    // when that was
 }
 
 // Find returns this machine's description, from the cache or by probing, with the
