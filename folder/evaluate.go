@@ -21,6 +21,7 @@ import (
 type Evaluated struct {
 	Loss      float64   // mean over all targets, nats
 	Tokens    int       // targets
+	Bytes     int64     // of text that targets stand for; 0: the folder has no tokenizer
 	Logits    []float32 // [sequences, length-1, vocabulary], if asked for
 	Grads     []Grad    // of Loss with respect to what is trained, if asked for
 	Footprint           // of the evaluation, without the gradients'
@@ -66,6 +67,7 @@ func (e *Evaluated) losses(ctx context.Context, f *Folder, rows [][]int32, batch
 	defer session.CloseAll(s.Devices)
 	defer s.Close()
 	e.Footprint = footprint(s, 1)
+	tokenizer, none := f.Tokenizer() // of a folder without one there are still losses per token
 	var sum float64
 	for first := 0; first < len(rows); first += batch {
 		b, n := flatten(rows[first:min(len(rows), first+batch)], batch, s.Graph)
@@ -78,6 +80,9 @@ func (e *Evaluated) losses(ctx context.Context, f *Folder, rows [][]int32, batch
 		}
 		sum += out.Loss * float64(n)
 		e.Tokens += n
+		if none == nil {
+			e.Bytes += tokenizer.Bytes(b.Targets)
+		}
 	}
 	if e.Tokens == 0 {
 		return misuse{errors.New("nothing to evaluate: all tokens of these sequences are given (prompts), and none is learnt; hint: use a longer --sequence, more --batches, or other text")}

@@ -40,7 +40,9 @@ type evalCmd struct {
 type evalReport struct {
 	Loss       float64  `json:"loss"`       // nats per token
 	Perplexity *float64 `json:"perplexity"` // null: too large for a number
-	Tokens     int      `json:"tokens"`     // predicted
+	// BitsPerByte does not depend on the tokenizer. Absent: the folder has none.
+	BitsPerByte float64 `json:"bits_per_byte,omitempty"`
+	Tokens      int     `json:"tokens"` // predicted
 	folder.Footprint
 }
 
@@ -88,7 +90,7 @@ func (v *evalCmd) Run(c *cli.Context) error {
 	if err := v.write(e, []int{len(rows), len(rows[0]) - 1, f.Model.Vocab}); err != nil {
 		return err
 	}
-	r := evalReport{Loss: e.Loss, Tokens: e.Tokens, Footprint: e.Footprint}
+	r := evalReport{Loss: e.Loss, BitsPerByte: stat.BitsPerByte(e.Loss*float64(e.Tokens), e.Bytes), Tokens: e.Tokens, Footprint: e.Footprint}
 	if p := math.Exp(e.Loss); !math.IsInf(p, 0) {
 		r.Perplexity = &p
 	}
@@ -98,7 +100,11 @@ func (v *evalCmd) Run(c *cli.Context) error {
 	if r.Streamed > 0 {
 		fmt.Fprintf(c.Stderr, "for each batch %s of weights were copied from the host\n", size.Format(r.Streamed))
 	}
-	fmt.Fprintf(c.Stdout, "loss %s nats per token, perplexity %s, over %d tokens\n", stat.Number(r.Loss, 6), stat.Number(math.Exp(r.Loss), 2), r.Tokens)
+	perByte := ""
+	if r.BitsPerByte > 0 {
+		perByte = fmt.Sprintf(", %.4f bits per byte", r.BitsPerByte)
+	}
+	fmt.Fprintf(c.Stdout, "loss %s nats per token, perplexity %s%s, over %d tokens\n", stat.Number(r.Loss, 6), stat.Number(math.Exp(r.Loss), 2), perByte, r.Tokens)
 	return nil
 }
 

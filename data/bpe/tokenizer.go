@@ -36,6 +36,7 @@ type Tokenizer struct {
 	pairs      pairTable
 	unigram    *unigram         // nil: tokens are merged
 	added      []Added          // longest first
+	control    map[int32]bool   // added tokens that are no content
 	plain      finder           // those that are looked for in the text as it is
 	normalized finder           // those that are looked for in the normalized text
 	strips     bool             // added tokens take white space
@@ -91,6 +92,12 @@ func newTokenizer(v vocabulary) (*Tokenizer, error) {
 	for _, a := range t.added {
 		if t.chars != nil && !a.Special { // merges may make it too
 			delete(isAdded, a.ID)
+		}
+	}
+	t.control = map[int32]bool{}
+	for _, a := range t.added {
+		if a.Special {
+			t.control[a.ID] = true
 		}
 	}
 	skip := func(id int32) bool { return isAdded[id] || v.unreached[id] }
@@ -319,6 +326,17 @@ func (t *Tokenizer) Token(id int32) []byte {
 		return nil
 	}
 	return t.tokens[id]
+}
+
+// Bytes returns the number of bytes of text that ids stand for: none for an id that no token has, nor for control tokens,
+// which are in no text.
+func (t *Tokenizer) Bytes(ids []int32) (n int64) {
+	for _, id := range ids {
+		if id >= 0 && !t.control[id] {
+			n += int64(len(t.Token(id)))
+		}
+	}
+	return n
 }
 
 // AppendDecode appends the text of ids to dst. Bytes come back as they were:

@@ -59,6 +59,15 @@ func Mean(list []float64, most float64) float64 {
 // Finite reports whether a number is neither NaN nor infinite.
 func Finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 
+// BitsPerByte returns the bits per byte of text on which a model loses so many nats: unlike a loss per token, it does not
+// depend on the tokenizer. 0: there are no bytes.
+func BitsPerByte(nats float64, bytes int64) float64 {
+	if bytes == 0 {
+		return 0
+	}
+	return nats / math.Ln2 / float64(bytes)
+}
+
 // Number formats a loss or a perplexity with the given number of decimals or, from a million on, where decimals
 // say nothing, as a power of ten.
 func Number(x float64, decimals int) string {
