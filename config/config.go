@@ -77,9 +77,12 @@ type Config struct {
 	Resume         string `yaml:"resume"` // auto, never, or the checkpoint that the run starts from
 	Seed           uint64 `yaml:"seed"`   // of random weights, the order of the text and rounding
 
-	Schedule        string  `yaml:"schedule"`          // of the learning rate: cosine, linear or constant
+	// Schedule is how the learning rate falls: cosine, linear or constant; wsd: it is constant but for the last steps,
+	// decay_steps, in which it falls linearly; wsd-sqrt: it falls there as 1-sqrt.
+	Schedule        string  `yaml:"schedule"`
+	DecaySteps      int     `yaml:"decay_steps"`       // of wsd and wsd-sqrt; derived: a fifth of the steps after the warm-up
 	WarmupSteps     int     `yaml:"warmup_steps"`      // derived: a twentieth of the steps, at most 2000
-	MinLearningRate float64 `yaml:"min_learning_rate"` // at the end; derived: a tenth of learning_rate
+	MinLearningRate float64 `yaml:"min_learning_rate"` // at the end; derived: a tenth of learning_rate, with wsd and wsd-sqrt 0
 	WeightDecay     float64 `yaml:"weight_decay"`      // of matrices; derived, as the next three are: the optimizer's usual one
 	Beta1           float64 `yaml:"beta1"`             // of the mean of gradients that weights move by
 	Beta2           float64 `yaml:"beta2"`             // of what it is divided by, or of the mean that is kept
@@ -101,6 +104,7 @@ type Config struct {
 	HeldOut         float64  `yaml:"validation_fraction"` // fraction of the corpus that is held out, at least one sequence; not with validation
 	EvalEvery       int      `yaml:"eval_every"`          // steps; 0: at the end only
 	EvalBatches     int      `yaml:"eval_batches"`        // global batches per evaluation
+	EarlyStop       int      `yaml:"early_stop"`          // validations in a row without a lower loss that end the run; 0: none do
 	SaveEvery       int      `yaml:"save_every"`          // steps; 0: as save_after says
 	SaveAfter       Duration `yaml:"save_after"`          // time since the last checkpoint, longer where saving takes long
 	KeepCheckpoints int      `yaml:"keep_checkpoints"`    // how many of the latest are kept
@@ -271,7 +275,7 @@ func Default() Config {
 	return Config{
 		Documents: Joined, BOS: "auto", OnBadRow: "error", Device: "auto", Ranks: 1, Precision: "auto", Quantize: "none", Optimizer: optimizer.AdamW.String(), OptimizerState: "auto", Resume: "auto", Seed: 1,
 		Limits:   Limits{Device: Unlimited, Host: Unlimited, Disk: Unlimited, DiskEndurance: Unlimited},
-		Schedule: "cosine", MinLearningRate: derived, WarmupSteps: derived, ExpertBalance: Derived,
+		Schedule: "cosine", DecaySteps: derived, MinLearningRate: derived, WarmupSteps: derived, ExpertBalance: Derived,
 		WeightDecay: Derived, Beta1: Derived, Beta2: Derived, Epsilon: Derived, Clip: 1,
 		HeldOut: 0.01, EvalBatches: 8, SaveAfter: Duration(10 * time.Minute), KeepCheckpoints: 2,
 	}
@@ -283,12 +287,14 @@ func (c Config) MarshalYAML() (any, error) {
 		"max_steps":           (c.timed || c.MaxEpochs != 0) && c.MaxSteps == maxSteps,
 		"max_epochs":          c.MaxEpochs == 0,
 		"warmup_steps":        c.WarmupSteps == derived,
+		"decay_steps":         c.DecaySteps == derived,
 		"min_learning_rate":   c.MinLearningRate == derived,
 		"expert_balance":      c.ExpertBalance == Derived,
 		"weight_decay":        c.WeightDecay == Derived,
 		"beta1":               c.Beta1 == Derived,
 		"beta2":               c.Beta2 == Derived,
 		"epsilon":             c.Epsilon == Derived,
+		"early_stop":          c.EarlyStop == 0,
 		"max_tokens":          c.MaxTokens == 0,
 		"preference":          c.Preference.Beta == 0,
 		"lora":                c.LoRA.Rank == 0,

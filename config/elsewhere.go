@@ -14,7 +14,7 @@ var elsewhere = []struct{ theirs, ours string }{
 	{"per_device_train_batch_size", "global_batch, the sequences per optimizer step; the planner chooses micro-batches"},
 	{"micro_batch_size", "global_batch, the sequences per optimizer step; the planner chooses micro-batches"},
 	{"gradient_accumulation_steps", "global_batch, the sequences per optimizer step; the planner chooses micro-batches"},
-	{"lr", "learning_rate"}, {"warmup_ratio", "warmup_steps, by default a twentieth of max_steps"}, {"lr_scheduler_type", "schedule"},
+	{"lr", "learning_rate"}, {"warmup_ratio", "warmup_steps, by default a twentieth of max_steps"}, {"lr_scheduler_type", "schedule"}, {"early_stopping_patience", "early_stop"}, {"num_decay_steps", "decay_steps"},
 	{"max_seq_length", "sequence_length"}, {"max_length", "sequence_length"}, {"block_size", "sequence_length"}, {"cutoff_len", "sequence_length"},
 	{"max_grad_norm", "gradient_clipping"}, {"grad_clip", "gradient_clipping"}, {"adam_beta1", "beta1"}, {"adam_beta2", "beta2"}, {"adam_epsilon", "epsilon"}, {"optim", "optimizer"},
 	{"bf16", "precision: bf16"}, {"fp16", "precision: bf16"}, {"dtype", "precision"}, {"output_dir", "out"},

@@ -158,13 +158,16 @@ func (c *Config) checkRanges(d *decoder) {
 	c.checkHosts(d)
 	if d.given("min_learning_rate") {
 		if in("min_learning_rate", c.MinLearningRate, 0, 1e3); c.MinLearningRate > c.LearningRate && c.Schedule != "constant" {
-			d.fail("min_learning_rate", fmt.Sprintf("%v is more than learning_rate, %v, so the rate would rise to it; hint: leave min_learning_rate out, for a tenth of learning_rate", c.MinLearningRate, c.LearningRate))
+			d.fail("min_learning_rate", fmt.Sprintf("%v is more than learning_rate, %v, so the rate would rise to it; hint: leave min_learning_rate out, for the schedule's usual one", c.MinLearningRate, c.LearningRate))
 		}
 	}
 	if d.given("warmup_steps") {
 		if in("warmup_steps", float64(c.WarmupSteps), 0, 1e9); c.MaxSteps > 0 && c.WarmupSteps > c.MaxSteps {
 			d.fail("warmup_steps", fmt.Sprintf("%d is more than max_steps, %d, so learning_rate would never be reached; hint: leave warmup_steps out, for a twentieth of the steps", c.WarmupSteps, c.MaxSteps))
 		}
+	}
+	if d.given("decay_steps") {
+		c.checkDecay(d)
 	}
 	if d.given("expert_balance") {
 		in("expert_balance", c.ExpertBalance, 0, 1)
@@ -213,11 +216,27 @@ func (c *Config) checkRanges(d *decoder) {
 	if c.Preference.Beta > 0 && c.ExpertBalance > 0 {
 		d.fail("expert_balance", "preference has no such term in its loss; hint: leave out expert_balance or preference")
 	}
+	if in("early_stop", float64(c.EarlyStop), 0, 1e9); c.EarlyStop > 0 && c.EvalEvery == 0 {
+		d.fail("early_stop", "without eval_every, nothing is validated before the end of the run; hint: set eval_every, the steps from one validation to the next")
+	}
 	if c.KeepBest && c.EvalEvery == 0 {
 		d.fail("keep_best", "without eval_every, nothing is validated before the end of the run; hint: set eval_every, the steps from one validation to the next")
 	}
 	if d.given("sample.prompt") && !d.given("sample.tokens") {
 		d.fail("sample.tokens", "missing; hint: set the number of tokens to generate, such as 100")
+	}
+}
+
+// checkDecay checks the steps in which the learning rate of wsd falls.
+func (c *Config) checkDecay(d *decoder) {
+	fall, err := optimizer.RateScheduleNamed(c.Schedule)
+	switch {
+	case c.DecaySteps < 1 || c.DecaySteps > maxSteps:
+		d.fail("decay_steps", fmt.Sprintf("%d is out of range; hint: at least 1, or leave it out, for a fifth of the steps", c.DecaySteps))
+	case err == nil && !fall.Decays:
+		d.fail("decay_steps", fmt.Sprintf("the schedule is %s, which has no steps set apart for it; hint: set schedule: wsd, or leave decay_steps out", c.Schedule))
+	case c.MaxSteps > 0 && c.DecaySteps > c.MaxSteps-max(0, c.WarmupSteps):
+		d.fail("decay_steps", fmt.Sprintf("%d is more than the steps after the warm-up, of %d; hint: use fewer, such as a fifth", c.DecaySteps, c.MaxSteps))
 	}
 }
 
@@ -252,7 +271,9 @@ func (c *Config) checkChoices(d *decoder) {
 		states = append(states, f.String())
 	}
 	one("optimizer_state", c.OptimizerState, states...)
-	one("schedule", c.Schedule, "cosine", "linear", "constant")
+	if _, err := optimizer.RateScheduleNamed(c.Schedule); err != nil {
+		d.fail("schedule", err.Error())
+	}
 }
 
 // derive fills in defaults that depend on other keys.
@@ -271,7 +292,7 @@ func (c *Config) derive() {
 	} else {
 		c.warmUp()
 	}
-	if c.MinLearningRate == derived {
-		c.MinLearningRate = 0.1 * c.LearningRate
+	if fall, err := optimizer.RateScheduleNamed(c.Schedule); err == nil && c.MinLearningRate == derived {
+		c.MinLearningRate = fall.End * c.LearningRate
 	}
 }

@@ -29,10 +29,11 @@ type Metrics struct {
 	Rate         float64  `json:"tokens_per_second"`
 	MFU          float64  `json:"mfu"` // model FLOPs per second over the measured peak
 	ValLoss      float64  `json:"val_loss,omitempty"`
-	Bound        float64  `json:"grad_norm_bound,omitempty"` // of skip_spikes: the step is skipped if its norm is greater; absent: none yet
-	Skipped      bool     `json:"skipped,omitempty"`         // the step changed no weight
-	SkippedSteps int      `json:"skipped_steps,omitempty"`   // so far
-	Passed       int      `json:"passed_batches,omitempty"`  // before this step: no token of them was learnt
+	BitsPerByte  float64  `json:"val_bits_per_byte,omitempty"` // of the validation text; absent for pairs
+	Bound        float64  `json:"grad_norm_bound,omitempty"`   // of skip_spikes: the step is skipped if its norm is greater; absent: none yet
+	Skipped      bool     `json:"skipped,omitempty"`           // the step changed no weight
+	SkippedSteps int      `json:"skipped_steps,omitempty"`     // so far
+	Passed       int      `json:"passed_batches,omitempty"`    // before this step: no token of them was learnt
 	*Rewards              // for pairs
 	ValRewards   *Rewards `json:"val_rewards,omitempty"`
 }
@@ -246,9 +247,12 @@ func (l *metricsLog) add(m Metrics) error {
 	return errors.Join(l.f.add(append(sealed(line), '\n')), l.events.add(m.Step, curves...))
 }
 
-// validated records a validation loss and, for pairs, rewards.
-func (l *metricsLog) validated(step int, loss float64, rewards *Rewards) error {
+// validated records a validation loss, bits per byte unless they are 0, and, for pairs, rewards.
+func (l *metricsLog) validated(step int, loss, bitsPerByte float64, rewards *Rewards) error {
 	curves := []scalar{{"val/loss", loss}}
+	if bitsPerByte > 0 {
+		curves = append(curves, scalar{"val/bits_per_byte", bitsPerByte})
+	}
 	if rewards != nil {
 		curves = append(curves, rewards.curves("val")...)
 	}

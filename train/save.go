@@ -120,7 +120,8 @@ func (t *Run) resume(path string) error {
 	}
 	var before origin
 	err = json.Unmarshal(ck.Trainer.Plan, &before)
-	if t.timing.spread, t.guard, t.conduct, t.carried = before.spread, before.guard, before.conduct, before.carried; err == nil {
+	t.timing.spread, t.guard, t.conduct, t.carried, t.stall = before.spread, before.guard, before.conduct, before.carried, before.stall
+	if err == nil {
 		err = t.guard.check(int(ck.Trainer.Step))
 	}
 	if err != nil {
@@ -147,6 +148,9 @@ func (t *Run) resume(path string) error {
 	}
 	if another || !t.Setup.Spec.KeepBest {
 		t.Best = nil
+	}
+	if another {
+		t.stall = stall{}
 	}
 	return nil
 }
@@ -363,7 +367,7 @@ func (t *Run) files() (map[string][]byte, error) {
 func (t *Run) Summary() Summary {
 	s := Summary{Steps: t.Step, Skipped: t.guard.Skipped, Checkpoint: t.saved}
 	if !math.IsNaN(t.ValLoss) {
-		s.ValLoss, s.ValRewards = t.ValLoss, t.rewards
+		s.ValLoss, s.BitsPerByte, s.ValRewards = t.ValLoss, t.bitsPerByte, t.rewards
 	}
 	if t.Best != nil {
 		s.Best = &Best{*t.Best, filepath.Join(t.Setup.Spec.Out, checkpoint.Folder(t.Best.Step))}

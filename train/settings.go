@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/job"
 )
 
@@ -23,9 +24,18 @@ func settingsOf(spec *job.Spec) settings {
 		{"learning_rate", fmt.Sprintf("%.6g", spec.LearningRate)},
 		{"min_learning_rate", fmt.Sprintf("%.6g", spec.MinLearningRate)},
 		{"schedule", spec.Schedule},
+		{"decay_steps", decaySteps(spec)},
 		{"warmup_steps", fmt.Sprint(spec.WarmupSteps)},
 		{"skip_spikes", fmt.Sprint(spec.SkipSpikes)},
 	}
+}
+
+// decaySteps is the setting of that name.
+func decaySteps(spec *job.Spec) string {
+	if spec.DecaySteps == config.Derived {
+		return "auto"
+	}
+	return fmt.Sprint(spec.DecaySteps)
 }
 
 // changes lists what is different in now, such as "max_steps from 30 to 60". Keys that only one of them has, as in

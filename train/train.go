@@ -77,11 +77,14 @@ type Run struct {
 	conduct  conduct        // what may change between two starts
 	origin   weights        // the parameters that this process began with
 	carried  carried        // from another run
+	stall    stall          // how long validations have not been better
 	endures  endurance      // of writes that fail
 
 	reference reference // of pairs
 	pairs     pairs     // in the batch
 	rewards   *Rewards  // of the latest validation on pairs
+
+	bitsPerByte float64 // of the latest validation on text; 0: none
 }
 
 // Open locks the run's folder and opens the session. programs are those of
@@ -217,7 +220,7 @@ func (t *Run) Train(ctx context.Context, o Observer) error {
 	}
 	t.timing.start()
 	t.saving.latest, t.saving.best = time.Now(), t.Best
-	for ; t.Step < spec.MaxSteps && !t.timing.timeOver(); spec = t.Setup.Spec {
+	for ; t.Step < spec.MaxSteps && !t.timing.timeOver() && !t.stall.ends(spec.EarlyStop); spec = t.Setup.Spec {
 		stop, err := t.Setup.requested(stopFile)
 		if err != nil {
 			return err
@@ -238,7 +241,7 @@ func (t *Run) Train(ctx context.Context, o Observer) error {
 				return err
 			}
 			if !math.IsNaN(t.ValLoss) {
-				m.ValLoss, m.ValRewards = t.ValLoss, t.rewards
+				m.ValLoss, m.BitsPerByte, m.ValRewards = t.ValLoss, t.bitsPerByte, t.rewards
 			}
 		}
 		if err := t.endures.logged(t, t.log.add(m), o); err != nil {
@@ -274,7 +277,11 @@ func (t *Run) Train(ctx context.Context, o Observer) error {
 			}
 		}
 	}
-	if t.Step < spec.MaxSteps {
+	switch {
+	case t.Step == spec.MaxSteps:
+	case t.stall.ends(spec.EarlyStop):
+		o.Event(t.stall.text(t.Step))
+	default:
 		o.Event(fmt.Sprintf("max_time %v is over: %d of %d steps are done", time.Duration(spec.MaxTime), t.Step, spec.MaxSteps))
 		t.timing.end(t.Setup, t.Step)
 	}
@@ -365,7 +372,8 @@ func surprise(measured, predicted float64) string {
 type Summary struct {
 	Steps           int            `json:"steps"`
 	TrainLoss       float64        `json:"train_loss"`
-	ValLoss         float64        `json:"val_loss,omitempty"`    // absent before the first validation
+	ValLoss         float64        `json:"val_loss,omitempty"` // absent before the first validation
+	BitsPerByte     float64        `json:"val_bits_per_byte,omitempty"`
 	ValRewards      *Rewards       `json:"val_rewards,omitempty"` // of pairs
 	MeasuredSeconds float64        `json:"measured_step_seconds"` // median
 	MeasuredPeaks   search.PerTier `json:"measured_peaks"`

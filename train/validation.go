@@ -33,7 +33,11 @@ func (t *Run) report(ctx context.Context, o Observer) (better bool, err error) {
 		o.Event(fmt.Sprintf("step %d: nothing to validate: no token of the held-out text is learnt; hint: set a larger validation_fraction, or other text as validation", t.Step))
 		return false, nil
 	}
+	t.stall.add(t.Step, loss)
 	text := fmt.Sprintf("step %d: validation loss %.4f, perplexity %s", t.Step, loss, stat.Number(math.Exp(loss), 1))
+	if t.bitsPerByte > 0 {
+		text += fmt.Sprintf(", %.4f bits per byte", t.bitsPerByte)
+	}
 	if t.rewards != nil {
 		text = fmt.Sprintf("step %d: validation loss %.4f, %s", t.Step, loss, t.rewards.Text())
 	}
@@ -42,7 +46,7 @@ func (t *Run) report(ctx context.Context, o Observer) (better bool, err error) {
 		text += ", the best so far"
 	}
 	o.Event(text)
-	return better, t.endures.logged(t, t.log.validated(t.Step, loss, t.rewards), o)
+	return better, t.endures.logged(t, t.log.validated(t.Step, loss, t.bitsPerByte, t.rewards), o)
 }
 
 // Validate returns the mean loss in nats per token, or per pair, over held-out windows. The
@@ -54,12 +58,12 @@ func (t *Run) Validate(ctx context.Context) (float64, error) {
 		return 0, err
 	}
 	spec := t.Setup.Spec
-	t.ValLoss = math.NaN()
+	t.ValLoss, t.bitsPerByte = math.NaN(), 0
 	held := validation{t}
 	windows := held.windows()
 	var sum float64
 	var rewards Rewards
-	all := 0
+	all, bytes := 0, int64(0)
 	for first := int64(0); first < windows; first += int64(spec.GlobalBatch) {
 		if t.Setup.stopping(ctx) {
 			return 0, errInterrupted
@@ -70,6 +74,7 @@ func (t *Run) Validate(ctx context.Context) (float64, error) {
 		}
 		sum += out.Loss * float64(targets)
 		all += targets
+		bytes += t.Setup.Tokenizer.Bytes(t.batch.Targets)
 		if t.Setup.preferring() {
 			rewards.add(&t.pairs, out.Ratios, spec.Preference.Beta)
 		}
@@ -81,7 +86,9 @@ func (t *Run) Validate(ctx context.Context) (float64, error) {
 	if !stat.Finite(loss) {
 		return 0, held.broken(loss)
 	}
-	t.ValLoss = loss
+	if t.ValLoss = loss; !t.Setup.preferring() {
+		t.bitsPerByte = stat.BitsPerByte(sum, bytes)
+	}
 	if t.Setup.preferring() {
 		t.rewards = rewards.mean()
 	}

@@ -135,10 +135,10 @@ func (p *planned) conclude(ctx stdctx.Context, c *cli.Context, t *train.Run) err
 		fmt.Fprintf(c.Stdout, "\nvalidation loss %.4f (0.6931 is indifference), %s, rewards %.4f of chosen and %.4f of rejected\n", s.ValLoss, r.Text(), r.Chosen, r.Rejected)
 	default:
 		entropy := data.Entropy(p.setup.HeldText...)
-		fmt.Fprintf(c.Stdout, "\nvalidation loss %.4f nats per token (perplexity %s); the unigram entropy of that text is %.4f\n", s.ValLoss, stat.Number(math.Exp(s.ValLoss), 1), entropy)
+		fmt.Fprintf(c.Stdout, "\nvalidation loss %.4f nats per token (perplexity %s, %.4f bits per byte); the unigram entropy of that text is %.4f\n", s.ValLoss, stat.Number(math.Exp(s.ValLoss), 1), s.BitsPerByte, entropy)
 	}
 	if s.MeasuredSeconds == 0 {
-		fmt.Fprintf(c.Stdout, "no steps were left to train: %d are done; hint: set a larger max_steps or max_time to continue\n", s.Steps)
+		fmt.Fprintf(c.Stdout, "no steps were left to train: %d are done; hint: set a larger max_steps, max_time or early_stop to continue\n", s.Steps)
 	} else {
 		p.compare(c, &s)
 	}
