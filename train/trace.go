@@ -2,12 +2,15 @@ package train
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 
+	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/draw"
+	"github.com/athanor-llm/athanor/search"
 )
 
 // arrowsUpTo bounds the instructions of a trace that shows waits as arrows; viewers
@@ -21,8 +24,28 @@ func (t *Run) traced() bool {
 	return n == 2 || n == 1 && t.Step == t.Setup.Spec.MaxSteps
 }
 
+// stepFile has the plan's step beside a measured one, for pages that show it.
+const stepFile = "step.json"
+
+// predicted returns the predicted step of each distinct rank.
+func predicted(best *search.Candidate) (runs []draw.Run) {
+	for k, p := range best.Programs {
+		runs = append(runs, draw.Run{Name: "predicted", Program: p, Timeline: best.Timelines[k]})
+	}
+	return runs
+}
+
+// writeStep writes step.json to a run's folder.
+func writeStep(dir string, runs []draw.Run) error {
+	var text bytes.Buffer
+	if err := draw.WriteStep(&text, runs...); err != nil {
+		return err
+	}
+	return checkpoint.WriteFile(checkpoint.Disk{}, filepath.Join(dir, stepFile), text.Bytes())
+}
+
 // trace writes trace.json: the measured step of all ranks on one clock, preceded by
-// the prediction for the first rank.
+// the prediction for the first rank. It adds the measured step to step.json.
 func (t *Run) trace() error {
 	measured, err := t.Session.Timelines(training)
 	if err != nil {
@@ -44,5 +67,5 @@ func (t *Run) trace() error {
 	if err = errors.Join(err, w.Flush(), f.Close()); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	return nil
+	return writeStep(t.Setup.Spec.Out, append(predicted(t.Plan), runs[1:]...))
 }

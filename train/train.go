@@ -195,7 +195,7 @@ func (t *Run) Close() error {
 	return errors.Join(errs...)
 }
 
-// describe writes the resolved configuration and the plan to the run's folder.
+// describe writes the resolved configuration, the plan and its step to the run's folder.
 func (t *Run) describe() error {
 	spec := t.Setup.Spec
 	text, err := yaml.Marshal(spec)
@@ -208,7 +208,10 @@ func (t *Run) describe() error {
 	if text, err = json.MarshalIndent(t.Plan.Plan, "", "  "); err != nil {
 		return err
 	}
-	return checkpoint.WriteFile(checkpoint.Disk{}, filepath.Join(spec.Out, "plan.json"), append(text, '\n'))
+	if err := checkpoint.WriteFile(checkpoint.Disk{}, filepath.Join(spec.Out, "plan.json"), append(text, '\n')); err != nil {
+		return err
+	}
+	return writeStep(spec.Out, predicted(t.Plan))
 }
 
 // Train trains until MaxSteps or MaxTime, then validates and saves. If ctx is done, or stop is requested,
