@@ -110,6 +110,7 @@ type Config struct {
 	KeepCheckpoints int      `yaml:"keep_checkpoints"`    // how many of the latest are kept
 	KeepBest        bool     `yaml:"keep_best"`           // also the one with the lowest validation loss, saved when eval_every finds it
 	Sample          Sample   `yaml:"sample"`
+	Dashboard       bool     `yaml:"dashboard"` // the run shows itself on a page of this machine, whose address it prints, as `athanor watch` does
 	Hardware        Hardware `yaml:"hardware"`
 
 	Lines `yaml:"-"`

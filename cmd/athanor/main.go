@@ -13,6 +13,7 @@ type verbs struct {
 	Train    trainCmd    `cmd:"" help:"Train: probe, plan, prove, run."`
 	Plan     planCmd     `cmd:"" help:"Find the fastest plan that fits, with its memory and time."`
 	Keys     keysCmd     `cmd:"" help:"List the keys of a configuration, with defaults and meanings."`
+	Watch    watchCmd    `cmd:"" help:"Show runs on a page, while they go on and afterwards."`
 	Simulate simulateCmd `cmd:"" help:"Show the predicted timeline of a step."`
 	Draw     drawCmd     `cmd:"" help:"Draw the predicted timeline and memory."`
 	Probe    probeCmd    `cmd:"" help:"Measure this machine."`

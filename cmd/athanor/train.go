@@ -89,6 +89,11 @@ func (v *trainCmd) train(ctx stdctx.Context, c *cli.Context) error {
 		return err
 	}
 	ui := newTraining(c, t)
+	if p.spec().Dashboard {
+		showing, end := stdctx.WithCancel(ctx)
+		defer end()
+		watchRun(showing, c, p.spec().Out)
+	}
 	err = t.Train(ctx, ui)
 	ui.finish()
 	err = errors.Join(err, t.Close())
@@ -157,6 +162,7 @@ func (p *planned) conclude(ctx stdctx.Context, c *cli.Context, t *train.Run) err
 			return nil
 		}
 		fmt.Fprintf(c.Stdout, "\nsample:\n%s\n", sample.Text)
+		return train.AddSample(spec, train.Sample{Step: s.Steps, Prompt: spec.Sample.Prompt, Text: sample.Text})
 	}
 	return nil
 }
