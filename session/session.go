@@ -279,13 +279,13 @@ func (s *Session) Step(ctx context.Context, i int, b Batch, sc Scalars) (Outcome
 		out.Seconds = max(out.Seconds, out.Executed[r].Seconds)
 		if e.BufferLen("loss.total") > 0 {
 			if err := e.ReadBuffer("loss.total", total[:1]); err != nil {
-				return out, err
+				return out, s.lost(r, err)
 			}
 			out.Loss += total[0]
 		}
 		if i == 0 && e.BufferLen(program.Clip) > 0 { // the same on all ranks
 			if err := e.ReadBuffer(program.Clip, clip[:]); err != nil {
-				return out, err
+				return out, s.lost(r, err)
 			}
 			out.Norm, out.Skipped = clip[1], clip[0] == 0
 		}
@@ -310,11 +310,11 @@ func (s *Session) feed(i int, b Batch, sc Scalars) error {
 	for r := range s.ranks {
 		if k := &s.ranks[r]; k.progs[i].Defers() {
 			if err := k.engines[i].WriteFloats(program.PendingScalars, s.latest); err != nil {
-				return err
+				return s.lost(r, err)
 			}
 		}
 		if err := s.ranks[r].feed(i, b, values[:]); err != nil {
-			return err
+			return s.lost(r, err)
 		}
 	}
 	copy(s.fed, values[:])
