@@ -113,8 +113,9 @@ type Config struct {
 	Dashboard       bool     `yaml:"dashboard"` // the run shows itself on a page of this machine, whose address it prints, as `athanor watch` does
 	Hardware        Hardware `yaml:"hardware"`
 
-	Lines `yaml:"-"`
-	timed bool // see Timed
+	Lines    `yaml:"-"`
+	Launched `yaml:"-"`
+	timed    bool // see Timed
 }
 
 // Model is a known name, a Hugging Face folder of a model or of an adapter to continue with, its name on the

@@ -1,8 +1,10 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"net"
+	"path/filepath"
 	"strconv"
 	"strings"
 )
@@ -40,4 +42,36 @@ func (c *Config) checkHosts(d *decoder) {
 	if n := len(c.Hosts) + 1; n > 1 && d.given("ranks") && c.Ranks != AutoRanks && c.Ranks%n != 0 {
 		d.fail("ranks", fmt.Sprintf("%d cannot be divided among %d hosts, this one included; hint: use a multiple of %d, or leave ranks out for one on each host", c.Ranks, n, n))
 	}
+}
+
+// Launched says with whom a launcher has started this process. No key says it: it is so for this process only.
+type Launched struct {
+	Others   []string // addresses of the run's other processes, each of which has as many ranks as this one
+	Key      []byte   // that they prove to each other that they know; nil: the environment's
+	Together int      // processes of the run on this host, which share its memory and disk; at most 1: this one
+}
+
+// Launch makes a configuration that of the first of several processes, if there are others.
+func (c *Config) Launch(l Launched) error {
+	n := len(l.Others) + 1
+	switch {
+	case n == 1:
+		return nil
+	case len(c.Hosts) > 0:
+		return c.Fault("hosts", fmt.Sprintf("a launcher has started %d processes, which are the run's hosts; hint: leave hosts out", n))
+	case c.Hardware.Name != "":
+		return c.Fault("hardware.name", "a run of several processes cannot be on a described machine; hint: leave hardware.name out")
+	case c.Ranks != AutoRanks && c.Given("ranks") && c.Ranks%n != 0:
+		return c.Fault("ranks", fmt.Sprintf("%d cannot be divided among %d processes; hint: use a multiple of %d, or leave ranks out for one in each", c.Ranks, n, n))
+	case !c.Given("ranks"):
+		c.Ranks = n
+	}
+	c.Launched = l
+	return nil
+}
+
+// Spill returns the folder of the disk tier: limits.disk_path, or one inside Out. The default
+// is not stored in the configuration, which may be reused with another `out`.
+func (c *Config) Spill() string {
+	return cmp.Or(c.Limits.DiskPath, filepath.Join(c.Out, "spill"))
 }

@@ -21,8 +21,8 @@
 package job
 
 import (
-	"cmp"
 	"path/filepath"
+	"slices"
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/graph"
@@ -165,14 +165,8 @@ func (s *Spec) State() (f plan.StateFormat, settled bool) {
 
 // Machine returns what the job needs of a machine.
 func (s *Spec) Machine() *machine.Request {
-	return &machine.Request{Lines: s.Lines, Device: s.Device, Ranks: s.Ranks, Hosts: s.Hosts, Limits: s.Limits, Hardware: s.Hardware,
+	return &machine.Request{Lines: s.Lines, Device: s.Device, Ranks: s.Ranks, Hosts: slices.Concat(s.Hosts, s.Others), Key: s.Key, Together: s.Together, Limits: s.Limits, Hardware: s.Hardware,
 		Spill: s.Spill(), Batch: s.GlobalBatch * max(s.Share, 1), Sequence: s.SequenceLength}
-}
-
-// Spill returns the folder of the disk tier: limits.disk_path, or one inside Out. The default
-// is not stored in the configuration, which may be reused with another `out`.
-func (s *Spec) Spill() string {
-	return cmp.Or(s.Limits.DiskPath, filepath.Join(s.Out, "spill"))
 }
 
 // MarshalYAML writes a configuration in which everything but the format of the optimizer's state is settled: that follows

@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"strings"
 	"time"
@@ -38,22 +39,31 @@ type hostsBackend struct {
 	others []string     // addresses
 	about  []remote.Description
 	key    []byte
-	place  remote.Place // what is the same for all devices
+	// together is how many of the hosts are processes on this one.
+	together int64
+	place    remote.Place // what is the same for all devices
 }
 
 // newHosts asks the other hosts to describe themselves.
 func newHosts(r *Request, dir string) (*hostsBackend, error) {
-	key, err := Key()
-	if err != nil {
-		return nil, r.Fault("hosts", err.Error())
+	key := r.Key
+	if key == nil {
+		var err error
+		if key, err = Key(); err != nil {
+			return nil, r.Fault("hosts", err.Error())
+		}
 	}
-	b := &hostsBackend{others: r.Hosts, key: key, place: remote.Place{Device: r.Device}}
+	if r.Together > 1 && device.IsGPU(r.Device) {
+		return nil, r.Fault("device", fmt.Sprintf("%d processes of the run are on this host, but one process has all of a host's GPUs; hint: start one process per host, such as with srun --ntasks-per-node=1, and set ranks: auto", r.Together))
+	}
+	b := &hostsBackend{others: r.Hosts, key: key, together: int64(max(r.Together, 1)), place: remote.Place{Device: r.Device}}
 	n := b.hosts()
 	own := *r
 	own.Ranks = r.Ranks / n
 	if r.Ranks%n != 0 {
 		return nil, r.Fault("ranks", fmt.Sprintf("%d cannot be divided among %d hosts, this one included; hint: use a multiple of the number of hosts", r.Ranks, n))
 	}
+	var err error
 	if b.here, err = newLocal(&own, dir); err != nil {
 		return nil, err
 	}
@@ -76,8 +86,12 @@ func (b *hostsBackend) hosts() int { return len(b.others) + 1 }
 
 func (b *hostsBackend) id() string {
 	text := b.here.id()
+	if b.together == int64(b.hosts()) { // of one host there is nothing else to say
+		return fmt.Sprintf("%s in each of %d processes", text, b.hosts())
+	}
 	for i, d := range b.about {
-		text += fmt.Sprintf(" %s %s %s %d %s", b.others[i], d.Processor, d.Kernels, d.Cores, strings.Join(d.GPUs, ", "))
+		name, _, _ := net.SplitHostPort(b.others[i]) // ports may be others each time
+		text += fmt.Sprintf(" %s %s %s %d %s", name, d.Processor, d.Kernels, d.Cores, strings.Join(d.GPUs, ", "))
 	}
 	return text
 }
@@ -87,6 +101,10 @@ func (b *hostsBackend) memory(dir string, process int64) (hardware.Memory, error
 	m, err := b.here.memory(dir, process)
 	if err != nil {
 		return m, err
+	}
+	m.Host, m.Disk = m.Host/b.together, m.Disk/b.together
+	if m.Shared {
+		m.Device = min(m.Device, m.Host)
 	}
 	for _, addr := range b.others {
 		d, err := remote.Describe(addr, b.key, b.place)

@@ -15,6 +15,8 @@ type Request struct {
 	Device       string   // cpu or cuda
 	Ranks        int      // at least 1
 	Hosts        []string // others that have ranks, as address:port
+	Key          []byte   // that they know; nil: the environment's
+	Together     int      // processes of the run on this host, which share its memory and disk; at most 1: this one
 	Limits       config.Limits
 	Hardware     config.Hardware // the machine that is only described, and rates of throttled links
 	Spill        string          // folder of the disk tier

@@ -126,7 +126,7 @@ func (h *host) dial(addr string, hello remote.Hello) (*sealed.Conn, error) {
 	return c, nil
 }
 
-var errUnreached = errors.New("that rank's host was not reached from this rank's; hint: the output of athanor serve on this rank's host says why")
+var errUnreached = errors.New("that rank's host was not reached from this rank's; hint: what athanor has printed on this rank's host says why")
 
 // Closed forgets a fabric when its last device is closed.
 func (h *host) Closed(p remote.Place) {
@@ -139,6 +139,11 @@ func (h *host) Closed(p remote.Place) {
 	if f.devices--; f.devices == 0 {
 		delete(h.fabrics, p.Fabric)
 	}
+}
+
+// Join refuses: only the process that leads a run takes others into it.
+func (h *host) Join(m remote.Member, c *sealed.Conn) error {
+	return errors.Join(fmt.Errorf("process %d joins a run that is not led from here", m.Rank), c.Close())
 }
 
 // Link accepts a connection from a rank elsewhere to one here.

@@ -34,7 +34,11 @@ func (v *trainCmd) Run(c *cli.Context) error {
 		<-ctx.Done()
 		stop()
 	}()
-	err := v.train(ctx, c)
+	return v.launched(ctx, c)
+}
+
+// interrupted returns errStopped for an error that is due to ctx alone.
+func interrupted(ctx stdctx.Context, err error) error {
 	if ctx.Err() != nil && errors.Is(err, stdctx.Canceled) {
 		return errStopped
 	}
@@ -54,8 +58,8 @@ func stopping() []os.Signal {
 // errStopped reports a signal before anything was trained.
 var errStopped = errors.New("stopped by a signal before the first step; start the same command again")
 
-func (v *trainCmd) train(ctx stdctx.Context, c *cli.Context) error {
-	spec, err := v.Load(c, config.ToTrain)
+func (v *trainCmd) train(ctx stdctx.Context, c *cli.Context, l config.Launched) error {
+	spec, err := v.LoadLaunched(c, config.ToTrain, l)
 	if err == nil && !v.DryRun {
 		err = train.CheckOut(spec)
 	}

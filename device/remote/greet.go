@@ -179,6 +179,7 @@ type opening struct {
 	Place   Place  // of a device to open
 	Lease   string // that a side connection belongs to
 	Link    Hello
+	Member  Member // that joins
 }
 
 type purpose uint8
@@ -188,6 +189,7 @@ const (
 	controlling
 	siding
 	linking
+	joining
 )
 
 // opened is the answer to the opening of a device.
@@ -230,7 +232,7 @@ func introduce(conn net.Conn, key []byte, o *opening) (*sealed.Conn, error) {
 	if _, err = c.Write(hello); err != nil {
 		return nil, err
 	}
-	if o.Purpose == siding || o.Purpose == linking { // others are answered with a result
+	if o.Purpose == siding || o.Purpose == linking || o.Purpose == joining { // others are answered with a result
 		refused, err := readAnswer(c, make([]byte, 1))
 		if err = errors.Join(refused, err); err != nil {
 			return nil, err

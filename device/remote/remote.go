@@ -106,6 +106,13 @@ type Hello struct {
 	Kind     uint8 // as both ends have agreed
 }
 
+// Member is a process that joins those that a launcher has started as one run.
+type Member struct {
+	Rank, Size int    // which it is, of how many
+	Port       int    // at which it will Serve
+	Host       string // name of its host
+}
+
 // Description is what a host says about itself.
 type Description struct {
 	Processor, Kernels, Version string
@@ -154,6 +161,15 @@ func Link(addr string, key []byte, h Hello) (*sealed.Conn, error) {
 	return conn, nil
 }
 
+// Join connects to the process that leads a run, which serves at addr. What is said on the connection is up to both.
+func Join(addr string, key []byte, m Member) (*sealed.Conn, error) {
+	conn, err := dial(addr, key, &opening{Purpose: joining, Member: m})
+	if err != nil {
+		return nil, at(addr, err)
+	}
+	return conn, nil
+}
+
 // at names the host of an error.
 func at(addr string, err error) error { return fmt.Errorf("remote: host %s: %w", addr, hungUp(err)) }
 
@@ -170,5 +186,5 @@ func hinted(err error) error {
 	if strings.Contains(err.Error(), "hint:") {
 		return err
 	}
-	return fmt.Errorf("%w; hint: see the output of athanor serve on that host", err)
+	return fmt.Errorf("%w; hint: see what athanor has printed on that host", err)
 }

@@ -27,6 +27,9 @@ type Opener interface {
 	// Link receives a data connection between two ranks of a fabric, the second of which is here. It
 	// closes one that it does not want, or returns an error.
 	Link(h Hello, c *sealed.Conn) error
+	// Join receives the connection of a process that joins the run that this one leads. It closes one that
+	// it does not want, and returns an error.
+	Join(m Member, c *sealed.Conn) error
 }
 
 const restLimit = 10 * time.Second
@@ -202,6 +205,15 @@ func (s *server) do(conn *sealed.Conn, o *opening) (kept bool, err error) {
 		}
 		if err := s.opener.Link(o.Link, conn); err != nil {
 			return false, fmt.Errorf("data from rank %d to rank %d: %w", o.Link.From, o.Link.To, err)
+		}
+		return true, nil
+	case joining:
+		if _, err := conn.Write(appendAnswer(nil, nil)); err != nil {
+			return false, err
+		}
+		s.untrack(conn.Conn) // it is the opener's, who may be the one that ends this server
+		if err := s.opener.Join(o.Member, conn); err != nil {
+			return false, fmt.Errorf("process %d: %w", o.Member.Rank, err)
 		}
 		return true, nil
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/athanor-llm/athanor/alloc"
+	"github.com/athanor-llm/athanor/cluster"
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/exec"
@@ -32,6 +33,7 @@ type ExitRow struct {
 // exitCodes are those of all programs; the first row that matches counts.
 var exitCodes = []ExitRow{
 	{Wraps[*exec.PeerLostError], exitLost},
+	{Wraps[*cluster.LostError], exitLost},
 	{Is(folder.ErrNumeric), exitNumeric},
 	{Is(train.ErrSaved), ExitSaved},
 	{Wraps[UsageError], ExitUsage},
@@ -46,6 +48,9 @@ var exitCodes = []ExitRow{
 
 // ExitCode returns the exit code of an error: that of all programs, else this program's.
 func (p *Program) ExitCode(err error) int {
+	if ended := (*cluster.Ended)(nil); errors.As(err, &ended) {
+		return ended.Code
+	}
 	for _, table := range [][]ExitRow{exitCodes, p.Codes} {
 		for _, row := range table {
 			if row.Is(err) {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/alloc"
+	"github.com/athanor-llm/athanor/cluster"
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/exec"
@@ -35,6 +36,8 @@ func TestExitCodes(t *testing.T) {
 		{&schedule.SplitError{}, 3},
 		{device.ErrMemory, 3},
 		{&exec.PeerLostError{Err: errors.New("gone")}, 4},
+		{&cluster.LostError{Err: errors.New("gone")}, 4},
+		{&cluster.Ended{Code: 3}, 3},
 		{folder.ErrNumeric, 5},
 		{train.ErrSaved, 75},
 	} {

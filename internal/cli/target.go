@@ -13,7 +13,15 @@ type Target struct {
 
 // Load reads the configuration for a purpose, and settles what it leaves open.
 func (t *Target) Load(c *Context, to config.Purpose) (*job.Spec, error) {
+	return t.LoadLaunched(c, to, config.Launched{})
+}
+
+// LoadLaunched is Load for the first of several processes that a launcher has started.
+func (t *Target) LoadLaunched(c *Context, to config.Purpose, l config.Launched) (*job.Spec, error) {
 	cfg, err := config.LoadTo(to, t.Config, t.Overrides)
+	if err == nil {
+		err = cfg.Launch(l)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -37,6 +37,7 @@ var layers = []struct{ pkg, why string }{
 	{"folder", "a model's files and what one does with them; whoever opens a folder needs no training run"},
 	{"planner", "jobs to plans for a machine; what executes must not know who planned"},
 	{"job", "a configuration settled on a machine, the one place that decides what was left open; what is below gets plain values"},
+	{"cluster", "processes that a launcher has started become one run; what plans and trains gets the addresses of the others"},
 	{"machine", "what is here, or described; it gives numbers and devices, and knows of no plan"},
 	{"config", "what a user wrote; only machines, jobs and verbs know of files and keys, compilers get values"},
 	{"session", "a model on devices: programs, state and steps, by values only; it decides nothing"},

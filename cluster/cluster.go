@@ -1,0 +1,25 @@
+// Package cluster is how processes that a launcher has started on one or more hosts become one run.
+//
+//	srun -n 4 athanor train run.yaml            the same command, four times
+//
+//	Find(environment)   --> Launch              which of them this process is
+//	Lead(launch, folder) --> Team               rank 0: waits for the others, and leads the run
+//	Follow(launch, folder)                      the others: their cores or GPUs are the run's until it ends
+//
+// Every launcher says in the environment which process is which, each in its own words; the table launchers has them
+// all. What no launcher says is how the processes reach each other. Rank 0 listens, and says where in a file of the
+// run's folder, which is shared where there is a cluster, with a key that it has drawn; only its owner can read the
+// file. Where the folder is not shared, the launcher must have said where rank 0 is, and all processes must have the
+// same ATHANOR_KEY (package machine) in their environment.
+//
+// Whoever has proved the key keeps this connection, the line, until the run ends. Its ends tell each other every second
+// that they are alive, so a process that dies, is stopped or loses its network is lost within seconds, whatever else
+// it was doing; a follower that is asked to stop says so, and the leader's last word is the exit code of all.
+//
+//	launcher.go  launchers, and what their variables mean
+//	meet.go      the file, and where rank 0 can be
+//	team.go      Lead; follow.go Follow; line.go what both say
+//
+// Known weakness: rank 0 plans, reads the text and writes the checkpoints, and tells the others' devices what to do
+// call by call (package remote); they have no text and no plan.
+package cluster

@@ -1,0 +1,219 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/athanor-llm/athanor/device/remote"
+	"github.com/athanor-llm/athanor/device/sealed"
+	"github.com/athanor-llm/athanor/internal/sysmem"
+	"github.com/athanor-llm/athanor/machine"
+)
+
+// Ended reports that the run has ended with an exit code other than 0, for a reason that rank 0 has given.
+type Ended struct{ Code int }
+
+func (e *Ended) Error() string {
+	return fmt.Sprintf("the run has ended with exit code %d; rank 0 says why", e.Code)
+}
+
+const (
+	lookAgain = 200 * time.Millisecond // for a leader that is not there yet
+	leaveTime = time.Second            // for devices to be closed when the leader is lost
+)
+
+// Follow gives this process's cores or GPUs, its share of the host's memory and, for what is spilled, of the disk of
+// folder spill to the run that rank 0 leads, until it ends. It returns nil or *Ended as the leader's exit code is,
+// *LostError if the leader is lost. When ctx is done, it asks the leader to stop and goes on until that has happened.
+// folder is the run's. What this process does for the run goes without saying: rank 0 tells the user.
+func Follow(ctx context.Context, l *Launch, folder, spill string) error {
+	host := ""
+	if l.alone() {
+		host = "127.0.0.1"
+	}
+	at, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+	if err != nil {
+		return err
+	}
+	defer at.Close()
+	f := &follower{launch: l, folder: folder, spill: spill}
+	self := remote.Member{Rank: l.Rank, Size: l.Size, Port: at.Addr().(*net.TCPAddr).Port, Host: hostName()}
+	c, err := f.find(ctx, self)
+	if err != nil {
+		return err
+	}
+	return f.follow(ctx, newLine(c), at)
+}
+
+// follower is a process that does not lead.
+type follower struct {
+	launch        *Launch
+	folder, spill string
+	key           []byte
+}
+
+// find connects to the leader, which may come later.
+func (f *follower) find(ctx context.Context, self remote.Member) (*sealed.Conn, error) {
+	own, err := ownKey()
+	if err != nil {
+		return nil, err
+	}
+	limit := time.NewTimer(gatherLimit)
+	defer limit.Stop()
+	for {
+		addresses, key, why := f.leader(own)
+		for _, addr := range addresses {
+			c, err := remote.Join(addr, key, self)
+			if err == nil {
+				f.key = key
+				return c, nil
+			}
+			why = err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-limit.C:
+			return nil, fmt.Errorf("rank 0 was not found within %v: %w; hint: the folder `out` must be shared by all hosts, or the launcher must set MASTER_ADDR and MASTER_PORT, and %s be the same for all", gatherLimit, why, machine.KeyVariable)
+		case <-time.After(lookAgain):
+		}
+	}
+}
+
+// leader returns where the leader may be, by the file in the run's folder and by the launcher, and the key. own is the
+// environment's key.
+func (f *follower) leader(own []byte) (addresses []string, key []byte, err error) {
+	n, err := look(f.folder)
+	if key = own; err == nil {
+		if addresses = n.Addresses; own == nil {
+			key = []byte(n.Key)
+		}
+	}
+	if l := f.launch; l.Leader != "" && l.Port != 0 && key != nil {
+		addresses = append(addresses, net.JoinHostPort(l.Leader, strconv.Itoa(l.Port)))
+	}
+	return addresses, key, err
+}
+
+// follow serves until the run ends.
+func (f *follower) follow(ctx context.Context, to *line, at net.Listener) error {
+	words := make(chan word, 1)
+	go to.keep(func(w word) {
+		if w != (word{}) {
+			words <- w
+		}
+	})
+	serving, stop := context.WithCancel(context.Background())
+	defer stop()
+	var served chan error
+	leave := func() { // what devices have spilled is removed when they are closed
+		if stop(); served != nil {
+			select {
+			case <-served:
+			case <-time.After(leaveTime):
+			}
+		}
+	}
+	defer leave()
+	asked := ctx.Done()
+	for {
+		select {
+		case <-asked:
+			asked = nil
+			_ = to.say(word{Stop: true}) // a leader that is lost is noticed below
+		case err := <-served:
+			return fmt.Errorf("this process no longer waits for the leader's calls: %w", err)
+		case <-to.gone:
+			return &LostError{Rank: 0, Err: to.err}
+		case w := <-words:
+			switch {
+			case w.Refused != "":
+				return errors.New(w.Refused)
+			case w.Ended:
+				to.close(nil)
+				if w.Code != 0 {
+					return &Ended{w.Code}
+				}
+				return nil
+			case w.Together > 0 && served == nil:
+				var err error
+				if served, err = f.serve(serving, at, w.Together); err != nil {
+					return err
+				}
+			}
+		}
+	}
+}
+
+// serve opens devices for the leader, with this process's share of the host.
+func (f *follower) serve(ctx context.Context, at net.Listener, together int) (chan error, error) {
+	shareCores(together)
+	if err := os.MkdirAll(f.spill, 0o755); err != nil {
+		return nil, err
+	}
+	limits, err := machine.ServeLimits(f.spill)
+	if err != nil {
+		return nil, err
+	}
+	if m, err := sysmem.Read(); err == nil {
+		limits.Memory = min(limits.Memory, m.Available)
+	}
+	limits.Memory, limits.Disk = limits.Memory/int64(together), limits.Disk/int64(together)
+	served := make(chan error, 1)
+	go func() { served <- machine.Serve(ctx, at, f.key, f.spill, limits, func(string) {}) }()
+	return served, nil
+}
+
+// hostName tells hosts apart, and containers on one host.
+func hostName() string {
+	name, err := os.Hostname()
+	if err != nil {
+		name = "a host"
+	}
+	return name
+}
+
+// shareCores makes this process use only its share of the cores that it has together with others of the run, unless the
+// launcher has given it less. A user's GOMAXPROCS holds.
+func shareCores(together int) {
+	if os.Getenv("GOMAXPROCS") != "" {
+		return
+	}
+	all := float64(onlineCores())
+	if quota := sysmem.Cores(); quota > 0 {
+		all = min(all, quota)
+	}
+	if n := max(1, int(all)/together); n < runtime.GOMAXPROCS(0) {
+		runtime.GOMAXPROCS(n)
+	}
+}
+
+// onlineCores returns the number of cores of this host, of which the launcher may have given this process some; where
+// that is not known, those that the process has.
+func onlineCores() int {
+	text, err := os.ReadFile("/sys/devices/system/cpu/online")
+	if err != nil {
+		return runtime.NumCPU()
+	}
+	n := 0
+	for _, part := range strings.Split(strings.TrimSpace(string(text)), ",") {
+		first, last, ranged := strings.Cut(part, "-")
+		lo, err := strconv.Atoi(first)
+		hi := lo
+		if err == nil && ranged {
+			hi, err = strconv.Atoi(last)
+		}
+		if err != nil {
+			return runtime.NumCPU()
+		}
+		n += hi - lo + 1
+	}
+	return max(n, runtime.NumCPU())
+}
