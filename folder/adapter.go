@@ -67,10 +67,14 @@ func DescribeAdapter(m *model.Model, folder string) ([]byte, error) {
 		}
 	}
 	modules, parameters := m.PEFT().Modules()
+	var targets any = append([]string{}, modules...)
+	if m.Inside != "" && len(modules) > 0 {
+		targets = m.PEFT().Pattern(modules)
+	}
 	whole := m.PEFT().WholeModules()
 	text, err := json.MarshalIndent(adapterConfig{
 		Type: "LORA", Task: "CAUSAL_LM", Base: base, Rank: m.LoRA.Rank, Alpha: m.LoRA.Alpha, RSLoRA: m.LoRA.RSLoRA, Bias: "none",
-		Modules: append([]string{}, modules...), Parameters: parameters, Transposed: m.InOut(), Inference: true,
+		Modules: targets, Parameters: parameters, Transposed: m.InOut(), Inference: true,
 		Whole: whole, Tying: m.Tied && len(whole) > 0,
 	}, "", "  ")
 	return append(text, '\n'), err

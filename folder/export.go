@@ -140,16 +140,10 @@ type merger struct {
 	params  map[string]model.Param
 	factors map[string][]float32 // by name, of one layer at a time: an adapter's factors for experts are read once for all experts
 	layer   int
-	pieces  exportPieces
+	piece   []float32 // memory that tensors pass through
 }
 
-// exportPieces is memory that tensors pass through, and that is used again.
-type exportPieces struct {
-	bytes  []byte
-	values []float32
-}
-
-// exportPiece is the size of a piece, in bytes or numbers.
+// exportPiece is the size of a piece in numbers.
 const exportPiece = 1 << 18
 
 // part is a tensor of a parameter.
@@ -178,7 +172,10 @@ func newMerger(f *Folder) (*merger, error) {
 		}
 	}
 	if embedding := f.Model.Params()[0]; f.Model.Tied && (embedding.Whole || f.weights.rows[embedding.Name].tensor != "") { // files may have the head nevertheless
-		m.parts[f.Model.HeadName()] = part{embedding, model.Tensor{Name: f.Model.HeadName(), Shape: embedding.Merged().Tensors()[0].Shape}}
+		head := model.Tensor{Name: f.Model.HeadName(), Shape: embedding.Merged().Tensors()[0].Shape}
+		if info, ok := lookup(f.weights.Base, head); ok {
+			m.parts[info.Name] = part{embedding, head}
+		}
 	}
 	return m, nil
 }
@@ -199,9 +196,9 @@ func (m *merger) tensors(as safetensors.DType) (list []safetensors.Tensor) {
 			case changed:
 				return m.write(w, written, p)
 			case written.DType == info.DType:
-				return m.pieces.copyTensor(w, m.weights.Base, info)
+				return m.weights.Base.CopyBytes(w, info)
 			}
-			return m.pieces.convertTensor(w, m.weights.Base, info, as)
+			return m.convertTensor(w, info, as)
 		}})
 	}
 	for _, p := range m.added {
@@ -324,31 +321,14 @@ func transposed(x []float32, rows, cols int) []float32 {
 	return y
 }
 
-// copyTensor writes a tensor's bytes as they are.
-func (e *exportPieces) copyTensor(w io.Writer, set *safetensors.Set, info safetensors.Info) error {
-	if e.bytes == nil {
-		e.bytes = make([]byte, exportPiece)
-	}
-	for at := int64(0); at < info.Bytes(); at += exportPiece {
-		piece := e.bytes[:min(exportPiece, info.Bytes()-at)]
-		if err := set.ReadBytes(info.Name, at, piece); err != nil {
-			return err
-		}
-		if _, err := w.Write(piece); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // convertTensor writes a tensor's numbers as another type, rounded to the nearest.
-func (e *exportPieces) convertTensor(w io.Writer, set *safetensors.Set, info safetensors.Info, as safetensors.DType) error {
-	if e.values == nil {
-		e.values = make([]float32, exportPiece)
+func (m *merger) convertTensor(w io.Writer, info safetensors.Info, as safetensors.DType) error {
+	if m.piece == nil {
+		m.piece = make([]float32, exportPiece)
 	}
 	for at := 0; at < info.Elements(); at += exportPiece {
-		piece := e.values[:min(exportPiece, info.Elements()-at)]
-		if err := set.ReadFloat32(info.Name, at, piece); err != nil {
+		piece := m.piece[:min(exportPiece, info.Elements()-at)]
+		if err := m.weights.Base.ReadFloat32(info.Name, at, piece); err != nil {
 			return err
 		}
 		if err := safetensors.WriteFloat32(w, as, piece); err != nil {

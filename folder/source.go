@@ -103,9 +103,12 @@ func (s *Source) checkCopies(m *model.Model) error {
 // checkUsed refuses files with a tensor that belongs to no parameter of a model, or to none of its adapters: its
 // effect would be missing from all results, and the tensor, silently, from what is saved.
 func checkUsed(set *safetensors.Set, m *model.Model, adapters bool, more ...string) error {
-	known := map[string]bool{m.HeadName(): !adapters} // even if it is tied, see CheckTied
+	known := map[string]bool{}
 	for _, name := range more {
 		known[name] = true
+	}
+	for _, name := range (model.Tensor{Name: m.HeadName()}).Names() {
+		known[name] = !adapters // even if it is tied, see CheckTied
 	}
 	for _, p := range m.Params() {
 		equal, others := m.PEFT().Copies(p)
@@ -123,15 +126,14 @@ func checkUsed(set *safetensors.Set, m *model.Model, adapters bool, more ...stri
 			continue
 		}
 		for _, t := range p.Tensors() {
-			known[t.Name] = true
-			if bare, ok := t.BareName(); ok {
-				known[bare] = true
+			for _, name := range t.Names() {
+				known[name] = true
 			}
 		}
 	}
 	first, n := "", 0
 	for _, t := range set.Tensors() {
-		if known[t.Name] || !adapters && m.Buffer(t.Name) {
+		if known[t.Name] || !adapters && (m.Buffer(t.Name) || model.Carried(m, t.Name)) {
 			continue
 		}
 		if n++; n == 1 {
@@ -181,11 +183,11 @@ func readPart(set *safetensors.Set, p model.Param, first int, dst []float32) err
 	return nil
 }
 
-// lookup finds a tensor in files, even in those of a model without its head.
-func lookup(set *safetensors.Set, t model.Tensor) (safetensors.Info, bool) {
-	info, ok := set.Lookup(t.Name)
-	if bare, isBare := t.BareName(); !ok && isBare {
-		info, ok = set.Lookup(bare)
+// lookup finds a tensor in files, whichever of its names they have.
+func lookup(set *safetensors.Set, t model.Tensor) (info safetensors.Info, ok bool) {
+	name, ok := t.NameIn(func(name string) bool { _, ok := set.Lookup(name); return ok })
+	if ok {
+		info, ok = set.Lookup(name)
 	}
 	return info, ok
 }
@@ -197,7 +199,7 @@ func CheckTied(set *safetensors.Set, m *model.Model) error {
 	embedding := m.Params()[0].Original()
 	head := embedding
 	head.Name = m.HeadName()
-	if _, there := set.Lookup(head.Name); !(m.Tied || m.Files.Tied) || !there {
+	if _, there := lookup(set, model.Tensor{Name: head.Name}); !(m.Tied || m.Files.Tied) || !there {
 		return nil
 	}
 	return suggest.Add(equalRows(set, embedding, set, head), "set tie_word_embeddings to false there if the head has weights of its own")

@@ -157,7 +157,7 @@ func (m *Model) Factors(weight string) (a, b string, ok bool) {
 	name := strings.TrimSuffix(weight, ".weight")
 	ok = m.LoRA != nil && m.LoRA.adapts(weight)
 	switch weight {
-	case m.Family.Tensors.Embed:
+	case m.Family.namesInside(m.Inside).Embed:
 		return name + embedA, name + embedB, ok
 	case m.HeadName():
 		name = headModule

@@ -89,10 +89,13 @@ type Model struct {
 	OutBias      bool // bias of the attention output projection
 	MLPBias      bool // biases of the feed-forward or, of a mixture, of router and experts
 	InitStd      float64
-	Frozen       []string // names of parameters that are not trained, see Freeze
-	LoRA         *LoRA    // adapters, which are then trained, and little else; nil: none
-	NF4          bool     // frozen weights of the layers are held in 4 bits, see Quantize
-	Files        Files
+	// Inside is what names of parameters begin with, instead of "model.", if this is the text part of a model that also sees or
+	// hears: model.language_model. or model.text_model. ""; it is a model of its own.
+	Inside string
+	Frozen []string // names of parameters that are not trained, see Freeze
+	LoRA   *LoRA    // adapters, which are then trained, and little else; nil: none
+	NF4    bool     // frozen weights of the layers are held in 4 bits, see Quantize
+	Files  Files
 }
 
 // QKNorm says what an RMSNorm of queries and keys normalises.

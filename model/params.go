@@ -12,7 +12,7 @@ import (
 // listed again.
 func (m *Model) Params() []Param {
 	b := paramList{m: m}
-	n := m.Family.Tensors
+	n := m.Family.namesInside(m.Inside)
 	b.layer = -1
 	b.matrix(n.Embed, m.Vocab, m.Width, m.InitStd)
 	if !m.Rotary() {
@@ -51,6 +51,17 @@ func (m *Model) Params() []Param {
 		}
 	}
 	return b.list
+}
+
+// namesInside returns the names of tensors where all of them begin so; "": as they do in a model of its own.
+func (f *Family) namesInside(inside string) TensorNames {
+	n := f.Tensors
+	if inside != "" {
+		for _, name := range []*string{&n.Embed, &n.Layer, &n.FinalNorm} {
+			*name = inside + strings.TrimPrefix(*name, "model.")
+		}
+	}
+	return n
 }
 
 // HeadName returns the name of a head that is not the embedding.

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 
@@ -87,12 +88,30 @@ func (m PEFT) Modules() (modules, parameters []string) {
 	return modules, parameters
 }
 
+// Pattern returns a regular expression for names of modules that Modules returns: it matches them in the text part of a model, and
+// none in other parts, where modules may have the same names.
+func (m PEFT) Pattern(modules []string) string {
+	var short, all []string
+	for _, name := range modules {
+		switch quoted := regexp.QuoteMeta(name); {
+		case name == headModule || strings.Contains(name, "."):
+			all = append(all, quoted)
+		default:
+			short = append(short, quoted)
+		}
+	}
+	if len(short) > 0 {
+		all = append(all, regexp.QuoteMeta(m.Inside)+`(.*\.)?(`+strings.Join(short, "|")+")")
+	}
+	return strings.Join(all, "|")
+}
+
 // WholeModules returns the names by which PEFT finds what is trained whole, as few as possible.
 func (m PEFT) WholeModules() (modules []string) {
 	params := m.Params()
 	for _, name := range m.LoRA.Whole {
 		module := moduleOf(name)
-		if slices.ContainsFunc(params, func(p Param) bool { return m.covers(p.Name, module) && p.Frozen }) {
+		if m.Inside != "" || slices.ContainsFunc(params, func(p Param) bool { return m.covers(p.Name, module) && p.Frozen }) {
 			module = m.moduleInMemory(name)
 		}
 		if name == m.HeadName() {
@@ -181,7 +200,7 @@ func (m PEFT) Copies(p Param) (equal, others []string) {
 
 // tiedWhole reports whether a parameter is the embedding and the head, and trained whole.
 func (m PEFT) tiedWhole(name string) bool {
-	return m.Tied && name == m.Family.Tensors.Embed && m.LoRA != nil && slices.Contains(m.LoRA.Whole, name)
+	return m.Tied && name == m.Family.namesInside(m.Inside).Embed && m.LoRA != nil && slices.Contains(m.LoRA.Whole, name)
 }
 
 // Stored lists the tensors that folders hold of a parameter: Tensors and, as PEFT needs it, the head once more if it is the
@@ -195,14 +214,14 @@ func (m PEFT) Stored(p Param) []Tensor {
 }
 
 // EmbeddingModule returns the last part of the name of the embedding's module.
-func (m PEFT) EmbeddingModule() string { return moduleOf(m.Family.Tensors.Embed) }
+func (m PEFT) EmbeddingModule() string { return moduleOf(m.Family.namesInside(m.Inside).Embed) }
 
 // TokenRows returns the embedding or the head, whichever a module's name means, and the tensor in an adapter's files that has
 // those of its rows that are trained by themselves.
 func (m PEFT) TokenRows(module string) (p Param, tensor string, ok bool) {
 	for _, p := range m.Params() {
 		names := []string{p.Name}
-		if m.Tied && p.Name == m.Family.Tensors.Embed {
+		if m.Tied && p.Name == m.Family.namesInside(m.Inside).Embed {
 			names = append(names, m.HeadName())
 		}
 		for _, name := range names {
@@ -216,5 +235,5 @@ func (m PEFT) TokenRows(module string) (p Param, tensor string, ok bool) {
 
 // OfVocabulary reports whether a parameter has a row, or an element, for each token.
 func (m PEFT) OfVocabulary(p Param) bool {
-	return p.Name == m.Family.Tensors.Embed || p.Name == m.HeadName() || p.Name == headBias
+	return p.Name == m.Family.namesInside(m.Inside).Embed || p.Name == m.HeadName() || p.Name == headBias
 }

@@ -22,12 +22,61 @@ func (t Tensor) Elems() int {
 	return n
 }
 
-// BareName returns the name in folders of the model without its head, such as those of
-// GPT2Model and the published GPT-2: without the first part, "transformer.", "model." or the like. ok is
-// false for the head, which has no such part, and for adapters.
-func (t Tensor) BareName() (name string, ok bool) {
-	_, name, _ = strings.Cut(t.Name, ".")
-	return name, strings.Contains(name, ".") && !strings.HasPrefix(t.Name, peftPrefix)
+// Names returns the names that files may have for a tensor: its own and others that folders of other versions, and of the model
+// without its head, have.
+//
+//	model.layers.0.mlp.up_proj.weight                   layers.0... in folders of LlamaModel and the published GPT-2
+//	model.language_model.layers.0.mlp.up_proj.weight    language_model.model.layers.0..., of older versions model.layers.0...
+//	lm_head.weight                                      language_model.lm_head.weight
+func (t Tensor) Names() []string {
+	names := []string{t.Name}
+	if strings.HasPrefix(t.Name, peftPrefix) {
+		return names
+	}
+	if _, bare, _ := strings.Cut(t.Name, "."); strings.Contains(bare, ".") { // not the head
+		names = append(names, bare)
+	}
+	if text, ok := strings.CutPrefix(t.Name, languageModel); ok {
+		names = append(names, "language_model.model."+text, "model."+text)
+	}
+	if strings.HasPrefix(t.Name, headModule+".") {
+		names = append(names, "language_model."+t.Name)
+	}
+	return names
+}
+
+// NameIn returns the first of a tensor's names that files have. found is false if they have none of them.
+func (t Tensor) NameIn(has func(name string) bool) (name string, found bool) {
+	names := t.Names()
+	if i := slices.IndexFunc(names, has); i >= 0 {
+		return names[i], true
+	}
+	return "", false
+}
+
+// languageModel is what names of the text part of most models that also see or hear begin with, see Model.Inside.
+const languageModel = "model.language_model."
+
+// Carried reports whether a tensor in files, of a model of which this is the text part, belongs to another part. It is no
+// parameter here, but is copied to wherever the whole model is written.
+func Carried(m *Model, name string) bool {
+	if m.Inside == "" {
+		return false
+	}
+	own := m.Family.namesInside(m.Inside)
+	ofText := func(part string) bool {
+		return part == headModule || slices.ContainsFunc([]string{own.Embed, own.Layer, own.FinalNorm}, func(name string) bool {
+			mine, _, _ := strings.Cut(strings.TrimPrefix(name, m.Inside), ".")
+			return part == mine
+		})
+	}
+	for _, begin := range []string{m.Inside, "language_model.model.", "language_model.", "model.", ""} {
+		rest, ok := strings.CutPrefix(name, begin)
+		if part, _, _ := strings.Cut(rest, "."); ok && ofText(part) { // of a text model, if not of this one
+			return false
+		}
+	}
+	return true
 }
 
 // Buffer reports whether a tensor in files is not a parameter but a table that config.json determines, as older

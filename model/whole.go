@@ -25,7 +25,7 @@ type Files struct {
 // Part parts the head from the embedding, as which it begins, if one of the modules is one of the two.
 func (m *Model) Part(modules []string) {
 	if m.Tied && slices.ContainsFunc(modules, func(module string) bool {
-		return m.PEFT().covers(m.Family.Tensors.Embed, module) || m.PEFT().covers(m.HeadName(), module)
+		return m.PEFT().covers(m.Family.namesInside(m.Inside).Embed, module) || m.PEFT().covers(m.HeadName(), module)
 	}) {
 		m.Tied, m.Files.Tied = false, true
 	}
@@ -95,7 +95,7 @@ func (b *paramList) settle(p *Param) {
 		p.Grown = m.Vocab - m.Files.Vocab
 	}
 	if p.Name == m.HeadName() && m.Files.Tied {
-		p.Source = m.Family.Tensors.Embed
+		p.Source = m.Family.namesInside(m.Inside).Embed
 	}
 	if l := m.LoRA; l != nil && !p.Adapter {
 		p.Frozen = !slices.Contains(l.Whole, p.Name)

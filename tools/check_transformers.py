@@ -26,7 +26,11 @@ def load(folder):
     """The model, and what was wrong with its files."""
     settings = dict(attn_implementation="eager", dtype=torch.float32, local_files_only=True)
     if not os.path.exists(os.path.join(folder, "adapter_config.json")):
-        return transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, **settings)
+        with open(os.path.join(folder, "config.json")) as f:
+            names = json.load(f).get("architectures") or [""]
+        sees = names[0].endswith("ForConditionalGeneration")  # whose text part is compared
+        kind = getattr(transformers, names[0]) if sees else transformers.AutoModelForCausalLM
+        return kind.from_pretrained(folder, output_loading_info=True, **settings)
     try:
         import peft
     except ImportError as missing:

@@ -97,6 +97,41 @@ CASES = {
                                              swiglu_limit=0.9, rope_parameters=YARN | dict(truncate=False))),
 }
 
+# Models that also see: what their text part and the rest have. Smaller still, because only names and config.json are new.
+TEXT = dict(num_hidden_layers=2, hidden_size=16, num_attention_heads=2, num_key_value_heads=1, head_dim=8, intermediate_size=24, vocab_size=61,
+            max_position_embeddings=64, attention_dropout=0.0, bos_token_id=0, eos_token_id=0, pad_token_id=None)
+SQUARE = {k: v for k, v in TEXT.items() if k != "head_dim"}
+SEES = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, image_size=8, patch_size=4)
+SEES_QWEN = dict(depth=1, hidden_size=8, intermediate_size=8, num_heads=2, patch_size=4, out_hidden_size=16)
+AXES = dict(rope_type="default", rope_theta=1e6, mrope_section=[2, 1, 1])
+
+WRAPPED = {
+    "gemma3-sees": ("Gemma3", dict(text_config=TEXT | dict(sliding_window=9, layer_types=["sliding_attention", "full_attention"], query_pre_attn_scalar=20),
+                                   vision_config=SEES, mm_tokens_per_image=1, image_token_index=60, boi_token_index=59, eoi_token_index=58)),
+    "mistral3-sees": ("Mistral3", dict(text_config=TEXT | dict(model_type="mistral", sliding_window=None, tie_word_embeddings=False),
+                                       vision_config=SEES | dict(model_type="pixtral", head_dim=4), image_token_index=60, tie_word_embeddings=False)),
+    "qwen2-vl-sees": ("Qwen2VL", dict(text_config=SQUARE | dict(rope_parameters=dict(AXES)), tie_word_embeddings=True,
+                                      vision_config=dict(depth=1, embed_dim=8, hidden_size=16, mlp_ratio=1, num_heads=2, patch_size=4))),
+    "qwen25-vl-sees": ("Qwen2_5_VL", dict(text_config=SQUARE | dict(rope_parameters=dict(AXES)), vision_config=SEES_QWEN | dict(fullatt_block_indexes=[0]))),
+    "qwen3-vl-sees": ("Qwen3VL", dict(text_config=TEXT | dict(rope_parameters=AXES | dict(mrope_interleaved=True)),
+                                      vision_config=SEES_QWEN | dict(num_position_embeddings=16, deepstack_visual_indexes=[0]))),
+    "llava-sees": ("Llava", dict(text_config=TEXT | dict(model_type="llama"), vision_config=SEES | dict(model_type="clip_vision_model", projection_dim=8),
+                                 image_token_index=60)),
+    "llava-next-sees": ("LlavaNext", dict(text_config=TEXT | dict(model_type="mistral", sliding_window=9), image_token_index=60,
+                                          vision_config=SEES | dict(model_type="clip_vision_model", projection_dim=8))),
+    "llava-onevision-sees": ("LlavaOnevision", dict(text_config=SQUARE | dict(model_type="qwen2", tie_word_embeddings=True), image_token_index=60, video_token_index=59,
+                                                    vision_config=SEES | dict(model_type="siglip_vision_model"))),
+    "internvl-sees": ("InternVL", dict(text_config=TEXT | dict(model_type="qwen3"), image_token_id=60, tie_word_embeddings=False,
+                                       vision_config=SEES | dict(image_size=[8, 8], patch_size=[4, 4]))),
+    "idefics3-sees": ("Idefics3", dict(text_config=TEXT | dict(model_type="llama"), vision_config=SEES, image_token_id=60)),
+    "smolvlm-sees": ("SmolVLM", dict(text_config=TEXT | dict(model_type="llama"), vision_config=SEES, image_token_id=60)),
+}
+CASES |= WRAPPED
+# Saved with the names that transformers has in memory instead of those of published files.
+IN_MEMORY = {"internvl-sees", "qwen2-vl-sees"}
+# Saved with the keys of text_config beside the others, as transformers 4.45 wrote them.
+FLAT_CONFIG = {"qwen2-vl-sees"}
+
 # Rotary tables alone: family, what its config adds, sequence length. Heads have 16 columns.
 ROPE = {
     "linear": ("Llama", dict(rope_parameters=dict(rope_type="linear", rope_theta=1e4, factor=3.0)), 40),
@@ -147,6 +182,7 @@ LORA["qwen3-moe-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "o_pr
 LORA["olmoe-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj"], target_parameters=["gate_up_proj", "down_proj"])
 LORA["mixtral-tiny"] = dict(r=3, lora_alpha=3, target_modules=["v_proj"], target_parameters=["gate_up_proj"])
 LORA["gpt-oss-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "v_proj"], target_parameters=["gate_up_proj", "down_proj"])
+LORA["gemma3-sees"] = dict(r=2, lora_alpha=3, target_modules=r"model\.language_model\.(.*\.)?(q_proj|down_proj)")
 LORA["llama-nf4"] = dict(r=4, lora_alpha=4, target_modules=["q_proj", "o_proj", "up_proj", "down_proj"])
 
 # Adapters that are trained on weights held in 4 bits.
@@ -157,6 +193,9 @@ IN_FILES = {"GPTNeoX": ("lm_head", "embed_out"), "Mixtral": (".mlp.", ".block_sp
 
 CONFIGS = {"Gemma3": "Gemma3TextConfig"}
 
+# Whose gains of norms are 1 + weight.
+UNIT_OFFSET = {"gemma3_text"}
+
 OPT_SEED = 28  # a ReLU that flips between fp32 and fp64 would hide real errors: here none is that near its kink
 
 # Saved as transformers 4 wrote it: rope_theta and rope_scaling at the top, torch_dtype.
@@ -164,10 +203,11 @@ OLD_CONFIG = {"llama3-rope", "qwen2-tiny"}
 
 
 def build(family, settings):
-    config = getattr(transformers, CONFIGS.get(family, family + "Config"))(**copy.deepcopy(settings))
+    sees = "text_config" in settings
+    config = getattr(transformers, family + "Config" if sees else CONFIGS.get(family, family + "Config"))(**copy.deepcopy(settings))
     config._attn_implementation = config._experts_implementation = "eager"
     names = {"GPT2": "GPT2LMHeadModel"}
-    return getattr(transformers, names.get(family, family + "ForCausalLM"))(config).float()
+    return getattr(transformers, family + "ForConditionalGeneration" if sees else names.get(family, family + "ForCausalLM"))(config).float()
 
 
 def randomise(model, generator):
@@ -176,7 +216,7 @@ def randomise(model, generator):
         noise = torch.randn(p.shape, generator=generator)
         with torch.no_grad():
             if p.ndim == 1:
-                p.copy_(noise * 0.2 + (1.0 if name.endswith("weight") and model.config.model_type != "gemma3_text" else 0.0))
+                p.copy_(noise * 0.2 + (1.0 if name.endswith("weight") and model.config.get_text_config().model_type not in UNIT_OFFSET else 0.0))
             elif "embed" in name or "wte" in name or "wpe" in name:
                 p.copy_(noise * 0.3)
             else:
@@ -215,12 +255,11 @@ def train(model, tokens, freeze=()):
     return losses, norms
 
 
-def train_both(folder, model, tokens, freeze=()):
+def train_both(folder, tokens, freeze=()):
     """In fp32 and in float64."""
     results = {}
     for suffix, dtype in ("", torch.float32), ("64", torch.float64):
-        again = type(model).from_pretrained(folder, attn_implementation="eager", experts_implementation="eager", dtype=dtype).eval()
-        results["losses" + suffix], results["grad_norms" + suffix] = train(again, tokens, freeze)
+        results["losses" + suffix], results["grad_norms" + suffix] = train(again(folder, dtype).eval(), tokens, freeze)
     return results
 
 
@@ -237,9 +276,15 @@ def quantize(model):
     return first
 
 
+def again(folder, dtype):
+    """The model of a folder, as its config.json says what it is."""
+    name, = json.loads((folder / "config.json").read_text())["architectures"]
+    return getattr(transformers, name).from_pretrained(folder, attn_implementation="eager", experts_implementation="eager", dtype=dtype)
+
+
 def adapt(folder, tokens, settings, generator):
     """An adapter with random factors in folder/lora, and its training."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", experts_implementation="eager", dtype=torch.float32)
+    model = again(folder, torch.float32)
     model = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", **settings))
     with torch.no_grad():
         for name, p in model.named_parameters():
@@ -256,16 +301,16 @@ def adapt(folder, tokens, settings, generator):
     (path / "README.md").unlink()
     config = json.loads((path / "adapter_config.json").read_text()) | dict(base_model_name_or_path="..")
     for names in config["target_modules"], config["target_parameters"]:
-        names and names.sort()
+        isinstance(names, list) and names.sort()
     (path / "adapter_config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     results = {}
     for suffix, dtype in ("", torch.float32), ("64", torch.float64):
-        base = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", experts_implementation="eager", dtype=dtype)
+        base = again(folder, dtype)
         if folder.name in NF4:
             results["quantize"] = "nf4"
             save_file(quantize(base), folder / "nf4.safetensors")
-        again = peft.PeftModel.from_pretrained(base, path, autocast_adapter_dtype=False).to(dtype).eval()
-        results["losses" + suffix], results["grad_norms" + suffix] = train(again, tokens, [n for n, _ in again.named_parameters() if "lora_" not in n])
+        adapted = peft.PeftModel.from_pretrained(base, path, autocast_adapter_dtype=False).to(dtype).eval()
+        results["losses" + suffix], results["grad_norms" + suffix] = train(adapted, tokens, [n for n, _ in adapted.named_parameters() if "lora_" not in n])
     (path / "losses.json").write_text(json.dumps(results, indent=1) + "\n")
     for file in path.iterdir():
         file.chmod(0o644)
@@ -293,15 +338,27 @@ def make_old(path, settings):
     path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
+def make_flat(path):
+    config = json.loads(path.read_text())
+    text = config.pop("text_config")
+    config = text | config
+    config["rope_scaling"] = dict(type="mrope", mrope_section=text["rope_parameters"]["mrope_section"])
+    config["rope_theta"] = config.pop("rope_parameters")["rope_theta"]
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
 def write_case(folder, family, settings, seed):
     generator = torch.Generator().manual_seed(seed)
     model = build(family, settings)
     randomise(model, generator)
     model.eval()
-    model.save_pretrained(folder)
+    model.save_pretrained(folder, save_original_format=folder.name not in IN_MEMORY)
+    if folder.name in FLAT_CONFIG:
+        make_flat(folder / "config.json")
     if folder.name in OLD_CONFIG:
         make_old(folder / "config.json", settings)
-    tokens = make_tokens(settings["vocab_size"], settings.get("pad_token_id"), generator)
+    text = settings.get("text_config", settings)
+    tokens = make_tokens(text["vocab_size"], text.get("pad_token_id"), generator)
     (folder / "tokens.json").write_text(json.dumps(tokens.tolist()) + "\n")
 
     logits, loss = loss_of(model, tokens)
@@ -309,13 +366,13 @@ def write_case(folder, family, settings, seed):
     save_file({"logits": logits.detach().contiguous(), "loss": loss.detach().reshape(1)},
               folder / "expected.safetensors")
     old, new = IN_FILES.get(family, ("", ""))
-    save_file({n.replace(old, new): p.grad.contiguous() for n, p in model.named_parameters()}, folder / "grads.safetensors")
+    save_file({n.replace(old, new): p.grad.contiguous() for n, p in model.named_parameters() if p.grad is not None}, folder / "grads.safetensors")
 
-    results = train_both(folder, model, tokens)
+    results = train_both(folder, tokens)
     assert abs(results["losses"][0] - float(loss.detach())) < 1e-6
     results["optimizer"] = dict(name="AdamW", **ADAMW, weight_decay=DECAY, decay_on="ndim >= 2", clip_grad_norm=CLIP)
     if folder.name in FROZEN:
-        cases = [dict(freeze=freeze, **train_both(folder, model, tokens, freeze)) for freeze in FROZEN[folder.name]]
+        cases = [dict(freeze=freeze, **train_both(folder, tokens, freeze)) for freeze in FROZEN[folder.name]]
         (folder / "frozen.json").write_text(json.dumps(cases, indent=1) + "\n")
     if folder.name in LORA:
         adapt(folder, tokens, LORA[folder.name], generator)

@@ -78,7 +78,7 @@ func (t *Run) fromFolder() error {
 			return nil
 		}
 		return folder.WeightsError(t.Setup.folderOf(p), from.Read(p, dst))
-	}, from.Halved, from}
+	}, from.Halved, base, from}
 	if t.Setup.Adapter != "" {
 		note = fmt.Sprintf("starting from the adapter %s and the weights in %s", t.Setup.Adapter, t.Setup.Folder)
 		if from.Adapter, err = folder.OpenAdapter(t.Setup.Adapter); err != nil {
@@ -101,7 +101,7 @@ func (t *Run) resume(path string) error {
 	}
 	t.origin = weights{
 		func(p model.Param, dst []float32) error { return folder.ReadParam(ck.Weights, p, dst) },
-		func(p model.Param) bool { return folder.Halved(ck.Weights, p) }, ck,
+		func(p model.Param) bool { return folder.Halved(ck.Weights, p) }, ck.Weights, ck,
 	}
 	if err := belongs(t.Setup.Spec, ck, path, func(here *identity) { *here = t.identity() }); err != nil {
 		return err
@@ -220,7 +220,7 @@ func atOnce(spec *job.Spec, step, there int) int {
 // room returns an error unless the disk has room for n checkpoints besides the
 // existing ones.
 func (t *Run) room(n int64) error {
-	s := checkpoint.Snapshot{Weights: t.tensors(optimizer.Weights), State: t.moments()} // its size only
+	s := checkpoint.Snapshot{Weights: t.origin.withOtherParts(t.Setup.Graph.Model, t.tensors(optimizer.Weights)), State: t.moments()} // its size only
 	free, _, err := hardware.DiskSpace(t.Setup.Spec.Out)
 	if err != nil { // some file systems do not report it
 		return nil
@@ -293,7 +293,7 @@ func (t *Run) save(o Observer) error {
 	snap := &checkpoint.Snapshot{
 		Trainer: checkpoint.Trainer{Step: int64(t.Step), Tokens: t.Tokens, Cursor: cursor, Plan: id,
 			Losses: t.Losses[max(0, len(t.Losses)-lossTail):], Best: t.Best},
-		Weights: t.tensors(optimizer.Weights),
+		Weights: t.origin.withOtherParts(t.Setup.Graph.Model, t.tensors(optimizer.Weights)),
 		Adapter: t.Setup.lora() != nil,
 		State:   append(t.moments(), t.reference.groups()...),
 		Files:   files,

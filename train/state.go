@@ -21,7 +21,31 @@ import (
 type weights struct {
 	read func(p model.Param, dst []float32) error
 	half func(p model.Param) bool // whether it holds a parameter in bf16, or in a format whose numbers are all exact in bf16; nil: no
+	own  *safetensors.Set         // the model's own weights, by whose names checkpoints are written; nil: none
 	file io.Closer                // nil: none
+}
+
+// nameOf returns the name of a tensor of a model in checkpoints: of models that also see or hear, the one in the files.
+func (w *weights) nameOf(m *model.Model, t model.Tensor) string {
+	if w.own != nil && m.Inside != "" {
+		if name, ok := t.NameIn(func(name string) bool { _, ok := w.own.Lookup(name); return ok }); ok {
+			return name
+		}
+	}
+	return t.Name
+}
+
+// withOtherParts adds to a model's tensors those of its parts that are not text, as files have them. Adapters are of the text part alone.
+func (w *weights) withOtherParts(m *model.Model, list []safetensors.Tensor) []safetensors.Tensor {
+	if w.own == nil || m.LoRA != nil {
+		return list
+	}
+	for _, info := range w.own.Tensors() {
+		if model.Carried(m, info.Name) {
+			list = append(list, safetensors.Tensor{Info: info, Data: func(out io.Writer) error { return w.own.CopyBytes(out, info) }})
+		}
+	}
+	return list
 }
 
 func (w *weights) close() error {
@@ -56,7 +80,7 @@ func (t *Run) storedAs(p model.Param, kind optimizer.Kind) safetensors.DType {
 	return safetensors.F32
 }
 
-// halfWeights reports whether all weights of a checkpoint are in bf16.
+// halfWeights reports whether all trained weights of a checkpoint are in bf16.
 func (t *Run) halfWeights() bool {
 	return !slices.ContainsFunc(t.tensors(optimizer.Weights), func(w safetensors.Tensor) bool { return w.DType != safetensors.BF16 })
 }
@@ -83,6 +107,9 @@ func (t *Run) tensors(kind optimizer.Kind) []safetensors.Tensor {
 			parts = t.Setup.Graph.Model.PEFT().Stored(p)
 		}
 		for _, part := range parts {
+			if kind == optimizer.Weights {
+				part.Name = t.origin.nameOf(t.Setup.Model, part)
+			}
 			list = append(list, r.tensor(i, part))
 		}
 	}

@@ -146,6 +146,21 @@ func (s *Set) ReadFloat32(name string, first int, dst []float32) error {
 	return file.ReadFloat32(name, first, dst)
 }
 
+// CopyBytes writes a tensor's bytes as they are.
+func (s *Set) CopyBytes(w io.Writer, info Info) error {
+	piece := make([]byte, min(1<<18, info.Bytes()))
+	for at := int64(0); at < info.Bytes(); at += int64(len(piece)) {
+		part := piece[:min(int64(len(piece)), info.Bytes()-at)]
+		if err := s.ReadBytes(info.Name, at, part); err != nil {
+			return err
+		}
+		if _, err := w.Write(part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (s *Set) find(name string) (*File, error) {
 	if file, ok := s.where[name]; ok {
 		return file, nil

@@ -4,6 +4,7 @@ package torch
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -47,7 +48,11 @@ func Tensor(t testing.TB, dir, file, name string) []float64 {
 // Read reads a parameter, which is a model's own or a factor of an adapter.
 func Read(set *safetensors.Set, p model.Param, dst []float32) error {
 	for _, t := range p.Merged().Tensors() {
-		if err := set.ReadFloat32(t.Name, 0, dst[t.First:][:t.Elems()]); err != nil {
+		name, ok := t.NameIn(func(name string) bool { _, ok := set.Lookup(name); return ok })
+		if !ok {
+			return fmt.Errorf("there is no tensor %s", t.Name)
+		}
+		if err := set.ReadFloat32(name, 0, dst[t.First:][:t.Elems()]); err != nil {
 			return err
 		}
 	}

@@ -8,70 +8,73 @@ import (
 	"github.com/athanor-llm/athanor/model"
 )
 
+// keys are those of a config.json.
+type keys = map[string]json.RawMessage
+
 // Amend updates the config.json that a model was read from to match what is saved with
 // it: fp32 weights, and the number of positions trained on. Everything else stays.
 func Amend(m *model.Model, text []byte) ([]byte, error) {
-	var kv map[string]json.RawMessage
-	if err := json.Unmarshal(text, &kv); err != nil {
-		return nil, fmt.Errorf("config.json: %w", err)
-	}
-	changed := false
-	set := func(key, value string) {
-		if old, ok := kv[key]; ok && string(old) != value {
-			kv[key], changed = json.RawMessage(value), true
+	return edit(text, func(whole, part keys) (changed bool, err error) {
+		set := func(kv keys, key, value string) {
+			if old, ok := kv[key]; ok && string(old) != value {
+				kv[key], changed = json.RawMessage(value), true
+			}
 		}
-	}
-	if m.Files != (model.Files{}) {
-		var err error
-		if text, err = Resized(m, text); err == nil {
-			err = json.Unmarshal(text, &kv)
+		if m.Files != (model.Files{}) {
+			resize(m, whole, part)
+			changed = true
 		}
-		if err != nil {
-			return nil, err
+		for _, kv := range []keys{whole, part} {
+			set(kv, "dtype", `"float32"`)
+			set(kv, "torch_dtype", `"float32"`)
+			if _, ok := kv["quantization_config"]; ok { // weights were dequantised when they were read
+				delete(kv, "quantization_config")
+				changed = true
+			}
 		}
-	}
-	set("dtype", `"float32"`)
-	set("torch_dtype", `"float32"`)
-	if _, ok := kv["quantization_config"]; ok { // weights were dequantised when they were read
-		delete(kv, "quantization_config")
-		changed = true
-	}
-	if key := find(m.Family.Name).keyOf(m, &m.MaxPositions); m.Rotary() { // with learned positions the table already has that many rows
-		if _, ok := kv[key]; !ok {
-			kv[key] = nil
+		if key := find(m.Family.Name).keyOf(m, &m.MaxPositions); m.Rotary() { // with learned positions the table already has that many rows
+			if _, ok := part[key]; !ok {
+				part[key] = nil
+			}
+			set(part, key, strconv.Itoa(m.MaxPositions))
 		}
-		set(key, strconv.Itoa(m.MaxPositions))
-	}
+		if changed && m.LongRope() {
+			err = explainLongRope(m, part)
+		}
+		return changed, err
+	})
+}
+
+// explainLongRope writes down the factor that readers otherwise derive from the number of positions.
+func explainLongRope(m *model.Model, kv keys) error {
 	for _, key := range []string{"rope_scaling", "rope_parameters"} {
 		var scaling map[string]any
-		if old, ok := kv[key]; ok && changed && m.LongRope() && json.Unmarshal(old, &scaling) == nil && scaling != nil {
-			scaling["attention_factor"] = m.RopeScaling.Attention // otherwise readers derive it from the number of positions
+		if old, ok := kv[key]; ok && json.Unmarshal(old, &scaling) == nil && scaling != nil {
+			scaling["attention_factor"] = m.RopeScaling.Attention
 			text, err := json.Marshal(scaling)
 			if err != nil {
-				return nil, fmt.Errorf("config.json: %s: %w", key, err)
+				return fmt.Errorf("config.json: %s: %w", key, err)
 			}
 			kv[key] = text
 		}
 	}
-	if !changed {
-		return text, nil
-	}
-	text, err := json.MarshalIndent(kv, "", "  ")
-	return append(text, '\n'), err
+	return nil
 }
 
 // Resized updates a config.json to a model that differs from its files, see model.Files.
 func Resized(m *model.Model, text []byte) ([]byte, error) {
-	var kv map[string]json.RawMessage
-	if err := json.Unmarshal(text, &kv); err != nil {
-		return nil, fmt.Errorf("config.json: %w", err)
-	}
-	kv["vocab_size"] = json.RawMessage(strconv.Itoa(m.Vocab))
+	return edit(text, func(whole, part keys) (bool, error) {
+		resize(m, whole, part)
+		return true, nil
+	})
+}
+
+func resize(m *model.Model, whole, part keys) {
+	part["vocab_size"] = json.RawMessage(strconv.Itoa(m.Vocab))
 	if m.Files.Tied {
-		kv["tie_word_embeddings"] = json.RawMessage("false")
+		part["tie_word_embeddings"] = json.RawMessage("false")
+		whole["tie_word_embeddings"] = part["tie_word_embeddings"]
 	}
-	text, err := json.MarshalIndent(kv, "", "  ")
-	return append(text, '\n'), err
 }
 
 // keyOf returns the key of a field of a model.
@@ -86,19 +89,21 @@ func (f *family) keyOf(m *model.Model, field any) string {
 
 // Retyped updates a config.json for weights that are stored as bf16 or as fp32.
 func Retyped(text []byte, bf16 bool) ([]byte, error) {
-	var kv map[string]json.RawMessage
-	if err := json.Unmarshal(text, &kv); err != nil {
-		return nil, fmt.Errorf("config.json: %w", err)
-	}
-	value := json.RawMessage(`"float32"`)
-	if bf16 {
-		value = json.RawMessage(`"bfloat16"`)
-	}
-	key := "torch_dtype" // which all versions of transformers read
-	if _, ok := kv["dtype"]; ok {
-		key = "dtype"
-	}
-	kv[key] = value
-	text, err := json.MarshalIndent(kv, "", "  ")
-	return append(text, '\n'), err
+	return edit(text, func(whole, part keys) (bool, error) {
+		value := json.RawMessage(`"float32"`)
+		if bf16 {
+			value = json.RawMessage(`"bfloat16"`)
+		}
+		key := "torch_dtype" // which all versions of transformers read
+		if _, ok := whole["dtype"]; ok {
+			key = "dtype"
+		}
+		whole[key] = value
+		for _, key := range []string{"torch_dtype", "dtype"} {
+			if _, ok := part[key]; ok {
+				part[key] = value
+			}
+		}
+		return true, nil
+	})
 }

@@ -52,21 +52,31 @@ func Parse(data []byte) (m *model.Model, notes []string, err error) {
 	var name string
 	c := &config{raw: raw, used: map[string]bool{}}
 	c.get("model_type", &name)
-	f := find(name)
-	switch why, known := refused[name]; {
+	w, f := wrapperOf(raw), find(name)
+	switch {
 	case c.err != nil:
 		return nil, nil, fmt.Errorf("config.json: %w", c.err)
 	case name == "":
 		return nil, nil, fmt.Errorf("config.json: model_type is missing; hint: check that this is a Hugging Face model folder")
-	case known:
-		return nil, nil, fmt.Errorf("config.json: model_type %q: %w: %s; hint: %s", name, ErrUnsupported, why, supported())
-	case f == nil:
-		return nil, nil, fmt.Errorf("config.json: model_type %q: %w; hint: %s", name, ErrUnsupported, supported())
+	case w != nil:
+		m, notes, err = w.parse(raw)
+	case f == nil || slices.Contains(parts, f):
+		err = unsupported(name, "model_type")
+	default:
+		m, notes, err = f.parse(raw)
 	}
-	if m, notes, err = f.parse(raw); err != nil {
+	if err != nil {
 		return nil, nil, fmt.Errorf("config.json: %w", err)
 	}
 	return m, notes, nil
+}
+
+// unsupported returns the error for a model_type, read from a key, of no family.
+func unsupported(name, key string) error {
+	if why, known := refused[name]; known {
+		return fmt.Errorf("%s %q: %w: %s; hint: %s", key, name, ErrUnsupported, why, supported())
+	}
+	return fmt.Errorf("%s %q: %w; hint: %s", key, name, ErrUnsupported, supported())
 }
 
 // parse reads the keys of a config.json of the family.

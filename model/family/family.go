@@ -23,7 +23,6 @@ var families = []*family{
 // refused lists families that people will try, and what they need that is not built.
 var refused = map[string]string{
 	"gemma2":      "its scores and logits are soft-capped, which is not supported",
-	"gemma3":      "only the text model is supported, whose model_type is gemma3_text",
 	"qwen2_moe":   "shared experts, which all tokens go through, are not supported",
 	"deepseek_v3": "its attention and its router are not supported",
 }
@@ -52,8 +51,10 @@ func Named(name string) *model.Family {
 }
 
 func find(name string) *family {
-	if i := slices.IndexFunc(families, func(f *family) bool { return f.Name == name }); i >= 0 {
-		return families[i]
+	for _, list := range [][]*family{families, parts} {
+		if i := slices.IndexFunc(list, func(f *family) bool { return f.Name == name }); i >= 0 {
+			return list[i]
+		}
 	}
 	return nil
 }
@@ -69,7 +70,9 @@ func Names() []string {
 }
 
 // supported lists the families for messages.
-func supported() string { return and(Names()) + " are supported" }
+func supported() string {
+	return and(Names()) + " are supported, and the text part of " + and(Wrappers())
+}
 
 // and joins names as text does: a, b and c.
 func and(names []string) string {
@@ -83,7 +86,7 @@ func and(names []string) string {
 // Typical returns a published model of a family, from which other sizes can be made.
 func Typical(name string) (*model.Model, error) {
 	f := find(name)
-	if f == nil {
+	if f == nil || slices.Contains(parts, f) {
 		return nil, fmt.Errorf("type %q is not known; hint: %s", name, supported())
 	}
 	return f.sized(f.published[f.typical]), nil

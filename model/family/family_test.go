@@ -62,7 +62,8 @@ func TestFamilies(t *testing.T) {
 	}
 }
 
-// TestFixtures: for each family, transformers has computed a tiny model, with whose numbers others compare.
+// TestFixtures: for each family, and each kind of model of which the text part is read, transformers has computed a tiny model, with
+// whose numbers others compare.
 func TestFixtures(t *testing.T) {
 	files, err := filepath.Glob("../../testdata/torch/*/config.json")
 	if err != nil {
@@ -79,8 +80,15 @@ func TestFixtures(t *testing.T) {
 			t.Fatalf("%s: %v", file, err)
 		}
 		has[m.Family.Name] = true
+		var kind struct {
+			Name string `json:"model_type"`
+		}
+		if err := json.Unmarshal(text, &kind); err != nil {
+			t.Fatal(err)
+		}
+		has[kind.Name] = true
 	}
-	for _, name := range Names() {
+	for _, name := range slices.Concat(Names(), Wrappers()) {
 		if !has[name] {
 			t.Errorf("testdata/torch has no model of %s; hint: add one in tools/torch_fixtures.py", name)
 		}

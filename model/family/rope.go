@@ -40,6 +40,7 @@ type rotary struct {
 	nested   bool // rope_parameters must be
 	longOnly bool // only longrope is read, and the context before scaling has a key of its own:
 	original int
+	mrope    bool // pairs may be divided among axes of an image, on all of which a token of text has the same position
 	explicit bool // where nothing is given, transformers scales positions like those of the published models
 }
 
@@ -67,6 +68,8 @@ type ropeConfig struct {
 	MScaleAll float64     `json:"mscale_all_dim"`
 	Short     []float64   `json:"short_factor"`
 	Long      []float64   `json:"long_factor"`
+	Sections  []int       `json:"mrope_section"`
+	MRoPE     bool        `json:"mrope_interleaved"`
 	Full      *ropeConfig `json:"full_attention"`
 	Sliding   *ropeConfig `json:"sliding_attention"`
 }
@@ -125,6 +128,12 @@ func (r rotary) one(c *config, m *model.Model, key string, p *ropeConfig) *model
 		c.fail("%s: partial_rotary_factor %v: %w", key, *p.Partial, ErrUnsupported)
 	}
 	p.Type = cmp.Or(p.Type, p.OldType)
+	switch {
+	case !r.mrope && (p.Sections != nil || p.MRoPE || p.Type == "mrope"):
+		c.fail("%s: mrope_section: %w: %s has no images; hint: check model_type", key, ErrUnsupported, m.Family)
+	case p.Type == "mrope":
+		p.Type = "default"
+	}
 	s := &model.RopeScaling{Type: p.Type, Factor: p.Factor, OriginalContext: p.Original}
 	switch p.Type {
 	case "", "default":

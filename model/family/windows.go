@@ -18,28 +18,27 @@ var fullAttention = row{key: "layer_types", read: func(c *config, m *model.Model
 }}
 
 // qwenWindows are Qwen's keys for layers that have a window: those in layer_types or, without that key, the last ones.
-var qwenWindows = row{
-	key: "use_sliding_window",
-	read: func(c *config, m *model.Model) {
-		use, size, full := false, c.sizeOr("sliding_window", 4096), 28
-		c.get("use_sliding_window", &use)
-		c.get("max_window_layers", &full)
-		types := c.layerTypes(m)
-		if !use {
-			if slices.Contains(types, true) {
-				c.fail("layer_types has sliding_attention, but use_sliding_window is false")
-			}
-			return
+var qwenWindows = row{key: "use_sliding_window", read: func(c *config, m *model.Model) { c.qwenWindows(m, 28) }, write: writeWindows}
+
+// qwenWindows reads which layers have a window. full is the number of layers without one if max_window_layers is missing.
+func (c *config) qwenWindows(m *model.Model, full int) {
+	use, size := false, c.sizeOr("sliding_window", 4096)
+	c.get("use_sliding_window", &use)
+	c.get("max_window_layers", &full)
+	types := c.layerTypes(m)
+	if !use {
+		if slices.Contains(types, true) {
+			c.fail("layer_types has sliding_attention, but use_sliding_window is false")
 		}
-		m.Window = size
-		if types == nil {
-			for l := range min(m.Layers, model.MaxLayers) {
-				types = append(types, l >= full)
-			}
+		return
+	}
+	m.Window = size
+	if types == nil {
+		for l := range min(m.Layers, model.MaxLayers) {
+			types = append(types, l >= full)
 		}
-		slide(m, types)
-	},
-	write: writeWindows,
+	}
+	slide(m, types)
 }
 
 // writeWindows adds Qwen's keys for windows.
