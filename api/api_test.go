@@ -57,6 +57,44 @@ func started(t *testing.T, sequences, waiting int, key string) *client {
 	return &client{t, "http://" + l.Addr().String(), key}
 }
 
+// TestMetrics: Prometheus' page counts what was asked and generated, and needs the key as everything does.
+func TestMetrics(t *testing.T) {
+	c := started(t, 2, 2, "")
+	answer, err := c.post(t.Context(), "/v1/completions", `{"model":"tiny","prompt":"a","max_tokens":5}`)
+	check(t, err)
+	var said struct {
+		Usage struct {
+			Completion int `json:"completion_tokens"`
+		}
+	}
+	check(t, json.NewDecoder(answer.Body).Decode(&said))
+	answer.Body.Close()
+	get := func() string {
+		t.Helper()
+		r, err := http.Get(c.base + "/metrics")
+		check(t, err)
+		defer r.Body.Close()
+		text, err := io.ReadAll(r.Body)
+		check(t, err)
+		return string(text)
+	}
+	r, err := http.Get(c.base + "/v1/absent")
+	check(t, err)
+	r.Body.Close()
+	text := get()
+	for _, want := range []string{`athanor_api_requests_total{code="404"} 1`, `athanor_api_requests_total{code="200"} 1`,
+		`athanor_api_texts_total{outcome="ended"} 1`, fmt.Sprintf("athanor_api_generated_tokens_total %d\n", said.Usage.Completion), "athanor_api_texts 0", "athanor_api_sequences 2", `athanor_api_memory_bytes{tier="device"} `} {
+		if !strings.Contains(text, want) {
+			t.Errorf("there is no %s in\n%s", want, text)
+		}
+	}
+	locked := started(t, 1, 1, "k")
+	if r, err = http.Get(locked.base + "/metrics"); err != nil || r.StatusCode != http.StatusUnauthorized {
+		t.Errorf("without the key: %v, %v", r.StatusCode, err)
+	}
+	r.Body.Close()
+}
+
 // post sends a request. The caller closes the body.
 func (c *client) post(ctx context.Context, path, body string) (*http.Response, error) {
 	r, err := http.NewRequestWithContext(ctx, "POST", c.base+path, strings.NewReader(body))

@@ -40,6 +40,13 @@ func (q *queue) give() {
 	q.mutex.Unlock()
 }
 
+// taken returns the number of texts under way or waiting.
+func (q *queue) taken() int {
+	q.mutex.Lock()
+	defer q.mutex.Unlock()
+	return cap(q.requests) - q.room
+}
+
 // job is a text under way. What comes waits here until the client has read it, so that nobody waits for clients.
 type job struct {
 	request *generation.Request
@@ -68,6 +75,7 @@ func (s *Server) submit(ctx context.Context, list []*generation.Request) ([]*job
 		r.Each = func(p generation.Part) { j.add(func() { j.parts = append(j.parts, p) }) }
 		r.Done = func(result *generation.Result, err error) {
 			s.queue.give()
+			s.counts.done(result, err)
 			j.add(func() { j.result, j.err, j.ended = result, err, true })
 		}
 		jobs = append(jobs, j)

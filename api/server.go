@@ -41,6 +41,7 @@ type Server struct {
 	prompter *generation.Prompter
 	began    int64
 	queue    queue
+	counts   counts
 	mux      *http.ServeMux
 }
 
@@ -53,10 +54,11 @@ func New(b *generation.Batch, p *generation.Prompter, o Options) *Server {
 	})
 	s.mux.HandleFunc("GET /v1/models", s.guarded(s.models))
 	s.mux.HandleFunc("GET /v1/models/{name...}", s.guarded(s.oneModel))
+	s.mux.HandleFunc("GET /metrics", s.guarded(s.metrics))
 	s.mux.HandleFunc("POST /v1/completions", s.guarded(s.completions))
 	s.mux.HandleFunc("POST /v1/chat/completions", s.guarded(s.chat))
 	s.mux.HandleFunc("/", s.guarded(func(_ http.ResponseWriter, r *http.Request) error {
-		return &fault{http.StatusNotFound, fmt.Sprintf("%s %s is not built; hint: use /v1/completions, /v1/chat/completions, /v1/models or /health", r.Method, r.URL.Path)}
+		return &fault{http.StatusNotFound, fmt.Sprintf("%s %s is not built; hint: use /v1/completions, /v1/chat/completions, /v1/models, /metrics or /health", r.Method, r.URL.Path)}
 	}))
 	return s
 }
@@ -129,17 +131,19 @@ func (s *Server) guarded(do func(w http.ResponseWriter, r *http.Request) error) 
 	return func(w http.ResponseWriter, r *http.Request) {
 		token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 		if s.Key != "" && subtle.ConstantTimeCompare([]byte(token), []byte(s.Key)) != 1 {
-			fail(w, &fault{http.StatusUnauthorized, "the key is missing or wrong; hint: send the header Authorization: Bearer KEY"})
+			s.counts.answered(fail(w, &fault{http.StatusUnauthorized, "the key is missing or wrong; hint: send the header Authorization: Bearer KEY"}))
 			return
 		}
 		if err := do(w, r); err != nil {
-			fail(w, err)
+			s.counts.answered(fail(w, err))
+			return
 		}
+		s.counts.answered(http.StatusOK)
 	}
 }
 
-// fail answers with an error, as OpenAI's API does.
-func fail(w http.ResponseWriter, err error) {
+// fail answers with an error, as OpenAI's API does, and returns the status.
+func fail(w http.ResponseWriter, err error) int {
 	code := http.StatusInternalServerError
 	var f *fault
 	if errors.As(err, &f) {
@@ -149,6 +153,7 @@ func fail(w http.ResponseWriter, err error) {
 		w.Header().Set("Retry-After", "1")
 	}
 	reply(w, code, failure(err, code))
+	return code
 }
 
 // failure is the JSON of an error.
