@@ -23,9 +23,12 @@ import (
 	"github.com/athanor-llm/athanor/sim"
 )
 
+// Predicted is the name of a run that is the plan's prediction.
+const Predicted = "predicted"
+
 // Run is a program and one of its timelines.
 type Run struct {
-	Name     string // "predicted", "measured"
+	Name     string // Predicted, or such as "measured at step 2"
 	Program  *program.Program
 	Timeline *sim.Timeline
 	Several  bool // it is one of several ranks, so memory maps name the rank

@@ -30,7 +30,7 @@ const stepFile = "step.json"
 // predicted returns the predicted step of each distinct rank.
 func predicted(best *search.Candidate) (runs []draw.Run) {
 	for k, p := range best.Programs {
-		runs = append(runs, draw.Run{Name: "predicted", Program: p, Timeline: best.Timelines[k]})
+		runs = append(runs, draw.Run{Name: draw.Predicted, Program: p, Timeline: best.Timelines[k]})
 	}
 	return runs
 }
@@ -57,7 +57,7 @@ func (t *Run) trace() error {
 		return err
 	}
 	w := bufio.NewWriter(f)
-	runs := []draw.Run{{Name: "predicted", Program: t.Plan.Program, Timeline: t.Plan.Timeline}}
+	runs := []draw.Run{{Name: draw.Predicted, Program: t.Plan.Program, Timeline: t.Plan.Timeline}}
 	instrs := 0
 	for r, p := range t.programs {
 		instrs += len(p.Instrs)

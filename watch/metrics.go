@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"math"
 	"net/http"
+	"strconv"
 
 	"github.com/athanor-llm/athanor/internal/prometheus"
 )
@@ -26,7 +27,12 @@ var exported = []struct {
 	{"skipped_steps", prometheus.Metric{Name: "athanor_skipped_steps_total", Kind: prometheus.Counter, Help: "Steps that changed no weight."}},
 }
 
-var updated = prometheus.Metric{Name: "athanor_updated_timestamp_seconds", Kind: prometheus.Gauge, Help: "When metrics.jsonl was written, since 1970."}
+// Metrics that are no column.
+var (
+	plannedBytes = prometheus.Metric{Name: "athanor_planned_bytes", Kind: prometheus.Gauge, Help: "Memory that the plan takes, by rank and tier."}
+	reachedBytes = prometheus.Metric{Name: "athanor_reached_bytes", Kind: prometheus.Gauge, Help: "Memory that a measured step took, by rank and tier."}
+	updated      = prometheus.Metric{Name: "athanor_updated_timestamp_seconds", Kind: prometheus.Gauge, Help: "When metrics.jsonl was written, since 1970."}
+)
 
 // metrics answers with the latest numbers of all runs.
 func (s *Server) metrics(w http.ResponseWriter, _ *http.Request) error {
@@ -40,6 +46,13 @@ func (s *Server) metrics(w http.ResponseWriter, _ *http.Request) error {
 					x = math.NaN()
 				}
 				p.Add(e.Metric, x, name)
+			}
+		}
+		for _, b := range r.bytes {
+			rank, tier := prometheus.Label{Name: "rank", Value: strconv.Itoa(b.rank)}, prometheus.Label{Name: "tier", Value: b.tier}
+			p.Add(plannedBytes, float64(b.planned), name, rank, tier)
+			if b.reached > 0 {
+				p.Add(reachedBytes, float64(b.reached), name, rank, tier)
 			}
 		}
 		if r.history.file != nil {

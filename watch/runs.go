@@ -2,6 +2,7 @@ package watch
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/athanor-llm/athanor/draw"
 	"github.com/athanor-llm/athanor/internal/suggest"
 )
 
@@ -48,6 +50,7 @@ type run struct {
 	name, dir string
 	history   history
 	config    map[string]string // flat: limits.device
+	bytes     []tierBytes
 	stamps    map[string]time.Time
 	err       error // why the metrics cannot be read
 }
@@ -171,8 +174,11 @@ func (r *run) refresh() (changed bool) {
 	for _, name := range []string{configFile, stepFile, samplesFile} {
 		if r.stamp(name) {
 			changed = true
-			if name == configFile {
+			switch name {
+			case configFile:
 				r.config = r.readConfig()
+			case stepFile:
+				r.bytes = r.readBytes()
 			}
 		}
 	}
@@ -219,6 +225,45 @@ func (r *run) readConfig() map[string]string {
 	flat := map[string]string{}
 	flatten(flat, "", root.Content[0])
 	return flat
+}
+
+// tierBytes is what one rank takes of a tier.
+type tierBytes struct {
+	rank             int
+	tier             string
+	planned, reached int64 // reached: 0 before a step was measured
+}
+
+// readBytes reads them from step.json; nil if that cannot be done.
+func (r *run) readBytes() (list []tierBytes) {
+	text, err := r.content(stepFile, mostStep)
+	var step struct {
+		Runs []struct {
+			Name  string
+			Rank  int
+			Tiers []struct {
+				Name    string
+				Planned int64 `json:"planned_bytes"`
+				Reached int64 `json:"reached_bytes"`
+			}
+		}
+	}
+	if err != nil || json.Unmarshal(text, &step) != nil {
+		return nil
+	}
+	for _, of := range step.Runs {
+		for _, t := range of.Tiers {
+			i := slices.IndexFunc(list, func(b tierBytes) bool { return b.rank == of.Rank && b.tier == t.Name })
+			if i < 0 {
+				i = len(list)
+				list = append(list, tierBytes{rank: of.Rank, tier: t.Name, planned: t.Planned})
+			}
+			if of.Name != draw.Predicted {
+				list[i].reached = t.Reached
+			}
+		}
+	}
+	return list
 }
 
 // flatten adds the scalars below a node by their keys, such as limits.device. Lists stay together. Nodes that only

@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -303,6 +304,25 @@ func TestChanges(t *testing.T) {
 	must(t, <-ended)
 	if _, err := io.Copy(io.Discard, answer.Body); err != nil && !strings.Contains(err.Error(), "EOF") && !strings.Contains(err.Error(), "reset") {
 		t.Error(err)
+	}
+}
+
+// TestGrafana: what the dashboard of examples asks Prometheus for is there.
+func TestGrafana(t *testing.T) {
+	text, err := os.ReadFile("../examples/grafana.json")
+	must(t, err)
+	known := []string{plannedBytes.Name, reachedBytes.Name}
+	for _, e := range exported {
+		known = append(known, e.Name)
+	}
+	names := regexp.MustCompile(`athanor_\w+`).FindAllString(string(text), -1)
+	for _, n := range names {
+		if !slices.Contains(known, n) {
+			t.Errorf("the dashboard asks for %s, which nobody writes", n)
+		}
+	}
+	if !json.Valid(text) || len(names) < 10 {
+		t.Errorf("%d metrics in the dashboard, valid JSON: %v", len(names), json.Valid(text))
 	}
 }
 

@@ -67,7 +67,7 @@ func (v *drawCmd) Run(c *cli.Context) error {
 func (p *planned) predicted(c *cli.Context) (runs []draw.Run) {
 	best := p.result.Best
 	for k, program := range best.Programs {
-		runs = append(runs, draw.Run{Name: "predicted", Program: program, Timeline: best.Timelines[k], Several: best.Plan.Ranks > 1})
+		runs = append(runs, draw.Run{Name: draw.Predicted, Program: program, Timeline: best.Timelines[k], Several: best.Plan.Ranks > 1})
 	}
 	if n := best.Plan.Ranks; n > len(runs) {
 		which := fmt.Sprintf("rank %d is", runs[0].Program.Rank)
