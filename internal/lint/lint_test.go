@@ -58,6 +58,7 @@ var layers = []struct{ pkg, why string }{
 	{"kernel", "operators on slices; no tiers, no streams"},
 	{"optimizer", "rules of updates, a row each; what plans, lowers, proves, runs and saves them follows the rows"},
 	{"graph", "operators as data, autodiff"},
+	{"alert", "which numbers of a run are unusual: functions of numbers, whoever has these"},
 	{"internal/torch", "what PyTorch computed, for tests of all above"},
 	{"model", "architectures as data"},
 	{"data", "text to batches; knows no model"},
