@@ -217,8 +217,15 @@ func (l *cases) optimizer() {
 		narrow = l.of(1, params)
 		l.add(graph.Cast, "narrow", graph.Attr{}, narrow, big)
 	}
+	const side = 1 << 10
+	square := f32(side, side)
+	l.add(graph.Muon, "", graph.Attr{Beta1: 0.95, Eps: graph.MuonEps, Decay: 0.1, Scale: 1},
+		square, square, square, f32(1, 2), f32(1, graph.NumScalars), graph.Dim{}, graph.Dim{}, f32(1, graph.MuonPlacesOf(side, side).Len))
 	for o := range optimizer.NumOptimizers {
 		rule := o.Rule()
+		if !rule.Elementwise {
+			continue
+		}
 		operands := slices.Repeat([]graph.Dim{big}, rule.ClipAt())
 		operands = append(operands, f32(1, 2), f32(1, graph.NumScalars), narrow)
 		l.add(rule.Op, "", graph.Attr{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1}, operands...)

@@ -69,6 +69,7 @@ type Config struct {
 	// Optimizer is how weights are updated: adamw, or one of the others that the guide describes, which need learning
 	// rates of their own.
 	Optimizer string `yaml:"optimizer"`
+	Muon      Muon   `yaml:"muon"` // of optimizer: muon
 	// OptimizerState is the storage format of the optimizer's weights and moments: auto, fp32, bf16_moments, or bf16 for both.
 	OptimizerState string `yaml:"optimizer_state"`
 	// CarryOptimizer begins a new run with the optimizer's state of the checkpoint that model names, for other text, batch or seed.
@@ -223,6 +224,14 @@ type LoRA struct {
 	Whole Strings `yaml:"modules_to_save"`
 }
 
+// Muon are the constants of optimizer: muon that its part by AdamW does not have. beta1, beta2 and epsilon are AdamW's, whose
+// learning rate is learning_rate; weight_decay is that of both.
+type Muon struct {
+	LearningRate float64 `yaml:"learning_rate"` // of the layers' matrices, at the peak; derived: as learning_rate
+	Momentum     float64 `yaml:"momentum"`      // share of the old mean of gradients
+	Scale        string  `yaml:"scale"`         // of a step, by a matrix's shape: match_rms_adamw, which suits AdamW's learning rates, or original, which wants some 0.02
+}
+
 // Preference is direct preference optimisation (Rafailov et al., 2305.18290). The reference is the model that
 // the run begins with.
 type Preference struct {
@@ -276,6 +285,7 @@ const (
 func Default() Config {
 	return Config{
 		Documents: Joined, BOS: "auto", OnBadRow: "error", Device: "auto", Ranks: 1, Precision: "auto", Quantize: "none", Optimizer: optimizer.AdamW.String(), OptimizerState: "auto", Resume: "auto", Seed: 1,
+		Muon:     Muon{LearningRate: Derived, Momentum: optimizer.MuonTerms{}.Usual().Momentum, Scale: optimizer.MatchAdamW.String()},
 		Limits:   Limits{Device: Unlimited, Host: Unlimited, Disk: Unlimited, DiskEndurance: Unlimited},
 		Schedule: "cosine", DecaySteps: derived, MinLearningRate: derived, WarmupSteps: derived, ExpertBalance: Derived,
 		WeightDecay: Derived, Beta1: Derived, Beta2: Derived, Epsilon: Derived, Clip: 1,
@@ -297,6 +307,7 @@ func (c Config) MarshalYAML() (any, error) {
 		"beta2":               c.Beta2 == Derived,
 		"epsilon":             c.Epsilon == Derived,
 		"early_stop":          c.EarlyStop == 0,
+		"muon":                c.Optimizer != optimizer.Muon.String(),
 		"max_tokens":          c.MaxTokens == 0,
 		"preference":          c.Preference.Beta == 0,
 		"lora":                c.LoRA.Rank == 0,
@@ -317,6 +328,15 @@ func (c Config) MarshalYAML() (any, error) {
 		}
 	}
 	return &kept, nil
+}
+
+// MarshalYAML leaves out a learning rate that is that of all else.
+func (m Muon) MarshalYAML() (any, error) {
+	written := map[string]any{"momentum": m.Momentum, "scale": m.Scale}
+	if m.LearningRate != Derived {
+		written["learning_rate"] = m.LearningRate
+	}
+	return written, nil
 }
 
 // MarshalYAML writes a name, or sizes.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 )
@@ -266,6 +267,7 @@ func (c *Config) checkChoices(d *decoder) {
 			}
 		}
 	}
+	c.checkMuon(d)
 	states := []string{"auto"}
 	for _, f := range plan.StateFormats() {
 		states = append(states, f.String())
@@ -273,6 +275,28 @@ func (c *Config) checkChoices(d *decoder) {
 	one("optimizer_state", c.OptimizerState, states...)
 	if _, err := optimizer.RateScheduleNamed(c.Schedule); err != nil {
 		d.fail("schedule", err.Error())
+	}
+}
+
+// checkMuon checks what only optimizer: muon has.
+func (c *Config) checkMuon(d *decoder) {
+	for key, v := range map[string]float64{"muon.learning_rate": c.Muon.LearningRate, "muon.momentum": c.Muon.Momentum} {
+		lo, hi := math.SmallestNonzeroFloat64, 1e3
+		if key == "muon.momentum" {
+			lo, hi = 0, math.Nextafter(1, 0)
+		}
+		if d.given(key) && !(v >= lo && v <= hi) {
+			d.fail(key, fmt.Sprintf("%v is out of range; hint: a learning rate is more than 0, such as 0.02, and a momentum less than 1, such as 0.95", v))
+		}
+	}
+	if _, err := optimizer.MuonScaleNamed(c.Muon.Scale); err != nil {
+		d.fail("muon.scale", err.Error())
+	}
+	switch muon := c.Optimizer == optimizer.Muon.String(); {
+	case !muon && c.Muon != Default().Muon:
+		d.fail("muon", fmt.Sprintf("the optimizer is %s; hint: set optimizer: muon, or leave muon out", c.Optimizer))
+	case muon && c.Plan.Update == device.HostTier.String():
+		d.fail("plan.update", "muon updates matrices on the device wherever their state is, since the host's products have other bits; hint: leave plan.update out")
 	}
 }
 

@@ -48,6 +48,7 @@ const (
 	NormAll
 	AdamW
 	Lion
+	Muon
 	Cast
 	Add
 	Scale
@@ -79,6 +80,7 @@ type ArgSpec struct {
 	Access   Access
 	Optional bool
 	Token    bool // rows are tokens of the micro-batch
+	Room     bool // the operator works in it: what it holds afterwards means nothing
 	Past     bool // for a slice, the rows include those of the sequence before it
 	Shape    Shape
 }
@@ -299,6 +301,10 @@ var table = [NumOps]Info{
 	// Lion (Chen et al., 2302.06675, algorithm 2), all else as in AdamW: p moves by the learning rate against the sign of
 	// Beta1*m + (1-Beta1)*g, 0 where that is 0, and m becomes Beta2*m + (1-Beta2)*g.
 	Lion: {Name: "lion", Args: args("p:f[R,C]:u m:f[R,C]:u g=Grad:s[R,C]:r clip:s[1,2]:r? scalars:s[1,#]:r p16:h[R,C]:w? rest:u[R,C]:u?"), Alike: true, Rule: halved(LionP, LionP16, LionRest)},
+	// Muon (Jordan et al.), of a whole matrix, all else as in AdamW: m becomes Beta1*m + (1-Beta1)*g, X is Beta1*m + (1-Beta1)*g
+	// over its norm, and p moves by Attr.Scale times the learning rate against what X becomes in the products of muon.go,
+	// which take place in work.
+	Muon: {Name: "muon", Args: args("p:f[R,C]:u m:f[R,C]:u g=Grad:s[R,C]:r clip:s[1,2]:r? scalars:s[1,#]:r p16:h[R,C]:w? rest:u[R,C]:u? work:s[1,K]:wm"), FLOPs: muonFLOPs, Rule: either(halved(MuonP, MuonP16, MuonRest), muonRoom)},
 	Cast: {Name: "cast", Args: args("dst:f[R,C]:w src:f[R,C]:r"), Kind: RowWise, Alike: true},
 	Add:  {Name: "add", Args: args("y:f[R,C]:u x:f[R,C]:r"), Kind: RowWise, Alike: true},
 	// y *= Attr.Scale.
@@ -452,6 +458,7 @@ func args(s string) []ArgSpec {
 			Access:   access[flags[0]],
 			Token:    strings.Contains(flags, "t"),
 			Past:     strings.Contains(flags, "p"),
+			Room:     strings.Contains(flags, "m"),
 			Optional: strings.HasSuffix(flags, "?"),
 			Shape:    parseShape(part[1]),
 		})

@@ -255,6 +255,17 @@ const (
 )
 
 const (
+	MuonP       = 0
+	MuonM       = 1
+	MuonGrad    = 2
+	MuonClip    = 3
+	MuonScalars = 4
+	MuonP16     = 5
+	MuonRest    = 6
+	MuonWork    = 7
+)
+
+const (
 	CastDst = 0
 	CastSrc = 1
 )

@@ -44,6 +44,7 @@ type Spec struct {
 	Optimizer optimizer.Optimizer
 	// The optimizer's constants are as given, else its usual ones; 0 where it has none.
 	WeightDecay, Beta1, Beta2, Epsilon float64
+	Muon                               optimizer.MuonTerms
 	// OptimizerState lists the formats allowed for the optimizer's state, preferred first: one if the configuration
 	// says which or the run goes on from a checkpoint, which has one. The format changes results, so speed never decides
 	// it. Where it is open, the state is stored in fp32, and moments in bf16 only if nothing else fits.
@@ -92,6 +93,11 @@ func (s *Spec) constants() {
 	r := s.Optimizer.Rule()
 	s.WeightDecay, s.Beta1 = own(s.asked.WeightDecay, r.Decay), own(s.asked.Beta1, r.Beta1)
 	s.Beta2, s.Epsilon = own(s.asked.Beta2, r.Beta2), own(s.asked.Epsilon, r.Epsilon)
+	s.Muon = optimizer.MuonTerms{Momentum: s.asked.Muon.Momentum, Rate: 1}
+	if own := s.asked.Muon.LearningRate; own != config.Derived && s.LearningRate > 0 { // to plan, it may be left out
+		s.Muon.Rate = own / s.LearningRate
+	}
+	s.Muon.Scale, _ = optimizer.MuonScaleNamed(s.asked.Muon.Scale) // package config refuses others
 }
 
 // precision decides what `precision: auto` stands for: the precision that the run began with, else bf16 on

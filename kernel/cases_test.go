@@ -473,6 +473,9 @@ func withUpdateCases(cases map[graph.Op]func(m *maker) sample) map[graph.Op]func
 func updateCase(m *maker, rule *optimizer.Rule) sample {
 	n, c := m.n(), m.n()
 	s := sample{attr: graph.Attr{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Param: m.IntN(1000), First: m.IntN(1 << 33)}, t: []Tensor{m.any(n, c)}}
+	if !rule.Elementwise {
+		s.attr.Scale = 0.3
+	}
 	for _, kind := range rule.Moments {
 		if kind == optimizer.SecondMoment {
 			s.t = append(s.t, m.above0(m.float(), n, c))
@@ -500,6 +503,9 @@ func updateCase(m *maker, rule *optimizer.Rule) sample {
 		}
 	}
 	s.t = append(s.t, g, clip, scalars, p16, rest)
+	if !rule.Elementwise {
+		s.t = append(s.t, NewTensor(graph.F32, 1, graph.MuonPlacesOf(n, c).Len))
+	}
 	return s
 }
 

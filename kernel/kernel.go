@@ -78,6 +78,7 @@ var table = withUpdates([graph.NumOps]Kernel{
 	graph.LossSum:      {lossSum, lossSum},
 	graph.NormPart:     {normPartRef, normPart},
 	graph.NormAll:      {normAll, normAll},
+	graph.Muon:         {muonRef, muon},
 	graph.Cast:         {castRef, cast},
 	graph.Add:          {addRef, add},
 	graph.Scale:        {scaleRef, scale},

@@ -142,6 +142,11 @@ func TestFast(t *testing.T) {
 					}
 					got[2], want[2] = Tensor{}, Tensor{}
 				}
+				for i, spec := range s.op.Info().Args {
+					if spec.Room {
+						got[i], want[i] = Tensor{}, Tensor{}
+					}
+				}
 				if err := near(got, want, s.tol, s.floor); err != nil {
 					t.Error(err)
 				}

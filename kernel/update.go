@@ -78,10 +78,13 @@ var updates = [optimizer.NumOptimizers]update{
 // moments returns the number of moments.
 func (u *update) moments() int { return len(u.rule.Moments) }
 
-// withUpdates adds the optimizers' operators to a table.
+// withUpdates adds the operators of elementwise optimizers to a table.
 func withUpdates(table [graph.NumOps]Kernel) [graph.NumOps]Kernel {
 	for o := range optimizer.NumOptimizers {
 		u := updates[o]
+		if !o.Rule().Elementwise {
+			continue
+		}
 		if u.rule = o.Rule(); u.element == nil || u.row == nil || u.step == nil {
 			panic(fmt.Sprintf("%v has no arithmetic in kernel/update.go", o))
 		}

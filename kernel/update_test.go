@@ -11,6 +11,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/float16"
 	"github.com/athanor-llm/athanor/internal/testkit"
+	"github.com/athanor-llm/athanor/optimizer"
 )
 
 // updated returns random operands of AdamW for n elements, with parameters of type
@@ -245,6 +246,99 @@ func TestLionClosedForm(t *testing.T) {
 		}
 		if got := x[graph.LionM].At(0, i); math.Abs(got-m) > 1e-5*math.Abs(g) {
 			t.Errorf("the mean of %v becomes %v, want %v", g, got, m)
+		}
+	}
+}
+
+// TestMuonReference: ten steps of matrices of several shapes are those of torch.optim.Muon, which tools/muon_fixtures.py runs
+// in float64.
+func TestMuonReference(t *testing.T) {
+	var want struct {
+		Rate, Decay, Momentum float64
+		Cases                 []struct {
+			Rows, Cols int
+			Scale      string
+			Initial    []float64
+			Steps      []struct{ Gradients, Weights, Means []float64 }
+		}
+	}
+	text, err := os.ReadFile("testdata/muon.json")
+	if err == nil {
+		err = json.Unmarshal(text, &want)
+	}
+	if err != nil || len(want.Cases) < 5 {
+		t.Fatalf("%d cases, %v", len(want.Cases), err)
+	}
+	e := NewEnv(2)
+	defer e.Close()
+	for _, c := range want.Cases {
+		scale, err := optimizer.MuonScaleNamed(c.Scale)
+		if err != nil || len(c.Steps) != 10 {
+			t.Fatal(err, len(c.Steps))
+		}
+		terms := optimizer.MuonTerms{Momentum: want.Momentum, Rate: 1, Scale: scale}
+		a := graph.Attr{Beta1: want.Momentum, Decay: want.Decay, Eps: graph.MuonEps, Scale: terms.Step(c.Rows, c.Cols)}
+		for name, run := range map[string]Func{"reference": table[graph.Muon].Reference, "fast": table[graph.Muon].Fast} {
+			x := muonOperands(c.Rows, c.Cols)
+			fill := func(k int, values []float64) {
+				for i, v := range values {
+					x[k].Set(i/c.Cols, i%c.Cols, v)
+				}
+			}
+			fill(graph.MuonP, c.Initial)
+			x[graph.MuonScalars].F32[graph.ScalarLR] = float32(want.Rate)
+			for k, step := range c.Steps {
+				fill(graph.MuonGrad, step.Gradients)
+				run(e, &a, x)
+				for i := range c.Initial {
+					p, m := x[graph.MuonP].At(i/c.Cols, i%c.Cols), x[graph.MuonM].At(i/c.Cols, i%c.Cols)
+					if math.Abs(p-step.Weights[i]) > 1e-5 || math.Abs(m-step.Means[i]) > 1e-6 {
+						t.Errorf("%s, %d x %d, step %d, weight %d: %v and mean %v, want %v and %v", name, c.Rows, c.Cols, k+1, i, p, m, step.Weights[i], step.Means[i])
+					}
+				}
+			}
+		}
+	}
+}
+
+// muonOperands returns operands of Muon in fp32, all zeros.
+func muonOperands(rows, cols int) []Tensor {
+	of := func() Tensor { return NewTensor(graph.F32, rows, cols) }
+	return []Tensor{of(), of(), of(), {}, NewTensor(graph.F32, 1, graph.NumScalars), {}, {}, NewTensor(graph.F32, 1, graph.MuonPlacesOf(rows, cols).Len)}
+}
+
+// TestMuonWorkers: the bits of a Muon update depend neither on the number of workers nor on what is left in its room, and
+// the singular values of what it subtracts are near 1 where the gradient has full rank.
+func TestMuonWorkers(t *testing.T) {
+	seed := testkit.Seed(t)
+	r := rand.New(rand.NewPCG(seed, 3))
+	for _, shape := range [][2]int{{48, 160}, {160, 48}, {96, 96}} {
+		x := muonOperands(shape[0], shape[1])
+		for i := range x[graph.MuonGrad].F32 {
+			x[graph.MuonGrad].F32[i] = float32(r.NormFloat64())
+		}
+		x[graph.MuonScalars].F32[graph.ScalarLR] = 1
+		a := graph.Attr{Beta1: 0.95, Eps: graph.MuonEps, Scale: 1}
+		var all [][]Tensor
+		for _, workers := range []int{1, 3} {
+			e := NewEnv(workers)
+			y := copies(x)
+			for i := range y[graph.MuonWork].F32 {
+				y[graph.MuonWork].F32[i] = float32(math.NaN())
+			}
+			table[graph.Muon].Fast(e, &a, y)
+			e.Close()
+			all = append(all, y[:graph.MuonWork])
+		}
+		if err := sameBits(all[0], all[1]); err != nil {
+			t.Errorf("%v: %v", shape, err)
+		}
+		var squares float64
+		for _, p := range all[0][graph.MuonP].F32 {
+			squares += float64(p) * float64(p)
+		}
+		if mean := squares / float64(min(shape[0], shape[1])); mean < 0.5 || mean > 1.4 { // of the squares of singular values, which are from 0.7 to 1.2
+			t.Errorf("%v: the mean square of the singular values is %.2f", shape, mean)
 		}
 	}
 }

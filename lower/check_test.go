@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/schedule"
 	"github.com/athanor-llm/athanor/verify"
@@ -298,10 +299,10 @@ func checkUpdates(lo *lowering) error {
 	}
 	updated, squared := make([]int, len(st.pl.Chunks)), make([]int, len(st.pl.Chunks))
 	eachOp(lo.units, func(_ *unit, o *op) error {
-		switch o.in.Op {
-		case st.pl.Optimizer.Rule().Op:
-			updated[o.in.Key.Chunk] += o.in.Args[0].Cols
-		case graph.NormPart:
+		switch rule := optimizer.Updating(o.in.Op); {
+		case rule != nil && rule == st.pl.Rule(st.g, o.in.Key.Chunk):
+			updated[o.in.Key.Chunk] += o.in.Args[0].Rows * o.in.Args[0].Cols
+		case o.in.Op == graph.NormPart:
 			squared[o.in.Key.Chunk] += o.in.Args[1].Cols
 		}
 		return nil

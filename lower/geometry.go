@@ -15,8 +15,8 @@ import (
 // The elements of a chunk are counted from the first of its first parameter. A piece is a
 // range of them: the whole chunk, or the shard of one rank of the chunk's group. Shards
 // end at runs (see plan.Runs) or at multiples of graph.NormPiece inside one, so that the
-// partial sums of the norm do not depend on the sharding. Within that rule they are as
-// even as possible:
+// partial sums of the norm do not depend on the sharding; of indivisible parameters, at
+// runs only. Within that rule they are as even as possible:
 //
 //	chunk   [ wqkv ......... | wo ....... | bqkv, bo   ]
 //	shards  0          ^1          ^2        ^3          of four ranks
@@ -104,6 +104,9 @@ func (geo *geometry) local(c int) bool { return slices.Contains(geo.top.Groups[c
 // frozen reports whether training leaves a chunk unchanged.
 func (geo *geometry) frozen(c int) bool { return geo.g.Params[geo.pl.Chunks[c].First].Frozen }
 
+// indivisible reports whether the parameters of a chunk are updated as wholes.
+func (geo *geometry) indivisible(c int) bool { return geo.g.Params[geo.pl.Chunks[c].First].Indivisible }
+
 // trained reports whether this rank computes with a chunk that is not frozen.
 func (geo *geometry) trained(c int) bool { return geo.local(c) && !geo.frozen(c) }
 
@@ -153,8 +156,12 @@ func (geo *geometry) nearestBoundary(c, e int) int {
 	for i+1 < len(runs) && runs[i+1].lo <= e {
 		i++
 	}
-	below := runs[i].lo + (e-runs[i].lo)/graph.NormPiece*graph.NormPiece
-	above := min(below+graph.NormPiece, runs[i].hi)
+	unit := graph.NormPiece
+	if geo.indivisible(c) {
+		unit = max(1, runs[i].hi-runs[i].lo)
+	}
+	below := runs[i].lo + (e-runs[i].lo)/unit*unit
+	above := min(below+unit, runs[i].hi)
 	if e-below < above-e {
 		return below
 	}
@@ -182,6 +189,11 @@ func (geo *geometry) cutChunk(c int, cuts [][]int) []int {
 	list := slices.Clone(geo.shards[c])
 	for i := geo.pl.Chunks[c].First; i < geo.pl.Chunks[c].Last; i++ {
 		list = append(list, geo.offsetOf[i])
+		if p := &geo.g.Params[i]; p.Indivisible { // but for experts' matrices, which are updated one by one
+			for e := 1; e < p.Experts; e++ {
+				list = append(list, geo.offsetOf[i]+e*int(p.Elems())/p.Experts)
+			}
+		}
 		if cuts != nil {
 			for _, e := range cuts[i] {
 				list = append(list, geo.offsetOf[i]+e)
@@ -252,7 +264,7 @@ func (geo *geometry) reduced(c int) piece { return geo.held(c, "state") }
 func (geo *geometry) mergedParts(c int, p piece) (list []part) {
 	_, moments := geo.pl.State.Types()
 	for _, q := range geo.splitByParam(c, p) {
-		if n := len(list); n > 0 && moments != graph.BF16 && list[n-1].hi == q.lo && q.hi-list[n-1].lo <= mostJoined && geo.g.Params[list[n-1].param].Vector == geo.g.Params[q.param].Vector {
+		if n := len(list); n > 0 && moments != graph.BF16 && !geo.indivisible(c) && list[n-1].hi == q.lo && q.hi-list[n-1].lo <= mostJoined && geo.g.Params[list[n-1].param].Vector == geo.g.Params[q.param].Vector {
 			list[n-1].hi = q.hi
 			continue
 		}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 )
@@ -39,6 +40,7 @@ type Options struct {
 	Beta1, Beta2 float64
 	Eps          float64
 	Decay        float64 // decoupled weight decay, matrices only
+	Muon         optimizer.MuonTerms
 	Clip         float64 // bound on the global gradient norm; 0: no clipping
 	// Capacity is the size of each tier in bytes. The program records it and Verify
 	// enforces it. 0 means that the tier is absent; NoLimits disables the limits.

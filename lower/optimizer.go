@@ -3,6 +3,7 @@ package lower
 import (
 	"cmp"
 	"slices"
+	"strconv"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
@@ -128,7 +129,7 @@ func (up *updater) updateChunk(list, sends *[]*op, c int, grad store, home weigh
 	st := up.st
 	ch, tier, own := st.pl.Chunks[c], st.updatedOn(c), st.reduced(c)
 	master, moments := st.pl.State.Types()
-	rule := st.pl.Optimizer.Rule()
+	rule := st.pl.Rule(st.g, c)
 	// Where the bf16 working copy is written: nowhere (it is what is updated), or to a
 	// buffer on this side of the link, to be sent.
 	var work16, send *store
@@ -140,29 +141,42 @@ func (up *updater) updateChunk(list, sends *[]*op, c int, grad store, home weigh
 		s := up.b.chunkBuffer("p16."+tier.String(), c, own, tier, program.ClassWeights, graph.BF16)
 		work16, send = &s, &s
 	}
-	for _, q := range st.mergedParts(c, own) {
+	clip := program.Region{}
+	if st.clips() {
+		clip = up.b.p.BufferRegion(t.clip[tier])
+	}
+	calls, room := st.updateCalls(c, own), -1
+	if !rule.Elementwise {
+		room = up.roomToWork(c, calls)
+	}
+	for _, q := range calls {
 		attr := graph.Attr{Beta1: st.opt.Beta1, Beta2: st.opt.Beta2, Eps: st.opt.Eps}
+		if !rule.Elementwise {
+			attr = st.wholeAttr(q)
+		}
 		if moments == graph.BF16 {
 			attr.Param, attr.First = q.param, q.lo-st.offsetOf[q.param]
 		}
-		if !st.g.Params[q.param].Vector {
+		if p := &st.g.Params[q.param]; !p.Vector && rule.Elementwise {
 			attr.Decay = st.opt.Decay
 		}
-		clip, p16 := program.Region{}, program.Region{}
-		if st.clips() {
-			clip = up.b.p.BufferRegion(t.clip[tier])
+		of := func(s *store) program.Region { // absent if it has no buffer
+			if s == nil || s.buf < 0 {
+				return program.Region{}
+			}
+			return s.matrix(q)
 		}
-		if work16 != nil {
-			p16 = work16.region(q.lo, q.hi)
-		}
-		args := make([]program.Region, 0, rule.LowerHalvesAt()+1)
-		args = append(args, home.master.region(q.lo, q.hi))
+		args := make([]program.Region, 0, rule.WorkAt()+1)
+		args = append(args, of(&home.master))
 		for k := range rule.Moments {
-			args = append(args, home.moments[k].region(q.lo, q.hi))
+			args = append(args, of(&home.moments[k]))
 		}
-		args = append(args, grad.region(q.lo, q.hi), clip, up.b.p.BufferRegion(t.scalars[tier]), p16)
-		if home.rest.buf >= 0 {
-			args = append(args, home.rest.region(q.lo, q.hi))
+		args = append(args, of(&grad), clip, up.b.p.BufferRegion(t.scalars[tier]), of(work16))
+		if home.rest.buf >= 0 || room >= 0 {
+			args = append(args, of(&home.rest))
+		}
+		if room >= 0 {
+			args = append(args, store{room, 0}.region(0, graph.MuonPlacesOf(q.rows, q.cols()).Len))
 		}
 		*list = append(*list, processorOp(tier, c, rule.Op, attr, args...))
 	}
@@ -173,6 +187,59 @@ func (up *updater) updateChunk(list, sends *[]*op, c int, grad store, home weigh
 		}
 		*sends = append(*sends, moveOp(stream, updateKey(c), home.work, *send, own))
 	}
+}
+
+// updateCall is the elements of one call of an update: rows of equal length.
+type updateCall struct {
+	part
+	rows int
+}
+
+func (q updateCall) cols() int { return (q.hi - q.lo) / q.rows }
+
+// matrix returns the region of a call's elements.
+func (s store) matrix(q updateCall) program.Region {
+	return program.Region{Buf: s.buf, Off: s.at + q.lo, Rows: q.rows, Cols: q.cols(), Stride: q.cols()}
+}
+
+// updateCalls lists the calls that update a piece of a chunk: as few as possible or, of indivisible parameters, one for each
+// matrix.
+func (st *step) updateCalls(c int, own piece) (list []updateCall) {
+	if !st.indivisible(c) {
+		for _, q := range st.mergedParts(c, own) {
+			list = append(list, updateCall{q, 1})
+		}
+		return list
+	}
+	for _, q := range st.splitByParam(c, own) {
+		p := &st.g.Params[q.param]
+		n := max(1, p.Experts)
+		each := (q.hi - q.lo) / n
+		for e := range n {
+			list = append(list, updateCall{part{q.param, q.lo + e*each, q.lo + (e+1)*each}, p.Rows / n})
+		}
+	}
+	return list
+}
+
+// wholeAttr returns the constants of the update of a whole matrix. Its learning rate is a multiple of the others', and so is
+// its decay.
+func (st *step) wholeAttr(q updateCall) graph.Attr {
+	t := &st.opt.Muon
+	return graph.Attr{Beta1: t.Momentum, Eps: graph.MuonEps, Decay: st.opt.Decay * t.Rate, Scale: t.Step(q.rows, q.cols())}
+}
+
+// roomToWork allocates the buffer in which a chunk's updates work, one after the other.
+func (up *updater) roomToWork(c int, calls []updateCall) int {
+	var ends []int
+	for _, q := range calls {
+		ends = append(ends, graph.MuonPlacesOf(q.rows, q.cols()).Len)
+	}
+	slices.Sort(ends)
+	ends = slices.Compact(ends)
+	last := len(ends) - 1
+	return up.b.buffer(program.Buffer{Name: "muon.c" + strconv.Itoa(c), Tier: up.st.updatedOn(c), Class: program.ClassGrads, DType: graph.F32,
+		Rows: 1, Cols: ends[last], Cuts: ends[:last]})
 }
 
 // gatherUpdated all-gathers the updated weights of a chunk that every rank holds entirely but

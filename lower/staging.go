@@ -97,7 +97,7 @@ func (s *staging) arrived(c int) (weightHome, store) {
 				at.buf = t.stops[len(t.stops)-1]
 			}
 		}
-		for k := range s.up.st.pl.Optimizer.Rule().Moments {
+		for k := range s.up.st.pl.Rule(s.up.st.g, c).Moments {
 			arrive(&home.moments[k])
 		}
 		arrive(&home.master)

@@ -31,7 +31,7 @@ func (st *step) clips() bool { return st.opt.Clip > 0 }
 
 // updatedOn returns the tier whose processor updates a chunk.
 func (st *step) updatedOn(c int) device.Tier {
-	if st.pl.Chunks[c].Update == plan.UpdateOnDevice {
+	if st.pl.Chunks[c].Update == plan.UpdateOnDevice || st.indivisible(c) { // the host's products have other bits
 		return device.DeviceTier
 	}
 	return min(st.pl.Chunks[c].State, device.HostTier)

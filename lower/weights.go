@@ -54,7 +54,7 @@ func (st *step) chunkOfArg(a operand) int { return st.chunkOf[st.g.Values[a.ref(
 func homeOf(b *builder, c int) weightHome {
 	st := b.st
 	ch := st.pl.Chunks[c]
-	kind, rule := optimizer.Weights, st.pl.Optimizer.Rule()
+	kind, rule := optimizer.Weights, st.pl.Rule(st.g, c)
 	master, moments := st.pl.State.Types()
 	alike := master == st.g.DType // operators read the master itself
 	if st.g.DType == graph.BF16 && (st.frozen(c) || !alike) {

@@ -95,7 +95,9 @@ type Model struct {
 	Frozen []string // names of parameters that are not trained, see Freeze
 	LoRA   *LoRA    // adapters, which are then trained, and little else; nil: none
 	NF4    bool     // frozen weights of the layers are held in 4 bits, see Quantize
-	Files  Files
+	// Indivisible says that no plan divides the layers' trained matrices: their updates need them whole.
+	Indivisible bool
+	Files       Files
 }
 
 // QKNorm says what an RMSNorm of queries and keys normalises.
@@ -225,6 +227,8 @@ type Param struct {
 	Adapter    bool    // is a factor of an adapter, see LoRA
 	Whole      bool    // is in an adapter's folder though it is no factor, as the tensor Parts
 	NF4        bool    // is held in 4 bits, see Model.Quantize
+	// Indivisible says that no plan divides the parameter among ranks or updates, see Model.Indivisible.
+	Indivisible bool
 	// Experts is the number of matrices stacked one below the other. Files hold each as the tensors that Parts
 	// names by formats of the expert's number. If Experts is 0 or Parts empty, the parameter is one tensor. The
 	// factors of experts' adapters are one tensor each, named Parts.

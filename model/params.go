@@ -45,6 +45,11 @@ func (m *Model) Params() []Param {
 	for i := range b.list {
 		b.settle(&b.list[i])
 	}
+	if m.Indivisible {
+		for i, p := range b.list {
+			b.list[i].Indivisible = !p.Frozen && !p.Vector && p.Layer >= 0 && p.Layer < m.Layers
+		}
+	}
 	if m.NF4 {
 		for i, p := range b.list {
 			b.list[i].NF4 = p.Frozen && m.quantizable(p)

@@ -72,6 +72,7 @@ type Optimizer uint8
 const (
 	AdamW Optimizer = iota
 	Lion
+	Muon
 	NumOptimizers
 )
 
@@ -79,13 +80,15 @@ const (
 type Rule struct {
 	Name string // in configurations, plans and checkpoints
 	// Op makes an update. Its operands are, in this order: weights, moments, gradient, clip (optional), scalars, a bf16 copy
-	// of the weights (optional), their lower halves (optional).
+	// of the weights (optional), their lower halves (optional) and, unless Elementwise, room to work in.
 	Op graph.Op
 	// Moments are the kinds of state beside the weights, of as many elements.
 	Moments []Kind
-	// Elementwise updates treat each element by itself, so that they may be cut anywhere. Others need whole matrices.
+	// Elementwise updates treat each element by itself, so that they may be cut anywhere. Others need whole matrices, and
+	// leave all parameters but the layers' matrices to AdamW, see For.
 	Elementwise bool
-	// Beta1, Beta2, Epsilon and Decay (of weights) are the defaults of the hyper-parameters, 0 where the rule has none.
+	// Beta1, Beta2, Epsilon and Decay (of weights) are the defaults of the hyper-parameters, 0 where the rule has none; of a
+	// rule that leaves parameters to AdamW the first three are AdamW's.
 	Beta1, Beta2, Epsilon, Decay float64
 }
 
@@ -95,10 +98,31 @@ var table = [NumOptimizers]Rule{
 	// Chen et al., 2302.06675, algorithm 2: the sign of a mean of gradients. Learning rates are usually 3 to 10 times
 	// lower than AdamW's, and weight decay as much higher, so that their product is the same.
 	Lion: {Name: "lion", Op: graph.Lion, Moments: []Kind{FirstMoment}, Elementwise: true, Beta1: 0.9, Beta2: 0.99, Decay: 1},
+	// See muon.go.
+	Muon: {Name: "muon", Op: graph.Muon, Moments: []Kind{FirstMoment}, Beta1: 0.9, Beta2: 0.95, Epsilon: 1e-8, Decay: 0.1},
 }
 
 // Rule returns the optimizer's row, which must not be changed.
 func (o Optimizer) Rule() *Rule { return &table[o] }
+
+// For returns the rule of a parameter, which is indivisible if it is a matrix that an optimizer needs as a whole.
+func (o Optimizer) For(indivisible bool) *Rule {
+	if o.Rule().Elementwise || indivisible {
+		return o.Rule()
+	}
+	return AdamW.Rule()
+}
+
+// Moments lists the kinds of moments that some parameter has.
+func (o Optimizer) Moments() []Kind {
+	list := slices.Clone(o.For(false).Moments)
+	for _, k := range o.For(true).Moments {
+		if !slices.Contains(list, k) {
+			list = append(list, k)
+		}
+	}
+	return list
+}
 
 func (o Optimizer) String() string { return table[o].Name }
 
@@ -144,6 +168,7 @@ func (r *Rule) ClipAt() int        { return 2 + len(r.Moments) }
 func (r *Rule) ScalarsAt() int     { return 3 + len(r.Moments) }
 func (r *Rule) HalfWeightsAt() int { return 4 + len(r.Moments) }
 func (r *Rule) LowerHalvesAt() int { return 5 + len(r.Moments) }
+func (r *Rule) WorkAt() int        { return 6 + len(r.Moments) } // unless Elementwise
 
 // MostMoments is the maximum number of moments of a rule.
 const MostMoments = 2

@@ -29,6 +29,9 @@ func TestTable(t *testing.T) {
 		}
 		want = append(want, graph.ArgSpec{Name: "g"}, graph.ArgSpec{Name: "clip", Optional: true}, graph.ArgSpec{Name: "scalars"},
 			graph.ArgSpec{Name: HalfWeights.String(), Access: graph.Write, Optional: true}, graph.ArgSpec{Name: LowerHalves.String(), Access: graph.Update, Optional: true})
+		if !r.Elementwise {
+			want = append(want, graph.ArgSpec{Name: "work", Access: graph.Write, Room: true})
+		}
 		have := slices.Clone(r.Op.Info().Args)
 		if len(have) == 0 {
 			t.Errorf("optimizer %d has no row in optimizer/optimizer.go, or its operator %v none in graph/op.go", o, r.Op)
@@ -92,7 +95,11 @@ func twice(r *Rule) (list []graph.Dim) {
 		list = append(list, of(graph.F32))
 	}
 	scalars := graph.Dim{DType: graph.F32, Rows: 1, Cols: graph.NumScalars}
-	return append(list, of(graph.F32), graph.Dim{}, scalars, of(graph.BF16), of(graph.U16))
+	list = append(list, of(graph.F32), graph.Dim{}, scalars, of(graph.BF16), of(graph.U16))
+	if !r.Elementwise {
+		list = append(list, graph.Dim{DType: graph.F32, Rows: 1, Cols: graph.MuonPlacesOf(2, 3).Len})
+	}
+	return list
 }
 
 // TestKinds: names are unique and read back.

@@ -11,8 +11,9 @@ import (
 
 // harmless are the fields of Model that Fingerprint leaves out, because plans made for other values are good as well.
 var harmless = map[string]string{
-	"InitStd": "it only draws the first weights",
-	"Sinks":   "all models of a family have them or none",
+	"InitStd":     "it only draws the first weights",
+	"Sinks":       "all models of a family have them or none",
+	"Indivisible": "it follows from the optimizer, which plans name",
 }
 
 // TestFingerprintOfModel: each field of Model, and of what it holds, is part of the fingerprint or named as harmless.

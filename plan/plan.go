@@ -89,11 +89,16 @@ type Chunk struct {
 	State   device.Tier `json:"state"`
 	// Update selects the processor that updates the chunk. Empty is the processor of
 	// the tier that holds the state (for the disk: the host's cores). UpdateOnDevice is
-	// the device; state that lives elsewhere is streamed through it.
+	// the device; state that lives elsewhere is streamed through it. Indivisible parameters are updated there in any case.
 	Update string `json:"update,omitempty"`
 	// Shard says what of the chunk is sharded over the ranks that compute with it, see
 	// Shardings.
 	Shard string `json:"shard,omitempty"`
+}
+
+// Rule returns the rule by which a chunk is updated.
+func (pl *Plan) Rule(g *graph.Graph, c int) *optimizer.Rule {
+	return pl.Optimizer.For(g.Params[pl.Chunks[c].First].Indivisible)
 }
 
 // UpdateOnDevice is a value of Chunk.Update.
@@ -153,7 +158,7 @@ func (pl *Plan) Hash() string {
 // Layout cuts the parameters into chunks of at most elems elements; a larger parameter
 // is a chunk by itself. A chunk is a list of consecutive parameters that are used by the
 // same segments, so that it is needed as a whole, and that are all trained or all
-// frozen. Runs stay together (see Runs). All other parameters begin at multiples of 64
+// frozen, and all indivisible or none. Runs stay together (see Runs). All other parameters begin at multiples of 64
 // bytes, as buffers do: a GPU library may add in another order if operands are aligned
 // differently.
 func Layout(g *graph.Graph, elems int64) []Chunk {
@@ -177,7 +182,7 @@ func Layout(g *graph.Graph, elems int64) []Chunk {
 
 // mayShareChunk reports whether parameter i and its predecessor may be in one chunk.
 func mayShareChunk(g *graph.Graph, users [][]int, i int) bool {
-	return slices.Equal(users[i], users[i-1]) && g.Params[i].Frozen == g.Params[i-1].Frozen
+	return slices.Equal(users[i], users[i-1]) && g.Params[i].Frozen == g.Params[i-1].Frozen && g.Params[i].Indivisible == g.Params[i-1].Indivisible
 }
 
 // aligned reports whether n elements end at a multiple of 64 bytes.
@@ -375,6 +380,9 @@ func (pl *Plan) Validate(g *graph.Graph) error {
 	if units := 40 * len(g.Segments) * pl.MicroBatches; units > maxInstrs {
 		return fmt.Errorf("plan: a step would have about %d instructions, at most %d are possible; hint: use fewer, larger micro-batches", units, maxInstrs)
 	}
+	if !pl.Optimizer.Rule().Elementwise && !g.Model.Indivisible {
+		return fmt.Errorf("plan: %v updates matrices as a whole, and this graph was built for an optimizer that does not; hint: leave out optimizer", pl.Optimizer)
+	}
 	if pl.Defer && pl.Pipeline != nil {
 		return errors.New("plan: updates cannot be deferred in a pipeline; hint: leave out defer")
 	}
@@ -397,6 +405,9 @@ func (pl *Plan) validateChunks(g *graph.Graph) error {
 			}
 			if g.Params[p].Frozen != g.Params[c.First].Frozen {
 				return fmt.Errorf("plan: chunk %d holds %s and %s, of which only one is frozen; hint: give each a chunk of its own", i, g.Params[c.First].Name, g.Params[p].Name)
+			}
+			if g.Params[p].Indivisible != g.Params[c.First].Indivisible {
+				return fmt.Errorf("plan: chunk %d holds %s and %s, of which %v updates only one as a whole; hint: give each a chunk of its own", i, g.Params[c.First].Name, g.Params[p].Name, pl.Optimizer)
 			}
 		}
 		at = c.Last

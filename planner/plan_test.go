@@ -52,6 +52,10 @@ func TestOptimizer(t *testing.T) {
 	}
 	bytes := map[optimizer.Optimizer]int64{}
 	for o := range optimizer.NumOptimizers {
+		sizes := tiny(t)
+		sizes.Indivisible = !o.Rule().Elementwise
+		g, err := graph.Build(sizes, 16, graph.F32)
+		check(t, err)
 		c := config.Default()
 		c.GlobalBatch, c.SequenceLength, c.Optimizer, c.Hardware.Name, c.Precision = 4, 16, o.String(), "l4", "fp32"
 		c.Plan.MicroBatch = 1

@@ -93,7 +93,7 @@ func adapt(m *model.Model, spec *job.Spec) error {
 // StepOptions returns the options for lowering a training program, without
 // capacities.
 func StepOptions(spec *job.Spec) lower.Options {
-	return lower.Options{Beta1: spec.Beta1, Beta2: spec.Beta2, Eps: spec.Epsilon, Decay: spec.WeightDecay, Clip: spec.Clip, Capacity: program.NoLimits,
+	return lower.Options{Beta1: spec.Beta1, Beta2: spec.Beta2, Eps: spec.Epsilon, Decay: spec.WeightDecay, Muon: spec.Muon, Clip: spec.Clip, Capacity: program.NoLimits,
 		Scratch: &lower.Scratch{}}
 }
 

@@ -63,7 +63,7 @@ func (p prices) update(stream device.Stream, t device.Tier, n int) float64 {
 
 // updateCall returns the call that updates n elements in a tier.
 func (p prices) updateCall(stream device.Stream, t device.Tier, n int) *device.Call {
-	rule := p.req.Optimizer.Rule()
+	rule := p.req.Optimizer.For(false) // of others the products come on top, in programs
 	c := &device.Call{Op: rule.Op, Stream: stream, Args: make([]device.Operand, rule.LowerHalvesAt())}
 	master, moments := p.req.State.Types()
 	operand := func(d graph.DType) device.Operand {

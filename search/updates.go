@@ -50,7 +50,7 @@ func (p *problem) streamUpdates(pl *plan.Plan, parts int) (chunks int) {
 	var seen, streamed int64
 	for i := range pl.Chunks {
 		c := &pl.Chunks[i]
-		if parts == 0 || c.State == device.DeviceTier || p.graph.Params[c.First].Frozen {
+		if first := &p.graph.Params[c.First]; parts == 0 || c.State == device.DeviceTier || first.Frozen || first.Indivisible {
 			continue
 		}
 		n := elements(p.graph, *c)

@@ -61,7 +61,7 @@ func randomPlan(r *rand.Rand, f *fixture) *plan.Plan {
 		pl.Activations[l] = randomRetention(r)
 	}
 	pl.Slots = 1 + r.IntN(3)
-	pl.State = f.state
+	pl.State, pl.Optimizer = f.state, f.updates
 	pl.Defer = r.IntN(2) == 0
 	return pl
 }
@@ -145,7 +145,7 @@ func (f *fixture) train(t *testing.T, pl *plan.Plan, steps int) (*program.Progra
 		tr.losses, tr.norms = append(tr.losses, out.Loss), append(tr.norms, out.Norm)
 	}
 	for i, q := range f.graph.Params {
-		for _, kind := range optimizer.AdamW.Rule().State() {
+		for _, kind := range f.updates.For(q.Indivisible).State() {
 			buf := make([]float32, q.Elems())
 			check(t, s.Read(i, kind, buf))
 			tr.state = append(tr.state, buf)
@@ -179,6 +179,7 @@ func (f *fixture) begin(t *testing.T, devices []device.Device, pl *plan.Plan, ps
 // options are what programs are lowered with.
 func (f *fixture) options() lower.Options {
 	opt := betas
+	opt.Muon = f.terms
 	if f.free {
 		opt.Clip = 0
 	}

@@ -32,7 +32,9 @@ type fixture struct {
 	weights *safetensors.Set
 	free    bool             // gradients are not clipped
 	state   plan.StateFormat // how the optimizer's is stored
-	tokens  []int32          // inputs [4*32]
+	updates optimizer.Optimizer
+	terms   optimizer.MuonTerms // if updates are Muon's
+	tokens  []int32             // inputs [4*32]
 	targets []int32
 	pairs   []float32 // by token a reference's log-probabilities of documents, if the sequences are pairs
 	paired  int       // the number of pairs, if so
@@ -90,7 +92,7 @@ func check(t testing.TB, err error) {
 // open lowers a plan and opens a session with the fixture's weights.
 func (f *fixture) open(t *testing.T, pl *plan.Plan, mode lower.Mode) *Session {
 	t.Helper()
-	opt := betas
+	opt := f.options()
 	opt.Mode = mode
 	p, err := lower.Lower(context.Background(), f.graph, pl, opt)
 	check(t, err)

@@ -34,6 +34,7 @@ type identity struct {
 	Clip           float64             `json:"gradient_clipping"`
 	Optimizer      optimizer.Optimizer `json:"optimizer,omitempty"`           // absent: adamw
 	Adam           string              `json:"adam,omitempty"`                // the optimizer's beta1, beta2 and epsilon; not compared if absent, as in older checkpoints
+	Muon           string              `json:"muon,omitempty"`                // its terms; absent: another optimizer
 	Mixture        string              `json:"mixture,omitempty"`             // tokens of each source, and how often a pass reads it; absent: one source, read once
 	Held           string              `json:"validation_fraction,omitempty"` // fraction held out, or none; not compared if absent
 	Pairs          string              `json:"validation,omitempty"`          // tokens of a validation corpus of pairs, whose reference was computed at the beginning
@@ -64,6 +65,9 @@ func (a *identity) configured(spec *job.Spec) {
 	}
 	a.Optimizer = spec.Optimizer
 	a.WeightDecay, a.Clip, a.Adam = spec.WeightDecay, spec.Clip, fmt.Sprintf("beta1 %v, beta2 %v, epsilon %v", spec.Beta1, spec.Beta2, spec.Epsilon)
+	if !spec.Optimizer.Rule().Elementwise {
+		a.Muon = fmt.Sprintf("momentum %v, rate %.6g, scale %v", spec.Muon.Momentum, spec.Muon.Rate, spec.Muon.Scale)
+	}
 	if state, settled := spec.State(); settled {
 		a.OptimizerState = state
 	}
@@ -149,7 +153,7 @@ func (a identity) difference(b identity) string {
 		b.Text = ""
 	}
 	x, y := fields(a), fields(b)
-	for _, k := range []string{"model", "base_weights", "sequence_length", "global_batch", "precision", "optimizer", "optimizer_state", "documents", "seed", "chat_template", "bos", "tokens", "mixture", "weight_decay", "gradient_clipping", "adam", "validation_fraction", "validation", "text"} {
+	for _, k := range []string{"model", "base_weights", "sequence_length", "global_batch", "precision", "optimizer", "optimizer_state", "documents", "seed", "chat_template", "bos", "tokens", "mixture", "weight_decay", "gradient_clipping", "adam", "muon", "validation_fraction", "validation", "text"} {
 		if x[k] != y[k] {
 			if k == "text" {
 				return fmt.Sprintf("text is of other tokens, though as many (hash %v there and %v here)", x[k], y[k])

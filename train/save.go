@@ -160,8 +160,8 @@ func (t *Run) loadState(ck *checkpoint.Checkpoint, wanted func(optimizer.Kind) b
 	room := make([]float32, session.LargestParam(t.Setup.Graph))
 	for i, p := range t.Setup.Graph.Params {
 		buf := room[:p.Elems()]
-		for _, kind := range t.Plan.Plan.Optimizer.Rule().State() {
-			if p.Frozen && kind != optimizer.Weights || !wanted(kind) {
+		for _, kind := range append([]optimizer.Kind{optimizer.Weights}, t.Plan.Plan.Optimizer.Moments()...) {
+			if !keeps(t.Plan.Plan.Optimizer, p, kind) || !wanted(kind) {
 				continue
 			}
 			read := func() error { return t.origin.read(p, buf) }

@@ -259,6 +259,7 @@ func resolveModel(spec *job.Spec, vocab int) (m *model.Model, from string, notes
 		err = resize(spec, m, from, vocab)
 	}
 	if err == nil {
+		m.Indivisible = !spec.Optimizer.Rule().Elementwise
 		err = balance(spec, m, from)
 	}
 	return m, from, notes, err

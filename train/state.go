@@ -87,10 +87,15 @@ func (t *Run) halfWeights() bool {
 
 // moments returns the optimizer's moments.
 func (t *Run) moments() (list []checkpoint.Group) {
-	for _, kind := range t.Plan.Plan.Optimizer.Rule().Moments {
+	for _, kind := range t.Plan.Plan.Optimizer.Moments() {
 		list = append(list, checkpoint.Group{Name: kind.String(), Tensors: t.tensors(kind)})
 	}
 	return list
+}
+
+// keeps reports whether an optimizer has a kind of state of a parameter between steps.
+func keeps(o optimizer.Optimizer, p model.Param, kind optimizer.Kind) bool {
+	return kind == optimizer.Weights || !p.Frozen && slices.Contains(o.For(p.Indivisible).Moments, kind)
 }
 
 // tensors returns one kind of state, read lazily from where it lives. Frozen
@@ -99,7 +104,7 @@ func (t *Run) tensors(kind optimizer.Kind) []safetensors.Tensor {
 	var list []safetensors.Tensor
 	r := &stateReader{run: t, kind: kind}
 	for i, p := range t.Setup.Graph.Params {
-		if p.Frozen && kind != optimizer.Weights || !t.Setup.saves(p) {
+		if !keeps(t.Plan.Plan.Optimizer, p, kind) || !t.Setup.saves(p) {
 			continue
 		}
 		parts := p.Tensors()

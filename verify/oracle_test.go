@@ -186,7 +186,7 @@ func (m *machine) exec(i int) {
 		return
 	}
 	switch {
-	case rule != nil:
+	case rule != nil && rule.Elementwise:
 		m.update(rule, in, args, op, chance)
 	case attends(in.Op):
 		m.attention(in, args, op)

@@ -30,7 +30,9 @@ var copies = []graph.Op{graph.Copy}
 var updating = func() []graph.Op {
 	list := []graph.Op{graph.NormPart, graph.NormAll}
 	for o := range optimizer.NumOptimizers {
-		list = append(list, o.Rule().Op)
+		if o.Rule().Elementwise {
+			list = append(list, o.Rule().Op)
+		}
 	}
 	return append(list, graph.Cast, graph.Add, graph.Copy)
 }()

@@ -16,7 +16,7 @@ import (
 // which elements they hold. Two halves count as the number that they form.
 func (x *execution) update(in *program.Instr, args []box, rule *optimizer.Rule) {
 	const p = 0
-	state, g, p16, rest := len(rule.Moments)+1, rule.GradientAt(), rule.HalfWeightsAt(), rule.LowerHalvesAt()
+	state, g, rest := len(rule.Moments)+1, rule.GradientAt(), rule.LowerHalvesAt()
 	alone, chance, halves := *in, byChance(x.p, in, rule), halved(in, rule)
 	if chance {
 		alone.Attr.First = 0 // each atom's own is hashed
@@ -32,6 +32,10 @@ func (x *execution) update(in *program.Instr, args []box, rule *optimizer.Rule) 
 		}
 		same = same.hashInts(j, int(t))
 	}
+	if !rule.Elementwise {
+		x.wholeUpdate(in, args, rule, same)
+		return
+	}
 	for b := range args[p].blocks {
 		for k := range args[p].bands {
 			h := same
@@ -46,20 +50,60 @@ func (x *execution) update(in *program.Instr, args []box, rule *optimizer.Rule) 
 				}
 				h = h.hashWith(now)
 			}
-			for j := range state {
-				x.atoms[args[j].at(b, k)] = h.hashInts(j, 0)
-			}
-			if halves {
-				whole := h.hashInts(p, 0)
-				x.atoms[args[p].at(b, k)], x.atoms[args[rest].at(b, k)] = castValue(graph.BF16, whole), whole.lowerHalves()
-			}
-			if len(args) > p16 && args[p16].blocks > 0 {
-				copied := h.hashInts(p16, 0)
-				if x.p.Buffers[in.Args[p].Buf].DType == graph.F32 {
-					copied = castValue(graph.BF16, h.hashInts(p, 0))
+			x.updated(in, args, rule, at{b, k}, h)
+		}
+	}
+}
+
+// at is an atom's place in an operand: its row block and band.
+type at struct{ block, band int32 }
+
+// updated sets one atom of each result of an update, given the value of what it depends on.
+func (x *execution) updated(in *program.Instr, args []box, rule *optimizer.Rule, i at, h Value) {
+	const p = 0
+	for j := range 1 + len(rule.Moments) {
+		x.atoms[args[j].at(i.block, i.band)] = h.hashInts(j, 0)
+	}
+	p16, rest := rule.HalfWeightsAt(), rule.LowerHalvesAt()
+	if halved(in, rule) {
+		whole := h.hashInts(p, 0)
+		x.atoms[args[p].at(i.block, i.band)], x.atoms[args[rest].at(i.block, i.band)] = castValue(graph.BF16, whole), whole.lowerHalves()
+	}
+	if len(args) > p16 && args[p16].blocks > 0 {
+		copied := h.hashInts(p16, 0)
+		if x.p.Buffers[in.Args[p].Buf].DType == graph.F32 {
+			copied = castValue(graph.BF16, h.hashInts(p, 0))
+		}
+		x.atoms[args[p16].at(i.block, i.band)] = copied
+	}
+}
+
+// wholeUpdate: every element of the results depends on all elements of weights, moments and gradient. same is the value of
+// what else they depend on. What is left in the room to work in nobody may read.
+func (x *execution) wholeUpdate(in *program.Instr, args []box, rule *optimizer.Rule, same Value) {
+	const p = 0
+	halves, rest := halved(in, rule), rule.LowerHalvesAt()
+	h := same.hashInts(in.Args[p].Rows, in.Args[p].Cols)
+	for j := range rule.GradientAt() + 1 {
+		for b := range args[j].blocks {
+			for k := range args[j].bands {
+				now := x.atom(j, args[j].at(b, k))
+				if j == p && halves {
+					now = joined(now, x.atom(rest, args[rest].at(b, k)), rule)
 				}
-				x.atoms[args[p16].at(b, k)] = copied
+				h = h.hashWith(now)
 			}
+		}
+	}
+	for b := range args[p].blocks {
+		for k := range args[p].bands {
+			x.updated(in, args, rule, at{b, k}, h.hashInts(int(b), int(k)))
+		}
+	}
+	room := args[rule.WorkAt()]
+	for b := range room.blocks {
+		for k := range room.bands {
+			x.atoms[room.at(b, k)] = h.hashInts(rule.WorkAt(), int(k))
 		}
 	}
 }

@@ -66,6 +66,7 @@ var operators = withUpdates([graph.NumOps]operator{
 		a.d[0], a.n[0] = b.call.Attr.Clip, graph.ScalarBound
 		return b.start(kernels.Unit{File: "norm_all"}, "norm_all", [3]int64{1, 1, 1}, 1024, 0, a)
 	},
+	graph.Muon: muon,
 	graph.Cast: func(b *builder) error { return b.elements(kernels.Unit{File: "cast"}, nil, b.ops()...) },
 	graph.Add:  func(b *builder) error { return b.elements(kernels.Unit{File: "add"}, nil, b.ops()...) },
 	graph.Scale: func(b *builder) error {
@@ -73,10 +74,12 @@ var operators = withUpdates([graph.NumOps]operator{
 	},
 })
 
-// withUpdates adds the optimizers' operators to a table.
+// withUpdates adds the elementwise optimizers' operators to a table.
 func withUpdates(table [graph.NumOps]operator) [graph.NumOps]operator {
 	for o := range optimizer.NumOptimizers {
-		table[o.Rule().Op] = update
+		if o.Rule().Elementwise {
+			table[o.Rule().Op] = update
+		}
 	}
 	return table
 }

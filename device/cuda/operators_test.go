@@ -55,6 +55,7 @@ func (s *sample) check(got, want []byte) error {
 		if o.Absent() || s.call.Op.Info().Args[i].Access == graph.Read {
 			continue
 		}
+		room := s.call.Op.Info().Args[i].Room
 		x, y := tensor(got, o), tensor(want, o)
 		var largest float64
 		for r := range y.Rows {
@@ -69,7 +70,7 @@ func (s *sample) check(got, want []byte) error {
 				if o.DType == graph.BF16 {
 					bound += math.Abs(w)/128 + s.early*largest
 				}
-				if !(math.Abs(g-w) <= bound) && o.DType != graph.U16 { // these jump, see twice
+				if !(math.Abs(g-w) <= bound) && o.DType != graph.U16 && !room { // these jump, see twice
 					return fmt.Errorf("%s (%d,%d): %v, reference %v, bound %.3g", s.call.Op.Info().Args[i].Name, r, c, g, w, bound)
 				}
 				x.Set(r, c, 0)
@@ -136,7 +137,7 @@ func (s *sample) twice(cores *kernel.Env, got []byte) error {
 	kernel.Lookup(s.call.Op).Reference(nil, &s.call.Attr, exact)
 	kernel.Lookup(s.call.Op).Fast(cores, &s.call.Attr, list)
 	for i, o := range s.call.Args {
-		if spec := s.call.Op.Info().Args[i]; o.Absent() || spec.Access == graph.Read || spec.Name == "delta" || o.DType == graph.U16 {
+		if spec := s.call.Op.Info().Args[i]; o.Absent() || spec.Access == graph.Read || spec.Name == "delta" || spec.Room || o.DType == graph.U16 {
 			continue // delta is scratch; lower halves jump where upper ones do, and updatesAgree compares their bits
 		}
 		var ours, theirs, size float64
@@ -232,6 +233,9 @@ func updatesAgree(t *testing.T, machine maker, usual ...uint64) {
 	}
 	d, _ := machine(t, Options{}, imageBytes)
 	for o := range optimizer.NumOptimizers {
+		if !o.Rule().Elementwise { // products have other bits there
+			continue
+		}
 		for _, seed := range seedsOf(t, 16, usual...) {
 			s := newSample(o.Rule().Op, seed)
 			image := bytes.Clone(s.image)

@@ -671,4 +671,11 @@ func (s *sample) update(rule *optimizer.Rule) {
 		s.call.Args = append(s.call.Args, device.Operand{})
 		s.fill(graph.U16, n, c, func() float64 { return float64(s.IntN(1 << 16)) })
 	}
+	if !rule.Elementwise {
+		s.call.Attr.Scale, s.tol = 0.3, 1e-4
+		for len(s.call.Args) < rule.WorkAt() {
+			s.call.Args = append(s.call.Args, device.Operand{})
+		}
+		s.f32(1, graph.MuonPlacesOf(n, c).Len)
+	}
 }

@@ -70,7 +70,13 @@ func DrawOptimizer(pl *plan.Plan, g *graph.Graph, rng *rand.Rand) {
 	if g.DType != graph.BF16 {
 		choices = choices[:3]
 	}
-	pl.Optimizer, pl.State = optimizer.Optimizer(rng.IntN(int(optimizer.NumOptimizers))), choices[rng.IntN(len(choices))]
+	for {
+		pl.Optimizer = optimizer.Optimizer(rng.IntN(int(optimizer.NumOptimizers)))
+		if pl.Optimizer.Rule().Elementwise != g.Model.Indivisible {
+			break
+		}
+	}
+	pl.State = choices[rng.IntN(len(choices))]
 }
 
 // RandomPlan is a plan for the given number of sequences with everything else drawn.
@@ -130,6 +136,7 @@ func RandomModel(rng *rand.Rand, layers int) *model.Model {
 	m.Layers, m.Tied = layers, rng.IntN(2) == 0
 	m.MaxPositions = 64
 	m.Vocab = []int{24, 1500}[rng.IntN(2)]
+	m.Indivisible = rng.IntN(4) == 0
 	if rng.IntN(3) == 0 {
 		FreezeSome(&m, rng)
 	}

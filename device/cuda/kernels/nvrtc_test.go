@@ -117,7 +117,19 @@ func variants() []Unit {
 	for _, tile := range []string{"128 COLS=256", "128 COLS=192", "128 COLS=128", "64 COLS=128"} {
 		list = append(list, Unit{"wgrad_wgmma", "ROWS=" + tile}, Unit{"wgrad_wgmma", "ROWS=" + tile + " PAIR=1"})
 	}
+	for _, v := range []string{"1", "4"} {
+		list = append(list, Unit{"muon_unit", "T0=f32 VEC=" + v}, Unit{"muon_poly", "T0=f32 T1=f32 VEC=" + v}, Unit{"muon_norm", ""})
+		for _, moment := range []string{"f32", "bf16"} {
+			list = append(list, Unit{"muon_mean", "T0=" + moment + " T1=f32 T2=f32 VEC=" + v})
+		}
+		for _, types := range []string{"T0=f32 T1=f32 T2=f32 T3=f32", "T0=f32 T1=f32 T2=bf16 T3=f32", "T0=bf16 T1=f32 T2=f32 T3=f32", "T0=bf16 T1=f32 T2=f32 T3=u16"} {
+			list = append(list, Unit{"muon", types + " VEC=" + v})
+		}
+	}
 	for o := range optimizer.NumOptimizers {
+		if !o.Rule().Elementwise {
+			continue
+		}
 		for _, v := range []string{"1", "4"} {
 			for _, types := range [][4]string{{"f32", "f32", "f32", "f32"}, {"f32", "f32", "bf16", "f32"}, {"f32", "bf16", "bf16", "f32"}, {"bf16", "bf16", "f32", "f32"}, {"bf16", "f32", "f32", "u16"}, {"bf16", "bf16", "f32", "u16"}} {
 				list = append(list, updateUnit(o.Rule(), types[0], types[1], types[2], types[3], v))

@@ -1,0 +1,244 @@
+package kernel
+
+import (
+	"math"
+
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/float16"
+	"github.com/athanor-llm/athanor/kernel/gemm"
+	"github.com/athanor-llm/athanor/kernel/simd"
+)
+
+// Muon, see graph/muon.go. The mean of gradients and the step are elementwise, and between them are five steps of three
+// products, which take nearly all of the time: 2 s³ + 4 s² n operations a step for a matrix whose extents are s <= n. All is
+// in fp32. The clip factor, state in bf16, weights in halves and the bf16 copy are as in update.go.
+//
+// Known weakness: the products of a matrix with itself compute both halves of what is symmetric.
+
+// muonRef is the clear version, in float64.
+func muonRef(_ *Env, a *graph.Attr, t []Tensor) {
+	p, m, g, clip, scalars, p16 := &t[graph.MuonP], &t[graph.MuonM], &t[graph.MuonGrad], &t[graph.MuonClip], &t[graph.MuonScalars], &t[graph.MuonP16]
+	factor, rate := 1.0, scalars.At(0, graph.ScalarLR)
+	if !clip.Absent() {
+		factor = clip.At(0, 0)
+	}
+	x := make([]float64, p.Rows*p.Cols)
+	for i := range x {
+		mean := a.Beta1*m.At(i/p.Cols, i%p.Cols) + (1-a.Beta1)*g.At(i/p.Cols, i%p.Cols)*factor
+		x[i] = a.Beta1*mean + (1-a.Beta1)*g.At(i/p.Cols, i%p.Cols)*factor
+		if factor != 0 {
+			setByChance(m, a, scalars, i, 1, mean)
+		}
+	}
+	x = orthogonalRef(x, p.Rows, p.Cols, a.Eps)
+	for i := range x {
+		r, c := i/p.Cols, i%p.Cols
+		if factor != 0 {
+			setWeight(a, t, i, weightAt(t, r, c)*(1-rate*a.Decay)-rate*a.Scale*x[i])
+		}
+		if !p16.Absent() {
+			setUpper(p16, r, c, p.At(r, c))
+		}
+	}
+}
+
+// weightAt returns a weight, from its halves if it is stored so.
+func weightAt(t []Tensor, r, c int) float64 {
+	was, rest := t[graph.MuonP].At(r, c), &t[graph.MuonRest]
+	if rest.Absent() {
+		return was
+	}
+	return float64(float16.Join(uint16(math.Float32bits(float32(was))>>16), uint16(rest.At(r, c))))
+}
+
+// setWeight stores weight number i.
+func setWeight(a *graph.Attr, t []Tensor, i int, x float64) {
+	p, rest := &t[graph.MuonP], &t[graph.MuonRest]
+	if rest.Absent() {
+		setByChance(p, a, &t[graph.MuonScalars], i, 0, x)
+		return
+	}
+	rest.Set(i/p.Cols, i%p.Cols, float64(setUpper(p, i/p.Cols, i%p.Cols, x)))
+}
+
+// setByChance stores element i of operand k, in bf16 rounded stochastically.
+func setByChance(t *Tensor, a *graph.Attr, scalars *Tensor, i, k int, x float64) {
+	if t.DType != graph.BF16 {
+		t.Set(i/t.Cols, i%t.Cols, x)
+		return
+	}
+	low, high := graph.ChanceKey(scalars.F32[graph.ScalarChance], a.Param, k)
+	t.BF16[i/t.Cols*t.Stride+i%t.Cols] = float16.DrawBF16(float32(x), simd.Draws(uint32(a.First+i), low, high))
+}
+
+// orthogonalRef returns what x [rows, cols] becomes in the steps.
+func orthogonalRef(x []float64, rows, cols int, eps float64) []float64 {
+	var norm float64
+	for _, v := range x {
+		norm += v * v
+	}
+	norm = max(math.Sqrt(norm), eps)
+	across := func(y []float64, r, c int) []float64 { // transposed
+		z := make([]float64, len(y))
+		for i := range y {
+			z[i%c*r+i/c] = y[i]
+		}
+		return z
+	}
+	times := func(a, b []float64, m, n, k int) []float64 {
+		y := make([]float64, m*n)
+		for i := range y {
+			for j := range k {
+				y[i] += a[i/n*k+j] * b[j*n+i%n]
+			}
+		}
+		return y
+	}
+	for i := range x {
+		x[i] /= norm
+	}
+	wide, s, n := rows <= cols, min(rows, cols), max(rows, cols)
+	if !wide {
+		x = across(x, rows, cols)
+	}
+	k := graph.MuonCoefficients
+	for range graph.MuonSteps {
+		gram := times(x, across(x, s, n), s, s, n)
+		poly := times(gram, gram, s, s, s)
+		for i := range poly {
+			if poly[i] = k[1]*gram[i] + k[2]*poly[i]; i/s == i%s {
+				poly[i] += k[0]
+			}
+		}
+		x = times(poly, x, s, n, s)
+	}
+	if !wide {
+		x = across(x, s, n)
+	}
+	return x
+}
+
+func muon(e *Env, a *graph.Attr, t []Tensor) {
+	p, clip, scalars := t[graph.MuonP], &t[graph.MuonClip], &t[graph.MuonScalars]
+	p16, rest := t[graph.MuonP16], t[graph.MuonRest]
+	factor, rate := float32(1), float64(scalars.F32[graph.ScalarLR])
+	if !clip.Absent() {
+		factor = clip.F32[0]
+	}
+	if factor == 0 {
+		if !p16.Absent() {
+			upper(e, a, p16, p)
+		}
+		return
+	}
+	at := graph.MuonPlacesOf(p.Rows, p.Cols)
+	place := func(from, rows, cols int) Tensor {
+		return Tensor{DType: graph.F32, Rows: rows, Cols: cols, Stride: cols, F32: t[graph.MuonWork].F32[from : from+rows*cols]}
+	}
+	x, next := place(at.X, p.Rows, p.Cols), place(at.Next, p.Rows, p.Cols)
+
+	c := e.begin(a, []Tensor{t[graph.MuonM], x, t[graph.MuonGrad]})
+	c.step = simd.Update{Clip: factor, Beta1: float32(a.Beta1), Rest1: float32(1 - a.Beta1), Keep: float32(1 - rate*a.Decay), Step: float32(rate * a.Scale)}
+	for k := range c.keys {
+		c.keys[k][0], c.keys[k][1] = graph.ChanceKey(scalars.F32[graph.ScalarChance], a.Param, k)
+	}
+	c.inBuffers(3).byElements(3, muonMean)
+
+	side := min(p.Rows, p.Cols)
+	gram, poly := place(at.Gram, side, side), place(at.Poly, side, side)
+	unit := e.begin(a, []Tensor{x})
+	unit.f[0] = float32(1 / max(norm(x.F32), a.Eps))
+	unit.byElements(1, muonUnit)
+	for range graph.MuonSteps {
+		if p.Rows <= p.Cols {
+			e.Gemm.Gemm(gemm.NT, side, side, p.Cols, x.matrix(), x.matrix(), gram.matrix(), gemm.Init{})
+		} else {
+			e.Gemm.Gemm(gemm.TN, side, side, p.Rows, x.matrix(), x.matrix(), gram.matrix(), gemm.Init{})
+		}
+		e.Gemm.Gemm(gemm.NN, side, side, side, gram.matrix(), gram.matrix(), poly.matrix(), gemm.Init{})
+		e.begin(a, []Tensor{poly, gram}).byRows(side, side, muonPoly)
+		if p.Rows <= p.Cols {
+			e.Gemm.Gemm(gemm.NN, p.Rows, p.Cols, side, poly.matrix(), x.matrix(), next.matrix(), gemm.Init{})
+		} else {
+			e.Gemm.Gemm(gemm.NN, p.Rows, p.Cols, side, x.matrix(), poly.matrix(), next.matrix(), gemm.Init{})
+		}
+		x, next = next, x
+	}
+	e.begin(a, []Tensor{p, x, p16, rest}).inBuffers(1).byElements(4, muonStep)
+}
+
+// norm returns the root of the sum of squares, added in order.
+func norm(x []float32) float64 {
+	var sum float64
+	for _, v := range x {
+		sum += float64(v) * float64(v)
+	}
+	return math.Sqrt(sum)
+}
+
+// muonMean updates the mean of gradients, m, and makes X of m and g.
+func muonMean(c *call, w *worker, b block) {
+	k := &c.step
+	for r := b.R0; r < b.R1; r++ {
+		m, x, g := w.load(0, &c.t[0], r, b.C0, b.C1), c.t[1].row(r, b.C0, b.C1), w.load(1, &c.t[2], r, b.C0, b.C1)
+		for i, v := range g {
+			v = float32(float32(v*k.Clip) * k.Rest1)
+			m[i] = float32(k.Beta1*m[i]) + v
+			x[i] = float32(k.Beta1*m[i]) + v
+		}
+		if c.t[0].DType == graph.BF16 {
+			w.v.Draw(c.t[0].row16(r, b.C0, b.C1), m, uint32(c.a.First+r*c.t[0].Cols+b.C0), c.keys[1][0], c.keys[1][1])
+		}
+	}
+}
+
+// muonUnit divides X by its norm.
+func muonUnit(c *call, _ *worker, b block) {
+	for r := b.R0; r < b.R1; r++ {
+		for i, x := 0, c.t[0].row(r, b.C0, b.C1); i < len(x); i++ {
+			x[i] *= c.f[0]
+		}
+	}
+}
+
+// muonPoly makes aI + bG + cG² of G² and G.
+func muonPoly(c *call, _ *worker, b block) {
+	k := graph.MuonCoefficients
+	diagonal, linear, square := float32(k[0]), float32(k[1]), float32(k[2])
+	for r := b.R0; r < b.R1; r++ {
+		y, g := c.t[0].row(r, b.C0, b.C1), c.t[1].row(r, b.C0, b.C1)
+		for i, v := range g {
+			y[i] = float32(linear*v) + float32(square*y[i])
+		}
+		if r >= b.C0 && r < b.C1 {
+			y[r-b.C0] += diagonal
+		}
+	}
+}
+
+// muonStep moves weights against X.
+func muonStep(c *call, w *worker, b block) {
+	p16, rest, k := &c.t[2], &c.t[3], &c.step
+	for r := b.R0; r < b.R1; r++ {
+		p, x := w.load(0, &c.t[0], r, b.C0, b.C1), c.t[1].row(r, b.C0, b.C1)
+		var low []uint16
+		if !rest.Absent() {
+			low = rest.row16(r, b.C0, b.C1)
+			w.v.Join(p, low)
+		}
+		for i, v := range x {
+			p[i] = float32(k.Keep*p[i]) - float32(k.Step*v)
+		}
+		switch {
+		case low != nil:
+			w.v.Halve(c.t[0].row16(r, b.C0, b.C1), low, p)
+		case c.t[0].DType == graph.BF16:
+			w.v.Draw(c.t[0].row16(r, b.C0, b.C1), p, uint32(c.a.First+r*c.t[0].Cols+b.C0), c.keys[0][0], c.keys[0][1])
+		}
+		if !p16.Absent() {
+			for i, y := 0, p16.row16(r, b.C0, b.C1); i < len(y); i++ {
+				y[i], _ = float16.Halves(p[i])
+			}
+		}
+	}
+}
