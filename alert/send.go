@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"os/exec"
 	"strings"
 	"time"
@@ -85,14 +87,18 @@ func (s *Sender) work() {
 }
 
 // post sends JSON. The answer's text does not matter.
-func post(ctx context.Context, url string, text []byte) error {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(text))
+func post(ctx context.Context, address string, text []byte) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, address, bytes.NewReader(text))
 	if err != nil {
 		return err
 	}
 	r.Header.Set("Content-Type", "application/json")
 	answer, err := http.DefaultClient.Do(r)
 	if err != nil {
+		var u *url.Error
+		if errors.As(err, &u) { // whose text has the address, which is a password
+			err = u.Err
+		}
 		return err
 	}
 	defer answer.Body.Close()

@@ -111,6 +111,7 @@ type Config struct {
 	KeepCheckpoints int      `yaml:"keep_checkpoints"`    // how many of the latest are kept
 	KeepBest        bool     `yaml:"keep_best"`           // also the one with the lowest validation loss, saved when eval_every finds it
 	Sample          Sample   `yaml:"sample"`
+	Alerts          Alerts   `yaml:"alerts"`
 	Dashboard       bool     `yaml:"dashboard"` // the run shows itself on a page of this machine, whose address it prints, as `athanor watch` does
 	Hardware        Hardware `yaml:"hardware"`
 
@@ -247,6 +248,15 @@ type Sample struct {
 	Tokens int    `yaml:"tokens"` // 0: none
 }
 
+// Alerts say what is unusual in a run; the built-in rules are always on. An alert that fires, or is over, is in the log and in
+// metrics.jsonl.
+type Alerts struct {
+	Rules   Strings `yaml:"rules"`   // more of them, such as "mfu < 0.3 for 20" (steps)
+	Off     Strings `yaml:"off"`     // names of built-in rules that are not wanted, such as stall
+	Webhook string  `yaml:"webhook"` // an address that gets each alert as JSON, by POST
+	Command Strings `yaml:"command"` // a program and its arguments, which gets each alert as JSON on its standard input
+}
+
 // Hardware is another machine to plan for: a known name, or a file written by
 // `probe --out`. Rates throttle links, so that a CPU behaves like a machine with
 // slower links.
@@ -310,6 +320,8 @@ func (c Config) MarshalYAML() (any, error) {
 		"muon":                c.Optimizer != optimizer.Muon.String(),
 		"max_tokens":          c.MaxTokens == 0,
 		"preference":          c.Preference.Beta == 0,
+		"alerts":              reflect.ValueOf(c.Alerts).IsZero(),
+		"dashboard":           !c.Dashboard,
 		"lora":                c.LoRA.Rank == 0,
 		"resize_vocab":        !c.ResizeVocab,
 		"validation":          len(c.Validation) == 0,

@@ -3,9 +3,11 @@ package config
 import (
 	"fmt"
 	"math"
+	"net/url"
 	"slices"
 	"strings"
 
+	"github.com/athanor-llm/athanor/alert"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
@@ -206,6 +208,15 @@ func (c *Config) checkRanges(d *decoder) {
 	}
 	if len(c.Freeze) > 0 && c.LoRA.Rank > 0 {
 		d.fail("freeze", "with lora, only adapters are trained; hint: leave out freeze or lora")
+	}
+	if _, err := alert.New(alert.Options{Rules: c.Alerts.Rules}); err != nil {
+		d.fail("alerts.rules", err.Error())
+	}
+	if _, err := alert.New(alert.Options{Off: c.Alerts.Off}); err != nil {
+		d.fail("alerts.off", err.Error())
+	}
+	if u, err := url.Parse(c.Alerts.Webhook); c.Alerts.Webhook != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+		d.fail("alerts.webhook", fmt.Sprintf("%.100q is no address; hint: such as https://ntfy.sh/my-runs", c.Alerts.Webhook))
 	}
 	notOff("preference", "beta", c.Preference.Beta)
 	if in("preference.beta", c.Preference.Beta, 0, 1e3); d.given("preference") && !d.given("preference.beta") {

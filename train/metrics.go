@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/athanor-llm/athanor/alert"
 	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/internal/stat"
@@ -19,23 +20,25 @@ import (
 
 // Metrics is one step, a line of metrics.jsonl, where a checksum follows its fields. Their names are stable.
 type Metrics struct {
-	Step         int      `json:"step"`   // optimizer steps done
-	Tokens       int64    `json:"tokens"` // trained on so far
-	Loss         float64  `json:"loss"`   // of this step's batch, before its update; nats per token, for pairs the mean per pair
-	LearningRate float64  `json:"learning_rate"`
-	GradNorm     float64  `json:"grad_norm"` // before clipping
-	StepSeconds  float64  `json:"step_seconds"`
-	Predicted    float64  `json:"predicted_step_seconds"`
-	Rate         float64  `json:"tokens_per_second"`
-	MFU          float64  `json:"mfu"` // model FLOPs per second over the measured peak
-	ValLoss      float64  `json:"val_loss,omitempty"`
-	BitsPerByte  float64  `json:"val_bits_per_byte,omitempty"` // of the validation text; absent for pairs
-	Bound        float64  `json:"grad_norm_bound,omitempty"`   // of skip_spikes: the step is skipped if its norm is greater; absent: none yet
-	Skipped      bool     `json:"skipped,omitempty"`           // the step changed no weight
-	SkippedSteps int      `json:"skipped_steps,omitempty"`     // so far
-	Passed       int      `json:"passed_batches,omitempty"`    // before this step: no token of them was learnt
-	*Rewards              // for pairs
-	ValRewards   *Rewards `json:"val_rewards,omitempty"`
+	Step         int     `json:"step"`   // optimizer steps done
+	Tokens       int64   `json:"tokens"` // trained on so far
+	Loss         float64 `json:"loss"`   // of this step's batch, before its update; nats per token, for pairs the mean per pair
+	LearningRate float64 `json:"learning_rate"`
+	GradNorm     float64 `json:"grad_norm"` // before clipping
+	StepSeconds  float64 `json:"step_seconds"`
+	Predicted    float64 `json:"predicted_step_seconds"`
+	Rate         float64 `json:"tokens_per_second"`
+	MFU          float64 `json:"mfu"` // model FLOPs per second over the measured peak
+	ValLoss      float64 `json:"val_loss,omitempty"`
+	BitsPerByte  float64 `json:"val_bits_per_byte,omitempty"` // of the validation text; absent for pairs
+	Bound        float64 `json:"grad_norm_bound,omitempty"`   // of skip_spikes: the step is skipped if its norm is greater; absent: none yet
+	Skipped      bool    `json:"skipped,omitempty"`           // the step changed no weight
+	SkippedSteps int     `json:"skipped_steps,omitempty"`     // so far
+	Passed       int     `json:"passed_batches,omitempty"`    // before this step: no token of them was learnt
+	// Alerts that begin to fire with this step, or are over.
+	Alerts     []alert.Event `json:"alerts,omitempty"`
+	*Rewards                 // for pairs
+	ValRewards *Rewards      `json:"val_rewards,omitempty"`
 }
 
 // skipped says that a step was skipped, and why.

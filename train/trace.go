@@ -67,5 +67,7 @@ func (t *Run) trace() error {
 	if err = errors.Join(err, w.Flush(), f.Close()); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	return writeStep(t.Setup.Spec.Out, append(predicted(t.Plan), runs[1:]...))
+	before := predicted(t.Plan)
+	t.alarms.stalls = waited(before, runs[1:])
+	return writeStep(t.Setup.Spec.Out, append(before, runs[1:]...))
 }

@@ -79,6 +79,7 @@ type Run struct {
 	carried  carried        // from another run
 	stall    stall          // how long validations have not been better
 	endures  endurance      // of writes that fail
+	alarms   *alarms
 
 	reference reference // of pairs
 	pairs     pairs     // in the batch
@@ -133,6 +134,9 @@ func (t *Run) open(ctx context.Context, m *machine.Machine) error {
 	if _, err := session.Prove(ctx, s.Graph, t.Plan.Plan, t.programs, updates, opt); err != nil {
 		return err
 	}
+	if t.alarms, err = newAlarms(spec, m.Capacity); err != nil {
+		return err
+	}
 	if t.devices, err = m.Open(t.programs); err != nil {
 		return err
 	}
@@ -180,6 +184,7 @@ func evaluation(ctx context.Context, s *Setup, training *plan.Plan, base []*prog
 // Close closes log, session and devices, and unlocks the folder.
 func (t *Run) Close() error {
 	var errs []error
+	t.alarms.close()
 	if t.log != nil {
 		errs = append(errs, t.log.close())
 	}
@@ -191,7 +196,7 @@ func (t *Run) Close() error {
 	if t.lock != nil {
 		errs = append(errs, t.lock.Close())
 	}
-	t.log, t.Session, t.devices, t.lock = nil, nil, nil, nil
+	t.log, t.Session, t.devices, t.lock, t.alarms = nil, nil, nil, nil, nil
 	return errors.Join(errs...)
 }
 
@@ -247,6 +252,7 @@ func (t *Run) Train(ctx context.Context, o Observer) error {
 				m.ValLoss, m.BitsPerByte, m.ValRewards = t.ValLoss, t.bitsPerByte, t.rewards
 			}
 		}
+		t.alarms.add(t, &m, o)
 		if err := t.endures.logged(t, t.log.add(m), o); err != nil {
 			return err
 		}

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/athanor-llm/athanor/alert"
 )
 
 // Bounds of a request for curves.
@@ -41,6 +43,9 @@ type runState struct {
 	Samples int64             `json:"samples_stamp"` // likewise
 	Damaged int               `json:"damaged_lines,omitempty"`
 	Problem string            `json:"problem,omitempty"`
+	Alerts  []alert.Event     `json:"alerts"`                   // the latest, the oldest first
+	Firing  int               `json:"firing"`                   // alerts that fire now
+	Silent  float64           `json:"silent_seconds,omitempty"` // since the latest step of a run that is not at its end
 }
 
 // number is written as JSON, which has none that is not finite.
@@ -58,6 +63,9 @@ const (
 	quiet      = 20
 	quietLeast = 15 * time.Second
 )
+
+// shownAlerts is how many of a run's alerts are listed.
+const shownAlerts = 100
 
 func (s *Server) listRuns(w http.ResponseWriter, _ *http.Request) error {
 	s.set.mutex.Lock()
@@ -79,7 +87,18 @@ func (r *run) state(id int) runState {
 	if r.history.file != nil {
 		at := r.history.file.ModTime()
 		v.Updated = at.UnixMilli()
-		v.Live = time.Since(at) < max(quietLeast, time.Duration(quiet*latest["step_seconds"]*float64(time.Second))) && latest["step"] < r.lastStep()
+		if since := time.Since(at); latest["step"] < r.lastStep() {
+			v.Live = since < max(quietLeast, time.Duration(quiet*latest["step_seconds"]*float64(time.Second)))
+			if !v.Live {
+				v.Silent = since.Seconds()
+			}
+		}
+	}
+	v.Alerts = append([]alert.Event{}, r.history.alerts[max(0, len(r.history.alerts)-shownAlerts):]...) // a list, even if empty
+	for _, on := range r.history.firing() {
+		if on {
+			v.Firing++
+		}
 	}
 	if r.err != nil {
 		v.Problem = r.err.Error()

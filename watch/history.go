@@ -2,12 +2,16 @@ package watch
 
 import (
 	"bufio"
+	"bytes"
+	"encoding/json"
 	"errors"
 	"io"
 	"io/fs"
 	"math"
 	"os"
 	"slices"
+
+	"github.com/athanor-llm/athanor/alert"
 )
 
 // Bounds of what one run takes here.
@@ -26,7 +30,11 @@ type history struct {
 	damaged int  // lines that could not be read, or whose steps do not ascend
 	cut     bool // there are more steps than are kept
 	row     map[string]float64
+	alerts  []alert.Event // the latest
 }
+
+// mostAlerts is how many are kept.
+const mostAlerts = 1000
 
 // Columns that are derived from others. A run's own have other names.
 const (
@@ -95,6 +103,7 @@ func (h *history) add(line []byte) {
 		h.damaged++
 		return
 	}
+	h.addAlerts(line)
 	h.derive()
 	n := len(h.steps)
 	h.steps = append(h.steps, step)
@@ -108,6 +117,30 @@ func (h *history) add(line []byte) {
 		}
 		h.columns[key] = append(column, x)
 	}
+}
+
+// addAlerts adds those of a line, if it has any.
+func (h *history) addAlerts(line []byte) {
+	if !bytes.Contains(line, []byte(`"alerts":[`)) {
+		return
+	}
+	var v struct{ Alerts []alert.Event }
+	if json.Unmarshal(line, &v) != nil {
+		return // numbers has found the line good; whatever this is, it is no list of alerts
+	}
+	h.alerts = append(h.alerts, v.Alerts...)
+	if n := len(h.alerts) - mostAlerts; n > 0 {
+		h.alerts = slices.Delete(h.alerts, 0, n)
+	}
+}
+
+// firing returns whether each alert that ever fired does so now.
+func (h *history) firing() map[string]bool {
+	list := map[string]bool{}
+	for _, e := range h.alerts {
+		list[e.Rule] = e.Firing
+	}
+	return list
 }
 
 // derive adds the derived columns to the row.

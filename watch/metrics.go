@@ -2,8 +2,10 @@ package watch
 
 import (
 	"bytes"
+	"maps"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 
 	"github.com/athanor-llm/athanor/internal/prometheus"
@@ -31,6 +33,7 @@ var exported = []struct {
 var (
 	plannedBytes = prometheus.Metric{Name: "athanor_planned_bytes", Kind: prometheus.Gauge, Help: "Memory that the plan takes, by rank and tier."}
 	reachedBytes = prometheus.Metric{Name: "athanor_reached_bytes", Kind: prometheus.Gauge, Help: "Memory that a measured step took, by rank and tier."}
+	alertFiring  = prometheus.Metric{Name: "athanor_alert_firing", Kind: prometheus.Gauge, Help: "Whether an alert that has fired does so now, by rule."}
 	updated      = prometheus.Metric{Name: "athanor_updated_timestamp_seconds", Kind: prometheus.Gauge, Help: "When metrics.jsonl was written, since 1970."}
 )
 
@@ -54,6 +57,14 @@ func (s *Server) metrics(w http.ResponseWriter, _ *http.Request) error {
 			if b.reached > 0 {
 				p.Add(reachedBytes, float64(b.reached), name, rank, tier)
 			}
+		}
+		firing := r.history.firing()
+		for _, rule := range slices.Sorted(maps.Keys(firing)) {
+			on := 0.0
+			if firing[rule] {
+				on = 1
+			}
+			p.Add(alertFiring, on, name, prometheus.Label{Name: "rule", Value: rule})
 		}
 		if r.history.file != nil {
 			p.Add(updated, float64(r.history.file.ModTime().UnixMilli())/1e3, name)

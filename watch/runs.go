@@ -224,6 +224,11 @@ func (r *run) readConfig() map[string]string {
 	}
 	flat := map[string]string{}
 	flatten(flat, "", root.Content[0])
+	for _, secret := range []string{"alerts.webhook", "alerts.command"} { // addresses of webhooks are passwords
+		if flat[secret] != "" {
+			flat[secret] = "(not shown)"
+		}
+	}
 	return flat
 }
 

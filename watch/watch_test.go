@@ -117,6 +117,33 @@ func TestFollow(t *testing.T) {
 	}
 }
 
+// TestAlerts: alerts are read from the lines that have them, the page and Prometheus are told which fire, and the address
+// of a webhook, which is a password, is not shown.
+func TestAlerts(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, 2)
+	must(t, os.WriteFile(filepath.Join(dir, configFile), []byte("alerts:\n  webhook: https://example.org/password\n"), 0o644))
+	add(t, dir, `{"step":3,"loss":1,"alerts":[{"rule":"leak","step":3,"firing":true,"text":"leak: it grows"},{"rule":"a \u003e \"b\"","step":3,"firing":true,"text":"x"}]}`+"\n"+
+		`{"step":4,"loss":1,"alerts":[{"rule":"leak","step":4,"firing":false,"text":"leak: is over"}]}`+"\n")
+	set, err := Open([]string{dir})
+	must(t, err)
+	s := New(set, Options{})
+	r, before := listed(t, s)[0], ask(s, "/metrics", nil).Body.String()
+	if r.Rows != 4 || len(r.Alerts) != 3 || r.Alerts[2].Text != "leak: is over" || r.Firing != 1 {
+		t.Errorf("%+v", r)
+	}
+	if all := ask(s, "/api/runs", nil).Body.String(); strings.Contains(all, "password") {
+		t.Errorf("the webhook is shown: %s", all)
+	}
+	write(t, dir, 1)
+	if renew(set); !strings.Contains(ask(s, "/api/runs", nil).Body.String(), `"alerts":[]`) {
+		t.Error("no alerts are no list")
+	}
+	if text := before; !strings.Contains(text, `rule="leak"} 0`) || !strings.Contains(text, `rule="a > \"b\""} 1`) {
+		t.Errorf("Prometheus is told\n%s", text)
+	}
+}
+
 // TestSeries: curves are those of the file, with derived columns: predicted rates are what the predicted time of a step
 // gives. A narrow spike among many steps is in the answer, whatever the width.
 func TestSeries(t *testing.T) {
@@ -311,7 +338,7 @@ func TestChanges(t *testing.T) {
 func TestGrafana(t *testing.T) {
 	text, err := os.ReadFile("../examples/grafana.json")
 	must(t, err)
-	known := []string{plannedBytes.Name, reachedBytes.Name}
+	known := []string{alertFiring.Name, plannedBytes.Name, reachedBytes.Name}
 	for _, e := range exported {
 		known = append(known, e.Name)
 	}

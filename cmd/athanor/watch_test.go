@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -20,6 +21,28 @@ func TestWatchErrors(t *testing.T) {
 	check(t, os.WriteFile("file", nil, 0o644))
 	call("watch", "file").must(t, 1, "not a folder", "hint:")
 	call("watch", dir, "--listen", "nowhere:x").must(t, 1, "--listen")
+}
+
+// TestAlerts: an alert is in the log, in metrics.jsonl and at the command that the configuration names; what is no rule is
+// refused before anything is read.
+func TestAlerts(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	dir, file := tiny(t, "max_steps: 3")
+	r := call("train", file, `alerts.rules=["step_seconds > 0 for 2"]`, "alerts.command=[tee, "+dir+"/told]").must(t, 0, "ALERT: step_seconds > 0 for 2: step_seconds is ")
+	if n := strings.Count(r.stderr, "ALERT:"); n != 1 {
+		t.Errorf("%d alerts:\n%s", n, r.stderr)
+	}
+	text, err := os.ReadFile(dir + "/run/metrics.jsonl")
+	check(t, err)
+	if lines := strings.Split(string(text), "\n"); strings.Contains(lines[0], "alerts") || !strings.Contains(lines[1], `"alerts":[{"rule":"step_seconds \u003e 0 for 2","step":2,"firing":true,`) {
+		t.Errorf("metrics.jsonl has\n%s", text)
+	}
+	if told, err := os.ReadFile(dir + "/told"); runtime.GOOS != "windows" && (err != nil || !strings.HasPrefix(string(told), `{"rule":"step_seconds `)) {
+		t.Errorf("the command was told %q, %v", told, err)
+	}
+	call("train", file, "alerts.rules=[loss]").must(t, 2, "alerts.rules", "hint: write rules such as")
+	call("train", file, "alerts.off=slowly").must(t, 2, "alerts.off", "above_plan, headroom")
+	call("train", file, "alerts.webhook=somewhere").must(t, 2, "alerts.webhook", "hint:")
 }
 
 // TestDashboard: a run with a page says where it is; its folder has the plan's step beside the measured one, whose bytes are

@@ -50,5 +50,9 @@ func Enough(bytes int64) error {
 	return fmt.Errorf("%w: %s are needed, but only %s are available; hint: allow the process more memory, or end other programs", ErrMemory, size.Exact(bytes), size.Exact(m.Available))
 }
 
+// Mapped returns how many bytes of addresses this process has: all that it has asked for, whether it touched it or not. It is
+// exact, so that two calls tell what was asked for in between. 0: not known.
+func Mapped() int64 { return systemMapped() }
+
 // Cores returns the CPU time that this process may use, in seconds per second; 0: as much as there is.
 func Cores() float64 { return systemCores() }

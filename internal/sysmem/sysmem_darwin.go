@@ -24,3 +24,5 @@ func system() (Info, error) {
 }
 
 func systemCores() float64 { return 0 }
+
+func systemMapped() int64 { return 0 }

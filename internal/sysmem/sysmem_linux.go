@@ -49,11 +49,19 @@ func addresses(root fs.FS) (limit, used int64) {
 			}
 		}
 	}
-	text, err = fs.ReadFile(root, "proc/self/statm")
-	if f := strings.Fields(string(text)); err == nil && len(f) > 0 {
-		used, _ = strconv.ParseInt(f[0], 10, 64)
+	return limit, mapped(root)
+}
+
+func systemMapped() int64 { return mapped(os.DirFS("/")) }
+
+func mapped(root fs.FS) int64 {
+	text, err := fs.ReadFile(root, "proc/self/statm")
+	if err != nil {
+		return 0
 	}
-	return limit, used * int64(os.Getpagesize())
+	pages, _, _ := strings.Cut(string(text), " ")
+	n, _ := strconv.ParseInt(pages, 10, 64)
+	return n * int64(os.Getpagesize())
 }
 
 func meminfo(root fs.FS) (Info, error) {

@@ -11,7 +11,7 @@ const pictures = [
   { title: "Seconds per step", keys: ["step_seconds", "predicted_step_seconds"], names: { predicted_step_seconds: "predicted" }, dashed: ["predicted_step_seconds"], log: true, smooth: true, write: seconds },
 ];
 // Columns that need no picture of their own.
-const unpictured = new Set(["step", "tokens", "elapsed_seconds", "skipped", "crc", ...pictures.flatMap(p => p.keys)]);
+const unpictured = new Set(["step", "tokens", "elapsed_seconds", "skipped", "crc", "skipped_steps", ...pictures.flatMap(p => p.keys)]);
 
 const charts = new Map(); // by title: {picture, plot, box, request}
 
@@ -76,7 +76,7 @@ function plotCurves(c, curves, width) {
     width, height: 210, legend: { show: false },
     scales: { x: { time: false }, y: { distr: state.log && p.log ? 3 : 1 } },
     axes: [
-      { ...axis, values: (u, list) => list.map(v => state.x === "elapsed_seconds" ? seconds(v) : short(v)) },
+      { ...axis, size: 34, values: (u, list) => list.map(v => state.x === "elapsed_seconds" ? seconds(v) : short(v)) },
       { ...axis, size: 62, values: (u, list) => list.map(v => v === null ? "" : write(v, 3)) },
     ],
     series: [{}, ...curves.map(v => ({

@@ -30,6 +30,8 @@ function listRuns() {
     const told = r.rows ? `step ${digits(r.latest.step)}${of}, loss ${digits(r.latest.loss)}` : "not a step yet";
     const label = element("label", {}, tick, element("span", { className: "swatch", style: { background: colourOf(r) } }), element("span", { className: "name" }, r.name),
       element("span", { className: "state" }, told, r.live ? element("span", { className: "live" }, ` \u25cf live${eta(r)}`) : null,
+        r.silent_seconds ? `; no step for ${seconds(r.silent_seconds)}` : null,
+        r.firing ? element("span", { className: "bad" }, `; alerts: ${r.firing}`) : null,
         r.damaged_lines ? element("span", { className: "bad" }, `; ${r.damaged_lines} lines cannot be read`) : null,
         r.problem ? element("span", { className: "bad" }, "; " + r.problem) : null));
     return element("li", {}, label);
@@ -57,7 +59,10 @@ function drawCompare() {
 }
 
 function drawAlerts() {
-  rows($("alertlist"), [["no alert"]]);
+  const list = shown().flatMap(r => r.alerts.map(a => ({ r, a }))).sort((p, q) => q.a.step - p.a.step);
+  rows($("alertlist"), list.length ? [["run", "step", "", "what"], ...list.map(({ r, a }) => [
+    element("span", { style: { color: colourOf(r) } }, r.name), digits(a.step), a.firing ? element("b", { className: "bad" }, "fires") : "over", a.text])]
+    : [["No alert has fired."]]);
 }
 
 async function drawSamples() {
@@ -81,6 +86,9 @@ async function refresh() {
   try { answer = await get("api/runs"); } catch { return; }
   state.runs = answer.runs;
   listRuns();
+  const firing = state.runs.reduce((n, r) => n + r.firing, 0);
+  $("tab-alerts").textContent = firing ? `Alerts (${firing})` : "Alerts";
+  $("tab-alerts").classList.toggle("bad", firing > 0);
   const live = state.runs.filter(r => r.live);
   document.title = live.length === 1 ? `${digits(live[0].latest.loss)} \u00b7 ${live[0].name}` : "Athanor";
   draw();
