@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/athanor-llm/athanor/device/link"
+	"github.com/athanor-llm/athanor/device/mpi"
 	"github.com/athanor-llm/athanor/device/remote"
 	"github.com/athanor-llm/athanor/device/sealed"
 	"github.com/athanor-llm/athanor/internal/sysmem"
@@ -43,8 +45,8 @@ func Follow(ctx context.Context, l *Launch, folder, spill string) error {
 		return err
 	}
 	defer at.Close()
-	f := &follower{launch: l, folder: folder, spill: spill}
-	self := remote.Member{Rank: l.Rank, Size: l.Size, Port: at.Addr().(*net.TCPAddr).Port, Host: hostName()}
+	f := &follower{launch: l, folder: folder, spill: spill, lib: l.findMPI(func(string) {})}
+	self := remote.Member{Rank: l.Rank, Size: l.Size, Port: at.Addr().(*net.TCPAddr).Port, Host: hostName(), MPI: versionOf(f.lib)}
 	c, err := f.find(ctx, self)
 	if err != nil {
 		return err
@@ -57,6 +59,8 @@ type follower struct {
 	launch        *Launch
 	folder, spill string
 	key           []byte
+	lib           *mpi.Library
+	world         *mpi.World
 }
 
 // find connects to the leader, which may come later.
@@ -113,7 +117,7 @@ func (f *follower) follow(ctx context.Context, to *line, at net.Listener) error 
 	serving, stop := context.WithCancel(context.Background())
 	defer stop()
 	var served chan error
-	leave := func() { // what devices have spilled is removed when they are closed
+	rest := func() { // what devices have spilled is removed when they are closed
 		if stop(); served != nil {
 			select {
 			case <-served:
@@ -121,7 +125,7 @@ func (f *follower) follow(ctx context.Context, to *line, at net.Listener) error 
 			}
 		}
 	}
-	defer leave()
+	defer rest()
 	asked := ctx.Done()
 	for {
 		select {
@@ -137,12 +141,21 @@ func (f *follower) follow(ctx context.Context, to *line, at net.Listener) error 
 			case w.Refused != "":
 				return errors.New(w.Refused)
 			case w.Ended:
+				if inPeace(w.Code) {
+					leave(f.world)
+				}
 				to.close(nil)
 				if w.Code != 0 {
 					return &Ended{w.Code}
 				}
 				return nil
 			case w.Together > 0 && served == nil:
+				shareCores(w.Together)
+				if w.MPI {
+					if err := f.enter(to); err != nil {
+						return err
+					}
+				}
 				var err error
 				if served, err = f.serve(serving, at, w.Together); err != nil {
 					return err
@@ -152,9 +165,21 @@ func (f *follower) follow(ctx context.Context, to *line, at net.Listener) error 
 	}
 }
 
+// enter joins the MPI world, unless the leader is lost first.
+func (f *follower) enter(to *line) (err error) {
+	f.world, err = f.launch.enter(f.lib, func() error {
+		select {
+		case <-to.gone:
+			return &LostError{Rank: 0, Err: to.err}
+		default:
+			return nil
+		}
+	})
+	return err
+}
+
 // serve opens devices for the leader, with this process's share of the host.
 func (f *follower) serve(ctx context.Context, at net.Listener, together int) (chan error, error) {
-	shareCores(together)
 	if err := os.MkdirAll(f.spill, 0o755); err != nil {
 		return nil, err
 	}
@@ -166,8 +191,12 @@ func (f *follower) serve(ctx context.Context, at net.Listener, together int) (ch
 		limits.Memory = min(limits.Memory, m.Available)
 	}
 	limits.Memory, limits.Disk = limits.Memory/int64(together), limits.Disk/int64(together)
+	var links link.Open
+	if f.world != nil {
+		links = linksOver(f.world)
+	}
 	served := make(chan error, 1)
-	go func() { served <- machine.Serve(ctx, at, f.key, f.spill, limits, func(string) {}) }()
+	go func() { served <- machine.ServeOver(ctx, at, f.key, f.spill, limits, links, func(string) {}) }()
 	return served, nil
 }
 

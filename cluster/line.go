@@ -15,6 +15,7 @@ import (
 // word is what one end of a line says to the other. An empty one says that it is alive.
 type word struct {
 	Together int    `json:",omitempty"` // leader: processes of the run on the follower's host, itself included
+	MPI      bool   `json:",omitempty"` // leader: enter the MPI world now
 	Ended    bool   `json:",omitempty"` // leader: the run has ended, with the exit code Code
 	Code     int    `json:",omitempty"`
 	Stop     bool   `json:",omitempty"` // follower: it was asked to stop

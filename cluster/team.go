@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/device/link"
+	"github.com/athanor-llm/athanor/device/mpi"
 	"github.com/athanor-llm/athanor/device/remote"
 	"github.com/athanor-llm/athanor/device/sealed"
 )
@@ -26,10 +28,14 @@ type Team struct {
 	Others   []string // addresses at which the others wait for calls, by rank from 1
 	Key      []byte   // that all know
 	Together int      // processes on this host, this one included
+	Over     string   // what carries the bytes between them
+	Links    link.Open
 	Asked    <-chan struct{}
 	Lost     <-chan error // a *LostError, when another process is lost
 
 	launch *Launch
+	lib    *mpi.Library
+	world  *mpi.World
 	asked  chan struct{}
 	lost   chan error
 
@@ -64,6 +70,7 @@ func (e *LostError) Unwrap() error { return e.Err }
 func Lead(ctx context.Context, l *Launch, folder string, note func(string)) (*Team, error) {
 	t := &Team{launch: l, asked: make(chan struct{}, 1), lost: make(chan error, 1), members: make([]*member, l.Size), missing: l.Size - 1, all: make(chan struct{})}
 	t.Asked, t.Lost = t.asked, t.lost
+	t.lib = l.findMPI(note)
 	at, err := l.listen()
 	if err != nil {
 		return nil, fmt.Errorf("rank 0 cannot wait for the others: %w", err)
@@ -190,10 +197,12 @@ func (t *Team) welcome() error {
 	own := hostName()
 	count := map[string]int{own: 1}
 	var outside net.IP // this host's address for others
+	shared := versionOf(t.lib) != ""
 	for _, e := range t.members[1:] {
 		if count[e.Host]++; !e.own.IsLoopback() {
 			outside = e.own
 		}
+		shared = shared && e.MPI == versionOf(t.lib)
 	}
 	t.Together = count[own]
 	for _, e := range t.members[1:] {
@@ -202,12 +211,30 @@ func (t *Team) welcome() error {
 			ip = outside
 		}
 		t.Others = append(t.Others, net.JoinHostPort(ip.String(), fmt.Sprint(e.Port)))
-		if err := e.say(word{Together: count[e.Host]}); err != nil {
+		if err := e.say(word{Together: count[e.Host], MPI: shared}); err != nil {
 			return &LostError{Rank: e.Rank, Host: e.Host, Err: err}
 		}
 	}
 	shareCores(t.Together)
+	if t.Over = "TCP"; !shared {
+		return nil
+	}
+	world, err := t.launch.enter(t.lib, t.anyLost)
+	if err != nil {
+		return err
+	}
+	t.world, t.Over, t.Links = world, versionOf(t.lib), linksOver(world)
 	return nil
+}
+
+// anyLost returns the loss of a process, if one is lost.
+func (t *Team) anyLost() error {
+	select {
+	case err := <-t.lost:
+		return err
+	default:
+		return nil
+	}
 }
 
 // Hosts returns on how many hosts the processes are.
@@ -220,7 +247,8 @@ func (t *Team) Hosts() int {
 	return len(slices.Compact(names))
 }
 
-// End tells the others that the run has ended with an exit code, which will be theirs.
+// End tells the others that the run has ended with an exit code, which will be theirs. If the code says that nobody has
+// failed, all leave MPI.
 func (t *Team) End(code int) {
 	t.mu.Lock()
 	members := slices.Clone(t.members)
@@ -229,6 +257,9 @@ func (t *Team) End(code int) {
 		if e != nil {
 			_ = e.say(word{Ended: true, Code: code}) // one that is gone needs not know
 		}
+	}
+	if inPeace(code) {
+		leave(t.world)
 	}
 	limit := time.NewTimer(endLimit)
 	defer limit.Stop()
@@ -245,6 +276,12 @@ func (t *Team) End(code int) {
 	}
 	t.lines.Wait()
 }
+
+// saved is the exit code of a run that was asked to stop.
+const saved = 75
+
+// inPeace reports whether a run that ends with an exit code has all its processes.
+func inPeace(code int) bool { return code == 0 || code == saved }
 
 func addressOf(a net.Addr) net.IP {
 	if tcp, ok := a.(*net.TCPAddr); ok {

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/athanor-llm/athanor/device/link"
 )
 
 // HostPort is the port of hosts that are named without one.
@@ -46,9 +48,11 @@ func (c *Config) checkHosts(d *decoder) {
 
 // Launched says with whom a launcher has started this process. No key says it: it is so for this process only.
 type Launched struct {
-	Others   []string // addresses of the run's other processes, each of which has as many ranks as this one
-	Key      []byte   // that they prove to each other that they know; nil: the environment's
-	Together int      // processes of the run on this host, which share its memory and disk; at most 1: this one
+	Others   []string  // addresses of the run's other processes, each of which has as many ranks as this one
+	Key      []byte    // that they prove to each other that they know; nil: the environment's
+	Over     string    // what carries bytes between them
+	Links    link.Open // over which their ranks exchange bytes; nil: over connections
+	Together int       // processes of the run on this host, which share its memory and disk; at most 1: this one
 }
 
 // Launch makes a configuration that of the first of several processes, if there are others.

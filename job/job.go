@@ -171,7 +171,7 @@ func (s *Spec) State() (f plan.StateFormat, settled bool) {
 
 // Machine returns what the job needs of a machine.
 func (s *Spec) Machine() *machine.Request {
-	return &machine.Request{Lines: s.Lines, Device: s.Device, Ranks: s.Ranks, Hosts: slices.Concat(s.Hosts, s.Others), Key: s.Key, Together: s.Together, Limits: s.Limits, Hardware: s.Hardware,
+	return &machine.Request{Lines: s.Lines, Device: s.Device, Ranks: s.Ranks, Hosts: slices.Concat(s.Hosts, s.Others), Key: s.Key, Over: s.Over, Links: s.Links, Together: s.Together, Limits: s.Limits, Hardware: s.Hardware,
 		Spill: s.Spill(), Batch: s.GlobalBatch * max(s.Share, 1), Sequence: s.SequenceLength}
 }
 

@@ -41,6 +41,8 @@ type hostsBackend struct {
 	key    []byte
 	// together is how many of the hosts are processes on this one.
 	together int64
+	links    link.Open    // over which ranks exchange bytes; nil: over connections
+	over     string       // what that is
 	place    remote.Place // what is the same for all devices
 }
 
@@ -56,7 +58,7 @@ func newHosts(r *Request, dir string) (*hostsBackend, error) {
 	if r.Together > 1 && device.IsGPU(r.Device) {
 		return nil, r.Fault("device", fmt.Sprintf("%d processes of the run are on this host, but one process has all of a host's GPUs; hint: start one process per host, such as with srun --ntasks-per-node=1, and set ranks: auto", r.Together))
 	}
-	b := &hostsBackend{others: r.Hosts, key: key, together: int64(max(r.Together, 1)), place: remote.Place{Device: r.Device}}
+	b := &hostsBackend{others: r.Hosts, key: key, together: int64(max(r.Together, 1)), links: r.Links, over: r.Over, place: remote.Place{Device: r.Device, MPI: r.Links != nil}}
 	n := b.hosts()
 	own := *r
 	own.Ranks = r.Ranks / n
@@ -87,7 +89,10 @@ func (b *hostsBackend) hosts() int { return len(b.others) + 1 }
 func (b *hostsBackend) id() string {
 	text := b.here.id()
 	if b.together == int64(b.hosts()) { // of one host there is nothing else to say
-		return fmt.Sprintf("%s in each of %d processes", text, b.hosts())
+		return fmt.Sprintf("%s in each of %d processes, over %s", text, b.hosts(), b.over)
+	}
+	if b.over != "" {
+		text += ", over " + b.over
 	}
 	for i, d := range b.about {
 		name, _, _ := net.SplitHostPort(b.others[i]) // ports may be others each time
@@ -160,7 +165,7 @@ func (b *hostsBackend) open(n int, disk string) (list []device.Device, err error
 	for r := range p.HostOf {
 		p.HostOf[r] = r % b.hosts()
 	}
-	open, origin := b.here.openShared(n, newHub(p, 0, func(addr string, h remote.Hello) (*sealed.Conn, error) {
+	open, origin := b.here.openShared(n, newHub(p, 0, b.links, func(addr string, h remote.Hello) (*sealed.Conn, error) {
 		return remote.Link(addr, b.key, h)
 	}))
 	for p.Rank = range n {
@@ -179,7 +184,10 @@ func (b *hostsBackend) open(n int, disk string) (list []device.Device, err error
 }
 
 // newHub returns the links between a host's ranks and the others'.
-func newHub(p remote.Place, here int, dial func(addr string, h remote.Hello) (*sealed.Conn, error)) *link.Hub {
+func newHub(p remote.Place, here int, links link.Open, dial func(addr string, h remote.Hello) (*sealed.Conn, error)) *link.Hub {
+	if p.MPI {
+		return link.NewHubOver(p.HostOf, here, links)
+	}
 	return link.NewHub(p.HostOf, here, func(from, to int, k link.Kind) (*sealed.Conn, error) {
 		return dial(p.Hosts[p.HostOf[to]], remote.Hello{Fabric: p.Fabric, From: from, To: to, Kind: uint8(k)})
 	})

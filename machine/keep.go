@@ -14,7 +14,7 @@ func Keep(h *hardware.Hardware, ranks int, dir string) error {
 
 // KeepLaunched is Keep for ranks in so many processes that a launcher has started on this machine.
 func KeepLaunched(h *hardware.Hardware, ranks, processes int, dir string) error {
-	return keep(h, &hostsBackend{here: &cpuBackend{ranks: ranks / processes}, others: make([]string, processes-1), together: int64(processes)}, ranks, dir)
+	return keep(h, &hostsBackend{here: &cpuBackend{ranks: ranks / processes}, others: make([]string, processes-1), together: int64(processes), over: "TCP"}, ranks, dir)
 }
 
 func keep(h *hardware.Hardware, b backend, ranks int, dir string) error {

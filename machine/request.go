@@ -7,16 +7,19 @@ import (
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cuda"
+	"github.com/athanor-llm/athanor/device/link"
 )
 
 // Request says what a run needs of a machine.
 type Request struct {
-	config.Lines          // errors name the keys of the configuration that asks
-	Device       string   // cpu or cuda
-	Ranks        int      // at least 1
-	Hosts        []string // others that have ranks, as address:port
-	Key          []byte   // that they know; nil: the environment's
-	Together     int      // processes of the run on this host, which share its memory and disk; at most 1: this one
+	config.Lines           // errors name the keys of the configuration that asks
+	Device       string    // cpu or cuda
+	Ranks        int       // at least 1
+	Hosts        []string  // others that have ranks, as address:port
+	Key          []byte    // that they know; nil: the environment's
+	Over         string    // what carries bytes between processes
+	Links        link.Open // over which ranks of different processes exchange bytes; nil: over connections
+	Together     int       // processes of the run on this host, which share its memory and disk; at most 1: this one
 	Limits       config.Limits
 	Hardware     config.Hardware // the machine that is only described, and rates of throttled links
 	Spill        string          // folder of the disk tier

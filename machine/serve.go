@@ -36,17 +36,23 @@ func ServeLimits(dir string) (remote.Limits, error) {
 // Serve lets runs led from other hosts, which prove that they know the key, have ranks on this host's cores or
 // GPUs, in its memory and, for what they spill, on the disk of folder dir, within limits, until ctx is done.
 func Serve(ctx context.Context, l net.Listener, key []byte, dir string, limits remote.Limits, note func(string)) error {
+	return ServeOver(ctx, l, key, dir, limits, nil, note)
+}
+
+// ServeOver is Serve for a run that may want its ranks to exchange bytes over links.
+func ServeOver(ctx context.Context, l net.Listener, key []byte, dir string, limits remote.Limits, links link.Open, note func(string)) error {
 	cache, err := CacheDir()
 	if err != nil {
 		return err
 	}
-	return remote.Serve(ctx, l, key, &host{dir: dir, cache: cache, key: key, note: note, fabrics: map[string]*part{}}, limits, note)
+	return remote.Serve(ctx, l, key, &host{dir: dir, cache: cache, key: key, links: links, note: note, fabrics: map[string]*part{}}, limits, note)
 }
 
 // host opens devices for other hosts' runs.
 type host struct {
 	dir, cache string
 	key        []byte
+	links      link.Open
 	note       func(string)
 
 	mu      sync.Mutex
@@ -84,6 +90,9 @@ func (h *host) Describe(p remote.Place) (remote.Description, error) {
 
 // Open opens the device of one rank.
 func (h *host) Open(p remote.Place) (device.Device, error) {
+	if p.MPI && h.links == nil {
+		return nil, errors.New("this process is in no MPI run; hint: leave MPI to the launcher of the run")
+	}
 	b, err := h.backend(p)
 	if err != nil {
 		return nil, err
@@ -107,7 +116,7 @@ func (h *host) join(p remote.Place, b localBackend) *part {
 	defer h.mu.Unlock()
 	f, ok := h.fabrics[p.Fabric]
 	if !ok {
-		f = &part{hub: newHub(p, p.HostOf[p.Rank], h.dial)}
+		f = &part{hub: newHub(p, p.HostOf[p.Rank], h.links, h.dial)}
 		f.open, _ = b.openShared(p.Ranks, f.hub)
 		h.fabrics[p.Fabric] = f
 	}

@@ -34,7 +34,7 @@ func (v *trainCmd) launched(ctx stdctx.Context, c *cli.Context) error {
 	if err != nil {
 		return interrupted(ctx, err)
 	}
-	say(fmt.Sprintf("all %d processes are there, on %d hosts", launch.Size, team.Hosts()))
+	say(fmt.Sprintf("all %d processes are there, on %d hosts; bytes go over %s", launch.Size, team.Hosts(), team.Over))
 	if err = v.lead(ctx, c, team); err == nil {
 		team.End(0)
 	} else {
@@ -49,7 +49,7 @@ const lostPatience = 2 * time.Second
 // lead trains with a team. Any of its processes may be asked to stop, and then the run stops; if one is lost, the run
 // ends.
 func (v *trainCmd) lead(ctx stdctx.Context, c *cli.Context, team *cluster.Team) error {
-	others := config.Launched{Others: team.Others, Key: team.Key, Together: team.Together}
+	others := config.Launched{Others: team.Others, Key: team.Key, Over: team.Over, Links: team.Links, Together: team.Together}
 	ctx, stop := stdctx.WithCancel(ctx)
 	defer stop()
 	done := make(chan error, 1)

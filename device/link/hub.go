@@ -50,6 +50,19 @@ func Message(from, to int) Kind {
 	return Down
 }
 
+// Carrier carries a pipe's bytes, in their order, both ways. It never waits: Write takes and Read gives what is possible
+// now, perhaps nothing; Pending reports whether some of what Write took is still to be sent, with which another Write, even of nothing,
+// goes on. A connection of package sealed whose socket does not wait is one.
+type Carrier interface {
+	Write(p []byte) (int, error)
+	Read(p []byte) (int, error)
+	Pending() bool
+	Close() error
+}
+
+// Open returns what carries the pipe of one kind between a rank here and one on another host. Both ends call it.
+type Open func(host, own, other int, k Kind) (Carrier, error)
+
 // Dial connects a rank of this process to one of another.
 type Dial func(from, to int, k Kind) (*sealed.Conn, error)
 
@@ -58,6 +71,7 @@ type Hub struct {
 	hosts []int // by rank
 	here  int
 	dial  Dial
+	open  Open // nil: pipes are connections
 
 	mu    sync.Mutex
 	pipes map[end]*Pipe
@@ -73,6 +87,13 @@ type end struct {
 // NewHub returns the hub of host here. hosts has the host of every rank.
 func NewHub(hosts []int, here int, dial Dial) *Hub {
 	return &Hub{hosts: hosts, here: here, dial: dial, pipes: map[end]*Pipe{}}
+}
+
+// NewHubOver returns the hub of host here whose pipes are not connections: both ends open them.
+func NewHubOver(hosts []int, here int, open Open) *Hub {
+	h := NewHub(hosts, here, nil)
+	h.open = open
+	return h
 }
 
 // IsLocal reports whether a rank is in this process.
@@ -92,7 +113,17 @@ func (h *Hub) Pipe(own, other int, k Kind) (*Pipe, error) {
 	if err != nil {
 		return nil, err
 	}
-	if known || h.here > h.hosts[other] {
+	if known {
+		return p, nil
+	}
+	if h.open != nil {
+		c, err := h.open(h.hosts[other], own, other, k)
+		if err != nil {
+			return nil, fmt.Errorf("a link from rank %d to rank %d: %w", own, other, err)
+		}
+		return p, p.carry(c)
+	}
+	if h.here > h.hosts[other] {
 		return p, nil
 	}
 	c, err := h.dial(own, other, k)
@@ -135,6 +166,8 @@ func (h *Hub) expects(from, to int, k Kind) error {
 		return fmt.Errorf("link: impossible call from rank %d for rank %d among %d ranks, kind %d", from, to, n, k)
 	case !h.IsLocal(to):
 		return fmt.Errorf("link: a call for rank %d, which is on host %d, not %d", to, h.hosts[to], h.here)
+	case h.open != nil:
+		return fmt.Errorf("link: host %d calls, but no connections are made in this run", h.hosts[from])
 	case h.hosts[from] >= h.here:
 		return fmt.Errorf("link: host %d calls host %d, which is the one to call", h.hosts[from], h.here)
 	}

@@ -20,7 +20,7 @@ import (
 // At most one goroutine may send, and one receive.
 type Pipe struct {
 	mu      sync.RWMutex
-	conn    *sealed.Conn // through a socket that never waits; nil: not connected yet
+	conn    Carrier // nil: not connected yet
 	closed  bool
 	out     [][]byte // to be sent; part of the first may have been sent
 	pending bool     // conn has taken bytes that it has not sent
@@ -33,6 +33,12 @@ func (p *Pipe) connect(c *sealed.Conn) error {
 		return fmt.Errorf("link: %w", err)
 	}
 	c.Conn = s
+	return p.carry(c)
+}
+
+// carry gives the pipe what carries it, which it owns from now on.
+func (p *Pipe) carry(c Carrier) error {
+	var err error
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {

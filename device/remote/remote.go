@@ -64,6 +64,7 @@ type Place struct {
 	Apart  bool                       // see cpu.Options.Apart
 	Share  int                        // ranks that share the host's cores
 	Own    int                        // which of them this one is
+	MPI    bool                       // ranks of different processes exchange bytes over MPI, see Member
 	// SumRows: see cuda.Options.SumRows.
 	SumRows int
 }
@@ -111,6 +112,7 @@ type Member struct {
 	Rank, Size int    // which it is, of how many
 	Port       int    // at which it will Serve
 	Host       string // name of its host
+	MPI        string // version of the MPI library that it has loaded; "": none
 }
 
 // Description is what a host says about itself.
