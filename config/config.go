@@ -33,6 +33,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/bounded"
 	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/internal/size"
@@ -233,10 +234,12 @@ type Muon struct {
 	Scale        string  `yaml:"scale"`         // of a step, by a matrix's shape: match_rms_adamw, which suits AdamW's learning rates, or original, which wants some 0.02
 }
 
-// Preference is direct preference optimisation (Rafailov et al., 2305.18290). The reference is the model that
+// Preference is preference optimisation, such as DPO (Rafailov et al., 2305.18290), whose reference is the model that
 // the run begins with.
 type Preference struct {
-	Beta float64 `yaml:"beta"` // how much a change in log-probabilities counts, usually 0.1
+	Beta   float64 `yaml:"beta"`   // how much a change in log-probabilities counts, usually 0.1; of simpo 2; the weight of orpo's odds, usually 0.1
+	Loss   string  `yaml:"loss"`   // dpo or ipo, which compare with the model before the run; simpo or orpo, which do not
+	Margin float64 `yaml:"margin"` // of simpo: by how much the chosen answer should be ahead; derived: 1
 }
 
 // NF4 is the value of Config.Quantize that holds weights in 4 bits, see model.Quantize.
@@ -295,9 +298,10 @@ const (
 func Default() Config {
 	return Config{
 		Documents: Joined, BOS: "auto", OnBadRow: "error", Device: "auto", Ranks: 1, Precision: "auto", Quantize: "none", Optimizer: optimizer.AdamW.String(), OptimizerState: "auto", Resume: "auto", Seed: 1,
-		Muon:     Muon{LearningRate: Derived, Momentum: optimizer.MuonTerms{}.Usual().Momentum, Scale: optimizer.MatchAdamW.String()},
-		Limits:   Limits{Device: Unlimited, Host: Unlimited, Disk: Unlimited, DiskEndurance: Unlimited},
-		Schedule: "cosine", DecaySteps: derived, MinLearningRate: derived, WarmupSteps: derived, ExpertBalance: Derived,
+		Muon:       Muon{LearningRate: Derived, Momentum: optimizer.MuonTerms{}.Usual().Momentum, Scale: optimizer.MatchAdamW.String()},
+		Preference: Preference{Loss: graph.DPO.String(), Margin: derived},
+		Limits:     Limits{Device: Unlimited, Host: Unlimited, Disk: Unlimited, DiskEndurance: Unlimited},
+		Schedule:   "cosine", DecaySteps: derived, MinLearningRate: derived, WarmupSteps: derived, ExpertBalance: Derived,
 		WeightDecay: Derived, Beta1: Derived, Beta2: Derived, Epsilon: Derived, Clip: 1,
 		HeldOut: 0.01, EvalBatches: 8, SaveAfter: Duration(10 * time.Minute), KeepCheckpoints: 2,
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/athanor-llm/athanor/alert"
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 )
@@ -219,9 +220,10 @@ func (c *Config) checkRanges(d *decoder) {
 		d.fail("alerts.webhook", fmt.Sprintf("%.100q is no address; hint: such as https://ntfy.sh/my-runs", c.Alerts.Webhook))
 	}
 	notOff("preference", "beta", c.Preference.Beta)
-	if in("preference.beta", c.Preference.Beta, 0, 1e3); d.given("preference") && !d.given("preference.beta") {
-		d.fail("preference.beta", "missing; hint: usually 0.1")
+	if in("preference.beta", c.Preference.Beta, 0, 1e3); d.given("preference") && !d.given("preference.beta") && !(d.given("preference.loss") && c.Preference.Loss == graph.DPO.String()) {
+		d.fail("preference.beta", "missing; hint: usually 0.1, for simpo 2")
 	}
+	c.checkPairLoss(d)
 	if c.Preference.Beta > 0 && d.given("documents") && c.Documents == Joined {
 		d.fail("documents", "joined, but the answers of a pair must not see each other; hint: leave documents out with preference")
 	}
@@ -289,6 +291,20 @@ func (c *Config) checkChoices(d *decoder) {
 	}
 }
 
+// checkPairLoss checks the loss of pairs and its margin.
+func (c *Config) checkPairLoss(d *decoder) {
+	loss, err := graph.PairLossNamed(c.Preference.Loss)
+	switch p := c.Preference; {
+	case err != nil:
+		d.fail("preference.loss", err.Error())
+	case p.Margin == derived || !d.given("preference.margin"):
+	case loss.Rule().Margin == 0 && p.Margin != 0:
+		d.fail("preference.margin", fmt.Sprintf("%v has none; hint: set preference.loss: simpo, or leave margin out", loss))
+	case !(p.Margin >= 0 && p.Margin <= 1e3):
+		d.fail("preference.margin", fmt.Sprintf("%v is out of range; hint: from 0 to 1000, usually 0.5 to 1.6", p.Margin))
+	}
+}
+
 // checkMuon checks what only optimizer: muon has.
 func (c *Config) checkMuon(d *decoder) {
 	for key, v := range map[string]float64{"muon.learning_rate": c.Muon.LearningRate, "muon.momentum": c.Muon.Momentum} {
@@ -318,6 +334,9 @@ func (c *Config) derive() {
 	}
 	if c.Preference.Beta > 0 {
 		c.Documents, c.ExpertBalance = Separate, 0
+	}
+	if loss, err := graph.PairLossNamed(c.Preference.Loss); err == nil && c.Preference.Margin == derived {
+		c.Preference.Margin = loss.Rule().Margin
 	}
 	if len(c.Hosts) > 0 && c.Ranks == 1 { // the default; given, it is an error
 		c.Ranks = len(c.Hosts) + 1

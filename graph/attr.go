@@ -29,6 +29,8 @@ type Attr struct {
 	Scale     float64
 	Limit     float64 // SwiGLU: bound on gates and ups; 0: none
 	Alpha     float64 // with Limit: factor of the gates inside the sigmoid
+	PairLoss  int     // Preference: a PairLoss
+	Margin    float64 // Preference: of SimPO
 	Eps       float64
 	Clip      float64
 	Beta1     float64
@@ -70,6 +72,8 @@ var AttrFields = []AttrField{
 	{"scale", func(a *Attr) any { return &a.Scale }},
 	{"limit", func(a *Attr) any { return &a.Limit }},
 	{"alpha", func(a *Attr) any { return &a.Alpha }},
+	{"pair_loss", func(a *Attr) any { return &a.PairLoss }},
+	{"margin", func(a *Attr) any { return &a.Margin }},
 	{"eps", func(a *Attr) any { return &a.Eps }},
 	{"clip", func(a *Attr) any { return &a.Clip }},
 	{"beta1", func(a *Attr) any { return &a.Beta1 }},

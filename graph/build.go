@@ -577,7 +577,7 @@ func (b *builder) preference() {
 	b.node(CrossEntropy, Attr{}, b.all(nll), b.logits(), b.all(g.Targets), b.all(g.Scalars))
 	b.chunk = false
 	g.Losses, g.Ratios, b.pull = b.tokens("losses", 1, F32), b.tokens("ratios", 1, F32), b.tokens("pull", 1, F32)
-	b.node(Preference, Attr{Seq: g.Seq, Scale: g.Preference()},
+	b.node(Preference, Attr{Seq: g.Seq, Scale: g.Preference(), PairLoss: int(g.Documents.Pairs), Margin: g.Documents.Margin},
 		b.all(g.Losses), b.all(g.Ratios), b.all(b.pull), b.all(nll), b.all(g.Reference), b.all(g.Targets), b.all(g.Starts))
 	b.node(LossSum, Attr{}, b.all(g.Total), b.all(g.Losses))
 }

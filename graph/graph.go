@@ -168,9 +168,11 @@ type Documents struct {
 	// Length represents the lengths of all documents in cost estimates: if all documents had
 	// this length, sequences would have the same mean number of (query, visible key) pairs.
 	Length int
-	// Preference is the factor beta of direct preference optimisation: a sequence consists of pairs of
+	// Preference is the factor beta of preference optimisation: a sequence consists of pairs of
 	// documents, the first of each pair preferred, and padding. 0: documents are learnt as they are.
 	Preference float64
+	Pairs      PairLoss // with Preference
+	Margin     float64  // likewise, of SimPO
 }
 
 // End returns Documents.End, -1 without documents.

@@ -267,14 +267,14 @@ var table = [NumOps]Info{
 	// (0 where target < 0). With weights [N,1] f32 each row's gradient is multiplied by its
 	// weight.
 	CrossEntropy: {Name: "cross_entropy", Args: args("loss:s[N,1]:wt logits:f[N,V]:ut targets:i[N,1]:rt scalars:s[1,#]:r weights:s[N,1]:rt?"), Kind: RowWise},
-	// The loss of pairs (Rafailov et al., 2305.18290, equation 7). A sequence of Seq rows, at least two,
+	// The loss of pairs, see PairLoss. A sequence of Seq rows, at least two,
 	// consists of documents, each the rows with the same start: the first is chosen and the second rejected,
 	// the third chosen and the fourth rejected. nll [N,1] has their tokens' losses. A document's values are in
 	// its first row:
 	//
-	//	reference  log-probability of the document under the reference
-	//	ratios     that under the model (-sum of nll, where target >= 0) minus reference
-	//	loss       of a chosen document -log sigmoid(Scale*(its ratio - that of the rejected)); else 0
+	//	reference  log-probability of the document under the reference, 0 where the loss has none
+	//	ratios     that under the model (-sum or mean of nll, where target >= 0) minus reference
+	//	loss       of a chosen document that of its ratio and that of the rejected, with beta Scale; else 0
 	//
 	// and the other rows have 0. weights [N,1] is the derivative of the pair's loss with respect to each row's
 	// nll. Two documents without targets are no pair, nor is a last document without a partner: all their

@@ -254,6 +254,9 @@ func paired(a *Attr, d []Dim) string {
 	if a.Seq < 2 {
 		return fmt.Sprintf("sequences of %d rows have no room for a pair", a.Seq)
 	}
+	if a.PairLoss < 0 || a.PairLoss >= int(NumPairLosses) {
+		return fmt.Sprintf("there is no loss of pairs number %d", a.PairLoss)
+	}
 	return cmp.Or(hasScale(a, d), wholeSequences(a, d[PreferenceLoss].Rows))
 }
 

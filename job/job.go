@@ -45,6 +45,7 @@ type Spec struct {
 	// The optimizer's constants are as given, else its usual ones; 0 where it has none.
 	WeightDecay, Beta1, Beta2, Epsilon float64
 	Muon                               optimizer.MuonTerms
+	PairLoss                           graph.PairLoss // with preference
 	// OptimizerState lists the formats allowed for the optimizer's state, preferred first: one if the configuration
 	// says which or the run goes on from a checkpoint, which has one. The format changes results, so speed never decides
 	// it. Where it is open, the state is stored in fp32, and moments in bf16 only if nothing else fits.
@@ -61,6 +62,9 @@ func Settle(to config.Purpose, c *config.Config, note func(string)) (*Spec, erro
 	var err error
 	if s.Optimizer, err = optimizer.Named(c.Optimizer); err != nil {
 		return nil, s.Fault("optimizer", err.Error())
+	}
+	if s.PairLoss, err = graph.PairLossNamed(c.Preference.Loss); err != nil {
+		return nil, s.Fault("preference.loss", err.Error())
 	}
 	s.constants()
 	s.Begun, s.Former = s.begun(), former(c.Out, s.Optimizer)

@@ -409,7 +409,7 @@ var cases = withUpdateCases(map[graph.Op]func(m *maker) sample{
 				targets.I32[r*targets.Stride] = -1
 			}
 		}
-		return sample{attr: graph.Attr{Seq: seq, Scale: 0.3}, t: []Tensor{m.f32(n, 1), m.f32(n, 1), m.f32(n, 1), m.positive(n, 1), m.f32(n, 1), targets, starts}}
+		return sample{attr: graph.Attr{Seq: seq, Scale: 0.3, PairLoss: m.IntN(int(graph.NumPairLosses)), Margin: 0.4}, t: []Tensor{m.f32(n, 1), m.f32(n, 1), m.f32(n, 1), m.positive(n, 1), m.f32(n, 1), targets, starts}}
 	},
 	graph.LossSum: func(m *maker) sample {
 		return sample{attr: graph.Attr{Acc: m.acc}, t: []Tensor{m.mat(graph.F64, 1, 1, 1), m.f32(m.rows(), 1)}, token: []bool{false, true}}

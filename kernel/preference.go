@@ -7,12 +7,11 @@ import (
 )
 
 // Preference: the loss of pairs, see graph.Preference. With s the sum of a document's log-probabilities (a
-// chain in float64 over its tokens, rounded once), ref that of the reference, and b Scale:
+// chain in float64 over its tokens) or their mean, rounded once, and ref that of the reference:
 //
 //	ratio   s - ref, of chosen and rejected; exactly 0 for the weights that the reference was computed with
-//	margin  m = b*(ratio of the chosen - ratio of the rejected)
-//	loss    log(1 + exp(-m))
-//	weights b/(1 + exp(m)) for the chosen's tokens, its negative for the rejected's: the derivative with respect to nll
+//	loss    of the two ratios, see pairLosses
+//	weights its derivative with respect to the nll of each token
 //
 // Each token has four bytes in each of a few operands, so one goroutine is enough, and Reference and Fast are the same.
 func preference(_ *Env, a *graph.Attr, t []Tensor) {
@@ -21,7 +20,7 @@ func preference(_ *Env, a *graph.Attr, t []Tensor) {
 		for chosen := first; chosen < first+a.Seq; {
 			rejected := nextDocument(starts, chosen, first+a.Seq)
 			end := nextDocument(starts, rejected, first+a.Seq)
-			pair(a.Scale, t, chosen, rejected, end)
+			pair(a, t, chosen, rejected, end)
 			chosen = end
 		}
 	}
@@ -36,36 +35,75 @@ func nextDocument(starts *Tensor, row, end int) int {
 	return next
 }
 
+// pairLosses return the loss of the ratios c and r, of chosen and rejected, and minus its derivatives with respect to them.
+var pairLosses = [graph.NumPairLosses]func(a *graph.Attr, c, r float64) (loss, byC, byR float64){
+	graph.DPO: func(a *graph.Attr, c, r float64) (loss, byC, byR float64) {
+		loss, pull := belowZero(a.Scale * (c - r))
+		return loss, a.Scale * pull, -a.Scale * pull
+	},
+	graph.IPO: func(a *graph.Attr, c, r float64) (loss, byC, byR float64) {
+		d := c - r - 1/(2*a.Scale)
+		return d * d, -2 * d, 2 * d
+	},
+	graph.SimPO: func(a *graph.Attr, c, r float64) (loss, byC, byR float64) {
+		loss, pull := belowZero(a.Scale*(c-r) - a.Margin)
+		return loss, a.Scale * pull, -a.Scale * pull
+	},
+	graph.ORPO: func(a *graph.Attr, c, r float64) (loss, byC, byR float64) {
+		odds := func(x float64) (rest, z float64) { // 1 - the probability, and the logarithm of the odds
+			rest = max(-math.Expm1(x), leastRest)
+			return rest, x - math.Log(rest)
+		}
+		restC, oddsC := odds(c)
+		restR, oddsR := odds(r)
+		loss, pull := belowZero(oddsC - oddsR)
+		return -c + a.Scale*loss, 1 + a.Scale*pull/restC, -a.Scale * pull / restR
+	},
+}
+
+// leastRest bounds the odds of a document of whose tokens all are certain.
+const leastRest = 1e-6
+
+// belowZero returns -log sigmoid(m) and minus its derivative.
+func belowZero(m float64) (loss, pull float64) {
+	return max(-m, 0) + math.Log1p(math.Exp(-math.Abs(m))), 1 / (1 + math.Exp(m))
+}
+
 // pair computes the rows [chosen, rejected) of a document and [rejected, end) of the next. The latter is empty
 // if the sequence ends before it: then they are no pair.
-func pair(scale float64, t []Tensor, chosen, rejected, end int) {
+func pair(a *graph.Attr, t []Tensor, chosen, rejected, end int) {
 	loss, ratios, weights := &t[graph.PreferenceLoss], &t[graph.PreferenceRatios], &t[graph.PreferenceWeights]
 	nll, reference, targets := &t[graph.PreferenceNLL], &t[graph.PreferenceReference], &t[graph.PreferenceTargets]
-	learnt := false
-	sum := func(first, end int) (sum float64) {
+	averages := graph.PairLoss(a.PairLoss).Rule().Averages
+	sum := func(first, end int) (sum, learnt float64) {
 		for r := first; r < end; r++ {
 			loss.Set(r, 0, 0)
 			ratios.Set(r, 0, 0)
 			weights.Set(r, 0, 0)
 			if targets.I32[r*targets.Stride] >= 0 {
 				sum -= nll.At(r, 0)
-				learnt = true
+				learnt++
 			}
 		}
-		return sum
+		return sum, learnt
 	}
-	one, other := sum(chosen, rejected), sum(rejected, end)
-	if !learnt || rejected == end {
+	one, n := sum(chosen, rejected)
+	other, k := sum(rejected, end)
+	if n+k == 0 || rejected == end {
 		return
+	}
+	if n, k = max(n, 1), max(k, 1); averages {
+		one, other = one/n, other/k
+	} else {
+		n, k = 1, 1
 	}
 	ratio := func(r int, sum float64) float64 {
 		ratios.Set(r, 0, sum) // rounds
 		ratios.Set(r, 0, ratios.At(r, 0)-reference.At(r, 0))
 		return ratios.At(r, 0)
 	}
-	m := scale * (ratio(chosen, one) - ratio(rejected, other))
-	loss.Set(chosen, 0, max(-m, 0)+math.Log1p(math.Exp(-math.Abs(m))))
-	pull := scale / (1 + math.Exp(m))
+	x, byC, byR := pairLosses[a.PairLoss](a, ratio(chosen, one), ratio(rejected, other))
+	loss.Set(chosen, 0, x)
 	weigh := func(first, end int, weight float64) {
 		for r := first; r < end; r++ {
 			if targets.I32[r*targets.Stride] >= 0 {
@@ -73,6 +111,6 @@ func pair(scale float64, t []Tensor, chosen, rejected, end int) {
 			}
 		}
 	}
-	weigh(chosen, rejected, pull)
-	weigh(rejected, end, -pull)
+	weigh(chosen, rejected, byC/n)
+	weigh(rejected, end, byR/k)
 }

@@ -283,6 +283,9 @@ func Fingerprint(g *graph.Graph) string {
 	}
 	if beta := g.Preference(); beta > 0 {
 		frozen += fmt.Sprintf(" preference %g", beta)
+		if d := g.Documents; d.Pairs != graph.DPO {
+			frozen += fmt.Sprintf(" by %v margin%g", d.Pairs, d.Margin)
+		}
 	}
 	return fmt.Sprintf("%s l%d d%d h%d/%d/%d f%d v%d p%d %s eps%g theta%g%s window%d%s tied%v bias%v/%v/%v%s", m.Family, m.Layers, m.Width,
 		m.Heads, m.KVHeads, m.HeadDim, m.FeedForward, m.Vocab, m.MaxPositions, m.Activation, m.NormEps, m.RopeTheta, ropeScaling(m.RopeScaling),

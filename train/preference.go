@@ -15,12 +15,15 @@ import (
 	"github.com/athanor-llm/athanor/session"
 )
 
-// Preference optimisation. The reference is the model with which the run begins. Its log-probabilities of the data, two for
+// Preference optimisation. The reference, if the loss has one, is the model with which the run begins. Its log-probabilities of the data, two for
 // each pair, never change, so they are computed once, by the evaluation between steps, before the first step. Later the
 // weights have changed, so checkpoints hold these numbers, and a resumed run takes them from there.
 
 // reference holds the log-probabilities of each pair's chosen and rejected document under the reference.
-type reference struct{ train, held []float32 }
+type reference struct {
+	train, held []float32
+	none        bool // the loss has none: all are zeros
+}
 
 // referenceState names the reference's group of tensors in a checkpoint, and the tensors in it.
 const referenceState = "reference"
@@ -37,6 +40,11 @@ func (t *Run) refer(ctx context.Context, say func(text string)) error {
 		say = func(string) {}
 	}
 	train, held := t.Setup.Train, t.Setup.Held
+	if !t.Setup.Spec.PairLoss.Rule().Reference { // it takes the place of none: zeros are subtracted
+		n := 2 * train.Pairs(train.Count())
+		t.reference = reference{make([]float32, n), make([]float32, 2*held.Pairs(held.Count())), true}
+		return nil
+	}
 	all, began, told := train.Pairs(train.Count())+held.Pairs(held.Count()), time.Now(), time.Now()
 	say(fmt.Sprintf("reference: computing the log-probabilities of %d pairs under the initial weights, once", all))
 	list := make([]float32, 0, 2*all)
@@ -75,7 +83,7 @@ func (t *Run) refer(ctx context.Context, say func(text string)) error {
 	}
 	say(fmt.Sprintf("reference: done in %v", time.Since(began).Round(time.Second/10)))
 	cut := 2 * train.Pairs(train.Count())
-	t.reference = reference{list[:cut:cut], list[cut:]}
+	t.reference = reference{train: list[:cut:cut], held: list[cut:]}
 	return nil
 }
 
@@ -128,7 +136,7 @@ func (t *Run) evaluate(ctx context.Context, rows int) (out session.Outcome, targ
 
 // groups returns the reference as a part of checkpoints.
 func (r *reference) groups() []checkpoint.Group {
-	if r.train == nil {
+	if r.train == nil || r.none {
 		return nil
 	}
 	g := checkpoint.Group{Name: referenceState}

@@ -127,7 +127,7 @@ func (t *Run) resume(path string) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	if t.Setup.preferring() {
+	if t.Setup.preferring() && t.Setup.Spec.PairLoss.Rule().Reference {
 		if err := t.reference.load(ck, t.Setup); err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}

@@ -265,6 +265,9 @@ func (t *Text) Documents(spec *job.Spec) *graph.Documents {
 		return nil
 	}
 	docs := &graph.Documents{Preference: spec.Preference.Beta}
+	if docs.Preference > 0 {
+		docs.Pairs, docs.Margin = spec.PairLoss, spec.Preference.Margin
+	}
 	if t.Empty() {
 		docs.Length = spec.SequenceLength
 		if docs.Preference > 0 {

@@ -185,3 +185,34 @@ func TestPreferenceErrors(t *testing.T) {
 	call("train", file).must(t, 0)
 	call("eval", dir+"/run/checkpoint-1", dir+"/pairs.jsonl").must(t, 2, "pairs")
 }
+
+// TestPairLosses: a run learns from pairs with each of the losses, and a run that was stopped goes on with the same bits. Without
+// a reference none is computed.
+func TestPairLosses(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	for loss, beta := range map[string]string{"ipo": "0.3", "simpo": "2", "orpo": "0.5"} {
+		dir, file := tiny(t, "max_steps: 12", "eval_batches: 100", "validation_fraction: 0.1")
+		args := []string{"train", file, "data=" + preferences(t, dir+"/pairs.jsonl", false), "preference.beta=" + beta, "preference.loss=" + loss, "learning_rate=0.003"}
+		var got trained
+		r := call(append(args, "out="+dir+"/a", "--json")...).must(t, 0)
+		r.into(t, &got)
+		if has := strings.Contains(r.stderr, "reference: computing"); has != (loss == "ipo") {
+			t.Errorf("%s: a reference is computed: %v", loss, has)
+		}
+		list := steps(t, dir+"/a")
+		if got.ValRewards == nil || got.ValRewards.Accuracy <= 0.5 || list[11].Loss >= list[0].Loss {
+			t.Errorf("%s: losses from %v to %v, rewards %+v", loss, list[0].Loss, list[11].Loss, got.ValRewards)
+		}
+		again := append(args, "out="+dir+"/b", "save_every=4", "keep_checkpoints=9")
+		call(append(again, "plan.weights=host", "plan.micro_batch=1")...).must(t, 0)
+		for _, step := range []int{8, 12} {
+			check(t, os.RemoveAll(fmt.Sprintf("%s/b/checkpoint-%d", dir, step)))
+		}
+		call(again...).must(t, 0, "resuming "+dir+"/b/checkpoint-4")
+		sameRun(t, dir+"/b", dir+"/a", 12)
+		call(append(again, "preference.loss=dpo")...).must(t, 2, "belongs to another run")
+	}
+	_, file := tiny(t)
+	call("train", file, "preference={beta: 0.1, loss: kto}").must(t, 2, "preference.loss", "dpo, ipo, simpo, orpo")
+	call("train", file, "preference={beta: 0.1, margin: 1}").must(t, 2, "preference.margin", "simpo")
+}

@@ -13,6 +13,7 @@ import (
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/folder"
+	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/machine"
@@ -141,7 +142,11 @@ func (p *planned) conclude(ctx stdctx.Context, c *cli.Context, t *train.Run) err
 	case math.IsNaN(t.ValLoss):
 		fmt.Fprintln(c.Stdout, "\nno validation loss: no token of the held-out text is learnt")
 	case r != nil:
-		fmt.Fprintf(c.Stdout, "\nvalidation loss %.4f (0.6931 is indifference), %s, rewards %.4f of chosen and %.4f of rejected\n", s.ValLoss, r.Text(), r.Chosen, r.Rejected)
+		meaning := ""
+		if p.setup.Spec.PairLoss == graph.DPO {
+			meaning = " (0.6931 is indifference)"
+		}
+		fmt.Fprintf(c.Stdout, "\nvalidation loss %.4f%s, %s, rewards %.4f of chosen and %.4f of rejected\n", s.ValLoss, meaning, r.Text(), r.Chosen, r.Rejected)
 	default:
 		entropy := data.Entropy(p.setup.HeldText...)
 		fmt.Fprintf(c.Stdout, "\nvalidation loss %.4f nats per token (perplexity %s, %.4f bits per byte); the unigram entropy of that text is %.4f\n", s.ValLoss, stat.Number(math.Exp(s.ValLoss), 1), s.BitsPerByte, entropy)

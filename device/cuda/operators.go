@@ -52,7 +52,11 @@ var operators = withUpdates([graph.NumOps]operator{
 	graph.CrossEntropy: crossEntropy,
 	graph.Preference: func(b *builder) error {
 		a := b.newArgs(b.ops()...)
-		a.f[0] = float32(b.call.Attr.Scale)
+		at := &b.call.Attr
+		a.f[0], a.f[1], a.n[0] = float32(at.Scale), float32(at.Margin), int32(at.PairLoss)
+		if graph.PairLoss(at.PairLoss).Rule().Averages {
+			a.n[1] = 1
+		}
 		return b.start(kernels.Unit{File: "preference"}, "preference", [3]int64{int64(b.op(graph.PreferenceLoss).Rows / b.call.Attr.Seq), 1, 1}, threads, 0, a)
 	},
 	graph.LossSum: func(b *builder) error {

@@ -573,7 +573,7 @@ var samples = withUpdateSamples(map[graph.Op]func(s *sample){
 	graph.Preference: func(s *sample) {
 		seq := 2 + s.IntN(600)
 		n := seq * (1 + s.IntN(3))
-		s.call.Attr = graph.Attr{Seq: seq, Scale: 0.1}
+		s.call.Attr = graph.Attr{Seq: seq, Scale: 0.1, PairLoss: s.IntN(int(graph.NumPairLosses)), Margin: 0.4}
 		for range 5 {
 			s.f32(n, 1)
 		}

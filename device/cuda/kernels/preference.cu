@@ -1,6 +1,32 @@
 // loss ratios weights nll reference targets starts. A block per sequence goes through its pairs and sums in float64,
-// in an order that does not depend on where in the sequence a pair is. f[0] is the factor of changes in
-// log-probabilities.
+// in an order that does not depend on where in the sequence a pair is. f: beta, margin; n: the number of the loss, and whether
+// it averages log-probabilities over tokens.
+
+// falls returns -log sigmoid(m), and sets pull to minus its derivative.
+__device__ float falls(float m, float& pull) {
+  float e = expf(-fabsf(m)), u = 1 + e;
+  pull = (m < 0 ? 1 : e) / u;
+  return (m < 0 ? -m : 0) + (u == 1 ? e : logf(u) * (e / (u - 1)));  // log(1 + e)
+}
+
+// lossOf returns the loss of the ratios of chosen and rejected, and sets minus its derivatives, see kernel/preference.go.
+__device__ float lossOf(const Args& a, float c, float r, float& byC, float& byR) {
+  float beta = a.f[0], pull, loss;
+  if (a.n[0] == 1) {
+    float d = c - r - 1 / (2 * beta);
+    byC = -2 * d, byR = 2 * d;
+    return d * d;
+  }
+  if (a.n[0] == 3) {
+    float restC = fmaxf(-expm1f(c), 1e-6f), restR = fmaxf(-expm1f(r), 1e-6f);
+    loss = falls(c - logf(restC) - (r - logf(restR)), pull);
+    byC = 1 + beta * pull / restC, byR = -beta * pull / restR;
+    return beta * loss - c;
+  }
+  loss = falls(beta * (c - r) - a.f[1], pull);
+  byC = beta * pull, byR = -byC;
+  return loss;
+}
 
 // documentEnd returns the row after the document of a row of the sequence, at most the one after the sequence.
 __device__ int documentEnd(const Args& a, i64 first, int row, int* shared) {
@@ -25,24 +51,27 @@ extern "C" __global__ void __launch_bounds__(256) preference(const __grid_consta
   last = maxAll(last, rows);
   for (int chosen = 0; chosen <= last;) {
     int rejected = documentEnd(a, first, chosen, rows), end = documentEnd(a, first, rejected, rows);
-    double one = 0, other = 0, learnt = 0;
+    double one = 0, other = 0, n = 0, k = 0;
     for (int i = chosen + threadIdx.x; i < end; i += blockDim.x) {
       if (*at<int>(a.t[5], first + i, 0) < 0) continue;
       double x = *at<float>(a.t[3], first + i, 0);
-      if (i < rejected) one -= x;
-      else other -= x;
-      learnt++;
+      if (i < rejected) one -= x, n++;
+      else other -= x, k++;
     }
-    learnt = addAll(learnt, sums);
-    float ratio = (float)addAll(one, sums), against = (float)addAll(other, sums);
-    if (learnt > 0 && rejected < end) {
+    n = addAll(n, sums), k = addAll(k, sums);
+    one = addAll(one, sums), other = addAll(other, sums);
+    if (n + k > 0 && rejected < end) {
+      if (n == 0 || !a.n[1]) n = 1;
+      if (k == 0 || !a.n[1]) k = 1;
+      float ratio = (float)(one / n), against = (float)(other / k), byC, byR;
       ratio -= *at<float>(a.t[4], first + chosen, 0);
       against -= *at<float>(a.t[4], first + rejected, 0);
-      float m = a.f[0] * (ratio - against), e = expf(-fabsf(m)), u = 1 + e, pull = a.f[0] * (m < 0 ? 1 : e) / u;
+      float loss = lossOf(a, ratio, against, byC, byR);
+      byC /= (float)n, byR /= (float)k;
       for (int i = chosen + threadIdx.x; i < end; i += blockDim.x) {
         i64 r = first + i;
-        if (*at<int>(a.t[5], r, 0) >= 0) *at<float>(a.t[2], r, 0) = i < rejected ? pull : -pull;
-        if (i == chosen) *at<float>(a.t[0], r, 0) = (m < 0 ? -m : 0) + (u == 1 ? e : logf(u) * (e / (u - 1)));  // log(1 + e)
+        if (*at<int>(a.t[5], r, 0) >= 0) *at<float>(a.t[2], r, 0) = i < rejected ? byC : byR;
+        if (i == chosen) *at<float>(a.t[0], r, 0) = loss;
         if (i == chosen || i == rejected) *at<float>(a.t[1], r, 0) = i == chosen ? ratio : against;
       }
     }

@@ -4,7 +4,7 @@ extern "C" {
 void* memcpy(void*, const void*, unsigned long);
 void* memset(void*, int, unsigned long);
 int strcmp(const char*, const char*);
-float fmaf(float, float, float), fmaxf(float, float), fabsf(float), sqrtf(float), expf(float), exp2f(float), logf(float), erfcf(float);
+float fmaf(float, float, float), fmaxf(float, float), fabsf(float), sqrtf(float), expf(float), expm1f(float), log1pf(float), exp2f(float), logf(float), erfcf(float);
 double sqrt(double), exp(double), log(double), tanh(double);
 }
 #define INFINITY (__builtin_inff())

@@ -1,0 +1,54 @@
+package graph
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/athanor-llm/athanor/internal/suggest"
+)
+
+// PairLoss is a loss of pairs of which one document is preferred. Let c and r be values of the chosen and the rejected
+// document: log-probabilities, of a loss that Averages over their learnt tokens, less those under the reference if it has one.
+type PairLoss uint8
+
+const (
+	DPO   PairLoss = iota // Rafailov et al., 2305.18290, equation 7: -log sigmoid(beta (c - r))
+	IPO                   // Azar et al., 2310.12036, equation 17, averaged as TRL has it: (c - r - 1/(2 beta))²
+	SimPO                 // Meng et al., 2405.14734, equation 6: -log sigmoid(beta (c - r) - margin)
+	ORPO                  // Hong et al., 2403.07691, equation 6: -c - beta log sigmoid(odds c - odds r), odds x = x - log(1 - exp(x))
+	NumPairLosses
+)
+
+// PairRule is a row of the table of losses.
+type PairRule struct {
+	Name      string
+	Averages  bool    // log-probabilities are means over tokens, else sums
+	Reference bool    // those under the reference are subtracted
+	Beta      float64 // usual
+	Margin    float64 // usual; 0: the loss has none
+}
+
+var pairRules = [NumPairLosses]PairRule{
+	DPO:   {Name: "dpo", Reference: true, Beta: 0.1},
+	IPO:   {Name: "ipo", Averages: true, Reference: true, Beta: 0.1},
+	SimPO: {Name: "simpo", Averages: true, Beta: 2, Margin: 1},
+	ORPO:  {Name: "orpo", Averages: true, Beta: 0.1},
+}
+
+// Rule returns the loss's row, which must not be changed.
+func (l PairLoss) Rule() *PairRule { return &pairRules[l] }
+
+func (l PairLoss) String() string { return pairRules[l].Name }
+
+// PairLossNamed is the inverse of String.
+func PairLossNamed(name string) (PairLoss, error) {
+	var names []string
+	for _, r := range pairRules {
+		names = append(names, r.Name)
+	}
+	if i := slices.Index(names, name); i >= 0 {
+		return PairLoss(i), nil
+	}
+	return 0, fmt.Errorf("%q is not one of %s%s", name, strings.Join(names, ", "), suggest.Hint(name, names))
+}
