@@ -45,6 +45,7 @@ var layers = []struct{ pkg, why string }{
 	{"search", "searches by lowering and simulating; what executes must not depend on how a plan was found"},
 	{"policy", "how others decide, to be compared with: from graphs and rates to plans, without searching or simulating"},
 	{"draw", "pictures of timelines and programs"},
+	{"golden", "what programs need, as a file to compare with; it asks programs only"},
 	{"sim", "simulates the very programs that are executed; it must not import what executes them"},
 	{"hardware", "prices calls; probing uses devices, never programs"},
 	{"verify", "proves programs from their text alone: a proof that shared code with the lowering would share its mistakes"},
