@@ -116,6 +116,9 @@ func check(m *model.Model, seq int, dtype DType) error {
 	if seq < 1 {
 		return fmt.Errorf("sequence_length is %d; hint: use at least 1", seq)
 	}
+	if s := m.RopeScaling; s != nil && s.Growth != 0 && seq > s.OriginalContext {
+		return fmt.Errorf("sequence_length %d is beyond the context of %d tokens that %s was first trained with: that queries grow there is not built; hint: use at most %[2]d", seq, s.OriginalContext, m.Family)
+	}
 	if !m.Rotary() && seq > m.MaxPositions {
 		return fmt.Errorf("sequence_length %d is longer than the model's %d learned positions; hint: use at most max_positions", seq, m.MaxPositions)
 	}
@@ -380,21 +383,25 @@ func (b *builder) attention(l, qkv int, p *next) int {
 	if m.Local(l) {
 		rope = g.LocalRope
 	}
+	switch {
+	case !m.HasRotary(l):
+	case g.Context > 0:
+		b.node(RoPEAt, turned, b.all(qkv), b.all(rope), b.all(g.Pos))
+	default:
+		b.node(RoPE, turned, b.all(qkv), b.all(rope))
+	}
+	if m.QKNorm == model.QKNormTurned {
+		qkv = b.normQK(name+".qkv", qkv, p)
+	}
 	sinks := p.optional(m.Sinks)
 	o := b.tokens(name+".attn", m.Heads*m.HeadDim, g.DType)
 	if g.Context > 0 {
-		if m.HasRotary(l) {
-			b.node(RoPEAt, turned, b.all(qkv), b.all(rope), b.all(g.Pos))
-		}
 		kv := b.value(Value{Name: name + ".kv", Kind: Cache, DType: g.DType, Rows: 2 * m.KVHeads * g.Context * max(g.Slots, 1), Cols: m.HeadDim})
 		if g.Slots > 0 {
 			heads.Seq = g.Context
 		}
 		b.node(AttentionAt, heads, trimmed(b.all(o), b.all(kv), b.all(qkv), b.all(g.Pos), sinks)...)
 		return o
-	}
-	if m.HasRotary(l) {
-		b.node(RoPE, turned, b.all(qkv), b.all(rope))
 	}
 	lse := b.tokens(name+".lse", m.Heads, F32)
 	width := m.Heads * m.HeadDim
@@ -467,10 +474,10 @@ func (b *builder) qkv(name string, x int, p *next) int {
 	v := b.tokens(name+".qkv", q+2*kv, b.g.DType, q, q+kv)
 	bands := []Use{{v, 0, q}, {v, q, q + kv}, {v, q + kv, q + 2*kv}}
 	b.linears(bands, b.all(x), p, m.QKVBias)
-	if m.QKNorm == model.NoQKNorm {
+	if m.QKNorm == model.NoQKNorm || m.QKNorm == model.QKNormTurned {
 		return v
 	}
-	return b.normQK(name, bands, p)
+	return b.normQK(name, v, p)
 }
 
 // normQK appends the norms of queries and keys, and returns a value that holds the results and
@@ -478,17 +485,16 @@ func (b *builder) qkv(name string, x int, p *next) int {
 // reads. The latter is cheap to recompute (its class is LightAct, like that of all results of
 // norms), so a plan may keep only the former, which is as much as without norms. That is why
 // the values are copied: a norm in place could not be undone, since gains may be 0.
-func (b *builder) normQK(name string, bands []Use, p *next) int {
-	v, groups := b.g.Values[bands[0].Value], []int{b.m.Heads, b.m.KVHeads}
+func (b *builder) normQK(name string, qkv int, p *next) int {
+	v, groups := b.g.Values[qkv], []int{b.m.Heads, b.m.KVHeads}
+	q, k := b.m.Heads*b.m.HeadDim, (b.m.Heads+b.m.KVHeads)*b.m.HeadDim
 	if b.m.QKNorm == model.QKNormWhole {
 		groups = []int{0, 0}
 	}
 	y := b.tokens(name+".heads", v.Cols, v.DType, v.Cuts...)
-	for i, suffix := range []string{".qnorm", ".knorm"} {
-		x := bands[i]
-		b.normTo(name+suffix, Use{y, x.Lo, x.Hi}, x, groups[i], b.m.NormEps, p, absent)
-	}
-	b.node(Cast, Attr{}, Use{y, bands[2].Lo, bands[2].Hi}, bands[2])
+	b.normTo(name+".qnorm", Use{y, 0, q}, Use{qkv, 0, q}, groups[0], b.m.NormEps, p, absent)
+	b.normTo(name+".knorm", Use{y, q, k}, Use{qkv, q, k}, groups[1], b.m.NormEps, p, absent)
+	b.node(Cast, Attr{}, Use{y, k, v.Cols}, Use{qkv, k, v.Cols})
 	return y
 }
 

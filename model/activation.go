@@ -14,6 +14,7 @@ const (
 	GELUErf
 	ReLU
 	SiLU
+	ReLU2          // the square of ReLU (So et al., 2109.08668)
 	NumActivations // how many there are
 )
 
@@ -42,6 +43,10 @@ var activations = [...]struct {
 	{"silu", []string{"silu", "swish"}, func(x float64) (y, dy float64) {
 		s := 1 / (1 + math.Exp(-x))
 		return x * s, s + x*s*(1-s)
+	}},
+	{"relu2", []string{"relu2"}, func(x float64) (y, dy float64) {
+		r := max(0, x)
+		return r * r, 2 * r
 	}},
 }
 

@@ -28,6 +28,7 @@ type Family struct {
 	InOut     bool   // matrices of layers are stored [in, out] instead of [out, in]
 	FusedQKV  bool   // one matrix makes queries, keys and values
 	ByHead    bool   // its rows are stored head by head, see Param.Heads
+	Paired    bool   // files have columns of queries and keys that are rotated together side by side, see Param.Paired
 	FusedGate bool   // one matrix makes gate and up
 	OneNorm   bool   // attention and feed-forward side by side read the same norm
 	HeadBias  bool   // the head has a bias
@@ -77,7 +78,7 @@ type Model struct {
 	RotaryPct    float64 // share of a head's columns, from the first on, that are rotated; 0: all
 	NoRotary     []bool  // layers without rotary positions, repeated for all layers; nil: none
 	Parallel     bool    // attention and feed-forward read the same residual stream
-	QKNorm       QKNorm  // of queries and keys, before rotary positions
+	QKNorm       QKNorm  // of queries and keys
 	Sinks        bool    // each head has one more score, a parameter, that takes part in the softmax but has no value
 	Norms        Placement
 	UnitOffset   bool    // the gains of norms are 1 + weight
@@ -104,9 +105,10 @@ type Model struct {
 type QKNorm uint8
 
 const (
-	NoQKNorm    QKNorm = iota
-	QKNormHeads        // each head by itself, with the same gains
-	QKNormWhole        // all heads of a token together
+	NoQKNorm     QKNorm = iota
+	QKNormHeads         // each head by itself, with the same gains, before rotary positions
+	QKNormWhole         // all heads of a token together, before rotary positions
+	QKNormTurned        // each head by itself, with the same gains, after rotary positions
 )
 
 // Placement says where the norms of a layer are.
@@ -242,6 +244,9 @@ type Param struct {
 	// queries, keys and values. Operators have all heads' queries first, then keys, then values. 0: no
 	// difference.
 	Heads int
+	// Paired says that in each head of as many rows as Head, files have that many of the first rows in pairs: those that are rotated
+	// together. Operators have the first of all pairs, then the second. 0: no difference.
+	Paired, Head int
 	// Grown is by how many rows, or elements of a vector, the parameter is larger than in the model's own files, and Source
 	// the name it has there if that is another's, see Files.
 	Grown  int

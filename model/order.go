@@ -4,6 +4,7 @@ package model
 // parameters are read and written.
 //
 //	Heads                    files have queries, keys and values head by head
+//	Paired                   files have rows that rotary positions turn together side by side
 //	Transposed, Interleaved  files have gpt-oss's experts as [in, out], gate and up interleaved
 //	Transposed               files have the embedding's first factor as [rank, vocabulary], see LoRA
 //	adapters                 files have the second factors of all experts in one, see LoRA
@@ -17,12 +18,18 @@ package model
 //	               va vb
 
 // Reordered reports whether files order the elements differently from operators.
-func (p Param) Reordered() bool { return p.Heads > 0 || p.Transposed || p.Interleaved || p.ofExperts() }
+func (p Param) Reordered() bool {
+	return p.Heads > 0 || p.Paired > 0 || p.Transposed || p.Interleaved || p.ofExperts()
+}
 
 // FromFile copies a parameter in the order of files to dst in the order of operators.
 func (p Param) FromFile(dst, src []float32) {
 	if p.Heads > 0 {
 		reorder(dst, src, 3, p.Heads)
+		return
+	}
+	if p.Paired > 0 {
+		p.reorderPairs(dst, src, 2, p.Paired/2)
 		return
 	}
 	for r := range p.runs {
@@ -36,6 +43,10 @@ func (p Param) FromFile(dst, src []float32) {
 func (p Param) ToFile(dst, src []float32) {
 	if p.Heads > 0 {
 		reorder(dst, src, p.Heads, 3)
+		return
+	}
+	if p.Paired > 0 {
+		p.reorderPairs(dst, src, p.Paired/2, 2)
 		return
 	}
 	for r := range p.runs {
@@ -52,6 +63,19 @@ func reorder(dst, src []float32, across, down int) {
 		for j := range across {
 			copy(dst[(j*down+i)*n:][:n], src[(i*across+j)*n:])
 		}
+	}
+}
+
+// reorderPairs transposes the rows of each head that are rotated, and copies the others.
+func (p Param) reorderPairs(dst, src []float32, across, down int) {
+	width := p.Cols
+	if p.Vector {
+		width = 1
+	}
+	head, turned := p.Head*width, p.Paired*width
+	for at := 0; at < len(src); at += head {
+		reorder(dst[at:][:turned], src[at:][:turned], across, down)
+		copy(dst[at+turned:at+head], src[at+turned:at+head])
 	}
 }
 

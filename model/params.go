@@ -92,12 +92,12 @@ func (m *Model) layerParams(b *paramList, n TensorNames, prefix string) {
 			b.byHead(first)
 		}
 	} else {
-		b.linear(n.Q, m.Width, q, m.QKVBias, m.InitStd)
-		b.linear(n.K, m.Width, kv, m.QKVBias, m.InitStd)
+		b.rotatedWeight(n.Q, q)
+		b.rotatedWeight(n.K, kv)
 		b.linear(n.V, m.Width, kv, m.QKVBias, m.InitStd)
 	}
 	switch m.QKNorm {
-	case QKNormHeads:
+	case QKNormHeads, QKNormTurned:
 		b.gains(n.QNorm, m.HeadDim)
 		b.gains(n.KNorm, m.HeadDim)
 	case QKNormWhole:
@@ -245,6 +245,22 @@ func (b *paramList) byHead(first int) {
 	}
 	if n := len(b.adapters); n > 0 {
 		b.adapters[n-1].Heads = b.m.Heads
+	}
+}
+
+// rotatedWeight adds a weight of queries or keys.
+func (b *paramList) rotatedWeight(name string, out int) {
+	m, first, adapters := b.m, len(b.list), len(b.adapters)
+	b.linear(name, m.Width, out, m.QKVBias, m.InitStd)
+	if !m.Family.Paired {
+		return
+	}
+	pair := func(p *Param) { p.Paired, p.Head = m.RotaryDim(), m.HeadDim }
+	for i := range b.list[first:] {
+		pair(&b.list[first+i])
+	}
+	if len(b.adapters) > adapters {
+		pair(&b.adapters[len(b.adapters)-1])
 	}
 }
 

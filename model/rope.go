@@ -15,6 +15,7 @@ type RopeScaling struct {
 	OriginalContext int
 	Unrounded       bool      // the range in between does not begin and end at whole pairs: yarn
 	Attention       float64   // queries and keys are multiplied by it where they are rotated: yarn, longrope
+	Growth          float64   // of queries beyond the original context, which is not built: yarn
 	Short, Long     []float64 // by which each pair is slowed, Long in sequences longer than the original context: longrope
 }
 

@@ -298,6 +298,9 @@ func ropeScaling(s *model.RopeScaling) string {
 		return ""
 	}
 	text := fmt.Sprintf(" rope{Type:%s Factor:%v LowFreqFactor:%v HighFreqFactor:%v OriginalContext:%d}", s.Type, s.Factor, s.LowFreqFactor, s.HighFreqFactor, s.OriginalContext)
+	if s.Growth != 0 {
+		text += fmt.Sprintf("+%v", s.Growth)
+	}
 	if s.Attention != 0 {
 		lists := sha256.Sum256(fmt.Append(nil, s.Unrounded, s.Short, s.Long))
 		text += fmt.Sprintf("*%v/%x", s.Attention, lists[:4])

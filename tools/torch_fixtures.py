@@ -105,10 +105,25 @@ SEES = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attenti
 SEES_QWEN = dict(depth=1, hidden_size=8, intermediate_size=8, num_heads=2, patch_size=4, out_hidden_size=16)
 AXES = dict(rope_type="default", rope_theta=1e6, mrope_section=[2, 1, 1])
 
+SMALL = TEXT | dict(head_dim=12)
+CASES |= {
+    "gemma-tiny": ("Gemma", SMALL | dict(tie_word_embeddings=True)),
+    "seed-oss-tiny": ("SeedOss", SMALL | dict(attention_out_bias=True, mlp_bias=True, residual_dropout=0.0)),
+    "exaone4-tiny": ("Exaone4", SQUARE | dict(sliding_window=9, sliding_window_pattern=2)),
+    "cwm-tiny": ("Cwm", SMALL | dict(sliding_window=9, rope_parameters=dict(rope_type="llama3", rope_theta=1e4, factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                                                                           original_max_position_embeddings=16))),
+    "arcee-tiny": ("Arcee", SQUARE | dict(mlp_bias=True)),
+    "hunyuan-tiny": ("HunYuanDenseV1", SMALL | dict(rope_parameters=dict(rope_type="dynamic", alpha=50.0, rope_theta=1e4, factor=1.0))),
+    "glm-tiny": ("Glm", SMALL | dict(rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=2/3))),
+    "glm4-tiny": ("Glm4", SMALL | dict(head_dim=8, attention_bias=False, rms_norm_eps=1e-5)),
+    "ernie-tiny": ("Ernie4_5", SMALL | dict(use_bias=True, tie_word_embeddings=True)),
+    "ministral3-tiny": ("Ministral3", SMALL | dict(rope_parameters=YARN | dict(mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.1))),
+}
+
 WRAPPED = {
     "gemma3-sees": ("Gemma3", dict(text_config=TEXT | dict(sliding_window=9, layer_types=["sliding_attention", "full_attention"], query_pre_attn_scalar=20),
                                    vision_config=SEES, mm_tokens_per_image=1, image_token_index=60, boi_token_index=59, eoi_token_index=58)),
-    "mistral3-sees": ("Mistral3", dict(text_config=TEXT | dict(model_type="mistral", sliding_window=None, tie_word_embeddings=False),
+    "mistral3-sees": ("Mistral3", dict(text_config=TEXT | dict(model_type="ministral3", rope_parameters=YARN | dict(llama_4_scaling_beta=0.1)),
                                        vision_config=SEES | dict(model_type="pixtral", head_dim=4), image_token_index=60, tie_word_embeddings=False)),
     "qwen2-vl-sees": ("Qwen2VL", dict(text_config=SQUARE | dict(rope_parameters=dict(AXES)), tie_word_embeddings=True,
                                       vision_config=dict(depth=1, embed_dim=8, hidden_size=16, mlp_ratio=1, num_heads=2, patch_size=4))),
@@ -183,6 +198,7 @@ LORA["olmoe-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj"], target_p
 LORA["mixtral-tiny"] = dict(r=3, lora_alpha=3, target_modules=["v_proj"], target_parameters=["gate_up_proj"])
 LORA["gpt-oss-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "v_proj"], target_parameters=["gate_up_proj", "down_proj"])
 LORA["gemma3-sees"] = dict(r=2, lora_alpha=3, target_modules=r"model\.language_model\.(.*\.)?(q_proj|down_proj)")
+LORA["glm-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "k_proj", "gate_up_proj"])
 LORA["llama-nf4"] = dict(r=4, lora_alpha=4, target_modules=["q_proj", "o_proj", "up_proj", "down_proj"])
 
 # Adapters that are trained on weights held in 4 bits.
@@ -194,7 +210,7 @@ IN_FILES = {"GPTNeoX": ("lm_head", "embed_out"), "Mixtral": (".mlp.", ".block_sp
 CONFIGS = {"Gemma3": "Gemma3TextConfig"}
 
 # Whose gains of norms are 1 + weight.
-UNIT_OFFSET = {"gemma3_text"}
+UNIT_OFFSET = {"gemma3_text", "gemma"}
 
 OPT_SEED = 28  # a ReLU that flips between fp32 and fp64 would hide real errors: here none is that near its kink
 

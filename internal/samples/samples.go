@@ -43,6 +43,8 @@ var TinyModels = map[string]*model.Model{
 		Activation: "gelu_new", NormEps: 1e-5, RopeTheta: 1e4, RotaryPct: 0.5, Parallel: true, QKVBias: true, OutBias: true, MLPBias: true, InitStd: 0.02},
 	"pairs": {Family: family.Named("llama"), Layers: 1, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 12, Vocab: 23, // with padding behind logits
 		MaxPositions: 64, Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, InitStd: 0.02},
+	"hunyuan": {Family: family.Named("hunyuan_v1_dense"), Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 12, Vocab: 24, MaxPositions: 64,
+		Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, QKNorm: model.QKNormTurned, InitStd: 0.02},
 	"granite": {Family: family.Named("granite"), Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 12, Vocab: 24, MaxPositions: 64,
 		Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, Tied: true, Multipliers: model.Multipliers{Embedding: 12, Residual: 0.2, Attention: 0.3, Logits: 8}, InitStd: 0.02},
 }

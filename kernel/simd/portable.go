@@ -52,7 +52,7 @@ func Portable() *Set {
 var activations = [...]struct {
 	act func(y, x []float32)
 	bwd func(dx, dy, x []float32)
-}{{geluTanh, geluTanhBwd}, {geluErf, geluErfBwd}, {relu, reluBwd}, {silu, siluBwd}}
+}{{geluTanh, geluTanhBwd}, {geluErf, geluErfBwd}, {relu, reluBwd}, {silu, siluBwd}, {relu2, relu2Bwd}}
 
 var _ = [1]struct{}{}[len(activations)-int(model.NumActivations)] // compiles if each activation has its functions
 
@@ -336,6 +336,19 @@ func reluBwd(dx, dy, x []float32) {
 		} else {
 			dx[i] = 0
 		}
+	}
+}
+
+func relu2(y, x []float32) {
+	for i := range min(len(y), len(x)) {
+		r := max(0, x[i])
+		y[i] = r * r
+	}
+}
+
+func relu2Bwd(dx, dy, x []float32) {
+	for i := range min(len(dx), len(dy), len(x)) {
+		dx[i] = dy[i] * (2 * max(0, x[i]))
 	}
 }
 

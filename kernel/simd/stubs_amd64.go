@@ -50,6 +50,8 @@ func setAVX512() *Set {
 	s.ActBwd[2] = actBwd2AVX512
 	s.Act[3] = act3AVX512
 	s.ActBwd[3] = actBwd3AVX512
+	s.Act[4] = act4AVX512
+	s.ActBwd[4] = actBwd4AVX512
 	s.GLU[0] = gLU0AVX512
 	s.GLUBwd[0] = gLUBwd0AVX512
 	s.GLU[1] = gLU1AVX512
@@ -58,6 +60,8 @@ func setAVX512() *Set {
 	s.GLUBwd[2] = gLUBwd2AVX512
 	s.GLU[3] = gLU3AVX512
 	s.GLUBwd[3] = gLUBwd3AVX512
+	s.GLU[4] = gLU4AVX512
+	s.GLUBwd[4] = gLUBwd4AVX512
 	s.Widen = widenAVX512
 	s.Narrow = narrowAVX512
 	s.Draw = drawAVX512
@@ -85,6 +89,8 @@ func setAVX512() *Set {
 	past.ActBwd[2] = actBwd2PastAVX512
 	past.Act[3] = act3PastAVX512
 	past.ActBwd[3] = actBwd3PastAVX512
+	past.Act[4] = act4PastAVX512
+	past.ActBwd[4] = actBwd4PastAVX512
 	past.GLU[0] = gLU0PastAVX512
 	past.GLUBwd[0] = gLUBwd0PastAVX512
 	past.GLU[1] = gLU1PastAVX512
@@ -93,6 +99,8 @@ func setAVX512() *Set {
 	past.GLUBwd[2] = gLUBwd2PastAVX512
 	past.GLU[3] = gLU3PastAVX512
 	past.GLUBwd[3] = gLUBwd3PastAVX512
+	past.GLU[4] = gLU4PastAVX512
+	past.GLUBwd[4] = gLUBwd4PastAVX512
 	past.Widen = widenPastAVX512
 	past.Narrow = narrowPastAVX512
 	return &s
@@ -231,6 +239,12 @@ func act3AVX512(y, x []float32)
 func actBwd3AVX512(dx, dy, x []float32)
 
 //go:noescape
+func act4AVX512(y, x []float32)
+
+//go:noescape
+func actBwd4AVX512(dx, dy, x []float32)
+
+//go:noescape
 func gLU0AVX512(y, gate, up []float32)
 
 //go:noescape
@@ -253,6 +267,12 @@ func gLU3AVX512(y, gate, up []float32)
 
 //go:noescape
 func gLUBwd3AVX512(dgate, dup, dy, gate, up []float32)
+
+//go:noescape
+func gLU4AVX512(y, gate, up []float32)
+
+//go:noescape
+func gLUBwd4AVX512(dgate, dup, dy, gate, up []float32)
 
 //go:noescape
 func widenAVX512(y []float32, x []uint16)
@@ -330,6 +350,12 @@ func act3PastAVX512(y, x []float32)
 func actBwd3PastAVX512(dx, dy, x []float32)
 
 //go:noescape
+func act4PastAVX512(y, x []float32)
+
+//go:noescape
+func actBwd4PastAVX512(dx, dy, x []float32)
+
+//go:noescape
 func gLU0PastAVX512(y, gate, up []float32)
 
 //go:noescape
@@ -352,6 +378,12 @@ func gLU3PastAVX512(y, gate, up []float32)
 
 //go:noescape
 func gLUBwd3PastAVX512(dgate, dup, dy, gate, up []float32)
+
+//go:noescape
+func gLU4PastAVX512(y, gate, up []float32)
+
+//go:noescape
+func gLUBwd4PastAVX512(dgate, dup, dy, gate, up []float32)
 
 //go:noescape
 func widenPastAVX512(y []float32, x []uint16)
@@ -410,6 +442,8 @@ func setAVX2() *Set {
 	s.ActBwd[2] = actBwd2AVX2
 	s.Act[3] = act3AVX2
 	s.ActBwd[3] = actBwd3AVX2
+	s.Act[4] = act4AVX2
+	s.ActBwd[4] = actBwd4AVX2
 	s.GLU[0] = gLU0AVX2
 	s.GLUBwd[0] = gLUBwd0AVX2
 	s.GLU[1] = gLU1AVX2
@@ -418,6 +452,8 @@ func setAVX2() *Set {
 	s.GLUBwd[2] = gLUBwd2AVX2
 	s.GLU[3] = gLU3AVX2
 	s.GLUBwd[3] = gLUBwd3AVX2
+	s.GLU[4] = gLU4AVX2
+	s.GLUBwd[4] = gLUBwd4AVX2
 	s.Widen = widenAVX2
 	s.Narrow = narrowAVX2
 	s.Draw = drawAVX2
@@ -445,6 +481,8 @@ func setAVX2() *Set {
 	past.ActBwd[2] = actBwd2PastAVX2
 	past.Act[3] = act3PastAVX2
 	past.ActBwd[3] = actBwd3PastAVX2
+	past.Act[4] = act4PastAVX2
+	past.ActBwd[4] = actBwd4PastAVX2
 	past.GLU[0] = gLU0PastAVX2
 	past.GLUBwd[0] = gLUBwd0PastAVX2
 	past.GLU[1] = gLU1PastAVX2
@@ -453,6 +491,8 @@ func setAVX2() *Set {
 	past.GLUBwd[2] = gLUBwd2PastAVX2
 	past.GLU[3] = gLU3PastAVX2
 	past.GLUBwd[3] = gLUBwd3PastAVX2
+	past.GLU[4] = gLU4PastAVX2
+	past.GLUBwd[4] = gLUBwd4PastAVX2
 	past.Widen = widenPastAVX2
 	past.Narrow = narrowPastAVX2
 	return &s
@@ -591,6 +631,12 @@ func act3AVX2(y, x []float32)
 func actBwd3AVX2(dx, dy, x []float32)
 
 //go:noescape
+func act4AVX2(y, x []float32)
+
+//go:noescape
+func actBwd4AVX2(dx, dy, x []float32)
+
+//go:noescape
 func gLU0AVX2(y, gate, up []float32)
 
 //go:noescape
@@ -613,6 +659,12 @@ func gLU3AVX2(y, gate, up []float32)
 
 //go:noescape
 func gLUBwd3AVX2(dgate, dup, dy, gate, up []float32)
+
+//go:noescape
+func gLU4AVX2(y, gate, up []float32)
+
+//go:noescape
+func gLUBwd4AVX2(dgate, dup, dy, gate, up []float32)
 
 //go:noescape
 func widenAVX2(y []float32, x []uint16)
@@ -690,6 +742,12 @@ func act3PastAVX2(y, x []float32)
 func actBwd3PastAVX2(dx, dy, x []float32)
 
 //go:noescape
+func act4PastAVX2(y, x []float32)
+
+//go:noescape
+func actBwd4PastAVX2(dx, dy, x []float32)
+
+//go:noescape
 func gLU0PastAVX2(y, gate, up []float32)
 
 //go:noescape
@@ -712,6 +770,12 @@ func gLU3PastAVX2(y, gate, up []float32)
 
 //go:noescape
 func gLUBwd3PastAVX2(dgate, dup, dy, gate, up []float32)
+
+//go:noescape
+func gLU4PastAVX2(y, gate, up []float32)
+
+//go:noescape
+func gLUBwd4PastAVX2(dgate, dup, dy, gate, up []float32)
 
 //go:noescape
 func widenPastAVX2(y []float32, x []uint16)

@@ -50,6 +50,8 @@ func setNEON() *Set {
 	s.ActBwd[2] = actBwd2NEON
 	s.Act[3] = act3NEON
 	s.ActBwd[3] = actBwd3NEON
+	s.Act[4] = act4NEON
+	s.ActBwd[4] = actBwd4NEON
 	s.GLU[0] = gLU0NEON
 	s.GLUBwd[0] = gLUBwd0NEON
 	s.GLU[1] = gLU1NEON
@@ -58,6 +60,8 @@ func setNEON() *Set {
 	s.GLUBwd[2] = gLUBwd2NEON
 	s.GLU[3] = gLU3NEON
 	s.GLUBwd[3] = gLUBwd3NEON
+	s.GLU[4] = gLU4NEON
+	s.GLUBwd[4] = gLUBwd4NEON
 	s.Widen = widenNEON
 	s.Narrow = narrowNEON
 	s.Draw = drawNEON
@@ -204,6 +208,12 @@ func act3NEON(y, x []float32)
 func actBwd3NEON(dx, dy, x []float32)
 
 //go:noescape
+func act4NEON(y, x []float32)
+
+//go:noescape
+func actBwd4NEON(dx, dy, x []float32)
+
+//go:noescape
 func gLU0NEON(y, gate, up []float32)
 
 //go:noescape
@@ -226,6 +236,12 @@ func gLU3NEON(y, gate, up []float32)
 
 //go:noescape
 func gLUBwd3NEON(dgate, dup, dy, gate, up []float32)
+
+//go:noescape
+func gLU4NEON(y, gate, up []float32)
+
+//go:noescape
+func gLUBwd4NEON(dgate, dup, dy, gate, up []float32)
 
 //go:noescape
 func widenNEON(y []float32, x []uint16)

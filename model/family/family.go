@@ -18,13 +18,27 @@ import (
 var families = []*family{
 	&gpt2, &opt, &gptNeoX, &llama, &phi, &mistral, &mixtral, &starCoder2, &stableLM, &qwen2, &phi3, &granite, &olmoE,
 	&olmo2, &qwen3, &qwen3MoE, &gemma3, &smolLM3, &gptOSS, &olmo3,
+	&gemma, &seedOSS, &exaone4, &cwm, &ministral3, &glm, &glm4, &ernie, &arcee, &hunyuan,
 }
 
 // refused lists families that people will try, and what they need that is not built.
 var refused = map[string]string{
 	"gemma2":      "its scores and logits are soft-capped, which is not supported",
 	"qwen2_moe":   "shared experts, which all tokens go through, are not supported",
+	"glm4_moe":    "shared experts, which all tokens go through, and its router are not supported",
+	"minimax_m2":  "its router is not supported",
+	"deepseek_v2": "its attention keeps a latent, which is not supported",
 	"deepseek_v3": "its attention and its router are not supported",
+	"apertus":     "its activation has parameters, which is not supported",
+	"cohere":      "its norms are LayerNorm without a bias, which is not supported",
+	"cohere2":     "its norms are LayerNorm without a bias, which is not supported",
+	"qwen3_next":  "gated delta nets are not supported",
+	"qwen3_5":     "gated delta nets are not supported",
+	"qwen3_5_moe": "gated delta nets are not supported",
+	"gemma4":      "layers that share keys and values, and embeddings of each layer, are not supported",
+	"lfm2":        "short convolutions are not supported",
+	"nemotron_h":  "Mamba layers are not supported",
+	"falcon_h1":   "Mamba layers are not supported",
 }
 
 // family is a model family.

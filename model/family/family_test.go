@@ -176,6 +176,7 @@ func TestActivationNames(t *testing.T) {
 		model.GELUErf:  {"gelu", "gelu_python"},
 		model.ReLU:     {"relu"},
 		model.SiLU:     {"silu", "swish"},
+		model.ReLU2:    {"relu2"},
 	}
 	for want, list := range names {
 		for _, name := range list {

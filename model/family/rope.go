@@ -41,6 +41,8 @@ type rotary struct {
 	longOnly bool // only longrope is read, and the context before scaling has a key of its own:
 	original int
 	mrope    bool // pairs may be divided among axes of an image, on all of which a token of text has the same position
+	alpha    bool // rope_type dynamic with alpha makes the base greater
+	queries  bool // queries may grow with their position
 	explicit bool // where nothing is given, transformers scales positions like those of the published models
 }
 
@@ -70,6 +72,9 @@ type ropeConfig struct {
 	Long      []float64   `json:"long_factor"`
 	Sections  []int       `json:"mrope_section"`
 	MRoPE     bool        `json:"mrope_interleaved"`
+	Positions int         `json:"max_position_embeddings"` // repeated, and read by nobody
+	Alpha     float64     `json:"alpha"`
+	Growth    *float64    `json:"llama_4_scaling_beta"`
 	Full      *ropeConfig `json:"full_attention"`
 	Sliding   *ropeConfig `json:"sliding_attention"`
 }
@@ -134,10 +139,27 @@ func (r rotary) one(c *config, m *model.Model, key string, p *ropeConfig) *model
 	case p.Type == "mrope":
 		p.Type = "default"
 	}
+	if p.Alpha != 0 && p.Type != "dynamic" {
+		c.fail("%s: alpha %v with rope_type %q: %w", key, p.Alpha, p.Type, ErrUnsupported)
+	}
 	s := &model.RopeScaling{Type: p.Type, Factor: p.Factor, OriginalContext: p.Original}
+	switch growth := p.Growth; {
+	case r.queries == (growth == nil):
+		c.fail("%s: llama_4_scaling_beta: %w: %s needs it, and no other family knows it; hint: check model_type", key, ErrUnsupported, m.Family)
+	case growth != nil && *growth != 0 && p.Type != "yarn":
+		c.fail("%s: llama_4_scaling_beta is %v: %w: only with rope_type yarn is it supported", key, *growth, ErrUnsupported)
+	case growth != nil:
+		s.Growth = *growth
+	}
 	switch p.Type {
 	case "", "default":
 		return nil
+	case "dynamic":
+		if n := float64(m.HeadDim); r.alpha && p.Alpha > 0 && n > 2 {
+			m.RopeTheta *= math.Pow(p.Alpha, n/(n-2))
+			return nil
+		}
+		c.fail("%s: rope_type dynamic: %w: only Hunyuan's, with a positive alpha, is supported", key, ErrUnsupported)
 	case "linear":
 	case "llama3":
 		s.LowFreqFactor, s.HighFreqFactor = p.Low, p.High
@@ -195,6 +217,9 @@ func (r rotary) write(m *model.Model, kv map[string]any) {
 	switch {
 	case scaling != nil:
 		kv["rope_scaling"] = scaling
+	case r.queries:
+		kv["rope_parameters"] = map[string]any{"rope_type": "default", "rope_theta": m.RopeTheta, "llama_4_scaling_beta": 0,
+			"original_max_position_embeddings": m.MaxPositions}
 	case r.explicit:
 		kv["rope_parameters"] = map[string]any{"rope_type": "default", "rope_theta": m.RopeTheta}
 	}
@@ -218,6 +243,9 @@ func scalingConfig(m *model.Model) map[string]any {
 			"original_max_position_embeddings": s.OriginalContext, "attention_factor": s.Attention})
 		if s.Unrounded {
 			scaling["truncate"] = false
+		}
+		if s.Growth != 0 {
+			scaling["llama_4_scaling_beta"] = s.Growth
 		}
 	case "longrope":
 		add(scaling, map[string]any{"short_factor": s.Short, "long_factor": s.Long,

@@ -31,6 +31,10 @@ static __device__ inline void activation(float x, float& y, float& d) {
   float s = sigmoid(x);
   y = x * s;
   d = s + y * (1 - s);
+#elif ACT == 4 // relu2
+  float r = x < 0 ? 0 : x;
+  y = r * r;
+  d = 2 * r;
 #else
 #error "this file computes no activation of this number"
 #endif

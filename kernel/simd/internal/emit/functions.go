@@ -189,6 +189,17 @@ var activations = [...]struct {
 			return b.mul(d, sigmoidBwd(b, e, x)), func() val { return b.div(x, onePlus(b, e)) }
 		},
 	},
+	{
+		value: func(b *body, x val) val {
+			r := b.max(b.held(0), x)
+			return b.mul(r, r)
+		},
+		slope: func(b *body, d, x val) (val, func() val) {
+			r := b.max(b.held(0), x)
+			return b.mul(d, b.add(r, r)), func() val { return b.mul(r, r) }
+		},
+		unroll: 2,
+	},
 }
 
 var _ = [1]struct{}{}[len(activations)-int(model.NumActivations)] // compiles if each activation has its description
