@@ -229,21 +229,37 @@ func (h *Hardware) Cost(c *device.Call) float64 {
 	return t
 }
 
+// Parts are what the price of a call comes from, in seconds. Arithmetic and memory overlap.
+type Parts struct {
+	Arithmetic, Memory float64
+	Trailing           float64 // memory, after the rest
+	Overhead           float64
+	Link               float64 // a copy between tiers, or an exchange between ranks
+}
+
+// Seconds is the price.
+func (p Parts) Seconds() float64 {
+	return p.Overhead + max(p.Arithmetic, p.Memory) + p.Trailing + p.Link
+}
+
 // roofline returns the price in seconds of a call that was never measured.
-func (h *Hardware) roofline(c *device.Call) float64 {
+func (h *Hardware) roofline(c *device.Call) float64 { return h.Parts(c).Seconds() }
+
+// Parts returns what the price of a call would come from if it had never been measured.
+func (h *Hardware) Parts(c *device.Call) Parts {
 	if c.Op == graph.Copy && c.Args[graph.CopyDst].Tier != c.Args[graph.CopySrc].Tier {
 		l := h.Link(c.Args[graph.CopySrc].Tier, c.Args[graph.CopyDst].Tier)
 		if l == nil {
-			return math.Inf(1)
+			return Parts{Link: math.Inf(1)}
 		}
-		return l.Seconds(c.Args[graph.CopyDst].Bytes())
+		return Parts{Link: l.Seconds(c.Args[graph.CopyDst].Bytes())}
 	}
 	if c.Op.Info().Between {
-		return h.exchangeSeconds(c)
+		return Parts{Link: h.exchangeSeconds(c)}
 	}
 	e := h.Engine(c.Stream)
 	if e == nil {
-		return math.Inf(1)
+		return Parts{Overhead: math.Inf(1)}
 	}
 	var list [16]graph.Dim
 	dims := list[:0]
@@ -260,8 +276,8 @@ func (h *Hardware) roofline(c *device.Call) float64 {
 	default:
 		rate *= e.Matmul
 	}
-	return e.Overhead + max(float64(c.Op.FLOPs(&c.Attr, dims))/rate, float64(c.Op.Bytes(&c.Attr, dims))/e.Bandwidth) +
-		float64(c.Op.TrailingBytes(&c.Attr, dims))/e.Bandwidth
+	return Parts{Arithmetic: float64(c.Op.FLOPs(&c.Attr, dims)) / rate, Memory: float64(c.Op.Bytes(&c.Attr, dims)) / e.Bandwidth,
+		Trailing: float64(c.Op.TrailingBytes(&c.Attr, dims)) / e.Bandwidth, Overhead: e.Overhead}
 }
 
 // exchangeSeconds returns the price in seconds of a message, or of a collective by the ring
