@@ -269,6 +269,10 @@ type Hardware struct {
 	D2H  Rate   `yaml:"d2h"`
 	// Peers is the rate of a link between two ranks, each way.
 	Peers Rate `yaml:"peers"`
+	// Hosts is how many hosts a described machine's ranks are on, equally many on each; 0: as few as hold them.
+	Hosts int `yaml:"hosts"`
+	// Network is the rate at which each of them sends to the others, and receives.
+	Network Rate `yaml:"network"`
 }
 
 // Unlimited is the Bytes of a tier without a limit.

@@ -79,3 +79,20 @@ func (c *Config) Launch(l Launched) error {
 func (c *Config) Spill() string {
 	return cmp.Or(c.Limits.DiskPath, filepath.Join(c.Out, "spill"))
 }
+
+// checkNetwork checks what is said of hosts that are described.
+func (c *Config) checkNetwork(d *decoder) {
+	hosts := c.Hardware.Hosts
+	if hosts < 0 || hosts > 1024 {
+		d.fail("hardware.hosts", fmt.Sprintf("%d is out of range; hint: from 1 to 1024, or leave it out for as few as hold the ranks", hosts))
+		return
+	}
+	for key, said := range map[string]bool{"hardware.hosts": hosts > 0, "hardware.network": c.Hardware.Network > 0} {
+		if said && c.Hardware.Name == "" {
+			d.fail(key, "describes a machine that is not here, and hardware.name doesn't say which; hint: name its card in hardware.name, or the hosts to train on in hosts")
+		}
+	}
+	if hosts > 1 && c.Ranks != AutoRanks && c.Ranks%hosts != 0 {
+		d.fail("ranks", fmt.Sprintf("%d cannot be divided among the %d hosts of hardware.hosts; hint: with eight on each, ranks: %d", c.Ranks, hosts, 8*hosts))
+	}
+}

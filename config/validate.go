@@ -160,6 +160,7 @@ func (c *Config) checkRanges(d *decoder) {
 		in("ranks", float64(c.Ranks), 1, 1024)
 	}
 	c.checkHosts(d)
+	c.checkNetwork(d)
 	if d.given("min_learning_rate") {
 		if in("min_learning_rate", c.MinLearningRate, 0, 1e3); c.MinLearningRate > c.LearningRate && c.Schedule != "constant" {
 			d.fail("min_learning_rate", fmt.Sprintf("%v is more than learning_rate, %v, so the rate would rise to it; hint: leave min_learning_rate out, for the schedule's usual one", c.MinLearningRate, c.LearningRate))

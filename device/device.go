@@ -115,6 +115,8 @@ type Call struct {
 	// message. Tag distinguishes messages between two ranks.
 	Peers []int
 	Tag   int
+	// Rank is whose call it is; only its price depends on it, where ranks are on several hosts.
+	Rank int
 }
 
 // Span is the time in which a call ran, in seconds since the device was opened (on the

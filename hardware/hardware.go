@@ -49,6 +49,8 @@ type Hardware struct {
 	Memory  Memory   `json:"memory"`
 	Engines []Engine `json:"engines"`
 	Links   []Link   `json:"links"`
+	// Network joins the hosts that ranks are on; nil: they are on one, or the link between ranks is the network.
+	Network *Network `json:"network,omitempty"`
 	// Contention of pairs of streams; pairs not listed do not slow each other
 	// down.
 	Contention []Contention `json:"contention,omitempty"`
@@ -178,14 +180,8 @@ func (h *Hardware) Quicker(times float64, streams ...device.Stream) *Hardware {
 	q := *h
 	q.Links, q.Times = slices.Clone(h.Links), maps.Clone(h.Times)
 	for i := range q.Links {
-		l := &q.Links[i]
-		if !slices.Contains(streams, streamOf(l.From, l.To)) {
-			continue
-		}
-		l.Bandwidth *= times
-		l.Curve = slices.Clone(l.Curve)
-		for k := range l.Curve {
-			l.Curve[k].Seconds /= times
+		if l := &q.Links[i]; slices.Contains(streams, streamOf(l.From, l.To)) {
+			*l = l.quicker(times)
 		}
 	}
 	for key := range q.Times {
@@ -193,6 +189,11 @@ func (h *Hardware) Quicker(times float64, streams ...device.Stream) *Hardware {
 		if slices.ContainsFunc(streams, func(s device.Stream) bool { return s.String() == name }) {
 			q.Times[key] /= times
 		}
+	}
+	if h.Network != nil && slices.Contains(streams, device.Recv) {
+		n := *h.Network
+		n.Link = n.Link.quicker(times)
+		q.Network = &n
 	}
 	return &q
 }
@@ -216,13 +217,13 @@ func streamOf(from, to device.Tier) device.Stream {
 func (h *Hardware) Cost(c *device.Call) float64 {
 	var buf [256]byte
 	if len(h.Times) > 0 {
-		if t, ok := h.Times[string(appendKey(buf[:0], c))]; ok {
+		if t, ok := h.Times[string(h.Network.appendSpread(appendKey(buf[:0], c), c))]; ok {
 			return t
 		}
 	}
 	t := h.roofline(c)
 	if len(h.Factors) > 0 {
-		if f, ok := h.Factors[string(appendFamily(buf[:0], c))]; ok {
+		if f, ok := h.Factors[string(h.Network.appendSpread(appendFamily(buf[:0], c), c))]; ok {
 			t *= f
 		}
 	}
@@ -280,34 +281,6 @@ func (h *Hardware) Parts(c *device.Call) Parts {
 		Trailing: float64(c.Op.TrailingBytes(&c.Attr, dims)) / e.Bandwidth, Overhead: e.Overhead}
 }
 
-// exchangeSeconds returns the price in seconds of a message, or of a collective by the ring
-// algorithm (Patarasuk and Yuan, JPDC 69(2), 2009): each of n ranks sends n-1 shards,
-// for an all-reduce twice as many. All ranks send at once, so the link is the only
-// limit.
-func (h *Hardware) exchangeSeconds(c *device.Call) float64 {
-	l := h.Link(device.DeviceTier, device.DeviceTier)
-	switch {
-	case len(c.Peers) == 1 && !device.IsMessage(c.Op):
-		return 0 // a group of one sends nothing
-	case l == nil:
-		return math.Inf(1)
-	}
-	var bytes int64
-	for _, a := range c.Args {
-		if !a.Absent() {
-			bytes = max(bytes, a.Bytes())
-		}
-	}
-	n, rounds := float64(len(c.Peers)), 1.0
-	switch c.Op {
-	case graph.Send, graph.Recv:
-		return l.Seconds(bytes)
-	case graph.AllReduce:
-		rounds = 2
-	}
-	return rounds * (n - 1) * (l.Latency + float64(bytes)/n/l.Bandwidth)
-}
-
 // Engine returns the engine of a stream's operators, or nil.
 func (h *Hardware) Engine(s device.Stream) *Engine {
 	for i := range h.Engines {
@@ -328,8 +301,11 @@ func (h *Hardware) Link(from, to device.Tier) *Link {
 	return nil
 }
 
-// Seconds returns the time of a copy of n bytes.
+// Seconds returns the time of a copy of n bytes; +Inf where there is no link.
 func (l *Link) Seconds(n int64) float64 {
+	if l == nil {
+		return math.Inf(1)
+	}
 	i, _ := slices.BinarySearchFunc(l.Curve, n, func(p Point, n int64) int { return int(min(max(p.Bytes-n, -1), 1)) })
 	switch {
 	case len(l.Curve) == 0:
@@ -344,6 +320,24 @@ func (l *Link) Seconds(n int64) float64 {
 	return a.Seconds + (b.Seconds-a.Seconds)*float64(n-a.Bytes)/float64(b.Bytes-a.Bytes)
 }
 
+// round returns the time of n bytes that follow others without a pause, as in a ring; +Inf where there is no link.
+func (l *Link) round(n float64) float64 {
+	if l == nil {
+		return math.Inf(1)
+	}
+	return l.Latency + n/l.Bandwidth
+}
+
+// quicker returns the link with times the rate. A latency that is not measured as part of a curve stays.
+func (l Link) quicker(times float64) Link {
+	l.Bandwidth *= times
+	l.Curve = slices.Clone(l.Curve)
+	for k := range l.Curve {
+		l.Curve[k].Seconds /= times
+	}
+	return l
+}
+
 // Add stores measured times and derives the calibration of unmeasured calls: per
 // family of calls the median of measured time over roofline, per engine the mean gap
 // between calls.
@@ -355,13 +349,13 @@ func (h *Hardware) Add(measured []Measurement) {
 	var gaps, runs [device.NumStreams]float64
 	for i := range measured {
 		m := &measured[i]
-		h.Times[Key(&m.Call)] = m.Seconds
+		h.Times[string(h.Network.appendSpread(appendKey(nil, &m.Call), &m.Call))] = m.Seconds
 		if m.Gap > 0 {
 			gaps[m.Call.Stream] += m.Gap * float64(m.Runs)
 			runs[m.Call.Stream] += float64(m.Runs)
 		}
 		if r := h.roofline(&m.Call); r > 0 && !math.IsInf(r, 0) && m.Seconds > 0 {
-			family := string(appendFamily(nil, &m.Call))
+			family := string(h.Network.appendSpread(appendFamily(nil, &m.Call), &m.Call))
 			ratios[family] = append(ratios[family], m.Seconds/r)
 		}
 	}
@@ -453,18 +447,28 @@ func (v *validator) engines(h *Hardware) {
 func (v *validator) links(h *Hardware) {
 	for i, l := range h.Links {
 		at := fmt.Sprintf("links[%d].", i)
-		v.requireRange(at+"latency", l.Latency, 0, 10)
-		v.requireRange(at+"bandwidth", l.Bandwidth, 1e3, 1e15)
+		v.link(at, l)
 		if l.From == l.To && l.To != device.DeviceTier || h.Link(l.From, l.To) != &h.Links[i] {
 			v.fail(at+"to", l.To, "describe each pair of different tiers once, and device to device")
 		}
-		var last Point
-		for k, p := range l.Curve {
-			at := fmt.Sprintf("%scurve[%d].", at, k)
-			v.requireRange(at+"seconds", p.Seconds, max(last.Seconds, 1e-12), 1e6)
-			v.requireRange(at+"bytes", float64(p.Bytes), float64(last.Bytes+1), 1<<60)
-			last = p
-		}
+	}
+	if n := h.Network; n != nil {
+		v.requireRange("network.hosts", float64(n.Hosts), 2, MostHosts)
+		v.requireRange("network.per_host", float64(n.PerHost), 1, 1<<16)
+		v.link("network.link.", n.Link)
+	}
+}
+
+// link checks the rates of a link; at begins the fields' names.
+func (v *validator) link(at string, l Link) {
+	v.requireRange(at+"latency", l.Latency, 0, 10)
+	v.requireRange(at+"bandwidth", l.Bandwidth, 1e3, 1e15)
+	var last Point
+	for k, p := range l.Curve {
+		at := fmt.Sprintf("%scurve[%d].", at, k)
+		v.requireRange(at+"seconds", p.Seconds, max(last.Seconds, 1e-12), 1e6)
+		v.requireRange(at+"bytes", float64(p.Bytes), float64(last.Bytes+1), 1<<60)
+		last = p
 	}
 }
 

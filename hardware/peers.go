@@ -14,7 +14,7 @@ import (
 //
 // Approach: messages of growing size between two ranks give the link's curve, like
 // copies between tiers. Collectives are priced as rings over that link
-// (Hardware.between) and corrected by a factor per operator, element type and
+// (Hardware.exchangeSeconds) and corrected by a factor per operator, element type and
 // number of ranks, measured once each: ranks that share memory or a switch get
 // slower with their number, and sums cost more than gathers (Mist, EuroSys 2025,
 // fits 1.1 for a reduce-scatter, 2.1 for an all-reduce).
@@ -31,49 +31,88 @@ const (
 // PeerBytes is the size of each rank's arena that ProbePeers reserves.
 const PeerBytes = 2 * peerLarge
 
-// ProbePeers measures messages and collectives between newly opened devices, the ranks
-// 0, 1, ... of one run, in groups of 2, 4, ... and all. The caller adds the link to
-// Hardware.Links and the duties to Hardware.Duties, and then passes the measurements to
-// Hardware.Add. The devices cannot be reused afterwards.
-func ProbePeers(devices []device.Device) (Link, []Measurement, []Duty, error) {
-	l := Link{From: device.DeviceTier, To: device.DeviceTier}
+// ProbePeers adds to h the links between newly opened devices, which are the ranks 0, 1, ... of one run on so many hosts
+// (see Network.Hosts), and what collectives take in groups of 2, 4, ... and all. The devices cannot be reused afterwards.
+func ProbePeers(devices []device.Device, hosts int, h *Hardware) error {
 	if len(devices) < 2 {
-		return l, nil, nil, errors.New("probe peers: at least two devices are needed")
+		return errors.New("probe peers: at least two devices are needed")
 	}
 	for _, d := range devices {
 		if err := d.Reserve(device.DeviceTier, PeerBytes); err != nil {
-			return l, nil, nil, fmt.Errorf("probe peers: %w", err)
+			return fmt.Errorf("probe peers: %w", err)
 		}
 	}
-	two := joint{devices: devices[:2]}
+	if own := len(devices) / hosts; hosts > 1 && own > 1 {
+		between := joint{devices: devices, ranks: []int{0, 1}}
+		h.Network = &Network{Hosts: hosts, PerHost: own, Link: between.link()}
+		if between.err != nil {
+			return fmt.Errorf("probe the network: %w", between.err)
+		}
+	}
+	two := joint{devices: devices, ranks: []int{0, 1}}
+	if h.Network != nil {
+		two.ranks[1] = hosts // the first host's second
+	}
+	h.Links = append(h.Links, two.link())
+	measured := two.collectives()
+	h.Duties = append(h.Duties, duties(&two.spent, devices[0], devices[two.ranks[1]])...)
+	err := two.err
+	for _, ranks := range groups(len(devices), h.Network) {
+		b := joint{devices: devices, ranks: ranks}
+		measured = append(measured, b.collectives()...)
+		err = errors.Join(err, b.err)
+	}
+	if err != nil {
+		return fmt.Errorf("probe peers: %w", err)
+	}
+	h.Add(measured)
+	return nil
+}
+
+// groups returns the groups of n ranks that are measured besides a pair of one host: those of the first 4, 8, ... and all
+// ranks, and on several hosts also the first two, and those of the first host.
+func groups(n int, hosts *Network) (list [][]int) {
+	first := func(k, step int) []int {
+		ranks := make([]int, k)
+		for i := range ranks {
+			ranks[i] = i * step
+		}
+		return ranks
+	}
+	if hosts != nil {
+		list = append(list, first(2, 1))
+		for k := 2; k < hosts.PerHost; {
+			k = min(2*k, hosts.PerHost)
+			list = append(list, first(k, hosts.Hosts))
+		}
+	}
+	for k := 2; k < n; {
+		k = min(2*k, n)
+		list = append(list, first(k, 1))
+	}
+	return list
+}
+
+// joint runs calls on some ranks' devices at once and keeps the first error.
+type joint struct {
+	devices []device.Device            // of all ranks
+	ranks   []int                      // that take part, ascending
+	spent   [device.NumStreams]float64 // seconds of calls
+	err     error
+}
+
+// link measures messages of growing size between the two ranks.
+func (b *joint) link() Link {
+	l := Link{From: device.DeviceTier, To: device.DeviceTier}
 	var last float64
 	for n := peerSmall; n <= peerLarge; n *= 8 {
-		last = max(last, two.measure(graph.Recv, n).Seconds) // more bytes never take less
+		last = max(last, b.measure(graph.Recv, n).Seconds) // more bytes never take less
 		l.Curve = append(l.Curve, Point{int64(n), last})
 	}
 	p, q := l.Curve[0], l.Curve[len(l.Curve)-1]
 	l.Bandwidth = float64(q.Bytes) / q.Seconds
 	l.Latency = p.Seconds // small messages may go through caches, faster than the bandwidth
-	measured := two.collectives()
-	busy := duties(&two.spent, two.devices...)
-	err := two.err
-	for n := 2; err == nil && n < len(devices); {
-		n = min(2*n, len(devices))
-		b := joint{devices: devices[:n]}
-		measured = append(measured, b.collectives()...)
-		err = b.err
-	}
-	if err != nil {
-		return l, nil, nil, fmt.Errorf("probe peers: %w", err)
-	}
-	return l, measured, busy, nil
-}
-
-// joint runs calls on several devices at once and keeps the first error.
-type joint struct {
-	devices []device.Device
-	spent   [device.NumStreams]float64 // seconds of calls
-	err     error
+	return l
 }
 
 // collectives measures one collective of each kind.
@@ -84,19 +123,19 @@ func (b *joint) collectives() (list []Measurement) {
 	return list
 }
 
-// measure returns the least time of a collective of all devices, or of a message from the second to the first.
+// measure returns the least time of a collective of the ranks, or of a message from the second to the first.
 // It is that of a call that follows another, from end to end. So it includes the time that ranks need to learn
 // that all have arrived, which is all of the time of small calls over a network.
 func (b *joint) measure(op graph.Op, bytes int) Measurement {
 	const runs = 8
-	m := Measurement{Call: exchangeCall(op, 0, len(b.devices), bytes), Seconds: math.Inf(1), Runs: runs}
-	spans := make([][]device.Span, len(b.devices))
-	first := make([]int, len(b.devices))
-	for r, d := range b.devices {
-		spans[r] = make([]device.Span, 2)
-		call := exchangeCall(op, r, len(b.devices), bytes)
+	m := Measurement{Call: exchangeCall(op, 0, b.ranks, bytes), Seconds: math.Inf(1), Runs: runs}
+	spans := make([][]device.Span, len(b.ranks))
+	first := make([]int, len(b.ranks))
+	for i, r := range b.ranks {
+		spans[i] = make([]device.Span, 2)
+		call := exchangeCall(op, i, b.ranks, bytes)
 		var err error
-		if first[r], err = d.Prepare([]device.Call{call, call}, spans[r]); err != nil {
+		if first[i], err = b.devices[r].Prepare([]device.Call{call, call}, spans[i]); err != nil {
 			b.err = errors.Join(b.err, err)
 		}
 	}
@@ -104,36 +143,34 @@ func (b *joint) measure(op graph.Op, bytes int) Measurement {
 		if b.err != nil {
 			return m
 		}
-		errs := make([]error, len(b.devices))
+		errs := make([]error, len(b.ranks))
 		var all sync.WaitGroup
-		for r, d := range b.devices {
+		for i, r := range b.ranks {
 			all.Go(func() {
-				d.Launch(first[r])
-				d.Launch(first[r] + 1)
-				errs[r] = d.Sync()
+				d := b.devices[r]
+				d.Launch(first[i])
+				d.Launch(first[i] + 1)
+				errs[i] = d.Sync()
 			})
 		}
 		all.Wait()
 		b.err = errors.Join(errs...)
-		for r := range b.devices {
-			b.spent[exchangeCall(op, r, len(b.devices), bytes).Stream] += spans[r][1].End - spans[r][0].Start
+		for i := range b.ranks {
+			b.spent[exchangeCall(op, i, b.ranks, bytes).Stream] += spans[i][1].End - spans[i][0].Start
 		}
 		m.Seconds = min(m.Seconds, max(spans[0][1].End-spans[0][0].End, 1e-9))
 	}
 	return m
 }
 
-// exchangeCall returns rank r's call of an operator of n ranks on the given bytes over all ranks.
-func exchangeCall(op graph.Op, r, n, bytes int) device.Call {
+// exchangeCall returns the call of the i-th of some ranks, of an operator on the given bytes over all of them.
+func exchangeCall(op graph.Op, i int, ranks []int, bytes int) device.Call {
 	flat := func(lo, hi int) device.Operand {
 		return device.Operand{DType: graph.F32, Addr: 4 * int64(lo), Rows: 1, Cols: hi - lo, Stride: hi - lo}
 	}
 	whole := bytes / 4
-	part := flat(device.Part(whole, r, n))
-	c := device.Call{Op: op, Stream: device.Collective}
-	for k := range n {
-		c.Peers = append(c.Peers, k)
-	}
+	part := flat(device.Part(whole, i, len(ranks)))
+	c := device.Call{Op: op, Stream: device.Collective, Peers: ranks, Rank: ranks[i]}
 	switch op {
 	case graph.AllGather:
 		c.Args = []device.Operand{flat(0, whole), part}
@@ -142,9 +179,9 @@ func exchangeCall(op graph.Op, r, n, bytes int) device.Call {
 	case graph.AllReduce:
 		c.Args = []device.Operand{flat(0, whole)}
 	case graph.Recv: // or, at the other end, send
-		c.Stream, c.Peers, c.Args = device.Recv, []int{1}, []device.Operand{flat(0, whole)}
-		if r == 1 {
-			c.Op, c.Stream, c.Peers = graph.Send, device.Send, []int{0}
+		c.Stream, c.Peers, c.Args = device.Recv, ranks[1:2], []device.Operand{flat(0, whole)}
+		if i == 1 {
+			c.Op, c.Stream, c.Peers = graph.Send, device.Send, ranks[:1]
 		}
 	}
 	return c

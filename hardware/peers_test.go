@@ -2,6 +2,7 @@ package hardware_test
 
 import (
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/athanor-llm/athanor/device"
@@ -12,59 +13,90 @@ import (
 	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
-// TestProbePeers: on virtual ranks whose link is known, the measured link prices messages and collectives
-// alike, also where sums are slower than rings.
+// TestProbePeers: on virtual ranks whose links are known, of one host and of several, the measured links price messages
+// and collectives alike, also where sums are slower than rings.
 func TestProbePeers(t *testing.T) {
-	want := known(t, "a100-80")
 	const slow = 1.3 // of a reduce_scatter of four
-	cost := func(c *device.Call) float64 {
-		s := want.Cost(c)
-		if c.Op == graph.ReduceScatter && len(c.Peers) == 4 {
-			s *= slow
+	for _, c := range []struct{ ranks, hosts int }{{2, 1}, {4, 1}, {6, 1}, {2, 2}, {4, 2}, {6, 2}, {6, 3}} {
+		want := known(t, "a100-80")
+		if c.ranks > c.hosts && c.hosts > 1 {
+			want.Join(c.hosts, c.ranks/c.hosts)
 		}
-		return s
-	}
-	for _, ranks := range []int{2, 4, 6} {
-		f := null.NewFabric(ranks)
-		var devices []device.Device
-		for r := range ranks {
-			d, err := f.Device(r, cost)
-			if err != nil {
-				t.Fatal(err)
+		cost := func(c *device.Call) float64 {
+			s := want.Cost(c)
+			if c.Op == graph.ReduceScatter && len(c.Peers) == 4 {
+				s *= slow
 			}
-			devices = append(devices, d)
+			return s
 		}
-		link, measured, _, err := hardware.ProbePeers(devices)
-		if err != nil {
+		got := withoutPeers(t, "a100-80")
+		if err := hardware.ProbePeers(virtual(t, c.ranks, alone(want, cost)), c.hosts, got); err != nil {
 			t.Fatal(err)
 		}
-		got := known(t, "a100-80")
-		*got.Link(device.DeviceTier, device.DeviceTier) = link
-		got.Add(measured)
 		if err := got.Validate(); err != nil {
 			t.Fatal(err)
 		}
-		peers := []int{0, 1, 2, 3, 4, 5}
-		for _, n := range []int{2, 4, 6} {
-			if n > ranks {
-				continue
-			}
-			whole, part := operand(0, graph.F32, 1, 6<<20), operand(0, graph.F32, 1, 6<<20/n)
-			for _, c := range []device.Call{
-				{Op: graph.AllGather, Stream: device.Collective, Args: []device.Operand{whole, part}, Peers: peers[:n]},
-				{Op: graph.ReduceScatter, Stream: device.Collective, Args: []device.Operand{part, whole}, Peers: peers[:n]},
-				{Op: graph.AllReduce, Stream: device.Collective, Args: []device.Operand{whole}, Peers: peers[:n]},
-				{Op: graph.Recv, Stream: device.Recv, Args: []device.Operand{part}, Peers: []int{1}},
-			} {
-				if r := got.Cost(&c) / cost(&c); math.Abs(r-1) > 0.03 {
-					t.Errorf("%d ranks: %s costs %v of what it should", ranks, hardware.Key(&c), r)
-				}
+		for _, call := range exchanges(c.ranks, c.hosts) {
+			if r := got.Cost(&call) / cost(&call); math.Abs(r-1) > 0.04 {
+				t.Errorf("%d ranks on %d hosts: %s of %v costs %v of what it should", c.ranks, c.hosts, hardware.Key(&call), call.Peers, r)
 			}
 		}
 	}
-	if _, _, _, err := hardware.ProbePeers([]device.Device{null.New(cost)}); err == nil {
+	if err := hardware.ProbePeers([]device.Device{null.New(known(t, "l4").Cost)}, 1, known(t, "l4")); err == nil {
 		t.Error("one device has peers")
 	}
+}
+
+// alone returns the costs of a machine on which one rank of each host at a time sends a message: it has the whole network.
+func alone(h *hardware.Hardware, cost null.Cost) null.Cost {
+	return func(c *device.Call) float64 {
+		if n := h.Network; n != nil && device.IsMessage(c.Op) && n.Host(c.Rank) != n.Host(c.Peers[0]) {
+			return n.Link.Seconds(c.Args[0].Bytes())
+		}
+		return cost(c)
+	}
+}
+
+// virtual returns that many joined devices with these costs.
+func virtual(t *testing.T, ranks int, cost null.Cost) (list []device.Device) {
+	f := null.NewFabric(ranks)
+	for r := range ranks {
+		d, err := f.Device(r, cost)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, d)
+	}
+	return list
+}
+
+// withoutPeers is a known machine of which the links between ranks are not known.
+func withoutPeers(t *testing.T, name string) *hardware.Hardware {
+	h := known(t, name)
+	h.Links = slices.DeleteFunc(h.Links, func(l hardware.Link) bool { return l.From == l.To })
+	return h
+}
+
+// exchanges are messages, and collectives of the first ranks and of the first host's, of a size that is not probed.
+func exchanges(ranks, hosts int) (list []device.Call) {
+	for _, n := range []int{2, 4, 6} {
+		for _, step := range []int{1, hosts} {
+			if n*step > ranks {
+				continue
+			}
+			peers := make([]int, n)
+			for i := range peers {
+				peers[i] = i * step
+			}
+			whole, part := operand(0, graph.F32, 1, 6<<20), operand(0, graph.F32, 1, 6<<20/n)
+			list = append(list,
+				device.Call{Op: graph.AllGather, Stream: device.Collective, Args: []device.Operand{whole, part}, Peers: peers},
+				device.Call{Op: graph.ReduceScatter, Stream: device.Collective, Args: []device.Operand{part, whole}, Peers: peers},
+				device.Call{Op: graph.AllReduce, Stream: device.Collective, Args: []device.Operand{whole}, Peers: peers},
+				device.Call{Op: graph.Recv, Stream: device.Recv, Args: []device.Operand{part}, Peers: peers[1:2]})
+		}
+	}
+	return list
 }
 
 // TestProbePeersCPU: the measured link between ranks of this process is valid.
@@ -77,21 +109,14 @@ func TestProbePeersCPU(t *testing.T) {
 		defer d.Close()
 		devices = append(devices, d)
 	}
-	link, measured, _, err := hardware.ProbePeers(devices)
-	if err != nil {
+	h := withoutPeers(t, "h100")
+	if err := hardware.ProbePeers(devices, 1, h); err != nil {
 		t.Fatal(err)
 	}
-	h := known(t, "h100")
-	*h.Link(device.DeviceTier, device.DeviceTier) = link
-	h.Add(measured)
 	if err := h.Validate(); err != nil {
 		t.Error(err)
 	}
-	t.Logf("%+v", link)
-	for _, m := range measured {
-		family := hardware.Key(&m.Call)
-		t.Logf("%s: %.3g s", family, m.Seconds)
-	}
+	t.Logf("%+v, %v", h.Link(device.DeviceTier, device.DeviceTier), h.Times)
 }
 
 // TestProfileSkips: Profile skips calls between ranks.

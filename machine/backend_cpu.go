@@ -111,6 +111,8 @@ func (b *cpuBackend) oneAtATime() backend {
 
 func (b *cpuBackend) headUnit(int) int { return 0 }
 
+func (b *cpuBackend) hosts() int { return 1 }
+
 func (b *cpuBackend) idle() int { return 0 }
 
 func (b *cpuBackend) close() error { return nil }

@@ -61,6 +61,8 @@ func (b *cudaBackend) cards() (names []string) {
 	return names
 }
 
+func (b *cudaBackend) hosts() int { return 1 }
+
 func (b *cudaBackend) idle() int { return b.unused }
 
 // memory leaves the process a share of the host's memory, since how much the driver takes there is not known.

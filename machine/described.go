@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -26,6 +27,13 @@ func Describe(r *Request, note func(string)) (*Machine, error) {
 	if err != nil {
 		return nil, r.Fault("hardware.name", err.Error())
 	}
+	if rate := r.Hardware.Network; rate > 0 && h.Network == nil {
+		return nil, r.Fault("hardware.network", fmt.Sprintf("there is none: all ranks, %d, are on one host; hint: hardware.hosts says on how many they are", r.Ranks))
+	} else if rate > 0 {
+		own := *h.Network
+		own.Link.Bandwidth, own.Link.Curve = float64(rate), nil
+		h.Network = &own
+	}
 	for link, rate := range map[[2]device.Tier]config.Rate{
 		{device.HostTier, device.DeviceTier}:   r.Hardware.H2D,
 		{device.DeviceTier, device.HostTier}:   r.Hardware.D2H,
@@ -41,15 +49,22 @@ func Describe(r *Request, note func(string)) (*Machine, error) {
 
 // equip raises one rank's host memory and disk on a known machine to the request's limits where those are
 // more: the name is only that of a card, and what surrounds it is for its owner to say.
-func equip(h *hardware.Hardware, r *Request) {
+func equip(h *hardware.Hardware, r *Request, hosts int) {
 	n := int64(r.Ranks)
 	h.Memory.Host = max(h.Memory.Host, int64(r.Limits.Host)/n)
 	h.Memory.Disk = max(h.Memory.Disk, int64(r.Limits.Disk)/n)
-	h.Memory.WholeDisk = max(h.Memory.WholeDisk, int64(r.Limits.Disk)/hosts(r.Ranks))
+	h.Memory.WholeDisk = max(h.Memory.WholeDisk, int64(r.Limits.Disk)/int64(hosts))
 }
 
-// hosts returns the number of hosts that so many ranks of a known machine are on.
-func hosts(ranks int) int64 { return int64((ranks + hardware.PerHost - 1) / hardware.PerHost) }
+// hostsOf returns the number of hosts that ranks of known cards are on: as few as hold equally many each,
+// hardware.PerHost at most.
+func hostsOf(ranks int) int {
+	n := (ranks + hardware.PerHost - 1) / hardware.PerHost
+	for ranks%n != 0 {
+		n++
+	}
+	return n
+}
 
 // OnGPU reports whether a request is for GPUs, here or described.
 func OnGPU(r *Request) bool {
@@ -57,7 +72,7 @@ func OnGPU(r *Request) bool {
 		return device.IsGPU(r.Device)
 	}
 	one := *r
-	one.Ranks = 1
+	one.Ranks, one.Hardware.Hosts = 1, 0
 	h, err := lookup(&one)
 	return err == nil && !h.Memory.Shared
 }
@@ -68,10 +83,13 @@ const maxHardware = 64 << 20
 // lookup looks up the described machine by known name, then by file, and returns one
 // rank's share.
 func lookup(r *Request) (*hardware.Hardware, error) {
-	name := r.Hardware.Name
-	h, unknown := hardware.KnownRank(name, r.Ranks)
+	name, hosts := r.Hardware.Name, cmp.Or(r.Hardware.Hosts, hostsOf(r.Ranks))
+	h, unknown := hardware.KnownRank(name, r.Ranks/hosts)
 	if unknown == nil {
-		equip(h, r)
+		equip(h, r, hosts)
+		if hosts > 1 {
+			h.Join(hosts, r.Ranks/hosts)
+		}
 		return h, nil
 	}
 	text, err := bounded.ReadFile(name, maxHardware)
@@ -84,5 +102,25 @@ func lookup(r *Request) (*hardware.Hardware, error) {
 	if h, err = hardware.Parse(text); err != nil {
 		return nil, suggest.Add(fmt.Errorf("%s: %w", name, err), "use a file written by `athanor probe --out`")
 	}
-	return h.Share(r.Ranks), nil
+	return shareHosts(h, r)
+}
+
+// shareHosts returns one rank's share of a machine that a file describes: one host, of which there are as many as the
+// request says, or all hosts of a run.
+func shareHosts(h *hardware.Hardware, r *Request) (*hardware.Hardware, error) {
+	if h.Network == nil {
+		hosts := max(r.Hardware.Hosts, 1)
+		h = h.Share(r.Ranks / hosts)
+		if hosts > 1 {
+			h.Join(hosts, r.Ranks/hosts)
+		}
+		return h, nil
+	}
+	n := h.Network.Hosts
+	if asked := cmp.Or(r.Hardware.Hosts, n); asked != n || r.Ranks%n != 0 {
+		return nil, fmt.Errorf("%s describes %d hosts together, but the run has %d ranks on %d; hint: leave hardware.hosts out, and make ranks a multiple of %d", r.Hardware.Name, n, r.Ranks, asked, n)
+	}
+	h = h.Share(r.Ranks)
+	h.Network = &hardware.Network{Hosts: n, PerHost: r.Ranks / n, Link: h.Network.Link}
+	return h, nil
 }

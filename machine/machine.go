@@ -188,13 +188,10 @@ func (m *Machine) Endurance() int64 {
 
 // Host returns the host of a rank, counted from 0.
 func (m *Machine) Host(rank int) int {
-	if b, ok := m.backend.(*hostsBackend); ok {
-		return rank % b.hosts()
+	if m.backend != nil {
+		return rank % m.backend.hosts()
 	}
-	if m.described {
-		return rank / hardware.PerHost
-	}
-	return 0
+	return m.Hardware.Network.Host(rank)
 }
 
 // Ranks returns the number of ranks.

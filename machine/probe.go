@@ -57,7 +57,7 @@ func probe(b backend, ranks int, dir string) (*hardware.Hardware, error) {
 	if err != nil {
 		return nil, err
 	}
-	return h, errors.Join(probePeers(devices, h), session.CloseAll(devices))
+	return h, errors.Join(hardware.ProbePeers(devices, b.hosts(), h), session.CloseAll(devices))
 }
 
 // roomToProbe rejects a probe for which there is too little memory beside what a process takes whose model is not
@@ -116,17 +116,6 @@ const slower = 0.9
 func products(h *hardware.Hardware) float64 {
 	e := h.Engine(device.Compute)
 	return e.Peak.F32 * e.Matmul
-}
-
-// probePeers adds the link between ranks to a description.
-func probePeers(devices []device.Device, h *hardware.Hardware) error {
-	link, measured, duties, err := hardware.ProbePeers(devices)
-	if err != nil {
-		return err
-	}
-	h.Links, h.Duties = append(h.Links, link), append(h.Duties, duties...)
-	h.Add(measured)
-	return nil
 }
 
 // withoutFullDisk drops the disk tier if the disk has no room for the given number

@@ -39,8 +39,8 @@ func CountRanks(r *Request) (int, error) {
 	switch {
 	case r.Ranks != config.AutoRanks:
 		return max(r.Ranks, 1), nil
-	case r.Hardware.Name != "": // a description does not say how many there are
-		return 1, nil
+	case r.Hardware.Name != "": // a description does not say how many there are on a host
+		return max(r.Hardware.Hosts, 1), nil
 	case !device.IsGPU(r.Device):
 		return hosts, nil
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/search"
 )
@@ -14,8 +16,8 @@ import (
 //
 // Approach. Ranks that have whole sequences send each other nothing for activations, so as long as memory suffices sharing wins
 // nothing. It is considered if no plan fits without it, or if the best one has one sequence at a time and still recomputes or swaps
-// activations, or has ranks wait in a pipeline. For each number of ranks that can share a sequence, a sketch then says whether a
-// search is worth its time.
+// activations, or has ranks wait in a pipeline. Each number of ranks that can share a sequence is dismissed if the messages with
+// keys and values alone take too long; else a sketch says whether a search is worth its time.
 //
 // Known weakness: sketches may be slower than the plan that a search would find by more than sharing would win.
 
@@ -35,11 +37,11 @@ func (t *Task) PlanAny(ctx context.Context, note func(string)) (*search.Result, 
 		if best != nil && t.told() {
 			break
 		}
-		note(fmt.Sprintf("%d ranks to a sequence", n))
 		other, bad := t.shared(n)
-		if bad != nil {
-			continue // its sequences cannot be shared by so many
+		if bad != nil || best != nil && other.leastExchange() > (1-enoughGain)*best.Fastest() {
+			continue // its sequences cannot be shared by so many, or not as fast
 		}
+		note(fmt.Sprintf("%d ranks to a sequence", n))
 		sketch, bad := other.planAny(ctx, note, true)
 		if bad == nil && (best == nil || sketch.Best.Seconds() < (1-enoughGain)*best.Fastest()) {
 			sketch, bad = other.planAny(ctx, note, false)
@@ -54,6 +56,18 @@ func (t *Task) PlanAny(ctx context.Context, note func(string)) (*search.Result, 
 		}
 	}
 	return best, err
+}
+
+// leastExchange returns the seconds of a step in which a rank with a sequence's end receives the keys and values of the others,
+// which it does for the forward pass and again for the backward pass: no plan that shares sequences is faster.
+func (t *Task) leastExchange() (seconds float64) {
+	n, m := t.Graph.Parts(), t.Graph.Model
+	part := device.Operand{DType: t.Graph.DType, Rows: t.Graph.Seq, Cols: 2 * m.KVHeads * m.HeadDim, Stride: 2 * m.KVHeads * m.HeadDim}
+	for from := 1; from < n; from++ {
+		seconds += t.Machine.Hardware.Cost(&device.Call{Op: graph.Recv, Stream: device.Recv, Args: []device.Operand{part}, Peers: []int{from}})
+	}
+	sequences := t.Spec.GlobalBatch * n / t.Machine.Ranks() // that a rank has a part of
+	return seconds * float64(2*m.Layers*sequences)
 }
 
 // told reports whether what has been found is enough.

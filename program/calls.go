@@ -14,7 +14,7 @@ func (p *Program) CallIn(args []device.Operand, i int) device.Call {
 	for _, r := range in.Args {
 		args = append(args, p.Operand(r))
 	}
-	return device.Call{Op: in.Op, Attr: in.Attr, Stream: in.Stream, Peers: in.Peers, Tag: in.Tag, Args: args}
+	return device.Call{Op: in.Op, Attr: in.Attr, Stream: in.Stream, Peers: in.Peers, Tag: in.Tag, Args: args, Rank: p.Rank}
 }
 
 // Calls lists all instructions as calls, in program order.

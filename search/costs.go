@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	"github.com/athanor-llm/athanor/device"
-	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/schedule"
 )
@@ -90,7 +89,7 @@ func (p *problem) estimate(b int) *costs {
 		c.again, c.kept = append(c.again, sec), append(c.kept, kept)
 	}
 	out := &g.Values[g.Segments[0].Out]
-	c.message = p.prices.exchangeSeconds(graph.Send, out.DType, rows, out.Cols, 2)
+	c.message = p.prices.message(out.DType, rows, out.Cols)
 	return c
 }
 

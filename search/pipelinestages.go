@@ -329,22 +329,33 @@ func (c *costs) repeat(layers, level int) float64 {
 	return sec
 }
 
+// group returns the ranks that share the parameters of a pipeline's rank: of each replica, one in each direction.
+func (t *task) group(rank int) (ranks []int) {
+	stage := slices.Index(t.home[0], rank)
+	for q := range t.replicas {
+		for _, home := range t.home {
+			ranks = append(ranks, q*t.depth+home[stage])
+		}
+	}
+	return ranks
+}
+
 // finishTimes estimates a rank's time for reducing or gathering the parameters that it
 // shares with other ranks, and for the update.
 func (t *task) finishTimes(rank int) (sums, update float64) {
 	n, frozen := t.p.census.count(t.ranges(rank))
-	group := t.replicas * len(t.home)
+	group := t.group(rank)
 	own := n
-	if group > 1 && n > 0 {
+	if len(group) > 1 && n > 0 {
 		cols := int(min(n, math.MaxInt32))
 		scale := float64(n) / float64(max(cols, 1))
-		sums += scale * t.p.prices.exchangeSeconds(graph.AllReduce, graph.F32, 1, cols, group)
+		sums += scale * t.p.prices.collective(graph.AllReduce, cols, group)
 		if t.shard != "" {
-			own /= int64(group)
+			own /= int64(len(group))
 		}
 		if t.shard == "weights" || t.shard == "grads" {
 			visits := float64(t.micros)
-			sums += scale * visits * t.p.prices.exchangeSeconds(graph.ReduceScatter, graph.F32, 1, cols, group) / 2
+			sums += scale * visits * t.p.prices.collective(graph.ReduceScatter, cols, group) / 2
 		}
 	}
 	if t.weights == device.HostTier { // weights are copied in at every visit

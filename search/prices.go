@@ -29,18 +29,17 @@ func callOf(g *graph.Graph, n *graph.Node, rows int) *device.Call {
 	return c
 }
 
-// exchangeSeconds returns the seconds of a message, or of a collective among that many ranks.
-func (p prices) exchangeSeconds(op graph.Op, dt graph.DType, rows, cols, ranks int) float64 {
+// message returns the seconds of a message from one stage to the next.
+func (p prices) message(dt graph.DType, rows, cols int) float64 {
 	o := device.Operand{DType: dt, Rows: rows, Cols: cols, Stride: cols}
-	c := &device.Call{Op: op, Stream: device.Send, Args: []device.Operand{o}, Peers: []int{1}}
-	if op != graph.Send {
-		c.Stream, c.Peers = device.Collective, make([]int, ranks)
-		c.Args = append(c.Args, device.Operand{DType: dt, Rows: 1, Cols: cols / ranks, Stride: cols / ranks})
-		for i := range c.Peers {
-			c.Peers[i] = i
-		}
-	}
-	return p.machine.Cost.Cost(c)
+	return p.machine.Cost.Cost(&device.Call{Op: graph.Send, Stream: device.Send, Args: []device.Operand{o}, Peers: []int{1}})
+}
+
+// collective returns the seconds of a collective of n elements among ranks.
+func (p prices) collective(op graph.Op, n int, ranks []int) float64 {
+	whole, part := device.Operand{DType: graph.F32, Rows: 1, Cols: n, Stride: n}, n/len(ranks)
+	return p.machine.Cost.Cost(&device.Call{Op: op, Stream: device.Collective, Peers: ranks, Rank: ranks[0],
+		Args: []device.Operand{whole, {DType: graph.F32, Rows: 1, Cols: part, Stride: part}}})
 }
 
 // copy returns the seconds of a copy between device and host.

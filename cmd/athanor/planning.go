@@ -10,7 +10,6 @@ import (
 	"runtime/debug"
 
 	"github.com/athanor-llm/athanor/config"
-	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/job"
@@ -116,9 +115,9 @@ func (p *planned) findMachine(c *cli.Context, find finder) (err error) {
 		return err
 	}
 	p.lift = cli.LimitHeap(p.machine.Hardware.Memory.Process)
-	if _, err := hardware.KnownRank(p.spec().Hardware.Name, 1); err == nil && p.spec().Ranks > hardware.PerHost {
+	if n := p.machine.Hardware.Network; n != nil && p.spec().Hardware.Name != "" && p.spec().Hardware.Network == 0 {
 		show.Done()
-		fmt.Fprintf(c.Stderr, "note: %d ranks need several hosts, whose links are assumed to be as fast as those inside one host; to train, name the hosts under `hosts`\n", p.spec().Ranks)
+		fmt.Fprintf(c.Stderr, "note: %d ranks are taken as %d hosts of %d, each joined to the others at %.0f Gbit/s; hint: hardware.hosts and hardware.network say what there is\n", p.spec().Ranks, n.Hosts, n.PerHost, n.Link.Bandwidth*8/1e9)
 	}
 	if n := p.machine.Idle(); n > 0 {
 		show.Done()

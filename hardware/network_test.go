@@ -1,0 +1,70 @@
+package hardware_test
+
+import (
+	"bytes"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/hardware"
+)
+
+// TestNetwork: collectives by levels cost what closed forms say: a ring within a host at the rate of its links; a ring
+// through all hosts at the rate of the network, which a group of all ranks has to itself and of which smaller groups have
+// their share; a message to another host the same share.
+func TestNetwork(t *testing.T) {
+	const (
+		hosts, perHost = 2, 8
+		inner, inLag   = 200e9, 1e-5
+		outer, outLag  = 12.5e9, 3e-5
+		size           = 1 << 30
+	)
+	h := known(t, "a100-80")
+	*h.Link(device.DeviceTier, device.DeviceTier) = hardware.Link{From: device.DeviceTier, To: device.DeviceTier, Latency: inLag, Bandwidth: inner}
+	h.Join(hosts, perHost)
+	h.Network.Link.Latency, h.Network.Link.Bandwidth = outLag, outer
+	every := func(step, n int) (ranks []int) {
+		for r := range n {
+			ranks = append(ranks, r*step)
+		}
+		return ranks
+	}
+	whole := operand(0, graph.F32, 1, size/4)
+	gather := func(op graph.Op, ranks []int) device.Call {
+		return device.Call{Op: op, Stream: device.Collective, Args: []device.Operand{whole, operand(0, graph.F32, 1, size/4/len(ranks))}, Peers: ranks}
+	}
+	send := func(from, to int) device.Call {
+		return device.Call{Op: graph.Send, Stream: device.Send, Args: []device.Operand{whole}, Peers: []int{to}, Rank: from}
+	}
+	for name, c := range map[string]struct {
+		call device.Call
+		want float64
+	}{
+		"all ranks":            {gather(graph.AllGather, every(1, 16)), 15 * (outLag + size/16/outer)},
+		"all ranks, summed":    {gather(graph.AllReduce, every(1, 16)), 30 * (outLag + size/16/outer)},
+		"one host":             {gather(graph.ReduceScatter, every(2, 8)), 7 * (inLag + size/8/inner)},
+		"one of each host":     {gather(graph.AllGather, []int{0, 1}), outLag + perHost*size/2/outer},
+		"two of each host":     {gather(graph.AllGather, []int{0, 1, 2, 3}), 3 * (outLag + perHost/2*size/4/outer)},
+		"a message inside":     {send(3, 5), inLag + size/inner},
+		"a message outside":    {send(3, 4), outLag + perHost*size/outer},
+		"a message, backwards": {send(4, 3), outLag + perHost*size/outer},
+	} {
+		if got := h.Cost(&c.call); math.Abs(got/c.want-1) > 1e-12 {
+			t.Errorf("%s: %v s, expected %v", name, got, c.want)
+		}
+	}
+	quick := h.Quicker(2, device.Send, device.Recv, device.Collective)
+	if c := send(3, 4); math.Abs(quick.Cost(&c)-(outLag+perHost*size/outer/2)) > 1e-9 || h.Cost(&c) == quick.Cost(&c) {
+		t.Errorf("with twice the network a message takes %v s, without %v", quick.Cost(&c), h.Cost(&c))
+	}
+	again, err := hardware.Parse(text(t, h))
+	if err != nil || !bytes.Equal(text(t, again), text(t, h)) || again.Network == nil {
+		t.Errorf("read again: %+v, %v", again, err)
+	}
+	h.Network.Hosts = 1
+	if _, err := hardware.Parse(text(t, h)); err == nil || !strings.Contains(err.Error(), "network.hosts") {
+		t.Errorf("a network of one host: %v", err)
+	}
+}
