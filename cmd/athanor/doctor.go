@@ -43,7 +43,7 @@ const (
 )
 
 // examinations are doctor's checks, in the order of the report.
-var examinations = []func(v *doctorCmd) finding{findProgram, findProcessor, findMemory, findHugePages, findDisk, findCache, findGPU, findCorpus}
+var examinations = []func(v *doctorCmd) finding{findProgram, findProcessor, findMemory, findHugePages, findDisk, findCache, findGPU, findLauncher, findMPI, findCorpus}
 
 func (v *doctorCmd) Run(c *cli.Context) error {
 	report := struct {

@@ -4,9 +4,11 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/athanor-llm/athanor/internal/testkit"
 )
@@ -54,4 +56,46 @@ func TestLaunchedLost(t *testing.T) {
 	startAll(t, 2, append(same, steps)...).must(t, 0)
 	call(append([]string{"train"}, append(same, steps, "out="+dir+"/plain")...)...).must(t, 0)
 	sameRun(t, dir+"/run", dir+"/plain", at+3)
+}
+
+// TestLaunchedKilled: a run of which a process, drawn anew, is killed at random moments, from when all have met to
+// the end of training, again and again, ends each time in all processes within ten seconds, and goes on to the
+// losses, weights and moments of an undisturbed one.
+func TestLaunchedKilled(t *testing.T) {
+	testkit.Needs(t, testkit.All)
+	const processes, steps, limit = 3, 60, 10 * time.Second
+	r := testkit.Rand(t)
+	dir, file := tiny(t, fmt.Sprint("max_steps: ", steps), "save_every: 7")
+	same := []string{file, "global_batch=6", fmt.Sprint("ranks=", processes), "plan=" + dir + "/plan.json"}
+	call("plan", file, same[1], same[2], "plan.pipeline=1", "--out", dir+"/plan.json").must(t, 0)
+	began := time.Now()
+	startAll(t, processes, append(same, "out="+dir+"/whole")...).must(t, 0)
+	whole, ends, lost := time.Since(began), 0, 0
+	for range testkit.Count(1, 1, 100) {
+		l := startAll(t, processes, same...)
+		l.heard("all ")
+		victim := l.processes[r.IntN(processes)]
+		kill := time.AfterFunc(time.Duration(r.Int64N(int64(whole))), func() { _ = victim.Process.Kill() }) // it may have ended
+		ended := make(chan []result, 1)
+		go func() { ended <- l.wait() }()
+		select {
+		case list := <-ended:
+			if kill.Stop(); list[0].code == 0 {
+				ends++
+				check(t, os.RemoveAll(dir+"/run"))
+			}
+			for _, got := range list {
+				if got.code == 4 {
+					lost++
+				} else if got.code > 0 {
+					t.Fatalf("a process ends with %d\n%s", got.code, got.stderr)
+				}
+			}
+		case <-time.After(whole + limit):
+			t.Fatal("the others go on")
+		}
+	}
+	t.Logf("%d runs came to their end before; %d processes reported a loss", ends, lost)
+	startAll(t, processes, same...).must(t, 0)
+	sameRun(t, dir+"/run", dir+"/whole", steps)
 }

@@ -104,7 +104,7 @@ func load(path string) (*Library, error) {
 func summary(version string) string {
 	line, _, _ := strings.Cut(strings.Trim(version, "\x00"), "\n")
 	line, _, _ = strings.Cut(line, ",")
-	return strings.Join(strings.Fields(line), " ")
+	return strings.ReplaceAll(strings.Join(strings.Fields(line), " "), " Version:", "")
 }
 
 // quieted are variables that keep what is below MPI from installing handlers for signals and from watching allocations.

@@ -111,7 +111,7 @@ func TestFind(t *testing.T) {
 // TestNames: the first line of what libraries say of themselves.
 func TestNames(t *testing.T) {
 	for said, want := range map[string]string{
-		"MPICH Version:      5.0.2\nMPICH Release date: x\n\x00":             "MPICH Version: 5.0.2",
+		"MPICH Version:      5.0.2\nMPICH Release date: x\n\x00":             "MPICH 5.0.2",
 		"Open MPI v4.1.4, package: Debian OpenMPI, ident: 4.1.4, May 26\x00": "Open MPI v4.1.4",
 	} {
 		if got := summary(said); got != want {
