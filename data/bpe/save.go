@@ -137,3 +137,38 @@ func quote(s string) string {
 	}
 	return string(bytes.TrimSuffix(out.Bytes(), []byte("\n")))
 }
+
+// Merging is a tokenizer as software needs it that knows how to split text by the name of the way, and merges bytes.
+type Merging struct {
+	Pattern Pattern
+	Tokens  []string // by id: bytes as characters, as in tokenizer.json; those of added tokens as they are; "" for an id that no token has
+	Added   []Added
+	Merges  []string // two tokens and a space between, best first
+	Words   bool     // a pre-token that is a token is not merged: ignore_merges
+}
+
+// Merging returns the tokenizer in this form; ok is false if it has none: where it splits in a way of its own, or does not start
+// from bytes.
+func (t *Tokenizer) Merging() (m Merging, ok bool) {
+	if t.chars != nil || t.unigram != nil || len(t.steps) != 1 {
+		return m, false
+	}
+	for p := range patterns {
+		if patterns[p].regex == t.steps[0].name {
+			m.Pattern, ok = Pattern(p), true
+		}
+	}
+	isAdded := t.addedIDs()
+	for id, token := range t.tokens {
+		text := printable(token)
+		if isAdded[int32(id)] {
+			text = string(token)
+		}
+		m.Tokens = append(m.Tokens, text)
+	}
+	m.Added, m.Words = t.added, t.whole != nil
+	for _, pair := range t.merges {
+		m.Merges = append(m.Merges, printable(t.tokens[pair.Left])+" "+printable(t.tokens[pair.Right]))
+	}
+	return m, ok
+}

@@ -1,0 +1,347 @@
+package folder
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/athanor-llm/athanor/checkpoint"
+	"github.com/athanor-llm/athanor/checkpoint/gguf"
+	"github.com/athanor-llm/athanor/checkpoint/safetensors"
+	"github.com/athanor-llm/athanor/data/bpe"
+	"github.com/athanor-llm/athanor/model"
+)
+
+// A model in one file for llama.cpp, which knows families by their architecture, with names for tensors of its own, and ways to
+// split text by names too. What it would compute otherwise is refused.
+
+// ggufFamily is how llama.cpp knows a family.
+type ggufFamily struct {
+	arch string
+	// names are those of its tensors, by what they are called here without the layer. Vectors have the same.
+	names map[string]string
+	// pairs says that rows of queries and keys are ordered for rotation of neighbours, in files of halves.
+	pairs bool
+	// turned says that files have matrices of layers [in, out].
+	turned bool
+	norm   string // the key of the norms' epsilon
+}
+
+var (
+	llamaNames = map[string]string{"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output", "input_layernorm": "attn_norm",
+		"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+		"self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "post_attention_layernorm": "ffn_norm",
+		"mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+	gpt2Names = map[string]string{"wte": "token_embd", "wpe": "position_embd", "ln_f": "output_norm", "lm_head": "output", "ln_1": "attn_norm",
+		"attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output", "ln_2": "ffn_norm", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"}
+)
+
+// ggufFamilies are the families, by model_type.
+var ggufFamilies = map[string]ggufFamily{
+	"llama":   {arch: "llama", names: llamaNames, pairs: true, norm: "layer_norm_rms_epsilon"},
+	"mistral": {arch: "llama", names: llamaNames, pairs: true, norm: "layer_norm_rms_epsilon"},
+	"qwen2":   {arch: "qwen2", names: llamaNames, norm: "layer_norm_rms_epsilon"},
+	"qwen3":   {arch: "qwen3", names: llamaNames, norm: "layer_norm_rms_epsilon"},
+	"gpt2":    {arch: "gpt2", names: gpt2Names, turned: true, norm: "layer_norm_epsilon"},
+}
+
+// ggufSplits are llama.cpp's names for ways to split text. Under that of Llama 3 it also takes words that are tokens without
+// merging them, so tokenizers that merge in any case have another one.
+var ggufSplits = map[bpe.Pattern]string{bpe.PatternGPT2: "gpt-2", bpe.PatternLlama3: "smaug-bpe", bpe.PatternQwen2: "qwen2", bpe.PatternO200k: "gpt-4o"}
+
+// WriteGGUF writes a model folder, with an adapter merged into its model, as one file for llama.cpp: weights, tokenizer and chat
+// template. Matrices get the given type, those whose rows are no whole blocks F16; vectors stay in fp32, as llama.cpp wants them.
+func WriteGGUF(ctx context.Context, from string, w io.Writer, as gguf.Type, progress Progress) error {
+	f, err := Open(from)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := f.roomToExport(); err != nil {
+		return err
+	}
+	known, err := f.ggufFamily()
+	if err != nil {
+		return misuse{err}
+	}
+	vocabulary, err := f.ggufTokenizer()
+	if err != nil {
+		return misuse{err}
+	}
+	f = f.parted()
+	m, err := newMerger(f)
+	if err != nil {
+		return err
+	}
+	list, err := m.ggufTensors(known, as)
+	if err != nil {
+		return err
+	}
+	for i := range list {
+		read := list[i].Read
+		list[i].Read = func() ([]float32, error) {
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
+			progress("writing", int64(i), int64(len(list)))
+			return read()
+		}
+	}
+	return gguf.Write(w, slices.Concat(f.ggufSizes(known, as), vocabulary), list)
+}
+
+// ggufFamily returns how llama.cpp knows the model, or what about it llama.cpp would compute otherwise.
+func (f *Folder) ggufFamily() (ggufFamily, error) {
+	m := f.Model
+	known, ok := ggufFamilies[m.Family.Name]
+	var names []string
+	for name := range ggufFamilies {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	s := m.RopeScaling
+	switch {
+	case !ok:
+		return known, fmt.Errorf("%s cannot be written as GGUF: only %s can; hint: llama.cpp's convert_hf_to_gguf.py reads the model folder", m.Family.Name, strings.Join(names, ", "))
+	case m.Window > 0 && m.Window < m.MaxPositions:
+		return known, fmt.Errorf("a window of %d tokens in attention cannot be written as GGUF: llama.cpp would attend to all; hint: set sliding_window to null in config.json if texts are shorter", m.Window)
+	case s != nil && s.Type != "linear" && s.Type != "llama3":
+		return known, fmt.Errorf("rotary positions that are scaled by %s are not written as GGUF; hint: llama.cpp's convert_hf_to_gguf.py reads the model folder", s.Type)
+	case m.RotaryPct > 0 && m.RotaryPct < 1 || m.NoRotary != nil || m.Sinks:
+		return known, errors.New("heads that are rotated in part, layers without rotary positions and attention sinks cannot be written as GGUF for this family; hint: llama.cpp's convert_hf_to_gguf.py reads the model folder")
+	}
+	return known, nil
+}
+
+// ggufSizes returns the fields about the model.
+func (f *Folder) ggufSizes(known ggufFamily, as gguf.Type) []gguf.Field {
+	m := f.Model
+	own := func(key string, v any) gguf.Field { return gguf.Field{Key: known.arch + "." + key, Value: v} }
+	count := func(key string, n int) gguf.Field { return own(key, uint32(n)) }
+	list := []gguf.Field{
+		{Key: "general.architecture", Value: known.arch}, {Key: "general.file_type", Value: as.FileType()}, {Key: "general.quantization_version", Value: uint32(2)},
+		count("block_count", m.Layers), count("context_length", m.MaxPositions), count("embedding_length", m.Width), count("feed_forward_length", m.FeedForward),
+		count("attention.head_count", m.Heads), count("attention.head_count_kv", m.KVHeads), count("vocab_size", m.Vocab), own("attention."+known.norm, float32(m.NormEps)),
+	}
+	if !m.Rotary() {
+		return list
+	}
+	list = append(list, count("attention.key_length", m.HeadDim), count("attention.value_length", m.HeadDim), count("rope.dimension_count", m.HeadDim), own("rope.freq_base", float32(m.RopeTheta)))
+	if s := m.RopeScaling; s != nil && s.Type == "linear" {
+		list = append(list, own("rope.scaling.type", "linear"), own("rope.scaling.factor", float32(s.Factor)))
+	}
+	return list
+}
+
+// ggufTensors lists the tensors.
+func (m *merger) ggufTensors(known ggufFamily, as gguf.Type) (list []gguf.Tensor, err error) {
+	files := map[string]safetensors.Tensor{}
+	for _, t := range m.tensors(safetensors.F32) {
+		files[t.Name] = t
+	}
+	for _, p := range m.Model.Params() {
+		if p.Adapter {
+			continue
+		}
+		for _, t := range p.Merged().Tensors() {
+			file, ok := files[t.Name]
+			if info, there := lookup(m.weights.Base, t); !ok && there {
+				file, ok = files[info.Name]
+			}
+			name, has := known.name(p.Layer, m.Model.Layers, t.Name)
+			if !ok || !has {
+				return nil, misuse{fmt.Errorf("%s has no place in GGUF's %s; hint: llama.cpp's convert_hf_to_gguf.py reads the model folder", t.Name, known.arch)}
+			}
+			list = append(list, m.ggufTensor(known, p, gguf.Tensor{Name: name, Shape: t.Shape, Type: as}, file))
+		}
+	}
+	if s := m.Model.RopeScaling; s != nil && s.Type == "llama3" {
+		factors := llama3Factors(m.Model)
+		list = append(list, gguf.Tensor{Name: "rope_freqs.weight", Shape: []int{len(factors)}, Type: gguf.F32, Read: func() ([]float32, error) { return factors, nil }})
+	}
+	return list, nil
+}
+
+// name returns llama.cpp's name for a tensor of a layer, such as blk.0.attn_q.weight for model.layers.0.self_attn.q_proj.weight.
+func (k *ggufFamily) name(layer, layers int, theirs string) (name string, ok bool) {
+	at := strings.LastIndexByte(theirs, '.')
+	if at < 0 {
+		return "", false
+	}
+	what, kind := theirs[:at], theirs[at:]
+	before := ""
+	if inside := fmt.Sprint(".", layer, "."); layer >= 0 && layer < layers {
+		_, what, ok = strings.Cut(what, inside)
+		before = fmt.Sprint("blk", inside)
+	} else {
+		ok = true
+		what = what[strings.LastIndexByte(what, '.')+1:]
+	}
+	name = k.names[what]
+	return before + name + kind, ok && name != ""
+}
+
+// ggufTensor returns a tensor whose numbers come from a file.
+func (m *merger) ggufTensor(known ggufFamily, p model.Param, t gguf.Tensor, file safetensors.Tensor) gguf.Tensor {
+	read := func() ([]float32, error) {
+		var b bytes.Buffer
+		b.Grow(int(file.Bytes()))
+		if err := file.Data(&b); err != nil {
+			return nil, err
+		}
+		x := make([]float32, b.Len()/4)
+		for i := range x {
+			x[i] = math.Float32frombits(binary.LittleEndian.Uint32(b.Bytes()[4*i:]))
+		}
+		return x, nil
+	}
+	t.Read = read
+	if len(t.Shape) < 2 {
+		t.Type = gguf.F32
+		if known.pairs && strings.HasSuffix(t.Name, "_q.bias") || known.pairs && strings.HasSuffix(t.Name, "_k.bias") {
+			t.Read = func() ([]float32, error) { x, err := read(); return neighbours(x, 1, m.Model.HeadDim), err }
+		}
+		return t
+	}
+	rows, cols := t.Shape[0], t.Shape[1]
+	if known.turned && p.Layer >= 0 && p.Layer < m.Model.Layers {
+		t.Shape = []int{cols, rows}
+		t.Read = func() ([]float32, error) {
+			x, err := read()
+			if err != nil {
+				return nil, err
+			}
+			return transposed(x, rows, cols), nil
+		}
+	}
+	if known.pairs && (strings.HasSuffix(t.Name, "attn_q.weight") || strings.HasSuffix(t.Name, "attn_k.weight")) {
+		t.Read = func() ([]float32, error) { x, err := read(); return neighbours(x, cols, m.Model.HeadDim), err }
+	}
+	if !t.Type.Fits(t.Shape[1]) {
+		t.Type = gguf.F16
+	}
+	return t
+}
+
+// neighbours orders each head's rows so that those that are rotated together, i and i + head/2, are next to each other.
+func neighbours(x []float32, cols, head int) []float32 {
+	y := make([]float32, len(x))
+	for r := range len(x) / max(cols, 1) {
+		first, i := r/head*head, r%head
+		copy(y[(first+i%(head/2)*2+i/(head/2))*cols:][:cols], x[r*cols:])
+	}
+	return y
+}
+
+// llama3Factors returns by what llama.cpp divides the frequency of each pair: see rope_freqs in convert_hf_to_gguf.py.
+func llama3Factors(m *model.Model) (list []float32) {
+	s := m.RopeScaling
+	for i := 0; i < m.HeadDim; i += 2 {
+		turns := float64(s.OriginalContext) / (2 * math.Pi * math.Pow(m.RopeTheta, float64(i)/float64(m.HeadDim)))
+		smooth := min(max((turns-s.LowFreqFactor)/(s.HighFreqFactor-s.LowFreqFactor), 0), 1)
+		list = append(list, float32(1/((1-smooth)/s.Factor+smooth)))
+	}
+	return list
+}
+
+// Kinds of tokens in GGUF.
+const ordinary, control, userDefined, unused = 1, 3, 4, 5
+
+// ggufTokenizer returns the fields about the tokenizer and its chat template.
+func (f *Folder) ggufTokenizer() ([]gguf.Field, error) {
+	t, err := f.Tokenizer()
+	if err != nil {
+		return nil, err
+	}
+	v, ok := t.Merging()
+	split := ggufSplits[v.Pattern]
+	if v.Words && v.Pattern == bpe.PatternLlama3 {
+		split = "llama-bpe"
+	}
+	if !ok || split == "" {
+		return nil, errors.New("llama.cpp has no name for the way in which this tokenizer splits text, or it does not merge bytes (as SentencePiece's); hint: llama.cpp's convert_hf_to_gguf.py reads the model folder")
+	}
+	if len(v.Tokens) > f.Model.Vocab {
+		return nil, fmt.Errorf("the tokenizer has %d tokens, but the model's vocabulary is %d; hint: use the tokenizer that it was trained with", len(v.Tokens), f.Model.Vocab)
+	}
+	kinds := make([]int32, f.Model.Vocab)
+	for id := range kinds {
+		switch {
+		case id >= len(v.Tokens):
+			v.Tokens = append(v.Tokens, fmt.Sprintf("[PAD%d]", id))
+			kinds[id] = unused
+		case v.Tokens[id] == "":
+			v.Tokens[id], kinds[id] = fmt.Sprintf("[PAD%d]", id), unused
+		default:
+			kinds[id] = ordinary
+		}
+	}
+	for _, a := range v.Added {
+		if kinds[a.ID] = userDefined; a.Special {
+			kinds[a.ID] = control
+		}
+	}
+	own := func(key string, value any) gguf.Field { return gguf.Field{Key: "tokenizer." + key, Value: value} }
+	list := []gguf.Field{own("ggml.model", "gpt2"), own("ggml.pre", split), own("ggml.tokens", v.Tokens), own("ggml.token_type", kinds), own("ggml.merges", v.Merges)}
+	files, err := checkpoint.ModelFiles(f.Path)
+	if err != nil {
+		return nil, err
+	}
+	end, ends := t.EndOfText()
+	if id, ok := tokenIn(files, "eos_token_id"); ok {
+		end, ends = id, true
+	}
+	if ends {
+		list = append(list, own("ggml.eos_token_id", uint32(end)))
+	}
+	begin, begins := tokenIn(files, "bos_token_id")
+	if start := t.Start(); len(start) > 0 {
+		begin, begins = start[0], true
+	}
+	if begins && begin >= 0 && int(begin) < f.Model.Vocab {
+		list = append(list, own("ggml.bos_token_id", uint32(begin)))
+	}
+	list = append(list, own("ggml.add_bos_token", len(t.Start()) > 0))
+	if text := templateIn(files); text != "" {
+		list = append(list, own("chat_template", text))
+	}
+	return list, nil
+}
+
+// tokenIn returns the id of a token, or the first of several, that a model's files name.
+func tokenIn(files map[string][]byte, key string) (id int32, ok bool) {
+	for _, name := range []string{"generation_config.json", "config.json"} {
+		var fields map[string]json.RawMessage
+		if json.Unmarshal(files[name], &fields) != nil {
+			continue
+		}
+		var list []int32
+		if json.Unmarshal(fields[key], &id) == nil && len(fields[key]) > 0 && string(fields[key]) != "null" {
+			return id, true
+		}
+		if json.Unmarshal(fields[key], &list) == nil && len(list) > 0 {
+			return list[0], true
+		}
+	}
+	return 0, false
+}
+
+// templateIn returns the chat template that a model's files have, or "".
+func templateIn(files map[string][]byte) string {
+	var c struct {
+		Template json.RawMessage `json:"chat_template"`
+	}
+	var text string
+	if json.Unmarshal(files["tokenizer_config.json"], &c) == nil {
+		_ = json.Unmarshal(c.Template, &text) // a list of several has no one template: then there is none
+	}
+	return cmp.Or(string(files["chat_template.jinja"]), text)
+}

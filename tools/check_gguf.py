@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+"""Reads GGUF files of `athanor export --gguf` back with other software: the package gguf (ggml-org) and transformers' reader of GGUF.
+
+    go build -o /tmp/athanor ./cmd/athanor && python3 tools/check_gguf.py /tmp/athanor FOLDER
+
+FOLDER gets tiny models of each family that Athanor trains on Go's source. For every type of weights: transformers loads the file,
+and generates the same tokens, greedily, as from the model folder (for q8_0: logits within a hundredth); the tokenizer in the file
+gives the same ids; tensors are what the package gguf unpacks. Needs torch, transformers, gguf.
+"""
+import json
+import pathlib
+import subprocess
+import sys
+
+import gguf
+import torch
+import transformers
+
+athanor, folder = sys.argv[1], pathlib.Path(sys.argv[2])
+folder.mkdir(parents=True, exist_ok=True)
+goroot = subprocess.run(["go", "env", "GOROOT"], capture_output=True, text=True).stdout.strip()
+MODELS = {
+    "gpt2": "{type: gpt2, layers: 2, width: 64, heads: 2, max_positions: 1024}",  # transformers takes 1024 for granted
+    "llama": "{type: llama, layers: 2, width: 64, heads: 4, kv_heads: 2, tied: false}",
+    "qwen2": "{type: qwen2, layers: 2, width: 64, heads: 4, kv_heads: 2}",
+    "qwen3": "{type: qwen3, layers: 2, width: 64, heads: 4, kv_heads: 2, head_dim: 128}",
+}
+TEXT = "// Close closes the connection.\nfunc (c *conn) Close() error {\n"
+failed = 0
+for name, sizes in MODELS.items():
+    if len(sys.argv) > 3 and name not in sys.argv[3:]:
+        continue
+    run = folder / name
+    model = run / "checkpoint-60"
+    if not model.exists():
+        subprocess.run([athanor, "train", str(folder / "run.yaml"), f"model={sizes}", f"out={run}"], check=True, capture_output=True) if (folder / "run.yaml").exists() else None
+    if not model.exists():
+        (folder / "run.yaml").write_text(f"data: {goroot}/src/net/http/*.go\ntokenizer: bpe-512\nsequence_length: 64\nglobal_batch: 8\nlearning_rate: 3.0e-3\nmax_steps: 60\nvalidation_fraction: 0.01\n")
+        subprocess.run([athanor, "train", str(folder / "run.yaml"), f"model={sizes}", f"out={run}"], check=True, capture_output=True)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model)
+    ids = tokenizer(TEXT, return_tensors="pt").input_ids
+    exact = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+    want = exact.generate(ids, max_new_tokens=20, do_sample=False)
+    with torch.no_grad():
+        logits = exact(ids).logits
+    for kind in ("f32", "f16", "bf16", "q8_0"):
+        file = folder / f"{name}.{kind}.gguf"
+        file.unlink(missing_ok=True)
+        subprocess.run([athanor, "export", str(model), str(file), "--gguf", kind], check=True, capture_output=True)
+        reader = gguf.GGUFReader(file)
+        values = {t.name: gguf.dequantize(t.data, t.tensor_type) for t in reader.tensors}
+        read = transformers.AutoModelForCausalLM.from_pretrained(folder, gguf_file=file.name, dtype=torch.float32).eval()
+        got = read.generate(ids, max_new_tokens=20, do_sample=False)
+        with torch.no_grad():
+            far = float((read(ids).logits - logits).norm() / logits.norm())
+        own = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=file.name)
+        same_ids = own(TEXT, add_special_tokens=False).input_ids == ids[0].tolist()
+        most = dict(f32=1e-6, f16=1e-3, bf16=1e-2, q8_0=2e-2)[kind]
+        ok = far < most and same_ids and (kind == "q8_0" or torch.equal(got, want))
+        failed += not ok
+        print(f"{name:6} {kind:5} {len(values)} tensors, {file.stat().st_size} bytes; logits differ by {far:.1e}; same tokens: {torch.equal(got, want)}; same ids: {same_ids}{'' if ok else '  FAILED'}")
+sys.exit(failed > 0)
