@@ -225,8 +225,12 @@ func (m *Machine) Shared() int64 {
 	return m.Hardware.Memory.Host
 }
 
+// Products returns the share of Peak that large products reach, as measured or, of a described machine, as published: a
+// step's MFU over it says what is lost besides.
+func (m *Machine) Products() float64 { return m.Hardware.Engine(device.Compute).Matmul }
+
 // Peak returns the peak FLOP/s of all ranks together in the graph's precision, the
-// denominator of model FLOPs utilisation (MFU).
+// denominator of model FLOPs utilisation (MFU): of a known GPU what its maker states, dense, else what was measured.
 func (m *Machine) Peak(g *graph.Graph) float64 {
 	e := m.Hardware.Engine(device.Compute)
 	n := m.ranks

@@ -28,7 +28,7 @@ type Metrics struct {
 	StepSeconds  float64 `json:"step_seconds"`
 	Predicted    float64 `json:"predicted_step_seconds"`
 	Rate         float64 `json:"tokens_per_second"`
-	MFU          float64 `json:"mfu"` // model FLOPs per second over the measured peak
+	MFU          float64 `json:"mfu"` // model FLOPs per second over the peak: of a known GPU the maker's, dense; else the measured one
 	ValLoss      float64 `json:"val_loss,omitempty"`
 	BitsPerByte  float64 `json:"val_bits_per_byte,omitempty"` // of the validation text; absent for pairs
 	Bound        float64 `json:"grad_norm_bound,omitempty"`   // of skip_spikes: the step is skipped if its norm is greater; absent: none yet

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -124,5 +125,15 @@ func TestRemedies(t *testing.T) {
 		if fit == 0 {
 			t.Errorf("%s: nothing that would fit is named: %v", short, now.WhatIfs)
 		}
+	}
+}
+
+// TestUtilisation: of a GPU, the plan gives the share of the peak that its maker states and that of what products reach.
+func TestUtilisation(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	_, file := tiny(t)
+	out := call("plan", file, "hardware.name=h100", "precision=bf16").must(t, 0).stdout
+	if !regexp.MustCompile(`MFU [0-9.]+ % of 98[0-9] TFLOP/s, [0-9.]+ % of the [0-9]+ TFLOP/s that products reach`).MatchString(strings.Join(strings.Fields(out), " ")) {
+		t.Error(out)
 	}
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/size"
-	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/planner"
 	"github.com/athanor-llm/athanor/policy"
@@ -243,8 +242,8 @@ func (p *planned) print(c *cli.Context) {
 	if d := p.setup.Graph.Documents; d != nil {
 		c.Text(fmt.Sprintf("documents: a token sees only its own; on average that costs as much as documents of %d tokens\n", d.Length))
 	}
-	c.Text(fmt.Sprintf("predicted: %.4g s per step of %d tokens%s, %.0f tokens/s, MFU %.1f %% of %s (chosen from %d candidates)\n\n",
-		p.expected.Seconds, p.spec().GlobalBatch*p.spec().SequenceLength, p.expected.Text(best.Seconds()), p.report.TokenRate, 100*p.report.MFU, stat.FLOPs(p.peak()), p.result.Evaluated))
+	c.Text(fmt.Sprintf("predicted: %.4g s per step of %d tokens%s, %.0f tokens/s, MFU %s (chosen from %d candidates)\n\n",
+		p.expected.Seconds, p.spec().GlobalBatch*p.spec().SequenceLength, p.expected.Text(best.Seconds()), p.report.TokenRate, p.utilisation(), p.result.Evaluated))
 	search.WriteActivations(c.Stdout, p.report.Layers)
 	fmt.Fprintln(c.Stdout)
 	search.WriteMemory(c.Stdout, best, p.report.Process, p.report.Wear)

@@ -12,6 +12,7 @@ import (
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/paths"
+	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/job"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/planner"
@@ -203,6 +204,15 @@ func (p *planned) makePlan(ctx stdctx.Context, find planner.Planner) (err error)
 	p.report.Wear = p.task().Wear(p.report.Bytes.DiskWrite, p.expected.Seconds)
 	p.report.Plain, err = search.PlainBytes(ctx, req)
 	return err
+}
+
+// utilisation says what share of the peak a step's FLOPs are, of a GPU also of what its products reach.
+func (p *planned) utilisation() string {
+	text := fmt.Sprintf("%.1f %% of %s", 100*p.report.MFU, stat.FLOPs(p.peak()))
+	if machine.OnGPU(p.spec().Machine()) {
+		text += fmt.Sprintf(", %.1f %% of the %s that products reach", 100*p.report.MFU/p.machine.Products(), stat.FLOPs(p.peak()*p.machine.Products()))
+	}
+	return text
 }
 
 // peak returns the peak FLOP/s of all ranks together.
