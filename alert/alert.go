@@ -71,7 +71,7 @@ const mostSteps = 256
 type Watcher struct {
 	rules  []rule
 	firing []bool
-	last   []Point // the latest steps, the newest last
+	last   []Point // at least the latest steps, the newest last
 }
 
 // New returns a watcher with the built-in rules but those that are off, and the user's.
@@ -108,12 +108,13 @@ func Names() (list []string) {
 
 // Add takes a step, and returns what begins to fire and what is resolved.
 func (w *Watcher) Add(p Point) (events []Event) {
-	if len(w.last) == mostSteps {
-		w.last = w.last[:copy(w.last, w.last[1:])]
+	if len(w.last) == 2*mostSteps { // seldom, so that a step moves little
+		w.last = w.last[:copy(w.last, w.last[mostSteps:])]
 	}
 	w.last = append(w.last, p)
+	last := w.last[max(0, len(w.last)-mostSteps):]
 	for i, r := range w.rules {
-		text := r.judge(w.last)
+		text := r.judge(last)
 		if firing := text != ""; firing != w.firing[i] {
 			if !firing {
 				text = "is over"

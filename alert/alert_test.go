@@ -210,3 +210,15 @@ func TestSend(t *testing.T) {
 	NewSender("", nil, nil).Send(a)
 	NewSender("", nil, nil).Close()
 }
+
+// BenchmarkAdd is what the built-in rules take of a step.
+func BenchmarkAdd(b *testing.B) {
+	w, err := New(Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	for i := 0; b.Loop(); i++ {
+		w.Add(quiet(r, i))
+	}
+}

@@ -3,6 +3,7 @@ package alert
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/athanor-llm/athanor/internal/stat"
 )
@@ -82,14 +83,13 @@ func slow(last []Point) string {
 		list[i] = p.MFU
 		greatest = max(greatest, p.MFU)
 	}
-	if last[len(last)-1].MFU >= slowPart*greatest { // whatever the median
+	fastest := slices.Max(list[len(list)-slowSteps:])
+	if fastest >= slowPart*greatest { // whatever the median
 		return ""
 	}
 	median := stat.Median(list[:len(list)-slowSteps])
-	for _, mfu := range list[len(list)-slowSteps:] {
-		if mfu >= slowPart*median {
-			return ""
-		}
+	if fastest >= slowPart*median {
+		return ""
 	}
 	return fmt.Sprintf("for %d steps the MFU has been below %.3g %%, %.0f %% of its median before; hint: something else is running, or the processor is throttled", slowSteps, 100*slowPart*median, 100*slowPart)
 }
