@@ -110,7 +110,7 @@ def drive(p, spike, live):
     p.shot("alerts")
     page.keyboard.press("1")
     if live:
-        told = lambda: page.locator("#runs li", has_text=live).inner_text()
+        told = lambda: page.locator("#runs li", has_text=live).inner_text(timeout=60_000)
         before, until = told(), time.time() + 60
         while told() == before and time.time() < until:
             page.wait_for_timeout(200)

@@ -92,16 +92,16 @@ function plotCurves(c, curves, width) {
         u.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
         drawCurves();
       }],
-      setCursor: [u => tip.replaceChildren(...readOut(u, c, write), ...(u.cursor.left < 0 ? [key(p)] : []))],
+      setCursor: [u => tip.replaceChildren(...readOut(u, c, write), ...(u.cursor.left < 0 ? [key(p, c.curves)] : []))],
       ready: [u => u.over.addEventListener("dblclick", () => { state.zoom = null; drawCurves(); })],
     },
   }, data, c.box.querySelector(".plot"));
-  tip.replaceChildren(key(p));
+  tip.replaceChildren(key(p, curves));
   fit(c.plot, data);
 }
 
 // key says which lines are which, where a picture has several of a run.
-const key = p => Object.entries(p.names || {}).map(([k, name]) => `${p.dashed?.includes(k) ? "dashed" : "with dots"}: ${name}`).join(", ");
+const key = (p, curves) => Object.entries(p.names || {}).filter(([k]) => curves.some(v => v.key === k)).map(([k, name]) => `${p.dashed?.includes(k) ? "dashed" : "with dots"}: ${name}`).join(", ");
 
 // fit shows the chosen range of x, or all.
 function fit(u, data) {

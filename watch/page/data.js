@@ -50,6 +50,7 @@ function digits(x, n = 4) {
   return String(+x.toPrecision(n));
 }
 function seconds(s) {
+  if (s === 0) return "0";
   if (s >= 3600) return digits(s / 3600, 3) + " h";
   if (s >= 60) return digits(s / 60, 3) + " min";
   if (s >= 1) return digits(s, 3) + " s";
