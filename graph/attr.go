@@ -11,6 +11,7 @@ type Attr struct {
 	Inverse   bool // RoPE backwards
 	NF4       bool // weight is stored in 4 bits per number
 	Normed    bool // Route: weights add up to 1
+	Sigmoid   bool // Route: experts are scored by themselves
 	Slots     bool // ExpertLinear: x has slots
 	Act       model.Activation
 	Seq       int // rows per sequence
@@ -28,7 +29,7 @@ type Attr struct {
 	First     int // index in that parameter of the operands' first element
 	Scale     float64
 	Limit     float64 // SwiGLU: bound on gates and ups; 0: none
-	Alpha     float64 // with Limit: factor of the gates inside the sigmoid
+	Alpha     float64 // with Limit: factor of the gates inside the sigmoid; Route: factor of the weights; 0: 1
 	PairLoss  int     // Preference: a PairLoss
 	Margin    float64 // Preference: of SimPO
 	Eps       float64
@@ -54,6 +55,7 @@ var AttrFields = []AttrField{
 	{"inverse", func(a *Attr) any { return &a.Inverse }},
 	{"nf4", func(a *Attr) any { return &a.NF4 }},
 	{"slots", func(a *Attr) any { return &a.Slots }},
+	{"sigmoid", func(a *Attr) any { return &a.Sigmoid }},
 	{"normed", func(a *Attr) any { return &a.Normed }},
 	{"act", func(a *Attr) any { return &a.Act }},
 	{"seq", func(a *Attr) any { return &a.Seq }},

@@ -10,6 +10,8 @@ package graph
 //	down [N,K*D]    = act.down of each expert      expert_linear
 //	y    [N,D]      = mid + the K slots of down    combine
 //
+// A feed-forward beside the experts, which all tokens go through, adds to mid before.
+//
 // All results have a fixed shape, whatever the router picks: a token's slots are side by
 // side, in ascending order of their experts. So every operator is row-wise, and micro-batches,
 // row ranges, recomputation and swapping treat a mixture as they treat any layer. Only inside
@@ -44,8 +46,30 @@ func (b *builder) mixture(name, out string, x int, p *next, res int) int {
 	b.node(SwiGLU, Attr{Act: b.act, Limit: m.GateLimit, Alpha: m.GateAlpha}, b.all(act), b.all(up), b.all(weights))
 	down := b.tokens(name+".down", m.Active*m.Width, g.DType)
 	b.each(down, act, p, experts, b.all(weights))
+	if m.Shared > 0 {
+		res = b.shared(name+".shared", x, p, res)
+	}
 	y := b.tokens(out, m.Width, g.DType)
 	b.node(Combine, Attr{}, b.all(y), b.all(down), b.all(res))
+	return y
+}
+
+// shared appends the feed-forward that all tokens go through, whose result is added to res. Its gate is a router of one expert.
+func (b *builder) shared(name string, x int, p *next, res int) int {
+	m, g, f := b.m, b.g, b.m.Shared
+	weights := absent
+	if m.SharedGate {
+		logits := b.tokens(name+".router", 1, g.DType)
+		b.linear(b.all(logits), b.all(x), p, false, absent)
+		weights = b.all(b.tokens(name+".weights", 1, F32))
+		b.node(Route, Attr{Sigmoid: true}, weights, b.all(b.tokens(name+".experts", 1, I32)), b.all(logits))
+	}
+	up := b.tokens(name+".up", 2*f, g.DType, f)
+	b.linears([]Use{{up, 0, f}, {up, f, 2 * f}}, b.all(x), p, false)
+	act := b.tokens(name+".act", f, g.DType)
+	b.node(SwiGLU, Attr{Act: b.act}, trimmed(b.all(act), b.all(up), weights)...)
+	y := b.tokens(name, m.Width, g.DType)
+	b.linear(b.all(y), b.all(act), p, false, b.all(res))
 	return y
 }
 
@@ -78,7 +102,7 @@ func diffRoute(b *differentiator, n *Node) {
 	dlogits, _ := b.into(logits)
 	attr, args := n.Attr, []Use{dlogits, b.of(weights), weights, experts, logits}
 	attr.Seq = 1 // rows do not depend on each other
-	if m := b.m; m.Balance > 0 {
+	if m := b.m; m.Balance > 0 && !attr.Sigmoid {
 		attr.Seq = b.g.Seq
 		attr.Scale = m.Balance * float64(m.Experts) / float64(m.Layers*m.Active*b.g.Seq)
 		args = append(args, b.all(b.g.Scalars))

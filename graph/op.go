@@ -233,8 +233,10 @@ var table = [NumOps]Info{
 	SwiGLUBwd: {Name: "swiglu_bwd", Args: args("dgu=DGateUp:f[N,2F]:wt dy:f[N,F]:rt gu=GateUp:f[N,2F]:rt weights:s[N,K]:rt? dweights:s[N,K]:st?"), Kind: RowWise, Rule: either(weighted(SwiGLUBwdDY, SwiGLUBwdWeights), clamped(SwiGLUBwdWeights))},
 	// The K experts of each token out of E (the columns of logits): those with the greatest
 	// logits, the first among equals, in ascending order. experts [N,K] i32; weights [N,K] f32
-	// are their softmax over all experts or, if Normed, over those K.
-	Route: {Name: "route", Args: args("weights:s[N,K]:wt experts:i[N,K]:wt logits:f[N,E]:rt"), Kind: RowWise, Rule: enough(RouteExperts, RouteLogits)},
+	// are their softmax over all experts or, if Normed, over those K; with Sigmoid, the sigmoid of
+	// their logits, divided by its sum over those K if Normed. Alpha multiplies them. With bias,
+	// those are chosen whose softmax over all experts, or sigmoid, and bias together are greatest.
+	Route: {Name: "route", Args: args("weights:s[N,K]:wt experts:i[N,K]:wt logits:f[N,E]:rt bias:f[1,E]:r?"), Kind: RowWise, Rule: enough(RouteExperts, RouteLogits)},
 	// With a Scale the loss has a term for each sequence of Seq rows. Its gradient with respect
 	// to the probability of expert e at each token is Scale*scalars[ScalarLossScale]*(slots of
 	// e in the sequence): see Balance in package model.

@@ -141,6 +141,7 @@ const (
 	RouteWeights = 0
 	RouteExperts = 1
 	RouteLogits  = 2
+	RouteBias    = 3
 )
 
 const (

@@ -64,6 +64,13 @@ func (m *maker) bound(a *graph.Attr) {
 	}
 }
 
+// scored sometimes makes a router score experts by themselves, and multiply their weights.
+func (m *maker) scored(a *graph.Attr) {
+	if a.Sigmoid = m.IntN(2) == 0; m.IntN(2) == 0 {
+		a.Alpha = 2.5
+	}
+}
+
 // poison marks memory that no kernel may read or, outside its operands, write.
 var poison = math.NaN()
 
@@ -289,8 +296,13 @@ var cases = withUpdateCases(map[graph.Op]func(m *maker) sample{
 	},
 	graph.Route: func(m *maker) sample {
 		n, k := m.rows(), 1+m.IntN(4)
-		return sample{attr: graph.Attr{Normed: m.IntN(2) == 0}, t: []Tensor{m.f32(n, k), m.mat(graph.I32, n, k, 1), m.mat(m.float(), n, k+m.IntN(20), 2)},
-			token: []bool{true, true, true}}
+		all := k + m.IntN(20)
+		s := sample{attr: graph.Attr{Normed: m.IntN(2) == 0}, t: []Tensor{m.f32(n, k), m.mat(graph.I32, n, k, 1), m.mat(m.float(), n, all, 2), {}},
+			token: []bool{true, true, true, false}}
+		if m.scored(&s.attr); m.IntN(2) == 0 {
+			s.t[graph.RouteBias] = m.any(1, all)
+		}
+		return s
 	},
 	graph.RouteBwd: func(m *maker) sample {
 		n, k := m.rows(), 1+m.IntN(4)
@@ -300,8 +312,10 @@ var cases = withUpdateCases(map[graph.Op]func(m *maker) sample{
 		if m.IntN(2) == 0 {
 			s.attr.Seq, s.attr.Scale, s.t[graph.RouteBwdScalars] = m.n(), 2.5, NewTensor(graph.F32, 1, graph.NumScalars)
 			s.t[graph.RouteBwdScalars].F32[graph.ScalarLossScale] = 0.37
+		} else {
+			m.scored(&s.attr)
 		}
-		routeRef(nil, &s.attr, []Tensor{s.t[graph.RouteBwdWeights], s.t[graph.RouteBwdExperts], logits}) // consistent weights
+		routeRef(nil, &s.attr, []Tensor{s.t[graph.RouteBwdWeights], s.t[graph.RouteBwdExperts], logits, {}}) // consistent weights
 		return s
 	},
 	graph.ExpertLinear: func(m *maker) sample {

@@ -378,7 +378,7 @@ func TestRouteNotFinite(t *testing.T) {
 				for c, v := range logits {
 					x.Set(0, c, v)
 				}
-				route(e, &graph.Attr{Normed: normed}, []Tensor{weights, ids, x})
+				route(e, &graph.Attr{Normed: normed}, []Tensor{weights, ids, x, {}})
 				if a, b := ids.I32[0], ids.I32[1]; a < 0 || a >= b || b >= 4 {
 					t.Errorf("%v, implementation %d: experts %v", logits, i, ids.I32)
 				}

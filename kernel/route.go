@@ -14,6 +14,9 @@ import (
 //	with Normed  dx[e] = w[e]*(dw[e] - sum of w*dw) for e in S, else 0
 //	with Scale   dx[e] += p[e]*(g[e] - sum of p*g), g what graph.RouteBwd says
 //
+// With Attr.Sigmoid p is the sigmoid of x, and dx[e] also has the factor 1-p[e], and no sum of w*dw without Normed. Attr.Alpha
+// multiplies w, so the sum is divided by it. A bias is added to p for the choice alone.
+//
 // Whatever the logits are, NaN included, K different experts are chosen, so that nothing
 // downstream has to check them. A NaN is among those chosen, so that it reaches the loss:
 // otherwise weights that add up to 1, which are divided by a sum over the K experts only, would
@@ -50,9 +53,12 @@ func routeRef(_ *Env, a *graph.Attr, t []Tensor) {
 	weights, experts, logits := &t[graph.RouteWeights], &t[graph.RouteExperts], &t[graph.RouteLogits]
 	x, ids := make([]float32, logits.Cols), make([]int32, experts.Cols)
 	for r := range logits.Rows {
-		p := routeSoftmax(logits, r)
+		p := routeScores(a, logits, r)
 		for e := range x {
 			x[e] = float32(logits.At(r, e))
+			if bias := &t[graph.RouteBias]; !bias.Absent() {
+				x[e] = float32(p[e]) + float32(bias.At(0, e))
+			}
 		}
 		choose(ids, x)
 		all := 1.0
@@ -62,11 +68,31 @@ func routeRef(_ *Env, a *graph.Attr, t []Tensor) {
 				all += p[e]
 			}
 		}
+		all /= factor(a)
 		for k, e := range ids {
 			experts.Set(r, k, float64(e))
 			weights.Set(r, k, p[e]/all)
 		}
 	}
+}
+
+// factor returns what the weights are multiplied by.
+func factor(a *graph.Attr) float64 {
+	if a.Alpha == 0 {
+		return 1
+	}
+	return a.Alpha
+}
+
+func routeScores(a *graph.Attr, x *Tensor, r int) []float64 {
+	if !a.Sigmoid {
+		return routeSoftmax(x, r)
+	}
+	p := make([]float64, x.Cols)
+	for e := range p {
+		p[e] = 1 / (1 + math.Exp(-x.At(r, e)))
+	}
+	return p
 }
 
 func routeSoftmax(x *Tensor, r int) []float64 {
@@ -88,19 +114,25 @@ func routeBwdRef(_ *Env, a *graph.Attr, t []Tensor) {
 	dlogits, dweights, weights := &t[graph.RouteBwdDLogits], &t[graph.RouteBwdDWeights], &t[graph.RouteBwdWeights]
 	experts, logits := &t[graph.RouteBwdExperts], &t[graph.RouteBwdLogits]
 	for r := range logits.Rows {
-		p := routeSoftmax(logits, r)
+		p := routeScores(a, logits, r)
 		var sum float64
 		for k := range weights.Cols {
 			sum += weights.At(r, k) * dweights.At(r, k)
 		}
 		d := make([]float64, len(p))
 		for e := range d {
-			if !a.Normed {
+			if !a.Normed && !a.Sigmoid {
 				d[e] = -p[e] * sum
 			}
 		}
+		if sum /= factor(a); a.Sigmoid && !a.Normed {
+			sum = 0
+		}
 		for k := range weights.Cols {
-			d[int(experts.At(r, k))] = weights.At(r, k) * (dweights.At(r, k) - sum)
+			e := int(experts.At(r, k))
+			if d[e] = weights.At(r, k) * (dweights.At(r, k) - sum); a.Sigmoid {
+				d[e] *= 1 - p[e]
+			}
 		}
 		if a.Scale > 0 {
 			balanceRef(d, p, a.Scale*t[graph.RouteBwdScalars].At(0, graph.ScalarLossScale), experts, r-r%a.Seq, min(r-r%a.Seq+a.Seq, experts.Rows))
@@ -133,15 +165,31 @@ func route(e *Env, a *graph.Attr, t []Tensor) {
 		weights, experts, logits := &c.t[graph.RouteWeights], &c.t[graph.RouteExperts], &c.t[graph.RouteLogits]
 		for r := b.R0; r < b.R1; r++ {
 			x, ids := w.load(0, logits, r, 0, logits.Cols), experts.ints(r)
-			choose(ids, x)
-			p := w.tmp(1, logits.Cols)
-			all := w.v.Exp(p, x, x, 1, w.v.Max(x))
+			p, all := w.tmp(1, logits.Cols), float32(1)
+			if c.a.Sigmoid {
+				for e, x := range x {
+					p[e] = sigmoid(x)
+				}
+			} else {
+				all = w.v.Exp(p, x, x, 1, w.v.Max(x))
+			}
+			if bias := &c.t[graph.RouteBias]; bias.Absent() {
+				choose(ids, x)
+			} else {
+				by := w.tmp(2, logits.Cols)
+				w.v.Scale(p, 1/all)
+				all = 1
+				copy(by, p)
+				w.v.Add(by, w.load(3, bias, 0, 0, logits.Cols), 0)
+				choose(ids, by)
+			}
 			if c.a.Normed {
 				all = 0
 				for _, e := range ids {
 					all += p[e]
 				}
 			}
+			all /= float32(factor(c.a))
 			for k, e := range ids {
 				weights.row(r, k, k+1)[0] = p[e] / all
 			}
@@ -184,18 +232,23 @@ func (c *call) routeBwdRow(w *worker, dx, use []float32, r int) {
 	for k := range weights {
 		sum += weights[k] * dw[k]
 	}
+	mean := sum / float32(factor(c.a))
+	if c.a.Sigmoid {
+		c.sigmoidBwdRow(w, dx, mean, r)
+		return
+	}
 	if c.a.Normed && use == nil {
 		clear(dx)
 		for k, e := range ids {
-			dx[e] = weights[k] * (dw[k] - sum)
+			dx[e] = weights[k] * (dw[k] - mean)
 		}
 		return
 	}
 	p, x := w.tmp(3, c.cols), w.load(1, &c.t[graph.RouteBwdLogits], r, 0, c.cols)
 	w.v.Scale(p, 1/w.v.Exp(p, x, x, 1, w.v.Max(x)))
-	var mean float32
+	var used float32
 	if use != nil {
-		mean = w.v.Dot(p, use)
+		used = w.v.Dot(p, use)
 	}
 	others := -sum // factor of the experts not among the K
 	if c.a.Normed {
@@ -205,9 +258,25 @@ func (c *call) routeBwdRow(w *worker, dx, use []float32, r int) {
 		dx[e] = p[e] * others
 	}
 	for k, e := range ids {
-		dx[e] = weights[k] * (dw[k] - sum)
+		dx[e] = weights[k] * (dw[k] - mean)
 	}
 	for e := range use {
-		dx[e] += p[e] * (use[e] - mean)
+		dx[e] += p[e] * (use[e] - used)
 	}
 }
+
+// sigmoidBwdRow is routeBwdRow for experts that are scored by themselves.
+func (c *call) sigmoidBwdRow(w *worker, dx []float32, mean float32, r int) {
+	dw, weights := c.t[graph.RouteBwdDWeights].row(r, 0, c.t[graph.RouteBwdDWeights].Cols), c.t[graph.RouteBwdWeights].row(r, 0, c.t[graph.RouteBwdWeights].Cols)
+	x := w.load(1, &c.t[graph.RouteBwdLogits], r, 0, c.cols)
+	if !c.a.Normed {
+		mean = 0
+	}
+	clear(dx)
+	for k, e := range c.t[graph.RouteBwdExperts].ints(r) {
+		dx[e] = weights[k] * (dw[k] - mean) * sigmoid(-x[e])
+	}
+}
+
+// sigmoid returns 1/(1+e^-x).
+func sigmoid(x float32) float32 { return float32(1 / (1 + math.Exp(-float64(x)))) }

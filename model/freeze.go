@@ -62,8 +62,9 @@ func (m *Model) FreezeLinear() {
 // quantizable reports whether a parameter is the weight of a linear operator of a layer, or
 // of experts. A router's is not: its output decides too much for adapters and 4 bits.
 func (m *Model) quantizable(p Param) bool {
-	return !p.Vector && !p.Adapter && p.Layer >= 0 && p.Layer < m.Layers &&
-		!(m.Experts > 0 && strings.HasSuffix(p.Name, m.Family.Tensors.Router+".weight"))
+	n := &m.Family.Tensors
+	return !p.Vector && !p.Adapter && p.Layer >= 0 && p.Layer < m.Layers && !(m.Experts > 0 && strings.HasSuffix(p.Name, n.Router+".weight")) &&
+		!(m.SharedGate && strings.HasSuffix(p.Name, n.SharedRouter+".weight"))
 }
 
 // match reports which parameters match one of the patterns. Each pattern must match one.

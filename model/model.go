@@ -58,6 +58,10 @@ type Model struct {
 	Experts     int // feed-forwards per layer, of which each token goes through Active; 0: one, for all tokens
 	Active      int
 	NormedRoute bool // the weights of a token's experts add up to 1
+	// Shared is the width of a feed-forward that all tokens go through beside their experts; 0: there is none. If SharedGate, its
+	// result is multiplied by the sigmoid of one more output of the router's kind.
+	Shared     int
+	SharedGate bool
 	// Balance adds a term to the loss that evens out how much the experts are used, so that
 	// none is forgotten (2101.03961, equation 4; by sequences as in 2412.19437, equation 17):
 	// the mean over layers and sequences of Balance*Experts * the sum over experts of their
@@ -319,6 +323,8 @@ func (m *Model) Validate() error {
 		return fmt.Errorf("%d of %d experts for each token is out of range; hint: use at least 1 and at most all experts, of which there may be up to %d", m.Active, m.Experts, maxExperts)
 	case !(m.Balance >= 0 && m.Balance <= 1) || m.Balance > 0 && m.Experts == 0:
 		return fmt.Errorf("expert_balance is %v with %d experts; hint: use 0 to 1, usually 0.01, or 0 without experts", m.Balance, m.Experts)
+	case m.Shared < 0 || m.Shared > maxWidth || m.Shared > 0 && !m.Mixture():
+		return fmt.Errorf("the feed-forward that is shared beside experts is %d wide; hint: it must be from 1 to %d, or 0 for none, as without experts", m.Shared, maxWidth)
 	case !m.Mixture() && (m.Experts != 0 || m.Active != 0):
 		return fmt.Errorf("%s has no experts, but experts is %d and active_experts %d; hint: leave both out, or use a family with experts, such as mixtral", m.Family, m.Experts, m.Active)
 	case !(m.GateLimit >= 0 && m.GateLimit < 1e6 && m.GateAlpha >= 0 && m.GateAlpha < 1e6) || (m.GateLimit > 0) != (m.GateAlpha > 0) || m.GateLimit > 0 && m.Experts == 0:

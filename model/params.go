@@ -150,15 +150,29 @@ func (m *Model) expertParams(b *paramList, n TensorNames) {
 		b.experts(all+gateUp, 2*m.FeedForward, m.Width, n.Gate, n.Up)
 		b.experts(all+down, m.Width, m.FeedForward, n.Down)
 	}
+	m.sharedParams(b, n)
 	var adapted []Param
 	for _, p := range b.list[first:] {
-		if m.LoRA != nil && m.LoRA.adapts(p.Name) {
+		if m.LoRA != nil && p.Experts > 0 && m.LoRA.adapts(p.Name) {
 			adapted = append(adapted, p)
 		}
 	}
 	for i, p := range adapted {
 		b.adapters = append(b.adapters, m.expertFactors(p, i < len(adapted)-1)...)
 	}
+}
+
+// sharedParams adds the feed-forward beside the experts.
+func (m *Model) sharedParams(b *paramList, n TensorNames) {
+	if m.Shared == 0 {
+		return
+	}
+	if m.SharedGate {
+		b.linear(n.SharedRouter, m.Width, 1, false, m.InitStd)
+	}
+	b.linear(n.SharedGate, m.Width, m.Shared, false, m.InitStd)
+	b.linear(n.SharedUp, m.Width, m.Shared, false, m.InitStd)
+	b.linear(n.SharedDown, m.Shared, m.Width, false, m.InitStd)
 }
 
 // TensorNames are the names of a family's tensors in files: those of the model, and those in a layer, which follow
@@ -174,6 +188,8 @@ type TensorNames struct {
 	Sinks                       string // of attention's heads; "": the family has none
 	Gate, Up, Down              string // with experts: formats of the expert's number
 	Router                      string
+	SharedGate, SharedUp        string // of the feed-forward beside the experts
+	SharedDown, SharedRouter    string
 }
 
 type paramList struct {

@@ -114,6 +114,7 @@ CASES |= {
                                                                            original_max_position_embeddings=16))),
     "arcee-tiny": ("Arcee", SQUARE | dict(mlp_bias=True)),
     "hunyuan-tiny": ("HunYuanDenseV1", SMALL | dict(rope_parameters=dict(rope_type="dynamic", alpha=50.0, rope_theta=1e4, factor=1.0))),
+    "qwen2-moe-tiny": ("Qwen2Moe", SQUARE | dict(moe_intermediate_size=12, shared_expert_intermediate_size=20, num_experts=6, num_experts_per_tok=3)),
     "glm-tiny": ("Glm", SMALL | dict(rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=2/3))),
     "glm4-tiny": ("Glm4", SMALL | dict(head_dim=8, attention_bias=False, rms_norm_eps=1e-5)),
     "ernie-tiny": ("Ernie4_5", SMALL | dict(use_bias=True, tie_word_embeddings=True)),
@@ -198,6 +199,7 @@ LORA["olmoe-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj"], target_p
 LORA["mixtral-tiny"] = dict(r=3, lora_alpha=3, target_modules=["v_proj"], target_parameters=["gate_up_proj"])
 LORA["gpt-oss-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "v_proj"], target_parameters=["gate_up_proj", "down_proj"])
 LORA["gemma3-sees"] = dict(r=2, lora_alpha=3, target_modules=r"model\.language_model\.(.*\.)?(q_proj|down_proj)")
+LORA["qwen2-moe-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "shared_expert.up_proj", "shared_expert.down_proj"])
 LORA["glm-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "k_proj", "gate_up_proj"])
 LORA["llama-nf4"] = dict(r=4, lora_alpha=4, target_modules=["q_proj", "o_proj", "up_proj", "down_proj"])
 

@@ -27,13 +27,16 @@ func (b *builder) router(file string, logits, experts device.Operand, balance bo
 	}
 	ops := b.ops()
 	a := b.newArgs(ops...)
+	biased := b.call.Op == graph.Route && !ops[graph.RouteBias].Absent()
+	attr := &b.call.Attr
+	a.n[6], a.f[1] = int32(bit(attr.Sigmoid)), float32(cmp.Or(attr.Alpha, 1))
 	a.n[2], a.n[5], a.f[0] = graph.ScalarLossScale, int32(bit(b.call.Attr.Normed)), float32(b.call.Attr.Scale)
 	if balance {
 		if err := b.countSlots(experts, logits.Cols, &a); err != nil {
 			return err
 		}
 	}
-	unit := kernels.Unit{File: file, Defines: fmt.Sprintf("%sSLOTS=%d EACH=%d BALANCE=%d", types(ops...), experts.Cols, blocks(int64(logits.Cols), 32), bit(balance))}
+	unit := kernels.Unit{File: file, Defines: fmt.Sprintf("%sSLOTS=%d EACH=%d BALANCE=%d BIAS=%d", types(ops...), experts.Cols, blocks(int64(logits.Cols), 32), bit(balance), bit(biased))}
 	return b.start(unit, file, [3]int64{blocks(int64(logits.Rows), threads/32), 1, 1}, threads, 0, a)
 }
 

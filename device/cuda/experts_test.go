@@ -67,6 +67,13 @@ func (s *sample) biases(n, k, out int) {
 	}
 }
 
+// scored sometimes makes a router score experts by themselves, and multiply their weights.
+func (s *sample) scored() {
+	if s.call.Attr.Sigmoid = s.IntN(2) == 0; s.IntN(2) == 0 {
+		s.call.Attr.Alpha = 2.5
+	}
+}
+
 // bound sometimes bounds a SwiGLU's gates and ups.
 func (s *sample) bound() {
 	if s.IntN(2) == 0 {
@@ -244,7 +251,7 @@ func specialRoutesAgree(t *testing.T, machine maker, usual ...uint64) {
 		weights, experts := s.f32(40, k), s.place(graph.I32, 40, k)
 		logits := s.fill(s.float, 40, k+s.IntN(60), func() float64 { return some[s.IntN(len(some))] })
 		image := bytes.Clone(s.image)
-		kernel.Lookup(graph.Route).Reference(cores, &s.call.Attr, []kernel.Tensor{tensor(image, weights), tensor(image, experts), tensor(image, logits)})
+		kernel.Lookup(graph.Route).Reference(cores, &s.call.Attr, []kernel.Tensor{tensor(image, weights), tensor(image, experts), tensor(image, logits), {}})
 		got := execute(t, d, s.call, s.image)
 		for r := range 40 {
 			for c := range k {

@@ -467,7 +467,11 @@ var samples = withUpdateSamples(map[graph.Op]func(s *sample){
 		s.call.Attr.Normed = s.IntN(2) == 0
 		s.f32(n, k)
 		s.place(graph.I32, n, k)
-		s.fill(s.float, n, k+s.IntN(100), func() float64 { return math.Round(8*s.NormFloat64()) / 4 }) // some are equal
+		all := k + s.IntN(100)
+		s.fill(s.float, n, all, func() float64 { return math.Round(8*s.NormFloat64()) / 4 }) // some are equal
+		if s.scored(); s.IntN(2) == 0 {
+			s.mat(1, all)
+		}
 	},
 	graph.RouteBwd: func(s *sample) {
 		n, k := s.n(), 1+s.IntN(8)
@@ -476,7 +480,9 @@ var samples = withUpdateSamples(map[graph.Op]func(s *sample){
 			s.call.Attr.Seq, s.call.Attr.Scale = 1+s.IntN(40), 2.5
 			n = (n + s.call.Attr.Seq - 1) / s.call.Attr.Seq * s.call.Attr.Seq
 		}
-		s.call.Attr.Normed = s.IntN(2) == 0
+		if s.call.Attr.Normed = s.IntN(2) == 0; !balanced {
+			s.scored()
+		}
 		all := k + s.IntN(100)
 		s.mat(n, all)
 		s.f32(n, k)
@@ -484,7 +490,7 @@ var samples = withUpdateSamples(map[graph.Op]func(s *sample){
 		if balanced {
 			s.fill(graph.F32, 1, graph.NumScalars, func() float64 { return 0.37 })
 		}
-		kernel.Lookup(graph.Route).Reference(nil, &s.call.Attr, []kernel.Tensor{tensor(s.image, weights), tensor(s.image, experts), tensor(s.image, logits)})
+		kernel.Lookup(graph.Route).Reference(nil, &s.call.Attr, []kernel.Tensor{tensor(s.image, weights), tensor(s.image, experts), tensor(s.image, logits), {}})
 	},
 	graph.ExpertLinear: func(s *sample) {
 		n, k, in, out := s.n(), s.slots(), s.cols(), s.cols()

@@ -5,17 +5,18 @@ import "github.com/athanor-llm/athanor/model"
 // field returns a pointer to a field of a model.
 type field func(m *model.Model) any
 
-func layers(m *model.Model) any         { return &m.Layers }
-func width(m *model.Model) any          { return &m.Width }
-func heads(m *model.Model) any          { return &m.Heads }
-func kvHeads(m *model.Model) any        { return &m.KVHeads }
-func headDim(m *model.Model) any        { return &m.HeadDim }
-func feedForward(m *model.Model) any    { return &m.FeedForward }
-func experts(m *model.Model) any        { return &m.Experts }
-func active(m *model.Model) any         { return &m.Active }
-func gateLimit(m *model.Model) any      { return &m.GateLimit }
-func gateAlpha(m *model.Model) any      { return &m.GateAlpha }
-func normedRoute(m *model.Model) any    { return &m.NormedRoute }
+func layers(m *model.Model) any      { return &m.Layers }
+func width(m *model.Model) any       { return &m.Width }
+func heads(m *model.Model) any       { return &m.Heads }
+func kvHeads(m *model.Model) any     { return &m.KVHeads }
+func headDim(m *model.Model) any     { return &m.HeadDim }
+func feedForward(m *model.Model) any { return &m.FeedForward }
+func experts(m *model.Model) any     { return &m.Experts }
+func active(m *model.Model) any      { return &m.Active }
+func gateLimit(m *model.Model) any   { return &m.GateLimit }
+func gateAlpha(m *model.Model) any   { return &m.GateAlpha }
+func normedRoute(m *model.Model) any { return &m.NormedRoute }
+
 func vocab(m *model.Model) any          { return &m.Vocab }
 func maxPositions(m *model.Model) any   { return &m.MaxPositions }
 func activation(m *model.Model) any     { return &m.Activation }

@@ -1,6 +1,7 @@
 // weights experts logits: the SLOTS experts of greatest logit, of equal ones the first, in ascending
 // order; a NaN counts as greatest. weights are their softmax over all, or with n[5] over those
-// chosen. A warp chooses for a token, in rounds.
+// chosen, or with n[6] sigmoids, divided by their sum with n[5], times f[1]. With a bias (t[3]) it is
+// added to what is chosen by. A warp chooses for a token, in rounds.
 
 // rank maps logits to whole numbers in the same order, NaN above all, and no logit to 0.
 static __device__ inline unsigned rank(float x) {
@@ -14,9 +15,20 @@ extern "C" __global__ void __launch_bounds__(256) route(const __grid_constant__ 
   int lane = threadIdx.x % 32;
   float x[EACH], p[EACH];
   float all = softmax<T2>(a.t[2], r, x, p), chosen = 0;
+  if (a.n[6]) {
+    all = 1;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) p[i] = 1 / (1 + expf(-x[i]));
+  }
   unsigned ranks[EACH];
 #pragma unroll
-  for (int i = 0; i < EACH; i++) ranks[i] = lane + 32 * i < a.t[2].cols ? rank(x[i]) : 0;
+  for (int i = 0; i < EACH; i++) {
+    int e = lane + 32 * i;
+#if BIAS
+    if (e < a.t[2].cols) x[i] = p[i] / all + get(*at<T3>(a.t[3], 0, e));
+#endif
+    ranks[i] = e < a.t[2].cols ? rank(x[i]) : 0;
+  }
 #pragma unroll 1
   for (int k = 0; k < SLOTS; k++) {
     unsigned best = 0;
@@ -35,6 +47,7 @@ extern "C" __global__ void __launch_bounds__(256) route(const __grid_constant__ 
   }
   float part = addWarp(chosen);
   if (a.n[5]) all = part;
+  all /= a.f[1];
   int before = 0;
 #pragma unroll
   for (int i = 0; i < EACH; i++) {

@@ -1,6 +1,6 @@
 // dlogits dweights weights experts logits scalars: with d the sum of weights*dweights,
 // dlogits = weight*(dweight - d) where an expert was chosen, elsewhere -d times its part of the
-// softmax or, with n[5], 0. With BALANCE its part of the softmax also gets the gradient f[0]*(loss
+// softmax or, with n[5], 0. With n[6] experts are scored by sigmoids; f[1] multiplied the weights. With BALANCE its part of the softmax also gets the gradient f[0]*(loss
 // scale, scalar n[2])*(the expert's slots in the sequence), which were counted before (dispatch.cuh). A warp per
 // token.
 extern "C" __global__ void __launch_bounds__(256) route_bwd(const __grid_constant__ Args a) {
@@ -8,7 +8,11 @@ extern "C" __global__ void __launch_bounds__(256) route_bwd(const __grid_constan
   if (!token(a, a.t[4], r)) return;
   float x[EACH], p[EACH], use[EACH], d = 0, mean = 0;
   int lane = threadIdx.x % 32;
-  if (BALANCE || !a.n[5]) {
+  if (a.n[6]) {
+    softmax<T4>(a.t[4], r, x, p);
+#pragma unroll
+    for (int i = 0; i < EACH; i++) p[i] = 1 / (1 + expf(x[i])); // 1 minus the sigmoid
+  } else if (BALANCE || !a.n[5]) {
     float all = softmax<T4>(a.t[4], r, x, p);
 #pragma unroll
     for (int i = 0; i < EACH; i++) p[i] /= all;
@@ -22,14 +26,16 @@ extern "C" __global__ void __launch_bounds__(256) route_bwd(const __grid_constan
   }
 #pragma unroll
   for (int k = 0; k < SLOTS; k++) d += *at<float>(a.t[2], r, k) * *at<float>(a.t[1], r, k);
+  float others = a.n[5] || a.n[6] ? 0 : -d;
+  d = a.n[6] && !a.n[5] ? 0 : d / a.f[1];
 #pragma unroll
   for (int i = 0; i < EACH; i++) {
     int e = lane + 32 * i;
     if (e >= a.t[4].cols) break;
-    float dx = a.n[5] ? 0 : -d * p[i];
+    float dx = others == 0 ? 0 : others * p[i];
 #pragma unroll
     for (int k = 0; k < SLOTS; k++)
-      if (*at<int>(a.t[3], r, k) == e) dx = *at<float>(a.t[2], r, k) * (*at<float>(a.t[1], r, k) - d);
+      if (*at<int>(a.t[3], r, k) == e) dx = *at<float>(a.t[2], r, k) * (*at<float>(a.t[1], r, k) - d) * (a.n[6] ? p[i] : 1);
     if (BALANCE) dx += p[i] * (use[i] - mean);
     put(at<T0>(a.t[0], r, e), dx);
   }
