@@ -150,7 +150,7 @@ func (m *Model) expertParams(b *paramList, n TensorNames) {
 		b.experts(all+gateUp, 2*m.FeedForward, m.Width, n.Gate, n.Up)
 		b.experts(all+down, m.Width, m.FeedForward, n.Down)
 	}
-	m.sharedParams(b, n)
+	b.sharedWeights(n)
 	var adapted []Param
 	for _, p := range b.list[first:] {
 		if m.LoRA != nil && p.Experts > 0 && m.LoRA.adapts(p.Name) {
@@ -162,8 +162,9 @@ func (m *Model) expertParams(b *paramList, n TensorNames) {
 	}
 }
 
-// sharedParams adds the feed-forward beside the experts.
-func (m *Model) sharedParams(b *paramList, n TensorNames) {
+// sharedWeights adds the feed-forward beside the experts.
+func (b *paramList) sharedWeights(n TensorNames) {
+	m := b.m
 	if m.Shared == 0 {
 		return
 	}

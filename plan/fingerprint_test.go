@@ -13,6 +13,7 @@ import (
 var harmless = map[string]string{
 	"InitStd":     "it only draws the first weights",
 	"Sinks":       "all models of a family have them or none",
+	"Inside":      "it only says what parameters are called",
 	"Indivisible": "it follows from the optimizer, which plans name",
 }
 

@@ -277,7 +277,7 @@ func Fingerprint(g *graph.Graph) string {
 	}
 	if m.Experts > 0 {
 		frozen += fmt.Sprintf(" experts %d/%d normed%v balance%g", m.Active, m.Experts, m.NormedRoute, m.Balance)
-		if m.Shared > 0 {
+		if m.Shared > 0 || m.SharedGate {
 			frozen += fmt.Sprintf(" shared%d/%v", m.Shared, m.SharedGate)
 		}
 		if m.GateLimit > 0 {

@@ -382,6 +382,9 @@ func inline(spec *job.Spec, vocab int) (*model.Model, error) {
 		wide = (max(wide/max(m.Active, 1), 1) + 31) / 32 * 32 // a token's experts together are as wide
 	}
 	m.FeedForward = or(in.FeedForward, wide)
+	if m.Shared > 0 {
+		m.Shared = m.FeedForward * m.Active // as wide as a token's experts together
+	}
 	if m.Vocab = or(in.Vocab, vocab); m.Vocab == 0 {
 		return nil, errors.New("vocabulary is missing, and there is no tokenizer to take it from; hint: set vocabulary, such as vocabulary: 32000")
 	}
