@@ -142,7 +142,12 @@ func (f *follower) follow(ctx context.Context, to *line, at net.Listener) error 
 				return errors.New(w.Refused)
 			case w.Ended:
 				if inPeace(w.Code) {
-					leave(f.world)
+					f.launch.leave(f.world)
+				}
+				_ = to.say(word{Left: true})
+				select {
+				case <-to.gone:
+				case <-time.After(restLimit(f.world, w.Code)):
 				}
 				to.close(nil)
 				if w.Code != 0 {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/athanor-llm/athanor/device/mpi"
 )
 
 // Launch says which process of a run this one is, by the words of its launcher.
@@ -16,6 +18,8 @@ type Launch struct {
 	LocalSize int    // 0: not said
 	Leader    string // host name or address of rank 0; "": not said
 	Port      int    // that rank 0 may listen on; 0: not said
+
+	left *mpi.World // which this process was in; nil: none, or it is still there
 }
 
 // String describes a launch in a line.

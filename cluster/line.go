@@ -18,6 +18,7 @@ type word struct {
 	MPI      bool   `json:",omitempty"` // leader: enter the MPI world now
 	Ended    bool   `json:",omitempty"` // leader: the run has ended, with the exit code Code
 	Code     int    `json:",omitempty"`
+	Left     bool   `json:",omitempty"` // follower: it has heard that, and has left MPI
 	Stop     bool   `json:",omitempty"` // follower: it was asked to stop
 	Refused  string `json:",omitempty"` // leader: why this process cannot be one of the run
 }

@@ -3,6 +3,7 @@ package cluster
 import (
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/athanor-llm/athanor/device/link"
@@ -71,15 +72,30 @@ func linksOver(w *mpi.World) link.Open {
 	}
 }
 
+// leaveLimit is how long leaving may take: libraries keep their cores busy while they wait for the others, who may have
+// to wait for these cores. mpiexec kills all if one is gone without having left.
+const leaveLimit = time.Minute
+
 // leave ends a world that all leave at the same time; one that somebody does not leave is left alone.
-func leave(w *mpi.World) {
+func (l *Launch) leave(w *mpi.World) {
 	if w == nil {
 		return
 	}
 	done := make(chan error, 1)
 	go func() { done <- w.Finalize() }()
 	select {
-	case <-done: // the launcher says what is wrong
-	case <-time.After(endLimit):
+	case err := <-done: // the launcher says what is wrong
+		if err == nil {
+			l.left = w
+		}
+	case <-time.After(leaveLimit):
 	}
+}
+
+// Exit ends this process, when its part of the run has ended, in the way that its launcher takes for a good end.
+func (l *Launch) Exit(code int) {
+	if l.left != nil {
+		l.left.Exit(code)
+	}
+	os.Exit(code)
 }

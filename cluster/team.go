@@ -50,7 +50,8 @@ type Team struct {
 type member struct {
 	*line
 	remote.Member
-	ip, own net.IP // its address, and this process's on the same connection
+	left    chan struct{} // has a value when it has left
+	ip, own net.IP        // its address, and this process's on the same connection
 }
 
 // LostError reports that another process of the run is gone.
@@ -151,7 +152,7 @@ func (t *Team) absent() string {
 
 // Join takes the line of a follower, or refuses it and says why.
 func (t *Team) Join(m remote.Member, c *sealed.Conn) error {
-	e := &member{line: newLine(c), Member: m, ip: addressOf(c.RemoteAddr()), own: addressOf(c.LocalAddr())}
+	e := &member{line: newLine(c), Member: m, left: make(chan struct{}, 1), ip: addressOf(c.RemoteAddr()), own: addressOf(c.LocalAddr())}
 	if err := t.admit(e); err != nil {
 		_ = e.say(word{Refused: err.Error()})
 		e.close(err)
@@ -159,8 +160,11 @@ func (t *Team) Join(m remote.Member, c *sealed.Conn) error {
 	}
 	t.lines.Go(func() {
 		e.keep(func(w word) {
-			if w.Stop {
+			switch {
+			case w.Stop:
 				tell(t.asked, struct{}{})
+			case w.Left:
+				tell(e.left, struct{}{})
 			}
 		})
 		tell(t.lost, error(&LostError{Rank: m.Rank, Host: m.Host, Err: e.err}))
@@ -248,33 +252,42 @@ func (t *Team) Hosts() int {
 }
 
 // End tells the others that the run has ended with an exit code, which will be theirs. If the code says that nobody has
-// failed, all leave MPI.
+// failed, all leave MPI; nobody exits before all have, since mpiexec ends the others of one that exits.
 func (t *Team) End(code int) {
 	t.mu.Lock()
-	members := slices.Clone(t.members)
+	members := slices.DeleteFunc(slices.Clone(t.members), func(e *member) bool { return e == nil })
 	t.mu.Unlock()
 	for _, e := range members {
-		if e != nil {
-			_ = e.say(word{Ended: true, Code: code}) // one that is gone needs not know
-		}
+		_ = e.say(word{Ended: true, Code: code}) // one that is gone needs not know
 	}
 	if inPeace(code) {
-		leave(t.world)
+		t.launch.leave(t.world)
 	}
-	limit := time.NewTimer(endLimit)
-	defer limit.Stop()
-	for _, e := range members {
-		if e == nil {
-			continue
-		}
+	limit := time.After(restLimit(t.world, code))
+	for over := false; !over && len(members) > 0; members = members[1:] {
 		select {
-		case <-e.gone:
-		case <-limit.C:
-			limit.Reset(0)
+		case <-members[0].left:
+		case <-members[0].gone:
+		case <-limit:
+			over = true
 		}
-		e.close(errors.New("the run has ended"))
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, e := range t.members {
+		if e != nil {
+			e.close(errors.New("the run has ended"))
+		}
 	}
 	t.lines.Wait()
+}
+
+// restLimit is how long the processes of a run wait for each other when it has ended with an exit code.
+func restLimit(w *mpi.World, code int) time.Duration {
+	if w != nil && inPeace(code) {
+		return leaveLimit
+	}
+	return endLimit
 }
 
 // saved is the exit code of a run that was asked to stop.

@@ -27,9 +27,10 @@ if [ $# -gt 0 ]; then athanor=$(realpath "$1"); else
 	athanor=$dir/athanor
 fi
 export HOME=$dir XDG_CACHE_HOME=$dir/.cache
+cat graph/*.go >"$dir/corpus.txt" # which may change meanwhile
 cat >"$dir/run.yaml" <<END
 model: {type: llama, layers: 4, width: 32, heads: 4, kv_heads: 2}
-data: $PWD/graph/*.go
+data: $dir/corpus.txt
 tokenizer: bpe-400
 sequence_length: 512
 global_batch: 4

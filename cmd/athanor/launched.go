@@ -21,6 +21,7 @@ func (v *trainCmd) launched(ctx stdctx.Context, c *cli.Context) error {
 	if launch == nil {
 		return interrupted(ctx, v.train(ctx, c, config.Launched{}))
 	}
+	c.Exit = launch.Exit
 	spec, err := v.Load(c, config.ToRead)
 	if err != nil {
 		return err

@@ -77,7 +77,7 @@ func load(path string) (*Library, error) {
 	}{
 		{"MPI_Init_thread", &p.initThread}, {"MPI_Comm_rank", &p.rank}, {"MPI_Comm_size", &p.size}, {"MPI_Comm_set_errhandler", &p.setErrhandler},
 		{"MPI_Get_library_version", &p.version}, {"MPI_Isend", &p.isend}, {"MPI_Irecv", &p.irecv}, {"MPI_Iprobe", &p.iprobe},
-		{"MPI_Test", &p.test}, {"MPI_Finalize", &p.finalize},
+		{"MPI_Test", &p.test}, {"MPI_Finalize", &p.finalize}, {"exit", &p.exit},
 	} {
 		at, err := find(f.name)
 		if err != nil {

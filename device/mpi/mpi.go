@@ -26,7 +26,9 @@ package mpi
 import (
 	"errors"
 	"fmt"
+	"os"
 	"sync"
+	"time"
 	"unsafe"
 )
 
@@ -53,8 +55,8 @@ type room struct {
 
 // procedures are the library's functions.
 type procedures struct {
-	initThread, rank, size, setErrhandler, version, isend, irecv, iprobe, test, finalize procedure
-	abiVersion                                                                           procedure // nil: the library is older
+	initThread, rank, size, setErrhandler, version, isend, irecv, iprobe, test, finalize, exit procedure
+	abiVersion                                                                                 procedure // nil: the library is older
 }
 
 // procedure is a function of the library. The result is 0 for success.
@@ -100,6 +102,16 @@ func (w *World) Finalize() error {
 	}
 	w.over = errors.New("mpi: the world has ended")
 	return failed("MPI_Finalize", w.lib.call.finalize())
+}
+
+// exitLimit is how long the library may take to see the process end.
+const exitLimit = 10 * time.Second
+
+// Exit ends the process after Finalize, as C would: MPICH tells its launcher only then, by a function that C calls when a
+// process exits, that nothing has gone wrong; else mpiexec may kill the others.
+func (w *World) Exit(code int) {
+	time.AfterFunc(exitLimit, func() { os.Exit(code) })
+	w.lib.call.exit(uintptr(code))
 }
 
 // failed returns the error of a call.

@@ -31,6 +31,7 @@ type Context struct {
 	Terminal       bool // Stdout is a terminal
 	Columns        int  // of that terminal; 0: there is none
 	JSON           bool
+	Exit           func(code int) // ends the process; a verb may replace it
 }
 
 // Text prints lines of text. A terminal, which would cut them anywhere, gets them cut between words.
@@ -69,6 +70,8 @@ type Program struct {
 	Vars              kong.Vars // substituted into help texts
 	Codes             []ExitRow // of errors that only this program has
 	Elsewhere         Elsewhere
+
+	exit func(code int) // ends the process
 }
 
 // Elsewhere names verbs that another program has.
@@ -91,7 +94,9 @@ func (p *Program) Main() {
 	}
 	obeyQuota()
 	limitGarbage()
-	os.Exit(p.Execute(os.Args[1:], os.Stdout, os.Stderr))
+	p.exit = os.Exit
+	code := p.Execute(os.Args[1:], os.Stdout, os.Stderr)
+	p.exit(code)
 }
 
 // Execute runs a command line and returns the exit code. It is Main without the
@@ -125,7 +130,8 @@ func (p *Program) Execute(args []string, stdout, stderr io.Writer) int {
 		return ExitUsage
 	}
 	out := &results{w: stdout}
-	c := &Context{Stdin: os.Stdin, Stdout: out, Stderr: stderr, JSON: f.JSON}
+	c := &Context{Stdin: os.Stdin, Stdout: out, Stderr: stderr, JSON: f.JSON, Exit: p.exit}
+	defer func() { p.exit = c.Exit }()
 	if tty := asTerminal(stdout); tty != nil {
 		c.Terminal, c.Columns = true, columns(tty)
 	}
