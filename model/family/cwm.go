@@ -20,7 +20,8 @@ var cwm = family{
 		row{key: "layer_types", read: (*config).cwmWindows, write: writeOlmo3Windows},
 		rope(rotary{explicit: true}),
 	),
-	typical: "cwm",
+	constant: map[string]any{"bos_token_id": 0}, // transformers refuses null
+	typical:  "cwm",
 	published: map[string]string{
 		"cwm": `{"rope_scaling": {"rope_type": "llama3", "factor": 16, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 8192}}`,
 	},
