@@ -19,6 +19,7 @@
 //	launcher.go  launchers, and what their variables mean
 //	meet.go      the file, and where rank 0 can be
 //	team.go      Lead; follow.go Follow; line.go what both say
+//	mpi.go       when bytes go over MPI, and how that ends
 //
 // Known weakness: rank 0 plans, reads the text and writes the checkpoints, and tells the others' devices what to do
 // call by call (package remote); they have no text and no plan.
