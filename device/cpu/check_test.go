@@ -76,6 +76,8 @@ func (g *guess) attributes(op graph.Op) {
 		}
 	case graph.NormPart:
 		l['K'] = 1
+	case graph.Muon:
+		l['K'] = graph.MuonPlacesOf(l['R'], l['C']).Len
 	}
 	if l['B'], l['W'] = 1, g.of(1, 2); l['W'] == 2 && g.IntN(2) == 0 {
 		l['B'] = l['N']
