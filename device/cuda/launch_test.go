@@ -55,8 +55,12 @@ func TestModelsFit(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				m.Layers, m.MaxPositions = 1, max(m.MaxPositions, shape[0])
-				g, err := graph.Build(m, shape[0], dt)
+				seq := shape[0]
+				if r := m.RopeScaling; r != nil && r.Growth != 0 {
+					seq = min(seq, r.OriginalContext) // longer ones are refused
+				}
+				m.Layers, m.MaxPositions = 1, max(m.MaxPositions, seq)
+				g, err := graph.Build(m, seq, dt)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -66,7 +70,7 @@ func TestModelsFit(t *testing.T) {
 				}
 				for _, l := range launchesOf(t, p.Calls()) {
 					if l.block > 1024 || l.shared > leastShared {
-						t.Errorf("%s, %d x %d: kernel %s of %s has %d threads and %d bytes of shared memory", name, shape[1], shape[0], l.kernel, l.unit, l.block, l.shared)
+						t.Errorf("%s, %d x %d: kernel %s of %s has %d threads and %d bytes of shared memory", name, shape[1], seq, l.kernel, l.unit, l.block, l.shared)
 					}
 				}
 			}

@@ -181,6 +181,7 @@ func floats(t map[string]op) {
 	t["rcp.rn.f32"] = unary(func(a float32) float32 { return 1 / a })
 	// Approximations have about the largest error that NVIDIA documents (bounds recalled,
 	// not checked), with the sign given by the operand's last bit.
+	t["ex2.approx.f32"] = unary(func(a float32) float32 { return withRelativeError(math.Exp2(float64(a)), a, 0x1p-22) })
 	t["ex2.approx.ftz.f32"] = unary(func(a float32) float32 { return flush(withRelativeError(math.Exp2(float64(flush(a))), a, 0x1p-22)) })
 	t["rcp.approx.ftz.f32"] = unary(func(a float32) float32 { return flush(withRelativeError(1/float64(flush(a)), a, 0x1p-23)) })
 	t["rsqrt.approx.f32"] = unary(func(a float32) float32 { return withRelativeError(1/math.Sqrt(float64(a)), a, 1.28e-7) }) // 2^-22.9
