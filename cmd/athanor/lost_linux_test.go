@@ -41,7 +41,7 @@ func TestRankLost(t *testing.T) {
 	check(t, os.WriteFile(file, []byte(strings.Replace(string(text), "SPILL", dir+"/spill", 1)), 0o644))
 	call("plan", file, spilled, "plan.pipeline=1", "--out", dir+"/p.json").must(t, 0)
 	call("train", file, "plan="+dir+"/p.json", "max_steps=7", "out="+dir+"/plain").must(t, 0)
-	for victim := range 2 {
+	for victim := range testkit.Count(1, 1, 2) {
 		out := fmt.Sprint(dir, "/run", victim)
 		args := []string{"train", file, "plan=" + dir + "/p.json", "out=" + out}
 		call(append(args, "max_steps=4")...).must(t, 0)
