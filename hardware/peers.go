@@ -18,8 +18,8 @@ import (
 // number of ranks, measured once each: ranks that share memory or a switch get
 // slower with their number, and sums cost more than gathers (Mist, EuroSys 2025,
 // fits 1.1 for a reduce-scatter, 2.1 for an all-reduce).
-// Known weakness: groups that use one link at the same time do not slow each other
-// down; a number of ranks that was not measured has no factor; where ranks share
+// Known weakness: groups that use one link inside a host at the same time do not slow
+// each other down (those that share a network do, see Network); a number of ranks that was not measured has no factor; where ranks share
 // cores, small collectives of many ranks wait for each other longer than the
 // messages take.
 
