@@ -136,30 +136,34 @@ func shared(p *config.Plan) int {
 	if p.File == "" {
 		return max(p.Sequence, 1)
 	}
-	pl := &plan.Plan{}
-	if text, err := bounded.ReadFile(p.File, maxPlan); err == nil {
-		if own, err := plan.Parse(text); err == nil {
-			pl = own
-		}
+	if pl := readPlan(p.File); pl != nil {
+		return pl.Parts()
 	}
-	return pl.Parts()
+	return 1
 }
-
-// maxPlan bounds the bytes of a plan.json.
-const maxPlan = 64 << 20
 
 // former reads the plan that a run's folder was last trained with, if it is for the same optimizer.
 func former(out string, o optimizer.Optimizer) *plan.Plan {
 	if out == "" {
 		return nil
 	}
-	text, err := bounded.ReadFile(filepath.Join(out, "plan.json"), maxPlan)
+	pl := readPlan(filepath.Join(out, "plan.json"))
+	if pl == nil || pl.Optimizer != o {
+		return nil
+	}
+	return pl
+}
+
+// readPlan reads a plan.json; nil: there is none that can be read, since it was edited, or is by another version.
+func readPlan(path string) *plan.Plan {
+	const most = 64 << 20 // bytes of a plan.json
+	text, err := bounded.ReadFile(path, most)
 	if err != nil {
 		return nil
 	}
 	pl, err := plan.Parse(text)
-	if err != nil || pl.Optimizer != o {
-		return nil // edited, or by another version: ignored, as it is optional
+	if err != nil {
+		return nil
 	}
 	return pl
 }
