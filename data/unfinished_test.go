@@ -13,11 +13,13 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/data/bpe"
+	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
 // TestUnfinished: a build that is interrupted again and again yields the file of one in one go, and encodes nothing twice.
 // What was damaged in between, or is of other text, is not gone on with.
 func TestUnfinished(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
 	var text strings.Builder
 	for i := range 60000 {
 		fmt.Fprintf(&text, `{"text": "line %d of %d, silver and gold, and nothing but words"}`+"\n", i, i*i)

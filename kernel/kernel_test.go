@@ -286,7 +286,8 @@ func TestWide(t *testing.T) {
 	e := NewEnv(3)
 	defer e.Close()
 	m := &maker{Rand: rand.New(rand.NewPCG(21, 22))}
-	for rows, cols := range map[int]int{1: 70001, 2: 65536, 3: 50257} {
+	for _, size := range testkit.Sample([][2]int{{1, 70001}, {2, 65536}, {3, 50257}}, 1, 3) {
+		rows, cols := size[0], size[1]
 		for _, d := range []graph.DType{graph.F32, graph.BF16} {
 			scalars := NewTensor(graph.F32, 1, graph.NumScalars)
 			copy(scalars.F32, []float32{0.01, 0.3, 0.1, 0.37})
@@ -326,7 +327,7 @@ func TestSharedPool(t *testing.T) {
 	for stream := range uint64(3) {
 		e := NewEnvOn(p, simd.Best())
 		wg.Go(func() {
-			for seed := range uint64(20) {
+			for seed := range uint64(testkit.Count(5, 20, 50)) {
 				for op, make := range cases {
 					if op == graph.AttentionBwd { // its samples take long to make
 						continue

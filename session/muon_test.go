@@ -72,14 +72,15 @@ func TestMuonTraining(t *testing.T) {
 func TestMuonPlans(t *testing.T) {
 	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 21))
-	for _, c := range []struct {
+	type muonCase struct {
 		folder string
 		dtype  graph.DType
 		state  plan.StateFormat
-	}{
+	}
+	for _, c := range testkit.Sample([]muonCase{
 		{"llama-tiny", graph.F32, plan.FP32State}, {"gpt2-tiny", graph.F32, plan.BF16Moments}, {"llama-tied", graph.BF16, plan.FP32State},
 		{"qwen2-tiny", graph.BF16, plan.BF16State}, {"mixtral-tiny", graph.F32, plan.FP32State},
-	} {
+	}, 2, 5) {
 		f := loadMuon(t, c.folder, c.dtype)
 		f.state = c.state
 		_, want := f.train(t, f.plain(), 3)
@@ -113,7 +114,7 @@ func TestMuonRanks(t *testing.T) {
 	f := loadMuon(t, "llama-tiny", graph.F32)
 	_, alone := f.train(t, f.plain(), 3)
 	for _, ranks := range []int{2, 4} {
-		for _, shard := range plan.Shardings() {
+		for _, shard := range testkit.Sample(plan.Shardings(), 1, 4) {
 			var first trace
 			for _, away := range []device.Tier{device.DeviceTier, device.HostTier, device.DiskTier} {
 				pl := f.plain()

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/athanor-llm/athanor/internal/testkit"
@@ -96,8 +97,8 @@ type source struct {
 	set  *token.FileSet
 }
 
-func sources(t *testing.T) []source {
-	t.Helper()
+// parseAll parses the repository once for all tests, which only read it.
+var parseAll = sync.OnceValues(func() ([]source, error) {
 	root := "../.."
 	var list []source
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -124,6 +125,12 @@ func sources(t *testing.T) []source {
 		list = append(list, source{filepath.ToSlash(rel), text, f, set})
 		return err
 	})
+	return list, err
+})
+
+func sources(t *testing.T) []source {
+	t.Helper()
+	list, err := parseAll()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -320,7 +327,8 @@ func TestFiles(t *testing.T) {
 		if ast.IsGenerated(s.file) {
 			continue
 		}
-		if out, err := format.Source(s.text); err != nil || !bytes.Equal(out, s.text) {
+		var out bytes.Buffer
+		if err := format.Node(&out, s.set, s.file); err != nil || !bytes.Equal(out.Bytes(), s.text) {
 			t.Errorf("%s is not formatted; run gofmt", s.path)
 		}
 		if n := bytes.Count(s.text, []byte("\n")); n > longest {

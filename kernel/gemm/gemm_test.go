@@ -258,7 +258,7 @@ func TestReference(t *testing.T) {
 		defer p.Close()
 		e := newEngine(p, x)
 		s := &Serial{isa: x}
-		for range 150 {
+		for range testkit.Count(30, 150, 400) {
 			q := newProblem(r, Form(r.IntN(4)), size(r, 90), size(r, 130), size(r, 150), randomKinds(r))
 			check(t, q, e)
 			check(t, q, s)
@@ -272,7 +272,7 @@ func TestSmallB(t *testing.T) {
 	everywhere(t, func(t *testing.T, x *isa) {
 		r := seeded(t)
 		s := &Serial{isa: x}
-		for range 60 {
+		for range testkit.Count(12, 60, 200) {
 			n := 16 * (1 + r.IntN(6))
 			form, k := []Form{NN, TN}[r.IntN(2)], 1+r.IntN(min(smallB/n, 150))
 			m := 4 + r.IntN(max(1, 1_000_000/(n*k)))%1000

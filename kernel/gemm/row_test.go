@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/kernel/pool"
 )
 
@@ -18,7 +19,7 @@ func TestFewRows(t *testing.T) {
 		defer workers.Close()
 		e := newEngine(workers, x)
 		for _, form := range []Form{NN, NT} {
-			for _, n := range []int{1, 15, 16, 17, 32, 63, 257, 640} {
+			for _, n := range testkit.Sample([]int{1, 15, 16, 17, 32, 63, 257, 640}, 4, 8) {
 				for _, k := range []int{0, 1, 15, 16, 17, 32, 48, 2048, 4112} {
 					half := kinds{c: r.IntN(2) == 0, residual: r.IntN(2) == 0}
 					half.a, half.b = r.IntN(2) == 0, r.IntN(2) == 0

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/kernel/pool"
 )
 
@@ -35,7 +36,7 @@ func halves(r *rand.Rand, m, n, k int) *problem {
 // TestTilesLong compares sums longer than a part of k with float64, and with products cut anywhere.
 func TestTilesLong(t *testing.T) {
 	withTiles(t, func(r *rand.Rand, x *isa, engines []gemmer) {
-		for range 12 {
+		for range testkit.Count(3, 12, 40) {
 			q := halves(r, size(r, 80), size(r, 140), 2*tilePart-70+r.IntN(2*tilePart))
 			check(t, q, engines[0])
 			want := q.run(engines[1])
@@ -53,7 +54,7 @@ func TestTilesLong(t *testing.T) {
 // TestTilesElement: an element has the same bits as in a product of one row and one column.
 func TestTilesElement(t *testing.T) {
 	withTiles(t, func(r *rand.Rand, _ *isa, engines []gemmer) {
-		for range 30 {
+		for range testkit.Count(6, 30, 100) {
 			q := halves(r, 1+size(r, 150), 1+size(r, 600), 1+size(r, 900))
 			want := q.run(engines[2])
 			for range 10 {
