@@ -17,7 +17,16 @@ import (
 // nominal returns the bf16 peak that a card's maker states, or 0 for an unknown card. A run's MFU is usually
 // given relative to it.
 func nominal(card string) float64 {
-	if g := gpuOf(card); g != nil {
+	card, part, divided := strings.Cut(card, " MIG ") // as the driver calls an instance
+	g := gpuOf(card)
+	if divided {
+		in := instanceOf(card, part)
+		if g == nil || in == nil {
+			return 0
+		}
+		return g.bf16 * 1e12 * in.Compute
+	}
+	if g != nil {
 		return g.bf16 * 1e12
 	}
 	return 0
@@ -101,19 +110,30 @@ func Names() []string {
 
 // KnownRank describes one of n ranks on a machine with n GPUs of this name: a GPU, its bus, and its share of
 // the host. The name may be the driver's, or as people write it (RTX 4090, 4090, A100-80GB). A suffix such as "/pcie3"
-// selects a bus other than the usual one. A host has PerHost GPUs at most; more ranks use more hosts.
+// selects a bus other than the usual one, one such as "/3g.20gb" an instance of a card that is divided. A host has PerHost
+// GPUs at most; more ranks use more hosts.
 func KnownRank(name string, n int) (*Hardware, error) {
 	if n < 1 {
 		return nil, fmt.Errorf("hardware %q: impossible number of %d ranks; hint: use at least 1", name, n)
 	}
-	gpuName, bus, _ := strings.Cut(strings.ToLower(name), "/")
+	gpuName, suffix, _ := strings.Cut(strings.ToLower(name), "/")
 	g := gpuOf(gpuName)
 	if g == nil {
 		return nil, unknownGPU(name, gpuName)
 	}
+	bus, in, err := suffixes(gpuName, suffix)
+	if err != nil {
+		return nil, fmt.Errorf("hardware %q: %w", name, err)
+	}
 	h, err := g.machine(name, cmp.Or(bus, g.bus))
 	if err != nil {
 		return nil, err
+	}
+	if in != nil {
+		if n > 1 {
+			return nil, fmt.Errorf("hardware %q: %d ranks, but instances of a card cannot reach each other; hint: use one rank, or the whole card", name, n)
+		}
+		h.cut(in, g.memory*gib)
 	}
 	h = h.Share(min(n, PerHost))
 	if cmp.Or(bus, g.bus) == "elixir" {
@@ -122,6 +142,30 @@ func KnownRank(name string, n int) (*Hardware, error) {
 		h.yield()
 	}
 	return h, nil
+}
+
+// suffixes splits what follows a card's name: a bus, an instance, or both.
+func suffixes(card, text string) (bus string, in *Instance, err error) {
+	if text == "" {
+		return "", nil, nil
+	}
+	for part := range strings.SplitSeq(text, "/") {
+		if !strings.HasSuffix(part, "gb") {
+			bus = part
+			continue
+		}
+		if in = instanceOf(card, part); in == nil {
+			var names []string
+			for _, i := range Instances(card) {
+				names = append(names, i.Name)
+			}
+			if len(names) == 0 {
+				return "", nil, fmt.Errorf("this card cannot be divided; hint: leave /%s out", part)
+			}
+			return "", nil, fmt.Errorf("it cannot be divided into %s; hint: use one of %s", part, strings.Join(names, ", "))
+		}
+	}
+	return bus, in, nil
 }
 
 // otherMakers are what names of other makers' devices begin with.

@@ -20,12 +20,14 @@ const mostProbed = 8
 type cpuBackend struct {
 	options cpu.Options // of a device; Workers 0: all cores
 	ranks   int
+	jobs    int // with as many ranks each, which keep their cores busy
 }
 
 // newCPU gives each rank its share of the cores, and links as throttled as the
 // request says.
 func newCPU(r *Request) *cpuBackend {
-	return &cpuBackend{ranks: r.Ranks, options: cpu.Options{Workers: workers(r.Ranks), Rate: rates(r)}}
+	jobs := max(r.Jobs, 1)
+	return &cpuBackend{ranks: r.Ranks, jobs: jobs, options: cpu.Options{Workers: workers(r.Ranks * jobs), Rate: rates(r)}}
 }
 
 // rates returns the rates to which links are throttled.
@@ -46,14 +48,14 @@ func (b *cpuBackend) memory(dir string, process int64) (hardware.Memory, error) 
 	return hardware.LocalMemory(dir, process)
 }
 
-func (b *cpuBackend) probed() int { return min(b.atOnce(), mostProbed) }
+func (b *cpuBackend) probed() int { return min(b.atOnce()*b.jobs, mostProbed) }
 
 // atOnce returns how many of the ranks can have cores of their own.
 func (b *cpuBackend) atOnce() int {
 	if b.options.Workers == 0 {
 		return 1
 	}
-	return min(b.ranks, max(1, runtime.GOMAXPROCS(0)/b.options.Workers))
+	return min(b.ranks, max(1, runtime.GOMAXPROCS(0)/(b.options.Workers*b.jobs)))
 }
 
 func (b *cpuBackend) allCores() backend {

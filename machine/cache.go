@@ -84,6 +84,9 @@ func (m *Machine) cached() *hardware.Hardware {
 // share them.
 func (m *Machine) cacheName(r *Request) string {
 	key := sha256.Sum256(fmt.Appendf(nil, "tuned %s %v %v %s %d %d", m.backend.id(), r.Hardware, hostID(), diskOf(m.spill), m.ranks, runtime.GOMAXPROCS(0)))
+	if m.jobs > 1 {
+		key = sha256.Sum256(fmt.Appendf(key[:], "%d jobs", m.jobs))
+	}
 	return fmt.Sprintf("hardware-%x.json", key[:6])
 }
 

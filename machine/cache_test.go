@@ -14,7 +14,7 @@ import (
 func TestCacheNames(t *testing.T) {
 	spill := t.TempDir()
 	name := func(ranks int, rate config.Rate) string {
-		m := Machine{ranks: ranks, spill: spill, backend: &cpuBackend{ranks: ranks}}
+		m := Machine{ranks: ranks, spill: spill, backend: &cpuBackend{ranks: ranks, jobs: 1}}
 		r := Request{}
 		r.Hardware.H2D = rate
 		return m.cacheName(&r)

@@ -51,6 +51,7 @@ type Machine struct {
 	// supposed machine is another one with some numbers changed, see Suppose.
 	described, supposed bool
 	ranks               int
+	jobs                int          // that share the cores and the host, at least 1
 	backend             backend      // nil: described
 	spill               string       // folder of the disk tier
 	endurance           config.Bytes // of a host's disk, as the configuration says; config.Unlimited: it does not
@@ -73,7 +74,7 @@ func Find(r *Request, note func(string)) (*Machine, error) {
 	if r.Ranks > MaxRanks {
 		return nil, r.Fault("ranks", fmt.Sprintf("%d is too many; hint: at most %d ranks run on one machine", r.Ranks, MaxRanks))
 	}
-	m := &Machine{spill: r.Spill, ranks: r.Ranks, endurance: r.Limits.DiskEndurance}
+	m := &Machine{spill: r.Spill, ranks: r.Ranks, jobs: max(r.Jobs, 1), endurance: r.Limits.DiskEndurance}
 	if m.backend, err = newBackend(r, dir); err != nil {
 		return nil, err
 	}
@@ -144,7 +145,7 @@ func (m *Machine) Idle() int {
 // what the machine has. The device limit applies to each rank; the limits of host
 // and disk apply to all ranks together, which share them evenly.
 func (m *Machine) limit(r *Request) error {
-	n := int64(m.ranks)
+	n := int64(m.ranks * m.Jobs())
 	m.Capacity = m.Hardware.Memory.Tiers()
 	if !m.described { // a description is already one rank's share
 		if m.Hardware.Memory.Shared {
@@ -159,7 +160,7 @@ func (m *Machine) limit(r *Request) error {
 		if l == config.Unlimited {
 			continue
 		}
-		have, all := m.Capacity[t], n
+		have, all := m.Capacity[t], int64(m.ranks)
 		if t == device.DeviceTier {
 			all = 1
 		}
@@ -196,6 +197,9 @@ func (m *Machine) Host(rank int) int {
 
 // Ranks returns the number of ranks.
 func (m *Machine) Ranks() int { return m.ranks }
+
+// Jobs returns the number of jobs that share the host, this one too.
+func (m *Machine) Jobs() int { return max(m.jobs, 1) }
 
 // HeadUnit returns the number of tokens at multiples of which sums over tokens may be cut, for sequences of seq
 // tokens; 0: anywhere.

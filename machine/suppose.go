@@ -16,7 +16,7 @@ func (m *Machine) WithMemory(t device.Tier, bytes int64) *Machine {
 	s.Capacity[t] = max(s.Capacity[t], bytes)
 	all, mem := s.Capacity[t], &s.Hardware.Memory
 	if !m.described && (t != device.DeviceTier || mem.Shared) {
-		all *= int64(m.ranks) // a description is one rank's share already
+		all *= int64(m.ranks * m.Jobs()) // a description is one rank's share already
 	}
 	have := [device.NumTiers]*int64{&mem.Device, &mem.Host, &mem.Disk}
 	if beyond := all - *have[t]; beyond > 0 {

@@ -19,8 +19,8 @@ import (
 const profileBudget = 3 * time.Second
 
 // measure times those operators of a candidate that a machine's description lacks, in
-// arenas of the candidate's size and on all ranks at once, since ranks share cores
-// and memory.
+// arenas of the candidate's size and on all ranks at once, and as many times as there are jobs, since they share cores and
+// memory.
 func measure(m *machine.Machine, c *search.Candidate) error {
 	known := true
 	for _, p := range c.Programs {
@@ -35,7 +35,8 @@ func measure(m *machine.Machine, c *search.Candidate) error {
 	if known {
 		return nil
 	}
-	programs := make([]*program.Program, m.Ranks())
+	n := m.Ranks() * m.Jobs()
+	programs := make([]*program.Program, n)
 	for r := range programs {
 		programs[r] = c.Programs[r%len(c.Programs)]
 	}
@@ -50,8 +51,7 @@ func measure(m *machine.Machine, c *search.Candidate) error {
 			return err
 		}
 	}
-	times := make([][]hardware.Measurement, m.Ranks())
-	errs := make([]error, m.Ranks())
+	times, errs := make([][]hardware.Measurement, n), make([]error, n)
 	var all sync.WaitGroup
 	for r, d := range devices {
 		all.Go(func() { times[r], errs[r] = hardware.Profile(programs[r].Calls(), d, profileBudget) })

@@ -43,7 +43,7 @@ func (t *Task) plan(ctx context.Context, note func(string), sketch bool) (*searc
 	if spec.Plan.File != "" {
 		return t.given(ctx, req, mach)
 	}
-	if mach.Measure != nil {
+	if mach.Measure != nil && m.Jobs() == 1 { // with others, steps would be tried without them
 		mach.Trial = t.trial()
 	}
 	var err error

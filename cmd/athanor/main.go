@@ -17,6 +17,7 @@ type verbs struct {
 	Compare  compareCmd  `cmd:"" help:"Compare two configurations or plans on this machine, by steps in turn."`
 	Roofline rooflineCmd `cmd:"" help:"Show what each kind of call is bound by, and what faster parts of the machine would bring."`
 	Golden   goldenCmd   `cmd:"" help:"Keep what a plan needs of memory as a file, and check it later."`
+	Share    shareCmd    `cmd:"" help:"Say how several jobs do on one card or on this machine's cores, and in which way best."`
 	Simulate simulateCmd `cmd:"" help:"Show the predicted timeline of a step."`
 	Draw     drawCmd     `cmd:"" help:"Draw the predicted timeline and memory."`
 	Probe    probeCmd    `cmd:"" help:"Measure this machine."`

@@ -46,6 +46,7 @@ var layers = []struct{ pkg, why string }{
 	{"search", "searches by lowering and simulating; what executes must not depend on how a plan was found"},
 	{"policy", "how others decide, to be compared with: from graphs and rates to plans, without searching or simulating"},
 	{"roofline", "what binds a step, from programs and prices; it decides nothing"},
+	{"collocate", "several jobs on one card, from their programs and prices; whoever asks it plans"},
 	{"draw", "pictures of timelines and programs"},
 	{"golden", "what programs need, as a file to compare with; it asks programs only"},
 	{"sim", "simulates the very programs that are executed; it must not import what executes them"},
