@@ -140,7 +140,7 @@ func (s *sharing) mps() (Way, error) {
 			runs = append(runs, run)
 		}
 	}
-	for i, rate := range Together(runs, [numResources]bool{true, true, true, true, true}) {
+	for i, rate := range FairRates(runs, [numResources]bool{true, true, true, true, true}) {
 		w.add(Place{On: s.Name, Limit: need.Device}, runs[i], s.alone[i], rate)
 	}
 	return w, nil
@@ -216,7 +216,7 @@ func (s *sharing) bestLayout(layouts [][]string, runs map[string][]*Run) (best W
 		for j, name := range on {
 			placed[j] = runs[name][j]
 		}
-		for j, rate := range Together(placed, [numResources]bool{ToDevice: true, ToHost: true, Host: true, Disk: true}) {
+		for j, rate := range FairRates(placed, [numResources]bool{ToDevice: true, ToHost: true, Host: true, Disk: true}) {
 			w.add(Place{On: on[j]}, placed[j], s.alone[j], rate)
 		}
 		if w.Aggregate > best.Aggregate {

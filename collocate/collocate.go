@@ -80,9 +80,9 @@ func UseOf(p *program.Program, h *hardware.Hardware) (u Use) {
 	return u
 }
 
-// Together returns the rate of each job when all run at the same time, as a share of its rate alone: max-min fair. Resources
+// FairRates returns the rate of each job when all run at the same time, as a share of its rate alone: max-min fair. Resources
 // that are false in shared are each job's own.
-func Together(runs []*Run, shared [numResources]bool) []float64 {
+func FairRates(runs []*Run, shared [numResources]bool) []float64 {
 	rates, done := make([]float64, len(runs)), make([]bool, len(runs))
 	for {
 		grow, full := math.Inf(1), Resource(numResources)

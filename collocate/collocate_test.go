@@ -16,8 +16,8 @@ func run(seconds float64, use ...float64) *Run {
 	return r
 }
 
-// TestTogether: rates in closed form.
-func TestTogether(t *testing.T) {
+// TestFairRates: rates in closed form.
+func TestFairRates(t *testing.T) {
 	for _, c := range []struct {
 		what string
 		runs []*Run
@@ -29,21 +29,21 @@ func TestTogether(t *testing.T) {
 		{"another resource is full", []*Run{run(1, 0.2, 1), run(1, 0.2, 1), run(1, 0.5)}, []float64{0.5, 0.5, 1}},
 		{"alone", []*Run{run(3, 3, 3, 3)}, []float64{1}},
 	} {
-		got := Together(c.runs, all)
+		got := FairRates(c.runs, all)
 		for i := range got {
 			if math.Abs(got[i]-c.want[i]) > 1e-12 {
 				t.Errorf("%s: %v, want %v", c.what, got, c.want)
 			}
 		}
 	}
-	if got := Together([]*Run{run(1, 1, 1), run(1, 1, 1)}, [numResources]bool{}); !slices.Equal(got, []float64{1, 1}) {
+	if got := FairRates([]*Run{run(1, 1, 1), run(1, 1, 1)}, [numResources]bool{}); !slices.Equal(got, []float64{1, 1}) {
 		t.Errorf("nothing is shared: %v", got)
 	}
 }
 
-// TestTogetherFair: no resource is used for more than all of the time, no job is faster than alone, and none can be made
+// TestFairRatesHold: no resource is used for more than all of the time, no job is faster than alone, and none can be made
 // faster but at the cost of one that is no faster: each slower one uses a full resource, on which it is among the fastest.
-func TestTogetherFair(t *testing.T) {
+func TestFairRatesHold(t *testing.T) {
 	r := testkit.Rand(t)
 	for range testkit.Count(100, 300, 3000) {
 		runs := make([]*Run, 1+r.IntN(6))
@@ -55,7 +55,7 @@ func TestTogetherFair(t *testing.T) {
 				}
 			}
 		}
-		rates := Together(runs, all)
+		rates := FairRates(runs, all)
 		var used [numResources]float64
 		for i, run := range runs {
 			for k := range numResources {
