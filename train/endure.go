@@ -18,7 +18,7 @@ import (
 // A full disk, or a network file system that is away for a while, must not cost the steps since the latest
 // checkpoint. So a run goes on without what it could not write, says so, and tries again: lines of the metrics wait
 // in memory, and a checkpoint is tried anew, of the step that is reached by then. The run ends only after patience
-// without one.
+// without one. There is little of it for what no waiting mends: a folder that may not be written, or is none any more.
 //
 // Example: the disk is full at step 100, and somebody frees space ten minutes later, at step 160. A checkpoint of
 // step 160 is written, and metrics.jsonl has all lines.
@@ -27,16 +27,30 @@ import (
 type patience struct {
 	total time.Duration // then the run ends
 	again time.Duration // between two attempts, and between two reports
-	grace time.Duration // instead of total, once the run is asked to stop
+	grace time.Duration // instead of total, once the run is asked to stop, and for errors that last
 }
 
 func usualPatience() patience { return patience{time.Hour, time.Minute, 5 * time.Second} }
+
+// short returns the patience of a run that is asked to stop, or that meets an error that lasts.
+func (p patience) short() patience {
+	return patience{min(p.grace, p.total), min(p.again, p.grace/5), p.grace}
+}
+
+// of returns how long to be patient with an error.
+func (p patience) of(err error) patience {
+	if lasting(err) {
+		return p.short()
+	}
+	return p
+}
 
 // endurance is what a run knows of writes that failed.
 type endurance struct {
 	patience patience
 	logging  trouble // metrics
 	unsaved  trouble // a checkpoint
+	lasts    bool    // the latest error of unsaved does
 }
 
 // trouble is something that could not be written.
@@ -70,6 +84,20 @@ func passing(err error) bool {
 	return !errors.As(err, &lost) && !errors.Is(err, checkpoint.ErrExists) && errors.As(err, &system) && system != syscall.EFBIG && system != syscall.EMFILE
 }
 
+// lasting reports whether an error of the file system stays until somebody changes what is there: unlike a full disk or an
+// absent server, which others see to.
+func lasting(err error) bool {
+	var system syscall.Errno
+	if !errors.As(err, &system) {
+		return false
+	}
+	switch system {
+	case syscall.ENOTDIR, syscall.EISDIR, syscall.ELOOP, syscall.ENAMETOOLONG, syscall.EROFS, syscall.EACCES, syscall.EPERM, syscall.EINVAL, syscall.ENOSYS:
+		return true
+	}
+	return false
+}
+
 // logged takes the error of writing metrics, if there is one. They wait in memory, and no run ends for them.
 func (e *endurance) logged(t *Run, err error, o Observer) error {
 	now := time.Now()
@@ -81,18 +109,26 @@ func (e *endurance) logged(t *Run, err error, o Observer) error {
 	case !passing(err):
 		return err
 	case e.logging.fail(now, e.patience):
-		o.Event(fmt.Sprintf("WARNING: step %d: the metrics cannot be written: %v; training goes on, and they are kept in memory until they can; hint: free some space in %s", t.Step, err, t.Setup.Spec.Out))
+		o.Event(fmt.Sprintf("WARNING: step %d: the metrics cannot be written: %v; training goes on, and they are kept in memory until they can; hint: %s", t.Step, err, remedy(err, t.Setup.Spec.Out)))
 	}
 	return nil
 }
 
 // saveDue reports whether to try once more to save.
-func (e *endurance) saveDue() bool { return e.unsaved.due(time.Now(), e.patience) }
+func (e *endurance) saveDue() bool { return e.unsaved.due(time.Now(), e.saving()) }
+
+// saving is the patience with checkpoints.
+func (e *endurance) saving() patience {
+	if e.lasts {
+		return e.patience.short()
+	}
+	return e.patience
+}
 
 // save saves a checkpoint between steps. If that fails, the run goes on, and tries again after a while, but not before.
 func (e *endurance) save(t *Run, o Observer) error {
 	now := time.Now()
-	if !e.unsaved.since.IsZero() && !e.unsaved.due(now, e.patience) {
+	if !e.unsaved.since.IsZero() && !e.unsaved.due(now, e.saving()) {
 		t.Best = t.saving.best
 		return nil
 	}
@@ -100,15 +136,18 @@ func (e *endurance) save(t *Run, o Observer) error {
 	if err == nil || !passing(err) {
 		return err
 	}
-	now = time.Now()
-	e.unsaved.fail(now, e.patience)
+	if now = time.Now(); e.lasts != lasting(err) { // another trouble
+		e.unsaved, e.lasts = trouble{}, lasting(err)
+	}
+	p := e.saving()
+	e.unsaved.fail(now, p)
 	e.unsaved.tried, t.Best = now, t.saving.best // the best checkpoint is one that is there
-	left := e.patience.total - now.Sub(e.unsaved.since)
+	left := p.total - now.Sub(e.unsaved.since)
 	if left <= 0 {
-		return suggest.Add(fmt.Errorf("step %d: no checkpoint could be written for %v: %w", t.Step, e.patience.total, err), restart)
+		return unsavable(t, err, p.total)
 	}
 	o.Event(fmt.Sprintf("WARNING: step %d is not saved: %v; training goes on, and saving is tried again every %v; if that fails for %v more, the run ends and what was learnt since the latest checkpoint is lost",
-		t.Step, err, e.patience.again, left.Round(time.Second)))
+		t.Step, err, p.again, left.Round(time.Second)))
 	return nil
 }
 
@@ -120,18 +159,32 @@ func (e *endurance) saveLast(ctx context.Context, t *Run, stop bool, o Observer)
 		if err == nil || !passing(err) {
 			return err
 		}
-		limit, again := e.patience.total, e.patience.again
+		p := e.patience.of(err)
 		if stop || t.Setup.stopping(ctx) {
-			limit, again = e.patience.grace, min(again, e.patience.grace/5)
+			p = e.patience.short()
 		}
-		left := limit - time.Since(began)
+		left := p.total - time.Since(began)
 		if left <= 0 {
-			return suggest.Add(fmt.Errorf("step %d: no checkpoint could be written for %v: %w", t.Step, limit, err), restart)
+			return unsavable(t, err, p.total)
 		}
 		o.Event(fmt.Sprintf("WARNING: step %d is not saved: %v; saving is tried again every %v, for %v more, before what was learnt since the latest checkpoint is lost",
-			t.Step, err, again, left.Round(time.Second)))
-		pause(ctx, again)
+			t.Step, err, p.again, left.Round(time.Second)))
+		pause(ctx, p.again)
 	}
+}
+
+// unsavable is the error that ends a run whose checkpoints could not be written for d.
+func unsavable(t *Run, err error, d time.Duration) error {
+	return suggest.Add(fmt.Errorf("step %d: no checkpoint could be written for %v: %w", t.Step, d, err),
+		remedy(err, t.Setup.Spec.Out)+" and start the same command again, which continues from the latest checkpoint, if there is one")
+}
+
+// remedy is what to do about an error of the file system that holds a run's folder.
+func remedy(err error, out string) string {
+	if lasting(err) {
+		return fmt.Sprintf("make %s a folder that can be written", out)
+	}
+	return "free some space in " + out
 }
 
 // pause waits, but no longer than until the run is asked to stop.
@@ -144,9 +197,6 @@ func pause(ctx context.Context, d time.Duration) {
 	case <-time.After(d):
 	}
 }
-
-// restart is the hint of errors that end a run whose checkpoints cannot be written.
-const restart = "free some space and start the same command again, which continues from the latest checkpoint, if there is one"
 
 // backlog is a file that is appended to. What could not be written stays in memory, and goes before what comes later.
 type backlog struct {

@@ -101,6 +101,43 @@ func TestFolderGone(t *testing.T) {
 	}
 }
 
+// TestLasting: what no waiting mends ends a run soon, between steps and after the last, with a hint that is true, and what was
+// saved before is still there and goes on.
+func TestLasting(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	dir := t.TempDir()
+	file := runConfig(t, dir)
+	out := dir + "/run"
+	for i, c := range []struct {
+		name  string
+		spoil func() error
+	}{
+		{"a file", func() error { return os.WriteFile(out, nil, 0o644) }},
+		{"a link to itself", func() error { return os.Symlink(out, out) }},
+		{"a folder below a file", func() error { return os.Symlink(file+"/below", out) }},
+		{"a name that is too long", func() error { return os.Symlink(dir+"/"+strings.Repeat("long", 100), out) }},
+	} {
+		broken := []int{3, 4}[i%2] // the latter is the last step
+		tr, _ := openRun(t, file, "max_steps=4", "save_every=1")
+		tr.endures.patience.grace = time.Nanosecond
+		err := tr.Train(t.Context(), watcher{func(step int) {
+			if step == broken {
+				check(t, errors.Join(os.Rename(out, dir+"/away"), c.spoil()))
+			}
+		}, func(string) {}})
+		check(t, tr.Close())
+		if err == nil || !lasting(err) || strings.Count(err.Error(), "hint:") != 1 || strings.Contains(err.Error(), "free some space") {
+			t.Errorf("%s instead of the folder: %v", c.name, err)
+		}
+		check(t, errors.Join(os.Remove(out), os.Rename(dir+"/away", out)))
+		again, _ := openRun(t, file, "max_steps=4")
+		if again.Step != broken-1 {
+			t.Errorf("%s instead of the folder: the run goes on at step %d", c.name, again.Step)
+		}
+		check(t, errors.Join(again.Close(), os.RemoveAll(out)))
+	}
+}
+
 // TestTrouble: a failure is said at once and then from time to time.
 func TestTrouble(t *testing.T) {
 	p, at := patience{time.Hour, time.Minute, time.Second}, time.Unix(1e9, 0)
@@ -119,11 +156,16 @@ func TestTrouble(t *testing.T) {
 	}
 }
 
-// TestPassing: a full or absent disk may be there again, and is waited for; the process's own limits stay, and so do errors of others.
+// TestPassing: a full or absent disk may be there again, and is waited for; what somebody has to mend is waited for briefly; the
+// process's own limits stay, and so do errors of others.
 func TestPassing(t *testing.T) {
-	for err, want := range map[error]bool{unix.ENOSPC: true, unix.EDQUOT: true, unix.EIO: true, unix.EROFS: true, unix.ESTALE: true, unix.EFBIG: false, unix.EMFILE: false, errors.New("other"): false} {
-		if got := passing(&os.PathError{Op: "write", Path: "x", Err: err}); got != want {
-			t.Errorf("%v passes: %v", err, got)
+	never, briefly, long := [2]bool{false, false}, [2]bool{true, true}, [2]bool{true, false}
+	for err, want := range map[error][2]bool{unix.ENOSPC: long, unix.EDQUOT: long, unix.EIO: long, unix.ESTALE: long, unix.ENOENT: long, unix.ETIMEDOUT: long, unix.ENOTCONN: long,
+		unix.EROFS: briefly, unix.EACCES: briefly, unix.EPERM: briefly, unix.ENOTDIR: briefly, unix.ELOOP: briefly, unix.EISDIR: briefly,
+		unix.EFBIG: never, unix.EMFILE: never, errors.New("other"): never} {
+		err = &os.PathError{Op: "write", Path: "x", Err: err}
+		if got := [2]bool{passing(err), lasting(err)}; got != want {
+			t.Errorf("%v: passes, lasts: %v", err, got)
 		}
 	}
 }
