@@ -39,17 +39,24 @@ func write(t testing.TB, files map[string]string) string {
 // documents returns the non-empty documents, whole and in order, by reading the corpus
 // in pieces that end only where a document ends.
 func documents(c *Corpus) (all []string, stats Stats, err error) {
-	never := func([]byte, int) bool { return false }
-	stats, err = c.read(context.Background(), Options{}, never, func(p piece) error {
+	var begun []byte
+	stats, err = c.read(context.Background(), Options{}, cutIf(func([]byte, int) bool { return false }), func(p piece) error {
 		start := 0
 		for _, end := range p.ends {
-			all = append(all, string(p.text[start:end.at]))
-			start = end.at
+			all = append(all, string(append(begun, p.text[start:end.at]...)))
+			start, begun = end.at, nil
 		}
+		begun = append(begun, p.text[start:]...)
 		return nil
 	})
 	return all, stats, err
 }
+
+// cutIf is a cutter of boundaries only.
+type cutIf func(text []byte, i int) bool
+
+func (f cutIf) Boundary(text []byte, i int) bool { return f(text, i) }
+func (f cutIf) Cut([]byte, bool) int             { return 0 }
 
 func TestPatterns(t *testing.T) {
 	dir := write(t, map[string]string{
@@ -323,36 +330,42 @@ func TestPiecesAreTheCorpus(t *testing.T) {
 	}
 }
 
-// Line breaks in any script are places to cut, and too long a stretch without one is an
+// Any text is read in pieces of bounded size, cut where this has no effect if such a place is known; too long a line of JSON is an
 // error instead of using up all memory.
 func TestStretches(t *testing.T) {
-	dir := write(t, map[string]string{
-		"latin.txt":    strings.Repeat("gold and silver\n", 400000),
-		"cyrillic.txt": strings.Repeat("злато и сребро\n", 200000),
-		"han.txt":      strings.Repeat("金和银。\n", 500000),
-		"blank.txt":    strings.Repeat("gold and silver\n\n", 400000),
-		"windows.txt":  strings.Repeat("gold and silver\r\n", 400000),
-		"indented.txt": strings.Repeat(" \tgold and silver \n", 300000),
-		"line.txt":     strings.Repeat("gold and silver ", 200000),
-		"none.txt":     strings.Repeat("silver", 600000),
-		"none.jsonl":   `{"text":"` + strings.Repeat("silver ", 400000) + `"}`,
-		"none.json":    strings.Repeat("silver ", 400000),
-	})
-	const most = 2 << 20
-	for name, want := range map[string]string{"latin.txt": "", "cyrillic.txt": "", "han.txt": "",
-		"blank.txt": "", "windows.txt": "", "indented.txt": "", "line.txt": "",
-		"none.txt": "none.txt: more than 2.0 MiB", "none.jsonl": "none.jsonl: more than 2.0 MiB", "none.json": "none.json: more than 2.0 MiB"} {
-		c, err := OpenCorpus(filepath.Join(dir, name))
+	for name, c := range map[string]struct {
+		content, want string
+		severed       int64
+	}{
+		"latin.txt":    {content: strings.Repeat("gold and silver\n", 400000)},
+		"cyrillic.txt": {content: strings.Repeat("злато и сребро\n", 200000)},
+		"han.txt":      {content: strings.Repeat("金和银。\n", 500000)},
+		"blank.txt":    {content: strings.Repeat("gold and silver\n\n", 400000)},
+		"windows.txt":  {content: strings.Repeat("gold and silver\r\n", 400000)},
+		"indented.txt": {content: strings.Repeat(" \tgold and silver \n", 300000)},
+		"line.txt":     {content: strings.Repeat("gold and silver ", 200000)},
+		"none.txt":     {content: strings.Repeat("silver", 1000000)},
+		"bytes.txt":    {content: strings.Repeat("\x80", 6000000), severed: 2},
+		"none.jsonl":   {content: `{"text":"` + strings.Repeat("silver", 800000) + `"}`},
+		"long.jsonl":   {content: `{"text":"` + strings.Repeat("silver", 1000000) + `"}`, want: "long.jsonl: a line of more than 5.0 MiB"},
+		"long.json":    {content: strings.Repeat("silver ", 1000000), want: "long.json: a line of more than 5.0 MiB"},
+	} {
+		dir := write(t, map[string]string{name: c.content})
+		corpus, err := OpenCorpus(filepath.Join(dir, name))
 		must(t, err)
-		r := &reader{names: usualField, ctx: context.Background(), cut: bpe.GPT2().Boundary, most: most, emit: func(p piece) error {
-			if len(p.text) > pieceSize+1<<10 {
+		read := 0
+		r := &reader{names: usualField, ctx: context.Background(), cut: bpe.GPT2(), most: 5 << 20, emit: func(p piece) error {
+			if read += len(p.text); len(p.text) > maxStretch {
 				t.Errorf("%s: a piece of %d bytes", name, len(p.text))
 			}
 			return nil
 		}}
-		err = r.file(&c.files[0])
-		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "hint:")) {
+		err = r.file(&corpus.files[0])
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "hint:")) {
 			t.Errorf("%s: %v", name, err)
+		}
+		if most := maxStretch + pieceSize; c.want == "" && (r.stats.Severed != c.severed || cap(r.text) > most) {
+			t.Errorf("%s: severed %d times, %d bytes wait", name, r.stats.Severed, cap(r.text))
 		}
 	}
 }

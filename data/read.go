@@ -23,7 +23,8 @@ import (
 // Approach: one goroutine reads all files in sequence and emits pieces of about
 // pieceSize bytes, which any number of goroutines process. A piece holds many small
 // documents or a part of a large one. Documents are cut only where this has no effect on the tokenizer
-// (Tokenizer.Boundary), so tokens and word counts do not depend on the pieces.
+// (Tokenizer.Boundary, Tokenizer.Cut), so tokens and word counts do not depend on the pieces. Where no such place
+// is known for 2 MiB, they are cut before white space all the same, which is counted.
 //
 // Example: documents "ab", "" and "cd" are one piece, text "abcd" with ends 2
 // and 4; the empty one is counted and skipped.
@@ -31,12 +32,11 @@ import (
 // pieceSize is the size in bytes from which a piece is emitted.
 const pieceSize = 1 << 20
 
-// maxStretch is the longest stretch of a document without a place to cut, and the
-// longest line of JSONL, in bytes. Both are in memory as a whole, the former as text and tokens.
-const maxStretch = 256 << 20
+// maxLine is the longest line of JSONL, in bytes. It is in memory as a whole.
+const maxLine = 256 << 20
 
 func tooLong(most int64) error {
-	return fmt.Errorf("more than %s without a place to cut; hint: check that it is text, and break it into lines or into several documents", size.Format(most))
+	return fmt.Errorf("a line of more than %s; hint: check that it is text, and break it into several documents", size.Format(most))
 }
 
 // piece is consecutive text of the corpus. Documents end at text[:ends[i].at];
@@ -78,6 +78,8 @@ type Stats struct {
 	// Bad counts the rows that Options.SkipBad has left out, FirstBad says where the first is and what is wrong with it.
 	Bad      int64  `json:"bad_rows,omitempty"`
 	FirstBad string `json:"first_bad_row,omitempty"`
+	// Severed counts the places at which documents were cut although it is not known that this has no effect.
+	Severed int64 `json:"severed,omitempty"`
 }
 
 // FormatStats counts one format. Bytes are those of the documents' text.
@@ -112,6 +114,7 @@ func (s *Stats) Add(o Stats) {
 	s.FirstInvalid = cmp.Or(s.FirstInvalid, o.FirstInvalid)
 	s.Bad += o.Bad
 	s.FirstBad = cmp.Or(s.FirstBad, o.FirstBad)
+	s.Severed += o.Severed
 }
 
 // Documents returns the number of non-empty documents.
@@ -173,6 +176,9 @@ func (s Stats) String() string {
 	if s.InvalidBytes > 0 {
 		add("%d bytes in %d files are not UTF-8 (first: %s), kept as they are", s.InvalidBytes, s.InvalidFiles, s.FirstInvalid)
 	}
+	if s.Severed > 0 {
+		add("long text is cut in %d places where a token may differ", s.Severed)
+	}
 	if s.Bad > 0 {
 		add("%d rows are bad and left out (first: %s)", s.Bad, s.FirstBad)
 	}
@@ -182,9 +188,9 @@ func (s Stats) String() string {
 // reader collects text and emits it in pieces.
 type reader struct {
 	ctx      context.Context
-	cut      func(text []byte, i int) bool // may the text be cut at i?
+	cut      cutter
 	emit     func(piece) error
-	most     int64 // most bytes without a place to cut; maxStretch
+	most     int64 // bytes of a line; maxLine
 	stats    Stats
 	read     int64          // bytes read from files
 	text     []byte         // not emitted yet; pieces take over the memory
@@ -204,8 +210,8 @@ type reader struct {
 // end of the corpus, which is held out for validation, must resemble the rest (the
 // last 1 % of Go's tree in path order is tables of hex numbers). emit owns the text
 // of its piece.
-func (c *Corpus) read(ctx context.Context, o Options, cut func([]byte, int) bool, emit func(piece) error) (Stats, error) {
-	r := &reader{ctx: ctx, chat: o.Chat, pairs: o.Pairs, skipBad: o.SkipBad, names: o.names(), cut: cut, emit: emit, most: maxStretch}
+func (c *Corpus) read(ctx context.Context, o Options, cut cutter, emit func(piece) error) (Stats, error) {
+	r := &reader{ctx: ctx, chat: o.Chat, pairs: o.Pairs, skipBad: o.SkipBad, names: o.names(), cut: cut, emit: emit, most: maxLine}
 	order := newPermutation(int64(len(c.files)), 0, 0)
 	for i := range int64(len(c.files)) {
 		if err := r.file(&c.files[order.at(i)]); err != nil {
@@ -365,9 +371,6 @@ func (r *reader) readDocument(in io.Reader) error {
 		if err := r.drain(&checked); err != nil {
 			return err
 		}
-		if int64(len(r.text)) > r.most {
-			return tooLong(r.most)
-		}
 	}
 }
 
@@ -517,7 +520,7 @@ func (r *reader) endDocument(stats *FormatStats, size int64, chat *chat.Document
 func (r *reader) drain(place *int) error {
 	start, nextEnd := 0, 0
 	for len(r.text)-start >= pieceSize {
-		at := r.findCut(max(start+pieceSize, r.searched), nextEnd)
+		at := r.findCut(start, nextEnd)
 		if at < 0 {
 			break
 		}
@@ -551,31 +554,6 @@ func (r *reader) drain(place *int) error {
 		*place -= start
 	}
 	return nil
-}
-
-// findCut returns the first offset at or after from where the text may be cut: the
-// end of a document or a boundary inside it. It returns -1 if there is none yet.
-func (r *reader) findCut(from, nextEnd int) int {
-	limit := len(r.text)
-	for _, end := range r.ends[nextEnd:] {
-		if end.at >= from {
-			if limit = end.at; end.chat != nil {
-				return limit
-			}
-			break
-		}
-	}
-	isEnd := limit < len(r.text) || len(r.ends) > 0 && r.ends[len(r.ends)-1].at == limit
-	for i := from; i < limit; i++ {
-		if r.cut(r.text, i) {
-			return i
-		}
-	}
-	if isEnd {
-		return limit
-	}
-	r.searched = limit
-	return -1
 }
 
 // hand emits text[start:at] with the ends of the documents that end in it.

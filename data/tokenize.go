@@ -306,7 +306,7 @@ func encodeAll(ctx context.Context, c *Corpus, t *bpe.Tokenizer, o Options, befo
 	group.Go(func() {
 		defer close(inOrder)
 		defer close(todo)
-		stats, readError = c.read(ctx, o, t.Boundary, func(p piece) error {
+		stats, readError = c.read(ctx, o, t, func(p piece) error {
 			if known.Pieces < before.Pieces {
 				o.progress(p.read, c.bytes)
 				if known.add(p.text); known.Pieces == before.Pieces && !before.same(&known) {
@@ -499,7 +499,7 @@ func TrainTokenizer(ctx context.Context, c *Corpus, size int, o Options) (*bpe.T
 			}
 		})
 	}
-	_, err := c.read(ctx, Options{SkipBad: o.SkipBad, TextField: o.TextField}, bpe.Pattern(trainPattern).Boundary, func(p piece) error {
+	_, err := c.read(ctx, Options{SkipBad: o.SkipBad, TextField: o.TextField}, trainPattern, func(p piece) error {
 		o.progress(p.read, c.bytes)
 		todo <- p
 		return nil

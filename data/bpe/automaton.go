@@ -385,10 +385,14 @@ func (a *automaton) total() bool {
 type scan struct {
 	failed map[uint64]bool // block and state from which no match follows
 	trail  []uint64
+	open   bool // matching has read up to the end of the text
 }
 
 // reset forgets the text.
-func (s *scan) reset() { clear(s.failed) }
+func (s *scan) reset() {
+	clear(s.failed)
+	s.open = false
+}
 
 // match returns the end of the match that begins at text[at], or -1.
 func (a *automaton) match(text []byte, at int, far *scan) int {
@@ -418,6 +422,7 @@ func (a *automaton) match(text []byte, at int, far *scan) int {
 			return last
 		}
 	}
+	far.open = true
 	if a.rows[(state+1)*a.classes-1]&hit != 0 {
 		last = len(text)
 	}

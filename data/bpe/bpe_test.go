@@ -170,6 +170,9 @@ func TestBoundary(t *testing.T) {
 					random.Draw(t, "third")), ""))
 				whole := tokenizer.Encode(text)
 				for i := range text {
+					if at := tokenizer.Cut(text[:i], false); at > 0 && !slices.Equal(encodeParts(tokenizer, text, at), whole) {
+						t.Fatalf("%q, of which %d bytes are known, cut at %d: %v, whole %v", text, i, at, encodeParts(tokenizer, text, at), whole)
+					}
 					if !tokenizer.Boundary(text, i) {
 						continue
 					}
@@ -177,8 +180,7 @@ func TestBoundary(t *testing.T) {
 					if text[i-1] >= utf8.RuneSelf || text[i] >= utf8.RuneSelf {
 						foreign++
 					}
-					pieces := append(tokenizer.Encode(text[:i]), tokenizer.NewEncoder().Continue(nil, text[i:])...)
-					if !slices.Equal(pieces, whole) {
+					if pieces := encodeParts(tokenizer, text, i); !slices.Equal(pieces, whole) {
 						t.Fatalf("%q cut at %d: %v, whole %v", text, i, pieces, whole)
 					}
 				}
@@ -188,6 +190,11 @@ func TestBoundary(t *testing.T) {
 			}
 		})
 	}
+}
+
+// encodeParts returns the ids of a text that is cut at i.
+func encodeParts(t *Tokenizer, text []byte, i int) []int32 {
+	return append(t.Encode(text[:i]), t.NewEncoder().Continue(nil, text[i:])...)
 }
 
 func must(t testing.TB, err error) {

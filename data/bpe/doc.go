@@ -28,7 +28,7 @@
 // # Known weakness
 //
 // A pre-token longer than 64 KiB (no space in 64 KiB of letters, say) is cut
-// there before merging, so that memory stays bounded; Hugging Face would merge
+// there before merging, between characters, so that memory stays bounded; Hugging Face would merge
 // across the cut, unless it is between characters that no token has side by side. Letters, numbers and spaces are those of Go's Unicode tables,
 // which can be a version older or newer than another program's. Where a
 // tokenizer asks for NFC, a joiner is inserted among more than 30 combining marks

@@ -213,6 +213,11 @@ func load(text []byte, n int) (low, high uint64) {
 
 // merge appends the ids of one pre-token, bypassing the cache.
 func (e *Encoder) merge(dst []int32, word []byte) []int32 {
+	for len(word) > maxWord {
+		n := e.t.part(word)
+		dst = e.merge(dst, word[:n])
+		word = word[n:]
+	}
 	if e.t.unigram != nil {
 		return e.unigram(dst, word)
 	}
@@ -223,14 +228,6 @@ func (e *Encoder) merge(dst []int32, word []byte) []int32 {
 	}
 	if len(word) <= shortWord {
 		return e.mergeShort(dst, word)
-	}
-	for len(word) > maxWord {
-		n := maxWord
-		if e.t.chars != nil {
-			n = e.t.lastJoint(word, n)
-		}
-		dst = e.long.merge(dst, e.t, word[:n])
-		word = word[n:]
 	}
 	return e.long.merge(dst, e.t, word)
 }

@@ -97,6 +97,9 @@ func TestPublished(t *testing.T) {
 				t.Errorf("%s: %q\n got %v\nwant %v", name, text, got, c.IDs[i])
 			}
 			for at := range text {
+				if cut := tokenizer.Cut([]byte(text[:at]), false); cut > 0 && !slices.Equal(encodeParts(tokenizer, []byte(text), cut), c.IDs[i]) {
+					t.Errorf("%s: %q, of which %d bytes are known, cut at %d", name, text, at, cut)
+				}
 				if !tokenizer.Boundary([]byte(text), at) {
 					continue
 				}

@@ -92,11 +92,8 @@ func (t *Tokenizer) known(r rune) bool {
 	return ok || t.spelled(utf8.AppendRune(nil, r))
 }
 
-// lastJoint returns the last place in a word's first n bytes where it can be merged apart, or n cut to whole characters.
+// lastJoint returns the last place in a word's first n bytes where it can be merged apart, or n.
 func (t *Tokenizer) lastJoint(word []byte, n int) int {
-	for !utf8.RuneStart(word[n]) && n > maxWord-utf8.UTFMax {
-		n--
-	}
 	for i := n; i > 0; {
 		after, _ := utf8.DecodeRune(word[i:])
 		before, width := utf8.DecodeLastRune(word[:i])

@@ -391,24 +391,11 @@ func (t *Tokenizer) seal() {
 // Example: with nearly every tokenizer a text can be cut between a letter and a space; with one whose tokens are made of characters
 // and that splits nothing, between two that are neighbours in no token.
 func (t *Tokenizer) Boundary(text []byte, i int) bool {
-	if t.sealed == nil || i < 1 || i >= len(text) {
+	if t.sealed == nil || i < 1 || i >= len(text) || !t.severable(text, i) {
 		return false
 	}
-	before, width := utf8.DecodeLastRune(text[:i])
-	after, width2 := utf8.DecodeRune(text[i:])
-	two := int(text[i-1])<<8 | int(text[i])
-	switch {
-	case before == utf8.RuneError && width == 1, after == utf8.RuneError && width2 == 1, string(before) == underline,
-		t.sealed[two/64]&(1<<(two%64)) != 0, t.lasts[text[i-1]],
-		t.strips && !(inWord(before) && unicode.IsSpace(after)):
-		return false
-	}
-	if len(t.normal) > 0 {
-		if unicode.Is(unicode.M, before) || !norm.NFC.Properties(text[i:]).BoundaryBefore() || !norm.NFKC.Properties(text[i:]).BoundaryBefore() ||
-			!t.keeps(text[i-width:i]) || !t.keeps(text[i:i+width2]) {
-			return false
-		}
-	}
+	before, _ := utf8.DecodeLastRune(text[:i])
+	after, _ := utf8.DecodeRune(text[i:])
 	bits, ends := uint8(unseen), false
 	if t.parted && before != ' ' {
 		ends = after == ' ' && !t.joints.spaces[text[i-1]] || after == '\n' && t.joints.lines || t.unigram == nil && t.separable(before, after)
@@ -421,6 +408,21 @@ func (t *Tokenizer) Boundary(text []byte, i int) bool {
 		}
 	}
 	return bits != 0 && ends
+}
+
+// severable reports whether text[i] is in no added token with what is before it, nor is one changed because of the other.
+func (t *Tokenizer) severable(text []byte, i int) bool {
+	before, width := utf8.DecodeLastRune(text[:i])
+	after, width2 := utf8.DecodeRune(text[i:])
+	two := int(text[i-1])<<8 | int(text[i])
+	switch {
+	case before == utf8.RuneError && width == 1, after == utf8.RuneError && width2 == 1, string(before) == underline,
+		t.sealed[two/64]&(1<<(two%64)) != 0, t.lasts[text[i-1]],
+		t.strips && !inWord(before) && (unicode.IsSpace(before) || unicode.IsSpace(after)):
+		return false
+	}
+	return len(t.normal) == 0 || !unicode.Is(unicode.M, before) && norm.NFC.Properties(text[i:]).BoundaryBefore() && norm.NFKC.Properties(text[i:]).BoundaryBefore() &&
+		t.keeps(text[i-width:i]) && t.keeps(text[i:i+width2])
 }
 
 // keeps reports whether the normalizers leave a character as it is.
