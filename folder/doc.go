@@ -14,6 +14,7 @@
 //	folder.go, evaluate.go    losses and gradients of a model folder
 //	source.go, mxfp4.go       parameters from tensors of files
 //	adapter.go, export.go     LoRA as PEFT folders; folders for other software
+//	prune.go, layers.go       sparse weights, layer by layer
 //	tokens.go                 what belongs to the tokenizer of a folder
 //	generate.go, sample.go    decoding: cache, prompt, sampling
 //	chat.go, finite.go        conversations; numbers that are not finite

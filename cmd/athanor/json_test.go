@@ -29,6 +29,7 @@ func TestJSON(t *testing.T) {
 		{"eval " + dir + "/run/checkpoint-4 " + dir + "/corpus.txt --sequence 32", "loss perplexity tokens"},
 		{"eval " + dir + "/run/checkpoint-4 --tokens " + tokens, "loss perplexity tokens"},
 		{"generate " + dir + "/run/checkpoint-4 --prompt gold --max-tokens 5", "text prompt_tokens tokens prompt_seconds seconds context_full"},
+		{"prune " + dir + "/run/checkpoint-4 " + dir + "/sparse --sparsity 0.5 --data " + dir + "/corpus.txt --sequence 32", "folder sparsity method tokens zeros weights layers"},
 		{"data " + file, "files formats documents bytes tokens tokenizer vocabulary unigram_entropy sample"},
 		{"data " + dir + "/*.txt --tokenizer bpe-300", "files tokens sample"},
 		{"doctor", "ok findings"},

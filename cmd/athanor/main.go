@@ -30,6 +30,7 @@ type verbs struct {
 	API      apiCmd      `cmd:"" name:"api" help:"Serve a model folder over HTTP, by OpenAI's API."`
 	Merge    mergeCmd    `cmd:"" help:"Merge an adapter and its model into a new model folder."`
 	Export   exportCmd   `cmd:"" help:"Write a model folder with weights only, in bf16 or fp32, for other software."`
+	Prune    pruneCmd    `cmd:"" help:"Make a model folder with sparse weights, by SparseGPT on some text."`
 	Bench    benchCmd    `cmd:"" help:"Measure operators, training steps and predictions."`
 
 	Completion cli.Completion `cmd:"" help:"Print the script by which a shell completes verbs, flags and keys."`
