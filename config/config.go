@@ -100,7 +100,8 @@ type Config struct {
 	Preference Preference `yaml:"preference"`
 	Freeze     Strings    `yaml:"freeze"` // name patterns of parameters that are not trained
 	LoRA       LoRA       `yaml:"lora"`
-	Quantize   string     `yaml:"quantize"` // none, or nf4: the layers' weights that are not trained are held in 4 bits
+	KeepMask   bool       `yaml:"keep_mask"` // weights of the layers' matrices that are 0 in the model's folder, as `athanor prune` leaves them, stay 0
+	Quantize   string     `yaml:"quantize"`  // none, or nf4: the layers' weights that are not trained are held in 4 bits
 
 	Validation      Strings  `yaml:"validation"`          // files or patterns, as for data, to validate on and not to train on; then nothing else is held out
 	HeldOut         float64  `yaml:"validation_fraction"` // fraction of the corpus that is held out, at least one sequence; not with validation
@@ -332,6 +333,7 @@ func (c Config) MarshalYAML() (any, error) {
 		"dashboard":           !c.Dashboard,
 		"lora":                c.LoRA.Rank == 0,
 		"resize_vocab":        !c.ResizeVocab,
+		"keep_mask":           !c.KeepMask,
 		"validation":          len(c.Validation) == 0,
 		"validation_fraction": len(c.Validation) > 0,
 	}

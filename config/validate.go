@@ -211,6 +211,9 @@ func (c *Config) checkRanges(d *decoder) {
 	if len(c.Freeze) > 0 && c.LoRA.Rank > 0 {
 		d.fail("freeze", "with lora, only adapters are trained; hint: leave out freeze or lora")
 	}
+	if c.KeepMask && c.LoRA.Rank > 0 {
+		d.fail("keep_mask", "with lora, no weight of the layers is trained, and zeros stay as they are; hint: leave out keep_mask or lora")
+	}
 	if _, err := alert.New(alert.Options{Rules: c.Alerts.Rules}); err != nil {
 		d.fail("alerts.rules", err.Error())
 	}

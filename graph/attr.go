@@ -13,6 +13,7 @@ type Attr struct {
 	Normed    bool // Route: weights add up to 1
 	Sigmoid   bool // Route: experts are scored by themselves
 	Slots     bool // ExpertLinear: x has slots
+	Masked    bool // updates: a weight that is 0 stays so, and its moments become 0
 	Act       model.Activation
 	Seq       int // rows per sequence
 	Row0      int // position of the operands' first row, if they start inside a sequence
@@ -54,6 +55,7 @@ var AttrFields = []AttrField{
 	{"grad", func(a *Attr) any { return &a.Grad }},
 	{"inverse", func(a *Attr) any { return &a.Inverse }},
 	{"nf4", func(a *Attr) any { return &a.NF4 }},
+	{"masked", func(a *Attr) any { return &a.Masked }},
 	{"slots", func(a *Attr) any { return &a.Slots }},
 	{"sigmoid", func(a *Attr) any { return &a.Sigmoid }},
 	{"normed", func(a *Attr) any { return &a.Normed }},

@@ -299,6 +299,7 @@ var table = [NumOps]Info{
 	// none is rounded stochastically, both are 0.
 	// With rest, p and rest are the halves of fp32 numbers: p the bf16 that others read, rest
 	// what it leaves out. See float16.Halves.
+	// With Attr.Masked elements whose p is 0 keep it, whatever g is, and their m and v become 0.
 	AdamW: {Name: "adamw", Args: args("p:f[R,C]:u m:f[R,C]:u v:f[R,C]:u g=Grad:s[R,C]:r clip:s[1,2]:r? scalars:s[1,#]:r p16:h[R,C]:w? rest:u[R,C]:u?"), Alike: true, Rule: halved(AdamWP, AdamWP16, AdamWRest)},
 	// Lion (Chen et al., 2302.06675, algorithm 2), all else as in AdamW: p moves by the learning rate against the sign of
 	// Beta1*m + (1-Beta1)*g, 0 where that is 0, and m becomes Beta2*m + (1-Beta2)*g.

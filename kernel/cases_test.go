@@ -499,6 +499,7 @@ func updateCase(m *maker, rule *optimizer.Rule) sample {
 	}
 	clip, scalars, p16, rest := m.positive(1, 2), NewTensor(graph.F32, 1, graph.NumScalars), Tensor{}, Tensor{}
 	g := m.any(n, c)
+	s.attr.Masked = m.IntN(2) == 0
 	switch m.IntN(4) {
 	case 0:
 		clip = Tensor{}
@@ -514,6 +515,11 @@ func updateCase(m *maker, rule *optimizer.Rule) sample {
 		rest = NewTensor(graph.U16, n, c)
 		for i := range rest.BF16 {
 			rest.BF16[i] = uint16(m.Uint32())
+		}
+	}
+	for i := 0; s.attr.Masked && i < n*c; i += 1 + m.IntN(3) {
+		if s.t[0].Set(i/c, i%c, 0); !rest.Absent() {
+			rest.BF16[i/c*rest.Stride+i%c] = 0x8000 // see float16.Halves
 		}
 	}
 	s.t = append(s.t, g, clip, scalars, p16, rest)

@@ -220,6 +220,7 @@ type worker struct {
 	buf    [14][]float32
 	half   [2][]uint16
 	rows   [4]Tensor // of an expert
+	gone   []int32   // see zeros
 
 	queries [mostBlocks]queries
 }

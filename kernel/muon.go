@@ -26,6 +26,9 @@ func muonRef(_ *Env, a *graph.Attr, t []Tensor) {
 	for i := range x {
 		mean := a.Beta1*m.At(i/p.Cols, i%p.Cols) + (1-a.Beta1)*g.At(i/p.Cols, i%p.Cols)*factor
 		x[i] = a.Beta1*mean + (1-a.Beta1)*g.At(i/p.Cols, i%p.Cols)*factor
+		if a.Masked && weightAt(t, i/p.Cols, i%p.Cols) == 0 {
+			mean, x[i] = 0, 0
+		}
 		if factor != 0 {
 			setByChance(m, a, scalars, i, 1, mean)
 		}
@@ -33,7 +36,7 @@ func muonRef(_ *Env, a *graph.Attr, t []Tensor) {
 	x = orthogonalRef(x, p.Rows, p.Cols, a.Eps)
 	for i := range x {
 		r, c := i/p.Cols, i%p.Cols
-		if factor != 0 {
+		if factor != 0 && !(a.Masked && weightAt(t, r, c) == 0) {
 			setWeight(a, t, i, weightAt(t, r, c)*(1-rate*a.Decay)-rate*a.Scale*x[i])
 		}
 		if !p16.Absent() {
@@ -137,12 +140,12 @@ func muon(e *Env, a *graph.Attr, t []Tensor) {
 	}
 	x, next := place(at.X, p.Rows, p.Cols), place(at.Next, p.Rows, p.Cols)
 
-	c := e.begin(a, []Tensor{t[graph.MuonM], x, t[graph.MuonGrad]})
+	c := e.begin(a, []Tensor{t[graph.MuonM], x, t[graph.MuonGrad], p, rest})
 	c.step = simd.Update{Clip: factor, Beta1: float32(a.Beta1), Rest1: float32(1 - a.Beta1), Keep: float32(1 - rate*a.Decay), Step: float32(rate * a.Scale)}
 	for k := range c.keys {
 		c.keys[k][0], c.keys[k][1] = graph.ChanceKey(scalars.F32[graph.ScalarChance], a.Param, k)
 	}
-	c.inBuffers(3).byElements(3, muonMean)
+	c.inBuffers(4).byElements(5, muonMean)
 
 	side := min(p.Rows, p.Cols)
 	gram, poly := place(at.Gram, side, side), place(at.Poly, side, side)
@@ -186,10 +189,28 @@ func muonMean(c *call, w *worker, b block) {
 			m[i] = float32(k.Beta1*m[i]) + v
 			x[i] = float32(k.Beta1*m[i]) + v
 		}
+		if c.a.Masked {
+			p, _ := w.joined(2, &c.t[3], &c.t[4], r, b)
+			for i, v := range p {
+				if v == 0 {
+					m[i], x[i] = 0, 0
+				}
+			}
+		}
 		if c.t[0].DType == graph.BF16 {
 			w.v.Draw(c.t[0].row16(r, b.C0, b.C1), m, uint32(c.a.First+r*c.t[0].Cols+b.C0), c.keys[1][0], c.keys[1][1])
 		}
 	}
+}
+
+// joined returns weights of a row as fp32, in buffer k unless they are, and their lower halves if they have any.
+func (w *worker) joined(k int, p, rest *Tensor, r int, b block) (values []float32, low []uint16) {
+	values = w.load(k, p, r, b.C0, b.C1)
+	if !rest.Absent() {
+		low = rest.row16(r, b.C0, b.C1)
+		w.v.Join(values, low)
+	}
+	return values, low
 }
 
 // muonUnit divides X by its norm.
@@ -220,13 +241,12 @@ func muonPoly(c *call, _ *worker, b block) {
 func muonStep(c *call, w *worker, b block) {
 	p16, rest, k := &c.t[2], &c.t[3], &c.step
 	for r := b.R0; r < b.R1; r++ {
-		p, x := w.load(0, &c.t[0], r, b.C0, b.C1), c.t[1].row(r, b.C0, b.C1)
-		var low []uint16
-		if !rest.Absent() {
-			low = rest.row16(r, b.C0, b.C1)
-			w.v.Join(p, low)
-		}
+		x := c.t[1].row(r, b.C0, b.C1)
+		p, low := w.joined(0, &c.t[0], rest, r, b)
 		for i, v := range x {
+			if c.a.Masked && p[i] == 0 {
+				continue
+			}
 			p[i] = float32(k.Keep*p[i]) - float32(k.Step*v)
 		}
 		switch {

@@ -11,7 +11,7 @@ import (
 )
 
 // Updates by elementwise optimizers. Each has the arithmetic of one element, in float64, and of a row of vectors; what they
-// share is here: the clip factor, of which 0 skips the update; state in bf16, which is rounded stochastically; weights in
+// share is here: the clip factor, of which 0 skips the update; weights that are 0 and stay so; state in bf16, which is rounded stochastically; weights in
 // halves; a bf16 copy of the weights. One pass over 28 bytes per parameter for AdamW in fp32, 20 for Lion; the same pass
 // writes the bf16 copy of p, or reads and writes p in halves (float16.Halves), which take 4 bytes where p and a copy take 6.
 //
@@ -147,6 +147,10 @@ func (u *update) referenceElement(a *graph.Attr, t []Tensor, c *constants, r, co
 		values[1+k] = t[1+k].At(r, col)
 	}
 	values[0] = u.element(c, was, values[1:], g.At(r, col)*c.factor)
+	if a.Masked && was == 0 {
+		clear(values[1:])
+		values[0] = was
+	}
 	for k, x := range values {
 		switch {
 		case k == 0 && !rest.Absent():
@@ -211,7 +215,12 @@ func updateBlock(c *call, w *worker, b block) {
 			low = rest.row16(r, b.C0, b.C1)
 			w.v.Join(p, low)
 		}
+		var gone []int32
+		if c.a.Masked {
+			gone = w.zeros(p)
+		}
 		c.update.row(w.v, p, m, g, copied, &c.step)
+		stay(gone, p, m[:n-1], copied)
 		if low != nil {
 			w.v.Halve(c.t[0].row16(r, b.C0, b.C1), low, p)
 		}
@@ -224,6 +233,31 @@ func updateBlock(c *call, w *worker, b block) {
 			if c.t[k].DType == graph.BF16 && (k > 0 || low == nil) {
 				w.v.Draw(c.t[k].row16(r, b.C0, b.C1), x, first, c.keys[k][0], c.keys[k][1])
 			}
+		}
+	}
+}
+
+// zeros lists the elements that are 0, doubled, and one more where that is -0.
+func (w *worker) zeros(p []float32) []int32 {
+	w.gone = w.gone[:0]
+	for i, x := range p {
+		if x == 0 {
+			w.gone = append(w.gone, int32(2*i)|int32(math.Float32bits(x)>>31))
+		}
+	}
+	return w.gone
+}
+
+// stay makes weights again the zeros that they were, as zeros lists them, and their moments too.
+func stay(gone []int32, p []float32, m [][]float32, copied []uint16) {
+	for _, k := range gone {
+		i, zero := k>>1, uint32(k&1)<<31
+		p[i] = math.Float32frombits(zero)
+		for _, moment := range m {
+			moment[i] = 0
+		}
+		if copied != nil {
+			copied[i] = uint16(zero >> 16)
 		}
 	}
 }

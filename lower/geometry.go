@@ -259,18 +259,24 @@ func (geo *geometry) paramRegion(s store, value int) program.Region {
 // reduced returns the range of a chunk's complete gradient that this rank holds.
 func (geo *geometry) reduced(c int) piece { return geo.held(c, "state") }
 
-// mergedParts lists a piece's parts, merging neighbours with the same weight decay unless their elements are numbered for
+// mergedParts lists a piece's parts, merging neighbours that are updated alike unless their elements are numbered for
 // stochastic rounding: vectors have so few elements that a GPU takes longer to launch their updates than to run them.
 func (geo *geometry) mergedParts(c int, p piece) (list []part) {
 	_, moments := geo.pl.State.Types()
 	for _, q := range geo.splitByParam(c, p) {
-		if n := len(list); n > 0 && moments != graph.BF16 && !geo.indivisible(c) && list[n-1].hi == q.lo && q.hi-list[n-1].lo <= mostJoined && geo.g.Params[list[n-1].param].Vector == geo.g.Params[q.param].Vector {
+		if n := len(list); n > 0 && moments != graph.BF16 && !geo.indivisible(c) && list[n-1].hi == q.lo && q.hi-list[n-1].lo <= mostJoined && geo.updatedAlike(list[n-1].param, q.param) {
 			list[n-1].hi = q.hi
 			continue
 		}
 		list = append(list, q)
 	}
 	return list
+}
+
+// updatedAlike reports whether two parameters have the same weight decay, and zeros of both stay or of neither.
+func (geo *geometry) updatedAlike(a, b int) bool {
+	p, q := &geo.g.Params[a], &geo.g.Params[b]
+	return p.Vector == q.Vector && p.Masked == q.Masked
 }
 
 // mostJoined is the maximum number of elements of a call on several parameters: kernels count in 32 bits.

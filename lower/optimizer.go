@@ -160,6 +160,7 @@ func (up *updater) updateChunk(list, sends *[]*op, c int, grad store, home weigh
 		if p := &st.g.Params[q.param]; !p.Vector && rule.Elementwise {
 			attr.Decay = st.opt.Decay
 		}
+		attr.Masked = st.g.Params[q.param].Masked
 		of := func(s *store) program.Region { // absent if it has no buffer
 			if s == nil || s.buf < 0 {
 				return program.Region{}

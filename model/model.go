@@ -102,7 +102,9 @@ type Model struct {
 	NF4    bool     // frozen weights of the layers are held in 4 bits, see Quantize
 	// Indivisible says that no plan divides the layers' trained matrices: their updates need them whole.
 	Indivisible bool
-	Files       Files
+	// Masked says that weights of the layers' trained matrices that are 0 stay so, see Param.Masked.
+	Masked bool
+	Files  Files
 }
 
 // QKNorm says what an RMSNorm of queries and keys normalises.
@@ -235,6 +237,8 @@ type Param struct {
 	NF4        bool    // is held in 4 bits, see Model.Quantize
 	// Indivisible says that no plan divides the parameter among ranks or updates, see Model.Indivisible.
 	Indivisible bool
+	// Masked says that elements that are 0 stay so, whatever their gradients are: those that pruning has left (2405.03594).
+	Masked bool
 	// Experts is the number of matrices stacked one below the other. Files hold each as the tensors that Parts
 	// names by formats of the expert's number. If Experts is 0 or Parts empty, the parameter is one tensor. The
 	// factors of experts' adapters are one tensor each, named Parts.

@@ -45,10 +45,9 @@ func (m *Model) Params() []Param {
 	for i := range b.list {
 		b.settle(&b.list[i])
 	}
-	if m.Indivisible {
-		for i, p := range b.list {
-			b.list[i].Indivisible = !p.Frozen && !p.Vector && p.Layer >= 0 && p.Layer < m.Layers
-		}
+	for i, p := range b.list {
+		inLayers := !p.Frozen && !p.Vector && p.Layer >= 0 && p.Layer < m.Layers
+		b.list[i].Indivisible, b.list[i].Masked = m.Indivisible && inLayers, m.Masked && inLayers
 	}
 	if m.NF4 {
 		for i, p := range b.list {

@@ -15,6 +15,7 @@ var harmless = map[string]string{
 	"Sinks":       "all models of a family have them or none",
 	"Inside":      "it only says what parameters are called",
 	"Indivisible": "it follows from the optimizer, which plans name",
+	"Masked":      "zeros that stay are updated where other weights are, in the same memory and time",
 }
 
 // TestFingerprintOfModel: each field of Model, and of what it holds, is part of the fingerprint or named as harmless.

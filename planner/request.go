@@ -34,6 +34,9 @@ func BuildGraph(spec *job.Spec, m *model.Model, docs *graph.Documents) (*graph.G
 			return nil, spec.Fault("quantize", err.Error())
 		}
 	}
+	if part.Masked && !slices.ContainsFunc(part.Params(), func(p model.Param) bool { return p.Masked }) {
+		return nil, spec.Fault("keep_mask", "no matrix of the layers is trained, so all zeros stay as they are; hint: leave keep_mask out, or freeze less")
+	}
 	if err := checkShare(spec, &part, docs); err != nil {
 		return nil, err
 	}

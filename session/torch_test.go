@@ -107,6 +107,18 @@ func (f *fixture) open(t *testing.T, pl *plan.Plan, mode lower.Mode) *Session {
 
 func (f *fixture) read(name string, dst []float32) error {
 	p := f.graph.Params[slices.IndexFunc(f.graph.Params, func(p model.Param) bool { return p.Name == name })]
+	err := f.readAll(p, dst)
+	for i := range dst {
+		if zero, is := gone(i); is && p.Masked {
+			dst[i] = zero
+		}
+	}
+	return err
+}
+
+// readAll returns a parameter's weights without zeros that stay.
+func (f *fixture) readAll(p model.Param, dst []float32) error {
+	name := p.Name
 	switch {
 	case strings.HasSuffix(name, ".sinks") && f.graph.Model.Family != family.Named("gpt_oss"): // files have none
 		p.Std = 1 // as large as scores

@@ -35,6 +35,7 @@ type identity struct {
 	Optimizer      optimizer.Optimizer `json:"optimizer,omitempty"`           // absent: adamw
 	Adam           string              `json:"adam,omitempty"`                // the optimizer's beta1, beta2 and epsilon; not compared if absent, as in older checkpoints
 	Muon           string              `json:"muon,omitempty"`                // its terms; absent: another optimizer
+	KeepMask       bool                `json:"keep_mask,omitempty"`           // weights that are 0 stay so
 	Mixture        string              `json:"mixture,omitempty"`             // tokens of each source, and how often a pass reads it; absent: one source, read once
 	Held           string              `json:"validation_fraction,omitempty"` // fraction held out, or none; not compared if absent
 	Pairs          string              `json:"validation,omitempty"`          // tokens of a validation corpus of pairs, whose reference was computed at the beginning
@@ -63,7 +64,7 @@ func (a *identity) configured(spec *job.Spec) {
 	if len(spec.Validation) > 0 {
 		a.Held = "none"
 	}
-	a.Optimizer = spec.Optimizer
+	a.Optimizer, a.KeepMask = spec.Optimizer, spec.KeepMask
 	a.WeightDecay, a.Clip, a.Adam = spec.WeightDecay, spec.Clip, fmt.Sprintf("beta1 %v, beta2 %v, epsilon %v", spec.Beta1, spec.Beta2, spec.Epsilon)
 	if !spec.Optimizer.Rule().Elementwise {
 		a.Muon = fmt.Sprintf("momentum %v, rate %.6g, scale %v", spec.Muon.Momentum, spec.Muon.Rate, spec.Muon.Scale)
@@ -137,7 +138,7 @@ func (a identity) difference(b identity) string {
 		if err != nil {
 			panic("run: identity: " + err.Error())
 		}
-		m["optimizer"], m["optimizer_state"] = v.Optimizer.String(), v.OptimizerState.String() // even if absent
+		m["optimizer"], m["optimizer_state"], m["keep_mask"] = v.Optimizer.String(), v.OptimizerState.String(), v.KeepMask // even if absent
 		if v.Documents == "" {
 			m["documents"] = config.Joined
 		}
@@ -153,7 +154,7 @@ func (a identity) difference(b identity) string {
 		b.Text = ""
 	}
 	x, y := fields(a), fields(b)
-	for _, k := range []string{"model", "base_weights", "sequence_length", "global_batch", "precision", "optimizer", "optimizer_state", "documents", "seed", "chat_template", "bos", "tokens", "mixture", "weight_decay", "gradient_clipping", "adam", "muon", "validation_fraction", "validation", "text"} {
+	for _, k := range []string{"model", "base_weights", "sequence_length", "global_batch", "precision", "optimizer", "optimizer_state", "documents", "seed", "chat_template", "bos", "tokens", "mixture", "weight_decay", "gradient_clipping", "adam", "muon", "keep_mask", "validation_fraction", "validation", "text"} {
 		if x[k] != y[k] {
 			if k == "text" {
 				return fmt.Sprintf("text is of other tokens, though as many (hash %v there and %v here)", x[k], y[k])

@@ -86,7 +86,23 @@ func (t *Run) fromFolder() error {
 		}
 	}
 	t.Notes = append(t.Notes, note)
-	err = t.Session.Load(func(name string, dst []float32) error { return t.origin.read(t.Setup.param(name), dst) })
+	var zeros, all int64 // of the weights that stay so if they are 0
+	err = t.Session.Load(func(name string, dst []float32) error {
+		p := t.Setup.param(name)
+		err := t.origin.read(p, dst)
+		for i := 0; p.Masked && i < len(dst); i++ {
+			if all++; dst[i] == 0 {
+				zeros++
+			}
+		}
+		return err
+	})
+	if err == nil && t.Setup.Spec.KeepMask {
+		if zeros == 0 {
+			return t.Setup.Spec.Fault("keep_mask", fmt.Sprintf("no weight of the layers in %s is 0; hint: make a folder in which some are: athanor prune %[1]s NEW --sparsity 0.5 --data ...", t.Setup.Folder))
+		}
+		t.Notes = append(t.Notes, fmt.Sprintf("%.2f %% of the layers' %d weights are 0, and stay so", 100*float64(zeros)/float64(all), all))
+	}
 	if err == nil && t.Setup.Spec.CarryOptimizer {
 		err = carryOptimizer(t)
 	}

@@ -260,7 +260,7 @@ func resolveModel(spec *job.Spec, vocab int) (m *model.Model, from string, notes
 	}
 	if err == nil {
 		m.Indivisible = !spec.Optimizer.Rule().Elementwise
-		err = balance(spec, m, from)
+		err = errors.Join(balance(spec, m, from), keepMask(spec, m, from))
 	}
 	return m, from, notes, err
 }
@@ -274,6 +274,18 @@ func resize(spec *job.Spec, m *model.Model, from string, vocab int) error {
 		m.Vocab = vocab
 	default:
 		m.Resize(vocab)
+	}
+	return nil
+}
+
+// keepMask has weights that are 0 stay so, where the model is one that has such weights.
+func keepMask(spec *job.Spec, m *model.Model, from string) error {
+	switch m.Masked = spec.KeepMask; {
+	case !m.Masked:
+	case from == "":
+		return spec.Fault("keep_mask", "the model begins with random weights, of which none is 0; hint: set model to a folder that `athanor prune` has made")
+	case m.LoRA != nil:
+		return spec.Fault("keep_mask", "the model is an adapter, and no weight of the layers is trained; hint: leave keep_mask out, or `athanor merge` the adapter first")
 	}
 	return nil
 }

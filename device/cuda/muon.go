@@ -27,12 +27,16 @@ func muon(b *builder) error {
 	constants := func(a *args) {
 		a.f[0], a.f[1] = float32(at.Beta1), float32(1-at.Beta1)
 		a.d[0], a.d[1] = at.Decay, at.Scale
-		a.n = [8]int32{graph.ScalarLR, 3: graph.ScalarChance, 4: int32(at.Param), 5: int32(uint32(at.First))}
+		a.n = [8]int32{graph.ScalarLR, 3: graph.ScalarChance, 4: int32(at.Param), 5: int32(uint32(at.First)), 6: int32(bit(at.Masked))}
+	}
+	var weights, rest device.Operand // if those that are 0 stay so
+	if at.Masked {
+		weights, rest = p, b.op(graph.MuonRest)
 	}
 	err := b.elements(kernels.Unit{File: "muon_mean"}, func(a *args) {
 		constants(a)
-		a.t[3], a.t[4] = b.mat(clip), b.mat(scalars)
-	}, b.op(graph.MuonM), x, b.op(graph.MuonGrad))
+		a.t[5], a.t[6] = b.mat(clip), b.mat(scalars)
+	}, b.op(graph.MuonM), x, b.op(graph.MuonGrad), weights, rest)
 	if err != nil {
 		return err
 	}

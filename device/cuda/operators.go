@@ -328,7 +328,7 @@ func update(b *builder) error {
 	return b.elements(kernels.Unit{File: rule.Name}, func(a *args) {
 		a.f = [8]float32{float32(at.Beta1), float32(1 - at.Beta1), float32(at.Beta2), float32(1 - at.Beta2), float32(at.Eps)}
 		a.d[0] = at.Decay
-		a.n = [8]int32{graph.ScalarLR, graph.ScalarCorrection1, graph.ScalarCorrection2, graph.ScalarChance, int32(at.Param), int32(uint32(at.First))}
+		a.n = [8]int32{graph.ScalarLR, graph.ScalarCorrection1, graph.ScalarCorrection2, graph.ScalarChance, int32(at.Param), int32(uint32(at.First)), int32(bit(at.Masked))}
 		for _, i := range []int{rule.ClipAt(), rule.ScalarsAt()} {
 			a.t[i] = b.mat(b.op(i))
 		}

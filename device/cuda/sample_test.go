@@ -650,7 +650,12 @@ func withUpdateSamples(samples map[graph.Op]func(s *sample)) map[graph.Op]func(s
 func (s *sample) update(rule *optimizer.Rule) {
 	n, c := s.n(), s.cols()
 	s.call.Attr = graph.Attr{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, Param: s.IntN(1000), First: s.IntN(1 << 33)}
-	s.mat(n, c)
+	p := tensor(s.image, s.mat(n, c))
+	if s.call.Attr.Masked = s.IntN(2) == 0; s.call.Attr.Masked {
+		for i := range n * c / 2 {
+			p.Set(i*2/c, i*2%c, 0)
+		}
+	}
 	moments := []graph.DType{graph.F32, graph.BF16}[s.IntN(2)]
 	for _, kind := range rule.Moments {
 		s.fill(moments, n, c, func() float64 {
@@ -675,7 +680,12 @@ func (s *sample) update(rule *optimizer.Rule) {
 		s.fill(graph.BF16, n, c, s.NormFloat64)
 	case s.float == graph.BF16 && halves > 0:
 		s.call.Args = append(s.call.Args, device.Operand{})
-		s.fill(graph.U16, n, c, func() float64 { return float64(s.IntN(1 << 16)) })
+		rest := tensor(s.image, s.fill(graph.U16, n, c, func() float64 { return float64(s.IntN(1 << 16)) }))
+		for i := range n * c {
+			if s.call.Attr.Masked && p.At(i/c, i%c) == 0 {
+				rest.Set(i/c, i%c, 0x8000) // the lower half of 0, see float16.Halves
+			}
+		}
 	}
 	if !rule.Elementwise {
 		s.call.Attr.Scale, s.tol = 0.3, 1e-4

@@ -16,7 +16,8 @@ extern "C" __global__ void muon(const __grid_constant__ Args a) {
   join(p, at<T3>(a.t[3], r, c));
   if (clip != 0) {
     load(x, at<float>(a.t[1], r, c));
-    for (int i = 0; i < VEC; i++) p[i] = __fmul_rn(step[0], p[i]) - __fmul_rn(step[1], x[i]);
+    for (int i = 0; i < VEC; i++)
+      if (!(a.n[6] && p[i] == 0)) p[i] = __fmul_rn(step[0], p[i]) - __fmul_rn(step[1], x[i]);
     if constexpr (sizeof(T3) == 2) {
       halves(at<bf16>(a.t[0], r, c), p, upper);
       halves(at<u16>(a.t[3], r, c), p, lower);

@@ -2,7 +2,7 @@
 // struct with MOMENTS, rate and element, and its kernel. Every operation rounds as in the CPU's kernel,
 // so results do not depend on where a plan runs the optimizer. Values that depend on the step are computed once per block,
 // in float64. f: beta1, 1-beta1, beta2, 1-beta2, eps; d[0]: weight decay; n: indices in scalars of lr,
-// 1-beta1^t, 1-beta2^t and the step's chance, then the parameter and its first element. Weights and moments in
+// 1-beta1^t, 1-beta2^t and the step's chance, then the parameter and its first element, and whether weights that are 0 stay so. Weights and moments in
 // bf16 are rounded stochastically, with the random bits of simd.Draws and the keys of graph.ChanceKey.
 // A clip of 0 leaves them as they are. With rest, p has the upper halves of fp32 numbers and
 // rest the lower ones, see float16.Halves. Updating a vector takes less time than a warp takes to divide
@@ -106,7 +106,11 @@ template <class Rule, class TG, class TL> static __device__ inline void update(c
   __syncthreads();
   if (!there) return;
   Step now = {step[0], step[1], step[2]};
-  for (int i = 0; i < VEC; i++) Rule::element(p[i], m[0][i], m[M - 1][i], __fmul_rn(g[i], clip), now, a);
+  for (int i = 0; i < VEC; i++) {
+    float was = p[i];
+    Rule::element(p[i], m[0][i], m[M - 1][i], __fmul_rn(g[i], clip), now, a);
+    if (a.n[6] && was == 0) p[i] = was, m[0][i] = m[M - 1][i] = 0;
+  }
   unsigned first = (unsigned)a.n[5] + (unsigned)(r * a.t[0].cols + c);
   if constexpr (sizeof(TL) == 2) {
     halves(at<bf16>(a.t[0], r, c), p, upper);
