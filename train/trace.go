@@ -27,6 +27,9 @@ func (t *Run) traced() bool {
 // stepFile has the plan's step beside a measured one, for pages that show it.
 const stepFile = "step.json"
 
+// roofFile has what binds the calls of a step, and what faster parts of the machine would bring: a roofline.Report.
+const roofFile = "roofline.json"
+
 // predicted returns the predicted step of each distinct rank.
 func predicted(best *search.Candidate) (runs []draw.Run) {
 	for k, p := range best.Programs {

@@ -26,6 +26,7 @@ import (
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/planner"
 	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/roofline"
 	"github.com/athanor-llm/athanor/search"
 	"github.com/athanor-llm/athanor/session"
 )
@@ -163,7 +164,7 @@ func (t *Run) open(ctx context.Context, m *machine.Machine) error {
 	var notes []string
 	if t.log, notes, err = openMetrics(spec.Out, t.Step); err == nil {
 		t.Notes = append(t.Notes, notes...)
-		err = t.describe()
+		err = t.describe(m)
 	}
 	return err
 }
@@ -200,8 +201,8 @@ func (t *Run) Close() error {
 	return errors.Join(errs...)
 }
 
-// describe writes the resolved configuration, the plan and its step to the run's folder.
-func (t *Run) describe() error {
+// describe writes to the run's folder the resolved configuration, the plan and its step, and what binds that on this machine.
+func (t *Run) describe(m *machine.Machine) error {
 	spec := t.Setup.Spec
 	text, err := yaml.Marshal(spec)
 	if err != nil {
@@ -214,6 +215,16 @@ func (t *Run) describe() error {
 		return err
 	}
 	if err := checkpoint.WriteFile(checkpoint.Disk{}, filepath.Join(spec.Out, "plan.json"), append(text, '\n')); err != nil {
+		return err
+	}
+	roof, err := roofline.Analyse(t.Plan.Programs, t.Plan.Plan.Ranks, m.Hardware)
+	if err != nil {
+		return err
+	}
+	if text, err = json.Marshal(roof); err != nil {
+		return err
+	}
+	if err := checkpoint.WriteFile(checkpoint.Disk{}, filepath.Join(spec.Out, roofFile), text); err != nil {
 		return err
 	}
 	return writeStep(spec.Out, predicted(t.Plan))

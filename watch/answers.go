@@ -41,6 +41,7 @@ type runState struct {
 	Live    bool              `json:"live"`
 	Step    int64             `json:"step_stamp"`    // changes with step.json; 0: there is none
 	Samples int64             `json:"samples_stamp"` // likewise
+	Roof    int64             `json:"roof_stamp"`    // likewise
 	Damaged int               `json:"damaged_lines,omitempty"`
 	Problem string            `json:"problem,omitempty"`
 	Alerts  []alert.Event     `json:"alerts"`                   // the latest, the oldest first
@@ -79,7 +80,7 @@ func (s *Server) listRuns(w http.ResponseWriter, _ *http.Request) error {
 
 func (r *run) state(id int) runState {
 	v := runState{ID: id, Name: r.name, Rows: len(r.history.steps), Latest: map[string]number{}, Keys: r.history.keys(), Config: r.config, Damaged: r.history.damaged,
-		Step: stampOf(r.stamps[stepFile]), Samples: stampOf(r.stamps[samplesFile])}
+		Step: stampOf(r.stamps[stepFile]), Samples: stampOf(r.stamps[samplesFile]), Roof: stampOf(r.stamps[roofFile])}
 	latest := r.history.latest()
 	for key, x := range latest {
 		v.Latest[key] = number(x)
@@ -237,15 +238,44 @@ func (s *Server) samples(w http.ResponseWriter, r *http.Request) error {
 	return s.file(w, r, samplesFile, "application/x-ndjson")
 }
 
-func (s *Server) file(w http.ResponseWriter, r *http.Request, name, kind string) error {
+// roof answers with a run's roofline.json.
+func (s *Server) roof(w http.ResponseWriter, r *http.Request) error {
+	return s.file(w, r, roofFile, "application/json")
+}
+
+// roofPicture answers with a picture of it.
+func (s *Server) roofPicture(w http.ResponseWriter, r *http.Request) error {
+	of, err := s.runOf(r)
+	if err != nil {
+		return err
+	}
+	roof := of.readRoof()
+	if roof == nil {
+		return &badRequest{http.StatusNotFound, "the run has no " + roofFile}
+	}
+	var picture bytes.Buffer
+	if err := roof.Draw(&picture); err != nil {
+		return err
+	}
+	return send(w, "image/svg+xml", picture.Bytes())
+}
+
+// runOf returns the run that a request asks for.
+func (s *Server) runOf(r *http.Request) (*run, error) {
 	id, err := strconv.Atoi(r.URL.Query().Get("run"))
 	s.set.mutex.Lock()
+	defer s.set.mutex.Unlock()
 	if err != nil || id < 0 || id >= len(s.set.runs) {
-		s.set.mutex.Unlock()
-		return &badRequest{http.StatusNotFound, "there is no such run"}
+		return nil, &badRequest{http.StatusNotFound, "there is no such run"}
 	}
-	of := s.set.runs[id]
-	s.set.mutex.Unlock()
+	return s.set.runs[id], nil
+}
+
+func (s *Server) file(w http.ResponseWriter, r *http.Request, name, kind string) error {
+	of, err := s.runOf(r)
+	if err != nil {
+		return err
+	}
 	text, err := of.content(name, mostStep)
 	if errors.Is(err, fs.ErrNotExist) {
 		return &badRequest{http.StatusNotFound, "the run has no " + name}

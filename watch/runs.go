@@ -25,12 +25,14 @@ const (
 	configFile  = "config.yaml"
 	stepFile    = "step.json"
 	samplesFile = "samples.jsonl"
+	roofFile    = "roofline.json"
 )
 
 const (
 	mostRuns   = 256
 	mostConfig = 1 << 20  // bytes
 	mostStep   = 64 << 20 // bytes
+	mostRoof   = 1 << 20  // bytes
 )
 
 // Set is the runs that are watched. Its methods may be called at the same time.
@@ -171,7 +173,7 @@ func (r *run) refresh() (changed bool) {
 		err = nil
 	}
 	r.err = err
-	for _, name := range []string{configFile, stepFile, samplesFile} {
+	for _, name := range []string{configFile, stepFile, samplesFile, roofFile} {
 		if r.stamp(name) {
 			changed = true
 			switch name {

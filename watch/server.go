@@ -53,6 +53,8 @@ func New(set *Set, o Options) *Server {
 	s.mux.HandleFunc("GET /api/series", s.bounded(s.series))
 	s.mux.HandleFunc("GET /api/step", s.bounded(s.step))
 	s.mux.HandleFunc("GET /api/samples", s.bounded(s.samples))
+	s.mux.HandleFunc("GET /api/roof", s.bounded(s.roof))
+	s.mux.HandleFunc("GET /api/roof.svg", s.bounded(s.roofPicture))
 	s.mux.HandleFunc("GET /api/changes", s.changes)
 	s.mux.HandleFunc("GET /metrics", s.bounded(s.metrics))
 	return s

@@ -8,6 +8,7 @@
 //	server.go    who may ask, and what a request may take
 //	answers.go   what is answered
 //	metrics.go   the latest numbers for Prometheus
+//	report.go    runs on different machines as a table, and as a page that can be sent
 //	page         the page: HTML, CSS and JavaScript as they are written, and a plotting library
 //
 // Of a run's folder only the files named in runs.go are ever opened, and no link that leads out of it is followed.

@@ -14,6 +14,7 @@ type verbs struct {
 	Plan     planCmd     `cmd:"" help:"Find the fastest plan that fits, with its memory and time."`
 	Keys     keysCmd     `cmd:"" help:"List the keys of a configuration, with defaults and meanings."`
 	Watch    watchCmd    `cmd:"" help:"Show runs on a page, while they go on and afterwards."`
+	Report   reportCmd   `cmd:"" help:"Compare runs on different machines as a table, or as a page to send."`
 	Compare  compareCmd  `cmd:"" help:"Compare two configurations or plans on this machine, by steps in turn."`
 	Roofline rooflineCmd `cmd:"" help:"Show what each kind of call is bound by, and what faster parts of the machine would bring."`
 	Golden   goldenCmd   `cmd:"" help:"Keep what a plan needs of memory as a file, and check it later."`

@@ -28,6 +28,21 @@ async function loadStep() {
   choose($("rank"), [...new Set(data.runs.map(r => String(r.rank)))], another);
   if (another) unzoom();
   drawStep();
+  await loadRoof(run);
+}
+
+// loadRoof shows what binds the calls of a run's step, as it was planned.
+async function loadRoof(run) {
+  let roof;
+  try { roof = run.roof_stamp ? await get("api/roof?run=" + run.id) : null; } catch { roof = null; }
+  $("roofs").hidden = !roof?.kinds;
+  if (!roof?.kinds) return;
+  $("roof").src = `api/roof.svg?run=${run.id}&stamp=${run.roof_stamp}`;
+  rows($("kinds"), [["call", "stream", "FLOP/B", "of the step", "bound by"],
+    ...roof.kinds.slice(0, 12).map(k => [k.name, k.stream, k.intensity ? digits(k.intensity) : "", percent(k.share), k.bound])]);
+  const gains = roof.gains || [];
+  rows($("gains"), gains.length ? [["twice as fast", "the step takes", "saved"], ...gains.map(g => [g.part, seconds(g.step_seconds), percent(g.saved)])]
+    : [["no part alone would bring anything"]]);
 }
 
 // choose fills a list of choices and keeps what was chosen.
