@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Point is what is known after a step. Sizes are bytes, times seconds.
@@ -104,6 +105,17 @@ func Names() (list []string) {
 		list = append(list, r.name)
 	}
 	return list
+}
+
+// Silent is told that a step has not ended after much more than its usual time, and returns what begins to fire.
+func (w *Watcher) Silent(step int, after time.Duration) []Event {
+	i := slices.IndexFunc(w.rules, func(r rule) bool { return r.name == silentRule })
+	if i < 0 || w.firing[i] {
+		return nil
+	}
+	w.firing[i] = true
+	text := fmt.Sprintf("%s: step %d has not ended after %v; hint: look for a disk, a link or a GPU that does not answer", silentRule, step, after.Round(time.Second))
+	return []Event{{silentRule, step, true, text}}
 }
 
 // Add takes a step, and returns what begins to fire and what is resolved.

@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/athanor-llm/athanor/internal/testkit"
 )
@@ -147,6 +148,24 @@ func TestRules(t *testing.T) {
 			events[1].Rule != name || events[1].Firing || len(events) > 2 {
 			t.Errorf("%s: %+v", name, events)
 		}
+	}
+}
+
+// TestSilent: a step that does not end fires once, and the end of it resolves the alert; whoever has it off hears nothing.
+func TestSilent(t *testing.T) {
+	r, w := rand.New(rand.NewPCG(1, 2)), watcher(t, Options{})
+	w.Add(quiet(r, 1))
+	if e := w.Silent(2, 90*time.Second); len(e) != 1 || !e[0].Firing || e[0].Step != 2 || !strings.Contains(e[0].Text, "step 2 has not ended after 1m30s") {
+		t.Errorf("%+v", e)
+	}
+	if e := w.Silent(2, 180*time.Second); e != nil {
+		t.Errorf("again: %+v", e)
+	}
+	if e := w.Add(quiet(r, 2)); len(e) != 1 || e[0].Firing || e[0].Rule != silentRule {
+		t.Errorf("ended: %+v", e)
+	}
+	if e := watcher(t, Options{Off: []string{silentRule}}).Silent(2, time.Hour); e != nil {
+		t.Errorf("off: %+v", e)
 	}
 }
 

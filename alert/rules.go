@@ -21,6 +21,7 @@ var builtin = [...]rule{
 	{"unused", unused},
 	{"slow", slow},
 	{"stall", stalled},
+	{silentRule, ended},
 	{"leak", leak},
 	{"not_finite", notFinite},
 	{"outlier", outlier},
@@ -106,6 +107,12 @@ func stalled(last []Point) string {
 	}
 	return ""
 }
+
+// silentRule is the one that Silent fires, while no step ends.
+const silentRule = "no_step"
+
+// ended: a step that has ended is the end of silence.
+func ended([]Point) string { return "" }
 
 // leakSteps is the number of differences that tell a leak.
 const leakSteps = 2

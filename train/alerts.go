@@ -3,6 +3,7 @@ package train
 import (
 	"math"
 	"sync"
+	"time"
 
 	"github.com/athanor-llm/athanor/alert"
 	"github.com/athanor-llm/athanor/device"
@@ -14,15 +15,39 @@ import (
 
 // alarms are a run's alerts: which fire, and who is told.
 type alarms struct {
-	watcher  *alert.Watcher
 	sender   *alert.Sender // nil: there is nobody else to tell
 	capacity [device.NumTiers]int64
 	held     int64         // after the step before
 	room     int64         // when held last grew
 	stalls   []alert.Stall // of the measured step
+	silence  silence
+	notes    notes // of the sender
 
+	mutex   sync.Mutex // guards what follows, for other goroutines
+	watcher *alert.Watcher
+	during  []alert.Event // of a step that has not ended
+	closed  bool
+}
+
+// notes are texts from another goroutine.
+type notes struct {
 	mutex sync.Mutex
-	notes []string // of the sender, whose goroutine is another
+	list  []string
+}
+
+func (n *notes) add(text string) {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	n.list = append(n.list, text)
+}
+
+// take returns the texts since it was last called.
+func (n *notes) take() []string {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	list := n.list
+	n.list = nil
+	return list
 }
 
 // newAlarms returns the alerts that a configuration asks for.
@@ -33,30 +58,50 @@ func newAlarms(spec *job.Spec, capacity [device.NumTiers]int64) (*alarms, error)
 		return nil, spec.Fault("alerts", err.Error())
 	}
 	a.sender = alert.NewSender(spec.Alerts.Webhook, spec.Alerts.Command, func(text string) {
-		a.mutex.Lock()
-		defer a.mutex.Unlock()
-		a.notes = append(a.notes, text)
+		a.notes.add(text)
 	})
 	return a, nil
 }
 
+// begin watches the step that begins. o may be told of it from another goroutine.
+func (a *alarms) begin(t *Run, o Observer) {
+	a.silence.begin(t.Step+1, t.expected, func(step int, after time.Duration) {
+		a.mutex.Lock()
+		var events []alert.Event
+		if !a.closed {
+			events = a.watcher.Silent(step, after)
+			a.sender.Send(events...)
+		}
+		a.during = append(a.during, events...)
+		a.mutex.Unlock()
+		tell(events, o)
+	})
+}
+
 // add takes a step, and records in it what fires and what is over.
 func (a *alarms) add(t *Run, m *Metrics, o Observer) {
-	m.Alerts = a.watcher.Add(a.point(t, m))
-	for _, e := range m.Alerts {
+	a.silence.end(m.StepSeconds)
+	p := a.point(t, m)
+	a.mutex.Lock()
+	events := a.watcher.Add(p)
+	a.sender.Send(events...)
+	m.Alerts = append(a.during, events...)
+	a.during = nil
+	a.mutex.Unlock()
+	tell(events, o)
+	for _, n := range a.notes.take() {
+		o.Event("WARNING: " + n)
+	}
+}
+
+// tell tells the run's user of events.
+func tell(events []alert.Event, o Observer) {
+	for _, e := range events {
 		if e.Firing {
 			o.Event("ALERT: " + e.Text)
 		} else {
 			o.Event("alert " + e.Text)
 		}
-	}
-	a.sender.Send(m.Alerts...)
-	a.mutex.Lock()
-	notes := a.notes
-	a.notes = nil
-	a.mutex.Unlock()
-	for _, n := range notes {
-		o.Event("WARNING: " + n)
 	}
 }
 
@@ -91,6 +136,10 @@ func (a *alarms) point(t *Run, m *Metrics) alert.Point {
 // close waits until everybody has been told.
 func (a *alarms) close() {
 	if a != nil {
+		a.silence.end(0)
+		a.mutex.Lock()
+		a.closed = true
+		a.mutex.Unlock()
 		a.sender.Close()
 	}
 }

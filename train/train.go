@@ -234,6 +234,7 @@ func (t *Run) describe(m *machine.Machine) error {
 // it finishes the current step, saves and returns ErrSaved.
 func (t *Run) Train(ctx context.Context, o Observer) error {
 	spec := t.Setup.Spec
+	o = &inTurn{to: o}
 	if err := t.refer(ctx, o.Event); err != nil {
 		return err
 	}
@@ -250,6 +251,7 @@ func (t *Run) Train(ctx context.Context, o Observer) error {
 			}
 			return ErrSaved
 		}
+		t.alarms.begin(t, o)
 		m, err := t.Next(context.WithoutCancel(ctx))
 		if err != nil {
 			return err
