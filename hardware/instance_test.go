@@ -68,10 +68,13 @@ func TestInstance(t *testing.T) {
 			t.Errorf("the driver's name of %s: %v", name, n)
 		}
 	}
+	if h, err := KnownRank("rtx4090/25%", 1); err != nil || h.Memory.Device+ContextBytes != 6*gib || math.Abs(h.Engine(device.Compute).Peak.F32-82.6e12/4) > 1 {
+		t.Errorf("a quarter: %+v, %v", h, err)
+	}
 	if h, err := KnownRank("a100-40/pcie3/2g.10gb", 1); err != nil || h.Link(device.HostTier, device.DeviceTier).Bandwidth != 12.3e9 {
 		t.Errorf("%v", err)
 	}
-	for name, n := range map[string]int{"a100-40/3g.40gb": 1, "rtx4090/1g.5gb": 1, "a100-40/3g.20gb": 2} {
+	for name, n := range map[string]int{"a100-40/3g.40gb": 1, "rtx4090/1g.5gb": 1, "a100-40/3g.20gb": 2, "a100-40/0%": 1, "a100-40/101%": 1, "a100-40/x%": 1, "a100-40/NaN%": 1} {
 		if _, err := KnownRank(name, n); err == nil || !strings.Contains(err.Error(), "hint:") {
 			t.Errorf("%s for %d ranks: %v", name, n, err)
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/athanor-llm/athanor/device"
@@ -110,8 +111,8 @@ func Names() []string {
 
 // KnownRank describes one of n ranks on a machine with n GPUs of this name: a GPU, its bus, and its share of
 // the host. The name may be the driver's, or as people write it (RTX 4090, 4090, A100-80GB). A suffix such as "/pcie3"
-// selects a bus other than the usual one, one such as "/3g.20gb" an instance of a card that is divided. A host has PerHost
-// GPUs at most; more ranks use more hosts.
+// selects a bus other than the usual one, one such as "/3g.20gb" an instance of a card that is divided, and one such as "/50%" a
+// share of it that processes are given (MPS). A host has PerHost GPUs at most; more ranks use more hosts.
 func KnownRank(name string, n int) (*Hardware, error) {
 	if n < 1 {
 		return nil, fmt.Errorf("hardware %q: impossible number of %d ranks; hint: use at least 1", name, n)
@@ -131,7 +132,7 @@ func KnownRank(name string, n int) (*Hardware, error) {
 	}
 	if in != nil {
 		if n > 1 {
-			return nil, fmt.Errorf("hardware %q: %d ranks, but instances of a card cannot reach each other; hint: use one rank, or the whole card", name, n)
+			return nil, fmt.Errorf("hardware %q: %d ranks, but parts of a card cannot reach each other's memory; hint: use one rank, or the whole card", name, n)
 		}
 		h.cut(in, g.memory*gib)
 	}
@@ -150,6 +151,14 @@ func suffixes(card, text string) (bus string, in *Instance, err error) {
 		return "", nil, nil
 	}
 	for part := range strings.SplitSeq(text, "/") {
+		if percent, ok := strings.CutSuffix(part, "%"); ok {
+			p, err := strconv.ParseFloat(percent, 64)
+			if err != nil || !(p > 0 && p <= 100) {
+				return "", nil, fmt.Errorf("%s is no share of a card; hint: use one such as 50%%", part)
+			}
+			in = &Instance{Name: part, Compute: p / 100, Memory: p / 100}
+			continue
+		}
 		if !strings.HasSuffix(part, "gb") {
 			bus = part
 			continue
