@@ -33,6 +33,7 @@ import (
 type benchCmd struct {
 	Kernels benchKernelsCmd `cmd:"" default:"withargs" help:"Measure every operator against the peak of this machine."`
 	Step    benchStepCmd    `cmd:"" help:"Measure a training step on random text, by operator."`
+	Turns   benchTurnsCmd   `cmd:"" hidden:"" help:"Make a step for each line of the input, for compare."`
 	Budgets benchBudgetsCmd `cmd:"" help:"Compare predicted and measured time and memory, from all device memory down to the least."`
 }
 

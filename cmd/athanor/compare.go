@@ -24,21 +24,26 @@ type compareCmd struct {
 	Overrides []string `arg:"" optional:"" help:"Overrides of both: key=value." placeholder:"KEY=VALUE"`
 	OnlyA     []string `name:"a" sep:"none" help:"Override of A only; may be repeated." placeholder:"KEY=VALUE"`
 	OnlyB     []string `name:"b" sep:"none" help:"Override of B only; may be repeated." placeholder:"KEY=VALUE"`
+	BinaryA   string   `name:"binary-a" help:"Have another binary make A's steps, such as one that is older or newer." type:"path" placeholder:"FILE"`
+	BinaryB   string   `name:"binary-b" help:"Likewise B's." type:"path" placeholder:"FILE"`
 	Rounds    int      `help:"Rounds, in each of which both make a step." default:"20"`
 }
 
 // Help is what compare --help says besides the flags.
 func (compareCmd) Help() string {
 	return "Both are planned for this machine and make steps in turn, A B B A, so that other load slows both. " +
-		"Where they compute the same, only by different plans, their losses must be equal to the bit. Example: athanor compare run.yaml run.yaml --b plan.recompute=full"
+		"Where they compute the same, only by different plans, their losses must be equal to the bit. Example: athanor compare run.yaml run.yaml --b plan.recompute=full. " +
+		"Two binaries are compared with --binary-a and --binary-b, in processes of their own that take turns; whether their losses are equal is said."
 }
 
 // side is one of the two.
 type side struct {
-	*planned
-	turns   *planner.Turns
-	seconds []float64
-	losses  []float64
+	*planned          // nil: another binary makes the steps
+	predicted float64 // seconds of a step
+	next      func(stdctx.Context) (seconds, loss float64, err error)
+	close     func()
+	seconds   []float64
+	losses    []float64
 }
 
 // comparison is the JSON of the verb.
@@ -49,6 +54,7 @@ type comparison struct {
 		Median    float64 `json:"step_seconds"`
 	}
 	SameResults bool `json:"same_results"` // they compute the same, and their losses are equal
+	SameLosses  bool `json:"same_losses"`  // whatever they compute
 }
 
 func (v *compareCmd) Run(c *cli.Context) error {
@@ -59,13 +65,18 @@ func (v *compareCmd) Run(c *cli.Context) error {
 	ctx, stop := signal.NotifyContext(stdctx.Background(), os.Interrupt)
 	defer stop()
 	var sides [2]*side
-	for i, t := range []cli.Target{{Config: v.A, Overrides: slices.Concat(v.Overrides, v.OnlyA)}, {Config: v.B, Overrides: slices.Concat(v.Overrides, v.OnlyB)}} {
-		s, err := openSide(ctx, c, target{t})
+	targets := [2]cli.Target{{Config: v.A, Overrides: slices.Concat(v.Overrides, v.OnlyA)}, {Config: v.B, Overrides: slices.Concat(v.Overrides, v.OnlyB)}}
+	for i, binary := range [2]string{v.BinaryA, v.BinaryB} {
+		var err error
+		if binary == "" {
+			sides[i], err = openSide(ctx, c, target{targets[i]})
+		} else {
+			sides[i], err = openChild(ctx, c, binary, target{targets[i]})
+		}
 		if err != nil {
 			return err
 		}
-		defer s.close()
-		sides[i] = s
+		defer sides[i].close()
 	}
 	if err := takeRounds(ctx, c, sides, v.Rounds); err != nil {
 		return err
@@ -75,9 +86,9 @@ func (v *compareCmd) Run(c *cli.Context) error {
 	if same && !slices.Equal(a.losses, b.losses) {
 		return fmt.Errorf("both compute the same by different plans, but their losses differ: %v and %v; this is a bug, please report it", a.losses, b.losses)
 	}
-	r := &comparison{Ratio: bench.NewRatio(a.seconds, b.seconds), SameResults: same}
-	r.A.Predicted, r.A.Median = a.expected.Seconds, stat.Median(a.seconds)
-	r.B.Predicted, r.B.Median = b.expected.Seconds, stat.Median(b.seconds)
+	r := &comparison{Ratio: bench.NewRatio(a.seconds, b.seconds), SameResults: same, SameLosses: slices.Equal(a.losses, b.losses)}
+	r.A.Predicted, r.A.Median = a.predicted, stat.Median(a.seconds)
+	r.B.Predicted, r.B.Median = b.predicted, stat.Median(b.seconds)
 	if c.JSON {
 		return c.Print(r)
 	}
@@ -91,29 +102,32 @@ func openSide(ctx stdctx.Context, c *cli.Context, t target) (*side, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &side{planned: p}
+	var turns *planner.Turns
 	if err = p.search(ctx, c, machine.Find); err == nil {
-		s.turns, err = p.task().TakeTurns(ctx, []*search.Candidate{p.result.Best}, true)
+		turns, err = p.task().TakeTurns(ctx, []*search.Candidate{p.result.Best}, true)
 	}
 	if err != nil {
-		s.close()
+		p.close()
 		return nil, explained(c, err)
 	}
-	return s, nil
-}
-
-func (s *side) close() {
-	if s.turns != nil {
-		_ = s.turns.Close() // the process ends
-	}
-	s.planned.close()
+	return &side{
+		planned: p, predicted: p.expected.Seconds,
+		next: func(ctx stdctx.Context) (float64, float64, error) {
+			m, err := turns.Next(ctx, 0)
+			return m.Seconds, m.Loss, err
+		},
+		close: func() {
+			_ = turns.Close() // the process ends
+			p.close()
+		},
+	}, nil
 }
 
 // step makes a step. Those that warm up are not counted.
 func (s *side) step(ctx stdctx.Context, counts bool) error {
-	m, err := s.turns.Next(ctx, 0)
+	seconds, loss, err := s.next(ctx)
 	if err == nil && counts {
-		s.seconds, s.losses = append(s.seconds, m.Seconds), append(s.losses, m.Loss)
+		s.seconds, s.losses = append(s.seconds, seconds), append(s.losses, loss)
 	}
 	return err
 }
@@ -132,8 +146,12 @@ func takeRounds(ctx stdctx.Context, c *cli.Context, sides [2]*side, rounds int) 
 	return nil
 }
 
-// computeSame reports whether two jobs have the same results, whatever their plans. Ranks add up in other orders.
+// computeSame reports whether two jobs must have the same results, whatever their plans. Ranks add up in other orders, and
+// versions may.
 func computeSame(a, b *side) bool {
+	if a.planned == nil || b.planned == nil {
+		return false
+	}
 	p, q := a.spec(), b.spec()
 	return reflect.DeepEqual(a.setup.Graph.Model, b.setup.Graph.Model) && a.setup.Graph.Sequence() == b.setup.Graph.Sequence() &&
 		p.GlobalBatch == q.GlobalBatch && p.Precision == q.Precision && p.Optimizer == q.Optimizer && p.Ranks == 1 && q.Ranks == 1 &&
@@ -147,7 +165,10 @@ func (r *comparison) print(c *cli.Context) {
 	if r.More > 0 {
 		fmt.Fprintf(c.Stdout, "that is no difference yet; to tell one of this size, about %d more rounds are needed\n", r.More)
 	}
-	if r.SameResults {
+	switch {
+	case !r.SameResults && r.SameLosses:
+		fmt.Fprintln(c.Stdout, "losses are equal to the bit in every round")
+	case r.SameResults:
 		fmt.Fprintln(c.Stdout, "losses are equal to the bit in every round, as they must be")
 	}
 }

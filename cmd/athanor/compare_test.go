@@ -1,6 +1,10 @@
 package main
 
 import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/athanor-llm/athanor/internal/testkit"
@@ -19,5 +23,19 @@ func TestCompare(t *testing.T) {
 	if r := call("compare", file, file, plan, "plan.recompute=full", "--b", "model.layers=3", "--rounds", "4", "--json").must(t, 0).object(t); r["same_results"] != false {
 		t.Errorf("another model: %v", r)
 	}
+	if r := call("compare", file, file, plan, "--binary-b", asBinary(t, "bench", "turns", file, plan), "--rounds", "4", "--json").must(t, 0).object(t); r["same_losses"] != true || r["same_results"] != false {
+		t.Errorf("another process: %v", r)
+	}
+	call("compare", file, file, "--binary-a", "/nowhere/athanor").must(t, 2, "/nowhere/athanor", "hint:")
 	call("compare", file, file, "--rounds", "3").must(t, 2, "--rounds", "hint:")
+}
+
+// asBinary returns a file that runs the program with these arguments, whatever it is given.
+func asBinary(t *testing.T, args ...string) string {
+	t.Helper()
+	text, err := json.Marshal(args)
+	check(t, err)
+	path := filepath.Join(t.TempDir(), "athanor")
+	check(t, os.WriteFile(path, fmt.Appendf(nil, "#!/bin/sh\nexport %s='%s'\nexec %s\n", childArgs, text, os.Args[0]), 0o755))
+	return path
 }
