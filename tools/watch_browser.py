@@ -102,6 +102,7 @@ def drive(p, spike, live):
         page.mouse.move(*b)
         p.check("a box says what it is", " at " in page.locator("#box").inner_text())
         p.check("planned and reached bytes are in the table", page.locator("#bytes tr").count() > 2)
+        p.check("the roofline is drawn, with what binds the calls", p.until("document.getElementById('roof').naturalWidth > 100") and page.locator("#kinds tr").count() > 3)
         p.shot("step")
     page.keyboard.press("5")
     page.wait_for_timeout(300)
