@@ -96,13 +96,17 @@ func floor(c *Candidate) float64 {
 // tryPatterns returns a candidate with the best of the patterns.
 func tryPatterns(ctx context.Context, p *problem, found shortlist, base *Candidate) (*Candidate, error) {
 	r := newRefinement(p, base)
-	if r.needless(found) {
+	if r.needless(found) || base.Seconds()*(1-base.Repeated()) > behind*found[0].Seconds() {
 		return base, nil
 	}
 	p.told.say(fmt.Sprintf("%s: which activations wait on the host in %s", planning, base.Label), found)
 	err := r.patterns(ctx)
 	return r.best, err
 }
+
+// behind is how far, as a ratio of times, a candidate may be behind the fastest without its recomputation for other
+// activation policies to be worth trying: they save that, and memory for other uses.
+const behind = 1.02
 
 // needless reports whether no other activation policy can make the candidate the fastest.
 func (r *refinement) needless(found shortlist) bool {
@@ -124,7 +128,7 @@ func (r *refinement) done() bool {
 // with less memory.
 func (r *refinement) consider(ctx context.Context, ch choice) (taken bool, err error) {
 	r.left--
-	c, err := r.p.evaluate(ctx, ch)
+	c, err := r.p.evaluate(ctx, ch, everyTier...)
 	if err != nil || !c.Fits {
 		return false, err
 	}
@@ -145,6 +149,14 @@ func (r *refinement) takeIfBetter(c *Candidate) (bool, error) {
 	return false, nil
 }
 
+// firstThatFits is that of the problem, with what it evaluates counted.
+func (r *refinement) firstThatFits(ctx context.Context, n int, at func(int) choice) (*Candidate, error) {
+	was := r.p.told.evaluated
+	fit, err := r.p.firstThatFits(ctx, fastestPlan, n, at)
+	r.left -= r.p.told.evaluated - was
+	return fit, err
+}
+
 // patterns tries the same policy for all layers but the last ones, which keep
 // everything.
 func (r *refinement) patterns(ctx context.Context) error {
@@ -152,8 +164,7 @@ func (r *refinement) patterns(ctx context.Context) error {
 	for _, t := range r.p.swapTiers() {
 		for _, p := range r.patternsOn(t) {
 			ch := base
-			fit, err := r.p.firstThatFits(ctx, fastestPlan, layers+1, func(i int) choice {
-				r.left--
+			fit, err := r.firstThatFits(ctx, layers+1, func(i int) choice {
 				ch.keep = r.p.keepLast(p, layers-i)
 				return ch
 			})
@@ -286,8 +297,7 @@ func (r *refinement) addResidents(ctx context.Context) error {
 		return nil
 	}
 	chunks := len(r.best.Plan.Chunks)
-	fit, err := r.p.firstThatFits(ctx, fastestPlan, chunks-base.residents, func(i int) choice {
-		r.left--
+	fit, err := r.firstThatFits(ctx, chunks-base.residents, func(i int) choice {
 		ch := base
 		ch.residents = chunks - i
 		return ch

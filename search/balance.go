@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/athanor-llm/athanor/device"
-	"github.com/athanor-llm/athanor/plan"
 )
 
 // How to divide the device's memory among its uses.
@@ -41,7 +40,7 @@ func divideMemory(ctx context.Context, p *problem, found shortlist) (shortlist, 
 }
 
 // race divides the memory of candidates, by ever smaller steps. After each round those that are too far behind drop
-// out.
+// out, and of those that have come to the same plan all but one.
 func race(ctx context.Context, p *problem, found shortlist, field []*balancing) (shortlist, error) {
 	if p.req.Pins.dividesMemory() {
 		return found, nil
@@ -67,6 +66,7 @@ func race(ctx context.Context, p *problem, found shortlist, field []*balancing) 
 		}
 		slices.SortStableFunc(going, func(a, b *balancing) int { return cmp.Compare(a.best.Seconds(), b.best.Seconds()) })
 		field = slices.DeleteFunc(going, func(b *balancing) bool { return b.best.Seconds() > raceMargin(round)*found[0].Seconds() })
+		field = slices.CompactFunc(field, func(a, b *balancing) bool { return a.best.sameAs(b.best) }) // they have met
 	}
 	return found, nil
 }
@@ -184,7 +184,7 @@ func (b *balancing) cutLayers(ctx context.Context) error {
 	ch.st.chunk = b.p.layerBytes / b.p.graph.DType.Size() / partsOfLayer
 	last := whole.Plan.Chunks[ch.residents-1].Last
 	ch.residents = 0
-	for _, c := range plan.Layout(b.p.graph, ch.st.chunk) {
+	for _, c := range b.p.needs.layout(ch.st.chunk) {
 		if c.Last <= last {
 			ch.residents++
 		}

@@ -81,13 +81,18 @@ type choice struct {
 	short     bool // the step is shortened, see short.go
 }
 
-// evaluate lowers the plan of a choice and checks its memory. Many choices are met again on other ways, and most of
+// evaluate lowers the plan of a choice and checks its memory. If it certainly exceeds one of the given tiers (see
+// needs), there is no program, and its needs are lower bounds. Many choices are met again on other ways, and most of
 // these do not fit, so the needs of those that do not are remembered.
-func (p *problem) evaluate(ctx context.Context, ch choice) (*Candidate, error) {
+func (p *problem) evaluate(ctx context.Context, ch choice, tiers ...device.Tier) (*Candidate, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	pl, where, label := p.plan(ch)
+	if c := p.needs.dismiss(pl, ch, tiers); c != nil {
+		c.Label, c.Kind = label, where
+		return c, nil
+	}
 	key := fmt.Sprint(ch)
 	if c, ok := p.refused[key]; ok {
 		c.Plan, c.Label, c.Kind, c.choice = pl, label, where, ch
@@ -120,7 +125,7 @@ func (p *problem) plan(ch choice) (pl *plan.Plan, where, label string) {
 	pl.HeadRows = ch.st.headRows
 	pl.Activations = p.req.Pins.activations(ch.keep)
 	pl.Slots = cmp.Or(p.req.Pins.Slots, ch.slots, pl.Slots)
-	pl.Chunks = plan.Layout(p.graph, ch.st.chunk)
+	pl.Chunks = p.needs.layout(ch.st.chunk)
 	where = r.label
 	if residents == len(pl.Chunks) {
 		where = p.placements[plan.ShardLevel(r.shard)].label // those with everything on the device come first

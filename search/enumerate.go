@@ -194,6 +194,9 @@ func (e *enumeration) climbLadder(ctx context.Context, ch choice, l ladder) (*Ca
 func (e *enumeration) firstRung(ctx context.Context, ch choice, l ladder) (*Candidate, error) {
 	const turns = 6
 	for range turns {
+		if !e.mayHold(ch, l) {
+			return nil, nil
+		}
 		held, err := e.p.firstThatDeviceHolds(ctx, e.of, len(l), func(i int) choice { ch.keep = l[i]; return ch })
 		if err != nil || held == nil || held.Fits {
 			return held, err
@@ -246,7 +249,17 @@ func (p *problem) residentsToFitHost(ctx context.Context, c *Candidate) (int, er
 // firstThatFits finds the first of n choices that fits; nil if none does. Choices must be sorted by decreasing need
 // of the device's memory.
 func (p *problem) firstThatFits(ctx context.Context, of aim, n int, at func(int) choice) (*Candidate, error) {
-	held, err := p.firstThatDeviceHolds(ctx, of, n, at)
+	low := 0
+	for low < n && !mayFit(p, at(low)) {
+		low++
+	}
+	for n > low && !mayFit(p, at(n-1)) {
+		n--
+	}
+	if low == n {
+		return nil, nil
+	}
+	held, err := p.firstThatDeviceHolds(ctx, of, n-low, func(i int) choice { return at(low + i) })
 	if err != nil || held == nil || !held.Fits {
 		return nil, err
 	}
@@ -257,7 +270,7 @@ func (p *problem) firstThatFits(ctx context.Context, of aim, n int, at func(int)
 // and that exceeds other tiers least; nil if the device holds none.
 func (p *problem) firstThatDeviceHolds(ctx context.Context, of aim, n int, at func(int) choice) (*Candidate, error) {
 	if of != fastestPlan {
-		if last, err := p.evaluate(ctx, at(n-1)); err != nil || last.Fits {
+		if last, err := p.evaluate(ctx, at(n-1), everyTier...); err != nil || last.Fits {
 			return last, err
 		}
 	}

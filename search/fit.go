@@ -5,7 +5,6 @@ import (
 	"sort"
 
 	"github.com/athanor-llm/athanor/device"
-	"github.com/athanor-llm/athanor/plan"
 )
 
 // The first of many choices that fits.
@@ -41,7 +40,7 @@ func (b *border) find(ctx context.Context, i int) (first int, found *Candidate, 
 	no, yes := -1, b.n // does not fit, fits
 	const trusted = 4  // probes for which the reckoning is believed
 	for probes, step := 0, b.within; yes-no > 1 && (found == nil || yes-no > b.within); probes++ {
-		c, err := b.p.evaluate(ctx, b.at(i))
+		c, err := b.p.evaluate(ctx, b.at(i), b.tiers...)
 		if err != nil {
 			return 0, nil, err
 		}
@@ -135,10 +134,9 @@ func (p *problem) reckonBytes(ch choice, t device.Tier) int64 {
 // waitingBytes returns the bytes of the activations that wait for the backward pass in a tier.
 func (p *problem) waitingBytes(ch choice, t device.Tier) (sum int64) {
 	for l, r := range ch.keep {
-		saved := plan.Saved(p.graph, l, ch.b*p.graph.Seq)
-		for a, bytes := range saved {
+		for a, bytes := range p.needs.saved[l] {
 			if r[a].Tier == t {
-				sum += int64(r[a].Share * float64(bytes))
+				sum += int64(r[a].Share * float64(bytes*int64(ch.b*p.graph.Seq)))
 			}
 		}
 	}

@@ -284,18 +284,25 @@ func (t *task) label() string {
 }
 
 // lowerRoomiest lowers and simulates a task in the style that uses most memory and fits; nil if none
-// does.
+// does. Where the first does not fit, the last one says whether others are worth asking.
 func (t *task) lowerRoomiest(ctx context.Context, of aim) (*Candidate, error) {
-	for _, st := range t.p.styles(of, t.b, t.residency) {
-		c, err := t.lower(ctx, st)
-		if err != nil {
-			return nil, err
-		}
-		if c != nil {
-			return c, c.simulate(t.p.machine)
+	styles := t.p.styles(of, t.b, t.residency)
+	c, err := t.lower(ctx, styles[0])
+	if c == nil && err == nil && len(styles) > 1 {
+		last := len(styles) - 1
+		if c, err = t.lower(ctx, styles[last]); c != nil {
+			for _, st := range styles[1:last] {
+				if better, err := t.lower(ctx, st); better != nil || err != nil {
+					c = better
+					break
+				}
+			}
 		}
 	}
-	return nil, nil
+	if c == nil || err != nil {
+		return nil, err
+	}
+	return c, c.simulate(t.p.machine)
 }
 
 // lower finds the least recomputation that fits for each rank; nil if nothing fits on some rank.
@@ -376,23 +383,34 @@ func (t *task) lowerRank(ctx context.Context, pl *plan.Plan, rank int) (best *pr
 		}
 		pl.Activations = t.p.req.Pins.activations(pl.Activations)
 	}
-	fitting := -1
+	probe := func(at int) (*program.Program, error) {
+		set(list[at])
+		p, err := lower.Lower(ctx, t.p.graph, pl, opt)
+		if err == nil {
+			t.p.told.pipelined += len(p.Instrs)
+		}
+		return p, err
+	}
+	fitting, most := -1, len(list)-1
 	bad, good := -1, len(list) // good fits if it is in the list
-	step, at := 1, min(t.level[rank], len(list)-1)
+	step, at := 1, min(t.level[rank], most)
 	for good-bad > 1 {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		set(list[at])
-		p, err := lower.Lower(ctx, t.p.graph, pl, opt)
+		p, err := probe(at)
 		if err != nil {
 			return nil, err
 		}
-		t.p.told.pipelined += len(p.Instrs)
 		if p.Fits() {
 			best, good, fitting = p, at, at
 			at -= step
 		} else {
+			if bad < 0 && good > most && at < most { // does any?
+				if last, err := probe(most); err != nil || !last.Fits() {
+					return nil, err
+				}
+			}
 			bad = at
 			at += step
 		}

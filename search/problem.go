@@ -9,7 +9,7 @@ import (
 
 // problem is what a search is about: the request, the machine, and what follows from these. It never changes, so
 // stages may read it in any order; but what follows from the machine's prices is not kept in it, since
-// measurements improve them. Three values hang from it that stages share: the recorder, and two caches.
+// measurements improve them. Four values hang from it that stages share: the recorder, and three caches.
 type problem struct {
 	req        *Request
 	machine    *Machine
@@ -24,13 +24,14 @@ type problem struct {
 	census          *census
 	told            *recorder
 	growths         growths
+	needs           *needs
 	refused         map[string]Candidate // what choices need that do not fit, by choice
 }
 
 func newProblem(req *Request, m *Machine) *problem {
 	g, ranks := req.Graph, max(req.Ranks, 1)
 	p := &problem{req: req, machine: m, graph: g, prices: prices{req, m}, ranks: ranks, batch: req.GlobalBatch / ranks,
-		placements: residenciesOf(ranks), census: newCensus(g), told: &recorder{sketch: req.Sketch, enough: req.Enough}, growths: growths{}, refused: map[string]Candidate{}}
+		placements: residenciesOf(ranks), census: newCensus(g), told: &recorder{sketch: req.Sketch, enough: req.Enough}, growths: growths{}, needs: newNeeds(req, m, ranks), refused: map[string]Candidate{}}
 	for i, param := range g.Params {
 		if n := float64(g.Stored(i).Elems()); param.Frozen {
 			p.frozen += n

@@ -129,7 +129,7 @@ func lengthenSteps(ctx context.Context, p *problem, short shortlist) (found shor
 	known := map[kind]bool{}
 	for _, c := range short {
 		k := kind{c.Kind, c.choice.b, c.choice.group}
-		if known[k] || len(found) > 0 && p.told.exhausted() {
+		if known[k] || len(found) > 0 && (p.told.exhausted() || c.Seconds() > raceMargin(0)*found[0].Seconds()) {
 			continue
 		}
 		if c.missing > 0 {

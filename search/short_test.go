@@ -102,8 +102,8 @@ func TestLengthenedWithLess(t *testing.T) {
 	ch.short = false
 	whole, err := p.evaluate(t.Context(), ch)
 	check(t, err)
-	m.Capacity[device.DeviceTier] = whole.Program.Height[device.DeviceTier] - 1
-	found, err := lengthenSteps(t.Context(), p, short)
+	m.Capacity[device.DeviceTier] = whole.Program.Bound[device.DeviceTier] - 1
+	found, err := lengthenSteps(t.Context(), p, shortlist{first})
 	check(t, err)
 	if !slices.ContainsFunc(found, func(c *Candidate) bool {
 		return c.Kind == first.Kind && c.Fits && c.missing == 0 && !slices.Equal(c.choice.keep, first.choice.keep)

@@ -16,7 +16,7 @@ func (l shortlist) add(more ...*Candidate) shortlist {
 	const most, ofKind = 24, 4
 	list := slices.Concat(l, more)
 	slices.SortStableFunc(list, func(a, b *Candidate) int { return cmp.Compare(a.Seconds(), b.Seconds()) })
-	list = slices.CompactFunc(list, func(a, b *Candidate) bool { return a.Seconds() == b.Seconds() && reflect.DeepEqual(a.Plan, b.Plan) })
+	list = slices.CompactFunc(list, func(a, b *Candidate) bool { return a.sameAs(b) })
 	count, all := map[string]int{}, 0
 	return slices.DeleteFunc(list, func(c *Candidate) bool {
 		count[c.Kind]++
@@ -26,6 +26,11 @@ func (l shortlist) add(more ...*Candidate) shortlist {
 		all++
 		return false
 	})
+}
+
+// sameAs reports whether two candidates are the same plan, at the same prices.
+func (c *Candidate) sameAs(other *Candidate) bool {
+	return c.Seconds() == other.Seconds() && reflect.DeepEqual(c.Plan, other.Plan)
 }
 
 // timed returns the list sorted by what its candidates take at the machine's present prices.
