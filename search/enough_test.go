@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/athanor-llm/athanor/internal/testkit"
 )
@@ -35,5 +36,22 @@ func TestEnough(t *testing.T) {
 		if _, err := Search(t.Context(), req, machine(t, 1<<16, 1), nil); !errors.Is(err, ErrDoesNotFit) {
 			t.Errorf("%q: %v", when, err)
 		}
+	}
+}
+
+// TestTimeLeft: what a search may still do, at the rate of what it has done, is how long it takes at most; nothing is said
+// within the first second.
+func TestTimeLeft(t *testing.T) {
+	r := &recorder{lowered: 300, pipelined: 100}
+	r.begin(500, 300)
+	r.lowered += 100
+	for since, want := range map[time.Duration]string{10 * time.Second: "at most 14s more, ", 900 * time.Millisecond: ""} {
+		if got := r.left(since); got != want {
+			t.Errorf("after %v: %q, want %q", since, got, want)
+		}
+	}
+	r.lowered = 5000
+	if got := r.left(time.Minute); got != "at most 4s more, " {
+		t.Errorf("later stages alone: %q", got)
 	}
 }

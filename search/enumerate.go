@@ -44,7 +44,7 @@ func newEnumeration(p *problem, found shortlist, of aim) *enumeration {
 
 // tryAll tries all outer decisions, until the effort is spent.
 func (e *enumeration) tryAll(ctx context.Context) error {
-	e.p.told.begin(enough / 2)
+	e.p.told.begin(toEnumerate, len(improvements)*toImprove+afterwards(e.p))
 	for kind := range 2 { // micro-batches one at a time first: the cost of judging these does not grow with the batch
 		for _, b := range e.p.microBatches() {
 			groups := e.p.groups(b)

@@ -83,6 +83,14 @@ const (
 	patience   = 10
 )
 
+// inPipelines returns how many more instructions of pipelines may be lowered, once there is a plan.
+func inPipelines(p *problem) int {
+	if p.ranks == 1 || p.req.Pins.Pipeline == 1 || p.req.Sketch {
+		return 0
+	}
+	return max(min(effort*p.ranks, mostEffort)-p.told.pipelined, 0)
+}
+
 // shape is a pipeline without a placement.
 type shape struct {
 	variant
@@ -159,12 +167,13 @@ func tasksOf(ctx context.Context, known *estimates, found shortlist, every bool)
 func tryTasks(ctx context.Context, p *problem, found shortlist, tasks []*task, of aim) (shortlist, error) {
 	fruitless := 0
 	for _, t := range tasks {
-		if len(found) > 0 && (of != fastestPlan || p.told.pipelined > min(effort*p.ranks, mostEffort) || fruitless > patience || p.told.cut()) {
+		if len(found) > 0 && (of != fastestPlan || inPipelines(p) == 0 || fruitless > patience || p.told.cut()) {
 			break
 		}
 		if found.beats(t.bound) || found.beats(t.estimate/slack) {
 			continue
 		}
+		p.told.begin(0, inPipelines(p))
 		p.told.say(planning+": "+t.label(), found)
 		fruitless++
 		c, err := t.lowerRoomiest(ctx, of)

@@ -3,6 +3,7 @@ package search
 import (
 	"fmt"
 	"strings"
+	"time"
 )
 
 // recorder tells what a search does, and counts what it has done and how much more it may do. It decides no plan:
@@ -15,13 +16,21 @@ type recorder struct {
 	lowered   int             // instructions of plans without pipelines
 	began     int             // lowered before the present stage
 	allowed   int             // bound on lowered in the present stage
-	pipelined int             // instructions of pipelines
+	later     int             // what later stages may lower
+	start     time.Time
+	pipelined int // instructions of pipelines
 }
 
 // enough is some seconds' work, in instructions lowered. Once there is a plan, the enumeration may take half of that,
 // and each stage that improves what it found a quarter. What a stage leaves is not given to others: gains come early
 // in each.
 const enough = 3_000_000
+
+// What stages may lower.
+const (
+	toEnumerate = enough / 2
+	toImprove   = enough / 4
+)
 
 // planning is what the user is told while nothing else is done than looking for plans.
 const planning = "planning"
@@ -33,19 +42,33 @@ func (r *recorder) say(text string, found shortlist) {
 	}
 	if best := found.fastest(); best != nil {
 		if what, more := strings.CutPrefix(text, planning+": "); more {
-			text = fmt.Sprintf("%s: %.4g s a step so far, %s", planning, best.Seconds(), what)
+			text = fmt.Sprintf("%s: %.4g s a step so far, %s%s", planning, best.Seconds(), r.left(time.Since(r.start)), what)
 		}
 	}
 	r.progress(text)
 }
 
-// begin allows that many more instructions to be lowered, whatever earlier stages have left; in a sketch, a part of them.
-func (r *recorder) begin(instructions int) {
+// left says for how long the search goes on at most, from what it has done in some time; "" while that is too little to
+// tell. Stages seldom use all that they may.
+func (r *recorder) left(since time.Duration) string {
+	const soonest = time.Second
+	done := r.lowered + r.pipelined
+	if since < soonest || done == 0 {
+		return ""
+	}
+	more := since * time.Duration(max(r.allowed-r.lowered, 0)+r.later) / time.Duration(done)
+	return fmt.Sprintf("at most %v more, ", max(more, soonest).Round(time.Second))
+}
+
+// begin allows that many more instructions to be lowered, whatever earlier stages have left, and later ones as many as that; in
+// a sketch, a part of them.
+func (r *recorder) begin(instructions, later int) {
 	const sketched = 3
 	if r.sketch {
 		instructions /= sketched
+		later /= sketched
 	}
-	r.began, r.allowed = r.lowered, r.lowered+instructions
+	r.began, r.allowed, r.later = r.lowered, r.lowered+instructions, later
 }
 
 // overdue reports whether so many times as much has been lowered.

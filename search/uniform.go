@@ -38,6 +38,14 @@ func planUniform(ctx context.Context, p *problem, found shortlist) (shortlist, e
 	return found.add(streamed...), err
 }
 
+// afterwards returns what may be lowered after the improvements: for deferred updates and for pipelines.
+func afterwards(p *problem) int {
+	if p.req.Options.Clip <= 0 || p.req.Sketch {
+		return inPipelines(p)
+	}
+	return 2*toImprove + inPipelines(p)
+}
+
 // searchUniform enumerates uniform plans and improves the best of them. It tries shortened steps first. If no plan
 // fits whose step cannot be shortened, only those that can be are enumerated again, in full.
 func searchUniform(ctx context.Context, p *problem, found shortlist) (shortlist, error) {
@@ -47,8 +55,8 @@ func searchUniform(ctx context.Context, p *problem, found shortlist) (shortlist,
 			return nil, err
 		}
 		e.again = len(e.found) == 0
-		for _, s := range improvements {
-			p.told.begin(enough / 4)
+		for i, s := range improvements {
+			p.told.begin(toImprove, (len(improvements)-1-i)*toImprove+afterwards(p))
 			if len(e.found) == 0 {
 				break
 			}

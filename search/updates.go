@@ -132,7 +132,7 @@ func (b *balancing) tuneUpdates(ctx context.Context) error {
 // race. Deferred candidates are kept only if they save enough.
 func deferUpdates(ctx context.Context, p *problem, found shortlist) (shortlist, error) {
 	const most = 8
-	p.told.begin(enough / 4)
+	p.told.begin(toImprove, toImprove+inPipelines(p))
 	now := found[0].Seconds()
 	var field []*balancing
 	for _, c := range found.ofKinds(most) {
@@ -155,7 +155,7 @@ func deferUpdates(ctx context.Context, p *problem, found shortlist) (shortlist, 
 	for i, b := range field {
 		list[i] = b.best
 	}
-	p.told.begin(enough / 4)
+	p.told.begin(toImprove, inPipelines(p))
 	if found, err = polish(ctx, p, found, list); err != nil {
 		return nil, err
 	}
