@@ -27,7 +27,7 @@ import (
 type Planner func(context.Context, *Task) (*search.Result, error)
 
 // whatIfTime bounds the time of full searches for what-ifs, together.
-const whatIfTime = 20 * time.Second
+const whatIfTime = 10 * time.Second
 
 // supposition is a run on a changed machine, or a changed run.
 type supposition struct {
