@@ -53,10 +53,12 @@ func CheckBetween(c *Call) error {
 		case o.Absent():
 		case o.Tier != DeviceTier:
 			return fmt.Errorf("operand %s is on the %s tier; hint: use the device tier for what ranks exchange", name, o.Tier)
-		case !message && o.Rows != 1:
+		case c.Op == graph.AllReduce && !o.Contiguous():
+			return fmt.Errorf("operand %s has gaps between its %d rows; hint: give sums over ranks operands without gaps", name, o.Rows)
+		case !message && c.Op != graph.AllReduce && o.Rows != 1:
 			return fmt.Errorf("operand %s has %d rows; hint: give collectives operands of one row", name, o.Rows)
-		case c.Op != graph.AllGather && !message && o.DType != graph.F32 && o.DType != graph.F64:
-			return fmt.Errorf("operand %s is %s; hint: compute sums over ranks in f32 or f64", name, o.DType)
+		case c.Op != graph.AllGather && !message && o.DType != graph.F32 && o.DType != graph.F64 && (c.Op != graph.AllReduce || o.DType != graph.BF16):
+			return fmt.Errorf("operand %s is %s; hint: compute sums over ranks in f32 or f64, all_reduce also in bf16", name, o.DType)
 		case o.DType != c.dtype():
 			return fmt.Errorf("operand %s is %s, not %s; hint: cast it first", name, o.DType, c.dtype())
 		}
@@ -137,7 +139,8 @@ func (c *Call) groupElements() int {
 	case graph.ReduceScatter:
 		return c.arg(graph.ReduceScatterSrc).Cols
 	}
-	return c.arg(graph.AllReduceX).Cols
+	x := c.arg(graph.AllReduceX)
+	return x.Rows * x.Cols
 }
 
 func (c *Call) part() int {

@@ -152,7 +152,7 @@ type Info struct {
 // A capital is an extent that is the same wherever it occurs in a row, 2F twice F, a number itself. Some come
 // from attributes: T = Seq, H = Heads, S = HeadDim, A = H*S (all query heads), G = 2*KVHeads*S (key and
 // value heads), Q = A+G, U = max(1, Heads) (groups of a norm). # is NumScalars. With Attr.NF4 columns of w are as
-// many as NF4Cols says. Types: f f32 or bf16, s f32, r f32 or f64, h bf16, i i32, d f64, u u16, * any.
+// many as NF4Cols says. Types: f f32 or bf16, s f32, r f32 or f64, p any of these three, h bf16, i i32, d f64, u u16, * any.
 //
 // Access: r read, w written, u updated, s a sum (see Sum), then t for token rows, p for those before a slice
 // too, ? for optional.
@@ -328,7 +328,7 @@ var table = [NumOps]Info{
 	// sequence each, as it has rows for.
 	AttentionAt: {Name: "attention_at", Args: args("o:f[N,A]:wt kv:f[R,S]:u qkv:f[N,Q]:rt pos:i[B,W]:r sinks:f[1,H]:r?"), FLOPs: attentionAtFLOPs, Bytes: attentionAtBytes, Rule: either(cached, placed(AttentionAtO, AttentionAtPos))},
 	// Between ranks. An instruction names its peers; the k-th collective of a
-	// group on one rank meets the k-th on every other. Operands are flat, one row.
+	// group on one rank meets the k-th on every other. Operands are flat, one row, but for all_reduce's.
 	// dst = the concatenation of all peers' sources, in the group's order; they may
 	// differ in length, or be empty (absent). src may be its own region of dst.
 	AllGather: {Name: "all_gather", Between: true, Args: args("dst:*[1,X]:w src:*[1,Y]:r?"), Alias: SecondInFirst},
@@ -337,8 +337,8 @@ var table = [NumOps]Info{
 	// peers' dst; a peer may have none (absent). dst may be its own region of src if
 	// it is not accumulated.
 	ReduceScatter: {Name: "reduce_scatter", Between: true, Args: args("dst:r[1,X]:s? src:r[1,Y]:r"), Alias: FirstInSecond},
-	// x = the sum of all peers' x, added in the group's order.
-	AllReduce: {Name: "all_reduce", Between: true, Args: args("x:r[1,C]:u")},
+	// x = the sum of all peers' x, added in the group's order. Of bf16 the sum is rounded once. Rows are without gaps.
+	AllReduce: {Name: "all_reduce", Between: true, Kind: RowWise, Args: args("x:p[N,C]:u")},
 	// A send matches the receive of the same tag on its peer.
 	Send: {Name: "send", Between: true, Args: args("src:*[R,C]:r")},
 	Recv: {Name: "recv", Between: true, Args: args("dst:*[R,C]:w")},

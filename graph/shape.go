@@ -24,7 +24,7 @@ type Extent struct {
 }
 
 var dtypeSets = map[string][]DType{
-	"f": {F32, BF16}, "s": {F32}, "r": {F32, F64}, "h": {BF16}, "i": {I32}, "d": {F64}, "u": {U16},
+	"f": {F32, BF16}, "s": {F32}, "r": {F32, F64}, "p": {F32, BF16, F64}, "h": {BF16}, "i": {I32}, "d": {F64}, "u": {U16},
 	"*": {F32, BF16, I32, F64, U16},
 }
 

@@ -156,7 +156,7 @@ func TestDefects(t *testing.T) {
 		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 send(y) send key=-,-,-,copy wait=i1 peers=0", "it names ranks [0] on rank 0"},
 		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 all_gather(ad, ad) collective key=-,-,-,copy peers=0,0", "it names ranks [0 0]"},
 		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 all_gather(ad, ad) collective key=-,-,-,copy peers=1,2", "it names ranks [1 2] on rank 0"},
-		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 all_reduce(y) collective key=-,-,-,copy wait=i1 peers=0,1", "has 4 rows, want 1"},
+		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 all_reduce(y) collective key=-,-,-,copy wait=i1 peers=0,1", "it meets rank 1, whose program is not given"},
 		{"i6 cast(h, y) compute key=-,-,-,fwd", "i6 reduce_scatter(ad, ad) collective key=-,-,-,copy peers=0,1 acc", "overlaps operand src"},
 		{"batch_row 0", "batch_row 3", "begins at row 3 of the batch"},
 		{"i6 cast(h, y) compute", "i6 cast(h, y) d2h", "this stream is for [copy] only"},

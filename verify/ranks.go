@@ -293,6 +293,11 @@ func (rs *ranks) checkMeeting(list []place) error {
 	case graph.ReduceScatter:
 		return rs.checkParts(list, 1, 0)
 	}
+	for _, at := range list {
+		if r := rs.region(at, 0); op == graph.AllReduce && r.Rows > 1 && r.Stride != r.Cols {
+			return rs.of(int(at.rank), operandFault(rs.ps[at.rank], int(at.instr), 0, "sum whole rows of a buffer", "has gaps between its rows"))
+		}
+	}
 	for _, at := range list[1:] { // the same everywhere
 		if err := rs.checkAlike(at, 0, rs.region(at, 0), list[0], 0, rs.region(list[0], 0)); err != nil {
 			return err

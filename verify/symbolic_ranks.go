@@ -89,7 +89,7 @@ func (xs *executions) scatter(list []place) error {
 	for _, to := range list {
 		x, dst := xs.on[to.rank], xs.box(to, 0)
 		for k := range dst.bands {
-			sum, err := xs.sum(list, 1, first+k)
+			sum, err := xs.sum(list, 1, 0, first+k)
 			if err != nil {
 				return err
 			}
@@ -111,22 +111,25 @@ func (xs *executions) scatter(list []place) error {
 }
 
 func (xs *executions) allReduce(list []place) error {
-	for k := range xs.box(list[0], 0).bands {
-		sum, err := xs.sum(list, 0, k)
-		if err != nil {
-			return err
-		}
-		for _, at := range list {
-			xs.on[at.rank].atoms[xs.box(at, 0).at(0, k)] = sum
+	all := xs.box(list[0], 0)
+	for b := range all.blocks {
+		for k := range all.bands {
+			sum, err := xs.sum(list, 0, b, k)
+			if err != nil {
+				return err
+			}
+			for _, at := range list {
+				xs.on[at.rank].atoms[xs.box(at, 0).at(b, k)] = sum
+			}
 		}
 	}
 	return nil
 }
 
-// sum returns the sum of band k of operand j over all members, in group order. Padding
+// sum returns the sum of band k of block b of operand j over all members, in group order. Padding
 // that no member has written stays undefined.
-func (xs *executions) sum(list []place, j int, k int32) (Value, error) {
-	value := func(at place) Value { return xs.on[at.rank].atoms[xs.box(at, j).at(0, k)] }
+func (xs *executions) sum(list []place, j int, b, k int32) (Value, error) {
+	value := func(at place) Value { return xs.on[at.rank].atoms[xs.box(at, j).at(b, k)] }
 	v := value(list[0])
 	for n, at := range list[1:] {
 		w := value(at)

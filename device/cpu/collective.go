@@ -9,6 +9,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/clock"
+	"github.com/athanor-llm/athanor/internal/float16"
 	"github.com/athanor-llm/athanor/kernel/pool"
 	"github.com/athanor-llm/athanor/kernel/simd"
 )
@@ -166,11 +167,11 @@ const (
 // adder computes sums on the workers of the pool. Each stream has one.
 type adder struct {
 	simd    *simd.Set
-	blocks  pool.Local[[sumBlock / 8]float64] // a block per worker, in f64 for its alignment
+	blocks  pool.Local[[sumBlock / 4]float64] // per worker, in f64 for its alignment; of bf16 the sum is twice as long
 	dst     []byte
 	sources [][]byte // as long as dst
 	acc     bool
-	wide    bool // f64
+	of      graph.DType
 }
 
 // sum sets dst to the sum of all peers' sources, starting at byte at.
@@ -181,7 +182,7 @@ func (s *stream) sum(e *exchange, dst []byte, at int) {
 		a.sources = append(a.sources, p.src[at:at+len(dst)])
 	}
 	last := len(e.call.Args) - 1
-	a.acc, a.wide = e.call.Attr.Acc, e.call.Args[last].DType == graph.F64
+	a.acc, a.of = e.call.Attr.Acc, e.call.Args[last].DType
 	s.device.pool.Run((len(dst)+sumTask-1)/sumTask, a)
 }
 
@@ -191,10 +192,14 @@ func (a *adder) Task(i, worker int) {
 	lo, hi := i*sumTask, min((i+1)*sumTask, len(a.dst))
 	for ; lo < hi; lo += sumBlock {
 		end := min(lo+sumBlock, hi)
-		if a.wide {
-			a.sum64(block[:(end-lo)/8], lo, end)
-		} else {
-			a.sum32(unsafe.Slice((*float32)(unsafe.Pointer(block)), (end-lo)/4), lo, end)
+		single := unsafe.Slice((*float32)(unsafe.Pointer(block)), len(block)*2)
+		switch n := end - lo; a.of {
+		case graph.F64:
+			a.sum64(block[:n/8], lo, end)
+		case graph.BF16:
+			a.sum16(single[:n/2], lo, end)
+		default:
+			a.sum32(single[:n/4], lo, end)
 		}
 	}
 }
@@ -209,6 +214,20 @@ func (a *adder) sum32(sum []float32, lo, hi int) {
 	} else {
 		copy(dst, sum)
 	}
+}
+
+// sum16 adds in f32 and rounds the sum once. Nothing accumulates bf16.
+func (a *adder) sum16(sum []float32, lo, hi int) {
+	for i, src := range a.sources {
+		for k, x := range view[uint16](src[lo:hi]) {
+			if v := float16.FromBF16(x); i == 0 {
+				sum[k] = v
+			} else {
+				sum[k] += v
+			}
+		}
+	}
+	a.simd.Narrow(view[uint16](a.dst[lo:hi]), sum)
 }
 
 func (a *adder) sum64(sum []float64, lo, hi int) {
@@ -228,6 +247,6 @@ func (a *adder) sum64(sum []float64, lo, hi int) {
 }
 
 // view reinterprets aligned arena memory as numbers.
-func view[T float32 | float64](b []byte) []T {
+func view[T float32 | float64 | uint16](b []byte) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(&b[0])), len(b)/int(unsafe.Sizeof(*new(T))))
 }

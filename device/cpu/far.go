@@ -320,7 +320,7 @@ func (s *stream) reduceFar(e *exchange) error {
 func (s *stream) sumFar(e *exchange, dst []byte, at int) error {
 	a := &s.adder
 	last := len(e.call.Args) - 1
-	a.acc, a.wide = e.call.Attr.Acc, e.call.Args[last].DType == graph.F64
+	a.acc, a.of = e.call.Attr.Acc, e.call.Args[last].DType
 	for lo := 0; lo < len(dst); lo += farBlock {
 		hi := min(lo+farBlock, len(dst))
 		a.dst, a.sources = dst[lo:hi], a.sources[:0]

@@ -180,8 +180,9 @@ func TestRefused(t *testing.T) {
 		"peer 2 does not exist":           {Op: graph.AllReduce, Stream: device.Collective, Peers: []int{0, 2}, Args: []device.Operand{x}},
 		"rank 0 is not among its peers":   {Op: graph.AllReduce, Stream: device.Collective, Peers: []int{1}, Args: []device.Operand{x}},
 		"rank 0 is its own peer":          message(graph.Send, x, 0, 0),
-		"collectives operands of one row": {Op: graph.AllReduce, Stream: device.Collective, Peers: both, Args: []device.Operand{operand(0, 0, 2, 8, 8)}},
-		"sums over ranks in f32":          {Op: graph.AllReduce, Stream: device.Collective, Peers: both, Args: []device.Operand{vector(graph.BF16, 0, 8)}},
+		"collectives operands of one row": {Op: graph.ReduceScatter, Stream: device.Collective, Peers: both, Args: []device.Operand{x, operand(0, 0, 2, 8, 8)}},
+		"sums over ranks in f32":          {Op: graph.ReduceScatter, Stream: device.Collective, Peers: both, Args: []device.Operand{vector(graph.BF16, 0, 8), vector(graph.BF16, 64, 16)}},
+		"gaps between its 2 rows":         {Op: graph.AllReduce, Stream: device.Collective, Peers: both, Args: []device.Operand{operand(0, 0, 2, 8, 16)}},
 		"use the device tier":             {Op: graph.AllReduce, Stream: device.Collective, Peers: both, Args: []device.Operand{operand(device.HostTier, 0, 1, 8, 8)}},
 		"operand src is bf16, not f32":    {Op: graph.AllGather, Stream: device.Collective, Peers: both, Args: []device.Operand{x, vector(graph.BF16, 4096, 32)}},
 	} {

@@ -208,7 +208,7 @@ func (e *exchange) resolve() error {
 // bytes.
 func (e *exchange) partOf(i, members int) (at, bytes int64) {
 	x := e.call.Args[graph.AllReduceX]
-	lo, hi := device.Part(x.Cols, i, members)
+	lo, hi := device.Part(x.Rows*x.Cols, i, members)
 	return int64(lo) * x.DType.Size(), int64(hi-lo) * x.DType.Size()
 }
 

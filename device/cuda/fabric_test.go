@@ -63,7 +63,7 @@ func (j *joint) group() (list []int) {
 func (j *joint) collective() {
 	op := []graph.Op{graph.AllGather, graph.ReduceScatter, graph.AllReduce}[j.IntN(3)]
 	dt := []graph.DType{graph.F32, graph.F64}[j.IntN(2)]
-	if op == graph.AllGather && j.IntN(2) == 0 {
+	if op != graph.ReduceScatter && j.IntN(2) == 0 {
 		dt = graph.BF16
 	}
 	peers := j.group()
