@@ -180,6 +180,7 @@ type Plan struct {
 	Slices   int    `yaml:"slices"`   // slices per sequence
 
 	Sequence int `yaml:"sequence"` // ranks that share each sequence, each with part of its tokens; 1: none
+	Tensor   int `yaml:"tensor"`   // ranks that share each matrix, each with some heads and some of the feed-forward; 1: none
 }
 
 // Shares maps layers to fractions, 0 to 1; EveryLayer stands for all layers not named.

@@ -44,6 +44,7 @@ var rules = map[Op]rule{
 	ExpertLinear: diffExpertLinear,
 	Combine:      diffCombine,
 	Cast:         func(b *differentiator, n *Node) { b.grad[n.Args[CastSrc].Value] = b.grad[n.Args[CastDst].Value] }, // of the same columns
+	AllReduce:    func(*differentiator, *Node) {},                                                                    // each rank's term has the gradient of the sum
 	Scale:        func(b *differentiator, n *Node) { b.node(Scale, n.Attr, b.of(n.Args[ScaleY])) },
 	Embed:        diffEmbed,
 	CrossEntropy: diffCrossEntropy,
@@ -85,6 +86,9 @@ func (b *differentiator) appendBackward() {
 			n := &b.seg.Forward[i]
 			b.chunk = n.Chunked
 			if b.trained(n.Args[0]) {
+				if b.spread[n.Args[0].Value] {
+					b.node(AllReduce, Attr{}, b.of(n.Args[0]))
+				}
 				rules[n.Op](b, n)
 			}
 		}

@@ -146,11 +146,11 @@ func checkPairs(m *model.Model, seq int) error {
 
 func newBuilder(m *model.Model, g *Graph) *builder {
 	list := m.Params()
-	g.Model, g.Params = m, stored(list)
+	g.Model, g.Params, g.held = m, stored(list), stored(list)
 	g.Targets, g.Starts, g.Losses, g.Total, g.Scalars, g.Pos, g.Rope, g.LocalRope = -1, -1, -1, -1, -1, -1, -1, -1
 	g.Reference, g.Ratios, g.Logits = -1, -1, -1
 	act, _ := model.ActivationOf(m.Activation)
-	return &builder{g: g, m: m, act: act, list: list, params: map[string]int{}}
+	return &builder{g: g, m: m, act: act, list: list, params: map[string]int{}, spread: map[int]bool{}}
 }
 
 // forward appends all nodes up to the logits.
@@ -174,6 +174,7 @@ type builder struct {
 	params map[string]int // value of a parameter by name
 	chunk  bool           // nodes appended now belong to the row-chunk loop
 	places Value          // in generation: of Graph.Pos
+	spread map[int]bool   // values of which each rank reads all columns for its slab: their gradients are sums over ranks
 	pull   int            // with pairs: the derivative of the loss with respect to each token's loss
 }
 
@@ -347,7 +348,18 @@ func (b *builder) read(name string, x int, p *next) int {
 	if !b.m.Norms.Before() {
 		return x
 	}
-	return b.norm(name, x, p)
+	y := b.norm(name, x, p)
+	if b.g.Slabs > 0 {
+		b.spread[y] = true
+	}
+	return y
+}
+
+// reduce adds up a value of which each of the ranks that share matrices has a term.
+func (b *builder) reduce(y int) {
+	if b.g.Slabs > 0 {
+		b.node(AllReduce, Attr{}, b.all(y))
+	}
 }
 
 // project appends y = x.w + bias + res or, with norms after attention and feed-forward,
@@ -357,10 +369,12 @@ func (b *builder) project(name string, x int, p *next, bias bool, res int) int {
 	if !m.Norms.After() {
 		y := b.tokens(name, m.Width, g.DType)
 		b.linear(b.all(y), b.all(x), p, bias, b.all(res))
+		b.reduce(y)
 		return y
 	}
 	part := b.tokens(name+".part", m.Width, g.DType)
 	b.linear(b.all(part), b.all(x), p, bias, absent)
+	b.reduce(part)
 	y := b.tokens(name, m.Width, g.DType)
 	b.normTo(name+".norm", b.all(y), b.all(part), 0, m.NormEps, p, b.all(res))
 	return y

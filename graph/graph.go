@@ -15,7 +15,8 @@
 // Nothing here knows of tiers, addresses or micro-batch counts: package lower compiles a graph
 // with a plan to instructions. Only two things here know of ranks: the operators between them
 // (all_gather, send and so on), which are in the table like any other but used by the lowering
-// alone, and part.go, whose graphs are the work of one of several ranks that share a sequence.
+// alone but for all_reduce, and part.go and slab.go, whose graphs are the work of one of several ranks that share a
+// sequence or its matrices.
 package graph
 
 import (
@@ -102,7 +103,8 @@ type Segment struct {
 // training graph (Build), those of the loss in a generation graph (BuildDecode), Logits too in BuildPrefill's.
 type Graph struct {
 	Model     *model.Model
-	Params    []model.Param // in the order in which chunks store them: see stored
+	Params    []model.Param // in the order in which chunks store them: see stored. They are whole, see Stored
+	held      []model.Param // the same parameters as a rank has them
 	Values    []Value
 	Segments  []Segment
 	Seq       int        // tokens per sequence
@@ -111,6 +113,7 @@ type Graph struct {
 	Documents *Documents // nil: a token sees all tokens before it in its sequence
 	Among     int        // ranks that share each sequence, each with Seq of its tokens; 0: not shared
 	Whole     int        // tokens of a sequence of which this is the graph of a part, see BuildPart; 0: of no part
+	Slabs     int        // ranks that share each matrix, of which this graph has a slab, see BuildSlab; 0: not shared
 	DType     DType      // of activations and of the parameters that operators read
 	Tokens    int        // values: Input [N,1]
 	Targets   int        // Input [N,1]
@@ -221,7 +224,7 @@ func (g *Graph) Dims(n *Node, rows int, d []Dim) []Dim {
 	return d
 }
 
-// FLOPs returns the model FLOPs of one sequence, forward and backward, without any
+// FLOPs returns a rank's part of the model FLOPs of one sequence, forward and backward, without any
 // recomputation: the numerator of MFU. Attention counts causal pairs only.
 func (g *Graph) FLOPs() (forward, backward int64) {
 	var d []Dim
@@ -229,7 +232,11 @@ func (g *Graph) FLOPs() (forward, backward int64) {
 		for i := range nodes {
 			if n := &nodes[i]; n.Op != except {
 				d = g.Dims(n, g.Seq, d)
-				sum += n.Op.FLOPs(&n.Attr, d)
+				flops := n.Op.FLOPs(&n.Attr, d)
+				if n.Chunked { // ranks that share matrices compute the same there
+					flops /= int64(g.Shared())
+				}
+				sum += flops
 			}
 		}
 		return sum

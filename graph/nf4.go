@@ -37,9 +37,9 @@ var NF4Levels = [16]float32{
 	0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1,
 }
 
-// Stored returns the extents of parameter i as it is stored, in elements of g.DType.
+// Stored returns the extents of parameter i as a rank stores it, in elements of g.DType.
 func (g *Graph) Stored(i int) Dim {
-	p := &g.Params[i]
+	p := &g.held[i]
 	d := Dim{DType: g.DType, Rows: p.Rows, Cols: p.Cols}
 	if p.NF4 {
 		d.Cols = NF4Cols(p.Cols, g.DType)

@@ -51,6 +51,7 @@ type Spec struct {
 	// it. Where it is open, the state is stored in fp32, and moments in bf16 only if nothing else fits.
 	OptimizerState []plan.StateFormat
 	Share          int        // ranks that share each sequence, as plan.sequence or the plan.json says; at least 1
+	Tensor         int        // ranks that share each matrix, likewise
 	Former         *plan.Plan // which the run's folder was last trained with; nil: none
 	Begun          *Begun     // the run that is resumed; nil: a new one
 }
@@ -68,7 +69,7 @@ func Settle(to config.Purpose, c *config.Config, note func(string)) (*Spec, erro
 	}
 	s.constants()
 	s.Begun, s.Former = s.begun(), former(c.Out, s.Optimizer)
-	s.Share = shared(&c.Plan)
+	s.Share, s.Tensor = shared(&c.Plan)
 	s.OptimizerState = s.formats()
 	if to == config.ToRead {
 		return s, nil
@@ -131,15 +132,15 @@ func (s *Spec) formats() []plan.StateFormat {
 	return []plan.StateFormat{plan.FP32State, plan.BF16Moments} // auto: all else is refused by package config
 }
 
-// shared returns how many ranks share each sequence. What is wrong with a plan.json is said when it is judged.
-func shared(p *config.Plan) int {
+// shared returns how many ranks share each sequence, and each matrix. What is wrong with a plan.json is said when it is judged.
+func shared(p *config.Plan) (sequence, tensor int) {
 	if p.File == "" {
-		return max(p.Sequence, 1)
+		return max(p.Sequence, 1), max(p.Tensor, 1)
 	}
 	if pl := readPlan(p.File); pl != nil {
-		return pl.Parts()
+		return pl.Parts(), pl.Sharers()
 	}
-	return 1
+	return 1, 1
 }
 
 // former reads the plan that a run's folder was last trained with, if it is for the same optimizer.
@@ -177,10 +178,13 @@ func (s *Spec) State() (f plan.StateFormat, settled bool) {
 	return plan.FP32State, false
 }
 
+// PerSequence returns the number of ranks that compute with each sequence, because they share it or the matrices.
+func (s *Spec) PerSequence() int { return max(s.Share, 1) * max(s.Tensor, 1) }
+
 // Machine returns what the job needs of a machine.
 func (s *Spec) Machine() *machine.Request {
 	return &machine.Request{Lines: s.Lines, Device: s.Device, Ranks: s.Ranks, Hosts: slices.Concat(s.Hosts, s.Others), Key: s.Key, Over: s.Over, Links: s.Links, Together: s.Together, Limits: s.Limits, Hardware: s.Hardware,
-		Spill: s.Spill(), Batch: s.GlobalBatch * max(s.Share, 1), Sequence: s.SequenceLength}
+		Spill: s.Spill(), Batch: s.GlobalBatch * s.PerSequence(), Sequence: s.SequenceLength}
 }
 
 // MarshalYAML writes a configuration in which everything but the format of the optimizer's state is settled: that follows

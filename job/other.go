@@ -38,14 +38,15 @@ func (s *Spec) WithRanks(ranks int, link float64) *Spec {
 // WithPlan returns the job with other decisions that the search must keep.
 func (s *Spec) WithPlan(p config.Plan) *Spec {
 	own := *s
-	own.Plan, own.Share = p, shared(&p)
+	own.Plan = p
+	own.Share, own.Tensor = shared(&p)
 	return &own
 }
 
-// WithShare returns the job with so many ranks to each sequence.
-func (s *Spec) WithShare(ranks int) *Spec {
+// WithShare returns the job with so many ranks to each sequence, and to each matrix.
+func (s *Spec) WithShare(sequence, tensor int) *Spec {
 	own := *s
-	own.Share = ranks
+	own.Share, own.Tensor = sequence, tensor
 	return &own
 }
 

@@ -101,7 +101,7 @@ func (b *builder) clipBuffer() int {
 // recordHomes records where a piece of a chunk lives between steps.
 func (b *builder) recordHomes(c int, p piece, kind optimizer.Kind, s store, replica bool) {
 	for _, q := range b.st.splitByParam(c, p) {
-		b.p.Homes = append(b.p.Homes, program.Home{Param: q.param, Kind: kind, At: q.lo - b.st.offsetOf[q.param], Region: s.region(q.lo, q.hi), Replica: replica})
+		b.p.Homes = append(b.p.Homes, program.Home{Param: q.param, Slab: b.st.slab(c), Kind: kind, At: q.lo - b.st.offsetOf[q.param], Region: s.region(q.lo, q.hi), Replica: replica})
 	}
 }
 

@@ -70,7 +70,7 @@ func newGeometry(g *graph.Graph, pl *plan.Plan) *geometry {
 
 // newRankGeometry computes also what a rank holds of the chunks. Atoms end at cuts besides, see Options.Cuts.
 func newRankGeometry(g *graph.Graph, pl *plan.Plan, rank int, cuts [][]int) (*geometry, error) {
-	top, err := plan.NewTopology(g, pl)
+	top, err := plan.NewTopology(g, pl, rank)
 	if err != nil {
 		return nil, err
 	}
@@ -103,6 +103,17 @@ func (geo *geometry) local(c int) bool { return slices.Contains(geo.top.Groups[c
 
 // frozen reports whether training leaves a chunk unchanged.
 func (geo *geometry) frozen(c int) bool { return geo.g.Params[geo.pl.Chunks[c].First].Frozen }
+
+// divided reports whether a rank has slabs of the parameters of a chunk, see graph.Slab.
+func (geo *geometry) divided(c int) bool { return geo.g.Divided(geo.pl.Chunks[c].First) }
+
+// slab numbers this rank's slab of the parameters of a chunk from 1; 0: they are whole.
+func (geo *geometry) slab(c int) int {
+	if !geo.divided(c) {
+		return 0
+	}
+	return 1 + geo.rank%geo.g.Shared()
+}
 
 // indivisible reports whether the parameters of a chunk are updated as wholes.
 func (geo *geometry) indivisible(c int) bool { return geo.g.Params[geo.pl.Chunks[c].First].Indivisible }
@@ -243,10 +254,14 @@ func (geo *geometry) elementName(c, e int) string {
 	for i+1 < geo.pl.Chunks[c].Last && geo.offsetOf[i+1] <= e {
 		i++
 	}
-	if e == geo.offsetOf[i] {
-		return geo.g.Params[i].Name
+	name := geo.g.Params[i].Name
+	if k := geo.slab(c); k > 0 {
+		name = fmt.Sprintf("%s/%d", name, k)
 	}
-	return fmt.Sprintf("%s+%d", geo.g.Params[i].Name, e-geo.offsetOf[i])
+	if e == geo.offsetOf[i] {
+		return name
+	}
+	return fmt.Sprintf("%s+%d", name, e-geo.offsetOf[i])
 }
 
 // paramRegion returns a parameter's region in a store of its whole chunk, with the extents of
@@ -309,7 +324,7 @@ func Largest(g *graph.Graph, pl *plan.Plan) (int, error) {
 		return 0, err
 	}
 	most, largest := 0, 0
-	for r := range pl.Ranks {
+	for r := 0; r < pl.Ranks; r += pl.Sharers() {
 		sum := 0
 		for c := range pl.Chunks {
 			for _, what := range plan.Shardings()[1:] {

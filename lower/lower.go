@@ -1,7 +1,7 @@
 // Package lower compiles a graph and a plan to the program of one rank: its instructions on streams, with waits, buffers
 // and addresses. It decides nothing that the plan could: a pass follows from the plan and from the passes before it.
 //
-//	order, compute, recompute, share, swap
+//	order, compute, recompute, slabs, share, swap
 //	                                     which operators run when, on which rows
 //	activations, inputs, weights         which buffers hold their operands
 //	gradients, optimizer, results        what is added up, reduced, updated, kept
@@ -111,6 +111,10 @@ var passes = []pass{
 		recompute(lo.builder, lo.units, lo.retention)
 		return nil
 	}},
+	{"slabs", func(lo *lowering) error {
+		shareMatrices(lo.builder, lo.units)
+		return nil
+	}},
 	{"share", func(lo *lowering) error {
 		shareSequences(lo.builder, lo.units)
 		return nil
@@ -166,6 +170,8 @@ var passOrder = []struct{ before, after, why string }{
 	{"recompute", "share", "what is recomputed is divided among runs of tokens as what was computed"},
 	{"share", "swap", "a value is complete when the last of its runs is"},
 	{"share", "activations", "the parts of an operator refer to the values that it refers to"},
+	{"recompute", "slabs", "what is recomputed is added up over ranks again"},
+	{"slabs", "activations", "a rank that does not add a bias or the residual stream does not read them"},
 	{"recompute", "swap", "what comes back fills the rows that are not recomputed, before their first use"},
 	{"swap", "activations", "values that come back are buffers of their own, as are recomputed ones"},
 	{"recompute", "weights", "recomputation reads weights again, so it counts as a use"},
@@ -230,6 +236,9 @@ func newLowering(ctx context.Context, g *graph.Graph, pl *plan.Plan, opt Options
 	if n := g.Parts(); n > 1 {
 		p.BatchRow = opt.Rank / n * pl.MicroBatch * pl.MicroBatches * g.Whole
 		p.Sequence, p.Runs = g.Whole, g.Runs(opt.Rank%n)
+	}
+	if n := g.Shared(); n > 1 {
+		p.BatchRow = opt.Rank / n * geo.rows() * pl.MicroBatches
 	}
 	return &lowering{ctx: ctx, step: st, builder: &builder{st: st, p: p, scratch: opt.Scratch.take()}}, nil
 }

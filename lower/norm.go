@@ -55,6 +55,9 @@ func (up *updater) newNormParts() *normParts {
 // it does nothing.
 func (up *updater) sortSlots(u *unit, n *normParts) {
 	st := up.st
+	if st.g.Shared() > 1 {
+		return
+	}
 	type run struct{ chunk, from, to int } // slots of one rank's chunk
 	var runs []run
 	end := 0

@@ -12,7 +12,7 @@ import (
 func copyResults(b *builder, units []unit, loss int) {
 	st := b.st
 	p := b.p
-	if loss >= 0 {
+	if loss >= 0 && st.rank%st.g.Shared() == 0 { // ranks that share matrices have the same loss
 		last := &units[len(units)-1]
 		onHost := b.buffer(program.Buffer{Name: "loss.total", Tier: device.HostTier, Class: program.ClassReductions, DType: graph.F64, Rows: 1, Cols: 1,
 			Persistent: true, Init: []string{"loss.total.before"}})

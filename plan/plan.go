@@ -57,6 +57,9 @@ type Plan struct {
 	// Sequence is the number of ranks that share each sequence (see graph.BuildPart): ranks 0 to Sequence-1 share the first
 	// ones, and so on. A micro-batch then has a part of each of its sequences. Left out, ranks have whole sequences.
 	Sequence int `json:"sequence,omitempty"`
+	// Tensor is the number of ranks that share each matrix (see graph.BuildSlab): ranks 0 to Tensor-1 have the slabs of one model and
+	// compute with the same sequences, and so on. Left out, ranks have whole matrices.
+	Tensor int `json:"tensor,omitempty"`
 
 	// Activations is each layer's activation policy: what is kept, swapped or
 	// recomputed. Slots is the number of layers whose activations are in transfer at
@@ -158,7 +161,7 @@ func (pl *Plan) Hash() string {
 // Layout cuts the parameters into chunks of at most elems elements; a larger parameter
 // is a chunk by itself. A chunk is a list of consecutive parameters that are used by the
 // same segments, so that it is needed as a whole, and that are all trained or all
-// frozen, and all indivisible or none. Runs stay together (see Runs). All other parameters begin at multiples of 64
+// frozen, all indivisible or none, and all shared by ranks or none. Runs stay together (see Runs). All other parameters begin at multiples of 64
 // bytes, as buffers do: a GPU library may add in another order if operands are aligned
 // differently.
 func Layout(g *graph.Graph, elems int64) []Chunk {
@@ -182,7 +185,7 @@ func Layout(g *graph.Graph, elems int64) []Chunk {
 
 // mayShareChunk reports whether parameter i and its predecessor may be in one chunk.
 func mayShareChunk(g *graph.Graph, users [][]int, i int) bool {
-	return slices.Equal(users[i], users[i-1]) && g.Params[i].Frozen == g.Params[i-1].Frozen && g.Params[i].Indivisible == g.Params[i-1].Indivisible
+	return slices.Equal(users[i], users[i-1]) && g.Params[i].Frozen == g.Params[i-1].Frozen && g.Params[i].Indivisible == g.Params[i-1].Indivisible && g.Divided(i) == g.Divided(i-1)
 }
 
 // aligned reports whether n elements end at a multiple of 64 bytes.
@@ -354,6 +357,9 @@ func (pl *Plan) Validate(g *graph.Graph) error {
 	if pl.Parts() != g.Parts() {
 		return fmt.Errorf("plan: %d ranks share each sequence, but in the run it is %d; hint: make a new plan", pl.Parts(), g.Parts())
 	}
+	if pl.Sharers() != g.Shared() {
+		return fmt.Errorf("plan: %d ranks share each matrix, but in the run it is %d; hint: make a new plan", pl.Sharers(), g.Shared())
+	}
 	if t, err := Precision(pl.Precision); err != nil || t != g.DType {
 		return fmt.Errorf("plan: precision %q, but the run has %v; hint: make a new plan", pl.Precision, g.DType)
 	}
@@ -415,6 +421,9 @@ func (pl *Plan) validateChunks(g *graph.Graph) error {
 			if g.Params[p].Frozen != g.Params[c.First].Frozen {
 				return fmt.Errorf("plan: chunk %d holds %s and %s, of which only one is frozen; hint: give each a chunk of its own", i, g.Params[c.First].Name, g.Params[p].Name)
 			}
+			if g.Divided(p) != g.Divided(c.First) {
+				return fmt.Errorf("plan: chunk %d holds %s and %s, of which ranks share only one; hint: give each a chunk of its own", i, g.Params[c.First].Name, g.Params[p].Name)
+			}
 			if g.Params[p].Indivisible != g.Params[c.First].Indivisible {
 				return fmt.Errorf("plan: chunk %d holds %s and %s, of which %v updates only one as a whole; hint: give each a chunk of its own", i, g.Params[c.First].Name, g.Params[p].Name, pl.Optimizer)
 			}
@@ -468,15 +477,18 @@ func (pl *Plan) validateTiers(g *graph.Graph, i int) error {
 }
 
 // Plain returns the plan for unlimited memory: one micro-batch, everything on the
-// device, nothing recomputed. It is for one rank, or for those that share a sequence.
+// device, nothing recomputed. It is for one rank, or for those that share a sequence or matrices.
 func Plain(g *graph.Graph, sequences int) *Plan {
 	pl := &Plan{
 		Model: Fingerprint(g), SequenceLength: g.Sequence(), Precision: "fp32",
-		MicroBatch: sequences, MicroBatches: 1, Group: 1, HeadRows: sequences * g.Seq, Prefetch: 1, Slots: 2, Ranks: g.Parts(),
+		MicroBatch: sequences, MicroBatches: 1, Group: 1, HeadRows: sequences * g.Seq, Prefetch: 1, Slots: 2, Ranks: g.Parts() * g.Shared(),
 		Chunks: Layout(g, 1<<62),
 	}
 	if n := g.Parts(); n > 1 {
 		pl.Sequence = n
+	}
+	if n := g.Shared(); n > 1 {
+		pl.Tensor = n
 	}
 	if g.DType == graph.BF16 {
 		pl.Precision = "bf16"
@@ -519,7 +531,7 @@ func CheckRecompute(choice string) string {
 func (pl *Plan) CacheNeeded(g *graph.Graph) (most int64) {
 	bytes := make([]int64, len(g.Params)) // bytes by the first parameter of each cached chunk
 	for _, c := range pl.Chunks {
-		if c.Weights == device.HostTier || c.Shard == "weights" && pl.Replicas() > 1 {
+		if c.Weights == device.HostTier || c.Shard == "weights" && pl.Replicas() > pl.Sharers() {
 			for i := c.First; i < c.Last; i++ {
 				bytes[c.First] += g.Stored(i).Bytes()
 			}

@@ -18,6 +18,12 @@ import (
 //	rank       0  1  2  3     Ranks 4, pipeline of 2: replicas {0,1} and {2,3}
 //	stages     a  b  a  b     ranks 0 and 2 are the group of a's chunks
 //
+// Ranks that share matrices (Plan.Tensor) are adjacent. Each has other slabs of them, so it is a replica of the ranks with the same
+// slabs only:
+//
+//	rank       0  1  2  3     Ranks 4, Tensor 2
+//	slabs      0  1  0  1     ranks 0 and 2 are a group
+//
 // A chunk's group is all ranks that compute with it: the replicas, both directions of a
 // bidirectional schedule, and both ends of a tied embedding. Gradients are reduced over
 // the group.
@@ -27,13 +33,14 @@ type Topology struct {
 	Schedule     *schedule.Schedule // nil: every rank holds all segments
 	Clock        *schedule.Timeline // of the schedule, in units of one pass
 	First        []int              // per stage its first segment, and the end
-	Groups       [][]int            // per chunk, ascending
+	Groups       [][]int            // per chunk, ascending, of the rank's slabs
 	// ordered groups run their work in the same order on all ranks, so they may reduce
 	// and gather in mid-step.
 	Ordered []bool
 }
 
-func NewTopology(g *graph.Graph, pl *Plan) (*Topology, error) {
+// NewTopology returns the topology as a rank sees it.
+func NewTopology(g *graph.Graph, pl *Plan, rank int) (*Topology, error) {
 	t := &Topology{Ranks: pl.Ranks, Depth: 1, First: []int{0, len(g.Segments)}}
 	if p := pl.Pipeline; p != nil {
 		s, err := p.generate(pl.MicroBatches)
@@ -47,7 +54,7 @@ func NewTopology(g *graph.Graph, pl *Plan) (*Topology, error) {
 	}
 	users := segmentsOf(g)
 	for _, c := range pl.Chunks {
-		group, ordered := t.group(users[c.First])
+		group, ordered := t.group(users[c.First], rank%pl.Sharers(), pl.Sharers())
 		t.Groups, t.Ordered = append(t.Groups, group), append(t.Ordered, ordered)
 	}
 	return t, nil
@@ -93,8 +100,8 @@ func (t *Topology) Ends(w schedule.Unit, stage int, back bool) float64 {
 	return t.Clock.End[place][i]
 }
 
-// group lists the ranks that hold any of the segments.
-func (t *Topology) group(segments []int) (ranks []int, ordered bool) {
+// group lists the ranks that hold any of the segments, with a slab of as many as there are.
+func (t *Topology) group(segments []int, slab, slabs int) (ranks []int, ordered bool) {
 	var places []int // in a pipeline
 	for _, s := range segments {
 		for _, p := range t.Places(s) {
@@ -103,9 +110,9 @@ func (t *Topology) group(segments []int) (ranks []int, ordered bool) {
 			}
 		}
 	}
-	for first := 0; first < t.Ranks; first += t.Depth {
+	for first := 0; first < t.Ranks/slabs; first += t.Depth {
 		for _, p := range places {
-			ranks = append(ranks, first+p)
+			ranks = append(ranks, (first+p)*slabs+slab)
 		}
 	}
 	slices.Sort(ranks)
@@ -188,8 +195,8 @@ func (pl *Plan) validateSlices(g *graph.Graph) error {
 	return nil
 }
 
-// Replicas returns the number of pipelines, each with all parameters. They share the global batch of MicroBatch *
-// MicroBatches * Replicas sequences, or parts of sequences.
+// Replicas returns the number of pipelines, each with all parameters or slabs of them. They share the global batch of MicroBatch *
+// MicroBatches * Replicas sequences or parts of sequences, or as many times that as there are ranks with other slabs.
 func (pl *Plan) Replicas() int {
 	if pl.Pipeline == nil {
 		return max(pl.Ranks, 1)
@@ -200,8 +207,16 @@ func (pl *Plan) Replicas() int {
 // Parts returns the number of ranks that share each sequence.
 func (pl *Plan) Parts() int { return max(pl.Sequence, 1) }
 
+// Sharers returns the number of ranks that share each matrix.
+func (pl *Plan) Sharers() int { return max(pl.Tensor, 1) }
+
+// PerSequence returns the number of ranks that compute with each sequence, because they share it or the matrices.
+func (pl *Plan) PerSequence() int { return pl.Parts() * pl.Sharers() }
+
 // Sequences returns the number of sequences of a step, on all ranks.
-func (pl *Plan) Sequences() int { return pl.MicroBatch * pl.MicroBatches * pl.Replicas() / pl.Parts() }
+func (pl *Plan) Sequences() int {
+	return pl.MicroBatch * pl.MicroBatches * pl.Replicas() / pl.PerSequence()
+}
 
 // Partners returns the number of ranks that send each other messages: ranks 0 to Partners()-1, and so on. Others do the
 // same with other sequences and shards.
@@ -216,7 +231,7 @@ func (pl *Plan) Partners() int {
 // that its gradients or weights can be sharded. They do not under a bidirectional
 // schedule, nor for an embedding tied across stages.
 func (pl *Plan) Ordered(g *graph.Graph) ([]bool, error) {
-	t, err := NewTopology(g, pl)
+	t, err := NewTopology(g, pl, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -241,6 +256,14 @@ func (pl *Plan) validateRanks(g *graph.Graph) error {
 	case n > 1 && p != nil:
 		return errors.New("plan: the ranks of a pipeline cannot share sequences; hint: leave out pipeline or sequence")
 	}
+	switch n := pl.Sharers(); {
+	case pl.Tensor < 0 || pl.Ranks%n != 0:
+		return fmt.Errorf("plan: %d ranks cannot be divided into groups of %d that share matrices; hint: set tensor to a divisor of ranks", pl.Ranks, pl.Tensor)
+	case n > 1 && p != nil:
+		return errors.New("plan: the ranks of a pipeline cannot share matrices; hint: leave out pipeline or tensor")
+	case n > 1 && pl.Parts() > 1:
+		return errors.New("plan: ranks cannot share both sequences and matrices; hint: leave out sequence or tensor")
+	}
 	if p == nil {
 		return nil
 	}
@@ -262,7 +285,7 @@ func (pl *Plan) validateRanks(g *graph.Graph) error {
 	if err := pl.validateSlices(g); err != nil {
 		return err
 	}
-	t, err := NewTopology(g, pl)
+	t, err := NewTopology(g, pl, 0)
 	if err != nil {
 		return fmt.Errorf("plan: %w", err)
 	}

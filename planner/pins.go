@@ -18,9 +18,12 @@ import (
 func (t *Task) pins() (search.Pins, error) {
 	spec, g := t.Spec, t.Graph
 	p := search.Pins{MicroBatch: spec.Plan.MicroBatch, Group: spec.Plan.Group, HeadRows: spec.Plan.HeadRows, Recompute: spec.Plan.Recompute,
-		Cache: int64(spec.Plan.Cache), Prefetch: spec.Plan.Prefetch, Slots: spec.Plan.Slots, Policy: spec.Plan.Policy, Update: spec.Plan.Update, Sequence: spec.Plan.Sequence}
+		Cache: int64(spec.Plan.Cache), Prefetch: spec.Plan.Prefetch, Slots: spec.Plan.Slots, Policy: spec.Plan.Policy, Update: spec.Plan.Update, Sequence: spec.Plan.Sequence, Tensor: spec.Plan.Tensor}
 	if n := g.Parts(); n > 1 {
 		p.Sequence = n
+	}
+	if n := g.Shared(); n > 1 {
+		p.Tensor = n
 	}
 	if err := t.pinTiers(&p); err != nil {
 		return p, err

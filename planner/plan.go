@@ -150,7 +150,7 @@ func (t *Task) given(ctx context.Context, req *search.Request, mach *search.Mach
 		err = fmt.Errorf("plan: it is for %d ranks, but the run has %d; hint: make a new plan, or change ranks", pl.Ranks, t.Machine.Ranks())
 	}
 	if err == nil && pl.Sequences() != spec.GlobalBatch {
-		err = fmt.Errorf("plan: micro_batch %d times micro_batches %d times %d replicas is not the global_batch %d; hint: make a new plan", pl.MicroBatch, pl.MicroBatches, pl.Replicas()/pl.Parts(), spec.GlobalBatch)
+		err = fmt.Errorf("plan: micro_batch %d times micro_batches %d times %d replicas is not the global_batch %d; hint: make a new plan", pl.MicroBatch, pl.MicroBatches, pl.Replicas()/pl.PerSequence(), spec.GlobalBatch)
 	}
 	if err == nil && !req.HeadFits(pl.HeadRows) {
 		err = fmt.Errorf("plan: head_rows %d is not a multiple of %d tokens, at which sums on a GPU are cut; hint: use a multiple, or make a new plan", pl.HeadRows, req.HeadUnit)

@@ -18,7 +18,7 @@ import (
 // PolicyRequest returns the measured request that policies plan for.
 func (t *Task) PolicyRequest(ctx context.Context) (*policy.Request, error) {
 	spec := t.Spec
-	if spec.GlobalBatch*spec.Share%spec.Ranks != 0 {
+	if spec.GlobalBatch*spec.PerSequence()%spec.Ranks != 0 {
 		return nil, spec.Fault("global_batch", fmt.Sprintf("%d sequences cannot be divided among %d ranks; hint: use a multiple of ranks", spec.GlobalBatch, spec.Ranks))
 	}
 	r := policies(t.Machine, t.Request())

@@ -41,6 +41,9 @@ func BuildGraph(spec *job.Spec, m *model.Model, docs *graph.Documents) (*graph.G
 		return nil, err
 	}
 	g, err := graph.BuildPart(&part, spec.SequenceLength, spec.Share, spec.Precision, docs)
+	if spec.Tensor > 1 {
+		g, err = graph.BuildSlab(&part, spec.SequenceLength, spec.Tensor, spec.Precision, docs)
+	}
 	if err != nil {
 		key := "sequence_length"
 		if spec.Preference.Beta > 0 && !m.Rotary() {
@@ -51,18 +54,32 @@ func BuildGraph(spec *job.Spec, m *model.Model, docs *graph.Documents) (*graph.G
 	return g, nil
 }
 
-// checkShare refuses sequences that ranks cannot share as plan.sequence asks.
+// checkShare refuses sequences that ranks cannot share as plan.sequence asks, and matrices as plan.tensor does.
 func checkShare(spec *job.Spec, m *model.Model, docs *graph.Documents) error {
-	const key = "plan.sequence"
-	switch n := spec.Share; {
-	case spec.Given(key) && spec.Plan.Sequence < 1:
-		return spec.Fault(key, fmt.Sprintf("%d ranks cannot share a sequence; hint: use a divisor of ranks, or 1 for none that share", spec.Plan.Sequence))
-	case max(spec.Ranks, 1)%n != 0:
-		return spec.Fault(key, fmt.Sprintf("%d does not divide ranks %d; hint: use a divisor (other ranks share other sequences), or set ranks", n, max(spec.Ranks, 1)))
-	default:
-		if err := graph.CheckParts(m, spec.SequenceLength, n, docs); err != nil {
-			return spec.Fault(key, err.Error())
+	ranks := max(spec.Ranks, 1)
+	for _, d := range []struct {
+		key, what, others string
+		given, n          int
+		check             func() error
+	}{
+		{"plan.sequence", "a sequence", "other ranks share other sequences", spec.Plan.Sequence, spec.Share, func() error { return graph.CheckParts(m, spec.SequenceLength, spec.Share, docs) }},
+		{"plan.tensor", "matrices", "other ranks have other sequences", spec.Plan.Tensor, spec.Tensor, func() error { return graph.CheckSlabs(m, spec.Tensor, docs) }},
+	} {
+		switch {
+		case spec.Given(d.key) && d.given < 1:
+			return spec.Fault(d.key, fmt.Sprintf("%d ranks cannot share %s; hint: use a divisor of ranks, or 1 for none that share", d.given, d.what))
+		case ranks%d.n != 0:
+			return spec.Fault(d.key, fmt.Sprintf("%d does not divide ranks %d; hint: use a divisor (%s), or set ranks", d.n, ranks, d.others))
 		}
+		if err := d.check(); err != nil {
+			return spec.Fault(d.key, err.Error())
+		}
+	}
+	switch n := spec.PerSequence() / max(spec.Tensor, 1); {
+	case spec.Tensor > 1 && n > 1:
+		return spec.Fault("plan.tensor", "ranks cannot share both sequences and matrices; hint: leave out plan.sequence or plan.tensor")
+	case spec.Tensor > 1 && spec.GlobalBatch%(ranks/spec.Tensor) != 0:
+		return spec.Fault("plan.tensor", fmt.Sprintf("%d leaves %d groups of ranks, which do not divide global_batch %d; hint: use a global_batch that is a multiple of %[2]d", spec.Tensor, ranks/spec.Tensor, spec.GlobalBatch))
 	}
 	return nil
 }
@@ -103,6 +120,6 @@ func StepOptions(spec *job.Spec) lower.Options {
 // Request translates a task into a search request, without pins.
 func (t *Task) Request() *search.Request {
 	state, _ := t.Spec.State()
-	return &search.Request{Graph: t.Graph, GlobalBatch: t.Spec.GlobalBatch * t.Graph.Parts(), Ranks: t.Machine.Ranks(), Options: StepOptions(t.Spec), Optimizer: t.Spec.Optimizer, State: state,
+	return &search.Request{Graph: t.Graph, GlobalBatch: t.Spec.GlobalBatch * t.Graph.PerSequence(), Ranks: t.Machine.Ranks(), Options: StepOptions(t.Spec), Optimizer: t.Spec.Optimizer, State: state,
 		HeadUnit: t.Machine.HeadUnit(t.Graph.Seq), Enough: t.Enough}
 }

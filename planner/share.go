@@ -89,7 +89,7 @@ func pressed(pl *plan.Plan) bool {
 // shares lists how many ranks may share each sequence besides what the graph says, if that is open.
 func (t *Task) shares() (list []int) {
 	p, ranks := &t.Spec.Plan, t.Machine.Ranks()
-	if t.Graph.Parts() > 1 || t.Spec.Given("plan.sequence") || p.File != "" || p.Schedule != "" || p.Pipeline > 1 || p.Slices > 1 || len(p.Stages) > 0 {
+	if t.Graph.PerSequence() > 1 || t.Spec.Given("plan.sequence") || p.File != "" || p.Schedule != "" || p.Pipeline > 1 || p.Slices > 1 || len(p.Stages) > 0 {
 		return nil
 	}
 	for n := 2; n <= ranks; n++ {
@@ -102,7 +102,7 @@ func (t *Task) shares() (list []int) {
 
 // shared returns the task with n ranks to a sequence.
 func (t *Task) shared(n int) (*Task, error) {
-	spec := t.Spec.WithShare(n)
+	spec := t.Spec.WithShare(n, 1)
 	g, err := BuildGraph(spec, t.Graph.Model, t.Graph.Documents)
 	return &Task{t.Machine, g, spec, t.Enough}, err
 }

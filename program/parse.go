@@ -351,7 +351,7 @@ func opNamed(s string) (graph.Op, error) {
 func (ps *parser) home(s string) error {
 	words := strings.Split(s, " ")
 	if len(words) < 3 {
-		return errors.New("home line has too few fields; hint: home PARAM KIND REGION [at=ELEMENT] [replica]")
+		return errors.New("home line has too few fields; hint: home PARAM KIND REGION [slab=NUMBER] [at=ELEMENT] [replica]")
 	}
 	var h Home
 	var err error
@@ -365,6 +365,9 @@ func (ps *parser) home(s string) error {
 		return err
 	}
 	f := fields{words[3:]}
+	if h.Slab, err = f.optional("slab", 0); err != nil {
+		return err
+	}
 	if h.At, err = f.optional("at", 0); err != nil {
 		return err
 	}

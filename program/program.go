@@ -127,9 +127,10 @@ type Instr struct {
 // persistent buffer.
 type Home struct {
 	Param int // index in graph.Params
+	Slab  int // of those that ranks have of the parameter, from 1, see graph.Slab; 0: it is whole
 	// Kind says what is kept here. Weights with a home of their LowerHalves are only the upper halves.
 	Kind   optimizer.Kind
-	At     int // element of the parameter at which Region begins; ranks may hold parts
+	At     int // element of the parameter, or of its slab, at which Region begins; ranks may hold parts
 	Region Region
 	// Replica marks a copy that the program refreshes from the primary.
 	Replica bool

@@ -223,6 +223,9 @@ func DefaultStride(b *Buffer, cols int) int {
 func (pr printer) home(line []byte, h *Home) []byte {
 	line = fmt.Appendf(line, "home %d %s ", h.Param, h.Kind)
 	line = pr.region(line, h.Region)
+	if h.Slab != 0 {
+		line = fmt.Appendf(line, " slab=%d", h.Slab)
+	}
 	if h.At != 0 {
 		line = fmt.Appendf(line, " at=%d", h.At)
 	}

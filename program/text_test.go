@@ -113,7 +113,7 @@ func (g generator) program() *Program {
 		p.Buffers = append(p.Buffers, g.buffer())
 	}
 	for range g.IntN(4) {
-		p.Homes = append(p.Homes, Home{Param: g.IntN(9), Kind: optimizer.Kind(g.IntN(int(optimizer.NumKinds))), At: g.IntN(3), Region: g.region(p), Replica: g.IntN(2) == 0})
+		p.Homes = append(p.Homes, Home{Param: g.IntN(9), Slab: g.IntN(3), Kind: optimizer.Kind(g.IntN(int(optimizer.NumKinds))), At: g.IntN(3), Region: g.region(p), Replica: g.IntN(2) == 0})
 	}
 	for range g.IntN(8) {
 		in := Instr{

@@ -16,7 +16,7 @@ func (p *problem) bytesPerElement(r residency) (weight, grad, state float64) {
 	level := plan.ShardLevel(r.shard)
 	share := func(n float64, what int) float64 { // per rank, for what is sharded from this level on
 		if level >= what {
-			return n / float64(p.ranks)
+			return n / float64(p.copies)
 		}
 		return n
 	}
@@ -74,7 +74,7 @@ func MayFit(req *Request, m *Machine) bool {
 			return true
 		}
 	}
-	if p.ranks == 1 {
+	if p.ranks == 1 || p.graph.Shared() > 1 {
 		return false
 	}
 	// Pipelines hold everything once, in all ranks together.
@@ -117,7 +117,7 @@ func (p *problem) leastUpdate(r residency) float64 {
 			rate[i] += p.prices.update(stream, device.Tier(i), elems) / n
 		}
 		if r.shard != "" {
-			rate[i] /= float64(p.ranks)
+			rate[i] /= float64(p.copies)
 		}
 	}
 	if r.state == device.DeviceTier {

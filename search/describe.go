@@ -64,6 +64,27 @@ func describeSharing(c *Candidate) string {
 	return b.String()
 }
 
+// describeSums describes what ranks that share matrices add up; "" for other plans.
+func describeSums(c *Candidate) string {
+	n := c.Plan.Sharers()
+	if n == 1 {
+		return ""
+	}
+	var sums int
+	var bytes int64
+	for i := range c.Program.Instrs {
+		if in := &c.Program.Instrs[i]; in.Op == graph.AllReduce && c.Program.Buffers[in.Args[0].Buf].RowUnit > 0 {
+			sums++
+			bytes += c.Program.Operand(in.Args[graph.AllReduceX]).Bytes()
+		}
+	}
+	text := fmt.Sprintf("matrices: %d ranks share each, and add up %d results of %s in total", n, sums, size.Format(bytes))
+	if groups := c.Plan.Ranks / n; groups > 1 {
+		text += fmt.Sprintf("; %d groups of ranks have different sequences", groups)
+	}
+	return text + "\n"
+}
+
 // describeMessages says how much device memory a rank needs, and what it sends.
 func describeMessages(p *program.Program) string {
 	var messages int

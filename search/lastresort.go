@@ -42,9 +42,9 @@ func resortToFrugalest(ctx context.Context, p *problem, found shortlist) (shortl
 // frugalestUniform returns the plan without pipelines that lacks least memory, within the pins.
 func frugalestUniform(ctx context.Context, p *problem) (frugal *Candidate, err error) {
 	if !p.divisible() {
-		what, n := "ranks", p.graph.Parts()
+		what, n := "ranks", p.graph.PerSequence()
 		if n > 1 {
-			what = "groups of ranks that share sequences"
+			what = "groups of ranks that share sequences or matrices"
 		}
 		return nil, fmt.Errorf("%w: global_batch %d is not a multiple of %d %s", ErrBatch, p.req.GlobalBatch/n, p.ranks/n, what)
 	}

@@ -23,6 +23,12 @@ func (p prices) node(n *graph.Node, rows int) float64 {
 // callOf returns a node's call on operands of the right extents, without addresses.
 func callOf(g *graph.Graph, n *graph.Node, rows int) *device.Call {
 	c := &device.Call{Op: n.Op, Attr: n.Attr, Stream: device.Compute}
+	if n.Op == graph.AllReduce {
+		c.Stream = device.Collective
+		for r := range g.Shared() {
+			c.Peers = append(c.Peers, r)
+		}
+	}
 	for _, d := range g.Dims(n, rows, nil) {
 		c.Args = append(c.Args, device.Operand{DType: d.DType, Rows: d.Rows, Cols: d.Cols, Stride: d.Cols})
 	}

@@ -322,6 +322,7 @@ func Describe(c *Candidate) string {
 	fmt.Fprintf(&b, "%s\n", c.Label)
 	b.WriteString(describePipeline(c))
 	b.WriteString(describeSharing(c))
+	b.WriteString(describeSums(c))
 	order := "one micro-batch after the other"
 	switch {
 	case pl.Pipeline != nil:

@@ -66,6 +66,7 @@ type Pins struct {
 	Pipeline, Slices int
 	Stages           []int
 	Sequence         int // ranks that share each sequence: those of the graph; 0: left open
+	Tensor           int // ranks that share each matrix, likewise
 }
 
 // Open reports whether the user has decided nothing.

@@ -14,7 +14,7 @@ import (
 
 // Prove checks the programs of a step before they run. They must not race, hang or
 // overflow, and must compute what the plain program computes: the same graph on one
-// rank, everything on the device, no sums or sequences divided. Equality must be exact; where
+// rank, or as many as share matrices, everything on the device, no sums or sequences divided. Equality must be exact; where
 // the plan divides sums among ranks or slices, the terms must be the same in
 // another order. updates are the programs of the updates that ps defer, see Updates. opt must be the options that
 // the programs were lowered with.
@@ -26,17 +26,30 @@ func Prove(ctx context.Context, g *graph.Graph, pl *plan.Plan, ps, updates []*pr
 	if err != nil {
 		return verify.Different, err
 	}
+	if g.Shared() > 1 {
+		whole, err := graph.BuildDocuments(g.Model, g.Seq, g.DType, g.Documents)
+		if err == nil {
+			err = verify.Divided(whole, g)
+		}
+		if err != nil {
+			return verify.Different, fmt.Errorf("the ranks that share matrices do not compute together what one does (a bug in athanor's compiler; nothing was run): %w", err)
+		}
+	}
 	plain := plan.Plain(g, pl.Sequences())
 	plain.Optimizer, plain.State = pl.Optimizer, pl.State
 	opt.RowUnit, opt.Base, opt.Dump, opt.Rank = ps[0].RowUnit, nil, nil, 0
 	if opt.Cuts, err = lower.Cuts(g, pl); err != nil {
 		return verify.Different, err
 	}
-	reference, err := lower.Lower(ctx, g, plain, opt)
-	if err != nil {
-		return verify.Different, err
+	var reference []*program.Program
+	for opt.Rank = range plain.Ranks {
+		p, err := lower.Lower(ctx, g, plain, opt)
+		if err != nil {
+			return verify.Different, err
+		}
+		reference = append(reference, p)
 	}
-	eq, err := equivalent(ps, updates, []*program.Program{reference})
+	eq, err := equivalent(ps, updates, reference)
 	sliced := pl.Pipeline != nil && pl.Pipeline.Slices > 1 // then sums over tokens run backwards, slice by slice
 	if err == nil && eq != verify.Exact && pl.Ranks == 1 && !sliced {
 		err = fmt.Errorf("the results are only %v", eq)

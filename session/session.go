@@ -155,8 +155,10 @@ func agree(ps []*program.Program) error {
 // the RoPE tables.
 func (s *Session) begin() error {
 	for i := range s.Graph.Params {
-		if n, all := s.covered(i, optimizer.Weights), s.Graph.Stored(i).Elems(); n != all {
-			return fmt.Errorf("the ranks hold %d elements of the %d of parameter %s", n, all, s.Graph.Params[i].Name)
+		for slab := range s.Graph.Shared() {
+			if n, all := s.covered(i, slab, optimizer.Weights), s.Graph.Stored(i).Elems(); n != all {
+				return fmt.Errorf("the ranks hold %d elements of the %d of parameter %s", n, all, s.Graph.Params[i].Name)
+			}
 		}
 	}
 	return errors.Join(s.writeTable(s.Graph.Rope, false), s.writeTable(s.Graph.LocalRope, true), s.settled())
@@ -181,10 +183,10 @@ func (s *Session) writeTable(v int, local bool) error {
 	return nil
 }
 
-// covered counts the distinct elements of a parameter's state that the ranks hold.
-func (s *Session) covered(param int, kind optimizer.Kind) (n int64) {
+// covered counts the distinct elements of a parameter's state that the ranks hold, of those with the given slab of matrices.
+func (s *Session) covered(param, slab int, kind optimizer.Kind) (n int64) {
 	seen := map[[2]int]bool{}
-	for r := range s.ranks {
+	for r := slab; r < len(s.ranks); r += s.Graph.Shared() {
 		for _, p := range s.ranks[r].engines[0].Parts(param, kind) {
 			if !seen[p] {
 				seen[p] = true
@@ -399,8 +401,8 @@ func (s *Session) Read(param int, kind optimizer.Kind, dst []float32) error {
 	return nil
 }
 
-// ReadPart is Read for the elements from index first on, as many as dst holds. Parameters that files order differently, or that
-// are in 4 bits, can only be read whole.
+// ReadPart is Read for the elements from index first on, as many as dst holds. Parameters that files order differently, that
+// are in 4 bits or that ranks share can only be read whole.
 func (s *Session) ReadPart(param int, kind optimizer.Kind, first int, dst []float32) error {
 	if err := s.partly(param, first, len(dst)); err != nil {
 		return err
@@ -418,7 +420,7 @@ func (s *Session) ReadHalves(param int, kind optimizer.Kind, first int, dst []by
 
 // partly prepares for reading n elements of a parameter by themselves, or refuses it.
 func (s *Session) partly(param, first, n int) error {
-	if p := &s.Graph.Params[param]; p.Reordered() || p.NF4 || first < 0 || int64(first+n) > p.Elems() {
+	if p := &s.Graph.Params[param]; p.Reordered() || p.NF4 || s.Graph.Divided(param) || first < 0 || int64(first+n) > p.Elems() {
 		return fmt.Errorf("elements %d to %d of parameter %s, which has %d, cannot be read by themselves", first, first+n, p.Name, p.Elems())
 	}
 	return s.Settle(context.Background())
@@ -427,6 +429,9 @@ func (s *Session) partly(param, first, n int) error {
 // read is Read in the order of operators.
 func (s *Session) read(param int, kind optimizer.Kind, dst []float32) error {
 	p := &s.Graph.Params[param]
+	if slab, divided := s.Graph.Slab(param); divided {
+		return s.readSlabs(param, slab, kind, dst)
+	}
 	if !p.NF4 {
 		return s.each(func(e *exec.Engine) error { return e.ReadHome(param, kind, 0, dst) })
 	}
@@ -450,7 +455,10 @@ func (s *Session) Write(param int, kind optimizer.Kind, src []float32) error {
 		p.FromFile(ours, src)
 		src = ours
 	}
+	slab, divided := s.Graph.Slab(param)
 	switch {
+	case divided:
+		return s.writeSlabs(param, slab, kind, src)
 	case !p.NF4:
 		return s.each(func(e *exec.Engine) error { return e.WriteHome(param, kind, src) })
 	case kind != optimizer.Weights:
@@ -458,6 +466,34 @@ func (s *Session) Write(param int, kind optimizer.Kind, src []float32) error {
 	}
 	packed := kernel.PackNF4(src, p.Cols)
 	return s.each(func(e *exec.Engine) error { return e.WriteBytes(param, packed) })
+}
+
+// readSlabs is read for a parameter that ranks share.
+func (s *Session) readSlabs(param int, slab graph.Slab, kind optimizer.Kind, dst []float32) error {
+	held := make([]float32, s.Graph.Stored(param).Elems())
+	for k := range slab.Ranks {
+		for r := k; r < len(s.ranks); r += slab.Ranks {
+			if err := s.ranks[r].engines[0].ReadHome(param, kind, 0, held); err != nil {
+				return s.lost(r, err)
+			}
+		}
+		slab.Put(dst, held, k)
+	}
+	return nil
+}
+
+// writeSlabs is Write for a parameter that ranks share, in the order of operators.
+func (s *Session) writeSlabs(param int, slab graph.Slab, kind optimizer.Kind, src []float32) error {
+	held := make([]float32, s.Graph.Stored(param).Elems())
+	for k := range slab.Ranks {
+		slab.Take(held, src, k)
+		for r := k; r < len(s.ranks); r += slab.Ranks {
+			if err := s.ranks[r].engines[0].WriteHome(param, kind, held); err != nil {
+				return s.lost(r, err)
+			}
+		}
+	}
+	return nil
 }
 
 // each calls access for each rank.

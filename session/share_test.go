@@ -149,6 +149,9 @@ func sameGradients(t *testing.T, f, part *fixture) {
 	most := 1e-5
 	if f.graph.DType == graph.BF16 {
 		most = 1e-2 // a sum that is rounded to bf16 may fall on either side
+		if part.graph.Shared() > 1 {
+			most = 3e-2 // and so may its terms
+		}
 	}
 	var diff, size float64
 	for i, p := range f.graph.Params {

@@ -13,7 +13,7 @@
 #   hosts    a run with a rank in another process, over TCP, beside one with one rank
 #   sanitize some of them under compute-sanitizer
 #   rates    what links, products and attention reach
-#   share    ranks that share sequences on one card beside one rank, fp32 and bf16 (also in agree)
+#   share    ranks that share sequences or matrices on one card beside one rank, fp32 and bf16 (also in agree)
 #   speed    training steps of GPT-2 124M and Llama-3.2-1B, 1024 and 4096 tokens
 #   large    those of GPT-2 1.5B and Llama-3-8B
 #   text     text from GPT-2 124M and Llama-3.2-1B, the latter also in 2 GB of memory
@@ -158,7 +158,7 @@ agree() {
 
 share() {
   local -x CUDA_MODULE_LOADING=EAGER CUDA_MODULE_DATA_LOADING=EAGER # see agree
-  test_of share 90 device/cuda TestSharedSequences
+  test_of share 90 device/cuda "TestSharedSequences|TestSharedMatrices"
 }
 
 sanitize() {

@@ -156,19 +156,22 @@ func TestKillRanks(t *testing.T) {
 	began := time.Now()
 	check(t, trainFile(context.Background(), file, []string{"ranks=2", "out=" + dir + "/whole"}))
 	whole := time.Since(began)
-	want := losses(t, dir+"/whole/metrics.jsonl")
+	check(t, trainFile(context.Background(), file, []string{"ranks=2", "plan.tensor=2", "out=" + dir + "/slabs"}))
 	kills := testkit.Count(1, 3, 8)
 	for name, c := range map[string]struct {
+		like      string
 		overrides []string
 		tolerance float64
 	}{
-		"one plan":  {[]string{"ranks=2 plan=" + dir + "/whole/plan.json"}, 0},
-		"all plans": {[]string{"ranks=1", "ranks=2 limits.device=1MiB", "ranks=4", "ranks=2 plan.state=disk", "ranks=4 limits.device=200KiB"}, 1e-5},
+		"one plan":    {"whole", []string{"ranks=2 plan=" + dir + "/whole/plan.json"}, 0},
+		"one degree":  {"slabs", []string{"ranks=2 plan=" + dir + "/slabs/plan.json"}, 0},
+		"all plans":   {"whole", []string{"ranks=1", "ranks=2 limits.device=1MiB", "ranks=4", "ranks=2 plan.state=disk", "ranks=4 limits.device=200KiB"}, 1e-5},
+		"all degrees": {"slabs", []string{"ranks=1", "ranks=2 plan.tensor=2", "ranks=4 plan.tensor=2", "ranks=2 plan.tensor=2 plan.state=disk"}, 1e-5},
 	} {
 		t.Run(name, func(t *testing.T) {
 			check(t, os.RemoveAll(dir+"/run"))
 			killAgain(t, r, dir, file, whole, kills, c.overrides)
-			got := losses(t, dir+"/run/metrics.jsonl")
+			got, want := losses(t, dir+"/run/metrics.jsonl"), losses(t, dir+"/"+c.like+"/metrics.jsonl")
 			if len(got) != len(want) {
 				t.Fatalf("%d steps, want %d", len(got), len(want))
 			}

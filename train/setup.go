@@ -89,10 +89,10 @@ func (s *Setup) prepare(ctx context.Context, progress folder.Progress) error {
 	return err
 }
 
-// ShareSequences makes the setup one with so many ranks to each sequence, as a plan has it.
-func (s *Setup) ShareSequences(ranks int) (err error) {
-	if ranks != s.Graph.Parts() {
-		s.Spec = s.Spec.WithShare(ranks)
+// Share makes the setup one with so many ranks to each sequence, and to each matrix, as a plan has it.
+func (s *Setup) Share(sequence, tensor int) (err error) {
+	if sequence != s.Graph.Parts() || tensor != s.Graph.Shared() {
+		s.Spec = s.Spec.WithShare(sequence, tensor)
 		s.Graph, err = planner.BuildGraph(s.Spec, s.Model, s.Graph.Documents)
 	}
 	return err

@@ -139,7 +139,7 @@ func (r *stateReader) tensor(i int, part model.Tensor) safetensors.Tensor {
 		return inPieces(part, func(at, n int) error { return r.writeFloats(w, i, at, n) })
 	}
 	switch {
-	case p.Reordered() || r.run.Setup.rounded(p):
+	case p.Reordered() || r.run.Setup.Graph.Divided(i) || r.run.Setup.rounded(p):
 		data = func(w io.Writer) error { return r.writeWhole(w, i, part, as) }
 	case as == safetensors.BF16:
 		data = func(w io.Writer) error {

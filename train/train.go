@@ -160,7 +160,7 @@ func (t *Run) open(ctx context.Context, m *machine.Machine) error {
 	t.rows = make([]int32, spec.GlobalBatch*(spec.SequenceLength+1))
 	t.batch = data.NewBatch(n)
 	f, b := s.Graph.FLOPs()
-	t.flops = float64(f+b) * float64(spec.GlobalBatch*spec.Share)
+	t.flops = float64(f+b) * float64(spec.GlobalBatch*spec.PerSequence())
 	var notes []string
 	if t.log, notes, err = openMetrics(spec.Out, t.Step); err == nil {
 		t.Notes = append(t.Notes, notes...)

@@ -183,7 +183,11 @@ func (x *execution) parts(home int, f func(elements string, atom int32, name str
 	for k := range s.bands {
 		from, n := x.columns(h.Region, s, k)
 		atom := s.at(0, k)
-		f(fmt.Sprintf("parameter %d, elements %d to %d", h.Param, h.At+from, h.At+from+n), atom, initName(b, int(atom-x.ly.base[h.Region.Buf])))
+		param := fmt.Sprintf("parameter %d", h.Param)
+		if h.Slab > 0 {
+			param += fmt.Sprintf(", slab %d", h.Slab)
+		}
+		f(fmt.Sprintf("%s, elements %d to %d", param, h.At+from, h.At+from+n), atom, initName(b, int(atom-x.ly.base[h.Region.Buf])))
 	}
 }
 

@@ -86,11 +86,13 @@ func prove(g *graph.Graph, pl *plan.Plan, clip float64, mode lower.Mode) error {
 		}
 		alone := plan.Plain(whole, pl.Sequences())
 		alone.Optimizer, alone.State = pl.Optimizer, pl.State
-		plain, err := lower.Lower(context.Background(), whole, alone, opt)
-		if err != nil {
-			return err
+		plain := make([]*program.Program, alone.Ranks)
+		for opt.Rank = range plain {
+			if plain[opt.Rank], err = lower.Lower(context.Background(), whole, alone, opt); err != nil {
+				return err
+			}
 		}
-		eq, err := Equivalent(ps, []*program.Program{plain})
+		eq, err := Equivalent(ps, plain)
 		if err == nil && pl.Ranks == 1 && slicesIn(pl) == 1 && eq != Exact {
 			err = fmt.Errorf("%v on one rank", eq)
 		}

@@ -185,14 +185,14 @@ func (p *planned) makePlan(ctx stdctx.Context, find planner.Planner) (err error)
 	if p.result, err = find(ctx, p.task()); err != nil {
 		return err
 	}
-	if err := p.setup.ShareSequences(p.result.Best.Plan.Parts()); err != nil {
+	if err := p.setup.Share(p.result.Best.Plan.Parts(), p.result.Best.Plan.Sharers()); err != nil {
 		return err
 	}
 	p.busy = p.machine.Busy()
 	spec := p.spec()
 	f, b := p.setup.Graph.FLOPs()
-	p.report = search.NewReport(p.setup.Graph, p.result, spec.GlobalBatch*spec.SequenceLength, float64(f+b)*float64(spec.GlobalBatch*spec.Share), p.peak())
-	req := &search.Request{Graph: p.setup.Graph, GlobalBatch: spec.GlobalBatch * spec.Share / spec.Ranks, Options: planner.StepOptions(spec), Optimizer: spec.Optimizer, State: p.result.Best.Plan.State}
+	p.report = search.NewReport(p.setup.Graph, p.result, spec.GlobalBatch*spec.SequenceLength, float64(f+b)*float64(spec.GlobalBatch*spec.PerSequence()), p.peak())
+	req := &search.Request{Graph: p.setup.Graph, GlobalBatch: spec.GlobalBatch * spec.PerSequence() / spec.Ranks, Options: planner.StepOptions(spec), Optimizer: spec.Optimizer, State: p.result.Best.Plan.State}
 	p.report.Process = p.machine.Hardware.Memory.Process
 	p.expected = p.result.Best.Expected(p.machine.AtHand())
 	if e := &p.expected; e.High > 0 {

@@ -158,18 +158,44 @@ func TestSharedSequences(t *testing.T) {
 			_, plain := f.train(t, g, gpu(t, f), plan.Plain(g, rows), 2)
 			part, err := graph.BuildPart(f.model, f.seq, 2, c.float, nil)
 			check(t, err)
-			pl := plan.Plain(part, rows)
-			got, bytes := f.trainRanks(t, part, cuda.Ranks(t, 2, cuda.Options{}), pl, 2)
-			_, want := f.trainRanks(t, part, cpuRanks(t, 2), pl, 2)
-			if fmt.Sprint(bytes) != fmt.Sprint(want) {
-				t.Errorf("moved %v, the CPU's ranks %v", bytes, want)
-			}
-			for i := range plain.losses {
-				if math.Abs(got.losses[i]/plain.losses[i]-1) > c.tol || math.Abs(got.norms[i]/plain.norms[i]-1) > c.tol {
-					t.Errorf("step %d: loss %v norm %v, on one GPU %v %v", i, got.losses[i], got.norms[i], plain.losses[i], plain.norms[i])
-				}
-			}
+			f.sameAsOne(t, part, plain, c.tol)
 		})
+	}
+}
+
+// TestSharedMatrices: so do GPUs that share matrices.
+func TestSharedMatrices(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	for _, c := range cuda.CasesOf([]struct {
+		model string
+		float graph.DType
+		tol   float64
+	}{{"gpt2-untied", graph.BF16, 2e-2}, {"llama-tiny", graph.F32, 1e-5}, {"neox-tiny", graph.F32, 1e-5}}, 2) {
+		t.Run(fmt.Sprint(c.model, " ", c.float), func(t *testing.T) {
+			f := load(t, c.model)
+			rows := len(f.tokens) / f.seq
+			g := f.graph(t, c.float)
+			_, plain := f.train(t, g, gpu(t, f), plan.Plain(g, rows), 2)
+			part, err := graph.BuildSlab(f.model, f.seq, 2, c.float, nil)
+			check(t, err)
+			f.sameAsOne(t, part, plain, c.tol)
+		})
+	}
+}
+
+// sameAsOne compares two ranks with the graph of each with one GPU, and with the CPU's ranks.
+func (f *fixture) sameAsOne(t *testing.T, part *graph.Graph, plain trace, tol float64) {
+	t.Helper()
+	pl := plan.Plain(part, len(f.tokens)/f.seq)
+	got, bytes := f.trainRanks(t, part, cuda.Ranks(t, 2, cuda.Options{}), pl, 2)
+	_, want := f.trainRanks(t, part, cpuRanks(t, 2), pl, 2)
+	if fmt.Sprint(bytes) != fmt.Sprint(want) {
+		t.Errorf("moved %v, the CPU's ranks %v", bytes, want)
+	}
+	for i := range plain.losses {
+		if math.Abs(got.losses[i]/plain.losses[i]-1) > tol || math.Abs(got.norms[i]/plain.norms[i]-1) > tol {
+			t.Errorf("step %d: loss %v norm %v, on one GPU %v %v", i, got.losses[i], got.norms[i], plain.losses[i], plain.norms[i])
+		}
 	}
 }
 

@@ -253,7 +253,7 @@ func RandomRanks(t testing.TB, rng *rand.Rand) (*graph.Graph, *plan.Plan) {
 
 // amendPlan mostly repairs what Validate rejects in a plan.
 func amendPlan(pl *plan.Plan, g *graph.Graph, rng *rand.Rand) {
-	top, err := plan.NewTopology(g, pl)
+	top, err := plan.NewTopology(g, pl, 0)
 	if err != nil || rng.IntN(20) == 0 {
 		return
 	}

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"math"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/athanor-llm/athanor/internal/testkit"
+)
+
+// TestSharedMatrices: a run whose ranks share matrices reaches on each of them the bytes that the plan says, its losses are those
+// of one rank up to the order of sums, and what does not combine is refused with its key.
+func TestSharedMatrices(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	dir, file := tiny(t, "max_steps: 4", "eval_every: 2")
+	call("train", file, "out="+dir+"/plain").must(t, 0)
+	want := losses(t, dir+"/plain")
+	shared := func(verb string, own ...string) result {
+		return call(append([]string{verb, file, "ranks=2", "plan.tensor=2"}, own...)...)
+	}
+	var got trained
+	shared("train", "--json").must(t, 0).into(t, &got)
+	if !reflect.DeepEqual(*got.Peaks, got.MeasuredPeaks) || !reflect.DeepEqual(*got.Report.Bytes, got.MeasuredBytes) {
+		t.Errorf("planned %+v %+v, reached %+v %+v", *got.Peaks, *got.Report.Bytes, got.MeasuredPeaks, got.MeasuredBytes)
+	}
+	for k, l := range losses(t, dir+"/run") {
+		if math.Abs(l/want[k]-1) > 1e-5 {
+			t.Errorf("step %d: loss %v, on one rank %v", k+1, l, want[k])
+		}
+	}
+	if r := shared("plan", "plan.recompute=full").must(t, 0); !strings.Contains(r.stdout, "matrices: 2 ranks share each, and add up ") {
+		t.Errorf("the plan does not say that ranks share matrices:\n%s", r.stdout)
+	}
+	for _, c := range []struct {
+		own  []string
+		want string
+	}{
+		{[]string{"ranks=3"}, "2 does not divide ranks 3"},
+		{[]string{"plan.tensor=0"}, "0 ranks cannot share matrices"},
+		{[]string{"ranks=16", "plan.tensor=16"}, "at most 8"},
+		{[]string{"ranks=3", "plan.tensor=3"}, "cannot be divided evenly among 3 ranks"},
+		{[]string{"plan.pipeline=2"}, "cannot share matrices"},
+		{[]string{"plan.sequence=2"}, "both sequences and matrices"},
+		{[]string{"global_batch=3", "ranks=4"}, "2 groups of ranks"},
+		{[]string{"lora.rank=4"}, "adapters"},
+		{[]string{"optimizer=muon"}, "updated as a whole"},
+		{[]string{"model={type: mixtral, layers: 2, width: 32, heads: 4, experts: 4}"}, "mixture of experts"},
+		{[]string{"model={type: qwen3, layers: 2, width: 32, heads: 4}"}, "queries and keys"},
+		{[]string{"model={type: olmo2, layers: 2, width: 32, heads: 4}"}, "cannot be shared"},
+	} {
+		shared("plan", c.own...).must(t, 2, c.want, "hint:")
+	}
+}

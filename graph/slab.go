@@ -1,0 +1,168 @@
+package graph
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/athanor-llm/athanor/model"
+)
+
+// Matrices that several ranks share (tensor parallelism, 1909.08053, section 3).
+//
+// Each rank has a slab of the matrices of attention and feed-forward: some heads, some of the units between up and down.
+// It computes with them what it can by itself. What comes back into the residual stream is a sum over inputs, so each rank has a
+// term of it, and all_reduce adds these up, in the order of the ranks. In the backward pass the same happens to the gradient of
+// what all ranks read.
+//
+//	              rank 0                    rank 1
+//	norm1         all columns               all columns
+//	q k v         heads 0, 1                heads 2, 3            rows of [out, in]
+//	o             of their columns          of their columns      columns of [out, in]
+//	all_reduce    x + o0 + o1               x + o0 + o1
+//
+// Norms, embedding and head are whole on every rank, and so are their gradients: all ranks compute the same.
+//
+// Slabs follow from sizes: the graph is built for a model with an n-th of the heads and units, and where its parameters are smaller
+// than the whole model's, they are divided.
+
+// mostSlabs bounds the ranks that share a matrix: more are added up in several rounds, which would round several times.
+const mostSlabs = 8
+
+// BuildSlab is BuildDocuments for one of n ranks that share matrices. The graph is the same for all of them. Params are whole; Stored says
+// what a rank has of each, and Slab where that is in the whole.
+func BuildSlab(m *model.Model, seq, n int, dtype DType, docs *Documents) (*Graph, error) {
+	if n <= 1 {
+		return BuildDocuments(m, seq, dtype, docs)
+	}
+	if err := check(m, seq, dtype); err != nil {
+		return nil, err
+	}
+	if err := CheckSlabs(m, n, docs); err != nil {
+		return nil, err
+	}
+	part := *m
+	part.Heads, part.KVHeads, part.FeedForward = m.Heads/n, m.KVHeads/n, m.FeedForward/n
+	b := newBuilder(&part, &Graph{Seq: seq, Slabs: n, Documents: docs})
+	b.g.Model, b.g.Params = m, stored(m.Params())
+	b.forward(dtype)
+	b.loss()
+	b.differentiate()
+	return b.g, nil
+}
+
+// Shared returns the number of ranks that share each matrix: 1 if ranks have whole ones.
+func (g *Graph) Shared() int { return max(g.Slabs, 1) }
+
+// PerSequence returns the number of ranks that compute with each sequence, because they share it or the matrices.
+func (g *Graph) PerSequence() int { return g.Parts() * g.Shared() }
+
+// CheckSlabs returns an error for matrices that n ranks cannot share.
+func CheckSlabs(m *model.Model, n int, docs *Documents) error {
+	const hint = "; hint: leave out plan.tensor"
+	switch {
+	case n <= 1:
+		return nil
+	case n > mostSlabs:
+		return fmt.Errorf("matrices cannot be shared by %d ranks; hint: let at most %d share them", n, mostSlabs)
+	case m.Experts > 0:
+		return fmt.Errorf("the matrices of a mixture of experts (%s) cannot be shared by ranks"+hint, m.Family)
+	case m.LoRA != nil:
+		return errors.New("matrices with adapters cannot be shared by ranks" + hint)
+	case m.NF4:
+		return errors.New("matrices in 4 bits cannot be shared by ranks" + hint)
+	case m.Indivisible:
+		return errors.New("matrices that are updated as a whole cannot be shared by ranks" + hint + ", or use another optimizer")
+	case m.QKNorm != model.NoQKNorm:
+		return fmt.Errorf("the matrices of %s cannot be shared by ranks, since its queries and keys are normalised together or with gains that all heads share"+hint, m.Family)
+	case !m.Norms.Before():
+		return fmt.Errorf("the matrices of %s cannot be shared by ranks, since it has no norms before them"+hint, m.Family)
+	case docs != nil && docs.Preference > 0:
+		return errors.New("matrices cannot be shared by ranks with preference" + hint)
+	case m.Heads%n != 0 || m.KVHeads%n != 0 || m.FeedForward%n != 0:
+		return fmt.Errorf("%d heads with %d key/value heads, and %d units of the feed-forward, cannot be divided evenly among %d ranks; hint: %s", m.Heads, m.KVHeads, m.FeedForward, n, sharers(m))
+	}
+	return nil
+}
+
+// sharers says how many ranks can share a model's matrices.
+func sharers(m *model.Model) string {
+	list := ""
+	for n := 2; n <= mostSlabs; n++ {
+		if m.Heads%n == 0 && m.KVHeads%n == 0 && m.FeedForward%n == 0 {
+			list += fmt.Sprintf(", %d", n)
+		}
+	}
+	if list == "" {
+		return "leave out plan.tensor"
+	}
+	return "use a plan.tensor of " + list[2:]
+}
+
+// Slab says which elements of a whole parameter one of several ranks has. They are a band of each of Bands, which are side by side: one,
+// or as many as there are matrices in one.
+type Slab struct {
+	Rows, Cols int   // of the whole
+	ByRows     bool  // bands are of rows; else of columns
+	Bands      []int // their sizes in the whole
+	Ranks      int
+}
+
+// Slab returns what one of the ranks that share matrices has of parameter i; false if all of it.
+func (g *Graph) Slab(i int) (s Slab, divided bool) {
+	p := &g.Params[i]
+	part := g.Stored(i)
+	s = Slab{Rows: p.Rows, Cols: p.Cols, Ranks: g.Shared()}
+	whole := p.Cols
+	switch {
+	case part.Rows < p.Rows:
+		s.ByRows, whole = true, p.Rows
+	case part.Cols == p.Cols || g.Slabs == 0:
+		return s, false
+	}
+	m := g.Model
+	switch q, kv := m.Heads*m.HeadDim, m.KVHeads*m.HeadDim; {
+	case m.FusedQKV() && whole == q+2*kv:
+		s.Bands = []int{q, kv, kv}
+	case m.FusedGate() && whole == 2*m.FeedForward:
+		s.Bands = []int{m.FeedForward, m.FeedForward}
+	default:
+		s.Bands = []int{whole}
+	}
+	return s, true
+}
+
+// Divided reports whether ranks share parameter i.
+func (g *Graph) Divided(i int) bool {
+	_, divided := g.Slab(i)
+	return divided
+}
+
+// Take copies the slab of rank k from a whole parameter.
+func (s Slab) Take(slab, whole []float32, k int) {
+	s.runs(k, func(at, from, n int) { copy(slab[at:at+n], whole[from:from+n]) })
+}
+
+// Put copies the slab of rank k to its place in a whole parameter.
+func (s Slab) Put(whole, slab []float32, k int) {
+	s.runs(k, func(at, from, n int) { copy(whole[from:from+n], slab[at:at+n]) })
+}
+
+// runs visits the runs of consecutive elements of the slab of rank k: n of them, from index at on in the slab and from index from on in
+// the whole.
+func (s Slab) runs(k int, visit func(at, from, n int)) {
+	at := 0
+	row := func(scale, first int) {
+		for _, band := range s.Bands {
+			n := band / s.Ranks * scale
+			visit(at, first+k*n, n)
+			at, first = at+n, first+band*scale
+		}
+	}
+	if s.ByRows {
+		row(s.Cols, 0)
+		return
+	}
+	for r := range s.Rows {
+		row(1, r*s.Cols)
+	}
+}

@@ -1,0 +1,39 @@
+package samples
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/plan"
+)
+
+// RandomSlabs is a tiny model with a random plan whose ranks share matrices. Validate refuses some of these plans.
+func RandomSlabs(t testing.TB, rng *rand.Rand) (*graph.Graph, *plan.Plan) {
+	t.Helper()
+	n := 2 + 2*rng.IntN(2)
+	for {
+		m := *RandomModel(rng, 1+rng.IntN(2))
+		m.Indivisible = false
+		if m.KVHeads%n != 0 {
+			m.Heads, m.KVHeads, m.Width = m.Heads*n, m.KVHeads*n, m.Width*n
+		}
+		if graph.CheckSlabs(&m, n, nil) != nil {
+			continue
+		}
+		docs := []*graph.Documents{nil, {Length: 3}}[rng.IntN(2)]
+		g, err := graph.BuildSlab(&m, 8, n, []graph.DType{graph.F32, graph.BF16}[rng.IntN(2)], docs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pl := RandomPlan(g, 2, rng)
+		pl.Ranks = n * (1 + rng.IntN(2))
+		DrawOptimizer(pl, g, rng)
+		for i := range pl.Chunks {
+			pl.Chunks[i].Shard = plan.Shardings()[rng.IntN(4)]
+		}
+		amendPlan(pl, g, rng)
+		pl.Cache = pl.CacheNeeded(g) + int64(rng.IntN(3)*3000)
+		return g, pl
+	}
+}

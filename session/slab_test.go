@@ -1,0 +1,144 @@
+package session
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"path/filepath"
+	"testing"
+
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
+	"github.com/athanor-llm/athanor/lower"
+	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/verify"
+)
+
+// slabs returns a fixture whose matrices n ranks share.
+func (f *fixture) slabs(t *testing.T, n int) *fixture {
+	t.Helper()
+	part := *f
+	var err error
+	part.graph, err = graph.BuildSlab(f.graph.Model, f.graph.Seq, n, f.graph.DType, f.graph.Documents)
+	check(t, err)
+	return &part
+}
+
+var slabNames = []string{"llama-tiny", "gpt2-tiny", "llama-tiny bf16", "neox-tiny", "phi3-longrope", "opt-tiny", "mistral-tiny sinks documents", "gpt2-tiny bf16", "granite-tiny", "stablelm-tiny", "qwen2-tiny",
+	"starcoder2-tiny", "smollm3-tiny"}
+
+// slabCase returns a fixture and how many ranks share its matrices.
+func slabCase(t *testing.T, r *rand.Rand, name string) (f *fixture, n int) {
+	t.Helper()
+	f, n = sharedCases(t, r, name, 2), 2
+	if graph.CheckSlabs(f.graph.Model, 4, nil) == nil && r.IntN(2) == 0 {
+		n = 4
+	}
+	return f, n
+}
+
+// TestSlabs: ranks that share matrices compute the losses and gradients of one rank, up to the order of sums.
+func TestSlabs(t *testing.T) {
+	r := rand.New(rand.NewPCG(testkit.Seed(t), 8))
+	for _, name := range testkit.Sample(slabNames, 3, 100) {
+		t.Run(name, func(t *testing.T) {
+			f, n := slabCase(t, r, name)
+			one, part := f.openRanks(t, plan.Plain(f.graph, 2), lower.Logits), f.slabs(t, n)
+			all := part.openRanks(t, plan.Plain(part.graph, 2), lower.Logits)
+			want, got := f.step(t, one, 1), part.step(t, all, 1)
+			most := 1e-6
+			if f.graph.DType == graph.BF16 { // a term is rounded before it is added
+				most = 1e-3
+			}
+			if math.Abs(got.Loss/want.Loss-1) > most {
+				t.Errorf("loss %v, on one rank %v", got.Loss, want.Loss)
+			}
+			sameGradients(t, f, part)
+		})
+	}
+}
+
+// TestSlabTraining: ten steps of ranks that share matrices are those of PyTorch.
+func TestSlabTraining(t *testing.T) {
+	for _, name := range testkit.Sample([]string{"llama-tiny", "gpt2-tiny", "qwen2-tiny", "neox-tiny", "phi-tiny", "granite-tiny", "opt-tiny", "starcoder2-tiny", "smollm3-tiny", "stablelm-tiny", "gpt2-untied"}, 2, 100) {
+		f := load(t, filepath.Join("../testdata/torch", name, "config.json"))
+		t.Run(name, func(t *testing.T) {
+			part := f.slabs(t, 2)
+			s := part.openRanks(t, plan.Plain(part.graph, 4), lower.Train)
+			for n := 1; n <= 10; n++ {
+				out := part.step(t, s, n)
+				if e := math.Abs(out.Loss/f.losses.Losses64[n-1] - 1); e > 1e-5 {
+					t.Errorf("step %d: loss %.8f, PyTorch %.8f", n, out.Loss, f.losses.Losses64[n-1])
+				}
+				if e := math.Abs(out.Norm/f.losses.GradNorms64[n-1] - 1); e > 1e-5 {
+					t.Errorf("step %d: gradient norm %.8f, PyTorch %.8f", n, out.Norm, f.losses.GradNorms64[n-1])
+				}
+			}
+		})
+	}
+}
+
+// TestSlabsChangeNothing is law L1 for shared matrices: whatever else a plan divides and wherever it puts it, ten steps are
+// those of one rank up to the order of sums, L2 holds on every rank, and a second run has the same bits.
+func TestSlabsChangeNothing(t *testing.T) {
+	r := rand.New(rand.NewPCG(testkit.Seed(t), 9))
+	for _, name := range testkit.Sample([]string{"llama-tiny", "gpt2-tiny", "neox-tiny", "phi-tiny", "mistral-tiny sinks documents", "qwen2-tiny"}, 1, 4) {
+		for range testkit.Count(1, 1, 6) {
+			f, n := slabCase(t, r, name)
+			t.Run(fmt.Sprintf("%s/%d", name, n), func(t *testing.T) {
+				_, plain := f.train(t, plan.Plain(f.graph, 2), 10)
+				part := f.slabs(t, n)
+				pl := randomPlan(r, part)
+				groups := []int{1, 2}[r.IntN(2)] // each with its sequences
+				pl.Ranks, pl.MicroBatch, pl.MicroBatches, pl.Group = n*groups, 1, 2/groups, 1
+				pl.HeadRows = min(pl.HeadRows, part.graph.Seq)
+				for i := range pl.Chunks {
+					if c := &pl.Chunks[i]; c.Weights == 0 {
+						c.Shard = plan.Shardings()[r.IntN(4)]
+					} else {
+						c.Shard = []string{"", "weights"}[r.IntN(2)]
+					}
+				}
+				pl.Cache = pl.CacheNeeded(part.graph) + int64(r.IntN(4))*10000
+				_, got := part.train(t, pl, 10)
+				_, again := part.train(t, pl, 10)
+				same(t, again, got)
+				got.state = got.state[:0]
+				near(t, got, trace{losses: plain.losses, norms: plain.norms})
+				ps := part.lower(t, pl)
+				updates, err := Updates(t.Context(), part.graph, pl, ps, part.options())
+				check(t, err)
+				if eq, err := Prove(t.Context(), part.graph, pl, ps, updates, part.options()); err != nil || eq == verify.Different {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+// TestSlabBytes is law L3 for shared matrices: per layer each rank adds up the result of attention and that of the feed-forward, and
+// their inputs' gradients. Of t ranks, each receives T*h numbers, and t-2 times its part of them, of each sum.
+func TestSlabBytes(t *testing.T) {
+	f := load(t, filepath.Join("../testdata/torch", "gpt2-tiny", "config.json"))
+	for _, n := range []int{2, 4} {
+		for _, again := range []int64{0, 1} {
+			part := f.slabs(t, n)
+			m := part.graph.Model
+			pl := plan.Plain(part.graph, 4)
+			for l := range pl.Activations {
+				if again > 0 {
+					pl.Activations[l] = plan.Recomputed("full")
+				}
+			}
+			_, tr := part.train(t, pl, 1)
+			rows := int64(4 * part.graph.Seq)
+			each := rows*int64(m.Width) + int64(n-2)*rows*int64(m.Width)/int64(n)
+			want := 4 * each * int64(m.Layers) * (4 + again) // recomputed, the result of the feed-forward is not needed
+			for r := range n {
+				if got := tr.network[r][graph.AllReduce]; got != want {
+					t.Errorf("rank %d of %d, recomputing %v: receives %d bytes of sums, want %d", r, n, again, got, want)
+				}
+			}
+		}
+	}
+}

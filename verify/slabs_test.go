@@ -1,0 +1,95 @@
+package verify
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/samples"
+	"github.com/athanor-llm/athanor/internal/testkit"
+	"github.com/athanor-llm/athanor/lower"
+	"github.com/athanor-llm/athanor/model/family"
+)
+
+// slabGraphs returns a tiny model's whole graph and that of one of n ranks that share its matrices.
+func slabGraphs(t *testing.T, name string, n int) (whole, part *graph.Graph) {
+	t.Helper()
+	known, err := family.Known(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := *known
+	m.Layers, m.Width, m.Heads, m.KVHeads, m.HeadDim, m.FeedForward, m.Vocab, m.MaxPositions, m.Window = 2, 16, 4, 4, 4, 32, 32, 64, 0
+	if m.Family.Name != "gpt2" {
+		m.KVHeads = n
+	}
+	build := func(build func() (*graph.Graph, error)) *graph.Graph {
+		g, err := build()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return g
+	}
+	return build(func() (*graph.Graph, error) { return graph.Build(&m, 16, graph.F32) }),
+		build(func() (*graph.Graph, error) { return graph.BuildSlab(&m, 16, n, graph.F32, nil) })
+}
+
+// TestDivided: graphs of slabs are proved to be whole graphs divided, and every mutant in which a sum over ranks is missing, made
+// twice, made of another value or made elsewhere is rejected.
+func TestDivided(t *testing.T) {
+	rng := testkit.Rand(t)
+	for _, name := range []string{"llama-2-7b", "gpt2"} {
+		whole, part := slabGraphs(t, name, 2)
+		if err := Divided(whole, part); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		for s := range part.Segments {
+			for _, pass := range []*[]graph.Node{&part.Segments[s].Forward, &part.Segments[s].Backward} {
+				nodes := *pass
+				for i := range nodes {
+					if nodes[i].Op != graph.AllReduce {
+						continue
+					}
+					sum := nodes[i]
+					other := sum
+					other.Args = []graph.Use{nodes[rng.IntN(i)].Args[0]}
+					later := slices.Insert(slices.Delete(slices.Clone(nodes), i, i+1), min(i+1, len(nodes)-1), sum)
+					for what, mutant := range map[string][]graph.Node{
+						"missing": slices.Delete(slices.Clone(nodes), i, i+1),
+						"twice":   slices.Insert(slices.Clone(nodes), i, sum),
+						"before":  slices.Insert(slices.Delete(slices.Clone(nodes), i, i+1), i-1, sum),
+						"later":   later,
+						"other":   append(append(slices.Clone(nodes[:i]), other), nodes[i+1:]...),
+					} {
+						moved := what == "later" && (i+1 == len(nodes) || !touches(nodes[i+1], sum.Args[0].Value)) || what == "before" && !touches(nodes[i-1], sum.Args[0].Value)
+						if *pass = mutant; Divided(whole, part) == nil && !moved && other.Args[0] != sum.Args[0] {
+							t.Errorf("%s: a sum of %s in segment %s that is %s is accepted", name, part.Values[sum.Args[0].Value].Name, part.Segments[s].Name, what)
+						}
+					}
+					*pass = nodes
+				}
+			}
+		}
+	}
+}
+
+// touches reports whether a node has a value as an operand.
+func touches(n graph.Node, v int) bool {
+	return slices.ContainsFunc(n.Args, func(u graph.Use) bool { return u.Value == v })
+}
+
+// TestRandomSlabs: random plans of ranks that share matrices are safe, and compute what the plain programs of as many ranks do.
+func TestRandomSlabs(t *testing.T) {
+	rng := testkit.Rand(t)
+	for n := 0; n < testkit.Count(3, 15, 200); {
+		g, pl := samples.RandomSlabs(t, rng)
+		if err := pl.Validate(g); err != nil {
+			t.Log(err)
+			continue
+		}
+		n++
+		if err := prove(g, pl, float64(rng.IntN(2)), lower.Mode(rng.IntN(int(lower.Logits)+1))); err != nil {
+			t.Fatalf("%v\n%s\nplan %+v", err, pl.Model, pl)
+		}
+	}
+}
