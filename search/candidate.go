@@ -33,6 +33,7 @@ type Candidate struct {
 	seconds   float64
 	spans     [][]device.Span // of Programs
 	choice    choice          // the search's decisions; zero for pipelines and rivals
+	task      *task           // of a pipeline that can be lowered again with less memory; nil: no such
 	missing   int             // micro-batches that the step has beyond those of Plan, see short.go
 	beyond    float64         // seconds that the missing micro-batches take
 	shared    int64           // the machine's, without what the missing micro-batches would add

@@ -3,6 +3,7 @@ package search
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/athanor-llm/athanor/device"
@@ -11,6 +12,7 @@ import (
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model/family"
+	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/sim"
 )
 
@@ -117,5 +119,35 @@ func TestSlices(t *testing.T) {
 	var misfit *Misfit
 	if _, err := Search(context.Background(), req, on, nil); !errors.As(err, &misfit) || misfit.Need <= misfit.Have {
 		t.Errorf("without memory: %v", err)
+	}
+}
+
+// TestLargerShards: where the first pipeline's ranks fit and a larger shard of another does not, the pipeline is lowered again
+// with as much memory left free as that one lacks.
+func TestLargerShards(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	req := small(t)
+	req.Ranks, req.GlobalBatch = 4, 16
+	req.Pins = Pins{Pipeline: 2, Schedule: "1f1b", MicroBatch: 4}
+	m := joined(t, 2e8)
+	roomy, err := searchPipelines(t.Context(), newProblem(req, m), nil, anyPlan)
+	check(t, err)
+	m.Capacity[device.DeviceTier] = roomy[0].Needs()[device.DeviceTier]
+	p := newProblem(req, m)
+	found, err := searchPipelines(t.Context(), p, nil, anyPlan)
+	check(t, err)
+	const lacking = 1 << 20
+	first := found[0]
+	large := *first.Program
+	large.Height[device.DeviceTier] = m.Capacity[device.DeviceTier] + lacking
+	first.Ranks, first.Fits = slices.Concat(first.Programs, []*program.Program{&large, &large}), false
+	found, err = lowerAllRanks(t.Context(), p, shortlist{first})
+	check(t, err)
+	best := found[0]
+	if need := best.Needs()[device.DeviceTier]; !best.Fits || best.Label != first.Label || len(best.Ranks) != 4 || need > m.Capacity[device.DeviceTier]-lacking {
+		t.Errorf("%s, fits: %v, %d ranks, with %d bytes of %d; it had to be %s with %d free", best.Label, best.Fits, len(best.Ranks), need, m.Capacity[device.DeviceTier], first.Label, lacking)
+	}
+	if best.Program.Capacity != m.Capacity || best.Seconds() < first.Seconds() {
+		t.Errorf("capacity %v, %.4g s; with more memory it takes %.4g s", best.Program.Capacity, best.Seconds(), first.Seconds())
 	}
 }

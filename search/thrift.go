@@ -2,6 +2,8 @@ package search
 
 import (
 	"context"
+
+	"github.com/athanor-llm/athanor/device"
 )
 
 // preferThrifty considers the candidates whose predicted times are too close to the fastest to tell apart. It puts
@@ -21,15 +23,31 @@ func preferThrifty(_ context.Context, _ *problem, found shortlist) (shortlist, e
 	return found.first(best), nil
 }
 
-// lowerAllRanks lowers the first candidate for all ranks. If a larger shard of one
-// rank does not fit, it drops the candidate and takes the next.
+// lowerAllRanks lowers the first candidate for all ranks. If a larger shard of one rank does not fit, a pipeline is lowered
+// again with that much memory left free; what fits then is one of the candidates. Another is dropped, and the next one taken.
 func lowerAllRanks(ctx context.Context, p *problem, found shortlist) (shortlist, error) {
 	for len(found) > 0 {
-		fits, err := found[0].Complete(ctx, p.req)
+		c := found[0]
+		fits, err := c.Complete(ctx, p.req)
 		if fits || err != nil {
 			return found, err
 		}
-		found = found[1:]
+		if found = found[1:]; c.task == nil {
+			continue
+		}
+		if again, err := c.task.lowerLeaving(ctx, c.excess()); err != nil {
+			return nil, err
+		} else if again != nil {
+			found = found.add(again)
+		}
 	}
 	return resortToFrugalest(ctx, p, found)
+}
+
+// excess returns by how many bytes the rank that needs most exceeds each tier; negative numbers are free.
+func (c *Candidate) excess() (over [device.NumTiers]int64) {
+	for t, n := range c.Needs() {
+		over[t] = n - c.Program.Capacity[t]
+	}
+	return over
 }

@@ -22,7 +22,7 @@ CASES = {
     "XL 3090": "gpt2-xl sequence_length=1024 global_batch=64 hardware.name=rtx3090",
     "124M 4090 500MiB": "gpt2 sequence_length=1024 global_batch=16 hardware.name=rtx4090 limits.device=500MiB",
     "1B L4": "llama-3.2-1b sequence_length=2048 global_batch=16 hardware.name=l4",
-    "1B T4": "llama-3.2-1b sequence_length=1024 global_batch=8 hardware.name=t4",
+    "1B A10": "llama-3.2-1b sequence_length=1024 global_batch=8 hardware.name=a10",
     "3B 3060": "llama-3.2-3b sequence_length=2048 global_batch=8 hardware.name=rtx3060",
     "8B H100": "llama-3-8b sequence_length=4096 global_batch=8 hardware.name=h100",
     "8B adapters 4070": "llama-3-8b sequence_length=2048 global_batch=8 hardware.name=rtx4070 lora={rank:16} quantize=nf4",
