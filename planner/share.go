@@ -26,8 +26,17 @@ const enoughGain = 0.05
 
 // PlanAny is Plan with the first format of the optimizer's state with which anything fits, and with the number of ranks to a sequence
 // that is fastest, if that is open: the result's plan says how many. If nothing fits, the error is that of the format that lacks
-// least memory.
+// least memory. A plan without the disk is preferred to one that would soon use it up and is hardly faster (see unworn).
 func (t *Task) PlanAny(ctx context.Context, note func(string)) (*search.Result, error) {
+	best, err := t.planShared(ctx, note)
+	if err != nil || best.Best.Plan.Parts() > 1 {
+		return best, err
+	}
+	return t.unworn(ctx, best, note)
+}
+
+// planShared is PlanAny without regard to the disk's wear.
+func (t *Task) planShared(ctx context.Context, note func(string)) (*search.Result, error) {
 	best, err := t.planAny(ctx, note, false)
 	unequal := t.Spec.GlobalBatch%t.Machine.Ranks() != 0 // so without sharing there is at most a pipeline
 	if err == nil && !pressed(best.Best.Plan) || err != nil && !unequal && !errors.Is(err, search.ErrDoesNotFit) {

@@ -14,6 +14,37 @@ func (t *Task) Wear(written []int64, seconds float64) *search.Wear {
 	return search.NewWear(written, t.Machine.Host, seconds, t.Machine.Endurance())
 }
 
+// slower bounds the ratio of times at which a plan without the disk is taken instead of one that uses it up within a month,
+// and hopeful that of its sketch for which it is searched for.
+const slower, hopeful = 1.02, 1.15
+
+// unworn returns the result of a search without the disk, if the present one's plan would use the disk up within a month,
+// the other takes hardly longer, and the optimizer's state has the same format; else the present one.
+func (t *Task) unworn(ctx context.Context, now *search.Result, note func(string)) (*search.Result, error) {
+	best, limit := now.Best, now.Best.Seconds()
+	if w := t.Wear(best.Traffic().DiskWrite, limit); !w.Soon() || best.Tried > 0 || t.Spec.Plan.File != "" {
+		return now, nil
+	}
+	dry := &Task{Machine: t.Machine.Suppose(), Graph: t.Graph, Spec: t.Spec.WithState(best.Plan.State), Enough: t.Enough}
+	dry.Machine.Capacity[device.DiskTier] = 0
+	if !dry.mayFit() {
+		return now, nil
+	}
+	note("planning without the disk, which the plan wears")
+	r, err := dry.plan(ctx, note, true)
+	if err == nil && r.Best.Seconds() > slower*limit && r.Best.Seconds() <= hopeful*limit && !t.told() {
+		r, err = dry.plan(ctx, note, false)
+	}
+	switch {
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case err != nil || r.Best.Seconds() > slower*limit: // nothing fits, or the user's decisions need the disk
+		return now, nil
+	}
+	r.Evaluated, r.Cut = r.Evaluated+now.Evaluated, r.Cut || now.Cut
+	return r, nil
+}
+
 // Spare returns the alternative to a plan that wears the disk: this run without the disk or, if that does not fit, one
 // with all economies. It is sketched: its fastest plan takes at most as long as is said. It returns nil if the
 // configuration insists on the disk.

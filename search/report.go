@@ -114,6 +114,15 @@ func MovedTraffic(ranks ...Moved) (t Traffic) {
 	return t
 }
 
+// Traffic returns the bytes that each rank moves in a step.
+func (c *Candidate) Traffic() Traffic {
+	var moved []Moved
+	for _, p := range c.ranks() {
+		moved = append(moved, moves(p))
+	}
+	return MovedTraffic(moved...)
+}
+
 // Report is the stable JSON of the plan verb.
 type Report struct {
 	Fits       bool         `json:"fits"`
@@ -216,12 +225,10 @@ func NewReport(g *graph.Graph, r *Result, tokens int, flops, peak float64) *Repo
 	b := r.Best
 	sec := b.Seconds()
 	var height, bound, limit [][device.NumTiers]int64
-	var moved []Moved
 	for _, p := range b.ranks() {
 		height, bound, limit = append(height, p.Height), append(bound, p.Bound), append(limit, p.Capacity)
-		moved = append(moved, moves(p))
 	}
-	peaks, bounds, capacity, traffic := ByTier(height...), ByTier(bound...), ByTier(limit...), MovedTraffic(moved...)
+	peaks, bounds, capacity, traffic := ByTier(height...), ByTier(bound...), ByTier(limit...), b.Traffic()
 	rep := &Report{
 		Fits: true, Seconds: sec, Tried: b.Tried, TokenRate: float64(tokens) / sec, MFU: flops / sec / peak, Ranks: b.Plan.Ranks,
 		Peaks: &peaks, Bounds: &bounds, Capacity: &capacity, Bytes: &traffic, Plan: b.Plan, PlanHash: b.Plan.Hash(), Candidates: r.Evaluated, Cut: r.Cut,
