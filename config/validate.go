@@ -211,6 +211,15 @@ func (c *Config) checkRanges(d *decoder) {
 	if len(c.Freeze) > 0 && c.LoRA.Rank > 0 {
 		d.fail("freeze", "with lora, only adapters are trained; hint: leave out freeze or lora")
 	}
+	in("delink_at", float64(c.DelinkAt), 0, maxSteps)
+	switch in("tie_layers", float64(c.TieLayers), 0, 1<<16); {
+	case c.TieLayers == 0 && c.DelinkAt > 0:
+		d.fail("delink_at", "no layers are tied; hint: set tie_layers, such as 4, or leave delink_at out")
+	case c.TieLayers > 0 && len(c.Freeze)+c.LoRA.Rank > 0:
+		d.fail("tie_layers", "layers that share parameters begin with random weights, and are trained whole; hint: leave out tie_layers, or freeze and lora")
+	case c.TieLayers > 0 && c.MaxTime > 0:
+		d.fail("tie_layers", "max_time would begin anew where the layers get parameters of their own; hint: set max_steps instead of max_time")
+	}
 	if c.KeepMask && c.LoRA.Rank > 0 {
 		d.fail("keep_mask", "with lora, no weight of the layers is trained, and zeros stay as they are; hint: leave out keep_mask or lora")
 	}

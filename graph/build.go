@@ -321,7 +321,7 @@ func (b *builder) layer(l, x int) int {
 	name := fmt.Sprintf("h%d", l)
 	b.segment(name, x)
 	p := &next{b: b}
-	for b.list[p.i].Layer != l {
+	for b.list[p.i].Layer != model.LayerSharedBy(m, l) {
 		p.i++
 	}
 	n1 := b.read(name+".norm1", x, p)

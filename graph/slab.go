@@ -72,6 +72,8 @@ func CheckSlabs(m *model.Model, n int, docs *Documents) error {
 		return errors.New("matrices in 4 bits cannot be shared by ranks" + hint)
 	case m.Indivisible:
 		return errors.New("matrices that are updated as a whole cannot be shared by ranks" + hint + ", or use another optimizer")
+	case m.Shares > 0:
+		return errors.New("matrices that layers share cannot be shared by ranks, too" + hint + ", or tie_layers")
 	case m.QKNorm != model.NoQKNorm:
 		return fmt.Errorf("the matrices of %s cannot be shared by ranks, since its queries and keys are normalised together or with gains that all heads share"+hint, m.Family)
 	case !m.Norms.Before():

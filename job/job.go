@@ -54,6 +54,8 @@ type Spec struct {
 	Tensor         int        // ranks that share each matrix, likewise
 	Former         *plan.Plan // which the run's folder was last trained with; nil: none
 	Begun          *Begun     // the run that is resumed; nil: a new one
+	Tied           int        // how many consecutive layers share parameters from here on; 0: each has its own
+	Delinks        int        // how many did until here, if that has just ended; else 0
 }
 
 // Settle decides what a configuration leaves open, for this machine or the one that it describes. To read text, no
@@ -70,6 +72,7 @@ func Settle(to config.Purpose, c *config.Config, note func(string)) (*Spec, erro
 	s.constants()
 	s.Begun, s.Former = s.begun(), former(c.Out, s.Optimizer)
 	s.Share, s.Tensor = shared(&c.Plan)
+	s.tie()
 	s.OptimizerState = s.formats()
 	if to == config.ToRead {
 		return s, nil

@@ -19,6 +19,8 @@ type Begun struct {
 	Precision      string           `json:"precision"`
 	OptimizerState plan.StateFormat `json:"optimizer_state"` // fp32 if absent
 	Begin          string           `json:"bos"`             // tokens with which texts begin; "": none
+	Tied           int              `json:"tied"`            // how many consecutive layers shared parameters; 0: each had its own
+	Step           int              `json:"-"`               // that the checkpoint is of
 }
 
 // begun returns what the checkpoint that the run goes on from records. Problems of the run's folder are left for those
@@ -37,7 +39,20 @@ func (s *Spec) begun() *Begun {
 	if err := json.Unmarshal(ck.Trainer.Plan, b); err != nil {
 		return nil
 	}
+	b.Step = int(ck.Trainer.Step)
 	return b
+}
+
+// tie decides which layers share parameters: once each has its own, they cannot be tied again.
+func (s *Spec) tie() {
+	s.Tied = s.TieLayers
+	switch b := s.Begun; {
+	case b == nil:
+	case b.Tied == 0:
+		s.Tied = 0
+	case s.DelinkAt > 0 && b.Step >= s.DelinkAt:
+		s.Tied, s.Delinks = 0, b.Tied
+	}
 }
 
 // Latest returns the checkpoint that the run goes on from, checked to the given depth, and

@@ -64,8 +64,12 @@ func (st *step) weightClass(c int) program.Class {
 // sharesParams reports whether segment s holds a parameter that a later segment of this rank
 // also uses (a tied head). The later segment's gradient is summed over all
 // micro-batches first, so the backward units of s are deferred to the end. This keeps
-// the order of the sum, and so its bits, independent of the grouping.
+// the order of the sum, and so its bits, independent of the grouping. Layers whose input has a
+// gradient cannot wait: where they share parameters, plans have one group.
 func (st *step) sharesParams(s int) bool {
+	if st.g.Segments[s].DIn >= 0 {
+		return false
+	}
 	for later := s + 1; later < len(st.g.Segments); later++ {
 		for _, p := range st.g.Segments[later].Params {
 			if !st.g.Params[p].Frozen && slices.Contains(st.g.Segments[s].Params, p) && slices.Equal(st.top.Places(s), st.top.Places(later)) {

@@ -102,6 +102,8 @@ type Model struct {
 	NF4    bool     // frozen weights of the layers are held in 4 bits, see Quantize
 	// Indivisible says that no plan divides the layers' trained matrices: their updates need them whole.
 	Indivisible bool
+	// Shares is how many consecutive layers have the parameters of the first of them, see ShareLayers; 0: each has its own.
+	Shares int
 	// Masked says that weights of the layers' trained matrices that are 0 stay so, see Param.Masked.
 	Masked bool
 	Files  Files

@@ -9,7 +9,7 @@ import (
 
 // Params lists the parameters in order of first use in the forward pass,
 // under their Hugging Face names. A tied head is the embedding and is not
-// listed again.
+// listed again, and nor are layers that have another's parameters.
 func (m *Model) Params() []Param {
 	b := paramList{m: m}
 	n := m.Family.namesInside(m.Inside)
@@ -22,7 +22,9 @@ func (m *Model) Params() []Param {
 		b.list = append(b.list, m.LoRA.embedFactors(b.list[0])...)
 	}
 	for l := range m.Layers {
-		b.layer = l
+		if b.layer = l; LayerSharedBy(m, l) != l {
+			continue
+		}
 		m.layerParams(&b, n, fmt.Sprintf(n.Layer, l))
 	}
 	b.layer = m.Layers

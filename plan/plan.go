@@ -275,6 +275,9 @@ func Fingerprint(g *graph.Graph) string {
 	if m.NF4 {
 		frozen += " nf4"
 	}
+	if m.Shares > 0 {
+		frozen += fmt.Sprintf(" shared by %d", m.Shares)
+	}
 	if m.Files != (model.Files{}) {
 		frozen += fmt.Sprintf(" from v%d tied%v", m.Files.Vocab, m.Files.Tied)
 	}
@@ -397,6 +400,10 @@ func (pl *Plan) Validate(g *graph.Graph) error {
 	}
 	if !pl.Optimizer.Rule().Elementwise && !g.Model.Indivisible {
 		return fmt.Errorf("plan: %v updates matrices as a whole, and this graph was built for an optimizer that does not; hint: leave out optimizer", pl.Optimizer)
+	}
+	// The gradient of a shared parameter is a sum over layers, then tokens, only if all tokens pass each layer before the next.
+	if g.Model.Shares > 0 && (pl.Group != pl.MicroBatches || pl.Pipeline != nil) {
+		return fmt.Errorf("plan: layers share parameters, but group is %d of %d micro-batches; hint: set group to micro_batches, without a pipeline", pl.Group, pl.MicroBatches)
 	}
 	if pl.Defer && pl.Pipeline != nil {
 		return errors.New("plan: updates cannot be deferred in a pipeline; hint: leave out defer")

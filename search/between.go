@@ -26,6 +26,9 @@ func PlanBetweenSteps(ctx context.Context, g *graph.Graph, training *plan.Plan, 
 	}
 	least = min(least, all)
 	pl.MicroBatches, pl.MicroBatch, pl.Group = pl.MicroBatches*all/least, least, 1
+	if g.Model.Shares > 0 {
+		pl.Group = pl.MicroBatches
+	}
 	pl.HeadRows = min(pl.HeadRows, least*g.Seq)
 	list, _, err = lowerBetweenSteps(ctx, g, &pl, base, opt)
 	return &pl, list, err

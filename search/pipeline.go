@@ -127,7 +127,7 @@ func planPipelines(ctx context.Context, p *problem, found shortlist) (shortlist,
 // they leave fits, the tasks that they ruled out are tried too.
 func searchPipelines(ctx context.Context, p *problem, found shortlist, of aim) (shortlist, error) {
 	pins := &p.req.Pins
-	if p.ranks == 1 || p.graph.PerSequence() > 1 || pins.Pipeline == 1 || pins.Group > 1 || pins.Policy != "" {
+	if p.ranks == 1 || p.graph.PerSequence() > 1 || pins.Pipeline == 1 || pins.Group > 1 || p.graph.Model.Shares > 0 || pins.Policy != "" {
 		return found, nil
 	}
 	known := newEstimates(p)

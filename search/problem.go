@@ -86,14 +86,15 @@ func (p *problem) microBatches() []int {
 	return list
 }
 
-// groups lists how many micro-batches may go through a layer before they go on to the next: one or all.
+// groups lists how many micro-batches may go through a layer before they go on to the next: one or all. Where layers share
+// parameters, all do: only then have sums over the layers one order.
 func (p *problem) groups(b int) []int {
 	n := p.batch / b
 	if g := p.req.Pins.Group; g > 0 {
 		return []int{min(g, n)}
 	}
-	if n == 1 {
-		return []int{1}
+	if n == 1 || p.graph.Model.Shares > 0 {
+		return []int{n}
 	}
 	return []int{1, n}
 }

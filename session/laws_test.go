@@ -35,7 +35,9 @@ func randomPlan(r *rand.Rand, f *fixture) *plan.Plan {
 	pl := plan.Plain(g, b)
 	pl.MicroBatches = f.batch() / b
 	groups := []int{1, pl.MicroBatches}
-	pl.Group = groups[r.IntN(2)]
+	if pl.Group = groups[r.IntN(2)]; g.Model.Shares > 0 {
+		pl.Group = pl.MicroBatches
+	}
 	heads := slices.DeleteFunc([]int{8, 16, 32, g.Seq, g.Seq * b}, func(n int) bool { return !g.CutsAt(n) && n < g.Seq*b || g.Seq%n != 0 && n%g.Seq != 0 })
 	pl.HeadRows = heads[r.IntN(len(heads))]
 	pl.Chunks = plan.Layout(g, []int64{1, 3000, 20000, 1 << 40}[r.IntN(4)])

@@ -10,6 +10,7 @@ import (
 
 	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/job"
 	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
@@ -36,6 +37,7 @@ type identity struct {
 	Adam           string              `json:"adam,omitempty"`                // the optimizer's beta1, beta2 and epsilon; not compared if absent, as in older checkpoints
 	Muon           string              `json:"muon,omitempty"`                // its terms; absent: another optimizer
 	KeepMask       bool                `json:"keep_mask,omitempty"`           // weights that are 0 stay so
+	TieLayers      int                 `json:"tie_layers,omitempty"`          // as it was configured; which share parameters at present is no part of the identity
 	Mixture        string              `json:"mixture,omitempty"`             // tokens of each source, and how often a pass reads it; absent: one source, read once
 	Held           string              `json:"validation_fraction,omitempty"` // fraction held out, or none; not compared if absent
 	Pairs          string              `json:"validation,omitempty"`          // tokens of a validation corpus of pairs, whose reference was computed at the beginning
@@ -52,6 +54,7 @@ type origin struct {
 	conduct
 	carried
 	stall
+	Tied       int      `json:"tied,omitempty"`              // how many consecutive layers share parameters
 	Validation int64    `json:"validation_tokens,omitempty"` // of a separate validation corpus
 	TextField  []string `json:"text_field,omitempty"`        // of rows, for those who evaluate; absent: text
 }
@@ -64,7 +67,7 @@ func (a *identity) configured(spec *job.Spec) {
 	if len(spec.Validation) > 0 {
 		a.Held = "none"
 	}
-	a.Optimizer, a.KeepMask = spec.Optimizer, spec.KeepMask
+	a.Optimizer, a.KeepMask, a.TieLayers = spec.Optimizer, spec.KeepMask, spec.TieLayers
 	a.WeightDecay, a.Clip, a.Adam = spec.WeightDecay, spec.Clip, fmt.Sprintf("beta1 %v, beta2 %v, epsilon %v", spec.Beta1, spec.Beta2, spec.Epsilon)
 	if !spec.Optimizer.Rule().Elementwise {
 		a.Muon = fmt.Sprintf("momentum %v, rate %.6g, scale %v", spec.Muon.Momentum, spec.Muon.Rate, spec.Muon.Scale)
@@ -106,8 +109,16 @@ func (a *identity) prepared(s *Setup) {
 	if n := s.validationTokens(); n > 0 && s.Spec.Preference.Beta > 0 {
 		a.Pairs = fmt.Sprintf("%d tokens", n)
 	}
-	a.Model, a.Tokens, a.Base = plan.Fingerprint(s.Graph), fmt.Sprintf("%d %x", s.Len(), hash[:8]), s.base
+	a.Model, a.Tokens, a.Base = plan.Fingerprint(untied(s.Graph)), fmt.Sprintf("%d %x", s.Len(), hash[:8]), s.base
 	a.Text = s.hash()
+}
+
+// untied returns a graph for the name of its model alone: without what is shared at present.
+func untied(g *graph.Graph) *graph.Graph {
+	own, m := *g, *g.Model
+	m.Shares = 0
+	own.Model = &m
+	return &own
 }
 
 func (t *Run) identity() (id identity) {
@@ -122,7 +133,7 @@ func (t *Run) record() (origin, error) {
 	text, err := json.Marshal(id)
 	hash := t.programs[0].PlanHash
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%s", hash, text))
-	return origin{id, hash, hex.EncodeToString(sum[:8]), t.timing.record(), t.guard, t.conducted(), t.carried, t.stall, t.Setup.validationTokens(), t.Setup.Spec.TextField}, err
+	return origin{id, hash, hex.EncodeToString(sum[:8]), t.timing.record(), t.guard, t.conducted(), t.carried, t.stall, t.Setup.Spec.Tied, t.Setup.validationTokens(), t.Setup.Spec.TextField}, err
 }
 
 // difference names the first field in which two runs differ, "" if none.
@@ -138,7 +149,7 @@ func (a identity) difference(b identity) string {
 		if err != nil {
 			panic("run: identity: " + err.Error())
 		}
-		m["optimizer"], m["optimizer_state"], m["keep_mask"] = v.Optimizer.String(), v.OptimizerState.String(), v.KeepMask // even if absent
+		m["optimizer"], m["optimizer_state"], m["keep_mask"], m["tie_layers"] = v.Optimizer.String(), v.OptimizerState.String(), v.KeepMask, v.TieLayers // even if absent
 		if v.Documents == "" {
 			m["documents"] = config.Joined
 		}
@@ -154,7 +165,7 @@ func (a identity) difference(b identity) string {
 		b.Text = ""
 	}
 	x, y := fields(a), fields(b)
-	for _, k := range []string{"model", "base_weights", "sequence_length", "global_batch", "precision", "optimizer", "optimizer_state", "documents", "seed", "chat_template", "bos", "tokens", "mixture", "weight_decay", "gradient_clipping", "adam", "muon", "keep_mask", "validation_fraction", "validation", "text"} {
+	for _, k := range []string{"model", "base_weights", "sequence_length", "global_batch", "precision", "optimizer", "optimizer_state", "documents", "seed", "chat_template", "bos", "tokens", "mixture", "weight_decay", "gradient_clipping", "adam", "muon", "keep_mask", "tie_layers", "validation_fraction", "validation", "text"} {
 		if x[k] != y[k] {
 			if k == "text" {
 				return fmt.Sprintf("text is of other tokens, though as many (hash %v there and %v here)", x[k], y[k])

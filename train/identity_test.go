@@ -28,6 +28,8 @@ func TestIdentity(t *testing.T) {
 			v.SetUint(7)
 		case reflect.Float64:
 			v.SetFloat(7)
+		case reflect.Bool:
+			v.SetBool(true)
 		}
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		if d := a.difference(b); !strings.HasPrefix(d, name+" is ") {

@@ -158,6 +158,9 @@ func (t *Run) resume(path string) error {
 	t.Step, t.Tokens, t.Losses, t.Best = int(ck.Trainer.Step), ck.Trainer.Tokens, ck.Trainer.Losses, ck.Trainer.Best
 	t.saved = path
 	t.Notes = append(t.Notes, fmt.Sprintf("resuming %s at step %d", path, t.Step))
+	if n := t.Setup.Spec.Delinks; n > 0 {
+		t.Notes = append(t.Notes, fmt.Sprintf("each %d layers that shared parameters have their own from here on", n))
+	}
 	another := before.Validation != t.Setup.validationTokens()
 	if another {
 		t.Notes = append(t.Notes, fmt.Sprintf("the validation text has changed from %d to %d tokens: its losses cannot be compared with earlier ones", before.Validation, t.Setup.validationTokens()))
@@ -190,6 +193,9 @@ func (t *Run) loadState(ck *checkpoint.Checkpoint, wanted func(optimizer.Kind) b
 			}
 			if err := read(); err != nil {
 				return fmt.Errorf("%s of %s: %w", kind, p.Name, err)
+			}
+			if n := t.Setup.Spec.Delinks; n > 0 && p.Layer >= 0 && p.Layer < t.Setup.Graph.Model.Layers {
+				divideMoment(kind, n, buf)
 			}
 			if err := t.Session.Write(i, kind, buf); err != nil {
 				return err

@@ -27,6 +27,7 @@ func settingsOf(spec *job.Spec) settings {
 		{"decay_steps", decaySteps(spec)},
 		{"warmup_steps", fmt.Sprint(spec.WarmupSteps)},
 		{"skip_spikes", fmt.Sprint(spec.SkipSpikes)},
+		{"delink_at", fmt.Sprint(spec.DelinkAt)},
 	}
 }
 

@@ -260,7 +260,7 @@ func resolveModel(spec *job.Spec, vocab int) (m *model.Model, from string, notes
 	}
 	if err == nil {
 		m.Indivisible = !spec.Optimizer.Rule().Elementwise
-		err = errors.Join(balance(spec, m, from), keepMask(spec, m, from))
+		err = errors.Join(balance(spec, m, from), keepMask(spec, m, from), tieLayers(spec, m, from))
 	}
 	return m, from, notes, err
 }
@@ -286,6 +286,20 @@ func keepMask(spec *job.Spec, m *model.Model, from string) error {
 		return spec.Fault("keep_mask", "the model begins with random weights, of which none is 0; hint: set model to a folder that `athanor prune` has made")
 	case m.LoRA != nil:
 		return spec.Fault("keep_mask", "the model is an adapter, and no weight of the layers is trained; hint: leave keep_mask out, or `athanor merge` the adapter first")
+	}
+	return nil
+}
+
+// tieLayers has layers share parameters.
+func tieLayers(spec *job.Spec, m *model.Model, from string) error {
+	if spec.TieLayers > 0 && from != "" {
+		return spec.Fault("tie_layers", "the model begins with trained weights, of which each layer has its own; hint: leave tie_layers out, or name sizes, such as model: {type: llama, layers: 8, width: 256, heads: 4}")
+	}
+	if spec.Tied == 0 {
+		return nil
+	}
+	if err := model.ShareLayers(m, spec.Tied); err != nil {
+		return spec.Fault("tie_layers", err.Error())
 	}
 	return nil
 }

@@ -107,18 +107,35 @@ func (t *Run) tensors(kind optimizer.Kind) []safetensors.Tensor {
 		if !keeps(t.Plan.Plan.Optimizer, p, kind) || !t.Setup.saves(p) {
 			continue
 		}
-		parts := p.Tensors()
-		if kind == optimizer.Weights {
-			parts = t.Setup.Graph.Model.PEFT().Stored(p)
-		}
-		for _, part := range parts {
+		for _, q := range model.CopiesOf(t.Setup.Graph.Model, p) {
+			parts := q.Tensors()
 			if kind == optimizer.Weights {
-				part.Name = t.origin.nameOf(t.Setup.Model, part)
+				parts = t.Setup.Graph.Model.PEFT().Stored(q)
 			}
-			list = append(list, r.tensor(i, part))
+			for _, part := range parts {
+				if kind == optimizer.Weights {
+					part.Name = t.origin.nameOf(t.Setup.Model, part)
+				}
+				list = append(list, r.tensor(i, part))
+			}
 		}
 	}
 	return list
+}
+
+// divideMoment makes a moment of layers that shared parameters one of each of them. What they shared had the sum of their n
+// gradients, which are alike as long as the layers are: so their mean is an n-th of the sum's, and the mean of their squares an n²-th.
+func divideMoment(kind optimizer.Kind, n int, values []float32) {
+	by := float32(n)
+	switch {
+	case !kind.Moment():
+		return
+	case kind == optimizer.SecondMoment:
+		by *= by
+	}
+	for i := range values {
+		values[i] /= by
+	}
 }
 
 // stateReader reads one kind of state for files, in pieces and into reused memory, so that nothing large is in memory

@@ -21,6 +21,7 @@ import (
 	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/internal/suggest"
+	"github.com/athanor-llm/athanor/job"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/plan"
@@ -34,6 +35,10 @@ import (
 // ErrSaved reports that the run was stopped, by a signal or the file stop, after saving its state.
 // The same command continues it.
 var ErrSaved = errors.New("stopped on request; everything is saved: start the same command again to continue")
+
+// ErrDelinked reports that layers have shared parameters for as many steps as they should, and that this state is saved. What
+// follows is planned anew.
+var ErrDelinked = errors.New("layers get parameters of their own; everything is saved: start the same command again to continue")
 
 // Steps of the session, in the order given to Open.
 const (
@@ -240,7 +245,7 @@ func (t *Run) Train(ctx context.Context, o Observer) error {
 	}
 	t.timing.start()
 	t.saving.latest, t.saving.best = time.Now(), t.Best
-	for ; t.Step < spec.MaxSteps && !t.timing.timeOver() && !t.stall.ends(spec.EarlyStop); spec = t.Setup.Spec {
+	for ; t.Step < until(spec) && !t.timing.timeOver() && !t.stall.ends(spec.EarlyStop); spec = t.Setup.Spec {
 		stop, err := t.Setup.requested(stopFile)
 		if err != nil {
 			return err
@@ -301,6 +306,11 @@ func (t *Run) Train(ctx context.Context, o Observer) error {
 	}
 	switch {
 	case t.Step == spec.MaxSteps:
+	case t.Step == until(spec):
+		if err := t.endures.saveLast(ctx, t, false, o); err != nil {
+			return err
+		}
+		return ErrDelinked
 	case t.stall.ends(spec.EarlyStop):
 		o.Event(t.stall.text(t.Step))
 	default:
@@ -308,6 +318,14 @@ func (t *Run) Train(ctx context.Context, o Observer) error {
 		t.timing.end(t.Setup, t.Step)
 	}
 	return t.end(ctx, o)
+}
+
+// until returns the step at which a run ends, or its layers get parameters of their own.
+func until(spec *job.Spec) int {
+	if spec.Tied > 0 && spec.DelinkAt > 0 {
+		return min(spec.MaxSteps, spec.DelinkAt)
+	}
+	return spec.MaxSteps
 }
 
 // end validates and saves. It saves first, since a validation may take long; but not weights that are broken, nor where the

@@ -59,7 +59,17 @@ func stopping() []os.Signal {
 // errStopped reports a signal before anything was trained.
 var errStopped = errors.New("stopped by a signal before the first step; start the same command again")
 
+// train trains. Where layers stop sharing parameters, the run goes on under another plan.
 func (v *trainCmd) train(ctx stdctx.Context, c *cli.Context, l config.Launched) error {
+	for {
+		if err := v.trainPlan(ctx, c, l); !errors.Is(err, train.ErrDelinked) {
+			return err
+		}
+	}
+}
+
+// trainPlan trains as long as one plan is good for.
+func (v *trainCmd) trainPlan(ctx stdctx.Context, c *cli.Context, l config.Launched) error {
 	spec, err := v.LoadLaunched(c, config.ToTrain, l)
 	if err == nil && !v.DryRun {
 		err = train.CheckOut(spec)
@@ -104,6 +114,8 @@ func (v *trainCmd) train(ctx stdctx.Context, c *cli.Context, l config.Launched) 
 	err = errors.Join(err, t.Close())
 	p.liftLimit()
 	switch {
+	case errors.Is(err, train.ErrDelinked):
+		return err
 	case c.JSON:
 		return errors.Join(c.Print(trainReport{p.report, t.Summary()}), err)
 	case err != nil:
