@@ -203,6 +203,23 @@ func TestParts(t *testing.T) {
 	}
 }
 
+// TestReasoning: what an answer was thought out with reaches the template under the name that it reads, whatever the data
+// calls it; without it, and if it is null, there is nothing.
+func TestReasoning(t *testing.T) {
+	for _, name := range []string{"reasoning_content", "thinking", "reasoning"} {
+		for _, read := range []string{"reasoning_content", "thinking"} {
+			for value, want := range map[string]string{`"two and two"`: "q<two and two>r", `null`: "q<>r", `""`: "q<>r"} {
+				c, err := Decode([]byte(`[{"role":"user","content":"q"},{"role":"assistant","content":"r","`+name+`":`+value+`}]`), nil)
+				must(t, err)
+				docs, err := documents(folder(t, "{% for m in messages %}{% if m.role == 'assistant' %}<{{ m."+read+" or '' }}>{% endif %}{{ m.content }}{% endfor %}", special), c)
+				if err != nil || string(docs[0].Text) != want {
+					t.Errorf("%s: %s, of which the template reads %s: %v, %v, want %q", name, value, read, docs, err, want)
+				}
+			}
+		}
+	}
+}
+
 // TestRewritten: where a template writes earlier turns differently once there are later ones, the document is the
 // whole conversation as it is rendered in the end, with every answer learnt as it is there; where it cannot be
 // determined what to learn, it is refused.
