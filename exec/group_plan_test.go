@@ -55,6 +55,12 @@ func TestVirtualPlans(t *testing.T) {
 	}
 	plans["shared sequences"] = plan.Plain(part, 1)
 	plans["shared sequences"].Ranks = 4
+	slab, err := graph.BuildSlab(m, m.MaxPositions, 2, graph.F32, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plans["shared matrices"] = plan.Plain(slab, 1)
+	plans["shared matrices"].Ranks = 4
 	const ranks, micros = 8, 16
 	for _, name := range schedule.Names() {
 		s, err := schedule.Generate(name, schedule.Request{Ranks: ranks, Micros: micros, Costs: schedule.DefaultCosts()})
@@ -73,6 +79,9 @@ func TestVirtualPlans(t *testing.T) {
 		pl, g := plans[name], g
 		if pl.Sequence > 1 {
 			g = part
+		}
+		if pl.Tensor > 1 {
+			g = slab
 		}
 		t.Run(name, func(t *testing.T) {
 			var programs []*program.Program

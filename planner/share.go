@@ -12,24 +12,27 @@ import (
 	"github.com/athanor-llm/athanor/search"
 )
 
-// How many ranks share each sequence, where the configuration leaves it open.
+// How many ranks share each sequence, or each matrix, where the configuration leaves it open.
 //
-// Approach. Ranks that have whole sequences send each other nothing for activations, so as long as memory suffices sharing wins
-// nothing. It is considered if no plan fits without it, or if the best one has one sequence at a time and still recomputes or swaps
-// activations, or has ranks wait in a pipeline. Each number of ranks that can share a sequence is dismissed if the messages with
-// keys and values alone take too long; else a sketch says whether a search is worth its time.
+// Approach. Ranks that have whole sequences and matrices send each other nothing for activations, so as long as memory suffices sharing
+// wins nothing. It is considered if no plan fits without it, or if the best one has one sequence at a time and still recomputes or swaps
+// activations, or has ranks wait in a pipeline. Each number of ranks that can share a sequence or a matrix is dismissed if the messages
+// with keys and values alone, or the sums, take too long; else a sketch says whether a search is worth its time.
+//
+// Matrices are shared only where nothing fits or there are fewer sequences than ranks: else ranks would add up results to no gain that
+// sharding does not have too.
 //
 // Known weakness: sketches may be slower than the plan that a search would find by more than sharing would win.
 
 // enoughGain is the share of a step's time that sharing must win: what it is predicted to win is less certain than the rest.
 const enoughGain = 0.05
 
-// PlanAny is Plan with the first format of the optimizer's state with which anything fits, and with the number of ranks to a sequence
-// that is fastest, if that is open: the result's plan says how many. If nothing fits, the error is that of the format that lacks
-// least memory. A plan without the disk is preferred to one that would soon use it up and is hardly faster (see unworn).
+// PlanAny is Plan with the first format of the optimizer's state with which anything fits, and with the numbers of ranks to a sequence
+// and to a matrix that are fastest, if they are open: the result's plan says how many. If nothing fits, the error is that of the format
+// that lacks least memory. A plan without the disk is preferred to one that would soon use it up and is hardly faster (see unworn).
 func (t *Task) PlanAny(ctx context.Context, note func(string)) (*search.Result, error) {
 	best, err := t.planShared(ctx, note)
-	if err != nil || best.Best.Plan.Parts() > 1 {
+	if err != nil || best.Best.Plan.PerSequence() > 1 {
 		return best, err
 	}
 	return t.unworn(ctx, best, note)
@@ -42,15 +45,19 @@ func (t *Task) planShared(ctx context.Context, note func(string)) (*search.Resul
 	if err == nil && !pressed(best.Best.Plan) || err != nil && !unequal && !errors.Is(err, search.ErrDoesNotFit) {
 		return best, err
 	}
-	for _, n := range t.shares() {
+	few := unequal || err != nil || best.Best.Plan.Pipeline != nil
+	for _, d := range t.divisions() {
+		if d.tensor > 1 && !few {
+			continue
+		}
 		if best != nil && t.told() {
 			break
 		}
-		other, bad := t.shared(n)
+		other, bad := t.divided(d)
 		if bad != nil || best != nil && other.leastExchange() > (1-enoughGain)*best.Fastest() {
-			continue // its sequences cannot be shared by so many, or not as fast
+			continue // they cannot be shared by so many, or not as fast
 		}
-		note(fmt.Sprintf("%d ranks to a sequence", n))
+		note(d.String())
 		sketch, bad := other.planAny(ctx, note, true)
 		if bad == nil && (best == nil || sketch.Best.Seconds() < (1-enoughGain)*best.Fastest()) {
 			sketch, bad = other.planAny(ctx, note, false)
@@ -67,16 +74,26 @@ func (t *Task) planShared(ctx context.Context, note func(string)) (*search.Resul
 	return best, err
 }
 
-// leastExchange returns the seconds of a step in which a rank with a sequence's end receives the keys and values of the others,
-// which it does for the forward pass and again for the backward pass: no plan that shares sequences is faster.
+// leastExchange returns the seconds of a step that no plan saves of what ranks exchange because they share sequences or matrices. A rank
+// with a sequence's end receives the keys and values of the others for the forward pass, and again for the backward pass. Ranks that
+// share matrices add up two results of each layer in either pass.
 func (t *Task) leastExchange() (seconds float64) {
 	n, m := t.Graph.Parts(), t.Graph.Model
-	part := device.Operand{DType: t.Graph.DType, Rows: t.Graph.Seq, Cols: 2 * m.KVHeads * m.HeadDim, Stride: 2 * m.KVHeads * m.HeadDim}
-	for from := 1; from < n; from++ {
-		seconds += t.Machine.Hardware.Cost(&device.Call{Op: graph.Recv, Stream: device.Recv, Args: []device.Operand{part}, Peers: []int{from}})
+	operand := func(cols int) []device.Operand {
+		return []device.Operand{{DType: t.Graph.DType, Rows: t.Graph.Seq, Cols: cols, Stride: cols}}
 	}
-	sequences := t.Spec.GlobalBatch * n / t.Machine.Ranks() // that a rank has a part of
-	return seconds * float64(2*m.Layers*sequences)
+	for from := 1; from < n; from++ {
+		seconds += 2 * t.Machine.Hardware.Cost(&device.Call{Op: graph.Recv, Stream: device.Recv, Args: operand(2 * m.KVHeads * m.HeadDim), Peers: []int{from}})
+	}
+	if n := t.Graph.Shared(); n > 1 {
+		sum := device.Call{Op: graph.AllReduce, Stream: device.Collective, Args: operand(m.Width)}
+		for r := range n {
+			sum.Peers = append(sum.Peers, r)
+		}
+		seconds += 4 * t.Machine.Hardware.Cost(&sum)
+	}
+	sequences := t.Spec.GlobalBatch * t.Graph.PerSequence() / t.Machine.Ranks() // of which a rank has a part
+	return seconds * float64(m.Layers*sequences)
 }
 
 // told reports whether what has been found is enough.
@@ -95,23 +112,39 @@ func pressed(pl *plan.Plan) bool {
 	return pl.MicroBatch == 1 && (pl.Pipeline != nil || slices.ContainsFunc(pl.Activations, func(keep plan.Retention) bool { return keep != plan.Recomputed("none") }))
 }
 
-// shares lists how many ranks may share each sequence besides what the graph says, if that is open.
-func (t *Task) shares() (list []int) {
+// division says how many ranks share each sequence, and how many each matrix.
+type division struct{ sequence, tensor int }
+
+func (d division) String() string {
+	if d.tensor > 1 {
+		return fmt.Sprintf("%d ranks to a matrix", d.tensor)
+	}
+	return fmt.Sprintf("%d ranks to a sequence", d.sequence)
+}
+
+// divisions lists how ranks may share sequences or matrices besides what the graph says, as far as that is open.
+func (t *Task) divisions() (list []division) {
 	p, ranks := &t.Spec.Plan, t.Machine.Ranks()
-	if t.Graph.PerSequence() > 1 || t.Spec.Given("plan.sequence") || p.File != "" || p.Schedule != "" || p.Pipeline > 1 || p.Slices > 1 || len(p.Stages) > 0 {
+	if t.Graph.PerSequence() > 1 || p.File != "" || p.Schedule != "" || p.Pipeline > 1 || p.Slices > 1 || len(p.Stages) > 0 {
 		return nil
 	}
 	for n := 2; n <= ranks; n++ {
-		if ranks%n == 0 && t.Spec.GlobalBatch%(ranks/n) == 0 {
-			list = append(list, n)
+		if ranks%n != 0 || t.Spec.GlobalBatch%(ranks/n) != 0 {
+			continue
+		}
+		if !t.Spec.Given("plan.tensor") {
+			list = append(list, division{1, n})
+		}
+		if !t.Spec.Given("plan.sequence") {
+			list = append(list, division{n, 1})
 		}
 	}
 	return list
 }
 
-// shared returns the task with n ranks to a sequence.
-func (t *Task) shared(n int) (*Task, error) {
-	spec := t.Spec.WithShare(n, 1)
+// divided returns the task with ranks that share sequences or matrices.
+func (t *Task) divided(d division) (*Task, error) {
+	spec := t.Spec.WithShare(d.sequence, d.tensor)
 	g, err := BuildGraph(spec, t.Graph.Model, t.Graph.Documents)
 	return &Task{t.Machine, g, spec, t.Enough}, err
 }

@@ -113,7 +113,7 @@ func TestFrozenTied(t *testing.T) {
 		t.Fatal(err)
 	}
 	ps, plain := lowerAll(t, g, pl, betas)
-	if eq, err := Equivalent(ps, []*program.Program{plain}); err != nil || eq != Exact {
+	if eq, err := Equivalent(ps, plain); err != nil || eq != Exact {
 		t.Errorf("%v, %v", eq, err)
 	}
 }

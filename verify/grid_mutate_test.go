@@ -328,6 +328,14 @@ func TestRankMutants(t *testing.T) {
 		n++
 		mutateRanks(t, g, pl, rng, rejected, accepted)
 	}
+	for n := 0; n < testkit.Count(0, 1, 4); { // shared matrices
+		g, pl := samples.RandomSlabs(t, rng)
+		if pl.Ranks > 2 || g.Params[0].Rows > 24 || pl.Validate(g) != nil {
+			continue
+		}
+		n++
+		mutateRanks(t, g, pl, rng, rejected, accepted)
+	}
 	total := 0
 	for _, n := range rejected {
 		total += n
@@ -341,8 +349,7 @@ func TestRankMutants(t *testing.T) {
 // must agree with Equivalent.
 func mutateRanks(t *testing.T, g *graph.Graph, pl *plan.Plan, rng *rand.Rand, rejected, accepted map[string]int) {
 	t.Helper()
-	ps, plain := lowerAll(t, g, pl, betas)
-	reference := []*program.Program{plain}
+	ps, reference := lowerAll(t, g, pl, betas)
 	if err := Verify(ps...); err != nil {
 		t.Fatalf("%+v: %v", pl, err)
 	}

@@ -18,8 +18,8 @@ import (
 
 var betas = lower.Options{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Clip: 1, Decay: 0.1, Capacity: program.NoLimits}
 
-// lowerAll lowers a plan for all ranks, and the plain program to compare with.
-func lowerAll(t *testing.T, g *graph.Graph, pl *plan.Plan, opt lower.Options) (ps []*program.Program, plain *program.Program) {
+// lowerAll lowers a plan for all ranks, and the plain programs to compare with: one, or one for each rank that shares matrices.
+func lowerAll(t *testing.T, g *graph.Graph, pl *plan.Plan, opt lower.Options) (ps, plain []*program.Program) {
 	t.Helper()
 	for r := range pl.Ranks {
 		opt.Rank = r
@@ -40,8 +40,12 @@ func lowerAll(t *testing.T, g *graph.Graph, pl *plan.Plan, opt lower.Options) (p
 	}
 	alone := plan.Plain(whole, pl.Sequences())
 	alone.Optimizer, alone.State = pl.Optimizer, pl.State
-	if plain, err = lower.Lower(context.Background(), whole, alone, opt); err != nil {
-		t.Fatal(err)
+	for opt.Rank = range alone.Ranks {
+		p, err := lower.Lower(context.Background(), whole, alone, opt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		plain = append(plain, p)
 	}
 	return ps, plain
 }
@@ -77,7 +81,7 @@ func TestDataParallel(t *testing.T) {
 		if err := Verify(ps...); err != nil {
 			t.Fatalf("round %d: %v\n%+v", round, err, pl)
 		}
-		eq, err := Equivalent(ps, []*program.Program{plain})
+		eq, err := Equivalent(ps, plain)
 		if want := Reordered; err != nil || eq < want || pl.Ranks == 1 && eq != Exact {
 			t.Fatalf("round %d: %v, %v\n%+v", round, eq, err, pl)
 		}
@@ -140,7 +144,7 @@ func pipeline(t *testing.T, name string, ranks, replicas int, tied bool) {
 	if err := Verify(ps...); err != nil {
 		t.Fatal(err)
 	}
-	eq, err := Equivalent(ps, []*program.Program{plain})
+	eq, err := Equivalent(ps, plain)
 	if err != nil {
 		t.Fatal(err)
 	}
