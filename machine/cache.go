@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/internal/bounded"
@@ -126,9 +127,9 @@ func (m *Machine) save() {
 	if err != nil {
 		return
 	}
-	err = errors.Join(m.Hardware.Print(f), f.Close())
+	err = errors.Join(m.Hardware.Print(f), f.Sync(), f.Close())
 	if err == nil {
-		err = os.Rename(tmp, m.file)
+		err = errors.Join(os.Rename(tmp, m.file), checkpoint.Disk{}.SyncDir(filepath.Dir(m.file)))
 	}
 	if err != nil {
 		os.Remove(tmp)

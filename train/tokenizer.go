@@ -111,6 +111,11 @@ func keepOwn(t *bpe.Tokenizer, dir string) error {
 	if err := errors.Join(os.MkdirAll(filepath.Dir(dir), 0o755), os.RemoveAll(dir)); err != nil {
 		return err
 	}
+	return writeTokenizer(t, dir)
+}
+
+// writeTokenizer saves a tokenizer, durably, to a folder that is not there.
+func writeTokenizer(t *bpe.Tokenizer, dir string) error {
 	bytes := 0
 	for _, f := range t.Files() {
 		bytes += len(f.Content)
@@ -125,8 +130,8 @@ func keepOwn(t *bpe.Tokenizer, dir string) error {
 	})
 }
 
-// keepTokenizer saves a tokenizer to a folder of the cache that appears atomically, though several processes may make
-// it at the same time. What a power cut leaves of it is made again. A readable one already there is left alone.
+// keepTokenizer saves a tokenizer, durably, to a folder of the cache that appears atomically, though several processes may
+// make it at the same time. A readable one already there is left alone.
 func keepTokenizer(t *bpe.Tokenizer, dir string) error {
 	if _, err := bpe.Load(dir); err == nil {
 		return nil
@@ -139,12 +144,13 @@ func keepTokenizer(t *bpe.Tokenizer, dir string) error {
 	if err != nil {
 		return err
 	}
-	err = errors.Join(os.Chmod(temp, 0o755), t.Save(temp), os.RemoveAll(dir))
+	whole := filepath.Join(temp, "tokenizer")
+	err = errors.Join(writeTokenizer(t, whole), os.RemoveAll(dir))
 	if err == nil {
-		err = os.Rename(temp, dir)
+		err = os.Rename(whole, dir)
 	}
-	if err != nil {
-		os.RemoveAll(temp)
+	if err == nil {
+		err = checkpoint.Disk{}.SyncDir(parent)
 	}
-	return err
+	return errors.Join(err, os.RemoveAll(temp))
 }
