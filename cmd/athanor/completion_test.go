@@ -57,6 +57,9 @@ func TestManual(t *testing.T) {
 	check(t, kong.Visit(k.Model, func(n kong.Visitable, next kong.Next) error {
 		switch n := n.(type) {
 		case *kong.Node:
+			if n.Hidden {
+				return nil // with all that is in it
+			}
 			has(n.Name)
 		case *kong.Flag:
 			has("--" + n.Name)
