@@ -31,7 +31,7 @@ CONFIG
 "$work/athanor" train "$work/live.yaml" >"$work/log" 2>&1 &
 run=$!
 for _ in $(seq 300); do
-  if [ "$(wc -l < "$work/live/metrics.jsonl" 2>/dev/null || echo 0)" -gt 5 ]; then break; fi
+  if [ "$(cat "$work/live/metrics.jsonl" 2>/dev/null | wc -l)" -gt 5 ]; then break; fi
   kill -0 "$run" || { cat "$work/log"; exit 1; }
   sleep 0.2
 done
