@@ -10,7 +10,8 @@ import (
 	"github.com/athanor-llm/athanor/internal/testkit"
 )
 
-// TestCut: a stretch without a boundary is cut far from its beginning, and has the ids of the whole, whatever follows.
+// TestCut: a stretch without a boundary that is cut has the ids of the whole, whatever follows; and it is cut far from its
+// beginning, but by some published tokenizers: theirs may have no place that can be proved in what repeats.
 func TestCut(t *testing.T) {
 	r := testkit.Rand(t)
 	all := fixtureTokenizers(t)
@@ -24,7 +25,7 @@ func TestCut(t *testing.T) {
 	runs := []string{"a", "e", "the", " ", "\n", " \n", "\r\n", "1", "12 ", "'", "'s", "!", "=-", "\u00e9", "\u6c34", "\u0436\u0430", "\U0001f600", "aB", "\t", "_", "  a"}
 	known := map[string]int{}
 	for _, name := range testkit.Sample(slices.Sorted(maps.Keys(all)), 2, 4) {
-		tokenizer := all[name]
+		tokenizer, published := all[name], strings.HasPrefix(name, "published ")
 		for _, unit := range runs {
 			before := strings.Repeat(unit, 1+r.IntN(3))
 			text := []byte([]string{"", "x ", "Q", EndOfText}[r.IntN(4)] + before + strings.Repeat(unit, 3*maxWord/len(unit)))
@@ -43,7 +44,7 @@ func TestCut(t *testing.T) {
 			if ids = tokenizer.NewEncoder().Continue(ids, text[at:]); !slices.Equal(ids, tokenizer.Encode(text)) {
 				t.Errorf("%s: %d times %q, cut at %d of %d: other tokens", name, n/len(unit), unit, at, len(text))
 			}
-			if _, added := tokenizer.normalized.find(text[:n], len(EndOfText), nil); added < 0 && at < n-maxWord-100 {
+			if _, added := tokenizer.normalized.find(text[:n], len(EndOfText), nil); added < 0 && at < n-maxWord-100 && !published {
 				t.Errorf("%s: %d times %q: no later place than %d of %d is known", name, n/len(unit), unit, at, n)
 			}
 		}
