@@ -96,13 +96,14 @@ func TestFactor(t *testing.T) {
 	}
 }
 
-// TestIdentity: what SparseGPT leaves is what it has changed: the sum of e^2 is tr(D.h.D^T). It leaves less than removing the
-// smallest weights does (no theorem, but true where there are inputs enough), and no less than the best weights in the same places.
+// TestIdentity: what SparseGPT leaves is what it has changed: the sum of e^2 is tr(D.h.D^T), no less than the best weights in the
+// same places leave. In nine of ten draws at least it leaves less than removing the smallest weights does, which is no theorem.
 func TestIdentity(t *testing.T) {
 	rng := testkit.Rand(t)
 	workers := pool.New(2)
 	defer workers.Close()
 	g := gemm.New(workers)
+	draws, worse := 0, 0
 	for _, s := range patterns {
 		for range testkit.Count(1, 2, 20) {
 			p := draw(rng, 7, 12*(4+rng.IntN(10)))
@@ -121,10 +122,16 @@ func TestIdentity(t *testing.T) {
 			if e := math.Abs(squares/left - 1); e > 1e-4 {
 				t.Errorf("%s of %d inputs: sum of e^2 %v, tr(D.h.D^T) %v", s, p.w.Cols, squares, left)
 			}
-			if least := p.refitted(w); left >= most || least > left*(1+1e-4) {
-				t.Errorf("%s of %d inputs: SparseGPT leaves %v, magnitude %v, the best weights in its places %v", s, p.w.Cols, left, most, least)
+			if least := p.refitted(w); least > left*(1+1e-4) {
+				t.Errorf("%s of %d inputs: SparseGPT leaves %v, the best weights in its places %v", s, p.w.Cols, left, least)
+			}
+			if draws++; left >= most {
+				worse++
 			}
 		}
+	}
+	if 10*worse > draws {
+		t.Errorf("of %d draws, removing the smallest weights leaves less in %d", draws, worse)
 	}
 }
 
