@@ -178,29 +178,41 @@ func TestSharingChangesNothing(t *testing.T) {
 				f := sharedCases(t, r, name, n)
 				_, plain := f.train(t, plan.Plain(f.graph, 2), 10)
 				part := f.shared(t, n)
-				pl := randomPlan(r, part)
-				groups := []int{1, 2}[r.IntN(2)] // each with its sequences
-				pl.Ranks, pl.MicroBatch, pl.MicroBatches, pl.Group = n*groups, 1, 2/groups, 1
-				pl.HeadRows = min(pl.HeadRows, part.graph.Seq)
-				for i := range pl.Chunks {
-					if c := &pl.Chunks[i]; c.Weights == 0 {
-						c.Shard = plan.Shardings()[r.IntN(4)]
-					} else {
-						c.Shard = []string{"", "weights"}[r.IntN(2)]
-					}
-				}
-				pl.Cache = pl.CacheNeeded(part.graph) + int64(r.IntN(4))*10000
+				pl := part.inGroups(r, n)
 				_, got := part.train(t, pl, 10)
 				got.state = got.state[:0]
 				near(t, got, trace{losses: plain.losses, norms: plain.norms})
-				ps := part.lower(t, pl)
-				updates, err := Updates(t.Context(), part.graph, pl, ps, part.options())
-				check(t, err)
-				if eq, err := Prove(t.Context(), part.graph, pl, ps, updates, part.options()); err != nil || eq == verify.Different {
-					t.Error(err)
-				}
+				part.proveAlike(t, pl)
 			})
 		}
+	}
+}
+
+// inGroups draws a plan for ranks that share sequences or matrices, n to each, in one group or two, each with its sequences.
+func (f *fixture) inGroups(r *rand.Rand, n int) *plan.Plan {
+	pl := randomPlan(r, f)
+	groups := []int{1, 2}[r.IntN(2)]
+	pl.Ranks, pl.MicroBatch, pl.MicroBatches, pl.Group = n*groups, 1, 2/groups, 1
+	pl.HeadRows = min(pl.HeadRows, f.graph.Seq)
+	for i := range pl.Chunks {
+		if c := &pl.Chunks[i]; c.Weights == 0 {
+			c.Shard = plan.Shardings()[r.IntN(4)]
+		} else {
+			c.Shard = []string{"", "weights"}[r.IntN(2)]
+		}
+	}
+	pl.Cache = pl.CacheNeeded(f.graph) + int64(r.IntN(4))*10000
+	return pl
+}
+
+// proveAlike proves a plan's programs to be the plain ones, but for the order of sums.
+func (f *fixture) proveAlike(t *testing.T, pl *plan.Plan) {
+	t.Helper()
+	ps := f.lower(t, pl)
+	updates, err := Updates(t.Context(), f.graph, pl, ps, f.options())
+	check(t, err)
+	if eq, err := Prove(t.Context(), f.graph, pl, ps, updates, f.options()); err != nil || eq == verify.Different {
+		t.Error(err)
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/plan"
-	"github.com/athanor-llm/athanor/verify"
 )
 
 // slabs returns a fixture whose matrices n ranks share.
@@ -88,29 +87,13 @@ func TestSlabsChangeNothing(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%d", name, n), func(t *testing.T) {
 				_, plain := f.train(t, plan.Plain(f.graph, 2), 10)
 				part := f.slabs(t, n)
-				pl := randomPlan(r, part)
-				groups := []int{1, 2}[r.IntN(2)] // each with its sequences
-				pl.Ranks, pl.MicroBatch, pl.MicroBatches, pl.Group = n*groups, 1, 2/groups, 1
-				pl.HeadRows = min(pl.HeadRows, part.graph.Seq)
-				for i := range pl.Chunks {
-					if c := &pl.Chunks[i]; c.Weights == 0 {
-						c.Shard = plan.Shardings()[r.IntN(4)]
-					} else {
-						c.Shard = []string{"", "weights"}[r.IntN(2)]
-					}
-				}
-				pl.Cache = pl.CacheNeeded(part.graph) + int64(r.IntN(4))*10000
+				pl := part.inGroups(r, n)
 				_, got := part.train(t, pl, 10)
 				_, again := part.train(t, pl, 10)
 				same(t, again, got)
 				got.state = got.state[:0]
 				near(t, got, trace{losses: plain.losses, norms: plain.norms})
-				ps := part.lower(t, pl)
-				updates, err := Updates(t.Context(), part.graph, pl, ps, part.options())
-				check(t, err)
-				if eq, err := Prove(t.Context(), part.graph, pl, ps, updates, part.options()); err != nil || eq == verify.Different {
-					t.Error(err)
-				}
+				part.proveAlike(t, pl)
 			})
 		}
 	}
