@@ -102,9 +102,12 @@ type Config struct {
 	TieLayers int     `yaml:"tie_layers"`
 	DelinkAt  int     `yaml:"delink_at"` // steps, after which tied layers have parameters of their own, which begin as copies; 0: never
 	Freeze    Strings `yaml:"freeze"`    // name patterns of parameters that are not trained
-	LoRA      LoRA    `yaml:"lora"`
-	KeepMask  bool    `yaml:"keep_mask"` // weights of the layers' matrices that are 0 in the model's folder, as `athanor prune` leaves them, stay 0
-	Quantize  string  `yaml:"quantize"`  // none, or nf4: the layers' weights that are not trained are held in 4 bits
+	// TrainWithin is device memory, such as 2GiB, in which a model from a folder is trained as well as it can be: short trials measure
+	// what each group of parameters gains, and the best groups that fit are trained, the others frozen.
+	TrainWithin Bytes  `yaml:"train_within"`
+	LoRA        LoRA   `yaml:"lora"`
+	KeepMask    bool   `yaml:"keep_mask"` // weights of the layers' matrices that are 0 in the model's folder, as `athanor prune` leaves them, stay 0
+	Quantize    string `yaml:"quantize"`  // none, or nf4: the layers' weights that are not trained are held in 4 bits
 
 	Validation      Strings  `yaml:"validation"`          // files or patterns, as for data, to validate on and not to train on; then nothing else is held out
 	HeldOut         float64  `yaml:"validation_fraction"` // fraction of the corpus that is held out, at least one sequence; not with validation
@@ -340,6 +343,7 @@ func (c Config) MarshalYAML() (any, error) {
 		"keep_mask":           !c.KeepMask,
 		"tie_layers":          c.TieLayers == 0,
 		"delink_at":           c.DelinkAt == 0,
+		"train_within":        c.TrainWithin == 0,
 		"validation":          len(c.Validation) == 0,
 		"validation_fraction": len(c.Validation) > 0,
 	}

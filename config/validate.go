@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"net/url"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -220,6 +221,7 @@ func (c *Config) checkRanges(d *decoder) {
 	case c.TieLayers > 0 && c.MaxTime > 0:
 		d.fail("tie_layers", "max_time would begin anew where the layers get parameters of their own; hint: set max_steps instead of max_time")
 	}
+	c.checkWithin(d)
 	if c.KeepMask && c.LoRA.Rank > 0 {
 		d.fail("keep_mask", "with lora, no weight of the layers is trained, and zeros stay as they are; hint: leave out keep_mask or lora")
 	}
@@ -251,6 +253,37 @@ func (c *Config) checkRanges(d *decoder) {
 	}
 	if d.given("sample.prompt") && !d.given("sample.tokens") {
 		d.fail("sample.tokens", "missing; hint: set the number of tokens to generate, such as 100")
+	}
+}
+
+// checkWithin checks train_within, which itself decides what is trained and where it is.
+func (c *Config) checkWithin(d *decoder) {
+	if c.TrainWithin == 0 {
+		if d.given("train_within") {
+			d.fail("train_within", "nothing can be trained in no memory; hint: such as 2GiB, or leave it out, on the command line with train_within=null")
+		}
+		return
+	}
+	for _, other := range []struct {
+		key, why string
+		given    bool
+	}{
+		{"freeze", "what is trained is chosen already", len(c.Freeze) > 0},
+		{"lora", "with it, only adapters are trained, which seldom lack memory", c.LoRA.Rank > 0},
+		{"tie_layers", "its layers begin with random weights, of which trials say nothing", c.TieLayers > 0},
+		{"quantize", "the model would depend on what is trained", c.Quantize == NF4},
+		{"keep_mask", "sparse weights have no trials", c.KeepMask},
+		{"preference", "pairs have no trials", c.Preference.Beta > 0},
+		{"carry_optimizer", "the state of what is frozen would be lost", c.CarryOptimizer},
+		{"plan", "everything that is trained stays on the device", d.given("plan") && !reflect.ValueOf(c.Plan).IsZero()},
+		{"ranks", "each rank would have its own memory", c.Ranks != 1},
+		{"hosts", "each host would have its own memory", len(c.Hosts) > 0},
+		{"model", "a model of random weights has to be trained whole", c.Model.Name == "" && c.Model.Type != ""},
+		{"max_time", "trials take a share of the run's steps, whose number is unknown; set max_steps", c.MaxTime > 0 && c.MaxSteps == 0 && c.MaxEpochs == 0},
+	} {
+		if other.given {
+			d.fail("train_within", fmt.Sprintf("not with %s: %s; hint: leave one of the two out", other.key, other.why))
+		}
 	}
 }
 

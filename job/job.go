@@ -25,6 +25,7 @@ import (
 	"slices"
 
 	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/bounded"
 	"github.com/athanor-llm/athanor/machine"
@@ -71,7 +72,8 @@ func Settle(to config.Purpose, c *config.Config, note func(string)) (*Spec, erro
 	}
 	s.constants()
 	s.Begun, s.Former = s.begun(), former(c.Out, s.Optimizer)
-	s.Share, s.Tensor = shared(&c.Plan)
+	s.stayOnDevice()
+	s.Share, s.Tensor = shared(&s.Plan)
 	s.tie()
 	s.OptimizerState = s.formats()
 	if to == config.ToRead {
@@ -88,6 +90,13 @@ func Settle(to config.Purpose, c *config.Config, note func(string)) (*Spec, erro
 		return nil, s.Fault("optimizer_state", "bf16 leaves no fp32 weights to compute with; hint: set precision: bf16 too, or use bf16_moments")
 	}
 	return s, nil
+}
+
+// stayOnDevice keeps what is trained on the device, if it is to be trained in so much of its memory.
+func (s *Spec) stayOnDevice() {
+	if here := device.DeviceTier.String(); s.TrainWithin > 0 {
+		s.Plan.Weights, s.Plan.Grads, s.Plan.State = here, here, here
+	}
 }
 
 // constants sets the optimizer's constants.
@@ -194,6 +203,9 @@ func (s *Spec) Machine() *machine.Request {
 // from the plan, which is stored too.
 func (s *Spec) MarshalYAML() (any, error) {
 	c := s.asked
+	if c.TrainWithin > 0 { // which says the same
+		c.Freeze, c.Plan = nil, config.Plan{}
+	}
 	c.Device, c.Ranks, c.Precision = s.Device, s.Ranks, "fp32"
 	if s.Precision == graph.BF16 {
 		c.Precision = "bf16"

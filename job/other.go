@@ -92,3 +92,19 @@ func (s *Spec) WithBatch(sequences int) *Spec {
 	own.GlobalBatch = sequences
 	return &own
 }
+
+// WithFrozen returns the job in which parameters of these names are not trained.
+func (s *Spec) WithFrozen(names []string) *Spec {
+	own := *s
+	own.Freeze = names
+	return &own
+}
+
+// ForTrial returns the job of so many steps from the beginning, at the peak of the learning rate, in a folder of their own.
+func (s *Spec) ForTrial(out string, steps int) *Spec {
+	own := *s
+	own.asked = s.asked.WithSteps(steps)
+	own.Out, own.Resume, own.Schedule, own.WarmupSteps, own.MaxTime = out, "auto", "constant", 0, 0
+	own.Begun, own.Former = nil, nil
+	return &own
+}

@@ -64,7 +64,19 @@ func (t *Task) plan(ctx context.Context, note func(string), sketch bool) (*searc
 	if errors.Is(err, search.ErrPins) || errors.Is(err, search.ErrPipeline) {
 		return nil, spec.Fault("plan", err.Error())
 	}
+	if errors.Is(err, search.ErrDoesNotFit) && spec.TrainWithin > 0 {
+		return t.leanest(ctx, req, mach)
+	}
 	return r, advise(m, err)
+}
+
+// leanest returns the plan by which it was decided what is trained as the result of a search.
+func (t *Task) leanest(ctx context.Context, req *search.Request, mach *search.Machine) (*search.Result, error) {
+	cand, err := t.Leanest(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return t.only(ctx, req, mach, cand)
 }
 
 // trial lets the finalists run on this machine before the run. They are in memory together if they take at most

@@ -15,6 +15,14 @@ func (r *Request) Head(tokens int, memory int64) int {
 	return tokens
 }
 
+// LeastHead returns the fewest tokens that the head should process at a time: with fewer, steps have more operators than they save bytes.
+func (r *Request) LeastHead(tokens int) int {
+	for tokens > 32 && r.fewerRows(tokens) < tokens {
+		tokens = r.fewerRows(tokens)
+	}
+	return tokens
+}
+
 // HeadFits reports whether the head may process that many tokens at a time.
 func (r *Request) HeadFits(rows int) bool { return r.HeadUnit == 0 || rows%r.HeadUnit == 0 }
 

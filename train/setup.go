@@ -36,6 +36,8 @@ type Setup struct {
 	Notes    []string // messages for the user: what was recognised or ignored
 	base     string   // fingerprint of the weights that adapters are trained on, else ""
 
+	chosen *Chosen // what a run that goes on trains, with train_within; else nil
+
 	packing, heldPacking data.Packing // of whole documents or pairs in the sources, and in Validation
 }
 
@@ -80,6 +82,9 @@ func (s *Setup) prepare(ctx context.Context, progress folder.Progress) error {
 		s.Notes = append(s.Notes, "there is no text: documents are assumed to be as long as windows allow, which is the slowest case")
 	}
 	s.Graph, err = planner.BuildGraph(spec, s.Model, docs)
+	if err == nil && spec.TrainWithin > 0 && spec.Begun != nil {
+		err = s.keep()
+	}
 	if err == nil && s.Graph.Model.LoRA != nil && s.Folder != "" {
 		s.base, err = folder.Fingerprint(s.Folder)
 		if errors.Is(err, fs.ErrNotExist) { // plans do without weights; CheckOut asks for them

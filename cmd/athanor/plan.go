@@ -98,6 +98,9 @@ func (v *planCmd) Run(c *cli.Context) error {
 	if err := p.findMachine(c, machine.Describe); err != nil {
 		return err
 	}
+	if err := p.chooseTrained(ctx, c); err != nil {
+		return explained(c, err)
+	}
 	var stop func()
 	p.enough, stop = untilInterrupt()
 	err = p.makePlan(ctx, find)
@@ -161,7 +164,7 @@ func (v *planCmd) report(ctx stdctx.Context, c *cli.Context, p *planned, find pl
 		show.Done()
 	}
 	if c.JSON {
-		return c.Print(p.report)
+		return c.Print(withChoice{p.report, p.chosen})
 	}
 	if v.Explain {
 		p.explain(c)
@@ -232,6 +235,9 @@ func (v *planCmd) maxSequence(ctx stdctx.Context, c *cli.Context) error {
 // print writes the plan as text.
 func (p *planned) print(c *cli.Context) {
 	best := p.result.Best
+	if p.chosen != nil {
+		printChosen(c, p.chosen)
+	}
 	if p.report.Wear.Soon() {
 		c.Text(p.report.Wear.Warning() + "\n")
 	}

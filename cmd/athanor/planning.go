@@ -33,6 +33,8 @@ type planned struct {
 	busy     string             // how other work changed what was measured; "": not much
 	expected search.Expectation // of a step
 	lift     func()             // ends the limit on the heap; nil: there is none
+	trials   bool               // what is trained may be found by training
+	chosen   *train.Chosen      // what is trained, if there is only so much memory for it
 	enough   <-chan struct{}    // closed when the user has had enough of planning; nil: never
 }
 
@@ -130,6 +132,9 @@ func (p *planned) findMachine(c *cli.Context, find finder) (err error) {
 // search finds the machine and the plan.
 func (p *planned) search(ctx stdctx.Context, c *cli.Context, find finder) error {
 	if err := p.findMachine(c, find); err != nil {
+		return err
+	}
+	if err := p.chooseTrained(ctx, c); err != nil {
 		return err
 	}
 	show := cli.NewStatus(c.Stderr)

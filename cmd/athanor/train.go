@@ -17,7 +17,6 @@ import (
 	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/machine"
-	"github.com/athanor-llm/athanor/search"
 	"github.com/athanor-llm/athanor/train"
 )
 
@@ -87,6 +86,7 @@ func (v *trainCmd) trainPlan(ctx stdctx.Context, c *cli.Context, l config.Launch
 			return err
 		}
 	}
+	p.trials = true
 	if err := p.search(ctx, c, machine.Find); err != nil {
 		return explained(c, err)
 	}
@@ -95,7 +95,7 @@ func (v *trainCmd) trainPlan(ctx stdctx.Context, c *cli.Context, l config.Launch
 	}
 	if v.DryRun {
 		if c.JSON {
-			return c.Print(p.report)
+			return c.Print(withChoice{p.report, p.chosen})
 		}
 		return nil
 	}
@@ -117,7 +117,7 @@ func (v *trainCmd) trainPlan(ctx stdctx.Context, c *cli.Context, l config.Launch
 	case errors.Is(err, train.ErrDelinked):
 		return err
 	case c.JSON:
-		return errors.Join(c.Print(trainReport{p.report, t.Summary()}), err)
+		return errors.Join(c.Print(trainReport{withChoice{p.report, p.chosen}, t.Summary()}), err)
 	case err != nil:
 		return err
 	}
@@ -126,7 +126,7 @@ func (v *trainCmd) trainPlan(ctx stdctx.Context, c *cli.Context, l config.Launch
 
 // trainReport is the JSON of the train verb.
 type trainReport struct {
-	*search.Report
+	withChoice
 	train.Summary
 }
 

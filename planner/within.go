@@ -1,0 +1,243 @@
+package planner
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/search"
+)
+
+// What to train in M bytes (Lin et al., 2206.15472).
+//
+// Approach. Parameters are divided into groups, and somebody measures what training each group alone gains. What a set of groups takes
+// is what the compiler says: the set's model, with all else frozen, is lowered under the leanest plan, and its height is the answer to
+// the byte. So it contains weights, the optimizer's state and gradients of the set, the activations that it needs, and those that the
+// backward pass needs down to its deepest group. The best set is found exactly (knapsack.go).
+//
+//	groups x gains --knapsack, weighed by Lower--> set --freeze--> graph --search, with M bytes--> plan
+//
+// The run's plan is the fastest within the memory, which at worst is the leanest one.
+//
+// Known weakness: gains are added up, as if groups learnt different things.
+
+// TensorGroup is parameters that are trained or frozen together.
+type TensorGroup struct {
+	Name   string   `json:"name"`
+	Params []string `json:"parameters"`
+	Bytes  int64    `json:"bytes"` // of the optimizer's state and, with clipping, of the gradient, which wait for the end of the step
+	Alone  int64    `json:"alone"` // device memory of a run that trains it alone
+	Gain   float64  `json:"gain"`  // by which the loss fell in a trial
+	Tried  bool     `json:"tried"` // there was a trial; else the gain is 0 or, if there was none of any group, Bytes
+	Chosen bool     `json:"chosen"`
+
+	held int64 // bytes of the optimizer's state
+}
+
+// Partition is the parameters of a task in groups, deepest first.
+type Partition struct {
+	Task   *Task // which trains all of them
+	Groups []TensorGroup
+}
+
+// kinds of groups, by what is said of them.
+const (
+	embeddings = "embedding"
+	attention  = "attention"
+	mlp        = "mlp"
+	vectors    = "norms, biases"
+	head       = "head"
+)
+
+// NewPartition divides the parameters of a task: of each kind, those of span consecutive layers are a group.
+func NewPartition(t *Task, span int) *Partition {
+	m := t.Graph.Model
+	var list []TensorGroup
+	at := map[string]int{}
+	add := func(name string, i int, p *model.Param) {
+		k, ok := at[name]
+		if !ok {
+			k, at[name] = len(list), len(list)
+			list = append(list, TensorGroup{Name: name})
+		}
+		g := &list[k]
+		g.Params = append(g.Params, p.Name)
+		n := t.Graph.Stored(i).Elems()
+		state := n * plan.StateBytes(t.Spec.Optimizer, t.Spec.OptimizerState[0], t.Graph.DType)
+		g.held, g.Bytes = g.held+state, g.Bytes+state
+		if t.Spec.Clip > 0 {
+			g.Bytes += n * graph.F32.Size()
+		}
+	}
+	for i := range t.Graph.Params {
+		switch p := &t.Graph.Params[i]; {
+		case p.Layer < 0:
+			add(embeddings, i, p)
+		case p.Layer >= m.Layers:
+			add(head, i, p)
+		default:
+			first := p.Layer / span * span
+			layers := fmt.Sprint(first)
+			if last := min(first+span, m.Layers) - 1; last > first {
+				layers += fmt.Sprintf("-%d", last)
+			}
+			add(kindOf(m, p)+" "+layers, i, p)
+		}
+	}
+	return &Partition{t, list}
+}
+
+// kindOf returns the kind of a layer's parameter.
+func kindOf(m *model.Model, p *model.Param) string {
+	n := &m.Family.Tensors
+	for _, name := range []string{n.QKV, n.Q, n.K, n.V, n.AttnOut} {
+		if name != "" && strings.HasSuffix(p.Name, name+".weight") && !p.Vector {
+			return attention
+		}
+	}
+	if p.Vector {
+		return vectors
+	}
+	return mlp
+}
+
+// Alone returns the set of one group.
+func (p *Partition) Alone(i int) []bool {
+	set := make([]bool, len(p.Groups))
+	set[i] = true
+	return set
+}
+
+// Chosen returns the set of the chosen groups.
+func (p *Partition) Chosen() []bool {
+	set := make([]bool, len(p.Groups))
+	for i := range p.Groups {
+		set[i] = p.Groups[i].Chosen
+	}
+	return set
+}
+
+// Training returns the task in which only a set of groups is trained.
+func (p *Partition) Training(set []bool) (*Task, error) {
+	var frozen []string
+	for i := range p.Groups {
+		if !set[i] {
+			frozen = append(frozen, p.Groups[i].Params...)
+		}
+	}
+	t := *p.Task
+	t.Spec = t.Spec.WithFrozen(frozen)
+	var err error
+	t.Graph, err = BuildGraph(t.Spec, t.Graph.Model, t.Graph.Documents)
+	return &t, err
+}
+
+// Leanest returns the plan with everything on the device that takes the least of it: sequences pass by themselves, layers are
+// recomputed, and each parameter has a chunk of its own.
+func (t *Task) Leanest(ctx context.Context) (*search.Candidate, error) {
+	req := t.Request()
+	req.State = t.Spec.OptimizerState[0]
+	b := t.Graph.CutSequences()
+	if t.Spec.GlobalBatch%b != 0 {
+		b = t.Spec.GlobalBatch
+	}
+	pl := plan.Plain(t.Graph, b)
+	pl.MicroBatches, pl.HeadRows = t.Spec.GlobalBatch/b, req.LeastHead(b*t.Graph.Seq)
+	pl.Chunks, pl.Optimizer, pl.State = plan.Layout(t.Graph, 1), req.Optimizer, req.State
+	for l := range pl.Activations {
+		pl.Activations[l] = plan.Recomputed("full")
+	}
+	return search.Evaluate(ctx, req, pl, ForSearch(t.Machine), "the leanest plan")
+}
+
+// Fill chooses the groups to train, by their gains, that fit into the device's memory, and returns the memory that the leanest plan
+// takes to train them. The error is a *search.Misfit if none fits. It fills in what each takes alone.
+func (p *Partition) Fill(ctx context.Context) (bytes int64, err error) {
+	known := map[string]weight{}
+	weigh := func(set []bool) (weight, error) {
+		key := fmt.Sprint(set)
+		if w, ok := known[key]; ok {
+			return w, nil
+		}
+		c, err := p.lean(ctx, set)
+		if err != nil {
+			return weight{}, err
+		}
+		w := weight{c.Program.Bound[device.DeviceTier], c.Program.Height[device.DeviceTier]}
+		known[key] = w
+		return w, nil
+	}
+	k := knapsack{limit: p.Task.Machine.Capacity[device.DeviceTier], weigh: weigh, base: weight{live: math.MaxInt64}}
+	for i := range p.Task.Graph.Params {
+		k.base.height += p.Task.Graph.Stored(i).Bytes()
+	}
+	for i := range p.Groups {
+		g := &p.Groups[i]
+		k.items = append(k.items, item{g.Gain, g.held, g.Bytes})
+		w, err := weigh(p.Alone(i))
+		if err != nil {
+			return 0, err
+		}
+		g.Alone = w.height
+		k.base.live = min(k.base.live, w.live-g.held)
+	}
+	set, err := k.fill()
+	if err != nil {
+		return 0, err
+	}
+	if set == nil {
+		return 0, p.tooLittle(ctx)
+	}
+	for i := range p.Groups {
+		p.Groups[i].Chosen = set[i]
+	}
+	w, err := weigh(set)
+	return w.height, err
+}
+
+// Weigh fills in what each group takes alone.
+func (p *Partition) Weigh(ctx context.Context) error {
+	for i := range p.Groups {
+		c, err := p.lean(ctx, p.Alone(i))
+		if err != nil {
+			return err
+		}
+		p.Groups[i].Alone = c.Program.Height[device.DeviceTier]
+	}
+	return nil
+}
+
+// lean returns the leanest plan that trains a set.
+func (p *Partition) lean(ctx context.Context, set []bool) (*search.Candidate, error) {
+	t, err := p.Training(set)
+	if err != nil {
+		return nil, err
+	}
+	return t.Leanest(ctx)
+}
+
+// tooLittle is the error of memory in which nothing can be trained that gains anything.
+func (p *Partition) tooLittle(ctx context.Context) error {
+	least := 0
+	for i := range p.Groups {
+		if p.Groups[i].Alone < p.Groups[least].Alone {
+			least = i
+		}
+	}
+	g := &p.Groups[least]
+	if g.Alone <= p.Task.Machine.Capacity[device.DeviceTier] {
+		return p.Task.Spec.Fault("train_within", "no group of parameters that fits lowers the loss on held-out text; hint: use another learning_rate, or more memory")
+	}
+	c, err := p.lean(ctx, p.Alone(least))
+	if err != nil {
+		return err
+	}
+	e := search.NewMisfit(c)
+	e.Hint = fmt.Sprintf("set train_within=%d, in which %s can be trained, or more", g.Alone, g.Name)
+	return e
+}
