@@ -106,7 +106,7 @@ func tryPatterns(ctx context.Context, p *problem, found shortlist, base *Candida
 
 // behind is how far, as a ratio of times, a candidate may be behind the fastest without its recomputation for other
 // activation policies to be worth trying: they save that, and memory for other uses.
-const behind = 1.02
+const behind = 1.05
 
 // needless reports whether no other activation policy can make the candidate the fastest.
 func (r *refinement) needless(found shortlist) bool {

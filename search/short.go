@@ -129,10 +129,13 @@ func lengthenSteps(ctx context.Context, p *problem, short shortlist) (found shor
 	known := map[kind]bool{}
 	for _, c := range short {
 		k := kind{c.Kind, c.choice.b, c.choice.group}
-		if known[k] || len(found) > 0 && (p.told.exhausted() || c.Seconds() > raceMargin(0)*found[0].Seconds()) {
+		if known[k] || len(found) > 0 && p.told.exhausted() {
 			continue
 		}
 		if c.missing > 0 {
+			if len(found) > 0 && c.Seconds() > raceMargin(0)*found[0].Seconds() { // not worth lowering in full
+				continue
+			}
 			if c, err = lengthen(ctx, p, c.choice); err != nil {
 				return nil, err
 			}
