@@ -180,9 +180,11 @@ type Packing struct {
 	Tokens  int64 // in windows, without overlaps
 	Padding int64 // after them
 	TooLong int64 // documents that are longer than a window and were cut, or pairs that were left out
+	Alike   int64 // pairs in windows whose answers have the same tokens: nothing is learnt from them
 }
 
 // Add adds the packing of other tokens.
 func (p *Packing) Add(o Packing) {
-	p.Tokens, p.Padding, p.TooLong = p.Tokens+o.Tokens, p.Padding+o.Padding, p.TooLong+o.TooLong
+	p.Tokens, p.Padding = p.Tokens+o.Tokens, p.Padding+o.Padding
+	p.TooLong, p.Alike = p.TooLong+o.TooLong, p.Alike+o.Alike
 }

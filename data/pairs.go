@@ -131,9 +131,6 @@ func (r *reader) pair(pair *[2]record, stats *FormatStats) error {
 		return fmt.Errorf("the chat template turns a pair into %d documents, not 2; hint: write the prompt and both answers as strings", n)
 	}
 	stats.Pairs++
-	if one, other := pair[0], pair[1]; one.turns == nil && bytes.Equal(one.dst, other.dst) || one.turns != nil && one.turns.Same(other.turns) {
-		stats.Alike++
-	}
 	return nil
 }
 
@@ -149,6 +146,11 @@ func (t *Tokens) Preferences(r Range, sequence int) (Windows, Packing, error) {
 		return Windows{}, p, err
 	}
 	p.TooLong = left
+	for i := 0; i < len(documents); i += 2 {
+		if t.same(documents[i], documents[i+1]) {
+			p.Alike++
+		}
+	}
 	w := Windows{tokens: t, sequence: sequence, packed: packPieces(documents, 2, int64(sequence)+1), apart: true}
 	w.count = int64(len(w.packed.ends))
 	for i := range w.count {
@@ -157,6 +159,19 @@ func (t *Tokens) Preferences(r Range, sequence int) (Windows, Packing, error) {
 		p.Padding += int64(sequence) + 1 - n
 	}
 	return w, p, nil
+}
+
+// same reports whether two ranges have the same tokens, of which the same are learnt.
+func (t *Tokens) same(a, b Range) bool {
+	if a.Len() != b.Len() {
+		return false
+	}
+	for i := range a.Len() {
+		if t.At(a.First+i) != t.At(b.First+i) {
+			return false
+		}
+	}
+	return true
 }
 
 // SplitPairs cuts all pairs into a training range and, after it, a validation range. Of the pairs that fit into

@@ -168,6 +168,28 @@ func TestPairTokens(t *testing.T) {
 	}
 }
 
+// TestPairsAlike: pairs are counted whose answers are the same tokens, whatever made them so, and no others.
+func TestPairsAlike(t *testing.T) {
+	const asked = `{"role": "user", "content": "gold?"}`
+	for _, c := range []struct {
+		name, folder, lines string
+		want                int64
+	}{
+		{"the same strings", "chatml", `{"prompt": "a", "chosen": "b", "rejected": "b"}`, 1},
+		{"one of two", "chatml", `{"prompt": "a", "chosen": "b", "rejected": "c"}` + "\n" + `{"prompt": "a", "chosen": "b", "rejected": "b"}`, 1},
+		{"the same, escaped", "chatml", `{"prompt": "a", "chosen": "\u0062", "rejected": "b"}`, 1},
+		{"a template that writes no name", "chatml", `{"prompt": [` + asked + `], "chosen": [{"role": "assistant", "content": "b", "name": "x"}], "rejected": [{"role": "assistant", "content": "b", "name": "y"}]}`, 1},
+		{"a template that trims", "llama2", `{"prompt": [` + asked + `], "chosen": [{"role": "assistant", "content": " b"}], "rejected": [{"role": "assistant", "content": "b "}]}`, 1},
+		{"one begins with the other", "chatml", `{"prompt": "a", "chosen": "b b", "rejected": "b"}`, 0},
+		{"another prompt", "chatml", `{"chosen": [` + asked + `, {"role": "assistant", "content": "b"}], "rejected": [{"role": "user", "content": "iron?"}, {"role": "assistant", "content": "b"}]}`, 0},
+	} {
+		_, tokens := tokensOf(t, c.folder, c.lines+"\n", Options{})
+		if _, p, err := tokens.Preferences(tokens.All(), 100); err != nil || p.Alike != c.want {
+			t.Errorf("%s: %d alike, want %d (%v)", c.name, p.Alike, c.want, err)
+		}
+	}
+}
+
 // TestOnePair: a pair alone cannot be divided.
 func TestOnePair(t *testing.T) {
 	c, err := OpenCorpus(write(t, map[string]string{"a.jsonl": `{"prompt": "a", "chosen": "b", "rejected": "c"}`}) + "/*")

@@ -92,7 +92,6 @@ type FormatStats struct {
 	Rendered      int64 `json:"rendered,omitempty"` // documents made from conversations
 	Pairs         int64 `json:"pairs,omitempty"`    // of documents, of which the first is preferred
 	Beside        int64 `json:"beside,omitempty"`   // texts in rows that may have another document too, which is not read
-	Alike         int64 `json:"alike,omitempty"`    // pairs whose answers are the same
 }
 
 // Add adds what reading another corpus found.
@@ -105,7 +104,6 @@ func (s *Stats) Add(o Stats) {
 		f.to.Conversations += f.from.Conversations
 		f.to.Rendered += f.from.Rendered
 		f.to.Beside += f.from.Beside
-		f.to.Alike += f.from.Alike
 		f.to.Pairs += f.from.Pairs
 	}
 	s.Empty += o.Empty
@@ -159,9 +157,6 @@ func (s Stats) String() string {
 		}
 		if f.Pairs > 0 {
 			add("%d pairs of a chosen and a rejected answer", f.Pairs)
-		}
-		if f.Alike > 0 {
-			add("%d of them with identical answers, from which nothing is learnt", f.Alike)
 		}
 		if f.Beside > 0 {
 			add("of %d rows with a text, what answers there are in other fields is not read", f.Beside)

@@ -153,6 +153,9 @@ func (s *Setup) Reading() string {
 	case spec.Documents == config.Whole:
 		text += fmt.Sprintf("; %d windows of whole documents to train on and %d to validate with, of which %.0f %% is padding", s.Train.Count(), s.Held.Count(), empty)
 	}
+	if p.Alike > 0 {
+		text += fmt.Sprintf("; %d pairs have identical answers, from which nothing is learnt", p.Alike)
+	}
 	text += s.tooLong(s.packing)
 	if !spec.Timed() && spec.MaxSteps > 0 {
 		text += fmt.Sprintf("; %d steps read it %.3g times", spec.MaxSteps, float64(spec.MaxSteps)*float64(spec.GlobalBatch)/float64(s.Train.Pass()))
@@ -230,6 +233,9 @@ func (s *Setup) windows() error {
 		}
 		if err != nil {
 			return spec.Fault("data", err.Error())
+		}
+		if n := own.packing.Alike; n > 0 && n == own.windows.Pairs(own.windows.Count()) {
+			return spec.Fault("data", fmt.Sprintf("all %d pairs of %s to train on have identical answers: nothing can be learnt; hint: look at chosen and rejected, and at what the chat template and the tokenizer make of them", n, source.Name))
 		}
 		train = append(train, data.Part{Windows: own.windows, Times: source.Times})
 		s.packing.Add(own.packing)

@@ -169,7 +169,10 @@ func TestPreferenceErrors(t *testing.T) {
 	dir, file := tiny(t, "max_steps: 1")
 	pairs := "data=" + preferences(t, dir+"/pairs.jsonl", false)
 	chats := "data=" + preferences(t, dir+"/chats.jsonl", true)
+	same := dir + "/same.jsonl"
+	check(t, os.WriteFile(same, []byte(strings.Repeat(`{"prompt": "gold?", "chosen": "yellow", "rejected": "yellow"}`+"\n", 20)), 0o644))
 	for _, c := range []struct{ args, want []string }{
+		{[]string{"data=" + same, "preference.beta=0.1"}, []string{"data", "all 19 pairs", "identical answers", "hint: "}},
 		{[]string{pairs}, []string{"data", "120 pairs", "hint: set preference: {beta: 0.1}"}},
 		{[]string{"preference.beta=0.1"}, []string{"data", "0 of 1 documents", "hint: "}},
 		{[]string{pairs, "preference.beta=0.1", "model={type: gpt2, layers: 1, width: 32, heads: 4}"}, []string{"preference: ", "learned positions", "hint: "}},

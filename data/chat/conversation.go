@@ -158,15 +158,6 @@ func (c *Conversation) SetNames(object []byte) error {
 // Roles returns the role of each turn.
 func (c *Conversation) Roles() []string { return c.roles }
 
-// Same reports whether two conversations say the same.
-func (c *Conversation) Same(o *Conversation) bool {
-	return slices.EqualFunc(c.messages, o.messages, func(a, b jinja.Value) bool {
-		x, err := jinja.Repr(a, c.budget())
-		y, err2 := jinja.Repr(b, o.budget())
-		return err == nil && err2 == nil && x.String() == y.String()
-	})
-}
-
 // Turns returns the number of turns but for system prompts.
 func (c *Conversation) Turns() (n int) {
 	for _, role := range c.roles {
