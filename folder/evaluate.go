@@ -218,7 +218,7 @@ func HeldOut(ctx context.Context, f *Folder, texts Texts, seq, limit int, progre
 		texts.Note(fmt.Sprintf("%d rows are bad and left out (first: %s)", s.Bad, s.FirstBad))
 	}
 	if largest := t.Largest(); int(largest) >= f.Model.Vocab {
-		return nil, fmt.Errorf("the text has the token %d, but the model's vocabulary is %d: its tokenizer has %d tokens; hint: use the tokenizer that it was trained with, or train with resize_vocab: true, which adds rows to the model", largest, f.Model.Vocab, tokenizer.VocabularySize())
+		return nil, misuse{fmt.Errorf("the text has the token %d, but the model's vocabulary is %d: its tokenizer has %d tokens; hint: use the tokenizer that it was trained with, or train with resize_vocab: true, which adds rows to the model", largest, f.Model.Vocab, tokenizer.VocabularySize())}
 	}
 	if n := t.Stats().Pairs(); n > 0 {
 		return nil, misuse{fmt.Errorf("the corpus has %d pairs of a chosen and a rejected answer, which eval cannot evaluate; hint: use other text; a run with preference is validated on the pairs that it holds out", n)}

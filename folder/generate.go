@@ -119,7 +119,7 @@ func (g *Generator) Extend(ctx context.Context, ids ...int32) error {
 	}
 	for _, id := range ids {
 		if id < 0 || int(id) >= g.vocab {
-			return fmt.Errorf("token %d is not in the vocabulary of %d tokens", id, g.vocab)
+			return misuse{fmt.Errorf("token %d is not in the vocabulary of %d tokens; hint: use the tokenizer that the model was trained with", id, g.vocab)}
 		}
 	}
 	at := len(g.ids)

@@ -109,7 +109,7 @@ func (b *Batch) Check(r *Request) error {
 	}
 	for _, id := range r.Prompt {
 		if id < 0 || int(id) >= b.slots.Vocab {
-			return fmt.Errorf("token %d is not in the vocabulary of %d tokens", id, b.slots.Vocab)
+			return fmt.Errorf("token %d is not in the vocabulary of %d tokens; hint: use the tokenizer that the model was trained with", id, b.slots.Vocab)
 		}
 	}
 	for _, s := range r.Stop {

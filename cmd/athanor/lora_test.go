@@ -91,6 +91,30 @@ func TestLoRA(t *testing.T) {
 	}
 }
 
+// TestOutgrown: wherever tokens enter from outside, one that the model has no row for is refused with the way out; nothing
+// is indexed with it.
+func TestOutgrown(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	base, _ := modelFolder(t, "model: {type: llama, layers: 1, width: 16, heads: 2}")
+	old := grow(t, base+"/tokenizer.json", "<tool>")
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		check(t, os.WriteFile(dir+"/"+name, []byte(text), 0o644))
+		return dir + "/" + name
+	}
+	text, prompts := file("text.txt", strings.Repeat("a <tool> b ", 40)), file("prompts.jsonl", `{"prompt": "a <tool>"}`)
+	for _, args := range [][]string{
+		{"eval", base, text, "--sequence", "8"},
+		{"eval", base, "--tokens", file("tokens.json", fmt.Sprintf("[[1, %d, 2]]", old))},
+		{"eval", base, "--tokens", file("below.json", "[[1, -3, 2]]")},
+		{"generate", base, "--prompt", "a <tool>"},
+		{"generate", base, "--prompts", prompts, "--out", dir + "/out.jsonl"},
+		{"prune", base, dir + "/pruned", "--data", text, "--sequence", "8", "--sparsity", "0.5"},
+	} {
+		call(args...).must(t, 2, "token", "vocabulary", "hint: ")
+	}
+}
+
 // TestResize: a model whose tokenizer has grown is refused with the way out. With resize_vocab it is trained, whole or beside
 // adapters, under any plan to the same bits, and comes out as a folder with the tokenizer's vocabulary that eval, generate and merge read.
 func TestResize(t *testing.T) {
