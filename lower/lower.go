@@ -232,13 +232,10 @@ func newLowering(ctx context.Context, g *graph.Graph, pl *plan.Plan, opt Options
 		st.rowUnit = pl.RowUnit(g.Seq)
 	}
 	p := &program.Program{Name: modes[opt.Mode], Rank: opt.Rank, PlanHash: pl.Hash(), RowUnit: st.rowUnit, Capacity: opt.Capacity}
-	p.BatchRow = opt.Rank / geo.top.Depth * geo.rows() * pl.MicroBatches
+	p.BatchRow = geo.top.Pipeline(opt.Rank) * geo.rows() * pl.MicroBatches
 	if n := g.Parts(); n > 1 {
 		p.BatchRow = opt.Rank / n * pl.MicroBatch * pl.MicroBatches * g.Whole
 		p.Sequence, p.Runs = g.Whole, g.Runs(opt.Rank%n)
-	}
-	if n := g.Shared(); n > 1 {
-		p.BatchRow = opt.Rank / n * geo.rows() * pl.MicroBatches
 	}
 	return &lowering{ctx: ctx, step: st, builder: &builder{st: st, p: p, scratch: opt.Scratch.take()}}, nil
 }

@@ -78,7 +78,7 @@ func groupUnits(st *step) []unit {
 // whatever a message waits for is earlier on that clock. Ranks that exchange messages in
 // a ring therefore cannot deadlock, although a message occupies both its ends at once.
 func scheduleUnits(st *step) []unit {
-	place := st.rank % st.top.Depth
+	place := st.top.Place(st.rank)
 	clock, order := st.top.Clock, st.top.Schedule.Orders[place]
 	var units, late []unit
 	var begin []int // receives per position in the order
@@ -200,7 +200,7 @@ func message(st *step, o graph.Op, u *unit, boundary, value, place int, back boo
 	}
 	return &op{
 		in: program.Instr{Op: o, Stream: stream, Key: program.Key{Segment: u.segment, Micro: u.micro, Chunk: -1, Dir: program.Transfer},
-			Args: make([]program.Region, 1), Peers: []int{st.rank - st.rank%st.top.Depth + place}, Tag: tag},
+			Args: make([]program.Region, 1), Peers: []int{st.top.At(place, st.rank)}, Tag: tag},
 		refs: []ref{st.rowsOf(u, value)},
 	}
 }

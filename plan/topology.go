@@ -24,12 +24,18 @@ import (
 //	rank       0  1  2  3     Ranks 4, Tensor 2
 //	slabs      0  1  0  1     ranks 0 and 2 are a group
 //
+// In a pipeline the ranks with the same slabs hold its stages, one behind the other:
+//
+//	rank       0  1  2  3     Ranks 4, Tensor 2, pipeline of 2: ranks 0 and 2 are one, 1 and 3 the other
+//	stages     a  a  b  b
+//
 // A chunk's group is all ranks that compute with it: the replicas, both directions of a
 // bidirectional schedule, and both ends of a tied embedding. Gradients are reduced over
 // the group.
 
 type Topology struct {
-	Ranks, Depth int                // of the step, of one pipeline
+	Ranks, Depth int                // of the step, of one pipeline with the same slabs
+	Slabs        int                // ranks that share each matrix
 	Schedule     *schedule.Schedule // nil: every rank holds all segments
 	Clock        *schedule.Timeline // of the schedule, in units of one pass
 	First        []int              // per stage its first segment, and the end
@@ -41,7 +47,7 @@ type Topology struct {
 
 // NewTopology returns the topology as a rank sees it.
 func NewTopology(g *graph.Graph, pl *Plan, rank int) (*Topology, error) {
-	t := &Topology{Ranks: pl.Ranks, Depth: 1, First: []int{0, len(g.Segments)}}
+	t := &Topology{Ranks: pl.Ranks, Depth: 1, Slabs: pl.Sharers(), First: []int{0, len(g.Segments)}}
 	if p := pl.Pipeline; p != nil {
 		s, err := p.generate(pl.MicroBatches)
 		if err != nil {
@@ -54,7 +60,7 @@ func NewTopology(g *graph.Graph, pl *Plan, rank int) (*Topology, error) {
 	}
 	users := segmentsOf(g)
 	for _, c := range pl.Chunks {
-		group, ordered := t.group(users[c.First], rank%pl.Sharers(), pl.Sharers())
+		group, ordered := t.group(users[c.First], rank%t.Slabs)
 		t.Groups, t.Ordered = append(t.Groups, group), append(t.Ordered, ordered)
 	}
 	return t, nil
@@ -100,8 +106,17 @@ func (t *Topology) Ends(w schedule.Unit, stage int, back bool) float64 {
 	return t.Clock.End[place][i]
 }
 
-// group lists the ranks that hold any of the segments, with a slab of as many as there are.
-func (t *Topology) group(segments []int, slab, slabs int) (ranks []int, ordered bool) {
+// Place returns a rank's position in its pipeline.
+func (t *Topology) Place(rank int) int { return rank / t.Slabs % t.Depth }
+
+// At returns the rank at another position of a rank's pipeline.
+func (t *Topology) At(place, rank int) int { return rank + (place-t.Place(rank))*t.Slabs }
+
+// Pipeline numbers the pipeline of a rank; those with other slabs, which have the same sequences, have the same number.
+func (t *Topology) Pipeline(rank int) int { return rank / t.Slabs / t.Depth }
+
+// group lists the ranks that hold any of the segments, with a given slab.
+func (t *Topology) group(segments []int, slab int) (ranks []int, ordered bool) {
 	var places []int // in a pipeline
 	for _, s := range segments {
 		for _, p := range t.Places(s) {
@@ -110,9 +125,9 @@ func (t *Topology) group(segments []int, slab, slabs int) (ranks []int, ordered 
 			}
 		}
 	}
-	for first := 0; first < t.Ranks/slabs; first += t.Depth {
+	for first := 0; first < t.Ranks/t.Slabs; first += t.Depth {
 		for _, p := range places {
-			ranks = append(ranks, (first+p)*slabs+slab)
+			ranks = append(ranks, (first+p)*t.Slabs+slab)
 		}
 	}
 	slices.Sort(ranks)
@@ -224,7 +239,7 @@ func (pl *Plan) Partners() int {
 	if pl.Pipeline == nil {
 		return pl.Parts()
 	}
-	return max(pl.Pipeline.Ranks, 1)
+	return max(pl.Pipeline.Ranks, 1) * pl.Sharers()
 }
 
 // Ordered reports for each chunk whether its ranks run their work in the same order, so
@@ -259,8 +274,6 @@ func (pl *Plan) validateRanks(g *graph.Graph) error {
 	switch n := pl.Sharers(); {
 	case pl.Tensor < 0 || pl.Ranks%n != 0:
 		return fmt.Errorf("plan: %d ranks cannot be divided into groups of %d that share matrices; hint: set tensor to a divisor of ranks", pl.Ranks, pl.Tensor)
-	case n > 1 && p != nil:
-		return errors.New("plan: the ranks of a pipeline cannot share matrices; hint: leave out pipeline or tensor")
 	case n > 1 && pl.Parts() > 1:
 		return errors.New("plan: ranks cannot share both sequences and matrices; hint: leave out sequence or tensor")
 	}
@@ -268,8 +281,8 @@ func (pl *Plan) validateRanks(g *graph.Graph) error {
 		return nil
 	}
 	switch {
-	case p.Ranks < 1 || pl.Ranks%p.Ranks != 0:
-		return fmt.Errorf("plan: pipelines of %d ranks cannot be formed from %d ranks; hint: set ranks to a multiple of pipeline.ranks", p.Ranks, pl.Ranks)
+	case p.Ranks < 1 || pl.Ranks%(p.Ranks*pl.Sharers()) != 0:
+		return fmt.Errorf("plan: pipelines of %d ranks, %d of which share each matrix, cannot be formed from %d ranks; hint: set ranks to a multiple of pipeline.ranks times tensor", p.Ranks*pl.Sharers(), pl.Sharers(), pl.Ranks)
 	case pl.Group != 1:
 		return fmt.Errorf("plan: group is %d, but in a pipeline the schedule gives the order of work; hint: set group to 1", pl.Group)
 	case p.Slices < 1 || p.Slices > g.Seq:

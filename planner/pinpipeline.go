@@ -98,8 +98,6 @@ func (t *Task) checkPipeline(p *search.Pins) error {
 		return spec.Fault(key, "a pipeline needs at least two ranks, but the run has one; hint: set ranks")
 	case t.Graph.Parts() > 1:
 		return spec.Fault(key, "the ranks of a pipeline cannot share sequences; hint: leave out plan.sequence or the pipeline")
-	case t.Graph.Shared() > 1:
-		return spec.Fault(key, "the ranks of a pipeline cannot share matrices; hint: leave out plan.tensor or the pipeline")
 	case p.Pipeline == 1:
 		return spec.Fault("plan.pipeline", "1 means no pipeline, but other keys of `plan` configure one; hint: leave out either")
 	case p.Group > 1:

@@ -13,7 +13,11 @@ func RandomSlabs(t testing.TB, rng *rand.Rand) (*graph.Graph, *plan.Plan) {
 	t.Helper()
 	n := 2 + 2*rng.IntN(2)
 	for {
-		m := *RandomModel(rng, 1+rng.IntN(2))
+		p, micros, layers := randomPipeline(rng)
+		if rng.IntN(2) == 0 || p.Ranks*n > 8 {
+			p, micros, layers = nil, 1, 1+rng.IntN(2)
+		}
+		m := *RandomModel(rng, layers)
 		m.Indivisible = false
 		if m.KVHeads%n != 0 {
 			m.Heads, m.KVHeads, m.Width = m.Heads*n, m.KVHeads*n, m.Width*n
@@ -28,6 +32,10 @@ func RandomSlabs(t testing.TB, rng *rand.Rand) (*graph.Graph, *plan.Plan) {
 		}
 		pl := RandomPlan(g, 2, rng)
 		pl.Ranks = n * (1 + rng.IntN(2))
+		if p != nil {
+			pl.Pipeline, pl.Ranks, pl.Group, pl.MicroBatch, pl.MicroBatches = p, pl.Ranks*p.Ranks, 1, 1+rng.IntN(2)/p.Slices, micros
+			pl.HeadRows = []int{2, 4, g.Seq, pl.MicroBatch * g.Seq}[rng.IntN(4)]
+		}
 		DrawOptimizer(pl, g, rng)
 		for i := range pl.Chunks {
 			pl.Chunks[i].Shard = plan.Shardings()[rng.IntN(4)]
