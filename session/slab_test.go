@@ -11,6 +11,7 @@ import (
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/schedule"
 )
 
 // slabs returns a fixture whose matrices n ranks share.
@@ -96,6 +97,46 @@ func TestSlabsChangeNothing(t *testing.T) {
 				part.proveAlike(t, pl)
 			})
 		}
+	}
+}
+
+// TestSlabsInPipelines: a pipeline of ranks that share matrices trains with the bits of ranks that share matrices without one, under
+// every schedule in which each sum over micro-batches is on one rank; and each rank receives the messages of a pipeline, and the sums
+// of its own layers only.
+func TestSlabsInPipelines(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	const micros, depth, n = 4, 2, 2
+	f := load(t, filepath.Join("../testdata/torch", "gpt2-untied", "config.json"))
+	f.deepen(t, 4, micros)
+	part := f.slabs(t, n)
+	_, plain := part.train(t, plan.Plain(part.graph, micros), 2)
+	for _, name := range testkit.Sample([]string{"zb-h1", "chimera", "1f1b", "interleaved", "breadth-first", "zb-v", "gpipe", "bitpipe"}, 1, 3) {
+		t.Run(name, func(t *testing.T) {
+			pl, home := pipelined(t, part, name, depth, micros)
+			pl.Ranks = depth * n
+			_, got := part.train(t, pl, 2)
+			if s, err := schedule.Generate(name, schedule.Request{Ranks: depth, Micros: micros, Slices: 1, Costs: schedule.DefaultCosts()}); err != nil || s.Directions() > 1 {
+				near(t, got, trace{losses: plain.losses, norms: plain.norms})
+				return
+			}
+			got.state, plain.state = got.state[:0], plain.state[:0] // of other ranks
+			same(t, trace{losses: got.losses, norms: got.norms}, trace{losses: plain.losses, norms: plain.norms})
+			stream := int64(len(f.tokens) * f.graph.Model.Width * 4)
+			for r := range pl.Ranks {
+				layers := 0
+				for s, at := range home {
+					if at == r/n && s > 0 && s <= f.graph.Model.Layers {
+						layers++
+					}
+				}
+				if want := 2 * stream * int64(received(name, depth, r/n)); got.network[r][graph.Recv] != want {
+					t.Errorf("rank %d receives messages of %d bytes, want %d", r, got.network[r][graph.Recv], want)
+				}
+				if want := 2 * 4 * stream * int64(layers); got.network[r][graph.AllReduce] != want {
+					t.Errorf("rank %d receives %d bytes of sums, want %d", r, got.network[r][graph.AllReduce], want)
+				}
+			}
+		})
 	}
 }
 
