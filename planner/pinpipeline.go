@@ -94,8 +94,8 @@ func (t *Task) checkPipeline(p *search.Pins) error {
 		return nil
 	}
 	switch {
-	case ranks == 1:
-		return spec.Fault(key, "a pipeline needs at least two ranks, but the run has one; hint: set ranks")
+	case ranks == t.Graph.Shared():
+		return spec.Fault(key, fmt.Sprintf("a pipeline needs at least two ranks with other layers, but all %d ranks have the same; hint: set ranks", ranks))
 	case t.Graph.Parts() > 1:
 		return spec.Fault(key, "the ranks of a pipeline cannot share sequences; hint: leave out plan.sequence or the pipeline")
 	case p.Pipeline == 1:
@@ -105,7 +105,7 @@ func (t *Task) checkPipeline(p *search.Pins) error {
 	case p.Policy != "":
 		return spec.Fault("plan.policy", "activation policies do not work with pipelines; hint: leave out plan.policy or the pipeline")
 	}
-	if err := search.PossiblePipeline(p, ranks, spec.GlobalBatch); err != nil {
+	if err := search.PossiblePipeline(p, ranks/t.Graph.Shared(), spec.GlobalBatch); err != nil {
 		return spec.Fault(key, err.Error())
 	}
 	return nil

@@ -78,7 +78,7 @@ func checkShare(spec *job.Spec, m *model.Model, docs *graph.Documents) error {
 	switch n := spec.PerSequence() / max(spec.Tensor, 1); {
 	case spec.Tensor > 1 && n > 1:
 		return spec.Fault("plan.tensor", "ranks cannot share both sequences and matrices; hint: leave out plan.sequence or plan.tensor")
-	case spec.Tensor > 1 && spec.GlobalBatch%(ranks/spec.Tensor) != 0:
+	case spec.Tensor > 1 && spec.Plan.Pipeline < 2 && spec.GlobalBatch%(ranks/spec.Tensor) != 0:
 		return spec.Fault("plan.tensor", fmt.Sprintf("%d leaves %d groups of ranks, which do not divide global_batch %d; hint: use a global_batch that is a multiple of %[2]d", spec.Tensor, ranks/spec.Tensor, spec.GlobalBatch))
 	}
 	return nil

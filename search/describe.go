@@ -22,7 +22,7 @@ func describePipeline(c *Candidate) string {
 	if p.Slices > 1 {
 		fmt.Fprintf(&b, " in %d slices", p.Slices)
 	}
-	if n := c.Plan.Replicas(); n > 1 {
+	if n := c.Plan.Replicas() / c.Plan.Sharers(); n > 1 {
 		fmt.Fprintf(&b, ", %d replicas with different sequences", n)
 	}
 	fmt.Fprintf(&b, "; ranks do not compute in %.1f %% of the step\n", 100*c.Idle())
@@ -79,7 +79,7 @@ func describeSums(c *Candidate) string {
 		}
 	}
 	text := fmt.Sprintf("matrices: %d ranks share each, and add up %d results of %s in total", n, sums, size.Format(bytes))
-	if groups := c.Plan.Ranks / n; groups > 1 {
+	if groups := c.Plan.Ranks / n; groups > 1 && c.Plan.Pipeline == nil {
 		text += fmt.Sprintf("; %d groups of ranks have different sequences", groups)
 	}
 	return text + "\n"

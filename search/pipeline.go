@@ -85,7 +85,7 @@ const (
 
 // inPipelines returns how many more instructions of pipelines may be lowered, once there is a plan.
 func inPipelines(p *problem) int {
-	if p.ranks == 1 || p.req.Pins.Pipeline == 1 || p.req.Sketch {
+	if p.copies == 1 || p.req.Pins.Pipeline == 1 || p.req.Sketch {
 		return 0
 	}
 	return max(min(effort*p.ranks, mostEffort)-p.told.pipelined, 0)
@@ -127,7 +127,7 @@ func planPipelines(ctx context.Context, p *problem, found shortlist) (shortlist,
 // they leave fits, the tasks that they ruled out are tried too.
 func searchPipelines(ctx context.Context, p *problem, found shortlist, of aim) (shortlist, error) {
 	pins := &p.req.Pins
-	if p.ranks == 1 || p.graph.PerSequence() > 1 || pins.Pipeline == 1 || pins.Group > 1 || p.graph.Model.Shares > 0 || pins.Policy != "" {
+	if p.copies == 1 || p.graph.Parts() > 1 || pins.Pipeline == 1 || pins.Group > 1 || p.graph.Model.Shares > 0 || pins.Policy != "" {
 		return found, nil
 	}
 	known := newEstimates(p)
@@ -147,8 +147,8 @@ func searchPipelines(ctx context.Context, p *problem, found shortlist, of aim) (
 // asked for, are not dominated; those that seem fastest come first.
 func tasksOf(ctx context.Context, known *estimates, found shortlist, every bool) (tasks []*task, err error) {
 	p, pin := known.p, known.p.req.Pins.Pipeline
-	for depth := 2; depth <= min(p.ranks, len(p.graph.Segments)); depth++ {
-		if p.ranks%depth != 0 || pin != 0 && pin != depth {
+	for depth := 2; depth <= min(p.copies, len(p.graph.Segments)); depth++ {
+		if p.copies%depth != 0 || pin != 0 && pin != depth {
 			continue
 		}
 		p.told.say(fmt.Sprintf("%s: pipelines of %d ranks", planning, depth), found)
@@ -194,9 +194,9 @@ func tryTasks(ctx context.Context, p *problem, found shortlist, tasks []*task, o
 // shapesOf lists the pipelines of a depth.
 func shapesOf(known *estimates, depth int, found shortlist) (list []*shape) {
 	p, pin := known.p, known.p.req.Pins.MicroBatch
-	replicas := p.ranks / depth
-	batch := p.req.GlobalBatch / replicas
-	if batch*replicas != p.req.GlobalBatch {
+	replicas := p.copies / depth
+	batch := p.req.GlobalBatch / p.graph.Shared() / replicas
+	if batch*p.graph.Shared()*replicas != p.req.GlobalBatch {
 		return nil
 	}
 	for b := batch; b >= 1; b-- {
@@ -341,12 +341,12 @@ func (t *task) lower(ctx context.Context, st style) (*Candidate, error) {
 	}
 	t.p.told.evaluated++
 	c := &Candidate{Plan: pl, Label: t.label(), Kind: fmt.Sprintf("%s on %d ranks", t.name, t.depth), Fits: true}
-	for rank := range t.depth {
-		p, err := t.lowerRank(ctx, pl, rank)
-		if err != nil || p == nil {
+	for place := range t.depth {
+		list, err := t.lowerPlace(ctx, pl, place)
+		if err != nil || list == nil {
 			return nil, err
 		}
-		c.Programs = append(c.Programs, p)
+		c.Programs = append(c.Programs, list...)
 	}
 	if t.p.machine.Shared > 0 && c.bytesTogether() > t.p.machine.Shared {
 		return nil, nil
@@ -391,11 +391,32 @@ func (t *task) plan(st style) (*plan.Plan, error) {
 	return pl, nil
 }
 
-// lowerRank finds the least recomputation with which a rank fits, starting at the
-// guess, and stores it in the plan. Other ranks' layers do not affect it.
-func (t *task) lowerRank(ctx context.Context, pl *plan.Plan, rank int) (best *program.Program, err error) {
+// lowerPlace lowers the ranks at a place of the pipeline: one, or as many as share matrices, whose programs are alike. nil if nothing
+// fits.
+func (t *task) lowerPlace(ctx context.Context, pl *plan.Plan, place int) (list []*program.Program, err error) {
+	first, err := t.lowerLeast(ctx, pl, place)
+	if err != nil || first == nil {
+		return nil, err
+	}
+	list, opt := []*program.Program{first}, t.p.req.Options
+	opt.Capacity, opt.Reject = t.p.machine.Capacity, true
+	for len(list) < t.p.graph.Shared() {
+		opt.Rank = first.Rank + len(list)
+		p, err := lower.Lower(ctx, t.p.graph, pl, opt)
+		if err != nil || !p.Fits() {
+			return nil, err
+		}
+		t.p.told.pipelined += len(p.Instrs)
+		list = append(list, p)
+	}
+	return list, nil
+}
+
+// lowerLeast finds the least recomputation with which the first rank at a place fits, starting at the
+// guess, and stores it in the plan. Other places' layers do not affect it.
+func (t *task) lowerLeast(ctx context.Context, pl *plan.Plan, place int) (best *program.Program, err error) {
 	var layers []int
-	for _, r := range t.ranges(rank) {
+	for _, r := range t.ranges(place) {
 		for l := max(r[0], 1); l < min(r[1], t.p.graph.Head()); l++ {
 			layers = append(layers, l-1)
 		}
@@ -404,7 +425,7 @@ func (t *task) lowerRank(ctx context.Context, pl *plan.Plan, rank int) (best *pr
 	layers = slices.Compact(layers) // both directions have the same policy
 	list := ladderOf(len(layers), t.p.recomputations(t.variant))
 	opt := t.p.req.Options
-	opt.Capacity, opt.Reject, opt.Rank = t.p.machine.Capacity, true, rank
+	opt.Capacity, opt.Reject, opt.Rank = t.p.machine.Capacity, true, place*t.p.graph.Shared()
 	set := func(keep []plan.Retention) {
 		for i, l := range layers {
 			pl.Activations[l] = keep[i]
@@ -421,7 +442,7 @@ func (t *task) lowerRank(ctx context.Context, pl *plan.Plan, rank int) (best *pr
 	}
 	fitting, most := -1, len(list)-1
 	bad, good := -1, len(list) // good fits if it is in the list
-	step, at := 1, min(t.level[rank], most)
+	step, at := 1, min(t.level[place], most)
 	for good-bad > 1 {
 		if err := ctx.Err(); err != nil {
 			return nil, err

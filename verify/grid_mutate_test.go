@@ -330,7 +330,7 @@ func TestRankMutants(t *testing.T) {
 	}
 	for n := 0; n < testkit.Count(0, 1, 4); { // shared matrices
 		g, pl := samples.RandomSlabs(t, rng)
-		if pl.Ranks > 2 || g.Params[0].Rows > 24 || pl.Validate(g) != nil {
+		if pl.Ranks > 4 || pl.MicroBatches > 2 || g.Params[0].Rows > 24 || pl.Validate(g) != nil {
 			continue
 		}
 		n++

@@ -2,12 +2,44 @@ package main
 
 import (
 	"math"
+	"os"
 	"reflect"
 	"strings"
 	"testing"
 
 	"github.com/athanor-llm/athanor/internal/testkit"
 )
+
+// TestSharedPipeline: a run whose ranks share matrices in a pipeline reaches on each of them the bytes that the plan says, its losses
+// are those of one rank up to the order of sums, and it goes on with other degrees of both.
+func TestSharedPipeline(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	dir, file := tiny(t, "max_steps: 4", "save_every: 2")
+	call("train", file, "out="+dir+"/plain").must(t, 0)
+	want := losses(t, dir+"/plain")
+	var got trained
+	call("train", file, "--json", "ranks=4", "plan={tensor: 2, pipeline: 2, schedule: 1f1b}").must(t, 0).into(t, &got)
+	if !reflect.DeepEqual(*got.Peaks, got.MeasuredPeaks) || !reflect.DeepEqual(*got.Report.Bytes, got.MeasuredBytes) {
+		t.Errorf("planned %+v %+v, reached %+v %+v", *got.Peaks, *got.Report.Bytes, got.MeasuredPeaks, got.MeasuredBytes)
+	}
+	near := func() {
+		t.Helper()
+		for k, l := range losses(t, dir+"/run") {
+			if math.Abs(l/want[k]-1) > 1e-5 {
+				t.Errorf("step %d: loss %v, on one rank %v", k+1, l, want[k])
+			}
+		}
+	}
+	near()
+	for _, other := range testkit.Sample([][]string{{"ranks=2", "plan.tensor=2"}, {"ranks=2", "plan.pipeline=2"}, {}}, 1, 1) {
+		check(t, os.RemoveAll(dir+"/run/checkpoint-4"))
+		call(append([]string{"train", file}, other...)...).must(t, 0, "checkpoint-2")
+		near()
+	}
+	if r := call("plan", file, "ranks=4", "plan={tensor: 2, pipeline: 2}").must(t, 0); !strings.Contains(r.stdout, "matrices: 2 ranks share each") || strings.Contains(r.stdout, "different sequences") {
+		t.Errorf("the plan does not say that the pipeline's ranks share matrices, or that they have other sequences:\n%s", r.stdout)
+	}
+}
 
 // TestSharedMatrices: a run whose ranks share matrices reaches on each of them the bytes that the plan says, its losses are those
 // of one rank up to the order of sums, and what does not combine is refused with its key.
@@ -40,7 +72,8 @@ func TestSharedMatrices(t *testing.T) {
 		{[]string{"plan.tensor=0"}, "0 ranks cannot share matrices"},
 		{[]string{"ranks=16", "plan.tensor=16"}, "at most 8"},
 		{[]string{"ranks=3", "plan.tensor=3"}, "cannot be divided evenly among 3 ranks"},
-		{[]string{"plan.pipeline=2"}, "cannot share matrices"},
+		{[]string{"plan.pipeline=2"}, "all 2 ranks have the same"},
+		{[]string{"ranks=4", "plan.pipeline=4"}, "no pipeline on 2 ranks"},
 		{[]string{"plan.sequence=2"}, "both sequences and matrices"},
 		{[]string{"global_batch=3", "ranks=4"}, "2 groups of ranks"},
 		{[]string{"lora.rank=4"}, "adapters"},
