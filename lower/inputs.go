@@ -1,6 +1,7 @@
 package lower
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/athanor-llm/athanor/device"
@@ -31,16 +32,7 @@ func bufferInputs(b *builder, units []unit, args *operands) stepInputs {
 			batch[value] = host("batch."+g.Values[value].Name, g.Values[value].DType, all, 1, p.RowUnit)
 		}
 	}
-	scalars := g.Scalars
-	if g.Pos >= 0 {
-		scalars = g.Pos
-	}
-	v := &g.Values[scalars]
-	in := stepInputs{scalars: [device.NumTiers]int{-1, host(v.Name, v.DType, 1, v.Rows*v.Cols, 0), -1}}
-	onDevice := b.buffer(program.Buffer{Name: v.Name + ".dev", Tier: device.DeviceTier, Class: program.ClassInputs, DType: v.DType, Rows: 1, Cols: v.Rows * v.Cols})
-	in.scalars[device.DeviceTier] = onDevice
-	first := &units[0]
-	first.before = append(first.before, copyOp(device.HostToDev, program.NoKey, p.BufferRegion(onDevice), p.BufferRegion(in.scalars[device.HostTier])))
+	in := bufferScalars(b, units, args[graph.Scalars], host)
 
 	made := map[instance]int{}
 	for _, a := range args[graph.Input] {
@@ -57,24 +49,59 @@ func bufferInputs(b *builder, units []unit, args *operands) stepInputs {
 		}
 		a.resolve(subRegion(p, buf, r))
 	}
-	resolve(args[graph.Scalars], func(ref) program.Region {
-		return program.Region{Buf: onDevice, Rows: v.Rows, Cols: v.Cols, Stride: v.Cols}
-	})
-	bufferKept(b, args[graph.Constant], program.ClassInputs)
-	bufferKept(b, args[graph.Cache], program.ClassActivations)
+	bufferConstants(b, args[graph.Constant])
+	bufferCaches(b, units, args[graph.Cache])
 	in.loss = bufferLoss(b, units, args[graph.Total])
 	return in
 }
 
-// bufferKept allocates flat buffers, whatever the extents, for the values of one kind that
+// bufferScalars declares the buffer of the step's scalars, or those of each micro-batch's positions, and copies them to the device.
+// Operators of the host read them there.
+func bufferScalars(b *builder, units []unit, args []operand, host func(name string, dt graph.DType, rows, cols, unit int) int) stepInputs {
+	st, p := b.st, b.p
+	scalars, each := st.g.Scalars, 1
+	if st.g.Pos >= 0 {
+		scalars, each = st.g.Pos, st.pl.MicroBatches
+	}
+	v, first := &st.g.Values[scalars], &units[0]
+	var at [device.NumTiers][]int // by tier and micro-batch
+	for micro := range each {
+		name := numbered(v.Name, micro)
+		at[device.HostTier] = append(at[device.HostTier], host(name, v.DType, 1, v.Rows*v.Cols, 0))
+		near := b.buffer(program.Buffer{Name: name + ".dev", Tier: device.DeviceTier, Class: program.ClassInputs, DType: v.DType, Rows: 1, Cols: v.Rows * v.Cols})
+		at[device.DeviceTier] = append(at[device.DeviceTier], near)
+		first.before = append(first.before, copyOp(device.HostToDev, program.NoKey, p.BufferRegion(near), p.BufferRegion(at[device.HostTier][micro])))
+	}
+	for _, a := range args {
+		tier, micro := device.DeviceTier, 0
+		if a.op.in.Stream == device.HostCompute {
+			tier = device.HostTier
+		}
+		if each > 1 {
+			micro = a.ref().micro
+		}
+		a.resolve(program.Region{Buf: at[tier][micro], Rows: v.Rows, Cols: v.Cols, Stride: v.Cols})
+	}
+	return stepInputs{scalars: [device.NumTiers]int{at[device.DeviceTier][0], at[device.HostTier][0], -1}}
+}
+
+// numbered names what a micro-batch or a batch has of its own: the first has the name itself.
+func numbered(name string, n int) string {
+	if n == 0 {
+		return name
+	}
+	return fmt.Sprintf("%s.%d", name, n)
+}
+
+// bufferConstants allocates flat buffers, whatever the extents, for tables that
 // stay on the device between steps.
-func bufferKept(b *builder, args []operand, class program.Class) {
+func bufferConstants(b *builder, args []operand) {
 	made := map[int]int{}
 	resolve(args, func(r ref) program.Region {
 		v := &b.st.g.Values[r.value]
 		buf, ok := made[r.value]
 		if !ok {
-			buf = b.buffer(program.Buffer{Name: v.Name, Tier: device.DeviceTier, Class: class, DType: v.DType, Rows: 1, Cols: v.Rows * v.Cols,
+			buf = b.buffer(program.Buffer{Name: v.Name, Tier: device.DeviceTier, Class: program.ClassInputs, DType: v.DType, Rows: 1, Cols: v.Rows * v.Cols,
 				Persistent: true, Init: []string{v.Name}})
 			made[r.value] = buf
 		}

@@ -1,7 +1,7 @@
 // Package lower compiles a graph and a plan to the program of one rank: its instructions on streams, with waits, buffers
 // and addresses. It decides nothing that the plan could: a pass follows from the plan and from the passes before it.
 //
-//	order, compute, recompute, slabs, share, swap
+//	order, compute, recompute, slabs, share, swap, batches
 //	                                     which operators run when, on which rows
 //	activations, inputs, weights         which buffers hold their operands
 //	gradients, optimizer, results        what is added up, reduced, updated, kept
@@ -123,6 +123,10 @@ var passes = []pass{
 		swapActivations(lo.builder, lo.units, lo.retention)
 		return nil
 	}},
+	{"batches", func(lo *lowering) error {
+		leaveDevice(lo.builder, lo.units)
+		return nil
+	}},
 	{"activations", func(lo *lowering) error {
 		lo.operands = indexOperands(lo.builder, lo.units)
 		bufferActivations(lo.builder, lo.operands)
@@ -173,6 +177,8 @@ var passOrder = []struct{ before, after, why string }{
 	{"recompute", "slabs", "what is recomputed is added up over ranks again"},
 	{"slabs", "activations", "a rank that does not add a bias or the residual stream does not read them"},
 	{"recompute", "swap", "what comes back fills the rows that are not recomputed, before their first use"},
+	{"batches", "activations", "what comes back from the host, as hidden states and attention's results do, is a buffer of its own"},
+	{"batches", "inputs", "the host's attention reads positions and caches where it runs"},
 	{"swap", "activations", "values that come back are buffers of their own, as are recomputed ones"},
 	{"recompute", "weights", "recomputation reads weights again, so it counts as a use"},
 	{"activations", "list", "instructions need buffers"},
@@ -193,8 +199,8 @@ func Lower(ctx context.Context, g *graph.Graph, pl *plan.Plan, opt Options) (*pr
 	if (opt.Mode == Decode) != (g.Context > 0) {
 		return nil, errors.New("mode decode needs a graph for generation, and the other modes one for training; hint: build graphs for generation with graph.BuildDecode or BuildPrefill")
 	}
-	if opt.Mode == Decode && pl.MicroBatch*pl.MicroBatches != 1 {
-		return nil, fmt.Errorf("%d sequences cannot share the key and value caches of one; hint: set micro_batch and micro_batches to 1", pl.MicroBatch*pl.MicroBatches)
+	if opt.Mode == Decode && (pl.MicroBatch != 1 || g.Slots == 0 && pl.MicroBatches != 1) {
+		return nil, fmt.Errorf("%d sequences cannot share the key and value caches of one; hint: set micro_batch to 1 and, without slots, micro_batches too", pl.MicroBatch*pl.MicroBatches)
 	}
 	if opt.Rank < 0 || opt.Rank >= pl.Ranks {
 		return nil, fmt.Errorf("there is no rank %d among %d ranks; hint: count ranks from 0", opt.Rank, pl.Ranks)

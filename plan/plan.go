@@ -74,6 +74,10 @@ type Plan struct {
 	// fp32.
 	State StateFormat `json:"optimizer_state,omitempty"`
 
+	// Batches are, in generation, the sequences whose caches are apart, each as many as the graph has slots. Micro-batches of one
+	// are consecutive: one that generates, or one for each sequence whose prompt is read. Left out, there is one, on the device.
+	Batches []Batch `json:"batches,omitempty"`
+
 	// Defer leaves the updates of chunks whose gradients wait on the host for the norm to
 	// the next step, which makes them while its forward pass begins, see deferred.
 	Defer bool `json:"defer,omitempty"`
@@ -391,8 +395,8 @@ func (pl *Plan) Validate(g *graph.Graph) error {
 	if g.Seq%pl.HeadRows != 0 && pl.HeadRows%g.Seq != 0 {
 		return fmt.Errorf("plan: head_rows %d does not fit the sequences; hint: use a divisor or a multiple of the %d tokens of a sequence on each rank", pl.HeadRows, g.Seq)
 	}
-	// Sums over tokens keep their bits only if they are cut where the graph requires.
-	if !g.Takes(rows, rows*pl.MicroBatches) || !g.Takes(pl.HeadRows, rows) {
+	// Sums over tokens, which generation has none of, keep their bits only if they are cut where the graph requires.
+	if g.Context == 0 && !(g.Takes(rows, rows*pl.MicroBatches) && g.Takes(pl.HeadRows, rows)) {
 		return fmt.Errorf("plan: micro-batches of %d tokens with head_rows %d: sums over tokens in bf16 can be divided only at multiples of %d tokens; hint: use another micro_batch or head_rows", rows, pl.HeadRows, g.CutUnit())
 	}
 	if units := 40 * len(g.Segments) * pl.MicroBatches; units > maxInstrs {
@@ -407,6 +411,9 @@ func (pl *Plan) Validate(g *graph.Graph) error {
 	}
 	if pl.Defer && pl.Pipeline != nil {
 		return errors.New("plan: updates cannot be deferred in a pipeline; hint: leave out defer")
+	}
+	if err := pl.validateBatches(g); err != nil {
+		return err
 	}
 	if err := pl.validateChunks(g); err != nil {
 		return err

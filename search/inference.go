@@ -76,14 +76,14 @@ func newInference(ctx context.Context, req *Request, prompts []*graph.Graph, m *
 func (n *inference) lower(pl *plan.Plan) error {
 	n.plan, n.programs = pl, nil
 	for i, g := range n.graphs {
-		own, opt := *pl, n.opt
+		own, opt := pl, n.opt
 		if g.Context > 0 {
-			own.SequenceLength, own.HeadRows = g.Seq, g.Seq
+			own = planOf(pl, g)
 		}
 		if i > 0 {
 			opt.Base = n.programs[0]
 		}
-		p, err := lower.Lower(n.ctx, g, &own, opt)
+		p, err := lower.Lower(n.ctx, g, own, opt)
 		if err != nil {
 			return err
 		}

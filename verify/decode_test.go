@@ -70,6 +70,59 @@ func TestDecodePrograms(t *testing.T) {
 	}
 }
 
+// TestBatchPrograms: programs that generate layer by layer for several batches of sequences, or read their prompts, are safe, read back from
+// their text and do what those do that have one micro-batch after the other and all on the device, wherever caches and hidden states are and
+// whoever attends.
+func TestBatchPrograms(t *testing.T) {
+	seed := testkit.Seed(t)
+	rng := rand.New(rand.NewPCG(seed, 2))
+	lowered := 0
+	for _, name := range testkit.Sample(slices.Sorted(maps.Keys(samples.TinyModels)), 2, 9) {
+		for _, dt := range []graph.DType{graph.F32, graph.BF16} {
+			for range testkit.Count(4, 8, 30) {
+				p, plain, err := batchPrograms(name, dt, rng)
+				if plain == nil {
+					t.Fatal(err)
+				}
+				if err != nil {
+					continue // too few cache blocks
+				}
+				lowered++
+				if err := check(p, plain); err != nil {
+					t.Fatalf("%s %v: %v", name, dt, err)
+				}
+				if q, err := program.Parse(p.String()); err != nil || !reflect.DeepEqual(p, q) {
+					t.Fatalf("%s %v: text does not read back: %v", name, dt, err)
+				}
+			}
+		}
+	}
+	if lowered < 10 {
+		t.Errorf("only %d programs", lowered)
+	}
+}
+
+// batchPrograms lowers a random plan for batches of sequences, and the reference.
+func batchPrograms(name string, dt graph.DType, rng *rand.Rand) (p, reference *program.Program, err error) {
+	n := graph.Generation{Context: 4, Slots: 1 + rng.IntN(2), Rows: 2, Reads: rng.IntN(2) == 0}
+	g, err := n.Build(samples.TinyModels[name], dt)
+	if err != nil {
+		return nil, nil, err
+	}
+	each := 1
+	if n.Reads {
+		each = n.Slots
+	}
+	batches := 1 + rng.IntN(3)
+	if reference, err = lowerMode(g, plan.InBatches(g, batches, each), 1, lower.Decode, nil); err != nil {
+		return nil, nil, err
+	}
+	pl := samples.RandomPlan(g, 1, rng)
+	samples.DrawBatches(pl, batches, each, rng)
+	p, err = lowerMode(g, pl, 1, lower.Decode, nil)
+	return p, reference, err
+}
+
 // shared: what is kept from step to step is at the same addresses in both.
 func shared(t *testing.T, base, p *program.Program) {
 	t.Helper()

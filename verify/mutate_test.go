@@ -106,6 +106,10 @@ func randomProgram(name string, rng *rand.Rand) (*program.Program, error) {
 	if rng.IntN(2) == 0 {
 		samples.FreezeSome(&m, rng)
 	}
+	if mode == lower.Decode && rng.IntN(2) == 0 {
+		p, _, err := batchPrograms(name, dt, rng)
+		return p, err
+	}
 	if mode == lower.Decode {
 		build := []func(*model.Model, int, int, graph.DType) (*graph.Graph, error){graph.BuildDecode, graph.BuildPrefill}[rng.IntN(2)]
 		g, err := build(&m, 4, 2, dt)

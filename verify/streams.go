@@ -16,7 +16,7 @@ var streamTiers = [device.NumStreams]struct {
 	device.DevToHost:   {device.HostTier, device.DeviceTier, copies},
 	device.DiskRead:    {device.HostTier, device.DiskTier, copies},
 	device.DiskWrite:   {device.DiskTier, device.HostTier, copies},
-	device.HostCompute: {device.HostTier, device.HostTier, updating},
+	device.HostCompute: {device.HostTier, device.HostTier, onHost},
 	device.Collective:  {device.DeviceTier, device.DeviceTier, []graph.Op{graph.AllGather, graph.ReduceScatter, graph.AllReduce}},
 	device.Send:        {device.DeviceTier, device.DeviceTier, []graph.Op{graph.Send}},
 	device.Recv:        {device.DeviceTier, device.DeviceTier, []graph.Op{graph.Recv}},
@@ -24,11 +24,12 @@ var streamTiers = [device.NumStreams]struct {
 
 var copies = []graph.Op{graph.Copy}
 
-// updating lists the optimizer's operators, which compute the same on the host's cores
+// onHost lists the optimizer's operators, which compute the same on the host's cores
 // as on the device, except for NormPart's order of fp64 summation. Matrix products are
-// excluded: their bits differ there.
-var updating = func() []graph.Op {
-	list := []graph.Op{graph.NormPart, graph.NormAll}
+// excluded: their bits differ there. So do those of attention over a cache if the device is a GPU; the
+// search leaves it to the host only where the device has the same kernel.
+var onHost = func() []graph.Op {
+	list := []graph.Op{graph.NormPart, graph.NormAll, graph.AttentionAt}
 	for o := range optimizer.NumOptimizers {
 		if o.Rule().Elementwise {
 			list = append(list, o.Rule().Op)

@@ -121,6 +121,22 @@ func RandomPlan(g *graph.Graph, sequences int, rng *rand.Rand) *plan.Plan {
 	return pl
 }
 
+// DrawBatches makes a plan of generation one for n batches of sequences, with the given number of micro-batches in each, and draws where
+// these have what they keep.
+func DrawBatches(pl *plan.Plan, n, each int, rng *rand.Rand) {
+	pl.MicroBatches, pl.Batches = n*each, make([]plan.Batch, n)
+	if pl.Group = pl.MicroBatches; rng.IntN(4) == 0 {
+		pl.Group = 1
+	}
+	for i := range pl.Batches {
+		b := &pl.Batches[i]
+		b.Cache, b.Hidden = device.Tier(rng.IntN(3)), device.Tier(rng.IntN(2))
+		if b.Cache > device.DeviceTier && rng.IntN(2) == 0 {
+			b.Attend = plan.AttendOnHost
+		}
+	}
+}
+
 // RandomRetention draws what becomes of each class of a layer's activations.
 func RandomRetention(rng *rand.Rand) (keep plan.Retention) {
 	for a := range keep {
