@@ -105,6 +105,7 @@ type Graph struct {
 	Model     *model.Model
 	Params    []model.Param // in the order in which chunks store them: see stored. They are whole, see Stored
 	held      []model.Param // the same parameters as a rank has them
+	partial   map[int]bool  // see Partial
 	Values    []Value
 	Segments  []Segment
 	Seq       int        // tokens per sequence

@@ -20,7 +20,8 @@ import (
 //	o             of their columns          of their columns      columns of [out, in]
 //	all_reduce    x + o0 + o1               x + o0 + o1
 //
-// Norms, embedding and head are whole on every rank, and so are their gradients: all ranks compute the same.
+// Norms, embedding and head are whole on every rank, and so are their gradients: all ranks compute the same. Only of the gains that all
+// heads share, if queries and keys are normalised by heads, each rank has a term of the gradient (see Partial).
 //
 // Slabs follow from sizes: the graph is built for a model with an n-th of the heads and units, and where its parameters are smaller
 // than the whole model's, they are divided.
@@ -47,8 +48,26 @@ func BuildSlab(m *model.Model, seq, n int, dtype DType, docs *Documents) (*Graph
 	b.forward(dtype)
 	b.loss()
 	b.differentiate()
+	b.g.partial = partial(b.g)
 	return b.g, nil
 }
+
+// partial lists the parameters of Partial.
+func partial(g *Graph) map[int]bool {
+	list := map[int]bool{}
+	for s := range g.Segments {
+		for _, n := range g.Segments[s].Backward {
+			if n.Op == RMSNormDW && n.Attr.Heads > 0 {
+				list[g.ParamOf(n.Args[RMSNormDWDGain].Value)] = true
+			}
+		}
+	}
+	return list
+}
+
+// Partial reports whether ranks that share matrices have all of parameter i, but each only a term of its gradient: the gains that the
+// heads of all ranks share. Such terms are added up once a step, as those of ranks with other sequences are.
+func (g *Graph) Partial(i int) bool { return g.partial[i] }
 
 // Shared returns the number of ranks that share each matrix: 1 if ranks have whole ones.
 func (g *Graph) Shared() int { return max(g.Slabs, 1) }
@@ -74,8 +93,8 @@ func CheckSlabs(m *model.Model, n int, docs *Documents) error {
 		return errors.New("matrices that are updated as a whole cannot be shared by ranks" + hint + ", or use another optimizer")
 	case m.Shares > 0:
 		return errors.New("matrices that layers share cannot be shared by ranks, too" + hint + ", or tie_layers")
-	case m.QKNorm != model.NoQKNorm:
-		return fmt.Errorf("the matrices of %s cannot be shared by ranks, since its queries and keys are normalised together or with gains that all heads share"+hint, m.Family)
+	case m.QKNorm == model.QKNormWhole:
+		return fmt.Errorf("the matrices of %s cannot be shared by ranks, since the queries of all heads are normalised together"+hint, m.Family)
 	case !m.Norms.Before():
 		return fmt.Errorf("the matrices of %s cannot be shared by ranks, since it has no norms before them"+hint, m.Family)
 	case docs != nil && docs.Preference > 0:

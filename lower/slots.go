@@ -11,7 +11,7 @@ import (
 // owned returns what a rank contributes of a chunk to the norm: its shard or, if the
 // chunk is replicated, all of it on the group's first rank and nothing elsewhere.
 func (geo *geometry) owned(rank, c int) piece {
-	if n := geo.g.Shared(); n > 1 { // what is whole on all ranks with other slabs is the first one's
+	if n := geo.g.Shared(); n > 1 && !geo.g.Partial(geo.pl.Chunks[c].First) { // what is whole on all ranks with other slabs is the first one's
 		if rank%n > 0 && !geo.divided(c) {
 			return piece{}
 		}

@@ -189,7 +189,7 @@ func Layout(g *graph.Graph, elems int64) []Chunk {
 
 // mayShareChunk reports whether parameter i and its predecessor may be in one chunk.
 func mayShareChunk(g *graph.Graph, users [][]int, i int) bool {
-	return slices.Equal(users[i], users[i-1]) && g.Params[i].Frozen == g.Params[i-1].Frozen && g.Params[i].Indivisible == g.Params[i-1].Indivisible && g.Divided(i) == g.Divided(i-1)
+	return slices.Equal(users[i], users[i-1]) && g.Params[i].Frozen == g.Params[i-1].Frozen && g.Params[i].Indivisible == g.Params[i-1].Indivisible && g.Divided(i) == g.Divided(i-1) && g.Partial(i) == g.Partial(i-1)
 }
 
 // aligned reports whether n elements end at a multiple of 64 bytes.

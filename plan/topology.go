@@ -19,7 +19,7 @@ import (
 //	stages     a  b  a  b     ranks 0 and 2 are the group of a's chunks
 //
 // Ranks that share matrices (Plan.Tensor) are adjacent. Each has other slabs of them, so it is a replica of the ranks with the same
-// slabs only:
+// slabs only, but for parameters of whose gradients all have terms (graph.Partial):
 //
 //	rank       0  1  2  3     Ranks 4, Tensor 2
 //	slabs      0  1  0  1     ranks 0 and 2 are a group
@@ -60,7 +60,11 @@ func NewTopology(g *graph.Graph, pl *Plan, rank int) (*Topology, error) {
 	}
 	users := segmentsOf(g)
 	for _, c := range pl.Chunks {
-		group, ordered := t.group(users[c.First], rank%t.Slabs)
+		slab, slabs := rank%t.Slabs, 1
+		if g.Partial(c.First) {
+			slab, slabs = 0, t.Slabs
+		}
+		group, ordered := t.group(users[c.First], slab, slabs)
 		t.Groups, t.Ordered = append(t.Groups, group), append(t.Ordered, ordered)
 	}
 	return t, nil
@@ -115,8 +119,8 @@ func (t *Topology) At(place, rank int) int { return rank + (place-t.Place(rank))
 // Pipeline numbers the pipeline of a rank; those with other slabs, which have the same sequences, have the same number.
 func (t *Topology) Pipeline(rank int) int { return rank / t.Slabs / t.Depth }
 
-// group lists the ranks that hold any of the segments, with a given slab.
-func (t *Topology) group(segments []int, slab int) (ranks []int, ordered bool) {
+// group lists the ranks that hold any of the segments, with a given slab or several from it on.
+func (t *Topology) group(segments []int, slab, slabs int) (ranks []int, ordered bool) {
 	var places []int // in a pipeline
 	for _, s := range segments {
 		for _, p := range t.Places(s) {
@@ -127,7 +131,9 @@ func (t *Topology) group(segments []int, slab int) (ranks []int, ordered bool) {
 	}
 	for first := 0; first < t.Ranks/t.Slabs; first += t.Depth {
 		for _, p := range places {
-			ranks = append(ranks, (first+p)*t.Slabs+slab)
+			for k := range slabs {
+				ranks = append(ranks, (first+p)*t.Slabs+slab+k)
+			}
 		}
 	}
 	slices.Sort(ranks)

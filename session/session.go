@@ -186,7 +186,11 @@ func (s *Session) writeTable(v int, local bool) error {
 // covered counts the distinct elements of a parameter's state that the ranks hold, of those with the given slab of matrices.
 func (s *Session) covered(param, slab int, kind optimizer.Kind) (n int64) {
 	seen := map[[2]int]bool{}
-	for r := slab; r < len(s.ranks); r += s.Graph.Shared() {
+	step := s.Graph.Shared()
+	if s.Graph.Partial(param) {
+		slab, step = 0, 1
+	}
+	for r := slab; r < len(s.ranks); r += step {
 		for _, p := range s.ranks[r].engines[0].Parts(param, kind) {
 			if !seen[p] {
 				seen[p] = true

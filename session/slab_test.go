@@ -25,7 +25,7 @@ func (f *fixture) slabs(t *testing.T, n int) *fixture {
 }
 
 var slabNames = []string{"llama-tiny", "gpt2-tiny", "llama-tiny bf16", "neox-tiny", "phi3-longrope", "opt-tiny", "mistral-tiny sinks documents", "gpt2-tiny bf16", "granite-tiny", "stablelm-tiny", "qwen2-tiny",
-	"starcoder2-tiny", "smollm3-tiny"}
+	"starcoder2-tiny", "smollm3-tiny", "qwen3-tiny"}
 
 // slabCase returns a fixture and how many ranks share its matrices.
 func slabCase(t *testing.T, r *rand.Rand, name string) (f *fixture, n int) {
@@ -60,7 +60,7 @@ func TestSlabs(t *testing.T) {
 
 // TestSlabTraining: ten steps of ranks that share matrices are those of PyTorch.
 func TestSlabTraining(t *testing.T) {
-	for _, name := range testkit.Sample([]string{"llama-tiny", "gpt2-tiny", "qwen2-tiny", "neox-tiny", "phi-tiny", "granite-tiny", "opt-tiny", "starcoder2-tiny", "smollm3-tiny", "stablelm-tiny", "gpt2-untied"}, 2, 100) {
+	for _, name := range testkit.Sample([]string{"llama-tiny", "gpt2-tiny", "qwen2-tiny", "neox-tiny", "phi-tiny", "granite-tiny", "opt-tiny", "starcoder2-tiny", "smollm3-tiny", "stablelm-tiny", "gpt2-untied", "qwen3-tiny"}, 2, 100) {
 		f := load(t, filepath.Join("../testdata/torch", name, "config.json"))
 		t.Run(name, func(t *testing.T) {
 			part := f.slabs(t, 2)
@@ -82,7 +82,7 @@ func TestSlabTraining(t *testing.T) {
 // those of one rank up to the order of sums, L2 holds on every rank, and a second run has the same bits.
 func TestSlabsChangeNothing(t *testing.T) {
 	r := rand.New(rand.NewPCG(testkit.Seed(t), 9))
-	for _, name := range testkit.Sample([]string{"llama-tiny", "gpt2-tiny", "neox-tiny", "phi-tiny", "mistral-tiny sinks documents", "qwen2-tiny"}, 1, 4) {
+	for _, name := range testkit.Sample([]string{"llama-tiny", "gpt2-tiny", "neox-tiny", "phi-tiny", "mistral-tiny sinks documents", "qwen2-tiny", "qwen3-tiny"}, 1, 5) {
 		for range testkit.Count(1, 1, 6) {
 			f, n := slabCase(t, r, name)
 			t.Run(fmt.Sprintf("%s/%d", name, n), func(t *testing.T) {

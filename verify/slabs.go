@@ -24,6 +24,7 @@ import (
 //	norm, embed, loss    same                 same
 //	rope, attention      own                  own     by heads
 //	activation           own                  own     by elements
+//	norm by heads        own                  own     and a term of the gain's gradient
 //
 // So a sum that is missing, made twice or made of whole values is a fault, and so is a gradient that is held otherwise than its parameter.
 //
@@ -70,8 +71,8 @@ func Divided(whole, part *graph.Graph) error {
 		}
 	}
 	for v := range part.Values {
-		if p := &part.Values[v]; p.Kind == graph.ParamGrad && d.held[v] != d.param(p) {
-			return fmt.Errorf("the gradient %s is %v, its parameter %v; hint: add it up over the ranks", p.Name, d.held[v], d.param(p))
+		if p := &part.Values[v]; p.Kind == graph.ParamGrad && d.held[v] != d.gradient(p) {
+			return fmt.Errorf("the gradient %s is %v, not %v; hint: add it up over the ranks", p.Name, d.held[v], d.gradient(p))
 		}
 	}
 	return nil
@@ -111,9 +112,7 @@ func alikeNodes(whole, part *graph.Graph, want, have []graph.Node) error {
 	for i := range have {
 		h, w := &have[i], &want[i]
 		attr := h.Attr
-		if attr.KVHeads > 0 { // else Heads are the groups of a norm
-			attr.Heads, attr.KVHeads = attr.Heads*part.Shared(), attr.KVHeads*part.Shared()
-		}
+		attr.Heads, attr.KVHeads = attr.Heads*part.Shared(), attr.KVHeads*part.Shared() // of attention, or Heads of a norm
 		equal := h.Op == w.Op && attr == w.Attr && h.Chunked == w.Chunked && len(h.Args) == len(w.Args)
 		for k := range h.Args {
 			equal = equal && nameOf(part, h.Args[k]) == nameOf(whole, w.Args[k])
@@ -147,6 +146,14 @@ func (d *division) param(v *graph.Value) holding {
 		return own
 	}
 	return same
+}
+
+// gradient returns how ranks must hold the gradient of a parameter: as the parameter, or as a term if the plan's groups add it up.
+func (d *division) gradient(v *graph.Value) holding {
+	if d.part.Partial(v.Param) {
+		return term
+	}
+	return d.param(v)
 }
 
 // of returns how ranks hold an operand; unknown if it is absent or the same by nature, as tokens are.
@@ -212,7 +219,33 @@ func (d *division) result(n *graph.Node) (holding, error) {
 		}
 		return d.param(&d.part.Values[n.Args[graph.LinearDWDW].Value]), nil
 	}
+	if n.Attr.Heads > 0 && slices.Contains(headNorms, n.Op) {
+		return d.headNorm(n)
+	}
 	return d.alikeOperands(n)
+}
+
+// headNorms are operators that may work by heads, with a gain that all heads share.
+var headNorms = []graph.Op{graph.RMSNorm, graph.RMSNormDX, graph.RMSNormDW}
+
+// headNorm returns how the results of a norm by heads are held: the heads are divided, and each rank has a term of the gain's gradient.
+func (d *division) headNorm(n *graph.Node) (holding, error) {
+	for k, u := range n.Args {
+		if u.Value < 0 || n.Op.Info().Args[k].Access == graph.Write || n.Op.Info().Args[k].Access == graph.Sum {
+			continue
+		}
+		want := own
+		if d.part.Values[u.Value].Kind == graph.ParamValue {
+			want = same
+		}
+		if err := d.must(n, k, want); err != nil {
+			return unknown, err
+		}
+	}
+	if n.Op == graph.RMSNormDW {
+		return term, nil
+	}
+	return own, nil
 }
 
 // must checks how an operand is held.
@@ -257,7 +290,7 @@ func (d *division) weightGradient(n *graph.Node, dw graph.Use, x, dy holding) er
 }
 
 // byColumns are operators whose ranks need no columns of others: they work by heads or by elements.
-var byColumns = []graph.Op{graph.RoPE, graph.Attention, graph.AttentionBwd, graph.SinkGrad, graph.Act, graph.ActBwd, graph.SwiGLU, graph.SwiGLUBwd, graph.BiasGrad, graph.Scale}
+var byColumns = []graph.Op{graph.RoPE, graph.Attention, graph.AttentionBwd, graph.SinkGrad, graph.Act, graph.ActBwd, graph.SwiGLU, graph.SwiGLUBwd, graph.BiasGrad, graph.Scale, graph.Cast}
 
 // alikeOperands returns how the results of other operators are held: as all that they read.
 func (d *division) alikeOperands(n *graph.Node) (holding, error) {

@@ -38,7 +38,7 @@ func slabGraphs(t *testing.T, name string, n int) (whole, part *graph.Graph) {
 // twice, made of another value or made elsewhere is rejected.
 func TestDivided(t *testing.T) {
 	rng := testkit.Rand(t)
-	for _, name := range []string{"llama-2-7b", "gpt2"} {
+	for _, name := range []string{"llama-2-7b", "gpt2", "qwen3-0.6b"} {
 		whole, part := slabGraphs(t, name, 2)
 		if err := Divided(whole, part); err != nil {
 			t.Fatalf("%s: %v", name, err)

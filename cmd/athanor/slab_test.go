@@ -79,7 +79,7 @@ func TestSharedMatrices(t *testing.T) {
 		{[]string{"lora.rank=4"}, "adapters"},
 		{[]string{"optimizer=muon"}, "updated as a whole"},
 		{[]string{"model={type: mixtral, layers: 2, width: 32, heads: 4, experts: 4}"}, "mixture of experts"},
-		{[]string{"model={type: qwen3, layers: 2, width: 32, heads: 4}"}, "queries and keys"},
+		{[]string{"model={type: olmoe, layers: 2, width: 32, heads: 4, experts: 4}"}, "cannot be shared"},
 		{[]string{"model={type: olmo2, layers: 2, width: 32, heads: 4}"}, "cannot be shared"},
 	} {
 		shared("plan", c.own...).must(t, 2, c.want, "hint:")
