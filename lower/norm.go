@@ -108,14 +108,13 @@ func (n *normParts) at(t device.Tier, lo, hi int) program.Region {
 	return program.Region{Buf: n.buf[t], Off: lo, Rows: 1, Cols: hi - lo, Stride: hi - lo}
 }
 
-// square sums the squares of a chunk's gradient as soon as the gradient is complete.
-func (up *updater) square(c int, n *normParts) {
+// square lists the sums of squares of a chunk's complete gradient.
+func (up *updater) square(list *[]*op, c int, n *normParts) {
 	tier := up.st.updatedOn(c)
-	u := &up.units[up.complete[c].unit]
 	slot := n.first[tier][c]
 	for _, q := range up.st.squaredParts(c) {
 		end := slot + graph.NormPieces(int64(q.hi-q.lo))
-		u.after = append(u.after, processorOp(tier, c, graph.NormPart, graph.Attr{}, n.at(tier, slot, end), up.grads[c].region(q.lo, q.hi)))
+		*list = append(*list, processorOp(tier, c, graph.NormPart, graph.Attr{}, n.at(tier, slot, end), up.grads[c].region(q.lo, q.hi)))
 		slot = end
 	}
 	if tier == n.final || slot == n.first[tier][c] {
@@ -125,7 +124,7 @@ func (up *updater) square(c int, n *normParts) {
 	if tier == device.HostTier {
 		stream = device.HostToDev
 	}
-	u.after = append(u.after, copyOp(stream, u.key(c),
+	*list = append(*list, copyOp(stream, up.units[up.complete[c].unit].key(c),
 		n.at(n.final, n.first[n.final][c], n.first[n.final][c+1]), n.at(tier, n.first[tier][c], n.first[tier][c+1])))
 }
 

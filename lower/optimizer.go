@@ -43,7 +43,7 @@ func updateParams(b *builder, units []unit, in stepInputs, weights []weightHome,
 	}
 	u := unit{segment: -1, micro: -1}
 	up.finishNorm(&u, parts)
-	up.updateNow(&u, now)
+	up.updateNow(&u, now, parts)
 	up.updatePostponed(later)
 	return append(units, u)
 }
@@ -73,7 +73,9 @@ func (up *updater) deliver(c int, parts *normParts) {
 	if st.updatedOn(c) != home.tier {
 		up.grads[c] = up.toHost(c)
 	}
-	up.square(c, parts)
+	if !up.atOnce(c) {
+		up.square(&up.units[home.unit].after, c, parts)
+	}
 	if st.clips() && st.pl.Chunks[c].Grads > st.updatedOn(c) {
 		up.grads[c] = up.toHost(c) // where the gradient waits for the norm
 	}
@@ -92,14 +94,43 @@ func (up *updater) toHost(c int) store {
 // first use, so that what the next step needs first is ready first. Without clipping,
 // each follows its complete gradient, during the backward pass. State that lives
 // elsewhere is prefetched.
-func (up *updater) updateNow(u *unit, order []int) {
+func (up *updater) updateNow(u *unit, order []int, parts *normParts) {
 	early, list := func(int) *[]*op { return &u.before }, func(int) *[]*op { return &u.work }
 	if !up.st.clips() {
 		last := func(c int) *unit { return &up.units[up.complete[c].unit] }
 		early, list = func(c int) *[]*op { return &last(c).before }, func(c int) *[]*op { return &last(c).after }
 		slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(up.complete[a].unit, up.complete[b].unit) })
+		for _, c := range order {
+			if up.atOnce(c) {
+				up.updateAtOnce(c, parts)
+			}
+		}
+		order = slices.DeleteFunc(order, up.atOnce)
 	}
 	up.listUpdates(order, &up.terms, early, list, list)
+}
+
+// atOnce reports whether a chunk is updated in the midst of the unit that completes its gradient, so that the gradient's memory is free
+// for that of the next parameter: where nothing waits for the norm, and nothing but operators and the update touches the chunk.
+func (up *updater) atOnce(c int) bool {
+	st, ch := up.st, &up.st.pl.Chunks[c]
+	return !st.clips() && len(st.top.Groups[c]) == 1 && !st.cached(c) && ch.State == device.DeviceTier && st.reduced(c).len() > 0
+}
+
+// updateAtOnce lists a chunk's squares and its update after the last operator that adds to its gradient or reads its weights.
+func (up *updater) updateAtOnce(c int, parts *normParts) {
+	u, last := &up.units[up.complete[c].unit], -1
+	for i, o := range u.work {
+		if slices.ContainsFunc(o.in.Args, func(r program.Region) bool {
+			return !r.Absent() && (r.Buf == up.weights[c].work.buf || r.Buf == up.grads[c].buf)
+		}) {
+			last = i
+		}
+	}
+	var list []*op
+	up.square(&list, c, parts)
+	up.updateChunk(&list, &list, c, up.grads[c], up.weights[c], &up.terms)
+	u.work = slices.Insert(u.work, last+1, list...)
 }
 
 // listUpdates lists updates and the copies that stage their data. The functions return where to append what: early the

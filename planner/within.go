@@ -138,7 +138,8 @@ func (p *Partition) Training(set []bool) (*Task, error) {
 }
 
 // Leanest returns the plan with everything on the device that takes the least of it: sequences pass by themselves, layers are
-// recomputed, and each parameter has a chunk of its own.
+// recomputed, and each parameter has a chunk of its own. Either all sequences pass a layer before the next, so that without clipping its
+// gradients last only as long, or they pass the model one by one, so that their activations do.
 func (t *Task) Leanest(ctx context.Context) (*search.Candidate, error) {
 	req := t.Request()
 	req.State = t.Spec.OptimizerState[0]
@@ -152,7 +153,18 @@ func (t *Task) Leanest(ctx context.Context) (*search.Candidate, error) {
 	for l := range pl.Activations {
 		pl.Activations[l] = plan.Recomputed("full")
 	}
-	return search.Evaluate(ctx, req, pl, ForSearch(t.Machine), "the leanest plan")
+	const label = "the leanest plan"
+	best, err := search.Evaluate(ctx, req, pl, ForSearch(t.Machine), label)
+	if err != nil || pl.MicroBatches == 1 || t.Spec.Clip > 0 { // for whose norm all gradients wait
+		return best, err
+	}
+	layered := *pl
+	layered.Group = pl.MicroBatches
+	other, err := search.Evaluate(ctx, req, &layered, ForSearch(t.Machine), label)
+	if err == nil && other.Program.Height[device.DeviceTier] < best.Program.Height[device.DeviceTier] {
+		best = other
+	}
+	return best, err
 }
 
 // Fill chooses the groups to train, by their gains, that fit into the device's memory, and returns the memory that the leanest plan

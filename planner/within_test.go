@@ -115,7 +115,8 @@ func TestLeanest(t *testing.T) {
 	lean, err := task.Leanest(t.Context())
 	check(t, err)
 	for name, change := range map[string]func(*plan.Plan){
-		"all sequences at once": func(pl *plan.Plan) { pl.MicroBatch, pl.MicroBatches = 2, 1 },
+		"all sequences at once": func(pl *plan.Plan) { pl.MicroBatch, pl.MicroBatches, pl.Group = 2, 1, 1 },
+		"the other order":       func(pl *plan.Plan) { pl.Group = 3 - pl.Group },
 		"larger chunks":         func(pl *plan.Plan) { pl.Chunks = plan.Layout(task.Graph, 1<<40) },
 		"nothing recomputed": func(pl *plan.Plan) {
 			pl.Activations = slices.Repeat([]plan.Retention{plan.Recomputed("none")}, len(pl.Activations))
