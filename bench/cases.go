@@ -144,6 +144,10 @@ func (l *cases) attention() {
 	l.add(graph.AttentionBwd, "T1024 GQA", heads(n, 4), q, gqa, lse, q, q, gqa, q, lse)
 	sinks := l.of(1, gpt2Heads)
 	l.add(graph.Attention, "T1024 sinks", heads(n, gpt2Heads), q, lse, q, kv, graph.Dim{}, sinks)
+	capped := heads(n, gpt2Heads)
+	capped.Limit = 50
+	l.add(graph.Attention, "T1024 capped", capped, q, lse, q, kv)
+	l.add(graph.AttentionBwd, "T1024 capped", capped, q, kv, lse, q, q, kv, q, lse)
 	l.add(graph.SinkGrad, "", graph.Attr{}, f32(1, gpt2Heads), lse, lse, sinks)
 	// The last quarter of a sequence in slices.
 	a, part, last := heads(n, gpt2Heads), l.of(n/4, d), f32(n/4, gpt2Heads)
@@ -205,6 +209,7 @@ func (l *cases) ends() {
 	l.add(graph.Preference, "", graph.Attr{Seq: n, Scale: 0.1}, f32(n, 1), f32(n, 1), f32(n, 1), f32(n, 1), f32(n, 1), ids, ids)
 	l.add(graph.Add, "", graph.Attr{}, l.of(n, gpt2Wide), l.of(n, gpt2Wide))
 	l.add(graph.Scale, "", graph.Attr{Scale: 2}, l.of(n, gpt2Wide))
+	l.add(graph.SoftCap, "", graph.Attr{Limit: 30}, l.of(n, gpt2Wide))
 }
 
 // optimizer adds the operators that update parameters.

@@ -29,7 +29,7 @@ type Attr struct {
 	Param     int // index of the updated parameter
 	First     int // index in that parameter of the operands' first element
 	Scale     float64
-	Limit     float64 // SwiGLU: bound on gates and ups; 0: none
+	Limit     float64 // SwiGLU: bound on gates and ups; attention, SoftCap, CrossEntropy: soft bound on scores or logits; 0: none
 	Alpha     float64 // with Limit: factor of the gates inside the sigmoid; Route: factor of the weights; 0: 1
 	PairLoss  int     // Preference: a PairLoss
 	Margin    float64 // Preference: of SimPO

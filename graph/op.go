@@ -52,6 +52,7 @@ const (
 	Cast
 	Add
 	Scale
+	SoftCap
 	Copy
 	EmbedAt
 	RoPEAt
@@ -209,6 +210,8 @@ var table = [NumOps]Info{
 	// within a sequence. If absent, all are 0.
 	// sinks [1, H] adds to each head one score that every query sees. It is neither scaled nor
 	// masked, and has no value (gpt-oss), so it is only a term of the denominator.
+	// With Limit (Gemma 2) scaled scores become Limit*tanh(score/Limit), here, backward and in
+	// AttentionAt.
 	Attention: {Name: "attention", Kind: Sequence, Args: args("o:f[N,A]:wt lse:s[N,H]:wt q:f[N,A]:rt kv:f[M,G]:rtp starts:i[N,1]:rt? sinks:f[1,H]:r?"), FLOPs: attentionFLOPs(4, AttentionKV), Rule: sliced},
 	// dkv (+)= the contribution of the slice's queries, all M rows. Slices run from
 	// the last, which does not accumulate, to the first, and their bounds are
@@ -267,7 +270,7 @@ var table = [NumOps]Info{
 	// loss [N,1] f32 = -log softmax(logits)[target] (0 where target < 0);
 	// with Attr.Grad the logits are replaced by (softmax - onehot)*scalars[ScalarLossScale]
 	// (0 where target < 0). With weights [N,1] f32 each row's gradient is multiplied by its
-	// weight.
+	// weight. With Limit the logits are from SoftCap, and the gradient is of what they were before.
 	CrossEntropy: {Name: "cross_entropy", Args: args("loss:s[N,1]:wt logits:f[N,V]:ut targets:i[N,1]:rt scalars:s[1,#]:r weights:s[N,1]:rt?"), Kind: RowWise},
 	// The loss of pairs, see PairLoss. A sequence of Seq rows, at least two,
 	// consists of documents, each the rows with the same start: the first is chosen and the second rejected,
@@ -312,6 +315,8 @@ var table = [NumOps]Info{
 	Add:  {Name: "add", Args: args("y:f[R,C]:u x:f[R,C]:r"), Kind: RowWise, Alike: true},
 	// y *= Attr.Scale.
 	Scale: {Name: "scale", Args: args("y:f[N,D]:ut"), Kind: RowWise, Rule: hasScale},
+	// y = Limit*tanh(y/Limit).
+	SoftCap: {Name: "soft_cap", Args: args("y:f[N,D]:ut"), Kind: RowWise, Rule: hasLimit},
 	// Copies bytes from one tier to another, or within one.
 	Copy: {Name: "copy", Args: args("dst:*[R,C]:w src:*[R,C]:r"), Alike: true, Rule: copied},
 	// Generation: rows are N tokens at positions that are an input of the step, pos. With pos

@@ -281,6 +281,10 @@ const (
 )
 
 const (
+	SoftCapY = 0
+)
+
+const (
 	CopyDst = 0
 	CopySrc = 1
 )

@@ -303,6 +303,14 @@ func hasScale(a *Attr, _ []Dim) string {
 	return ""
 }
 
+// hasLimit: likewise.
+func hasLimit(a *Attr, _ []Dim) string {
+	if !(a.Limit > 0) {
+		return fmt.Sprintf("limit is %g, but must be positive", a.Limit)
+	}
+	return ""
+}
+
 // pieces: there is a partial sum for each piece of the gradient.
 func pieces(_ *Attr, d []Dim) string {
 	part, g := d[NormPartPart], d[NormPartGrad]

@@ -74,7 +74,7 @@ func appendAttr(b []byte, a *graph.Attr) []byte {
 	for _, f := range []struct {
 		set  bool
 		name string
-	}{{a.WT, "wt"}, {a.Acc, "acc"}, {a.Grad, "grad"}, {a.NF4, "nf4"}, {a.Slots, "slots"}} {
+	}{{a.WT, "wt"}, {a.Acc, "acc"}, {a.Grad, "grad"}, {a.NF4, "nf4"}, {a.Slots, "slots"}, {a.Limit > 0, "limit"}} {
 		if f.set {
 			b = append(b, ' ')
 			b = append(b, f.name...)

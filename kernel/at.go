@@ -163,6 +163,7 @@ func (v *view) attendRef(a *graph.Attr, o, kv, qkv, sinks *Tensor, at query) {
 		for k := range v.size {
 			p[j] += a.Scale * qkv.At(at.row, v.q(at.head)+k) * kv.At(row, k)
 		}
+		p[j] = capped(a, p[j])
 		top = max(top, p[j])
 	}
 	sum := math.Exp(sink - top)
@@ -262,8 +263,9 @@ func (w *worker) attendGroup(c *call, v *view, g int) {
 		keys := k1 - k0
 		tile := gemm.Matrix{Data: w.tmp(0, n*keyBlock), Stride: n}
 		w.scores(kv.at(v.key(g, k0)), query, tile, keys, n, size)
+		scale := w.capScores(c.a, tile.Data[:keys*n])
 		fill(tile.Data[:max(0, v.first(i)-k0)*n], minusInf)
-		soft.add(w.v, tile.Data[:keys*n], float32(c.a.Scale), init.Residual.Data)
+		soft.add(w.v, tile.Data[:keys*n], scale, init.Residual.Data)
 		weights, form := w.rounded(0, tile, keys*n, kv), gemm.TNB
 		if n == 1 { // a vector, which need not be transposed
 			weights.Stride, form = keys, gemm.NN

@@ -132,6 +132,7 @@ func softmaxRef(a *graph.Attr, v *view, q, kv, sinks *Tensor, at query, p []floa
 		for c := range v.size {
 			p[j] += a.Scale * q.At(at.row, v.q(h)+c) * kv.At(at.base+j, v.k(h/v.group)+c)
 		}
+		p[j] = capped(a, p[j])
 		m = max(m, p[j])
 	}
 	sum := math.Exp(sink - m)
@@ -276,13 +277,14 @@ func (b *queries) see(w *worker, c *call, v *view, g, k0, k1 int, value gemm.Mat
 	keys := k1 - k0
 	tile := gemm.Matrix{Data: w.tmp(0, n*keyBlock), Stride: n}
 	w.scores(kv.at(v.key(g, k0)), b.query, tile, keys, n, v.size)
+	scale := w.capScores(c.a, tile.Data[:keys*n])
 	v.hide(tile.Data, b.q0, n, k0, keys)
 	var init gemm.Init
 	if b.begun {
 		init.Residual = b.sum
 	}
 	b.begun = true
-	b.soft.add(w.v, tile.Data[:keys*n], float32(c.a.Scale), init.Residual.Data)
+	b.soft.add(w.v, tile.Data[:keys*n], scale, init.Residual.Data)
 	weights, form := w.rounded(0, tile, keys*n, kv), gemm.TNB
 	if n == 1 { // a vector, which need not be transposed
 		weights.Stride, form = keys, gemm.NN

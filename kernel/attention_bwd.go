@@ -9,7 +9,7 @@ import (
 
 // attentionBwdRef: with p = exp(scale*q.k - lse), dp = do.v and
 // delta = sum(do*o): ds = p*(dp-delta)*scale, dq = sum(ds*k), dk = sum(ds*q),
-// dv = sum(p*do).
+// dv = sum(p*do). Where scores are capped, ds also has the cap's slope.
 func attentionBwdRef(_ *Env, a *graph.Attr, t []Tensor) {
 	dq, dkv, delta, do := &t[graph.AttentionBwdDQ], &t[graph.AttentionBwdDKV], &t[graph.AttentionBwdDelta], &t[graph.AttentionBwdDO]
 	q, kv, o, lse := &t[graph.AttentionBwdQ], &t[graph.AttentionBwdKV], &t[graph.AttentionBwdO], &t[graph.AttentionBwdLSE]
@@ -31,11 +31,13 @@ func attentionBwdRef(_ *Env, a *graph.Attr, t []Tensor) {
 					s += a.Scale * q.At(n, v.q(h)+c) * kv.At(base+j, v.k(g)+c)
 					dp += do.At(n, h*v.size+c) * kv.At(base+j, v.v(g)+c)
 				}
+				s = capped(a, s)
+				slope := slopeOf(a, s)
 				if coarse(float32(lse.At(n, h))) { // rounded like lse
 					s = min(float64(float32(s)), lse.At(n, h))
 				}
 				p := math.Exp(s - lse.At(n, h))
-				ds := p * (dp - d) * a.Scale
+				ds := p * (dp - d) * a.Scale * slope
 				gi, gj := gq[n*q.Cols:], gkv[(base+j)*kv.Cols:]
 				for c := range v.size {
 					gi[v.q(h)+c] += ds * kv.At(base+j, v.k(g)+c)
@@ -153,7 +155,7 @@ func (b *attentionTask) run(w *worker) {
 func (b *attentionTask) attend(w *worker, h, q0, n int) {
 	dq, delta, do := &b.t[graph.AttentionBwdDQ], &b.t[graph.AttentionBwdDelta], &b.t[graph.AttentionBwdDO]
 	q, kv, o, lse := &b.t[graph.AttentionBwdQ], &b.t[graph.AttentionBwdKV], &b.t[graph.AttentionBwdO], &b.t[graph.AttentionBwdLSE]
-	s, scale, row := b.size, float32(b.a.Scale), b.base+q0-(kv.Rows-q.Rows)
+	s, row := b.size, b.base+q0-(kv.Rows-q.Rows)
 	query, dout := q.at(row, b.q(h)), do.at(row, h*s)
 	stats := w.tmp(6, 2*n)
 	plus, deltas, huge := stats[:n], stats[n:], false
@@ -179,11 +181,14 @@ func (b *attentionTask) attend(w *worker, h, q0, n int) {
 		key, value := from(b.key, k0-b.k0), from(b.value, k0-b.k0)
 		w.scores(key, qt, p, keys, n, s)
 		w.scores(value, dt, ds, keys, n, s)
+		scale := w.capScores(b.a, p.Data[:keys*n])
+		kept := w.keepCapped(b.a, p.Data[:keys*n])
 		b.hide(p.Data, q0, n, k0, keys)
 		if huge {
 			b.level(p.Data[:keys*n], lse, row, h, n)
 		}
 		w.v.ColExpBwd(plus, deltas, p.Data[:keys*n], ds.Data[:keys*n], scale)
+		w.throughCap(b.a, ds.Data[:keys*n], kept, 1, b.a.Scale/b.a.Limit)
 		grad := w.rounded(1, ds, keys*n, kv)
 		if b.sumKeys {
 			dk, dv := from(b.dk, k0-b.k0), from(b.dv, k0-b.k0)

@@ -64,6 +64,13 @@ func (m *maker) bound(a *graph.Attr) {
 	}
 }
 
+// cap sometimes caps scores.
+func (m *maker) cap(a *graph.Attr) {
+	if m.IntN(3) == 0 {
+		a.Limit = 0.5 + m.Float64()
+	}
+}
+
 // scored sometimes makes a router score experts by themselves, and multiply their weights.
 func (m *maker) scored(a *graph.Attr) {
 	if a.Sigmoid = m.IntN(2) == 0; m.IntN(2) == 0 {
@@ -240,11 +247,13 @@ var cases = withUpdateCases(map[graph.Op]func(m *maker) sample{
 		s := sample{attr: a, t: []Tensor{m.any(n, a.Heads*a.HeadDim), m.f32(n, a.Heads), m.mat(d, n, a.Heads*a.HeadDim, 1),
 			m.mat(d, keys, 2*a.KVHeads*a.HeadDim, 1), m.starts(a, n, keys), m.sinks(a)}, token: []bool{token, token, token, token, token, false}}
 		s.tol = roundedFactors(s.t[graph.AttentionQ])
+		m.cap(&s.attr)
 		return s
 	},
 	graph.AttentionBwd: func(m *maker) sample {
 		a, n, keys, token := m.slice()
 		a.Acc = m.acc
+		m.cap(&a)
 		width, d := a.Heads*a.HeadDim, m.float()
 		q, kv, o, lse := m.mat(d, n, width, 1), m.mat(d, keys, 2*a.KVHeads*a.HeadDim, 1), m.any(n, width), m.f32(n, a.Heads)
 		s := sample{attr: a, t: []Tensor{m.any(n, width), m.any(keys, kv.Cols), m.f32(n, a.Heads), m.any(n, width), q, kv, o, lse, m.starts(a, n, keys)},
@@ -403,6 +412,10 @@ var cases = withUpdateCases(map[graph.Op]func(m *maker) sample{
 		if m.IntN(2) == 0 {
 			s.t[graph.CrossEntropyWeights] = m.f32(n, 1)
 		}
+		if m.IntN(3) == 0 {
+			s.attr.Limit = 4
+			softCapRef(nil, &s.attr, s.t[graph.CrossEntropyLogits:])
+		}
 		return s
 	},
 	graph.Preference: func(m *maker) sample {
@@ -448,6 +461,9 @@ var cases = withUpdateCases(map[graph.Op]func(m *maker) sample{
 	graph.Scale: func(m *maker) sample {
 		return sample{attr: graph.Attr{Scale: 2.5}, t: []Tensor{m.any(m.rows(), m.n())}, token: []bool{true}}
 	},
+	graph.SoftCap: func(m *maker) sample {
+		return sample{attr: graph.Attr{Limit: 1.5}, t: []Tensor{m.any(m.rows(), m.n())}, token: []bool{true}}
+	},
 	graph.EmbedAt: func(m *maker) sample {
 		n, c, vocab, pos := m.rows(), m.n(), m.n(), m.n()
 		s := sample{attr: graph.Attr{PosOffset: m.IntN(3), Scale: 2.5 * float64(m.IntN(2))}, t: []Tensor{m.any(n, c), m.ints(n, 0, vocab), m.any(vocab, c), {}, m.places(n, 1, pos)}}
@@ -472,6 +488,7 @@ var cases = withUpdateCases(map[graph.Op]func(m *maker) sample{
 		s := sample{attr: a, t: []Tensor{m.any(n, a.Heads*a.HeadDim), m.mat(d, slots*2*a.KVHeads*context, a.HeadDim, 1),
 			m.mat(d, n, (a.Heads+2*a.KVHeads)*a.HeadDim, 1), m.places(n, slots, pos), m.sinks(a)}}
 		s.tol = roundedFactors(s.t[graph.AttentionAtQKV])
+		m.cap(&s.attr)
 		return s
 	},
 })

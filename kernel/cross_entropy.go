@@ -10,6 +10,8 @@ import (
 // CrossEntropy: loss = log(sum(exp(x))) - x[target] per row, 0 where the
 // target is negative. With Grad the logits become (softmax - onehot)*s, where s is the loss
 // scale (times the row's weight, if there are weights), or 0 where the target is negative.
+// With Limit the logits have been capped, and the gradient is that of the numbers before:
+// it is multiplied by 1 - (x/Limit)^2.
 //
 // Three passes over a row, which stays in the L2 cache (50257 f32 are 200 KB): the
 // maximum m; exp(x-m) and its sum, in place with Grad; the multiplication by s/sum.
@@ -46,6 +48,7 @@ func crossEntropyRef(_ *Env, a *graph.Attr, t []Tensor) {
 			scale *= weights.At(r, 0)
 		}
 		for c := range x.Cols {
+			slope := slopeOf(a, x.At(r, c))
 			p := math.Exp(x.At(r, c)-m) / sum
 			if c == target {
 				p--
@@ -53,7 +56,7 @@ func crossEntropyRef(_ *Env, a *graph.Attr, t []Tensor) {
 			if target < 0 {
 				p = 0
 			}
-			x.Set(r, c, p*scale)
+			x.Set(r, c, p*scale*slope)
 		}
 	}
 }
@@ -94,6 +97,7 @@ func crossEntropy(e *Env, a *graph.Attr, t []Tensor) {
 				out[0] = nll(w.v.SumExp(x, next, 1, m), m, at)
 				continue
 			}
+			kept := w.keepCapped(c.a, x)
 			sum := w.v.Exp(x, x, next, 1, m)
 			out[0] = nll(sum, m, at)
 			one := c.f[0]
@@ -102,6 +106,10 @@ func crossEntropy(e *Env, a *graph.Attr, t []Tensor) {
 			}
 			scale := one / sum
 			corrected := float32(x[target]*scale) - one
+			if c.a.Limit > 0 {
+				w.throughCap(c.a, x, kept, 1/c.a.Limit, float64(scale))
+				corrected, scale = corrected*float32(slopeOf(c.a, float64(at))), 1
+			}
 			if logits.DType == graph.BF16 {
 				w.v.Half.ScaleTo(logits.row16(r, 0, n), x, scale)
 				logits.row16(r, target, target+1)[0] = float16.ToBF16(corrected)

@@ -217,7 +217,7 @@ type worker struct {
 	v      *simd.Set
 	out    *simd.Set // functions that write to operands, not to buffers
 	serial *gemm.Serial
-	buf    [14][]float32
+	buf    [15][]float32
 	half   [2][]uint16
 	rows   [4]Tensor // of an expert
 	gone   []int32   // see zeros

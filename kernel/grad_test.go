@@ -162,8 +162,8 @@ func TestGradients(t *testing.T) {
 		})
 	})
 	t.Run("attention", func(t *testing.T) {
-		for _, window := range []int{0, 1, 3} {
-			a := &graph.Attr{Seq: 5, Heads: 4, KVHeads: 2, HeadDim: 3, Window: window, Scale: 0.7}
+		for window, limit := range map[int]float64{0: 0, 1: 0, 3: 0.6, 4: 0} {
+			a := &graph.Attr{Seq: 5, Heads: 4, KVHeads: 2, HeadDim: 3, Window: window, Scale: 0.7, Limit: limit}
 			for _, n := range [][2]int{{10, 10}, {3, 5}, {2, 4}} { // queries and keys: two sequences, slices of one
 				q, kv, o, lse, do := f64(r, n[0], 12), f64(r, n[1], 12), f64(r, n[0], 12), f64(r, n[0], 4), f64(r, n[0], 12)
 				dq, dkv, delta := f64(r, n[0], 12), f64(r, n[1], 12), f64(r, n[0], 4)
@@ -322,6 +322,24 @@ func TestGradients(t *testing.T) {
 		copy(grad.F64, x.F64)
 		run(graph.CrossEntropy, &graph.Attr{Grad: true}, loss, grad, targets, scalars, weights)
 		difference(t, "logits with weights", x, grad, loss, one, forward)
+	})
+	t.Run("soft cap", func(t *testing.T) {
+		a, b, targets, scalars := &graph.Attr{Limit: 1.5}, &graph.Attr{Limit: 1.5, Grad: true}, NewTensor(graph.I32, 4, 1), f64(r, 1, graph.NumScalars)
+		copy(targets.I32, []int32{2, -1, 0, 5})
+		x, y, loss, one := f64(r, 4, 6), f64(r, 4, 6), f64(r, 4, 1), f64(r, 4, 1)
+		for i := range one.F64 {
+			one.F64[i] = scalars.F64[graph.ScalarLossScale]
+		}
+		forward := func() {
+			copy(y.F64, x.F64)
+			run(graph.SoftCap, a, y)
+			run(graph.CrossEntropy, a, loss, y, targets, scalars)
+		}
+		forward()
+		grad := y
+		grad.F64 = slices.Clone(y.F64)
+		run(graph.CrossEntropy, b, loss, grad, targets, scalars)
+		difference(t, "logits", x, grad, loss, one, forward)
 	})
 	t.Run("preference", func(t *testing.T) {
 		a := &graph.Attr{Seq: 12, Scale: 0.7}

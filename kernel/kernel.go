@@ -82,6 +82,7 @@ var table = withUpdates([graph.NumOps]Kernel{
 	graph.Cast:         {castRef, cast},
 	graph.Add:          {addRef, add},
 	graph.Scale:        {scaleRef, scale},
+	graph.SoftCap:      {softCapRef, softCap},
 	graph.EmbedAt:      {embedAtRef, embedAt},
 	graph.RoPEAt:       {ropeAtRef, ropeAt},
 	graph.AttentionAt:  {attentionAtRef, attentionAt},

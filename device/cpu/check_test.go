@@ -59,6 +59,10 @@ func (g *guess) attributes(op graph.Op) {
 		a.Cut = g.of(0, 2, 32)
 	case graph.RMSNorm, graph.RMSNormDX, graph.RMSNormDW:
 		l['D'] = l['P'] * a.Heads
+	case graph.SoftCap:
+		a.Limit = 1.5
+	case graph.Attention, graph.AttentionBwd, graph.CrossEntropy:
+		a.Limit = float64(g.of(0, 2))
 	case graph.SwiGLU, graph.SwiGLUBwd:
 		l['F'] *= l['K']
 	case graph.Route, graph.RouteBwd:

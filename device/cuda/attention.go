@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"fmt"
+	"math"
 	"strings"
 
 	"github.com/athanor-llm/athanor/device"
@@ -169,7 +170,7 @@ func (b *builder) attentionBackwardOf(ops ...device.Operand) *attentionBackward 
 		return &wideHopperBackward
 	case head > 128:
 		return &wideBackward
-	case b.hopper && head%32 == 0:
+	case b.hopper && head%32 == 0 && !(b.call.Attr.Limit > 0): // the scores are gone when their caps' slopes are needed
 		return &hopperBackward
 	}
 	return &tensorBackward
@@ -241,6 +242,9 @@ func attentionUnit(file string, call *device.Call, ops []device.Operand) kernels
 			u.Defines += fmt.Sprintf(" %s=%d", strings.ToUpper(name), n)
 		}
 	}
+	if call.Attr.Limit > 0 {
+		u.Defines += " CAP=1"
+	}
 	return u
 }
 
@@ -254,11 +258,19 @@ func numberOf(name string, op graph.Op, ops []device.Operand) int {
 	return 0
 }
 
+// setScale sets what kernels/cap.cuh says.
+func (a *args) setScale(at *graph.Attr) {
+	a.f[0], a.f[1] = float32(at.Scale), float32(at.Scale)
+	if at.Limit > 0 {
+		a.f[0], a.f[2] = float32(at.Limit), float32(2*math.Log2E*at.Scale/at.Limit)
+	}
+}
+
 // heads launches a block per tile of rows, head and sequence.
 func (b *builder) heads(file, kernel string, heads, rows int, q queries, shape func(head int) attentionBlock, ops ...device.Operand) error {
 	at := &b.call.Attr
 	a := b.newArgs(ops...)
-	a.f[0] = float32(at.Scale)
+	a.setScale(at)
 	a.seq = int32(q.end)
 	block := shape(at.HeadDim)
 	a.n = [8]int32{int32(q.from), int32(min(graph.SliceUnit(at.Seq), block.rows))}
@@ -279,7 +291,8 @@ func attentionAt(b *builder) error {
 	}
 	unit := attentionUnit("attention_at", b.call, ops)
 	a := b.newArgs(ops...)
-	a.f[0], a.n[0], a.n[1] = float32(at.Scale), int32(at.Window), int32(graph.CacheContext(at, ops[graph.AttentionAtKV].Rows))
+	a.setScale(at)
+	a.n[0], a.n[1] = int32(at.Window), int32(graph.CacheContext(at, ops[graph.AttentionAtKV].Rows))
 	rows := int64(ops[graph.AttentionAtQKV].Rows)
 	if err := b.start(unit, "remember", [3]int64{blocks(rows*int64(2*at.KVHeads*at.HeadDim), threads), 1, 1}, threads, 0, a); err != nil {
 		return err

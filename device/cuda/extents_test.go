@@ -8,7 +8,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 )
 
-// Extents of samples, drawn so that partial, single and multiple tiles all occur.
+// Extents of samples, drawn so that partial, single and multiple tiles all occur, and what attention has besides.
 
 func (s *sample) n() int { return []int{1, 2, 3, 7, 8, 16, 17, 33, 64, 67, 100, 130}[s.IntN(12)] }
 
@@ -76,6 +76,26 @@ func (s *sample) groups() (rows, cols, groups int) {
 	}
 	rows, cols = s.long()
 	return rows, cols, groups
+}
+
+// sinks draws the heads' sinks, some far from all scores, as the given operand. Half of the time there
+// is no such operand.
+func (s *sample) sinks(operand int) {
+	if s.IntN(2) == 0 {
+		return
+	}
+	for len(s.call.Args) < operand {
+		s.absent()
+	}
+	size := []float64{1, 30}[s.IntN(2)]
+	s.fill(s.float, 1, s.call.Attr.Heads, func() float64 { return size * s.NormFloat64() })
+}
+
+// cap sometimes caps scores.
+func (s *sample) cap() {
+	if s.IntN(3) == 0 {
+		s.call.Attr.Limit = 0.5 + s.Float64()
+	}
 }
 
 // slice draws numbers of queries and keys: those of m rows, or of a slice of one sequence with bounds

@@ -73,6 +73,9 @@ var operators = withUpdates([graph.NumOps]operator{
 	graph.Muon: muon,
 	graph.Cast: func(b *builder) error { return b.elements(kernels.Unit{File: "cast"}, nil, b.ops()...) },
 	graph.Add:  func(b *builder) error { return b.elements(kernels.Unit{File: "add"}, nil, b.ops()...) },
+	graph.SoftCap: func(b *builder) error {
+		return b.elements(kernels.Unit{File: "soft_cap", Defines: "CAP=1 "}, func(a *args) { a.setScale(&graph.Attr{Scale: 1, Limit: b.call.Attr.Limit}) }, b.ops()...)
+	},
 	graph.Scale: func(b *builder) error {
 		return b.elements(kernels.Unit{File: "scale"}, func(a *args) { a.f[0] = float32(b.call.Attr.Scale) }, b.ops()...)
 	},
@@ -185,6 +188,9 @@ func crossEntropy(b *builder) error {
 	ops := b.ops()
 	a := b.newArgs(ops...)
 	a.n[1], a.n[3] = graph.ScalarLossScale, int32(bit(!ops[graph.CrossEntropyWeights].Absent()))
+	if limit := b.call.Attr.Limit; limit > 0 {
+		a.f[0] = float32(1 / limit)
+	}
 	logits, room := ops[graph.CrossEntropyLogits], max(b.shared-2<<10, 0) // the 2 KiB are more than the kernel's other shared memory
 	row := int(int64(logits.Cols) * logits.DType.Size())
 	n := threads

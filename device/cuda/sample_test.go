@@ -186,19 +186,6 @@ func (s *sample) documents(queries, keys, mean int) device.Operand {
 	return s.fill(graph.I32, queries, 1, next)
 }
 
-// sinks draws the heads' sinks, some far from all scores, as the given operand. Half of the time there
-// is no such operand.
-func (s *sample) sinks(operand int) {
-	if s.IntN(2) == 0 {
-		return
-	}
-	for len(s.call.Args) < operand {
-		s.absent()
-	}
-	size := []float64{1, 30}[s.IntN(2)]
-	s.fill(s.float, 1, s.call.Attr.Heads, func() float64 { return size * s.NormFloat64() })
-}
-
 func (s *sample) absent() { s.call.Args = append(s.call.Args, device.Operand{}) }
 
 func (s *sample) weight(d graph.DType, in, out int) {
@@ -381,6 +368,7 @@ var samples = withUpdateSamples(map[graph.Op]func(s *sample){
 		s.mat(m, width-q)
 		s.starts(n, m)
 		s.sinks(5)
+		s.cap()
 	},
 	graph.AttentionAt: func(s *sample) {
 		_, width := s.heads()
@@ -397,6 +385,7 @@ var samples = withUpdateSamples(map[graph.Op]func(s *sample){
 		s.mat(n, width)
 		s.places(n, slots, pos)
 		s.sinks(4)
+		s.cap()
 	},
 	graph.SinkGrad: func(s *sample) {
 		n, heads := s.n(), s.cols()
@@ -410,6 +399,7 @@ var samples = withUpdateSamples(map[graph.Op]func(s *sample){
 		m, width := s.heads()
 		n, m := s.slice(m, graph.SliceUnit(s.call.Attr.Seq))
 		s.call.Attr.Acc = s.acc && m <= s.call.Attr.Seq
+		s.cap()
 		a := s.call.Attr
 		s.tol, s.floor = max(s.tol, 5e-5), 4e-6 // what is left of dp-delta where the one is the other: of a sequence of one row
 		w := a.Heads * a.HeadDim
@@ -569,7 +559,12 @@ var samples = withUpdateSamples(map[graph.Op]func(s *sample){
 		}
 		s.call.Attr.Grad = s.IntN(4) > 0
 		s.f32(n, 1)
-		s.fill(s.float, n, vocab, func() float64 { return 4 * s.NormFloat64() })
+		x := func() float64 { return 4 * s.NormFloat64() }
+		if s.IntN(3) == 0 {
+			s.call.Attr.Limit = 5
+			x = func() float64 { return 5 * math.Tanh(s.NormFloat64()) }
+		}
+		s.fill(s.float, n, vocab, x)
 		s.ints(n, -1, vocab)
 		s.fill(graph.F32, 1, graph.NumScalars, func() float64 { return 0.37 })
 		if s.IntN(2) == 0 {
@@ -635,6 +630,10 @@ var samples = withUpdateSamples(map[graph.Op]func(s *sample){
 	},
 	graph.Scale: func(s *sample) {
 		s.call.Attr.Scale = 2.5
+		s.mat(s.n(), s.cols())
+	},
+	graph.SoftCap: func(s *sample) {
+		s.call.Attr.Limit = 1.5
 		s.mat(s.n(), s.cols())
 	},
 })

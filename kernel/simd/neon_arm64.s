@@ -7828,6 +7828,565 @@ last24:
 done:
 	RET
 
+// func tanhNEON(y, x []float32, scale float32)
+TEXT ·tanhNEON(SB), NOSPLIT, $136-52
+	MOVD y_base+0(FP), R0
+	MOVD x_base+24(FP), R1
+	MOVD y_len+8(FP), R7
+	MOVD x_len+32(FP), R10
+	CMP R7, R10
+	CSEL LT, R10, R7, R7
+	MOVD $constNEON<>(SB), R12
+	MOVD $lanesNEON<>(SB), R13
+	MOVD ZR, R6
+	FMOVS scale+48(FP), F31
+	WORD $0x4e0407ff // dup v31.4s, v31.s[0]
+	FMOVQ 240(R12), F30
+	FMOVQ 256(R12), F29
+	FMOVQ 272(R12), F28
+	FMOVQ 96(R12), F27
+	FMOVQ 112(R12), F26
+	FMOVQ 128(R12), F25
+	FMOVQ 144(R12), F24
+	FMOVQ 160(R12), F23
+	FMOVQ 176(R12), F22
+	FMOVQ 192(R12), F21
+	FMOVQ 208(R12), F20
+	FMOVQ 224(R12), F19
+	FMOVQ 224(R12), F18
+	FMOVQ 48(R12), F17
+	CMP $16, R7
+	BLT singleEnd
+	PCALIGN $32
+single:
+	FMOVQ 0(R1), F0
+	FMOVQ 16(R1), F1
+	FMOVQ 32(R1), F2
+	FMOVQ 48(R1), F3
+	WORD $0x6e3fdc04 // fmul v4.4s, v0.4s, v31.4s
+	WORD $0x6e3fdc20 // fmul v0.4s, v1.4s, v31.4s
+	WORD $0x6e3fdc41 // fmul v1.4s, v2.4s, v31.4s
+	WORD $0x6e3fdc62 // fmul v2.4s, v3.4s, v31.4s
+	WORD $0x4e3d1c83 // and v3.16b, v4.16b, v29.16b
+	WORD $0x4e3d1c05 // and v5.16b, v0.16b, v29.16b
+	WORD $0x4e3d1c26 // and v6.16b, v1.16b, v29.16b
+	WORD $0x4e3d1c47 // and v7.16b, v2.16b, v29.16b
+	WORD $0x4ea3f7c8 // fmin v8.4s, v30.4s, v3.4s
+	WORD $0x4ea5f7c3 // fmin v3.4s, v30.4s, v5.4s
+	WORD $0x4ea6f7c5 // fmin v5.4s, v30.4s, v6.4s
+	WORD $0x4ea7f7c6 // fmin v6.4s, v30.4s, v7.4s
+	WORD $0x6e3cdd07 // fmul v7.4s, v8.4s, v28.4s
+	WORD $0x6e3cdc68 // fmul v8.4s, v3.4s, v28.4s
+	WORD $0x6e3cdca3 // fmul v3.4s, v5.4s, v28.4s
+	WORD $0x6e3cdcc5 // fmul v5.4s, v6.4s, v28.4s
+	WORD $0x6e3bdce6 // fmul v6.4s, v7.4s, v27.4s
+	WORD $0x6e3bdd09 // fmul v9.4s, v8.4s, v27.4s
+	WORD $0x6e3bdc6a // fmul v10.4s, v3.4s, v27.4s
+	WORD $0x6e3bdcab // fmul v11.4s, v5.4s, v27.4s
+	WORD $0x4e2188cc // frintn v12.4s, v6.4s
+	WORD $0x4e218926 // frintn v6.4s, v9.4s
+	WORD $0x4e218949 // frintn v9.4s, v10.4s
+	WORD $0x4e21896a // frintn v10.4s, v11.4s
+	WORD $0x4ebacd87 // fmls v7.4s, v12.4s, v26.4s
+	WORD $0x4ebaccc8 // fmls v8.4s, v6.4s, v26.4s
+	WORD $0x4ebacd23 // fmls v3.4s, v9.4s, v26.4s
+	WORD $0x4ebacd45 // fmls v5.4s, v10.4s, v26.4s
+	WORD $0x4eb9cd87 // fmls v7.4s, v12.4s, v25.4s
+	WORD $0x4eb9ccc8 // fmls v8.4s, v6.4s, v25.4s
+	WORD $0x4eb9cd23 // fmls v3.4s, v9.4s, v25.4s
+	WORD $0x4eb9cd45 // fmls v5.4s, v10.4s, v25.4s
+	WORD $0x4eb71eeb // orr v11.16b, v23.16b, v23.16b
+	WORD $0x4e27cf0b // fmla v11.4s, v24.4s, v7.4s
+	WORD $0x4eb71eed // orr v13.16b, v23.16b, v23.16b
+	WORD $0x4e28cf0d // fmla v13.4s, v24.4s, v8.4s
+	WORD $0x4eb71eee // orr v14.16b, v23.16b, v23.16b
+	WORD $0x4e23cf0e // fmla v14.4s, v24.4s, v3.4s
+	WORD $0x4eb71eef // orr v15.16b, v23.16b, v23.16b
+	WORD $0x4e25cf0f // fmla v15.4s, v24.4s, v5.4s
+	WORD $0x4eb61ed0 // orr v16.16b, v22.16b, v22.16b
+	WORD $0x4e27cd70 // fmla v16.4s, v11.4s, v7.4s
+	WORD $0x4eb61ecb // orr v11.16b, v22.16b, v22.16b
+	WORD $0x4e28cdab // fmla v11.4s, v13.4s, v8.4s
+	WORD $0x4eb61ecd // orr v13.16b, v22.16b, v22.16b
+	WORD $0x4e23cdcd // fmla v13.4s, v14.4s, v3.4s
+	WORD $0x4eb61ece // orr v14.16b, v22.16b, v22.16b
+	WORD $0x4e25cdee // fmla v14.4s, v15.4s, v5.4s
+	WORD $0x4eb51eaf // orr v15.16b, v21.16b, v21.16b
+	WORD $0x4e27ce0f // fmla v15.4s, v16.4s, v7.4s
+	WORD $0x4eb51eb0 // orr v16.16b, v21.16b, v21.16b
+	WORD $0x4e28cd70 // fmla v16.4s, v11.4s, v8.4s
+	WORD $0x4eb51eab // orr v11.16b, v21.16b, v21.16b
+	WORD $0x4e23cdab // fmla v11.4s, v13.4s, v3.4s
+	WORD $0x4eb51ead // orr v13.16b, v21.16b, v21.16b
+	WORD $0x4e25cdcd // fmla v13.4s, v14.4s, v5.4s
+	WORD $0x4eb41e8e // orr v14.16b, v20.16b, v20.16b
+	WORD $0x4e27cdee // fmla v14.4s, v15.4s, v7.4s
+	WORD $0x4eb41e8f // orr v15.16b, v20.16b, v20.16b
+	WORD $0x4e28ce0f // fmla v15.4s, v16.4s, v8.4s
+	WORD $0x4eb41e90 // orr v16.16b, v20.16b, v20.16b
+	WORD $0x4e23cd70 // fmla v16.4s, v11.4s, v3.4s
+	WORD $0x4eb41e8b // orr v11.16b, v20.16b, v20.16b
+	WORD $0x4e25cdab // fmla v11.4s, v13.4s, v5.4s
+	WORD $0x4eb31e6d // orr v13.16b, v19.16b, v19.16b
+	WORD $0x4e27cdcd // fmla v13.4s, v14.4s, v7.4s
+	WORD $0x4eb31e6e // orr v14.16b, v19.16b, v19.16b
+	WORD $0x4e28cdee // fmla v14.4s, v15.4s, v8.4s
+	WORD $0x4eb31e6f // orr v15.16b, v19.16b, v19.16b
+	WORD $0x4e23ce0f // fmla v15.4s, v16.4s, v3.4s
+	WORD $0x4eb31e70 // orr v16.16b, v19.16b, v19.16b
+	WORD $0x4e25cd70 // fmla v16.4s, v11.4s, v5.4s
+	WORD $0x6e2ddceb // fmul v11.4s, v7.4s, v13.4s
+	WORD $0x6e2edd07 // fmul v7.4s, v8.4s, v14.4s
+	WORD $0x6e2fdc68 // fmul v8.4s, v3.4s, v15.4s
+	WORD $0x6e30dca3 // fmul v3.4s, v5.4s, v16.4s
+	WORD $0x4e21a985 // fcvtns v5.4s, v12.4s
+	WORD $0x4f3f04ad // sshr v13.4s, v5.4s, #1
+	WORD $0x6ead84a5 // sub v5.4s, v5.4s, v13.4s
+	WORD $0x4f3754a5 // shl v5.4s, v5.4s, #23
+	WORD $0x4eb284a5 // add v5.4s, v5.4s, v18.4s
+	FMOVQ 224(R12), F14
+	WORD $0x4f3755ad // shl v13.4s, v13.4s, #23
+	WORD $0x4eae85ad // add v13.4s, v13.4s, v14.4s
+	WORD $0x6e2ddca5 // fmul v5.4s, v5.4s, v13.4s
+	WORD $0x4e21a8cc // fcvtns v12.4s, v6.4s
+	WORD $0x4f3f058d // sshr v13.4s, v12.4s, #1
+	WORD $0x6ead858c // sub v12.4s, v12.4s, v13.4s
+	WORD $0x4f37558c // shl v12.4s, v12.4s, #23
+	WORD $0x4eb2858c // add v12.4s, v12.4s, v18.4s
+	FMOVQ 224(R12), F14
+	WORD $0x4f3755ad // shl v13.4s, v13.4s, #23
+	WORD $0x4eae85ad // add v13.4s, v13.4s, v14.4s
+	WORD $0x6e2ddd8c // fmul v12.4s, v12.4s, v13.4s
+	WORD $0x4e21a926 // fcvtns v6.4s, v9.4s
+	WORD $0x4f3f04cd // sshr v13.4s, v6.4s, #1
+	WORD $0x6ead84c6 // sub v6.4s, v6.4s, v13.4s
+	WORD $0x4f3754c6 // shl v6.4s, v6.4s, #23
+	WORD $0x4eb284c6 // add v6.4s, v6.4s, v18.4s
+	FMOVQ 224(R12), F14
+	WORD $0x4f3755ad // shl v13.4s, v13.4s, #23
+	WORD $0x4eae85ad // add v13.4s, v13.4s, v14.4s
+	WORD $0x6e2ddcc6 // fmul v6.4s, v6.4s, v13.4s
+	WORD $0x4e21a949 // fcvtns v9.4s, v10.4s
+	WORD $0x4f3f052d // sshr v13.4s, v9.4s, #1
+	WORD $0x6ead8529 // sub v9.4s, v9.4s, v13.4s
+	WORD $0x4f375529 // shl v9.4s, v9.4s, #23
+	WORD $0x4eb28529 // add v9.4s, v9.4s, v18.4s
+	FMOVQ 224(R12), F14
+	WORD $0x4f3755ad // shl v13.4s, v13.4s, #23
+	WORD $0x4eae85ad // add v13.4s, v13.4s, v14.4s
+	WORD $0x6e2ddd29 // fmul v9.4s, v9.4s, v13.4s
+	WORD $0x4eb2d4aa // fsub v10.4s, v5.4s, v18.4s
+	WORD $0x4eb2d58d // fsub v13.4s, v12.4s, v18.4s
+	WORD $0x4eb2d4ce // fsub v14.4s, v6.4s, v18.4s
+	WORD $0x4eb2d52f // fsub v15.4s, v9.4s, v18.4s
+	WORD $0x4e2bccaa // fmla v10.4s, v5.4s, v11.4s
+	WORD $0x4e27cd8d // fmla v13.4s, v12.4s, v7.4s
+	WORD $0x4e28ccce // fmla v14.4s, v6.4s, v8.4s
+	WORD $0x4e23cd2f // fmla v15.4s, v9.4s, v3.4s
+	WORD $0x4eaad623 // fsub v3.4s, v17.4s, v10.4s
+	WORD $0x4eadd625 // fsub v5.4s, v17.4s, v13.4s
+	WORD $0x4eaed626 // fsub v6.4s, v17.4s, v14.4s
+	WORD $0x4eafd627 // fsub v7.4s, v17.4s, v15.4s
+	FMOVQ 288(R12), F8
+	WORD $0x4e28d549 // fadd v9.4s, v10.4s, v8.4s
+	FMOVQ 288(R12), F8
+	WORD $0x4e28d5aa // fadd v10.4s, v13.4s, v8.4s
+	FMOVQ 288(R12), F8
+	WORD $0x4e28d5cb // fadd v11.4s, v14.4s, v8.4s
+	FMOVQ 288(R12), F8
+	WORD $0x4e28d5ec // fadd v12.4s, v15.4s, v8.4s
+	WORD $0x6e29fc68 // fdiv v8.4s, v3.4s, v9.4s
+	WORD $0x6e2afca3 // fdiv v3.4s, v5.4s, v10.4s
+	WORD $0x6e2bfcc5 // fdiv v5.4s, v6.4s, v11.4s
+	WORD $0x6e2cfce6 // fdiv v6.4s, v7.4s, v12.4s
+	FMOVQ 304(R12), F7
+	WORD $0x4e271c89 // and v9.16b, v4.16b, v7.16b
+	FMOVQ 304(R12), F4
+	WORD $0x4e241c07 // and v7.16b, v0.16b, v4.16b
+	FMOVQ 304(R12), F0
+	WORD $0x4e201c24 // and v4.16b, v1.16b, v0.16b
+	FMOVQ 304(R12), F0
+	WORD $0x4e201c41 // and v1.16b, v2.16b, v0.16b
+	WORD $0x4ea91d00 // orr v0.16b, v8.16b, v9.16b
+	WORD $0x4ea71c62 // orr v2.16b, v3.16b, v7.16b
+	WORD $0x4ea41ca3 // orr v3.16b, v5.16b, v4.16b
+	WORD $0x4ea11cc4 // orr v4.16b, v6.16b, v1.16b
+	FMOVQ F0, 0(R0)
+	FMOVQ F2, 16(R0)
+	FMOVQ F3, 32(R0)
+	FMOVQ F4, 48(R0)
+	ADD $64, R0
+	ADD $64, R1
+	SUB $16, R7
+	CMP $16, R7
+	BGE single
+singleEnd:
+	CBZ R7, done
+	MOVD R1, R10
+	ADD $80, RSP, R11
+	STP (ZR, ZR), 0(R11)
+	STP (ZR, ZR), 16(R11)
+	STP (ZR, ZR), 32(R11)
+	STP (ZR, ZR), 48(R11)
+	TBZ $3, R7, last1
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last1:
+	TBZ $2, R7, last2
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last2:
+	TBZ $1, R7, last3
+	MOVD.P 8(R10), R9
+	MOVD.P R9, 8(R11)
+last3:
+	TBZ $0, R7, last4
+	MOVWU.P 4(R10), R9
+	MOVW.P R9, 4(R11)
+last4:
+	FMOVQ 80(RSP), F0
+	FMOVQ 96(RSP), F1
+	FMOVQ 112(RSP), F2
+	FMOVQ 128(RSP), F3
+	WORD $0x6e3fdc04 // fmul v4.4s, v0.4s, v31.4s
+	WORD $0x6e3fdc20 // fmul v0.4s, v1.4s, v31.4s
+	WORD $0x6e3fdc41 // fmul v1.4s, v2.4s, v31.4s
+	WORD $0x6e3fdc62 // fmul v2.4s, v3.4s, v31.4s
+	WORD $0x4e3d1c83 // and v3.16b, v4.16b, v29.16b
+	WORD $0x4e3d1c05 // and v5.16b, v0.16b, v29.16b
+	WORD $0x4e3d1c26 // and v6.16b, v1.16b, v29.16b
+	WORD $0x4e3d1c47 // and v7.16b, v2.16b, v29.16b
+	WORD $0x4ea3f7c8 // fmin v8.4s, v30.4s, v3.4s
+	WORD $0x4ea5f7c3 // fmin v3.4s, v30.4s, v5.4s
+	WORD $0x4ea6f7c5 // fmin v5.4s, v30.4s, v6.4s
+	WORD $0x4ea7f7c6 // fmin v6.4s, v30.4s, v7.4s
+	WORD $0x6e3cdd07 // fmul v7.4s, v8.4s, v28.4s
+	WORD $0x6e3cdc68 // fmul v8.4s, v3.4s, v28.4s
+	WORD $0x6e3cdca3 // fmul v3.4s, v5.4s, v28.4s
+	WORD $0x6e3cdcc5 // fmul v5.4s, v6.4s, v28.4s
+	WORD $0x6e3bdce6 // fmul v6.4s, v7.4s, v27.4s
+	WORD $0x6e3bdd09 // fmul v9.4s, v8.4s, v27.4s
+	WORD $0x6e3bdc6a // fmul v10.4s, v3.4s, v27.4s
+	WORD $0x6e3bdcab // fmul v11.4s, v5.4s, v27.4s
+	WORD $0x4e2188cc // frintn v12.4s, v6.4s
+	WORD $0x4e218926 // frintn v6.4s, v9.4s
+	WORD $0x4e218949 // frintn v9.4s, v10.4s
+	WORD $0x4e21896a // frintn v10.4s, v11.4s
+	WORD $0x4ebacd87 // fmls v7.4s, v12.4s, v26.4s
+	WORD $0x4ebaccc8 // fmls v8.4s, v6.4s, v26.4s
+	WORD $0x4ebacd23 // fmls v3.4s, v9.4s, v26.4s
+	WORD $0x4ebacd45 // fmls v5.4s, v10.4s, v26.4s
+	WORD $0x4eb9cd87 // fmls v7.4s, v12.4s, v25.4s
+	WORD $0x4eb9ccc8 // fmls v8.4s, v6.4s, v25.4s
+	WORD $0x4eb9cd23 // fmls v3.4s, v9.4s, v25.4s
+	WORD $0x4eb9cd45 // fmls v5.4s, v10.4s, v25.4s
+	WORD $0x4eb71eeb // orr v11.16b, v23.16b, v23.16b
+	WORD $0x4e27cf0b // fmla v11.4s, v24.4s, v7.4s
+	WORD $0x4eb71eed // orr v13.16b, v23.16b, v23.16b
+	WORD $0x4e28cf0d // fmla v13.4s, v24.4s, v8.4s
+	WORD $0x4eb71eee // orr v14.16b, v23.16b, v23.16b
+	WORD $0x4e23cf0e // fmla v14.4s, v24.4s, v3.4s
+	WORD $0x4eb71eef // orr v15.16b, v23.16b, v23.16b
+	WORD $0x4e25cf0f // fmla v15.4s, v24.4s, v5.4s
+	WORD $0x4eb61ed0 // orr v16.16b, v22.16b, v22.16b
+	WORD $0x4e27cd70 // fmla v16.4s, v11.4s, v7.4s
+	WORD $0x4eb61ecb // orr v11.16b, v22.16b, v22.16b
+	WORD $0x4e28cdab // fmla v11.4s, v13.4s, v8.4s
+	WORD $0x4eb61ecd // orr v13.16b, v22.16b, v22.16b
+	WORD $0x4e23cdcd // fmla v13.4s, v14.4s, v3.4s
+	WORD $0x4eb61ece // orr v14.16b, v22.16b, v22.16b
+	WORD $0x4e25cdee // fmla v14.4s, v15.4s, v5.4s
+	WORD $0x4eb51eaf // orr v15.16b, v21.16b, v21.16b
+	WORD $0x4e27ce0f // fmla v15.4s, v16.4s, v7.4s
+	WORD $0x4eb51eb0 // orr v16.16b, v21.16b, v21.16b
+	WORD $0x4e28cd70 // fmla v16.4s, v11.4s, v8.4s
+	WORD $0x4eb51eab // orr v11.16b, v21.16b, v21.16b
+	WORD $0x4e23cdab // fmla v11.4s, v13.4s, v3.4s
+	WORD $0x4eb51ead // orr v13.16b, v21.16b, v21.16b
+	WORD $0x4e25cdcd // fmla v13.4s, v14.4s, v5.4s
+	WORD $0x4eb41e8e // orr v14.16b, v20.16b, v20.16b
+	WORD $0x4e27cdee // fmla v14.4s, v15.4s, v7.4s
+	WORD $0x4eb41e8f // orr v15.16b, v20.16b, v20.16b
+	WORD $0x4e28ce0f // fmla v15.4s, v16.4s, v8.4s
+	WORD $0x4eb41e90 // orr v16.16b, v20.16b, v20.16b
+	WORD $0x4e23cd70 // fmla v16.4s, v11.4s, v3.4s
+	WORD $0x4eb41e8b // orr v11.16b, v20.16b, v20.16b
+	WORD $0x4e25cdab // fmla v11.4s, v13.4s, v5.4s
+	WORD $0x4eb31e6d // orr v13.16b, v19.16b, v19.16b
+	WORD $0x4e27cdcd // fmla v13.4s, v14.4s, v7.4s
+	WORD $0x4eb31e6e // orr v14.16b, v19.16b, v19.16b
+	WORD $0x4e28cdee // fmla v14.4s, v15.4s, v8.4s
+	WORD $0x4eb31e6f // orr v15.16b, v19.16b, v19.16b
+	WORD $0x4e23ce0f // fmla v15.4s, v16.4s, v3.4s
+	WORD $0x4eb31e70 // orr v16.16b, v19.16b, v19.16b
+	WORD $0x4e25cd70 // fmla v16.4s, v11.4s, v5.4s
+	WORD $0x6e2ddceb // fmul v11.4s, v7.4s, v13.4s
+	WORD $0x6e2edd07 // fmul v7.4s, v8.4s, v14.4s
+	WORD $0x6e2fdc68 // fmul v8.4s, v3.4s, v15.4s
+	WORD $0x6e30dca3 // fmul v3.4s, v5.4s, v16.4s
+	WORD $0x4e21a985 // fcvtns v5.4s, v12.4s
+	WORD $0x4f3f04ad // sshr v13.4s, v5.4s, #1
+	WORD $0x6ead84a5 // sub v5.4s, v5.4s, v13.4s
+	WORD $0x4f3754a5 // shl v5.4s, v5.4s, #23
+	WORD $0x4eb284a5 // add v5.4s, v5.4s, v18.4s
+	FMOVQ 224(R12), F14
+	WORD $0x4f3755ad // shl v13.4s, v13.4s, #23
+	WORD $0x4eae85ad // add v13.4s, v13.4s, v14.4s
+	WORD $0x6e2ddca5 // fmul v5.4s, v5.4s, v13.4s
+	WORD $0x4e21a8cc // fcvtns v12.4s, v6.4s
+	WORD $0x4f3f058d // sshr v13.4s, v12.4s, #1
+	WORD $0x6ead858c // sub v12.4s, v12.4s, v13.4s
+	WORD $0x4f37558c // shl v12.4s, v12.4s, #23
+	WORD $0x4eb2858c // add v12.4s, v12.4s, v18.4s
+	FMOVQ 224(R12), F14
+	WORD $0x4f3755ad // shl v13.4s, v13.4s, #23
+	WORD $0x4eae85ad // add v13.4s, v13.4s, v14.4s
+	WORD $0x6e2ddd8c // fmul v12.4s, v12.4s, v13.4s
+	WORD $0x4e21a926 // fcvtns v6.4s, v9.4s
+	WORD $0x4f3f04cd // sshr v13.4s, v6.4s, #1
+	WORD $0x6ead84c6 // sub v6.4s, v6.4s, v13.4s
+	WORD $0x4f3754c6 // shl v6.4s, v6.4s, #23
+	WORD $0x4eb284c6 // add v6.4s, v6.4s, v18.4s
+	FMOVQ 224(R12), F14
+	WORD $0x4f3755ad // shl v13.4s, v13.4s, #23
+	WORD $0x4eae85ad // add v13.4s, v13.4s, v14.4s
+	WORD $0x6e2ddcc6 // fmul v6.4s, v6.4s, v13.4s
+	WORD $0x4e21a949 // fcvtns v9.4s, v10.4s
+	WORD $0x4f3f052d // sshr v13.4s, v9.4s, #1
+	WORD $0x6ead8529 // sub v9.4s, v9.4s, v13.4s
+	WORD $0x4f375529 // shl v9.4s, v9.4s, #23
+	WORD $0x4eb28529 // add v9.4s, v9.4s, v18.4s
+	FMOVQ 224(R12), F14
+	WORD $0x4f3755ad // shl v13.4s, v13.4s, #23
+	WORD $0x4eae85ad // add v13.4s, v13.4s, v14.4s
+	WORD $0x6e2ddd29 // fmul v9.4s, v9.4s, v13.4s
+	WORD $0x4eb2d4aa // fsub v10.4s, v5.4s, v18.4s
+	WORD $0x4eb2d58d // fsub v13.4s, v12.4s, v18.4s
+	WORD $0x4eb2d4ce // fsub v14.4s, v6.4s, v18.4s
+	WORD $0x4eb2d52f // fsub v15.4s, v9.4s, v18.4s
+	WORD $0x4e2bccaa // fmla v10.4s, v5.4s, v11.4s
+	WORD $0x4e27cd8d // fmla v13.4s, v12.4s, v7.4s
+	WORD $0x4e28ccce // fmla v14.4s, v6.4s, v8.4s
+	WORD $0x4e23cd2f // fmla v15.4s, v9.4s, v3.4s
+	WORD $0x4eaad623 // fsub v3.4s, v17.4s, v10.4s
+	WORD $0x4eadd625 // fsub v5.4s, v17.4s, v13.4s
+	WORD $0x4eaed626 // fsub v6.4s, v17.4s, v14.4s
+	WORD $0x4eafd627 // fsub v7.4s, v17.4s, v15.4s
+	FMOVQ 288(R12), F8
+	WORD $0x4e28d549 // fadd v9.4s, v10.4s, v8.4s
+	FMOVQ 288(R12), F8
+	WORD $0x4e28d5aa // fadd v10.4s, v13.4s, v8.4s
+	FMOVQ 288(R12), F8
+	WORD $0x4e28d5cb // fadd v11.4s, v14.4s, v8.4s
+	FMOVQ 288(R12), F8
+	WORD $0x4e28d5ec // fadd v12.4s, v15.4s, v8.4s
+	WORD $0x6e29fc68 // fdiv v8.4s, v3.4s, v9.4s
+	WORD $0x6e2afca3 // fdiv v3.4s, v5.4s, v10.4s
+	WORD $0x6e2bfcc5 // fdiv v5.4s, v6.4s, v11.4s
+	WORD $0x6e2cfce6 // fdiv v6.4s, v7.4s, v12.4s
+	FMOVQ 304(R12), F7
+	WORD $0x4e271c89 // and v9.16b, v4.16b, v7.16b
+	FMOVQ 304(R12), F4
+	WORD $0x4e241c07 // and v7.16b, v0.16b, v4.16b
+	FMOVQ 304(R12), F0
+	WORD $0x4e201c24 // and v4.16b, v1.16b, v0.16b
+	FMOVQ 304(R12), F0
+	WORD $0x4e201c41 // and v1.16b, v2.16b, v0.16b
+	WORD $0x4ea91d00 // orr v0.16b, v8.16b, v9.16b
+	WORD $0x4ea71c62 // orr v2.16b, v3.16b, v7.16b
+	WORD $0x4ea41ca3 // orr v3.16b, v5.16b, v4.16b
+	WORD $0x4ea11cc4 // orr v4.16b, v6.16b, v1.16b
+	FMOVQ F0, 16(RSP)
+	FMOVQ F2, 32(RSP)
+	FMOVQ F3, 48(RSP)
+	FMOVQ F4, 64(RSP)
+	MOVD R0, R10
+	ADD $16, RSP, R11
+	TBZ $3, R7, last5
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+last5:
+	TBZ $2, R7, last6
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+last6:
+	TBZ $1, R7, last7
+	MOVD.P 8(R11), R9
+	MOVD.P R9, 8(R10)
+last7:
+	TBZ $0, R7, last8
+	MOVWU.P 4(R11), R9
+	MOVW.P R9, 4(R10)
+last8:
+done:
+	RET
+
+// func tanhBwdNEON(dx, y []float32, scale, by float32)
+TEXT ·tanhBwdNEON(SB), NOSPLIT, $136-56
+	MOVD dx_base+0(FP), R0
+	MOVD y_base+24(FP), R1
+	MOVD dx_len+8(FP), R7
+	MOVD y_len+32(FP), R10
+	CMP R7, R10
+	CSEL LT, R10, R7, R7
+	MOVD $constNEON<>(SB), R12
+	MOVD $lanesNEON<>(SB), R13
+	MOVD ZR, R6
+	FMOVS scale+48(FP), F31
+	WORD $0x4e0407ff // dup v31.4s, v31.s[0]
+	FMOVS by+52(FP), F30
+	WORD $0x4e0407de // dup v30.4s, v30.s[0]
+	FMOVQ 224(R12), F29
+	CMP $16, R7
+	BLT singleEnd
+	PCALIGN $32
+single:
+	FMOVQ 0(R1), F0
+	WORD $0x6e3fdc01 // fmul v1.4s, v0.4s, v31.4s
+	FMOVQ 0(R0), F0
+	WORD $0x6e3edc02 // fmul v2.4s, v0.4s, v30.4s
+	WORD $0x4ebd1fa0 // orr v0.16b, v29.16b, v29.16b
+	WORD $0x4ea1cc20 // fmls v0.4s, v1.4s, v1.4s
+	WORD $0x6e20dc41 // fmul v1.4s, v2.4s, v0.4s
+	FMOVQ F1, 0(R0)
+	FMOVQ 16(R1), F0
+	WORD $0x6e3fdc01 // fmul v1.4s, v0.4s, v31.4s
+	FMOVQ 16(R0), F0
+	WORD $0x6e3edc02 // fmul v2.4s, v0.4s, v30.4s
+	WORD $0x4ebd1fa0 // orr v0.16b, v29.16b, v29.16b
+	WORD $0x4ea1cc20 // fmls v0.4s, v1.4s, v1.4s
+	WORD $0x6e20dc41 // fmul v1.4s, v2.4s, v0.4s
+	FMOVQ F1, 16(R0)
+	FMOVQ 32(R1), F0
+	WORD $0x6e3fdc01 // fmul v1.4s, v0.4s, v31.4s
+	FMOVQ 32(R0), F0
+	WORD $0x6e3edc02 // fmul v2.4s, v0.4s, v30.4s
+	WORD $0x4ebd1fa0 // orr v0.16b, v29.16b, v29.16b
+	WORD $0x4ea1cc20 // fmls v0.4s, v1.4s, v1.4s
+	WORD $0x6e20dc41 // fmul v1.4s, v2.4s, v0.4s
+	FMOVQ F1, 32(R0)
+	FMOVQ 48(R1), F0
+	WORD $0x6e3fdc01 // fmul v1.4s, v0.4s, v31.4s
+	FMOVQ 48(R0), F0
+	WORD $0x6e3edc02 // fmul v2.4s, v0.4s, v30.4s
+	WORD $0x4ebd1fa0 // orr v0.16b, v29.16b, v29.16b
+	WORD $0x4ea1cc20 // fmls v0.4s, v1.4s, v1.4s
+	WORD $0x6e20dc41 // fmul v1.4s, v2.4s, v0.4s
+	FMOVQ F1, 48(R0)
+	ADD $64, R0
+	ADD $64, R1
+	SUB $16, R7
+	CMP $16, R7
+	BGE single
+singleEnd:
+	CBZ R7, done
+	MOVD R0, R10
+	ADD $16, RSP, R11
+	STP (ZR, ZR), 0(R11)
+	STP (ZR, ZR), 16(R11)
+	STP (ZR, ZR), 32(R11)
+	STP (ZR, ZR), 48(R11)
+	TBZ $3, R7, last1
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last1:
+	TBZ $2, R7, last2
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last2:
+	TBZ $1, R7, last3
+	MOVD.P 8(R10), R9
+	MOVD.P R9, 8(R11)
+last3:
+	TBZ $0, R7, last4
+	MOVWU.P 4(R10), R9
+	MOVW.P R9, 4(R11)
+last4:
+	MOVD R1, R10
+	ADD $80, RSP, R11
+	STP (ZR, ZR), 0(R11)
+	STP (ZR, ZR), 16(R11)
+	STP (ZR, ZR), 32(R11)
+	STP (ZR, ZR), 48(R11)
+	TBZ $3, R7, last5
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last5:
+	TBZ $2, R7, last6
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last6:
+	TBZ $1, R7, last7
+	MOVD.P 8(R10), R9
+	MOVD.P R9, 8(R11)
+last7:
+	TBZ $0, R7, last8
+	MOVWU.P 4(R10), R9
+	MOVW.P R9, 4(R11)
+last8:
+	FMOVQ 80(RSP), F0
+	WORD $0x6e3fdc01 // fmul v1.4s, v0.4s, v31.4s
+	FMOVQ 16(RSP), F0
+	WORD $0x6e3edc02 // fmul v2.4s, v0.4s, v30.4s
+	WORD $0x4ebd1fa0 // orr v0.16b, v29.16b, v29.16b
+	WORD $0x4ea1cc20 // fmls v0.4s, v1.4s, v1.4s
+	WORD $0x6e20dc41 // fmul v1.4s, v2.4s, v0.4s
+	FMOVQ F1, 16(RSP)
+	FMOVQ 96(RSP), F0
+	WORD $0x6e3fdc01 // fmul v1.4s, v0.4s, v31.4s
+	FMOVQ 32(RSP), F0
+	WORD $0x6e3edc02 // fmul v2.4s, v0.4s, v30.4s
+	WORD $0x4ebd1fa0 // orr v0.16b, v29.16b, v29.16b
+	WORD $0x4ea1cc20 // fmls v0.4s, v1.4s, v1.4s
+	WORD $0x6e20dc41 // fmul v1.4s, v2.4s, v0.4s
+	FMOVQ F1, 32(RSP)
+	FMOVQ 112(RSP), F0
+	WORD $0x6e3fdc01 // fmul v1.4s, v0.4s, v31.4s
+	FMOVQ 48(RSP), F0
+	WORD $0x6e3edc02 // fmul v2.4s, v0.4s, v30.4s
+	WORD $0x4ebd1fa0 // orr v0.16b, v29.16b, v29.16b
+	WORD $0x4ea1cc20 // fmls v0.4s, v1.4s, v1.4s
+	WORD $0x6e20dc41 // fmul v1.4s, v2.4s, v0.4s
+	FMOVQ F1, 48(RSP)
+	FMOVQ 128(RSP), F0
+	WORD $0x6e3fdc01 // fmul v1.4s, v0.4s, v31.4s
+	FMOVQ 64(RSP), F0
+	WORD $0x6e3edc02 // fmul v2.4s, v0.4s, v30.4s
+	WORD $0x4ebd1fa0 // orr v0.16b, v29.16b, v29.16b
+	WORD $0x4ea1cc20 // fmls v0.4s, v1.4s, v1.4s
+	WORD $0x6e20dc41 // fmul v1.4s, v2.4s, v0.4s
+	FMOVQ F1, 64(RSP)
+	MOVD R0, R10
+	ADD $16, RSP, R11
+	TBZ $3, R7, last9
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+last9:
+	TBZ $2, R7, last10
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+last10:
+	TBZ $1, R7, last11
+	MOVD.P 8(R11), R9
+	MOVD.P R9, 8(R10)
+last11:
+	TBZ $0, R7, last12
+	MOVWU.P 4(R11), R9
+	MOVW.P R9, 4(R10)
+last12:
+done:
+	RET
+
 // func colMaxNEON(top, x []float32)
 TEXT ·colMaxNEON(SB), NOSPLIT, $136-48
 	MOVD x_len+32(FP), R9
@@ -9404,16 +9963,16 @@ TEXT ·act0NEON(SB), NOSPLIT, $136-48
 	MOVD $constNEON<>(SB), R12
 	MOVD $lanesNEON<>(SB), R13
 	MOVD ZR, R6
-	FMOVQ 272(R12), F31
-	FMOVQ 288(R12), F30
-	FMOVQ 240(R12), F29
-	FMOVQ 256(R12), F28
-	FMOVQ 304(R12), F27
-	FMOVQ 320(R12), F26
-	FMOVQ 336(R12), F25
-	FMOVQ 352(R12), F24
-	FMOVQ 368(R12), F23
-	FMOVQ 384(R12), F22
+	FMOVQ 352(R12), F31
+	FMOVQ 368(R12), F30
+	FMOVQ 320(R12), F29
+	FMOVQ 336(R12), F28
+	FMOVQ 384(R12), F27
+	FMOVQ 400(R12), F26
+	FMOVQ 416(R12), F25
+	FMOVQ 432(R12), F24
+	FMOVQ 448(R12), F23
+	FMOVQ 464(R12), F22
 	FMOVQ 224(R12), F21
 	CMP $16, R7
 	BLT singleEnd
@@ -9753,12 +10312,12 @@ TEXT ·actBwd0NEON(SB), NOSPLIT, $200-72
 	MOVD $constNEON<>(SB), R12
 	MOVD $lanesNEON<>(SB), R13
 	MOVD ZR, R6
-	FMOVQ 272(R12), F31
-	FMOVQ 288(R12), F30
-	FMOVQ 240(R12), F29
-	FMOVQ 256(R12), F28
-	FMOVQ 304(R12), F27
-	FMOVQ 320(R12), F26
+	FMOVQ 352(R12), F31
+	FMOVQ 368(R12), F30
+	FMOVQ 320(R12), F29
+	FMOVQ 336(R12), F28
+	FMOVQ 384(R12), F27
+	FMOVQ 400(R12), F26
 	FMOVQ 224(R12), F25
 	CMP $16, R7
 	BLT singleEnd
@@ -9814,37 +10373,37 @@ single:
 	WORD $0x4e2fcf76 // fmla v22.4s, v27.4s, v15.4s
 	WORD $0x4eba1f57 // orr v23.16b, v26.16b, v26.16b
 	WORD $0x4e30cf77 // fmla v23.4s, v27.4s, v16.4s
-	FMOVQ 336(R12), F24
+	FMOVQ 416(R12), F24
 	WORD $0x4e34cd98 // fmla v24.4s, v12.4s, v20.4s
-	FMOVQ 336(R12), F12
+	FMOVQ 416(R12), F12
 	WORD $0x4e2eceac // fmla v12.4s, v21.4s, v14.4s
-	FMOVQ 336(R12), F21
+	FMOVQ 416(R12), F21
 	WORD $0x4e2fced5 // fmla v21.4s, v22.4s, v15.4s
-	FMOVQ 336(R12), F22
+	FMOVQ 416(R12), F22
 	WORD $0x4e30cef6 // fmla v22.4s, v23.4s, v16.4s
-	FMOVQ 352(R12), F23
+	FMOVQ 432(R12), F23
 	WORD $0x4e34cf17 // fmla v23.4s, v24.4s, v20.4s
-	FMOVQ 352(R12), F24
+	FMOVQ 432(R12), F24
 	WORD $0x4e2ecd98 // fmla v24.4s, v12.4s, v14.4s
-	FMOVQ 352(R12), F12
+	FMOVQ 432(R12), F12
 	WORD $0x4e2fceac // fmla v12.4s, v21.4s, v15.4s
-	FMOVQ 352(R12), F21
+	FMOVQ 432(R12), F21
 	WORD $0x4e30ced5 // fmla v21.4s, v22.4s, v16.4s
-	FMOVQ 368(R12), F22
+	FMOVQ 448(R12), F22
 	WORD $0x4e34cef6 // fmla v22.4s, v23.4s, v20.4s
-	FMOVQ 368(R12), F23
+	FMOVQ 448(R12), F23
 	WORD $0x4e2ecf17 // fmla v23.4s, v24.4s, v14.4s
-	FMOVQ 368(R12), F24
+	FMOVQ 448(R12), F24
 	WORD $0x4e2fcd98 // fmla v24.4s, v12.4s, v15.4s
-	FMOVQ 368(R12), F12
+	FMOVQ 448(R12), F12
 	WORD $0x4e30ceac // fmla v12.4s, v21.4s, v16.4s
-	FMOVQ 384(R12), F21
+	FMOVQ 464(R12), F21
 	WORD $0x4e34ced5 // fmla v21.4s, v22.4s, v20.4s
-	FMOVQ 384(R12), F22
+	FMOVQ 464(R12), F22
 	WORD $0x4e2ecef6 // fmla v22.4s, v23.4s, v14.4s
-	FMOVQ 384(R12), F23
+	FMOVQ 464(R12), F23
 	WORD $0x4e2fcf17 // fmla v23.4s, v24.4s, v15.4s
-	FMOVQ 384(R12), F24
+	FMOVQ 464(R12), F24
 	WORD $0x4e30cd98 // fmla v24.4s, v12.4s, v16.4s
 	FMOVQ 224(R12), F12
 	WORD $0x4e34ceac // fmla v12.4s, v21.4s, v20.4s
@@ -9890,17 +10449,17 @@ single:
 	WORD $0x4f375631 // shl v17.4s, v17.4s, #23
 	WORD $0x4eb28631 // add v17.4s, v17.4s, v18.4s
 	WORD $0x6e31ddce // fmul v14.4s, v14.4s, v17.4s
-	FMOVQ 400(R12), F15
-	FMOVQ 416(R12), F17
+	FMOVQ 480(R12), F15
+	FMOVQ 496(R12), F17
 	WORD $0x4e2fcd11 // fmla v17.4s, v8.4s, v15.4s
-	FMOVQ 400(R12), F8
-	FMOVQ 416(R12), F15
+	FMOVQ 480(R12), F8
+	FMOVQ 496(R12), F15
 	WORD $0x4e28cd2f // fmla v15.4s, v9.4s, v8.4s
-	FMOVQ 400(R12), F8
-	FMOVQ 416(R12), F9
+	FMOVQ 480(R12), F8
+	FMOVQ 496(R12), F9
 	WORD $0x4e28cd49 // fmla v9.4s, v10.4s, v8.4s
-	FMOVQ 400(R12), F8
-	FMOVQ 416(R12), F10
+	FMOVQ 480(R12), F8
+	FMOVQ 496(R12), F10
 	WORD $0x4e28cd6a // fmla v10.4s, v11.4s, v8.4s
 	WORD $0x6e31dc88 // fmul v8.4s, v4.4s, v17.4s
 	WORD $0x6e2fdca4 // fmul v4.4s, v5.4s, v15.4s
@@ -10042,37 +10601,37 @@ last8:
 	WORD $0x4e2fcf76 // fmla v22.4s, v27.4s, v15.4s
 	WORD $0x4eba1f57 // orr v23.16b, v26.16b, v26.16b
 	WORD $0x4e30cf77 // fmla v23.4s, v27.4s, v16.4s
-	FMOVQ 336(R12), F24
+	FMOVQ 416(R12), F24
 	WORD $0x4e34cd98 // fmla v24.4s, v12.4s, v20.4s
-	FMOVQ 336(R12), F12
+	FMOVQ 416(R12), F12
 	WORD $0x4e2eceac // fmla v12.4s, v21.4s, v14.4s
-	FMOVQ 336(R12), F21
+	FMOVQ 416(R12), F21
 	WORD $0x4e2fced5 // fmla v21.4s, v22.4s, v15.4s
-	FMOVQ 336(R12), F22
+	FMOVQ 416(R12), F22
 	WORD $0x4e30cef6 // fmla v22.4s, v23.4s, v16.4s
-	FMOVQ 352(R12), F23
+	FMOVQ 432(R12), F23
 	WORD $0x4e34cf17 // fmla v23.4s, v24.4s, v20.4s
-	FMOVQ 352(R12), F24
+	FMOVQ 432(R12), F24
 	WORD $0x4e2ecd98 // fmla v24.4s, v12.4s, v14.4s
-	FMOVQ 352(R12), F12
+	FMOVQ 432(R12), F12
 	WORD $0x4e2fceac // fmla v12.4s, v21.4s, v15.4s
-	FMOVQ 352(R12), F21
+	FMOVQ 432(R12), F21
 	WORD $0x4e30ced5 // fmla v21.4s, v22.4s, v16.4s
-	FMOVQ 368(R12), F22
+	FMOVQ 448(R12), F22
 	WORD $0x4e34cef6 // fmla v22.4s, v23.4s, v20.4s
-	FMOVQ 368(R12), F23
+	FMOVQ 448(R12), F23
 	WORD $0x4e2ecf17 // fmla v23.4s, v24.4s, v14.4s
-	FMOVQ 368(R12), F24
+	FMOVQ 448(R12), F24
 	WORD $0x4e2fcd98 // fmla v24.4s, v12.4s, v15.4s
-	FMOVQ 368(R12), F12
+	FMOVQ 448(R12), F12
 	WORD $0x4e30ceac // fmla v12.4s, v21.4s, v16.4s
-	FMOVQ 384(R12), F21
+	FMOVQ 464(R12), F21
 	WORD $0x4e34ced5 // fmla v21.4s, v22.4s, v20.4s
-	FMOVQ 384(R12), F22
+	FMOVQ 464(R12), F22
 	WORD $0x4e2ecef6 // fmla v22.4s, v23.4s, v14.4s
-	FMOVQ 384(R12), F23
+	FMOVQ 464(R12), F23
 	WORD $0x4e2fcf17 // fmla v23.4s, v24.4s, v15.4s
-	FMOVQ 384(R12), F24
+	FMOVQ 464(R12), F24
 	WORD $0x4e30cd98 // fmla v24.4s, v12.4s, v16.4s
 	FMOVQ 224(R12), F12
 	WORD $0x4e34ceac // fmla v12.4s, v21.4s, v20.4s
@@ -10118,17 +10677,17 @@ last8:
 	WORD $0x4f375631 // shl v17.4s, v17.4s, #23
 	WORD $0x4eb28631 // add v17.4s, v17.4s, v18.4s
 	WORD $0x6e31ddce // fmul v14.4s, v14.4s, v17.4s
-	FMOVQ 400(R12), F15
-	FMOVQ 416(R12), F17
+	FMOVQ 480(R12), F15
+	FMOVQ 496(R12), F17
 	WORD $0x4e2fcd11 // fmla v17.4s, v8.4s, v15.4s
-	FMOVQ 400(R12), F8
-	FMOVQ 416(R12), F15
+	FMOVQ 480(R12), F8
+	FMOVQ 496(R12), F15
 	WORD $0x4e28cd2f // fmla v15.4s, v9.4s, v8.4s
-	FMOVQ 400(R12), F8
-	FMOVQ 416(R12), F9
+	FMOVQ 480(R12), F8
+	FMOVQ 496(R12), F9
 	WORD $0x4e28cd49 // fmla v9.4s, v10.4s, v8.4s
-	FMOVQ 400(R12), F8
-	FMOVQ 416(R12), F10
+	FMOVQ 480(R12), F8
+	FMOVQ 496(R12), F10
 	WORD $0x4e28cd6a // fmla v10.4s, v11.4s, v8.4s
 	WORD $0x6e31dc88 // fmul v8.4s, v4.4s, v17.4s
 	WORD $0x6e2fdca4 // fmul v4.4s, v5.4s, v15.4s
@@ -10200,16 +10759,16 @@ TEXT ·act1NEON(SB), NOSPLIT, $136-48
 	MOVD $constNEON<>(SB), R12
 	MOVD $lanesNEON<>(SB), R13
 	MOVD ZR, R6
-	FMOVQ 432(R12), F31
-	FMOVQ 448(R12), F30
-	FMOVQ 464(R12), F29
-	FMOVQ 480(R12), F28
-	FMOVQ 496(R12), F27
-	FMOVQ 512(R12), F26
-	FMOVQ 528(R12), F25
-	FMOVQ 544(R12), F24
-	FMOVQ 240(R12), F23
-	FMOVQ 256(R12), F22
+	FMOVQ 512(R12), F31
+	FMOVQ 256(R12), F30
+	FMOVQ 528(R12), F29
+	FMOVQ 544(R12), F28
+	FMOVQ 560(R12), F27
+	FMOVQ 576(R12), F26
+	FMOVQ 592(R12), F25
+	FMOVQ 608(R12), F24
+	FMOVQ 320(R12), F23
+	FMOVQ 336(R12), F22
 	FMOVQ 48(R12), F21
 	CMP $16, R7
 	BLT singleEnd
@@ -10268,29 +10827,29 @@ single:
 	WORD $0x4e25cd8b // fmla v11.4s, v12.4s, v5.4s
 	WORD $0x4eb81f0c // orr v12.16b, v24.16b, v24.16b
 	WORD $0x4e26ccec // fmla v12.4s, v7.4s, v6.4s
-	FMOVQ 560(R12), F7
+	FMOVQ 624(R12), F7
 	WORD $0x4e28cd27 // fmla v7.4s, v9.4s, v8.4s
-	FMOVQ 560(R12), F9
+	FMOVQ 624(R12), F9
 	WORD $0x4e24cd49 // fmla v9.4s, v10.4s, v4.4s
-	FMOVQ 560(R12), F10
+	FMOVQ 624(R12), F10
 	WORD $0x4e25cd6a // fmla v10.4s, v11.4s, v5.4s
-	FMOVQ 560(R12), F11
+	FMOVQ 624(R12), F11
 	WORD $0x4e26cd8b // fmla v11.4s, v12.4s, v6.4s
-	FMOVQ 576(R12), F12
+	FMOVQ 640(R12), F12
 	WORD $0x4e28ccec // fmla v12.4s, v7.4s, v8.4s
-	FMOVQ 576(R12), F7
+	FMOVQ 640(R12), F7
 	WORD $0x4e24cd27 // fmla v7.4s, v9.4s, v4.4s
-	FMOVQ 576(R12), F9
+	FMOVQ 640(R12), F9
 	WORD $0x4e25cd49 // fmla v9.4s, v10.4s, v5.4s
-	FMOVQ 576(R12), F10
+	FMOVQ 640(R12), F10
 	WORD $0x4e26cd6a // fmla v10.4s, v11.4s, v6.4s
-	FMOVQ 592(R12), F11
+	FMOVQ 656(R12), F11
 	WORD $0x4e28cd8b // fmla v11.4s, v12.4s, v8.4s
-	FMOVQ 592(R12), F12
+	FMOVQ 656(R12), F12
 	WORD $0x4e24ccec // fmla v12.4s, v7.4s, v4.4s
-	FMOVQ 592(R12), F7
+	FMOVQ 656(R12), F7
 	WORD $0x4e25cd27 // fmla v7.4s, v9.4s, v5.4s
-	FMOVQ 592(R12), F9
+	FMOVQ 656(R12), F9
 	WORD $0x4e26cd49 // fmla v9.4s, v10.4s, v6.4s
 	WORD $0x4e2bf6ea // fmax v10.4s, v23.4s, v11.4s
 	WORD $0x4e2cf6eb // fmax v11.4s, v23.4s, v12.4s
@@ -10308,49 +10867,49 @@ single:
 	WORD $0x4eadd549 // fsub v9.4s, v10.4s, v13.4s
 	WORD $0x4eaed56a // fsub v10.4s, v11.4s, v14.4s
 	WORD $0x4eafd58b // fsub v11.4s, v12.4s, v15.4s
-	FMOVQ 304(R12), F12
-	FMOVQ 320(R12), F17
-	WORD $0x4e30cd91 // fmla v17.4s, v12.4s, v16.4s
-	FMOVQ 304(R12), F12
-	FMOVQ 320(R12), F18
-	WORD $0x4e29cd92 // fmla v18.4s, v12.4s, v9.4s
-	FMOVQ 304(R12), F12
-	FMOVQ 320(R12), F19
-	WORD $0x4e2acd93 // fmla v19.4s, v12.4s, v10.4s
-	FMOVQ 304(R12), F12
-	FMOVQ 320(R12), F20
-	WORD $0x4e2bcd94 // fmla v20.4s, v12.4s, v11.4s
-	FMOVQ 336(R12), F12
-	WORD $0x4e30ce2c // fmla v12.4s, v17.4s, v16.4s
-	FMOVQ 336(R12), F17
-	WORD $0x4e29ce51 // fmla v17.4s, v18.4s, v9.4s
-	FMOVQ 336(R12), F18
-	WORD $0x4e2ace72 // fmla v18.4s, v19.4s, v10.4s
-	FMOVQ 336(R12), F19
-	WORD $0x4e2bce93 // fmla v19.4s, v20.4s, v11.4s
-	FMOVQ 352(R12), F20
-	WORD $0x4e30cd94 // fmla v20.4s, v12.4s, v16.4s
-	FMOVQ 352(R12), F12
-	WORD $0x4e29ce2c // fmla v12.4s, v17.4s, v9.4s
-	FMOVQ 352(R12), F17
-	WORD $0x4e2ace51 // fmla v17.4s, v18.4s, v10.4s
-	FMOVQ 352(R12), F18
-	WORD $0x4e2bce72 // fmla v18.4s, v19.4s, v11.4s
-	FMOVQ 368(R12), F19
-	WORD $0x4e30ce93 // fmla v19.4s, v20.4s, v16.4s
-	FMOVQ 368(R12), F20
-	WORD $0x4e29cd94 // fmla v20.4s, v12.4s, v9.4s
-	FMOVQ 368(R12), F12
-	WORD $0x4e2ace2c // fmla v12.4s, v17.4s, v10.4s
-	FMOVQ 368(R12), F17
-	WORD $0x4e2bce51 // fmla v17.4s, v18.4s, v11.4s
-	FMOVQ 384(R12), F18
-	WORD $0x4e30ce72 // fmla v18.4s, v19.4s, v16.4s
-	FMOVQ 384(R12), F19
-	WORD $0x4e29ce93 // fmla v19.4s, v20.4s, v9.4s
-	FMOVQ 384(R12), F20
-	WORD $0x4e2acd94 // fmla v20.4s, v12.4s, v10.4s
 	FMOVQ 384(R12), F12
+	FMOVQ 400(R12), F17
+	WORD $0x4e30cd91 // fmla v17.4s, v12.4s, v16.4s
+	FMOVQ 384(R12), F12
+	FMOVQ 400(R12), F18
+	WORD $0x4e29cd92 // fmla v18.4s, v12.4s, v9.4s
+	FMOVQ 384(R12), F12
+	FMOVQ 400(R12), F19
+	WORD $0x4e2acd93 // fmla v19.4s, v12.4s, v10.4s
+	FMOVQ 384(R12), F12
+	FMOVQ 400(R12), F20
+	WORD $0x4e2bcd94 // fmla v20.4s, v12.4s, v11.4s
+	FMOVQ 416(R12), F12
+	WORD $0x4e30ce2c // fmla v12.4s, v17.4s, v16.4s
+	FMOVQ 416(R12), F17
+	WORD $0x4e29ce51 // fmla v17.4s, v18.4s, v9.4s
+	FMOVQ 416(R12), F18
+	WORD $0x4e2ace72 // fmla v18.4s, v19.4s, v10.4s
+	FMOVQ 416(R12), F19
+	WORD $0x4e2bce93 // fmla v19.4s, v20.4s, v11.4s
+	FMOVQ 432(R12), F20
+	WORD $0x4e30cd94 // fmla v20.4s, v12.4s, v16.4s
+	FMOVQ 432(R12), F12
+	WORD $0x4e29ce2c // fmla v12.4s, v17.4s, v9.4s
+	FMOVQ 432(R12), F17
+	WORD $0x4e2ace51 // fmla v17.4s, v18.4s, v10.4s
+	FMOVQ 432(R12), F18
+	WORD $0x4e2bce72 // fmla v18.4s, v19.4s, v11.4s
+	FMOVQ 448(R12), F19
+	WORD $0x4e30ce93 // fmla v19.4s, v20.4s, v16.4s
+	FMOVQ 448(R12), F20
+	WORD $0x4e29cd94 // fmla v20.4s, v12.4s, v9.4s
+	FMOVQ 448(R12), F12
+	WORD $0x4e2ace2c // fmla v12.4s, v17.4s, v10.4s
+	FMOVQ 448(R12), F17
+	WORD $0x4e2bce51 // fmla v17.4s, v18.4s, v11.4s
+	FMOVQ 464(R12), F18
+	WORD $0x4e30ce72 // fmla v18.4s, v19.4s, v16.4s
+	FMOVQ 464(R12), F19
+	WORD $0x4e29ce93 // fmla v19.4s, v20.4s, v9.4s
+	FMOVQ 464(R12), F20
+	WORD $0x4e2acd94 // fmla v20.4s, v12.4s, v10.4s
+	FMOVQ 464(R12), F12
 	WORD $0x4e2bce2c // fmla v12.4s, v17.4s, v11.4s
 	FMOVQ 224(R12), F17
 	WORD $0x4e30ce51 // fmla v17.4s, v18.4s, v16.4s
@@ -10495,29 +11054,29 @@ last4:
 	WORD $0x4e25cd8b // fmla v11.4s, v12.4s, v5.4s
 	WORD $0x4eb81f0c // orr v12.16b, v24.16b, v24.16b
 	WORD $0x4e26ccec // fmla v12.4s, v7.4s, v6.4s
-	FMOVQ 560(R12), F7
+	FMOVQ 624(R12), F7
 	WORD $0x4e28cd27 // fmla v7.4s, v9.4s, v8.4s
-	FMOVQ 560(R12), F9
+	FMOVQ 624(R12), F9
 	WORD $0x4e24cd49 // fmla v9.4s, v10.4s, v4.4s
-	FMOVQ 560(R12), F10
+	FMOVQ 624(R12), F10
 	WORD $0x4e25cd6a // fmla v10.4s, v11.4s, v5.4s
-	FMOVQ 560(R12), F11
+	FMOVQ 624(R12), F11
 	WORD $0x4e26cd8b // fmla v11.4s, v12.4s, v6.4s
-	FMOVQ 576(R12), F12
+	FMOVQ 640(R12), F12
 	WORD $0x4e28ccec // fmla v12.4s, v7.4s, v8.4s
-	FMOVQ 576(R12), F7
+	FMOVQ 640(R12), F7
 	WORD $0x4e24cd27 // fmla v7.4s, v9.4s, v4.4s
-	FMOVQ 576(R12), F9
+	FMOVQ 640(R12), F9
 	WORD $0x4e25cd49 // fmla v9.4s, v10.4s, v5.4s
-	FMOVQ 576(R12), F10
+	FMOVQ 640(R12), F10
 	WORD $0x4e26cd6a // fmla v10.4s, v11.4s, v6.4s
-	FMOVQ 592(R12), F11
+	FMOVQ 656(R12), F11
 	WORD $0x4e28cd8b // fmla v11.4s, v12.4s, v8.4s
-	FMOVQ 592(R12), F12
+	FMOVQ 656(R12), F12
 	WORD $0x4e24ccec // fmla v12.4s, v7.4s, v4.4s
-	FMOVQ 592(R12), F7
+	FMOVQ 656(R12), F7
 	WORD $0x4e25cd27 // fmla v7.4s, v9.4s, v5.4s
-	FMOVQ 592(R12), F9
+	FMOVQ 656(R12), F9
 	WORD $0x4e26cd49 // fmla v9.4s, v10.4s, v6.4s
 	WORD $0x4e2bf6ea // fmax v10.4s, v23.4s, v11.4s
 	WORD $0x4e2cf6eb // fmax v11.4s, v23.4s, v12.4s
@@ -10535,49 +11094,49 @@ last4:
 	WORD $0x4eadd549 // fsub v9.4s, v10.4s, v13.4s
 	WORD $0x4eaed56a // fsub v10.4s, v11.4s, v14.4s
 	WORD $0x4eafd58b // fsub v11.4s, v12.4s, v15.4s
-	FMOVQ 304(R12), F12
-	FMOVQ 320(R12), F17
-	WORD $0x4e30cd91 // fmla v17.4s, v12.4s, v16.4s
-	FMOVQ 304(R12), F12
-	FMOVQ 320(R12), F18
-	WORD $0x4e29cd92 // fmla v18.4s, v12.4s, v9.4s
-	FMOVQ 304(R12), F12
-	FMOVQ 320(R12), F19
-	WORD $0x4e2acd93 // fmla v19.4s, v12.4s, v10.4s
-	FMOVQ 304(R12), F12
-	FMOVQ 320(R12), F20
-	WORD $0x4e2bcd94 // fmla v20.4s, v12.4s, v11.4s
-	FMOVQ 336(R12), F12
-	WORD $0x4e30ce2c // fmla v12.4s, v17.4s, v16.4s
-	FMOVQ 336(R12), F17
-	WORD $0x4e29ce51 // fmla v17.4s, v18.4s, v9.4s
-	FMOVQ 336(R12), F18
-	WORD $0x4e2ace72 // fmla v18.4s, v19.4s, v10.4s
-	FMOVQ 336(R12), F19
-	WORD $0x4e2bce93 // fmla v19.4s, v20.4s, v11.4s
-	FMOVQ 352(R12), F20
-	WORD $0x4e30cd94 // fmla v20.4s, v12.4s, v16.4s
-	FMOVQ 352(R12), F12
-	WORD $0x4e29ce2c // fmla v12.4s, v17.4s, v9.4s
-	FMOVQ 352(R12), F17
-	WORD $0x4e2ace51 // fmla v17.4s, v18.4s, v10.4s
-	FMOVQ 352(R12), F18
-	WORD $0x4e2bce72 // fmla v18.4s, v19.4s, v11.4s
-	FMOVQ 368(R12), F19
-	WORD $0x4e30ce93 // fmla v19.4s, v20.4s, v16.4s
-	FMOVQ 368(R12), F20
-	WORD $0x4e29cd94 // fmla v20.4s, v12.4s, v9.4s
-	FMOVQ 368(R12), F12
-	WORD $0x4e2ace2c // fmla v12.4s, v17.4s, v10.4s
-	FMOVQ 368(R12), F17
-	WORD $0x4e2bce51 // fmla v17.4s, v18.4s, v11.4s
-	FMOVQ 384(R12), F18
-	WORD $0x4e30ce72 // fmla v18.4s, v19.4s, v16.4s
-	FMOVQ 384(R12), F19
-	WORD $0x4e29ce93 // fmla v19.4s, v20.4s, v9.4s
-	FMOVQ 384(R12), F20
-	WORD $0x4e2acd94 // fmla v20.4s, v12.4s, v10.4s
 	FMOVQ 384(R12), F12
+	FMOVQ 400(R12), F17
+	WORD $0x4e30cd91 // fmla v17.4s, v12.4s, v16.4s
+	FMOVQ 384(R12), F12
+	FMOVQ 400(R12), F18
+	WORD $0x4e29cd92 // fmla v18.4s, v12.4s, v9.4s
+	FMOVQ 384(R12), F12
+	FMOVQ 400(R12), F19
+	WORD $0x4e2acd93 // fmla v19.4s, v12.4s, v10.4s
+	FMOVQ 384(R12), F12
+	FMOVQ 400(R12), F20
+	WORD $0x4e2bcd94 // fmla v20.4s, v12.4s, v11.4s
+	FMOVQ 416(R12), F12
+	WORD $0x4e30ce2c // fmla v12.4s, v17.4s, v16.4s
+	FMOVQ 416(R12), F17
+	WORD $0x4e29ce51 // fmla v17.4s, v18.4s, v9.4s
+	FMOVQ 416(R12), F18
+	WORD $0x4e2ace72 // fmla v18.4s, v19.4s, v10.4s
+	FMOVQ 416(R12), F19
+	WORD $0x4e2bce93 // fmla v19.4s, v20.4s, v11.4s
+	FMOVQ 432(R12), F20
+	WORD $0x4e30cd94 // fmla v20.4s, v12.4s, v16.4s
+	FMOVQ 432(R12), F12
+	WORD $0x4e29ce2c // fmla v12.4s, v17.4s, v9.4s
+	FMOVQ 432(R12), F17
+	WORD $0x4e2ace51 // fmla v17.4s, v18.4s, v10.4s
+	FMOVQ 432(R12), F18
+	WORD $0x4e2bce72 // fmla v18.4s, v19.4s, v11.4s
+	FMOVQ 448(R12), F19
+	WORD $0x4e30ce93 // fmla v19.4s, v20.4s, v16.4s
+	FMOVQ 448(R12), F20
+	WORD $0x4e29cd94 // fmla v20.4s, v12.4s, v9.4s
+	FMOVQ 448(R12), F12
+	WORD $0x4e2ace2c // fmla v12.4s, v17.4s, v10.4s
+	FMOVQ 448(R12), F17
+	WORD $0x4e2bce51 // fmla v17.4s, v18.4s, v11.4s
+	FMOVQ 464(R12), F18
+	WORD $0x4e30ce72 // fmla v18.4s, v19.4s, v16.4s
+	FMOVQ 464(R12), F19
+	WORD $0x4e29ce93 // fmla v19.4s, v20.4s, v9.4s
+	FMOVQ 464(R12), F20
+	WORD $0x4e2acd94 // fmla v20.4s, v12.4s, v10.4s
+	FMOVQ 464(R12), F12
 	WORD $0x4e2bce2c // fmla v12.4s, v17.4s, v11.4s
 	FMOVQ 224(R12), F17
 	WORD $0x4e30ce51 // fmla v17.4s, v18.4s, v16.4s
@@ -10677,12 +11236,12 @@ TEXT ·actBwd1NEON(SB), NOSPLIT, $200-72
 	MOVD $constNEON<>(SB), R12
 	MOVD $lanesNEON<>(SB), R13
 	MOVD ZR, R6
-	FMOVQ 432(R12), F31
-	FMOVQ 448(R12), F30
-	FMOVQ 608(R12), F29
-	FMOVQ 240(R12), F28
-	FMOVQ 256(R12), F27
-	FMOVQ 304(R12), F26
+	FMOVQ 512(R12), F31
+	FMOVQ 256(R12), F30
+	FMOVQ 672(R12), F29
+	FMOVQ 320(R12), F28
+	FMOVQ 336(R12), F27
+	FMOVQ 384(R12), F26
 	FMOVQ 208(R12), F25
 	CMP $16, R7
 	BLT singleEnd
@@ -10730,45 +11289,45 @@ single:
 	WORD $0x4eb1d5ee // fsub v14.4s, v15.4s, v17.4s
 	WORD $0x4eb2d60f // fsub v15.4s, v16.4s, v18.4s
 	WORD $0x4eb3d570 // fsub v16.4s, v11.4s, v19.4s
-	FMOVQ 320(R12), F11
+	FMOVQ 400(R12), F11
 	WORD $0x4e34cf4b // fmla v11.4s, v26.4s, v20.4s
-	FMOVQ 320(R12), F21
+	FMOVQ 400(R12), F21
 	WORD $0x4e2ecf55 // fmla v21.4s, v26.4s, v14.4s
-	FMOVQ 320(R12), F22
+	FMOVQ 400(R12), F22
 	WORD $0x4e2fcf56 // fmla v22.4s, v26.4s, v15.4s
-	FMOVQ 320(R12), F23
+	FMOVQ 400(R12), F23
 	WORD $0x4e30cf57 // fmla v23.4s, v26.4s, v16.4s
-	FMOVQ 336(R12), F24
+	FMOVQ 416(R12), F24
 	WORD $0x4e34cd78 // fmla v24.4s, v11.4s, v20.4s
-	FMOVQ 336(R12), F11
+	FMOVQ 416(R12), F11
 	WORD $0x4e2eceab // fmla v11.4s, v21.4s, v14.4s
-	FMOVQ 336(R12), F21
+	FMOVQ 416(R12), F21
 	WORD $0x4e2fced5 // fmla v21.4s, v22.4s, v15.4s
-	FMOVQ 336(R12), F22
+	FMOVQ 416(R12), F22
 	WORD $0x4e30cef6 // fmla v22.4s, v23.4s, v16.4s
-	FMOVQ 352(R12), F23
+	FMOVQ 432(R12), F23
 	WORD $0x4e34cf17 // fmla v23.4s, v24.4s, v20.4s
-	FMOVQ 352(R12), F24
+	FMOVQ 432(R12), F24
 	WORD $0x4e2ecd78 // fmla v24.4s, v11.4s, v14.4s
-	FMOVQ 352(R12), F11
+	FMOVQ 432(R12), F11
 	WORD $0x4e2fceab // fmla v11.4s, v21.4s, v15.4s
-	FMOVQ 352(R12), F21
+	FMOVQ 432(R12), F21
 	WORD $0x4e30ced5 // fmla v21.4s, v22.4s, v16.4s
-	FMOVQ 368(R12), F22
+	FMOVQ 448(R12), F22
 	WORD $0x4e34cef6 // fmla v22.4s, v23.4s, v20.4s
-	FMOVQ 368(R12), F23
+	FMOVQ 448(R12), F23
 	WORD $0x4e2ecf17 // fmla v23.4s, v24.4s, v14.4s
-	FMOVQ 368(R12), F24
+	FMOVQ 448(R12), F24
 	WORD $0x4e2fcd78 // fmla v24.4s, v11.4s, v15.4s
-	FMOVQ 368(R12), F11
+	FMOVQ 448(R12), F11
 	WORD $0x4e30ceab // fmla v11.4s, v21.4s, v16.4s
-	FMOVQ 384(R12), F21
+	FMOVQ 464(R12), F21
 	WORD $0x4e34ced5 // fmla v21.4s, v22.4s, v20.4s
-	FMOVQ 384(R12), F22
+	FMOVQ 464(R12), F22
 	WORD $0x4e2ecef6 // fmla v22.4s, v23.4s, v14.4s
-	FMOVQ 384(R12), F23
+	FMOVQ 464(R12), F23
 	WORD $0x4e2fcf17 // fmla v23.4s, v24.4s, v15.4s
-	FMOVQ 384(R12), F24
+	FMOVQ 464(R12), F24
 	WORD $0x4e30cd78 // fmla v24.4s, v11.4s, v16.4s
 	FMOVQ 224(R12), F11
 	WORD $0x4e34ceab // fmla v11.4s, v21.4s, v20.4s
@@ -10814,97 +11373,97 @@ single:
 	WORD $0x4f375631 // shl v17.4s, v17.4s, #23
 	WORD $0x4eb28631 // add v17.4s, v17.4s, v18.4s
 	WORD $0x6e31ddce // fmul v14.4s, v14.4s, v17.4s
-	FMOVQ 624(R12), F15
-	FMOVQ 640(R12), F17
-	WORD $0x4e2ccdf1 // fmla v17.4s, v15.4s, v12.4s
-	FMOVQ 624(R12), F15
-	FMOVQ 640(R12), F18
-	WORD $0x4e28cdf2 // fmla v18.4s, v15.4s, v8.4s
-	FMOVQ 624(R12), F15
-	FMOVQ 640(R12), F19
-	WORD $0x4e29cdf3 // fmla v19.4s, v15.4s, v9.4s
-	FMOVQ 624(R12), F15
-	FMOVQ 640(R12), F20
-	WORD $0x4e2acdf4 // fmla v20.4s, v15.4s, v10.4s
-	FMOVQ 656(R12), F15
-	WORD $0x4e2cce2f // fmla v15.4s, v17.4s, v12.4s
-	FMOVQ 656(R12), F17
-	WORD $0x4e28ce51 // fmla v17.4s, v18.4s, v8.4s
-	FMOVQ 656(R12), F18
-	WORD $0x4e29ce72 // fmla v18.4s, v19.4s, v9.4s
-	FMOVQ 656(R12), F19
-	WORD $0x4e2ace93 // fmla v19.4s, v20.4s, v10.4s
-	FMOVQ 672(R12), F20
-	WORD $0x4e2ccdf4 // fmla v20.4s, v15.4s, v12.4s
-	FMOVQ 672(R12), F15
-	WORD $0x4e28ce2f // fmla v15.4s, v17.4s, v8.4s
-	FMOVQ 672(R12), F17
-	WORD $0x4e29ce51 // fmla v17.4s, v18.4s, v9.4s
-	FMOVQ 672(R12), F18
-	WORD $0x4e2ace72 // fmla v18.4s, v19.4s, v10.4s
-	FMOVQ 688(R12), F19
-	WORD $0x4e2cce93 // fmla v19.4s, v20.4s, v12.4s
-	FMOVQ 688(R12), F20
-	WORD $0x4e28cdf4 // fmla v20.4s, v15.4s, v8.4s
 	FMOVQ 688(R12), F15
-	WORD $0x4e29ce2f // fmla v15.4s, v17.4s, v9.4s
-	FMOVQ 688(R12), F17
-	WORD $0x4e2ace51 // fmla v17.4s, v18.4s, v10.4s
+	FMOVQ 704(R12), F17
+	WORD $0x4e2ccdf1 // fmla v17.4s, v15.4s, v12.4s
+	FMOVQ 688(R12), F15
 	FMOVQ 704(R12), F18
-	WORD $0x4e2cce72 // fmla v18.4s, v19.4s, v12.4s
+	WORD $0x4e28cdf2 // fmla v18.4s, v15.4s, v8.4s
+	FMOVQ 688(R12), F15
 	FMOVQ 704(R12), F19
-	WORD $0x4e28ce93 // fmla v19.4s, v20.4s, v8.4s
+	WORD $0x4e29cdf3 // fmla v19.4s, v15.4s, v9.4s
+	FMOVQ 688(R12), F15
 	FMOVQ 704(R12), F20
-	WORD $0x4e29cdf4 // fmla v20.4s, v15.4s, v9.4s
-	FMOVQ 704(R12), F15
-	WORD $0x4e2ace2f // fmla v15.4s, v17.4s, v10.4s
-	FMOVQ 720(R12), F17
-	WORD $0x4e2cce51 // fmla v17.4s, v18.4s, v12.4s
-	FMOVQ 720(R12), F18
-	WORD $0x4e28ce72 // fmla v18.4s, v19.4s, v8.4s
-	FMOVQ 720(R12), F19
-	WORD $0x4e29ce93 // fmla v19.4s, v20.4s, v9.4s
-	FMOVQ 720(R12), F20
 	WORD $0x4e2acdf4 // fmla v20.4s, v15.4s, v10.4s
-	FMOVQ 736(R12), F15
+	FMOVQ 720(R12), F15
 	WORD $0x4e2cce2f // fmla v15.4s, v17.4s, v12.4s
-	FMOVQ 736(R12), F17
+	FMOVQ 720(R12), F17
 	WORD $0x4e28ce51 // fmla v17.4s, v18.4s, v8.4s
-	FMOVQ 736(R12), F18
+	FMOVQ 720(R12), F18
 	WORD $0x4e29ce72 // fmla v18.4s, v19.4s, v9.4s
-	FMOVQ 736(R12), F19
+	FMOVQ 720(R12), F19
 	WORD $0x4e2ace93 // fmla v19.4s, v20.4s, v10.4s
-	FMOVQ 752(R12), F20
+	FMOVQ 736(R12), F20
 	WORD $0x4e2ccdf4 // fmla v20.4s, v15.4s, v12.4s
-	FMOVQ 752(R12), F15
+	FMOVQ 736(R12), F15
 	WORD $0x4e28ce2f // fmla v15.4s, v17.4s, v8.4s
-	FMOVQ 752(R12), F17
+	FMOVQ 736(R12), F17
 	WORD $0x4e29ce51 // fmla v17.4s, v18.4s, v9.4s
-	FMOVQ 752(R12), F18
+	FMOVQ 736(R12), F18
 	WORD $0x4e2ace72 // fmla v18.4s, v19.4s, v10.4s
-	FMOVQ 768(R12), F19
+	FMOVQ 752(R12), F19
 	WORD $0x4e2cce93 // fmla v19.4s, v20.4s, v12.4s
-	FMOVQ 768(R12), F20
+	FMOVQ 752(R12), F20
 	WORD $0x4e28cdf4 // fmla v20.4s, v15.4s, v8.4s
-	FMOVQ 768(R12), F15
+	FMOVQ 752(R12), F15
 	WORD $0x4e29ce2f // fmla v15.4s, v17.4s, v9.4s
-	FMOVQ 768(R12), F17
+	FMOVQ 752(R12), F17
 	WORD $0x4e2ace51 // fmla v17.4s, v18.4s, v10.4s
-	FMOVQ 784(R12), F18
+	FMOVQ 768(R12), F18
 	WORD $0x4e2cce72 // fmla v18.4s, v19.4s, v12.4s
-	FMOVQ 784(R12), F19
+	FMOVQ 768(R12), F19
 	WORD $0x4e28ce93 // fmla v19.4s, v20.4s, v8.4s
-	FMOVQ 784(R12), F20
+	FMOVQ 768(R12), F20
 	WORD $0x4e29cdf4 // fmla v20.4s, v15.4s, v9.4s
-	FMOVQ 784(R12), F15
+	FMOVQ 768(R12), F15
 	WORD $0x4e2ace2f // fmla v15.4s, v17.4s, v10.4s
-	FMOVQ 800(R12), F17
+	FMOVQ 784(R12), F17
 	WORD $0x4e2cce51 // fmla v17.4s, v18.4s, v12.4s
-	FMOVQ 800(R12), F12
+	FMOVQ 784(R12), F18
+	WORD $0x4e28ce72 // fmla v18.4s, v19.4s, v8.4s
+	FMOVQ 784(R12), F19
+	WORD $0x4e29ce93 // fmla v19.4s, v20.4s, v9.4s
+	FMOVQ 784(R12), F20
+	WORD $0x4e2acdf4 // fmla v20.4s, v15.4s, v10.4s
+	FMOVQ 800(R12), F15
+	WORD $0x4e2cce2f // fmla v15.4s, v17.4s, v12.4s
+	FMOVQ 800(R12), F17
+	WORD $0x4e28ce51 // fmla v17.4s, v18.4s, v8.4s
+	FMOVQ 800(R12), F18
+	WORD $0x4e29ce72 // fmla v18.4s, v19.4s, v9.4s
+	FMOVQ 800(R12), F19
+	WORD $0x4e2ace93 // fmla v19.4s, v20.4s, v10.4s
+	FMOVQ 816(R12), F20
+	WORD $0x4e2ccdf4 // fmla v20.4s, v15.4s, v12.4s
+	FMOVQ 816(R12), F15
+	WORD $0x4e28ce2f // fmla v15.4s, v17.4s, v8.4s
+	FMOVQ 816(R12), F17
+	WORD $0x4e29ce51 // fmla v17.4s, v18.4s, v9.4s
+	FMOVQ 816(R12), F18
+	WORD $0x4e2ace72 // fmla v18.4s, v19.4s, v10.4s
+	FMOVQ 832(R12), F19
+	WORD $0x4e2cce93 // fmla v19.4s, v20.4s, v12.4s
+	FMOVQ 832(R12), F20
+	WORD $0x4e28cdf4 // fmla v20.4s, v15.4s, v8.4s
+	FMOVQ 832(R12), F15
+	WORD $0x4e29ce2f // fmla v15.4s, v17.4s, v9.4s
+	FMOVQ 832(R12), F17
+	WORD $0x4e2ace51 // fmla v17.4s, v18.4s, v10.4s
+	FMOVQ 848(R12), F18
+	WORD $0x4e2cce72 // fmla v18.4s, v19.4s, v12.4s
+	FMOVQ 848(R12), F19
+	WORD $0x4e28ce93 // fmla v19.4s, v20.4s, v8.4s
+	FMOVQ 848(R12), F20
+	WORD $0x4e29cdf4 // fmla v20.4s, v15.4s, v9.4s
+	FMOVQ 848(R12), F15
+	WORD $0x4e2ace2f // fmla v15.4s, v17.4s, v10.4s
+	FMOVQ 864(R12), F17
+	WORD $0x4e2cce51 // fmla v17.4s, v18.4s, v12.4s
+	FMOVQ 864(R12), F12
 	WORD $0x4e28ce6c // fmla v12.4s, v19.4s, v8.4s
-	FMOVQ 800(R12), F8
+	FMOVQ 864(R12), F8
 	WORD $0x4e29ce88 // fmla v8.4s, v20.4s, v9.4s
-	FMOVQ 800(R12), F9
+	FMOVQ 864(R12), F9
 	WORD $0x4e2acde9 // fmla v9.4s, v15.4s, v10.4s
 	WORD $0x6e31de0a // fmul v10.4s, v16.4s, v17.4s
 	WORD $0x6e2cdd6f // fmul v15.4s, v11.4s, v12.4s
@@ -10914,13 +11473,13 @@ single:
 	WORD $0x4eafd72a // fsub v10.4s, v25.4s, v15.4s
 	WORD $0x4eacd72f // fsub v15.4s, v25.4s, v12.4s
 	WORD $0x4ea8d72c // fsub v12.4s, v25.4s, v8.4s
-	FMOVQ 816(R12), F8
+	FMOVQ 304(R12), F8
 	WORD $0x4e281c91 // and v17.16b, v4.16b, v8.16b
-	FMOVQ 816(R12), F8
+	FMOVQ 304(R12), F8
 	WORD $0x4e281cb2 // and v18.16b, v5.16b, v8.16b
-	FMOVQ 816(R12), F8
+	FMOVQ 304(R12), F8
 	WORD $0x4e281cd3 // and v19.16b, v6.16b, v8.16b
-	FMOVQ 816(R12), F8
+	FMOVQ 304(R12), F8
 	WORD $0x4e281cf4 // and v20.16b, v7.16b, v8.16b
 	WORD $0x4eb11d28 // orr v8.16b, v9.16b, v17.16b
 	WORD $0x4eb21d49 // orr v9.16b, v10.16b, v18.16b
@@ -10938,13 +11497,13 @@ single:
 	WORD $0x6e2bdca4 // fmul v4.4s, v5.4s, v11.4s
 	WORD $0x6e2ddcc5 // fmul v5.4s, v6.4s, v13.4s
 	WORD $0x6e2edce6 // fmul v6.4s, v7.4s, v14.4s
-	FMOVQ 832(R12), F7
+	FMOVQ 880(R12), F7
 	WORD $0x4e27cd11 // fmla v17.4s, v8.4s, v7.4s
-	FMOVQ 832(R12), F7
+	FMOVQ 880(R12), F7
 	WORD $0x4e27cc8c // fmla v12.4s, v4.4s, v7.4s
-	FMOVQ 832(R12), F4
+	FMOVQ 880(R12), F4
 	WORD $0x4e24cca9 // fmla v9.4s, v5.4s, v4.4s
-	FMOVQ 832(R12), F4
+	FMOVQ 880(R12), F4
 	WORD $0x4e24ccca // fmla v10.4s, v6.4s, v4.4s
 	WORD $0x6e31dc04 // fmul v4.4s, v0.4s, v17.4s
 	WORD $0x6e2cdc20 // fmul v0.4s, v1.4s, v12.4s
@@ -11050,45 +11609,45 @@ last8:
 	WORD $0x4eb1d5ee // fsub v14.4s, v15.4s, v17.4s
 	WORD $0x4eb2d60f // fsub v15.4s, v16.4s, v18.4s
 	WORD $0x4eb3d570 // fsub v16.4s, v11.4s, v19.4s
-	FMOVQ 320(R12), F11
+	FMOVQ 400(R12), F11
 	WORD $0x4e34cf4b // fmla v11.4s, v26.4s, v20.4s
-	FMOVQ 320(R12), F21
+	FMOVQ 400(R12), F21
 	WORD $0x4e2ecf55 // fmla v21.4s, v26.4s, v14.4s
-	FMOVQ 320(R12), F22
+	FMOVQ 400(R12), F22
 	WORD $0x4e2fcf56 // fmla v22.4s, v26.4s, v15.4s
-	FMOVQ 320(R12), F23
+	FMOVQ 400(R12), F23
 	WORD $0x4e30cf57 // fmla v23.4s, v26.4s, v16.4s
-	FMOVQ 336(R12), F24
+	FMOVQ 416(R12), F24
 	WORD $0x4e34cd78 // fmla v24.4s, v11.4s, v20.4s
-	FMOVQ 336(R12), F11
+	FMOVQ 416(R12), F11
 	WORD $0x4e2eceab // fmla v11.4s, v21.4s, v14.4s
-	FMOVQ 336(R12), F21
+	FMOVQ 416(R12), F21
 	WORD $0x4e2fced5 // fmla v21.4s, v22.4s, v15.4s
-	FMOVQ 336(R12), F22
+	FMOVQ 416(R12), F22
 	WORD $0x4e30cef6 // fmla v22.4s, v23.4s, v16.4s
-	FMOVQ 352(R12), F23
+	FMOVQ 432(R12), F23
 	WORD $0x4e34cf17 // fmla v23.4s, v24.4s, v20.4s
-	FMOVQ 352(R12), F24
+	FMOVQ 432(R12), F24
 	WORD $0x4e2ecd78 // fmla v24.4s, v11.4s, v14.4s
-	FMOVQ 352(R12), F11
+	FMOVQ 432(R12), F11
 	WORD $0x4e2fceab // fmla v11.4s, v21.4s, v15.4s
-	FMOVQ 352(R12), F21
+	FMOVQ 432(R12), F21
 	WORD $0x4e30ced5 // fmla v21.4s, v22.4s, v16.4s
-	FMOVQ 368(R12), F22
+	FMOVQ 448(R12), F22
 	WORD $0x4e34cef6 // fmla v22.4s, v23.4s, v20.4s
-	FMOVQ 368(R12), F23
+	FMOVQ 448(R12), F23
 	WORD $0x4e2ecf17 // fmla v23.4s, v24.4s, v14.4s
-	FMOVQ 368(R12), F24
+	FMOVQ 448(R12), F24
 	WORD $0x4e2fcd78 // fmla v24.4s, v11.4s, v15.4s
-	FMOVQ 368(R12), F11
+	FMOVQ 448(R12), F11
 	WORD $0x4e30ceab // fmla v11.4s, v21.4s, v16.4s
-	FMOVQ 384(R12), F21
+	FMOVQ 464(R12), F21
 	WORD $0x4e34ced5 // fmla v21.4s, v22.4s, v20.4s
-	FMOVQ 384(R12), F22
+	FMOVQ 464(R12), F22
 	WORD $0x4e2ecef6 // fmla v22.4s, v23.4s, v14.4s
-	FMOVQ 384(R12), F23
+	FMOVQ 464(R12), F23
 	WORD $0x4e2fcf17 // fmla v23.4s, v24.4s, v15.4s
-	FMOVQ 384(R12), F24
+	FMOVQ 464(R12), F24
 	WORD $0x4e30cd78 // fmla v24.4s, v11.4s, v16.4s
 	FMOVQ 224(R12), F11
 	WORD $0x4e34ceab // fmla v11.4s, v21.4s, v20.4s
@@ -11134,97 +11693,97 @@ last8:
 	WORD $0x4f375631 // shl v17.4s, v17.4s, #23
 	WORD $0x4eb28631 // add v17.4s, v17.4s, v18.4s
 	WORD $0x6e31ddce // fmul v14.4s, v14.4s, v17.4s
-	FMOVQ 624(R12), F15
-	FMOVQ 640(R12), F17
-	WORD $0x4e2ccdf1 // fmla v17.4s, v15.4s, v12.4s
-	FMOVQ 624(R12), F15
-	FMOVQ 640(R12), F18
-	WORD $0x4e28cdf2 // fmla v18.4s, v15.4s, v8.4s
-	FMOVQ 624(R12), F15
-	FMOVQ 640(R12), F19
-	WORD $0x4e29cdf3 // fmla v19.4s, v15.4s, v9.4s
-	FMOVQ 624(R12), F15
-	FMOVQ 640(R12), F20
-	WORD $0x4e2acdf4 // fmla v20.4s, v15.4s, v10.4s
-	FMOVQ 656(R12), F15
-	WORD $0x4e2cce2f // fmla v15.4s, v17.4s, v12.4s
-	FMOVQ 656(R12), F17
-	WORD $0x4e28ce51 // fmla v17.4s, v18.4s, v8.4s
-	FMOVQ 656(R12), F18
-	WORD $0x4e29ce72 // fmla v18.4s, v19.4s, v9.4s
-	FMOVQ 656(R12), F19
-	WORD $0x4e2ace93 // fmla v19.4s, v20.4s, v10.4s
-	FMOVQ 672(R12), F20
-	WORD $0x4e2ccdf4 // fmla v20.4s, v15.4s, v12.4s
-	FMOVQ 672(R12), F15
-	WORD $0x4e28ce2f // fmla v15.4s, v17.4s, v8.4s
-	FMOVQ 672(R12), F17
-	WORD $0x4e29ce51 // fmla v17.4s, v18.4s, v9.4s
-	FMOVQ 672(R12), F18
-	WORD $0x4e2ace72 // fmla v18.4s, v19.4s, v10.4s
-	FMOVQ 688(R12), F19
-	WORD $0x4e2cce93 // fmla v19.4s, v20.4s, v12.4s
-	FMOVQ 688(R12), F20
-	WORD $0x4e28cdf4 // fmla v20.4s, v15.4s, v8.4s
 	FMOVQ 688(R12), F15
-	WORD $0x4e29ce2f // fmla v15.4s, v17.4s, v9.4s
-	FMOVQ 688(R12), F17
-	WORD $0x4e2ace51 // fmla v17.4s, v18.4s, v10.4s
+	FMOVQ 704(R12), F17
+	WORD $0x4e2ccdf1 // fmla v17.4s, v15.4s, v12.4s
+	FMOVQ 688(R12), F15
 	FMOVQ 704(R12), F18
-	WORD $0x4e2cce72 // fmla v18.4s, v19.4s, v12.4s
+	WORD $0x4e28cdf2 // fmla v18.4s, v15.4s, v8.4s
+	FMOVQ 688(R12), F15
 	FMOVQ 704(R12), F19
-	WORD $0x4e28ce93 // fmla v19.4s, v20.4s, v8.4s
+	WORD $0x4e29cdf3 // fmla v19.4s, v15.4s, v9.4s
+	FMOVQ 688(R12), F15
 	FMOVQ 704(R12), F20
-	WORD $0x4e29cdf4 // fmla v20.4s, v15.4s, v9.4s
-	FMOVQ 704(R12), F15
-	WORD $0x4e2ace2f // fmla v15.4s, v17.4s, v10.4s
-	FMOVQ 720(R12), F17
-	WORD $0x4e2cce51 // fmla v17.4s, v18.4s, v12.4s
-	FMOVQ 720(R12), F18
-	WORD $0x4e28ce72 // fmla v18.4s, v19.4s, v8.4s
-	FMOVQ 720(R12), F19
-	WORD $0x4e29ce93 // fmla v19.4s, v20.4s, v9.4s
-	FMOVQ 720(R12), F20
 	WORD $0x4e2acdf4 // fmla v20.4s, v15.4s, v10.4s
-	FMOVQ 736(R12), F15
+	FMOVQ 720(R12), F15
 	WORD $0x4e2cce2f // fmla v15.4s, v17.4s, v12.4s
-	FMOVQ 736(R12), F17
+	FMOVQ 720(R12), F17
 	WORD $0x4e28ce51 // fmla v17.4s, v18.4s, v8.4s
-	FMOVQ 736(R12), F18
+	FMOVQ 720(R12), F18
 	WORD $0x4e29ce72 // fmla v18.4s, v19.4s, v9.4s
-	FMOVQ 736(R12), F19
+	FMOVQ 720(R12), F19
 	WORD $0x4e2ace93 // fmla v19.4s, v20.4s, v10.4s
-	FMOVQ 752(R12), F20
+	FMOVQ 736(R12), F20
 	WORD $0x4e2ccdf4 // fmla v20.4s, v15.4s, v12.4s
-	FMOVQ 752(R12), F15
+	FMOVQ 736(R12), F15
 	WORD $0x4e28ce2f // fmla v15.4s, v17.4s, v8.4s
-	FMOVQ 752(R12), F17
+	FMOVQ 736(R12), F17
 	WORD $0x4e29ce51 // fmla v17.4s, v18.4s, v9.4s
-	FMOVQ 752(R12), F18
+	FMOVQ 736(R12), F18
 	WORD $0x4e2ace72 // fmla v18.4s, v19.4s, v10.4s
-	FMOVQ 768(R12), F19
+	FMOVQ 752(R12), F19
 	WORD $0x4e2cce93 // fmla v19.4s, v20.4s, v12.4s
-	FMOVQ 768(R12), F20
+	FMOVQ 752(R12), F20
 	WORD $0x4e28cdf4 // fmla v20.4s, v15.4s, v8.4s
-	FMOVQ 768(R12), F15
+	FMOVQ 752(R12), F15
 	WORD $0x4e29ce2f // fmla v15.4s, v17.4s, v9.4s
-	FMOVQ 768(R12), F17
+	FMOVQ 752(R12), F17
 	WORD $0x4e2ace51 // fmla v17.4s, v18.4s, v10.4s
-	FMOVQ 784(R12), F18
+	FMOVQ 768(R12), F18
 	WORD $0x4e2cce72 // fmla v18.4s, v19.4s, v12.4s
-	FMOVQ 784(R12), F19
+	FMOVQ 768(R12), F19
 	WORD $0x4e28ce93 // fmla v19.4s, v20.4s, v8.4s
-	FMOVQ 784(R12), F20
+	FMOVQ 768(R12), F20
 	WORD $0x4e29cdf4 // fmla v20.4s, v15.4s, v9.4s
-	FMOVQ 784(R12), F15
+	FMOVQ 768(R12), F15
 	WORD $0x4e2ace2f // fmla v15.4s, v17.4s, v10.4s
-	FMOVQ 800(R12), F17
+	FMOVQ 784(R12), F17
 	WORD $0x4e2cce51 // fmla v17.4s, v18.4s, v12.4s
-	FMOVQ 800(R12), F12
+	FMOVQ 784(R12), F18
+	WORD $0x4e28ce72 // fmla v18.4s, v19.4s, v8.4s
+	FMOVQ 784(R12), F19
+	WORD $0x4e29ce93 // fmla v19.4s, v20.4s, v9.4s
+	FMOVQ 784(R12), F20
+	WORD $0x4e2acdf4 // fmla v20.4s, v15.4s, v10.4s
+	FMOVQ 800(R12), F15
+	WORD $0x4e2cce2f // fmla v15.4s, v17.4s, v12.4s
+	FMOVQ 800(R12), F17
+	WORD $0x4e28ce51 // fmla v17.4s, v18.4s, v8.4s
+	FMOVQ 800(R12), F18
+	WORD $0x4e29ce72 // fmla v18.4s, v19.4s, v9.4s
+	FMOVQ 800(R12), F19
+	WORD $0x4e2ace93 // fmla v19.4s, v20.4s, v10.4s
+	FMOVQ 816(R12), F20
+	WORD $0x4e2ccdf4 // fmla v20.4s, v15.4s, v12.4s
+	FMOVQ 816(R12), F15
+	WORD $0x4e28ce2f // fmla v15.4s, v17.4s, v8.4s
+	FMOVQ 816(R12), F17
+	WORD $0x4e29ce51 // fmla v17.4s, v18.4s, v9.4s
+	FMOVQ 816(R12), F18
+	WORD $0x4e2ace72 // fmla v18.4s, v19.4s, v10.4s
+	FMOVQ 832(R12), F19
+	WORD $0x4e2cce93 // fmla v19.4s, v20.4s, v12.4s
+	FMOVQ 832(R12), F20
+	WORD $0x4e28cdf4 // fmla v20.4s, v15.4s, v8.4s
+	FMOVQ 832(R12), F15
+	WORD $0x4e29ce2f // fmla v15.4s, v17.4s, v9.4s
+	FMOVQ 832(R12), F17
+	WORD $0x4e2ace51 // fmla v17.4s, v18.4s, v10.4s
+	FMOVQ 848(R12), F18
+	WORD $0x4e2cce72 // fmla v18.4s, v19.4s, v12.4s
+	FMOVQ 848(R12), F19
+	WORD $0x4e28ce93 // fmla v19.4s, v20.4s, v8.4s
+	FMOVQ 848(R12), F20
+	WORD $0x4e29cdf4 // fmla v20.4s, v15.4s, v9.4s
+	FMOVQ 848(R12), F15
+	WORD $0x4e2ace2f // fmla v15.4s, v17.4s, v10.4s
+	FMOVQ 864(R12), F17
+	WORD $0x4e2cce51 // fmla v17.4s, v18.4s, v12.4s
+	FMOVQ 864(R12), F12
 	WORD $0x4e28ce6c // fmla v12.4s, v19.4s, v8.4s
-	FMOVQ 800(R12), F8
+	FMOVQ 864(R12), F8
 	WORD $0x4e29ce88 // fmla v8.4s, v20.4s, v9.4s
-	FMOVQ 800(R12), F9
+	FMOVQ 864(R12), F9
 	WORD $0x4e2acde9 // fmla v9.4s, v15.4s, v10.4s
 	WORD $0x6e31de0a // fmul v10.4s, v16.4s, v17.4s
 	WORD $0x6e2cdd6f // fmul v15.4s, v11.4s, v12.4s
@@ -11234,13 +11793,13 @@ last8:
 	WORD $0x4eafd72a // fsub v10.4s, v25.4s, v15.4s
 	WORD $0x4eacd72f // fsub v15.4s, v25.4s, v12.4s
 	WORD $0x4ea8d72c // fsub v12.4s, v25.4s, v8.4s
-	FMOVQ 816(R12), F8
+	FMOVQ 304(R12), F8
 	WORD $0x4e281c91 // and v17.16b, v4.16b, v8.16b
-	FMOVQ 816(R12), F8
+	FMOVQ 304(R12), F8
 	WORD $0x4e281cb2 // and v18.16b, v5.16b, v8.16b
-	FMOVQ 816(R12), F8
+	FMOVQ 304(R12), F8
 	WORD $0x4e281cd3 // and v19.16b, v6.16b, v8.16b
-	FMOVQ 816(R12), F8
+	FMOVQ 304(R12), F8
 	WORD $0x4e281cf4 // and v20.16b, v7.16b, v8.16b
 	WORD $0x4eb11d28 // orr v8.16b, v9.16b, v17.16b
 	WORD $0x4eb21d49 // orr v9.16b, v10.16b, v18.16b
@@ -11258,13 +11817,13 @@ last8:
 	WORD $0x6e2bdca4 // fmul v4.4s, v5.4s, v11.4s
 	WORD $0x6e2ddcc5 // fmul v5.4s, v6.4s, v13.4s
 	WORD $0x6e2edce6 // fmul v6.4s, v7.4s, v14.4s
-	FMOVQ 832(R12), F7
+	FMOVQ 880(R12), F7
 	WORD $0x4e27cd11 // fmla v17.4s, v8.4s, v7.4s
-	FMOVQ 832(R12), F7
+	FMOVQ 880(R12), F7
 	WORD $0x4e27cc8c // fmla v12.4s, v4.4s, v7.4s
-	FMOVQ 832(R12), F4
+	FMOVQ 880(R12), F4
 	WORD $0x4e24cca9 // fmla v9.4s, v5.4s, v4.4s
-	FMOVQ 832(R12), F4
+	FMOVQ 880(R12), F4
 	WORD $0x4e24ccca // fmla v10.4s, v6.4s, v4.4s
 	WORD $0x6e31dc04 // fmul v4.4s, v0.4s, v17.4s
 	WORD $0x6e2cdc20 // fmul v0.4s, v1.4s, v12.4s
@@ -11559,15 +12118,15 @@ TEXT ·act3NEON(SB), NOSPLIT, $136-48
 	MOVD $constNEON<>(SB), R12
 	MOVD $lanesNEON<>(SB), R13
 	MOVD ZR, R6
-	FMOVQ 848(R12), F31
-	FMOVQ 240(R12), F30
-	FMOVQ 256(R12), F29
-	FMOVQ 304(R12), F28
-	FMOVQ 320(R12), F27
-	FMOVQ 336(R12), F26
-	FMOVQ 352(R12), F25
-	FMOVQ 368(R12), F24
-	FMOVQ 384(R12), F23
+	FMOVQ 896(R12), F31
+	FMOVQ 320(R12), F30
+	FMOVQ 336(R12), F29
+	FMOVQ 384(R12), F28
+	FMOVQ 400(R12), F27
+	FMOVQ 416(R12), F26
+	FMOVQ 432(R12), F25
+	FMOVQ 448(R12), F24
+	FMOVQ 464(R12), F23
 	FMOVQ 224(R12), F22
 	CMP $16, R7
 	BLT singleEnd
@@ -11883,15 +12442,15 @@ TEXT ·actBwd3NEON(SB), NOSPLIT, $200-72
 	MOVD $constNEON<>(SB), R12
 	MOVD $lanesNEON<>(SB), R13
 	MOVD ZR, R6
-	FMOVQ 848(R12), F31
-	FMOVQ 240(R12), F30
-	FMOVQ 256(R12), F29
-	FMOVQ 304(R12), F28
-	FMOVQ 320(R12), F27
-	FMOVQ 336(R12), F26
-	FMOVQ 352(R12), F25
-	FMOVQ 368(R12), F24
-	FMOVQ 384(R12), F23
+	FMOVQ 896(R12), F31
+	FMOVQ 320(R12), F30
+	FMOVQ 336(R12), F29
+	FMOVQ 384(R12), F28
+	FMOVQ 400(R12), F27
+	FMOVQ 416(R12), F26
+	FMOVQ 432(R12), F25
+	FMOVQ 448(R12), F24
+	FMOVQ 464(R12), F23
 	FMOVQ 224(R12), F22
 	FMOVQ 224(R12), F21
 	CMP $16, R7
@@ -12542,16 +13101,16 @@ TEXT ·gLU0NEON(SB), NOSPLIT, $200-72
 	MOVD $constNEON<>(SB), R12
 	MOVD $lanesNEON<>(SB), R13
 	MOVD ZR, R6
-	FMOVQ 272(R12), F31
-	FMOVQ 288(R12), F30
-	FMOVQ 240(R12), F29
-	FMOVQ 256(R12), F28
-	FMOVQ 304(R12), F27
-	FMOVQ 320(R12), F26
-	FMOVQ 336(R12), F25
-	FMOVQ 352(R12), F24
-	FMOVQ 368(R12), F23
-	FMOVQ 384(R12), F22
+	FMOVQ 352(R12), F31
+	FMOVQ 368(R12), F30
+	FMOVQ 320(R12), F29
+	FMOVQ 336(R12), F28
+	FMOVQ 384(R12), F27
+	FMOVQ 400(R12), F26
+	FMOVQ 416(R12), F25
+	FMOVQ 432(R12), F24
+	FMOVQ 448(R12), F23
+	FMOVQ 464(R12), F22
 	FMOVQ 224(R12), F21
 	CMP $16, R7
 	BLT singleEnd
@@ -12941,8 +13500,8 @@ TEXT ·gLUBwd0NEON(SB), NOSPLIT, $328-120
 	MOVD $constNEON<>(SB), R12
 	MOVD $lanesNEON<>(SB), R13
 	MOVD ZR, R6
-	FMOVQ 240(R12), F31
-	FMOVQ 256(R12), F30
+	FMOVQ 320(R12), F31
+	FMOVQ 336(R12), F30
 	FMOVQ 224(R12), F29
 	CMP $16, R7
 	BLT singleEnd
@@ -12971,17 +13530,17 @@ single:
 	WORD $0x6e21dc2d // fmul v13.4s, v1.4s, v1.4s
 	WORD $0x6e22dc4e // fmul v14.4s, v2.4s, v2.4s
 	WORD $0x6e23dc6f // fmul v15.4s, v3.4s, v3.4s
-	FMOVQ 272(R12), F16
-	FMOVQ 288(R12), F17
+	FMOVQ 352(R12), F16
+	FMOVQ 368(R12), F17
 	WORD $0x4e30cd71 // fmla v17.4s, v11.4s, v16.4s
-	FMOVQ 272(R12), F16
-	FMOVQ 288(R12), F18
+	FMOVQ 352(R12), F16
+	FMOVQ 368(R12), F18
 	WORD $0x4e30cdb2 // fmla v18.4s, v13.4s, v16.4s
-	FMOVQ 272(R12), F16
-	FMOVQ 288(R12), F19
+	FMOVQ 352(R12), F16
+	FMOVQ 368(R12), F19
 	WORD $0x4e30cdd3 // fmla v19.4s, v14.4s, v16.4s
-	FMOVQ 272(R12), F16
-	FMOVQ 288(R12), F20
+	FMOVQ 352(R12), F16
+	FMOVQ 368(R12), F20
 	WORD $0x4e30cdf4 // fmla v20.4s, v15.4s, v16.4s
 	WORD $0x6e31dc10 // fmul v16.4s, v0.4s, v17.4s
 	WORD $0x6e32dc31 // fmul v17.4s, v1.4s, v18.4s
@@ -13003,49 +13562,49 @@ single:
 	WORD $0x4eb5d693 // fsub v19.4s, v20.4s, v21.4s
 	WORD $0x4eb6d614 // fsub v20.4s, v16.4s, v22.4s
 	WORD $0x4eb7d630 // fsub v16.4s, v17.4s, v23.4s
-	FMOVQ 304(R12), F17
-	FMOVQ 320(R12), F25
-	WORD $0x4e38ce39 // fmla v25.4s, v17.4s, v24.4s
-	FMOVQ 304(R12), F17
-	FMOVQ 320(R12), F26
-	WORD $0x4e33ce3a // fmla v26.4s, v17.4s, v19.4s
-	FMOVQ 304(R12), F17
-	FMOVQ 320(R12), F27
-	WORD $0x4e34ce3b // fmla v27.4s, v17.4s, v20.4s
-	FMOVQ 304(R12), F17
-	FMOVQ 320(R12), F28
-	WORD $0x4e30ce3c // fmla v28.4s, v17.4s, v16.4s
-	FMOVQ 336(R12), F17
-	WORD $0x4e38cf31 // fmla v17.4s, v25.4s, v24.4s
-	FMOVQ 336(R12), F25
-	WORD $0x4e33cf59 // fmla v25.4s, v26.4s, v19.4s
-	FMOVQ 336(R12), F26
-	WORD $0x4e34cf7a // fmla v26.4s, v27.4s, v20.4s
-	FMOVQ 336(R12), F27
-	WORD $0x4e30cf9b // fmla v27.4s, v28.4s, v16.4s
-	FMOVQ 352(R12), F28
-	WORD $0x4e38ce3c // fmla v28.4s, v17.4s, v24.4s
-	FMOVQ 352(R12), F17
-	WORD $0x4e33cf31 // fmla v17.4s, v25.4s, v19.4s
-	FMOVQ 352(R12), F25
-	WORD $0x4e34cf59 // fmla v25.4s, v26.4s, v20.4s
-	FMOVQ 352(R12), F26
-	WORD $0x4e30cf7a // fmla v26.4s, v27.4s, v16.4s
-	FMOVQ 368(R12), F27
-	WORD $0x4e38cf9b // fmla v27.4s, v28.4s, v24.4s
-	FMOVQ 368(R12), F28
-	WORD $0x4e33ce3c // fmla v28.4s, v17.4s, v19.4s
-	FMOVQ 368(R12), F17
-	WORD $0x4e34cf31 // fmla v17.4s, v25.4s, v20.4s
-	FMOVQ 368(R12), F25
-	WORD $0x4e30cf59 // fmla v25.4s, v26.4s, v16.4s
-	FMOVQ 384(R12), F26
-	WORD $0x4e38cf7a // fmla v26.4s, v27.4s, v24.4s
-	FMOVQ 384(R12), F27
-	WORD $0x4e33cf9b // fmla v27.4s, v28.4s, v19.4s
-	FMOVQ 384(R12), F28
-	WORD $0x4e34ce3c // fmla v28.4s, v17.4s, v20.4s
 	FMOVQ 384(R12), F17
+	FMOVQ 400(R12), F25
+	WORD $0x4e38ce39 // fmla v25.4s, v17.4s, v24.4s
+	FMOVQ 384(R12), F17
+	FMOVQ 400(R12), F26
+	WORD $0x4e33ce3a // fmla v26.4s, v17.4s, v19.4s
+	FMOVQ 384(R12), F17
+	FMOVQ 400(R12), F27
+	WORD $0x4e34ce3b // fmla v27.4s, v17.4s, v20.4s
+	FMOVQ 384(R12), F17
+	FMOVQ 400(R12), F28
+	WORD $0x4e30ce3c // fmla v28.4s, v17.4s, v16.4s
+	FMOVQ 416(R12), F17
+	WORD $0x4e38cf31 // fmla v17.4s, v25.4s, v24.4s
+	FMOVQ 416(R12), F25
+	WORD $0x4e33cf59 // fmla v25.4s, v26.4s, v19.4s
+	FMOVQ 416(R12), F26
+	WORD $0x4e34cf7a // fmla v26.4s, v27.4s, v20.4s
+	FMOVQ 416(R12), F27
+	WORD $0x4e30cf9b // fmla v27.4s, v28.4s, v16.4s
+	FMOVQ 432(R12), F28
+	WORD $0x4e38ce3c // fmla v28.4s, v17.4s, v24.4s
+	FMOVQ 432(R12), F17
+	WORD $0x4e33cf31 // fmla v17.4s, v25.4s, v19.4s
+	FMOVQ 432(R12), F25
+	WORD $0x4e34cf59 // fmla v25.4s, v26.4s, v20.4s
+	FMOVQ 432(R12), F26
+	WORD $0x4e30cf7a // fmla v26.4s, v27.4s, v16.4s
+	FMOVQ 448(R12), F27
+	WORD $0x4e38cf9b // fmla v27.4s, v28.4s, v24.4s
+	FMOVQ 448(R12), F28
+	WORD $0x4e33ce3c // fmla v28.4s, v17.4s, v19.4s
+	FMOVQ 448(R12), F17
+	WORD $0x4e34cf31 // fmla v17.4s, v25.4s, v20.4s
+	FMOVQ 448(R12), F25
+	WORD $0x4e30cf59 // fmla v25.4s, v26.4s, v16.4s
+	FMOVQ 464(R12), F26
+	WORD $0x4e38cf7a // fmla v26.4s, v27.4s, v24.4s
+	FMOVQ 464(R12), F27
+	WORD $0x4e33cf9b // fmla v27.4s, v28.4s, v19.4s
+	FMOVQ 464(R12), F28
+	WORD $0x4e34ce3c // fmla v28.4s, v17.4s, v20.4s
+	FMOVQ 464(R12), F17
 	WORD $0x4e30cf31 // fmla v17.4s, v25.4s, v16.4s
 	FMOVQ 224(R12), F25
 	WORD $0x4e38cf59 // fmla v25.4s, v26.4s, v24.4s
@@ -13091,17 +13650,17 @@ single:
 	WORD $0x4f3756b5 // shl v21.4s, v21.4s, #23
 	WORD $0x4eb686b5 // add v21.4s, v21.4s, v22.4s
 	WORD $0x6e35de73 // fmul v19.4s, v19.4s, v21.4s
-	FMOVQ 400(R12), F20
-	FMOVQ 416(R12), F21
+	FMOVQ 480(R12), F20
+	FMOVQ 496(R12), F21
 	WORD $0x4e34cd75 // fmla v21.4s, v11.4s, v20.4s
-	FMOVQ 400(R12), F11
-	FMOVQ 416(R12), F20
+	FMOVQ 480(R12), F11
+	FMOVQ 496(R12), F20
 	WORD $0x4e2bcdb4 // fmla v20.4s, v13.4s, v11.4s
-	FMOVQ 400(R12), F11
-	FMOVQ 416(R12), F13
+	FMOVQ 480(R12), F11
+	FMOVQ 496(R12), F13
 	WORD $0x4e2bcdcd // fmla v13.4s, v14.4s, v11.4s
-	FMOVQ 400(R12), F11
-	FMOVQ 416(R12), F14
+	FMOVQ 480(R12), F11
+	FMOVQ 496(R12), F14
 	WORD $0x4e2bcdee // fmla v14.4s, v15.4s, v11.4s
 	WORD $0x6e35dc0b // fmul v11.4s, v0.4s, v21.4s
 	WORD $0x6e34dc2f // fmul v15.4s, v1.4s, v20.4s
@@ -13253,17 +13812,17 @@ last12:
 	WORD $0x6e21dc2d // fmul v13.4s, v1.4s, v1.4s
 	WORD $0x6e22dc4e // fmul v14.4s, v2.4s, v2.4s
 	WORD $0x6e23dc6f // fmul v15.4s, v3.4s, v3.4s
-	FMOVQ 272(R12), F16
-	FMOVQ 288(R12), F17
+	FMOVQ 352(R12), F16
+	FMOVQ 368(R12), F17
 	WORD $0x4e30cd71 // fmla v17.4s, v11.4s, v16.4s
-	FMOVQ 272(R12), F16
-	FMOVQ 288(R12), F18
+	FMOVQ 352(R12), F16
+	FMOVQ 368(R12), F18
 	WORD $0x4e30cdb2 // fmla v18.4s, v13.4s, v16.4s
-	FMOVQ 272(R12), F16
-	FMOVQ 288(R12), F19
+	FMOVQ 352(R12), F16
+	FMOVQ 368(R12), F19
 	WORD $0x4e30cdd3 // fmla v19.4s, v14.4s, v16.4s
-	FMOVQ 272(R12), F16
-	FMOVQ 288(R12), F20
+	FMOVQ 352(R12), F16
+	FMOVQ 368(R12), F20
 	WORD $0x4e30cdf4 // fmla v20.4s, v15.4s, v16.4s
 	WORD $0x6e31dc10 // fmul v16.4s, v0.4s, v17.4s
 	WORD $0x6e32dc31 // fmul v17.4s, v1.4s, v18.4s
@@ -13285,49 +13844,49 @@ last12:
 	WORD $0x4eb5d693 // fsub v19.4s, v20.4s, v21.4s
 	WORD $0x4eb6d614 // fsub v20.4s, v16.4s, v22.4s
 	WORD $0x4eb7d630 // fsub v16.4s, v17.4s, v23.4s
-	FMOVQ 304(R12), F17
-	FMOVQ 320(R12), F25
-	WORD $0x4e38ce39 // fmla v25.4s, v17.4s, v24.4s
-	FMOVQ 304(R12), F17
-	FMOVQ 320(R12), F26
-	WORD $0x4e33ce3a // fmla v26.4s, v17.4s, v19.4s
-	FMOVQ 304(R12), F17
-	FMOVQ 320(R12), F27
-	WORD $0x4e34ce3b // fmla v27.4s, v17.4s, v20.4s
-	FMOVQ 304(R12), F17
-	FMOVQ 320(R12), F28
-	WORD $0x4e30ce3c // fmla v28.4s, v17.4s, v16.4s
-	FMOVQ 336(R12), F17
-	WORD $0x4e38cf31 // fmla v17.4s, v25.4s, v24.4s
-	FMOVQ 336(R12), F25
-	WORD $0x4e33cf59 // fmla v25.4s, v26.4s, v19.4s
-	FMOVQ 336(R12), F26
-	WORD $0x4e34cf7a // fmla v26.4s, v27.4s, v20.4s
-	FMOVQ 336(R12), F27
-	WORD $0x4e30cf9b // fmla v27.4s, v28.4s, v16.4s
-	FMOVQ 352(R12), F28
-	WORD $0x4e38ce3c // fmla v28.4s, v17.4s, v24.4s
-	FMOVQ 352(R12), F17
-	WORD $0x4e33cf31 // fmla v17.4s, v25.4s, v19.4s
-	FMOVQ 352(R12), F25
-	WORD $0x4e34cf59 // fmla v25.4s, v26.4s, v20.4s
-	FMOVQ 352(R12), F26
-	WORD $0x4e30cf7a // fmla v26.4s, v27.4s, v16.4s
-	FMOVQ 368(R12), F27
-	WORD $0x4e38cf9b // fmla v27.4s, v28.4s, v24.4s
-	FMOVQ 368(R12), F28
-	WORD $0x4e33ce3c // fmla v28.4s, v17.4s, v19.4s
-	FMOVQ 368(R12), F17
-	WORD $0x4e34cf31 // fmla v17.4s, v25.4s, v20.4s
-	FMOVQ 368(R12), F25
-	WORD $0x4e30cf59 // fmla v25.4s, v26.4s, v16.4s
-	FMOVQ 384(R12), F26
-	WORD $0x4e38cf7a // fmla v26.4s, v27.4s, v24.4s
-	FMOVQ 384(R12), F27
-	WORD $0x4e33cf9b // fmla v27.4s, v28.4s, v19.4s
-	FMOVQ 384(R12), F28
-	WORD $0x4e34ce3c // fmla v28.4s, v17.4s, v20.4s
 	FMOVQ 384(R12), F17
+	FMOVQ 400(R12), F25
+	WORD $0x4e38ce39 // fmla v25.4s, v17.4s, v24.4s
+	FMOVQ 384(R12), F17
+	FMOVQ 400(R12), F26
+	WORD $0x4e33ce3a // fmla v26.4s, v17.4s, v19.4s
+	FMOVQ 384(R12), F17
+	FMOVQ 400(R12), F27
+	WORD $0x4e34ce3b // fmla v27.4s, v17.4s, v20.4s
+	FMOVQ 384(R12), F17
+	FMOVQ 400(R12), F28
+	WORD $0x4e30ce3c // fmla v28.4s, v17.4s, v16.4s
+	FMOVQ 416(R12), F17
+	WORD $0x4e38cf31 // fmla v17.4s, v25.4s, v24.4s
+	FMOVQ 416(R12), F25
+	WORD $0x4e33cf59 // fmla v25.4s, v26.4s, v19.4s
+	FMOVQ 416(R12), F26
+	WORD $0x4e34cf7a // fmla v26.4s, v27.4s, v20.4s
+	FMOVQ 416(R12), F27
+	WORD $0x4e30cf9b // fmla v27.4s, v28.4s, v16.4s
+	FMOVQ 432(R12), F28
+	WORD $0x4e38ce3c // fmla v28.4s, v17.4s, v24.4s
+	FMOVQ 432(R12), F17
+	WORD $0x4e33cf31 // fmla v17.4s, v25.4s, v19.4s
+	FMOVQ 432(R12), F25
+	WORD $0x4e34cf59 // fmla v25.4s, v26.4s, v20.4s
+	FMOVQ 432(R12), F26
+	WORD $0x4e30cf7a // fmla v26.4s, v27.4s, v16.4s
+	FMOVQ 448(R12), F27
+	WORD $0x4e38cf9b // fmla v27.4s, v28.4s, v24.4s
+	FMOVQ 448(R12), F28
+	WORD $0x4e33ce3c // fmla v28.4s, v17.4s, v19.4s
+	FMOVQ 448(R12), F17
+	WORD $0x4e34cf31 // fmla v17.4s, v25.4s, v20.4s
+	FMOVQ 448(R12), F25
+	WORD $0x4e30cf59 // fmla v25.4s, v26.4s, v16.4s
+	FMOVQ 464(R12), F26
+	WORD $0x4e38cf7a // fmla v26.4s, v27.4s, v24.4s
+	FMOVQ 464(R12), F27
+	WORD $0x4e33cf9b // fmla v27.4s, v28.4s, v19.4s
+	FMOVQ 464(R12), F28
+	WORD $0x4e34ce3c // fmla v28.4s, v17.4s, v20.4s
+	FMOVQ 464(R12), F17
 	WORD $0x4e30cf31 // fmla v17.4s, v25.4s, v16.4s
 	FMOVQ 224(R12), F25
 	WORD $0x4e38cf59 // fmla v25.4s, v26.4s, v24.4s
@@ -13373,17 +13932,17 @@ last12:
 	WORD $0x4f3756b5 // shl v21.4s, v21.4s, #23
 	WORD $0x4eb686b5 // add v21.4s, v21.4s, v22.4s
 	WORD $0x6e35de73 // fmul v19.4s, v19.4s, v21.4s
-	FMOVQ 400(R12), F20
-	FMOVQ 416(R12), F21
+	FMOVQ 480(R12), F20
+	FMOVQ 496(R12), F21
 	WORD $0x4e34cd75 // fmla v21.4s, v11.4s, v20.4s
-	FMOVQ 400(R12), F11
-	FMOVQ 416(R12), F20
+	FMOVQ 480(R12), F11
+	FMOVQ 496(R12), F20
 	WORD $0x4e2bcdb4 // fmla v20.4s, v13.4s, v11.4s
-	FMOVQ 400(R12), F11
-	FMOVQ 416(R12), F13
+	FMOVQ 480(R12), F11
+	FMOVQ 496(R12), F13
 	WORD $0x4e2bcdcd // fmla v13.4s, v14.4s, v11.4s
-	FMOVQ 400(R12), F11
-	FMOVQ 416(R12), F14
+	FMOVQ 480(R12), F11
+	FMOVQ 496(R12), F14
 	WORD $0x4e2bcdee // fmla v14.4s, v15.4s, v11.4s
 	WORD $0x6e35dc0b // fmul v11.4s, v0.4s, v21.4s
 	WORD $0x6e34dc2f // fmul v15.4s, v1.4s, v20.4s
@@ -13491,16 +14050,16 @@ TEXT ·gLU1NEON(SB), NOSPLIT, $200-72
 	MOVD $constNEON<>(SB), R12
 	MOVD $lanesNEON<>(SB), R13
 	MOVD ZR, R6
-	FMOVQ 432(R12), F31
-	FMOVQ 448(R12), F30
-	FMOVQ 464(R12), F29
-	FMOVQ 480(R12), F28
-	FMOVQ 496(R12), F27
-	FMOVQ 512(R12), F26
-	FMOVQ 528(R12), F25
-	FMOVQ 544(R12), F24
-	FMOVQ 240(R12), F23
-	FMOVQ 256(R12), F22
+	FMOVQ 512(R12), F31
+	FMOVQ 256(R12), F30
+	FMOVQ 528(R12), F29
+	FMOVQ 544(R12), F28
+	FMOVQ 560(R12), F27
+	FMOVQ 576(R12), F26
+	FMOVQ 592(R12), F25
+	FMOVQ 608(R12), F24
+	FMOVQ 320(R12), F23
+	FMOVQ 336(R12), F22
 	FMOVQ 48(R12), F21
 	CMP $16, R7
 	BLT singleEnd
@@ -13559,29 +14118,29 @@ single:
 	WORD $0x4e25cd8b // fmla v11.4s, v12.4s, v5.4s
 	WORD $0x4eb81f0c // orr v12.16b, v24.16b, v24.16b
 	WORD $0x4e26ccec // fmla v12.4s, v7.4s, v6.4s
-	FMOVQ 560(R12), F7
+	FMOVQ 624(R12), F7
 	WORD $0x4e28cd27 // fmla v7.4s, v9.4s, v8.4s
-	FMOVQ 560(R12), F9
+	FMOVQ 624(R12), F9
 	WORD $0x4e24cd49 // fmla v9.4s, v10.4s, v4.4s
-	FMOVQ 560(R12), F10
+	FMOVQ 624(R12), F10
 	WORD $0x4e25cd6a // fmla v10.4s, v11.4s, v5.4s
-	FMOVQ 560(R12), F11
+	FMOVQ 624(R12), F11
 	WORD $0x4e26cd8b // fmla v11.4s, v12.4s, v6.4s
-	FMOVQ 576(R12), F12
+	FMOVQ 640(R12), F12
 	WORD $0x4e28ccec // fmla v12.4s, v7.4s, v8.4s
-	FMOVQ 576(R12), F7
+	FMOVQ 640(R12), F7
 	WORD $0x4e24cd27 // fmla v7.4s, v9.4s, v4.4s
-	FMOVQ 576(R12), F9
+	FMOVQ 640(R12), F9
 	WORD $0x4e25cd49 // fmla v9.4s, v10.4s, v5.4s
-	FMOVQ 576(R12), F10
+	FMOVQ 640(R12), F10
 	WORD $0x4e26cd6a // fmla v10.4s, v11.4s, v6.4s
-	FMOVQ 592(R12), F11
+	FMOVQ 656(R12), F11
 	WORD $0x4e28cd8b // fmla v11.4s, v12.4s, v8.4s
-	FMOVQ 592(R12), F12
+	FMOVQ 656(R12), F12
 	WORD $0x4e24ccec // fmla v12.4s, v7.4s, v4.4s
-	FMOVQ 592(R12), F7
+	FMOVQ 656(R12), F7
 	WORD $0x4e25cd27 // fmla v7.4s, v9.4s, v5.4s
-	FMOVQ 592(R12), F9
+	FMOVQ 656(R12), F9
 	WORD $0x4e26cd49 // fmla v9.4s, v10.4s, v6.4s
 	WORD $0x4e2bf6ea // fmax v10.4s, v23.4s, v11.4s
 	WORD $0x4e2cf6eb // fmax v11.4s, v23.4s, v12.4s
@@ -13599,49 +14158,49 @@ single:
 	WORD $0x4eadd549 // fsub v9.4s, v10.4s, v13.4s
 	WORD $0x4eaed56a // fsub v10.4s, v11.4s, v14.4s
 	WORD $0x4eafd58b // fsub v11.4s, v12.4s, v15.4s
-	FMOVQ 304(R12), F12
-	FMOVQ 320(R12), F17
-	WORD $0x4e30cd91 // fmla v17.4s, v12.4s, v16.4s
-	FMOVQ 304(R12), F12
-	FMOVQ 320(R12), F18
-	WORD $0x4e29cd92 // fmla v18.4s, v12.4s, v9.4s
-	FMOVQ 304(R12), F12
-	FMOVQ 320(R12), F19
-	WORD $0x4e2acd93 // fmla v19.4s, v12.4s, v10.4s
-	FMOVQ 304(R12), F12
-	FMOVQ 320(R12), F20
-	WORD $0x4e2bcd94 // fmla v20.4s, v12.4s, v11.4s
-	FMOVQ 336(R12), F12
-	WORD $0x4e30ce2c // fmla v12.4s, v17.4s, v16.4s
-	FMOVQ 336(R12), F17
-	WORD $0x4e29ce51 // fmla v17.4s, v18.4s, v9.4s
-	FMOVQ 336(R12), F18
-	WORD $0x4e2ace72 // fmla v18.4s, v19.4s, v10.4s
-	FMOVQ 336(R12), F19
-	WORD $0x4e2bce93 // fmla v19.4s, v20.4s, v11.4s
-	FMOVQ 352(R12), F20
-	WORD $0x4e30cd94 // fmla v20.4s, v12.4s, v16.4s
-	FMOVQ 352(R12), F12
-	WORD $0x4e29ce2c // fmla v12.4s, v17.4s, v9.4s
-	FMOVQ 352(R12), F17
-	WORD $0x4e2ace51 // fmla v17.4s, v18.4s, v10.4s
-	FMOVQ 352(R12), F18
-	WORD $0x4e2bce72 // fmla v18.4s, v19.4s, v11.4s
-	FMOVQ 368(R12), F19
-	WORD $0x4e30ce93 // fmla v19.4s, v20.4s, v16.4s
-	FMOVQ 368(R12), F20
-	WORD $0x4e29cd94 // fmla v20.4s, v12.4s, v9.4s
-	FMOVQ 368(R12), F12
-	WORD $0x4e2ace2c // fmla v12.4s, v17.4s, v10.4s
-	FMOVQ 368(R12), F17
-	WORD $0x4e2bce51 // fmla v17.4s, v18.4s, v11.4s
-	FMOVQ 384(R12), F18
-	WORD $0x4e30ce72 // fmla v18.4s, v19.4s, v16.4s
-	FMOVQ 384(R12), F19
-	WORD $0x4e29ce93 // fmla v19.4s, v20.4s, v9.4s
-	FMOVQ 384(R12), F20
-	WORD $0x4e2acd94 // fmla v20.4s, v12.4s, v10.4s
 	FMOVQ 384(R12), F12
+	FMOVQ 400(R12), F17
+	WORD $0x4e30cd91 // fmla v17.4s, v12.4s, v16.4s
+	FMOVQ 384(R12), F12
+	FMOVQ 400(R12), F18
+	WORD $0x4e29cd92 // fmla v18.4s, v12.4s, v9.4s
+	FMOVQ 384(R12), F12
+	FMOVQ 400(R12), F19
+	WORD $0x4e2acd93 // fmla v19.4s, v12.4s, v10.4s
+	FMOVQ 384(R12), F12
+	FMOVQ 400(R12), F20
+	WORD $0x4e2bcd94 // fmla v20.4s, v12.4s, v11.4s
+	FMOVQ 416(R12), F12
+	WORD $0x4e30ce2c // fmla v12.4s, v17.4s, v16.4s
+	FMOVQ 416(R12), F17
+	WORD $0x4e29ce51 // fmla v17.4s, v18.4s, v9.4s
+	FMOVQ 416(R12), F18
+	WORD $0x4e2ace72 // fmla v18.4s, v19.4s, v10.4s
+	FMOVQ 416(R12), F19
+	WORD $0x4e2bce93 // fmla v19.4s, v20.4s, v11.4s
+	FMOVQ 432(R12), F20
+	WORD $0x4e30cd94 // fmla v20.4s, v12.4s, v16.4s
+	FMOVQ 432(R12), F12
+	WORD $0x4e29ce2c // fmla v12.4s, v17.4s, v9.4s
+	FMOVQ 432(R12), F17
+	WORD $0x4e2ace51 // fmla v17.4s, v18.4s, v10.4s
+	FMOVQ 432(R12), F18
+	WORD $0x4e2bce72 // fmla v18.4s, v19.4s, v11.4s
+	FMOVQ 448(R12), F19
+	WORD $0x4e30ce93 // fmla v19.4s, v20.4s, v16.4s
+	FMOVQ 448(R12), F20
+	WORD $0x4e29cd94 // fmla v20.4s, v12.4s, v9.4s
+	FMOVQ 448(R12), F12
+	WORD $0x4e2ace2c // fmla v12.4s, v17.4s, v10.4s
+	FMOVQ 448(R12), F17
+	WORD $0x4e2bce51 // fmla v17.4s, v18.4s, v11.4s
+	FMOVQ 464(R12), F18
+	WORD $0x4e30ce72 // fmla v18.4s, v19.4s, v16.4s
+	FMOVQ 464(R12), F19
+	WORD $0x4e29ce93 // fmla v19.4s, v20.4s, v9.4s
+	FMOVQ 464(R12), F20
+	WORD $0x4e2acd94 // fmla v20.4s, v12.4s, v10.4s
+	FMOVQ 464(R12), F12
 	WORD $0x4e2bce2c // fmla v12.4s, v17.4s, v11.4s
 	FMOVQ 224(R12), F17
 	WORD $0x4e30ce51 // fmla v17.4s, v18.4s, v16.4s
@@ -13820,29 +14379,29 @@ last8:
 	WORD $0x4e25cd8b // fmla v11.4s, v12.4s, v5.4s
 	WORD $0x4eb81f0c // orr v12.16b, v24.16b, v24.16b
 	WORD $0x4e26ccec // fmla v12.4s, v7.4s, v6.4s
-	FMOVQ 560(R12), F7
+	FMOVQ 624(R12), F7
 	WORD $0x4e28cd27 // fmla v7.4s, v9.4s, v8.4s
-	FMOVQ 560(R12), F9
+	FMOVQ 624(R12), F9
 	WORD $0x4e24cd49 // fmla v9.4s, v10.4s, v4.4s
-	FMOVQ 560(R12), F10
+	FMOVQ 624(R12), F10
 	WORD $0x4e25cd6a // fmla v10.4s, v11.4s, v5.4s
-	FMOVQ 560(R12), F11
+	FMOVQ 624(R12), F11
 	WORD $0x4e26cd8b // fmla v11.4s, v12.4s, v6.4s
-	FMOVQ 576(R12), F12
+	FMOVQ 640(R12), F12
 	WORD $0x4e28ccec // fmla v12.4s, v7.4s, v8.4s
-	FMOVQ 576(R12), F7
+	FMOVQ 640(R12), F7
 	WORD $0x4e24cd27 // fmla v7.4s, v9.4s, v4.4s
-	FMOVQ 576(R12), F9
+	FMOVQ 640(R12), F9
 	WORD $0x4e25cd49 // fmla v9.4s, v10.4s, v5.4s
-	FMOVQ 576(R12), F10
+	FMOVQ 640(R12), F10
 	WORD $0x4e26cd6a // fmla v10.4s, v11.4s, v6.4s
-	FMOVQ 592(R12), F11
+	FMOVQ 656(R12), F11
 	WORD $0x4e28cd8b // fmla v11.4s, v12.4s, v8.4s
-	FMOVQ 592(R12), F12
+	FMOVQ 656(R12), F12
 	WORD $0x4e24ccec // fmla v12.4s, v7.4s, v4.4s
-	FMOVQ 592(R12), F7
+	FMOVQ 656(R12), F7
 	WORD $0x4e25cd27 // fmla v7.4s, v9.4s, v5.4s
-	FMOVQ 592(R12), F9
+	FMOVQ 656(R12), F9
 	WORD $0x4e26cd49 // fmla v9.4s, v10.4s, v6.4s
 	WORD $0x4e2bf6ea // fmax v10.4s, v23.4s, v11.4s
 	WORD $0x4e2cf6eb // fmax v11.4s, v23.4s, v12.4s
@@ -13860,49 +14419,49 @@ last8:
 	WORD $0x4eadd549 // fsub v9.4s, v10.4s, v13.4s
 	WORD $0x4eaed56a // fsub v10.4s, v11.4s, v14.4s
 	WORD $0x4eafd58b // fsub v11.4s, v12.4s, v15.4s
-	FMOVQ 304(R12), F12
-	FMOVQ 320(R12), F17
-	WORD $0x4e30cd91 // fmla v17.4s, v12.4s, v16.4s
-	FMOVQ 304(R12), F12
-	FMOVQ 320(R12), F18
-	WORD $0x4e29cd92 // fmla v18.4s, v12.4s, v9.4s
-	FMOVQ 304(R12), F12
-	FMOVQ 320(R12), F19
-	WORD $0x4e2acd93 // fmla v19.4s, v12.4s, v10.4s
-	FMOVQ 304(R12), F12
-	FMOVQ 320(R12), F20
-	WORD $0x4e2bcd94 // fmla v20.4s, v12.4s, v11.4s
-	FMOVQ 336(R12), F12
-	WORD $0x4e30ce2c // fmla v12.4s, v17.4s, v16.4s
-	FMOVQ 336(R12), F17
-	WORD $0x4e29ce51 // fmla v17.4s, v18.4s, v9.4s
-	FMOVQ 336(R12), F18
-	WORD $0x4e2ace72 // fmla v18.4s, v19.4s, v10.4s
-	FMOVQ 336(R12), F19
-	WORD $0x4e2bce93 // fmla v19.4s, v20.4s, v11.4s
-	FMOVQ 352(R12), F20
-	WORD $0x4e30cd94 // fmla v20.4s, v12.4s, v16.4s
-	FMOVQ 352(R12), F12
-	WORD $0x4e29ce2c // fmla v12.4s, v17.4s, v9.4s
-	FMOVQ 352(R12), F17
-	WORD $0x4e2ace51 // fmla v17.4s, v18.4s, v10.4s
-	FMOVQ 352(R12), F18
-	WORD $0x4e2bce72 // fmla v18.4s, v19.4s, v11.4s
-	FMOVQ 368(R12), F19
-	WORD $0x4e30ce93 // fmla v19.4s, v20.4s, v16.4s
-	FMOVQ 368(R12), F20
-	WORD $0x4e29cd94 // fmla v20.4s, v12.4s, v9.4s
-	FMOVQ 368(R12), F12
-	WORD $0x4e2ace2c // fmla v12.4s, v17.4s, v10.4s
-	FMOVQ 368(R12), F17
-	WORD $0x4e2bce51 // fmla v17.4s, v18.4s, v11.4s
-	FMOVQ 384(R12), F18
-	WORD $0x4e30ce72 // fmla v18.4s, v19.4s, v16.4s
-	FMOVQ 384(R12), F19
-	WORD $0x4e29ce93 // fmla v19.4s, v20.4s, v9.4s
-	FMOVQ 384(R12), F20
-	WORD $0x4e2acd94 // fmla v20.4s, v12.4s, v10.4s
 	FMOVQ 384(R12), F12
+	FMOVQ 400(R12), F17
+	WORD $0x4e30cd91 // fmla v17.4s, v12.4s, v16.4s
+	FMOVQ 384(R12), F12
+	FMOVQ 400(R12), F18
+	WORD $0x4e29cd92 // fmla v18.4s, v12.4s, v9.4s
+	FMOVQ 384(R12), F12
+	FMOVQ 400(R12), F19
+	WORD $0x4e2acd93 // fmla v19.4s, v12.4s, v10.4s
+	FMOVQ 384(R12), F12
+	FMOVQ 400(R12), F20
+	WORD $0x4e2bcd94 // fmla v20.4s, v12.4s, v11.4s
+	FMOVQ 416(R12), F12
+	WORD $0x4e30ce2c // fmla v12.4s, v17.4s, v16.4s
+	FMOVQ 416(R12), F17
+	WORD $0x4e29ce51 // fmla v17.4s, v18.4s, v9.4s
+	FMOVQ 416(R12), F18
+	WORD $0x4e2ace72 // fmla v18.4s, v19.4s, v10.4s
+	FMOVQ 416(R12), F19
+	WORD $0x4e2bce93 // fmla v19.4s, v20.4s, v11.4s
+	FMOVQ 432(R12), F20
+	WORD $0x4e30cd94 // fmla v20.4s, v12.4s, v16.4s
+	FMOVQ 432(R12), F12
+	WORD $0x4e29ce2c // fmla v12.4s, v17.4s, v9.4s
+	FMOVQ 432(R12), F17
+	WORD $0x4e2ace51 // fmla v17.4s, v18.4s, v10.4s
+	FMOVQ 432(R12), F18
+	WORD $0x4e2bce72 // fmla v18.4s, v19.4s, v11.4s
+	FMOVQ 448(R12), F19
+	WORD $0x4e30ce93 // fmla v19.4s, v20.4s, v16.4s
+	FMOVQ 448(R12), F20
+	WORD $0x4e29cd94 // fmla v20.4s, v12.4s, v9.4s
+	FMOVQ 448(R12), F12
+	WORD $0x4e2ace2c // fmla v12.4s, v17.4s, v10.4s
+	FMOVQ 448(R12), F17
+	WORD $0x4e2bce51 // fmla v17.4s, v18.4s, v11.4s
+	FMOVQ 464(R12), F18
+	WORD $0x4e30ce72 // fmla v18.4s, v19.4s, v16.4s
+	FMOVQ 464(R12), F19
+	WORD $0x4e29ce93 // fmla v19.4s, v20.4s, v9.4s
+	FMOVQ 464(R12), F20
+	WORD $0x4e2acd94 // fmla v20.4s, v12.4s, v10.4s
+	FMOVQ 464(R12), F12
 	WORD $0x4e2bce2c // fmla v12.4s, v17.4s, v11.4s
 	FMOVQ 224(R12), F17
 	WORD $0x4e30ce51 // fmla v17.4s, v18.4s, v16.4s
@@ -14018,22 +14577,22 @@ TEXT ·gLUBwd1NEON(SB), NOSPLIT, $328-120
 	MOVD $constNEON<>(SB), R12
 	MOVD $lanesNEON<>(SB), R13
 	MOVD ZR, R6
-	FMOVQ 432(R12), F31
-	FMOVQ 448(R12), F30
-	FMOVQ 608(R12), F29
-	FMOVQ 240(R12), F28
-	FMOVQ 256(R12), F27
-	FMOVQ 304(R12), F26
-	FMOVQ 320(R12), F25
-	FMOVQ 336(R12), F24
-	FMOVQ 352(R12), F23
-	FMOVQ 368(R12), F22
-	FMOVQ 384(R12), F21
+	FMOVQ 512(R12), F31
+	FMOVQ 256(R12), F30
+	FMOVQ 672(R12), F29
+	FMOVQ 320(R12), F28
+	FMOVQ 336(R12), F27
+	FMOVQ 384(R12), F26
+	FMOVQ 400(R12), F25
+	FMOVQ 416(R12), F24
+	FMOVQ 432(R12), F23
+	FMOVQ 448(R12), F22
+	FMOVQ 464(R12), F21
 	FMOVQ 224(R12), F20
-	FMOVQ 624(R12), F19
-	FMOVQ 640(R12), F18
-	FMOVQ 656(R12), F17
-	FMOVQ 672(R12), F16
+	FMOVQ 688(R12), F19
+	FMOVQ 704(R12), F18
+	FMOVQ 720(R12), F17
+	FMOVQ 736(R12), F16
 	FMOVQ 208(R12), F15
 	CMP $16, R7
 	BLT singleEnd
@@ -14120,45 +14679,45 @@ single:
 	WORD $0x4e28cd8b // fmla v11.4s, v12.4s, v8.4s
 	WORD $0x4eb01e0c // orr v12.16b, v16.16b, v16.16b
 	WORD $0x4e25cd4c // fmla v12.4s, v10.4s, v5.4s
-	FMOVQ 688(R12), F10
-	WORD $0x4e28cd6a // fmla v10.4s, v11.4s, v8.4s
-	FMOVQ 688(R12), F11
-	WORD $0x4e25cd8b // fmla v11.4s, v12.4s, v5.4s
-	FMOVQ 704(R12), F12
-	WORD $0x4e28cd4c // fmla v12.4s, v10.4s, v8.4s
-	FMOVQ 704(R12), F10
-	WORD $0x4e25cd6a // fmla v10.4s, v11.4s, v5.4s
-	FMOVQ 720(R12), F11
-	WORD $0x4e28cd8b // fmla v11.4s, v12.4s, v8.4s
-	FMOVQ 720(R12), F12
-	WORD $0x4e25cd4c // fmla v12.4s, v10.4s, v5.4s
-	FMOVQ 736(R12), F10
-	WORD $0x4e28cd6a // fmla v10.4s, v11.4s, v8.4s
-	FMOVQ 736(R12), F11
-	WORD $0x4e25cd8b // fmla v11.4s, v12.4s, v5.4s
-	FMOVQ 752(R12), F12
-	WORD $0x4e28cd4c // fmla v12.4s, v10.4s, v8.4s
 	FMOVQ 752(R12), F10
-	WORD $0x4e25cd6a // fmla v10.4s, v11.4s, v5.4s
-	FMOVQ 768(R12), F11
-	WORD $0x4e28cd8b // fmla v11.4s, v12.4s, v8.4s
-	FMOVQ 768(R12), F12
-	WORD $0x4e25cd4c // fmla v12.4s, v10.4s, v5.4s
-	FMOVQ 784(R12), F10
 	WORD $0x4e28cd6a // fmla v10.4s, v11.4s, v8.4s
-	FMOVQ 784(R12), F11
+	FMOVQ 752(R12), F11
 	WORD $0x4e25cd8b // fmla v11.4s, v12.4s, v5.4s
-	FMOVQ 800(R12), F12
+	FMOVQ 768(R12), F12
 	WORD $0x4e28cd4c // fmla v12.4s, v10.4s, v8.4s
-	FMOVQ 800(R12), F8
+	FMOVQ 768(R12), F10
+	WORD $0x4e25cd6a // fmla v10.4s, v11.4s, v5.4s
+	FMOVQ 784(R12), F11
+	WORD $0x4e28cd8b // fmla v11.4s, v12.4s, v8.4s
+	FMOVQ 784(R12), F12
+	WORD $0x4e25cd4c // fmla v12.4s, v10.4s, v5.4s
+	FMOVQ 800(R12), F10
+	WORD $0x4e28cd6a // fmla v10.4s, v11.4s, v8.4s
+	FMOVQ 800(R12), F11
+	WORD $0x4e25cd8b // fmla v11.4s, v12.4s, v5.4s
+	FMOVQ 816(R12), F12
+	WORD $0x4e28cd4c // fmla v12.4s, v10.4s, v8.4s
+	FMOVQ 816(R12), F10
+	WORD $0x4e25cd6a // fmla v10.4s, v11.4s, v5.4s
+	FMOVQ 832(R12), F11
+	WORD $0x4e28cd8b // fmla v11.4s, v12.4s, v8.4s
+	FMOVQ 832(R12), F12
+	WORD $0x4e25cd4c // fmla v12.4s, v10.4s, v5.4s
+	FMOVQ 848(R12), F10
+	WORD $0x4e28cd6a // fmla v10.4s, v11.4s, v8.4s
+	FMOVQ 848(R12), F11
+	WORD $0x4e25cd8b // fmla v11.4s, v12.4s, v5.4s
+	FMOVQ 864(R12), F12
+	WORD $0x4e28cd4c // fmla v12.4s, v10.4s, v8.4s
+	FMOVQ 864(R12), F8
 	WORD $0x4e25cd68 // fmla v8.4s, v11.4s, v5.4s
 	WORD $0x6e2cdce5 // fmul v5.4s, v7.4s, v12.4s
 	WORD $0x6e28dd2a // fmul v10.4s, v9.4s, v8.4s
 	WORD $0x4ea5d5e8 // fsub v8.4s, v15.4s, v5.4s
 	WORD $0x4eaad5e5 // fsub v5.4s, v15.4s, v10.4s
-	FMOVQ 816(R12), F10
+	FMOVQ 304(R12), F10
 	WORD $0x4e2a1c0b // and v11.16b, v0.16b, v10.16b
-	FMOVQ 816(R12), F10
+	FMOVQ 304(R12), F10
 	WORD $0x4e2a1c2c // and v12.16b, v1.16b, v10.16b
 	WORD $0x4eab1d0a // orr v10.16b, v8.16b, v11.16b
 	WORD $0x4eac1ca8 // orr v8.16b, v5.16b, v12.16b
@@ -14168,10 +14727,10 @@ single:
 	WORD $0x4e25d50a // fadd v10.4s, v8.4s, v5.4s
 	WORD $0x6e27dc05 // fmul v5.4s, v0.4s, v7.4s
 	WORD $0x6e29dc27 // fmul v7.4s, v1.4s, v9.4s
-	FMOVQ 832(R12), F8
+	FMOVQ 880(R12), F8
 	WORD $0x4eab1d69 // orr v9.16b, v11.16b, v11.16b
 	WORD $0x4e28cca9 // fmla v9.4s, v5.4s, v8.4s
-	FMOVQ 832(R12), F5
+	FMOVQ 880(R12), F5
 	WORD $0x4eaa1d48 // orr v8.16b, v10.16b, v10.16b
 	WORD $0x4e25cce8 // fmla v8.4s, v7.4s, v5.4s
 	WORD $0x6e29dcc5 // fmul v5.4s, v6.4s, v9.4s
@@ -14262,45 +14821,45 @@ single:
 	WORD $0x4e28cd8b // fmla v11.4s, v12.4s, v8.4s
 	WORD $0x4eb01e0c // orr v12.16b, v16.16b, v16.16b
 	WORD $0x4e25cd4c // fmla v12.4s, v10.4s, v5.4s
-	FMOVQ 688(R12), F10
-	WORD $0x4e28cd6a // fmla v10.4s, v11.4s, v8.4s
-	FMOVQ 688(R12), F11
-	WORD $0x4e25cd8b // fmla v11.4s, v12.4s, v5.4s
-	FMOVQ 704(R12), F12
-	WORD $0x4e28cd4c // fmla v12.4s, v10.4s, v8.4s
-	FMOVQ 704(R12), F10
-	WORD $0x4e25cd6a // fmla v10.4s, v11.4s, v5.4s
-	FMOVQ 720(R12), F11
-	WORD $0x4e28cd8b // fmla v11.4s, v12.4s, v8.4s
-	FMOVQ 720(R12), F12
-	WORD $0x4e25cd4c // fmla v12.4s, v10.4s, v5.4s
-	FMOVQ 736(R12), F10
-	WORD $0x4e28cd6a // fmla v10.4s, v11.4s, v8.4s
-	FMOVQ 736(R12), F11
-	WORD $0x4e25cd8b // fmla v11.4s, v12.4s, v5.4s
-	FMOVQ 752(R12), F12
-	WORD $0x4e28cd4c // fmla v12.4s, v10.4s, v8.4s
 	FMOVQ 752(R12), F10
-	WORD $0x4e25cd6a // fmla v10.4s, v11.4s, v5.4s
-	FMOVQ 768(R12), F11
-	WORD $0x4e28cd8b // fmla v11.4s, v12.4s, v8.4s
-	FMOVQ 768(R12), F12
-	WORD $0x4e25cd4c // fmla v12.4s, v10.4s, v5.4s
-	FMOVQ 784(R12), F10
 	WORD $0x4e28cd6a // fmla v10.4s, v11.4s, v8.4s
-	FMOVQ 784(R12), F11
+	FMOVQ 752(R12), F11
 	WORD $0x4e25cd8b // fmla v11.4s, v12.4s, v5.4s
-	FMOVQ 800(R12), F12
+	FMOVQ 768(R12), F12
 	WORD $0x4e28cd4c // fmla v12.4s, v10.4s, v8.4s
-	FMOVQ 800(R12), F8
+	FMOVQ 768(R12), F10
+	WORD $0x4e25cd6a // fmla v10.4s, v11.4s, v5.4s
+	FMOVQ 784(R12), F11
+	WORD $0x4e28cd8b // fmla v11.4s, v12.4s, v8.4s
+	FMOVQ 784(R12), F12
+	WORD $0x4e25cd4c // fmla v12.4s, v10.4s, v5.4s
+	FMOVQ 800(R12), F10
+	WORD $0x4e28cd6a // fmla v10.4s, v11.4s, v8.4s
+	FMOVQ 800(R12), F11
+	WORD $0x4e25cd8b // fmla v11.4s, v12.4s, v5.4s
+	FMOVQ 816(R12), F12
+	WORD $0x4e28cd4c // fmla v12.4s, v10.4s, v8.4s
+	FMOVQ 816(R12), F10
+	WORD $0x4e25cd6a // fmla v10.4s, v11.4s, v5.4s
+	FMOVQ 832(R12), F11
+	WORD $0x4e28cd8b // fmla v11.4s, v12.4s, v8.4s
+	FMOVQ 832(R12), F12
+	WORD $0x4e25cd4c // fmla v12.4s, v10.4s, v5.4s
+	FMOVQ 848(R12), F10
+	WORD $0x4e28cd6a // fmla v10.4s, v11.4s, v8.4s
+	FMOVQ 848(R12), F11
+	WORD $0x4e25cd8b // fmla v11.4s, v12.4s, v5.4s
+	FMOVQ 864(R12), F12
+	WORD $0x4e28cd4c // fmla v12.4s, v10.4s, v8.4s
+	FMOVQ 864(R12), F8
 	WORD $0x4e25cd68 // fmla v8.4s, v11.4s, v5.4s
 	WORD $0x6e2cdce5 // fmul v5.4s, v7.4s, v12.4s
 	WORD $0x6e28dd2a // fmul v10.4s, v9.4s, v8.4s
 	WORD $0x4ea5d5e8 // fsub v8.4s, v15.4s, v5.4s
 	WORD $0x4eaad5e5 // fsub v5.4s, v15.4s, v10.4s
-	FMOVQ 816(R12), F10
+	FMOVQ 304(R12), F10
 	WORD $0x4e2a1c0b // and v11.16b, v0.16b, v10.16b
-	FMOVQ 816(R12), F10
+	FMOVQ 304(R12), F10
 	WORD $0x4e2a1c2c // and v12.16b, v1.16b, v10.16b
 	WORD $0x4eab1d0a // orr v10.16b, v8.16b, v11.16b
 	WORD $0x4eac1ca8 // orr v8.16b, v5.16b, v12.16b
@@ -14310,10 +14869,10 @@ single:
 	WORD $0x4e25d50a // fadd v10.4s, v8.4s, v5.4s
 	WORD $0x6e27dc05 // fmul v5.4s, v0.4s, v7.4s
 	WORD $0x6e29dc27 // fmul v7.4s, v1.4s, v9.4s
-	FMOVQ 832(R12), F8
+	FMOVQ 880(R12), F8
 	WORD $0x4eab1d69 // orr v9.16b, v11.16b, v11.16b
 	WORD $0x4e28cca9 // fmla v9.4s, v5.4s, v8.4s
-	FMOVQ 832(R12), F5
+	FMOVQ 880(R12), F5
 	WORD $0x4eaa1d48 // orr v8.16b, v10.16b, v10.16b
 	WORD $0x4e25cce8 // fmla v8.4s, v7.4s, v5.4s
 	WORD $0x6e29dcc5 // fmul v5.4s, v6.4s, v9.4s
@@ -14486,45 +15045,45 @@ last12:
 	WORD $0x4e28cd8b // fmla v11.4s, v12.4s, v8.4s
 	WORD $0x4eb01e0c // orr v12.16b, v16.16b, v16.16b
 	WORD $0x4e25cd4c // fmla v12.4s, v10.4s, v5.4s
-	FMOVQ 688(R12), F10
-	WORD $0x4e28cd6a // fmla v10.4s, v11.4s, v8.4s
-	FMOVQ 688(R12), F11
-	WORD $0x4e25cd8b // fmla v11.4s, v12.4s, v5.4s
-	FMOVQ 704(R12), F12
-	WORD $0x4e28cd4c // fmla v12.4s, v10.4s, v8.4s
-	FMOVQ 704(R12), F10
-	WORD $0x4e25cd6a // fmla v10.4s, v11.4s, v5.4s
-	FMOVQ 720(R12), F11
-	WORD $0x4e28cd8b // fmla v11.4s, v12.4s, v8.4s
-	FMOVQ 720(R12), F12
-	WORD $0x4e25cd4c // fmla v12.4s, v10.4s, v5.4s
-	FMOVQ 736(R12), F10
-	WORD $0x4e28cd6a // fmla v10.4s, v11.4s, v8.4s
-	FMOVQ 736(R12), F11
-	WORD $0x4e25cd8b // fmla v11.4s, v12.4s, v5.4s
-	FMOVQ 752(R12), F12
-	WORD $0x4e28cd4c // fmla v12.4s, v10.4s, v8.4s
 	FMOVQ 752(R12), F10
-	WORD $0x4e25cd6a // fmla v10.4s, v11.4s, v5.4s
-	FMOVQ 768(R12), F11
-	WORD $0x4e28cd8b // fmla v11.4s, v12.4s, v8.4s
-	FMOVQ 768(R12), F12
-	WORD $0x4e25cd4c // fmla v12.4s, v10.4s, v5.4s
-	FMOVQ 784(R12), F10
 	WORD $0x4e28cd6a // fmla v10.4s, v11.4s, v8.4s
-	FMOVQ 784(R12), F11
+	FMOVQ 752(R12), F11
 	WORD $0x4e25cd8b // fmla v11.4s, v12.4s, v5.4s
-	FMOVQ 800(R12), F12
+	FMOVQ 768(R12), F12
 	WORD $0x4e28cd4c // fmla v12.4s, v10.4s, v8.4s
-	FMOVQ 800(R12), F8
+	FMOVQ 768(R12), F10
+	WORD $0x4e25cd6a // fmla v10.4s, v11.4s, v5.4s
+	FMOVQ 784(R12), F11
+	WORD $0x4e28cd8b // fmla v11.4s, v12.4s, v8.4s
+	FMOVQ 784(R12), F12
+	WORD $0x4e25cd4c // fmla v12.4s, v10.4s, v5.4s
+	FMOVQ 800(R12), F10
+	WORD $0x4e28cd6a // fmla v10.4s, v11.4s, v8.4s
+	FMOVQ 800(R12), F11
+	WORD $0x4e25cd8b // fmla v11.4s, v12.4s, v5.4s
+	FMOVQ 816(R12), F12
+	WORD $0x4e28cd4c // fmla v12.4s, v10.4s, v8.4s
+	FMOVQ 816(R12), F10
+	WORD $0x4e25cd6a // fmla v10.4s, v11.4s, v5.4s
+	FMOVQ 832(R12), F11
+	WORD $0x4e28cd8b // fmla v11.4s, v12.4s, v8.4s
+	FMOVQ 832(R12), F12
+	WORD $0x4e25cd4c // fmla v12.4s, v10.4s, v5.4s
+	FMOVQ 848(R12), F10
+	WORD $0x4e28cd6a // fmla v10.4s, v11.4s, v8.4s
+	FMOVQ 848(R12), F11
+	WORD $0x4e25cd8b // fmla v11.4s, v12.4s, v5.4s
+	FMOVQ 864(R12), F12
+	WORD $0x4e28cd4c // fmla v12.4s, v10.4s, v8.4s
+	FMOVQ 864(R12), F8
 	WORD $0x4e25cd68 // fmla v8.4s, v11.4s, v5.4s
 	WORD $0x6e2cdce5 // fmul v5.4s, v7.4s, v12.4s
 	WORD $0x6e28dd2a // fmul v10.4s, v9.4s, v8.4s
 	WORD $0x4ea5d5e8 // fsub v8.4s, v15.4s, v5.4s
 	WORD $0x4eaad5e5 // fsub v5.4s, v15.4s, v10.4s
-	FMOVQ 816(R12), F10
+	FMOVQ 304(R12), F10
 	WORD $0x4e2a1c0b // and v11.16b, v0.16b, v10.16b
-	FMOVQ 816(R12), F10
+	FMOVQ 304(R12), F10
 	WORD $0x4e2a1c2c // and v12.16b, v1.16b, v10.16b
 	WORD $0x4eab1d0a // orr v10.16b, v8.16b, v11.16b
 	WORD $0x4eac1ca8 // orr v8.16b, v5.16b, v12.16b
@@ -14534,10 +15093,10 @@ last12:
 	WORD $0x4e25d50a // fadd v10.4s, v8.4s, v5.4s
 	WORD $0x6e27dc05 // fmul v5.4s, v0.4s, v7.4s
 	WORD $0x6e29dc27 // fmul v7.4s, v1.4s, v9.4s
-	FMOVQ 832(R12), F8
+	FMOVQ 880(R12), F8
 	WORD $0x4eab1d69 // orr v9.16b, v11.16b, v11.16b
 	WORD $0x4e28cca9 // fmla v9.4s, v5.4s, v8.4s
-	FMOVQ 832(R12), F5
+	FMOVQ 880(R12), F5
 	WORD $0x4eaa1d48 // orr v8.16b, v10.16b, v10.16b
 	WORD $0x4e25cce8 // fmla v8.4s, v7.4s, v5.4s
 	WORD $0x6e29dcc5 // fmul v5.4s, v6.4s, v9.4s
@@ -14628,45 +15187,45 @@ last12:
 	WORD $0x4e28cd8b // fmla v11.4s, v12.4s, v8.4s
 	WORD $0x4eb01e0c // orr v12.16b, v16.16b, v16.16b
 	WORD $0x4e25cd4c // fmla v12.4s, v10.4s, v5.4s
-	FMOVQ 688(R12), F10
-	WORD $0x4e28cd6a // fmla v10.4s, v11.4s, v8.4s
-	FMOVQ 688(R12), F11
-	WORD $0x4e25cd8b // fmla v11.4s, v12.4s, v5.4s
-	FMOVQ 704(R12), F12
-	WORD $0x4e28cd4c // fmla v12.4s, v10.4s, v8.4s
-	FMOVQ 704(R12), F10
-	WORD $0x4e25cd6a // fmla v10.4s, v11.4s, v5.4s
-	FMOVQ 720(R12), F11
-	WORD $0x4e28cd8b // fmla v11.4s, v12.4s, v8.4s
-	FMOVQ 720(R12), F12
-	WORD $0x4e25cd4c // fmla v12.4s, v10.4s, v5.4s
-	FMOVQ 736(R12), F10
-	WORD $0x4e28cd6a // fmla v10.4s, v11.4s, v8.4s
-	FMOVQ 736(R12), F11
-	WORD $0x4e25cd8b // fmla v11.4s, v12.4s, v5.4s
-	FMOVQ 752(R12), F12
-	WORD $0x4e28cd4c // fmla v12.4s, v10.4s, v8.4s
 	FMOVQ 752(R12), F10
-	WORD $0x4e25cd6a // fmla v10.4s, v11.4s, v5.4s
-	FMOVQ 768(R12), F11
-	WORD $0x4e28cd8b // fmla v11.4s, v12.4s, v8.4s
-	FMOVQ 768(R12), F12
-	WORD $0x4e25cd4c // fmla v12.4s, v10.4s, v5.4s
-	FMOVQ 784(R12), F10
 	WORD $0x4e28cd6a // fmla v10.4s, v11.4s, v8.4s
-	FMOVQ 784(R12), F11
+	FMOVQ 752(R12), F11
 	WORD $0x4e25cd8b // fmla v11.4s, v12.4s, v5.4s
-	FMOVQ 800(R12), F12
+	FMOVQ 768(R12), F12
 	WORD $0x4e28cd4c // fmla v12.4s, v10.4s, v8.4s
-	FMOVQ 800(R12), F8
+	FMOVQ 768(R12), F10
+	WORD $0x4e25cd6a // fmla v10.4s, v11.4s, v5.4s
+	FMOVQ 784(R12), F11
+	WORD $0x4e28cd8b // fmla v11.4s, v12.4s, v8.4s
+	FMOVQ 784(R12), F12
+	WORD $0x4e25cd4c // fmla v12.4s, v10.4s, v5.4s
+	FMOVQ 800(R12), F10
+	WORD $0x4e28cd6a // fmla v10.4s, v11.4s, v8.4s
+	FMOVQ 800(R12), F11
+	WORD $0x4e25cd8b // fmla v11.4s, v12.4s, v5.4s
+	FMOVQ 816(R12), F12
+	WORD $0x4e28cd4c // fmla v12.4s, v10.4s, v8.4s
+	FMOVQ 816(R12), F10
+	WORD $0x4e25cd6a // fmla v10.4s, v11.4s, v5.4s
+	FMOVQ 832(R12), F11
+	WORD $0x4e28cd8b // fmla v11.4s, v12.4s, v8.4s
+	FMOVQ 832(R12), F12
+	WORD $0x4e25cd4c // fmla v12.4s, v10.4s, v5.4s
+	FMOVQ 848(R12), F10
+	WORD $0x4e28cd6a // fmla v10.4s, v11.4s, v8.4s
+	FMOVQ 848(R12), F11
+	WORD $0x4e25cd8b // fmla v11.4s, v12.4s, v5.4s
+	FMOVQ 864(R12), F12
+	WORD $0x4e28cd4c // fmla v12.4s, v10.4s, v8.4s
+	FMOVQ 864(R12), F8
 	WORD $0x4e25cd68 // fmla v8.4s, v11.4s, v5.4s
 	WORD $0x6e2cdce5 // fmul v5.4s, v7.4s, v12.4s
 	WORD $0x6e28dd2a // fmul v10.4s, v9.4s, v8.4s
 	WORD $0x4ea5d5e8 // fsub v8.4s, v15.4s, v5.4s
 	WORD $0x4eaad5e5 // fsub v5.4s, v15.4s, v10.4s
-	FMOVQ 816(R12), F10
+	FMOVQ 304(R12), F10
 	WORD $0x4e2a1c0b // and v11.16b, v0.16b, v10.16b
-	FMOVQ 816(R12), F10
+	FMOVQ 304(R12), F10
 	WORD $0x4e2a1c2c // and v12.16b, v1.16b, v10.16b
 	WORD $0x4eab1d0a // orr v10.16b, v8.16b, v11.16b
 	WORD $0x4eac1ca8 // orr v8.16b, v5.16b, v12.16b
@@ -14676,10 +15235,10 @@ last12:
 	WORD $0x4e25d50a // fadd v10.4s, v8.4s, v5.4s
 	WORD $0x6e27dc05 // fmul v5.4s, v0.4s, v7.4s
 	WORD $0x6e29dc27 // fmul v7.4s, v1.4s, v9.4s
-	FMOVQ 832(R12), F8
+	FMOVQ 880(R12), F8
 	WORD $0x4eab1d69 // orr v9.16b, v11.16b, v11.16b
 	WORD $0x4e28cca9 // fmla v9.4s, v5.4s, v8.4s
-	FMOVQ 832(R12), F5
+	FMOVQ 880(R12), F5
 	WORD $0x4eaa1d48 // orr v8.16b, v10.16b, v10.16b
 	WORD $0x4e25cce8 // fmla v8.4s, v7.4s, v5.4s
 	WORD $0x6e29dcc5 // fmul v5.4s, v6.4s, v9.4s
@@ -15151,15 +15710,15 @@ TEXT ·gLU3NEON(SB), NOSPLIT, $200-72
 	MOVD $constNEON<>(SB), R12
 	MOVD $lanesNEON<>(SB), R13
 	MOVD ZR, R6
-	FMOVQ 848(R12), F31
-	FMOVQ 240(R12), F30
-	FMOVQ 256(R12), F29
-	FMOVQ 304(R12), F28
-	FMOVQ 320(R12), F27
-	FMOVQ 336(R12), F26
-	FMOVQ 352(R12), F25
-	FMOVQ 368(R12), F24
-	FMOVQ 384(R12), F23
+	FMOVQ 896(R12), F31
+	FMOVQ 320(R12), F30
+	FMOVQ 336(R12), F29
+	FMOVQ 384(R12), F28
+	FMOVQ 400(R12), F27
+	FMOVQ 416(R12), F26
+	FMOVQ 432(R12), F25
+	FMOVQ 448(R12), F24
+	FMOVQ 464(R12), F23
 	FMOVQ 224(R12), F22
 	CMP $16, R7
 	BLT singleEnd
@@ -15525,8 +16084,8 @@ TEXT ·gLUBwd3NEON(SB), NOSPLIT, $328-120
 	MOVD $constNEON<>(SB), R12
 	MOVD $lanesNEON<>(SB), R13
 	MOVD ZR, R6
-	FMOVQ 240(R12), F31
-	FMOVQ 256(R12), F30
+	FMOVQ 320(R12), F31
+	FMOVQ 336(R12), F30
 	FMOVQ 224(R12), F29
 	CMP $16, R7
 	BLT singleEnd
@@ -15551,13 +16110,13 @@ single:
 	WORD $0x6e29dca8 // fmul v8.4s, v5.4s, v9.4s
 	WORD $0x6e2adcc9 // fmul v9.4s, v6.4s, v10.4s
 	WORD $0x6e2bdcea // fmul v10.4s, v7.4s, v11.4s
-	FMOVQ 848(R12), F11
+	FMOVQ 896(R12), F11
 	WORD $0x6e2bdc0d // fmul v13.4s, v0.4s, v11.4s
-	FMOVQ 848(R12), F11
+	FMOVQ 896(R12), F11
 	WORD $0x6e2bdc2e // fmul v14.4s, v1.4s, v11.4s
-	FMOVQ 848(R12), F11
+	FMOVQ 896(R12), F11
 	WORD $0x6e2bdc4f // fmul v15.4s, v2.4s, v11.4s
-	FMOVQ 848(R12), F11
+	FMOVQ 896(R12), F11
 	WORD $0x6e2bdc70 // fmul v16.4s, v3.4s, v11.4s
 	WORD $0x4e2df7eb // fmax v11.4s, v31.4s, v13.4s
 	WORD $0x4e2ef7ed // fmax v13.4s, v31.4s, v14.4s
@@ -15575,49 +16134,49 @@ single:
 	WORD $0x4eb1d570 // fsub v16.4s, v11.4s, v17.4s
 	WORD $0x4eb2d5ab // fsub v11.4s, v13.4s, v18.4s
 	WORD $0x4eb3d5cd // fsub v13.4s, v14.4s, v19.4s
-	FMOVQ 304(R12), F14
-	FMOVQ 320(R12), F21
-	WORD $0x4e34cdd5 // fmla v21.4s, v14.4s, v20.4s
-	FMOVQ 304(R12), F14
-	FMOVQ 320(R12), F22
-	WORD $0x4e30cdd6 // fmla v22.4s, v14.4s, v16.4s
-	FMOVQ 304(R12), F14
-	FMOVQ 320(R12), F23
-	WORD $0x4e2bcdd7 // fmla v23.4s, v14.4s, v11.4s
-	FMOVQ 304(R12), F14
-	FMOVQ 320(R12), F24
-	WORD $0x4e2dcdd8 // fmla v24.4s, v14.4s, v13.4s
-	FMOVQ 336(R12), F14
-	WORD $0x4e34ceae // fmla v14.4s, v21.4s, v20.4s
-	FMOVQ 336(R12), F21
-	WORD $0x4e30ced5 // fmla v21.4s, v22.4s, v16.4s
-	FMOVQ 336(R12), F22
-	WORD $0x4e2bcef6 // fmla v22.4s, v23.4s, v11.4s
-	FMOVQ 336(R12), F23
-	WORD $0x4e2dcf17 // fmla v23.4s, v24.4s, v13.4s
-	FMOVQ 352(R12), F24
-	WORD $0x4e34cdd8 // fmla v24.4s, v14.4s, v20.4s
-	FMOVQ 352(R12), F14
-	WORD $0x4e30ceae // fmla v14.4s, v21.4s, v16.4s
-	FMOVQ 352(R12), F21
-	WORD $0x4e2bced5 // fmla v21.4s, v22.4s, v11.4s
-	FMOVQ 352(R12), F22
-	WORD $0x4e2dcef6 // fmla v22.4s, v23.4s, v13.4s
-	FMOVQ 368(R12), F23
-	WORD $0x4e34cf17 // fmla v23.4s, v24.4s, v20.4s
-	FMOVQ 368(R12), F24
-	WORD $0x4e30cdd8 // fmla v24.4s, v14.4s, v16.4s
-	FMOVQ 368(R12), F14
-	WORD $0x4e2bceae // fmla v14.4s, v21.4s, v11.4s
-	FMOVQ 368(R12), F21
-	WORD $0x4e2dced5 // fmla v21.4s, v22.4s, v13.4s
-	FMOVQ 384(R12), F22
-	WORD $0x4e34cef6 // fmla v22.4s, v23.4s, v20.4s
-	FMOVQ 384(R12), F23
-	WORD $0x4e30cf17 // fmla v23.4s, v24.4s, v16.4s
-	FMOVQ 384(R12), F24
-	WORD $0x4e2bcdd8 // fmla v24.4s, v14.4s, v11.4s
 	FMOVQ 384(R12), F14
+	FMOVQ 400(R12), F21
+	WORD $0x4e34cdd5 // fmla v21.4s, v14.4s, v20.4s
+	FMOVQ 384(R12), F14
+	FMOVQ 400(R12), F22
+	WORD $0x4e30cdd6 // fmla v22.4s, v14.4s, v16.4s
+	FMOVQ 384(R12), F14
+	FMOVQ 400(R12), F23
+	WORD $0x4e2bcdd7 // fmla v23.4s, v14.4s, v11.4s
+	FMOVQ 384(R12), F14
+	FMOVQ 400(R12), F24
+	WORD $0x4e2dcdd8 // fmla v24.4s, v14.4s, v13.4s
+	FMOVQ 416(R12), F14
+	WORD $0x4e34ceae // fmla v14.4s, v21.4s, v20.4s
+	FMOVQ 416(R12), F21
+	WORD $0x4e30ced5 // fmla v21.4s, v22.4s, v16.4s
+	FMOVQ 416(R12), F22
+	WORD $0x4e2bcef6 // fmla v22.4s, v23.4s, v11.4s
+	FMOVQ 416(R12), F23
+	WORD $0x4e2dcf17 // fmla v23.4s, v24.4s, v13.4s
+	FMOVQ 432(R12), F24
+	WORD $0x4e34cdd8 // fmla v24.4s, v14.4s, v20.4s
+	FMOVQ 432(R12), F14
+	WORD $0x4e30ceae // fmla v14.4s, v21.4s, v16.4s
+	FMOVQ 432(R12), F21
+	WORD $0x4e2bced5 // fmla v21.4s, v22.4s, v11.4s
+	FMOVQ 432(R12), F22
+	WORD $0x4e2dcef6 // fmla v22.4s, v23.4s, v13.4s
+	FMOVQ 448(R12), F23
+	WORD $0x4e34cf17 // fmla v23.4s, v24.4s, v20.4s
+	FMOVQ 448(R12), F24
+	WORD $0x4e30cdd8 // fmla v24.4s, v14.4s, v16.4s
+	FMOVQ 448(R12), F14
+	WORD $0x4e2bceae // fmla v14.4s, v21.4s, v11.4s
+	FMOVQ 448(R12), F21
+	WORD $0x4e2dced5 // fmla v21.4s, v22.4s, v13.4s
+	FMOVQ 464(R12), F22
+	WORD $0x4e34cef6 // fmla v22.4s, v23.4s, v20.4s
+	FMOVQ 464(R12), F23
+	WORD $0x4e30cf17 // fmla v23.4s, v24.4s, v16.4s
+	FMOVQ 464(R12), F24
+	WORD $0x4e2bcdd8 // fmla v24.4s, v14.4s, v11.4s
+	FMOVQ 464(R12), F14
 	WORD $0x4e2dceae // fmla v14.4s, v21.4s, v13.4s
 	FMOVQ 224(R12), F21
 	WORD $0x4e34ced5 // fmla v21.4s, v22.4s, v20.4s
@@ -15805,13 +16364,13 @@ last12:
 	WORD $0x6e29dca8 // fmul v8.4s, v5.4s, v9.4s
 	WORD $0x6e2adcc9 // fmul v9.4s, v6.4s, v10.4s
 	WORD $0x6e2bdcea // fmul v10.4s, v7.4s, v11.4s
-	FMOVQ 848(R12), F11
+	FMOVQ 896(R12), F11
 	WORD $0x6e2bdc0d // fmul v13.4s, v0.4s, v11.4s
-	FMOVQ 848(R12), F11
+	FMOVQ 896(R12), F11
 	WORD $0x6e2bdc2e // fmul v14.4s, v1.4s, v11.4s
-	FMOVQ 848(R12), F11
+	FMOVQ 896(R12), F11
 	WORD $0x6e2bdc4f // fmul v15.4s, v2.4s, v11.4s
-	FMOVQ 848(R12), F11
+	FMOVQ 896(R12), F11
 	WORD $0x6e2bdc70 // fmul v16.4s, v3.4s, v11.4s
 	WORD $0x4e2df7eb // fmax v11.4s, v31.4s, v13.4s
 	WORD $0x4e2ef7ed // fmax v13.4s, v31.4s, v14.4s
@@ -15829,49 +16388,49 @@ last12:
 	WORD $0x4eb1d570 // fsub v16.4s, v11.4s, v17.4s
 	WORD $0x4eb2d5ab // fsub v11.4s, v13.4s, v18.4s
 	WORD $0x4eb3d5cd // fsub v13.4s, v14.4s, v19.4s
-	FMOVQ 304(R12), F14
-	FMOVQ 320(R12), F21
-	WORD $0x4e34cdd5 // fmla v21.4s, v14.4s, v20.4s
-	FMOVQ 304(R12), F14
-	FMOVQ 320(R12), F22
-	WORD $0x4e30cdd6 // fmla v22.4s, v14.4s, v16.4s
-	FMOVQ 304(R12), F14
-	FMOVQ 320(R12), F23
-	WORD $0x4e2bcdd7 // fmla v23.4s, v14.4s, v11.4s
-	FMOVQ 304(R12), F14
-	FMOVQ 320(R12), F24
-	WORD $0x4e2dcdd8 // fmla v24.4s, v14.4s, v13.4s
-	FMOVQ 336(R12), F14
-	WORD $0x4e34ceae // fmla v14.4s, v21.4s, v20.4s
-	FMOVQ 336(R12), F21
-	WORD $0x4e30ced5 // fmla v21.4s, v22.4s, v16.4s
-	FMOVQ 336(R12), F22
-	WORD $0x4e2bcef6 // fmla v22.4s, v23.4s, v11.4s
-	FMOVQ 336(R12), F23
-	WORD $0x4e2dcf17 // fmla v23.4s, v24.4s, v13.4s
-	FMOVQ 352(R12), F24
-	WORD $0x4e34cdd8 // fmla v24.4s, v14.4s, v20.4s
-	FMOVQ 352(R12), F14
-	WORD $0x4e30ceae // fmla v14.4s, v21.4s, v16.4s
-	FMOVQ 352(R12), F21
-	WORD $0x4e2bced5 // fmla v21.4s, v22.4s, v11.4s
-	FMOVQ 352(R12), F22
-	WORD $0x4e2dcef6 // fmla v22.4s, v23.4s, v13.4s
-	FMOVQ 368(R12), F23
-	WORD $0x4e34cf17 // fmla v23.4s, v24.4s, v20.4s
-	FMOVQ 368(R12), F24
-	WORD $0x4e30cdd8 // fmla v24.4s, v14.4s, v16.4s
-	FMOVQ 368(R12), F14
-	WORD $0x4e2bceae // fmla v14.4s, v21.4s, v11.4s
-	FMOVQ 368(R12), F21
-	WORD $0x4e2dced5 // fmla v21.4s, v22.4s, v13.4s
-	FMOVQ 384(R12), F22
-	WORD $0x4e34cef6 // fmla v22.4s, v23.4s, v20.4s
-	FMOVQ 384(R12), F23
-	WORD $0x4e30cf17 // fmla v23.4s, v24.4s, v16.4s
-	FMOVQ 384(R12), F24
-	WORD $0x4e2bcdd8 // fmla v24.4s, v14.4s, v11.4s
 	FMOVQ 384(R12), F14
+	FMOVQ 400(R12), F21
+	WORD $0x4e34cdd5 // fmla v21.4s, v14.4s, v20.4s
+	FMOVQ 384(R12), F14
+	FMOVQ 400(R12), F22
+	WORD $0x4e30cdd6 // fmla v22.4s, v14.4s, v16.4s
+	FMOVQ 384(R12), F14
+	FMOVQ 400(R12), F23
+	WORD $0x4e2bcdd7 // fmla v23.4s, v14.4s, v11.4s
+	FMOVQ 384(R12), F14
+	FMOVQ 400(R12), F24
+	WORD $0x4e2dcdd8 // fmla v24.4s, v14.4s, v13.4s
+	FMOVQ 416(R12), F14
+	WORD $0x4e34ceae // fmla v14.4s, v21.4s, v20.4s
+	FMOVQ 416(R12), F21
+	WORD $0x4e30ced5 // fmla v21.4s, v22.4s, v16.4s
+	FMOVQ 416(R12), F22
+	WORD $0x4e2bcef6 // fmla v22.4s, v23.4s, v11.4s
+	FMOVQ 416(R12), F23
+	WORD $0x4e2dcf17 // fmla v23.4s, v24.4s, v13.4s
+	FMOVQ 432(R12), F24
+	WORD $0x4e34cdd8 // fmla v24.4s, v14.4s, v20.4s
+	FMOVQ 432(R12), F14
+	WORD $0x4e30ceae // fmla v14.4s, v21.4s, v16.4s
+	FMOVQ 432(R12), F21
+	WORD $0x4e2bced5 // fmla v21.4s, v22.4s, v11.4s
+	FMOVQ 432(R12), F22
+	WORD $0x4e2dcef6 // fmla v22.4s, v23.4s, v13.4s
+	FMOVQ 448(R12), F23
+	WORD $0x4e34cf17 // fmla v23.4s, v24.4s, v20.4s
+	FMOVQ 448(R12), F24
+	WORD $0x4e30cdd8 // fmla v24.4s, v14.4s, v16.4s
+	FMOVQ 448(R12), F14
+	WORD $0x4e2bceae // fmla v14.4s, v21.4s, v11.4s
+	FMOVQ 448(R12), F21
+	WORD $0x4e2dced5 // fmla v21.4s, v22.4s, v13.4s
+	FMOVQ 464(R12), F22
+	WORD $0x4e34cef6 // fmla v22.4s, v23.4s, v20.4s
+	FMOVQ 464(R12), F23
+	WORD $0x4e30cf17 // fmla v23.4s, v24.4s, v16.4s
+	FMOVQ 464(R12), F24
+	WORD $0x4e2bcdd8 // fmla v24.4s, v14.4s, v11.4s
+	FMOVQ 464(R12), F14
 	WORD $0x4e2dceae // fmla v14.4s, v21.4s, v13.4s
 	FMOVQ 224(R12), F21
 	WORD $0x4e34ced5 // fmla v21.4s, v22.4s, v20.4s
@@ -16686,10 +17245,10 @@ TEXT ·drawNEON(SB), NOSPLIT, $136-60
 	WORD $0x4e0407de // dup v30.4s, v30.s[0]
 	WORD $0x4ebe87e0 // add v0.4s, v31.4s, v30.4s
 	WORD $0x4ea01c1d // orr v29.16b, v0.16b, v0.16b
-	FMOVQ 864(R12), F28
+	FMOVQ 912(R12), F28
 	FMOVS high+56(FP), F27
 	WORD $0x4e04077b // dup v27.4s, v27.s[0]
-	FMOVQ 880(R12), F26
+	FMOVQ 928(R12), F26
 	CMP $16, R7
 	BLT singleEnd
 	PCALIGN $32
@@ -17311,7 +17870,7 @@ TEXT ·adamW16NEON(SB), NOSPLIT, $328-128
 	WORD $0x4e040718 // dup v24.4s, v24.s[0]
 	FMOVS 20(R8), F23
 	WORD $0x4e0406f7 // dup v23.4s, v23.s[0]
-	FMOVQ 816(R12), F22
+	FMOVQ 304(R12), F22
 	CMP $16, R7
 	BLT singleEnd
 	PCALIGN $32
@@ -17742,8 +18301,8 @@ TEXT ·lionNEON(SB), NOSPLIT, $200-80
 	FMOVS 8(R8), F29
 	WORD $0x4e0407bd // dup v29.4s, v29.s[0]
 	FMOVQ 224(R12), F28
-	FMOVQ 896(R12), F27
-	FMOVQ 912(R12), F26
+	FMOVQ 944(R12), F27
+	FMOVQ 960(R12), F26
 	FMOVS 12(R8), F25
 	WORD $0x4e040739 // dup v25.4s, v25.s[0]
 	FMOVS 16(R8), F24
@@ -18050,8 +18609,8 @@ TEXT ·lion16NEON(SB), NOSPLIT, $264-104
 	FMOVS 8(R8), F29
 	WORD $0x4e0407bd // dup v29.4s, v29.s[0]
 	FMOVQ 224(R12), F28
-	FMOVQ 896(R12), F27
-	FMOVQ 912(R12), F26
+	FMOVQ 944(R12), F27
+	FMOVQ 960(R12), F26
 	FMOVS 12(R8), F25
 	WORD $0x4e040739 // dup v25.4s, v25.s[0]
 	FMOVS 16(R8), F24
@@ -18060,7 +18619,7 @@ TEXT ·lion16NEON(SB), NOSPLIT, $264-104
 	WORD $0x4e0406f7 // dup v23.4s, v23.s[0]
 	FMOVS 20(R8), F22
 	WORD $0x4e0406d6 // dup v22.4s, v22.s[0]
-	FMOVQ 816(R12), F21
+	FMOVQ 304(R12), F21
 	CMP $16, R7
 	BLT singleEnd
 	PCALIGN $32
@@ -18426,7 +18985,7 @@ TEXT ·joinNEON(SB), NOSPLIT, $136-48
 	MOVD $constNEON<>(SB), R12
 	MOVD $lanesNEON<>(SB), R13
 	MOVD ZR, R6
-	FMOVQ 928(R12), F31
+	FMOVQ 976(R12), F31
 	CMP $16, R7
 	BLT singleEnd
 	PCALIGN $32
@@ -18578,9 +19137,9 @@ TEXT ·halveNEON(SB), NOSPLIT, $200-72
 	MOVD $constNEON<>(SB), R12
 	MOVD $lanesNEON<>(SB), R13
 	MOVD ZR, R6
-	FMOVQ 816(R12), F31
-	FMOVQ 944(R12), F30
-	FMOVQ 960(R12), F29
+	FMOVQ 304(R12), F31
+	FMOVQ 992(R12), F30
+	FMOVQ 1008(R12), F29
 	CMP $16, R7
 	BLT singleEnd
 	PCALIGN $32
@@ -19095,191 +19654,203 @@ DATA constNEON<>+224(SB)/4, $0x3f800000
 DATA constNEON<>+228(SB)/4, $0x3f800000
 DATA constNEON<>+232(SB)/4, $0x3f800000
 DATA constNEON<>+236(SB)/4, $0x3f800000
-DATA constNEON<>+240(SB)/4, $0xc3750000
-DATA constNEON<>+244(SB)/4, $0xc3750000
-DATA constNEON<>+248(SB)/4, $0xc3750000
-DATA constNEON<>+252(SB)/4, $0xc3750000
-DATA constNEON<>+256(SB)/4, $0x42c80000
-DATA constNEON<>+260(SB)/4, $0x42c80000
-DATA constNEON<>+264(SB)/4, $0x42c80000
-DATA constNEON<>+268(SB)/4, $0x42c80000
-DATA constNEON<>+272(SB)/4, $0xbdd2d3e8
-DATA constNEON<>+276(SB)/4, $0xbdd2d3e8
-DATA constNEON<>+280(SB)/4, $0xbdd2d3e8
-DATA constNEON<>+284(SB)/4, $0xbdd2d3e8
-DATA constNEON<>+288(SB)/4, $0xc0135761
-DATA constNEON<>+292(SB)/4, $0xc0135761
-DATA constNEON<>+296(SB)/4, $0xc0135761
-DATA constNEON<>+300(SB)/4, $0xc0135761
-DATA constNEON<>+304(SB)/4, $0x3921f38b
-DATA constNEON<>+308(SB)/4, $0x3921f38b
-DATA constNEON<>+312(SB)/4, $0x3921f38b
-DATA constNEON<>+316(SB)/4, $0x3921f38b
-DATA constNEON<>+320(SB)/4, $0x3aaf6433
-DATA constNEON<>+324(SB)/4, $0x3aaf6433
-DATA constNEON<>+328(SB)/4, $0x3aaf6433
-DATA constNEON<>+332(SB)/4, $0x3aaf6433
-DATA constNEON<>+336(SB)/4, $0x3c1d9540
-DATA constNEON<>+340(SB)/4, $0x3c1d9540
-DATA constNEON<>+344(SB)/4, $0x3c1d9540
-DATA constNEON<>+348(SB)/4, $0x3c1d9540
-DATA constNEON<>+352(SB)/4, $0x3d6357f7
-DATA constNEON<>+356(SB)/4, $0x3d6357f7
-DATA constNEON<>+360(SB)/4, $0x3d6357f7
-DATA constNEON<>+364(SB)/4, $0x3d6357f7
-DATA constNEON<>+368(SB)/4, $0x3e75fdf0
-DATA constNEON<>+372(SB)/4, $0x3e75fdf0
-DATA constNEON<>+376(SB)/4, $0x3e75fdf0
-DATA constNEON<>+380(SB)/4, $0x3e75fdf0
-DATA constNEON<>+384(SB)/4, $0x3f317218
-DATA constNEON<>+388(SB)/4, $0x3f317218
-DATA constNEON<>+392(SB)/4, $0x3f317218
-DATA constNEON<>+396(SB)/4, $0x3f317218
-DATA constNEON<>+400(SB)/4, $0x3e5b33b6
-DATA constNEON<>+404(SB)/4, $0x3e5b33b6
-DATA constNEON<>+408(SB)/4, $0x3e5b33b6
-DATA constNEON<>+412(SB)/4, $0x3e5b33b6
-DATA constNEON<>+416(SB)/4, $0x3fcc422a
-DATA constNEON<>+420(SB)/4, $0x3fcc422a
-DATA constNEON<>+424(SB)/4, $0x3fcc422a
-DATA constNEON<>+428(SB)/4, $0x3fcc422a
-DATA constNEON<>+432(SB)/4, $0x41700000
-DATA constNEON<>+436(SB)/4, $0x41700000
-DATA constNEON<>+440(SB)/4, $0x41700000
-DATA constNEON<>+444(SB)/4, $0x41700000
-DATA constNEON<>+448(SB)/4, $0x7fffffff
-DATA constNEON<>+452(SB)/4, $0x7fffffff
-DATA constNEON<>+456(SB)/4, $0x7fffffff
-DATA constNEON<>+460(SB)/4, $0x7fffffff
-DATA constNEON<>+464(SB)/4, $0xb5c61df9
-DATA constNEON<>+468(SB)/4, $0xb5c61df9
-DATA constNEON<>+472(SB)/4, $0xb5c61df9
-DATA constNEON<>+476(SB)/4, $0xb5c61df9
-DATA constNEON<>+480(SB)/4, $0x37b940da
-DATA constNEON<>+484(SB)/4, $0x37b940da
-DATA constNEON<>+488(SB)/4, $0x37b940da
-DATA constNEON<>+492(SB)/4, $0x37b940da
-DATA constNEON<>+496(SB)/4, $0xb8ce20a5
-DATA constNEON<>+500(SB)/4, $0xb8ce20a5
-DATA constNEON<>+504(SB)/4, $0xb8ce20a5
-DATA constNEON<>+508(SB)/4, $0xb8ce20a5
-DATA constNEON<>+512(SB)/4, $0xb9bfca02
-DATA constNEON<>+516(SB)/4, $0xb9bfca02
-DATA constNEON<>+520(SB)/4, $0xb9bfca02
-DATA constNEON<>+524(SB)/4, $0xb9bfca02
-DATA constNEON<>+528(SB)/4, $0x3bf21d37
-DATA constNEON<>+532(SB)/4, $0x3bf21d37
-DATA constNEON<>+536(SB)/4, $0x3bf21d37
-DATA constNEON<>+540(SB)/4, $0x3bf21d37
-DATA constNEON<>+544(SB)/4, $0xbd580a16
-DATA constNEON<>+548(SB)/4, $0xbd580a16
-DATA constNEON<>+552(SB)/4, $0xbd580a16
-DATA constNEON<>+556(SB)/4, $0xbd580a16
-DATA constNEON<>+560(SB)/4, $0xbeeb1151
-DATA constNEON<>+564(SB)/4, $0xbeeb1151
-DATA constNEON<>+568(SB)/4, $0xbeeb1151
-DATA constNEON<>+572(SB)/4, $0xbeeb1151
-DATA constNEON<>+576(SB)/4, $0xbf9357d6
-DATA constNEON<>+580(SB)/4, $0xbf9357d6
-DATA constNEON<>+584(SB)/4, $0xbf9357d6
-DATA constNEON<>+588(SB)/4, $0xbf9357d6
-DATA constNEON<>+592(SB)/4, $0xbf7ffffb
-DATA constNEON<>+596(SB)/4, $0xbf7ffffb
-DATA constNEON<>+600(SB)/4, $0xbf7ffffb
-DATA constNEON<>+604(SB)/4, $0xbf7ffffb
-DATA constNEON<>+608(SB)/4, $0xbf38aa3b
-DATA constNEON<>+612(SB)/4, $0xbf38aa3b
-DATA constNEON<>+616(SB)/4, $0xbf38aa3b
-DATA constNEON<>+620(SB)/4, $0xbf38aa3b
-DATA constNEON<>+624(SB)/4, $0xb4a85aa1
-DATA constNEON<>+628(SB)/4, $0xb4a85aa1
-DATA constNEON<>+632(SB)/4, $0xb4a85aa1
-DATA constNEON<>+636(SB)/4, $0xb4a85aa1
-DATA constNEON<>+640(SB)/4, $0x36fa18ac
-DATA constNEON<>+644(SB)/4, $0x36fa18ac
-DATA constNEON<>+648(SB)/4, $0x36fa18ac
-DATA constNEON<>+652(SB)/4, $0x36fa18ac
-DATA constNEON<>+656(SB)/4, $0xb8a9c440
-DATA constNEON<>+660(SB)/4, $0xb8a9c440
-DATA constNEON<>+664(SB)/4, $0xb8a9c440
-DATA constNEON<>+668(SB)/4, $0xb8a9c440
-DATA constNEON<>+672(SB)/4, $0x3a0d2a7f
-DATA constNEON<>+676(SB)/4, $0x3a0d2a7f
-DATA constNEON<>+680(SB)/4, $0x3a0d2a7f
-DATA constNEON<>+684(SB)/4, $0x3a0d2a7f
-DATA constNEON<>+688(SB)/4, $0xbb23bf9d
-DATA constNEON<>+692(SB)/4, $0xbb23bf9d
-DATA constNEON<>+696(SB)/4, $0xbb23bf9d
-DATA constNEON<>+700(SB)/4, $0xbb23bf9d
-DATA constNEON<>+704(SB)/4, $0x3c1041ad
-DATA constNEON<>+708(SB)/4, $0x3c1041ad
-DATA constNEON<>+712(SB)/4, $0x3c1041ad
-DATA constNEON<>+716(SB)/4, $0x3c1041ad
-DATA constNEON<>+720(SB)/4, $0xbcce7f16
-DATA constNEON<>+724(SB)/4, $0xbcce7f16
-DATA constNEON<>+728(SB)/4, $0xbcce7f16
-DATA constNEON<>+732(SB)/4, $0xbcce7f16
-DATA constNEON<>+736(SB)/4, $0x3d7cc693
-DATA constNEON<>+740(SB)/4, $0x3d7cc693
-DATA constNEON<>+744(SB)/4, $0x3d7cc693
-DATA constNEON<>+748(SB)/4, $0x3d7cc693
-DATA constNEON<>+752(SB)/4, $0xbe07e54a
-DATA constNEON<>+756(SB)/4, $0xbe07e54a
-DATA constNEON<>+760(SB)/4, $0xbe07e54a
-DATA constNEON<>+764(SB)/4, $0xbe07e54a
-DATA constNEON<>+768(SB)/4, $0x3e7ff331
-DATA constNEON<>+772(SB)/4, $0x3e7ff331
-DATA constNEON<>+776(SB)/4, $0x3e7ff331
-DATA constNEON<>+780(SB)/4, $0x3e7ff331
-DATA constNEON<>+784(SB)/4, $0xbecc41b4
-DATA constNEON<>+788(SB)/4, $0xbecc41b4
-DATA constNEON<>+792(SB)/4, $0xbecc41b4
-DATA constNEON<>+796(SB)/4, $0xbecc41b4
-DATA constNEON<>+800(SB)/4, $0x3effffff
-DATA constNEON<>+804(SB)/4, $0x3effffff
-DATA constNEON<>+808(SB)/4, $0x3effffff
-DATA constNEON<>+812(SB)/4, $0x3effffff
-DATA constNEON<>+816(SB)/4, $0x80000000
-DATA constNEON<>+820(SB)/4, $0x80000000
-DATA constNEON<>+824(SB)/4, $0x80000000
-DATA constNEON<>+828(SB)/4, $0x80000000
-DATA constNEON<>+832(SB)/4, $0x3ecc422a
-DATA constNEON<>+836(SB)/4, $0x3ecc422a
-DATA constNEON<>+840(SB)/4, $0x3ecc422a
-DATA constNEON<>+844(SB)/4, $0x3ecc422a
-DATA constNEON<>+848(SB)/4, $0xbfb8aa3b
-DATA constNEON<>+852(SB)/4, $0xbfb8aa3b
-DATA constNEON<>+856(SB)/4, $0xbfb8aa3b
-DATA constNEON<>+860(SB)/4, $0xbfb8aa3b
-DATA constNEON<>+864(SB)/4, $0x7feb352d
-DATA constNEON<>+868(SB)/4, $0x7feb352d
-DATA constNEON<>+872(SB)/4, $0x7feb352d
-DATA constNEON<>+876(SB)/4, $0x7feb352d
-DATA constNEON<>+880(SB)/4, $0x846ca68b
-DATA constNEON<>+884(SB)/4, $0x846ca68b
-DATA constNEON<>+888(SB)/4, $0x846ca68b
-DATA constNEON<>+892(SB)/4, $0x846ca68b
-DATA constNEON<>+896(SB)/4, $0xbf800000
-DATA constNEON<>+900(SB)/4, $0xbf800000
-DATA constNEON<>+904(SB)/4, $0xbf800000
-DATA constNEON<>+908(SB)/4, $0xbf800000
-DATA constNEON<>+912(SB)/4, $0x7f000000
-DATA constNEON<>+916(SB)/4, $0x7f000000
-DATA constNEON<>+920(SB)/4, $0x7f000000
-DATA constNEON<>+924(SB)/4, $0x7f000000
-DATA constNEON<>+928(SB)/4, $0xffff8000
-DATA constNEON<>+932(SB)/4, $0xffff8000
-DATA constNEON<>+936(SB)/4, $0xffff8000
-DATA constNEON<>+940(SB)/4, $0xffff8000
-DATA constNEON<>+944(SB)/4, $0x00008000
-DATA constNEON<>+948(SB)/4, $0x00008000
-DATA constNEON<>+952(SB)/4, $0x00008000
-DATA constNEON<>+956(SB)/4, $0x00008000
-DATA constNEON<>+960(SB)/4, $0x0000ffff
-DATA constNEON<>+964(SB)/4, $0x0000ffff
-DATA constNEON<>+968(SB)/4, $0x0000ffff
-DATA constNEON<>+972(SB)/4, $0x0000ffff
-GLOBL constNEON<>(SB), RODATA|NOPTR, $976
+DATA constNEON<>+240(SB)/4, $0x41a00000
+DATA constNEON<>+244(SB)/4, $0x41a00000
+DATA constNEON<>+248(SB)/4, $0x41a00000
+DATA constNEON<>+252(SB)/4, $0x41a00000
+DATA constNEON<>+256(SB)/4, $0x7fffffff
+DATA constNEON<>+260(SB)/4, $0x7fffffff
+DATA constNEON<>+264(SB)/4, $0x7fffffff
+DATA constNEON<>+268(SB)/4, $0x7fffffff
+DATA constNEON<>+272(SB)/4, $0xc0000000
+DATA constNEON<>+276(SB)/4, $0xc0000000
+DATA constNEON<>+280(SB)/4, $0xc0000000
+DATA constNEON<>+284(SB)/4, $0xc0000000
+DATA constNEON<>+288(SB)/4, $0x40000000
+DATA constNEON<>+292(SB)/4, $0x40000000
+DATA constNEON<>+296(SB)/4, $0x40000000
+DATA constNEON<>+300(SB)/4, $0x40000000
+DATA constNEON<>+304(SB)/4, $0x80000000
+DATA constNEON<>+308(SB)/4, $0x80000000
+DATA constNEON<>+312(SB)/4, $0x80000000
+DATA constNEON<>+316(SB)/4, $0x80000000
+DATA constNEON<>+320(SB)/4, $0xc3750000
+DATA constNEON<>+324(SB)/4, $0xc3750000
+DATA constNEON<>+328(SB)/4, $0xc3750000
+DATA constNEON<>+332(SB)/4, $0xc3750000
+DATA constNEON<>+336(SB)/4, $0x42c80000
+DATA constNEON<>+340(SB)/4, $0x42c80000
+DATA constNEON<>+344(SB)/4, $0x42c80000
+DATA constNEON<>+348(SB)/4, $0x42c80000
+DATA constNEON<>+352(SB)/4, $0xbdd2d3e8
+DATA constNEON<>+356(SB)/4, $0xbdd2d3e8
+DATA constNEON<>+360(SB)/4, $0xbdd2d3e8
+DATA constNEON<>+364(SB)/4, $0xbdd2d3e8
+DATA constNEON<>+368(SB)/4, $0xc0135761
+DATA constNEON<>+372(SB)/4, $0xc0135761
+DATA constNEON<>+376(SB)/4, $0xc0135761
+DATA constNEON<>+380(SB)/4, $0xc0135761
+DATA constNEON<>+384(SB)/4, $0x3921f38b
+DATA constNEON<>+388(SB)/4, $0x3921f38b
+DATA constNEON<>+392(SB)/4, $0x3921f38b
+DATA constNEON<>+396(SB)/4, $0x3921f38b
+DATA constNEON<>+400(SB)/4, $0x3aaf6433
+DATA constNEON<>+404(SB)/4, $0x3aaf6433
+DATA constNEON<>+408(SB)/4, $0x3aaf6433
+DATA constNEON<>+412(SB)/4, $0x3aaf6433
+DATA constNEON<>+416(SB)/4, $0x3c1d9540
+DATA constNEON<>+420(SB)/4, $0x3c1d9540
+DATA constNEON<>+424(SB)/4, $0x3c1d9540
+DATA constNEON<>+428(SB)/4, $0x3c1d9540
+DATA constNEON<>+432(SB)/4, $0x3d6357f7
+DATA constNEON<>+436(SB)/4, $0x3d6357f7
+DATA constNEON<>+440(SB)/4, $0x3d6357f7
+DATA constNEON<>+444(SB)/4, $0x3d6357f7
+DATA constNEON<>+448(SB)/4, $0x3e75fdf0
+DATA constNEON<>+452(SB)/4, $0x3e75fdf0
+DATA constNEON<>+456(SB)/4, $0x3e75fdf0
+DATA constNEON<>+460(SB)/4, $0x3e75fdf0
+DATA constNEON<>+464(SB)/4, $0x3f317218
+DATA constNEON<>+468(SB)/4, $0x3f317218
+DATA constNEON<>+472(SB)/4, $0x3f317218
+DATA constNEON<>+476(SB)/4, $0x3f317218
+DATA constNEON<>+480(SB)/4, $0x3e5b33b6
+DATA constNEON<>+484(SB)/4, $0x3e5b33b6
+DATA constNEON<>+488(SB)/4, $0x3e5b33b6
+DATA constNEON<>+492(SB)/4, $0x3e5b33b6
+DATA constNEON<>+496(SB)/4, $0x3fcc422a
+DATA constNEON<>+500(SB)/4, $0x3fcc422a
+DATA constNEON<>+504(SB)/4, $0x3fcc422a
+DATA constNEON<>+508(SB)/4, $0x3fcc422a
+DATA constNEON<>+512(SB)/4, $0x41700000
+DATA constNEON<>+516(SB)/4, $0x41700000
+DATA constNEON<>+520(SB)/4, $0x41700000
+DATA constNEON<>+524(SB)/4, $0x41700000
+DATA constNEON<>+528(SB)/4, $0xb5c61df9
+DATA constNEON<>+532(SB)/4, $0xb5c61df9
+DATA constNEON<>+536(SB)/4, $0xb5c61df9
+DATA constNEON<>+540(SB)/4, $0xb5c61df9
+DATA constNEON<>+544(SB)/4, $0x37b940da
+DATA constNEON<>+548(SB)/4, $0x37b940da
+DATA constNEON<>+552(SB)/4, $0x37b940da
+DATA constNEON<>+556(SB)/4, $0x37b940da
+DATA constNEON<>+560(SB)/4, $0xb8ce20a5
+DATA constNEON<>+564(SB)/4, $0xb8ce20a5
+DATA constNEON<>+568(SB)/4, $0xb8ce20a5
+DATA constNEON<>+572(SB)/4, $0xb8ce20a5
+DATA constNEON<>+576(SB)/4, $0xb9bfca02
+DATA constNEON<>+580(SB)/4, $0xb9bfca02
+DATA constNEON<>+584(SB)/4, $0xb9bfca02
+DATA constNEON<>+588(SB)/4, $0xb9bfca02
+DATA constNEON<>+592(SB)/4, $0x3bf21d37
+DATA constNEON<>+596(SB)/4, $0x3bf21d37
+DATA constNEON<>+600(SB)/4, $0x3bf21d37
+DATA constNEON<>+604(SB)/4, $0x3bf21d37
+DATA constNEON<>+608(SB)/4, $0xbd580a16
+DATA constNEON<>+612(SB)/4, $0xbd580a16
+DATA constNEON<>+616(SB)/4, $0xbd580a16
+DATA constNEON<>+620(SB)/4, $0xbd580a16
+DATA constNEON<>+624(SB)/4, $0xbeeb1151
+DATA constNEON<>+628(SB)/4, $0xbeeb1151
+DATA constNEON<>+632(SB)/4, $0xbeeb1151
+DATA constNEON<>+636(SB)/4, $0xbeeb1151
+DATA constNEON<>+640(SB)/4, $0xbf9357d6
+DATA constNEON<>+644(SB)/4, $0xbf9357d6
+DATA constNEON<>+648(SB)/4, $0xbf9357d6
+DATA constNEON<>+652(SB)/4, $0xbf9357d6
+DATA constNEON<>+656(SB)/4, $0xbf7ffffb
+DATA constNEON<>+660(SB)/4, $0xbf7ffffb
+DATA constNEON<>+664(SB)/4, $0xbf7ffffb
+DATA constNEON<>+668(SB)/4, $0xbf7ffffb
+DATA constNEON<>+672(SB)/4, $0xbf38aa3b
+DATA constNEON<>+676(SB)/4, $0xbf38aa3b
+DATA constNEON<>+680(SB)/4, $0xbf38aa3b
+DATA constNEON<>+684(SB)/4, $0xbf38aa3b
+DATA constNEON<>+688(SB)/4, $0xb4a85aa1
+DATA constNEON<>+692(SB)/4, $0xb4a85aa1
+DATA constNEON<>+696(SB)/4, $0xb4a85aa1
+DATA constNEON<>+700(SB)/4, $0xb4a85aa1
+DATA constNEON<>+704(SB)/4, $0x36fa18ac
+DATA constNEON<>+708(SB)/4, $0x36fa18ac
+DATA constNEON<>+712(SB)/4, $0x36fa18ac
+DATA constNEON<>+716(SB)/4, $0x36fa18ac
+DATA constNEON<>+720(SB)/4, $0xb8a9c440
+DATA constNEON<>+724(SB)/4, $0xb8a9c440
+DATA constNEON<>+728(SB)/4, $0xb8a9c440
+DATA constNEON<>+732(SB)/4, $0xb8a9c440
+DATA constNEON<>+736(SB)/4, $0x3a0d2a7f
+DATA constNEON<>+740(SB)/4, $0x3a0d2a7f
+DATA constNEON<>+744(SB)/4, $0x3a0d2a7f
+DATA constNEON<>+748(SB)/4, $0x3a0d2a7f
+DATA constNEON<>+752(SB)/4, $0xbb23bf9d
+DATA constNEON<>+756(SB)/4, $0xbb23bf9d
+DATA constNEON<>+760(SB)/4, $0xbb23bf9d
+DATA constNEON<>+764(SB)/4, $0xbb23bf9d
+DATA constNEON<>+768(SB)/4, $0x3c1041ad
+DATA constNEON<>+772(SB)/4, $0x3c1041ad
+DATA constNEON<>+776(SB)/4, $0x3c1041ad
+DATA constNEON<>+780(SB)/4, $0x3c1041ad
+DATA constNEON<>+784(SB)/4, $0xbcce7f16
+DATA constNEON<>+788(SB)/4, $0xbcce7f16
+DATA constNEON<>+792(SB)/4, $0xbcce7f16
+DATA constNEON<>+796(SB)/4, $0xbcce7f16
+DATA constNEON<>+800(SB)/4, $0x3d7cc693
+DATA constNEON<>+804(SB)/4, $0x3d7cc693
+DATA constNEON<>+808(SB)/4, $0x3d7cc693
+DATA constNEON<>+812(SB)/4, $0x3d7cc693
+DATA constNEON<>+816(SB)/4, $0xbe07e54a
+DATA constNEON<>+820(SB)/4, $0xbe07e54a
+DATA constNEON<>+824(SB)/4, $0xbe07e54a
+DATA constNEON<>+828(SB)/4, $0xbe07e54a
+DATA constNEON<>+832(SB)/4, $0x3e7ff331
+DATA constNEON<>+836(SB)/4, $0x3e7ff331
+DATA constNEON<>+840(SB)/4, $0x3e7ff331
+DATA constNEON<>+844(SB)/4, $0x3e7ff331
+DATA constNEON<>+848(SB)/4, $0xbecc41b4
+DATA constNEON<>+852(SB)/4, $0xbecc41b4
+DATA constNEON<>+856(SB)/4, $0xbecc41b4
+DATA constNEON<>+860(SB)/4, $0xbecc41b4
+DATA constNEON<>+864(SB)/4, $0x3effffff
+DATA constNEON<>+868(SB)/4, $0x3effffff
+DATA constNEON<>+872(SB)/4, $0x3effffff
+DATA constNEON<>+876(SB)/4, $0x3effffff
+DATA constNEON<>+880(SB)/4, $0x3ecc422a
+DATA constNEON<>+884(SB)/4, $0x3ecc422a
+DATA constNEON<>+888(SB)/4, $0x3ecc422a
+DATA constNEON<>+892(SB)/4, $0x3ecc422a
+DATA constNEON<>+896(SB)/4, $0xbfb8aa3b
+DATA constNEON<>+900(SB)/4, $0xbfb8aa3b
+DATA constNEON<>+904(SB)/4, $0xbfb8aa3b
+DATA constNEON<>+908(SB)/4, $0xbfb8aa3b
+DATA constNEON<>+912(SB)/4, $0x7feb352d
+DATA constNEON<>+916(SB)/4, $0x7feb352d
+DATA constNEON<>+920(SB)/4, $0x7feb352d
+DATA constNEON<>+924(SB)/4, $0x7feb352d
+DATA constNEON<>+928(SB)/4, $0x846ca68b
+DATA constNEON<>+932(SB)/4, $0x846ca68b
+DATA constNEON<>+936(SB)/4, $0x846ca68b
+DATA constNEON<>+940(SB)/4, $0x846ca68b
+DATA constNEON<>+944(SB)/4, $0xbf800000
+DATA constNEON<>+948(SB)/4, $0xbf800000
+DATA constNEON<>+952(SB)/4, $0xbf800000
+DATA constNEON<>+956(SB)/4, $0xbf800000
+DATA constNEON<>+960(SB)/4, $0x7f000000
+DATA constNEON<>+964(SB)/4, $0x7f000000
+DATA constNEON<>+968(SB)/4, $0x7f000000
+DATA constNEON<>+972(SB)/4, $0x7f000000
+DATA constNEON<>+976(SB)/4, $0xffff8000
+DATA constNEON<>+980(SB)/4, $0xffff8000
+DATA constNEON<>+984(SB)/4, $0xffff8000
+DATA constNEON<>+988(SB)/4, $0xffff8000
+DATA constNEON<>+992(SB)/4, $0x00008000
+DATA constNEON<>+996(SB)/4, $0x00008000
+DATA constNEON<>+1000(SB)/4, $0x00008000
+DATA constNEON<>+1004(SB)/4, $0x00008000
+DATA constNEON<>+1008(SB)/4, $0x0000ffff
+DATA constNEON<>+1012(SB)/4, $0x0000ffff
+DATA constNEON<>+1016(SB)/4, $0x0000ffff
+DATA constNEON<>+1020(SB)/4, $0x0000ffff
+GLOBL constNEON<>(SB), RODATA|NOPTR, $1024
 DATA lanesNEON<>+0(SB)/4, $0
 DATA lanesNEON<>+4(SB)/4, $1
 DATA lanesNEON<>+8(SB)/4, $2

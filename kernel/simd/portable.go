@@ -24,6 +24,8 @@ func Portable() *Set {
 		Exp:       expSum,
 		SumExp:    sumExp,
 		Rotate:    rotate,
+		Tanh:      tanh,
+		TanhBwd:   tanhBwd,
 		ColMax:    colMax,
 		ColExp:    colExp,
 		ColExpBwd: colExpBwd,
@@ -234,6 +236,19 @@ func rotate(a, b, cos, sin []float32, sign float32) {
 	for i := range min(len(a), len(b), len(cos), len(sin)) {
 		c, s := cos[i], sin[i]*sign
 		a[i], b[i] = a[i]*c-b[i]*s, b[i]*c+a[i]*s
+	}
+}
+
+func tanh(y, x []float32, scale float32) {
+	for i := range min(len(y), len(x)) {
+		y[i] = float32(math.Tanh(float64(scale * x[i])))
+	}
+}
+
+func tanhBwd(dx, y []float32, scale, by float32) {
+	for i := range min(len(dx), len(y)) {
+		t := scale * y[i]
+		dx[i] *= by * (1 - t*t)
 	}
 }
 

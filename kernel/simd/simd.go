@@ -45,6 +45,9 @@ type Set struct {
 	// Rotate: a, b = a*cos - b*sin*sign, b*cos + a*sin*sign
 	Rotate func(a, b, cos, sin []float32, sign float32)
 
+	Tanh    func(y, x []float32, scale float32)      // y = tanh(scale*x), within 3 ulp
+	TanhBwd func(dx, y []float32, scale, by float32) // dx *= by*(1 - (scale*y)^2): the derivative of tanh, by its value
+
 	// Functions of matrices whose row length is that of the vector arguments; for each column c of each row:
 	ColMax    func(top, x []float32)                            // top[c] = max(top[c], x)
 	ColExp    func(sum, plus, x []float32, scale float32)       // x = exp(scale*x + plus[c]), sum[c] += x

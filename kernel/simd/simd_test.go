@@ -395,6 +395,27 @@ func ulps(got float32, want float64) float64 {
 	return math.Abs(float64(got)-want) / unit
 }
 
+// TestTanhAccuracy checks the stated bound over all magnitudes, with either sign.
+func TestTanhAccuracy(t *testing.T) {
+	vectors(t, func(t *testing.T, v *Set) {
+		x, y := make([]float32, 1<<16), make([]float32, 1<<16)
+		for i := range x {
+			x[i] = float32(math.Copysign(math.Exp(-20+24*float64(i)/float64(len(x))), float64(i%2)-0.5))
+		}
+		v.Tanh(y, x, 1)
+		var worst, at float64
+		for i := range x {
+			if e := ulps(y[i], math.Tanh(float64(x[i]))); e > worst {
+				worst, at = e, float64(x[i])
+			}
+		}
+		t.Logf("largest error %.3f ulp at %v", worst, at)
+		if worst > 3 {
+			t.Errorf("error of %.3f ulp at %v", worst, at)
+		}
+	})
+}
+
 // TestExpAccuracy checks the stated bound over the whole range.
 func TestExpAccuracy(t *testing.T) {
 	vectors(t, func(t *testing.T, v *Set) {

@@ -39,6 +39,8 @@ func setAVX512() *Set {
 	s.NormDWR = normDWRAVX512
 	s.Half.NormDWR = normDWRHalfAVX512
 	s.Rotate = rotateAVX512
+	s.Tanh = tanhAVX512
+	s.TanhBwd = tanhBwdAVX512
 	s.ColMax = colMaxAVX512
 	s.ColExp = colExpAVX512
 	s.ColExpBwd = colExpBwdAVX512
@@ -204,6 +206,12 @@ func normDWRHalfAVX512(dg []float32, dy, x []uint16, rstd float32, ahead int)
 
 //go:noescape
 func rotateAVX512(a, b, cos, sin []float32, sign float32)
+
+//go:noescape
+func tanhAVX512(y, x []float32, scale float32)
+
+//go:noescape
+func tanhBwdAVX512(dx, y []float32, scale, by float32)
 
 //go:noescape
 func colMaxAVX512(top, x []float32)
@@ -431,6 +439,8 @@ func setAVX2() *Set {
 	s.NormDWR = normDWRAVX2
 	s.Half.NormDWR = normDWRHalfAVX2
 	s.Rotate = rotateAVX2
+	s.Tanh = tanhAVX2
+	s.TanhBwd = tanhBwdAVX2
 	s.ColMax = colMaxAVX2
 	s.ColExp = colExpAVX2
 	s.ColExpBwd = colExpBwdAVX2
@@ -596,6 +606,12 @@ func normDWRHalfAVX2(dg []float32, dy, x []uint16, rstd float32, ahead int)
 
 //go:noescape
 func rotateAVX2(a, b, cos, sin []float32, sign float32)
+
+//go:noescape
+func tanhAVX2(y, x []float32, scale float32)
+
+//go:noescape
+func tanhBwdAVX2(dx, y []float32, scale, by float32)
 
 //go:noescape
 func colMaxAVX2(top, x []float32)

@@ -39,6 +39,8 @@ func setNEON() *Set {
 	s.NormDWR = normDWRNEON
 	s.Half.NormDWR = normDWRHalfNEON
 	s.Rotate = rotateNEON
+	s.Tanh = tanhNEON
+	s.TanhBwd = tanhBwdNEON
 	s.ColMax = colMaxNEON
 	s.ColExp = colExpNEON
 	s.ColExpBwd = colExpBwdNEON
@@ -173,6 +175,12 @@ func normDWRHalfNEON(dg []float32, dy, x []uint16, rstd float32, ahead int)
 
 //go:noescape
 func rotateNEON(a, b, cos, sin []float32, sign float32)
+
+//go:noescape
+func tanhNEON(y, x []float32, scale float32)
+
+//go:noescape
+func tanhBwdNEON(dx, y []float32, scale, by float32)
 
 //go:noescape
 func colMaxNEON(top, x []float32)

@@ -2,16 +2,7 @@
 
 // sigmoid returns 1/(1+e^-x), with the hardware's approximate exponential and
 // reciprocal.
-static __device__ inline float sigmoid(float x) {
-  float e = 1 + power(-1.4426950408889634f * x);
-#ifdef SHIM
-  return 1 / e;
-#else
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(e));
-  return y;
-#endif
-}
+static __device__ inline float sigmoid(float x) { return inverse(1 + power(-1.4426950408889634f * x)); }
 
 // activation returns the value and derivative at x.
 static __device__ inline void activation(float x, float& y, float& d) {

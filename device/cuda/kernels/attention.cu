@@ -23,7 +23,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention(const __grid_con
     float s[EACH], top = m, sum = 0;
     dots(s, q, k);
     for (int i = 0; i < EACH; i++) {
-      s[i] = sees(a, mine, q0 + row, k0 + (int)threadIdx.x % 8 + 8 * i) ? __fmul_rn(s[i], a.f[0]) : -INFINITY;
+      s[i] = sees(a, mine, q0 + row, k0 + (int)threadIdx.x % 8 + 8 * i) ? __fmul_rn(capped(a, s[i]), a.f[0]) : -INFINITY;
       top = fmaxf(top, s[i]);
     }
     for (int d = 1; d < 8; d *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, d));

@@ -13,6 +13,11 @@
 #define WIDE ((HEAD + 31) / 32) // columns per lane
 #define WARPS 8
 #define KEYS 8 // of a warp at a time
+#ifdef CAP
+#define SCALE(a) 1 // of queries: scores are scaled where they are capped
+#else
+#define SCALE(a) a.f[0]
+#endif
 
 // remember appends the keys and values of the rows to the cache, one number per
 // thread.
@@ -34,7 +39,7 @@ extern "C" __global__ void __launch_bounds__(256) recall(const __grid_constant__
     return;
   }
   float q[WIDE], o[WIDE] = {}, m = warp ? -INFINITY : sinkOf(a, h, 1), l = warp ? 0 : SUNK;
-  for (int c = 0; c < WIDE; c++) q[c] = lane + 32 * c < HEAD ? get(*at<T2>(a.t[2], r, (i64)h * HEAD + lane + 32 * c)) * a.f[0] : 0;
+  for (int c = 0; c < WIDE; c++) q[c] = lane + 32 * c < HEAD ? get(*at<T2>(a.t[2], r, (i64)h * HEAD + lane + 32 * c)) * SCALE(a) : 0;
   i64 first = a.n[0] > 0 ? max((i64)0, i - a.n[0] + 1) : 0;
   for (i64 j = first / (KEYS * WARPS) * (KEYS * WARPS) + warp * KEYS; j <= i; j += KEYS * WARPS) {
     if (j + KEYS <= first) continue;
@@ -50,6 +55,9 @@ extern "C" __global__ void __launch_bounds__(256) recall(const __grid_constant__
       for (int n = 0; n < KEYS; n++) s[n] += __shfl_xor_sync(~0u, s[n], d);
 #pragma unroll
     for (int n = 0; n < KEYS; n++) {
+#ifdef CAP
+      s[n] = capped(a, s[n]) * a.f[0];
+#endif
       if (j + n < first || j + n > i) s[n] = -INFINITY;
       now = fmaxf(now, s[n]);
     }

@@ -28,8 +28,9 @@ extern "C" __global__ void deltas(const __grid_constant__ Args a) {
 static __device__ inline void weights(const Args& a, float s, float dp, i64 mine, int h, int i, int j, float& p, float& ds) {
   p = ds = 0;
   if (!sees(a, mine, i, j)) return;
+  s = capped(a, s);
   p = expf(__fmul_rn(s, a.f[0]) - *at<float>(a.t[7], mine + i, h));
-  ds = p * (dp - *at<float>(a.t[2], mine + i, h)) * a.f[0];
+  ds = p * (dp - *at<float>(a.t[2], mine + i, h)) * (a.f[1] * slope(s));
 }
 
 // grid: tiles of queries x heads x sequences

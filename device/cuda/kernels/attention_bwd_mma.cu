@@ -96,6 +96,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) queries(const __grid_const
       Weights s = {}, ds = {};
       products(s, q, k + c * PITCH + asColumns());
       products(ds, dout, v + c * PITCH + asColumns());
+      cap(a, s);
       if (!all) hide(s, [&](int r, int c) { return sees(a, starts + i0 - q0 + r, i0 + r, j0 + k0 + c); }, c);
 #pragma unroll
       for (int i = 0; i < SETS; i++)
@@ -103,12 +104,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) queries(const __grid_const
         for (int n = 0; n < CHUNK / 8; n++)
 #pragma unroll
           for (int e = 0; e < 4; e++)
-            ds[i][n][e] = power(fmaf(s[i][n][e], scale, lse[2 * i + e / 2])) * (ds[i][n][e] - delta[2 * i + e / 2]);
+            ds[i][n][e] = power(fmaf(s[i][n][e], scale, lse[2 * i + e / 2])) * (ds[i][n][e] - delta[2 * i + e / 2]) * slope(s[i][n][e]);
       gather(dq, ds, k + c * PITCH + asRows());
     }
   }
   __syncthreads();
-  finish(a.t[0], mine + q0, a.seq - q0, h * HEAD, dq, a.f[0], false, s0);
+  finish(a.t[0], mine + q0, a.seq - q0, h * HEAD, dq, a.f[1], false, s0);
 }
 
 #ifdef STARTS
@@ -165,6 +166,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) keys(const __grid_constant
       Weights p = {}, ds = {};
       products(p, k, q + c * PITCH + asColumns());
       products(ds, v, dout + c * PITCH + asColumns());
+      cap(a, p);
       if (!all) hide(p, [&](int r, int c) { return sees(a, starts + i0 + c, q0 + i0 + c, j0 + r); }, c);
 #pragma unroll
       for (int n = 0; n < CHUNK / 8; n++) {
@@ -175,8 +177,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) keys(const __grid_constant
         for (int e = 0; e < 4; e++)
 #pragma unroll
           for (int r = 0; r < SETS; r++) {
+            float back = slope(p[r][n][e]);
             p[r][n][e] = power(fmaf(p[r][n][e], scale, lse[e % 2] * -1.4426950408889634f));
-            ds[r][n][e] = p[r][n][e] * (ds[r][n][e] - delta[e % 2]);
+            ds[r][n][e] = p[r][n][e] * (ds[r][n][e] - delta[e % 2]) * back;
           }
       }
       gather(dv, p, dout + c * PITCH + asRows());
@@ -184,6 +187,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) keys(const __grid_constant
     }
   }
   __syncthreads();
-  finish(a.t[1], base + k0, a.seq - k0, g * HEAD, dk, a.f[0], a.acc, s0);
+  finish(a.t[1], base + k0, a.seq - k0, g * HEAD, dk, a.f[1], a.acc, s0);
   finish(a.t[1], base + k0, a.seq - k0, (a.kv + g) * HEAD, dv, 1, a.acc, s0);
 }

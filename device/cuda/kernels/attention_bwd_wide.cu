@@ -163,17 +163,18 @@ extern "C" __global__ void __launch_bounds__(THREADS) queries(const __grid_const
     const bf16* tiles = s.tiles + (k0 - first) / OTHERS % 2 * (2 * TILE);
     Patch p, ds;
     scores(p, ds, own, tiles, s.trade);
+    cap(a, p);
     if (!allSee(a, starts + w0 - q0, w0, 16, k0, OTHERS)) hide(p, [&](int r, int c) { return sees(a, starts + i0 - q0 + r, i0 + r, k0 + j0 + c); });
 #pragma unroll
     for (int n = 0; n < 2; n++)
 #pragma unroll
-      for (int e = 0; e < 4; e++) ds[n][e] = power(fmaf(p[n][e], scale, lse[e / 2])) * (ds[n][e] - delta[e / 2]);
+      for (int e = 0; e < 4; e++) ds[n][e] = power(fmaf(p[n][e], scale, lse[e / 2])) * (ds[n][e] - delta[e / 2]) * slope(p[n][e]);
     tell(s.weights, ds);
     __syncthreads();
     gather(dq, s.weights + half() * 4 * 128, tiles, unit);
   }
   __syncthreads();
-  finish(a.t[0], mine + q0, a.seq - q0, h * HEAD, dq, half() * 32, unit * 16, a.f[0], false, s.tiles);
+  finish(a.t[0], mine + q0, a.seq - q0, h * HEAD, dq, half() * 32, unit * 16, a.f[1], false, s.tiles);
   __syncthreads();
   flush(a.t[0], mine + q0, a.seq - q0, h * HEAD, s.tiles);
 }
@@ -220,6 +221,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) keys(const __grid_constant
     if (noneSees(a, starts, q0, OTHERS, k0, ROWS)) continue;
     Patch p, ds;
     scores(p, ds, own, tiles, s.trade);
+    cap(a, p);
     if (!allSee(a, starts, q0, OTHERS, w0, 16)) hide(p, [&](int r, int c) { return sees(a, starts + i0 + c, q0 + i0 + c, j0 + r); });
 #pragma unroll
     for (int n = 0; n < 2; n++) {
@@ -228,8 +230,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) keys(const __grid_constant
       load(delta, stats + OTHERS + i0 + n * 8);
 #pragma unroll
       for (int e = 0; e < 4; e++) {
+        float back = slope(p[n][e]);
         p[n][e] = power(fmaf(p[n][e], scale, lse[e % 2] * -1.4426950408889634f));
-        ds[n][e] = p[n][e] * (ds[n][e] - delta[e % 2]);
+        ds[n][e] = p[n][e] * (ds[n][e] - delta[e % 2]) * back;
       }
     }
     tell(s.weights, p);
@@ -239,7 +242,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) keys(const __grid_constant
   }
   __syncthreads();
   int col = (half() ? g : a.kv + g) * HEAD;
-  finish(a.t[1], base + k0, a.seq - k0, col, sums, 0, unit * 16, half() ? a.f[0] : 1, a.acc, s.tiles + half() * ROWS * PITCH);
+  finish(a.t[1], base + k0, a.seq - k0, col, sums, 0, unit * 16, half() ? a.f[1] : 1, a.acc, s.tiles + half() * ROWS * PITCH);
   __syncthreads();
   flush(a.t[1], base + k0, a.seq - k0, (a.kv + g) * HEAD, s.tiles);
   flush(a.t[1], base + k0, a.seq - k0, g * HEAD, s.tiles + ROWS * PITCH);

@@ -134,11 +134,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) queries(const __grid_const
     Fragments f;
     score(w, own, group ? v : k);
     if (group == 0) {
+      cap(a, w);
       if (!allSee(a, starts + w0 - q0, w0, 16, k0, OTHERS)) hide(w, [&](int r, int c) { return sees(a, starts + i0 - q0 + r, i0 + r, k0 + j0 + c); });
 #pragma unroll
       for (int n = 0; n < OTHERS / 8; n++)
 #pragma unroll
-        for (int e = 0; e < 4; e++) w[n][e] = power(fmaf(w[n][e], scale, lse[e / 2]));
+        for (int e = 0; e < 4; e++) w[n][e] = power(fmaf(w[n][e], scale, lse[e / 2])) * slope(w[n][e]);
       give(s.trade, w);
     }
     __syncthreads();
@@ -157,7 +158,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) queries(const __grid_const
     gather(dq[0], f, along<PANEL, OTHERS>(k, group * (HEAD / 2)));
   }
   __syncthreads();
-  finish(a.t[0], mine + q0, a.seq - q0, h * HEAD, dq, w0 - q0, group * (HEAD / 2), a.f[0], false, s.tiles);
+  finish(a.t[0], mine + q0, a.seq - q0, h * HEAD, dq, w0 - q0, group * (HEAD / 2), a.f[1], false, s.tiles);
   __syncthreads();
   flush(a.t[0], mine + q0, a.seq - q0, h * HEAD, s.tiles);
 }
@@ -204,15 +205,21 @@ extern "C" __global__ void __launch_bounds__(THREADS) keys(const __grid_constant
     Fragments f;
     score(w, own, group ? dout : q);
     if (group == 0) {
+      Weights told; // with the slopes of their caps
+      cap(a, w);
       if (!allSee(a, starts, q0, OTHERS, w0, 16)) hide(w, [&](int r, int c) { return sees(a, starts + i0 + c, q0 + i0 + c, j0 + r); });
 #pragma unroll
       for (int n = 0; n < OTHERS / 8; n++) {
         float lse[2];
         load(lse, stats + i0 + n * 8);
 #pragma unroll
-        for (int e = 0; e < 4; e++) w[n][e] = power(fmaf(w[n][e], scale, lse[e % 2] * -1.4426950408889634f));
+        for (int e = 0; e < 4; e++) {
+          float back = slope(w[n][e]);
+          w[n][e] = power(fmaf(w[n][e], scale, lse[e % 2] * -1.4426950408889634f));
+          told[n][e] = w[n][e] * back;
+        }
       }
-      give(s.trade, w);
+      give(s.trade, told);
     }
     __syncthreads();
     if (group) {
@@ -231,7 +238,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) keys(const __grid_constant
   }
   __syncthreads();
   int col = (group ? g : a.kv + g) * HEAD;
-  finish(a.t[1], base + k0, a.seq - k0, col, sums, w0 - k0, 0, group ? a.f[0] : 1, a.acc, s.tiles + group * ROWS * PITCH);
+  finish(a.t[1], base + k0, a.seq - k0, col, sums, w0 - k0, 0, group ? a.f[1] : 1, a.acc, s.tiles + group * ROWS * PITCH);
   __syncthreads();
   flush(a.t[1], base + k0, a.seq - k0, (a.kv + g) * HEAD, s.tiles);
   flush(a.t[1], base + k0, a.seq - k0, g * HEAD, s.tiles + ROWS * PITCH);

@@ -128,6 +128,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention(const __grid_con
     if (k0 + KEYS < past) fetch<KEYS, THREADS>(k, a.t[3], base + k0 + KEYS, a.seq - k0 - KEYS, g * HEAD);
     commit();
     if (idle) continue;
+    cap(a, s);
     if (!allSee(a, starts + r0, w0, 16 * SETS, k0, KEYS)) hide(a, starts + r0 + lane / 4, s, w0 + lane / 4, k0 + lane % 4 * 2);
     soften(s, o, m, l, scale);
 #pragma unroll

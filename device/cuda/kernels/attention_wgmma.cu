@@ -207,6 +207,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) attention(const __
     };
     auto weigh = [&]() {
       settle(s);
+      cap(a, s);
       if (!allSee(a, starts + r0, q0 + r0, 16, k0, KEYS)) hide(a, starts + r0 + lane / 4, s, q0 + r0 + lane / 4, k0 + lane % 4 * 2);
       soften(s, m, l, shrink, scale);
       now(__float_as_uint(l[0]) | __float_as_uint(l[1]));

@@ -1,6 +1,6 @@
 // loss logits targets scalars weights. A block computes one row in two passes: the maximum together
 // with the sum of the exponentials and, if n[0], the gradient, which overwrites the logits; it is multiplied by the
-// row's weight if n[3].
+// row's weight if n[3] and, if the logits are from soft_cap, by the derivative of that: f[0] is the inverse of the cap, or 0.
 // The first n[2] packs are copied to shared memory, which both passes read: the rows of all SMs
 // together may not fit the L2 cache. Each thread always has the copies of several packs on their way.
 //
@@ -88,6 +88,10 @@ extern "C" __global__ void __launch_bounds__(1024) cross_entropy(const __grid_co
   if (a.n[3]) scale *= *at<float>(a.t[4], r, 0);
   float inv = scale / sum;
   sweep<true>(row, n, kept, a.n[2], [&](auto& x, int c) {
-    for (float& v : x) v = power((v - top) * LOG2E) * inv - (c++ == target ? scale : 0);
+    for (float& v : x) {
+      float t = v * a.f[0];
+      v = power((v - top) * LOG2E) * inv - (c++ == target ? scale : 0);
+      if (a.f[0]) v *= fmaf(-t, t, 1);
+    }
   });
 }

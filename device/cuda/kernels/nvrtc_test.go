@@ -58,6 +58,7 @@ func variants() []Unit {
 			list = append(list, Unit{name, types})
 		}
 		list = append(list, Unit{"pos_bwd", "T0=f32 T1=" + t + " VEC=1"}, Unit{"pos_bwd", "T0=f32 T1=" + t + " VEC=4"})
+		list = append(list, Unit{"soft_cap", "CAP=1 T0=" + t + " VEC=1"}, Unit{"soft_cap", "CAP=1 T0=" + t + " " + wide}, Unit{"attention", types + " HEAD=256 CAP=1"}, Unit{"attention_bwd", types + " HEAD=256 CAP=1"}, Unit{"attention_at", types + " HEAD=256 CAP=1"})
 		for _, head := range []string{"5", "64", "128", "256"} {
 			list = append(list, Unit{"attention_at", types + " HEAD=" + head}, Unit{"attention_at", types + " HEAD=" + head + " SINKS=4"})
 		}
@@ -111,6 +112,10 @@ func variants() []Unit {
 	for _, head := range []string{"32", "64", "96", "128", "160", "224", "256"} {
 		list = append(list, Unit{"attention_wgmma", "HEAD=" + head}, Unit{"attention_wgmma", "T5=bf16 HEAD=" + head + " STARTS=4 SINKS=5"})
 	}
+	for _, head := range []string{"64", "128", "256"} {
+		list = append(list, Unit{"attention_mma", "HEAD=" + head + " CAP=1"}, Unit{"attention_wgmma", "HEAD=" + head + " CAP=1"})
+	}
+	list = append(list, Unit{"attention_bwd_mma", "HEAD=64 CAP=1"}, Unit{"attention_bwd_mma", "HEAD=128 CAP=1"}, Unit{"attention_bwd_wide", "HEAD=256 CAP=1"}, Unit{"attention_bwd_wide_wgmma", "HEAD=256 CAP=1"})
 	for _, tile := range []string{"ROWS=128 COLS=256 DOWN=2 ACROSS=4", "ROWS=128 COLS=160 DOWN=2 ACROSS=2", "ROWS=128 COLS=128 DOWN=2 ACROSS=2", "ROWS=64 COLS=128 DOWN=2 ACROSS=2"} {
 		list = append(list, Unit{"wgrad_mma", tile})
 	}

@@ -141,6 +141,17 @@ static __device__ inline float power(float x) {
 #endif
 }
 
+// inverse returns the hardware's approximation of 1/x.
+static __device__ inline float inverse(float x) {
+#ifdef SHIM
+  return 1 / x;
+#else
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#endif
+}
+
 // Reductions over a block, in an order that depends on blockDim only. All threads get
 // the result. Blocks have at most 1024 threads, a multiple of 32.
 template <class T> static __device__ inline T addAll(T v, T* shared) {

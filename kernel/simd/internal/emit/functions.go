@@ -95,6 +95,13 @@ var vectors = []function{
 		b.store("a", b.fnma(y, sin, b.mul(x, cos)))
 		b.store("b", b.fma(x, sin, b.mul(y, cos)))
 	}},
+	{name: "Tanh", params: "y x []float32, scale float32", body: func(b *body) {
+		b.store("y", tanh(b, b.mul(b.load("x"), b.arg("scale"))))
+	}},
+	{name: "TanhBwd", params: "dx y []float32, scale by float32", unroll: 2, body: func(b *body) {
+		t := b.mul(b.load("y"), b.arg("scale"))
+		b.store("dx", b.mul(b.mul(b.load("dx"), b.arg("by")), b.fnma(t, t, b.held(1))))
+	}},
 	{name: "ColMax", params: "top x []float32", unroll: 4, down: true, body: func(b *body) {
 		b.top("top", b.load("x"))
 	}},
@@ -338,6 +345,19 @@ func exp(b *body, x val) val {
 	r = b.fnma(n, b.c(ln2Low), r)
 	q := b.poly(r, append([]float64{1, 1}, expTail...))
 	return b.power(q, n)
+}
+
+// tanh returns -m/(m+2) for m = e^(-2|x|) - 1, with x's sign. m is 2^n*(e^r - 1) + (2^n - 1), without a difference of
+// numbers that are nearly equal: so a small x is as accurate as a large one.
+func tanh(b *body, x val) val {
+	y := b.mul(b.min(b.held(20), b.and(x, b.bits(0x7fffffff))), b.c(-2)) // 1 from 10 on
+	n := b.round(b.mul(y, b.c(math.Log2E)))
+	r := b.fnma(n, b.c(ln2High), y)
+	r = b.fnma(n, b.c(ln2Low), r)
+	p := b.mul(r, b.poly(r, append([]float64{1}, expTail...)))
+	power := b.power(b.held(1), n)
+	m := b.fma(power, p, b.sub(power, b.held(1)))
+	return b.or(b.div(b.sub(b.held(0), m), b.add(m, b.c(2))), b.and(x, b.bits(0x80000000)))
 }
 
 const (
