@@ -46,6 +46,7 @@ var rules = map[Op]rule{
 	Cast:         func(b *differentiator, n *Node) { b.grad[n.Args[CastSrc].Value] = b.grad[n.Args[CastDst].Value] }, // of the same columns
 	AllReduce:    func(*differentiator, *Node) {},                                                                    // each rank's term has the gradient of the sum
 	Scale:        func(b *differentiator, n *Node) { b.node(Scale, n.Attr, b.of(n.Args[ScaleY])) },
+	SoftCap:      func(*differentiator, *Node) {}, // cross-entropy's gradient is of what was capped
 	Embed:        diffEmbed,
 	CrossEntropy: diffCrossEntropy,
 	Preference:   func(*differentiator, *Node) {},
@@ -375,6 +376,6 @@ func diffCrossEntropy(b *differentiator, n *Node) {
 		}
 		b.node(n.Op, n.Attr, args...)
 	}
-	b.node(CrossEntropy, Attr{Grad: true}, b.all(b.tokens("nll.again", 1, F32)), again, n.Args[CrossEntropyTargets], n.Args[CrossEntropyScalars], b.all(b.pull))
+	b.node(CrossEntropy, Attr{Grad: true, Limit: n.Attr.Limit}, b.all(b.tokens("nll.again", 1, F32)), again, n.Args[CrossEntropyTargets], n.Args[CrossEntropyScalars], b.all(b.pull))
 	b.grad[logits.Value] = again.Value
 }

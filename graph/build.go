@@ -388,7 +388,7 @@ func (b *builder) attention(l, qkv int, p *next) int {
 		turned.Seq = g.Seq
 	}
 	heads := turned
-	heads.Window, heads.Scale = m.WindowOf(l), m.ScoreScale()
+	heads.Window, heads.Scale, heads.Limit = m.WindowOf(l), m.ScoreScale(), m.ScoreCap
 	heads.Among = g.Among
 	if heads.Window >= max(b.context(), g.Seq*g.Among) { // the latter for BuildShare
 		heads.Window = 0
@@ -558,6 +558,9 @@ func (b *builder) head(x int) {
 	}
 	b.node(Linear, Attr{WT: true}, b.logits(), b.all(y), w, p.optional(m.HeadBias()), absent)
 	b.adapter(m.HeadName(), b.logits(), b.all(y))
+	if m.LogitCap > 0 {
+		b.node(SoftCap, Attr{Limit: m.LogitCap}, b.logits())
+	}
 	b.chunk = false
 }
 
@@ -583,7 +586,7 @@ func (b *builder) loss() {
 	}
 	b.chunk = true
 	g.Losses = b.tokens("losses", 1, F32)
-	b.node(CrossEntropy, Attr{Grad: true}, b.all(g.Losses), b.logits(), b.all(g.Targets), b.all(g.Scalars))
+	b.node(CrossEntropy, Attr{Grad: true, Limit: b.m.LogitCap}, b.all(g.Losses), b.logits(), b.all(g.Targets), b.all(g.Scalars))
 	b.node(LossSum, Attr{}, b.all(g.Total), b.all(g.Losses))
 	b.chunk = false
 }
@@ -594,7 +597,7 @@ func (b *builder) preference() {
 	g := b.g
 	nll := b.tokens("nll", 1, F32)
 	b.chunk = true
-	b.node(CrossEntropy, Attr{}, b.all(nll), b.logits(), b.all(g.Targets), b.all(g.Scalars))
+	b.node(CrossEntropy, Attr{Limit: b.m.LogitCap}, b.all(nll), b.logits(), b.all(g.Targets), b.all(g.Scalars))
 	b.chunk = false
 	g.Losses, g.Ratios, b.pull = b.tokens("losses", 1, F32), b.tokens("ratios", 1, F32), b.tokens("pull", 1, F32)
 	b.node(Preference, Attr{Seq: g.Seq, Scale: g.Preference(), PairLoss: int(g.Documents.Pairs), Margin: g.Documents.Margin},

@@ -19,7 +19,11 @@ func copyResults(b *builder, units []unit, loss int) {
 		last.after = append(last.after, copyOp(device.DevToHost, program.NoKey, p.BufferRegion(onHost), p.BufferRegion(loss)))
 	}
 	if st.g.Logits >= 0 && (st.opt.Mode == Logits || st.opt.Mode == Decode) {
-		rowsToHost(b, units, st.g.Logits, graph.Linear, 0, st.g.Model.Vocab)
+		last := graph.Linear
+		if st.g.Model.LogitCap > 0 {
+			last = graph.SoftCap
+		}
+		rowsToHost(b, units, st.g.Logits, last, 0, st.g.Model.Vocab)
 	}
 	if loss >= 0 && st.g.Ratios >= 0 {
 		rowsToHost(b, units, st.g.Ratios, graph.Preference, 1, 1)

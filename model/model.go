@@ -89,6 +89,8 @@ type Model struct {
 	ScaledEmbed  bool    // embeddings are multiplied by the square root of Width
 	QueryScalar  float64 // scores are divided by its square root; 0: HeadDim
 	Multipliers  Multipliers
+	ScoreCap     float64 // soft bound on attention's scores, see graph.SoftCap; 0: none
+	LogitCap     float64 // likewise on logits
 	Tied         bool
 	QKVBias      bool // biases of the query, key and value projections
 	OutBias      bool // bias of the attention output projection
@@ -345,6 +347,8 @@ func (m *Model) Validate() error {
 		return fmt.Errorf("the rotary base of layers with a window is %v; hint: it must be positive and below 1e12, usually 1e4", m.LocalTheta)
 	case !(m.QueryScalar >= 0 && m.QueryScalar < 1e12):
 		return fmt.Errorf("query_pre_attn_scalar is %v; hint: it must be positive and below 1e12, usually head_dim", m.QueryScalar)
+	case !(m.ScoreCap >= 0 && m.ScoreCap < 1e6 && m.LogitCap >= 0 && m.LogitCap < 1e6):
+		return fmt.Errorf("the soft caps of scores and logits are %v and %v; hint: use positive numbers below 1e6, usually 50 and 30, or 0 for none", m.ScoreCap, m.LogitCap)
 	case !m.Multipliers.sane():
 		return fmt.Errorf("the multipliers %+v are out of range; hint: use positive numbers below 1e6", m.Multipliers)
 	case m.Sinks && m.Family.Tensors.Sinks == "":

@@ -28,7 +28,7 @@ type pairFixture struct {
 	norms     []float64
 }
 
-var pairModels = []string{"llama-tied", "qwen3-tiny", "gemma3-tiny", "neox-tiny"}
+var pairModels = []string{"llama-tied", "qwen3-tiny", "gemma3-tiny", "neox-tiny", "gemma2-tiny"}
 
 // loadPairs makes sequences of pairs: one each or, packed, two in sequences of twice the length; each pair is then in two sequences, after
 // one pair and before another, so that means over pairs are the same.

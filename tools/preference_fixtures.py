@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 
 from torch_fixtures import ADAMW, CLIP, DECAY, STEPS
 
-MODELS = ["llama-tied", "qwen3-tiny", "gemma3-tiny", "neox-tiny"]
+MODELS = ["llama-tied", "qwen3-tiny", "gemma3-tiny", "neox-tiny", "gemma2-tiny"]
 IN_FILES = {"lm_head.weight": "embed_out.weight"}  # of GPT-NeoX
 PAIRS, LENGTH, END, BETA = 4, 32, 0, 0.4
 

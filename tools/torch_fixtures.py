@@ -112,6 +112,8 @@ CASES |= {
     "exaone4-tiny": ("Exaone4", SQUARE | dict(sliding_window=9, sliding_window_pattern=2)),
     "cwm-tiny": ("Cwm", SMALL | dict(sliding_window=9, rope_parameters=dict(rope_type="llama3", rope_theta=1e4, factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0,
                                                                            original_max_position_embeddings=16))),
+    # Caps that many scores and logits come near.
+    "gemma2-tiny": ("Gemma2", SMALL | dict(sliding_window=9, query_pre_attn_scalar=20, attn_logit_softcapping=0.9, final_logit_softcapping=1.5)),
     "arcee-tiny": ("Arcee", SQUARE | dict(mlp_bias=True)),
     "hunyuan-tiny": ("HunYuanDenseV1", SMALL | dict(rope_parameters=dict(rope_type="dynamic", alpha=50.0, rope_theta=1e4, factor=1.0))),
     "qwen2-moe-tiny": ("Qwen2Moe", SQUARE | dict(moe_intermediate_size=12, shared_expert_intermediate_size=20, num_experts=6, num_experts_per_tok=3)),
@@ -212,7 +214,7 @@ IN_FILES = {"GPTNeoX": ("lm_head", "embed_out"), "Mixtral": (".mlp.", ".block_sp
 CONFIGS = {"Gemma3": "Gemma3TextConfig"}
 
 # Whose gains of norms are 1 + weight.
-UNIT_OFFSET = {"gemma3_text", "gemma"}
+UNIT_OFFSET = {"gemma3_text", "gemma", "gemma2"}
 
 OPT_SEED = 28  # a ReLU that flips between fp32 and fp64 would hide real errors: here none is that near its kink
 

@@ -212,6 +212,15 @@ func TestPublished(t *testing.T) {
 			"max_position_embeddings": 32768, "model_type": "gemma3_text", "num_attention_heads": 4, "num_hidden_layers": 26,
 			"num_key_value_heads": 1, "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-06, "rope_local_base_freq": 10000, "rope_scaling": null,
 			"rope_theta": 1000000, "sliding_window": 512, "sliding_window_pattern": 6, "vocab_size": 262144}`, 999885952},
+		"gemma-2-2b": {`{"attention_bias": false, "attn_logit_softcapping": 50.0, "cache_implementation": "hybrid", "eos_token_id": [1, 107],
+			"final_logit_softcapping": 30.0, "head_dim": 256, "hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 2304,
+			"intermediate_size": 9216, "max_position_embeddings": 8192, "model_type": "gemma2", "num_attention_heads": 8, "num_hidden_layers": 26,
+			"num_key_value_heads": 4, "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-06, "rope_theta": 10000.0, "sliding_window": 4096,
+			"vocab_size": 256000}`, 2614341888},
+		"gemma-2-9b": {`{"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "hidden_size": 3584, "intermediate_size": 14336, "model_type": "gemma2",
+			"num_attention_heads": 16, "num_hidden_layers": 42, "num_key_value_heads": 8}`, 9241705984},
+		"gemma-2-27b": {`{"head_dim": 128, "hidden_size": 4608, "intermediate_size": 36864, "model_type": "gemma2", "num_attention_heads": 32,
+			"num_hidden_layers": 46, "num_key_value_heads": 16, "query_pre_attn_scalar": 144}`, 27227128320},
 		"olmo-2-1b": {`{"attention_bias": false, "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 8192, "max_position_embeddings": 4096,
 			"model_type": "olmo2", "num_attention_heads": 16, "num_hidden_layers": 16, "num_key_value_heads": 16, "rms_norm_eps": 1e-06,
 			"rope_scaling": null, "rope_theta": 500000, "tie_word_embeddings": false, "vocab_size": 100352}`, 1484916736},
@@ -282,6 +291,7 @@ func TestSliding(t *testing.T) {
 	const qwen = `"model_type": "qwen3", "num_hidden_layers": 4, "sliding_window": 9, `
 	const olmo = `"model_type": "olmo3", "num_hidden_layers": 4, `
 	const oss = `"model_type": "gpt_oss", "num_hidden_layers": 4, "rope_parameters": {"rope_type": "default"}, `
+	const two = `"model_type": "gemma2", "num_hidden_layers": 4, `
 	const gemma = `"model_type": "gemma3_text", "num_hidden_layers": 4, "sliding_window": 9, `
 	for text, want := range map[string]string{
 		qwen + `"use_sliding_window": false`:                                                                                               "0 0 0 0 <nil>",
@@ -297,6 +307,8 @@ func TestSliding(t *testing.T) {
 		olmo + `"sliding_window": 9, "rope_parameters": {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}`: "9 9 9 0 [true true true false]",
 		olmo + `"sliding_window": 9, "rope_parameters": {"full_attention": {"rope_theta": 1e4}, "sliding_attention": {"rope_theta": 1e4}}`: "9 9 9 0 [true true true false]",
 		olmo + `"sliding_window": 9, "rope_scaling": {"type": "linear", "factor": 2}`:                                                      "9 9 9 0 [true true true false]",
+		two + `"sliding_window": 9`:                                                                                                        "9 0 9 0 [true false]",
+		two + `"attn_logit_softcapping": null`:                                                                                             "4096 0 4096 0 [true false]",
 		oss + `"sliding_window": 9`:                                                                                                        "9 0 9 0 [true false]",
 		oss + `"sliding_window": null, "layer_types": ["full_attention", "full_attention", "full_attention", "full_attention"]`:            "0 0 0 0 <nil>",
 		gemma + `"sliding_window_pattern": 6`:                                                                                              "9 9 9 9 <nil>",
@@ -327,7 +339,6 @@ func TestSliding(t *testing.T) {
 // setting.
 func TestRefusedFamilies(t *testing.T) {
 	for text, want := range map[string]string{
-		`"model_type": "gemma2"`:                                                                                                               "soft-capped",
 		`"model_type": "gemma3"`:                                                                                                               "text_config is missing",
 		`"model_type": "gemma3", "text_config": 3`:                                                                                             "text_config: json",
 		`"model_type": "gemma3", "text_config": {"model_type": "gpt2"}`:                                                                        `"gpt2"`,
@@ -338,8 +349,7 @@ func TestRefusedFamilies(t *testing.T) {
 		`"model_type": "qwen2_vl", "hidden_act": "quick_gelu"`:                                                                                 "quick_gelu",
 		`"model_type": "qwen3_vl_text"`:                                                                                                        "the text part of",
 		`"model_type": "qwen3", "rope_scaling": {"rope_type": "default", "mrope_section": [1, 1, 2]}`:                                          "mrope_section",
-		`"model_type": "gemma3_text", "final_logit_softcapping": 30.0`:                                                                         "final_logit_softcapping",
-		`"model_type": "gemma3_text", "attn_logit_softcapping": 50`:                                                                            "attn_logit_softcapping",
+		`"model_type": "gemma2", "attn_logit_softcapping": -50`:                                                                                "soft caps",
 		`"model_type": "gemma3_text", "use_bidirectional_attention": true`:                                                                     "use_bidirectional_attention",
 		`"model_type": "gemma3_text", "hidden_activation": "tanh"`:                                                                             "tanh",
 		`"model_type": "gemma3_text", "rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2}}`:                          "sliding_attention",

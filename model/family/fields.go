@@ -33,6 +33,8 @@ func initStd(m *model.Model) any        { return &m.InitStd }
 func embeddingTimes(m *model.Model) any { return &m.Multipliers.Embedding }
 func residualTimes(m *model.Model) any  { return &m.Multipliers.Residual }
 func attentionTimes(m *model.Model) any { return &m.Multipliers.Attention }
+func scoreCap(m *model.Model) any       { return &m.ScoreCap }
+func logitCap(m *model.Model) any       { return &m.LogitCap }
 func logitsOver(m *model.Model) any     { return &m.Multipliers.Logits }
 
 // Defaults that follow from other fields.

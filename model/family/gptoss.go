@@ -64,7 +64,12 @@ func (c *config) sameActive(m *model.Model) {
 
 // ossWindows reads which layers have a window.
 func (c *config) ossWindows(m *model.Model) {
-	m.Window = c.sizeOr("sliding_window", 128)
+	c.alternate(m, 128)
+}
+
+// alternate reads which layers have a window: if config.json does not say, every other one, from the first on.
+func (c *config) alternate(m *model.Model, size int) {
+	m.Window = c.sizeOr("sliding_window", size)
 	types := c.layerTypes(m)
 	if types == nil {
 		types = everyOther(m.Layers, 2)
