@@ -6,9 +6,10 @@ import (
 	"fmt"
 
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/machine"
-	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/planner"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/search"
 	"github.com/athanor-llm/athanor/session"
@@ -19,8 +20,10 @@ import (
 // the weights of a layer are brought for all: those that have nothing to read are idle in a step, and read their beginning again, with the same
 // result, while others read their prompts.
 type Block struct {
-	search.Block
+	*search.BlockPlan
 	Vocab int
+	// Stepped and Passed say how often all sequences made a step, and read a part of their prompts, and how long that took.
+	Stepped, Passed Timed
 
 	session *session.Session
 	tokens  []int32
@@ -29,6 +32,12 @@ type Block struct {
 	begins  [][]int32   // of each slot's sequence, as many tokens as programs read at once
 	logits  []float64   // of all rows
 	of      [][]float64 // of each token of the latest step
+}
+
+// Timed is how often something was done, and the seconds that it took.
+type Timed struct {
+	Times   int     `json:"times"`
+	Seconds float64 `json:"seconds"`
 }
 
 // Reading is a prompt that is being read: all but its last token.
@@ -41,11 +50,10 @@ type Reading struct {
 // left reports whether there is something to read.
 func (r *Reading) left() bool { return r.At < len(r.Prompt)-1 }
 
-// OpenBlock opens the model for a block, with weights, caches and hidden states where a plan says. It takes ownership of the device, even
-// on error.
-func (f *Folder) OpenBlock(ctx context.Context, d *machine.Alone, shape search.Block, pl *plan.Plan) (*Block, error) {
-	b := &Block{Block: shape, Vocab: f.Model.Vocab}
-	if err := b.open(ctx, f, d, pl); err != nil {
+// OpenBlock opens the model for a block. It takes ownership of the device, even on error.
+func (f *Folder) OpenBlock(ctx context.Context, d device.Device, plan *search.BlockPlan) (*Block, error) {
+	b := &Block{BlockPlan: plan, Vocab: f.Model.Vocab}
+	if err := b.open(d); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
 	if err := f.load(b.session); err != nil {
@@ -54,17 +62,9 @@ func (f *Folder) OpenBlock(ctx context.Context, d *machine.Alone, shape search.B
 	return b, nil
 }
 
-func (b *Block) open(ctx context.Context, f *Folder, d *machine.Alone, pl *plan.Plan) error {
-	graphs, err := b.Graphs(f.Model)
-	if err != nil {
-		return err
-	}
-	programs, err := search.LowerBlock(ctx, graphs, pl, lower.Options{Capacity: d.Capacity})
-	if err != nil {
-		return err
-	}
+func (b *Block) open(d device.Device) (err error) {
 	var steps [][]*program.Program
-	for _, p := range programs {
+	for _, p := range b.Programs {
 		if err := verify.Verify(p); err != nil {
 			return err
 		}
@@ -79,7 +79,7 @@ func (b *Block) open(ctx context.Context, f *Folder, d *machine.Alone, pl *plan.
 	for slot := range b.begins {
 		b.begins[slot] = make([]int32, 0, most)
 	}
-	b.session, err = session.Open(graphs[len(graphs)-1], []device.Device{d.Device}, steps...)
+	b.session, err = session.Open(b.Graphs[len(b.Graphs)-1], []device.Device{d}, steps...)
 	return err
 }
 
@@ -101,8 +101,8 @@ func (b *Block) remember(slot, position int, token int32) {
 	}
 }
 
-// Read reads prompts, all but their last tokens.
-func (b *Block) Read(ctx context.Context, list []*Reading) error {
+// ReadPrompts reads prompts, all but their last tokens.
+func (b *Block) ReadPrompts(ctx context.Context, list []*Reading) error {
 	for {
 		most := 0
 		for _, r := range list {
@@ -231,6 +231,28 @@ func (b *Block) run(ctx context.Context, program int, tokens []int32) error {
 	if err := e.WriteInts("batch.tokens", tokens); err != nil {
 		return err
 	}
-	_, err := e.Step(ctx)
+	r, err := e.Step(ctx)
+	took := &b.Passed
+	if program == len(b.Reads) {
+		took = &b.Stepped
+	}
+	took.Times++
+	took.Seconds += r.Seconds
 	return err
+}
+
+// WeightsFit reports whether all weights can stay on a device, which stays the caller's, while a sequence of up to context tokens is
+// generated.
+func (f *Folder) WeightsFit(ctx context.Context, d *machine.Alone, context int, dtype graph.DType) (bool, error) {
+	one := search.Block{Context: context, Each: 1, Batches: 1, Reads: UsefulBlocks(context), DType: dtype}
+	one.Reads = one.Reads[len(one.Reads)-1:]
+	graphs, err := one.Graphs(f.Model)
+	if err != nil {
+		return false, err
+	}
+	programs, err := planner.Inference(ctx, d, graphs[1], 1, lower.Decode, graphs[0])
+	if errors.Is(err, search.ErrDoesNotFit) {
+		return false, nil
+	}
+	return err == nil && streamedBytes(programs[1]) == 0, err
 }

@@ -12,8 +12,9 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/samples"
 	"github.com/athanor-llm/athanor/internal/testkit"
+	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/machine"
-	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/search"
 )
 
@@ -23,16 +24,18 @@ func withDisk(t *testing.T) *machine.Alone {
 }
 
 // drawBlock draws how many sequences are generated together, and a policy.
-func drawBlock(t *testing.T, f *Folder, context int, dtype graph.DType, r *rand.Rand) (search.Block, *plan.Plan) {
+func drawBlock(t *testing.T, f *Folder, context int, dtype graph.DType, r *rand.Rand) *search.BlockPlan {
 	t.Helper()
-	b := search.Block{Context: context, Each: 1 + r.IntN(3), Batches: 1 + r.IntN(3), Reads: usefulBlocks(context), DType: dtype}
+	b := search.Block{Context: context, Each: 1 + r.IntN(3), Batches: 1 + r.IntN(3), Reads: UsefulBlocks(context), DType: dtype}
 	graphs, err := b.Graphs(f.Model)
 	check(t, err)
 	g := graphs[len(graphs)-1]
 	pl := samples.RandomPlan(g, 1, r)
 	samples.DrawBatches(pl, b.Batches, 1, r)
 	pl.Cache = 2 * pl.CacheNeeded(g)
-	return b, pl
+	programs, err := search.LowerBlock(t.Context(), graphs, pl, lower.Options{Capacity: program.NoLimits})
+	check(t, err)
+	return &search.BlockPlan{Block: b, Graphs: graphs, Plan: pl, Programs: programs}
 }
 
 // TestBlockPolicies: whatever the policy, sequences that are generated together, joining and leaving at random, have, bit for bit, the
@@ -54,18 +57,17 @@ func TestBlockPolicies(t *testing.T) {
 			check(t, err)
 			defer func() { check(t, g.Close()) }()
 			for range testkit.Count(1, 2, 5) { // of all folders, more than 200
-				shape, pl := drawBlock(t, f, length, dtype, r)
-				generateBlock(t, f, g, shape, pl, r)
+				generateBlock(t, f, g, drawBlock(t, f, length, dtype, r), r)
 			}
 		})
 	}
 }
 
 // generateBlock generates by a policy what a Generator generates one by one.
-func generateBlock(t *testing.T, f *Folder, g *Generator, shape search.Block, pl *plan.Plan, r *rand.Rand) {
+func generateBlock(t *testing.T, f *Folder, g *Generator, plan *search.BlockPlan, r *rand.Rand) {
 	t.Helper()
 	d := withDisk(t)
-	b, err := f.OpenBlock(t.Context(), d, shape, pl)
+	b, err := f.OpenBlock(t.Context(), d.Device, plan)
 	check(t, err)
 	defer func() { check(t, b.Close()) }()
 	free := r.Perm(b.Sequences())
@@ -80,7 +82,7 @@ func generateBlock(t *testing.T, f *Folder, g *Generator, shape search.Block, pl
 				q.at = q.prompt - 1
 			}
 		}
-		check(t, b.Read(t.Context(), reads))
+		check(t, b.ReadPrompts(t.Context(), reads))
 		r.Shuffle(len(now), func(i, k int) { now[i], now[k] = now[k], now[i] })
 		var list []Placed
 		var of []*running
@@ -97,7 +99,7 @@ func generateBlock(t *testing.T, f *Folder, g *Generator, shape search.Block, pl
 				continue
 			}
 			if !slices.Equal(b.Logits(i), q.logits[after]) {
-				t.Fatalf("%+v, batches %+v: a prompt of %d tokens, %d more, in slot %d: other logits than alone", shape, pl.Batches, q.prompt, after, q.slot)
+				t.Fatalf("%+v, batches %+v: a prompt of %d tokens, %d more, in slot %d: other logits than alone", plan.Block, plan.Plan.Batches, q.prompt, after, q.slot)
 			}
 			if after == len(q.logits)-1 {
 				now, free = slices.DeleteFunc(now, func(o *running) bool { return o == q }), append(free, q.slot)
@@ -114,7 +116,7 @@ func generateBlock(t *testing.T, f *Folder, g *Generator, shape search.Block, pl
 		}
 	}
 	if got := d.Device.(device.Meter).Stats().Peak; got != want {
-		t.Errorf("%+v, batches %+v: the run touched %v bytes, the programs say %v", shape, pl.Batches, got, want)
+		t.Errorf("%+v, batches %+v: the run touched %v bytes, the programs say %v", plan.Block, plan.Plan.Batches, got, want)
 	}
 }
 
@@ -137,9 +139,10 @@ func TestBlockBytes(t *testing.T) {
 		t.Fatal("a tied embedding is read twice")
 	}
 	for range testkit.Count(2, 4, 30) {
-		shape, pl := drawBlock(t, f, 32, graph.F32, r)
+		plan := drawBlock(t, f, 32, graph.F32, r)
+		pl := plan.Plan
 		d := withDisk(t)
-		b, err := f.OpenBlock(t.Context(), d, shape, pl)
+		b, err := f.OpenBlock(t.Context(), d.Device, plan)
 		check(t, err)
 		meter := d.Device.(device.Meter)
 		before := meter.Stats().Moved
@@ -177,12 +180,12 @@ func TestBlockBytes(t *testing.T) {
 		for from := range moved {
 			for to := range moved[from] {
 				if got := moved[from][to] - before[from][to]; got != want[from][to] {
-					t.Errorf("%+v, batches %+v: %v to %v %d bytes, want %d", shape, pl.Batches, device.Tier(from), device.Tier(to), got, want[from][to])
+					t.Errorf("%+v, batches %+v: %v to %v %d bytes, want %d", plan.Block, pl.Batches, device.Tier(from), device.Tier(to), got, want[from][to])
 				}
 			}
 		}
 		if got := b.Footprint().Streamed; got != streamed {
-			t.Errorf("%+v: %d bytes of weights are streamed in a step, want %d", shape, got, streamed)
+			t.Errorf("%+v: %d bytes of weights are streamed in a step, want %d", plan.Block, got, streamed)
 		}
 		check(t, b.Close())
 	}

@@ -268,17 +268,22 @@ func footprint(s *session.Session, programs int) (f Footprint) {
 		p := s.Program(i)
 		f.Device, f.Host = max(f.Device, p.Height[device.DeviceTier]), max(f.Host, p.Height[device.HostTier])
 	}
-	p := s.Program(programs - 1)
+	f.Streamed = streamedBytes(s.Program(programs - 1))
+	return f
+}
+
+// streamedBytes returns the bytes of weights that a program copies to the device.
+func streamedBytes(p *program.Program) (sum int64) {
 	for i := range p.Instrs {
 		in := &p.Instrs[i]
 		if in.Stream != device.HostToDev {
 			continue
 		}
 		if to := in.Args[graph.CopyDst]; p.Buffers[to.Buf].Class == program.ClassWeights || p.Buffers[to.Buf].Class == program.ClassFrozen {
-			f.Streamed += p.Operand(to).Bytes()
+			sum += p.Operand(to).Bytes()
 		}
 	}
-	return f
+	return sum
 }
 
 // load fills a session's parameters.

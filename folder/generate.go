@@ -63,7 +63,7 @@ func (f *Folder) Generator(ctx context.Context, d *machine.Alone, context int, d
 func newGenerator(ctx context.Context, m *model.Model, d *machine.Alone, context int, dtype graph.DType) (*Generator, error) {
 	g := &Generator{context: context, vocab: m.Vocab, pos: make([]int32, 1), logits: make([]float64, m.Vocab)}
 	var prompts []*graph.Graph
-	for _, rows := range usefulBlocks(context) {
+	for _, rows := range UsefulBlocks(context) {
 		block, err := graph.BuildPrefill(m, context, rows, dtype)
 		if err != nil {
 			return nil, err

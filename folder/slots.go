@@ -51,7 +51,7 @@ type Placed struct {
 // has too little memory.
 func (f *Folder) OpenSlots(ctx context.Context, d *machine.Alone, context, sequences int, dtype graph.DType) (*Slots, error) {
 	s := &Slots{Context: context, Sequences: sequences, Vocab: f.Model.Vocab, logits: make([]float64, sequences*f.Model.Vocab)}
-	blocks := usefulBlocks(context)
+	blocks := UsefulBlocks(context)
 	err := s.open(ctx, f, d, blocks, dtype)
 	if errors.Is(err, search.ErrDoesNotFit) && len(blocks) > 1 {
 		err = s.open(ctx, f, d, blocks[1:], dtype)
@@ -65,8 +65,8 @@ func (f *Folder) OpenSlots(ctx context.Context, d *machine.Alone, context, seque
 	return s, nil
 }
 
-// usefulBlocks returns how many tokens of a prompt programs read at once.
-func usefulBlocks(context int) (list []int) {
+// UsefulBlocks returns how many tokens of a prompt programs read at once.
+func UsefulBlocks(context int) (list []int) {
 	for i, rows := range blockRows {
 		if i == len(blockRows)-1 || rows <= context {
 			list = append(list, min(rows, context))
@@ -124,9 +124,32 @@ func (s *Slots) Close() error {
 // Footprint returns the memory that all programs take. What is streamed is a step's.
 func (s *Slots) Footprint() Footprint { return footprint(s.session, len(s.reads)+len(s.steps)) }
 
-// Read reads tokens of a prompt, all but the last of which are to be read before the first step on that sequence. at is the position of
+// promptTokens bounds the tokens of prompts that are read between steps, so that texts that have begun go on.
+const promptTokens = 512
+
+// ReadPrompts reads parts of prompts, those that are first first. What it leaves steps may read.
+func (s *Slots) ReadPrompts(ctx context.Context, list []*Reading) error {
+	for left := promptTokens; left > 0 && len(list) > 0; {
+		r := list[0]
+		next, err := s.read(ctx, r.Slot, r.Prompt, r.At)
+		if err != nil {
+			return err
+		}
+		if next == r.At {
+			list = list[1:]
+		}
+		left -= next - r.At
+		r.At = next
+	}
+	return nil
+}
+
+// Accepts reports whether a step that reads some tokens can also read one of a slot.
+func (s *Slots) Accepts(list []Placed, _ int) bool { return len(list) < s.Sequences }
+
+// read reads tokens of a prompt, all but the last of which are to be read before the first step on that sequence. at is the position of
 // the first that has not been read, and next that after this call: at, if a step has to read it.
-func (s *Slots) Read(ctx context.Context, slot int, prompt []int32, at int) (next int, err error) {
+func (s *Slots) read(ctx context.Context, slot int, prompt []int32, at int) (next int, err error) {
 	last := len(prompt) - 1
 	i, first := nextBlock(s.blocks, at, last)
 	if i == len(s.blocks) {

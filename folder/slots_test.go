@@ -102,7 +102,7 @@ func stepSome(t *testing.T, s *Slots, now []*running, r *rand.Rand) (ended []*ru
 			for next := -1; q.at != next; {
 				var err error
 				next = q.at
-				q.at, err = s.Read(t.Context(), q.slot, q.ids[:q.prompt], q.at)
+				q.at, err = s.read(t.Context(), q.slot, q.ids[:q.prompt], q.at)
 				check(t, err)
 			}
 		}

@@ -32,13 +32,25 @@ type Batch struct {
 	// Notes list the settings of generation_config.json that are ignored.
 	Notes []string
 
-	slots *folder.Slots
-	ends  []int32
-	free  []int
-	now   []*sequence // in the order in which they came
-	rows  []folder.Placed
-	of    []*sequence // of each row
-	said  []rowResult // by each row
+	context, sequences, vocab int
+	slots                     slots
+	together                  int // sequences join when so many slots are free, or all
+	ends                      []int32
+	free                      []int
+	now                       []*sequence // in the order in which they came
+	rows                      []folder.Placed
+	of                        []*sequence // of each row
+	said                      []rowResult // by each row
+}
+
+// slots generate sequences: folder.Slots or folder.Block.
+type slots interface {
+	ReadPrompts(ctx context.Context, list []*folder.Reading) error
+	Accepts(list []folder.Placed, slot int) bool
+	Step(ctx context.Context, list []folder.Placed) error
+	Logits(i int) []float64
+	Footprint() folder.Footprint
+	Close() error
 }
 
 // sequence is a request that has a slot.
@@ -63,7 +75,18 @@ type rowResult struct {
 
 // Open opens a model for batches. It has no part in the folder's closing.
 func Open(ctx context.Context, f *folder.Folder, o Options) (*Batch, error) {
-	b := &Batch{Folder: f}
+	return open(f, o.Context, o.Sequences, 1, func() (slots, error) {
+		d, err := machine.OpenAlone(o.Device, 0, o.Limit)
+		if err != nil {
+			return nil, folder.Misuse(err)
+		}
+		return f.OpenSlots(ctx, d, o.Context, o.Sequences, o.DType)
+	})
+}
+
+// open returns a batch of slots that are opened last.
+func open(f *folder.Folder, context, sequences, together int, openSlots func() (slots, error)) (*Batch, error) {
+	b := &Batch{Folder: f, context: context, sequences: sequences, vocab: f.Model.Vocab, together: together}
 	var err error
 	if b.Tokenizer, err = f.Tokenizer(); err != nil {
 		return nil, err
@@ -74,14 +97,10 @@ func Open(ctx context.Context, f *folder.Folder, o Options) (*Batch, error) {
 	if b.Notes, err = f.SetAside(); err != nil {
 		return nil, err
 	}
-	d, err := machine.OpenAlone(o.Device, 0, o.Limit)
-	if err != nil {
-		return nil, folder.Misuse(err)
-	}
-	b.slots, err = f.OpenSlots(ctx, d, o.Context, o.Sequences, o.DType)
-	for i := range o.Sequences {
+	for i := range sequences {
 		b.free = append(b.free, i)
 	}
+	b.slots, err = openSlots()
 	return b, err
 }
 
@@ -89,10 +108,10 @@ func Open(ctx context.Context, f *folder.Folder, o Options) (*Batch, error) {
 func (b *Batch) Close() error { return b.slots.Close() }
 
 // Context returns the most tokens of a sequence.
-func (b *Batch) Context() int { return b.slots.Context }
+func (b *Batch) Context() int { return b.context }
 
 // Sequences returns how many sequences are generated at once.
-func (b *Batch) Sequences() int { return b.slots.Sequences }
+func (b *Batch) Sequences() int { return b.sequences }
 
 // Footprint returns the memory that the programs take.
 func (b *Batch) Footprint() folder.Footprint { return b.slots.Footprint() }
@@ -102,14 +121,14 @@ func (b *Batch) Check(r *Request) error {
 	switch n := len(r.Prompt); {
 	case n == 0:
 		return errors.New("the prompt has no tokens; hint: give a prompt")
-	case n > b.slots.Context:
-		return fmt.Errorf("the prompt has %d tokens, but a sequence has at most %d; hint: shorten the prompt", n, b.slots.Context)
+	case n > b.context:
+		return fmt.Errorf("the prompt has %d tokens, but a sequence has at most %d; hint: shorten the prompt", n, b.context)
 	case r.Tokens < 0 || r.Tokens == 0 && !(r.Echo && r.Logprobs >= 0):
 		return fmt.Errorf("max_tokens is %d; hint: use at least 1", r.Tokens)
 	}
 	for _, id := range r.Prompt {
-		if id < 0 || int(id) >= b.slots.Vocab {
-			return fmt.Errorf("token %d is not in the vocabulary of %d tokens; hint: use the tokenizer that the model was trained with", id, b.slots.Vocab)
+		if id < 0 || int(id) >= b.vocab {
+			return fmt.Errorf("token %d is not in the vocabulary of %d tokens; hint: use the tokenizer that the model was trained with", id, b.vocab)
 		}
 	}
 	for _, s := range r.Stop {
@@ -147,11 +166,16 @@ func (b *Batch) fail(err error) error {
 	return err
 }
 
-// join gives waiting requests free slots. It waits for one if there is nothing else to do. It reports whether there may be more.
+// join gives waiting requests free slots. It waits for one if there is nothing else to do, or for as many as join together. It reports
+// whether there may be more.
 func (b *Batch) join(ctx context.Context, requests <-chan *Request, open bool) bool {
+	if len(b.now) > 0 && len(b.free) < b.together {
+		return open
+	}
+	idle := len(b.now) == 0
 	for open && len(b.free) > 0 {
 		var r *Request
-		if len(b.now) == 0 {
+		if idle && len(b.now) < b.together {
 			select {
 			case r, open = <-requests:
 			case <-ctx.Done():
@@ -209,9 +233,6 @@ func (b *Batch) end(s *sequence, err error) {
 	s.Done(&s.result, nil)
 }
 
-// promptTokens bounds the tokens of prompts that are read between steps, so that texts that have begun go on.
-const promptTokens = 512
-
 // step goes on with all sequences: it reads prompts, then makes a step.
 func (b *Batch) step(ctx context.Context) error {
 	if err := b.readPrompts(ctx); err != nil {
@@ -222,7 +243,7 @@ func (b *Batch) step(ctx context.Context) error {
 		b.row(s)
 	}
 	for _, s := range b.now { // rows that are left go to prompts whose logits are needed
-		for s.at < len(s.ids) && s.reportsPrompt() && len(b.rows) < b.slots.Sequences {
+		for s.at < len(s.ids) && s.reportsPrompt() && b.slots.Accepts(b.rows, s.slot) {
 			b.row(s)
 		}
 	}
@@ -242,25 +263,20 @@ func (b *Batch) step(ctx context.Context) error {
 	return nil
 }
 
-// readPrompts reads blocks of prompts, those that came first first.
+// readPrompts reads prompts whose logits are not needed, those that came first first.
 func (b *Batch) readPrompts(ctx context.Context) error {
-	for left, i := promptTokens, 0; left > 0 && i < len(b.now); {
-		s := b.now[i]
-		if s.at >= len(s.Prompt) || s.reportsPrompt() {
-			i++
-			continue
+	var list []*folder.Reading
+	var of []*sequence
+	for _, s := range b.now {
+		if s.at < len(s.Prompt) && !s.reportsPrompt() {
+			list, of = append(list, &folder.Reading{Slot: s.slot, Prompt: s.Prompt, At: s.at}), append(of, s)
 		}
-		next, err := b.slots.Read(ctx, s.slot, s.Prompt, s.at)
-		if err != nil {
-			return err
-		}
-		if next == s.at {
-			i++
-		}
-		left -= next - s.at
-		s.at = next
 	}
-	return nil
+	err := b.slots.ReadPrompts(ctx, list)
+	for i, s := range of {
+		s.at = list[i].At
+	}
+	return err
 }
 
 // row adds the next token of a sequence to the step.
@@ -345,7 +361,7 @@ func (b *Batch) take(s *sequence, position int, said *rowResult) {
 	switch {
 	case s.text.ended:
 		s.result.Reason = Stopped
-	case s.result.Added >= s.Tokens || len(s.ids) == b.slots.Context:
+	case s.result.Added >= s.Tokens || len(s.ids) == b.context:
 		s.result.Reason = Full
 	default:
 		s.ids = append(s.ids, said.next)

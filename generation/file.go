@@ -49,7 +49,8 @@ type Report struct {
 	Sequences    int     `json:"sequences"` // at once
 	Context      int     `json:"context"`
 	folder.Footprint
-	Notes []string `json:"notes,omitempty"`
+	Block *BlockReport `json:"block,omitempty"` // if weights are streamed
+	Notes []string     `json:"notes,omitempty"`
 }
 
 // line is a line of prompts.
@@ -109,6 +110,8 @@ type fileRun struct {
 	began    time.Time
 	report   Report
 	longest  int // tokens that a line needs
+	prompts  int // tokens of all prompts
+	texts    int // most tokens of all texts
 }
 
 // eachLine calls a function for each line that is not blank, by its number from 1 on.
@@ -204,12 +207,13 @@ func (run *fileRun) scan() error {
 		if err != nil {
 			return err
 		}
-		check := Batch{slots: &folder.Slots{Context: most, Vocab: run.folder.Model.Vocab}}
+		check := Batch{context: most, vocab: run.folder.Model.Vocab}
 		if err := check.Check(r); err != nil {
 			return run.fault(number, err)
 		}
 		run.report.Lines++
 		run.longest = max(run.longest, min(most, len(r.Prompt)+r.Tokens))
+		run.prompts, run.texts = run.prompts+len(r.Prompt), run.texts+r.Tokens
 		return nil
 	})
 	if err == nil && run.report.Lines == 0 {
@@ -257,22 +261,32 @@ func (run *fileRun) resume(out *os.File) error {
 	return err
 }
 
-// open opens the model for as many sequences as are asked for or, if nothing is said, as fit.
+// open opens the model for as many sequences as are asked for or, if nothing is said, as fit or, if weights are to be streamed, are
+// fastest.
 func (run *fileRun) open(ctx context.Context) (*Batch, error) {
 	o := run.Options
 	if o.Context = min(o.Context, run.folder.Model.MaxPositions); o.Context == 0 {
 		o.Context = run.longest
 	}
+	if fits, err := run.weightsFit(ctx, &o); err != nil || !fits {
+		if err != nil {
+			return nil, err
+		}
+		return run.openBlock(ctx, &o)
+	}
 	if o.Sequences > 0 {
 		return Open(ctx, run.folder, o)
 	}
-	for o.Sequences = min(autoSequences, run.report.Lines-run.report.Kept); ; o.Sequences /= 2 {
+	for o.Sequences = min(autoSequences, run.left()); ; o.Sequences /= 2 {
 		b, err := Open(ctx, run.folder, o)
 		if o.Sequences == 1 || !errors.Is(err, search.ErrDoesNotFit) {
 			return b, err
 		}
 	}
 }
+
+// left returns how many lines are left.
+func (run *fileRun) left() int { return run.report.Lines - run.report.Kept }
 
 // generate continues the prompts that are left.
 func (run *fileRun) generate(ctx context.Context, out *os.File) error {
@@ -297,6 +311,9 @@ func (run *fileRun) generate(ctx context.Context, out *os.File) error {
 	err = b.Run(ctx, requests)
 	stop()
 	<-done
+	if block, ok := b.slots.(*blockOn); ok {
+		run.report.Block = reportBlock(block)
+	}
 	for _, first := range []error{w.err, failed} {
 		if first != nil && !errors.Is(first, context.Canceled) {
 			return first

@@ -91,6 +91,30 @@ func TestFile(t *testing.T) {
 	}
 }
 
+// TestFileBlocks: where the weights do not fit the device, texts are generated in blocks, and are the same.
+func TestFileBlocks(t *testing.T) {
+	dir, prompts := samples.ModelFolder(t), writePrompts(t, 30)
+	_, err := continueFile(t, dir, prompts, prompts+".all", 5)
+	check(t, err)
+	want, err := os.ReadFile(prompts + ".all")
+	check(t, err)
+	f, err := folder.Open(dir)
+	check(t, err)
+	defer f.Close()
+	file := &File{Prompts: prompts, Out: prompts + ".out", Options: Options{Sequences: 12, Device: "cpu", DType: graph.F32, Limit: 150_000}, Defaults: Request{Tokens: 20, Sampling: Sampling{Temperature: 0.8, Seed: 1}}}
+	r, err := file.Run(t.Context(), f)
+	check(t, err)
+	got, err := os.ReadFile(prompts + ".out")
+	check(t, err)
+	if !bytes.Equal(got, want) {
+		t.Error("in blocks, other texts")
+	}
+	if r.Block == nil || r.Streamed == 0 || r.Device > 150_000 || r.Sequences != r.Block.Batches*r.Block.Each || r.Block.Steps.Times == 0 || r.Block.PredictedStep <= 0 {
+		t.Errorf("%+v, %+v", r, r.Block)
+	}
+	t.Logf("%+v %+v", r, r.Block)
+}
+
 // TestBadLines: what is wrong with a line is said with its number, before anything is written.
 func TestBadLines(t *testing.T) {
 	dir := samples.ModelFolder(t)

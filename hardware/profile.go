@@ -415,7 +415,8 @@ func fillScalars(calls []device.Call, d device.Device) error {
 // hasIndices reports whether a call has operands that fillIndices fills.
 func hasIndices(c *device.Call) bool {
 	switch c.Op {
-	case graph.Embed, graph.EmbedBwd, graph.CrossEntropy, graph.ExpertLinear, graph.ExpertDW, graph.ExpertDB, graph.RouteBwd:
+	case graph.Embed, graph.EmbedBwd, graph.CrossEntropy, graph.ExpertLinear, graph.ExpertDW, graph.ExpertDB, graph.RouteBwd,
+		graph.EmbedAt, graph.RoPEAt, graph.AttentionAt:
 		return true
 	}
 	return c.Attr.Document > 0
@@ -436,6 +437,21 @@ func fillIndices(c *device.Call, d device.Device) error {
 		o, limit = c.Args[graph.EmbedBwdTokens], c.Args[graph.EmbedBwdDWTE].Rows
 	case graph.CrossEntropy:
 		o, limit = c.Args[graph.CrossEntropyTargets], c.Args[graph.CrossEntropyLogits].Cols
+	case graph.EmbedAt:
+		if err := fillPlaces(c.Args[graph.EmbedAtPos], 1, 1, d); err != nil {
+			return err
+		}
+		o, limit = c.Args[graph.EmbedAtTokens], c.Args[graph.EmbedAtWTE].Rows
+	case graph.RoPEAt:
+		return fillPlaces(c.Args[graph.RoPEAtPos], 1, 1, d)
+	case graph.AttentionAt:
+		kv, rows := c.Args[graph.AttentionAtKV].Rows, c.Args[graph.AttentionAtO].Rows
+		context := graph.CacheContext(&c.Attr, kv)
+		last := context - 1
+		if c.Args[graph.AttentionAtPos].Rows == 1 {
+			last = context - rows
+		}
+		return fillPlaces(c.Args[graph.AttentionAtPos], last+1, kv/context/(2*c.Attr.KVHeads), d)
 	case graph.ExpertLinear:
 		return fillExperts(c.Args[graph.ExpertLinearExperts], c.Attr.Experts, d)
 	case graph.ExpertDW:
@@ -451,6 +467,19 @@ func fillIndices(c *device.Call, d device.Device) error {
 	b := make([]byte, o.End()-o.Addr)
 	for i := 0; i+4 <= len(b); i += 4 {
 		binary.LittleEndian.PutUint32(b[i:], uint32(r.IntN(limit)))
+	}
+	return d.Write(o.Tier, o.Addr, b)
+}
+
+// fillPlaces writes places of tokens in caches: each is the last of so many, of one of so many sequences. Then attention sees as many keys
+// as its price by FLOPs and bytes says.
+func fillPlaces(o device.Operand, tokens, sequences int, d device.Device) error {
+	b := make([]byte, 0, o.Bytes())
+	for r := range o.Rows {
+		b = binary.LittleEndian.AppendUint32(b, uint32(tokens-1))
+		if o.Cols > 1 {
+			b = binary.LittleEndian.AppendUint32(b, uint32(r%sequences))
+		}
 	}
 	return d.Write(o.Tier, o.Addr, b)
 }

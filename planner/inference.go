@@ -18,7 +18,10 @@ func Inference(ctx context.Context, a *machine.Alone, g *graph.Graph, sequences 
 	ps, err := search.Inference(ctx, req, prompts, &search.Machine{Capacity: a.Capacity, Shared: a.Shared})
 	var misfit *search.Misfit
 	if errors.As(err, &misfit) {
-		misfit.Hint = "use weights in bf16 or in 4 bits, fewer tokens, or more memory"
+		misfit.Hint = inferenceHint
 	}
 	return ps, err
 }
+
+// inferenceHint is what to do where a model does not fit.
+const inferenceHint = "use weights in bf16 or in 4 bits, fewer tokens, or more memory"

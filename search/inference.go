@@ -42,17 +42,20 @@ import (
 // largest. The error is a *Misfit if nothing fits.
 func Inference(ctx context.Context, req *Request, prompts []*graph.Graph, m *Machine) ([]*program.Program, error) {
 	n := newInference(ctx, req, prompts, m)
-	var tight *plan.Plan
-	for _, pl := range n.batches() {
+	return n.place(n.batches()...)
+}
+
+// place returns the programs of the first plan that fits with all weights on the device, or else of the last one with weights on the host.
+func (n *inference) place(plans ...*plan.Plan) ([]*program.Program, error) {
+	for _, pl := range plans {
 		if err := n.lower(pl); err != nil || n.fits() {
 			return n.programs, err
 		}
-		tight = pl
 	}
-	if m.Shared > 0 && n.totalMemory() > m.Shared { // what is streamed only adds to it
+	if m := n.m; m.Shared > 0 && n.totalMemory() > m.Shared { // what is streamed only adds to it
 		return nil, n.misfit()
 	}
-	return n.stream(tight)
+	return n.stream(plans[len(plans)-1])
 }
 
 // inference is the state of one search.
@@ -80,6 +83,7 @@ func (n *inference) lower(pl *plan.Plan) error {
 		if g.Context > 0 {
 			own = planOf(pl, g)
 		}
+		opt.Quick = opt.Quick && opt.Reject // what is not rejected must be as small as it can be
 		if i > 0 {
 			opt.Base = n.programs[0]
 		}

@@ -234,5 +234,32 @@ func describeFile(r *generation.Report) string {
 	if r.Streamed > 0 {
 		text += fmt.Sprintf("; for each step %s of weights were copied from the host", size.Format(r.Streamed))
 	}
+	if b := r.Block; b != nil {
+		text += "\n" + describeBlock(b)
+	}
+	return text
+}
+
+// describeBlock says which policy was chosen, and how long its parts took beside what was predicted.
+func describeBlock(b *generation.BlockReport) string {
+	text := fmt.Sprintf("the model was read for %d batches of %d texts at once", b.Batches, b.Each)
+	if far := b.Batches - b.Near; far > 0 {
+		text += fmt.Sprintf(", the caches of %d on the host", far)
+		if b.HostAttends {
+			text += ", whose cores attend to them"
+		}
+	}
+	if b.HiddenOnHost {
+		text += ", hidden states on the host"
+	}
+	for _, p := range []struct {
+		what      string
+		predicted float64
+		took      folder.Timed
+	}{{"a token of each", b.PredictedStep, b.Steps}, {fmt.Sprintf("%d tokens of each prompt", b.Reads), b.PredictedPart, b.Parts}} {
+		if p.took.Times > 0 {
+			text += fmt.Sprintf("; %s took %s, %s predicted", p.what, stat.Seconds(p.took.Seconds/float64(p.took.Times)), stat.Seconds(p.predicted))
+		}
+	}
 	return text
 }

@@ -1,0 +1,298 @@
+package search
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/lower"
+	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/sim"
+)
+
+// This file plans blocks of sequences: how many there are, in how many batches, and where weights, caches and hidden states are.
+//
+// Approach. FlexGen solves a linear program in nine fractions whose constants were fitted to runs, inside a loop over batches. Here a policy
+// has few numbers, and each is lowered, its memory counted to the byte, and its programs simulated; so what is chosen fits, and what is
+// predicted is what the programs do. What is left of the device's memory goes to weights, by the rule of inference.go. The search climbs:
+// it begins with one sequence at a time, and with as many as are asked for, and goes to the best neighbour until there is none.
+//
+// Known weaknesses: a hill may have a better one beside it; caches are not on the disk.
+
+// BlockRequest says what is to be generated.
+type BlockRequest struct {
+	Model       *model.Model
+	DType       graph.DType
+	Context     int   // most tokens of a sequence
+	Sequences   int   // most at once
+	Reads       []int // tokens of a prompt that programs may read at once
+	Prompt      int   // tokens of a usual prompt
+	Tokens      int   // that usually follow
+	HostAttends bool  // whether attention on the host's cores has the bits of the device's
+}
+
+// BlockPlan is a block whose programs fit.
+type BlockPlan struct {
+	Block
+	Graphs   []*graph.Graph
+	Plan     *plan.Plan // of the step
+	Programs []*program.Program
+	// Predicted seconds of a step of all sequences, and of reading a part of all their prompts.
+	StepSeconds, PartSeconds float64
+	tokens                   int // of a usual text
+	parts                    int // of a usual prompt
+}
+
+// Seconds returns the predicted seconds in which all sequences of a block are generated.
+func (b *BlockPlan) Seconds() float64 {
+	return float64(b.parts)*b.PartSeconds + float64(b.tokens)*b.StepSeconds
+}
+
+// Rate returns the predicted tokens per second.
+func (b *BlockPlan) Rate() float64 { return float64(b.Sequences()*b.tokens) / b.Seconds() }
+
+// blockPolicy is what the search decides.
+type blockPolicy struct {
+	each, batches int
+	near          int  // batches whose caches are on the device
+	attends       bool // the host attends to the others
+	hidden        device.Tier
+	reads         int // index of BlockRequest.Reads
+}
+
+// FindBlock returns the block that is predicted to be fastest. The error is a *Misfit if nothing fits.
+func FindBlock(ctx context.Context, req *BlockRequest, m *Machine) (*BlockPlan, error) {
+	s := &blockSearch{ctx: ctx, req: req, m: m, seen: map[blockPolicy]*BlockPlan{}}
+	last := len(req.Reads) - 1
+	starts := []blockPolicy{
+		{each: 1, batches: 1, near: 1, reads: last},
+		{each: 1, batches: 1, attends: req.HostAttends, reads: last},
+		{each: max(1, req.Sequences/4), batches: min(4, req.Sequences), attends: req.HostAttends, hidden: device.HostTier, reads: last},
+	}
+	for _, p := range starts {
+		if err := s.climb(p); err != nil {
+			return nil, err
+		}
+	}
+	if s.best == nil {
+		return nil, s.misfit
+	}
+	if m.Measure != nil {
+		if err := s.priced(); err != nil {
+			return nil, err
+		}
+	}
+	programs, err := LowerBlock(ctx, s.best.Graphs, s.best.Plan, lower.Options{Capacity: m.Capacity, Thorough: true})
+	if last := len(programs) - 1; err == nil && programs[0].Fits() && programs[last].Fits() { // else the first addresses are better ones
+		s.best.Programs = programs
+	}
+	return s.best, err
+}
+
+// blockSearch is the state of a search.
+type blockSearch struct {
+	ctx    context.Context
+	req    *BlockRequest
+	m      *Machine
+	seen   map[blockPolicy]*BlockPlan // nil: it does not fit
+	best   *BlockPlan
+	misfit error // the first
+}
+
+// mostBlocks bounds the policies that are lowered.
+const mostBlocks = 48
+
+// climb goes from a policy to better ones.
+func (s *blockSearch) climb(p blockPolicy) error {
+	here, err := s.try(p)
+	for better := true; err == nil && better; {
+		better = false
+		for _, q := range s.neighbours(p) {
+			var there *BlockPlan
+			if there, err = s.try(q); err != nil {
+				return err
+			}
+			if there != nil && (here == nil || there.Rate() > here.Rate()) {
+				p, here, better = q, there, true
+			}
+		}
+	}
+	return err
+}
+
+// neighbours lists the policies that differ in one respect.
+func (s *blockSearch) neighbours(p blockPolicy) (list []blockPolicy) {
+	add := func(change func(q *blockPolicy)) {
+		q := p
+		change(&q)
+		q.near = max(0, min(q.near, q.batches))
+		if n := q.each * q.batches; q.each >= 1 && q.batches >= 1 && n <= s.req.Sequences && q.reads >= 0 && q.reads < len(s.req.Reads) {
+			list = append(list, q)
+		}
+	}
+	scale := func(n, num, den int) int { return n * num / den }
+	for _, by := range [][2]int{{4, 1}, {2, 1}, {3, 2}, {1, 2}} {
+		add(func(q *blockPolicy) { q.each = scale(q.each, by[0], by[1]); q.near *= 1 })
+		add(func(q *blockPolicy) {
+			q.batches = scale(q.batches, by[0], by[1])
+			q.near = scale(q.near, by[0], by[1])
+		})
+	}
+	add(func(q *blockPolicy) { q.each, q.batches = q.each*2, q.batches/2; q.near /= 2 })
+	add(func(q *blockPolicy) { q.each, q.batches = q.each/2, q.batches*2; q.near *= 2 })
+	add(func(q *blockPolicy) { q.near = 0 })
+	add(func(q *blockPolicy) { q.near = q.batches })
+	add(func(q *blockPolicy) { q.near-- })
+	add(func(q *blockPolicy) { q.near++ })
+	add(func(q *blockPolicy) { q.attends = s.req.HostAttends && !q.attends })
+	add(func(q *blockPolicy) { q.hidden = device.HostTier - q.hidden })
+	add(func(q *blockPolicy) { q.reads++ })
+	add(func(q *blockPolicy) { q.reads-- })
+	return list
+}
+
+// try lowers and simulates a policy. The result is nil if it does not fit.
+func (s *blockSearch) try(p blockPolicy) (*BlockPlan, error) {
+	if p.near == p.batches { // nothing is left to attend to
+		p.attends = false
+	}
+	if b, ok := s.seen[p]; ok || len(s.seen) >= mostBlocks {
+		return b, nil
+	}
+	b := &BlockPlan{Block: Block{Context: s.req.Context, Each: p.each, Batches: p.batches, Reads: s.req.Reads[p.reads : p.reads+1], DType: s.req.DType}, tokens: s.req.Tokens}
+	b.parts = (max(s.req.Prompt-1, 0) + b.Reads[0] - 1) / b.Reads[0]
+	var err error
+	if b.Graphs, err = b.Block.Graphs(s.req.Model); err != nil {
+		return nil, err
+	}
+	err = s.fit(b, &p)
+	var misfit *Misfit
+	if errors.As(err, &misfit) {
+		s.seen[p] = nil
+		if s.misfit == nil {
+			s.misfit = err
+		}
+		return nil, nil
+	}
+	if err == nil {
+		err = b.predict(s.m.Cost)
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.seen[p] = b
+	if s.best == nil || b.Rate() > s.best.Rate() {
+		s.best = b
+	}
+	return b, nil
+}
+
+// fit finds the weights that may stay on the device under a policy. A step has few instructions, so what fits is sought by lowering it alone;
+// what reading prompts takes beyond that is then left free.
+func (s *blockSearch) fit(b *BlockPlan, p *blockPolicy) error {
+	m, last := *s.m, len(b.Graphs)-1
+	step := b.Graphs[last]
+	for {
+		n := newInference(s.ctx, &Request{Graph: step, GlobalBatch: 1, Options: lower.Options{Mode: lower.Decode}}, nil, &m)
+		n.opt.Quick = true
+		_, err := n.place(p.plan(step))
+		var misfit *Misfit
+		if errors.As(err, &misfit) && misfit.Tier == device.DeviceTier && misfit.Have == m.Capacity[device.DeviceTier] {
+			misfit.Need, misfit.Have = misfit.Need+s.m.Capacity[device.DeviceTier]-misfit.Have, s.m.Capacity[device.DeviceTier]
+		}
+		if err != nil {
+			return err
+		}
+		b.Plan = n.plan
+		b.Programs, err = LowerBlock(s.ctx, b.Graphs, b.Plan, lower.Options{Capacity: s.m.Capacity, Reject: true, Quick: true})
+		if err != nil {
+			return err
+		}
+		n.m, n.programs, n.graphs = s.m, b.Programs, b.Graphs
+		over := n.height(device.DeviceTier) - s.m.Capacity[device.DeviceTier]
+		switch {
+		case n.fits():
+			return nil
+		case over <= 0:
+			return n.misfit()
+		}
+		m.Capacity[device.DeviceTier] -= over
+	}
+}
+
+// plan returns a policy's plan of the step with all weights on the device.
+func (p *blockPolicy) plan(g *graph.Graph) *plan.Plan {
+	pl := plan.InBatches(g, p.batches, 1)
+	pl.Group, pl.Prefetch = p.batches, p.batches
+	for i := range pl.Batches {
+		b := &pl.Batches[i]
+		b.Hidden = p.hidden
+		if i >= p.near {
+			if b.Cache = device.HostTier; p.attends {
+				b.Attend = plan.AttendOnHost
+			}
+		}
+	}
+	return pl
+}
+
+// predict simulates the programs.
+func (b *BlockPlan) predict(cost sim.Coster) error {
+	var times [2]float64
+	for i, p := range []*program.Program{b.Programs[0], b.Programs[len(b.Programs)-1]} {
+		spans, err := sim.SpansAlike(p, 1, cost)
+		if err != nil {
+			return err
+		}
+		for _, s := range spans {
+			times[i] = max(times[i], s.End)
+		}
+		if math.IsInf(times[i], 0) || math.IsNaN(times[i]) {
+			return fmt.Errorf("the machine's description has no price for an operator of %s", p.Name)
+		}
+	}
+	b.PartSeconds, b.StepSeconds = times[0], times[1]
+	return nil
+}
+
+// priced times the operators of the best policy on the machine and, with these prices, looks again at those that were nearly as fast,
+// until the best is one whose operators were timed.
+func (s *blockSearch) priced() error {
+	for done := map[*BlockPlan]bool{}; !done[s.best]; {
+		done[s.best] = true
+		for _, p := range s.best.Programs {
+			if err := s.m.Measure(&Candidate{Plan: s.best.Plan, Programs: []*program.Program{p}, Program: p}); err != nil {
+				return err
+			}
+		}
+		var best *BlockPlan
+		for _, b := range s.seen {
+			if b == nil {
+				continue
+			}
+			if err := b.predict(s.m.Cost); err != nil {
+				return err
+			}
+			if best == nil || b.Rate() > best.Rate() {
+				best = b
+			}
+		}
+		if len(done) >= mostPriced {
+			for b := range done {
+				if b.Rate() >= best.Rate() || !done[best] {
+					best = b
+				}
+			}
+		}
+		s.best = best
+	}
+	return nil
+}
+
+// mostPriced bounds the policies whose operators are timed.
+const mostPriced = 4

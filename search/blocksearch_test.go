@@ -1,0 +1,54 @@
+package search
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/internal/testkit"
+	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/verify"
+)
+
+// blockOn searches for a block of a small model on an L4 with less memory.
+func blockOn(t *testing.T, memory, host int64, sequences int) (*BlockPlan, error) {
+	t.Helper()
+	m := *small(t).Graph.Model
+	m.Layers = 2
+	h, err := hardware.KnownRank("l4", 1)
+	check(t, err)
+	on := &Machine{Capacity: program.NoLimits, Cost: h}
+	on.Capacity[device.DeviceTier], on.Capacity[device.HostTier], on.Capacity[device.DiskTier] = memory, host, 0
+	return FindBlock(t.Context(), &BlockRequest{Model: &m, DType: graph.F32, Context: 64, Sequences: sequences, Reads: []int{64, 16}, Prompt: 40, Tokens: 20, HostAttends: true}, on)
+}
+
+// TestFindBlock: the less memory the device has, the slower the block that is found, which fits, is safe and generates more per second than one
+// sequence at a time on the same device; and what the error names suffices.
+func TestFindBlock(t *testing.T) {
+	var misfit *Misfit
+	if _, err := blockOn(t, 1, 1<<40, 24); !errors.As(err, &misfit) {
+		t.Fatalf("in a byte: %v", err)
+	}
+	all, err := blockOn(t, 1<<40, 1<<40, 12)
+	check(t, err)
+	before := all.Rate()
+	for _, memory := range []int64{all.Programs[0].Height[device.DeviceTier] / 2, all.Programs[0].Height[device.DeviceTier] / 4, misfit.Need}[:testkit.Count(1, 2, 3)] {
+		found, err := blockOn(t, memory, 1<<40, 12)
+		check(t, err)
+		for _, p := range found.Programs {
+			check(t, verify.Verify(p))
+			if p.Height[device.DeviceTier] > memory {
+				t.Errorf("with %d bytes, %s takes %d", memory, p.Name, p.Height[device.DeviceTier])
+			}
+		}
+		one, err := blockOn(t, memory, 1<<40, 1)
+		check(t, err)
+		t.Logf("%d bytes: %d x %d, reads %v, batches %+v, %.0f tokens/s, one by one %.0f", memory, found.Batches, found.Each, found.Reads, found.Plan.Batches, found.Rate(), one.Rate())
+		if found.Rate() > before*1.001 || found.Rate() < one.Rate() {
+			t.Errorf("with %d bytes %.0f tokens/s, with more memory %.0f, one by one %.0f", memory, found.Rate(), before, one.Rate())
+		}
+		before = found.Rate()
+	}
+}
