@@ -50,7 +50,7 @@ func (st *step) staysOnDevice(c int) bool {
 
 // cached reports whether operators read a chunk through the cache.
 func (st *step) cached(c int) bool {
-	return st.pl.Chunks[c].Weights == device.HostTier || st.sharded(c, "weights")
+	return st.pl.Chunks[c].Weights > device.DeviceTier || st.sharded(c, "weights")
 }
 
 // weightClass returns the class of a chunk's weights in reports.

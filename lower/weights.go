@@ -110,7 +110,7 @@ func homeOf(b *builder, c int) weightHome {
 }
 
 // fetchWeights brings chunks that live elsewhere, and that the given operands are in, into a device cache of at most pl.Cache
-// bytes: from the host by a copy, from other ranks by a gather, or this rank's shard by
+// bytes: from the host, and perhaps the disk before, by a copy, from other ranks by a gather, or this rank's shard by
 // a copy and the others' by a gather. The whole order of uses is known, so eviction
 // takes the chunk with the furthest next use (Belady 1966). A chunk's transfer is
 // issued up to Prefetch units before its use, as soon as there is room.
@@ -135,8 +135,12 @@ func fetchWeights(b *builder, units []unit, fetched []operand, homes []weightHom
 				}
 				copied := b.chunkBuffer(fmt.Sprintf("cache%d", loads), c, st.chunkRange(c), device.DeviceTier, st.weightClass(c), st.g.DType)
 				loads++
-				send := &units[cache.load(i, c, copied, bytes, st.pl.Prefetch)]
-				send.before = append(send.before, bringChunk(st, c, homes[c].work, copied, program.Key{Segment: u.segment, Micro: u.micro, Chunk: c})...)
+				at := cache.load(i, c, copied, bytes, st.pl.Prefetch)
+				send, from := &units[at], homes[c].work
+				if st.pl.Chunks[c].Weights == device.DiskTier {
+					from = bringToHost(b, &units[max(0, at-st.pl.Prefetch)], from, u.key(c), loads)
+				}
+				send.before = append(send.before, bringChunk(st, c, from, copied, u.key(c))...)
 				line = cache.find(c)
 			}
 			line.lastUse, line.next = i, next[i][k]
@@ -149,11 +153,19 @@ func fetchWeights(b *builder, units []unit, fetched []operand, homes []weightHom
 	return nil
 }
 
+// bringToHost reads a chunk from the disk while a unit runs, for the n-th load, and returns where it is then.
+func bringToHost(b *builder, u *unit, from store, key program.Key, n int) store {
+	stage := b.stageBuffer(from.buf, device.HostTier)
+	b.p.Buffers[stage].Name = numbered(b.p.Buffers[stage].Name, n)
+	u.before = append(u.before, copyOp(device.DiskRead, key, b.p.BufferRegion(stage), b.p.BufferRegion(from.buf)))
+	return store{stage, from.at}
+}
+
 // bringChunk lists the instructions that fill a copy of a chunk.
 func bringChunk(st *step, c int, from, to store, key program.Key) []*op {
 	own := st.held(c, "weights")
 	var list []*op
-	if st.pl.Chunks[c].Weights == device.HostTier && own.len() > 0 {
+	if st.pl.Chunks[c].Weights > device.DeviceTier && own.len() > 0 {
 		list = append(list, moveOp(device.HostToDev, key, to, from, own))
 		from = to
 	}

@@ -88,7 +88,7 @@ type Plan struct {
 type Chunk struct {
 	First int `json:"first"` // parameters First..Last-1 in the graph's order
 	Last  int `json:"last"`
-	// Weights is the tier of the copy that operators read, between uses; Grads the tier
+	// Weights is the tier of the copy that operators read, between uses, disk only if nothing is trained; Grads the tier
 	// where the gradient waits for the optimizer; State the tier of the optimizer's
 	// moments. State on the device requires weights and gradients there, too.
 	Weights device.Tier `json:"weights"`
@@ -471,8 +471,10 @@ func (pl *Plan) validateChunks(g *graph.Graph) error {
 func (pl *Plan) validateTiers(g *graph.Graph, i int) error {
 	c := &pl.Chunks[i]
 	switch {
-	case c.Weights > device.HostTier:
-		return fmt.Errorf("plan: chunk %d: weights cannot be on %v; hint: use device or host", i, c.Weights)
+	case c.Weights > device.DiskTier:
+		return fmt.Errorf("plan: chunk %d: weights cannot be on %v; hint: use device or host or, if nothing is trained, disk", i, c.Weights)
+	case c.Weights == device.DiskTier && c.Shard != "":
+		return fmt.Errorf("plan: chunk %d: shard %q with weights on the disk; hint: leave out shard", i, c.Shard)
 	case c.Grads > device.HostTier:
 		return fmt.Errorf("plan: chunk %d: gradients cannot be on %v; hint: use device or host", i, c.Grads)
 	case c.State > device.DiskTier:
@@ -541,11 +543,11 @@ func CheckRecompute(choice string) string {
 }
 
 // CacheNeeded returns the minimum valid Plan.Cache: the maximum over segments of the
-// bytes of cached chunks (on the host, or sharded over ranks) that a segment reads.
+// bytes of cached chunks (on the host or the disk, or sharded over ranks) that a segment reads.
 func (pl *Plan) CacheNeeded(g *graph.Graph) (most int64) {
 	bytes := make([]int64, len(g.Params)) // bytes by the first parameter of each cached chunk
 	for _, c := range pl.Chunks {
-		if c.Weights == device.HostTier || c.Shard == "weights" && pl.Replicas() > pl.Sharers() {
+		if c.Weights > device.DeviceTier || c.Shard == "weights" && pl.Replicas() > pl.Sharers() {
 			for i := c.First; i < c.Last; i++ {
 				bytes[c.First] += g.Stored(i).Bytes()
 			}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/search"
 )
@@ -13,7 +12,6 @@ import (
 // hand. The host attends only if its cores are the device: a GPU's attention has other bits. The error is a *search.Misfit if nothing fits.
 func Block(ctx context.Context, m *machine.Machine, req *search.BlockRequest, gpu bool) (*search.BlockPlan, error) {
 	on := &search.Machine{Capacity: m.Capacity, Shared: m.Shared(), Cost: m.Hardware}
-	on.Capacity[device.DiskTier] = 0
 	if m.AtHand() {
 		on.Measure = func(c *search.Candidate) error { return measure(m, c) }
 	}

@@ -22,7 +22,7 @@ import (
 // predicted is what the programs do. What is left of the device's memory goes to weights, by the rule of inference.go. The search climbs:
 // it begins with one sequence at a time, and with as many as are asked for, and goes to the best neighbour until there is none.
 //
-// Known weaknesses: a hill may have a better one beside it; caches are not on the disk.
+// Known weaknesses: a hill may have a better one beside it; where the host has too little memory, weights go to the disk, never caches.
 
 // BlockRequest says what is to be generated.
 type BlockRequest struct {

@@ -13,14 +13,14 @@ import (
 )
 
 // blockOn searches for a block of a small model on an L4 with less memory.
-func blockOn(t *testing.T, memory, host int64, sequences int) (*BlockPlan, error) {
+func blockOn(t *testing.T, memory, host, disk int64, sequences int) (*BlockPlan, error) {
 	t.Helper()
 	m := *small(t).Graph.Model
 	m.Layers = 2
 	h, err := hardware.KnownRank("l4", 1)
 	check(t, err)
 	on := &Machine{Capacity: program.NoLimits, Cost: h}
-	on.Capacity[device.DeviceTier], on.Capacity[device.HostTier], on.Capacity[device.DiskTier] = memory, host, 0
+	on.Capacity[device.DeviceTier], on.Capacity[device.HostTier], on.Capacity[device.DiskTier] = memory, host, disk
 	return FindBlock(t.Context(), &BlockRequest{Model: &m, DType: graph.F32, Context: 64, Sequences: sequences, Reads: []int{64, 16}, Prompt: 40, Tokens: 20, HostAttends: true}, on)
 }
 
@@ -28,14 +28,14 @@ func blockOn(t *testing.T, memory, host int64, sequences int) (*BlockPlan, error
 // sequence at a time on the same device; and what the error names suffices.
 func TestFindBlock(t *testing.T) {
 	var misfit *Misfit
-	if _, err := blockOn(t, 1, 1<<40, 24); !errors.As(err, &misfit) {
+	if _, err := blockOn(t, 1, 1<<40, 0, 12); !errors.As(err, &misfit) {
 		t.Fatalf("in a byte: %v", err)
 	}
-	all, err := blockOn(t, 1<<40, 1<<40, 12)
+	all, err := blockOn(t, 1<<40, 1<<40, 0, 12)
 	check(t, err)
 	before := all.Rate()
 	for _, memory := range []int64{all.Programs[0].Height[device.DeviceTier] / 2, all.Programs[0].Height[device.DeviceTier] / 4, misfit.Need}[:testkit.Count(1, 2, 3)] {
-		found, err := blockOn(t, memory, 1<<40, 12)
+		found, err := blockOn(t, memory, 1<<40, 0, 12)
 		check(t, err)
 		for _, p := range found.Programs {
 			check(t, verify.Verify(p))
@@ -43,12 +43,38 @@ func TestFindBlock(t *testing.T) {
 				t.Errorf("with %d bytes, %s takes %d", memory, p.Name, p.Height[device.DeviceTier])
 			}
 		}
-		one, err := blockOn(t, memory, 1<<40, 1)
+		one, err := blockOn(t, memory, 1<<40, 0, 1)
 		check(t, err)
 		t.Logf("%d bytes: %d x %d, reads %v, batches %+v, %.0f tokens/s, one by one %.0f", memory, found.Batches, found.Each, found.Reads, found.Plan.Batches, found.Rate(), one.Rate())
 		if found.Rate() > before*1.001 || found.Rate() < one.Rate() {
 			t.Errorf("with %d bytes %.0f tokens/s, with more memory %.0f, one by one %.0f", memory, found.Rate(), before, one.Rate())
 		}
 		before = found.Rate()
+	}
+}
+
+// TestFindBlockDisk: where the host has no room for the weights that the device has none for, they are on the disk, and nothing else is lacking.
+func TestFindBlockDisk(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	all, err := blockOn(t, 1<<40, 1<<40, 0, 4)
+	check(t, err)
+	memory := all.Programs[0].Height[device.DeviceTier] / 2
+	far, err := blockOn(t, memory, 1<<40, 0, 4)
+	check(t, err)
+	host := far.Programs[0].Height[device.HostTier] / 2
+	var misfit *Misfit
+	if _, err := blockOn(t, memory, host, 0, 4); !errors.As(err, &misfit) || misfit.Tier != device.HostTier {
+		t.Fatalf("without a disk: %v", err)
+	}
+	found, err := blockOn(t, memory, host, 1<<40, 4)
+	check(t, err)
+	for _, p := range found.Programs {
+		check(t, verify.Verify(p))
+		if p.Height[device.HostTier] > host || p.Height[device.DiskTier] == 0 {
+			t.Errorf("%s takes %v bytes, of %d on the host", p.Name, p.Height, host)
+		}
+	}
+	if found.Rate() > far.Rate()*1.001 {
+		t.Errorf("%.0f tokens/s from the disk, %.0f from the host", found.Rate(), far.Rate())
 	}
 }

@@ -180,10 +180,46 @@ func (n *inference) stream(batch *plan.Plan) ([]*program.Program, error) {
 		n.opt.Reject = false
 		err = n.lower(w.plan(batch, &everything))
 	}
+	if err == nil && found {
+		err = n.spill(w)
+	}
 	if err != nil || n.fits() {
 		return n.programs, err
 	}
 	return nil, n.misfit()
+}
+
+// spill moves weights of the latest plan from the host to the disk, if there is one, until the host has room.
+func (n *inference) spill(w *weights) error {
+	n.opt.Reject = false
+	n.opt.Capacity = n.m.Capacity
+	var moved, lack int64
+	for n.m.Capacity[device.DiskTier] > 0 && n.opt.Mode != lower.Grads {
+		over := n.height(device.HostTier) - n.m.Capacity[device.HostTier]
+		if n.m.Shared > 0 {
+			over = max(over, n.totalMemory()-n.m.Shared)
+		}
+		if over <= 0 {
+			return nil
+		}
+		lack += over
+		pl := *n.plan
+		pl.Chunks = slices.Clone(pl.Chunks)
+		before := moved
+		for c := range slices.Backward(pl.Chunks) { // the first layers' are needed first
+			if ch := &pl.Chunks[c]; ch.Weights == device.HostTier && moved < lack {
+				ch.Weights = device.DiskTier
+				moved += w.bytes[c]
+			}
+		}
+		if moved == before {
+			return nil
+		}
+		if err := n.lower(&pl); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // first lowers the plan of the first share that fits, as a function says of the latest programs, and reports whether there is one.

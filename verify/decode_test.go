@@ -76,18 +76,13 @@ func TestDecodePrograms(t *testing.T) {
 func TestBatchPrograms(t *testing.T) {
 	seed := testkit.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 2))
-	lowered := 0
 	for _, name := range testkit.Sample(slices.Sorted(maps.Keys(samples.TinyModels)), 2, 9) {
 		for _, dt := range []graph.DType{graph.F32, graph.BF16} {
 			for range testkit.Count(4, 8, 30) {
 				p, plain, err := batchPrograms(name, dt, rng)
-				if plain == nil {
+				if err != nil {
 					t.Fatal(err)
 				}
-				if err != nil {
-					continue // too few cache blocks
-				}
-				lowered++
 				if err := check(p, plain); err != nil {
 					t.Fatalf("%s %v: %v", name, dt, err)
 				}
@@ -96,9 +91,6 @@ func TestBatchPrograms(t *testing.T) {
 				}
 			}
 		}
-	}
-	if lowered < 10 {
-		t.Errorf("only %d programs", lowered)
 	}
 }
 
@@ -118,7 +110,7 @@ func batchPrograms(name string, dt graph.DType, rng *rand.Rand) (p, reference *p
 		return nil, nil, err
 	}
 	pl := samples.RandomPlan(g, 1, rng)
-	samples.DrawBatches(pl, batches, each, rng)
+	samples.DrawBatches(pl, g, batches, each, rng)
 	p, err = lowerMode(g, pl, 1, lower.Decode, nil)
 	return p, reference, err
 }

@@ -125,12 +125,16 @@ func RandomPlan(g *graph.Graph, sequences int, rng *rand.Rand) *plan.Plan {
 }
 
 // DrawBatches makes a plan of generation one for n batches of sequences, with the given number of micro-batches in each, and draws where
-// these have what they keep.
-func DrawBatches(pl *plan.Plan, n, each int, rng *rand.Rand) {
+// these have what they keep, and where weights are.
+func DrawBatches(pl *plan.Plan, g *graph.Graph, n, each int, rng *rand.Rand) {
 	pl.MicroBatches, pl.Batches = n*each, make([]plan.Batch, n)
 	if pl.Group = pl.MicroBatches; rng.IntN(4) == 0 {
 		pl.Group = 1
 	}
+	for i := range pl.Chunks {
+		pl.Chunks[i].Weights, pl.Chunks[i].State = device.Tier(rng.IntN(3)), device.HostTier // nothing is trained
+	}
+	pl.Cache = max(pl.Cache, pl.CacheNeeded(g))
 	for i := range pl.Batches {
 		b := &pl.Batches[i]
 		b.Cache, b.Hidden = device.Tier(rng.IntN(3)), device.Tier(rng.IntN(2))
