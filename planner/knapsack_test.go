@@ -18,12 +18,12 @@ func TestKnapsack(t *testing.T) {
 		for i := range items {
 			layer[i] = i / 2
 			held := int64(1+r.IntN(6)) * 64
-			items[i] = item{gain: float64(r.IntN(8)-1) / 4, held: held, end: held + int64(r.IntN(2))*held/2}
+			items[i] = item{gain: float64(r.IntN(8)-1) / 4, held: held, end: held + int64(r.IntN(2))*held/2, layer: layer[i]}
 			crowd[i] = int64(r.IntN(300))
 		}
 		reach, pad := int64(r.IntN(200)), int64(r.IntN(3))*17
 		base, ground := int64(r.IntN(500)), int64(r.IntN(300))
-		weigh := func(set []bool) weight {
+		weigh := func(set []bool) (w weight, height int64) {
 			var held, end, most int64
 			first := -1
 			for i, taken := range set {
@@ -42,8 +42,15 @@ func TestKnapsack(t *testing.T) {
 				}
 				most = max(most, sum)
 			}
-			live := max(base+held+most+reach*int64(n-layer[max(first, 0)]), ground+end)
-			return weight{live, live + pad*int64(len(set)%3)}
+			var below int64 // what the deepest layer does besides
+			for i := range set {
+				if set[i] && layer[i] == layer[max(first, 0)] {
+					below += crowd[i]
+				}
+			}
+			deep := ground + end + below
+			live := max(base+held+most+reach*int64(n-layer[max(first, 0)]), deep)
+			return weight{live, deep}, live + pad*int64(len(set)%3)
 		}
 		limit := base + int64(r.IntN(4000))
 		best := 0.0
@@ -54,12 +61,14 @@ func TestKnapsack(t *testing.T) {
 					gain += items[i].gain
 				}
 			}
-			if weigh(set).height <= limit {
+			if _, height := weigh(set); height <= limit {
 				best = max(best, gain)
 			}
 		}
 		weighed := 0
-		k := knapsack{items: items, limit: limit, base: weight{base, ground}, weigh: func(set []bool) (weight, error) { weighed++; return weigh(set), nil }}
+		k := knapsack{patience: 1 << 20, items: items, limit: limit, base: weight{live: base, deep: ground},
+			weigh: func(set []bool) (weight, error) { weighed++; w, _ := weigh(set); return w, nil },
+			fits:  func(set []bool) (bool, error) { _, height := weigh(set); return height <= limit, nil }}
 		set, err := k.fill()
 		check(t, err)
 		gain := 0.0
@@ -68,8 +77,12 @@ func TestKnapsack(t *testing.T) {
 				gain += items[i].gain
 			}
 		}
-		if gain != best || set != nil && weigh(set).height > limit || set == nil && best > 0 {
+		if gain != best || set == nil && best > 0 {
 			t.Fatalf("gain %v of %v, the best is %v; items %v, limit %d", gain, set, best, items, limit)
+		}
+		k.patience, k.most, k.found = r.IntN(4), 0, false // then what was missed is bounded
+		if _, err := k.fill(); err != nil || max(k.most, k.missed) < best {
+			t.Fatalf("with little patience the gain is %v, the bound %v, the best %v, %v", k.most, k.missed, best, err)
 		}
 		if weighed > 2<<n || slices.Contains(set, true) != (best > 0) {
 			t.Fatalf("%d sets were weighed for %d items", weighed, n)

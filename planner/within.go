@@ -8,8 +8,10 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/search"
 )
 
@@ -22,7 +24,7 @@ import (
 //
 //	groups x gains --knapsack, weighed by Lower--> set --freeze--> graph --search, with M bytes--> plan
 //
-// The run's plan is the fastest within the memory, which at worst is the leanest one.
+// The run's plan is the fastest within the memory, which at worst is the leanest one. Nothing waits elsewhere.
 //
 // Known weakness: gains are added up, as if groups learnt different things.
 
@@ -36,7 +38,8 @@ type TensorGroup struct {
 	Tried  bool     `json:"tried"` // there was a trial; else the gain is 0 or, if there was none of any group, Bytes
 	Chosen bool     `json:"chosen"`
 
-	held int64 // bytes of the optimizer's state
+	held  int64 // bytes of the optimizer's state
+	layer int   // the first that it has a part of; -1: before the layers
 }
 
 // Partition is the parameters of a task in groups, deepest first.
@@ -63,7 +66,7 @@ func NewPartition(t *Task, span int) *Partition {
 		k, ok := at[name]
 		if !ok {
 			k, at[name] = len(list), len(list)
-			list = append(list, TensorGroup{Name: name})
+			list = append(list, TensorGroup{Name: name, layer: p.Layer})
 		}
 		g := &list[k]
 		g.Params = append(g.Params, p.Name)
@@ -137,79 +140,143 @@ func (p *Partition) Training(set []bool) (*Task, error) {
 	return &t, err
 }
 
-// Leanest returns the plan with everything on the device that takes the least of it: sequences pass by themselves, layers are
-// recomputed, and each parameter has a chunk of its own. Either all sequences pass a layer before the next, so that without clipping its
-// gradients last only as long, or they pass the model one by one, so that their activations do.
-func (t *Task) Leanest(ctx context.Context) (*search.Candidate, error) {
+// Leanest returns the plan with everything on the device that takes the least of it.
+func (t *Task) Leanest(ctx context.Context) (best *search.Candidate, err error) {
+	for _, pl := range t.leanPlans() {
+		c, err := search.Evaluate(ctx, t.Request(), pl, ForSearch(t.Machine), "the leanest plan")
+		if err != nil {
+			return nil, err
+		}
+		if best == nil || c.Program.Height[device.DeviceTier] < best.Program.Height[device.DeviceTier] {
+			best = c
+		}
+	}
+	return best, nil
+}
+
+// leanPlans lists the plans with everything on the device of which one takes the least of it: sequences are computed one by one, layers
+// are recomputed, and each parameter has a chunk of its own. Either sequences pass the whole model one by one, so that the activations of
+// one are there at a time, or all pass a layer before the next, so that without clipping the gradients of one layer are.
+func (t *Task) leanPlans() []*plan.Plan {
 	req := t.Request()
-	req.State = t.Spec.OptimizerState[0]
 	b := t.Graph.CutSequences()
 	if t.Spec.GlobalBatch%b != 0 {
 		b = t.Spec.GlobalBatch
 	}
 	pl := plan.Plain(t.Graph, b)
 	pl.MicroBatches, pl.HeadRows = t.Spec.GlobalBatch/b, req.LeastHead(b*t.Graph.Seq)
-	pl.Chunks, pl.Optimizer, pl.State = plan.Layout(t.Graph, 1), req.Optimizer, req.State
+	pl.Chunks, pl.Optimizer, pl.State = plan.Layout(t.Graph, 1), req.Optimizer, t.Spec.OptimizerState[0]
 	for l := range pl.Activations {
 		pl.Activations[l] = plan.Recomputed("full")
 	}
-	const label = "the leanest plan"
-	best, err := search.Evaluate(ctx, req, pl, ForSearch(t.Machine), label)
-	if err != nil || pl.MicroBatches == 1 || t.Spec.Clip > 0 { // for whose norm all gradients wait
-		return best, err
+	if pl.MicroBatches == 1 || t.Spec.Clip > 0 { // for whose norm all gradients wait
+		return []*plan.Plan{pl}
 	}
 	layered := *pl
 	layered.Group = pl.MicroBatches
-	other, err := search.Evaluate(ctx, req, &layered, ForSearch(t.Machine), label)
-	if err == nil && other.Program.Height[device.DeviceTier] < best.Program.Height[device.DeviceTier] {
-		best = other
-	}
-	return best, err
+	return []*plan.Plan{pl, &layered}
 }
 
+// patience is how many sets are weighed before the best so far is taken, some ten seconds for a model of twelve layers.
+const patience = 600
+
 // Fill chooses the groups to train, by their gains, that fit into the device's memory, and returns the memory that the leanest plan
-// takes to train them. The error is a *search.Misfit if none fits. It fills in what each takes alone.
-func (p *Partition) Fill(ctx context.Context) (bytes int64, err error) {
-	known := map[string]weight{}
-	weigh := func(set []bool) (weight, error) {
-		key := fmt.Sprint(set)
-		if w, ok := known[key]; ok {
-			return w, nil
-		}
-		c, err := p.lean(ctx, set)
-		if err != nil {
-			return weight{}, err
-		}
-		w := weight{c.Program.Bound[device.DeviceTier], c.Program.Height[device.DeviceTier]}
-		known[key] = w
-		return w, nil
-	}
-	k := knapsack{limit: p.Task.Machine.Capacity[device.DeviceTier], weigh: weigh, base: weight{live: math.MaxInt64}}
+// takes to train them, and how much more another choice might gain, by the sum: 0 unless the search was broken off. The error is a *search.Misfit if none fits. It fills in what each takes alone.
+func (p *Partition) Fill(ctx context.Context) (bytes int64, missed float64, err error) {
+	limit := p.Task.Machine.Capacity[device.DeviceTier]
+	k := knapsack{limit: limit, patience: patience, base: weight{live: math.MaxInt64},
+		weigh: func(set []bool) (weight, error) { return p.weigh(ctx, set) },
+		fits: func(set []bool) (bool, error) {
+			c, err := p.lean(ctx, set)
+			return err == nil && c.Program.Height[device.DeviceTier] <= limit, err
+		}}
 	for i := range p.Task.Graph.Params {
-		k.base.height += p.Task.Graph.Stored(i).Bytes()
+		k.base.deep += p.Task.Graph.Stored(i).Bytes()
 	}
 	for i := range p.Groups {
 		g := &p.Groups[i]
-		k.items = append(k.items, item{g.Gain, g.held, g.Bytes})
-		w, err := weigh(p.Alone(i))
+		k.items = append(k.items, item{g.Gain, g.held, g.Bytes, g.layer})
+		w, err := p.weigh(ctx, p.Alone(i))
 		if err != nil {
-			return 0, err
+			return 0, 0, err
 		}
-		g.Alone = w.height
 		k.base.live = min(k.base.live, w.live-g.held)
+	}
+	if err := p.Weigh(ctx); err != nil {
+		return 0, 0, err
 	}
 	set, err := k.fill()
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	if set == nil {
-		return 0, p.tooLittle(ctx)
+		return 0, 0, p.tooLittle(ctx)
 	}
 	for i := range p.Groups {
 		p.Groups[i].Chosen = set[i]
 	}
-	w, err := weigh(set)
-	return w.height, err
+	c, err := p.lean(ctx, set)
+	if err != nil {
+		return 0, 0, err
+	}
+	return c.Program.Height[device.DeviceTier], max(0, k.missed-k.most), nil
+}
+
+// weigh returns what the leanest plan takes at least to train a set, by lowering it as far as what is live when. Two micro-batches
+// one after the other stand for more, of which none takes less.
+func (p *Partition) weigh(ctx context.Context, set []bool) (weight, error) {
+	t, err := p.Training(set)
+	if err != nil {
+		return weight{}, err
+	}
+	layer := math.MaxInt
+	for i := range p.Groups {
+		if set[i] {
+			layer = min(layer, p.Groups[i].layer)
+		}
+	}
+	least := weight{math.MaxInt64, math.MaxInt64}
+	opt := t.Request().Options
+	opt.Unplaced = true
+	for _, pl := range t.leanPlans() {
+		if pl.Group == 1 {
+			pl.MicroBatches = min(pl.MicroBatches, 2)
+		}
+		prog, err := lower.Lower(ctx, t.Graph, pl, opt)
+		if err != nil {
+			return least, err
+		}
+		w := liveBytes(prog, func(chunk int) bool { return t.Graph.Params[pl.Chunks[chunk].First].Layer == layer })
+		least = weight{min(least.live, w.live), min(least.deep, w.deep)}
+	}
+	return least, nil
+}
+
+// liveBytes returns the most bytes that are live on the device at any moment, and while a gradient of some chunks is.
+func liveBytes(prog *program.Program, of func(chunk int) bool) (w weight) {
+	live := prog.Lifetimes()
+	grows, there := make([]int64, len(prog.Instrs)+1), make([]int, len(prog.Instrs)+1) // differences from one instruction to the next
+	for b, buf := range prog.Buffers {
+		if buf.Tier != device.DeviceTier || live[b][0] >= live[b][1] {
+			continue
+		}
+		grows[live[b][0]] += buf.Size
+		grows[live[b][1]] -= buf.Size
+		var chunk int
+		if _, err := fmt.Sscanf(buf.Name, "grad.c%d", &chunk); err == nil && of(chunk) {
+			there[live[b][0]]++
+			there[live[b][1]]--
+		}
+	}
+	var bytes int64
+	gradients := 0
+	for i := range prog.Instrs {
+		bytes, gradients = bytes+grows[i], gradients+there[i]
+		if w.live = max(w.live, bytes); gradients > 0 {
+			w.deep = max(w.deep, bytes)
+		}
+	}
+	return w
 }
 
 // Weigh fills in what each group takes alone.

@@ -2,6 +2,7 @@ package planner
 
 import (
 	"errors"
+	"math/bits"
 	"slices"
 	"testing"
 
@@ -34,10 +35,11 @@ func within(t *testing.T, clip float64, sequence int) *Task {
 func TestFill(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	r := testkit.Rand(t)
-	for _, c := range []struct {
+	type settings struct {
 		clip     float64
 		sequence int
-	}{{0, 64}, {1, 8}} {
+	}
+	for _, c := range testkit.Sample([]settings{{0, 64}, {1, 8}}, 1, 1) {
 		task := within(t, c.clip, c.sequence)
 		p := NewPartition(task, 1)
 		groups := p.Groups
@@ -45,47 +47,55 @@ func TestFill(t *testing.T) {
 			t.Fatalf("%d groups", len(groups))
 		}
 		n := len(groups)
-		weights := make([]weight, 1<<n)
-		set := func(bits int) []bool {
+		weights, heights := make([]weight, 1<<n), make([]int64, 1<<n)
+		set := func(b int) []bool {
 			list := make([]bool, n)
 			for i := range list {
-				list[i] = bits>>i&1 == 1
+				list[i] = b>>i&1 == 1
 			}
 			return list
 		}
 		all := make([]int, 0, 1<<n)
-		for bits := 1; bits < 1<<n; bits++ {
-			lean, err := p.lean(t.Context(), set(bits))
+		for b := 1; b < 1<<n; b++ {
+			lean, err := p.lean(t.Context(), set(b))
 			check(t, err)
-			weights[bits] = weight{lean.Program.Bound[device.DeviceTier], lean.Program.Height[device.DeviceTier]}
-			all = append(all, bits)
+			heights[b] = lean.Program.Height[device.DeviceTier]
+			weights[b], err = p.weigh(t.Context(), set(b))
+			check(t, err)
+			if weights[b].live > heights[b] {
+				t.Errorf("%v takes %d bytes, fewer than %d", set(b), heights[b], weights[b].live)
+			}
+			all = append(all, b)
 			for i := range n {
-				less := bits &^ (1 << i)
-				if less != bits && less != 0 && weights[bits].live < weights[less].live+groups[i].held {
-					t.Errorf("clip %v, %d tokens: %v takes %d, and without %s %d, which has a state of %d bytes", c.clip, c.sequence, set(bits), weights[bits].live, groups[i].Name, weights[less].live, groups[i].held)
+				less := b &^ (1 << i)
+				if less != b && less != 0 && groups[bits.TrailingZeros(uint(less))].layer < groups[i].layer && weights[b].deep < weights[less].deep+groups[i].Bytes {
+					t.Errorf("clip %v, %d tokens: with the deepest gradient, %v takes %d, and without %s %d, which has %d bytes", c.clip, c.sequence, set(b), weights[b].deep, groups[i].Name, weights[less].deep, groups[i].Bytes)
+				}
+				if less != b && less != 0 && weights[b].live < weights[less].live+groups[i].held {
+					t.Errorf("clip %v, %d tokens: %v takes %d, and without %s %d, which has a state of %d bytes", c.clip, c.sequence, set(b), weights[b].live, groups[i].Name, weights[less].live, groups[i].held)
 				}
 			}
 		}
-		slices.SortFunc(all, func(a, b int) int { return int(weights[a].height - weights[b].height) })
+		slices.SortFunc(all, func(a, b int) int { return int(heights[a] - heights[b]) })
 		for range testkit.Count(1, 8, 60) {
 			for i := range groups {
 				groups[i].Gain = float64(r.IntN(40)-4) / 8
 			}
-			limit := weights[all[r.IntN(len(all))]].height - int64(r.IntN(2))
+			limit := heights[all[r.IntN(len(all))]] - int64(r.IntN(2))
 			best := 0.0
-			for _, bits := range all {
+			for _, b := range all {
 				gain := 0.0
-				for i, taken := range set(bits) {
+				for i, taken := range set(b) {
 					if taken {
 						gain += groups[i].Gain
 					}
 				}
-				if weights[bits].height <= limit {
+				if heights[b] <= limit {
 					best = max(best, gain)
 				}
 			}
 			task.Machine.Capacity[device.DeviceTier] = limit
-			bytes, err := p.Fill(t.Context())
+			bytes, missed, err := p.Fill(t.Context())
 			if best == 0 {
 				var short *search.Misfit
 				var fault *config.Error
@@ -95,13 +105,13 @@ func TestFill(t *testing.T) {
 				continue
 			}
 			check(t, err)
-			gain, bits := 0.0, 0
+			gain, b := 0.0, 0
 			for i, g := range groups {
 				if g.Chosen {
-					gain, bits = gain+g.Gain, bits|1<<i
+					gain, b = gain+g.Gain, b|1<<i
 				}
 			}
-			if gain != best || bytes != weights[bits].height || bytes > limit {
+			if gain != best || bytes != heights[b] || missed != 0 || bytes > limit {
 				t.Errorf("clip %v, %d tokens: gain %v in %d bytes of %d; the best is %v", c.clip, c.sequence, gain, bytes, limit, best)
 			}
 		}

@@ -33,14 +33,15 @@ import (
 
 // Chosen is what is trained, and why.
 type Chosen struct {
-	Limit     int64                 `json:"train_within"` // bytes
-	Bytes     int64                 `json:"bytes"`        // of device memory that training the chosen groups takes at least
-	Whole     int64                 `json:"whole"`        // the same of all groups
-	Steps     int                   `json:"steps"`        // of each trial; 0: there were none
-	Seconds   float64               `json:"seconds"`      // that all trials took
-	Loss      float64               `json:"loss"`         // on held-out text, before training
-	Predicted float64               `json:"predicted"`    // by how much the loss falls in a trial of the chosen groups: the sum of their gains
-	Achieved  float64               `json:"achieved"`     // and by how much it fell
+	Limit     int64                 `json:"train_within"`     // bytes
+	Bytes     int64                 `json:"bytes"`            // of device memory that training the chosen groups takes at least
+	Whole     int64                 `json:"whole"`            // the same of all groups
+	Steps     int                   `json:"steps"`            // of each trial; 0: there were none
+	Seconds   float64               `json:"seconds"`          // that all trials took
+	Loss      float64               `json:"loss"`             // on held-out text, before training
+	Predicted float64               `json:"predicted"`        // by how much the loss falls in a trial of the chosen groups: the sum of their gains
+	Achieved  float64               `json:"achieved"`         // and by how much it fell
+	Missed    float64               `json:"missed,omitempty"` // by how much the predicted fall could be larger at most, with another choice
 	Groups    []planner.TensorGroup `json:"groups"`
 	For       string                `json:"for"` // identifies what was measured
 }
@@ -65,7 +66,7 @@ func (s *Setup) ChooseTrained(ctx context.Context, m *machine.Machine, trials bo
 	}
 	m.Capacity[device.DeviceTier] = limit
 	if s.chosen != nil {
-		return s.chosen, nil
+		return s.chosen, s.confine(ctx, m)
 	}
 	before, _ := readChosen(s.Spec.Out)
 	chooser := &chooser{setup: s, task: &planner.Task{Machine: m, Graph: s.Graph, Spec: s.Spec}, machine: m, say: say}
@@ -78,7 +79,22 @@ func (s *Setup) ChooseTrained(ctx context.Context, m *machine.Machine, trials bo
 			return nil, err
 		}
 	}
-	return c, s.train(c)
+	if err := s.train(c); err != nil {
+		return nil, err
+	}
+	return c, s.confine(ctx, m)
+}
+
+// confine leaves a machine only room for inputs and results besides the device's memory: what is trained within it goes nowhere else.
+func (s *Setup) confine(ctx context.Context, m *machine.Machine) error {
+	lean, err := (&planner.Task{Machine: m, Graph: s.Graph, Spec: s.Spec}).Leanest(ctx)
+	if err != nil {
+		return err
+	}
+	const slack = 2 // plans differ a little in what they count on the host
+	m.Capacity[device.HostTier] = min(m.Capacity[device.HostTier], slack*lean.Program.Height[device.HostTier])
+	m.Capacity[device.DiskTier] = 0
+	return nil
 }
 
 // keep has a run that goes on train what it has trained so far.
@@ -181,7 +197,7 @@ func (c *chooser) choose(ctx context.Context, before *Chosen, trials bool) (*Cho
 			g.Gain = float64(g.Bytes)
 		}
 	}
-	if now.Bytes, err = c.parts.Fill(ctx); err != nil || now.Steps == 0 {
+	if now.Bytes, now.Missed, err = c.parts.Fill(ctx); err != nil || now.Steps == 0 {
 		return now, err
 	}
 	return now, c.confirm(ctx, now, before, trials)
@@ -189,6 +205,9 @@ func (c *chooser) choose(ctx context.Context, before *Chosen, trials bool) (*Cho
 
 // divide decides how many consecutive layers form a group, and how many steps a trial has.
 func (c *chooser) divide() (span, steps int, err error) {
+	if c.setup.Spec.MaxSteps == 0 { // a plan for a run of any length
+		return 1, trialSteps, nil
+	}
 	all := int(trialShare * float64(c.setup.Spec.MaxSteps))
 	for span = 1; ; span++ {
 		n := len(planner.NewPartition(c.task, span).Groups) + 1 // with the trial of the chosen groups
@@ -205,11 +224,17 @@ func (c *chooser) divide() (span, steps int, err error) {
 	}
 }
 
-// identify names what is measured: the same name has the same gains.
+// identify names what is measured: the same name has the same gains. Plans do without text and weights: then there is no name.
 func (c *chooser) identify(span, steps int) (string, error) {
+	if c.setup.Empty() {
+		return "", nil
+	}
 	var id identity
 	id.prepared(c.setup)
 	base, err := folder.Fingerprint(c.setup.Folder)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
 	if err != nil {
 		return "", err
 	}

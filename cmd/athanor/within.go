@@ -62,5 +62,8 @@ func printChosen(c *cli.Context, t *train.Chosen) {
 		text += fmt.Sprintf("gain: by how much the loss on held-out text, %.4f, fell in %d steps; of all that is chosen, %.4f were predicted and %.4f achieved (trials took %.3g s)\n",
 			t.Loss, t.Steps, t.Predicted, t.Achieved, t.Seconds)
 	}
+	if t.Steps > 0 && t.Missed > 0 {
+		text += fmt.Sprintf("another choice might gain up to %.2g more: there are too many that are almost as good to weigh all\n", t.Missed)
+	}
 	c.Text(text + "\n")
 }

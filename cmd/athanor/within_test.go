@@ -120,3 +120,24 @@ func splitKeys(text string) (list []string) {
 	}
 	return append(list, text[from:])
 }
+
+// TestQuarterMebibyte: whole training steps of a small model run within 256 KiB of device memory, to the byte as planned, with all its
+// parameters trained; and so do those of a trained model whose weights alone take three quarters of that, of which what fits is trained.
+func TestQuarterMebibyte(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	const most = 256 << 10
+	within := func(r result) {
+		t.Helper()
+		var planned, reached int64
+		_, err := fmt.Sscanf(r.stdout[strings.Index(r.stdout, "device memory: planned"):], "device memory: planned %d bytes, reached %d", &planned, &reached)
+		check(t, err)
+		if planned != reached || planned > most {
+			t.Errorf("planned %d bytes, reached %d, of %d", planned, reached, most)
+		}
+	}
+	_, file := tiny(t, "max_steps: 3", "gradient_clipping: 0", "limits: {device: 256KiB}", "plan: {weights: device, grads: device, state: device}",
+		"model: {type: llama, layers: 2, width: 16, heads: 2}")
+	within(call("train", file, "global_batch=1").must(t, 0))
+	_, file = toTrainOn(t, "max_steps: 100", "gradient_clipping: 0", "train_within: 256KiB")
+	within(call("train", file, "sequence_length=16", "global_batch=2").must(t, 0, "trial"))
+}
