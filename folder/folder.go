@@ -262,13 +262,21 @@ type Footprint struct {
 	Streamed int64 `json:"streamed_bytes"`
 }
 
-// footprint returns that of a session of the given number of programs. What is streamed is the last one's.
-func footprint(s *session.Session, programs int) (f Footprint) {
+// footprint returns that of a session of the given number of programs.
+func footprint(s *session.Session, programs int) Footprint {
+	var list []*program.Program
 	for i := range programs {
-		p := s.Program(i)
-		f.Device, f.Host = max(f.Device, p.Height[device.DeviceTier]), max(f.Host, p.Height[device.HostTier])
+		list = append(list, s.Program(i))
 	}
-	f.Streamed = streamedBytes(s.Program(programs - 1))
+	return FootprintOf(list)
+}
+
+// FootprintOf returns that of programs that share their memory. What is streamed is the last one's.
+func FootprintOf(list []*program.Program) (f Footprint) {
+	for _, p := range list {
+		f.Device, f.Host = max(f.Device, p.Height[device.DeviceTier]), max(f.Host, p.Height[device.HostTier])
+		f.Streamed = streamedBytes(p)
+	}
 	return f
 }
 

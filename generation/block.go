@@ -35,13 +35,14 @@ type BlockReport struct {
 	// How long a step of all sequences takes, and reading a part of all their prompts, in seconds: as predicted, and how often it was done.
 	PredictedStep float64      `json:"predicted_step_seconds"`
 	PredictedPart float64      `json:"predicted_part_seconds"`
+	PredictedRate float64      `json:"predicted_tokens_per_second"` // for usual lines
 	Steps         folder.Timed `json:"steps"`
 	Parts         folder.Timed `json:"parts"`
 }
 
-// reportBlock describes what a block did.
-func reportBlock(b *blockOn) *BlockReport {
-	r := &BlockReport{Batches: b.Batches, Each: b.Each, Reads: b.Reads[0], PredictedStep: b.StepSeconds, PredictedPart: b.PartSeconds, Steps: b.Stepped, Parts: b.Passed}
+// reportBlock describes a block.
+func reportBlock(b *search.BlockPlan) *BlockReport {
+	r := &BlockReport{Batches: b.Batches, Each: b.Each, Reads: b.Reads[0], PredictedStep: b.StepSeconds, PredictedPart: b.PartSeconds, PredictedRate: b.Rate()}
 	for _, q := range b.Plan.Batches {
 		if q.Cache == device.DeviceTier {
 			r.Near++
@@ -62,15 +63,16 @@ func (run *fileRun) weightsFit(ctx context.Context, o *Options) (bool, error) {
 	return fits, errors.Join(err, d.Close())
 }
 
-// openBlock opens the model for the block that is predicted to be fastest on this machine, of as many sequences as are asked for at most.
-func (run *fileRun) openBlock(ctx context.Context, o *Options) (*Batch, error) {
+// planBlock finds the block that is predicted to be fastest on this machine, of as many sequences as are asked for at most. The machine is
+// the caller's.
+func (run *fileRun) planBlock(ctx context.Context, o *Options) (*machine.Machine, *search.BlockPlan, error) {
 	limits := config.Limits{Device: config.Unlimited, Host: config.Unlimited, Disk: config.Unlimited, DiskEndurance: config.Unlimited}
 	if o.Limit > 0 {
 		limits.Device = config.Bytes(o.Limit)
 	}
 	m, err := machine.Find(&machine.Request{Device: o.Device, Ranks: 1, Limits: limits, Spill: filepath.Dir(run.Out)}, run.note)
 	if err != nil {
-		return nil, folder.Misuse(err)
+		return nil, nil, folder.Misuse(err)
 	}
 	most := o.Sequences
 	if most == 0 {
@@ -81,7 +83,16 @@ func (run *fileRun) openBlock(ctx context.Context, o *Options) (*Batch, error) {
 		Prompt: run.prompts / lines, Tokens: max(1, run.texts/lines)}
 	found, err := planner.Block(ctx, m, req, device.IsGPU(o.Device))
 	if err != nil {
-		return nil, errors.Join(err, m.Close())
+		return nil, nil, errors.Join(err, m.Close())
+	}
+	return m, found, nil
+}
+
+// openBlock opens the model for a planned block.
+func (run *fileRun) openBlock(ctx context.Context, o *Options) (*Batch, error) {
+	m, found, err := run.planBlock(ctx, o)
+	if err != nil {
+		return nil, err
 	}
 	devices, err := m.Open(found.Programs[:1])
 	if err != nil {
@@ -108,3 +119,29 @@ func (b *blockOn) Close() error { return errors.Join(b.Block.Close(), b.machine.
 
 // note passes on what is said about the machine.
 func (run *fileRun) note(text string) { run.report.Notes = append(run.report.Notes, text) }
+
+// Explain says how the prompts would be continued, and continues none.
+func (file *File) Explain(ctx context.Context, f *folder.Folder) (*Report, error) {
+	p, err := NewPrompter(f)
+	if err != nil {
+		return nil, err
+	}
+	run := &fileRun{File: file, prompter: p, folder: f}
+	if err := run.scan(); err != nil {
+		return nil, err
+	}
+	o, r := run.options(), &run.report
+	r.PromptTokens, r.Tokens, r.Context, r.Sequences = run.prompts, run.texts, o.Context, o.Sequences
+	if r.Sequences == 0 {
+		r.Sequences = min(autoSequences, r.Lines)
+	}
+	if fits, err := run.weightsFit(ctx, &o); fits || err != nil {
+		return r, err
+	}
+	m, found, err := run.planBlock(ctx, &o)
+	if err != nil {
+		return nil, err
+	}
+	r.Sequences, r.Footprint, r.Block = found.Sequences(), folder.FootprintOf(found.Programs), reportBlock(found)
+	return r, m.Close()
+}

@@ -264,10 +264,7 @@ func (run *fileRun) resume(out *os.File) error {
 // open opens the model for as many sequences as are asked for or, if nothing is said, as fit or, if weights are to be streamed, are
 // fastest.
 func (run *fileRun) open(ctx context.Context) (*Batch, error) {
-	o := run.Options
-	if o.Context = min(o.Context, run.folder.Model.MaxPositions); o.Context == 0 {
-		o.Context = run.longest
-	}
+	o := run.options()
 	if fits, err := run.weightsFit(ctx, &o); err != nil || !fits {
 		if err != nil {
 			return nil, err
@@ -285,6 +282,15 @@ func (run *fileRun) open(ctx context.Context) (*Batch, error) {
 	}
 }
 
+// options returns those with which the model is opened.
+func (run *fileRun) options() Options {
+	o := run.Options
+	if o.Context = min(o.Context, run.folder.Model.MaxPositions); o.Context == 0 {
+		o.Context = run.longest
+	}
+	return o
+}
+
 // left returns how many lines are left.
 func (run *fileRun) left() int { return run.report.Lines - run.report.Kept }
 
@@ -295,7 +301,7 @@ func (run *fileRun) generate(ctx context.Context, out *os.File) error {
 		return err
 	}
 	defer b.Close()
-	run.report.Notes, run.report.Footprint = b.Notes, b.Footprint()
+	run.report.Notes, run.report.Footprint = append(run.report.Notes, b.Notes...), b.Footprint()
 	run.report.Sequences, run.report.Context = b.Sequences(), b.Context()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -312,7 +318,8 @@ func (run *fileRun) generate(ctx context.Context, out *os.File) error {
 	stop()
 	<-done
 	if block, ok := b.slots.(*blockOn); ok {
-		run.report.Block = reportBlock(block)
+		run.report.Block = reportBlock(block.BlockPlan)
+		run.report.Block.Steps, run.report.Block.Parts = block.Stepped, block.Passed
 	}
 	for _, first := range []error{w.err, failed} {
 		if first != nil && !errors.Is(first, context.Canceled) {

@@ -112,7 +112,11 @@ func TestFileBlocks(t *testing.T) {
 	if r.Block == nil || r.Streamed == 0 || r.Device > 150_000 || r.Sequences != r.Block.Batches*r.Block.Each || r.Block.Steps.Times == 0 || r.Block.PredictedStep <= 0 {
 		t.Errorf("%+v, %+v", r, r.Block)
 	}
-	t.Logf("%+v %+v", r, r.Block)
+	told, err := file.Explain(t.Context(), f)
+	check(t, err)
+	if b := told.Block; b == nil || told.Device > 150_000 || told.Streamed == 0 || told.Sequences != b.Batches*b.Each || b.PredictedRate <= 0 || b.Steps.Times != 0 {
+		t.Errorf("it was to be %+v, %+v", told, told.Block)
+	}
 }
 
 // TestBadLines: what is wrong with a line is said with its number, before anything is written.

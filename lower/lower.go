@@ -12,7 +12,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
@@ -202,9 +201,6 @@ func Lower(ctx context.Context, g *graph.Graph, pl *plan.Plan, opt Options) (*pr
 	}
 	if opt.Mode == Decode && (pl.MicroBatch != 1 || g.Slots == 0 && pl.MicroBatches != 1) {
 		return nil, fmt.Errorf("%d sequences cannot share the key and value caches of one; hint: set micro_batch to 1 and, without slots, micro_batches too", pl.MicroBatch*pl.MicroBatches)
-	}
-	if c := slices.IndexFunc(pl.Chunks, func(c plan.Chunk) bool { return c.Weights == device.DiskTier }); c >= 0 && (opt.Mode <= Grads || opt.Mode == Update) {
-		return nil, fmt.Errorf("chunk %d has weights on the disk, from where they cannot be trained; hint: leave them on the host", c)
 	}
 	if opt.Rank < 0 || opt.Rank >= pl.Ranks {
 		return nil, fmt.Errorf("there is no rank %d among %d ranks; hint: count ranks from 0", opt.Rank, pl.Ranks)

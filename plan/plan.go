@@ -88,7 +88,7 @@ type Plan struct {
 type Chunk struct {
 	First int `json:"first"` // parameters First..Last-1 in the graph's order
 	Last  int `json:"last"`
-	// Weights is the tier of the copy that operators read, between uses, disk only if nothing is trained; Grads the tier
+	// Weights is the tier of the copy that operators read, between uses, the disk only in generation; Grads the tier
 	// where the gradient waits for the optimizer; State the tier of the optimizer's
 	// moments. State on the device requires weights and gradients there, too.
 	Weights device.Tier `json:"weights"`
@@ -471,8 +471,8 @@ func (pl *Plan) validateChunks(g *graph.Graph) error {
 func (pl *Plan) validateTiers(g *graph.Graph, i int) error {
 	c := &pl.Chunks[i]
 	switch {
-	case c.Weights > device.DiskTier:
-		return fmt.Errorf("plan: chunk %d: weights cannot be on %v; hint: use device or host or, if nothing is trained, disk", i, c.Weights)
+	case c.Weights > device.DiskTier, c.Weights == device.DiskTier && g.Context == 0:
+		return fmt.Errorf("plan: chunk %d: weights cannot be on %v; hint: use device or host", i, c.Weights)
 	case c.Weights == device.DiskTier && c.Shard != "":
 		return fmt.Errorf("plan: chunk %d: shard %q with weights on the disk; hint: leave out shard", i, c.Shard)
 	case c.Grads > device.HostTier:

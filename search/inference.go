@@ -194,7 +194,7 @@ func (n *inference) spill(w *weights) error {
 	n.opt.Reject = false
 	n.opt.Capacity = n.m.Capacity
 	var moved, lack int64
-	for n.m.Capacity[device.DiskTier] > 0 && n.opt.Mode != lower.Grads {
+	for n.m.Capacity[device.DiskTier] > 0 && n.opt.Mode == lower.Decode {
 		over := n.height(device.HostTier) - n.m.Capacity[device.HostTier]
 		if n.m.Shared > 0 {
 			over = max(over, n.totalMemory()-n.m.Shared)

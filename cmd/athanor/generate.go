@@ -28,6 +28,7 @@ type generateCmd struct {
 	Prompts   string `help:"Continue each line of this file, many at once: {\"prompt\": ...} or {\"messages\": [...]}, with settings of its own if it has them. Needs --out." xor:"prompt" placeholder:"FILE.jsonl"`
 	Out       string `help:"Where to write the texts, a line for each line of --prompts. If it exists, lines that are missing are added." placeholder:"FILE.jsonl"`
 	Sequences int    `help:"With --prompts, texts to generate at once; 0: as many as fit, at most 32."`
+	Explain   bool   `help:"With --prompts, say how they would be generated, and how fast if weights have to be copied for every token, and generate nothing."`
 	Context   int    `help:"With --prompts, most tokens of a prompt and its text, for which memory is reserved; 0: what the longest line needs."`
 }
 
@@ -102,8 +103,8 @@ func (v *generateCmd) Run(c *cli.Context) error {
 	if v.Prompts != "" {
 		return v.continueFile(c)
 	}
-	if v.Out != "" || v.Sequences != 0 || v.Context != 0 {
-		return cli.UsageError("generate: --out, --sequences and --context belong to --prompts; hint: leave them out, or name a file with --prompts")
+	if v.Out != "" || v.Sequences != 0 || v.Context != 0 || v.Explain {
+		return cli.UsageError("generate: --out, --sequences, --context and --explain belong to --prompts; hint: leave them out, or name a file with --prompts")
 	}
 	p, err := v.prompt(c, "generate", v.Prompt, v.MaxTokens)
 	if err != nil {
@@ -154,15 +155,17 @@ func describe(s *folder.Sampled) string {
 // continueFile continues the lines of a file.
 func (v *generateCmd) continueFile(c *cli.Context) error {
 	switch {
-	case v.Out == "":
+	case v.Out == "" && !v.Explain:
 		return cli.UsageError("generate: --prompts needs --out; hint: name the file for the texts")
 	case v.Sequences < 0 || v.Sequences > maxSequences:
 		return cli.UsageError(fmt.Sprintf("generate: --sequences is %d; hint: use 1 to %d, or 0 for as many as fit", v.Sequences, maxSequences))
 	case v.Context < 0 || v.Context > 1<<24:
 		return cli.UsageError(fmt.Sprintf("generate: --context is %d; hint: use 1 to 16777216, or 0 for what the longest line needs", v.Context))
 	}
-	if err := cli.CanWrite([]string{v.Prompts}, v.Out); err != nil {
-		return err
+	if !v.Explain {
+		if err := cli.CanWrite([]string{v.Prompts}, v.Out); err != nil {
+			return err
+		}
 	}
 	f, o, err := openModel(c, &v.computing, "generate", v.Model, v.Quantize)
 	if err != nil {
@@ -174,6 +177,17 @@ func (v *generateCmd) continueFile(c *cli.Context) error {
 	defer stop()
 	show, began := cli.NewStatus(c.Stderr), time.Now()
 	file := &generation.File{Prompts: v.Prompts, Out: v.Out, Options: o, Defaults: v.defaults(v.MaxTokens)}
+	if v.Explain {
+		r, err := file.Explain(ctx, f)
+		if err != nil {
+			return explained(c, err)
+		}
+		if c.JSON {
+			return c.Print(r)
+		}
+		fmt.Fprintln(c.Stdout, describePlan(r))
+		return nil
+	}
 	file.Progress = func(what string, done, total int64) { show.Count(what, done, total, began) }
 	r, err := file.Run(ctx, f)
 	show.Done()
@@ -240,11 +254,22 @@ func describeFile(r *generation.Report) string {
 	return text
 }
 
-// describeBlock says which policy was chosen, and how long its parts took beside what was predicted.
-func describeBlock(b *generation.BlockReport) string {
-	text := fmt.Sprintf("the model was read for %d batches of %d texts at once", b.Batches, b.Each)
+// describePlan says how a file would be continued.
+func describePlan(r *generation.Report) string {
+	text := fmt.Sprintf("%d lines, %d tokens of prompts and at most %d more, %d texts at once of up to %d tokens", r.Lines, r.PromptTokens, r.Tokens, r.Sequences, r.Context)
+	b := r.Block
+	if b == nil {
+		return text + "\nall weights are on the device"
+	}
+	return text + fmt.Sprintf("\n%s on the device and %s on the host; for each step %s of weights are copied from the host\n%s\npredicted: a token of each text in %s, %d tokens of each prompt in %s, %.1f tokens per second",
+		size.Format(r.Device), size.Format(r.Host), size.Format(r.Streamed), describePolicy(b), stat.Seconds(b.PredictedStep), b.Reads, stat.Seconds(b.PredictedPart), b.PredictedRate)
+}
+
+// describePolicy says what a block is.
+func describePolicy(b *generation.BlockReport) string {
+	text := fmt.Sprintf("%d at a time of %d texts for each reading of the weights", b.Each, b.Batches*b.Each)
 	if far := b.Batches - b.Near; far > 0 {
-		text += fmt.Sprintf(", the caches of %d on the host", far)
+		text += fmt.Sprintf(", the caches of %d of %d batches on the host", far, b.Batches)
 		if b.HostAttends {
 			text += ", whose cores attend to them"
 		}
@@ -252,6 +277,12 @@ func describeBlock(b *generation.BlockReport) string {
 	if b.HiddenOnHost {
 		text += ", hidden states on the host"
 	}
+	return text
+}
+
+// describeBlock says which policy was chosen, and how long its parts took beside what was predicted.
+func describeBlock(b *generation.BlockReport) string {
+	text := describePolicy(b)
 	for _, p := range []struct {
 		what      string
 		predicted float64

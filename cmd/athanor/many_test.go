@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -40,6 +41,17 @@ func TestContinueFile(t *testing.T) {
 		if !has(object, []string{field}) {
 			t.Errorf("there is no %s: %v", field, object)
 		}
+	}
+	limit := fmt.Sprintf("--device-memory=%dB", int64(object["device_bytes"].(float64))*2/3)
+	if plan := call(append(args[:4:4], limit, "--explain")...).must(t, 0); !strings.Contains(plan.stdout, "on the device and ") || !strings.Contains(plan.stdout, "tokens per second") {
+		t.Errorf("in blocks: %s", plan.stdout)
+	}
+	call(append(args[:5:5], path+".3", "--max-tokens", "12", "--seed", "3", limit)...).must(t, 0, "were copied from the host", "predicted")
+	if blocks, err := os.ReadFile(path + ".3"); err != nil || string(blocks) != string(out) {
+		t.Errorf("in blocks other texts: %v\n%s\n%s", err, blocks, out)
+	}
+	if plan := call(append(args[:4:4], "--explain")...).must(t, 0); !strings.Contains(plan.stdout, "all weights are on the device") {
+		t.Errorf("with enough memory: %s", plan.stdout)
 	}
 	call(append(args, "--sequences", "-1")...).must(t, 2, "hint:")
 	call(args[:4]...).must(t, 2, "--out", "hint:")
