@@ -232,8 +232,9 @@ func (b *differentiator) weightGrad(n Node) {
 // back into the stream that n reads.
 func (b *differentiator) leads(n, to *Node) bool {
 	v := &b.g.Values[n.Args[LinearDWDW].Value]
-	x, dy := n.Args[LinearDWX], to.Args[LinearDWDY]
-	return v.Param+v.Params == b.g.ParamOf(to.Args[LinearDWDW].Value) && n.Attr == to.Attr && x.Hi-x.Lo == dy.Hi-dy.Lo
+	ins, _ := b.g.wholeSides(n)
+	_, outs := b.g.wholeSides(to)
+	return v.Param+v.Params == b.g.ParamOf(to.Args[LinearDWDW].Value) && n.Attr == to.Attr && ins == outs
 }
 
 // release appends the gradient that waits, if any.

@@ -447,7 +447,7 @@ func (b *builder) linear(y, x Use, p *next, bias bool, res Use) {
 // adapter appends what the adapter of a weight, if it has one, adds to y = x.w.
 func (b *builder) adapter(weight string, y, x Use) {
 	if down, up, ok := b.m.Factors(weight); ok {
-		low := b.tokens(fmt.Sprintf("%s.low%d", b.g.Values[y.Value].Name, y.Lo), b.m.LoRA.Rank, b.g.DType)
+		low := b.tokens(fmt.Sprintf("%s.low%d", b.g.Values[y.Value].Name, y.Lo*b.g.Shared()), b.m.LoRA.Rank, b.g.DType)
 		b.node(Linear, Attr{WT: true}, b.all(low), x, b.param(down), absent, absent)
 		b.add(y, low, up)
 	}

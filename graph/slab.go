@@ -21,7 +21,11 @@ import (
 //	all_reduce    x + o0 + o1               x + o0 + o1
 //
 // Norms, embedding and head are whole on every rank, and so are their gradients: all ranks compute the same. Only of the gains that all
-// heads share, if queries and keys are normalised by heads, each rank has a term of the gradient (see Partial).
+// heads share, if queries and keys are normalised by heads, and of the factors of adapters that are not divided, each rank has a term
+// of the gradient (see Partial). Adapters need no sums of their own:
+//
+//	q + B.(A.x)     A whole, B its outputs     the gradient of A.x is a term, and so is that of A
+//	o + B.(A.x)     A its inputs, B whole      A.x is a term, which o's sum adds up, and so is B's gradient
 //
 // Slabs follow from sizes: the graph is built for a model with an n-th of the heads and units, and where its parameters are smaller
 // than the whole model's, they are divided.
@@ -62,11 +66,25 @@ func partial(g *Graph) map[int]bool {
 			}
 		}
 	}
+	index := map[string]int{}
+	for i := range g.Params {
+		index[g.Params[i].Name] = i
+	}
+	for i := range g.Params {
+		down, up, has := g.Model.Factors(g.Params[i].Name)
+		if !has || !g.Divided(i) {
+			continue
+		}
+		for _, name := range []string{down, up} {
+			if k := index[name]; !g.Divided(k) {
+				list[k] = true
+			}
+		}
+	}
 	return list
 }
 
-// Partial reports whether ranks that share matrices have all of parameter i, but each only a term of its gradient: the gains that the
-// heads of all ranks share. Such terms are added up once a step, as those of ranks with other sequences are.
+// Partial reports whether ranks that share matrices have all of parameter i, but each only a term of its gradient. Such terms are added up once a step, as those of ranks with other sequences are.
 func (g *Graph) Partial(i int) bool { return g.partial[i] }
 
 // Shared returns the number of ranks that share each matrix: 1 if ranks have whole ones.
@@ -85,8 +103,8 @@ func CheckSlabs(m *model.Model, n int, docs *Documents) error {
 		return fmt.Errorf("matrices cannot be shared by %d ranks; hint: let at most %d share them", n, mostSlabs)
 	case m.Experts > 0:
 		return fmt.Errorf("the matrices of a mixture of experts (%s) cannot be shared by ranks"+hint, m.Family)
-	case m.LoRA != nil:
-		return errors.New("matrices with adapters cannot be shared by ranks" + hint)
+	case m.FusedQKV() && m.FusedGate() && (m.Heads+2*m.KVHeads)*m.HeadDim == 2*m.FeedForward:
+		return fmt.Errorf("the matrices of a %s whose queries, keys and values have as many rows as its feed-forward cannot be told apart, and so not be shared"+hint, m.Family)
 	case m.NF4:
 		return errors.New("matrices in 4 bits cannot be shared by ranks" + hint)
 	case m.Indivisible:
@@ -156,6 +174,18 @@ func (g *Graph) Slab(i int) (s Slab, divided bool) {
 func (g *Graph) Divided(i int) bool {
 	_, divided := g.Slab(i)
 	return divided
+}
+
+// wholeSides returns how many inputs and outputs the weight has of whose gradient a node computes this rank's part.
+func (g *Graph) wholeSides(n *Node) (ins, outs int) {
+	x, dy := n.Args[LinearDWX], n.Args[LinearDWDY]
+	ins, outs = x.Hi-x.Lo, dy.Hi-dy.Lo
+	if s, divided := g.Slab(g.ParamOf(n.Args[LinearDWDW].Value)); !divided {
+		return ins, outs
+	} else if s.ByRows == n.Attr.WT {
+		return ins, outs * s.Ranks
+	}
+	return ins * g.Shared(), outs
 }
 
 // Take copies the slab of rank k from a whole parameter.

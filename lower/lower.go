@@ -140,6 +140,10 @@ var passes = []pass{
 		lo.weights, err = homeWeights(lo.builder, lo.units, lo.operands[graph.ParamValue])
 		return err
 	}},
+	{"biases", func(lo *lowering) error {
+		dropBiases(lo.builder, lo.units)
+		return nil
+	}},
 	{"gradients", func(lo *lowering) (err error) {
 		lo.gradients, err = sumGradients(lo.builder, lo.units, lo.operands[graph.ParamGrad])
 		return err
@@ -175,7 +179,9 @@ var passOrder = []struct{ before, after, why string }{
 	{"share", "swap", "a value is complete when the last of its runs is"},
 	{"share", "activations", "the parts of an operator refer to the values that it refers to"},
 	{"recompute", "slabs", "what is recomputed is added up over ranks again"},
-	{"slabs", "activations", "a rank that does not add a bias or the residual stream does not read them"},
+	{"slabs", "activations", "a rank that does not add the residual stream does not read it"},
+	{"weights", "biases", "ranks that share matrices fetch the same chunks in the same order, so a bias that one adds all have"},
+	{"biases", "list", "only then are operands final"},
 	{"recompute", "swap", "what comes back fills the rows that are not recomputed, before their first use"},
 	{"batches", "activations", "what comes back from the host, as hidden states and attention's results do, is a buffer of its own"},
 	{"batches", "inputs", "the host's attention reads positions and caches where it runs"},

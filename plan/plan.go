@@ -547,7 +547,7 @@ func CheckRecompute(choice string) string {
 func (pl *Plan) CacheNeeded(g *graph.Graph) (most int64) {
 	bytes := make([]int64, len(g.Params)) // bytes by the first parameter of each cached chunk
 	for _, c := range pl.Chunks {
-		if c.Weights > device.DeviceTier || c.Shard == "weights" && pl.Replicas() > pl.Sharers() {
+		if c.Weights > device.DeviceTier || c.Shard == "weights" && (pl.Replicas() > pl.Sharers() || pl.Replicas() > 1 && g.Partial(c.First)) {
 			for i := c.First; i < c.Last; i++ {
 				bytes[c.First] += g.Stored(i).Bytes()
 			}

@@ -67,6 +67,9 @@ func sharedCases(t *testing.T, r *rand.Rand, name string, ranks int) *fixture {
 	if strings.Contains(how, "sinks") {
 		f.sinks(t)
 	}
+	if strings.Contains(how, "lora") {
+		f.adaptSome(t, r)
+	}
 	if strings.Contains(how, "documents") {
 		f.separate(t, r)
 	}

@@ -25,7 +25,7 @@ func (f *fixture) slabs(t *testing.T, n int) *fixture {
 }
 
 var slabNames = []string{"llama-tiny", "gpt2-tiny", "llama-tiny bf16", "neox-tiny", "phi3-longrope", "opt-tiny", "mistral-tiny sinks documents", "gpt2-tiny bf16", "granite-tiny", "stablelm-tiny", "qwen2-tiny",
-	"starcoder2-tiny", "smollm3-tiny", "qwen3-tiny"}
+	"starcoder2-tiny", "smollm3-tiny", "qwen3-tiny", "llama-tiny lora", "gpt2-tiny lora", "qwen3-tiny lora bf16", "phi-tiny lora", "phi3-longrope lora", "neox-tiny lora"}
 
 // slabCase returns a fixture and how many ranks share its matrices.
 func slabCase(t *testing.T, r *rand.Rand, name string) (f *fixture, n int) {
@@ -82,7 +82,7 @@ func TestSlabTraining(t *testing.T) {
 // those of one rank up to the order of sums, L2 holds on every rank, and a second run has the same bits.
 func TestSlabsChangeNothing(t *testing.T) {
 	r := rand.New(rand.NewPCG(testkit.Seed(t), 9))
-	for _, name := range testkit.Sample([]string{"llama-tiny", "gpt2-tiny", "neox-tiny", "phi-tiny", "mistral-tiny sinks documents", "qwen2-tiny", "qwen3-tiny"}, 1, 5) {
+	for _, name := range testkit.Sample([]string{"llama-tiny", "gpt2-tiny", "neox-tiny", "phi-tiny", "mistral-tiny sinks documents", "qwen2-tiny", "qwen3-tiny", "llama-tiny lora", "gpt2-tiny lora", "qwen3-tiny lora"}, 1, 5) {
 		for range testkit.Count(1, 1, 6) {
 			f, n := slabCase(t, r, name)
 			t.Run(fmt.Sprintf("%s/%d", name, n), func(t *testing.T) {
@@ -93,7 +93,11 @@ func TestSlabsChangeNothing(t *testing.T) {
 				_, again := part.train(t, pl, 10)
 				same(t, again, got)
 				got.state = got.state[:0]
-				near(t, got, trace{losses: plain.losses, norms: plain.norms})
+				most := 1e-5
+				if f.graph.Model.LoRA != nil { // AdamW turns the signs of the smallest gradients, and few are trained
+					most = 1e-4
+				}
+				nearly(t, got, trace{losses: plain.losses, norms: plain.norms}, most)
 				part.proveAlike(t, pl)
 			})
 		}

@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -20,6 +21,7 @@ import (
 //	                     x      w             y
 //	linear               same   its outputs   own
 //	linear               own    its inputs    term
+//	linear               term   whole         term
 //	all_reduce                                term -> same
 //	norm, embed, loss    same                 same
 //	rope, attention      own                  own     by heads
@@ -213,11 +215,14 @@ func (d *division) result(n *graph.Node) (holding, error) {
 		return h, err
 	case graph.LinearDW:
 		for k := graph.LinearDWDW; k < len(n.Args); k += graph.LinearDWDW2 - graph.LinearDWDW {
-			if err := d.weightGradient(n, n.Args[k], arg(k+graph.LinearDWX), arg(k+graph.LinearDWDY)); err != nil {
-				return unknown, err
+			v := &d.part.Values[n.Args[k].Value]
+			if h, err := d.weightGradient(n, n.Args[k], arg(k+graph.LinearDWX), arg(k+graph.LinearDWDY)); err != nil || h != d.gradient(v) {
+				return unknown, cmp.Or(err, fmt.Errorf("%s is %v, not %v; hint: look for a sum over ranks too much or too few", v.Name, h, d.gradient(v)))
 			}
 		}
-		return d.param(&d.part.Values[n.Args[graph.LinearDWDW].Value]), nil
+		return d.gradient(&d.part.Values[n.Args[graph.LinearDWDW].Value]), nil
+	case graph.Scale:
+		return arg(graph.ScaleY), nil
 	}
 	if n.Attr.Heads > 0 && slices.Contains(headNorms, n.Op) {
 		return d.headNorm(n)
@@ -265,6 +270,8 @@ func (d *division) product(n *graph.Node, x holding, w graph.Use, turned bool) (
 	switch outs, divided := d.outputs(w, n.Attr.WT); {
 	case !divided && x == same && res <= same:
 		return same, nil
+	case !divided && x == term && res == unknown:
+		return term, nil
 	case divided && outs != turned && x == same && res == unknown:
 		return own, nil
 	case divided && outs == turned && x == own && res <= same:
@@ -279,18 +286,22 @@ func (d *division) outputs(w graph.Use, turned bool) (outs, divided bool) {
 	return slab.ByRows == turned, divided
 }
 
-// weightGradient checks the operands of a weight's gradient.
-func (d *division) weightGradient(n *graph.Node, dw graph.Use, x, dy holding) error {
+// weightGradient returns how a weight's gradient is held.
+func (d *division) weightGradient(n *graph.Node, dw graph.Use, x, dy holding) (holding, error) {
 	outs, divided := d.outputs(dw, n.Attr.WT)
 	switch {
-	case !divided && x == same && dy == same, divided && outs && x == same && dy == own, divided && !outs && x == own && dy == same:
-		return nil
+	case !divided && x == same && dy == same:
+		return same, nil
+	case !divided && (x == same && dy == term || x == term && dy == same):
+		return term, nil
+	case divided && outs && x == same && dy == own, divided && !outs && x == own && dy == same:
+		return own, nil
 	}
-	return fmt.Errorf("%s is the product of what is %v and of what is %v; hint: look for a sum over ranks too much or too few", d.part.Values[dw.Value].Name, x, dy)
+	return unknown, fmt.Errorf("%s is the product of what is %v and of what is %v; hint: look for a sum over ranks too much or too few", d.part.Values[dw.Value].Name, x, dy)
 }
 
 // byColumns are operators whose ranks need no columns of others: they work by heads or by elements.
-var byColumns = []graph.Op{graph.RoPE, graph.Attention, graph.AttentionBwd, graph.SinkGrad, graph.Act, graph.ActBwd, graph.SwiGLU, graph.SwiGLUBwd, graph.BiasGrad, graph.Scale, graph.Cast}
+var byColumns = []graph.Op{graph.RoPE, graph.Attention, graph.AttentionBwd, graph.SinkGrad, graph.Act, graph.ActBwd, graph.SwiGLU, graph.SwiGLUBwd, graph.BiasGrad, graph.Cast}
 
 // alikeOperands returns how the results of other operators are held: as all that they read.
 func (d *division) alikeOperands(n *graph.Node) (holding, error) {
