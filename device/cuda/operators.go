@@ -53,7 +53,10 @@ var operators = withUpdates([graph.NumOps]operator{
 	graph.Preference: func(b *builder) error {
 		a := b.newArgs(b.ops()...)
 		at := &b.call.Attr
-		a.f[0], a.f[1], a.n[0] = float32(at.Scale), float32(at.Margin), int32(at.PairLoss)
+		a.f[0], a.n[0] = float32(at.Scale), int32(at.PairLoss)
+		if graph.PairLoss(at.PairLoss).Rule().Margin > 0 { // the kernel adds it to others that it computes alike
+			a.f[1] = float32(at.Margin)
+		}
 		if graph.PairLoss(at.PairLoss).Rule().Averages {
 			a.n[1] = 1
 		}
