@@ -1,14 +1,17 @@
 package verify
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
+	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/samples"
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model/family"
+	"github.com/athanor-llm/athanor/program"
 )
 
 // slabGraphs returns a tiny model's whole graph and that of one of n ranks that share its matrices.
@@ -90,6 +93,38 @@ func TestRandomSlabs(t *testing.T) {
 		n++
 		if err := prove(g, pl, float64(rng.IntN(2)), lower.Mode(rng.IntN(int(lower.Logits)+1))); err != nil {
 			t.Fatalf("%v\n%s\nplan %+v", err, pl.Model, pl)
+		}
+	}
+}
+
+// TestSlabOrder: ranks with other slabs begin the operations between ranks in one order, whatever each adds to a sum, so that none waits
+// for another that waits for it.
+func TestSlabOrder(t *testing.T) {
+	rng := testkit.Rand(t)
+	for n := 0; n < testkit.Count(10, 60, 600); {
+		g, pl := samples.RandomSlabs(t, rng)
+		if pl.Validate(g) != nil {
+			continue
+		}
+		n++
+		var first []string
+		for rank := range pl.Sharers() {
+			p, err := lower.Lower(t.Context(), g, pl, lower.Options{Rank: rank, Clip: 1, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Capacity: program.NoLimits})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var order []string
+			for i := range p.Instrs {
+				if in := &p.Instrs[i]; in.Stream == device.Collective {
+					order = append(order, fmt.Sprint(in.Op, in.Key))
+				}
+			}
+			if first == nil {
+				first = order
+			}
+			if !slices.Equal(order, first) {
+				t.Fatalf("rank %d: %v\nrank 0: %v\n%s\nplan %+v", rank, order, first, pl.Model, pl)
+			}
 		}
 	}
 }

@@ -158,37 +158,43 @@ func TestSharedSequences(t *testing.T) {
 			_, plain := f.train(t, g, gpu(t, f), plan.Plain(g, rows), 2)
 			part, err := graph.BuildPart(f.model, f.seq, 2, c.float, nil)
 			check(t, err)
-			f.sameAsOne(t, part, plain, c.tol)
+			f.sameAsOne(t, part, plan.Plain(part, rows), plain, c.tol)
 		})
 	}
 }
 
-// TestSharedMatrices: so do GPUs that share matrices.
+// TestSharedMatrices: so do GPUs that share matrices, also in a pipeline.
 func TestSharedMatrices(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	for _, c := range cuda.CasesOf([]struct {
-		model string
-		float graph.DType
-		tol   float64
-	}{{"gpt2-untied", graph.BF16, 2e-2}, {"llama-tiny", graph.F32, 1e-5}, {"neox-tiny", graph.F32, 1e-5}}, 2) {
+		model    string
+		float    graph.DType
+		tol      float64
+		n, depth int
+	}{{"gpt2-untied", graph.BF16, 2e-2, 2, 1}, {"gpt2-untied", graph.F32, 1e-5, 2, 2}, {"llama-tiny", graph.F32, 1e-5, 2, 1}, {"neox-tiny", graph.F32, 1e-5, 2, 1}, {"gpt2-untied", graph.F32, 1e-5, 4, 1}, {"qwen3-tiny", graph.BF16, 2e-2, 2, 2}}, 2) {
 		t.Run(fmt.Sprint(c.model, " ", c.float), func(t *testing.T) {
 			f := load(t, c.model)
 			rows := len(f.tokens) / f.seq
 			g := f.graph(t, c.float)
 			_, plain := f.train(t, g, gpu(t, f), plan.Plain(g, rows), 2)
-			part, err := graph.BuildSlab(f.model, f.seq, 2, c.float, nil)
+			part, err := graph.BuildSlab(f.model, f.seq, c.n, c.float, nil)
 			check(t, err)
-			f.sameAsOne(t, part, plain, c.tol)
+			pl := plan.Plain(part, rows)
+			if c.depth > 1 {
+				pl = plan.Plain(part, 1)
+				pl.MicroBatches, pl.Ranks = rows, c.n*c.depth
+				pl.Pipeline = &plan.Pipeline{Schedule: "1f1b", Ranks: c.depth, Slices: 1, Stages: []int{0, len(part.Segments) / 2}}
+			}
+			f.sameAsOne(t, part, pl, plain, c.tol)
 		})
 	}
 }
 
-// sameAsOne compares two ranks with the graph of each with one GPU, and with the CPU's ranks.
-func (f *fixture) sameAsOne(t *testing.T, part *graph.Graph, plain trace, tol float64) {
+// sameAsOne compares ranks with the graph of each with one GPU, and with the CPU's ranks.
+func (f *fixture) sameAsOne(t *testing.T, part *graph.Graph, pl *plan.Plan, plain trace, tol float64) {
 	t.Helper()
-	pl := plan.Plain(part, len(f.tokens)/f.seq)
-	got, bytes := f.trainRanks(t, part, cuda.Ranks(t, 2, cuda.Options{}), pl, 2)
-	_, want := f.trainRanks(t, part, cpuRanks(t, 2), pl, 2)
+	got, bytes := f.trainRanks(t, part, cuda.Ranks(t, pl.Ranks, cuda.Options{}), pl, 2)
+	_, want := f.trainRanks(t, part, cpuRanks(t, pl.Ranks), pl, 2)
 	if fmt.Sprint(bytes) != fmt.Sprint(want) {
 		t.Errorf("moved %v, the CPU's ranks %v", bytes, want)
 	}
