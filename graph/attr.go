@@ -21,6 +21,8 @@ type Attr struct {
 	KVHeads   int // G
 	HeadDim   int // S
 	Experts   int // matrices in w
+	Groups    int // Route: experts are in so many groups of consecutive ones; 0: one
+	Best      int // Route: groups that those of a token are from
 	Window    int // a query sees the last Window keys, itself included; 0: all
 	Document  int // with starts: length of documents in cost estimates, see Documents; changes no result
 	Among     int // ranks that share each sequence, see BuildShare; 0: not shared
@@ -66,6 +68,8 @@ var AttrFields = []AttrField{
 	{"kv_heads", func(a *Attr) any { return &a.KVHeads }},
 	{"head_dim", func(a *Attr) any { return &a.HeadDim }},
 	{"experts", func(a *Attr) any { return &a.Experts }},
+	{"groups", func(a *Attr) any { return &a.Groups }},
+	{"best", func(a *Attr) any { return &a.Best }},
 	{"window", func(a *Attr) any { return &a.Window }},
 	{"document", func(a *Attr) any { return &a.Document }},
 	{"among", func(a *Attr) any { return &a.Among }},

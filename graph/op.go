@@ -238,8 +238,10 @@ var table = [NumOps]Info{
 	// logits, the first among equals, in ascending order. experts [N,K] i32; weights [N,K] f32
 	// are their softmax over all experts or, if Normed, over those K; with Sigmoid, the sigmoid of
 	// their logits, divided by its sum over those K if Normed. Alpha multiplies them. With bias,
-	// those are chosen whose softmax over all experts, or sigmoid, and bias together are greatest.
-	Route: {Name: "route", Args: args("weights:s[N,K]:wt experts:i[N,K]:wt logits:f[N,E]:rt bias:f[1,E]:r?"), Kind: RowWise, Rule: enough(RouteExperts, RouteLogits)},
+	// those are chosen whose softmax over all experts, or sigmoid, and bias together are greatest. The bias
+	// is the sum of B rows, see StateRows. With Groups a token's experts are from the Best groups whose two
+	// greatest add up to the most, the first among equals.
+	Route: {Name: "route", Args: args("weights:s[N,K]:wt experts:i[N,K]:wt logits:f[N,E]:rt bias:f[B,E]:r?"), Kind: RowWise, Rule: either(enough(RouteExperts, RouteLogits), groupedExperts)},
 	// With a Scale the loss has a term for each sequence of Seq rows. Its gradient with respect
 	// to the probability of expert e at each token is Scale*scalars[ScalarLossScale]*(slots of
 	// e in the sequence): see Balance in package model.

@@ -162,6 +162,18 @@ func enough(experts, logits int) requirement {
 	}
 }
 
+// groupedExperts: groups are alike, have two experts at least, and those that are chosen have enough.
+func groupedExperts(a *Attr, d []Dim) string {
+	n, k := d[RouteLogits].Cols, d[RouteExperts].Cols
+	if a.Groups == 0 && a.Best == 0 {
+		return ""
+	}
+	if a.Groups < 1 || n%a.Groups != 0 || n/a.Groups < 2 || a.Best < 1 || a.Best > a.Groups || a.Best*(n/a.Groups) < k || a.Groups > 32 {
+		return fmt.Sprintf("%d experts cannot be chosen from %d of %d groups of %d experts", k, a.Best, a.Groups, n)
+	}
+	return ""
+}
+
 // balanced: the loss term that evens out the use of experts has both scale and scalars.
 func balanced(a *Attr, d []Dim) string {
 	if why := enough(RouteBwdExperts, RouteBwdLogits)(a, d); why != "" {

@@ -309,7 +309,12 @@ var cases = withUpdateCases(map[graph.Op]func(m *maker) sample{
 		s := sample{attr: graph.Attr{Normed: m.IntN(2) == 0}, t: []Tensor{m.f32(n, k), m.mat(graph.I32, n, k, 1), m.mat(m.float(), n, all, 2), {}},
 			token: []bool{true, true, true, false}}
 		if m.scored(&s.attr); m.IntN(2) == 0 {
-			s.t[graph.RouteBias] = m.any(1, all)
+			s.t[graph.RouteBias] = m.any([]int{1, 3}[m.IntN(2)], all)
+		}
+		if size := 2 + m.IntN(3); m.IntN(2) == 0 && all%size == 0 {
+			s.attr.Groups = all / size
+			s.attr.Best = (k + size - 1) / size
+			s.attr.Best += m.IntN(s.attr.Groups - s.attr.Best + 1)
 		}
 		return s
 	},

@@ -221,6 +221,7 @@ type worker struct {
 	half   [2][]uint16
 	rows   [4]Tensor // of an expert
 	gone   []int32   // see zeros
+	best   []int32   // groups of experts
 
 	queries [mostBlocks]queries
 }
@@ -231,6 +232,14 @@ func (w *worker) tmp(k, n int) []float32 {
 		w.buf[k] = make([]float32, n+n/4)
 	}
 	return w.buf[k][:n]
+}
+
+// groups returns room for the numbers of n groups of experts.
+func (w *worker) groups(n int) []int32 {
+	if cap(w.best) < n {
+		w.best = make([]int32, n)
+	}
+	return w.best[:n]
 }
 
 // is16 reports whether elements of T are bf16. It is a constant in each instantiation.

@@ -15,7 +15,8 @@ import (
 //	with Scale   dx[e] += p[e]*(g[e] - sum of p*g), g what graph.RouteBwd says
 //
 // With Attr.Sigmoid p is the sigmoid of x, and dx[e] also has the factor 1-p[e], and no sum of w*dw without Normed. Attr.Alpha
-// multiplies w, so the sum is divided by it. A bias is added to p for the choice alone.
+// multiplies w, so the sum is divided by it. A bias is added to p for the choice alone. With Attr.Groups the experts of all
+// but the best groups are then as if they were -Inf.
 //
 // Whatever the logits are, NaN included, K different experts are chosen, so that nothing
 // downstream has to check them. A NaN is among those chosen, so that it reaches the loss:
@@ -40,6 +41,29 @@ func choose(ids []int32, x []float32) {
 	}
 }
 
+// exclude makes the experts of all but the best groups -Inf. It uses ids and sums, of one number for each group.
+func exclude(a *graph.Attr, x, sums []float32, ids []int32) {
+	size := len(x) / a.Groups
+	for g := range sums {
+		first, second := minusInf, minusInf // NaN above all, as in choose
+		for _, v := range x[g*size : (g+1)*size] {
+			switch {
+			case v > first || v != v:
+				first, second = v, first
+			case v > second:
+				second = v
+			}
+		}
+		sums[g] = first + second
+	}
+	choose(ids, sums)
+	for e := range x {
+		if !chosen(ids, e/size) {
+			x[e] = minusInf
+		}
+	}
+}
+
 func chosen(ids []int32, e int) bool {
 	for _, id := range ids {
 		if int(id) == e {
@@ -57,8 +81,11 @@ func routeRef(_ *Env, a *graph.Attr, t []Tensor) {
 		for e := range x {
 			x[e] = float32(logits.At(r, e))
 			if bias := &t[graph.RouteBias]; !bias.Absent() {
-				x[e] = float32(p[e]) + float32(bias.At(0, e))
+				x[e] = float32(p[e]) + float32(stateOf(bias, e))
 			}
+		}
+		if a.Groups > 0 {
+			exclude(a, x, make([]float32, a.Groups), make([]int32, a.Best))
 		}
 		choose(ids, x)
 		all := 1.0
@@ -74,6 +101,14 @@ func routeRef(_ *Env, a *graph.Attr, t []Tensor) {
 			weights.Set(r, k, p[e]/all)
 		}
 	}
+}
+
+// stateOf returns element c of a vector that is held as the sum of rows, see graph.StateRows.
+func stateOf(t *Tensor, c int) (sum float64) {
+	for r := range t.Rows {
+		sum += t.At(r, c)
+	}
+	return sum
 }
 
 // factor returns what the weights are multiplied by.
@@ -173,16 +208,22 @@ func route(e *Env, a *graph.Attr, t []Tensor) {
 			} else {
 				all = w.v.Exp(p, x, x, 1, w.v.Max(x))
 			}
-			if bias := &c.t[graph.RouteBias]; bias.Absent() {
-				choose(ids, x)
-			} else {
-				by := w.tmp(2, logits.Cols)
+			by := x
+			if bias := &c.t[graph.RouteBias]; !bias.Absent() {
+				by = w.tmp(2, logits.Cols)
 				w.v.Scale(p, 1/all)
 				all = 1
-				copy(by, p)
-				w.v.Add(by, w.load(3, bias, 0, 0, logits.Cols), 0)
-				choose(ids, by)
+				clear(by)
+				for r := range bias.Rows { // to the bias first, which is then what it was before it was divided
+					w.v.Add(by, w.load(3, bias, r, 0, logits.Cols), 0)
+				}
+				w.v.Add(by, p, 0)
 			}
+			if c.a.Groups > 0 {
+				by = append(w.tmp(4, logits.Cols)[:0], by...)
+				exclude(c.a, by, w.tmp(5, c.a.Groups), w.groups(c.a.Best))
+			}
+			choose(ids, by)
 			if c.a.Normed {
 				all = 0
 				for _, e := range ids {

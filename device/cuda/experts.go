@@ -36,7 +36,11 @@ func (b *builder) router(file string, logits, experts device.Operand, balance bo
 			return err
 		}
 	}
-	unit := kernels.Unit{File: file, Defines: fmt.Sprintf("%sSLOTS=%d EACH=%d BALANCE=%d BIAS=%d", types(ops...), experts.Cols, blocks(int64(logits.Cols), 32), bit(balance), bit(biased))}
+	groups := ""
+	if n := attr.Groups; n > 0 && b.call.Op == graph.Route {
+		groups = fmt.Sprintf(" GROUPS=%d SIZE=%d BEST=%d", n, logits.Cols/n, attr.Best)
+	}
+	unit := kernels.Unit{File: file, Defines: fmt.Sprintf("%sSLOTS=%d EACH=%d BALANCE=%d BIAS=%d%s", types(ops...), experts.Cols, blocks(int64(logits.Cols), 32), bit(balance), bit(biased), groups)}
 	return b.start(unit, file, [3]int64{blocks(int64(logits.Rows), threads/32), 1, 1}, threads, 0, a)
 }
 

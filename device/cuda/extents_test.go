@@ -91,6 +91,15 @@ func (s *sample) sinks(operand int) {
 	s.fill(s.float, 1, s.call.Attr.Heads, func() float64 { return size * s.NormFloat64() })
 }
 
+// grouped divides experts into groups of two to six, sometimes, of which those of a token are from as many as k need, or more.
+func (s *sample) grouped(all, k int) {
+	if size := []int{2, 3, 6}[s.IntN(3)]; s.IntN(2) == 0 && all/size <= 32 {
+		a := &s.call.Attr
+		a.Groups, a.Best = all/size, (k+size-1)/size
+		a.Best += s.IntN(a.Groups - a.Best + 1)
+	}
+}
+
 // cap sometimes caps scores.
 func (s *sample) cap() {
 	if s.IntN(3) == 0 {

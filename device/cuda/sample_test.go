@@ -457,11 +457,12 @@ var samples = withUpdateSamples(map[graph.Op]func(s *sample){
 		s.call.Attr.Normed = s.IntN(2) == 0
 		s.f32(n, k)
 		s.place(graph.I32, n, k)
-		all := k + s.IntN(100)
+		all := (k + s.IntN(100) + 5) / 6 * 6
 		s.fill(s.float, n, all, func() float64 { return math.Round(8*s.NormFloat64()) / 4 }) // some are equal
 		if s.scored(); s.IntN(2) == 0 {
-			s.mat(1, all)
+			s.mat([]int{1, 3}[s.IntN(2)], all)
 		}
+		s.grouped(all, k)
 	},
 	graph.RouteBwd: func(s *sample) {
 		n, k := s.n(), 1+s.IntN(8)

@@ -73,7 +73,7 @@ func variants() []Unit {
 				Unit{"expert_linear", types + " WT=0 NF4=1 SLOTS=" + slots}, Unit{"expert_linear", types + " WT=1 NF4=1 SLOTS=" + slots},
 				Unit{"expert_linear", types + " T3=" + t + " BIAS=2 WT=1 SLOTS=" + slots}, Unit{"expert_db", "T0=f32 T1=" + t + " WEIGHTS=1 VEC=4 SLOTS=" + slots})
 			for _, each := range []string{" EACH=1", " EACH=4", " EACH=16"} {
-				list = append(list, Unit{"route", "T2=" + t + " SLOTS=" + slots + each})
+				list = append(list, Unit{"route", "T2=" + t + " SLOTS=" + slots + each}, Unit{"route", "T2=" + t + " T3=f32 BIAS=1 GROUPS=4 SIZE=8 BEST=2 SLOTS=" + slots + each})
 				for _, balance := range []string{" BALANCE=0", " BALANCE=1"} {
 					list = append(list, Unit{"route_bwd", "T0=" + t + " T4=" + t + " SLOTS=" + slots + each + balance})
 				}
