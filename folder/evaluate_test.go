@@ -41,7 +41,7 @@ func TestEvaluateDocuments(t *testing.T) {
 
 // TestEvaluateHalved: in bf16 a loss is that of fp32 up to rounding, and not identical.
 func TestEvaluateHalved(t *testing.T) {
-	for _, name := range testkit.Sample([]string{"llama-tiny", "gpt2-tiny", "gemma3-tiny", "gemma2-tiny"}, 1, 3) {
+	for _, name := range testkit.Sample([]string{"llama-tiny", "gpt2-tiny", "gemma3-tiny", "gemma2-tiny", "glm4-moe-tiny"}, 1, 3) {
 		dir := "../testdata/torch/" + name
 		var rows [][]int32
 		torch.JSON(t, filepath.Join(dir, "tokens.json"), &rows)

@@ -21,7 +21,7 @@ import (
 func plainFolders(t *testing.T) []string {
 	all, err := filepath.Glob("../testdata/torch/*/model.safetensors")
 	check(t, err)
-	names := []string{"llama-tiny", "gpt2-tiny", "qwen2-moe-tiny", "neox-tiny"}
+	names := []string{"llama-tiny", "gpt2-tiny", "qwen2-moe-tiny", "glm4-moe-tiny", "neox-tiny"}
 	for _, path := range all {
 		name := filepath.Base(filepath.Dir(path))
 		if !slices.Contains(names, name) {

@@ -334,10 +334,10 @@ func (b *builder) layer(l, x int) int {
 		n2 = b.read(name+".norm2", mid, p)
 	}
 	out := fmt.Sprintf("x%d", l+1)
-	if m.Experts > 0 {
+	if f, experts := model.FeedForwardOf(m, l); experts {
 		b.seg.Out = b.mixture(name, out, n2, p, mid)
 	} else {
-		b.seg.Out = b.project(out, b.feedForward(name, n2, p), p, m.MLPBias, mid)
+		b.seg.Out = b.project(out, b.feedForward(name, n2, f, p), p, m.MLPBias, mid)
 	}
 	return b.seg.Out
 }
@@ -512,8 +512,8 @@ func (b *builder) normQK(name string, qkv int, p *next) int {
 	return y
 }
 
-func (b *builder) feedForward(name string, x int, p *next) int {
-	m, f := b.m, b.m.FeedForward
+func (b *builder) feedForward(name string, x, f int, p *next) int {
+	m := b.m
 	act := -1
 	if m.Gated() {
 		up := b.tokens(name+".up", 2*f, b.g.DType, f)

@@ -1,5 +1,7 @@
 package graph
 
+import "github.com/athanor-llm/athanor/model"
+
 // Mixtures of experts. A layer's feed-forward is a choice among many: each token goes
 // through K of E of them, which a router picks, and their results are added.
 //
@@ -35,11 +37,18 @@ package graph
 // mixture appends router and experts, and returns out, the sum of their results and res.
 func (b *builder) mixture(name, out string, x int, p *next, res int) int {
 	m, g := b.m, b.g
-	logits := b.tokens(name+".router", m.Experts, g.DType)
+	logits, bias := b.tokens(name+".router", m.Experts, g.DType), absent
+	if m.Router.Bias {
+		bias = b.param(model.RouterBiasOf(m, b.list[p.i].Name))
+	}
 	b.linear(b.all(logits), b.all(x), p, m.MLPBias, absent)
 	weights := b.tokens(name+".weights", m.Active, F32)
 	experts := b.tokens(name+".experts", m.Active, I32)
-	b.node(Route, Attr{Normed: m.NormedRoute}, b.all(weights), b.all(experts), b.all(logits))
+	route := Attr{Normed: m.NormedRoute, Sigmoid: m.Router.Sigmoid, Alpha: m.Router.Scale}
+	if m.Router.Groups > 1 {
+		route.Groups, route.Best = m.Router.Groups, m.Router.Best
+	}
+	b.node(Route, route, trimmed(b.all(weights), b.all(experts), b.all(logits), bias)...)
 	up := b.tokens(name+".up", m.Active*2*m.FeedForward, g.DType)
 	b.each(up, x, p, experts, absent)
 	act := b.tokens(name+".act", m.Active*m.FeedForward, g.DType)
@@ -104,7 +113,7 @@ func diffRoute(b *differentiator, n *Node) {
 	attr.Seq = 1 // rows do not depend on each other
 	if m := b.m; m.Balance > 0 && !attr.Sigmoid {
 		attr.Seq = b.g.Seq
-		attr.Scale = m.Balance * float64(m.Experts) / float64(m.Layers*m.Active*b.g.Seq)
+		attr.Scale = m.Balance * float64(m.Experts) / float64((m.Layers-m.Dense)*m.Active*b.g.Seq)
 		args = append(args, b.all(b.g.Scalars))
 	}
 	b.node(RouteBwd, attr, args...)

@@ -44,5 +44,8 @@ func (g *Graph) Stored(i int) Dim {
 	if p.NF4 {
 		d.Cols = NF4Cols(p.Cols, g.DType)
 	}
+	if p.State {
+		d.Rows = StateRows(g.DType)
+	}
 	return d
 }

@@ -31,7 +31,7 @@ func (m *Model) Freeze(patterns ...string) error {
 			return fmt.Errorf("%s is frozen and %s is not, but one operator computes the gradients of both; hint: freeze both, or only %[2]s", p.Name, params[i-1].Name)
 		}
 	}
-	if len(m.Frozen) == len(params) {
+	if !slices.ContainsFunc(params, func(p Param) bool { return !p.State && !slices.Contains(m.Frozen, p.Name) }) {
 		return fmt.Errorf("all %d parameters are frozen; hint: leave some of them trainable", len(params))
 	}
 	return nil

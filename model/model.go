@@ -33,6 +33,7 @@ type Family struct {
 	OneNorm   bool   // attention and feed-forward side by side read the same norm
 	HeadBias  bool   // the head has a bias
 	Mixture   bool   // the feed-forward is a choice among experts
+	Ahead     bool   // files may have layers beyond the last, which predict further tokens: they are carried
 	FusedMix  bool   // files have all experts in one tensor, [in, out], gates and ups interleaved, see Param.Transposed
 	Square    bool   // kv_heads is heads and heads*head_dim the width: config.json has neither key
 	Offset    int    // rows of the position table before position 0
@@ -62,6 +63,9 @@ type Model struct {
 	// result is multiplied by the sigmoid of one more output of the router's kind.
 	Shared     int
 	SharedGate bool
+	Router     Router
+	// Dense is how many layers, from the first on, have one feed-forward for all tokens, DenseWidth wide, instead of experts.
+	Dense, DenseWidth int
 	// Balance adds a term to the loss that evens out how much the experts are used, so that
 	// none is forgotten (2101.03961, equation 4; by sequences as in 2412.19437, equation 17):
 	// the mean over layers and sequences of Balance*Experts * the sum over experts of their
@@ -109,6 +113,15 @@ type Model struct {
 	// Masked says that weights of the layers' trained matrices that are 0 stay so, see Param.Masked.
 	Masked bool
 	Files  Files
+}
+
+// Router is how experts are chosen. The zero value scores them by the softmax of their logits.
+type Router struct {
+	Sigmoid bool    // each is scored by itself, by the sigmoid of its logit
+	Bias    bool    // a number of each expert is added to its score for the choice alone: state that no gradient changes
+	Scale   float64 // what the weights of a token's experts are multiplied by; 0: 1
+	Groups  int     // of consecutive experts, of which a token's are from the Best; 0 or 1: one
+	Best    int
 }
 
 // QKNorm says what an RMSNorm of queries and keys normalises.
@@ -236,6 +249,7 @@ type Param struct {
 	Init       Init
 	Std        float64 // of Normal
 	Frozen     bool    // has no gradient and is not updated
+	State      bool    // is no weight: a vector that is always frozen, of which all bits of fp32 count, see graph.StateRows
 	Adapter    bool    // is a factor of an adapter, see LoRA
 	Whole      bool    // is in an adapter's folder though it is no factor, as the tensor Parts
 	NF4        bool    // is held in 4 bits, see Model.Quantize
@@ -333,6 +347,17 @@ func (m *Model) Validate() error {
 		return fmt.Errorf("expert_balance is %v with %d experts; hint: use 0 to 1, usually 0.01, or 0 without experts", m.Balance, m.Experts)
 	case m.Shared < 0 || m.Shared > maxWidth || m.Shared > 0 && !m.Mixture():
 		return fmt.Errorf("the feed-forward that is shared beside experts is %d wide; hint: it must be from 1 to %d, or 0 for none, as without experts", m.Shared, maxWidth)
+	case m.Router != (Router{}) && !m.Mixture() || m.Dense != 0 && !m.Mixture():
+		return fmt.Errorf("%s has no experts, but a router or layers without experts; hint: leave both out", m.Family)
+	case !(m.Router.Scale >= 0 && m.Router.Scale < 1e6):
+		return fmt.Errorf("the weights of experts are multiplied by %v; hint: use a positive number, usually 1 to 3", m.Router.Scale)
+	case m.Router.Groups < 0 || m.Router.Groups > 1 && !(m.Router.Groups <= 32 && m.Experts%m.Router.Groups == 0 && m.Experts/m.Router.Groups > 1 &&
+		m.Router.Best > 0 && m.Router.Best <= m.Router.Groups && m.Active <= m.Router.Best*(m.Experts/m.Router.Groups)):
+		return fmt.Errorf("%d of %d experts cannot be chosen from %d of %d groups; hint: there may be up to 32 groups of at least two experts, and those that are chosen must have enough", m.Active, m.Experts, m.Router.Best, m.Router.Groups)
+	case m.Dense < 0 || m.Dense >= m.Layers && m.Dense > 0 || m.Dense > 0 && (m.DenseWidth < 1 || m.DenseWidth > maxWidth):
+		return fmt.Errorf("%d of %d layers have a feed-forward of %d instead of experts; hint: at least one layer must have experts, and the width must be positive", m.Dense, m.Layers, m.DenseWidth)
+	case m.Balance > 0 && m.Router.Sigmoid:
+		return fmt.Errorf("expert_balance is %v, but %s scores each expert by itself, for which no such term is built; hint: set expert_balance to 0", m.Balance, m.Family)
 	case !m.Mixture() && (m.Experts != 0 || m.Active != 0):
 		return fmt.Errorf("%s has no experts, but experts is %d and active_experts %d; hint: leave both out, or use a family with experts, such as mixtral", m.Family, m.Experts, m.Active)
 	case !(m.GateLimit >= 0 && m.GateLimit < 1e6 && m.GateAlpha >= 0 && m.GateAlpha < 1e6) || (m.GateLimit > 0) != (m.GateAlpha > 0) || m.GateLimit > 0 && m.Experts == 0:

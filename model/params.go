@@ -115,19 +115,23 @@ func (m *Model) layerParams(b *paramList, n TensorNames, prefix string) {
 	if m.Norms.Before() && !m.Parallel {
 		b.norm(n.Norm2)
 	}
+	f, experts := FeedForwardOf(m, b.layer)
+	if m.Experts > 0 && !experts {
+		n.Gate, n.Up, n.Down = n.DenseGate, n.DenseUp, n.DenseDown
+	}
 	switch {
-	case m.Experts > 0:
+	case experts:
 		m.expertParams(b, n)
 	case m.FusedGate():
-		b.linear(n.Gate, m.Width, 2*m.FeedForward, m.MLPBias, m.InitStd)
+		b.linear(n.Gate, m.Width, 2*f, m.MLPBias, m.InitStd)
 	case m.Gated():
-		b.linear(n.Gate, m.Width, m.FeedForward, m.MLPBias, m.InitStd)
-		b.linear(n.Up, m.Width, m.FeedForward, m.MLPBias, m.InitStd)
+		b.linear(n.Gate, m.Width, f, m.MLPBias, m.InitStd)
+		b.linear(n.Up, m.Width, f, m.MLPBias, m.InitStd)
 	default:
-		b.linear(n.Up, m.Width, m.FeedForward, m.MLPBias, m.InitStd)
+		b.linear(n.Up, m.Width, f, m.MLPBias, m.InitStd)
 	}
-	if m.Experts == 0 {
-		b.linear(n.Down, m.FeedForward, m.Width, m.MLPBias, residual)
+	if !experts {
+		b.linear(n.Down, f, m.Width, m.MLPBias, residual)
 	}
 	if m.Norms.After() {
 		b.norm(n.MLPNorm)
@@ -135,6 +139,23 @@ func (m *Model) layerParams(b *paramList, n TensorNames, prefix string) {
 	b.prefix = ""
 	b.list = append(b.list, b.adapters...)
 	b.adapters = b.adapters[:0]
+	if experts && m.Router.Bias { // last, so that what is trained is contiguous
+		b.list = append(b.list, Param{Name: prefix + n.RouterBias, Rows: 1, Cols: m.Experts, Layer: b.layer, Vector: true, Init: Zeros, Frozen: true, State: true})
+	}
+}
+
+// FeedForwardOf returns the width of a layer's feed-forward, and whether that is of each of several experts.
+func FeedForwardOf(m *Model, layer int) (width int, experts bool) {
+	if m.Experts > 0 && layer < m.Dense {
+		return m.DenseWidth, false
+	}
+	return m.FeedForward, m.Experts > 0
+}
+
+// RouterBiasOf returns the name of the bias of a router whose weight has the given name.
+func RouterBiasOf(m *Model, router string) string {
+	n := &m.Family.Tensors
+	return strings.TrimSuffix(router, n.Router+".weight") + n.RouterBias
 }
 
 // expertParams adds the router and, as one matrix of gates and ups and one of downs, the
@@ -190,6 +211,9 @@ type TensorNames struct {
 	Sinks                       string // of attention's heads; "": the family has none
 	Gate, Up, Down              string // with experts: formats of the expert's number
 	Router                      string
+	RouterBias                  string // the whole name, see Router.Bias
+	DenseGate, DenseUp          string // of layers without experts, see Model.Dense
+	DenseDown                   string
 	SharedGate, SharedUp        string // of the feed-forward beside the experts
 	SharedDown, SharedRouter    string
 }

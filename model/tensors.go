@@ -3,6 +3,7 @@ package model
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -60,6 +61,9 @@ const languageModel = "model.language_model."
 // Carried reports whether a tensor in files, of a model of which this is the text part, belongs to another part. It is no
 // parameter here, but is copied to wherever the whole model is written.
 func Carried(m *Model, name string) bool {
+	if m.Family.Ahead && aheadOf(m, name) {
+		return true
+	}
 	if m.Inside == "" {
 		return false
 	}
@@ -77,6 +81,15 @@ func Carried(m *Model, name string) bool {
 		}
 	}
 	return true
+}
+
+// aheadOf reports whether a tensor is of a layer beyond the last.
+func aheadOf(m *Model, name string) bool {
+	before, after, _ := strings.Cut(m.Family.namesInside(m.Inside).Layer, "%d")
+	rest, ok := strings.CutPrefix(name, before)
+	number, _, dot := strings.Cut(rest, after)
+	layer, err := strconv.Atoi(number)
+	return ok && dot && err == nil && layer >= m.Layers
 }
 
 // Buffer reports whether a tensor in files is not a parameter but a table that config.json determines, as older

@@ -51,6 +51,8 @@ func (m *Model) TrainWhole(modules ...string) error {
 		switch {
 		case !found:
 			continue
+		case p.State:
+			return fmt.Errorf("modules_to_save: %s is no weight, and nothing trains it; hint: leave it out", p.Name)
 		case p.Experts > 0:
 			return fmt.Errorf("modules_to_save: %s has all experts, which are stored together; hint: give experts adapters, by targets", p.Name)
 		case l.adapts(p.Name):
@@ -98,7 +100,7 @@ func (b *paramList) settle(p *Param) {
 		p.Source = m.Family.namesInside(m.Inside).Embed
 	}
 	if l := m.LoRA; l != nil && !p.Adapter {
-		p.Frozen = !slices.Contains(l.Whole, p.Name)
+		p.Frozen = p.State || !slices.Contains(l.Whole, p.Name)
 		if p.Whole = !p.Frozen || p.Grown != 0 || slices.Contains(l.Kept, p.Name); p.Whole {
 			p.Parts = m.PEFT().wholeName(p.Name)
 		}

@@ -290,6 +290,9 @@ func Fingerprint(g *graph.Graph) string {
 		if m.Shared > 0 || m.SharedGate {
 			frozen += fmt.Sprintf(" shared%d/%v", m.Shared, m.SharedGate)
 		}
+		if m.Router != (model.Router{}) || m.Dense > 0 || m.DenseWidth > 0 {
+			frozen += fmt.Sprintf(" router%v dense%d/%d", m.Router, m.Dense, m.DenseWidth)
+		}
 		if m.GateLimit > 0 {
 			frozen += fmt.Sprintf(" gates%g*%g", m.GateLimit, m.GateAlpha)
 		}

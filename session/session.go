@@ -424,7 +424,7 @@ func (s *Session) ReadHalves(param int, kind optimizer.Kind, first int, dst []by
 
 // partly prepares for reading n elements of a parameter by themselves, or refuses it.
 func (s *Session) partly(param, first, n int) error {
-	if p := &s.Graph.Params[param]; p.Reordered() || p.NF4 || s.Graph.Divided(param) || first < 0 || int64(first+n) > p.Elems() {
+	if p := &s.Graph.Params[param]; p.Reordered() || p.NF4 || p.State && s.Graph.Stored(param).Rows > 1 || s.Graph.Divided(param) || first < 0 || int64(first+n) > p.Elems() {
 		return fmt.Errorf("elements %d to %d of parameter %s, which has %d, cannot be read by themselves", first, first+n, p.Name, p.Elems())
 	}
 	return s.Settle(context.Background())
@@ -435,6 +435,12 @@ func (s *Session) read(param int, kind optimizer.Kind, dst []float32) error {
 	p := &s.Graph.Params[param]
 	if slab, divided := s.Graph.Slab(param); divided {
 		return s.readSlabs(param, slab, kind, dst)
+	}
+	if p.State {
+		held := make([]float32, s.Graph.Stored(param).Elems())
+		err := s.each(func(e *exec.Engine) error { return e.ReadHome(param, kind, 0, held) })
+		graph.JoinState(dst, held)
+		return err
 	}
 	if !p.NF4 {
 		return s.each(func(e *exec.Engine) error { return e.ReadHome(param, kind, 0, dst) })
@@ -463,6 +469,9 @@ func (s *Session) Write(param int, kind optimizer.Kind, src []float32) error {
 	switch {
 	case divided:
 		return s.writeSlabs(param, slab, kind, src)
+	case p.State:
+		held := graph.SplitState(src, s.Graph.Stored(param).Rows)
+		return s.each(func(e *exec.Engine) error { return e.WriteHome(param, kind, held) })
 	case !p.NF4:
 		return s.each(func(e *exec.Engine) error { return e.WriteHome(param, kind, src) })
 	case kind != optimizer.Weights:

@@ -112,6 +112,10 @@ CASES |= {
     "exaone4-tiny": ("Exaone4", SQUARE | dict(sliding_window=9, sliding_window_pattern=2)),
     "cwm-tiny": ("Cwm", SMALL | dict(sliding_window=9, rope_parameters=dict(rope_type="llama3", rope_theta=1e4, factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0,
                                                                            original_max_position_embeddings=16))),
+    # Groups of two experts, of which two of three are chosen from.
+    "glm4-moe-tiny": ("Glm4Moe", SMALL | dict(moe_intermediate_size=12, n_routed_experts=6, num_experts_per_tok=3, n_group=3, topk_group=2, n_shared_experts=2, first_k_dense_replace=1,
+                                              routed_scaling_factor=1.6, use_qk_norm=True, attention_bias=True, num_mtp_layers=0)),
+    "minimax-m2-tiny": ("MiniMaxM2", SMALL | dict(intermediate_size=12, num_local_experts=5, num_experts_per_tok=2, rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5))),
     # Caps that many scores and logits come near.
     "gemma2-tiny": ("Gemma2", SMALL | dict(sliding_window=9, query_pre_attn_scalar=20, attn_logit_softcapping=0.9, final_logit_softcapping=1.5)),
     "arcee-tiny": ("Arcee", SQUARE | dict(mlp_bias=True)),
@@ -209,7 +213,7 @@ LORA["llama-nf4"] = dict(r=4, lora_alpha=4, target_modules=["q_proj", "o_proj", 
 NF4 = {"llama-nf4"}
 
 # What names in files have for a part of those in memory.
-IN_FILES = {"GPTNeoX": ("lm_head", "embed_out"), "Mixtral": (".mlp.", ".block_sparse_moe.")}
+IN_FILES = {"GPTNeoX": ("lm_head", "embed_out"), "Mixtral": (".mlp.", ".block_sparse_moe."), "MiniMaxM2": (".mlp.", ".block_sparse_moe.")}
 
 CONFIGS = {"Gemma3": "Gemma3TextConfig"}
 
@@ -241,6 +245,9 @@ def randomise(model, generator):
                 p.copy_(noise * 0.3)
             else:
                 p.copy_(noise * 1.2 / math.sqrt(p.shape[-1]))
+    for name, b in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            b.copy_(8 + torch.randn(b.shape, generator=generator) * 0.2)  # as large as published ones: in bf16 they would be alike
 
 
 def make_tokens(vocabulary, skip, generator):

@@ -320,7 +320,7 @@ func tieLayers(spec *job.Spec, m *model.Model, from string) error {
 func balance(spec *job.Spec, m *model.Model, from string) error {
 	const usual = 0.01
 	switch {
-	case spec.ExpertBalance == config.Derived && m.Experts > 0 && from == "":
+	case spec.ExpertBalance == config.Derived && m.Experts > 0 && from == "" && !m.Router.Sigmoid:
 		m.Balance = usual
 	case spec.ExpertBalance > 0:
 		m.Balance = spec.ExpertBalance
@@ -419,6 +419,10 @@ func inline(spec *job.Spec, vocab int) (*model.Model, error) {
 		wide = (max(wide/max(m.Active, 1), 1) + 31) / 32 * 32 // a token's experts together are as wide
 	}
 	m.FeedForward = or(in.FeedForward, wide)
+	if m.Dense = min(m.Dense, m.Layers-1); m.Dense > 0 {
+		m.DenseWidth = m.FeedForward * m.Active // likewise
+	}
+	m.Router.Groups, m.Router.Best = 0, 0
 	if m.Shared > 0 {
 		m.Shared = m.FeedForward * m.Active // as wide as a token's experts together
 	}

@@ -40,6 +40,8 @@ var TinyModels = map[string]*model.Model{
 		Vocab: 24, MaxPositions: 64, Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, InitStd: 0.02},
 	"shared": {Family: family.Named("qwen2_moe"), Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 6, Experts: 3, Active: 2, Shared: 10, SharedGate: true,
 		Balance: 0.1, QKVBias: true, Vocab: 24, MaxPositions: 64, Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, InitStd: 0.02},
+	"glm4-moe": {Family: family.Named("glm4_moe"), Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 6, Experts: 4, Active: 2, Shared: 6, Dense: 1, DenseWidth: 10, NormedRoute: true,
+		Router: model.Router{Sigmoid: true, Bias: true, Scale: 1.5, Groups: 2, Best: 1}, RotaryPct: 0.5, Vocab: 24, MaxPositions: 64, Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, InitStd: 0.02},
 	"gpt-oss": {Family: family.Named("gpt_oss"), Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 6, Experts: 3, Active: 2, NormedRoute: true, GateLimit: 1, GateAlpha: 1.7,
 		QKVBias: true, OutBias: true, MLPBias: true, Vocab: 24, MaxPositions: 64, Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, Sinks: true, InitStd: 0.02},
 	"sinks": {Family: family.Named("llama"), Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 12, Vocab: 24, MaxPositions: 64,

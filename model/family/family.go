@@ -18,13 +18,11 @@ import (
 var families = []*family{
 	&gpt2, &opt, &gptNeoX, &llama, &phi, &mistral, &mixtral, &starCoder2, &stableLM, &qwen2, &phi3, &granite, &olmoE,
 	&olmo2, &qwen3, &qwen3MoE, &gemma3, &smolLM3, &gptOSS, &olmo3,
-	&gemma, &seedOSS, &exaone4, &cwm, &ministral3, &glm, &glm4, &ernie, &arcee, &hunyuan, &qwen2MoE, &gemma2,
+	&gemma, &seedOSS, &exaone4, &cwm, &ministral3, &glm, &glm4, &ernie, &arcee, &hunyuan, &qwen2MoE, &gemma2, &glm4MoE, &miniMaxM2,
 }
 
 // refused lists families that people will try, and what they need that is not built.
 var refused = map[string]string{
-	"glm4_moe":    "its router is not supported",
-	"minimax_m2":  "its router is not supported",
 	"deepseek_v2": "its attention keeps a latent, which is not supported",
 	"deepseek_v3": "its attention and its router are not supported",
 	"apertus":     "its activation has parameters, which is not supported",

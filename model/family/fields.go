@@ -15,6 +15,11 @@ func experts(m *model.Model) any     { return &m.Experts }
 func active(m *model.Model) any      { return &m.Active }
 func gateLimit(m *model.Model) any   { return &m.GateLimit }
 func gateAlpha(m *model.Model) any   { return &m.GateAlpha }
+func groups(m *model.Model) any      { return &m.Router.Groups }
+func bestGroups(m *model.Model) any  { return &m.Router.Best }
+func routeTimes(m *model.Model) any  { return &m.Router.Scale }
+func dense(m *model.Model) any       { return &m.Dense }
+func denseWidth(m *model.Model) any  { return &m.DenseWidth }
 func normedRoute(m *model.Model) any { return &m.NormedRoute }
 
 func vocab(m *model.Model) any          { return &m.Vocab }
