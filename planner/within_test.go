@@ -2,6 +2,7 @@ package planner
 
 import (
 	"errors"
+	"math"
 	"math/bits"
 	"slices"
 	"testing"
@@ -95,7 +96,7 @@ func TestFill(t *testing.T) {
 				}
 			}
 			task.Machine.Capacity[device.DeviceTier] = limit
-			bytes, missed, err := p.Fill(t.Context())
+			bytes, missed, err := p.Fill(t.Context(), 1)
 			if best == 0 {
 				var short *search.Misfit
 				var fault *config.Error
@@ -140,5 +141,18 @@ func TestLeanest(t *testing.T) {
 		if other.Program.Height[device.DeviceTier] < lean.Program.Height[device.DeviceTier] {
 			t.Errorf("%s: %d bytes, the leanest %d", name, other.Program.Height[device.DeviceTier], lean.Program.Height[device.DeviceTier])
 		}
+	}
+}
+
+// TestOverlap: the chosen groups are predicted to gain what they gained, wherever that is between the largest gain and the sum.
+func TestOverlap(t *testing.T) {
+	p := &Partition{Groups: []TensorGroup{{Gain: 0.7, Chosen: true}, {Gain: 0.5, Chosen: true}, {Gain: 9}, {Gain: 0.4, Chosen: true}, {Gain: -0.1, Chosen: true}}}
+	for _, gained := range []float64{0.75, 0.9, 1.2, 1.59} {
+		if got := p.PredictGain(p.Overlap(gained)); math.Abs(got-gained) > 1e-6 {
+			t.Errorf("%v was gained, and %v is predicted", gained, got)
+		}
+	}
+	if sum, one := p.Overlap(2), p.Overlap(0.1); sum > 1.001 || one < mostOverlap-0.001 {
+		t.Errorf("overlaps %v of more than the sum, %v of less than one", sum, one)
 	}
 }

@@ -26,7 +26,7 @@ import (
 // Choosing what to train in so many bytes of device memory, see planner.TensorGroup.
 //
 // Each group that fits alone is trained for a few steps from the folder's weights, on the run's text and at its learning rate, within
-// the same memory; its gain is by how much the loss on held-out text falls. One more trial trains the chosen groups together. All of
+// the same memory; its gain is by how much the loss on held-out text falls. Up to three more trials train chosen groups together. All of
 // this takes a tenth of the run's steps at most: shorter runs have fewer, larger groups, of several layers each.
 //
 // The run's folder records the choice. A run that goes on keeps it; a new one measures only what has not been measured.
@@ -39,19 +39,22 @@ type Chosen struct {
 	Steps     int                   `json:"steps"`            // of each trial; 0: there were none
 	Seconds   float64               `json:"seconds"`          // that all trials took
 	Loss      float64               `json:"loss"`             // on held-out text, before training
-	Predicted float64               `json:"predicted"`        // by how much the loss falls in a trial of the chosen groups: the sum of their gains
+	Overlap   float64               `json:"overlap"`          // of the groups' gains, see planner.Partition.Overlap; 1: they are added up
+	Predicted float64               `json:"predicted"`        // by how much the loss falls in a trial of the chosen groups, by their gains
 	Achieved  float64               `json:"achieved"`         // and by how much it fell
 	Missed    float64               `json:"missed,omitempty"` // by how much the predicted fall could be larger at most, with another choice
 	Groups    []planner.TensorGroup `json:"groups"`
-	For       string                `json:"for"` // identifies what was measured
+	For       string                `json:"for"`  // identifies what was measured
+	Done      bool                  `json:"done"` // all trials were made
 }
 
 const (
-	trialShare = 0.1 // of a run's steps that trials take at most
-	trialSteps = 20  // of a trial at most
-	trialLeast = 4   // of a trial, unless there would be fewer groups than kinds
-	chosenFile = "within.json"
-	trialDir   = "within-trial"
+	trialShare  = 0.1 // of a run's steps that trials take at most
+	trialSteps  = 20  // of a trial at most
+	trialLeast  = 10  // of a trial, unless there would be fewer groups than kinds
+	trialsOfAll = 3   // of chosen sets, at most
+	chosenFile  = "within.json"
+	trialDir    = "within-trial"
 )
 
 // ChooseTrained decides what is trained within the memory that the configuration allows, makes it the setup's graph, and returns it. With
@@ -91,8 +94,7 @@ func (s *Setup) confine(ctx context.Context, m *machine.Machine) error {
 	if err != nil {
 		return err
 	}
-	const slack = 2 // plans differ a little in what they count on the host
-	m.Capacity[device.HostTier] = min(m.Capacity[device.HostTier], slack*lean.Program.Height[device.HostTier])
+	m.Capacity[device.HostTier] = min(m.Capacity[device.HostTier], lean.Program.Height[device.HostTier])
 	m.Capacity[device.DiskTier] = 0
 	return nil
 }
@@ -115,11 +117,6 @@ func (s *Setup) train(c *Chosen) error {
 		s.Spec, s.Graph = t.Spec, t.Graph
 	}
 	return err
-}
-
-// same reports whether the same groups are chosen.
-func (c *Chosen) same(as *Chosen) bool {
-	return slices.EqualFunc(c.Groups, as.Groups, func(a, b planner.TensorGroup) bool { return a.Chosen == b.Chosen })
 }
 
 // readChosen reads what a run's folder records.
@@ -181,8 +178,12 @@ func (c *chooser) choose(ctx context.Context, before *Chosen, trials bool) (*Cho
 		}
 		return now, nil
 	}
+	now.Overlap = 1
 	if before != nil && before.For == now.For && before.Steps > 0 {
-		now.Steps, now.Seconds, now.Loss = before.Steps, before.Seconds, before.Loss
+		if before.Done && before.Limit == now.Limit {
+			return before, nil
+		}
+		now.Steps, now.Seconds, now.Loss, now.Overlap = before.Steps, before.Seconds, before.Loss, max(before.Overlap, 1)
 		for i := range now.Groups {
 			now.Groups[i].Gain, now.Groups[i].Tried = before.Groups[i].Gain, before.Groups[i].Tried
 		}
@@ -191,16 +192,19 @@ func (c *chooser) choose(ctx context.Context, before *Chosen, trials bool) (*Cho
 		if err := c.measure(ctx, now, steps); err != nil {
 			return nil, err
 		}
+		if now.Steps > 0 {
+			return now, c.combine(ctx, now)
+		}
 	}
 	for i := range now.Groups {
 		if g := &now.Groups[i]; now.Steps == 0 {
 			g.Gain = float64(g.Bytes)
 		}
 	}
-	if now.Bytes, now.Missed, err = c.parts.Fill(ctx); err != nil || now.Steps == 0 {
-		return now, err
+	if now.Bytes, now.Missed, err = c.parts.Fill(ctx, now.Overlap); now.Steps > 0 {
+		now.Predicted = c.parts.PredictGain(now.Overlap)
 	}
-	return now, c.confirm(ctx, now, before, trials)
+	return now, err
 }
 
 // divide decides how many consecutive layers form a group, and how many steps a trial has.
@@ -210,7 +214,7 @@ func (c *chooser) divide() (span, steps int, err error) {
 	}
 	all := int(trialShare * float64(c.setup.Spec.MaxSteps))
 	for span = 1; ; span++ {
-		n := len(planner.NewPartition(c.task, span).Groups) + 1 // with the trial of the chosen groups
+		n := len(planner.NewPartition(c.task, span).Groups) + trialsOfAll
 		if steps = min(all/n, trialSteps); steps >= trialLeast {
 			return span, steps, nil
 		}
@@ -271,26 +275,36 @@ func (c *chooser) measure(ctx context.Context, now *Chosen, steps int) error {
 	return nil
 }
 
-// confirm finds by how much the loss falls in a trial of the chosen groups together.
-func (c *chooser) confirm(ctx context.Context, now, before *Chosen, trials bool) error {
-	for _, g := range now.Groups {
-		if g.Chosen {
-			now.Predicted += g.Gain
-		}
-	}
-	if before != nil && before.For == now.For && before.same(now) {
-		now.Achieved = before.Achieved
-		return nil
-	}
-	if !trials {
-		return nil
-	}
+// combine chooses the set that is predicted to gain most, tries it, and learns from that how far gains overlap, until the set stays the
+// same. Of the sets that were tried it takes the one that gained most.
+func (c *chooser) combine(ctx context.Context, now *Chosen) error {
 	began := time.Now()
-	c.say("a trial of all that is chosen")
-	_, after, err := c.trial(ctx, c.parts.Chosen(), now.Steps, false)
-	now.Achieved = now.Loss - after
+	overlap, groups := 1.0, c.parts.Groups
+	var tried []string
+	for range trialsOfAll {
+		bytes, missed, err := c.parts.Fill(ctx, overlap)
+		if err != nil {
+			return err
+		}
+		set := fmt.Sprint(c.parts.Chosen())
+		if slices.Contains(tried, set) {
+			break
+		}
+		c.say("a trial of all that is chosen")
+		_, after, err := c.trial(ctx, c.parts.Chosen(), now.Steps, false)
+		if err != nil {
+			return err
+		}
+		if gained := now.Loss - after; len(tried) == 0 || gained > now.Achieved {
+			now.Bytes, now.Missed, now.Overlap, now.Predicted, now.Achieved = bytes, missed, overlap, c.parts.PredictGain(overlap), gained
+			now.Groups = slices.Clone(groups)
+		}
+		tried = append(tried, set)
+		overlap = c.parts.Overlap(now.Loss - after)
+	}
 	now.Seconds += time.Since(began).Seconds()
-	return err
+	now.Done = true
+	return nil
 }
 
 // trial trains a set of groups for a few steps and returns the losses on held-out text before, if wanted, and after.

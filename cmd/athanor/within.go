@@ -62,6 +62,9 @@ func printChosen(c *cli.Context, t *train.Chosen) {
 		text += fmt.Sprintf("gain: by how much the loss on held-out text, %.4f, fell in %d steps; of all that is chosen, %.4f were predicted and %.4f achieved (trials took %.3g s)\n",
 			t.Loss, t.Steps, t.Predicted, t.Achieved, t.Seconds)
 	}
+	if t.Overlap > 1 {
+		text += fmt.Sprintf("groups learn in part the same: what they gain together is predicted by the %.2f-norm of their gains, after a trial of others\n", t.Overlap)
+	}
 	if t.Steps > 0 && t.Missed > 0 {
 		text += fmt.Sprintf("another choice might gain up to %.2g more: there are too many that are almost as good to weigh all\n", t.Missed)
 	}

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -46,11 +48,23 @@ func TestTrainWithin(t *testing.T) {
 	}
 	call("train", file, "out="+dir+"/whole").must(t, 0, "trial")
 	check(t, os.MkdirAll(run, 0o755))
+	whole := chosen(t, dir+"/whole")
+	killed, left := whole, slices.IndexFunc(whole.Groups, func(g group) bool { return g.Tried })
+	killed.Groups = slices.Clone(whole.Groups) // as if the process had ended before this trial
+	killed.Groups[left].Gain, killed.Groups[left].Tried, killed.Groups[left].Chosen = 0, false, false
+	killed.Done = false
+	text, err := json.Marshal(killed)
+	check(t, err)
+	check(t, os.WriteFile(run+"/within.json", text, 0o644))
 	check(t, os.WriteFile(run+"/stop", nil, 0o644))
-	if r := call("train", file, "--json").must(t, 75, "trial"); r.object(t)["chosen"] == nil {
-		t.Errorf("the run does not say what it trains: %s", r.stdout)
+	stopped := call("train", file, "--json").must(t, 75, "trial")
+	if stopped.object(t)["chosen"] == nil || strings.Count(stopped.stderr, "what training") != 1 {
+		t.Errorf("the run does not say what it trains, or tries again what was tried: %s%s", stopped.stdout, stopped.stderr)
 	}
 	first := chosen(t, run)
+	if !reflect.DeepEqual(first.Groups, whole.Groups) {
+		t.Errorf("trials that were broken off give other gains: %v and %v", first.Groups, whole.Groups)
+	}
 	if first.Steps < 1 || first.Bytes > first.Limit || first.Whole <= first.Limit || first.Achieved == 0 {
 		t.Errorf("%+v", first)
 	}
@@ -61,7 +75,7 @@ func TestTrainWithin(t *testing.T) {
 	sameRun(t, run, dir+"/whole", 100)
 	var planned, reached int64
 	line := rest.stdout[strings.Index(rest.stdout, "device memory: planned"):]
-	_, err := fmt.Sscanf(line, "device memory: planned %d bytes, reached %d", &planned, &reached)
+	_, err = fmt.Sscanf(line, "device memory: planned %d bytes, reached %d", &planned, &reached)
 	check(t, err)
 	if planned != reached || planned > first.Limit {
 		t.Errorf("planned %d bytes, reached %d, given %d", planned, reached, first.Limit)
