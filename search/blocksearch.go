@@ -19,8 +19,8 @@ import (
 //
 // Approach. FlexGen solves a linear program in nine fractions whose constants were fitted to runs, inside a loop over batches. Here a policy
 // has few numbers, and each is lowered, its memory counted to the byte, and its programs simulated; so what is chosen fits, and what is
-// predicted is what the programs do. What is left of the device's memory goes to weights, by the rule of inference.go. The search climbs:
-// it begins with one sequence at a time, and with as many as are asked for, and goes to the best neighbour until there is none.
+// predicted is what the programs do. What is left of the device's memory goes to weights, by the rule of inference.go. The search looks at policies all over the room,
+// then climbs from the best of them to the best neighbour until there is none.
 //
 // Known weaknesses: a hill may have a better one beside it; where the host has too little memory, weights go to the disk, never caches.
 
@@ -46,6 +46,7 @@ type BlockPlan struct {
 	StepSeconds, PartSeconds float64
 	tokens                   int // of a usual text
 	parts                    int // of a usual prompt
+	policy                   blockPolicy
 }
 
 // Seconds returns the predicted seconds in which all sequences of a block are generated.
@@ -68,19 +69,16 @@ type blockPolicy struct {
 // FindBlock returns the block that is predicted to be fastest. The error is a *Misfit if nothing fits.
 func FindBlock(ctx context.Context, req *BlockRequest, m *Machine) (*BlockPlan, error) {
 	s := &blockSearch{ctx: ctx, req: req, m: m, seen: map[blockPolicy]*BlockPlan{}}
-	last := len(req.Reads) - 1
-	starts := []blockPolicy{
-		{each: 1, batches: 1, near: 1, reads: last},
-		{each: 1, batches: 1, attends: req.HostAttends, reads: last},
-		{each: max(1, req.Sequences/4), batches: min(4, req.Sequences), attends: req.HostAttends, hidden: device.HostTier, reads: last},
-	}
-	for _, p := range starts {
-		if err := s.climb(p); err != nil {
+	for _, p := range s.starts() {
+		if _, err := s.try(p); err != nil {
 			return nil, err
 		}
 	}
 	if s.best == nil {
 		return nil, s.misfit
+	}
+	if err := s.climb(); err != nil {
+		return nil, err
 	}
 	if m.Measure != nil {
 		if err := s.priced(); err != nil {
@@ -96,33 +94,45 @@ func FindBlock(ctx context.Context, req *BlockRequest, m *Machine) (*BlockPlan, 
 
 // blockSearch is the state of a search.
 type blockSearch struct {
-	ctx    context.Context
-	req    *BlockRequest
-	m      *Machine
-	seen   map[blockPolicy]*BlockPlan // nil: it does not fit
-	best   *BlockPlan
-	misfit error // the first
+	ctx     context.Context
+	req     *BlockRequest
+	m       *Machine
+	choices *choices
+	seen    map[blockPolicy]*BlockPlan // nil: it does not fit
+	best    *BlockPlan
+	misfit  *Misfit // what lacks least
 }
 
 // mostBlocks bounds the policies that are lowered.
-const mostBlocks = 48
+const mostBlocks = 64
 
-// climb goes from a policy to better ones.
-func (s *blockSearch) climb(p blockPolicy) error {
-	here, err := s.try(p)
-	for better := true; err == nil && better; {
-		better = false
-		for _, q := range s.neighbours(p) {
-			var there *BlockPlan
-			if there, err = s.try(q); err != nil {
-				return err
+// starts lists policies all over the room: from one sequence to as many as are asked for, with caches on the device and elsewhere, and
+// hidden states there too.
+func (s *blockSearch) starts() (list []blockPolicy) {
+	attends := s.req.HostAttends
+	for reads := range s.req.Reads {
+		for n := s.req.Sequences; n > 0; n /= 4 {
+			list = append(list, blockPolicy{each: n, batches: 1, near: 1, reads: reads}, blockPolicy{each: n, batches: 1, attends: attends, reads: reads})
+			if n > 4 {
+				list = append(list, blockPolicy{each: n / 4, batches: 4, attends: attends, hidden: device.HostTier, reads: reads})
 			}
-			if there != nil && (here == nil || there.Rate() > here.Rate()) {
-				p, here, better = q, there, true
+		}
+		list = append(list, blockPolicy{each: 1, batches: 1, near: 1, reads: reads}, blockPolicy{each: 1, batches: 1, attends: attends, reads: reads})
+	}
+	return list
+}
+
+// climb goes from the best policy so far to the best neighbour, and on from there.
+func (s *blockSearch) climb() error {
+	for from := (*BlockPlan)(nil); s.best != from; {
+		from = s.best
+		for _, q := range s.neighbours(from.policy) {
+			if _, err := s.try(q); err != nil {
+				return err
 			}
 		}
 	}
-	return err
+	return nil
 }
 
 // neighbours lists the policies that differ in one respect.
@@ -136,8 +146,8 @@ func (s *blockSearch) neighbours(p blockPolicy) (list []blockPolicy) {
 		}
 	}
 	scale := func(n, num, den int) int { return n * num / den }
-	for _, by := range [][2]int{{4, 1}, {2, 1}, {3, 2}, {1, 2}} {
-		add(func(q *blockPolicy) { q.each = scale(q.each, by[0], by[1]); q.near *= 1 })
+	for _, by := range [][2]int{{2, 1}, {3, 2}, {1, 2}} {
+		add(func(q *blockPolicy) { q.each = scale(q.each, by[0], by[1]) })
 		add(func(q *blockPolicy) {
 			q.batches = scale(q.batches, by[0], by[1])
 			q.near = scale(q.near, by[0], by[1])
@@ -145,7 +155,7 @@ func (s *blockSearch) neighbours(p blockPolicy) (list []blockPolicy) {
 	}
 	add(func(q *blockPolicy) { q.each, q.batches = q.each*2, q.batches/2; q.near /= 2 })
 	add(func(q *blockPolicy) { q.each, q.batches = q.each/2, q.batches*2; q.near *= 2 })
-	add(func(q *blockPolicy) { q.near = 0 })
+	add(func(q *blockPolicy) { q.near, q.attends = 0, s.req.HostAttends })
 	add(func(q *blockPolicy) { q.near = q.batches })
 	add(func(q *blockPolicy) { q.near-- })
 	add(func(q *blockPolicy) { q.near++ })
@@ -164,7 +174,7 @@ func (s *blockSearch) try(p blockPolicy) (*BlockPlan, error) {
 	if b, ok := s.seen[p]; ok || len(s.seen) >= mostBlocks {
 		return b, nil
 	}
-	b := &BlockPlan{Block: Block{Context: s.req.Context, Each: p.each, Batches: p.batches, Reads: s.req.Reads[p.reads : p.reads+1], DType: s.req.DType}, tokens: s.req.Tokens}
+	b := &BlockPlan{Block: Block{Context: s.req.Context, Each: p.each, Batches: p.batches, Reads: s.req.Reads[p.reads : p.reads+1], DType: s.req.DType}, tokens: s.req.Tokens, policy: p}
 	b.parts = (max(s.req.Prompt-1, 0) + b.Reads[0] - 1) / b.Reads[0]
 	var err error
 	if b.Graphs, err = b.Block.Graphs(s.req.Model); err != nil {
@@ -174,8 +184,8 @@ func (s *blockSearch) try(p blockPolicy) (*BlockPlan, error) {
 	var misfit *Misfit
 	if errors.As(err, &misfit) {
 		s.seen[p] = nil
-		if s.misfit == nil {
-			s.misfit = err
+		if s.misfit == nil || misfit.Need-misfit.Have < s.misfit.Need-s.misfit.Have {
+			s.misfit = misfit
 		}
 		return nil, nil
 	}
@@ -199,11 +209,19 @@ func (s *blockSearch) fit(b *BlockPlan, p *blockPolicy) error {
 	step := b.Graphs[last]
 	for {
 		n := newInference(s.ctx, &Request{Graph: step, GlobalBatch: 1, Options: lower.Options{Mode: lower.Decode}}, nil, &m)
-		n.opt.Quick = true
+		if s.choices == nil {
+			s.choices = newChoices(step) // for all policies the same
+		}
+		n.opt.Quick, n.choices = true, s.choices
 		_, err := n.place(p.plan(step))
 		var misfit *Misfit
-		if errors.As(err, &misfit) && misfit.Tier == device.DeviceTier && misfit.Have == m.Capacity[device.DeviceTier] {
-			misfit.Need, misfit.Have = misfit.Need+s.m.Capacity[device.DeviceTier]-misfit.Have, s.m.Capacity[device.DeviceTier]
+		if errors.As(err, &misfit) {
+			n.opt.Reject, n.opt.Capacity = false, program.NoLimits
+			n.m, n.graphs = s.m, b.Graphs
+			if err := n.lower(misfit.Frugal.Plan); err != nil {
+				return err
+			}
+			return n.misfit()
 		}
 		if err != nil {
 			return err

@@ -67,6 +67,18 @@ type inference struct {
 	opt      lower.Options
 	plan     *plan.Plan         // the latest
 	programs []*program.Program // its programs, not all of them if one was rejected
+	choices  *choices           // of weights on the host; nil: they are yet to be listed
+}
+
+// choices are those of weights that are left on the host, of a model.
+type choices struct {
+	weights *weights
+	shares  []share // from the cheapest to everything
+}
+
+func newChoices(g *graph.Graph) *choices {
+	w := newWeights(g)
+	return &choices{w, w.shares()}
 }
 
 func newInference(ctx context.Context, req *Request, prompts []*graph.Graph, m *Machine) *inference {
@@ -155,12 +167,14 @@ func (n *inference) batches() []*plan.Plan {
 
 // stream finds the cheapest plan with weights on the host, given how sequences are batched.
 func (n *inference) stream(batch *plan.Plan) ([]*program.Program, error) {
-	w := newWeights(n.req.Graph)
+	if n.choices == nil {
+		n.choices = newChoices(n.req.Graph)
+	}
+	w, shares := n.choices.weights, n.choices.shares
 	if err := n.lower(w.plan(batch, &share{})); err != nil {
 		return nil, err
 	}
 	rest, have := n.besides(w), n.m.Capacity
-	shares := w.shares()
 	everything := shares[len(shares)-1]
 	cheapest := slices.DeleteFunc(slices.Clone(shares), func(s share) bool {
 		onDevice, onHost := rest.device(&s), rest.host+s.away
@@ -171,7 +185,7 @@ func (n *inference) stream(batch *plan.Plan) ([]*program.Program, error) {
 		return n.programs, err
 	}
 	// Given enough host memory, as few weights are there as the device permits, or all of them.
-	frugal := slices.DeleteFunc(shares, func(s share) bool { return rest.device(&s) > have[device.DeviceTier] })
+	frugal := slices.DeleteFunc(slices.Clone(shares), func(s share) bool { return rest.device(&s) > have[device.DeviceTier] })
 	slices.SortStableFunc(frugal, func(a, b share) int { return cmp.Compare(a.away, b.away) })
 	n.opt.Capacity = program.NoLimits
 	n.opt.Capacity[device.DeviceTier] = have[device.DeviceTier]
