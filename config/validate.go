@@ -256,7 +256,7 @@ func (c *Config) checkRanges(d *decoder) {
 	}
 }
 
-// checkWithin checks train_within, which itself decides what is trained and where it is.
+// checkWithin checks train_within, which itself decides what is trained and where it is. A plan.json may be that of the run so far.
 func (c *Config) checkWithin(d *decoder) {
 	if c.TrainWithin == 0 {
 		if d.given("train_within") {
@@ -275,7 +275,7 @@ func (c *Config) checkWithin(d *decoder) {
 		{"keep_mask", "sparse weights have no trials", c.KeepMask},
 		{"preference", "pairs have no trials", c.Preference.Beta > 0},
 		{"carry_optimizer", "the state of what is frozen would be lost", c.CarryOptimizer},
-		{"plan", "everything that is trained stays on the device", d.given("plan") && !reflect.ValueOf(c.Plan).IsZero()},
+		{"plan", "everything that is trained stays on the device", c.Plan.File == "" && !reflect.ValueOf(c.Plan).IsZero()},
 		{"ranks", "each rank would have its own memory", c.Ranks != 1},
 		{"hosts", "each host would have its own memory", len(c.Hosts) > 0},
 		{"model", "a model of random weights has to be trained whole", c.Model.Name == "" && c.Model.Type != ""},

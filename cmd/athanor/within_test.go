@@ -88,6 +88,9 @@ func TestTrainWithin(t *testing.T) {
 			}
 		}
 	}
+	if r := call("plan", run).must(t, 0); !strings.Contains(r.stdout, "train_within: what is chosen takes at least") {
+		t.Errorf("a run's folder is planned without what it trains: %s", r.stdout)
+	}
 	check(t, os.Rename(run+"/within.json", run+"/gone.json"))
 	call("train", file, "max_steps=102").must(t, 2, "it is not known what the run trains", "hint:")
 }
