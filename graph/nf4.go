@@ -37,6 +37,9 @@ var NF4Levels = [16]float32{
 	0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1,
 }
 
+// Held returns the rows and columns of parameter i, or of what a rank has of it, in numbers, however they are stored.
+func (g *Graph) Held(i int) (rows, cols int) { return g.held[i].Rows, g.held[i].Cols }
+
 // Stored returns the extents of parameter i as a rank stores it, in elements of g.DType.
 func (g *Graph) Stored(i int) Dim {
 	p := &g.held[i]

@@ -3,6 +3,7 @@ package graph
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/athanor-llm/athanor/model"
 )
@@ -105,8 +106,8 @@ func CheckSlabs(m *model.Model, n int, docs *Documents) error {
 		return fmt.Errorf("the matrices of a mixture of experts (%s) cannot be shared by ranks"+hint, m.Family)
 	case m.FusedQKV() && m.FusedGate() && (m.Heads+2*m.KVHeads)*m.HeadDim == 2*m.FeedForward:
 		return fmt.Errorf("the matrices of a %s whose queries, keys and values have as many rows as its feed-forward cannot be told apart, and so not be shared"+hint, m.Family)
-	case m.NF4:
-		return errors.New("matrices in 4 bits cannot be shared by ranks" + hint)
+	case m.NF4 && !wholeBlocks(m, n):
+		return fmt.Errorf("matrices in 4 bits cannot be shared by %d ranks if their parts are no multiples of %d numbers, which have one scale; hint: let fewer share them", n, NF4Block)
 	case m.Indivisible:
 		return errors.New("matrices that are updated as a whole cannot be shared by ranks" + hint + ", or use another optimizer")
 	case m.Shares > 0:
@@ -121,6 +122,15 @@ func CheckSlabs(m *model.Model, n int, docs *Documents) error {
 		return fmt.Errorf("%d heads with %d key/value heads, and %d units of the feed-forward, cannot be divided evenly among %d ranks; hint: %s", m.Heads, m.KVHeads, m.FeedForward, n, sharers(m))
 	}
 	return nil
+}
+
+// wholeBlocks reports whether n ranks that share matrices in 4 bits have whole blocks of their rows, so that scales are those of one rank.
+func wholeBlocks(m *model.Model, n int) bool {
+	sides := []int{m.Heads * m.HeadDim, m.FeedForward} // inputs of o and down
+	if m.InOut() {
+		sides = append(sides, m.KVHeads*m.HeadDim)
+	}
+	return !slices.ContainsFunc(sides, func(side int) bool { return side/n%NF4Block != 0 })
 }
 
 // sharers says how many ranks can share a model's matrices.
@@ -149,13 +159,13 @@ type Slab struct {
 // Slab returns what one of the ranks that share matrices has of parameter i; false if all of it.
 func (g *Graph) Slab(i int) (s Slab, divided bool) {
 	p := &g.Params[i]
-	part := g.Stored(i)
+	rows, cols := g.Held(i)
 	s = Slab{Rows: p.Rows, Cols: p.Cols, Ranks: g.Shared()}
 	whole := p.Cols
 	switch {
-	case part.Rows < p.Rows:
+	case rows < p.Rows:
 		s.ByRows, whole = true, p.Rows
-	case part.Cols == p.Cols || g.Slabs == 0:
+	case cols == p.Cols:
 		return s, false
 	}
 	m := g.Model

@@ -432,23 +432,36 @@ func (s *Session) partly(param, first, n int) error {
 
 // read is Read in the order of operators.
 func (s *Session) read(param int, kind optimizer.Kind, dst []float32) error {
-	p := &s.Graph.Params[param]
-	if slab, divided := s.Graph.Slab(param); divided {
-		return s.readSlabs(param, slab, kind, dst)
+	slab, divided := s.Graph.Slab(param)
+	if !divided {
+		return s.readHeld(param, kind, dst, 0, 1)
 	}
-	if p.State {
+	held := make([]float32, int64(len(dst))/int64(slab.Ranks))
+	for k := range slab.Ranks {
+		if err := s.readHeld(param, kind, held, k, slab.Ranks); err != nil {
+			return err
+		}
+		slab.Put(dst, held, k)
+	}
+	return nil
+}
+
+// readHeld reads what each of ranks first, first+step, ... has of a parameter, or parts of it.
+func (s *Session) readHeld(param int, kind optimizer.Kind, dst []float32, first, step int) error {
+	switch p := &s.Graph.Params[param]; {
+	case p.State:
 		held := make([]float32, s.Graph.Stored(param).Elems())
-		err := s.each(func(e *exec.Engine) error { return e.ReadHome(param, kind, 0, held) })
+		err := s.some(first, step, func(e *exec.Engine) error { return e.ReadHome(param, kind, 0, held) })
 		graph.JoinState(dst, held)
 		return err
-	}
-	if !p.NF4 {
-		return s.each(func(e *exec.Engine) error { return e.ReadHome(param, kind, 0, dst) })
+	case !p.NF4:
+		return s.some(first, step, func(e *exec.Engine) error { return e.ReadHome(param, kind, 0, dst) })
 	}
 	packed := make([]byte, s.Graph.Stored(param).Bytes())
-	err := s.each(func(e *exec.Engine) error { return e.ReadBytes(param, kind, s.Graph.DType, 0, packed) })
+	err := s.some(first, step, func(e *exec.Engine) error { return e.ReadBytes(param, kind, s.Graph.DType, 0, packed) })
 	if err == nil {
-		kernel.UnpackNF4(dst, packed, p.Cols)
+		_, cols := s.Graph.Held(param)
+		kernel.UnpackNF4(dst, packed, cols)
 	}
 	return err
 }
@@ -466,52 +479,41 @@ func (s *Session) Write(param int, kind optimizer.Kind, src []float32) error {
 		src = ours
 	}
 	slab, divided := s.Graph.Slab(param)
-	switch {
-	case divided:
-		return s.writeSlabs(param, slab, kind, src)
-	case p.State:
-		held := graph.SplitState(src, s.Graph.Stored(param).Rows)
-		return s.each(func(e *exec.Engine) error { return e.WriteHome(param, kind, held) })
-	case !p.NF4:
-		return s.each(func(e *exec.Engine) error { return e.WriteHome(param, kind, src) })
-	case kind != optimizer.Weights:
-		return nil // it is frozen
+	if !divided {
+		return s.writeHeld(param, kind, src, 0, 1)
 	}
-	packed := kernel.PackNF4(src, p.Cols)
-	return s.each(func(e *exec.Engine) error { return e.WriteBytes(param, packed) })
-}
-
-// readSlabs is read for a parameter that ranks share.
-func (s *Session) readSlabs(param int, slab graph.Slab, kind optimizer.Kind, dst []float32) error {
-	held := make([]float32, s.Graph.Stored(param).Elems())
-	for k := range slab.Ranks {
-		for r := k; r < len(s.ranks); r += slab.Ranks {
-			if err := s.ranks[r].engines[0].ReadHome(param, kind, 0, held); err != nil {
-				return s.lost(r, err)
-			}
-		}
-		slab.Put(dst, held, k)
-	}
-	return nil
-}
-
-// writeSlabs is Write for a parameter that ranks share, in the order of operators.
-func (s *Session) writeSlabs(param int, slab graph.Slab, kind optimizer.Kind, src []float32) error {
-	held := make([]float32, s.Graph.Stored(param).Elems())
+	held := make([]float32, int64(len(src))/int64(slab.Ranks))
 	for k := range slab.Ranks {
 		slab.Take(held, src, k)
-		for r := k; r < len(s.ranks); r += slab.Ranks {
-			if err := s.ranks[r].engines[0].WriteHome(param, kind, held); err != nil {
-				return s.lost(r, err)
-			}
+		if err := s.writeHeld(param, kind, held, k, slab.Ranks); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// writeHeld is the inverse of readHeld. What is in 4 bits is frozen and has weights only.
+func (s *Session) writeHeld(param int, kind optimizer.Kind, src []float32, first, step int) error {
+	switch p := &s.Graph.Params[param]; {
+	case p.State:
+		held := graph.SplitState(src, s.Graph.Stored(param).Rows)
+		return s.some(first, step, func(e *exec.Engine) error { return e.WriteHome(param, kind, held) })
+	case !p.NF4:
+		return s.some(first, step, func(e *exec.Engine) error { return e.WriteHome(param, kind, src) })
+	case kind != optimizer.Weights:
+		return nil
+	}
+	_, cols := s.Graph.Held(param)
+	packed := kernel.PackNF4(src, cols)
+	return s.some(first, step, func(e *exec.Engine) error { return e.WriteBytes(param, packed) })
 }
 
 // each calls access for each rank.
-func (s *Session) each(access func(e *exec.Engine) error) error {
-	for r := range s.ranks {
+func (s *Session) each(access func(e *exec.Engine) error) error { return s.some(0, 1, access) }
+
+// some calls access for ranks first, first+step and so on.
+func (s *Session) some(first, step int, access func(e *exec.Engine) error) error {
+	for r := first; r < len(s.ranks); r += step {
 		if err := access(s.ranks[r].engines[0]); err != nil {
 			return s.lost(r, err)
 		}

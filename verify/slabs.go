@@ -90,8 +90,8 @@ func covers(whole, part *graph.Graph, i int) error {
 	if !divided || p.Elems() > 1<<16 && p.Vector { // vectors are divided as matrices are
 		return nil
 	}
-	if d := part.Stored(i); d.Elems()*int64(part.Shared()) != p.Elems() || slab.ByRows && d.Cols != p.Cols || !slab.ByRows && d.Rows != p.Rows {
-		return fmt.Errorf("%d slabs of %d x %d are not parameter %s, which is %d x %d; hint: divide rows or columns evenly", part.Shared(), d.Rows, d.Cols, p.Name, p.Rows, p.Cols)
+	if rows, cols := part.Held(i); int64(rows)*int64(cols)*int64(part.Shared()) != p.Elems() || slab.ByRows && cols != p.Cols || !slab.ByRows && rows != p.Rows || !slab.ByRows && p.NF4 && cols%graph.NF4Block != 0 {
+		return fmt.Errorf("%d slabs of %d x %d are not parameter %s, which is %d x %d; hint: divide rows or columns evenly", part.Shared(), rows, cols, p.Name, p.Rows, p.Cols)
 	}
 	sum := 0
 	for _, band := range slab.Bands {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"math"
 	"os"
 	"reflect"
@@ -39,6 +40,29 @@ func TestSharedPipeline(t *testing.T) {
 	if r := call("plan", file, "ranks=4", "plan={tensor: 2, pipeline: 2}").must(t, 0); !strings.Contains(r.stdout, "matrices: 2 ranks share each") || strings.Contains(r.stdout, "different sequences") {
 		t.Errorf("the plan does not say that the pipeline's ranks share matrices, or that they have other sequences:\n%s", r.stdout)
 	}
+}
+
+// TestSharedQuantized: ranks share matrices in 4 bits, whose blocks stay whole, beside adapters, also in a pipeline: losses are those of
+// one rank. Where blocks would be cut it is refused.
+func TestSharedQuantized(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	base, file := modelFolder(t, "model: {type: llama, layers: 2, width: 128, heads: 4, feed_forward: 128}")
+	dir := t.TempDir()
+	train := func(out string, more ...string) result {
+		return call(append([]string{"train", file, "model=" + base, "tokenizer=" + base, "out=" + dir + "/" + out, "quantize=nf4", "lora={rank: 4}", "learning_rate=0.01", "max_steps=4", "precision=fp32"}, more...)...)
+	}
+	train("one").must(t, 0)
+	want := losses(t, dir+"/one")
+	for k, how := range testkit.Sample([][]string{{"ranks=4", "plan={tensor: 2, pipeline: 2}"}, {"ranks=2", "plan.tensor=2"}}, 1, 1) {
+		out := fmt.Sprint("shared", k)
+		train(out, how...).must(t, 0)
+		for k, l := range losses(t, dir+"/"+out) {
+			if math.Abs(l/want[k]-1) > 1e-5 {
+				t.Errorf("%v: step %d: loss %v, on one rank %v", how, k+1, l, want[k])
+			}
+		}
+	}
+	train("cut", "ranks=4", "plan.tensor=4").must(t, 2, "multiples of 64", "hint: ")
 }
 
 // TestSharedMatrices: a run whose ranks share matrices reaches on each of them the bytes that the plan says, its losses are those
