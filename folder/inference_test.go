@@ -32,7 +32,7 @@ func TestSmallDevice(t *testing.T) {
 	ctx := context.Background()
 	seed := testkit.Seed(t)
 	r := rand.New(rand.NewPCG(seed, 1))
-	for _, dir := range testkit.Sample([]string{"llama-tiny", "gemma3-tiny", "gemma2-tiny", "glm4-moe-tiny", "minimax-m2-tiny", "mixtral-tiny", "gpt2-tiny", "qwen3-tiny/lora"}, 1, 2) {
+	for _, dir := range testkit.Sample([]string{"llama-tiny", "gemma3-tiny", "gemma2-tiny", "glm4-moe-tiny", "minimax-m2-tiny", "ernie-moe-tiny", "mixtral-tiny", "gpt2-tiny", "qwen3-tiny/lora"}, 1, 2) {
 		for _, dtype := range []graph.DType{graph.F32, graph.BF16} {
 			t.Run(fmt.Sprint(dir, dtype), func(t *testing.T) {
 				f, err := Open("../testdata/torch/" + dir)

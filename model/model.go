@@ -117,6 +117,7 @@ type Model struct {
 
 // Router is how experts are chosen. The zero value scores them by the softmax of their logits.
 type Router struct {
+	Row     bool    // files have the bias as a matrix of one row
 	Sigmoid bool    // each is scored by itself, by the sigmoid of its logit
 	Bias    bool    // a number of each expert is added to its score for the choice alone: state that no gradient changes
 	Scale   float64 // what the weights of a token's experts are multiplied by; 0: 1
@@ -249,6 +250,7 @@ type Param struct {
 	Init       Init
 	Std        float64 // of Normal
 	Frozen     bool    // has no gradient and is not updated
+	Row        bool    // is a vector that files have as a matrix of one row
 	State      bool    // is no weight: a vector that is always frozen, of which all bits of fp32 count, see graph.StateRows
 	Adapter    bool    // is a factor of an adapter, see LoRA
 	Whole      bool    // is in an adapter's folder though it is no factor, as the tensor Parts

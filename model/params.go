@@ -140,7 +140,7 @@ func (m *Model) layerParams(b *paramList, n TensorNames, prefix string) {
 	b.list = append(b.list, b.adapters...)
 	b.adapters = b.adapters[:0]
 	if experts && m.Router.Bias { // last, so that what is trained is contiguous
-		b.list = append(b.list, Param{Name: prefix + n.RouterBias, Rows: 1, Cols: m.Experts, Layer: b.layer, Vector: true, Init: Zeros, Frozen: true, State: true})
+		b.list = append(b.list, Param{Name: prefix + n.RouterBias, Rows: 1, Cols: m.Experts, Layer: b.layer, Vector: true, Row: m.Router.Row, Init: Zeros, Frozen: true, State: true})
 	}
 }
 

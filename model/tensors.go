@@ -86,6 +86,9 @@ func Carried(m *Model, name string) bool {
 // aheadOf reports whether a tensor is of a layer beyond the last.
 func aheadOf(m *Model, name string) bool {
 	before, after, _ := strings.Cut(m.Family.namesInside(m.Inside).Layer, "%d")
+	if strings.HasPrefix(name, m.Inside+"mtp_") || strings.HasPrefix(name, "model.mtp_") { // as ERNIE names them
+		return true
+	}
 	rest, ok := strings.CutPrefix(name, before)
 	number, _, dot := strings.Cut(rest, after)
 	layer, err := strconv.Atoi(number)
@@ -131,7 +134,7 @@ func (p Param) Tensors() []Tensor {
 		return []Tensor{{Name: p.Name, Shape: []int{p.Experts, p.Cols, p.Rows / p.Experts}}}
 	case p.Adapter:
 		return []Tensor{{Name: peftPrefix + p.Name, Shape: []int{p.Rows, p.Cols}}}
-	case p.Vector && p.Experts == 0:
+	case p.Vector && p.Experts == 0 && !p.Row:
 		return []Tensor{{Name: p.Name, Shape: []int{p.Cols}}}
 	}
 	return []Tensor{{Name: p.Name, Shape: []int{p.Rows, p.Cols}}}

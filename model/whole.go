@@ -44,15 +44,13 @@ func (m *Model) TrainWhole(modules ...string) error {
 	for _, p := range params {
 		found := false
 		for i, module := range modules {
-			if !p.Adapter && m.PEFT().covers(p.Name, module) {
+			if !p.Adapter && !p.State && m.PEFT().covers(p.Name, module) {
 				found, matched[i] = true, true
 			}
 		}
 		switch {
 		case !found:
 			continue
-		case p.State:
-			return fmt.Errorf("modules_to_save: %s is no weight, and nothing trains it; hint: leave it out", p.Name)
 		case p.Experts > 0:
 			return fmt.Errorf("modules_to_save: %s has all experts, which are stored together; hint: give experts adapters, by targets", p.Name)
 		case l.adapts(p.Name):

@@ -112,6 +112,7 @@ CASES |= {
     "exaone4-tiny": ("Exaone4", SQUARE | dict(sliding_window=9, sliding_window_pattern=2)),
     "cwm-tiny": ("Cwm", SMALL | dict(sliding_window=9, rope_parameters=dict(rope_type="llama3", rope_theta=1e4, factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0,
                                                                            original_max_position_embeddings=16))),
+    "ernie-moe-tiny": ("Ernie4_5_Moe", SQUARE | dict(moe_intermediate_size=12, moe_num_experts=5, moe_k=2, moe_num_shared_experts=2, tie_word_embeddings=True)),
     # Groups of two experts, of which two of three are chosen from.
     "glm4-moe-tiny": ("Glm4Moe", SMALL | dict(moe_intermediate_size=12, n_routed_experts=6, num_experts_per_tok=3, n_group=3, topk_group=2, n_shared_experts=2, first_k_dense_replace=1,
                                               routed_scaling_factor=1.6, use_qk_norm=True, attention_bias=True, num_mtp_layers=0)),
