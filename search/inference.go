@@ -207,7 +207,7 @@ func (n *inference) stream(batch *plan.Plan) ([]*program.Program, error) {
 func (n *inference) spill(w *weights) error {
 	n.opt.Reject = false
 	n.opt.Capacity = n.m.Capacity
-	var moved, lack int64
+	var moved int64
 	for n.m.Capacity[device.DiskTier] > 0 && n.opt.Mode == lower.Decode {
 		over := n.height(device.HostTier) - n.m.Capacity[device.HostTier]
 		if n.m.Shared > 0 {
@@ -216,7 +216,7 @@ func (n *inference) spill(w *weights) error {
 		if over <= 0 {
 			return nil
 		}
-		lack += over
+		lack := moved + over // the first to leave take buffers of their own on the host
 		pl := *n.plan
 		pl.Chunks = slices.Clone(pl.Chunks)
 		before := moved

@@ -59,7 +59,7 @@ func TestModelsFit(t *testing.T) {
 				if r := m.RopeScaling; r != nil && r.Growth != 0 {
 					seq = min(seq, r.OriginalContext) // longer ones are refused
 				}
-				m.Layers, m.MaxPositions = 1, max(m.MaxPositions, seq)
+				m.Layers, m.MaxPositions = 1+m.Dense, max(m.MaxPositions, seq)
 				g, err := graph.Build(m, seq, dt)
 				if err != nil {
 					t.Fatal(err)

@@ -66,17 +66,17 @@ extern "C" __global__ void __launch_bounds__(256) route(const __grid_constant__ 
     for (int i = 0; i < EACH; i++) p[i] = 1 / (1 + expf(-x[i]));
   }
   unsigned ranks[EACH];
+#if BIAS
 #pragma unroll
   for (int i = 0; i < EACH; i++) {
     int e = lane + 32 * i;
-#if BIAS
     if (e < a.t[2].cols) {
       float bias = 0;
       for (int k = 0; k < a.t[3].rows; k++) bias += get(*at<T3>(a.t[3], k, e));
       x[i] = bias + p[i] / all;
     }
-#endif
   }
+#endif
 #if GROUPS
   exclude(x);
 #endif
