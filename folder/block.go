@@ -95,7 +95,7 @@ func (b *Block) Footprint() Footprint { return footprint(b.session, len(b.Reads)
 // remember notes a token that is read.
 func (b *Block) remember(slot, position int, token int32) {
 	if begin := b.begins[slot]; position < cap(begin) {
-		begin = begin[:max(position+1, min(len(begin), position+1))]
+		begin = begin[:position+1] // shorter, where another sequence begins
 		begin[position] = token
 		b.begins[slot] = begin
 	}

@@ -41,8 +41,7 @@ func (b *Block) Graphs(m *model.Model) (list []*graph.Graph, err error) {
 }
 
 // LowerBlock lowers the graphs of a block to programs that share weights and caches, as a plan of the step says, whose batches are the
-// block's. Each is of all sequences, layer by layer. With
-// opt.Reject, the list ends with a program that does not fit.
+// block's. Each is of all sequences, layer by layer. With opt.Reject, the list ends with a program that does not fit.
 func LowerBlock(ctx context.Context, graphs []*graph.Graph, pl *plan.Plan, opt lower.Options) (list []*program.Program, err error) {
 	if len(pl.Batches) == 0 {
 		return nil, fmt.Errorf("the plan of a block has no batches; hint: list them")
