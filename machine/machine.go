@@ -39,6 +39,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/internal/size"
+	"github.com/athanor-llm/athanor/internal/sysmem"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -90,8 +91,8 @@ func Find(r *Request, note func(string)) (*Machine, error) {
 	return m, m.limit(r)
 }
 
-// measured sets the description: rates from the cache or by probing, memory as it is
-// now, since that changes.
+// measured sets the description: rates from the cache or by probing; memory and the quota of CPU time as they are
+// now, since they change.
 func (m *Machine) measured(process int64, note func(string)) (err error) {
 	dir := existing(m.spill)
 	if m.Hardware = m.cached(); m.Hardware == nil {
@@ -102,6 +103,7 @@ func (m *Machine) measured(process int64, note func(string)) (err error) {
 		m.save()
 		debug.FreeOSMemory() // the garbage of the probe would be counted as taken
 	}
+	m.Hardware.Quota = sysmem.Cores() * float64(m.backend.hosts()) / float64(m.jobs)
 	m.Hardware.Memory, err = m.backend.memory(dir, process)
 	if !m.diskMeasured() {
 		m.Hardware.Memory.Disk = 0
