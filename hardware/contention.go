@@ -1,6 +1,7 @@
 package hardware
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/athanor-llm/athanor/device"
@@ -33,8 +34,8 @@ const (
 // ProbeContention measures how the streams of a newly opened device slow each other
 // down, while all other ranks are idle, and adds that to the description that Probe
 // returned. The device cannot be reused afterwards.
-func ProbeContention(d device.Device, h *Hardware) error {
-	b := newBench(d, h.Memory)
+func ProbeContention(ctx context.Context, d device.Device, h *Hardware) error {
+	b := newBench(ctx, d, h.Memory)
 	h.Contention = b.contention(h)
 	if b.err != nil {
 		return fmt.Errorf("probe: %w", b.err)
@@ -165,6 +166,7 @@ func (b *bench) compare(p *pair) {
 			b.device.Launch(p.first + i)
 		}
 		b.keep(b.device.Sync())
+		b.keep(b.ctx.Err())
 		if r < 0 {
 			continue
 		}

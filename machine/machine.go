@@ -26,6 +26,7 @@
 package machine
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -64,7 +65,7 @@ type Machine struct {
 
 // Find returns this machine's description, from the cache or by probing, with the
 // request's limits applied.
-func Find(r *Request, note func(string)) (*Machine, error) {
+func Find(ctx context.Context, r *Request, note func(string)) (*Machine, error) {
 	if r.Hardware.Name != "" {
 		return nil, r.Fault("hardware.name", "this command runs on this machine, not on a described one; hint: leave hardware.name out, or use plan, simulate or draw")
 	}
@@ -80,7 +81,7 @@ func Find(r *Request, note func(string)) (*Machine, error) {
 		return nil, err
 	}
 	m.file = filepath.Join(dir, m.cacheName(r))
-	err = m.measured(r.Process, note)
+	err = m.measured(ctx, r.Process, note)
 	var bad unusable
 	if errors.As(err, &bad) {
 		return nil, r.Fault("device", bad.Error())
@@ -93,11 +94,11 @@ func Find(r *Request, note func(string)) (*Machine, error) {
 
 // measured sets the description: rates from the cache or by probing; memory and the quota of CPU time as they are
 // now, since they change.
-func (m *Machine) measured(process int64, note func(string)) (err error) {
+func (m *Machine) measured(ctx context.Context, process int64, note func(string)) (err error) {
 	dir := existing(m.spill)
 	if m.Hardware = m.cached(); m.Hardware == nil {
 		note("probing the machine (once)")
-		if m.Hardware, err = probe(m.backend, m.ranks, dir); err != nil {
+		if m.Hardware, err = probe(ctx, m.backend, m.ranks, dir); err != nil {
 			return err
 		}
 		m.save()
