@@ -49,9 +49,11 @@ type Options struct {
 	// serves callers that only need the live bytes.
 	Unplaced bool
 	// Reject abandons a program whose live bytes exceed a capacity: Height then equals
-	// Bound, and the program has no addresses or waits. It is for searches, where most
-	// candidates do not fit.
+	// Bound, and the program has no addresses or waits. One that exceeds a capacity with
+	// its addresses has no waits. It is for searches, where most candidates do not fit.
 	Reject bool
+	// Unordered leaves out the waits. It is for callers that only ask whether a program fits.
+	Unordered bool
 	// Quick, with Reject, accepts the first addresses within the capacities. Otherwise
 	// heuristics look for the lowest, which is more than half of a search's time and of
 	// no use to callers that only compare times.
@@ -226,7 +228,7 @@ func Lower(ctx context.Context, g *graph.Graph, pl *plan.Plan, opt Options) (*pr
 		if opt.Dump != nil {
 			opt.Dump(ps.name, lo.builder.p)
 		}
-		if lo.rejected || opt.Unplaced && ps.name == "list" {
+		if lo.rejected || opt.Unplaced && ps.name == "list" || opt.Unordered && ps.name == "place" {
 			break
 		}
 	}

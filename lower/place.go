@@ -76,7 +76,7 @@ func placeBuffers(ctx context.Context, b *builder, opt *Options) (rejected bool,
 		}
 		p.Height[t], p.Bound[t] = sol.Height, sol.LowerBound
 	}
-	return rejected, nil
+	return rejected || opt.Reject && !p.Fits(), nil
 }
 
 // placement returns the allocation problem of a tier, and which buffers it is about.

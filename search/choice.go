@@ -119,9 +119,10 @@ func (p *problem) evaluate(ctx context.Context, ch choice, tiers ...device.Tier)
 // plan returns the plan of a choice, the name of its placement, and a description.
 func (p *problem) plan(ch choice) (pl *plan.Plan, where, label string) {
 	r, residents := ch.r, ch.residents
-	pl = plan.Plain(p.graph, ch.b)
+	plain := *p.needs.plain
+	pl = &plain
 	pl.Ranks, pl.Optimizer, pl.State = p.ranks, p.req.Optimizer, p.req.State
-	pl.MicroBatches, pl.Group = p.batch/ch.b, ch.group
+	pl.MicroBatch, pl.MicroBatches, pl.Group = ch.b, p.batch/ch.b, ch.group
 	pl.HeadRows = ch.st.headRows
 	pl.Activations = p.req.Pins.activations(ch.keep)
 	pl.Slots = cmp.Or(p.req.Pins.Slots, ch.slots, pl.Slots)

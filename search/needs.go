@@ -30,10 +30,11 @@ type needs struct {
 	ranks   int
 	saved   [][plan.NumActs]int64  // what each layer saves for a token, in bytes
 	layouts map[int64][]plan.Chunk // by the size of their chunks in elements
+	plain   *plan.Plan             // of one sequence
 }
 
 func newNeeds(req *Request, m *Machine, ranks int) *needs {
-	n := &needs{req: req, machine: m, ranks: ranks, layouts: map[int64][]plan.Chunk{}}
+	n := &needs{req: req, machine: m, ranks: ranks, layouts: map[int64][]plan.Chunk{}, plain: plan.Plain(req.Graph, 1)}
 	for l := range req.Graph.Model.Layers {
 		n.saved = append(n.saved, plan.Saved(req.Graph, l, 1))
 	}

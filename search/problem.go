@@ -28,6 +28,7 @@ type problem struct {
 	growths         growths
 	needs           *needs
 	refused         map[string]Candidate // what choices need that do not fit, by choice
+	untimed         bool                 // only asked is what fits, so nothing is simulated
 }
 
 func newProblem(req *Request, m *Machine) *problem {

@@ -144,6 +144,7 @@ const (
 // Fits returns nil if any plan fits. It does not look for the fastest.
 func Fits(ctx context.Context, req *Request, m *Machine) error {
 	p := newProblem(req, m)
+	p.untimed = true
 	if found, err := planExists(ctx, p, anyPlan); found || err != nil {
 		return err
 	}
@@ -154,7 +155,9 @@ func Fits(ctx context.Context, req *Request, m *Machine) error {
 // FitsFrugally reports whether a plan with minimum-memory small decisions fits. If none does, others seldom do,
 // and it takes a small fraction of the time that Fits takes.
 func FitsFrugally(ctx context.Context, req *Request, m *Machine) (bool, error) {
-	return planExists(ctx, newProblem(req, m), anyFrugal)
+	p := newProblem(req, m)
+	p.untimed = true
+	return planExists(ctx, p, anyFrugal)
 }
 
 // planExists reports whether any plan that is looked for fits on all ranks.

@@ -74,6 +74,7 @@ func (p *problem) growth(ctx context.Context, b int) ([device.NumTiers]int64, er
 func (p *problem) judge(ctx context.Context, pl *plan.Plan, label string, short bool) (*Candidate, error) {
 	req, m := *p.req, *p.machine
 	req.Options.Reject, req.Options.Quick = true, m.Shared == 0 // ranks that share memory have what others leave
+	req.Options.Unordered = p.untimed
 	if !short {
 		return Evaluate(ctx, &req, pl, &m, label)
 	}
