@@ -152,7 +152,7 @@ func (r *refinement) takeIfBetter(c *Candidate) (bool, error) {
 // firstThatFits is that of the problem, with what it evaluates counted.
 func (r *refinement) firstThatFits(ctx context.Context, n int, at func(int) choice) (*Candidate, error) {
 	was := r.p.told.evaluated
-	fit, err := r.p.firstThatFits(ctx, fastestPlan, n, at)
+	fit, err := r.p.firstThatFits(ctx, r.best, n, at)
 	r.left -= r.p.told.evaluated - was
 	return fit, err
 }
@@ -176,6 +176,9 @@ func (r *refinement) patterns(ctx context.Context) error {
 			}
 			if _, err := r.takeIfBetter(fit); err != nil {
 				return err
+			}
+			if !slices.ContainsFunc(fit.choice.keep, func(keep plan.Retention) bool { return keep != plan.Recomputed("none") }) {
+				return nil // everything is kept, whatever the pattern
 			}
 		}
 	}

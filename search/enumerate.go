@@ -197,7 +197,7 @@ func (e *enumeration) firstRung(ctx context.Context, ch choice, l ladder) (*Cand
 		if !e.mayHold(ch, l) {
 			return nil, nil
 		}
-		held, err := e.p.firstThatDeviceHolds(ctx, e.of, len(l), func(i int) choice { ch.keep = l[i]; return ch })
+		held, err := e.p.firstThatDeviceHolds(ctx, e.of, nil, len(l), func(i int) choice { ch.keep = l[i]; return ch })
 		if err != nil || held == nil || held.Fits {
 			return held, err
 		}
@@ -251,8 +251,8 @@ func (p *problem) residentsToFitHost(ctx context.Context, c *Candidate) (int, er
 }
 
 // firstThatFits finds the first of n choices that fits; nil if none does. Choices must be sorted by decreasing need
-// of the device's memory.
-func (p *problem) firstThatFits(ctx context.Context, of aim, n int, at func(int) choice) (*Candidate, error) {
+// of the device's memory, and like a candidate's.
+func (p *problem) firstThatFits(ctx context.Context, like *Candidate, n int, at func(int) choice) (*Candidate, error) {
 	low := 0
 	for low < n && !mayFit(p, at(low)) {
 		low++
@@ -263,7 +263,7 @@ func (p *problem) firstThatFits(ctx context.Context, of aim, n int, at func(int)
 	if low == n {
 		return nil, nil
 	}
-	held, err := p.firstThatDeviceHolds(ctx, of, n-low, func(i int) choice { return at(low + i) })
+	held, err := p.firstThatDeviceHolds(ctx, fastestPlan, like, n-low, func(i int) choice { return at(low + i) })
 	if err != nil || held == nil || !held.Fits {
 		return nil, err
 	}
@@ -271,15 +271,20 @@ func (p *problem) firstThatFits(ctx context.Context, of aim, n int, at func(int)
 }
 
 // firstThatDeviceHolds finds the first of n choices that fits. If none does, it returns the one that the device holds
-// and that exceeds other tiers least; nil if the device holds none.
-func (p *problem) firstThatDeviceHolds(ctx context.Context, of aim, n int, at func(int) choice) (*Candidate, error) {
+// and that exceeds other tiers least; nil if the device holds none. What a candidate needs that the choices are like (nil:
+// none is known) says where to begin.
+func (p *problem) firstThatDeviceHolds(ctx context.Context, of aim, like *Candidate, n int, at func(int) choice) (*Candidate, error) {
 	if of != fastestPlan {
 		if last, err := p.evaluate(ctx, at(n-1), everyTier...); err != nil || last.Fits {
 			return last, err
 		}
 	}
 	b := border{p, []device.Tier{device.DeviceTier}, n, at, 1}
-	i, held, err := b.find(ctx, n-1) // it needs least of the device's memory, though it may need more of other tiers
+	start := n - 1 // it needs least of the device's memory, though it may need more of other tiers
+	if like != nil {
+		start = min(b.near(device.DeviceTier, like), n-1)
+	}
+	i, held, err := b.find(ctx, start)
 	if err != nil || held == nil || held.Fits {
 		return held, err
 	}
@@ -300,7 +305,7 @@ func (p *problem) mostResidents(ctx context.Context, base *Candidate) (*Candidat
 	if now >= chunks {
 		return nil, nil
 	}
-	fit, err := p.firstThatFits(ctx, fastestPlan, chunks-now, func(i int) choice {
+	fit, err := p.firstThatFits(ctx, base, chunks-now, func(i int) choice {
 		ch := base.choice
 		ch.residents = chunks - i
 		return ch

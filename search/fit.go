@@ -86,6 +86,12 @@ func (b *border) reckon(t device.Tier, i int, c *Candidate) int {
 	return sort.Search(i, less)
 }
 
+// near returns the first choice that fits in a tier according to the bytes of a candidate that need not be one of them.
+func (b *border) near(t device.Tier, c *Candidate) int {
+	over, here := c.excessBytes(t), b.p.reckonBytes(c.choice, t)
+	return sort.Search(b.n, func(j int) bool { return here-b.p.reckonBytes(b.at(j), t) >= over })
+}
+
 // vain reports whether none of the choices after one that exceeds a tier needs less of it.
 func (b *border) vain(t device.Tier, i int) bool {
 	return b.p.reckonBytes(b.at(b.n-1), t) >= b.p.reckonBytes(b.at(i), t)
