@@ -32,6 +32,7 @@ const (
 	sheet   = "the card's data sheet"
 	clocked = "cores and boost clock of NVIDIA's comparison of cards: 2 FLOP a core and clock; tensor cores twice that on GeForce, four times on others"
 	elixirs = "Elixir, arXiv 2212.05339"
+	board   = "the board's data sheet; bf16 is an eighth of its FP4 peak with sparsity, or a fourth of its GPU's INT8 peak with sparsity"
 )
 
 var gpus = []gpu{
@@ -117,6 +118,13 @@ var gpus = []gpu{
 	{"b300", 268, 2250, 75, 8000, 0.7, 0.35, "pcie5", "server", 740, dgx},
 	{"gb200", 185, 2500, 80, 8000, 0.7, 0.35, "c2c", "grace", 740, dgx},
 	{"gb300", 268, 2500, 80, 8000, 0.7, 0.35, "c2c", "grace", 740, sheet},
+	// Memory of one kind for GPU and host
+	{"gb10", 128, 125, 31, 273, 0.5, 0.4, unified, "spark", 25, board}, // DGX Spark; its two network ports carry 200 Gbit/s together
+	{"jetson-thor", 128, 258, 8.1, 273, 0.6, 0.4, unified, "thor", 10, board},
+	{"jetson-orin-64", 64, 42.5, 5.3, 204.8, 0.7, 0.5, unified, "orin-64", 1.2, board},
+	{"jetson-orin-32", 32, 27, 3.3, 204.8, 0.7, 0.5, unified, "orin-32", 1.2, board},
+	{"jetson-orin-nx", 16, 15, 1.9, 102.4, 0.7, 0.5, unified, "orin-16", 0.12, board},
+	{"jetson-orin-nano", 8, 16.7, 2.1, 102, 0.7, 0.5, unified, "orin-8", 0.12, board},
 	// As the paper measured them
 	{"elixir-paper-40", 40, 312, 19.5, 1555, 0.8, 0.55, "elixir", "elixir", 235, elixirs},
 	{"elixir-paper-80", 80, 312, 19.5, 2039, 0.8, 0.55, "elixir", "elixir", 235, elixirs},
@@ -133,4 +141,6 @@ var cards = []struct{ card, gpu string }{
 	{"NVIDIA A800-SXM4-80GB", "a800-80"}, {"NVIDIA H100 80GB HBM3", "h100"}, {"NVIDIA H100 PCIe", "h100-pcie"}, {"NVIDIA H100 NVL", "h100-nvl"},
 	{"NVIDIA H200", "h200"}, {"NVIDIA H200 NVL", "h200-nvl"}, {"NVIDIA H800", "h800"}, {"NVIDIA H20", "h20"}, {"NVIDIA GH200 480GB", "gh200"},
 	{"NVIDIA GH200 144G HBM3e", "gh200-144"}, {"NVIDIA B200", "b200"}, {"NVIDIA B300 SXM6 AC", "b300"}, {"NVIDIA GB200", "gb200"}, {"NVIDIA GB300", "gb300"},
+	{"NVIDIA GB10", "gb10"}, {"DGX Spark", "gb10"}, {"NVIDIA DGX Spark", "gb10"}, {"Spark", "gb10"}, {"NVIDIA Thor", "jetson-thor"}, {"Jetson AGX Thor", "jetson-thor"},
+	{"Jetson AGX Orin", "jetson-orin-64"}, {"Jetson Orin Nano Super", "jetson-orin-nano"},
 }

@@ -1,6 +1,10 @@
 package hardware
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/athanor-llm/athanor/device"
+)
 
 // TestGPUs: every GPU has a source, a name of its own however it is written, tensor cores that are no slower than the plain
 // units, and a bus and a host that exist; every name of the driver leads to a GPU.
@@ -25,6 +29,34 @@ func TestGPUs(t *testing.T) {
 	for _, c := range cards {
 		if seen[plainName(c.gpu)] != c.gpu {
 			t.Errorf("%s is %s, which is not known", c.card, c.gpu)
+		}
+	}
+}
+
+// TestUnified: a GPU without memory of its own has its host's, of which both tiers together may take no more than there
+// is; there is one to a host, and other hosts are joined by what the board has for it.
+func TestUnified(t *testing.T) {
+	for _, g := range gpus {
+		if g.bus != unified {
+			continue
+		}
+		h, err := KnownRank(g.name, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m := h.Memory; !m.Shared || !m.Unified || m.Device != m.Host || m.Host >= g.memory*gib {
+			t.Errorf("%s: %+v", g.name, m)
+		}
+		both := (1 + h.Slowdown(device.HostToDev, device.DevToHost)) / h.Link(device.HostTier, device.DeviceTier).Bandwidth
+		if copied := 2 * 2 / both; copied > g.bandwidth*1e9 { // two copies at once, each of which reads and writes
+			t.Errorf("%s: copies move %.3g bytes/s in memory of %v GB/s", g.name, copied, g.bandwidth)
+		}
+		if _, err := KnownRank(g.name, 2); err == nil {
+			t.Errorf("%s: two on one host", g.name)
+		}
+		h.Join(2, 1)
+		if rate := h.Network.Link.Bandwidth; rate != g.peers*1e9 {
+			t.Errorf("%s: hosts are joined at %.3g bytes/s, not at %v GB/s", g.name, rate, g.peers)
 		}
 	}
 }

@@ -73,6 +73,8 @@ type Memory struct {
 	// Shared says that the device tier is part of the host's memory, so together
 	// they may use no more than the larger of the two.
 	Shared bool `json:"shared,omitempty"`
+	// Unified says that a GPU's memory is that of its host, so Shared is set too, and that there is one GPU to a host.
+	Unified bool `json:"unified,omitempty"`
 	// Process is left to the process for what it has besides its arenas: its heap, what it reads and writes in pieces.
 	Process int64 `json:"-"`
 }

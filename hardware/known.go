@@ -48,20 +48,29 @@ func gpuOf(name string) *gpu {
 	return nil
 }
 
-// buses between host and device: GB/s one way, and each way when both directions are busy; in the latter case
-// servers with PCIe 4 lose much.
-var buses = []struct {
+// busRates are GB/s one way, and each way when both directions are busy.
+type busRates struct {
 	name             string
 	up, down         float64
 	upBoth, downBoth float64
 	latency          float64
-}{
+}
+
+// buses between host and device. With both directions busy, servers with PCIe 4 lose much.
+var buses = []busRates{
 	{"pcie3", 12.3, 12.8, 10, 10.5, 6e-6},
 	{"pcie4", 25, 26, 13, 24, 6e-6},
 	{"pcie5", 55, 56, 50, 50, 6e-6},
 	{"elixir", 25, 18.1, 25, 18.1, 6e-6},
 	{"c2c", 400, 300, 250, 200, 4e-6},
 }
+
+// unified is the bus of a GPU whose memory is its host's: a copy reads and writes it, and copies in both directions share
+// what that leaves. No more than copyShare of the memory's bandwidth is assumed to go into them.
+const (
+	unified   = "unified"
+	copyShare = 0.8
+)
 
 // elixir returns the rates of the host measured in the Elixir paper (2212.05339):
 // the fits in the authors' code to 1, 2 and 4 A100s, for all n together. Links are in
@@ -92,6 +101,12 @@ var hosts = []struct {
 	{"server", 512, 4000, 32, 250, 100, 6, 4},
 	{"grace", 480, 4000, 72, 450, 55, 6, 4},
 	{"elixir", 1024, 4000, 128, 250, 50, 6, 4},
+	{"spark", 128, 4000, 20, 150, 80, 6, 4},
+	{"thor", 128, 1000, 14, 150, 80, 5, 4},
+	{"orin-64", 64, 1000, 12, 100, 35, 3, 2},
+	{"orin-32", 32, 1000, 8, 100, 35, 3, 2},
+	{"orin-16", 16, 500, 8, 60, 32, 3, 2},
+	{"orin-8", 8, 500, 6, 60, 27, 3, 2},
 }
 
 const (
@@ -129,6 +144,9 @@ func KnownRank(name string, n int) (*Hardware, error) {
 	h, err := g.machine(name, cmp.Or(bus, g.bus))
 	if err != nil {
 		return nil, err
+	}
+	if g.bus == unified && n > 1 {
+		return nil, fmt.Errorf("hardware %q: %d ranks on one host, which has one such GPU; hint: set hardware.hosts to the number of ranks", name, n)
 	}
 	if in != nil {
 		if n > 1 {
@@ -178,17 +196,17 @@ func suffixes(card, text string) (bus string, in *Instance, err error) {
 }
 
 // otherMakers are what names of other makers' devices begin with.
-var otherMakers = []string{"mi1", "mi2", "mi3", "mi4", "instinct", "radeon", "rx", "gaudi", "arc", "tpu", "m1", "m2", "m3", "m4", "m5"}
+var otherMakers = []string{"mi1", "mi2", "mi3", "mi4", "instinct", "radeon", "rx", "gaudi", "arc", "tpu", "apple", "m1", "m2", "m3", "m4", "m5", "amd", "ryzen", "strix", "intel", "core"}
 
 // unknownGPU is the error for a name that no GPU has.
 func unknownGPU(name, gpuName string) error {
 	plain, hint := plainName(gpuName), "use one of "+strings.Join(Names(), ", ")
 	if slices.ContainsFunc(otherMakers, func(p string) bool { return strings.HasPrefix(plain, p) && plain != "rx" }) {
-		hint = "Athanor computes on NVIDIA's GPUs and on CPUs: use the name of one of those"
+		hint = "of GPUs, Athanor computes on NVIDIA's, but also on any machine's cores: use the name of a card"
 	} else if i := slices.Index(plainNames(), suggest.Nearest(plain, plainNames())); i >= 0 {
 		hint = "did you mean " + gpus[i].name + "? Else use the name of a card as its maker writes it"
 	}
-	return fmt.Errorf("unknown hardware %q; hint: %s, or a file written by `athanor probe --out`", name, hint)
+	return fmt.Errorf("unknown hardware %q; hint: %s, or a file written by `athanor probe --out` on the machine itself", name, hint)
 }
 
 // plainName is what different ways to write a GPU's name have in common: what is left without its maker, series, units
@@ -271,7 +289,8 @@ func (h *Hardware) Share(n int) *Hardware {
 
 func (g gpu) machine(name, bus string) (*Hardware, error) {
 	h := &Hardware{Name: name}
-	for _, b := range buses {
+	rate := copyShare / 2 * g.bandwidth
+	for _, b := range append(buses, busRates{unified, rate, rate, rate / 2, rate / 2, 4e-6}) {
 		if b.name == bus {
 			h.Links = []Link{
 				{From: device.HostTier, To: device.DeviceTier, Latency: b.latency, Bandwidth: b.up * 1e9},
@@ -296,6 +315,10 @@ func (g gpu) machine(name, bus string) (*Hardware, error) {
 		flops := o.flops * 1e9 * float64(o.cores)
 		h.Cores = o.cores
 		h.Memory = Memory{Device: g.memory*gib - ContextBytes, Host: o.memory * gib * 7 / 8, Disk: o.disk * 1e9, WholeDisk: o.disk * 1e9}
+		if g.bus == unified {
+			h.Memory.Host -= ContextBytes
+			h.Memory.Device, h.Memory.Shared, h.Memory.Unified = h.Memory.Host, true, true
+		}
 		h.Engines = append(h.Engines, Engine{
 			Stream: device.HostCompute, Peak: Rate{flops, flops}, Matmul: 0.8, Attention: 0.5,
 			Bandwidth: 0.8 * o.bandwidth * 1e9, Overhead: 5e-6,

@@ -45,6 +45,9 @@ var usualNetwork = Link{From: device.DeviceTier, To: device.DeviceTier, Latency:
 // Join says that a run's ranks are on so many hosts, which the usual network joins, so many on each.
 func (h *Hardware) Join(hosts, perHost int) {
 	h.Network = &Network{Hosts: hosts, PerHost: perHost, Link: usualNetwork}
+	if l := h.Link(device.DeviceTier, device.DeviceTier); h.Memory.Unified && l != nil { // there is no other way to another GPU
+		h.Network.Link.Bandwidth = l.Bandwidth
+	}
 }
 
 // Host returns the host of a rank, counted from 0. Without a network there is one host.

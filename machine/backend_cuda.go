@@ -85,7 +85,15 @@ func (b *cudaBackend) memory(dir string, _ int64) (hardware.Memory, error) {
 			mem.Device = free
 		}
 	}
-	return mem, nil
+	return b.unify(mem), nil
+}
+
+// unify says which memory is one, of a machine whose GPU has none of its own: what is free of it is free for both tiers together.
+func (b *cudaBackend) unify(mem hardware.Memory) hardware.Memory {
+	if b.gpus[0].Unified {
+		mem.Device, mem.Shared, mem.Unified = min(mem.Device, mem.Host), true, true
+	}
+	return mem
 }
 
 // forPrograms returns the part of a GPU's free memory that programs may take: the driver needs 3 % for code and stacks.
@@ -115,7 +123,7 @@ func (b *cudaBackend) openOne() (device.Device, hardware.Memory, error) {
 		return nil, m, errors.Join(err, d.Close())
 	}
 	m.Device = forPrograms(free)
-	return d, m, nil
+	return d, b.unify(m), nil
 }
 
 // led: nothing says when a run that another host leads no longer needs what is pinned, so none of it is kept.

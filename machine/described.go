@@ -52,7 +52,9 @@ func Describe(ctx context.Context, r *Request, note func(string)) (*Machine, err
 // more: the name is only that of a card, and what surrounds it is for its owner to say.
 func equip(h *hardware.Hardware, r *Request, hosts int) {
 	n := int64(r.Ranks)
-	h.Memory.Host = max(h.Memory.Host, int64(r.Limits.Host)/n)
+	if !h.Memory.Unified { // else it is the card's
+		h.Memory.Host = max(h.Memory.Host, int64(r.Limits.Host)/n)
+	}
 	h.Memory.Disk = max(h.Memory.Disk, int64(r.Limits.Disk)/n)
 	h.Memory.WholeDisk = max(h.Memory.WholeDisk, int64(r.Limits.Disk)/int64(hosts))
 }
@@ -75,7 +77,7 @@ func OnGPU(r *Request) bool {
 	one := *r
 	one.Ranks, one.Hardware.Hosts = 1, 0
 	h, err := lookup(&one)
-	return err == nil && !h.Memory.Shared
+	return err == nil && (!h.Memory.Shared || h.Memory.Unified)
 }
 
 // maxHardware bounds the bytes of a machine's description.

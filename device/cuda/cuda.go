@@ -155,6 +155,8 @@ func isHost(s device.Stream) bool {
 type GPU struct {
 	Index int // in CUDA's order, as in Options
 	Name  string
+	// Unified says that its memory is the host's.
+	Unified bool
 }
 
 // GPUs returns those that can be used, in CUDA's order.
@@ -177,7 +179,7 @@ func gpus(d *nv.Driver) (list []GPU, err error) {
 	for i := range int(n) {
 		c := card(d, i)
 		if c.Problem == "" {
-			list = append(list, GPU{i, c.Name})
+			list = append(list, GPU{i, c.Name, d.Attribute(i, nv.AttrIntegrated) == 1})
 		} else {
 			err = fmt.Errorf("%s: %s", c.Name, c.Problem)
 		}

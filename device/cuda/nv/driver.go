@@ -69,6 +69,7 @@ func OpenDriver(p Places) (*Driver, error) {
 // Device attributes, flags and limits, with their numbers in cuda.h.
 const (
 	AttrSMs            = 16
+	AttrIntegrated     = 18 // the GPU's memory is the host's
 	AttrMajor          = 75
 	AttrMinor          = 76
 	AttrHostPointer    = 91 // registered host memory has the same address on host and device

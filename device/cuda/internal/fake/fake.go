@@ -316,7 +316,7 @@ func (g *GPU) release(dev uintptr) int32 {
 }
 
 func (g *GPU) attribute(a []uintptr) int32 {
-	values := map[uintptr]int{nv.AttrMajor: g.Major, nv.AttrMinor: g.Minor, nv.AttrSMs: 4, nv.AttrHostPointer: 1, nv.AttrSharedPerBlock: g.mostShared()}
+	values := map[uintptr]int{nv.AttrIntegrated: 0, nv.AttrMajor: g.Major, nv.AttrMinor: g.Minor, nv.AttrSMs: 4, nv.AttrHostPointer: 1, nv.AttrSharedPerBlock: g.mostShared()}
 	if slices.Contains(g.Old, int(a[2])) {
 		values[nv.AttrMajor] = 6
 	}
