@@ -57,6 +57,17 @@ func TestCards(t *testing.T) {
 	}
 }
 
+// TestIntegrated: it is known of a GPU whether its memory is the host's.
+func TestIntegrated(t *testing.T) {
+	for n := range 2 {
+		g := fake.New()
+		g.Integrated = n
+		if list, err := gpus(g.Driver()); err != nil || len(list) == 0 || list[0].Unified != (n == 1) {
+			t.Error(list, err)
+		}
+	}
+}
+
 // TestOldCards: no rank gets a card that cannot be used, wherever CUDA lists it.
 func TestOldCards(t *testing.T) {
 	g := fake.New()

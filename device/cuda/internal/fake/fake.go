@@ -36,6 +36,7 @@ type GPU struct {
 	// Major and Minor are the compute capability of all cards but the Old ones, which have a Pascal's.
 	Major, Minor int
 	Old          []int
+	Integrated   int // 1: its memory is the host\'s
 	// Fail has error codes for procedures, by the name of nv.Driver's field: calls
 	// return them.
 	Fail map[string]int32
@@ -316,7 +317,7 @@ func (g *GPU) release(dev uintptr) int32 {
 }
 
 func (g *GPU) attribute(a []uintptr) int32 {
-	values := map[uintptr]int{nv.AttrIntegrated: 0, nv.AttrMajor: g.Major, nv.AttrMinor: g.Minor, nv.AttrSMs: 4, nv.AttrHostPointer: 1, nv.AttrSharedPerBlock: g.mostShared()}
+	values := map[uintptr]int{nv.AttrIntegrated: g.Integrated, nv.AttrMajor: g.Major, nv.AttrMinor: g.Minor, nv.AttrSMs: 4, nv.AttrHostPointer: 1, nv.AttrSharedPerBlock: g.mostShared()}
 	if slices.Contains(g.Old, int(a[2])) {
 		values[nv.AttrMajor] = 6
 	}
