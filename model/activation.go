@@ -15,6 +15,7 @@ const (
 	ReLU
 	SiLU
 	ReLU2          // the square of ReLU (So et al., 2109.08668)
+	Sigmoid        // of gates
 	NumActivations // how many there are
 )
 
@@ -47,6 +48,10 @@ var activations = [...]struct {
 	{"relu2", []string{"relu2"}, func(x float64) (y, dy float64) {
 		r := max(0, x)
 		return r * r, 2 * r
+	}},
+	{"sigmoid", []string{"sigmoid"}, func(x float64) (y, dy float64) {
+		s := 1 / (1 + math.Exp(-x))
+		return s, s * (1 - s)
 	}},
 }
 

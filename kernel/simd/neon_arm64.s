@@ -13086,6 +13086,710 @@ last12:
 done:
 	RET
 
+// func act5NEON(y, x []float32)
+TEXT ·act5NEON(SB), NOSPLIT, $136-48
+	MOVD y_base+0(FP), R0
+	MOVD x_base+24(FP), R1
+	MOVD y_len+8(FP), R7
+	MOVD x_len+32(FP), R10
+	CMP R7, R10
+	CSEL LT, R10, R7, R7
+	MOVD $constNEON<>(SB), R12
+	MOVD $lanesNEON<>(SB), R13
+	MOVD ZR, R6
+	FMOVQ 896(R12), F31
+	FMOVQ 320(R12), F30
+	FMOVQ 336(R12), F29
+	FMOVQ 384(R12), F28
+	FMOVQ 400(R12), F27
+	FMOVQ 416(R12), F26
+	FMOVQ 432(R12), F25
+	FMOVQ 448(R12), F24
+	FMOVQ 464(R12), F23
+	FMOVQ 224(R12), F22
+	FMOVQ 224(R12), F21
+	CMP $16, R7
+	BLT singleEnd
+	PCALIGN $32
+single:
+	PRFM 2048(R1), PLDL1KEEP
+	FMOVQ 0(R1), F0
+	FMOVQ 16(R1), F1
+	FMOVQ 32(R1), F2
+	FMOVQ 48(R1), F3
+	WORD $0x6e3fdc04 // fmul v4.4s, v0.4s, v31.4s
+	WORD $0x6e3fdc20 // fmul v0.4s, v1.4s, v31.4s
+	WORD $0x6e3fdc41 // fmul v1.4s, v2.4s, v31.4s
+	WORD $0x6e3fdc62 // fmul v2.4s, v3.4s, v31.4s
+	WORD $0x4e24f7c3 // fmax v3.4s, v30.4s, v4.4s
+	WORD $0x4e20f7c4 // fmax v4.4s, v30.4s, v0.4s
+	WORD $0x4e21f7c0 // fmax v0.4s, v30.4s, v1.4s
+	WORD $0x4e22f7c1 // fmax v1.4s, v30.4s, v2.4s
+	WORD $0x4ea3f7a2 // fmin v2.4s, v29.4s, v3.4s
+	WORD $0x4ea4f7a3 // fmin v3.4s, v29.4s, v4.4s
+	WORD $0x4ea0f7a4 // fmin v4.4s, v29.4s, v0.4s
+	WORD $0x4ea1f7a0 // fmin v0.4s, v29.4s, v1.4s
+	WORD $0x4e218841 // frintn v1.4s, v2.4s
+	WORD $0x4e218865 // frintn v5.4s, v3.4s
+	WORD $0x4e218886 // frintn v6.4s, v4.4s
+	WORD $0x4e218807 // frintn v7.4s, v0.4s
+	WORD $0x4ea1d448 // fsub v8.4s, v2.4s, v1.4s
+	WORD $0x4ea5d462 // fsub v2.4s, v3.4s, v5.4s
+	WORD $0x4ea6d483 // fsub v3.4s, v4.4s, v6.4s
+	WORD $0x4ea7d404 // fsub v4.4s, v0.4s, v7.4s
+	WORD $0x4ebb1f60 // orr v0.16b, v27.16b, v27.16b
+	WORD $0x4e28cf80 // fmla v0.4s, v28.4s, v8.4s
+	WORD $0x4ebb1f69 // orr v9.16b, v27.16b, v27.16b
+	WORD $0x4e22cf89 // fmla v9.4s, v28.4s, v2.4s
+	WORD $0x4ebb1f6a // orr v10.16b, v27.16b, v27.16b
+	WORD $0x4e23cf8a // fmla v10.4s, v28.4s, v3.4s
+	WORD $0x4ebb1f6b // orr v11.16b, v27.16b, v27.16b
+	WORD $0x4e24cf8b // fmla v11.4s, v28.4s, v4.4s
+	WORD $0x4eba1f4c // orr v12.16b, v26.16b, v26.16b
+	WORD $0x4e28cc0c // fmla v12.4s, v0.4s, v8.4s
+	WORD $0x4eba1f40 // orr v0.16b, v26.16b, v26.16b
+	WORD $0x4e22cd20 // fmla v0.4s, v9.4s, v2.4s
+	WORD $0x4eba1f49 // orr v9.16b, v26.16b, v26.16b
+	WORD $0x4e23cd49 // fmla v9.4s, v10.4s, v3.4s
+	WORD $0x4eba1f4a // orr v10.16b, v26.16b, v26.16b
+	WORD $0x4e24cd6a // fmla v10.4s, v11.4s, v4.4s
+	WORD $0x4eb91f2b // orr v11.16b, v25.16b, v25.16b
+	WORD $0x4e28cd8b // fmla v11.4s, v12.4s, v8.4s
+	WORD $0x4eb91f2c // orr v12.16b, v25.16b, v25.16b
+	WORD $0x4e22cc0c // fmla v12.4s, v0.4s, v2.4s
+	WORD $0x4eb91f20 // orr v0.16b, v25.16b, v25.16b
+	WORD $0x4e23cd20 // fmla v0.4s, v9.4s, v3.4s
+	WORD $0x4eb91f29 // orr v9.16b, v25.16b, v25.16b
+	WORD $0x4e24cd49 // fmla v9.4s, v10.4s, v4.4s
+	WORD $0x4eb81f0a // orr v10.16b, v24.16b, v24.16b
+	WORD $0x4e28cd6a // fmla v10.4s, v11.4s, v8.4s
+	WORD $0x4eb81f0b // orr v11.16b, v24.16b, v24.16b
+	WORD $0x4e22cd8b // fmla v11.4s, v12.4s, v2.4s
+	WORD $0x4eb81f0c // orr v12.16b, v24.16b, v24.16b
+	WORD $0x4e23cc0c // fmla v12.4s, v0.4s, v3.4s
+	WORD $0x4eb81f00 // orr v0.16b, v24.16b, v24.16b
+	WORD $0x4e24cd20 // fmla v0.4s, v9.4s, v4.4s
+	WORD $0x4eb71ee9 // orr v9.16b, v23.16b, v23.16b
+	WORD $0x4e28cd49 // fmla v9.4s, v10.4s, v8.4s
+	WORD $0x4eb71eea // orr v10.16b, v23.16b, v23.16b
+	WORD $0x4e22cd6a // fmla v10.4s, v11.4s, v2.4s
+	WORD $0x4eb71eeb // orr v11.16b, v23.16b, v23.16b
+	WORD $0x4e23cd8b // fmla v11.4s, v12.4s, v3.4s
+	WORD $0x4eb71eec // orr v12.16b, v23.16b, v23.16b
+	WORD $0x4e24cc0c // fmla v12.4s, v0.4s, v4.4s
+	WORD $0x4eb61ec0 // orr v0.16b, v22.16b, v22.16b
+	WORD $0x4e28cd20 // fmla v0.4s, v9.4s, v8.4s
+	WORD $0x4eb61ec8 // orr v8.16b, v22.16b, v22.16b
+	WORD $0x4e22cd48 // fmla v8.4s, v10.4s, v2.4s
+	WORD $0x4eb61ec2 // orr v2.16b, v22.16b, v22.16b
+	WORD $0x4e23cd62 // fmla v2.4s, v11.4s, v3.4s
+	WORD $0x4eb61ec3 // orr v3.16b, v22.16b, v22.16b
+	WORD $0x4e24cd83 // fmla v3.4s, v12.4s, v4.4s
+	WORD $0x4e21a824 // fcvtns v4.4s, v1.4s
+	WORD $0x4f3f0489 // sshr v9.4s, v4.4s, #1
+	WORD $0x6ea98484 // sub v4.4s, v4.4s, v9.4s
+	WORD $0x4f375484 // shl v4.4s, v4.4s, #23
+	WORD $0x4ea08484 // add v4.4s, v4.4s, v0.4s
+	FMOVQ 224(R12), F10
+	WORD $0x4f375529 // shl v9.4s, v9.4s, #23
+	WORD $0x4eaa8529 // add v9.4s, v9.4s, v10.4s
+	WORD $0x6e29dc84 // fmul v4.4s, v4.4s, v9.4s
+	WORD $0x4e21a8a0 // fcvtns v0.4s, v5.4s
+	WORD $0x4f3f0401 // sshr v1.4s, v0.4s, #1
+	WORD $0x6ea18400 // sub v0.4s, v0.4s, v1.4s
+	WORD $0x4f375400 // shl v0.4s, v0.4s, #23
+	WORD $0x4ea88400 // add v0.4s, v0.4s, v8.4s
+	FMOVQ 224(R12), F9
+	WORD $0x4f375421 // shl v1.4s, v1.4s, #23
+	WORD $0x4ea98421 // add v1.4s, v1.4s, v9.4s
+	WORD $0x6e21dc00 // fmul v0.4s, v0.4s, v1.4s
+	WORD $0x4e21a8c1 // fcvtns v1.4s, v6.4s
+	WORD $0x4f3f0425 // sshr v5.4s, v1.4s, #1
+	WORD $0x6ea58421 // sub v1.4s, v1.4s, v5.4s
+	WORD $0x4f375421 // shl v1.4s, v1.4s, #23
+	WORD $0x4ea28421 // add v1.4s, v1.4s, v2.4s
+	FMOVQ 224(R12), F8
+	WORD $0x4f3754a5 // shl v5.4s, v5.4s, #23
+	WORD $0x4ea884a5 // add v5.4s, v5.4s, v8.4s
+	WORD $0x6e25dc21 // fmul v1.4s, v1.4s, v5.4s
+	WORD $0x4e21a8e2 // fcvtns v2.4s, v7.4s
+	WORD $0x4f3f0445 // sshr v5.4s, v2.4s, #1
+	WORD $0x6ea58442 // sub v2.4s, v2.4s, v5.4s
+	WORD $0x4f375442 // shl v2.4s, v2.4s, #23
+	WORD $0x4ea38442 // add v2.4s, v2.4s, v3.4s
+	FMOVQ 224(R12), F6
+	WORD $0x4f3754a5 // shl v5.4s, v5.4s, #23
+	WORD $0x4ea684a5 // add v5.4s, v5.4s, v6.4s
+	WORD $0x6e25dc42 // fmul v2.4s, v2.4s, v5.4s
+	WORD $0x4e36d483 // fadd v3.4s, v4.4s, v22.4s
+	WORD $0x4e36d404 // fadd v4.4s, v0.4s, v22.4s
+	WORD $0x4e36d420 // fadd v0.4s, v1.4s, v22.4s
+	WORD $0x4e36d441 // fadd v1.4s, v2.4s, v22.4s
+	WORD $0x6e23fea2 // fdiv v2.4s, v21.4s, v3.4s
+	WORD $0x6e24fea3 // fdiv v3.4s, v21.4s, v4.4s
+	WORD $0x6e20fea4 // fdiv v4.4s, v21.4s, v0.4s
+	WORD $0x6e21fea0 // fdiv v0.4s, v21.4s, v1.4s
+	FMOVQ F2, 0(R0)
+	FMOVQ F3, 16(R0)
+	FMOVQ F4, 32(R0)
+	FMOVQ F0, 48(R0)
+	ADD $64, R0
+	ADD $64, R1
+	SUB $16, R7
+	CMP $16, R7
+	BGE single
+singleEnd:
+	CBZ R7, done
+	MOVD R1, R10
+	ADD $80, RSP, R11
+	STP (ZR, ZR), 0(R11)
+	STP (ZR, ZR), 16(R11)
+	STP (ZR, ZR), 32(R11)
+	STP (ZR, ZR), 48(R11)
+	TBZ $3, R7, last1
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last1:
+	TBZ $2, R7, last2
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last2:
+	TBZ $1, R7, last3
+	MOVD.P 8(R10), R9
+	MOVD.P R9, 8(R11)
+last3:
+	TBZ $0, R7, last4
+	MOVWU.P 4(R10), R9
+	MOVW.P R9, 4(R11)
+last4:
+	FMOVQ 80(RSP), F0
+	FMOVQ 96(RSP), F1
+	FMOVQ 112(RSP), F2
+	FMOVQ 128(RSP), F3
+	WORD $0x6e3fdc04 // fmul v4.4s, v0.4s, v31.4s
+	WORD $0x6e3fdc20 // fmul v0.4s, v1.4s, v31.4s
+	WORD $0x6e3fdc41 // fmul v1.4s, v2.4s, v31.4s
+	WORD $0x6e3fdc62 // fmul v2.4s, v3.4s, v31.4s
+	WORD $0x4e24f7c3 // fmax v3.4s, v30.4s, v4.4s
+	WORD $0x4e20f7c4 // fmax v4.4s, v30.4s, v0.4s
+	WORD $0x4e21f7c0 // fmax v0.4s, v30.4s, v1.4s
+	WORD $0x4e22f7c1 // fmax v1.4s, v30.4s, v2.4s
+	WORD $0x4ea3f7a2 // fmin v2.4s, v29.4s, v3.4s
+	WORD $0x4ea4f7a3 // fmin v3.4s, v29.4s, v4.4s
+	WORD $0x4ea0f7a4 // fmin v4.4s, v29.4s, v0.4s
+	WORD $0x4ea1f7a0 // fmin v0.4s, v29.4s, v1.4s
+	WORD $0x4e218841 // frintn v1.4s, v2.4s
+	WORD $0x4e218865 // frintn v5.4s, v3.4s
+	WORD $0x4e218886 // frintn v6.4s, v4.4s
+	WORD $0x4e218807 // frintn v7.4s, v0.4s
+	WORD $0x4ea1d448 // fsub v8.4s, v2.4s, v1.4s
+	WORD $0x4ea5d462 // fsub v2.4s, v3.4s, v5.4s
+	WORD $0x4ea6d483 // fsub v3.4s, v4.4s, v6.4s
+	WORD $0x4ea7d404 // fsub v4.4s, v0.4s, v7.4s
+	WORD $0x4ebb1f60 // orr v0.16b, v27.16b, v27.16b
+	WORD $0x4e28cf80 // fmla v0.4s, v28.4s, v8.4s
+	WORD $0x4ebb1f69 // orr v9.16b, v27.16b, v27.16b
+	WORD $0x4e22cf89 // fmla v9.4s, v28.4s, v2.4s
+	WORD $0x4ebb1f6a // orr v10.16b, v27.16b, v27.16b
+	WORD $0x4e23cf8a // fmla v10.4s, v28.4s, v3.4s
+	WORD $0x4ebb1f6b // orr v11.16b, v27.16b, v27.16b
+	WORD $0x4e24cf8b // fmla v11.4s, v28.4s, v4.4s
+	WORD $0x4eba1f4c // orr v12.16b, v26.16b, v26.16b
+	WORD $0x4e28cc0c // fmla v12.4s, v0.4s, v8.4s
+	WORD $0x4eba1f40 // orr v0.16b, v26.16b, v26.16b
+	WORD $0x4e22cd20 // fmla v0.4s, v9.4s, v2.4s
+	WORD $0x4eba1f49 // orr v9.16b, v26.16b, v26.16b
+	WORD $0x4e23cd49 // fmla v9.4s, v10.4s, v3.4s
+	WORD $0x4eba1f4a // orr v10.16b, v26.16b, v26.16b
+	WORD $0x4e24cd6a // fmla v10.4s, v11.4s, v4.4s
+	WORD $0x4eb91f2b // orr v11.16b, v25.16b, v25.16b
+	WORD $0x4e28cd8b // fmla v11.4s, v12.4s, v8.4s
+	WORD $0x4eb91f2c // orr v12.16b, v25.16b, v25.16b
+	WORD $0x4e22cc0c // fmla v12.4s, v0.4s, v2.4s
+	WORD $0x4eb91f20 // orr v0.16b, v25.16b, v25.16b
+	WORD $0x4e23cd20 // fmla v0.4s, v9.4s, v3.4s
+	WORD $0x4eb91f29 // orr v9.16b, v25.16b, v25.16b
+	WORD $0x4e24cd49 // fmla v9.4s, v10.4s, v4.4s
+	WORD $0x4eb81f0a // orr v10.16b, v24.16b, v24.16b
+	WORD $0x4e28cd6a // fmla v10.4s, v11.4s, v8.4s
+	WORD $0x4eb81f0b // orr v11.16b, v24.16b, v24.16b
+	WORD $0x4e22cd8b // fmla v11.4s, v12.4s, v2.4s
+	WORD $0x4eb81f0c // orr v12.16b, v24.16b, v24.16b
+	WORD $0x4e23cc0c // fmla v12.4s, v0.4s, v3.4s
+	WORD $0x4eb81f00 // orr v0.16b, v24.16b, v24.16b
+	WORD $0x4e24cd20 // fmla v0.4s, v9.4s, v4.4s
+	WORD $0x4eb71ee9 // orr v9.16b, v23.16b, v23.16b
+	WORD $0x4e28cd49 // fmla v9.4s, v10.4s, v8.4s
+	WORD $0x4eb71eea // orr v10.16b, v23.16b, v23.16b
+	WORD $0x4e22cd6a // fmla v10.4s, v11.4s, v2.4s
+	WORD $0x4eb71eeb // orr v11.16b, v23.16b, v23.16b
+	WORD $0x4e23cd8b // fmla v11.4s, v12.4s, v3.4s
+	WORD $0x4eb71eec // orr v12.16b, v23.16b, v23.16b
+	WORD $0x4e24cc0c // fmla v12.4s, v0.4s, v4.4s
+	WORD $0x4eb61ec0 // orr v0.16b, v22.16b, v22.16b
+	WORD $0x4e28cd20 // fmla v0.4s, v9.4s, v8.4s
+	WORD $0x4eb61ec8 // orr v8.16b, v22.16b, v22.16b
+	WORD $0x4e22cd48 // fmla v8.4s, v10.4s, v2.4s
+	WORD $0x4eb61ec2 // orr v2.16b, v22.16b, v22.16b
+	WORD $0x4e23cd62 // fmla v2.4s, v11.4s, v3.4s
+	WORD $0x4eb61ec3 // orr v3.16b, v22.16b, v22.16b
+	WORD $0x4e24cd83 // fmla v3.4s, v12.4s, v4.4s
+	WORD $0x4e21a824 // fcvtns v4.4s, v1.4s
+	WORD $0x4f3f0489 // sshr v9.4s, v4.4s, #1
+	WORD $0x6ea98484 // sub v4.4s, v4.4s, v9.4s
+	WORD $0x4f375484 // shl v4.4s, v4.4s, #23
+	WORD $0x4ea08484 // add v4.4s, v4.4s, v0.4s
+	FMOVQ 224(R12), F10
+	WORD $0x4f375529 // shl v9.4s, v9.4s, #23
+	WORD $0x4eaa8529 // add v9.4s, v9.4s, v10.4s
+	WORD $0x6e29dc84 // fmul v4.4s, v4.4s, v9.4s
+	WORD $0x4e21a8a0 // fcvtns v0.4s, v5.4s
+	WORD $0x4f3f0401 // sshr v1.4s, v0.4s, #1
+	WORD $0x6ea18400 // sub v0.4s, v0.4s, v1.4s
+	WORD $0x4f375400 // shl v0.4s, v0.4s, #23
+	WORD $0x4ea88400 // add v0.4s, v0.4s, v8.4s
+	FMOVQ 224(R12), F9
+	WORD $0x4f375421 // shl v1.4s, v1.4s, #23
+	WORD $0x4ea98421 // add v1.4s, v1.4s, v9.4s
+	WORD $0x6e21dc00 // fmul v0.4s, v0.4s, v1.4s
+	WORD $0x4e21a8c1 // fcvtns v1.4s, v6.4s
+	WORD $0x4f3f0425 // sshr v5.4s, v1.4s, #1
+	WORD $0x6ea58421 // sub v1.4s, v1.4s, v5.4s
+	WORD $0x4f375421 // shl v1.4s, v1.4s, #23
+	WORD $0x4ea28421 // add v1.4s, v1.4s, v2.4s
+	FMOVQ 224(R12), F8
+	WORD $0x4f3754a5 // shl v5.4s, v5.4s, #23
+	WORD $0x4ea884a5 // add v5.4s, v5.4s, v8.4s
+	WORD $0x6e25dc21 // fmul v1.4s, v1.4s, v5.4s
+	WORD $0x4e21a8e2 // fcvtns v2.4s, v7.4s
+	WORD $0x4f3f0445 // sshr v5.4s, v2.4s, #1
+	WORD $0x6ea58442 // sub v2.4s, v2.4s, v5.4s
+	WORD $0x4f375442 // shl v2.4s, v2.4s, #23
+	WORD $0x4ea38442 // add v2.4s, v2.4s, v3.4s
+	FMOVQ 224(R12), F6
+	WORD $0x4f3754a5 // shl v5.4s, v5.4s, #23
+	WORD $0x4ea684a5 // add v5.4s, v5.4s, v6.4s
+	WORD $0x6e25dc42 // fmul v2.4s, v2.4s, v5.4s
+	WORD $0x4e36d483 // fadd v3.4s, v4.4s, v22.4s
+	WORD $0x4e36d404 // fadd v4.4s, v0.4s, v22.4s
+	WORD $0x4e36d420 // fadd v0.4s, v1.4s, v22.4s
+	WORD $0x4e36d441 // fadd v1.4s, v2.4s, v22.4s
+	WORD $0x6e23fea2 // fdiv v2.4s, v21.4s, v3.4s
+	WORD $0x6e24fea3 // fdiv v3.4s, v21.4s, v4.4s
+	WORD $0x6e20fea4 // fdiv v4.4s, v21.4s, v0.4s
+	WORD $0x6e21fea0 // fdiv v0.4s, v21.4s, v1.4s
+	FMOVQ F2, 16(RSP)
+	FMOVQ F3, 32(RSP)
+	FMOVQ F4, 48(RSP)
+	FMOVQ F0, 64(RSP)
+	MOVD R0, R10
+	ADD $16, RSP, R11
+	TBZ $3, R7, last5
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+last5:
+	TBZ $2, R7, last6
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+last6:
+	TBZ $1, R7, last7
+	MOVD.P 8(R11), R9
+	MOVD.P R9, 8(R10)
+last7:
+	TBZ $0, R7, last8
+	MOVWU.P 4(R11), R9
+	MOVW.P R9, 4(R10)
+last8:
+done:
+	RET
+
+// func actBwd5NEON(dx, dy, x []float32)
+TEXT ·actBwd5NEON(SB), NOSPLIT, $200-72
+	MOVD dx_base+0(FP), R0
+	MOVD dy_base+24(FP), R1
+	MOVD x_base+48(FP), R2
+	MOVD dx_len+8(FP), R7
+	MOVD dy_len+32(FP), R10
+	CMP R7, R10
+	CSEL LT, R10, R7, R7
+	MOVD x_len+56(FP), R10
+	CMP R7, R10
+	CSEL LT, R10, R7, R7
+	MOVD $constNEON<>(SB), R12
+	MOVD $lanesNEON<>(SB), R13
+	MOVD ZR, R6
+	FMOVQ 896(R12), F31
+	FMOVQ 320(R12), F30
+	FMOVQ 336(R12), F29
+	FMOVQ 384(R12), F28
+	FMOVQ 400(R12), F27
+	FMOVQ 416(R12), F26
+	FMOVQ 432(R12), F25
+	FMOVQ 448(R12), F24
+	FMOVQ 464(R12), F23
+	FMOVQ 224(R12), F22
+	FMOVQ 224(R12), F21
+	CMP $16, R7
+	BLT singleEnd
+	PCALIGN $32
+single:
+	PRFM 2048(R1), PLDL1KEEP
+	FMOVQ 0(R1), F0
+	FMOVQ 16(R1), F1
+	FMOVQ 32(R1), F2
+	FMOVQ 48(R1), F3
+	PRFM 2048(R2), PLDL1KEEP
+	FMOVQ 0(R2), F4
+	FMOVQ 16(R2), F5
+	FMOVQ 32(R2), F6
+	FMOVQ 48(R2), F7
+	WORD $0x6e3fdc88 // fmul v8.4s, v4.4s, v31.4s
+	WORD $0x6e3fdca4 // fmul v4.4s, v5.4s, v31.4s
+	WORD $0x6e3fdcc5 // fmul v5.4s, v6.4s, v31.4s
+	WORD $0x6e3fdce6 // fmul v6.4s, v7.4s, v31.4s
+	WORD $0x4e28f7c7 // fmax v7.4s, v30.4s, v8.4s
+	WORD $0x4e24f7c8 // fmax v8.4s, v30.4s, v4.4s
+	WORD $0x4e25f7c4 // fmax v4.4s, v30.4s, v5.4s
+	WORD $0x4e26f7c5 // fmax v5.4s, v30.4s, v6.4s
+	WORD $0x4ea7f7a6 // fmin v6.4s, v29.4s, v7.4s
+	WORD $0x4ea8f7a7 // fmin v7.4s, v29.4s, v8.4s
+	WORD $0x4ea4f7a8 // fmin v8.4s, v29.4s, v4.4s
+	WORD $0x4ea5f7a4 // fmin v4.4s, v29.4s, v5.4s
+	WORD $0x4e2188c5 // frintn v5.4s, v6.4s
+	WORD $0x4e2188e9 // frintn v9.4s, v7.4s
+	WORD $0x4e21890a // frintn v10.4s, v8.4s
+	WORD $0x4e21888b // frintn v11.4s, v4.4s
+	WORD $0x4ea5d4cc // fsub v12.4s, v6.4s, v5.4s
+	WORD $0x4ea9d4e6 // fsub v6.4s, v7.4s, v9.4s
+	WORD $0x4eaad507 // fsub v7.4s, v8.4s, v10.4s
+	WORD $0x4eabd488 // fsub v8.4s, v4.4s, v11.4s
+	WORD $0x4ebb1f64 // orr v4.16b, v27.16b, v27.16b
+	WORD $0x4e2ccf84 // fmla v4.4s, v28.4s, v12.4s
+	WORD $0x4ebb1f6d // orr v13.16b, v27.16b, v27.16b
+	WORD $0x4e26cf8d // fmla v13.4s, v28.4s, v6.4s
+	WORD $0x4ebb1f6e // orr v14.16b, v27.16b, v27.16b
+	WORD $0x4e27cf8e // fmla v14.4s, v28.4s, v7.4s
+	WORD $0x4ebb1f6f // orr v15.16b, v27.16b, v27.16b
+	WORD $0x4e28cf8f // fmla v15.4s, v28.4s, v8.4s
+	WORD $0x4eba1f50 // orr v16.16b, v26.16b, v26.16b
+	WORD $0x4e2ccc90 // fmla v16.4s, v4.4s, v12.4s
+	WORD $0x4eba1f44 // orr v4.16b, v26.16b, v26.16b
+	WORD $0x4e26cda4 // fmla v4.4s, v13.4s, v6.4s
+	WORD $0x4eba1f4d // orr v13.16b, v26.16b, v26.16b
+	WORD $0x4e27cdcd // fmla v13.4s, v14.4s, v7.4s
+	WORD $0x4eba1f4e // orr v14.16b, v26.16b, v26.16b
+	WORD $0x4e28cdee // fmla v14.4s, v15.4s, v8.4s
+	WORD $0x4eb91f2f // orr v15.16b, v25.16b, v25.16b
+	WORD $0x4e2cce0f // fmla v15.4s, v16.4s, v12.4s
+	WORD $0x4eb91f30 // orr v16.16b, v25.16b, v25.16b
+	WORD $0x4e26cc90 // fmla v16.4s, v4.4s, v6.4s
+	WORD $0x4eb91f24 // orr v4.16b, v25.16b, v25.16b
+	WORD $0x4e27cda4 // fmla v4.4s, v13.4s, v7.4s
+	WORD $0x4eb91f2d // orr v13.16b, v25.16b, v25.16b
+	WORD $0x4e28cdcd // fmla v13.4s, v14.4s, v8.4s
+	WORD $0x4eb81f0e // orr v14.16b, v24.16b, v24.16b
+	WORD $0x4e2ccdee // fmla v14.4s, v15.4s, v12.4s
+	WORD $0x4eb81f0f // orr v15.16b, v24.16b, v24.16b
+	WORD $0x4e26ce0f // fmla v15.4s, v16.4s, v6.4s
+	WORD $0x4eb81f10 // orr v16.16b, v24.16b, v24.16b
+	WORD $0x4e27cc90 // fmla v16.4s, v4.4s, v7.4s
+	WORD $0x4eb81f04 // orr v4.16b, v24.16b, v24.16b
+	WORD $0x4e28cda4 // fmla v4.4s, v13.4s, v8.4s
+	WORD $0x4eb71eed // orr v13.16b, v23.16b, v23.16b
+	WORD $0x4e2ccdcd // fmla v13.4s, v14.4s, v12.4s
+	WORD $0x4eb71eee // orr v14.16b, v23.16b, v23.16b
+	WORD $0x4e26cdee // fmla v14.4s, v15.4s, v6.4s
+	WORD $0x4eb71eef // orr v15.16b, v23.16b, v23.16b
+	WORD $0x4e27ce0f // fmla v15.4s, v16.4s, v7.4s
+	WORD $0x4eb71ef0 // orr v16.16b, v23.16b, v23.16b
+	WORD $0x4e28cc90 // fmla v16.4s, v4.4s, v8.4s
+	WORD $0x4eb61ec4 // orr v4.16b, v22.16b, v22.16b
+	WORD $0x4e2ccda4 // fmla v4.4s, v13.4s, v12.4s
+	WORD $0x4eb61ecc // orr v12.16b, v22.16b, v22.16b
+	WORD $0x4e26cdcc // fmla v12.4s, v14.4s, v6.4s
+	WORD $0x4eb61ec6 // orr v6.16b, v22.16b, v22.16b
+	WORD $0x4e27cde6 // fmla v6.4s, v15.4s, v7.4s
+	WORD $0x4eb61ec7 // orr v7.16b, v22.16b, v22.16b
+	WORD $0x4e28ce07 // fmla v7.4s, v16.4s, v8.4s
+	WORD $0x4e21a8a8 // fcvtns v8.4s, v5.4s
+	WORD $0x4f3f050d // sshr v13.4s, v8.4s, #1
+	WORD $0x6ead8508 // sub v8.4s, v8.4s, v13.4s
+	WORD $0x4f375508 // shl v8.4s, v8.4s, #23
+	WORD $0x4ea48508 // add v8.4s, v8.4s, v4.4s
+	FMOVQ 224(R12), F14
+	WORD $0x4f3755ad // shl v13.4s, v13.4s, #23
+	WORD $0x4eae85ad // add v13.4s, v13.4s, v14.4s
+	WORD $0x6e2ddd08 // fmul v8.4s, v8.4s, v13.4s
+	WORD $0x4e21a924 // fcvtns v4.4s, v9.4s
+	WORD $0x4f3f0485 // sshr v5.4s, v4.4s, #1
+	WORD $0x6ea58484 // sub v4.4s, v4.4s, v5.4s
+	WORD $0x4f375484 // shl v4.4s, v4.4s, #23
+	WORD $0x4eac8484 // add v4.4s, v4.4s, v12.4s
+	FMOVQ 224(R12), F13
+	WORD $0x4f3754a5 // shl v5.4s, v5.4s, #23
+	WORD $0x4ead84a5 // add v5.4s, v5.4s, v13.4s
+	WORD $0x6e25dc84 // fmul v4.4s, v4.4s, v5.4s
+	WORD $0x4e21a945 // fcvtns v5.4s, v10.4s
+	WORD $0x4f3f04a9 // sshr v9.4s, v5.4s, #1
+	WORD $0x6ea984a5 // sub v5.4s, v5.4s, v9.4s
+	WORD $0x4f3754a5 // shl v5.4s, v5.4s, #23
+	WORD $0x4ea684a5 // add v5.4s, v5.4s, v6.4s
+	FMOVQ 224(R12), F12
+	WORD $0x4f375529 // shl v9.4s, v9.4s, #23
+	WORD $0x4eac8529 // add v9.4s, v9.4s, v12.4s
+	WORD $0x6e29dca5 // fmul v5.4s, v5.4s, v9.4s
+	WORD $0x4e21a966 // fcvtns v6.4s, v11.4s
+	WORD $0x4f3f04c9 // sshr v9.4s, v6.4s, #1
+	WORD $0x6ea984c6 // sub v6.4s, v6.4s, v9.4s
+	WORD $0x4f3754c6 // shl v6.4s, v6.4s, #23
+	WORD $0x4ea784c6 // add v6.4s, v6.4s, v7.4s
+	FMOVQ 224(R12), F10
+	WORD $0x4f375529 // shl v9.4s, v9.4s, #23
+	WORD $0x4eaa8529 // add v9.4s, v9.4s, v10.4s
+	WORD $0x6e29dcc6 // fmul v6.4s, v6.4s, v9.4s
+	WORD $0x4e36d507 // fadd v7.4s, v8.4s, v22.4s
+	WORD $0x4e36d489 // fadd v9.4s, v4.4s, v22.4s
+	WORD $0x4e36d4aa // fadd v10.4s, v5.4s, v22.4s
+	WORD $0x4e36d4cb // fadd v11.4s, v6.4s, v22.4s
+	WORD $0x6e27feac // fdiv v12.4s, v21.4s, v7.4s
+	WORD $0x6e29fea7 // fdiv v7.4s, v21.4s, v9.4s
+	WORD $0x6e2afea9 // fdiv v9.4s, v21.4s, v10.4s
+	WORD $0x6e2bfeaa // fdiv v10.4s, v21.4s, v11.4s
+	WORD $0x6e2cdd0b // fmul v11.4s, v8.4s, v12.4s
+	WORD $0x6e27dc88 // fmul v8.4s, v4.4s, v7.4s
+	WORD $0x6e29dca4 // fmul v4.4s, v5.4s, v9.4s
+	WORD $0x6e2adcc5 // fmul v5.4s, v6.4s, v10.4s
+	WORD $0x6e2cdd66 // fmul v6.4s, v11.4s, v12.4s
+	WORD $0x6e27dd0b // fmul v11.4s, v8.4s, v7.4s
+	WORD $0x6e29dc87 // fmul v7.4s, v4.4s, v9.4s
+	WORD $0x6e2adca4 // fmul v4.4s, v5.4s, v10.4s
+	WORD $0x6e26dc05 // fmul v5.4s, v0.4s, v6.4s
+	WORD $0x6e2bdc20 // fmul v0.4s, v1.4s, v11.4s
+	WORD $0x6e27dc41 // fmul v1.4s, v2.4s, v7.4s
+	WORD $0x6e24dc62 // fmul v2.4s, v3.4s, v4.4s
+	FMOVQ F5, 0(R0)
+	FMOVQ F0, 16(R0)
+	FMOVQ F1, 32(R0)
+	FMOVQ F2, 48(R0)
+	ADD $64, R0
+	ADD $64, R1
+	ADD $64, R2
+	SUB $16, R7
+	CMP $16, R7
+	BGE single
+singleEnd:
+	CBZ R7, done
+	MOVD R1, R10
+	ADD $80, RSP, R11
+	STP (ZR, ZR), 0(R11)
+	STP (ZR, ZR), 16(R11)
+	STP (ZR, ZR), 32(R11)
+	STP (ZR, ZR), 48(R11)
+	TBZ $3, R7, last1
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last1:
+	TBZ $2, R7, last2
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last2:
+	TBZ $1, R7, last3
+	MOVD.P 8(R10), R9
+	MOVD.P R9, 8(R11)
+last3:
+	TBZ $0, R7, last4
+	MOVWU.P 4(R10), R9
+	MOVW.P R9, 4(R11)
+last4:
+	MOVD R2, R10
+	ADD $144, RSP, R11
+	STP (ZR, ZR), 0(R11)
+	STP (ZR, ZR), 16(R11)
+	STP (ZR, ZR), 32(R11)
+	STP (ZR, ZR), 48(R11)
+	TBZ $3, R7, last5
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last5:
+	TBZ $2, R7, last6
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last6:
+	TBZ $1, R7, last7
+	MOVD.P 8(R10), R9
+	MOVD.P R9, 8(R11)
+last7:
+	TBZ $0, R7, last8
+	MOVWU.P 4(R10), R9
+	MOVW.P R9, 4(R11)
+last8:
+	FMOVQ 80(RSP), F0
+	FMOVQ 96(RSP), F1
+	FMOVQ 112(RSP), F2
+	FMOVQ 128(RSP), F3
+	FMOVQ 144(RSP), F4
+	FMOVQ 160(RSP), F5
+	FMOVQ 176(RSP), F6
+	FMOVQ 192(RSP), F7
+	WORD $0x6e3fdc88 // fmul v8.4s, v4.4s, v31.4s
+	WORD $0x6e3fdca4 // fmul v4.4s, v5.4s, v31.4s
+	WORD $0x6e3fdcc5 // fmul v5.4s, v6.4s, v31.4s
+	WORD $0x6e3fdce6 // fmul v6.4s, v7.4s, v31.4s
+	WORD $0x4e28f7c7 // fmax v7.4s, v30.4s, v8.4s
+	WORD $0x4e24f7c8 // fmax v8.4s, v30.4s, v4.4s
+	WORD $0x4e25f7c4 // fmax v4.4s, v30.4s, v5.4s
+	WORD $0x4e26f7c5 // fmax v5.4s, v30.4s, v6.4s
+	WORD $0x4ea7f7a6 // fmin v6.4s, v29.4s, v7.4s
+	WORD $0x4ea8f7a7 // fmin v7.4s, v29.4s, v8.4s
+	WORD $0x4ea4f7a8 // fmin v8.4s, v29.4s, v4.4s
+	WORD $0x4ea5f7a4 // fmin v4.4s, v29.4s, v5.4s
+	WORD $0x4e2188c5 // frintn v5.4s, v6.4s
+	WORD $0x4e2188e9 // frintn v9.4s, v7.4s
+	WORD $0x4e21890a // frintn v10.4s, v8.4s
+	WORD $0x4e21888b // frintn v11.4s, v4.4s
+	WORD $0x4ea5d4cc // fsub v12.4s, v6.4s, v5.4s
+	WORD $0x4ea9d4e6 // fsub v6.4s, v7.4s, v9.4s
+	WORD $0x4eaad507 // fsub v7.4s, v8.4s, v10.4s
+	WORD $0x4eabd488 // fsub v8.4s, v4.4s, v11.4s
+	WORD $0x4ebb1f64 // orr v4.16b, v27.16b, v27.16b
+	WORD $0x4e2ccf84 // fmla v4.4s, v28.4s, v12.4s
+	WORD $0x4ebb1f6d // orr v13.16b, v27.16b, v27.16b
+	WORD $0x4e26cf8d // fmla v13.4s, v28.4s, v6.4s
+	WORD $0x4ebb1f6e // orr v14.16b, v27.16b, v27.16b
+	WORD $0x4e27cf8e // fmla v14.4s, v28.4s, v7.4s
+	WORD $0x4ebb1f6f // orr v15.16b, v27.16b, v27.16b
+	WORD $0x4e28cf8f // fmla v15.4s, v28.4s, v8.4s
+	WORD $0x4eba1f50 // orr v16.16b, v26.16b, v26.16b
+	WORD $0x4e2ccc90 // fmla v16.4s, v4.4s, v12.4s
+	WORD $0x4eba1f44 // orr v4.16b, v26.16b, v26.16b
+	WORD $0x4e26cda4 // fmla v4.4s, v13.4s, v6.4s
+	WORD $0x4eba1f4d // orr v13.16b, v26.16b, v26.16b
+	WORD $0x4e27cdcd // fmla v13.4s, v14.4s, v7.4s
+	WORD $0x4eba1f4e // orr v14.16b, v26.16b, v26.16b
+	WORD $0x4e28cdee // fmla v14.4s, v15.4s, v8.4s
+	WORD $0x4eb91f2f // orr v15.16b, v25.16b, v25.16b
+	WORD $0x4e2cce0f // fmla v15.4s, v16.4s, v12.4s
+	WORD $0x4eb91f30 // orr v16.16b, v25.16b, v25.16b
+	WORD $0x4e26cc90 // fmla v16.4s, v4.4s, v6.4s
+	WORD $0x4eb91f24 // orr v4.16b, v25.16b, v25.16b
+	WORD $0x4e27cda4 // fmla v4.4s, v13.4s, v7.4s
+	WORD $0x4eb91f2d // orr v13.16b, v25.16b, v25.16b
+	WORD $0x4e28cdcd // fmla v13.4s, v14.4s, v8.4s
+	WORD $0x4eb81f0e // orr v14.16b, v24.16b, v24.16b
+	WORD $0x4e2ccdee // fmla v14.4s, v15.4s, v12.4s
+	WORD $0x4eb81f0f // orr v15.16b, v24.16b, v24.16b
+	WORD $0x4e26ce0f // fmla v15.4s, v16.4s, v6.4s
+	WORD $0x4eb81f10 // orr v16.16b, v24.16b, v24.16b
+	WORD $0x4e27cc90 // fmla v16.4s, v4.4s, v7.4s
+	WORD $0x4eb81f04 // orr v4.16b, v24.16b, v24.16b
+	WORD $0x4e28cda4 // fmla v4.4s, v13.4s, v8.4s
+	WORD $0x4eb71eed // orr v13.16b, v23.16b, v23.16b
+	WORD $0x4e2ccdcd // fmla v13.4s, v14.4s, v12.4s
+	WORD $0x4eb71eee // orr v14.16b, v23.16b, v23.16b
+	WORD $0x4e26cdee // fmla v14.4s, v15.4s, v6.4s
+	WORD $0x4eb71eef // orr v15.16b, v23.16b, v23.16b
+	WORD $0x4e27ce0f // fmla v15.4s, v16.4s, v7.4s
+	WORD $0x4eb71ef0 // orr v16.16b, v23.16b, v23.16b
+	WORD $0x4e28cc90 // fmla v16.4s, v4.4s, v8.4s
+	WORD $0x4eb61ec4 // orr v4.16b, v22.16b, v22.16b
+	WORD $0x4e2ccda4 // fmla v4.4s, v13.4s, v12.4s
+	WORD $0x4eb61ecc // orr v12.16b, v22.16b, v22.16b
+	WORD $0x4e26cdcc // fmla v12.4s, v14.4s, v6.4s
+	WORD $0x4eb61ec6 // orr v6.16b, v22.16b, v22.16b
+	WORD $0x4e27cde6 // fmla v6.4s, v15.4s, v7.4s
+	WORD $0x4eb61ec7 // orr v7.16b, v22.16b, v22.16b
+	WORD $0x4e28ce07 // fmla v7.4s, v16.4s, v8.4s
+	WORD $0x4e21a8a8 // fcvtns v8.4s, v5.4s
+	WORD $0x4f3f050d // sshr v13.4s, v8.4s, #1
+	WORD $0x6ead8508 // sub v8.4s, v8.4s, v13.4s
+	WORD $0x4f375508 // shl v8.4s, v8.4s, #23
+	WORD $0x4ea48508 // add v8.4s, v8.4s, v4.4s
+	FMOVQ 224(R12), F14
+	WORD $0x4f3755ad // shl v13.4s, v13.4s, #23
+	WORD $0x4eae85ad // add v13.4s, v13.4s, v14.4s
+	WORD $0x6e2ddd08 // fmul v8.4s, v8.4s, v13.4s
+	WORD $0x4e21a924 // fcvtns v4.4s, v9.4s
+	WORD $0x4f3f0485 // sshr v5.4s, v4.4s, #1
+	WORD $0x6ea58484 // sub v4.4s, v4.4s, v5.4s
+	WORD $0x4f375484 // shl v4.4s, v4.4s, #23
+	WORD $0x4eac8484 // add v4.4s, v4.4s, v12.4s
+	FMOVQ 224(R12), F13
+	WORD $0x4f3754a5 // shl v5.4s, v5.4s, #23
+	WORD $0x4ead84a5 // add v5.4s, v5.4s, v13.4s
+	WORD $0x6e25dc84 // fmul v4.4s, v4.4s, v5.4s
+	WORD $0x4e21a945 // fcvtns v5.4s, v10.4s
+	WORD $0x4f3f04a9 // sshr v9.4s, v5.4s, #1
+	WORD $0x6ea984a5 // sub v5.4s, v5.4s, v9.4s
+	WORD $0x4f3754a5 // shl v5.4s, v5.4s, #23
+	WORD $0x4ea684a5 // add v5.4s, v5.4s, v6.4s
+	FMOVQ 224(R12), F12
+	WORD $0x4f375529 // shl v9.4s, v9.4s, #23
+	WORD $0x4eac8529 // add v9.4s, v9.4s, v12.4s
+	WORD $0x6e29dca5 // fmul v5.4s, v5.4s, v9.4s
+	WORD $0x4e21a966 // fcvtns v6.4s, v11.4s
+	WORD $0x4f3f04c9 // sshr v9.4s, v6.4s, #1
+	WORD $0x6ea984c6 // sub v6.4s, v6.4s, v9.4s
+	WORD $0x4f3754c6 // shl v6.4s, v6.4s, #23
+	WORD $0x4ea784c6 // add v6.4s, v6.4s, v7.4s
+	FMOVQ 224(R12), F10
+	WORD $0x4f375529 // shl v9.4s, v9.4s, #23
+	WORD $0x4eaa8529 // add v9.4s, v9.4s, v10.4s
+	WORD $0x6e29dcc6 // fmul v6.4s, v6.4s, v9.4s
+	WORD $0x4e36d507 // fadd v7.4s, v8.4s, v22.4s
+	WORD $0x4e36d489 // fadd v9.4s, v4.4s, v22.4s
+	WORD $0x4e36d4aa // fadd v10.4s, v5.4s, v22.4s
+	WORD $0x4e36d4cb // fadd v11.4s, v6.4s, v22.4s
+	WORD $0x6e27feac // fdiv v12.4s, v21.4s, v7.4s
+	WORD $0x6e29fea7 // fdiv v7.4s, v21.4s, v9.4s
+	WORD $0x6e2afea9 // fdiv v9.4s, v21.4s, v10.4s
+	WORD $0x6e2bfeaa // fdiv v10.4s, v21.4s, v11.4s
+	WORD $0x6e2cdd0b // fmul v11.4s, v8.4s, v12.4s
+	WORD $0x6e27dc88 // fmul v8.4s, v4.4s, v7.4s
+	WORD $0x6e29dca4 // fmul v4.4s, v5.4s, v9.4s
+	WORD $0x6e2adcc5 // fmul v5.4s, v6.4s, v10.4s
+	WORD $0x6e2cdd66 // fmul v6.4s, v11.4s, v12.4s
+	WORD $0x6e27dd0b // fmul v11.4s, v8.4s, v7.4s
+	WORD $0x6e29dc87 // fmul v7.4s, v4.4s, v9.4s
+	WORD $0x6e2adca4 // fmul v4.4s, v5.4s, v10.4s
+	WORD $0x6e26dc05 // fmul v5.4s, v0.4s, v6.4s
+	WORD $0x6e2bdc20 // fmul v0.4s, v1.4s, v11.4s
+	WORD $0x6e27dc41 // fmul v1.4s, v2.4s, v7.4s
+	WORD $0x6e24dc62 // fmul v2.4s, v3.4s, v4.4s
+	FMOVQ F5, 16(RSP)
+	FMOVQ F0, 32(RSP)
+	FMOVQ F1, 48(RSP)
+	FMOVQ F2, 64(RSP)
+	MOVD R0, R10
+	ADD $16, RSP, R11
+	TBZ $3, R7, last9
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+last9:
+	TBZ $2, R7, last10
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+last10:
+	TBZ $1, R7, last11
+	MOVD.P 8(R11), R9
+	MOVD.P R9, 8(R10)
+last11:
+	TBZ $0, R7, last12
+	MOVWU.P 4(R11), R9
+	MOVW.P R9, 4(R10)
+last12:
+done:
+	RET
+
 // func gLU0NEON(y, gate, up []float32)
 TEXT ·gLU0NEON(SB), NOSPLIT, $200-72
 	MOVD y_base+0(FP), R0
@@ -16929,6 +17633,843 @@ last12:
 	WORD $0x6e20dc22 // fmul v2.4s, v1.4s, v0.4s
 	FMOVQ F2, 128(RSP)
 	FMOVQ F4, 64(RSP)
+	MOVD R0, R10
+	ADD $16, RSP, R11
+	TBZ $3, R7, last13
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+last13:
+	TBZ $2, R7, last14
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+last14:
+	TBZ $1, R7, last15
+	MOVD.P 8(R11), R9
+	MOVD.P R9, 8(R10)
+last15:
+	TBZ $0, R7, last16
+	MOVWU.P 4(R11), R9
+	MOVW.P R9, 4(R10)
+last16:
+	MOVD R1, R10
+	ADD $80, RSP, R11
+	TBZ $3, R7, last17
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+last17:
+	TBZ $2, R7, last18
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+last18:
+	TBZ $1, R7, last19
+	MOVD.P 8(R11), R9
+	MOVD.P R9, 8(R10)
+last19:
+	TBZ $0, R7, last20
+	MOVWU.P 4(R11), R9
+	MOVW.P R9, 4(R10)
+last20:
+done:
+	RET
+
+// func gLU5NEON(y, gate, up []float32)
+TEXT ·gLU5NEON(SB), NOSPLIT, $200-72
+	MOVD y_base+0(FP), R0
+	MOVD gate_base+24(FP), R1
+	MOVD up_base+48(FP), R2
+	MOVD y_len+8(FP), R7
+	MOVD gate_len+32(FP), R10
+	CMP R7, R10
+	CSEL LT, R10, R7, R7
+	MOVD up_len+56(FP), R10
+	CMP R7, R10
+	CSEL LT, R10, R7, R7
+	MOVD $constNEON<>(SB), R12
+	MOVD $lanesNEON<>(SB), R13
+	MOVD ZR, R6
+	FMOVQ 896(R12), F31
+	FMOVQ 320(R12), F30
+	FMOVQ 336(R12), F29
+	FMOVQ 384(R12), F28
+	FMOVQ 400(R12), F27
+	FMOVQ 416(R12), F26
+	FMOVQ 432(R12), F25
+	FMOVQ 448(R12), F24
+	FMOVQ 464(R12), F23
+	FMOVQ 224(R12), F22
+	FMOVQ 224(R12), F21
+	CMP $16, R7
+	BLT singleEnd
+	PCALIGN $32
+single:
+	PRFM 2048(R1), PLDL1KEEP
+	FMOVQ 0(R1), F0
+	FMOVQ 16(R1), F1
+	FMOVQ 32(R1), F2
+	FMOVQ 48(R1), F3
+	WORD $0x6e3fdc04 // fmul v4.4s, v0.4s, v31.4s
+	WORD $0x6e3fdc20 // fmul v0.4s, v1.4s, v31.4s
+	WORD $0x6e3fdc41 // fmul v1.4s, v2.4s, v31.4s
+	WORD $0x6e3fdc62 // fmul v2.4s, v3.4s, v31.4s
+	WORD $0x4e24f7c3 // fmax v3.4s, v30.4s, v4.4s
+	WORD $0x4e20f7c4 // fmax v4.4s, v30.4s, v0.4s
+	WORD $0x4e21f7c0 // fmax v0.4s, v30.4s, v1.4s
+	WORD $0x4e22f7c1 // fmax v1.4s, v30.4s, v2.4s
+	WORD $0x4ea3f7a2 // fmin v2.4s, v29.4s, v3.4s
+	WORD $0x4ea4f7a3 // fmin v3.4s, v29.4s, v4.4s
+	WORD $0x4ea0f7a4 // fmin v4.4s, v29.4s, v0.4s
+	WORD $0x4ea1f7a0 // fmin v0.4s, v29.4s, v1.4s
+	WORD $0x4e218841 // frintn v1.4s, v2.4s
+	WORD $0x4e218865 // frintn v5.4s, v3.4s
+	WORD $0x4e218886 // frintn v6.4s, v4.4s
+	WORD $0x4e218807 // frintn v7.4s, v0.4s
+	WORD $0x4ea1d448 // fsub v8.4s, v2.4s, v1.4s
+	WORD $0x4ea5d462 // fsub v2.4s, v3.4s, v5.4s
+	WORD $0x4ea6d483 // fsub v3.4s, v4.4s, v6.4s
+	WORD $0x4ea7d404 // fsub v4.4s, v0.4s, v7.4s
+	WORD $0x4ebb1f60 // orr v0.16b, v27.16b, v27.16b
+	WORD $0x4e28cf80 // fmla v0.4s, v28.4s, v8.4s
+	WORD $0x4ebb1f69 // orr v9.16b, v27.16b, v27.16b
+	WORD $0x4e22cf89 // fmla v9.4s, v28.4s, v2.4s
+	WORD $0x4ebb1f6a // orr v10.16b, v27.16b, v27.16b
+	WORD $0x4e23cf8a // fmla v10.4s, v28.4s, v3.4s
+	WORD $0x4ebb1f6b // orr v11.16b, v27.16b, v27.16b
+	WORD $0x4e24cf8b // fmla v11.4s, v28.4s, v4.4s
+	WORD $0x4eba1f4c // orr v12.16b, v26.16b, v26.16b
+	WORD $0x4e28cc0c // fmla v12.4s, v0.4s, v8.4s
+	WORD $0x4eba1f40 // orr v0.16b, v26.16b, v26.16b
+	WORD $0x4e22cd20 // fmla v0.4s, v9.4s, v2.4s
+	WORD $0x4eba1f49 // orr v9.16b, v26.16b, v26.16b
+	WORD $0x4e23cd49 // fmla v9.4s, v10.4s, v3.4s
+	WORD $0x4eba1f4a // orr v10.16b, v26.16b, v26.16b
+	WORD $0x4e24cd6a // fmla v10.4s, v11.4s, v4.4s
+	WORD $0x4eb91f2b // orr v11.16b, v25.16b, v25.16b
+	WORD $0x4e28cd8b // fmla v11.4s, v12.4s, v8.4s
+	WORD $0x4eb91f2c // orr v12.16b, v25.16b, v25.16b
+	WORD $0x4e22cc0c // fmla v12.4s, v0.4s, v2.4s
+	WORD $0x4eb91f20 // orr v0.16b, v25.16b, v25.16b
+	WORD $0x4e23cd20 // fmla v0.4s, v9.4s, v3.4s
+	WORD $0x4eb91f29 // orr v9.16b, v25.16b, v25.16b
+	WORD $0x4e24cd49 // fmla v9.4s, v10.4s, v4.4s
+	WORD $0x4eb81f0a // orr v10.16b, v24.16b, v24.16b
+	WORD $0x4e28cd6a // fmla v10.4s, v11.4s, v8.4s
+	WORD $0x4eb81f0b // orr v11.16b, v24.16b, v24.16b
+	WORD $0x4e22cd8b // fmla v11.4s, v12.4s, v2.4s
+	WORD $0x4eb81f0c // orr v12.16b, v24.16b, v24.16b
+	WORD $0x4e23cc0c // fmla v12.4s, v0.4s, v3.4s
+	WORD $0x4eb81f00 // orr v0.16b, v24.16b, v24.16b
+	WORD $0x4e24cd20 // fmla v0.4s, v9.4s, v4.4s
+	WORD $0x4eb71ee9 // orr v9.16b, v23.16b, v23.16b
+	WORD $0x4e28cd49 // fmla v9.4s, v10.4s, v8.4s
+	WORD $0x4eb71eea // orr v10.16b, v23.16b, v23.16b
+	WORD $0x4e22cd6a // fmla v10.4s, v11.4s, v2.4s
+	WORD $0x4eb71eeb // orr v11.16b, v23.16b, v23.16b
+	WORD $0x4e23cd8b // fmla v11.4s, v12.4s, v3.4s
+	WORD $0x4eb71eec // orr v12.16b, v23.16b, v23.16b
+	WORD $0x4e24cc0c // fmla v12.4s, v0.4s, v4.4s
+	WORD $0x4eb61ec0 // orr v0.16b, v22.16b, v22.16b
+	WORD $0x4e28cd20 // fmla v0.4s, v9.4s, v8.4s
+	WORD $0x4eb61ec8 // orr v8.16b, v22.16b, v22.16b
+	WORD $0x4e22cd48 // fmla v8.4s, v10.4s, v2.4s
+	WORD $0x4eb61ec2 // orr v2.16b, v22.16b, v22.16b
+	WORD $0x4e23cd62 // fmla v2.4s, v11.4s, v3.4s
+	WORD $0x4eb61ec3 // orr v3.16b, v22.16b, v22.16b
+	WORD $0x4e24cd83 // fmla v3.4s, v12.4s, v4.4s
+	WORD $0x4e21a824 // fcvtns v4.4s, v1.4s
+	WORD $0x4f3f0489 // sshr v9.4s, v4.4s, #1
+	WORD $0x6ea98484 // sub v4.4s, v4.4s, v9.4s
+	WORD $0x4f375484 // shl v4.4s, v4.4s, #23
+	WORD $0x4ea08484 // add v4.4s, v4.4s, v0.4s
+	FMOVQ 224(R12), F10
+	WORD $0x4f375529 // shl v9.4s, v9.4s, #23
+	WORD $0x4eaa8529 // add v9.4s, v9.4s, v10.4s
+	WORD $0x6e29dc84 // fmul v4.4s, v4.4s, v9.4s
+	WORD $0x4e21a8a0 // fcvtns v0.4s, v5.4s
+	WORD $0x4f3f0401 // sshr v1.4s, v0.4s, #1
+	WORD $0x6ea18400 // sub v0.4s, v0.4s, v1.4s
+	WORD $0x4f375400 // shl v0.4s, v0.4s, #23
+	WORD $0x4ea88400 // add v0.4s, v0.4s, v8.4s
+	FMOVQ 224(R12), F9
+	WORD $0x4f375421 // shl v1.4s, v1.4s, #23
+	WORD $0x4ea98421 // add v1.4s, v1.4s, v9.4s
+	WORD $0x6e21dc00 // fmul v0.4s, v0.4s, v1.4s
+	WORD $0x4e21a8c1 // fcvtns v1.4s, v6.4s
+	WORD $0x4f3f0425 // sshr v5.4s, v1.4s, #1
+	WORD $0x6ea58421 // sub v1.4s, v1.4s, v5.4s
+	WORD $0x4f375421 // shl v1.4s, v1.4s, #23
+	WORD $0x4ea28421 // add v1.4s, v1.4s, v2.4s
+	FMOVQ 224(R12), F8
+	WORD $0x4f3754a5 // shl v5.4s, v5.4s, #23
+	WORD $0x4ea884a5 // add v5.4s, v5.4s, v8.4s
+	WORD $0x6e25dc21 // fmul v1.4s, v1.4s, v5.4s
+	WORD $0x4e21a8e2 // fcvtns v2.4s, v7.4s
+	WORD $0x4f3f0445 // sshr v5.4s, v2.4s, #1
+	WORD $0x6ea58442 // sub v2.4s, v2.4s, v5.4s
+	WORD $0x4f375442 // shl v2.4s, v2.4s, #23
+	WORD $0x4ea38442 // add v2.4s, v2.4s, v3.4s
+	FMOVQ 224(R12), F6
+	WORD $0x4f3754a5 // shl v5.4s, v5.4s, #23
+	WORD $0x4ea684a5 // add v5.4s, v5.4s, v6.4s
+	WORD $0x6e25dc42 // fmul v2.4s, v2.4s, v5.4s
+	WORD $0x4e36d483 // fadd v3.4s, v4.4s, v22.4s
+	WORD $0x4e36d404 // fadd v4.4s, v0.4s, v22.4s
+	WORD $0x4e36d420 // fadd v0.4s, v1.4s, v22.4s
+	WORD $0x4e36d441 // fadd v1.4s, v2.4s, v22.4s
+	WORD $0x6e23fea2 // fdiv v2.4s, v21.4s, v3.4s
+	WORD $0x6e24fea3 // fdiv v3.4s, v21.4s, v4.4s
+	WORD $0x6e20fea4 // fdiv v4.4s, v21.4s, v0.4s
+	WORD $0x6e21fea0 // fdiv v0.4s, v21.4s, v1.4s
+	PRFM 2048(R2), PLDL1KEEP
+	FMOVQ 0(R2), F1
+	FMOVQ 16(R2), F5
+	FMOVQ 32(R2), F6
+	FMOVQ 48(R2), F7
+	WORD $0x6e21dc48 // fmul v8.4s, v2.4s, v1.4s
+	WORD $0x6e25dc61 // fmul v1.4s, v3.4s, v5.4s
+	WORD $0x6e26dc82 // fmul v2.4s, v4.4s, v6.4s
+	WORD $0x6e27dc03 // fmul v3.4s, v0.4s, v7.4s
+	FMOVQ F8, 0(R0)
+	FMOVQ F1, 16(R0)
+	FMOVQ F2, 32(R0)
+	FMOVQ F3, 48(R0)
+	ADD $64, R0
+	ADD $64, R1
+	ADD $64, R2
+	SUB $16, R7
+	CMP $16, R7
+	BGE single
+singleEnd:
+	CBZ R7, done
+	MOVD R1, R10
+	ADD $80, RSP, R11
+	STP (ZR, ZR), 0(R11)
+	STP (ZR, ZR), 16(R11)
+	STP (ZR, ZR), 32(R11)
+	STP (ZR, ZR), 48(R11)
+	TBZ $3, R7, last1
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last1:
+	TBZ $2, R7, last2
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last2:
+	TBZ $1, R7, last3
+	MOVD.P 8(R10), R9
+	MOVD.P R9, 8(R11)
+last3:
+	TBZ $0, R7, last4
+	MOVWU.P 4(R10), R9
+	MOVW.P R9, 4(R11)
+last4:
+	MOVD R2, R10
+	ADD $144, RSP, R11
+	STP (ZR, ZR), 0(R11)
+	STP (ZR, ZR), 16(R11)
+	STP (ZR, ZR), 32(R11)
+	STP (ZR, ZR), 48(R11)
+	TBZ $3, R7, last5
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last5:
+	TBZ $2, R7, last6
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last6:
+	TBZ $1, R7, last7
+	MOVD.P 8(R10), R9
+	MOVD.P R9, 8(R11)
+last7:
+	TBZ $0, R7, last8
+	MOVWU.P 4(R10), R9
+	MOVW.P R9, 4(R11)
+last8:
+	FMOVQ 80(RSP), F0
+	FMOVQ 96(RSP), F1
+	FMOVQ 112(RSP), F2
+	FMOVQ 128(RSP), F3
+	WORD $0x6e3fdc04 // fmul v4.4s, v0.4s, v31.4s
+	WORD $0x6e3fdc20 // fmul v0.4s, v1.4s, v31.4s
+	WORD $0x6e3fdc41 // fmul v1.4s, v2.4s, v31.4s
+	WORD $0x6e3fdc62 // fmul v2.4s, v3.4s, v31.4s
+	WORD $0x4e24f7c3 // fmax v3.4s, v30.4s, v4.4s
+	WORD $0x4e20f7c4 // fmax v4.4s, v30.4s, v0.4s
+	WORD $0x4e21f7c0 // fmax v0.4s, v30.4s, v1.4s
+	WORD $0x4e22f7c1 // fmax v1.4s, v30.4s, v2.4s
+	WORD $0x4ea3f7a2 // fmin v2.4s, v29.4s, v3.4s
+	WORD $0x4ea4f7a3 // fmin v3.4s, v29.4s, v4.4s
+	WORD $0x4ea0f7a4 // fmin v4.4s, v29.4s, v0.4s
+	WORD $0x4ea1f7a0 // fmin v0.4s, v29.4s, v1.4s
+	WORD $0x4e218841 // frintn v1.4s, v2.4s
+	WORD $0x4e218865 // frintn v5.4s, v3.4s
+	WORD $0x4e218886 // frintn v6.4s, v4.4s
+	WORD $0x4e218807 // frintn v7.4s, v0.4s
+	WORD $0x4ea1d448 // fsub v8.4s, v2.4s, v1.4s
+	WORD $0x4ea5d462 // fsub v2.4s, v3.4s, v5.4s
+	WORD $0x4ea6d483 // fsub v3.4s, v4.4s, v6.4s
+	WORD $0x4ea7d404 // fsub v4.4s, v0.4s, v7.4s
+	WORD $0x4ebb1f60 // orr v0.16b, v27.16b, v27.16b
+	WORD $0x4e28cf80 // fmla v0.4s, v28.4s, v8.4s
+	WORD $0x4ebb1f69 // orr v9.16b, v27.16b, v27.16b
+	WORD $0x4e22cf89 // fmla v9.4s, v28.4s, v2.4s
+	WORD $0x4ebb1f6a // orr v10.16b, v27.16b, v27.16b
+	WORD $0x4e23cf8a // fmla v10.4s, v28.4s, v3.4s
+	WORD $0x4ebb1f6b // orr v11.16b, v27.16b, v27.16b
+	WORD $0x4e24cf8b // fmla v11.4s, v28.4s, v4.4s
+	WORD $0x4eba1f4c // orr v12.16b, v26.16b, v26.16b
+	WORD $0x4e28cc0c // fmla v12.4s, v0.4s, v8.4s
+	WORD $0x4eba1f40 // orr v0.16b, v26.16b, v26.16b
+	WORD $0x4e22cd20 // fmla v0.4s, v9.4s, v2.4s
+	WORD $0x4eba1f49 // orr v9.16b, v26.16b, v26.16b
+	WORD $0x4e23cd49 // fmla v9.4s, v10.4s, v3.4s
+	WORD $0x4eba1f4a // orr v10.16b, v26.16b, v26.16b
+	WORD $0x4e24cd6a // fmla v10.4s, v11.4s, v4.4s
+	WORD $0x4eb91f2b // orr v11.16b, v25.16b, v25.16b
+	WORD $0x4e28cd8b // fmla v11.4s, v12.4s, v8.4s
+	WORD $0x4eb91f2c // orr v12.16b, v25.16b, v25.16b
+	WORD $0x4e22cc0c // fmla v12.4s, v0.4s, v2.4s
+	WORD $0x4eb91f20 // orr v0.16b, v25.16b, v25.16b
+	WORD $0x4e23cd20 // fmla v0.4s, v9.4s, v3.4s
+	WORD $0x4eb91f29 // orr v9.16b, v25.16b, v25.16b
+	WORD $0x4e24cd49 // fmla v9.4s, v10.4s, v4.4s
+	WORD $0x4eb81f0a // orr v10.16b, v24.16b, v24.16b
+	WORD $0x4e28cd6a // fmla v10.4s, v11.4s, v8.4s
+	WORD $0x4eb81f0b // orr v11.16b, v24.16b, v24.16b
+	WORD $0x4e22cd8b // fmla v11.4s, v12.4s, v2.4s
+	WORD $0x4eb81f0c // orr v12.16b, v24.16b, v24.16b
+	WORD $0x4e23cc0c // fmla v12.4s, v0.4s, v3.4s
+	WORD $0x4eb81f00 // orr v0.16b, v24.16b, v24.16b
+	WORD $0x4e24cd20 // fmla v0.4s, v9.4s, v4.4s
+	WORD $0x4eb71ee9 // orr v9.16b, v23.16b, v23.16b
+	WORD $0x4e28cd49 // fmla v9.4s, v10.4s, v8.4s
+	WORD $0x4eb71eea // orr v10.16b, v23.16b, v23.16b
+	WORD $0x4e22cd6a // fmla v10.4s, v11.4s, v2.4s
+	WORD $0x4eb71eeb // orr v11.16b, v23.16b, v23.16b
+	WORD $0x4e23cd8b // fmla v11.4s, v12.4s, v3.4s
+	WORD $0x4eb71eec // orr v12.16b, v23.16b, v23.16b
+	WORD $0x4e24cc0c // fmla v12.4s, v0.4s, v4.4s
+	WORD $0x4eb61ec0 // orr v0.16b, v22.16b, v22.16b
+	WORD $0x4e28cd20 // fmla v0.4s, v9.4s, v8.4s
+	WORD $0x4eb61ec8 // orr v8.16b, v22.16b, v22.16b
+	WORD $0x4e22cd48 // fmla v8.4s, v10.4s, v2.4s
+	WORD $0x4eb61ec2 // orr v2.16b, v22.16b, v22.16b
+	WORD $0x4e23cd62 // fmla v2.4s, v11.4s, v3.4s
+	WORD $0x4eb61ec3 // orr v3.16b, v22.16b, v22.16b
+	WORD $0x4e24cd83 // fmla v3.4s, v12.4s, v4.4s
+	WORD $0x4e21a824 // fcvtns v4.4s, v1.4s
+	WORD $0x4f3f0489 // sshr v9.4s, v4.4s, #1
+	WORD $0x6ea98484 // sub v4.4s, v4.4s, v9.4s
+	WORD $0x4f375484 // shl v4.4s, v4.4s, #23
+	WORD $0x4ea08484 // add v4.4s, v4.4s, v0.4s
+	FMOVQ 224(R12), F10
+	WORD $0x4f375529 // shl v9.4s, v9.4s, #23
+	WORD $0x4eaa8529 // add v9.4s, v9.4s, v10.4s
+	WORD $0x6e29dc84 // fmul v4.4s, v4.4s, v9.4s
+	WORD $0x4e21a8a0 // fcvtns v0.4s, v5.4s
+	WORD $0x4f3f0401 // sshr v1.4s, v0.4s, #1
+	WORD $0x6ea18400 // sub v0.4s, v0.4s, v1.4s
+	WORD $0x4f375400 // shl v0.4s, v0.4s, #23
+	WORD $0x4ea88400 // add v0.4s, v0.4s, v8.4s
+	FMOVQ 224(R12), F9
+	WORD $0x4f375421 // shl v1.4s, v1.4s, #23
+	WORD $0x4ea98421 // add v1.4s, v1.4s, v9.4s
+	WORD $0x6e21dc00 // fmul v0.4s, v0.4s, v1.4s
+	WORD $0x4e21a8c1 // fcvtns v1.4s, v6.4s
+	WORD $0x4f3f0425 // sshr v5.4s, v1.4s, #1
+	WORD $0x6ea58421 // sub v1.4s, v1.4s, v5.4s
+	WORD $0x4f375421 // shl v1.4s, v1.4s, #23
+	WORD $0x4ea28421 // add v1.4s, v1.4s, v2.4s
+	FMOVQ 224(R12), F8
+	WORD $0x4f3754a5 // shl v5.4s, v5.4s, #23
+	WORD $0x4ea884a5 // add v5.4s, v5.4s, v8.4s
+	WORD $0x6e25dc21 // fmul v1.4s, v1.4s, v5.4s
+	WORD $0x4e21a8e2 // fcvtns v2.4s, v7.4s
+	WORD $0x4f3f0445 // sshr v5.4s, v2.4s, #1
+	WORD $0x6ea58442 // sub v2.4s, v2.4s, v5.4s
+	WORD $0x4f375442 // shl v2.4s, v2.4s, #23
+	WORD $0x4ea38442 // add v2.4s, v2.4s, v3.4s
+	FMOVQ 224(R12), F6
+	WORD $0x4f3754a5 // shl v5.4s, v5.4s, #23
+	WORD $0x4ea684a5 // add v5.4s, v5.4s, v6.4s
+	WORD $0x6e25dc42 // fmul v2.4s, v2.4s, v5.4s
+	WORD $0x4e36d483 // fadd v3.4s, v4.4s, v22.4s
+	WORD $0x4e36d404 // fadd v4.4s, v0.4s, v22.4s
+	WORD $0x4e36d420 // fadd v0.4s, v1.4s, v22.4s
+	WORD $0x4e36d441 // fadd v1.4s, v2.4s, v22.4s
+	WORD $0x6e23fea2 // fdiv v2.4s, v21.4s, v3.4s
+	WORD $0x6e24fea3 // fdiv v3.4s, v21.4s, v4.4s
+	WORD $0x6e20fea4 // fdiv v4.4s, v21.4s, v0.4s
+	WORD $0x6e21fea0 // fdiv v0.4s, v21.4s, v1.4s
+	FMOVQ 144(RSP), F1
+	FMOVQ 160(RSP), F5
+	FMOVQ 176(RSP), F6
+	FMOVQ 192(RSP), F7
+	WORD $0x6e21dc48 // fmul v8.4s, v2.4s, v1.4s
+	WORD $0x6e25dc61 // fmul v1.4s, v3.4s, v5.4s
+	WORD $0x6e26dc82 // fmul v2.4s, v4.4s, v6.4s
+	WORD $0x6e27dc03 // fmul v3.4s, v0.4s, v7.4s
+	FMOVQ F8, 16(RSP)
+	FMOVQ F1, 32(RSP)
+	FMOVQ F2, 48(RSP)
+	FMOVQ F3, 64(RSP)
+	MOVD R0, R10
+	ADD $16, RSP, R11
+	TBZ $3, R7, last9
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+last9:
+	TBZ $2, R7, last10
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+last10:
+	TBZ $1, R7, last11
+	MOVD.P 8(R11), R9
+	MOVD.P R9, 8(R10)
+last11:
+	TBZ $0, R7, last12
+	MOVWU.P 4(R11), R9
+	MOVW.P R9, 4(R10)
+last12:
+done:
+	RET
+
+// func gLUBwd5NEON(dgate, dup, dy, gate, up []float32)
+TEXT ·gLUBwd5NEON(SB), NOSPLIT, $328-120
+	MOVD dgate_base+0(FP), R0
+	MOVD dup_base+24(FP), R1
+	MOVD dy_base+48(FP), R2
+	MOVD gate_base+72(FP), R3
+	MOVD up_base+96(FP), R4
+	MOVD dgate_len+8(FP), R7
+	MOVD dup_len+32(FP), R10
+	CMP R7, R10
+	CSEL LT, R10, R7, R7
+	MOVD dy_len+56(FP), R10
+	CMP R7, R10
+	CSEL LT, R10, R7, R7
+	MOVD gate_len+80(FP), R10
+	CMP R7, R10
+	CSEL LT, R10, R7, R7
+	MOVD up_len+104(FP), R10
+	CMP R7, R10
+	CSEL LT, R10, R7, R7
+	MOVD $constNEON<>(SB), R12
+	MOVD $lanesNEON<>(SB), R13
+	MOVD ZR, R6
+	FMOVQ 896(R12), F31
+	FMOVQ 320(R12), F30
+	FMOVQ 336(R12), F29
+	FMOVQ 384(R12), F28
+	FMOVQ 400(R12), F27
+	FMOVQ 416(R12), F26
+	FMOVQ 432(R12), F25
+	FMOVQ 448(R12), F24
+	FMOVQ 464(R12), F23
+	FMOVQ 224(R12), F22
+	FMOVQ 224(R12), F21
+	CMP $16, R7
+	BLT singleEnd
+	PCALIGN $32
+single:
+	PRFM 2048(R3), PLDL1KEEP
+	FMOVQ 0(R3), F0
+	FMOVQ 16(R3), F1
+	FMOVQ 32(R3), F2
+	FMOVQ 48(R3), F3
+	PRFM 2048(R2), PLDL1KEEP
+	FMOVQ 0(R2), F4
+	FMOVQ 16(R2), F5
+	FMOVQ 32(R2), F6
+	FMOVQ 48(R2), F7
+	PRFM 2048(R4), PLDL1KEEP
+	FMOVQ 0(R4), F8
+	FMOVQ 16(R4), F9
+	FMOVQ 32(R4), F10
+	FMOVQ 48(R4), F11
+	WORD $0x6e28dc8c // fmul v12.4s, v4.4s, v8.4s
+	WORD $0x6e29dca8 // fmul v8.4s, v5.4s, v9.4s
+	WORD $0x6e2adcc9 // fmul v9.4s, v6.4s, v10.4s
+	WORD $0x6e2bdcea // fmul v10.4s, v7.4s, v11.4s
+	WORD $0x6e3fdc0b // fmul v11.4s, v0.4s, v31.4s
+	WORD $0x6e3fdc20 // fmul v0.4s, v1.4s, v31.4s
+	WORD $0x6e3fdc41 // fmul v1.4s, v2.4s, v31.4s
+	WORD $0x6e3fdc62 // fmul v2.4s, v3.4s, v31.4s
+	WORD $0x4e2bf7c3 // fmax v3.4s, v30.4s, v11.4s
+	WORD $0x4e20f7cb // fmax v11.4s, v30.4s, v0.4s
+	WORD $0x4e21f7c0 // fmax v0.4s, v30.4s, v1.4s
+	WORD $0x4e22f7c1 // fmax v1.4s, v30.4s, v2.4s
+	WORD $0x4ea3f7a2 // fmin v2.4s, v29.4s, v3.4s
+	WORD $0x4eabf7a3 // fmin v3.4s, v29.4s, v11.4s
+	WORD $0x4ea0f7ab // fmin v11.4s, v29.4s, v0.4s
+	WORD $0x4ea1f7a0 // fmin v0.4s, v29.4s, v1.4s
+	WORD $0x4e218841 // frintn v1.4s, v2.4s
+	WORD $0x4e21886d // frintn v13.4s, v3.4s
+	WORD $0x4e21896e // frintn v14.4s, v11.4s
+	WORD $0x4e21880f // frintn v15.4s, v0.4s
+	WORD $0x4ea1d450 // fsub v16.4s, v2.4s, v1.4s
+	WORD $0x4eadd462 // fsub v2.4s, v3.4s, v13.4s
+	WORD $0x4eaed563 // fsub v3.4s, v11.4s, v14.4s
+	WORD $0x4eafd40b // fsub v11.4s, v0.4s, v15.4s
+	WORD $0x4ebb1f60 // orr v0.16b, v27.16b, v27.16b
+	WORD $0x4e30cf80 // fmla v0.4s, v28.4s, v16.4s
+	WORD $0x4ebb1f71 // orr v17.16b, v27.16b, v27.16b
+	WORD $0x4e22cf91 // fmla v17.4s, v28.4s, v2.4s
+	WORD $0x4ebb1f72 // orr v18.16b, v27.16b, v27.16b
+	WORD $0x4e23cf92 // fmla v18.4s, v28.4s, v3.4s
+	WORD $0x4ebb1f73 // orr v19.16b, v27.16b, v27.16b
+	WORD $0x4e2bcf93 // fmla v19.4s, v28.4s, v11.4s
+	WORD $0x4eba1f54 // orr v20.16b, v26.16b, v26.16b
+	WORD $0x4e30cc14 // fmla v20.4s, v0.4s, v16.4s
+	WORD $0x4eba1f40 // orr v0.16b, v26.16b, v26.16b
+	WORD $0x4e22ce20 // fmla v0.4s, v17.4s, v2.4s
+	WORD $0x4eba1f51 // orr v17.16b, v26.16b, v26.16b
+	WORD $0x4e23ce51 // fmla v17.4s, v18.4s, v3.4s
+	WORD $0x4eba1f52 // orr v18.16b, v26.16b, v26.16b
+	WORD $0x4e2bce72 // fmla v18.4s, v19.4s, v11.4s
+	WORD $0x4eb91f33 // orr v19.16b, v25.16b, v25.16b
+	WORD $0x4e30ce93 // fmla v19.4s, v20.4s, v16.4s
+	WORD $0x4eb91f34 // orr v20.16b, v25.16b, v25.16b
+	WORD $0x4e22cc14 // fmla v20.4s, v0.4s, v2.4s
+	WORD $0x4eb91f20 // orr v0.16b, v25.16b, v25.16b
+	WORD $0x4e23ce20 // fmla v0.4s, v17.4s, v3.4s
+	WORD $0x4eb91f31 // orr v17.16b, v25.16b, v25.16b
+	WORD $0x4e2bce51 // fmla v17.4s, v18.4s, v11.4s
+	WORD $0x4eb81f12 // orr v18.16b, v24.16b, v24.16b
+	WORD $0x4e30ce72 // fmla v18.4s, v19.4s, v16.4s
+	WORD $0x4eb81f13 // orr v19.16b, v24.16b, v24.16b
+	WORD $0x4e22ce93 // fmla v19.4s, v20.4s, v2.4s
+	WORD $0x4eb81f14 // orr v20.16b, v24.16b, v24.16b
+	WORD $0x4e23cc14 // fmla v20.4s, v0.4s, v3.4s
+	WORD $0x4eb81f00 // orr v0.16b, v24.16b, v24.16b
+	WORD $0x4e2bce20 // fmla v0.4s, v17.4s, v11.4s
+	WORD $0x4eb71ef1 // orr v17.16b, v23.16b, v23.16b
+	WORD $0x4e30ce51 // fmla v17.4s, v18.4s, v16.4s
+	WORD $0x4eb71ef2 // orr v18.16b, v23.16b, v23.16b
+	WORD $0x4e22ce72 // fmla v18.4s, v19.4s, v2.4s
+	WORD $0x4eb71ef3 // orr v19.16b, v23.16b, v23.16b
+	WORD $0x4e23ce93 // fmla v19.4s, v20.4s, v3.4s
+	WORD $0x4eb71ef4 // orr v20.16b, v23.16b, v23.16b
+	WORD $0x4e2bcc14 // fmla v20.4s, v0.4s, v11.4s
+	WORD $0x4eb61ec0 // orr v0.16b, v22.16b, v22.16b
+	WORD $0x4e30ce20 // fmla v0.4s, v17.4s, v16.4s
+	WORD $0x4eb61ed0 // orr v16.16b, v22.16b, v22.16b
+	WORD $0x4e22ce50 // fmla v16.4s, v18.4s, v2.4s
+	WORD $0x4eb61ec2 // orr v2.16b, v22.16b, v22.16b
+	WORD $0x4e23ce62 // fmla v2.4s, v19.4s, v3.4s
+	WORD $0x4eb61ec3 // orr v3.16b, v22.16b, v22.16b
+	WORD $0x4e2bce83 // fmla v3.4s, v20.4s, v11.4s
+	WORD $0x4e21a82b // fcvtns v11.4s, v1.4s
+	WORD $0x4f3f0571 // sshr v17.4s, v11.4s, #1
+	WORD $0x6eb1856b // sub v11.4s, v11.4s, v17.4s
+	WORD $0x4f37556b // shl v11.4s, v11.4s, #23
+	WORD $0x4ea0856b // add v11.4s, v11.4s, v0.4s
+	FMOVQ 224(R12), F18
+	WORD $0x4f375631 // shl v17.4s, v17.4s, #23
+	WORD $0x4eb28631 // add v17.4s, v17.4s, v18.4s
+	WORD $0x6e31dd6b // fmul v11.4s, v11.4s, v17.4s
+	WORD $0x4e21a9a0 // fcvtns v0.4s, v13.4s
+	WORD $0x4f3f0401 // sshr v1.4s, v0.4s, #1
+	WORD $0x6ea18400 // sub v0.4s, v0.4s, v1.4s
+	WORD $0x4f375400 // shl v0.4s, v0.4s, #23
+	WORD $0x4eb08400 // add v0.4s, v0.4s, v16.4s
+	FMOVQ 224(R12), F17
+	WORD $0x4f375421 // shl v1.4s, v1.4s, #23
+	WORD $0x4eb18421 // add v1.4s, v1.4s, v17.4s
+	WORD $0x6e21dc00 // fmul v0.4s, v0.4s, v1.4s
+	WORD $0x4e21a9c1 // fcvtns v1.4s, v14.4s
+	WORD $0x4f3f042d // sshr v13.4s, v1.4s, #1
+	WORD $0x6ead8421 // sub v1.4s, v1.4s, v13.4s
+	WORD $0x4f375421 // shl v1.4s, v1.4s, #23
+	WORD $0x4ea28421 // add v1.4s, v1.4s, v2.4s
+	FMOVQ 224(R12), F16
+	WORD $0x4f3755ad // shl v13.4s, v13.4s, #23
+	WORD $0x4eb085ad // add v13.4s, v13.4s, v16.4s
+	WORD $0x6e2ddc21 // fmul v1.4s, v1.4s, v13.4s
+	WORD $0x4e21a9e2 // fcvtns v2.4s, v15.4s
+	WORD $0x4f3f044d // sshr v13.4s, v2.4s, #1
+	WORD $0x6ead8442 // sub v2.4s, v2.4s, v13.4s
+	WORD $0x4f375442 // shl v2.4s, v2.4s, #23
+	WORD $0x4ea38442 // add v2.4s, v2.4s, v3.4s
+	FMOVQ 224(R12), F14
+	WORD $0x4f3755ad // shl v13.4s, v13.4s, #23
+	WORD $0x4eae85ad // add v13.4s, v13.4s, v14.4s
+	WORD $0x6e2ddc42 // fmul v2.4s, v2.4s, v13.4s
+	WORD $0x4e36d563 // fadd v3.4s, v11.4s, v22.4s
+	WORD $0x4e36d40d // fadd v13.4s, v0.4s, v22.4s
+	WORD $0x4e36d42e // fadd v14.4s, v1.4s, v22.4s
+	WORD $0x4e36d44f // fadd v15.4s, v2.4s, v22.4s
+	WORD $0x6e23feb0 // fdiv v16.4s, v21.4s, v3.4s
+	WORD $0x6e2dfea3 // fdiv v3.4s, v21.4s, v13.4s
+	WORD $0x6e2efead // fdiv v13.4s, v21.4s, v14.4s
+	WORD $0x6e2ffeae // fdiv v14.4s, v21.4s, v15.4s
+	WORD $0x6e30dd6f // fmul v15.4s, v11.4s, v16.4s
+	WORD $0x6e23dc0b // fmul v11.4s, v0.4s, v3.4s
+	WORD $0x6e2ddc20 // fmul v0.4s, v1.4s, v13.4s
+	WORD $0x6e2edc41 // fmul v1.4s, v2.4s, v14.4s
+	WORD $0x6e30dde2 // fmul v2.4s, v15.4s, v16.4s
+	WORD $0x6e23dd6f // fmul v15.4s, v11.4s, v3.4s
+	WORD $0x6e2ddc0b // fmul v11.4s, v0.4s, v13.4s
+	WORD $0x6e2edc20 // fmul v0.4s, v1.4s, v14.4s
+	WORD $0x6e22dd81 // fmul v1.4s, v12.4s, v2.4s
+	WORD $0x6e2fdd02 // fmul v2.4s, v8.4s, v15.4s
+	WORD $0x6e2bdd28 // fmul v8.4s, v9.4s, v11.4s
+	WORD $0x6e20dd49 // fmul v9.4s, v10.4s, v0.4s
+	WORD $0x6e30dc80 // fmul v0.4s, v4.4s, v16.4s
+	WORD $0x6e23dca4 // fmul v4.4s, v5.4s, v3.4s
+	WORD $0x6e2ddcc3 // fmul v3.4s, v6.4s, v13.4s
+	WORD $0x6e2edce5 // fmul v5.4s, v7.4s, v14.4s
+	FMOVQ F0, 0(R1)
+	FMOVQ F4, 16(R1)
+	FMOVQ F3, 32(R1)
+	FMOVQ F5, 48(R1)
+	FMOVQ F1, 0(R0)
+	FMOVQ F2, 16(R0)
+	FMOVQ F8, 32(R0)
+	FMOVQ F9, 48(R0)
+	ADD $64, R0
+	ADD $64, R1
+	ADD $64, R2
+	ADD $64, R3
+	ADD $64, R4
+	SUB $16, R7
+	CMP $16, R7
+	BGE single
+singleEnd:
+	CBZ R7, done
+	MOVD R2, R10
+	ADD $144, RSP, R11
+	STP (ZR, ZR), 0(R11)
+	STP (ZR, ZR), 16(R11)
+	STP (ZR, ZR), 32(R11)
+	STP (ZR, ZR), 48(R11)
+	TBZ $3, R7, last1
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last1:
+	TBZ $2, R7, last2
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last2:
+	TBZ $1, R7, last3
+	MOVD.P 8(R10), R9
+	MOVD.P R9, 8(R11)
+last3:
+	TBZ $0, R7, last4
+	MOVWU.P 4(R10), R9
+	MOVW.P R9, 4(R11)
+last4:
+	MOVD R3, R10
+	ADD $208, RSP, R11
+	STP (ZR, ZR), 0(R11)
+	STP (ZR, ZR), 16(R11)
+	STP (ZR, ZR), 32(R11)
+	STP (ZR, ZR), 48(R11)
+	TBZ $3, R7, last5
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last5:
+	TBZ $2, R7, last6
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last6:
+	TBZ $1, R7, last7
+	MOVD.P 8(R10), R9
+	MOVD.P R9, 8(R11)
+last7:
+	TBZ $0, R7, last8
+	MOVWU.P 4(R10), R9
+	MOVW.P R9, 4(R11)
+last8:
+	MOVD R4, R10
+	ADD $272, RSP, R11
+	STP (ZR, ZR), 0(R11)
+	STP (ZR, ZR), 16(R11)
+	STP (ZR, ZR), 32(R11)
+	STP (ZR, ZR), 48(R11)
+	TBZ $3, R7, last9
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last9:
+	TBZ $2, R7, last10
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last10:
+	TBZ $1, R7, last11
+	MOVD.P 8(R10), R9
+	MOVD.P R9, 8(R11)
+last11:
+	TBZ $0, R7, last12
+	MOVWU.P 4(R10), R9
+	MOVW.P R9, 4(R11)
+last12:
+	FMOVQ 208(RSP), F0
+	FMOVQ 224(RSP), F1
+	FMOVQ 240(RSP), F2
+	FMOVQ 256(RSP), F3
+	FMOVQ 144(RSP), F4
+	FMOVQ 160(RSP), F5
+	FMOVQ 176(RSP), F6
+	FMOVQ 192(RSP), F7
+	FMOVQ 272(RSP), F8
+	FMOVQ 288(RSP), F9
+	FMOVQ 304(RSP), F10
+	FMOVQ 320(RSP), F11
+	WORD $0x6e28dc8c // fmul v12.4s, v4.4s, v8.4s
+	WORD $0x6e29dca8 // fmul v8.4s, v5.4s, v9.4s
+	WORD $0x6e2adcc9 // fmul v9.4s, v6.4s, v10.4s
+	WORD $0x6e2bdcea // fmul v10.4s, v7.4s, v11.4s
+	WORD $0x6e3fdc0b // fmul v11.4s, v0.4s, v31.4s
+	WORD $0x6e3fdc20 // fmul v0.4s, v1.4s, v31.4s
+	WORD $0x6e3fdc41 // fmul v1.4s, v2.4s, v31.4s
+	WORD $0x6e3fdc62 // fmul v2.4s, v3.4s, v31.4s
+	WORD $0x4e2bf7c3 // fmax v3.4s, v30.4s, v11.4s
+	WORD $0x4e20f7cb // fmax v11.4s, v30.4s, v0.4s
+	WORD $0x4e21f7c0 // fmax v0.4s, v30.4s, v1.4s
+	WORD $0x4e22f7c1 // fmax v1.4s, v30.4s, v2.4s
+	WORD $0x4ea3f7a2 // fmin v2.4s, v29.4s, v3.4s
+	WORD $0x4eabf7a3 // fmin v3.4s, v29.4s, v11.4s
+	WORD $0x4ea0f7ab // fmin v11.4s, v29.4s, v0.4s
+	WORD $0x4ea1f7a0 // fmin v0.4s, v29.4s, v1.4s
+	WORD $0x4e218841 // frintn v1.4s, v2.4s
+	WORD $0x4e21886d // frintn v13.4s, v3.4s
+	WORD $0x4e21896e // frintn v14.4s, v11.4s
+	WORD $0x4e21880f // frintn v15.4s, v0.4s
+	WORD $0x4ea1d450 // fsub v16.4s, v2.4s, v1.4s
+	WORD $0x4eadd462 // fsub v2.4s, v3.4s, v13.4s
+	WORD $0x4eaed563 // fsub v3.4s, v11.4s, v14.4s
+	WORD $0x4eafd40b // fsub v11.4s, v0.4s, v15.4s
+	WORD $0x4ebb1f60 // orr v0.16b, v27.16b, v27.16b
+	WORD $0x4e30cf80 // fmla v0.4s, v28.4s, v16.4s
+	WORD $0x4ebb1f71 // orr v17.16b, v27.16b, v27.16b
+	WORD $0x4e22cf91 // fmla v17.4s, v28.4s, v2.4s
+	WORD $0x4ebb1f72 // orr v18.16b, v27.16b, v27.16b
+	WORD $0x4e23cf92 // fmla v18.4s, v28.4s, v3.4s
+	WORD $0x4ebb1f73 // orr v19.16b, v27.16b, v27.16b
+	WORD $0x4e2bcf93 // fmla v19.4s, v28.4s, v11.4s
+	WORD $0x4eba1f54 // orr v20.16b, v26.16b, v26.16b
+	WORD $0x4e30cc14 // fmla v20.4s, v0.4s, v16.4s
+	WORD $0x4eba1f40 // orr v0.16b, v26.16b, v26.16b
+	WORD $0x4e22ce20 // fmla v0.4s, v17.4s, v2.4s
+	WORD $0x4eba1f51 // orr v17.16b, v26.16b, v26.16b
+	WORD $0x4e23ce51 // fmla v17.4s, v18.4s, v3.4s
+	WORD $0x4eba1f52 // orr v18.16b, v26.16b, v26.16b
+	WORD $0x4e2bce72 // fmla v18.4s, v19.4s, v11.4s
+	WORD $0x4eb91f33 // orr v19.16b, v25.16b, v25.16b
+	WORD $0x4e30ce93 // fmla v19.4s, v20.4s, v16.4s
+	WORD $0x4eb91f34 // orr v20.16b, v25.16b, v25.16b
+	WORD $0x4e22cc14 // fmla v20.4s, v0.4s, v2.4s
+	WORD $0x4eb91f20 // orr v0.16b, v25.16b, v25.16b
+	WORD $0x4e23ce20 // fmla v0.4s, v17.4s, v3.4s
+	WORD $0x4eb91f31 // orr v17.16b, v25.16b, v25.16b
+	WORD $0x4e2bce51 // fmla v17.4s, v18.4s, v11.4s
+	WORD $0x4eb81f12 // orr v18.16b, v24.16b, v24.16b
+	WORD $0x4e30ce72 // fmla v18.4s, v19.4s, v16.4s
+	WORD $0x4eb81f13 // orr v19.16b, v24.16b, v24.16b
+	WORD $0x4e22ce93 // fmla v19.4s, v20.4s, v2.4s
+	WORD $0x4eb81f14 // orr v20.16b, v24.16b, v24.16b
+	WORD $0x4e23cc14 // fmla v20.4s, v0.4s, v3.4s
+	WORD $0x4eb81f00 // orr v0.16b, v24.16b, v24.16b
+	WORD $0x4e2bce20 // fmla v0.4s, v17.4s, v11.4s
+	WORD $0x4eb71ef1 // orr v17.16b, v23.16b, v23.16b
+	WORD $0x4e30ce51 // fmla v17.4s, v18.4s, v16.4s
+	WORD $0x4eb71ef2 // orr v18.16b, v23.16b, v23.16b
+	WORD $0x4e22ce72 // fmla v18.4s, v19.4s, v2.4s
+	WORD $0x4eb71ef3 // orr v19.16b, v23.16b, v23.16b
+	WORD $0x4e23ce93 // fmla v19.4s, v20.4s, v3.4s
+	WORD $0x4eb71ef4 // orr v20.16b, v23.16b, v23.16b
+	WORD $0x4e2bcc14 // fmla v20.4s, v0.4s, v11.4s
+	WORD $0x4eb61ec0 // orr v0.16b, v22.16b, v22.16b
+	WORD $0x4e30ce20 // fmla v0.4s, v17.4s, v16.4s
+	WORD $0x4eb61ed0 // orr v16.16b, v22.16b, v22.16b
+	WORD $0x4e22ce50 // fmla v16.4s, v18.4s, v2.4s
+	WORD $0x4eb61ec2 // orr v2.16b, v22.16b, v22.16b
+	WORD $0x4e23ce62 // fmla v2.4s, v19.4s, v3.4s
+	WORD $0x4eb61ec3 // orr v3.16b, v22.16b, v22.16b
+	WORD $0x4e2bce83 // fmla v3.4s, v20.4s, v11.4s
+	WORD $0x4e21a82b // fcvtns v11.4s, v1.4s
+	WORD $0x4f3f0571 // sshr v17.4s, v11.4s, #1
+	WORD $0x6eb1856b // sub v11.4s, v11.4s, v17.4s
+	WORD $0x4f37556b // shl v11.4s, v11.4s, #23
+	WORD $0x4ea0856b // add v11.4s, v11.4s, v0.4s
+	FMOVQ 224(R12), F18
+	WORD $0x4f375631 // shl v17.4s, v17.4s, #23
+	WORD $0x4eb28631 // add v17.4s, v17.4s, v18.4s
+	WORD $0x6e31dd6b // fmul v11.4s, v11.4s, v17.4s
+	WORD $0x4e21a9a0 // fcvtns v0.4s, v13.4s
+	WORD $0x4f3f0401 // sshr v1.4s, v0.4s, #1
+	WORD $0x6ea18400 // sub v0.4s, v0.4s, v1.4s
+	WORD $0x4f375400 // shl v0.4s, v0.4s, #23
+	WORD $0x4eb08400 // add v0.4s, v0.4s, v16.4s
+	FMOVQ 224(R12), F17
+	WORD $0x4f375421 // shl v1.4s, v1.4s, #23
+	WORD $0x4eb18421 // add v1.4s, v1.4s, v17.4s
+	WORD $0x6e21dc00 // fmul v0.4s, v0.4s, v1.4s
+	WORD $0x4e21a9c1 // fcvtns v1.4s, v14.4s
+	WORD $0x4f3f042d // sshr v13.4s, v1.4s, #1
+	WORD $0x6ead8421 // sub v1.4s, v1.4s, v13.4s
+	WORD $0x4f375421 // shl v1.4s, v1.4s, #23
+	WORD $0x4ea28421 // add v1.4s, v1.4s, v2.4s
+	FMOVQ 224(R12), F16
+	WORD $0x4f3755ad // shl v13.4s, v13.4s, #23
+	WORD $0x4eb085ad // add v13.4s, v13.4s, v16.4s
+	WORD $0x6e2ddc21 // fmul v1.4s, v1.4s, v13.4s
+	WORD $0x4e21a9e2 // fcvtns v2.4s, v15.4s
+	WORD $0x4f3f044d // sshr v13.4s, v2.4s, #1
+	WORD $0x6ead8442 // sub v2.4s, v2.4s, v13.4s
+	WORD $0x4f375442 // shl v2.4s, v2.4s, #23
+	WORD $0x4ea38442 // add v2.4s, v2.4s, v3.4s
+	FMOVQ 224(R12), F14
+	WORD $0x4f3755ad // shl v13.4s, v13.4s, #23
+	WORD $0x4eae85ad // add v13.4s, v13.4s, v14.4s
+	WORD $0x6e2ddc42 // fmul v2.4s, v2.4s, v13.4s
+	WORD $0x4e36d563 // fadd v3.4s, v11.4s, v22.4s
+	WORD $0x4e36d40d // fadd v13.4s, v0.4s, v22.4s
+	WORD $0x4e36d42e // fadd v14.4s, v1.4s, v22.4s
+	WORD $0x4e36d44f // fadd v15.4s, v2.4s, v22.4s
+	WORD $0x6e23feb0 // fdiv v16.4s, v21.4s, v3.4s
+	WORD $0x6e2dfea3 // fdiv v3.4s, v21.4s, v13.4s
+	WORD $0x6e2efead // fdiv v13.4s, v21.4s, v14.4s
+	WORD $0x6e2ffeae // fdiv v14.4s, v21.4s, v15.4s
+	WORD $0x6e30dd6f // fmul v15.4s, v11.4s, v16.4s
+	WORD $0x6e23dc0b // fmul v11.4s, v0.4s, v3.4s
+	WORD $0x6e2ddc20 // fmul v0.4s, v1.4s, v13.4s
+	WORD $0x6e2edc41 // fmul v1.4s, v2.4s, v14.4s
+	WORD $0x6e30dde2 // fmul v2.4s, v15.4s, v16.4s
+	WORD $0x6e23dd6f // fmul v15.4s, v11.4s, v3.4s
+	WORD $0x6e2ddc0b // fmul v11.4s, v0.4s, v13.4s
+	WORD $0x6e2edc20 // fmul v0.4s, v1.4s, v14.4s
+	WORD $0x6e22dd81 // fmul v1.4s, v12.4s, v2.4s
+	WORD $0x6e2fdd02 // fmul v2.4s, v8.4s, v15.4s
+	WORD $0x6e2bdd28 // fmul v8.4s, v9.4s, v11.4s
+	WORD $0x6e20dd49 // fmul v9.4s, v10.4s, v0.4s
+	WORD $0x6e30dc80 // fmul v0.4s, v4.4s, v16.4s
+	WORD $0x6e23dca4 // fmul v4.4s, v5.4s, v3.4s
+	WORD $0x6e2ddcc3 // fmul v3.4s, v6.4s, v13.4s
+	WORD $0x6e2edce5 // fmul v5.4s, v7.4s, v14.4s
+	FMOVQ F0, 80(RSP)
+	FMOVQ F4, 96(RSP)
+	FMOVQ F3, 112(RSP)
+	FMOVQ F5, 128(RSP)
+	FMOVQ F1, 16(RSP)
+	FMOVQ F2, 32(RSP)
+	FMOVQ F8, 48(RSP)
+	FMOVQ F9, 64(RSP)
 	MOVD R0, R10
 	ADD $16, RSP, R11
 	TBZ $3, R7, last13

@@ -54,7 +54,7 @@ func Portable() *Set {
 var activations = [...]struct {
 	act func(y, x []float32)
 	bwd func(dx, dy, x []float32)
-}{{geluTanh, geluTanhBwd}, {geluErf, geluErfBwd}, {relu, reluBwd}, {silu, siluBwd}, {relu2, relu2Bwd}}
+}{{geluTanh, geluTanhBwd}, {geluErf, geluErfBwd}, {relu, reluBwd}, {silu, siluBwd}, {relu2, relu2Bwd}, {logistic, logisticBwd}}
 
 var _ = [1]struct{}{}[len(activations)-int(model.NumActivations)] // compiles if each activation has its functions
 
@@ -379,6 +379,19 @@ func siluBwd(dx, dy, x []float32) {
 		v := float64(x[i])
 		s := sigmoid(v)
 		dx[i] = dy[i] * float32(s+v*s*(1-s))
+	}
+}
+
+func logistic(y, x []float32) {
+	for i := range min(len(y), len(x)) {
+		y[i] = float32(sigmoid(float64(x[i])))
+	}
+}
+
+func logisticBwd(dx, dy, x []float32) {
+	for i := range min(len(dx), len(dy), len(x)) {
+		s := sigmoid(float64(x[i]))
+		dx[i] = dy[i] * float32(s*(1-s))
 	}
 }
 

@@ -54,6 +54,8 @@ func setAVX512() *Set {
 	s.ActBwd[3] = actBwd3AVX512
 	s.Act[4] = act4AVX512
 	s.ActBwd[4] = actBwd4AVX512
+	s.Act[5] = act5AVX512
+	s.ActBwd[5] = actBwd5AVX512
 	s.GLU[0] = gLU0AVX512
 	s.GLUBwd[0] = gLUBwd0AVX512
 	s.GLU[1] = gLU1AVX512
@@ -64,6 +66,8 @@ func setAVX512() *Set {
 	s.GLUBwd[3] = gLUBwd3AVX512
 	s.GLU[4] = gLU4AVX512
 	s.GLUBwd[4] = gLUBwd4AVX512
+	s.GLU[5] = gLU5AVX512
+	s.GLUBwd[5] = gLUBwd5AVX512
 	s.Widen = widenAVX512
 	s.Narrow = narrowAVX512
 	s.Draw = drawAVX512
@@ -93,6 +97,8 @@ func setAVX512() *Set {
 	past.ActBwd[3] = actBwd3PastAVX512
 	past.Act[4] = act4PastAVX512
 	past.ActBwd[4] = actBwd4PastAVX512
+	past.Act[5] = act5PastAVX512
+	past.ActBwd[5] = actBwd5PastAVX512
 	past.GLU[0] = gLU0PastAVX512
 	past.GLUBwd[0] = gLUBwd0PastAVX512
 	past.GLU[1] = gLU1PastAVX512
@@ -103,6 +109,8 @@ func setAVX512() *Set {
 	past.GLUBwd[3] = gLUBwd3PastAVX512
 	past.GLU[4] = gLU4PastAVX512
 	past.GLUBwd[4] = gLUBwd4PastAVX512
+	past.GLU[5] = gLU5PastAVX512
+	past.GLUBwd[5] = gLUBwd5PastAVX512
 	past.Widen = widenPastAVX512
 	past.Narrow = narrowPastAVX512
 	return &s
@@ -253,6 +261,12 @@ func act4AVX512(y, x []float32)
 func actBwd4AVX512(dx, dy, x []float32)
 
 //go:noescape
+func act5AVX512(y, x []float32)
+
+//go:noescape
+func actBwd5AVX512(dx, dy, x []float32)
+
+//go:noescape
 func gLU0AVX512(y, gate, up []float32)
 
 //go:noescape
@@ -281,6 +295,12 @@ func gLU4AVX512(y, gate, up []float32)
 
 //go:noescape
 func gLUBwd4AVX512(dgate, dup, dy, gate, up []float32)
+
+//go:noescape
+func gLU5AVX512(y, gate, up []float32)
+
+//go:noescape
+func gLUBwd5AVX512(dgate, dup, dy, gate, up []float32)
 
 //go:noescape
 func widenAVX512(y []float32, x []uint16)
@@ -364,6 +384,12 @@ func act4PastAVX512(y, x []float32)
 func actBwd4PastAVX512(dx, dy, x []float32)
 
 //go:noescape
+func act5PastAVX512(y, x []float32)
+
+//go:noescape
+func actBwd5PastAVX512(dx, dy, x []float32)
+
+//go:noescape
 func gLU0PastAVX512(y, gate, up []float32)
 
 //go:noescape
@@ -392,6 +418,12 @@ func gLU4PastAVX512(y, gate, up []float32)
 
 //go:noescape
 func gLUBwd4PastAVX512(dgate, dup, dy, gate, up []float32)
+
+//go:noescape
+func gLU5PastAVX512(y, gate, up []float32)
+
+//go:noescape
+func gLUBwd5PastAVX512(dgate, dup, dy, gate, up []float32)
 
 //go:noescape
 func widenPastAVX512(y []float32, x []uint16)
@@ -454,6 +486,8 @@ func setAVX2() *Set {
 	s.ActBwd[3] = actBwd3AVX2
 	s.Act[4] = act4AVX2
 	s.ActBwd[4] = actBwd4AVX2
+	s.Act[5] = act5AVX2
+	s.ActBwd[5] = actBwd5AVX2
 	s.GLU[0] = gLU0AVX2
 	s.GLUBwd[0] = gLUBwd0AVX2
 	s.GLU[1] = gLU1AVX2
@@ -464,6 +498,8 @@ func setAVX2() *Set {
 	s.GLUBwd[3] = gLUBwd3AVX2
 	s.GLU[4] = gLU4AVX2
 	s.GLUBwd[4] = gLUBwd4AVX2
+	s.GLU[5] = gLU5AVX2
+	s.GLUBwd[5] = gLUBwd5AVX2
 	s.Widen = widenAVX2
 	s.Narrow = narrowAVX2
 	s.Draw = drawAVX2
@@ -493,6 +529,8 @@ func setAVX2() *Set {
 	past.ActBwd[3] = actBwd3PastAVX2
 	past.Act[4] = act4PastAVX2
 	past.ActBwd[4] = actBwd4PastAVX2
+	past.Act[5] = act5PastAVX2
+	past.ActBwd[5] = actBwd5PastAVX2
 	past.GLU[0] = gLU0PastAVX2
 	past.GLUBwd[0] = gLUBwd0PastAVX2
 	past.GLU[1] = gLU1PastAVX2
@@ -503,6 +541,8 @@ func setAVX2() *Set {
 	past.GLUBwd[3] = gLUBwd3PastAVX2
 	past.GLU[4] = gLU4PastAVX2
 	past.GLUBwd[4] = gLUBwd4PastAVX2
+	past.GLU[5] = gLU5PastAVX2
+	past.GLUBwd[5] = gLUBwd5PastAVX2
 	past.Widen = widenPastAVX2
 	past.Narrow = narrowPastAVX2
 	return &s
@@ -653,6 +693,12 @@ func act4AVX2(y, x []float32)
 func actBwd4AVX2(dx, dy, x []float32)
 
 //go:noescape
+func act5AVX2(y, x []float32)
+
+//go:noescape
+func actBwd5AVX2(dx, dy, x []float32)
+
+//go:noescape
 func gLU0AVX2(y, gate, up []float32)
 
 //go:noescape
@@ -681,6 +727,12 @@ func gLU4AVX2(y, gate, up []float32)
 
 //go:noescape
 func gLUBwd4AVX2(dgate, dup, dy, gate, up []float32)
+
+//go:noescape
+func gLU5AVX2(y, gate, up []float32)
+
+//go:noescape
+func gLUBwd5AVX2(dgate, dup, dy, gate, up []float32)
 
 //go:noescape
 func widenAVX2(y []float32, x []uint16)
@@ -764,6 +816,12 @@ func act4PastAVX2(y, x []float32)
 func actBwd4PastAVX2(dx, dy, x []float32)
 
 //go:noescape
+func act5PastAVX2(y, x []float32)
+
+//go:noescape
+func actBwd5PastAVX2(dx, dy, x []float32)
+
+//go:noescape
 func gLU0PastAVX2(y, gate, up []float32)
 
 //go:noescape
@@ -792,6 +850,12 @@ func gLU4PastAVX2(y, gate, up []float32)
 
 //go:noescape
 func gLUBwd4PastAVX2(dgate, dup, dy, gate, up []float32)
+
+//go:noescape
+func gLU5PastAVX2(y, gate, up []float32)
+
+//go:noescape
+func gLUBwd5PastAVX2(dgate, dup, dy, gate, up []float32)
 
 //go:noescape
 func widenPastAVX2(y []float32, x []uint16)

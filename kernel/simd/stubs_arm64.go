@@ -54,6 +54,8 @@ func setNEON() *Set {
 	s.ActBwd[3] = actBwd3NEON
 	s.Act[4] = act4NEON
 	s.ActBwd[4] = actBwd4NEON
+	s.Act[5] = act5NEON
+	s.ActBwd[5] = actBwd5NEON
 	s.GLU[0] = gLU0NEON
 	s.GLUBwd[0] = gLUBwd0NEON
 	s.GLU[1] = gLU1NEON
@@ -64,6 +66,8 @@ func setNEON() *Set {
 	s.GLUBwd[3] = gLUBwd3NEON
 	s.GLU[4] = gLU4NEON
 	s.GLUBwd[4] = gLUBwd4NEON
+	s.GLU[5] = gLU5NEON
+	s.GLUBwd[5] = gLUBwd5NEON
 	s.Widen = widenNEON
 	s.Narrow = narrowNEON
 	s.Draw = drawNEON
@@ -222,6 +226,12 @@ func act4NEON(y, x []float32)
 func actBwd4NEON(dx, dy, x []float32)
 
 //go:noescape
+func act5NEON(y, x []float32)
+
+//go:noescape
+func actBwd5NEON(dx, dy, x []float32)
+
+//go:noescape
 func gLU0NEON(y, gate, up []float32)
 
 //go:noescape
@@ -250,6 +260,12 @@ func gLU4NEON(y, gate, up []float32)
 
 //go:noescape
 func gLUBwd4NEON(dgate, dup, dy, gate, up []float32)
+
+//go:noescape
+func gLU5NEON(y, gate, up []float32)
+
+//go:noescape
+func gLUBwd5NEON(dgate, dup, dy, gate, up []float32)
 
 //go:noescape
 func widenNEON(y []float32, x []uint16)

@@ -177,6 +177,7 @@ func TestActivationNames(t *testing.T) {
 		model.ReLU:     {"relu"},
 		model.SiLU:     {"silu", "swish"},
 		model.ReLU2:    {"relu2"},
+		model.Sigmoid:  {"sigmoid"},
 	}
 	for want, list := range names {
 		for _, name := range list {

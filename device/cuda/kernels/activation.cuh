@@ -26,6 +26,9 @@ static __device__ inline void activation(float x, float& y, float& d) {
   float r = x < 0 ? 0 : x;
   y = r * r;
   d = 2 * r;
+#elif ACT == 5 // sigmoid
+  y = sigmoid(x);
+  d = y * (1 - y);
 #else
 #error "this file computes no activation of this number"
 #endif

@@ -207,6 +207,14 @@ var activations = [...]struct {
 		},
 		unroll: 2,
 	},
+	{
+		value: func(b *body, x val) val { return sigmoid(b, expNeg(b, x)) },
+		slope: func(b *body, d, x val) (val, func() val) {
+			e := expNeg(b, x)
+			s := sigmoid(b, e)
+			return b.mul(d, b.mul(b.mul(e, s), s)), func() val { return s }
+		},
+	},
 }
 
 var _ = [1]struct{}{}[len(activations)-int(model.NumActivations)] // compiles if each activation has its description
