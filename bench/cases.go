@@ -93,6 +93,7 @@ func Cases(t graph.DType) []Case {
 	l.norms()
 	l.mixture()
 	l.elementwise()
+	l.linearAttention()
 	l.ends()
 	l.optimizer()
 	return l.list
@@ -196,6 +197,24 @@ func (l *cases) elementwise() {
 	l.add(graph.SwiGLU, "", graph.Attr{Act: model.SiLU}, half, llama)
 	l.add(graph.SwiGLUBwd, "", graph.Attr{Act: model.SiLU}, llama, half, llama)
 	l.add(graph.BiasGrad, "", graph.Attr{Acc: true}, f32(1, gpt2Wide), wide)
+	l.add(graph.Gate, "", graph.Attr{Act: model.SiLU}, half, half, half)
+	l.add(graph.GateBwd, "", graph.Attr{Act: model.SiLU}, half, half, half, half, half)
+}
+
+// linearAttention adds a gated delta net with some heads of the usual size.
+func (l *cases) linearAttention() {
+	const n, keys, values, size, taps = gpt2Tokens, 4, 8, 128, 4
+	a := graph.Attr{Seq: n, Heads: values, KVHeads: keys, HeadDim: size}
+	gates, heads, o, qkv := f32(n, 2*values), l.of(1, values), l.of(n, values*size), l.of(n, (2*keys+values)*size)
+	states, ba, w := f32(n, values*graph.DeltaStateCols(n, size*size)), l.of(n, 2*values), l.of((2*keys+values)*size, taps)
+	l.add(graph.ShortConv, "", graph.Attr{Seq: n, Act: model.SiLU}, qkv, qkv, w)
+	l.add(graph.ShortConvDX, "", graph.Attr{Seq: n, Act: model.SiLU}, qkv, qkv, qkv, w)
+	l.add(graph.ShortConvDW, "", graph.Attr{Seq: n, Act: model.SiLU}, f32(w.Rows, w.Cols), qkv, qkv, w)
+	l.add(graph.Decay, "", graph.Attr{}, gates, ba, heads, heads)
+	l.add(graph.DecayBwd, "", graph.Attr{}, ba, gates, ba, heads, heads)
+	l.add(graph.DecayGrad, "", graph.Attr{}, f32(1, values), gates, gates)
+	l.add(graph.DeltaRule, "", a, o, states, qkv, gates)
+	l.add(graph.DeltaRuleBwd, "", a, qkv, gates, o, qkv, gates, states)
 }
 
 // ends adds the embedding and the loss.

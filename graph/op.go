@@ -32,6 +32,16 @@ const (
 	ActBwd
 	SwiGLU
 	SwiGLUBwd
+	Gate
+	GateBwd
+	ShortConv
+	ShortConvDX
+	ShortConvDW
+	Decay
+	DecayBwd
+	DecayGrad
+	DeltaRule
+	DeltaRuleBwd
 	Route
 	RouteBwd
 	ExpertLinear
@@ -234,6 +244,27 @@ var table = [NumOps]Info{
 	SwiGLU: {Name: "swiglu", Args: args("y:f[N,F]:wt gu=GateUp:f[N,2F]:rt weights:s[N,K]:rt?"), Kind: RowWise, Rule: either(weighted(SwiGLUY, SwiGLUWeights), clamped(SwiGLUWeights))},
 	// dweights [N,K] f32 (+)= the sum of dy*Act(gate)*up over each slot.
 	SwiGLUBwd: {Name: "swiglu_bwd", Args: args("dgu=DGateUp:f[N,2F]:wt dy:f[N,F]:rt gu=GateUp:f[N,2F]:rt weights:s[N,K]:rt? dweights:s[N,K]:st?"), Kind: RowWise, Rule: either(weighted(SwiGLUBwdDY, SwiGLUBwdWeights), clamped(SwiGLUBwdWeights))},
+	// y = Act(gate)*up: a gate of what attention or a delta rule computed.
+	Gate:    {Name: "gate", Args: args("y:f[N,F]:wt gate=Gates:f[N,F]:rt up:f[N,F]:rt"), Kind: RowWise},
+	GateBwd: {Name: "gate_bwd", Args: args("dgate=DGates:f[N,F]:wt dup:f[N,F]:wt dy:f[N,F]:rt gate=Gates:f[N,F]:rt up:f[N,F]:rt"), Kind: RowWise},
+	// y = Act(z), z[n,c] the sum of w[c,k]*x[n-K+1+k,c] over k, ascending: a causal convolution of each column by itself. x is 0
+	// before the token's document or, without starts (see Attention), its sequence of Seq rows.
+	ShortConv:   {Name: "short_conv", Args: args("y:f[N,C]:wt x:f[N,C]:rt w:f[C,K]:r starts:i[N,1]:rt?"), Kind: Sequence, FLOPs: convFLOPs(ShortConvW), Rule: inSequences(ShortConvX)},
+	ShortConvDX: {Name: "short_conv_dx", Args: args("dx:f[N,C]:wt dy:f[N,C]:rt x:f[N,C]:rt w:f[C,K]:r starts:i[N,1]:rt?"), Kind: Sequence, FLOPs: convFLOPs(ShortConvDXW), Rule: inSequences(ShortConvDXX)},
+	// dw (+)= its gradient, tokens ascending.
+	ShortConvDW: {Name: "short_conv_dw", Kind: TokenSum, Args: args("dw:s[C,K]:s dy:f[N,C]:rt x:f[N,C]:rt w:f[C,K]:r starts:i[N,1]:rt?"), FLOPs: convFLOPs(ShortConvDWW), Rule: inSequences(ShortConvDWX)},
+	// gates [N,2P] = -exp(decay)*softplus(a+bias) | sigmoid(b) of ba = b|a: the logarithm of how much a state keeps, and how much it
+	// takes in, of each of P heads.
+	Decay:    {Name: "decay", Args: args("gates:s[N,2P]:wt ba=BA:f[N,2P]:rt decay=Rate:f[1,P]:r bias:f[1,P]:r"), Kind: RowWise},
+	DecayBwd: {Name: "decay_bwd", Args: args("dba=DBA:f[N,2P]:wt dgates:s[N,2P]:rt ba=BA:f[N,2P]:rt decay=Rate:f[1,P]:r bias:f[1,P]:r"), Kind: RowWise},
+	// ddecay (+)= the sum of dgates*gates, tokens ascending.
+	DecayGrad: {Name: "decay_grad", Kind: TokenSum, Args: args("ddecay=DRate:s[1,P]:s dgates:s[N,2P]:rt gates:s[N,2P]:rt")},
+	// The gated delta rule (2412.06464), per sequence of Seq rows and head. With g|beta the gates, a state S of HeadDim x R numbers,
+	// 0 where a document begins (see Attention), becomes exp(g)*S, then S + k*(beta*(v - k.S)), and o = q.S. qkv is query heads, key
+	// heads, value heads side by side; keys and queries have length 1, and queries are divided by the root of HeadDim. There are
+	// KVHeads of both, each for as many consecutive ones of the Heads value heads. See delta.go for the order of sums, and for states.
+	DeltaRule:    {Name: "delta_rule", Args: args("o:f[N,V]:wt states:s[N,Z]:wt qkv:f[N,W]:rt gates:s[N,2P]:rt starts:i[N,1]:rt?"), Kind: Sequence, FLOPs: deltaFLOPs(DeltaRuleO, 2, 6), Rule: deltaRule(DeltaRuleO, DeltaRuleQKV, DeltaRuleGates, DeltaRuleStates)},
+	DeltaRuleBwd: {Name: "delta_rule_bwd", Args: args("dqkv:f[N,W]:wt dgates:s[N,2P]:wt do:f[N,V]:rt qkv:f[N,W]:rt gates:s[N,2P]:rt states:s[N,Z]:rt starts:i[N,1]:rt?"), Kind: Sequence, FLOPs: deltaFLOPs(DeltaRuleBwdDO, 8, 18), Rule: deltaRule(DeltaRuleBwdDO, DeltaRuleBwdQKV, DeltaRuleBwdGates, DeltaRuleBwdStates)},
 	// The K experts of each token out of E (the columns of logits): those with the greatest
 	// logits, the first among equals, in ascending order. experts [N,K] i32; weights [N,K] f32
 	// are their softmax over all experts or, if Normed, over those K; with Sigmoid, the sigmoid of

@@ -138,6 +138,82 @@ const (
 )
 
 const (
+	GateY     = 0
+	GateGates = 1
+	GateUp    = 2
+)
+
+const (
+	GateBwdDGates = 0
+	GateBwdDUp    = 1
+	GateBwdDY     = 2
+	GateBwdGates  = 3
+	GateBwdUp     = 4
+)
+
+const (
+	ShortConvY      = 0
+	ShortConvX      = 1
+	ShortConvW      = 2
+	ShortConvStarts = 3
+)
+
+const (
+	ShortConvDXDX     = 0
+	ShortConvDXDY     = 1
+	ShortConvDXX      = 2
+	ShortConvDXW      = 3
+	ShortConvDXStarts = 4
+)
+
+const (
+	ShortConvDWDW     = 0
+	ShortConvDWDY     = 1
+	ShortConvDWX      = 2
+	ShortConvDWW      = 3
+	ShortConvDWStarts = 4
+)
+
+const (
+	DecayGates = 0
+	DecayBA    = 1
+	DecayRate  = 2
+	DecayBias  = 3
+)
+
+const (
+	DecayBwdDBA    = 0
+	DecayBwdDGates = 1
+	DecayBwdBA     = 2
+	DecayBwdRate   = 3
+	DecayBwdBias   = 4
+)
+
+const (
+	DecayGradDRate  = 0
+	DecayGradDGates = 1
+	DecayGradGates  = 2
+)
+
+const (
+	DeltaRuleO      = 0
+	DeltaRuleStates = 1
+	DeltaRuleQKV    = 2
+	DeltaRuleGates  = 3
+	DeltaRuleStarts = 4
+)
+
+const (
+	DeltaRuleBwdDQKV   = 0
+	DeltaRuleBwdDGates = 1
+	DeltaRuleBwdDO     = 2
+	DeltaRuleBwdQKV    = 3
+	DeltaRuleBwdGates  = 4
+	DeltaRuleBwdStates = 5
+	DeltaRuleBwdStarts = 6
+)
+
+const (
 	RouteWeights = 0
 	RouteExperts = 1
 	RouteLogits  = 2

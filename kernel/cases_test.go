@@ -148,7 +148,7 @@ func (m *maker) stats(rows int) Tensor {
 }
 
 // cases has a generator of random calls for each operator.
-var cases = withUpdateCases(map[graph.Op]func(m *maker) sample{
+var cases = withDeltaCases(withUpdateCases(map[graph.Op]func(m *maker) sample{
 	graph.Linear: func(m *maker) sample {
 		n, in, out, wt := m.rows(), m.n(), m.n(), m.IntN(2) == 0
 		d := m.float()
@@ -496,7 +496,7 @@ var cases = withUpdateCases(map[graph.Op]func(m *maker) sample{
 		m.cap(&s.attr)
 		return s
 	},
-})
+}))
 
 // withUpdateCases adds those of the optimizers.
 func withUpdateCases(cases map[graph.Op]func(m *maker) sample) map[graph.Op]func(m *maker) sample {

@@ -205,6 +205,60 @@ func TestGradients(t *testing.T) {
 			difference(t, k.String(), gu, dgu, y, dy, func() { run(graph.SwiGLU, a, y, gu, none) })
 		}
 	})
+	t.Run("gate", func(t *testing.T) {
+		a := &graph.Attr{Act: model.SiLU}
+		gate, up, y, dy, dgate, dup := f64(r, 4, 5), f64(r, 4, 5), f64(r, 4, 5), f64(r, 4, 5), f64(r, 4, 5), f64(r, 4, 5)
+		forward := func() { run(graph.Gate, a, y, gate, up) }
+		run(graph.GateBwd, a, dgate, dup, dy, gate, up)
+		difference(t, "dgate", gate, dgate, y, dy, forward)
+		difference(t, "dup", up, dup, y, dy, forward)
+	})
+	t.Run("short convolution", func(t *testing.T) {
+		a := &graph.Attr{Act: model.SiLU, Seq: 6}
+		starts := NewTensor(graph.I32, 12, 1)
+		copy(starts.I32, []int32{0, 0, 0, 0, 0, 0, 0, 0, 2, 2, 2, 5})
+		x, w, y, dy, dx, dw := f64(r, 12, 3), f64(r, 3, 4), f64(r, 12, 3), f64(r, 12, 3), f64(r, 12, 3), f64(r, 3, 4)
+		forward := func() { run(graph.ShortConv, a, y, x, w, starts) }
+		run(graph.ShortConvDX, a, dx, dy, x, w, starts)
+		run(graph.ShortConvDW, a, dw, dy, x, w, starts)
+		difference(t, "dx", x, dx, y, dy, forward)
+		difference(t, "dw", w, dw, y, dy, forward)
+	})
+	t.Run("decay", func(t *testing.T) {
+		a := &graph.Attr{}
+		gates, dgates, ba, rate, bias := f64(r, 4, 6), f64(r, 4, 6), f64(r, 4, 6), f64(r, 1, 3), f64(r, 1, 3)
+		dba, drate, dbias := f64(r, 4, 6), f64(r, 1, 3), f64(r, 1, 3)
+		forward := func() { run(graph.Decay, a, gates, ba, rate, bias) }
+		forward()
+		run(graph.DecayBwd, a, dba, dgates, ba, rate, bias)
+		run(graph.DecayGrad, a, drate, dgates, gates)
+		for h := range 3 { // as graph.BiasGrad does
+			dbias.F64[h] = 0
+			for n := range 4 {
+				dbias.F64[h] += dba.At(n, 3+h)
+			}
+		}
+		difference(t, "dba", ba, dba, gates, dgates, forward)
+		difference(t, "drate", rate, drate, gates, dgates, forward)
+		difference(t, "dbias", bias, dbias, gates, dgates, forward)
+	})
+	t.Run("delta rule", func(t *testing.T) {
+		a := &graph.Attr{Seq: 7, Heads: 4, KVHeads: 2, HeadDim: 3}
+		starts := NewTensor(graph.I32, 14, 1)
+		copy(starts.I32, []int32{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 3, 3, 6})
+		width := 4 * 2
+		o, do, qkv, dqkv := f64(r, 14, width), f64(r, 14, width), f64(r, 14, 2*2*3+width), f64(r, 14, 2*2*3+width)
+		gates, dgates, states := f64(r, 14, 8), f64(r, 14, 8), f64(r, 14, 4*graph.DeltaStateCols(7, 6))
+		for n := range 14 {
+			for h := range 4 {
+				gates.Set(n, h, -math.Abs(gates.At(n, h)))
+			}
+		}
+		forward := func() { run(graph.DeltaRule, a, o, states, qkv, gates, starts) }
+		run(graph.DeltaRuleBwd, a, dqkv, dgates, do, qkv, gates, states, starts)
+		difference(t, "dqkv", qkv, dqkv, o, do, forward)
+		difference(t, "dgates", gates, dgates, o, do, forward)
+	})
 	t.Run("weighted swiglu", func(t *testing.T) {
 		a := &graph.Attr{Act: model.SiLU}
 		gu, w, y, dy, dgu, dw := f64(r, 3, 20), f64(r, 3, 2), f64(r, 3, 10), f64(r, 3, 10), f64(r, 3, 20), f64(r, 3, 2)

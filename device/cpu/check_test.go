@@ -78,6 +78,11 @@ func (g *guess) attributes(op graph.Op) {
 		if a.Seq = g.of(0, l['N'], l['N']+2); a.Seq > 0 {
 			l['R'] = 2 * a.KVHeads * a.Seq * g.of(1, 3)
 		}
+	case graph.DeltaRule, graph.DeltaRuleBwd:
+		each := g.of(1, 3)
+		l['P'], l['V'] = a.Heads, a.Heads*each
+		l['W'], l['Z'] = 2*a.KVHeads*a.HeadDim+l['V'], a.Heads*graph.DeltaStateCols(a.Seq, a.HeadDim*each)
+		return
 	case graph.NormPart:
 		l['K'] = 1
 	case graph.Muon:

@@ -86,7 +86,7 @@ type builder struct {
 func (t target) build(c *device.Call) ([]work, error) {
 	f := operators[c.Op]
 	if f == nil {
-		return nil, fmt.Errorf("there is no CUDA kernel")
+		return nil, fmt.Errorf("there is no CUDA kernel for %v; hint: use device: cpu", c.Op)
 	}
 	b := &builder{target: t, call: c}
 	err := f(b)

@@ -84,6 +84,11 @@ var operators = withUpdates([graph.NumOps]operator{
 	},
 })
 
+// unbuilt are operators that only the CPU has: those of linear attention.
+var unbuilt = []graph.Op{
+	graph.Gate, graph.GateBwd, graph.ShortConv, graph.ShortConvDX, graph.ShortConvDW, graph.Decay, graph.DecayBwd, graph.DecayGrad, graph.DeltaRule, graph.DeltaRuleBwd,
+}
+
 // withUpdates adds the elementwise optimizers' operators to a table.
 func withUpdates(table [graph.NumOps]operator) [graph.NumOps]operator {
 	for o := range optimizer.NumOptimizers {

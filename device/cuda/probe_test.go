@@ -30,9 +30,9 @@ func TestProbe(t *testing.T) {
 		}
 		return d
 	}
-	h, err := hardware.Probe(t.Context(), fresh(), hardware.Memory{Device: hardware.ProbeBytes, Host: hardware.ProbeBytes, Disk: hardware.ProbeBytes})
+	h, err := hardware.Probe(fresh(), hardware.Memory{Device: hardware.ProbeBytes, Host: hardware.ProbeBytes, Disk: hardware.ProbeBytes})
 	check(t, err)
-	check(t, hardware.ProbeContention(t.Context(), fresh(), h))
+	check(t, hardware.ProbeContention(fresh(), h))
 	if cuda.OnGPU() {
 		check(t, h.Print(t.Output()))
 	}
