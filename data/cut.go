@@ -23,9 +23,6 @@ type cutter interface {
 // findCut returns an offset at which text[start:] may be cut, at least pieceSize behind start if possible: the end of a
 // document or a place inside it. It returns -1 if there is none yet.
 func (r *reader) findCut(start, nextEnd int) int {
-	if next := nextEnd + pieceEnds; next <= len(r.ends) && r.ends[next-1].at < start+pieceSize {
-		return r.ends[next-1].at
-	}
 	from, limit := max(start+pieceSize, r.searched), len(r.text)
 	for _, end := range r.ends[nextEnd:] {
 		if end.at >= from {

@@ -330,28 +330,6 @@ func TestPiecesAreTheCorpus(t *testing.T) {
 	}
 }
 
-// TestTinyDocuments: documents of a few bytes are handed on before they are many, in every form of rows, and all of them are.
-func TestTinyDocuments(t *testing.T) {
-	const n = 3*pieceEnds/2 + 7
-	for name, content := range map[string]string{
-		"text.jsonl":   strings.Repeat(`{"text":"a"}`+"\n", n),
-		"empty.jsonl":  strings.Repeat(`{"text":""}`+"\n"+`{"text":"a"}`+"\n", n),
-		"prompt.jsonl": strings.Repeat(`{"prompt":"a","completion":"b"}`+"\n", n),
-		"array.json":   "[" + strings.Repeat(`{"text":"a"},`, n-1) + `{"text":"a"}]`,
-	} {
-		corpus, err := OpenCorpus(filepath.Join(write(t, map[string]string{name: content}), name))
-		must(t, err)
-		all, most := 0, 0
-		stats, err := corpus.read(t.Context(), Options{}, bpe.GPT2(), func(p piece) error {
-			all, most = all+len(p.ends), max(most, len(p.ends), len(p.given))
-			return nil
-		})
-		if err != nil || all != n || stats.Documents() != n || most > pieceEnds {
-			t.Errorf("%s: %d of %d documents, up to %d in a piece; %v", name, all, n, most, err)
-		}
-	}
-}
-
 // Any text is read in pieces of bounded size, cut where this has no effect if such a place is known; too long a line of JSON is an
 // error instead of using up all memory.
 func TestStretches(t *testing.T) {

@@ -32,10 +32,6 @@ import (
 // pieceSize is the size in bytes from which a piece is emitted.
 const pieceSize = 1 << 20
 
-// pieceEnds is the number of documents from which a piece is emitted, however short they are: what is known of each takes more memory
-// than a few bytes of text.
-const pieceEnds = 1 << 17
-
 // maxLine is the longest line of JSONL, in bytes. It is in memory as a whole.
 const maxLine = 256 << 20
 
@@ -518,7 +514,7 @@ func (r *reader) endDocument(stats *FormatStats, size int64, chat *chat.Document
 // r.text that is adjusted.
 func (r *reader) drain(place *int) error {
 	start, nextEnd := 0, 0
-	for len(r.text)-start >= pieceSize || len(r.ends)-nextEnd >= pieceEnds {
+	for len(r.text)-start >= pieceSize {
 		at := r.findCut(start, nextEnd)
 		if at < 0 {
 			break

@@ -100,14 +100,14 @@ func open(b *testing.B) *cpu.Device {
 func probe(b *testing.B) *hardware.Hardware {
 	d := open(b)
 	defer d.Close()
-	h, err := hardware.Probe(b.Context(), d, hardware.Memory{Device: 1 << 30, Host: 1 << 30, Disk: 1 << 30})
+	h, err := hardware.Probe(d, hardware.Memory{Device: 1 << 30, Host: 1 << 30, Disk: 1 << 30})
 	if err != nil {
 		b.Fatal(err)
 	}
 	h.AtOnce = 1
 	fresh := open(b)
 	defer fresh.Close()
-	if err := hardware.ProbeContention(b.Context(), fresh, h); err != nil {
+	if err := hardware.ProbeContention(fresh, h); err != nil {
 		b.Fatal(err)
 	}
 	return h

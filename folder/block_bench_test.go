@@ -38,7 +38,7 @@ func BenchmarkBlock(b *testing.B) {
 	find := func(link config.Rate) *machine.Machine {
 		r := &machine.Request{Device: "cpu", Ranks: 1, Hardware: config.Hardware{H2D: link, D2H: link}, Spill: b.TempDir(),
 			Limits: config.Limits{Device: config.Bytes(weights / 4), Host: config.Unlimited, Disk: config.Unlimited, DiskEndurance: config.Unlimited}}
-		found, err := machine.Find(b.Context(), r, func(string) {})
+		found, err := machine.Find(r, func(string) {})
 		check(b, err)
 		return found
 	}

@@ -70,7 +70,7 @@ func (run *fileRun) planBlock(ctx context.Context, o *Options) (*machine.Machine
 	if o.Limit > 0 {
 		limits.Device = config.Bytes(o.Limit)
 	}
-	m, err := machine.Find(ctx, &machine.Request{Device: o.Device, Ranks: 1, Limits: limits, Spill: filepath.Dir(run.Out)}, run.note)
+	m, err := machine.Find(&machine.Request{Device: o.Device, Ranks: 1, Limits: limits, Spill: filepath.Dir(run.Out)}, run.note)
 	if err != nil {
 		return nil, nil, folder.Misuse(err)
 	}

@@ -50,6 +50,8 @@ func BuildShare(m *model.Model, seq, n int, dtype DType) (*Graph, error) {
 		return nil, fmt.Errorf("sequences of %d tokens cannot be divided among %d ranks; hint: use a multiple of the ranks", seq, n)
 	case !m.Rotary():
 		return nil, errors.New("a sequence with learned positions cannot be divided among ranks; hint: use a model with rotary positions")
+	case m.Delta.Some() && n > 1:
+		return nil, fmt.Errorf("a sequence of %s cannot be divided among ranks, since states of its linear attention go from token to token; hint: use another model", m.Family)
 	}
 	if err := check(m, seq, dtype); err != nil {
 		return nil, err
@@ -87,6 +89,9 @@ type Generation struct {
 func (n Generation) Build(m *model.Model, dtype DType) (*Graph, error) {
 	if err := check(m, n.Context, dtype); err != nil {
 		return nil, err
+	}
+	if m.Delta.Some() {
+		return nil, fmt.Errorf("generation with the linear attention of %s is not built; hint: export the model, and generate with other software", m.Family)
 	}
 	if n.Rows < 1 || n.Rows > n.Context && (n.Slots == 0 || n.Reads) {
 		return nil, fmt.Errorf("%d tokens cannot be read at once with a context of %d; hint: read at least 1, and at most the context", n.Rows, n.Context)
@@ -329,7 +334,7 @@ func (b *builder) layer(l, x int) int {
 	if m.Parallel && !m.OneNorm() { // here, so that in the backward pass x has the gradient of its sum before the norms add to it
 		n2 = b.read(name+".norm2", x, p)
 	}
-	mid := b.project(name+".mid", b.attention(l, b.qkv(name, n1, p), p), p, m.OutBias, x)
+	mid := b.project(name+".mid", b.mix(l, n1, p), p, m.OutBias && !m.Delta.HasLayer(l), x)
 	if !m.Parallel {
 		n2 = b.read(name+".norm2", mid, p)
 	}
@@ -380,9 +385,10 @@ func (b *builder) project(name string, x int, p *next, bias bool, res int) int {
 	return y
 }
 
-// attention appends RoPE and a layer's attention, over the sequence or over a cache.
-func (b *builder) attention(l, qkv int, p *next) int {
+// attention appends RoPE and a layer's attention, over the sequence or over a cache. It also returns the columns of gates.
+func (b *builder) attention(l, qkv int, p *next) (o int, gates Use) {
 	m, g, name := b.m, b.g, fmt.Sprintf("h%d", l)
+	first, width := b.gates(), m.Heads*m.HeadDim
 	turned := Attr{Heads: m.Heads, KVHeads: m.KVHeads, HeadDim: m.HeadDim}
 	if g.Context == 0 {
 		turned.Seq = g.Seq
@@ -400,31 +406,31 @@ func (b *builder) attention(l, qkv int, p *next) int {
 	switch {
 	case !m.HasRotary(l):
 	case g.Context > 0:
-		b.node(RoPEAt, turned, b.all(qkv), b.all(rope), b.all(g.Pos))
+		b.node(RoPEAt, turned, Use{qkv, first, g.Values[qkv].Cols}, b.all(rope), b.all(g.Pos))
 	default:
-		b.node(RoPE, turned, b.all(qkv), b.all(rope))
+		b.node(RoPE, turned, Use{qkv, first, g.Values[qkv].Cols}, b.all(rope))
 	}
 	if m.QKNorm == model.QKNormTurned {
 		qkv = b.normQK(name+".qkv", qkv, p)
 	}
 	sinks := p.optional(m.Sinks)
-	o := b.tokens(name+".attn", m.Heads*m.HeadDim, g.DType)
+	o, gates = b.tokens(name+".attn", width, g.DType), Use{qkv, 0, first}
+	qkvs := Use{qkv, first, g.Values[qkv].Cols}
 	if g.Context > 0 {
 		kv := b.value(Value{Name: name + ".kv", Kind: Cache, DType: g.DType, Rows: 2 * m.KVHeads * g.Context * max(g.Slots, 1), Cols: m.HeadDim})
 		if g.Slots > 0 {
 			heads.Seq = g.Context
 		}
-		b.node(AttentionAt, heads, trimmed(b.all(o), b.all(kv), b.all(qkv), b.all(g.Pos), sinks)...)
-		return o
+		b.node(AttentionAt, heads, trimmed(b.all(o), b.all(kv), qkvs, b.all(g.Pos), sinks)...)
+		return o, gates
 	}
 	lse := b.tokens(name+".lse", m.Heads, F32)
-	width := m.Heads * m.HeadDim
 	starts := absent
 	if g.Documents != nil {
 		heads.Document, starts = g.Documents.Length, b.all(g.Starts)
 	}
-	b.node(Attention, heads, trimmed(b.all(o), b.all(lse), Use{qkv, 0, width}, Use{qkv, width, g.Values[qkv].Cols}, starts, sinks)...)
-	return o
+	b.node(Attention, heads, trimmed(b.all(o), b.all(lse), Use{qkv, first, first + width}, Use{qkv, first + width, qkvs.Hi}, starts, sinks)...)
+	return o, gates
 }
 
 // trimmed leaves out trailing operands that are absent.
@@ -485,7 +491,11 @@ func (b *builder) qkv(name string, x int, p *next) int {
 		b.linear(b.all(v), b.all(x), p, m.QKVBias, absent)
 		return v
 	}
-	v := b.tokens(name+".qkv", q+2*kv, b.g.DType, q, q+kv)
+	cuts := []int{q, q + kv}
+	if b.gates() > 0 {
+		cuts, q = []int{q, 2 * q, 2*q + kv}, 2*q
+	}
+	v := b.tokens(name+".qkv", q+2*kv, b.g.DType, cuts...)
 	bands := []Use{{v, 0, q}, {v, q, q + kv}, {v, q + kv, q + 2*kv}}
 	b.linears(bands, b.all(x), p, m.QKVBias)
 	if m.QKNorm == model.NoQKNorm || m.QKNorm == model.QKNormTurned {
@@ -501,14 +511,18 @@ func (b *builder) qkv(name string, x int, p *next) int {
 // the values are copied: a norm in place could not be undone, since gains may be 0.
 func (b *builder) normQK(name string, qkv int, p *next) int {
 	v, groups := b.g.Values[qkv], []int{b.m.Heads, b.m.KVHeads}
-	q, k := b.m.Heads*b.m.HeadDim, (b.m.Heads+b.m.KVHeads)*b.m.HeadDim
+	first := b.gates()
+	q, k := first+b.m.Heads*b.m.HeadDim, first+(b.m.Heads+b.m.KVHeads)*b.m.HeadDim
 	if b.m.QKNorm == model.QKNormWhole {
 		groups = []int{0, 0}
 	}
 	y := b.tokens(name+".heads", v.Cols, v.DType, v.Cuts...)
-	b.normTo(name+".qnorm", Use{y, 0, q}, Use{qkv, 0, q}, groups[0], b.m.NormEps, p, absent)
+	b.normTo(name+".qnorm", Use{y, first, q}, Use{qkv, first, q}, groups[0], b.m.NormEps, p, absent)
 	b.normTo(name+".knorm", Use{y, q, k}, Use{qkv, q, k}, groups[1], b.m.NormEps, p, absent)
 	b.node(Cast, Attr{}, Use{y, k, v.Cols}, Use{qkv, k, v.Cols})
+	if first > 0 {
+		b.node(Cast, Attr{}, Use{y, 0, first}, Use{qkv, 0, first})
+	}
 	return y
 }
 

@@ -1,7 +1,6 @@
 package hardware
 
 import (
-	"context"
 	"fmt"
 
 	"github.com/athanor-llm/athanor/device"
@@ -34,8 +33,8 @@ const (
 // ProbeContention measures how the streams of a newly opened device slow each other
 // down, while all other ranks are idle, and adds that to the description that Probe
 // returned. The device cannot be reused afterwards.
-func ProbeContention(ctx context.Context, d device.Device, h *Hardware) error {
-	b := newBench(ctx, d, h.Memory)
+func ProbeContention(d device.Device, h *Hardware) error {
+	b := newBench(d, h.Memory)
 	h.Contention = b.contention(h)
 	if b.err != nil {
 		return fmt.Errorf("probe: %w", b.err)
@@ -166,7 +165,6 @@ func (b *bench) compare(p *pair) {
 			b.device.Launch(p.first + i)
 		}
 		b.keep(b.device.Sync())
-		b.keep(b.ctx.Err())
 		if r < 0 {
 			continue
 		}

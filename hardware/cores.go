@@ -16,8 +16,6 @@ import "github.com/athanor-llm/athanor/device"
 //	          kernels 2   1           1/2
 //	          a copy  1   1           1
 //
-// A quota of CPU time that is less than the cores is divided likewise: with half a core, everything takes twice as long.
-//
 // Work is conserved, which matters if four ranks on two cores are busy all the
 // time. Known weakness: the loss of cached data when another rank takes a core is
 // not modelled.
@@ -46,9 +44,6 @@ func (h *Hardware) Crowd(active, slower *[device.NumStreams]float64) bool {
 	cores := float64(h.AtOnce * h.Cores)
 	if cores == 0 || len(h.Duties) == 0 {
 		return false
-	}
-	if h.Quota > 0 {
-		cores = min(cores, h.Quota)
 	}
 	var kernels, others float64 // cores demanded
 	for _, d := range h.Duties {

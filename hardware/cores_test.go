@@ -20,7 +20,7 @@ func local(cores, atOnce int, duties ...hardware.Duty) *hardware.Hardware {
 	}
 }
 
-// TestCrowdCases: who gets how much of two cores, or of a quota.
+// TestCrowdCases: who gets how much of two cores.
 func TestCrowdCases(t *testing.T) {
 	up, host := hardware.Duty{Stream: device.HostToDev, Part: 1}, hardware.Duty{Stream: device.HostCompute, Part: 1}
 	slow := hardware.Duty{Stream: device.HostToDev, Part: 0.1}
@@ -37,12 +37,6 @@ func TestCrowdCases(t *testing.T) {
 		{"a copy that only sleeps takes nothing", local(2, 1, hardware.Duty{Stream: device.HostToDev}, host), 1, 0, 1, [3]float64{1, 1, 1}},
 		{"four ranks compute", local(1, 2, up, host), 4, 0, 0, [3]float64{2, 1, 1}},
 		{"four ranks compute and copy", local(1, 2, up, host), 4, 0, 4, [3]float64{4, 4, 4}},
-		{"half a core", quota(0.5, local(1, 1, up, host)), 1, 0, 0, [3]float64{2, 1, 1}},
-		{"half a core for a copy", quota(0.5, local(1, 1, up, host)), 0, 0, 1, [3]float64{1, 2, 2}},
-		{"half a core for both", quota(0.5, local(1, 1, up, host)), 1, 0, 1, [3]float64{4, 4, 4}},
-		{"a core and a half for two threads", quota(1.5, local(2, 1, up, host)), 1, 0, 0, [3]float64{4. / 3, 1, 1}},
-		{"a core and a half for one", quota(1.5, local(1, 1, up, host)), 1, 0, 0, [3]float64{1, 1, 1}},
-		{"two ranks within a core", quota(1, local(1, 2, up, host)), 2, 0, 0, [3]float64{2, 1, 1}},
 		{"a rank computes while another copies", local(1, 2, up, host), 1, 0, 1, [3]float64{1, 1, 1}},
 	} {
 		var active, slower [device.NumStreams]float64
@@ -62,12 +56,6 @@ func TestCrowdCases(t *testing.T) {
 	if known(t, "h100").Crowd(&active, &slower) {
 		t.Error("a GPU's streams share cores")
 	}
-}
-
-// quota returns a machine on which only so much CPU time may be used.
-func quota(cores float64, h *hardware.Hardware) *hardware.Hardware {
-	h.Quota = cores
-	return h
 }
 
 // TestCrowdConserves: whatever runs, all cores are used if the demand exceeds them, none is used twice, and no

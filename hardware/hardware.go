@@ -42,9 +42,6 @@ type Hardware struct {
 	// AtOnce is the number of ranks that have this many cores at the same time;
 	// 0: ranks do not compete for cores.
 	AtOnce int `json:"at_once,omitempty"`
-	// Quota is the CPU time, in seconds per second, that all ranks may use together; 0: as much as there is. It is none
-	// of what is measured: a call takes less time than one of a quota's periods, and is seldom interrupted.
-	Quota float64 `json:"-"`
 	// Duties of the streams that need those cores.
 	Duties []Duty `json:"duties,omitempty"`
 	// Memory is the number of bytes that a run may use, per tier. 0: no such

@@ -2,8 +2,6 @@ package hardware_test
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"math"
 	"math/rand/v2"
 	"path/filepath"
@@ -484,7 +482,7 @@ func TestProfileDocuments(t *testing.T) {
 func TestProbe(t *testing.T) {
 	for _, name := range []string{"rtx4090/pcie3", "h100"} {
 		want := known(t, name)
-		got, err := hardware.Probe(t.Context(), null.New(want.Cost), want.Memory)
+		got, err := hardware.Probe(null.New(want.Cost), want.Memory)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -508,7 +506,7 @@ func (c card) Info() device.Info { return device.Info{Name: c.name, Cores: 8} }
 func TestProbeKnown(t *testing.T) {
 	want := known(t, "h200")
 	for name, peak := range map[string]float64{"NVIDIA H200": 989.4e12, "NVIDIA H2000": 0.78 * 989.4e12} {
-		got, err := hardware.Probe(t.Context(), card{null.New(want.Cost), name}, want.Memory)
+		got, err := hardware.Probe(card{null.New(want.Cost), name}, want.Memory)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -547,7 +545,7 @@ func TestProbeWide(t *testing.T) {
 		}
 		return overhead + seconds/min(1, float64(blocks)/processors)
 	}
-	got, err := hardware.Probe(t.Context(), null.New(cost), want.Memory)
+	got, err := hardware.Probe(null.New(cost), want.Memory)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -557,25 +555,6 @@ func TestProbeWide(t *testing.T) {
 	for _, c := range []device.Call{linear(graph.BF16, 8192, 4096, 4096), linear(graph.F32, 8192, 4096, 4096), heads} {
 		if r := got.Cost(&c) / cost(&c); math.Abs(r-1) > 0.1 {
 			t.Errorf("%s costs %v of what it does", hardware.Key(&c), r)
-		}
-	}
-}
-
-// TestProbeStops: every probe ends with the error of its context, at the first measurement after that ends.
-func TestProbeStops(t *testing.T) {
-	h := known(t, "l4")
-	cost := func(*device.Call) float64 { return 1e-3 }
-	ctx, stop := context.WithCancel(t.Context())
-	if err := hardware.ProbeContention(ctx, null.New(cost), h); err != nil {
-		t.Fatal(err)
-	}
-	stop()
-	_, err := hardware.Probe(ctx, null.New(cost), h.Memory)
-	for name, err := range map[string]error{
-		"operators": err, "contention": hardware.ProbeContention(ctx, null.New(cost), h), "peers": hardware.ProbePeers(ctx, virtual(t, 2, cost), 1, h),
-	} {
-		if !errors.Is(err, context.Canceled) {
-			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
@@ -591,7 +570,7 @@ func TestProbeCPU(t *testing.T) {
 	memory.Disk = max(memory.Disk, hardware.ProbeBytes) // also where temporary files are kept in memory
 	d := cpu.New(cpu.Options{DiskPath: filepath.Join(dir, "disk")})
 	defer d.Close()
-	h, err := hardware.Probe(t.Context(), d, memory)
+	h, err := hardware.Probe(d, memory)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -625,9 +604,9 @@ func TestContention(t *testing.T) {
 			t.Error("the other way was throttled")
 		}
 	}
-	probed, err := hardware.Probe(t.Context(), null.New(h.Cost), h.Memory)
+	probed, err := hardware.Probe(null.New(h.Cost), h.Memory)
 	if err == nil {
-		err = hardware.ProbeContention(t.Context(), null.New(h.Cost), probed)
+		err = hardware.ProbeContention(null.New(h.Cost), probed)
 	}
 	if err != nil || len(probed.Contention) != 0 {
 		t.Errorf("measured on virtual streams: %v (%v)", probed.Contention, err)

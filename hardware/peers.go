@@ -1,7 +1,6 @@
 package hardware
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -34,7 +33,7 @@ const PeerBytes = 2 * peerLarge
 
 // ProbePeers adds to h the links between newly opened devices, which are the ranks 0, 1, ... of one run on so many hosts
 // (see Network.Hosts), and what collectives take in groups of 2, 4, ... and all. The devices cannot be reused afterwards.
-func ProbePeers(ctx context.Context, devices []device.Device, hosts int, h *Hardware) error {
+func ProbePeers(devices []device.Device, hosts int, h *Hardware) error {
 	if len(devices) < 2 {
 		return errors.New("probe peers: at least two devices are needed")
 	}
@@ -44,13 +43,13 @@ func ProbePeers(ctx context.Context, devices []device.Device, hosts int, h *Hard
 		}
 	}
 	if own := len(devices) / hosts; hosts > 1 && own > 1 {
-		between := joint{ctx: ctx, devices: devices, ranks: []int{0, 1}}
+		between := joint{devices: devices, ranks: []int{0, 1}}
 		h.Network = &Network{Hosts: hosts, PerHost: own, Link: between.link()}
 		if between.err != nil {
 			return fmt.Errorf("probe the network: %w", between.err)
 		}
 	}
-	two := joint{ctx: ctx, devices: devices, ranks: []int{0, 1}}
+	two := joint{devices: devices, ranks: []int{0, 1}}
 	if h.Network != nil {
 		two.ranks[1] = hosts // the first host's second
 	}
@@ -59,7 +58,7 @@ func ProbePeers(ctx context.Context, devices []device.Device, hosts int, h *Hard
 	h.Duties = append(h.Duties, duties(&two.spent, devices[0], devices[two.ranks[1]])...)
 	err := two.err
 	for _, ranks := range groups(len(devices), h.Network) {
-		b := joint{ctx: ctx, devices: devices, ranks: ranks}
+		b := joint{devices: devices, ranks: ranks}
 		measured = append(measured, b.collectives()...)
 		err = errors.Join(err, b.err)
 	}
@@ -96,7 +95,6 @@ func groups(n int, hosts *Network) (list [][]int) {
 
 // joint runs calls on some ranks' devices at once and keeps the first error.
 type joint struct {
-	ctx     context.Context
 	devices []device.Device            // of all ranks
 	ranks   []int                      // that take part, ascending
 	spent   [device.NumStreams]float64 // seconds of calls
@@ -142,7 +140,7 @@ func (b *joint) measure(op graph.Op, bytes int) Measurement {
 		}
 	}
 	for range runs {
-		if b.err = errors.Join(b.err, b.ctx.Err()); b.err != nil {
+		if b.err != nil {
 			return m
 		}
 		errs := make([]error, len(b.ranks))

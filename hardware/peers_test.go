@@ -30,7 +30,7 @@ func TestProbePeers(t *testing.T) {
 			return s
 		}
 		got := withoutPeers(t, "a100-80")
-		if err := hardware.ProbePeers(t.Context(), virtual(t, c.ranks, alone(want, cost)), c.hosts, got); err != nil {
+		if err := hardware.ProbePeers(virtual(t, c.ranks, alone(want, cost)), c.hosts, got); err != nil {
 			t.Fatal(err)
 		}
 		if err := got.Validate(); err != nil {
@@ -42,7 +42,7 @@ func TestProbePeers(t *testing.T) {
 			}
 		}
 	}
-	if err := hardware.ProbePeers(t.Context(), []device.Device{null.New(known(t, "l4").Cost)}, 1, known(t, "l4")); err == nil {
+	if err := hardware.ProbePeers([]device.Device{null.New(known(t, "l4").Cost)}, 1, known(t, "l4")); err == nil {
 		t.Error("one device has peers")
 	}
 }
@@ -110,7 +110,7 @@ func TestProbePeersCPU(t *testing.T) {
 		devices = append(devices, d)
 	}
 	h := withoutPeers(t, "h100")
-	if err := hardware.ProbePeers(t.Context(), devices, 1, h); err != nil {
+	if err := hardware.ProbePeers(devices, 1, h); err != nil {
 		t.Fatal(err)
 	}
 	if err := h.Validate(); err != nil {

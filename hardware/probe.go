@@ -1,7 +1,6 @@
 package hardware
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"runtime"
@@ -48,9 +47,9 @@ func LocalMemory(diskPath string, process int64) (Memory, error) {
 // Probe measures a newly opened device: it reserves ProbeBytes per tier and runs
 // copies and operators for about a second. The device cannot be reused afterwards.
 // The description contains memory unchanged; a tier of 0 bytes is not measured.
-// ProbeContention measures how streams slow each other down. When ctx ends, so do all probes, with its error.
-func Probe(ctx context.Context, d device.Device, memory Memory) (*Hardware, error) {
-	b := newBench(ctx, d, memory)
+// ProbeContention measures how streams slow each other down.
+func Probe(d device.Device, memory Memory) (*Hardware, error) {
+	b := newBench(d, memory)
 	h := &Hardware{Name: localName(d), Cores: d.Info().Cores, Memory: memory}
 	var peak float64
 	if i := d.Info(); i.Name == "cpu" && i.Host == "" { // for another host's cores, the rate of products is all that is known
@@ -85,7 +84,6 @@ func best(rate func(cores int, total time.Duration) float64, cores int) (most fl
 
 // bench runs calls and keeps the first error.
 type bench struct {
-	ctx    context.Context
 	device device.Device
 	spent  [device.NumStreams]float64 // seconds of calls
 	err    error
@@ -94,8 +92,8 @@ type bench struct {
 // newBench reserves the arenas and fills those of the disk and the device. Unwritten
 // blocks of a sparse file would not be read from the disk, and a GPU is faster on
 // zeros, which draw less power.
-func newBench(ctx context.Context, d device.Device, memory Memory) *bench {
-	b := &bench{ctx: ctx, device: d}
+func newBench(d device.Device, memory Memory) *bench {
+	b := &bench{device: d}
 	for tier, n := range memory.Tiers() {
 		if n > 0 {
 			b.keep(d.Reserve(device.Tier(tier), ProbeBytes))
@@ -136,7 +134,6 @@ func (b *bench) seconds(calls ...device.Call) []float64 {
 			b.device.Launch(first + i)
 		}
 		b.keep(b.device.Sync())
-		b.keep(b.ctx.Err())
 		for i, s := range spans {
 			best[i] = min(best[i], max(s.End-s.Start, 1e-9))
 			b.spent[calls[i].Stream] += s.End - s.Start

@@ -2,7 +2,6 @@ package machine
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -17,9 +16,9 @@ import (
 
 // Describe returns the machine that is to be planned for: the one that
 // hardware.name describes, which may be elsewhere, or this one.
-func Describe(ctx context.Context, r *Request, note func(string)) (*Machine, error) {
+func Describe(r *Request, note func(string)) (*Machine, error) {
 	if r.Hardware.Name == "" {
-		return Find(ctx, r, note)
+		return Find(r, note)
 	}
 	h, err := lookup(r)
 	if err == nil && r.Ranks > 1 && h.Link(device.DeviceTier, device.DeviceTier) == nil {

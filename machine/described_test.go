@@ -1,7 +1,6 @@
 package machine
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,7 +13,7 @@ import (
 
 // described returns the machine of a request for ranks on the hardware.
 func described(ranks int, h config.Hardware) (*Machine, error) {
-	return Describe(context.Background(), &Request{Ranks: ranks, Hardware: h, Limits: config.Default().Limits}, func(string) {})
+	return Describe(&Request{Ranks: ranks, Hardware: h, Limits: config.Default().Limits}, func(string) {})
 }
 
 // TestDescribedHosts: ranks of a known card are on as few hosts as hold equally many each, or on as many as the request

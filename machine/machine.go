@@ -26,7 +26,6 @@
 package machine
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -40,7 +39,6 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/internal/size"
-	"github.com/athanor-llm/athanor/internal/sysmem"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -65,7 +63,7 @@ type Machine struct {
 
 // Find returns this machine's description, from the cache or by probing, with the
 // request's limits applied.
-func Find(ctx context.Context, r *Request, note func(string)) (*Machine, error) {
+func Find(r *Request, note func(string)) (*Machine, error) {
 	if r.Hardware.Name != "" {
 		return nil, r.Fault("hardware.name", "this command runs on this machine, not on a described one; hint: leave hardware.name out, or use plan, simulate or draw")
 	}
@@ -81,7 +79,7 @@ func Find(ctx context.Context, r *Request, note func(string)) (*Machine, error) 
 		return nil, err
 	}
 	m.file = filepath.Join(dir, m.cacheName(r))
-	err = m.measured(ctx, r.Process, note)
+	err = m.measured(r.Process, note)
 	var bad unusable
 	if errors.As(err, &bad) {
 		return nil, r.Fault("device", bad.Error())
@@ -92,19 +90,18 @@ func Find(ctx context.Context, r *Request, note func(string)) (*Machine, error) 
 	return m, m.limit(r)
 }
 
-// measured sets the description: rates from the cache or by probing; memory and the quota of CPU time as they are
-// now, since they change.
-func (m *Machine) measured(ctx context.Context, process int64, note func(string)) (err error) {
+// measured sets the description: rates from the cache or by probing, memory as it is
+// now, since that changes.
+func (m *Machine) measured(process int64, note func(string)) (err error) {
 	dir := existing(m.spill)
 	if m.Hardware = m.cached(); m.Hardware == nil {
 		note("probing the machine (once)")
-		if m.Hardware, err = probe(ctx, m.backend, m.ranks, dir); err != nil {
+		if m.Hardware, err = probe(m.backend, m.ranks, dir); err != nil {
 			return err
 		}
 		m.save()
 		debug.FreeOSMemory() // the garbage of the probe would be counted as taken
 	}
-	m.Hardware.Quota = sysmem.Cores() * float64(m.backend.hosts()) / float64(m.jobs)
 	m.Hardware.Memory, err = m.backend.memory(dir, process)
 	if !m.diskMeasured() {
 		m.Hardware.Memory.Disk = 0

@@ -70,7 +70,7 @@ func TestRoomToProbe(t *testing.T) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 		b.memoryHere.Host--
-		if _, err := probe(t.Context(), b, c.ranks, ""); !errors.Is(err, device.ErrMemory) {
+		if _, err := probe(b, c.ranks, ""); !errors.Is(err, device.ErrMemory) {
 			t.Errorf("%s, a byte too little: %v", c.name, err)
 		}
 	}

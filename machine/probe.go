@@ -1,7 +1,6 @@
 package machine
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -18,7 +17,7 @@ import (
 // Probe measures this machine's processor with all cores or, with device cuda, a GPU, its disk in folder dir
 // and, for several ranks, the link between them. If there are other hosts, given by their addresses, it takes
 // the slowest processor.
-func Probe(ctx context.Context, device, dir string, ranks int, hosts []string) (*hardware.Hardware, error) {
+func Probe(device, dir string, ranks int, hosts []string) (*hardware.Hardware, error) {
 	cache, err := CacheDir()
 	if err != nil {
 		return nil, err
@@ -27,12 +26,12 @@ func Probe(ctx context.Context, device, dir string, ranks int, hosts []string) (
 	if err != nil {
 		return nil, err
 	}
-	return probe(ctx, b.allCores(), ranks, dir)
+	return probe(b.allCores(), ranks, dir)
 }
 
 // probe measures what ranks on a backend have, the disk in folder dir and, for
 // several ranks, the link between them. Each measurement opens fresh devices.
-func probe(ctx context.Context, b backend, ranks int, dir string) (*hardware.Hardware, error) {
+func probe(b backend, ranks int, dir string) (*hardware.Hardware, error) {
 	if err := roomToProbe(b, ranks, dir); err != nil {
 		return nil, err
 	}
@@ -41,7 +40,7 @@ func probe(ctx context.Context, b backend, ranks int, dir string) (*hardware.Har
 		return nil, err
 	}
 	file := filepath.Join(dir, fmt.Sprintf(".athanor-probe-%d", os.Getpid()))
-	h, err := probeTogether(ctx, b, withoutFullDisk(memory, b.probed()), file)
+	h, err := probeTogether(b, withoutFullDisk(memory, b.probed()), file)
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +49,7 @@ func probe(ctx context.Context, b backend, ranks int, dir string) (*hardware.Har
 	if err != nil {
 		return nil, err
 	}
-	err = errors.Join(hardware.ProbeContention(ctx, d, h), d.Close())
+	err = errors.Join(hardware.ProbeContention(d, h), d.Close())
 	if err != nil || ranks < 2 {
 		return h, err
 	}
@@ -58,7 +57,7 @@ func probe(ctx context.Context, b backend, ranks int, dir string) (*hardware.Har
 	if err != nil {
 		return nil, err
 	}
-	return h, errors.Join(hardware.ProbePeers(ctx, devices, b.hosts(), h), session.CloseAll(devices))
+	return h, errors.Join(hardware.ProbePeers(devices, b.hosts(), h), session.CloseAll(devices))
 }
 
 // roomToProbe rejects a probe for which there is too little memory beside what a process takes whose model is not
@@ -81,7 +80,7 @@ func roomToProbe(b backend, ranks int, dir string) error {
 
 // probeTogether measures one rank's device while other ranks do the same, as many as are probed at the same
 // time, and returns the slowest, for which steps wait. Disks are measured on files whose names begin with file.
-func probeTogether(ctx context.Context, b backend, memory hardware.Memory, file string) (h *hardware.Hardware, err error) {
+func probeTogether(b backend, memory hardware.Memory, file string) (h *hardware.Hardware, err error) {
 	var devices []device.Device
 	defer func() { err = errors.Join(err, session.CloseAll(devices)) }()
 	for r := range b.probed() {
@@ -94,7 +93,7 @@ func probeTogether(ctx context.Context, b backend, memory hardware.Memory, file 
 	found, errs := make([]*hardware.Hardware, len(devices)), make([]error, len(devices))
 	var all sync.WaitGroup
 	for r, d := range devices {
-		all.Go(func() { found[r], errs[r] = hardware.Probe(ctx, d, memory) })
+		all.Go(func() { found[r], errs[r] = hardware.Probe(d, memory) })
 	}
 	all.Wait()
 	if err := errors.Join(errs...); err != nil {

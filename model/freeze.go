@@ -63,7 +63,7 @@ func (m *Model) FreezeLinear() {
 // of experts. A router's is not: its output decides too much for adapters and 4 bits.
 func (m *Model) quantizable(p Param) bool {
 	n := &m.Family.Tensors
-	return !p.Vector && !p.Adapter && p.Layer >= 0 && p.Layer < m.Layers && !(m.Experts > 0 && strings.HasSuffix(p.Name, n.Router+".weight")) &&
+	return !p.Vector && !p.Taps && !p.Adapter && p.Layer >= 0 && p.Layer < m.Layers && !(m.Experts > 0 && strings.HasSuffix(p.Name, n.Router+".weight")) &&
 		!(m.SharedGate && strings.HasSuffix(p.Name, n.SharedRouter+".weight"))
 }
 

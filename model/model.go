@@ -87,6 +87,8 @@ type Model struct {
 	NoRotary     []bool  // layers without rotary positions, repeated for all layers; nil: none
 	Parallel     bool    // attention and feed-forward read the same residual stream
 	QKNorm       QKNorm  // of queries and keys
+	OutGate      bool    // what a head of attention computes is multiplied by sigmoids of more outputs of its queries' weight
+	Delta        Delta   // of layers whose attention is linear
 	Sinks        bool    // each head has one more score, a parameter, that takes part in the softmax but has no value
 	Norms        Placement
 	UnitOffset   bool    // the gains of norms are 1 + weight
@@ -275,11 +277,20 @@ type Param struct {
 	// Paired says that in each head of as many rows as Head, files have that many of the first rows in pairs: those that are rotated
 	// together. Operators have the first of all pairs, then the second. 0: no difference.
 	Paired, Head int
+	// Groups says that files have rows (elements, of a vector) group by group, in so many groups: operators have the first of the
+	// Bands of all groups, then the second, and so on. 0: no difference.
+	Groups int
+	Bands  [4]Band
+	// Taps says that the matrix is no linear operator's but a convolution's, which files have with an extent of 1 in the middle.
+	Taps bool
 	// Grown is by how many rows, or elements of a vector, the parameter is larger than in the model's own files, and Source
 	// the name it has there if that is another's, see Files.
 	Grown  int
 	Source string
 }
+
+// Band is a range of the rows of a group.
+type Band struct{ At, Rows int }
 
 // Second reports whether a parameter is the second factor of an adapter, see LoRA.
 func (p Param) Second() bool {
@@ -296,6 +307,7 @@ const (
 	Normal Init = iota // with mean 0 and standard deviation Std
 	Zeros
 	Ones
+	Rates // logarithms of numbers that are drawn evenly from 0.01 to 16
 )
 
 // Elems returns the number of elements.
@@ -382,6 +394,9 @@ func (m *Model) Validate() error {
 		return fmt.Errorf("attention sinks are not supported for %s; hint: use a family derived from Llama", m.Family)
 	case m.Window < 0:
 		return fmt.Errorf("window is %d tokens; hint: it must be positive, or 0 for none", m.Window)
+	}
+	if err := m.Delta.check(m.Family); err != nil {
+		return err
 	}
 	return m.checkRope()
 }

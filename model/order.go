@@ -4,6 +4,7 @@ package model
 // parameters are read and written.
 //
 //	Heads                    files have queries, keys and values head by head
+//	Groups                   files have queries, keys and others group by group
 //	Paired                   files have rows that rotary positions turn together side by side
 //	Transposed, Interleaved  files have gpt-oss's experts as [in, out], gate and up interleaved
 //	Transposed               files have the embedding's first factor as [rank, vocabulary], see LoRA
@@ -19,13 +20,17 @@ package model
 
 // Reordered reports whether files order the elements differently from operators.
 func (p Param) Reordered() bool {
-	return p.Heads > 0 || p.Paired > 0 || p.Transposed || p.Interleaved || p.ofExperts()
+	return p.Heads > 0 || p.Groups > 0 || p.Paired > 0 || p.Transposed || p.Interleaved || p.ofExperts()
 }
 
 // FromFile copies a parameter in the order of files to dst in the order of operators.
 func (p Param) FromFile(dst, src []float32) {
 	if p.Heads > 0 {
 		reorder(dst, src, 3, p.Heads)
+		return
+	}
+	if p.Groups > 0 {
+		p.reorderBands(dst, src, false)
 		return
 	}
 	if p.Paired > 0 {
@@ -43,6 +48,10 @@ func (p Param) FromFile(dst, src []float32) {
 func (p Param) ToFile(dst, src []float32) {
 	if p.Heads > 0 {
 		reorder(dst, src, p.Heads, 3)
+		return
+	}
+	if p.Groups > 0 {
+		p.reorderBands(dst, src, true)
 		return
 	}
 	if p.Paired > 0 {

@@ -48,7 +48,7 @@ func (m *Model) Params() []Param {
 		b.settle(&b.list[i])
 	}
 	for i, p := range b.list {
-		inLayers := !p.Frozen && !p.Vector && p.Layer >= 0 && p.Layer < m.Layers
+		inLayers := !p.Frozen && !p.Vector && !p.Taps && p.Layer >= 0 && p.Layer < m.Layers
 		b.list[i].Indivisible, b.list[i].Masked = m.Indivisible && inLayers, m.Masked && inLayers
 	}
 	if m.NF4 {
@@ -78,7 +78,6 @@ func (m *Model) layerParams(b *paramList, n TensorNames, prefix string) {
 	if m.Family.Shrunk {
 		residual /= math.Sqrt(2 * float64(m.Layers))
 	}
-	q, kv, attn := m.Heads*m.HeadDim, m.KVHeads*m.HeadDim, m.Heads*m.HeadDim
 	b.prefix = prefix
 	if m.Norms.Before() {
 		b.norm(n.Norm1)
@@ -86,29 +85,11 @@ func (m *Model) layerParams(b *paramList, n TensorNames, prefix string) {
 	if m.Parallel && !m.OneNorm() { // both norms are read at once
 		b.norm(n.Norm2)
 	}
-	if m.FusedQKV() {
-		first := len(b.list)
-		b.linear(n.QKV, m.Width, m.QKVCols(), m.QKVBias, m.InitStd)
-		if m.Family.ByHead {
-			b.byHead(first)
-		}
+	if m.Delta.HasLayer(b.layer) {
+		b.delta(n, residual)
 	} else {
-		b.rotatedWeight(n.Q, q)
-		b.rotatedWeight(n.K, kv)
-		b.linear(n.V, m.Width, kv, m.QKVBias, m.InitStd)
+		b.attention(n, residual)
 	}
-	switch m.QKNorm {
-	case QKNormHeads, QKNormTurned:
-		b.gains(n.QNorm, m.HeadDim)
-		b.gains(n.KNorm, m.HeadDim)
-	case QKNormWhole:
-		b.gains(n.QNorm, q)
-		b.gains(n.KNorm, kv)
-	}
-	if m.Sinks {
-		b.sinks(n.Sinks)
-	}
-	b.linear(n.AttnOut, attn, m.Width, m.OutBias, residual)
 	if m.Norms.After() {
 		b.norm(n.AttnNorm)
 	}
@@ -142,6 +123,38 @@ func (m *Model) layerParams(b *paramList, n TensorNames, prefix string) {
 	if experts && m.Router.Bias { // last, so that what is trained is contiguous
 		b.list = append(b.list, Param{Name: prefix + n.RouterBias, Rows: 1, Cols: m.Experts, Layer: b.layer, Vector: true, Row: m.Router.Row, Init: Zeros, Frozen: true, State: true})
 	}
+}
+
+// attention adds the parameters of a layer's attention.
+func (b *paramList) attention(n TensorNames, residual float64) {
+	m, q, kv := b.m, b.m.Heads*b.m.HeadDim, b.m.KVHeads*b.m.HeadDim
+	if m.FusedQKV() {
+		first := len(b.list)
+		b.linear(n.QKV, m.Width, m.QKVCols(), m.QKVBias, m.InitStd)
+		if m.Family.ByHead {
+			b.byHead(first)
+		}
+	} else {
+		if m.OutGate {
+			b.gatedQueries(n)
+		} else {
+			b.rotatedWeight(n.Q, q)
+		}
+		b.rotatedWeight(n.K, kv)
+		b.linear(n.V, m.Width, kv, m.QKVBias, m.InitStd)
+	}
+	switch m.QKNorm {
+	case QKNormHeads, QKNormTurned:
+		b.gains(n.QNorm, m.HeadDim)
+		b.gains(n.KNorm, m.HeadDim)
+	case QKNormWhole:
+		b.gains(n.QNorm, q)
+		b.gains(n.KNorm, kv)
+	}
+	if m.Sinks {
+		b.sinks(n.Sinks)
+	}
+	b.linear(n.AttnOut, q, m.Width, m.OutBias, residual)
 }
 
 // FeedForwardOf returns the width of a layer's feed-forward, and whether that is of each of several experts.
@@ -216,6 +229,11 @@ type TensorNames struct {
 	DenseDown                   string
 	SharedGate, SharedUp        string // of the feed-forward beside the experts
 	SharedDown, SharedRouter    string
+	DeltaQKV, DeltaZ            string // of linear attention, see Delta. Without DeltaZ and DeltaA, DeltaQKV and DeltaB have theirs, too
+	DeltaB, DeltaA              string
+	DeltaConv, DeltaNorm        string
+	DeltaRate, DeltaBias        string // whole names
+	DeltaOut                    string
 }
 
 type paramList struct {

@@ -86,7 +86,7 @@ func Carried(m *Model, name string) bool {
 // aheadOf reports whether a tensor is of a layer beyond the last.
 func aheadOf(m *Model, name string) bool {
 	before, after, _ := strings.Cut(m.Family.namesInside(m.Inside).Layer, "%d")
-	if strings.HasPrefix(name, m.Inside+"mtp_") || strings.HasPrefix(name, "model.mtp_") { // as ERNIE names them
+	if strings.HasPrefix(name, m.Inside+"mtp_") || strings.HasPrefix(name, "model.mtp_") || strings.HasPrefix(name, "mtp.") { // as ERNIE names them, and Qwen
 		return true
 	}
 	rest, ok := strings.CutPrefix(name, before)
@@ -134,6 +134,8 @@ func (p Param) Tensors() []Tensor {
 		return []Tensor{{Name: p.Name, Shape: []int{p.Experts, p.Cols, p.Rows / p.Experts}}}
 	case p.Adapter:
 		return []Tensor{{Name: peftPrefix + p.Name, Shape: []int{p.Rows, p.Cols}}}
+	case p.Taps:
+		return []Tensor{{Name: p.Name, Shape: []int{p.Rows, 1, p.Cols}}}
 	case p.Vector && p.Experts == 0 && !p.Row:
 		return []Tensor{{Name: p.Name, Shape: []int{p.Cols}}}
 	}

@@ -333,6 +333,7 @@ func choices(m *model.Model) (s string) {
 		{"sliding", m.Sliding}, {"local", m.LocalTheta}, {"qknorm", m.QKNorm}, {"norms", m.Norms}, {"offset", m.UnitOffset},
 		{"scaled", m.ScaledEmbed}, {"scalar", m.QueryScalar}, {"rotary", m.RotaryPct},
 		{"unturned", m.NoRotary}, {"parallel", m.Parallel}, {"multipliers", m.Multipliers}, {"scorecap", m.ScoreCap}, {"logitcap", m.LogitCap},
+		{"outgate", m.OutGate}, {"delta", m.Delta},
 	} {
 		if !reflect.ValueOf(c.value).IsZero() {
 			s += fmt.Sprintf(" %s%v", c.name, c.value)

@@ -29,9 +29,9 @@ func (a Act) String() string { return acts[a] }
 // actOf returns the class of an operator's output.
 func actOf(op graph.Op) Act {
 	switch op {
-	case graph.Attention:
+	case graph.Attention, graph.ShortConv, graph.DeltaRule:
 		return AttentionAct
-	case graph.LayerNorm, graph.RMSNorm, graph.Act, graph.SwiGLU, graph.Route:
+	case graph.LayerNorm, graph.RMSNorm, graph.Act, graph.SwiGLU, graph.Gate, graph.Decay, graph.Route:
 		return LightAct
 	}
 	return LinearAct

@@ -20,7 +20,7 @@ func TestNetworkOrder(t *testing.T) {
 		c.GlobalBatch, c.SequenceLength, c.Precision, c.Ranks, c.Hardware, c.Plan.Sequence = 8, 16, "fp32", 4, h, 1
 		spec, err := job.Settle(config.ToPlan, &c, func(string) {})
 		check(t, err)
-		m, err := machine.Describe(t.Context(), spec.Machine(), func(string) {})
+		m, err := machine.Describe(spec.Machine(), func(string) {})
 		check(t, err)
 		r, err := (&Task{Machine: m, Graph: g, Spec: spec}).PlanAny(t.Context(), func(string) {})
 		check(t, err)

@@ -29,7 +29,7 @@ func TestTimed(t *testing.T) {
 	c.GlobalBatch, c.Limits.DiskPath = 4, t.TempDir()
 	spec, err := job.Settle(config.ToPlan, &c, func(string) {})
 	check(t, err)
-	m, err := machine.Find(t.Context(), spec.Machine(), func(string) {})
+	m, err := machine.Find(spec.Machine(), func(string) {})
 	check(t, err)
 	r, err := (&Task{Machine: m, Graph: g, Spec: spec}).PlanBy(t.Context(), "zero-3")
 	check(t, err)
@@ -61,7 +61,7 @@ func TestOptimizer(t *testing.T) {
 		c.Plan.MicroBatch = 1
 		spec, err := job.Settle(config.ToPlan, &c, func(string) {})
 		check(t, err)
-		m, err := machine.Describe(t.Context(), spec.Machine(), func(string) {})
+		m, err := machine.Describe(spec.Machine(), func(string) {})
 		check(t, err)
 		task := &Task{Machine: m, Graph: g, Spec: spec}
 		r, err := task.PlanAny(t.Context(), func(string) {})

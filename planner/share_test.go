@@ -28,7 +28,7 @@ func TestMatricesShared(t *testing.T) {
 		check(t, err)
 		g, err := BuildGraph(spec, &m, nil)
 		check(t, err)
-		described, err := machine.Describe(t.Context(), spec.Machine(), func(string) {})
+		described, err := machine.Describe(spec.Machine(), func(string) {})
 		check(t, err)
 		r, err := (&Task{Machine: described, Graph: g, Spec: spec}).PlanAny(t.Context(), func(string) {})
 		check(t, err)

@@ -23,7 +23,7 @@ func TestUnworn(t *testing.T) {
 		c.Limits.DiskEndurance, c.Limits.Host, c.Plan.State = endurance, host, state
 		spec, err := job.Settle(config.ToPlan, &c, func(string) {})
 		check(t, err)
-		m, err := machine.Describe(t.Context(), spec.Machine(), func(string) {})
+		m, err := machine.Describe(spec.Machine(), func(string) {})
 		check(t, err)
 		return &Task{Machine: m, Graph: g, Spec: spec}
 	}

@@ -23,7 +23,7 @@ func within(t *testing.T, clip float64, sequence int) *Task {
 	c.GlobalBatch, c.SequenceLength, c.Precision, c.Hardware.Name, c.Clip, c.TrainWithin = 2, sequence, "fp32", "a100-80", clip, 1<<20
 	spec, err := job.Settle(config.ToPlan, &c, func(string) {})
 	check(t, err)
-	m, err := machine.Describe(t.Context(), spec.Machine(), func(string) {})
+	m, err := machine.Describe(spec.Machine(), func(string) {})
 	check(t, err)
 	g, err := graph.Build(tiny(t), sequence, graph.F32)
 	check(t, err)

@@ -2,6 +2,7 @@ package session
 
 import (
 	"hash/fnv"
+	"math"
 	"math/rand/v2"
 	"sync"
 
@@ -22,6 +23,13 @@ func Initial(p model.Param, seed uint64, dst []float32) {
 	case model.Ones:
 		for i := range dst {
 			dst[i] = 1
+		}
+	case model.Rates:
+		h := fnv.New64a()
+		h.Write([]byte(p.Name))
+		r := rand.New(rand.NewPCG(seed, h.Sum64()))
+		for i := range dst {
+			dst[i] = float32(math.Log(0.01 + (16-0.01)*r.Float64()))
 		}
 	case model.Normal:
 		h := fnv.New64a()

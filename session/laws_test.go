@@ -207,6 +207,7 @@ func TestPlansChangeNothing(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	for _, name := range testkit.Sample([]string{"gpt2-tiny", "gpt2-untied", "llama-tiny", "qwen2-tiny", "gpt2-tiny bf16", "llama-tied bf16", "gpt2-tiny free",
 		"qwen3-tiny", "gemma3-tiny", "qwen3-tiny bf16", "gemma3-tiny bf16", "gemma3-tiny documents", "gemma3-tiny bf16 in 17", "olmo2-tiny", "olmo2-tiny bf16", "neox-tiny", "neox-tiny bf16", "neox-serial", "phi3-tiny", "smollm3-tiny", "granite-tiny", "granite-tiny bf16", "starcoder2-tiny", "stablelm-parallel", "phi-tiny", "phi-tiny bf16", "olmo3-tiny", "gemma2-tiny", "gemma2-tiny bf16", "gemma2-tiny documents", "phi3-longrope", "mixtral-tiny", "qwen3-moe-tiny", "olmoe-tiny", "mixtral-tiny bf16", "qwen3-moe-tiny bf16", "olmoe-tiny bf16 in 17", "qwen3-moe-tiny balanced", "olmoe-tiny balanced", "mixtral-tiny documents", "glm4-moe-tiny", "glm4-moe-tiny bf16", "minimax-m2-tiny", "minimax-m2-tiny bf16", "ernie-moe-tiny", "ernie-moe-tiny bf16", "ernie-moe-tiny balanced", "glm4-moe-tiny documents",
+		"qwen35-tiny", "qwen35-tiny bf16", "qwen35-tiny documents", "qwen3-next-tiny", "qwen3-next-tiny bf16 in 17", "qwen3-next-tiny bf16 documents",
 		"gpt-oss-tiny", "gpt-oss-tiny bf16", "gpt-oss-tiny bf16 in 17", "gpt-oss-tiny balanced", "gpt-oss-tiny documents",
 		"llama-tiny sinks", "mistral-tiny bf16 sinks in 16", "mistral-tiny documents sinks",
 		"gpt2-tiny documents", "mistral-tiny documents", "gpt2-tiny fp32, bf16_moments", "llama-tied bf16, bf16_moments", "gpt2-tiny bf16, bf16",

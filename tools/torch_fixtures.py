@@ -106,6 +106,11 @@ SEES_QWEN = dict(depth=1, hidden_size=8, intermediate_size=8, num_heads=2, patch
 AXES = dict(rope_type="default", rope_theta=1e6, mrope_section=[2, 1, 1])
 
 SMALL = TEXT | dict(head_dim=12)
+# Heads of keys and values differ in number and size.
+DELTA = TEXT | dict(head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=6,
+                    layer_types=["linear_attention", "full_attention"])
+DELTA_AXES = AXES | dict(partial_rotary_factor=0.5, mrope_interleaved=True)
+DELTA_EXPERTS = dict(moe_intermediate_size=12, shared_expert_intermediate_size=20, num_experts=6, num_experts_per_tok=3)
 CASES |= {
     "gemma-tiny": ("Gemma", SMALL | dict(tie_word_embeddings=True)),
     "seed-oss-tiny": ("SeedOss", SMALL | dict(attention_out_bias=True, mlp_bias=True, residual_dropout=0.0)),
@@ -150,6 +155,14 @@ WRAPPED = {
     "smolvlm-sees": ("SmolVLM", dict(text_config=TEXT | dict(model_type="llama"), vision_config=SEES, image_token_id=60)),
 }
 CASES |= WRAPPED
+CASES |= {
+    "qwen35-tiny": ("Qwen3_5", DELTA),
+    "qwen35-moe-tiny": ("Qwen3_5Moe", DELTA | DELTA_EXPERTS),
+    "qwen3-next-tiny": ("Qwen3Next", DELTA | DELTA_EXPERTS),
+    "qwen35-vl-sees": ("Qwen3_5", dict(text_config=DELTA | dict(rope_parameters=DELTA_AXES), vision_config=SEES_QWEN | dict(num_position_embeddings=16))),
+    "qwen35-moe-vl-sees": ("Qwen3_5Moe", dict(text_config=DELTA | DELTA_EXPERTS | dict(rope_parameters=DELTA_AXES),
+                                              vision_config=SEES_QWEN | dict(num_position_embeddings=16))),
+}
 # Saved with the names that transformers has in memory instead of those of published files.
 IN_MEMORY = {"internvl-sees", "qwen2-vl-sees"}
 # Saved with the keys of text_config beside the others, as transformers 4.45 wrote them.
@@ -216,10 +229,10 @@ NF4 = {"llama-nf4"}
 # What names in files have for a part of those in memory.
 IN_FILES = {"GPTNeoX": ("lm_head", "embed_out"), "Mixtral": (".mlp.", ".block_sparse_moe."), "MiniMaxM2": (".mlp.", ".block_sparse_moe.")}
 
-CONFIGS = {"Gemma3": "Gemma3TextConfig"}
+CONFIGS = {"Gemma3": "Gemma3TextConfig", "Qwen3_5": "Qwen3_5TextConfig", "Qwen3_5Moe": "Qwen3_5MoeTextConfig"}
 
 # Whose gains of norms are 1 + weight.
-UNIT_OFFSET = {"gemma3_text", "gemma", "gemma2"}
+UNIT_OFFSET = {"gemma3_text", "gemma", "gemma2", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"}
 
 OPT_SEED = 28  # a ReLU that flips between fp32 and fp64 would hide real errors: here none is that near its kink
 
@@ -246,6 +259,11 @@ def randomise(model, generator):
                 p.copy_(noise * 0.3)
             else:
                 p.copy_(noise * 1.2 / math.sqrt(p.shape[-1]))
+    for name, p in model.named_parameters():
+        if name.endswith("linear_attn.norm.weight"):  # its gains are not 1 + weight
+            p.data += 1 if model.config.get_text_config().model_type in UNIT_OFFSET else 0
+        if name.endswith("A_log"):
+            p.data -= 2  # states that last for several tokens
     for name, b in model.named_buffers():
         if name.endswith("e_score_correction_bias"):
             b.copy_(8 + torch.randn(b.shape, generator=generator) * 0.2)  # as large as published ones: in bf16 they would be alike

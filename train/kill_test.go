@@ -69,7 +69,7 @@ func trainFile(ctx context.Context, file string, overrides []string) error {
 	if err := machinetest.Restore(); err != nil {
 		return err
 	}
-	m, err := machine.Find(ctx, spec.Machine(), func(string) {})
+	m, err := machine.Find(spec.Machine(), func(string) {})
 	if err != nil {
 		return err
 	}

@@ -31,7 +31,7 @@ func openRun(t testing.TB, file string, overrides ...string) (*Run, *Setup) {
 	check(t, err)
 	t.Cleanup(setup.Close)
 	check(t, machinetest.Restore())
-	m, err := machine.Find(t.Context(), spec.Machine(), func(string) {})
+	m, err := machine.Find(spec.Machine(), func(string) {})
 	check(t, err)
 	task := &planner.Task{Machine: m, Graph: setup.Graph, Spec: setup.Spec}
 	res, err := task.Plan(ctx, func(string) {})

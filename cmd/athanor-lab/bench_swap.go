@@ -36,7 +36,7 @@ func (v *benchSwapCmd) Run(c *cli.Context) error {
 		return err
 	}
 	defer text.Close()
-	m, err := machine.Describe(ctx, spec.Machine(), show.Say)
+	m, err := machine.Describe(spec.Machine(), show.Say)
 	if err != nil {
 		return err
 	}

@@ -343,7 +343,7 @@ func (v *benchBudgetsCmd) Run(c *cli.Context) error {
 		return err
 	}
 	defer setup.Close()
-	m, err := machine.Find(ctx, spec.Machine(), show.Say)
+	m, err := machine.Find(spec.Machine(), show.Say)
 	if err != nil {
 		return err
 	}

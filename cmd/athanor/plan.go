@@ -95,7 +95,7 @@ func (v *planCmd) Run(c *cli.Context) error {
 		return err
 	}
 	defer p.close()
-	if err := p.findMachine(ctx, c, machine.Describe); err != nil {
+	if err := p.findMachine(c, machine.Describe); err != nil {
 		return err
 	}
 	if err := p.chooseTrained(ctx, c); err != nil {
@@ -212,7 +212,7 @@ func (v *planCmd) maxSequence(ctx stdctx.Context, c *cli.Context) error {
 		return err
 	}
 	defer text.Close()
-	m, err := machine.Describe(ctx, spec.Machine(), show.Say)
+	m, err := machine.Describe(spec.Machine(), show.Say)
 	if err != nil {
 		return err
 	}

@@ -61,7 +61,7 @@ func (p *planned) spec() *job.Spec { return p.setup.Spec }
 
 // finder returns the machine to plan for: machine.Find if the plan will run, and
 // machine.Describe if it will only be shown.
-type finder func(stdctx.Context, *machine.Request, func(string)) (*machine.Machine, error)
+type finder func(*machine.Request, func(string)) (*machine.Machine, error)
 
 // A run's folder has these, by which it is planned as it was.
 const runConfig, runPlan = "config.yaml", "plan.json"
@@ -108,13 +108,13 @@ func prepare(ctx stdctx.Context, c *cli.Context, spec *job.Spec) (p *planned, er
 }
 
 // findMachine finds the machine.
-func (p *planned) findMachine(ctx stdctx.Context, c *cli.Context, find finder) (err error) {
+func (p *planned) findMachine(c *cli.Context, find finder) (err error) {
 	show := cli.NewStatus(c.Stderr)
 	defer show.Done()
 	request := p.spec().Machine()
 	request.Process = session.ProcessBytes(p.setup.Graph)
 	debug.FreeOSMemory() // what was garbage after the text was read would be counted as taken
-	if p.machine, err = find(ctx, request, show.Say); err != nil {
+	if p.machine, err = find(request, show.Say); err != nil {
 		return err
 	}
 	p.lift = cli.LimitHeap(p.machine.Hardware.Memory.Process)
@@ -131,7 +131,7 @@ func (p *planned) findMachine(ctx stdctx.Context, c *cli.Context, find finder) (
 
 // search finds the machine and the plan.
 func (p *planned) search(ctx stdctx.Context, c *cli.Context, find finder) error {
-	if err := p.findMachine(ctx, c, find); err != nil {
+	if err := p.findMachine(c, find); err != nil {
 		return err
 	}
 	if err := p.chooseTrained(ctx, c); err != nil {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"text/tabwriter"
@@ -43,7 +42,7 @@ func (v *probeCmd) Run(c *cli.Context) error {
 	if err := cli.CanWrite(nil, v.Out); err != nil {
 		return err
 	}
-	h, err := machine.Probe(context.Background(), machine.ChooseDevice(v.Device, c.Note), v.Disk, v.Ranks, v.Hosts)
+	h, err := machine.Probe(machine.ChooseDevice(v.Device, c.Note), v.Disk, v.Ranks, v.Hosts)
 	if err != nil {
 		return err
 	}

@@ -206,9 +206,9 @@ func (s *sharing) onCores(ctx stdctx.Context, steps int) (*collocate.Report, err
 	if err != nil {
 		return nil, err
 	}
-	beside, together, err := plan(func(ctx stdctx.Context, r *machine.Request, note func(string)) (*machine.Machine, error) {
+	beside, together, err := plan(func(r *machine.Request, note func(string)) (*machine.Machine, error) {
 		r.Jobs = n
-		return machine.Find(ctx, r, note)
+		return machine.Find(r, note)
 	})
 	if err != nil {
 		return nil, err

@@ -52,6 +52,9 @@ var TinyModels = map[string]*model.Model{
 		MaxPositions: 64, Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, InitStd: 0.02},
 	"hunyuan": {Family: family.Named("hunyuan_v1_dense"), Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 12, Vocab: 24, MaxPositions: 64,
 		Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, QKNorm: model.QKNormTurned, InitStd: 0.02},
+	"delta": {Family: family.Named("qwen3_next"), Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 6, Experts: 3, Active: 2, Shared: 6, SharedGate: true, NormedRoute: true,
+		Vocab: 24, MaxPositions: 64, Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, QKNorm: model.QKNormHeads, UnitOffset: true, OutGate: true, InitStd: 0.02,
+		Delta: model.Delta{Heads: 4, Keys: 2, KeyDim: 3, ValueDim: 2, Taps: 3, Layers: []bool{true, false}}},
 	"granite": {Family: family.Named("granite"), Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 12, Vocab: 24, MaxPositions: 64,
 		Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, Tied: true, Multipliers: model.Multipliers{Embedding: 12, Residual: 0.2, Attention: 0.3, Logits: 8}, InitStd: 0.02},
 }

@@ -61,7 +61,7 @@ func (s *Sweep) Run(ctx context.Context, note func(string), done func(SweepRun))
 	for _, count := range s.Ranks {
 		for _, link := range s.Links {
 			own := s.Spec.WithRanks(count, link)
-			m, err := machine.Find(ctx, own.Machine(), note)
+			m, err := machine.Find(own.Machine(), note)
 			if err != nil {
 				return err
 			}

@@ -40,7 +40,7 @@ func here(t *testing.T) (*machine.Machine, *graph.Graph, *job.Spec) {
 	c.Limits.DiskPath = t.TempDir()
 	spec, err := job.Settle(config.ToPlan, &c, func(string) {})
 	check(t, err)
-	mach, err := machine.Find(t.Context(), spec.Machine(), func(string) {})
+	mach, err := machine.Find(spec.Machine(), func(string) {})
 	check(t, err)
 	mach.Hardware, mach.Capacity = h, [device.NumTiers]int64{1 << 30, 1 << 30, 1 << 30}
 	return mach, g, spec

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 func TestKnown(t *testing.T) {
 	for ranks := 1; ranks <= mostRanks; ranks++ {
 		r := &machine.Request{Device: "cpu", Ranks: ranks, Limits: config.Default().Limits, Spill: t.TempDir()}
-		m, err := machine.Find(t.Context(), r, func(text string) { t.Errorf("%d ranks: %s", ranks, text) })
+		m, err := machine.Find(r, func(text string) { t.Errorf("%d ranks: %s", ranks, text) })
 		if err != nil {
 			t.Fatal(err)
 		}

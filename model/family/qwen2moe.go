@@ -15,7 +15,7 @@ var qwen2MoE = family{
 		row{key: "num_key_value_heads", field: kvHeads, def: 16, null: asHeads},
 		row{key: "head_dim", read: (*config).perHead, write: writeHeadDim},
 		row{key: "moe_intermediate_size", field: feedForward, def: 1408},
-		row{key: "shared_expert_intermediate_size", read: (*config).qwenShared, write: func(m *model.Model, kv map[string]any) { kv["shared_expert_intermediate_size"] = m.Shared }, own: true},
+		sharedBeside(5632),
 		row{key: "max_position_embeddings", field: maxPositions, def: 32768},
 		row{key: "qkv_bias", field: qkvBias, def: true},
 		row{key: "num_experts", field: experts, def: 60},
@@ -37,9 +37,17 @@ var qwen2MoE = family{
 	},
 }
 
-// qwenShared reads the width of the feed-forward beside the experts.
-func (c *config) qwenShared(m *model.Model) {
-	m.Shared = 5632
+// sharedBeside is the width of the feed-forward beside the experts.
+func sharedBeside(def int) row {
+	return row{
+		key: "shared_expert_intermediate_size", own: true,
+		read:  func(c *config, m *model.Model) { c.qwenShared(m, def) },
+		write: func(m *model.Model, kv map[string]any) { kv["shared_expert_intermediate_size"] = m.Shared },
+	}
+}
+
+func (c *config) qwenShared(m *model.Model, def int) {
+	m.Shared = def
 	if c.get("shared_expert_intermediate_size", &m.Shared); m.Shared < 1 {
 		c.fail("shared_expert_intermediate_size is %d; hint: check that this is the file that was published, which has a positive number", m.Shared)
 	}

@@ -39,6 +39,8 @@ var wrappers = []wrapper{
 	{name: "qwen2_vl", text: &qwen2VL, inside: languageModel, flat: []string{"vision_config"}},
 	{name: "qwen2_5_vl", text: &qwen25VL, inside: languageModel, flat: []string{"vision_config"}},
 	{name: "qwen3_vl", text: &qwen3VL, inside: languageModel},
+	{name: "qwen3_5", text: &qwen35, inside: languageModel},
+	{name: "qwen3_5_moe", text: &qwen35MoE, inside: languageModel},
 	{name: "llava", text: &llama, inside: languageModel},
 	{name: "llava_next", text: &llama, inside: languageModel},
 	{name: "llava_onevision", text: &qwen2, inside: languageModel},

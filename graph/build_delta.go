@@ -1,0 +1,64 @@
+package graph
+
+import (
+	"fmt"
+
+	"github.com/athanor-llm/athanor/model"
+)
+
+// mix appends what mixes tokens in a layer: attention, or a gated delta net. It returns the value that is projected into the stream.
+func (b *builder) mix(l, x int, p *next) int {
+	name := fmt.Sprintf("h%d", l)
+	if b.m.Delta.HasLayer(l) {
+		return b.delta(name, x, p)
+	}
+	qkv := b.qkv(name, x, p)
+	o, gates := b.attention(l, qkv, p)
+	if !b.m.OutGate {
+		return o
+	}
+	y := b.tokens(name+".gated", b.g.Values[o].Cols, b.g.DType)
+	b.node(Gate, Attr{Act: model.Sigmoid}, b.all(y), gates, b.all(o))
+	return y
+}
+
+// gates returns the columns of gates before those of queries, keys and values.
+func (b *builder) gates() int {
+	if b.m.OutGate {
+		return b.m.Heads * b.m.HeadDim
+	}
+	return 0
+}
+
+// delta appends a gated delta net:
+//
+//	in    = x.w            queries, keys, values | z | b | a
+//	mixed = act(conv(in))  of the first three
+//	rule                   of mixed and of decays, which b and a make
+//	gated = act(z)*norm(rule), by heads
+func (b *builder) delta(name string, x int, p *next) int {
+	d, g := &b.m.Delta, b.g
+	mixed, z := d.Mixed(), d.Mixed()+d.Values()
+	in := b.tokens(name+".in", z+2*d.Heads, g.DType, mixed, z, z+d.Heads)
+	bands := []Use{{in, 0, mixed}, {in, mixed, z}, {in, z, z + d.Heads}, {in, z + d.Heads, z + 2*d.Heads}}
+	if b.m.Family.Tensors.DeltaZ == "" {
+		bands = []Use{{in, 0, z}, {in, z, z + 2*d.Heads}}
+	}
+	b.linears(bands, b.all(x), p, false)
+	starts := absent
+	if g.Documents != nil {
+		starts = b.all(g.Starts)
+	}
+	qkv, gates := b.tokens(name+".mixed", mixed, g.DType), b.tokens(name+".decays", 2*d.Heads, F32)
+	b.node(ShortConv, Attr{Seq: g.Seq, Act: b.act}, trimmed(b.all(qkv), Use{in, 0, mixed}, p.param(), starts)...)
+	b.node(Decay, Attr{}, b.all(gates), Use{in, z, z + 2*d.Heads}, p.param(), p.param())
+	o := b.tokens(name+".rule", d.Values(), g.DType)
+	states := b.tokens(name+".states", d.Heads*DeltaStateCols(g.Seq, d.KeyDim*d.ValueDim), F32)
+	attr := Attr{Seq: g.Seq, Heads: d.Heads, KVHeads: d.Keys, HeadDim: d.KeyDim}
+	b.node(DeltaRule, attr, trimmed(b.all(o), b.all(states), b.all(qkv), b.all(gates), starts)...)
+	normed, y := b.tokens(name+".normed", d.Values(), g.DType), b.tokens(name+".gated", d.Values(), g.DType)
+	stats := b.tokens(name+".normed.stats", d.Heads, F32)
+	b.node(RMSNorm, Attr{Eps: b.m.NormEps, Heads: d.Heads}, b.all(normed), b.all(stats), b.all(o), p.param())
+	b.node(Gate, Attr{Act: model.SiLU}, b.all(y), Use{in, mixed, z}, b.all(normed))
+	return y
+}

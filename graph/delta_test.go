@@ -1,0 +1,28 @@
+package graph_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/samples"
+)
+
+// TestDeltaRefused: what is not built for linear attention is refused with the family's name and a hint.
+func TestDeltaRefused(t *testing.T) {
+	m := samples.TinyModels["delta"]
+	for name, build := range map[string]func() error{
+		"share":      func() error { _, err := graph.BuildShare(m, 256, 2, graph.F32); return err },
+		"slabs":      func() error { dense := *m; dense.Experts, dense.Active = 0, 0; return graph.CheckSlabs(&dense, 2, nil) },
+		"generation": func() error { _, err := graph.BuildDecode(m, 8, 1, graph.F32); return err },
+	} {
+		if err := build(); err == nil || !strings.Contains(err.Error(), m.Family.Name) || !strings.Contains(err.Error(), "; hint: ") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	dense := *m
+	dense.Experts = 0
+	if err := graph.CheckParts(&dense, 256, 2, nil); err == nil || !strings.Contains(err.Error(), "linear attention") {
+		t.Errorf("parts: %v", err)
+	}
+}
