@@ -307,7 +307,7 @@ func one(path string) (files []File, broken []string, err error) {
 		return nil, nil, fmt.Errorf("%s is a folder; hint: name files in it, such as %s",
 			path, filepath.Join(path, "**", "*.txt"))
 	case !info.Mode().IsRegular():
-		return nil, nil, fmt.Errorf("%s is not a regular file", path)
+		return nil, nil, fmt.Errorf("%s is not a regular file; hint: write what comes out of a pipe or device to a file first", path)
 	}
 	return []File{describe(path, info)}, nil, nil
 }

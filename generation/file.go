@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/athanor-llm/athanor/folder"
+	"github.com/athanor-llm/athanor/internal/bounded"
 	"github.com/athanor-llm/athanor/internal/filelock"
 	"github.com/athanor-llm/athanor/internal/jsonkeys"
 	"github.com/athanor-llm/athanor/search"
@@ -116,7 +117,7 @@ type fileRun struct {
 
 // eachLine calls a function for each line that is not blank, by its number from 1 on.
 func (run *fileRun) eachLine(do func(number int, text []byte) error) error {
-	in, err := os.Open(run.Prompts)
+	in, err := bounded.Open(run.Prompts)
 	if err != nil {
 		return folder.Misuse(err)
 	}

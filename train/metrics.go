@@ -14,6 +14,7 @@ import (
 
 	"github.com/athanor-llm/athanor/alert"
 	"github.com/athanor-llm/athanor/checkpoint"
+	"github.com/athanor-llm/athanor/internal/bounded"
 	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/internal/stat"
 )
@@ -79,6 +80,7 @@ type metricsLog struct {
 const (
 	metricsFile = "metrics.jsonl"
 	damagedFile = "metrics.jsonl.damaged" // lines that could not be read
+	mostMetrics = 1 << 40                 // bytes
 )
 
 // openMetrics opens the log of a run's folder for the steps after the given one. Lines of later steps are
@@ -86,7 +88,7 @@ const (
 // say which lines are damaged and which steps are missing.
 func openMetrics(dir string, step int) (l *metricsLog, notes []string, err error) {
 	path := filepath.Join(dir, metricsFile)
-	old, err := os.ReadFile(path)
+	old, err := bounded.ReadFile(path, mostMetrics)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, err
 	}

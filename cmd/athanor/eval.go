@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"path/filepath"
 
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/folder"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/bounded"
 	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/internal/size"
@@ -149,7 +149,7 @@ const tokensHint = "a JSON list of lists of token ids, such as [[1,2,3],[4,5,6]]
 // readTokens reads a list of lists of token ids, and checks that they have one
 // length and suit the model.
 func readTokens(path string, m *model.Model) ([][]int32, error) {
-	f, err := os.Open(path)
+	f, err := bounded.Open(path)
 	if err != nil {
 		return nil, cli.Misuse(suggest.Add(err, tokensHint))
 	}
