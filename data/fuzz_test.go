@@ -78,7 +78,7 @@ func FuzzLines(f *testing.F) {
 			want = want[:len(want)-1]
 		}
 		for _, from := range []io.Reader{bytes.NewReader(text), iotest.OneByteReader(bytes.NewReader(text)), iotest.DataErrReader(bytes.NewReader(text))} {
-			r := newLineReader(from, maxLine)
+			r := newLineReader(from, maxLine, nil)
 			r.buffer = make([]byte, 1+uint(buffer)%64)
 			for i := 0; ; i++ {
 				line, err := r.next()

@@ -26,7 +26,7 @@ import (
 // Why not json.Unmarshal: it replaces bytes that are not UTF-8, matches keys
 // regardless of case, and copies every text twice.
 //
-// Known weakness: each line is in memory as a whole.
+// Known weakness: a line is in memory as a whole, unless it is long because its text is (longrow.go).
 
 // record is the document in a line: the text in dst from the old length on, of which
 // the first given bytes are a prompt; or a conversation; or a pair of such documents.
@@ -146,12 +146,13 @@ func noText(keys, names []string) error {
 
 // lineScanner is a position in a line of JSON.
 type lineScanner struct {
-	line []byte
-	at   int
+	line   []byte
+	at     int
+	before int // bytes of the whole line before this part of it
 }
 
 func (s *lineScanner) fault(what string) error {
-	return fmt.Errorf("byte %d of the line: %s; hint: every line must be a JSON object of its own", s.at+1, what)
+	return fmt.Errorf("byte %d of the line: %s; hint: every line must be a JSON object of its own", s.before+s.at+1, what)
 }
 
 func (s *lineScanner) skipSpace() {
@@ -182,11 +183,7 @@ func (s *lineScanner) appendString(dst []byte) ([]byte, error) {
 	}
 	s.at++
 	for {
-		start := s.at
-		for s.at < len(s.line) && s.line[s.at] >= ' ' && s.line[s.at] != '"' && s.line[s.at] != '\\' {
-			s.at++
-		}
-		dst = append(dst, s.line[start:s.at]...)
+		dst = s.appendPlain(dst)
 		if s.at >= len(s.line) {
 			return dst, s.fault("the string does not end")
 		}
@@ -203,6 +200,15 @@ func (s *lineScanner) appendString(dst []byte) ([]byte, error) {
 			return dst, s.fault("the string has an unescaped control character")
 		}
 	}
+}
+
+// appendPlain appends the characters of a string up to one that is special.
+func (s *lineScanner) appendPlain(dst []byte) []byte {
+	start := s.at
+	for s.at < len(s.line) && s.line[s.at] >= ' ' && s.line[s.at] != '"' && s.line[s.at] != '\\' {
+		s.at++
+	}
+	return append(dst, s.line[start:s.at]...)
 }
 
 // escapes maps the letter after a backslash to its byte; 0: no such escape.
@@ -308,11 +314,16 @@ type lineReader struct {
 	searched   int   // no newline in buffer[start:searched]
 	err        error // from the last read; kept until the buffer is used up
 	lineNumber int
+	long       func(begun []byte) bool // whether the caller goes on with a line of more than longLine bytes that begins so; nil: never
+	asked      bool                    // about this line
 }
 
-func newLineReader(from io.Reader, most int64) *lineReader {
-	return &lineReader{from: from, most: most, buffer: make([]byte, 256<<10)}
+func newLineReader(from io.Reader, most int64, long func(begun []byte) bool) *lineReader {
+	return &lineReader{from: from, most: most, buffer: make([]byte, 256<<10), long: long}
 }
+
+// errLong means that a line has begun that the caller reads itself, see more.
+var errLong = errors.New("a long line")
 
 // next returns the next line without its newline, valid until the next call. It
 // returns io.EOF after the last.
@@ -323,6 +334,7 @@ func (r *lineReader) next() ([]byte, error) {
 			r.start = r.searched + i + 1
 			r.searched = r.start
 			r.lineNumber++
+			r.asked = false
 			return line, nil
 		}
 		r.searched = r.end
@@ -335,16 +347,47 @@ func (r *lineReader) next() ([]byte, error) {
 			}
 			return nil, r.err
 		}
+		if r.end-r.start > longLine && r.long != nil && !r.asked {
+			r.asked = true
+			if r.long(r.buffer[r.start:r.end]) {
+				return nil, errLong
+			}
+		}
 		if int64(r.end-r.start) > r.most {
 			return nil, tooLong(r.most)
 		}
 		if r.end == len(r.buffer) {
 			r.makeRoom()
 		}
-		n, err := r.from.Read(r.buffer[r.end:])
-		r.end += n
-		r.err = err
+		r.read()
 	}
+}
+
+// read reads more into the buffer, which has room.
+func (r *lineReader) read() {
+	n, err := r.from.Read(r.buffer[r.end:])
+	r.end += n
+	r.err = err
+}
+
+// take passes over the next n bytes of a line.
+func (r *lineReader) take(n int) {
+	r.start += n
+	r.searched = max(r.searched, r.start)
+}
+
+// more returns at least n bytes of the rest of a line and what follows it, or all that is left.
+func (r *lineReader) more(n int) ([]byte, error) {
+	for r.end-r.start < n && r.err == nil {
+		if r.end == len(r.buffer) {
+			r.makeRoom()
+		}
+		r.read()
+	}
+	if r.err != nil && r.err != io.EOF {
+		return nil, r.err
+	}
+	return r.buffer[r.start:r.end], nil
 }
 
 // makeRoom moves the unfinished line to the front of the buffer, doubling the buffer
@@ -355,5 +398,5 @@ func (r *lineReader) makeRoom() {
 		into = make([]byte, 2*len(r.buffer))
 	}
 	n := copy(into, r.buffer[r.start:r.end])
-	r.buffer, r.start, r.end, r.searched = into, 0, n, n
+	r.buffer, r.start, r.end, r.searched = into, 0, n, r.searched-r.start
 }

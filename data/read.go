@@ -32,7 +32,7 @@ import (
 // pieceSize is the size in bytes from which a piece is emitted.
 const pieceSize = 1 << 20
 
-// maxLine is the longest line of JSONL, in bytes. It is in memory as a whole.
+// maxLine is the longest line of JSONL, in bytes, that is in memory as a whole: see longrow.go.
 const maxLine = 256 << 20
 
 func tooLong(most int64) error {
@@ -376,11 +376,21 @@ func (r *reader) lines(in io.Reader) error {
 	if first, err := firstVisible(buffered); err == nil && first == '[' {
 		return r.array(buffered)
 	}
-	lines := newLineReader(buffered, r.most)
+	long := func(begun []byte) bool { return longText(begun, r.names) > 0 }
+	if r.skipBad {
+		long = nil
+	}
+	lines := newLineReader(buffered, r.most, long)
 	for {
 		line, err := lines.next()
 		if err == io.EOF {
 			return nil
+		}
+		if err == errLong {
+			if err := r.longRow(lines, &r.stats.JSONL); err != nil {
+				return err
+			}
+			continue
 		}
 		if err != nil {
 			return err
