@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -117,9 +118,17 @@ func existing(path string) string {
 }
 
 // save writes the description to the cache, unless it lacks the disk: a disk that
-// is full now may have room later, while files in memory are never a disk. An unwritable cache is no error.
+// is full now may have room later, while files in memory are never a disk. What is there already is not written again,
+// since a write waits for the disk twice. An unwritable cache is no error.
 func (m *Machine) save() {
 	if !m.diskMeasured() && hardware.InMemory(m.spill) == "" {
+		return
+	}
+	var text bytes.Buffer
+	if err := m.Hardware.Print(&text); err != nil {
+		return
+	}
+	if old, err := bounded.ReadFile(m.file, maxHardware); err == nil && bytes.Equal(old, text.Bytes()) {
 		return
 	}
 	tmp := m.file + fmt.Sprintf(".%d", os.Getpid())
@@ -127,7 +136,8 @@ func (m *Machine) save() {
 	if err != nil {
 		return
 	}
-	err = errors.Join(m.Hardware.Print(f), f.Sync(), f.Close())
+	_, err = f.Write(text.Bytes())
+	err = errors.Join(err, f.Sync(), f.Close())
 	if err == nil {
 		err = errors.Join(os.Rename(tmp, m.file), checkpoint.Disk{}.SyncDir(filepath.Dir(m.file)))
 	}

@@ -161,7 +161,7 @@ type GPU struct {
 
 // GPUs returns those that can be used, in CUDA's order.
 func GPUs() ([]GPU, error) {
-	d, err := nv.OpenDriver(nv.Local())
+	d, err := nv.OpenDriver(nv.LocalDriver())
 	if err != nil {
 		return nil, err
 	}

@@ -42,7 +42,7 @@ type Found struct {
 
 // Installed reports whether there is a driver, which a machine without a GPU seldom has.
 func Installed() bool {
-	_, err := nv.OpenDriver(nv.Local())
+	_, err := nv.OpenDriver(nv.LocalDriver())
 	return err == nil
 }
 

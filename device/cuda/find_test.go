@@ -165,6 +165,9 @@ func TestPlaces(t *testing.T) {
 	if !strings.Contains(got, "/nvidia/cuda_nvrtc/lib/") {
 		t.Errorf("the wheels of CUDA 12 are missing in %s", got)
 	}
+	if alone, all := nv.LocalDriver().Driver, nv.Local().Driver; !slices.Equal(alone, all) {
+		t.Errorf("the driver alone is tried at %q, with all libraries at %q", alone, all)
+	}
 	if empty := nv.Local().Empty; len(empty) != 1 || empty[0] != filepath.Join(root, "empty") {
 		t.Errorf("where no library is: %v", empty)
 	}

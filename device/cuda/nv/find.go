@@ -16,40 +16,38 @@ type Places struct {
 // Local lists where the libraries are usually installed: the folders in ATHANOR_CUDA_LIBS, the loader's
 // search path, the CUDA toolkit, and the wheels that pip installs alongside PyTorch, in active
 // environments, in those on PATH and in the system's usual places.
-func Local() Places {
-	return places(os.Getenv, func(pattern string) []string {
-		list, _ := filepath.Glob(pattern) // a bad pattern matches nothing
-		slices.Sort(list)
-		slices.Reverse(list) // newer versions first
-		return list
-	})
+func Local() Places { return places(os.Getenv, globNewest) }
+
+// LocalDriver lists the places of the driver alone. No wheel has it, so that no Python environment is looked through,
+// which takes longer than all the rest.
+func LocalDriver() Places {
+	own := filepath.SplitList(os.Getenv("ATHANOR_CUDA_LIBS"))
+	return Places{Driver: driverPlaces(own, toolkits(os.Getenv, globNewest), globNewest)}
+}
+
+// globNewest lists what matches a pattern, newer versions first. A bad pattern matches nothing.
+func globNewest(pattern string) []string {
+	list, _ := filepath.Glob(pattern)
+	slices.Sort(list)
+	slices.Reverse(list)
+	return list
 }
 
 func places(env func(string) string, glob func(string) []string) Places {
 	own := filepath.SplitList(env("ATHANOR_CUDA_LIBS"))
 	toolkit, site := toolkits(env, glob), wheels(env, glob)
-	search := func(wheel string, names ...string) []string {
-		var list []string
-		add := func(dirs ...string) {
-			for _, d := range dirs {
-				for _, n := range names {
-					list = append(list, glob(filepath.Join(d, n))...)
-				}
-			}
-		}
-		add(own...)
-		list = append(list, names...) // as the loader finds them
-		add(toolkit...)
+	inWheels := func(wheel string, names ...string) []string {
+		dirs := slices.Clone(toolkit)
 		for _, s := range site {
-			add(filepath.Join(s, "cu13", "lib"), filepath.Join(s, wheel, "lib"))
+			dirs = append(dirs, filepath.Join(s, "cu13", "lib"), filepath.Join(s, wheel, "lib"))
 		}
-		return unique(list)
+		return libraries(own, dirs, glob, names...)
 	}
 	p := Places{
-		Driver:   search("", "libcuda.so.1"),
-		NVRTC:    search("cuda_nvrtc", "libnvrtc.so.13", "libnvrtc.so.12"),
-		CublasLt: search("cublas", "libcublasLt.so.13", "libcublasLt.so.12"),
-		NVML:     search("", "libnvidia-ml.so.1"),
+		Driver:   driverPlaces(own, toolkit, glob),
+		NVRTC:    inWheels("cuda_nvrtc", "libnvrtc.so.13", "libnvrtc.so.12"),
+		CublasLt: inWheels("cublas", "libcublasLt.so.13", "libcublasLt.so.12"),
+		NVML:     libraries(own, toolkit, glob, "libnvidia-ml.so.1"),
 	}
 	for _, dir := range own {
 		if !slices.ContainsFunc(slices.Concat(p.Driver, p.NVRTC, p.CublasLt, p.NVML), func(path string) bool { return filepath.Dir(path) == filepath.Clean(dir) }) {
@@ -57,6 +55,27 @@ func places(env func(string) string, glob func(string) []string) Places {
 		}
 	}
 	return p
+}
+
+// driverPlaces lists where the driver is tried.
+func driverPlaces(own, toolkit []string, glob func(string) []string) []string {
+	return libraries(own, toolkit, glob, "libcuda.so.1")
+}
+
+// libraries lists where a library with one of the names is tried: the user's own folders, as the loader finds it, and
+// then the other folders.
+func libraries(own, dirs []string, glob func(string) []string, names ...string) (list []string) {
+	add := func(dirs []string) {
+		for _, d := range dirs {
+			for _, n := range names {
+				list = append(list, glob(filepath.Join(d, n))...)
+			}
+		}
+	}
+	add(own)
+	list = append(list, names...)
+	add(dirs)
+	return unique(list)
 }
 
 // toolkits returns the library folders of installed CUDA toolkits.
