@@ -82,19 +82,26 @@ parsed() {
   done
 }
 
+# expected prints the exit code that a document shows: 3 where the lines after the command, up to the end of their block, say
+# that the model does not fit.
+expected() { # FILE:LINE
+  awk -v first="${1##*:}" 'FNR > first && /^ *```/ { exit } FNR > first && /^athanor: .*does not fit/ { code = 3; exit } END { print code + 0 }' "${1%:*}"
+}
+
 check() { # FILE:LINE COMMAND
   local -a words=()
   eval "words=($(filled "$2"))" || words=()
-  local what=parsed extra code
+  local what=parsed extra code want=0
   parsed "${words[@]}" >"$dir/log" 2>&1 </dev/null
   code=$?
   if ((code == 0)) && extra=$(more "${words[@]}"); then
     # shellcheck disable=SC2086
     timeout 60 "$dir/${words[0]}" "${words[@]:1}" $extra >"$dir/log" 2>&1 <<<"What is a program?"
     code=$? what=ran
-    ((code == 124)) && code=0 what="ran (ended after a minute)"
+    ((code == 124)) && code=$(expected "$1") what="ran (ended after a minute)"
+    want=$(expected "$1")
   fi
-  if ((code != 0)); then
+  if ((code != want)); then
     printf 'FAILED  %s: %s\n' "$1" "$2" && sed 's/^/        /' "$dir/log" | tail -20
     failed=1
   else
