@@ -31,6 +31,7 @@ type Generator struct {
 	blocks  []int // tokens of each block program, descending
 	context int
 	vocab   int
+	once    bool    // tokens are read once: states of linear attention cannot go back, so no block begins early, or ends late
 	ids     []int32 // the sequence so far
 	block   []int32
 	pos     []int32
@@ -61,7 +62,7 @@ func (f *Folder) Generator(ctx context.Context, d *machine.Alone, context int, d
 // weights still to be loaded. Close on the Generator closes the device; on error
 // the caller does.
 func newGenerator(ctx context.Context, m *model.Model, d *machine.Alone, context int, dtype graph.DType) (*Generator, error) {
-	g := &Generator{context: context, vocab: m.Vocab, pos: make([]int32, 1), logits: make([]float64, m.Vocab)}
+	g := &Generator{once: m.Delta.Some(), context: context, vocab: m.Vocab, pos: make([]int32, 1), logits: make([]float64, m.Vocab)}
 	var prompts []*graph.Graph
 	for _, rows := range UsefulBlocks(context) {
 		block, err := graph.BuildPrefill(m, context, rows, dtype)
@@ -99,11 +100,14 @@ func (g *Generator) Room() int { return g.context - len(g.ids) }
 func (g *Generator) Reset() { g.ids = g.ids[:0] }
 
 // Keep truncates the sequence to the prefix that it shares with ids, which never includes the last of ids, and
-// returns how many tokens are kept. To continue with ids, Extend by the rest of them.
+// returns how many tokens are kept; of a model with linear attention all or none. To continue with ids, Extend by the rest of them.
 func (g *Generator) Keep(ids []int32) int {
 	n := 0
 	for n < min(len(g.ids), len(ids)-1) && g.ids[n] == ids[n] {
 		n++
+	}
+	if g.once && n < len(g.ids) {
+		n = 0
 	}
 	g.ids = g.ids[:n]
 	return n
@@ -126,12 +130,18 @@ func (g *Generator) Extend(ctx context.Context, ids ...int32) error {
 	g.ids = append(g.ids, ids...)
 	for last := len(g.ids) - 1; at <= last; {
 		i, first := nextBlock(g.blocks, at, last)
+		if g.once && i < len(g.blocks) && (first < at || first+g.blocks[i] > last) {
+			i, first = len(g.blocks), at
+		}
 		if i == len(g.blocks) {
 			at++
 		} else {
 			at = min(first+g.blocks[i], last)
 		}
 		if err := g.step(ctx, i, first, at); err != nil {
+			if g.once { // nobody knows how much of the text the states have
+				g.Reset()
+			}
 			return err
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 
 	"github.com/athanor-llm/athanor/model"
@@ -90,8 +89,8 @@ func (n Generation) Build(m *model.Model, dtype DType) (*Graph, error) {
 	if err := check(m, n.Context, dtype); err != nil {
 		return nil, err
 	}
-	if m.Delta.Some() {
-		return nil, fmt.Errorf("generation with the linear attention of %s is not built; hint: export the model, and generate with other software", m.Family)
+	if m.Delta.Some() && n.Slots > 0 {
+		return nil, fmt.Errorf("several sequences cannot be generated together with the linear attention of %s; hint: generate one text at a time", m.Family)
 	}
 	if n.Rows < 1 || n.Rows > n.Context && (n.Slots == 0 || n.Reads) {
 		return nil, fmt.Errorf("%d tokens cannot be read at once with a context of %d; hint: read at least 1, and at most the context", n.Rows, n.Context)
@@ -108,10 +107,21 @@ func (n Generation) Build(m *model.Model, dtype DType) (*Graph, error) {
 	if n.Reads {
 		b.seg.Forward, b.g.Logits = nil, -1
 		last := &b.g.Segments[m.Layers].Forward
-		cached := slices.IndexFunc(*last, func(n Node) bool { return n.Op == AttentionAt })
-		*last = (*last)[:cached+1]
+		*last = (*last)[:b.g.lastCached(*last)+1]
 	}
 	return b.g, nil
+}
+
+// lastCached returns the last of the nodes that fills a cache.
+func (g *Graph) lastCached(nodes []Node) (last int) {
+	for i := range nodes {
+		for _, u := range nodes[i].Args {
+			if u.Value >= 0 && g.Values[u.Value].Kind == Cache {
+				last = i
+			}
+		}
+	}
+	return last
 }
 
 func check(m *model.Model, seq int, dtype DType) error {

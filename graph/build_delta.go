@@ -45,20 +45,35 @@ func (b *builder) delta(name string, x int, p *next) int {
 		bands = []Use{{in, 0, z}, {in, z, z + 2*d.Heads}}
 	}
 	b.linears(bands, b.all(x), p, false)
-	starts := absent
-	if g.Documents != nil {
-		starts = b.all(g.Starts)
-	}
 	qkv, gates := b.tokens(name+".mixed", mixed, g.DType), b.tokens(name+".decays", 2*d.Heads, F32)
-	b.node(ShortConv, Attr{Seq: g.Seq, Act: b.act}, trimmed(b.all(qkv), Use{in, 0, mixed}, p.param(), starts)...)
-	b.node(Decay, Attr{}, b.all(gates), Use{in, z, z + 2*d.Heads}, p.param(), p.param())
 	o := b.tokens(name+".rule", d.Values(), g.DType)
-	states := b.tokens(name+".states", d.Heads*DeltaStateCols(g.Seq, d.KeyDim*d.ValueDim), F32)
-	attr := Attr{Seq: g.Seq, Heads: d.Heads, KVHeads: d.Keys, HeadDim: d.KeyDim}
-	b.node(DeltaRule, attr, trimmed(b.all(o), b.all(states), b.all(qkv), b.all(gates), starts)...)
+	if g.Context > 0 {
+		past := b.value(Value{Name: name + ".past", Kind: Cache, DType: g.DType, Rows: d.Taps - 1, Cols: mixed})
+		b.node(ShortConvAt, Attr{Act: b.act}, b.all(qkv), b.all(past), Use{in, 0, mixed}, p.param(), b.all(g.Pos))
+	} else {
+		b.node(ShortConv, Attr{Seq: g.Seq, Act: b.act}, trimmed(b.all(qkv), Use{in, 0, mixed}, p.param(), b.starts())...)
+	}
+	b.node(Decay, Attr{}, b.all(gates), Use{in, z, z + 2*d.Heads}, p.param(), p.param())
+	attr := Attr{Heads: d.Heads, KVHeads: d.Keys, HeadDim: d.KeyDim}
+	if g.Context > 0 {
+		state := b.value(Value{Name: name + ".state", Kind: Cache, DType: F32, Rows: d.Heads * d.KeyDim, Cols: d.ValueDim})
+		b.node(DeltaRuleAt, attr, b.all(o), b.all(state), b.all(qkv), b.all(gates), b.all(g.Pos))
+	} else {
+		attr.Seq = g.Seq
+		states := b.tokens(name+".states", d.Heads*DeltaStateCols(g.Seq, d.KeyDim*d.ValueDim), F32)
+		b.node(DeltaRule, attr, trimmed(b.all(o), b.all(states), b.all(qkv), b.all(gates), b.starts())...)
+	}
 	normed, y := b.tokens(name+".normed", d.Values(), g.DType), b.tokens(name+".gated", d.Values(), g.DType)
 	stats := b.tokens(name+".normed.stats", d.Heads, F32)
 	b.node(RMSNorm, Attr{Eps: b.m.NormEps, Heads: d.Heads}, b.all(normed), b.all(stats), b.all(o), p.param())
 	b.node(Gate, Attr{Act: model.SiLU}, b.all(y), Use{in, mixed, z}, b.all(normed))
 	return y
+}
+
+// starts returns where documents begin, absent if sequences are whole.
+func (b *builder) starts() Use {
+	if b.g.Documents == nil {
+		return absent
+	}
+	return b.all(b.g.Starts)
 }

@@ -66,6 +66,31 @@ func deltaRule(o, qkv, gates, states int) requirement {
 	}
 }
 
+// deltaRuleAt: heads divide columns, and there is a state of each.
+func deltaRuleAt(a *Attr, d []Dim) string {
+	heads, keys, size := a.Heads, a.KVHeads, a.HeadDim
+	o, state, qkv, gates := d[DeltaRuleAtO], d[DeltaRuleAtState], d[DeltaRuleAtQKV], d[DeltaRuleAtGates]
+	if heads < 1 || keys < 1 || size < 1 || heads%keys != 0 || heads > maxHeads || size > maxHeads {
+		return fmt.Sprintf("impossible heads: %d of values, %d of keys of size %d", heads, keys, size)
+	}
+	if o.Cols != heads*state.Cols || state.Rows != heads*size || qkv.Cols != 2*keys*size+o.Cols || gates.Cols != 2*heads {
+		return fmt.Sprintf("states of %d x %d, %d columns and %d gates do not fit %d heads of values and %d of keys of size %d", state.Rows, state.Cols, qkv.Cols, gates.Cols, heads, keys, size)
+	}
+	return ""
+}
+
+// remembered: there is room for all rows but one that a sum has.
+func remembered(_ *Attr, d []Dim) string {
+	if past, taps := d[ShortConvAtPast].Rows, d[ShortConvAtW].Cols; past != taps-1 {
+		return fmt.Sprintf("%d earlier rows for a convolution of %d", past, taps)
+	}
+	return ""
+}
+
+func deltaAtFLOPs(a *Attr, d []Dim) int64 {
+	return 7 * int64(d[DeltaRuleAtO].Rows) * d[DeltaRuleAtState].Elems()
+}
+
 // inSequences: the rows are whole sequences.
 func inSequences(x int) requirement {
 	return func(a *Attr, d []Dim) string {

@@ -12,9 +12,12 @@ import (
 func TestDeltaRefused(t *testing.T) {
 	m := samples.TinyModels["delta"]
 	for name, build := range map[string]func() error{
-		"share":      func() error { _, err := graph.BuildShare(m, 256, 2, graph.F32); return err },
-		"slabs":      func() error { dense := *m; dense.Experts, dense.Active = 0, 0; return graph.CheckSlabs(&dense, 2, nil) },
-		"generation": func() error { _, err := graph.BuildDecode(m, 8, 1, graph.F32); return err },
+		"share": func() error { _, err := graph.BuildShare(m, 256, 2, graph.F32); return err },
+		"slabs": func() error { dense := *m; dense.Experts, dense.Active = 0, 0; return graph.CheckSlabs(&dense, 2, nil) },
+		"slots": func() error {
+			_, err := graph.Generation{Context: 8, Slots: 2, Rows: 1}.Build(m, graph.F32)
+			return err
+		},
 	} {
 		if err := build(); err == nil || !strings.Contains(err.Error(), m.Family.Name) || !strings.Contains(err.Error(), "; hint: ") {
 			t.Errorf("%s: %v", name, err)

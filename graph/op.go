@@ -67,6 +67,8 @@ const (
 	EmbedAt
 	RoPEAt
 	AttentionAt
+	ShortConvAt
+	DeltaRuleAt
 	AllGather
 	ReduceScatter
 	AllReduce
@@ -365,6 +367,10 @@ var table = [NumOps]Info{
 	// after a row's own are not read. With Attr.Seq C is Seq, and kv is as many such caches, of a
 	// sequence each, as it has rows for.
 	AttentionAt: {Name: "attention_at", Args: args("o:f[N,A]:wt kv:f[R,S]:u qkv:f[N,Q]:rt pos:i[B,W]:r sinks:f[1,H]:r?"), FLOPs: attentionAtFLOPs, Bytes: attentionAtBytes, Rule: either(cached, placed(AttentionAtO, AttentionAtPos))},
+	// ShortConv and DeltaRule of consecutive tokens of one sequence, from position pos on, that continue what earlier calls did: at
+	// position 0 they begin anew. past has the last K-1 rows of x, that of position p in row p mod K-1. state has the heads' states, one below the other.
+	ShortConvAt: {Name: "short_conv_at", Args: args("y:f[N,C]:wt past:f[R,C]:u x:f[N,C]:rt w:f[C,K]:r pos:i[1,1]:r"), FLOPs: convFLOPs(ShortConvAtW), Rule: remembered},
+	DeltaRuleAt: {Name: "delta_rule_at", Args: args("o:f[N,V]:wt state:s[R,D]:u qkv:f[N,Y]:rt gates:s[N,2P]:rt pos:i[1,1]:r"), FLOPs: deltaAtFLOPs, Rule: deltaRuleAt},
 	// Between ranks. An instruction names its peers; the k-th collective of a
 	// group on one rank meets the k-th on every other. Operands are flat, one row, but for all_reduce's.
 	// dst = the concatenation of all peers' sources, in the group's order; they may

@@ -388,6 +388,22 @@ const (
 )
 
 const (
+	ShortConvAtY    = 0
+	ShortConvAtPast = 1
+	ShortConvAtX    = 2
+	ShortConvAtW    = 3
+	ShortConvAtPos  = 4
+)
+
+const (
+	DeltaRuleAtO     = 0
+	DeltaRuleAtState = 1
+	DeltaRuleAtQKV   = 2
+	DeltaRuleAtGates = 3
+	DeltaRuleAtPos   = 4
+)
+
+const (
 	AllGatherDst = 0
 	AllGatherSrc = 1
 )

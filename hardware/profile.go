@@ -416,7 +416,7 @@ func fillScalars(calls []device.Call, d device.Device) error {
 func hasIndices(c *device.Call) bool {
 	switch c.Op {
 	case graph.Embed, graph.EmbedBwd, graph.CrossEntropy, graph.ExpertLinear, graph.ExpertDW, graph.ExpertDB, graph.RouteBwd,
-		graph.EmbedAt, graph.RoPEAt, graph.AttentionAt:
+		graph.EmbedAt, graph.RoPEAt, graph.AttentionAt, graph.ShortConvAt, graph.DeltaRuleAt:
 		return true
 	}
 	return c.Attr.Document > 0
@@ -444,6 +444,10 @@ func fillIndices(c *device.Call, d device.Device) error {
 		o, limit = c.Args[graph.EmbedAtTokens], c.Args[graph.EmbedAtWTE].Rows
 	case graph.RoPEAt:
 		return fillPlaces(c.Args[graph.RoPEAtPos], 1, 1, d)
+	case graph.ShortConvAt:
+		return fillPlaces(c.Args[graph.ShortConvAtPos], 1, 1, d)
+	case graph.DeltaRuleAt:
+		return fillPlaces(c.Args[graph.DeltaRuleAtPos], 1, 1, d)
 	case graph.AttentionAt:
 		kv, rows := c.Args[graph.AttentionAtKV].Rows, c.Args[graph.AttentionAtO].Rows
 		context := graph.CacheContext(&c.Attr, kv)

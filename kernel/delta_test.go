@@ -97,6 +97,17 @@ var deltaCases = map[graph.Op]func(m *maker) sample{
 		k := 1 + m.IntN(5)
 		return sample{attr: a, t: []Tensor{m.f32(c, k), m.any(n, c), m.any(n, c), m.mat(m.float(), c, k, 0.5), starts}, floor: 1}
 	},
+	graph.ShortConvAt: func(m *maker) sample {
+		n, c, k, pos := 1+m.IntN(9), m.n(), 2+m.IntN(4), NewTensor(graph.I32, 1, 1)
+		pos.I32[0] = int32(m.IntN(9))
+		return sample{attr: graph.Attr{Act: model.SiLU}, t: []Tensor{m.any(n, c), m.any(k-1, c), m.any(n, c), m.mat(m.float(), c, k, 0.5), pos}, floor: 1}
+	},
+	graph.DeltaRuleAt: func(m *maker) sample {
+		s, pos := m.deltaRule(), NewTensor(graph.I32, 1, 1)
+		pos.I32[0] = int32(m.IntN(3))
+		s.a.Seq = 0
+		return sample{attr: s.a, t: []Tensor{m.any(s.n, s.width), m.f32(s.a.Heads*s.a.HeadDim, s.width/s.a.Heads), s.qkv, s.gates, pos}, tol: 1e-5}
+	},
 	graph.Decay: func(m *maker) sample {
 		n, c := m.rows(), m.n()
 		return sample{t: []Tensor{m.f32(n, 2*c), m.any(n, 2*c), m.any(1, c), m.any(1, c)}, token: []bool{true, true, false, false}}

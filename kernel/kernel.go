@@ -96,6 +96,8 @@ var table = withUpdates([graph.NumOps]Kernel{
 	graph.EmbedAt:      {embedAtRef, embedAt},
 	graph.RoPEAt:       {ropeAtRef, ropeAt},
 	graph.AttentionAt:  {attentionAtRef, attentionAt},
+	graph.ShortConvAt:  {shortConvAtRef, shortConvAt},
+	graph.DeltaRuleAt:  {deltaRuleAtRef, deltaRuleAt},
 })
 
 // Operators that share code have the operands that it reads at the same positions. Where they do not, this

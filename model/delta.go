@@ -45,8 +45,8 @@ func (d *Delta) check(f *Family) error {
 		return fmt.Errorf("%d heads of values cannot be divided evenly among %d of keys; hint: linear_num_value_heads must be a multiple of linear_num_key_heads", d.Heads, d.Keys)
 	case d.Mixed() > maxWidth || d.KeyDim*d.ValueDim > maxWidth:
 		return fmt.Errorf("heads of linear attention with %d and %d columns are too wide; hint: all together must have at most %d, and so must their product", d.KeyDim, d.ValueDim, maxWidth)
-	case d.Taps < 1 || d.Taps > MostTaps:
-		return fmt.Errorf("linear_conv_kernel_dim is %d; hint: it must be from 1 to %d", d.Taps, MostTaps)
+	case d.Taps < 2 || d.Taps > MostTaps:
+		return fmt.Errorf("linear_conv_kernel_dim is %d; hint: it must be from 2 to %d", d.Taps, MostTaps)
 	}
 	return nil
 }

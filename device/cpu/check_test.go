@@ -83,6 +83,12 @@ func (g *guess) attributes(op graph.Op) {
 		l['P'], l['V'] = a.Heads, a.Heads*each
 		l['W'], l['Z'] = 2*a.KVHeads*a.HeadDim+l['V'], a.Heads*graph.DeltaStateCols(a.Seq, a.HeadDim*each)
 		return
+	case graph.ShortConvAt:
+		l['K'] = l['R'] + 1
+	case graph.DeltaRuleAt:
+		l['P'], l['R'], l['V'] = a.Heads, a.Heads*a.HeadDim, a.Heads*l['D']
+		l['Y'] = 2*a.KVHeads*a.HeadDim + l['V']
+		return
 	case graph.NormPart:
 		l['K'] = 1
 	case graph.Muon:

@@ -87,6 +87,7 @@ var operators = withUpdates([graph.NumOps]operator{
 // unbuilt are operators that only the CPU has: those of linear attention.
 var unbuilt = []graph.Op{
 	graph.Gate, graph.GateBwd, graph.ShortConv, graph.ShortConvDX, graph.ShortConvDW, graph.Decay, graph.DecayBwd, graph.DecayGrad, graph.DeltaRule, graph.DeltaRuleBwd,
+	graph.ShortConvAt, graph.DeltaRuleAt,
 }
 
 // withUpdates adds the elementwise optimizers' operators to a table.
