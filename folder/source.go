@@ -125,7 +125,7 @@ func checkUsed(set *safetensors.Set, m *model.Model, adapters bool, more ...stri
 			known[blocks.Name], known[scales.Name] = true, true
 			continue
 		}
-		for _, t := range p.Tensors() {
+		for _, t := range tensorsIn(set, p) {
 			for _, name := range t.Names() {
 				known[name] = true
 			}
@@ -164,7 +164,7 @@ func readPart(set *safetensors.Set, p model.Param, first int, dst []float32) err
 	if blocks, scales, ok := packed(set, p); ok {
 		return readPacked(set, p, blocks, scales, dst)
 	}
-	for _, t := range p.Tensors() {
+	for _, t := range tensorsIn(set, p) {
 		info, ok := lookup(set, t)
 		if !ok {
 			return fmt.Errorf("there is no tensor %s among the %d in the files; hint: check that the folder is complete and of the same model family", t.Name, len(set.Tensors()))
@@ -181,6 +181,11 @@ func readPart(set *safetensors.Set, p model.Param, first int, dst []float32) err
 		}
 	}
 	return nil
+}
+
+// tensorsIn returns the tensors of a parameter that files have.
+func tensorsIn(set *safetensors.Set, p model.Param) []model.Tensor {
+	return p.TensorsIn(func(name string) bool { _, ok := set.Lookup(name); return ok })
 }
 
 // lookup finds a tensor in files, whichever of its names they have.
@@ -227,7 +232,7 @@ func Halved(set *safetensors.Set, p model.Param) bool {
 	if _, _, ok := packed(set, p); ok {
 		return true
 	}
-	return !slices.ContainsFunc(p.Tensors(), func(part model.Tensor) bool {
+	return !slices.ContainsFunc(tensorsIn(set, p), func(part model.Tensor) bool {
 		info, ok := lookup(set, part)
 		return !ok || info.DType != safetensors.BF16
 	})

@@ -34,6 +34,7 @@ type Family struct {
 	HeadBias  bool   // the head has a bias
 	Mixture   bool   // the feed-forward is a choice among experts
 	Ahead     bool   // files may have layers beyond the last, which predict further tokens: they are carried
+	Stacked   bool   // files may have all experts in one tensor, in the order of operators, see Param.Stacked
 	FusedMix  bool   // files have all experts in one tensor, [in, out], gates and ups interleaved, see Param.Transposed
 	Square    bool   // kv_heads is heads and heads*head_dim the width: config.json has neither key
 	Offset    int    // rows of the position table before position 0
@@ -266,6 +267,8 @@ type Param struct {
 	// factors of experts' adapters are one tensor each, named Parts.
 	Experts int
 	Parts   string // separated by spaces
+	// Stacked says that files may also have all of the experts in one tensor, of the parameter's name.
+	Stacked bool
 	// Transposed says that files have the matrices of all experts in one tensor, or the first factor of the embedding, [in, out],
 	// where operators have [out, in]. Interleaved says that this tensor, or the bias of each expert, has the outputs of
 	// gate and up interleaved; operators have all gates first.

@@ -278,7 +278,7 @@ func (b *paramList) sinks(name string) {
 func (b *paramList) experts(name string, rows, cols int, parts ...string) {
 	b.matrix(name, b.m.Experts*rows, cols, b.m.InitStd)
 	p := &b.list[len(b.list)-1]
-	p.Experts = b.m.Experts
+	p.Experts, p.Stacked = b.m.Experts, b.m.Family.Stacked
 	for i, part := range parts {
 		parts[i] = b.prefix + part + ".weight"
 	}

@@ -142,6 +142,15 @@ func (p Param) Tensors() []Tensor {
 	return []Tensor{{Name: p.Name, Shape: []int{p.Rows, p.Cols}}}
 }
 
+// TensorsIn returns the tensors of a parameter that files have: those of Tensors, or all experts in one.
+func (p Param) TensorsIn(has func(name string) bool) []Tensor {
+	one := Tensor{Name: p.Name, Shape: []int{max(p.Experts, 1), p.Rows / max(p.Experts, 1), p.Cols}}
+	if _, there := one.NameIn(has); p.Stacked && there {
+		return []Tensor{one}
+	}
+	return p.Tensors()
+}
+
 func (p Param) expertTensors() (list []Tensor) {
 	parts := strings.Fields(p.Parts)
 	rows := p.Rows / (p.Experts * len(parts))

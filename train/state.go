@@ -48,6 +48,11 @@ func (w *weights) withOtherParts(m *model.Model, list []safetensors.Tensor) []sa
 	return list
 }
 
+// carries reports whether files have tensors that checkpoints copy.
+func (w *weights) carries(m *model.Model) bool {
+	return w.own != nil && slices.ContainsFunc(w.own.Tensors(), func(info safetensors.Info) bool { return model.Carried(m, info.Name) })
+}
+
 func (w *weights) close() error {
 	if w.file == nil {
 		return nil

@@ -26,7 +26,7 @@ var (
 		},
 	}
 	qwen35MoE = family{
-		Family: model.Family{Name: "qwen3_5_moe_text", Mixture: true, Ahead: true, Tensors: splitNames(qwen2MoENames())},
+		Family: model.Family{Name: "qwen3_5_moe_text", Mixture: true, Stacked: true, Ahead: true, Tensors: splitNames(qwen2MoENames())},
 		class:  "Qwen3_5MoeForCausalLM",
 		fixed:  deltaMixture,
 		table: changed(without(deltaTable, "intermediate_size"),
