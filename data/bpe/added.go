@@ -30,15 +30,19 @@ type finder struct {
 	tokens []Added             // longest first
 	starts []uint64            // the pairs, one bit each; nil: there are no tokens
 	from   map[uint16][]uint16 // by pair, the tokens that begin with it, longest first
+	lead   int                 // the byte that all of them begin with; -1: they begin with several
 }
 
 func newFinder(tokens []Added) (f finder) {
 	if len(tokens) == 0 {
 		return f
 	}
-	f = finder{tokens, make([]uint64, 1<<16/64), map[uint16][]uint16{}}
+	f = finder{tokens, make([]uint64, 1<<16/64), map[uint16][]uint16{}, int(tokens[0].Text[0])}
 	sort.SliceStable(tokens, func(i, j int) bool { return len(tokens[i].Text) > len(tokens[j].Text) })
 	for index, added := range tokens {
+		if int(added.Text[0]) != f.lead {
+			f.lead = -1
+		}
 		first := int(added.Text[0]) << 8
 		low, high := first, first+255 // a token of one byte: whatever follows
 		if len(added.Text) > 1 {
@@ -60,6 +64,7 @@ func (f *finder) find(text []byte, from int, control func(first, end int) bool) 
 		return len(text), -1
 	}
 	for i := from; i < len(text); i++ {
+		i = f.skip(text, i)
 		index := f.startsAt(text, i, control)
 		if index < 0 {
 			continue
@@ -71,6 +76,23 @@ func (f *finder) find(text []byte, from int, control func(first, end int) bool) 
 		i = end - 1 // as elsewhere, no other token begins within it
 	}
 	return len(text), -1
+}
+
+// skip returns the first offset from i on at which a token may begin, or one behind which none does.
+func (f *finder) skip(text []byte, i int) int {
+	if f.lead >= 0 {
+		n := bytes.IndexByte(text[i:], byte(f.lead))
+		if n < 0 {
+			return len(text)
+		}
+		return i + n
+	}
+	for ; i+1 < len(text); i++ {
+		if two := int(text[i])<<8 | int(text[i+1]); f.starts[two/64]&(1<<(two%64)) != 0 {
+			break
+		}
+	}
+	return i
 }
 
 // startsAt returns the index of the longest token that begins at text[i], or -1.
