@@ -60,11 +60,13 @@ func (m *Model) FreezeLinear() {
 }
 
 // quantizable reports whether a parameter is the weight of a linear operator of a layer, or
-// of experts. A router's is not: its output decides too much for adapters and 4 bits.
+// of experts. A router's is not: its output decides too much for adapters and 4 bits. Nor are those of linear attention whose few
+// outputs say how much states keep and take in.
 func (m *Model) quantizable(p Param) bool {
 	n := &m.Family.Tensors
 	return !p.Vector && !p.Taps && !p.Adapter && p.Layer >= 0 && p.Layer < m.Layers && !(m.Experts > 0 && strings.HasSuffix(p.Name, n.Router+".weight")) &&
-		!(m.SharedGate && strings.HasSuffix(p.Name, n.SharedRouter+".weight"))
+		!(m.SharedGate && strings.HasSuffix(p.Name, n.SharedRouter+".weight")) &&
+		!(m.Delta.Some() && (n.DeltaA != "" && strings.HasSuffix(p.Name, n.DeltaA+".weight") || strings.HasSuffix(p.Name, n.DeltaB+".weight")))
 }
 
 // match reports which parameters match one of the patterns. Each pattern must match one.
