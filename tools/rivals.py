@@ -2,6 +2,7 @@
 
   rivals.py serve CONFIG [--precision bf16] [--compile]   one rival, see serve()
   rivals.py pair --ours BINARY [--minutes 8] [--only TEXT] [--llmc FOLDER]
+  rivals.py matrix --ours BINARY [--seed N] [--count 24]  drawn configurations, see drawn(); prints their quantiles
   rivals.py llmc FOLDER                                   weights and data for llm.c, see LLMC
 
 Needs torch 2.x, a C++ compiler for --compile, peft for adapters, and bitsandbytes for weights in 4 bits. Every measurement is a
@@ -11,7 +12,9 @@ and run a few steps in turn, so that whatever else goes on hits all alike.
 
 import argparse
 import json
+import math
 import os
+import random
 import re
 import resource
 import statistics
@@ -36,6 +39,52 @@ CONFIGS = {
     "gpt2-qlora16-b4t256": dict(GPT2, batch=4, length=256, lora=16, quantize="nf4"),  # and bitsandbytes
     "tiny-b2t32": dict(TINY, batch=2, length=32),
 }
+
+FIXED = 2026  # the seed of the half of drawn configurations that is always the same
+
+
+def drawn(seed, count, flops):
+    """Configurations, with their precisions, whose sizes are drawn (log-uniform where a range is wide), half of them always the
+    same. As many layers and sequences as a step of so many FLOPs has, at most."""
+    list = []
+    for r, n in (random.Random(FIXED), count - count // 2), (random.Random(seed), count // 2):
+        wide = lambda low, high, unit: max(1, round(2 ** r.uniform(math.log2(low), math.log2(high)) / unit)) * unit
+        while n > 0:
+            head = r.choice((32, 64, 64, 128))
+            width = wide(256, 2048, head)
+            heads = width // head
+            c = dict(kind=r.choice(("gpt2", "llama", "llama")), width=width, heads=heads, kv=heads, ff=wide(2 * width, 4 * width, 64), vocab=wide(4096, 131072, 64),
+                     length=wide(64, 4096, 64))
+            if c["kind"] == "llama":
+                c["kv"] = heads // r.choice([g for g in (1, 2, 4, 8) if heads % g == 0])
+            if r.random() < 0.25:
+                c["lora"] = 16
+            precision = r.choice(("fp32", "bf16"))
+            layer = width * width * 2 + 2 * width * c["kv"] * head + (3 if c["kind"] == "llama" else 2) * width * c["ff"]
+            token = lambda layers: 6 * (layers * layer + width * c["vocab"] + layers * width * c["length"] // 2)
+            layers, batch = r.randint(1, 12), r.randint(1, 8)
+            while layers > 1 and token(layers) * c["length"] > flops:
+                layers -= 1
+            while batch > 1 and token(layers) * c["length"] * batch > flops:
+                batch -= 1
+            if token(layers) * c["length"] * batch <= flops:
+                list.append((json.dumps(dict(c, layers=layers, batch=batch)), precision))
+                n -= 1
+    return list
+
+
+def settings(config):
+    """A configuration by its name, or as JSON."""
+    return CONFIGS[config] if config in CONFIGS else json.loads(config)
+
+
+def short(config):
+    """A configuration in a few words."""
+    if config in CONFIGS:
+        return config
+    c = json.loads(config)
+    return f"{c['kind']} {c['layers']}x{c['width']} h{c['heads']}/{c['kv']} f{c['ff']} v{c['vocab']} {c['batch']}x{c['length']}" + " lora" * ("lora" in c)
+
 
 NAMES = {"gpt2": "gpt2", "llama": "llama-2-7b", "olmoe": "olmoe-1b-7b"}  # Athanor's, which it gives other sizes
 
@@ -145,7 +194,7 @@ def build(c):
     if rank := c.get("lora"):
         import peft
 
-        config = peft.LoraConfig(r=rank, lora_alpha=rank, target_modules=["qkv", "out", "up", "down"])
+        config = peft.LoraConfig(r=rank, lora_alpha=rank, target_modules=[n for n in ("qkv", "out", "up", "gate_up", "down") if any(m.endswith("." + n) for m, _ in model.named_modules())])
         model = peft.inject_adapter_in_model(config, model)
         for name, p in model.named_parameters():
             p.requires_grad = "lora_" in name
@@ -204,7 +253,7 @@ def serve(args):
     torch._dynamo.config.recompile_limit = 64  # bitsandbytes has a graph for every shape
     torch.manual_seed(1)
     torch.set_num_threads(args.threads)
-    c = dict(CONFIGS[args.config], compute=torch.bfloat16 if args.precision == "bf16" else torch.float32)
+    c = dict(settings(args.config), compute=torch.bfloat16 if args.precision == "bf16" else torch.float32)
     model = build(c)
     form = adamw()
     trained = [p for p in model.parameters() if p.requires_grad]
@@ -261,7 +310,7 @@ class Torch:
 
 def ours(binary, config, precision, steps):
     """Athanor's step with its plain plan, two steps of warm-up before."""
-    c = CONFIGS[config]
+    c = settings(config)
     command = [binary, "bench", "step", NAMES[c["kind"]], "--json",
                "--precision", precision, "--steps", str(steps), "--warmup", "2", "--batch", str(c["batch"]), "--sequence", str(c["length"])]
     for flag, key in (("layers", "layers"), ("width", "width"), ("heads", "heads"), ("kv-heads", "kv"), ("feed-forward", "ff"), ("vocabulary", "vocab"), ("experts", "experts"), ("active-experts", "active")):
@@ -317,25 +366,33 @@ def iter_until(p, steps):
             return
 
 
+def turns(args, config, precision, until):
+    """One case: ours, eager, compiled, ours, ... until then, and for so many rounds at least. By name: rates, and most memory."""
+    rivals = [Torch(config, precision, compiled, args.threads, args.tuned) for compiled in (False, True) if not compiled or args.compile]
+    for r in rivals:
+        r.run(args.warmup)
+    rates, peak, start = {}, {}, {}
+    while len(rates.get("ours", [])) < args.rounds or time.monotonic() < until:
+        for name, result in [("ours", ours(args.ours, config, precision, args.steps))] + [(r.name, r.run(args.steps)) for r in rivals]:
+            rates.setdefault(name, []).append(result["tokens_per_second"])
+            peak[name], start[name] = result["peak_rss_bytes"], result.get("imported_rss_bytes", 0)
+    for r in rivals:
+        r.close()
+    if args.json:
+        with open(args.json, "a") as f:
+            print(json.dumps({"config": config, "precision": precision, "tokens_per_second": rates, "peak_rss_bytes": peak, "imported_rss_bytes": start}), file=f)
+    return rates, peak, start
+
+
 def pair(args):
-    """All cases in turn: ours, eager, compiled, ours, ... until the case's share of the time is over."""
+    """All cases, each for its share of the time."""
     cases = [(c, p) for p in ("fp32", "bf16") for c in CONFIGS if args.only in f"{c} {p}" and (args.only or not c.startswith(("tiny", "olmoe", "gpt2-lora", "gpt2-qlora")))]
     if not cases:
         raise SystemExit(f"rivals: no case contains {args.only!r}; hint: one of {', '.join(CONFIGS)}, fp32, bf16")
     end = time.monotonic() + 60 * args.minutes
     print(f"{'case':18} {'who':9} {'rounds':>6} {'tokens/s median':>15} {'least':>8} {'most':>8} {'RSS MiB':>8} {'at start':>8}  ours/theirs: median, least", flush=True)
     for i, (config, precision) in enumerate(cases):
-        until = time.monotonic() + (end - time.monotonic()) / (len(cases) - i)
-        rivals = [Torch(config, precision, compiled, args.threads, args.tuned) for compiled in (False, True) if not compiled or args.compile]
-        for r in rivals:
-            r.run(args.warmup)
-        rates, peak, start = {}, {}, {}
-        while len(rates.get("ours", [])) < args.rounds or time.monotonic() < until:
-            for name, result in [("ours", ours(args.ours, config, precision, args.steps))] + [(r.name, r.run(args.steps)) for r in rivals]:
-                rates.setdefault(name, []).append(result["tokens_per_second"])
-                peak[name], start[name] = result["peak_rss_bytes"], result.get("imported_rss_bytes", 0)
-        for r in rivals:
-            r.close()
+        rates, peak, start = turns(args, config, precision, time.monotonic() + (end - time.monotonic()) / (len(cases) - i))
         if args.llmc and precision == "fp32" and (result := llmc(args.llmc, config, args.threads)):
             rates["llm.c"], peak["llm.c"] = [result["tokens_per_second"]] * len(rates["ours"]), result["peak_rss_bytes"]
         for name, list in rates.items():
@@ -344,9 +401,35 @@ def pair(args):
                 ratios = [a / b for a, b in zip(rates["ours"], list)]
                 line += f"  {statistics.median(ratios):6.2f} {min(ratios):6.2f}"
             print(line, flush=True)
-        if args.json:
-            with open(args.json, "a") as f:
-                print(json.dumps({"config": config, "precision": precision, "tokens_per_second": rates, "peak_rss_bytes": peak, "imported_rss_bytes": start}), file=f)
+
+
+def matrix(args):
+    """Drawn configurations, each beside the faster form of PyTorch, and the quantiles of all."""
+    cases = drawn(args.seed, args.count, args.flops)
+    print(f"seed {args.seed}\n{'configuration':58} {'':4} {'ours':>8} {'theirs':>8} {'form':8} {'ratio':>5}  {'RSS MiB':>7} {'theirs':>7}", flush=True)
+    ratios = {"fp32": [], "bf16": []}
+    for config, precision in cases[args.skip :]:
+        rates, peak, _ = turns(args, config, precision, 0)
+        best = max((name for name in rates if name != "ours"), key=lambda name: statistics.median(rates[name]))
+        ratio = statistics.median([a / b for a, b in zip(rates["ours"], rates[best])])
+        ratios[precision].append(ratio)
+        print(f"{short(config):58} {precision:4} {statistics.median(rates['ours']):8.0f} {statistics.median(rates[best]):8.0f} {best:8} {ratio:5.2f}  {peak['ours'] / 2**20:7.0f} {peak[best] / 2**20:7.0f}", flush=True)
+    for precision, list in ratios.items():
+        if list:
+            list.sort()
+            print(f"{precision}: {len(list)} configurations, median {statistics.median(list):.2f}, tenth percentile {list[len(list) // 10]:.2f}, worst {list[0]:.2f}")
+
+
+def add_turns(p, cores):
+    """The flags of turns."""
+    p.add_argument("--ours", required=True, help="the athanor binary")
+    p.add_argument("--rounds", type=int, default=2, help="at least, for each case")
+    p.add_argument("--steps", type=int, default=3, help="of one turn")
+    p.add_argument("--warmup", type=int, default=3, help="steps of PyTorch before the first turn")
+    p.add_argument("--no-compile", dest="compile", action="store_false")
+    p.add_argument("--untuned", dest="tuned", action="store_false", help="PyTorch with the system's allocator as it is: slower, less memory")
+    p.add_argument("--threads", type=int, default=cores)
+    p.add_argument("--json", help="file to append results to")
 
 
 def main():
@@ -354,24 +437,24 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(required=True)
     p = verbs.add_parser("serve")
-    p.add_argument("config", choices=CONFIGS)
+    p.add_argument("config", help="a name, or JSON")
     p.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     p.add_argument("--compile", action="store_true")
     p.add_argument("--threads", type=int, default=cores)
     p.set_defaults(run=serve)
     p = verbs.add_parser("pair")
-    p.add_argument("--ours", required=True, help="the athanor binary")
+    add_turns(p, cores)
     p.add_argument("--minutes", type=float, default=8, help="for all cases together, set-up included")
-    p.add_argument("--rounds", type=int, default=2, help="at least, for each case")
-    p.add_argument("--steps", type=int, default=3, help="of one turn")
-    p.add_argument("--warmup", type=int, default=3, help="steps of PyTorch before the first turn")
     p.add_argument("--only", default="", help="cases whose name contains this, such as gpt2 or 'b4t256 bf16'")
-    p.add_argument("--no-compile", dest="compile", action="store_false")
-    p.add_argument("--untuned", dest="tuned", action="store_false", help="PyTorch with the system's allocator as it is: slower, less memory")
     p.add_argument("--llmc", help="folder with builds of llm.c")
-    p.add_argument("--threads", type=int, default=cores)
-    p.add_argument("--json", help="file to append results to")
     p.set_defaults(run=pair)
+    p = verbs.add_parser("matrix")
+    add_turns(p, cores)
+    p.add_argument("--seed", type=int, default=int(time.time()), help="of the half that is not always the same")
+    p.add_argument("--count", type=int, default=24)
+    p.add_argument("--skip", type=int, default=0, help="so many of them: to go on after an interruption, with the same seed")
+    p.add_argument("--flops", type=float, default=1e12, help="of a step, at most")
+    p.set_defaults(run=matrix)
     p = verbs.add_parser("llmc")
     p.add_argument("folder")
     p.set_defaults(run=llmc_files)
