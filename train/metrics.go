@@ -193,11 +193,14 @@ func sealed(line []byte) []byte {
 	return fmt.Appendf(line, `,"crc":"%08x"}`, crc32.Checksum(line, castagnoli))
 }
 
-// intact reports whether a line has its own checksum, or none, as lines of older versions.
+// intact reports whether a line has its own checksum, or none, as lines of older versions: those end in a number, not in a string.
 func intact(line []byte) bool {
 	line = bytes.TrimSuffix(line, []byte("\n"))
 	at := bytes.LastIndex(line, []byte(`,"crc":`))
-	return at < 0 || bytes.Equal(sealed(bytes.Clone(line[:at])), line)
+	if at < 0 {
+		return !bytes.HasSuffix(line, []byte(`"}`))
+	}
+	return bytes.Equal(sealed(bytes.Clone(line[:at])), line)
 }
 
 // keep makes the good lines the file's only ones, and says what is lost.

@@ -82,6 +82,9 @@ func TestFlippedHistory(t *testing.T) {
 		flipped[bit/8] ^= 1 << (bit % 8)
 		h, kept := readHistory(flipped, 3), 0
 		for line := range bytes.Lines(h.good) {
+			if !bytes.Contains(text, line) {
+				t.Fatalf("bit %d of byte %d: %q is kept", bit%8, bit/8, line)
+			}
 			var m Metrics
 			check(t, json.Unmarshal(line, &m))
 			got, err := json.Marshal(m)
