@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/athanor-llm/athanor/alloc"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/optimizer"
@@ -72,6 +73,8 @@ type Options struct {
 	// Cuts adds, per parameter, element offsets at which its buffers are cut beyond
 	// those that the plan needs, so that programs of different plans can be compared.
 	Cuts [][]int
+	// Packings, if not nil, remembers addresses: of ranks that do alike, only the first is packed.
+	Packings *alloc.Cache
 	// Scratch, if not nil, is memory that programs lowered one after another share.
 	Scratch *Scratch
 	// Dump is called after every pass.

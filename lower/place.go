@@ -58,9 +58,9 @@ func placeBuffers(ctx context.Context, b *builder, opt *Options) (rejected bool,
 			rejected = rejected || p.ExceedsCapacity(t)
 		}
 	}
-	var thought alloc.Options
+	thought := alloc.Options{Cache: opt.Packings}
 	if opt.Thorough {
-		thought = alloc.Options{Nodes: thoroughNodes}
+		thought.Nodes = thoroughNodes
 	}
 	for t, prob := range problems {
 		which := buffers[t]

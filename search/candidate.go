@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"github.com/athanor-llm/athanor/alloc"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/plan"
@@ -85,7 +86,7 @@ func (c *Candidate) Complete(ctx context.Context, req *Request) (bool, error) {
 		return c.Fits, nil
 	}
 	opt := req.Options
-	opt.Capacity = c.Program.Capacity
+	opt.Capacity, opt.Packings = c.Program.Capacity, &alloc.Cache{}
 	for opt.Rank = range c.Plan.Ranks {
 		if k := slices.IndexFunc(c.Programs, func(p *program.Program) bool { return p.Rank == opt.Rank }); k >= 0 {
 			c.Ranks = append(c.Ranks, c.Programs[k])

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"github.com/athanor-llm/athanor/alloc"
 	"github.com/athanor-llm/athanor/lower"
 )
 
@@ -39,7 +40,7 @@ func repack(ctx context.Context, p *problem, c *Candidate, thorough bool) (*Cand
 	packed := *c
 	packed.Programs, packed.Ranks = slices.Clone(c.Programs), slices.Clone(c.Ranks)
 	opt := p.req.Options
-	opt.Capacity, opt.Thorough = c.Program.Capacity, thorough
+	opt.Capacity, opt.Thorough, opt.Packings = c.Program.Capacity, thorough, &alloc.Cache{}
 	for i, prog := range c.Ranks {
 		if prog.Height == prog.Bound {
 			continue

@@ -36,7 +36,7 @@ type GPU struct {
 	// Major and Minor are the compute capability of all cards but the Old ones, which have a Pascal's.
 	Major, Minor int
 	Old          []int
-	Integrated   int // 1: its memory is the host\'s
+	Integrated   int // 1: its memory is the host's
 	// Fail has error codes for procedures, by the name of nv.Driver's field: calls
 	// return them.
 	Fail map[string]int32
