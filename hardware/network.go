@@ -27,10 +27,12 @@ import (
 
 // Network joins the hosts that the ranks of a run are on.
 type Network struct {
-	// Hosts are dealt the ranks in turn: rank r is on host r mod Hosts. In a grid of stages and replicas that separates
-	// stages, whose messages are small compared with sums of gradients.
+	// Hosts are dealt the ranks in turn. In a grid of stages and replicas that separates stages, whose messages are small
+	// compared with sums of gradients.
 	Hosts   int `json:"hosts"`
 	PerHost int `json:"per_host"` // ranks
+	// Row is the number of consecutive ranks that are dealt to a host at a time; 0: one.
+	Row int `json:"row,omitempty"`
 	// Link from one host to another, whole, of device memory. What one host sends does not slow down what it receives.
 	Link Link `json:"link"`
 }
@@ -55,7 +57,26 @@ func (n *Network) Host(rank int) int {
 	if n == nil {
 		return 0
 	}
-	return rank % n.Hosts
+	host, _ := n.Place(rank)
+	return host
+}
+
+// Place returns the host of a rank, and its number there.
+func (n *Network) Place(rank int) (host, own int) {
+	row := max(n.Row, 1)
+	return rank / row % n.Hosts, rank/(row*n.Hosts)*row + rank%row
+}
+
+// Deal says of which ranks, so many consecutive ones, a host has as many as it can: those that share each sequence or each
+// matrix, and so send each other what every layer computes.
+func (n *Network) Deal(sharing int) *Network {
+	if n == nil {
+		return nil
+	}
+	own := *n
+	for own.Row = min(sharing, n.PerHost); sharing%own.Row != 0 || n.PerHost%own.Row != 0; own.Row-- {
+	}
+	return &own
 }
 
 // spread returns the number of hosts that a call between ranks is on, and the most of its ranks that share one.

@@ -68,3 +68,32 @@ func TestNetwork(t *testing.T) {
 		t.Errorf("a network of one host: %v", err)
 	}
 }
+
+// TestDeal: however ranks are dealt, each host has as many, with numbers of their own; ranks that share are on as few hosts
+// as hold them, if hosts hold them evenly.
+func TestDeal(t *testing.T) {
+	for _, hosts := range []int{1, 2, 3} {
+		for perHost := 1; perHost <= 8; perHost++ {
+			for sharing := 1; sharing <= hosts*perHost; sharing++ {
+				n := (&hardware.Network{Hosts: hosts, PerHost: perHost}).Deal(sharing)
+				seen, spans := map[[2]int]bool{}, map[int]map[int]bool{}
+				for r := range hosts * perHost {
+					host, own := n.Place(r)
+					if seen[[2]int{host, own}] || host >= hosts || own >= perHost {
+						t.Fatalf("%+v: rank %d is number %d of host %d", n, r, own, host)
+					}
+					seen[[2]int{host, own}] = true
+					if spans[r/sharing] == nil {
+						spans[r/sharing] = map[int]bool{}
+					}
+					spans[r/sharing][host] = true
+				}
+				for g, on := range spans {
+					if whole := (g+1)*sharing <= hosts*perHost; whole && perHost%sharing == 0 && len(on) != 1 || whole && sharing%perHost == 0 && len(on) != sharing/perHost {
+						t.Fatalf("%+v: %d ranks that share, group %d, are on %d hosts", n, sharing, g, len(on))
+					}
+				}
+			}
+		}
+	}
+}

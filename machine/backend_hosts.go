@@ -31,12 +31,13 @@ func Key() ([]byte, error) {
 }
 
 // hostsBackend is the backend of ranks on several hosts, of which this one is the first. Ranks are dealt out to
-// the hosts in turn, so neighbours are on different hosts. The link between ranks, which is measured between
+// the hosts in turn, so neighbours are on different hosts unless they share sequences or matrices. The link between ranks, which is measured between
 // the first two, is thus the network. In a grid of stages and replicas, it separates stages, whose messages are
 // small compared with sums of gradients. All hosts are described by the slowest and smallest.
 type hostsBackend struct {
 	here   localBackend // for as many ranks as each host has
 	others []string     // addresses
+	grid   *hardware.Network
 	about  []remote.Description
 	key    []byte
 	// together is how many of the hosts are processes on this one.
@@ -60,6 +61,7 @@ func newHosts(r *Request, dir string) (*hostsBackend, error) {
 	}
 	b := &hostsBackend{others: r.Hosts, key: key, together: int64(max(r.Together, 1)), links: r.Links, over: r.Over, place: remote.Place{Device: r.Device, MPI: r.Links != nil}}
 	n := b.hosts()
+	b.grid = gridOf(n, r.Ranks)
 	own := *r
 	own.Ranks = r.Ranks / n
 	if r.Ranks%n != 0 {
@@ -138,7 +140,7 @@ func (b *hostsBackend) atOnce() int {
 }
 
 func (b *hostsBackend) alone(rank int, disk string) (device.Device, error) {
-	host, own := rank%b.hosts(), rank/b.hosts()
+	host, own := b.grid.Place(rank)
 	if host == 0 {
 		return b.here.alone(own, disk)
 	}
@@ -163,14 +165,14 @@ func (b *hostsBackend) open(n int, disk string) (list []device.Device, err error
 	p := b.place
 	p.Fabric, p.Ranks, p.Hosts, p.HostOf = rand.Text(), n, append([]string{""}, b.others...), make([]int, n)
 	for r := range p.HostOf {
-		p.HostOf[r] = r % b.hosts()
+		p.HostOf[r] = b.grid.Host(r)
 	}
 	open, origin := b.here.openShared(n, newHub(p, 0, b.links, func(addr string, h remote.Hello) (*sealed.Conn, error) {
 		return remote.Link(addr, b.key, h)
 	}))
 	for p.Rank = range n {
 		var d device.Device
-		if p.Own = p.Rank / b.hosts(); p.HostOf[p.Rank] == 0 {
+		if _, p.Own = b.grid.Place(p.Rank); p.HostOf[p.Rank] == 0 {
 			d, err = open(p.Rank, p.Own, fmt.Sprint(disk, p.Rank))
 		} else {
 			d, err = b.dial(p.HostOf[p.Rank], p, origin)

@@ -44,7 +44,10 @@ func Describe(r *Request, note func(string)) (*Machine, error) {
 		}
 	}
 	m := &Machine{Hardware: h, described: true, ranks: r.Ranks, endurance: r.Limits.DiskEndurance}
-	return m, m.limit(r)
+	if err := m.limit(r); err != nil {
+		return nil, err
+	}
+	return m.Deal(r.Sharing), nil
 }
 
 // equip raises one rank's host memory and disk on a known machine to the request's limits where those are

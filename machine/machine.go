@@ -87,7 +87,10 @@ func Find(r *Request, note func(string)) (*Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	return m, m.limit(r)
+	if err := m.limit(r); err != nil {
+		return nil, err
+	}
+	return m.Deal(r.Sharing), nil
 }
 
 // measured sets the description: rates from the cache or by probing, memory as it is
@@ -185,14 +188,6 @@ func (m *Machine) Endurance() int64 {
 		whole = m.Hardware.Memory.Disk
 	}
 	return enduranceOfSize * min(whole, math.MaxInt64/enduranceOfSize)
-}
-
-// Host returns the host of a rank, counted from 0.
-func (m *Machine) Host(rank int) int {
-	if m.backend != nil {
-		return rank % m.backend.hosts()
-	}
-	return m.Hardware.Network.Host(rank)
 }
 
 // Ranks returns the number of ranks.

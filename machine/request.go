@@ -20,6 +20,7 @@ type Request struct {
 	Over         string    // what carries bytes between processes
 	Links        link.Open // over which ranks of different processes exchange bytes; nil: over connections
 	Together     int       // processes of the run on this host, which share its memory and disk; at most 1: this one
+	Sharing      int       // ranks to each sequence or each matrix, which are on one host as far as possible; at most 1: each has its own
 	Jobs         int       // that run on this host at the same time, each with an equal share of cores and memory; at most 1: this one
 	Limits       config.Limits
 	Hardware     config.Hardware // the machine that is only described, and rates of throttled links
