@@ -7,13 +7,17 @@ import (
 	"github.com/athanor-llm/athanor/hardware"
 )
 
-// TestInMemory: a folder whose files are kept in memory is no disk, even if it does not exist yet; one on a disk is.
+// TestInMemory: a folder whose files are kept in memory is no disk, even if it does not exist yet or is reached through a link; one on a disk is.
 func TestInMemory(t *testing.T) {
 	const shared = "/dev/shm"
 	if _, err := os.Stat(shared); err != nil {
 		t.Skip(err)
 	}
-	for _, dir := range []string{shared, shared + "/not/yet/there"} {
+	link := t.TempDir() + "/link"
+	if err := os.Symlink(shared, link); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{shared, shared + "/not/yet/there", link, link + "/below"} {
 		if got := hardware.InMemory(dir); got != "tmpfs" {
 			t.Errorf("%s: %q", dir, got)
 		}
