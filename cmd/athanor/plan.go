@@ -113,6 +113,9 @@ func (v *planCmd) Run(c *cli.Context) error {
 	}
 	show.Done()
 	p.sayBusy(c)
+	if err == nil {
+		p.sayCrowded(c)
+	}
 	if err == nil && p.result.Cut {
 		c.Note("interrupted: this is the best plan so far, and a longer search may find a faster one")
 	}

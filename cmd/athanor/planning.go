@@ -10,8 +10,10 @@ import (
 	"runtime/debug"
 
 	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/paths"
+	"github.com/athanor-llm/athanor/internal/size"
 	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/job"
 	"github.com/athanor-llm/athanor/machine"
@@ -160,6 +162,31 @@ func (p *planned) sayBusy(c *cli.Context) {
 	if p.busy != "" {
 		c.Note(p.busy)
 	}
+}
+
+// sayCrowded tells what else needs memory of a described machine's host, where the plan takes nearly all of a limit that
+// may be all that the host has.
+func (p *planned) sayCrowded(c *cli.Context) {
+	if limit := p.spec().Limits.Host; p.spec().Hardware.Name != "" && limit != config.Unlimited {
+		need := p.result.Best.Needs()[device.HostTier] * int64(p.machine.Ranks())
+		if text := crowded(need, int64(limit), session.ProcessBytes(p.setup.Graph)); text != "" {
+			c.Note(text)
+		}
+	}
+}
+
+// crowded says that a host with no more memory than the limit has too little for the process and the system besides what a
+// plan takes; "" if it has enough. A limit of less than a computer's memory is none that it may be.
+func crowded(need, limit, process int64) string {
+	const (
+		smallest = 4e9
+		system   = 16 // the system's share is one in so many
+	)
+	if free := limit - limit/system - process; limit >= smallest && need > free {
+		return fmt.Sprintf("the plan takes %s of the host, and the process %s besides; if the host has no more than limits.host, say limits.host=%d, which leaves room for it and the system",
+			size.Format(need), size.Format(process), free/1e6*1e6)
+	}
+	return ""
 }
 
 // makePlan reads the configuration and searches.
