@@ -27,6 +27,7 @@ GPT2 = dict(kind="gpt2", layers=12, width=768, heads=12, kv=12, ff=3072, vocab=5
 SMALL = dict(GPT2, layers=6, width=384, heads=6, kv=6, ff=1536)
 LLAMA = dict(kind="llama", layers=12, width=768, heads=12, kv=4, ff=2048, vocab=32000)
 OLMOE = dict(kind="olmoe", layers=8, width=512, heads=8, kv=8, ff=512, experts=16, active=2, vocab=32000)
+QWEN35 = dict(kind="qwen35", layers=4, vocab=32000)  # four of the layers of Qwen3.5 0.8B, in three of which attention is linear
 TINY = dict(kind="llama", layers=2, width=64, heads=4, kv=2, ff=96, vocab=500)  # to try the scripts
 CONFIGS = {
     "gpt2-b4t64": dict(GPT2, batch=4, length=64),
@@ -35,6 +36,7 @@ CONFIGS = {
     "small-b4t256": dict(SMALL, batch=4, length=256),
     "llama-b4t256": dict(LLAMA, batch=4, length=256),
     "olmoe-b4t256": dict(OLMOE, batch=4, length=256),  # beside transformers; only if named
+    "qwen35-b1t1024": dict(QWEN35, batch=1, length=1024),  # likewise
     "gpt2-lora16-b4t256": dict(GPT2, batch=4, length=256, lora=16),  # beside peft; only if named
     "gpt2-qlora16-b4t256": dict(GPT2, batch=4, length=256, lora=16, quantize="nf4"),  # and bitsandbytes
     "tiny-b2t32": dict(TINY, batch=2, length=32),
@@ -86,7 +88,7 @@ def short(config):
     return f"{c['kind']} {c['layers']}x{c['width']} h{c['heads']}/{c['kv']} f{c['ff']} v{c['vocab']} {c['batch']}x{c['length']}" + " lora" * ("lora" in c)
 
 
-NAMES = {"gpt2": "gpt2", "llama": "llama-2-7b", "olmoe": "olmoe-1b-7b"}  # Athanor's, which it gives other sizes
+NAMES = {"gpt2": "gpt2", "llama": "llama-2-7b", "olmoe": "olmoe-1b-7b", "qwen35": "qwen3.5-0.8b"}  # Athanor's, which it gives other sizes
 
 # The allocator's setting that suits PyTorch best: keep memory between steps
 # instead of giving it back to the system, and take large pages.
@@ -99,8 +101,8 @@ def build(c):
     from torch import nn
     from torch.nn import functional as F
 
-    if c["kind"] == "olmoe":
-        return mixture(c)
+    if c["kind"] in ("olmoe", "qwen35"):
+        return published(c)
     head = c["width"] // c["heads"]
 
     class Attention(nn.Module):
@@ -201,20 +203,26 @@ def build(c):
     return model
 
 
-def mixture(c):
-    """OLMoE as transformers has it, with the faster of its forms of experts here."""
+def published(c):
+    """A model as transformers has it: OLMoE, with the faster of its forms of experts here, or the text model of Qwen3.5."""
     import torch
     import transformers
 
-    config = transformers.OlmoeConfig(num_hidden_layers=c["layers"], hidden_size=c["width"], num_attention_heads=c["heads"], num_key_value_heads=c["kv"],
-                                      intermediate_size=c["ff"], num_experts=c["experts"], num_experts_per_tok=c["active"], vocab_size=c["vocab"],
-                                      max_position_embeddings=c["length"], pad_token_id=None, eos_token_id=None)
-    config._attn_implementation, config._experts_implementation = "sdpa", os.environ.get("EXPERTS", "grouped_mm")
+    sizes = dict(num_hidden_layers=c["layers"], vocab_size=c["vocab"], max_position_embeddings=c["length"], pad_token_id=None, eos_token_id=None)
+    if c["kind"] == "qwen35":
+        family, config = transformers.Qwen3_5ForCausalLM, transformers.Qwen3_5TextConfig(
+            hidden_size=1024, num_attention_heads=8, num_key_value_heads=2, intermediate_size=3584, linear_num_value_heads=16, tie_word_embeddings=True, **sizes)
+    else:
+        family, config = transformers.OlmoeForCausalLM, transformers.OlmoeConfig(
+            hidden_size=c["width"], num_attention_heads=c["heads"], num_key_value_heads=c["kv"], intermediate_size=c["ff"], num_experts=c["experts"],
+            num_experts_per_tok=c["active"], **sizes)
+        config._experts_implementation = os.environ.get("EXPERTS", "grouped_mm")
+    config._attn_implementation = "sdpa"
 
     class Model(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.model = transformers.OlmoeForCausalLM(config)
+            self.model = family(config)
 
         def forward(self, tokens, targets):
             logits = self.model(tokens, use_cache=False).logits
@@ -386,7 +394,7 @@ def turns(args, config, precision, until):
 
 def pair(args):
     """All cases, each for its share of the time."""
-    cases = [(c, p) for p in ("fp32", "bf16") for c in CONFIGS if args.only in f"{c} {p}" and (args.only or not c.startswith(("tiny", "olmoe", "gpt2-lora", "gpt2-qlora")))]
+    cases = [(c, p) for p in ("fp32", "bf16") for c in CONFIGS if args.only in f"{c} {p}" and (args.only or not c.startswith(("tiny", "olmoe", "qwen35", "gpt2-lora", "gpt2-qlora")))]
     if not cases:
         raise SystemExit(f"rivals: no case contains {args.only!r}; hint: one of {', '.join(CONFIGS)}, fp32, bf16")
     end = time.monotonic() + 60 * args.minutes
