@@ -39,7 +39,7 @@ func (p Purpose) needs(key string) bool {
 
 // String says what is needed.
 func (p Purpose) String() string {
-	return [...]string{"a run needs " + Required, "a plan needs model, sequence_length and global_batch, and with data also tokenizer", "reading text needs data and tokenizer"}[p]
+	return [...]string{"a run needs " + Required, "a plan needs model, sequence_length and global_batch (such as sequence_length=4096 global_batch=16), and with data also tokenizer", "reading text needs data and tokenizer"}[p]
 }
 
 // validate checks values against each other and fills in derived ones.
