@@ -131,30 +131,25 @@ func (e *Engine) halves(param int, kind optimizer.Kind, visit func(h *program.Ho
 	return nil
 }
 
-// WriteHome writes this rank's part of a parameter's state to its home and to all
-// replicas; for weights also to the bf16 copies. src spans the whole parameter.
-func (e *Engine) WriteHome(param int, kind optimizer.Kind, src []float32) error {
+// WriteHome is the inverse of ReadHome: it writes what this rank has of the len(src) elements from index first on to
+// their home and to all replicas; for weights also to the bf16 copies.
+func (e *Engine) WriteHome(param int, kind optimizer.Kind, first int, src []float32) error {
 	for h := range e.homes(param, kind, true) {
-		from, err := part(h, src)
-		if err == nil {
-			err = e.write(h.Region, func(t graph.DType, at int, b []byte) {
-				if kind == optimizer.Weights && t == graph.BF16 {
-					float16.WriteUpper(b, from[at:][:len(b)/2])
-				} else {
-					fromFloat32(t, b, from[at:])
-				}
-			})
-		}
+		place, r := overlapOf(h, first, len(src))
+		err := e.write(r, func(t graph.DType, at int, b []byte) {
+			if from := src[place+at:]; kind == optimizer.Weights && t == graph.BF16 {
+				float16.WriteUpper(b, from[:len(b)/2])
+			} else {
+				fromFloat32(t, b, from)
+			}
+		})
 		if err != nil {
 			return err
 		}
 	}
 	return e.halves(param, kind, func(h *program.Home) error {
-		from, err := part(h, src)
-		if err != nil {
-			return err
-		}
-		return e.write(h.Region, func(_ graph.DType, at int, b []byte) { float16.WriteRest(b, from[at:][:len(b)/2]) })
+		place, r := overlapOf(h, first, len(src))
+		return e.write(r, func(_ graph.DType, at int, b []byte) { float16.WriteRest(b, src[place+at:][:len(b)/2]) })
 	})
 }
 
@@ -174,15 +169,6 @@ func (e *Engine) ClearHome(param int, kind optimizer.Kind) error {
 		}
 	}
 	return nil
-}
-
-// part returns the range of a home within the whole parameter.
-func part(h *program.Home, all []float32) ([]float32, error) {
-	n := h.Region.Rows * h.Region.Cols
-	if h.At < 0 || h.At > len(all)-n {
-		return nil, fmt.Errorf("exec: %s of parameter %d has elements %d to %d here, but only %d are given", h.Kind, h.Param, h.At, h.At+n, len(all))
-	}
-	return all[h.At : h.At+n], nil
 }
 
 // BufferLen returns the number of elements of the named buffer, 0 if it is absent.

@@ -56,7 +56,7 @@ func BenchmarkBlock(b *testing.B) {
 	}
 	r := rand.New(rand.NewPCG(1, 1))
 	load := func(s *session.Session) {
-		check(b, s.Load(func(_ string, dst []float32) error {
+		check(b, s.Load(func(_ model.Param, _ int, dst []float32) error {
 			for i := range dst {
 				dst[i] = (r.Float32() - 0.5) / 16
 			}

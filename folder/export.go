@@ -240,9 +240,9 @@ func (m *merger) write(w io.Writer, info safetensors.Info, p part) error {
 // read reads a tensor of the model before factors are added.
 func (m *merger) read(p part, weight []float32) error {
 	if p.Whole || p.Source != "" || m.weights.rows[p.Name].tensor != "" {
-		return m.weights.Read(p.Param, weight)
+		return m.weights.Read(p.Param, 0, weight)
 	}
-	return readPart(m.weights.Base, p.Param, p.tensor.First, weight)
+	return ReadParam(m.weights.Base, p.Param, p.tensor.First, weight)
 }
 
 // add adds an adapter to rows of its weight, from row first on.
@@ -279,7 +279,7 @@ func (m *merger) factor(name string) ([]float32, error) {
 	}
 	p := m.params[name]
 	values := make([]float32, p.Elems())
-	if err := WeightsError(m.Path, m.weights.Read(p, values)); err != nil {
+	if err := WeightsError(m.Path, m.weights.Read(p, 0, values)); err != nil {
 		return nil, err
 	}
 	if p.Second() {

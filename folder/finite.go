@@ -27,7 +27,7 @@ func (f *Folder) Blame(err error) error {
 	}
 	for _, p := range f.Model.Params() {
 		values := make([]float32, p.Elems())
-		if failed := f.weights.Read(p, values); failed != nil {
+		if failed := f.weights.Read(p, 0, values); failed != nil {
 			return errors.Join(err, failed)
 		}
 		if k := slices.IndexFunc(values, func(x float32) bool { return !stat.Finite(float64(x)) }); k >= 0 {

@@ -296,14 +296,10 @@ func streamedBytes(p *program.Program) (sum int64) {
 
 // load fills a session's parameters.
 func (f *Folder) load(s *session.Session) error {
-	byName := map[string]model.Param{}
-	for _, q := range s.Graph.Params {
-		byName[q.Name] = q
-	}
 	if err := CheckTied(f.weights.Base, f.Model); err != nil {
 		return WeightsError(f.base, err)
 	}
-	return WeightsError(f.Path, s.Load(func(name string, dst []float32) error { return f.weights.Read(byName[name], dst) }))
+	return WeightsError(f.Path, s.Load(f.weights.Read))
 }
 
 // WeightsError adds to an error which folder's weights it is about.

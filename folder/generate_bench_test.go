@@ -35,7 +35,7 @@ func generate(b *testing.B, dtype graph.DType) {
 	check(b, err)
 	defer g.Close()
 	r := rand.New(rand.NewPCG(1, 1))
-	check(b, g.session.Load(func(_ string, dst []float32) error {
+	check(b, g.session.Load(func(_ model.Param, _ int, dst []float32) error {
 		for i := range dst {
 			dst[i] = (r.Float32() - 0.5) / 16
 		}
@@ -96,7 +96,7 @@ func stepSlots(b *testing.B, name string, dtype graph.DType) {
 	defer g.Close()
 	for _, of := range []*session.Session{g.session, s.session} {
 		r := rand.New(rand.NewPCG(1, 1))
-		check(b, of.Load(func(_ string, dst []float32) error {
+		check(b, of.Load(func(_ model.Param, _ int, dst []float32) error {
 			for i := range dst {
 				dst[i] = (r.Float32() - 0.5) / 16
 			}

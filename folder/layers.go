@@ -49,7 +49,7 @@ func (s *segmentWeights) of(k, n int) []float32 {
 }
 
 // readWeights reads the parameters of a segment.
-func (w *walk) readWeights(s int, read func(p model.Param, dst []float32) error) (*segmentWeights, error) {
+func (w *walk) readWeights(s int, read func(p model.Param, first int, dst []float32) error) (*segmentWeights, error) {
 	first, end := slices.Min(w.g.Segments[s].Params), slices.Max(w.g.Segments[s].Params)+1
 	all := &segmentWeights{first: first, at: []int{0}}
 	for _, p := range w.g.Params[first:end] {
@@ -62,7 +62,7 @@ func (w *walk) readWeights(s int, read func(p model.Param, dst []float32) error)
 		if p.Reordered() {
 			stored = make([]float32, len(dst))
 		}
-		if err := read(p, stored); err != nil {
+		if err := read(p, 0, stored); err != nil {
 			return nil, fmt.Errorf("parameter %s: %w", p.Name, err)
 		}
 		if p.Reordered() {

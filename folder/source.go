@@ -17,17 +17,18 @@ type Source struct {
 	rows          map[string]tokenRows // that the adapter replaces, by parameter
 }
 
-// Read reads a whole parameter.
-func (s *Source) Read(p model.Param, dst []float32) error {
+// Read reads the elements of a parameter from index first on, as many as dst holds; of one that has grown, or that files have
+// in MXFP4, all.
+func (s *Source) Read(p model.Param, first int, dst []float32) error {
 	set, q := s.find(p)
-	n := min(len(dst), int(q.Elems()))
-	if err := readPart(set, q, 0, dst[:n]); err != nil {
+	n := min(len(dst), int(q.Elems())-first)
+	if err := ReadParam(set, q, first, dst[:n]); err != nil {
 		return err
 	}
 	if n < len(dst) {
 		p.Extend(dst)
 	}
-	return s.rows[p.Name].read(s.Adapter, dst)
+	return s.rows[p.Name].read(s.Adapter, first, dst)
 }
 
 // Has reports whether there are files with a parameter. If not, it is a factor of a new adapter.
@@ -71,7 +72,7 @@ func (s *Source) Check(m *model.Model, folderOf func(p model.Param) string) erro
 			continue
 		}
 		set, q := s.find(p)
-		if err := readPart(set, q, 0, nil); err != nil {
+		if err := ReadParam(set, q, 0, nil); err != nil {
 			return WeightsError(folderOf(p), fmt.Errorf("parameter %s: %w", p.Name, err))
 		}
 	}
@@ -153,14 +154,9 @@ func checkUsed(set *safetensors.Set, m *model.Model, adapters bool, more ...stri
 	return fmt.Errorf("there is a tensor %s%s that the model of config.json does not have; hint: check that config.json belongs to these weights, with all their layers, and that they are those of a plain %s model", first, others, m.Family)
 }
 
-// ReadParam reads a whole parameter. Its stored shape must be the model's.
-func ReadParam(set *safetensors.Set, p model.Param, dst []float32) error {
-	return readPart(set, p, 0, dst)
-}
-
-// readPart is ReadParam for the elements from index first on, as many as dst holds. All
-// tensors of the parameter must be there. A parameter in MXFP4 is read as a whole or not at all.
-func readPart(set *safetensors.Set, p model.Param, first int, dst []float32) error {
+// ReadParam reads the elements of a parameter from index first on, as many as dst holds. All tensors of the parameter must be
+// there, with the model's shapes. A parameter in MXFP4 is read as a whole or not at all.
+func ReadParam(set *safetensors.Set, p model.Param, first int, dst []float32) error {
 	if blocks, scales, ok := packed(set, p); ok {
 		return readPacked(set, p, blocks, scales, dst)
 	}
@@ -214,10 +210,10 @@ func CheckTied(set *safetensors.Set, m *model.Model) error {
 func equalRows(setA *safetensors.Set, a model.Param, setB *safetensors.Set, b model.Param) error {
 	one, other := make([]float32, a.Cols), make([]float32, a.Cols)
 	for row := range a.Rows {
-		if err := readPart(setA, a, row*a.Cols, one); err != nil {
+		if err := ReadParam(setA, a, row*a.Cols, one); err != nil {
 			return fmt.Errorf("parameter %s: %w", a.Name, err)
 		}
-		if err := readPart(setB, b, row*a.Cols, other); err != nil {
+		if err := ReadParam(setB, b, row*a.Cols, other); err != nil {
 			return fmt.Errorf("parameter %s: %w", b.Name, err)
 		}
 		if !slices.Equal(one, other) {

@@ -80,10 +80,15 @@ func (r tokenRows) check(m *model.Model, set *safetensors.Set) error {
 	return nil
 }
 
-// read replaces rows of a parameter.
-func (r tokenRows) read(set *safetensors.Set, values []float32) error {
+// read replaces rows, or parts of them, among the elements of a parameter from index first on.
+func (r tokenRows) read(set *safetensors.Set, first int, values []float32) error {
 	for i, token := range r.tokens {
-		if err := set.ReadFloat32(r.tensor, i*r.width, values[token*r.width:][:r.width]); err != nil {
+		begin := token * r.width
+		lo, hi := max(first, begin), min(first+len(values), begin+r.width)
+		if lo >= hi {
+			continue
+		}
+		if err := set.ReadFloat32(r.tensor, i*r.width+lo-begin, values[lo-first:hi-first]); err != nil {
 			return err
 		}
 	}

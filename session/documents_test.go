@@ -91,7 +91,7 @@ func TestDocumentGradients(t *testing.T) {
 		loss := func(far float64) float64 {
 			for i, q := range f.graph.Params {
 				values := make([]float32, q.Elems())
-				check(t, f.read(q.Name, values))
+				check(t, f.read(q, 0, values))
 				for k, x := range grads[i] {
 					values[k] += float32(far / norm * float64(x))
 				}

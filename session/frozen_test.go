@@ -123,7 +123,7 @@ func (f *fixture) unmoved(t *testing.T, s *Session) {
 	for i, p := range f.graph.Params {
 		got, want := make([]float32, p.Elems()), make([]float32, p.Elems())
 		check(t, s.Read(i, optimizer.Weights, got))
-		check(t, f.read(p.Name, want))
+		check(t, f.read(p, 0, want))
 		if p.NF4 {
 			rows := want // in the order of operators
 			if p.Reordered() {

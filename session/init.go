@@ -13,10 +13,9 @@ import (
 // would need a minute and a half for 8 billion elements.
 const initialBlock = 1 << 20
 
-// Initial fills dst with the initial values of a parameter. They depend on the
-// seed and the parameter's name only, so neither the plan nor the order of
-// filling matters.
-func Initial(p model.Param, seed uint64, dst []float32) {
+// Initial fills dst with the initial values of a parameter, from index first on, a multiple of initialBlock. They depend
+// on the seed and the parameter's name only, so neither the plan nor the order of filling matters.
+func Initial(p model.Param, seed uint64, first int, dst []float32) {
 	switch p.Init {
 	case model.Zeros:
 		clear(dst)
@@ -34,6 +33,7 @@ func Initial(p model.Param, seed uint64, dst []float32) {
 	case model.Normal:
 		h := fnv.New64a()
 		h.Write([]byte(p.Name))
+		h.Write(make([]byte, first/initialBlock))
 		var all sync.WaitGroup
 		for len(dst) > 0 {
 			block, key := dst[:min(initialBlock, len(dst))], h.Sum64()

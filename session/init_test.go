@@ -14,17 +14,22 @@ import (
 func TestInitialBlocks(t *testing.T) {
 	p := model.Param{Name: "w", Init: model.Normal, Std: 0.02}
 	all := make([]float32, 3*initialBlock+5)
-	Initial(p, 7, all)
+	Initial(p, 7, 0, all)
 	other := make([]float32, len(all))
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	Initial(p, 7, other)
+	Initial(p, 7, 0, other)
 	if !slices.Equal(all, other) {
 		t.Error("another number of cores, other values")
 	}
 	few := make([]float32, 1000)
-	Initial(p, 7, few)
+	Initial(p, 7, 0, few)
 	if !slices.Equal(few, all[:len(few)]) {
 		t.Error("a shorter parameter begins otherwise")
+	}
+	rest := make([]float32, len(all)-2*initialBlock)
+	Initial(p, 7, 2*initialBlock, rest)
+	if !slices.Equal(rest, all[2*initialBlock:]) {
+		t.Error("a part by itself has other values")
 	}
 	var sum, squares, between float64
 	for i, x := range all {

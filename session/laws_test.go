@@ -107,7 +107,7 @@ type trace struct {
 	tiers         [][device.NumTiers][device.NumTiers]int64 // bytes moved, by rank
 }
 
-// partly checks that a parameter's state, read in parts and as it is stored, is what it is as a whole.
+// partly checks that a parameter's state, read and written in parts and as it is stored, is what it is as a whole.
 func (f *fixture) partly(t *testing.T, s *Session, pl *plan.Plan, i int, kind optimizer.Kind, whole []float32) {
 	t.Helper()
 	q, first := &f.graph.Params[i], len(whole)/3
@@ -118,6 +118,12 @@ func (f *fixture) partly(t *testing.T, s *Session, pl *plan.Plan, i int, kind op
 	check(t, s.ReadPart(i, kind, first, part))
 	if !slices.Equal(part, whole[first:][:len(part)]) {
 		t.Errorf("%s of %s: the part that begins at %d is another", kind, q.Name, first)
+	}
+	again := make([]float32, len(whole))
+	check(t, s.WritePart(i, kind, first, part))
+	check(t, s.Read(i, kind, again))
+	if !slices.Equal(again, whole) {
+		t.Errorf("%s of %s: writing the part that begins at %d changes it", kind, q.Name, first)
 	}
 	stored, moments := pl.State.Types()
 	if kind != optimizer.Weights {

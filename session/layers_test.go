@@ -104,7 +104,7 @@ func TestSharedGradients(t *testing.T) {
 		own := load(t, filepath.Join("../testdata/torch", folder, "config.json"))
 		n := own.graph.Model.Layers
 		f := loadShared(t, folder, n, n, graph.F32, optimizer.AdamW)
-		gradients := func(f *fixture, read func(name string, dst []float32) error) map[string][]float32 {
+		gradients := func(f *fixture, read func(p model.Param, at int, dst []float32) error) map[string][]float32 {
 			s := f.open(t, f.plain(), lower.Grads)
 			check(t, s.Load(read))
 			f.step(t, s, 1)
@@ -115,14 +115,14 @@ func TestSharedGradients(t *testing.T) {
 			}
 			return all
 		}
-		first := map[string]string{}
+		first := map[string]model.Param{}
 		for _, p := range f.graph.Params {
 			for _, q := range model.CopiesOf(f.graph.Model, p) {
-				first[q.Name] = p.Name
+				first[q.Name] = p
 			}
 		}
 		got := gradients(f, f.read)
-		each := gradients(own, func(name string, dst []float32) error { return f.read(first[name], dst) })
+		each := gradients(own, func(p model.Param, at int, dst []float32) error { return f.read(first[p.Name], at, dst) })
 		for _, p := range f.graph.Params {
 			var e, size float64
 			for i, v := range got[p.Name] {

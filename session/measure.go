@@ -10,6 +10,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/clock"
+	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/sim"
 )
@@ -93,16 +94,12 @@ func (b *StepBench) Open() (*Stepper, error) {
 
 // stepper takes ownership of a session and fills its parameters.
 func (b *StepBench) stepper(s *Session) (*Stepper, error) {
-	params := map[string]int{}
-	for i, p := range b.Graph.Params {
-		params[p.Name] = i
-	}
-	err := s.Load(func(name string, dst []float32) error {
+	err := s.Load(func(p model.Param, _ int, dst []float32) error {
 		// Random numbers for billions of parameters take longer than the steps, so
 		// they repeat; the period divides no width.
 		const period = 99991
 		n := min(len(dst), period)
-		Initial(b.Graph.Params[params[name]], 1, dst[:n])
+		Initial(p, 1, 0, dst[:n])
 		repeat(dst, n)
 		return nil
 	})

@@ -424,8 +424,8 @@ func (s *Session) ReadHalves(param int, kind optimizer.Kind, first int, dst []by
 
 // partly prepares for reading n elements of a parameter by themselves, or refuses it.
 func (s *Session) partly(param, first, n int) error {
-	if p := &s.Graph.Params[param]; p.Reordered() || p.NF4 || p.State && s.Graph.Stored(param).Rows > 1 || s.Graph.Divided(param) || first < 0 || int64(first+n) > p.Elems() {
-		return fmt.Errorf("elements %d to %d of parameter %s, which has %d, cannot be read by themselves", first, first+n, p.Name, p.Elems())
+	if p := &s.Graph.Params[param]; !InParts(s.Graph, param) || first < 0 || int64(first+n) > p.Elems() {
+		return fmt.Errorf("elements %d to %d of parameter %s, which has %d, cannot be read or written by themselves", first, first+n, p.Name, p.Elems())
 	}
 	return s.Settle(context.Background())
 }
@@ -473,6 +473,9 @@ func (s *Session) Write(param int, kind optimizer.Kind, src []float32) error {
 		return err
 	}
 	p := &s.Graph.Params[param]
+	if int64(len(src)) != p.Elems() {
+		return fmt.Errorf("%d elements are given of parameter %s, which has %d", len(src), p.Name, p.Elems())
+	}
 	if p.Reordered() {
 		ours := make([]float32, len(src))
 		p.FromFile(ours, src)
@@ -497,15 +500,23 @@ func (s *Session) writeHeld(param int, kind optimizer.Kind, src []float32, first
 	switch p := &s.Graph.Params[param]; {
 	case p.State:
 		held := graph.SplitState(src, s.Graph.Stored(param).Rows)
-		return s.some(first, step, func(e *exec.Engine) error { return e.WriteHome(param, kind, held) })
+		return s.some(first, step, func(e *exec.Engine) error { return e.WriteHome(param, kind, 0, held) })
 	case !p.NF4:
-		return s.some(first, step, func(e *exec.Engine) error { return e.WriteHome(param, kind, src) })
+		return s.some(first, step, func(e *exec.Engine) error { return e.WriteHome(param, kind, 0, src) })
 	case kind != optimizer.Weights:
 		return nil
 	}
 	_, cols := s.Graph.Held(param)
 	packed := kernel.PackNF4(src, cols)
 	return s.some(first, step, func(e *exec.Engine) error { return e.WriteBytes(param, packed) })
+}
+
+// WritePart is Write for the elements from index first on, as many as src has, of parameters of which ReadPart reads parts.
+func (s *Session) WritePart(param int, kind optimizer.Kind, first int, src []float32) error {
+	if err := s.partly(param, first, len(src)); err != nil {
+		return err
+	}
+	return s.each(func(e *exec.Engine) error { return e.WriteHome(param, kind, first, src) })
 }
 
 // each calls access for each rank.
@@ -528,25 +539,6 @@ func (s *Session) lost(r int, err error) error {
 		return err
 	}
 	return &exec.PeerLostError{Rank: r, Instr: -1, Err: err}
-}
-
-// Load fills every parameter and zeroes the optimizer's moments. read must fill all
-// of dst with the parameter of that Hugging Face name.
-func (s *Session) Load(read func(name string, dst []float32) error) error {
-	room := make([]float32, LargestParam(s.Graph)) // reused: fresh memory would cost more than the copies
-	for i, p := range s.Graph.Params {
-		buf := room[:p.Elems()]
-		if err := read(p.Name, buf); err != nil {
-			return fmt.Errorf("parameter %s: %w", p.Name, err)
-		}
-		if err := s.Write(i, optimizer.Weights, buf); err != nil {
-			return err
-		}
-		if err := s.clearMoments(i); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // clearMoments zeroes the moments of a parameter on every rank.

@@ -80,7 +80,7 @@ func poison(t *testing.T, s *Session, victim int) {
 		for k := range buf {
 			buf[k] = float32(math.NaN())
 		}
-		check(t, e.WriteHome(i, optimizer.Weights, buf))
+		check(t, e.WriteHome(i, optimizer.Weights, 0, buf))
 		return
 	}
 	t.Fatalf("rank %d has no parameters", victim)

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"math"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/athanor-llm/athanor/checkpoint"
@@ -50,19 +49,14 @@ func (t *Run) start() error {
 		note += fmt.Sprintf("; to start from trained weights, set model to a folder of %s", spec.Model.Name)
 	}
 	t.Notes = append(t.Notes, note)
-	t.origin.read = func(p model.Param, dst []float32) error {
-		session.Initial(p, spec.Seed, dst)
+	t.origin.read = func(p model.Param, first int, dst []float32) error {
+		session.Initial(p, spec.Seed, first, dst)
 		return nil
 	}
-	return t.Session.Load(func(name string, dst []float32) error { return t.origin.read(t.Setup.param(name), dst) })
+	return t.Session.Load(t.origin.read)
 }
 
 func (s *Setup) lora() *model.LoRA { return s.Graph.Model.LoRA }
-
-func (s *Setup) param(name string) model.Param {
-	params := s.Graph.Params
-	return params[slices.IndexFunc(params, func(p model.Param) bool { return p.Name == name })]
-}
 
 // fromFolder loads the weights of a Hugging Face folder, for fine-tuning, and the factors of an adapter if
 // training starts from them.
@@ -72,12 +66,12 @@ func (t *Run) fromFolder() error {
 		return folder.WeightsError(t.Setup.Folder, err)
 	}
 	note, from := "starting from the weights in "+t.Setup.Folder, &folder.Source{Base: base}
-	t.origin = weights{func(p model.Param, dst []float32) error {
+	t.origin = weights{func(p model.Param, first int, dst []float32) error {
 		if !from.Has(p) {
-			session.Initial(p, t.Setup.Spec.Seed, dst)
+			session.Initial(p, t.Setup.Spec.Seed, first, dst)
 			return nil
 		}
-		return folder.WeightsError(t.Setup.folderOf(p), from.Read(p, dst))
+		return folder.WeightsError(t.Setup.folderOf(p), from.Read(p, first, dst))
 	}, from.Halved, base, from}
 	if t.Setup.Adapter != "" {
 		note = fmt.Sprintf("starting from the adapter %s and the weights in %s", t.Setup.Adapter, t.Setup.Folder)
@@ -87,9 +81,8 @@ func (t *Run) fromFolder() error {
 	}
 	t.Notes = append(t.Notes, note)
 	var zeros, all int64 // of the weights that stay so if they are 0
-	err = t.Session.Load(func(name string, dst []float32) error {
-		p := t.Setup.param(name)
-		err := t.origin.read(p, dst)
+	err = t.Session.Load(func(p model.Param, first int, dst []float32) error {
+		err := t.origin.read(p, first, dst)
 		for i := 0; p.Masked && i < len(dst); i++ {
 			if all++; dst[i] == 0 {
 				zeros++
@@ -116,7 +109,9 @@ func (t *Run) resume(path string) error {
 		return err
 	}
 	t.origin = weights{
-		func(p model.Param, dst []float32) error { return folder.ReadParam(ck.Weights, p, dst) },
+		func(p model.Param, first int, dst []float32) error {
+			return folder.ReadParam(ck.Weights, p, first, dst)
+		},
 		func(p model.Param) bool { return folder.Halved(ck.Weights, p) }, ck.Weights, ck,
 	}
 	if err := belongs(t.Setup.Spec, ck, path, func(here *identity) { *here = t.identity() }); err != nil {
@@ -176,28 +171,30 @@ func (t *Run) resume(path string) error {
 
 // loadState loads the wanted kinds of what a checkpoint has of each parameter.
 func (t *Run) loadState(ck *checkpoint.Checkpoint, wanted func(optimizer.Kind) bool) error {
-	room := make([]float32, session.LargestParam(t.Setup.Graph))
+	loader := session.NewLoader(t.Session)
 	for i, p := range t.Setup.Graph.Params {
-		buf := room[:p.Elems()]
 		for _, kind := range append([]optimizer.Kind{optimizer.Weights}, t.Plan.Plan.Optimizer.Moments()...) {
 			if !keeps(t.Plan.Plan.Optimizer, p, kind) || !wanted(kind) {
 				continue
 			}
-			read := func() error { return t.origin.read(p, buf) }
+			read := func(first int, dst []float32) error { return t.origin.read(p, first, dst) }
 			if kind != optimizer.Weights {
 				set := ck.State(kind.String())
 				if set == nil {
 					return fmt.Errorf("the optimizer's state %q is missing; hint: this is not a training checkpoint; set model to it to start from its weights", kind)
 				}
-				read = func() error { return folder.ReadParam(set, p, buf) }
+				read = func(first int, dst []float32) error { return folder.ReadParam(set, p, first, dst) }
 			}
-			if err := read(); err != nil {
-				return fmt.Errorf("%s of %s: %w", kind, p.Name, err)
-			}
-			if n := t.Setup.Spec.Delinks; n > 0 && p.Layer >= 0 && p.Layer < t.Setup.Graph.Model.Layers {
-				divideMoment(kind, n, buf)
-			}
-			if err := t.Session.Write(i, kind, buf); err != nil {
+			err := loader.Fill(i, kind, func(first int, dst []float32) error {
+				if err := read(first, dst); err != nil {
+					return fmt.Errorf("%s of %s: %w", kind, p.Name, err)
+				}
+				if n := t.Setup.Spec.Delinks; n > 0 && p.Layer >= 0 && p.Layer < t.Setup.Graph.Model.Layers {
+					divideMoment(kind, n, dst)
+				}
+				return nil
+			})
+			if err != nil {
 				return err
 			}
 		}

@@ -19,7 +19,8 @@ import (
 // the arenas hold them rounded. Its files stay open, so that removing them does no
 // harm.
 type weights struct {
-	read func(p model.Param, dst []float32) error
+	// read reads elements from index first on, see session.Loader.
+	read func(p model.Param, first int, dst []float32) error
 	half func(p model.Param) bool // whether it holds a parameter in bf16, or in a format whose numbers are all exact in bf16; nil: no
 	own  *safetensors.Set         // the model's own weights, by whose names checkpoints are written; nil: none
 	file io.Closer                // nil: none
@@ -161,6 +162,10 @@ func (r *stateReader) tensor(i int, part model.Tensor) safetensors.Tensor {
 		return inPieces(part, func(at, n int) error { return r.writeFloats(w, i, at, n) })
 	}
 	switch {
+	case r.run.Setup.rounded(p) && !p.Reordered() && p.Grown == 0:
+		data = func(w io.Writer) error {
+			return inPieces(part, func(at, n int) error { return r.writeOriginal(w, i, at, n, as) })
+		}
 	case p.Reordered() || r.run.Setup.Graph.Divided(i) || r.run.Setup.rounded(p):
 		data = func(w io.Writer) error { return r.writeWhole(w, i, part, as) }
 	case as == safetensors.BF16:
@@ -202,6 +207,15 @@ func (r *stateReader) writeHalves(w io.Writer, i, at, n int) error {
 	return err
 }
 
+// writeOriginal writes elements of a parameter that the arenas hold rounded, from its source.
+func (r *stateReader) writeOriginal(w io.Writer, i, at, n int, as safetensors.DType) error {
+	r.values, r.whole = slices.Grow(r.values[:0], n)[:n], 0
+	if err := r.run.origin.read(r.run.Setup.Graph.Params[i], at, r.values); err != nil {
+		return err
+	}
+	return writeExactly(w, as, r.values)
+}
+
 // writeWhole writes a parameter that files order differently, or one that the arenas hold rounded, which is read from its source.
 // The parameter is read for its first tensor; the others follow.
 func (r *stateReader) writeWhole(w io.Writer, i int, part model.Tensor, as safetensors.DType) error {
@@ -211,7 +225,7 @@ func (r *stateReader) writeWhole(w io.Writer, i int, part model.Tensor, as safet
 		r.whole, r.values = 0, slices.Grow(r.values[:0], int(p.Elems()))[:p.Elems()]
 		var err error
 		if t.Setup.rounded(p) {
-			err = t.origin.read(p, r.values)
+			err = t.origin.read(p, 0, r.values)
 		} else {
 			err = t.Session.Read(i, r.kind, r.values)
 		}
@@ -220,7 +234,11 @@ func (r *stateReader) writeWhole(w io.Writer, i int, part model.Tensor, as safet
 		}
 		r.whole = i + 1
 	}
-	values := r.values[part.First:][:part.Elems()]
+	return writeExactly(w, as, r.values[part.First:][:part.Elems()])
+}
+
+// writeExactly writes values in a type that loses nothing of them.
+func writeExactly(w io.Writer, as safetensors.DType, values []float32) error {
 	if as == safetensors.BF16 {
 		return safetensors.WriteBF16(w, values)
 	}

@@ -64,7 +64,7 @@ func TestStored(t *testing.T) {
 						continue
 					}
 					held, stored := make([]float32, p.Elems()), make([]float32, p.Elems())
-					check(t, errors.Join(tr.Session.Read(i, kind, held), folder.ReadParam(set, p, stored)))
+					check(t, errors.Join(tr.Session.Read(i, kind, held), folder.ReadParam(set, p, 0, stored)))
 					if !slices.Equal(held, stored) {
 						t.Errorf("%s of %s: the checkpoint has other numbers than the run", kind, p.Name)
 					}

@@ -124,16 +124,14 @@ func (f *fixture) readLosses(t *testing.T, path string) {
 	f.losses = l.Losses64
 }
 
-// read reads a parameter.
-func (f *fixture) read(name string, dst []float32) error {
-	params := f.model.Params()
-	p := params[slices.IndexFunc(params, func(p model.Param) bool { return p.Name == name })]
+// read is what session.Loader reads: all of a parameter, since none is larger than a piece.
+func (f *fixture) read(p model.Param, _ int, dst []float32) error {
 	if p.Adapter {
 		return fixtures.Read(f.adapter, p, dst)
 	}
-	if strings.HasSuffix(name, ".sinks") { // as large as scores
+	if strings.HasSuffix(p.Name, ".sinks") { // as large as scores
 		p.Std = 1
-		session.Initial(p, 1, dst)
+		session.Initial(p, 1, 0, dst)
 		return nil
 	}
 	return fixtures.Read(f.weights, p, dst)

@@ -506,11 +506,11 @@ func rateGPT2(t *testing.T, what string, o cuda.Options) {
 	defer s.Close()
 	for i, q := range g.Params {
 		buf := make([]float32, q.Elems())
-		session.Initial(q, uint64(i), buf)
-		check(t, s.Engine(0).WriteHome(i, optimizer.Weights, buf))
+		session.Initial(q, uint64(i), 0, buf)
+		check(t, s.Engine(0).WriteHome(i, optimizer.Weights, 0, buf))
 		clear(buf)
-		check(t, s.Engine(0).WriteHome(i, optimizer.FirstMoment, buf))
-		check(t, s.Engine(0).WriteHome(i, optimizer.SecondMoment, buf))
+		check(t, s.Engine(0).WriteHome(i, optimizer.FirstMoment, 0, buf))
+		check(t, s.Engine(0).WriteHome(i, optimizer.SecondMoment, 0, buf))
 	}
 	r := rand.New(rand.NewPCG(2, 2))
 	tokens, targets := make([]int32, seq*batch), make([]int32, seq*batch)

@@ -47,12 +47,8 @@ func train(t *testing.T, g *graph.Graph, devices []device.Device) (bits []float3
 	s, err := session.Open(g, devices, ps)
 	check(t, err)
 	defer s.Close()
-	params := map[string]model.Param{}
-	for _, p := range g.Params {
-		params[p.Name] = p
-	}
-	check(t, s.Load(func(name string, dst []float32) error {
-		session.Initial(params[name], 1, dst)
+	check(t, s.Load(func(p model.Param, first int, dst []float32) error {
+		session.Initial(p, 1, first, dst)
 		return nil
 	}))
 	tokens := make([]int32, rows*g.Seq)
