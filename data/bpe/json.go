@@ -23,6 +23,12 @@ const maxFile = 512 << 20
 
 // file is tokenizer.json.
 type file struct {
+	pipeline
+	Model *model `json:"model"`
+}
+
+// pipeline is all of it but the model.
+type pipeline struct {
 	Version       string          `json:"version"`
 	Truncation    json.RawMessage `json:"truncation"`
 	Padding       json.RawMessage `json:"padding"`
@@ -31,7 +37,6 @@ type file struct {
 	PreTokenizer  json.RawMessage `json:"pre_tokenizer"`
 	PostProcessor json.RawMessage `json:"post_processor"`
 	Decoder       json.RawMessage `json:"decoder"`
-	Model         json.RawMessage `json:"model"`
 }
 
 type addedToken struct {
@@ -46,17 +51,17 @@ type addedToken struct {
 }
 
 type model struct {
-	Type         string      `json:"type"`
-	Dropout      *float64    `json:"dropout"`
-	Unk          *string     `json:"unk_token"`
-	Prefix       *string     `json:"continuing_subword_prefix"`
-	Suffix       *string     `json:"end_of_word_suffix"`
-	FuseUnk      bool        `json:"fuse_unk"`
-	ByteFallback bool        `json:"byte_fallback"`
-	IgnoreMerges bool        `json:"ignore_merges"`
-	UnkID        *int32      `json:"unk_id"` // unigram
-	Vocab        vocab       `json:"vocab"`
-	Merges       []mergePair `json:"merges"`
+	Type         string   `json:"type"`
+	Dropout      *float64 `json:"dropout"`
+	Unk          *string  `json:"unk_token"`
+	Prefix       *string  `json:"continuing_subword_prefix"`
+	Suffix       *string  `json:"end_of_word_suffix"`
+	FuseUnk      bool     `json:"fuse_unk"`
+	ByteFallback bool     `json:"byte_fallback"`
+	IgnoreMerges bool     `json:"ignore_merges"`
+	UnkID        *int32   `json:"unk_id"` // unigram
+	Vocab        vocab    `json:"vocab"`
+	Merges       merges   `json:"merges"`
 }
 
 // vocab is a vocabulary: ids by token or, of a unigram model, tokens with their scores in order of id.
@@ -68,6 +73,11 @@ type vocab struct {
 // UnmarshalJSON reads both kinds.
 func (v *vocab) UnmarshalJSON(raw []byte) error {
 	if len(raw) == 0 || raw[0] != '[' {
+		var ok bool
+		if v.ids, ok = readIDs(raw); ok {
+			return nil
+		}
+		v.ids = nil
 		return json.Unmarshal(raw, &v.ids)
 	}
 	var list []scored
@@ -101,6 +111,19 @@ func (s *scored) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
+// merges are the pairs of tokens that become one, the first first.
+type merges []mergePair
+
+// UnmarshalJSON reads both notations.
+func (m *merges) UnmarshalJSON(raw []byte) error {
+	var ok bool
+	if *m, ok = readMerges(raw); ok {
+		return nil
+	}
+	*m = nil
+	return json.Unmarshal(raw, (*[]mergePair)(m))
+}
+
 // mergePair is one merge, written "a b" or ["a","b"].
 type mergePair [2]string
 
@@ -121,12 +144,18 @@ func (m *mergePair) UnmarshalJSON(raw []byte) error {
 	if err := json.Unmarshal(raw, &text); err != nil {
 		return err
 	}
-	left, right, ok := strings.Cut(text, " ")
-	if !ok || left == "" || right == "" || strings.Contains(right, " ") {
+	pair, ok := mergeOf(text)
+	if !ok {
 		return fmt.Errorf("the merge %q is not two tokens with a space between them", text)
 	}
-	*m = mergePair{left, right}
+	*m = pair
 	return nil
+}
+
+// mergeOf returns the merge that is written "a b".
+func mergeOf(text string) (pair mergePair, ok bool) {
+	left, right, ok := strings.Cut(text, " ")
+	return mergePair{left, right}, ok && left != "" && right != "" && !strings.Contains(right, " ")
 }
 
 // Parse builds a Tokenizer from the content of a tokenizer.json and, where
@@ -135,18 +164,17 @@ func (m *mergePair) UnmarshalJSON(raw []byte) error {
 func Parse(raw, config []byte) (*Tokenizer, error) {
 	var f file
 	if err := strict(raw, &f); err != nil {
-		return nil, err
+		return nil, explain(raw, err)
 	}
-	var m model
-	if err := f.check(&m); err != nil {
+	if err := f.Model.check(); err != nil {
 		return nil, err
 	}
 	v := newVocabulary()
-	v.ignoreMerges = m.IgnoreMerges
-	if err := v.readPipeline(&f, &m); err != nil {
+	v.ignoreMerges = f.Model.IgnoreMerges
+	if err := v.readPipeline(&f.pipeline, f.Model); err != nil {
 		return nil, err
 	}
-	t, err := v.finish(&m, f.AddedTokens, config)
+	t, err := v.finish(f.Model, f.AddedTokens, config)
 	if err != nil {
 		return nil, err
 	}
@@ -166,7 +194,7 @@ func newVocabulary() vocabulary {
 }
 
 // readPipeline reads everything but the vocabulary.
-func (v *vocabulary) readPipeline(f *file, m *model) (err error) {
+func (v *vocabulary) readPipeline(f *pipeline, m *model) (err error) {
 	splitters, err := parts(f.PreTokenizer, "pretokenizers")
 	if err != nil {
 		return fmt.Errorf("pre_tokenizer: %w", err)
@@ -239,34 +267,47 @@ func unsupported(what string) error {
 
 func null(raw json.RawMessage) bool { return len(raw) == 0 || string(raw) == "null" }
 
+// untyped is the kind of a part that has none.
+const untyped = "without a type"
+
 // kind returns the "type" of a part of the pipeline, for messages and dispatch.
 func kind(raw json.RawMessage) string {
 	var part struct {
 		Type string `json:"type"`
 	}
 	if json.Unmarshal(raw, &part) != nil || part.Type == "" {
-		return "without a type"
+		return untyped
 	}
 	return part.Type
 }
 
-// check rejects unsupported settings that have an effect, and reads the model. Truncation and padding are for callers
-// that want them, who set them anew.
-func (f *file) check(m *model) error {
-	if null(f.Model) {
-		return errors.New(`it has no "model"`)
+// explain returns the error of a file that cannot be read: it may have a model of another type, or its fault may be in the model.
+func explain(raw []byte, err error) error {
+	var f struct {
+		pipeline
+		Model json.RawMessage `json:"model"`
 	}
-	// The first published files leave out the type of their BPE model.
-	k := kind(f.Model)
-	if k != "BPE" && k != "Unigram" && k != "without a type" {
+	if outside := strict(raw, &f); outside != nil || null(f.Model) {
+		return err
+	}
+	switch k := kind(f.Model); k {
+	case "BPE", "Unigram", untyped:
+		return fmt.Errorf("model: %w", err)
+	default:
 		return unsupported("the model " + k)
 	}
-	if err := strict(f.Model, m); err != nil {
-		return fmt.Errorf("model: %w", err)
-	}
+}
+
+// check rejects unsupported settings that have an effect. Truncation and padding are for callers that want them, who set
+// them anew. The first published files leave out the type of their BPE model.
+func (m *model) check() error {
 	switch {
-	case k != "without a type" && (k == "Unigram") != (m.Vocab.scores != nil):
-		return fmt.Errorf("model: the vocabulary is not that of a model of type %s", k)
+	case m == nil:
+		return errors.New(`it has no "model"`)
+	case m.Type != "" && m.Type != "BPE" && m.Type != "Unigram":
+		return unsupported("the model " + m.Type)
+	case m.Type != "" && (m.Type == "Unigram") != (m.Vocab.scores != nil):
+		return fmt.Errorf("model: the vocabulary is not that of a model of type %s", m.Type)
 	case m.Dropout != nil && *m.Dropout != 0:
 		return unsupported("dropout")
 	case m.Prefix != nil && *m.Prefix != "":

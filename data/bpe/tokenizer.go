@@ -221,8 +221,12 @@ func (t *Tokenizer) checkMerge(m Merge) error {
 // fingerprint hashes everything that determines the ids of a text.
 func (t *Tokenizer) fingerprint() (sum [32]byte) {
 	h := sha256.New()
-	var buffer []byte
+	buffer := make([]byte, 0, 1<<16)
 	word := func(values ...int) {
+		if len(buffer) > cap(buffer)/2 {
+			h.Write(buffer)
+			buffer = buffer[:0]
+		}
 		for _, v := range values {
 			buffer = binary.LittleEndian.AppendUint64(buffer, uint64(v))
 		}
