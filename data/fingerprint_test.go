@@ -62,11 +62,13 @@ func TestHashOfTokens(t *testing.T) {
 		defer tokens.Close()
 		return tokens.Hash()
 	}
-	one := hash("first second")
-	if hash("first second") != one {
+	one := hash("first second third")
+	if hash("first second third") != one {
 		t.Error("the same text has another hash")
 	}
-	if hash("second first") == one {
-		t.Error("other text has the same hash")
+	for _, other := range []string{"third second first", "first second thirds", "first second", "first second third third", "first  second third", "First second third", "first second third\n", "irst second third"} {
+		if hash(other) == one {
+			t.Errorf("%q has the hash of another text", other)
+		}
 	}
 }

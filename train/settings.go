@@ -3,6 +3,7 @@ package train
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/job"
@@ -21,6 +22,7 @@ type setting struct {
 func settingsOf(spec *job.Spec) settings {
 	return settings{
 		{"max_steps", fmt.Sprint(spec.MaxSteps)},
+		{"max_time", time.Duration(spec.MaxTime).String()},
 		{"learning_rate", fmt.Sprintf("%.6g", spec.LearningRate)},
 		{"min_learning_rate", fmt.Sprintf("%.6g", spec.MinLearningRate)},
 		{"schedule", spec.Schedule},
