@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 
 	"github.com/athanor-llm/athanor/hardware"
+	"github.com/athanor-llm/athanor/internal/bounded"
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/machine"
 )
@@ -92,7 +93,7 @@ func copyChanged(to, from string) error {
 	if err != nil {
 		return err
 	}
-	if old, err := os.ReadFile(to); err == nil && bytes.Equal(old, text) {
+	if old, err := bounded.ReadFile(to, int64(len(text))); err == nil && bytes.Equal(old, text) {
 		return nil
 	}
 	return os.WriteFile(to, text, 0o644)
