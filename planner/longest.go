@@ -18,8 +18,9 @@ import (
 // Longest is the longest sequence that fits, in tokens.
 type Longest struct {
 	Tokens  int    `json:"tokens"`
-	TooLong int    `json:"too_long"` // the next length that was tried
-	Beyond  string `json:"beyond"`   // why that is too long
+	Sharing string `json:"sharing,omitempty"` // how ranks share sequences or matrices, if they do although the configuration does not say so
+	TooLong int    `json:"too_long"`          // the next length that was tried
+	Beyond  string `json:"beyond"`            // why that is too long
 }
 
 // maxSequence bounds sequence_length, see package config.
@@ -39,7 +40,8 @@ type AtLength func(tokens int) (*job.Spec, *graph.Graph, error)
 //
 // It doubles the length until no minimum-memory plan fits, then bisects; it considers all plans only for the
 // first length that is too long. Lengths with few divisors cannot be cut as finely as others, so longer ones
-// that fit may exist. Where ranks share sequences, step is raised to a length that they can share.
+// that fit may exist. Where ranks share sequences, step is raised to a length that they can share. As in planning, ranks may
+// share sequences or matrices if nothing fits without.
 func MaxSequence(ctx context.Context, m *machine.Machine, spec *job.Spec, at AtLength, step int, note func(string)) (*Longest, error) {
 	if step < 1 || step > maxSequence {
 		return nil, spec.Fault("--step", fmt.Sprintf("%d tokens is out of range; hint: use from 1 to %d", step, maxSequence))
@@ -50,9 +52,10 @@ func MaxSequence(ctx context.Context, m *machine.Machine, spec *job.Spec, at AtL
 	if unit := graph.PartUnit(spec.Share); step%unit != 0 {
 		step += unit - step%unit
 	}
+	l := &lengths{machine: m, spec: spec, at: at}
 	fits := func(n int) (bool, error) {
 		note(fmt.Sprintf("sequences of %d tokens", n*step))
-		ok, err := fitsFrugally(ctx, m, spec, at, n*step)
+		ok, err := l.fitsFrugally(ctx, n*step)
 		var bad *config.Error
 		if n > 1 && errors.As(err, &bad) {
 			return false, nil
@@ -65,13 +68,13 @@ func MaxSequence(ctx context.Context, m *machine.Machine, spec *job.Spec, at AtL
 	}
 	for {
 		note(fmt.Sprintf("all plans for sequences of %d tokens", hi*step))
-		why := fitsAnyhow(ctx, m, spec, at, hi*step)
+		why := l.fitsAnyhow(ctx, hi*step)
 		var bad *config.Error
 		switch {
 		case why == nil: // by a plan that is not minimum-memory
 			lo, hi = hi, hi+max(1, hi/nearEnough)
 		case lo > 0 && (errors.Is(why, search.ErrDoesNotFit) || errors.As(why, &bad)):
-			return &Longest{Tokens: lo * step, TooLong: hi * step, Beyond: why.Error()}, nil
+			return &Longest{Tokens: lo * step, Sharing: l.sharing, TooLong: hi * step, Beyond: why.Error()}, nil
 		default:
 			return nil, why
 		}
@@ -105,30 +108,47 @@ func frontier(most int, fits func(int) (bool, error)) (lo, hi int, err error) {
 	return lo, hi, nil
 }
 
-// fitsAnyhow returns nil if sequences of n tokens fit. Where memory is short, the error
-// is a *search.Misfit.
-func fitsAnyhow(ctx context.Context, m *machine.Machine, spec *job.Spec, at AtLength, n int) error {
-	req, err := long(m, spec, at, n)
-	if err != nil {
-		return err
-	}
-	for _, req.State = range spec.OptimizerState {
-		if err = search.Fits(ctx, req, ForSearch(m)); !errors.Is(err, search.ErrDoesNotFit) {
-			break
-		}
-	}
-	return advise(m, err)
+// lengths asks whether sequences of some length fit.
+type lengths struct {
+	machine *machine.Machine
+	spec    *job.Spec
+	at      AtLength
+	sharing string // of ranks, for the longest that was found to fit; "": as configured
 }
 
-// fitsFrugally is a quick form of fitsAnyhow. It considers minimum-memory plans only,
-// with the optimizer's state in the smallest format that is allowed.
-func fitsFrugally(ctx context.Context, m *machine.Machine, spec *job.Spec, at AtLength, n int) (bool, error) {
-	req, err := long(m, spec, at, n)
-	if err != nil {
-		return false, err
+// fitsAnyhow returns nil if sequences of n tokens fit. Where memory is short, the error is the *search.Misfit that lacks least.
+func (l *lengths) fitsAnyhow(ctx context.Context, n int) error {
+	tasks, err := l.tasks(n)
+	for i := range tasks {
+		bad := tasks[i].fitsAnyhow(ctx)
+		if bad == nil {
+			l.sharing = tasks[i].sharing
+			return nil
+		}
+		if err == nil || lack(bad) < lack(err) {
+			err = bad
+		}
 	}
-	req.State = smallestState(spec)
-	return search.FitsFrugally(ctx, req, ForSearch(m))
+	return err
+}
+
+// fitsFrugally is a quick form of fitsAnyhow. It considers minimum-memory plans only, with the optimizer's state in the smallest
+// format that is allowed.
+func (l *lengths) fitsFrugally(ctx context.Context, n int) (bool, error) {
+	tasks, err := l.tasks(n)
+	for i := 0; err == nil && i < len(tasks); i++ {
+		req, bad := tasks[i].request()
+		if bad != nil {
+			return false, bad
+		}
+		req.State = smallestState(l.spec)
+		var ok bool
+		if ok, err = search.FitsFrugally(ctx, req, ForSearch(tasks[i].Machine)); ok {
+			l.sharing = tasks[i].sharing
+			return true, nil
+		}
+	}
+	return false, err
 }
 
 // smallestState returns the smallest format that is allowed for the optimizer's state.
@@ -138,17 +158,52 @@ func smallestState(spec *job.Spec) plan.StateFormat {
 	})
 }
 
-// long returns the search request for sequences of n tokens.
-func long(m *machine.Machine, spec *job.Spec, at AtLength, n int) (*search.Request, error) {
-	if n > maxSequence {
-		return nil, spec.Fault("sequence_length", fmt.Sprintf("%d tokens exceed the maximum of %d", n, maxSequence))
+// sharedTask is a task with its ranks as configured or, as sharing says, dividing sequences or matrices.
+type sharedTask struct {
+	Task
+	sharing string
+}
+
+// fitsAnyhow returns nil if the task fits, with any format of the optimizer's state that is allowed.
+func (t *sharedTask) fitsAnyhow(ctx context.Context) error {
+	req, err := t.request()
+	if err != nil {
+		return err
 	}
-	longer, g, err := at(n)
+	for _, req.State = range t.Spec.OptimizerState {
+		if err = search.Fits(ctx, req, ForSearch(t.Machine)); !errors.Is(err, search.ErrDoesNotFit) {
+			break
+		}
+	}
+	return advise(t.Machine, err)
+}
+
+// request returns what to ask the search.
+func (t *sharedTask) request() (*search.Request, error) {
+	req := t.Request()
+	var err error
+	req.Pins, err = t.pins()
+	return req, err
+}
+
+// tasks returns the ways to train on sequences of n tokens, first that with which shorter ones fitted.
+func (l *lengths) tasks(n int) ([]sharedTask, error) {
+	if n > maxSequence {
+		return nil, l.spec.Fault("sequence_length", fmt.Sprintf("%d tokens exceed the maximum of %d", n, maxSequence))
+	}
+	longer, g, err := l.at(n)
 	if err != nil {
 		return nil, err
 	}
-	t := &Task{Machine: m, Graph: g, Spec: longer}
-	req := t.Request()
-	req.Pins, err = t.pins()
-	return req, err
+	own := Task{Machine: l.machine, Graph: g, Spec: longer}
+	list := []sharedTask{{Task: own}}
+	for _, d := range own.divisions() {
+		if t, bad := own.divided(d); bad == nil { // else so many cannot share it
+			list = append(list, sharedTask{*t, d.String()})
+		}
+	}
+	if k := slices.IndexFunc(list, func(t sharedTask) bool { return t.sharing == l.sharing }); k > 0 {
+		list[0], list[k] = list[k], list[0]
+	}
+	return list, nil
 }

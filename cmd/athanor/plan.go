@@ -231,7 +231,11 @@ func (v *planCmd) maxSequence(ctx stdctx.Context, c *cli.Context) error {
 	if longest.TooLong > longest.Tokens+v.Step {
 		least = "at least "
 	}
-	fmt.Fprintf(c.Stdout, "longest sequence: %s%d tokens; at %d: %s\n", least, longest.Tokens, longest.TooLong, longest.Beyond)
+	sharing := ""
+	if longest.Sharing != "" {
+		sharing = ", with " + longest.Sharing
+	}
+	fmt.Fprintf(c.Stdout, "longest sequence: %s%d tokens%s; at %d: %s\n", least, longest.Tokens, sharing, longest.TooLong, longest.Beyond)
 	return nil
 }
 
