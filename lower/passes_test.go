@@ -123,7 +123,8 @@ var harms = []struct {
 		return bendOperand(lo, rng, graph.Forwarded, func(r *program.Region) { r.Off = lo.builder.p.Buffers[r.Buf].Rows * lo.builder.p.Buffers[r.Buf].Cols })
 	}},
 	{"activations", "an operand is in another's buffer", func(lo *lowering, rng *rand.Rand) bool {
-		return bendOperand(lo, rng, graph.Forwarded, func(r *program.Region) { r.Buf = (r.Buf + 1) % len(lo.builder.p.Buffers) })
+		n := len(lo.builder.p.Buffers)
+		return n > 1 && bendOperand(lo, rng, graph.Forwarded, func(r *program.Region) { r.Buf = (r.Buf + 1) % n })
 	}},
 	{"inputs", "tokens are not copied", func(lo *lowering, _ *rand.Rand) bool {
 		for i := range lo.units {
@@ -226,12 +227,12 @@ func dropOp(lo *lowering, is func(*op) bool) bool {
 	return false
 }
 
-// bendOperand changes one operand of a kind, in a unit that is drawn.
+// bendOperand changes one operand of a kind that is read, in a unit that is drawn: of what nobody reads no place is wrong.
 func bendOperand(lo *lowering, rng *rand.Rand, kind graph.ValueKind, bend func(*program.Region)) bool {
 	u := &lo.units[rng.IntN(len(lo.units))]
 	for j := range u.work {
 		for k, r := range u.work[j].refs {
-			if r.value >= 0 && lo.step.g.Values[r.value].Kind == kind {
+			if in := &u.work[j].in; r.value >= 0 && lo.step.g.Values[r.value].Kind == kind && in.Op.Info().Args[k].Access == graph.Read && !in.Args[k].Absent() {
 				bend(&u.work[j].in.Args[k])
 				return true
 			}

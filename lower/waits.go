@@ -94,10 +94,16 @@ func (w *waiter) instr(i int) {
 		if specs[k].Access != graph.Write && !(specs[k].Access == graph.Sum && !in.Attr.Acc) {
 			w.record(i, r, false)
 		}
-		if specs[k].Access != graph.Read {
+		if writes(in, specs[k].Access) {
 			w.record(i, r, true)
 		}
 	}
+}
+
+// writes reports whether an instruction writes an operand with some access. The loss overwrites logits with their gradient
+// only if that is wanted.
+func writes(in *program.Instr, access graph.Access) bool {
+	return access != graph.Read && (access != graph.Update || in.Op != graph.CrossEntropy || in.Attr.Grad)
 }
 
 // need finds what instruction i depends on, sets its waits and returns its clock.
@@ -135,7 +141,7 @@ func (w *waiter) depend(i int, c *clock) []int {
 		if r.Absent() {
 			continue
 		}
-		writes := specs[k].Access != graph.Read
+		writes := writes(in, specs[k].Access)
 		if !w.begun[r.Buf] {
 			w.begin(r.Buf)
 		}

@@ -24,7 +24,7 @@ func TestKnapsack(t *testing.T) {
 		reach, pad := int64(r.IntN(200)), int64(r.IntN(3))*17
 		base, ground := int64(r.IntN(500)), int64(r.IntN(300))
 		weigh := func(set []bool) (w weight, height int64) {
-			var held, end, most int64
+			var held, most int64
 			first := -1
 			for i, taken := range set {
 				if !taken {
@@ -33,7 +33,7 @@ func TestKnapsack(t *testing.T) {
 				if first < 0 {
 					first = i
 				}
-				held, end = held+items[i].held, end+items[i].end
+				held += items[i].held
 				sum := int64(0)
 				for j := range set {
 					if set[j] && layer[j] == layer[i] {
@@ -42,14 +42,30 @@ func TestKnapsack(t *testing.T) {
 				}
 				most = max(most, sum)
 			}
-			var below int64 // what the deepest layer does besides
-			for i := range set {
-				if set[i] && layer[i] == layer[max(first, 0)] {
-					below += crowd[i]
+			deep := int64(-1) // while the gradient of the deepest layer is there, with those of all others
+			live := base + held + most + reach*int64(n-layer[max(first, 0)])
+			for i := range set { // and so on from each layer
+				if i > 0 && layer[i] == layer[i-1] {
+					continue
+				}
+				there, ends := false, ground
+				for j := range set {
+					if set[j] && layer[j] >= layer[i] {
+						ends += items[j].end
+					}
+					if set[j] && layer[j] == layer[i] {
+						there, ends = true, ends+crowd[j]
+					}
+				}
+				if there && deep < 0 {
+					deep = ends
+				}
+				if there {
+					live = max(live, ends)
 				}
 			}
-			deep := ground + end + below
-			live := max(base+held+most+reach*int64(n-layer[max(first, 0)]), deep)
+			deep = max(deep, ground)
+			live = max(live, deep)
 			return weight{live, deep}, live + pad*int64(len(set)%3)
 		}
 		limit := base + int64(r.IntN(4000))

@@ -28,11 +28,12 @@ func TestCut(t *testing.T) {
 		tokenizer, published := all[name], strings.HasPrefix(name, "published ")
 		for _, unit := range runs {
 			before := strings.Repeat(unit, 1+r.IntN(3))
-			text := []byte([]string{"", "x ", "Q", EndOfText}[r.IntN(4)] + before + strings.Repeat(unit, 3*maxWord/len(unit)))
+			begin := []string{"", "x ", "Q", EndOfText}[r.IntN(4)]
+			text := []byte(begin + before + strings.Repeat(unit, 3*maxWord/len(unit)))
 			n := len(text)
 			text = append(text, []string{"", "a", " a", "\n", "s", "9", "\u0301", "!", EndOfText}[r.IntN(9)]...)
 			at := tokenizer.Cut(text[:n], false)
-			if at == 0 {
+			if at <= len(begin) { // in what repeats there is none
 				continue
 			}
 			known[unit]++
