@@ -33,10 +33,11 @@ func TestCut(t *testing.T) {
 			n := len(text)
 			text = append(text, []string{"", "a", " a", "\n", "s", "9", "\u0301", "!", EndOfText}[r.IntN(9)]...)
 			at := tokenizer.Cut(text[:n], false)
-			if at <= len(begin) { // in what repeats there is none
+			if at == 0 {
 				continue
 			}
 			known[unit]++
+			repeated := at > len(begin) // else there is no place in what repeats
 			ids := tokenizer.Encode(text[:at])
 			if more := tokenizer.Cut(text[at:n], true); more > 0 { // the first one may be behind the beginning
 				ids = tokenizer.NewEncoder().Continue(ids, text[at:at+more])
@@ -45,7 +46,7 @@ func TestCut(t *testing.T) {
 			if ids = tokenizer.NewEncoder().Continue(ids, text[at:]); !slices.Equal(ids, tokenizer.Encode(text)) {
 				t.Errorf("%s: %d times %q, cut at %d of %d: other tokens", name, n/len(unit), unit, at, len(text))
 			}
-			if _, added := tokenizer.normalized.find(text[:n], len(EndOfText), nil); added < 0 && at < n-maxWord-100 && !published {
+			if _, added := tokenizer.normalized.find(text[:n], len(EndOfText), nil); added < 0 && repeated && at < n-maxWord-100 && !published {
 				t.Errorf("%s: %d times %q: no later place than %d of %d is known", name, n/len(unit), unit, at, n)
 			}
 		}
