@@ -18,7 +18,7 @@ type walk struct {
 	env    *kernel.Env
 	rows   [][]int32         // texts of g.Seq tokens or more
 	stream [][]float32       // of each text, the residual stream [Seq, Width] that the next segment reads
-	tables map[int][]float32 // rotary
+	tables map[int][]float32 // constants
 }
 
 // newWalk begins a walk. Close its env.
@@ -28,9 +28,9 @@ func newWalk(m *model.Model, rows [][]int32) (*walk, error) {
 		return nil, err
 	}
 	w := &walk{g: g, env: kernel.NewEnvOn(pool.New(0), simd.Best()), rows: rows, stream: make([][]float32, len(rows)), tables: map[int][]float32{}}
-	for v, local := range map[int]bool{g.Rope: false, g.LocalRope: true} {
-		if v >= 0 {
-			w.tables[v] = graph.RopeTable(m, g.Values[v].Rows, local)
+	for v := range g.Values {
+		if g.Values[v].Kind == graph.Constant {
+			w.tables[v] = g.Constant(v)
 		}
 	}
 	return w, nil

@@ -49,7 +49,9 @@ var rules = map[Op]rule{
 	Combine:      diffCombine,
 	Cast:         func(b *differentiator, n *Node) { b.grad[n.Args[CastSrc].Value] = b.grad[n.Args[CastDst].Value] }, // of the same columns
 	AllReduce:    func(*differentiator, *Node) {},                                                                    // each rank's term has the gradient of the sum
-	Scale:        func(b *differentiator, n *Node) { b.node(Scale, n.Attr, b.of(n.Args[ScaleY])) },
+	Scale: func(b *differentiator, n *Node) {
+		b.node(Scale, n.Attr, append([]Use{b.of(n.Args[ScaleY])}, n.Args[1:]...)...)
+	},
 	SoftCap:      func(*differentiator, *Node) {}, // cross-entropy's gradient is of what was capped
 	Embed:        diffEmbed,
 	CrossEntropy: diffCrossEntropy,
@@ -264,8 +266,8 @@ func diffNorm(b *differentiator, n *Node) {
 	dx, acc := absent, false
 	switch {
 	case !b.trained(x):
-	case y.Hi-y.Lo < b.g.Values[y.Value].Cols: // queries or keys: nothing else reads their gradient, so it is overwritten
-		dx = Use{dy.Value, x.Lo, x.Hi}
+	case y.Hi-y.Lo < b.g.Values[y.Value].Cols: // queries, keys or values: nothing else reads their gradient, so it is overwritten
+		dx, acc = Use{dy.Value, x.Lo, x.Hi}, x.Lo != y.Lo // but values that are keys are added to these
 		b.grad[x.Value] = dy.Value
 	default:
 		dx, acc = b.into(x)

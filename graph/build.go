@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/athanor-llm/athanor/model"
@@ -220,10 +221,10 @@ func (b *builder) inputs() {
 		g.Starts = b.value(Value{Name: "starts", Kind: Input, DType: I32, PerToken: true, Cols: 1})
 	}
 	if b.m.Rotary() {
-		table := Value{Name: "rope", Kind: Constant, DType: F32, Rows: b.context(), Cols: b.m.RotaryDim()}
+		table := Value{Name: "rope", Kind: Constant, DType: F32, Rows: b.context(), Cols: b.m.RotaryDim(false)}
 		g.Rope = b.value(table)
 		if b.m.LocalTheta > 0 {
-			table.Name = "rope.local"
+			table.Name, table.Cols = "rope.local", b.m.RotaryDim(true)
 			g.LocalRope = b.value(table)
 		}
 	}
@@ -349,10 +350,16 @@ func (b *builder) layer(l, x int) int {
 		n2 = b.read(name+".norm2", mid, p)
 	}
 	out := fmt.Sprintf("x%d", l+1)
-	if f, experts := model.FeedForwardOf(m, l); experts {
+	switch f, experts := model.FeedForwardOf(m, l); {
+	case m.Apart:
+		b.seg.Out = b.apart(name, out, n2, p, mid)
+	case experts:
 		b.seg.Out = b.mixture(name, out, n2, p, mid)
-	} else {
+	default:
 		b.seg.Out = b.project(out, b.feedForward(name, n2, f, p), p, m.MLPBias, mid)
+	}
+	if m.LayerScale {
+		b.node(Scale, Attr{}, b.all(b.seg.Out), b.param(model.LayerScaleOf(m, l)))
 	}
 	return b.seg.Out
 }
@@ -398,8 +405,8 @@ func (b *builder) project(name string, x int, p *next, bias bool, res int) int {
 // attention appends RoPE and a layer's attention, over the sequence or over a cache. It also returns the columns of gates.
 func (b *builder) attention(l, qkv int, p *next) (o int, gates Use) {
 	m, g, name := b.m, b.g, fmt.Sprintf("h%d", l)
-	first, width := b.gates(), m.Heads*m.HeadDim
-	turned := Attr{Heads: m.Heads, KVHeads: m.KVHeads, HeadDim: m.HeadDim}
+	first, width := b.gates(), m.Heads*m.HeadDimOf(l)
+	turned := Attr{Heads: m.Heads, KVHeads: m.KVHeadsOf(l), HeadDim: m.HeadDimOf(l)}
 	if g.Context == 0 {
 		turned.Seq = g.Seq
 	}
@@ -421,13 +428,13 @@ func (b *builder) attention(l, qkv int, p *next) (o int, gates Use) {
 		b.node(RoPE, turned, Use{qkv, first, g.Values[qkv].Cols}, b.all(rope))
 	}
 	if m.QKNorm == model.QKNormTurned {
-		qkv = b.normQK(name+".qkv", qkv, p)
+		qkv = b.normQK(l, name+".qkv", qkv, p)
 	}
 	sinks := p.optional(m.Sinks)
 	o, gates = b.tokens(name+".attn", width, g.DType), Use{qkv, 0, first}
 	qkvs := Use{qkv, first, g.Values[qkv].Cols}
 	if g.Context > 0 {
-		kv := b.value(Value{Name: name + ".kv", Kind: Cache, DType: g.DType, Rows: 2 * m.KVHeads * g.Context * max(g.Slots, 1), Cols: m.HeadDim})
+		kv := b.value(Value{Name: name + ".kv", Kind: Cache, DType: g.DType, Rows: 2 * turned.KVHeads * g.Context * max(g.Slots, 1), Cols: turned.HeadDim})
 		if g.Slots > 0 {
 			heads.Seq = g.Context
 		}
@@ -481,11 +488,7 @@ func (b *builder) norm(name string, x int, p *next) int {
 func (b *builder) normTo(name string, y, x Use, groups int, eps float64, p *next, res Use) {
 	attr := Attr{Eps: eps, Heads: groups, UnitOffset: b.m.UnitOffset}
 	if b.m.RMS() {
-		args := []Use{y, b.all(b.tokens(name+".stats", max(1, groups), F32)), x, p.param()}
-		if res.Value >= 0 {
-			args = append(args, res)
-		}
-		b.node(RMSNorm, attr, args...)
+		b.normWith(name, y, x, attr, p.param(), res)
 		return
 	}
 	stats := b.tokens(name+".stats", 2, F32)
@@ -493,9 +496,10 @@ func (b *builder) normTo(name string, y, x Use, groups int, eps float64, p *next
 	b.node(LayerNorm, attr, y, b.all(stats), x, g, p.param())
 }
 
-func (b *builder) qkv(name string, x int, p *next) int {
-	m := b.m
-	q, kv := m.Heads*m.HeadDim, m.KVHeads*m.HeadDim
+// qkv appends what makes a layer's queries, keys and values, and their norms.
+func (b *builder) qkv(l, x int, p *next) int {
+	m, name := b.m, fmt.Sprintf("h%d", l)
+	q, kv := m.Heads*m.HeadDimOf(l), m.KVHeadsOf(l)*m.HeadDimOf(l)
 	if m.FusedQKV() {
 		v := b.tokens(name+".qkv", q+2*kv, b.g.DType, q)
 		b.linear(b.all(v), b.all(x), p, m.QKVBias, absent)
@@ -505,13 +509,19 @@ func (b *builder) qkv(name string, x int, p *next) int {
 	if b.gates() > 0 {
 		cuts, q = []int{q, 2 * q, 2*q + kv}, 2*q
 	}
-	v := b.tokens(name+".qkv", q+2*kv, b.g.DType, cuts...)
-	bands := []Use{{v, 0, q}, {v, q, q + kv}, {v, q + kv, q + 2*kv}}
+	ends := []int{q, q + kv, q + 2*kv} // of what each weight makes
+	if m.KeysAsValues(l) {
+		cuts, ends = cuts[:1], ends[:2]
+	}
+	v, bands, from := b.tokens(name+".qkv", ends[len(ends)-1], b.g.DType, cuts...), []Use(nil), 0
+	for _, end := range ends {
+		bands, from = append(bands, Use{v, from, end}), end
+	}
 	b.linears(bands, b.all(x), p, m.QKVBias)
 	if m.QKNorm == model.NoQKNorm || m.QKNorm == model.QKNormTurned {
 		return v
 	}
-	return b.normQK(name, v, p)
+	return b.normQK(l, name, v, p)
 }
 
 // normQK appends the norms of queries and keys, and returns a value that holds the results and
@@ -519,21 +529,49 @@ func (b *builder) qkv(name string, x int, p *next) int {
 // reads. The latter is cheap to recompute (its class is LightAct, like that of all results of
 // norms), so a plan may keep only the former, which is as much as without norms. That is why
 // the values are copied: a norm in place could not be undone, since gains may be 0.
-func (b *builder) normQK(name string, qkv int, p *next) int {
-	v, groups := b.g.Values[qkv], []int{b.m.Heads, b.m.KVHeads}
-	first := b.gates()
-	q, k := first+b.m.Heads*b.m.HeadDim, first+(b.m.Heads+b.m.KVHeads)*b.m.HeadDim
-	if b.m.QKNorm == model.QKNormWhole {
+//
+// Where keys are values, too, these come first: in the backward pass the gradient that goes through the norm of keys then
+// lies where the other is added.
+func (b *builder) normQK(l int, name string, qkv int, p *next) int {
+	m, first, size, groups := b.m, b.gates(), b.m.HeadDimOf(l), []int{b.m.Heads, b.m.KVHeadsOf(l)}
+	q, k := first+groups[0]*size, first+(groups[0]+groups[1])*size
+	cols, v := k+groups[1]*size, b.g.Values[qkv]
+	values := Use{qkv, k, cols}
+	if m.KeysAsValues(l) {
+		v.Cuts, values = append(slices.Clip(v.Cuts), k), Use{qkv, q, k}
+	}
+	y := b.tokens(name+".heads", cols, v.DType, v.Cuts...)
+	if m.ValueNorm {
+		b.normWith(name+".vnorm", Use{y, k, cols}, values, Attr{Eps: m.NormEps, Heads: groups[1]}, b.ones(size), absent)
+	}
+	if m.QKNorm == model.QKNormWhole {
 		groups = []int{0, 0}
 	}
-	y := b.tokens(name+".heads", v.Cols, v.DType, v.Cuts...)
-	b.normTo(name+".qnorm", Use{y, first, q}, Use{qkv, first, q}, groups[0], b.m.NormEps, p, absent)
-	b.normTo(name+".knorm", Use{y, q, k}, Use{qkv, q, k}, groups[1], b.m.NormEps, p, absent)
-	b.node(Cast, Attr{}, Use{y, k, v.Cols}, Use{qkv, k, v.Cols})
+	b.normTo(name+".qnorm", Use{y, first, q}, Use{qkv, first, q}, groups[0], m.NormEps, p, absent)
+	b.normTo(name+".knorm", Use{y, q, k}, Use{qkv, q, k}, groups[1], m.NormEps, p, absent)
+	if !m.ValueNorm {
+		b.node(Cast, Attr{}, Use{y, k, cols}, values)
+	}
 	if first > 0 {
 		b.node(Cast, Attr{}, Use{y, 0, first}, Use{qkv, 0, first})
 	}
 	return y
+}
+
+// normWith appends y = x/rms(x)*gain + res.
+func (b *builder) normWith(name string, y, x Use, attr Attr, gain, res Use) {
+	b.node(RMSNorm, attr, trimmed(y, b.all(b.tokens(name+".stats", max(1, attr.Heads), F32)), x, gain, res)...)
+}
+
+// ones returns n gains of a norm that has none.
+func (b *builder) ones(n int) Use {
+	name := fmt.Sprintf("ones%d", n)
+	for v := range b.g.Values {
+		if b.g.Values[v].Name == name {
+			return b.all(v)
+		}
+	}
+	return b.all(b.value(Value{Name: name, Kind: Constant, DType: b.g.DType, Rows: 1, Cols: n}))
 }
 
 func (b *builder) feedForward(name string, x, f int, p *next) int {

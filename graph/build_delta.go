@@ -12,7 +12,7 @@ func (b *builder) mix(l, x int, p *next) int {
 	if b.m.Delta.HasLayer(l) {
 		return b.delta(name, x, p)
 	}
-	qkv := b.qkv(name, x, p)
+	qkv := b.qkv(l, x, p)
 	o, gates := b.attention(l, qkv, p)
 	if !b.m.OutGate {
 		return o

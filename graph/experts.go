@@ -1,6 +1,10 @@
 package graph
 
-import "github.com/athanor-llm/athanor/model"
+import (
+	"math"
+
+	"github.com/athanor-llm/athanor/model"
+)
 
 // Mixtures of experts. A layer's feed-forward is a choice among many: each token goes
 // through K of E of them, which a router picks, and their results are added.
@@ -42,19 +46,8 @@ func (b *builder) mixture(name, out string, x int, p *next, res int) int {
 		bias = b.param(model.RouterBiasOf(m, b.list[p.i].Name))
 	}
 	b.linear(b.all(logits), b.all(x), p, m.MLPBias, absent)
-	weights := b.tokens(name+".weights", m.Active, F32)
-	experts := b.tokens(name+".experts", m.Active, I32)
-	route := Attr{Normed: m.NormedRoute, Sigmoid: m.Router.Sigmoid, Alpha: m.Router.Scale}
-	if m.Router.Groups > 1 {
-		route.Groups, route.Best = m.Router.Groups, m.Router.Best
-	}
-	b.node(Route, route, trimmed(b.all(weights), b.all(experts), b.all(logits), bias)...)
-	up := b.tokens(name+".up", m.Active*2*m.FeedForward, g.DType)
-	b.each(up, x, p, experts, absent)
-	act := b.tokens(name+".act", m.Active*m.FeedForward, g.DType)
-	b.node(SwiGLU, Attr{Act: b.act, Limit: m.GateLimit, Alpha: m.GateAlpha}, b.all(act), b.all(up), b.all(weights))
-	down := b.tokens(name+".down", m.Active*m.Width, g.DType)
-	b.each(down, act, p, experts, b.all(weights))
+	weights, experts := b.route(name, logits, bias)
+	down := b.choice(name, x, p, weights, experts)
 	if m.Shared > 0 {
 		res = b.shared(name+".shared", x, p, res)
 	}
@@ -63,7 +56,64 @@ func (b *builder) mixture(name, out string, x int, p *next, res int) int {
 	return y
 }
 
-// shared appends the feed-forward that all tokens go through, whose result is added to res. Its gate is a router of one expert.
+// route appends the choice of experts.
+func (b *builder) route(name string, logits int, bias Use) (weights, experts int) {
+	m := b.m
+	weights = b.tokens(name+".weights", m.Active, F32)
+	experts = b.tokens(name+".experts", m.Active, I32)
+	route := Attr{Normed: m.NormedRoute, Sigmoid: m.Router.Sigmoid, Alpha: m.Router.Scale}
+	if m.Router.Groups > 1 {
+		route.Groups, route.Best = m.Router.Groups, m.Router.Best
+	}
+	b.node(Route, route, trimmed(b.all(weights), b.all(experts), b.all(logits), bias)...)
+	return weights, experts
+}
+
+// choice appends the experts of each token, and returns their results, side by side.
+func (b *builder) choice(name string, x int, p *next, weights, experts int) int {
+	m, g := b.m, b.g
+	up := b.tokens(name+".up", m.Active*2*m.FeedForward, g.DType)
+	b.each(up, x, p, experts, absent)
+	act := b.tokens(name+".act", m.Active*m.FeedForward, g.DType)
+	b.node(SwiGLU, Attr{Act: b.act, Limit: m.GateLimit, Alpha: m.GateAlpha}, b.all(act), b.all(up), b.all(weights))
+	down := b.tokens(name+".down", m.Active*m.Width, g.DType)
+	b.each(down, act, p, experts, b.all(weights))
+	return down
+}
+
+// apart appends a feed-forward and experts beside it, each with norms of its own (see model.Model.Apart), and returns out, the norm of
+// their sum added to the residual stream:
+//
+//	shared  = norm(down.act(up.x))
+//	weights = softmax of the best of norm(stream)*gain.router over the root of its width, times a gain of each expert
+//	out     = stream + norm(norm(experts of norm(stream)) + shared)
+//
+// A gain of each expert is a product with one number, so it needs no operator of its own.
+func (b *builder) apart(name, out string, x int, p *next, stream int) int {
+	m, g := b.m, b.g
+	plain := b.shared(name+".shared", x, p, -1)
+	shared := b.tokens(name+".shared.norm", m.Width, g.DType)
+	b.normTo(name+".shared.norm", b.all(shared), b.all(plain), 0, m.NormEps, p, absent)
+	routed := b.tokens(name+".routed", m.Width, g.DType)
+	b.normWith(name+".routed", b.all(routed), b.all(stream), Attr{Eps: m.NormEps}, p.param(), absent)
+	logits := b.tokens(name+".router", m.Experts, g.DType)
+	b.linear(b.all(logits), b.all(routed), p, false, absent)
+	b.node(Scale, Attr{Scale: 1 / math.Sqrt(float64(m.Width))}, b.all(logits))
+	own := b.norm(name+".experts.norm", stream, p)
+	even, experts := b.route(name, logits, absent)
+	weights := b.tokens(name+".gained", m.Active, F32)
+	b.node(ExpertLinear, Attr{WT: true, Slots: true, Experts: m.Experts}, b.all(weights), b.all(even), p.param(), b.all(experts))
+	slots := b.choice(name, own, p, weights, experts)
+	sum := b.tokens(name+".sum", m.Width, g.DType)
+	b.node(Combine, Attr{}, b.all(sum), b.all(slots), absent)
+	both := b.tokens(name+".both", m.Width, g.DType)
+	b.normTo(name+".both.norm", b.all(both), b.all(sum), 0, m.NormEps, p, b.all(shared))
+	y := b.tokens(out, m.Width, g.DType)
+	b.normTo(out+".norm", b.all(y), b.all(both), 0, m.NormEps, p, b.all(stream))
+	return y
+}
+
+// shared appends the feed-forward that all tokens go through, whose result is added to res, if there is one. Its gate is a router of one expert.
 func (b *builder) shared(name string, x int, p *next, res int) int {
 	m, g, f := b.m, b.g, b.m.Shared
 	weights := absent
@@ -78,7 +128,11 @@ func (b *builder) shared(name string, x int, p *next, res int) int {
 	act := b.tokens(name+".act", f, g.DType)
 	b.node(SwiGLU, Attr{Act: b.act}, trimmed(b.all(act), b.all(up), weights)...)
 	y := b.tokens(name, m.Width, g.DType)
-	b.linear(b.all(y), b.all(act), p, false, b.all(res))
+	sum := absent
+	if res >= 0 {
+		sum = b.all(res)
+	}
+	b.linear(b.all(y), b.all(act), p, false, sum)
 	return y
 }
 

@@ -36,7 +36,7 @@ const (
 	ParamValue                  // a parameter as operators read it
 	ParamGrad                   // its gradient, summed over the micro-batches
 	Input                       // tokens, targets, starts: per micro-batch, from the data
-	Constant                    // the rotary table
+	Constant                    // see Graph.Constant: rotary tables, gains of norms that have none
 	Scalars                     // one row of per-step inputs: see NumScalars, Graph.Pos
 	Total                       // the loss, summed over the micro-batches
 	Cache                       // keys and values of earlier tokens, kept between steps

@@ -348,8 +348,8 @@ var table = [NumOps]Info{
 	Muon: {Name: "muon", Args: args("p:f[R,C]:u m:f[R,C]:u g=Grad:s[R,C]:r clip:s[1,2]:r? scalars:s[1,#]:r p16:h[R,C]:w? rest:u[R,C]:u? work:s[1,K]:wm"), FLOPs: muonFLOPs, Rule: either(halved(MuonP, MuonP16, MuonRest), muonRoom)},
 	Cast: {Name: "cast", Args: args("dst:f[R,C]:w src:f[R,C]:r"), Kind: RowWise, Alike: true},
 	Add:  {Name: "add", Args: args("y:f[R,C]:u x:f[R,C]:r"), Kind: RowWise, Alike: true},
-	// y *= Attr.Scale.
-	Scale: {Name: "scale", Args: args("y:f[N,D]:ut"), Kind: RowWise, Rule: hasScale},
+	// y *= Attr.Scale or, if that is 0, y *= by, the sum of B rows, see StateRows.
+	Scale: {Name: "scale", Args: args("y:f[N,D]:ut by:f[B,1]:r?"), Kind: RowWise, Rule: scaledOnce},
 	// y = Limit*tanh(y/Limit).
 	SoftCap: {Name: "soft_cap", Args: args("y:f[N,D]:ut"), Kind: RowWise, Rule: hasLimit},
 	// Copies bytes from one tier to another, or within one.

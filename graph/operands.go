@@ -353,7 +353,8 @@ const (
 )
 
 const (
-	ScaleY = 0
+	ScaleY  = 0
+	ScaleBy = 1
 )
 
 const (

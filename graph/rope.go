@@ -2,9 +2,19 @@ package graph
 
 import (
 	"math"
+	"slices"
 
 	"github.com/athanor-llm/athanor/model"
 )
+
+// Constant returns the content of a value of kind Constant.
+func (g *Graph) Constant(v int) []float32 {
+	value := &g.Values[v]
+	if v == g.Rope || v == g.LocalRope {
+		return RopeTable(g.Model, value.Rows, v == g.LocalRope)
+	}
+	return slices.Repeat([]float32{1}, value.Cols)
+}
 
 // RopeTable returns the content of a rotary table: per position the cosines of RotaryDim/2
 // angles, then their sines (1104.09864). local selects the table of layers with a window, where
@@ -17,7 +27,7 @@ func RopeTable(m *model.Model, seq int, local bool) []float32 {
 	if s := m.RopeScaling; s != nil && s.Attention > 0 && !local {
 		gain = s.Attention
 	}
-	n := m.RotaryDim()
+	n := m.RotaryDim(local)
 	half := n / 2
 	t := make([]float32, seq*n)
 	for i, f := range ropeFrequencies(m, seq, local) {
@@ -38,7 +48,7 @@ func ropeFrequencies(m *model.Model, seq int, local bool) []float64 {
 	if local {
 		theta, s = m.LocalTheta, nil
 	}
-	n := m.RotaryDim()
+	n := m.RotaryDim(local)
 	list := make([]float64, n/2)
 	for i := range list {
 		f := math.Pow(theta, -2*float64(i)/float64(n))
@@ -54,6 +64,10 @@ func ropeFrequencies(m *model.Model, seq int, local bool) []float64 {
 func scaled(s *model.RopeScaling, f, theta float64, i, n, seq int) float64 {
 	kept := 0.0 // the share of f that is not slowed
 	switch s.Type {
+	case "proportional": // the others have frequencies as if all did
+		if i >= int(s.Share*float64(n))/2 {
+			return 0
+		}
 	case "longrope": // 2402.13753
 		slower, _ := s.Pairs(seq)
 		return f / slower[i]

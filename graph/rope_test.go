@@ -35,7 +35,7 @@ func TestScaledTables(t *testing.T) {
 		}
 		for i, want := range c.Table {
 			if e := math.Abs(float64(got[i]) - want); !(e < 1e-5) {
-				t.Errorf("%s: position %d, column %d: %v, want %v", c.Name, i/m.RotaryDim(), i%m.RotaryDim(), got[i], want)
+				t.Errorf("%s: position %d, column %d: %v, want %v", c.Name, i/m.RotaryDim(false), i%m.RotaryDim(false), got[i], want)
 				break
 			}
 		}

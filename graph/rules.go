@@ -307,6 +307,14 @@ func slice(a *Attr, queries, keys int) string {
 	return ""
 }
 
+// scaledOnce: there is one factor, a constant or an operand.
+func scaledOnce(a *Attr, d []Dim) string {
+	if (a.Scale != 0) != d[ScaleBy].Absent() {
+		return fmt.Sprintf("scale is %v, and there is an operand that says it: %v", a.Scale, !d[ScaleBy].Absent())
+	}
+	return ""
+}
+
 // hasScale: an absent scale would leave zeros.
 func hasScale(a *Attr, _ []Dim) string {
 	if a.Scale == 0 {

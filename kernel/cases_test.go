@@ -464,7 +464,13 @@ var cases = withDeltaCases(withUpdateCases(map[graph.Op]func(m *maker) sample{
 		return sample{t: []Tensor{m.any(n, c), m.any(n, c)}, token: []bool{true, true}}
 	},
 	graph.Scale: func(m *maker) sample {
-		return sample{attr: graph.Attr{Scale: 2.5}, t: []Tensor{m.any(m.rows(), m.n())}, token: []bool{true}}
+		s := sample{t: []Tensor{m.any(m.rows(), m.n()), {}}, token: []bool{true, false}}
+		if m.IntN(2) == 0 {
+			s.attr.Scale = 2.5
+		} else {
+			s.t[graph.ScaleBy] = m.any(1+2*m.IntN(2), 1)
+		}
+		return s
 	},
 	graph.SoftCap: func(m *maker) sample {
 		return sample{attr: graph.Attr{Limit: 1.5}, t: []Tensor{m.any(m.rows(), m.n())}, token: []bool{true}}

@@ -34,6 +34,7 @@ type Family struct {
 	HeadBias  bool   // the head has a bias
 	Mixture   bool   // the feed-forward is a choice among experts
 	Ahead     bool   // files may have layers beyond the last, which predict further tokens: they are carried
+	MayMix    bool   // models may have experts, beside a feed-forward of all tokens, see Model.Apart
 	Stacked   bool   // files may have all experts in one tensor, in the order of operators, see Param.Stacked
 	FusedMix  bool   // files have all experts in one tensor, [in, out], gates and ups interleaved, see Param.Transposed
 	Square    bool   // kv_heads is heads and heads*head_dim the width: config.json has neither key
@@ -64,7 +65,11 @@ type Model struct {
 	// result is multiplied by the sigmoid of one more output of the router's kind.
 	Shared     int
 	SharedGate bool
-	Router     Router
+	// Apart says that the router, the experts and the feed-forward beside them each read the residual stream through a norm of their
+	// own, that what the latter two compute is normalised before it is added up, and that each expert's weight is multiplied by a
+	// number of its own, which is trained: Gemma 4.
+	Apart  bool
+	Router Router
 	// Dense is how many layers, from the first on, have one feed-forward for all tokens, DenseWidth wide, instead of experts.
 	Dense, DenseWidth int
 	// Balance adds a term to the loss that evens out how much the experts are used, so that
@@ -87,12 +92,15 @@ type Model struct {
 	RotaryPct    float64 // share of a head's columns, from the first on, that are rotated; 0: all
 	NoRotary     []bool  // layers without rotary positions, repeated for all layers; nil: none
 	Parallel     bool    // attention and feed-forward read the same residual stream
-	QKNorm       QKNorm  // of queries and keys
-	OutGate      bool    // what a head of attention computes is multiplied by sigmoids of more outputs of its queries' weight
-	Delta        Delta   // of layers whose attention is linear
-	Sinks        bool    // each head has one more score, a parameter, that takes part in the softmax but has no value
+	Global       Global
+	QKNorm       QKNorm // of queries and keys
+	ValueNorm    bool   // each head of values is normalised by itself, without gains
+	OutGate      bool   // what a head of attention computes is multiplied by sigmoids of more outputs of its queries' weight
+	Delta        Delta  // of layers whose attention is linear
+	Sinks        bool   // each head has one more score, a parameter, that takes part in the softmax but has no value
 	Norms        Placement
 	UnitOffset   bool    // the gains of norms are 1 + weight
+	LayerScale   bool    // what a layer computes, residual stream included, is multiplied by a number of its own, which is not trained
 	ScaledEmbed  bool    // embeddings are multiplied by the square root of Width
 	QueryScalar  float64 // scores are divided by its square root; 0: HeadDim
 	Multipliers  Multipliers
@@ -163,7 +171,7 @@ func (m *Model) Rotary() bool { return !m.Family.Learned || m.RopeTheta > 0 }
 func (m *Model) Gated() bool { return !m.Family.Ungated }
 
 // Mixture reports whether the feed-forward is a choice among experts.
-func (m *Model) Mixture() bool { return m.Family.Mixture }
+func (m *Model) Mixture() bool { return m.Family.Mixture || m.Family.MayMix && m.Experts > 0 }
 
 // OneNorm reports whether attention and feed-forward read the same norm of the residual stream.
 func (m *Model) OneNorm() bool { return m.Parallel && m.Family.OneNorm }
@@ -199,12 +207,17 @@ func (m *Model) HasRotary(layer int) bool {
 	return m.Rotary() && (m.NoRotary == nil || !m.NoRotary[layer%len(m.NoRotary)])
 }
 
-// RotaryDim returns how many of a head's columns rotary positions rotate.
-func (m *Model) RotaryDim() int {
-	if m.RotaryPct > 0 {
-		return int(float64(m.HeadDim) * m.RotaryPct)
+// RotaryDim returns how many of a head's columns rotary positions rotate, in layers with a base of their own (see Local) or in the
+// others.
+func (m *Model) RotaryDim(local bool) int {
+	size := m.HeadDim
+	if !local && m.Global.HeadDim > 0 {
+		size = m.Global.HeadDim
 	}
-	return m.HeadDim
+	if m.RotaryPct > 0 {
+		return int(float64(size) * m.RotaryPct)
+	}
+	return size
 }
 
 // ScoreScale returns what attention's scores are multiplied by.
@@ -356,14 +369,16 @@ func (m *Model) Validate() error {
 		return fmt.Errorf("%d heads of size %d are too wide; hint: heads times head_dim must be at most %d", m.Heads, m.HeadDim, maxWidth)
 	case !(m.RotaryPct >= 0 && m.RotaryPct <= 1):
 		return fmt.Errorf("rotary_pct is %v; hint: it is a fraction of head_dim, from 0 to 1", m.RotaryPct)
-	case m.Rotary() && (m.RotaryDim() < 2 || m.RotaryDim()%2 != 0):
-		return fmt.Errorf("head_dim is %d, of which rotary positions rotate %d, which is odd or 0; hint: they rotate pairs, so use an even number", m.HeadDim, m.RotaryDim())
+	case m.Rotary() && (m.RotaryDim(true) < 2 || m.RotaryDim(true)%2 != 0):
+		return fmt.Errorf("head_dim is %d, of which rotary positions rotate %d, which is odd or 0; hint: they rotate pairs, so use an even number", m.HeadDim, m.RotaryDim(true))
 	case m.Mixture() && !(m.Experts >= 1 && m.Experts <= maxExperts && m.Active >= 1 && m.Active <= m.Experts):
 		return fmt.Errorf("%d of %d experts for each token is out of range; hint: use at least 1 and at most all experts, of which there may be up to %d", m.Active, m.Experts, maxExperts)
 	case !(m.Balance >= 0 && m.Balance <= 1) || m.Balance > 0 && m.Experts == 0:
 		return fmt.Errorf("expert_balance is %v with %d experts; hint: use 0 to 1, usually 0.01, or 0 without experts", m.Balance, m.Experts)
 	case m.Shared < 0 || m.Shared > maxWidth || m.Shared > 0 && !m.Mixture():
 		return fmt.Errorf("the feed-forward that is shared beside experts is %d wide; hint: it must be from 1 to %d, or 0 for none, as without experts", m.Shared, maxWidth)
+	case m.Apart != (m.Family.MayMix && m.Experts > 0) || m.Apart && (m.Shared == 0 || m.Router != Router{} || m.Dense > 0 || m.Balance > 0):
+		return fmt.Errorf("%s cannot have %d experts beside a feed-forward of %d; hint: give both, and set expert_balance to 0", m.Family, m.Experts, m.Shared)
 	case m.Router != (Router{}) && !m.Mixture() || m.Dense != 0 && !m.Mixture():
 		return fmt.Errorf("%s has no experts, but a router or layers without experts; hint: leave both out", m.Family)
 	case !(m.Router.Scale >= 0 && m.Router.Scale < 1e6):
@@ -398,7 +413,7 @@ func (m *Model) Validate() error {
 	case m.Window < 0:
 		return fmt.Errorf("window is %d tokens; hint: it must be positive, or 0 for none", m.Window)
 	}
-	if err := m.Delta.check(m.Family); err != nil {
+	if err := cmp.Or(m.Delta.check(m.Family), m.Global.check(m)); err != nil {
 		return err
 	}
 	return m.checkRope()

@@ -96,6 +96,11 @@ func (m *Model) layerParams(b *paramList, n TensorNames, prefix string) {
 	if m.Norms.Before() && !m.Parallel {
 		b.norm(n.Norm2)
 	}
+	if m.Apart {
+		b.sharedWeights(n)
+		b.norm(n.SharedNorm)
+		b.vector(n.RouterGain, m.Width, Ones)
+	}
 	f, experts := FeedForwardOf(m, b.layer)
 	if m.Experts > 0 && !experts {
 		n.Gate, n.Up, n.Down = n.DenseGate, n.DenseUp, n.DenseDown
@@ -123,11 +128,15 @@ func (m *Model) layerParams(b *paramList, n TensorNames, prefix string) {
 	if experts && m.Router.Bias { // last, so that what is trained is contiguous
 		b.list = append(b.list, Param{Name: prefix + n.RouterBias, Rows: 1, Cols: m.Experts, Layer: b.layer, Vector: true, Row: m.Router.Row, Init: Zeros, Frozen: true, State: true})
 	}
+	if m.LayerScale {
+		b.list = append(b.list, Param{Name: prefix + n.LayerScale, Rows: 1, Cols: 1, Layer: b.layer, Vector: true, Init: Ones, Frozen: true, State: true})
+	}
 }
 
 // attention adds the parameters of a layer's attention.
 func (b *paramList) attention(n TensorNames, residual float64) {
-	m, q, kv := b.m, b.m.Heads*b.m.HeadDim, b.m.KVHeads*b.m.HeadDim
+	m, size := b.m, b.m.HeadDimOf(b.layer)
+	q, kv := m.Heads*size, m.KVHeadsOf(b.layer)*size
 	if m.FusedQKV() {
 		first := len(b.list)
 		b.linear(n.QKV, m.Width, m.QKVCols(), m.QKVBias, m.InitStd)
@@ -141,12 +150,14 @@ func (b *paramList) attention(n TensorNames, residual float64) {
 			b.rotatedWeight(n.Q, q)
 		}
 		b.rotatedWeight(n.K, kv)
-		b.linear(n.V, m.Width, kv, m.QKVBias, m.InitStd)
+		if !m.KeysAsValues(b.layer) {
+			b.linear(n.V, m.Width, kv, m.QKVBias, m.InitStd)
+		}
 	}
 	switch m.QKNorm {
 	case QKNormHeads, QKNormTurned:
-		b.gains(n.QNorm, m.HeadDim)
-		b.gains(n.KNorm, m.HeadDim)
+		b.gains(n.QNorm, size)
+		b.gains(n.KNorm, size)
 	case QKNormWhole:
 		b.gains(n.QNorm, q)
 		b.gains(n.KNorm, kv)
@@ -171,21 +182,41 @@ func RouterBiasOf(m *Model, router string) string {
 	return strings.TrimSuffix(router, n.Router+".weight") + n.RouterBias
 }
 
+// LayerScaleOf returns the name of the number that multiplies what a layer computes.
+func LayerScaleOf(m *Model, layer int) string {
+	n := m.Family.namesInside(m.Inside)
+	return fmt.Sprintf(n.Layer, LayerSharedBy(m, layer)) + n.LayerScale
+}
+
 // expertParams adds the router and, as one matrix of gates and ups and one of downs, the
 // experts. Their names end as transformers' names in memory do, such as mlp.experts.gate_up_proj, and begin as
 // the names in files do (Mixtral's with block_sparse_moe), where each expert has its own tensors.
 func (m *Model) expertParams(b *paramList, n TensorNames) {
 	b.linear(n.Router, m.Width, m.Experts, m.MLPBias, m.InitStd)
+	if m.Apart {
+		b.norm(n.ExpertNorm)
+		b.vector(n.ExpertGain, 1, Ones)
+		gain := &b.list[len(b.list)-1]
+		gain.Rows, gain.Experts = m.Experts, m.Experts
+	}
 	all, _, _ := strings.Cut(n.Gate, "%d")
 	first := len(b.list)
-	if m.Family.FusedMix {
+	switch {
+	case n.Experts != "":
+		b.experts(n.Experts+gateUp, 2*m.FeedForward, m.Width)
+		b.experts(n.Experts+down, m.Width, m.FeedForward)
+	case m.Family.FusedMix:
 		b.fusedExperts(all+gateUp, 2*m.FeedForward, m.Width, true)
 		b.fusedExperts(all+down, m.Width, m.FeedForward, false)
-	} else {
+	default:
 		b.experts(all+gateUp, 2*m.FeedForward, m.Width, n.Gate, n.Up)
 		b.experts(all+down, m.Width, m.FeedForward, n.Down)
 	}
-	b.sharedWeights(n)
+	if m.Apart {
+		b.norm(n.ExpertOutNorm)
+	} else {
+		b.sharedWeights(n)
+	}
 	var adapted []Param
 	for _, p := range b.list[first:] {
 		if m.LoRA != nil && p.Experts > 0 && m.LoRA.adapts(p.Name) {
@@ -222,13 +253,18 @@ type TensorNames struct {
 	QNorm, KNorm                string // of queries and keys
 	AttnNorm, MLPNorm           string // after attention and feed-forward
 	Sinks                       string // of attention's heads; "": the family has none
+	LayerScale                  string // the whole name, see Model.LayerScale
 	Gate, Up, Down              string // with experts: formats of the expert's number
+	Experts                     string // what names of experts begin with of which files have all in one tensor, in the order of operators
 	Router                      string
 	RouterBias                  string // the whole name, see Router.Bias
 	DenseGate, DenseUp          string // of layers without experts, see Model.Dense
 	DenseDown                   string
 	SharedGate, SharedUp        string // of the feed-forward beside the experts
 	SharedDown, SharedRouter    string
+	SharedNorm                  string // after it, see Model.Apart
+	ExpertNorm, ExpertOutNorm   string // before and after the experts, likewise
+	RouterGain, ExpertGain      string // whole names, likewise
 	DeltaQKV, DeltaZ            string // of linear attention, see Delta. Without DeltaZ and DeltaA, DeltaQKV and DeltaB have theirs, too
 	DeltaB, DeltaA              string
 	DeltaConv, DeltaNorm        string
@@ -315,7 +351,7 @@ func (b *paramList) rotatedWeight(name string, out int) {
 	if !m.Family.Paired {
 		return
 	}
-	pair := func(p *Param) { p.Paired, p.Head = m.RotaryDim(), m.HeadDim }
+	pair := func(p *Param) { p.Paired, p.Head = m.RotaryDim(false), m.HeadDim }
 	for i := range b.list[first:] {
 		pair(&b.list[first+i])
 	}

@@ -134,6 +134,10 @@ func (p Param) Tensors() []Tensor {
 		return []Tensor{{Name: p.Name, Shape: []int{p.Experts, p.Cols, p.Rows / p.Experts}}}
 	case p.Adapter:
 		return []Tensor{{Name: peftPrefix + p.Name, Shape: []int{p.Rows, p.Cols}}}
+	case p.Vector && p.Cols == 1:
+		return []Tensor{{Name: p.Name, Shape: []int{p.Rows}}}
+	case !p.Vector && p.Experts > 0:
+		return []Tensor{{Name: p.Name, Shape: []int{p.Experts, p.Rows / p.Experts, p.Cols}}}
 	case p.Taps:
 		return []Tensor{{Name: p.Name, Shape: []int{p.Rows, 1, p.Cols}}}
 	case p.Vector && p.Experts == 0 && !p.Row:

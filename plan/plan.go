@@ -290,6 +290,9 @@ func Fingerprint(g *graph.Graph) string {
 		if m.Shared > 0 || m.SharedGate {
 			frozen += fmt.Sprintf(" shared%d/%v", m.Shared, m.SharedGate)
 		}
+		if m.Apart {
+			frozen += " apart"
+		}
 		if m.Router != (model.Router{}) || m.Dense > 0 || m.DenseWidth > 0 {
 			frozen += fmt.Sprintf(" router%v dense%d/%d", m.Router, m.Dense, m.DenseWidth)
 		}
@@ -314,6 +317,9 @@ func ropeScaling(s *model.RopeScaling) string {
 		return ""
 	}
 	text := fmt.Sprintf(" rope{Type:%s Factor:%v LowFreqFactor:%v HighFreqFactor:%v OriginalContext:%d}", s.Type, s.Factor, s.LowFreqFactor, s.HighFreqFactor, s.OriginalContext)
+	if s.Share != 0 {
+		text += fmt.Sprintf(" of %v", s.Share)
+	}
 	if s.Growth != 0 {
 		text += fmt.Sprintf("+%v", s.Growth)
 	}
@@ -330,7 +336,7 @@ func choices(m *model.Model) (s string) {
 		name  string
 		value any
 	}{
-		{"sliding", m.Sliding}, {"local", m.LocalTheta}, {"qknorm", m.QKNorm}, {"norms", m.Norms}, {"offset", m.UnitOffset},
+		{"sliding", m.Sliding}, {"local", m.LocalTheta}, {"global", m.Global}, {"value_norm", m.ValueNorm}, {"layer_scale", m.LayerScale}, {"qknorm", m.QKNorm}, {"norms", m.Norms}, {"offset", m.UnitOffset},
 		{"scaled", m.ScaledEmbed}, {"scalar", m.QueryScalar}, {"rotary", m.RotaryPct},
 		{"unturned", m.NoRotary}, {"parallel", m.Parallel}, {"multipliers", m.Multipliers}, {"scorecap", m.ScoreCap}, {"logitcap", m.LogitCap},
 		{"outgate", m.OutGate}, {"delta", m.Delta},

@@ -82,8 +82,9 @@ func (t *Task) leastExchange() (seconds float64) {
 	operand := func(cols int) []device.Operand {
 		return []device.Operand{{DType: t.Graph.DType, Rows: t.Graph.Seq, Cols: cols, Stride: cols}}
 	}
+	cols := 2 * min(m.KVHeads*m.HeadDim, m.KVHeadsOf(m.Layers-1)*m.HeadDimOf(m.Layers-1)) // of the layers with the fewest
 	for from := 1; from < n; from++ {
-		seconds += 2 * t.Machine.Hardware.Cost(&device.Call{Op: graph.Recv, Stream: device.Recv, Args: operand(2 * m.KVHeads * m.HeadDim), Peers: []int{from}})
+		seconds += 2 * t.Machine.Hardware.Cost(&device.Call{Op: graph.Recv, Stream: device.Recv, Args: operand(cols), Peers: []int{from}})
 	}
 	if n := t.Graph.Shared(); n > 1 {
 		sum := device.Call{Op: graph.AllReduce, Stream: device.Collective, Args: operand(m.Width)}

@@ -151,8 +151,7 @@ func agree(ps []*program.Program) error {
 	return verify.SamePlan(hashes)
 }
 
-// begin checks that the ranks together hold every parameter completely, and writes
-// the RoPE tables.
+// begin checks that the ranks together hold every parameter completely, and writes constants.
 func (s *Session) begin() error {
 	for i := range s.Graph.Params {
 		for slab := range s.Graph.Shared() {
@@ -161,16 +160,20 @@ func (s *Session) begin() error {
 			}
 		}
 	}
-	return errors.Join(s.writeTable(s.Graph.Rope, false), s.writeTable(s.Graph.LocalRope, true), s.settled())
+	for v := range s.Graph.Values {
+		if s.Graph.Values[v].Kind != graph.Constant {
+			continue
+		}
+		if err := s.writeConstant(v); err != nil {
+			return err
+		}
+	}
+	return s.settled()
 }
 
-// writeTable writes a rotary table, if the graph has it, on the ranks that read it.
-func (s *Session) writeTable(v int, local bool) error {
-	if v < 0 {
-		return nil
-	}
-	value := &s.Graph.Values[v]
-	table := graph.RopeTable(s.Graph.Model, value.Rows, local)
+// writeConstant writes a value of kind Constant on the ranks that read it.
+func (s *Session) writeConstant(v int) error {
+	value, table := &s.Graph.Values[v], s.Graph.Constant(v)
 	for r := range s.ranks {
 		e := s.ranks[r].engines[0]
 		if e.BufferLen(value.Name) == 0 {

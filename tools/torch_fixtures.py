@@ -163,6 +163,20 @@ CASES |= {
     "qwen35-moe-vl-sees": ("Qwen3_5Moe", dict(text_config=DELTA | DELTA_EXPERTS | dict(rope_parameters=DELTA_AXES),
                                               vision_config=SEES_QWEN | dict(num_position_embeddings=16))),
 }
+# In layers without a window heads are larger, keys are values, and a quarter of the pairs rotates.
+GEMMA4 = TEXT | dict(pad_token_id=0, num_attention_heads=4, num_key_value_heads=2, head_dim=8, global_head_dim=16, num_global_key_value_heads=1, attention_k_eq_v=True, sliding_window=9, layer_types=["sliding_attention", "full_attention"],
+                     hidden_size_per_layer_input=0, vocab_size_per_layer_input=61, final_logit_softcapping=1.5)
+# No token of a fixture stands for an image: transformers would replace it.
+BEYOND = dict(image_token_id=64, video_token_id=65, audio_token_id=66)
+CASES |= {
+    "gemma4-tiny": ("Gemma4", GEMMA4),
+    "gemma4-moe-tiny": ("Gemma4", GEMMA4 | dict(enable_moe_block=True, num_experts=5, top_k_experts=2, moe_intermediate_size=12)),
+    "gemma4-sees": ("Gemma4", dict(text_config=GEMMA4 | dict(attention_k_eq_v=False), vision_config=SEES | dict(head_dim=4, position_embedding_size=16, patch_size=4, pooling_kernel_size=1),
+                                   **BEYOND)),
+    "gemma4-unified-sees": ("Gemma4Unified", dict(text_config={k: v for k, v in GEMMA4.items() if "per_layer" not in k},
+                                                  vision_config=dict(patch_size=4, pooling_kernel_size=1, mm_embed_dim=8, mm_posemb_size=4, output_proj_dims=16),
+                                                  audio_config=dict(audio_embed_dim=8), **BEYOND)),
+}
 # Saved with the names that transformers has in memory instead of those of published files.
 IN_MEMORY = {"internvl-sees", "qwen2-vl-sees"}
 # Saved with the keys of text_config beside the others, as transformers 4.45 wrote them.
@@ -229,7 +243,7 @@ NF4 = {"llama-nf4"}
 # What names in files have for a part of those in memory.
 IN_FILES = {"GPTNeoX": ("lm_head", "embed_out"), "Mixtral": (".mlp.", ".block_sparse_moe."), "MiniMaxM2": (".mlp.", ".block_sparse_moe.")}
 
-CONFIGS = {"Gemma3": "Gemma3TextConfig", "Qwen3_5": "Qwen3_5TextConfig", "Qwen3_5Moe": "Qwen3_5MoeTextConfig"}
+CONFIGS = {"Gemma3": "Gemma3TextConfig", "Qwen3_5": "Qwen3_5TextConfig", "Qwen3_5Moe": "Qwen3_5MoeTextConfig", "Gemma4": "Gemma4TextConfig"}
 
 # Whose gains of norms are 1 + weight.
 UNIT_OFFSET = {"gemma3_text", "gemma", "gemma2", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"}
@@ -262,11 +276,15 @@ def randomise(model, generator):
     for name, p in model.named_parameters():
         if name.endswith("linear_attn.norm.weight"):  # its gains are not 1 + weight
             p.data += 1 if model.config.get_text_config().model_type in UNIT_OFFSET else 0
+        if name.endswith("router.scale") or name.endswith("per_expert_scale"):
+            p.data += 1
         if name.endswith("A_log"):
             p.data -= 2  # states that last for several tokens
     for name, b in model.named_buffers():
         if name.endswith("e_score_correction_bias"):
             b.copy_(8 + torch.randn(b.shape, generator=generator) * 0.2)  # as large as published ones: in bf16 they would be alike
+        if name.endswith("layer_scalar"):
+            b.copy_(1 + torch.randn(b.shape, generator=generator) * 0.2)
 
 
 def make_tokens(vocabulary, skip, generator):

@@ -433,10 +433,13 @@ func inline(spec *job.Spec, vocab int) (*model.Model, error) {
 	if m.Window = in.Window; m.Window == 0 { // then no layer has a base of its own
 		m.Sliding, m.LocalTheta = nil, 0
 	}
-	if m.RopeScaling != nil { // for a longer context than the sizes state; the bases are the same
+	if m.Global.HeadDim = 0; m.Global.KVHeads > 0 { // as many for all layers
+		m.Global.KVHeads = 0
+	}
+	if m.RopeScaling != nil && m.RopeScaling.Type != "proportional" { // for a longer context than the sizes state; the bases are the same
 		m.RopeScaling, m.LocalTheta = nil, 0
 	}
-	if m.QueryScalar > 0 {
+	if m.QueryScalar > 1 {
 		m.QueryScalar = float64(m.HeadDim)
 	}
 	if m.Multipliers.Attention > 0 {

@@ -80,7 +80,11 @@ var operators = withUpdates([graph.NumOps]operator{
 		return b.elements(kernels.Unit{File: "soft_cap", Defines: "CAP=1 "}, func(a *args) { a.setScale(&graph.Attr{Scale: 1, Limit: b.call.Attr.Limit}) }, b.ops()...)
 	},
 	graph.Scale: func(b *builder) error {
-		return b.elements(kernels.Unit{File: "scale"}, func(a *args) { a.f[0] = float32(b.call.Attr.Scale) }, b.ops()...)
+		by := b.op(graph.ScaleBy)
+		set := func(a *args) {
+			a.t[graph.ScaleBy], a.n[0], a.f[0] = b.mat(by), int32(by.Rows), float32(b.call.Attr.Scale)
+		}
+		return b.elements(kernels.Unit{File: "scale", Defines: fmt.Sprintf("T%d=%s ", graph.ScaleBy, by.DType)}, set, b.op(graph.ScaleY))
 	},
 })
 

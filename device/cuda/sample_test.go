@@ -630,8 +630,12 @@ var samples = withUpdateSamples(map[graph.Op]func(s *sample){
 		s.mat(n, c)
 	},
 	graph.Scale: func(s *sample) {
-		s.call.Attr.Scale = 2.5
 		s.mat(s.n(), s.cols())
+		if s.IntN(2) == 0 {
+			s.call.Attr.Scale = 2.5
+		} else {
+			s.mat([]int{1, 3}[s.IntN(2)], 1)
+		}
 	},
 	graph.SoftCap: func(s *sample) {
 		s.call.Attr.Limit = 1.5

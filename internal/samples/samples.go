@@ -30,6 +30,10 @@ var TinyModels = map[string]*model.Model{
 	"gemma2": {Family: family.Named("gemma2"), Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 2, FeedForward: 12, Vocab: 24, MaxPositions: 64,
 		Activation: "gelu_pytorch_tanh", NormEps: 1e-5, RopeTheta: 1e4, Window: 3, Sliding: []bool{true, false}, Tied: true, ScoreCap: 2, LogitCap: 3,
 		Norms: model.SandwichNorm, UnitOffset: true, ScaledEmbed: true, InitStd: 0.02},
+	"gemma4": {Family: family.Named("gemma4_text"), Layers: 2, Width: 8, Heads: 2, KVHeads: 2, HeadDim: 2, FeedForward: 12, Vocab: 24, MaxPositions: 64,
+		Activation: "gelu_pytorch_tanh", NormEps: 1e-5, RopeTheta: 1e4, LocalTheta: 1e3, RopeScaling: &model.RopeScaling{Type: "proportional", Factor: 1, Share: 0.5},
+		Window: 3, Sliding: []bool{true, false}, Global: model.Global{HeadDim: 4, KVHeads: 1, KeysAsValues: true}, Tied: true, LogitCap: 3, QueryScalar: 1,
+		QKNorm: model.QKNormHeads, ValueNorm: true, Norms: model.SandwichNorm, LayerScale: true, ScaledEmbed: true, InitStd: 0.02},
 	"olmo2": {Family: family.Named("olmo2"), Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 12, Vocab: 24, MaxPositions: 64,
 		Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, QKNorm: model.QKNormWhole, Norms: model.PostNorm, InitStd: 0.02},
 	"neox": {Family: family.Named("gpt_neox"), Layers: 2, Width: 8, Heads: 2, KVHeads: 2, HeadDim: 4, FeedForward: 12, Vocab: 24, MaxPositions: 64,
@@ -164,7 +168,7 @@ func RandomRetention(rng *rand.Rand) (keep plan.Retention) {
 // Some have parameters that are divided among ranks, others only parameters that one
 // rank takes.
 func RandomModel(rng *rand.Rand, layers int) *model.Model {
-	m := *TinyModels[[]string{"gpt2", "llama", "qwen2", "gemma3", "olmo2", "neox", "phi", "granite", "sinks"}[rng.IntN(9)]]
+	m := *TinyModels[[]string{"gpt2", "llama", "qwen2", "gemma3", "gemma4", "olmo2", "neox", "phi", "granite", "sinks"}[rng.IntN(10)]]
 	m.Layers, m.Tied = layers, rng.IntN(2) == 0
 	m.MaxPositions = 64
 	m.Vocab = []int{24, 1500}[rng.IntN(2)]

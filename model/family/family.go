@@ -19,7 +19,7 @@ var families = []*family{
 	&gpt2, &opt, &gptNeoX, &llama, &phi, &mistral, &mixtral, &starCoder2, &stableLM, &qwen2, &phi3, &granite, &olmoE,
 	&olmo2, &qwen3, &qwen3MoE, &gemma3, &smolLM3, &gptOSS, &olmo3,
 	&gemma, &seedOSS, &exaone4, &cwm, &ministral3, &glm, &glm4, &ernie, &arcee, &hunyuan, &qwen2MoE, &gemma2, &glm4MoE, &miniMaxM2, &ernieMoE,
-	&qwen3Next, &qwen35, &qwen35MoE,
+	&qwen3Next, &qwen35, &qwen35MoE, &gemma4,
 }
 
 // refused lists families that people will try, and what they need that is not built.
@@ -29,7 +29,6 @@ var refused = map[string]string{
 	"apertus":     "its activation has parameters, which is not supported",
 	"cohere":      "its norms are LayerNorm without a bias, which is not supported",
 	"cohere2":     "its norms are LayerNorm without a bias, which is not supported",
-	"gemma4":      "layers that share keys and values, and embeddings of each layer, are not supported",
 	"lfm2":        "short convolutions are not supported",
 	"nemotron_h":  "Mamba layers are not supported",
 	"falcon_h1":   "Mamba layers are not supported",

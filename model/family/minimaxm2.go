@@ -22,7 +22,7 @@ var miniMaxM2 = family{
 		row{key: "num_local_experts", field: experts, def: 256},
 		row{key: "num_experts_per_tok", field: active, def: 8},
 		row{key: "router_jitter_noise", only: 0.0},
-		row{key: "rotary_dim", read: (*config).rotaryColumns, write: func(m *model.Model, kv map[string]any) { kv["rotary_dim"] = m.RotaryDim() }, own: true},
+		row{key: "rotary_dim", read: (*config).rotaryColumns, write: func(m *model.Model, kv map[string]any) { kv["rotary_dim"] = m.RotaryDim(false) }, own: true},
 		routerLoss,
 		fullAttention,
 		rope(rotary{partial: true}),

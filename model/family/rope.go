@@ -43,7 +43,9 @@ type rotary struct {
 	mrope    bool // pairs may be divided among axes of an image, on all of which a token of text has the same position
 	alpha    bool // rope_type dynamic with alpha makes the base greater
 	queries  bool // queries may grow with their position
-	explicit bool // where nothing is given, transformers scales positions like those of the published models
+	// proportional says that only some of the pairs may rotate, which have the frequencies that they have if all do.
+	proportional bool
+	explicit     bool // where nothing is given, transformers scales positions like those of the published models
 }
 
 // rope is the row of rope_scaling and rope_parameters.
@@ -129,6 +131,9 @@ func (r rotary) of(c *config, m *model.Model, key string, p ropeConfig) *model.R
 
 // one returns how positions are scaled, as transformers reads it; nil: not at all.
 func (r rotary) one(c *config, m *model.Model, key string, p *ropeConfig) *model.RopeScaling {
+	if r.proportional && p.Type == "proportional" {
+		return &model.RopeScaling{Type: p.Type, Factor: cmp.Or(p.Factor, 1), Share: *cmp.Or(p.Partial, new(1.0))}
+	}
 	if p.Partial != nil && *p.Partial != 1 {
 		c.fail("%s: partial_rotary_factor %v: %w", key, *p.Partial, ErrUnsupported)
 	}
@@ -247,6 +252,8 @@ func scalingConfig(m *model.Model) map[string]any {
 		if s.Growth != 0 {
 			scaling["llama_4_scaling_beta"] = s.Growth
 		}
+	case "proportional":
+		add(scaling, map[string]any{"factor": s.Factor, "partial_rotary_factor": s.Share})
 	case "longrope":
 		add(scaling, map[string]any{"short_factor": s.Short, "long_factor": s.Long,
 			"original_max_position_embeddings": s.OriginalContext, "attention_factor": s.Attention})

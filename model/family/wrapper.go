@@ -35,6 +35,8 @@ const languageModel, textModel = "model.language_model.", "model.text_model."
 // wrappers are all of them.
 var wrappers = []wrapper{
 	{name: "gemma3", text: &gemma3, tied: true, inside: languageModel},
+	{name: "gemma4", text: &gemma4, tied: true, inside: languageModel},
+	{name: "gemma4_unified", text: &gemma4Unified, tied: true, inside: languageModel},
 	{name: "mistral3", text: &mistral, inside: languageModel},
 	{name: "qwen2_vl", text: &qwen2VL, inside: languageModel, flat: []string{"vision_config"}},
 	{name: "qwen2_5_vl", text: &qwen25VL, inside: languageModel, flat: []string{"vision_config"}},
@@ -50,7 +52,7 @@ var wrappers = []wrapper{
 }
 
 // parts are families that are only found inside wrappers.
-var parts = []*family{&qwen2VL, &qwen25VL, &qwen3VL}
+var parts = []*family{&qwen2VL, &qwen25VL, &qwen3VL, &gemma4Unified}
 
 // vllamaKeys are left in published files of Idefics 3 and SmolVLM by the program that trained them.
 var vllamaKeys = strings.Fields("_flash_attn_2_enabled neftune_noise_alpha perceiver_config pixel_shuffle_factor qk_layer_norms use_resampler vision_config")
