@@ -352,9 +352,9 @@ func (b *builder) layer(l, x int) int {
 	out := fmt.Sprintf("x%d", l+1)
 	switch f, experts := model.FeedForwardOf(m, l); {
 	case m.Apart:
-		b.seg.Out = b.apart(name, out, n2, p, mid)
+		b.seg.Out = (&mixture{b, p, name}).addNormed(out, n2, mid)
 	case experts:
-		b.seg.Out = b.mixture(name, out, n2, p, mid)
+		b.seg.Out = (&mixture{b, p, name}).addTo(out, n2, mid)
 	default:
 		b.seg.Out = b.project(out, b.feedForward(name, n2, f, p), p, m.MLPBias, mid)
 	}
@@ -405,8 +405,8 @@ func (b *builder) project(name string, x int, p *next, bias bool, res int) int {
 // attention appends RoPE and a layer's attention, over the sequence or over a cache. It also returns the columns of gates.
 func (b *builder) attention(l, qkv int, p *next) (o int, gates Use) {
 	m, g, name := b.m, b.g, fmt.Sprintf("h%d", l)
-	first, width := b.gates(), m.Heads*m.HeadDimOf(l)
-	turned := Attr{Heads: m.Heads, KVHeads: m.KVHeadsOf(l), HeadDim: m.HeadDimOf(l)}
+	first, width := b.gates(), m.Heads*model.HeadDimOf(m, l)
+	turned := Attr{Heads: m.Heads, KVHeads: model.KVHeadsOf(m, l), HeadDim: model.HeadDimOf(m, l)}
 	if g.Context == 0 {
 		turned.Seq = g.Seq
 	}
@@ -499,7 +499,7 @@ func (b *builder) normTo(name string, y, x Use, groups int, eps float64, p *next
 // qkv appends what makes a layer's queries, keys and values, and their norms.
 func (b *builder) qkv(l, x int, p *next) int {
 	m, name := b.m, fmt.Sprintf("h%d", l)
-	q, kv := m.Heads*m.HeadDimOf(l), m.KVHeadsOf(l)*m.HeadDimOf(l)
+	q, kv := m.Heads*model.HeadDimOf(m, l), model.KVHeadsOf(m, l)*model.HeadDimOf(m, l)
 	if m.FusedQKV() {
 		v := b.tokens(name+".qkv", q+2*kv, b.g.DType, q)
 		b.linear(b.all(v), b.all(x), p, m.QKVBias, absent)
@@ -510,7 +510,7 @@ func (b *builder) qkv(l, x int, p *next) int {
 		cuts, q = []int{q, 2 * q, 2*q + kv}, 2*q
 	}
 	ends := []int{q, q + kv, q + 2*kv} // of what each weight makes
-	if m.KeysAsValues(l) {
+	if model.KeysAreValues(m, l) {
 		cuts, ends = cuts[:1], ends[:2]
 	}
 	v, bands, from := b.tokens(name+".qkv", ends[len(ends)-1], b.g.DType, cuts...), []Use(nil), 0
@@ -533,11 +533,11 @@ func (b *builder) qkv(l, x int, p *next) int {
 // Where keys are values, too, these come first: in the backward pass the gradient that goes through the norm of keys then
 // lies where the other is added.
 func (b *builder) normQK(l int, name string, qkv int, p *next) int {
-	m, first, size, groups := b.m, b.gates(), b.m.HeadDimOf(l), []int{b.m.Heads, b.m.KVHeadsOf(l)}
+	m, first, size, groups := b.m, b.gates(), model.HeadDimOf(b.m, l), []int{b.m.Heads, model.KVHeadsOf(b.m, l)}
 	q, k := first+groups[0]*size, first+(groups[0]+groups[1])*size
 	cols, v := k+groups[1]*size, b.g.Values[qkv]
 	values := Use{qkv, k, cols}
-	if m.KeysAsValues(l) {
+	if model.KeysAreValues(m, l) {
 		v.Cuts, values = append(slices.Clip(v.Cuts), k), Use{qkv, q, k}
 	}
 	y := b.tokens(name+".heads", cols, v.DType, v.Cuts...)

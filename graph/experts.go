@@ -38,18 +38,25 @@ import (
 // Known weakness: down is written to memory K times as wide as y, which a product that adds
 // up the slots itself would avoid.
 
-// mixture appends router and experts, and returns out, the sum of their results and res.
-func (b *builder) mixture(name, out string, x int, p *next, res int) int {
-	m, g := b.m, b.g
+// mixture appends what a layer has instead of a feed-forward. Its values' names begin with name.
+type mixture struct {
+	*builder
+	p    *next
+	name string
+}
+
+// addTo appends router and experts, and returns out, the sum of their results and res.
+func (b *mixture) addTo(out string, x, res int) int {
+	m, g, name, p := b.m, b.g, b.name, b.p
 	logits, bias := b.tokens(name+".router", m.Experts, g.DType), absent
 	if m.Router.Bias {
 		bias = b.param(model.RouterBiasOf(m, b.list[p.i].Name))
 	}
 	b.linear(b.all(logits), b.all(x), p, m.MLPBias, absent)
-	weights, experts := b.route(name, logits, bias)
-	down := b.choice(name, x, p, weights, experts)
+	weights, experts := b.route(logits, bias)
+	down := b.multiply(x, weights, experts)
 	if m.Shared > 0 {
-		res = b.shared(name+".shared", x, p, res)
+		res = b.shared(x, res)
 	}
 	y := b.tokens(out, m.Width, g.DType)
 	b.node(Combine, Attr{}, b.all(y), b.all(down), b.all(res))
@@ -57,8 +64,8 @@ func (b *builder) mixture(name, out string, x int, p *next, res int) int {
 }
 
 // route appends the choice of experts.
-func (b *builder) route(name string, logits int, bias Use) (weights, experts int) {
-	m := b.m
+func (b *mixture) route(logits int, bias Use) (weights, experts int) {
+	m, name := b.m, b.name
 	weights = b.tokens(name+".weights", m.Active, F32)
 	experts = b.tokens(name+".experts", m.Active, I32)
 	route := Attr{Normed: m.NormedRoute, Sigmoid: m.Router.Sigmoid, Alpha: m.Router.Scale}
@@ -69,19 +76,19 @@ func (b *builder) route(name string, logits int, bias Use) (weights, experts int
 	return weights, experts
 }
 
-// choice appends the experts of each token, and returns their results, side by side.
-func (b *builder) choice(name string, x int, p *next, weights, experts int) int {
-	m, g := b.m, b.g
+// multiply appends the experts of each token, and returns their results, side by side.
+func (b *mixture) multiply(x, weights, experts int) int {
+	m, g, name := b.m, b.g, b.name
 	up := b.tokens(name+".up", m.Active*2*m.FeedForward, g.DType)
-	b.each(up, x, p, experts, absent)
+	b.each(up, x, experts, absent)
 	act := b.tokens(name+".act", m.Active*m.FeedForward, g.DType)
 	b.node(SwiGLU, Attr{Act: b.act, Limit: m.GateLimit, Alpha: m.GateAlpha}, b.all(act), b.all(up), b.all(weights))
 	down := b.tokens(name+".down", m.Active*m.Width, g.DType)
-	b.each(down, act, p, experts, b.all(weights))
+	b.each(down, act, experts, b.all(weights))
 	return down
 }
 
-// apart appends a feed-forward and experts beside it, each with norms of its own (see model.Model.Apart), and returns out, the norm of
+// addNormed appends a feed-forward and experts beside it, each with norms of its own (see model.Model.Apart), and returns out, the norm of
 // their sum added to the residual stream:
 //
 //	shared  = norm(down.act(up.x))
@@ -89,9 +96,9 @@ func (b *builder) choice(name string, x int, p *next, weights, experts int) int 
 //	out     = stream + norm(norm(experts of norm(stream)) + shared)
 //
 // A gain of each expert is a product with one number, so it needs no operator of its own.
-func (b *builder) apart(name, out string, x int, p *next, stream int) int {
-	m, g := b.m, b.g
-	plain := b.shared(name+".shared", x, p, -1)
+func (b *mixture) addNormed(out string, x, stream int) int {
+	m, g, name, p := b.m, b.g, b.name, b.p
+	plain := b.shared(x, -1)
 	shared := b.tokens(name+".shared.norm", m.Width, g.DType)
 	b.normTo(name+".shared.norm", b.all(shared), b.all(plain), 0, m.NormEps, p, absent)
 	routed := b.tokens(name+".routed", m.Width, g.DType)
@@ -100,10 +107,10 @@ func (b *builder) apart(name, out string, x int, p *next, stream int) int {
 	b.linear(b.all(logits), b.all(routed), p, false, absent)
 	b.node(Scale, Attr{Scale: 1 / math.Sqrt(float64(m.Width))}, b.all(logits))
 	own := b.norm(name+".experts.norm", stream, p)
-	even, experts := b.route(name, logits, absent)
+	even, experts := b.route(logits, absent)
 	weights := b.tokens(name+".gained", m.Active, F32)
 	b.node(ExpertLinear, Attr{WT: true, Slots: true, Experts: m.Experts}, b.all(weights), b.all(even), p.param(), b.all(experts))
-	slots := b.choice(name, own, p, weights, experts)
+	slots := b.multiply(own, weights, experts)
 	sum := b.tokens(name+".sum", m.Width, g.DType)
 	b.node(Combine, Attr{}, b.all(sum), b.all(slots), absent)
 	both := b.tokens(name+".both", m.Width, g.DType)
@@ -114,8 +121,8 @@ func (b *builder) apart(name, out string, x int, p *next, stream int) int {
 }
 
 // shared appends the feed-forward that all tokens go through, whose result is added to res, if there is one. Its gate is a router of one expert.
-func (b *builder) shared(name string, x int, p *next, res int) int {
-	m, g, f := b.m, b.g, b.m.Shared
+func (b *mixture) shared(x, res int) int {
+	m, g, f, name, p := b.m, b.g, b.m.Shared, b.name+".shared", b.p
 	weights := absent
 	if m.SharedGate {
 		logits := b.tokens(name+".router", 1, g.DType)
@@ -139,11 +146,11 @@ func (b *builder) shared(name string, x int, p *next, res int) int {
 // each appends y = x.w with each slot's expert, with biases if the model has them, and what its
 // adapter adds: w and the biases are the next parameters. If x has slots, these have been
 // multiplied by weights, and the biases are too.
-func (b *builder) each(y, x int, p *next, experts int, weights Use) {
-	w := p.param()
+func (b *mixture) each(y, x, experts int, weights Use) {
+	w := b.p.param()
 	of := &b.g.Params[b.g.ParamOf(w.Value)]
 	attr := Attr{WT: true, NF4: of.NF4, Slots: weights.Value >= 0, Experts: of.Experts}
-	bias := p.optional(b.m.MLPBias)
+	bias := b.p.optional(b.m.MLPBias)
 	if bias == absent {
 		weights = absent
 	}

@@ -9,27 +9,27 @@ type Global struct {
 	KeysAsValues bool
 }
 
-// global reports whether a layer's attention is Global's.
-func (m *Model) global(layer int) bool { return m.Global != Global{} && m.WindowOf(layer) == 0 }
+// of reports whether a layer's attention is Global's.
+func (g Global) of(m *Model, layer int) bool { return g != Global{} && m.WindowOf(layer) == 0 }
 
 // HeadDimOf returns the columns of a layer's heads.
-func (m *Model) HeadDimOf(layer int) int {
-	if m.global(layer) && m.Global.HeadDim > 0 {
+func HeadDimOf(m *Model, layer int) int {
+	if m.Global.HeadDim > 0 && m.Global.of(m, layer) {
 		return m.Global.HeadDim
 	}
 	return m.HeadDim
 }
 
 // KVHeadsOf returns the number of a layer's key and value heads.
-func (m *Model) KVHeadsOf(layer int) int {
-	if m.global(layer) && m.Global.KVHeads > 0 {
+func KVHeadsOf(m *Model, layer int) int {
+	if m.Global.KVHeads > 0 && m.Global.of(m, layer) {
 		return m.Global.KVHeads
 	}
 	return m.KVHeads
 }
 
-// KeysAsValues reports whether a layer has no weight of values, see Global.
-func (m *Model) KeysAsValues(layer int) bool { return m.global(layer) && m.Global.KeysAsValues }
+// KeysAreValues reports whether a layer has no weight of values, see Global.
+func KeysAreValues(m *Model, layer int) bool { return m.Global.KeysAsValues && m.Global.of(m, layer) }
 
 // check returns what is wrong with the sizes.
 func (g *Global) check(m *Model) error {

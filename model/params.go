@@ -135,8 +135,8 @@ func (m *Model) layerParams(b *paramList, n TensorNames, prefix string) {
 
 // attention adds the parameters of a layer's attention.
 func (b *paramList) attention(n TensorNames, residual float64) {
-	m, size := b.m, b.m.HeadDimOf(b.layer)
-	q, kv := m.Heads*size, m.KVHeadsOf(b.layer)*size
+	m, size := b.m, HeadDimOf(b.m, b.layer)
+	q, kv := m.Heads*size, KVHeadsOf(m, b.layer)*size
 	if m.FusedQKV() {
 		first := len(b.list)
 		b.linear(n.QKV, m.Width, m.QKVCols(), m.QKVBias, m.InitStd)
@@ -150,7 +150,7 @@ func (b *paramList) attention(n TensorNames, residual float64) {
 			b.rotatedWeight(n.Q, q)
 		}
 		b.rotatedWeight(n.K, kv)
-		if !m.KeysAsValues(b.layer) {
+		if !KeysAreValues(m, b.layer) {
 			b.linear(n.V, m.Width, kv, m.QKVBias, m.InitStd)
 		}
 	}

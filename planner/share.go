@@ -8,6 +8,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/search"
 )
@@ -82,7 +83,7 @@ func (t *Task) leastExchange() (seconds float64) {
 	operand := func(cols int) []device.Operand {
 		return []device.Operand{{DType: t.Graph.DType, Rows: t.Graph.Seq, Cols: cols, Stride: cols}}
 	}
-	cols := 2 * min(m.KVHeads*m.HeadDim, m.KVHeadsOf(m.Layers-1)*m.HeadDimOf(m.Layers-1)) // of the layers with the fewest
+	cols := 2 * min(m.KVHeads*m.HeadDim, model.KVHeadsOf(m, m.Layers-1)*model.HeadDimOf(m, m.Layers-1)) // of the layers with the fewest
 	for from := 1; from < n; from++ {
 		seconds += 2 * t.Machine.Hardware.Cost(&device.Call{Op: graph.Recv, Stream: device.Recv, Args: operand(cols), Peers: []int{from}})
 	}

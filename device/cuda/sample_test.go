@@ -631,9 +631,7 @@ var samples = withUpdateSamples(map[graph.Op]func(s *sample){
 	},
 	graph.Scale: func(s *sample) {
 		s.mat(s.n(), s.cols())
-		if s.IntN(2) == 0 {
-			s.call.Attr.Scale = 2.5
-		} else {
+		if s.call.Attr.Scale = 2.5 * float64(s.IntN(2)); s.call.Attr.Scale == 0 {
 			s.mat([]int{1, 3}[s.IntN(2)], 1)
 		}
 	},

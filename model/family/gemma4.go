@@ -191,9 +191,9 @@ func writeGemma4Rope(m *model.Model, kv map[string]any) {
 
 func writeGemma4Layers(m *model.Model, kv map[string]any) {
 	last := m.Layers - 1
-	add(kv, map[string]any{"layer_types": layerTypes(m), "global_head_dim": m.HeadDimOf(last), "attention_k_eq_v": m.KeysAsValues(last)})
-	if m.KeysAsValues(last) {
-		kv["num_global_key_value_heads"] = m.KVHeadsOf(last)
+	add(kv, map[string]any{"layer_types": layerTypes(m), "global_head_dim": model.HeadDimOf(m, last), "attention_k_eq_v": model.KeysAreValues(m, last)})
+	if model.KeysAreValues(m, last) {
+		kv["num_global_key_value_heads"] = model.KVHeadsOf(m, last)
 	}
 	if m.Window > 0 {
 		kv["sliding_window"] = m.Window
