@@ -233,6 +233,7 @@ LORA["olmoe-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj"], target_p
 LORA["mixtral-tiny"] = dict(r=3, lora_alpha=3, target_modules=["v_proj"], target_parameters=["gate_up_proj"])
 LORA["gpt-oss-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "v_proj"], target_parameters=["gate_up_proj", "down_proj"])
 LORA["gemma3-sees"] = dict(r=2, lora_alpha=3, target_modules=r"model\.language_model\.(.*\.)?(q_proj|down_proj)")
+LORA["gemma4-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "k_proj", "o_proj", "up_proj"])
 LORA["qwen2-moe-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "shared_expert.up_proj", "shared_expert.down_proj"])
 LORA["glm-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "k_proj", "gate_up_proj"])
 LORA["llama-nf4"] = dict(r=4, lora_alpha=4, target_modules=["q_proj", "o_proj", "up_proj", "down_proj"])
