@@ -35,6 +35,17 @@ var operators = withUpdates([graph.NumOps]operator{
 	graph.ActBwd:       func(b *builder) error { return b.elements(b.activation("act_bwd"), nil, b.ops()...) },
 	graph.SwiGLU:       func(b *builder) error { return b.halves("swiglu", graph.SwiGLUWeights) },
 	graph.SwiGLUBwd:    func(b *builder) error { return b.halves("swiglu_bwd", graph.SwiGLUBwdWeights) },
+	graph.Gate:         func(b *builder) error { return b.elements(b.activation("gate"), nil, b.ops()...) },
+	graph.GateBwd:      func(b *builder) error { return b.elements(b.activation("gate_bwd"), nil, b.ops()...) },
+	graph.ShortConv:    shortConv("short_conv", graph.ShortConvW),
+	graph.ShortConvDX:  shortConv("short_conv_dx", graph.ShortConvDXW),
+	graph.ShortConvDW:  shortConvDW,
+	graph.ShortConvAt:  shortConvAt,
+	graph.Decay:        decays("decay"),
+	graph.DecayBwd:     decays("decay_bwd"),
+	graph.DecayGrad: func(b *builder) error {
+		return b.sums(tokenSum{terms: rateTerms, y: b.op(graph.DecayGradDRate), dy: b.op(graph.DecayGradDGates), x: b.op(graph.DecayGradGates)})
+	},
 	graph.Route: func(b *builder) error {
 		return b.router("route", b.op(graph.RouteLogits), b.op(graph.RouteExperts), false)
 	},
@@ -90,8 +101,7 @@ var operators = withUpdates([graph.NumOps]operator{
 
 // unbuilt are operators that only the CPU has: those of linear attention.
 var unbuilt = []graph.Op{
-	graph.Gate, graph.GateBwd, graph.ShortConv, graph.ShortConvDX, graph.ShortConvDW, graph.Decay, graph.DecayBwd, graph.DecayGrad, graph.DeltaRule, graph.DeltaRuleBwd,
-	graph.ShortConvAt, graph.DeltaRuleAt,
+	graph.DeltaRule, graph.DeltaRuleBwd, graph.DeltaRuleAt,
 }
 
 // withUpdates adds the elementwise optimizers' operators to a table.
@@ -372,6 +382,7 @@ const (
 	rmsTerms                   // of the gains of RMSNorm
 	layerTerms                 // of the gains and biases of LayerNorm
 	sinkTerms                  // of attention sinks
+	rateTerms                  // of the rates of Decay
 )
 
 // tokenSum has the operands of a sum over tokens, in the order of kernels/sums.cu.

@@ -323,6 +323,9 @@ func cutAgrees(t *testing.T, d *Device, op graph.Op, token, cut int, seeds []uin
 		if op == graph.ExpertDW {
 			s.call.Attr.Seq = cut // its tokens are cut at sequences
 		}
+		if op == graph.ShortConvDW { // and this one's, too
+			s.wholeSequences(cut)
+		}
 		s.poison()
 		var parts []device.Call
 		for r0, all := 0, s.call.Args[token].Rows; r0 < all; {

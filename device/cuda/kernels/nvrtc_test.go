@@ -34,7 +34,7 @@ func variants() []Unit {
 		for _, kind := range []string{" RMS=1 GROUPS=1 UNIT=1 RES=0 " + wide + " COLS=128 PACKS=1 " + heads, " RMS=1 GROUPS=0 UNIT=1 RES=1 " + wide + " COLS=" + widths[1] + " PACKS=4 ROW_THREADS=256 ROWS=1"} {
 			list = append(list, Unit{"norm", types + kind}, Unit{"norm_dx", types + kind})
 		}
-		for _, s := range []string{"0", "1", "2", "3"} {
+		for _, s := range []string{"0", "1", "2", "3", "4"} {
 			list = append(list, Unit{"sums", types + " SUM_ROWS=128 GROUPS=0 VEC=1 LANES=64 PARTS=4 STATS=" + s}, Unit{"sums", types + " SUM_ROWS=128 GROUPS=0 LANES=40 PARTS=4 " + wide + " STATS=" + s})
 		}
 		list = append(list, Unit{"sums", types + " SUM_ROWS=8 GROUPS=1 VEC=2 LANES=32 PARTS=8 STATS=1"})
@@ -48,6 +48,7 @@ func variants() []Unit {
 		for k := range model.NumActivations {
 			act := fmt.Sprintf(" ACT=%d", k)
 			list = append(list, Unit{"act", types + act + " VEC=1"}, Unit{"act", types + act + " " + wide}, Unit{"act_bwd", types + act + " " + wide})
+			list = append(list, Unit{"gate", types + act + " VEC=1"}, Unit{"gate", types + act + " " + wide}, Unit{"gate_bwd", types + act + " " + wide})
 			list = append(list, Unit{"swiglu", types + act + " SLOTS=0 SUMS=0 " + wide}, Unit{"swiglu_bwd", types + act + " SLOTS=0 SUMS=0 " + wide}, Unit{"swiglu_bwd", types + act + " SLOTS=0 SUMS=0 VEC=1"},
 				Unit{"swiglu", types + act + " SLOTS=8 SUMS=0 " + wide}, Unit{"swiglu_bwd", types + act + " SLOTS=2 SUMS=0 " + wide}, Unit{"swiglu_bwd", types + act + " SLOTS=8 SUMS=1 " + wide})
 		}
@@ -57,6 +58,7 @@ func variants() []Unit {
 		for _, name := range []string{"cross_entropy", "product"} {
 			list = append(list, Unit{name, types})
 		}
+		list = append(list, deltaUnits(t)...)
 		list = append(list, Unit{"pos_bwd", "T0=f32 T1=" + t + " VEC=1"}, Unit{"pos_bwd", "T0=f32 T1=" + t + " VEC=4"})
 		list = append(list, Unit{"soft_cap", "CAP=1 T0=" + t + " VEC=1"}, Unit{"soft_cap", "CAP=1 T0=" + t + " " + wide}, Unit{"attention", types + " HEAD=256 CAP=1"}, Unit{"attention_bwd", types + " HEAD=256 CAP=1"}, Unit{"attention_at", types + " HEAD=256 CAP=1"})
 		for _, head := range []string{"5", "64", "128", "256"} {
@@ -144,6 +146,17 @@ func variants() []Unit {
 		}
 	}
 	return append(list, Unit{"sum", "T0=f32 VEC=4"}, Unit{"sum", "T0=f64 VEC=1"}, Unit{"loss_sum", ""}, Unit{"preference", ""}, Unit{"norm_part", "T1=f32 VEC=1 FLAT=false PART_THREADS=512"}, Unit{"norm_part", "T1=f32 VEC=4 FLAT=true PART_THREADS=512"}, Unit{"norm_all", ""})
+}
+
+// deltaUnits returns those of linear attention.
+func deltaUnits(t string) (list []Unit) {
+	list = append(list, Unit{"decay", "T0=f32 T1=" + t + " T2=" + t + " T3=" + t}, Unit{"decay_bwd", "T0=" + t + " T1=f32 T2=" + t + " T3=" + t + " T4=" + t})
+	types := "T0=" + t + " T1=" + t + " T2=" + t + " T3=" + t
+	for _, size := range []string{" ACT=3 TAPS=4 VEC=4", " ACT=3 TAPS=4 VEC=1"} {
+		list = append(list, Unit{"short_conv", types + size}, Unit{"short_conv", types + size + " STARTS=3"}, Unit{"short_conv_dx", types + size}, Unit{"short_conv_dx", types + size + " STARTS=4"},
+			Unit{"short_conv_dw", types + size + " SUM_ROWS=128"}, Unit{"short_conv_dw", types + size + " SUM_ROWS=128 STARTS=4"}, Unit{"short_conv_at", types + size})
+	}
+	return list
 }
 
 // updateUnit is the unit of an optimizer with the given types of weights, moments, copies and lower halves.

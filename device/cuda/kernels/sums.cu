@@ -1,5 +1,6 @@
 // Sums over tokens for vectors: bias_grad (db dy), rmsnorm_dw (dg dy x stats),
-// layernorm_dw (dg db dy x stats) and, with STATS 3, sink_grad (dsinks sinks delta lse).
+// layernorm_dw (dg db dy x stats), with STATS 3 sink_grad (dsinks sinks delta lse) and with STATS 4 decay_grad
+// (drate dgates gates).
 //
 // Stage one sums pieces of SUM_ROWS tokens into scratch [piece, 2, columns], all pieces in
 // parallel. Stage two adds the pieces to the result in order. So the order depends on the
@@ -46,6 +47,8 @@ static __device__ inline void add(const Term& t, const float (&sink)[VEC], float
     g[i] += d * ((get(t.x.e[i]) - t.s[0]) * t.s[1]);
 #elif STATS == 3
     g[i] -= expf(sink[i] - get(t.x.e[i])) * d;
+#elif STATS == 4
+    g[i] += d * get(t.x.e[i]);
 #endif
   }
 }
