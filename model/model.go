@@ -377,8 +377,8 @@ func (m *Model) Validate() error {
 		return fmt.Errorf("expert_balance is %v with %d experts; hint: use 0 to 1, usually 0.01, or 0 without experts", m.Balance, m.Experts)
 	case m.Shared < 0 || m.Shared > maxWidth || m.Shared > 0 && !m.Mixture():
 		return fmt.Errorf("the feed-forward that is shared beside experts is %d wide; hint: it must be from 1 to %d, or 0 for none, as without experts", m.Shared, maxWidth)
-	case m.Apart != (m.Family.MayMix && m.Experts > 0) || m.Apart && (m.Shared == 0 || m.Router != Router{} || m.Dense > 0 || m.Balance > 0):
-		return fmt.Errorf("%s cannot have %d experts beside a feed-forward of %d; hint: give both, and set expert_balance to 0", m.Family, m.Experts, m.Shared)
+	case m.Apart != (m.Family.MayMix && m.Experts > 0) || m.Apart && (m.Shared == 0 || m.Router != Router{} || m.Dense > 0):
+		return fmt.Errorf("%s cannot have %d experts beside a feed-forward of %d; hint: give both, or neither", m.Family, m.Experts, m.Shared)
 	case m.Router != (Router{}) && !m.Mixture() || m.Dense != 0 && !m.Mixture():
 		return fmt.Errorf("%s has no experts, but a router or layers without experts; hint: leave both out", m.Family)
 	case !(m.Router.Scale >= 0 && m.Router.Scale < 1e6):
