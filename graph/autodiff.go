@@ -44,6 +44,8 @@ var rules = map[Op]rule{
 	ShortConv:    diffShortConv,
 	Decay:        diffDecay,
 	DeltaRule:    diffDeltaRule,
+	LatentKV:     diffLatentKV,
+	HeadCols:     diffHeadCols,
 	Route:        diffRoute,
 	ExpertLinear: diffExpertLinear,
 	Combine:      diffCombine,
@@ -62,15 +64,16 @@ var rules = map[Op]rule{
 // differentiator appends the backward passes to a graph whose forward passes are built.
 type differentiator struct {
 	*builder
-	needs [][]Use     // columns of forward values that depend on a trained parameter
-	grad  map[int]int // gradient value of a value, once it has a contribution
-	pgrad map[int]int // gradient value of a parameter
-	held  *Node       // a weight's gradient that waits to be merged with another, see weightGrad
+	needs [][]Use       // columns of forward values that depend on a trained parameter
+	grad  map[int]int   // gradient value of a value, once it has a contribution
+	parts map[int][]Use // columns of values that have one, where others have none yet
+	pgrad map[int]int   // gradient value of a parameter
+	held  *Node         // a weight's gradient that waits to be merged with another, see weightGrad
 }
 
 // differentiate appends the backward passes of all segments.
 func (b *builder) differentiate() {
-	d := &differentiator{builder: b, grad: map[int]int{}, pgrad: map[int]int{}}
+	d := &differentiator{builder: b, grad: map[int]int{}, parts: map[int][]Use{}, pgrad: map[int]int{}}
 	d.appendBackward()
 }
 
@@ -165,12 +168,16 @@ func (b *differentiator) of(u Use) Use { return Use{b.grad[u.Value], u.Lo, u.Hi}
 // into returns the destination of a contribution to an operand's gradient, and
 // whether it must be added to earlier contributions.
 func (b *differentiator) into(u Use) (to Use, acc bool) {
-	d, ok := b.grad[u.Value]
-	if !ok {
+	d, has := b.grad[u.Value]
+	if !has {
 		d = b.gradient(u.Value)
 		b.grad[u.Value] = d
 	}
-	return Use{d, u.Lo, u.Hi}, ok
+	if parts := b.parts[u.Value]; !has || parts != nil {
+		has = slices.ContainsFunc(parts, u.overlaps)
+		b.parts[u.Value] = append(parts, u)
+	}
+	return Use{d, u.Lo, u.Hi}, has
 }
 
 // gradient makes the gradient value of a forward value. It has all rows even if

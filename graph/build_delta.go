@@ -12,6 +12,10 @@ func (b *builder) mix(l, x int, p *next) int {
 	if b.m.Delta.HasLayer(l) {
 		return b.delta(name, x, p)
 	}
+	if b.m.Latent.Some() {
+		o, _ := b.attention(l, b.latent(name, x, p), p)
+		return b.narrow(name, o)
+	}
 	qkv := b.qkv(l, x, p)
 	o, gates := b.attention(l, qkv, p)
 	if !b.m.OutGate {

@@ -63,6 +63,9 @@ const (
 	Add
 	Scale
 	SoftCap
+	LatentKV
+	LatentKVBwd
+	HeadCols
 	Copy
 	EmbedAt
 	RoPEAt
@@ -352,6 +355,13 @@ var table = [NumOps]Info{
 	Scale: {Name: "scale", Args: args("y:f[N,D]:ut by:f[B,1]:r?"), Kind: RowWise, Rule: scaledOnce},
 	// y = Limit*tanh(y/Limit).
 	SoftCap: {Name: "soft_cap", Args: args("y:f[N,D]:ut"), Kind: RowWise, Rule: hasLimit},
+	// Key heads turned | plain and value heads value | zeros of up, which has plain | value for each of the KVHeads, and of the columns
+	// that keys of all heads have in common. See model.Latent.
+	LatentKV: {Name: "latent_kv", Args: args("kv:f[N,G]:wt up:f[N,W]:rt turned:f[N,R]:rt"), Kind: RowWise, Rule: latentHeads(LatentKVUp, LatentKVTurned)},
+	// dturned is the sum over heads, ascending.
+	LatentKVBwd: {Name: "latent_kv_bwd", Args: args("dup:f[N,W]:wt dturned:f[N,R]:wt dkv:f[N,G]:rt"), Kind: RowWise, Rule: latentHeads(LatentKVBwdDUp, LatentKVBwdDTurned)},
+	// Of each of the Heads of x the first columns, as many as y has, and zeros where x has fewer.
+	HeadCols: {Name: "head_cols", Args: args("y:f[N,X]:wt x:f[N,Y]:rt"), Kind: RowWise, Rule: headWise},
 	// Copies bytes from one tier to another, or within one.
 	Copy: {Name: "copy", Args: args("dst:*[R,C]:w src:*[R,C]:r"), Alike: true, Rule: copied},
 	// Generation: rows are N tokens at positions that are an input of the step, pos. With pos

@@ -362,6 +362,23 @@ const (
 )
 
 const (
+	LatentKVKV     = 0
+	LatentKVUp     = 1
+	LatentKVTurned = 2
+)
+
+const (
+	LatentKVBwdDUp     = 0
+	LatentKVBwdDTurned = 1
+	LatentKVBwdDKV     = 2
+)
+
+const (
+	HeadColsY = 0
+	HeadColsX = 1
+)
+
+const (
 	CopyDst = 0
 	CopySrc = 1
 )

@@ -104,8 +104,8 @@ func CheckSlabs(m *model.Model, n int, docs *Documents) error {
 		return fmt.Errorf("matrices cannot be shared by %d ranks; hint: let at most %d share them", n, mostSlabs)
 	case m.Experts > 0:
 		return fmt.Errorf("the matrices of a mixture of experts (%s) cannot be shared by ranks"+hint, m.Family)
-	case m.Global != model.Global{} || m.LayerScale:
-		return fmt.Errorf("the matrices of layers that differ in their heads (%s) cannot be shared by ranks"+hint, m.Family)
+	case m.Global != model.Global{} || m.LayerScale || m.Latent.Some():
+		return fmt.Errorf("the matrices of layers whose heads differ, or are made from latents, (%s) cannot be shared by ranks"+hint, m.Family)
 	case m.Delta.Some() || m.OutGate:
 		return fmt.Errorf("the matrices of linear attention, and of attention with gates (%s), cannot be shared by ranks"+hint, m.Family)
 	case m.FusedQKV() && m.FusedGate() && (m.Heads+2*m.KVHeads)*m.HeadDim == 2*m.FeedForward:

@@ -96,8 +96,9 @@ type Model struct {
 	QKNorm       QKNorm // of queries and keys
 	ValueNorm    bool   // each head of values is normalised by itself, without gains
 	OutGate      bool   // what a head of attention computes is multiplied by sigmoids of more outputs of its queries' weight
-	Delta        Delta  // of layers whose attention is linear
-	Sinks        bool   // each head has one more score, a parameter, that takes part in the softmax but has no value
+	Latent       Latent
+	Delta        Delta // of layers whose attention is linear
+	Sinks        bool  // each head has one more score, a parameter, that takes part in the softmax but has no value
 	Norms        Placement
 	UnitOffset   bool    // the gains of norms are 1 + weight
 	LayerScale   bool    // what a layer computes, residual stream included, is multiplied by a number of its own, which is not trained
@@ -210,6 +211,9 @@ func (m *Model) HasRotary(layer int) bool {
 // RotaryDim returns how many of a head's columns rotary positions rotate, in layers with a base of their own (see Local) or in the
 // others.
 func (m *Model) RotaryDim(local bool) int {
+	if m.Latent.Some() {
+		return m.Latent.Turned
+	}
 	size := m.HeadDim
 	if !local && m.Global.HeadDim > 0 {
 		size = m.Global.HeadDim
@@ -228,7 +232,11 @@ func (m *Model) ScoreScale() float64 {
 	if m.QueryScalar > 0 {
 		return 1 / math.Sqrt(m.QueryScalar)
 	}
-	return 1 / math.Sqrt(float64(m.HeadDim))
+	gain := 1.0
+	if s := m.RopeScaling; s != nil && s.AllDim != 0 && s.Factor > 1 { // DeepSeek's, of queries and of keys
+		gain = 0.1*s.AllDim*math.Log(s.Factor) + 1
+	}
+	return gain * gain / math.Sqrt(float64(m.HeadDim))
 }
 
 // QKVCols returns the total width of query, key and value heads.
@@ -293,6 +301,7 @@ type Param struct {
 	// Paired says that in each head of as many rows as Head, files have that many of the first rows in pairs: those that are rotated
 	// together. Operators have the first of all pairs, then the second. 0: no difference.
 	Paired, Head int
+	PairedLast   bool // in files they are the last rows of each head instead of the first
 	// Groups says that files have rows (elements, of a vector) group by group, in so many groups: operators have the first of the
 	// Bands of all groups, then the second, and so on. 0: no difference.
 	Groups int
@@ -413,7 +422,7 @@ func (m *Model) Validate() error {
 	case m.Window < 0:
 		return fmt.Errorf("window is %d tokens; hint: it must be positive, or 0 for none", m.Window)
 	}
-	if err := cmp.Or(m.Delta.check(m.Family), m.Global.check(m)); err != nil {
+	if err := cmp.Or(m.Delta.check(m.Family), m.Global.check(m), m.Latent.check(m)); err != nil {
 		return err
 	}
 	return m.checkRope()

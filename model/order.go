@@ -34,7 +34,7 @@ func (p Param) FromFile(dst, src []float32) {
 		return
 	}
 	if p.Paired > 0 {
-		p.reorderPairs(dst, src, 2, p.Paired/2)
+		p.reorderPairs(dst, src, false)
 		return
 	}
 	for r := range p.runs {
@@ -55,7 +55,7 @@ func (p Param) ToFile(dst, src []float32) {
 		return
 	}
 	if p.Paired > 0 {
-		p.reorderPairs(dst, src, p.Paired/2, 2)
+		p.reorderPairs(dst, src, true)
 		return
 	}
 	for r := range p.runs {
@@ -75,16 +75,26 @@ func reorder(dst, src []float32, across, down int) {
 	}
 }
 
-// reorderPairs transposes the rows of each head that are rotated, and copies the others.
-func (p Param) reorderPairs(dst, src []float32, across, down int) {
+// reorderPairs transposes the rows of each head that are rotated, and copies the others: from the order of files to that of operators
+// or, if back, the other way.
+func (p Param) reorderPairs(dst, src []float32, back bool) {
 	width := p.Cols
 	if p.Vector {
 		width = 1
 	}
 	head, turned := p.Head*width, p.Paired*width
+	pairs, rest := 0, turned // where they are in a head of files
+	if p.PairedLast {
+		pairs, rest = head-turned, 0
+	}
 	for at := 0; at < len(src); at += head {
-		reorder(dst[at:][:turned], src[at:][:turned], across, down)
-		copy(dst[at+turned:at+head], src[at+turned:at+head])
+		if back {
+			reorder(dst[at+pairs:][:turned], src[at:][:turned], p.Paired/2, 2)
+			copy(dst[at+rest:][:head-turned], src[at+turned:])
+		} else {
+			reorder(dst[at:][:turned], src[at+pairs:][:turned], 2, p.Paired/2)
+			copy(dst[at+turned:at+head], src[at+rest:])
+		}
 	}
 }
 

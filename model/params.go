@@ -85,9 +85,12 @@ func (m *Model) layerParams(b *paramList, n TensorNames, prefix string) {
 	if m.Parallel && !m.OneNorm() { // both norms are read at once
 		b.norm(n.Norm2)
 	}
-	if m.Delta.HasLayer(b.layer) {
+	switch {
+	case m.Delta.HasLayer(b.layer):
 		b.delta(n, residual)
-	} else {
+	case m.Latent.Some():
+		b.latent(n, residual)
+	default:
 		b.attention(n, residual)
 	}
 	if m.Norms.After() {
@@ -265,6 +268,9 @@ type TensorNames struct {
 	SharedNorm                  string // after it, see Model.Apart
 	ExpertNorm, ExpertOutNorm   string // before and after the experts, likewise
 	RouterGain, ExpertGain      string // whole names, likewise
+	QueryDown, QueryNorm        string // of latents, see Latent
+	QueryUp                     string
+	KVDown, KVNorm, KVUp        string
 	DeltaQKV, DeltaZ            string // of linear attention, see Delta. Without DeltaZ and DeltaA, DeltaQKV and DeltaB have theirs, too
 	DeltaB, DeltaA              string
 	DeltaConv, DeltaNorm        string

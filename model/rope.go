@@ -16,6 +16,7 @@ type RopeScaling struct {
 	Unrounded       bool      // the range in between does not begin and end at whole pairs: yarn
 	Attention       float64   // queries and keys are multiplied by it where they are rotated: yarn, longrope
 	Share           float64   // of pairs, the fastest ones, that rotate at all: proportional
+	AllDim          float64   // by how much scores are multiplied, see Model.ScoreScale: yarn with latents
 	Growth          float64   // of queries beyond the original context, which is not built: yarn
 	Short, Long     []float64 // by which each pair is slowed, Long in sequences longer than the original context: longrope
 }

@@ -317,6 +317,9 @@ func ropeScaling(s *model.RopeScaling) string {
 		return ""
 	}
 	text := fmt.Sprintf(" rope{Type:%s Factor:%v LowFreqFactor:%v HighFreqFactor:%v OriginalContext:%d}", s.Type, s.Factor, s.LowFreqFactor, s.HighFreqFactor, s.OriginalContext)
+	if s.AllDim != 0 {
+		text += fmt.Sprintf(" scores%v", s.AllDim)
+	}
 	if s.Share != 0 {
 		text += fmt.Sprintf(" of %v", s.Share)
 	}
@@ -339,7 +342,7 @@ func choices(m *model.Model) (s string) {
 		{"sliding", m.Sliding}, {"local", m.LocalTheta}, {"global", m.Global}, {"value_norm", m.ValueNorm}, {"layer_scale", m.LayerScale}, {"qknorm", m.QKNorm}, {"norms", m.Norms}, {"offset", m.UnitOffset},
 		{"scaled", m.ScaledEmbed}, {"scalar", m.QueryScalar}, {"rotary", m.RotaryPct},
 		{"unturned", m.NoRotary}, {"parallel", m.Parallel}, {"multipliers", m.Multipliers}, {"scorecap", m.ScoreCap}, {"logitcap", m.LogitCap},
-		{"outgate", m.OutGate}, {"delta", m.Delta},
+		{"outgate", m.OutGate}, {"delta", m.Delta}, {"latent", m.Latent},
 	} {
 		if !reflect.ValueOf(c.value).IsZero() {
 			s += fmt.Sprintf(" %s%v", c.name, c.value)

@@ -177,6 +177,15 @@ CASES |= {
                                                   vision_config=dict(patch_size=4, pooling_kernel_size=1, mm_embed_dim=8, mm_posemb_size=4, output_proj_dims=16),
                                                   audio_config=dict(audio_embed_dim=8), **BEYOND)),
 }
+# Values narrower than keys, and as wide.
+LATENT = SQUARE | dict(num_key_value_heads=2, kv_lora_rank=12, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=7, moe_intermediate_size=12, n_routed_experts=6,
+                       num_experts_per_tok=3, first_k_dense_replace=1)
+CASES |= {
+    "deepseek2-tiny": ("DeepseekV2", LATENT | dict(q_lora_rank=None, n_shared_experts=2, routed_scaling_factor=1.3, rope_parameters=YARN | dict(mscale=0.707, mscale_all_dim=0.707))),
+    "deepseek3-tiny": ("DeepseekV3", LATENT | dict(q_lora_rank=10, n_shared_experts=1, n_group=3, topk_group=2, routed_scaling_factor=1.6, num_mtp_layers=0,
+                                                   rope_parameters=YARN | dict(mscale=1.0, mscale_all_dim=0.8))),
+    "glm4-lite-tiny": ("Glm4MoeLite", {k: v for k, v in LATENT.items() if k != "first_k_dense_replace"} | dict(q_lora_rank=10, v_head_dim=10, n_shared_experts=1, n_group=1, topk_group=1, routed_scaling_factor=1.8, rms_norm_eps=1e-4)),
+}
 # Saved with the names that transformers has in memory instead of those of published files.
 IN_MEMORY = {"internvl-sees", "qwen2-vl-sees"}
 # Saved with the keys of text_config beside the others, as transformers 4.45 wrote them.
@@ -234,6 +243,7 @@ LORA["mixtral-tiny"] = dict(r=3, lora_alpha=3, target_modules=["v_proj"], target
 LORA["gpt-oss-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "v_proj"], target_parameters=["gate_up_proj", "down_proj"])
 LORA["gemma3-sees"] = dict(r=2, lora_alpha=3, target_modules=r"model\.language_model\.(.*\.)?(q_proj|down_proj)")
 LORA["gemma4-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "k_proj", "o_proj", "up_proj"])
+LORA["deepseek3-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"])
 LORA["qwen2-moe-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "shared_expert.up_proj", "shared_expert.down_proj"])
 LORA["glm-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "k_proj", "gate_up_proj"])
 LORA["llama-nf4"] = dict(r=4, lora_alpha=4, target_modules=["q_proj", "o_proj", "up_proj", "down_proj"])

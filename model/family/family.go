@@ -20,18 +20,17 @@ var families = []*family{
 	&olmo2, &qwen3, &qwen3MoE, &gemma3, &smolLM3, &gptOSS, &olmo3,
 	&gemma, &seedOSS, &exaone4, &cwm, &ministral3, &glm, &glm4, &ernie, &arcee, &hunyuan, &qwen2MoE, &gemma2, &glm4MoE, &miniMaxM2, &ernieMoE,
 	&qwen3Next, &qwen35, &qwen35MoE, &gemma4,
+	&deepseek2, &deepseek3, &glm4MoELite,
 }
 
 // refused lists families that people will try, and what they need that is not built.
 var refused = map[string]string{
-	"deepseek_v2": "its attention keeps a latent, which is not supported",
-	"deepseek_v3": "its attention and its router are not supported",
-	"apertus":     "its activation has parameters, which is not supported",
-	"cohere":      "its norms are LayerNorm without a bias, which is not supported",
-	"cohere2":     "its norms are LayerNorm without a bias, which is not supported",
-	"lfm2":        "short convolutions are not supported",
-	"nemotron_h":  "Mamba layers are not supported",
-	"falcon_h1":   "Mamba layers are not supported",
+	"apertus":    "its activation has parameters, which is not supported",
+	"cohere":     "its norms are LayerNorm without a bias, which is not supported",
+	"cohere2":    "its norms are LayerNorm without a bias, which is not supported",
+	"lfm2":       "short convolutions are not supported",
+	"nemotron_h": "Mamba layers are not supported",
+	"falcon_h1":  "Mamba layers are not supported",
 }
 
 // family is a model family.

@@ -21,7 +21,7 @@ var glm4MoE = family{
 		row{key: "attention_bias", field: qkvBias, def: false},
 		row{key: "n_routed_experts", field: experts, def: 128},
 		row{key: "num_experts_per_tok", field: active, def: 8},
-		row{key: "n_shared_experts", read: (*config).sharedExperts, write: writeSharedExperts, own: true},
+		manyShared(1),
 		row{key: "norm_topk_prob", field: normedRoute, def: true},
 		decimal("routed_scaling_factor", routeTimes, 1),
 		row{key: "n_group", field: groups, def: 1},
@@ -53,9 +53,8 @@ func glm4MoENames() model.TensorNames {
 	return n
 }
 
-// sharedExperts reads how many experts all tokens go through: together they are one feed-forward.
-func (c *config) sharedExperts(m *model.Model) {
-	n := 1
+// sharedExperts reads how many experts all tokens go through.
+func (c *config) sharedExperts(m *model.Model, n int) {
 	if c.get("n_shared_experts", &n); n < 1 || n > 64 {
 		c.fail("n_shared_experts is %d: %w: only models with 1 to 64 are supported", n, ErrUnsupported)
 	}

@@ -42,6 +42,7 @@ type rotary struct {
 	original int
 	mrope    bool // pairs may be divided among axes of an image, on all of which a token of text has the same position
 	alpha    bool // rope_type dynamic with alpha makes the base greater
+	scores   bool // mscale_all_dim also multiplies scores, twice
 	queries  bool // queries may grow with their position
 	// proportional says that only some of the pairs may rotate, which have the frequencies that they have if all do.
 	proportional bool
@@ -171,7 +172,9 @@ func (r rotary) one(c *config, m *model.Model, key string, p *ropeConfig) *model
 	case "yarn":
 		s.LowFreqFactor, s.HighFreqFactor = cmp.Or(p.BetaSlow, 1), cmp.Or(p.BetaFast, 32)
 		s.Unrounded = p.Truncate != nil && !*p.Truncate
-		s.Attention = p.yarnAttention()
+		if s.Attention = p.yarnAttention(); r.scores {
+			s.AllDim = p.MScaleAll
+		}
 	case "longrope":
 		s.Factor, s.Short, s.Long = 0, p.Short, p.Long
 		if r.longOnly {
@@ -248,6 +251,9 @@ func scalingConfig(m *model.Model) map[string]any {
 			"original_max_position_embeddings": s.OriginalContext, "attention_factor": s.Attention})
 		if s.Unrounded {
 			scaling["truncate"] = false
+		}
+		if s.AllDim != 0 {
+			scaling["mscale_all_dim"] = s.AllDim
 		}
 		if s.Growth != 0 {
 			scaling["llama_4_scaling_beta"] = s.Growth
