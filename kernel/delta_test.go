@@ -67,9 +67,10 @@ func TestDeltaDocuments(t *testing.T) {
 	}
 }
 
-// withDeltaCases adds the operators of gated delta nets.
+// withDeltaCases adds the operators of gated delta nets, and of attention from latents.
 func withDeltaCases(cases map[graph.Op]func(m *maker) sample) map[graph.Op]func(m *maker) sample {
 	maps.Copy(cases, deltaCases)
+	maps.Copy(cases, latentCases)
 	return cases
 }
 

@@ -84,9 +84,12 @@ var operators = withUpdates([graph.NumOps]operator{
 		a.d[0], a.n[0] = b.call.Attr.Clip, graph.ScalarBound
 		return b.start(kernels.Unit{File: "norm_all"}, "norm_all", [3]int64{1, 1, 1}, 1024, 0, a)
 	},
-	graph.Muon: muon,
-	graph.Cast: func(b *builder) error { return b.elements(kernels.Unit{File: "cast"}, nil, b.ops()...) },
-	graph.Add:  func(b *builder) error { return b.elements(kernels.Unit{File: "add"}, nil, b.ops()...) },
+	graph.Muon:        muon,
+	graph.LatentKV:    latentKV,
+	graph.LatentKVBwd: latentKVBwd,
+	graph.HeadCols:    headCols,
+	graph.Cast:        func(b *builder) error { return b.elements(kernels.Unit{File: "cast"}, nil, b.ops()...) },
+	graph.Add:         func(b *builder) error { return b.elements(kernels.Unit{File: "add"}, nil, b.ops()...) },
 	graph.SoftCap: func(b *builder) error {
 		return b.elements(kernels.Unit{File: "soft_cap", Defines: "CAP=1 "}, func(a *args) { a.setScale(&graph.Attr{Scale: 1, Limit: b.call.Attr.Limit}) }, b.ops()...)
 	},

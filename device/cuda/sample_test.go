@@ -239,7 +239,7 @@ func (s *sample) nf4(rows, cols int) {
 }
 
 // samples makes the operands and attributes of a call, by operator.
-var samples = withDeltaSamples(withUpdateSamples(map[graph.Op]func(s *sample){
+var samples = withLatentSamples(withDeltaSamples(withUpdateSamples(map[graph.Op]func(s *sample){
 	graph.Linear: func(s *sample) {
 		n, in, out := s.n(), s.cols(), s.cols()
 		s.call.Attr.WT = s.IntN(2) == 0
@@ -639,7 +639,7 @@ var samples = withDeltaSamples(withUpdateSamples(map[graph.Op]func(s *sample){
 		s.call.Attr.Limit = 1.5
 		s.mat(s.n(), s.cols())
 	},
-}))
+})))
 
 // withUpdateSamples adds those of the optimizers.
 func withUpdateSamples(samples map[graph.Op]func(s *sample)) map[graph.Op]func(s *sample) {

@@ -1,0 +1,43 @@
+//go:build linux
+
+package cuda
+
+import (
+	"maps"
+
+	"github.com/athanor-llm/athanor/graph"
+)
+
+// withLatentSamples adds the operators of attention from latents.
+func withLatentSamples(samples map[graph.Op]func(s *sample)) map[graph.Op]func(s *sample) {
+	maps.Copy(samples, map[graph.Op]func(s *sample){
+		graph.LatentKV: func(s *sample) {
+			n, up, turned, kv := s.latent()
+			s.mat(n, kv)
+			s.mat(n, up)
+			s.mat(n, turned)
+		},
+		graph.LatentKVBwd: func(s *sample) {
+			n, up, turned, kv := s.latent()
+			s.mat(n, up)
+			s.mat(n, turned)
+			s.mat(n, kv)
+		},
+		graph.HeadCols: func(s *sample) {
+			heads, n := 1+s.IntN(4), s.n()
+			s.call.Attr.Heads = heads
+			s.mat(n, heads*(1+s.IntN(3))*s.cols())
+			s.mat(n, heads*(1+s.IntN(3))*s.cols())
+		},
+	})
+	return samples
+}
+
+// latent draws the extents of keys and values made from latents.
+func (s *sample) latent() (rows, up, turned, kv int) {
+	unit := []int{1, 2, 8, 16}[s.IntN(4)]
+	turned, plain := unit*(1+s.IntN(4)), unit*(1+s.IntN(4))
+	value, heads := unit*(1+s.IntN((turned+plain)/unit)), 1+s.IntN(4)
+	s.call.Attr = graph.Attr{Heads: heads, KVHeads: heads, HeadDim: turned + plain}
+	return s.n(), heads * (plain + value), turned, 2 * heads * (turned + plain)
+}

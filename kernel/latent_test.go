@@ -1,0 +1,25 @@
+package kernel
+
+import "github.com/athanor-llm/athanor/graph"
+
+var latentCases = map[graph.Op]func(m *maker) sample{
+	graph.LatentKV: func(m *maker) sample {
+		a, n, up, turned := m.latent()
+		return sample{attr: a, t: []Tensor{m.any(n, 2*a.KVHeads*a.HeadDim), m.any(n, up), m.any(n, turned)}, token: []bool{true, true, true}}
+	},
+	graph.LatentKVBwd: func(m *maker) sample {
+		a, n, up, turned := m.latent()
+		return sample{attr: a, t: []Tensor{m.any(n, up), m.any(n, turned), m.any(n, 2*a.KVHeads*a.HeadDim)}, token: []bool{true, true, true}, floor: 1}
+	},
+	graph.HeadCols: func(m *maker) sample {
+		n, heads := m.rows(), 1+m.IntN(4)
+		return sample{attr: graph.Attr{Heads: heads}, t: []Tensor{m.any(n, heads*m.n()), m.any(n, heads*m.n())}, token: []bool{true, true}}
+	},
+}
+
+// latent draws the extents of keys and values made from latents.
+func (m *maker) latent() (a graph.Attr, rows, up, turned int) {
+	turned, plain, heads := 1+m.IntN(9), 1+m.IntN(9), 1+m.IntN(4)
+	a = graph.Attr{Heads: heads, KVHeads: heads, HeadDim: turned + plain}
+	return a, m.rows(), heads * (plain + 1 + m.IntN(a.HeadDim)), turned
+}
