@@ -47,18 +47,18 @@ func (b *paramList) latent(n TensorNames, residual float64) {
 	if l.Queries > 0 {
 		b.linear(n.QueryDown, m.Width, l.Queries, false, m.InitStd)
 		b.gains(n.QueryNorm, l.Queries)
-		b.turned(n.QueryUp, l.Queries, m.Heads*m.HeadDim, m.HeadDim)
+		b.turnedWeight(n.QueryUp, l.Queries, m.Heads*m.HeadDim, m.HeadDim)
 	} else {
-		b.turned(n.Q, m.Width, m.Heads*m.HeadDim, m.HeadDim)
+		b.turnedWeight(n.Q, m.Width, m.Heads*m.HeadDim, m.HeadDim)
 	}
-	b.turned(n.KVDown, m.Width, l.KV+l.Turned, l.KV+l.Turned)
+	b.turnedWeight(n.KVDown, m.Width, l.KV+l.Turned, l.KV+l.Turned)
 	b.gains(n.KVNorm, l.KV)
 	b.linear(n.KVUp, l.KV, m.Heads*(l.Plain+l.Value), false, m.InitStd)
 	b.linear(n.AttnOut, m.Heads*l.Value, m.Width, false, residual)
 }
 
-// turned adds a weight of whose outputs the last of each head are turned.
-func (b *paramList) turned(name string, in, out, head int) {
+// turnedWeight adds a weight of whose outputs the last of each head are turned.
+func (b *paramList) turnedWeight(name string, in, out, head int) {
 	first, adapters := len(b.list), len(b.adapters)
 	b.linear(name, in, out, false, b.m.InitStd)
 	set := func(p *Param) { p.Paired, p.Head, p.PairedLast = b.m.Latent.Turned, head, true }

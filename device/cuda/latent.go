@@ -26,16 +26,16 @@ func (b *builder) latents(kernel string, up, turned, kv device.Operand, cols int
 	value := up.Cols/at.KVHeads - plain
 	a := b.newArgs(b.ops()...)
 	a.n[0] = int32(value)
-	return b.parts(kernel, a, int64(kv.Rows)*cols, turned.Cols, plain, value, at.HeadDim)
+	return b.parts("latent", kernel, a, int64(kv.Rows)*cols, turned.Cols, plain, value, at.HeadDim)
 }
 
 func headCols(b *builder) error {
 	y, n := b.op(graph.HeadColsY), b.call.Attr.Heads
-	return b.parts("head_cols", b.newArgs(b.ops()...), int64(y.Rows)*int64(y.Cols), y.Cols/n, b.op(graph.HeadColsX).Cols/n)
+	return b.parts("head_cols", "head_cols", b.newArgs(b.ops()...), int64(y.Rows)*int64(y.Cols), y.Cols/n, b.op(graph.HeadColsX).Cols/n)
 }
 
-// parts launches a kernel of latent.cu for so many elements, where heads consist of parts of these columns.
-func (b *builder) parts(kernel string, a args, elems int64, cols ...int) error {
+// parts launches a kernel for so many elements, where heads consist of parts of these columns.
+func (b *builder) parts(file, kernel string, a args, elems int64, cols ...int) error {
 	common := 0
 	for _, c := range cols {
 		for c != 0 {
@@ -43,6 +43,6 @@ func (b *builder) parts(kernel string, a args, elems int64, cols ...int) error {
 		}
 	}
 	v, _ := b.vector(common, b.ops()...)
-	unit := kernels.Unit{File: "latent", Defines: fmt.Sprintf("%sVEC=%d", types(b.ops()...), v)}
+	unit := kernels.Unit{File: file, Defines: fmt.Sprintf("%sVEC=%d", types(b.ops()...), v)}
 	return b.start(unit, kernel, [3]int64{blocks(elems/int64(v), threads), 1, 1}, threads, 0, a)
 }

@@ -1,5 +1,5 @@
-// Keys and values made from latents, and copies of the first columns of heads. A thread has VEC adjacent columns of the result, which
-// are of one head and of one part of it, since VEC divides all parts. All operators are bound by memory.
+// Keys and values made from latents. A thread has VEC adjacent columns of the result, which are of one head and of one part of it,
+// since VEC divides all parts. Both operators are bound by memory.
 
 // kv up turned: key heads turned | plain, value heads value | zeros; n[0] columns of values.
 extern "C" __global__ void latent_kv(const __grid_constant__ Args a) {
@@ -37,14 +37,4 @@ extern "C" __global__ void latent_kv_bwd(const __grid_constant__ Args a) {
     for (int k = 0; k < VEC; k++) sum[k] += x[k];
   }
   store(at<T1>(a.t[1], r, c), sum);
-}
-
-// y x: of each head the first columns, and zeros where x has fewer.
-extern "C" __global__ void head_cols(const __grid_constant__ Args a) {
-  i64 r, c;
-  if (!place(a.t[0].rows, a.t[0].cols, VEC, r, c)) return;
-  int to = a.t[0].cols / a.heads, from = a.t[1].cols / a.heads, head = (int)c / to, i = (int)c % to;
-  float x[VEC] = {};
-  if (i < from) load(x, at<T1>(a.t[1], r, (i64)head * from + i));
-  store(at<T0>(a.t[0], r, c), x);
 }
