@@ -171,7 +171,7 @@ func RandomRetention(rng *rand.Rand) (keep plan.Retention) {
 // Some have parameters that are divided among ranks, others only parameters that one
 // rank takes.
 func RandomModel(rng *rand.Rand, layers int) *model.Model {
-	m := *TinyModels[[]string{"gpt2", "llama", "qwen2", "gemma3", "gemma4", "latent", "olmo2", "neox", "phi", "granite", "sinks"}[rng.IntN(11)]]
+	m := *TinyModels[[]string{"gpt2", "llama", "qwen2", "gemma3", "gemma4", "olmo2", "neox", "phi", "granite", "sinks"}[rng.IntN(10)]]
 	m.Layers, m.Tied = layers, rng.IntN(2) == 0
 	m.MaxPositions = 64
 	m.Vocab = []int{24, 1500}[rng.IntN(2)]
