@@ -247,7 +247,8 @@ func (b *differentiator) leads(n, to *Node) bool {
 	v := &b.g.Values[n.Args[LinearDWDW].Value]
 	ins, _ := b.g.wholeSides(n)
 	_, outs := b.g.wholeSides(to)
-	return v.Param+v.Params == b.g.ParamOf(to.Args[LinearDWDW].Value) && n.Attr == to.Attr && ins == outs
+	w := b.g.ParamOf(to.Args[LinearDWDW].Value)
+	return v.Param+v.Params == w && b.g.Terms(v.Param) == b.g.Terms(w) && n.Attr == to.Attr && ins == outs
 }
 
 // release appends the gradient that waits, if any.

@@ -470,7 +470,8 @@ func (b *builder) linear(y, x Use, p *next, bias bool, res Use) {
 // adapter appends what the adapter of a weight, if it has one, adds to y = x.w.
 func (b *builder) adapter(weight string, y, x Use) {
 	if down, up, ok := b.m.Factors(weight); ok {
-		low := b.tokens(fmt.Sprintf("%s.low%d", b.g.Values[y.Value].Name, y.Lo*b.g.Shared()), b.m.LoRA.Rank, b.g.DType)
+		v := &b.g.Values[y.Value]
+		low := b.tokens(fmt.Sprintf("%s.low%d", v.Name, 1+slices.Index(v.Cuts, y.Lo)), b.m.LoRA.Rank, b.g.DType)
 		b.node(Linear, Attr{WT: true}, b.all(low), x, b.param(down), absent, absent)
 		b.add(y, low, up)
 	}
@@ -517,7 +518,16 @@ func (b *builder) qkv(l, x int, p *next) int {
 	for _, end := range ends {
 		bands, from = append(bands, Use{v, from, end}), end
 	}
-	b.linears(bands, b.all(x), p, m.QKVBias)
+	if b.g.Slabs > 0 && b.g.alikeKeys() {
+		b.linears(bands[:1], b.all(x), p, m.QKVBias)
+		first := p.i
+		b.linears(bands[1:], b.all(x), p, m.QKVBias)
+		for _, param := range b.list[first:p.i] {
+			b.g.partial[b.g.Values[b.params[param.Name]].Param] = true
+		}
+	} else {
+		b.linears(bands, b.all(x), p, m.QKVBias)
+	}
 	if m.QKNorm == model.NoQKNorm || m.QKNorm == model.QKNormTurned {
 		return v
 	}

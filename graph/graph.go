@@ -105,7 +105,7 @@ type Graph struct {
 	Model     *model.Model
 	Params    []model.Param // in the order in which chunks store them: see stored. They are whole, see Stored
 	held      []model.Param // the same parameters as a rank has them
-	partial   map[int]bool  // see Partial
+	partial   map[int]bool  // parameters of which ranks that share matrices have all, but each only a term of the gradient, see Terms
 	Values    []Value
 	Segments  []Segment
 	Seq       int        // tokens per sequence
@@ -233,11 +233,7 @@ func (g *Graph) FLOPs() (forward, backward int64) {
 		for i := range nodes {
 			if n := &nodes[i]; n.Op != except {
 				d = g.Dims(n, g.Seq, d)
-				flops := n.Op.FLOPs(&n.Attr, d)
-				if n.Chunked { // ranks that share matrices compute the same there
-					flops /= int64(g.Shared())
-				}
-				sum += flops
+				sum += n.Op.FLOPs(&n.Attr, d) * int64(g.different(n)) / int64(g.Shared())
 			}
 		}
 		return sum
@@ -247,6 +243,17 @@ func (g *Graph) FLOPs() (forward, backward int64) {
 		backward += count(g.Segments[i].Backward, Linear) // recomputed logits, see diffCrossEntropy
 	}
 	return forward, backward
+}
+
+// different returns how many of the ranks that share matrices compute something else in a node: as many as have other parts of its weight.
+func (g *Graph) different(n *Node) int {
+	for _, u := range n.Args {
+		if u.Value >= 0 && g.Values[u.Value].Params > 0 {
+			slab, _ := g.Slab(g.ParamOf(u.Value))
+			return slab.Parts
+		}
+	}
+	return g.Shared()
 }
 
 // String prints the graph, one operator per line.

@@ -23,10 +23,17 @@ import (
 //
 // Norms, embedding and head are whole on every rank, and so are their gradients: all ranks compute the same. Only of the gains that all
 // heads share, if queries and keys are normalised by heads, and of the factors of adapters that are not divided, each rank has a term
-// of the gradient (see Partial). Adapters need no sums of their own:
+// of the gradient (see Terms). Adapters need no sums of their own:
 //
 //	q + B.(A.x)     A whole, B its outputs     the gradient of A.x is a term, and so is that of A
 //	o + B.(A.x)     A its inputs, B whole      A.x is a term, which o's sum adds up, and so is B's gradient
+//
+// Where there are fewer key/value heads than ranks, neighbouring ranks have the same one, each for other queries. So each of them has a
+// term of its gradient, and those of queries and of keys are products apart:
+//
+//	             rank 0       rank 1       rank 2       rank 3
+//	q            head 0       head 1       head 2       head 3
+//	k v          head 0       head 0       head 1       head 1
 //
 // Slabs follow from sizes: the graph is built for a model with an n-th of the heads and units, and where its parameters are smaller
 // than the whole model's, they are divided.
@@ -47,23 +54,22 @@ func BuildSlab(m *model.Model, seq, n int, dtype DType, docs *Documents) (*Graph
 		return nil, err
 	}
 	part := *m
-	part.Heads, part.KVHeads, part.FeedForward = m.Heads/n, m.KVHeads/n, m.FeedForward/n
-	b := newBuilder(&part, &Graph{Seq: seq, Slabs: n, Documents: docs})
+	part.Heads, part.KVHeads, part.FeedForward = m.Heads/n, max(1, m.KVHeads/n), m.FeedForward/n
+	b := newBuilder(&part, &Graph{Seq: seq, Slabs: n, Documents: docs, partial: map[int]bool{}})
 	b.g.Model, b.g.Params = m, stored(m.Params())
 	b.forward(dtype)
 	b.loss()
 	b.differentiate()
-	b.g.partial = partial(b.g)
+	b.g.findPartial()
 	return b.g, nil
 }
 
-// partial lists the parameters of Partial.
-func partial(g *Graph) map[int]bool {
-	list := map[int]bool{}
+// findPartial adds to partial what follows from other parameters, or from operators.
+func (g *Graph) findPartial() {
 	for s := range g.Segments {
 		for _, n := range g.Segments[s].Backward {
 			if n.Op == RMSNormDW && n.Attr.Heads > 0 {
-				list[g.ParamOf(n.Args[RMSNormDWDGain].Value)] = true
+				g.partial[g.ParamOf(n.Args[RMSNormDWDGain].Value)] = true
 			}
 		}
 	}
@@ -73,20 +79,31 @@ func partial(g *Graph) map[int]bool {
 	}
 	for i := range g.Params {
 		down, up, has := g.Model.Factors(g.Params[i].Name)
-		if !has || !g.Divided(i) {
+		if !has || !g.Divided(i) && !g.partial[i] {
 			continue
 		}
 		for _, name := range []string{down, up} {
 			if k := index[name]; !g.Divided(k) {
-				list[k] = true
+				g.partial[k] = true
 			}
 		}
 	}
-	return list
 }
 
-// Partial reports whether ranks that share matrices have all of parameter i, but each only a term of its gradient. Such terms are added up once a step, as those of ranks with other sequences are.
-func (g *Graph) Partial(i int) bool { return g.partial[i] }
+// Terms returns how many neighbouring ranks have the same of parameter i, but each only a term of its gradient; 1 if each has all of the
+// gradient of what it has. Such terms are added up once a step, as those of ranks with other sequences are.
+func (g *Graph) Terms(i int) int {
+	switch slab, divided := g.Slab(i); {
+	case divided:
+		return slab.Alike
+	case g.partial[i]:
+		return g.Shared()
+	}
+	return 1
+}
+
+// alikeKeys reports whether ranks with other queries have the same keys and values.
+func (g *Graph) alikeKeys() bool { return g.Model.KVHeads < g.Shared() }
 
 // Shared returns the number of ranks that share each matrix: 1 if ranks have whole ones.
 func (g *Graph) Shared() int { return max(g.Slabs, 1) }
@@ -104,7 +121,7 @@ func CheckSlabs(m *model.Model, n int, docs *Documents) error {
 		return fmt.Errorf("matrices cannot be shared by %d ranks; hint: let at most %d share them", n, mostSlabs)
 	case m.Experts > 0:
 		return fmt.Errorf("the matrices of a mixture of experts (%s) cannot be shared by ranks"+hint, m.Family)
-	case m.Global != model.Global{} || m.LayerScale || m.Latent.Some():
+	case m.Global != model.Global{} || m.LayerScale || m.Apart || m.ValueNorm || m.Latent.Some():
 		return fmt.Errorf("the matrices of layers whose heads differ, or are made from latents, (%s) cannot be shared by ranks"+hint, m.Family)
 	case m.Delta.Some() || m.OutGate:
 		return fmt.Errorf("the matrices of linear attention, and of attention with gates (%s), cannot be shared by ranks"+hint, m.Family)
@@ -122,7 +139,9 @@ func CheckSlabs(m *model.Model, n int, docs *Documents) error {
 		return fmt.Errorf("the matrices of %s cannot be shared by ranks, since it has no norms before them"+hint, m.Family)
 	case docs != nil && docs.Preference > 0:
 		return errors.New("matrices cannot be shared by ranks with preference" + hint)
-	case m.Heads%n != 0 || m.KVHeads%n != 0 || m.FeedForward%n != 0:
+	case m.FusedQKV() && m.KVHeads < n && m.Heads%n == 0:
+		return fmt.Errorf("%d key/value heads cannot be divided among %d ranks, since a %s has queries, keys and values in one matrix; hint: %s", m.KVHeads, n, m.Family, sharers(m))
+	case !divides(m, n):
 		return fmt.Errorf("%d heads with %d key/value heads, and %d units of the feed-forward, cannot be divided evenly among %d ranks; hint: %s", m.Heads, m.KVHeads, m.FeedForward, n, sharers(m))
 	}
 	return nil
@@ -132,16 +151,21 @@ func CheckSlabs(m *model.Model, n int, docs *Documents) error {
 func wholeBlocks(m *model.Model, n int) bool {
 	sides := []int{m.Heads * m.HeadDim, m.FeedForward} // inputs of o and down
 	if m.InOut() {
-		sides = append(sides, m.KVHeads*m.HeadDim)
+		sides = append(sides, max(m.KVHeads, n)*m.HeadDim)
 	}
 	return !slices.ContainsFunc(sides, func(side int) bool { return side/n%NF4Block != 0 })
+}
+
+// divides reports whether heads and units can be divided evenly among n ranks, or fewer key/value heads than ranks be given to equally many.
+func divides(m *model.Model, n int) bool {
+	return m.Heads%n == 0 && m.FeedForward%n == 0 && (m.KVHeads%n == 0 || n%m.KVHeads == 0 && !m.FusedQKV())
 }
 
 // sharers says how many ranks can share a model's matrices.
 func sharers(m *model.Model) string {
 	list := ""
 	for n := 2; n <= mostSlabs; n++ {
-		if m.Heads%n == 0 && m.KVHeads%n == 0 && m.FeedForward%n == 0 {
+		if divides(m, n) {
 			list += fmt.Sprintf(", %d", n)
 		}
 	}
@@ -157,21 +181,23 @@ type Slab struct {
 	Rows, Cols int   // of the whole
 	ByRows     bool  // bands are of rows; else of columns
 	Bands      []int // their sizes in the whole
-	Ranks      int
+	Parts      int   // different slabs
+	Alike      int   // neighbouring ranks that have the same one
 }
 
 // Slab returns what one of the ranks that share matrices has of parameter i; false if all of it.
 func (g *Graph) Slab(i int) (s Slab, divided bool) {
 	p := &g.Params[i]
 	rows, cols := g.Held(i)
-	s = Slab{Rows: p.Rows, Cols: p.Cols, Ranks: g.Shared()}
+	s = Slab{Rows: p.Rows, Cols: p.Cols, Parts: p.Cols / cols}
 	whole := p.Cols
 	switch {
 	case rows < p.Rows:
-		s.ByRows, whole = true, p.Rows
+		s.ByRows, s.Parts, whole = true, p.Rows/rows, p.Rows
 	case cols == p.Cols:
 		return s, false
 	}
+	s.Alike = g.Shared() / s.Parts
 	m := g.Model
 	switch q, kv := m.Heads*m.HeadDim, m.KVHeads*m.HeadDim; {
 	case m.FusedQKV() && whole == q+2*kv:
@@ -183,6 +209,9 @@ func (g *Graph) Slab(i int) (s Slab, divided bool) {
 	}
 	return s, true
 }
+
+// Of returns which of the slabs a rank has.
+func (s Slab) Of(rank int) int { return rank / s.Alike % s.Parts }
 
 // Divided reports whether ranks share parameter i.
 func (g *Graph) Divided(i int) bool {
@@ -197,28 +226,29 @@ func (g *Graph) wholeSides(n *Node) (ins, outs int) {
 	if s, divided := g.Slab(g.ParamOf(n.Args[LinearDWDW].Value)); !divided {
 		return ins, outs
 	} else if s.ByRows == n.Attr.WT {
-		return ins, outs * s.Ranks
+		return ins, outs * s.Parts
+	} else {
+		return ins * s.Parts, outs
 	}
-	return ins * g.Shared(), outs
 }
 
-// Take copies the slab of rank k from a whole parameter.
+// Take copies slab k from a whole parameter.
 func (s Slab) Take(slab, whole []float32, k int) {
 	s.runs(k, func(at, from, n int) { copy(slab[at:at+n], whole[from:from+n]) })
 }
 
-// Put copies the slab of rank k to its place in a whole parameter.
+// Put copies slab k to its place in a whole parameter.
 func (s Slab) Put(whole, slab []float32, k int) {
 	s.runs(k, func(at, from, n int) { copy(whole[from:from+n], slab[at:at+n]) })
 }
 
-// runs visits the runs of consecutive elements of the slab of rank k: n of them, from index at on in the slab and from index from on in
+// runs visits the runs of consecutive elements of slab k: n of them, from index at on in the slab and from index from on in
 // the whole.
 func (s Slab) runs(k int, visit func(at, from, n int)) {
 	at := 0
 	row := func(scale, first int) {
 		for _, band := range s.Bands {
-			n := band / s.Ranks * scale
+			n := band / s.Parts * scale
 			visit(at, first+k*n, n)
 			at, first = at+n, first+band*scale
 		}

@@ -109,10 +109,11 @@ func (geo *geometry) divided(c int) bool { return geo.g.Divided(geo.pl.Chunks[c]
 
 // slab numbers this rank's slab of the parameters of a chunk from 1; 0: they are whole.
 func (geo *geometry) slab(c int) int {
-	if !geo.divided(c) {
+	slab, divided := geo.g.Slab(geo.pl.Chunks[c].First)
+	if !divided {
 		return 0
 	}
-	return 1 + geo.rank%geo.g.Shared()
+	return 1 + slab.Of(geo.rank)
 }
 
 // indivisible reports whether the parameters of a chunk are updated as wholes.
@@ -319,22 +320,24 @@ func Cuts(g *graph.Graph, pl *plan.Plan) ([][]int, error) {
 // that run the same program on other sequences. Shards are uneven, so it needs the most
 // memory.
 func Largest(g *graph.Graph, pl *plan.Plan) (int, error) {
-	geo, err := newRankGeometry(g, pl, 0, nil)
-	if err != nil {
-		return 0, err
-	}
 	most, largest := 0, 0
-	for r := 0; r < pl.Ranks; r += pl.Sharers() {
-		sum := 0
-		for c := range pl.Chunks {
-			for _, what := range plan.Shardings()[1:] {
-				if what == "weights" || !geo.frozen(c) {
-					sum += geo.heldBy(r, c, what).len()
+	for slab := range pl.Sharers() {
+		geo, err := newRankGeometry(g, pl, slab, nil)
+		if err != nil {
+			return 0, err
+		}
+		for r := slab; r < pl.Ranks; r += pl.Sharers() {
+			sum := 0
+			for c := range pl.Chunks {
+				for _, what := range plan.Shardings()[1:] {
+					if what == "weights" || !geo.frozen(c) {
+						sum += geo.heldBy(r, c, what).len()
+					}
 				}
 			}
-		}
-		if sum > most {
-			most, largest = sum, r
+			if sum > most {
+				most, largest = sum, r
+			}
 		}
 	}
 	return largest, nil

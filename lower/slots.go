@@ -11,12 +11,11 @@ import (
 // owned returns what a rank contributes of a chunk to the norm: its shard or, if the
 // chunk is replicated, all of it on the group's first rank and nothing elsewhere.
 func (geo *geometry) owned(rank, c int) piece {
-	if n := geo.g.Shared(); n > 1 && !geo.g.Partial(geo.pl.Chunks[c].First) { // what is whole on all ranks with other slabs is the first one's
-		if rank%n > 0 && !geo.divided(c) {
-			return piece{}
-		}
-		rank += geo.rank%n - rank%n // all of them divide chunks alike
+	n, terms := geo.g.Shared(), geo.g.Terms(geo.pl.Chunks[c].First)
+	if terms == 1 && !geo.divided(c) && rank%n > 0 { // what is whole on all ranks with other slabs is the first one's
+		return piece{}
 	}
+	rank += geo.rank%n/terms*terms - rank%n/terms*terms // all of them divide chunks alike
 	switch group := geo.top.Groups[c]; {
 	case !slices.Contains(group, rank), geo.frozen(c):
 		return piece{}

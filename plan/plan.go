@@ -189,7 +189,7 @@ func Layout(g *graph.Graph, elems int64) []Chunk {
 
 // mayShareChunk reports whether parameter i and its predecessor may be in one chunk.
 func mayShareChunk(g *graph.Graph, users [][]int, i int) bool {
-	return slices.Equal(users[i], users[i-1]) && g.Params[i].Frozen == g.Params[i-1].Frozen && g.Params[i].Indivisible == g.Params[i-1].Indivisible && g.Divided(i) == g.Divided(i-1) && g.Partial(i) == g.Partial(i-1)
+	return slices.Equal(users[i], users[i-1]) && g.Params[i].Frozen == g.Params[i-1].Frozen && g.Params[i].Indivisible == g.Params[i-1].Indivisible && g.Divided(i) == g.Divided(i-1) && g.Terms(i) == g.Terms(i-1)
 }
 
 // aligned reports whether n elements end at a multiple of 64 bytes.
@@ -448,8 +448,8 @@ func (pl *Plan) validateChunks(g *graph.Graph) error {
 			if g.Params[p].Frozen != g.Params[c.First].Frozen {
 				return fmt.Errorf("plan: chunk %d holds %s and %s, of which only one is frozen; hint: give each a chunk of its own", i, g.Params[c.First].Name, g.Params[p].Name)
 			}
-			if g.Divided(p) != g.Divided(c.First) {
-				return fmt.Errorf("plan: chunk %d holds %s and %s, of which ranks share only one; hint: give each a chunk of its own", i, g.Params[c.First].Name, g.Params[p].Name)
+			if g.Divided(p) != g.Divided(c.First) || g.Terms(p) != g.Terms(c.First) {
+				return fmt.Errorf("plan: chunk %d holds %s and %s, which ranks share in different ways; hint: give each a chunk of its own", i, g.Params[c.First].Name, g.Params[p].Name)
 			}
 			if g.Params[p].Indivisible != g.Params[c.First].Indivisible {
 				return fmt.Errorf("plan: chunk %d holds %s and %s, of which %v updates only one as a whole; hint: give each a chunk of its own", i, g.Params[c.First].Name, g.Params[p].Name, pl.Optimizer)
@@ -560,7 +560,7 @@ func CheckRecompute(choice string) string {
 func (pl *Plan) CacheNeeded(g *graph.Graph) (most int64) {
 	bytes := make([]int64, len(g.Params)) // bytes by the first parameter of each cached chunk
 	for _, c := range pl.Chunks {
-		if c.Weights > device.DeviceTier || c.Shard == "weights" && (pl.Replicas() > pl.Sharers() || pl.Replicas() > 1 && g.Partial(c.First)) {
+		if c.Weights > device.DeviceTier || c.Shard == "weights" && pl.Replicas()*g.Terms(c.First) > pl.Sharers() {
 			for i := c.First; i < c.Last; i++ {
 				bytes[c.First] += g.Stored(i).Bytes()
 			}

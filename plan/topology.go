@@ -19,7 +19,7 @@ import (
 //	stages     a  b  a  b     ranks 0 and 2 are the group of a's chunks
 //
 // Ranks that share matrices (Plan.Tensor) are adjacent. Each has other slabs of them, so it is a replica of the ranks with the same
-// slabs only, but for parameters of whose gradients all have terms (graph.Partial):
+// slabs only, but for parameters of whose gradients neighbours have terms (graph.Terms):
 //
 //	rank       0  1  2  3     Ranks 4, Tensor 2
 //	slabs      0  1  0  1     ranks 0 and 2 are a group
@@ -60,11 +60,8 @@ func NewTopology(g *graph.Graph, pl *Plan, rank int) (*Topology, error) {
 	}
 	users := segmentsOf(g)
 	for _, c := range pl.Chunks {
-		slab, slabs := rank%t.Slabs, 1
-		if g.Partial(c.First) {
-			slab, slabs = 0, t.Slabs
-		}
-		group, ordered := t.group(users[c.First], slab, slabs)
+		slabs := g.Terms(c.First)
+		group, ordered := t.group(users[c.First], rank%t.Slabs/slabs*slabs, slabs)
 		t.Groups, t.Ordered = append(t.Groups, group), append(t.Ordered, ordered)
 	}
 	return t, nil

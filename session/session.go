@@ -154,8 +154,8 @@ func agree(ps []*program.Program) error {
 // begin checks that the ranks together hold every parameter completely, and writes constants.
 func (s *Session) begin() error {
 	for i := range s.Graph.Params {
-		for slab := range s.Graph.Shared() {
-			if n, all := s.covered(i, slab, optimizer.Weights), s.Graph.Stored(i).Elems(); n != all {
+		for class := range s.Graph.Shared() / s.Graph.Terms(i) {
+			if n, all := s.covered(i, class, optimizer.Weights), s.Graph.Stored(i).Elems(); n != all {
 				return fmt.Errorf("the ranks hold %d elements of the %d of parameter %s", n, all, s.Graph.Params[i].Name)
 			}
 		}
@@ -186,14 +186,14 @@ func (s *Session) writeConstant(v int) error {
 	return nil
 }
 
-// covered counts the distinct elements of a parameter's state that the ranks hold, of those with the given slab of matrices.
-func (s *Session) covered(param, slab int, kind optimizer.Kind) (n int64) {
+// covered counts the distinct elements of a parameter's state that ranks hold: one class of those that share matrices, which have the same
+// of it and update it together.
+func (s *Session) covered(param, class int, kind optimizer.Kind) (n int64) {
 	seen := map[[2]int]bool{}
-	step := s.Graph.Shared()
-	if s.Graph.Partial(param) {
-		slab, step = 0, 1
-	}
-	for r := slab; r < len(s.ranks); r += step {
+	for r := range s.ranks {
+		if r%s.Graph.Shared()/s.Graph.Terms(param) != class {
+			continue
+		}
 		for _, p := range s.ranks[r].engines[0].Parts(param, kind) {
 			if !seen[p] {
 				seen[p] = true
@@ -437,11 +437,11 @@ func (s *Session) partly(param, first, n int) error {
 func (s *Session) read(param int, kind optimizer.Kind, dst []float32) error {
 	slab, divided := s.Graph.Slab(param)
 	if !divided {
-		return s.readHeld(param, kind, dst, 0, 1)
+		return s.readHeld(param, kind, dst, 0)
 	}
-	held := make([]float32, int64(len(dst))/int64(slab.Ranks))
-	for k := range slab.Ranks {
-		if err := s.readHeld(param, kind, held, k, slab.Ranks); err != nil {
+	held := make([]float32, int64(len(dst))/int64(slab.Parts))
+	for k := range slab.Parts {
+		if err := s.readHeld(param, kind, held, k); err != nil {
 			return err
 		}
 		slab.Put(dst, held, k)
@@ -449,19 +449,19 @@ func (s *Session) read(param int, kind optimizer.Kind, dst []float32) error {
 	return nil
 }
 
-// readHeld reads what each of ranks first, first+step, ... has of a parameter, or parts of it.
-func (s *Session) readHeld(param int, kind optimizer.Kind, dst []float32, first, step int) error {
+// readHeld reads a slab of a parameter from the ranks that have it, or parts of it.
+func (s *Session) readHeld(param int, kind optimizer.Kind, dst []float32, slab int) error {
 	switch p := &s.Graph.Params[param]; {
 	case p.State:
 		held := make([]float32, s.Graph.Stored(param).Elems())
-		err := s.some(first, step, func(e *exec.Engine) error { return e.ReadHome(param, kind, 0, held) })
+		err := s.withSlab(param, slab, func(e *exec.Engine) error { return e.ReadHome(param, kind, 0, held) })
 		graph.JoinState(dst, held)
 		return err
 	case !p.NF4:
-		return s.some(first, step, func(e *exec.Engine) error { return e.ReadHome(param, kind, 0, dst) })
+		return s.withSlab(param, slab, func(e *exec.Engine) error { return e.ReadHome(param, kind, 0, dst) })
 	}
 	packed := make([]byte, s.Graph.Stored(param).Bytes())
-	err := s.some(first, step, func(e *exec.Engine) error { return e.ReadBytes(param, kind, s.Graph.DType, 0, packed) })
+	err := s.withSlab(param, slab, func(e *exec.Engine) error { return e.ReadBytes(param, kind, s.Graph.DType, 0, packed) })
 	if err == nil {
 		_, cols := s.Graph.Held(param)
 		kernel.UnpackNF4(dst, packed, cols)
@@ -486,12 +486,12 @@ func (s *Session) Write(param int, kind optimizer.Kind, src []float32) error {
 	}
 	slab, divided := s.Graph.Slab(param)
 	if !divided {
-		return s.writeHeld(param, kind, src, 0, 1)
+		return s.writeHeld(param, kind, src, 0)
 	}
-	held := make([]float32, int64(len(src))/int64(slab.Ranks))
-	for k := range slab.Ranks {
+	held := make([]float32, int64(len(src))/int64(slab.Parts))
+	for k := range slab.Parts {
 		slab.Take(held, src, k)
-		if err := s.writeHeld(param, kind, held, k, slab.Ranks); err != nil {
+		if err := s.writeHeld(param, kind, held, k); err != nil {
 			return err
 		}
 	}
@@ -499,19 +499,19 @@ func (s *Session) Write(param int, kind optimizer.Kind, src []float32) error {
 }
 
 // writeHeld is the inverse of readHeld. What is in 4 bits is frozen and has weights only.
-func (s *Session) writeHeld(param int, kind optimizer.Kind, src []float32, first, step int) error {
+func (s *Session) writeHeld(param int, kind optimizer.Kind, src []float32, slab int) error {
 	switch p := &s.Graph.Params[param]; {
 	case p.State:
 		held := graph.SplitState(src, s.Graph.Stored(param).Rows)
-		return s.some(first, step, func(e *exec.Engine) error { return e.WriteHome(param, kind, 0, held) })
+		return s.withSlab(param, slab, func(e *exec.Engine) error { return e.WriteHome(param, kind, 0, held) })
 	case !p.NF4:
-		return s.some(first, step, func(e *exec.Engine) error { return e.WriteHome(param, kind, 0, src) })
+		return s.withSlab(param, slab, func(e *exec.Engine) error { return e.WriteHome(param, kind, 0, src) })
 	case kind != optimizer.Weights:
 		return nil
 	}
 	_, cols := s.Graph.Held(param)
 	packed := kernel.PackNF4(src, cols)
-	return s.some(first, step, func(e *exec.Engine) error { return e.WriteBytes(param, packed) })
+	return s.withSlab(param, slab, func(e *exec.Engine) error { return e.WriteBytes(param, packed) })
 }
 
 // WritePart is Write for the elements from index first on, as many as src has, of parameters of which ReadPart reads parts.
@@ -523,16 +523,32 @@ func (s *Session) WritePart(param int, kind optimizer.Kind, first int, src []flo
 }
 
 // each calls access for each rank.
-func (s *Session) each(access func(e *exec.Engine) error) error { return s.some(0, 1, access) }
+func (s *Session) each(access func(e *exec.Engine) error) error {
+	return s.some(func(int) bool { return true }, access)
+}
 
-// some calls access for ranks first, first+step and so on.
-func (s *Session) some(first, step int, access func(e *exec.Engine) error) error {
-	for r := first; r < len(s.ranks); r += step {
+// withSlab calls access for each rank that has a slab of a parameter.
+func (s *Session) withSlab(param, slab int, access func(e *exec.Engine) error) error {
+	return s.some(func(rank int) bool { return s.holds(rank, param, slab) }, access)
+}
+
+// some calls access for some ranks.
+func (s *Session) some(which func(rank int) bool, access func(e *exec.Engine) error) error {
+	for r := range s.ranks {
+		if !which(r) {
+			continue
+		}
 		if err := access(s.ranks[r].engines[0]); err != nil {
 			return s.lost(r, err)
 		}
 	}
 	return nil
+}
+
+// holds reports whether a rank has a slab of a parameter, of which there is one if ranks do not divide it.
+func (s *Session) holds(rank, param, slab int) bool {
+	of, divided := s.Graph.Slab(param)
+	return !divided || of.Of(rank) == slab
 }
 
 // lost wraps an error of one rank between steps: to the other ranks, if any, it is

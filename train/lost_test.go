@@ -166,7 +166,7 @@ func TestKillRanks(t *testing.T) {
 		"one plan":    {"whole", []string{"ranks=2 plan=" + dir + "/whole/plan.json"}, 0},
 		"one degree":  {"slabs", []string{"ranks=2 plan=" + dir + "/slabs/plan.json"}, 0},
 		"all plans":   {"whole", []string{"ranks=1", "ranks=2 limits.device=1MiB", "ranks=4", "ranks=2 plan.state=disk", "ranks=4 limits.device=200KiB"}, 1e-5},
-		"all degrees": {"slabs", []string{"ranks=1", "ranks=2 plan.tensor=2", "ranks=4 plan.tensor=2", "ranks=4 plan.tensor=2 plan.pipeline=2", "ranks=2 plan.tensor=2 plan.state=disk"}, 1e-5},
+		"all degrees": {"slabs", []string{"ranks=1", "ranks=2 plan.tensor=2", "ranks=4 plan.tensor=2", "ranks=4 plan.tensor=2 plan.pipeline=2", "ranks=4 plan.tensor=4", "ranks=2 plan.tensor=2 plan.state=disk"}, 1e-5},
 	} {
 		t.Run(name, func(t *testing.T) {
 			check(t, os.RemoveAll(dir+"/run"))

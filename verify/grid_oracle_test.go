@@ -219,7 +219,9 @@ func (cl cluster) results(outputs map[string]bool) (map[string]uint64, string) {
 			case kind == "p" && slices.ContainsFunc(m.p.Homes, func(r program.Home) bool { return r.Kind == optimizer.LowerHalves && r.Param == h.Param }):
 				kind = "p16"
 			}
-			m.each(o, func(r, c int) { same(fmt.Sprint(kind, h.Param, " ", h.At+r*o.Cols+c), m.load(o, r, c)^mark) })
+			m.each(o, func(r, c int) {
+				same(fmt.Sprint(kind, h.Param, "/", h.Slab, " ", h.At+r*o.Cols+c), m.load(o, r, c)^mark)
+			})
 		}
 		for i := range m.p.Buffers {
 			b := &m.p.Buffers[i]

@@ -17,16 +17,21 @@ import (
 //	same   every rank has all columns, and the same numbers
 //	own    every rank has columns of its own; together they are all
 //	term   every rank has all columns of a term; their sum is the value
+//	twin   own, but neighbouring ranks have the same: keys and values of which there are fewer heads than ranks
+//	part   columns as of twins, but of a term; the sum over neighbours is the value
 //
 //	                     x      w             y
-//	linear               same   its outputs   own
+//	linear               same   its outputs   own, or twin
 //	linear               own    its inputs    term
 //	linear               term   whole         term
 //	all_reduce                                term -> same
 //	norm, embed, loss    same                 same
-//	rope, attention      own                  own     by heads
+//	rope                 any                  the same, by heads
+//	attention            own                  own     by heads; of gradients that of twins is a part, and of what is the same a term
 //	activation           own                  own     by elements
-//	norm by heads        own                  own     and a term of the gain's gradient
+//	norm by heads        own                  own     and a term of the gain's gradient; of twins and parts, too
+//
+// Bands of one value, such as queries and keys, may be held in different ways.
 //
 // So a sum that is missing, made twice or made of whole values is a fault, and so is a gradient that is held otherwise than its parameter.
 //
@@ -40,27 +45,25 @@ const (
 	same
 	own
 	term
+	twin
+	part
+	mixed
 )
 
 func (h holding) String() string {
-	return [...]string{"nothing", "the same on all ranks", "divided by columns", "a term of a sum over ranks"}[h]
+	return [...]string{"nothing", "the same on all ranks", "divided by columns", "a term of a sum over ranks", "the same on neighbouring ranks", "a term of a sum over neighbouring ranks", "in part one, in part another"}[h]
 }
 
 // Divided proves that ranks with the slabs of part compute together what one rank with the whole graph does, up to the order of sums.
 func Divided(whole, part *graph.Graph) error {
-	d := &division{part: part, held: make([]holding, len(part.Values))}
+	d := &division{part: part, held: map[band]holding{}}
 	for i := range part.Params {
 		if err := covers(whole, part, i); err != nil {
 			return err
 		}
 	}
-	for s := range part.Segments {
-		p, w := &part.Segments[s], &whole.Segments[s]
-		for _, pass := range [...][2][]graph.Node{{p.Forward, w.Forward}, {p.Backward, w.Backward}} {
-			if err := alikeNodes(whole, part, pass[1], pass[0]); err != nil {
-				return fmt.Errorf("segment %s: %w", p.Name, err)
-			}
-		}
+	if err := checkAlike(whole, part); err != nil {
+		return err
 	}
 	for s := range part.Segments {
 		if err := d.follow(part.Segments[s].Name, part.Segments[s].Forward); err != nil {
@@ -73,8 +76,8 @@ func Divided(whole, part *graph.Graph) error {
 		}
 	}
 	for v := range part.Values {
-		if p := &part.Values[v]; p.Kind == graph.ParamGrad && d.held[v] != d.gradient(p) {
-			return fmt.Errorf("the gradient %s is %v, not %v; hint: add it up over the ranks", p.Name, d.held[v], d.gradient(p))
+		if p := &part.Values[v]; p.Kind == graph.ParamGrad && d.held[band{v, 0}] != d.gradient(p) {
+			return fmt.Errorf("the gradient %s is %v, not %v; hint: add it up over the ranks", p.Name, d.held[band{v, 0}], d.gradient(p))
 		}
 	}
 	return nil
@@ -90,13 +93,13 @@ func covers(whole, part *graph.Graph, i int) error {
 	if !divided || p.Elems() > 1<<16 && p.Vector { // vectors are divided as matrices are
 		return nil
 	}
-	if rows, cols := part.Held(i); int64(rows)*int64(cols)*int64(part.Shared()) != p.Elems() || slab.ByRows && cols != p.Cols || !slab.ByRows && rows != p.Rows || !slab.ByRows && p.NF4 && cols%graph.NF4Block != 0 {
-		return fmt.Errorf("%d slabs of %d x %d are not parameter %s, which is %d x %d; hint: divide rows or columns evenly", part.Shared(), rows, cols, p.Name, p.Rows, p.Cols)
+	if rows, cols := part.Held(i); slab.Parts*slab.Alike != part.Shared() || int64(rows)*int64(cols)*int64(slab.Parts) != p.Elems() || slab.ByRows && cols != p.Cols || !slab.ByRows && rows != p.Rows || !slab.ByRows && p.NF4 && cols%graph.NF4Block != 0 {
+		return fmt.Errorf("%d slabs of %d x %d are not parameter %s, which is %d x %d; hint: divide rows or columns evenly", slab.Parts, rows, cols, p.Name, p.Rows, p.Cols)
 	}
 	sum := 0
 	for _, band := range slab.Bands {
-		if sum += band; band%part.Shared() != 0 {
-			return fmt.Errorf("a band of %d of parameter %s cannot be divided among %d ranks; hint: divide bands evenly", band, p.Name, part.Shared())
+		if sum += band; band%slab.Parts != 0 {
+			return fmt.Errorf("a band of %d of parameter %s cannot be divided into %d slabs; hint: divide bands evenly", band, p.Name, slab.Parts)
 		}
 	}
 	if n := p.Cols; slab.ByRows && sum != p.Rows || !slab.ByRows && sum != n {
@@ -105,60 +108,38 @@ func covers(whole, part *graph.Graph, i int) error {
 	return nil
 }
 
-// alikeNodes checks that nodes are those of the whole graph, with sums over ranks between them.
-func alikeNodes(whole, part *graph.Graph, want, have []graph.Node) error {
-	have = slices.DeleteFunc(slices.Clone(have), func(n graph.Node) bool { return n.Op == graph.AllReduce })
-	if len(have) != len(want) {
-		return fmt.Errorf("%d operators, in the whole graph %d; hint: build both of one model", len(have), len(want))
-	}
-	for i := range have {
-		h, w := &have[i], &want[i]
-		attr := h.Attr
-		attr.Heads, attr.KVHeads = attr.Heads*part.Shared(), attr.KVHeads*part.Shared() // of attention, or Heads of a norm
-		equal := h.Op == w.Op && attr == w.Attr && h.Chunked == w.Chunked && len(h.Args) == len(w.Args)
-		for k := range h.Args {
-			equal = equal && nameOf(part, h.Args[k]) == nameOf(whole, w.Args[k])
-		}
-		if !equal {
-			return fmt.Errorf("operator %d is %v, in the whole graph %v, or has other operands or attributes; hint: build both of one model", i, h.Op, w.Op)
-		}
-	}
-	return nil
-}
-
-// nameOf names an operand's value and which of its bands the operand begins and ends with.
-func nameOf(g *graph.Graph, u graph.Use) string {
-	if u.Value < 0 {
-		return ""
-	}
-	v := &g.Values[u.Value]
-	ends := append(append([]int{0}, v.Cuts...), v.Cols)
-	return fmt.Sprintf("%s %d %d", v.Name, slices.Index(ends, u.Lo), slices.Index(ends, u.Hi))
-}
-
 // division follows how values are held.
 type division struct {
 	part *graph.Graph
-	held []holding
+	held map[band]holding
 }
 
 // param returns how ranks hold the parameter that a value is, or is the gradient of.
 func (d *division) param(v *graph.Value) holding {
-	if d.part.Divided(v.Param) {
-		return own
+	switch slab, divided := d.part.Slab(v.Param); {
+	case !divided:
+		return same
+	case slab.Alike > 1:
+		return twin
 	}
-	return same
+	return own
 }
 
 // gradient returns how ranks must hold the gradient of a parameter: as the parameter, or as a term if the plan's groups add it up.
 func (d *division) gradient(v *graph.Value) holding {
-	if d.part.Partial(v.Param) {
+	switch h, terms := d.param(v), d.part.Terms(v.Param); {
+	case h == twin && terms > 1:
+		return part
+	case h == same && terms > 1:
 		return term
+	case terms > 1:
+		return unknown
+	default:
+		return h
 	}
-	return d.param(v)
 }
 
-// of returns how ranks hold an operand; unknown if it is absent or the same by nature, as tokens are.
+// of returns how ranks hold an operand; unknown if it is absent or the same by nature, as tokens are, mixed if its bands differ.
 func (d *division) of(u graph.Use) holding {
 	if u.Value < 0 {
 		return unknown
@@ -169,13 +150,31 @@ func (d *division) of(u graph.Use) holding {
 	case graph.Input, graph.Constant, graph.Scalars:
 		return unknown
 	}
-	return d.held[u.Value]
+	from, to := bandsOf(d.part, u)
+	h := d.held[band{u.Value, from}]
+	for k := from + 1; k < to; k++ {
+		if d.held[band{u.Value, k}] != h {
+			return mixed
+		}
+	}
+	return h
+}
+
+// hold records how ranks hold an operand.
+func (d *division) hold(u graph.Use, h holding) {
+	from, to := bandsOf(d.part, u)
+	for k := from; k < to; k++ {
+		d.held[band{u.Value, k}] = h
+	}
 }
 
 // follow goes through a pass of a segment.
 func (d *division) follow(segment string, nodes []graph.Node) error {
 	for i := range nodes {
 		n := &nodes[i]
+		if n.Op == graph.RoPE { // it turns each head by itself, and a sum of what is turned is the sum, turned
+			continue
+		}
 		h, err := d.result(n)
 		if err != nil {
 			return fmt.Errorf("segment %s: %v: %w", segment, n.Op, err)
@@ -184,15 +183,22 @@ func (d *division) follow(segment string, nodes []graph.Node) error {
 			if u.Value < 0 || n.Op.Info().Args[k].Access == graph.Read {
 				continue
 			}
-			was := d.held[u.Value]
-			if n.Attr.Acc && n.Op.Info().Args[k].Access == graph.Sum && was != h {
-				return fmt.Errorf("segment %s: %v adds to %s, which is %v, what is %v; hint: add it up over the ranks before", segment, n.Op, d.part.Values[u.Value].Name, was, h)
+			to := h
+			if n.Op == graph.AttentionBwd && k == graph.AttentionBwdDKV {
+				to = gradients[d.of(n.Args[graph.AttentionBwdKV])]
 			}
-			d.held[u.Value] = h
+			was := d.of(u)
+			if n.Attr.Acc && n.Op.Info().Args[k].Access == graph.Sum && was != to {
+				return fmt.Errorf("segment %s: %v adds to %s, which is %v, what is %v; hint: add it up over the ranks before", segment, n.Op, d.part.Values[u.Value].Name, was, to)
+			}
+			d.hold(u, to)
 		}
 	}
 	return nil
 }
+
+// gradients says how ranks hold the gradients of keys and values that some of them hold in the same way, each for queries of its own.
+var gradients = map[holding]holding{own: own, twin: part, same: term}
 
 // result returns how ranks hold the results of a node.
 func (d *division) result(n *graph.Node) (holding, error) {
@@ -224,33 +230,69 @@ func (d *division) result(n *graph.Node) (holding, error) {
 	case graph.Scale:
 		return arg(graph.ScaleY), nil
 	}
-	if n.Attr.Heads > 0 && slices.Contains(headNorms, n.Op) {
+	switch {
+	case n.Attr.Heads > 0 && slices.Contains(headNorms, n.Op):
 		return d.headNorm(n)
+	case n.Op == graph.Attention:
+		return own, d.attention(n, graph.AttentionQ, graph.AttentionKV)
+	case n.Op == graph.AttentionBwd:
+		return own, d.attention(n, graph.AttentionBwdQ, graph.AttentionBwdKV)
 	}
 	return d.alikeOperands(n)
+}
+
+// attention checks that each rank has its own queries, and all keys that they are for.
+func (d *division) attention(n *graph.Node, q, kv int) error {
+	for k, u := range n.Args {
+		if h := d.of(u); k != kv && h != own && h != unknown && n.Op.Info().Args[k].Access == graph.Read {
+			return d.must(n, k, own)
+		}
+	}
+	heads := d.part.Model.KVHeads
+	switch d.of(n.Args[kv]) {
+	case own:
+		return d.must(n, q, own)
+	case twin:
+		if n.Attr.KVHeads == 1 && d.part.Shared()%heads == 0 {
+			return d.must(n, q, own)
+		}
+	case same:
+		if n.Attr.KVHeads == 1 && heads == 1 {
+			return d.must(n, q, own)
+		}
+	}
+	return fmt.Errorf("the keys are %v, %d of %d heads of them; hint: give each rank the keys of its queries", d.of(n.Args[kv]), n.Attr.KVHeads, heads)
 }
 
 // headNorms are operators that may work by heads, with a gain that all heads share.
 var headNorms = []graph.Op{graph.RMSNorm, graph.RMSNormDX, graph.RMSNormDW}
 
 // headNorm returns how the results of a norm by heads are held: the heads are divided, and each rank has a term of the gain's gradient.
+// Of keys and values that all ranks have, each has what it reads all the same; their gradients may be terms.
 func (d *division) headNorm(n *graph.Node) (holding, error) {
-	for k, u := range n.Args {
-		if u.Value < 0 || n.Op.Info().Args[k].Access == graph.Write || n.Op.Info().Args[k].Access == graph.Sum {
-			continue
-		}
-		want := own
-		if d.part.Values[u.Value].Kind == graph.ParamValue {
-			want = same
-		}
-		if err := d.must(n, k, want); err != nil {
+	x, gain, dy := n.Args[graph.RMSNormX], graph.RMSNormGain, unknown
+	switch n.Op {
+	case graph.RMSNormDX:
+		x, gain, dy = n.Args[graph.RMSNormDXX], graph.RMSNormDXGain, d.of(n.Args[graph.RMSNormDXDY])
+	case graph.RMSNormDW:
+		x, gain, dy = n.Args[graph.RMSNormDWX], -1, d.of(n.Args[graph.RMSNormDWDY])
+	}
+	have := d.of(x)
+	if gain >= 0 {
+		if err := d.must(n, gain, same); err != nil {
 			return unknown, err
 		}
 	}
-	if n.Op == graph.RMSNormDW {
-		return term, nil
+	if want, ok := gradients[have]; !ok || n.Op != graph.RMSNorm && dy != want {
+		return unknown, fmt.Errorf("heads that are %v have a gradient that is %v; hint: look for a sum over ranks too much or too few", have, dy)
 	}
-	return own, nil
+	switch n.Op {
+	case graph.RMSNormDW:
+		return term, nil
+	case graph.RMSNormDX:
+		return dy, nil
+	}
+	return have, nil
 }
 
 // must checks how an operand is held.
@@ -273,7 +315,11 @@ func (d *division) product(n *graph.Node, x holding, w graph.Use, turned bool) (
 	case !divided && x == term && res == unknown:
 		return term, nil
 	case divided && outs != turned && x == same && res == unknown:
-		return own, nil
+		return d.of(w), nil
+	case divided && outs == turned && d.of(w) == twin: // the other way, so x is a gradient
+		if x == part && res == unknown {
+			return term, nil
+		}
 	case divided && outs == turned && x == own && res <= same:
 		return term, nil
 	}
@@ -294,16 +340,18 @@ func (d *division) weightGradient(n *graph.Node, dw graph.Use, x, dy holding) (h
 		return same, nil
 	case !divided && (x == same && dy == term || x == term && dy == same):
 		return term, nil
-	case divided && outs && x == same && dy == own, divided && !outs && x == own && dy == same:
+	case divided && outs && x == same && dy == d.gradient(&d.part.Values[dw.Value]):
+		return dy, nil
+	case divided && !outs && x == own && dy == same:
 		return own, nil
 	}
 	return unknown, fmt.Errorf("%s is the product of what is %v and of what is %v; hint: look for a sum over ranks too much or too few", d.part.Values[dw.Value].Name, x, dy)
 }
 
 // byColumns are operators whose ranks need no columns of others: they work by heads or by elements.
-var byColumns = []graph.Op{graph.RoPE, graph.Attention, graph.AttentionBwd, graph.SinkGrad, graph.Act, graph.ActBwd, graph.SwiGLU, graph.SwiGLUBwd, graph.BiasGrad, graph.Cast}
+var byColumns = []graph.Op{graph.SinkGrad, graph.Act, graph.ActBwd, graph.SwiGLU, graph.SwiGLUBwd, graph.BiasGrad, graph.Cast}
 
-// alikeOperands returns how the results of other operators are held: as all that they read.
+// alikeOperands returns how the results of other operators are held: as all that they read. Only a bias's gradient may be one of terms.
 func (d *division) alikeOperands(n *graph.Node) (holding, error) {
 	h := unknown
 	for k, u := range n.Args {
@@ -312,7 +360,7 @@ func (d *division) alikeOperands(n *graph.Node) (holding, error) {
 		}
 		switch x := d.of(u); {
 		case x == unknown:
-		case x == term || h != unknown && x != h || x == own && !slices.Contains(byColumns, n.Op):
+		case x == mixed || h != unknown && x != h || x != same && !slices.Contains(byColumns, n.Op), (x == term || x == part) && n.Op != graph.BiasGrad:
 			return unknown, fmt.Errorf("operand %s is %v; hint: look for a sum over ranks too much or too few", n.Op.Info().Args[k].Name, x)
 		default:
 			h = x
