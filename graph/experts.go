@@ -60,6 +60,7 @@ func (b *mixture) addTo(out string, x, res int) int {
 	}
 	y := b.tokens(out, m.Width, g.DType)
 	b.node(Combine, Attr{}, b.all(y), b.all(down), b.all(res))
+	b.reduce(y)
 	return y
 }
 
@@ -201,7 +202,7 @@ func diffExpertLinear(b *differentiator, n *Node) {
 		b.expertDX(n, dy)
 	}
 	if b.trained(w) {
-		attr := Attr{WT: n.Attr.WT, Experts: n.Attr.Experts, Seq: b.g.Seq, Cut: Cut(b.g.Seq, b.g.DType)}
+		attr := Attr{WT: n.Attr.WT, Experts: n.Attr.Experts, Seq: b.g.Seq, Cut: Cut(b.g.Sequence(), b.g.DType)}
 		b.node(ExpertDW, attr, b.paramGrad(w), x, dy, experts)
 	}
 	if len(n.Args) > ExpertLinearBias {

@@ -35,6 +35,10 @@ import (
 //	q            head 0       head 1       head 2       head 3
 //	k v          head 0       head 0       head 1       head 1
 //
+// Of a mixture's experts each rank has some units, as of any feed-forward, so it has a term of their results, and of the gradient of the
+// weights by which a router multiplies them. The gradient of the router is linear in that, so it is a term, too, and needs no sum of its own
+// before it reaches what all ranks read.
+//
 // Slabs follow from sizes: the graph is built for a model with an n-th of the heads and units, and where its parameters are smaller
 // than the whole model's, they are divided.
 
@@ -50,11 +54,17 @@ func BuildSlab(m *model.Model, seq, n int, dtype DType, docs *Documents) (*Graph
 	if err := check(m, seq, dtype); err != nil {
 		return nil, err
 	}
-	if err := CheckSlabs(m, n, docs); err != nil {
+	if err := CheckSlabs(m, n); err != nil {
 		return nil, err
+	}
+	if docs != nil && docs.Preference > 0 {
+		if err := checkPairs(m, seq); err != nil {
+			return nil, err
+		}
 	}
 	part := *m
 	part.Heads, part.KVHeads, part.FeedForward = m.Heads/n, max(1, m.KVHeads/n), m.FeedForward/n
+	part.Shared, part.DenseWidth = m.Shared/n, m.DenseWidth/n
 	b := newBuilder(&part, &Graph{Seq: seq, Slabs: n, Documents: docs, partial: map[int]bool{}})
 	b.g.Model, b.g.Params = m, stored(m.Params())
 	b.forward(dtype)
@@ -72,6 +82,7 @@ func (g *Graph) findPartial() {
 				g.partial[g.ParamOf(n.Args[RMSNormDWDGain].Value)] = true
 			}
 		}
+		g.findRouters(g.Segments[s].Backward)
 	}
 	index := map[string]int{}
 	for i := range g.Params {
@@ -86,6 +97,21 @@ func (g *Graph) findPartial() {
 			if k := index[name]; !g.Divided(k) {
 				g.partial[k] = true
 			}
+		}
+	}
+}
+
+// findRouters adds the weights and biases of routers: those whose gradients operators compute from that of the logits.
+func (g *Graph) findRouters(nodes []Node) {
+	logits := map[int]bool{}
+	for _, n := range nodes {
+		switch {
+		case n.Op == RouteBwd:
+			logits[n.Args[RouteBwdDLogits].Value] = true
+		case n.Op == LinearDW && logits[n.Args[LinearDWDY].Value]:
+			g.partial[g.ParamOf(n.Args[LinearDWDW].Value)] = true
+		case n.Op == BiasGrad && logits[n.Args[BiasGradDY].Value]:
+			g.partial[g.ParamOf(n.Args[BiasGradDB].Value)] = true
 		}
 	}
 }
@@ -112,15 +138,13 @@ func (g *Graph) Shared() int { return max(g.Slabs, 1) }
 func (g *Graph) PerSequence() int { return g.Parts() * g.Shared() }
 
 // CheckSlabs returns an error for matrices that n ranks cannot share.
-func CheckSlabs(m *model.Model, n int, docs *Documents) error {
+func CheckSlabs(m *model.Model, n int) error {
 	const hint = "; hint: leave out plan.tensor"
 	switch {
 	case n <= 1:
 		return nil
 	case n > mostSlabs:
 		return fmt.Errorf("matrices cannot be shared by %d ranks; hint: let at most %d share them", n, mostSlabs)
-	case m.Experts > 0:
-		return fmt.Errorf("the matrices of a mixture of experts (%s) cannot be shared by ranks"+hint, m.Family)
 	case m.Global != model.Global{} || m.LayerScale || m.Apart || m.ValueNorm || m.Latent.Some():
 		return fmt.Errorf("the matrices of layers whose heads differ, or are made from latents, (%s) cannot be shared by ranks"+hint, m.Family)
 	case m.Delta.Some() || m.OutGate:
@@ -137,19 +161,17 @@ func CheckSlabs(m *model.Model, n int, docs *Documents) error {
 		return fmt.Errorf("the matrices of %s cannot be shared by ranks, since the queries of all heads are normalised together"+hint, m.Family)
 	case !m.Norms.Before():
 		return fmt.Errorf("the matrices of %s cannot be shared by ranks, since it has no norms before them"+hint, m.Family)
-	case docs != nil && docs.Preference > 0:
-		return errors.New("matrices cannot be shared by ranks with preference" + hint)
 	case m.FusedQKV() && m.KVHeads < n && m.Heads%n == 0:
 		return fmt.Errorf("%d key/value heads cannot be divided among %d ranks, since a %s has queries, keys and values in one matrix; hint: %s", m.KVHeads, n, m.Family, sharers(m))
 	case !divides(m, n):
-		return fmt.Errorf("%d heads with %d key/value heads, and %d units of the feed-forward, cannot be divided evenly among %d ranks; hint: %s", m.Heads, m.KVHeads, m.FeedForward, n, sharers(m))
+		return fmt.Errorf("%d heads with %d key/value heads, and %d units of the feed-forward%s, cannot be divided evenly among %d ranks; hint: %s", m.Heads, m.KVHeads, m.FeedForward, otherUnits(m), n, sharers(m))
 	}
 	return nil
 }
 
 // wholeBlocks reports whether n ranks that share matrices in 4 bits have whole blocks of their rows, so that scales are those of one rank.
 func wholeBlocks(m *model.Model, n int) bool {
-	sides := []int{m.Heads * m.HeadDim, m.FeedForward} // inputs of o and down
+	sides := append(feedForwards(m), m.Heads*m.HeadDim) // inputs of down and o
 	if m.InOut() {
 		sides = append(sides, max(m.KVHeads, n)*m.HeadDim)
 	}
@@ -158,7 +180,32 @@ func wholeBlocks(m *model.Model, n int) bool {
 
 // divides reports whether heads and units can be divided evenly among n ranks, or fewer key/value heads than ranks be given to equally many.
 func divides(m *model.Model, n int) bool {
-	return m.Heads%n == 0 && m.FeedForward%n == 0 && (m.KVHeads%n == 0 || n%m.KVHeads == 0 && !m.FusedQKV())
+	for _, units := range feedForwards(m) {
+		if units%n != 0 {
+			return false
+		}
+	}
+	return m.Heads%n == 0 && (m.KVHeads%n == 0 || n%m.KVHeads == 0 && !m.FusedQKV())
+}
+
+// feedForwards lists the units of a model's kinds of feed-forward.
+func feedForwards(m *model.Model) []int {
+	list := []int{m.FeedForward}
+	if m.Shared > 0 {
+		list = append(list, m.Shared)
+	}
+	if m.Dense > 0 {
+		list = append(list, m.DenseWidth)
+	}
+	return list
+}
+
+// otherUnits mentions kinds of feed-forward that not all models have.
+func otherUnits(m *model.Model) string {
+	if list := feedForwards(m); len(list) > 1 {
+		return fmt.Sprintf(" (and %d where it is none of experts, or beside them)", list[1:])
+	}
+	return ""
 }
 
 // sharers says how many ranks can share a model's matrices.
@@ -200,6 +247,10 @@ func (g *Graph) Slab(i int) (s Slab, divided bool) {
 	s.Alike = g.Shared() / s.Parts
 	m := g.Model
 	switch q, kv := m.Heads*m.HeadDim, m.KVHeads*m.HeadDim; {
+	case p.Experts > 0 && whole%(2*m.FeedForward) == 0: // gates and ups of each
+		for range whole / m.FeedForward {
+			s.Bands = append(s.Bands, m.FeedForward)
+		}
 	case m.FusedQKV() && whole == q+2*kv:
 		s.Bands = []int{q, kv, kv}
 	case m.FusedGate() && whole == 2*m.FeedForward:

@@ -12,7 +12,8 @@ import (
 func copyResults(b *builder, units []unit, loss int) {
 	st := b.st
 	p := b.p
-	if loss >= 0 && st.rank%st.g.Shared() == 0 { // ranks that share matrices have the same loss
+	reports := loss >= 0 && st.rank%st.g.Shared() == 0 // ranks that share matrices have the same loss
+	if reports {
 		last := &units[len(units)-1]
 		onHost := b.buffer(program.Buffer{Name: "loss.total", Tier: device.HostTier, Class: program.ClassReductions, DType: graph.F64, Rows: 1, Cols: 1,
 			Persistent: true, Init: []string{"loss.total.before"}})
@@ -25,7 +26,7 @@ func copyResults(b *builder, units []unit, loss int) {
 		}
 		rowsToHost(b, units, st.g.Logits, last, 0, st.g.Model.Vocab)
 	}
-	if loss >= 0 && st.g.Ratios >= 0 {
+	if reports && st.g.Ratios >= 0 {
 		rowsToHost(b, units, st.g.Ratios, graph.Preference, 1, 1)
 	}
 }

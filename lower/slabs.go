@@ -1,6 +1,8 @@
 package lower
 
 import (
+	"slices"
+
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/program"
@@ -11,6 +13,10 @@ import (
 //
 //	rank 0   linear y x w bias res | all_reduce y
 //	rank 1   linear y x w          | all_reduce y
+//
+// In a mixture of experts, these are the residual stream, which the feed-forward beside the experts adds if there is one, the biases of
+// what experts compute, and in the backward pass the gradients that come from these biases and from the loss term that evens out how
+// experts are used.
 //
 // Known weakness: the compute stream has nothing to do while a sum travels, unless other micro-batches run beside it.
 
@@ -28,12 +34,45 @@ func shareMatrices(b *builder, units []unit) {
 	forSums(units, func(work []*op, sum *op) {
 		sum.in.Stream, sum.in.Peers, sum.in.Key.Dir = device.Collective, peers, program.Transfer
 	})
-	b.dropFromTerms(units, graph.LinearRes)
+	if b.st.rank == first {
+		return
+	}
+	forSums(units, func(work []*op, sum *op) { b.dropResidual(work, sum.refs[graph.AllReduceX]) })
+	for i := range units {
+		for _, o := range units[i].work {
+			if o.in.Op == graph.RouteBwd && len(o.refs) > graph.RouteBwdScalars {
+				o.set(graph.RouteBwdScalars, program.Region{})
+				o.in.Attr.Scale = 0
+			}
+		}
+	}
+}
+
+// dropResidual leaves the residual stream out of a term.
+func (b *builder) dropResidual(work []*op, y ref) {
+	for _, o := range work {
+		switch {
+		case o.in.Op == graph.Linear && o.refs[graph.LinearY] == y && len(o.refs) > graph.LinearRes:
+			o.set(graph.LinearRes, program.Region{})
+		case o.in.Op == graph.Combine && o.refs[graph.CombineY] == y && b.st.g.Model.Shared > 0:
+			b.dropResidual(work, o.refs[graph.CombineRes])
+		case o.in.Op == graph.Combine && o.refs[graph.CombineY] == y:
+			o.set(graph.CombineRes, program.Region{})
+		}
+	}
 }
 
 // dropBiases leaves biases out of all terms but the first rank's. All ranks have fetched them by now: what the cache of weights
 // holds, and so the order in which they are gathered, must be the same on all.
-func dropBiases(b *builder, units []unit) { b.dropFromTerms(units, graph.LinearBias) }
+func dropBiases(b *builder, units []unit) {
+	if b.st.rank%b.st.g.Shared() == 0 {
+		return
+	}
+	forSums(units, func(work []*op, sum *op) { b.dropBias(work, sum.refs[graph.AllReduceX]) })
+	for i := range units {
+		units[i].work = dropFromRouter(units[i].work)
+	}
+}
 
 // forSums visits the sums over ranks that share matrices, each with the work of its unit that comes before.
 func forSums(units []unit, visit func(work []*op, sum *op)) {
@@ -47,16 +86,32 @@ func forSums(units []unit, visit func(work []*op, sum *op)) {
 	}
 }
 
-// dropFromTerms leaves out an operand of the products that sums over ranks add up, but on the first rank.
-func (b *builder) dropFromTerms(units []unit, operand int) {
-	if n := b.st.g.Shared(); b.st.rank%n == 0 {
-		return
-	}
-	forSums(units, func(work []*op, sum *op) {
-		for _, o := range work {
-			if o.in.Op == graph.Linear && o.refs[graph.LinearY] == sum.refs[graph.AllReduceX] && operand < len(o.refs) {
-				o.set(operand, program.Region{})
+// dropBias leaves biases out of a term.
+func (b *builder) dropBias(work []*op, y ref) {
+	for _, o := range work {
+		switch {
+		case o.in.Op == graph.Linear && o.refs[graph.LinearY] == y && len(o.refs) > graph.LinearBias:
+			o.set(graph.LinearBias, program.Region{})
+		case o.in.Op == graph.Combine && o.refs[graph.CombineY] == y:
+			b.dropBias(work, o.refs[graph.CombineX])
+		case o.in.Op == graph.ExpertLinear && o.refs[graph.ExpertLinearY] == y && len(o.refs) > graph.ExpertLinearBias:
+			for k := graph.ExpertLinearBias; k < len(o.refs); k++ {
+				o.set(k, program.Region{})
 			}
 		}
+	}
+}
+
+// dropFromRouter leaves out the gradients of experts' weights that come from biases, to which others are added.
+func dropFromRouter(work []*op) []*op {
+	var sums []ref
+	for _, o := range work {
+		if o.in.Op == graph.SwiGLUBwd && o.in.Attr.Acc {
+			o.in.Attr.Acc = false
+			sums = append(sums, o.refs[graph.SwiGLUBwdDWeights])
+		}
+	}
+	return slices.DeleteFunc(work, func(o *op) bool {
+		return o.in.Op == graph.ExpertLinear && slices.Contains(sums, o.refs[graph.ExpertLinearY])
 	})
 }

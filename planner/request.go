@@ -67,7 +67,7 @@ func checkShare(spec *job.Spec, m *model.Model, docs *graph.Documents) error {
 		check             func() error
 	}{
 		{"plan.sequence", "a sequence", "other ranks share other sequences", spec.Plan.Sequence, spec.Share, func() error { return graph.CheckParts(m, spec.SequenceLength, spec.Share, docs) }},
-		{"plan.tensor", "matrices", "other ranks have other sequences", spec.Plan.Tensor, spec.Tensor, func() error { return graph.CheckSlabs(m, spec.Tensor, docs) }},
+		{"plan.tensor", "matrices", "other ranks have other sequences", spec.Plan.Tensor, spec.Tensor, func() error { return graph.CheckSlabs(m, spec.Tensor) }},
 	} {
 		switch {
 		case spec.Given(d.key) && d.given < 1:

@@ -150,6 +150,28 @@ func TestPreferenceTraining(t *testing.T) {
 	}
 }
 
+// TestPreferenceSlabs: ranks that share matrices have the log-probabilities of pairs that one rank has, each once, and ten steps are PyTorch's.
+func TestPreferenceSlabs(t *testing.T) {
+	for k, name := range testkit.Sample(slices.Concat(pairModels, pairModels), 1, 8) {
+		f := loadPairs(t, name, k >= len(pairModels))
+		part := *f
+		part.fixture = f.slabs(t, 2)
+		want := slices.Clone(f.against(t, nil, f.open(t, plan.Plain(f.graph, 4), lower.Eval), 1).Ratios)
+		own := slices.Clone(part.against(t, nil, part.openRanks(t, plan.Plain(part.graph, 4), lower.Eval), 1).Ratios)
+		for i := range want {
+			if math.Abs(float64(own[i]-want[i])) > 1e-5*math.Abs(float64(want[i])) {
+				t.Errorf("%s: log-probability %v of token %d, on one rank %v", name, own[i], i, want[i])
+			}
+		}
+		s := part.openRanks(t, plan.Plain(part.graph, 4), lower.Train)
+		for n := 1; n <= 10; n++ {
+			if out := part.against(t, own, s, n); math.Abs(out.Loss-f.losses[n-1]) > 2e-5*f.losses[n-1]+2e-6 {
+				t.Errorf("%s, step %d: loss %.8f, PyTorch %.8f", name, n, out.Loss, f.losses[n-1])
+			}
+		}
+	}
+}
+
 // halves is the plain plan in two micro-batches.
 func (f *pairFixture) halves() *plan.Plan {
 	pl := plan.Plain(f.graph, 2)

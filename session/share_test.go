@@ -77,7 +77,7 @@ func sharedCases(t *testing.T, r *rand.Rand, name string, ranks int) *fixture {
 }
 
 var sharedNames = []string{"gpt2-tiny", "llama-tiny", "qwen3-tiny", "gemma3-tiny bf16", "mistral-tiny", "gpt2-tiny bf16", "llama-tiny bf16", "olmo2-tiny", "neox-tiny", "phi3-longrope", "opt-tiny",
-	"granite-tiny", "stablelm-tiny", "mistral-tiny sinks documents", "llama-tiny documents bf16", "qwen2-tiny", "starcoder2-tiny", "smollm3-tiny", "olmo3-tiny", "gemma2-tiny", "gemma2-tiny bf16", "gemma4-tiny", "gemma4-tiny documents bf16", "deepseek2-tiny", "deepseek3-tiny bf16"}
+	"granite-tiny", "stablelm-tiny", "mistral-tiny sinks documents", "llama-tiny documents bf16", "qwen2-tiny", "starcoder2-tiny", "smollm3-tiny", "olmo3-tiny", "gemma2-tiny", "gemma2-tiny bf16", "gemma4-tiny", "gemma4-tiny documents bf16", "deepseek2-tiny", "deepseek3-tiny bf16", "mixtral-tiny", "qwen3-moe-tiny bf16", "gpt-oss-tiny", "qwen2-moe-tiny", "glm4-moe-tiny", "olmoe-tiny bf16", "ernie-moe-tiny", "gemma4-moe-tiny"}
 
 // rowsOf reads a result that has a row per token, in the order of the batch, from whichever ranks have its rows.
 func rowsOf(t *testing.T, s *Session, name string) map[int][]float64 {
@@ -152,8 +152,11 @@ func sameGradients(t *testing.T, f, part *fixture) {
 	most := 1e-5
 	if f.graph.DType == graph.BF16 {
 		most = 1e-2 // a sum that is rounded to bf16 may fall on either side
-		if part.graph.Shared() > 1 {
-			most = 3e-2 // and so may its terms
+		switch {
+		case part.graph.Shared() > 1 && f.graph.Model.Experts > 0:
+			most = 1e-1 // and so may its terms, and a token may be sent to other experts
+		case part.graph.Shared() > 1:
+			most = 3e-2
 		}
 	}
 	var diff, size float64
@@ -174,7 +177,7 @@ func sameGradients(t *testing.T, f, part *fixture) {
 // those of one rank up to the order of sums, and L2 holds on every rank.
 func TestSharingChangesNothing(t *testing.T) {
 	r := rand.New(rand.NewPCG(testkit.Seed(t), 9))
-	for _, name := range testkit.Sample([]string{"llama-tiny", "gpt2-tiny", "qwen3-tiny", "gemma3-tiny documents", "neox-tiny", "mistral-tiny sinks", "qwen2-tiny", "olmo2-tiny"}, 2, 8) {
+	for _, name := range testkit.Sample([]string{"llama-tiny", "gpt2-tiny", "qwen3-tiny", "gemma3-tiny documents", "neox-tiny", "mistral-tiny sinks", "qwen2-tiny", "olmo2-tiny", "qwen3-moe-tiny", "gpt-oss-tiny documents"}, 2, 10) {
 		for range testkit.Count(1, 3, 6) {
 			n := []int{2, 4}[r.IntN(2)]
 			t.Run(fmt.Sprintf("%s/%d", name, n), func(t *testing.T) {

@@ -25,6 +25,9 @@ import (
 //	linear               own    its inputs    term
 //	linear               term   whole         term
 //	all_reduce                                term -> same
+//	expert_linear        as linear
+//	combine, route_bwd   term                 term
+//	swiglu_bwd           own                  own     and a term of the gradient of a router's weights
 //	norm, embed, loss    same                 same
 //	rope                 any                  the same, by heads
 //	attention            own                  own     by heads; of gradients that of twins is a part, and of what is the same a term
@@ -35,7 +38,8 @@ import (
 //
 // So a sum that is missing, made twice or made of whole values is a fault, and so is a gradient that is held otherwise than its parameter.
 //
-// Known weakness: bias and residual stream, which a product of terms adds, are assumed to be added on one rank only.
+// Known weakness: what a sum of terms adds besides is assumed to be added on one rank only: bias and residual stream, and of the gradient
+// of a router what comes from biases of experts, and from the loss term that evens out how these are used.
 
 // holding is how ranks hold a value.
 type holding uint8
@@ -184,8 +188,11 @@ func (d *division) follow(segment string, nodes []graph.Node) error {
 				continue
 			}
 			to := h
-			if n.Op == graph.AttentionBwd && k == graph.AttentionBwdDKV {
+			switch {
+			case n.Op == graph.AttentionBwd && k == graph.AttentionBwdDKV:
 				to = gradients[d.of(n.Args[graph.AttentionBwdKV])]
+			case n.Op == graph.SwiGLUBwd && k == graph.SwiGLUBwdDWeights && h == own:
+				to = term
 			}
 			was := d.of(u)
 			if n.Attr.Acc && n.Op.Info().Args[k].Access == graph.Sum && was != to {
@@ -229,6 +236,19 @@ func (d *division) result(n *graph.Node) (holding, error) {
 		return d.gradient(&d.part.Values[n.Args[graph.LinearDWDW].Value]), nil
 	case graph.Scale:
 		return arg(graph.ScaleY), nil
+	case graph.ExpertLinear:
+		if w := n.Args[graph.ExpertLinearW]; d.part.Params[d.part.ParamOf(w.Value)].Vector {
+			return term, d.must(n, graph.ExpertLinearX, same)
+		}
+		return d.product(n, arg(graph.ExpertLinearX), n.Args[graph.ExpertLinearW], false)
+	case graph.ExpertDW:
+		return d.weightGradient(n, n.Args[graph.ExpertDWDW], arg(graph.ExpertDWX), arg(graph.ExpertDWDY))
+	case graph.Combine:
+		return d.combined(arg(graph.CombineX), arg(graph.CombineRes))
+	case graph.RouteBwd:
+		return arg(graph.RouteBwdDWeights), d.must(n, graph.RouteBwdLogits, same)
+	case graph.SwiGLU, graph.SwiGLUBwd:
+		return d.gated(n)
 	}
 	switch {
 	case n.Attr.Heads > 0 && slices.Contains(headNorms, n.Op):
@@ -262,6 +282,33 @@ func (d *division) attention(n *graph.Node, q, kv int) error {
 		}
 	}
 	return fmt.Errorf("the keys are %v, %d of %d heads of them; hint: give each rank the keys of its queries", d.of(n.Args[kv]), n.Attr.KVHeads, heads)
+}
+
+// combined returns how the sum of experts' results and of what is added to it is held: if they are terms, both or the one that is added
+// on one rank only.
+func (d *division) combined(x, res holding) (holding, error) {
+	if x != same && x != term || res != unknown && res != same && res != x {
+		return unknown, fmt.Errorf("%v is added to what is %v; hint: look for a sum over ranks too much or too few", res, x)
+	}
+	return x, nil
+}
+
+// gated returns how results of units are held: as what they are computed from, but for weights of experts, which all ranks have.
+func (d *division) gated(n *graph.Node) (holding, error) {
+	h, weights := d.of(n.Args[1]), graph.SwiGLUWeights // gates and ups, or the gradient
+	if n.Op == graph.SwiGLUBwd {
+		weights = graph.SwiGLUBwdWeights
+		if err := d.must(n, graph.SwiGLUBwdGateUp, h); err != nil {
+			return unknown, err
+		}
+	}
+	if h != own && h != same {
+		return unknown, fmt.Errorf("units are %v; hint: look for a sum over ranks too much or too few", h)
+	}
+	if len(n.Args) > weights && n.Args[weights].Value >= 0 {
+		return h, d.must(n, weights, same)
+	}
+	return h, nil
 }
 
 // headNorms are operators that may work by heads, with a gain that all heads share.
@@ -349,7 +396,7 @@ func (d *division) weightGradient(n *graph.Node, dw graph.Use, x, dy holding) (h
 }
 
 // byColumns are operators whose ranks need no columns of others: they work by heads or by elements.
-var byColumns = []graph.Op{graph.SinkGrad, graph.Act, graph.ActBwd, graph.SwiGLU, graph.SwiGLUBwd, graph.BiasGrad, graph.Cast}
+var byColumns = []graph.Op{graph.SinkGrad, graph.Act, graph.ActBwd, graph.BiasGrad, graph.ExpertDB, graph.Cast}
 
 // alikeOperands returns how the results of other operators are held: as all that they read. Only a bias's gradient may be one of terms.
 func (d *division) alikeOperands(n *graph.Node) (holding, error) {

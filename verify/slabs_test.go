@@ -24,7 +24,10 @@ func slabGraphs(t *testing.T, name string, n int) (whole, part *graph.Graph) {
 	m := *known
 	m.Layers, m.Width, m.Heads, m.KVHeads, m.HeadDim, m.FeedForward, m.Vocab, m.MaxPositions, m.Window = 2, 16, 4, 4, 4, 32, 32, 64, 0
 	if m.Family.Name != "gpt2" {
-		m.KVHeads = n
+		m.KVHeads = 2
+	}
+	if m.Experts > 0 {
+		m.Experts, m.Active, m.Shared, m.Vocab = 4, 2, min(m.Shared, 32), 32
 	}
 	build := func(build func() (*graph.Graph, error)) *graph.Graph {
 		g, err := build()
@@ -41,8 +44,8 @@ func slabGraphs(t *testing.T, name string, n int) (whole, part *graph.Graph) {
 // twice, made of another value or made elsewhere is rejected.
 func TestDivided(t *testing.T) {
 	rng := testkit.Rand(t)
-	for _, name := range []string{"llama-2-7b", "gpt2", "qwen3-0.6b"} {
-		whole, part := slabGraphs(t, name, 2)
+	for name, n := range map[string]int{"llama-2-7b": 2, "gpt2": 2, "qwen3-0.6b": 4, "qwen2-1.5b": 4, "qwen3-30b-a3b": 2, "gpt-oss-20b": 4} {
+		whole, part := slabGraphs(t, name, n)
 		if err := Divided(whole, part); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}

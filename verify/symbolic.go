@@ -323,6 +323,11 @@ func (x *execution) columns(r program.Region, s box, k int32) (from, cols int) {
 // types and extents of its operands, and the content of those not indexed by tokens.
 func (x *execution) constants(in *program.Instr, args []box) Value {
 	v := opValue(in)
+	if x.unordered && in.Op == graph.ExpertDW { // how many tokens are added at a time is a matter of order
+		padded := *in
+		padded.Attr.Seq = 0
+		v = opValue(&padded)
+	}
 	for j, s := range args {
 		if s.blocks == 0 {
 			continue

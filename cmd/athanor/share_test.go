@@ -60,7 +60,7 @@ func TestSharedSequences(t *testing.T) {
 		{[]string{"sequence_length=31"}, "too short"},
 		{[]string{"plan.pipeline=2"}, "cannot share sequences"},
 		{[]string{"global_batch=3", "ranks=4"}, "groups of ranks"},
-		{[]string{"model={type: mixtral, layers: 2, width: 32, heads: 4, experts: 4}"}, "mixture of experts"},
+		{[]string{"model={type: mixtral, layers: 2, width: 32, heads: 4, experts: 4}"}, "expert_balance 0.01, which is computed over whole sequences"},
 		{[]string{"plan.head_rows=12"}, "16 tokens that a rank has"},
 	} {
 		shared("plan", c.own...).must(t, 2, c.want, "hint:")

@@ -101,7 +101,6 @@ func TestSharedMatrices(t *testing.T) {
 		{[]string{"plan.sequence=2"}, "both sequences and matrices"},
 		{[]string{"global_batch=3", "ranks=4"}, "2 groups of ranks"},
 		{[]string{"optimizer=muon"}, "updated as a whole"},
-		{[]string{"model={type: mixtral, layers: 2, width: 32, heads: 4, experts: 4}"}, "mixture of experts"},
 		{[]string{"model={type: olmoe, layers: 2, width: 32, heads: 4, experts: 4}"}, "cannot be shared"},
 		{[]string{"model={type: olmo2, layers: 2, width: 32, heads: 4}"}, "cannot be shared"},
 	} {

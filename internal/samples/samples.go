@@ -182,6 +182,16 @@ func RandomModel(rng *rand.Rand, layers int) *model.Model {
 	return &m
 }
 
+// randomMixture draws a tiny mixture of experts.
+func randomMixture(rng *rand.Rand, layers int) *model.Model {
+	m := *TinyModels[[]string{"mixtral", "shared", "glm4-moe", "gpt-oss"}[rng.IntN(4)]]
+	m.Layers, m.Dense = layers, min(m.Dense, layers-1)
+	if rng.IntN(3) == 0 {
+		FreezeSome(&m, rng)
+	}
+	return &m
+}
+
 // FreezeSome freezes the lower layers, and any other parameters.
 func FreezeSome(m *model.Model, rng *rand.Rand) {
 	for {
@@ -243,6 +253,10 @@ func RandomRanks(t testing.TB, rng *rand.Rand) (*graph.Graph, *plan.Plan) {
 		}
 	}
 	m, docs := RandomModel(rng, layers), []*graph.Documents{nil, {Length: 3}}[rng.IntN(2)]
+	if share > 1 && rng.IntN(4) == 0 {
+		m = randomMixture(rng, layers)
+		m.Balance = 0
+	}
 	m.MaxPositions = max(m.MaxPositions, seq)
 	if m.Rotary() && (p == nil || p.Slices < 2) && share == 1 && docs != nil && rng.IntN(2) == 0 {
 		docs.Preference = 0.1

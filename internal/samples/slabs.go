@@ -18,14 +18,23 @@ func RandomSlabs(t testing.TB, rng *rand.Rand) (*graph.Graph, *plan.Plan) {
 			p, micros, layers = nil, 1, 1+rng.IntN(2)
 		}
 		m := *RandomModel(rng, layers)
-		m.Indivisible = false
-		if m.KVHeads%n != 0 {
-			m.Heads, m.KVHeads, m.Width = m.Heads*n, m.KVHeads*n, m.Width*n
+		if rng.IntN(3) == 0 {
+			m = *randomMixture(rng, layers)
+			m.FeedForward, m.Shared, m.DenseWidth = m.FeedForward*n, m.Shared*n, m.DenseWidth*n
 		}
-		if graph.CheckSlabs(&m, n, nil) != nil {
+		m.Indivisible = false
+		if m.KVHeads%n != 0 && rng.IntN(2) == 0 {
+			m.Heads, m.KVHeads, m.Width = m.Heads*n, m.KVHeads*n, m.Width*n
+		} else if m.Heads%n != 0 { // fewer key/value heads than ranks
+			m.Heads, m.Width = m.Heads*n, m.Width*n
+		}
+		if graph.CheckSlabs(&m, n) != nil {
 			continue
 		}
 		docs := []*graph.Documents{nil, {Length: 3}}[rng.IntN(2)]
+		if docs != nil && m.Rotary() && m.Balance == 0 && (p == nil || p.Slices < 2) && rng.IntN(2) == 0 {
+			docs.Preference = 0.1
+		}
 		g, err := graph.BuildSlab(&m, 8, n, []graph.DType{graph.F32, graph.BF16}[rng.IntN(2)], docs)
 		if err != nil {
 			t.Fatal(err)
