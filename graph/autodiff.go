@@ -56,6 +56,7 @@ var rules = map[Op]rule{
 	},
 	SoftCap:      func(*differentiator, *Node) {}, // cross-entropy's gradient is of what was capped
 	Embed:        diffEmbed,
+	LossPart:     func(*differentiator, *Node) {},
 	CrossEntropy: diffCrossEntropy,
 	Preference:   func(*differentiator, *Node) {},
 	LossSum:      func(*differentiator, *Node) {},
@@ -97,6 +98,7 @@ func (b *differentiator) appendBackward() {
 			b.chunk = n.Chunked
 			if b.trained(n.Args[0]) {
 				if b.spread[n.Args[0].Value] {
+					delete(b.spread, n.Args[0].Value) // what is multiplied in place is written twice
 					b.node(AllReduce, Attr{}, b.of(n.Args[0]))
 				}
 				rules[n.Op](b, n)

@@ -192,6 +192,8 @@ type builder struct {
 	places Value          // in generation: of Graph.Pos
 	spread map[int]bool   // values of which each rank reads all columns for its slab: their gradients are sums over ranks
 	pull   int            // with pairs: the derivative of the loss with respect to each token's loss
+	// vocabParts is the number of ranks that share the head's matrix; 0: none
+	vocabParts int
 }
 
 func (b *builder) value(v Value) int {
@@ -614,6 +616,7 @@ func (b *builder) head(x int) {
 		p.i++
 	}
 	y := b.norm("final", x, p)
+	b.spread[y] = b.vocabParts > 0
 	if by := m.Multipliers.Logits; by > 0 && by != 1 { // here, since there are fewer numbers than in the logits
 		b.node(Scale, Attr{Scale: 1 / by}, b.all(y))
 	}
@@ -658,7 +661,14 @@ func (b *builder) loss() {
 	}
 	b.chunk = true
 	g.Losses = b.tokens("losses", 1, F32)
-	b.node(CrossEntropy, Attr{Grad: true, Limit: b.m.LogitCap}, b.all(g.Losses), b.logits(), b.all(g.Targets), b.all(g.Scalars))
+	args := []Use{b.all(g.Losses), b.logits(), b.all(g.Targets), b.all(g.Scalars)}
+	if b.vocabParts > 0 {
+		parts := b.tokens("losses.parts", 2*b.vocabParts, F32)
+		b.node(LossPart, Attr{}, b.all(parts), b.logits(), b.all(g.Targets))
+		b.reduce(parts)
+		args = append(args, absent, b.all(parts))
+	}
+	b.node(CrossEntropy, Attr{Grad: true, Limit: b.m.LogitCap}, args...)
 	b.node(LossSum, Attr{}, b.all(g.Total), b.all(g.Losses))
 	b.chunk = false
 }

@@ -256,6 +256,15 @@ func (g *Graph) different(n *Node) int {
 	return g.Shared()
 }
 
+// LogitColumns returns the columns of Logits that are computed: the vocabulary, or a slab of it.
+func (g *Graph) LogitColumns() int {
+	v := &g.Values[g.Logits]
+	if len(v.Cuts) > 0 {
+		return v.Cuts[0]
+	}
+	return v.Cols
+}
+
 // String prints the graph, one operator per line.
 func (g *Graph) String() string {
 	var b strings.Builder

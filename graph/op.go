@@ -51,6 +51,7 @@ const (
 	Embed
 	EmbedBwd
 	PosBwd
+	LossPart
 	CrossEntropy
 	Preference
 	LossSum
@@ -308,8 +309,12 @@ var table = [NumOps]Info{
 	// loss [N,1] f32 = -log softmax(logits)[target] (0 where target < 0);
 	// with Attr.Grad the logits are replaced by (softmax - onehot)*scalars[ScalarLossScale]
 	// (0 where target < 0). With weights [N,1] f32 each row's gradient is multiplied by its
-	// weight. With Limit the logits are from SoftCap, and the gradient is of what they were before.
-	CrossEntropy: {Name: "cross_entropy", Args: args("loss:s[N,1]:wt logits:f[N,V]:ut targets:i[N,1]:rt scalars:s[1,#]:r weights:s[N,1]:rt?"), Kind: RowWise},
+	// weight. With Limit the logits are from SoftCap, and the gradient is of what they were before. With parts the
+	// logits are columns First to First+V of the vocabulary, and parts has what LossPart says of all columns.
+	CrossEntropy: {Name: "cross_entropy", Args: args("loss:s[N,1]:wt logits:f[N,V]:ut targets:i[N,1]:rt scalars:s[1,#]:r weights:s[N,1]:rt? parts:s[N,2P]:rt?"), Kind: RowWise},
+	// parts [N,2P] f32 = 0 but for columns 2k and 2k+1, where logits are columns First = k*V to First+V of a vocabulary of P*V:
+	// log(sum(exp(logits))), and logits[target-First], or 0 where that is another's.
+	LossPart: {Name: "loss_part", Args: args("parts:s[N,2P]:wt logits:f[N,V]:rt targets:i[N,1]:rt"), Kind: RowWise, Rule: ofVocabulary},
 	// The loss of pairs, see PairLoss. A sequence of Seq rows, at least two,
 	// consists of documents, each the rows with the same start: the first is chosen and the second rejected,
 	// the third chosen and the fourth rejected. nll [N,1] has their tokens' losses. A document's values are in

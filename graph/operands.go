@@ -282,6 +282,13 @@ const (
 	CrossEntropyTargets = 2
 	CrossEntropyScalars = 3
 	CrossEntropyWeights = 4
+	CrossEntropyParts   = 5
+)
+
+const (
+	LossPartParts   = 0
+	LossPartLogits  = 1
+	LossPartTargets = 2
 )
 
 const (

@@ -185,6 +185,14 @@ func balanced(a *Attr, d []Dim) string {
 	return wholeSequences(a, d[RouteBwdLogits].Rows)
 }
 
+// ofVocabulary: logits are one of the equal parts of a vocabulary.
+func ofVocabulary(a *Attr, d []Dim) string {
+	if v := d[LossPartLogits].Cols; v > 0 && (a.First%v != 0 || a.First/v >= d[LossPartParts].Cols/2) {
+		return fmt.Sprintf("columns %d to %d are none of %d equal parts of a vocabulary", a.First, a.First+v, d[LossPartParts].Cols/2)
+	}
+	return ""
+}
+
 // expertLinear: w holds a matrix for each expert, whose extents are the columns of x and y per
 // slot (of x: in all, without Attr.Slots). Packed columns are checked where their type is known.
 func expertLinear(a *Attr, d []Dim) string {

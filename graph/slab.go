@@ -39,6 +39,16 @@ import (
 // weights by which a router multiplies them. The gradient of the router is linear in that, so it is a term, too, and needs no sum of its own
 // before it reaches what all ranks read.
 //
+// The head's matrix is divided by tokens of the vocabulary, unless it is that of the embedding too, and so are logits. Of each row of these a
+// rank knows the logarithm of its sum of exponentials, and the target's logit if it has that. Ranks tell each other, as a sum of rows that
+// are zero where other ranks' numbers go:
+//
+//	               rank 0             rank 1
+//	logits         tokens 0 to v-1    tokens v to 2v-1
+//	loss_part      l0 t0  0  0         0  0 l1 t1
+//	all_reduce     l0 t0 l1 t1        l0 t0 l1 t1
+//	loss           log(exp l0 + exp l1) - t0 - t1
+//
 // Slabs follow from sizes: the graph is built for a model with an n-th of the heads and units, and where its parameters are smaller
 // than the whole model's, they are divided.
 
@@ -67,11 +77,31 @@ func BuildSlab(m *model.Model, seq, n int, dtype DType, docs *Documents) (*Graph
 	part.Shared, part.DenseWidth = m.Shared/n, m.DenseWidth/n
 	b := newBuilder(&part, &Graph{Seq: seq, Slabs: n, Documents: docs, partial: map[int]bool{}})
 	b.g.Model, b.g.Params = m, stored(m.Params())
+	if dividesHead(m, n, docs) {
+		b.divideHead(n)
+	}
 	b.forward(dtype)
 	b.loss()
 	b.differentiate()
 	b.g.findPartial()
 	return b.g, nil
+}
+
+// dividesHead reports whether n ranks share the head's matrix: adapters and pairs read all logits, and an embedding all of its rows.
+func dividesHead(m *model.Model, n int, docs *Documents) bool {
+	return !m.Tied && m.LoRA == nil && m.Vocab%n == 0 && (docs == nil || docs.Preference == 0)
+}
+
+// divideHead gives the builder n-ths of the head's parameters.
+func (b *builder) divideHead(n int) {
+	part := *b.m
+	part.Vocab, b.vocabParts = part.Vocab/n, n
+	for i, p := range stored(part.Params()) {
+		if p.Layer == part.Layers {
+			b.g.held[i] = p
+		}
+	}
+	b.m = &part
 }
 
 // findPartial adds to partial what follows from other parameters, or from operators.
@@ -251,6 +281,8 @@ func (g *Graph) Slab(i int) (s Slab, divided bool) {
 		for range whole / m.FeedForward {
 			s.Bands = append(s.Bands, m.FeedForward)
 		}
+	case p.Layer == m.Layers: // the head
+		s.Bands = []int{whole}
 	case m.FusedQKV() && whole == q+2*kv:
 		s.Bands = []int{q, kv, kv}
 	case m.FusedGate() && whole == 2*m.FeedForward:

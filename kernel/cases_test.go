@@ -408,14 +408,22 @@ var cases = withDeltaCases(withUpdateCases(map[graph.Op]func(m *maker) sample{
 		a := graph.Attr{Seq: seq, PosOffset: m.IntN(3), Row0: m.IntN(9), Acc: m.acc}
 		return sample{attr: a, t: []Tensor{m.f32(seq+a.PosOffset+m.IntN(2), c), m.any(seq*m.IntN(4), c)}, token: []bool{false, true}}
 	},
+	graph.LossPart: func(m *maker) sample {
+		n, vocab, parts := m.rows(), m.n(), 1+m.IntN(4)
+		return sample{attr: graph.Attr{First: m.IntN(parts) * vocab}, t: []Tensor{m.f32(n, 2*parts), m.mat(m.float(), n, vocab, 4), m.ints(n, -1, parts*vocab)}, token: []bool{true, true, true}}
+	},
 	graph.CrossEntropy: func(m *maker) sample {
 		n, vocab := m.rows(), m.n()
 		scalars := NewTensor(graph.F32, 1, graph.NumScalars)
 		scalars.F32[graph.ScalarLossScale] = 0.37
-		s := sample{attr: graph.Attr{Grad: m.IntN(2) == 0}, t: []Tensor{m.f32(n, 1), m.mat(m.float(), n, vocab, 4), m.ints(n, -1, vocab), scalars, {}},
-			token: []bool{true, true, true, false, true}}
+		s := sample{attr: graph.Attr{Grad: m.IntN(2) == 0}, t: []Tensor{m.f32(n, 1), m.mat(m.float(), n, vocab, 4), m.ints(n, -1, vocab), scalars, {}, {}},
+			token: []bool{true, true, true, false, true, true}}
 		if m.IntN(2) == 0 {
 			s.t[graph.CrossEntropyWeights] = m.f32(n, 1)
+		}
+		if m.IntN(3) == 0 { // a third of a vocabulary
+			s.attr.First = m.IntN(3) * vocab
+			s.t[graph.CrossEntropyTargets], s.t[graph.CrossEntropyParts] = m.ints(n, -1, 3*vocab), m.f32(n, 6)
 		}
 		if m.IntN(3) == 0 {
 			s.attr.Limit = 4

@@ -86,6 +86,7 @@ var table = withUpdates([graph.NumOps]Kernel{
 	graph.Embed:        {embedRef, embed},
 	graph.EmbedBwd:     {embedBwdRef, embedBwd},
 	graph.PosBwd:       {posBwdRef, posBwd},
+	graph.LossPart:     {lossPartRef, lossPart},
 	graph.CrossEntropy: {crossEntropyRef, crossEntropy},
 	graph.Preference:   {preference, preference},
 	graph.LossSum:      {lossSum, lossSum},

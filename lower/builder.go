@@ -133,6 +133,11 @@ func (b *builder) nodeOp(u *unit, n *graph.Node, dir program.Direction, row, row
 	switch n.Op {
 	case graph.CrossEntropy:
 		o.in.Attr.Grad = n.Attr.Grad && u.backward
+		if len(n.Args) > graph.CrossEntropyParts {
+			o.in.Attr.First = st.firstLogit()
+		}
+	case graph.LossPart:
+		o.in.Attr.First = st.firstLogit()
 	case graph.RoPE, graph.Embed, graph.PosBwd:
 		o.in.Attr.Row0 = row % st.g.Seq
 	case graph.AttentionBwd: // slices run in descending order, so the one with the last rows starts the sums

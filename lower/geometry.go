@@ -116,6 +116,9 @@ func (geo *geometry) slab(c int) int {
 	return 1 + slab.Of(geo.rank)
 }
 
+// firstLogit returns which token of the vocabulary the first of the rank's logits is of, if ranks share them.
+func (geo *geometry) firstLogit() int { return geo.rank % geo.g.Shared() * geo.g.LogitColumns() }
+
 // indivisible reports whether the parameters of a chunk are updated as wholes.
 func (geo *geometry) indivisible(c int) bool { return geo.g.Params[geo.pl.Chunks[c].First].Indivisible }
 

@@ -1,6 +1,7 @@
 package lower
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/athanor-llm/athanor/device"
@@ -24,7 +25,7 @@ func copyResults(b *builder, units []unit, loss int) {
 		if st.g.Model.LogitCap > 0 {
 			last = graph.SoftCap
 		}
-		rowsToHost(b, units, st.g.Logits, last, 0, st.g.Model.Vocab)
+		rowsToHost(b, units, st.g.Logits, last, 0, st.g.LogitColumns())
 	}
 	if reports && st.g.Ratios >= 0 {
 		rowsToHost(b, units, st.g.Ratios, graph.Preference, 1, 1)
@@ -36,8 +37,12 @@ func copyResults(b *builder, units []unit, loss int) {
 func rowsToHost(b *builder, units []unit, value int, maker graph.Op, k, cols int) {
 	st := b.st
 	v := &st.g.Values[value]
-	out := b.buffer(program.Buffer{Name: v.Name, Tier: device.HostTier, Class: program.ClassReductions, DType: v.DType,
-		Rows: st.rows() * st.pl.MicroBatches, Cols: cols, RowUnit: b.p.RowUnit, Persistent: true, Init: []string{v.Name + ".before"}})
+	name := v.Name
+	if value == st.g.Logits && cols < st.g.Model.Vocab { // other ranks have other columns
+		name = fmt.Sprintf("%s/%d", name, 1+st.rank%st.g.Shared())
+	}
+	out := b.buffer(program.Buffer{Name: name, Tier: device.HostTier, Class: program.ClassReductions, DType: v.DType,
+		Rows: st.rows() * st.pl.MicroBatches, Cols: cols, RowUnit: b.p.RowUnit, Persistent: true, Init: []string{name + ".before"}})
 	makes := func(o *op) bool { return o.in.Op == maker && o.refs[k].value == value }
 	for i := range units {
 		u := &units[i]

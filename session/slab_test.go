@@ -24,8 +24,8 @@ func (f *fixture) slabs(t *testing.T, n int) *fixture {
 	return &part
 }
 
-var slabNames = []string{"llama-tiny", "gpt2-tiny", "llama-tiny bf16", "neox-tiny", "phi3-longrope", "opt-tiny", "mistral-tiny sinks documents", "gpt2-tiny bf16", "granite-tiny", "stablelm-tiny", "qwen2-tiny",
-	"mixtral-tiny", "qwen3-moe-tiny bf16", "gpt-oss-tiny", "qwen2-moe-tiny", "glm4-moe-tiny", "gpt-oss-tiny bf16", "mixtral-tiny lora", "gemma-tiny", "gemma2-tiny", "gemma3-tiny bf16", "llama3-rope", "hunyuan-tiny",
+var slabNames = []string{"gpt2-untied even", "llama-tiny even", "llama-tiny", "gpt2-tiny", "llama-tiny bf16", "neox-tiny", "phi3-longrope", "opt-tiny", "mistral-tiny sinks documents", "gpt2-tiny bf16", "granite-tiny", "stablelm-tiny", "qwen2-tiny",
+	"mixtral-tiny", "qwen3-moe-tiny bf16", "gpt-oss-tiny", "qwen2-moe-tiny", "glm4-moe-tiny", "gpt-oss-tiny bf16", "gpt2-untied even bf16", "gpt-oss-tiny even", "phi-tiny even documents", "mixtral-tiny lora", "qwen2-moe-tiny balance", "gemma-tiny", "gemma2-tiny", "gemma3-tiny bf16", "llama3-rope", "hunyuan-tiny",
 	"starcoder2-tiny", "smollm3-tiny", "qwen3-tiny", "llama-tiny lora", "gpt2-tiny lora", "qwen3-tiny lora bf16", "phi-tiny lora", "phi3-longrope lora", "neox-tiny lora"}
 
 // slabCase returns a fixture and how many ranks share its matrices.
@@ -48,8 +48,8 @@ func TestSlabs(t *testing.T) {
 			all := part.openRanks(t, plan.Plain(part.graph, 2), lower.Logits)
 			want, got := f.step(t, one, 1), part.step(t, all, 1)
 			most := 1e-6
-			if f.graph.DType == graph.BF16 { // a term is rounded before it is added
-				most = 1e-3
+			if f.graph.DType == graph.BF16 { // a term is rounded before it is added, and a token may be sent to other experts
+				most = 2e-3
 			}
 			if math.Abs(got.Loss/want.Loss-1) > most {
 				t.Errorf("loss %v, on one rank %v", got.Loss, want.Loss)
@@ -88,7 +88,7 @@ func TestSlabTraining(t *testing.T) {
 // those of one rank up to the order of sums, L2 holds on every rank, and a second run has the same bits.
 func TestSlabsChangeNothing(t *testing.T) {
 	r := rand.New(rand.NewPCG(testkit.Seed(t), 9))
-	for _, name := range testkit.Sample([]string{"llama-tiny", "gpt2-tiny", "mixtral-tiny", "neox-tiny", "phi-tiny", "gpt-oss-tiny documents", "mistral-tiny sinks documents", "qwen2-tiny", "qwen3-tiny", "llama-tiny lora", "gpt2-tiny lora", "qwen3-tiny lora", "qwen2-moe-tiny", "gemma2-tiny", "glm4-moe-tiny"}, 1, 6) {
+	for _, name := range testkit.Sample([]string{"llama-tiny", "gpt2-tiny", "mixtral-tiny", "neox-tiny", "phi-tiny", "gpt-oss-tiny documents", "mistral-tiny sinks documents", "qwen2-tiny", "qwen3-tiny", "llama-tiny lora", "gpt2-tiny lora", "qwen3-tiny lora", "qwen2-moe-tiny", "gemma2-tiny", "glm4-moe-tiny", "mistral-tiny even", "phi-tiny even documents"}, 1, 6) {
 		for range testkit.Count(1, 1, 6) {
 			f, n := slabCase(t, r, name)
 			t.Run(fmt.Sprintf("%s/%d", name, n), func(t *testing.T) {
@@ -191,6 +191,25 @@ func TestAlikeSlabBytes(t *testing.T) {
 	for rank := range n {
 		if got := tr.network[rank][graph.AllReduce]; got != want {
 			t.Errorf("rank %d of %d, %d with each key: receives %d bytes of sums, want %d", rank, n, r, got, want)
+		}
+	}
+}
+
+// TestHeadSlabBytes is law L3 for the head's matrix: besides, each rank of n adds up 2n numbers per token for the loss, and w for the gradient
+// of a stream of w.
+func TestHeadSlabBytes(t *testing.T) {
+	f := sharedCases(t, rand.New(rand.NewPCG(1, 1)), "gpt2-untied even", 2)
+	for _, n := range []int{2, 4} {
+		part := f.slabs(t, n)
+		m := part.graph.Model
+		_, tr := part.train(t, plan.Plain(part.graph, 2), 1)
+		rows := int64(2 * part.graph.Seq)
+		sum := func(cols int) int64 { return 4 * (rows*int64(cols) + int64(n-2)*rows*int64(cols)/int64(n)) }
+		want := int64(4*m.Layers+1)*sum(m.Width) + sum(2*n)
+		for rank := range n {
+			if got := tr.network[rank][graph.AllReduce]; got != want {
+				t.Errorf("rank %d of %d: receives %d bytes of sums, want %d", rank, n, got, want)
+			}
 		}
 	}
 }

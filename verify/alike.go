@@ -14,7 +14,7 @@ import (
 //	dx  = dy . wq..wv         h(dyq, wq) + h(dyk, wk) + h(dyv, wv)
 //	dx += dy . wk..wv, wq     the same
 //
-// Sums over ranks are left out: whether they are where they must be is another question, see Divided.
+// Sums over ranks are left out, also those of parts of the loss: whether they are where they must be is another question, see Divided.
 
 // band is columns of a value between two of its cuts.
 type band struct{ value, index int }
@@ -96,7 +96,7 @@ func (c *computed) run() {
 func (c *computed) pass(nodes []graph.Node) {
 	for i := range nodes {
 		switch n := &nodes[i]; n.Op {
-		case graph.AllReduce:
+		case graph.AllReduce, graph.LossPart:
 		case graph.Linear:
 			c.each(n, n.Args[graph.LinearW], graph.LinearY)
 		case graph.LinearDX:
@@ -159,10 +159,10 @@ func (c *computed) one(n *graph.Node, param, by, of int) {
 	}
 	specs := n.Op.Info().Args
 	for k, u := range n.Args {
-		h = h.hashInts(k, 0)
-		if u.Value < 0 || specs[k].Access == graph.Write || specs[k].Access == graph.Sum {
+		if u.Value < 0 || specs[k].Access == graph.Write || specs[k].Access == graph.Sum || n.Op == graph.CrossEntropy && k == graph.CrossEntropyParts {
 			continue
 		}
+		h = h.hashInts(k, 0)
 		for _, b := range contents(k) {
 			h = h.hashWith(c.of[b]).withString(b.name).hashInts(b.index, 0)
 		}

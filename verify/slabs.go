@@ -29,6 +29,7 @@ import (
 //	combine, route_bwd   term                 term
 //	swiglu_bwd           own                  own     and a term of the gradient of a router's weights
 //	norm, embed, loss    same                 same
+//	loss_part, its sum   own, same            term, same; with it, the loss of columns is the same, and their gradient own
 //	rope                 any                  the same, by heads
 //	attention            own                  own     by heads; of gradients that of twins is a part, and of what is the same a term
 //	activation           own                  own     by elements
@@ -191,6 +192,8 @@ func (d *division) follow(segment string, nodes []graph.Node) error {
 			switch {
 			case n.Op == graph.AttentionBwd && k == graph.AttentionBwdDKV:
 				to = gradients[d.of(n.Args[graph.AttentionBwdKV])]
+			case n.Op == graph.CrossEntropy && k == graph.CrossEntropyLogits:
+				to = d.of(u)
 			case n.Op == graph.SwiGLUBwd && k == graph.SwiGLUBwdDWeights && h == own:
 				to = term
 			}
@@ -243,8 +246,19 @@ func (d *division) result(n *graph.Node) (holding, error) {
 		return d.product(n, arg(graph.ExpertLinearX), n.Args[graph.ExpertLinearW], false)
 	case graph.ExpertDW:
 		return d.weightGradient(n, n.Args[graph.ExpertDWDW], arg(graph.ExpertDWX), arg(graph.ExpertDWDY))
+	case graph.ExpertDB:
+		if len(n.Args) > graph.ExpertDBWeights {
+			return arg(graph.ExpertDBDY), d.must(n, graph.ExpertDBWeights, same)
+		}
+		return arg(graph.ExpertDBDY), nil
 	case graph.Combine:
 		return d.combined(arg(graph.CombineX), arg(graph.CombineRes))
+	case graph.LossPart:
+		return term, d.must(n, graph.LossPartLogits, own)
+	case graph.CrossEntropy:
+		if len(n.Args) > graph.CrossEntropyParts {
+			return same, cmp.Or(d.must(n, graph.CrossEntropyParts, same), d.must(n, graph.CrossEntropyLogits, own))
+		}
 	case graph.RouteBwd:
 		return arg(graph.RouteBwdDWeights), d.must(n, graph.RouteBwdLogits, same)
 	case graph.SwiGLU, graph.SwiGLUBwd:
@@ -396,7 +410,7 @@ func (d *division) weightGradient(n *graph.Node, dw graph.Use, x, dy holding) (h
 }
 
 // byColumns are operators whose ranks need no columns of others: they work by heads or by elements.
-var byColumns = []graph.Op{graph.SinkGrad, graph.Act, graph.ActBwd, graph.BiasGrad, graph.ExpertDB, graph.Cast}
+var byColumns = []graph.Op{graph.SinkGrad, graph.Act, graph.ActBwd, graph.BiasGrad, graph.SoftCap, graph.Cast}
 
 // alikeOperands returns how the results of other operators are held: as all that they read. Only a bias's gradient may be one of terms.
 func (d *division) alikeOperands(n *graph.Node) (holding, error) {

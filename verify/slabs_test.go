@@ -131,3 +131,31 @@ func TestSlabOrder(t *testing.T) {
 		}
 	}
 }
+
+// TestAlikeNodes: a graph of slabs in which an operator is missing or has another constant is not the whole graph divided.
+func TestAlikeNodes(t *testing.T) {
+	for name, n := range map[string]int{"qwen2-1.5b": 4, "gpt-oss-20b": 4} {
+		whole, part := slabGraphs(t, name, n)
+		for s := range part.Segments {
+			for _, pass := range []*[]graph.Node{&part.Segments[s].Forward, &part.Segments[s].Backward} {
+				nodes := *pass
+				for i := range nodes {
+					if nodes[i].Op == graph.AllReduce || nodes[i].Op == graph.LossPart {
+						continue
+					}
+					other := nodes[i]
+					other.Attr.Seq++
+					for what, mutant := range map[string][]graph.Node{
+						"missing": slices.Delete(slices.Clone(nodes), i, i+1),
+						"other":   append(append(slices.Clone(nodes[:i]), other), nodes[i+1:]...),
+					} {
+						if *pass = mutant; checkAlike(whole, part) == nil {
+							t.Errorf("%s: %v that is %s in segment %s is accepted", name, nodes[i].Op, what, part.Segments[s].Name)
+						}
+					}
+				}
+				*pass = nodes
+			}
+		}
+	}
+}

@@ -179,6 +179,8 @@ func (g *guess) indices(c *device.Call, memory []byte) {
 			limit = c.Args[graph.EmbedBwdDWTE].Rows
 		case graph.CrossEntropy:
 			limit = c.Args[graph.CrossEntropyLogits].Cols
+		case graph.LossPart:
+			limit = c.Args[graph.LossPartLogits].Cols
 		case graph.RouteBwd:
 			limit = c.Args[graph.RouteBwdLogits].Cols
 		case graph.ExpertLinear, graph.ExpertDW, graph.ExpertDB:

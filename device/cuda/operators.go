@@ -60,6 +60,7 @@ var operators = withUpdates([graph.NumOps]operator{
 	graph.EmbedAt:      func(b *builder) error { return b.embed(true) },
 	graph.EmbedBwd:     embedBwd,
 	graph.PosBwd:       posBwd,
+	graph.LossPart:     lossPart,
 	graph.CrossEntropy: crossEntropy,
 	graph.Preference: func(b *builder) error {
 		a := b.newArgs(b.ops()...)
@@ -213,7 +214,7 @@ func normPart(b *builder) error {
 func crossEntropy(b *builder) error {
 	ops := b.ops()
 	a := b.newArgs(ops...)
-	a.n[1], a.n[3] = graph.ScalarLossScale, int32(bit(!ops[graph.CrossEntropyWeights].Absent()))
+	a.n[1], a.n[3], a.n[4] = graph.ScalarLossScale, int32(bit(!ops[graph.CrossEntropyWeights].Absent())), int32(b.call.Attr.First)
 	if limit := b.call.Attr.Limit; limit > 0 {
 		a.f[0] = float32(1 / limit)
 	}
@@ -228,11 +229,23 @@ func crossEntropy(b *builder) error {
 	}
 	shared := 0
 	if b.call.Attr.Grad {
+		a.n[0] = 1
+	}
+	if b.call.Attr.Grad && ops[graph.CrossEntropyParts].Absent() {
 		shared = min(row, room) &^ 15
-		a.n[0], a.n[2] = 1, int32(shared/16)
+		a.n[2] = int32(shared / 16)
 	}
 	unit := kernels.Unit{File: "cross_entropy", Defines: types(ops[:graph.CrossEntropyWeights]...)}
 	return b.start(unit, "cross_entropy", [3]int64{int64(logits.Rows), 1, 1}, n, shared, a)
+}
+
+// lossPart launches a block per row of logits.
+func lossPart(b *builder) error {
+	ops := b.ops()
+	a, logits := b.newArgs(ops...), ops[graph.LossPartLogits]
+	a.n[1], a.n[4] = int32(b.call.Attr.First), int32(b.call.Attr.First/logits.Cols)
+	unit := kernels.Unit{File: "cross_entropy", Defines: types(ops...)}
+	return b.start(unit, "loss_part", [3]int64{int64(logits.Rows), 1, 1}, 2*threads, 0, a)
 }
 
 // activation is a file for the call's activation.

@@ -3,7 +3,6 @@
 package cuda
 
 import (
-	"bytes"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -187,56 +186,6 @@ func (s *sample) documents(queries, keys, mean int) device.Operand {
 }
 
 func (s *sample) absent() { s.call.Args = append(s.call.Args, device.Operand{}) }
-
-func (s *sample) weight(d graph.DType, in, out int) {
-	if s.call.Attr.WT {
-		in, out = out, in
-	}
-	s.fill(d, in, out, s.NormFloat64)
-}
-
-func (s *sample) stats(rows int) {
-	o := s.positive(rows, 2)
-	t := tensor(s.image, o)
-	for r := range rows {
-		t.Set(r, 0, s.NormFloat64())
-	}
-}
-
-// maybePacked makes a weight, in 4 bits one time in three.
-func (s *sample) maybePacked(in, out int) {
-	if s.IntN(3) > 0 {
-		s.weight(s.float, in, out)
-		return
-	}
-	s.packed(in, out)
-}
-
-// packed makes a weight in 4 bits.
-func (s *sample) packed(in, out int) {
-	if s.call.Attr.WT {
-		in, out = out, in
-	}
-	s.nf4(in, out)
-}
-
-// nf4 makes a matrix in 4 bits. What follows it in memory are NaNs.
-func (s *sample) nf4(rows, cols int) {
-	s.call.Attr.NF4 = true
-	o := s.place(s.float, rows, graph.NF4Cols(cols, s.float))
-	const behind = 8 << 10
-	copy(s.image[s.end:s.end+behind], bytes.Repeat([]byte{0xff}, behind))
-	s.end += behind
-	plain := make([]float32, rows*cols)
-	for i := range plain {
-		plain[i] = float32(s.NormFloat64())
-	}
-	packed := kernel.PackNF4(plain, cols)
-	for r := range rows {
-		n := len(packed) / rows
-		copy(s.image[o.Addr+int64(r*o.Stride)*s.float.Size():], packed[r*n:(r+1)*n])
-	}
-}
 
 // samples makes the operands and attributes of a call, by operator.
 var samples = withLatentSamples(withDeltaSamples(withUpdateSamples(map[graph.Op]func(s *sample){
@@ -570,7 +519,18 @@ var samples = withLatentSamples(withDeltaSamples(withUpdateSamples(map[graph.Op]
 		s.fill(graph.F32, 1, graph.NumScalars, func() float64 { return 0.37 })
 		if s.IntN(2) == 0 {
 			s.f32(n, 1)
+		} else if s.IntN(2) == 0 { // the second of three parts of a vocabulary
+			s.absent()
+			s.f32(n, 6)
+			s.call.Attr.First = vocab
 		}
+	},
+	graph.LossPart: func(s *sample) {
+		n, vocab := s.long()
+		s.call.Attr.First = 2 * vocab
+		s.f32(n, 8)
+		s.fill(s.float, n, vocab, func() float64 { return 4 * s.NormFloat64() })
+		s.ints(n, -1, 4*vocab)
 	},
 	graph.Preference: func(s *sample) {
 		seq := 2 + s.IntN(600)

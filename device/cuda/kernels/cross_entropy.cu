@@ -1,6 +1,8 @@
-// loss logits targets scalars weights. A block computes one row in two passes: the maximum together
+// loss logits targets scalars weights parts. A block computes one row in two passes: the maximum together
 // with the sum of the exponentials and, if n[0], the gradient, which overwrites the logits; it is multiplied by the
-// row's weight if n[3] and, if the logits are from soft_cap, by the derivative of that: f[0] is the inverse of the cap, or 0.
+// row's weight if n[3] and, with parts, where a row of logits is part of a row, that begins with column first, the first pass is known: each
+// pair of columns of parts has the logarithm of the sum of a part, and the target's logit or 0. loss_part is the first pass that finds these
+// for its part, the n[4]-th: parts logits targets. And if the logits are from soft_cap, by the derivative of that: f[0] is the inverse of the cap, or 0.
 // The first n[2] packs are copied to shared memory, which both passes read: the rows of all SMs
 // together may not fit the L2 cache. Each thread always has the copies of several packs on their way.
 //
@@ -55,6 +57,37 @@ template <bool SECOND, class F> static __device__ inline void sweep(T1* row, int
 
 #define LOG2E 1.4426950408889634f
 
+// total is the first pass: the maximum of a row and the sum of 2^((x-maximum)*LOG2E).
+static __device__ inline void total(T1* row, int n, Logits* kept, int room, float* shared, float& top, float& sum) {
+  float m = -INFINITY; // this thread's maximum so far
+  sum = 0;
+  sweep<false>(row, n, kept, room, [&](auto& x, int) {
+    float t = m;
+    for (float v : x) t = fmaxf(t, v);
+    if (t == -INFINITY) return; // adds nothing
+    sum *= power((m - t) * LOG2E);
+    for (float v : x) sum += power((v - t) * LOG2E);
+    m = t;
+  });
+  top = maxAll(m, shared);
+  sum = addAll(m == -INFINITY ? sum : sum * power((m - top) * LOG2E), shared);
+}
+
+extern "C" __global__ void __launch_bounds__(1024) loss_part(const __grid_constant__ Args a) {
+  __shared__ float shared[32];
+  DYNAMIC(dynamic);
+  i64 r = blockIdx.x;
+  int n = a.t[1].cols, target = *at<int>(a.t[2], r, 0) - a.n[1];
+  T1* row = at<T1>(a.t[1], r, 0);
+  float* parts = at<float>(a.t[0], r, 0);
+  float top, sum;
+  total(row, n, (Logits*)dynamic, 0, shared, top, sum);
+  for (int c = threadIdx.x; c < a.t[0].cols; c += blockDim.x) {
+    bool whole = c == 2 * a.n[4], mine = c == 2 * a.n[4] + 1 && target >= 0 && target < n;
+    parts[c] = whole ? logf(sum) + top : mine ? get(row[target]) : 0;
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(1024) cross_entropy(const __grid_constant__ Args a) {
   __shared__ float shared[32];
   DYNAMIC(dynamic);
@@ -71,17 +104,17 @@ extern "C" __global__ void __launch_bounds__(1024) cross_entropy(const __grid_co
       });
     return;
   }
-  float m = -INFINITY, sum = 0, mine = get(row[target]); // m: this thread's maximum so far; sum: of 2^((x-m)*LOG2E)
-  sweep<false>(row, n, kept, a.n[2], [&](auto& x, int) {
-    float top = m;
-    for (float v : x) top = fmaxf(top, v);
-    if (top == -INFINITY) return; // adds nothing
-    sum *= power((m - top) * LOG2E);
-    for (float v : x) sum += power((v - top) * LOG2E);
-    m = top;
-  });
-  float top = maxAll(m, shared);
-  sum = addAll(m == -INFINITY ? sum : sum * power((m - top) * LOG2E), shared);
+  float top, sum, mine = 0;
+  target -= a.n[4];
+  if (a.t[5].p) {
+    const float* parts = at<float>(a.t[5], r, 0);
+    top = -INFINITY, sum = 0;
+    for (int c = 0; c < a.t[5].cols; c += 2) top = fmaxf(top, parts[c]), mine += parts[c + 1];
+    for (int c = 0; c < a.t[5].cols; c += 2) sum += power((parts[c] - top) * LOG2E);
+  } else {
+    mine = get(row[target]);
+    total(row, n, kept, a.n[2], shared, top, sum);
+  }
   if (threadIdx.x == 0) *loss = logf(sum) + (top - mine);
   if (!a.n[0]) return;
   float scale = at<float>(a.t[3], 0, 0)[a.n[1]];

@@ -1,0 +1,61 @@
+//go:build linux
+
+package cuda
+
+import (
+	"bytes"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/kernel"
+)
+
+// Operands of samples that are weights, in one of their formats, and statistics.
+
+func (s *sample) weight(d graph.DType, in, out int) {
+	if s.call.Attr.WT {
+		in, out = out, in
+	}
+	s.fill(d, in, out, s.NormFloat64)
+}
+
+func (s *sample) stats(rows int) {
+	o := s.positive(rows, 2)
+	t := tensor(s.image, o)
+	for r := range rows {
+		t.Set(r, 0, s.NormFloat64())
+	}
+}
+
+// maybePacked makes a weight, in 4 bits one time in three.
+func (s *sample) maybePacked(in, out int) {
+	if s.IntN(3) > 0 {
+		s.weight(s.float, in, out)
+		return
+	}
+	s.packed(in, out)
+}
+
+// packed makes a weight in 4 bits.
+func (s *sample) packed(in, out int) {
+	if s.call.Attr.WT {
+		in, out = out, in
+	}
+	s.nf4(in, out)
+}
+
+// nf4 makes a matrix in 4 bits. What follows it in memory are NaNs.
+func (s *sample) nf4(rows, cols int) {
+	s.call.Attr.NF4 = true
+	o := s.place(s.float, rows, graph.NF4Cols(cols, s.float))
+	const behind = 8 << 10
+	copy(s.image[s.end:s.end+behind], bytes.Repeat([]byte{0xff}, behind))
+	s.end += behind
+	plain := make([]float32, rows*cols)
+	for i := range plain {
+		plain[i] = float32(s.NormFloat64())
+	}
+	packed := kernel.PackNF4(plain, cols)
+	for r := range rows {
+		n := len(packed) / rows
+		copy(s.image[o.Addr+int64(r*o.Stride)*s.float.Size():], packed[r*n:(r+1)*n])
+	}
+}
