@@ -8,7 +8,7 @@ const logitShare = 16
 // Head returns how many of the given tokens the head processes at a time. Their logits should not dominate the
 // device's memory, but the product runs well only with enough rows.
 func (r *Request) Head(tokens int, memory int64) int {
-	row := int64(r.Graph.Model.Vocab) * r.Graph.DType.Size()
+	row := int64(r.Graph.LogitColumns()) * r.Graph.DType.Size()
 	for tokens > 64 && int64(tokens)*row > memory/logitShare && r.fewerRows(tokens) < tokens {
 		tokens = r.fewerRows(tokens)
 	}
@@ -46,5 +46,5 @@ func (r *Request) fewerRows(rows int) int {
 // many small heads is long to lower.
 func (r *Request) logitsMatter(rows int, memory int64) bool {
 	const little = 256 // of the memory
-	return int64(rows)*int64(r.Graph.Model.Vocab)*graph.F32.Size() > memory/little
+	return int64(rows)*int64(r.Graph.LogitColumns())*graph.F32.Size() > memory/little
 }

@@ -19,6 +19,7 @@ type benchPoliciesCmd struct {
 	Gpus     []int    `help:"Numbers of GPUs to simulate." default:"1,2,4" placeholder:"N,..."`
 	Batch    []int    `help:"Sequences per GPU and step, in turn." default:"4,8,16" placeholder:"N,..."`
 	Sequence int      `help:"Tokens per sequence." default:"1024" placeholder:"N"`
+	Share    bool     `help:"Let ranks share sequences and matrices, beside policies that do."`
 }
 
 // contestRules explains the numbers of the table.
@@ -31,6 +32,9 @@ const contestRules = `simulated: seconds per step of the search's plan, found wi
 func (v *benchPoliciesCmd) Run(c *cli.Context) error {
 	if err := v.check(); err != nil {
 		return err
+	}
+	if v.Share {
+		return v.share(c)
 	}
 	list := []compare.Contested{}
 	rows := c.Rows()
@@ -60,6 +64,43 @@ func (v *benchPoliciesCmd) Run(c *cli.Context) error {
 		fmt.Fprintln(c.Stdout)
 	}
 	return nil
+}
+
+// sharedRules explains the numbers of the table of ranks that share.
+const sharedRules = `simulated: seconds per step of the search's plan, found without the others; for the others, how many times as long they take (-: does not fit)
+in brackets how many ranks share each sequence and each matrix, and form a pipeline
+- megatron-3d: matrices shared, then pipelines (1F1B), then data, with the optimizer's state divided; ulysses-zero3: sequences shared, everything divided and offloaded as far as
+  it must be; the fastest of all their degrees, numbers of micro-batches, and layers that are checkpointed, in eighths`
+
+// share compares the search over all degrees with policies whose ranks share.
+func (v *benchPoliciesCmd) share(c *cli.Context) error {
+	list := []*compare.SharedContest{}
+	rows := c.Rows()
+	fmt.Fprintf(rows, "%s\n\n%-12s %-18s %4s %5s %22s", sharedRules, "model", "hardware", "GPUs", "batch", "search")
+	for _, p := range policy.AllShared() {
+		fmt.Fprintf(rows, " %20s", p.Name)
+	}
+	fmt.Fprintln(rows, "  plan")
+	for _, contest := range compare.Contests(v.Models, v.Hardware, v.Gpus, v.Batch, v.Sequence) {
+		r, err := contest.HoldShared(stdctx.Background())
+		if err != nil {
+			return err
+		}
+		list = append(list, r)
+		fmt.Fprintf(rows, "%-12s %-18s %4d %5d %22s", r.Model, r.Contest.Hardware, r.GPUs, r.Batch, fmt.Sprintf("%.4f s (%s)", r.Seconds, degrees(r.Degrees)))
+		for _, s := range r.Standings {
+			fmt.Fprintf(rows, " %20s", fmt.Sprintf("%s (%s)", times(s.Seconds, s.Ratio), degrees(s.Degrees)))
+		}
+		fmt.Fprintf(rows, "  %s\n", r.Label)
+	}
+	if c.JSON {
+		return c.Print(map[string]any{"contests": list})
+	}
+	return nil
+}
+
+func degrees(d policy.Degrees) string {
+	return fmt.Sprintf("%d x %d x %d", d.Sequence, d.Tensor, d.Pipeline)
 }
 
 func (v *benchPoliciesCmd) check() error {

@@ -124,22 +124,12 @@ func tunings(ctx context.Context, r *policy.Request) (list [][]*policy.Request, 
 func standing(ctx context.Context, p policy.Policy, tuned [][]*policy.Request, req *search.Request, m *search.Machine) (*Standing, error) {
 	best := &Standing{}
 	for _, same := range tuned {
-		rest := same // settings that do not fit do not fit with more chunks on the device either
-		for _, resident := range p.Residents(same[0]) {
-			first := len(rest)
-			for k, r := range rest {
-				s, err := judge(ctx, p, r, resident, req, m)
-				if err != nil {
-					return nil, err
-				}
-				if s.Seconds > 0 {
-					first = min(first, k)
-				}
-				if best.Seconds == 0 || s.Seconds > 0 && s.Seconds < best.Seconds {
-					best = s
-				}
-			}
-			rest = rest[first:]
+		s, err := settled(ctx, p, same, req, m)
+		if err != nil {
+			return nil, err
+		}
+		if best.Seconds == 0 || s.Seconds > 0 && s.Seconds < best.Seconds {
+			best = s
 		}
 	}
 	whole := tuned[0]
@@ -151,13 +141,35 @@ func standing(ctx context.Context, p policy.Policy, tuned [][]*policy.Request, r
 	return best, nil
 }
 
+// settled returns a policy's result with the best of the settings for one accumulation.
+func settled(ctx context.Context, p policy.Policy, same []*policy.Request, req *search.Request, m *search.Machine) (*Standing, error) {
+	best, rest := &Standing{}, same // settings that do not fit do not fit with more chunks on the device either
+	for _, resident := range p.Residents(same[0]) {
+		first := len(rest)
+		for k, r := range rest {
+			s, err := judge(ctx, p, r, resident, req, m)
+			if err != nil {
+				return nil, err
+			}
+			if s.Seconds > 0 {
+				first = min(first, k)
+			}
+			if best.Seconds == 0 || s.Seconds > 0 && s.Seconds < best.Seconds {
+				best = s
+			}
+		}
+		rest = rest[first:]
+	}
+	return best, nil
+}
+
 // judge plans by a policy with the given settings and simulates the plan.
 func judge(ctx context.Context, p policy.Policy, as *policy.Request, resident int, req *search.Request, m *search.Machine) (*Standing, error) {
 	r := *as
 	r.Resident = resident
 	s := &Standing{Policy: p.Name, Tuning: r.Tuning}
 	pl, err := p.Plan(&r)
-	if errors.Is(err, elixir.ErrMemory) {
+	if errors.Is(err, elixir.ErrMemory) || errors.Is(err, policy.ErrDegrees) {
 		s.Why = err.Error()
 		return s, nil
 	}
