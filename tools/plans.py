@@ -3,9 +3,11 @@
 
     tools/plans.py BASE NEW [NAME ...]
 
-BASE and NEW are athanor binaries. Each case is planned by both in turn. Exits with 1 if a step of NEW is more than
-0.5 % longer. CPU seconds are the process's own, so a busy machine stretches them by less than wall time.
+BASE and NEW are athanor binaries. Each case is planned by both in turn; NAME chooses some, cells the 72 in which policies are
+compared (docs/measurements/policies.md). Exits with 1 if a step of NEW is more than 0.5 % longer. CPU seconds are the
+process's own, so a busy machine stretches them by less than wall time.
 """
+import itertools
 import json
 import resource
 import subprocess
@@ -30,6 +32,11 @@ CASES = {
     "1B 2 x 4090": "llama-3.2-1b sequence_length=2048 global_batch=32 hardware.name=rtx4090 ranks=2",
 }
 
+CELLS = {
+    f"cell {model} {gpus} x {hardware}, {batch}": f"gpt2-{model} sequence_length=1024 global_batch={batch * gpus} hardware.name=elixir-paper-{hardware} ranks={gpus}"
+    for model, gpus, hardware, batch in itertools.product(("4b", "10b", "15b", "20b"), (1, 2, 4), (40, 80), (4, 8, 16))
+}
+
 
 def plan(binary, case):
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
@@ -44,8 +51,8 @@ def plan(binary, case):
 def main():
     base, new, *names = sys.argv[1:]
     worse = 0
-    for name, case in CASES.items():
-        if names and name not in names:
+    for name, case in (CASES | CELLS).items():
+        if name not in names and (name in CELLS and "cells" not in names or name in CASES and names):
             continue
         was, before, _ = plan(base, case)
         now, after, why = plan(new, case)
