@@ -160,16 +160,18 @@ func (m *Machine) Learn(times []hardware.Measurement, pace float64) {
 	}
 }
 
-// Pace returns the rate of arithmetic of this machine's cores as a share of what it was when they were probed: less than 1
-// where other work takes a part of them. It is 1 where nothing is known of it: for GPUs, other hosts, and ranks that share cores.
-// A look at the cores is good for a second: timing is often shorter than the look.
+// Pace returns the rate of arithmetic of this machine's cores as a share of what they can do: less than 1 where other work
+// takes a part of them. It is 1 where nothing is known of it: for GPUs and other hosts. A look at the cores is good for a
+// second: timing is often shorter than the look.
 func (m *Machine) Pace() float64 {
+	b, cores := m.backend.(*cpuBackend)
 	e := m.Hardware.Engine(device.Compute)
-	if _, cores := m.backend.(*cpuBackend); !cores || m.ranks > 1 || e == nil || e.Peak.F32 == 0 || m.backend.(*cpuBackend).options.Rate != [device.NumStreams]float64{} {
+	if !cores || m.supposed || e == nil || e.Peak.F32 == 0 || b.options.Rate != [device.NumStreams]float64{} {
 		return 1
 	}
 	if m.looked.IsZero() || time.Since(m.looked) > time.Second {
-		m.seen = min(1, gemm.Peak(m.Hardware.Cores, paceTime)/e.Peak.F32)
+		n := max(m.Hardware.AtOnce, 1) * m.Jobs()
+		m.seen = min(1, gemm.Sustained(n*m.Hardware.Cores, paceTime)/(float64(n)*e.Peak.F32))
 		m.looked = time.Now()
 	}
 	return m.seen
@@ -178,12 +180,27 @@ func (m *Machine) Pace() float64 {
 // paceTime is how long the cores are watched: several of the system's turns.
 const paceTime = 40 * time.Millisecond
 
-// Busy says that this machine's operators were timed in a busy hour; "" if they were not.
-func (m *Machine) Busy() string {
-	if m.pace == 0 || m.pace >= busy {
-		return ""
+// Paces returns the pace at which operators were timed, and that of now; 1 where other work takes no notable part.
+func (m *Machine) Paces() (timed, now float64) {
+	notable := func(pace float64) float64 {
+		if pace == 0 || pace >= busy {
+			return 1
+		}
+		return pace
 	}
-	return fmt.Sprintf("other work takes a part of this machine: its cores compute at %.0f %% of the rate that they were probed at; the timings of this hour are used, and not kept", 100*m.pace)
+	return notable(m.pace), notable(m.Pace())
+}
+
+// Busy says what other work does to this machine; "" if nothing notable.
+func (m *Machine) Busy() string {
+	const text = "other work takes a part of this machine: its cores compute at %.0f %% of the rate that they were probed at; %s"
+	switch timed, now := m.Paces(); {
+	case timed < 1:
+		return fmt.Sprintf(text, 100*timed, "the timings of this hour are used, and not kept")
+	case now < 1:
+		return fmt.Sprintf(text, 100*now, "while that lasts, steps take as much longer than the model says")
+	}
+	return ""
 }
 
 // ForgetTimes drops operator times, so that they are measured again: the load of a

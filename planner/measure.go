@@ -18,6 +18,15 @@ import (
 // hardware.Profile.
 const profileBudget = 3 * time.Second
 
+// Hour returns what other work leaves of a machine that is at hand; nil for another.
+func Hour(m *machine.Machine) *search.Hour {
+	if !m.AtHand() {
+		return nil
+	}
+	timed, now := m.Paces()
+	return &search.Hour{Timed: timed, Now: now}
+}
+
 // measure times those operators of a candidate that a machine's description lacks, in
 // arenas of the candidate's size and on all ranks at once, and as many times as there are jobs, since they share cores and
 // memory.

@@ -24,7 +24,8 @@ type Task struct {
 	Machine *machine.Machine
 	Graph   *graph.Graph
 	Spec    *job.Spec
-	Enough  <-chan struct{} // see search.Request; nil: never
+	Enough  <-chan struct{} // see search.Request, as Early; nil: never
+	Early   func(*search.Candidate)
 }
 
 // Plan searches for the fastest plan that fits this machine, or evaluates the

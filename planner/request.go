@@ -125,5 +125,5 @@ func StepOptions(spec *job.Spec) lower.Options {
 func (t *Task) Request() *search.Request {
 	state, _ := t.Spec.State()
 	return &search.Request{Graph: t.Graph, GlobalBatch: t.Spec.GlobalBatch * t.Graph.PerSequence(), Ranks: t.Machine.Ranks(), Options: StepOptions(t.Spec), Optimizer: t.Spec.Optimizer, State: state,
-		HeadUnit: t.Machine.HeadUnit(t.Graph.Seq), Enough: t.Enough}
+		HeadUnit: t.Machine.HeadUnit(t.Graph.Seq), Enough: t.Enough, Early: t.Early}
 }

@@ -34,7 +34,7 @@ type problem struct {
 func newProblem(req *Request, m *Machine) *problem {
 	g, ranks := req.Graph, max(req.Ranks, 1)
 	p := &problem{req: req, machine: m, graph: g, prices: prices{req, m}, ranks: ranks, batch: req.GlobalBatch / ranks,
-		copies: ranks / g.Shared(), placements: residenciesOf(ranks / g.Shared()), census: newCensus(g), told: &recorder{sketch: req.Sketch, enough: req.Enough, start: time.Now()}, growths: growths{}, needs: newNeeds(req, m, ranks), refused: map[string]Candidate{}}
+		copies: ranks / g.Shared(), placements: residenciesOf(ranks / g.Shared()), census: newCensus(g), told: &recorder{sketch: req.Sketch, enough: req.Enough, early: req.Early, start: time.Now()}, growths: growths{}, needs: newNeeds(req, m, ranks), refused: map[string]Candidate{}}
 	for i, param := range g.Params {
 		if n := float64(g.Stored(i).Elems()); param.Frozen {
 			p.frozen += n

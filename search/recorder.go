@@ -11,12 +11,13 @@ import (
 type recorder struct {
 	progress  func(string) // for the user; may be nil
 	sketch    bool
-	enough    <-chan struct{} // see Request.Enough
-	evaluated int             // candidates lowered
-	lowered   int             // instructions of plans without pipelines
-	began     int             // lowered before the present stage
-	allowed   int             // bound on lowered in the present stage
-	later     int             // what later stages may lower
+	enough    <-chan struct{}  // see Request.Enough
+	early     func(*Candidate) // see Request.Early; nil: nobody asks, or it was told
+	evaluated int              // candidates lowered
+	lowered   int              // instructions of plans without pipelines
+	began     int              // lowered before the present stage
+	allowed   int              // bound on lowered in the present stage
+	later     int              // what later stages may lower
 	start     time.Time
 	pipelined int // instructions of pipelines
 }
@@ -37,10 +38,15 @@ const planning = "planning"
 
 // say tells the user what is being done and, beside words about planning, how good the best plan so far is.
 func (r *recorder) say(text string, found shortlist) {
+	best := found.fastest()
+	if r.early != nil && best != nil && time.Since(r.start) > time.Second {
+		r.early(best)
+		r.early = nil
+	}
 	if r.progress == nil {
 		return
 	}
-	if best := found.fastest(); best != nil {
+	if best != nil {
 		if what, more := strings.CutPrefix(text, planning+": "); more {
 			text = fmt.Sprintf("%s: %.4g s a step so far, %s%s", planning, best.Seconds(), r.left(time.Since(r.start)), what)
 		}

@@ -48,6 +48,8 @@ type Request struct {
 	Sketch bool
 	// Enough, once it is closed, ends the search with the best plan so far, as soon as there is one; nil: never.
 	Enough <-chan struct{}
+	// Early, if not nil, is told the best plan so far once, when the search has lasted a second and there is one.
+	Early func(*Candidate)
 }
 
 // Pins are decisions that the user has made; zero values leave them to the search.

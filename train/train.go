@@ -99,7 +99,7 @@ type Run struct {
 // model's folder or from initialisation. Close the Run after use.
 func Open(ctx context.Context, s *Setup, best *search.Candidate, programs []*program.Program, m *machine.Machine) (*Run, error) {
 	spec := s.Spec
-	t := &Run{Setup: s, Plan: best, Peak: m.Peak(s.Graph), expected: best.Expected(true).Seconds, ValLoss: math.NaN(), programs: programs,
+	t := &Run{Setup: s, Plan: best, Peak: m.Peak(s.Graph), expected: best.Expected(planner.Hour(m)).Seconds, ValLoss: math.NaN(), programs: programs,
 		endures: endurance{patience: usualPatience()}}
 	if err := os.MkdirAll(spec.Out, 0o755); err != nil {
 		return nil, outError(err)

@@ -103,6 +103,14 @@ func (v *planCmd) Run(c *cli.Context) error {
 	}
 	var stop func()
 	p.enough, stop = untilInterrupt()
+	told := false
+	p.early = func(best *search.Candidate) {
+		if !told {
+			show.Done()
+			c.Note(p.soFar(best))
+		}
+		told = true
+	}
 	err = p.makePlan(ctx, find)
 	stop()
 	if err == nil && p.report.Wear.Soon() {

@@ -38,6 +38,7 @@ type planned struct {
 	trials   bool               // what is trained may be found by training
 	chosen   *train.Chosen      // what is trained, if there is only so much memory for it
 	enough   <-chan struct{}    // closed when the user has had enough of planning; nil: never
+	early    func(*search.Candidate)
 }
 
 func (p *planned) close() {
@@ -209,7 +210,19 @@ func searching(note func(string)) planner.Planner {
 
 // task returns what is planned for.
 func (p *planned) task() *planner.Task {
-	return &planner.Task{Machine: p.machine, Graph: p.setup.Graph, Spec: p.spec(), Enough: p.enough}
+	return &planner.Task{Machine: p.machine, Graph: p.setup.Graph, Spec: p.spec(), Enough: p.enough, Early: p.early}
+}
+
+// soFar describes a plan that is not the last word.
+func (p *planned) soFar(best *search.Candidate) string {
+	text, sep := fmt.Sprintf("first plan: %.4g s a step, %.0f tokens/s", best.Seconds(), float64(p.spec().GlobalBatch*p.spec().SequenceLength)/best.Seconds()), ", with "
+	for t, n := range best.Needs() {
+		if n >= 1<<20 {
+			text += fmt.Sprintf("%s%s of %v memory", sep, size.Format(n), device.Tier(t))
+			sep = ", "
+		}
+	}
+	return text + "; faster ones are looked for, an interrupt (Ctrl-C) takes the best so far"
 }
 
 // makePlan plans the prepared run by the given planner, and builds the report.
@@ -227,7 +240,7 @@ func (p *planned) makePlan(ctx stdctx.Context, find planner.Planner) (err error)
 	p.report = search.NewReport(p.setup.Graph, p.result, spec.GlobalBatch*spec.SequenceLength, float64(f+b)*float64(spec.GlobalBatch*spec.PerSequence()), p.peak())
 	req := &search.Request{Graph: p.setup.Graph, GlobalBatch: spec.GlobalBatch * spec.PerSequence() / spec.Ranks, Options: planner.StepOptions(spec), Optimizer: spec.Optimizer, State: p.result.Best.Plan.State}
 	p.report.Process = p.machine.Hardware.Memory.Process
-	p.expected = p.result.Best.Expected(p.machine.AtHand())
+	p.expected = p.result.Best.Expected(planner.Hour(p.machine))
 	if e := &p.expected; e.High > 0 {
 		p.report.Expected = e
 	}

@@ -24,6 +24,13 @@ func Peak(cores int, total time.Duration) float64 {
 	return rate(x.peak, x.peakFlops, cores, total)
 }
 
+// Sustained is Peak but for what it returns: the mean over the given time, from which other work takes its part.
+func Sustained(cores int, total time.Duration) float64 {
+	x := sets()[0]
+	_, mean := rates(x.peak, x.peakFlops, cores, total)
+	return mean
+}
+
 // PeakBF16 is Peak for products of bf16. Without bf16 instructions it equals Peak.
 func PeakBF16(cores int, total time.Duration) float64 {
 	x := sets()[0]
@@ -33,10 +40,17 @@ func PeakBF16(cores int, total time.Duration) float64 {
 	return rate(x.peakDot, x.peakDotFlops, cores, total)
 }
 
-// rate measures a loop of the given number of operations per round.
+// rate is the best of rates.
 func rate(loop func(*peak), flops, cores int, total time.Duration) float64 {
+	best, _ := rates(loop, flops, cores, total)
+	return best
+}
+
+// rates measures a loop of the given number of operations per round: the best of several runs, and the mean of those of full
+// length.
+func rates(loop func(*peak), flops, cores int, total time.Duration) (best, mean float64) {
 	const calls = 8
-	rounds, best := 1000, 0.0
+	rounds, done, spent := 1000, 0.0, 0.0
 	workers := pool.New(cores)
 	defer workers.Close()
 	time.Sleep(time.Millisecond) // helpers that have slept wake on separate cores; new threads seldom do
@@ -44,12 +58,18 @@ func rate(loop func(*peak), flops, cores int, total time.Duration) float64 {
 		begin := clock.Now()
 		workers.Run(cores*calls, &peakCalls{loop, rounds})
 		took := clock.Since(begin)
-		best = max(best, float64(cores*calls*rounds)*float64(flops)/took.Seconds())
-		if took < total/50 {
+		all := float64(cores*calls*rounds) * float64(flops)
+		best = max(best, all/took.Seconds())
+		if took < total/50 && rounds < maxPeakRounds {
 			rounds = min(2*rounds, maxPeakRounds)
+			continue
 		}
+		done, spent = done+all, spent+took.Seconds()
 	}
-	return best
+	if spent == 0 {
+		return best, best
+	}
+	return best, done / spent
 }
 
 // peakCalls is a pool.Body that calls a loop.
