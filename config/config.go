@@ -277,8 +277,10 @@ type Hardware struct {
 	D2H  Rate   `yaml:"d2h"`
 	// Peers is the rate of a link between two ranks, each way.
 	Peers Rate `yaml:"peers"`
-	// Hosts is how many hosts a described machine's ranks are on, equally many on each; 0: as few as hold them.
+	// Hosts is how many hosts a described machine's ranks are on; 0: as few as hold them.
 	Hosts int `yaml:"hosts"`
+	// PerHost is how many ranks each of them has: one number, or a list such as [4, 2]; equally many if it is left out.
+	PerHost Counts `yaml:"per_host"`
 	// Network is the rate at which each of them sends to the others, and receives.
 	Network Rate `yaml:"network"`
 }
@@ -621,6 +623,23 @@ func (t Duration) MarshalYAML() (any, error) {
 		return nil, nil
 	}
 	return time.Duration(t).String(), nil
+}
+
+// Counts is one number or a list of them.
+type Counts []int
+
+// UnmarshalYAML takes a scalar for a list of one.
+func (v *Counts) UnmarshalYAML(n *yaml.Node) error {
+	var one int
+	err := n.Decode((*[]int)(v))
+	if n.Kind == yaml.ScalarNode {
+		err = n.Decode(&one)
+		*v = Counts{one}
+	}
+	if err != nil {
+		return errors.New("expected a number or a list of numbers; hint: such as 8, or [4, 2]")
+	}
+	return nil
 }
 
 // Strings is one string or a list of them.

@@ -27,7 +27,7 @@ func Address(host string) (string, error) {
 	return addr, nil
 }
 
-// checkHosts completes the addresses of other hosts, and checks that each can have as many ranks as this one.
+// checkHosts completes the addresses of other hosts, and checks that each can have a rank.
 func (c *Config) checkHosts(d *decoder) {
 	seen := map[string]bool{}
 	for i, h := range c.Hosts {
@@ -41,8 +41,8 @@ func (c *Config) checkHosts(d *decoder) {
 		}
 		seen[addr], c.Hosts[i] = true, addr
 	}
-	if n := len(c.Hosts) + 1; n > 1 && d.given("ranks") && c.Ranks != AutoRanks && c.Ranks%n != 0 {
-		d.fail("ranks", fmt.Sprintf("%d cannot be divided among %d hosts, this one included; hint: use a multiple of %d, or leave ranks out for one on each host", c.Ranks, n, n))
+	if n := len(c.Hosts) + 1; n > 1 && d.given("ranks") && c.Ranks != AutoRanks && c.Ranks < n {
+		d.fail("ranks", fmt.Sprintf("%d are too few for %d hosts, this one included; hint: use at least %d, or leave ranks out for one on each host", c.Ranks, n, n))
 	}
 }
 
@@ -87,12 +87,42 @@ func (c *Config) checkNetwork(d *decoder) {
 		d.fail("hardware.hosts", fmt.Sprintf("%d is out of range; hint: from 1 to 1024, or leave it out for as few as hold the ranks", hosts))
 		return
 	}
-	for key, said := range map[string]bool{"hardware.hosts": hosts > 0, "hardware.network": c.Hardware.Network > 0} {
+	for key, said := range map[string]bool{"hardware.hosts": hosts > 0, "hardware.per_host": len(c.Hardware.PerHost) > 0, "hardware.network": c.Hardware.Network > 0} {
 		if said && c.Hardware.Name == "" {
 			d.fail(key, "describes a machine that is not here, and hardware.name doesn't say which; hint: name its card in hardware.name, or the hosts to train on in hosts")
 		}
 	}
-	if hosts > 1 && c.Ranks != AutoRanks && c.Ranks%hosts != 0 {
+	if len(c.Hardware.PerHost) > 0 {
+		c.countRanks(d)
+	} else if hosts > 1 && c.Ranks != AutoRanks && c.Ranks%hosts != 0 {
 		d.fail("ranks", fmt.Sprintf("%d cannot be divided among the %d hosts of hardware.hosts; hint: with eight on each, ranks: %d", c.Ranks, hosts, 8*hosts))
+	}
+}
+
+// countRanks derives the number of hosts and that of ranks from how many each host has.
+func (c *Config) countRanks(d *decoder) {
+	const key = "hardware.per_host"
+	list, hosts, all := c.Hardware.PerHost, c.Hardware.Hosts, 0
+	for _, n := range list {
+		if n < 1 || n > 1024 {
+			d.fail(key, fmt.Sprintf("%d ranks are out of range; hint: from 1 to 1024 on each host", n))
+			return
+		}
+		all += n
+	}
+	if len(list) == 1 {
+		if hosts == 0 && d.given("ranks") {
+			hosts = c.Ranks / list[0]
+		}
+		hosts = max(hosts, 1)
+		all *= hosts
+	}
+	switch {
+	case len(list) != 1 && hosts != 0 && hosts != len(list):
+		d.fail(key, fmt.Sprintf("it says how many ranks %d hosts have, but hardware.hosts is %d; hint: leave hardware.hosts out", len(list), hosts))
+	case d.given("ranks") && c.Ranks != AutoRanks && c.Ranks != all:
+		d.fail("ranks", fmt.Sprintf("%d, but the hosts of hardware.per_host have %d; hint: leave ranks out", c.Ranks, all))
+	default:
+		c.Ranks, c.Hardware.Hosts = all, max(hosts, len(list))
 	}
 }

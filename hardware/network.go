@@ -1,6 +1,8 @@
 package hardware
 
 import (
+	"cmp"
+	"slices"
 	"strconv"
 
 	"github.com/athanor-llm/athanor/device"
@@ -18,21 +20,25 @@ import (
 //	round = max(peers.latency + s/peers.rate, network.latency + s (P/m)/network.rate)
 //
 // where the first counts if m > 1 and the second if the ranks are on several hosts: P/m groups cross a host's network at
-// once. An all-gather or a reduce-scatter takes n-1 rounds, an all-reduce 2(n-1) (Patarasuk and Yuan, JPDC 69(2), 2009).
+// once. Where hosts have different numbers of ranks, that whose network is crossed by most groups counts. An all-gather or a reduce-scatter takes n-1 rounds, an all-reduce 2(n-1) (Patarasuk and Yuan, JPDC 69(2), 2009).
 //
 // Example: 16 ranks on 2 hosts, 400 Gbit/s between them, gather 26 GB: 15 rounds of 26/16 GB at 50 GB/s, 0.49 s; at the
 // 225 GB/s inside a host they would take 0.11 s.
 //
-// Known weakness: hosts are alike, with the same number of ranks each.
+// Known weakness: hosts differ in the number of their ranks only, not in what these are.
 
 // Network joins the hosts that the ranks of a run are on.
 type Network struct {
 	// Hosts are dealt the ranks in turn. In a grid of stages and replicas that separates stages, whose messages are small
 	// compared with sums of gradients.
 	Hosts   int `json:"hosts"`
-	PerHost int `json:"per_host"` // ranks
+	PerHost int `json:"per_host"` // ranks; the most of any host
+	// Counts are the numbers of ranks of the hosts; nil: PerHost each.
+	Counts []int `json:"counts,omitempty"`
 	// Row is the number of consecutive ranks that are dealt to a host at a time; 0: one.
 	Row int `json:"row,omitempty"`
+	// Senders is the number of a host's ranks that send messages to other hosts; 0: all of them do.
+	Senders int `json:"senders,omitempty"`
 	// Link from one host to another, whole, of device memory. What one host sends does not slow down what it receives.
 	Link Link `json:"link"`
 }
@@ -64,31 +70,76 @@ func (n *Network) Host(rank int) int {
 // Place returns the host of a rank, and its number there.
 func (n *Network) Place(rank int) (host, own int) {
 	row := max(n.Row, 1)
-	return rank / row % n.Hosts, rank/(row*n.Hosts)*row + rank%row
+	if n.Counts == nil {
+		return rank / row % n.Hosts, rank/(row*n.Hosts)*row + rank%row
+	}
+	var buf [16]int
+	for have := append(buf[:0], make([]int, n.Hosts)...); ; host = (host + 1) % n.Hosts {
+		k := min(row, n.Counts[host]-have[host])
+		if rank < k {
+			return host, have[host] + rank
+		}
+		rank -= k
+		have[host] += k
+	}
+}
+
+// Ranks returns the number of ranks of all hosts.
+func (n *Network) Ranks() (all int) {
+	for host := range n.Hosts {
+		all += n.RanksOn(host)
+	}
+	return all
+}
+
+// RanksOn returns the number of a host's ranks.
+func (n *Network) RanksOn(host int) int {
+	if n.Counts == nil {
+		return n.PerHost
+	}
+	return n.Counts[host]
+}
+
+// divides reports whether each host has a multiple of so many ranks.
+func (n *Network) divides(row int) bool {
+	return n.PerHost%row == 0 && !slices.ContainsFunc(n.Counts, func(k int) bool { return k%row != 0 })
 }
 
 // Deal says of which ranks, so many consecutive ones, a host has as many as it can: those that share each sequence or each
-// matrix, and so send each other what every layer computes.
-func (n *Network) Deal(sharing int) *Network {
+// matrix, and so send each other what every layer computes. Where none share, those are neighbours of a pipeline of more stages
+// than there are hosts: of each replica a host has the same stages, of which only the last sends to another host.
+func (n *Network) Deal(sharing, stages int) *Network {
 	if n == nil {
 		return nil
 	}
 	own := *n
-	for own.Row = min(sharing, n.PerHost); sharing%own.Row != 0 || n.PerHost%own.Row != 0; own.Row-- {
+	own.Senders = 0
+	switch {
+	case sharing == 1 && stages > n.Hosts && stages == n.Ranks():
+		own.Row, own.Senders = n.PerHost, 1
+		return &own
+	case sharing == 1 && stages > n.Hosts && stages%n.Hosts == 0 && n.Counts == nil:
+		own.Row = stages / n.Hosts
+		own.Senders = n.PerHost / own.Row
+		return &own
+	}
+	for own.Row = min(sharing, n.PerHost); sharing%own.Row != 0 || !n.divides(own.Row); own.Row-- {
 	}
 	return &own
 }
 
-// spread returns the number of hosts that a call between ranks is on, and the most of its ranks that share one.
-func (n *Network) spread(c *device.Call) (hosts, together int) {
+// spread returns the number of hosts that a call between ranks is on, the most of its ranks that share one, and how many such
+// calls there are at once for each that crosses the network of a host.
+func (n *Network) spread(c *device.Call) (hosts, together int, calls float64) {
 	if n == nil {
-		return 1, len(c.Peers)
+		return 1, len(c.Peers), 1
 	}
 	if device.IsMessage(c.Op) {
-		if n.Host(c.Rank) != n.Host(c.Peers[0]) {
-			return 2, 1
+		from, to := n.Host(c.Rank), n.Host(c.Peers[0])
+		if from == to {
+			return 1, 2, 1
 		}
-		return 1, 2
+		return 2, 1, float64(min(n.RanksOn(from), n.RanksOn(to), cmp.Or(n.Senders, n.PerHost)))
 	}
 	var buf [16]int
 	counts := append(buf[:0], make([]int, n.Hosts)...)
@@ -99,12 +150,17 @@ func (n *Network) spread(c *device.Call) (hosts, together int) {
 		}
 		together = max(together, counts[k])
 	}
-	return hosts, together
+	for host, k := range counts {
+		if k > 0 {
+			calls = max(calls, float64(n.RanksOn(host))/float64(k))
+		}
+	}
+	return hosts, together, calls
 }
 
 // appendSpread appends to a key on how many hosts a call between ranks is, if on several.
 func (n *Network) appendSpread(b []byte, c *device.Call) []byte {
-	if hosts, _ := n.spread(c); hosts > 1 {
+	if hosts, _, _ := n.spread(c); hosts > 1 {
 		b = append(b, " hosts "...)
 		b = strconv.AppendInt(b, int64(hosts), 10)
 	}
@@ -123,10 +179,10 @@ func (h *Hardware) exchangeSeconds(c *device.Call) float64 {
 			bytes = max(bytes, a.Bytes())
 		}
 	}
-	hosts, together := h.Network.spread(c)
+	hosts, together, calls := h.Network.spread(c)
 	if device.IsMessage(c.Op) {
 		if hosts > 1 {
-			return h.Network.Link.Seconds(bytes * int64(h.Network.PerHost))
+			return h.Network.Link.Seconds(bytes * int64(calls))
 		}
 		return h.Link(device.DeviceTier, device.DeviceTier).Seconds(bytes)
 	}
@@ -136,7 +192,7 @@ func (h *Hardware) exchangeSeconds(c *device.Call) float64 {
 		round = h.Link(device.DeviceTier, device.DeviceTier).round(float64(bytes) / n)
 	}
 	if hosts > 1 {
-		round = max(round, h.Network.Link.round(float64(bytes)/n*float64(h.Network.PerHost)/float64(together)))
+		round = max(round, h.Network.Link.round(float64(bytes)/n*calls))
 	}
 	rounds := n - 1
 	if c.Op == graph.AllReduce {

@@ -31,9 +31,10 @@ const (
 // PeerBytes is the size of each rank's arena that ProbePeers reserves.
 const PeerBytes = 2 * peerLarge
 
-// ProbePeers adds to h the links between newly opened devices, which are the ranks 0, 1, ... of one run on so many hosts
-// (see Network.Hosts), and what collectives take in groups of 2, 4, ... and all. The devices cannot be reused afterwards.
-func ProbePeers(devices []device.Device, hosts int, h *Hardware) error {
+// ProbePeers adds to h the links between newly opened devices, which are the ranks 0, 1, ... of one run on the hosts that on says,
+// whatever its link (nil: on one), and what collectives take in groups of 2, 4, ... and all. The devices cannot be reused
+// afterwards.
+func ProbePeers(devices []device.Device, on *Network, h *Hardware) error {
 	if len(devices) < 2 {
 		return errors.New("probe peers: at least two devices are needed")
 	}
@@ -42,16 +43,18 @@ func ProbePeers(devices []device.Device, hosts int, h *Hardware) error {
 			return fmt.Errorf("probe peers: %w", err)
 		}
 	}
-	if own := len(devices) / hosts; hosts > 1 && own > 1 {
+	if on != nil && on.PerHost > 1 {
 		between := joint{devices: devices, ranks: []int{0, 1}}
-		h.Network = &Network{Hosts: hosts, PerHost: own, Link: between.link()}
+		network := *on
+		network.Link = between.link()
+		h.Network = &network
 		if between.err != nil {
 			return fmt.Errorf("probe the network: %w", between.err)
 		}
 	}
 	two := joint{devices: devices, ranks: []int{0, 1}}
 	if h.Network != nil {
-		two.ranks[1] = hosts // the first host's second
+		two.ranks = h.Network.ranksOfFirst()[:2]
 	}
 	h.Links = append(h.Links, two.link())
 	measured := two.collectives()
@@ -72,25 +75,33 @@ func ProbePeers(devices []device.Device, hosts int, h *Hardware) error {
 // groups returns the groups of n ranks that are measured besides a pair of one host: those of the first 4, 8, ... and all
 // ranks, and on several hosts also the first two, and those of the first host.
 func groups(n int, hosts *Network) (list [][]int) {
-	first := func(k, step int) []int {
-		ranks := make([]int, k)
-		for i := range ranks {
-			ranks[i] = i * step
-		}
-		return ranks
+	all := make([]int, n)
+	for r := range all {
+		all[r] = r
 	}
 	if hosts != nil {
-		list = append(list, first(2, 1))
-		for k := 2; k < hosts.PerHost; {
-			k = min(2*k, hosts.PerHost)
-			list = append(list, first(k, hosts.Hosts))
+		list = append(list, all[:2])
+		own := hosts.ranksOfFirst()
+		for k := 2; k < len(own); {
+			k = min(2*k, len(own))
+			list = append(list, own[:k])
 		}
 	}
 	for k := 2; k < n; {
 		k = min(2*k, n)
-		list = append(list, first(k, 1))
+		list = append(list, all[:k])
 	}
 	return list
+}
+
+// ranksOfFirst returns the ranks of the first host.
+func (n *Network) ranksOfFirst() (ranks []int) {
+	for r := range n.Ranks() {
+		if n.Host(r) == 0 {
+			ranks = append(ranks, r)
+		}
+	}
+	return ranks
 }
 
 // joint runs calls on some ranks' devices at once and keeps the first error.

@@ -18,6 +18,10 @@ import (
 func TestProbePeers(t *testing.T) {
 	const slow = 1.3 // of a reduce_scatter of four
 	for _, c := range []struct{ ranks, hosts int }{{2, 1}, {4, 1}, {6, 1}, {2, 2}, {4, 2}, {6, 2}, {6, 3}} {
+		var on *hardware.Network
+		if c.hosts > 1 {
+			on = &hardware.Network{Hosts: c.hosts, PerHost: c.ranks / c.hosts}
+		}
 		want := known(t, "a100-80")
 		if c.ranks > c.hosts && c.hosts > 1 {
 			want.Join(c.hosts, c.ranks/c.hosts)
@@ -30,7 +34,7 @@ func TestProbePeers(t *testing.T) {
 			return s
 		}
 		got := withoutPeers(t, "a100-80")
-		if err := hardware.ProbePeers(virtual(t, c.ranks, alone(want, cost)), c.hosts, got); err != nil {
+		if err := hardware.ProbePeers(virtual(t, c.ranks, alone(want, cost)), on, got); err != nil {
 			t.Fatal(err)
 		}
 		if err := got.Validate(); err != nil {
@@ -42,7 +46,7 @@ func TestProbePeers(t *testing.T) {
 			}
 		}
 	}
-	if err := hardware.ProbePeers([]device.Device{null.New(known(t, "l4").Cost)}, 1, known(t, "l4")); err == nil {
+	if err := hardware.ProbePeers([]device.Device{null.New(known(t, "l4").Cost)}, nil, known(t, "l4")); err == nil {
 		t.Error("one device has peers")
 	}
 }
@@ -110,7 +114,7 @@ func TestProbePeersCPU(t *testing.T) {
 		devices = append(devices, d)
 	}
 	h := withoutPeers(t, "h100")
-	if err := hardware.ProbePeers(devices, 1, h); err != nil {
+	if err := hardware.ProbePeers(devices, nil, h); err != nil {
 		t.Fatal(err)
 	}
 	if err := h.Validate(); err != nil {

@@ -34,8 +34,8 @@ type backend interface {
 	// headUnit is the number of tokens at multiples of which sums over tokens may be cut, for sequences of seq
 	// tokens; 0: anywhere.
 	headUnit(seq int) int
-	// hosts is the number of hosts that ranks are dealt out to in turn.
-	hosts() int
+	// network says which host each rank is on; nil: all are on one.
+	network() *hardware.Network
 	// idle is the number of GPUs that no rank has.
 	idle() int
 	// close releases what closed devices have left for later ones.

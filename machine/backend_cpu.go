@@ -113,7 +113,7 @@ func (b *cpuBackend) oneAtATime() backend {
 
 func (b *cpuBackend) headUnit(int) int { return 0 }
 
-func (b *cpuBackend) hosts() int { return 1 }
+func (b *cpuBackend) network() *hardware.Network { return nil }
 
 func (b *cpuBackend) idle() int { return 0 }
 

@@ -61,7 +61,7 @@ func (b *cudaBackend) cards() (names []string) {
 	return names
 }
 
-func (b *cudaBackend) hosts() int { return 1 }
+func (b *cudaBackend) network() *hardware.Network { return nil }
 
 func (b *cudaBackend) idle() int { return b.unused }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -35,7 +36,7 @@ func Key() ([]byte, error) {
 // the first two, is thus the network. In a grid of stages and replicas, it separates stages, whose messages are
 // small compared with sums of gradients. All hosts are described by the slowest and smallest.
 type hostsBackend struct {
-	here   localBackend // for as many ranks as each host has
+	here   localBackend // for the ranks of this host
 	others []string     // addresses
 	grid   *hardware.Network
 	about  []remote.Description
@@ -60,31 +61,98 @@ func newHosts(r *Request, dir string) (*hostsBackend, error) {
 		return nil, r.Fault("device", fmt.Sprintf("%d processes of the run are on this host, but one process has all of a host's GPUs; hint: start one process per host, such as with srun --ntasks-per-node=1, and set ranks: auto", r.Together))
 	}
 	b := &hostsBackend{others: r.Hosts, key: key, together: int64(max(r.Together, 1)), links: r.Links, over: r.Over, place: remote.Place{Device: r.Device, MPI: r.Links != nil}}
-	n := b.hosts()
-	b.grid = gridOf(n, r.Ranks)
-	own := *r
-	own.Ranks = r.Ranks / n
-	if r.Ranks%n != 0 {
-		return nil, r.Fault("ranks", fmt.Sprintf("%d cannot be divided among %d hosts, this one included; hint: use a multiple of the number of hosts", r.Ranks, n))
+	counts, err := b.counts(r, dir)
+	if err != nil {
+		return nil, err
 	}
-	var err error
+	b.grid = gridOf(counts)
+	own := *r
+	own.Ranks = counts[0]
 	if b.here, err = newLocal(&own, dir); err != nil {
 		return nil, err
 	}
-	b.place.SumRows = b.here.headUnit(r.Sequence)
-	b.place.Share, b.place.Rate = own.Ranks, rates(r)
-	for _, addr := range b.others {
-		d, err := remote.Describe(addr, b.key, b.place)
+	b.place.SumRows, b.place.Rate = b.here.headUnit(r.Sequence), rates(r)
+	for i, addr := range b.others {
+		d, err := remote.Describe(addr, b.key, b.placeOn(i+1))
 		if err != nil {
 			return nil, err
 		}
-		if d.Ranks < b.place.Share {
-			return nil, fmt.Errorf("hosts: %s can open %d ranks now, but this run needs %d there; hint: wait until another run ends, or start athanor serve there with a larger --max-ranks", addr, d.Ranks, b.place.Share)
+		if need := counts[i+1]; d.Ranks < need {
+			return nil, fmt.Errorf("hosts: %s can open %d ranks now, but this run needs %d there; hint: wait until another run ends, or start athanor serve there with a larger --max-ranks", addr, d.Ranks, need)
 		}
 		b.about = append(b.about, d)
 	}
 	return b, nil
 }
+
+// counts returns how many ranks each host has: equally many, or as nearly as their number and the GPUs allow.
+func (b *hostsBackend) counts(r *Request, dir string) ([]int, error) {
+	n, gpus := len(b.others)+1, device.IsGPU(r.Device)
+	if r.Ranks%n == 0 && !gpus {
+		return slices.Repeat([]int{r.Ranks / n}, n), nil
+	}
+	one := *r
+	one.Ranks = 1
+	here, err := newLocal(&one, dir)
+	if err != nil {
+		return nil, err
+	}
+	room := []int{r.Ranks}
+	if gpus {
+		room[0] = 1 + here.idle()
+	}
+	if err := here.close(); err != nil {
+		return nil, err
+	}
+	place := b.place
+	place.Share = 1
+	for _, addr := range b.others {
+		d, err := remote.Describe(addr, b.key, place)
+		if err != nil {
+			return nil, err
+		}
+		if gpus {
+			d.Ranks = min(d.Ranks, 1+d.Idle)
+		}
+		room = append(room, d.Ranks)
+	}
+	counts := spreadRanks(r.Ranks, room)
+	if counts == nil {
+		return nil, r.Fault("ranks", fmt.Sprintf("%d do not fit on the hosts, which have room for %v, this one first, and need at least one each; hint: use fewer, or more hosts", r.Ranks, room))
+	}
+	return counts, nil
+}
+
+// spreadRanks returns how many of the ranks each host has, as equally many as their room allows; nil if that is not enough, or
+// if a host would have none.
+func spreadRanks(ranks int, room []int) []int {
+	counts := make([]int, len(room))
+	for range ranks {
+		least := -1
+		for h := range room {
+			if counts[h] < room[h] && (least < 0 || counts[h] < counts[least]) {
+				least = h
+			}
+		}
+		if least < 0 {
+			return nil
+		}
+		counts[least]++
+	}
+	if slices.Contains(counts, 0) {
+		return nil
+	}
+	return counts
+}
+
+// placeOn returns what is the same for the devices of a host.
+func (b *hostsBackend) placeOn(host int) remote.Place {
+	p := b.place
+	p.Share = b.grid.RanksOn(host)
+	return p
+}
+
+func (b *hostsBackend) network() *hardware.Network { return b.grid }
 
 func (b *hostsBackend) hosts() int { return len(b.others) + 1 }
 
@@ -103,24 +171,27 @@ func (b *hostsBackend) id() string {
 	return text
 }
 
-// memory returns what all hosts have together if each has only the least that any of them has.
+// memory returns what all ranks have together if each has only the least that any of them has.
 func (b *hostsBackend) memory(dir string, process int64) (hardware.Memory, error) {
 	m, err := b.here.memory(dir, process)
 	if err != nil {
 		return m, err
 	}
-	m.Host, m.Disk = m.Host/b.together, m.Disk/b.together
+	own := int64(b.grid.RanksOn(0)) * b.together
+	m.Host, m.Disk = m.Host/own, m.Disk/own
 	if m.Shared {
 		m.Device = min(m.Device, m.Host)
 	}
-	for _, addr := range b.others {
-		d, err := remote.Describe(addr, b.key, b.place)
+	n := int64(b.grid.RanksOn(0))
+	for i, addr := range b.others {
+		d, err := remote.Describe(addr, b.key, b.placeOn(i+1))
 		if err != nil {
 			return m, err
 		}
-		m.Device, m.Host, m.Disk = min(m.Device, d.Device), min(m.Host, d.Host), min(m.Disk, d.Disk)
+		own := int64(b.grid.RanksOn(i + 1))
+		m.Device, m.Host, m.Disk = min(m.Device, d.Device), min(m.Host, d.Host/own), min(m.Disk, d.Disk/own)
+		n += own
 	}
-	n := int64(b.hosts())
 	m.Host, m.Disk = n*m.Host, n*m.Disk
 	if m.Shared {
 		m.Device = m.Host
@@ -128,13 +199,13 @@ func (b *hostsBackend) memory(dir string, process int64) (hardware.Memory, error
 	return m, nil
 }
 
-// probed counts as many ranks on each host as on this one.
-func (b *hostsBackend) probed() int { return b.hosts() * b.here.probed() }
+// probed counts as many ranks on each host as on this one, as far as there are any.
+func (b *hostsBackend) probed() int { return min(b.hosts()*b.here.probed(), b.grid.Ranks()) }
 
 func (b *hostsBackend) atOnce() int {
 	least := b.here.atOnce()
-	for _, d := range b.about {
-		least = min(least, max(1, d.Cores/max(d.Cores/b.place.Share, 1)))
+	for i, d := range b.about {
+		least = min(least, max(1, d.Cores/max(d.Cores/b.grid.RanksOn(i+1), 1)))
 	}
 	return b.hosts() * least
 }
@@ -144,7 +215,7 @@ func (b *hostsBackend) alone(rank int, disk string) (device.Device, error) {
 	if host == 0 {
 		return b.here.alone(own, disk)
 	}
-	p := b.place
+	p := b.placeOn(host)
 	p.Own = own
 	return b.dial(host, p, clock.Now())
 }
@@ -172,6 +243,7 @@ func (b *hostsBackend) open(n int, disk string) (list []device.Device, err error
 	}))
 	for p.Rank = range n {
 		var d device.Device
+		p.Share = b.grid.RanksOn(p.HostOf[p.Rank])
 		if _, p.Own = b.grid.Place(p.Rank); p.HostOf[p.Rank] == 0 {
 			d, err = open(p.Rank, p.Own, fmt.Sprint(disk, p.Rank))
 		} else {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 
 	"github.com/athanor-llm/athanor/config"
@@ -47,7 +48,7 @@ func Describe(r *Request, note func(string)) (*Machine, error) {
 	if err := m.limit(r); err != nil {
 		return nil, err
 	}
-	return m.Deal(r.Sharing), nil
+	return m.Deal(r.Sharing, 1), nil
 }
 
 // equip raises one rank's host memory and disk on a known machine to the request's limits where those are
@@ -71,13 +72,27 @@ func hostsOf(ranks int) int {
 	return n
 }
 
+// countsOf returns how many ranks each of so many hosts has: equally many unless the request says otherwise.
+func countsOf(r *Request, hosts int) []int {
+	if len(r.Hardware.PerHost) > 1 {
+		return r.Hardware.PerHost
+	}
+	return slices.Repeat([]int{r.Ranks / hosts}, hosts)
+}
+
+// join joins hosts with so many ranks each by the usual network.
+func join(h *hardware.Hardware, counts []int) {
+	h.Join(len(counts), slices.Max(counts))
+	h.Network.Counts = gridOf(counts).Counts
+}
+
 // OnGPU reports whether a request is for GPUs, here or described.
 func OnGPU(r *Request) bool {
 	if r.Hardware.Name == "" {
 		return device.IsGPU(r.Device)
 	}
 	one := *r
-	one.Ranks, one.Hardware.Hosts = 1, 0
+	one.Ranks, one.Hardware.Hosts, one.Hardware.PerHost = 1, 0, nil
 	h, err := lookup(&one)
 	return err == nil && (!h.Memory.Shared || h.Memory.Unified)
 }
@@ -88,12 +103,12 @@ const maxHardware = 64 << 20
 // lookup looks up the described machine by known name, then by file, and returns one
 // rank's share.
 func lookup(r *Request) (*hardware.Hardware, error) {
-	name, hosts := r.Hardware.Name, cmp.Or(r.Hardware.Hosts, hostsOf(r.Ranks))
-	h, unknown := hardware.KnownRank(name, r.Ranks/hosts)
+	name, counts := r.Hardware.Name, countsOf(r, cmp.Or(r.Hardware.Hosts, hostsOf(r.Ranks)))
+	h, unknown := hardware.KnownRank(name, slices.Max(counts))
 	if unknown == nil {
-		equip(h, r, hosts)
-		if hosts > 1 {
-			h.Join(hosts, r.Ranks/hosts)
+		equip(h, r, len(counts))
+		if len(counts) > 1 {
+			join(h, counts)
 		}
 		return h, nil
 	}
@@ -114,10 +129,10 @@ func lookup(r *Request) (*hardware.Hardware, error) {
 // request says, or all hosts of a run.
 func shareHosts(h *hardware.Hardware, r *Request) (*hardware.Hardware, error) {
 	if h.Network == nil {
-		hosts := max(r.Hardware.Hosts, 1)
-		h = h.Share(r.Ranks / hosts)
-		if hosts > 1 {
-			h.Join(hosts, r.Ranks/hosts)
+		counts := countsOf(r, max(r.Hardware.Hosts, 1))
+		h = h.Share(slices.Max(counts))
+		if len(counts) > 1 {
+			join(h, counts)
 		}
 		return h, nil
 	}

@@ -3,6 +3,7 @@ package machine
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -37,6 +38,10 @@ func TestDescribedHosts(t *testing.T) {
 				t.Errorf("%+v: rank %d is on host %d", c, r, m.Host(r))
 			}
 		}
+	}
+	uneven, err := described(6, config.Hardware{Name: "a100-80", PerHost: config.Counts{4, 2}})
+	if err != nil || !slices.Equal(uneven.Hardware.Network.Counts, []int{4, 2}) || uneven.Host(5) != 0 || uneven.Host(3) != 1 {
+		t.Errorf("hosts of four and two: %+v, %v", uneven, err)
 	}
 	m, err := described(16, config.Hardware{Name: "a100-80", Network: 3e9})
 	if err != nil || m.Hardware.Network.Link.Bandwidth != 3e9 {

@@ -2,6 +2,7 @@ package machine
 
 import (
 	"path/filepath"
+	"slices"
 
 	"github.com/athanor-llm/athanor/hardware"
 )
@@ -14,7 +15,7 @@ func Keep(h *hardware.Hardware, ranks int, dir string) error {
 
 // KeepLaunched is Keep for ranks in so many processes that a launcher has started on this machine.
 func KeepLaunched(h *hardware.Hardware, ranks, processes int, dir string) error {
-	return keep(h, &hostsBackend{here: &cpuBackend{ranks: ranks / processes, jobs: 1}, others: make([]string, processes-1), together: int64(processes), over: "TCP"}, ranks, dir)
+	return keep(h, &hostsBackend{here: &cpuBackend{ranks: ranks / processes, jobs: 1}, others: make([]string, processes-1), grid: gridOf(slices.Repeat([]int{ranks / processes}, processes)), together: int64(processes), over: "TCP"}, ranks, dir)
 }
 
 func keep(h *hardware.Hardware, b backend, ranks int, dir string) error {

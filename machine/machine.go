@@ -90,7 +90,7 @@ func Find(r *Request, note func(string)) (*Machine, error) {
 	if err := m.limit(r); err != nil {
 		return nil, err
 	}
-	return m.Deal(r.Sharing), nil
+	return m.Deal(r.Sharing, 1), nil
 }
 
 // measured sets the description: rates from the cache or by probing, memory as it is

@@ -57,7 +57,7 @@ func probe(b backend, ranks int, dir string) (*hardware.Hardware, error) {
 	if err != nil {
 		return nil, err
 	}
-	return h, errors.Join(hardware.ProbePeers(devices, b.hosts(), h), session.CloseAll(devices))
+	return h, errors.Join(hardware.ProbePeers(devices, b.network(), h), session.CloseAll(devices))
 }
 
 // roomToProbe rejects a probe for which there is too little memory beside what a process takes whose model is not

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/athanor-llm/athanor/config"
@@ -58,6 +59,21 @@ func TestRanksFor(t *testing.T) {
 	for _, c := range []struct{ gpus, batch, want int }{{0, 8, 1}, {1, 8, 1}, {4, 8, 4}, {6, 8, 4}, {8, 12, 6}, {8, 7, 7}, {4, 1, 1}, {1000, 1 << 20, MaxRanks}} {
 		if got := ranksFor(c.gpus, c.batch); got != c.want {
 			t.Errorf("%d GPUs, batch of %d: %d ranks, want %d", c.gpus, c.batch, got, c.want)
+		}
+	}
+}
+
+// TestSpreadRanks: hosts get ranks as equally as their room allows, all ranks and at least one each, or it is refused.
+func TestSpreadRanks(t *testing.T) {
+	for _, c := range []struct {
+		ranks      int
+		room, want []int
+	}{
+		{6, []int{6, 6}, []int{3, 3}}, {6, []int{4, 2}, []int{4, 2}}, {5, []int{4, 4}, []int{3, 2}}, {8, []int{1, 8, 3}, []int{1, 4, 3}},
+		{7, []int{4, 2}, nil}, {1, []int{4, 2}, nil},
+	} {
+		if got := spreadRanks(c.ranks, c.room); !slices.Equal(got, c.want) {
+			t.Errorf("%d ranks on hosts with room for %v: %v, want %v", c.ranks, c.room, got, c.want)
 		}
 	}
 }

@@ -82,7 +82,7 @@ func (h *host) Describe(p remote.Place) (remote.Description, error) {
 	if err != nil {
 		return d, err
 	}
-	d.GPUs = b.cards()
+	d.GPUs, d.Idle = b.cards(), b.idle()
 	m, err := b.memory(h.dir, 0)
 	d.Device, d.Host, d.Disk = m.Device, m.Host, m.Disk
 	return d, errors.Join(err, b.close())

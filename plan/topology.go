@@ -218,10 +218,15 @@ func (pl *Plan) validateSlices(g *graph.Graph) error {
 // Replicas returns the number of pipelines, each with all parameters or slabs of them. They share the global batch of MicroBatch *
 // MicroBatches * Replicas sequences or parts of sequences, or as many times that as there are ranks with other slabs.
 func (pl *Plan) Replicas() int {
+	return max(pl.Ranks/pl.Depth(), 1)
+}
+
+// Depth returns the number of ranks of a pipeline with the same slabs; 1: there is none.
+func (pl *Plan) Depth() int {
 	if pl.Pipeline == nil {
-		return max(pl.Ranks, 1)
+		return 1
 	}
-	return max(pl.Ranks/max(pl.Pipeline.Ranks, 1), 1)
+	return max(pl.Pipeline.Ranks, 1)
 }
 
 // Parts returns the number of ranks that share each sequence.
@@ -244,7 +249,7 @@ func (pl *Plan) Partners() int {
 	if pl.Pipeline == nil {
 		return pl.Parts()
 	}
-	return max(pl.Pipeline.Ranks, 1) * pl.Sharers()
+	return pl.Depth() * pl.Sharers()
 }
 
 // Ordered reports for each chunk whether its ranks run their work in the same order, so

@@ -17,6 +17,7 @@ import (
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/search"
+	"github.com/athanor-llm/athanor/sim"
 )
 
 // Task is what is planned for: a graph, as a job wants it trained, on a machine.
@@ -100,9 +101,17 @@ func (t *Task) trial() *search.Trial {
 	}
 }
 
+// Deal returns a machine with ranks dealt out to its hosts as a plan wants them.
+func Deal(m *machine.Machine, pl *plan.Plan) *machine.Machine {
+	return m.Deal(pl.PerSequence(), pl.Depth())
+}
+
 // ForSearch describes a machine to the search.
 func ForSearch(m *machine.Machine) *search.Machine {
 	p := &search.Machine{Capacity: m.Capacity, Shared: m.Shared(), Cost: m.Hardware}
+	if n := m.Hardware.Network; n != nil && n.Row <= 1 { // else ranks share something, which decides where they are
+		p.Deal = func(stages int) sim.Coster { return m.Deal(1, stages).Hardware }
+	}
 	if m.AtHand() {
 		p.Measure = func(c *search.Candidate) error { return measure(m, c) }
 	}

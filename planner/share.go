@@ -148,5 +148,5 @@ func (t *Task) divisions() (list []division) {
 func (t *Task) divided(d division) (*Task, error) {
 	spec := t.Spec.WithShare(d.sequence, d.tensor)
 	g, err := BuildGraph(spec, t.Graph.Model, t.Graph.Documents)
-	return &Task{Machine: t.Machine.Deal(spec.PerSequence()), Graph: g, Spec: spec, Enough: t.Enough}, err
+	return &Task{Machine: t.Machine.Deal(spec.PerSequence(), 1), Graph: g, Spec: spec, Enough: t.Enough}, err
 }

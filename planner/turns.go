@@ -36,7 +36,7 @@ func (k *Task) TakeTurns(ctx context.Context, list []*search.Candidate, together
 		if r.programs, err = k.Programs(ctx, list[i]); err != nil {
 			return r, err
 		}
-		if r.devices, err = k.Machine.Open(r.programs); err != nil {
+		if r.devices, err = Deal(k.Machine, list[i].Plan).Open(r.programs); err != nil {
 			return r, err
 		}
 		b := session.StepBench{Graph: k.Graph, Programs: r.programs, Devices: r.devices, Sequences: k.Spec.GlobalBatch}

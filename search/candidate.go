@@ -124,7 +124,7 @@ func (c *Candidate) Time(m *Machine) error {
 // simulate finds when each instruction runs, and the seconds per step.
 func (c *Candidate) simulate(m *Machine) (err error) {
 	if len(c.Programs) > 1 {
-		c.spans, err = sim.SpansFirst(c.Programs, c.Plan.Ranks, m.Cost)
+		c.spans, err = sim.SpansFirst(c.Programs, c.Plan.Ranks, m.dealt(c.Plan.Depth(), c.Plan.PerSequence()))
 	} else {
 		c.spans = make([][]device.Span, 1)
 		c.spans[0], err = sim.SpansAlike(c.Program, c.Plan.Ranks, m.Cost)

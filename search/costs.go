@@ -88,9 +88,15 @@ func (p *problem) estimate(b int) *costs {
 		}
 		c.again, c.kept = append(c.again, sec), append(c.kept, kept)
 	}
-	out := &g.Values[g.Segments[0].Out]
-	c.message = p.prices.message(out.DType, rows, out.Cols)
+	c.message = p.prices.toNextStage(b)
 	return c
+}
+
+// forPipeline returns the costs where ranks are on the hosts that suit pipelines of a depth.
+func (e *estimates) forPipeline(b, depth int) *costs {
+	c := *e.of(b)
+	c.message = e.p.prices.dealt(depth).toNextStage(b)
+	return &c
 }
 
 // leastBytes returns a lower bound on the bytes per tier of n trained and some frozen

@@ -1,7 +1,10 @@
 package search
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/athanor-llm/athanor/device"
@@ -83,6 +86,70 @@ func describeSums(c *Candidate) string {
 		text += fmt.Sprintf("; %d groups of ranks have different sequences", groups)
 	}
 	return text + "\n"
+}
+
+// exchange is what ranks do together, by how many they are: 1 for messages, which are between two.
+type exchange struct {
+	between bool // ranks of several hosts
+	members int
+}
+
+// DescribeHosts says how many ranks exchange what within a host and between hosts, with the most bytes that one of them receives in
+// a step; "" for one host.
+func DescribeHosts(c *Candidate, host func(rank int) int) string {
+	ranks, most := map[int]int{}, map[exchange]int64{}
+	for r := range c.Plan.Ranks {
+		ranks[host(r)]++
+	}
+	if len(ranks) == 1 {
+		return ""
+	}
+	for _, p := range c.Programs {
+		for k, n := range receives(p, host) {
+			most[k] = max(most[k], n)
+		}
+	}
+	kinds := slices.SortedFunc(maps.Keys(most), func(a, b exchange) int { return cmp.Compare(most[b], most[a]) })
+	var list [2][]string
+	for _, k := range kinds {
+		what, level := fmt.Sprintf("collectives of %d ranks", k.members), 0
+		if k.members == 1 {
+			what = "messages"
+		}
+		if k.between {
+			level = 1
+		}
+		list[level] = append(list[level], fmt.Sprintf("%s (%s a rank)", what, size.Format(most[k])))
+	}
+	text := fmt.Sprintf("hosts: %d of %d ranks", len(ranks), ranks[0])
+	if counts := slices.Sorted(maps.Values(ranks)); counts[0] < counts[len(counts)-1] {
+		text = fmt.Sprintf("hosts: %d, of %d to %d ranks", len(ranks), counts[0], counts[len(counts)-1])
+	}
+	for level, words := range []string{"within a host", "between hosts"} {
+		if list[level] != nil {
+			text += fmt.Sprintf("; %s: %s", words, strings.Join(list[level], ", "))
+		}
+	}
+	return text + "\n"
+}
+
+// receives returns the bytes that a rank receives in a step.
+func receives(p *program.Program, host func(rank int) int) map[exchange]int64 {
+	received := map[exchange]int64{}
+	for i := range p.Instrs {
+		if !p.Instrs[i].Op.Info().Between {
+			continue
+		}
+		call := p.Call(i)
+		k := exchange{members: len(call.Peers)}
+		for _, r := range call.Peers {
+			k.between = k.between || host(r) != host(p.Rank)
+		}
+		if n := device.Received(&call, p.Rank); n > 0 {
+			received[k] += n
+		}
+	}
+	return received
 }
 
 // describeMessages says how much device memory a rank needs, and what it sends.

@@ -204,7 +204,7 @@ func shapesOf(known *estimates, depth int, found shortlist) (list []*shape) {
 		if batch%b != 0 || b > 1 && tokens > 1<<16 || !p.graph.CutsAt(tokens) || pin > 0 && b != pin {
 			continue
 		}
-		c := known.of(b)
+		c := known.forPipeline(b, depth)
 		if math.IsInf(c.message, 0) {
 			return nil // no link joins the ranks
 		}

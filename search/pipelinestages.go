@@ -349,13 +349,13 @@ func (t *task) finishTimes(rank int) (sums, update float64) {
 	if len(group) > 1 && n > 0 {
 		cols := int(min(n, math.MaxInt32))
 		scale := float64(n) / float64(max(cols, 1))
-		sums += scale * t.p.prices.collective(graph.AllReduce, cols, group)
+		sums += scale * t.p.prices.dealt(t.depth).collective(graph.AllReduce, cols, group)
 		if t.shard != "" {
 			own /= int64(len(group))
 		}
 		if t.shard == "weights" || t.shard == "grads" {
 			visits := float64(t.micros)
-			sums += scale * visits * t.p.prices.collective(graph.ReduceScatter, cols, group) / 2
+			sums += scale * visits * t.p.prices.dealt(t.depth).collective(graph.ReduceScatter, cols, group) / 2
 		}
 	}
 	if t.weights == device.HostTier { // weights are copied in at every visit

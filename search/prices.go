@@ -15,6 +15,13 @@ type prices struct {
 	machine *Machine
 }
 
+// dealt returns the prices for pipelines of so many stages.
+func (p prices) dealt(stages int) prices {
+	m := *p.machine
+	m.Cost = m.dealt(stages, p.req.Graph.PerSequence())
+	return prices{p.req, &m}
+}
+
 // node returns the seconds of an operator on that many rows.
 func (p prices) node(n *graph.Node, rows int) float64 {
 	return p.machine.Cost.Cost(callOf(p.req.Graph, n, rows))
@@ -35,9 +42,11 @@ func callOf(g *graph.Graph, n *graph.Node, rows int) *device.Call {
 	return c
 }
 
-// message returns the seconds of a message from one stage to the next.
-func (p prices) message(dt graph.DType, rows, cols int) float64 {
-	o := device.Operand{DType: dt, Rows: rows, Cols: cols, Stride: cols}
+// toNextStage returns the seconds of a message with a micro-batch of b sequences from the first stage to the next.
+func (p prices) toNextStage(b int) float64 {
+	g := p.req.Graph
+	out := &g.Values[g.Segments[0].Out]
+	o := device.Operand{DType: out.DType, Rows: b * g.Seq, Cols: out.Cols, Stride: out.Cols}
 	return p.machine.Cost.Cost(&device.Call{Op: graph.Send, Stream: device.Send, Args: []device.Operand{o}, Peers: []int{1}})
 }
 

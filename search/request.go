@@ -22,11 +22,22 @@ type Machine struct {
 	Shared int64
 	// Cost predicts the seconds of an operator.
 	Cost sim.Coster
+	// Deal returns Cost where the ranks of pipelines of so many stages are on the hosts that suit these; nil: all are on one host.
+	Deal func(stages int) sim.Coster
 	// Measure, if not nil, improves Cost for a candidate's operators by timing them
 	// on the machine.
 	Measure func(*Candidate) error
 	// Trial, if not nil, runs the finalists on the machine.
 	Trial *Trial
+}
+
+// dealt returns the prices where ranks are on the hosts that suit pipelines of so many stages, in which so many ranks compute
+// with each sequence.
+func (m *Machine) dealt(stages, perSequence int) sim.Coster {
+	if m.Deal == nil || stages == 1 || perSequence > 1 {
+		return m.Cost
+	}
+	return m.Deal(stages)
 }
 
 // Request describes what to plan.

@@ -80,7 +80,9 @@ func TestHosts(t *testing.T) {
 		{"spilling", []string{"ranks=2", "plan.pipeline=1", "plan.state=disk", "plan.micro_batch=1", "plan.recompute=full"}},
 		{"stages", []string{"ranks=2", "plan.pipeline=2"}},
 		{"grid", []string{"ranks=4", "plan.pipeline=2"}},
-		{"rows", []string{"ranks=4", "plan.sequence=2"}}, // neighbours, which share a sequence, are on one host
+		{"uneven", []string{"ranks=3", "plan.pipeline=3"}}, // two ranks here, one there
+		{"rows", []string{"ranks=4", "plan.sequence=2"}},   // neighbours, which share a sequence, are on one host
+		{"deep", []string{"ranks=4", "plan.pipeline=4"}},   // as are neighbours of a deep pipeline
 	}, 1, 3) {
 		t.Run(c.name, func(t *testing.T) {
 			here, there := dir+"/"+c.name+"-here", dir+"/"+c.name+"-there"

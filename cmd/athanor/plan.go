@@ -259,7 +259,7 @@ func (p *planned) print(c *cli.Context) {
 	if q := p.report.Quicker; q != nil {
 		c.Text(fmt.Sprintf("hint: much of the step waits for copies; with %s it takes at most %.4g s (%+.0f %%), with other results: %s\n", q.Set, q.Seconds, 100*q.Gain, q.Price))
 	}
-	c.Text("plan: " + search.Describe(best))
+	c.Text("plan: " + search.Describe(best) + search.DescribeHosts(best, p.machine.Host))
 	if d := p.setup.Graph.Documents; d != nil {
 		c.Text(fmt.Sprintf("documents: a token sees only its own; on average that costs as much as documents of %d tokens\n", d.Length))
 	}

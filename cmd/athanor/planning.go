@@ -234,7 +234,7 @@ func (p *planned) makePlan(ctx stdctx.Context, find planner.Planner) (err error)
 		return err
 	}
 	p.busy = p.machine.Busy()
-	p.machine = p.machine.Deal(p.result.Best.Plan.PerSequence())
+	p.machine = planner.Deal(p.machine, p.result.Best.Plan)
 	spec := p.spec()
 	f, b := p.setup.Graph.FLOPs()
 	p.report = search.NewReport(p.setup.Graph, p.result, spec.GlobalBatch*spec.SequenceLength, float64(f+b)*float64(spec.GlobalBatch*spec.PerSequence()), p.peak())

@@ -122,6 +122,7 @@ type Description struct {
 	GPUs                        []string // that its ranks have
 	Device, Host, Disk          int64    // available bytes; on the device, the least of any rank
 	Ranks                       int      // that may be opened
+	Idle                        int      // GPUs besides those asked for
 }
 
 // Dated is a device that says where its spans' clock begins. For others, Serve takes the moment before
