@@ -39,9 +39,6 @@ func (t *Task) Plan(ctx context.Context, note func(string)) (*search.Result, err
 // plan is Plan, or its sketch (see search.Request).
 func (t *Task) plan(ctx context.Context, note func(string), sketch bool) (*search.Result, error) {
 	m, spec := t.Machine, t.Spec
-	if t.Graph.Model.Delta.Some() && spec.Hardware.Name != "" && !sketch {
-		note(fmt.Sprintf("linear attention (%s) runs on CPUs only so far: this is what a GPU would take", t.Graph.Model.Family))
-	}
 	req := t.Request()
 	req.Sketch = sketch
 	mach := ForSearch(m)

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/athanor-llm/athanor/config"
-	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/job"
 	"github.com/athanor-llm/athanor/lower"
@@ -17,9 +16,6 @@ import (
 // BuildGraph builds the graph that a job describes. A model that has adapters already keeps them.
 func BuildGraph(spec *job.Spec, m *model.Model, docs *graph.Documents) (*graph.Graph, error) {
 	part := *m
-	if m.Delta.Some() && device.IsGPU(spec.Device) {
-		return nil, spec.Fault("model", fmt.Sprintf("linear attention (%s) runs on CPUs only; hint: device=cpu", m.Family))
-	}
 	switch {
 	case len(spec.Freeze) > 0 && m.LoRA != nil:
 		return nil, spec.Fault("freeze", "the model is an adapter, and only the adapter is trained; hint: leave freeze out, or `athanor merge` the adapter first")

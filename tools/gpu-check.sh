@@ -140,7 +140,8 @@ agree() {
   aside test_of attention 150 device/cuda 'TestOperators/attention(_at|,_other_cards)?$|TestHugeScores|TestAttentionWaits|TestAttentionFits'
   aside test_of attention-bwd 150 device/cuda 'TestOperators/attention_bwd'
   aside test_of experts 150 device/cuda 'TestOperators/(expert|route)|TestExpertTiles|TestManyTiles|TestPackedExperts|TestRouteSpecial'
-  aside test_of operators 150 device/cuda 'TestOperators|TestUpdatesAlike|TestEmbedded|TestLossOfOddSequences' -test.skip 'TestOperators/(attention|linear|expert|route)'
+  aside test_of delta 150 device/cuda 'TestOperators/(delta|short_conv|decay|gate)|TestCuts/(short_conv|decay|gate)'
+  aside test_of operators 150 device/cuda 'TestOperators|TestUpdatesAlike|TestEmbedded|TestLossOfOddSequences' -test.skip 'TestOperators/(attention|linear|expert|route|delta|short_conv|decay|gate)'
   aside test_of linear 150 device/cuda 'TestOperators/linear|TestNF4'
   aside test_of compile 120 device/cuda/kernels 'TestCompile|TestTarget' -test.short
   aside test_of device 90 device/cuda 'TestArgs|TestOrder|TestTimes|TestStarts|TestClock|TestAhead|TestStrided|TestErrors|TestRefuses|TestGives|TestSteady|TestCache|TestSlices|TestDone|TestKernelFails|TestIssued|TestProbe$|TestSkippedStep|TestPinned|TestTransfer'
@@ -164,7 +165,7 @@ share() {
 sanitize() {
   command -v compute-sanitizer >/dev/null || return
   local ops
-  for ops in attention linear expert 'layernorm|embed|cross_entropy|route|adamw'; do
+  for ops in attention linear expert 'delta|short_conv' 'layernorm|embed|cross_entropy|route|adamw'; do
     aside part "memcheck-${ops%%|*}" 120 device/cuda compute-sanitizer --error-exitcode 9 "$dir/cuda.test" -test.run "TestOperators/($ops)"
   done
   # It saves and restores registers that products in flight write: only what it says of hazards counts, not the results.

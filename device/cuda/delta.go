@@ -81,3 +81,106 @@ func shortConvAt(b *builder) error {
 	unit, v := convUnit(b, "short_conv_at", graph.ShortConvAtW, y, past, x)
 	return b.start(unit, unit.File, [3]int64{blocks(int64(y.Cols/v), threads), 1, 1}, threads, 0, b.newArgs(b.ops()...))
 }
+
+// deltaThreads and deltaWidth are THREADS and WIDTH in kernels/delta.cuh.
+const (
+	deltaThreads = 256
+	deltaWidth   = 32
+)
+
+// delta is the geometry of a gated delta rule.
+type delta struct {
+	unit       kernels.Unit
+	heads, seq int
+	keys, vals int // columns of a head
+	chunk      int
+}
+
+// deltaOf returns that of a call with results like o.
+func deltaOf(b *builder, file string, last, qkv, o int) delta {
+	ops, at := b.present(last), &b.call.Attr
+	d := delta{heads: at.Heads, seq: at.Seq, keys: at.HeadDim, vals: graph.DeltaWidth(at, b.op(o).Dim()), chunk: graph.DeltaChunk(at.Seq)}
+	v, _ := b.vector(d.keys, b.op(qkv))
+	d.unit = kernels.Unit{File: file, Defines: fmt.Sprintf("%sKEYS=%d VALUES=%d CHUNK=%d KEPT=%d STATE_COLS=%d VEC=%d", types(ops...), d.keys, d.vals, d.chunk,
+		graph.DeltaKept(at.Seq), graph.DeltaStateCols(at.Seq, d.keys*d.vals), min(v, 4))}
+	if n := numberOf("starts", b.call.Op, ops); n > 0 {
+		d.unit.Defines += fmt.Sprintf(" STARTS=%d", n)
+	}
+	return d
+}
+
+// slices returns the number of blocks among which the columns of a state are divided.
+func (d *delta) slices() int64 { return blocks(int64(d.vals), deltaWidth) }
+
+// shared returns the bytes of shared memory of a block: Room in kernels/delta.cuh, some states, some rows of slices, and other numbers.
+func (d *delta) shared(states, slices, others int) int {
+	rows, keys := max(d.chunk, 4), (d.keys+3)/4*4
+	return 4 * (2*rows*(keys+4) + 2*rows*(rows+4) + 8*rows + (states*keys+slices*rows)*(deltaWidth+4) + others)
+}
+
+// deltaRule launches a block per slice of columns, head and sequence.
+func deltaRule(b *builder) error {
+	d, o := deltaOf(b, "delta_rule", graph.DeltaRuleGates, graph.DeltaRuleQKV, graph.DeltaRuleO), b.op(graph.DeltaRuleO)
+	return b.start(d.unit, "delta_rule", [3]int64{d.slices(), int64(d.heads), int64(o.Rows / d.seq)}, deltaThreads, d.shared(1, 2, 0), b.newArgs(b.ops()...))
+}
+
+// deltaRuleAt launches a block per slice of columns and head.
+func deltaRuleAt(b *builder) error {
+	at, ops := &b.call.Attr, b.ops()
+	state := ops[graph.DeltaRuleAtState]
+	unit := kernels.Unit{File: "delta_rule_at", Defines: fmt.Sprintf("%sKEYS=%d VALUES=%d", types(ops...), at.HeadDim, state.Cols)}
+	return b.start(unit, unit.File, [3]int64{blocks(int64(state.Cols), 32), int64(at.Heads), 1}, threads, 0, b.newArgs(ops...))
+}
+
+// deltaPlaces says how the backward pass is divided among launches: each of so many rows of so many sequences, for which there is
+// room in scratch memory.
+type deltaPlaces struct{ rows, sequences int }
+
+// placesIn divides the backward pass: many rows and sequences at a time keep many blocks busy.
+func (d *delta) placesIn(room int64, sequences int) (p deltaPlaces, err error) {
+	one := 4 * int64(d.heads) * int64(d.keys) * int64(d.vals)
+	need := func(rows int) int64 { return one * (2*blocks(int64(rows), int64(d.chunk)) + 1) }
+	for p.rows = graph.DeltaKept(d.seq); p.rows > d.chunk && need(p.rows) > room; p.rows /= 2 {
+	}
+	if need(p.rows) > room {
+		return p, fmt.Errorf("states of %d heads of %d x %d need %d bytes of scratch memory, but there are %d", d.heads, d.keys, d.vals, need(p.rows), room)
+	}
+	for p.rows < d.seq && need(2*p.rows) <= room {
+		p.rows *= 2
+	}
+	p.rows = min(p.rows, d.seq)
+	p.sequences = int(min(room/need(p.rows), int64(sequences)))
+	return p, nil
+}
+
+// deltaRuleBwd launches three kernels for some rows of some sequences at a time, the last rows first.
+func deltaRuleBwd(b *builder) error {
+	d, dout := deltaOf(b, "delta_rule_bwd", graph.DeltaRuleBwdStates, graph.DeltaRuleBwdQKV, graph.DeltaRuleBwdDO), b.op(graph.DeltaRuleBwdDO)
+	all := dout.Rows / d.seq
+	p, err := d.placesIn(b.room, all)
+	if err != nil {
+		return err
+	}
+	a := b.newArgs(b.ops()...)
+	a.n[3] = int32(blocks(int64(p.rows), int64(d.chunk)))
+	for first := 0; first < all; first += p.sequences {
+		n := min(p.sequences, all-first)
+		a.n[2], a.n[4] = int32(first), int32(n)
+		for row := (d.seq - 1) / p.rows * p.rows; row >= 0; row -= p.rows {
+			end := min(row+p.rows, d.seq)
+			a.n[0], a.n[1] = int32(row), int32(end)
+			parts := blocks(int64(end-row), int64(graph.DeltaKept(d.seq)))
+			shared := d.shared(1, 2, 0)
+			if err := b.start(d.unit, "remake", [3]int64{parts * d.slices(), int64(d.heads), int64(n)}, deltaThreads, shared, a); err != nil {
+				return err
+			}
+			if err := b.start(d.unit, "carry", [3]int64{d.slices(), int64(d.heads), int64(n)}, deltaThreads, shared, a); err != nil {
+				return err
+			}
+			if err := b.start(d.unit, "gradients", [3]int64{blocks(int64(end-row), int64(d.chunk)), int64(b.call.Attr.KVHeads), int64(n)}, deltaThreads, d.shared(2, 4, 32), a); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

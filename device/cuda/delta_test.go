@@ -5,6 +5,7 @@ package cuda
 import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/kernel"
 	"github.com/athanor-llm/athanor/model"
 )
 
@@ -47,7 +48,67 @@ func withDeltaSamples(samples map[graph.Op]func(s *sample)) map[graph.Op]func(s 
 		s.f32(n, 2*heads)
 		s.f32(n, 2*heads)
 	}
+	samples[graph.DeltaRule] = func(s *sample) {
+		n, width, states := s.deltaRule()
+		s.mat(n, width)
+		s.f32(n, states)
+		s.mat(n, 2*s.call.Attr.KVHeads*s.call.Attr.HeadDim+width)
+		s.gates(n)
+		s.call.Args = append(s.call.Args, s.begins(n))
+	}
+	samples[graph.DeltaRuleBwd] = func(s *sample) {
+		n, width, states := s.deltaRule()
+		a, in := s.call.Attr, 2*s.call.Attr.KVHeads*s.call.Attr.HeadDim+width
+		s.tol, s.floor = 4e-5, 1e-4
+		s.mat(n, in)
+		s.f32(n, 2*a.Heads)
+		s.mat(n, width)
+		qkv, gates := s.mat(n, in), s.gates(n)
+		kept, starts := s.f32(n, states), s.begins(n)
+		s.call.Args = append(s.call.Args, starts)
+		o := kernel.NewTensor(graph.F32, n, width)
+		kernel.Lookup(graph.DeltaRule).Reference(nil, &a, []kernel.Tensor{o, tensor(s.image, kept), tensor(s.image, qkv), tensor(s.image, gates), tensor(s.image, starts)})
+	}
+	samples[graph.DeltaRuleAt] = func(s *sample) {
+		_, width, _ := s.deltaRule()
+		n, a := 1+s.IntN(9), &s.call.Attr
+		a.Seq = 0
+		s.mat(n, width)
+		s.f32(a.Heads*a.HeadDim, width/a.Heads)
+		s.mat(n, 2*a.KVHeads*a.HeadDim+width)
+		s.gates(n)
+		s.ints(1, 0, 3)
+	}
 	return samples
+}
+
+// deltaRule draws heads and sequences of a gated delta rule. It returns the rows, the columns of results and those of states.
+func (s *sample) deltaRule() (n, width, states int) {
+	n = s.sequences()
+	if s.IntN(4) == 0 { // several states are kept
+		s.call.Attr.Seq = 300
+		n = 300
+	}
+	sizes := []int{1, 3, 6, 20, 33}
+	if s.wide {
+		sizes = []int{4, 16, 40, 64}
+	}
+	a, v := &s.call.Attr, sizes[s.IntN(len(sizes))]
+	a.HeadDim, a.KVHeads = sizes[s.IntN(len(sizes))], 1+s.IntN(2)
+	a.Heads = a.KVHeads * (1 + s.IntN(2))
+	return n, a.Heads * v, a.Heads * graph.DeltaStateCols(a.Seq, a.HeadDim*v)
+}
+
+// gates are those of a gated delta rule: logarithms of what is kept, and what is taken in.
+func (s *sample) gates(n int) device.Operand {
+	heads, i := s.call.Attr.Heads, 0
+	return s.fill(graph.F32, n, 2*heads, func() float64 {
+		i++
+		if (i-1)%(2*heads) < heads {
+			return -s.Float64() * s.Float64()
+		}
+		return s.Float64()
+	})
 }
 
 // gate draws an activation and this many operands.

@@ -44,26 +44,11 @@ func launchesOf(t *testing.T, calls []device.Call) (list []*launch) {
 	return list
 }
 
-// runnable lists the known models of which GPUs have all operators: of linear attention they have none.
-func runnable(t *testing.T) (names []string) {
-	t.Helper()
-	for _, name := range family.Published() {
-		m, err := family.Known(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !m.Delta.Some() {
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
 // TestModelsFit: everything that a step of the known models starts, up to sequences of 131072 tokens,
 // is within the limits of every card.
 func TestModelsFit(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
-	for _, name := range runnable(t) {
+	for _, name := range family.Published() {
 		for _, dt := range []graph.DType{graph.BF16, graph.F32} {
 			for _, shape := range [][2]int{{1024, 64}, {131072, 2}} {
 				m, err := family.Known(name)

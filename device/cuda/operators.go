@@ -46,6 +46,9 @@ var operators = withUpdates([graph.NumOps]operator{
 	graph.DecayGrad: func(b *builder) error {
 		return b.sums(tokenSum{terms: rateTerms, y: b.op(graph.DecayGradDRate), dy: b.op(graph.DecayGradDGates), x: b.op(graph.DecayGradGates)})
 	},
+	graph.DeltaRule:    deltaRule,
+	graph.DeltaRuleBwd: deltaRuleBwd,
+	graph.DeltaRuleAt:  deltaRuleAt,
 	graph.Route: func(b *builder) error {
 		return b.router("route", b.op(graph.RouteLogits), b.op(graph.RouteExperts), false)
 	},
@@ -102,11 +105,6 @@ var operators = withUpdates([graph.NumOps]operator{
 		return b.elements(kernels.Unit{File: "scale", Defines: fmt.Sprintf("T%d=%s ", graph.ScaleBy, by.DType)}, set, b.op(graph.ScaleY))
 	},
 })
-
-// unbuilt are operators that only the CPU has: those of linear attention.
-var unbuilt = []graph.Op{
-	graph.DeltaRule, graph.DeltaRuleBwd, graph.DeltaRuleAt,
-}
 
 // withUpdates adds the elementwise optimizers' operators to a table.
 func withUpdates(table [graph.NumOps]operator) [graph.NumOps]operator {

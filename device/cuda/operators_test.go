@@ -9,7 +9,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/athanor-llm/athanor/device"
@@ -163,22 +162,13 @@ func (s *sample) twice(cores *kernel.Env, got []byte) error {
 // order.
 func TestOperators(t *testing.T) { operatorsAgree(t, machine, 8, int(graph.NumOps), 2) }
 
-// TestUnbuilt: an operator that only the CPU has is refused by its name.
-func TestUnbuilt(t *testing.T) {
-	for _, op := range unbuilt {
-		if _, err := (target{}).build(&device.Call{Op: op}); err == nil || !strings.Contains(err.Error(), op.String()+"; hint: ") {
-			t.Errorf("%v: %v", op, err)
-		}
-	}
-}
-
 // operatorsAgree takes this many samples of attention, which has tiles of many shapes and, on Hopper,
 // kernels of its own, and usually so many of so many operators.
 func operatorsAgree(t *testing.T, machine maker, attentions, some, usual int) {
 	t.Helper()
 	var ops []graph.Op
 	for op := graph.Op(1); op < graph.NumOps; op++ {
-		if op != graph.Copy && !op.Info().Between && !slices.Contains(unbuilt, op) { // between ranks: TestCollectives
+		if op != graph.Copy && !op.Info().Between { // between ranks: TestCollectives
 			ops = append(ops, op)
 		}
 	}
@@ -293,7 +283,7 @@ func cutsAgree(t *testing.T, machine maker, some int) {
 	}
 	var ops []graph.Op
 	for op := graph.Op(1); op < graph.NumOps; op++ {
-		if kind := op.Info().Kind; first(op) >= 0 && !slices.Contains(unbuilt, op) && (kind == graph.RowWise || kind == graph.TokenSum) {
+		if kind := op.Info().Kind; first(op) >= 0 && (kind == graph.RowWise || kind == graph.TokenSum) {
 			ops = append(ops, op)
 		}
 	}

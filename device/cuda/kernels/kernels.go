@@ -33,7 +33,8 @@ func (u Unit) String() string { return strings.TrimSpace(u.File + " " + u.Define
 var parts = map[string][]string{
 	"act": {"activation.cuh"}, "act_bwd": {"activation.cuh"}, "swiglu": {"activation.cuh", "slots.cuh"}, "swiglu_bwd": {"activation.cuh", "slots.cuh"},
 	"gate": {"activation.cuh"}, "gate_bwd": {"activation.cuh"}, "decay": {"decay.cuh"}, "decay_bwd": {"decay.cuh"},
-	"short_conv": {"activation.cuh", "short_conv.cuh"}, "short_conv_dx": {"activation.cuh", "short_conv.cuh"}, "short_conv_dw": {"activation.cuh", "short_conv.cuh"}, "short_conv_at": {"activation.cuh", "short_conv.cuh"},
+	"short_conv": {"activation.cuh", "documents.cuh", "short_conv.cuh"}, "short_conv_dx": {"activation.cuh", "documents.cuh", "short_conv.cuh"}, "short_conv_dw": {"activation.cuh", "documents.cuh", "short_conv.cuh"}, "short_conv_at": {"activation.cuh", "documents.cuh", "short_conv.cuh"},
+	"delta_rule": {"documents.cuh", "delta.cuh"}, "delta_rule_bwd": {"documents.cuh", "delta.cuh"},
 	"norm": {"rows.cuh"}, "embed": {"places.cuh"}, "rope": {"places.cuh"}, "norm_dx": {"rows.cuh"},
 	"attention": {"cap.cuh", "attention.cuh", "sinks.cuh", "tiles.cuh"}, "attention_at": {"cap.cuh", "places.cuh", "sinks.cuh"}, "attention_bwd": {"cap.cuh", "attention.cuh", "tiles.cuh"},
 	"attention_mma": {"cap.cuh", "attention.cuh", "sinks.cuh", "copies.cuh", "mma.cuh", "heads.cuh"}, "attention_bwd_mma": {"cap.cuh", "attention.cuh", "copies.cuh", "mma.cuh", "heads.cuh", "gradients.cuh"},

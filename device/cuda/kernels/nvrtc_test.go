@@ -156,6 +156,12 @@ func deltaUnits(t string) (list []Unit) {
 		list = append(list, Unit{"short_conv", types + size}, Unit{"short_conv", types + size + " STARTS=3"}, Unit{"short_conv_dx", types + size}, Unit{"short_conv_dx", types + size + " STARTS=4"},
 			Unit{"short_conv_dw", types + size + " SUM_ROWS=128"}, Unit{"short_conv_dw", types + size + " SUM_ROWS=128 STARTS=4"}, Unit{"short_conv_at", types + size})
 	}
+	for _, size := range []string{" KEYS=128 VALUES=128 CHUNK=32 KEPT=256 STATE_COLS=64 VEC=4", " KEYS=20 VALUES=33 CHUNK=8 KEPT=16 STATE_COLS=42 VEC=1"} {
+		list = append(list, Unit{"delta_rule", types + size}, Unit{"delta_rule", types + size + " STARTS=4"}, Unit{"delta_rule_bwd", types + size}, Unit{"delta_rule_bwd", types + size + " STARTS=6"})
+	}
+	for _, size := range []string{" KEYS=128 VALUES=128", " KEYS=33 VALUES=20"} {
+		list = append(list, Unit{"delta_rule_at", types + size})
+	}
 	return list
 }
 

@@ -48,15 +48,6 @@ struct Window {
   }
 };
 
-// beginOf returns where in its sequence the document of a row begins.
-static __device__ inline int beginOf(const Args& a, i64 row) {
-#ifdef STARTS
-  return *at<int>(a.t[STARTS], row, 0);
-#else
-  return 0;
-#endif
-}
-
 // enter fills a window with the rows before row n of the sequence that begins at row base.
 template <class T> static __device__ inline void enter(Window& v, const Args& a, const Mat& x, i64 base, int n, i64 c) {
   int begin = beginOf(a, base + n);
