@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/athanor-llm/athanor/data/parquet"
+	"github.com/athanor-llm/athanor/internal/bounded"
 	"github.com/athanor-llm/athanor/internal/paths"
 )
 
@@ -94,7 +95,7 @@ func OpenCorpus(patterns ...string) (*Corpus, error) {
 		}
 		files, broken, err := glob(expanded)
 		if err != nil {
-			return nil, err
+			return nil, bounded.Explain(err)
 		}
 		c.broken = append(c.broken, broken...)
 		if len(files) == 0 && len(broken) > 0 {

@@ -92,7 +92,7 @@ func readAdapter(dir string) (*adapterConfig, error) {
 		err = c.check(all)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %s: %w", dir, AdapterFile, err)
+		return nil, suggest.Add(fmt.Errorf("%s: %s: %w", dir, AdapterFile, err), "check that it is the file that PEFT has written")
 	}
 	if beside := filepath.Join(dir, c.Base); !isModel(c.Base) && isModel(beside) {
 		c.Base = beside

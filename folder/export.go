@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"slices"
 
 	"github.com/athanor-llm/athanor/checkpoint"
@@ -32,7 +33,7 @@ func Merge(ctx context.Context, adapter, to string, progress Progress) error {
 // Export writes a model folder with the weights and files of another, and nothing else: no optimizer state, and an adapter merged
 // into its model. Floating-point weights get the given type or, if that is "", keep their files'.
 func Export(ctx context.Context, from, to string, as safetensors.DType, progress Progress) error {
-	if paths.Exists(to) {
+	if _, err := os.Lstat(to); err == nil { // a link to nothing, too
 		return misuse{fmt.Errorf("%s already exists; hint: name a new folder", to)}
 	}
 	f, err := Open(from)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"slices"
 	"time"
 
@@ -13,7 +14,6 @@ import (
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/float16"
-	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/internal/sysmem"
 	"github.com/athanor-llm/athanor/kernel"
 	"github.com/athanor-llm/athanor/kernel/gemm"
@@ -53,7 +53,7 @@ type PrunedMatrix struct {
 // they are. to must not exist; it appears when it is complete. Layers are read, pruned and written one after the other, each
 // with the inputs that it has after those before it have been pruned.
 func (f *Folder) Prune(ctx context.Context, to string, o Pruning) error {
-	if paths.Exists(to) {
+	if _, err := os.Lstat(to); err == nil { // a link to nothing, too
 		return misuse{fmt.Errorf("%s already exists; hint: name a new folder", to)}
 	}
 	p, err := newPruner(ctx, f, o)

@@ -1,6 +1,7 @@
 package folder
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,6 +17,8 @@ import (
 	"github.com/athanor-llm/athanor/data/bpe"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/bounded"
+	"github.com/athanor-llm/athanor/internal/jsonkeys"
+	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/machine"
 )
 
@@ -225,10 +228,10 @@ func (f *Folder) decode(name string, v any) error {
 		return nil
 	}
 	if err == nil {
-		err = json.Unmarshal(text, v)
+		err = cmp.Or(json.Unmarshal(text, v), jsonkeys.Unique(text))
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %s: %w", f.Path, name, err)
+		return suggest.Add(fmt.Errorf("%s: %s: %w", f.Path, name, err), "check that it is the file that was published")
 	}
 	return nil
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/athanor-llm/athanor/internal/bounded"
 	"github.com/athanor-llm/athanor/internal/filelock"
 	"github.com/athanor-llm/athanor/internal/jsonkeys"
+	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/search"
 )
 
@@ -87,9 +88,12 @@ func (file *File) Run(ctx context.Context, f *folder.Folder) (*Report, error) {
 	}
 	out, err := os.OpenFile(file.Out, os.O_RDWR|os.O_CREATE, 0o666)
 	if err != nil {
-		return nil, folder.Misuse(err)
+		return nil, folder.Misuse(suggest.Add(bounded.Explain(err), "name a file in a folder that is there"))
 	}
 	defer out.Close()
+	if info, err := out.Stat(); err == nil && !info.Mode().IsRegular() {
+		return nil, folder.Misuse(fmt.Errorf("%s is a device or a pipe; hint: name a file, which can be read again to go on", file.Out))
+	}
 	if held, err := filelock.Try(out); !held && err == nil {
 		return nil, folder.Misuse(fmt.Errorf("%s: another process writes it; hint: wait for it, or name another file", file.Out))
 	}
@@ -119,7 +123,7 @@ type fileRun struct {
 func (run *fileRun) eachLine(do func(number int, text []byte) error) error {
 	in, err := bounded.Open(run.Prompts)
 	if err != nil {
-		return folder.Misuse(err)
+		return folder.Misuse(suggest.Add(err, "name a file that is there"))
 	}
 	defer in.Close()
 	s := bufio.NewScanner(in)
@@ -139,9 +143,9 @@ func (run *fileRun) eachLine(do func(number int, text []byte) error) error {
 		}
 	}
 	if errors.Is(s.Err(), bufio.ErrTooLong) {
-		return run.fault(number+1, fmt.Errorf("it is longer than %d MiB", maxLine>>20))
+		return run.fault(number+1, fmt.Errorf("it is longer than %d MiB; hint: check that it is a file of prompts, and shorten them", maxLine>>20))
 	}
-	return s.Err()
+	return bounded.Explain(s.Err())
 }
 
 // fault is what is wrong with a line of the prompts.

@@ -15,6 +15,7 @@ import (
 	"github.com/athanor-llm/athanor/data/bpe"
 	"github.com/athanor-llm/athanor/data/chat"
 	"github.com/athanor-llm/athanor/folder"
+	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/internal/sysmem"
 	"github.com/athanor-llm/athanor/job"
 	"github.com/athanor-llm/athanor/machine"
@@ -108,10 +109,14 @@ func keepOwn(t *bpe.Tokenizer, dir string) error {
 	if _, err := bpe.Load(dir); err == nil {
 		return nil
 	}
-	if err := errors.Join(os.MkdirAll(filepath.Dir(dir), 0o755), os.RemoveAll(dir)); err != nil {
-		return err
+	err := os.MkdirAll(filepath.Dir(dir), 0o755)
+	if err == nil {
+		err = os.RemoveAll(dir) // which waits if what should be a folder is a pipe
 	}
-	return writeTokenizer(t, dir)
+	if err == nil {
+		err = writeTokenizer(t, dir)
+	}
+	return suggest.Add(err, "if a file or a pipe has the name of that folder, remove it")
 }
 
 // writeTokenizer saves a tokenizer, durably, to a folder that is not there.

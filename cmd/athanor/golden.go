@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/golden"
+	"github.com/athanor-llm/athanor/internal/bounded"
 	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/machine"
 )
@@ -73,7 +73,7 @@ var errChanged = errors.New("what plans need has changed")
 func (v *goldenCheckCmd) Run(c *cli.Context) error {
 	changed := map[string]string{}
 	for _, name := range v.Files {
-		file, err := os.Open(name)
+		file, err := bounded.Open(name)
 		if err != nil {
 			return fmt.Errorf("%w; hint: athanor golden write makes such a file", err)
 		}

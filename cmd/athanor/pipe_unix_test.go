@@ -22,6 +22,10 @@ func TestPipes(t *testing.T) {
 	text, pipe := dir+"/text.txt", dir+"/pipe"
 	corpus(t, text, 100)
 	check(t, unix.Mkfifo(pipe, 0o600))
+	prompts, run := dir+"/prompts.jsonl", dir+"/run" // a run whose folder of tokenizers is a pipe
+	check(t, os.WriteFile(prompts, []byte(`{"prompt": "a"}`), 0o644))
+	check(t, os.Mkdir(run, 0o755))
+	check(t, unix.Mkfifo(run+"/tokenizer", 0o600))
 	within := func(name string, codes []int, args ...string) {
 		t.Helper()
 		ended := make(chan result, 1)
@@ -57,6 +61,9 @@ func TestPipes(t *testing.T) {
 		"text":          {"eval", base, pipe, "--sequence", "8"},
 		"tokens":        {"eval", base, "--tokens", pipe},
 		"prompts":       {"generate", base, "--prompts", pipe, "--out", dir + "/out.jsonl"},
+		"texts":         {"generate", base, "--prompts", prompts, "--out", pipe},
+		"golden":        {"golden", "check", pipe},
+		"tokenizers":    {"train", file, "model=null", "model.type=llama", "model.layers=1", "model.width=16", "model.heads=2", "tokenizer=bpe-300", "data=" + text, "out=" + run},
 		"configuration": {"plan", pipe},
 		"plan":          {"plan", file, "plan=" + pipe},
 		"hardware":      {"plan", file, "hardware.name=" + pipe},
