@@ -3,6 +3,7 @@ package train
 import (
 	"encoding/json"
 	"errors"
+	"maps"
 	"math"
 	"os"
 	"slices"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/data"
+	"github.com/athanor-llm/athanor/data/chat"
 	"github.com/athanor-llm/athanor/folder"
 	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/internal/testkit"
@@ -57,37 +59,51 @@ func TestSurprise(t *testing.T) {
 	}
 }
 
+// nothingLearnt are rows whose first 200 tokens are given.
+var nothingLearnt = map[string]string{
+	"prompt":       `{"prompt": "LONG", "completion": "stone"}`,
+	"question":     `{"messages": [{"role": "user", "content": "LONG"}, {"role": "assistant", "content": "stone"}]}`,
+	"instruction":  `{"system": "LONG", "instruction": "LONG", "output": "stone"}`,
+	"other answer": `{"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "LONG", "loss": false}, {"from": "human", "value": "q"}, {"from": "gpt", "value": "stone"}]}`,
+	"call's result": `{"prompt": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "", "tool_calls": []}, {"role": "tool", "content": "LONG"}],
+		"completion": [{"role": "assistant", "content": "stone"}]}`,
+}
+
 // TestNothingLearnt: where all tokens are given there is no loss to report: validation says so, eval is refused, and so
 // is a step, which can be made once there is something to learn.
 func TestNothingLearnt(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	dir := t.TempDir()
 	tr, _ := openRun(t, runConfig(t, dir), "max_steps=1", "documents=joined")
-	var said events
 	held, train, all := tr.Setup.Held, tr.sampler, tr.Setup.Train
-	text := dir + "/given.jsonl"
-	line, err := json.Marshal(map[string]string{"prompt": strings.Repeat("gold and iron ", 400), "completion": "stone"})
-	check(t, err)
-	check(t, os.WriteFile(text, append(line, '\n'), 0o644))
-	corpus, err := data.OpenCorpus(text)
-	check(t, err)
-	tokens, err := data.Tokenize(t.Context(), corpus, tr.Setup.Tokenizer, dir, data.Options{})
-	check(t, err)
-	defer tokens.Close()
-	given, err := tokens.Windows(data.Range{First: 0, End: 200}, 32)
-	check(t, err)
-	tr.Setup.Held = given
-	better, err := tr.report(t.Context(), &said)
-	if err != nil || better || !math.IsNaN(tr.ValLoss) || !strings.Contains(strings.Join(said, "\n"), "nothing to validate: no token of the held-out text is learnt; hint: ") {
-		t.Errorf("validation: %v, loss %v, %q", err, tr.ValLoss, said)
-	}
-	if text, err := json.Marshal(tr.Summary()); err != nil || strings.Contains(string(text), "val_loss") {
-		t.Errorf("summary %s: %v", text, err)
-	}
-	tr.sampler, err = data.NewSampler(given, 1, 4)
-	check(t, err)
-	if _, err := tr.Next(t.Context()); !errors.Is(err, config.ErrConfig) || !strings.Contains(err.Error(), "step 1: no token of the text is learnt") {
-		t.Errorf("training: %v", err)
+	template := chat.Open("../data/chat/testdata/chatml", tr.Setup.Tokenizer)
+	var said events
+	var tokens *data.Tokens
+	var given data.Windows
+	for _, name := range append(slices.Sorted(maps.Keys(nothingLearnt)), "prompt") { // the last one is used below
+		text := dir + "/" + name + ".jsonl"
+		line := strings.ReplaceAll(nothingLearnt[name], "LONG", strings.Repeat("gold and iron ", 400))
+		check(t, os.WriteFile(text, []byte(strings.ReplaceAll(line, "\n", " ")), 0o644))
+		corpus, err := data.OpenCorpus(text)
+		check(t, err)
+		tokens, err = data.Tokenize(t.Context(), corpus, tr.Setup.Tokenizer, dir, data.Options{Chat: template})
+		check(t, err)
+		t.Cleanup(func() { tokens.Close() })
+		given, err = tokens.Windows(data.Range{First: 0, End: 200}, 32)
+		check(t, err)
+		tr.Setup.Held, said = given, nil
+		better, err := tr.report(t.Context(), &said)
+		if err != nil || better || !math.IsNaN(tr.ValLoss) || !strings.Contains(strings.Join(said, "\n"), "nothing to validate: no token of the held-out text is learnt; hint: ") {
+			t.Errorf("%s: validation: %v, loss %v, %q", name, err, tr.ValLoss, said)
+		}
+		if text, err := json.Marshal(tr.Summary()); err != nil || strings.Contains(string(text), "val_loss") {
+			t.Errorf("%s: summary %s: %v", name, text, err)
+		}
+		tr.sampler, err = data.NewSampler(given, 1, 4)
+		check(t, err)
+		if _, err := tr.Next(t.Context()); !errors.Is(err, config.ErrConfig) || !strings.Contains(err.Error(), "step 1: no token of the text is learnt") {
+			t.Errorf("%s: training: %v", name, err)
+		}
 	}
 	some, err := tokens.Windows(data.Range{First: (tokens.Len() - 1) % 32, End: tokens.Len()}, 32)
 	check(t, err)
