@@ -168,7 +168,7 @@ func TestChatLines(t *testing.T) {
 		`{"messages":[` + a + `]}`:                                                                                "<|im_start|>assistant\n[r<|im_end|>]\n",
 		`{"messages":[` + u + `]}`:                                                                                "has no assistant message",
 		`{"messages":[]}`:                                                                                         "has no assistant message",
-		`{"messages":null}`:                                                                                       "not a list",
+		`{"messages":null}`:                                                                                       `no "text"`,
 		`{"messages":"x"}`:                                                                                        "not a list",
 		`{"messages":[1]}`:                                                                                        "message 1: it is not an object",
 		`{"messages":[{"content":"x"}]}`:                                                                          "the role",

@@ -348,8 +348,8 @@ func TestStretches(t *testing.T) {
 		"bytes.txt":    {content: strings.Repeat("\x80", 6000000), severed: 2},
 		"none.jsonl":   {content: `{"text":"` + strings.Repeat("silver", 800000) + `"}`},
 		"text.jsonl":   {content: `{"id": 3, "text":"` + strings.Repeat("silver", 1000000) + `"}`},
-		"long.jsonl":   {content: `{"prompt":"` + strings.Repeat("silver", 1000000) + `"}`, want: "long.jsonl: a line of more than 5.0 MiB"},
-		"long.json":    {content: strings.Repeat("silver ", 1000000), want: "long.json: a line of more than 5.0 MiB"},
+		"long.jsonl":   {content: `{"prompt":"` + strings.Repeat("silver", 1000000) + `"}`, want: "long.jsonl: line 1: a row of more than 5.0 MiB"},
+		"long.json":    {content: strings.Repeat("silver ", 1000000), want: "long.json: line 1: a row of more than 5.0 MiB"},
 	} {
 		dir := write(t, map[string]string{name: c.content})
 		corpus, err := OpenCorpus(filepath.Join(dir, name))

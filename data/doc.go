@@ -26,8 +26,8 @@
 // tokenizer is byte-level, and counted in Stats; a byte order mark at the beginning
 // of a file is dropped.
 // Files are read in a fixed shuffled order, in pieces, cut where that has no effect on the tokens, between nearly any
-// two words: memory is bounded by the longest stretch of a document without such a place and the longest line of JSON,
-// at most 256 MiB each, and for tables by their pages, at most as much at a time.
+// two words: memory is bounded by the longest stretch of a document without such a place, the longest row of JSON that
+// is not one long text, at most 16 MiB, and for tables by their pages, at most 256 MiB at a time.
 //
 // # Tokens
 //

@@ -15,6 +15,41 @@ import (
 // document appends a prompt and its completion to dst, or returns a conversation or a pair. given is -1 if the
 // fields are none of these.
 func (f fields) document(dst []byte, pairs bool) (record, error) {
+	r, err := f.kind(dst, pairs)
+	if err != nil || r.given < 0 && r.turns == nil && r.pair == nil {
+		return r, err
+	}
+	for _, u := range unbuilt {
+		if f.given(u.key) {
+			return r, fmt.Errorf("%q beside a prompt or messages is %w; hint: %s", u.key, ErrNotSupported, u.hint)
+		}
+	}
+	if label := string(f["label"]); r.pair == nil && (label == "true" || label == "false") {
+		return r, fmt.Errorf(`"label", which says whether an answer is a good one, is %w; hint: leave out the rows with bad ones, and the field`, ErrNotSupported)
+	}
+	answers := 0
+	for _, key := range answerKeys {
+		if f.given(key) {
+			answers++
+		}
+	}
+	r.beside = answers > 1
+	return r, nil
+}
+
+// unbuilt are keys that change what is given or learnt in ways that are not built, and what to write instead.
+var unbuilt = []struct{ key, hint string }{
+	{"images", "leave out the rows with images: only text is learnt"},
+	{"videos", "leave out the rows with videos: only text is learnt"},
+	{"audios", "leave out the rows with sound: only text is learnt"},
+	{"functions", `write {"tools": [{"type": "function", "function": ...}, ...]}`},
+	{"documents", `write {"chat_template_kwargs": {"documents": ...}}`},
+	{"system_prompt", `call it "system" beside messages`},
+	{"rejected_response", `write {"prompt": ..., "chosen": ..., "rejected": ...}`},
+}
+
+// kind is document for what the fields may be, whatever is beside it.
+func (f fields) kind(dst []byte, pairs bool) (record, error) {
 	prompt, hasPrompt, err := f.text("prompt")
 	completion, hasCompletion, err2 := f.text("completion")
 	both := f.has("chosen") || f.has("rejected")
@@ -42,13 +77,16 @@ func (f fields) document(dst []byte, pairs bool) (record, error) {
 	}
 }
 
+// given reports whether a key has a value that is not empty.
+func (f fields) given(key string) bool {
+	return !slices.Contains([]string{"", "null", `""`, "[]", "{}"}, string(f[key]))
+}
+
 // refuse returns an error if one of the keys has a value.
 func (f fields) refuse(keys ...string) error {
 	for _, key := range keys {
-		switch string(f[key]) {
-		case "", "null", `""`, "[]", "{}":
-		default:
-			return fmt.Errorf("%q beside strings is %w; hint: write the row as {\"messages\": [{\"role\": ..., \"content\": ...}, ...]}", key, ErrNotSupported)
+		if f.given(key) {
+			return fmt.Errorf("%q beside it is %w; hint: write all turns as {\"messages\": [{\"role\": ..., \"content\": ...}, ...]}", key, ErrNotSupported)
 		}
 	}
 	return nil
@@ -126,7 +164,10 @@ func (f fields) instruction() (*chat.Conversation, error) {
 			return nil, err
 		}
 	}
-	var history [][]string
+	if len(input) == 0 && f.given("input") {
+		return nil, errors.New(`"input" is not a string; hint: write it as a string, or the row as {"messages": ...}`)
+	}
+	var history [][]*string
 	if f.has("history") && string(f["history"]) != `""` {
 		if err := json.Unmarshal(f["history"], &history); err != nil {
 			return nil, errors.New(`"history" is not a list of questions and answers; hint: write [["question", "answer"], ...]`)
@@ -140,11 +181,11 @@ func (f fields) instruction() (*chat.Conversation, error) {
 		c.Say("system", string(system))
 	}
 	for _, turn := range history {
-		if len(turn) != 2 {
+		if len(turn) != 2 || turn[0] == nil || turn[1] == nil {
 			return nil, errors.New(`"history" has an entry that is not a question and an answer; hint: write [["question", "answer"], ...]`)
 		}
-		c.Say("user", turn[0])
-		c.Say("assistant", turn[1])
+		c.Say("user", *turn[0])
+		c.Say("assistant", *turn[1])
 	}
 	c.Say("user", string(ask))
 	c.Say("assistant", string(output))

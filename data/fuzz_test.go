@@ -5,10 +5,12 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"hash/crc32"
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/iotest"
 	"unicode/utf8"
@@ -37,12 +39,15 @@ func FuzzLine(f *testing.F) {
 			t.Fatalf("what was there before is %q", got)
 		}
 		got = got[len("before"):]
+		if errors.Is(err, ErrNotSupported) || err != nil && strings.Contains(err.Error(), "is given twice") {
+			return // TestFields
+		}
 		var object map[string]any
 		wantErr := json.Unmarshal(line, &object)
 		text, isString := object["text"].(string)
 		prompt, hasPrompt := object["prompt"].(string)
 		completion, hasCompletion := object["completion"].(string)
-		if _, is := object["text"]; is {
+		if object["text"] != nil {
 			prompt = ""
 		} else if isString = hasPrompt && hasCompletion; isString {
 			text = prompt + completion

@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"maps"
 	"slices"
 	"strings"
 	"unicode/utf16"
@@ -35,7 +35,7 @@ type record struct {
 	given  int
 	turns  *chat.Conversation
 	pair   *[2]record // the chosen one and the rejected one
-	beside bool       // it is a text, and the line has another document too
+	beside bool       // the line has another document too
 }
 
 // usualField is the field with the text of a document.
@@ -47,7 +47,7 @@ var usualField = []string{"text"}
 func appendText(dst, line []byte, names []string, pairs bool) (record, error) {
 	base := len(dst)
 	var keys []string
-	found := -1 // number of the name
+	found, empty := -1, "" // number of the name; a name that is null
 	other := fields{}
 	s := lineScanner{line: line}
 	if !s.take('{') {
@@ -64,15 +64,20 @@ func appendText(dst, line []byte, names []string, pairs bool) (record, error) {
 		name := slices.Index(names, key)
 		wanted := name >= 0 && (found < 0 || name <= found)
 		switch {
+		case name >= 0 && name == found || other[key] != nil:
+			err = fmt.Errorf("the key %q is given twice; hint: leave one of the two", key)
 		case wanted && s.atString():
 			found = name
 			dst, err = s.appendString(dst[:base])
-		case wanted && !(len(names) > 1 && bytes.HasPrefix(s.line[s.at:], []byte("null"))):
-			err = fmt.Errorf("%q is not a string; hint: leave out documents without text, or set on_bad_row: skip", key)
+		case wanted && bytes.HasPrefix(s.line[s.at:], []byte("null")): // as if it were absent
+			empty = key
+			err = s.skipValue()
+		case wanted:
+			err = noString(key)
 		default:
 			keys = append(keys, key)
 			start := s.at
-			if err = s.skipValue(); slices.Contains(otherKeys, key) {
+			if err = s.skipValue(); slices.Contains(otherKeys, key) || slices.Contains(besideKeys, key) {
 				other[key] = line[start:s.at]
 			}
 		}
@@ -87,18 +92,34 @@ func appendText(dst, line []byte, names []string, pairs bool) (record, error) {
 	if found >= 0 {
 		return record{dst: dst, beside: slices.ContainsFunc(answerKeys, other.has)}, nil
 	}
+	maps.DeleteFunc(other, func(_ string, value []byte) bool { return string(value) == "null" }) // of other rows' schemas
 	r, err := other.document(dst, pairs)
 	if err == nil && r.turns == nil && r.pair == nil && r.given < 0 {
-		err = noText(keys, names)
+		if err = noText(keys, names); empty != "" {
+			err = noString(empty)
+		}
 	}
 	return r, err
+}
+
+func noString(key string) error {
+	return fmt.Errorf("%q is not a string; hint: leave out documents without text, or set on_bad_row: skip", key)
 }
 
 // otherKeys are the keys of documents that are more than a text.
 var otherKeys = []string{"prompt", "completion", "chosen", "rejected", "messages", "conversations", "instruction", "input", "output", "system", "history", "tools", "chat_template_kwargs"}
 
-// answerKeys are those of otherKeys that make up another document.
-var answerKeys = []string{"completion", "messages", "conversations", "output"}
+// besideKeys are keys that no document has, and that are refused where one has them.
+var besideKeys = func() []string {
+	keys := []string{"label"}
+	for _, u := range unbuilt {
+		keys = append(keys, u.key)
+	}
+	return keys
+}()
+
+// answerKeys are those of otherKeys each of which makes up another document.
+var answerKeys = []string{"completion", "messages", "conversations", "output", "chosen"}
 
 // fields are values of an object, as JSON.
 type fields map[string][]byte
@@ -140,7 +161,7 @@ func noText(keys, names []string) error {
 	if len(keys) > 8 {
 		keys = append(keys[:8], "...")
 	}
-	return fmt.Errorf(`the object has no "%s", only [%s]; hint: set text_field (in commands --text-field) to the field that holds the document`,
+	return fmt.Errorf(`the object has no "%s", only [%s]; hint: set text_field (in commands --text-field) to the field that holds the document, or write {"prompt": ..., "completion": ...}`,
 		strings.Join(names, `" or "`), strings.Join(keys, " "))
 }
 
@@ -152,7 +173,7 @@ type lineScanner struct {
 }
 
 func (s *lineScanner) fault(what string) error {
-	return fmt.Errorf("byte %d of the line: %s; hint: every line must be a JSON object of its own", s.before+s.at+1, what)
+	return fmt.Errorf("byte %d of the row: %s; hint: every line, or every element of one array, must be a JSON object", s.before+s.at+1, what)
 }
 
 func (s *lineScanner) skipSpace() {
@@ -303,100 +324,4 @@ func (s *lineScanner) skipString() bool {
 		}
 	}
 	return false
-}
-
-// lineReader reads lines of up to about most bytes in linear time.
-type lineReader struct {
-	from       io.Reader
-	most       int64 // longest line in bytes
-	buffer     []byte
-	start, end int   // buffer[start:end] is not returned yet
-	searched   int   // no newline in buffer[start:searched]
-	err        error // from the last read; kept until the buffer is used up
-	lineNumber int
-	long       func(begun []byte) bool // whether the caller goes on with a line of more than longLine bytes that begins so; nil: never
-	asked      bool                    // about this line
-}
-
-func newLineReader(from io.Reader, most int64, long func(begun []byte) bool) *lineReader {
-	return &lineReader{from: from, most: most, buffer: make([]byte, 256<<10), long: long}
-}
-
-// errLong means that a line has begun that the caller reads itself, see more.
-var errLong = errors.New("a long line")
-
-// next returns the next line without its newline, valid until the next call. It
-// returns io.EOF after the last.
-func (r *lineReader) next() ([]byte, error) {
-	for {
-		if i := bytes.IndexByte(r.buffer[r.searched:r.end], '\n'); i >= 0 {
-			line := r.buffer[r.start : r.searched+i]
-			r.start = r.searched + i + 1
-			r.searched = r.start
-			r.lineNumber++
-			r.asked = false
-			return line, nil
-		}
-		r.searched = r.end
-		if r.err != nil {
-			if r.err == io.EOF && r.start < r.end {
-				line := r.buffer[r.start:r.end]
-				r.start = r.end
-				r.lineNumber++
-				return line, nil
-			}
-			return nil, r.err
-		}
-		if r.end-r.start > longLine && r.long != nil && !r.asked {
-			r.asked = true
-			if r.long(r.buffer[r.start:r.end]) {
-				return nil, errLong
-			}
-		}
-		if int64(r.end-r.start) > r.most {
-			return nil, tooLong(r.most)
-		}
-		if r.end == len(r.buffer) {
-			r.makeRoom()
-		}
-		r.read()
-	}
-}
-
-// read reads more into the buffer, which has room.
-func (r *lineReader) read() {
-	n, err := r.from.Read(r.buffer[r.end:])
-	r.end += n
-	r.err = err
-}
-
-// take passes over the next n bytes of a line.
-func (r *lineReader) take(n int) {
-	r.start += n
-	r.searched = max(r.searched, r.start)
-}
-
-// more returns at least n bytes of the rest of a line and what follows it, or all that is left.
-func (r *lineReader) more(n int) ([]byte, error) {
-	for r.end-r.start < n && r.err == nil {
-		if r.end == len(r.buffer) {
-			r.makeRoom()
-		}
-		r.read()
-	}
-	if r.err != nil && r.err != io.EOF {
-		return nil, r.err
-	}
-	return r.buffer[r.start:r.end], nil
-}
-
-// makeRoom moves the unfinished line to the front of the buffer, doubling the buffer
-// if the line fills more than half of it.
-func (r *lineReader) makeRoom() {
-	into := r.buffer
-	if r.end-r.start > len(r.buffer)/2 {
-		into = make([]byte, 2*len(r.buffer))
-	}
-	n := copy(into, r.buffer[r.start:r.end])
-	r.buffer, r.start, r.end, r.searched = into, 0, n, r.searched-r.start
 }

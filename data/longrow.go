@@ -4,14 +4,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
+	"strings"
 )
 
 // Rows that are long because their text is.
 //
 // Approach: the text is decoded and emitted in pieces while it is read. What the row means is decided by appendText, as for others, when it
 // has ended and has a stand-in in the place of the text: the text was the document if now the stand-in is. Rows that are long for another
-// reason are read whole, and so are all where bad ones are left out: of what is emitted nothing can be taken back.
+// reason are read whole. Where bad ones are left out, long ones are copied to a temporary file first, and read twice: of what is emitted
+// nothing can be taken back.
 
 // longLine is the size in bytes from which a line is not read whole if its text need not be. What one read brings of it is more.
 const longLine = pieceSize
@@ -48,6 +51,61 @@ func longText(begun []byte, names []string) int {
 	}
 }
 
+// long adds the document of a row that lines has begun and that cannot be read whole; why is what lines has said of it.
+func (r *reader) long(lines *lineReader, why error) error {
+	number, place := lines.lineNumber+1, lines.place()
+	switch {
+	case why != errLong && !r.skipBad:
+		return fmt.Errorf(place+": %w", number, why)
+	case why != errLong:
+		r.leaveOut(fmt.Errorf(place+": %w", number, why))
+		return lines.copyLine(io.Discard)
+	case !r.skipBad:
+		return r.longRow(lines, &r.stats.JSONL)
+	}
+	spool, err := os.CreateTemp("", "athanor-row-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(spool.Name())
+	defer spool.Close()
+	if err := lines.copyLine(spool); err != nil {
+		return err
+	}
+	trial := &reader{ctx: r.ctx, cut: r.cut, emit: func(piece) error { return nil }, most: r.most, pairs: r.pairs, names: r.names}
+	if err := trial.spooled(spool, lines, number); err != nil {
+		if r.content(err) {
+			r.leaveOut(err)
+			return nil
+		}
+		return err
+	}
+	return r.spooled(spool, lines, number)
+}
+
+// spooled adds the document of a row that has been copied from lines.
+func (r *reader) spooled(spool *os.File, lines *lineReader, number int) error {
+	if _, err := spool.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	again := newLineReader(spool, r.most, lines.long)
+	again.lineNumber = number - 1
+	if lines.array != nil {
+		again.from, again.array = io.MultiReader(spool, strings.NewReader("]")), &nesting{}
+	}
+	line, err := again.next()
+	if err == errLong {
+		return r.longRow(again, &r.stats.JSONL)
+	}
+	if err == nil {
+		err = r.object(line, &r.stats.JSONL)
+	}
+	if err != nil {
+		err = fmt.Errorf(lines.place()+": %w", number, err)
+	}
+	return err
+}
+
 // longRow adds the document of the row that lines has begun and that has a longText.
 func (r *reader) longRow(lines *lineReader, stats *FormatStats) error {
 	number := lines.lineNumber + 1
@@ -55,9 +113,12 @@ func (r *reader) longRow(lines *lineReader, stats *FormatStats) error {
 	at := longText(begun, r.names)
 	row := slices.Concat(begun[:at], []byte(standIn))
 	lines.take(at + 1)
+	if lines.array != nil {
+		*lines.array = nesting{depth: 1} // as behind the text
+	}
 	size, err := r.longString(lines, at+1)
 	if err != nil {
-		return fmt.Errorf("line %d: %w", number, err)
+		return fmt.Errorf(lines.place()+": %w", number, err)
 	}
 	rest, err := lines.next()
 	if err != nil && err != io.EOF {
@@ -68,7 +129,7 @@ func (r *reader) longRow(lines *lineReader, stats *FormatStats) error {
 		err = errors.New("the text is long, and another field says that it is not the document; hint: leave one of them out, or break it into several documents")
 	}
 	if err != nil {
-		return fmt.Errorf("line %d: %w", number, err)
+		return fmt.Errorf(lines.place()+": %w", number, err)
 	}
 	if doc.beside {
 		stats.Beside++

@@ -101,7 +101,7 @@ func TestPromptLines(t *testing.T) {
 	for line, want := range map[string]string{
 		`{"prompt":"ab","completion":"c"}`:                         "ab|c",
 		`{"completion":"c","id":7,"prompt":"ab"}`:                  "ab|c",
-		`{"prompt":"a","prompt":"ab","completion":""}`:             "ab|",
+		`{"prompt":"ab","completion":"","id":1,"id":2}`:            "ab|",
 		`{"prompt":"","completion":"c"}`:                           "|c",
 		`{"prompt":"x","completion":"y","text":"whole"}`:           "|whole",
 		`{"prompt":[{"role":"user"}],"completion":2,"text":"all"}`: "|all",

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -32,11 +31,17 @@ import (
 // pieceSize is the size in bytes from which a piece is emitted.
 const pieceSize = 1 << 20
 
-// maxLine is the longest line of JSONL, in bytes, that is in memory as a whole: see longrow.go.
-const maxLine = 256 << 20
+// maxLine is the longest row of JSON, in bytes, that is in memory as a whole: see longrow.go.
+const maxLine = 16 << 20
 
-func tooLong(most int64) error {
-	return fmt.Errorf("a line of more than %s; hint: check that it is text, and break it into several documents", size.Format(most))
+// maxPages is the memory in bytes that pages of a table may take at a time.
+const maxPages = 256 << 20
+
+// tooLong says that a row has more than so many bytes.
+type tooLong int64
+
+func (t tooLong) Error() string {
+	return fmt.Sprintf("a row of more than %s that is not one long text; hint: check that it is text, and break it into several documents", size.Format(int64(t)))
 }
 
 // piece is consecutive text of the corpus. Documents end at text[:ends[i].at];
@@ -91,7 +96,7 @@ type FormatStats struct {
 	Conversations int64 `json:"conversations,omitempty"`
 	Rendered      int64 `json:"rendered,omitempty"` // documents made from conversations
 	Pairs         int64 `json:"pairs,omitempty"`    // of documents, of which the first is preferred
-	Beside        int64 `json:"beside,omitempty"`   // texts in rows that may have another document too, which is not read
+	Beside        int64 `json:"beside,omitempty"`   // rows that may have another document too, which is not read
 }
 
 // Add adds what reading another corpus found.
@@ -159,7 +164,7 @@ func (s Stats) String() string {
 			add("%d pairs of a chosen and a rejected answer", f.Pairs)
 		}
 		if f.Beside > 0 {
-			add("of %d rows with a text, what answers there are in other fields is not read", f.Beside)
+			add("of %d rows with several documents, only one is read: the text, if there is one", f.Beside)
 		}
 		if f.Conversations > 0 {
 			add("of %d conversations, only what the assistant says is learnt", f.Conversations)
@@ -369,37 +374,36 @@ func (r *reader) readDocument(in io.Reader) error {
 	}
 }
 
-// lines reads a file with one JSON object per line.
+// lines reads a file with one JSON object per line, or one that is an array of objects.
 func (r *reader) lines(in io.Reader) error {
 	r.stats.JSONL.Files++
 	buffered := bufio.NewReaderSize(in, 64<<10)
+	lines := newLineReader(buffered, r.most, func(begun []byte) bool { return longText(begun, r.names) > 0 })
 	if first, err := firstVisible(buffered); err == nil && first == '[' {
-		return r.array(buffered)
+		if _, err := buffered.ReadBytes('['); err != nil {
+			return err
+		}
+		lines.array = &nesting{}
 	}
-	long := func(begun []byte) bool { return longText(begun, r.names) > 0 }
-	if r.skipBad {
-		long = nil
-	}
-	lines := newLineReader(buffered, r.most, long)
 	for {
 		line, err := lines.next()
 		if err == io.EOF {
 			return nil
 		}
-		if err == errLong {
-			if err := r.longRow(lines, &r.stats.JSONL); err != nil {
-				return err
+		if errors.As(err, new(tooLong)) || err == errLong {
+			err = r.long(lines, err)
+			if err == nil {
+				continue
 			}
-			continue
 		}
 		if err != nil {
 			return err
 		}
-		if len(bytes.TrimSpace(line)) == 0 {
+		if len(bytes.TrimSpace(line)) == 0 && (lines.array == nil || lines.array.closed && lines.lineNumber == 1) {
 			r.stats.Empty++
 			continue
 		}
-		if err := r.row(line, &r.stats.JSONL, "line %d", lines.lineNumber); err != nil {
+		if err := r.row(line, &r.stats.JSONL, lines.place(), lines.lineNumber); err != nil {
 			return err
 		}
 		if err := r.drain(nil); err != nil {
@@ -415,30 +419,6 @@ func firstVisible(in *bufio.Reader) (byte, error) {
 		return start[0], nil
 	}
 	return 0, cmp.Or(err, io.EOF)
-}
-
-// array reads a file that is one JSON array of objects.
-func (r *reader) array(in *bufio.Reader) error {
-	d := json.NewDecoder(in)
-	if _, err := d.Token(); err != nil {
-		return err
-	}
-	for n := 1; d.More(); n++ {
-		var row json.RawMessage
-		if err := d.Decode(&row); err != nil {
-			return fmt.Errorf("element %d of the array: %w", n, err)
-		}
-		if err := r.row(row, &r.stats.JSONL, "element %d of the array", n); err != nil {
-			return err
-		}
-		if err := r.drain(nil); err != nil {
-			return err
-		}
-	}
-	if _, err := d.Token(); err != nil {
-		return fmt.Errorf("the array does not end: %w", err)
-	}
-	return nil
 }
 
 // row adds the documents of a JSON object; place is a format for its number, which says where that is. A bad one is an error or, if that
@@ -473,14 +453,14 @@ func (r *reader) object(line []byte, stats *FormatStats) error {
 	if err != nil {
 		return err
 	}
+	if doc.beside {
+		stats.Beside++
+	}
 	if doc.pair != nil {
 		return r.pair(doc.pair, stats)
 	}
 	if doc.turns != nil {
 		return r.conversation(doc.turns, stats)
-	}
-	if doc.beside {
-		stats.Beside++
 	}
 	if r.text = doc.dst; doc.given > 0 {
 		r.given = append(r.given, span{start, start + doc.given})

@@ -20,7 +20,7 @@ func (r *reader) rows(in *os.File) error {
 	}
 	r.stats.Parquet.Files++
 	before := r.read
-	table, err := parquet.Open(in, info.Size(), r.most, slices.Concat(r.names, otherKeys)...)
+	table, err := parquet.Open(in, info.Size(), maxPages, slices.Concat(r.names, otherKeys, besideKeys)...)
 	if err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func rowObject(line []byte, table *parquet.Reader, names, known []string) (objec
 			return line, true, err
 		}
 	}
-	if line, err = table.AppendObject(line[:0], otherKeys...); err == nil && string(line) == "{}" {
+	if line, err = table.AppendObject(line[:0], slices.Concat(otherKeys, besideKeys)...); err == nil && string(line) == "{}" {
 		err = fmt.Errorf("%w (%s); hint: leave out rows without text, or set on_bad_row: skip", errNulls, strings.Join(known, ", "))
 	}
 	return line, false, err

@@ -32,9 +32,16 @@ var senders = map[string]string{"human": "user", "gpt": "assistant", "function_c
 // maxTurns bounds the messages of a conversation, which is rendered up to each of its answers.
 const maxTurns = 1000
 
+// maxBytes bounds a conversation's messages and tools as JSON: more than a million tokens. In memory each character takes four bytes,
+// several times.
+const maxBytes = 8 << 20
+
 // Decode reads a list of messages: {"role", "content"} as in OpenAI's format, or {"from", "value"} as in
 // ShareGPT's. tools is the JSON of what may be called, see decodeTools.
 func Decode(list, tools []byte) (*Conversation, error) {
+	if n := len(list) + len(tools); n > maxBytes {
+		return nil, fmt.Errorf("the conversation has %d bytes, more than %d; hint: split it into several", n, maxBytes)
+	}
 	if !utf8.Valid(list) || !utf8.Valid(tools) {
 		return nil, errors.New("the conversation is not valid UTF-8; hint: convert the file to UTF-8")
 	}
@@ -241,6 +248,12 @@ func named(m *jinja.Dict) {
 
 // sender returns the role of a message. A ShareGPT message gets OpenAI's keys.
 func sender(m *jinja.Dict) (string, error) {
+	for _, both := range [][2]string{{"role", "from"}, {"content", "value"}} {
+		_, has := m.Get(both[0])
+		if _, other := m.Get(both[1]); has && other {
+			return "", fmt.Errorf("it has %q and %q", both[0], both[1])
+		}
+	}
 	t, err := text(m, "role")
 	if t == nil && err == nil {
 		t, err = text(m, "from")
@@ -344,21 +357,20 @@ func called(m *jinja.Dict) error {
 	return nil
 }
 
-// weight reads the marks of turns that are not learnt: OpenAI's "weight", and "loss", "train" and "training" of other
-// trainers.
+// weight reads the marks of turns that are not learnt: OpenAI's "weight", and "loss", "train", "training" and, the other
+// way round, "masked" of other trainers.
 func weight(m *jinja.Dict) (learnt bool, err error) {
 	learnt = true
-	for _, key := range []string{"weight", "loss", "train", "training"} {
+	for _, key := range []string{"weight", "loss", "train", "training", "masked"} {
 		v, ok := m.Get(key)
-		switch n := v.(type) {
-		case bool:
-			learnt = learnt && n
-		case int64:
-			learnt, ok = learnt && n == 1, n != 0 && n != 1
+		if !ok {
+			continue
 		}
-		if _, known := v.(bool); ok && !known {
+		on := v == true || v == int64(1) || v == 1.0
+		if off := v == false || v == int64(0) || v == 0.0; !on && !off {
 			return false, fmt.Errorf("%q is not 0 or 1, true or false", key)
 		}
+		learnt = learnt && on != (key == "masked")
 	}
 	for _, key := range []string{"train_detail", "training_detail", "loss_scale"} {
 		if _, ok := m.Get(key); ok {

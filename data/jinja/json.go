@@ -78,6 +78,9 @@ func decodeDict(d *json.Decoder, depth int) (Value, error) {
 		if err != nil {
 			return nil, err
 		}
+		if _, twice := out.Get(k.(string)); twice {
+			return nil, fmt.Errorf("the key %q is given twice in one object", k)
+		}
 		if err := out.put(Foreign(k.(string)), v); err != nil {
 			return nil, err
 		}
