@@ -18,6 +18,7 @@ import (
 type Measurement struct {
 	Call    device.Call // one call of the kind
 	Seconds float64     // mean, outliers clipped
+	Whole   float64     // mean of all, as they were
 	Runs    int
 	// Gap is the mean seconds, outliers clipped, since the end of the previous call
 	// launched on its stream; 0: it never followed one.
@@ -280,7 +281,7 @@ func (p *profile) measurements() []Measurement {
 	for i := range p.kinds {
 		k := &p.kinds[i]
 		// At least a nanosecond, even if the clock did not advance.
-		m := Measurement{Call: p.calls[k.call], Seconds: max(k.seconds(), 1e-9), Runs: len(k.times)}
+		m := Measurement{Call: p.calls[k.call], Seconds: max(k.seconds(), 1e-9), Whole: stat.Mean(k.times, math.Inf(1)), Runs: len(k.times)}
 		if len(k.gaps) > 0 {
 			m.Gap = stat.Mean(k.gaps, outlier)
 		}

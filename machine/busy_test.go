@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -26,5 +27,10 @@ func TestBusyHour(t *testing.T) {
 	}
 	if m := (&Machine{Hardware: new(hardware.Hardware)}); m.Pace() != 1 || m.Busy() != "" {
 		t.Errorf("what was not timed has the pace %v, %s", m.Pace(), m.Busy())
+	}
+	m := &Machine{Hardware: new(hardware.Hardware)}
+	m.Learn([]hardware.Measurement{{Seconds: 1, Whole: 1.5, Runs: 2}, {Seconds: 1, Whole: 2, Runs: 2}}, 0.4)
+	if timed, now := m.Paces(); math.Abs(timed-0.7) > 1e-12 || now != 1 {
+		t.Errorf("times of which 3/7 is clipped have the paces %v and %v", timed, now)
 	}
 }

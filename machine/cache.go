@@ -153,11 +153,25 @@ const busy = 0.75
 func (m *Machine) Learn(times []hardware.Measurement, pace float64) {
 	m.Hardware.Add(times)
 	if m.pace == 0 || pace < m.pace {
-		m.pace = pace
+		m.pace, m.timed = pace, min(1, pace*clipped(times))
 	}
 	if m.pace >= busy {
 		m.save()
 	}
+}
+
+// clipped returns how many times as long operators took in all as their times say, of which outliers are clipped: that part of
+// what other work costs is not in these.
+func clipped(times []hardware.Measurement) float64 {
+	var whole, kept float64
+	for i := range times {
+		n := float64(times[i].Runs)
+		whole, kept = whole+n*times[i].Whole, kept+n*times[i].Seconds
+	}
+	if kept == 0 {
+		return 1
+	}
+	return max(whole/kept, 1)
 }
 
 // Pace returns the rate of arithmetic of this machine's cores as a share of what they can do: less than 1 where other work
@@ -171,32 +185,44 @@ func (m *Machine) Pace() float64 {
 	}
 	if m.looked.IsZero() || time.Since(m.looked) > time.Second {
 		n := max(m.Hardware.AtOnce, 1) * m.Jobs()
-		m.seen = min(1, gemm.Sustained(n*m.Hardware.Cores, paceTime)/(float64(n)*e.Peak.F32))
+		for _, watch := range []time.Duration{paceTime, longTime} {
+			m.seen = min(1, gemm.Sustained(n*m.Hardware.Cores, watch)/(float64(n)*e.Peak.F32))
+			if m.seen >= busy {
+				break
+			}
+		}
 		m.looked = time.Now()
 	}
 	return m.seen
 }
 
-// paceTime is how long the cores are watched: several of the system's turns.
-const paceTime = 40 * time.Millisecond
+// The cores are watched for some of the system's turns, and longer where others take them.
+const (
+	paceTime = 40 * time.Millisecond
+	longTime = 250 * time.Millisecond
+)
 
-// Paces returns the pace at which operators were timed, and that of now; 1 where other work takes no notable part.
+// leastPace is told from no lower one.
+const leastPace = 0.125
+
+// Paces returns the pace of which operators' times are, and that of now; 1 where other work takes no notable part.
 func (m *Machine) Paces() (timed, now float64) {
-	notable := func(pace float64) float64 {
-		if pace == 0 || pace >= busy {
-			return 1
-		}
-		return pace
+	timed, now = 1, 1
+	if m.pace > 0 && m.pace < busy {
+		timed = max(m.timed, leastPace)
 	}
-	return notable(m.pace), notable(m.Pace())
+	if pace := m.Pace(); pace < busy {
+		now = max(pace, leastPace)
+	}
+	return timed, now
 }
 
 // Busy says what other work does to this machine; "" if nothing notable.
 func (m *Machine) Busy() string {
 	const text = "other work takes a part of this machine: its cores compute at %.0f %% of the rate that they were probed at; %s"
-	switch timed, now := m.Paces(); {
-	case timed < 1:
-		return fmt.Sprintf(text, 100*timed, "the timings of this hour are used, and not kept")
+	switch _, now := m.Paces(); {
+	case m.pace > 0 && m.pace < busy:
+		return fmt.Sprintf(text, 100*m.pace, "the timings of this hour are used, and not kept")
 	case now < 1:
 		return fmt.Sprintf(text, 100*now, "while that lasts, steps take as much longer than the model says")
 	}

@@ -57,6 +57,7 @@ type Machine struct {
 	endurance           config.Bytes // of a host's disk, as the configuration says; config.Unlimited: it does not
 	file                string       // cache file of the description
 	pace                float64      // the least of the cores while operators were timed, see Pace; 0: none were
+	timed               float64      // the pace of which the times then taken are: outliers are not in them
 	seen                float64      // the cores' pace when it was last looked at
 	looked              time.Time    // when that was
 }

@@ -23,8 +23,8 @@ const predictionError = 0.155
 type Hour struct{ Timed, Now float64 }
 
 // Expected returns what is known of a candidate's step: of one that was tried, the median of its trials and the range
-// without the fastest and the slowest tenth; of another, the prediction. Other work may end, or become twice as much: that
-// widens the range. hour is nil for a machine that was not measured.
+// without the fastest and the slowest tenth; of another, the prediction. Other work may end, or slow steps down as much again:
+// that widens the range. hour is nil for a machine that was not measured.
 func (c *Candidate) Expected(hour *Hour) Expectation {
 	switch {
 	case c.Tried > 0 && len(c.trials) > 0 && hour != nil:
@@ -40,8 +40,8 @@ func (c *Candidate) Expected(hour *Hour) Expectation {
 	return Expectation{Seconds: c.Seconds()}
 }
 
-// worse returns how many times as long steps take with twice as much other work as now.
-func (h *Hour) worse() float64 { return 2 - h.Now }
+// worse returns how many times as long steps take if other work comes to slow them down as much again as now.
+func (h *Hour) worse() float64 { return 1 / h.Now }
 
 // Text says the range, and what the model alone predicts where trials or the hour's pace tell more; "" if neither is known.
 func (e Expectation) Text(model float64) string {
@@ -64,15 +64,15 @@ func (e Expectation) Text(model float64) string {
 func (e Expectation) Compare(measured float64) string {
 	r, words := measured/e.Seconds, ""
 	switch {
+	case e.High > 0 && measured >= e.Low && measured <= e.High:
+		words = ", as expected"
 	case r >= 2:
 		words = fmt.Sprintf(", %.3g times as long", r)
 	case e.High == 0:
 	case measured < e.Low:
 		words = ", faster than expected"
-	case measured > e.High:
-		words = ", slower than expected"
 	default:
-		words = ", as expected"
+		words = ", slower than expected"
 	}
 	return fmt.Sprintf("(median%s), %+.1f %%", words, 100*(r-1))
 }

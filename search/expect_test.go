@@ -29,15 +29,15 @@ func TestExpected(t *testing.T) {
 		t.Errorf("described: %+v:%s", e, e.Text(1))
 	}
 	for hour, want := range map[Hour][3]float64{
-		{1, 0.5}:   {2, 1 - predictionError, 3 * (1 + predictionError)},         // timed before the other work began
-		{0.5, 0.5}: {1, (1 - predictionError) / 2, 1.5 * (1 + predictionError)}, // timed beside it
+		{1, 0.5}:   {2, 1 - predictionError, 4 * (1 + predictionError)},         // timed before the other work began
+		{0.5, 0.5}: {1, (1 - predictionError) / 2, 2 * (1 + predictionError)},   // timed beside it
 		{0.5, 1}:   {0.5, (1 - predictionError) / 2, (1 + predictionError) / 2}, // it has ended since
 	} {
 		if e := model.Expected(&hour); e.Seconds != want[0] || math.Abs(e.Low/want[1]-1) > 1e-9 || math.Abs(e.High/want[2]-1) > 1e-9 {
 			t.Errorf("%+v: %+v, want %v", hour, e, want)
 		}
 	}
-	if e := tried.Expected(&Hour{0.5, 0.5}); e.Seconds != 1.2 || e.Low != 0.55 || math.Abs(e.High-1.95) > 1e-9 {
+	if e := tried.Expected(&Hour{0.5, 0.5}); e.Seconds != 1.2 || e.Low != 0.55 || math.Abs(e.High-2.6) > 1e-9 {
 		t.Errorf("tried beside other work: %+v", e)
 	}
 }
