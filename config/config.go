@@ -462,6 +462,27 @@ func parse(to Purpose, file string, text []byte, overrides []string) (*Config, e
 	return &c, errors.Join(d.errs...)
 }
 
+// Rewrite returns the text of a configuration with overrides, and without some keys. Comments stay.
+func Rewrite(file string, text []byte, overrides []string, without ...string) ([]byte, error) {
+	root, err := document(file, text)
+	if err != nil {
+		return nil, err
+	}
+	d := decoder{file: file, lines: map[string]int{}}
+	d.override(root, overrides)
+	for i := 0; i+1 < len(root.Content); {
+		if slices.Contains(without, root.Content[i].Value) {
+			root.Content = slices.Delete(root.Content, i, i+2)
+		} else {
+			i += 2
+		}
+	}
+	if err := errors.Join(d.errs...); err != nil {
+		return nil, err
+	}
+	return yaml.Marshal(root)
+}
+
 // expand replaces variables and the home in all keys that may name files, and the names of models downloaded by
 // Hugging Face's tools with their folders, so that what is saved and shown says where things are.
 func (c *Config) expand(d *decoder) {

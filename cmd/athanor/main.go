@@ -12,6 +12,7 @@ import (
 type verbs struct {
 	Train    trainCmd    `cmd:"" help:"Train: probe, plan, prove, run."`
 	Plan     planCmd     `cmd:"" help:"Find the fastest plan that fits, with its memory and time."`
+	Advise   adviseCmd   `cmd:"" help:"Find the best model that can be trained in a given time."`
 	Keys     keysCmd     `cmd:"" help:"List the keys of a configuration, with defaults and meanings."`
 	Watch    watchCmd    `cmd:"" help:"Show runs on a page, while they go on and afterwards."`
 	Report   reportCmd   `cmd:"" help:"Compare runs on different machines as a table, or as a page to send."`

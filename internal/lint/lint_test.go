@@ -58,6 +58,7 @@ var layers = []struct{ pkg, why string }{
 	{"program", "instructions, buffers and their text; knows tiers and streams, nobody who makes, proves or runs them"},
 	{"schedule", "orders of work, pure"},
 	{"prune", "which weights of a matrix go, and what becomes of the others: arithmetic on slices, whoever has them"},
+	{"advise", "which model to train in a given time: functions of losses and speeds, whoever measures these"},
 	{"alloc", "the static allocation problem, usable on its own"},
 	{"device", "the border: calls on operands; backends stand below their interface's package"},
 	{"kernel", "operators on slices; no tiers, no streams"},
