@@ -3,6 +3,7 @@ package bpe
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"sort"
 	"strings"
 	"unicode"
@@ -173,11 +174,13 @@ func (t *Tokenizer) FindSpecial(text []byte) (id int32, end int, ok bool) {
 func (t *Tokenizer) indexAdded() error {
 	sort.SliceStable(t.added, func(i, j int) bool { return len(t.added[i].Text) > len(t.added[j].Text) })
 	var plain, normalized []Added
+	// Without a normalizer one search finds all, unless what a token takes with it may be part of another.
+	together := len(t.normal) == 0 && !slices.ContainsFunc(t.added, func(a Added) bool { return a.LeftStrip || a.RightStrip || a.SingleWord })
 	for _, added := range t.added {
 		if added.Text == "" {
 			return fmt.Errorf("added token %d is empty", added.ID)
 		}
-		if len(t.normal) == 0 || !added.Normalized {
+		if together || !added.Normalized {
 			plain = append(plain, added)
 			continue
 		}

@@ -69,7 +69,7 @@ func lowercase() normalizer {
 // stripAccents leaves out marks, which a decomposition before it has made characters of their own.
 func stripAccents() normalizer {
 	return each("StripAccents", func(dst []byte, r rune) []byte {
-		if unicode.Is(unicode.Mn, r) {
+		if unicode.Is(unicode.M, r) {
 			return dst
 		}
 		return utf8.AppendRune(dst, r)

@@ -122,6 +122,9 @@ func newTokenizer(v vocabulary) (*Tokenizer, error) {
 				t.whole[string(token)] = int32(id)
 			}
 		}
+		for r, id := range t.chars { // rather than the tokens of their bytes
+			t.whole[string(r)] = id
+		}
 	}
 	if v.scores != nil {
 		t.unigram = newUnigram(t.tokens, v.scores, skip)
