@@ -166,7 +166,7 @@ func ReadParam(set *safetensors.Set, p model.Param, first int, dst []float32) er
 			return fmt.Errorf("there is no tensor %s among the %d in the files; hint: check that the folder is complete and of the same model family", t.Name, len(set.Tensors()))
 		}
 		if !slices.Equal(info.Shape, t.Shape) {
-			return fmt.Errorf("%s has shape %v, but config.json requires %v", t.Name, info.Shape, t.Shape)
+			return fmt.Errorf("%s has shape %v, but config.json requires %v; hint: check that config.json belongs to these weights", t.Name, info.Shape, t.Shape)
 		}
 		lo, hi := max(first, t.First), min(first+len(dst), t.First+t.Elems())
 		if lo >= hi {

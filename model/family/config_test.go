@@ -594,6 +594,22 @@ func TestNothingGuessed(t *testing.T) {
 			t.Errorf("%s twice: %v", key, err)
 		}
 	}
+	for text, key := range map[string]string{
+		`"model_type": "llama", "rope_theta": 0`:                                              "rope_theta",
+		`"model_type": "llama", "rope_parameters": {"rope_type": "default", "rope_theta": 0}`: "rope_parameters: rope_theta",
+		`"model_type": "gemma2", "attn_logit_softcapping": 0`:                                 "attn_logit_softcapping",
+		`"model_type": "gemma2", "final_logit_softcapping": 0.0`:                              "final_logit_softcapping",
+		`"model_type": "gemma3_text", "final_logit_softcapping": 0e1`:                         "final_logit_softcapping",
+		`"model_type": "mixtral", "sliding_window": 0`:                                        "sliding_window",
+		`"model_type": "phi3", "sliding_window": 0`:                                           "sliding_window",
+		`"model_type": "qwen2", "sliding_window": 0, "use_sliding_window": false`:             "",
+		`"model_type": "gemma2", "attn_logit_softcapping": null`:                              "",
+	} {
+		_, _, err := Parse([]byte("{" + text + "}"))
+		if (key == "") != (err == nil) || err != nil && (!strings.Contains(err.Error(), key+" is 0") || strings.Count(err.Error(), "hint:") != 1) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
 	for _, more := range []string{`"pad_token_id": -1`, `"pad_token_id": null`, `"dtype": "bfloat16"`} {
 		if _, _, err := Parse(with(more)); err != nil {
 			t.Errorf("%s: %v", more, err)
