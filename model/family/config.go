@@ -94,7 +94,7 @@ func (f *family) parse(raw map[string]json.RawMessage) (m *model.Model, notes []
 	}
 	c.checkNames()
 	c.checkTokens()
-	c.checkZeros()
+	checkZeros(c)
 	for _, k := range slices.Sorted(maps.Keys(raw)) {
 		if !c.used[k] {
 			f.other(c, m, k)
@@ -110,22 +110,22 @@ func (f *family) parse(raw map[string]json.RawMessage) (m *model.Model, notes []
 }
 
 // checkZeros refuses 0 where transformers divides by it, or attends to nothing: it does not mean none, which is null.
-func (c *config) checkZeros() {
+func checkZeros(c *config) {
 	if string(c.raw["use_sliding_window"]) != "false" {
-		c.checkZero("sliding_window", c.raw["sliding_window"])
+		checkZero(c, "sliding_window", c.raw["sliding_window"])
 	}
 	for _, key := range []string{"rope_theta", "attn_logit_softcapping", "final_logit_softcapping"} {
-		c.checkZero(key, c.raw[key])
+		checkZero(c, key, c.raw[key])
 	}
 	for _, key := range []string{"rope_scaling", "rope_parameters"} {
 		var inner map[string]json.RawMessage
 		if json.Unmarshal(c.raw[key], &inner) == nil {
-			c.checkZero(key+": rope_theta", inner["rope_theta"])
+			checkZero(c, key+": rope_theta", inner["rope_theta"])
 		}
 	}
 }
 
-func (c *config) checkZero(key string, raw json.RawMessage) {
+func checkZero(c *config, key string, raw json.RawMessage) {
 	var v float64
 	if len(raw) > 0 && string(raw) != "null" && json.Unmarshal(raw, &v) == nil && v == 0 && c.used[strings.Split(key, ":")[0]] {
 		c.fail("%s is 0: %w: that does not mean none; hint: check that this is the file that was published, where none is null", key, ErrUnsupported)
