@@ -10,6 +10,8 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"runtime"
+	"runtime/debug"
 	"strings"
 	"unicode/utf8"
 
@@ -33,6 +35,9 @@ const pieceSize = 1 << 20
 
 // maxLine is the longest row of JSON, in bytes, that is in memory as a whole: see longrow.go.
 const maxLine = 16 << 20
+
+// often is how much the heap may grow, in percent, between two collections while a long row is read.
+const often = 20
 
 // maxPages is the memory in bytes that pages of a table may take at a time.
 const maxPages = 256 << 20
@@ -424,6 +429,13 @@ func firstVisible(in *bufio.Reader) (byte, error) {
 // row adds the documents of a JSON object; place is a format for its number, which says where that is. A bad one is an error or, if that
 // is wanted, counted and left out as a whole.
 func (r *reader) row(line []byte, stats *FormatStats, place string, number int) error {
+	if len(line) > longLine { // what is made of it and thrown away is many times as large
+		percent := debug.SetGCPercent(often)
+		defer func() {
+			debug.SetGCPercent(percent)
+			runtime.GC() // else the next waits until the heap is that large again
+		}()
+	}
 	text, ends, given, before, all := len(r.text), len(r.ends), len(r.given), *stats, r.stats.InvalidBytes
 	err := r.object(line, stats)
 	if err == nil {
