@@ -140,7 +140,7 @@ agree() {
   aside test_of attention 150 device/cuda 'TestOperators/attention(_at|,_other_cards)?$|TestHugeScores|TestAttentionWaits|TestAttentionFits'
   aside test_of attention-bwd 150 device/cuda 'TestOperators/attention_bwd'
   aside test_of experts 150 device/cuda 'TestOperators/(expert|route)|TestExpertTiles|TestManyTiles|TestPackedExperts|TestRouteSpecial'
-  aside test_of delta 150 device/cuda 'TestOperators/(delta|short_conv|decay|gate)|TestCuts/(short_conv|decay|gate)'
+  aside test_of delta 150 device/cuda 'TestOperators/(delta|short_conv|decay|gate)|TestCuts/(short_conv|decay|gate)|TestDeltaLaunches'
   aside test_of operators 150 device/cuda 'TestOperators|TestUpdatesAlike|TestEmbedded|TestLossOfOddSequences' -test.skip 'TestOperators/(attention|linear|expert|route|delta|short_conv|decay|gate)'
   aside test_of linear 150 device/cuda 'TestOperators/linear|TestNF4'
   aside test_of compile 120 device/cuda/kernels 'TestCompile|TestTarget' -test.short
@@ -249,6 +249,7 @@ rates() {
   test_of rate-bytes 30 device/cuda TestRateBytes
   test_of rate-algorithms 60 device/cuda TestRateAlgorithms
   test_of rate-attention 120 device/cuda TestRateAttention
+  test_of rate-delta 40 device/cuda TestRateDelta
   test_of rate-gpt2 90 device/cuda TestRateGPT2
   test_of rate-sums 40 device/cuda TestRateSums
   test_of rate-experts 40 device/cuda TestRateExperts
