@@ -19,6 +19,16 @@ type Latent struct {
 // Some reports whether there are latents.
 func (l *Latent) Some() bool { return l.KV > 0 }
 
+// Resize returns the latents of heads of to columns, in the proportions of those of heads of from.
+func (l Latent) Resize(from, to int) Latent {
+	if !l.Some() {
+		return l
+	}
+	turned := max(2, l.Turned*to/from/2*2)
+	size := func(n int) int { return n * to / from }
+	return Latent{Queries: size(l.Queries), KV: max(1, size(l.KV)), Plain: to - turned, Turned: turned, Value: max(1, size(l.Value))}
+}
+
 // LatentEps is the epsilon of latents' norms, whatever that of the others is.
 const LatentEps = 1e-6
 

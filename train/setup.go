@@ -407,7 +407,9 @@ func inline(spec *job.Spec, vocab int) (*model.Model, error) {
 		return nil, fmt.Errorf("width %d cannot be divided among %d heads; hint: use a multiple of heads, or set head_dim", m.Width, m.Heads)
 	}
 	m.KVHeads = or(in.KVHeads, m.Heads)
+	typical := m.HeadDim
 	m.HeadDim = or(in.HeadDim, m.Width/m.Heads)
+	m.Latent = m.Latent.Resize(typical, m.HeadDim)
 	wide := 4 * m.Width
 	if m.Gated() { // the same number of parameters with three matrices, in steps of 32
 		wide = (8*m.Width/3 + 31) / 32 * 32
@@ -423,7 +425,10 @@ func inline(spec *job.Spec, vocab int) (*model.Model, error) {
 		m.DenseWidth = m.FeedForward * m.Active // likewise
 	}
 	m.Router.Groups, m.Router.Best = 0, 0
-	if m.Shared > 0 {
+	if m.Apart = m.Family.MayMix && m.Experts > 0; m.Apart {
+		m.NormedRoute = true
+	}
+	if m.Shared > 0 || m.Apart {
 		m.Shared = m.FeedForward * m.Active // as wide as a token's experts together
 	}
 	if m.Vocab = or(in.Vocab, vocab); m.Vocab == 0 {
@@ -454,5 +459,12 @@ func inline(spec *job.Spec, vocab int) (*model.Model, error) {
 	if in.Tied != nil {
 		m.Tied = *in.Tied
 	}
-	return m, m.Validate()
+	if err := m.Validate(); err != nil {
+		return nil, err
+	}
+	if _, _, err := family.Parse(family.Config(m)); err != nil { // nothing could read the folder
+		why, _, _ := strings.Cut(err.Error(), "; hint: ")
+		return nil, fmt.Errorf("%s has no such models: %s; hint: leave head_dim and window out, or use another type", m.Family, why)
+	}
+	return m, nil
 }

@@ -24,8 +24,8 @@ var glm4MoE = family{
 		manyShared(1),
 		row{key: "norm_topk_prob", field: normedRoute, def: true},
 		decimal("routed_scaling_factor", routeTimes, 1),
-		row{key: "n_group", field: groups, def: 1},
-		row{key: "topk_group", field: bestGroups, def: 1},
+		atLeastOne("n_group", groups, 1),
+		atLeastOne("topk_group", bestGroups, 1),
 		row{key: "first_k_dense_replace", field: dense, def: 1},
 		row{key: "use_qk_norm", read: (*config).maybeQKNorm, write: writeMaybeQKNorm},
 		share("partial_rotary_factor", 0.5),
@@ -51,6 +51,11 @@ func glm4MoENames() model.TensorNames {
 	n.SharedGate, n.SharedUp, n.SharedDown = "mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj", "mlp.shared_experts.down_proj"
 	n.DenseGate, n.DenseUp, n.DenseDown = llamaNames.Gate, llamaNames.Up, llamaNames.Down
 	return n
+}
+
+// atLeastOne is a number of groups of experts, of which one is none.
+func atLeastOne(key string, f field, def int) row {
+	return row{key: key, field: f, def: def, write: func(m *model.Model, kv map[string]any) { kv[key] = max(1, *f(m).(*int)) }}
 }
 
 // sharedExperts reads how many experts all tokens go through.
