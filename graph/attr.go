@@ -29,7 +29,7 @@ type Attr struct {
 	PosOffset int // rows of wpe before position 0 (OPT: 2)
 	Cut       int // LinearDW, ExpertDW in bf16: tokens are added in groups of at most this; 0: 2
 	Param     int // index of the updated parameter
-	First     int // index in that parameter of the operands' first element; LossPart, CrossEntropy: in the vocabulary, of the logits' first column
+	First     int // index in that parameter of the operands' first element; LossPart, CrossEntropy, Embed, EmbedBwd: in the vocabulary, of the first logit or row
 	Scale     float64
 	Limit     float64 // SwiGLU: bound on gates and ups; attention, SoftCap, CrossEntropy: soft bound on scores or logits; 0: none
 	Alpha     float64 // with Limit: factor of the gates inside the sigmoid; Route: factor of the weights; 0: 1

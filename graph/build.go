@@ -192,7 +192,7 @@ type builder struct {
 	places Value          // in generation: of Graph.Pos
 	spread map[int]bool   // values of which each rank reads all columns for its slab: their gradients are sums over ranks
 	pull   int            // with pairs: the derivative of the loss with respect to each token's loss
-	// vocabParts is the number of ranks that share the head's matrix; 0: none
+	// vocabParts is the number of ranks that share embedding and head; 0: none
 	vocabParts int
 }
 
@@ -291,6 +291,9 @@ func (b *builder) embed() int {
 	} else {
 		attr.Seq = g.Sequence()
 		b.node(Embed, attr, b.all(x), b.all(g.Tokens), wte, pos)
+	}
+	if b.vocabParts > 0 {
+		b.reduce(x)
 	}
 	if table, up, ok := m.Factors(b.list[0].Name); ok {
 		low := b.tokens("x0.low", m.LoRA.Rank, g.DType)

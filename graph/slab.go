@@ -21,7 +21,7 @@ import (
 //	o             of their columns          of their columns      columns of [out, in]
 //	all_reduce    x + o0 + o1               x + o0 + o1
 //
-// Norms, embedding and head are whole on every rank, and so are their gradients: all ranks compute the same. Only of the gains that all
+// Norms are whole on every rank, and so are their gradients: all ranks compute the same. Only of the gains that all
 // heads share, if queries and keys are normalised by heads, and of the factors of adapters that are not divided, each rank has a term
 // of the gradient (see Terms). Adapters need no sums of their own:
 //
@@ -39,7 +39,8 @@ import (
 // weights by which a router multiplies them. The gradient of the router is linear in that, so it is a term, too, and needs no sum of its own
 // before it reaches what all ranks read.
 //
-// The head's matrix is divided by tokens of the vocabulary, unless it is that of the embedding too, and so are logits. Of each row of these a
+// Embedding and head are divided by tokens of the vocabulary, and so are logits. Of a token that is another's the embedding is zero, so
+// each rank has a term of it. Of each row of these a
 // rank knows the logarithm of its sum of exponentials, and the target's logit if it has that. Ranks tell each other, as a sum of rows that
 // are zero where other ranks' numbers go:
 //
@@ -77,8 +78,8 @@ func BuildSlab(m *model.Model, seq, n int, dtype DType, docs *Documents) (*Graph
 	part.Shared, part.DenseWidth = m.Shared/n, m.DenseWidth/n
 	b := newBuilder(&part, &Graph{Seq: seq, Slabs: n, Documents: docs, partial: map[int]bool{}})
 	b.g.Model, b.g.Params = m, stored(m.Params())
-	if dividesHead(m, n, docs) {
-		b.divideHead(n)
+	if dividesVocabulary(m, n, docs) {
+		b.divideVocabulary(n)
 	}
 	b.forward(dtype)
 	b.loss()
@@ -87,21 +88,16 @@ func BuildSlab(m *model.Model, seq, n int, dtype DType, docs *Documents) (*Graph
 	return b.g, nil
 }
 
-// dividesHead reports whether n ranks share the head's matrix: adapters and pairs read all logits, and an embedding all of its rows.
-func dividesHead(m *model.Model, n int, docs *Documents) bool {
-	return !m.Tied && m.LoRA == nil && m.Vocab%n == 0 && (docs == nil || docs.Preference == 0)
+// dividesVocabulary reports whether n ranks share embedding and head: adapters and pairs need all logits.
+func dividesVocabulary(m *model.Model, n int, docs *Documents) bool {
+	return m.LoRA == nil && m.Vocab%n == 0 && (docs == nil || docs.Preference == 0)
 }
 
-// divideHead gives the builder n-ths of the head's parameters.
-func (b *builder) divideHead(n int) {
+// divideVocabulary gives the builder n-ths of what has a row for each token.
+func (b *builder) divideVocabulary(n int) {
 	part := *b.m
 	part.Vocab, b.vocabParts = part.Vocab/n, n
-	for i, p := range stored(part.Params()) {
-		if p.Layer == part.Layers {
-			b.g.held[i] = p
-		}
-	}
-	b.m = &part
+	b.m, b.g.held = &part, stored(part.Params())
 }
 
 // findPartial adds to partial what follows from other parameters, or from operators.
@@ -281,7 +277,7 @@ func (g *Graph) Slab(i int) (s Slab, divided bool) {
 		for range whole / m.FeedForward {
 			s.Bands = append(s.Bands, m.FeedForward)
 		}
-	case p.Layer == m.Layers: // the head
+	case p.Layer < 0 || p.Layer == m.Layers: // embedding and head
 		s.Bands = []int{whole}
 	case m.FusedQKV() && whole == q+2*kv:
 		s.Bands = []int{q, kv, kv}

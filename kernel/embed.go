@@ -5,7 +5,7 @@ import (
 	"github.com/athanor-llm/athanor/kernel/simd"
 )
 
-// Embed: x[n] = wte[tokens[n]]*Scale + wpe[(n+Row0) mod Seq + PosOffset]. EmbedBwd and PosBwd
+// Embed: x[n] = wte[tokens[n]-First]*Scale + wpe[(n+Row0) mod Seq + PosOffset], without the first where wte has no such row. EmbedBwd and PosBwd
 // add the rows of dx (times Scale in EmbedBwd) to the table rows that they came from, in
 // ascending order of tokens.
 
@@ -20,9 +20,12 @@ func embedScale(a *graph.Attr) float64 {
 func embedRef(_ *Env, a *graph.Attr, t []Tensor) {
 	x, tokens, wte, wpe := &t[graph.EmbedX], &t[graph.EmbedTokens], &t[graph.EmbedWTE], &t[graph.EmbedWPE]
 	for r := range x.Rows {
-		id := int(tokens.I32[r*tokens.Stride])
+		id := int(tokens.I32[r*tokens.Stride]) - a.First
 		for c := range x.Cols {
-			v := wte.At(id, c) * embedScale(a)
+			v := 0.0
+			if id >= 0 && id < wte.Rows {
+				v = wte.At(id, c) * embedScale(a)
+			}
 			if !wpe.Absent() {
 				v += wpe.At((r+a.Row0)%a.Seq+a.PosOffset, c)
 			}
@@ -42,15 +45,15 @@ func embedBwdRef(_ *Env, a *graph.Attr, t []Tensor) {
 		}
 	}
 	for r := range dx.Rows {
-		id := int(tokens.I32[r*tokens.Stride])
-		if sums[id] {
+		id := int(tokens.I32[r*tokens.Stride]) - a.First
+		if sums[id] || id < 0 || id >= dwte.Rows {
 			continue
 		}
 		sums[id] = true
 		for c := range dx.Cols {
 			var s float64
 			for i := r; i < dx.Rows; i++ {
-				if int(tokens.I32[i*tokens.Stride]) == id {
+				if int(tokens.I32[i*tokens.Stride])-a.First == id {
 					s += dx.At(i, c) * embedScale(a)
 				}
 			}
@@ -91,17 +94,27 @@ func embedAtRows[T simd.Stored](c *call, w *worker, b block, row0, seq int) {
 	x, tokens, wte, wpe, n := &c.t[graph.EmbedX], &c.t[graph.EmbedTokens], &c.t[graph.EmbedWTE], &c.t[graph.EmbedWPE], c.cols
 	v := functions[T](w, x)
 	for r := b.R0; r < b.R1; r++ {
-		id := int(tokens.I32[r*tokens.Stride])
+		id := int(tokens.I32[r*tokens.Stride]) - c.a.First
+		out := dest[T](w, 0, x, r, 0, n)
+		if id < 0 || id >= wte.Rows {
+			clear(out)
+			if !wpe.Absent() {
+				copy(out, load[T](w, 2, wpe, (r+row0)%seq+c.a.PosOffset, 0, n))
+			}
+			store(w, out, x, r, 0, n)
+			continue
+		}
 		row, next := load[T](w, 1, wte, id, 0, n), id
 		if r+1 < b.R1 {
-			next = int(tokens.I32[(r+1)*tokens.Stride])
+			if after := int(tokens.I32[(r+1)*tokens.Stride]) - c.a.First; after >= 0 && after < wte.Rows {
+				next = after
+			}
 		}
 		if c.a.Scale != 0 { // T is float32 then
 			scaled := w.tmp(3, n)
 			w.v.ScaleTo(scaled, reinterpret[[]float32](row), float32(c.a.Scale))
 			row = reinterpret[[]T](scaled)
 		}
-		out := dest[T](w, 0, x, r, 0, n)
 		if wpe.Absent() {
 			copy(out, row)
 		} else {
@@ -119,7 +132,10 @@ func embedBwd(e *Env, a *graph.Attr, t []Tensor) {
 		dwte, dx, tokens := &c.t[graph.EmbedBwdDWTE], &c.t[graph.EmbedBwdDX], &c.t[graph.EmbedBwdTokens]
 		ahead := dx.ahead(b)
 		for r := b.R0; r < b.R1; r++ {
-			id := int(tokens.I32[r*tokens.Stride])
+			id := int(tokens.I32[r*tokens.Stride]) - c.a.First
+			if id < 0 || id >= dwte.Rows {
+				continue
+			}
 			sum := w.load(0, dwte, id, b.C0, b.C1)
 			w.v.Add(sum, w.scaled(c, dx, r, b), ahead)
 			w.store(sum, dwte, id, b.C0, b.C1)

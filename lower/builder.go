@@ -138,7 +138,11 @@ func (b *builder) nodeOp(u *unit, n *graph.Node, dir program.Direction, row, row
 		}
 	case graph.LossPart:
 		o.in.Attr.First = st.firstLogit()
-	case graph.RoPE, graph.Embed, graph.PosBwd:
+	case graph.Embed:
+		o.in.Attr.Row0, o.in.Attr.First = row%st.g.Seq, st.firstRow(n.Args[graph.EmbedWTE])
+	case graph.EmbedBwd:
+		o.in.Attr.First = st.firstRow(n.Args[graph.EmbedBwdDWTE])
+	case graph.RoPE, graph.PosBwd:
 		o.in.Attr.Row0 = row % st.g.Seq
 	case graph.AttentionBwd: // slices run in descending order, so the one with the last rows starts the sums
 		o.in.Attr.Acc = row+rows < st.rows()

@@ -119,6 +119,17 @@ func (geo *geometry) slab(c int) int {
 // firstLogit returns which token of the vocabulary the first of the rank's logits is of, if ranks share them.
 func (geo *geometry) firstLogit() int { return geo.rank % geo.g.Shared() * geo.g.LogitColumns() }
 
+// firstRow returns which token of the vocabulary the first row of the rank's embedding is of.
+func (geo *geometry) firstRow(wte graph.Use) int {
+	i := geo.g.ParamOf(wte.Value)
+	slab, divided := geo.g.Slab(i)
+	if !divided {
+		return 0
+	}
+	rows, _ := geo.g.Held(i)
+	return slab.Of(geo.rank) * rows
+}
+
 // indivisible reports whether the parameters of a chunk are updated as wholes.
 func (geo *geometry) indivisible(c int) bool { return geo.g.Params[geo.pl.Chunks[c].First].Indivisible }
 

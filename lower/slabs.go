@@ -86,12 +86,14 @@ func forSums(units []unit, visit func(work []*op, sum *op)) {
 	}
 }
 
-// dropBias leaves biases out of a term.
+// dropBias leaves biases, and positions, out of a term.
 func (b *builder) dropBias(work []*op, y ref) {
 	for _, o := range work {
 		switch {
 		case o.in.Op == graph.Linear && o.refs[graph.LinearY] == y && len(o.refs) > graph.LinearBias:
 			o.set(graph.LinearBias, program.Region{})
+		case o.in.Op == graph.Embed && o.refs[graph.EmbedX] == y && len(o.refs) > graph.EmbedWPE:
+			o.set(graph.EmbedWPE, program.Region{})
 		case o.in.Op == graph.Combine && o.refs[graph.CombineY] == y:
 			b.dropBias(work, o.refs[graph.CombineX])
 		case o.in.Op == graph.ExpertLinear && o.refs[graph.ExpertLinearY] == y && len(o.refs) > graph.ExpertLinearBias:

@@ -24,7 +24,7 @@ func (f *fixture) slabs(t *testing.T, n int) *fixture {
 	return &part
 }
 
-var slabNames = []string{"gpt2-untied even", "llama-tiny even", "llama-tiny", "gpt2-tiny", "llama-tiny bf16", "neox-tiny", "phi3-longrope", "opt-tiny", "mistral-tiny sinks documents", "gpt2-tiny bf16", "granite-tiny", "stablelm-tiny", "qwen2-tiny",
+var slabNames = []string{"gpt2-tiny even", "gemma2-tiny even", "qwen3-tiny even", "opt-tiny even", "gpt2-untied even", "llama-tiny even", "llama-tiny", "gpt2-tiny", "llama-tiny bf16", "neox-tiny", "phi3-longrope", "opt-tiny", "mistral-tiny sinks documents", "gpt2-tiny bf16", "granite-tiny", "stablelm-tiny", "qwen2-tiny",
 	"mixtral-tiny", "qwen3-moe-tiny bf16", "gpt-oss-tiny", "qwen2-moe-tiny", "glm4-moe-tiny", "gpt-oss-tiny bf16", "gpt2-untied even bf16", "gpt-oss-tiny even", "phi-tiny even documents", "mixtral-tiny lora", "qwen2-moe-tiny balance", "gemma-tiny", "gemma2-tiny", "gemma3-tiny bf16", "llama3-rope", "hunyuan-tiny",
 	"starcoder2-tiny", "smollm3-tiny", "qwen3-tiny", "llama-tiny lora", "gpt2-tiny lora", "qwen3-tiny lora bf16", "phi-tiny lora", "phi3-longrope lora", "neox-tiny lora"}
 
@@ -195,8 +195,8 @@ func TestAlikeSlabBytes(t *testing.T) {
 	}
 }
 
-// TestHeadSlabBytes is law L3 for the head's matrix: besides, each rank of n adds up 2n numbers per token for the loss, and w for the gradient
-// of a stream of w.
+// TestHeadSlabBytes is law L3 for embedding and head: besides, each rank of n adds up 2n numbers per token for the loss, and w for what is embedded
+// in a stream of w, and for the gradient of what the head reads.
 func TestHeadSlabBytes(t *testing.T) {
 	f := sharedCases(t, rand.New(rand.NewPCG(1, 1)), "gpt2-untied even", 2)
 	for _, n := range []int{2, 4} {
@@ -205,7 +205,7 @@ func TestHeadSlabBytes(t *testing.T) {
 		_, tr := part.train(t, plan.Plain(part.graph, 2), 1)
 		rows := int64(2 * part.graph.Seq)
 		sum := func(cols int) int64 { return 4 * (rows*int64(cols) + int64(n-2)*rows*int64(cols)/int64(n)) }
-		want := int64(4*m.Layers+1)*sum(m.Width) + sum(2*n)
+		want := int64(4*m.Layers+2)*sum(m.Width) + sum(2*n)
 		for rank := range n {
 			if got := tr.network[rank][graph.AllReduce]; got != want {
 				t.Errorf("rank %d of %d: receives %d bytes of sums, want %d", rank, n, got, want)

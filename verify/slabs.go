@@ -29,6 +29,7 @@ import (
 //	combine, route_bwd   term                 term
 //	swiglu_bwd           own                  own     and a term of the gradient of a router's weights
 //	norm, embed, loss    same                 same
+//	embed                       its rows      term
 //	loss_part, its sum   own, same            term, same; with it, the loss of columns is the same, and their gradient own
 //	rope                 any                  the same, by heads
 //	attention            own                  own     by heads; of gradients that of twins is a part, and of what is the same a term
@@ -39,7 +40,7 @@ import (
 //
 // So a sum that is missing, made twice or made of whole values is a fault, and so is a gradient that is held otherwise than its parameter.
 //
-// Known weakness: what a sum of terms adds besides is assumed to be added on one rank only: bias and residual stream, and of the gradient
+// Known weakness: what a sum of terms adds besides is assumed to be added on one rank only: bias, position and residual stream, and of the gradient
 // of a router what comes from biases of experts, and from the loss term that evens out how these are used.
 
 // holding is how ranks hold a value.
@@ -253,6 +254,13 @@ func (d *division) result(n *graph.Node) (holding, error) {
 		return arg(graph.ExpertDBDY), nil
 	case graph.Combine:
 		return d.combined(arg(graph.CombineX), arg(graph.CombineRes))
+	case graph.Embed:
+		if d.param(&d.part.Values[n.Args[graph.EmbedWTE].Value]) == own {
+			return term, nil
+		}
+		return same, nil
+	case graph.EmbedBwd:
+		return d.gradient(&d.part.Values[n.Args[graph.EmbedBwdDWTE].Value]), d.must(n, graph.EmbedBwdDX, same)
 	case graph.LossPart:
 		return term, d.must(n, graph.LossPartLogits, own)
 	case graph.CrossEntropy:

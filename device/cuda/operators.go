@@ -299,7 +299,7 @@ func (b *builder) embed(at bool) error {
 	n := int64(x.Rows) * int64(x.Cols) / int64(v)
 	unit := kernels.Unit{File: "embed", Defines: fmt.Sprintf("%s%s VEC=%d", types(ops[:graph.EmbedAtPos]...), atDefine(at), v)}
 	a := b.newArgs(ops...)
-	a.f[0] = b.embedScale()
+	a.n[0], a.f[0] = int32(b.call.Attr.First), b.embedScale()
 	return b.start(unit, "embed", [3]int64{blocks(n, threads), 1, 1}, threads, 0, a)
 }
 
@@ -335,7 +335,7 @@ func embedBwd(b *builder) error {
 	v = min(v, 4) // columns per thread: with more, a frequent token would have too few threads
 	unit := kernels.Unit{File: "embed_bwd", Defines: fmt.Sprintf("%sVEC=%d", types(dwte, dx, tokens), v)}
 	buckets := 1
-	for buckets*idsPerBucket < dwte.Rows {
+	for buckets*idsPerBucket <= dwte.Rows { // and one id for tokens of other rows
 		buckets *= 2
 	}
 	const bytesPerToken = 16 + 4 // a Place and an entry of the list
@@ -343,7 +343,7 @@ func embedBwd(b *builder) error {
 	for r0 := 0; r0 < dx.Rows; r0 += most {
 		n := min(most, dx.Rows-r0)
 		a := b.newArgs(dwte, rowsOf(dx, r0, n), rowsOf(tokens, r0, n))
-		a.n[0], a.f[0] = int32(buckets), b.embedScale()
+		a.n[0], a.n[1], a.f[0] = int32(buckets), int32(b.call.Attr.First), b.embedScale()
 		if err := b.start(unit, "arrange", [3]int64{int64(buckets), 1, 1}, 1024, 0, a); err != nil {
 			return err
 		}

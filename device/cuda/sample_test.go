@@ -469,8 +469,9 @@ var samples = withLatentSamples(withDeltaSamples(withUpdateSamples(map[graph.Op]
 		n, c, vocab := s.n(), s.cols(), s.n()
 		a := graph.Attr{Seq: s.n(), PosOffset: s.IntN(3), Row0: s.IntN(9), Scale: 2.5 * float64(s.IntN(2))}
 		s.call.Attr = a
+		s.call.Attr.First = vocab * s.IntN(2)
 		s.mat(n, c)
-		s.ints(n, 0, vocab)
+		s.ints(n, 0, 2*vocab-s.call.Attr.First)
 		s.mat(vocab, c)
 		if s.IntN(2) == 0 {
 			s.mat(a.Seq+a.PosOffset, c)
@@ -491,10 +492,10 @@ var samples = withLatentSamples(withDeltaSamples(withUpdateSamples(map[graph.Op]
 	},
 	graph.EmbedBwd: func(s *sample) {
 		n, c, vocab := 3*s.n(), s.cols(), s.n()
-		s.call.Attr = graph.Attr{Acc: s.acc, Scale: 2.5 * float64(s.IntN(2))}
+		s.call.Attr = graph.Attr{Acc: s.acc, Scale: 2.5 * float64(s.IntN(2)), First: vocab * s.IntN(2)}
 		s.f32(vocab, c)
 		s.mat(n, c)
-		s.ints(n, 0, vocab)
+		s.ints(n, 0, 2*vocab)
 	},
 	graph.PosBwd: func(s *sample) {
 		c, seq := s.cols(), s.n()

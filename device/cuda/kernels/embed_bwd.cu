@@ -2,6 +2,8 @@
 // atomics: one chain per element, tokens ascending, as on the CPU. To this end the tokens
 // are first sorted by id, stably.
 //
+// dwte begins with row n[1] of the vocabulary; tokens whose rows it does not have count as one more id, which nothing is done with.
+//
 // n[0]: number of buckets, a power of two. A bucket has the tokens whose ids end in the bits of its
 // number: tokenizers give frequent tokens adjacent ids, so these are in different buckets. scratch: a
 // Place per token, sorted, then a list of tokens by bucket.
@@ -13,7 +15,10 @@ static __device__ inline Place* ordered(const Args& a) { return (Place*)a.scratc
 #define MANY 1024
 extern "C" __global__ void __launch_bounds__(MANY) arrange(const __grid_constant__ Args a) {
   __shared__ int counts[MANY / 32], shared[MANY / 32], ids[MANY], tokens[MANY];
-  auto idOf = [&](int token) { return *at<int>(a.t[2], token, 0); };
+  auto idOf = [&](int token) {
+    int id = *at<int>(a.t[2], token, 0) - a.n[1];
+    return id >= 0 && id < a.t[0].rows ? id : a.t[0].rows;
+  };
   int n = a.t[1].rows, bucket = blockIdx.x, buckets = a.n[0], lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   int each = (n + MANY - 1) / MANY * 32, first = min(n, warp * each), last = min(n, first + each); // of this warp
   int here = 0, before = 0;
@@ -46,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(MANY) arrange(const __grid_constant
       int k = k0 + threadIdx.x, many = min(MANY, begin + all - k0);
       if (k < begin + all) ids[threadIdx.x] = idOf(tokens[threadIdx.x] = found[k]);
       __syncthreads();
-      if (id < a.t[0].rows)
+      if (id <= a.t[0].rows)
 #pragma unroll 4
         for (int i = 0; i < many; i++) f(i);
       __syncthreads();
@@ -68,7 +73,7 @@ extern "C" __global__ void __launch_bounds__(256, 4) embed_bwd(const __grid_cons
   int k = blockIdx.x * 8 + threadIdx.x / 32, c = (blockIdx.y * 32 + threadIdx.x % 32) * VEC;
   if (k >= a.t[1].rows || c >= a.t[1].cols) return;
   const Place *p = ordered(a) + k, *end = ordered(a) + p->end;
-  if (end <= p) return; // not the first of its id
+  if (end <= p || p->id == a.t[0].rows) return; // not the first of its id, or of other rows
   T0* out = at<T0>(a.t[0], p->id, c);
   float sum[VEC], x[VEC];
   load(sum, out);
