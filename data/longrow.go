@@ -63,6 +63,7 @@ func (r *reader) long(lines *lineReader, why error) error {
 	case !r.skipBad:
 		return r.longRow(lines, &r.stats.JSONL)
 	}
+	defer collectOften()()
 	spool, err := os.CreateTemp("", "athanor-row-*")
 	if err != nil {
 		return err

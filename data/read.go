@@ -426,15 +426,20 @@ func firstVisible(in *bufio.Reader) (byte, error) {
 	return 0, cmp.Or(err, io.EOF)
 }
 
+// collectOften keeps the heap small until the function that it returns is called.
+func collectOften() (end func()) {
+	percent := debug.SetGCPercent(often)
+	return func() {
+		debug.SetGCPercent(percent)
+		runtime.GC() // else the next waits until the heap is that large again
+	}
+}
+
 // row adds the documents of a JSON object; place is a format for its number, which says where that is. A bad one is an error or, if that
 // is wanted, counted and left out as a whole.
 func (r *reader) row(line []byte, stats *FormatStats, place string, number int) error {
 	if len(line) > longLine { // what is made of it and thrown away is many times as large
-		percent := debug.SetGCPercent(often)
-		defer func() {
-			debug.SetGCPercent(percent)
-			runtime.GC() // else the next waits until the heap is that large again
-		}()
+		defer collectOften()()
 	}
 	text, ends, given, before, all := len(r.text), len(r.ends), len(r.given), *stats, r.stats.InvalidBytes
 	err := r.object(line, stats)

@@ -75,15 +75,15 @@ func TestReaderGone(t *testing.T) {
 	call("train", file, "max_steps=5").must(t, 0, "resuming "+dir+"/run/checkpoint-4 at step 4")
 }
 
-// signalling is standard error that sends the process a signal when it is first written
-// to.
+// signalling is standard error that sends the process a signal when it has been written to so many times.
 type signalling struct {
 	bytes.Buffer
-	told bool
+	after int
+	told  bool
 }
 
 func (s *signalling) Write(p []byte) (int, error) {
-	if !s.told {
+	if s.after--; s.after < 0 && !s.told {
 		s.told = true
 		got := make(chan os.Signal, 1)
 		signal.Notify(got, syscall.SIGTERM)
@@ -100,19 +100,23 @@ func (s *signalling) Write(p []byte) (int, error) {
 	return s.Buffer.Write(p)
 }
 
-// TestEarlySignal: a signal while a run is prepared ends it at once, with the exit
+// TestEarlySignal: a signal while a run is prepared, whatever it does then, ends it at once, with the exit
 // code that says to start it again, and leaves no folder.
 func TestEarlySignal(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
-	dir, file := tiny(t)
-	var log signalling
-	if code := execute([]string{"train", file}, io.Discard, &log); code != 75 || !strings.Contains(log.String(), "before the first step; start the same command again") {
-		t.Errorf("exit code %d\n%s", code, log.String())
+	for _, after := range testkit.Sample([]int{0, 1, 2, 3}, 1, 4) { // tokenizer, reading, what was read, planning
+		dir, file := tiny(t)
+		log := signalling{after: after}
+		if code := execute([]string{"train", file}, io.Discard, &log); code != 75 || !strings.Contains(log.String(), "before the first step; start the same command again") {
+			t.Errorf("after %d messages: exit code %d\n%s", after, code, log.String())
+		}
+		if _, err := os.Stat(dir + "/run/checkpoint-4"); err == nil {
+			t.Errorf("after %d messages: it trained to the end", after)
+		}
+		if after == 0 {
+			call("train", file).must(t, 0)
+		}
 	}
-	if _, err := os.Stat(dir + "/run/checkpoint-4"); err == nil {
-		t.Error("it trained to the end")
-	}
-	call("train", file).must(t, 0)
 }
 
 // TestFormerPlan: the plan with which a run's folder was trained is tried again on a machine
