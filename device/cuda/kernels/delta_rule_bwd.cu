@@ -16,6 +16,9 @@
 //
 // A chunk of 32 tokens of a head of 128 x 128 is some 5 million multiply-adds, half of which are gradients', and its places are written
 // and read once: 256 KiB.
+//
+// Known weakness: 32 MiB have room for 128 rows of 32 heads of 128 x 128, so that 16 heads of keys have 64 blocks for gradients, too
+// few for a large card. Not measured yet.
 
 // placeOf returns place i of a head.
 static __device__ inline float* placeOf(const Args& a, int sequence, int i, int h) { return (float*)a.scratch + (((i64)sequence * a.n[3] + i) * a.heads + h) * (KEYS * VALUES); }
