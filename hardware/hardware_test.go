@@ -241,6 +241,22 @@ func TestMonotone(t *testing.T) {
 	}
 }
 
+// TestDeltaRate: the gated delta rule has its arithmetic in fp32 whatever the tokens are, so tensor cores make it no faster.
+func TestDeltaRate(t *testing.T) {
+	h := known(t, "h100")
+	rule := func(d graph.DType) float64 {
+		op := func(d graph.DType, cols int) device.Operand {
+			return device.Operand{DType: d, Rows: 4096, Cols: cols, Stride: cols}
+		}
+		c := device.Call{Op: graph.DeltaRule, Attr: graph.Attr{Seq: 4096, Heads: 32, KVHeads: 16, HeadDim: 128},
+			Args: []device.Operand{op(d, 4096), op(graph.F32, 32*64), op(d, 8192), op(graph.F32, 64), {}}}
+		return h.Parts(&c).Arithmetic
+	}
+	if half, whole := rule(graph.BF16), rule(graph.F32); half != whole || half < 1e-4 {
+		t.Errorf("%v s in bf16, %v s in fp32", half, whole)
+	}
+}
+
 // TestMeasured: measured times win, and unmeasured calls of the same operator
 // are off the roofline by the same factor.
 func TestMeasured(t *testing.T) {
