@@ -94,6 +94,7 @@ func Cases(t graph.DType) []Case {
 	l.mixture()
 	l.elementwise()
 	l.linearAttention()
+	l.latents()
 	l.ends()
 	l.optimizer()
 	return l.list
@@ -215,6 +216,16 @@ func (l *cases) linearAttention() {
 	l.add(graph.DecayGrad, "", graph.Attr{}, f32(1, values), gates, gates)
 	l.add(graph.DeltaRule, "", a, o, states, qkv, gates)
 	l.add(graph.DeltaRuleBwd, "", a, qkv, gates, o, qkv, gates, states)
+}
+
+// latents adds the layout of keys and values made from latents, of DeepSeek-V2-Lite's heads.
+func (l *cases) latents() {
+	const n, heads, plain, turned, value = gpt2Tokens, 16, 128, 64, 128
+	a := graph.Attr{Heads: heads, KVHeads: heads, HeadDim: plain + turned}
+	kv, up, common, o := l.of(n, 2*heads*(plain+turned)), l.of(n, heads*(plain+value)), l.of(n, turned), l.of(n, heads*(plain+turned))
+	l.add(graph.LatentKV, "", a, kv, up, common)
+	l.add(graph.LatentKVBwd, "", a, up, common, kv)
+	l.add(graph.HeadCols, "", graph.Attr{Heads: heads}, l.of(n, heads*value), o)
 }
 
 // ends adds the embedding and the loss.

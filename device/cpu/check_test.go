@@ -83,6 +83,12 @@ func (g *guess) attributes(op graph.Op) {
 		l['P'], l['V'] = a.Heads, a.Heads*each
 		l['W'], l['Z'] = 2*a.KVHeads*a.HeadDim+l['V'], a.Heads*graph.DeltaStateCols(a.Seq, a.HeadDim*each)
 		return
+	case graph.LatentKV, graph.LatentKVBwd:
+		l['R'] = g.of(1, a.HeadDim)
+		l['W'] = a.KVHeads * (a.HeadDim - l['R'] + g.of(1, a.HeadDim))
+		return
+	case graph.HeadCols:
+		l['X'], l['Y'] = a.Heads*g.of(1, 3), a.Heads*g.of(1, 3)
 	case graph.ShortConvAt:
 		l['K'] = l['R'] + 1
 	case graph.DeltaRuleAt:
