@@ -19,8 +19,11 @@ type Lab interface {
 	Spent() float64
 }
 
-// ErrTooLarge is of models that do not fit.
-var ErrTooLarge = errors.New("the model does not fit")
+// ErrTooLarge is of models that do not fit, ErrTooShort of a time in which nothing can be learnt from short runs.
+var (
+	ErrTooLarge = errors.New("too large to train")
+	ErrTooShort = errors.New("the time is too short for a prediction")
+)
 
 // Question is what is asked.
 type Question struct {
@@ -29,6 +32,7 @@ type Question struct {
 	Own      Setting // what the configuration has: the first guess
 	Sequence int     // tokens
 	Unique   float64 // tokens of text
+	Frequent float64 // the loss of a model that knows how frequent tokens are, and no more
 	Say      func(string)
 }
 
@@ -66,6 +70,7 @@ type Advice struct {
 func (a *Advice) Best() *Choice { return &a.Choices[0] }
 
 const (
+	learnt      = 0.85 // of that loss: short runs that stay above have learnt too little for a law
 	tuning      = 0.25 // of the pilots' time, for learning rate and batch
 	tuningRuns  = 6    // at most
 	longer      = 3    // a run of a size, times the one before
@@ -236,6 +241,10 @@ func (a *adviser) fit(ctx context.Context) (Law, []Point, error) {
 			}
 			points = append(points, Point{m.Params(), Worth(p.Tokens, a.Unique), p.Loss})
 		}
+	}
+	least := slices.MinFunc(points, func(x, y Point) int { return cmp.Compare(x.Loss, y.Loss) }).Loss
+	if least > learnt*a.Frequent {
+		return Law{}, nil, fmt.Errorf("%w: the best of the short runs has the loss %.3f, and one that knows only how frequent tokens are %.3f; hint: set a max_time several times as long, or a larger --share", ErrTooShort, least, a.Frequent)
 	}
 	law, err := FitLaw(points)
 	return law, points, err

@@ -45,7 +45,7 @@ func (b *bench) Run(ctx context.Context, s Setting, steps int) (float64, error) 
 
 func ask(b *bench, seconds float64) (*Advice, error) {
 	own := Setting{Shape{4, 192, 3}, 4, 3e-3}
-	return Answer(context.Background(), Question{Seconds: seconds, Share: 0.1, Own: own, Sequence: 256, Unique: 1e9, Say: func(string) {}}, b)
+	return Answer(context.Background(), Question{Seconds: seconds, Share: 0.1, Own: own, Sequence: 256, Unique: 1e9, Frequent: 1e3, Say: func(string) {}}, b)
 }
 
 func newBench(r *rand.Rand) *bench {
@@ -88,7 +88,7 @@ func TestAnswer(t *testing.T) {
 // TestAnswerOfLittleText: where text is short, a smaller model that reads it more often is not taken for one with as much new text.
 func TestAnswerOfLittleText(t *testing.T) {
 	b := newBench(rand.New(rand.NewPCG(1, 1)))
-	q := Question{Seconds: 3600, Share: 0.1, Own: Setting{Shape{4, 192, 3}, 4, 3e-3}, Sequence: 256, Say: func(string) {}}
+	q := Question{Seconds: 3600, Share: 0.1, Own: Setting{Shape{4, 192, 3}, 4, 3e-3}, Sequence: 256, Frequent: 1e3, Say: func(string) {}}
 	loss := func(unique float64) float64 {
 		q.Unique = unique
 		a, err := Answer(context.Background(), q, newBench(rand.New(rand.NewPCG(1, 1))))
@@ -119,6 +119,10 @@ func TestAnswerWithin(t *testing.T) {
 		if _, err := ask(b, 3600); !errors.Is(err, ErrTooLarge) {
 			t.Errorf("the configuration's own model does not fit: %v", err)
 		}
+	}
+	if _, err := Answer(context.Background(), Question{Seconds: 10, Share: 0.1, Own: Setting{Shape{4, 192, 3}, 4, 3e-3}, Sequence: 256, Unique: 1e9, Frequent: 2, Say: func(string) {}},
+		newBench(rand.New(rand.NewPCG(4, 1)))); !errors.Is(err, ErrTooShort) {
+		t.Errorf("ten seconds: %v", err)
 	}
 	b = newBench(rand.New(rand.NewPCG(3, 1)))
 	b.fail = errors.New("no power")

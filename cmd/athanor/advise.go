@@ -18,6 +18,7 @@ import (
 	"github.com/athanor-llm/athanor/advise"
 	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/config"
+	"github.com/athanor-llm/athanor/data"
 	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/job"
@@ -62,13 +63,13 @@ func (v *adviseCmd) Run(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	unique, own := p.setup.Len(), p.setup.Graph.Model
+	unique, own, frequent := p.setup.Len(), p.setup.Graph.Model, data.Entropy(p.setup.HeldText...)
 	p.close()
 	show := cli.NewStatus(c.Stderr)
 	defer show.Done()
 	l := &lab{v: v, c: c, spec: spec, began: began}
 	q := advise.Question{
-		Seconds: time.Duration(spec.MaxTime).Seconds(), Share: v.Share, Sequence: spec.SequenceLength, Unique: float64(unique), Say: show.Say,
+		Seconds: time.Duration(spec.MaxTime).Seconds(), Share: v.Share, Sequence: spec.SequenceLength, Unique: float64(unique), Frequent: frequent, Say: show.Say,
 		Own: advise.Setting{Shape: advise.Shape{Layers: own.Layers, Width: own.Width, Heads: own.Heads}, Batch: spec.GlobalBatch, Rate: spec.LearningRate},
 	}
 	a, err := advise.Answer(ctx, q, l)
@@ -106,7 +107,13 @@ func (l *lab) changes(s advise.Setting) ([]string, error) {
 	if err := node.Encode(m); err != nil {
 		return nil, err
 	}
-	node.Style = yaml.FlowStyle
+	for node.Style = yaml.FlowStyle; ; {
+		k := slices.IndexFunc(node.Content, func(n *yaml.Node) bool { return n.Value == "0" || n.Tag == "!!null" })
+		if k < 0 {
+			break
+		}
+		node.Content = slices.Delete(node.Content, k-1, k+1) // with its key
+	}
 	text, err := yaml.Marshal(&node)
 	return []string{"model=" + string(text), fmt.Sprintf("global_batch=%d", s.Batch), fmt.Sprintf("learning_rate=%.3g", s.Rate)}, err
 }
@@ -143,7 +150,7 @@ func (l *lab) Plan(ctx stdctx.Context, s advise.Setting) (float64, error) {
 	p, _, err := l.prepare(ctx, s, planSteps, machine.Describe)
 	var misfit *search.Misfit
 	if errors.As(err, &misfit) {
-		return 0, advise.ErrTooLarge
+		return 0, fmt.Errorf("%w: %w", advise.ErrTooLarge, err)
 	}
 	if err != nil {
 		return 0, err
