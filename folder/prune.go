@@ -157,6 +157,9 @@ func (p *pruner) find(seg *graph.Segment) (list []target) {
 		case n.Op == graph.ExpertLinear:
 			k := g.ParamOf(n.Args[graph.ExpertLinearW].Value)
 			q := g.Params[k]
+			if q.Vector { // a gain of each expert
+				continue
+			}
 			q.Rows /= q.Experts
 			for e := range q.Experts {
 				list = append(list, matrixOf(n, q, target{param: k, expert: e, at: e * q.Rows * q.Cols, input: n.Args[graph.ExpertLinearX]}))

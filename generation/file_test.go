@@ -172,7 +172,7 @@ func TestKill(t *testing.T) {
 		c := exec.Command(os.Args[0], "-test.run=^TestKill$")
 		c.Env = append(os.Environ(), killed+"="+strings.Join([]string{dir, prompts, out}, "|"))
 		check(t, c.Start())
-		timer := time.AfterFunc(time.Duration(r.IntN(400+20*kills))*time.Millisecond, func() { c.Process.Kill() }) // later and later: a busy machine gets there, too
+		timer := time.AfterFunc(time.Duration(r.IntN(40+20*kills))*time.Millisecond, func() { c.Process.Kill() }) // later and later: a busy machine gets there, too
 		err := c.Wait()
 		timer.Stop()
 		if err == nil {

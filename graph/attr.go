@@ -29,6 +29,7 @@ type Attr struct {
 	PosOffset int // rows of wpe before position 0 (OPT: 2)
 	Cut       int // LinearDW, ExpertDW in bf16: tokens are added in groups of at most this; 0: 2
 	Param     int // index of the updated parameter
+	Vocab     int // Embed, EmbedBwd: tokens of the vocabulary, of which the table has some; 0: it has all
 	First     int // index in that parameter of the operands' first element; LossPart, CrossEntropy, Embed, EmbedBwd: in the vocabulary, of the first logit or row
 	Scale     float64
 	Limit     float64 // SwiGLU: bound on gates and ups; attention, SoftCap, CrossEntropy: soft bound on scores or logits; 0: none
@@ -76,6 +77,7 @@ var AttrFields = []AttrField{
 	{"pos_offset", func(a *Attr) any { return &a.PosOffset }},
 	{"cut", func(a *Attr) any { return &a.Cut }},
 	{"param", func(a *Attr) any { return &a.Param }},
+	{"vocab", func(a *Attr) any { return &a.Vocab }},
 	{"first", func(a *Attr) any { return &a.First }},
 	{"scale", func(a *Attr) any { return &a.Scale }},
 	{"limit", func(a *Attr) any { return &a.Limit }},

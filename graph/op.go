@@ -300,7 +300,8 @@ var table = [NumOps]Info{
 	// y = res + the slots of x [N,K*D], added in ascending order; with Acc, y += the slots.
 	Combine: {Name: "combine", Args: args("y:f[N,D]:st x:f[N,X]:rt res:f[N,D]:rt?"), Kind: RowWise, Rule: combined},
 	// x[n] = wte[tokens[n]]*Scale + wpe[(n+Row0) mod Seq + PosOffset]. tokens is [N,1] i32.
-	// A Scale of 0 is 1. wte has rows First and later of the vocabulary; of other tokens there is nothing.
+	// A Scale of 0 is 1. With Vocab wte has the rows from First on of that
+	// many tokens, and of the others there is nothing.
 	Embed: {Name: "embed", Kind: RowWise, Args: args("x:f[N,D]:wt tokens:i[N,1]:rt wte:f[V,D]:r wpe:f[P,D]:r?"), Bytes: embedBytes, Position: true, Rule: positions(EmbedWPE)},
 	// dwte (+)= rows of dx*Scale scattered, tokens ascending; without Acc dwte is
 	// cleared first.

@@ -397,7 +397,7 @@ var cases = withDeltaCases(withUpdateCases(map[graph.Op]func(m *maker) sample{
 			s.t[graph.EmbedWPE] = m.any(a.Seq+a.PosOffset, c)
 		}
 		if m.IntN(2) == 0 { // a third of a vocabulary
-			s.attr.First, s.t[graph.EmbedTokens] = m.IntN(3)*vocab, m.ints(n, 0, 3*vocab)
+			s.attr.First, s.attr.Vocab, s.t[graph.EmbedTokens] = m.IntN(3)*vocab, 3*vocab, m.ints(n, 0, 3*vocab)
 		}
 		return s
 	},
@@ -406,7 +406,7 @@ var cases = withDeltaCases(withUpdateCases(map[graph.Op]func(m *maker) sample{
 		s := sample{attr: graph.Attr{Acc: m.acc, Scale: 2.5 * float64(m.IntN(2))}, t: []Tensor{m.f32(vocab, c), m.any(n, c), m.ints(n, 0, vocab)},
 			token: []bool{false, true, true}}
 		if m.IntN(2) == 0 {
-			s.attr.First, s.t[graph.EmbedBwdTokens] = m.IntN(3)*vocab, m.ints(n, 0, 3*vocab)
+			s.attr.First, s.attr.Vocab, s.t[graph.EmbedBwdTokens] = m.IntN(3)*vocab, 3*vocab, m.ints(n, 0, 3*vocab)
 		}
 		return s
 	},

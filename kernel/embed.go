@@ -1,6 +1,9 @@
 package kernel
 
 import (
+	"cmp"
+	"fmt"
+
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/kernel/simd"
 )
@@ -17,13 +20,22 @@ func embedScale(a *graph.Attr) float64 {
 	return a.Scale
 }
 
+// tokenRow returns a token's row of a table, if it has that row; tokens that are none panic.
+func tokenRow(a *graph.Attr, token int32, rows int) (row int, has bool) {
+	if all := cmp.Or(a.Vocab, rows); token < 0 || int(token) >= all {
+		panic(fmt.Sprintf("token %d of a vocabulary of %d", token, all))
+	}
+	row = int(token) - a.First
+	return row, row >= 0 && row < rows
+}
+
 func embedRef(_ *Env, a *graph.Attr, t []Tensor) {
 	x, tokens, wte, wpe := &t[graph.EmbedX], &t[graph.EmbedTokens], &t[graph.EmbedWTE], &t[graph.EmbedWPE]
 	for r := range x.Rows {
-		id := int(tokens.I32[r*tokens.Stride]) - a.First
+		id, has := tokenRow(a, tokens.I32[r*tokens.Stride], wte.Rows)
 		for c := range x.Cols {
 			v := 0.0
-			if id >= 0 && id < wte.Rows {
+			if has {
 				v = wte.At(id, c) * embedScale(a)
 			}
 			if !wpe.Absent() {
@@ -45,8 +57,8 @@ func embedBwdRef(_ *Env, a *graph.Attr, t []Tensor) {
 		}
 	}
 	for r := range dx.Rows {
-		id := int(tokens.I32[r*tokens.Stride]) - a.First
-		if sums[id] || id < 0 || id >= dwte.Rows {
+		id, has := tokenRow(a, tokens.I32[r*tokens.Stride], dwte.Rows)
+		if !has || sums[id] {
 			continue
 		}
 		sums[id] = true
@@ -94,9 +106,9 @@ func embedAtRows[T simd.Stored](c *call, w *worker, b block, row0, seq int) {
 	x, tokens, wte, wpe, n := &c.t[graph.EmbedX], &c.t[graph.EmbedTokens], &c.t[graph.EmbedWTE], &c.t[graph.EmbedWPE], c.cols
 	v := functions[T](w, x)
 	for r := b.R0; r < b.R1; r++ {
-		id := int(tokens.I32[r*tokens.Stride]) - c.a.First
+		id, has := tokenRow(c.a, tokens.I32[r*tokens.Stride], wte.Rows)
 		out := dest[T](w, 0, x, r, 0, n)
-		if id < 0 || id >= wte.Rows {
+		if !has {
 			clear(out)
 			if !wpe.Absent() {
 				copy(out, load[T](w, 2, wpe, (r+row0)%seq+c.a.PosOffset, 0, n))
@@ -106,7 +118,7 @@ func embedAtRows[T simd.Stored](c *call, w *worker, b block, row0, seq int) {
 		}
 		row, next := load[T](w, 1, wte, id, 0, n), id
 		if r+1 < b.R1 {
-			if after := int(tokens.I32[(r+1)*tokens.Stride]) - c.a.First; after >= 0 && after < wte.Rows {
+			if after, has := tokenRow(c.a, tokens.I32[(r+1)*tokens.Stride], wte.Rows); has {
 				next = after
 			}
 		}
@@ -132,8 +144,8 @@ func embedBwd(e *Env, a *graph.Attr, t []Tensor) {
 		dwte, dx, tokens := &c.t[graph.EmbedBwdDWTE], &c.t[graph.EmbedBwdDX], &c.t[graph.EmbedBwdTokens]
 		ahead := dx.ahead(b)
 		for r := b.R0; r < b.R1; r++ {
-			id := int(tokens.I32[r*tokens.Stride]) - c.a.First
-			if id < 0 || id >= dwte.Rows {
+			id, has := tokenRow(c.a, tokens.I32[r*tokens.Stride], dwte.Rows)
+			if !has {
 				continue
 			}
 			sum := w.load(0, dwte, id, b.C0, b.C1)

@@ -139,9 +139,10 @@ func (b *builder) nodeOp(u *unit, n *graph.Node, dir program.Direction, row, row
 	case graph.LossPart:
 		o.in.Attr.First = st.firstLogit()
 	case graph.Embed:
-		o.in.Attr.Row0, o.in.Attr.First = row%st.g.Seq, st.firstRow(n.Args[graph.EmbedWTE])
+		o.in.Attr.Row0 = row % st.g.Seq
+		o.in.Attr.First, o.in.Attr.Vocab = st.firstRow(n.Args[graph.EmbedWTE])
 	case graph.EmbedBwd:
-		o.in.Attr.First = st.firstRow(n.Args[graph.EmbedBwdDWTE])
+		o.in.Attr.First, o.in.Attr.Vocab = st.firstRow(n.Args[graph.EmbedBwdDWTE])
 	case graph.RoPE, graph.PosBwd:
 		o.in.Attr.Row0 = row % st.g.Seq
 	case graph.AttentionBwd: // slices run in descending order, so the one with the last rows starts the sums

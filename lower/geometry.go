@@ -119,15 +119,16 @@ func (geo *geometry) slab(c int) int {
 // firstLogit returns which token of the vocabulary the first of the rank's logits is of, if ranks share them.
 func (geo *geometry) firstLogit() int { return geo.rank % geo.g.Shared() * geo.g.LogitColumns() }
 
-// firstRow returns which token of the vocabulary the first row of the rank's embedding is of.
-func (geo *geometry) firstRow(wte graph.Use) int {
+// firstRow returns which token of the vocabulary the first row of the rank's embedding is of, and how many tokens there are; 0: the
+// embedding is not divided.
+func (geo *geometry) firstRow(wte graph.Use) (token, vocab int) {
 	i := geo.g.ParamOf(wte.Value)
 	slab, divided := geo.g.Slab(i)
 	if !divided {
-		return 0
+		return 0, 0
 	}
 	rows, _ := geo.g.Held(i)
-	return slab.Of(geo.rank) * rows
+	return slab.Of(geo.rank) * rows, slab.Rows
 }
 
 // indivisible reports whether the parameters of a chunk are updated as wholes.

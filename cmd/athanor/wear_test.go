@@ -13,8 +13,11 @@ func TestWear(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	_, file := tiny(t)
 	var r struct {
-		Seconds float64 `json:"step_seconds"`
-		Wear    struct {
+		Seconds  float64 `json:"step_seconds"`
+		Expected struct {
+			Seconds float64 `json:"seconds"`
+		} `json:"expected_step"`
+		Wear struct {
 			PerStep int64   `json:"bytes_per_step"`
 			PerDay  int64   `json:"bytes_per_day"`
 			Days    float64 `json:"days"`
@@ -24,6 +27,9 @@ func TestWear(t *testing.T) {
 		} `json:"measured_bytes"`
 	}
 	call("train", file, spilled, "ranks=2", "limits.disk_endurance=600GB", "--json").must(t, 0).into(t, &r)
+	if r.Expected.Seconds > 0 { // what is known best
+		r.Seconds = r.Expected.Seconds
+	}
 	var written int64
 	for _, n := range r.Bytes.Written {
 		written += n

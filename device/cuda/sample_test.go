@@ -466,12 +466,11 @@ var samples = withLatentSamples(withDeltaSamples(withUpdateSamples(map[graph.Op]
 		}
 	},
 	graph.Embed: func(s *sample) {
-		n, c, vocab := s.n(), s.cols(), s.n()
-		a := graph.Attr{Seq: s.n(), PosOffset: s.IntN(3), Row0: s.IntN(9), Scale: 2.5 * float64(s.IntN(2))}
+		n, c, vocab, parts := s.n(), s.cols(), s.n(), 1+s.IntN(2)
+		a := graph.Attr{Seq: s.n(), PosOffset: s.IntN(3), Row0: s.IntN(9), Scale: 2.5 * float64(s.IntN(2)), First: vocab * s.IntN(parts), Vocab: vocab * parts}
 		s.call.Attr = a
-		s.call.Attr.First = vocab * s.IntN(2)
 		s.mat(n, c)
-		s.ints(n, 0, 2*vocab-s.call.Attr.First)
+		s.ints(n, 0, parts*vocab)
 		s.mat(vocab, c)
 		if s.IntN(2) == 0 {
 			s.mat(a.Seq+a.PosOffset, c)
@@ -491,11 +490,11 @@ var samples = withLatentSamples(withDeltaSamples(withUpdateSamples(map[graph.Op]
 		s.places(n, 1, pos)
 	},
 	graph.EmbedBwd: func(s *sample) {
-		n, c, vocab := 3*s.n(), s.cols(), s.n()
-		s.call.Attr = graph.Attr{Acc: s.acc, Scale: 2.5 * float64(s.IntN(2)), First: vocab * s.IntN(2)}
+		n, c, vocab, parts := 3*s.n(), s.cols(), s.n(), 1+s.IntN(2)
+		s.call.Attr = graph.Attr{Acc: s.acc, Scale: 2.5 * float64(s.IntN(2)), First: vocab * s.IntN(parts), Vocab: vocab * parts}
 		s.f32(vocab, c)
 		s.mat(n, c)
-		s.ints(n, 0, 2*vocab)
+		s.ints(n, 0, parts*vocab)
 	},
 	graph.PosBwd: func(s *sample) {
 		c, seq := s.cols(), s.n()
