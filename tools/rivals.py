@@ -411,13 +411,22 @@ def pair(args):
             print(line, flush=True)
 
 
+DOES_NOT_FIT = 3  # athanor's exit code
+
+
 def matrix(args):
     """Drawn configurations, each beside the faster form of PyTorch, and the quantiles of all."""
     cases = drawn(args.seed, args.count, args.flops)
     print(f"seed {args.seed}\n{'configuration':58} {'':4} {'ours':>8} {'theirs':>8} {'form':8} {'ratio':>5}  {'RSS MiB':>7} {'theirs':>7}", flush=True)
     ratios = {"fp32": [], "bf16": []}
     for config, precision in cases[args.skip :]:
-        rates, peak, _ = turns(args, config, precision, 0)
+        try:
+            rates, peak, _ = turns(args, config, precision, 0)
+        except subprocess.CalledProcessError as e:
+            if e.returncode != DOES_NOT_FIT:
+                raise
+            print(f"{short(config):58} {precision:4} does not fit: {e.stderr.strip()[-120:]}", flush=True)
+            continue
         best = max((name for name in rates if name != "ours"), key=lambda name: statistics.median(rates[name]))
         ratio = statistics.median([a / b for a, b in zip(rates["ours"], rates[best])])
         ratios[precision].append(ratio)
