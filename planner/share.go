@@ -18,7 +18,7 @@ import (
 // Approach. Ranks that have whole sequences and matrices send each other nothing for activations, so as long as memory suffices sharing
 // wins nothing. It is considered if no plan fits without it, or if the best one has one sequence at a time and still recomputes or swaps
 // activations, or has ranks wait in a pipeline. Each number of ranks that can share a sequence or a matrix is dismissed if the messages
-// with keys and values alone, or the sums, take too long; else a sketch says whether a search is worth its time.
+// with keys and values alone, or the sums, take too long beside the arithmetic; else a sketch says whether a search is worth its time.
 //
 // Matrices are shared only where nothing fits or there are fewer sequences than ranks: else ranks would add up results to no gain that
 // sharding does not have too.
@@ -55,7 +55,7 @@ func (t *Task) planShared(ctx context.Context, note func(string)) (*search.Resul
 			break
 		}
 		other, bad := t.divided(d)
-		if bad != nil || best != nil && other.leastExchange() > (1-enoughGain)*best.Fastest() {
+		if bad != nil || best != nil && other.leastStep() > (1-enoughGain)*best.Fastest() {
 			continue // they cannot be shared by so many, or not as fast
 		}
 		note(d.String())
@@ -73,6 +73,12 @@ func (t *Task) planShared(ctx context.Context, note func(string)) (*search.Resul
 		}
 	}
 	return best, err
+}
+
+// leastStep returns what a step takes at least whose ranks exchange results between products: the arithmetic, and the messages, few of
+// which hide behind it.
+func (t *Task) leastStep() float64 {
+	return search.LeastArithmetic(t.Request(), ForSearch(t.Machine)) + t.leastExchange()
 }
 
 // leastExchange returns the seconds of a step that no plan saves of what ranks exchange because they share sequences or matrices. A rank

@@ -89,6 +89,12 @@ func MayFit(req *Request, m *Machine) bool {
 	return need <= have*float64(p.ranks)
 }
 
+// LeastArithmetic returns the time of all operators of a rank's step, one after the other, which no plan saves.
+func LeastArithmetic(req *Request, m *Machine) float64 {
+	p := newProblem(req, m)
+	return p.leastArithmetic(p.batch)
+}
+
 // bytesPlaced returns the bytes of a tier that a placement gives to parameters, gradients and optimizer
 // state if no chunk is placed otherwise.
 func (p *problem) bytesPlaced(r residency, t device.Tier) (sum float64) {
