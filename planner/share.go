@@ -55,7 +55,7 @@ func (t *Task) planShared(ctx context.Context, note func(string)) (*search.Resul
 			break
 		}
 		other, bad := t.divided(d)
-		if bad != nil || best != nil && other.leastStep() > (1-enoughGain)*best.Fastest() {
+		if bad != nil || best != nil && leastStep(other) > (1-enoughGain)*best.Fastest() {
 			continue // they cannot be shared by so many, or not as fast
 		}
 		note(d.String())
@@ -77,7 +77,7 @@ func (t *Task) planShared(ctx context.Context, note func(string)) (*search.Resul
 
 // leastStep returns what a step takes at least whose ranks exchange results between products: the arithmetic, and the messages, few of
 // which hide behind it.
-func (t *Task) leastStep() float64 {
+func leastStep(t *Task) float64 {
 	return search.LeastArithmetic(t.Request(), ForSearch(t.Machine)) + t.leastExchange()
 }
 
