@@ -116,7 +116,12 @@ func keepOwn(t *bpe.Tokenizer, dir string) error {
 	if err == nil {
 		err = writeTokenizer(t, dir)
 	}
-	return suggest.Add(err, "if a file or a pipe has the name of that folder, remove it")
+	for _, folder := range []string{dir, filepath.Dir(dir)} {
+		if info, bad := os.Lstat(folder); err != nil && bad == nil && !info.IsDir() {
+			return suggest.Add(err, folder+" is no folder: remove it")
+		}
+	}
+	return outError(err)
 }
 
 // writeTokenizer saves a tokenizer, durably, to a folder that is not there.
