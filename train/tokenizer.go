@@ -118,7 +118,7 @@ func keepOwn(t *bpe.Tokenizer, dir string) error {
 	}
 	for _, folder := range []string{dir, filepath.Dir(dir)} {
 		if info, bad := os.Lstat(folder); err != nil && bad == nil && !info.IsDir() {
-			return suggest.Add(err, folder+" is no folder: remove it")
+			return suggest.Add(err, folder+" is a file or a pipe and no folder: remove it")
 		}
 	}
 	return outError(err)
