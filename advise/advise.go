@@ -102,7 +102,10 @@ func Answer(ctx context.Context, q Question, lab Lab) (*Advice, error) {
 	if err != nil {
 		return nil, err
 	}
-	left := a.Seconds - max(lab.Spent(), 0)
+	left := a.Seconds - lab.Spent()
+	if left <= 0 {
+		return nil, fmt.Errorf("%w: planning and short runs took %.3g s of %.3g; hint: set a max_time several times as long", ErrTooShort, lab.Spent(), a.Seconds)
+	}
 	answer := &Advice{Seconds: left, Unique: q.Unique, Law: law, Pilots: a.pilots}
 	for _, m := range a.models {
 		tokens := m.Speed * left * (1 - reserved)
@@ -127,16 +130,16 @@ func (a *adviser) plan(ctx context.Context) error {
 	shapes := Shapes(n, own.Shape)
 	for i, s := range shapes {
 		a.Say(fmt.Sprintf("planning %d of %d: %v", i+1, len(shapes), s))
-		set := own
-		set.Shape = s
-		rate, err := a.lab.Plan(ctx, set)
-		if errors.Is(err, ErrTooLarge) {
-			continue
+		set, speed := own, rate
+		if set.Shape = s; s != own.Shape {
+			if speed, err = a.lab.Plan(ctx, set); errors.Is(err, ErrTooLarge) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
 		}
-		if err != nil {
-			return err
-		}
-		a.models = append(a.models, Model{s, rate})
+		a.models = append(a.models, Model{s, speed})
 	}
 	middle := a.models[nearest(a.models, n)]
 	a.base = a.scaledFrom(own, middle.Shape)

@@ -115,10 +115,14 @@ func TestAnswerWithin(t *testing.T) {
 			t.Errorf("%v has %v parameters", c.Shape, c.Params)
 		}
 	}
-	if b.largest = 1e5; true {
-		if _, err := ask(b, 3600); !errors.Is(err, ErrTooLarge) {
-			t.Errorf("the configuration's own model does not fit: %v", err)
-		}
+	b.largest = 1e5
+	if _, err := ask(b, 3600); !errors.Is(err, ErrTooLarge) {
+		t.Errorf("the configuration's own model does not fit: %v", err)
+	}
+	b = newBench(rand.New(rand.NewPCG(5, 1)))
+	b.spent = 3600
+	if _, err := ask(b, 3600); !errors.Is(err, ErrTooShort) {
+		t.Errorf("no time is left: %v", err)
 	}
 	if _, err := Answer(context.Background(), Question{Seconds: 10, Share: 0.1, Own: Setting{Shape{4, 192, 3}, 4, 3e-3}, Sequence: 256, Unique: 1e9, Frequent: 2, Say: func(string) {}},
 		newBench(rand.New(rand.NewPCG(4, 1)))); !errors.Is(err, ErrTooShort) {
