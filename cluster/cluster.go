@@ -21,6 +21,9 @@
 //	team.go      Lead; follow.go Follow; line.go what both say
 //	mpi.go       when bytes go over MPI, and how that ends
 //
-// Known weakness: rank 0 plans, reads the text and writes the checkpoints, and tells the others' devices what to do
-// call by call (package remote); they have no text and no plan.
+// Rank 0 plans, and sends each process the programs of its ranks, which it proves and runs (package remote); in a step it
+// sends the rows of the batch.
+//
+// Known weakness: rank 0 reads the text, fills the others' parameters and writes the checkpoints; calls that are timed
+// before there is a plan are said one by one.
 package cluster

@@ -315,6 +315,9 @@ func (t *Team) Describe(remote.Place) (remote.Description, error) {
 // Open refuses.
 func (t *Team) Open(remote.Place) (device.Device, error) { return nil, errLeads }
 
+// Script refuses.
+func (t *Team) Script(string) (remote.Script, error) { return nil, errLeads }
+
 // Closed does nothing.
 func (t *Team) Closed(remote.Place) {}
 

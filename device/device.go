@@ -216,6 +216,13 @@ type Tuner interface {
 	Tune(calls []Call, memory int64) error
 }
 
+// Runner is a device that has programs itself, since telling it call by call would cost more: that of another process. Load
+// prepares the calls of a program, printed as text, as Prepare does; Run launches all of them, with their waits.
+type Runner interface {
+	Load(program string, spans []Span) (first int, err error)
+	Run(first int)
+}
+
 // Refuser runs calls that a library rejects in a slower way. Refused says which calls, and why; call it
 // between rounds.
 type Refuser interface{ Refused() []string }

@@ -3,7 +3,8 @@
 // It makes no decisions. For each instruction in program order it tells the device what
 // the instruction's stream must wait for and launches it; at the end it waits until all
 // streams are idle. New resolves the device calls, so a step is a loop over two slices
-// of numbers and allocates nothing.
+// of numbers and allocates nothing. A device of another process gets the program, and is told
+// once per step to run it.
 //
 // A watchdog monitors the step: after Engine.Patience without progress, the step fails
 // with a list of what each stream is stuck at.
@@ -35,9 +36,9 @@ type Engine struct {
 
 	program *program.Program
 	device  device.Device
-	first   int // the device's number of instruction 0
-	waits   []wait
-	upTo    []int // per instruction: the end of its waits in waits
+	first   int           // the device's number of instruction 0
+	runner  device.Runner // the device, if it has the program itself; else nil
+	listing *Listing
 	spans   []device.Span
 	buffers map[string]int
 	scratch []byte // for transfers between steps
@@ -49,11 +50,6 @@ type Engine struct {
 	closed   bool
 	peers    []*Engine     // engines of its group, this one included
 	signs    atomic.Uint64 // sum of signs of progress, for the peers to read
-}
-
-type wait struct {
-	stream device.Stream
-	call   int
 }
 
 // Result of one step.
@@ -107,18 +103,16 @@ func New(p *program.Program, d device.Device) (*Engine, error) {
 		e.buffers[p.Buffers[i].Name] = i
 	}
 	var err error
-	if e.first, err = d.Prepare(p.Calls(), e.spans); err != nil {
-		return nil, e.explain(err, 0)
+	if e.listing, err = NewListing(p); err != nil {
+		return nil, err
 	}
-	for i := range p.Instrs {
-		in := &p.Instrs[i]
-		for _, w := range in.Waits {
-			if w < 0 || w >= i {
-				return nil, fmt.Errorf("exec: %s waits for i%d, which does not come before it", e.name(i), w)
-			}
-			e.waits = append(e.waits, wait{in.Stream, e.first + w})
-		}
-		e.upTo = append(e.upTo, len(e.waits))
+	if e.runner, _ = d.(device.Runner); e.runner != nil {
+		e.first, err = e.runner.Load(p.String(), e.spans)
+	} else {
+		e.first, err = d.Prepare(p.Calls(), e.spans)
+	}
+	if err != nil {
+		return nil, e.explain(err, 0)
 	}
 	go e.run()
 	return e, nil
@@ -156,12 +150,10 @@ func (e *Engine) Step(ctx context.Context) (Result, error) {
 // device hangs.
 func (e *Engine) run() {
 	for range e.requests {
-		n := 0
-		for i, end := range e.upTo {
-			for ; n < end; n++ {
-				e.device.Wait(e.waits[n].stream, e.waits[n].call)
-			}
-			e.device.Launch(e.first + i)
+		if e.runner != nil {
+			e.runner.Run(e.first)
+		} else {
+			e.listing.Launch(e.device, e.first)
 		}
 		e.replies <- e.device.Sync()
 	}
@@ -202,7 +194,7 @@ func (e *Engine) watch() error {
 // progress sums the signs of progress of all ranks of the group.
 func (e *Engine) progress(d device.Watched) uint64 {
 	n := d.Progress()
-	for i := range e.upTo {
+	for i := range e.spans {
 		if d.Done(e.first + i) {
 			n++
 		}

@@ -14,9 +14,12 @@ import (
 	"github.com/athanor-llm/athanor/device/link"
 	"github.com/athanor-llm/athanor/device/remote"
 	"github.com/athanor-llm/athanor/device/sealed"
+	"github.com/athanor-llm/athanor/exec"
 	"github.com/athanor-llm/athanor/hardware"
 	"github.com/athanor-llm/athanor/internal/sysmem"
 	"github.com/athanor-llm/athanor/kernel/gemm"
+	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/verify"
 )
 
 // servedRanks is how many ranks of other hosts' runs this one has at once, if nobody says otherwise.
@@ -108,6 +111,31 @@ func (h *host) Open(p remote.Place) (device.Device, error) {
 		return nil, err
 	}
 	return d, nil
+}
+
+// script is a program that this host runs for another.
+type script struct {
+	*program.Program
+	*exec.Listing
+}
+
+// Script reads a program. One that this build would print otherwise was made by another, and means something else here.
+func (h *host) Script(text string) (remote.Script, error) {
+	p, err := program.Parse(text)
+	if err != nil {
+		return nil, err
+	}
+	if p.String() != text {
+		return nil, fmt.Errorf("rank %d's program is read as another one here; hint: run the same build of athanor on all hosts", p.Rank)
+	}
+	if err := verify.VerifyAlone(p); err != nil {
+		return nil, err
+	}
+	list, err := exec.NewListing(p)
+	if err != nil {
+		return nil, err
+	}
+	return script{p, list}, nil
 }
 
 // join returns this host's part of a fabric, which the first of its ranks to join creates.

@@ -59,6 +59,19 @@ func Verify(ps ...*program.Program) error {
 	return xs.checkKept()
 }
 
+// VerifyAlone proves what can be said of a rank's program without those of the others: structure, places, and order within
+// the rank. It is for a process that runs one of several programs, which were proved together elsewhere.
+func VerifyAlone(p *program.Program) error {
+	ly, err := checkStructure(p)
+	if err == nil {
+		err = checkPlaces(p)
+	}
+	if err == nil {
+		err = checkOrder(p, ly)
+	}
+	return err
+}
+
 // layout numbers all atoms of a program and resolves operands to them.
 type layout struct {
 	base  []int32 // per buffer its first atom; one more at the end

@@ -13,14 +13,15 @@ import (
 	"time"
 
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/internal/build"
 	"github.com/athanor-llm/athanor/internal/clock"
 )
 
 // The leader's end of control.
 //
-// Whatever has no answer is appended to a buffer, which is sent when it is full or with sync: a step's
-// launches are some kilobytes, and the host waits for all of them anyway (lease.go). If the host's
-// queues are full it stops reading; then TCP's windows fill and Launch blocks, as on a local device.
+// Whatever has no answer is appended to a buffer, which is sent when it is full or with sync: a step is
+// its inputs and the number of a program that the host has. If the host's queues are full it stops reading;
+// then TCP's windows fill and Launch blocks, as on a local device.
 //
 // Once a connection has failed the device is lost: its connections are closed, so that
 // whoever waits for an answer stops waiting, and every method returns why.
@@ -40,6 +41,7 @@ var _ interface {
 	device.Clearer
 	device.Repeater
 	device.Tuner
+	device.Runner
 } = (*Device)(nil)
 
 // Device is a device on another host. It implements device.Device.
@@ -47,6 +49,7 @@ type Device struct {
 	host   string
 	origin time.Time // of the leader's clock
 	info   device.Info
+	tunes  bool          // it is a Tuner there
 	least  time.Duration // of round trips
 	spans  []*device.Span
 	stats  device.Stats // the latest known
@@ -88,7 +91,7 @@ func Open(addr string, key []byte, p Place, origin time.Time) (*Device, error) {
 		_ = control.Close()
 		return nil, at(addr, err)
 	}
-	d.info = about.Info
+	d.info, d.tunes = about.Info, about.Tunes
 	d.info.Host = addr
 	d.side.start(conn, d)
 	if err := d.measure(); err != nil {
@@ -124,8 +127,11 @@ func (d *Device) Reserve(tier device.Tier, bytes int64) error {
 	return d.ask()
 }
 
-// Tune ships the calls. The host's device tunes them, if it can.
+// Tune ships the calls, if the host's device can tune them.
 func (d *Device) Tune(calls []device.Call, memory int64) error {
+	if !d.tunes {
+		return nil
+	}
 	message, err := appendCalls(nil, calls)
 	if err != nil {
 		return at(d.host, fmt.Errorf("tune: %w", err))
@@ -154,11 +160,16 @@ func (d *Device) Prepare(calls []device.Call, spans []device.Span) (first int, e
 	if err := d.receive(d.head[:4]); err != nil {
 		return 0, err
 	}
+	return d.number(len(calls), spans)
+}
+
+// number gives n calls their numbers, the first of which is the answer.
+func (d *Device) number(n int, spans []device.Span) (first int, err error) {
 	first = int(binary.LittleEndian.Uint32(d.head[:]))
 	if first != len(d.spans) {
 		return 0, d.lose(fmt.Errorf("it counts %d calls instead of %d", first, len(d.spans)))
 	}
-	for i := range calls {
+	for i := range n {
 		if spans == nil {
 			d.spans = append(d.spans, nil)
 		} else {
@@ -166,6 +177,32 @@ func (d *Device) Prepare(calls []device.Call, spans []device.Span) (first int, e
 		}
 	}
 	return first, nil
+}
+
+// Load ships a program, which the host proves to be in order and prepares by itself.
+func (d *Device) Load(program string, spans []device.Span) (first int, err error) {
+	said := build.Text() + "\n"
+	if len(said)+len(program) > callsBytes {
+		return 0, at(d.host, fmt.Errorf("load: a program of %d bytes, but %d is the limit; hint: use fewer, larger micro-batches", len(program), callsBytes))
+	}
+	d.out = binary.LittleEndian.AppendUint32(append(d.out, byte(doLoad)), uint32(len(said)+len(program)))
+	if err := d.askWith([]byte(said + program)); err != nil {
+		return 0, err
+	}
+	if err := d.receive(d.head[:8]); err != nil {
+		return 0, err
+	}
+	if n := binary.LittleEndian.Uint32(d.head[4:]); int64(n) != int64(len(spans)) {
+		return 0, d.lose(fmt.Errorf("it has a program of %d calls instead of %d", n, len(spans)))
+	}
+	return d.number(len(spans), spans)
+}
+
+// Run launches all calls of a program.
+func (d *Device) Run(first int) {
+	d.out = append(d.out, byte(doRun))
+	d.out = binary.LittleEndian.AppendUint32(d.out, number(first))
+	d.advance()
 }
 
 // Launch enqueues a prepared call.

@@ -46,7 +46,7 @@ import (
 // listens can try keys against a MAC, so a key must be random, not a password.
 
 const (
-	protocol     = 3
+	protocol     = 4
 	magic        = "athanor\n"
 	nonceBytes   = 32
 	greetingLen  = len(magic) + 4 + sha256.Size + nonceBytes
@@ -196,6 +196,7 @@ const (
 type opened struct {
 	Lease string // for the side connection
 	Info  device.Info
+	Tunes bool // the device is a device.Tuner
 }
 
 // dial connects to a host, for a purpose that the host accepts.

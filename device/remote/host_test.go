@@ -12,7 +12,9 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/device/sealed"
+	"github.com/athanor-llm/athanor/exec"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/program"
 )
 
 var testKey = []byte("a key of this test")
@@ -118,6 +120,21 @@ func (h *host) Open(p Place) (device.Device, error) {
 		return h.wrap(d), nil
 	}
 	return d, nil
+}
+
+// parsed is a program as package machine has it.
+type parsed struct {
+	*program.Program
+	*exec.Listing
+}
+
+func (h *host) Script(text string) (Script, error) {
+	p, err := program.Parse(text)
+	if err != nil {
+		return nil, err
+	}
+	list, err := exec.NewListing(p)
+	return parsed{p, list}, err
 }
 
 func (h *host) Join(m Member, c *sealed.Conn) error { return c.Close() }

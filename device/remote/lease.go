@@ -47,6 +47,7 @@ type lease struct {
 	answer   []byte // scratch
 	piece    []byte // bytes of a read or write
 	spans    []*device.Span
+	scripts  scripts
 	issued   []uint64 // round, counted from 1, in which a call was launched
 	orders   []order  // launches and waits that have not been passed to the device
 	launched []uint32 // calls of this round
@@ -62,7 +63,7 @@ type lease struct {
 	looks  uint64 // of a device that cannot be watched
 }
 
-// order is a launch or, on a stream, a wait.
+// order is a launch, of a call or of all calls of a program or, on a stream, a wait.
 type order struct {
 	verb   verb
 	stream device.Stream
@@ -75,7 +76,7 @@ const mostOrders = 1 << 20
 func newLease(conn net.Conn, d device.Device, before time.Time, b *budget) *lease {
 	e := &lease{
 		control: conn, budget: b, joined: make(chan struct{}), device: d, origin: before, timed: true,
-		in: bufio.NewReaderSize(conn, 64<<10), out: bufio.NewWriterSize(conn, 64<<10),
+		in: bufio.NewReaderSize(conn, 64<<10), out: bufio.NewWriterSize(conn, 64<<10), scripts: scripts{loaded: map[uint32]loaded{}},
 	}
 	if d, ok := d.(Dated); ok {
 		e.origin = d.Origin()
@@ -153,6 +154,9 @@ func (e *lease) do(v verb, f []byte) error {
 	case doLaunch:
 		e.keep(order{verb: v, call: le.Uint32(f)})
 		return nil
+	case doRun:
+		e.keep(order{verb: v, call: le.Uint32(f)})
+		return nil
 	case doWait:
 		e.keep(order{v, device.Stream(f[0]), le.Uint32(f[1:])})
 		return nil
@@ -179,6 +183,8 @@ func (e *lease) request(v verb, f []byte) error {
 		return e.sync()
 	case doPrepare: // more has to be read first
 		return e.prepare(f[0] != 0, binary.LittleEndian.Uint32(f[1:]), binary.LittleEndian.Uint32(f[5:]))
+	case doLoad: // likewise
+		return e.scripts.load(e, binary.LittleEndian.Uint32(f))
 	case doTune: // likewise
 		return e.tune(int64(binary.LittleEndian.Uint64(f)), binary.LittleEndian.Uint32(f[8:]), binary.LittleEndian.Uint32(f[12:]))
 	case doClose:
@@ -259,9 +265,12 @@ func (e *lease) keep(o order) {
 // issue passes to the device what has been kept.
 func (e *lease) issue() {
 	for _, o := range e.orders {
-		if o.verb == doLaunch {
+		switch o.verb {
+		case doRun:
+			e.scripts.run(e, o.call)
+		case doLaunch:
 			e.launch(o.call)
-		} else {
+		case doWait:
 			e.wait(o.stream, o.call)
 		}
 	}
@@ -273,13 +282,18 @@ func (e *lease) launch(n uint32) {
 		e.fail(fmt.Errorf("launch of call %d, but only %d calls are prepared", int32(n), len(e.issued)))
 		return
 	}
+	e.count(n)
+	e.device.Launch(int(n))
+}
+
+// count records that a call is launched in this round.
+func (e *lease) count(n uint32) {
 	if round := e.round.Load() + 1; e.issued[n] != round {
 		e.issued[n] = round
 		if e.spans[n] != nil {
 			e.launched = append(e.launched, n)
 		}
 	}
-	e.device.Launch(int(n))
 }
 
 func (e *lease) wait(s device.Stream, n uint32) {

@@ -1,17 +1,18 @@
-// Package remote is a device on another host. Its calls travel over TCP.
+// Package remote is a device of another process, mostly on another host. What is said to it travels over TCP.
 //
 // The leader is the process with the plan, the data and the checkpoints. For each rank
-// on another host it has one Device here; that host runs Serve, a loop that opens real
-// devices and does what it is told. Whatever drives devices (exec, session, probing)
+// on another host it has one Device here; that host runs Serve, which opens real
+// devices and has the programs of its ranks: in a step it is sent the rows of the batch,
+// and launches the program's calls itself. What else drives devices (session, probing)
 // does not notice:
 //
 //	leader                                     host
-//	exec ─► remote.Device ── control ─────────► Serve ─► device/cpu | device/cuda
+//	exec ─► remote.Device ── control ─────────► Serve ─► exec.Listing ─► device/cpu | device/cuda
 //	             └────────── side ────────────►   └── Abort, Done, Progress
 //	                                           host ◄── data ──► host
 //
 // A device has two connections. Control carries everything in the order in which its caller said it:
-// launches and waits are a few bytes each and have no answer, so a step is one stream of bytes in one
+// inputs and the number of a program have no answer, so a step is a few messages in one
 // direction, and an answer at its end (wire.go). Side carries what must not wait behind that: the order
 // to end a round, and looks at its progress. Side is also the life line: it is never full, so the death
 // of a process or a host shows there, and whoever sees one connection end closes the other.
@@ -23,7 +24,7 @@
 //	wire.go     frames; errors as values
 //	device.go   Device, the leader's end of control; side.go its end of side
 //	serve.go    Serve: who may connect, and as what; guests.go those who have not proved the key
-//	lease.go    one opened device on its host
+//	lease.go    one opened device on its host; script.go the programs that it runs
 //	budget.go   what leaders may take of a host together
 //
 // Safety. Both sides prove that they know a key before either parses anything but fields

@@ -22,6 +22,8 @@ type Opener interface {
 	Describe(p Place) (Description, error)
 	// Open opens the device of rank p.Rank; devices of one fabric are joined.
 	Open(p Place) (device.Device, error)
+	// Script reads a program's text and proves what can be said of it without the other ranks'.
+	Script(program string) (Script, error)
 	// Closed says that a device that was opened is closed.
 	Closed(p Place)
 	// Link receives a data connection between two ranks of a fabric, the second of which is here. It
@@ -253,7 +255,7 @@ func (s *server) open(conn *sealed.Conn, p *Place) error {
 		return refuse(conn, err)
 	}
 	e := newLease(conn, d, before, s.budget)
-	e.onGPU = p.onGPU()
+	e.onGPU, e.scripts.parse = p.onGPU(), s.opener.Script
 	defer s.opener.Closed(*p)
 	defer func() { e.end(s.note) }()
 	e.name = fmt.Sprintf("%s: rank %d of %d", hostOf(conn), p.Rank, max(p.Ranks, 1))
@@ -267,7 +269,8 @@ func (s *server) open(conn *sealed.Conn, p *Place) error {
 		delete(s.leases, token)
 		s.mu.Unlock()
 	}()
-	if err := result(conn, &opened{Lease: token, Info: d.Info()}, nil); err != nil {
+	_, tunes := d.(device.Tuner)
+	if err := result(conn, &opened{Lease: token, Info: d.Info(), Tunes: tunes}, nil); err != nil {
 		return err
 	}
 	if err := e.awaitSide(); err != nil {

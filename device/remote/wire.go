@@ -17,16 +17,14 @@ import (
 // Frames.
 //
 // A frame is a verb and fields of fixed sizes, little-endian; a few are followed by
-// bytes, or by a message, of a length that is one of the fields. A step of two calls,
-// the second on another stream:
+// bytes, or by a message, of a length that is one of the fields. A step of a program whose two calls, of which
+// the first is number 7, were loaded before:
 //
-//	launch 7    | 01 | 07 00 00 00 |
-//	wait h2d 7  | 02 | 01 | 07 00 00 00 |
-//	launch 8    | 01 | 08 00 00 00 |
-//	sync        | 09 |
+//	run 7       | 03 | 07 00 00 00 |
+//	sync        | 0c |
 //	  answer    | 01 | now | 2 | 7 start end | 8 start end |
 //
-// Verbs that a step has thousands of have no answer, nor has write; the next verb that has one answers
+// Calls that are timed by themselves are launched one by one. These verbs have no answer, nor has write; the next verb that has one answers
 // with what went wrong. An answer is 1 and the verb's result, or 0 and an error.
 //
 // Messages are gobs, each from an encoder of its own, so that a message contains all that is needed to
@@ -41,10 +39,12 @@ type verb uint8
 const (
 	doLaunch  verb = 1 + iota // u32 call
 	doWait                    // u8 stream, u32 call
+	doRun                     // u32 call, the first of a program
 	doWrite                   // u8 tier, u64 address, u32 length; bytes
 	doClock                   // u8 on
 	doReserve                 // u8 tier, u64 bytes -> nothing
 	doPrepare                 // u8 timed, u32 calls, u32 length; message -> u32 first
+	doLoad                    // u32 length; the build and the program's text -> u32 first, u32 calls
 	doTune                    // u64 memory, u32 calls, u32 length; message -> nothing
 	doRead                    // u8 tier, u64 address, u32 length -> bytes
 	doClear                   // u8 tier, u64 address, u64 length -> nothing
@@ -61,14 +61,14 @@ const (
 
 // fieldBytes is the size of each verb's fields, by verb.
 var fieldBytes = [...]int{
-	doLaunch: 4, doWait: 5, doWrite: 13, doClock: 1, doReserve: 9, doPrepare: 9, doTune: 16, doRead: 13,
+	doLaunch: 4, doWait: 5, doRun: 4, doWrite: 13, doClock: 1, doReserve: 9, doPrepare: 9, doLoad: 4, doTune: 16, doRead: 13,
 	doClear: 17, doRepeat: 21, doSync: 0, doStats: 0, doPing: 0, doClose: 0, doLook: 0, doAbort: 4,
 }
 
 const (
 	pieceBytes   = 4 << 20  // that write and read move at a time
 	messageBytes = 64 << 10 // of most messages
-	callsBytes   = 64 << 20 // of a message of calls
+	callsBytes   = 64 << 20 // of a message of calls, or of a program
 	callBytes    = 64 << 10 // of one call in it
 	faultText    = 16 << 10 // of one error
 	spanBytes    = 4 + 8 + 8

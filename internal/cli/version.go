@@ -1,31 +1,6 @@
 package cli
 
-import (
-	"fmt"
-	"runtime"
-	"runtime/debug"
-	"strings"
-)
+import "github.com/athanor-llm/athanor/internal/build"
 
-// Version describes this program: its version, and the commit that it was built from and its date, as far
-// as the go command recorded them, and the platform that it was built for.
-func Version(program string) string {
-	text := "unknown version"
-	if info, ok := debug.ReadBuildInfo(); ok {
-		said := map[string]string{}
-		for _, s := range info.Settings {
-			said[s.Key] = s.Value
-		}
-		text = info.Main.Version
-		if commit := said["vcs.revision"]; commit != "" {
-			text += ", commit " + commit
-		}
-		if date, _, ok := strings.Cut(said["vcs.time"], "T"); ok {
-			text += " of " + date
-		}
-		if said["vcs.modified"] == "true" {
-			text += " with changes"
-		}
-	}
-	return fmt.Sprintf("%s %s, built with %s for %s/%s", program, text, runtime.Version(), runtime.GOOS, runtime.GOARCH)
-}
+// Version describes this program: which build it is, and of what.
+func Version(program string) string { return program + " " + build.Text() }
