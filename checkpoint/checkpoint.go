@@ -90,6 +90,8 @@ type Snapshot struct {
 	Weights []safetensors.Tensor
 	Adapter bool // the weights are those of an adapter: they are in adapter_model.safetensors
 	State   []Group
+	// Divided says that other processes write parts of the tensors, see safetensors.Divided.
+	Divided bool
 	// Files are written unchanged at the top: config.json, tokenizer.json, ... (see ModelFiles).
 	Files map[string][]byte
 }

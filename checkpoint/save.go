@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"path"
@@ -136,19 +137,23 @@ func (s *Store) write(snapshot *Snapshot, trainer []byte, root string) error {
 			return err
 		}
 	}
+	create := w.create
+	if snapshot.Divided {
+		create = func(name string) (io.WriteCloser, error) { return w.divide(s.Dir, name) }
+	}
 	metadata := map[string]string{"format": "pt"}
 	base, limit := weightsBase, s.ShardBytes
 	if snapshot.Adapter {
 		base, limit = adapterBase, 0 // PEFT reads one file
 	}
-	if err := safetensors.WriteSet(w.create, base, limit, metadata, snapshot.Weights); err != nil {
+	if err := safetensors.WriteSet(create, base, limit, metadata, snapshot.Weights); err != nil {
 		return err
 	}
 	if err := s.fsys().Mkdir(filepath.Join(root, stateDir)); err != nil {
 		return err
 	}
 	for _, g := range snapshot.State {
-		if err := safetensors.WriteSet(w.create, path.Join(stateDir, g.Name), 0, metadata, g.Tensors); err != nil {
+		if err := safetensors.WriteSet(create, path.Join(stateDir, g.Name), 0, metadata, g.Tensors); err != nil {
 			return err
 		}
 	}

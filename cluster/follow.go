@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/athanor-llm/athanor/device/link"
 	"github.com/athanor-llm/athanor/device/mpi"
 	"github.com/athanor-llm/athanor/device/remote"
 	"github.com/athanor-llm/athanor/device/sealed"
@@ -196,12 +195,12 @@ func (f *follower) serve(ctx context.Context, at net.Listener, together int) (ch
 		limits.Memory = min(limits.Memory, m.Available)
 	}
 	limits.Memory, limits.Disk = limits.Memory/int64(together), limits.Disk/int64(together)
-	var links link.Open
+	part := machine.Part{Spill: f.spill, Folder: f.folder, Limits: limits}
 	if f.world != nil {
-		links = linksOver(f.world)
+		part.Links = linksOver(f.world)
 	}
 	served := make(chan error, 1)
-	go func() { served <- machine.ServeOver(ctx, at, f.key, f.spill, limits, links, func(string) {}) }()
+	go func() { served <- part.Serve(ctx, at, f.key, func(string) {}) }()
 	return served, nil
 }
 

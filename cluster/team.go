@@ -318,6 +318,9 @@ func (t *Team) Open(remote.Place) (device.Device, error) { return nil, errLeads 
 // Script refuses.
 func (t *Team) Script(string) (remote.Script, error) { return nil, errLeads }
 
+// Folder refuses: nobody else writes for this process.
+func (t *Team) Folder() string { return "" }
+
 // Closed does nothing.
 func (t *Team) Closed(remote.Place) {}
 

@@ -21,6 +21,7 @@ import (
 
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/sysmem"
+	"github.com/athanor-llm/athanor/optimizer"
 )
 
 // ErrMemory reports an arena for which there is no memory.
@@ -221,6 +222,28 @@ type Tuner interface {
 type Runner interface {
 	Load(program string, spans []Span) (first int, err error)
 	Run(first int)
+}
+
+// StateRange is N consecutive elements of one kind of a parameter's state, as files have them.
+type StateRange struct {
+	Param    int
+	Kind     optimizer.Kind
+	As       graph.DType // F32, or the type in which they are stored
+	First, N int
+}
+
+// Bytes returns their size in a file.
+func (s StateRange) Bytes() int { return s.N * int(s.As.Size()) }
+
+// Saver is a Runner whose process writes to files of the run's folder by itself, if it has the same folder.
+type Saver interface {
+	// Shares reports whether it sees a file with a content there.
+	Shares(name, content string) (bool, error)
+	// Save writes a range that the rank holds, of the state of the program whose first call is first, to a file that is there, at
+	// an offset. It does not wait for that.
+	Save(first int, file string, offset int64, s StateRange)
+	// Saved waits until all is written since the last time, durably, and returns the checksums, CRC-32C, of what was.
+	Saved() ([]uint32, error)
 }
 
 // Refuser runs calls that a library rejects in a slower way. Refused says which calls, and why; call it

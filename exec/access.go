@@ -19,12 +19,33 @@ import (
 // from float32 whatever their stored type. Results are read as float64, which holds
 // every element type exactly. Byte order is little-endian on all supported machines.
 
+// Arenas are a rank's memory on a device, as a program divides it. Only one goroutine may use them at a time, and none
+// during a step.
+type Arenas struct {
+	program *program.Program
+	device  device.Device
+	buffers map[string]int
+	scratch []byte // for transfers
+}
+
+// NewArenas returns those of a program on a device, whose arenas must be reserved.
+func NewArenas(p *program.Program, d device.Device) (*Arenas, error) {
+	e := &Arenas{program: p, device: d, buffers: map[string]int{}, scratch: make([]byte, scratchLen)}
+	for i := range p.Buffers {
+		if b := &p.Buffers[i]; b.Addr < 0 {
+			return nil, fmt.Errorf("exec: buffer %s has no address", b.Name)
+		}
+		e.buffers[p.Buffers[i].Name] = i
+	}
+	return e, nil
+}
+
 const scratchLen = 4 << 20 // bytes converted at a time; a multiple of all element sizes
 
 // homes lists where this rank holds a parameter's state of one kind: for reading, without
 // replicas; for writing, also the replicas and, for weights, the bf16 copies. The
 // lower halves of weights are a separate kind.
-func (e *Engine) homes(param int, kind optimizer.Kind, write bool) iter.Seq[*program.Home] {
+func (e *Arenas) homes(param int, kind optimizer.Kind, write bool) iter.Seq[*program.Home] {
 	return func(yield func(*program.Home) bool) {
 		for i := range e.program.Homes {
 			h := &e.program.Homes[i]
@@ -38,7 +59,7 @@ func (e *Engine) homes(param int, kind optimizer.Kind, write bool) iter.Seq[*pro
 
 // Parts lists the element ranges of a parameter whose state of one kind this rank
 // holds; none if the program has no such state.
-func (e *Engine) Parts(param int, kind optimizer.Kind) [][2]int {
+func (e *Arenas) Parts(param int, kind optimizer.Kind) [][2]int {
 	var list [][2]int
 	for h := range e.homes(param, kind, false) {
 		list = append(list, [2]int{h.At, h.At + h.Region.Rows*h.Region.Cols})
@@ -48,7 +69,7 @@ func (e *Engine) Parts(param int, kind optimizer.Kind) [][2]int {
 
 // ReadBytes is ReadHome without conversion, for state that is stored as the given type. For weights in 4 bits, elements are
 // those of graph.Stored.
-func (e *Engine) ReadBytes(param int, kind optimizer.Kind, as graph.DType, first int, dst []byte) error {
+func (e *Arenas) ReadBytes(param int, kind optimizer.Kind, as graph.DType, first int, dst []byte) error {
 	err := e.halves(param, kind, func(*program.Home) error {
 		return fmt.Errorf("exec: parameter %d is stored as separate upper and lower halves", param)
 	})
@@ -68,9 +89,45 @@ func (e *Engine) ReadBytes(param int, kind optimizer.Kind, as graph.DType, first
 	return nil
 }
 
+// ReadState reads elements of a state, all of which this rank must hold, as files have them: in fp32, or as they are stored.
+func (e *Arenas) ReadState(s device.StateRange, dst []byte) error {
+	switch {
+	case !e.Holds(s):
+		return fmt.Errorf("exec: rank %d does not hold elements %d to %d of parameter %d, %s", e.program.Rank, s.First, s.First+s.N, s.Param, s.Kind)
+	case len(dst) != s.Bytes():
+		return fmt.Errorf("exec: room for %d bytes is not that of %d elements in %s", len(dst), s.N, s.As)
+	case s.As == graph.F32:
+		values := make([]float32, s.N)
+		if err := e.ReadHome(s.Param, s.Kind, s.First, values); err != nil {
+			return err
+		}
+		copy(dst, bytesOf(values))
+		return nil
+	}
+	return e.ReadBytes(s.Param, s.Kind, s.As, s.First, dst)
+}
+
+// Holds reports whether this rank holds all elements of a range.
+func (e *Arenas) Holds(s device.StateRange) bool {
+	return s.N > 0 && s.First >= 0 && e.HeldFrom(s.Param, s.Kind, s.First) >= s.N
+}
+
+// HeldFrom returns how many elements of a parameter's state this rank holds from index first on.
+func (e *Arenas) HeldFrom(param int, kind optimizer.Kind, first int) (n int) {
+	for more := true; more; {
+		more = false
+		for h := range e.homes(param, kind, false) {
+			if end := h.At + h.Region.Rows*h.Region.Cols; h.At <= first+n && first+n < end {
+				n, more = end-first, true
+			}
+		}
+	}
+	return n
+}
+
 // WriteBytes writes this rank's part of a parameter's weights, as they are stored, to its
 // home and to all replicas. src spans the whole parameter.
-func (e *Engine) WriteBytes(param int, src []byte) error {
+func (e *Arenas) WriteBytes(param int, src []byte) error {
 	for h := range e.homes(param, optimizer.Weights, true) {
 		from, err := e.bytes(h, src)
 		if err == nil {
@@ -84,7 +141,7 @@ func (e *Engine) WriteBytes(param int, src []byte) error {
 }
 
 // bytes returns the range of a home within the whole parameter.
-func (e *Engine) bytes(h *program.Home, all []byte) ([]byte, error) {
+func (e *Arenas) bytes(h *program.Home, all []byte) ([]byte, error) {
 	size := int(e.program.Buffers[h.Region.Buf].DType.Size())
 	from, n := h.At*size, h.Region.Rows*h.Region.Cols*size
 	if from < 0 || from > len(all)-n {
@@ -95,7 +152,7 @@ func (e *Engine) bytes(h *program.Home, all []byte) ([]byte, error) {
 
 // ReadHome reads this rank's part of a parameter's state of one kind, limited to the len(dst) elements from index first
 // on, into their positions in dst.
-func (e *Engine) ReadHome(param int, kind optimizer.Kind, first int, dst []float32) error {
+func (e *Arenas) ReadHome(param int, kind optimizer.Kind, first int, dst []float32) error {
 	for h := range e.homes(param, kind, false) {
 		place, r := overlapOf(h, first, len(dst))
 		if err := e.read(r, func(t graph.DType, at int, b []byte) { toFloat32(t, dst[place+at:], b) }); err != nil {
@@ -119,7 +176,7 @@ func overlapOf(h *program.Home, first, n int) (place int, r program.Region) {
 }
 
 // halves visits the homes of a parameter's lower halves if kind is that of weights.
-func (e *Engine) halves(param int, kind optimizer.Kind, visit func(h *program.Home) error) error {
+func (e *Arenas) halves(param int, kind optimizer.Kind, visit func(h *program.Home) error) error {
 	if kind != optimizer.Weights {
 		return nil
 	}
@@ -133,7 +190,7 @@ func (e *Engine) halves(param int, kind optimizer.Kind, visit func(h *program.Ho
 
 // WriteHome is the inverse of ReadHome: it writes what this rank has of the len(src) elements from index first on to
 // their home and to all replicas; for weights also to the bf16 copies.
-func (e *Engine) WriteHome(param int, kind optimizer.Kind, first int, src []float32) error {
+func (e *Arenas) WriteHome(param int, kind optimizer.Kind, first int, src []float32) error {
 	for h := range e.homes(param, kind, true) {
 		place, r := overlapOf(h, first, len(src))
 		err := e.write(r, func(t graph.DType, at int, b []byte) {
@@ -155,7 +212,7 @@ func (e *Engine) WriteHome(param int, kind optimizer.Kind, first int, src []floa
 
 // ClearHome zeroes this rank's part of a parameter's state of one kind, as WriteHome of
 // zeros would.
-func (e *Engine) ClearHome(param int, kind optimizer.Kind) error {
+func (e *Arenas) ClearHome(param int, kind optimizer.Kind) error {
 	c, can := e.device.(device.Clearer)
 	for h := range e.homes(param, kind, true) {
 		var err error
@@ -172,7 +229,7 @@ func (e *Engine) ClearHome(param int, kind optimizer.Kind) error {
 }
 
 // BufferLen returns the number of elements of the named buffer, 0 if it is absent.
-func (e *Engine) BufferLen(name string) int {
+func (e *Arenas) BufferLen(name string) int {
 	i, ok := e.buffers[name]
 	if !ok {
 		return 0
@@ -181,7 +238,7 @@ func (e *Engine) BufferLen(name string) int {
 }
 
 // ReadBuffer reads all elements of the named buffer.
-func (e *Engine) ReadBuffer(name string, dst []float64) error {
+func (e *Arenas) ReadBuffer(name string, dst []float64) error {
 	r, err := e.namedRegion(name, len(dst))
 	if err != nil {
 		return err
@@ -190,7 +247,7 @@ func (e *Engine) ReadBuffer(name string, dst []float64) error {
 }
 
 // WriteFloats writes all elements of the named buffer of f32 or bf16.
-func (e *Engine) WriteFloats(name string, src []float32) error {
+func (e *Arenas) WriteFloats(name string, src []float32) error {
 	r, err := e.namedRegion(name, len(src))
 	if err != nil {
 		return err
@@ -202,7 +259,7 @@ func (e *Engine) WriteFloats(name string, src []float32) error {
 }
 
 // WriteInts writes all elements of the named buffer of i32.
-func (e *Engine) WriteInts(name string, src []int32) error {
+func (e *Arenas) WriteInts(name string, src []int32) error {
 	r, err := e.namedRegion(name, len(src))
 	if err != nil {
 		return err
@@ -218,7 +275,7 @@ func (e *Engine) WriteInts(name string, src []int32) error {
 }
 
 // namedRegion returns the region of a named buffer of n elements.
-func (e *Engine) namedRegion(name string, n int) (program.Region, error) {
+func (e *Arenas) namedRegion(name string, n int) (program.Region, error) {
 	i, ok := e.buffers[name]
 	if !ok {
 		return program.Region{}, fmt.Errorf("exec: there is no buffer %s", name)
@@ -232,7 +289,7 @@ func (e *Engine) namedRegion(name string, n int) (program.Region, error) {
 
 // read passes the bytes of a region to use in pieces; at is the index of a piece's
 // first element.
-func (e *Engine) read(r program.Region, use func(t graph.DType, at int, b []byte)) error {
+func (e *Arenas) read(r program.Region, use func(t graph.DType, at int, b []byte)) error {
 	return e.pieces(r, func(tier device.Tier, t graph.DType, addr int64, at int, b []byte) error {
 		if err := e.device.Read(tier, addr, b); err != nil {
 			return err
@@ -243,7 +300,7 @@ func (e *Engine) read(r program.Region, use func(t graph.DType, at int, b []byte
 }
 
 // write stores the pieces that fill produces.
-func (e *Engine) write(r program.Region, fill func(t graph.DType, at int, b []byte)) error {
+func (e *Arenas) write(r program.Region, fill func(t graph.DType, at int, b []byte)) error {
 	return e.pieces(r, func(tier device.Tier, t graph.DType, addr int64, at int, b []byte) error {
 		convertInParallel(t, at, b, fill)
 		return e.device.Write(tier, addr, b)
@@ -267,7 +324,7 @@ func convertInParallel(t graph.DType, at int, b []byte, convert func(t graph.DTy
 }
 
 // pieces walks a region in pieces of at most scratchLen contiguous bytes.
-func (e *Engine) pieces(r program.Region, visit func(tier device.Tier, t graph.DType, addr int64, at int, b []byte) error) error {
+func (e *Arenas) pieces(r program.Region, visit func(tier device.Tier, t graph.DType, addr int64, at int, b []byte) error) error {
 	o := e.program.Operand(r)
 	rows, cols, size := o.Rows, o.Cols, o.DType.Size()
 	if o.Contiguous() {

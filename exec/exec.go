@@ -34,14 +34,11 @@ type Engine struct {
 	// device.Watched are not monitored.
 	Patience time.Duration
 
-	program *program.Program
-	device  device.Device
+	*Arenas
 	first   int           // the device's number of instruction 0
 	runner  device.Runner // the device, if it has the program itself; else nil
 	listing *Listing
 	spans   []device.Span
-	buffers map[string]int
-	scratch []byte // for transfers between steps
 
 	requests chan struct{}
 	replies  chan error
@@ -88,21 +85,16 @@ func Reserve(d device.Device, programs ...*program.Program) error {
 // New prepares all instructions of p on d, whose arenas must be reserved. Close the
 // engine before the device.
 func New(p *program.Program, d device.Device) (*Engine, error) {
+	arenas, err := NewArenas(p, d)
+	if err != nil {
+		return nil, err
+	}
 	e := &Engine{
-		Patience: 10 * time.Second, program: p, device: d,
-		spans: make([]device.Span, len(p.Instrs)), buffers: map[string]int{},
-		scratch:  make([]byte, scratchLen),
+		Arenas: arenas, Patience: 10 * time.Second, spans: make([]device.Span, len(p.Instrs)),
 		requests: make(chan struct{}), replies: make(chan error, 1),
 		timer: time.NewTicker(time.Hour),
 	}
 	e.timer.Stop()
-	for i := range p.Buffers {
-		if b := &p.Buffers[i]; b.Addr < 0 {
-			return nil, fmt.Errorf("exec: buffer %s has no address", b.Name)
-		}
-		e.buffers[p.Buffers[i].Name] = i
-	}
-	var err error
 	if e.listing, err = NewListing(p); err != nil {
 		return nil, err
 	}

@@ -39,31 +39,40 @@ func ServeLimits(dir string) (remote.Limits, error) {
 // Serve lets runs led from other hosts, which prove that they know the key, have ranks on this host's cores or
 // GPUs, in its memory and, for what they spill, on the disk of folder dir, within limits, until ctx is done.
 func Serve(ctx context.Context, l net.Listener, key []byte, dir string, limits remote.Limits, note func(string)) error {
-	return ServeOver(ctx, l, key, dir, limits, nil, note)
+	return Part{Spill: dir, Limits: limits}.Serve(ctx, l, key, note)
 }
 
-// ServeOver is Serve for a run that may want its ranks to exchange bytes over links.
-func ServeOver(ctx context.Context, l net.Listener, key []byte, dir string, limits remote.Limits, links link.Open, note func(string)) error {
+// Part is what a process lets the leader of its run have.
+type Part struct {
+	Spill  string // folder for what its ranks spill to the disk
+	Folder string // the run's, in which it writes its part of checkpoints; "": it is not the leader's
+	Limits remote.Limits
+	Links  link.Open // over which ranks may exchange bytes; nil: connections only
+}
+
+// Serve is the function Serve for one run.
+func (part Part) Serve(ctx context.Context, l net.Listener, key []byte, note func(string)) error {
 	cache, err := CacheDir()
 	if err != nil {
 		return err
 	}
-	return remote.Serve(ctx, l, key, &host{dir: dir, cache: cache, key: key, links: links, note: note, fabrics: map[string]*part{}}, limits, note)
+	h := &host{dir: part.Spill, folder: part.Folder, cache: cache, key: key, links: part.Links, note: note, fabrics: map[string]*fabric{}}
+	return remote.Serve(ctx, l, key, h, part.Limits, note)
 }
 
 // host opens devices for other hosts' runs.
 type host struct {
-	dir, cache string
-	key        []byte
-	links      link.Open
-	note       func(string)
+	dir, folder, cache string
+	key                []byte
+	links              link.Open
+	note               func(string)
 
 	mu      sync.Mutex
-	fabrics map[string]*part
+	fabrics map[string]*fabric
 }
 
-// part is this host's part of a fabric.
-type part struct {
+// fabric is this host's part of one.
+type fabric struct {
 	open    func(rank, own int, disk string) (device.Device, error)
 	hub     *link.Hub
 	devices int // that are open
@@ -119,6 +128,15 @@ type script struct {
 	*exec.Listing
 }
 
+// State returns access to a device's memory.
+func (s script) State(d device.Device) (remote.State, error) {
+	a, err := exec.NewArenas(s.Program, d)
+	return a, err
+}
+
+// Folder is the run's.
+func (h *host) Folder() string { return h.folder }
+
 // Script reads a program. One that this build would print otherwise was made by another, and means something else here.
 func (h *host) Script(text string) (remote.Script, error) {
 	p, err := program.Parse(text)
@@ -139,12 +157,12 @@ func (h *host) Script(text string) (remote.Script, error) {
 }
 
 // join returns this host's part of a fabric, which the first of its ranks to join creates.
-func (h *host) join(p remote.Place, b localBackend) *part {
+func (h *host) join(p remote.Place, b localBackend) *fabric {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	f, ok := h.fabrics[p.Fabric]
 	if !ok {
-		f = &part{hub: newHub(p, p.HostOf[p.Rank], h.links, h.dial)}
+		f = &fabric{hub: newHub(p, p.HostOf[p.Rank], h.links, h.dial)}
 		f.open, _ = b.openShared(p.Ranks, f.hub)
 		h.fabrics[p.Fabric] = f
 	}

@@ -17,6 +17,14 @@ type Tensor struct {
 	Data func(w io.Writer) error
 }
 
+// Divided is a writer of a file of which other processes write parts. Data may find that its writer is one.
+type Divided interface {
+	io.Writer
+	// Leave leaves the next n bytes to another process. begin tells it the file, relative to a folder that both know, and the
+	// offset; what it returns waits for these bytes and returns their CRC-32C.
+	Leave(n int64, begin func(file string, offset int64) (sum func() (uint32, error))) error
+}
+
 // Float32s is a tensor of values in memory, stored as F32, BF16, F16 or F64. The slice is read when the tensor is
 // written, not before.
 func Float32s(name string, d DType, shape []int, values []float32) Tensor {
@@ -80,7 +88,11 @@ func Write(w io.Writer, metadata map[string]string, tensors []Tensor) error {
 	}
 	for _, t := range tensors {
 		counted := &exactly{w: w, left: t.Bytes()}
-		err := t.Data(counted)
+		to := io.Writer(counted)
+		if d, ok := w.(Divided); ok {
+			to = dividedly{counted, d}
+		}
+		err := t.Data(to)
 		if err == nil && counted.left != 0 {
 			err = fmt.Errorf("its data is %d bytes short of %d", counted.left, t.Bytes())
 		}
@@ -122,10 +134,31 @@ type exactly struct {
 }
 
 func (e *exactly) Write(p []byte) (int, error) {
-	if int64(len(p)) > e.left {
-		return 0, fmt.Errorf("its data has %d bytes more than its shape", int64(len(p))-e.left)
+	if err := e.room(int64(len(p))); err != nil {
+		return 0, err
 	}
 	n, err := e.w.Write(p)
 	e.left -= int64(n)
 	return n, err
+}
+
+func (e *exactly) room(n int64) error {
+	if n > e.left {
+		return fmt.Errorf("its data has %d bytes more than its shape", n-e.left)
+	}
+	return nil
+}
+
+// dividedly is exactly for a file of which others write parts.
+type dividedly struct {
+	*exactly
+	to Divided
+}
+
+func (d dividedly) Leave(n int64, begin func(file string, offset int64) (sum func() (uint32, error))) error {
+	if err := d.room(n); err != nil {
+		return err
+	}
+	d.left -= n
+	return d.to.Leave(n, begin)
 }

@@ -42,6 +42,7 @@ var _ interface {
 	device.Repeater
 	device.Tuner
 	device.Runner
+	device.Saver
 } = (*Device)(nil)
 
 // Device is a device on another host. It implements device.Device.

@@ -137,6 +137,10 @@ func (h *host) Script(text string) (Script, error) {
 	return parsed{p, list}, err
 }
 
+func (p parsed) State(d device.Device) (State, error) { return exec.NewArenas(p.Program, d) }
+
+func (h *host) Folder() string { return h.dir }
+
 func (h *host) Join(m Member, c *sealed.Conn) error { return c.Close() }
 
 func (h *host) Link(hello Hello, c *sealed.Conn) error {

@@ -43,11 +43,12 @@ type lease struct {
 
 	in       *bufio.Reader
 	out      *bufio.Writer
-	fields   [21]byte
+	fields   [saveFields]byte
 	answer   []byte // scratch
 	piece    []byte // bytes of a read or write
 	spans    []*device.Span
 	scripts  scripts
+	saving   saving
 	issued   []uint64 // round, counted from 1, in which a call was launched
 	orders   []order  // launches and waits that have not been passed to the device
 	launched []uint32 // calls of this round
@@ -76,7 +77,7 @@ const mostOrders = 1 << 20
 func newLease(conn net.Conn, d device.Device, before time.Time, b *budget) *lease {
 	e := &lease{
 		control: conn, budget: b, joined: make(chan struct{}), device: d, origin: before, timed: true,
-		in: bufio.NewReaderSize(conn, 64<<10), out: bufio.NewWriterSize(conn, 64<<10), scripts: scripts{loaded: map[uint32]loaded{}},
+		in: bufio.NewReaderSize(conn, 64<<10), out: bufio.NewWriterSize(conn, 64<<10), scripts: scripts{loaded: map[uint32]*loaded{}},
 	}
 	if d, ok := d.(Dated); ok {
 		e.origin = d.Origin()
@@ -163,6 +164,8 @@ func (e *lease) do(v verb, f []byte) error {
 	case doClock:
 		e.setClock(f[0] != 0)
 		return nil
+	case doSave:
+		return e.saving.save(e, f)
 	case doWrite:
 		return e.write(device.Tier(f[0]), int64(le.Uint64(f[1:])), le.Uint32(f[9:]))
 	}
@@ -185,7 +188,11 @@ func (e *lease) request(v verb, f []byte) error {
 		return e.prepare(f[0] != 0, binary.LittleEndian.Uint32(f[1:]), binary.LittleEndian.Uint32(f[5:]))
 	case doLoad: // likewise
 		return e.scripts.load(e, binary.LittleEndian.Uint32(f))
-	case doTune: // likewise
+	case doShares: // likewise
+		return e.saving.shares(e)
+	case doSaved:
+		return e.saving.saved(e)
+	case doTune: // more has to be read first
 		return e.tune(int64(binary.LittleEndian.Uint64(f)), binary.LittleEndian.Uint32(f[8:]), binary.LittleEndian.Uint32(f[12:]))
 	case doClose:
 		return e.reply(e.leave())
@@ -655,7 +662,7 @@ func (e *lease) end(note func(string)) {
 		_ = e.device.Sync()
 		timer.Stop()
 	}
-	if err := e.close(); err != nil {
+	if err := errors.Join(e.saving.close(), e.close()); err != nil {
 		note(fmt.Sprintf("%s: %v", e.name, err))
 	}
 	e.budget.give(Limits{Memory: e.memory, Disk: e.disk, Ranks: 1})

@@ -27,18 +27,26 @@ type Script interface {
 	Calls() []device.Call
 	// Launch launches all calls, the first of which has been prepared as number first, with their waits.
 	Launch(d device.Device, first int)
+	// State returns access to what a device holds of the program's state.
+	State(d device.Device) (State, error)
+}
+
+// State is what a device holds.
+type State interface {
+	ReadState(s device.StateRange, dst []byte) error
 }
 
 // scripts are the programs of a device.
 type scripts struct {
 	parse  func(program string) (Script, error)
-	loaded map[uint32]loaded // by their first call
+	loaded map[uint32]*loaded // by their first call
 }
 
 // loaded is a program that has been prepared.
 type loaded struct {
 	Script
 	calls int
+	state State // nil: nobody has asked for it
 }
 
 // programMemory is what reading and proving a program is assumed to take, by its text: about what its calls take then.
@@ -95,7 +103,7 @@ func (s *scripts) adopt(e *lease, program string, before int64) (first, n int, e
 		return 0, 0, fmt.Errorf("load: more than %d calls", maxCalls)
 	}
 	if first, err = e.resolve(calls, make([]device.Span, len(calls))); err == nil {
-		s.loaded[uint32(first)] = loaded{p, len(calls)}
+		s.loaded[uint32(first)] = &loaded{p, len(calls), nil}
 	}
 	return first, len(calls), err
 }
@@ -111,4 +119,19 @@ func (s *scripts) run(e *lease, first uint32) {
 		e.count(first + n)
 	}
 	p.Launch(e.device, int(first))
+}
+
+// state returns access to what the device holds of a program's state.
+func (s *scripts) state(e *lease, first uint32) (State, error) {
+	p, ok := s.loaded[first]
+	if !ok {
+		return nil, fmt.Errorf("no program begins with call %d", int32(first))
+	}
+	if p.state == nil {
+		var err error
+		if p.state, err = p.State(e.device); err != nil {
+			return nil, err
+		}
+	}
+	return p.state, nil
 }

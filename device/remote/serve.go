@@ -24,6 +24,8 @@ type Opener interface {
 	Open(p Place) (device.Device, error)
 	// Script reads a program's text and proves what can be said of it without the other ranks'.
 	Script(program string) (Script, error)
+	// Folder is the run's folder, in which files may be written; "": nothing may be.
+	Folder() string
 	// Closed says that a device that was opened is closed.
 	Closed(p Place)
 	// Link receives a data connection between two ranks of a fabric, the second of which is here. It
@@ -255,7 +257,7 @@ func (s *server) open(conn *sealed.Conn, p *Place) error {
 		return refuse(conn, err)
 	}
 	e := newLease(conn, d, before, s.budget)
-	e.onGPU, e.scripts.parse = p.onGPU(), s.opener.Script
+	e.onGPU, e.scripts.parse, e.saving.folder = p.onGPU(), s.opener.Script, s.opener.Folder()
 	defer s.opener.Closed(*p)
 	defer func() { e.end(s.note) }()
 	e.name = fmt.Sprintf("%s: rank %d of %d", hostOf(conn), p.Rank, max(p.Ranks, 1))

@@ -42,6 +42,7 @@ const (
 	doRun                     // u32 call, the first of a program
 	doWrite                   // u8 tier, u64 address, u32 length; bytes
 	doClock                   // u8 on
+	doSave                    // see saveFields; name
 	doReserve                 // u8 tier, u64 bytes -> nothing
 	doPrepare                 // u8 timed, u32 calls, u32 length; message -> u32 first
 	doLoad                    // u32 length; the build and the program's text -> u32 first, u32 calls
@@ -51,6 +52,8 @@ const (
 	doRepeat                  // u8 tier, u64 address, u32 period, u64 length -> nothing
 	doSync                    // -> f64 now, u32 count, count times u32 call, f64 start, f64 end
 	doStats                   // -> u32 length; message
+	doShares                  // u32 length; message -> u64 yes or no
+	doSaved                   // -> u32 count, count times u32 checksum
 	doPing                    // -> f64 now
 	doClose                   // -> nothing
 
@@ -61,8 +64,8 @@ const (
 
 // fieldBytes is the size of each verb's fields, by verb.
 var fieldBytes = [...]int{
-	doLaunch: 4, doWait: 5, doRun: 4, doWrite: 13, doClock: 1, doReserve: 9, doPrepare: 9, doLoad: 4, doTune: 16, doRead: 13,
-	doClear: 17, doRepeat: 21, doSync: 0, doStats: 0, doPing: 0, doClose: 0, doLook: 0, doAbort: 4,
+	doLaunch: 4, doWait: 5, doRun: 4, doWrite: 13, doClock: 1, doSave: saveFields, doReserve: 9, doPrepare: 9, doLoad: 4, doTune: 16, doRead: 13,
+	doClear: 17, doRepeat: 21, doSync: 0, doStats: 0, doShares: 0, doSaved: 0, doPing: 0, doClose: 0, doLook: 0, doAbort: 4,
 }
 
 const (
