@@ -22,8 +22,8 @@
 //	mpi.go       when bytes go over MPI, and how that ends
 //
 // Rank 0 plans, and sends each process the programs of its ranks, which it proves and runs (package remote); in a step it
-// sends the rows of the batch.
+// sends the rows of the batch. Each process writes to checkpoints what its ranks hold, if it has the run's folder.
 //
-// Known weakness: rank 0 reads the text, fills the others' parameters and writes the checkpoints; calls that are timed
-// before there is a plan are said one by one.
+// Known weakness: rank 0 reads the text and fills the others' parameters; calls that are timed before there is a plan are
+// said one by one.
 package cluster

@@ -18,6 +18,7 @@ package device
 
 import (
 	"fmt"
+	"syscall"
 
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/sysmem"
@@ -245,6 +246,15 @@ type Saver interface {
 	// Saved waits until all is written since the last time, durably, and returns the checksums, CRC-32C, of what was.
 	Saved() ([]uint32, error)
 }
+
+// FileError is an error of the system that a Saver's process got from a file: the device is as good as before.
+type FileError struct {
+	Text string
+	Err  syscall.Errno
+}
+
+func (e *FileError) Error() string { return e.Text }
+func (e *FileError) Unwrap() error { return e.Err }
 
 // Refuser runs calls that a library rejects in a slower way. Refused says which calls, and why; call it
 // between rounds.

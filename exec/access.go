@@ -19,6 +19,11 @@ import (
 // from float32 whatever their stored type. Results are read as float64, which holds
 // every element type exactly. Byte order is little-endian on all supported machines.
 
+// Save has the process of the engine's device, a device.Saver, write elements that the rank holds to a file.
+func (e *Engine) Save(file string, offset int64, s device.StateRange) {
+	e.device.(device.Saver).Save(e.first, file, offset, s)
+}
+
 // Arenas are a rank's memory on a device, as a program divides it. Only one goroutine may use them at a time, and none
 // during a step.
 type Arenas struct {
@@ -120,6 +125,16 @@ func (e *Arenas) HeldFrom(param int, kind optimizer.Kind, first int) (n int) {
 			if end := h.At + h.Region.Rows*h.Region.Cols; h.At <= first+n && first+n < end {
 				n, more = end-first, true
 			}
+		}
+	}
+	return n
+}
+
+// HeldAfter returns after how many elements from index first on, which it does not hold, this rank holds some; 0: none.
+func (e *Arenas) HeldAfter(param int, kind optimizer.Kind, first int) (n int) {
+	for h := range e.homes(param, kind, false) {
+		if at := h.At - first; at > 0 && (n == 0 || at < n) {
+			n = at
 		}
 	}
 	return n

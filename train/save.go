@@ -1,11 +1,14 @@
 package train
 
 import (
+	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"math"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -310,12 +313,18 @@ func (t *Run) save(o Observer) error {
 		return err
 	}
 	snap := &checkpoint.Snapshot{
+		Divided: t.savers != nil,
 		Trainer: checkpoint.Trainer{Step: int64(t.Step), Tokens: t.Tokens, Cursor: cursor, Plan: id,
 			Losses: t.Losses[max(0, len(t.Losses)-lossTail):], Best: t.Best},
 		Weights: t.origin.withOtherParts(t.Setup.Graph.Model, t.tensors(optimizer.Weights)),
 		Adapter: t.Setup.lora() != nil,
 		State:   append(t.moments(), t.reference.groups()...),
 		Files:   files,
+	}
+	if t.savers != nil {
+		if err := t.savers.Begin(context.Background(), snap.Bytes()); err != nil {
+			return err
+		}
 	}
 	path, err := store(t.Setup.Spec).Save(snap)
 	if err != nil {
@@ -326,6 +335,24 @@ func (t *Run) save(o Observer) error {
 	}
 	t.saved, t.saving, t.endures.unsaved = path, saving{time.Now(), time.Since(began), t.Best}, trouble{}
 	return nil
+}
+
+// findSavers returns the processes of a run if all can write their parts of checkpoints: if they see its folder. Else note
+// says who does not.
+func findSavers(spec *job.Spec, on *session.Session) (found *session.Savers, note string, err error) {
+	if len(spec.Others) == 0 { // a host that serves runs does not write to its leaders' folders
+		return nil, "", nil
+	}
+	const file = ".shared"
+	path, text := filepath.Join(spec.Out, file), rand.Text()
+	if err := checkpoint.WriteFile(checkpoint.Disk{}, path, []byte(text)); err != nil {
+		return nil, "", outError(err)
+	}
+	found, without, err := session.NewSavers(on, file, text)
+	if without != "" {
+		note = fmt.Sprintf("the process at %s does not see %s, so rank 0 gathers checkpoints and writes them alone; hint: set out to a folder that all hosts share, by the same path", without, spec.Out)
+	}
+	return found, note, errors.Join(err, os.Remove(path))
 }
 
 // files returns the files besides the weights: those of the model's folder, copied,

@@ -6,6 +6,7 @@ import (
 
 	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
+	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/optimizer"
@@ -187,8 +188,20 @@ func inPieces(part model.Tensor, write func(at, n int) error) error {
 	return nil
 }
 
+// divide writes elements, or has other processes write them, if the file is one of which they write parts.
+func (r *stateReader) divide(w io.Writer, s device.StateRange) (done bool, err error) {
+	to, ok := w.(safetensors.Divided)
+	if !ok || r.run.savers == nil {
+		return false, nil
+	}
+	return true, r.run.savers.Write(to, s)
+}
+
 // writeFloats writes elements in fp32.
 func (r *stateReader) writeFloats(w io.Writer, i, at, n int) error {
+	if done, err := r.divide(w, device.StateRange{Param: i, Kind: r.kind, As: graph.F32, First: at, N: n}); done {
+		return err
+	}
 	r.values, r.whole = slices.Grow(r.values[:0], n)[:n], 0
 	if err := r.run.Session.ReadPart(i, r.kind, at, r.values); err != nil {
 		return err
@@ -198,6 +211,9 @@ func (r *stateReader) writeFloats(w io.Writer, i, at, n int) error {
 
 // writeHalves writes elements in bf16 as the run stores them.
 func (r *stateReader) writeHalves(w io.Writer, i, at, n int) error {
+	if done, err := r.divide(w, device.StateRange{Param: i, Kind: r.kind, As: graph.BF16, First: at, N: n}); done {
+		return err
+	}
 	bytes := n * safetensors.BF16.Size()
 	r.halves = slices.Grow(r.halves[:0], bytes)[:bytes]
 	if err := r.run.Session.ReadHalves(i, r.kind, at, r.halves); err != nil {

@@ -73,18 +73,19 @@ type Run struct {
 	Notes    []string           // messages for the user, such as what was resumed
 	programs []*program.Program // of the training step, by rank
 	devices  []device.Device
-	lock     *os.File       // on the run's folder; nil where there are no locks
-	first    []device.Stats // after the first step of this process: all steps are alike
-	saved    string         // latest checkpoint of this run
-	passed   int            // batches passed over by this process
-	saving   saving         // when it was written, and how long that took
-	timing   timing         // of a run that max_time may end
-	guard    guard          // which steps are skipped
-	conduct  conduct        // what may change between two starts
-	origin   weights        // the parameters that this process began with
-	carried  carried        // from another run
-	stall    stall          // how long validations have not been better
-	endures  endurance      // of writes that fail
+	lock     *os.File        // on the run's folder; nil where there are no locks
+	first    []device.Stats  // after the first step of this process: all steps are alike
+	saved    string          // latest checkpoint of this run
+	passed   int             // batches passed over by this process
+	saving   saving          // when it was written, and how long that took
+	savers   *session.Savers // processes that write their parts of checkpoints; nil: this one writes all
+	timing   timing          // of a run that max_time may end
+	guard    guard           // which steps are skipped
+	conduct  conduct         // what may change between two starts
+	origin   weights         // the parameters that this process began with
+	carried  carried         // from another run
+	stall    stall           // how long validations have not been better
+	endures  endurance       // of writes that fail
 	alarms   *alarms
 
 	reference reference // of pairs
@@ -148,6 +149,12 @@ func (t *Run) open(ctx context.Context, m *machine.Machine) error {
 	}
 	if t.Session, err = session.OpenDeferred(s.Graph, t.devices, updates, t.programs, eval); err == nil {
 		err = t.start()
+	}
+	if err == nil {
+		var note string
+		if t.savers, note, err = findSavers(spec, t.Session); note != "" {
+			t.Notes = append(t.Notes, note)
+		}
 	}
 	if err == nil {
 		t.timing.last = validation{t}.lasts(t.expected)

@@ -102,6 +102,9 @@ func TestLaunched(t *testing.T) {
 		l := startAll(t, c.processes, file, c.args[0], "plan="+one+"/plan.json", "out="+several)
 		logs := l.must(t, 0)
 		sameRun(t, several, one, 4)
+		if strings.Contains(logs[0].stderr, "does not see") {
+			t.Errorf("a process does not write its part of checkpoints:\n%s", logs[0].stderr)
+		}
 		if said := fmt.Sprintf("all %d processes are there, on 1 hosts", c.processes); !strings.Contains(logs[0].stderr, said) {
 			t.Errorf("it does not say %q:\n%s", said, logs[0].stderr)
 		}

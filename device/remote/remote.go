@@ -24,7 +24,8 @@
 //	wire.go     frames; errors as values
 //	device.go   Device, the leader's end of control; side.go its end of side
 //	serve.go    Serve: who may connect, and as what; guests.go those who have not proved the key
-//	lease.go    one opened device on its host; script.go the programs that it runs
+//	lease.go    one opened device on its host; script.go the programs that it runs,
+//	            saving.go what it writes of checkpoints
 //	budget.go   what leaders may take of a host together
 //
 // Safety. Both sides prove that they know a key before either parses anything but fields

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
@@ -173,6 +174,10 @@ func (s *saving) open(name string) (*os.File, error) {
 // saved makes all durable and answers with its checksums.
 func (s *saving) saved(e *lease) error {
 	err := errors.Join(s.err, s.close())
+	var system syscall.Errno
+	if errors.As(err, &system) {
+		err = &device.FileError{Text: err.Error(), Err: system}
+	}
 	sums := s.sums
 	s.sums, s.err = nil, nil
 	if err = errors.Join(e.ready(), err); err != nil {

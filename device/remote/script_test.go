@@ -2,10 +2,16 @@ package remote
 
 import (
 	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/build"
 	"github.com/athanor-llm/athanor/program"
 )
@@ -64,6 +70,74 @@ func TestLoad(t *testing.T) {
 	}
 	d.Run(first + 1)
 	if err := d.Sync(); err == nil || !strings.Contains(err.Error(), "no program begins with call 1") {
+		t.Error(err)
+	}
+}
+
+// TestSave: a process writes what its rank holds to a file of the run's folder, and returns the checksum; what it does not
+// hold, files that are not there, and paths that lead out of the folder are refused, and then nothing is written.
+func TestSave(t *testing.T) {
+	p, err := program.Parse(strings.Replace(tiny, "i0 copy", "home 5 p a\ni0 copy", 1))
+	check(t, err)
+	h := newHost(t, nil)
+	d := connect(t, h.addr, Place{}, 64, 64)
+	first, err := d.Load(p.String(), make([]device.Span, 2))
+	check(t, err)
+	values := make([]byte, 64)
+	for i := range values {
+		values[i] = byte(i)
+	}
+	check(t, d.Write(device.DeviceTier, 0, values))
+	check(t, os.Mkdir(filepath.Join(h.dir, "sub"), 0o755))
+	outside := filepath.Join(t.TempDir(), "outside")
+	for _, path := range []string{filepath.Join(h.dir, "sub", "file"), outside} {
+		check(t, os.WriteFile(path, []byte("0123456789"), 0o644))
+	}
+	check(t, os.Symlink(outside, filepath.Join(h.dir, "link")))
+	for name, want := range map[string]bool{"sub/file": true, "sub/none": false, "../x": false, outside: false} {
+		if got, err := d.Shares(name, "0123456789"); err != nil || got != want {
+			t.Errorf("%s: %v, %v", name, got, err)
+		}
+	}
+	held := device.StateRange{Param: 5, As: graph.F32, First: 2, N: 3}
+	d.Save(first, "sub/file", 4, held)
+	sums, err := d.Saved()
+	check(t, err)
+	if want := crc32.Checksum(values[8:20], crc32.MakeTable(crc32.Castagnoli)); len(sums) != 1 || sums[0] != want {
+		t.Errorf("%08x, want %08x", sums, want)
+	}
+	text, err := os.ReadFile(filepath.Join(h.dir, "sub", "file"))
+	check(t, err)
+	if string(text) != "0123"+string(values[8:20]) {
+		t.Errorf("%q", text)
+	}
+	for _, c := range []struct {
+		first int
+		file  string
+		what  device.StateRange
+	}{
+		{first, "sub/none", held}, {first, "../outside", held}, {first, outside, held}, {first, "link", held}, {first + 1, "sub/file", held},
+		{first, "sub/file", device.StateRange{Param: 5, As: graph.F32, First: 14, N: 3}},
+		{first, "sub/file", device.StateRange{Param: 4, As: graph.F32, N: 3}},
+		{first, "sub/file", device.StateRange{Param: 5, As: graph.BF16, N: 3}},
+		{first, "sub/file", device.StateRange{Param: 5, As: 200, N: 3}},
+	} {
+		d.Save(c.first, c.file, 0, c.what)
+		if sums, err := d.Saved(); err == nil {
+			t.Errorf("%+v: %v", c, sums)
+		}
+	}
+	if again, err := os.ReadFile(filepath.Join(h.dir, "sub", "file")); err != nil || string(again) != string(text) {
+		t.Errorf("%q, %v", again, err)
+	}
+	if text, err := os.ReadFile(outside); err != nil || string(text) != "0123456789" {
+		t.Errorf("%q, %v", text, err)
+	}
+	d.Save(first, "sub/none", 0, held)
+	if _, err := d.Saved(); !errors.Is(err, syscall.ENOENT) {
+		t.Errorf("%v is no error of a file", err)
+	}
+	if _, err := d.Saved(); err != nil {
 		t.Error(err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"syscall"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
@@ -238,6 +239,7 @@ const (
 	callFault
 	peerFault
 	memoryFault
+	fileFault // its number is Call
 )
 
 func faultOf(err error) *fault {
@@ -248,6 +250,10 @@ func faultOf(err error) *fault {
 		return &fault{Kind: callFault, Call: e.Call, Op: e.Op, Cause: faultOf(e.Err)}
 	case *device.PeerError:
 		return &fault{Kind: peerFault, Rank: e.Rank, Call: e.Call, Op: e.Op, Text: shortened(e.Why)}
+	}
+	var file *device.FileError
+	if errors.As(err, &file) {
+		return &fault{Kind: fileFault, Call: int(file.Err), Text: shortened(err.Error())}
 	}
 	f := &fault{Text: shortened(err.Error())}
 	if errors.Is(err, device.ErrMemory) {
@@ -273,6 +279,8 @@ func (f *fault) err() error {
 		return &device.CallError{Call: f.Call, Op: f.Op, Err: f.Cause.err()}
 	case f.Kind == peerFault:
 		return &device.PeerError{Rank: f.Rank, Call: f.Call, Op: f.Op, Why: f.Text}
+	case f.Kind == fileFault:
+		return &device.FileError{Text: f.Text, Err: syscall.Errno(f.Call)}
 	case f.Kind == memoryFault:
 		return &told{f.Text, device.ErrMemory}
 	case f.Cause == nil:

@@ -1,0 +1,192 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/athanor-llm/athanor/checkpoint/safetensors"
+	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/optimizer"
+)
+
+// Savers divide the state of a session among the processes that hold it, to be written to files: each range by one of
+// those that have it, of replicas by the one that has had least to write. Nothing is sent from one to another.
+type Savers struct {
+	session *Session
+	process []int   // by rank; 0: this one
+	bytes   []int64 // that each process writes of this checkpoint: what it alone holds from the beginning, then what it is given
+	grain   int     // elements that are given to one of several at once
+	writes  []writes
+	room    []byte
+}
+
+// writes are what a rank of another process writes of this checkpoint.
+type writes struct {
+	begun int
+	sums  []uint32
+	err   error
+}
+
+// NewSavers returns those of a session; nil if all its ranks are in this process. A file of the run's folder has a text, by
+// which others see whether they have that folder; without is a host that has not, and then there are none either.
+func NewSavers(s *Session, file, text string) (v *Savers, without string, err error) {
+	v = &Savers{session: s, process: make([]int, len(s.Devices)), writes: make([]writes, len(s.Devices))}
+	hosts := []string{""}
+	for r, d := range s.Devices {
+		host := d.Info().Host
+		if !slices.Contains(hosts, host) {
+			hosts = append(hosts, host)
+		}
+		if v.process[r] = slices.Index(hosts, host); v.process[r] == 0 {
+			continue
+		}
+		saver, ok := d.(device.Saver)
+		if !ok {
+			return nil, host, nil
+		}
+		shares, err := saver.Shares(file, text)
+		switch {
+		case err != nil:
+			return nil, "", s.lost(r, err)
+		case !shares:
+			return nil, host, nil
+		}
+	}
+	if v.bytes = make([]int64, len(hosts)); len(hosts) == 1 {
+		return nil, "", nil
+	}
+	return v, "", nil
+}
+
+// Begin begins a checkpoint of so many bytes.
+func (v *Savers) Begin(ctx context.Context, bytes int64) error {
+	if err := v.session.Settle(ctx); err != nil {
+		return err
+	}
+	v.collect() // of a checkpoint that failed
+	clear(v.writes)
+	clear(v.bytes)
+	v.grain = int(min(max(bytes/int64(256*len(v.bytes)), 1), 1<<18))
+	kinds := append(v.session.moments(), optimizer.Weights)
+	for i, p := range v.session.Graph.Params {
+		for _, kind := range kinds {
+			for s := (device.StateRange{Param: i, Kind: kind, As: graph.F32, N: int(p.Elems())}); s.N > 0; {
+				part := s
+				rank, alone := v.holder(&part)
+				if alone {
+					v.bytes[v.process[rank]] += int64(part.Bytes())
+				}
+				s.First, s.N = s.First+part.N, s.N-part.N
+			}
+		}
+	}
+	return nil
+}
+
+// Write writes a range of a parameter of which parts can be read, or has others write it.
+func (v *Savers) Write(to safetensors.Divided, s device.StateRange) error {
+	for s.N > 0 {
+		part := s
+		rank, alone := v.holder(&part)
+		if rank < 0 {
+			return fmt.Errorf("no rank holds element %d of parameter %s", s.First, v.session.Graph.Params[s.Param].Name)
+		}
+		if !alone {
+			part.N = min(part.N, v.grain)
+			v.bytes[v.process[rank]] += int64(part.Bytes())
+		}
+		if err := v.write(to, rank, part); err != nil {
+			return err
+		}
+		s.First, s.N = s.First+part.N, s.N-part.N
+	}
+	return nil
+}
+
+// holder returns who writes the first elements of a range, and whether no other process has them, and cuts the range off
+// after those; -1: nobody has them.
+func (v *Savers) holder(s *device.StateRange) (rank int, alone bool) {
+	rank, alone = -1, true
+	n, next := 0, s.N // next: elements before another process may have them
+	for r, p := range v.process {
+		e := v.session.ranks[r].engines[0]
+		held := e.HeldFrom(s.Param, s.Kind, s.First)
+		switch {
+		case held == 0:
+			if at := e.HeldAfter(s.Param, s.Kind, s.First); at > 0 {
+				next = min(next, at)
+			}
+			continue
+		case rank >= 0 && p != v.process[rank]:
+			alone = false
+		}
+		if rank < 0 || v.bytes[p] < v.bytes[v.process[rank]] {
+			rank, n = r, held
+		}
+	}
+	if s.N = min(s.N, n, next); rank < 0 {
+		s.N = next
+	}
+	return rank, alone && rank >= 0
+}
+
+// write writes a range that a rank holds.
+func (v *Savers) write(to safetensors.Divided, rank int, s device.StateRange) error {
+	e := v.session.ranks[rank].engines[0]
+	if v.process[rank] != 0 {
+		return to.Leave(int64(s.Bytes()), func(file string, offset int64) func() (uint32, error) {
+			w := &v.writes[rank]
+			n := w.begun
+			w.begun++
+			e.Save(file, offset, s)
+			return func() (uint32, error) {
+				if n >= len(w.sums) {
+					v.collect()
+				}
+				var file *device.FileError
+				switch {
+				case errors.As(w.err, &file):
+					return 0, w.err
+				case n >= len(w.sums):
+					return 0, v.session.lost(rank, w.err)
+				}
+				return w.sums[n], nil
+			}
+		})
+	}
+	v.room = slices.Grow(v.room[:0], s.Bytes())[:s.Bytes()]
+	if err := e.ReadState(s, v.room); err != nil {
+		return v.session.lost(rank, err)
+	}
+	_, err := to.Write(v.room)
+	return err
+}
+
+// collect waits for what others have begun to write.
+func (v *Savers) collect() {
+	var all sync.WaitGroup
+	for r := range v.writes {
+		w := &v.writes[r]
+		if w.begun == len(w.sums) || w.err != nil {
+			continue
+		}
+		all.Go(func() {
+			sums, err := v.session.Devices[r].(device.Saver).Saved()
+			if err == nil && len(w.sums)+len(sums) != w.begun {
+				err = fmt.Errorf("%d of %d parts of the checkpoint are written", len(w.sums)+len(sums), w.begun)
+			}
+			if w.err = err; err == nil {
+				w.sums = append(w.sums, sums...)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// Bytes returns how many bytes each process has written of the latest checkpoint, this one first, without what is read from
+// files or put together from several ranks.
+func (v *Savers) Bytes() []int64 { return v.bytes }
