@@ -22,8 +22,9 @@
 //	mpi.go       when bytes go over MPI, and how that ends
 //
 // Rank 0 plans, and sends each process the programs of its ranks, which it proves and runs (package remote); in a step it
-// sends the rows of the batch. Each process writes to checkpoints what its ranks hold, if it has the run's folder.
+// sends the rows of the batch. Each process writes to checkpoints what its ranks hold, and reads it from there, if it has the
+// run's folder; it reads a model's weights if it sees their files.
 //
-// Known weakness: rank 0 reads the text and fills the others' parameters; calls that are timed before there is a plan are
-// said one by one.
+// Known weakness: rank 0 reads the text, draws what begins as random numbers and sends it, and verifies all of a checkpoint
+// before a run goes on from it; calls that are timed before there is a plan are said one by one.
 package cluster

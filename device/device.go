@@ -236,10 +236,14 @@ type StateRange struct {
 // Bytes returns their size in a file.
 func (s StateRange) Bytes() int { return s.N * int(s.As.Size()) }
 
-// Saver is a Runner whose process writes to files of the run's folder by itself, if it has the same folder.
+// Saver is a Runner whose process reads and writes files by itself, if it sees the same ones. They are named by their paths from
+// the run's folder, or by absolute ones, which are only read.
 type Saver interface {
-	// Shares reports whether it sees a file with a content there.
-	Shares(name, content string) (bool, error)
+	// Shares reports whether it sees a file with a mark, see paths.Mark.
+	Shares(file, mark string) (bool, error)
+	// Fill reads a range from a file, in which it is as s.As says, from an offset on, into the state of the program whose first call
+	// is first, as far as the rank has it. It does not wait for that; an error is that of the next call that does.
+	Fill(first int, file string, offset int64, s StateRange)
 	// Save writes a range that the rank holds, of the state of the program whose first call is first, to a file that is there, at
 	// an offset. It does not wait for that.
 	Save(first int, file string, offset int64, s StateRange)

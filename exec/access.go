@@ -24,6 +24,11 @@ func (e *Engine) Save(file string, offset int64, s device.StateRange) {
 	e.device.(device.Saver).Save(e.first, file, offset, s)
 }
 
+// Fill has the process of the engine's device, a device.Saver, read elements from a file, as far as the rank has them.
+func (e *Engine) Fill(file string, offset int64, s device.StateRange) {
+	e.device.(device.Saver).Fill(e.first, file, offset, s)
+}
+
 // Arenas are a rank's memory on a device, as a program divides it. Only one goroutine may use them at a time, and none
 // during a step.
 type Arenas struct {
@@ -110,6 +115,37 @@ func (e *Arenas) ReadState(s device.StateRange, dst []byte) error {
 		return nil
 	}
 	return e.ReadBytes(s.Param, s.Kind, s.As, s.First, dst)
+}
+
+// WriteState is the inverse of ReadState, for what this rank has of the elements: to their homes and all copies.
+func (e *Arenas) WriteState(s device.StateRange, src []byte) error {
+	if len(src) != s.Bytes() || s.As != graph.F32 && s.As != graph.BF16 {
+		return fmt.Errorf("exec: %d bytes are not %d elements in %s", len(src), s.N, s.As)
+	}
+	values := make([]float32, s.N)
+	toFloat32(s.As, values, src)
+	return e.WriteHome(s.Param, s.Kind, s.First, values)
+}
+
+// Keeps returns the first range of s of which this rank has something to be written, the home or a copy; none: it has no elements.
+func (e *Arenas) Keeps(s device.StateRange) device.StateRange {
+	end := s.First + s.N
+	from, n := end, 0
+	for h := range e.homes(s.Param, s.Kind, true) {
+		if at := max(h.At, s.First); at < h.At+h.Region.Rows*h.Region.Cols && at < from {
+			from = at
+		}
+	}
+	for more := true; more && from+n < end; {
+		more = false
+		for h := range e.homes(s.Param, s.Kind, true) {
+			if to := h.At + h.Region.Rows*h.Region.Cols; h.At <= from+n && from+n < to {
+				n, more = to-from, true
+			}
+		}
+	}
+	s.First, s.N = from, min(n, end-from)
+	return s
 }
 
 // Holds reports whether this rank holds all elements of a range.

@@ -31,6 +31,15 @@ func (s *Source) Read(p model.Param, first int, dst []float32) error {
 	return s.rows[p.Name].read(s.Adapter, first, dst)
 }
 
+// Places returns where in files the elements of a parameter are, from index first on, in their order; nil: nowhere as they are.
+func (s *Source) Places(p model.Param, first, n int) []safetensors.Place {
+	if !s.Has(p) || p.Grown > 0 || len(s.rows[p.Name].tokens) > 0 {
+		return nil
+	}
+	set, q := s.find(p)
+	return Places(set, q, first, n)
+}
+
 // Has reports whether there are files with a parameter. If not, it is a factor of a new adapter.
 func (s *Source) Has(p model.Param) bool { return !p.Adapter || s.Adapter != nil }
 
@@ -177,6 +186,33 @@ func ReadParam(set *safetensors.Set, p model.Param, first int, dst []float32) er
 		}
 	}
 	return nil
+}
+
+// Places returns where in files the elements of a parameter are, from index first on, in their order; nil: nowhere as they are.
+func Places(set *safetensors.Set, p model.Param, first, n int) (list []safetensors.Place) {
+	if _, _, ok := packed(set, p); ok {
+		return nil
+	}
+	at := first
+	for _, t := range tensorsIn(set, p) {
+		info, ok := lookup(set, t)
+		if !ok || !slices.Equal(info.Shape, t.Shape) {
+			return nil
+		}
+		lo, hi := max(first, t.First), min(first+n, t.First+t.Elems())
+		if lo >= hi {
+			continue
+		}
+		place, ok := set.Place(info.Name, lo-t.First, hi-lo)
+		if !ok || lo != at {
+			return nil
+		}
+		list, at = append(list, place), hi
+	}
+	if at != first+n {
+		return nil
+	}
+	return list
 }
 
 // tensorsIn returns the tensors of a parameter that files have.

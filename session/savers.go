@@ -4,22 +4,27 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"sync"
 
 	"github.com/athanor-llm/athanor/checkpoint/safetensors"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/optimizer"
 )
 
-// Savers divide the state of a session among the processes that hold it, to be written to files: each range by one of
-// those that have it, of replicas by the one that has had least to write. Nothing is sent from one to another.
+// Savers are the processes of a session, all of which see the same files. They divide the state among them to be written:
+// each range by one of those that have it, of replicas by the one that has had least to write. They read what they have
+// from files by themselves. Nothing is sent from one to another.
 type Savers struct {
 	session *Session
-	process []int   // by rank; 0: this one
-	bytes   []int64 // that each process writes of this checkpoint: what it alone holds from the beginning, then what it is given
-	grain   int     // elements that are given to one of several at once
+	folder  string          // the run's
+	sees    map[string]bool // whether all see a file, by its path here
+	process []int           // by rank; 0: this one
+	bytes   []int64         // that each process writes of this checkpoint: what it alone holds from the beginning, then what it is given
+	grain   int             // elements that are given to one of several at once
 	writes  []writes
 	room    []byte
 }
@@ -31,35 +36,65 @@ type writes struct {
 	err   error
 }
 
-// NewSavers returns those of a session; nil if all its ranks are in this process. A file of the run's folder has a text, by
-// which others see whether they have that folder; without is a host that has not, and then there are none either.
-func NewSavers(s *Session, file, text string) (v *Savers, without string, err error) {
-	v = &Savers{session: s, process: make([]int, len(s.Devices)), writes: make([]writes, len(s.Devices))}
+// NewSavers returns those of a session; nil if all its ranks are in this process. By a file of the run's folder, which was
+// just made, others see whether they have that folder; without is a host that has not, and then there are none either.
+func NewSavers(s *Session, folder, file string) (v *Savers, without string, err error) {
+	v = &Savers{session: s, folder: folder, sees: map[string]bool{}, process: make([]int, len(s.Devices)), writes: make([]writes, len(s.Devices))}
 	hosts := []string{""}
 	for r, d := range s.Devices {
 		host := d.Info().Host
 		if !slices.Contains(hosts, host) {
 			hosts = append(hosts, host)
 		}
-		if v.process[r] = slices.Index(hosts, host); v.process[r] == 0 {
-			continue
-		}
-		saver, ok := d.(device.Saver)
-		if !ok {
-			return nil, host, nil
-		}
-		shares, err := saver.Shares(file, text)
-		switch {
-		case err != nil:
-			return nil, "", s.lost(r, err)
-		case !shares:
-			return nil, host, nil
-		}
+		v.process[r] = slices.Index(hosts, host)
 	}
 	if v.bytes = make([]int64, len(hosts)); len(hosts) == 1 {
 		return nil, "", nil
 	}
+	blind, err := v.blind(filepath.Join(folder, file))
+	if err != nil || blind >= 0 {
+		return nil, hosts[max(blind, 0)], err
+	}
 	return v, "", nil
+}
+
+// blind returns a process that does not see a file as this one does; -1: all see it.
+func (v *Savers) blind(path string) (process int, err error) {
+	mark, err := paths.Mark(path)
+	if err != nil {
+		return 0, err
+	}
+	file, err := v.named(path)
+	if err != nil {
+		return 0, err
+	}
+	asked := 0
+	for r, p := range v.process {
+		if p <= asked {
+			continue
+		}
+		asked = p
+		saver, ok := v.session.Devices[r].(device.Saver)
+		if !ok {
+			return p, nil
+		}
+		shares, err := saver.Shares(file, mark)
+		switch {
+		case err != nil:
+			return p, v.session.lost(r, err)
+		case !shares:
+			return p, nil
+		}
+	}
+	return -1, nil
+}
+
+// named returns what others call a file: its path from the run's folder, if it is in there, else its whole path.
+func (v *Savers) named(path string) (string, error) {
+	if name, err := filepath.Rel(v.folder, path); err == nil && filepath.IsLocal(name) {
+		return filepath.ToSlash(name), nil
+	}
+	return filepath.Abs(path)
 }
 
 // Begin begins a checkpoint of so many bytes.
@@ -85,6 +120,78 @@ func (v *Savers) Begin(ctx context.Context, bytes int64) error {
 		}
 	}
 	return nil
+}
+
+// Fill has the other processes read elements of a parameter's state, from index first on, from where they are in files. It
+// reports whether they do, and whether a rank here is left that has some of them.
+func (v *Savers) Fill(param int, kind optimizer.Kind, first int, list []safetensors.Place) (done, here bool, err error) {
+	for _, p := range list {
+		sees, known := v.sees[p.Path]
+		if !known {
+			blind, err := v.blind(p.Path)
+			if err != nil {
+				return false, true, err
+			}
+			sees = blind < 0
+			v.sees[p.Path] = sees
+		}
+		if !sees || p.DType != safetensors.F32 && p.DType != safetensors.BF16 {
+			return false, true, nil
+		}
+	}
+	for _, p := range list {
+		all := device.StateRange{Param: param, Kind: kind, As: graph.F32, First: first, N: p.Elements}
+		if p.DType == safetensors.BF16 {
+			all.As = graph.BF16
+		}
+		file, err := v.named(p.Path)
+		if err != nil {
+			return false, true, err
+		}
+		for r := range v.process {
+			here = v.fill(r, file, p.Offset, all) || here
+		}
+		first += p.Elements
+	}
+	return true, here, nil
+}
+
+// Filled waits until all is read.
+func (v *Savers) Filled() error {
+	errs := make([]error, len(v.process))
+	var all sync.WaitGroup
+	for r, p := range v.process {
+		if p != 0 {
+			all.Go(func() { _, errs[r] = v.session.Devices[r].(device.Saver).Saved() })
+		}
+	}
+	all.Wait()
+	for r, err := range errs {
+		if err != nil {
+			return v.session.lost(r, err)
+		}
+	}
+	return nil
+}
+
+// fill has a rank's process read what the rank has of a range, which is in a file from an offset on. It reports whether that is
+// left to this process.
+func (v *Savers) fill(rank int, file string, offset int64, all device.StateRange) (here bool) {
+	const most = 1 << 20 // elements of an order
+	e := v.session.ranks[rank].engines[0]
+	for s := e.Keeps(all); s.N > 0; {
+		if v.process[rank] == 0 {
+			return true
+		}
+		part := s
+		part.N = min(s.N, most)
+		e.Fill(file, offset+int64(part.First-all.First)*part.As.Size(), part)
+		s.First, s.N = part.First+part.N, all.First+all.N-part.First-part.N
+		if s.N > 0 {
+			s = e.Keeps(s)
+		}
+	}
+	return false
 }
 
 // Write writes a range of a parameter of which parts can be read, or has others write it.

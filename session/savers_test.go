@@ -1,14 +1,21 @@
 package session
 
 import (
+	"errors"
 	"fmt"
+	"io"
+	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
+	"github.com/athanor-llm/athanor/checkpoint/safetensors"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
+	"github.com/athanor-llm/athanor/exec"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/testkit"
+	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 )
@@ -20,6 +27,9 @@ type elsewhere struct {
 	without bool // it does not see the run's folder
 	begun   []device.StateRange
 	fails   error
+	arenas  *exec.Arenas
+	dir     string
+	read    int64 // bytes
 }
 
 func (e *elsewhere) Info() device.Info { return device.Info{Host: e.host} }
@@ -28,6 +38,14 @@ func (e *elsewhere) Shares(string, string) (bool, error) { return !e.without, ni
 
 func (e *elsewhere) Save(_ int, _ string, offset int64, s device.StateRange) {
 	e.begun = append(e.begun, s)
+}
+
+func (e *elsewhere) Fill(_ int, file string, offset int64, s device.StateRange) {
+	text, err := os.ReadFile(filepath.Join(e.dir, file))
+	if err == nil {
+		err = e.arenas.WriteState(s, text[offset:][:s.Bytes()])
+	}
+	e.read, e.fails = e.read+int64(s.Bytes()), errors.Join(e.fails, err)
 }
 
 func (e *elsewhere) Saved() ([]uint32, error) {
@@ -84,7 +102,9 @@ func TestSavers(t *testing.T) {
 		s, err := Open(f.graph, devices, f.lower(t, pl))
 		check(t, err)
 		check(t, s.Load(f.read))
-		v, without, err := NewSavers(s, "", "")
+		dir := t.TempDir()
+		check(t, os.WriteFile(dir+"/file", nil, 0o644))
+		v, without, err := NewSavers(s, dir, "file")
 		check(t, err)
 		if v == nil || without != "" {
 			t.Fatalf("%v, %q", v, without)
@@ -125,10 +145,84 @@ func TestSavers(t *testing.T) {
 		others[1].fails = nil
 		check(t, save())
 		others[2].without = true
-		if v, without, _ := NewSavers(s, "", ""); v != nil || without != "host3" {
+		if v, without, _ := NewSavers(s, dir, "file"); v != nil || without != "host3" {
 			t.Errorf("%v, %q", v, without)
 		}
 		s.Close()
 		check(t, CloseAll(devices))
+	}
+}
+
+// TestFill: four processes that read their parameters from a file by themselves, each what it has of them, in fp32 and in
+// bf16, have what they would have been sent, replicas and owners of parts alike.
+func TestFill(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	f := load(t, filepath.Join("../testdata/torch", "gpt2-untied", "config.json"))
+	for _, shard := range testkit.Sample(plan.Shardings(), 1, 2) {
+		for _, as := range []safetensors.DType{safetensors.F32, safetensors.BF16} {
+			pl := plan.Plain(f.graph, 1)
+			pl.Ranks, pl.MicroBatches = 4, 1
+			for i := range pl.Chunks {
+				pl.Chunks[i].Shard = shard
+			}
+			pl.Cache = pl.CacheNeeded(f.graph)
+			devices, ps := cpu.OpenRanks(cpu.Options{Workers: 1}, 4), f.lower(t, pl)
+			var others []*elsewhere
+			for r := 1; r < 4; r++ {
+				e := &elsewhere{Device: devices[r].(*cpu.Device), host: fmt.Sprint("host", r)}
+				devices[r], others = e, append(others, e)
+			}
+			s, err := Open(f.graph, devices, ps)
+			check(t, err)
+			dir := t.TempDir()
+			for i, e := range others {
+				e.arenas, err = exec.NewArenas(ps[i+1], e.Device)
+				check(t, err)
+				e.dir = dir
+			}
+			values := map[string][]float32{}
+			var list []safetensors.Tensor
+			for _, p := range f.graph.Params {
+				values[p.Name] = make([]float32, p.Elems())
+				Initial(p, 7, 0, values[p.Name])
+				list = append(list, safetensors.Float32s(p.Name, as, []int{int(p.Elems())}, values[p.Name]))
+			}
+			err = safetensors.WriteSet(func(name string) (io.WriteCloser, error) { return os.Create(filepath.Join(dir, name)) }, "model", 0, nil, list)
+			check(t, err)
+			set, err := safetensors.OpenFolder(dir)
+			check(t, err)
+			v, _, err := NewSavers(s, dir, "model.safetensors")
+			check(t, err)
+			read := func(p model.Param, first int, dst []float32) error { return set.ReadFloat32(p.Name, first, dst) }
+			check(t, NewLoader(s, v).Load(read, func(p model.Param, first, n int) []safetensors.Place {
+				place, ok := set.Place(p.Name, first, n)
+				if !ok {
+					t.Fatal("no place")
+				}
+				return []safetensors.Place{place}
+			}))
+			for i, p := range f.graph.Params {
+				want, got := make([]float32, p.Elems()), make([]float32, p.Elems())
+				check(t, read(p, 0, want))
+				for r := range 4 {
+					clear(got)
+					e := s.ranks[r].engines[0]
+					check(t, e.ReadHome(i, optimizer.Weights, 0, got))
+					for _, part := range e.Parts(i, optimizer.Weights) {
+						if !slices.Equal(want[part[0]:part[1]], got[part[0]:part[1]]) {
+							t.Fatalf("%q, %s, %s: rank %d has other elements %v", shard, as, p.Name, r, part)
+						}
+					}
+				}
+			}
+			for i, e := range others {
+				if e.read == 0 {
+					t.Errorf("process %d reads nothing", i+1)
+				}
+			}
+			check(t, set.Close())
+			s.Close()
+			check(t, CloseAll(devices))
+		}
 	}
 }

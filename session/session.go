@@ -28,7 +28,7 @@
 //	settle.go   updates that a step leaves for the next one
 //	pairs.go    additional inputs and outputs of steps on pairs
 //	culprit.go  what made a step's numbers not finite
-//	savers.go   which process writes what of a checkpoint
+//	savers.go   which process writes what of a checkpoint, and reads what
 //	measure.go  steps on random text, for trials and benchmarks
 package session
 

@@ -75,6 +75,11 @@ func (t *Run) fromFolder() error {
 			return nil
 		}
 		return folder.WeightsError(t.Setup.folderOf(p), from.Read(p, first, dst))
+	}, func(p model.Param, first, n int) []safetensors.Place {
+		if p.Masked { // its zeros are counted
+			return nil
+		}
+		return from.Places(p, first, n)
 	}, from.Halved, base, from}
 	if t.Setup.Adapter != "" {
 		note = fmt.Sprintf("starting from the adapter %s and the weights in %s", t.Setup.Adapter, t.Setup.Folder)
@@ -84,7 +89,7 @@ func (t *Run) fromFolder() error {
 	}
 	t.Notes = append(t.Notes, note)
 	var zeros, all int64 // of the weights that stay so if they are 0
-	err = t.Session.Load(func(p model.Param, first int, dst []float32) error {
+	err = session.NewLoader(t.Session, t.savers).Load(func(p model.Param, first int, dst []float32) error {
 		err := t.origin.read(p, first, dst)
 		for i := 0; p.Masked && i < len(dst); i++ {
 			if all++; dst[i] == 0 {
@@ -92,7 +97,7 @@ func (t *Run) fromFolder() error {
 			}
 		}
 		return err
-	})
+	}, t.origin.places)
 	if err == nil && t.Setup.Spec.KeepMask {
 		if zeros == 0 {
 			return t.Setup.Spec.Fault("keep_mask", fmt.Sprintf("no weight of the layers in %s is 0; hint: make a folder in which some are: athanor prune %[1]s NEW --sparsity 0.5 --data ...", t.Setup.Folder))
@@ -115,6 +120,7 @@ func (t *Run) resume(path string) error {
 		func(p model.Param, first int, dst []float32) error {
 			return folder.ReadParam(ck.Weights, p, first, dst)
 		},
+		func(p model.Param, first, n int) []safetensors.Place { return folder.Places(ck.Weights, p, first, n) },
 		func(p model.Param) bool { return folder.Halved(ck.Weights, p) }, ck.Weights, ck,
 	}
 	if err := belongs(t.Setup.Spec, ck, path, func(here *identity) { *here = t.identity() }); err != nil {
@@ -127,7 +133,7 @@ func (t *Run) resume(path string) error {
 		}
 		defer base.Close()
 		stored := &folder.Source{Base: base, Adapter: ck.Weights}
-		t.origin.read = stored.Read
+		t.origin.read, t.origin.places = stored.Read, stored.Places
 	}
 	if err := t.loadState(ck, func(optimizer.Kind) bool { return true }); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
@@ -174,35 +180,41 @@ func (t *Run) resume(path string) error {
 
 // loadState loads the wanted kinds of what a checkpoint has of each parameter.
 func (t *Run) loadState(ck *checkpoint.Checkpoint, wanted func(optimizer.Kind) bool) error {
-	loader := session.NewLoader(t.Session)
+	loader := session.NewLoader(t.Session, t.savers)
 	for i, p := range t.Setup.Graph.Params {
 		for _, kind := range append([]optimizer.Kind{optimizer.Weights}, t.Plan.Plan.Optimizer.Moments()...) {
 			if !keeps(t.Plan.Plan.Optimizer, p, kind) || !wanted(kind) {
 				continue
 			}
 			read := func(first int, dst []float32) error { return t.origin.read(p, first, dst) }
+			places := func(first, n int) []safetensors.Place { return t.origin.places(p, first, n) }
 			if kind != optimizer.Weights {
 				set := ck.State(kind.String())
 				if set == nil {
 					return fmt.Errorf("the optimizer's state %q is missing; hint: this is not a training checkpoint; set model to it to start from its weights", kind)
 				}
 				read = func(first int, dst []float32) error { return folder.ReadParam(set, p, first, dst) }
+				places = func(first, n int) []safetensors.Place { return folder.Places(set, p, first, n) }
+			}
+			divides := t.Setup.Spec.Delinks > 0 && p.Layer >= 0 && p.Layer < t.Setup.Graph.Model.Layers
+			if divides {
+				places = func(int, int) []safetensors.Place { return nil }
 			}
 			err := loader.Fill(i, kind, func(first int, dst []float32) error {
 				if err := read(first, dst); err != nil {
 					return fmt.Errorf("%s of %s: %w", kind, p.Name, err)
 				}
-				if n := t.Setup.Spec.Delinks; n > 0 && p.Layer >= 0 && p.Layer < t.Setup.Graph.Model.Layers {
-					divideMoment(kind, n, dst)
+				if divides {
+					divideMoment(kind, t.Setup.Spec.Delinks, dst)
 				}
 				return nil
-			})
+			}, places)
 			if err != nil {
 				return err
 			}
 		}
 	}
-	return nil
+	return loader.End()
 }
 
 // lossTail is how many of the latest losses a checkpoint records, for people.
@@ -344,11 +356,11 @@ func findSavers(spec *job.Spec, on *session.Session) (found *session.Savers, not
 		return nil, "", nil
 	}
 	const file = ".shared"
-	path, text := filepath.Join(spec.Out, file), rand.Text()
-	if err := checkpoint.WriteFile(checkpoint.Disk{}, path, []byte(text)); err != nil {
+	path := filepath.Join(spec.Out, file)
+	if err := checkpoint.WriteFile(checkpoint.Disk{}, path, []byte(rand.Text())); err != nil {
 		return nil, "", outError(err)
 	}
-	found, without, err := session.NewSavers(on, file, text)
+	found, without, err := session.NewSavers(on, spec.Out, file)
 	if without != "" {
 		note = fmt.Sprintf("the process at %s does not see %s, so rank 0 gathers checkpoints and writes them alone; hint: set out to a folder that all hosts share, by the same path", without, spec.Out)
 	}

@@ -20,11 +20,12 @@ import (
 // the arenas hold them rounded. Its files stay open, so that removing them does no
 // harm.
 type weights struct {
-	// read reads elements from index first on, see session.Loader.
-	read func(p model.Param, first int, dst []float32) error
-	half func(p model.Param) bool // whether it holds a parameter in bf16, or in a format whose numbers are all exact in bf16; nil: no
-	own  *safetensors.Set         // the model's own weights, by whose names checkpoints are written; nil: none
-	file io.Closer                // nil: none
+	// read reads elements from index first on, see session.Loader; places says where in files they are.
+	read   func(p model.Param, first int, dst []float32) error
+	places func(p model.Param, first, n int) []safetensors.Place
+	half   func(p model.Param) bool // whether it holds a parameter in bf16, or in a format whose numbers are all exact in bf16; nil: no
+	own    *safetensors.Set         // the model's own weights, by whose names checkpoints are written; nil: none
+	file   io.Closer                // nil: none
 }
 
 // nameOf returns the name of a tensor of a model in checkpoints: of models that also see or hear, the one in the files.

@@ -148,13 +148,13 @@ func (t *Run) open(ctx context.Context, m *machine.Machine) error {
 		return err
 	}
 	if t.Session, err = session.OpenDeferred(s.Graph, t.devices, updates, t.programs, eval); err == nil {
-		err = t.start()
-	}
-	if err == nil {
 		var note string
 		if t.savers, note, err = findSavers(spec, t.Session); note != "" {
 			t.Notes = append(t.Notes, note)
 		}
+	}
+	if err == nil {
+		err = t.start()
 	}
 	if err == nil {
 		t.timing.last = validation{t}.lasts(t.expected)

@@ -128,6 +128,28 @@ func (s *Set) Lookup(name string) (Info, bool) {
 	return file.Lookup(name)
 }
 
+// Place is where consecutive elements of a tensor are: in a file, from an offset on.
+type Place struct {
+	Path     string
+	Offset   int64
+	DType    DType
+	Elements int
+}
+
+// Place returns where elements of a tensor are, from index first on; not ok: the file is not one on a disk.
+func (s *Set) Place(name string, first, n int) (p Place, ok bool) {
+	file, ok := s.where[name]
+	if !ok {
+		return p, false
+	}
+	disk, ok := file.source.(diskFile)
+	e := file.entries[name]
+	if !ok || first < 0 || n < 0 || first > e.Elements()-n {
+		return p, false
+	}
+	return Place{disk.Name(), file.base + e.begin + int64(first)*int64(e.DType.Size()), e.DType, n}, true
+}
+
 // ReadBytes is File.ReadBytes on the file that holds the tensor.
 func (s *Set) ReadBytes(name string, offset int64, dst []byte) error {
 	file, err := s.find(name)

@@ -166,6 +166,8 @@ func (e *lease) do(v verb, f []byte) error {
 		return nil
 	case doSave:
 		return e.saving.save(e, f)
+	case doFill:
+		return e.saving.fill(e, f)
 	case doWrite:
 		return e.write(device.Tier(f[0]), int64(le.Uint64(f[1:])), le.Uint32(f[9:]))
 	}

@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -12,12 +13,14 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/optimizer"
 )
 
-// A process writes what its ranks hold to the files of a checkpoint by itself, if it has the run's folder. The leader makes
-// the files and says which elements go where; their bytes do not travel, what travels back is their checksums. Nothing
-// outside the run's folder can be named (os.Root).
+// A process writes what its ranks hold to the files of a checkpoint by itself, if it has the run's folder, and reads its
+// parameters by itself from files that it sees as the leader does. The leader makes the files and says which elements are
+// where; their bytes do not travel, what travels back is checksums. Nothing outside the run's folder is written
+// (os.Root), and a process that only serves runs has no such folder, and reads no file either.
 
 // fileName bounds the names of files.
 const fileName = 1 << 10
@@ -26,12 +29,12 @@ const fileName = 1 << 10
 const saveFields = 4 + 4 + 1 + 1 + 8 + 4 + 8 + 2
 
 // shared is a file that both may see.
-type shared struct{ Name, Content string }
+type shared struct{ Name, Mark string }
 
-// Shares reports whether the process sees a file in its run's folder.
-func (d *Device) Shares(name, content string) (bool, error) {
+// Shares reports whether the process sees a file.
+func (d *Device) Shares(name, mark string) (bool, error) {
 	var err error
-	if d.out, err = appendMessage(append(d.out, byte(doShares)), &shared{name, content}); err != nil {
+	if d.out, err = appendMessage(append(d.out, byte(doShares)), &shared{name, mark}); err != nil {
 		return false, err
 	}
 	if err := d.ask(); err != nil {
@@ -43,13 +46,23 @@ func (d *Device) Shares(name, content string) (bool, error) {
 
 // Save has the process write elements to a file.
 func (d *Device) Save(first int, file string, offset int64, s device.StateRange) {
+	d.order(doSave, first, file, offset, s)
+	_ = d.flush() // it begins at once; Saved reports what fails
+}
+
+// Fill has the process read elements from a file.
+func (d *Device) Fill(first int, file string, offset int64, s device.StateRange) {
+	d.order(doFill, first, file, offset, s)
+	_ = d.flush()
+}
+
+func (d *Device) order(v verb, first int, file string, offset int64, s device.StateRange) {
 	le := binary.LittleEndian
-	d.out = le.AppendUint32(append(d.out, byte(doSave)), number(first))
+	d.out = le.AppendUint32(append(d.out, byte(v)), number(first))
 	d.out = append(le.AppendUint32(d.out, number(s.Param)), byte(s.Kind), byte(s.As))
 	d.out = le.AppendUint32(le.AppendUint64(d.out, uint64(s.First)), number(s.N))
 	d.out = le.AppendUint16(le.AppendUint64(d.out, uint64(offset)), uint16(min(len(file), fileName+1)))
 	d.out = append(d.out, file...)
-	_ = d.flush() // it begins at once; Saved reports what fails
 }
 
 // Saved waits until all is written.
@@ -77,7 +90,8 @@ func (d *Device) Saved() ([]uint32, error) {
 
 // saving is what a device has written since its leader asked last.
 type saving struct {
-	folder string // the run's; "": its leader has another, and nothing is written
+	folder string   // the run's; "": its leader has another, and nothing is written
+	input  *os.File // that was read last; nil: none
 	root   *os.Root
 	files  map[string]*os.File
 	sums   []uint32
@@ -94,58 +108,116 @@ func (s *saving) shares(e *lease) error {
 		return e.reply(err)
 	}
 	seen := uint64(0)
-	if s.folder != "" && filepath.IsLocal(f.Name) {
-		if text, err := os.ReadFile(filepath.Join(s.folder, f.Name)); err == nil && string(text) == f.Content {
+	if path, err := s.path(f.Name); err == nil {
+		if mark, err := paths.Mark(path); err == nil && mark == f.Mark {
 			seen = 1
 		}
 	}
 	return e.reply(nil, seen)
 }
 
-// save reads a name, and writes elements to the file.
-func (s *saving) save(e *lease, f []byte) error {
+// path returns where a file that is to be read is.
+func (s *saving) path(name string) (string, error) {
+	name = filepath.FromSlash(name)
+	switch {
+	case s.folder == "":
+		return "", errors.New("this process reads no files for a run; hint: a launcher starts processes that do")
+	case filepath.IsAbs(name):
+		return name, nil
+	case !filepath.IsLocal(name):
+		return "", fmt.Errorf("%s is not in the run's folder", name)
+	}
+	return filepath.Join(s.folder, name), nil
+}
+
+// order reads the rest of an order, which is refused as wrong.
+func (s *saving) order(e *lease, f []byte) (o fileOrder, wrong, err error) {
 	le := binary.LittleEndian
 	n := le.Uint16(f[saveFields-2:])
 	if n > fileName {
-		return fmt.Errorf("a name of %d bytes is too long, %d is the limit", n, fileName)
+		return o, nil, fmt.Errorf("a name of %d bytes is too long, %d is the limit", n, fileName)
 	}
 	name := make([]byte, n)
 	if _, err := io.ReadFull(e.in, name); err != nil {
-		return e.gone(err)
+		return o, nil, e.gone(err)
 	}
-	what := device.StateRange{Param: int(le.Uint32(f[4:])), Kind: optimizer.Kind(f[8]), As: graph.DType(f[9]), First: int(le.Uint64(f[10:])), N: int(le.Uint32(f[18:]))}
-	if s.err == nil {
-		s.err = e.refuseWithinRound()
+	o.what = device.StateRange{Param: int(le.Uint32(f[4:])), Kind: optimizer.Kind(f[8]), As: graph.DType(f[9]), First: int(le.Uint64(f[10:])), N: int(le.Uint32(f[18:]))}
+	o.file, o.offset = string(name), int64(le.Uint64(f[22:]))
+	if o.what.Kind >= optimizer.NumKinds || o.what.As >= graph.NumDTypes || o.what.N > pieceBytes || o.what.First < 0 || o.offset < 0 {
+		return o, errors.New("impossible elements"), nil
 	}
-	if s.err == nil {
-		s.err = s.write(e, le.Uint32(f), string(name), int64(le.Uint64(f[22:])), what)
+	if err := e.refuseWithinRound(); err != nil {
+		return o, err, nil
 	}
-	return nil
+	if o.bytes, err = e.room(uint32(o.what.Bytes())); err == nil {
+		o.state, err = e.scripts.state(e, le.Uint32(f))
+	}
+	return o, err, nil
 }
 
-func (s *saving) write(e *lease, first uint32, name string, offset int64, what device.StateRange) error {
-	if what.Kind >= optimizer.NumKinds || what.As >= graph.NumDTypes || what.N > pieceBytes || what.First < 0 || offset < 0 {
-		return errors.New("save: impossible elements")
+// fileOrder is to move elements between a file and a state.
+type fileOrder struct {
+	file   string
+	offset int64
+	what   device.StateRange
+	bytes  []byte // room for them
+	state  State
+}
+
+// save writes elements to a file.
+func (s *saving) save(e *lease, f []byte) error {
+	o, wrong, err := s.order(e, f)
+	if err == nil && wrong == nil && s.err == nil {
+		wrong = s.write(&o)
 	}
-	bytes, err := e.room(uint32(what.Bytes()))
+	s.err = cmp.Or(s.err, wrong)
+	return err
+}
+
+// fill reads elements from a file.
+func (s *saving) fill(e *lease, f []byte) error {
+	o, wrong, err := s.order(e, f)
+	if err == nil && wrong == nil && e.wrong == nil {
+		wrong = s.read(&o)
+	}
+	e.wrong = cmp.Or(e.wrong, wrong)
+	return err
+}
+
+// read keeps the latest file open.
+func (s *saving) read(o *fileOrder) error {
+	path, err := s.path(o.file)
 	if err != nil {
 		return err
 	}
-	state, err := e.scripts.state(e, first)
+	if s.input == nil || s.input.Name() != path {
+		file, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		if s.input != nil {
+			_ = s.input.Close() // it was only read
+		}
+		s.input = file
+	}
+	if _, err := s.input.ReadAt(o.bytes, o.offset); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return o.state.WriteState(o.what, o.bytes)
+}
+
+func (s *saving) write(o *fileOrder) error {
+	file, err := s.open(o.file)
 	if err != nil {
 		return err
 	}
-	file, err := s.open(name)
-	if err != nil {
+	if err := o.state.ReadState(o.what, o.bytes); err != nil {
 		return err
 	}
-	if err := state.ReadState(what, bytes); err != nil {
+	if _, err := file.WriteAt(o.bytes, o.offset); err != nil {
 		return err
 	}
-	if _, err := file.WriteAt(bytes, offset); err != nil {
-		return err
-	}
-	s.sums = append(s.sums, crc32.Checksum(bytes, crc32.MakeTable(crc32.Castagnoli)))
+	s.sums = append(s.sums, crc32.Checksum(o.bytes, crc32.MakeTable(crc32.Castagnoli)))
 	return nil
 }
 
@@ -199,6 +271,9 @@ func (s *saving) close() (err error) {
 	if s.root != nil {
 		err = errors.Join(err, s.root.Close())
 	}
-	s.root, s.files = nil, nil
+	if s.input != nil {
+		err = errors.Join(err, s.input.Close())
+	}
+	s.input, s.root, s.files = nil, nil, nil
 	return err
 }

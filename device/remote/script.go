@@ -34,6 +34,7 @@ type Script interface {
 // State is what a device holds.
 type State interface {
 	ReadState(s device.StateRange, dst []byte) error
+	WriteState(s device.StateRange, src []byte) error
 }
 
 // scripts are the programs of a device.

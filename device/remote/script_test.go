@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
@@ -13,6 +14,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/build"
+	"github.com/athanor-llm/athanor/internal/paths"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -90,12 +92,13 @@ func TestSave(t *testing.T) {
 	check(t, d.Write(device.DeviceTier, 0, values))
 	check(t, os.Mkdir(filepath.Join(h.dir, "sub"), 0o755))
 	outside := filepath.Join(t.TempDir(), "outside")
-	for _, path := range []string{filepath.Join(h.dir, "sub", "file"), outside} {
-		check(t, os.WriteFile(path, []byte("0123456789"), 0o644))
-	}
+	check(t, os.WriteFile(filepath.Join(h.dir, "sub", "file"), []byte("0123456789"), 0o644))
+	check(t, os.WriteFile(outside, []byte("another"), 0o644))
 	check(t, os.Symlink(outside, filepath.Join(h.dir, "link")))
+	mark, err := paths.Mark(filepath.Join(h.dir, "sub", "file"))
+	check(t, err)
 	for name, want := range map[string]bool{"sub/file": true, "sub/none": false, "../x": false, outside: false} {
-		if got, err := d.Shares(name, "0123456789"); err != nil || got != want {
+		if got, err := d.Shares(name, mark); err != nil || got != want {
 			t.Errorf("%s: %v, %v", name, got, err)
 		}
 	}
@@ -110,6 +113,21 @@ func TestSave(t *testing.T) {
 	check(t, err)
 	if string(text) != "0123"+string(values[8:20]) {
 		t.Errorf("%q", text)
+	}
+	d.Fill(first, "sub/file", 4, device.StateRange{Param: 5, As: graph.F32, First: 9, N: 3}) // what was saved, elsewhere
+	_, err = d.Saved()
+	check(t, err)
+	got := make([]byte, 64)
+	check(t, d.Read(device.DeviceTier, 0, got))
+	copy(values[36:48], values[8:20])
+	if !bytes.Equal(got, values) {
+		t.Errorf("%v, want %v", got, values)
+	}
+	for file, what := range map[string]device.StateRange{"sub/none": held, "../outside": held, "sub/file": {Param: 5, As: graph.F32, N: 10}} {
+		d.Fill(first, file, 0, what)
+		if _, err := d.Saved(); err == nil {
+			t.Errorf("%s is read", file)
+		}
 	}
 	for _, c := range []struct {
 		first int
@@ -130,7 +148,7 @@ func TestSave(t *testing.T) {
 	if again, err := os.ReadFile(filepath.Join(h.dir, "sub", "file")); err != nil || string(again) != string(text) {
 		t.Errorf("%q, %v", again, err)
 	}
-	if text, err := os.ReadFile(outside); err != nil || string(text) != "0123456789" {
+	if text, err := os.ReadFile(outside); err != nil || string(text) != "another" {
 		t.Errorf("%q, %v", text, err)
 	}
 	d.Save(first, "sub/none", 0, held)
