@@ -145,7 +145,7 @@ func (b *differentiator) gradientOf(v int) int {
 	return -1
 }
 
-// saved lists the forward values that the segment's backward pass reads.
+// saved lists the forward values of the segment, its input included, that its backward pass reads.
 func (b *differentiator) saved() []int {
 	var list []int
 	for i := range b.seg.Backward {
@@ -155,7 +155,7 @@ func (b *differentiator) saved() []int {
 				continue
 			}
 			v := &b.g.Values[u.Value]
-			if v.Kind == Forwarded && !v.Chunked && !slices.Contains(list, u.Value) {
+			if v.Kind == Forwarded && !v.Chunked && !slices.Contains(list, u.Value) && (u.Value == b.seg.In || b.seg.Makes(u.Value)) {
 				list = append(list, u.Value)
 			}
 		}
@@ -315,12 +315,14 @@ func diffAttention(b *differentiator, n *Node) {
 	o, lse, q, kv := n.Args[AttentionO], n.Args[AttentionLSE], n.Args[AttentionQ], n.Args[AttentionKV]
 	delta := b.value(Value{Name: "d." + b.g.Values[lse.Value].Name, Kind: Gradient, DType: F32, PerToken: true, Cols: n.Attr.Heads})
 	dq, _ := b.into(q)
-	dkv, _ := b.into(kv) // other columns of the same value, without contributions yet
+	attr := n.Attr
+	dkv, acc := b.into(kv) // other columns of the same value, without contributions yet, or another layer's
+	attr.Acc = acc
 	args := []Use{dq, dkv, b.all(delta), b.of(o), q, kv, o, lse}
 	if len(n.Args) > AttentionStarts && n.Args[AttentionStarts].Value >= 0 {
 		args = append(args, n.Args[AttentionStarts])
 	}
-	b.node(AttentionBwd, n.Attr, args...)
+	b.node(AttentionBwd, attr, args...)
 	if len(n.Args) > AttentionSinks && b.trained(n.Args[AttentionSinks]) {
 		b.node(SinkGrad, Attr{}, b.paramGrad(n.Args[AttentionSinks]), b.all(delta), lse, n.Args[AttentionSinks])
 	}

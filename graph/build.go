@@ -166,7 +166,7 @@ func newBuilder(m *model.Model, g *Graph) *builder {
 	g.Targets, g.Starts, g.Losses, g.Total, g.Scalars, g.Pos, g.Rope, g.LocalRope = -1, -1, -1, -1, -1, -1, -1, -1
 	g.Reference, g.Ratios, g.Logits = -1, -1, -1
 	act, _ := model.ActivationOf(m.Activation)
-	return &builder{g: g, m: m, act: act, list: list, params: map[string]int{}, spread: map[int]bool{}}
+	return &builder{g: g, m: m, act: act, list: list, params: map[string]int{}, spread: map[int]bool{}, lent: map[int]Use{}}
 }
 
 // forward appends all nodes up to the logits.
@@ -194,6 +194,8 @@ type builder struct {
 	pull   int            // with pairs: the derivative of the loss with respect to each token's loss
 	// vocabParts is the number of ranks that share embedding and head; 0: none
 	vocabParts int
+	rows       int         // what layers read of each token by itself, see perLayer
+	lent       map[int]Use // keys and values, or caches of them, that layers above may read, by layer
 }
 
 func (b *builder) value(v Value) int {
@@ -304,6 +306,9 @@ func (b *builder) embed() int {
 		}
 		b.add(b.all(x), low, up)
 	}
+	if m.PerLayer > 0 {
+		b.perLayer(x, 1)
+	}
 	b.seg.Out = x
 	return x
 }
@@ -355,6 +360,9 @@ func (b *builder) layer(l, x int) int {
 		n2 = b.read(name+".norm2", mid, p)
 	}
 	out := fmt.Sprintf("x%d", l+1)
+	if m.PerLayer > 0 {
+		out = name + ".sum"
+	}
 	switch f, experts := model.FeedForwardOf(m, l); {
 	case m.Apart:
 		b.seg.Out = (&mixture{b, p, name}).addNormed(out, n2, mid)
@@ -362,6 +370,9 @@ func (b *builder) layer(l, x int) int {
 		b.seg.Out = (&mixture{b, p, name}).addTo(out, n2, mid)
 	default:
 		b.seg.Out = b.project(out, b.feedForward(name, n2, f, p), p, m.MLPBias, mid)
+	}
+	if m.PerLayer > 0 {
+		b.seg.Out = b.addPerLayer(l, b.seg.Out, p)
 	}
 	if m.LayerScale {
 		b.node(Scale, Attr{}, b.all(b.seg.Out), b.param(model.LayerScaleOf(m, l)))
@@ -411,11 +422,14 @@ func (b *builder) project(name string, x int, p *next, bias bool, res int) int {
 func (b *builder) attention(l, qkv int, p *next) (o int, gates Use) {
 	m, g, name := b.m, b.g, fmt.Sprintf("h%d", l)
 	first, width := b.gates(), m.Heads*model.HeadDimOf(m, l)
-	turned := Attr{Heads: m.Heads, KVHeads: model.KVHeadsOf(m, l), HeadDim: model.HeadDimOf(m, l)}
+	heads := Attr{Heads: m.Heads, KVHeads: model.KVHeadsOf(m, l), HeadDim: model.HeadDimOf(m, l)}
 	if g.Context == 0 {
-		turned.Seq = g.Seq
+		heads.Seq = g.Seq
 	}
-	heads := turned
+	turned := heads
+	if model.Borrows(m, l) {
+		turned.KVHeads = 0
+	}
 	heads.Window, heads.Scale, heads.Limit = m.WindowOf(l), m.ScoreScale(), m.ScoreCap
 	heads.Among = g.Among
 	if heads.Window >= max(b.context(), g.Seq*g.Among) { // the latter for BuildShare
@@ -439,11 +453,13 @@ func (b *builder) attention(l, qkv int, p *next) (o int, gates Use) {
 	o, gates = b.tokens(name+".attn", width, g.DType), Use{qkv, 0, first}
 	qkvs := Use{qkv, first, g.Values[qkv].Cols}
 	if g.Context > 0 {
-		kv := b.value(Value{Name: name + ".kv", Kind: Cache, DType: g.DType, Rows: 2 * turned.KVHeads * g.Context * max(g.Slots, 1), Cols: turned.HeadDim})
+		kv := b.cacheOf(l, func() int {
+			return b.value(Value{Name: name + ".kv", Kind: Cache, DType: g.DType, Rows: 2 * heads.KVHeads * g.Context * max(g.Slots, 1), Cols: heads.HeadDim})
+		})
 		if g.Slots > 0 {
 			heads.Seq = g.Context
 		}
-		b.node(AttentionAt, heads, trimmed(b.all(o), b.all(kv), qkvs, b.all(g.Pos), sinks)...)
+		b.node(AttentionAt, heads, trimmed(b.all(o), kv, qkvs, b.all(g.Pos), sinks)...)
 		return o, gates
 	}
 	lse := b.tokens(name+".lse", m.Heads, F32)
@@ -451,7 +467,7 @@ func (b *builder) attention(l, qkv int, p *next) (o int, gates Use) {
 	if g.Documents != nil {
 		heads.Document, starts = g.Documents.Length, b.all(g.Starts)
 	}
-	b.node(Attention, heads, trimmed(b.all(o), b.all(lse), Use{qkv, first, first + width}, Use{qkv, first + width, qkvs.Hi}, starts, sinks)...)
+	b.node(Attention, heads, trimmed(b.all(o), b.all(lse), Use{qkv, first, first + width}, b.keysOf(l, Use{qkv, first + width, qkvs.Hi}), starts, sinks)...)
 	return o, gates
 }
 
@@ -512,6 +528,11 @@ func (b *builder) qkv(l, x int, p *next) int {
 		return v
 	}
 	cuts := []int{q, q + kv}
+	if model.Borrows(m, l) {
+		v := b.tokens(name+".qkv", q, b.g.DType)
+		b.linear(b.all(v), b.all(x), p, m.QKVBias, absent)
+		return b.normQK(l, name, v, p)
+	}
 	if b.gates() > 0 {
 		cuts, q = []int{q, 2 * q, 2*q + kv}, 2*q
 	}
@@ -549,6 +570,11 @@ func (b *builder) qkv(l, x int, p *next) int {
 // lies where the other is added.
 func (b *builder) normQK(l int, name string, qkv int, p *next) int {
 	m, first, size, groups := b.m, b.gates(), model.HeadDimOf(b.m, l), []int{b.m.Heads, model.KVHeadsOf(b.m, l)}
+	if model.Borrows(m, l) { // queries alone
+		y := b.tokens(name+".heads", groups[0]*size, b.g.DType)
+		b.normTo(name+".qnorm", b.all(y), b.all(qkv), groups[0], m.NormEps, p, absent)
+		return y
+	}
 	q, k := first+groups[0]*size, first+(groups[0]+groups[1])*size
 	cols, v := k+groups[1]*size, b.g.Values[qkv]
 	values := Use{qkv, k, cols}

@@ -99,6 +99,11 @@ type Segment struct {
 	Params    []int // indices of parameters read, in order of first use
 }
 
+// Makes reports whether a forward operator of the segment writes (part of) a value.
+func (s *Segment) Makes(value int) bool {
+	return slices.ContainsFunc(s.Forward, func(n Node) bool { return n.Writes(value) })
+}
+
 // Graph is the computation of one micro-batch of a model. Absent values are -1: Pos in a
 // training graph (Build), those of the loss in a generation graph (BuildDecode), Logits too in BuildPrefill's.
 type Graph struct {

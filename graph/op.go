@@ -211,7 +211,7 @@ var table = [NumOps]Info{
 	RMSNormDX: {Name: "rmsnorm_dx", Args: args("dx:f[N,D]:st dy:f[N,D]:rt x:f[N,D]:rt g=Gain:f[1,P]:r stats:s[N,U]:rt"), Kind: RowWise, Alias: SameUnlessAdded, Rule: grouped(RMSNormDXGain, RMSNormDXX)},
 	// dg: tokens ascending, and groups ascending within a token.
 	RMSNormDW: {Name: "rmsnorm_dw", Kind: TokenSum, Args: args("dg=DGain:s[1,P]:s dy:f[N,D]:rt x:f[N,D]:rt stats:s[N,U]:rt"), Rule: grouped(RMSNormDWDGain, RMSNormDWX)},
-	// Rotates the query and key heads of qkv in place; row n is at position
+	// Rotates the query and key heads of qkv (queries alone if KVHeads is 0) in place; row n is at position
 	// (n+Row0) mod Seq. table [Seq, R] holds cos (first R/2) and sin (last R/2); pairs are
 	// (i, i+R/2), and the last S-R columns of a head stay unchanged. Attr.Inverse rotates back: the
 	// derivative.
@@ -380,9 +380,9 @@ var table = [NumOps]Info{
 	RoPEAt:  {Name: "rope_at", Args: args("qkv:f[N,Q]:ut table:s[P,R]:r pos:i[B,W]:r"), Bytes: ropeAtBytes, Rule: either(rotaryTableFault, positionsAt(RoPEAtQKV, RoPEAtTable, RoPEAtPos))},
 	// Attention over a cache of C positions, to which the keys and values of the rows are added
 	// first. kv [2*G*C, S]: C rows for each key head, then C for each value head. Positions
-	// after a row's own are not read. With Attr.Seq C is Seq, and kv is as many such caches, of a
+	// after a row's own are not read. qkv may be queries alone: then the cache has them. With Attr.Seq C is Seq, and kv is as many such caches, of a
 	// sequence each, as it has rows for.
-	AttentionAt: {Name: "attention_at", Args: args("o:f[N,A]:wt kv:f[R,S]:u qkv:f[N,Q]:rt pos:i[B,W]:r sinks:f[1,H]:r?"), FLOPs: attentionAtFLOPs, Bytes: attentionAtBytes, Rule: either(cached, placed(AttentionAtO, AttentionAtPos))},
+	AttentionAt: {Name: "attention_at", Args: args("o:f[N,A]:wt kv:f[R,S]:u qkv:f[N,X]:rt pos:i[B,W]:r sinks:f[1,H]:r?"), FLOPs: attentionAtFLOPs, Bytes: attentionAtBytes, Rule: either(either(attends, cached), placed(AttentionAtO, AttentionAtPos))},
 	// ShortConv and DeltaRule of consecutive tokens of one sequence, from position pos on, that continue what earlier calls did: at
 	// position 0 they begin anew. past has the last K-1 rows of x, that of position p in row p mod K-1. state has the heads' states, one below the other.
 	ShortConvAt: {Name: "short_conv_at", Args: args("y:f[N,C]:wt past:f[R,C]:u x:f[N,C]:rt w:f[C,K]:r pos:i[1,1]:r"), FLOPs: convFLOPs(ShortConvAtW), Rule: remembered},

@@ -104,6 +104,12 @@ func (o Op) Check(a *Attr, d []Dim) *Misfit {
 	return o.CheckOperands(a, d)
 }
 
+// possibleHeads reports whether there can be such heads. Queries are rotated alone where their keys are another layer's.
+func possibleHeads(o Op, a *Attr) bool {
+	alone := a.KVHeads == 0 && (o == RoPE || o == RoPEAt)
+	return a.Heads >= 1 && a.HeadDim >= 1 && a.Heads <= maxHeads && a.HeadDim <= maxHeads && (alone || a.KVHeads >= 1 && a.Heads%a.KVHeads == 0)
+}
+
 // CheckOperands is Check where the attributes have passed CheckAttr.
 func (o Op) CheckOperands(a *Attr, d []Dim) *Misfit {
 	specs := table[o].Args
@@ -180,7 +186,7 @@ func (o Op) CheckAttr(a *Attr) string {
 		return fmt.Sprintf("cut is %d, which is odd", a.Cut)
 	case a.Seq < 1 && (table[o].Kind == Sequence || table[o].Position):
 		return "seq is missing"
-	case o.takesHeads() && (a.Heads < 1 || a.KVHeads < 1 || a.HeadDim < 1 || a.Heads%a.KVHeads != 0 || a.Heads > maxHeads || a.HeadDim > maxHeads):
+	case o.takesHeads() && !possibleHeads(o, a):
 		return fmt.Sprintf("impossible heads: %d query, %d key/value heads of size %d", a.Heads, a.KVHeads, a.HeadDim)
 	}
 	return ""

@@ -119,7 +119,7 @@ func attentionAtRef(_ *Env, a *graph.Attr, t []Tensor) {
 	o, kv, qkv, pos := &t[graph.AttentionAtO], &t[graph.AttentionAtKV], &t[graph.AttentionAtQKV], &t[graph.AttentionAtPos]
 	for n := range qkv.Rows {
 		slot, i := placeOf(pos, n)
-		if i < 0 {
+		if i < 0 || !remembers(a, qkv) {
 			continue
 		}
 		c := cacheOf(a, kv, slot)
@@ -144,6 +144,9 @@ func attentionAtRef(_ *Env, a *graph.Attr, t []Tensor) {
 		}
 	}
 }
+
+// remembers reports whether queries come with keys and values, which go to the cache.
+func remembers(a *graph.Attr, qkv *Tensor) bool { return qkv.Cols > a.Heads*a.HeadDim }
 
 // clearRow sets row r to 0.
 func (t *Tensor) clearRow(r int) {
@@ -198,9 +201,11 @@ func attentionAt(e *Env, a *graph.Attr, t []Tensor) {
 	}
 	v := viewAt(c, 0, t[graph.AttentionAtQKV].Rows)
 	c.n[1], c.n[2] = v.from/v.block, (v.seq+v.block-1)/v.block
-	if t[graph.AttentionAtQKV].Rows == 1 {
+	switch {
+	case !remembers(a, &t[graph.AttentionAtQKV]):
+	case t[graph.AttentionAtQKV].Rows == 1:
 		c.tasks(1, func(c *call, w *worker, _ int) { w.remember(c, 0, 1, 0, c.a.KVHeads) })
-	} else {
+	default:
 		c.tasks(a.KVHeads, func(c *call, w *worker, g int) { w.remember(c, 0, c.t[graph.AttentionQ].Rows, g, g+1) })
 	}
 	n := c.n[2] - c.n[1]
@@ -222,13 +227,15 @@ func attentionAt(e *Env, a *graph.Attr, t []Tensor) {
 // attendEach is attentionAt for rows of which each has a place of its own. All keys and values are in the caches before any
 // query looks, so rows of one sequence see each other.
 func (c *call) attendEach() {
-	c.tasks(1, func(c *call, w *worker, _ int) {
-		for r := range c.t[graph.AttentionQ].Rows {
-			if _, position := placeOf(&c.t[placesAt], r); position >= 0 {
-				w.remember(c, r, 1, 0, c.a.KVHeads)
+	if remembers(c.a, &c.t[graph.AttentionQ]) {
+		c.tasks(1, func(c *call, w *worker, _ int) {
+			for r := range c.t[graph.AttentionQ].Rows {
+				if _, position := placeOf(&c.t[placesAt], r); position >= 0 {
+					w.remember(c, r, 1, 0, c.a.KVHeads)
+				}
 			}
-		}
-	})
+		})
+	}
 	c.tasks(c.t[graph.AttentionQ].Rows*c.a.KVHeads, func(c *call, w *worker, i int) {
 		r, g := i/c.a.KVHeads, i%c.a.KVHeads
 		if _, position := placeOf(&c.t[placesAt], r); position < 0 {

@@ -512,7 +512,7 @@ var cases = withDeltaCases(withUpdateCases(map[graph.Op]func(m *maker) sample{
 			a.Seq = 0
 		}
 		s := sample{attr: a, t: []Tensor{m.any(n, a.Heads*a.HeadDim), m.mat(d, slots*2*a.KVHeads*context, a.HeadDim, 1),
-			m.mat(d, n, (a.Heads+2*a.KVHeads)*a.HeadDim, 1), m.places(n, slots, pos), m.sinks(a)}}
+			m.mat(d, n, (a.Heads+2*a.KVHeads*m.IntN(2))*a.HeadDim, 1), m.places(n, slots, pos), m.sinks(a)}}
 		s.tol = roundedFactors(s.t[graph.AttentionAtQKV])
 		m.cap(&s.attr)
 		return s

@@ -146,7 +146,7 @@ func (b *builder) nodeOp(u *unit, n *graph.Node, dir program.Direction, row, row
 	case graph.RoPE, graph.PosBwd:
 		o.in.Attr.Row0 = row % st.g.Seq
 	case graph.AttentionBwd: // slices run in descending order, so the one with the last rows starts the sums
-		o.in.Attr.Acc = row+rows < st.rows()
+		o.in.Attr.Acc = n.Attr.Acc || row+rows < st.rows()
 	}
 	for i, use := range n.Args {
 		o.refs[i] = none

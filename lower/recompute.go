@@ -130,7 +130,7 @@ func (kept *retention) missing(segment int) map[int]int {
 	again := map[int]int{}
 	var need func(v, row int)
 	need = func(v, row int) {
-		if kept.st.g.Values[v].Kind != graph.Forwarded || v == seg.In {
+		if kept.st.g.Values[v].Kind != graph.Forwarded || !seg.Makes(v) { // its input, or another segment's
 			return
 		}
 		if slices.Contains(seg.Saved, v) {

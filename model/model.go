@@ -93,6 +93,7 @@ type Model struct {
 	NoRotary     []bool  // layers without rotary positions, repeated for all layers; nil: none
 	Parallel     bool    // attention and feed-forward read the same residual stream
 	Global       Global
+	Lent         Lent
 	QKNorm       QKNorm // of queries and keys
 	ValueNorm    bool   // each head of values is normalised by itself, without gains
 	OutGate      bool   // what a head of attention computes is multiplied by sigmoids of more outputs of its queries' weight
@@ -100,18 +101,21 @@ type Model struct {
 	Delta        Delta // of layers whose attention is linear
 	Sinks        bool  // each head has one more score, a parameter, that takes part in the softmax but has no value
 	Norms        Placement
-	UnitOffset   bool    // the gains of norms are 1 + weight
-	LayerScale   bool    // what a layer computes, residual stream included, is multiplied by a number of its own, which is not trained
-	ScaledEmbed  bool    // embeddings are multiplied by the square root of Width
-	QueryScalar  float64 // scores are divided by its square root; 0: HeadDim
-	Multipliers  Multipliers
-	ScoreCap     float64 // soft bound on attention's scores, see graph.SoftCap; 0: none
-	LogitCap     float64 // likewise on logits
-	Tied         bool
-	QKVBias      bool // biases of the query, key and value projections
-	OutBias      bool // bias of the attention output projection
-	MLPBias      bool // biases of the feed-forward or, of a mixture, of router and experts
-	InitStd      float64
+	UnitOffset   bool // the gains of norms are 1 + weight
+	LayerScale   bool // what a layer computes, residual stream included, is multiplied by a number of its own, which is not trained
+	// PerLayer is how many columns each layer has of a second embedding and of a projection of the first, both of which are made
+	// before the layers; a gate of the stream multiplies them, and what that makes is added to it. 0: none.
+	PerLayer    int
+	ScaledEmbed bool    // embeddings are multiplied by the square root of Width
+	QueryScalar float64 // scores are divided by its square root; 0: HeadDim
+	Multipliers Multipliers
+	ScoreCap    float64 // soft bound on attention's scores, see graph.SoftCap; 0: none
+	LogitCap    float64 // likewise on logits
+	Tied        bool
+	QKVBias     bool // biases of the query, key and value projections
+	OutBias     bool // bias of the attention output projection
+	MLPBias     bool // biases of the feed-forward or, of a mixture, of router and experts
+	InitStd     float64
 	// Inside is what names of parameters begin with, instead of "model.", if this is the text part of a model that also sees or
 	// hears: model.language_model. or model.text_model. ""; it is a model of its own.
 	Inside string
@@ -422,7 +426,7 @@ func (m *Model) Validate() error {
 	case m.Window < 0:
 		return fmt.Errorf("window is %d tokens; hint: it must be positive, or 0 for none", m.Window)
 	}
-	if err := cmp.Or(m.Delta.check(m.Family), m.Global.check(m), m.Latent.check(m)); err != nil {
+	if err := cmp.Or(m.Delta.check(m.Family), m.Global.check(m), m.Latent.check(m), m.Lent.check(m), checkPerLayer(m)); err != nil {
 		return err
 	}
 	return m.checkRope()

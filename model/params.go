@@ -18,6 +18,9 @@ func (m *Model) Params() []Param {
 	if !m.Rotary() {
 		b.matrix(n.Positions, m.MaxPositions+m.PosOffset(), m.Width, m.InitStd)
 	}
+	if m.PerLayer > 0 {
+		b.perLayerTables(n)
+	}
 	if m.LoRA != nil && m.LoRA.adapts(n.Embed) {
 		b.list = append(b.list, m.LoRA.embedFactors(b.list[0])...)
 	}
@@ -63,7 +66,10 @@ func (m *Model) Params() []Param {
 func (f *Family) namesInside(inside string) TensorNames {
 	n := f.Tensors
 	if inside != "" {
-		for _, name := range []*string{&n.Embed, &n.Layer, &n.FinalNorm} {
+		for _, name := range []*string{&n.Embed, &n.Layer, &n.FinalNorm, &n.PerLayerTable, &n.PerLayerProjection, &n.PerLayerNorm} {
+			if *name == "" {
+				continue
+			}
 			*name = inside + strings.TrimPrefix(*name, "model.")
 		}
 	}
@@ -125,6 +131,11 @@ func (m *Model) layerParams(b *paramList, n TensorNames, prefix string) {
 	if m.Norms.After() {
 		b.norm(n.MLPNorm)
 	}
+	if m.PerLayer > 0 {
+		b.linear(n.PerLayerGate, m.Width, m.PerLayer, false, m.InitStd)
+		b.linear(n.PerLayerOut, m.PerLayer, m.Width, false, residual)
+		b.norm(n.PerLayerOutNorm)
+	}
 	b.prefix = ""
 	b.list = append(b.list, b.adapters...)
 	b.adapters = b.adapters[:0]
@@ -152,15 +163,19 @@ func (b *paramList) attention(n TensorNames, residual float64) {
 		} else {
 			b.rotatedWeight(n.Q, q)
 		}
-		b.rotatedWeight(n.K, kv)
-		if !KeysAreValues(m, b.layer) {
+		if !Borrows(m, b.layer) {
+			b.rotatedWeight(n.K, kv)
+		}
+		if !Borrows(m, b.layer) && !KeysAreValues(m, b.layer) {
 			b.linear(n.V, m.Width, kv, m.QKVBias, m.InitStd)
 		}
 	}
 	switch m.QKNorm {
 	case QKNormHeads, QKNormTurned:
 		b.gains(n.QNorm, size)
-		b.gains(n.KNorm, size)
+		if !Borrows(m, b.layer) {
+			b.gains(n.KNorm, size)
+		}
 	case QKNormWhole:
 		b.gains(n.QNorm, q)
 		b.gains(n.KNorm, kv)
@@ -175,6 +190,9 @@ func (b *paramList) attention(n TensorNames, residual float64) {
 func FeedForwardOf(m *Model, layer int) (width int, experts bool) {
 	if m.Experts > 0 && layer < m.Dense {
 		return m.DenseWidth, false
+	}
+	if m.Lent.Wide && Borrows(m, layer) {
+		return 2 * m.FeedForward, false
 	}
 	return m.FeedForward, m.Experts > 0
 }
@@ -257,6 +275,11 @@ type TensorNames struct {
 	AttnNorm, MLPNorm           string // after attention and feed-forward
 	Sinks                       string // of attention's heads; "": the family has none
 	LayerScale                  string // the whole name, see Model.LayerScale
+	PerLayerTable               string // the whole name, see Model.PerLayer
+	PerLayerProjection          string // of the first embedding
+	PerLayerNorm                string // of the projection, for each layer by itself
+	PerLayerGate, PerLayerOut   string
+	PerLayerOutNorm             string
 	Gate, Up, Down              string // with experts: formats of the expert's number
 	Experts                     string // what names of experts begin with of which files have all in one tensor, in the order of operators
 	Router                      string
@@ -292,6 +315,15 @@ func (b *paramList) matrix(name string, rows, cols int, std float64) {
 
 func (b *paramList) vector(name string, cols int, init Init) {
 	b.list = append(b.list, Param{Name: b.prefix + name, Rows: 1, Cols: cols, Layer: b.layer, Vector: true, Init: init})
+}
+
+// perLayerTables adds what makes the columns of Model.PerLayer.
+func (b *paramList) perLayerTables(n TensorNames) {
+	m := b.m
+	cols := m.Layers * m.PerLayer
+	b.matrix(n.PerLayerTable, m.Vocab, cols, m.InitStd)
+	b.matrix(n.PerLayerProjection+".weight", cols, m.Width, m.InitStd)
+	b.gains(n.PerLayerNorm, m.PerLayer)
 }
 
 func (b *paramList) norm(name string) {

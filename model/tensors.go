@@ -69,9 +69,9 @@ func Carried(m *Model, name string) bool {
 	}
 	own := m.Family.namesInside(m.Inside)
 	ofText := func(part string) bool {
-		return part == headModule || slices.ContainsFunc([]string{own.Embed, own.Layer, own.FinalNorm}, func(name string) bool {
+		return part == headModule || slices.ContainsFunc([]string{own.Embed, own.Layer, own.FinalNorm, own.PerLayerTable, own.PerLayerProjection, own.PerLayerNorm}, func(name string) bool {
 			mine, _, _ := strings.Cut(strings.TrimPrefix(name, m.Inside), ".")
-			return part == mine
+			return part == mine && mine != ""
 		})
 	}
 	for _, begin := range []string{m.Inside, "language_model.model.", "language_model.", "model.", ""} {

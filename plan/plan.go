@@ -339,7 +339,7 @@ func choices(m *model.Model) (s string) {
 		name  string
 		value any
 	}{
-		{"sliding", m.Sliding}, {"local", m.LocalTheta}, {"global", m.Global}, {"value_norm", m.ValueNorm}, {"layer_scale", m.LayerScale}, {"qknorm", m.QKNorm}, {"norms", m.Norms}, {"offset", m.UnitOffset},
+		{"sliding", m.Sliding}, {"local", m.LocalTheta}, {"global", m.Global}, {"lent", m.Lent}, {"perlayer", m.PerLayer}, {"value_norm", m.ValueNorm}, {"layer_scale", m.LayerScale}, {"qknorm", m.QKNorm}, {"norms", m.Norms}, {"offset", m.UnitOffset},
 		{"scaled", m.ScaledEmbed}, {"scalar", m.QueryScalar}, {"rotary", m.RotaryPct},
 		{"unturned", m.NoRotary}, {"parallel", m.Parallel}, {"multipliers", m.Multipliers}, {"scorecap", m.ScoreCap}, {"logitcap", m.LogitCap},
 		{"outgate", m.OutGate}, {"delta", m.Delta}, {"latent", m.Latent},

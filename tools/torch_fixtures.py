@@ -166,11 +166,16 @@ CASES |= {
 # In layers without a window heads are larger, keys are values, and a quarter of the pairs rotates.
 GEMMA4 = TEXT | dict(pad_token_id=0, num_attention_heads=4, num_key_value_heads=2, head_dim=8, global_head_dim=16, num_global_key_value_heads=1, attention_k_eq_v=True, sliding_window=9, layer_types=["sliding_attention", "full_attention"],
                      hidden_size_per_layer_input=0, vocab_size_per_layer_input=61, final_logit_softcapping=1.5)
+# Layers that read embeddings of their own, and the last two the keys and values of the first or second, with wider feed-forwards. Widths are such that
+# no norm divides by nearly nothing: rounding would grow to 1e-3 in ten steps.
+GEMMA4_E = GEMMA4 | dict(num_hidden_layers=4, attention_k_eq_v=False, num_kv_shared_layers=2, use_double_wide_mlp=True, hidden_size_per_layer_input=12, rms_norm_eps=1e-2)
 # No token of a fixture stands for an image: transformers would replace it.
 BEYOND = dict(image_token_id=64, video_token_id=65, audio_token_id=66)
 CASES |= {
     "gemma4-tiny": ("Gemma4", GEMMA4),
     "gemma4-moe-tiny": ("Gemma4", GEMMA4 | dict(enable_moe_block=True, num_experts=5, top_k_experts=2, moe_intermediate_size=12)),
+    "gemma4-small-tiny": ("Gemma4", GEMMA4_E | dict(layer_types=["sliding_attention"] + ["full_attention"] * 3)),
+    "gemma4-small-sees": ("Gemma4", dict(text_config=GEMMA4_E | dict(layer_types=["sliding_attention", "full_attention"] * 2), vision_config=SEES | dict(head_dim=4, position_embedding_size=16, patch_size=4, pooling_kernel_size=1), **BEYOND)),
     "gemma4-sees": ("Gemma4", dict(text_config=GEMMA4 | dict(attention_k_eq_v=False), vision_config=SEES | dict(head_dim=4, position_embedding_size=16, patch_size=4, pooling_kernel_size=1),
                                    **BEYOND)),
     "gemma4-unified-sees": ("Gemma4Unified", dict(text_config={k: v for k, v in GEMMA4.items() if "per_layer" not in k},
@@ -289,6 +294,8 @@ def randomise(model, generator):
             p.data += 1 if model.config.get_text_config().model_type in UNIT_OFFSET else 0
         if name.endswith("router.scale") or name.endswith("per_expert_scale"):
             p.data += 1
+        if name.endswith("q_norm.weight") and getattr(model.config.get_text_config(), "hidden_size_per_layer_input", 0):
+            p.data *= 0.3  # its scores are not divided, and it has more layers than others
         if name.endswith("A_log"):
             p.data -= 2  # states that last for several tokens
     for name, b in model.named_buffers():

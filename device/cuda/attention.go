@@ -294,6 +294,9 @@ func attentionAt(b *builder) error {
 	a.setScale(at)
 	a.n[0], a.n[1] = int32(at.Window), int32(graph.CacheContext(at, ops[graph.AttentionAtKV].Rows))
 	rows := int64(ops[graph.AttentionAtQKV].Rows)
+	if ops[graph.AttentionAtQKV].Cols == at.Heads*at.HeadDim { // queries alone
+		return b.start(unit, "recall", [3]int64{rows, int64(at.Heads), 1}, threads, 0, a)
+	}
 	if err := b.start(unit, "remember", [3]int64{blocks(rows*int64(2*at.KVHeads*at.HeadDim), threads), 1, 1}, threads, 0, a); err != nil {
 		return err
 	}

@@ -331,7 +331,7 @@ var samples = withLatentSamples(withDeltaSamples(withUpdateSamples(map[graph.Op]
 		}
 		s.mat(n, a.Heads*a.HeadDim)
 		s.mat(slots*2*a.KVHeads*context, a.HeadDim)
-		s.mat(n, width)
+		s.mat(n, width-2*a.KVHeads*a.HeadDim*s.IntN(2)) // or queries alone
 		s.places(n, slots, pos)
 		s.sinks(4)
 		s.cap()

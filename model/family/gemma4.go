@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/athanor-llm/athanor/model"
 )
 
 // gemma4 is the text model of Gemma 4: Gemma 3 with gains that are weights, values that are normalised, too, a factor for each
-// layer, and, in layers without a window, larger heads, of whose pairs only the fastest rotate and whose values are keys.
+// layer, and, in layers without a window, larger heads, of whose pairs only the fastest rotate and whose values are keys. In the
+// small models layers read embeddings of their own, and the last ones the keys and values of others.
 var gemma4 = family{
 	Family: model.Family{Name: "gemma4_text", MayMix: true, Tensors: gemma4Names()},
 	class:  "Gemma4ForCausalLM",
@@ -17,20 +19,28 @@ var gemma4 = family{
 	table: changed(gemma4Table,
 		row{key: "max_position_embeddings", field: maxPositions, def: 131072},
 		row{key: "layer_types", read: func(c *config, m *model.Model) { c.gemma4Layers(m, 512) }, write: writeGemma4Layers, own: true},
-		refusedUnless("hidden_size_per_layer_input", 256, 0, "embeddings of each layer are not built"),
+		row{key: "hidden_size_per_layer_input", read: (*config).gemma4PerLayer, write: writeGemma4PerLayer, own: true},
 		row{key: "enable_moe_block", read: (*config).gemma4Experts, write: writeGemma4Experts, own: true},
 	),
-	ignored: []string{"hidden_act", "vocab_size_per_layer_input", "use_double_wide_mlp", "expert_intermediate_size"},
+	ignored: []string{"hidden_act", "expert_intermediate_size"},
 	typical: "gemma-4-31b",
 	published: map[string]string{
 		"gemma-4-31b": `{"num_hidden_layers": 60, "hidden_size": 5376, "num_attention_heads": 32, "num_key_value_heads": 16, "intermediate_size": 21504,
 			"num_global_key_value_heads": 4, "attention_k_eq_v": true, "max_position_embeddings": 262144, "sliding_window": 1024,
 			"final_logit_softcapping": 30.0, "hidden_size_per_layer_input": 0}`,
+		"gemma-4-e2b": `{"num_hidden_layers": 35, "hidden_size": 1536, "num_attention_heads": 8, "num_key_value_heads": 1, "intermediate_size": 6144,
+			"num_kv_shared_layers": 20, "use_double_wide_mlp": true, "sliding_window": 512, "final_logit_softcapping": 30.0,
+			"layer_types": [` + strings.Repeat(gemma4Five+", ", 6) + gemma4Five + `]}`,
+		"gemma-4-e4b": `{"num_hidden_layers": 42, "hidden_size": 2560, "num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 10240,
+			"num_kv_shared_layers": 18, "sliding_window": 512, "final_logit_softcapping": 30.0}`,
 		"gemma-4-26b-a4b": `{"num_hidden_layers": 30, "hidden_size": 2816, "num_attention_heads": 16, "num_key_value_heads": 8, "intermediate_size": 2112,
 			"num_global_key_value_heads": 2, "attention_k_eq_v": true, "max_position_embeddings": 262144, "sliding_window": 1024, "final_logit_softcapping": 30.0,
 			"hidden_size_per_layer_input": 0, "enable_moe_block": true, "num_experts": 128, "top_k_experts": 8, "moe_intermediate_size": 704}`,
 	},
 }
+
+// gemma4Five are the kinds of five layers.
+const gemma4Five = `"sliding_attention", "sliding_attention", "sliding_attention", "sliding_attention", "full_attention"`
 
 // gemma4Unified is the text part of the models of Gemma 4 that read images and sound without an encoder.
 var gemma4Unified = family{
@@ -41,7 +51,7 @@ var gemma4Unified = family{
 		row{key: "max_position_embeddings", field: maxPositions, def: 262144},
 		row{key: "layer_types", read: func(c *config, m *model.Model) { c.gemma4Layers(m, 1024) }, write: writeGemma4Layers, own: true},
 	),
-	ignored: append([]string{"hidden_size_per_layer_input", "enable_moe_block", "num_experts", "top_k_experts", "moe_intermediate_size"}, gemma4.ignored...),
+	ignored: append([]string{"hidden_size_per_layer_input", "vocab_size_per_layer_input", "enable_moe_block", "num_experts", "top_k_experts", "moe_intermediate_size"}, gemma4.ignored...),
 }
 
 var gemma4Fixed = model.Model{QKNorm: model.QKNormHeads, ValueNorm: true, Norms: model.SandwichNorm, LayerScale: true, ScaledEmbed: true, QueryScalar: 1}
@@ -61,13 +71,15 @@ var gemma4Table = changed(without(llamaTable, "hidden_act", "rope_theta"),
 	softCap("final_logit_softcapping", logitCap, 0),
 	row{key: "use_bidirectional_attention", read: (*config).causalText, own: true},
 	row{key: "layer_types"}, // each has its own, here since the next reads what it sets
-	refusedUnless("num_kv_shared_layers", 0, 0, "layers that share keys and values are not built"),
+	row{key: "num_kv_shared_layers", read: (*config).gemma4Lent, write: writeGemma4Lent, own: true},
 	row{key: "rope_parameters", read: (*config).gemma4Rope, write: writeGemma4Rope},
 )
 
 func gemma4Names() model.TensorNames {
 	n := sandwichNames()
 	n.LayerScale = "layer_scalar"
+	n.PerLayerTable, n.PerLayerProjection, n.PerLayerNorm = "model.embed_tokens_per_layer.weight", "model.per_layer_model_projection", "model.per_layer_projection_norm"
+	n.PerLayerGate, n.PerLayerOut, n.PerLayerOutNorm = "per_layer_input_gate", "per_layer_projection", "post_per_layer_input_norm"
 	n.SharedGate, n.SharedUp, n.SharedDown, n.SharedNorm = n.Gate, n.Up, n.Down, "post_feedforward_layernorm_1"
 	n.Experts = "experts."
 	n.Router, n.RouterGain, n.ExpertGain = "router.proj", "router.scale", "router.per_expert_scale"
@@ -75,19 +87,30 @@ func gemma4Names() model.TensorNames {
 	return n
 }
 
-// refusedUnless is a key of which only one value is built, and that has another where config.json does not give it.
-func refusedUnless[T comparable](key string, def, only T, why string) row {
-	return row{
-		key: key,
-		read: func(c *config, m *model.Model) {
-			v := def
-			if c.get(key, &v); v != only {
-				c.fail("%s is %v: %w: %s", key, v, ErrUnsupported, why)
-			}
-		},
-		write: func(m *model.Model, kv map[string]any) { kv[key] = only },
-		own:   true,
+// gemma4PerLayer reads what layers read of each token by itself.
+func (c *config) gemma4PerLayer(m *model.Model) {
+	rows := 262144
+	m.PerLayer = 256
+	c.get("hidden_size_per_layer_input", &m.PerLayer)
+	if c.get("vocab_size_per_layer_input", &rows); m.PerLayer > 0 && rows != m.Vocab {
+		c.fail("vocab_size_per_layer_input is %d, but vocab_size %d: %w: layers can only have embeddings of all tokens", rows, m.Vocab, ErrUnsupported)
 	}
+}
+
+func writeGemma4PerLayer(m *model.Model, kv map[string]any) {
+	add(kv, map[string]any{"hidden_size_per_layer_input": m.PerLayer, "vocab_size_per_layer_input": m.Vocab})
+}
+
+// gemma4Lent reads which layers have keys and values of others.
+func (c *config) gemma4Lent(m *model.Model) {
+	c.get("num_kv_shared_layers", &m.Lent.Keys)
+	if c.get("use_double_wide_mlp", &m.Lent.Wide); m.Lent.Keys == 0 { // then no layer is
+		m.Lent.Wide = false
+	}
+}
+
+func writeGemma4Lent(m *model.Model, kv map[string]any) {
+	add(kv, map[string]any{"num_kv_shared_layers": m.Lent.Keys, "use_double_wide_mlp": m.Lent.Wide})
 }
 
 // gemma4Experts reads the experts beside the feed-forward, if there are any: that is then Shared.
