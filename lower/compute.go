@@ -47,8 +47,11 @@ func plainNodes(b *builder, u *unit, nodes []graph.Node, dir program.Direction) 
 // them.
 func halfBackward(b *builder, u *unit, seg *graph.Segment) {
 	// Latest copy number per value. The residual stream's gradient is one value shared
-	// by many segments, so each segment numbers its copies from its own base.
-	versions := map[int]int{}
+	// by many segments, so each segment numbers its copies from where the segments before it, which may be longer, can at most end.
+	versions, base := map[int]int{}, 0
+	for _, before := range b.st.g.Segments[:u.segment] {
+		base += len(before.Backward)
+	}
 	fresh := map[int]bool{} // the latest copy equals the current value
 	for i := range seg.Backward {
 		n := &seg.Backward[i]
@@ -60,7 +63,7 @@ func halfBackward(b *builder, u *unit, seg *graph.Segment) {
 				continue
 			}
 			if !fresh[r.value] {
-				versions[r.value] = max(versions[r.value], u.segment*len(seg.Backward)) + 1
+				versions[r.value] = max(versions[r.value], base) + 1
 				fresh[r.value] = true
 				if u.half == schedule.Bx {
 					u.work = append(u.work, saveGradient(b.st, u, r.value, versions[r.value]))

@@ -281,3 +281,21 @@ func TestFrozenPlans(t *testing.T) {
 		}
 	}
 }
+
+// TestUnevenHalves: gradients of a layer that wait for the second half of its backward pass are not overwritten by those of the layer
+// below, whose backward pass is longer since more of it is trained.
+func TestUnevenHalves(t *testing.T) {
+	for _, above := range testkit.Sample([]string{"self_attn.o_proj", "mlp.down_proj"}, 1, 2) {
+		f := load(t, filepath.Join("../testdata/torch", "phi3-tiny", "config.json"))
+		m := *f.graph.Model
+		check(t, m.Adapt(model.LoRA{Rank: 2, Alpha: 2}, "model.layers.0.*_proj.weight", "model.layers.1."+above+".weight"))
+		check(t, m.TrainWhole("model.embed_tokens"))
+		f.rebuild(t, &m)
+		pl := plan.Plain(f.graph, 1)
+		pl.MicroBatches, pl.Ranks, pl.Defer = 4, 2, false
+		pl.Pipeline = &plan.Pipeline{Schedule: "zb-h1", Ranks: 2, Slices: 1, Stages: []int{0, f.graph.Head()}}
+		_, got := f.train(t, pl, 1)
+		_, plain := f.train(t, plan.Plain(f.graph, 4), 1)
+		same(t, got, plain)
+	}
+}
