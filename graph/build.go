@@ -50,6 +50,8 @@ func BuildShare(m *model.Model, seq, n int, dtype DType) (*Graph, error) {
 		return nil, fmt.Errorf("sequences of %d tokens cannot be divided among %d ranks; hint: use a multiple of the ranks", seq, n)
 	case !m.Rotary():
 		return nil, errors.New("a sequence with learned positions cannot be divided among ranks; hint: use a model with rotary positions")
+	case model.Crosses(m) && n > 1:
+		return nil, fmt.Errorf("a sequence of %s cannot be divided among ranks where layers read keys and values of others; hint: use another model", m.Family)
 	case m.Delta.Some() && n > 1:
 		return nil, fmt.Errorf("a sequence of %s cannot be divided among ranks, since states of its linear attention go from token to token; hint: use another model", m.Family)
 	}

@@ -94,6 +94,8 @@ func CheckParts(m *model.Model, seq, n int, docs *Documents) error {
 		return fmt.Errorf("a sequence of %d tokens cannot be shared by %d ranks; hint: use a sequence_length that is a multiple of %d, such as %d", seq, n, unit, seq/unit*unit)
 	case m.Balance > 0:
 		return fmt.Errorf("a sequence cannot be shared by ranks with expert_balance %v, which is computed over whole sequences; hint: set expert_balance to 0, or leave out plan.sequence", m.Balance)
+	case model.Crosses(m):
+		return fmt.Errorf("a sequence of %s cannot be shared by ranks where layers read keys and values of others; hint: leave out plan.sequence", m.Family)
 	case m.Delta.Some():
 		return fmt.Errorf("a sequence of %s cannot be shared by ranks, since states of its linear attention go from token to token; hint: leave out plan.sequence", m.Family)
 	case m.Shares > 0:

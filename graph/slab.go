@@ -173,6 +173,8 @@ func CheckSlabs(m *model.Model, n int) error {
 		return fmt.Errorf("matrices cannot be shared by %d ranks; hint: let at most %d share them", n, mostSlabs)
 	case m.Global != model.Global{} || m.LayerScale || m.Apart || m.ValueNorm || m.Latent.Some():
 		return fmt.Errorf("the matrices of layers whose heads differ, or are made from latents, (%s) cannot be shared by ranks"+hint, m.Family)
+	case model.Crosses(m):
+		return fmt.Errorf("the matrices of %s cannot be shared by ranks where layers read keys and values of others"+hint, m.Family)
 	case m.Delta.Some() || m.OutGate:
 		return fmt.Errorf("the matrices of linear attention, and of attention with gates (%s), cannot be shared by ranks"+hint, m.Family)
 	case m.FusedQKV() && m.FusedGate() && (m.Heads+2*m.KVHeads)*m.HeadDim == 2*m.FeedForward:

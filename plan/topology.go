@@ -8,6 +8,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/schedule"
 )
 
@@ -291,6 +292,8 @@ func (pl *Plan) validateRanks(g *graph.Graph) error {
 		return nil
 	}
 	switch {
+	case model.Crosses(g.Model):
+		return fmt.Errorf("plan: layers of %s read more of those below than what the ranks of a pipeline send; hint: leave out pipeline", g.Model.Family)
 	case p.Ranks < 1 || pl.Ranks%(p.Ranks*pl.Sharers()) != 0:
 		return fmt.Errorf("plan: pipelines of %d ranks, %d of which share each matrix, cannot be formed from %d ranks; hint: set ranks to a multiple of pipeline.ranks times tensor", p.Ranks*pl.Sharers(), pl.Sharers(), pl.Ranks)
 	case pl.Group != 1:

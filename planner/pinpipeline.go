@@ -7,6 +7,7 @@ import (
 
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/suggest"
+	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/schedule"
 	"github.com/athanor-llm/athanor/search"
@@ -98,6 +99,8 @@ func (t *Task) checkPipeline(p *search.Pins) error {
 	switch {
 	case ranks == t.Graph.Shared():
 		return spec.Fault(key, fmt.Sprintf("a pipeline needs at least two ranks with other layers, but all %d ranks have the same; hint: set ranks", ranks))
+	case model.Crosses(t.Graph.Model):
+		return spec.Fault(key, fmt.Sprintf("layers of %s read keys and values, or rows, of layers below that the ranks of a pipeline do not send; hint: leave out the pipeline", t.Graph.Model.Family))
 	case t.Graph.Parts() > 1:
 		return spec.Fault(key, "the ranks of a pipeline cannot share sequences; hint: leave out plan.sequence or the pipeline")
 	case p.Pipeline == 1:

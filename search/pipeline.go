@@ -10,6 +10,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/lower"
+	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/schedule"
@@ -127,7 +128,7 @@ func planPipelines(ctx context.Context, p *problem, found shortlist) (shortlist,
 // they leave fits, the tasks that they ruled out are tried too.
 func searchPipelines(ctx context.Context, p *problem, found shortlist, of aim) (shortlist, error) {
 	pins := &p.req.Pins
-	if p.copies == 1 || p.graph.Parts() > 1 || pins.Pipeline == 1 || pins.Group > 1 || p.graph.Model.Shares > 0 || pins.Policy != "" {
+	if p.copies == 1 || p.graph.Parts() > 1 || pins.Pipeline == 1 || pins.Group > 1 || p.graph.Model.Shares > 0 || model.Crosses(p.graph.Model) || pins.Policy != "" {
 		return found, nil
 	}
 	known := newEstimates(p)

@@ -168,14 +168,14 @@ GEMMA4 = TEXT | dict(pad_token_id=0, num_attention_heads=4, num_key_value_heads=
                      hidden_size_per_layer_input=0, vocab_size_per_layer_input=61, final_logit_softcapping=1.5)
 # Layers that read embeddings of their own, and the last two the keys and values of the first or second, with wider feed-forwards. Widths are such that
 # no norm divides by nearly nothing: rounding would grow to 1e-3 in ten steps.
-GEMMA4_E = GEMMA4 | dict(num_hidden_layers=4, attention_k_eq_v=False, num_kv_shared_layers=2, use_double_wide_mlp=True, hidden_size_per_layer_input=12, rms_norm_eps=1e-2)
+GEMMA4_SMALL = GEMMA4 | dict(num_hidden_layers=4, layer_types=["sliding_attention", "full_attention"] * 2, attention_k_eq_v=False, num_kv_shared_layers=2, use_double_wide_mlp=True, hidden_size_per_layer_input=12, rms_norm_eps=1e-2)
 # No token of a fixture stands for an image: transformers would replace it.
 BEYOND = dict(image_token_id=64, video_token_id=65, audio_token_id=66)
 CASES |= {
     "gemma4-tiny": ("Gemma4", GEMMA4),
     "gemma4-moe-tiny": ("Gemma4", GEMMA4 | dict(enable_moe_block=True, num_experts=5, top_k_experts=2, moe_intermediate_size=12)),
-    "gemma4-small-tiny": ("Gemma4", GEMMA4_E | dict(layer_types=["sliding_attention"] + ["full_attention"] * 3)),
-    "gemma4-small-sees": ("Gemma4", dict(text_config=GEMMA4_E | dict(layer_types=["sliding_attention", "full_attention"] * 2), vision_config=SEES | dict(head_dim=4, position_embedding_size=16, patch_size=4, pooling_kernel_size=1), **BEYOND)),
+    "gemma4-small-tiny": ("Gemma4", GEMMA4_SMALL),
+    "gemma4-small-sees": ("Gemma4", dict(text_config=GEMMA4_SMALL, vision_config=SEES | dict(head_dim=4, position_embedding_size=16, patch_size=4, pooling_kernel_size=1), **BEYOND)),
     "gemma4-sees": ("Gemma4", dict(text_config=GEMMA4 | dict(attention_k_eq_v=False), vision_config=SEES | dict(head_dim=4, position_embedding_size=16, patch_size=4, pooling_kernel_size=1),
                                    **BEYOND)),
     "gemma4-unified-sees": ("Gemma4Unified", dict(text_config={k: v for k, v in GEMMA4.items() if "per_layer" not in k},
@@ -247,6 +247,7 @@ LORA["olmoe-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj"], target_p
 LORA["mixtral-tiny"] = dict(r=3, lora_alpha=3, target_modules=["v_proj"], target_parameters=["gate_up_proj"])
 LORA["gpt-oss-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "v_proj"], target_parameters=["gate_up_proj", "down_proj"])
 LORA["gemma3-sees"] = dict(r=2, lora_alpha=3, target_modules=r"model\.language_model\.(.*\.)?(q_proj|down_proj)")
+LORA["gemma4-small-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "k_proj", "per_layer_input_gate", "per_layer_projection", "down_proj"])
 LORA["gemma4-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "k_proj", "o_proj", "up_proj"])
 LORA["deepseek3-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"])
 LORA["qwen2-moe-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "shared_expert.up_proj", "shared_expert.down_proj"])
