@@ -159,6 +159,9 @@ func (m *machine) exec(i int) {
 	if chance {
 		a.First = 0
 	}
+	if m.unordered && in.Op == graph.ExpertDW { // how many tokens are padded together is a matter of order
+		a.Seq = 0
+	}
 	op := mixString(uint64(in.Op), fmt.Sprintf("%+v", a))
 	switch in.Op {
 	case graph.Copy, graph.Cast, graph.Add:

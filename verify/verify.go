@@ -114,6 +114,9 @@ func accessOf(in *program.Instr, j int) (reads, writes bool) {
 	case graph.Sum:
 		return in.Attr.Acc, true
 	}
+	if in.Op == graph.AttentionAt { // queries alone add nothing to the cache
+		return true, in.Args[graph.AttentionAtQKV].Cols > in.Attr.Heads*in.Attr.HeadDim
+	}
 	// The loss overwrites logits with their gradient only if told to.
 	return true, in.Op != graph.CrossEntropy || in.Attr.Grad
 }
