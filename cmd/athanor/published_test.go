@@ -104,7 +104,7 @@ func TestUnknownTensors(t *testing.T) {
 // without the model's prefix, and buffers that are no parameters. The logits are the same.
 func TestBareNames(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
-	for _, name := range []string{"gpt2-tiny", "llama-tied", "qwen2-tiny", "opt-tiny", "mistral-tiny", "qwen3-tiny", "gemma3-tiny", "gemma2-tiny", "gemma4-tiny", "gemma4-moe-tiny", "deepseek2-tiny", "deepseek3-tiny", "glm4-lite-tiny", "olmo2-tiny", "neox-tiny", "phi3-tiny", "smollm3-tiny", "granite-tiny", "starcoder2-tiny", "stablelm-tiny", "phi-tiny", "olmo3-tiny", "mixtral-tiny", "glm4-moe-tiny", "minimax-m2-tiny", "ernie-moe-tiny", "olmoe-tiny", "gpt-oss-tiny"} {
+	for _, name := range []string{"gpt2-tiny", "llama-tied", "qwen2-tiny", "opt-tiny", "mistral-tiny", "qwen3-tiny", "gemma3-tiny", "gemma2-tiny", "gemma4-tiny", "gemma4-small-tiny", "gemma4-moe-tiny", "deepseek2-tiny", "deepseek3-tiny", "glm4-lite-tiny", "olmo2-tiny", "neox-tiny", "phi3-tiny", "smollm3-tiny", "granite-tiny", "starcoder2-tiny", "stablelm-tiny", "phi-tiny", "olmo3-tiny", "mixtral-tiny", "glm4-moe-tiny", "minimax-m2-tiny", "ernie-moe-tiny", "olmoe-tiny", "gpt-oss-tiny"} {
 		from, dir := "../../testdata/torch/"+name, t.TempDir()
 		rename(t, from, dir, func(name string) string {
 			for _, part := range []string{"transformer.", "model.", "gpt_neox."} {
