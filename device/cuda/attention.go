@@ -227,7 +227,7 @@ func (b *builder) queriesOf(q, kv device.Operand) (queries, error) {
 		return queries{}, fmt.Errorf("there is no attention for sequences of %d tokens with %d query heads, %d key/value heads of size %d and %d ranks", at.Seq, at.Heads, at.KVHeads, at.HeadDim, at.Among)
 	}
 	switch {
-	case q.Rows == kv.Rows && kv.Rows%at.Seq == 0 && !at.Acc:
+	case q.Rows == kv.Rows && kv.Rows%at.Seq == 0:
 		return queries{0, at.Seq, kv.Rows / at.Seq}, nil
 	case q.Rows <= kv.Rows && kv.Rows <= at.Seq:
 		return queries{kv.Rows - q.Rows, kv.Rows, 1}, nil

@@ -347,7 +347,7 @@ var samples = withLatentSamples(withDeltaSamples(withUpdateSamples(map[graph.Op]
 	graph.AttentionBwd: func(s *sample) {
 		m, width := s.heads()
 		n, m := s.slice(m, graph.SliceUnit(s.call.Attr.Seq))
-		s.call.Attr.Acc = s.acc && m <= s.call.Attr.Seq
+		s.call.Attr.Acc = s.acc
 		s.cap()
 		a := s.call.Attr
 		s.tol, s.floor = max(s.tol, 5e-5), 4e-6 // what is left of dp-delta where the one is the other: of a sequence of one row
