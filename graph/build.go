@@ -168,7 +168,7 @@ func newBuilder(m *model.Model, g *Graph) *builder {
 	g.Targets, g.Starts, g.Losses, g.Total, g.Scalars, g.Pos, g.Rope, g.LocalRope = -1, -1, -1, -1, -1, -1, -1, -1
 	g.Reference, g.Ratios, g.Logits = -1, -1, -1
 	act, _ := model.ActivationOf(m.Activation)
-	return &builder{g: g, m: m, act: act, list: list, params: map[string]int{}, spread: map[int]bool{}, lent: map[int]Use{}}
+	return &builder{g: g, m: m, act: act, list: list, params: map[string]int{}, spread: map[int]bool{}, below: below{lent: map[int]Use{}}}
 }
 
 // forward appends all nodes up to the logits.
@@ -196,8 +196,7 @@ type builder struct {
 	pull   int            // with pairs: the derivative of the loss with respect to each token's loss
 	// vocabParts is the number of ranks that share embedding and head; 0: none
 	vocabParts int
-	rows       int         // what layers read of each token by itself, see perLayer
-	lent       map[int]Use // keys and values, or caches of them, that layers above may read, by layer
+	below      below
 }
 
 func (b *builder) value(v Value) int {
@@ -309,7 +308,7 @@ func (b *builder) embed() int {
 		b.add(b.all(x), low, up)
 	}
 	if m.PerLayer > 0 {
-		b.perLayer(x, 1)
+		perLayer(b, x, 1)
 	}
 	b.seg.Out = x
 	return x
@@ -374,7 +373,7 @@ func (b *builder) layer(l, x int) int {
 		b.seg.Out = b.project(out, b.feedForward(name, n2, f, p), p, m.MLPBias, mid)
 	}
 	if m.PerLayer > 0 {
-		b.seg.Out = b.addPerLayer(l, b.seg.Out, p)
+		b.seg.Out = addPerLayer(b, l, b.seg.Out, p)
 	}
 	if m.LayerScale {
 		b.node(Scale, Attr{}, b.all(b.seg.Out), b.param(model.LayerScaleOf(m, l)))
@@ -455,8 +454,8 @@ func (b *builder) attention(l, qkv int, p *next) (o int, gates Use) {
 	o, gates = b.tokens(name+".attn", width, g.DType), Use{qkv, 0, first}
 	qkvs := Use{qkv, first, g.Values[qkv].Cols}
 	if g.Context > 0 {
-		kv := b.cacheOf(l, func() int {
-			return b.value(Value{Name: name + ".kv", Kind: Cache, DType: g.DType, Rows: 2 * heads.KVHeads * g.Context * max(g.Slots, 1), Cols: heads.HeadDim})
+		kv := b.below.of(m, l, func() Use {
+			return b.all(b.value(Value{Name: name + ".kv", Kind: Cache, DType: g.DType, Rows: 2 * heads.KVHeads * g.Context * max(g.Slots, 1), Cols: heads.HeadDim}))
 		})
 		if g.Slots > 0 {
 			heads.Seq = g.Context
@@ -469,7 +468,7 @@ func (b *builder) attention(l, qkv int, p *next) (o int, gates Use) {
 	if g.Documents != nil {
 		heads.Document, starts = g.Documents.Length, b.all(g.Starts)
 	}
-	b.node(Attention, heads, trimmed(b.all(o), b.all(lse), Use{qkv, first, first + width}, b.keysOf(l, Use{qkv, first + width, qkvs.Hi}), starts, sinks)...)
+	b.node(Attention, heads, trimmed(b.all(o), b.all(lse), Use{qkv, first, first + width}, b.below.of(m, l, func() Use { return Use{qkv, first + width, qkvs.Hi} }), starts, sinks)...)
 	return o, gates
 }
 
@@ -498,26 +497,6 @@ func (b *builder) adapter(weight string, y, x Use) {
 		b.node(Linear, Attr{WT: true}, b.all(low), x, b.param(down), absent, absent)
 		b.add(y, low, up)
 	}
-}
-
-// norm appends a norm of the residual stream.
-func (b *builder) norm(name string, x int, p *next) int {
-	y := b.tokens(name, b.m.Width, b.g.DType)
-	b.normTo(name, b.all(y), b.all(x), 0, b.m.NormEps*b.m.Stream()*b.m.Stream(), p, absent)
-	return y
-}
-
-// normTo appends y = norm(x) + res, by groups of columns if there are several. Only
-// RMSNorm has groups and a residual.
-func (b *builder) normTo(name string, y, x Use, groups int, eps float64, p *next, res Use) {
-	attr := Attr{Eps: eps, Heads: groups, UnitOffset: b.m.UnitOffset}
-	if b.m.RMS() {
-		b.normWith(name, y, x, attr, p.param(), res)
-		return
-	}
-	stats := b.tokens(name+".stats", 2, F32)
-	g := p.param()
-	b.node(LayerNorm, attr, y, b.all(stats), x, g, p.param())
 }
 
 // qkv appends what makes a layer's queries, keys and values, and their norms.
@@ -560,61 +539,6 @@ func (b *builder) qkv(l, x int, p *next) int {
 		return v
 	}
 	return b.normQK(l, name, v, p)
-}
-
-// normQK appends the norms of queries and keys, and returns a value that holds the results and
-// a copy of the values. The backward pass reads both what is normalised and what attention
-// reads. The latter is cheap to recompute (its class is LightAct, like that of all results of
-// norms), so a plan may keep only the former, which is as much as without norms. That is why
-// the values are copied: a norm in place could not be undone, since gains may be 0.
-//
-// Where keys are values, too, these come first: in the backward pass the gradient that goes through the norm of keys then
-// lies where the other is added.
-func (b *builder) normQK(l int, name string, qkv int, p *next) int {
-	m, first, size, groups := b.m, b.gates(), model.HeadDimOf(b.m, l), []int{b.m.Heads, model.KVHeadsOf(b.m, l)}
-	if model.Borrows(m, l) { // queries alone
-		y := b.tokens(name+".heads", groups[0]*size, b.g.DType)
-		b.normTo(name+".qnorm", b.all(y), b.all(qkv), groups[0], m.NormEps, p, absent)
-		return y
-	}
-	q, k := first+groups[0]*size, first+(groups[0]+groups[1])*size
-	cols, v := k+groups[1]*size, b.g.Values[qkv]
-	values := Use{qkv, k, cols}
-	if model.KeysAreValues(m, l) {
-		v.Cuts, values = append(slices.Clip(v.Cuts), k), Use{qkv, q, k}
-	}
-	y := b.tokens(name+".heads", cols, v.DType, v.Cuts...)
-	if m.ValueNorm {
-		b.normWith(name+".vnorm", Use{y, k, cols}, values, Attr{Eps: m.NormEps, Heads: groups[1]}, b.ones(size), absent)
-	}
-	if m.QKNorm == model.QKNormWhole {
-		groups = []int{0, 0}
-	}
-	b.normTo(name+".qnorm", Use{y, first, q}, Use{qkv, first, q}, groups[0], m.NormEps, p, absent)
-	b.normTo(name+".knorm", Use{y, q, k}, Use{qkv, q, k}, groups[1], m.NormEps, p, absent)
-	if !m.ValueNorm {
-		b.node(Cast, Attr{}, Use{y, k, cols}, values)
-	}
-	if first > 0 {
-		b.node(Cast, Attr{}, Use{y, 0, first}, Use{qkv, 0, first})
-	}
-	return y
-}
-
-// normWith appends y = x/rms(x)*gain + res.
-func (b *builder) normWith(name string, y, x Use, attr Attr, gain, res Use) {
-	b.node(RMSNorm, attr, trimmed(y, b.all(b.tokens(name+".stats", max(1, attr.Heads), F32)), x, gain, res)...)
-}
-
-// ones returns n gains of a norm that has none.
-func (b *builder) ones(n int) Use {
-	name := fmt.Sprintf("ones%d", n)
-	for v := range b.g.Values {
-		if b.g.Values[v].Name == name {
-			return b.all(v)
-		}
-	}
-	return b.all(b.value(Value{Name: name, Kind: Constant, DType: b.g.DType, Rows: 1, Cols: n}))
 }
 
 func (b *builder) feedForward(name string, x, f int, p *next) int {

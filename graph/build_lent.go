@@ -15,7 +15,7 @@ import (
 //	rows  = (norms(x0.w) + table[tokens]*sqrt(P)) / sqrt(2)
 //
 // The projection is not divided by the root of the width before the norms, but they add an epsilon that is as much larger.
-func (b *builder) perLayer(x0 int, at int) {
+func perLayer(b *builder, x0, at int) {
 	m, g := b.m, b.g
 	cols := m.Layers * m.PerLayer
 	var cuts []int
@@ -33,41 +33,34 @@ func (b *builder) perLayer(x0 int, at int) {
 	}
 	from := b.tokens("layers.projected", cols, g.DType, cuts...)
 	b.linear(b.all(from), b.all(x0), p, false, absent)
-	b.rows = b.tokens("layers.in", cols, g.DType, cuts...)
-	b.normTo("layers.norm", b.all(b.rows), b.all(from), m.Layers, m.NormEps*float64(m.Width), p, b.all(table))
-	b.node(Scale, Attr{Scale: 1 / math.Sqrt2}, b.all(b.rows))
+	b.below.rows = b.tokens("layers.in", cols, g.DType, cuts...)
+	b.normTo("layers.norm", b.all(b.below.rows), b.all(from), m.Layers, m.NormEps*float64(m.Width), p, b.all(table))
+	b.node(Scale, Attr{Scale: 1 / math.Sqrt2}, b.all(b.below.rows))
 }
 
 // addPerLayer appends what a layer adds to the stream x of its columns of those: norm((act(x.gate) * columns).out).
-func (b *builder) addPerLayer(l, x int, p *next) int {
+func addPerLayer(b *builder, l, x int, p *next) int {
 	n, name := b.m.PerLayer, fmt.Sprintf("h%d.in", l)
 	gates, y := b.tokens(name+".gates", n, b.g.DType), b.tokens(name+".gated", n, b.g.DType)
 	b.linear(b.all(gates), b.all(x), p, false, absent)
-	b.node(Gate, Attr{Act: b.act}, b.all(y), b.all(gates), Use{b.rows, l * n, (l + 1) * n})
+	b.node(Gate, Attr{Act: b.act}, b.all(y), b.all(gates), Use{b.below.rows, l * n, (l + 1) * n})
 	return b.project(fmt.Sprintf("x%d", l+1), y, p, false, x)
 }
 
-// keysOf returns the keys and values that a layer reads: columns of its own value qkv, from first on, or another layer's.
-func (b *builder) keysOf(l int, own Use) Use {
-	if from := model.LenderOf(b.m, l); from != l {
-		return b.lent[from]
-	}
-	if b.m.Lent.Keys > 0 {
-		b.lent[l] = own
-	}
-	return own
+// below is what layers may read of segments below them.
+type below struct {
+	rows int         // see perLayer
+	lent map[int]Use // keys and values, or caches of them, by layer
 }
 
-// cacheOf returns the cache of a layer's keys and values, made for it by make if it has its own.
-func (b *builder) cacheOf(l int, make func() int) Use {
-	if from := model.LenderOf(b.m, l); from != l {
-		return b.lent[from]
+// of returns the keys and values that a layer reads, or the cache of them: those that make returns are its own if it has any.
+func (v *below) of(m *model.Model, l int, make func() Use) Use {
+	if from := model.LenderOf(m, l); from != l {
+		return v.lent[from]
 	}
-	kv := b.all(make())
-	if b.m.Lent.Keys > 0 {
-		b.lent[l] = kv
-	}
-	return kv
+	own := make()
+	v.lent[l] = own
+	return own
 }
 
 // attends: queries come with the keys and values of their tokens, or alone where the cache has these already.

@@ -58,6 +58,8 @@ func checkPerLayer(m *Model) error {
 		return nil
 	case m.PerLayer < 0 || m.PerLayer > maxWidth || m.PerLayer*m.Layers > maxWidth:
 		return fmt.Errorf("hidden_size_per_layer_input is %d; hint: it must be positive, and times the layers at most %d", m.PerLayer, maxWidth)
+	case m.Files.Vocab > 0 && m.Files.Vocab != m.Vocab:
+		return fmt.Errorf("the vocabulary of %s cannot grow from %d to %d tokens: each layer has embeddings of its own, and what those of new tokens are is not known; hint: use a tokenizer that has no more tokens than the model", m.Family, m.Files.Vocab, m.Vocab)
 	case m.Family.Tensors.PerLayerTable == "" || m.Norms != SandwichNorm || !m.Rotary() || m.Shares > 0:
 		return fmt.Errorf("layers of %s have no embeddings of their own; hint: use a family that has them, such as gemma4_text", m.Family)
 	}

@@ -19,7 +19,7 @@ var gemma4 = family{
 	table: changed(gemma4Table,
 		row{key: "max_position_embeddings", field: maxPositions, def: 131072},
 		row{key: "layer_types", read: func(c *config, m *model.Model) { c.gemma4Layers(m, 512) }, write: writeGemma4Layers, own: true},
-		row{key: "hidden_size_per_layer_input", read: (*config).gemma4PerLayer, write: writeGemma4PerLayer, own: true},
+		row{key: "hidden_size_per_layer_input", read: readGemma4PerLayer, write: writeGemma4PerLayer, own: true},
 		row{key: "enable_moe_block", read: (*config).gemma4Experts, write: writeGemma4Experts, own: true},
 	),
 	ignored: []string{"hidden_act", "expert_intermediate_size"},
@@ -71,7 +71,7 @@ var gemma4Table = changed(without(llamaTable, "hidden_act", "rope_theta"),
 	softCap("final_logit_softcapping", logitCap, 0),
 	row{key: "use_bidirectional_attention", read: (*config).causalText, own: true},
 	row{key: "layer_types"}, // each has its own, here since the next reads what it sets
-	row{key: "num_kv_shared_layers", read: (*config).gemma4Lent, write: writeGemma4Lent, own: true},
+	row{key: "num_kv_shared_layers", read: readGemma4Lent, write: writeGemma4Lent, own: true},
 	row{key: "rope_parameters", read: (*config).gemma4Rope, write: writeGemma4Rope},
 )
 
@@ -87,8 +87,8 @@ func gemma4Names() model.TensorNames {
 	return n
 }
 
-// gemma4PerLayer reads what layers read of each token by itself.
-func (c *config) gemma4PerLayer(m *model.Model) {
+// readGemma4PerLayer reads what layers read of each token by itself.
+func readGemma4PerLayer(c *config, m *model.Model) {
 	rows := 262144
 	m.PerLayer = 256
 	c.get("hidden_size_per_layer_input", &m.PerLayer)
@@ -101,8 +101,8 @@ func writeGemma4PerLayer(m *model.Model, kv map[string]any) {
 	add(kv, map[string]any{"hidden_size_per_layer_input": m.PerLayer, "vocab_size_per_layer_input": m.Vocab})
 }
 
-// gemma4Lent reads which layers have keys and values of others.
-func (c *config) gemma4Lent(m *model.Model) {
+// readGemma4Lent reads which layers have keys and values of others.
+func readGemma4Lent(c *config, m *model.Model) {
 	c.get("num_kv_shared_layers", &m.Lent.Keys)
 	if c.get("use_double_wide_mlp", &m.Lent.Wide); m.Lent.Keys == 0 { // then no layer is
 		m.Lent.Wide = false
