@@ -74,7 +74,7 @@ func (g *guess) attributes(op graph.Op) {
 	case graph.RoPE, graph.RoPEAt:
 		l['P'], l['R'] = l['N']+1, 2
 	case graph.AttentionAt:
-		l['R'] = 2 * a.KVHeads * (l['N'] + 3)
+		l['R'], l['X'] = 2*a.KVHeads*(l['N']+3), (a.Heads+2*a.KVHeads*g.of(0, 1))*a.HeadDim
 		if a.Seq = g.of(0, l['N'], l['N']+2); a.Seq > 0 {
 			l['R'] = 2 * a.KVHeads * a.Seq * g.of(1, 3)
 		}
