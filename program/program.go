@@ -199,6 +199,16 @@ func (p *Program) Fits() bool {
 	return true
 }
 
+// MayFit reports whether other addresses might fit where those of the program do not: no tier's lower bound is over capacity.
+func (p *Program) MayFit() bool {
+	for t, least := range p.Bound {
+		if least > p.Capacity[t] {
+			return false
+		}
+	}
+	return true
+}
+
 // Dims returns the extents of an instruction's operands in the form that the operators'
 // cost formulas expect. It reuses d.
 func (p *Program) Dims(in *Instr, d []graph.Dim) []graph.Dim {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/athanor-llm/athanor/alloc"
 	"github.com/athanor-llm/athanor/device"
+	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
@@ -57,7 +58,7 @@ func Evaluate(ctx context.Context, req *Request, pl *plan.Plan, m *Machine, labe
 	}
 	for r := range pl.Partners() {
 		opt.Rank = first + r
-		p, err := lower.Lower(ctx, req.Graph, pl, opt)
+		p, err := lowerToFit(ctx, req.Graph, pl, opt)
 		if err != nil {
 			return nil, err
 		}
@@ -69,6 +70,20 @@ func Evaluate(ctx context.Context, req *Request, pl *plan.Plan, m *Machine, labe
 	}
 	c.Program = c.Programs[0]
 	return c, nil
+}
+
+// lowerToFit lowers a plan for a rank. Packing is luck, so other addresses are searched for where those that are found do not
+// fit and others might, unless the search rejects such plans.
+func lowerToFit(ctx context.Context, g *graph.Graph, pl *plan.Plan, opt lower.Options) (*program.Program, error) {
+	p, err := lower.Lower(ctx, g, pl, opt)
+	for _, opt.Thorough = range []bool{false, true} {
+		if err != nil || opt.Reject || p.Fits() || !p.MayFit() {
+			break
+		}
+		opt.Quick = true // any addresses that fit will do
+		p, err = lower.Lower(ctx, g, pl, opt)
+	}
+	return p, err
 }
 
 // bytesTogether returns the bytes of device and host that all ranks need.
@@ -92,7 +107,7 @@ func (c *Candidate) Complete(ctx context.Context, req *Request) (bool, error) {
 			c.Ranks = append(c.Ranks, c.Programs[k])
 			continue
 		}
-		p, err := lower.Lower(ctx, req.Graph, c.Plan, opt)
+		p, err := lowerToFit(ctx, req.Graph, c.Plan, opt)
 		if err != nil {
 			return false, err
 		}

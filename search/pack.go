@@ -50,6 +50,9 @@ func repack(ctx context.Context, p *problem, c *Candidate, thorough bool) (*Cand
 		if err != nil {
 			return nil, err
 		}
+		if !lower.Fits() { // its addresses were searched for, see Complete
+			continue
+		}
 		packed.Ranks[i] = lower
 		if k := slices.Index(c.Programs, prog); k >= 0 {
 			packed.Programs[k] = lower

@@ -316,22 +316,11 @@ func (t *task) lowerRoomiest(ctx context.Context, of aim) (*Candidate, error) {
 	return c, c.simulate(t.p.machine)
 }
 
-// lowerLeaving lowers a task with that many bytes of each tier left free; nil if nothing fits then.
-func (t *task) lowerLeaving(ctx context.Context, free [device.NumTiers]int64) (*Candidate, error) {
-	less, p, sh, again := *t.p.machine, *t.p, *t.shape, *t
-	for tier, n := range free {
-		if n > 0 {
-			less.Capacity[tier] = max(less.Capacity[tier]-n, 1) // 0 would mean no such tier
-		}
-	}
-	again.shape, sh.p, p.machine = &sh, &p, &less
-	c, err := again.lowerRoomiest(ctx, fastestPlan)
-	if c != nil {
-		for _, prog := range c.Programs {
-			prog.Capacity = t.p.machine.Capacity
-		}
-	}
-	return c, err
+// on returns the same task on another machine.
+func (t *task) on(m *Machine) *task {
+	p, sh, again := *t.p, *t.shape, *t
+	again.shape, sh.p, p.machine = &sh, &p, m
+	return &again
 }
 
 // lower finds the least recomputation that fits for each rank; nil if nothing fits on some rank.

@@ -58,6 +58,14 @@ func (p *problem) updatedBy(what string) *problem {
 	return &other
 }
 
+// on returns the same problem on a machine with other capacities.
+func (p *problem) on(m *Machine) *problem {
+	other, needs := *p, *p.needs
+	needs.machine = m
+	other.machine, other.needs, other.refused = m, &needs, map[string]Candidate{}
+	return &other
+}
+
 // divisible reports whether each rank gets the same number of sequences.
 func (p *problem) divisible() bool { return p.batch*p.ranks == p.req.GlobalBatch }
 

@@ -23,7 +23,7 @@ func preferThrifty(_ context.Context, _ *problem, found shortlist) (shortlist, e
 	return found.first(best), nil
 }
 
-// lowerAllRanks lowers the first candidate for all ranks. If a larger shard of one rank does not fit, a pipeline is lowered
+// lowerAllRanks lowers the first candidate for all ranks. If a larger shard of one rank does not fit, the candidate is lowered
 // again with that much memory left free; what fits then is one of the candidates. Another is dropped, and the next one taken.
 func lowerAllRanks(ctx context.Context, p *problem, found shortlist) (shortlist, error) {
 	for len(found) > 0 {
@@ -32,16 +32,38 @@ func lowerAllRanks(ctx context.Context, p *problem, found shortlist) (shortlist,
 		if fits || err != nil {
 			return found, err
 		}
-		if found = found[1:]; c.task == nil {
-			continue
-		}
-		if again, err := c.task.lowerLeaving(ctx, c.excess()); err != nil {
+		found = found[1:]
+		if again, err := p.lowerLeaving(ctx, c, c.excess()); err != nil {
 			return nil, err
 		} else if again != nil {
 			found = found.add(again)
 		}
 	}
 	return resortToFrugalest(ctx, p, found)
+}
+
+// lowerLeaving returns a candidate that is like another and leaves that many bytes of each tier free; nil if none fits then, or
+// if somebody else has decided what it is like.
+func (p *problem) lowerLeaving(ctx context.Context, c *Candidate, free [device.NumTiers]int64) (again *Candidate, err error) {
+	less := *p.machine
+	for tier, n := range free {
+		if n > 0 {
+			less.Capacity[tier] = max(less.Capacity[tier]-n, 1) // 0 would mean no such tier
+		}
+	}
+	switch {
+	case c.task != nil:
+		again, err = c.task.on(&less).lowerRoomiest(ctx, fastestPlan)
+	case c.choice.b > 0:
+		again, err = newBalancing(p.on(&less), c).leastRecomputation(ctx, c.choice, 1)
+	}
+	if err != nil || again == nil {
+		return nil, err
+	}
+	for _, prog := range again.Programs {
+		prog.Capacity = p.machine.Capacity
+	}
+	return again, again.simulate(p.machine)
 }
 
 // excess returns by how many bytes the rank that needs most exceeds each tier; negative numbers are free.
