@@ -40,6 +40,9 @@ func refineActivations(ctx context.Context, p *problem, found shortlist) (shortl
 	if !p.refinesActivations() {
 		return found, nil
 	}
+	if found[0].choice.deferred { // later stages need not defer any
+		p.told.begin(toRefine, toImprove+afterwards(p))
+	}
 	var list []*Candidate
 	for _, c := range found.ofKinds(mostKinds) {
 		if p.told.exhausted() {

@@ -3,7 +3,11 @@ package search
 import (
 	"testing"
 
+	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/internal/testkit"
+	"github.com/athanor-llm/athanor/lower"
+	"github.com/athanor-llm/athanor/plan"
+	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/verify"
 )
 
@@ -47,5 +51,24 @@ func TestPack(t *testing.T) {
 	}
 	if lower == 0 {
 		t.Error("no plan was packed lower")
+	}
+}
+
+// TestLowerToFit: a plan whose lower bound is the capacity fits, though the heuristics' packing is higher.
+func TestLowerToFit(t *testing.T) {
+	req, m := tiny(t), machine(t, 1<<30, 1)
+	out, part := plan.Fate{Tier: device.HostTier, Share: 1}, plan.Fate{Tier: device.HostTier, Share: 0.5}
+	ch := choice{b: 4, group: 1, st: style{headRows: 64, chunk: 1 << 62, prefetch: 2}, keep: []plan.Retention{{plan.Kept, plan.Kept, plan.Remade, part}, {out, out, out, part}},
+		r: residency{weights: device.HostTier, grads: device.HostTier, state: device.HostTier}}
+	pl, _, _ := newProblem(req, m).plan(ch)
+	opt := req.Options
+	opt.Capacity = program.NoLimits
+	easy, err := lower.Lower(t.Context(), req.Graph, pl, opt)
+	check(t, err)
+	opt.Capacity[device.DeviceTier] = easy.Bound[device.DeviceTier]
+	p, err := lowerToFit(t.Context(), req.Graph, pl, opt)
+	check(t, err)
+	if easy.Height == easy.Bound || !p.Fits() {
+		t.Errorf("%v bytes at most, heuristics need %v, and all that was tried %v", opt.Capacity, easy.Height, p.Height)
 	}
 }

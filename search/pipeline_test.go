@@ -12,7 +12,6 @@ import (
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/model/family"
-	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/sim"
 )
 
@@ -122,32 +121,41 @@ func TestSlices(t *testing.T) {
 	}
 }
 
-// TestLargerShards: where the first pipeline's ranks fit and a larger shard of another does not, the pipeline is lowered again
-// with as much memory left free as that one lacks.
+// TestLargerShards: where the ranks that are judged fit and a larger shard of another does not, the plan, with a pipeline or
+// without, is lowered again with as much memory left free as that one lacks.
 func TestLargerShards(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
-	req := small(t)
-	req.Ranks, req.GlobalBatch = 4, 16
-	req.Pins = Pins{Pipeline: 2, Schedule: "1f1b", MicroBatch: 4}
-	m := joined(t, 2e8)
-	roomy, err := searchPipelines(t.Context(), newProblem(req, m), nil, anyPlan)
-	check(t, err)
-	m.Capacity[device.DeviceTier] = roomy[0].Needs()[device.DeviceTier]
-	p := newProblem(req, m)
-	found, err := searchPipelines(t.Context(), p, nil, anyPlan)
-	check(t, err)
-	const lacking = 1 << 20
-	first := found[0]
-	large := *first.Program
-	large.Height[device.DeviceTier] = m.Capacity[device.DeviceTier] + lacking
-	first.Ranks, first.Fits = slices.Concat(first.Programs, []*program.Program{&large, &large}), false
-	found, err = lowerAllRanks(t.Context(), p, shortlist{first})
-	check(t, err)
-	best := found[0]
-	if need := best.Needs()[device.DeviceTier]; !best.Fits || best.Label != first.Label || len(best.Ranks) != 4 || need > m.Capacity[device.DeviceTier]-lacking {
-		t.Errorf("%s, fits: %v, %d ranks, with %d bytes of %d; it had to be %s with %d free", best.Label, best.Fits, len(best.Ranks), need, m.Capacity[device.DeviceTier], first.Label, lacking)
-	}
-	if best.Program.Capacity != m.Capacity || best.Seconds() < first.Seconds() {
-		t.Errorf("capacity %v, %.4g s; with more memory it takes %.4g s", best.Program.Capacity, best.Seconds(), first.Seconds())
+	for _, pins := range []Pins{{Pipeline: 2, Schedule: "1f1b", MicroBatch: 4}, {MicroBatch: 4}} {
+		req := small(t)
+		req.Ranks, req.GlobalBatch, req.Pins = 4, 16, pins
+		m := joined(t, 2e8)
+		find := func(p *problem) (shortlist, error) { return searchPipelines(t.Context(), p, nil, anyPlan) }
+		if pins.Pipeline == 0 {
+			find = func(p *problem) (shortlist, error) { return planUniform(t.Context(), p, nil) }
+		}
+		roomy, err := find(newProblem(req, m))
+		check(t, err)
+		m.Capacity[device.DeviceTier] = roomy[0].Needs()[device.DeviceTier]
+		p := newProblem(req, m)
+		found, err := find(p)
+		check(t, err)
+		const lacking = 1 << 20
+		first := found[0]
+		large := *first.Program
+		large.Height[device.DeviceTier] = m.Capacity[device.DeviceTier] + lacking
+		first.Ranks = slices.Clone(first.Programs)
+		for len(first.Ranks) < req.Ranks {
+			first.Ranks = append(first.Ranks, &large)
+		}
+		first.Fits = false
+		found, err = lowerAllRanks(t.Context(), p, shortlist{first})
+		check(t, err)
+		best := found[0]
+		if need := best.Needs()[device.DeviceTier]; !best.Fits || best.Kind != first.Kind || len(best.Ranks) != 4 || need > m.Capacity[device.DeviceTier]-lacking {
+			t.Errorf("%s, fits: %v, %d ranks, with %d bytes of %d; it had to be %s with %d free", best.Label, best.Fits, len(best.Ranks), need, m.Capacity[device.DeviceTier], first.Label, lacking)
+		}
+		if best.Program.Capacity != m.Capacity || best.Seconds() < first.Seconds() {
+			t.Errorf("capacity %v, %.4g s; with more memory it takes %.4g s", best.Program.Capacity, best.Seconds(), first.Seconds())
+		}
 	}
 }

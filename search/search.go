@@ -67,6 +67,8 @@ var stages = []namedStage{
 
 // stageOrder states which stage must precede which, and why. A test checks it against the tables.
 var stageOrder = []struct{ before, after, why string }{
+	{"memory", "deferral", "updates that wait for the next step are divided anew, beginning with memory as it is without"},
+	{"deferral", "activations", "what is swapped takes link time from weights and updates, so it is decided once it is known when these are"},
 	{"memory", "activations", "what is swapped takes link time from weights, so it is decided once these have their cache"},
 	{"activations", "whole steps", "hundreds of changes are judged by steps of three micro-batches, and only what is left in full"},
 	{"uniform plans", "pipelines", "a pipeline is lowered only if its bound is below the time of the best plan so far"},

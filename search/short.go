@@ -124,12 +124,13 @@ func (c *Candidate) times(in *program.Instr) float64 {
 // dropped.
 func lengthenSteps(ctx context.Context, p *problem, short shortlist) (found shortlist, err error) {
 	type kind struct {
-		name  string
-		b, gr int
+		name     string
+		b, group int
+		deferred bool
 	}
 	known := map[kind]bool{}
 	for _, c := range short {
-		k := kind{c.Kind, c.choice.b, c.choice.group}
+		k := kind{c.Kind, c.choice.b, c.choice.group, c.choice.deferred}
 		if known[k] || len(found) > 0 && p.told.exhausted() {
 			continue
 		}

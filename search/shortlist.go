@@ -60,15 +60,17 @@ func (l shortlist) fastest() *Candidate {
 // beats reports whether a candidate is known that takes at most the given seconds.
 func (l shortlist) beats(bound float64) bool { return len(l) > 0 && bound >= l[0].Seconds() }
 
-// ofKinds returns the fastest candidate of each combination of micro-batches and placement, for so many of these.
+// ofKinds returns the fastest candidate of each combination of micro-batches, placement and time of updates, for so many of
+// these.
 func (l shortlist) ofKinds(most int) (list []*Candidate) {
 	type kind struct {
 		b, group int
 		r        residency
+		deferred bool
 	}
 	seen := map[kind]bool{}
 	for _, c := range l {
-		k := kind{c.choice.b, c.choice.group, c.choice.r}
+		k := kind{c.choice.b, c.choice.group, c.choice.r, c.choice.deferred}
 		if seen[k] || len(seen) == most {
 			continue
 		}

@@ -13,6 +13,7 @@ import (
 // improvements are the stages that follow the enumeration, as long as there is a plan.
 var improvements = []namedStage{
 	{"memory", divideMemory, true},
+	{"deferral", deferUpdates, false},
 	{"activations", refineActivations, false},
 	{"whole steps", lengthenSteps, true},
 }
@@ -20,7 +21,7 @@ var improvements = []namedStage{
 // planUniform finds uniform plans. Where cores would update chunks during the backward pass, the search for a
 // share of updates does not see the trips of gradients and weights that updates on the device save, so plans with
 // all updates on the device are searched for separately. Where updates wait for the norm, they may be left to the
-// next step.
+// next step, which is tried before activations are refined or, for steps that were shortened, after it.
 func planUniform(ctx context.Context, p *problem, found shortlist) (shortlist, error) {
 	if !p.divisible() || p.req.Pins.pipelined() {
 		return found, nil
@@ -30,7 +31,7 @@ func planUniform(ctx context.Context, p *problem, found shortlist) (shortlist, e
 	case err != nil || len(found) == 0 || found[0].choice.r.state == device.DeviceTier || p.req.Sketch:
 		return found, err
 	case p.req.Options.Clip > 0:
-		return deferUpdates(ctx, p, found)
+		return deferWholeSteps(ctx, p, found)
 	case p.req.Pins.Update != "":
 		return found, nil
 	}

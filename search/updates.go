@@ -24,9 +24,10 @@ import (
 // cores alone, the step takes 3.56 s, by the device alone 4.57 s, divided 3.54 s: copies take memory bandwidth
 // from the cores, so there is little to gain.
 //
-// With clipping, all updates follow the backward pass, but only the next step needs them. So finally the
+// With clipping, all updates follow the backward pass, but only the next step needs them. So the
 // fastest plans of each kind are tried with updates that the next step makes while its forward pass begins
-// (plan.Plan.Defer). The bottleneck is then elsewhere, so memory is redivided for the fastest of them.
+// (plan.Plan.Defer). The bottleneck is then elsewhere, so memory is redivided for them, and activations are refined
+// after that: what they were best at before is seldom best then.
 //
 // Known weakness: pipelines leave all updates to the cores, unless pinned, and defer none. Where kinds differ
 // much in step time unless updates are deferred, the best of the slow kinds may be missed.
@@ -128,38 +129,62 @@ func (b *balancing) tuneUpdates(ctx context.Context) error {
 	return nil
 }
 
-// deferUpdates defers the updates of the fastest candidate of each kind, and redivides memory, for which they run a
-// race. Deferred candidates are kept only if they save enough.
+// defers reports whether updates may be left to the next step: those that wait for the norm.
+func (p *problem) defers(found shortlist) bool {
+	return p.req.Options.Clip > 0 && found[0].choice.r.state != device.DeviceTier
+}
+
+// deferUpdates defers the updates of the fastest candidate of each kind whose steps are whole, and redivides memory, for which
+// they run a race. What is done about activations then is done for the plan that will be.
 func deferUpdates(ctx context.Context, p *problem, found shortlist) (shortlist, error) {
+	if !p.defers(found) {
+		return found, nil
+	}
+	found, _, err := deferEach(ctx, p, found)
+	return found, err
+}
+
+// deferEach defers the updates of the fastest whole candidate of each kind that has none with deferred updates. It returns
+// also what it has made of these.
+func deferEach(ctx context.Context, p *problem, found shortlist) (more shortlist, made []*Candidate, err error) {
 	const most = 8
-	p.told.begin(toImprove, toImprove+inPipelines(p))
-	now := found[0].Seconds()
 	var field []*balancing
 	for _, c := range found.ofKinds(most) {
-		if p.told.exhausted() {
-			break
+		now := c.choice
+		if p.told.exhausted() || c.missing > 0 || now.deferred || slices.ContainsFunc(found, func(o *Candidate) bool {
+			return o.choice.deferred && o.choice.b == now.b && o.choice.group == now.group && o.choice.r == now.r
+		}) {
+			continue
 		}
 		later, err := deferUpdatesOf(ctx, p, c)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if later != nil {
 			found, field = found.add(later.best), append(field, later)
 		}
 	}
-	found, err := race(ctx, p, found, field)
+	found, err = race(ctx, p, found, field)
+	for _, b := range field {
+		made = append(made, b.best)
+	}
+	return found, made, err
+}
+
+// deferWholeSteps defers the updates of candidates that had shortened steps until now. Deferred candidates are kept only if
+// they save enough.
+func deferWholeSteps(ctx context.Context, p *problem, found shortlist) (shortlist, error) {
+	p.told.begin(toImprove, toImprove+inPipelines(p))
+	found, made, err := deferEach(ctx, p, found)
 	if err != nil {
 		return nil, err
 	}
-	list := make([]*Candidate, len(field))
-	for i, b := range field {
-		list[i] = b.best
-	}
 	p.told.begin(toImprove, inPipelines(p))
-	if found, err = polish(ctx, p, found, list); err != nil {
+	if found, err = polish(ctx, p, found, made); err != nil {
 		return nil, err
 	}
-	if found[0].Seconds() > now*(1-convincing) {
+	now := slices.IndexFunc(found, func(c *Candidate) bool { return !c.choice.deferred })
+	if now > 0 && found[0].Seconds() > found[now].Seconds()*(1-convincing) {
 		found = slices.DeleteFunc(slices.Clone(found), func(c *Candidate) bool { return c.choice.deferred })
 	}
 	return found, nil
