@@ -123,8 +123,8 @@ func (e *enumeration) tired() bool {
 func (e *enumeration) needless(ch choice) bool {
 	pins := &e.p.req.Pins
 	switch {
-	case ch.r.shard == "state" && ch.group*ch.b == e.p.batch && pins.MicroBatch == 0:
-		return true // gradients are complete after one visit, so sharding them costs nothing
+	case ch.r.shard == "state" && ch.r.state != device.DeviceTier && ch.group*ch.b == e.p.batch && pins.MicroBatch == 0:
+		return true // gradients are complete after one visit, and leave the device anyway, so sharding them costs nothing
 	case ch.r.state == device.DeviceTier && ch.group > 1 && e.p.ranks == 1 && pins.Group == 0 && e.p.graph.Model.Shares == 0:
 		return true // nothing is sent that several micro-batches could share
 	}
