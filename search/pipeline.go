@@ -316,8 +316,8 @@ func (t *task) lowerRoomiest(ctx context.Context, of aim) (*Candidate, error) {
 	return c, c.simulate(t.p.machine)
 }
 
-// on returns the same task on another machine.
-func (t *task) on(m *Machine) *task {
+// onMachine returns the same task on another machine.
+func (t *task) onMachine(m *Machine) *task {
 	p, sh, again := *t.p, *t.shape, *t
 	again.shape, sh.p, p.machine = &sh, &p, m
 	return &again

@@ -58,8 +58,8 @@ func (p *problem) updatedBy(what string) *problem {
 	return &other
 }
 
-// on returns the same problem on a machine with other capacities.
-func (p *problem) on(m *Machine) *problem {
+// onMachine returns the same problem on a machine with other capacities.
+func onMachine(p *problem, m *Machine) *problem {
 	other, needs := *p, *p.needs
 	needs.machine = m
 	other.machine, other.needs, other.refused = m, &needs, map[string]Candidate{}

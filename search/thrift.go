@@ -33,7 +33,7 @@ func lowerAllRanks(ctx context.Context, p *problem, found shortlist) (shortlist,
 			return found, err
 		}
 		found = found[1:]
-		if again, err := p.lowerLeaving(ctx, c, c.excess()); err != nil {
+		if again, err := lowerLeaving(ctx, p, c, c.excess()); err != nil {
 			return nil, err
 		} else if again != nil {
 			found = found.add(again)
@@ -44,7 +44,7 @@ func lowerAllRanks(ctx context.Context, p *problem, found shortlist) (shortlist,
 
 // lowerLeaving returns a candidate that is like another and leaves that many bytes of each tier free; nil if none fits then, or
 // if somebody else has decided what it is like.
-func (p *problem) lowerLeaving(ctx context.Context, c *Candidate, free [device.NumTiers]int64) (again *Candidate, err error) {
+func lowerLeaving(ctx context.Context, p *problem, c *Candidate, free [device.NumTiers]int64) (again *Candidate, err error) {
 	less := *p.machine
 	for tier, n := range free {
 		if n > 0 {
@@ -53,9 +53,9 @@ func (p *problem) lowerLeaving(ctx context.Context, c *Candidate, free [device.N
 	}
 	switch {
 	case c.task != nil:
-		again, err = c.task.on(&less).lowerRoomiest(ctx, fastestPlan)
+		again, err = c.task.onMachine(&less).lowerRoomiest(ctx, fastestPlan)
 	case c.choice.b > 0:
-		again, err = newBalancing(p.on(&less), c).leastRecomputation(ctx, c.choice, 1)
+		again, err = newBalancing(onMachine(p, &less), c).leastRecomputation(ctx, c.choice, 1)
 	}
 	if err != nil || again == nil {
 		return nil, err

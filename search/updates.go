@@ -130,14 +130,14 @@ func (b *balancing) tuneUpdates(ctx context.Context) error {
 }
 
 // defers reports whether updates may be left to the next step: those that wait for the norm.
-func (p *problem) defers(found shortlist) bool {
+func defers(p *problem, found shortlist) bool {
 	return p.req.Options.Clip > 0 && found[0].choice.r.state != device.DeviceTier
 }
 
 // deferUpdates defers the updates of the fastest candidate of each kind whose steps are whole, and redivides memory, for which
 // they run a race. What is done about activations then is done for the plan that will be.
 func deferUpdates(ctx context.Context, p *problem, found shortlist) (shortlist, error) {
-	if !p.defers(found) {
+	if !defers(p, found) {
 		return found, nil
 	}
 	found, _, err := deferEach(ctx, p, found)
