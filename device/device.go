@@ -233,6 +233,14 @@ type StateRange struct {
 	First, N int
 }
 
+// Beginning is what a parameter begins with, see session.Initial.
+type Beginning struct {
+	Name string
+	Init uint8 // a model.Init
+	Std  float64
+	Seed uint64
+}
+
 // Bytes returns their size in a file.
 func (s StateRange) Bytes() int { return s.N * int(s.As.Size()) }
 
@@ -244,6 +252,8 @@ type Saver interface {
 	// Fill reads a range from a file, in which it is as s.As says, from an offset on, into the state of the program whose first call
 	// is first, as far as the rank has it. It does not wait for that; an error is that of the next call that does.
 	Fill(first int, file string, offset int64, s StateRange)
+	// Draw is Fill with the numbers with which a parameter begins.
+	Draw(first int, d Beginning, s StateRange)
 	// Save writes a range that the rank holds, of the state of the program whose first call is first, to a file that is there, at
 	// an offset. It does not wait for that.
 	Save(first int, file string, offset int64, s StateRange)

@@ -29,6 +29,11 @@ func (e *Engine) Fill(file string, offset int64, s device.StateRange) {
 	e.device.(device.Saver).Fill(e.first, file, offset, s)
 }
 
+// Draw has the process of the engine's device, a device.Saver, draw elements, as far as the rank has them.
+func (e *Engine) Draw(from device.Beginning, s device.StateRange) {
+	e.device.(device.Saver).Draw(e.first, from, s)
+}
+
 // Arenas are a rank's memory on a device, as a program divides it. Only one goroutine may use them at a time, and none
 // during a step.
 type Arenas struct {

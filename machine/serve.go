@@ -19,6 +19,7 @@ import (
 	"github.com/athanor-llm/athanor/internal/sysmem"
 	"github.com/athanor-llm/athanor/kernel/gemm"
 	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/session"
 	"github.com/athanor-llm/athanor/verify"
 )
 
@@ -131,7 +132,15 @@ type script struct {
 // State returns access to a device's memory.
 func (s script) State(d device.Device) (remote.State, error) {
 	a, err := exec.NewArenas(s.Program, d)
-	return a, err
+	return state{a}, err
+}
+
+// state is what a device holds of a program's state.
+type state struct{ *exec.Arenas }
+
+// DrawState writes what parameters begin with.
+func (s state) DrawState(r device.StateRange, from device.Beginning) error {
+	return session.DrawState(s.Arenas, r, from)
 }
 
 // Folder is the run's.

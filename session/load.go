@@ -56,18 +56,22 @@ func NewLoader(s *Session, v *Savers) *Loader {
 	return &Loader{s, make([]float32, LargestPiece(s.Graph)), v}
 }
 
-// Places says where in files elements are, from index first on; nil: nowhere as they are.
-type Places func(first, n int) []safetensors.Place
+// Supply is where elements of a parameter's state come from.
+type Supply struct {
+	Read   func(first int, dst []float32) error          // fills all of dst with elements from index first on
+	Places func(first, n int) (list []safetensors.Place) // where in files they are, if they are there as they are; nil: they are not
+	Drawn  bool                                          // they are what Initial draws with Seed
+	Seed   uint64
+}
 
-// Fill writes one kind of a parameter's state, in the order of files. read must fill all of dst with its elements from index first
-// on: all of them, or one piece after another. What it would read is in files at places.
-func (l *Loader) Fill(param int, kind optimizer.Kind, read func(first int, dst []float32) error, places Places) error {
+// Fill writes one kind of a parameter's state, in the order of files: all of it, or one piece after another.
+func (l *Loader) Fill(param int, kind optimizer.Kind, from Supply) error {
 	n, step := int(l.session.Graph.Params[param].Elems()), piece(l.session.Graph, param)
 	for first := 0; first < n; first += step {
 		dst := l.room[:min(step, n-first)]
-		apart, here, err := l.readElsewhere(param, kind, first, len(dst), places)
+		apart, here, err := l.fillElsewhere(param, kind, first, len(dst), &from)
 		if err == nil && here {
-			err = read(first, dst)
+			err = from.Read(first, dst)
 		}
 		switch {
 		case err != nil || !here:
@@ -85,40 +89,42 @@ func (l *Loader) Fill(param int, kind optimizer.Kind, read func(first int, dst [
 	return nil
 }
 
-// readElsewhere reports whether other processes read n elements by themselves, and whether ranks here need them.
-func (l *Loader) readElsewhere(param int, kind optimizer.Kind, first, n int, places Places) (done, here bool, err error) {
+// fillElsewhere reports whether other processes read or draw n elements by themselves, and whether ranks here need them.
+func (l *Loader) fillElsewhere(param int, kind optimizer.Kind, first, n int, from *Supply) (done, here bool, err error) {
 	if l.savers == nil || !InParts(l.session.Graph, param) {
-		return false, true, nil
-	}
-	list := places(first, n)
-	if list == nil {
 		return false, true, nil
 	}
 	if err := l.session.Settle(context.Background()); err != nil {
 		return false, true, err
 	}
+	if from.Drawn {
+		done, here = l.savers.draw(param, first, n, from.Seed)
+		return done, here, nil
+	}
+	if from.Places == nil {
+		return false, true, nil
+	}
+	list := from.Places(first, n)
+	if list == nil {
+		return false, true, nil
+	}
 	return l.savers.Fill(param, kind, first, list)
 }
 
-// Load fills every parameter and zeroes the optimizer's moments. read is that of Fill.
+// Load fills every parameter and zeroes the optimizer's moments. read is that of a Supply.
 func (s *Session) Load(read func(p model.Param, first int, dst []float32) error) error {
-	return NewLoader(s, nil).Load(read, func(model.Param, int, int) []safetensors.Place { return nil })
+	return NewLoader(s, nil).Load(func(p model.Param) Supply {
+		return Supply{Read: func(first int, dst []float32) error { return read(p, first, dst) }}
+	})
 }
 
-// Load is Session.Load; places are those of Fill.
-func (l *Loader) Load(read func(p model.Param, first int, dst []float32) error, places func(p model.Param, first, n int) []safetensors.Place) error {
-	s := l.session
-	for i, p := range s.Graph.Params {
-		err := l.Fill(i, optimizer.Weights, func(first int, dst []float32) error {
-			if err := read(p, first, dst); err != nil {
-				return fmt.Errorf("parameter %s: %w", p.Name, err)
-			}
-			return nil
-		}, func(first, n int) []safetensors.Place { return places(p, first, n) })
-		if err != nil {
-			return err
+// Load is Session.Load with supplies.
+func (l *Loader) Load(of func(p model.Param) Supply) error {
+	for i, p := range l.session.Graph.Params {
+		if err := l.Fill(i, optimizer.Weights, of(p)); err != nil {
+			return fmt.Errorf("parameter %s: %w", p.Name, err)
 		}
-		if err := s.clearMoments(i); err != nil {
+		if err := l.session.clearMoments(i); err != nil {
 			return err
 		}
 	}

@@ -30,6 +30,7 @@ type elsewhere struct {
 	arenas  *exec.Arenas
 	dir     string
 	read    int64 // bytes
+	drawn   int
 }
 
 func (e *elsewhere) Info() device.Info { return device.Info{Host: e.host} }
@@ -46,6 +47,10 @@ func (e *elsewhere) Fill(_ int, file string, offset int64, s device.StateRange) 
 		err = e.arenas.WriteState(s, text[offset:][:s.Bytes()])
 	}
 	e.read, e.fails = e.read+int64(s.Bytes()), errors.Join(e.fails, err)
+}
+
+func (e *elsewhere) Draw(_ int, from device.Beginning, s device.StateRange) {
+	e.drawn, e.fails = e.drawn+s.N, errors.Join(e.fails, DrawState(e.arenas, s, from))
 }
 
 func (e *elsewhere) Saved() ([]uint32, error) {
@@ -153,7 +158,7 @@ func TestSavers(t *testing.T) {
 	}
 }
 
-// TestFill: four processes that read their parameters from a file by themselves, each what it has of them, in fp32 and in
+// TestFill: four processes that read their parameters from a file by themselves, or draw them, each what it has of them, in fp32 and in
 // bf16, have what they would have been sent, replicas and owners of parts alike.
 func TestFill(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
@@ -194,12 +199,18 @@ func TestFill(t *testing.T) {
 			v, _, err := NewSavers(s, dir, "model.safetensors")
 			check(t, err)
 			read := func(p model.Param, first int, dst []float32) error { return set.ReadFloat32(p.Name, first, dst) }
-			check(t, NewLoader(s, v).Load(read, func(p model.Param, first, n int) []safetensors.Place {
-				place, ok := set.Place(p.Name, first, n)
-				if !ok {
-					t.Fatal("no place")
+			check(t, NewLoader(s, v).Load(func(p model.Param) Supply {
+				from := Supply{Read: func(first int, dst []float32) error { return read(p, first, dst) }}
+				if from.Drawn, from.Seed = as == safetensors.F32 && p.Name == f.graph.Params[0].Name, 7; !from.Drawn {
+					from.Places = func(first, n int) []safetensors.Place {
+						place, ok := set.Place(p.Name, first, n)
+						if !ok {
+							t.Fatal("no place")
+						}
+						return []safetensors.Place{place}
+					}
 				}
-				return []safetensors.Place{place}
+				return from
 			}))
 			for i, p := range f.graph.Params {
 				want, got := make([]float32, p.Elems()), make([]float32, p.Elems())
@@ -216,8 +227,8 @@ func TestFill(t *testing.T) {
 				}
 			}
 			for i, e := range others {
-				if e.read == 0 {
-					t.Errorf("process %d reads nothing", i+1)
+				if e.read == 0 || shard == "" && (e.drawn == 0) != (as == safetensors.BF16) {
+					t.Errorf("process %d reads %d bytes and draws %d numbers", i+1, e.read, e.drawn)
 				}
 			}
 			check(t, set.Close())

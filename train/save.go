@@ -56,7 +56,9 @@ func (t *Run) start() error {
 		session.Initial(p, spec.Seed, first, dst)
 		return nil
 	}
-	return t.Session.Load(t.origin.read)
+	return session.NewLoader(t.Session, t.savers).Load(func(p model.Param) session.Supply {
+		return session.Supply{Read: func(first int, dst []float32) error { return t.origin.read(p, first, dst) }, Drawn: true, Seed: spec.Seed}
+	})
 }
 
 func (s *Setup) lora() *model.LoRA { return s.Graph.Model.LoRA }
@@ -89,15 +91,19 @@ func (t *Run) fromFolder() error {
 	}
 	t.Notes = append(t.Notes, note)
 	var zeros, all int64 // of the weights that stay so if they are 0
-	err = session.NewLoader(t.Session, t.savers).Load(func(p model.Param, first int, dst []float32) error {
-		err := t.origin.read(p, first, dst)
-		for i := 0; p.Masked && i < len(dst); i++ {
-			if all++; dst[i] == 0 {
-				zeros++
+	err = session.NewLoader(t.Session, t.savers).Load(func(p model.Param) session.Supply {
+		supply := t.origin.supply(p)
+		supply.Read = func(first int, dst []float32) error {
+			err := t.origin.read(p, first, dst)
+			for i := 0; p.Masked && i < len(dst); i++ {
+				if all++; dst[i] == 0 {
+					zeros++
+				}
 			}
+			return err
 		}
-		return err
-	}, t.origin.places)
+		return supply
+	})
 	if err == nil && t.Setup.Spec.KeepMask {
 		if zeros == 0 {
 			return t.Setup.Spec.Fault("keep_mask", fmt.Sprintf("no weight of the layers in %s is 0; hint: make a folder in which some are: athanor prune %[1]s NEW --sparsity 0.5 --data ...", t.Setup.Folder))
@@ -186,35 +192,43 @@ func (t *Run) loadState(ck *checkpoint.Checkpoint, wanted func(optimizer.Kind) b
 			if !keeps(t.Plan.Plan.Optimizer, p, kind) || !wanted(kind) {
 				continue
 			}
-			read := func(first int, dst []float32) error { return t.origin.read(p, first, dst) }
-			places := func(first, n int) []safetensors.Place { return t.origin.places(p, first, n) }
+			from := t.origin.supply(p)
 			if kind != optimizer.Weights {
 				set := ck.State(kind.String())
 				if set == nil {
 					return fmt.Errorf("the optimizer's state %q is missing; hint: this is not a training checkpoint; set model to it to start from its weights", kind)
 				}
-				read = func(first int, dst []float32) error { return folder.ReadParam(set, p, first, dst) }
-				places = func(first, n int) []safetensors.Place { return folder.Places(set, p, first, n) }
+				from.Read = func(first int, dst []float32) error { return folder.ReadParam(set, p, first, dst) }
+				from.Places = func(first, n int) []safetensors.Place { return folder.Places(set, p, first, n) }
 			}
-			divides := t.Setup.Spec.Delinks > 0 && p.Layer >= 0 && p.Layer < t.Setup.Graph.Model.Layers
-			if divides {
-				places = func(int, int) []safetensors.Place { return nil }
-			}
-			err := loader.Fill(i, kind, func(first int, dst []float32) error {
-				if err := read(first, dst); err != nil {
+			as := from.Read
+			from.Read = func(first int, dst []float32) error {
+				if err := as(first, dst); err != nil {
 					return fmt.Errorf("%s of %s: %w", kind, p.Name, err)
 				}
-				if divides {
-					divideMoment(kind, t.Setup.Spec.Delinks, dst)
-				}
 				return nil
-			}, places)
+			}
+			if n := t.Setup.Spec.Delinks; n > 0 && p.Layer >= 0 && p.Layer < t.Setup.Graph.Model.Layers {
+				from = divided(from, kind, n)
+			}
+			err := loader.Fill(i, kind, from)
 			if err != nil {
 				return err
 			}
 		}
 	}
 	return loader.End()
+}
+
+// divided is the supply of a moment that is made one of each of n layers.
+func divided(from session.Supply, kind optimizer.Kind, n int) session.Supply {
+	return session.Supply{Read: func(first int, dst []float32) error {
+		if err := from.Read(first, dst); err != nil {
+			return err
+		}
+		divideMoment(kind, n, dst)
+		return nil
+	}}
 }
 
 // lossTail is how many of the latest losses a checkpoint records, for people.

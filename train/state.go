@@ -10,6 +10,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/optimizer"
+	"github.com/athanor-llm/athanor/session"
 )
 
 // A checkpoint stores weights and moments as the run holds them, in fp32 or in bf16 (optimizer_state), so it takes 12, 8 or 6
@@ -26,6 +27,14 @@ type weights struct {
 	half   func(p model.Param) bool // whether it holds a parameter in bf16, or in a format whose numbers are all exact in bf16; nil: no
 	own    *safetensors.Set         // the model's own weights, by whose names checkpoints are written; nil: none
 	file   io.Closer                // nil: none
+}
+
+// supply returns where a parameter's weights come from.
+func (w *weights) supply(p model.Param) session.Supply {
+	return session.Supply{
+		Read:   func(first int, dst []float32) error { return w.read(p, first, dst) },
+		Places: func(first, n int) []safetensors.Place { return w.places(p, first, n) },
+	}
 }
 
 // nameOf returns the name of a tensor of a model in checkpoints: of models that also see or hear, the one in the files.

@@ -15,6 +15,7 @@ import (
 	"github.com/athanor-llm/athanor/exec"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/program"
+	"github.com/athanor-llm/athanor/session"
 )
 
 var testKey = []byte("a key of this test")
@@ -137,7 +138,16 @@ func (h *host) Script(text string) (Script, error) {
 	return parsed{p, list}, err
 }
 
-func (p parsed) State(d device.Device) (State, error) { return exec.NewArenas(p.Program, d) }
+func (p parsed) State(d device.Device) (State, error) {
+	a, err := exec.NewArenas(p.Program, d)
+	return arenas{a}, err
+}
+
+type arenas struct{ *exec.Arenas }
+
+func (a arenas) DrawState(s device.StateRange, from device.Beginning) error {
+	return session.DrawState(a.Arenas, s, from)
+}
 
 func (h *host) Folder() string { return h.dir }
 

@@ -168,6 +168,8 @@ func (e *lease) do(v verb, f []byte) error {
 		return e.saving.save(e, f)
 	case doFill:
 		return e.saving.fill(e, f)
+	case doDraw:
+		return e.saving.draw(e, binary.LittleEndian.Uint32(f))
 	case doWrite:
 		return e.write(device.Tier(f[0]), int64(le.Uint64(f[1:])), le.Uint32(f[9:]))
 	}

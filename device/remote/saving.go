@@ -56,6 +56,23 @@ func (d *Device) Fill(first int, file string, offset int64, s device.StateRange)
 	_ = d.flush()
 }
 
+// drawn is a message.
+type drawn struct {
+	Call  uint32 // the first of a program
+	Range device.StateRange
+	From  device.Beginning
+}
+
+// Draw has the process draw elements.
+func (d *Device) Draw(first int, from device.Beginning, s device.StateRange) {
+	out, err := appendMessage(append(d.out, byte(doDraw)), &drawn{number(first), s, from})
+	if err != nil { // numbers and a name
+		panic(err)
+	}
+	d.out = out
+	_ = d.flush()
+}
+
 func (d *Device) order(v verb, first int, file string, offset int64, s device.StateRange) {
 	le := binary.LittleEndian
 	d.out = le.AppendUint32(append(d.out, byte(v)), number(first))
@@ -172,6 +189,26 @@ func (s *saving) save(e *lease, f []byte) error {
 	}
 	s.err = cmp.Or(s.err, wrong)
 	return err
+}
+
+// draw reads a message, and draws elements.
+func (s *saving) draw(e *lease, length uint32) error {
+	var m drawn
+	if err := readText(e.in, length, messageBytes, &m); err != nil {
+		return err
+	}
+	wrong := cmp.Or(e.wrong, e.refuseWithinRound())
+	if r := m.Range; wrong == nil && (r.Kind >= optimizer.NumKinds || r.First < 0 || r.N < 1 || r.N > pieceBytes/4) {
+		wrong = errors.New("impossible elements")
+	}
+	if wrong == nil {
+		var state State
+		if state, wrong = e.scripts.state(e, m.Call); wrong == nil {
+			wrong = state.DrawState(m.Range, m.From)
+		}
+	}
+	e.wrong = wrong
+	return nil
 }
 
 // fill reads elements from a file.

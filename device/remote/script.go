@@ -35,6 +35,7 @@ type Script interface {
 type State interface {
 	ReadState(s device.StateRange, dst []byte) error
 	WriteState(s device.StateRange, src []byte) error
+	DrawState(s device.StateRange, d device.Beginning) error
 }
 
 // scripts are the programs of a device.

@@ -5,8 +5,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -15,6 +17,7 @@ import (
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/build"
 	"github.com/athanor-llm/athanor/internal/paths"
+	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -123,6 +126,22 @@ func TestSave(t *testing.T) {
 	if !bytes.Equal(got, values) {
 		t.Errorf("%v, want %v", got, values)
 	}
+	values = make([]byte, 64)
+	for i := range 16 {
+		binary.LittleEndian.PutUint32(values[4*i:], math.Float32bits(1))
+	}
+	d.Draw(first, device.Beginning{Init: uint8(model.Ones)}, device.StateRange{Param: 5, N: 16})
+	_, err = d.Saved()
+	check(t, err)
+	check(t, d.Read(device.DeviceTier, 0, got))
+	if !bytes.Equal(got, values) {
+		t.Errorf("%v, want ones", got)
+	}
+	d.Draw(first, device.Beginning{}, device.StateRange{Param: 5, N: 1 << 30})
+	if _, err := d.Saved(); err == nil {
+		t.Error("a range of any size is drawn")
+	}
+	check(t, d.Write(device.DeviceTier, 0, slices.Repeat([]byte{9}, 64)))
 	for file, what := range map[string]device.StateRange{"sub/none": held, "../outside": held, "sub/file": {Param: 5, As: graph.F32, N: 10}} {
 		d.Fill(first, file, 0, what)
 		if _, err := d.Saved(); err == nil {

@@ -45,6 +45,7 @@ const (
 	doClock                   // u8 on
 	doSave                    // see saveFields; name
 	doFill                    // likewise
+	doDraw                    // u32 length; message
 	doReserve                 // u8 tier, u64 bytes -> nothing
 	doPrepare                 // u8 timed, u32 calls, u32 length; message -> u32 first
 	doLoad                    // u32 length; the build and the program's text -> u32 first, u32 calls
@@ -66,7 +67,7 @@ const (
 
 // fieldBytes is the size of each verb's fields, by verb.
 var fieldBytes = [...]int{
-	doLaunch: 4, doWait: 5, doRun: 4, doWrite: 13, doClock: 1, doSave: saveFields, doFill: saveFields, doReserve: 9, doPrepare: 9, doLoad: 4, doTune: 16, doRead: 13,
+	doLaunch: 4, doWait: 5, doRun: 4, doWrite: 13, doClock: 1, doSave: saveFields, doFill: saveFields, doDraw: 4, doReserve: 9, doPrepare: 9, doLoad: 4, doTune: 16, doRead: 13,
 	doClear: 17, doRepeat: 21, doSync: 0, doStats: 0, doShares: 0, doSaved: 0, doPing: 0, doClose: 0, doLook: 0, doAbort: 4,
 }
 
