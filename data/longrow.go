@@ -68,7 +68,9 @@ func (r *reader) long(lines *lineReader, why error) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(spool.Name())
+	if os.Remove(spool.Name()) != nil { // without a name, a killed process leaves nothing; Windows has no such files
+		defer os.Remove(spool.Name())
+	}
 	defer spool.Close()
 	if err := lines.copyLine(spool); err != nil {
 		return err

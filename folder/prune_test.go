@@ -91,13 +91,18 @@ func pruneTo(t *testing.T, dir, to string, rows [][]int32, pattern string, magni
 }
 
 // TestPrune: the matrices of all layers, and no other tensor, have as many zeros as were asked for; the reported errors of SparseGPT
-// are less than those of magnitude; a second pruning changes nothing; and the folder can be evaluated.
+// are less than those of magnitude; a second pruning changes nothing; the folder can be evaluated; and what a killed pruning left goes.
 func TestPrune(t *testing.T) {
 	for i, dir := range testkit.Sample(plainFolders(t), 2, 4) {
 		tmp, pattern, rows := t.TempDir(), []string{"0.5", "2:4"}[i%2], textsOf(t, dir)
+		check(t, os.Mkdir(tmp+"/.tmp-a", 0o755)) // as a killed process leaves it
+		check(t, os.WriteFile(tmp+"/.tmp-a/model.safetensors", []byte("half"), 0o644))
 		layers := pruneTo(t, dir, tmp+"/a", rows, pattern, false)
 		coarse := pruneTo(t, dir, tmp+"/m", rows, pattern, true)
 		again := pruneTo(t, tmp+"/a", tmp+"/b", rows, pattern, false)
+		if list, err := os.ReadDir(tmp); err != nil || len(list) != 3 {
+			t.Errorf("%s: beside the three folders: %v, %v", dir, list, err)
+		}
 		var matrices, fine, rough, none float64
 		for k, l := range layers {
 			if l.Layer != k || 2*l.Zeros < l.Weights-int64(len(l.Matrices)) || 2*l.Zeros > l.Weights+int64(len(l.Matrices)) {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/athanor-llm/athanor/checkpoint"
 	"github.com/athanor-llm/athanor/data"
@@ -140,6 +141,19 @@ func writeTokenizer(t *bpe.Tokenizer, dir string) error {
 	})
 }
 
+// unfinished begins the names of folders in the cache in which tokenizers are being written, or were by killed processes.
+const unfinished = ".tmp-"
+
+// removeUnfinished removes what killed processes left in a folder a day ago, or earlier.
+func removeUnfinished(dir string) {
+	list, _ := os.ReadDir(dir)
+	for _, e := range list {
+		if info, err := e.Info(); err == nil && strings.HasPrefix(e.Name(), unfinished) && time.Since(info.ModTime()) > 24*time.Hour {
+			_ = os.RemoveAll(filepath.Join(dir, e.Name()))
+		}
+	}
+}
+
 // keepTokenizer saves a tokenizer, durably, to a folder of the cache that appears atomically, though several processes may
 // make it at the same time. A readable one already there is left alone.
 func keepTokenizer(t *bpe.Tokenizer, dir string) error {
@@ -150,7 +164,8 @@ func keepTokenizer(t *bpe.Tokenizer, dir string) error {
 	if err := os.MkdirAll(parent, 0o755); err != nil {
 		return err
 	}
-	temp, err := os.MkdirTemp(parent, ".tmp-")
+	removeUnfinished(parent)
+	temp, err := os.MkdirTemp(parent, unfinished)
 	if err != nil {
 		return err
 	}

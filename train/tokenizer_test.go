@@ -3,10 +3,46 @@ package train
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/athanor-llm/athanor/data/bpe"
 )
+
+// TestKeepTokenizer: a tokenizer gets to the cache, and what a process left there that was killed the day before goes.
+func TestKeepTokenizer(t *testing.T) {
+	words := bpe.NewCounter(bpe.PatternGPT2)
+	words.Add([]byte("word"))
+	trained, err := bpe.Train(t.Context(), words, 257, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cache, dayBefore := t.TempDir(), time.Now().Add(-25*time.Hour)
+	for _, name := range []string{".tmp-1", ".tmp-2", "other"} {
+		dir := filepath.Join(cache, name)
+		if err := os.MkdirAll(filepath.Join(dir, "tokenizer"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if name == ".tmp-2" { // of this moment
+			continue
+		}
+		if err := os.Chtimes(dir, dayBefore, dayBefore); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := keepTokenizer(trained, filepath.Join(cache, "bpe-257")); err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	list, err := os.ReadDir(cache)
+	for _, e := range list {
+		names = append(names, e.Name())
+	}
+	if want := []string{".tmp-2", "bpe-257", "other"}; err != nil || !slices.Equal(names, want) {
+		t.Errorf("the cache has %q, want %q: %v", names, want, err)
+	}
+}
 
 // TestKeepOwn: a run has its tokenizer, whatever a start that was killed left in its place and beside it.
 func TestKeepOwn(t *testing.T) {

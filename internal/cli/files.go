@@ -7,11 +7,16 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/athanor-llm/athanor/checkpoint"
+	"github.com/athanor-llm/athanor/internal/filelock"
 	"github.com/athanor-llm/athanor/internal/suggest"
 	"github.com/athanor-llm/athanor/machine"
 )
@@ -67,35 +72,73 @@ func samePlace(a, b string) bool {
 }
 
 // WriteTo has a function write a file. A regular file appears, or replaces an older one,
-// once it is complete and durable; on an error or a power cut what was there stays. Anything
-// else, such as a pipe, is written directly.
+// once it is complete and durable; on an error or a power cut what was there stays, and what
+// killed processes have left of theirs goes. Anything else, such as a pipe, is written directly.
 func WriteTo(path string, write func(io.Writer) error) error {
-	to := path
-	if st, err := os.Stat(path); err != nil || st.Mode().IsRegular() {
-		if real, err := filepath.EvalSymlinks(path); err == nil {
-			path = real // a link to a file stays a link
-		}
-		to = filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.%d", filepath.Base(path), os.Getpid()))
+	st, err := os.Stat(path)
+	if err == nil && !st.Mode().IsRegular() {
+		return writeDirectly(path, write)
 	}
-	f, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o666)
-	if err != nil && to != path { // the file can be written, its folder cannot
-		to = path
-		f, err = os.OpenFile(to, os.O_WRONLY|os.O_TRUNC, 0o666)
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		path = real // a link to a file stays a link
 	}
+	f, bad := createBeside(path)
+	if bad != nil && err == nil { // the file can be written, its folder cannot
+		return writeDirectly(path, write)
+	}
+	if bad != nil {
+		return suggest.Add(bad, fileHint)
+	}
+	w := bufio.NewWriter(f)
+	if err := cmp.Or(write(w), w.Flush(), f.Sync()); err != nil {
+		return errors.Join(err, f.Close(), os.Remove(f.Name()))
+	}
+	if err := filelock.Publish(f, path); err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return checkpoint.Disk{}.SyncDir(filepath.Dir(path))
+}
+
+func writeDirectly(path string, write func(io.Writer) error) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0o666)
 	if err != nil {
 		return suggest.Add(err, fileHint)
 	}
 	w := bufio.NewWriter(f)
-	err = cmp.Or(write(w), w.Flush())
-	if to == path {
-		return cmp.Or(err, f.Close())
+	return cmp.Or(write(w), w.Flush(), f.Close())
+}
+
+// createBeside makes a file with a name of its own in a path's folder, locked as long as it is open, and removes
+// unlocked ones for the same path: nobody writes those any more.
+func createBeside(path string) (*os.File, error) {
+	dir, name := filepath.Split(path)
+	prefix := "." + name + "."
+	list, _ := os.ReadDir(cmp.Or(dir, "."))
+	for _, e := range list {
+		if rest, ours := strings.CutPrefix(e.Name(), prefix); ours && ownSuffix.MatchString(rest) {
+			removeAbandoned(filepath.Join(dir, e.Name()))
+		}
 	}
-	if err = cmp.Or(err, f.Sync(), f.Close()); err == nil {
-		err = os.Rename(to, path)
+	f, err := os.OpenFile(filepath.Join(dir, fmt.Sprintf("%s%016x", prefix, rand.Uint64())), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	if err == nil {
+		_, _ = filelock.Try(f) // where there are no locks, none is found abandoned
 	}
+	return f, err
+}
+
+// ownSuffix is what createBeside puts after a name.
+var ownSuffix = regexp.MustCompile("^[0-9a-f]{16}$")
+
+// removeAbandoned removes a file unless it is locked, or was made a moment ago and may not be locked yet.
+func removeAbandoned(path string) {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
-		os.Remove(to)
-		return err
+		return
 	}
-	return checkpoint.Disk{}.SyncDir(filepath.Dir(path))
+	held, _ := filelock.Try(f)
+	st, err := f.Stat()
+	f.Close()
+	if held && err == nil && time.Since(st.ModTime()) > time.Minute {
+		os.Remove(path)
+	}
 }
