@@ -22,6 +22,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device/cuda"
 	"github.com/athanor-llm/athanor/internal/suggest"
+	"github.com/athanor-llm/athanor/internal/sysmem"
 )
 
 // Context is passed to every verb.
@@ -135,7 +136,7 @@ func (p *Program) Execute(args []string, stdout, stderr io.Writer) int {
 	if tty := asTerminal(stdout); tty != nil {
 		c.Terminal, c.Columns = true, columns(tty)
 	}
-	if err := cmp.Or(parsed.Run(c), out.err); err != nil {
+	if err := runVerb(parsed, c, out); err != nil {
 		if errors.Is(err, syscall.ENOSPC) {
 			err = suggest.Add(err, "free some space on that disk, or write to another disk")
 		}
@@ -143,6 +144,14 @@ func (p *Program) Execute(args []string, stdout, stderr io.Writer) int {
 		return p.ExitCode(err)
 	}
 	return 0
+}
+
+// runVerb returns a verb's error, or that of its output.
+func runVerb(parsed *kong.Context, c *Context, out *results) error {
+	if err := sysmem.EnoughAddresses(); err != nil {
+		return err
+	}
+	return cmp.Or(parsed.Run(c), out.err)
 }
 
 // Parser returns the parser of the program's command lines, which sets f.

@@ -50,6 +50,20 @@ func Enough(bytes int64) error {
 	return fmt.Errorf("%w: %s are needed, but only %s are available; hint: allow the process more memory, or end other programs", ErrMemory, size.Exact(bytes), size.Exact(m.Available))
 }
 
+// leastAddresses is what a process needs before it holds anything: Go's runtime reserves 1.2 GiB of addresses at its start,
+// and each thread of the C library its stack and an arena. With less, the runtime ends the process in the midst of something.
+const leastAddresses = 1700 << 20
+
+// EnoughAddresses returns an error if the limit on the process's addresses (ulimit -v) is less than any work takes.
+func EnoughAddresses() error { return addressesFor(systemAddresses()) }
+
+func addressesFor(limit int64) error {
+	if limit == 0 || limit >= leastAddresses {
+		return nil
+	}
+	return fmt.Errorf("%w: the limit on addresses (ulimit -v) of %s is less than the %s that a process takes before any model; hint: raise it (ulimit -v unlimited), and limit memory with a control group", ErrMemory, size.Exact(limit), size.Exact(leastAddresses))
+}
+
 // Mapped returns how many bytes of addresses this process has: all that it has asked for, whether it touched it or not. It is
 // exact, so that two calls tell what was asked for in between. 0: not known.
 func Mapped() int64 { return systemMapped() }

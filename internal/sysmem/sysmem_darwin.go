@@ -25,4 +25,6 @@ func system() (Info, error) {
 
 func systemCores() float64 { return 0 }
 
+func systemAddresses() int64 { return 0 }
+
 func systemMapped() int64 { return 0 }

@@ -31,10 +31,14 @@ func read(root fs.FS) (Info, error) {
 	}
 	if limit, used := addresses(root); limit > 0 {
 		mem.Total = min(mem.Total, limit)
-		mem.Available = min(mem.Available, max(limit-used, 0))
+		mem.Available = min(mem.Available, max(limit-used-addressGrowth, 0))
 	}
 	return mem, nil
 }
+
+// addressGrowth is left to the process of a limit on addresses: its heap grows by 64 MiB of them at a time, and new threads of the
+// C library take as much, all of which no plan has.
+const addressGrowth = 256 << 20
 
 // addresses returns the limit on the process's addresses (ulimit -v; 0: none), and how many bytes of them are in use.
 func addresses(root fs.FS) (limit, used int64) {
@@ -50,6 +54,11 @@ func addresses(root fs.FS) (limit, used int64) {
 		}
 	}
 	return limit, mapped(root)
+}
+
+func systemAddresses() int64 {
+	limit, _ := addresses(os.DirFS("/"))
+	return limit
 }
 
 func systemMapped() int64 { return mapped(os.DirFS("/")) }

@@ -49,7 +49,7 @@ func TestRead(t *testing.T) {
 		{"version 1 without limit", files("proc/meminfo", meminfo16G, "proc/self/cgroup", "4:memory:/\n",
 			"sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712"), Info{16 * gib, 8 * gib}},
 		{"addresses", files("proc/meminfo", meminfo16G, "proc/self/limits", "Limit  Soft Limit  Hard Limit  Units\nMax address space         4294967296           unlimited            bytes\nMax file locks 1 1 locks\n",
-			"proc/self/statm", fmt.Sprintf("%d 3 4 1 0 2 0\n", gib/os.Getpagesize())), Info{4 * gib, 3 * gib}},
+			"proc/self/statm", fmt.Sprintf("%d 3 4 1 0 2 0\n", gib/os.Getpagesize())), Info{4 * gib, 3*gib - addressGrowth}},
 		{"addresses without limit", files("proc/meminfo", meminfo16G, "proc/self/limits", "Max address space         unlimited            unlimited            bytes\n",
 			"proc/self/statm", "1000 3 4 1 0 2 0\n"), Info{16 * gib, 8 * gib}},
 		{"garbage", files("proc/meminfo", meminfo16G, "proc/self/cgroup", "0\n::\n0::../../x\n",
@@ -96,5 +96,19 @@ func TestEnough(t *testing.T) {
 	}
 	if err := Enough(1); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestAddresses: a limit under which Go's runtime would end the process is an error, and one above it, or none, is not.
+func TestAddresses(t *testing.T) {
+	for _, limit := range []int64{1, 700 << 20, leastAddresses - 1} {
+		if err := addressesFor(limit); !errors.Is(err, ErrMemory) || !strings.Contains(err.Error(), "hint: ") {
+			t.Errorf("%d: %v", limit, err)
+		}
+	}
+	for _, limit := range []int64{0, leastAddresses, 4 << 30} {
+		if err := addressesFor(limit); err != nil {
+			t.Errorf("%d: %v", limit, err)
+		}
 	}
 }
