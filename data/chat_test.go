@@ -184,7 +184,7 @@ func TestChatLines(t *testing.T) {
 		`{"messages":[{"role":"user","content":[{"type":"text"}]},` + a + `]}`:                                                 "part 1 of its content has no text",
 		`{"messages":[{"role":"user","content":[{"text":"q"}]},` + a + `]}`:                                                    `part 1 of its content is of type ""`,
 		`{"messages":[` + u + `,{"role":"assistant","content":"x","weight":2}]}`:                                               "weight",
-		`{"messages":[` + u + `,{"role":"assistant","tool_calls":[{}]}]}`:                                                      "chat_template.jinja: line 1",
+		`{"messages":[` + u + `,{"role":"assistant","tool_calls":[{}]}]}`:                                                      "does not read tool_calls",
 		`{"messages":[` + u + `,` + a + `],"tools":[{"a":"b"}]}`:                                                               "<|im_start|>tools\n{\"a\": \"b\"}\n<|im_end|>\n" + rendered,
 		`{"tools":"[{\"a\": \"b\"}]","messages":[` + u + `,` + a + `]}`:                                                        "<|im_start|>tools\n{\"a\": \"b\"}\n<|im_end|>\n" + rendered,
 		`{"messages":[` + u + `,` + a + `],"tools":null}`:                                                                      rendered,

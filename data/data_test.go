@@ -239,6 +239,24 @@ func TestUTF16(t *testing.T) {
 	}
 }
 
+// TestNoText: what is no text is refused by what it is, whatever its name says; what may be prose is read.
+func TestNoText(t *testing.T) {
+	for start, want := range map[string]string{
+		"PK\x03\x04\x14\x00": "a ZIP file", "%PDF-1.7\n": "a PDF", "\x7fELF\x02": "a program", "SQLite format 3\x00": "a database",
+		"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 7\n": "a pointer of Git LFS", "\x89PNG\r\n\x1a\n": "an image", "PAR1\x15": "a Parquet file",
+		"\xd0\xcf\x11\xe0\xa1": "a document of an office", "\x1f\x8b\x08": "gzip data", "<!DOCTYPE html><p>prose": "", "GGUF is a format.": "", "version 2": "", "P": "", "": "",
+	} {
+		for _, name := range []string{"a.txt", "a.docx", "a"} {
+			c, err := OpenCorpus(write(t, map[string]string{name: start, "b.txt": "b"}) + "/*")
+			must(t, err)
+			_, _, err = documents(c)
+			if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), name+": it begins like "+want) || !strings.Contains(err.Error(), "hint:")) {
+				t.Errorf("%s, %q: %v", name, start, err)
+			}
+		}
+	}
+}
+
 func TestJSONLErrors(t *testing.T) {
 	for line, want := range map[string]string{
 		`{"messages":[{"role":"user","content":"x"}]}`: "needs a chat template",

@@ -10,6 +10,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
+	"github.com/athanor-llm/athanor/internal/bounded"
 	"github.com/athanor-llm/athanor/internal/size"
 )
 
@@ -46,8 +47,11 @@ func packingOf(name string) (packing, string) {
 	return plain, name
 }
 
-// refusePacked returns an error if text begins as compressed data does, which is not UTF-8.
-func refusePacked(start []byte) error {
+// refuseOther returns an error if text begins as what is not text does.
+func refuseOther(start []byte) error {
+	if is, hint := bounded.Begins(start, true); is != "" {
+		return fmt.Errorf("it begins like %s, not like text; hint: %s", is, hint)
+	}
 	for _, p := range packings[gzipped:] {
 		if strings.HasPrefix(string(start), p.magic) {
 			return fmt.Errorf("it begins like %s data, not like text: it is compressed without %s at the end of its name, or twice; "+

@@ -16,6 +16,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/athanor-llm/athanor/data/chat"
+	"github.com/athanor-llm/athanor/internal/bounded"
 	"github.com/athanor-llm/athanor/internal/size"
 )
 
@@ -325,11 +326,11 @@ const mark = "\ufeff"
 // withoutMark skips a byte order mark. Existing token files that contain one stay valid:
 // the cache key has not changed, so a run that continues with one keeps its tokens.
 // withoutMark refuses UTF-16, which its own byte order mark reveals: every second byte
-// of English would be zero. It also refuses compressed files that would be read as text.
+// of English would be zero. It also refuses what is no text but would be read as such.
 func withoutMark(in io.Reader) (io.Reader, error) {
-	b := bufio.NewReaderSize(in, 16)
-	start, _ := b.Peek(4) // the first Read returns an error again
-	if err := refusePacked(start); err != nil {
+	b := bufio.NewReaderSize(in, bounded.LongestBeginning)
+	start, _ := b.Peek(bounded.LongestBeginning) // the first Read returns an error again
+	if err := refuseOther(start); err != nil {
 		return nil, err
 	}
 	switch {

@@ -88,7 +88,7 @@ func readAdapter(dir string) (*adapterConfig, error) {
 		return nil, err
 	}
 	c, all := &adapterConfig{}, map[string]any{}
-	if err = cmp.Or(json.Unmarshal(text, c), json.Unmarshal(text, &all), jsonkeys.Unique(text)); err == nil {
+	if err = jsonkeys.Explain(text, cmp.Or(json.Unmarshal(text, c), json.Unmarshal(text, &all), jsonkeys.Unique(text))); err == nil {
 		err = c.check(all)
 	}
 	if err != nil {

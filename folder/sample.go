@@ -177,7 +177,7 @@ func (f *Folder) Ends(t *bpe.Tokenizer) ([]int32, error) {
 		}
 		var ids []int32
 		if err := json.Unmarshal(c.End, &ids); err != nil {
-			return nil, fmt.Errorf("%s: %s: eos_token_id: %w; hint: it must be a token id or a list of token ids", f.Path, name, err)
+			return nil, fmt.Errorf("%s: %s: eos_token_id is %s; hint: it must be a token id or a list of token ids", f.Path, name, c.End)
 		}
 		return append(ends, ids...), nil
 	}
@@ -228,7 +228,7 @@ func (f *Folder) decode(name string, v any) error {
 		return nil
 	}
 	if err == nil {
-		err = cmp.Or(json.Unmarshal(text, v), jsonkeys.Unique(text))
+		err = jsonkeys.Explain(text, cmp.Or(json.Unmarshal(text, v), jsonkeys.Unique(text)))
 	}
 	if err != nil {
 		return suggest.Add(fmt.Errorf("%s: %s: %w", f.Path, name, err), "check that it is the file that was published")

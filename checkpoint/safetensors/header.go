@@ -21,6 +21,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/athanor-llm/athanor/internal/bounded"
 )
 
 const (
@@ -44,6 +46,15 @@ func readHeader(r io.ReaderAt, size int64) (entries []entry, metadata map[string
 		return nil, nil, 0, err
 	}
 	n := binary.LittleEndian.Uint64(prefix[:])
+	if n > maxHeader || int64(n) > size-8 {
+		start := make([]byte, min(size, bounded.LongestBeginning))
+		if err := readFull(r, start, 0); err != nil {
+			return nil, nil, 0, err
+		}
+		if is, hint := bounded.Begins(start, false); is != "" {
+			return nil, nil, 0, fmt.Errorf("%w: it is %s; hint: %s", ErrCorrupt, is, hint)
+		}
+	}
 	switch {
 	case n > maxHeader:
 		return nil, nil, 0, fmt.Errorf("%w: the header has %d bytes, the limit is %d", ErrCorrupt, n, maxHeader)

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/athanor-llm/athanor/internal/jsonkeys"
 )
 
 // Reading tokenizer.json.
@@ -164,7 +166,10 @@ func mergeOf(text string) (pair mergePair, ok bool) {
 func Parse(raw, config []byte) (*Tokenizer, error) {
 	var f file
 	if err := strict(raw, &f); err != nil {
-		return nil, explain(raw, err)
+		return nil, jsonkeys.Explain(raw, explain(raw, err))
+	}
+	if err := jsonkeys.Shallow(raw, 2); err != nil { // what is deeper is large, or read as a whole
+		return nil, err
 	}
 	if err := f.Model.check(); err != nil {
 		return nil, err
@@ -261,6 +266,7 @@ func strict(raw []byte, into any) error {
 }
 
 func unsupported(what string) error {
+	what = strings.TrimSuffix(what, " is not supported") // of an expression
 	return fmt.Errorf("%s is not supported, and would change the tokens; "+
 		"hint: use BPE as in GPT-2, GPT-NeoX, Llama 2 and 3, Mistral 7B, Qwen, Gemma 3 or SmolLM", what)
 }

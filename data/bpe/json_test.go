@@ -57,6 +57,15 @@ func TestUnsupported(t *testing.T) {
 		{"after bytes", "pre_tokenizer", `{"type":"Sequence","pretokenizers":[{"type":"ByteLevel","add_prefix_space":false},{"type":"Digits"}]}`, "Digits after ByteLevel"},
 		{"start", "post_processor", `{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<s>"}},{"Sequence":{"id":"A"}}],` +
 			`"special_tokens":{"<s>":{"ids":[100000]}}}`, "100000"},
+		{"start unknown", "post_processor", `{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<s>"}},{"Sequence":{"id":"A"}}],"special_tokens":{}}`, `"<s>", which is not among`},
+		{"end unknown", "post_processor", `{"type":"TemplateProcessing","single":[{"Sequence":{"id":"A"}},{"SpecialToken":{"id":"</s>"}}],"special_tokens":{}}`, `"</s>", which is not among`},
+		{"text twice", "post_processor", `{"type":"TemplateProcessing","single":[{"Sequence":{"id":"A"}},{"Sequence":{"id":"A"}}],"special_tokens":{}}`, "a text 2 times"},
+		{"no text", "post_processor", `{"type":"TemplateProcessing","single":[],"special_tokens":{}}`, "a text 0 times"},
+		{"growth", "normalizer", `{"type":"Sequence","normalizers":[` + strings.Repeat(`{"type":"Replace","pattern":{"String":"a"},"content":"aaaaaaaaaa"},`, 5) + `{"type":"NFC"}]}`, "10000 times as long"},
+		{"growth of matches", "normalizer", `{"type":"Replace","pattern":{"Regex":"."},"content":"` + strings.Repeat("a", 2000) + `"}`, "2000 times as long"},
+		{"growth of beginnings", "normalizer", `{"type":"Prepend","prepend":"` + strings.Repeat("a", 2000) + `"}`, "so long a text"},
+		{"other settings", "normalizer", `{"type":"Precompiled","precompiled_charsmap":"AAAA"}`, "the normalizer Precompiled is not supported"},
+		{"group", "pre_tokenizer", `{"type":"Split","pattern":{"Regex":"(("},"behavior":"Isolated","invert":false}`, "a ( without a ) is not supported, and"},
 		{"decoder", "decoder", `{"type":"WordPiece"}`, "decoder WordPiece"},
 		{"post processor", "post_processor", `{"type":"Custom"}`, "post_processor Custom"},
 		{"dropout", "model.dropout", `0.1`, "dropout"},
@@ -67,6 +76,10 @@ func TestUnsupported(t *testing.T) {
 		{"huge id", "added_tokens", `[{"id":2000000000,"content":"x"}]`, "2000000000"},
 		{"negative id", "added_tokens", `[{"id":-1,"content":"x"}]`, "-1"},
 		{"empty vocabulary", "model.vocab", `{}`, "not in the vocabulary"},
+		{"fraction", "model.vocab", `{"a":1.5}`, "1.5 where a whole number"},
+		{"text for an id", "model.vocab", `{"a":"1"}`, "a text where a whole number"},
+		{"number for a text", "added_tokens", `[{"id":1,"content":7}]`, "content is a number where a text"},
+		{"word for a mark", "model.ignore_merges", `"yes"`, "ignore_merges is a text where true or false"},
 		{"bad merge", "model.merges", `["a b c"]`, "a b c"},
 		{"bad merge array", "model.merges", `[["a"]]`, "a merge has 1 parts, not 2"},
 		{"unknown merge", "model.merges", `["a \u2713"]`, "merge 0"},
@@ -90,6 +103,29 @@ func TestUnsupported(t *testing.T) {
 				t.Errorf("error %v does not name %q", err, test.want)
 			}
 		})
+	}
+}
+
+// TestTwice: a key that is given twice is not guessed at, in either file, at any depth that a person writes.
+func TestTwice(t *testing.T) {
+	raw, err := os.ReadFile("testdata/gpt2.json")
+	must(t, err)
+	again := func(key, value string) []byte {
+		return append(bytes.TrimSuffix(bytes.TrimSpace(raw), []byte("}")), `,"`+key+`":`+value+`}`...)
+	}
+	for _, text := range [][]byte{again("normalizer", "null"), again("model", "{}"), again("added_tokens", "[]"),
+		bytes.Replace(raw, []byte(`"ignore_merges"`), []byte(`"type": "BPE", "ignore_merges"`), 1)} {
+		if _, err := Parse(text, nil); err == nil || !strings.Contains(err.Error(), "given twice") {
+			t.Errorf("tokenizer.json: %v", err)
+		}
+	}
+	for _, text := range []string{`{"eos_token":null,"eos_token":null}`, `{"added_tokens_decoder":{"1":{},"1":{}}}`, `{"chat_template":"a","chat_template":"b"}`} {
+		if _, err := Parse(raw, []byte(text)); err == nil || !strings.Contains(err.Error(), "given twice") {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	if _, err := Parse(raw, []byte(`{"added_tokens_decoder":{"-5":{"content":"a"}}}`)); err == nil || !strings.Contains(err.Error(), "not an id") {
+		t.Errorf("a negative id: %v", err)
 	}
 }
 

@@ -13,11 +13,12 @@ import (
 
 // normalizer is one of the steps, a function that appends the changed text to dst.
 type normalizer struct {
-	name  string // with its settings, for the fingerprint
-	apply func(dst, text []byte, at Place) []byte
-	same  func(text []byte) bool // reports that nothing would change; nil: not known
-	leads bool                   // it treats the beginning of a stretch differently
-	cuts  bool                   // the parts of a text cut before an ASCII character come out as in the whole
+	name   string // with its settings, for the fingerprint
+	apply  func(dst, text []byte, at Place) []byte
+	same   func(text []byte) bool // reports that nothing would change; nil: not known
+	growth int                    // how many times as long it can make a text; 0: once
+	leads  bool                   // it treats the beginning of a stretch differently
+	cuts   bool                   // the parts of a text cut before an ASCII character come out as in the whole
 }
 
 // normalize returns the text after all steps; it may be text itself.
@@ -102,7 +103,7 @@ func prepend(what string) normalizer {
 // replace replaces a fixed text.
 func replace(what, by string) normalizer {
 	old := []byte(what)
-	return normalizer{name: fmt.Sprintf("Replace %q %q", what, by), cuts: utf8.RuneCountInString(what) == 1,
+	return normalizer{name: fmt.Sprintf("Replace %q %q", what, by), growth: len(by) / len(what), cuts: utf8.RuneCountInString(what) == 1,
 		same: func(text []byte) bool { return !bytes.Contains(text, old) },
 		apply: func(dst, text []byte, _ Place) []byte {
 			for {
@@ -118,7 +119,7 @@ func replace(what, by string) normalizer {
 
 // replaceMatches replaces the matches of an expression.
 func replaceMatches(expression string, a *automaton, by string) normalizer {
-	return normalizer{name: fmt.Sprintf("Replace regex %q %q", expression, by), apply: func(dst, text []byte, _ Place) []byte {
+	return normalizer{name: fmt.Sprintf("Replace regex %q %q", expression, by), growth: len(by), apply: func(dst, text []byte, _ Place) []byte {
 		var far scan
 		for at := 0; at < len(text); {
 			if end := a.match(text, at, &far); end >= 0 {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/athanor-llm/athanor/internal/jsonkeys"
 	"golang.org/x/text/unicode/norm"
 )
 
@@ -58,9 +59,18 @@ func (v *vocabulary) readNormalizers(raw json.RawMessage) error {
 			return fmt.Errorf("normalizer %s: %w", kind(part), err)
 		}
 		v.normal = append(v.normal, step)
+		if v.growth = max(v.growth, 1) * max(step.growth, 1); v.growth > mostGrowth {
+			return unsupported(fmt.Sprintf("a normalizer that makes a text %d times as long", v.growth))
+		}
 	}
 	return nil
 }
+
+// mostGrowth bounds how much longer normalizers make a text, in which steps of a few bytes each could fill any memory.
+const mostGrowth = 1 << 10
+
+// normalizers are the kinds that are built.
+var normalizers = []string{"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Strip", "Prepend", "Replace"}
 
 func (v *vocabulary) normalizer(raw json.RawMessage) (n normalizer, err error) {
 	var part struct {
@@ -71,8 +81,11 @@ func (v *vocabulary) normalizer(raw json.RawMessage) (n normalizer, err error) {
 		Pattern matcher `json:"pattern"`
 		Content string  `json:"content"`
 	}
+	if k := kind(raw); !slices.Contains(normalizers, k) {
+		return n, unsupported("the normalizer " + k)
+	}
 	if err := strict(raw, &part); err != nil {
-		return n, err
+		return n, jsonkeys.Explain(raw, err)
 	}
 	switch part.Type {
 	case "NFC":
@@ -90,6 +103,9 @@ func (v *vocabulary) normalizer(raw json.RawMessage) (n normalizer, err error) {
 	case "Strip":
 		return strip(part.Left == nil || *part.Left, part.Right == nil || *part.Right), nil
 	case "Prepend":
+		if len(part.Prepend) > mostGrowth {
+			return n, unsupported("a Prepend of so long a text")
+		}
 		return prepend(part.Prepend), nil
 	case "Replace":
 		return v.replacement(part.Pattern, part.Content)
@@ -361,11 +377,18 @@ func template(raw json.RawMessage) (start []int32, err error) {
 	if err := json.Unmarshal(raw, &part); err != nil {
 		return nil, fmt.Errorf("post_processor TemplateProcessing: %w", err)
 	}
+	texts := 0
 	for _, piece := range part.Single {
-		if piece.SpecialToken == nil { // the text
-			break
+		if s := piece.SpecialToken; s == nil {
+			texts++
+		} else if token, known := part.Tokens[s.ID]; !known {
+			return nil, fmt.Errorf("post_processor TemplateProcessing: it has %q, which is not among its special_tokens", s.ID)
+		} else if texts == 0 {
+			start = append(start, token.IDs...)
 		}
-		start = append(start, part.Tokens[piece.SpecialToken.ID].IDs...)
+	}
+	if texts != 1 {
+		return nil, unsupported(fmt.Sprintf("a post_processor that has a text %d times", texts))
 	}
 	return start, nil
 }

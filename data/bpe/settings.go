@@ -1,6 +1,7 @@
 package bpe
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"strconv"
 
 	"github.com/athanor-llm/athanor/internal/bounded"
+	"github.com/athanor-llm/athanor/internal/jsonkeys"
 )
 
 // configFile has the settings with which transformers uses a tokenizer.
@@ -40,7 +42,8 @@ func readConfig(dir string) ([]byte, error) {
 func readSettings(config []byte) (*settings, error) {
 	c := &settings{}
 	if config != nil {
-		if err := json.Unmarshal(config, c); err != nil {
+		if err := cmp.Or(json.Unmarshal(config, c), jsonkeys.Unique(config)); err != nil {
+			err = jsonkeys.Explain(config, err)
 			return nil, fmt.Errorf("%s: %w", configFile, err)
 		}
 	}
@@ -52,7 +55,7 @@ func (c *settings) decoded() ([]addedToken, error) {
 	var list []addedToken
 	for key, a := range c.Decoder {
 		id, err := strconv.ParseInt(key, 10, 32)
-		if err != nil {
+		if err != nil || id < 0 {
 			return nil, fmt.Errorf("%s: added_tokens_decoder has the key %q, which is not an id", configFile, key)
 		}
 		a.ID = int32(id)

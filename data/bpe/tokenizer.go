@@ -58,6 +58,7 @@ type Tokenizer struct {
 // vocabulary holds the inputs of newTokenizer.
 type vocabulary struct {
 	normal       []normalizer
+	growth       int // how many times as long they can make a text
 	steps        []step
 	tokens       [][]byte
 	merges       []Merge

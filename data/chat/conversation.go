@@ -224,7 +224,7 @@ func (c *Conversation) add(message *jinja.Dict) error {
 	}
 	c.parts = c.parts || parts
 	named(m)
-	learnt, err := weight(m)
+	learnt, err := weight(m, role)
 	if err != nil {
 		return err
 	}
@@ -357,9 +357,12 @@ func called(m *jinja.Dict) error {
 	return nil
 }
 
+// unknownMarks are what other trainers, or their users, call such marks; which way round they mean it differs.
+var unknownMarks = []string{"train_detail", "training_detail", "loss_scale", "mask", "is_masked", "trainable", "learn", "loss_mask", "ignore"}
+
 // weight reads the marks of turns that are not learnt: OpenAI's "weight", and "loss", "train", "training" and, the other
 // way round, "masked" of other trainers.
-func weight(m *jinja.Dict) (learnt bool, err error) {
+func weight(m *jinja.Dict, role string) (learnt bool, err error) {
 	learnt = true
 	for _, key := range []string{"weight", "loss", "train", "training", "masked"} {
 		v, ok := m.Get(key)
@@ -367,14 +370,17 @@ func weight(m *jinja.Dict) (learnt bool, err error) {
 			continue
 		}
 		on := v == true || v == int64(1) || v == 1.0
+		if on && role != "assistant" && (key == "train" || key == "training") {
+			return false, fmt.Errorf("%q of a %s's message: only what the assistant says can be learnt; hint: leave it out", key, role)
+		}
 		if off := v == false || v == int64(0) || v == 0.0; !on && !off {
 			return false, fmt.Errorf("%q is not 0 or 1, true or false", key)
 		}
 		learnt = learnt && on != (key == "masked")
 	}
-	for _, key := range []string{"train_detail", "training_detail", "loss_scale"} {
+	for _, key := range unknownMarks {
 		if _, ok := m.Get(key); ok {
-			return false, fmt.Errorf("%q, which says what of a message is learnt, is not supported", key)
+			return false, fmt.Errorf("%q, which says what of a message is learnt, is not supported; hint: write \"weight\": 0 for what is not, and leave it out elsewhere", key)
 		}
 	}
 	return learnt, nil

@@ -1,6 +1,7 @@
 package chat
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -28,7 +29,7 @@ const maxWork = 1 << 29
 // thoughts. Then the text is that of the whole conversation, and of the earlier answers it has what the model will read
 // later, so it is learnt without what is left out.
 func (t *Template) Document(c *Conversation) (*Document, error) {
-	if err := t.usable(); err != nil {
+	if err := cmp.Or(t.usable(), t.reads(c)); err != nil {
 		return nil, err
 	}
 	switch work := c.answers() * c.size; {
@@ -62,6 +63,29 @@ func (t *Template) Document(c *Conversation) (*Document, error) {
 		d.add(a, c.learnt[i])
 	}
 	return d.finish()
+}
+
+// beside are what messages may have beside their content, and the names by which templates read it.
+var beside = []struct {
+	key   string
+	names []string
+}{
+	{"tool_calls", []string{"tool_calls"}},
+	{"function_call", []string{"function_call"}},
+	{"reasoning_content", []string{"reasoning_content", "thinking", "reasoning"}},
+}
+
+// reads returns an error if an answer has something that no template reads, so that it would silently not be learnt.
+func (t *Template) reads(c *Conversation) error {
+	for i, role := range c.roles {
+		for _, b := range beside {
+			v, _ := c.messages[i].(*jinja.Dict).Get(b.key)
+			if role == "assistant" && jinja.True(v) && !slices.ContainsFunc(b.names, func(name string) bool { return strings.Contains(t.sources, name) }) {
+				return fmt.Errorf("message %d: %s does not read %s, so that it would not be learnt; hint: write it as a part of the content, leave it out, or use a template that reads it", i+1, t.where, strings.Join(b.names, " or "))
+			}
+		}
+	}
+	return nil
 }
 
 // marked returns the document of a conversation in which the template marks the answers; nil: it marks none.

@@ -45,6 +45,7 @@ type Template struct {
 	fault     error
 	template  *jinja.Template
 	marks     bool            // it has generation blocks
+	sources   string          // of all templates
 	withTools *jinja.Template // the one for conversations with tools
 	unread    error           // why withTools cannot be used
 	tokenizer *bpe.Tokenizer
@@ -68,6 +69,7 @@ func Open(dir string, tokenizer *bpe.Tokenizer) *Template {
 	if err == nil {
 		t.template, err = jinja.Parse(string(source))
 		t.marks = generation.Match(source) || generation.Match(withTools)
+		t.sources = string(source) + string(withTools)
 		t.withTools = t.template
 	}
 	if err == nil && withTools != nil {

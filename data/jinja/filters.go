@@ -263,6 +263,9 @@ func (m *machine) sortBy(items, keys []Value, sensitive, descending bool) ([]Val
 	return out, failed
 }
 
+// True reports whether a value is one that an if takes for true: there, and not empty.
+func True(v Value) bool { return flag(v) }
+
 func flag(v Value) bool { return v != nil && truth(v) }
 
 // keyed returns the items of a value, and the keys by which they are compared: an attribute of each, or the items themselves.

@@ -47,7 +47,7 @@ var dropouts = strings.Fields(`attn_pdrop embd_pdrop resid_pdrop dropout attenti
 func Parse(data []byte) (m *model.Model, notes []string, err error) {
 	var raw map[string]json.RawMessage
 	if err := cmp.Or(json.Unmarshal(data, &raw), jsonkeys.Unique(data)); err != nil {
-		return nil, nil, fmt.Errorf("config.json: %w", err)
+		return nil, nil, fmt.Errorf("config.json: %w", jsonkeys.Explain(data, err))
 	}
 	var name string
 	c := &config{raw: raw, used: map[string]bool{}}
@@ -183,6 +183,8 @@ func (f *family) other(c *config, m *model.Model, key string) {
 	}
 	ask("whoever wrote it", unread)
 	switch null := string(c.raw[key]) == "null"; {
+	case key == "quantization_config" && !null:
+		c.fail("quantization_config: %w: weights of this kind are not read; hint: use the model that they were made from, with quantize: nf4 where it has to be small", ErrUnsupported)
 	case has == nil:
 		c.fail("%s: %w: the key is not known, nor what it changes; hint: use another model, or leave the key out if whoever wrote it says that it does not change what is computed", key, ErrUnsupported)
 	case !same && !null:
@@ -264,7 +266,7 @@ func (c *config) get(key string, v any) bool {
 		return false
 	}
 	if err := json.Unmarshal(data, v); err != nil {
-		c.fail("%s: %w", key, err)
+		c.fail("%s: %w", key, jsonkeys.Explain(data, err))
 		return false
 	}
 	return true
