@@ -1,6 +1,7 @@
 package data
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -38,7 +39,7 @@ func tokensOf(t *testing.T, folder, lines string, o Options) ([]int32, *Tokens) 
 }
 
 // TestConversations: the tokens of a conversation are those of transformers' apply_chat_template, and what is
-// learnt is what it says the assistant says, also where others write its control tokens.
+// learnt is what it says the assistant says, also where others write its control tokens. What transformers leaves out in silence, calls that no template reads, is an error.
 func TestConversations(t *testing.T) {
 	var conversations map[string]json.RawMessage
 	var want map[string]struct{ IDs, Mask, Safe []int32 }
@@ -59,8 +60,16 @@ func TestConversations(t *testing.T) {
 		}
 		line, err := json.Marshal(whole)
 		must(t, err)
+		tokenizer, template := opened(t, folder)
+		if bytes.Contains(line, []byte("tool_calls")) { // which neither template reads
+			doc, err := appendText(nil, line, usualField, false)
+			must(t, err)
+			if _, err := template.Document(doc.turns); err == nil || !strings.Contains(err.Error(), "does not read tool_calls") {
+				t.Errorf("%s: %v", key, err)
+			}
+			continue
+		}
 		got, tokens := tokensOf(t, folder, string(line), Options{})
-		tokenizer, _ := opened(t, folder)
 		ids, learnt := make([]int32, len(got)), make([]int32, len(got))
 		for i, token := range got {
 			if ids[i] = ID(token); !Given(token) {

@@ -186,10 +186,26 @@ func (c *adapterConfig) check(all map[string]any) error {
 	}
 	for key, v := range all {
 		if !trivial(v) && !slices.Contains(adapterKeys, key) {
-			return fmt.Errorf("%s is %v, which is not supported; hint: use an adapter without this setting", key, v)
+			text, _ := json.Marshal(v) // it was JSON
+			return fmt.Errorf("%s is %s, which is not supported; hint: use an adapter without this setting", key, text)
 		}
 	}
 	return nil
+}
+
+// checkTarget returns an error if a factor is of a module that is not in target_modules: PEFT would leave it out.
+func (c *adapterConfig) checkTarget(name string) error {
+	module, is := strings.CutSuffix(strings.TrimPrefix(name, "base_model.model."), ".lora_A.weight")
+	targets, list := c.Modules.([]any)
+	if !is || !list || len(targets) == 0 || len(c.Parameters) > 0 {
+		return nil
+	}
+	for _, target := range targets {
+		if t, ok := target.(string); !ok || module == t || strings.HasSuffix(module, "."+t) || t == "all-linear" {
+			return nil
+		}
+	}
+	return fmt.Errorf("there is %s, but target_modules does not have its module; hint: check that adapter_config.json belongs to these weights", name)
 }
 
 // adapted returns a model with the adapters whose factors are in a set, all of one rank, and with what is stored beside them;
@@ -197,6 +213,9 @@ func (c *adapterConfig) check(all map[string]any) error {
 func (c *adapterConfig) adapted(m *model.Model, set *safetensors.Set) (*model.Model, map[string]tokenRows, error) {
 	var names []string
 	for _, t := range set.Tensors() {
+		if err := c.checkTarget(t.Name); err != nil {
+			return nil, nil, err
+		}
 		names = append(names, t.Name)
 	}
 	weights := m.PEFT().AdaptedIn(names, c.Parameters)
