@@ -19,6 +19,7 @@ type lineReader struct {
 	lineNumber int
 	long       func(begun []byte) bool // whether the caller goes on with a line of more than longLine bytes that begins so; nil: never
 	ask        int                     // it is asked when a line has more bytes than this
+	table      bool                    // it is a row of a table
 	array      *nesting                // where the lines are elements of an array; nil: they are lines
 }
 
@@ -81,8 +82,11 @@ func (r *lineReader) lineEnd() int {
 
 // place is a format for the number of a line.
 func (r *lineReader) place() string {
-	if r.array != nil {
+	switch {
+	case r.array != nil:
 		return "element %d of the array"
+	case r.table:
+		return "row %d"
 	}
 	return "line %d"
 }

@@ -58,6 +58,28 @@ func TestLongRows(t *testing.T) {
 	}
 }
 
+// TestLongTableRows: so it is with rows of tables, of which JSON is made.
+func TestLongTableRows(t *testing.T) {
+	long := strings.Repeat(`gold \n \u00e9\ud83d\ude00 é `, longLine/10)
+	for row, fault := range map[string]string{`{"text":"` + long + `"}`: "", `{"text":"short"}`: "", `{"text":"` + long + `\q"}`: "row 7: "} {
+		read := func(add func(r *reader) error) (string, Stats, error) {
+			var got strings.Builder
+			r := &reader{ctx: t.Context(), cut: bpe.GPT2(), most: maxLine, names: usualField, emit: func(p piece) error {
+				got.Write(p.text)
+				return nil
+			}}
+			err := add(r)
+			got.Write(r.text)
+			return got.String(), r.stats, err
+		}
+		got, stats, err := read(func(r *reader) error { return r.tableRow([]byte(row), true, 7) })
+		want, wantStats, wantErr := read(func(r *reader) error { return r.row([]byte(row), &r.stats.Parquet, "row %d", 7) })
+		if err == nil && (got != want || stats != wantStats) || (err == nil) != (wantErr == nil) || err != nil && !strings.Contains(err.Error(), fault) || (err == nil) != (fault == "") {
+			t.Errorf("%.40s...: %d bytes, %v, %v, want %d, %v, %v", row, len(got), stats, err, len(want), wantStats, wantErr)
+		}
+	}
+}
+
 // longRow is a row among others, and its document or what is wrong with it.
 type longRow struct {
 	row, want, fault string

@@ -1,6 +1,7 @@
 package data
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -45,7 +46,10 @@ func (r *reader) rows(in *os.File) error {
 			line, text, err = rowObject(line[:0], table, r.names, known)
 		}
 		if err == nil {
-			err = r.row(line, &r.stats.Parquet, "row %d", int(table.Row()))
+			err = r.tableRow(line, text, int(table.Row()))
+			if len(line) > longLine {
+				line = nil // else it stays for the whole table
+			}
 		} else if err = fmt.Errorf("row %d: %w", table.Row(), err); errors.Is(err, errNulls) && r.skipBad {
 			r.leaveOut(err)
 			err = nil
@@ -61,6 +65,19 @@ func (r *reader) rows(in *os.File) error {
 			return err
 		}
 	}
+}
+
+// tableRow adds the documents of a row that is an object. Of a long text no second copy is made: it is decoded in pieces.
+func (r *reader) tableRow(line []byte, text bool, number int) error {
+	if text && len(line) > longLine && !r.skipBad {
+		lines := newLineReader(bytes.NewReader(line), r.most, func(begun []byte) bool { return longText(begun, r.names) > 0 })
+		lines.lineNumber, lines.table = number-1, true
+		if _, err := lines.next(); err == errLong {
+			defer collectOften()()
+			return r.longRow(lines, &r.stats.Parquet)
+		}
+	}
+	return r.row(line, &r.stats.Parquet, "row %d", number)
 }
 
 // errNulls reports a row without anything to read.
