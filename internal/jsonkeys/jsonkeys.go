@@ -39,7 +39,7 @@ func Explain(text []byte, err error) error {
 		return suggest.Add(err, "check that it is the file that was published")
 	case errors.As(err, &syntax):
 		line := 1 + bytes.Count(text[:min(max(syntax.Offset, 0), int64(len(text)))], []byte("\n"))
-		return suggest.Add(fmt.Errorf("line %d: %w", line, err), "repair it, or fetch it again")
+		return fmt.Errorf("line %d: %w", line, err) // what it should be, the caller knows
 	}
 	return err
 }

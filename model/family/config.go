@@ -47,7 +47,7 @@ var dropouts = strings.Fields(`attn_pdrop embd_pdrop resid_pdrop dropout attenti
 func Parse(data []byte) (m *model.Model, notes []string, err error) {
 	var raw map[string]json.RawMessage
 	if err := cmp.Or(json.Unmarshal(data, &raw), jsonkeys.Unique(data)); err != nil {
-		return nil, nil, fmt.Errorf("config.json: %w", jsonkeys.Explain(data, err))
+		return nil, nil, fmt.Errorf("config.json: %w", suggest.Add(jsonkeys.Explain(data, err), "repair it, or fetch it again"))
 	}
 	var name string
 	c := &config{raw: raw, used: map[string]bool{}}

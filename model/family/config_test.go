@@ -594,6 +594,18 @@ func TestNothingGuessed(t *testing.T) {
 			t.Errorf("%s twice: %v", key, err)
 		}
 	}
+	for text, want := range map[string]string{
+		"\xef\xbb\xbf" + good: "a byte order mark", "version https://git-lfs.github.com/spec/v1\n": "a pointer of Git LFS", "": "it is empty", "// a\n" + good: "line 1: ",
+		strings.Replace(good, `"hidden_size": 2048`, `"hidden_size": "2048"`, 1):                      "hidden_size: a text where a whole number",
+		strings.Replace(good, `"hidden_size": 2048`, `"hidden_size": 2048.5`, 1):                      "hidden_size: 2048.5 where a whole number",
+		strings.Replace(good, `"tie_word_embeddings": true`, `"tie_word_embeddings": "true"`, 1):      "tie_word_embeddings: a text where true or false",
+		string(with(`"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": true}`)): "hint: use the model that they were made from",
+		string(with(`"quantization_config": {"quant_method": "gptq", "bits": 4}`)):                    "hint: use the model that they were made from",
+	} {
+		if _, _, err := Parse([]byte(text)); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "hint: ") || strings.Contains(err.Error(), "Go ") {
+			t.Errorf("%.60q: %v, want %q", text, err, want)
+		}
+	}
 	for text, key := range map[string]string{
 		`"model_type": "llama", "rope_theta": 0`:                                              "rope_theta",
 		`"model_type": "llama", "rope_parameters": {"rope_type": "default", "rope_theta": 0}`: "rope_parameters: rope_theta",
