@@ -261,6 +261,34 @@ func (g *Graph) different(n *Node) int {
 	return g.Shared()
 }
 
+// Table reports whether a parameter is not trained and nothing but a table in which rows are looked up by tokens.
+func (g *Graph) Table(param int) bool {
+	if p := &g.Params[param]; !p.Frozen && g.Context == 0 || p.Layer >= 0 || p.Vector || g.Divided(param) {
+		return false
+	}
+	for s := range g.Segments {
+		if s > 0 && slices.Contains(g.Segments[s].Params, param) {
+			return false
+		}
+	}
+	for _, n := range slices.Concat(g.Segments[0].Forward, g.Segments[0].Backward) {
+		for k, u := range n.Args {
+			if u.Value < 0 || g.Values[u.Value].Params == 0 || g.Values[u.Value].Kind != ParamValue || g.ParamOf(u.Value) != param {
+				continue
+			}
+			if !n.looksUp() || k != EmbedWTE || g.Values[u.Value].Params > 1 {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// looksUp reports whether an operator looks up rows in a table, and does nothing else.
+func (n *Node) looksUp() bool {
+	return (n.Op == Embed || n.Op == EmbedAt) && n.Args[EmbedWPE].Value < 0
+}
+
 // LogitColumns returns the columns of Logits that are computed: the vocabulary, or a slab of it.
 func (g *Graph) LogitColumns() int {
 	v := &g.Values[g.Logits]

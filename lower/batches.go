@@ -85,29 +85,55 @@ func hostRows(b *builder, r ref) program.Region {
 	return program.Region{Buf: at, Rows: r.rows, Cols: v.Cols, Stride: v.Cols}
 }
 
-// attendOnHost moves a unit's attention to the host's cores: what it reads is copied there, and its result back.
+// attendOnHost moves a unit's attention to the host's cores.
 func attendOnHost(b *builder, u *unit) {
 	j := slices.IndexFunc(u.work, func(o *op) bool { return o.in.Op == graph.AttentionAt })
-	if j < 0 {
+	if j >= 0 {
+		moveToHost(b, u, j, graph.AttentionAtKV, graph.AttentionAtPos) // these are there, see bufferCaches and bufferScalars
+	}
+}
+
+// lookUpOnHost moves operators that look up rows to the host's cores where the plan says so. Only these rows cross the link:
+// 262144 rows of 8960 numbers are 4.7 GB in bf16, those of 2048 tokens 37 MB.
+func lookUpOnHost(b *builder, units []unit) {
+	st := b.st
+	if !slices.ContainsFunc(st.pl.Chunks, func(c plan.Chunk) bool { return c.Lookup == plan.LookupOnHost }) {
 		return
 	}
+	for i := range units {
+		u := &units[i]
+		for j := 0; j < len(u.work); j++ {
+			o := u.work[j]
+			if o.in.Op != graph.Embed && o.in.Op != graph.EmbedAt {
+				continue
+			}
+			if c := st.chunkOf[st.g.Values[o.refs[graph.EmbedWTE].value].Param]; st.pl.Chunks[c].Lookup == plan.LookupOnHost {
+				moveToHost(b, u, j, graph.EmbedTokens, graph.EmbedWTE, graph.EmbedAtPos) // see bufferInputs, homeWeights, bufferScalars
+			}
+		}
+	}
+}
+
+// moveToHost moves the j-th operator of a unit to the host's cores: what it reads is copied there, except for operands that are there,
+// and its results are copied back.
+func moveToHost(b *builder, u *unit, j int, there ...int) {
 	o := u.work[j]
 	o.in.Stream = device.HostCompute
 	var before, after []*op
 	for k := range o.refs {
 		r := o.refs[k]
-		if r.value < 0 || k == graph.AttentionAtKV || k == graph.AttentionAtPos { // these are there, see bufferCaches and bufferScalars
+		if r.value < 0 || slices.Contains(there, k) {
 			continue
 		}
-		there := hostRows(b, r)
-		o.refs[k], o.in.Args[k] = none, there
-		if k == graph.AttentionAtO {
-			back := copyOp(device.HostToDev, o.in.Key, program.Region{}, there)
+		home := hostRows(b, r)
+		o.refs[k], o.in.Args[k] = none, home
+		if o.in.Op.Info().Args[k].Access == graph.Write {
+			back := copyOp(device.HostToDev, o.in.Key, program.Region{}, home)
 			back.refs = []ref{r, none}
 			after = append(after, back)
 			continue
 		}
-		away := copyOp(device.DevToHost, o.in.Key, there, program.Region{})
+		away := copyOp(device.DevToHost, o.in.Key, home, program.Region{})
 		away.refs = []ref{none, r}
 		before = append(before, away)
 	}

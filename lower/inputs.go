@@ -37,6 +37,10 @@ func bufferInputs(b *builder, units []unit, args *operands) stepInputs {
 	made := map[instance]int{}
 	for _, a := range args[graph.Input] {
 		u, r := &units[a.unit], a.ref()
+		if a.op.in.Stream == device.HostCompute {
+			a.resolve(program.Region{Buf: batch[r.value], Off: r.micro*st.rows() + r.row, Rows: r.rows, Cols: 1, Stride: 1})
+			continue
+		}
 		key := instance{value: r.value, micro: r.micro}
 		buf, ok := made[key]
 		if !ok {

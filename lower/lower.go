@@ -1,7 +1,7 @@
 // Package lower compiles a graph and a plan to the program of one rank: its instructions on streams, with waits, buffers
 // and addresses. It decides nothing that the plan could: a pass follows from the plan and from the passes before it.
 //
-//	order, compute, recompute, slabs, share, swap, batches
+//	order, compute, recompute, slabs, share, swap, lookups, batches
 //	                                     which operators run when, on which rows
 //	activations, inputs, weights         which buffers hold their operands
 //	gradients, optimizer, results        what is added up, reduced, updated, kept
@@ -128,6 +128,10 @@ var passes = []pass{
 		swapActivations(lo.builder, lo.units, lo.retention)
 		return nil
 	}},
+	{"lookups", func(lo *lowering) error {
+		lookUpOnHost(lo.builder, lo.units)
+		return nil
+	}},
 	{"batches", func(lo *lowering) error {
 		leaveDevice(lo.builder, lo.units)
 		return nil
@@ -188,6 +192,8 @@ var passOrder = []struct{ before, after, why string }{
 	{"weights", "biases", "ranks that share matrices fetch the same chunks in the same order, so a bias that one adds all have"},
 	{"biases", "list", "only then are operands final"},
 	{"recompute", "swap", "what comes back fills the rows that are not recomputed, before their first use"},
+	{"lookups", "inputs", "the host's cores read tokens where the run puts them"},
+	{"lookups", "weights", "a table in which the host looks up rows is read where it is, and sent nowhere"},
 	{"batches", "activations", "what comes back from the host, as hidden states and attention's results do, is a buffer of its own"},
 	{"batches", "inputs", "the host's attention reads positions and caches where it runs"},
 	{"swap", "activations", "values that come back are buffers of their own, as are recomputed ones"},

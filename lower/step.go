@@ -50,7 +50,8 @@ func (st *step) staysOnDevice(c int) bool {
 
 // cached reports whether operators read a chunk through the cache.
 func (st *step) cached(c int) bool {
-	return st.pl.Chunks[c].Weights > device.DeviceTier || st.sharded(c, "weights")
+	ch := &st.pl.Chunks[c]
+	return ch.Lookup == "" && ch.Weights > device.DeviceTier || st.sharded(c, "weights")
 }
 
 // weightClass returns the class of a chunk's weights in reports.

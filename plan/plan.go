@@ -98,10 +98,16 @@ type Chunk struct {
 	// the tier that holds the state (for the disk: the host's cores). UpdateOnDevice is
 	// the device; state that lives elsewhere is streamed through it. Indivisible parameters are updated there in any case.
 	Update string `json:"update,omitempty"`
+	// Lookup says whose cores look up rows of a table (see graph.Table) that is on the host: LookupOnHost, or, if it is empty, the
+	// device, to which the whole chunk is then sent.
+	Lookup string `json:"lookup,omitempty"`
 	// Shard says what of the chunk is sharded over the ranks that compute with it, see
 	// Shardings.
 	Shard string `json:"shard,omitempty"`
 }
+
+// LookupOnHost is a value of Chunk.Lookup.
+const LookupOnHost = "host"
 
 // Rule returns the rule by which a chunk is updated.
 func (pl *Plan) Rule(g *graph.Graph, c int) *optimizer.Rule {
@@ -189,7 +195,7 @@ func Layout(g *graph.Graph, elems int64) []Chunk {
 
 // mayShareChunk reports whether parameter i and its predecessor may be in one chunk.
 func mayShareChunk(g *graph.Graph, users [][]int, i int) bool {
-	return slices.Equal(users[i], users[i-1]) && g.Params[i].Frozen == g.Params[i-1].Frozen && g.Params[i].Indivisible == g.Params[i-1].Indivisible && g.Divided(i) == g.Divided(i-1) && g.Terms(i) == g.Terms(i-1)
+	return g.Table(i) == g.Table(i-1) && slices.Equal(users[i], users[i-1]) && g.Params[i].Frozen == g.Params[i-1].Frozen && g.Params[i].Indivisible == g.Params[i-1].Indivisible && g.Divided(i) == g.Divided(i-1) && g.Terms(i) == g.Terms(i-1)
 }
 
 // aligned reports whether n elements end at a multiple of 64 bytes.
@@ -492,6 +498,10 @@ func (pl *Plan) validateTiers(g *graph.Graph, i int) error {
 		return fmt.Errorf("plan: chunk %d: gradients cannot be on %v; hint: use device or host", i, c.Grads)
 	case c.State > device.DiskTier:
 		return fmt.Errorf("plan: chunk %d: state cannot be on %v; hint: use device, host or disk", i, c.State)
+	case c.Lookup != "" && (c.Lookup != LookupOnHost || c.Weights != device.HostTier || c.Shard != ""):
+		return fmt.Errorf("plan: chunk %d: lookup %q with weights on %v and shard %q; hint: use %q with weights on the host and no shard, or leave it out", i, c.Lookup, c.Weights, c.Shard, LookupOnHost)
+	case c.Lookup != "" && !c.Tables(g):
+		return fmt.Errorf("plan: chunk %d: lookup, but %s is trained or is read by more than the embedding; hint: leave out lookup", i, g.Params[c.First].Name)
 	case g.Params[c.First].Frozen:
 	case c.Weights == device.HostTier && (c.Shard == "state" || c.Shard == "grads") && pl.Ranks > 1:
 		return fmt.Errorf("plan: chunk %d: shard %q with weights on the host, which are gathered through the device; hint: use shard \"weights\", or leave it out", i, c.Shard)
@@ -503,6 +513,16 @@ func (pl *Plan) validateTiers(g *graph.Graph, i int) error {
 		return fmt.Errorf("plan: chunk %d: state on the device needs weights and gradients there too; hint: put all three on the device, or the state on the host", i)
 	}
 	return nil
+}
+
+// Tables reports whether all parameters of a chunk are tables, see graph.Table.
+func (c *Chunk) Tables(g *graph.Graph) bool {
+	for i := c.First; i < c.Last; i++ {
+		if !g.Table(i) {
+			return false
+		}
+	}
+	return true
 }
 
 // Plain returns the plan for unlimited memory: one micro-batch, everything on the
@@ -560,7 +580,7 @@ func CheckRecompute(choice string) string {
 func (pl *Plan) CacheNeeded(g *graph.Graph) (most int64) {
 	bytes := make([]int64, len(g.Params)) // bytes by the first parameter of each cached chunk
 	for _, c := range pl.Chunks {
-		if c.Weights > device.DeviceTier || c.Shard == "weights" && pl.Replicas()*g.Terms(c.First) > pl.Sharers() {
+		if c.Lookup == "" && c.Weights > device.DeviceTier || c.Shard == "weights" && pl.Replicas()*g.Terms(c.First) > pl.Sharers() {
 			for i := c.First; i < c.Last; i++ {
 				bytes[c.First] += g.Stored(i).Bytes()
 			}

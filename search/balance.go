@@ -81,12 +81,13 @@ func memoryField(p *problem, found shortlist) (field []*balancing) {
 		b, group int
 		r        residency
 		ladder   int
+		tables   bool
 	}
 	seen := map[kind]bool{}
 	for _, c := range found {
 		ladders := p.ladders(c.choice)
 		at := slices.IndexFunc(ladders, func(l ladder) bool { return l.rung(c.choice.keep) >= 0 })
-		k := kind{c.choice.b, c.choice.group, c.choice.r, max(at, 0)}
+		k := kind{c.choice.b, c.choice.group, c.choice.r, max(at, 0), c.choice.tables}
 		if seen[k] || len(field) >= mostKinds || p.hopeless(k.b, k.r, found) {
 			continue
 		}

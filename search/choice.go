@@ -78,6 +78,7 @@ type choice struct {
 	streamed  int  // share of the other chunks' updates that the device does, in units of 1/updateParts
 	deferred  bool // see plan.Plan.Defer
 	slots     int  // 0: the default
+	tables    bool // are on the host, see tables.go
 	short     bool // the step is shortened, see short.go
 }
 
@@ -138,6 +139,10 @@ func (p *problem) plan(ch choice) (pl *plan.Plan, where, label string) {
 		if i < residents {
 			c.Weights, c.Grads, c.State = device.DeviceTier, device.DeviceTier, device.DeviceTier // sharded as the others are
 		}
+	}
+	if ch.tables {
+		tablesToHost(p.graph, pl.Chunks)
+		label += ", embeddings looked up on the host"
 	}
 	if residents > 0 && residents < len(pl.Chunks) {
 		label += fmt.Sprintf(", %d of %d chunks on the device", residents, len(pl.Chunks))

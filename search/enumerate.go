@@ -55,7 +55,7 @@ func (e *enumeration) tryAll(ctx context.Context) error {
 			if e.again && !can {
 				continue
 			}
-			if err := e.tryPlacements(ctx, choice{b: b, group: groups[kind], short: e.short && can}); err != nil {
+			if err := e.tryPlacements(ctx, choice{b: b, group: groups[kind], tables: e.p.tables, short: e.short && can}); err != nil {
 				return err
 			}
 		}

@@ -221,7 +221,7 @@ func (n *inference) spill(w *weights) error {
 		pl.Chunks = slices.Clone(pl.Chunks)
 		before := moved
 		for c := range slices.Backward(pl.Chunks) { // the first layers' are needed first
-			if ch := &pl.Chunks[c]; ch.Weights == device.HostTier && moved < lack {
+			if ch := &pl.Chunks[c]; ch.Weights == device.HostTier && ch.Lookup == "" && moved < lack {
 				ch.Weights = device.DiskTier
 				moved += w.bytes[c]
 			}

@@ -50,7 +50,7 @@ func frugalestUniform(ctx context.Context, p *problem) (frugal *Candidate, err e
 	}
 	b := slices.Min(p.microBatches())
 	group := slices.Min(p.groups(b))
-	ladders := p.ladders(choice{b: b, group: group})
+	ladders := p.ladders(choice{b: b, group: group, tables: p.tables})
 	nearest := slices.Clone(p.placements)
 	slices.SortStableFunc(nearest, func(a, b residency) int { return cmp.Compare(p.leastLack(a), p.leastLack(b)) })
 	for _, r := range nearest {
@@ -62,7 +62,7 @@ func frugalestUniform(ctx context.Context, p *problem) (frugal *Candidate, err e
 		}
 		for _, st := range p.styles(fastestPlan, b, r) {
 			for _, level := range [][]plan.Retention{ladders[0][0], ladders[0][len(ladders[0])-1]} {
-				c, err := p.evaluate(ctx, choice{b: b, group: group, r: r, st: st, keep: level})
+				c, err := p.evaluate(ctx, choice{b: b, group: group, r: r, st: st, keep: level, tables: p.tables})
 				if err != nil {
 					return nil, err
 				}

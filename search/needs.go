@@ -94,7 +94,7 @@ func (n *needs) least(pl *plan.Plan) (need [device.NumTiers]int64) {
 func (n *needs) leastCached(pl *plan.Plan) int64 {
 	var all, largest int64
 	for _, c := range pl.Chunks {
-		if c.Weights == device.DeviceTier && (c.Shard != "weights" || n.ranks == 1) {
+		if c.Lookup != "" || c.Weights == device.DeviceTier && (c.Shard != "weights" || n.ranks == 1) {
 			continue
 		}
 		bytes := n.req.Graph.DType.Size() * elements(n.req.Graph, c)

@@ -28,6 +28,7 @@ type problem struct {
 	growths         growths
 	needs           *needs
 	refused         map[string]Candidate // what choices need that do not fit, by choice
+	tables          bool                 // are so large that they are on the host
 	untimed         bool                 // only asked is what fits, so nothing is simulated
 }
 
@@ -44,6 +45,9 @@ func newProblem(req *Request, m *Machine) *problem {
 		if param.Layer == 0 {
 			p.layerBytes += g.Stored(i).Bytes()
 		}
+	}
+	if mayMoveTables(p, largeTables) {
+		return withTablesOnHost(p)
 	}
 	return p
 }

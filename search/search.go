@@ -69,6 +69,7 @@ var stages = []namedStage{
 var stageOrder = []struct{ before, after, why string }{
 	{"memory", "deferral", "updates that wait for the next step are divided anew, beginning with memory as it is without"},
 	{"deferral", "activations", "what is swapped takes link time from weights and updates, so it is decided once it is known when these are"},
+	{"tables", "memory", "what tables on the host leave free is divided with all else"},
 	{"memory", "activations", "what is swapped takes link time from weights, so it is decided once these have their cache"},
 	{"activations", "whole steps", "hundreds of changes are judged by steps of three micro-batches, and only what is left in full"},
 	{"uniform plans", "pipelines", "a pipeline is lowered only if its bound is below the time of the best plan so far"},
@@ -170,7 +171,7 @@ func planExists(ctx context.Context, p *problem, of aim) (bool, error) {
 		slices.Reverse(sizes) // small ones need least memory
 		for _, b := range sizes {
 			for _, group := range p.groups(b) {
-				if err := e.tryPlacements(ctx, choice{b: b, group: group}); err != nil {
+				if err := e.tryPlacements(ctx, choice{b: b, group: group, tables: p.tables}); err != nil {
 					return false, err
 				}
 				if done, err := fitsAllRanks(ctx, p, e.found); done || err != nil {

@@ -67,10 +67,11 @@ func (l shortlist) ofKinds(most int) (list []*Candidate) {
 		b, group int
 		r        residency
 		deferred bool
+		tables   bool
 	}
 	seen := map[kind]bool{}
 	for _, c := range l {
-		k := kind{c.choice.b, c.choice.group, c.choice.r, c.choice.deferred}
+		k := kind{c.choice.b, c.choice.group, c.choice.r, c.choice.deferred, c.choice.tables}
 		if seen[k] || len(seen) == most {
 			continue
 		}

@@ -19,6 +19,7 @@ type weights struct {
 	kinds  [][]int // the largest kinds of chunks in layers, each with its chunks from the first layer to the last
 	small  []int   // what else layers have
 	ends   []int   // what the first and the last segment read, in the order of the chunks: embedding, head, final norm
+	tables []int   // of these those that are tables: they are on the host if anything is, where rows are looked up, and never streamed
 }
 
 // maxKinds bounds the kinds of chunks that are streamed one without the other. Layers have four or five large
@@ -34,6 +35,10 @@ func newWeights(g *graph.Graph) *weights {
 			sum += g.Stored(i).Bytes()
 		}
 		w.bytes = append(w.bytes, (sum+63)/64*64) // buffers begin at multiples of 64 bytes
+		if ch.Tables(g) {
+			w.tables = append(w.tables, c)
+			continue
+		}
 		reader := 0
 		for s := range g.Segments {
 			if slices.Contains(g.Segments[s].Params, ch.First) {
@@ -75,6 +80,9 @@ func (w *weights) plan(batch *plan.Plan, s *share) *plan.Plan {
 	for _, c := range w.list(nil, s) {
 		pl.Chunks[c].Weights = device.HostTier
 	}
+	for _, c := range w.tables {
+		pl.Chunks[c].Weights, pl.Chunks[c].Lookup = device.HostTier, plan.LookupOnHost
+	}
 	return &pl
 }
 
@@ -86,12 +94,12 @@ func (w *weights) total(chunks []int) (sum int64) {
 	return sum
 }
 
-// all returns the bytes of all chunks.
+// all returns the bytes of all chunks that are not tables.
 func (w *weights) all() (sum int64) {
 	for _, b := range w.bytes {
 		sum += b
 	}
-	return sum
+	return sum - w.total(w.tables)
 }
 
 // share is a choice of weights that are left on the host.

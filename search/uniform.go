@@ -12,6 +12,7 @@ import (
 
 // improvements are the stages that follow the enumeration, as long as there is a plan.
 var improvements = []namedStage{
+	{"tables", moveTables, true},
 	{"memory", divideMemory, true},
 	{"deferral", deferUpdates, false},
 	{"activations", refineActivations, false},

@@ -256,7 +256,7 @@ func TestFrozenPlans(t *testing.T) {
 					for i := range pl.Chunks {
 						c := &pl.Chunks[i]
 						if c.Shard = plan.Shardings()[r.IntN(4)]; c.Weights == device.HostTier && c.Shard != "" {
-							c.Shard = "weights"
+							c.Shard, c.Lookup = "weights", ""
 						}
 					}
 					pl.Cache = pl.CacheNeeded(f.graph) + int64(r.IntN(4))*10000

@@ -52,6 +52,9 @@ func randomPlan(r *rand.Rand, f *fixture) *plan.Plan {
 		case 3:
 			c.Weights, c.State = device.HostTier, device.HostTier+device.Tier(r.IntN(2))
 			c.Grads = device.Tier(r.IntN(2))
+			if c.Tables(g) {
+				c.Lookup = []string{"", plan.LookupOnHost}[r.IntN(2)]
+			}
 		}
 		if c.State != device.DeviceTier {
 			c.Update = []string{"", plan.UpdateOnDevice}[r.IntN(2)]

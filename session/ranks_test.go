@@ -74,7 +74,7 @@ func (f *fixture) amongRanks(r *rand.Rand, pl *plan.Plan, ranks int) {
 		c := &pl.Chunks[i]
 		c.Shard = plan.Shardings()[r.IntN(4)]
 		if c.Weights == device.HostTier && c.Shard != "" {
-			c.Shard = "weights"
+			c.Shard, c.Lookup = "weights", ""
 		}
 	}
 	pl.Cache = pl.CacheNeeded(f.graph) + int64(r.IntN(4))*10000

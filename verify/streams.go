@@ -24,12 +24,12 @@ var streamTiers = [device.NumStreams]struct {
 
 var copies = []graph.Op{graph.Copy}
 
-// onHost lists the optimizer's operators, which compute the same on the host's cores
+// onHost lists the optimizer's operators, and those that look up rows, which compute the same on the host's cores
 // as on the device, except for NormPart's order of fp64 summation. Matrix products are
 // excluded: their bits differ there. So do those of attention over a cache if the device is a GPU; the
 // search leaves it to the host only where the device has the same kernel.
 var onHost = func() []graph.Op {
-	list := []graph.Op{graph.NormPart, graph.NormAll, graph.AttentionAt}
+	list := []graph.Op{graph.NormPart, graph.NormAll, graph.AttentionAt, graph.Embed, graph.EmbedAt}
 	for o := range optimizer.NumOptimizers {
 		if o.Rule().Elementwise {
 			list = append(list, o.Rule().Op)

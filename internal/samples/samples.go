@@ -132,6 +132,7 @@ func RandomPlan(g *graph.Graph, sequences int, rng *rand.Rand) *plan.Plan {
 		} else {
 			c.Update = []string{"", plan.UpdateOnDevice}[rng.IntN(2)]
 		}
+		drawLookup(c, g, rng)
 	}
 	pl.Cache = pl.CacheNeeded(g) * int64(pick(2, 3, 8)) / 2
 	for l := range pl.Activations {
@@ -149,6 +150,7 @@ func DrawBatches(pl *plan.Plan, g *graph.Graph, n, each int, rng *rand.Rand) {
 	}
 	for i := range pl.Chunks {
 		pl.Chunks[i].Weights, pl.Chunks[i].State = device.Tier(rng.IntN(3)), device.HostTier // nothing is trained
+		drawLookup(&pl.Chunks[i], g, rng)
 	}
 	pl.Cache = max(pl.Cache, pl.CacheNeeded(g))
 	for i := range pl.Batches {
@@ -157,6 +159,13 @@ func DrawBatches(pl *plan.Plan, g *graph.Graph, n, each int, rng *rand.Rand) {
 		if b.Cache > device.DeviceTier && rng.IntN(2) == 0 {
 			b.Attend = plan.AttendOnHost
 		}
+	}
+}
+
+// drawLookup draws who looks up rows of a table that is on the host.
+func drawLookup(c *plan.Chunk, g *graph.Graph, rng *rand.Rand) {
+	if c.Lookup = ""; c.Weights == device.HostTier && c.Tables(g) {
+		c.Lookup = []string{"", plan.LookupOnHost}[rng.IntN(2)]
 	}
 }
 
