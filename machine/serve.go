@@ -129,6 +129,16 @@ type script struct {
 	*exec.Listing
 }
 
+// Results are the sum of losses and what clipping says.
+func (s script) Results() (list []device.Operand) {
+	for i, b := range s.Buffers {
+		if b.Name == "loss.total" || b.Name == program.Clip {
+			list = append(list, s.Operand(program.Region{Buf: i, Rows: b.Rows, Cols: b.Cols, Stride: b.Cols}))
+		}
+	}
+	return list
+}
+
 // State returns access to a device's memory.
 func (s script) State(d device.Device) (remote.State, error) {
 	a, err := exec.NewArenas(s.Program, d)

@@ -10,6 +10,7 @@ import (
 	"github.com/athanor-llm/athanor/cluster"
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/internal/cli"
+	"github.com/athanor-llm/athanor/train"
 )
 
 // launched trains, as one of several processes if a launcher has started so many.
@@ -47,6 +48,22 @@ func (v *trainCmd) launched(ctx stdctx.Context, c *cli.Context) error {
 // lostPatience is how long a run whose process is lost may take to say where it was.
 const lostPatience = 2 * time.Second
 
+// lostNotice is how long after an error the loss of a process that causes it may be noticed.
+const lostNotice = 300 * time.Millisecond
+
+// withLoss adds to an error the loss of a process, of which it may be the first sign.
+func withLoss(err error, lost <-chan error) error {
+	if err == nil || errors.Is(err, train.ErrSaved) || errors.Is(err, errStopped) {
+		return err
+	}
+	select {
+	case loss := <-lost:
+		return errors.Join(err, loss)
+	case <-time.After(lostNotice):
+		return err
+	}
+}
+
 // lead trains with a team. Any of its processes may be asked to stop, and then the run stops; if one is lost, the run
 // ends.
 func (v *trainCmd) lead(ctx stdctx.Context, c *cli.Context, team *cluster.Team) error {
@@ -58,7 +75,7 @@ func (v *trainCmd) lead(ctx stdctx.Context, c *cli.Context, team *cluster.Team) 
 	for {
 		select {
 		case err := <-done:
-			return err
+			return withLoss(err, team.Lost)
 		case <-team.Asked:
 			stop()
 		case lost := <-team.Lost:

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -136,6 +137,16 @@ func (h *host) Script(text string) (Script, error) {
 	}
 	list, err := exec.NewListing(p)
 	return parsed{p, list}, err
+}
+
+// Results are buffers that are called results.
+func (p parsed) Results() (list []device.Operand) {
+	for i, b := range p.Buffers {
+		if strings.HasPrefix(b.Name, "result") {
+			list = append(list, p.Operand(program.Region{Buf: i, Rows: b.Rows, Cols: b.Cols, Stride: b.Cols}))
+		}
+	}
+	return list
 }
 
 func (p parsed) State(d device.Device) (State, error) {

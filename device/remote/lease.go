@@ -48,6 +48,7 @@ type lease struct {
 	piece    []byte // bytes of a read or write
 	spans    []*device.Span
 	scripts  scripts
+	ran      *loaded // in this round; nil: none
 	saving   saving
 	issued   []uint64 // round, counted from 1, in which a call was launched
 	orders   []order  // launches and waits that have not been passed to the device
@@ -339,7 +340,8 @@ func (e *lease) sync() error {
 	if e.wrong != nil {
 		err, e.wrong = e.wrong, nil
 	}
-	e.begun = false
+	ran := e.ran
+	e.begun, e.ran = false, nil
 	e.round.Add(1)
 	launched := e.launched
 	e.launched = e.launched[:0]
@@ -357,6 +359,9 @@ func (e *lease) sync() error {
 		e.answer = le.AppendUint32(e.answer, n)
 		e.answer = le.AppendUint64(e.answer, math.Float64bits(s.Start))
 		e.answer = le.AppendUint64(e.answer, math.Float64bits(s.End))
+	}
+	if e.answer, err = ran.results(e, e.answer); err != nil {
+		return e.reply(err)
 	}
 	_, err = e.out.Write(e.answer)
 	return err

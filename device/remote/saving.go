@@ -46,13 +46,14 @@ func (d *Device) Shares(name, mark string) (bool, error) {
 
 // Save has the process write elements to a file.
 func (d *Device) Save(first int, file string, offset int64, s device.StateRange) {
-	d.order(doSave, first, file, offset, s)
+	d.out = appendOrder(d.out, doSave, first, file, offset, s)
 	_ = d.flush() // it begins at once; Saved reports what fails
 }
 
 // Fill has the process read elements from a file.
 func (d *Device) Fill(first int, file string, offset int64, s device.StateRange) {
-	d.order(doFill, first, file, offset, s)
+	d.known = d.known[:0]
+	d.out = appendOrder(d.out, doFill, first, file, offset, s)
 	_ = d.flush()
 }
 
@@ -65,6 +66,7 @@ type drawn struct {
 
 // Draw has the process draw elements.
 func (d *Device) Draw(first int, from device.Beginning, s device.StateRange) {
+	d.known = d.known[:0]
 	out, err := appendMessage(append(d.out, byte(doDraw)), &drawn{number(first), s, from})
 	if err != nil { // numbers and a name
 		panic(err)
@@ -73,13 +75,13 @@ func (d *Device) Draw(first int, from device.Beginning, s device.StateRange) {
 	_ = d.flush()
 }
 
-func (d *Device) order(v verb, first int, file string, offset int64, s device.StateRange) {
+func appendOrder(b []byte, v verb, first int, file string, offset int64, s device.StateRange) []byte {
 	le := binary.LittleEndian
-	d.out = le.AppendUint32(append(d.out, byte(v)), number(first))
-	d.out = append(le.AppendUint32(d.out, number(s.Param)), byte(s.Kind), byte(s.As))
-	d.out = le.AppendUint32(le.AppendUint64(d.out, uint64(s.First)), number(s.N))
-	d.out = le.AppendUint16(le.AppendUint64(d.out, uint64(offset)), uint16(min(len(file), fileName+1)))
-	d.out = append(d.out, file...)
+	b = le.AppendUint32(append(b, byte(v)), number(first))
+	b = append(le.AppendUint32(b, number(s.Param)), byte(s.Kind), byte(s.As))
+	b = le.AppendUint32(le.AppendUint64(b, uint64(s.First)), number(s.N))
+	b = le.AppendUint16(le.AppendUint64(b, uint64(offset)), uint16(min(len(file), fileName+1)))
+	return append(b, file...)
 }
 
 // Saved waits until all is written.

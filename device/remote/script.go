@@ -3,8 +3,10 @@ package remote
 import (
 	"cmp"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/athanor-llm/athanor/device"
@@ -17,16 +19,21 @@ import (
 //	load    the build, and the program          the host parses it, prints it again, proves it, prepares its calls
 //	write   the rows of the batch, and scalars
 //	run     the number of the program           the host's own loop launches the calls
-//	sync    what the step took; losses and norms are read
+//	sync    what the step took, its losses and norms
 //
 // Where buffers are is what a search found, which nobody repeats; so the text travels instead of the plan. A build that
 // differs, or that reads the text as another program, is refused.
+
+// mostResults and resultBytes bound what is read after a step.
+const mostResults, resultBytes = 4, 64
 
 // Script is a program as a host runs it.
 type Script interface {
 	Calls() []device.Call
 	// Launch launches all calls, the first of which has been prepared as number first, with their waits.
 	Launch(d device.Device, first int)
+	// Results are what is read after each step: a few numbers.
+	Results() []device.Operand
 	// State returns access to what a device holds of the program's state.
 	State(d device.Device) (State, error)
 }
@@ -48,7 +55,8 @@ type scripts struct {
 type loaded struct {
 	Script
 	calls int
-	state State // nil: nobody has asked for it
+	after []device.Operand // what is read after a step
+	state State            // nil: nobody has asked for it
 }
 
 // programMemory is what reading and proving a program is assumed to take, by its text: about what its calls take then.
@@ -94,6 +102,10 @@ func (s *scripts) adopt(e *lease, program string, before int64) (first, n int, e
 	if err != nil {
 		return 0, 0, fmt.Errorf("the program is not safe to run: %w", err)
 	}
+	results := p.Results()
+	if len(results) > mostResults || slices.ContainsFunc(results, func(o device.Operand) bool { return o.Bytes() > resultBytes }) {
+		return 0, 0, errors.New("load: too much is read after a step")
+	}
 	calls := p.Calls()
 	e.giveBack(before)
 	for i := range calls {
@@ -105,7 +117,7 @@ func (s *scripts) adopt(e *lease, program string, before int64) (first, n int, e
 		return 0, 0, fmt.Errorf("load: more than %d calls", maxCalls)
 	}
 	if first, err = e.resolve(calls, make([]device.Span, len(calls))); err == nil {
-		s.loaded[uint32(first)] = &loaded{p, len(calls), nil}
+		s.loaded[uint32(first)] = &loaded{p, len(calls), results, nil}
 	}
 	return first, len(calls), err
 }
@@ -121,6 +133,26 @@ func (s *scripts) run(e *lease, first uint32) {
 		e.count(first + n)
 	}
 	p.Launch(e.device, int(first))
+	e.ran = p
+}
+
+// results appends what is read after a step of the program that ran last: their number; tier, address, length and bytes of each.
+func (p *loaded) results(e *lease, b []byte) ([]byte, error) {
+	if p == nil {
+		return append(b, 0), nil
+	}
+	b = append(b, byte(len(p.after)))
+	for i := range p.after {
+		o := &p.after[i]
+		b = binary.LittleEndian.AppendUint64(append(b, byte(o.Tier)), uint64(o.Addr))
+		b = append(b, byte(o.Bytes()))
+		at := len(b)
+		b = append(b, make([]byte, o.Bytes())...)
+		if err := e.device.Read(o.Tier, o.Addr, b[at:]); err != nil {
+			return b, err
+		}
+	}
+	return b, nil
 }
 
 // state returns access to what the device holds of a program's state.

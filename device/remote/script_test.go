@@ -33,13 +33,14 @@ height 64 64 0
 bound 64 64 0
 buffer a device weights f32 1x16 size=64 align=64 addr=0 persistent
 buffer b host weights f32 1x16 size=64 align=64 addr=0 persistent
+buffer result host weights f32 1x2 size=8 align=4 addr=4 persistent
 i0 copy(b, a) d2h key=0,0,-,copy
 i1 copy(a, b) h2d key=0,0,-,copy wait=i0
 end
 `
 
-// TestLoad: a process runs a program that it was given once, again and again, and its answers are those of calls that are
-// launched one by one; a program of another build is refused, with both builds named, as is one that cannot be read or is
+// TestLoad: a process runs a program that it was given once, again and again, without allocating anything, with what its calls
+// do as the result; a program of another build is refused, with both builds named, as is one that cannot be read or is
 // too large for the budget, and then the budget is whole and the device goes on.
 func TestLoad(t *testing.T) {
 	p, err := program.Parse(tiny)
@@ -60,18 +61,36 @@ func TestLoad(t *testing.T) {
 			t.Errorf("%v, not %q", err, c.why)
 		}
 	}
-	spans := make([]device.Span, 2)
+	spans, result := make([]device.Span, 2), make([]byte, 8)
 	first, err := d.Load(tiny, spans)
 	check(t, err)
 	for want := range byte(3) {
-		check(t, d.Write(device.DeviceTier, 0, []byte{want, 1, 2, 3}))
+		check(t, d.Write(device.DeviceTier, 0, []byte{want, 1, 2, 3, want + 1}))
 		d.Run(first)
 		check(t, d.Sync())
+		if len(d.known) != 1 || d.known[0].bytes != 8 {
+			t.Fatalf("results %v", d.known)
+		}
+		now, then := make([]byte, 8), make([]byte, 8)
+		check(t, d.Read(device.HostTier, 4, now))
+		check(t, d.Write(device.HostTier, 32, []byte{1}))
+		check(t, d.Read(device.HostTier, 4, then)) // from there
+		if !bytes.Equal(now, then) || now[0] != want+1 || len(d.known) > 0 {
+			t.Errorf("%v, then %v", now, then)
+		}
 		got := make([]byte, 4)
 		check(t, d.Read(device.HostTier, 0, got))
 		if got[0] != want || spans[1].Start < spans[0].End || spans[0].End == 0 {
 			t.Errorf("%v, %v", got, spans)
 		}
+	}
+	if n := testing.AllocsPerRun(20, func() {
+		d.Run(first)
+		if d.Sync() != nil || d.Read(device.HostTier, 4, result) != nil {
+			t.Error("a step fails")
+		}
+	}); n > 0 {
+		t.Errorf("a step makes %v allocations", n)
 	}
 	d.Run(first + 1)
 	if err := d.Sync(); err == nil || !strings.Contains(err.Error(), "no program begins with call 1") {

@@ -23,7 +23,7 @@ import (
 //
 //	run 7       | 03 | 07 00 00 00 |
 //	sync        | 0c |
-//	  answer    | 01 | now | 2 | 7 start end | 8 start end |
+//	  answer    | 01 | now | 2 | 7 start end | 8 start end | 1 | tier address 8 | loss |
 //
 // Calls that are timed by themselves are launched one by one. These verbs have no answer, nor has write; the next verb that has one answers
 // with what went wrong. An answer is 1 and the verb's result, or 0 and an error.
@@ -53,7 +53,7 @@ const (
 	doRead                    // u8 tier, u64 address, u32 length -> bytes
 	doClear                   // u8 tier, u64 address, u64 length -> nothing
 	doRepeat                  // u8 tier, u64 address, u32 period, u64 length -> nothing
-	doSync                    // -> f64 now, u32 count, count times u32 call, f64 start, f64 end
+	doSync                    // -> f64 now, u32 count, count times u32 call, f64 start, f64 end; results, see script.go
 	doStats                   // -> u32 length; message
 	doShares                  // u32 length; message -> u64 yes or no
 	doSaved                   // -> u32 count, count times u32 checksum
