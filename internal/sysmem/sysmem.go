@@ -7,7 +7,8 @@
 // On Linux that is what is left of the tightest of these limits: the machine's
 // MemAvailable and the limit of the process's control group and of every group above it
 // (version 2, whose memory.high slows down instead of killing, or the memory controller of
-// version 1), and the limit on the process's addresses (ulimit -v). On macOS it is what is free, pages of files and what programs have marked as purgeable, but not what could be compressed.
+// version 1), and the limits on the process's addresses (ulimit -v) and on those it can write to (ulimit -d). On
+// macOS it is what is free, pages of files and what programs have marked as purgeable, but not what could be compressed.
 // On Windows it is free memory, as far as the page file lets it be committed. Page cache
 // counts as available everywhere, since systems drop it first.
 //

@@ -29,9 +29,14 @@ func read(root fs.FS) (Info, error) {
 		mem.Total = limit
 		mem.Available = min(mem.Available, max(limit-used, 0))
 	}
-	if limit, used := addresses(root); limit > 0 {
-		mem.Total = min(mem.Total, limit)
-		mem.Available = min(mem.Available, max(limit-used-addressGrowth, 0))
+	for _, l := range []struct {
+		name         string
+		used, growth int64
+	}{{"Max address space", mapped(root), addressGrowth}, {"Max data size", written(root), dataGrowth}} {
+		if limit := ulimit(root, l.name); limit > 0 {
+			mem.Total = min(mem.Total, limit)
+			mem.Available = min(mem.Available, max(limit-l.used-l.growth, 0))
+		}
 	}
 	return mem, nil
 }
@@ -40,25 +45,34 @@ func read(root fs.FS) (Info, error) {
 // C library take as much, all of which no plan has.
 const addressGrowth = 256 << 20
 
-// addresses returns the limit on the process's addresses (ulimit -v; 0: none), and how many bytes of them are in use.
-func addresses(root fs.FS) (limit, used int64) {
+// dataGrowth is so for a limit on what can be written to (ulimit -d), which addresses that are only reserved do not count for.
+const dataGrowth = 64 << 20
+
+// ulimit returns a limit of the process by its name in /proc/self/limits, in bytes; 0: there is none.
+func ulimit(root fs.FS, name string) (limit int64) {
 	text, err := fs.ReadFile(root, "proc/self/limits")
 	if err != nil {
-		return 0, 0
+		return 0
 	}
 	for line := range strings.Lines(string(text)) {
-		if rest, ok := strings.CutPrefix(line, "Max address space"); ok {
+		if rest, ok := strings.CutPrefix(line, name); ok {
 			if f := strings.Fields(rest); len(f) > 0 { // the soft limit; "unlimited" is none
 				limit, _ = strconv.ParseInt(f[0], 10, 64)
 			}
 		}
 	}
-	return limit, mapped(root)
+	return limit
 }
 
-func systemAddresses() int64 {
-	limit, _ := addresses(os.DirFS("/"))
-	return limit
+func systemAddresses() int64 { return ulimit(os.DirFS("/"), "Max address space") }
+
+// written returns how many bytes this process has that it can write to.
+func written(root fs.FS) int64 {
+	fields := map[string]int64{}
+	if pairs(root, "proc/self/status", fields) != nil {
+		return 0
+	}
+	return fields["VmData:"] << 10
 }
 
 func systemMapped() int64 { return mapped(os.DirFS("/")) }
