@@ -61,7 +61,7 @@ const languageModel = "model.language_model."
 // Carried reports whether a tensor in files, of a model of which this is the text part, belongs to another part. It is no
 // parameter here, but is copied to wherever the whole model is written.
 func Carried(m *Model, name string) bool {
-	if m.Family.Ahead && aheadOf(m, name) {
+	if m.Family.Ahead && aheadOf(m, name) || m.Lent.Keys > 0 && unreadOf(m, name) {
 		return true
 	}
 	if m.Inside == "" {
@@ -93,6 +93,17 @@ func aheadOf(m *Model, name string) bool {
 	number, _, dot := strings.Cut(rest, after)
 	layer, err := strconv.Atoi(number)
 	return ok && dot && err == nil && layer >= m.Layers
+}
+
+// unreadOf reports whether a tensor is a weight of keys or values, or the gain of a norm of keys, of a layer that reads another's: files
+// may have it, and nothing is computed with it.
+func unreadOf(m *Model, name string) bool {
+	before, after, _ := strings.Cut(m.Family.Tensors.Layer, "%d")
+	_, rest, ok := strings.Cut(name, before[strings.Index(before, ".")+1:]) // whatever names of the text part begin with
+	number, rest, dot := strings.Cut(rest, after)
+	layer, err := strconv.Atoi(number)
+	n := &m.Family.Tensors
+	return ok && dot && err == nil && layer >= 0 && layer < m.Layers && Borrows(m, layer) && slices.Contains([]string{n.K + ".weight", n.V + ".weight", n.KNorm + ".weight"}, rest)
 }
 
 // Buffer reports whether a tensor in files is not a parameter but a table that config.json determines, as older
