@@ -349,6 +349,9 @@ func plans(g *graph.Graph) map[string]*plan.Plan {
 		case 3:
 			c.Weights, c.Grads, c.State = device.HostTier, device.HostTier, device.DiskTier
 		}
+		if c.Tables(g) {
+			c.Weights, c.Lookup = device.HostTier, plan.LookupOnHost
+		}
 	}
 	spread.Cache = spread.CacheNeeded(g)
 	spread.Prefetch = 2
@@ -376,7 +379,7 @@ func TestPlansChangeNothing(t *testing.T) {
 		name string
 		d    graph.DType
 	}
-	cases := []named{{"llama-tiny", graph.BF16}, {"gpt2-tiny", graph.F32}, {"gemma3-tiny", graph.F32}, {"gemma2-tiny", graph.BF16}, {"gemma4-tiny", graph.BF16}, {"gemma4-moe-tiny", graph.F32}, {"deepseek3-tiny", graph.BF16}, {"qwen3-moe-tiny", graph.BF16}, {"glm4-moe-tiny", graph.BF16},
+	cases := []named{{"llama-tiny", graph.BF16}, {"gpt2-tiny", graph.F32}, {"gemma3-tiny", graph.F32}, {"gemma2-tiny", graph.BF16}, {"gemma4-tiny", graph.BF16}, {"gemma4-small-tiny lora", graph.BF16}, {"gemma4-moe-tiny", graph.F32}, {"deepseek3-tiny", graph.BF16}, {"qwen3-moe-tiny", graph.BF16}, {"glm4-moe-tiny", graph.BF16},
 		{"olmoe-tiny lora", graph.BF16}, {"llama-nf4 lora", graph.BF16}, {"qwen3-moe-tiny nf4", graph.BF16}, {"gpt-oss-tiny", graph.BF16}, {"qwen35-tiny", graph.F32}, {"qwen3-next-tiny", graph.BF16}}
 	if cuda.OnGPU() { // where it takes no time
 		cases = append(cases, named{"gpt2-untied", graph.BF16}, named{"qwen2-tiny", graph.F32}, named{"qwen3-tiny", graph.BF16},
