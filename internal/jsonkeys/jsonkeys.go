@@ -80,11 +80,7 @@ func Shallow(text []byte, most int) error {
 			depth = max(depth-1, 0)
 		case '"':
 			from := i
-			for i++; i < len(text) && text[i] != '"'; i++ {
-				if text[i] == '\\' {
-					i++
-				}
-			}
+			i = stringEnd(text, i)
 			if depth < 1 || depth > most || open[depth] == nil || i >= len(text) || !bytes.HasPrefix(bytes.TrimLeft(text[i+1:min(len(text), i+9)], " \t\r\n"), []byte(":")) {
 				continue
 			}
@@ -96,6 +92,25 @@ func Shallow(text []byte, most int) error {
 		}
 	}
 	return nil
+}
+
+// stringEnd returns where the string ends that begins with a quote at from; len(text): nowhere.
+func stringEnd(text []byte, from int) int {
+	for at := from + 1; ; {
+		n := bytes.IndexByte(text[at:], '"')
+		if n < 0 {
+			return len(text)
+		}
+		at += n
+		escapes := 0
+		for text[at-1-escapes] == '\\' { // the quote at from ends this
+			escapes++
+		}
+		if escapes%2 == 0 {
+			return at
+		}
+		at++
+	}
 }
 
 func twice(key string) error {
