@@ -130,7 +130,7 @@ func generateBlock(t *testing.T, f *Folder, g *Generator, plan *search.BlockPlan
 // TestBlockBytes is law L3 for generation: a step of a block moves between tiers the bytes of a formula that knows nothing of programs. So
 // the weights that are moved for each token are those that are streamed, divided by the sequences of the block.
 //
-//	host -> device  streamed weights, once, however many sequences there are; a hidden state per layer, and one for the head,
+//	host -> device  streamed weights, once, however many sequences there are; rows of the embedding that are looked up on the host; a hidden state per layer, and one for the head,
 //	                for sequences whose hidden states are on the host; results of attention on the host; caches on the host or the disk that
 //	                the device attends to; tokens and places
 //	device -> host  the same hidden states and caches; queries, keys and values for attention on the host; logits
@@ -158,7 +158,12 @@ func TestBlockBytes(t *testing.T) {
 		var want [device.NumTiers][device.NumTiers]int64
 		up, down := &want[device.HostTier][device.DeviceTier], &want[device.DeviceTier][device.HostTier]
 		var streamed int64
+		tokens, rows := int64(4), int64(0)
 		for _, c := range pl.Chunks {
+			if c.Lookup != "" { // then only rows cross the link, and tokens do not
+				tokens, rows = 0, 4*int64(m.Width)
+				continue
+			}
 			var n int64
 			for i := c.First; i < c.Last && c.Weights > device.DeviceTier; i++ {
 				n += b.session.Graph.Params[i].Elems()
@@ -169,7 +174,7 @@ func TestBlockBytes(t *testing.T) {
 			}
 		}
 		all, each := int64(b.Sequences()), int64(b.Each)
-		*up += streamed + all*(4+8)
+		*up += streamed + all*(tokens+rows+8)
 		*down += 4 * all * int64(m.Vocab)
 		layers, heads, kv := int64(m.Layers), int64(m.Heads*m.HeadDim), int64(m.KVHeads*m.HeadDim)
 		for _, q := range pl.Batches {

@@ -23,6 +23,9 @@ type walk struct {
 
 // newWalk begins a walk. Close its env.
 func newWalk(m *model.Model, rows [][]int32) (*walk, error) {
+	if model.Crosses(m) {
+		return nil, misuse{fmt.Errorf("models are pruned layer by layer, but layers of this %s read more of those below than what the layer before them makes: that is not built; hint: prune another model", m.Family)}
+	}
 	g, err := graph.Build(m, len(rows[0])-1, graph.F32)
 	if err != nil {
 		return nil, err

@@ -24,7 +24,7 @@ func plainFolders(t *testing.T) []string {
 	names := []string{"llama-tiny", "gpt2-tiny", "qwen2-moe-tiny", "glm4-moe-tiny", "neox-tiny"}
 	for _, path := range all {
 		name := filepath.Base(filepath.Dir(path))
-		if !slices.Contains(names, name) {
+		if !slices.Contains(names, name) && !strings.HasPrefix(name, "gemma4-small") { // which is refused, see newWalk
 			names = append(names, name)
 		}
 	}
@@ -95,6 +95,9 @@ func pruneTo(t *testing.T, dir, to string, rows [][]int32, pattern string, magni
 func TestPrune(t *testing.T) {
 	for i, dir := range testkit.Sample(plainFolders(t), 2, 4) {
 		tmp, pattern, rows := t.TempDir(), []string{"0.5", "2:4"}[i%2], textsOf(t, dir)
+		if strings.Contains(dir, "deepseek") || strings.Contains(dir, "glm4-lite") { // 14 or 10 inputs are no groups of 4
+			pattern = "0.5"
+		}
 		check(t, os.Mkdir(tmp+"/.tmp-a", 0o755)) // as a killed process leaves it
 		check(t, os.WriteFile(tmp+"/.tmp-a/model.safetensors", []byte("half"), 0o644))
 		layers := pruneTo(t, dir, tmp+"/a", rows, pattern, false)

@@ -109,8 +109,12 @@ func (n Generation) Build(m *model.Model, dtype DType) (*Graph, error) {
 	b.forward(dtype)
 	if n.Reads {
 		b.seg.Forward, b.g.Logits = nil, -1
-		last := &b.g.Segments[m.Layers].Forward
+		filling := m.Layers - m.Lent.Keys // layers that fill caches
+		last := &b.g.Segments[filling].Forward
 		*last = (*last)[:b.g.lastCached(*last)+1]
+		for l := filling; l < m.Layers; l++ {
+			b.g.Segments[1+l].Forward = nil
+		}
 	}
 	return b.g, nil
 }
