@@ -121,6 +121,7 @@ MODELS = [  # name, config.json, files of the tokenizer, by what the width is di
      {"tokenizer.json": OLMO + "allenai_dolma2.json"}, 8),
     ("pythia-410m-chatbot", PYTHIA_CHAT + "config.json", {**both(PYTHIA_CHAT), "generation_config.json": PYTHIA_CHAT + "generation_config.json"}, 4),
     ("pythia-410m", PYTHIA + "config.json", both(PYTHIA), 4),
+    ("gemma-4-E2B-it", SOPHGO + "Gemma4/config/config.json", GEMMA4, 4),
     ("gemma-4-26B-A4B", DYNAMO + "google--gemma-4-26B-A4B_config.json", GEMMA4, 4),
     ("Qwen3.5-0.8B", SOPHGO + "Qwen3_5/config/config.json", QWEN35, 2),
     ("Qwen3.5-27B", DYNAMO + "Qwen--Qwen3.5-27B_config.json", QWEN35, 4),
@@ -228,6 +229,8 @@ def smaller(config, divisor):
     kinds = config.get("layer_types") or []
     pattern = config.get("sliding_window_pattern") or (6 if config["model_type"] == "gemma3_text" and not kinds else 0)
     count = min(config[layers], max([2, config.get("first_k_dense_replace", 0) + 1] + [kinds.index(k) + 1 for k in set(kinds)] + [pattern]))
+    if config.get("num_kv_shared_layers"):  # as many again, which read the keys and values of the first
+        config["num_kv_shared_layers"], count = count, 2 * count
     said = f"{count} of {config[layers]} layers"
     config[layers] = count
     for key in LISTS:
