@@ -158,7 +158,11 @@ func (d *decoder) value(n *yaml.Node, path string, f reflect.Value) {
 	_, special := f.Addr().Interface().(yaml.Unmarshaler)
 	if f.Kind() == reflect.Struct && !special {
 		if n.Kind != yaml.MappingNode {
-			d.fail(path, fmt.Sprintf("expected a mapping such as {key: value}, got %q", n.Value))
+			text := fmt.Sprintf("expected a mapping such as {key: value}, got %q", n.Value)
+			if path == "hardware" {
+				text += "; hint: a card's name is hardware.name"
+			}
+			d.fail(path, text)
 			return
 		}
 		d.mapping(n, path+".", f)

@@ -83,7 +83,7 @@ func TestKnown(t *testing.T) {
 	if _, err := hardware.KnownRank("rtx409", 1); err == nil || !strings.Contains(err.Error(), "did you mean rtx4090?") {
 		t.Errorf("rtx409: %v", err)
 	}
-	for _, name := range []string{"mi300x", "Radeon RX 7900", "M4 Max"} {
+	for _, name := range []string{"mi300x", "Radeon RX 7900", "M4 Max", "MacBook Pro"} {
 		if _, err := hardware.KnownRank(name, 1); err == nil || !strings.Contains(err.Error(), "on any machine's cores") {
 			t.Errorf("%s: %v", name, err)
 		}

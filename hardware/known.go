@@ -196,7 +196,7 @@ func suffixes(card, text string) (bus string, in *Instance, err error) {
 }
 
 // otherMakers are what names of other makers' devices begin with.
-var otherMakers = []string{"mi1", "mi2", "mi3", "mi4", "instinct", "radeon", "rx", "gaudi", "arc", "tpu", "apple", "m1", "m2", "m3", "m4", "m5", "amd", "ryzen", "strix", "intel", "core"}
+var otherMakers = []string{"mi1", "mi2", "mi3", "mi4", "instinct", "radeon", "rx", "gaudi", "arc", "tpu", "apple", "mac", "m1", "m2", "m3", "m4", "m5", "amd", "ryzen", "strix", "intel", "core"}
 
 // unknownGPU is the error for a name that no GPU has.
 func unknownGPU(name, gpuName string) error {
