@@ -34,7 +34,10 @@ type attentionBlock struct{ rows, threads, shared, starts int }
 func plainTiles(n, m int) func(int) attentionBlock {
 	return func(head int) attentionBlock {
 		rows := 32
-		if head > 128 {
+		switch { // as many as the cards with the least shared memory have room for
+		case head > 256:
+			rows = 8
+		case head > 128:
 			rows = 16
 		}
 		return attentionBlock{rows, 8 * rows, 4 * (n*rows*(head+1) + m*rows*rows), 0}

@@ -384,7 +384,7 @@ func TestTuneSteps(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m.Layers = 1 + m.Dense
+		shorten(m)
 		g, err := graph.Build(m, 1024, graph.BF16)
 		if err != nil {
 			t.Fatal(err)

@@ -1,7 +1,7 @@
 // Tiles of attention without tensor cores: 32 rows of one head in shared memory as fp32, or 16 of wide
 // heads, for which all cards have enough memory, with a pitch of HEAD+1 so that rows begin in different
 // banks. Thread t belongs to row t/8 and handles columns t%8, t%8+8, ...
-#define TILE (HEAD > 128 ? 16 : 32)
+#define TILE (HEAD > 256 ? 8 : HEAD > 128 ? 16 : 32)
 #define THREADS (8 * TILE)
 #define EACH (TILE / 8) // rows of the other tile per thread
 #define PITCH (HEAD + 1)
