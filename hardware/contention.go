@@ -124,7 +124,7 @@ func (b *bench) pair(c, other device.Call, n int) pair {
 // of another use the same cores.
 func (h *Hardware) shared(of, by device.Stream) float64 {
 	var active, slower [device.NumStreams]float64
-	active[of], active[by] = 1, 1
+	active[of], active[by] = h.demand(of), h.demand(by)
 	if h.Crowd(&active, &slower) {
 		return slower[of]
 	}

@@ -40,7 +40,9 @@ func TestCrowdCases(t *testing.T) {
 		{"a rank computes while another copies", local(1, 2, up, host), 1, 0, 1, [3]float64{1, 1, 1}},
 	} {
 		var active, slower [device.NumStreams]float64
-		active[device.Compute], active[device.HostCompute], active[device.HostToDev] = c.compute, c.host, c.copies
+		for s, n := range map[device.Stream]float64{device.Compute: c.compute, device.HostCompute: c.host, device.HostToDev: c.copies} {
+			active[s] = n * c.h.Demand(&device.Call{Stream: s})
+		}
 		if !c.h.Crowd(&active, &slower) {
 			t.Errorf("%s: no cores are shared", c.name)
 		}
@@ -68,13 +70,10 @@ func TestCrowdConserves(t *testing.T) {
 		var active, slower [device.NumStreams]float64
 		var wanted, used float64
 		for _, s := range []device.Stream{device.Compute, device.HostCompute, device.HostToDev} {
-			active[s] = float64(r.IntN(ranks + 1))
+			active[s] = float64(r.IntN(ranks+1)) * h.Demand(&device.Call{Stream: s})
 		}
 		h.Crowd(&active, &slower)
 		for s, n := range active {
-			if s != int(device.HostToDev) {
-				n *= float64(cores)
-			}
 			if !(slower[s] >= 1) {
 				t.Fatalf("%v goes faster: %v", active, slower)
 			}
@@ -120,5 +119,33 @@ func TestDuties(t *testing.T) {
 		if err := d.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestCrowdHosts: each host has cores of its own, and a call between hosts keeps them busy for the part of its time that was measured there.
+func TestCrowdHosts(t *testing.T) {
+	sums := hardware.Duty{Stream: device.Collective, Part: 1}
+	h := local(1, 4, sums)
+	h.Network = &hardware.Network{Hosts: 2, PerHost: 2, Duty: 0.25}
+	for _, c := range []struct {
+		compute float64
+		want    float64
+	}{{2, 1}, {4, 2}} {
+		var active, slower [device.NumStreams]float64
+		active[device.Compute] = c.compute
+		if h.Crowd(&active, &slower); slower[device.Compute] != c.want {
+			t.Errorf("%v kernels on two cores take %v times as long, want %v", c.compute, slower[device.Compute], c.want)
+		}
+	}
+	for _, c := range []struct {
+		peers []int
+		want  float64
+	}{{[]int{0, 2}, 1}, {[]int{0, 1}, 0.25}, {[]int{0, 1, 2, 3}, 0.25}} {
+		if got := h.Demand(&device.Call{Op: graph.AllReduce, Stream: device.Collective, Peers: c.peers}); got != c.want {
+			t.Errorf("a sum over ranks %v keeps %v cores busy, want %v", c.peers, got, c.want)
+		}
+	}
+	if a, b := h.Host(1), h.Host(2); a != 1 || b != 0 { // they are dealt out in turn
+		t.Errorf("ranks 1 and 2 are on hosts %d and %d", a, b)
 	}
 }

@@ -460,6 +460,7 @@ func (v *validator) links(h *Hardware) {
 		v.requireRange("network.hosts", float64(n.Hosts), 2, MostHosts)
 		v.requireRange("network.per_host", float64(n.PerHost), 1, 1<<16)
 		v.link("network.link.", n.Link)
+		v.requireRange("network.duty", n.Duty, 0, 1)
 		if n.Counts != nil && (len(n.Counts) != n.Hosts || slices.Min(n.Counts) < 1 || slices.Max(n.Counts) != n.PerHost) {
 			v.fail("network.counts", n.Counts, "give the number of ranks of each host, of which network.per_host is the largest")
 		}

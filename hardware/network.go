@@ -41,6 +41,8 @@ type Network struct {
 	Senders int `json:"senders,omitempty"`
 	// Link from one host to another, whole, of device memory. What one host sends does not slow down what it receives.
 	Link Link `json:"link"`
+	// Duty is the part of its time in which a call between hosts keeps a core of each busy (see Duty).
+	Duty float64 `json:"duty,omitempty"`
 }
 
 // MostHosts bounds the number of hosts of a description.

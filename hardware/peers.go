@@ -47,6 +47,8 @@ func ProbePeers(devices []device.Device, on *Network, h *Hardware) error {
 		between := joint{devices: devices, ranks: []int{0, 1}}
 		network := *on
 		network.Link = between.link()
+		worked := secondsWorked(devices[0])
+		network.Duty = min(worked[device.Recv]/max(between.spent[device.Recv], 1e-9), 1)
 		h.Network = &network
 		if between.err != nil {
 			return fmt.Errorf("probe the network: %w", between.err)
@@ -56,9 +58,14 @@ func ProbePeers(devices []device.Device, on *Network, h *Hardware) error {
 	if h.Network != nil {
 		two.ranks = h.Network.ranksOfFirst()[:2]
 	}
+	before := secondsWorked(devices[0], devices[two.ranks[1]])
 	h.Links = append(h.Links, two.link())
 	measured := two.collectives()
-	h.Duties = append(h.Duties, duties(&two.spent, devices[0], devices[two.ranks[1]])...)
+	worked := secondsWorked(devices[0], devices[two.ranks[1]])
+	for s := range worked {
+		worked[s] -= before[s]
+	}
+	h.Duties = append(h.Duties, duties(&two.spent, &worked)...)
 	err := two.err
 	for _, ranks := range groups(len(devices), h.Network) {
 		b := joint{devices: devices, ranks: ranks}

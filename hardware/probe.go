@@ -63,7 +63,8 @@ func Probe(d device.Device, memory Memory) (*Hardware, error) {
 	if memory.Disk > 0 && memory.Host > 0 {
 		h.Links = b.links(h.Links, device.DiskTier, device.DiskRead, device.HostTier, device.DiskWrite)
 	}
-	h.Duties = duties(&b.spent, d)
+	worked := secondsWorked(d)
+	h.Duties = duties(&b.spent, &worked)
 	if b.err == nil {
 		b.err = h.Validate()
 	}
@@ -142,18 +143,23 @@ func (b *bench) seconds(calls ...device.Call) []float64 {
 	return best
 }
 
-// duties returns, per stream, the fraction of the seconds spent in calls in which
-// cores worked, for devices that report it.
-func duties(spent *[device.NumStreams]float64, devices ...device.Device) (list []Duty) {
-	for s := range device.NumStreams {
-		var worked float64
-		for _, d := range devices {
-			if d, ok := d.(device.Meter); ok {
-				stats := d.Stats()
-				worked += stats.Worked[s]
+// secondsWorked returns for how long cores have worked for each stream of some devices, of those that report it.
+func secondsWorked(devices ...device.Device) (sum [device.NumStreams]float64) {
+	for _, d := range devices {
+		if d, ok := d.(device.Meter); ok {
+			stats := d.Stats()
+			for s, seconds := range stats.Worked {
+				sum[s] += seconds
 			}
 		}
-		if part := worked / max(spent[s], 1e-9); part > dutyLeast {
+	}
+	return sum
+}
+
+// duties returns, per stream, the fraction of the seconds spent in calls in which cores worked.
+func duties(spent, worked *[device.NumStreams]float64) (list []Duty) {
+	for s := range device.NumStreams {
+		if part := worked[s] / max(spent[s], 1e-9); part > dutyLeast {
 			list = append(list, Duty{s, min(part, 1)})
 		}
 	}

@@ -49,7 +49,11 @@ func probe(b backend, ranks int, dir string) (*hardware.Hardware, error) {
 	if err != nil {
 		return nil, err
 	}
+	if n := b.network(); n != nil { // what the streams of a rank share are the cores of its host
+		h.AtOnce /= n.Hosts
+	}
 	err = errors.Join(hardware.ProbeContention(d, h), d.Close())
+	h.AtOnce = b.atOnce()
 	if err != nil || ranks < 2 {
 		return h, err
 	}

@@ -27,7 +27,7 @@
 //
 // Known weakness: slowdown is modelled per pair of streams of one rank, whatever they
 // execute. A call between ranks slows others down, but its own duration is fixed.
-// Beyond that, all streams of all ranks may share cores (Coster.Crowd).
+// Beyond that, all streams of all ranks of a host may share its cores (Coster.Crowd).
 //
 // Measured runs (package exec) are Timelines too, so predictions and measurements can
 // be compared and drawn alike.
@@ -52,10 +52,14 @@ type Coster interface {
 	// Slowdown returns the relative slowdown of a stream's work while another stream of
 	// its rank is busy: 0.5 turns 2 s into 3 s. Slowdowns by several streams add up.
 	Slowdown(of, by device.Stream) float64
-	// Crowd sets slower to the factors, by stream, by which calls take longer while all
-	// active calls, counted per stream over all ranks, share cores. It returns false if
-	// streams share no cores.
+	// Crowd sets slower to the factors, by stream, by which calls of a host's ranks take longer while
+	// all that are active there share its cores, by stream how many of them they demand. It returns
+	// false if streams share no cores.
 	Crowd(active, slower *[device.NumStreams]float64) bool
+	// Demand returns how many cores a call keeps busy.
+	Demand(c *device.Call) float64
+	// Host returns the host of a rank, counted from 0.
+	Host(rank int) int
 }
 
 // CostFunc adapts a function to a Coster without launch gaps or interference. Tests of
@@ -73,6 +77,12 @@ func (f CostFunc) Slowdown(of, by device.Stream) float64 { return 0 }
 
 // Crowd returns false.
 func (f CostFunc) Crowd(active, slower *[device.NumStreams]float64) bool { return false }
+
+// Demand returns 1.
+func (f CostFunc) Demand(c *device.Call) float64 { return 1 }
+
+// Host returns 0.
+func (f CostFunc) Host(rank int) int { return 0 }
 
 // Run simulates one step of one rank. It is meant for tests; planners use SpansAlike
 // and SpansFirst. It fails on programs that would hang and on costs that are not
@@ -139,14 +149,21 @@ type machine struct {
 	slows    [device.NumStreams]bool                       // whether any other slows it
 	launch   [device.NumStreams]float64                    // seconds before each call
 	cost     Coster
-	shared   bool                       // streams share cores
-	active   [device.NumStreams]float64 // running streams, over all ranks
-	crowd    [device.NumStreams]float64 // slowdown factor of all work of a stream
+	shared   bool // streams share cores
+	hosts    []host
+}
+
+// host is what the ranks of a host share.
+type host struct {
+	ranks  int                        // that are simulated
+	each   float64                    // for how many of its ranks each of these stands
+	active [device.NumStreams]float64 // cores that running calls demand, over all ranks
+	crowd  [device.NumStreams]float64 // slowdown factor of all work of a stream
 }
 
 func newMachine(ranks int, cost Coster) *machine {
 	m := &machine{total: ranks, cost: cost}
-	m.shared = cost.Crowd(&m.active, &m.crowd)
+	m.shared = cost.Crowd(new([device.NumStreams]float64), new([device.NumStreams]float64))
 	for of := range m.slowdown {
 		m.launch[of] = cost.Launch(device.Stream(of))
 		for by := range m.slowdown[of] {
@@ -162,7 +179,9 @@ func newMachine(ranks int, cost Coster) *machine {
 // rank is the state of one program.
 type rank struct {
 	program *program.Program
+	host    int
 	seconds []float64
+	demand  []float64 // cores; nil: none are shared
 	spans   []device.Span
 	streams [device.NumStreams]stream
 	missing []int   // waits that have not completed
@@ -189,12 +208,17 @@ type stream struct {
 func (m *machine) add(p *program.Program) error {
 	n := len(p.Instrs)
 	m.ranks = append(m.ranks, rank{
-		program: p, left: n,
+		program: p, left: n, host: m.cost.Host(p.Rank),
 		seconds: make([]float64, n), spans: make([]device.Span, n),
 		missing: make([]int, n), waiters: make([][]int, n), ended: make([]bool, n),
 		meeting: make([]int32, n),
 	})
 	r := &m.ranks[len(m.ranks)-1]
+	if m.shared {
+		r.demand = make([]float64, n)
+		m.hosts = append(m.hosts, make([]host, max(r.host+1-len(m.hosts), 0))...)
+		m.hosts[r.host].ranks++
+	}
 	var c device.Call
 	for i := range p.Instrs {
 		in := &p.Instrs[i]
@@ -210,8 +234,11 @@ func (m *machine) add(p *program.Program) error {
 		if !(r.seconds[i] >= 0) || math.IsInf(r.seconds[i], 0) {
 			return fmt.Errorf("instruction i%d (%s) has an impossible time of %v seconds", i, c.Op, r.seconds[i])
 		}
-		if m.shared && c.Op.Info().Between {
-			r.seconds[i] /= m.crowdOf(&c)
+		if !m.shared {
+			continue
+		}
+		if r.demand[i] = m.cost.Demand(&c); c.Op.Info().Between {
+			r.seconds[i] /= m.crowdOf(&c, r.host)
 		}
 	}
 	return nil
@@ -219,6 +246,11 @@ func (m *machine) add(p *program.Program) error {
 
 // run advances from completion to completion until all programs have ended.
 func (m *machine) run() error {
+	for r := range m.total {
+		if at := m.cost.Host(r); at < len(m.hosts) && m.hosts[at].ranks > 0 {
+			m.hosts[at].each += 1 / float64(m.hosts[at].ranks)
+		}
+	}
 	for at := range m.ranks {
 		for s := range m.ranks[at].streams {
 			m.start(at, device.Stream(s), 0)
@@ -261,7 +293,7 @@ func (m *machine) begin(at int, id device.Stream, seconds, now float64) {
 	r := &m.ranks[at]
 	s := &r.streams[id]
 	s.running, s.left, s.at, s.rate = true, m.launch[id]+seconds, now, 0
-	m.active[id] += m.each()
+	m.occupy(r, s.queue[0], 1)
 	r.spans[s.queue[0]].Start = now + m.launch[id]
 	m.change(at)
 }
@@ -286,26 +318,39 @@ func (m *machine) settle(now float64) {
 	m.changed = m.changed[:0]
 }
 
-// each returns how many ranks each simulated rank represents.
-func (m *machine) each() float64 { return float64(m.total) / float64(len(m.ranks)) }
-
-// share redistributes the cores among the running streams.
-func (m *machine) share() {
-	before := m.crowd
-	m.cost.Crowd(&m.active, &m.crowd)
-	if m.crowd == before {
-		return
+// occupy adds the demand for cores of so many calls like an instruction, for it and those for which it stands.
+func (m *machine) occupy(r *rank, i int, calls float64) {
+	if m.shared {
+		h := &m.hosts[r.host]
+		h.active[r.program.Instrs[i].Stream] += calls * h.each * r.demand[i]
 	}
-	for at := range m.ranks {
-		m.change(at)
+}
+
+// share redistributes the cores of each host among the running streams.
+func (m *machine) share() {
+	for at := range m.hosts {
+		h := &m.hosts[at]
+		before := h.crowd
+		if m.cost.Crowd(&h.active, &h.crowd); h.crowd == before {
+			continue
+		}
+		for k := range m.ranks {
+			if m.ranks[k].host == at {
+				m.change(k)
+			}
+		}
 	}
 }
 
 // crowdOf returns the slowdown at which a call between ranks was timed with all its
-// members running, relative to having cores of its own.
-func (m *machine) crowdOf(c *device.Call) float64 {
+// members on a host running, relative to having cores of its own.
+func (m *machine) crowdOf(c *device.Call, host int) float64 {
 	var active, slower [device.NumStreams]float64
-	active[c.Stream] = float64(len(c.Peers))
+	for _, p := range c.Peers {
+		if m.cost.Host(p) == host {
+			active[c.Stream] += m.cost.Demand(c)
+		}
+	}
 	m.cost.Crowd(&active, &slower)
 	return slower[c.Stream]
 }
@@ -327,7 +372,7 @@ func (m *machine) rates(at int, now float64) {
 			}
 		}
 		if m.shared {
-			more *= m.crowd[id]
+			more *= m.hosts[r.host].crowd[id]
 		}
 		if rate := 1 / more; rate != s.rate {
 			s.left = max(s.left-(now-s.at)*s.rate, 0)
@@ -348,7 +393,7 @@ func (m *machine) complete(e event) {
 	}
 	r.spans[e.instr].End = e.time
 	s.queue, s.busy, s.running = s.queue[1:], false, false
-	m.active[id] -= m.each()
+	m.occupy(r, e.instr, -1)
 	r.ended[e.instr] = true
 	r.left--
 	m.start(e.rank, id, e.time)

@@ -251,6 +251,38 @@ func TestCrowd(t *testing.T) {
 	}
 }
 
+// apart is crowded, except that ranks are on hosts of so many, each with its cores.
+type apart struct {
+	crowded
+	per int
+}
+
+func (a apart) Host(rank int) int { return rank / a.per }
+
+// TestCrowdHosts: of two hosts with a core, the ranks of one compute for 3 s each, those of the other for 1 s, and so for 6 and 2 s. With two
+// cores that all share, the former would end after 4 s, since the others' core would be theirs for half the time.
+func TestCrowdHosts(t *testing.T) {
+	var lists [][]program.Instr
+	for _, n := range []int{3, 3, 1, 1} {
+		lists = append(lists, []program.Instr{work(device.Compute, n*cols)})
+	}
+	programs := ranksOf(lists...)
+	for _, p := range programs {
+		for b := range p.Buffers {
+			p.Buffers[b] = program.Buffer{Rows: 1, Cols: 4 * cols, Size: 16 * cols, Addr: int64(b) * 16 * cols}
+		}
+	}
+	tls, err := runAll(programs, apart{crowded{bySize, 1}, 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for r, want := range []float64{6, 6, 2, 2} {
+		if got := tls[r].Makespan; math.Abs(got-want) > 1e-12 {
+			t.Errorf("rank %d ends after %v s, want %v", r, got, want)
+		}
+	}
+}
+
 // TestSlowdownWork: however streams slow each other down, each instruction does as
 // much work as it costs: the integral of its rate over its span, computed here from
 // the spans of the others.
