@@ -48,6 +48,9 @@ func launchesOf(t *testing.T, calls []device.Call) (list []*launch) {
 // shorten leaves a model as few layers as do all that its layers do.
 func shorten(m *model.Model) {
 	layers := 1 + m.Dense
+	for m.Global != (model.Global{}) && m.WindowOf(layers-1) > 0 { // up to the first whose heads are others
+		layers++
+	}
 	if m.Lent.Keys > 0 { // up to the first that reads others' keys and values
 		layers, m.Lent.Keys = m.Layers-m.Lent.Keys+1, 1
 	}
