@@ -22,7 +22,7 @@ import (
 //	d2h                 kv 0       kv 1
 //
 // Known weaknesses: caches cross the link with all their room, and go back whole, since programs have no regions that depend on
-// a position. Where the host attends, the device waits for it.
+// a position; they go back from layers, too, that only read them (model.Lent). Where the host attends, the device waits for it.
 
 // leaveDevice moves attention to the host's cores where the plan says so, and lets hidden states leave the device between layers.
 func leaveDevice(b *builder, units []unit) {

@@ -15,8 +15,8 @@ import (
 //
 // Example: Gemma 4 E2B with adapters on 4-bit weights has a table of 4.7 GB, of which the 8192 tokens of a step need 147 MB.
 //
-// Known weakness: it is tried for the best few placements only, after these were chosen with tables on the device, unless a table takes
-// so much of the device that it is never there.
+// Known weaknesses: it is tried for the best few placements only, after these were chosen with tables on the device, unless a table takes
+// so much of the device that it is never there. Each rank of a host has a copy of its own.
 
 // tableShare is the inverse of the share of the device's memory that tables must take to be tried on the host: smaller ones would cost
 // more time to try than they gain. largeTables is that at which nothing else is tried.

@@ -152,7 +152,7 @@ func deferEach(ctx context.Context, p *problem, found shortlist) (more shortlist
 	for _, c := range found.ofKinds(most) {
 		now := c.choice
 		if p.told.exhausted() || c.missing > 0 || now.deferred || slices.ContainsFunc(found, func(o *Candidate) bool {
-			return o.choice.deferred && o.choice.b == now.b && o.choice.group == now.group && o.choice.r == now.r
+			return o.choice.deferred && o.choice.b == now.b && o.choice.group == now.group && o.choice.r == now.r && o.choice.tables == now.tables
 		}) {
 			continue
 		}

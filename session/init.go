@@ -62,8 +62,8 @@ func DrawState(a *exec.Arenas, s device.StateRange, from device.Beginning) error
 	return a.WriteHome(s.Param, s.Kind, s.First, values)
 }
 
-// draw has the other processes, which know the rule by which a parameter begins, draw elements from index first on of a parameter, n of them. It reports whether they do, and
-// whether a rank here is left that has some of them.
+// draw has the other processes, which know the rule by which a parameter begins, draw n elements of it from index first on.
+// It reports whether they do, and whether a rank here is left that has some of them.
 func (v *Savers) draw(param, first, n int, seed uint64) (done, here bool) {
 	p := &v.session.Graph.Params[param]
 	if first%initialBlock != 0 || p.Init == model.Rates && n > initialBlock {
