@@ -31,7 +31,7 @@ type Generator struct {
 	blocks  []int // tokens of each block program, descending
 	context int
 	vocab   int
-	once    bool    // tokens are read once: states of linear attention cannot go back, so no block begins early, or ends late
+	once    bool    // tokens are read once: states of linear attention and of convolutions cannot go back, so no block begins early, or ends late
 	ids     []int32 // the sequence so far
 	block   []int32
 	pos     []int32
@@ -62,7 +62,7 @@ func (f *Folder) Generator(ctx context.Context, d *machine.Alone, context int, d
 // weights still to be loaded. Close on the Generator closes the device; on error
 // the caller does.
 func newGenerator(ctx context.Context, m *model.Model, d *machine.Alone, context int, dtype graph.DType) (*Generator, error) {
-	g := &Generator{once: m.Delta.Some(), context: context, vocab: m.Vocab, pos: make([]int32, 1), logits: make([]float64, m.Vocab)}
+	g := &Generator{once: model.Remembers(m), context: context, vocab: m.Vocab, pos: make([]int32, 1), logits: make([]float64, m.Vocab)}
 	var prompts []*graph.Graph
 	for _, rows := range UsefulBlocks(context) {
 		block, err := graph.BuildPrefill(m, context, rows, dtype)

@@ -15,6 +15,7 @@ import (
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/machine"
+	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/session"
 )
@@ -186,7 +187,7 @@ func TestHalved(t *testing.T) {
 // that has read nothing before.
 func TestKeep(t *testing.T) {
 	ctx := context.Background()
-	for _, dir := range testkit.Sample([]string{"llama-tiny", "mistral-tiny", "gpt2-tiny", "qwen35-tiny"}, 1, 4) {
+	for _, dir := range testkit.Sample([]string{"llama-tiny", "mistral-tiny", "gpt2-tiny", "qwen35-tiny", "lfm2-tiny"}, 1, 4) {
 		f, err := Open("../testdata/torch/" + dir)
 		check(t, err)
 		defer f.Close()
@@ -209,7 +210,7 @@ func TestKeep(t *testing.T) {
 				ids, common = before, len(before)-1
 			}
 			known := g[0].Keep(ids)
-			if none := f.Model.Delta.Some() && known == 0; known < min(common, len(ids)-1) && !none || known >= len(ids) {
+			if none := model.Remembers(f.Model) && known == 0; known < min(common, len(ids)-1) && !none || known >= len(ids) {
 				t.Fatalf("%s: %d of %d tokens are kept, %d are common", dir, known, len(ids), common)
 			}
 			check(t, g[0].Extend(ctx, ids[known:]...))

@@ -52,8 +52,8 @@ func BuildShare(m *model.Model, seq, n int, dtype DType) (*Graph, error) {
 		return nil, errors.New("a sequence with learned positions cannot be divided among ranks; hint: use a model with rotary positions")
 	case model.Crosses(m) && n > 1:
 		return nil, fmt.Errorf("a sequence of %s cannot be divided among ranks where layers read keys and values of others; hint: use another model", m.Family)
-	case m.Delta.Some() && n > 1:
-		return nil, fmt.Errorf("a sequence of %s cannot be divided among ranks, since states of its linear attention go from token to token; hint: use another model", m.Family)
+	case model.Remembers(m) && n > 1:
+		return nil, fmt.Errorf("a sequence of %s cannot be divided among ranks, since states of its layers go from token to token; hint: use another model", m.Family)
 	}
 	if err := check(m, seq, dtype); err != nil {
 		return nil, err
@@ -92,8 +92,8 @@ func (n Generation) Build(m *model.Model, dtype DType) (*Graph, error) {
 	if err := check(m, n.Context, dtype); err != nil {
 		return nil, err
 	}
-	if m.Delta.Some() && n.Slots > 0 {
-		return nil, fmt.Errorf("several sequences cannot be generated together with the linear attention of %s; hint: generate one text at a time", m.Family)
+	if model.Remembers(m) && n.Slots > 0 {
+		return nil, fmt.Errorf("several sequences cannot be generated together with %s, whose layers hand states from token to token; hint: generate one text at a time", m.Family)
 	}
 	if n.Rows < 1 || n.Rows > n.Context && (n.Slots == 0 || n.Reads) {
 		return nil, fmt.Errorf("%d tokens cannot be read at once with a context of %d; hint: read at least 1, and at most the context", n.Rows, n.Context)
@@ -360,7 +360,7 @@ func (b *builder) layer(l, x int) int {
 	if m.Parallel && !m.OneNorm() { // here, so that in the backward pass x has the gradient of its sum before the norms add to it
 		n2 = b.read(name+".norm2", x, p)
 	}
-	mid := b.project(name+".mid", b.mix(l, n1, p), p, m.OutBias && !m.Delta.HasLayer(l), x)
+	mid := b.project(name+".mid", b.mix(l, n1, p), p, m.OutBias && model.HasAttention(m, l), x)
 	if !m.Parallel {
 		n2 = b.read(name+".norm2", mid, p)
 	}

@@ -6,11 +6,14 @@ import (
 	"github.com/athanor-llm/athanor/model"
 )
 
-// mix appends what mixes tokens in a layer: attention, or a gated delta net. It returns the value that is projected into the stream.
+// mix appends what mixes tokens in a layer: attention, a gated delta net, or a convolution. It returns the value that is projected into the stream.
 func (b *builder) mix(l, x int, p *next) int {
 	name := fmt.Sprintf("h%d", l)
 	if b.m.Delta.HasLayer(l) {
 		return b.delta(name, x, p)
+	}
+	if b.m.Conv.HasLayer(l) {
+		return convolve(b, name, x, p)
 	}
 	if b.m.Latent.Some() {
 		o, _ := b.attention(l, b.latent(name, x, p), p)
@@ -49,14 +52,8 @@ func (b *builder) delta(name string, x int, p *next) int {
 		bands = []Use{{in, 0, z}, {in, z, z + 2*d.Heads}}
 	}
 	b.linears(bands, b.all(x), p, false)
-	qkv, gates := b.tokens(name+".mixed", mixed, g.DType), b.tokens(name+".decays", 2*d.Heads, F32)
-	o := b.tokens(name+".rule", d.Values(), g.DType)
-	if g.Context > 0 {
-		past := b.value(Value{Name: name + ".past", Kind: Cache, DType: g.DType, Rows: d.Taps - 1, Cols: mixed})
-		b.node(ShortConvAt, Attr{Act: b.act}, b.all(qkv), b.all(past), Use{in, 0, mixed}, p.param(), b.all(g.Pos))
-	} else {
-		b.node(ShortConv, Attr{Seq: g.Seq, Act: b.act}, trimmed(b.all(qkv), Use{in, 0, mixed}, p.param(), b.starts())...)
-	}
+	qkv := shortConv(b, name, Use{in, 0, mixed}, p, b.act)
+	gates, o := b.tokens(name+".decays", 2*d.Heads, F32), b.tokens(name+".rule", d.Values(), g.DType)
 	b.node(Decay, Attr{}, b.all(gates), Use{in, z, z + 2*d.Heads}, p.param(), p.param())
 	attr := Attr{Heads: d.Heads, KVHeads: d.Keys, HeadDim: d.KeyDim}
 	if g.Context > 0 {

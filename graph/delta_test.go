@@ -6,11 +6,18 @@ import (
 
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/samples"
+	"github.com/athanor-llm/athanor/model"
 )
 
-// TestDeltaRefused: what is not built for linear attention is refused with the family's name and a hint.
-func TestDeltaRefused(t *testing.T) {
-	m := samples.TinyModels["delta"]
+// TestStatesRefused: what is not built for layers that hand states from token to token, such as linear attention and convolutions, is
+// refused with the family's name and a hint.
+func TestStatesRefused(t *testing.T) {
+	for _, name := range []string{"delta", "lfm2"} {
+		t.Run(name, func(t *testing.T) { checkStatesRefused(t, samples.TinyModels[name]) })
+	}
+}
+
+func checkStatesRefused(t *testing.T, m *model.Model) {
 	for name, build := range map[string]func() error{
 		"share": func() error { _, err := graph.BuildShare(m, 256, 2, graph.F32); return err },
 		"slabs": func() error { dense := *m; dense.Experts, dense.Active = 0, 0; return graph.CheckSlabs(&dense, 2) },
@@ -25,7 +32,7 @@ func TestDeltaRefused(t *testing.T) {
 	}
 	dense := *m
 	dense.Experts = 0
-	if err := graph.CheckParts(&dense, 256, 2, nil); err == nil || !strings.Contains(err.Error(), "linear attention") {
+	if err := graph.CheckParts(&dense, 256, 2, nil); err == nil || !strings.Contains(err.Error(), m.Family.Name) {
 		t.Errorf("parts: %v", err)
 	}
 }

@@ -96,8 +96,8 @@ func CheckParts(m *model.Model, seq, n int, docs *Documents) error {
 		return fmt.Errorf("a sequence cannot be shared by ranks with expert_balance %v, which is computed over whole sequences; hint: set expert_balance to 0, or leave out plan.sequence", m.Balance)
 	case model.Crosses(m):
 		return fmt.Errorf("a sequence of %s cannot be shared by ranks where layers read keys and values of others; hint: leave out plan.sequence", m.Family)
-	case m.Delta.Some():
-		return fmt.Errorf("a sequence of %s cannot be shared by ranks, since states of its linear attention go from token to token; hint: leave out plan.sequence", m.Family)
+	case model.Remembers(m):
+		return fmt.Errorf("a sequence of %s cannot be shared by ranks, since states of its layers go from token to token; hint: leave out plan.sequence", m.Family)
 	case m.Shares > 0:
 		return errors.New("a sequence cannot be shared by ranks where layers share parameters; hint: leave out plan.sequence or tie_layers")
 	case docs != nil && docs.Preference > 0:

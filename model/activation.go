@@ -16,6 +16,7 @@ const (
 	SiLU
 	ReLU2          // the square of ReLU (So et al., 2109.08668)
 	Sigmoid        // of gates
+	Identity       // of convolutions, and of gates that multiply
 	NumActivations // how many there are
 )
 
@@ -53,6 +54,7 @@ var activations = [...]struct {
 		s := 1 / (1 + math.Exp(-x))
 		return s, s * (1 - s)
 	}},
+	{"identity", []string{"linear"}, func(x float64) (y, dy float64) { return x, 1 }},
 }
 
 var _ = [1]struct{}{}[len(activations)-int(NumActivations)] // compiles if each activation has its row

@@ -68,8 +68,7 @@ func (b *paramList) delta(n TensorNames, residual float64) {
 		b.linear(n.DeltaB, m.Width, d.Heads, false, m.InitStd)
 		b.linear(n.DeltaA, m.Width, d.Heads, false, m.InitStd)
 	}
-	b.matrix(n.DeltaConv+".weight", d.Mixed(), d.Taps, m.InitStd)
-	b.list[len(b.list)-1].Taps = true
+	b.taps(n.DeltaConv, d.Mixed(), d.Taps)
 	b.vector(n.DeltaRate, d.Heads, Rates)
 	b.vector(n.DeltaBias, d.Heads, Ones)
 	b.vector(n.DeltaNorm+".weight", d.ValueDim, Ones)

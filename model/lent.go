@@ -40,7 +40,7 @@ func (t *Lent) check(m *Model) error {
 		return fmt.Errorf("num_kv_shared_layers is %d of %d layers; hint: it must be at least 0, and at most as many as leave one layer that makes keys and values", t.Keys, m.Layers)
 	case t.Wide && m.Experts > 0:
 		return fmt.Errorf("use_double_wide_mlp with experts is not built; hint: use a model that has only one of the two")
-	case m.FusedQKV() || m.OutGate || m.Sinks || m.QKVBias || m.QKNorm == QKNormWhole || m.QKNorm == QKNormTurned || m.Latent.Some() || m.Delta.Some() || m.Shares > 0:
+	case m.FusedQKV() || m.OutGate || m.Sinks || m.QKVBias || m.QKNorm == QKNormWhole || m.QKNorm == QKNormTurned || m.Latent.Some() || Remembers(m) || m.Shares > 0:
 		return fmt.Errorf("layers of %s cannot read the keys and values of others; hint: use a family that has such layers, such as gemma4_text", m.Family)
 	}
 	for l := m.Layers - t.Keys; l < m.Layers; l++ {

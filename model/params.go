@@ -94,6 +94,8 @@ func (m *Model) layerParams(b *paramList, n TensorNames, prefix string) {
 	switch {
 	case m.Delta.HasLayer(b.layer):
 		b.delta(n, residual)
+	case m.Conv.HasLayer(b.layer):
+		b.conv(n, residual)
 	case m.Latent.Some():
 		b.latent(n, residual)
 	default:
@@ -299,6 +301,7 @@ type TensorNames struct {
 	DeltaConv, DeltaNorm        string
 	DeltaRate, DeltaBias        string // whole names
 	DeltaOut                    string
+	ConvIn, Conv, ConvOut       string // of convolutions instead of attention, see Conv
 }
 
 type paramList struct {

@@ -198,8 +198,8 @@ func (pl *Plan) validateSlices(g *graph.Graph) error {
 		return fmt.Errorf("plan: slice_rows has %d slices of %d tokens in all; hint: give %d slices of %d tokens in all", len(list), at, p.Slices, g.Seq)
 	case g.DType != graph.F32:
 		return fmt.Errorf("plan: slices of sequences in %v: gradients of keys would be rounded after every slice; hint: use precision fp32, or a schedule without slices", g.DType)
-	case g.Model.Delta.Some():
-		return fmt.Errorf("plan: sequences of %s cannot be cut into slices, since states of its linear attention go from token to token; hint: use a schedule without slices", g.Model.Family)
+	case model.Remembers(g.Model):
+		return fmt.Errorf("plan: sequences of %s cannot be cut into slices, since states of its layers go from token to token; hint: use a schedule without slices", g.Model.Family)
 	case g.Preference() > 0:
 		return errors.New("plan: sequences cannot be cut into slices with preference, whose loss is computed over whole sequences; hint: use a schedule without slices")
 	case g.Model.Balance > 0:

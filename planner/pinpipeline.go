@@ -66,8 +66,8 @@ func (t *Task) checkSlices(p *search.Pins) error {
 		return spec.Fault(key, fmt.Sprintf("a sequence of %d tokens cannot be cut into %d slices at multiples of %d tokens; hint: use at most %d", g.Seq, max(p.Slices, 2), graph.SliceUnit(g.Seq), most))
 	case g.DType != graph.F32:
 		return spec.Fault(key, "slices of sequences need precision: fp32, since in bf16 every slice would round the gradients of keys; hint: set precision: fp32, or use a schedule without slices")
-	case g.Model.Delta.Some():
-		return spec.Fault(key, fmt.Sprintf("slices of sequences do not work with the linear attention of %s, whose states go from token to token; hint: use a schedule without slices", g.Model.Family))
+	case model.Remembers(g.Model):
+		return spec.Fault(key, fmt.Sprintf("slices of sequences do not work with %s, whose layers hand states from token to token; hint: use a schedule without slices", g.Model.Family))
 	case g.Preference() > 0:
 		return spec.Fault(key, "slices of sequences do not work with preference, which needs whole sequences; hint: use a schedule without slices")
 	case g.Model.Balance > 0:

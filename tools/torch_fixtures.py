@@ -191,6 +191,9 @@ CASES |= {
                                                    rope_parameters=YARN | dict(mscale=1.0, mscale_all_dim=0.8))),
     "glm4-lite-tiny": ("Glm4MoeLite", {k: v for k, v in LATENT.items() if k != "first_k_dense_replace"} | dict(q_lora_rank=10, v_head_dim=10, n_shared_experts=1, n_group=1, topk_group=1, routed_scaling_factor=1.8, rms_norm_eps=1e-4)),
 }
+CASES |= {
+    "lfm2-tiny": ("Lfm2", SQUARE | dict(intermediate_size=30, block_multiple_of=8, conv_L_cache=3, tie_word_embeddings=True, layer_types=["conv", "full_attention"])),
+}
 # Saved with the names that transformers has in memory instead of those of published files.
 IN_MEMORY = {"internvl-sees", "qwen2-vl-sees"}
 # Saved with the keys of text_config beside the others, as transformers 4.45 wrote them.
@@ -252,6 +255,7 @@ LORA["gemma4-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "k_proj"
 LORA["deepseek3-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"])
 LORA["qwen2-moe-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "shared_expert.up_proj", "shared_expert.down_proj"])
 LORA["glm-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "k_proj", "gate_up_proj"])
+LORA["lfm2-tiny"] = dict(r=2, lora_alpha=3, target_modules=["in_proj", "q_proj", "out_proj", "w2"])
 LORA["llama-nf4"] = dict(r=4, lora_alpha=4, target_modules=["q_proj", "o_proj", "up_proj", "down_proj"])
 
 # Adapters that are trained on weights held in 4 bits.

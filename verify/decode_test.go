@@ -12,6 +12,7 @@ import (
 	"github.com/athanor-llm/athanor/internal/samples"
 	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/lower"
+	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 )
@@ -30,7 +31,7 @@ func TestDecodePrograms(t *testing.T) {
 				{Context: 8, Rows: 4}, {Context: 8, Rows: 4, Reads: true}, {Context: 8, Rows: 1},
 				{Context: 8, Slots: 3, Rows: 6, Reads: true}, {Context: 8, Slots: 3, Rows: 3}, {Context: 8, Slots: 3, Rows: 1},
 			} {
-				if m.Delta.Some() && n.Slots > 0 { // refused
+				if model.Remembers(m) && n.Slots > 0 { // refused
 					continue
 				}
 				rows := n.Rows
@@ -79,7 +80,7 @@ func TestDecodePrograms(t *testing.T) {
 func TestBatchPrograms(t *testing.T) {
 	seed := testkit.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 2))
-	for _, name := range testkit.Sample(slices.DeleteFunc(slices.Sorted(maps.Keys(samples.TinyModels)), func(name string) bool { return name == "delta" }), 2, 9) {
+	for _, name := range testkit.Sample(slices.DeleteFunc(slices.Sorted(maps.Keys(samples.TinyModels)), func(name string) bool { return model.Remembers(samples.TinyModels[name]) }), 2, 9) {
 		for _, dt := range []graph.DType{graph.F32, graph.BF16} {
 			for range testkit.Count(4, 8, 30) {
 				p, plain, err := batchPrograms(name, dt, rng)

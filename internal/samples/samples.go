@@ -63,6 +63,8 @@ var TinyModels = map[string]*model.Model{
 	"delta": {Family: family.Named("qwen3_next"), Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 6, Experts: 3, Active: 2, Shared: 6, SharedGate: true, NormedRoute: true,
 		Vocab: 24, MaxPositions: 64, Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, QKNorm: model.QKNormHeads, UnitOffset: true, OutGate: true, InitStd: 0.02,
 		Delta: model.Delta{Heads: 4, Keys: 2, KeyDim: 3, ValueDim: 2, Taps: 3, Layers: []bool{true, false}}},
+	"lfm2": {Family: family.Named("lfm2"), Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 12, Vocab: 24, MaxPositions: 64,
+		Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, QKNorm: model.QKNormHeads, Conv: model.Conv{Taps: 3, Layers: []bool{true, false}}, InitStd: 0.02},
 	"latent": {Family: family.Named("deepseek_v3"), Layers: 2, Width: 8, Heads: 2, KVHeads: 2, HeadDim: 5, FeedForward: 6, Experts: 4, Active: 2, Shared: 6, Dense: 1, DenseWidth: 10, NormedRoute: true,
 		Router: model.Router{Sigmoid: true, Bias: true, Scale: 1.5}, Vocab: 24, MaxPositions: 64, Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, InitStd: 0.02,
 		Latent: model.Latent{Queries: 6, KV: 4, Plain: 3, Turned: 2, Value: 4}},

@@ -13790,6 +13790,216 @@ last12:
 done:
 	RET
 
+// func act6NEON(y, x []float32)
+TEXT ·act6NEON(SB), NOSPLIT, $136-48
+	MOVD y_base+0(FP), R0
+	MOVD x_base+24(FP), R1
+	MOVD y_len+8(FP), R7
+	MOVD x_len+32(FP), R10
+	CMP R7, R10
+	CSEL LT, R10, R7, R7
+	MOVD $constNEON<>(SB), R12
+	MOVD $lanesNEON<>(SB), R13
+	MOVD ZR, R6
+	CMP $16, R7
+	BLT singleEnd
+	PCALIGN $32
+single:
+	PRFM 2048(R1), PLDL1KEEP
+	FMOVQ 0(R1), F0
+	FMOVQ F0, 0(R0)
+	FMOVQ 16(R1), F0
+	FMOVQ F0, 16(R0)
+	FMOVQ 32(R1), F0
+	FMOVQ F0, 32(R0)
+	FMOVQ 48(R1), F0
+	FMOVQ F0, 48(R0)
+	ADD $64, R0
+	ADD $64, R1
+	SUB $16, R7
+	CMP $16, R7
+	BGE single
+singleEnd:
+	CBZ R7, done
+	MOVD R1, R10
+	ADD $80, RSP, R11
+	STP (ZR, ZR), 0(R11)
+	STP (ZR, ZR), 16(R11)
+	STP (ZR, ZR), 32(R11)
+	STP (ZR, ZR), 48(R11)
+	TBZ $3, R7, last1
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last1:
+	TBZ $2, R7, last2
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last2:
+	TBZ $1, R7, last3
+	MOVD.P 8(R10), R9
+	MOVD.P R9, 8(R11)
+last3:
+	TBZ $0, R7, last4
+	MOVWU.P 4(R10), R9
+	MOVW.P R9, 4(R11)
+last4:
+	FMOVQ 80(RSP), F0
+	FMOVQ F0, 16(RSP)
+	FMOVQ 96(RSP), F0
+	FMOVQ F0, 32(RSP)
+	FMOVQ 112(RSP), F0
+	FMOVQ F0, 48(RSP)
+	FMOVQ 128(RSP), F0
+	FMOVQ F0, 64(RSP)
+	MOVD R0, R10
+	ADD $16, RSP, R11
+	TBZ $3, R7, last5
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+last5:
+	TBZ $2, R7, last6
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+last6:
+	TBZ $1, R7, last7
+	MOVD.P 8(R11), R9
+	MOVD.P R9, 8(R10)
+last7:
+	TBZ $0, R7, last8
+	MOVWU.P 4(R11), R9
+	MOVW.P R9, 4(R10)
+last8:
+done:
+	RET
+
+// func actBwd6NEON(dx, dy, x []float32)
+TEXT ·actBwd6NEON(SB), NOSPLIT, $200-72
+	MOVD dx_base+0(FP), R0
+	MOVD dy_base+24(FP), R1
+	MOVD x_base+48(FP), R2
+	MOVD dx_len+8(FP), R7
+	MOVD dy_len+32(FP), R10
+	CMP R7, R10
+	CSEL LT, R10, R7, R7
+	MOVD x_len+56(FP), R10
+	CMP R7, R10
+	CSEL LT, R10, R7, R7
+	MOVD $constNEON<>(SB), R12
+	MOVD $lanesNEON<>(SB), R13
+	MOVD ZR, R6
+	CMP $16, R7
+	BLT singleEnd
+	PCALIGN $32
+single:
+	PRFM 2048(R1), PLDL1KEEP
+	FMOVQ 0(R1), F0
+	PRFM 2048(R2), PLDL1KEEP
+	FMOVQ 0(R2), F1
+	FMOVQ F0, 0(R0)
+	FMOVQ 16(R1), F0
+	FMOVQ 16(R2), F2
+	FMOVQ F0, 16(R0)
+	FMOVQ 32(R1), F0
+	FMOVQ 32(R2), F3
+	FMOVQ F0, 32(R0)
+	FMOVQ 48(R1), F0
+	FMOVQ 48(R2), F4
+	FMOVQ F0, 48(R0)
+	ADD $64, R0
+	ADD $64, R1
+	ADD $64, R2
+	SUB $16, R7
+	CMP $16, R7
+	BGE single
+singleEnd:
+	CBZ R7, done
+	MOVD R1, R10
+	ADD $80, RSP, R11
+	STP (ZR, ZR), 0(R11)
+	STP (ZR, ZR), 16(R11)
+	STP (ZR, ZR), 32(R11)
+	STP (ZR, ZR), 48(R11)
+	TBZ $3, R7, last1
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last1:
+	TBZ $2, R7, last2
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last2:
+	TBZ $1, R7, last3
+	MOVD.P 8(R10), R9
+	MOVD.P R9, 8(R11)
+last3:
+	TBZ $0, R7, last4
+	MOVWU.P 4(R10), R9
+	MOVW.P R9, 4(R11)
+last4:
+	MOVD R2, R10
+	ADD $144, RSP, R11
+	STP (ZR, ZR), 0(R11)
+	STP (ZR, ZR), 16(R11)
+	STP (ZR, ZR), 32(R11)
+	STP (ZR, ZR), 48(R11)
+	TBZ $3, R7, last5
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last5:
+	TBZ $2, R7, last6
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last6:
+	TBZ $1, R7, last7
+	MOVD.P 8(R10), R9
+	MOVD.P R9, 8(R11)
+last7:
+	TBZ $0, R7, last8
+	MOVWU.P 4(R10), R9
+	MOVW.P R9, 4(R11)
+last8:
+	FMOVQ 80(RSP), F0
+	FMOVQ 144(RSP), F5
+	FMOVQ F0, 16(RSP)
+	FMOVQ 96(RSP), F0
+	FMOVQ 160(RSP), F6
+	FMOVQ F0, 32(RSP)
+	FMOVQ 112(RSP), F0
+	FMOVQ 176(RSP), F7
+	FMOVQ F0, 48(RSP)
+	FMOVQ 128(RSP), F0
+	FMOVQ 192(RSP), F8
+	FMOVQ F0, 64(RSP)
+	MOVD R0, R10
+	ADD $16, RSP, R11
+	TBZ $3, R7, last9
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+last9:
+	TBZ $2, R7, last10
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+last10:
+	TBZ $1, R7, last11
+	MOVD.P 8(R11), R9
+	MOVD.P R9, 8(R10)
+last11:
+	TBZ $0, R7, last12
+	MOVWU.P 4(R11), R9
+	MOVW.P R9, 4(R10)
+last12:
+done:
+	RET
+
 // func gLU0NEON(y, gate, up []float32)
 TEXT ·gLU0NEON(SB), NOSPLIT, $200-72
 	MOVD y_base+0(FP), R0
@@ -18470,6 +18680,349 @@ last12:
 	FMOVQ F2, 32(RSP)
 	FMOVQ F8, 48(RSP)
 	FMOVQ F9, 64(RSP)
+	MOVD R0, R10
+	ADD $16, RSP, R11
+	TBZ $3, R7, last13
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+last13:
+	TBZ $2, R7, last14
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+last14:
+	TBZ $1, R7, last15
+	MOVD.P 8(R11), R9
+	MOVD.P R9, 8(R10)
+last15:
+	TBZ $0, R7, last16
+	MOVWU.P 4(R11), R9
+	MOVW.P R9, 4(R10)
+last16:
+	MOVD R1, R10
+	ADD $80, RSP, R11
+	TBZ $3, R7, last17
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+last17:
+	TBZ $2, R7, last18
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+last18:
+	TBZ $1, R7, last19
+	MOVD.P 8(R11), R9
+	MOVD.P R9, 8(R10)
+last19:
+	TBZ $0, R7, last20
+	MOVWU.P 4(R11), R9
+	MOVW.P R9, 4(R10)
+last20:
+done:
+	RET
+
+// func gLU6NEON(y, gate, up []float32)
+TEXT ·gLU6NEON(SB), NOSPLIT, $200-72
+	MOVD y_base+0(FP), R0
+	MOVD gate_base+24(FP), R1
+	MOVD up_base+48(FP), R2
+	MOVD y_len+8(FP), R7
+	MOVD gate_len+32(FP), R10
+	CMP R7, R10
+	CSEL LT, R10, R7, R7
+	MOVD up_len+56(FP), R10
+	CMP R7, R10
+	CSEL LT, R10, R7, R7
+	MOVD $constNEON<>(SB), R12
+	MOVD $lanesNEON<>(SB), R13
+	MOVD ZR, R6
+	CMP $16, R7
+	BLT singleEnd
+	PCALIGN $32
+single:
+	PRFM 2048(R1), PLDL1KEEP
+	FMOVQ 0(R1), F0
+	PRFM 2048(R2), PLDL1KEEP
+	FMOVQ 0(R2), F1
+	WORD $0x6e21dc02 // fmul v2.4s, v0.4s, v1.4s
+	FMOVQ F2, 0(R0)
+	FMOVQ 16(R1), F0
+	FMOVQ 16(R2), F1
+	WORD $0x6e21dc02 // fmul v2.4s, v0.4s, v1.4s
+	FMOVQ F2, 16(R0)
+	FMOVQ 32(R1), F0
+	FMOVQ 32(R2), F1
+	WORD $0x6e21dc02 // fmul v2.4s, v0.4s, v1.4s
+	FMOVQ F2, 32(R0)
+	FMOVQ 48(R1), F0
+	FMOVQ 48(R2), F1
+	WORD $0x6e21dc02 // fmul v2.4s, v0.4s, v1.4s
+	FMOVQ F2, 48(R0)
+	ADD $64, R0
+	ADD $64, R1
+	ADD $64, R2
+	SUB $16, R7
+	CMP $16, R7
+	BGE single
+singleEnd:
+	CBZ R7, done
+	MOVD R1, R10
+	ADD $80, RSP, R11
+	STP (ZR, ZR), 0(R11)
+	STP (ZR, ZR), 16(R11)
+	STP (ZR, ZR), 32(R11)
+	STP (ZR, ZR), 48(R11)
+	TBZ $3, R7, last1
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last1:
+	TBZ $2, R7, last2
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last2:
+	TBZ $1, R7, last3
+	MOVD.P 8(R10), R9
+	MOVD.P R9, 8(R11)
+last3:
+	TBZ $0, R7, last4
+	MOVWU.P 4(R10), R9
+	MOVW.P R9, 4(R11)
+last4:
+	MOVD R2, R10
+	ADD $144, RSP, R11
+	STP (ZR, ZR), 0(R11)
+	STP (ZR, ZR), 16(R11)
+	STP (ZR, ZR), 32(R11)
+	STP (ZR, ZR), 48(R11)
+	TBZ $3, R7, last5
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last5:
+	TBZ $2, R7, last6
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last6:
+	TBZ $1, R7, last7
+	MOVD.P 8(R10), R9
+	MOVD.P R9, 8(R11)
+last7:
+	TBZ $0, R7, last8
+	MOVWU.P 4(R10), R9
+	MOVW.P R9, 4(R11)
+last8:
+	FMOVQ 80(RSP), F0
+	FMOVQ 144(RSP), F1
+	WORD $0x6e21dc02 // fmul v2.4s, v0.4s, v1.4s
+	FMOVQ F2, 16(RSP)
+	FMOVQ 96(RSP), F0
+	FMOVQ 160(RSP), F1
+	WORD $0x6e21dc02 // fmul v2.4s, v0.4s, v1.4s
+	FMOVQ F2, 32(RSP)
+	FMOVQ 112(RSP), F0
+	FMOVQ 176(RSP), F1
+	WORD $0x6e21dc02 // fmul v2.4s, v0.4s, v1.4s
+	FMOVQ F2, 48(RSP)
+	FMOVQ 128(RSP), F0
+	FMOVQ 192(RSP), F1
+	WORD $0x6e21dc02 // fmul v2.4s, v0.4s, v1.4s
+	FMOVQ F2, 64(RSP)
+	MOVD R0, R10
+	ADD $16, RSP, R11
+	TBZ $3, R7, last9
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+last9:
+	TBZ $2, R7, last10
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+last10:
+	TBZ $1, R7, last11
+	MOVD.P 8(R11), R9
+	MOVD.P R9, 8(R10)
+last11:
+	TBZ $0, R7, last12
+	MOVWU.P 4(R11), R9
+	MOVW.P R9, 4(R10)
+last12:
+done:
+	RET
+
+// func gLUBwd6NEON(dgate, dup, dy, gate, up []float32)
+TEXT ·gLUBwd6NEON(SB), NOSPLIT, $328-120
+	MOVD dgate_base+0(FP), R0
+	MOVD dup_base+24(FP), R1
+	MOVD dy_base+48(FP), R2
+	MOVD gate_base+72(FP), R3
+	MOVD up_base+96(FP), R4
+	MOVD dgate_len+8(FP), R7
+	MOVD dup_len+32(FP), R10
+	CMP R7, R10
+	CSEL LT, R10, R7, R7
+	MOVD dy_len+56(FP), R10
+	CMP R7, R10
+	CSEL LT, R10, R7, R7
+	MOVD gate_len+80(FP), R10
+	CMP R7, R10
+	CSEL LT, R10, R7, R7
+	MOVD up_len+104(FP), R10
+	CMP R7, R10
+	CSEL LT, R10, R7, R7
+	MOVD $constNEON<>(SB), R12
+	MOVD $lanesNEON<>(SB), R13
+	MOVD ZR, R6
+	CMP $16, R7
+	BLT singleEnd
+	PCALIGN $32
+single:
+	PRFM 2048(R3), PLDL1KEEP
+	FMOVQ 0(R3), F0
+	PRFM 2048(R2), PLDL1KEEP
+	FMOVQ 0(R2), F1
+	PRFM 2048(R4), PLDL1KEEP
+	FMOVQ 0(R4), F2
+	WORD $0x6e22dc23 // fmul v3.4s, v1.4s, v2.4s
+	WORD $0x6e20dc22 // fmul v2.4s, v1.4s, v0.4s
+	FMOVQ F2, 0(R1)
+	FMOVQ F3, 0(R0)
+	FMOVQ 16(R3), F0
+	FMOVQ 16(R2), F1
+	FMOVQ 16(R4), F2
+	WORD $0x6e22dc23 // fmul v3.4s, v1.4s, v2.4s
+	WORD $0x6e20dc22 // fmul v2.4s, v1.4s, v0.4s
+	FMOVQ F2, 16(R1)
+	FMOVQ F3, 16(R0)
+	FMOVQ 32(R3), F0
+	FMOVQ 32(R2), F1
+	FMOVQ 32(R4), F2
+	WORD $0x6e22dc23 // fmul v3.4s, v1.4s, v2.4s
+	WORD $0x6e20dc22 // fmul v2.4s, v1.4s, v0.4s
+	FMOVQ F2, 32(R1)
+	FMOVQ F3, 32(R0)
+	FMOVQ 48(R3), F0
+	FMOVQ 48(R2), F1
+	FMOVQ 48(R4), F2
+	WORD $0x6e22dc23 // fmul v3.4s, v1.4s, v2.4s
+	WORD $0x6e20dc22 // fmul v2.4s, v1.4s, v0.4s
+	FMOVQ F2, 48(R1)
+	FMOVQ F3, 48(R0)
+	ADD $64, R0
+	ADD $64, R1
+	ADD $64, R2
+	ADD $64, R3
+	ADD $64, R4
+	SUB $16, R7
+	CMP $16, R7
+	BGE single
+singleEnd:
+	CBZ R7, done
+	MOVD R2, R10
+	ADD $144, RSP, R11
+	STP (ZR, ZR), 0(R11)
+	STP (ZR, ZR), 16(R11)
+	STP (ZR, ZR), 32(R11)
+	STP (ZR, ZR), 48(R11)
+	TBZ $3, R7, last1
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last1:
+	TBZ $2, R7, last2
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last2:
+	TBZ $1, R7, last3
+	MOVD.P 8(R10), R9
+	MOVD.P R9, 8(R11)
+last3:
+	TBZ $0, R7, last4
+	MOVWU.P 4(R10), R9
+	MOVW.P R9, 4(R11)
+last4:
+	MOVD R3, R10
+	ADD $208, RSP, R11
+	STP (ZR, ZR), 0(R11)
+	STP (ZR, ZR), 16(R11)
+	STP (ZR, ZR), 32(R11)
+	STP (ZR, ZR), 48(R11)
+	TBZ $3, R7, last5
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last5:
+	TBZ $2, R7, last6
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last6:
+	TBZ $1, R7, last7
+	MOVD.P 8(R10), R9
+	MOVD.P R9, 8(R11)
+last7:
+	TBZ $0, R7, last8
+	MOVWU.P 4(R10), R9
+	MOVW.P R9, 4(R11)
+last8:
+	MOVD R4, R10
+	ADD $272, RSP, R11
+	STP (ZR, ZR), 0(R11)
+	STP (ZR, ZR), 16(R11)
+	STP (ZR, ZR), 32(R11)
+	STP (ZR, ZR), 48(R11)
+	TBZ $3, R7, last9
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last9:
+	TBZ $2, R7, last10
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last10:
+	TBZ $1, R7, last11
+	MOVD.P 8(R10), R9
+	MOVD.P R9, 8(R11)
+last11:
+	TBZ $0, R7, last12
+	MOVWU.P 4(R10), R9
+	MOVW.P R9, 4(R11)
+last12:
+	FMOVQ 208(RSP), F0
+	FMOVQ 144(RSP), F1
+	FMOVQ 272(RSP), F2
+	WORD $0x6e22dc23 // fmul v3.4s, v1.4s, v2.4s
+	WORD $0x6e20dc22 // fmul v2.4s, v1.4s, v0.4s
+	FMOVQ F2, 80(RSP)
+	FMOVQ F3, 16(RSP)
+	FMOVQ 224(RSP), F0
+	FMOVQ 160(RSP), F1
+	FMOVQ 288(RSP), F2
+	WORD $0x6e22dc23 // fmul v3.4s, v1.4s, v2.4s
+	WORD $0x6e20dc22 // fmul v2.4s, v1.4s, v0.4s
+	FMOVQ F2, 96(RSP)
+	FMOVQ F3, 32(RSP)
+	FMOVQ 240(RSP), F0
+	FMOVQ 176(RSP), F1
+	FMOVQ 304(RSP), F2
+	WORD $0x6e22dc23 // fmul v3.4s, v1.4s, v2.4s
+	WORD $0x6e20dc22 // fmul v2.4s, v1.4s, v0.4s
+	FMOVQ F2, 112(RSP)
+	FMOVQ F3, 48(RSP)
+	FMOVQ 256(RSP), F0
+	FMOVQ 192(RSP), F1
+	FMOVQ 320(RSP), F2
+	WORD $0x6e22dc23 // fmul v3.4s, v1.4s, v2.4s
+	WORD $0x6e20dc22 // fmul v2.4s, v1.4s, v0.4s
+	FMOVQ F2, 128(RSP)
+	FMOVQ F3, 64(RSP)
 	MOVD R0, R10
 	ADD $16, RSP, R11
 	TBZ $3, R7, last13

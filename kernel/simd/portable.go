@@ -54,7 +54,7 @@ func Portable() *Set {
 var activations = [...]struct {
 	act func(y, x []float32)
 	bwd func(dx, dy, x []float32)
-}{{geluTanh, geluTanhBwd}, {geluErf, geluErfBwd}, {relu, reluBwd}, {silu, siluBwd}, {relu2, relu2Bwd}, {logistic, logisticBwd}}
+}{{geluTanh, geluTanhBwd}, {geluErf, geluErfBwd}, {relu, reluBwd}, {silu, siluBwd}, {relu2, relu2Bwd}, {logistic, logisticBwd}, {identity, identityBwd}}
 
 var _ = [1]struct{}{}[len(activations)-int(model.NumActivations)] // compiles if each activation has its functions
 
@@ -394,6 +394,10 @@ func logisticBwd(dx, dy, x []float32) {
 		dx[i] = dy[i] * float32(s*(1-s))
 	}
 }
+
+func identity(y, x []float32) { copy(y, x) }
+
+func identityBwd(dx, dy, _ []float32) { copy(dx, dy) }
 
 // glu and gluBwd turn an activation and its derivative into gated units.
 func glu(act func(y, x []float32)) func(y, gate, up []float32) {

@@ -56,6 +56,8 @@ func setAVX512() *Set {
 	s.ActBwd[4] = actBwd4AVX512
 	s.Act[5] = act5AVX512
 	s.ActBwd[5] = actBwd5AVX512
+	s.Act[6] = act6AVX512
+	s.ActBwd[6] = actBwd6AVX512
 	s.GLU[0] = gLU0AVX512
 	s.GLUBwd[0] = gLUBwd0AVX512
 	s.GLU[1] = gLU1AVX512
@@ -68,6 +70,8 @@ func setAVX512() *Set {
 	s.GLUBwd[4] = gLUBwd4AVX512
 	s.GLU[5] = gLU5AVX512
 	s.GLUBwd[5] = gLUBwd5AVX512
+	s.GLU[6] = gLU6AVX512
+	s.GLUBwd[6] = gLUBwd6AVX512
 	s.Widen = widenAVX512
 	s.Narrow = narrowAVX512
 	s.Draw = drawAVX512
@@ -99,6 +103,8 @@ func setAVX512() *Set {
 	past.ActBwd[4] = actBwd4PastAVX512
 	past.Act[5] = act5PastAVX512
 	past.ActBwd[5] = actBwd5PastAVX512
+	past.Act[6] = act6PastAVX512
+	past.ActBwd[6] = actBwd6PastAVX512
 	past.GLU[0] = gLU0PastAVX512
 	past.GLUBwd[0] = gLUBwd0PastAVX512
 	past.GLU[1] = gLU1PastAVX512
@@ -111,6 +117,8 @@ func setAVX512() *Set {
 	past.GLUBwd[4] = gLUBwd4PastAVX512
 	past.GLU[5] = gLU5PastAVX512
 	past.GLUBwd[5] = gLUBwd5PastAVX512
+	past.GLU[6] = gLU6PastAVX512
+	past.GLUBwd[6] = gLUBwd6PastAVX512
 	past.Widen = widenPastAVX512
 	past.Narrow = narrowPastAVX512
 	return &s
@@ -267,6 +275,12 @@ func act5AVX512(y, x []float32)
 func actBwd5AVX512(dx, dy, x []float32)
 
 //go:noescape
+func act6AVX512(y, x []float32)
+
+//go:noescape
+func actBwd6AVX512(dx, dy, x []float32)
+
+//go:noescape
 func gLU0AVX512(y, gate, up []float32)
 
 //go:noescape
@@ -301,6 +315,12 @@ func gLU5AVX512(y, gate, up []float32)
 
 //go:noescape
 func gLUBwd5AVX512(dgate, dup, dy, gate, up []float32)
+
+//go:noescape
+func gLU6AVX512(y, gate, up []float32)
+
+//go:noescape
+func gLUBwd6AVX512(dgate, dup, dy, gate, up []float32)
 
 //go:noescape
 func widenAVX512(y []float32, x []uint16)
@@ -390,6 +410,12 @@ func act5PastAVX512(y, x []float32)
 func actBwd5PastAVX512(dx, dy, x []float32)
 
 //go:noescape
+func act6PastAVX512(y, x []float32)
+
+//go:noescape
+func actBwd6PastAVX512(dx, dy, x []float32)
+
+//go:noescape
 func gLU0PastAVX512(y, gate, up []float32)
 
 //go:noescape
@@ -424,6 +450,12 @@ func gLU5PastAVX512(y, gate, up []float32)
 
 //go:noescape
 func gLUBwd5PastAVX512(dgate, dup, dy, gate, up []float32)
+
+//go:noescape
+func gLU6PastAVX512(y, gate, up []float32)
+
+//go:noescape
+func gLUBwd6PastAVX512(dgate, dup, dy, gate, up []float32)
 
 //go:noescape
 func widenPastAVX512(y []float32, x []uint16)
@@ -488,6 +520,8 @@ func setAVX2() *Set {
 	s.ActBwd[4] = actBwd4AVX2
 	s.Act[5] = act5AVX2
 	s.ActBwd[5] = actBwd5AVX2
+	s.Act[6] = act6AVX2
+	s.ActBwd[6] = actBwd6AVX2
 	s.GLU[0] = gLU0AVX2
 	s.GLUBwd[0] = gLUBwd0AVX2
 	s.GLU[1] = gLU1AVX2
@@ -500,6 +534,8 @@ func setAVX2() *Set {
 	s.GLUBwd[4] = gLUBwd4AVX2
 	s.GLU[5] = gLU5AVX2
 	s.GLUBwd[5] = gLUBwd5AVX2
+	s.GLU[6] = gLU6AVX2
+	s.GLUBwd[6] = gLUBwd6AVX2
 	s.Widen = widenAVX2
 	s.Narrow = narrowAVX2
 	s.Draw = drawAVX2
@@ -531,6 +567,8 @@ func setAVX2() *Set {
 	past.ActBwd[4] = actBwd4PastAVX2
 	past.Act[5] = act5PastAVX2
 	past.ActBwd[5] = actBwd5PastAVX2
+	past.Act[6] = act6PastAVX2
+	past.ActBwd[6] = actBwd6PastAVX2
 	past.GLU[0] = gLU0PastAVX2
 	past.GLUBwd[0] = gLUBwd0PastAVX2
 	past.GLU[1] = gLU1PastAVX2
@@ -543,6 +581,8 @@ func setAVX2() *Set {
 	past.GLUBwd[4] = gLUBwd4PastAVX2
 	past.GLU[5] = gLU5PastAVX2
 	past.GLUBwd[5] = gLUBwd5PastAVX2
+	past.GLU[6] = gLU6PastAVX2
+	past.GLUBwd[6] = gLUBwd6PastAVX2
 	past.Widen = widenPastAVX2
 	past.Narrow = narrowPastAVX2
 	return &s
@@ -699,6 +739,12 @@ func act5AVX2(y, x []float32)
 func actBwd5AVX2(dx, dy, x []float32)
 
 //go:noescape
+func act6AVX2(y, x []float32)
+
+//go:noescape
+func actBwd6AVX2(dx, dy, x []float32)
+
+//go:noescape
 func gLU0AVX2(y, gate, up []float32)
 
 //go:noescape
@@ -733,6 +779,12 @@ func gLU5AVX2(y, gate, up []float32)
 
 //go:noescape
 func gLUBwd5AVX2(dgate, dup, dy, gate, up []float32)
+
+//go:noescape
+func gLU6AVX2(y, gate, up []float32)
+
+//go:noescape
+func gLUBwd6AVX2(dgate, dup, dy, gate, up []float32)
 
 //go:noescape
 func widenAVX2(y []float32, x []uint16)
@@ -822,6 +874,12 @@ func act5PastAVX2(y, x []float32)
 func actBwd5PastAVX2(dx, dy, x []float32)
 
 //go:noescape
+func act6PastAVX2(y, x []float32)
+
+//go:noescape
+func actBwd6PastAVX2(dx, dy, x []float32)
+
+//go:noescape
 func gLU0PastAVX2(y, gate, up []float32)
 
 //go:noescape
@@ -856,6 +914,12 @@ func gLU5PastAVX2(y, gate, up []float32)
 
 //go:noescape
 func gLUBwd5PastAVX2(dgate, dup, dy, gate, up []float32)
+
+//go:noescape
+func gLU6PastAVX2(y, gate, up []float32)
+
+//go:noescape
+func gLUBwd6PastAVX2(dgate, dup, dy, gate, up []float32)
 
 //go:noescape
 func widenPastAVX2(y []float32, x []uint16)

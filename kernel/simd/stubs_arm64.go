@@ -56,6 +56,8 @@ func setNEON() *Set {
 	s.ActBwd[4] = actBwd4NEON
 	s.Act[5] = act5NEON
 	s.ActBwd[5] = actBwd5NEON
+	s.Act[6] = act6NEON
+	s.ActBwd[6] = actBwd6NEON
 	s.GLU[0] = gLU0NEON
 	s.GLUBwd[0] = gLUBwd0NEON
 	s.GLU[1] = gLU1NEON
@@ -68,6 +70,8 @@ func setNEON() *Set {
 	s.GLUBwd[4] = gLUBwd4NEON
 	s.GLU[5] = gLU5NEON
 	s.GLUBwd[5] = gLUBwd5NEON
+	s.GLU[6] = gLU6NEON
+	s.GLUBwd[6] = gLUBwd6NEON
 	s.Widen = widenNEON
 	s.Narrow = narrowNEON
 	s.Draw = drawNEON
@@ -232,6 +236,12 @@ func act5NEON(y, x []float32)
 func actBwd5NEON(dx, dy, x []float32)
 
 //go:noescape
+func act6NEON(y, x []float32)
+
+//go:noescape
+func actBwd6NEON(dx, dy, x []float32)
+
+//go:noescape
 func gLU0NEON(y, gate, up []float32)
 
 //go:noescape
@@ -266,6 +276,12 @@ func gLU5NEON(y, gate, up []float32)
 
 //go:noescape
 func gLUBwd5NEON(dgate, dup, dy, gate, up []float32)
+
+//go:noescape
+func gLU6NEON(y, gate, up []float32)
+
+//go:noescape
+func gLUBwd6NEON(dgate, dup, dy, gate, up []float32)
 
 //go:noescape
 func widenNEON(y []float32, x []uint16)

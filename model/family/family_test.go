@@ -178,6 +178,7 @@ func TestActivationNames(t *testing.T) {
 		model.SiLU:     {"silu", "swish"},
 		model.ReLU2:    {"relu2"},
 		model.Sigmoid:  {"sigmoid"},
+		model.Identity: {"linear"},
 	}
 	for want, list := range names {
 		for _, name := range list {

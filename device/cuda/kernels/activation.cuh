@@ -29,6 +29,9 @@ static __device__ inline void activation(float x, float& y, float& d) {
 #elif ACT == 5 // sigmoid
   y = sigmoid(x);
   d = y * (1 - y);
+#elif ACT == 6 // identity
+  y = x;
+  d = 1;
 #else
 #error "this file computes no activation of this number"
 #endif

@@ -215,6 +215,11 @@ var activations = [...]struct {
 			return b.mul(d, b.mul(b.mul(e, s), s)), func() val { return s }
 		},
 	},
+	{
+		value:  func(_ *body, x val) val { return x },
+		slope:  func(_ *body, d, x val) (val, func() val) { return d, func() val { return x } },
+		unroll: 2,
+	},
 }
 
 var _ = [1]struct{}{}[len(activations)-int(model.NumActivations)] // compiles if each activation has its description
