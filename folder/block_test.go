@@ -80,9 +80,9 @@ func generateBlock(t *testing.T, f *Folder, g *Generator, plan *search.BlockPlan
 	defer func() { check(t, b.Close()) }()
 	free := r.Perm(b.Sequences())
 	var now []*running
-	for joined := 0; joined < b.Sequences()+3 || len(now) > 0; {
+	for joined, all := 0, testkit.Count(b.Sequences()+3, b.Sequences()+3, 64); joined < all || len(now) > 0; {
 		var reads []*Reading
-		for len(free) > 0 && joined < b.Sequences()+3 && (len(now) == 0 || r.IntN(3) > 0) {
+		for len(free) > 0 && joined < all && (len(now) == 0 || r.IntN(3) > 0) {
 			q := &running{alone: continued(t, g, r), slot: free[0]}
 			now, free, joined = append(now, q), free[1:], joined+1
 			if r.IntN(4) > 0 { // else token by token

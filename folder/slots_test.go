@@ -58,9 +58,16 @@ func TestSlots(t *testing.T) {
 	seed := testkit.Seed(t)
 	folders, err := filepath.Glob("../testdata/torch/*/config.json")
 	check(t, err)
-	for i, config := range testkit.Sample(folders, 2, 8) {
-		dir := filepath.Dir(config)
-		dtype := []graph.DType{graph.F32, graph.BF16}[i%2]
+	type slotCase struct {
+		config string
+		dtype  graph.DType
+	}
+	var cases []slotCase
+	for _, config := range folders {
+		cases = append(cases, slotCase{config, graph.F32}, slotCase{config, graph.BF16})
+	}
+	for i, c := range testkit.Sample(cases, 2, 8) {
+		dir, dtype := filepath.Dir(c.config), c.dtype
 		t.Run(strings.TrimPrefix(dir, "../testdata/torch/")+" "+dtype.String(), func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, uint64(i)))
 			f, err := Open(dir)
@@ -82,8 +89,8 @@ func TestSlots(t *testing.T) {
 			defer func() { check(t, s.Close()) }()
 			var now []*running
 			free := []int{3, 1, 4, 0, 2}
-			for joined := 0; joined < 12 || len(now) > 0; {
-				if len(free) > 0 && joined < 12 && (len(now) == 0 || r.IntN(3) > 0) {
+			for joined, all := 0, testkit.Count(12, 12, 64); joined < all || len(now) > 0; {
+				if len(free) > 0 && joined < all && (len(now) == 0 || r.IntN(3) > 0) {
 					now = append(now, &running{alone: continued(t, g, r), slot: free[0]})
 					free, joined = free[1:], joined+1
 				}
