@@ -229,7 +229,7 @@ func (b *Batch) end(s *sequence, err error) {
 	if part := s.text.takeRest(); part != "" || len(s.pending) > 0 {
 		s.tell(part)
 	}
-	s.result.Text = string(s.text.all)
+	s.result.Text = readable(s.text.all)
 	s.Done(&s.result, nil)
 }
 

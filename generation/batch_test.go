@@ -213,7 +213,7 @@ func TestText(t *testing.T) {
 		{nil, []string{"ab", "c"}, "ab|c|"},
 		{[]string{"stop"}, []string{"as", "t", "ap", "s", "to", "px"}, "a||stap|||!"},
 		{[]string{"b", "ab"}, []string{"xab"}, "x!"},
-		{nil, []string{"\xe2\x82", "\xac", "\xff", "\xf0\x9f"}, "|€|\xff||"},
+		{nil, []string{"\xe2\x82", "\xac", "\xff", "\xf0\x9f"}, "|€|\ufffd||"},
 		{[]string{"aab"}, []string{"a", "a", "a", "b"}, "||a|!"},
 	} {
 		text, got := newText(c.stops), ""
@@ -226,6 +226,23 @@ func TestText(t *testing.T) {
 		}
 		if got != c.parts {
 			t.Errorf("%q, stops %q: %q, want %q", c.tokens, c.stops, got, c.parts)
+		}
+	}
+}
+
+// TestReadable: bytes that are no characters are replaced as Python's bytes.decode(errors="replace") does, and Rust's from_utf8_lossy in tokenizers.
+func TestReadable(t *testing.T) {
+	for text, want := range map[string]string{
+		"ab\xe2\x82\xac":            "ab€",
+		"\xe2\x82":                  "?",
+		"\xf0\x9f\xf0\x9f\x98\x80a": "?😀a",
+		"\x80\x80":                  "??",
+		"\xe0\x80a":                 "??a",
+		"\xf5\xed\xa0\x80":          "????",
+		"\xc3(\xf0\x90\x80z":        "?(?z",
+	} {
+		if got := strings.ReplaceAll(readable([]byte(text)), "\ufffd", "?"); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package generation
 import (
 	"bytes"
 	"context"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -97,7 +98,7 @@ func (t *text) takeRest() string { return t.upTo(len(t.all)) }
 
 func (t *text) upTo(end int) string {
 	end = max(end, t.sent)
-	part := string(t.all[t.sent:end])
+	part := readable(t.all[t.sent:end])
 	t.sent = end
 	return part
 }
@@ -123,4 +124,24 @@ func wholeCharacters(text []byte) int {
 		}
 	}
 	return len(text)
+}
+
+// readable returns bytes as text. What is no character becomes U+FFFD, one for each longest run of bytes that begins a character, as tokenizers of
+// other software decode.
+func readable(text []byte) string {
+	if utf8.Valid(text) {
+		return string(text)
+	}
+	var b strings.Builder
+	for len(text) > 0 {
+		r, n := utf8.DecodeRune(text)
+		if r == utf8.RuneError && n == 1 {
+			for n < len(text) && !utf8.FullRune(text[:n+1]) {
+				n++
+			}
+		}
+		b.WriteRune(r)
+		text = text[n:]
+	}
+	return b.String()
 }

@@ -2,7 +2,7 @@
 
   openai_client.py BINARY FOLDER
 
-Needs openai (tried with 3.57). FOLDER is a model folder with a chat template. The server is started on a free port, with a key, and stopped
+Needs openai (tried with 3.57). FOLDER is a model folder with a chat template, such as make_folder in lm_eval_check.py makes. The server is started on a free port, with a key, and stopped
 at the end. Exits with 1 at the first answer that is not as it should be.
 """
 
@@ -13,12 +13,11 @@ import signal
 import subprocess
 import sys
 
-import openai
 
 
-def serve(binary, folder, key):
+def serve(binary, folder, key, context=256, sequences=4, waiting=8):
     """Starts the server; returns it and its address."""
-    command = [binary, "api", folder, "--listen", "127.0.0.1:0", "--name", "tiny", "--sequences", "4", "--context", "256", "--waiting", "8"]
+    command = [binary, "api", folder, "--listen", "127.0.0.1:0", "--name", "tiny", "--sequences", str(sequences), "--context", str(context), "--waiting", str(waiting)]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"ATHANOR_API_KEY": key})
     for line in server.stderr:
         found = re.search(r"http://\S+/v1", line)
@@ -91,4 +90,7 @@ def main():
     print("openai", openai.__version__, "agrees")
 
 
-main()
+if __name__ == "__main__":
+    import openai
+
+    main()
