@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -23,10 +24,16 @@ type form interface {
 
 // answer is an answer under way.
 type answer struct {
-	server *Server
-	id     string
-	asked  *asked
-	form   form
+	server  *Server
+	id      string
+	streams bool
+	usage   bool // a stream ends with it
+	form    form
+}
+
+// answer returns an answer to what is asked, which it does not keep: bodies may be large.
+func (s *Server) answer(prefix string, q *asked, f form) *answer {
+	return &answer{s, newID(prefix), q.Stream, q.StreamOptions != nil && q.StreamOptions.Usage, f}
 }
 
 // object is the JSON of an answer, or of a part of one that streams.
@@ -46,15 +53,38 @@ func (a *answer) object(streams bool, choices ...any) *object {
 	return &object{a.id, a.form.kind(streams), now(), a.server.Model, choices, nil}
 }
 
-// serve starts the texts and answers with them.
-func (a *answer) serve(w http.ResponseWriter, r *http.Request, list []*generation.Request) error {
-	jobs, err := a.server.submit(r.Context(), list)
-	if err != nil {
-		return err
+// answering is a handler that reads a request, starts its texts and answers with them.
+func (s *Server) answering(read func(w http.ResponseWriter, r *http.Request) (*answer, []*generation.Request, error)) func(w http.ResponseWriter, r *http.Request) error {
+	start := func(w http.ResponseWriter, r *http.Request) (*answer, []*job, error) {
+		if r.ContentLength < 0 || r.ContentLength > largeBody {
+			select {
+			case s.large <- struct{}{}:
+				defer func() { <-s.large }()
+			case <-r.Context().Done():
+				return nil, nil, context.Cause(r.Context())
+			}
+		}
+		a, list, err := read(w, r)
+		if err != nil {
+			return nil, nil, err
+		}
+		jobs, err := s.submit(r.Context(), list)
+		return a, jobs, err
 	}
-	if a.asked.Stream {
-		return a.stream(w, r, jobs)
+	return func(w http.ResponseWriter, r *http.Request) error {
+		a, jobs, err := start(w, r)
+		switch {
+		case err != nil:
+			return err
+		case a.streams:
+			return a.stream(w, r, jobs)
+		}
+		return a.whole(w, r, jobs)
 	}
+}
+
+// whole answers with whole texts.
+func (a *answer) whole(w http.ResponseWriter, r *http.Request, jobs []*job) error {
 	out, u := a.object(false), &usage{}
 	for i, j := range jobs {
 		result, err := j.wait(r.Context())
@@ -120,7 +150,7 @@ func (a *answer) stream(w http.ResponseWriter, r *http.Request, jobs []*job) err
 			e.send(a.object(true, a.form.part(a.server, n.i, generation.Part{}, jobs[n.i].result.Reason)))
 		}
 	}
-	if o := a.asked.StreamOptions; o != nil && o.Usage {
+	if a.usage {
 		last := a.object(true)
 		last.Usage = u
 		e.send(last)

@@ -281,6 +281,7 @@ func TestRefused(t *testing.T) {
 	}{
 		{"/v1/completions", `{`, "JSON", 400},
 		{"/v1/completions", `[]`, "JSON", 400},
+		{"/v1/completions", `null`, "JSON", 400},
 		{"/v1/completions", `{"model": "tiny"}`, "prompt", 400},
 		{"/v1/completions", `{"model": "tiny", "prompt": 3}`, "prompt", 400},
 		{"/v1/completions", `{"model": "tiny", "prompt": []}`, "0 prompts", 400},
@@ -431,4 +432,12 @@ func TestCrowd(t *testing.T) {
 		})
 	}
 	all.Wait()
+	r, err := http.Get(c.base + "/metrics")
+	check(t, err)
+	defer r.Body.Close()
+	text, err := io.ReadAll(r.Body)
+	check(t, err)
+	if !strings.Contains(string(text), `code="200"`) || strings.Contains(string(text), `code="5`) {
+		t.Errorf("clients that leave are no errors of the server: %s", text)
+	}
 }

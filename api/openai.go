@@ -63,17 +63,25 @@ func decode(w http.ResponseWriter, r *http.Request, to any) error {
 			return &fault{http.StatusUnsupportedMediaType, fmt.Sprintf("the body is %.60q; hint: send JSON, with the header Content-Type: application/json", kind)}
 		}
 	}
+	long := &fault{http.StatusRequestEntityTooLarge, fmt.Sprintf("the body is longer than %d MiB; hint: send less at once", maxBody>>20)}
+	if r.ContentLength > maxBody {
+		_, _ = io.CopyN(io.Discard, r.Body, 4*maxBody) // most clients look for an answer only when all is sent
+		return long
+	}
 	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		return &fault{http.StatusRequestEntityTooLarge, fmt.Sprintf("the body is longer than %d MiB", maxBody>>20)}
+		return long
 	case err != nil:
 		return bad("reading the body: %w", err)
 	}
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(text, &fields); err != nil {
 		return bad("the body is not a JSON object: %w", err)
+	}
+	if fields == nil {
+		return bad("the body is null; hint: send a JSON object")
 	}
 	if err := jsonkeys.Unique(text); err != nil {
 		return bad("%w", err)
@@ -118,29 +126,28 @@ func (s *Server) begin(a *asked) (*generation.Request, error) {
 	return r, nil
 }
 
-// completions continues texts.
-func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
+// completions reads a request to continue texts.
+func (s *Server) completions(w http.ResponseWriter, r *http.Request) (*answer, []*generation.Request, error) {
 	var body completionRequest
 	if err := decode(w, r, &body); err != nil {
-		return err
+		return nil, nil, err
 	}
 	first, err := s.begin(&body.asked)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	if n := body.Logprobs; n != nil {
 		if *n < 0 || *n > maxTop {
-			return bad("logprobs is %d; hint: use 0 to %d", *n, maxTop)
+			return nil, nil, bad("logprobs is %d; hint: use 0 to %d", *n, maxTop)
 		}
 		first.Logprobs = *n
 	}
 	first.Echo = body.Echo
 	list, texts, err := s.prompts(first, body.Prompt)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	a := &answer{server: s, id: newID("cmpl-"), asked: &body.asked, form: &completionForm{echo: body.Echo, prompts: texts}}
-	return a.serve(w, r, list)
+	return s.answer("cmpl-", &body.asked, &completionForm{echo: body.Echo, prompts: texts}), list, nil
 }
 
 // prompts returns a request for each prompt: a text, a list of texts, a list of tokens, or a list of lists of tokens. texts are the
@@ -190,11 +197,11 @@ func decoded[L ~[]E, E any](raw []byte) (L, bool) {
 	return list, true
 }
 
-// chat answers conversations.
-func (s *Server) chat(w http.ResponseWriter, r *http.Request) error {
+// chat reads a request to answer a conversation.
+func (s *Server) chat(w http.ResponseWriter, r *http.Request) (*answer, []*generation.Request, error) {
 	var body chatRequest
 	if err := decode(w, r, &body); err != nil {
-		return err
+		return nil, nil, err
 	}
 	if body.MaxTokens == nil {
 		body.MaxTokens = body.Tokens
@@ -203,22 +210,21 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) error {
 	first, err := s.begin(&body.asked)
 	switch {
 	case err != nil:
-		return err
+		return nil, nil, err
 	case body.Messages == nil:
-		return bad(`messages are missing; hint: send [{"role": "user", "content": "..."}]`)
+		return nil, nil, bad(`messages are missing; hint: send [{"role": "user", "content": "..."}]`)
 	case body.Likeliest < 0 || body.Likeliest > maxTop || body.Likeliest > 0 && !body.Logprobs:
-		return bad("top_logprobs is %d; hint: use 0 to %d, with logprobs: true", body.Likeliest, maxTop)
+		return nil, nil, bad("top_logprobs is %d; hint: use 0 to %d, with logprobs: true", body.Likeliest, maxTop)
 	case body.Logprobs:
 		first.Logprobs = body.Likeliest
 	}
 	if err := s.prompter.Chat(first, body.Messages, body.Tools, body.Names); err != nil {
-		return bad("%w", err)
+		return nil, nil, bad("%w", err)
 	}
 	if unbounded {
 		first.Tokens = max(1, s.batch.Context()-len(first.Prompt))
 	}
-	a := &answer{server: s, id: newID("chatcmpl-"), asked: &body.asked, form: chatForm{}}
-	return a.serve(w, r, []*generation.Request{first})
+	return s.answer("chatcmpl-", &body.asked, chatForm{}), []*generation.Request{first}, nil
 }
 
 // newID returns the name of an answer.

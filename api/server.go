@@ -25,6 +25,8 @@ type Options struct {
 // Bounds of what one request, and a connection, may take.
 const (
 	maxBody    = 16 << 20 // bytes
+	largeBody  = 256 << 10
+	maxLarge   = 4 // bodies longer than largeBody, or of unknown length, are read and understood so many at a time
 	maxPrompts = 128
 	maxTop     = 20 // likeliest tokens for each token
 
@@ -41,13 +43,14 @@ type Server struct {
 	prompter *generation.Prompter
 	began    int64
 	queue    queue
+	large    chan struct{} // holds an element for each large body that is being read
 	counts   counts
 	mux      *http.ServeMux
 }
 
 // New returns a server for a model that is open.
 func New(b *generation.Batch, p *generation.Prompter, o Options) *Server {
-	s := &Server{Options: o, batch: b, prompter: p, began: time.Now().Unix(), mux: http.NewServeMux()}
+	s := &Server{Options: o, batch: b, prompter: p, began: time.Now().Unix(), large: make(chan struct{}, maxLarge), mux: http.NewServeMux()}
 	s.queue.begin(b.Sequences() + o.Waiting)
 	s.mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
 		reply(w, http.StatusOK, map[string]string{"status": "ok"})
@@ -55,8 +58,8 @@ func New(b *generation.Batch, p *generation.Prompter, o Options) *Server {
 	s.mux.HandleFunc("GET /v1/models", s.guarded(s.models))
 	s.mux.HandleFunc("GET /v1/models/{name...}", s.guarded(s.oneModel))
 	s.mux.HandleFunc("GET /metrics", s.guarded(s.metrics))
-	s.mux.HandleFunc("POST /v1/completions", s.guarded(s.completions))
-	s.mux.HandleFunc("POST /v1/chat/completions", s.guarded(s.chat))
+	s.mux.HandleFunc("POST /v1/completions", s.guarded(s.answering(s.completions)))
+	s.mux.HandleFunc("POST /v1/chat/completions", s.guarded(s.answering(s.chat)))
 	s.mux.HandleFunc("/", s.guarded(func(_ http.ResponseWriter, r *http.Request) error {
 		return &fault{http.StatusNotFound, fmt.Sprintf("%s %s is not built; hint: use /v1/completions, /v1/chat/completions, /v1/models, /metrics or /health", r.Method, r.URL.Path)}
 	}))
@@ -134,20 +137,29 @@ func (s *Server) guarded(do func(w http.ResponseWriter, r *http.Request) error) 
 			s.counts.answered(fail(w, &fault{http.StatusUnauthorized, "the key is missing or wrong; hint: send the header Authorization: Bearer KEY"}))
 			return
 		}
-		if err := do(w, r); err != nil {
+		switch err := do(w, r); {
+		case err == nil:
+			s.counts.answered(http.StatusOK)
+		case r.Context().Err() != nil: // nobody reads the answer
+			s.counts.answered(clientLeft)
+		default:
 			s.counts.answered(fail(w, err))
-			return
 		}
-		s.counts.answered(http.StatusOK)
 	}
 }
+
+// clientLeft is what is counted where a client left before the answer, as nginx numbers it.
+const clientLeft = 499
 
 // fail answers with an error, as OpenAI's API does, and returns the status.
 func fail(w http.ResponseWriter, err error) int {
 	code := http.StatusInternalServerError
 	var f *fault
-	if errors.As(err, &f) {
+	switch {
+	case errors.As(err, &f):
 		code = f.code
+	case errors.Is(err, context.Canceled): // the server is told to stop
+		code = http.StatusServiceUnavailable
 	}
 	if code == http.StatusTooManyRequests {
 		w.Header().Set("Retry-After", "1")
