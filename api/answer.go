@@ -79,12 +79,12 @@ func (s *Server) answering(read func(w http.ResponseWriter, r *http.Request) (*a
 		case a.streams:
 			return a.stream(w, r, jobs)
 		}
-		return a.whole(w, r, jobs)
+		return a.sendAtOnce(w, r, jobs)
 	}
 }
 
-// whole answers with whole texts.
-func (a *answer) whole(w http.ResponseWriter, r *http.Request, jobs []*job) error {
+// sendAtOnce answers with whole texts, when all have ended.
+func (a *answer) sendAtOnce(w http.ResponseWriter, r *http.Request, jobs []*job) error {
 	out, u := a.object(false), &usage{}
 	for i, j := range jobs {
 		result, err := j.wait(r.Context())
