@@ -293,9 +293,13 @@ func diffNorm(b *differentiator, n *Node) {
 		if b.trained(g) {
 			b.node(RMSNormDW, n.Attr, b.paramGrad(g), dy, x, stats)
 		}
-	case b.trained(g): // then so is the bias, see model.Freeze
-		b.node(LayerNormDW, n.Attr, b.paramGrad(g), b.paramGrad(n.Args[LayerNormBias]), dy, x, stats)
-	case b.trained(n.Args[LayerNormBias]): // the same sum as LayerNormDW's
+	case b.trained(g): // then so is the bias, if there is one, see model.Freeze
+		db := absent
+		if len(n.Args) > LayerNormBias {
+			db = b.paramGrad(n.Args[LayerNormBias])
+		}
+		b.node(LayerNormDW, n.Attr, b.paramGrad(g), db, dy, x, stats)
+	case len(n.Args) > LayerNormBias && b.trained(n.Args[LayerNormBias]): // the same sum as LayerNormDW's
 		b.node(BiasGrad, Attr{}, b.paramGrad(n.Args[LayerNormBias]), dy)
 	}
 	if b.trained(x) {

@@ -24,7 +24,7 @@ func (b *builder) normTo(name string, y, x Use, groups int, eps float64, p *next
 	}
 	stats := b.tokens(name+".stats", 2, F32)
 	g := p.param()
-	b.node(LayerNorm, attr, y, b.all(stats), x, g, p.param())
+	b.node(LayerNorm, attr, trimmed(y, b.all(stats), x, g, p.optional(!b.m.Family.Unbiased))...)
 }
 
 // normQK appends the norms of queries and keys, and returns a value that holds the results and

@@ -199,10 +199,10 @@ var table = [NumOps]Info{
 	LinearDW: {Name: "linear_dw", Kind: TokenSum, Args: args("dw:s[I,O]':s x:f[N,I]:rt dy:f[N,O]:rt dw2:s[J,L]':s? x2:f[N,J]:rt? dy2:f[N,L]:rt?"), FLOPs: sumFLOPs, Rule: oneOrTwo},
 	// db (+)= column sums of dy, tokens ascending.
 	BiasGrad:    {Name: "bias_grad", Kind: TokenSum, Args: args("db:s[1,O]:s dy:f[N,O]:rt")},
-	LayerNorm:   {Name: "layernorm", Args: args("y:f[N,D]:wt stats:s[N,2]:wt x:f[N,D]:rt g=Gain:f[1,D]:r b=Bias:f[1,D]:r"), Kind: RowWise},
+	LayerNorm:   {Name: "layernorm", Args: args("y:f[N,D]:wt stats:s[N,2]:wt x:f[N,D]:rt g=Gain:f[1,D]:r b=Bias:f[1,D]:r?"), Kind: RowWise},
 	LayerNormDX: {Name: "layernorm_dx", Args: args("dx:f[N,D]:st dy:f[N,D]:rt x:f[N,D]:rt g=Gain:f[1,D]:r stats:s[N,2]:rt"), Kind: RowWise},
 	// dg, db: tokens ascending.
-	LayerNormDW: {Name: "layernorm_dw", Kind: TokenSum, Args: args("dg=DGain:s[1,D]:s db=DBias:s[1,D]:s dy:f[N,D]:rt x:f[N,D]:rt stats:s[N,2]:rt")},
+	LayerNormDW: {Name: "layernorm_dw", Kind: TokenSum, Args: args("dg=DGain:s[1,D]:s db=DBias:s[1,D]:s? dy:f[N,D]:rt x:f[N,D]:rt stats:s[N,2]:rt")},
 	// y = x/rms(x)*g + res. A row consists of Attr.Heads groups of columns (one group if Heads
 	// is 0), each as long as g and normalised by itself: stats [N, max(1, Heads)]. With
 	// UnitOffset the gains are 1 + g.

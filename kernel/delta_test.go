@@ -181,3 +181,11 @@ func (m *maker) deltaRule() (s deltaSample) {
 	}
 	return s
 }
+
+// maybe is an operand that is left out in one of three cases.
+func (m *maker) maybe(t Tensor) Tensor {
+	if m.IntN(3) == 0 {
+		return Tensor{}
+	}
+	return t
+}

@@ -16,7 +16,7 @@ import (
 
 func layerNormRef(_ *Env, a *graph.Attr, t []Tensor) {
 	y, stats, x, g := &t[graph.LayerNormY], &t[graph.LayerNormStats], &t[graph.LayerNormX], &t[graph.LayerNormGain]
-	b := &t[graph.LayerNormBias]
+	b := optional(t, graph.LayerNormBias)
 	n := float64(x.Cols)
 	for r := range x.Rows {
 		var mean, variance float64
@@ -31,7 +31,11 @@ func layerNormRef(_ *Env, a *graph.Attr, t []Tensor) {
 		stats.Set(r, 0, mean)
 		stats.Set(r, 1, rstd)
 		for c := range x.Cols {
-			y.Set(r, c, (x.At(r, c)-mean)*rstd*g.At(0, c)+b.At(0, c))
+			v := (x.At(r, c) - mean) * rstd * g.At(0, c)
+			if b != nil {
+				v += b.At(0, c)
+			}
+			y.Set(r, c, v)
 		}
 	}
 }
@@ -56,7 +60,7 @@ func layerNormDXRef(_ *Env, a *graph.Attr, t []Tensor) {
 }
 
 func layerNormDWRef(_ *Env, a *graph.Attr, t []Tensor) {
-	dg, db, dy, x := &t[graph.LayerNormDWDGain], &t[graph.LayerNormDWDBias], &t[graph.LayerNormDWDY], &t[graph.LayerNormDWX]
+	dg, db, dy, x := &t[graph.LayerNormDWDGain], optional(t, graph.LayerNormDWDBias), &t[graph.LayerNormDWDY], &t[graph.LayerNormDWX]
 	stats := &t[graph.LayerNormDWStats]
 	for c := range x.Cols {
 		var sg, sb float64
@@ -66,7 +70,9 @@ func layerNormDWRef(_ *Env, a *graph.Attr, t []Tensor) {
 			sb += d
 		}
 		dg.put(a.Acc, 0, c, sg)
-		db.put(a.Acc, 0, c, sb)
+		if db != nil {
+			db.put(a.Acc, 0, c, sb)
+		}
 	}
 }
 
@@ -78,7 +84,7 @@ func layerNorm(e *Env, a *graph.Attr, t []Tensor) {
 func layerNormRows[T simd.Stored](c *call, w *worker, b block) {
 	y, stats, x, n := &c.t[graph.LayerNormY], &c.t[graph.LayerNormStats], &c.t[graph.LayerNormX], c.cols
 	v := functions[T](w, &c.t[graph.LayerNormY])
-	g, bias := w.load(2, &c.t[graph.LayerNormGain], 0, 0, n), w.load(3, &c.t[graph.LayerNormBias], 0, 0, n)
+	g, bias := w.load(2, &c.t[graph.LayerNormGain], 0, 0, n), w.orZeros(3, &c.t[graph.LayerNormBias], 0, n)
 	for r := b.R0; r < b.R1; r++ {
 		in, out := load[T](w, 1, x, r, 0, n), dest[T](w, 0, y, r, 0, n)
 		mean := v.Sum(in) / float32(n)
@@ -88,6 +94,16 @@ func layerNormRows[T simd.Stored](c *call, w *worker, b block) {
 		v.Norm(out, in, g, bias, mean, rstd)
 		store(w, out, y, r, 0, n)
 	}
+}
+
+// orZeros loads the columns of a vector, which are zeros if it is absent.
+func (w *worker) orZeros(k int, t *Tensor, lo, hi int) []float32 {
+	if !t.Absent() {
+		return w.load(k, t, 0, lo, hi)
+	}
+	x := w.tmp(k, hi-lo)
+	clear(x)
+	return x
 }
 
 func layerNormDX(e *Env, a *graph.Attr, t []Tensor) {
@@ -130,7 +146,13 @@ func layerNormDW(e *Env, a *graph.Attr, t []Tensor) {
 }
 
 func layerNormDWColumns[T simd.Stored](c *call, w *worker, b block) {
-	dg, db := w.sum(0, &c.t[graph.LayerNormDWDGain], c.a.Acc, b), w.sum(1, &c.t[graph.LayerNormDWDBias], c.a.Acc, b)
+	hasBias := !c.t[graph.LayerNormDWDBias].Absent()
+	dg, db := w.sum(0, &c.t[graph.LayerNormDWDGain], c.a.Acc, b), w.tmp(1, b.C1-b.C0) // the second is dropped without a bias
+	if hasBias {
+		db = w.sum(1, &c.t[graph.LayerNormDWDBias], c.a.Acc, b)
+	} else {
+		clear(db)
+	}
 	v := functions[T](w, &c.t[graph.LayerNormDWDGain])
 	ahead := c.t[graph.LayerNormDWDY].ahead(b)
 	for r := b.R0; r < b.R1; r++ {
@@ -139,5 +161,7 @@ func layerNormDWColumns[T simd.Stored](c *call, w *worker, b block) {
 		v.NormDW(dg, db, dy, x, s[0], s[1], ahead)
 	}
 	w.store(dg, &c.t[graph.LayerNormDWDGain], 0, b.C0, b.C1)
-	w.store(db, &c.t[graph.LayerNormDWDBias], 0, b.C0, b.C1)
+	if hasBias {
+		w.store(db, &c.t[graph.LayerNormDWDBias], 0, b.C0, b.C1)
+	}
 }

@@ -23,6 +23,7 @@ import (
 type Family struct {
 	Name      string // "model_type" in config.json
 	LayerNorm bool   // norms are LayerNorm, with biases
+	Unbiased  bool   // but these norms have no biases
 	Learned   bool   // positions are learned
 	Ungated   bool   // the feed-forward has no gate
 	InOut     bool   // matrices of layers are stored [in, out] instead of [out, in]

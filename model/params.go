@@ -331,7 +331,7 @@ func (b *paramList) perLayerTables(n TensorNames) {
 
 func (b *paramList) norm(name string) {
 	b.gains(name, b.m.Width)
-	if !b.m.RMS() {
+	if !b.m.RMS() && !b.m.Family.Unbiased {
 		b.vector(name+".bias", b.m.Width, Zeros)
 	}
 }

@@ -193,6 +193,8 @@ CASES |= {
 }
 CASES |= {
     "lfm2-tiny": ("Lfm2", SQUARE | dict(intermediate_size=30, block_multiple_of=8, conv_L_cache=3, tie_word_embeddings=True, layer_types=["conv", "full_attention"])),
+    "cohere-tiny": ("Cohere", SQUARE | dict(attention_bias=True, logit_scale=0.3, tie_word_embeddings=True)),
+    "cohere2-tiny": ("Cohere2", SQUARE | dict(sliding_window=9, sliding_window_pattern=2, logit_scale=0.25, tie_word_embeddings=True)),
 }
 # Saved with the names that transformers has in memory instead of those of published files.
 IN_MEMORY = {"internvl-sees", "qwen2-vl-sees"}
@@ -256,6 +258,7 @@ LORA["deepseek3-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_a_proj", "q_
 LORA["qwen2-moe-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "shared_expert.up_proj", "shared_expert.down_proj"])
 LORA["glm-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "k_proj", "gate_up_proj"])
 LORA["lfm2-tiny"] = dict(r=2, lora_alpha=3, target_modules=["in_proj", "q_proj", "out_proj", "w2"])
+LORA["cohere-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "k_proj", "down_proj"])
 LORA["llama-nf4"] = dict(r=4, lora_alpha=4, target_modules=["q_proj", "o_proj", "up_proj", "down_proj"])
 
 # Adapters that are trained on weights held in 4 bits.

@@ -144,8 +144,9 @@ func (b *builder) norm(file, kernel string, kind normKind, stats int) error {
 		rows = 128 / n
 	}
 	res := b.call.Op == graph.RMSNorm && !ops[graph.RMSNormRes].Absent()
-	defines := fmt.Sprintf("%sRMS=%d GROUPS=%d UNIT=%d RES=%d VEC=%d COLS=%d PACKS=%d ROW_THREADS=%d ROWS=%d", types(ops...), kind, bit(groups > 1),
-		bit(b.call.Attr.UnitOffset), bit(res), v, cols, packs, n, rows)
+	bias := b.call.Op == graph.LayerNorm && !ops[graph.LayerNormBias].Absent()
+	defines := fmt.Sprintf("%sRMS=%d GROUPS=%d UNIT=%d RES=%d BIAS=%d VEC=%d COLS=%d PACKS=%d ROW_THREADS=%d ROWS=%d", types(ops...), kind, bit(groups > 1),
+		bit(b.call.Attr.UnitOffset), bit(res), bit(bias), v, cols, packs, n, rows)
 	a := b.newArgs(ops...)
 	a.f[0] = float32(b.call.Attr.Eps)
 	return b.start(kernels.Unit{File: file, Defines: defines}, kernel, [3]int64{blocks(int64(ops[0].Rows)*int64(groups), int64(rows)), 1, 1}, rows*n, 0, a)
@@ -392,11 +393,12 @@ func (t target) sumPiece(most int) int {
 type sumTerms int
 
 const (
-	plainTerms sumTerms = iota // dy
-	rmsTerms                   // of the gains of RMSNorm
-	layerTerms                 // of the gains and biases of LayerNorm
-	sinkTerms                  // of attention sinks
-	rateTerms                  // of the rates of Decay
+	plainTerms   sumTerms = iota // dy
+	rmsTerms                     // of the gains of RMSNorm
+	layerTerms                   // of the gains and biases of LayerNorm
+	sinkTerms                    // of attention sinks
+	rateTerms                    // of the rates of Decay
+	centredTerms                 // of the gains of LayerNorm without biases
 )
 
 // tokenSum has the operands of a sum over tokens, in the order of kernels/sums.cu.
@@ -409,7 +411,11 @@ type tokenSum struct {
 }
 
 func layerNormDW(b *builder) error {
-	return b.sums(tokenSum{layerTerms, b.op(graph.LayerNormDWDGain), b.op(graph.LayerNormDWDBias), b.op(graph.LayerNormDWDY), b.op(graph.LayerNormDWX), b.op(graph.LayerNormDWStats)})
+	terms := layerTerms
+	if b.op(graph.LayerNormDWDBias).Absent() {
+		terms = centredTerms
+	}
+	return b.sums(tokenSum{terms, b.op(graph.LayerNormDWDGain), b.op(graph.LayerNormDWDBias), b.op(graph.LayerNormDWDY), b.op(graph.LayerNormDWX), b.op(graph.LayerNormDWStats)})
 }
 
 func rmsNormDW(b *builder) error {

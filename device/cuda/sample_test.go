@@ -245,7 +245,9 @@ var samples = withLatentSamples(withDeltaSamples(withUpdateSamples(map[graph.Op]
 		s.f32(n, 2)
 		s.mat(n, c)
 		s.mat(1, c)
-		s.mat(1, c)
+		if s.IntN(3) > 0 {
+			s.mat(1, c)
+		}
 	},
 	graph.LayerNormDX: func(s *sample) {
 		n, c := s.long()
@@ -260,7 +262,11 @@ var samples = withLatentSamples(withDeltaSamples(withUpdateSamples(map[graph.Op]
 		n, c := s.long()
 		s.call.Attr.Acc = s.acc
 		s.f32(1, c)
-		s.f32(1, c)
+		if s.IntN(3) > 0 {
+			s.f32(1, c)
+		} else {
+			s.absent()
+		}
 		s.mat(n, c)
 		s.mat(n, c)
 		s.stats(n)

@@ -99,11 +99,14 @@ func (c *config) mxfp4(*model.Model) {
 // decimal is a key whose number is written with a decimal point. Without one transformers takes it for an integer, and
 // refuses it where it wants a float.
 func decimal(key string, f field, def float64) row {
-	return row{key: key, field: f, def: def, write: func(m *model.Model, kv map[string]any) {
-		text := strconv.FormatFloat(*f(m).(*float64), 'f', -1, 64)
-		if !strings.Contains(text, ".") {
-			text += ".0"
-		}
-		kv[key] = json.RawMessage(text)
-	}}
+	return row{key: key, field: f, def: def, write: func(m *model.Model, kv map[string]any) { kv[key] = asDecimal(*f(m).(*float64)) }}
+}
+
+// asDecimal writes a number with a point.
+func asDecimal(x float64) json.RawMessage {
+	text := strconv.FormatFloat(x, 'f', -1, 64)
+	if !strings.Contains(text, ".") {
+		text += ".0"
+	}
+	return json.RawMessage(text)
 }

@@ -1,4 +1,4 @@
-// LayerNorm, y stats x g b, and, with RMS, RMSNorm: y stats x g and, with RES, res. The
+// LayerNorm, y stats x g and, with BIAS, b, and, with RMS, RMSNorm: y stats x g and, with RES, res. The
 // mean is computed first, then the deviations from it, since the one-pass formula suffers
 // cancellation where the mean is large. With UNIT the gains are 1 + g.
 extern "C" __global__ void __launch_bounds__(BLOCK, FIT(RES ? 128 : 80)) normalize(const __grid_constant__ Args a) {
@@ -47,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, FIT(RES ? 128 : 80)) normali
 #if RES
 #pragma unroll
       for (int i = 0; i < VEC; i++) b[i] = res[k][i];
-#elif !RMS
+#elif BIAS
       load(b, at<T4>(a.t[4], 0, first) + k * STEP);
 #endif
 #pragma unroll

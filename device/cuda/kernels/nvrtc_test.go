@@ -27,14 +27,14 @@ func variants() []Unit {
 		types := "T0=" + t + " T1=" + t + " T2=" + t + " T3=" + t + " T4=" + t + " T5=" + t + " T6=" + t + " T7=f32"
 		for _, rms := range []string{"0", "1"} {
 			for _, size := range []string{" VEC=1 COLS=4101 PACKS=5 ROW_THREADS=832 ROWS=1", " " + wide + " COLS=" + widths[0] + " PACKS=7 ROW_THREADS=32 ROWS=4", " " + wide + " COLS=" + widths[1] + " PACKS=4 ROW_THREADS=256 ROWS=1"} {
-				plain := " RMS=" + rms + " GROUPS=0 UNIT=0 RES=0"
+				plain := " RMS=" + rms + " GROUPS=0 UNIT=0 RES=0 BIAS=" + map[string]string{"0": "1", "1": "0"}[rms]
 				list = append(list, Unit{"norm", types + plain + size}, Unit{"norm_dx", types + plain + size})
 			}
 		}
-		for _, kind := range []string{" RMS=1 GROUPS=1 UNIT=1 RES=0 " + wide + " COLS=128 PACKS=1 " + heads, " RMS=1 GROUPS=0 UNIT=1 RES=1 " + wide + " COLS=" + widths[1] + " PACKS=4 ROW_THREADS=256 ROWS=1"} {
+		for _, kind := range []string{" RMS=1 GROUPS=1 UNIT=1 RES=0 BIAS=0 " + wide + " COLS=128 PACKS=1 " + heads, " RMS=1 GROUPS=0 UNIT=1 RES=1 BIAS=0 " + wide + " COLS=" + widths[1] + " PACKS=4 ROW_THREADS=256 ROWS=1"} {
 			list = append(list, Unit{"norm", types + kind}, Unit{"norm_dx", types + kind})
 		}
-		for _, s := range []string{"0", "1", "2", "3", "4"} {
+		for _, s := range []string{"0", "1", "2", "3", "4", "5"} {
 			list = append(list, Unit{"sums", types + " SUM_ROWS=128 GROUPS=0 VEC=1 LANES=64 PARTS=4 STATS=" + s}, Unit{"sums", types + " SUM_ROWS=128 GROUPS=0 LANES=40 PARTS=4 " + wide + " STATS=" + s})
 		}
 		list = append(list, Unit{"sums", types + " SUM_ROWS=8 GROUPS=1 VEC=2 LANES=32 PARTS=8 STATS=1"})

@@ -1,6 +1,6 @@
 // Sums over tokens for vectors: bias_grad (db dy), rmsnorm_dw (dg dy x stats),
-// layernorm_dw (dg db dy x stats), with STATS 3 sink_grad (dsinks sinks delta lse) and with STATS 4 decay_grad
-// (drate dgates gates).
+// layernorm_dw (dg db dy x stats), with STATS 3 sink_grad (dsinks sinks delta lse), with STATS 4 decay_grad
+// (drate dgates gates) and with STATS 5 layernorm_dw without db.
 //
 // Stage one sums pieces of SUM_ROWS tokens into scratch [piece, 2, columns], all pieces in
 // parallel. Stage two adds the pieces to the result in order. So the order depends on the
@@ -11,14 +11,16 @@
 // of columns as wide as the result, which are all summed, ascending, and fewer tokens make
 // a piece.
 
+#define NORM_STATS (STATS == 1 ? 1 : STATS == 2 || STATS == 5 ? 2 : 0) // numbers of a token's statistics
+
 // Term is what is loaded for VEC columns of one group of a token.
 struct Term {
   Pack<T2, VEC> d;
 #if STATS
   Pack<T3, VEC> x;
 #endif
-#if STATS == 1 || STATS == 2
-  float s[STATS];
+#if NORM_STATS
+  float s[NORM_STATS];
 #endif
 };
 
@@ -29,9 +31,9 @@ static __device__ inline void fetch(Term& t, const Args& a, i64 r, int k, int c)
 #if STATS
   t.x = *(const Pack<T3, VEC>*)at<T3>(a.t[3], r, from);
 #endif
-#if STATS == 1 || STATS == 2
+#if NORM_STATS
 #pragma unroll
-  for (int i = 0; i < STATS; i++) t.s[i] = at<float>(a.t[4], r, k)[i];
+  for (int i = 0; i < NORM_STATS; i++) t.s[i] = at<float>(a.t[4], r, k)[i];
 #endif
 }
 
@@ -43,7 +45,7 @@ static __device__ inline void add(const Term& t, const float (&sink)[VEC], float
     b[i] += d;
 #if STATS == 1
     g[i] += d * get(t.x.e[i]) * t.s[0];
-#elif STATS == 2
+#elif STATS == 2 || STATS == 5
     g[i] += d * ((get(t.x.e[i]) - t.s[0]) * t.s[1]);
 #elif STATS == 3
     g[i] -= expf(sink[i] - get(t.x.e[i])) * d;
