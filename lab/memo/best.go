@@ -3,6 +3,8 @@ package memo
 import (
 	"fmt"
 	"math"
+
+	"github.com/athanor-llm/athanor/internal/simplex"
 )
 
 // The fastest policy.
@@ -29,11 +31,11 @@ func Best(m Machine, c Costs) (Policy, error) {
 	ideal := float64(c.Layers)*(c.Forward+c.Backward) + c.Turn + c.After
 	for slots := 1; slots <= min(mostSlots, c.Layers) && least > ideal*(1+1e-9); slots++ {
 		s := newStep(m, c, slots)
-		x, multipliers, ok := s.solve()
+		x, multipliers, ok := s.Solve()
 		if !ok {
 			continue
 		}
-		bound = min(bound, s.seconds(s.bound(multipliers)))
+		bound = min(bound, s.seconds(s.Bound(multipliers)))
 		p := s.policy(x)
 		if r := p.Evaluate(m, c); r.Misfit == "" && r.Time < least {
 			best, least = p, r.Time
@@ -76,7 +78,7 @@ func (e *MisfitError) Error() string {
 // step is the linear program of a step with its variables. The unit of time is a layer's forward pass, that of size a
 // layer's skeletal activations.
 type step struct {
-	program
+	simplex.Program
 	c             Costs
 	slots         int
 	pieces        []piece // recomputable parts of a layer
@@ -127,35 +129,35 @@ func newStep(m Machine, c Costs, slots int) *step {
 
 // bytes adds a variable of at most one layer. Its tie prefers, among equally fast policies, the one that moves the
 // fewest bytes.
-func (s *step) bytes(tie float64) int { return s.variable(0, tie, 1) }
+func (s *step) bytes(tie float64) int { return s.Variable(0, tie, 1) }
 
 // memory adds the variables of the decisions and their memory constraints.
 func (s *step) memory(m Machine) {
 	n, copies := s.c.Layers, s.c.Layers-s.slots
 	slot := s.bytes(1e-9)
-	device, host := []term{{slot, -float64(s.slots)}}, []term(nil)
+	device, host := []simplex.Term{{Variable: slot, Factor: -float64(s.slots)}}, []simplex.Term(nil)
 	for i := range n {
 		k := s.bytes(1e-9)
 		s.keep = append(s.keep, k)
-		s.add(1, term{slot, 1}, term{k, 1})
-		device = append(device, term{k, -1})
+		s.Add(1, simplex.Term{Variable: slot, Factor: 1}, simplex.Term{Variable: k, Factor: 1})
+		device = append(device, simplex.Term{Variable: k, Factor: -1})
 		if i >= copies {
 			continue
 		}
 		w := s.bytes(1e-7)
 		s.swap = append(s.swap, w)
-		host = append(host, term{w, -1})
-		rows, again := []term{{k, 1}, {w, 1}}, make([]int, len(s.pieces))
+		host = append(host, simplex.Term{Variable: w, Factor: -1})
+		rows, again := []simplex.Term{{Variable: k, Factor: 1}, {Variable: w, Factor: 1}}, make([]int, len(s.pieces))
 		for j, piece := range s.pieces {
 			again[j] = s.bytes(1e-9)
-			s.add(-piece.most, term{again[j], -1})
-			rows = append(rows, term{again[j], 1})
+			s.Add(-piece.most, simplex.Term{Variable: again[j], Factor: -1})
+			rows = append(rows, simplex.Term{Variable: again[j], Factor: 1})
 		}
 		s.again = append(s.again, again)
-		s.add(1, rows...)
+		s.Add(1, rows...)
 	}
-	s.add(-(m.Memory-s.c.Base)/s.size, device...)
-	s.add(-m.Host/s.size, host...)
+	s.Add(-(m.Memory-s.c.Base)/s.size, device...)
+	s.Add(-m.Host/s.size, host...)
 }
 
 // times adds the ends of passes and copies, and the constraints between them.
@@ -168,7 +170,7 @@ func (s *step) times(swap float64) {
 	ends := func(count int) []int {
 		list := make([]int, count)
 		for i := range list {
-			list[i] = s.variable(0, 1e-11, latest)
+			list[i] = s.Variable(0, 1e-11, latest)
 		}
 		return list
 	}
@@ -181,7 +183,7 @@ func (s *step) times(swap float64) {
 		if i >= copies {
 			continue
 		}
-		move := []term{{s.swap[i], swap}}
+		move := []simplex.Term{{Variable: s.swap[i], Factor: swap}}
 		s.after(0, move, out[i], forward, i)
 		s.after(0, move, out[i], out, i-1)
 		s.after(0, move, in[i], back, i+s.slots)
@@ -189,10 +191,10 @@ func (s *step) times(swap float64) {
 	}
 	for i := n - 1; i >= 0; i-- {
 		length := s.c.Backward / s.forward
-		var redo []term
+		var redo []simplex.Term
 		if i < copies {
 			for j, piece := range s.pieces {
-				redo = append(redo, term{s.again[i][j], piece.price})
+				redo = append(redo, simplex.Term{Variable: s.again[i][j], Factor: piece.price})
 			}
 			s.after(length, redo, back[i], in, i)
 		}
@@ -202,19 +204,19 @@ func (s *step) times(swap float64) {
 			s.after(length, redo, back[i], back, i+1)
 		}
 	}
-	s.cost[back[0]] += 1
+	s.Cost[back[0]] += 1
 }
 
 // after adds the row end >= other + length + terms, with other = 0 if it is out of range.
-func (s *step) after(length float64, terms []term, end int, others []int, other int) {
-	row := []term{{end, 1}}
+func (s *step) after(length float64, terms []simplex.Term, end int, others []int, other int) {
+	row := []simplex.Term{{Variable: end, Factor: 1}}
 	for _, t := range terms {
-		row = append(row, term{t.variable, -t.factor})
+		row = append(row, simplex.Term{Variable: t.Variable, Factor: -t.Factor})
 	}
 	if other >= 0 && other < len(others) {
-		row = append(row, term{others[other], -1})
+		row = append(row, simplex.Term{Variable: others[other], Factor: -1})
 	}
-	s.add(length, row...)
+	s.Add(length, row...)
 }
 
 // policy converts a solution to decisions. Swapped bytes are assigned to input and attention first.

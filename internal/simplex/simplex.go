@@ -1,46 +1,45 @@
-package memo
+// Package simplex solves linear programs: minimise cost.x subject to row.x >= least for every row and x >= 0, with no negative cost.
+//
+// Approach: the dual simplex method on a dense dictionary (Lemke 1954; Chvatal, Linear Programming, chapter 10).
+// Without negative costs the slacks are a dual feasible basis, so there is no first phase: while a row is violated,
+// the variable that repairs it at the least cost per unit enters. The solution comes with a proof: nonnegative
+// multipliers, one per row, that combine the rows into a lower bound on the cost (Bound).
+//
+// Example: minimise x where x >= 3 - y and y <= 1: x = 2, multipliers 1 and 1. Known weakness: dense, so some hundred
+// rows and columns. Equal costs could cause cycling, so tiny extra costs break ties.
+package simplex
 
 import (
 	"math"
 	"slices"
 )
 
-// Linear programs: minimise cost.x subject to row.x >= least for every row and x >= 0, with no negative cost.
-//
-// Approach: the dual simplex method on a dense dictionary (Lemke 1954; Chvatal, Linear Programming, chapter 10).
-// Without negative costs the slacks are a dual feasible basis, so there is no first phase: while a row is violated,
-// the variable that repairs it at the least cost per unit enters. The solution comes with a proof: nonnegative
-// multipliers, one per row, that combine the rows into a lower bound on the cost (bound).
-//
-// Example: minimise x where x >= 3 - y and y <= 1: x = 2, multipliers 1 and 1. Known weakness: dense, so some hundred
-// rows and columns. Equal costs could cause cycling, so tiny extra costs break ties.
-
-// program is a linear program under construction.
-type program struct {
-	cost  []float64
+// Program is a linear program under construction.
+type Program struct {
+	Cost  []float64 // of each variable
 	tie   []float64 // tiny extra costs that break ties
-	top   []float64 // upper limits that an optimum respects, for bound only
-	rows  [][]term
+	top   []float64 // upper limits that an optimum respects, for Bound only
+	rows  [][]Term
 	least []float64
 }
 
-// term is a coefficient of a variable in a row.
-type term struct {
-	variable int
-	factor   float64
+// Term is a coefficient of a variable in a row.
+type Term struct {
+	Variable int
+	Factor   float64
 }
 
-// variable adds a variable and returns its index. It makes all ties distinct.
-func (p *program) variable(cost, tie, top float64) int {
-	_, part := math.Modf(float64(len(p.cost)) * math.Phi)
-	p.cost = append(p.cost, cost)
+// Variable adds a variable and returns its index. It makes all ties distinct.
+func (p *Program) Variable(cost, tie, top float64) int {
+	_, part := math.Modf(float64(len(p.Cost)) * math.Phi)
+	p.Cost = append(p.Cost, cost)
 	p.tie = append(p.tie, tie*(1+part))
 	p.top = append(p.top, top)
-	return len(p.cost) - 1
+	return len(p.Cost) - 1
 }
 
-// add adds the row terms >= least.
-func (p *program) add(least float64, terms ...term) {
+// Add adds the row terms >= least.
+func (p *Program) Add(least float64, terms ...Term) {
 	p.rows = append(p.rows, terms)
 	p.least = append(p.least, least)
 }
@@ -56,8 +55,8 @@ type dictionary struct {
 	basic, other []int
 }
 
-// solve returns the best x and the multipliers of the rows, or false if no x satisfies the rows.
-func (p *program) solve() (x, multipliers []float64, ok bool) {
+// Solve returns the best x and the multipliers of the rows, or false if no x satisfies the rows.
+func (p *Program) Solve() (x, multipliers []float64, ok bool) {
 	d := p.dictionary()
 	for {
 		r := d.violated()
@@ -70,7 +69,7 @@ func (p *program) solve() (x, multipliers []float64, ok bool) {
 		}
 		d.pivot(r, c)
 	}
-	n := len(p.cost)
+	n := len(p.Cost)
 	x, multipliers = make([]float64, n), make([]float64, len(p.rows))
 	for i, v := range d.basic {
 		if v < n {
@@ -85,16 +84,16 @@ func (p *program) solve() (x, multipliers []float64, ok bool) {
 	return x, multipliers, true
 }
 
-func (p *program) dictionary() *dictionary {
-	n := len(p.cost)
+func (p *Program) dictionary() *dictionary {
+	n := len(p.Cost)
 	d := &dictionary{cost: make([]float64, n), other: make([]int, n)}
 	for j := range d.other {
-		d.cost[j], d.other[j] = p.cost[j]+p.tie[j], j
+		d.cost[j], d.other[j] = p.Cost[j]+p.tie[j], j
 	}
 	for i, row := range p.rows {
 		a := make([]float64, n)
 		for _, t := range row {
-			a[t.variable] += t.factor
+			a[t.Variable] += t.Factor
 		}
 		d.a = append(d.a, a)
 		d.at = append(d.at, -p.least[i])
@@ -159,16 +158,16 @@ func (d *dictionary) pivot(r, c int) {
 	d.basic[r], d.other[c] = d.other[c], d.basic[r]
 }
 
-// bound returns the lower bound on the cost, without ties, that the multipliers prove for all x between 0 and top.
+// Bound returns the lower bound on the cost, without ties, that the multipliers prove for all x between 0 and top.
 // The combined rows give sum(multiplier*least) <= combination.x; where the combination charges a variable more than
 // its cost, the excess counts at most top times.
-func (p *program) bound(multipliers []float64) (sum float64) {
-	left := slices.Clone(p.cost)
+func (p *Program) Bound(multipliers []float64) (sum float64) {
+	left := slices.Clone(p.Cost)
 	for i, row := range p.rows {
 		m := max(0, multipliers[i])
 		sum += m * p.least[i]
 		for _, t := range row {
-			left[t.variable] -= m * t.factor
+			left[t.Variable] -= m * t.Factor
 		}
 	}
 	for j, c := range left {
