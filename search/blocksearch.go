@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
@@ -22,7 +23,9 @@ import (
 // predicted is what the programs do. What is left of the device's memory goes to weights, by the rule of inference.go. The search looks at policies all over the room,
 // then climbs from the best of them to the best neighbour until there is none.
 //
-// Known weaknesses: a hill may have a better one beside it; where the host has too little memory, weights go to the disk, never caches.
+// Where the host has too little memory, weights go to the disk, or caches of some batches.
+//
+// Known weakness: a hill may have a better one beside it.
 
 // BlockRequest says what is to be generated.
 type BlockRequest struct {
@@ -60,8 +63,8 @@ func (b *BlockPlan) Rate() float64 { return float64(b.Sequences()*b.tokens) / b.
 // blockPolicy is what the search decides.
 type blockPolicy struct {
 	each, batches int
-	near          int  // batches whose caches are on the device
-	attends       bool // the host attends to the others
+	near, cold    int  // batches whose caches are on the device, and on the disk
+	attends       bool // the host attends to those that are not on the device
 	hidden        device.Tier
 	reads         int // index of BlockRequest.Reads
 }
@@ -69,7 +72,16 @@ type blockPolicy struct {
 // FindBlock returns the block that is predicted to be fastest. The error is a *Misfit if nothing fits.
 func FindBlock(ctx context.Context, req *BlockRequest, m *Machine) (*BlockPlan, error) {
 	s := &blockSearch{ctx: ctx, req: req, m: m, seen: map[blockPolicy]*BlockPlan{}}
-	for _, p := range s.starts() {
+	starts := s.starts()
+	for _, p := range starts {
+		if _, err := s.try(p); err != nil {
+			return nil, err
+		}
+	}
+	for _, p := range starts {
+		if p.cold = p.batches - p.near; !s.crowded {
+			break
+		}
 		if _, err := s.try(p); err != nil {
 			return nil, err
 		}
@@ -92,6 +104,31 @@ func FindBlock(ctx context.Context, req *BlockRequest, m *Machine) (*BlockPlan, 
 	return s.best, err
 }
 
+// EvaluateBlock lowers and simulates a block whose plan is given. The error is a *Misfit if it does not fit.
+func EvaluateBlock(ctx context.Context, req *BlockRequest, block Block, make func(step *graph.Graph) *plan.Plan, m *Machine) (*BlockPlan, error) {
+	b, err := req.begin(block)
+	if err != nil {
+		return nil, err
+	}
+	step := b.Graphs[len(b.Graphs)-1]
+	b.Plan = make(step)
+	n := newInference(ctx, &Request{Graph: step, GlobalBatch: 1, Options: lower.Options{Mode: lower.Decode}}, b.Graphs[:len(b.Graphs)-1], m)
+	if b.Programs, err = LowerBlock(ctx, b.Graphs, b.Plan, lower.Options{Capacity: m.Capacity}); err != nil {
+		return nil, err
+	}
+	if n.plan, n.programs = b.Plan, b.Programs; !n.fits() {
+		return nil, n.misfit()
+	}
+	return b, b.predict(m.Cost)
+}
+
+// begin returns a block that is yet to be planned.
+func (r *BlockRequest) begin(block Block) (b *BlockPlan, err error) {
+	b = &BlockPlan{Block: block, tokens: r.Tokens, parts: (max(r.Prompt-1, 0) + block.Reads[0] - 1) / block.Reads[0]}
+	b.Graphs, err = block.Graphs(r.Model)
+	return b, err
+}
+
 // blockSearch is the state of a search.
 type blockSearch struct {
 	ctx     context.Context
@@ -101,6 +138,7 @@ type blockSearch struct {
 	seen    map[blockPolicy]*BlockPlan // nil: it does not fit
 	best    *BlockPlan
 	misfit  *Misfit // what lacks least
+	crowded bool    // the host had no room for a policy, and there is a disk
 }
 
 // mostBlocks bounds the policies that are lowered.
@@ -141,6 +179,7 @@ func (s *blockSearch) neighbours(p blockPolicy) (list []blockPolicy) {
 		q := p
 		change(&q)
 		q.near = max(0, min(q.near, q.batches))
+		q.cold = max(0, min(q.cold, q.batches-q.near))
 		if n := q.each * q.batches; q.each >= 1 && q.batches >= 1 && n <= s.req.Sequences && q.reads >= 0 && q.reads < len(s.req.Reads) {
 			list = append(list, q)
 		}
@@ -150,11 +189,11 @@ func (s *blockSearch) neighbours(p blockPolicy) (list []blockPolicy) {
 		add(func(q *blockPolicy) { q.each = scale(q.each, by[0], by[1]) })
 		add(func(q *blockPolicy) {
 			q.batches = scale(q.batches, by[0], by[1])
-			q.near = scale(q.near, by[0], by[1])
+			q.near, q.cold = scale(q.near, by[0], by[1]), scale(q.cold, by[0], by[1])
 		})
 	}
-	add(func(q *blockPolicy) { q.each, q.batches = q.each*2, q.batches/2; q.near /= 2 })
-	add(func(q *blockPolicy) { q.each, q.batches = q.each/2, q.batches*2; q.near *= 2 })
+	add(func(q *blockPolicy) { q.each, q.batches, q.near, q.cold = q.each*2, q.batches/2, q.near/2, q.cold/2 })
+	add(func(q *blockPolicy) { q.each, q.batches, q.near, q.cold = q.each/2, q.batches*2, q.near*2, q.cold*2 })
 	add(func(q *blockPolicy) { q.near, q.attends = 0, s.req.HostAttends })
 	add(func(q *blockPolicy) { q.near = q.batches })
 	add(func(q *blockPolicy) { q.near-- })
@@ -163,6 +202,11 @@ func (s *blockSearch) neighbours(p blockPolicy) (list []blockPolicy) {
 	add(func(q *blockPolicy) { q.hidden = device.HostTier - q.hidden })
 	add(func(q *blockPolicy) { q.reads++ })
 	add(func(q *blockPolicy) { q.reads-- })
+	if s.crowded {
+		add(func(q *blockPolicy) { q.cold-- })
+		add(func(q *blockPolicy) { q.cold++ })
+		add(func(q *blockPolicy) { q.cold = 0 })
+	}
 	return list
 }
 
@@ -174,16 +218,16 @@ func (s *blockSearch) try(p blockPolicy) (*BlockPlan, error) {
 	if b, ok := s.seen[p]; ok || len(s.seen) >= mostBlocks {
 		return b, nil
 	}
-	b := &BlockPlan{Block: Block{Context: s.req.Context, Each: p.each, Batches: p.batches, Reads: s.req.Reads[p.reads : p.reads+1], DType: s.req.DType}, tokens: s.req.Tokens, policy: p}
-	b.parts = (max(s.req.Prompt-1, 0) + b.Reads[0] - 1) / b.Reads[0]
-	var err error
-	if b.Graphs, err = b.Block.Graphs(s.req.Model); err != nil {
+	b, err := s.req.begin(Block{Context: s.req.Context, Each: p.each, Batches: p.batches, Reads: s.req.Reads[p.reads : p.reads+1], DType: s.req.DType})
+	if err != nil {
 		return nil, err
 	}
+	b.policy = p
 	err = s.fit(b, &p)
 	var misfit *Misfit
 	if errors.As(err, &misfit) {
 		s.seen[p] = nil
+		s.crowded = s.crowded || misfit.Tier == device.HostTier && s.m.Capacity[device.DiskTier] > 0
 		if s.misfit == nil || misfit.Need-misfit.Have < s.misfit.Need-s.misfit.Have {
 			s.misfit = misfit
 		}
@@ -196,6 +240,7 @@ func (s *blockSearch) try(p blockPolicy) (*BlockPlan, error) {
 		return nil, err
 	}
 	s.seen[p] = b
+	s.crowded = s.crowded || slices.ContainsFunc(b.Plan.Chunks, func(c plan.Chunk) bool { return c.Weights == device.DiskTier })
 	if s.best == nil || b.Rate() > s.best.Rate() {
 		s.best = b
 	}
@@ -251,7 +296,10 @@ func (p *blockPolicy) plan(g *graph.Graph) *plan.Plan {
 		b := &pl.Batches[i]
 		b.Hidden = p.hidden
 		if i >= p.near {
-			if b.Cache = device.HostTier; p.attends {
+			if b.Cache = device.HostTier; i >= p.batches-p.cold {
+				b.Cache = device.DiskTier
+			}
+			if p.attends {
 				b.Attend = plan.AttendOnHost
 			}
 		}

@@ -129,4 +129,19 @@ func TestFindBlockDisk(t *testing.T) {
 	if found.Rate() > far.Rate()*1.001 {
 		t.Errorf("%.0f tokens/s from the disk, %.0f from the host", found.Rate(), far.Rate())
 	}
+	// With less room still, caches are there, too.
+	s := blockSearchOn(t, memory, 1<<40, 1<<40, 12)
+	policy := blockPolicy{each: 1, batches: 12, attends: true}
+	near, err := s.try(policy)
+	check(t, err)
+	policy.cold = 12
+	cold, err := s.try(policy)
+	check(t, err)
+	if cold.Plan.Batches[11].Cache != device.DiskTier || cold.Rate() > near.Rate() {
+		t.Errorf("%.0f tokens/s with caches on the disk, %.0f on the host", cold.Rate(), near.Rate())
+	}
+	s = blockSearchOn(t, memory, cold.Programs[0].Height[device.HostTier], 1<<40, 12)
+	if found, err = FindBlock(t.Context(), s.req, s.m); err != nil || found.Rate() < cold.Rate() {
+		t.Errorf("%v: slower than with caches on the disk", err)
+	}
 }

@@ -16,6 +16,7 @@ package flexgen
 
 import (
 	"math"
+	"slices"
 
 	"github.com/athanor-llm/athanor/internal/simplex"
 )
@@ -24,6 +25,7 @@ import (
 type Shape struct {
 	Layers, Width, FeedForward, Heads int
 	Prompt, Tokens                    int
+	Most                              int // sequences at once; 0: as many as fit
 }
 
 // Machine has the constants of the cost model: bytes and FLOPs per second, and bytes.
@@ -169,6 +171,14 @@ func (m *Machine) model(s *Shape, each, batches int) *model {
 	return c
 }
 
+// unit returns a time near those of layers: what is solved should be near 1.
+func (c *model) unit() (most float64) {
+	for _, l := range slices.Concat(c.prefill, c.decode) {
+		most = max(most, math.Abs(l.constant))
+	}
+	return most
+}
+
 // hostAttention is the rate of attention on the host, which small batches and narrow models slow down.
 func (m *Machine) hostAttention(s *Shape, each int) float64 {
 	u, v := max(0, math.Log2(64/float64(each))), max(0, math.Log2(4096/float64(s.Width)))
@@ -206,11 +216,12 @@ func (m *Machine) Solve(s *Shape, each, batches int) (p Policy, ok bool) {
 		}
 		lp.Add(l.constant, terms...)
 	}
+	unit := c.unit()
 	for _, l := range c.prefill {
-		atMost(l, simplex.Term{Variable: prefill, Factor: 1})
+		atMost(l.times(1/unit), simplex.Term{Variable: prefill, Factor: 1})
 	}
 	for _, l := range c.decode {
-		atMost(l, simplex.Term{Variable: decode, Factor: 1})
+		atMost(l.times(1/unit), simplex.Term{Variable: decode, Factor: 1})
 	}
 	for t, list := range c.memory {
 		for _, l := range list {
@@ -229,23 +240,31 @@ func split(device, host float64) [3]float64 {
 	return [3]float64{device, host, max(0, 1-device-host)}
 }
 
-// Search finds a policy: for each number of sequences of a batch, more and more batches while the rate grows. It reports whether anything fits.
+// Search finds a policy: the best of those of All.
 func (m *Machine) Search(s *Shape) (best Policy, ok bool) {
+	for _, p := range m.All(s) {
+		if p.Rate > best.Rate {
+			best, ok = p, true
+		}
+	}
+	return best, ok
+}
+
+// All returns a policy for each number of sequences of a batch, until nothing fits: more and more batches are tried while the rate grows.
+func (m *Machine) All(s *Shape) (list []Policy) {
 	for each := 1; ; {
-		before := 0.0
-		for batches := 1; ; batches++ {
+		var best Policy
+		for batches := 1; s.Most == 0 || each*batches <= s.Most; batches++ {
 			p, fits := m.Solve(s, each, batches)
-			if !fits && batches == 1 {
-				return best, ok
-			}
-			if !fits || p.Rate < before {
+			if !fits || p.Rate < best.Rate {
 				break
 			}
-			before = p.Rate
-			if p.Rate > best.Rate {
-				best, ok = p, true
-			}
+			best = p
 		}
+		if best.Each == 0 {
+			return list
+		}
+		list = append(list, best)
 		if each++; each > 4 {
 			each = 2 * (each - 1)
 		}
