@@ -15,6 +15,7 @@ import (
 	"github.com/athanor-llm/athanor/lower"
 	"github.com/athanor-llm/athanor/machine"
 	"github.com/athanor-llm/athanor/model"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 	"github.com/athanor-llm/athanor/search"
 )
@@ -206,5 +207,43 @@ func TestBlockBytes(t *testing.T) {
 			t.Errorf("%+v: %d bytes of weights are streamed in a step, want %d", plan.Block, got, streamed)
 		}
 		check(t, b.Close())
+	}
+}
+
+// TestLentBytes: caches that are read by several layers come to the device for each, and go back from the layer that adds to them alone.
+func TestLentBytes(t *testing.T) {
+	f, err := Open("../testdata/torch/gemma4-small-tiny")
+	check(t, err)
+	defer f.Close()
+	if f.Model.Lent.Keys == 0 {
+		t.Fatal("no layer borrows keys and values")
+	}
+	block := search.Block{Context: 32, Each: 2, Batches: 2, Reads: []int{16}, DType: graph.F32}
+	graphs, err := block.Graphs(f.Model)
+	check(t, err)
+	pl := plan.InBatches(graphs[1], block.Batches, 1)
+	pl.Group = block.Batches
+	for i := range pl.Batches {
+		pl.Batches[i].Cache = device.HostTier
+	}
+	programs, err := search.LowerBlock(t.Context(), graphs, pl, lower.Options{Capacity: program.NoLimits})
+	check(t, err)
+	d := withDisk(t)
+	b, err := f.OpenBlock(t.Context(), d.Device, &search.BlockPlan{Block: block, Graphs: graphs, Plan: pl, Programs: programs})
+	check(t, err)
+	defer func() { check(t, b.Close()) }()
+	var caches int64
+	for _, buf := range programs[1].Buffers {
+		if buf.Persistent && buf.Tier == device.HostTier && strings.Contains(buf.Name, ".kv") {
+			caches += buf.Size
+		}
+	}
+	before := d.Device.(device.Meter).Stats().Moved
+	check(t, b.Step(t.Context(), []Placed{{Token: 1}}))
+	moved := d.Device.(device.Meter).Stats().Moved
+	down := moved[device.DeviceTier][device.HostTier] - before[device.DeviceTier][device.HostTier]
+	up := moved[device.HostTier][device.DeviceTier] - before[device.HostTier][device.DeviceTier]
+	if want := caches + int64(4*b.Sequences()*f.Model.Vocab); caches == 0 || down != want || up <= caches {
+		t.Errorf("%d bytes left the device, %d came, want %d and more than %d", down, up, want, caches)
 	}
 }

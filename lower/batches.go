@@ -21,8 +21,10 @@ import (
 //	compute  unit 0     unit 1     unit 2     of one layer
 //	d2h                 kv 0       kv 1
 //
+// Layers that only read a cache (model.Lent) send nothing back.
+//
 // Known weaknesses: caches cross the link with all their room, and go back whole, since programs have no regions that depend on
-// a position; they go back from layers, too, that only read them (model.Lent). Where the host attends, the device waits for it.
+// a position. Where the host attends, the device waits for it.
 
 // leaveDevice moves attention to the host's cores where the plan says so, and lets hidden states leave the device between layers.
 func leaveDevice(b *builder, units []unit) {
@@ -194,6 +196,18 @@ func cacheStays(st *step, units []unit, args []operand) (list []stay) {
 	return list
 }
 
+// addsToCache reports whether an operator changes a cache: attention of queries alone does not.
+func addsToCache(a operand) bool {
+	if a.op.in.Op != graph.AttentionAt {
+		return true
+	}
+	cols := a.op.in.Args[graph.AttentionAtQKV].Cols
+	if r := a.op.refs[graph.AttentionAtQKV]; r.value >= 0 {
+		cols = r.hi - r.lo
+	}
+	return cols > a.op.in.Attr.Heads*a.op.in.Attr.HeadDim
+}
+
 // last returns the last unit that uses the cache.
 func (s *stay) last() int { return s.uses[len(s.uses)-1].unit }
 
@@ -211,7 +225,7 @@ func cacheStop(b *builder, like, n int) int {
 	return at
 }
 
-// bringCache adds the copies of a cache from its home, the first of its stops, to the last, each hop a unit ahead of the next, and back.
+// bringCache adds the copies of a cache from its home, the first of its stops, to the last, each hop a unit ahead of the next, and back if keys and values were added.
 func bringCache(b *builder, units []unit, stops []int, s *stay) {
 	p, first := b.p, s.uses[0].unit
 	key := program.Key{Segment: units[first].segment, Micro: units[first].micro, Chunk: -1}
@@ -221,7 +235,7 @@ func bringCache(b *builder, units []unit, stops []int, s *stay) {
 		from, to := stops[k], stops[k+1]
 		u.before = append(u.before, copyOp(nearer[p.Buffers[from].Tier], key, p.BufferRegion(to), p.BufferRegion(from)))
 	}
-	for k := hops; k > 0; k-- {
+	for k := hops; k > 0 && slices.ContainsFunc(s.uses, addsToCache); k-- {
 		u := &units[min(s.last()+1+hops-k, s.until)]
 		to := stops[k-1]
 		u.after = append(u.after, copyOp(farther[p.Buffers[to].Tier], key, p.BufferRegion(to), p.BufferRegion(stops[k])))
