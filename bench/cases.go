@@ -195,6 +195,9 @@ func (l *cases) elementwise() {
 		l.add(graph.Act, a.String(), graph.Attr{Act: a}, wide, wide)
 		l.add(graph.ActBwd, a.String(), graph.Attr{Act: a}, wide, wide, wide)
 	}
+	one := l.of(1, 1)
+	l.add(graph.XIELU, "", graph.Attr{}, wide, wide, one, one, one, one)
+	l.add(graph.XIELUBwd, "", graph.Attr{}, wide, wide, wide, one, one, one, one, f32(wide.Rows, 2))
 	l.add(graph.SwiGLU, "", graph.Attr{Act: model.SiLU}, half, llama)
 	l.add(graph.SwiGLUBwd, "", graph.Attr{Act: model.SiLU}, llama, half, llama)
 	l.add(graph.BiasGrad, "", graph.Attr{Acc: true}, f32(1, gpt2Wide), wide)

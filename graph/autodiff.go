@@ -39,6 +39,7 @@ var rules = map[Op]rule{
 	RoPE:         diffRoPE,
 	Attention:    diffAttention,
 	Act:          diffAct,
+	XIELU:        diffXIELU,
 	SwiGLU:       diffSwiGLU,
 	Gate:         diffGate,
 	ShortConv:    diffShortConv,

@@ -144,7 +144,7 @@ func check(m *model.Model, seq int, dtype DType) error {
 	if !m.Rotary() && seq > m.MaxPositions {
 		return fmt.Errorf("sequence_length %d is longer than the model's %d learned positions; hint: use at most max_positions", seq, m.MaxPositions)
 	}
-	if _, ok := model.ActivationOf(m.Activation); !ok {
+	if _, ok := model.ActivationOf(m.Activation); !ok && !m.Family.XIELU {
 		return fmt.Errorf("activation %q is not built; hint: use one of %s", m.Activation, strings.Join(model.ActivationNames(), ", "))
 	}
 	if dtype != F32 && dtype != BF16 {
@@ -374,7 +374,7 @@ func (b *builder) layer(l, x int) int {
 	case experts:
 		b.seg.Out = (&mixture{b, p, name}).addTo(out, n2, mid)
 	default:
-		b.seg.Out = b.project(out, b.feedForward(name, n2, f, p), p, m.MLPBias, mid)
+		b.seg.Out = b.project(out, b.feedForward(l, n2, f, p), p, m.MLPBias, mid)
 	}
 	if m.PerLayer > 0 {
 		b.seg.Out = addPerLayer(b, l, b.seg.Out, p)
@@ -545,8 +545,8 @@ func (b *builder) qkv(l, x int, p *next) int {
 	return b.normQK(l, name, v, p)
 }
 
-func (b *builder) feedForward(name string, x, f int, p *next) int {
-	m := b.m
+func (b *builder) feedForward(l, x, f int, p *next) int {
+	m, name := b.m, fmt.Sprintf("h%d", l)
 	act := -1
 	if m.Gated() {
 		up := b.tokens(name+".up", 2*f, b.g.DType, f)
@@ -562,7 +562,7 @@ func (b *builder) feedForward(name string, x, f int, p *next) int {
 	up := b.tokens(name+".up", f, b.g.DType)
 	b.linear(b.all(up), b.all(x), p, m.MLPBias, absent)
 	act = b.tokens(name+".act", f, b.g.DType)
-	b.node(Act, Attr{Act: b.act}, b.all(act), b.all(up))
+	activate(b, l, b.all(act), b.all(up), p)
 	return act
 }
 

@@ -30,6 +30,8 @@ const (
 	SinkGrad
 	Act
 	ActBwd
+	XIELU
+	XIELUBwd
 	SwiGLU
 	SwiGLUBwd
 	Gate
@@ -242,6 +244,11 @@ var table = [NumOps]Info{
 	Act:      {Name: "act", Args: args("y:f[N,D]:wt x:f[N,D]:rt"), Kind: RowWise},
 	// dx may be the same region as dy.
 	ActBwd: {Name: "act_bwd", Args: args("dx:f[N,D]:wt dy:f[N,D]:rt x:f[N,D]:rt"), Kind: RowWise, Alias: Same},
+	// An activation with parameters: p = softplus(positive), n = beta + softplus(negative). Of x > 0 y = p*x^2 + beta*x, of others
+	// n*(expm1(min(x, eps)) - x) + beta*x. beta and eps are sums of B rows, see StateRows.
+	XIELU: {Name: "xielu", Args: args("y:f[N,D]:wt x:f[N,D]:rt p=Positive:f[1,1]:r n=Negative:f[1,1]:r beta:f[B,1]:r eps:f[B,1]:r"), Kind: RowWise},
+	// dx may be the same region as dy. The columns of terms are what each token contributes to the gradients of positive and negative.
+	XIELUBwd: {Name: "xielu_bwd", Args: args("dx:f[N,D]:wt dy:f[N,D]:rt x:f[N,D]:rt p=Positive:f[1,1]:r n=Negative:f[1,1]:r beta:f[B,1]:r eps:f[B,1]:r terms:s[N,2]:wt?"), Kind: RowWise, Alias: Same},
 	// y [N,F] = Act(gate)*up of gu [N,2F] = gate|up: SwiGLU with SiLU, GeGLU with GELU. With
 	// weights [N,K] f32 a row is K slots, y [N,K*F] and gu [N,K*2F], and each slot of y is
 	// multiplied by its weight. With Attr.Limit (gpt-oss) gates are clamped to at most Limit,

@@ -124,6 +124,26 @@ const (
 )
 
 const (
+	XIELUY        = 0
+	XIELUX        = 1
+	XIELUPositive = 2
+	XIELUNegative = 3
+	XIELUBeta     = 4
+	XIELUEps      = 5
+)
+
+const (
+	XIELUBwdDX       = 0
+	XIELUBwdDY       = 1
+	XIELUBwdX        = 2
+	XIELUBwdPositive = 3
+	XIELUBwdNegative = 4
+	XIELUBwdBeta     = 5
+	XIELUBwdEps      = 6
+	XIELUBwdTerms    = 7
+)
+
+const (
 	SwiGLUY       = 0
 	SwiGLUGateUp  = 1
 	SwiGLUWeights = 2

@@ -277,6 +277,23 @@ func TestGradients(t *testing.T) {
 		difference(t, "dgu", gu, dgu, y, dy, forward)
 		difference(t, "dw", w, dw, y, dy, forward)
 	})
+	t.Run("xielu", func(t *testing.T) {
+		a := &graph.Attr{}
+		x, y, dy, dx, terms := f64(r, 4, 6), f64(r, 4, 6), f64(r, 4, 6), f64(r, 4, 6), f64(r, 4, 2)
+		p, n, dp, dn, beta, eps := f64(r, 1, 1), f64(r, 1, 1), f64(r, 1, 1), f64(r, 1, 1), f64(r, 1, 1), f64(r, 1, 1)
+		eps.F64[0] = -1e-6
+		forward := func() { run(graph.XIELU, a, y, x, p, n, beta, eps) }
+		run(graph.XIELUBwd, a, dx, dy, x, p, n, beta, eps, terms)
+		for i, sum := range []Tensor{dp, dn} { // as graph.BiasGrad does
+			sum.F64[0] = 0
+			for r := range terms.Rows {
+				sum.F64[0] += terms.At(r, i)
+			}
+		}
+		difference(t, "dx", x, dx, y, dy, forward)
+		difference(t, "dpositive", p, dp, y, dy, forward)
+		difference(t, "dnegative", n, dn, y, dy, forward)
+	})
 	t.Run("biases of experts", func(t *testing.T) { // y of each slot is x.v + its weight*bias
 		down := &graph.Attr{WT: true, Slots: true, Experts: 4}
 		x, v, ids, none := f64(r, 5, 6), f64(r, 4*2, 3), NewTensor(graph.I32, 5, 2), Tensor{}

@@ -62,6 +62,8 @@ var table = withUpdates([graph.NumOps]Kernel{
 	graph.SinkGrad:     {sinkGradRef, sinkGrad},
 	graph.Act:          {actRef, act},
 	graph.ActBwd:       {actBwdRef, actBwd},
+	graph.XIELU:        {xieluRef, xielu},
+	graph.XIELUBwd:     {xieluBwdRef, xieluBwd},
 	graph.SwiGLU:       {swigluRef, swiglu},
 	graph.SwiGLUBwd:    {swigluBwdRef, swigluBwd},
 	graph.Gate:         {gateRef, gate},

@@ -11,6 +11,15 @@ var latentCases = map[graph.Op]func(m *maker) sample{
 		a, n, up, turned := m.latent()
 		return sample{attr: a, t: []Tensor{m.any(n, up), m.any(n, turned), m.any(n, 2*a.KVHeads*a.HeadDim)}, token: []bool{true, true, true}, floor: 1}
 	},
+	graph.XIELU: func(m *maker) sample {
+		n, c, rows := m.rows(), m.n(), 1+2*m.IntN(2)
+		return sample{t: []Tensor{m.any(n, c), m.mat(m.float(), n, c, 3), m.any(1, 1), m.any(1, 1), m.any(rows, 1), m.any(rows, 1)}, token: []bool{true, true, false, false, false, false}, floor: 1}
+	},
+	graph.XIELUBwd: func(m *maker) sample {
+		n, c, rows := m.rows(), m.n(), 1+2*m.IntN(2)
+		return sample{t: []Tensor{m.any(n, c), m.any(n, c), m.mat(m.float(), n, c, 3), m.any(1, 1), m.any(1, 1), m.any(rows, 1), m.any(rows, 1), m.maybe(m.f32(n, 2))},
+			token: []bool{true, true, true, false, false, false, false, true}, floor: 1}
+	},
 	graph.HeadCols: func(m *maker) sample {
 		n, heads := m.rows(), 1+m.IntN(4)
 		return sample{attr: graph.Attr{Heads: heads}, t: []Tensor{m.any(n, heads*m.n()), m.any(n, heads*m.n())}, token: []bool{true, true}}

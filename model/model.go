@@ -23,6 +23,7 @@ import (
 type Family struct {
 	Name      string // "model_type" in config.json
 	LayerNorm bool   // norms are LayerNorm, with biases
+	XIELU     bool   // the activation of the feed-forward, which has no gate, has parameters (2411.13010)
 	Unbiased  bool   // but these norms have no biases
 	Learned   bool   // positions are learned
 	Ungated   bool   // the feed-forward has no gate
@@ -314,6 +315,8 @@ type Param struct {
 	Bands  [4]Band
 	// Taps says that the matrix is no linear operator's but a convolution's, which files have with an extent of 1 in the middle.
 	Taps bool
+	// Scalar says that files have the number without an extent.
+	Scalar bool
 	// Grown is by how many rows, or elements of a vector, the parameter is larger than in the model's own files, and Source
 	// the name it has there if that is another's, see Files.
 	Grown  int
@@ -338,7 +341,8 @@ const (
 	Normal Init = iota // with mean 0 and standard deviation Std
 	Zeros
 	Ones
-	Rates // logarithms of numbers that are drawn evenly from 0.01 to 16
+	Filled // with Std
+	Rates  // logarithms of numbers that are drawn evenly from 0.01 to 16
 )
 
 // Elems returns the number of elements.

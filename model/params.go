@@ -126,6 +126,9 @@ func (m *Model) layerParams(b *paramList, n TensorNames, prefix string) {
 		b.linear(n.Up, m.Width, f, m.MLPBias, m.InitStd)
 	default:
 		b.linear(n.Up, m.Width, f, m.MLPBias, m.InitStd)
+		if m.Family.XIELU {
+			b.xielu(n.XIELU)
+		}
 	}
 	if !experts {
 		b.linear(n.Down, f, m.Width, m.MLPBias, residual)
@@ -143,6 +146,9 @@ func (m *Model) layerParams(b *paramList, n TensorNames, prefix string) {
 	b.adapters = b.adapters[:0]
 	if experts && m.Router.Bias { // last, so that what is trained is contiguous
 		b.list = append(b.list, Param{Name: prefix + n.RouterBias, Rows: 1, Cols: m.Experts, Layer: b.layer, Vector: true, Row: m.Router.Row, Init: Zeros, Frozen: true, State: true})
+	}
+	if m.Family.XIELU {
+		b.xieluConstants(prefix + n.XIELU)
 	}
 	if m.LayerScale {
 		b.list = append(b.list, Param{Name: prefix + n.LayerScale, Rows: 1, Cols: 1, Layer: b.layer, Vector: true, Init: Ones, Frozen: true, State: true})
@@ -301,6 +307,7 @@ type TensorNames struct {
 	DeltaConv, DeltaNorm        string
 	DeltaRate, DeltaBias        string // whole names
 	DeltaOut                    string
+	XIELU                       string // the activation with parameters, see Family.XIELU
 	ConvIn, Conv, ConvOut       string // of convolutions instead of attention, see Conv
 }
 

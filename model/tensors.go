@@ -145,6 +145,8 @@ func (p Param) Tensors() []Tensor {
 		return []Tensor{{Name: p.Name, Shape: []int{p.Experts, p.Cols, p.Rows / p.Experts}}}
 	case p.Adapter:
 		return []Tensor{{Name: peftPrefix + p.Name, Shape: []int{p.Rows, p.Cols}}}
+	case p.Scalar:
+		return []Tensor{{Name: p.Name, Shape: []int{}}}
 	case p.Vector && p.Cols == 1:
 		return []Tensor{{Name: p.Name, Shape: []int{p.Rows}}}
 	case !p.Vector && p.Experts > 0:

@@ -27,6 +27,10 @@ func Initial(p model.Param, seed uint64, first int, dst []float32) {
 		for i := range dst {
 			dst[i] = 1
 		}
+	case model.Filled:
+		for i := range dst {
+			dst[i] = float32(p.Std)
+		}
 	case model.Rates:
 		h := fnv.New64a()
 		h.Write([]byte(p.Name))

@@ -194,6 +194,7 @@ CASES |= {
 CASES |= {
     "lfm2-tiny": ("Lfm2", SQUARE | dict(intermediate_size=30, block_multiple_of=8, conv_L_cache=3, tie_word_embeddings=True, layer_types=["conv", "full_attention"])),
     "cohere-tiny": ("Cohere", SQUARE | dict(attention_bias=True, logit_scale=0.3, tie_word_embeddings=True)),
+    "apertus-tiny": ("Apertus", SQUARE | dict(rope_parameters=dict(rope_type="default", rope_theta=1e4))),
     "cohere2-tiny": ("Cohere2", SQUARE | dict(sliding_window=9, sliding_window_pattern=2, logit_scale=0.25, tie_word_embeddings=True)),
 }
 # Saved with the names that transformers has in memory instead of those of published files.
@@ -259,6 +260,7 @@ LORA["qwen2-moe-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "shar
 LORA["glm-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "k_proj", "gate_up_proj"])
 LORA["lfm2-tiny"] = dict(r=2, lora_alpha=3, target_modules=["in_proj", "q_proj", "out_proj", "w2"])
 LORA["cohere-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "k_proj", "down_proj"])
+LORA["apertus-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "up_proj"])
 LORA["llama-nf4"] = dict(r=4, lora_alpha=4, target_modules=["q_proj", "o_proj", "up_proj", "down_proj"])
 
 # Adapters that are trained on weights held in 4 bits.

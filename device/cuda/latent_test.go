@@ -23,6 +23,22 @@ func withLatentSamples(samples map[graph.Op]func(s *sample)) map[graph.Op]func(s
 			s.mat(n, turned)
 			s.mat(n, kv)
 		},
+		graph.XIELU: func(s *sample) {
+			n, c := s.n(), s.cols()
+			s.mat(n, c)
+			s.mat(n, c)
+			s.xielu()
+		},
+		graph.XIELUBwd: func(s *sample) {
+			n, c := s.n(), s.cols()
+			s.mat(n, c)
+			s.mat(n, c)
+			s.mat(n, c)
+			s.xielu()
+			if s.IntN(2) == 0 {
+				s.f32(n, 2)
+			}
+		},
 		graph.HeadCols: func(s *sample) {
 			heads, n := 1+s.IntN(4), s.n()
 			s.call.Attr.Heads = heads
@@ -40,4 +56,13 @@ func (s *sample) latent() (rows, up, turned, kv int) {
 	value, heads := unit*(1+s.IntN((turned+plain)/unit)), 1+s.IntN(4)
 	s.call.Attr = graph.Attr{Heads: heads, KVHeads: heads, HeadDim: turned + plain}
 	return s.n(), heads * (plain + value), turned, 2 * heads * (turned + plain)
+}
+
+// xielu adds the parameters and constants of the activation that has some.
+func (s *sample) xielu() {
+	rows := 1 + 2*s.IntN(2)
+	s.mat(1, 1)
+	s.mat(1, 1)
+	s.mat(rows, 1)
+	s.mat(rows, 1)
 }

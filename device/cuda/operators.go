@@ -33,6 +33,8 @@ var operators = withUpdates([graph.NumOps]operator{
 	graph.SinkGrad:     sinkGrad,
 	graph.Act:          func(b *builder) error { return b.elements(b.activation("act"), nil, b.ops()...) },
 	graph.ActBwd:       func(b *builder) error { return b.elements(b.activation("act_bwd"), nil, b.ops()...) },
+	graph.XIELU:        xielu,
+	graph.XIELUBwd:     xieluBwd,
 	graph.SwiGLU:       func(b *builder) error { return b.halves("swiglu", graph.SwiGLUWeights) },
 	graph.SwiGLUBwd:    func(b *builder) error { return b.halves("swiglu_bwd", graph.SwiGLUBwdWeights) },
 	graph.Gate:         func(b *builder) error { return b.elements(b.activation("gate"), nil, b.ops()...) },

@@ -67,6 +67,8 @@ var TinyModels = map[string]*model.Model{
 		Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, QKNorm: model.QKNormHeads, Conv: model.Conv{Taps: 3, Layers: []bool{true, false}}, InitStd: 0.02},
 	"cohere": {Family: family.Named("cohere"), Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 12, Vocab: 24, MaxPositions: 64, Tied: true,
 		Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, Parallel: true, Multipliers: model.Multipliers{Embedding: 1, Residual: 1, Attention: 0.5, Logits: 4}, InitStd: 0.02},
+	"apertus": {Family: family.Named("apertus"), Layers: 2, Width: 8, Heads: 2, KVHeads: 1, HeadDim: 4, FeedForward: 12, Vocab: 24, MaxPositions: 64,
+		Activation: "xielu", NormEps: 1e-5, RopeTheta: 1e4, QKNorm: model.QKNormHeads, InitStd: 0.02},
 	"latent": {Family: family.Named("deepseek_v3"), Layers: 2, Width: 8, Heads: 2, KVHeads: 2, HeadDim: 5, FeedForward: 6, Experts: 4, Active: 2, Shared: 6, Dense: 1, DenseWidth: 10, NormedRoute: true,
 		Router: model.Router{Sigmoid: true, Bias: true, Scale: 1.5}, Vocab: 24, MaxPositions: 64, Activation: "silu", NormEps: 1e-5, RopeTheta: 1e4, InitStd: 0.02,
 		Latent: model.Latent{Queries: 6, KV: 4, Plain: 3, Turned: 2, Value: 4}},

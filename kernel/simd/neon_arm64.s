@@ -7841,9 +7841,9 @@ TEXT ·tanhNEON(SB), NOSPLIT, $136-52
 	MOVD ZR, R6
 	FMOVS scale+48(FP), F31
 	WORD $0x4e0407ff // dup v31.4s, v31.s[0]
-	FMOVQ 240(R12), F30
-	FMOVQ 256(R12), F29
-	FMOVQ 272(R12), F28
+	FMOVQ 256(R12), F30
+	FMOVQ 272(R12), F29
+	FMOVQ 240(R12), F28
 	FMOVQ 96(R12), F27
 	FMOVQ 112(R12), F26
 	FMOVQ 128(R12), F25
@@ -7867,18 +7867,18 @@ single:
 	WORD $0x6e3fdc20 // fmul v0.4s, v1.4s, v31.4s
 	WORD $0x6e3fdc41 // fmul v1.4s, v2.4s, v31.4s
 	WORD $0x6e3fdc62 // fmul v2.4s, v3.4s, v31.4s
-	WORD $0x4e3d1c83 // and v3.16b, v4.16b, v29.16b
-	WORD $0x4e3d1c05 // and v5.16b, v0.16b, v29.16b
-	WORD $0x4e3d1c26 // and v6.16b, v1.16b, v29.16b
-	WORD $0x4e3d1c47 // and v7.16b, v2.16b, v29.16b
-	WORD $0x4ea3f7c8 // fmin v8.4s, v30.4s, v3.4s
-	WORD $0x4ea5f7c3 // fmin v3.4s, v30.4s, v5.4s
-	WORD $0x4ea6f7c5 // fmin v5.4s, v30.4s, v6.4s
-	WORD $0x4ea7f7c6 // fmin v6.4s, v30.4s, v7.4s
-	WORD $0x6e3cdd07 // fmul v7.4s, v8.4s, v28.4s
-	WORD $0x6e3cdc68 // fmul v8.4s, v3.4s, v28.4s
-	WORD $0x6e3cdca3 // fmul v3.4s, v5.4s, v28.4s
-	WORD $0x6e3cdcc5 // fmul v5.4s, v6.4s, v28.4s
+	WORD $0x4e3e1c83 // and v3.16b, v4.16b, v30.16b
+	WORD $0x4e3e1c05 // and v5.16b, v0.16b, v30.16b
+	WORD $0x4e3e1c26 // and v6.16b, v1.16b, v30.16b
+	WORD $0x4e3e1c47 // and v7.16b, v2.16b, v30.16b
+	WORD $0x6e3ddc68 // fmul v8.4s, v3.4s, v29.4s
+	WORD $0x6e3ddca3 // fmul v3.4s, v5.4s, v29.4s
+	WORD $0x6e3ddcc5 // fmul v5.4s, v6.4s, v29.4s
+	WORD $0x6e3ddce6 // fmul v6.4s, v7.4s, v29.4s
+	WORD $0x4e28f787 // fmax v7.4s, v28.4s, v8.4s
+	WORD $0x4e23f788 // fmax v8.4s, v28.4s, v3.4s
+	WORD $0x4e25f783 // fmax v3.4s, v28.4s, v5.4s
+	WORD $0x4e26f785 // fmax v5.4s, v28.4s, v6.4s
 	WORD $0x6e3bdce6 // fmul v6.4s, v7.4s, v27.4s
 	WORD $0x6e3bdd09 // fmul v9.4s, v8.4s, v27.4s
 	WORD $0x6e3bdc6a // fmul v10.4s, v3.4s, v27.4s
@@ -8054,18 +8054,18 @@ last4:
 	WORD $0x6e3fdc20 // fmul v0.4s, v1.4s, v31.4s
 	WORD $0x6e3fdc41 // fmul v1.4s, v2.4s, v31.4s
 	WORD $0x6e3fdc62 // fmul v2.4s, v3.4s, v31.4s
-	WORD $0x4e3d1c83 // and v3.16b, v4.16b, v29.16b
-	WORD $0x4e3d1c05 // and v5.16b, v0.16b, v29.16b
-	WORD $0x4e3d1c26 // and v6.16b, v1.16b, v29.16b
-	WORD $0x4e3d1c47 // and v7.16b, v2.16b, v29.16b
-	WORD $0x4ea3f7c8 // fmin v8.4s, v30.4s, v3.4s
-	WORD $0x4ea5f7c3 // fmin v3.4s, v30.4s, v5.4s
-	WORD $0x4ea6f7c5 // fmin v5.4s, v30.4s, v6.4s
-	WORD $0x4ea7f7c6 // fmin v6.4s, v30.4s, v7.4s
-	WORD $0x6e3cdd07 // fmul v7.4s, v8.4s, v28.4s
-	WORD $0x6e3cdc68 // fmul v8.4s, v3.4s, v28.4s
-	WORD $0x6e3cdca3 // fmul v3.4s, v5.4s, v28.4s
-	WORD $0x6e3cdcc5 // fmul v5.4s, v6.4s, v28.4s
+	WORD $0x4e3e1c83 // and v3.16b, v4.16b, v30.16b
+	WORD $0x4e3e1c05 // and v5.16b, v0.16b, v30.16b
+	WORD $0x4e3e1c26 // and v6.16b, v1.16b, v30.16b
+	WORD $0x4e3e1c47 // and v7.16b, v2.16b, v30.16b
+	WORD $0x6e3ddc68 // fmul v8.4s, v3.4s, v29.4s
+	WORD $0x6e3ddca3 // fmul v3.4s, v5.4s, v29.4s
+	WORD $0x6e3ddcc5 // fmul v5.4s, v6.4s, v29.4s
+	WORD $0x6e3ddce6 // fmul v6.4s, v7.4s, v29.4s
+	WORD $0x4e28f787 // fmax v7.4s, v28.4s, v8.4s
+	WORD $0x4e23f788 // fmax v8.4s, v28.4s, v3.4s
+	WORD $0x4e25f783 // fmax v3.4s, v28.4s, v5.4s
+	WORD $0x4e26f785 // fmax v5.4s, v28.4s, v6.4s
 	WORD $0x6e3bdce6 // fmul v6.4s, v7.4s, v27.4s
 	WORD $0x6e3bdd09 // fmul v9.4s, v8.4s, v27.4s
 	WORD $0x6e3bdc6a // fmul v10.4s, v3.4s, v27.4s
@@ -8364,6 +8364,1514 @@ last8:
 	WORD $0x4ea1cc20 // fmls v0.4s, v1.4s, v1.4s
 	WORD $0x6e20dc41 // fmul v1.4s, v2.4s, v0.4s
 	FMOVQ F1, 64(RSP)
+	MOVD R0, R10
+	ADD $16, RSP, R11
+	TBZ $3, R7, last9
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+last9:
+	TBZ $2, R7, last10
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+last10:
+	TBZ $1, R7, last11
+	MOVD.P 8(R11), R9
+	MOVD.P R9, 8(R10)
+last11:
+	TBZ $0, R7, last12
+	MOVWU.P 4(R11), R9
+	MOVW.P R9, 4(R10)
+last12:
+done:
+	RET
+
+// func xIELUNEON(y, x []float32, p, n, beta, eps float32)
+TEXT ·xIELUNEON(SB), NOSPLIT, $136-64
+	MOVD y_base+0(FP), R0
+	MOVD x_base+24(FP), R1
+	MOVD y_len+8(FP), R7
+	MOVD x_len+32(FP), R10
+	CMP R7, R10
+	CSEL LT, R10, R7, R7
+	MOVD $constNEON<>(SB), R12
+	MOVD $lanesNEON<>(SB), R13
+	MOVD ZR, R6
+	FMOVS eps+60(FP), F31
+	WORD $0x4e0407ff // dup v31.4s, v31.s[0]
+	FMOVQ 240(R12), F30
+	FMOVQ 96(R12), F29
+	FMOVQ 112(R12), F28
+	FMOVQ 128(R12), F27
+	FMOVQ 144(R12), F26
+	FMOVQ 160(R12), F25
+	FMOVQ 176(R12), F24
+	FMOVQ 192(R12), F23
+	FMOVQ 208(R12), F22
+	FMOVQ 224(R12), F21
+	FMOVQ 48(R12), F20
+	FMOVS beta+56(FP), F19
+	WORD $0x4e040673 // dup v19.4s, v19.s[0]
+	FMOVS p+48(FP), F18
+	WORD $0x4e040652 // dup v18.4s, v18.s[0]
+	FMOVS n+52(FP), F17
+	WORD $0x4e040631 // dup v17.4s, v17.s[0]
+	CMP $16, R7
+	BLT singleEnd
+	PCALIGN $32
+single:
+	FMOVQ 0(R1), F0
+	FMOVQ 16(R1), F1
+	FMOVQ 32(R1), F2
+	FMOVQ 48(R1), F3
+	WORD $0x6ebfe404 // fcmgt v4.4s, v0.4s, v31.4s
+	WORD $0x6e601fe4 // bsl v4.16b, v31.16b, v0.16b
+	WORD $0x6ebfe425 // fcmgt v5.4s, v1.4s, v31.4s
+	WORD $0x6e611fe5 // bsl v5.16b, v31.16b, v1.16b
+	WORD $0x6ebfe446 // fcmgt v6.4s, v2.4s, v31.4s
+	WORD $0x6e621fe6 // bsl v6.16b, v31.16b, v2.16b
+	WORD $0x6ebfe467 // fcmgt v7.4s, v3.4s, v31.4s
+	WORD $0x6e631fe7 // bsl v7.16b, v31.16b, v3.16b
+	WORD $0x4e24f7c8 // fmax v8.4s, v30.4s, v4.4s
+	WORD $0x4e25f7c4 // fmax v4.4s, v30.4s, v5.4s
+	WORD $0x4e26f7c5 // fmax v5.4s, v30.4s, v6.4s
+	WORD $0x4e27f7c6 // fmax v6.4s, v30.4s, v7.4s
+	WORD $0x6e3ddd07 // fmul v7.4s, v8.4s, v29.4s
+	WORD $0x6e3ddc89 // fmul v9.4s, v4.4s, v29.4s
+	WORD $0x6e3ddcaa // fmul v10.4s, v5.4s, v29.4s
+	WORD $0x6e3ddccb // fmul v11.4s, v6.4s, v29.4s
+	WORD $0x4e2188ec // frintn v12.4s, v7.4s
+	WORD $0x4e218927 // frintn v7.4s, v9.4s
+	WORD $0x4e218949 // frintn v9.4s, v10.4s
+	WORD $0x4e21896a // frintn v10.4s, v11.4s
+	WORD $0x4ebccd88 // fmls v8.4s, v12.4s, v28.4s
+	WORD $0x4ebccce4 // fmls v4.4s, v7.4s, v28.4s
+	WORD $0x4ebccd25 // fmls v5.4s, v9.4s, v28.4s
+	WORD $0x4ebccd46 // fmls v6.4s, v10.4s, v28.4s
+	WORD $0x4ebbcd88 // fmls v8.4s, v12.4s, v27.4s
+	WORD $0x4ebbcce4 // fmls v4.4s, v7.4s, v27.4s
+	WORD $0x4ebbcd25 // fmls v5.4s, v9.4s, v27.4s
+	WORD $0x4ebbcd46 // fmls v6.4s, v10.4s, v27.4s
+	WORD $0x4eb91f2b // orr v11.16b, v25.16b, v25.16b
+	WORD $0x4e28cf4b // fmla v11.4s, v26.4s, v8.4s
+	WORD $0x4eb91f2d // orr v13.16b, v25.16b, v25.16b
+	WORD $0x4e24cf4d // fmla v13.4s, v26.4s, v4.4s
+	WORD $0x4eb91f2e // orr v14.16b, v25.16b, v25.16b
+	WORD $0x4e25cf4e // fmla v14.4s, v26.4s, v5.4s
+	WORD $0x4eb91f2f // orr v15.16b, v25.16b, v25.16b
+	WORD $0x4e26cf4f // fmla v15.4s, v26.4s, v6.4s
+	WORD $0x4eb81f10 // orr v16.16b, v24.16b, v24.16b
+	WORD $0x4e28cd70 // fmla v16.4s, v11.4s, v8.4s
+	WORD $0x4eb81f0b // orr v11.16b, v24.16b, v24.16b
+	WORD $0x4e24cdab // fmla v11.4s, v13.4s, v4.4s
+	WORD $0x4eb81f0d // orr v13.16b, v24.16b, v24.16b
+	WORD $0x4e25cdcd // fmla v13.4s, v14.4s, v5.4s
+	WORD $0x4eb81f0e // orr v14.16b, v24.16b, v24.16b
+	WORD $0x4e26cdee // fmla v14.4s, v15.4s, v6.4s
+	WORD $0x4eb71eef // orr v15.16b, v23.16b, v23.16b
+	WORD $0x4e28ce0f // fmla v15.4s, v16.4s, v8.4s
+	WORD $0x4eb71ef0 // orr v16.16b, v23.16b, v23.16b
+	WORD $0x4e24cd70 // fmla v16.4s, v11.4s, v4.4s
+	WORD $0x4eb71eeb // orr v11.16b, v23.16b, v23.16b
+	WORD $0x4e25cdab // fmla v11.4s, v13.4s, v5.4s
+	WORD $0x4eb71eed // orr v13.16b, v23.16b, v23.16b
+	WORD $0x4e26cdcd // fmla v13.4s, v14.4s, v6.4s
+	WORD $0x4eb61ece // orr v14.16b, v22.16b, v22.16b
+	WORD $0x4e28cdee // fmla v14.4s, v15.4s, v8.4s
+	WORD $0x4eb61ecf // orr v15.16b, v22.16b, v22.16b
+	WORD $0x4e24ce0f // fmla v15.4s, v16.4s, v4.4s
+	WORD $0x4eb61ed0 // orr v16.16b, v22.16b, v22.16b
+	WORD $0x4e25cd70 // fmla v16.4s, v11.4s, v5.4s
+	WORD $0x4eb61ecb // orr v11.16b, v22.16b, v22.16b
+	WORD $0x4e26cdab // fmla v11.4s, v13.4s, v6.4s
+	FMOVQ 224(R12), F13
+	WORD $0x4e28cdcd // fmla v13.4s, v14.4s, v8.4s
+	FMOVQ 224(R12), F14
+	WORD $0x4e24cdee // fmla v14.4s, v15.4s, v4.4s
+	FMOVQ 224(R12), F15
+	WORD $0x4e25ce0f // fmla v15.4s, v16.4s, v5.4s
+	FMOVQ 224(R12), F16
+	WORD $0x4e26cd70 // fmla v16.4s, v11.4s, v6.4s
+	WORD $0x6e2ddd0b // fmul v11.4s, v8.4s, v13.4s
+	WORD $0x6e2edc88 // fmul v8.4s, v4.4s, v14.4s
+	WORD $0x6e2fdca4 // fmul v4.4s, v5.4s, v15.4s
+	WORD $0x6e30dcc5 // fmul v5.4s, v6.4s, v16.4s
+	WORD $0x4e21a986 // fcvtns v6.4s, v12.4s
+	WORD $0x4f3f04cd // sshr v13.4s, v6.4s, #1
+	WORD $0x6ead84c6 // sub v6.4s, v6.4s, v13.4s
+	WORD $0x4f3754c6 // shl v6.4s, v6.4s, #23
+	WORD $0x4eb584c6 // add v6.4s, v6.4s, v21.4s
+	FMOVQ 224(R12), F14
+	WORD $0x4f3755ad // shl v13.4s, v13.4s, #23
+	WORD $0x4eae85ad // add v13.4s, v13.4s, v14.4s
+	WORD $0x6e2ddcc6 // fmul v6.4s, v6.4s, v13.4s
+	WORD $0x4e21a8ec // fcvtns v12.4s, v7.4s
+	WORD $0x4f3f058d // sshr v13.4s, v12.4s, #1
+	WORD $0x6ead858c // sub v12.4s, v12.4s, v13.4s
+	WORD $0x4f37558c // shl v12.4s, v12.4s, #23
+	WORD $0x4eb5858c // add v12.4s, v12.4s, v21.4s
+	FMOVQ 224(R12), F14
+	WORD $0x4f3755ad // shl v13.4s, v13.4s, #23
+	WORD $0x4eae85ad // add v13.4s, v13.4s, v14.4s
+	WORD $0x6e2ddd8c // fmul v12.4s, v12.4s, v13.4s
+	WORD $0x4e21a927 // fcvtns v7.4s, v9.4s
+	WORD $0x4f3f04ed // sshr v13.4s, v7.4s, #1
+	WORD $0x6ead84e7 // sub v7.4s, v7.4s, v13.4s
+	WORD $0x4f3754e7 // shl v7.4s, v7.4s, #23
+	WORD $0x4eb584e7 // add v7.4s, v7.4s, v21.4s
+	FMOVQ 224(R12), F14
+	WORD $0x4f3755ad // shl v13.4s, v13.4s, #23
+	WORD $0x4eae85ad // add v13.4s, v13.4s, v14.4s
+	WORD $0x6e2ddce7 // fmul v7.4s, v7.4s, v13.4s
+	WORD $0x4e21a949 // fcvtns v9.4s, v10.4s
+	WORD $0x4f3f052d // sshr v13.4s, v9.4s, #1
+	WORD $0x6ead8529 // sub v9.4s, v9.4s, v13.4s
+	WORD $0x4f375529 // shl v9.4s, v9.4s, #23
+	WORD $0x4eb58529 // add v9.4s, v9.4s, v21.4s
+	FMOVQ 224(R12), F14
+	WORD $0x4f3755ad // shl v13.4s, v13.4s, #23
+	WORD $0x4eae85ad // add v13.4s, v13.4s, v14.4s
+	WORD $0x6e2ddd29 // fmul v9.4s, v9.4s, v13.4s
+	WORD $0x4eb5d4ca // fsub v10.4s, v6.4s, v21.4s
+	WORD $0x4eb5d58d // fsub v13.4s, v12.4s, v21.4s
+	WORD $0x4eb5d4ee // fsub v14.4s, v7.4s, v21.4s
+	WORD $0x4eb5d52f // fsub v15.4s, v9.4s, v21.4s
+	WORD $0x4e2bccca // fmla v10.4s, v6.4s, v11.4s
+	WORD $0x4e28cd8d // fmla v13.4s, v12.4s, v8.4s
+	WORD $0x4e24ccee // fmla v14.4s, v7.4s, v4.4s
+	WORD $0x4e25cd2f // fmla v15.4s, v9.4s, v5.4s
+	WORD $0x6ea0e684 // fcmgt v4.4s, v20.4s, v0.4s
+	WORD $0x6e601e84 // bsl v4.16b, v20.16b, v0.16b
+	WORD $0x6ea1e685 // fcmgt v5.4s, v20.4s, v1.4s
+	WORD $0x6e611e85 // bsl v5.16b, v20.16b, v1.16b
+	WORD $0x6ea2e686 // fcmgt v6.4s, v20.4s, v2.4s
+	WORD $0x6e621e86 // bsl v6.16b, v20.16b, v2.16b
+	WORD $0x6ea3e687 // fcmgt v7.4s, v20.4s, v3.4s
+	WORD $0x6e631e87 // bsl v7.16b, v20.16b, v3.16b
+	WORD $0x6eb4e408 // fcmgt v8.4s, v0.4s, v20.4s
+	WORD $0x6e601e88 // bsl v8.16b, v20.16b, v0.16b
+	WORD $0x6eb4e429 // fcmgt v9.4s, v1.4s, v20.4s
+	WORD $0x6e611e89 // bsl v9.16b, v20.16b, v1.16b
+	WORD $0x6eb4e44b // fcmgt v11.4s, v2.4s, v20.4s
+	WORD $0x6e621e8b // bsl v11.16b, v20.16b, v2.16b
+	WORD $0x6eb4e46c // fcmgt v12.4s, v3.4s, v20.4s
+	WORD $0x6e631e8c // bsl v12.16b, v20.16b, v3.16b
+	WORD $0x4ea8d550 // fsub v16.4s, v10.4s, v8.4s
+	WORD $0x4ea9d5a8 // fsub v8.4s, v13.4s, v9.4s
+	WORD $0x4eabd5c9 // fsub v9.4s, v14.4s, v11.4s
+	WORD $0x4eacd5ea // fsub v10.4s, v15.4s, v12.4s
+	WORD $0x6e2b1d6b // eor v11.16b, v11.16b, v11.16b
+	WORD $0x6eabe40b // fcmgt v11.4s, v0.4s, v11.4s
+	WORD $0x4e301d6b // and v11.16b, v11.16b, v16.16b
+	WORD $0x6e2c1d8c // eor v12.16b, v12.16b, v12.16b
+	WORD $0x6eace42c // fcmgt v12.4s, v1.4s, v12.4s
+	WORD $0x4e281d8c // and v12.16b, v12.16b, v8.16b
+	WORD $0x6e2d1dad // eor v13.16b, v13.16b, v13.16b
+	WORD $0x6eade44d // fcmgt v13.4s, v2.4s, v13.4s
+	WORD $0x4e291dad // and v13.16b, v13.16b, v9.16b
+	WORD $0x6e2e1dce // eor v14.16b, v14.16b, v14.16b
+	WORD $0x6eaee46e // fcmgt v14.4s, v3.4s, v14.4s
+	WORD $0x4e2a1dce // and v14.16b, v14.16b, v10.16b
+	WORD $0x4eabd60f // fsub v15.4s, v16.4s, v11.4s
+	WORD $0x4eacd50b // fsub v11.4s, v8.4s, v12.4s
+	WORD $0x4eadd528 // fsub v8.4s, v9.4s, v13.4s
+	WORD $0x4eaed549 // fsub v9.4s, v10.4s, v14.4s
+	WORD $0x6e24dc8a // fmul v10.4s, v4.4s, v4.4s
+	WORD $0x6e25dca4 // fmul v4.4s, v5.4s, v5.4s
+	WORD $0x6e26dcc5 // fmul v5.4s, v6.4s, v6.4s
+	WORD $0x6e27dce6 // fmul v6.4s, v7.4s, v7.4s
+	WORD $0x6e31dde7 // fmul v7.4s, v15.4s, v17.4s
+	WORD $0x6e31dd6c // fmul v12.4s, v11.4s, v17.4s
+	WORD $0x6e31dd0b // fmul v11.4s, v8.4s, v17.4s
+	WORD $0x6e31dd28 // fmul v8.4s, v9.4s, v17.4s
+	WORD $0x4e32cd47 // fmla v7.4s, v10.4s, v18.4s
+	WORD $0x4e32cc8c // fmla v12.4s, v4.4s, v18.4s
+	WORD $0x4e32ccab // fmla v11.4s, v5.4s, v18.4s
+	WORD $0x4e32ccc8 // fmla v8.4s, v6.4s, v18.4s
+	WORD $0x4e33cc07 // fmla v7.4s, v0.4s, v19.4s
+	WORD $0x4e33cc2c // fmla v12.4s, v1.4s, v19.4s
+	WORD $0x4e33cc4b // fmla v11.4s, v2.4s, v19.4s
+	WORD $0x4e33cc68 // fmla v8.4s, v3.4s, v19.4s
+	FMOVQ F7, 0(R0)
+	FMOVQ F12, 16(R0)
+	FMOVQ F11, 32(R0)
+	FMOVQ F8, 48(R0)
+	ADD $64, R0
+	ADD $64, R1
+	SUB $16, R7
+	CMP $16, R7
+	BGE single
+singleEnd:
+	CBZ R7, done
+	MOVD R1, R10
+	ADD $80, RSP, R11
+	STP (ZR, ZR), 0(R11)
+	STP (ZR, ZR), 16(R11)
+	STP (ZR, ZR), 32(R11)
+	STP (ZR, ZR), 48(R11)
+	TBZ $3, R7, last1
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last1:
+	TBZ $2, R7, last2
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last2:
+	TBZ $1, R7, last3
+	MOVD.P 8(R10), R9
+	MOVD.P R9, 8(R11)
+last3:
+	TBZ $0, R7, last4
+	MOVWU.P 4(R10), R9
+	MOVW.P R9, 4(R11)
+last4:
+	FMOVQ 80(RSP), F0
+	FMOVQ 96(RSP), F1
+	FMOVQ 112(RSP), F2
+	FMOVQ 128(RSP), F3
+	WORD $0x6ebfe404 // fcmgt v4.4s, v0.4s, v31.4s
+	WORD $0x6e601fe4 // bsl v4.16b, v31.16b, v0.16b
+	WORD $0x6ebfe425 // fcmgt v5.4s, v1.4s, v31.4s
+	WORD $0x6e611fe5 // bsl v5.16b, v31.16b, v1.16b
+	WORD $0x6ebfe446 // fcmgt v6.4s, v2.4s, v31.4s
+	WORD $0x6e621fe6 // bsl v6.16b, v31.16b, v2.16b
+	WORD $0x6ebfe467 // fcmgt v7.4s, v3.4s, v31.4s
+	WORD $0x6e631fe7 // bsl v7.16b, v31.16b, v3.16b
+	WORD $0x4e24f7c8 // fmax v8.4s, v30.4s, v4.4s
+	WORD $0x4e25f7c4 // fmax v4.4s, v30.4s, v5.4s
+	WORD $0x4e26f7c5 // fmax v5.4s, v30.4s, v6.4s
+	WORD $0x4e27f7c6 // fmax v6.4s, v30.4s, v7.4s
+	WORD $0x6e3ddd07 // fmul v7.4s, v8.4s, v29.4s
+	WORD $0x6e3ddc89 // fmul v9.4s, v4.4s, v29.4s
+	WORD $0x6e3ddcaa // fmul v10.4s, v5.4s, v29.4s
+	WORD $0x6e3ddccb // fmul v11.4s, v6.4s, v29.4s
+	WORD $0x4e2188ec // frintn v12.4s, v7.4s
+	WORD $0x4e218927 // frintn v7.4s, v9.4s
+	WORD $0x4e218949 // frintn v9.4s, v10.4s
+	WORD $0x4e21896a // frintn v10.4s, v11.4s
+	WORD $0x4ebccd88 // fmls v8.4s, v12.4s, v28.4s
+	WORD $0x4ebccce4 // fmls v4.4s, v7.4s, v28.4s
+	WORD $0x4ebccd25 // fmls v5.4s, v9.4s, v28.4s
+	WORD $0x4ebccd46 // fmls v6.4s, v10.4s, v28.4s
+	WORD $0x4ebbcd88 // fmls v8.4s, v12.4s, v27.4s
+	WORD $0x4ebbcce4 // fmls v4.4s, v7.4s, v27.4s
+	WORD $0x4ebbcd25 // fmls v5.4s, v9.4s, v27.4s
+	WORD $0x4ebbcd46 // fmls v6.4s, v10.4s, v27.4s
+	WORD $0x4eb91f2b // orr v11.16b, v25.16b, v25.16b
+	WORD $0x4e28cf4b // fmla v11.4s, v26.4s, v8.4s
+	WORD $0x4eb91f2d // orr v13.16b, v25.16b, v25.16b
+	WORD $0x4e24cf4d // fmla v13.4s, v26.4s, v4.4s
+	WORD $0x4eb91f2e // orr v14.16b, v25.16b, v25.16b
+	WORD $0x4e25cf4e // fmla v14.4s, v26.4s, v5.4s
+	WORD $0x4eb91f2f // orr v15.16b, v25.16b, v25.16b
+	WORD $0x4e26cf4f // fmla v15.4s, v26.4s, v6.4s
+	WORD $0x4eb81f10 // orr v16.16b, v24.16b, v24.16b
+	WORD $0x4e28cd70 // fmla v16.4s, v11.4s, v8.4s
+	WORD $0x4eb81f0b // orr v11.16b, v24.16b, v24.16b
+	WORD $0x4e24cdab // fmla v11.4s, v13.4s, v4.4s
+	WORD $0x4eb81f0d // orr v13.16b, v24.16b, v24.16b
+	WORD $0x4e25cdcd // fmla v13.4s, v14.4s, v5.4s
+	WORD $0x4eb81f0e // orr v14.16b, v24.16b, v24.16b
+	WORD $0x4e26cdee // fmla v14.4s, v15.4s, v6.4s
+	WORD $0x4eb71eef // orr v15.16b, v23.16b, v23.16b
+	WORD $0x4e28ce0f // fmla v15.4s, v16.4s, v8.4s
+	WORD $0x4eb71ef0 // orr v16.16b, v23.16b, v23.16b
+	WORD $0x4e24cd70 // fmla v16.4s, v11.4s, v4.4s
+	WORD $0x4eb71eeb // orr v11.16b, v23.16b, v23.16b
+	WORD $0x4e25cdab // fmla v11.4s, v13.4s, v5.4s
+	WORD $0x4eb71eed // orr v13.16b, v23.16b, v23.16b
+	WORD $0x4e26cdcd // fmla v13.4s, v14.4s, v6.4s
+	WORD $0x4eb61ece // orr v14.16b, v22.16b, v22.16b
+	WORD $0x4e28cdee // fmla v14.4s, v15.4s, v8.4s
+	WORD $0x4eb61ecf // orr v15.16b, v22.16b, v22.16b
+	WORD $0x4e24ce0f // fmla v15.4s, v16.4s, v4.4s
+	WORD $0x4eb61ed0 // orr v16.16b, v22.16b, v22.16b
+	WORD $0x4e25cd70 // fmla v16.4s, v11.4s, v5.4s
+	WORD $0x4eb61ecb // orr v11.16b, v22.16b, v22.16b
+	WORD $0x4e26cdab // fmla v11.4s, v13.4s, v6.4s
+	FMOVQ 224(R12), F13
+	WORD $0x4e28cdcd // fmla v13.4s, v14.4s, v8.4s
+	FMOVQ 224(R12), F14
+	WORD $0x4e24cdee // fmla v14.4s, v15.4s, v4.4s
+	FMOVQ 224(R12), F15
+	WORD $0x4e25ce0f // fmla v15.4s, v16.4s, v5.4s
+	FMOVQ 224(R12), F16
+	WORD $0x4e26cd70 // fmla v16.4s, v11.4s, v6.4s
+	WORD $0x6e2ddd0b // fmul v11.4s, v8.4s, v13.4s
+	WORD $0x6e2edc88 // fmul v8.4s, v4.4s, v14.4s
+	WORD $0x6e2fdca4 // fmul v4.4s, v5.4s, v15.4s
+	WORD $0x6e30dcc5 // fmul v5.4s, v6.4s, v16.4s
+	WORD $0x4e21a986 // fcvtns v6.4s, v12.4s
+	WORD $0x4f3f04cd // sshr v13.4s, v6.4s, #1
+	WORD $0x6ead84c6 // sub v6.4s, v6.4s, v13.4s
+	WORD $0x4f3754c6 // shl v6.4s, v6.4s, #23
+	WORD $0x4eb584c6 // add v6.4s, v6.4s, v21.4s
+	FMOVQ 224(R12), F14
+	WORD $0x4f3755ad // shl v13.4s, v13.4s, #23
+	WORD $0x4eae85ad // add v13.4s, v13.4s, v14.4s
+	WORD $0x6e2ddcc6 // fmul v6.4s, v6.4s, v13.4s
+	WORD $0x4e21a8ec // fcvtns v12.4s, v7.4s
+	WORD $0x4f3f058d // sshr v13.4s, v12.4s, #1
+	WORD $0x6ead858c // sub v12.4s, v12.4s, v13.4s
+	WORD $0x4f37558c // shl v12.4s, v12.4s, #23
+	WORD $0x4eb5858c // add v12.4s, v12.4s, v21.4s
+	FMOVQ 224(R12), F14
+	WORD $0x4f3755ad // shl v13.4s, v13.4s, #23
+	WORD $0x4eae85ad // add v13.4s, v13.4s, v14.4s
+	WORD $0x6e2ddd8c // fmul v12.4s, v12.4s, v13.4s
+	WORD $0x4e21a927 // fcvtns v7.4s, v9.4s
+	WORD $0x4f3f04ed // sshr v13.4s, v7.4s, #1
+	WORD $0x6ead84e7 // sub v7.4s, v7.4s, v13.4s
+	WORD $0x4f3754e7 // shl v7.4s, v7.4s, #23
+	WORD $0x4eb584e7 // add v7.4s, v7.4s, v21.4s
+	FMOVQ 224(R12), F14
+	WORD $0x4f3755ad // shl v13.4s, v13.4s, #23
+	WORD $0x4eae85ad // add v13.4s, v13.4s, v14.4s
+	WORD $0x6e2ddce7 // fmul v7.4s, v7.4s, v13.4s
+	WORD $0x4e21a949 // fcvtns v9.4s, v10.4s
+	WORD $0x4f3f052d // sshr v13.4s, v9.4s, #1
+	WORD $0x6ead8529 // sub v9.4s, v9.4s, v13.4s
+	WORD $0x4f375529 // shl v9.4s, v9.4s, #23
+	WORD $0x4eb58529 // add v9.4s, v9.4s, v21.4s
+	FMOVQ 224(R12), F14
+	WORD $0x4f3755ad // shl v13.4s, v13.4s, #23
+	WORD $0x4eae85ad // add v13.4s, v13.4s, v14.4s
+	WORD $0x6e2ddd29 // fmul v9.4s, v9.4s, v13.4s
+	WORD $0x4eb5d4ca // fsub v10.4s, v6.4s, v21.4s
+	WORD $0x4eb5d58d // fsub v13.4s, v12.4s, v21.4s
+	WORD $0x4eb5d4ee // fsub v14.4s, v7.4s, v21.4s
+	WORD $0x4eb5d52f // fsub v15.4s, v9.4s, v21.4s
+	WORD $0x4e2bccca // fmla v10.4s, v6.4s, v11.4s
+	WORD $0x4e28cd8d // fmla v13.4s, v12.4s, v8.4s
+	WORD $0x4e24ccee // fmla v14.4s, v7.4s, v4.4s
+	WORD $0x4e25cd2f // fmla v15.4s, v9.4s, v5.4s
+	WORD $0x6ea0e684 // fcmgt v4.4s, v20.4s, v0.4s
+	WORD $0x6e601e84 // bsl v4.16b, v20.16b, v0.16b
+	WORD $0x6ea1e685 // fcmgt v5.4s, v20.4s, v1.4s
+	WORD $0x6e611e85 // bsl v5.16b, v20.16b, v1.16b
+	WORD $0x6ea2e686 // fcmgt v6.4s, v20.4s, v2.4s
+	WORD $0x6e621e86 // bsl v6.16b, v20.16b, v2.16b
+	WORD $0x6ea3e687 // fcmgt v7.4s, v20.4s, v3.4s
+	WORD $0x6e631e87 // bsl v7.16b, v20.16b, v3.16b
+	WORD $0x6eb4e408 // fcmgt v8.4s, v0.4s, v20.4s
+	WORD $0x6e601e88 // bsl v8.16b, v20.16b, v0.16b
+	WORD $0x6eb4e429 // fcmgt v9.4s, v1.4s, v20.4s
+	WORD $0x6e611e89 // bsl v9.16b, v20.16b, v1.16b
+	WORD $0x6eb4e44b // fcmgt v11.4s, v2.4s, v20.4s
+	WORD $0x6e621e8b // bsl v11.16b, v20.16b, v2.16b
+	WORD $0x6eb4e46c // fcmgt v12.4s, v3.4s, v20.4s
+	WORD $0x6e631e8c // bsl v12.16b, v20.16b, v3.16b
+	WORD $0x4ea8d550 // fsub v16.4s, v10.4s, v8.4s
+	WORD $0x4ea9d5a8 // fsub v8.4s, v13.4s, v9.4s
+	WORD $0x4eabd5c9 // fsub v9.4s, v14.4s, v11.4s
+	WORD $0x4eacd5ea // fsub v10.4s, v15.4s, v12.4s
+	WORD $0x6e2b1d6b // eor v11.16b, v11.16b, v11.16b
+	WORD $0x6eabe40b // fcmgt v11.4s, v0.4s, v11.4s
+	WORD $0x4e301d6b // and v11.16b, v11.16b, v16.16b
+	WORD $0x6e2c1d8c // eor v12.16b, v12.16b, v12.16b
+	WORD $0x6eace42c // fcmgt v12.4s, v1.4s, v12.4s
+	WORD $0x4e281d8c // and v12.16b, v12.16b, v8.16b
+	WORD $0x6e2d1dad // eor v13.16b, v13.16b, v13.16b
+	WORD $0x6eade44d // fcmgt v13.4s, v2.4s, v13.4s
+	WORD $0x4e291dad // and v13.16b, v13.16b, v9.16b
+	WORD $0x6e2e1dce // eor v14.16b, v14.16b, v14.16b
+	WORD $0x6eaee46e // fcmgt v14.4s, v3.4s, v14.4s
+	WORD $0x4e2a1dce // and v14.16b, v14.16b, v10.16b
+	WORD $0x4eabd60f // fsub v15.4s, v16.4s, v11.4s
+	WORD $0x4eacd50b // fsub v11.4s, v8.4s, v12.4s
+	WORD $0x4eadd528 // fsub v8.4s, v9.4s, v13.4s
+	WORD $0x4eaed549 // fsub v9.4s, v10.4s, v14.4s
+	WORD $0x6e24dc8a // fmul v10.4s, v4.4s, v4.4s
+	WORD $0x6e25dca4 // fmul v4.4s, v5.4s, v5.4s
+	WORD $0x6e26dcc5 // fmul v5.4s, v6.4s, v6.4s
+	WORD $0x6e27dce6 // fmul v6.4s, v7.4s, v7.4s
+	WORD $0x6e31dde7 // fmul v7.4s, v15.4s, v17.4s
+	WORD $0x6e31dd6c // fmul v12.4s, v11.4s, v17.4s
+	WORD $0x6e31dd0b // fmul v11.4s, v8.4s, v17.4s
+	WORD $0x6e31dd28 // fmul v8.4s, v9.4s, v17.4s
+	WORD $0x4e32cd47 // fmla v7.4s, v10.4s, v18.4s
+	WORD $0x4e32cc8c // fmla v12.4s, v4.4s, v18.4s
+	WORD $0x4e32ccab // fmla v11.4s, v5.4s, v18.4s
+	WORD $0x4e32ccc8 // fmla v8.4s, v6.4s, v18.4s
+	WORD $0x4e33cc07 // fmla v7.4s, v0.4s, v19.4s
+	WORD $0x4e33cc2c // fmla v12.4s, v1.4s, v19.4s
+	WORD $0x4e33cc4b // fmla v11.4s, v2.4s, v19.4s
+	WORD $0x4e33cc68 // fmla v8.4s, v3.4s, v19.4s
+	FMOVQ F7, 16(RSP)
+	FMOVQ F12, 32(RSP)
+	FMOVQ F11, 48(RSP)
+	FMOVQ F8, 64(RSP)
+	MOVD R0, R10
+	ADD $16, RSP, R11
+	TBZ $3, R7, last5
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+last5:
+	TBZ $2, R7, last6
+	LDP.P 16(R11), (R9, R23)
+	STP.P (R9, R23), 16(R10)
+last6:
+	TBZ $1, R7, last7
+	MOVD.P 8(R11), R9
+	MOVD.P R9, 8(R10)
+last7:
+	TBZ $0, R7, last8
+	MOVWU.P 4(R11), R9
+	MOVW.P R9, 4(R10)
+last8:
+done:
+	RET
+
+// func xIELUSumsNEON(dy, x []float32, eps float32) (sp, sn float32)
+TEXT ·xIELUSumsNEON(SB), NOSPLIT, $136-64
+	MOVD dy_base+0(FP), R0
+	MOVD x_base+24(FP), R1
+	MOVD dy_len+8(FP), R7
+	MOVD x_len+32(FP), R10
+	CMP R7, R10
+	CSEL LT, R10, R7, R7
+	MOVD $constNEON<>(SB), R12
+	MOVD $lanesNEON<>(SB), R13
+	MOVD ZR, R6
+	FMOVS eps+48(FP), F31
+	WORD $0x4e0407ff // dup v31.4s, v31.s[0]
+	FMOVQ 240(R12), F30
+	FMOVQ 96(R12), F29
+	FMOVQ 112(R12), F28
+	FMOVQ 224(R12), F27
+	FMOVQ 48(R12), F26
+	WORD $0x6e391f39 // eor v25.16b, v25.16b, v25.16b
+	WORD $0x6e381f18 // eor v24.16b, v24.16b, v24.16b
+	WORD $0x6e371ef7 // eor v23.16b, v23.16b, v23.16b
+	WORD $0x6e361ed6 // eor v22.16b, v22.16b, v22.16b
+	WORD $0x6e351eb5 // eor v21.16b, v21.16b, v21.16b
+	WORD $0x6e341e94 // eor v20.16b, v20.16b, v20.16b
+	WORD $0x6e331e73 // eor v19.16b, v19.16b, v19.16b
+	WORD $0x6e321e52 // eor v18.16b, v18.16b, v18.16b
+	CMP $16, R7
+	BLT singleEnd
+	PCALIGN $32
+single:
+	FMOVQ 0(R1), F0
+	FMOVQ 16(R1), F1
+	FMOVQ 32(R1), F2
+	FMOVQ 48(R1), F3
+	WORD $0x6ebfe404 // fcmgt v4.4s, v0.4s, v31.4s
+	WORD $0x6e601fe4 // bsl v4.16b, v31.16b, v0.16b
+	WORD $0x6ebfe425 // fcmgt v5.4s, v1.4s, v31.4s
+	WORD $0x6e611fe5 // bsl v5.16b, v31.16b, v1.16b
+	WORD $0x6ebfe446 // fcmgt v6.4s, v2.4s, v31.4s
+	WORD $0x6e621fe6 // bsl v6.16b, v31.16b, v2.16b
+	WORD $0x6ebfe467 // fcmgt v7.4s, v3.4s, v31.4s
+	WORD $0x6e631fe7 // bsl v7.16b, v31.16b, v3.16b
+	WORD $0x4e24f7c8 // fmax v8.4s, v30.4s, v4.4s
+	WORD $0x4e25f7c4 // fmax v4.4s, v30.4s, v5.4s
+	WORD $0x4e26f7c5 // fmax v5.4s, v30.4s, v6.4s
+	WORD $0x4e27f7c6 // fmax v6.4s, v30.4s, v7.4s
+	WORD $0x6e3ddd07 // fmul v7.4s, v8.4s, v29.4s
+	WORD $0x6e3ddc89 // fmul v9.4s, v4.4s, v29.4s
+	WORD $0x6e3ddcaa // fmul v10.4s, v5.4s, v29.4s
+	WORD $0x6e3ddccb // fmul v11.4s, v6.4s, v29.4s
+	WORD $0x4e2188ec // frintn v12.4s, v7.4s
+	WORD $0x4e218927 // frintn v7.4s, v9.4s
+	WORD $0x4e218949 // frintn v9.4s, v10.4s
+	WORD $0x4e21896a // frintn v10.4s, v11.4s
+	WORD $0x4ebccd88 // fmls v8.4s, v12.4s, v28.4s
+	WORD $0x4ebccce4 // fmls v4.4s, v7.4s, v28.4s
+	WORD $0x4ebccd25 // fmls v5.4s, v9.4s, v28.4s
+	WORD $0x4ebccd46 // fmls v6.4s, v10.4s, v28.4s
+	FMOVQ 128(R12), F11
+	WORD $0x4eabcd88 // fmls v8.4s, v12.4s, v11.4s
+	FMOVQ 128(R12), F11
+	WORD $0x4eabcce4 // fmls v4.4s, v7.4s, v11.4s
+	FMOVQ 128(R12), F11
+	WORD $0x4eabcd25 // fmls v5.4s, v9.4s, v11.4s
+	FMOVQ 128(R12), F11
+	WORD $0x4eabcd46 // fmls v6.4s, v10.4s, v11.4s
+	FMOVQ 144(R12), F11
+	FMOVQ 160(R12), F13
+	WORD $0x4e28cd6d // fmla v13.4s, v11.4s, v8.4s
+	FMOVQ 144(R12), F11
+	FMOVQ 160(R12), F14
+	WORD $0x4e24cd6e // fmla v14.4s, v11.4s, v4.4s
+	FMOVQ 144(R12), F11
+	FMOVQ 160(R12), F15
+	WORD $0x4e25cd6f // fmla v15.4s, v11.4s, v5.4s
+	FMOVQ 144(R12), F11
+	FMOVQ 160(R12), F16
+	WORD $0x4e26cd70 // fmla v16.4s, v11.4s, v6.4s
+	FMOVQ 176(R12), F11
+	WORD $0x4e28cdab // fmla v11.4s, v13.4s, v8.4s
+	FMOVQ 176(R12), F13
+	WORD $0x4e24cdcd // fmla v13.4s, v14.4s, v4.4s
+	FMOVQ 176(R12), F14
+	WORD $0x4e25cdee // fmla v14.4s, v15.4s, v5.4s
+	FMOVQ 176(R12), F15
+	WORD $0x4e26ce0f // fmla v15.4s, v16.4s, v6.4s
+	FMOVQ 192(R12), F16
+	WORD $0x4e28cd70 // fmla v16.4s, v11.4s, v8.4s
+	FMOVQ 192(R12), F11
+	WORD $0x4e24cdab // fmla v11.4s, v13.4s, v4.4s
+	FMOVQ 192(R12), F13
+	WORD $0x4e25cdcd // fmla v13.4s, v14.4s, v5.4s
+	FMOVQ 192(R12), F14
+	WORD $0x4e26cdee // fmla v14.4s, v15.4s, v6.4s
+	FMOVQ 208(R12), F15
+	WORD $0x4e28ce0f // fmla v15.4s, v16.4s, v8.4s
+	FMOVQ 208(R12), F16
+	WORD $0x4e24cd70 // fmla v16.4s, v11.4s, v4.4s
+	FMOVQ 208(R12), F11
+	WORD $0x4e25cdab // fmla v11.4s, v13.4s, v5.4s
+	FMOVQ 208(R12), F13
+	WORD $0x4e26cdcd // fmla v13.4s, v14.4s, v6.4s
+	FMOVQ 224(R12), F14
+	WORD $0x4e28cdee // fmla v14.4s, v15.4s, v8.4s
+	FMOVQ 224(R12), F15
+	WORD $0x4e24ce0f // fmla v15.4s, v16.4s, v4.4s
+	FMOVQ 224(R12), F16
+	WORD $0x4e25cd70 // fmla v16.4s, v11.4s, v5.4s
+	FMOVQ 224(R12), F11
+	WORD $0x4e26cdab // fmla v11.4s, v13.4s, v6.4s
+	WORD $0x6e2edd0d // fmul v13.4s, v8.4s, v14.4s
+	WORD $0x6e2fdc88 // fmul v8.4s, v4.4s, v15.4s
+	WORD $0x6e30dca4 // fmul v4.4s, v5.4s, v16.4s
+	WORD $0x6e2bdcc5 // fmul v5.4s, v6.4s, v11.4s
+	WORD $0x4e21a986 // fcvtns v6.4s, v12.4s
+	WORD $0x4f3f04cb // sshr v11.4s, v6.4s, #1
+	WORD $0x6eab84c6 // sub v6.4s, v6.4s, v11.4s
+	WORD $0x4f3754c6 // shl v6.4s, v6.4s, #23
+	WORD $0x4ebb84c6 // add v6.4s, v6.4s, v27.4s
+	FMOVQ 224(R12), F14
+	WORD $0x4f37556b // shl v11.4s, v11.4s, #23
+	WORD $0x4eae856b // add v11.4s, v11.4s, v14.4s
+	WORD $0x6e2bdcc6 // fmul v6.4s, v6.4s, v11.4s
+	WORD $0x4e21a8eb // fcvtns v11.4s, v7.4s
+	WORD $0x4f3f056c // sshr v12.4s, v11.4s, #1
+	WORD $0x6eac856b // sub v11.4s, v11.4s, v12.4s
+	WORD $0x4f37556b // shl v11.4s, v11.4s, #23
+	WORD $0x4ebb856b // add v11.4s, v11.4s, v27.4s
+	FMOVQ 224(R12), F14
+	WORD $0x4f37558c // shl v12.4s, v12.4s, #23
+	WORD $0x4eae858c // add v12.4s, v12.4s, v14.4s
+	WORD $0x6e2cdd6b // fmul v11.4s, v11.4s, v12.4s
+	WORD $0x4e21a927 // fcvtns v7.4s, v9.4s
+	WORD $0x4f3f04ec // sshr v12.4s, v7.4s, #1
+	WORD $0x6eac84e7 // sub v7.4s, v7.4s, v12.4s
+	WORD $0x4f3754e7 // shl v7.4s, v7.4s, #23
+	WORD $0x4ebb84e7 // add v7.4s, v7.4s, v27.4s
+	FMOVQ 224(R12), F14
+	WORD $0x4f37558c // shl v12.4s, v12.4s, #23
+	WORD $0x4eae858c // add v12.4s, v12.4s, v14.4s
+	WORD $0x6e2cdce7 // fmul v7.4s, v7.4s, v12.4s
+	WORD $0x4e21a949 // fcvtns v9.4s, v10.4s
+	WORD $0x4f3f052c // sshr v12.4s, v9.4s, #1
+	WORD $0x6eac8529 // sub v9.4s, v9.4s, v12.4s
+	WORD $0x4f375529 // shl v9.4s, v9.4s, #23
+	WORD $0x4ebb8529 // add v9.4s, v9.4s, v27.4s
+	FMOVQ 224(R12), F14
+	WORD $0x4f37558c // shl v12.4s, v12.4s, #23
+	WORD $0x4eae858c // add v12.4s, v12.4s, v14.4s
+	WORD $0x6e2cdd29 // fmul v9.4s, v9.4s, v12.4s
+	WORD $0x4ebbd4ca // fsub v10.4s, v6.4s, v27.4s
+	WORD $0x4ebbd56c // fsub v12.4s, v11.4s, v27.4s
+	WORD $0x4ebbd4ee // fsub v14.4s, v7.4s, v27.4s
+	WORD $0x4ebbd52f // fsub v15.4s, v9.4s, v27.4s
+	WORD $0x4e2dccca // fmla v10.4s, v6.4s, v13.4s
+	WORD $0x4e28cd6c // fmla v12.4s, v11.4s, v8.4s
+	WORD $0x4e24ccee // fmla v14.4s, v7.4s, v4.4s
+	WORD $0x4e25cd2f // fmla v15.4s, v9.4s, v5.4s
+	WORD $0x6ea0e744 // fcmgt v4.4s, v26.4s, v0.4s
+	WORD $0x6e601f44 // bsl v4.16b, v26.16b, v0.16b
+	WORD $0x6ea1e745 // fcmgt v5.4s, v26.4s, v1.4s
+	WORD $0x6e611f45 // bsl v5.16b, v26.16b, v1.16b
+	WORD $0x6ea2e746 // fcmgt v6.4s, v26.4s, v2.4s
+	WORD $0x6e621f46 // bsl v6.16b, v26.16b, v2.16b
+	WORD $0x6ea3e747 // fcmgt v7.4s, v26.4s, v3.4s
+	WORD $0x6e631f47 // bsl v7.16b, v26.16b, v3.16b
+	WORD $0x6ebae408 // fcmgt v8.4s, v0.4s, v26.4s
+	WORD $0x6e601f48 // bsl v8.16b, v26.16b, v0.16b
+	WORD $0x6ebae429 // fcmgt v9.4s, v1.4s, v26.4s
+	WORD $0x6e611f49 // bsl v9.16b, v26.16b, v1.16b
+	WORD $0x6ebae44b // fcmgt v11.4s, v2.4s, v26.4s
+	WORD $0x6e621f4b // bsl v11.16b, v26.16b, v2.16b
+	WORD $0x6ebae46d // fcmgt v13.4s, v3.4s, v26.4s
+	WORD $0x6e631f4d // bsl v13.16b, v26.16b, v3.16b
+	WORD $0x4ea8d550 // fsub v16.4s, v10.4s, v8.4s
+	WORD $0x4ea9d588 // fsub v8.4s, v12.4s, v9.4s
+	WORD $0x4eabd5c9 // fsub v9.4s, v14.4s, v11.4s
+	WORD $0x4eadd5ea // fsub v10.4s, v15.4s, v13.4s
+	WORD $0x6e2b1d6b // eor v11.16b, v11.16b, v11.16b
+	WORD $0x6eabe40b // fcmgt v11.4s, v0.4s, v11.4s
+	WORD $0x4e301d6b // and v11.16b, v11.16b, v16.16b
+	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
+	WORD $0x6ea0e420 // fcmgt v0.4s, v1.4s, v0.4s
+	WORD $0x4e281c00 // and v0.16b, v0.16b, v8.16b
+	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
+	WORD $0x6ea1e441 // fcmgt v1.4s, v2.4s, v1.4s
+	WORD $0x4e291c21 // and v1.16b, v1.16b, v9.16b
+	WORD $0x6e221c42 // eor v2.16b, v2.16b, v2.16b
+	WORD $0x6ea2e462 // fcmgt v2.4s, v3.4s, v2.4s
+	WORD $0x4e2a1c42 // and v2.16b, v2.16b, v10.16b
+	WORD $0x4eabd603 // fsub v3.4s, v16.4s, v11.4s
+	WORD $0x4ea0d50b // fsub v11.4s, v8.4s, v0.4s
+	WORD $0x4ea1d520 // fsub v0.4s, v9.4s, v1.4s
+	WORD $0x4ea2d541 // fsub v1.4s, v10.4s, v2.4s
+	FMOVQ 0(R0), F2
+	FMOVQ 16(R0), F8
+	FMOVQ 32(R0), F9
+	FMOVQ 48(R0), F10
+	WORD $0x6e24dc8c // fmul v12.4s, v4.4s, v4.4s
+	WORD $0x6e25dca4 // fmul v4.4s, v5.4s, v5.4s
+	WORD $0x6e26dcc5 // fmul v5.4s, v6.4s, v6.4s
+	WORD $0x6e27dce6 // fmul v6.4s, v7.4s, v7.4s
+	WORD $0x4e2ccc59 // fmla v25.4s, v2.4s, v12.4s
+	WORD $0x4e24cd18 // fmla v24.4s, v8.4s, v4.4s
+	WORD $0x4e25cd37 // fmla v23.4s, v9.4s, v5.4s
+	WORD $0x4e26cd56 // fmla v22.4s, v10.4s, v6.4s
+	WORD $0x4e23cc55 // fmla v21.4s, v2.4s, v3.4s
+	WORD $0x4e2bcd14 // fmla v20.4s, v8.4s, v11.4s
+	WORD $0x4e20cd33 // fmla v19.4s, v9.4s, v0.4s
+	WORD $0x4e21cd52 // fmla v18.4s, v10.4s, v1.4s
+	ADD $64, R0
+	ADD $64, R1
+	SUB $16, R7
+	CMP $16, R7
+	BGE single
+singleEnd:
+	CBZ R7, done
+	VDUP R7, V0.S4
+	MOVD R0, R10
+	ADD $16, RSP, R11
+	STP (ZR, ZR), 0(R11)
+	STP (ZR, ZR), 16(R11)
+	STP (ZR, ZR), 32(R11)
+	STP (ZR, ZR), 48(R11)
+	TBZ $3, R7, last1
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last1:
+	TBZ $2, R7, last2
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last2:
+	TBZ $1, R7, last3
+	MOVD.P 8(R10), R9
+	MOVD.P R9, 8(R11)
+last3:
+	TBZ $0, R7, last4
+	MOVWU.P 4(R10), R9
+	MOVW.P R9, 4(R11)
+last4:
+	MOVD R1, R10
+	ADD $80, RSP, R11
+	STP (ZR, ZR), 0(R11)
+	STP (ZR, ZR), 16(R11)
+	STP (ZR, ZR), 32(R11)
+	STP (ZR, ZR), 48(R11)
+	TBZ $3, R7, last5
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last5:
+	TBZ $2, R7, last6
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last6:
+	TBZ $1, R7, last7
+	MOVD.P 8(R10), R9
+	MOVD.P R9, 8(R11)
+last7:
+	TBZ $0, R7, last8
+	MOVWU.P 4(R10), R9
+	MOVW.P R9, 4(R11)
+last8:
+	FMOVQ 80(RSP), F1
+	FMOVQ 96(RSP), F2
+	FMOVQ 112(RSP), F3
+	FMOVQ 128(RSP), F4
+	WORD $0x6ebfe425 // fcmgt v5.4s, v1.4s, v31.4s
+	WORD $0x6e611fe5 // bsl v5.16b, v31.16b, v1.16b
+	WORD $0x6ebfe446 // fcmgt v6.4s, v2.4s, v31.4s
+	WORD $0x6e621fe6 // bsl v6.16b, v31.16b, v2.16b
+	WORD $0x6ebfe467 // fcmgt v7.4s, v3.4s, v31.4s
+	WORD $0x6e631fe7 // bsl v7.16b, v31.16b, v3.16b
+	WORD $0x6ebfe488 // fcmgt v8.4s, v4.4s, v31.4s
+	WORD $0x6e641fe8 // bsl v8.16b, v31.16b, v4.16b
+	WORD $0x4e25f7c9 // fmax v9.4s, v30.4s, v5.4s
+	WORD $0x4e26f7c5 // fmax v5.4s, v30.4s, v6.4s
+	WORD $0x4e27f7c6 // fmax v6.4s, v30.4s, v7.4s
+	WORD $0x4e28f7c7 // fmax v7.4s, v30.4s, v8.4s
+	WORD $0x6e3ddd28 // fmul v8.4s, v9.4s, v29.4s
+	WORD $0x6e3ddcaa // fmul v10.4s, v5.4s, v29.4s
+	WORD $0x6e3ddccb // fmul v11.4s, v6.4s, v29.4s
+	WORD $0x6e3ddcec // fmul v12.4s, v7.4s, v29.4s
+	WORD $0x4e21890d // frintn v13.4s, v8.4s
+	WORD $0x4e218948 // frintn v8.4s, v10.4s
+	WORD $0x4e21896a // frintn v10.4s, v11.4s
+	WORD $0x4e21898b // frintn v11.4s, v12.4s
+	WORD $0x4ebccda9 // fmls v9.4s, v13.4s, v28.4s
+	WORD $0x4ebccd05 // fmls v5.4s, v8.4s, v28.4s
+	WORD $0x4ebccd46 // fmls v6.4s, v10.4s, v28.4s
+	WORD $0x4ebccd67 // fmls v7.4s, v11.4s, v28.4s
+	FMOVQ 128(R12), F12
+	WORD $0x4eaccda9 // fmls v9.4s, v13.4s, v12.4s
+	FMOVQ 128(R12), F12
+	WORD $0x4eaccd05 // fmls v5.4s, v8.4s, v12.4s
+	FMOVQ 128(R12), F12
+	WORD $0x4eaccd46 // fmls v6.4s, v10.4s, v12.4s
+	FMOVQ 128(R12), F12
+	WORD $0x4eaccd67 // fmls v7.4s, v11.4s, v12.4s
+	FMOVQ 144(R12), F12
+	FMOVQ 160(R12), F14
+	WORD $0x4e29cd8e // fmla v14.4s, v12.4s, v9.4s
+	FMOVQ 144(R12), F12
+	FMOVQ 160(R12), F15
+	WORD $0x4e25cd8f // fmla v15.4s, v12.4s, v5.4s
+	FMOVQ 144(R12), F12
+	FMOVQ 160(R12), F16
+	WORD $0x4e26cd90 // fmla v16.4s, v12.4s, v6.4s
+	FMOVQ 144(R12), F12
+	FMOVQ 160(R12), F17
+	WORD $0x4e27cd91 // fmla v17.4s, v12.4s, v7.4s
+	FMOVQ 176(R12), F12
+	WORD $0x4e29cdcc // fmla v12.4s, v14.4s, v9.4s
+	FMOVQ 176(R12), F14
+	WORD $0x4e25cdee // fmla v14.4s, v15.4s, v5.4s
+	FMOVQ 176(R12), F15
+	WORD $0x4e26ce0f // fmla v15.4s, v16.4s, v6.4s
+	FMOVQ 176(R12), F16
+	WORD $0x4e27ce30 // fmla v16.4s, v17.4s, v7.4s
+	FMOVQ 192(R12), F17
+	WORD $0x4e29cd91 // fmla v17.4s, v12.4s, v9.4s
+	FMOVQ 192(R12), F12
+	WORD $0x4e25cdcc // fmla v12.4s, v14.4s, v5.4s
+	FMOVQ 192(R12), F14
+	WORD $0x4e26cdee // fmla v14.4s, v15.4s, v6.4s
+	FMOVQ 192(R12), F15
+	WORD $0x4e27ce0f // fmla v15.4s, v16.4s, v7.4s
+	FMOVQ 208(R12), F16
+	WORD $0x4e29ce30 // fmla v16.4s, v17.4s, v9.4s
+	FMOVQ 208(R12), F17
+	WORD $0x4e25cd91 // fmla v17.4s, v12.4s, v5.4s
+	FMOVQ 208(R12), F12
+	WORD $0x4e26cdcc // fmla v12.4s, v14.4s, v6.4s
+	FMOVQ 208(R12), F14
+	WORD $0x4e27cdee // fmla v14.4s, v15.4s, v7.4s
+	FMOVQ 224(R12), F15
+	WORD $0x4e29ce0f // fmla v15.4s, v16.4s, v9.4s
+	FMOVQ 224(R12), F16
+	WORD $0x4e25ce30 // fmla v16.4s, v17.4s, v5.4s
+	FMOVQ 224(R12), F17
+	WORD $0x4e26cd91 // fmla v17.4s, v12.4s, v6.4s
+	FMOVQ 224(R12), F12
+	WORD $0x4e27cdcc // fmla v12.4s, v14.4s, v7.4s
+	WORD $0x6e2fdd2e // fmul v14.4s, v9.4s, v15.4s
+	WORD $0x6e30dca9 // fmul v9.4s, v5.4s, v16.4s
+	WORD $0x6e31dcc5 // fmul v5.4s, v6.4s, v17.4s
+	WORD $0x6e2cdce6 // fmul v6.4s, v7.4s, v12.4s
+	WORD $0x4e21a9a7 // fcvtns v7.4s, v13.4s
+	WORD $0x4f3f04ec // sshr v12.4s, v7.4s, #1
+	WORD $0x6eac84e7 // sub v7.4s, v7.4s, v12.4s
+	WORD $0x4f3754e7 // shl v7.4s, v7.4s, #23
+	WORD $0x4ebb84e7 // add v7.4s, v7.4s, v27.4s
+	FMOVQ 224(R12), F15
+	WORD $0x4f37558c // shl v12.4s, v12.4s, #23
+	WORD $0x4eaf858c // add v12.4s, v12.4s, v15.4s
+	WORD $0x6e2cdce7 // fmul v7.4s, v7.4s, v12.4s
+	WORD $0x4e21a90c // fcvtns v12.4s, v8.4s
+	WORD $0x4f3f058d // sshr v13.4s, v12.4s, #1
+	WORD $0x6ead858c // sub v12.4s, v12.4s, v13.4s
+	WORD $0x4f37558c // shl v12.4s, v12.4s, #23
+	WORD $0x4ebb858c // add v12.4s, v12.4s, v27.4s
+	FMOVQ 224(R12), F15
+	WORD $0x4f3755ad // shl v13.4s, v13.4s, #23
+	WORD $0x4eaf85ad // add v13.4s, v13.4s, v15.4s
+	WORD $0x6e2ddd8c // fmul v12.4s, v12.4s, v13.4s
+	WORD $0x4e21a948 // fcvtns v8.4s, v10.4s
+	WORD $0x4f3f050d // sshr v13.4s, v8.4s, #1
+	WORD $0x6ead8508 // sub v8.4s, v8.4s, v13.4s
+	WORD $0x4f375508 // shl v8.4s, v8.4s, #23
+	WORD $0x4ebb8508 // add v8.4s, v8.4s, v27.4s
+	FMOVQ 224(R12), F15
+	WORD $0x4f3755ad // shl v13.4s, v13.4s, #23
+	WORD $0x4eaf85ad // add v13.4s, v13.4s, v15.4s
+	WORD $0x6e2ddd08 // fmul v8.4s, v8.4s, v13.4s
+	WORD $0x4e21a96a // fcvtns v10.4s, v11.4s
+	WORD $0x4f3f054d // sshr v13.4s, v10.4s, #1
+	WORD $0x6ead854a // sub v10.4s, v10.4s, v13.4s
+	WORD $0x4f37554a // shl v10.4s, v10.4s, #23
+	WORD $0x4ebb854a // add v10.4s, v10.4s, v27.4s
+	FMOVQ 224(R12), F15
+	WORD $0x4f3755ad // shl v13.4s, v13.4s, #23
+	WORD $0x4eaf85ad // add v13.4s, v13.4s, v15.4s
+	WORD $0x6e2ddd4a // fmul v10.4s, v10.4s, v13.4s
+	WORD $0x4ebbd4eb // fsub v11.4s, v7.4s, v27.4s
+	WORD $0x4ebbd58d // fsub v13.4s, v12.4s, v27.4s
+	WORD $0x4ebbd50f // fsub v15.4s, v8.4s, v27.4s
+	WORD $0x4ebbd550 // fsub v16.4s, v10.4s, v27.4s
+	WORD $0x4e2ecceb // fmla v11.4s, v7.4s, v14.4s
+	WORD $0x4e29cd8d // fmla v13.4s, v12.4s, v9.4s
+	WORD $0x4e25cd0f // fmla v15.4s, v8.4s, v5.4s
+	WORD $0x4e26cd50 // fmla v16.4s, v10.4s, v6.4s
+	WORD $0x6ea1e745 // fcmgt v5.4s, v26.4s, v1.4s
+	WORD $0x6e611f45 // bsl v5.16b, v26.16b, v1.16b
+	WORD $0x6ea2e746 // fcmgt v6.4s, v26.4s, v2.4s
+	WORD $0x6e621f46 // bsl v6.16b, v26.16b, v2.16b
+	WORD $0x6ea3e747 // fcmgt v7.4s, v26.4s, v3.4s
+	WORD $0x6e631f47 // bsl v7.16b, v26.16b, v3.16b
+	WORD $0x6ea4e748 // fcmgt v8.4s, v26.4s, v4.4s
+	WORD $0x6e641f48 // bsl v8.16b, v26.16b, v4.16b
+	WORD $0x6ebae429 // fcmgt v9.4s, v1.4s, v26.4s
+	WORD $0x6e611f49 // bsl v9.16b, v26.16b, v1.16b
+	WORD $0x6ebae44a // fcmgt v10.4s, v2.4s, v26.4s
+	WORD $0x6e621f4a // bsl v10.16b, v26.16b, v2.16b
+	WORD $0x6ebae46c // fcmgt v12.4s, v3.4s, v26.4s
+	WORD $0x6e631f4c // bsl v12.16b, v26.16b, v3.16b
+	WORD $0x6ebae48e // fcmgt v14.4s, v4.4s, v26.4s
+	WORD $0x6e641f4e // bsl v14.16b, v26.16b, v4.16b
+	WORD $0x4ea9d571 // fsub v17.4s, v11.4s, v9.4s
+	WORD $0x4eaad5a9 // fsub v9.4s, v13.4s, v10.4s
+	WORD $0x4eacd5ea // fsub v10.4s, v15.4s, v12.4s
+	WORD $0x4eaed60b // fsub v11.4s, v16.4s, v14.4s
+	WORD $0x6e2c1d8c // eor v12.16b, v12.16b, v12.16b
+	WORD $0x6eace42c // fcmgt v12.4s, v1.4s, v12.4s
+	WORD $0x4e311d8c // and v12.16b, v12.16b, v17.16b
+	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
+	WORD $0x6ea1e441 // fcmgt v1.4s, v2.4s, v1.4s
+	WORD $0x4e291c21 // and v1.16b, v1.16b, v9.16b
+	WORD $0x6e221c42 // eor v2.16b, v2.16b, v2.16b
+	WORD $0x6ea2e462 // fcmgt v2.4s, v3.4s, v2.4s
+	WORD $0x4e2a1c42 // and v2.16b, v2.16b, v10.16b
+	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
+	WORD $0x6ea3e483 // fcmgt v3.4s, v4.4s, v3.4s
+	WORD $0x4e2b1c63 // and v3.16b, v3.16b, v11.16b
+	WORD $0x4eacd624 // fsub v4.4s, v17.4s, v12.4s
+	WORD $0x4ea1d52c // fsub v12.4s, v9.4s, v1.4s
+	WORD $0x4ea2d541 // fsub v1.4s, v10.4s, v2.4s
+	WORD $0x4ea3d562 // fsub v2.4s, v11.4s, v3.4s
+	FMOVQ 16(RSP), F3
+	FMOVQ 32(RSP), F9
+	FMOVQ 48(RSP), F10
+	FMOVQ 64(RSP), F11
+	WORD $0x6e25dcad // fmul v13.4s, v5.4s, v5.4s
+	WORD $0x6e26dcc5 // fmul v5.4s, v6.4s, v6.4s
+	WORD $0x6e27dce6 // fmul v6.4s, v7.4s, v7.4s
+	WORD $0x6e28dd07 // fmul v7.4s, v8.4s, v8.4s
+	WORD $0x4eb91f28 // orr v8.16b, v25.16b, v25.16b
+	WORD $0x4e2dcc68 // fmla v8.4s, v3.4s, v13.4s
+	FMOVQ 0(R13), F14
+	WORD $0x6eae340e // cmhi v14.4s, v0.4s, v14.4s
+	WORD $0x6eae1d19 // bit v25.16b, v8.16b, v14.16b
+	WORD $0x4eb81f08 // orr v8.16b, v24.16b, v24.16b
+	WORD $0x4e25cd28 // fmla v8.4s, v9.4s, v5.4s
+	FMOVQ 16(R13), F13
+	WORD $0x6ead340d // cmhi v13.4s, v0.4s, v13.4s
+	WORD $0x6ead1d18 // bit v24.16b, v8.16b, v13.16b
+	WORD $0x4eb71ee5 // orr v5.16b, v23.16b, v23.16b
+	WORD $0x4e26cd45 // fmla v5.4s, v10.4s, v6.4s
+	FMOVQ 32(R13), F8
+	WORD $0x6ea83408 // cmhi v8.4s, v0.4s, v8.4s
+	WORD $0x6ea81cb7 // bit v23.16b, v5.16b, v8.16b
+	WORD $0x4eb61ec5 // orr v5.16b, v22.16b, v22.16b
+	WORD $0x4e27cd65 // fmla v5.4s, v11.4s, v7.4s
+	FMOVQ 48(R13), F6
+	WORD $0x6ea63406 // cmhi v6.4s, v0.4s, v6.4s
+	WORD $0x6ea61cb6 // bit v22.16b, v5.16b, v6.16b
+	WORD $0x4eb51ea5 // orr v5.16b, v21.16b, v21.16b
+	WORD $0x4e24cc65 // fmla v5.4s, v3.4s, v4.4s
+	FMOVQ 0(R13), F6
+	WORD $0x6ea63406 // cmhi v6.4s, v0.4s, v6.4s
+	WORD $0x6ea61cb5 // bit v21.16b, v5.16b, v6.16b
+	WORD $0x4eb41e83 // orr v3.16b, v20.16b, v20.16b
+	WORD $0x4e2ccd23 // fmla v3.4s, v9.4s, v12.4s
+	FMOVQ 16(R13), F4
+	WORD $0x6ea43404 // cmhi v4.4s, v0.4s, v4.4s
+	WORD $0x6ea41c74 // bit v20.16b, v3.16b, v4.16b
+	WORD $0x4eb31e63 // orr v3.16b, v19.16b, v19.16b
+	WORD $0x4e21cd43 // fmla v3.4s, v10.4s, v1.4s
+	FMOVQ 32(R13), F4
+	WORD $0x6ea43404 // cmhi v4.4s, v0.4s, v4.4s
+	WORD $0x6ea41c73 // bit v19.16b, v3.16b, v4.16b
+	WORD $0x4eb21e41 // orr v1.16b, v18.16b, v18.16b
+	WORD $0x4e22cd61 // fmla v1.4s, v11.4s, v2.4s
+	FMOVQ 48(R13), F3
+	WORD $0x6ea33403 // cmhi v3.4s, v0.4s, v3.4s
+	WORD $0x6ea31c32 // bit v18.16b, v1.16b, v3.16b
+done:
+	WORD $0x4e37d739 // fadd v25.4s, v25.4s, v23.4s
+	WORD $0x4e36d718 // fadd v24.4s, v24.4s, v22.4s
+	WORD $0x4e38d739 // fadd v25.4s, v25.4s, v24.4s
+	WORD $0x6e194320 // ext v0.16b, v25.16b, v25.16b, #8
+	WORD $0x4e20d739 // fadd v25.4s, v25.4s, v0.4s
+	WORD $0x6e192320 // ext v0.16b, v25.16b, v25.16b, #4
+	WORD $0x4e20d739 // fadd v25.4s, v25.4s, v0.4s
+	FMOVS F25, sp+56(FP)
+	WORD $0x4e33d6b5 // fadd v21.4s, v21.4s, v19.4s
+	WORD $0x4e32d694 // fadd v20.4s, v20.4s, v18.4s
+	WORD $0x4e34d6b5 // fadd v21.4s, v21.4s, v20.4s
+	WORD $0x6e1542a0 // ext v0.16b, v21.16b, v21.16b, #8
+	WORD $0x4e20d6b5 // fadd v21.4s, v21.4s, v0.4s
+	WORD $0x6e1522a0 // ext v0.16b, v21.16b, v21.16b, #4
+	WORD $0x4e20d6b5 // fadd v21.4s, v21.4s, v0.4s
+	FMOVS F21, sn+60(FP)
+	RET
+
+// func xIELUBwdNEON(dx, dy, x []float32, p, n, beta, eps float32)
+TEXT ·xIELUBwdNEON(SB), NOSPLIT, $200-88
+	MOVD dx_base+0(FP), R0
+	MOVD dy_base+24(FP), R1
+	MOVD x_base+48(FP), R2
+	MOVD dx_len+8(FP), R7
+	MOVD dy_len+32(FP), R10
+	CMP R7, R10
+	CSEL LT, R10, R7, R7
+	MOVD x_len+56(FP), R10
+	CMP R7, R10
+	CSEL LT, R10, R7, R7
+	MOVD $constNEON<>(SB), R12
+	MOVD $lanesNEON<>(SB), R13
+	MOVD ZR, R6
+	FMOVS eps+84(FP), F31
+	WORD $0x4e0407ff // dup v31.4s, v31.s[0]
+	FMOVQ 240(R12), F30
+	FMOVQ 96(R12), F29
+	FMOVQ 112(R12), F28
+	FMOVQ 128(R12), F27
+	FMOVQ 144(R12), F26
+	FMOVQ 160(R12), F25
+	FMOVQ 176(R12), F24
+	FMOVQ 224(R12), F23
+	FMOVQ 48(R12), F22
+	FMOVS n+76(FP), F21
+	WORD $0x4e0406b5 // dup v21.4s, v21.s[0]
+	FMOVS p+72(FP), F20
+	WORD $0x4e040694 // dup v20.4s, v20.s[0]
+	FMOVS beta+80(FP), F19
+	WORD $0x4e040673 // dup v19.4s, v19.s[0]
+	CMP $16, R7
+	BLT singleEnd
+	PCALIGN $32
+single:
+	FMOVQ 0(R2), F0
+	FMOVQ 16(R2), F1
+	WORD $0x6ebfe402 // fcmgt v2.4s, v0.4s, v31.4s
+	WORD $0x6e601fe2 // bsl v2.16b, v31.16b, v0.16b
+	WORD $0x6ebfe423 // fcmgt v3.4s, v1.4s, v31.4s
+	WORD $0x6e611fe3 // bsl v3.16b, v31.16b, v1.16b
+	WORD $0x4e22f7c4 // fmax v4.4s, v30.4s, v2.4s
+	WORD $0x4e23f7c2 // fmax v2.4s, v30.4s, v3.4s
+	WORD $0x6e3ddc83 // fmul v3.4s, v4.4s, v29.4s
+	WORD $0x6e3ddc45 // fmul v5.4s, v2.4s, v29.4s
+	WORD $0x4e218866 // frintn v6.4s, v3.4s
+	WORD $0x4e2188a3 // frintn v3.4s, v5.4s
+	WORD $0x4ebcccc4 // fmls v4.4s, v6.4s, v28.4s
+	WORD $0x4ebccc62 // fmls v2.4s, v3.4s, v28.4s
+	WORD $0x4ebbccc4 // fmls v4.4s, v6.4s, v27.4s
+	WORD $0x4ebbcc62 // fmls v2.4s, v3.4s, v27.4s
+	WORD $0x4eb91f25 // orr v5.16b, v25.16b, v25.16b
+	WORD $0x4e24cf45 // fmla v5.4s, v26.4s, v4.4s
+	WORD $0x4eb91f27 // orr v7.16b, v25.16b, v25.16b
+	WORD $0x4e22cf47 // fmla v7.4s, v26.4s, v2.4s
+	WORD $0x4eb81f08 // orr v8.16b, v24.16b, v24.16b
+	WORD $0x4e24cca8 // fmla v8.4s, v5.4s, v4.4s
+	WORD $0x4eb81f05 // orr v5.16b, v24.16b, v24.16b
+	WORD $0x4e22cce5 // fmla v5.4s, v7.4s, v2.4s
+	FMOVQ 192(R12), F7
+	WORD $0x4e24cd07 // fmla v7.4s, v8.4s, v4.4s
+	FMOVQ 192(R12), F8
+	WORD $0x4e22cca8 // fmla v8.4s, v5.4s, v2.4s
+	FMOVQ 208(R12), F5
+	WORD $0x4e24cce5 // fmla v5.4s, v7.4s, v4.4s
+	FMOVQ 208(R12), F7
+	WORD $0x4e22cd07 // fmla v7.4s, v8.4s, v2.4s
+	FMOVQ 224(R12), F8
+	WORD $0x4e24cca8 // fmla v8.4s, v5.4s, v4.4s
+	FMOVQ 224(R12), F5
+	WORD $0x4e22cce5 // fmla v5.4s, v7.4s, v2.4s
+	WORD $0x6e28dc87 // fmul v7.4s, v4.4s, v8.4s
+	WORD $0x6e25dc44 // fmul v4.4s, v2.4s, v5.4s
+	WORD $0x4e21a8c2 // fcvtns v2.4s, v6.4s
+	WORD $0x4f3f0445 // sshr v5.4s, v2.4s, #1
+	WORD $0x6ea58442 // sub v2.4s, v2.4s, v5.4s
+	WORD $0x4f375442 // shl v2.4s, v2.4s, #23
+	WORD $0x4eb78442 // add v2.4s, v2.4s, v23.4s
+	FMOVQ 224(R12), F8
+	WORD $0x4f3754a5 // shl v5.4s, v5.4s, #23
+	WORD $0x4ea884a5 // add v5.4s, v5.4s, v8.4s
+	WORD $0x6e25dc42 // fmul v2.4s, v2.4s, v5.4s
+	WORD $0x4e21a865 // fcvtns v5.4s, v3.4s
+	WORD $0x4f3f04a6 // sshr v6.4s, v5.4s, #1
+	WORD $0x6ea684a5 // sub v5.4s, v5.4s, v6.4s
+	WORD $0x4f3754a5 // shl v5.4s, v5.4s, #23
+	WORD $0x4eb784a5 // add v5.4s, v5.4s, v23.4s
+	FMOVQ 224(R12), F8
+	WORD $0x4f3754c6 // shl v6.4s, v6.4s, #23
+	WORD $0x4ea884c6 // add v6.4s, v6.4s, v8.4s
+	WORD $0x6e26dca5 // fmul v5.4s, v5.4s, v6.4s
+	WORD $0x4eb7d443 // fsub v3.4s, v2.4s, v23.4s
+	WORD $0x4eb7d4a6 // fsub v6.4s, v5.4s, v23.4s
+	WORD $0x4e27cc43 // fmla v3.4s, v2.4s, v7.4s
+	WORD $0x4e24cca6 // fmla v6.4s, v5.4s, v4.4s
+	WORD $0x6ea0e6c2 // fcmgt v2.4s, v22.4s, v0.4s
+	WORD $0x6e601ec2 // bsl v2.16b, v22.16b, v0.16b
+	WORD $0x6ea1e6c4 // fcmgt v4.4s, v22.4s, v1.4s
+	WORD $0x6e611ec4 // bsl v4.16b, v22.16b, v1.16b
+	WORD $0x6eb6e405 // fcmgt v5.4s, v0.4s, v22.4s
+	WORD $0x6e601ec5 // bsl v5.16b, v22.16b, v0.16b
+	WORD $0x6eb6e427 // fcmgt v7.4s, v1.4s, v22.4s
+	WORD $0x6e611ec7 // bsl v7.16b, v22.16b, v1.16b
+	WORD $0x4ea5d468 // fsub v8.4s, v3.4s, v5.4s
+	WORD $0x4ea7d4c5 // fsub v5.4s, v6.4s, v7.4s
+	WORD $0x6e271ce7 // eor v7.16b, v7.16b, v7.16b
+	WORD $0x6ea7e407 // fcmgt v7.4s, v0.4s, v7.4s
+	WORD $0x4e281ce7 // and v7.16b, v7.16b, v8.16b
+	WORD $0x6e291d29 // eor v9.16b, v9.16b, v9.16b
+	WORD $0x6ea9e429 // fcmgt v9.4s, v1.4s, v9.4s
+	WORD $0x4e251d29 // and v9.16b, v9.16b, v5.16b
+	WORD $0x4ea7d50a // fsub v10.4s, v8.4s, v7.4s
+	WORD $0x4ea9d4a7 // fsub v7.4s, v5.4s, v9.4s
+	FMOVQ 0(R1), F5
+	FMOVQ 16(R1), F8
+	FMOVQ 224(R12), F9
+	WORD $0x4e29d46b // fadd v11.4s, v3.4s, v9.4s
+	FMOVQ 224(R12), F3
+	WORD $0x4e23d4c9 // fadd v9.4s, v6.4s, v3.4s
+	WORD $0x4ea0d7e3 // fsub v3.4s, v31.4s, v0.4s
+	WORD $0x4ea1d7e6 // fsub v6.4s, v31.4s, v1.4s
+	WORD $0x6e2c1d8c // eor v12.16b, v12.16b, v12.16b
+	WORD $0x6eace46c // fcmgt v12.4s, v3.4s, v12.4s
+	WORD $0x4e2b1d8c // and v12.16b, v12.16b, v11.16b
+	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
+	WORD $0x6ea3e4c3 // fcmgt v3.4s, v6.4s, v3.4s
+	WORD $0x4e291c63 // and v3.16b, v3.16b, v9.16b
+	WORD $0x4eb7d586 // fsub v6.4s, v12.4s, v23.4s
+	WORD $0x4eb7d469 // fsub v9.4s, v3.4s, v23.4s
+	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
+	WORD $0x6ea3e403 // fcmgt v3.4s, v0.4s, v3.4s
+	WORD $0x4e261c63 // and v3.16b, v3.16b, v6.16b
+	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
+	WORD $0x6ea0e420 // fcmgt v0.4s, v1.4s, v0.4s
+	WORD $0x4e291c00 // and v0.16b, v0.16b, v9.16b
+	WORD $0x4ea3d4c1 // fsub v1.4s, v6.4s, v3.4s
+	WORD $0x4ea0d523 // fsub v3.4s, v9.4s, v0.4s
+	WORD $0x4e22d440 // fadd v0.4s, v2.4s, v2.4s
+	WORD $0x4e24d482 // fadd v2.4s, v4.4s, v4.4s
+	WORD $0x4eb31e64 // orr v4.16b, v19.16b, v19.16b
+	WORD $0x4e34cc04 // fmla v4.4s, v0.4s, v20.4s
+	WORD $0x4eb31e60 // orr v0.16b, v19.16b, v19.16b
+	WORD $0x4e34cc40 // fmla v0.4s, v2.4s, v20.4s
+	WORD $0x4e35cc24 // fmla v4.4s, v1.4s, v21.4s
+	WORD $0x4e35cc60 // fmla v0.4s, v3.4s, v21.4s
+	WORD $0x6e24dca1 // fmul v1.4s, v5.4s, v4.4s
+	WORD $0x6e20dd02 // fmul v2.4s, v8.4s, v0.4s
+	FMOVQ F1, 0(R0)
+	FMOVQ F2, 16(R0)
+	FMOVQ 32(R2), F0
+	FMOVQ 48(R2), F1
+	WORD $0x6ebfe402 // fcmgt v2.4s, v0.4s, v31.4s
+	WORD $0x6e601fe2 // bsl v2.16b, v31.16b, v0.16b
+	WORD $0x6ebfe423 // fcmgt v3.4s, v1.4s, v31.4s
+	WORD $0x6e611fe3 // bsl v3.16b, v31.16b, v1.16b
+	WORD $0x4e22f7c4 // fmax v4.4s, v30.4s, v2.4s
+	WORD $0x4e23f7c2 // fmax v2.4s, v30.4s, v3.4s
+	WORD $0x6e3ddc83 // fmul v3.4s, v4.4s, v29.4s
+	WORD $0x6e3ddc45 // fmul v5.4s, v2.4s, v29.4s
+	WORD $0x4e218866 // frintn v6.4s, v3.4s
+	WORD $0x4e2188a3 // frintn v3.4s, v5.4s
+	WORD $0x4ebcccc4 // fmls v4.4s, v6.4s, v28.4s
+	WORD $0x4ebccc62 // fmls v2.4s, v3.4s, v28.4s
+	WORD $0x4ebbccc4 // fmls v4.4s, v6.4s, v27.4s
+	WORD $0x4ebbcc62 // fmls v2.4s, v3.4s, v27.4s
+	WORD $0x4eb91f25 // orr v5.16b, v25.16b, v25.16b
+	WORD $0x4e24cf45 // fmla v5.4s, v26.4s, v4.4s
+	WORD $0x4eb91f28 // orr v8.16b, v25.16b, v25.16b
+	WORD $0x4e22cf48 // fmla v8.4s, v26.4s, v2.4s
+	WORD $0x4eb81f09 // orr v9.16b, v24.16b, v24.16b
+	WORD $0x4e24cca9 // fmla v9.4s, v5.4s, v4.4s
+	WORD $0x4eb81f05 // orr v5.16b, v24.16b, v24.16b
+	WORD $0x4e22cd05 // fmla v5.4s, v8.4s, v2.4s
+	FMOVQ 192(R12), F8
+	WORD $0x4e24cd28 // fmla v8.4s, v9.4s, v4.4s
+	FMOVQ 192(R12), F9
+	WORD $0x4e22cca9 // fmla v9.4s, v5.4s, v2.4s
+	FMOVQ 208(R12), F5
+	WORD $0x4e24cd05 // fmla v5.4s, v8.4s, v4.4s
+	FMOVQ 208(R12), F8
+	WORD $0x4e22cd28 // fmla v8.4s, v9.4s, v2.4s
+	FMOVQ 224(R12), F9
+	WORD $0x4e24cca9 // fmla v9.4s, v5.4s, v4.4s
+	FMOVQ 224(R12), F5
+	WORD $0x4e22cd05 // fmla v5.4s, v8.4s, v2.4s
+	WORD $0x6e29dc88 // fmul v8.4s, v4.4s, v9.4s
+	WORD $0x6e25dc44 // fmul v4.4s, v2.4s, v5.4s
+	WORD $0x4e21a8c2 // fcvtns v2.4s, v6.4s
+	WORD $0x4f3f0445 // sshr v5.4s, v2.4s, #1
+	WORD $0x6ea58442 // sub v2.4s, v2.4s, v5.4s
+	WORD $0x4f375442 // shl v2.4s, v2.4s, #23
+	WORD $0x4eb78442 // add v2.4s, v2.4s, v23.4s
+	FMOVQ 224(R12), F9
+	WORD $0x4f3754a5 // shl v5.4s, v5.4s, #23
+	WORD $0x4ea984a5 // add v5.4s, v5.4s, v9.4s
+	WORD $0x6e25dc42 // fmul v2.4s, v2.4s, v5.4s
+	WORD $0x4e21a865 // fcvtns v5.4s, v3.4s
+	WORD $0x4f3f04a6 // sshr v6.4s, v5.4s, #1
+	WORD $0x6ea684a5 // sub v5.4s, v5.4s, v6.4s
+	WORD $0x4f3754a5 // shl v5.4s, v5.4s, #23
+	WORD $0x4eb784a5 // add v5.4s, v5.4s, v23.4s
+	FMOVQ 224(R12), F9
+	WORD $0x4f3754c6 // shl v6.4s, v6.4s, #23
+	WORD $0x4ea984c6 // add v6.4s, v6.4s, v9.4s
+	WORD $0x6e26dca5 // fmul v5.4s, v5.4s, v6.4s
+	WORD $0x4eb7d443 // fsub v3.4s, v2.4s, v23.4s
+	WORD $0x4eb7d4a6 // fsub v6.4s, v5.4s, v23.4s
+	WORD $0x4e28cc43 // fmla v3.4s, v2.4s, v8.4s
+	WORD $0x4e24cca6 // fmla v6.4s, v5.4s, v4.4s
+	WORD $0x6ea0e6c2 // fcmgt v2.4s, v22.4s, v0.4s
+	WORD $0x6e601ec2 // bsl v2.16b, v22.16b, v0.16b
+	WORD $0x6ea1e6c4 // fcmgt v4.4s, v22.4s, v1.4s
+	WORD $0x6e611ec4 // bsl v4.16b, v22.16b, v1.16b
+	WORD $0x6eb6e405 // fcmgt v5.4s, v0.4s, v22.4s
+	WORD $0x6e601ec5 // bsl v5.16b, v22.16b, v0.16b
+	WORD $0x6eb6e428 // fcmgt v8.4s, v1.4s, v22.4s
+	WORD $0x6e611ec8 // bsl v8.16b, v22.16b, v1.16b
+	WORD $0x4ea5d469 // fsub v9.4s, v3.4s, v5.4s
+	WORD $0x4ea8d4c5 // fsub v5.4s, v6.4s, v8.4s
+	WORD $0x6e281d08 // eor v8.16b, v8.16b, v8.16b
+	WORD $0x6ea8e408 // fcmgt v8.4s, v0.4s, v8.4s
+	WORD $0x4e291d08 // and v8.16b, v8.16b, v9.16b
+	WORD $0x6e2b1d6b // eor v11.16b, v11.16b, v11.16b
+	WORD $0x6eabe42b // fcmgt v11.4s, v1.4s, v11.4s
+	WORD $0x4e251d6b // and v11.16b, v11.16b, v5.16b
+	WORD $0x4ea8d52c // fsub v12.4s, v9.4s, v8.4s
+	WORD $0x4eabd4a8 // fsub v8.4s, v5.4s, v11.4s
+	FMOVQ 32(R1), F5
+	FMOVQ 48(R1), F9
+	FMOVQ 224(R12), F11
+	WORD $0x4e2bd46d // fadd v13.4s, v3.4s, v11.4s
+	FMOVQ 224(R12), F3
+	WORD $0x4e23d4cb // fadd v11.4s, v6.4s, v3.4s
+	WORD $0x4ea0d7e3 // fsub v3.4s, v31.4s, v0.4s
+	WORD $0x4ea1d7e6 // fsub v6.4s, v31.4s, v1.4s
+	WORD $0x6e2e1dce // eor v14.16b, v14.16b, v14.16b
+	WORD $0x6eaee46e // fcmgt v14.4s, v3.4s, v14.4s
+	WORD $0x4e2d1dce // and v14.16b, v14.16b, v13.16b
+	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
+	WORD $0x6ea3e4c3 // fcmgt v3.4s, v6.4s, v3.4s
+	WORD $0x4e2b1c63 // and v3.16b, v3.16b, v11.16b
+	WORD $0x4eb7d5c6 // fsub v6.4s, v14.4s, v23.4s
+	WORD $0x4eb7d46b // fsub v11.4s, v3.4s, v23.4s
+	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
+	WORD $0x6ea3e403 // fcmgt v3.4s, v0.4s, v3.4s
+	WORD $0x4e261c63 // and v3.16b, v3.16b, v6.16b
+	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
+	WORD $0x6ea0e420 // fcmgt v0.4s, v1.4s, v0.4s
+	WORD $0x4e2b1c00 // and v0.16b, v0.16b, v11.16b
+	WORD $0x4ea3d4c1 // fsub v1.4s, v6.4s, v3.4s
+	WORD $0x4ea0d563 // fsub v3.4s, v11.4s, v0.4s
+	WORD $0x4e22d440 // fadd v0.4s, v2.4s, v2.4s
+	WORD $0x4e24d482 // fadd v2.4s, v4.4s, v4.4s
+	WORD $0x4eb31e64 // orr v4.16b, v19.16b, v19.16b
+	WORD $0x4e34cc04 // fmla v4.4s, v0.4s, v20.4s
+	WORD $0x4eb31e60 // orr v0.16b, v19.16b, v19.16b
+	WORD $0x4e34cc40 // fmla v0.4s, v2.4s, v20.4s
+	WORD $0x4e35cc24 // fmla v4.4s, v1.4s, v21.4s
+	WORD $0x4e35cc60 // fmla v0.4s, v3.4s, v21.4s
+	WORD $0x6e24dca1 // fmul v1.4s, v5.4s, v4.4s
+	WORD $0x6e20dd22 // fmul v2.4s, v9.4s, v0.4s
+	FMOVQ F1, 32(R0)
+	FMOVQ F2, 48(R0)
+	ADD $64, R0
+	ADD $64, R1
+	ADD $64, R2
+	SUB $16, R7
+	CMP $16, R7
+	BGE single
+singleEnd:
+	CBZ R7, done
+	MOVD R1, R10
+	ADD $80, RSP, R11
+	STP (ZR, ZR), 0(R11)
+	STP (ZR, ZR), 16(R11)
+	STP (ZR, ZR), 32(R11)
+	STP (ZR, ZR), 48(R11)
+	TBZ $3, R7, last1
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last1:
+	TBZ $2, R7, last2
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last2:
+	TBZ $1, R7, last3
+	MOVD.P 8(R10), R9
+	MOVD.P R9, 8(R11)
+last3:
+	TBZ $0, R7, last4
+	MOVWU.P 4(R10), R9
+	MOVW.P R9, 4(R11)
+last4:
+	MOVD R2, R10
+	ADD $144, RSP, R11
+	STP (ZR, ZR), 0(R11)
+	STP (ZR, ZR), 16(R11)
+	STP (ZR, ZR), 32(R11)
+	STP (ZR, ZR), 48(R11)
+	TBZ $3, R7, last5
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last5:
+	TBZ $2, R7, last6
+	LDP.P 16(R10), (R9, R23)
+	STP.P (R9, R23), 16(R11)
+last6:
+	TBZ $1, R7, last7
+	MOVD.P 8(R10), R9
+	MOVD.P R9, 8(R11)
+last7:
+	TBZ $0, R7, last8
+	MOVWU.P 4(R10), R9
+	MOVW.P R9, 4(R11)
+last8:
+	FMOVQ 144(RSP), F0
+	FMOVQ 160(RSP), F1
+	WORD $0x6ebfe402 // fcmgt v2.4s, v0.4s, v31.4s
+	WORD $0x6e601fe2 // bsl v2.16b, v31.16b, v0.16b
+	WORD $0x6ebfe423 // fcmgt v3.4s, v1.4s, v31.4s
+	WORD $0x6e611fe3 // bsl v3.16b, v31.16b, v1.16b
+	WORD $0x4e22f7c4 // fmax v4.4s, v30.4s, v2.4s
+	WORD $0x4e23f7c2 // fmax v2.4s, v30.4s, v3.4s
+	WORD $0x6e3ddc83 // fmul v3.4s, v4.4s, v29.4s
+	WORD $0x6e3ddc45 // fmul v5.4s, v2.4s, v29.4s
+	WORD $0x4e218866 // frintn v6.4s, v3.4s
+	WORD $0x4e2188a3 // frintn v3.4s, v5.4s
+	WORD $0x4ebcccc4 // fmls v4.4s, v6.4s, v28.4s
+	WORD $0x4ebccc62 // fmls v2.4s, v3.4s, v28.4s
+	WORD $0x4ebbccc4 // fmls v4.4s, v6.4s, v27.4s
+	WORD $0x4ebbcc62 // fmls v2.4s, v3.4s, v27.4s
+	WORD $0x4eb91f25 // orr v5.16b, v25.16b, v25.16b
+	WORD $0x4e24cf45 // fmla v5.4s, v26.4s, v4.4s
+	WORD $0x4eb91f29 // orr v9.16b, v25.16b, v25.16b
+	WORD $0x4e22cf49 // fmla v9.4s, v26.4s, v2.4s
+	WORD $0x4eb81f0b // orr v11.16b, v24.16b, v24.16b
+	WORD $0x4e24ccab // fmla v11.4s, v5.4s, v4.4s
+	WORD $0x4eb81f05 // orr v5.16b, v24.16b, v24.16b
+	WORD $0x4e22cd25 // fmla v5.4s, v9.4s, v2.4s
+	FMOVQ 192(R12), F9
+	WORD $0x4e24cd69 // fmla v9.4s, v11.4s, v4.4s
+	FMOVQ 192(R12), F11
+	WORD $0x4e22ccab // fmla v11.4s, v5.4s, v2.4s
+	FMOVQ 208(R12), F5
+	WORD $0x4e24cd25 // fmla v5.4s, v9.4s, v4.4s
+	FMOVQ 208(R12), F9
+	WORD $0x4e22cd69 // fmla v9.4s, v11.4s, v2.4s
+	FMOVQ 224(R12), F11
+	WORD $0x4e24ccab // fmla v11.4s, v5.4s, v4.4s
+	FMOVQ 224(R12), F5
+	WORD $0x4e22cd25 // fmla v5.4s, v9.4s, v2.4s
+	WORD $0x6e2bdc89 // fmul v9.4s, v4.4s, v11.4s
+	WORD $0x6e25dc44 // fmul v4.4s, v2.4s, v5.4s
+	WORD $0x4e21a8c2 // fcvtns v2.4s, v6.4s
+	WORD $0x4f3f0445 // sshr v5.4s, v2.4s, #1
+	WORD $0x6ea58442 // sub v2.4s, v2.4s, v5.4s
+	WORD $0x4f375442 // shl v2.4s, v2.4s, #23
+	WORD $0x4eb78442 // add v2.4s, v2.4s, v23.4s
+	FMOVQ 224(R12), F11
+	WORD $0x4f3754a5 // shl v5.4s, v5.4s, #23
+	WORD $0x4eab84a5 // add v5.4s, v5.4s, v11.4s
+	WORD $0x6e25dc42 // fmul v2.4s, v2.4s, v5.4s
+	WORD $0x4e21a865 // fcvtns v5.4s, v3.4s
+	WORD $0x4f3f04a6 // sshr v6.4s, v5.4s, #1
+	WORD $0x6ea684a5 // sub v5.4s, v5.4s, v6.4s
+	WORD $0x4f3754a5 // shl v5.4s, v5.4s, #23
+	WORD $0x4eb784a5 // add v5.4s, v5.4s, v23.4s
+	FMOVQ 224(R12), F11
+	WORD $0x4f3754c6 // shl v6.4s, v6.4s, #23
+	WORD $0x4eab84c6 // add v6.4s, v6.4s, v11.4s
+	WORD $0x6e26dca5 // fmul v5.4s, v5.4s, v6.4s
+	WORD $0x4eb7d443 // fsub v3.4s, v2.4s, v23.4s
+	WORD $0x4eb7d4a6 // fsub v6.4s, v5.4s, v23.4s
+	WORD $0x4e29cc43 // fmla v3.4s, v2.4s, v9.4s
+	WORD $0x4e24cca6 // fmla v6.4s, v5.4s, v4.4s
+	WORD $0x6ea0e6c2 // fcmgt v2.4s, v22.4s, v0.4s
+	WORD $0x6e601ec2 // bsl v2.16b, v22.16b, v0.16b
+	WORD $0x6ea1e6c4 // fcmgt v4.4s, v22.4s, v1.4s
+	WORD $0x6e611ec4 // bsl v4.16b, v22.16b, v1.16b
+	WORD $0x6eb6e405 // fcmgt v5.4s, v0.4s, v22.4s
+	WORD $0x6e601ec5 // bsl v5.16b, v22.16b, v0.16b
+	WORD $0x6eb6e429 // fcmgt v9.4s, v1.4s, v22.4s
+	WORD $0x6e611ec9 // bsl v9.16b, v22.16b, v1.16b
+	WORD $0x4ea5d46b // fsub v11.4s, v3.4s, v5.4s
+	WORD $0x4ea9d4c5 // fsub v5.4s, v6.4s, v9.4s
+	WORD $0x6e291d29 // eor v9.16b, v9.16b, v9.16b
+	WORD $0x6ea9e409 // fcmgt v9.4s, v0.4s, v9.4s
+	WORD $0x4e2b1d29 // and v9.16b, v9.16b, v11.16b
+	WORD $0x6e2d1dad // eor v13.16b, v13.16b, v13.16b
+	WORD $0x6eade42d // fcmgt v13.4s, v1.4s, v13.4s
+	WORD $0x4e251dad // and v13.16b, v13.16b, v5.16b
+	WORD $0x4ea9d56e // fsub v14.4s, v11.4s, v9.4s
+	WORD $0x4eadd4a9 // fsub v9.4s, v5.4s, v13.4s
+	FMOVQ 80(RSP), F5
+	FMOVQ 96(RSP), F11
+	FMOVQ 224(R12), F13
+	WORD $0x4e2dd46f // fadd v15.4s, v3.4s, v13.4s
+	FMOVQ 224(R12), F3
+	WORD $0x4e23d4cd // fadd v13.4s, v6.4s, v3.4s
+	WORD $0x4ea0d7e3 // fsub v3.4s, v31.4s, v0.4s
+	WORD $0x4ea1d7e6 // fsub v6.4s, v31.4s, v1.4s
+	WORD $0x6e301e10 // eor v16.16b, v16.16b, v16.16b
+	WORD $0x6eb0e470 // fcmgt v16.4s, v3.4s, v16.4s
+	WORD $0x4e2f1e10 // and v16.16b, v16.16b, v15.16b
+	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
+	WORD $0x6ea3e4c3 // fcmgt v3.4s, v6.4s, v3.4s
+	WORD $0x4e2d1c63 // and v3.16b, v3.16b, v13.16b
+	WORD $0x4eb7d606 // fsub v6.4s, v16.4s, v23.4s
+	WORD $0x4eb7d46d // fsub v13.4s, v3.4s, v23.4s
+	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
+	WORD $0x6ea3e403 // fcmgt v3.4s, v0.4s, v3.4s
+	WORD $0x4e261c63 // and v3.16b, v3.16b, v6.16b
+	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
+	WORD $0x6ea0e420 // fcmgt v0.4s, v1.4s, v0.4s
+	WORD $0x4e2d1c00 // and v0.16b, v0.16b, v13.16b
+	WORD $0x4ea3d4c1 // fsub v1.4s, v6.4s, v3.4s
+	WORD $0x4ea0d5a3 // fsub v3.4s, v13.4s, v0.4s
+	WORD $0x4e22d440 // fadd v0.4s, v2.4s, v2.4s
+	WORD $0x4e24d482 // fadd v2.4s, v4.4s, v4.4s
+	WORD $0x4eb31e64 // orr v4.16b, v19.16b, v19.16b
+	WORD $0x4e34cc04 // fmla v4.4s, v0.4s, v20.4s
+	WORD $0x4eb31e60 // orr v0.16b, v19.16b, v19.16b
+	WORD $0x4e34cc40 // fmla v0.4s, v2.4s, v20.4s
+	WORD $0x4e35cc24 // fmla v4.4s, v1.4s, v21.4s
+	WORD $0x4e35cc60 // fmla v0.4s, v3.4s, v21.4s
+	WORD $0x6e24dca1 // fmul v1.4s, v5.4s, v4.4s
+	WORD $0x6e20dd62 // fmul v2.4s, v11.4s, v0.4s
+	FMOVQ F1, 16(RSP)
+	FMOVQ F2, 32(RSP)
+	FMOVQ 176(RSP), F0
+	FMOVQ 192(RSP), F1
+	WORD $0x6ebfe402 // fcmgt v2.4s, v0.4s, v31.4s
+	WORD $0x6e601fe2 // bsl v2.16b, v31.16b, v0.16b
+	WORD $0x6ebfe423 // fcmgt v3.4s, v1.4s, v31.4s
+	WORD $0x6e611fe3 // bsl v3.16b, v31.16b, v1.16b
+	WORD $0x4e22f7c4 // fmax v4.4s, v30.4s, v2.4s
+	WORD $0x4e23f7c2 // fmax v2.4s, v30.4s, v3.4s
+	WORD $0x6e3ddc83 // fmul v3.4s, v4.4s, v29.4s
+	WORD $0x6e3ddc45 // fmul v5.4s, v2.4s, v29.4s
+	WORD $0x4e218866 // frintn v6.4s, v3.4s
+	WORD $0x4e2188a3 // frintn v3.4s, v5.4s
+	WORD $0x4ebcccc4 // fmls v4.4s, v6.4s, v28.4s
+	WORD $0x4ebccc62 // fmls v2.4s, v3.4s, v28.4s
+	WORD $0x4ebbccc4 // fmls v4.4s, v6.4s, v27.4s
+	WORD $0x4ebbcc62 // fmls v2.4s, v3.4s, v27.4s
+	WORD $0x4eb91f25 // orr v5.16b, v25.16b, v25.16b
+	WORD $0x4e24cf45 // fmla v5.4s, v26.4s, v4.4s
+	WORD $0x4eb91f2b // orr v11.16b, v25.16b, v25.16b
+	WORD $0x4e22cf4b // fmla v11.4s, v26.4s, v2.4s
+	WORD $0x4eb81f0d // orr v13.16b, v24.16b, v24.16b
+	WORD $0x4e24ccad // fmla v13.4s, v5.4s, v4.4s
+	WORD $0x4eb81f05 // orr v5.16b, v24.16b, v24.16b
+	WORD $0x4e22cd65 // fmla v5.4s, v11.4s, v2.4s
+	FMOVQ 192(R12), F11
+	WORD $0x4e24cdab // fmla v11.4s, v13.4s, v4.4s
+	FMOVQ 192(R12), F13
+	WORD $0x4e22ccad // fmla v13.4s, v5.4s, v2.4s
+	FMOVQ 208(R12), F5
+	WORD $0x4e24cd65 // fmla v5.4s, v11.4s, v4.4s
+	FMOVQ 208(R12), F11
+	WORD $0x4e22cdab // fmla v11.4s, v13.4s, v2.4s
+	FMOVQ 224(R12), F13
+	WORD $0x4e24ccad // fmla v13.4s, v5.4s, v4.4s
+	FMOVQ 224(R12), F5
+	WORD $0x4e22cd65 // fmla v5.4s, v11.4s, v2.4s
+	WORD $0x6e2ddc8b // fmul v11.4s, v4.4s, v13.4s
+	WORD $0x6e25dc44 // fmul v4.4s, v2.4s, v5.4s
+	WORD $0x4e21a8c2 // fcvtns v2.4s, v6.4s
+	WORD $0x4f3f0445 // sshr v5.4s, v2.4s, #1
+	WORD $0x6ea58442 // sub v2.4s, v2.4s, v5.4s
+	WORD $0x4f375442 // shl v2.4s, v2.4s, #23
+	WORD $0x4eb78442 // add v2.4s, v2.4s, v23.4s
+	FMOVQ 224(R12), F13
+	WORD $0x4f3754a5 // shl v5.4s, v5.4s, #23
+	WORD $0x4ead84a5 // add v5.4s, v5.4s, v13.4s
+	WORD $0x6e25dc42 // fmul v2.4s, v2.4s, v5.4s
+	WORD $0x4e21a865 // fcvtns v5.4s, v3.4s
+	WORD $0x4f3f04a6 // sshr v6.4s, v5.4s, #1
+	WORD $0x6ea684a5 // sub v5.4s, v5.4s, v6.4s
+	WORD $0x4f3754a5 // shl v5.4s, v5.4s, #23
+	WORD $0x4eb784a5 // add v5.4s, v5.4s, v23.4s
+	FMOVQ 224(R12), F13
+	WORD $0x4f3754c6 // shl v6.4s, v6.4s, #23
+	WORD $0x4ead84c6 // add v6.4s, v6.4s, v13.4s
+	WORD $0x6e26dca5 // fmul v5.4s, v5.4s, v6.4s
+	WORD $0x4eb7d443 // fsub v3.4s, v2.4s, v23.4s
+	WORD $0x4eb7d4a6 // fsub v6.4s, v5.4s, v23.4s
+	WORD $0x4e2bcc43 // fmla v3.4s, v2.4s, v11.4s
+	WORD $0x4e24cca6 // fmla v6.4s, v5.4s, v4.4s
+	WORD $0x6ea0e6c2 // fcmgt v2.4s, v22.4s, v0.4s
+	WORD $0x6e601ec2 // bsl v2.16b, v22.16b, v0.16b
+	WORD $0x6ea1e6c4 // fcmgt v4.4s, v22.4s, v1.4s
+	WORD $0x6e611ec4 // bsl v4.16b, v22.16b, v1.16b
+	WORD $0x6eb6e405 // fcmgt v5.4s, v0.4s, v22.4s
+	WORD $0x6e601ec5 // bsl v5.16b, v22.16b, v0.16b
+	WORD $0x6eb6e42b // fcmgt v11.4s, v1.4s, v22.4s
+	WORD $0x6e611ecb // bsl v11.16b, v22.16b, v1.16b
+	WORD $0x4ea5d46d // fsub v13.4s, v3.4s, v5.4s
+	WORD $0x4eabd4c5 // fsub v5.4s, v6.4s, v11.4s
+	WORD $0x6e2b1d6b // eor v11.16b, v11.16b, v11.16b
+	WORD $0x6eabe40b // fcmgt v11.4s, v0.4s, v11.4s
+	WORD $0x4e2d1d6b // and v11.16b, v11.16b, v13.16b
+	WORD $0x6e2f1def // eor v15.16b, v15.16b, v15.16b
+	WORD $0x6eafe42f // fcmgt v15.4s, v1.4s, v15.4s
+	WORD $0x4e251def // and v15.16b, v15.16b, v5.16b
+	WORD $0x4eabd5b0 // fsub v16.4s, v13.4s, v11.4s
+	WORD $0x4eafd4ab // fsub v11.4s, v5.4s, v15.4s
+	FMOVQ 112(RSP), F5
+	FMOVQ 128(RSP), F13
+	FMOVQ 224(R12), F15
+	WORD $0x4e2fd471 // fadd v17.4s, v3.4s, v15.4s
+	FMOVQ 224(R12), F3
+	WORD $0x4e23d4cf // fadd v15.4s, v6.4s, v3.4s
+	WORD $0x4ea0d7e3 // fsub v3.4s, v31.4s, v0.4s
+	WORD $0x4ea1d7e6 // fsub v6.4s, v31.4s, v1.4s
+	WORD $0x6e321e52 // eor v18.16b, v18.16b, v18.16b
+	WORD $0x6eb2e472 // fcmgt v18.4s, v3.4s, v18.4s
+	WORD $0x4e311e52 // and v18.16b, v18.16b, v17.16b
+	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
+	WORD $0x6ea3e4c3 // fcmgt v3.4s, v6.4s, v3.4s
+	WORD $0x4e2f1c63 // and v3.16b, v3.16b, v15.16b
+	WORD $0x4eb7d646 // fsub v6.4s, v18.4s, v23.4s
+	WORD $0x4eb7d46f // fsub v15.4s, v3.4s, v23.4s
+	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
+	WORD $0x6ea3e403 // fcmgt v3.4s, v0.4s, v3.4s
+	WORD $0x4e261c63 // and v3.16b, v3.16b, v6.16b
+	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
+	WORD $0x6ea0e420 // fcmgt v0.4s, v1.4s, v0.4s
+	WORD $0x4e2f1c00 // and v0.16b, v0.16b, v15.16b
+	WORD $0x4ea3d4c1 // fsub v1.4s, v6.4s, v3.4s
+	WORD $0x4ea0d5e3 // fsub v3.4s, v15.4s, v0.4s
+	WORD $0x4e22d440 // fadd v0.4s, v2.4s, v2.4s
+	WORD $0x4e24d482 // fadd v2.4s, v4.4s, v4.4s
+	WORD $0x4eb31e64 // orr v4.16b, v19.16b, v19.16b
+	WORD $0x4e34cc04 // fmla v4.4s, v0.4s, v20.4s
+	WORD $0x4eb31e60 // orr v0.16b, v19.16b, v19.16b
+	WORD $0x4e34cc40 // fmla v0.4s, v2.4s, v20.4s
+	WORD $0x4e35cc24 // fmla v4.4s, v1.4s, v21.4s
+	WORD $0x4e35cc60 // fmla v0.4s, v3.4s, v21.4s
+	WORD $0x6e24dca1 // fmul v1.4s, v5.4s, v4.4s
+	WORD $0x6e20dda2 // fmul v2.4s, v13.4s, v0.4s
+	FMOVQ F1, 48(RSP)
+	FMOVQ F2, 64(RSP)
 	MOVD R0, R10
 	ADD $16, RSP, R11
 	TBZ $3, R7, last9
@@ -21748,10 +23256,10 @@ DATA constNEON<>+224(SB)/4, $0x3f800000
 DATA constNEON<>+228(SB)/4, $0x3f800000
 DATA constNEON<>+232(SB)/4, $0x3f800000
 DATA constNEON<>+236(SB)/4, $0x3f800000
-DATA constNEON<>+240(SB)/4, $0x41a00000
-DATA constNEON<>+244(SB)/4, $0x41a00000
-DATA constNEON<>+248(SB)/4, $0x41a00000
-DATA constNEON<>+252(SB)/4, $0x41a00000
+DATA constNEON<>+240(SB)/4, $0xc2200000
+DATA constNEON<>+244(SB)/4, $0xc2200000
+DATA constNEON<>+248(SB)/4, $0xc2200000
+DATA constNEON<>+252(SB)/4, $0xc2200000
 DATA constNEON<>+256(SB)/4, $0x7fffffff
 DATA constNEON<>+260(SB)/4, $0x7fffffff
 DATA constNEON<>+264(SB)/4, $0x7fffffff

@@ -26,6 +26,9 @@ func Portable() *Set {
 		Rotate:    rotate,
 		Tanh:      tanh,
 		TanhBwd:   tanhBwd,
+		XIELU:     xielu,
+		XIELUBwd:  xieluBwd,
+		XIELUSums: xieluSums,
 		ColMax:    colMax,
 		ColExp:    colExp,
 		ColExpBwd: colExpBwd,
@@ -393,6 +396,40 @@ func logisticBwd(dx, dy, x []float32) {
 		s := sigmoid(float64(x[i]))
 		dx[i] = dy[i] * float32(s*(1-s))
 	}
+}
+
+func xielu(y, x []float32, p, n, beta, eps float32) {
+	for i := range min(len(y), len(x)) {
+		if v := x[i]; v > 0 {
+			y[i] = p*v*v + beta*v
+		} else {
+			y[i] = n*(float32(math.Expm1(float64(min(v, eps))))-v) + beta*v
+		}
+	}
+}
+
+func xieluBwd(dx, dy, x []float32, p, n, beta, eps float32) {
+	for i := range min(len(dx), len(dy), len(x)) {
+		switch v := x[i]; {
+		case v > 0:
+			dx[i] = dy[i] * (2*p*v + beta)
+		case v < eps:
+			dx[i] = dy[i] * (n*float32(math.Expm1(float64(v))) + beta)
+		default:
+			dx[i] = dy[i] * (beta - n)
+		}
+	}
+}
+
+func xieluSums(dy, x []float32, eps float32) (sp, sn float32) {
+	for i := range min(len(dy), len(x)) {
+		if v := x[i]; v > 0 {
+			sp += dy[i] * v * v
+		} else {
+			sn += dy[i] * (float32(math.Expm1(float64(min(v, eps)))) - v)
+		}
+	}
+	return sp, sn
 }
 
 func identity(y, x []float32) { copy(y, x) }

@@ -48,6 +48,12 @@ type Set struct {
 	Tanh    func(y, x []float32, scale float32)      // y = tanh(scale*x), within 3 ulp
 	TanhBwd func(dx, y []float32, scale, by float32) // dx *= by*(1 - (scale*y)^2): the derivative of tanh, by its value
 
+	// XIELU: y = p*x^2 + beta*x of x > 0, of others n*(expm1(min(x, eps)) - x) + beta*x. XIELUBwd: dx is dy times its derivative.
+	// XIELUSums returns the sums of dy times the derivatives with respect to p and n.
+	XIELU     func(y, x []float32, p, n, beta, eps float32)
+	XIELUBwd  func(dx, dy, x []float32, p, n, beta, eps float32)
+	XIELUSums func(dy, x []float32, eps float32) (sp, sn float32)
+
 	// Functions of matrices whose row length is that of the vector arguments; for each column c of each row:
 	ColMax    func(top, x []float32)                            // top[c] = max(top[c], x)
 	ColExp    func(sum, plus, x []float32, scale float32)       // x = exp(scale*x + plus[c]), sum[c] += x

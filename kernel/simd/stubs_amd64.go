@@ -41,6 +41,9 @@ func setAVX512() *Set {
 	s.Rotate = rotateAVX512
 	s.Tanh = tanhAVX512
 	s.TanhBwd = tanhBwdAVX512
+	s.XIELU = xIELUAVX512
+	s.XIELUSums = xIELUSumsAVX512
+	s.XIELUBwd = xIELUBwdAVX512
 	s.ColMax = colMaxAVX512
 	s.ColExp = colExpAVX512
 	s.ColExpBwd = colExpBwdAVX512
@@ -91,6 +94,7 @@ func setAVX512() *Set {
 	past.Half.NormRMS = normRMSHalfPastAVX512
 	past.NormDX = normDXPastAVX512
 	past.Half.NormDX = normDXHalfPastAVX512
+	past.XIELU = xIELUPastAVX512
 	past.Act[0] = act0PastAVX512
 	past.ActBwd[0] = actBwd0PastAVX512
 	past.Act[1] = act1PastAVX512
@@ -228,6 +232,15 @@ func tanhAVX512(y, x []float32, scale float32)
 
 //go:noescape
 func tanhBwdAVX512(dx, y []float32, scale, by float32)
+
+//go:noescape
+func xIELUAVX512(y, x []float32, p, n, beta, eps float32)
+
+//go:noescape
+func xIELUSumsAVX512(dy, x []float32, eps float32) (sp, sn float32)
+
+//go:noescape
+func xIELUBwdAVX512(dx, dy, x []float32, p, n, beta, eps float32)
 
 //go:noescape
 func colMaxAVX512(top, x []float32)
@@ -374,6 +387,9 @@ func normDXPastAVX512(dx, dy, x, g []float32, mean, rstd, c, cx float32)
 func normDXHalfPastAVX512(dx, dy, x []uint16, g []float32, mean, rstd, c, cx float32)
 
 //go:noescape
+func xIELUPastAVX512(y, x []float32, p, n, beta, eps float32)
+
+//go:noescape
 func act0PastAVX512(y, x []float32)
 
 //go:noescape
@@ -505,6 +521,9 @@ func setAVX2() *Set {
 	s.Rotate = rotateAVX2
 	s.Tanh = tanhAVX2
 	s.TanhBwd = tanhBwdAVX2
+	s.XIELU = xIELUAVX2
+	s.XIELUSums = xIELUSumsAVX2
+	s.XIELUBwd = xIELUBwdAVX2
 	s.ColMax = colMaxAVX2
 	s.ColExp = colExpAVX2
 	s.ColExpBwd = colExpBwdAVX2
@@ -555,6 +574,7 @@ func setAVX2() *Set {
 	past.Half.NormRMS = normRMSHalfPastAVX2
 	past.NormDX = normDXPastAVX2
 	past.Half.NormDX = normDXHalfPastAVX2
+	past.XIELU = xIELUPastAVX2
 	past.Act[0] = act0PastAVX2
 	past.ActBwd[0] = actBwd0PastAVX2
 	past.Act[1] = act1PastAVX2
@@ -692,6 +712,15 @@ func tanhAVX2(y, x []float32, scale float32)
 
 //go:noescape
 func tanhBwdAVX2(dx, y []float32, scale, by float32)
+
+//go:noescape
+func xIELUAVX2(y, x []float32, p, n, beta, eps float32)
+
+//go:noescape
+func xIELUSumsAVX2(dy, x []float32, eps float32) (sp, sn float32)
+
+//go:noescape
+func xIELUBwdAVX2(dx, dy, x []float32, p, n, beta, eps float32)
 
 //go:noescape
 func colMaxAVX2(top, x []float32)
@@ -836,6 +865,9 @@ func normDXPastAVX2(dx, dy, x, g []float32, mean, rstd, c, cx float32)
 
 //go:noescape
 func normDXHalfPastAVX2(dx, dy, x []uint16, g []float32, mean, rstd, c, cx float32)
+
+//go:noescape
+func xIELUPastAVX2(y, x []float32, p, n, beta, eps float32)
 
 //go:noescape
 func act0PastAVX2(y, x []float32)

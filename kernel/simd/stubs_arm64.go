@@ -41,6 +41,9 @@ func setNEON() *Set {
 	s.Rotate = rotateNEON
 	s.Tanh = tanhNEON
 	s.TanhBwd = tanhBwdNEON
+	s.XIELU = xIELUNEON
+	s.XIELUSums = xIELUSumsNEON
+	s.XIELUBwd = xIELUBwdNEON
 	s.ColMax = colMaxNEON
 	s.ColExp = colExpNEON
 	s.ColExpBwd = colExpBwdNEON
@@ -189,6 +192,15 @@ func tanhNEON(y, x []float32, scale float32)
 
 //go:noescape
 func tanhBwdNEON(dx, y []float32, scale, by float32)
+
+//go:noescape
+func xIELUNEON(y, x []float32, p, n, beta, eps float32)
+
+//go:noescape
+func xIELUSumsNEON(dy, x []float32, eps float32) (sp, sn float32)
+
+//go:noescape
+func xIELUBwdNEON(dx, dy, x []float32, p, n, beta, eps float32)
 
 //go:noescape
 func colMaxNEON(top, x []float32)

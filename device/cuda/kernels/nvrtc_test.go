@@ -148,7 +148,7 @@ func variants() []Unit {
 	return append(list, Unit{"sum", "T0=f32 VEC=4"}, Unit{"sum", "T0=f64 VEC=1"}, Unit{"loss_sum", ""}, Unit{"preference", ""}, Unit{"norm_part", "T1=f32 VEC=1 FLAT=false PART_THREADS=512"}, Unit{"norm_part", "T1=f32 VEC=4 FLAT=true PART_THREADS=512"}, Unit{"norm_all", ""})
 }
 
-// deltaUnits returns those of linear attention.
+// deltaUnits returns those of linear attention, and of the activation with parameters.
 func deltaUnits(t string) (list []Unit) {
 	list = append(list, Unit{"decay", "T0=f32 T1=" + t + " T2=" + t + " T3=" + t}, Unit{"decay_bwd", "T0=" + t + " T1=f32 T2=" + t + " T3=" + t + " T4=" + t})
 	types := "T0=" + t + " T1=" + t + " T2=" + t + " T3=" + t
@@ -161,6 +161,10 @@ func deltaUnits(t string) (list []Unit) {
 	}
 	for _, size := range []string{" KEYS=128 VALUES=128", " KEYS=33 VALUES=20"} {
 		list = append(list, Unit{"delta_rule_at", types + size})
+	}
+	for _, vec := range []string{" VEC=1", " VEC=4"} {
+		types := "T0=" + t + " T1=" + t + " T2=" + t + " T3=" + t + " T4=" + t + " T5=" + t + " T6=" + t
+		list = append(list, Unit{"xielu", types + vec}, Unit{"xielu_bwd", types + " TERMS=0" + vec}, Unit{"xielu_bwd", types + " T7=f32 TERMS=1" + vec})
 	}
 	return list
 }

@@ -102,6 +102,20 @@ var vectors = []function{
 		t := b.mul(b.load("y"), b.arg("scale"))
 		b.store("dx", b.mul(b.mul(b.load("dx"), b.arg("by")), b.fnma(t, t, b.held(1))))
 	}},
+	{name: "XIELU", params: "y x []float32, p n beta eps float32", past: true, body: func(b *body) {
+		u := newXIELU(b)
+		b.store("y", b.fma(u.x, b.arg("beta"), b.fma(b.mul(u.above, u.above), b.arg("p"), b.mul(u.curve, b.arg("n")))))
+	}},
+	{name: "XIELUSums", params: "dy x []float32, eps float32; sp sn float32", body: func(b *body) {
+		u, dy := newXIELU(b), b.load("dy")
+		b.dot("sp", dy, b.mul(u.above, u.above))
+		b.dot("sn", dy, u.curve)
+	}},
+	{name: "XIELUBwd", params: "dx dy x []float32, p n beta eps float32", body: func(b *body) {
+		u, dy := newXIELU(b), b.load("dy")
+		slope := unlessAbove(b, b.sub(b.keep(onePlus(b, u.e), b.sub(b.arg("eps"), u.x)), b.held(1)), u.x)
+		b.store("dx", b.mul(dy, b.fma(slope, b.arg("n"), b.fma(b.add(u.above, u.above), b.arg("p"), b.arg("beta")))))
+	}},
 	{name: "ColMax", params: "top x []float32", unroll: 4, down: true, body: func(b *body) {
 		b.top("top", b.load("x"))
 	}},
@@ -288,6 +302,22 @@ func lion(b *body) val {
 	return p
 }
 
+// xielu is what the activation and its derivative have in common.
+type xielu struct {
+	x, above val // max(0, x)
+	e        val // expm1(min(x, eps))
+	curve    val // e - x, 0 for x > 0
+}
+
+func newXIELU(b *body) xielu {
+	x := b.load("x")
+	e := expm1(b, b.min(b.arg("eps"), x))
+	return xielu{x, b.max(b.held(0), x), e, unlessAbove(b, b.sub(e, b.min(b.held(0), x)), x)}
+}
+
+// unlessAbove returns v where x is not above 0, and 0 elsewhere.
+func unlessAbove(b *body, v, x val) val { return b.sub(v, b.keep(v, x)) }
+
 // hat returns (x-mean)*rstd.
 func hat(b *body) val { return b.mul(b.sub(b.load("x"), b.arg("mean")), b.arg("rstd")) }
 
@@ -360,17 +390,22 @@ func exp(b *body, x val) val {
 	return b.power(q, n)
 }
 
-// tanh returns -m/(m+2) for m = e^(-2|x|) - 1, with x's sign. m is 2^n*(e^r - 1) + (2^n - 1), without a difference of
-// numbers that are nearly equal: so a small x is as accurate as a large one.
+// tanh returns -m/(m+2) for m = e^(-2|x|) - 1, with x's sign.
 func tanh(b *body, x val) val {
-	y := b.mul(b.min(b.held(20), b.and(x, b.bits(0x7fffffff))), b.c(-2)) // 1 from 10 on
-	n := b.round(b.mul(y, b.c(math.Log2E)))
-	r := b.fnma(n, b.c(ln2High), y)
+	m := expm1(b, b.mul(b.and(x, b.bits(0x7fffffff)), b.c(-2)))
+	return b.or(b.div(b.sub(b.held(0), m), b.add(m, b.c(2))), b.and(x, b.bits(0x80000000)))
+}
+
+// expm1 returns e^x - 1 of x that is not above 0: 2^n*(e^r - 1) + (2^n - 1), without a difference of numbers that are nearly equal, so
+// that a small x is as accurate as a large one.
+func expm1(b *body, x val) val {
+	x = b.max(b.held(-40), x) // -1 from -20 on
+	n := b.round(b.mul(x, b.c(math.Log2E)))
+	r := b.fnma(n, b.c(ln2High), x)
 	r = b.fnma(n, b.c(ln2Low), r)
 	p := b.mul(r, b.poly(r, append([]float64{1}, expTail...)))
 	power := b.power(b.held(1), n)
-	m := b.fma(power, p, b.sub(power, b.held(1)))
-	return b.or(b.div(b.sub(b.held(0), m), b.add(m, b.c(2))), b.and(x, b.bits(0x80000000)))
+	return b.fma(power, p, b.sub(power, b.held(1)))
 }
 
 const (
