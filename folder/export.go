@@ -31,7 +31,7 @@ func Merge(ctx context.Context, adapter, to string, progress Progress) error {
 }
 
 // Export writes a model folder with the weights and files of another, and nothing else: no optimizer state, and an adapter merged
-// into its model. Floating-point weights get the given type or, if that is "", keep their files'.
+// into its model. Floating-point weights get the given type or, if that is "", keep their files'; those in FP8 become bf16.
 func Export(ctx context.Context, from, to string, as safetensors.DType, progress Progress) error {
 	if _, err := os.Lstat(to); err == nil { // a link to nothing, too
 		return misuse{fmt.Errorf("%s already exists; hint: name a new folder", to)}
@@ -44,6 +44,9 @@ func Export(ctx context.Context, from, to string, as safetensors.DType, progress
 	bytes := int64(0)
 	for _, t := range f.weights.Base.Tensors() {
 		bytes += t.Bytes()
+		if _, _, ok := scalesOf(t); ok { // which becomes twice as large
+			bytes += t.Bytes()
+		}
 	}
 	if err := f.roomToExport(); err != nil {
 		return err
@@ -85,6 +88,9 @@ func (f *Folder) export(ctx context.Context, create checkpoint.Create, as safete
 		return err
 	}
 	maps.Copy(files, own) // the tokenizer that the adapter was trained with
+	if as == "" && len(inFP8(f.weights.Base)) > 0 {
+		as = safetensors.BF16
+	}
 	if as != "" {
 		if files["config.json"], err = family.Retyped(files["config.json"], as == safetensors.BF16); err != nil {
 			return err
@@ -183,9 +189,13 @@ func newMerger(f *Folder) (*merger, error) {
 
 // tensors lists the tensors of the merged model.
 func (m *merger) tensors(as safetensors.DType) (list []safetensors.Tensor) {
+	scales := inFP8(m.weights.Base)
 	for _, info := range m.weights.Base.Tensors() {
+		if scales[info.Name] {
+			continue
+		}
 		written := info
-		if as != "" && info.DType.Float() {
+		if _, _, ok := scalesOf(info); as != "" && (ok || info.DType.Float()) {
 			written.DType = as
 		}
 		p, changed := m.parts[info.Name]
@@ -329,7 +339,7 @@ func (m *merger) convertTensor(w io.Writer, info safetensors.Info, as safetensor
 	}
 	for at := 0; at < info.Elements(); at += exportPiece {
 		piece := m.piece[:min(exportPiece, info.Elements()-at)]
-		if err := m.weights.Base.ReadFloat32(info.Name, at, piece); err != nil {
+		if err := readTensor(m.weights.Base, info, at, piece); err != nil {
 			return err
 		}
 		if err := safetensors.WriteFloat32(w, as, piece); err != nil {

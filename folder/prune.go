@@ -188,7 +188,7 @@ func (p *pruner) tensors() (list []safetensors.Tensor, err error) {
 		q := p.walk.g.Params[t.param]
 		for _, tensor := range q.Tensors() {
 			info, ok := lookup(f.weights.Base, tensor)
-			if !ok {
+			if !ok || !info.DType.Float() {
 				return nil, misuse{fmt.Errorf("%s: %s is not stored as plain numbers, so it cannot be pruned; hint: use a folder of the model in bf16", f.base, tensor.Name)}
 			}
 			p.files[info.Name] = dtype{part{q, tensor}, info.DType}

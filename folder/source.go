@@ -139,6 +139,11 @@ func checkUsed(set *safetensors.Set, m *model.Model, adapters bool, more ...stri
 			for _, name := range t.Names() {
 				known[name] = true
 			}
+			if info, ok := lookup(set, t); ok {
+				if scales, input, ok := scalesOf(info); ok {
+					known[scales], known[input] = true, true
+				}
+			}
 		}
 	}
 	first, n := "", 0
@@ -178,10 +183,12 @@ func ReadParam(set *safetensors.Set, p model.Param, first int, dst []float32) er
 			return fmt.Errorf("%s has shape %v, but config.json requires %v; hint: check that config.json belongs to these weights", t.Name, info.Shape, t.Shape)
 		}
 		lo, hi := max(first, t.First), min(first+len(dst), t.First+t.Elems())
-		if lo >= hi {
+		if len(dst) == 0 { // whether it can be read
+			lo, hi = first, first
+		} else if lo >= hi {
 			continue
 		}
-		if err := set.ReadFloat32(info.Name, lo-t.First, dst[lo-first:hi-first]); err != nil {
+		if err := readTensor(set, info, max(lo-t.First, 0), dst[lo-first:hi-first]); err != nil {
 			return err
 		}
 	}

@@ -422,6 +422,24 @@ def pack(path, settings, generator):
     save_file(tensors, path)
 
 
+def pack_fp8(path, generator):
+    """Matrices in FP8 with scales of blocks, and what transformers makes of them: one with all codes that are numbers, one with incomplete
+    blocks, which transformers does not read: by the definition in DeepSeek-V3's own code."""
+    numbers = torch.tensor([c for c in range(256) if c & 127 != 127], dtype=torch.uint8)
+    tensors = {"whole.weight": torch.cat([numbers, numbers[:2]]).repeat(2, 1).contiguous(), "ragged.weight": numbers[torch.randint(0, 254, (130, 132), generator=generator)]}
+    tensors |= {"whole.weight_scale_inv": torch.rand(1, 2, generator=generator), "ragged.weight_scale_inv": torch.rand(2, 2, generator=generator)}
+    unpack = transformers.integrations.finegrained_fp8.Fp8Dequantize(None)._dequantize_one
+    for name in "whole", "ragged":
+        q, scales = tensors[name + ".weight"].view(torch.float8_e4m3fn), tensors[name + ".weight_scale_inv"]
+        tensors[name + ".weight"] = q
+        if name == "whole":
+            tensors[name] = unpack(q, scales, torch.float32).contiguous()
+        else:
+            rows, cols = q.shape
+            tensors[name] = q.float() * scales.repeat_interleave(128, 0)[:rows].repeat_interleave(128, 1)[:, :cols]
+    save_file(tensors, path)
+
+
 def make_old(path, settings):
     config = json.loads(path.read_text())
     del config["rope_parameters"]
@@ -470,6 +488,8 @@ def write_case(folder, family, settings, seed):
         adapt(folder, tokens, LORA[folder.name], generator)
     if family == "GptOss":
         pack(folder / "mxfp4.safetensors", settings, generator)
+    if family == "DeepseekV3":
+        pack_fp8(folder / "fp8.safetensors", torch.Generator().manual_seed(seed + 1))
     for file in folder.glob("*.*"):
         file.chmod(0o644)
     (folder / "losses.json").write_text(json.dumps(results, indent=1) + "\n")
@@ -506,6 +526,7 @@ Each folder is a tiny random Hugging Face model (`config.json`, `model.safetenso
 - `rope.json` beside the folders: rotary tables, of each position the cosines and then the sines of its pairs, by config and sequence length
 - `frozen.json`, in some: the same where the parameters whose names match `freeze` are not trained
 - `mxfp4.safetensors` of gpt-oss-tiny: experts in MXFP4 as published folders have them, and in bf16 as transformers writes them out
+- `fp8.safetensors` of deepseek3-tiny: matrices in FP8 with scales of blocks, and their numbers
 - `lora`, in some: an adapter as peft {peft} writes it, and the same where it is trained on the model, with logits and
   gradients where alpha is not the rank; in llama-nf4 on weights that bitsandbytes {bitsandbytes} has rounded to NF4, of which `nf4.safetensors` has the first
 - `adapters`, in some: adapters as peft writes them with embedding, head or norms whole, or on a model with more tokens, and

@@ -99,6 +99,11 @@ func Retyped(text []byte, bf16 bool) ([]byte, error) {
 			key = "dtype"
 		}
 		whole[key] = value
+		for _, kv := range []keys{whole, part} {
+			if isFP8(kv["quantization_config"]) {
+				delete(kv, "quantization_config")
+			}
+		}
 		for _, key := range []string{"torch_dtype", "dtype"} {
 			if _, ok := part[key]; ok {
 				part[key] = value

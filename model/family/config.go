@@ -183,6 +183,8 @@ func (f *family) other(c *config, m *model.Model, key string) {
 	}
 	ask("whoever wrote it", unread)
 	switch null := string(c.raw[key]) == "null"; {
+	case key == "quantization_config" && isFP8(c.raw[key]):
+		checkFP8(c)
 	case key == "quantization_config" && !null:
 		c.fail("quantization_config: %w: weights of this kind are not read; hint: use the model that they were made from, with quantize: nf4 where it has to be small", ErrUnsupported)
 	case has == nil:

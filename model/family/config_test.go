@@ -371,7 +371,7 @@ func TestRefusedFamilies(t *testing.T) {
 		`"model_type": "gemma3", "text_config": {"model_type": 5}`:                                                                             "model_type",
 		`"model_type": "gemma3", "text_config": {"quantum_heads": 5}`:                                                                          "text_config: quantum_heads",
 		`"model_type": "gemma3", "text_config": {}, "tie_word_embeddings": 5`:                                                                  "tie_word_embeddings",
-		`"model_type": "mistral3", "text_config": {}, "quantization_config": {"quant_method": "fp8"}`:                                          "quantization_config",
+		`"model_type": "mistral3", "text_config": {}, "quantization_config": {"quant_method": "fp8", "weight_block_size": [64, 64]}`:           "quantization_config",
 		`"model_type": "qwen2_vl", "hidden_act": "quick_gelu"`:                                                                                 "quick_gelu",
 		`"model_type": "qwen3_vl_text"`:                                                                                                        "the text part of",
 		`"model_type": "qwen3", "rope_scaling": {"rope_type": "default", "mrope_section": [1, 1, 2]}`:                                          "mrope_section",
