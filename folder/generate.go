@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/athanor-llm/athanor/graph"
@@ -17,21 +18,18 @@ import (
 
 // Generator continues one sequence by autoregressive decoding. Its programs share
 // weights and key-value caches: one takes a token and computes the logits that follow it; the others
-// take a block of the prompt and only fill the caches. All are lowered, verified and executed like any other program.
+// take a block of the prompt and compute the logits that follow its last token. All are lowered, verified and executed like any other program.
 //
-// A prompt is read in the largest blocks that it has tokens for, all but its last token, which is taken by itself.
-// A last block that would be incomplete begins early, and its overlap is recomputed with the same result:
+// A prompt is read in the blocks that take least time together, see nextBlock. The last one may begin early, and its overlap is recomputed with
+// the same result:
 //
-//	11 tokens in blocks of 4:  0..3  4..7  6..9  10
-//
-// If the prompt is shorter than a block, the block's tail lies after the prompt;
-// those positions are overwritten before anything attends to them.
+//	58 tokens:  0..31  26..57
 type Generator struct {
 	session *session.Session
 	blocks  []int // tokens of each block program, descending
 	context int
 	vocab   int
-	once    bool    // tokens are read once: states of linear attention and of convolutions cannot go back, so no block begins early, or ends late
+	once    bool    // tokens are read once: states of linear attention and of convolutions cannot go back, so no block begins early
 	ids     []int32 // the sequence so far
 	block   []int32
 	pos     []int32
@@ -39,8 +37,15 @@ type Generator struct {
 }
 
 // blockRows are the tokens of the blocks in which prompts are read. Every block reads all weights, perhaps over a link, so
-// that large ones are faster; but the tokens of an incomplete block are computed for nothing.
-var blockRows = [...]int{512, 64}
+// that large ones are faster; but tokens that are read again are computed for nothing.
+var blockRows = [...]int{512, 256, 128, 64, 32, 16, 8, 4, 2}
+
+// leastRows are the tokens of the largest block where the device has too little memory for larger ones.
+const leastRows = 64
+
+// passTokens is how many tokens could be computed in the time in which all weights are read: 5 to 30 on processors. On GPUs it is hundreds, but there
+// a few blocks more cost a millisecond each.
+const passTokens = 16
 
 // Generator opens the model for decoding up to context tokens, with weights, caches and activations
 // of the given type, fp32 or bf16. It takes ownership of the device, even on error. The error is a *search.Misfit if the
@@ -64,22 +69,25 @@ func (f *Folder) Generator(ctx context.Context, d *machine.Alone, context int, d
 func newGenerator(ctx context.Context, m *model.Model, d *machine.Alone, context int, dtype graph.DType) (*Generator, error) {
 	g := &Generator{once: model.Remembers(m), context: context, vocab: m.Vocab, pos: make([]int32, 1), logits: make([]float64, m.Vocab)}
 	var prompts []*graph.Graph
-	for _, rows := range UsefulBlocks(context) {
-		block, err := graph.BuildPrefill(m, context, rows, dtype)
+	for _, rows := range blockRows {
+		if rows > context {
+			continue
+		}
+		block, err := graph.Generation{Context: context, Rows: rows, Last: true}.Build(m, dtype)
 		if err != nil {
 			return nil, err
 		}
 		g.blocks, prompts = append(g.blocks, rows), append(prompts, block)
 	}
-	g.block = make([]int32, g.blocks[0])
+	g.block = make([]int32, blockRows[0])
 	one, err := graph.BuildDecode(m, context, 1, dtype)
 	if err != nil {
 		return nil, err
 	}
 	g.session, err = openAlone(ctx, d, one, 1, lower.Decode, prompts...)
-	if errors.Is(err, search.ErrDoesNotFit) && len(g.blocks) > 1 {
-		g.blocks = g.blocks[1:]
-		g.session, err = openAlone(ctx, d, one, 1, lower.Decode, prompts[1:]...)
+	if large := slices.IndexFunc(g.blocks, func(rows int) bool { return rows <= leastRows }); errors.Is(err, search.ErrDoesNotFit) && large > 0 {
+		g.blocks = g.blocks[large:]
+		g.session, err = openAlone(ctx, d, one, 1, lower.Decode, prompts[large:]...)
 	}
 	return g, err
 }
@@ -128,16 +136,9 @@ func (g *Generator) Extend(ctx context.Context, ids ...int32) error {
 	}
 	at := len(g.ids)
 	g.ids = append(g.ids, ids...)
-	for last := len(g.ids) - 1; at <= last; {
-		i, first := nextBlock(g.blocks, at, last)
-		if g.once && i < len(g.blocks) && (first < at || first+g.blocks[i] > last) {
-			i, first = len(g.blocks), at
-		}
-		if i == len(g.blocks) {
-			at++
-		} else {
-			at = min(first+g.blocks[i], last)
-		}
+	for end := len(g.ids); at < end; {
+		i, first := g.nextBlock(at, end)
+		at = first + g.tokensOf(i)
 		if err := g.step(ctx, i, first, at); err != nil {
 			if g.once { // nobody knows how much of the text the states have
 				g.Reset()
@@ -151,20 +152,39 @@ func (g *Generator) Extend(ctx context.Context, ids ...int32) error {
 	return nil
 }
 
-// nextBlock returns the program that goes on at position at, and where it begins: that of a block, by its number, or the one
-// that takes a token, for the prompt's last, at position last, and for the one before it if only these two are left. blocks
-// are the tokens of each block, descending.
-func nextBlock(blocks []int, at, last int) (prog, first int) {
-	if last-at <= 1 {
-		return len(blocks), at
+// tokensOf returns how many tokens a program takes.
+func (g *Generator) tokensOf(prog int) int {
+	if prog == len(g.blocks) {
+		return 1
 	}
-	for i, rows := range blocks {
-		if rows <= last-at {
-			return i, at
+	return g.blocks[prog]
+}
+
+// nextBlock returns the program that goes on at position at of a text that ends before position end, and where it begins: the first of those
+// that take least time together, each as long as its tokens and passTokens take. The last one may begin early.
+func (g *Generator) nextBlock(at, end int) (prog, first int) {
+	left, one := end-at, len(g.blocks)
+	switch {
+	case left == 1 || one == 0:
+		return one, at
+	case left >= 2*g.blocks[0]:
+		return 0, at
+	}
+	cost, begin := make([]int, left+1), make([]int, left+1) // of so many tokens, and the program to begin with
+	for n := 1; n <= left; n++ {
+		cost[n] = math.MaxInt
+		for i := range one + 1 {
+			takes := g.tokensOf(i)
+			if takes > n && (g.once || takes > end) {
+				continue
+			}
+			if c := cost[max(0, n-takes)] + takes + passTokens; c < cost[n] {
+				cost[n], begin[n] = c, i
+			}
 		}
 	}
-	i := len(blocks) - 1
-	return i, max(0, last-blocks[i])
+	prog = begin[left]
+	return prog, min(at, end-g.tokensOf(prog))
 }
 
 // step runs a program on the tokens at positions [first, end).
@@ -174,15 +194,12 @@ func (g *Generator) step(ctx context.Context, prog, first, end int) error {
 	if err := e.WriteInts("pos", g.pos); err != nil {
 		return err
 	}
-	tokens, generates := g.block[:1], prog == len(g.blocks)
-	if !generates {
-		tokens = g.block[:g.blocks[prog]]
-	}
-	clear(tokens[copy(tokens, g.ids[first:end]):])
+	tokens := g.block[:end-first]
+	copy(tokens, g.ids[first:end])
 	if err := e.WriteInts("batch.tokens", tokens); err != nil {
 		return err
 	}
-	if _, err := e.Step(ctx); err != nil || !generates {
+	if _, err := e.Step(ctx); err != nil || end < len(g.ids) {
 		return err
 	}
 	return e.ReadBuffer("logits", g.logits)

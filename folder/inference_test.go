@@ -174,40 +174,38 @@ func TestSmallEvaluation(t *testing.T) {
 	}
 }
 
-// TestNext: a prompt is read in the largest blocks that it has tokens for. The last block ends before its last token.
+// TestNext: a prompt is read in blocks that cover it, the last of which ends where it does, and no other blocks would take less time. Tokens are read twice by
+// the last one alone, and never where states cannot go back.
 func TestNext(t *testing.T) {
-	g := &Generator{blocks: []int{512, 64}}
-	for _, c := range []struct {
-		at, last int
-		want     [][2]int // program and first position of each step
-	}{
-		{0, 0, [][2]int{{2, 0}}},
-		{0, 1, [][2]int{{2, 0}, {2, 1}}},
-		{0, 2, [][2]int{{1, 0}, {2, 2}}},
-		{0, 63, [][2]int{{1, 0}, {2, 63}}},
-		{0, 64, [][2]int{{1, 0}, {2, 64}}},
-		{0, 65, [][2]int{{1, 0}, {2, 64}, {2, 65}}},
-		{0, 66, [][2]int{{1, 0}, {1, 2}, {2, 66}}},
-		{0, 511, [][2]int{{1, 0}, {1, 64}, {1, 128}, {1, 192}, {1, 256}, {1, 320}, {1, 384}, {1, 447}, {2, 511}}},
-		{0, 512, [][2]int{{0, 0}, {2, 512}}},
-		{0, 513, [][2]int{{0, 0}, {2, 512}, {2, 513}}},
-		{0, 580, [][2]int{{0, 0}, {1, 512}, {1, 516}, {2, 580}}},
-		{300, 300, [][2]int{{2, 300}}},
-		{300, 310, [][2]int{{1, 246}, {2, 310}}},
-		{300, 812, [][2]int{{0, 300}, {2, 812}}},
-	} {
-		var got [][2]int
-		for at := c.at; at <= c.last && len(got) < 20; {
-			i, first := nextBlock(g.blocks, at, c.last)
-			got = append(got, [2]int{i, first})
-			if i == len(g.blocks) {
-				at++
-			} else {
-				at = min(first+g.blocks[i], c.last)
+	for _, once := range []bool{false, true} {
+		g := &Generator{blocks: slices.Clone(blockRows[:]), once: once}
+		for _, c := range []struct {
+			at, end int
+			want    [2][]int // tokens of each program: if they may be read twice, and if not
+		}{
+			{0, 1, [2][]int{{1}, {1}}},
+			{0, 2, [2][]int{{2}, {2}}},
+			{0, 3, [2][]int{{2, 1}, {2, 1}}},
+			{0, 16, [2][]int{{16}, {16}}},
+			{0, 58, [2][]int{{32, 32}, {32, 16, 8, 2}}},
+			{0, 172, [2][]int{{128, 64}, {128, 32, 8, 4}}},
+			{0, 512, [2][]int{{512}, {512}}},
+			{0, 3273, [2][]int{{512, 512, 512, 512, 512, 512, 128, 64, 16}, {512, 512, 512, 512, 512, 512, 128, 64, 8, 1}}},
+			{300, 301, [2][]int{{1}, {1}}},
+			{300, 358, [2][]int{{64}, {32, 16, 8, 2}}},
+		} {
+			var got []int
+			for at := c.at; at < c.end && len(got) < 20; {
+				i, first := g.nextBlock(at, c.end)
+				n := g.tokensOf(i)
+				if first > at || first < 0 || first < at && (once || first+n != c.end) {
+					t.Fatalf("from %d to %d: %d tokens from %d on", c.at, c.end, n, first)
+				}
+				got, at = append(got, n), first+n
 			}
-		}
-		if !slices.Equal(got, c.want) {
-			t.Errorf("from %d to %d: %v, want %v", c.at, c.last, got, c.want)
+			if want := c.want[map[bool]int{true: 1}[once]]; !slices.Equal(got, want) {
+				t.Errorf("from %d to %d, once %v: %v, want %v", c.at, c.end, once, got, want)
+			}
 		}
 	}
 }
@@ -251,7 +249,7 @@ func TestFootprint(t *testing.T) {
 			if took.Streamed < all-tables || took.Host < all || took.Host < p.Height[device.HostTier] || took.Device > least {
 				t.Errorf("%s, quantized %v: %+v, the weights are %d bytes", dir, quantize, took, all)
 			}
-			if !slices.Equal(small.blocks, []int{64}) || !slices.Equal(large.blocks, []int{512, 64}) {
+			if small.blocks[0] != leastRows || large.blocks[0] != blockRows[0] {
 				t.Errorf("%s: blocks of %v in the least memory, %v without limit", dir, small.blocks, large.blocks)
 			}
 			check(t, small.Close())

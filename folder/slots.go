@@ -65,14 +65,12 @@ func (f *Folder) OpenSlots(ctx context.Context, d *machine.Alone, context, seque
 	return s, nil
 }
 
-// UsefulBlocks returns how many tokens of a prompt programs read at once.
-func UsefulBlocks(context int) (list []int) {
-	for i, rows := range blockRows {
-		if i == len(blockRows)-1 || rows <= context {
-			list = append(list, min(rows, context))
-		}
+// UsefulBlocks returns how many tokens of a prompt programs of several sequences read at once.
+func UsefulBlocks(context int) []int {
+	if context < blockRows[0] {
+		return []int{min(leastRows, context)}
 	}
-	return list
+	return []int{blockRows[0], leastRows}
 }
 
 // stepRows returns the numbers of tokens for which steps are prepared: powers of two, and the most.
@@ -160,6 +158,22 @@ func (s *Slots) read(ctx context.Context, slot int, prompt []int32, at int) (nex
 	clear(block[copy(block, prompt[first:next]):])
 	s.places[0], s.places[1] = int32(first), int32(slot)
 	return next, s.run(ctx, s.reads[i], "pos", s.places[:2], block)
+}
+
+// nextBlock returns the program that reads a block of a prompt from position at on, by its number, and where it begins: none, if a step has to read it: the prompt's
+// last token, at position last, and the one before it if only these two are left. A last block that would be incomplete begins early, and its overlap is recomputed
+// with the same result; the tail of one that is longer than the prompt is overwritten before anything attends to it. blocks are the tokens of each block, descending.
+func nextBlock(blocks []int, at, last int) (prog, first int) {
+	if last-at <= 1 {
+		return len(blocks), at
+	}
+	for i, rows := range blocks {
+		if rows <= last-at {
+			return i, at
+		}
+	}
+	i := len(blocks) - 1
+	return i, max(0, last-blocks[i])
 }
 
 // Step reads tokens, at most as many as there may be sequences, and computes the logits that follow each of them. Of a sequence, those

@@ -85,6 +85,7 @@ type Generation struct {
 	Slots   int  // in sequences; 0: there is one, which has no number
 	Rows    int  // tokens of a step
 	Reads   bool // the tokens are consecutive ones of a prompt, and only fill the caches. Else, with Slots, each has a sequence of its own
+	Last    bool // the tokens are consecutive ones of a prompt, the last of which alone has logits
 }
 
 // Build returns the graph.
@@ -107,6 +108,7 @@ func (n Generation) Build(m *model.Model, dtype DType) (*Graph, error) {
 		b.places.Name, b.places.Rows = fmt.Sprintf("pos%d", n.Rows), n.Rows
 	}
 	b.forward(dtype)
+	b.g.Last = n.Last
 	if n.Reads {
 		b.seg.Forward, b.g.Logits = nil, -1
 		filling := m.Layers - m.Lent.Keys // layers that fill caches

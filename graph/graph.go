@@ -127,6 +127,7 @@ type Graph struct {
 	Reference int        // Input [N,1] f32, of pairs: see Preference in the table of operators; else -1
 	Ratios    int        // [N,1] f32, likewise
 	Logits    int        // [N,V], chunked; its rows may be longer than V
+	Last      bool       // in generation: of a step's tokens the last alone has logits
 	Losses    int        // [N,1] f32, chunked except with pairs
 	Total     int        // [1,1] f64: sum of the losses of all tokens
 	Scalars   int        // [1, NumScalars] f32

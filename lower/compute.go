@@ -131,7 +131,11 @@ func headLoops(b *builder, u *unit, loop, after, backward []graph.Node) {
 // rowChunks lists the forward nodes, and those of the backward nodes that are chunked,
 // chunk by chunk.
 func rowChunks(b *builder, u *unit, forward, backward []graph.Node) {
-	for row := u.row; row < u.row+u.rows; row += b.st.pl.HeadRows {
+	first := u.row
+	if b.st.g.Last {
+		first = u.row + u.rows - 1
+	}
+	for row := first; row < u.row+u.rows; row += b.st.pl.HeadRows {
 		rows := min(b.st.pl.HeadRows, u.row+u.rows-row)
 		for i := range forward {
 			u.work = append(u.work, b.nodeOp(u, &forward[i], program.Forward, row, rows, row))

@@ -41,12 +41,16 @@ func rowsToHost(b *builder, units []unit, value int, maker graph.Op, k, cols int
 	if value == st.g.Logits && cols < st.g.Model.Vocab { // other ranks have other columns
 		name = fmt.Sprintf("%s/%d", name, 1+st.rank%st.g.Shared())
 	}
+	rows := st.rows() // of a micro-batch
+	if value == st.g.Logits && st.g.Last {
+		rows = 1
+	}
 	out := b.buffer(program.Buffer{Name: name, Tier: device.HostTier, Class: program.ClassReductions, DType: v.DType,
-		Rows: st.rows() * st.pl.MicroBatches, Cols: cols, RowUnit: b.p.RowUnit, Persistent: true, Init: []string{name + ".before"}})
+		Rows: rows * st.pl.MicroBatches, Cols: cols, RowUnit: b.p.RowUnit, Persistent: true, Init: []string{name + ".before"}})
 	makes := func(o *op) bool { return o.in.Op == maker && o.refs[k].value == value }
 	for i := range units {
 		u := &units[i]
-		row := u.micro*st.rows() + u.row
+		row := u.micro*rows + u.row
 		var work []*op
 		for j, o := range u.work {
 			work = append(work, o)

@@ -66,7 +66,9 @@ func LowerBlock(ctx context.Context, graphs []*graph.Graph, pl *plan.Plan, opt l
 // planOf makes a plan of a step of generation one for another graph of the same sequences.
 func planOf(pl *plan.Plan, g *graph.Graph) *plan.Plan {
 	own := *pl
-	own.SequenceLength, own.HeadRows = g.Seq, g.Seq
+	if own.SequenceLength, own.HeadRows = g.Seq, g.Seq; g.Last {
+		own.HeadRows = 1
+	}
 	if n := len(pl.Batches); n > 0 {
 		own.MicroBatches = n
 		if g.Logits < 0 { // prompts are read sequence by sequence
