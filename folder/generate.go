@@ -40,7 +40,7 @@ type Generator struct {
 // that large ones are faster; but tokens that are read again are computed for nothing.
 var blockRows = [...]int{512, 256, 128, 64, 32, 16, 8, 4, 2}
 
-// leastRows are the tokens of the largest block where the device has too little memory for larger ones.
+// leastRows are the tokens of the largest block where the device has too little memory for larger ones; where that is too much still, an eighth of them.
 const leastRows = 64
 
 // passTokens is how many tokens could be computed in the time in which all weights are read: 5 to 30 on processors. On GPUs it is hundreds, but there
@@ -85,9 +85,13 @@ func newGenerator(ctx context.Context, m *model.Model, d *machine.Alone, context
 		return nil, err
 	}
 	g.session, err = openAlone(ctx, d, one, 1, lower.Decode, prompts...)
-	if large := slices.IndexFunc(g.blocks, func(rows int) bool { return rows <= leastRows }); errors.Is(err, search.ErrDoesNotFit) && large > 0 {
-		g.blocks = g.blocks[large:]
-		g.session, err = openAlone(ctx, d, one, 1, lower.Decode, prompts[large:]...)
+	for _, most := range []int{leastRows, leastRows / 8} { // large blocks are left out where there is no room for them
+		large := slices.IndexFunc(g.blocks, func(rows int) bool { return rows <= most })
+		if large <= 0 || !errors.Is(err, search.ErrDoesNotFit) {
+			continue
+		}
+		g.blocks, prompts = g.blocks[large:], prompts[large:]
+		g.session, err = openAlone(ctx, d, one, 1, lower.Decode, prompts...)
 	}
 	return g, err
 }

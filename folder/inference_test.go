@@ -249,7 +249,7 @@ func TestFootprint(t *testing.T) {
 			if took.Streamed < all-tables || took.Host < all || took.Host < p.Height[device.HostTier] || took.Device > least {
 				t.Errorf("%s, quantized %v: %+v, the weights are %d bytes", dir, quantize, took, all)
 			}
-			if small.blocks[0] != leastRows || large.blocks[0] != blockRows[0] {
+			if small.blocks[0] != leastRows/8 || large.blocks[0] != blockRows[0] {
 				t.Errorf("%s: blocks of %v in the least memory, %v without limit", dir, small.blocks, large.blocks)
 			}
 			check(t, small.Close())
