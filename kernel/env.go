@@ -60,6 +60,7 @@ type call struct {
 	t      [9]Tensor
 	n      [4]int // integers that the operator's set-up computes for its tasks
 	f      [4]float32
+	init   gemm.Init // of a product
 	update *update
 	step   simd.Update  // its constants
 	keys   [3][2]uint32 // keys of an update's random bits, by operand

@@ -160,7 +160,7 @@ func (w *worker) expertProduct(c *call, y, x *Tensor, expert, lo int, init gemm.
 		var weights Tensor
 		switch {
 		case c.a.NF4:
-			weights = *w.unpack(c, &block, x.Cols, lo+at, part.Cols)
+			weights = *w.unpack(&block, c.a.WT, x.Cols, c.cols, lo+at, part.Cols)
 		case c.a.WT:
 			weights = rowsOf(&block, lo+at, part.Cols)
 		default:
@@ -181,21 +181,6 @@ func columnsOf(init gemm.Init, first, n int) gemm.Init {
 		r.Half = r.Half[first:]
 	}
 	return init
-}
-
-// unpack unpacks an expert's weights for n columns of its result, from column lo on.
-func (w *worker) unpack(c *call, packed *Tensor, in, lo, n int) *Tensor {
-	p, first, cols := &w.rows[2], 0, c.cols
-	if c.a.WT {
-		p.resize(packed.DType, n, in)
-		first, lo, cols = lo, 0, in
-	} else {
-		p.resize(packed.DType, in, n)
-	}
-	for r := range p.Rows {
-		w.unpackRow(p, packed, r, 0, p.Cols, first, lo, cols)
-	}
-	return p
 }
 
 func expertDW(e *Env, a *graph.Attr, t []Tensor) {

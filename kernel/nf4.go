@@ -13,9 +13,9 @@ import (
 // Weights in 4 bits (graph.NF4Block). A product with such weights is computed panel by panel:
 // for some columns of the result at a time, the weights are unpacked into memory that stays in a
 // cache, and then multiplied as usual. The inner dimension is never divided, so the bits are
-// those of weights unpacked beforehand.
+// those of weights unpacked beforehand. With few rows, when text is generated, each worker unpacks and multiplies small panels by itself.
 //
-// Known weakness: with one row, when text is generated, unpacking takes longer than the product.
+// Known weakness: with one row, unpacking takes longer than the product.
 
 // panelElems bounds the weights that are unpacked at a time.
 const panelElems = 1 << 20
@@ -33,12 +33,55 @@ func (e *Env) product(turned, nf4 bool, y, x, w *Tensor, init gemm.Init) {
 		e.multiply(turned, y, x, w, init)
 		return
 	}
+	if x.Rows <= fewRows {
+		e.productInStrips(turned, y, x, w, init)
+		return
+	}
 	step := e.panelCols(x.Cols)
 	for c := 0; c < y.Cols; c += step {
 		n := min(step, y.Cols-c)
 		part := columns(y, c, n)
 		e.multiply(turned, &part, x, e.unpack(w, turned, x.Cols, y.Cols, c, n), initOf(init, c, n))
 	}
+}
+
+// fewRows is the most rows for which a worker unpacks its own panels: with more, packing them for the product again costs more than waiting for others.
+const fewRows = 8
+
+// stripElems is about how many weights a worker unpacks at a time: they stay in the first caches.
+const stripElems = 1 << 15
+
+// productInStrips is product for few rows.
+func (e *Env) productInStrips(turned bool, y, x, w *Tensor, init gemm.Init) {
+	c := e.begin(nil, nil)
+	c.t[0], c.t[1], c.t[2], c.init = *y, *x, *w, init
+	form, unit := gemm.NN, graph.NF4Block
+	if turned {
+		form, unit = gemm.NT, 16
+	}
+	step := max(min(stripElems, e.panelElems)/max(x.Cols, 1)/unit, 1) * unit
+	c.n[0], c.n[1] = int(form), step
+	c.tasks((y.Cols+step-1)/step, func(c *call, w *worker, i int) {
+		y, x, form, lo := &c.t[0], &c.t[1], gemm.Form(c.n[0]), i*c.n[1]
+		part := columns(y, lo, min(c.n[1], y.Cols-lo))
+		weights := w.unpack(&c.t[2], form == gemm.NT, x.Cols, y.Cols, lo, part.Cols)
+		w.serial.Gemm(form, y.Rows, part.Cols, x.Cols, x.matrix(), weights.matrix(), part.matrix(), initOf(c.init, lo, part.Cols))
+	})
+}
+
+// unpack unpacks the weights of n columns of a result with cols columns, from column lo on.
+func (w *worker) unpack(packed *Tensor, turned bool, inner, cols, lo, n int) *Tensor {
+	p, first := &w.rows[2], 0
+	if turned {
+		p.resize(packed.DType, n, inner)
+		first, lo, cols = lo, 0, inner
+	} else {
+		p.resize(packed.DType, inner, n)
+	}
+	for r := range p.Rows {
+		w.unpackRow(p, packed, r, 0, p.Cols, first, lo, cols)
+	}
+	return p
 }
 
 // multiply is product for weights that are not packed.
