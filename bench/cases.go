@@ -195,6 +195,10 @@ func (l *cases) elementwise() {
 		l.add(graph.Act, a.String(), graph.Attr{Act: a}, wide, wide)
 		l.add(graph.ActBwd, a.String(), graph.Attr{Act: a}, wide, wide, wide)
 	}
+	row, rank := l.of(1, gpt2Wide), l.of(16, gpt2Width)
+	l.add(graph.Direction, "", graph.Attr{Scale: 1}, wide, rank, l.of(gpt2Wide, gpt2Width), l.of(gpt2Wide, 16))
+	l.add(graph.Gain, "", graph.Attr{}, wide, wide, row)
+	l.add(graph.GainGrad, "", graph.Attr{}, f32(1, gpt2Wide), wide, wide)
 	one := l.of(1, 1)
 	l.add(graph.XIELU, "", graph.Attr{}, wide, wide, one, one, one, one)
 	l.add(graph.XIELUBwd, "", graph.Attr{}, wide, wide, wide, one, one, one, one, f32(wide.Rows, 2))

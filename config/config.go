@@ -229,6 +229,7 @@ type LoRA struct {
 	Rank    int     `yaml:"rank"`    // usually 8 to 64
 	Alpha   float64 `yaml:"alpha"`   // the product of an adapter's factors is multiplied by alpha/rank; 0: the rank
 	RSLoRA  bool    `yaml:"rslora"`  // multiply by alpha/sqrt(rank) instead
+	DoRA    bool    `yaml:"dora"`    // each output of an adapted weight also has a magnitude, which is trained (2402.09353)
 	Targets Strings `yaml:"targets"` // name patterns of the adapted weights; none: all of the layers but experts
 	// Whole are modules that are trained whole beside the adapters, such as [embed_tokens, lm_head], and saved with them.
 	Whole Strings `yaml:"modules_to_save"`

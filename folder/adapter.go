@@ -40,6 +40,7 @@ type adapterConfig struct {
 	Rank    int     `json:"r"`
 	Alpha   float64 `json:"lora_alpha"`
 	RSLoRA  bool    `json:"use_rslora"`
+	DoRA    bool    `json:"use_dora"`
 	Dropout float64 `json:"lora_dropout"`
 	Bias    string  `json:"bias"`
 	Init    any     `json:"init_lora_weights,omitempty"`
@@ -73,7 +74,7 @@ func DescribeAdapter(m *model.Model, folder string) ([]byte, error) {
 	}
 	whole := m.PEFT().WholeModules()
 	text, err := json.MarshalIndent(adapterConfig{
-		Type: "LORA", Task: "CAUSAL_LM", Base: base, Rank: m.LoRA.Rank, Alpha: m.LoRA.Alpha, RSLoRA: m.LoRA.RSLoRA, Bias: "none",
+		Type: "LORA", Task: "CAUSAL_LM", Base: base, Rank: m.LoRA.Rank, Alpha: m.LoRA.Alpha, RSLoRA: m.LoRA.RSLoRA, DoRA: m.LoRA.DoRA, Bias: "none",
 		Modules: targets, Parameters: parameters, Transposed: m.InOut(), Inference: true,
 		Whole: whole, Tying: m.Tied && len(whole) > 0,
 	}, "", "  ")
@@ -104,7 +105,7 @@ func readAdapter(dir string) (*adapterConfig, error) {
 // adapterKeys are the settings that are implemented, or do not change what a trained
 // adapter computes. Others must be null, false or empty.
 var adapterKeys = strings.Fields(`peft_type peft_version task_type base_model_name_or_path revision auto_mapping inference_mode runtime_config
-	r lora_alpha use_rslora bias fan_in_fan_out lora_dropout init_lora_weights loftq_config corda_config eva_config lora_ga_config qalora_group_size
+	r lora_alpha use_rslora use_dora bias fan_in_fan_out lora_dropout init_lora_weights loftq_config corda_config eva_config lora_ga_config qalora_group_size
 	target_modules target_parameters exclude_modules layers_to_transform layers_pattern megatron_core
 	modules_to_save ensure_weight_tying trainable_token_indices`)
 
@@ -223,7 +224,7 @@ func (c *adapterConfig) adapted(m *model.Model, set *safetensors.Set) (*model.Mo
 		return nil, nil, errors.New("no tensor has a name that ends in lora_A.weight; hint: check that this is a PEFT adapter")
 	}
 	part := *m
-	if err := part.Adapt(model.LoRA{Rank: c.Rank, Alpha: c.Alpha, RSLoRA: c.RSLoRA}, weights...); err != nil {
+	if err := part.Adapt(model.LoRA{Rank: c.Rank, Alpha: c.Alpha, RSLoRA: c.RSLoRA, DoRA: c.DoRA}, weights...); err != nil {
 		return nil, nil, err
 	}
 	rows, err := c.tokenRows(&part)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"os"
 	"slices"
 
@@ -280,7 +281,28 @@ func (m *merger) add(weight []float32, p model.Param, first int) error {
 		addProduct(weight[(row-first)*p.Cols:], a[row/each*rank*p.Cols:], b[row*rank:], [3]int{n, p.Cols, rank}, inOut)
 		row += n
 	}
+	if name, ok := model.MagnitudeOf(m.Model, p.Name); ok {
+		magnitudes, err := m.factor(name)
+		if err != nil {
+			return err
+		}
+		direct(weight, magnitudes[first:], p.Cols)
+	}
 	return nil
+}
+
+// direct gives each row of a weight its magnitude as length.
+func direct(weight, magnitudes []float32, cols int) {
+	for r := range len(weight) / cols {
+		row, sum := weight[r*cols:][:cols], 0.0
+		for _, v := range row {
+			sum += float64(v) * float64(v)
+		}
+		by := float32(float64(magnitudes[r]) / math.Sqrt(sum))
+		for i := range row {
+			row[i] *= by
+		}
+	}
 }
 
 // factor reads a factor of an adapter, the second one multiplied by the scale.

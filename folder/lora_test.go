@@ -188,7 +188,7 @@ func TestAdapterErrors(t *testing.T) {
 	}{
 		{"", "", ""},
 		{`"peft_type": "LORA"`, `"peft_type": "IA3"`, "of type LORA"},
-		{`"use_dora": false`, `"use_dora": true`, "use_dora"},
+		{`"use_dora": false`, `"use_dora": true`, "lora_magnitude_vector"},
 		{`"use_rslora": false`, `"use_rslora": true`, ""},
 		{`"use_rslora": false`, `"use_rslora": "yes"`, "use_rslora"},
 		{`"bias": "none"`, `"bias": "all"`, "bias"},

@@ -34,6 +34,8 @@ type rule func(b *differentiator, n *Node)
 
 var rules = map[Op]rule{
 	Linear:       diffLinear,
+	Direction:    diffDirection,
+	Gain:         diffGain,
 	LayerNorm:    diffNorm,
 	RMSNorm:      diffNorm,
 	RoPE:         diffRoPE,

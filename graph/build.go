@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/athanor-llm/athanor/model"
@@ -491,6 +492,10 @@ func trimmed(args ...Use) []Use {
 func (b *builder) linear(y, x Use, p *next, bias bool, res Use) {
 	w := p.param()
 	weight := &b.g.Params[b.g.ParamOf(w.Value)]
+	if name, ok := model.MagnitudeOf(b.m, weight.Name); ok {
+		directed(b, y, x, w, p.optional(bias), res, name)
+		return
+	}
 	b.node(Linear, Attr{WT: !b.m.InOut(), NF4: weight.NF4}, y, x, w, p.optional(bias), res)
 	b.adapter(weight.Name, y, x)
 }
@@ -499,11 +504,14 @@ func (b *builder) linear(y, x Use, p *next, bias bool, res Use) {
 func (b *builder) adapter(weight string, y, x Use) {
 	if down, up, ok := b.m.Factors(weight); ok {
 		v := &b.g.Values[y.Value]
-		low := b.tokens(fmt.Sprintf("%s.low%d", v.Name, 1+slices.Index(v.Cuts, y.Lo)), b.m.LoRA.Rank, b.g.DType)
+		low := b.tokens(v.Name+".low"+part(v, y), b.m.LoRA.Rank, b.g.DType)
 		b.node(Linear, Attr{WT: true}, b.all(low), x, b.param(down), absent, absent)
 		b.add(y, low, up)
 	}
 }
+
+// part returns the number of the part of a value that some of its columns are.
+func part(v *Value, u Use) string { return strconv.Itoa(1 + slices.Index(v.Cuts, u.Lo)) }
 
 // qkv appends what makes a layer's queries, keys and values, and their norms.
 func (b *builder) qkv(l, x int, p *next) int {

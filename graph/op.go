@@ -17,6 +17,9 @@ const (
 	Linear
 	LinearDX
 	LinearDW
+	Direction
+	Gain
+	GainGrad
 	BiasGrad
 	LayerNorm
 	LayerNormDX
@@ -200,7 +203,12 @@ var table = [NumOps]Info{
 	// processors that either alone would leave idle.
 	LinearDW: {Name: "linear_dw", Kind: TokenSum, Args: args("dw:s[I,O]':s x:f[N,I]:rt dy:f[N,O]:rt dw2:s[J,L]':s? x2:f[N,J]:rt? dy2:f[N,L]:rt?"), FLOPs: sumFLOPs, Rule: oneOrTwo},
 	// db (+)= column sums of dy, tokens ascending.
-	BiasGrad:    {Name: "bias_grad", Kind: TokenSum, Args: args("db:s[1,O]:s dy:f[N,O]:rt")},
+	BiasGrad: {Name: "bias_grad", Kind: TokenSum, Args: args("db:s[1,O]:s dy:f[N,O]:rt")},
+	// DoRA (2402.09353): column c of y is divided by the length of row c of w + Scale * b.a. NF4 as in Linear.
+	Direction: {Name: "direction", Args: args("y:f[N,O]:ut a=Down:f[R,I]:r w:f[O,I]:r b=Up:f[O,R]:r"), Kind: RowWise, FLOPs: directionFLOPs},
+	// y = x*g + bias + res, column by column.
+	Gain:        {Name: "gain", Args: args("y:f[N,D]:wt x:f[N,D]:rt g=By:f[1,D]:r bias:f[1,D]:r? res:f[N,D]:rt?"), Kind: RowWise},
+	GainGrad:    {Name: "gain_grad", Kind: TokenSum, Args: args("dg=DBy:s[1,D]:s dy:f[N,D]:rt x:f[N,D]:rt")},
 	LayerNorm:   {Name: "layernorm", Args: args("y:f[N,D]:wt stats:s[N,2]:wt x:f[N,D]:rt g=Gain:f[1,D]:r b=Bias:f[1,D]:r?"), Kind: RowWise},
 	LayerNormDX: {Name: "layernorm_dx", Args: args("dx:f[N,D]:st dy:f[N,D]:rt x:f[N,D]:rt g=Gain:f[1,D]:r stats:s[N,2]:rt"), Kind: RowWise},
 	// dg, db: tokens ascending.

@@ -33,6 +33,27 @@ const (
 )
 
 const (
+	DirectionY    = 0
+	DirectionDown = 1
+	DirectionW    = 2
+	DirectionUp   = 3
+)
+
+const (
+	GainY    = 0
+	GainX    = 1
+	GainBy   = 2
+	GainBias = 3
+	GainRes  = 4
+)
+
+const (
+	GainGradDBy = 0
+	GainGradDY  = 1
+	GainGradX   = 2
+)
+
+const (
 	LayerNormY     = 0
 	LayerNormStats = 1
 	LayerNormX     = 2

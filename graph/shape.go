@@ -178,7 +178,7 @@ func (o Op) CheckAttr(a *Attr) string {
 		return "acc is set, but the operator adds to nothing"
 	}
 	switch {
-	case a.NF4 && o != Linear && o != LinearDX && o != ExpertLinear:
+	case a.NF4 && o != Linear && o != LinearDX && o != ExpertLinear && o != Direction:
 		return "nf4 is set, but the operator takes no weights in NF4"
 	case a.Cut != 0 && o != LinearDW && o != ExpertDW:
 		return fmt.Sprintf("cut is %d, but the operator has no sum to cut", a.Cut)

@@ -26,6 +26,7 @@ type Env struct {
 	call    call
 	scratch pool.Local[worker]
 	bias    []float32 // a widened bias
+	inverse []float32 // of lengths of a weight's rows, and a widened factor
 	panel   Tensor    // weights unpacked from 4 bits
 
 	dispatch dispatch

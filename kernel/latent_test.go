@@ -11,6 +11,23 @@ var latentCases = map[graph.Op]func(m *maker) sample{
 		a, n, up, turned := m.latent()
 		return sample{attr: a, t: []Tensor{m.any(n, up), m.any(n, turned), m.any(n, 2*a.KVHeads*a.HeadDim)}, token: []bool{true, true, true}, floor: 1}
 	},
+	graph.Direction: func(m *maker) sample {
+		n, out, rank := m.rows(), m.n(), 1+m.IntN(5)
+		d, in := m.float(), m.n()
+		s := sample{attr: graph.Attr{Scale: 0.7}, t: []Tensor{m.any(n, out), m.any(rank, in), m.mat(d, out, in, 1), m.any(out, rank)}, token: []bool{true, false, false, false}}
+		if m.IntN(2) == 0 {
+			s.attr.NF4, s.t[graph.DirectionW] = true, m.packed(d, in, out, true)
+		}
+		return s
+	},
+	graph.Gain: func(m *maker) sample {
+		n, c := m.rows(), m.n()
+		return sample{t: []Tensor{m.any(n, c), m.any(n, c), m.any(1, c), m.maybe(m.any(1, c)), m.maybe(m.any(n, c))}, token: []bool{true, true, false, false, true}, floor: 1}
+	},
+	graph.GainGrad: func(m *maker) sample {
+		n, c := m.rows(), m.n()
+		return sample{attr: graph.Attr{Acc: m.acc}, t: []Tensor{m.f32(1, c), m.any(n, c), m.any(n, c)}, token: []bool{false, true, true}}
+	},
 	graph.XIELU: func(m *maker) sample {
 		n, c, rows := m.rows(), m.n(), 1+2*m.IntN(2)
 		return sample{t: []Tensor{m.any(n, c), m.mat(m.float(), n, c, 3), m.any(1, 1), m.any(1, 1), m.any(rows, 1), m.any(rows, 1)}, token: []bool{true, true, false, false, false, false}, floor: 1}

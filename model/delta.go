@@ -82,8 +82,10 @@ func (b *paramList) bands(first, groups int, bands ...Band) {
 	for i := first; i < len(b.list); i++ {
 		set(&b.list[i])
 	}
-	if n := len(b.adapters); n > 0 && b.m.LoRA.adapts(b.list[first].Name) {
-		set(&b.adapters[n-1])
+	if list := b.ofOutputs(); len(list) > 0 && b.m.LoRA.adapts(b.list[first].Name) {
+		for i := range list {
+			set(&list[i])
+		}
 	}
 }
 

@@ -45,9 +45,15 @@ import (
 //	model.embed_tokens.lora_embedding_B      [width, rank]
 //	lm_head.lora_A.weight                    [rank, width]
 //	lm_head.lora_B.weight                    [vocabulary, rank]
+//
+// With DoRA (Liu et al., 2402.09353) each row of the adapted weight is divided by its length and multiplied by a number of its own, which
+// begins as the length that the row has without an adapter, and is trained too:
+//
+//	model.layers.0.self_attn.q_proj.lora_magnitude_vector    [out]
 type LoRA struct {
 	Rank    int
 	Alpha   float64  // 0: Rank
+	DoRA    bool     // adapted weights have magnitudes of their own, see Magnitude
 	RSLoRA  bool     // divide Alpha by the square root of Rank
 	Weights []string // names of the adapted weights, in the order of Params
 	Whole   []string // names of the parameters that are trained as they are, see TrainWhole
@@ -66,7 +72,11 @@ func (l *LoRA) Scale() float64 {
 }
 
 func (l *LoRA) String() string {
-	text := fmt.Sprintf("adapters of rank %d, scale %.4g, on %d weights", l.Rank, l.Scale(), len(l.Weights))
+	kind := ""
+	if l.DoRA {
+		kind = ", with magnitudes"
+	}
+	text := fmt.Sprintf("adapters of rank %d, scale %.4g%s, on %d weights", l.Rank, l.Scale(), kind, len(l.Weights))
 	if len(l.Whole) > 0 {
 		text += " and, trained whole, " + strings.Join(l.Whole, ", ")
 	}
@@ -93,6 +103,9 @@ func (m *Model) Adapt(l LoRA, patterns ...string) error {
 	for _, p := range chosen {
 		if least := min(p.Rows/max(p.Experts, 1), p.Cols); l.Rank < 1 || l.Rank > least {
 			return fmt.Errorf("rank %d is out of range for %s of %d x %d; hint: use 1 to %d, usually 8 to 64", l.Rank, p.Name, p.Rows, p.Cols, least)
+		}
+		if l.DoRA && (m.InOut() || p.Experts > 0 || p.Layer < 0 || p.Layer >= m.Layers) {
+			return fmt.Errorf("dora is not built for %s: experts, embedding and head, and weights that are stored [in, out]; hint: leave it out, or choose other targets", p.Name)
 		}
 		l.Weights = append(l.Weights, p.Name)
 	}
@@ -165,7 +178,16 @@ func (m *Model) Factors(weight string) (a, b string, ok bool) {
 	return name + loraA, name + loraB, ok
 }
 
+// MagnitudeOf returns the name of the magnitudes of an adapted weight's rows. ok is false if it has none.
+func MagnitudeOf(m *Model, weight string) (name string, ok bool) {
+	return strings.TrimSuffix(weight, ".weight") + loraM, m.LoRA != nil && m.LoRA.DoRA && m.LoRA.adapts(weight)
+}
+
+// DirectedBy returns the name of the weight whose rows' magnitudes a parameter has.
+func DirectedBy(p Param) string { return strings.TrimSuffix(p.Name, loraM) + ".weight" }
+
 const (
+	loraM          = ".lora_magnitude_vector"
 	loraA, loraB   = ".lora_A.weight", ".lora_B.weight"
 	embedA, embedB = ".lora_embedding_A", ".lora_embedding_B"
 	headModule     = "lm_head" // in memory
@@ -174,10 +196,26 @@ const (
 // factors returns the parameters of an adapter. A has the variance of the uniform distribution from which PEFT
 // initialises it.
 func (l *LoRA) factors(name string, in, out, layer int) []Param {
-	return []Param{
+	list := []Param{
 		{Name: name + loraA, Rows: l.Rank, Cols: in, Layer: layer, Std: 1 / math.Sqrt(3*float64(in)), Adapter: true},
 		{Name: name + loraB, Rows: out, Cols: l.Rank, Layer: layer, Init: Zeros, Adapter: true},
 	}
+	if l.DoRA {
+		list = append(list, Param{Name: name + loraM, Rows: 1, Cols: out, Layer: layer, Vector: true, Init: Lengths, Adapter: true})
+	}
+	return list
+}
+
+// ofOutputs returns those of the adapters added last that have an element, or a row, for each output.
+func (b *paramList) ofOutputs() []Param {
+	n := len(b.adapters)
+	if n == 0 {
+		return nil
+	}
+	if b.m.LoRA.DoRA {
+		return b.adapters[n-2:]
+	}
+	return b.adapters[n-1:]
 }
 
 // embedFactors returns the parameters of the adapter of an embedding.

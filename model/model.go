@@ -341,8 +341,9 @@ const (
 	Normal Init = iota // with mean 0 and standard deviation Std
 	Zeros
 	Ones
-	Filled // with Std
-	Rates  // logarithms of numbers that are drawn evenly from 0.01 to 16
+	Filled  // with Std
+	Lengths // those of the rows of another parameter, see DirectedBy
+	Rates   // logarithms of numbers that are drawn evenly from 0.01 to 16
 )
 
 // Elems returns the number of elements.

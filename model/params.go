@@ -387,8 +387,8 @@ func (b *paramList) byHead(first int) {
 	for i := first; i < len(b.list); i++ {
 		b.list[i].Heads = b.m.Heads
 	}
-	if n := len(b.adapters); n > 0 {
-		b.adapters[n-1].Heads = b.m.Heads
+	for i := range b.ofOutputs() {
+		b.ofOutputs()[i].Heads = b.m.Heads
 	}
 }
 
@@ -404,7 +404,9 @@ func (b *paramList) rotatedWeight(name string, out int) {
 		pair(&b.list[first+i])
 	}
 	if len(b.adapters) > adapters {
-		pair(&b.adapters[len(b.adapters)-1])
+		for i := range b.ofOutputs() {
+			pair(&b.ofOutputs()[i])
+		}
 	}
 }
 

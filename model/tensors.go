@@ -143,6 +143,8 @@ func (p Param) Tensors() []Tensor {
 		return p.expertTensors()
 	case p.Transposed:
 		return []Tensor{{Name: p.Name, Shape: []int{p.Experts, p.Cols, p.Rows / p.Experts}}}
+	case p.Adapter && p.Vector:
+		return []Tensor{{Name: peftPrefix + p.Name, Shape: []int{p.Cols}}}
 	case p.Adapter:
 		return []Tensor{{Name: peftPrefix + p.Name, Shape: []int{p.Rows, p.Cols}}}
 	case p.Scalar:

@@ -271,6 +271,9 @@ func Fingerprint(g *graph.Graph) string {
 		if s := l.Scale(); s != 1 {
 			scale = fmt.Sprintf("*%v", s)
 		}
+		if l.DoRA {
+			scale += " dora"
+		}
 		frozen += fmt.Sprintf(" lora %d%s of %d/%x", l.Rank, scale, len(l.Weights), names[:4])
 		for _, more := range []struct {
 			what  string

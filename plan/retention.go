@@ -31,7 +31,7 @@ func actOf(op graph.Op) Act {
 	switch op {
 	case graph.Attention, graph.ShortConv, graph.DeltaRule:
 		return AttentionAct
-	case graph.LayerNorm, graph.RMSNorm, graph.Act, graph.XIELU, graph.SwiGLU, graph.Gate, graph.Decay, graph.Route, graph.HeadCols:
+	case graph.LayerNorm, graph.RMSNorm, graph.Gain, graph.Act, graph.XIELU, graph.SwiGLU, graph.Gate, graph.Decay, graph.Route, graph.HeadCols:
 		return LightAct
 	}
 	return LinearAct

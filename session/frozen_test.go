@@ -64,7 +64,9 @@ func (f *fixture) adaptSome(t *testing.T, r *rand.Rand) {
 	if m.Tied && len(some) > 0 && r.IntN(3) == 0 {
 		some = append(some, m.HeadName())
 	}
-	check(t, m.Adapt(model.LoRA{Rank: 1 + r.IntN(9), Alpha: float64(r.IntN(5))}, some...))
+	inLayers := func(weight string) bool { return strings.Contains(weight, ".layers.") }
+	dora := !m.InOut() && m.Experts == 0 && !slices.ContainsFunc(some, func(w string) bool { return !inLayers(w) }) && r.IntN(2) == 0
+	check(t, m.Adapt(model.LoRA{Rank: 1 + r.IntN(9), Alpha: float64(r.IntN(5)), DoRA: dora}, some...))
 	var whole []string
 	for _, p := range m.Params() {
 		if p.Frozen && p.Experts == 0 && strings.HasSuffix(p.Name, ".weight") && !slices.Contains(m.LoRA.Weights, p.Name) && r.IntN(6) == 0 {

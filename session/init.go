@@ -23,7 +23,7 @@ func Initial(p model.Param, seed uint64, first int, dst []float32) {
 	switch p.Init {
 	case model.Zeros:
 		clear(dst)
-	case model.Ones:
+	case model.Ones, model.Lengths: // whoever knows the weights sets the latter
 		for i := range dst {
 			dst[i] = 1
 		}

@@ -261,6 +261,10 @@ LORA["glm-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "k_proj", "
 LORA["lfm2-tiny"] = dict(r=2, lora_alpha=3, target_modules=["in_proj", "q_proj", "out_proj", "w2"])
 LORA["cohere-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "k_proj", "down_proj"])
 LORA["apertus-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "up_proj"])
+# With magnitudes; weights with biases and without, and with columns that files have in another order.
+LORA["llama-tied"] = dict(r=2, lora_alpha=3, use_dora=True, target_modules=["q_proj", "v_proj", "gate_proj", "down_proj"])
+LORA["seed-oss-tiny"] = dict(r=2, lora_alpha=3, use_dora=True, target_modules=["k_proj", "o_proj", "up_proj", "down_proj"])
+LORA["cohere2-tiny"] = dict(r=2, lora_alpha=3, use_dora=True, target_modules=["q_proj", "o_proj", "up_proj"])
 LORA["llama-nf4"] = dict(r=4, lora_alpha=4, target_modules=["q_proj", "o_proj", "up_proj", "down_proj"])
 
 # Adapters that are trained on weights held in 4 bits.
@@ -381,7 +385,7 @@ def adapt(folder, tokens, settings, generator):
     with torch.no_grad():
         for name, p in model.named_parameters():
             if "lora_" in name:
-                p.copy_(torch.randn(p.shape, generator=generator) * (0.3 if "lora_B" in name else p.shape[1] ** -0.5))
+                p.copy_(p * (1 + torch.rand(p.shape, generator=generator)) if p.ndim == 1 else torch.randn(p.shape, generator=generator) * (0.3 if "lora_B" in name else p.shape[1] ** -0.5))
     path = folder / "lora"
     model.save_pretrained(path)
     if settings["lora_alpha"] != settings["r"]:
@@ -389,7 +393,7 @@ def adapt(folder, tokens, settings, generator):
         logits, loss = loss_of(model, tokens)
         loss.backward()
         save_file({"logits": logits.detach().contiguous()}, path / "expected.safetensors")
-        save_file({n.replace(".default", ""): p.grad.contiguous() for n, p in model.named_parameters() if "lora_" in n}, path / "grads.safetensors")
+        save_file({n.replace(".default", "").replace("magnitude_vector.weight", "magnitude_vector"): p.grad.contiguous() for n, p in model.named_parameters() if "lora_" in n}, path / "grads.safetensors")
     (path / "README.md").unlink()
     config = json.loads((path / "adapter_config.json").read_text()) | dict(base_model_name_or_path="..")
     for names in config["target_modules"], config["target_parameters"]:

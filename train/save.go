@@ -73,6 +73,9 @@ func (t *Run) fromFolder() error {
 	note, from := "starting from the weights in "+t.Setup.Folder, &folder.Source{Base: base}
 	t.origin = weights{func(p model.Param, first int, dst []float32) error {
 		if !from.Has(p) {
+			if p.Init == model.Lengths {
+				return readLengths(t, from, p, dst)
+			}
 			session.Initial(p, t.Setup.Spec.Seed, first, dst)
 			return nil
 		}

@@ -22,7 +22,7 @@ func TestLoRA(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	for _, c := range testkit.Sample([]struct{ family, lora, precision, quantize string }{
 		{"gpt2", "", "fp32", "none"}, {"llama", `, alpha: 10, targets: ["*.[qv]_proj.weight", "*down_proj*"]`, "fp32", "none"}, {"qwen2", ", alpha: 8", "bf16", "none"},
-		{"gpt2", ", rslora: true", "fp32", "nf4"}, {"llama", "", "bf16", "nf4"},
+		{"gpt2", ", rslora: true", "fp32", "nf4"}, {"llama", "", "bf16", "nf4"}, {"llama", ", dora: true", "fp32", "none"}, {"qwen2", ", dora: true, alpha: 8", "bf16", "nf4"},
 		{"gpt2", `, targets: ["*.c_attn.weight", "*.wte.weight", "lm_head.weight"]`, "fp32", "none"}, {"llama", `, alpha: 8, targets: ["*_proj.weight", "*embed_tokens.weight", "lm_head.weight"]`, "bf16", "nf4"},
 		{"llama", ", modules_to_save: [embed_tokens, lm_head, norm]", "bf16", "nf4"}, {"gpt2", ", modules_to_save: [wte]", "fp32", "none"},
 	}, 1, 2) {

@@ -1,6 +1,7 @@
 package cpu
 
 import (
+	"cmp"
 	"encoding/binary"
 	"math/rand/v2"
 	"slices"
@@ -179,10 +180,10 @@ func (g *guess) indices(c *device.Call, memory []byte) {
 		switch c.Op {
 		case graph.Embed, graph.EmbedAt:
 			if s.Name == "tokens" {
-				limit = c.Args[graph.EmbedWTE].Rows
+				limit = cmp.Or(c.Attr.Vocab, c.Args[graph.EmbedWTE].Rows)
 			}
 		case graph.EmbedBwd:
-			limit = c.Args[graph.EmbedBwdDWTE].Rows
+			limit = cmp.Or(c.Attr.Vocab, c.Args[graph.EmbedBwdDWTE].Rows)
 		case graph.CrossEntropy:
 			limit = c.Args[graph.CrossEntropyLogits].Cols
 		case graph.LossPart:

@@ -23,6 +23,35 @@ func withLatentSamples(samples map[graph.Op]func(s *sample)) map[graph.Op]func(s
 			s.mat(n, turned)
 			s.mat(n, kv)
 		},
+		graph.Direction: func(s *sample) {
+			n, in, out, rank := s.n(), s.cols(), s.cols(), 1+s.IntN(5)
+			s.call.Attr = graph.Attr{Scale: 0.7, WT: true}
+			s.mat(n, out)
+			s.mat(rank, in)
+			s.maybePacked(in, out)
+			s.mat(out, rank)
+		},
+		graph.Gain: func(s *sample) {
+			n, c := s.n(), s.cols()
+			s.mat(n, c)
+			s.mat(n, c)
+			s.mat(1, c)
+			if s.IntN(2) == 0 {
+				s.mat(1, c)
+			} else {
+				s.absent()
+			}
+			if s.IntN(2) == 0 {
+				s.mat(n, c)
+			}
+		},
+		graph.GainGrad: func(s *sample) {
+			n, c := s.long()
+			s.call.Attr.Acc = s.acc
+			s.f32(1, c)
+			s.mat(n, c)
+			s.mat(n, c)
+		},
 		graph.XIELU: func(s *sample) {
 			n, c := s.n(), s.cols()
 			s.mat(n, c)

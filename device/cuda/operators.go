@@ -19,6 +19,9 @@ var operators = withUpdates([graph.NumOps]operator{
 	graph.BiasGrad: func(b *builder) error {
 		return b.sums(tokenSum{terms: plainTerms, y: b.op(graph.BiasGradDB), dy: b.op(graph.BiasGradDY)})
 	},
+	graph.Direction:    direction,
+	graph.Gain:         gain,
+	graph.GainGrad:     gainGrad,
 	graph.LayerNorm:    func(b *builder) error { return b.norm("norm", "normalize", layerNorm, graph.LayerNormStats) },
 	graph.LayerNormDX:  func(b *builder) error { return b.norm("norm_dx", "norm_dx", layerNorm, graph.LayerNormDXStats) },
 	graph.LayerNormDW:  layerNormDW,
@@ -399,7 +402,7 @@ const (
 	rmsTerms                     // of the gains of RMSNorm
 	layerTerms                   // of the gains and biases of LayerNorm
 	sinkTerms                    // of attention sinks
-	rateTerms                    // of the rates of Decay
+	rateTerms                    // of the rates of Decay, and of gains
 	centredTerms                 // of the gains of LayerNorm without biases
 )
 

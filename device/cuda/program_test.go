@@ -92,6 +92,7 @@ func (f *fixture) adapt(t *testing.T) *fixture {
 		Rank   int      `json:"r"`
 		Alpha  float64  `json:"lora_alpha"`
 		RSLoRA bool     `json:"use_rslora"`
+		DoRA   bool     `json:"use_dora"`
 		Params []string `json:"target_parameters"`
 	}
 	text, err := os.ReadFile(filepath.Join(f.dir, "lora", "adapter_config.json"))
@@ -101,7 +102,7 @@ func (f *fixture) adapt(t *testing.T) *fixture {
 	for _, info := range f.adapter.Tensors() {
 		names = append(names, info.Name)
 	}
-	check(t, f.model.Adapt(model.LoRA{Rank: lora.Rank, Alpha: lora.Alpha, RSLoRA: lora.RSLoRA}, f.model.PEFT().AdaptedIn(names, lora.Params)...))
+	check(t, f.model.Adapt(model.LoRA{Rank: lora.Rank, Alpha: lora.Alpha, RSLoRA: lora.RSLoRA, DoRA: lora.DoRA}, f.model.PEFT().AdaptedIn(names, lora.Params)...))
 	if _, err := os.Stat(filepath.Join(f.dir, "nf4.safetensors")); err == nil {
 		check(t, f.model.Quantize())
 	}
@@ -219,7 +220,7 @@ const compiledSteps = 2
 // bf16 allows in bf16.
 func TestTraining(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
-	trainsAsPyTorch(t, cuda.Machine, steps(), 2, "gpt2-tiny", "llama-tiny", "gemma3-tiny", "gemma2-tiny", "gemma4-tiny", "gemma4-small-tiny", "gemma4-moe-tiny", "deepseek3-tiny", "neox-tiny", "phi-tiny", "qwen3-moe-tiny", "glm4-moe-tiny", "minimax-m2-tiny", "ernie-moe-tiny", "qwen35-tiny", "qwen3-next-tiny", "qwen35-moe-tiny", "lfm2-tiny", "cohere2-tiny", "apertus-tiny", "olmoe-tiny lora", "gpt2-tiny lora", "qwen2-tiny lora", "llama-nf4 lora")
+	trainsAsPyTorch(t, cuda.Machine, steps(), 2, "gpt2-tiny", "llama-tiny", "gemma3-tiny", "gemma2-tiny", "gemma4-tiny", "gemma4-small-tiny", "gemma4-moe-tiny", "deepseek3-tiny", "neox-tiny", "phi-tiny", "qwen3-moe-tiny", "glm4-moe-tiny", "minimax-m2-tiny", "ernie-moe-tiny", "qwen35-tiny", "qwen3-next-tiny", "qwen35-moe-tiny", "lfm2-tiny", "cohere2-tiny", "apertus-tiny", "seed-oss-tiny lora", "olmoe-tiny lora", "gpt2-tiny lora", "qwen2-tiny lora", "llama-nf4 lora")
 }
 
 // TestCompiledTraining: the same for kernels made by NVIDIA's compiler.
@@ -380,7 +381,7 @@ func TestPlansChangeNothing(t *testing.T) {
 		d    graph.DType
 	}
 	cases := []named{{"llama-tiny", graph.BF16}, {"gpt2-tiny", graph.F32}, {"gemma3-tiny", graph.F32}, {"gemma2-tiny", graph.BF16}, {"gemma4-tiny", graph.BF16}, {"gemma4-small-tiny lora", graph.BF16}, {"gemma4-moe-tiny", graph.F32}, {"deepseek3-tiny", graph.BF16}, {"qwen3-moe-tiny", graph.BF16}, {"glm4-moe-tiny", graph.BF16},
-		{"olmoe-tiny lora", graph.BF16}, {"llama-nf4 lora", graph.BF16}, {"qwen3-moe-tiny nf4", graph.BF16}, {"gpt-oss-tiny", graph.BF16}, {"qwen35-tiny", graph.F32}, {"qwen3-next-tiny", graph.BF16}, {"lfm2-tiny", graph.BF16}, {"cohere-tiny", graph.F32}, {"apertus-tiny", graph.BF16}}
+		{"olmoe-tiny lora", graph.BF16}, {"llama-nf4 lora", graph.BF16}, {"qwen3-moe-tiny nf4", graph.BF16}, {"gpt-oss-tiny", graph.BF16}, {"qwen35-tiny", graph.F32}, {"qwen3-next-tiny", graph.BF16}, {"lfm2-tiny", graph.BF16}, {"cohere-tiny", graph.F32}, {"apertus-tiny", graph.BF16}, {"llama-tied lora", graph.BF16}}
 	if cuda.OnGPU() { // where it takes no time
 		cases = append(cases, named{"gpt2-untied", graph.BF16}, named{"qwen2-tiny", graph.F32}, named{"qwen3-tiny", graph.BF16},
 			named{"olmo2-tiny", graph.BF16}, named{"mixtral-tiny", graph.F32}, named{"olmoe-tiny", graph.BF16})

@@ -1,6 +1,6 @@
 // Sums over tokens for vectors: bias_grad (db dy), rmsnorm_dw (dg dy x stats),
 // layernorm_dw (dg db dy x stats), with STATS 3 sink_grad (dsinks sinks delta lse), with STATS 4 decay_grad
-// (drate dgates gates) and with STATS 5 layernorm_dw without db.
+// (drate dgates gates) or gain_grad (dg dy x), and with STATS 5 layernorm_dw without db.
 //
 // Stage one sums pieces of SUM_ROWS tokens into scratch [piece, 2, columns], all pieces in
 // parallel. Stage two adds the pieces to the result in order. So the order depends on the
