@@ -15,7 +15,7 @@ import (
 // cache, and then multiplied as usual. The inner dimension is never divided, so the bits are
 // those of weights unpacked beforehand. With few rows, when text is generated, each worker unpacks and multiplies small panels by itself.
 //
-// Known weakness: with one row, unpacking takes longer than the product.
+// Known weakness: where no instructions unpack to bf16 directly (simd.Set.NF4Half), unpacking takes longer than the product of one row.
 
 // panelElems bounds the weights that are unpacked at a time.
 const panelElems = 1 << 20
@@ -151,6 +151,10 @@ func (w *worker) unpackRow(p, packed *Tensor, r, c0, c1, first, lo, cols int) {
 	scales = scales[(lo+c0)/graph.NF4Block*4:]
 	own := w.tmp(1, len(scales)/4) // aligned
 	copy(bytesOf(own), scales)
+	if p.DType == graph.BF16 && w.v.NF4Half != nil {
+		w.v.NF4Half(p.row16(r, c0, c1), indices, own)
+		return
+	}
 	y := w.dest(0, p, r, c0, c1)
 	w.v.NF4(y[:c1-c0], indices, own)
 	w.store(y, p, r, c0, c1)

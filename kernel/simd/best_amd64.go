@@ -7,7 +7,9 @@ func Sets() []*Set {
 	var list []*Set
 	x := cpu.X86
 	if x.HasAVX512F && x.HasAVX512BW && x.HasAVX512DQ && x.HasAVX512VL && x.HasBMI2 {
-		list = append(list, setAVX512())
+		s := setAVX512()
+		s.NF4Half = nf4HalfAVX512
+		list = append(list, s)
 	}
 	if x.HasAVX2 && x.HasFMA {
 		list = append(list, setAVX2())
@@ -19,6 +21,12 @@ func nf4AVX512(y []float32, indices []byte, scales []float32) {
 	n := nf4Blocks(y, indices, scales)
 	nf4BlocksAVX512(y, indices, scales, n)
 	nf4Rest(y, indices, scales, n)
+}
+
+func nf4HalfAVX512(y []uint16, indices []byte, scales []float32) {
+	n := nf4Blocks(y, indices, scales)
+	nf4HalfBlocksAVX512(y, indices, scales, n)
+	nf4HalfRest(y, indices, scales, n)
 }
 
 func nf4AVX2(y []float32, indices []byte, scales []float32) {

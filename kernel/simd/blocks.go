@@ -9,7 +9,7 @@ import "github.com/athanor-llm/athanor/graph"
 // Assembly processes whole blocks, Go the rest.
 
 // nf4Blocks returns the number of whole blocks.
-func nf4Blocks(y []float32, indices []byte, scales []float32) int {
+func nf4Blocks[T Stored](y []T, indices []byte, scales []float32) int {
 	return min(len(y)/graph.NF4Block, 2*len(indices)/graph.NF4Block, len(scales))
 }
 

@@ -70,6 +70,8 @@ type Set struct {
 	// NF4: y[i] = level of 4-bit index i * scales[i/64]; see graph.NF4Block. Byte j has the indices of elements 2j
 	// (lower half) and 2j+1.
 	NF4 func(y []float32, indices []byte, scales []float32)
+	// NF4Half is NF4 to bf16, rounded as by Narrow; nil: there are no instructions that make it faster than both.
+	NF4Half func(y []uint16, indices []byte, scales []float32)
 	// Draw: f32 to bf16 with stochastic rounding: to one of the two neighbours, with probabilities that make the
 	// expected result x. The choice depends on the element's number, counted from first, and on 64 random bits: see
 	// Draws. Above the largest bf16 lies infinity; NaN stays NaN.

@@ -482,6 +482,9 @@ func narrowPastAVX512(y []uint16, x []float32)
 //go:noescape
 func nf4BlocksAVX512(y []float32, indices []byte, scales []float32, blocks int)
 
+//go:noescape
+func nf4HalfBlocksAVX512(y []uint16, indices []byte, scales []float32, blocks int)
+
 func setAVX2() *Set {
 	var s Set
 	s.Name = "AVX2"

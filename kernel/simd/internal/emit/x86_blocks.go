@@ -64,6 +64,50 @@ func nf4(suffix, file string, bytes int) (text, stub string) {
 	return b.String(), "\n//go:noescape\n" + signature
 }
 
+// nf4Half prints the function that unpacks whole blocks to bf16 with AVX-512: a block's 16 levels are scaled and rounded once, as Narrow does, and
+// then looked up, 32 at a time. A byte's two indices become two words.
+func nf4Half() (text, stub string) {
+	var b strings.Builder
+	const signature = "func nf4HalfBlocksAVX512(y []uint16, indices []byte, scales []float32, blocks int)\n"
+	op := func(format string, args ...any) { fmt.Fprintf(&b, "\t"+format+"\n", args...) }
+	fmt.Fprintf(&b, "\n// %sTEXT ·nf4HalfBlocksAVX512(SB), NOSPLIT, $0-80\n", signature)
+	op("MOVQ y_base+0(FP), DI")
+	op("MOVQ indices_base+24(FP), SI")
+	op("MOVQ scales_base+48(FP), DX")
+	op("MOVQ blocks+72(FP), CX")
+	op("VMOVUPS levelsAVX512<>+0(SB), Z2")
+	for i := range 4 {
+		op("VPBROADCASTD halvesAVX512<>+%d(SB), Z%d", 4*i, 10+i)
+	}
+	b.WriteString("\tTESTQ CX, CX\n\tJLE done\nblock:\n")
+	op("VMULPS.BCST (DX), Z2, Z5")
+	op("VPSRLD $16, Z5, Z6")
+	op("VPANDD Z10, Z6, Z6")
+	op("VPADDD Z11, Z6, Z6")
+	op("VPADDD Z5, Z6, Z6")
+	op("VFIXUPIMMPS $0, Z12, Z5, Z6")
+	op("VPSRLD $16, Z6, Z6")
+	op("VPMOVDW Z6, Y7")
+	for at := 0; at < graph.NF4Block; at += 32 {
+		op("VPMOVZXBD %d(SI), Z0", at/2)
+		op("VPSLLD $12, Z0, Z1")
+		op("VPORD Z1, Z0, Z0")
+		op("VPANDD Z13, Z0, Z0")
+		op("VPERMW Z7, Z0, Z1")
+		op("VMOVDQU32 Z1, %d(DI)", 2*at)
+	}
+	op("ADDQ $%d, DI", 2*graph.NF4Block)
+	op("ADDQ $%d, SI", graph.NF4Block/2)
+	op("ADDQ $4, DX")
+	op("SUBQ $1, CX")
+	b.WriteString("\tJNE block\ndone:\n\tVZEROUPPER\n\tRET\n")
+	for i, v := range []uint32{1, 0x7fff, 0x22, 0x000f000f} { // rounding to even; quiet NaNs; the indices of a byte
+		fmt.Fprintf(&b, "DATA halvesAVX512<>+%d(SB)/4, $0x%08x\n", 4*i, v)
+	}
+	b.WriteString("GLOBL halvesAVX512<>(SB), RODATA|NOPTR, $16\n")
+	return b.String(), "\n//go:noescape\n" + signature
+}
+
 // transpose prints dst[c*rows+r] = src[r*stride+c] for whole blocks of 8 x 8, in
 // AVX2, which is limited by memory on any machine.
 //

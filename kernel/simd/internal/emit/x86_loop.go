@@ -20,7 +20,11 @@ var avx512 = &machine{
 	isa:   func(r *routine) isa { return &x86{routine: r, file: "Z", mask: true} },
 	forms: func(f function) []form { return []form{{f.unroll, 1}} },
 	past:  true, transpose: "transposeAVX2", fence: "fence",
-	blocks: func() (text, stubs string) { return nf4("AVX512", "Z", 64) },
+	blocks: func() (text, stubs string) {
+		text, stubs = nf4("AVX512", "Z", 64)
+		half, stub := nf4Half()
+		return text + half, stubs + stub
+	},
 }
 
 // avx2 interleaves copies of long bodies: see mixed. Its least power has two normal factors: see power.
