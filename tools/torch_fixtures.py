@@ -193,6 +193,8 @@ CASES |= {
 }
 CASES |= {
     "lfm2-tiny": ("Lfm2", SQUARE | dict(intermediate_size=30, block_multiple_of=8, conv_L_cache=3, tie_word_embeddings=True, layer_types=["conv", "full_attention"])),
+    "lfm2-moe-tiny": ("Lfm2Moe", SQUARE | dict(moe_intermediate_size=12, num_experts=5, num_experts_per_tok=2, num_dense_layers=1, routed_scaling_factor=1.6,
+                                               tie_word_embeddings=True, layer_types=["full_attention", "conv"])),
     "cohere-tiny": ("Cohere", SQUARE | dict(attention_bias=True, logit_scale=0.3, tie_word_embeddings=True)),
     "apertus-tiny": ("Apertus", SQUARE | dict(rope_parameters=dict(rope_type="default", rope_theta=1e4))),
     "cohere2-tiny": ("Cohere2", SQUARE | dict(sliding_window=9, sliding_window_pattern=2, logit_scale=0.25, tie_word_embeddings=True)),
@@ -313,7 +315,7 @@ def randomise(model, generator):
         if name.endswith("A_log"):
             p.data -= 2  # states that last for several tokens
     for name, b in model.named_buffers():
-        if name.endswith("e_score_correction_bias"):
+        if name.endswith("e_score_correction_bias") or name.endswith("feed_forward.expert_bias"):
             b.copy_(8 + torch.randn(b.shape, generator=generator) * 0.2)  # as large as published ones: in bf16 they would be alike
         if name.endswith("layer_scalar"):
             b.copy_(1 + torch.randn(b.shape, generator=generator) * 0.2)

@@ -12,20 +12,8 @@ var lfm2 = family{
 	Family: model.Family{Name: "lfm2", Tensors: lfm2Names()},
 	class:  "Lfm2ForCausalLM",
 	fixed:  model.Model{QKNorm: model.QKNormHeads, Activation: "silu"},
-	table: changed(without(llamaTable, "hidden_act", "rms_norm_eps", "tie_word_embeddings", "intermediate_size"),
-		row{key: "vocab_size", field: vocab, def: 65536},
-		row{key: "hidden_size", field: width, def: 2560},
-		row{key: "num_key_value_heads", field: kvHeads, def: 8},
-		row{key: "head_dim", field: headDim, def: perHead},
+	table: changed(lfm2Table,
 		row{key: "intermediate_size", read: adjustedFeedForward, write: writeAdjusted},
-		row{key: "max_position_embeddings", field: maxPositions, def: 128000},
-		row{key: "norm_eps", field: normEps, def: 1e-5},
-		row{key: "rope_theta", field: ropeTheta, def: 1e6},
-		row{key: "tie_word_embeddings", read: tiedEmbedding, write: func(m *model.Model, kv map[string]any) { kv["tie_word_embeddings"] = m.Tied }},
-		row{key: "conv_bias", only: false},
-		row{key: "conv_L_cache", field: func(m *model.Model) any { return &m.Conv.Taps }, def: 3},
-		row{key: "layer_types", read: convLayers, write: writeConvLayers, own: true},
-		rope(rotary{}),
 	),
 	// Published files repeat sizes under the names of the software that trained them.
 	ignored: []string{"block_dim", "block_mlp_init_scale", "block_norm_eps", "block_out_init_scale", "block_use_swiglu", "block_use_xavier_init", "conv_dim",
@@ -37,6 +25,55 @@ var lfm2 = family{
 		"lfm2-700m": `{"num_hidden_layers": 16, "hidden_size": 1536, "num_attention_heads": 24, "intermediate_size": 10240, "layer_types": ` + lfm2Layers + `}`,
 		"lfm2-1.2b": `{"num_hidden_layers": 16, "hidden_size": 2048, "intermediate_size": 12288, "layer_types": ` + lfm2Layers + `}`,
 	},
+}
+
+// lfm2MoE is LFM2 with a mixture of experts in all but the first layers, with a router as in GLM-4.5.
+var lfm2MoE = family{
+	Family: model.Family{Name: "lfm2_moe", Mixture: true, Tensors: lfm2MoENames()},
+	class:  "Lfm2MoeForCausalLM",
+	fixed:  model.Model{QKNorm: model.QKNormHeads, Activation: "silu", Router: model.Router{Sigmoid: true}},
+	table: changed(lfm2Table,
+		row{key: "hidden_size", field: width, def: 2048},
+		row{key: "intermediate_size", field: denseWidth, def: 7168},
+		row{key: "moe_intermediate_size", field: feedForward, def: 1792},
+		row{key: "num_experts", field: experts, def: 32},
+		row{key: "num_experts_per_tok", field: active, def: 4},
+		row{key: "num_dense_layers", field: dense, def: 2, write: func(m *model.Model, kv map[string]any) { kv["num_dense_layers"] = m.Dense }},
+		row{key: "norm_topk_prob", field: normedRoute, def: true},
+		row{key: "use_expert_bias", field: func(m *model.Model) any { return &m.Router.Bias }, def: true},
+		decimal("routed_scaling_factor", routeTimes, 1),
+	),
+	ignored:  []string{"theta", "use_pos_enc", "num_heads"},
+	constant: map[string]any{"pad_token_id": nil},
+	typical:  "lfm2-8b-a1b",
+	published: map[string]string{
+		"lfm2-8b-a1b": `{"num_hidden_layers": 24, "layer_types": ["conv", "conv", "full_attention", "conv", "conv", "conv", "full_attention", "conv", "conv", "conv", "full_attention",
+			"conv", "conv", "conv", "full_attention", "conv", "conv", "conv", "full_attention", "conv", "conv", "full_attention", "conv", "conv"]}`,
+	},
+}
+
+// lfm2Table has the keys that both have.
+var lfm2Table = changed(without(llamaTable, "hidden_act", "rms_norm_eps", "tie_word_embeddings", "intermediate_size"),
+	row{key: "vocab_size", field: vocab, def: 65536},
+	row{key: "hidden_size", field: width, def: 2560},
+	row{key: "num_key_value_heads", field: kvHeads, def: 8},
+	row{key: "head_dim", field: headDim, def: perHead},
+	row{key: "max_position_embeddings", field: maxPositions, def: 128000},
+	row{key: "norm_eps", field: normEps, def: 1e-5},
+	row{key: "rope_theta", field: ropeTheta, def: 1e6},
+	row{key: "tie_word_embeddings", read: tiedEmbedding, write: func(m *model.Model, kv map[string]any) { kv["tie_word_embeddings"] = m.Tied }},
+	row{key: "conv_bias", only: false},
+	row{key: "conv_L_cache", field: func(m *model.Model) any { return &m.Conv.Taps }, def: 3},
+	row{key: "layer_types", read: convLayers, write: writeConvLayers, own: true},
+	rope(rotary{}),
+)
+
+func lfm2MoENames() model.TensorNames {
+	n := lfm2Names()
+	n.DenseGate, n.DenseUp, n.DenseDown = n.Gate, n.Up, n.Down
+	n.Gate, n.Up, n.Down = "feed_forward.experts.%d.w1", "feed_forward.experts.%d.w3", "feed_forward.experts.%d.w2"
+	n.Router, n.RouterBias = "feed_forward.gate", "feed_forward.expert_bias"
+	return n
 }
 
 // lfm2Layers are the layers of the models with 16.
