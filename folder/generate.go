@@ -20,7 +20,7 @@ import (
 // weights and key-value caches: one takes a token and computes the logits that follow it; the others
 // take a block of the prompt and compute the logits that follow its last token. All are lowered, verified and executed like any other program.
 //
-// A prompt is read in the blocks that take least time together, see nextBlock. The last one may begin early, and its overlap is recomputed with
+// A prompt is read in the blocks that take least time together, see cheapest. The last one may begin early, and its overlap is recomputed with
 // the same result:
 //
 //	58 tokens:  0..31  26..57
@@ -39,6 +39,15 @@ type Generator struct {
 // blockRows are the tokens of the blocks in which prompts are read. Every block reads all weights, perhaps over a link, so
 // that large ones are faster; but tokens that are read again are computed for nothing.
 var blockRows = [...]int{512, 256, 128, 64, 32, 16, 8, 4, 2}
+
+// usefulBlocks returns the tokens of blocks that a context has room for.
+func usefulBlocks(context int) []int {
+	fits := slices.IndexFunc(blockRows[:], func(rows int) bool { return rows <= context })
+	if fits < 0 {
+		return nil
+	}
+	return blockRows[fits:]
+}
 
 // leastRows are the tokens of the largest block where the device has too little memory for larger ones; where that is too much still, an eighth of them.
 const leastRows = 64
@@ -69,10 +78,7 @@ func (f *Folder) Generator(ctx context.Context, d *machine.Alone, context int, d
 func newGenerator(ctx context.Context, m *model.Model, d *machine.Alone, context int, dtype graph.DType) (*Generator, error) {
 	g := &Generator{once: model.Remembers(m), context: context, vocab: m.Vocab, pos: make([]int32, 1), logits: make([]float64, m.Vocab)}
 	var prompts []*graph.Graph
-	for _, rows := range blockRows {
-		if rows > context {
-			continue
-		}
+	for _, rows := range usefulBlocks(context) {
 		block, err := graph.Generation{Context: context, Rows: rows, Last: true}.Build(m, dtype)
 		if err != nil {
 			return nil, err
@@ -142,7 +148,7 @@ func (g *Generator) Extend(ctx context.Context, ids ...int32) error {
 	g.ids = append(g.ids, ids...)
 	for end := len(g.ids); at < end; {
 		i, first := g.nextBlock(at, end)
-		at = first + g.tokensOf(i)
+		at = first + tokensOf(g.blocks, i)
 		if err := g.step(ctx, i, first, at); err != nil {
 			if g.once { // nobody knows how much of the text the states have
 				g.Reset()
@@ -156,30 +162,37 @@ func (g *Generator) Extend(ctx context.Context, ids ...int32) error {
 	return nil
 }
 
-// tokensOf returns how many tokens a program takes.
-func (g *Generator) tokensOf(prog int) int {
-	if prog == len(g.blocks) {
-		return 1
-	}
-	return g.blocks[prog]
+// nextBlock returns the program that goes on at position at of a text that ends before position end, and where it begins.
+func (g *Generator) nextBlock(at, end int) (prog, first int) {
+	prog = cheapest(g.blocks, at, end, g.once)
+	return prog, min(at, end-tokensOf(g.blocks, prog))
 }
 
-// nextBlock returns the program that goes on at position at of a text that ends before position end, and where it begins: the first of those
-// that take least time together, each as long as its tokens and passTokens take. The last one may begin early.
-func (g *Generator) nextBlock(at, end int) (prog, first int) {
-	left, one := end-at, len(g.blocks)
-	switch {
-	case left == 1 || one == 0:
-		return one, at
-	case left >= 2*g.blocks[0]:
-		return 0, at
+// tokensOf returns how many tokens the program of a block takes, or the one after these, which takes one.
+func tokensOf(blocks []int, prog int) int {
+	if prog == len(blocks) {
+		return 1
 	}
-	cost, begin := make([]int, left+1), make([]int, left+1) // of so many tokens, and the program to begin with
+	return blocks[prog]
+}
+
+// cheapest returns the block to read first of a text from position at to before position end, by its number, or len(blocks) for a single token: of those
+// that take least time together, each as long as its tokens and passTokens take. The last one may begin early, unless tokens are read once. blocks are
+// the tokens of each block, descending.
+func cheapest(blocks []int, at, end int, once bool) int {
+	left := end - at
+	switch {
+	case left == 1 || len(blocks) == 0:
+		return len(blocks)
+	case left >= 2*blocks[0]:
+		return 0
+	}
+	cost, begin := make([]int, left+1), make([]int, left+1) // of so many tokens, and the block to begin with
 	for n := 1; n <= left; n++ {
 		cost[n] = math.MaxInt
-		for i := range one + 1 {
-			takes := g.tokensOf(i)
-			if takes > n && (g.once || takes > end) {
+		for i := range len(blocks) + 1 {
+			takes := tokensOf(blocks, i)
+			if takes > n && (once || takes > end) {
 				continue
 			}
 			if c := cost[max(0, n-takes)] + takes + passTokens; c < cost[n] {
@@ -187,8 +200,7 @@ func (g *Generator) nextBlock(at, end int) (prog, first int) {
 			}
 		}
 	}
-	prog = begin[left]
-	return prog, min(at, end-g.tokensOf(prog))
+	return begin[left]
 }
 
 // step runs a program on the tokens at positions [first, end).

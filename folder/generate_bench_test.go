@@ -89,7 +89,7 @@ func stepSlots(b *testing.B, name string, dtype graph.DType) {
 	check(b, err)
 	const sequences, read = 32, 100
 	s := &Slots{Context: 128, Sequences: sequences, Vocab: m.Vocab, logits: make([]float64, sequences*m.Vocab)}
-	check(b, s.open(ctx, &Folder{Model: m}, unbounded(cpu.New(cpu.Options{})), UsefulBlocks(s.Context), dtype))
+	check(b, s.open(ctx, &Folder{Model: m}, unbounded(cpu.New(cpu.Options{})), usefulBlocks(s.Context), dtype))
 	defer s.Close()
 	g, err := newGenerator(ctx, m, unbounded(cpu.New(cpu.Options{})), s.Context, dtype)
 	check(b, err)

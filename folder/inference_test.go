@@ -197,7 +197,7 @@ func TestNext(t *testing.T) {
 			var got []int
 			for at := c.at; at < c.end && len(got) < 20; {
 				i, first := g.nextBlock(at, c.end)
-				n := g.tokensOf(i)
+				n := tokensOf(g.blocks, i)
 				if first > at || first < 0 || first < at && (once || first+n != c.end) {
 					t.Fatalf("from %d to %d: %d tokens from %d on", c.at, c.end, n, first)
 				}

@@ -51,10 +51,10 @@ type Placed struct {
 // has too little memory.
 func (f *Folder) OpenSlots(ctx context.Context, d *machine.Alone, context, sequences int, dtype graph.DType) (*Slots, error) {
 	s := &Slots{Context: context, Sequences: sequences, Vocab: f.Model.Vocab, logits: make([]float64, sequences*f.Model.Vocab)}
-	blocks := UsefulBlocks(context)
+	blocks := usefulBlocks(context)
 	err := s.open(ctx, f, d, blocks, dtype)
-	if errors.Is(err, search.ErrDoesNotFit) && len(blocks) > 1 {
-		err = s.open(ctx, f, d, blocks[1:], dtype)
+	if large := slices.IndexFunc(blocks, func(rows int) bool { return rows <= leastRows }); errors.Is(err, search.ErrDoesNotFit) && large > 0 {
+		err = s.open(ctx, f, d, blocks[large:], dtype)
 	}
 	if err != nil {
 		return nil, errors.Join(err, d.Close())
@@ -65,7 +65,7 @@ func (f *Folder) OpenSlots(ctx context.Context, d *machine.Alone, context, seque
 	return s, nil
 }
 
-// UsefulBlocks returns how many tokens of a prompt programs of several sequences read at once.
+// UsefulBlocks returns how many tokens of each prompt programs of a block of sequences may read at once.
 func UsefulBlocks(context int) []int {
 	if context < blockRows[0] {
 		return []int{min(leastRows, context)}
@@ -149,31 +149,19 @@ func (s *Slots) Accepts(list []Placed, _ int) bool { return len(list) < s.Sequen
 // the first that has not been read, and next that after this call: at, if a step has to read it.
 func (s *Slots) read(ctx context.Context, slot int, prompt []int32, at int) (next int, err error) {
 	last := len(prompt) - 1
-	i, first := nextBlock(s.blocks, at, last)
+	if at >= last {
+		return at, nil
+	}
+	i := cheapest(s.blocks, at, last, false)
 	if i == len(s.blocks) {
 		return at, nil
 	}
-	next = min(first+s.blocks[i], last)
+	next = min(at+s.blocks[i], last)
+	first := next - s.blocks[i]
 	block := s.tokens[:s.blocks[i]]
-	clear(block[copy(block, prompt[first:next]):])
+	copy(block, prompt[first:next])
 	s.places[0], s.places[1] = int32(first), int32(slot)
 	return next, s.run(ctx, s.reads[i], "pos", s.places[:2], block)
-}
-
-// nextBlock returns the program that reads a block of a prompt from position at on, by its number, and where it begins: none, if a step has to read it: the prompt's
-// last token, at position last, and the one before it if only these two are left. A last block that would be incomplete begins early, and its overlap is recomputed
-// with the same result; the tail of one that is longer than the prompt is overwritten before anything attends to it. blocks are the tokens of each block, descending.
-func nextBlock(blocks []int, at, last int) (prog, first int) {
-	if last-at <= 1 {
-		return len(blocks), at
-	}
-	for i, rows := range blocks {
-		if rows <= last-at {
-			return i, at
-		}
-	}
-	i := len(blocks) - 1
-	return i, max(0, last-blocks[i])
 }
 
 // Step reads tokens, at most as many as there may be sequences, and computes the logits that follow each of them. Of a sequence, those

@@ -143,6 +143,28 @@ func stepSome(t *testing.T, s *Slots, now []*running, r *rand.Rand) (ended []*ru
 	return ended
 }
 
+// TestShortSlots: more sequences than a sequence has tokens.
+func TestShortSlots(t *testing.T) {
+	f, err := Open("../testdata/torch/llama3-rope")
+	check(t, err)
+	defer f.Close()
+	r := testkit.Rand(t)
+	g, err := f.Generator(t.Context(), unbounded(cpu.New(cpu.Options{})), 10, graph.F32)
+	check(t, err)
+	defer func() { check(t, g.Close()) }()
+	s, err := f.OpenSlots(t.Context(), unbounded(cpu.New(cpu.Options{})), 10, 24, graph.F32)
+	check(t, err)
+	defer func() { check(t, s.Close()) }()
+	var now []*running
+	for slot := range 24 {
+		now = append(now, &running{alone: continued(t, g, r), slot: slot})
+	}
+	for len(now) > 0 {
+		left := stepSome(t, s, now, r)
+		now = slices.DeleteFunc(now, func(q *running) bool { return slices.Contains(left, q) })
+	}
+}
+
 // TestSlotsMemory: caches are as large as there are slots, exactly, and what does not fit is refused before anything runs.
 func TestSlotsMemory(t *testing.T) {
 	f, err := Open("../testdata/torch/llama3-rope")

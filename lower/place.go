@@ -113,7 +113,7 @@ func placeAlike(p, base *program.Program) error {
 
 // adoptBuffers pins the persistent buffers shared with the base program to its addresses. It
 // also takes over the base's other persistent buffers, so that nothing is placed on top
-// of them.
+// of them; it does not read these.
 func adoptBuffers(p, base *program.Program) {
 	mine := map[string]int{}
 	for i := range p.Buffers {
@@ -128,6 +128,9 @@ func adoptBuffers(p, base *program.Program) {
 		if i, ok := mine[b.Name]; ok {
 			p.Buffers[i].Addr = b.Addr
 			continue
+		}
+		if b.RowUnit > 0 && b.RowUnit != p.RowUnit { // its rows are tokens of the base
+			b.Rows, b.Cols, b.RowUnit, b.Cuts = 1, b.Rows*b.Cols, 0, nil
 		}
 		p.Buffers = append(p.Buffers, b)
 	}
