@@ -80,7 +80,15 @@ func TestKnown(t *testing.T) {
 			t.Errorf("%s is not %s", written, name)
 		}
 	}
-	if _, err := hardware.KnownRank("rtx409", 1); err == nil || !strings.Contains(err.Error(), "did you mean rtx4090?") {
+	for name, hint := range map[string]string{
+		"2x8 a100": "hardware.name=a100-40 ranks=16 hardware.hosts=2", "8 x RTX 4090": "hardware.name=rtx4090 ranks=8,", "a100": "did you mean a100-40 or a100-80",
+		"toaster": "such as rtx4090",
+	} {
+		if _, err := hardware.KnownRank(name, 1); err == nil || !strings.Contains(err.Error(), hint) || len(err.Error()) > 300 {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := hardware.KnownRank("rtx409", 1); err == nil || !strings.Contains(err.Error(), "did you mean rtx4090 ") {
 		t.Errorf("rtx409: %v", err)
 	}
 	for _, name := range []string{"mi300x", "Radeon RX 7900", "M4 Max", "MacBook Pro"} {

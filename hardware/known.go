@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -200,13 +201,50 @@ var otherMakers = []string{"mi1", "mi2", "mi3", "mi4", "instinct", "radeon", "rx
 
 // unknownGPU is the error for a name that no GPU has.
 func unknownGPU(name, gpuName string) error {
-	plain, hint := plainName(gpuName), "use one of "+strings.Join(Names(), ", ")
+	const most = 4 // names in a hint
+	plain := plainName(gpuName)
+	hint := "use the name of a card as its maker writes it, such as rtx4090, a100-80 or h100"
 	if slices.ContainsFunc(otherMakers, func(p string) bool { return strings.HasPrefix(plain, p) && plain != "rx" }) {
 		hint = "of GPUs, Athanor computes on NVIDIA's, but also on any machine's cores: use the name of a card"
-	} else if i := slices.Index(plainNames(), suggest.Nearest(plain, plainNames())); i >= 0 {
-		hint = "did you mean " + gpus[i].name + "? Else use the name of a card as its maker writes it"
+	} else if m := counted.FindStringSubmatch(gpuName); m != nil {
+		hint = countedHint(m)
+	} else if near := nearNames(plain); len(near) > 0 && len(near) <= most {
+		hint = "did you mean " + strings.Join(near, " or ") + "? Else use the name of a card as its maker writes it"
 	}
 	return fmt.Errorf("unknown hardware %q; hint: %s, or a file written by `athanor probe --out` on the machine itself", name, hint)
+}
+
+// counted matches what names a card and says how many there are: "8x h100", "2x8 a100".
+var counted = regexp.MustCompile(`^(\d+) *x *(?:(\d+) *x? +)?(\S.*)$`)
+
+// countedHint says how numbers of cards are written, for what counted matches.
+func countedHint(m []string) string {
+	card := slices.Concat(nearNames(plainName(m[3])), []string{m[3]})[0]
+	hosts, each := 1, m[1]
+	if m[2] != "" {
+		hosts, _ = strconv.Atoi(m[1])
+		each = m[2]
+	}
+	n, _ := strconv.Atoi(each)
+	hint := fmt.Sprintf("name one card, and say apart how many there are: hardware.name=%s ranks=%d", card, hosts*n)
+	if hosts > 1 {
+		hint += fmt.Sprintf(" hardware.hosts=%d", hosts)
+	}
+	return hint
+}
+
+// nearNames lists the GPUs whose names begin with a plain name, or the one whose name is nearest.
+func nearNames(plain string) (list []string) {
+	known := plainNames()
+	for i, name := range known {
+		if plain != "" && strings.HasPrefix(name, plain) {
+			list = append(list, gpus[i].name)
+		}
+	}
+	if i := slices.Index(known, suggest.Nearest(plain, known)); i >= 0 && len(list) == 0 {
+		list = append(list, gpus[i].name)
+	}
+	return list
 }
 
 // plainName is what different ways to write a GPU's name have in common: what is left without its maker, series, units
