@@ -55,7 +55,7 @@ func (v *benchPoliciesCmd) Run(c *cli.Context) error {
 	if c.JSON {
 		return c.Print(map[string]any{"contests": list, "ratios": ratios})
 	}
-	fmt.Fprintf(c.Stdout, "\n%-16s %8s %8s %8s %6s %6s %14s   %s\n", "policy", "least", "mean", "most", "fits", "faster", "(as published)", "most in")
+	c.Textf("\n%-16s %8s %8s %8s %6s %6s %14s   %s\n", "policy", "least", "mean", "most", "fits", "faster", "(as published)", "most in")
 	for _, r := range ratios {
 		fmt.Fprintf(c.Stdout, "%-16s %8.3f %8.3f %8.3f %3d/%d %6d %14s", r.Policy, r.Least, r.Mean, r.Most, r.Fits, len(list), r.Faster, fmt.Sprintf("(%.3f)", r.Published))
 		if r.Fits > 0 {

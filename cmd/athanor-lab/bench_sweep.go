@@ -110,8 +110,8 @@ func summarise(c *cli.Context, list []compare.SweepRun) {
 			within++
 		}
 	}
-	fmt.Fprintf(c.Stdout, "\n%d configurations, %d plans run: median error of the predicted time %.1f %% for chosen plans, %.1f %% with operators timed at the same moments, %.1f %% for all plans\n", len(list), len(all), mid(errors), mid(model), mid(all))
-	fmt.Fprintf(c.Stdout, "the chosen plan is within 5 %% of the fastest one that was run in %d of %d, behind by %.1f %% (median), %.1f %% (at most); the same plan in other memory differs by %.1f %% (median), %.1f %% (at most)\n",
+	c.Textf("\n%d configurations, %d plans run: median error of the predicted time %.1f %% for chosen plans, %.1f %% with operators timed at the same moments, %.1f %% for all plans\n", len(list), len(all), mid(errors), mid(model), mid(all))
+	c.Textf("the chosen plan is within 5 %% of the fastest one that was run in %d of %d, behind by %.1f %% (median), %.1f %% (at most); the same plan in other memory differs by %.1f %% (median), %.1f %% (at most)\n",
 		within, len(list), mid(behind), 100*slices.Max(behind), mid(twin), 100*slices.Max(twin))
-	fmt.Fprintf(c.Stdout, "peak memory exact on every rank and tier for all plans in %d of %d\n", exact, len(list))
+	c.Textf("peak memory exact on every rank and tier for all plans in %d of %d\n", exact, len(list))
 }

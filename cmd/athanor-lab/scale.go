@@ -142,21 +142,21 @@ func (v *scaleCmd) table(c *cli.Context, m scale.Model, h scale.Hardware, work s
 			"flops": work.FLOPs(m), "state_intensity": m.StateIntensity(), "gpu_years": work.FLOPs(m) / h.FLOPS / (365.25 * 86400), "links": scale.Thresholds(h.FLOPS), "rows": rows})
 	}
 	printWork(c.Stdout, m, h, work)
-	fmt.Fprintf(c.Stdout, "\n%-25s %5s %4s %3s %5s %3s %7s %6s %10s %9s %9s %9s %9s\n", "strategy", "n_b", "p", "t", "m", "b", "GPUs", "eff", "days",
+	c.Textf("\n%-25s %5s %4s %3s %5s %3s %7s %6s %10s %9s %9s %9s %9s\n", "strategy", "n_b", "p", "t", "m", "b", "GPUs", "eff", "days",
 		"state", "buffers", "ckpt", "working")
 	for _, r := range rows {
-		fmt.Fprintf(c.Stdout, "%-25s %5d %4d %3d %5d %3d %7d %6.3f %10s %9s %9s %9s %9s\n", r.Name, r.Data, r.Pipe, r.Tensor, r.Micros, r.Batch, r.GPUs,
+		c.Textf("%-25s %5d %4d %3d %5d %3d %7d %6.3f %10s %9s %9s %9s %9s\n", r.Name, r.Data, r.Pipe, r.Tensor, r.Micros, r.Batch, r.GPUs,
 			r.Efficiency, digits(r.Days), gibibytes(r.State), gibibytes(r.Buffers), gibibytes(r.Checkpoints), gibibytes(r.Working))
 	}
-	fmt.Fprintf(c.Stdout, "\nGiB per GPU; n_b replicas, p pipeline and t tensor ranks, m micro-batches of b sequences\n")
+	c.Textf("\nGiB per GPU; n_b replicas, p pipeline and t tensor ranks, m micro-batches of b sequences\n")
 	slowest := "none of the usual links"
 	for _, l := range scale.Thresholds(h.FLOPS) {
 		if l.Threshold <= m.StateIntensity() {
 			slowest = fmt.Sprintf("%s (%.2g GB/s)", l.Name, l.Bandwidth/1e9)
 		}
 	}
-	fmt.Fprintf(c.Stdout, "state moves once per step, %.3g FLOP per byte: the slowest link that hides it is %s\n", m.StateIntensity(), slowest)
-	fmt.Fprintf(c.Stdout, "shortest time: %.4g days, improved %.4g: %.2fx\n", rows[8].Days, rows[9].Days, rows[8].Days/rows[9].Days)
+	c.Textf("state moves once per step, %.3g FLOP per byte: the slowest link that hides it is %s\n", m.StateIntensity(), slowest)
+	c.Textf("shortest time: %.4g days, improved %.4g: %.2fx\n", rows[8].Days, rows[9].Days, rows[8].Days/rows[9].Days)
 	return nil
 }
 
@@ -189,10 +189,10 @@ func (v *scaleCmd) curve(c *cli.Context, h scale.Hardware) error {
 	case "svg":
 		return scale.PlotCurve(c.Stdout, h, points)
 	}
-	fmt.Fprintf(c.Stdout, "%-6s %10s | %8s %9s %9s | %8s %4s %6s %9s %9s %9s %9s %9s\n", "model", "parameters", "3D GPUs", "days", "GiB", "improved", "p",
+	c.Textf("%-6s %10s | %8s %9s %9s | %8s %4s %6s %9s %9s %9s %9s %9s\n", "model", "parameters", "3D GPUs", "days", "GiB", "improved", "p",
 		"eff", "days", "state", "buffers", "ckpt", "working")
 	for _, p := range points {
-		fmt.Fprintf(c.Stdout, "X_%-4d %10s | %8d %9s %9s | %8d %4d %6.3f %9s %9s %9s %9s %9s\n", p.X, scale.Count(p.Parameters), p.Baseline.GPUs,
+		c.Textf("X_%-4d %10s | %8d %9s %9s | %8d %4d %6.3f %9s %9s %9s %9s %9s\n", p.X, scale.Count(p.Parameters), p.Baseline.GPUs,
 			digits(p.Baseline.Days), gibibytes(p.Baseline.Total()), p.Improved.GPUs, p.Improved.Pipe, p.Improved.Efficiency, digits(p.Improved.Days),
 			gibibytes(p.Improved.State), gibibytes(p.Improved.Buffers), gibibytes(p.Improved.Checkpoints), gibibytes(p.Improved.Working))
 	}
@@ -208,14 +208,14 @@ func (v *scaleCmd) traffic(c *cli.Context, m scale.Model, h scale.Hardware) erro
 	if v.Format == "json" {
 		return c.Print(map[string]any{"micros": micros, "tokens": m.Sequence, "threshold": h.FLOPS / h.Network, "flows": flows})
 	}
-	fmt.Fprintf(c.Stdout, "%s, %d micro-batches of %d tokens; network traffic hides behind %.4g FLOP per byte\n\n", m.Name, micros, m.Sequence, h.FLOPS/h.Network)
-	fmt.Fprintf(c.Stdout, "%-22s %8s %8s %12s %10s %10s\n", "sharding", "gathers", "reduces", "bytes/param", "forward", "backward")
+	c.Textf("%s, %d micro-batches of %d tokens; network traffic hides behind %.4g FLOP per byte\n\n", m.Name, micros, m.Sequence, h.FLOPS/h.Network)
+	c.Textf("%-22s %8s %8s %12s %10s %10s\n", "sharding", "gathers", "reduces", "bytes/param", "forward", "backward")
 	for _, f := range flows {
 		forward := "-"
 		if f.Forward > 0 {
 			forward = digits(f.Forward)
 		}
-		fmt.Fprintf(c.Stdout, "%-22s %8d %8d %12g %10s %10s\n", f.Mode, f.Gathers, f.Reduces, f.Bytes, forward, digits(f.Backward))
+		c.Textf("%-22s %8d %8d %12g %10s %10s\n", f.Mode, f.Gathers, f.Reduces, f.Bytes, forward, digits(f.Backward))
 	}
 	fmt.Fprintln(c.Stdout, "\nper step; bytes sent per parameter of the rank; FLOP per byte, in and out, of the compute that hides the traffic")
 	return nil
@@ -251,15 +251,15 @@ func (v *scaleCmd) fit(c *cli.Context, m scale.Model, cluster scale.Cluster, wor
 			kind += " on a modular pipeline"
 		}
 	}
-	fmt.Fprintf(c.Stdout, "\nfastest on %d of %d GPUs: %.4g days\n", plan.GPUs, cluster.GPUs, plan.Days)
-	fmt.Fprintf(c.Stdout, "  %d replicas x %d pipeline x %d tensor ranks, %d micro-batches of %d sequences; %s\n", plan.Data, plan.Pipe, plan.Tensor,
+	c.Textf("\nfastest on %d of %d GPUs: %.4g days\n", plan.GPUs, cluster.GPUs, plan.Days)
+	c.Textf("  %d replicas x %d pipeline x %d tensor ranks, %d micro-batches of %d sequences; %s\n", plan.Data, plan.Pipe, plan.Tensor,
 		plan.Micros, plan.Batch, kind)
-	fmt.Fprintf(c.Stdout, "  efficiency %.3f = bubble %.3f x tensor %.3f x data %.3f\n", plan.Efficiency, plan.Bubble, plan.TensorShare, plan.DataShare)
-	fmt.Fprintf(c.Stdout, "  GiB per GPU: state %s, buffers %s, checkpoints %s, working %s\n", gibibytes(plan.State), gibibytes(plan.Buffers),
+	c.Textf("  efficiency %.3f = bubble %.3f x tensor %.3f x data %.3f\n", plan.Efficiency, plan.Bubble, plan.TensorShare, plan.DataShare)
+	c.Textf("  GiB per GPU: state %s, buffers %s, checkpoints %s, working %s\n", gibibytes(plan.State), gibibytes(plan.Buffers),
 		gibibytes(plan.Checkpoints), gibibytes(plan.Working))
-	fmt.Fprintf(c.Stdout, "  network needed to hide the traffic: %.3g GB/s per GPU, in and out\n\nwhat limits:\n", plan.Bandwidth/1e9)
+	c.Textf("  network needed to hide the traffic: %.3g GB/s per GPU, in and out\n\nwhat limits:\n", plan.Bandwidth/1e9)
 	for _, l := range plan.Limits {
-		fmt.Fprintf(c.Stdout, "  %-34s %10.4g days  %5.2fx\n", l.Name, l.Days, l.Speedup)
+		c.Textf("  %-34s %10.4g days  %5.2fx\n", l.Name, l.Days, l.Speedup)
 	}
 	return nil
 }
@@ -293,9 +293,9 @@ func (v *scaleCmd) laws(c *cli.Context, cluster scale.Cluster) error {
 	if v.Format == "json" {
 		return c.Print(map[string]any{"flops": flops, "fits": fits})
 	}
-	fmt.Fprintf(c.Stdout, "%.4g FLOP\n\n%-24s %11s %9s %8s\n", flops, "law", "parameters", "tokens", "loss")
+	c.Textf("%.4g FLOP\n\n%-24s %11s %9s %8s\n", flops, "law", "parameters", "tokens", "loss")
 	for _, f := range fits {
-		fmt.Fprintf(c.Stdout, "%-24s %11s %9s %8.4f\n", f.Law, scale.Count(f.Parameters), scale.Count(f.Tokens), f.Loss)
+		c.Textf("%-24s %11s %9s %8.4f\n", f.Law, scale.Count(f.Parameters), scale.Count(f.Tokens), f.Loss)
 	}
 	if flops < 1e17 {
 		fmt.Fprintln(c.Stdout, "\nso small a budget is far below the runs that these laws were fitted on: measure with a few short runs instead")

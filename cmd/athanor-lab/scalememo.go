@@ -64,7 +64,7 @@ func (v *scaleCmd) memo(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(c.Stdout, "MEMO's published %.2f %% at 1024K is its policy at --efficiency %.4f; ours there: %.2f %%\n", 100*published, efficiency, 100*ours.MFU)
+	c.Textf("MEMO's published %.2f %% at 1024K is its policy at --efficiency %.4f; ours there: %.2f %%\n", 100*published, efficiency, 100*ours.MFU)
 	return nil
 }
 
@@ -81,14 +81,14 @@ func (v *scaleCmd) memoLayers(c *cli.Context, machine memo.Machine, table memo.C
 	printMemo(c.Stdout, table)
 	arms := table.Rows[0].Arms
 	layers := arms[len(arms)-1].Layers
-	fmt.Fprintf(c.Stdout, "\n%-9s %10s %12s %16s\n", "GiB, ours", "kept", "swapped", "recomputed")
+	c.Textf("\n%-9s %10s %12s %16s\n", "GiB, ours", "kept", "swapped", "recomputed")
 	for first := 0; first < len(layers); {
 		line := memoLayer(layers[first], costs)
 		end := first + 1
 		for end < len(layers) && memoLayer(layers[end], costs) == line {
 			end++
 		}
-		fmt.Fprintf(c.Stdout, "%-9s %s\n", fmt.Sprintf("h%d-h%d", first, end-1), line)
+		c.Textf("%-9s %s\n", fmt.Sprintf("h%d-h%d", first, end-1), line)
 		first = end
 	}
 	return nil

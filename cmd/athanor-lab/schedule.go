@@ -267,19 +267,19 @@ func (v *scheduleCmd) all(c *cli.Context) error {
 	if v.Format == "json" {
 		return c.Print(map[string]any{"ranks": v.Ranks, "microbatches": v.Microbatches, "schedules": list})
 	}
-	fmt.Fprintf(c.Stdout, "%d ranks, %d micro-batches; times of one stage of 1/%d of the model: tf %g, tb %g, tw %g; tc %g\n\n",
+	c.Textf("%d ranks, %d micro-batches; times of one stage of 1/%d of the model: tf %g, tb %g, tw %g; tc %g\n\n",
 		v.Ranks, v.Microbatches, v.Ranks, mean(v.Tf), mean(v.Tb), mean(v.Tw), v.Tc)
-	fmt.Fprintf(c.Stdout, "%-13s %6s %6s %8s %7s %7s %6s %7s %8s%s\n", "schedule", "chunks", "splits", "makespan", "bubble", "in runs", "peak", "weights", "messages", v.last(c, "what"))
+	c.Textf("%-13s %6s %6s %8s %7s %7s %6s %7s %8s%s\n", "schedule", "chunks", "splits", "makespan", "bubble", "in runs", "peak", "weights", "messages", v.last(c, "what"))
 	for _, line := range list {
 		if line.Why != "" {
-			c.Text(fmt.Sprintf("%-13s %s\n", line.Name, line.Why))
+			c.Textf("%-13s %s\n", line.Name, line.Why)
 			continue
 		}
 		peak := 0.0
 		for _, p := range line.PeakStages {
 			peak = max(peak, p)
 		}
-		fmt.Fprintf(c.Stdout, "%-13s %6d %6d %8.6g %5.1f %% %5.1f %% %6.4g %7s %8d%s\n", line.Name, line.Chunks, line.Splits,
+		c.Textf("%-13s %6d %6d %8.6g %5.1f %% %5.1f %% %6.4g %7s %8d%s\n", line.Name, line.Chunks, line.Splits,
 			line.Makespan, 100*line.Alone, 100*line.Bubble, peak, fmt.Sprintf("x%d", line.WeightCopies), line.Messages, v.last(c, line.Summary))
 	}
 	c.Text("\nbubble: by how much the makespan exceeds the busiest rank's work; in runs: how long the worst rank waits between its first and last unit, over its work, " +

@@ -218,10 +218,10 @@ func printAdvice(c *cli.Context, a *advise.Advice, out string) error {
 		return err
 	}
 	best, l := a.Best(), a.Law
-	c.Text(fmt.Sprintf("advised: %d layers of %d with %d heads, batch %d, learning rate %.3g: predicted loss %.4f ± %.3f after %s\n", best.Layers, best.Width, best.Heads, best.Batch, best.Rate,
-		best.Loss, best.Spread, time.Duration(a.Seconds*float64(time.Second)).Truncate(time.Second)))
-	c.Text(fmt.Sprintf("of size, of text: what a larger model, and more text, would gain at most. The law, %.3g + %.3g/N^%.3g + %.3g/D^%.3g, is fitted to %d of %d short runs\n",
-		l.E, l.A, l.Alpha, l.B, l.Beta, len(slices.DeleteFunc(slices.Clone(a.Pilots), func(p advise.Pilot) bool { return !p.Law })), len(a.Pilots)))
-	c.Text(fmt.Sprintf("configuration: %s; train it by: athanor train %s\n", out, out))
+	c.Textf("advised: %d layers of %d with %d heads, batch %d, learning rate %.3g: predicted loss %.4f ± %.3f after %s\n", best.Layers, best.Width, best.Heads, best.Batch, best.Rate,
+		best.Loss, best.Spread, time.Duration(a.Seconds*float64(time.Second)).Truncate(time.Second))
+	c.Textf("of size, of text: what a larger model, and more text, would gain at most. The law, %.3g + %.3g/N^%.3g + %.3g/D^%.3g, is fitted to %d of %d short runs\n",
+		l.E, l.A, l.Alpha, l.B, l.Beta, len(slices.DeleteFunc(slices.Clone(a.Pilots), func(p advise.Pilot) bool { return !p.Law })), len(a.Pilots))
+	c.Textf("configuration: %s; train it by: athanor train %s\n", out, out)
 	return nil
 }

@@ -69,7 +69,7 @@ func (v *apiCmd) Run(c *cli.Context) error {
 	}
 	s := api.New(b, p, api.Options{Model: v.name(), Key: os.Getenv(apiKey), Waiting: v.Waiting, Defaults: generation.Request{Tokens: 16, Sampling: generation.Sampling{Temperature: 1}}})
 	for _, n := range b.Notes {
-		fmt.Fprintln(c.Stderr, "note:", n)
+		c.Note(n)
 	}
 	v.describe(c, l.Addr(), b)
 	return errors.Join(s.Serve(ctx, l), b.Close())
@@ -92,9 +92,9 @@ func (v *apiCmd) name() string {
 // describe says where the model is served, and what that takes.
 func (v *apiCmd) describe(c *cli.Context, at net.Addr, b *generation.Batch) {
 	m := b.Footprint()
-	fmt.Fprintf(c.Stderr, "%s: OpenAI's API at http://%s/v1, %d texts at once of up to %d tokens, in %s of device and %s of host memory\n",
+	c.Tellf("%s: OpenAI's API at http://%s/v1, %d texts at once of up to %d tokens, in %s of device and %s of host memory\n",
 		v.name(), at, b.Sequences(), b.Context(), size.Format(m.Device), size.Format(m.Host))
 	if tcp, ok := at.(*net.TCPAddr); ok && !tcp.IP.IsLoopback() && os.Getenv(apiKey) == "" {
-		fmt.Fprintf(c.Stderr, "note: other hosts reach this address, and no key is needed; hint: set %s\n", apiKey)
+		c.Tellf("note: other hosts reach this address, and no key is needed; hint: set %s\n", apiKey)
 	}
 }

@@ -85,7 +85,7 @@ func (v *benchKernelsCmd) measure(c *cli.Context, cores int, r *kernelsReport) (
 	defer func() { err = errors.Join(err, b.Close()) }()
 	if !c.JSON {
 		printPeaks(c, &b.Peaks)
-		fmt.Fprintf(c.Stdout, "%-14s %-24s %-5s %10s %9s %9s %7s\n", "operator", "shape", "type", "seconds", "GFLOP/s", "GB/s", "of peak")
+		c.Textf("%-14s %-24s %-5s %10s %9s %9s %7s\n", "operator", "shape", "type", "seconds", "GFLOP/s", "GB/s", "of peak")
 	}
 	for _, t := range []graph.DType{graph.F32, graph.BF16} {
 		for _, k := range bench.Cases(t) {
@@ -98,7 +98,7 @@ func (v *benchKernelsCmd) measure(c *cli.Context, cores int, r *kernelsReport) (
 			}
 			r.Kernels = append(r.Kernels, rate)
 			if !c.JSON {
-				fmt.Fprintf(c.Stdout, "%-14s %-24s %-5s %10.3g %9s %9.3g %s\n", rate.Op, rate.Shape, rate.Type, rate.Seconds,
+				c.Textf("%-14s %-24s %-5s %10.3g %9s %9.3g %s\n", rate.Op, rate.Shape, rate.Type, rate.Seconds,
 					number(rate.GFLOPS), rate.GBS, percent(rate.Fraction))
 			}
 		}
@@ -111,7 +111,7 @@ func (v *benchKernelsCmd) measure(c *cli.Context, cores int, r *kernelsReport) (
 }
 
 func printPeaks(c *cli.Context, p *bench.Peaks) {
-	fmt.Fprintf(c.Stdout, "%d cores: multiply-adds fp32 %.4g GFLOP/s, bf16 %.4g; memory read %.3g GB/s, copied %.3g, added to %.3g\n",
+	c.Textf("%d cores: multiply-adds fp32 %.4g GFLOP/s, bf16 %.4g; memory read %.3g GB/s, copied %.3g, added to %.3g\n",
 		p.Cores, p.F32/1e9, p.BF16/1e9, p.Read/1e9, p.Copy/1e9, p.Moved/1e9)
 }
 
@@ -293,31 +293,31 @@ func (v *benchStepCmd) measure(ctx stdctx.Context, b *session.StepBench, predict
 }
 
 func (r *stepReport) print(c *cli.Context) {
-	fmt.Fprintf(c.Stdout, "%.1f M parameters, %d sequences of %d tokens, %s\n", float64(r.Parameters)/1e6, r.Sequences, r.Length, r.Precision)
+	c.Textf("%.1f M parameters, %d sequences of %d tokens, %s\n", float64(r.Parameters)/1e6, r.Sequences, r.Length, r.Precision)
 	printPeaks(c, &r.Peaks)
 	if r.Plan != "" {
-		fmt.Fprintf(c.Stdout, "plan: %s\n", r.Plan)
+		c.Textf("plan: %s\n", r.Plan)
 	}
-	fmt.Fprintf(c.Stdout, "step %.4g s (median of %d; best %.4g s): %.4g tokens/s, MFU %.1f %%; loss %.4f\n",
+	c.Textf("step %.4g s (median of %d; best %.4g s): %.4g tokens/s, MFU %.1f %%; loss %.4f\n",
 		r.Seconds, len(r.AllSeconds), r.AllSeconds[0], r.TokenRate, 100*r.MFU, r.Loss)
-	fmt.Fprintf(c.Stdout, "memory: arenas %s on the device, %s on the host, %s on disk; peak resident %s\n\n",
+	c.Textf("memory: arenas %s on the device, %s on the host, %s on disk; peak resident %s\n\n",
 		size.Format(r.Arenas.Device[0]), size.Format(r.Arenas.Host[0]), size.Format(r.Arenas.Disk[0]), size.Format(r.RSS))
 	if r.Predicted > 0 {
-		fmt.Fprintf(c.Stdout, "predicted %.4g s, %+.1f %%\n\n", r.Predicted, 100*(r.Predicted/r.Seconds-1))
+		c.Textf("predicted %.4g s, %+.1f %%\n\n", r.Predicted, 100*(r.Predicted/r.Seconds-1))
 	}
 	if r.Issued > 0 {
-		fmt.Fprintf(c.Stdout, "%d driver calls per step, %.2f us of step time per call\n\n", r.Issued, 1e6*r.Seconds/float64(r.Issued))
+		c.Textf("%d driver calls per step, %.2f us of step time per call\n\n", r.Issued, 1e6*r.Seconds/float64(r.Issued))
 	}
 	for _, p := range r.Refused {
-		fmt.Fprintf(c.Stdout, "slow, since the GPU's matrix library refused this product: %s\n", p)
+		c.Textf("slow, since the GPU's matrix library refused this product: %s\n", p)
 	}
 	wide := 14
 	for _, o := range r.Operators {
 		wide = max(wide, len(o.Name))
 	}
-	fmt.Fprintf(c.Stdout, "%-*s %-10s %6s %9s %9s %7s %9s %9s %7s\n", wide, "operator", "stream", "calls", "seconds", "predicted", "share", "GFLOP/s", "GB/s", "of peak")
+	c.Textf("%-*s %-10s %6s %9s %9s %7s %9s %9s %7s\n", wide, "operator", "stream", "calls", "seconds", "predicted", "share", "GFLOP/s", "GB/s", "of peak")
 	for _, o := range r.Operators {
-		fmt.Fprintf(c.Stdout, "%-*s %-10s %6d %9.4f %9s %5.1f %% %9s %9s %s\n", wide, o.Name, o.Stream, o.Calls, o.Seconds, number(o.Predicted), 100*o.Share,
+		c.Textf("%-*s %-10s %6d %9.4f %9s %5.1f %% %9s %9s %s\n", wide, o.Name, o.Stream, o.Calls, o.Seconds, number(o.Predicted), 100*o.Share,
 			number(o.GFLOPS), number(o.GBS), percent(o.Fraction))
 	}
 }
@@ -371,7 +371,7 @@ func (v *benchBudgetsCmd) Run(c *cli.Context) error {
 			exact++
 		}
 	}
-	fmt.Fprintf(c.Stdout, "\nstep time: mean error %.1f %%, largest %.1f %%; peak memory exact in every tier for %d of %d\n",
+	c.Textf("\nstep time: mean error %.1f %%, largest %.1f %%; peak memory exact in every tier for %d of %d\n",
 		100*sum/float64(len(list)), 100*worst, exact, len(list))
 	return nil
 }

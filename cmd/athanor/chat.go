@@ -44,7 +44,7 @@ func (v *chatCmd) Run(c *cli.Context) error {
 	defer t.Close()
 	r := chatReport{Answers: []*folder.Answer{}, Notes: t.Notes}
 	for _, n := range t.Notes {
-		fmt.Fprintln(c.Stderr, "note:", n)
+		c.Note(n)
 	}
 	lines := bufio.NewScanner(c.Stdin)
 	lines.Buffer(nil, 1<<20)

@@ -159,11 +159,11 @@ func computeSame(a, b *side) bool {
 }
 
 func (r *comparison) print(c *cli.Context) {
-	fmt.Fprintf(c.Stdout, "A: predicted %s a step, measured %s (median)\n", stat.Seconds(r.A.Predicted), stat.Seconds(r.A.Median))
-	fmt.Fprintf(c.Stdout, "B: predicted %s a step, measured %s (median)\n", stat.Seconds(r.B.Predicted), stat.Seconds(r.B.Median))
-	fmt.Fprintf(c.Stdout, "B takes %.4g times as long as A: 95 %% interval %.4g to %.4g, of %d rounds; predicted %.4g\n", r.Ratio.Ratio, r.Low, r.High, r.Rounds, r.B.Predicted/r.A.Predicted)
+	c.Textf("A: predicted %s a step, measured %s (median)\n", stat.Seconds(r.A.Predicted), stat.Seconds(r.A.Median))
+	c.Textf("B: predicted %s a step, measured %s (median)\n", stat.Seconds(r.B.Predicted), stat.Seconds(r.B.Median))
+	c.Textf("B takes %.4g times as long as A: 95 %% interval %.4g to %.4g, of %d rounds; predicted %.4g\n", r.Ratio.Ratio, r.Low, r.High, r.Rounds, r.B.Predicted/r.A.Predicted)
 	if r.More > 0 {
-		fmt.Fprintf(c.Stdout, "that is no difference yet; to tell one of this size, about %d more rounds are needed\n", r.More)
+		c.Textf("that is no difference yet; to tell one of this size, about %d more rounds are needed\n", r.More)
 	}
 	switch {
 	case !r.SameResults && r.SameLosses:

@@ -74,7 +74,7 @@ func (v *dataCmd) Run(c *cli.Context) error {
 	}
 	defer text.Close()
 	for _, n := range text.Notes {
-		fmt.Fprintln(c.Stderr, "note:", n)
+		c.Note(n)
 	}
 	first := text.Sources[0].Tokens
 	r := dataReport{
@@ -122,16 +122,16 @@ func (v *dataCmd) job(c *cli.Context) (*job.Spec, error) {
 }
 
 func (r *dataReport) print(c *cli.Context, text *train.Text) {
-	fmt.Fprintf(c.Stdout, "%d files: %v\n", r.Files, r.Formats)
-	fmt.Fprintf(c.Stdout, "%s of text, %d tokens of %s (vocabulary %d), %.2f bytes per token\n",
+	c.Textf("%d files: %v\n", r.Files, r.Formats)
+	c.Textf("%s of text, %d tokens of %s (vocabulary %d), %.2f bytes per token\n",
 		size.Format(r.Bytes), r.Tokens, r.Tokenizer, r.Vocabulary, float64(r.Bytes)/float64(max(r.Tokens, 1)))
 	for k := range r.Sources {
-		fmt.Fprintf(c.Stdout, "  %v, %.1f %% of the tokens of a pass\n", text.Sources[k], 100*text.Share(k))
+		c.Textf("  %v, %.1f %% of the tokens of a pass\n", text.Sources[k], 100*text.Share(k))
 	}
 	if s := text.Validation; s != nil {
-		fmt.Fprintf(c.Stdout, "validation: %v; %d tokens\n", s.Tokens.Stats(), s.Tokens.Len())
+		c.Textf("validation: %v; %d tokens\n", s.Tokens.Stats(), s.Tokens.Len())
 	}
-	fmt.Fprintf(c.Stdout, "unigram entropy %.4f nats per token: a model that learns anything from context gets below it\n", r.Entropy)
+	c.Textf("unigram entropy %.4f nats per token: a model that learns anything from context gets below it\n", r.Entropy)
 	if len(r.Sample) == 0 {
 		return
 	}

@@ -61,9 +61,9 @@ func (v *doctorCmd) Run(c *cli.Context) error {
 		}
 	} else {
 		for _, f := range report.Findings {
-			fmt.Fprintf(c.Stdout, "%-8s %-11s %s\n", f.State, f.Name, f.Found)
+			c.Textf("%-8s %-11s %s\n", f.State, f.Name, f.Found)
 			for line := range strings.Lines(f.Advice) {
-				fmt.Fprintf(c.Stdout, "%20s -> %s\n", "", strings.TrimSpace(line))
+				c.Textf("%20s -> %s\n", "", strings.TrimSpace(line))
 			}
 		}
 	}

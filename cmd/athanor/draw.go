@@ -74,7 +74,7 @@ func (p *planned) predicted(c *cli.Context) (runs []draw.Run) {
 		if len(runs) > 1 {
 			which = fmt.Sprintf("ranks %d to %d are", runs[0].Program.Rank, runs[len(runs)-1].Program.Rank)
 		}
-		fmt.Fprintf(c.Stderr, "note: %s shown, of %d ranks: the others do the same with other sequences, or their parts of matrices\n", which, n)
+		c.Tellf("note: %s shown, of %d ranks: the others do the same with other sequences, or their parts of matrices\n", which, n)
 	}
 	return runs
 }

@@ -98,13 +98,13 @@ func (v *evalCmd) Run(c *cli.Context) error {
 		return c.Print(r)
 	}
 	if r.Streamed > 0 {
-		fmt.Fprintf(c.Stderr, "for each batch %s of weights were copied from the host\n", size.Format(r.Streamed))
+		c.Tellf("for each batch %s of weights were copied from the host\n", size.Format(r.Streamed))
 	}
 	perByte := ""
 	if r.BitsPerByte > 0 {
 		perByte = fmt.Sprintf(", %.4f bits per byte", r.BitsPerByte)
 	}
-	fmt.Fprintf(c.Stdout, "loss %s nats per token, perplexity %s%s, over %d tokens\n", stat.Number(r.Loss, 6), stat.Number(math.Exp(r.Loss), 2), perByte, r.Tokens)
+	c.Textf("loss %s nats per token, perplexity %s%s, over %d tokens\n", stat.Number(r.Loss, 6), stat.Number(math.Exp(r.Loss), 2), perByte, r.Tokens)
 	return nil
 }
 

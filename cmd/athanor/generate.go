@@ -131,7 +131,7 @@ func (v *generateCmd) Run(c *cli.Context) error {
 		}
 	}
 	for _, n := range s.Notes {
-		fmt.Fprintln(c.Stderr, "note:", n)
+		c.Note(n)
 	}
 	fmt.Fprintln(c.Stderr, describe(s))
 	return nil
@@ -198,7 +198,7 @@ func (v *generateCmd) continueFile(c *cli.Context) error {
 		return explained(c, err)
 	}
 	for _, n := range r.Notes {
-		fmt.Fprintln(c.Stderr, "note:", n)
+		c.Note(n)
 	}
 	if c.JSON {
 		return c.Print(r)

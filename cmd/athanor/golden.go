@@ -89,7 +89,7 @@ func (v *goldenCheckCmd) Run(c *cli.Context) error {
 		text := was.Difference(now)
 		switch {
 		case text == "" && !c.JSON:
-			fmt.Fprintf(c.Stdout, "%s: as it was\n", name)
+			c.Textf("%s: as it was\n", name)
 		case text != "":
 			changed[name] = text
 			if !c.JSON {

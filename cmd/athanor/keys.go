@@ -31,18 +31,23 @@ func (v *keysCmd) Run(c *cli.Context) error {
 			Keys []config.Key `json:"keys"`
 		}{list})
 	}
+	const usual = 120 // columns
 	if v.Name == "" {
-		fmt.Fprintf(c.Stdout, "# All keys with their defaults. An empty value means required, derived from others, none or 0. A run needs\n# %s.\n\n", config.Required)
+		for _, line := range wrap("All keys with their defaults. An empty value means required, derived from others, none or 0. A run needs "+config.Required+".", cmp.Or(c.Columns, usual)-len("# ")) {
+			fmt.Fprintln(c.Stdout, "#", line)
+		}
+		fmt.Fprintln(c.Stdout)
 	}
 	for _, k := range list {
-		fmt.Fprint(c.Stdout, keyLines(k))
+		fmt.Fprint(c.Stdout, keyLines(k, cmp.Or(c.Columns, usual)))
 	}
 	return nil
 }
 
-// keyLines returns a key as YAML, with its description as a comment in a separate column.
-func keyLines(k config.Key) string {
-	const column, width = 34, 86
+// keyLines returns a key as YAML, with its description as a comment in a separate column, so many columns wide in all.
+func keyLines(k config.Key, columns int) string {
+	const column, least = 34, 30
+	width := max(columns-column-len(" # "), least)
 	line := strings.Repeat("  ", strings.Count(k.Name, ".")) + k.Name[strings.LastIndex(k.Name, ".")+1:] + ":"
 	if k.Default != "" {
 		line += " " + k.Default

@@ -198,7 +198,7 @@ func (v *planCmd) misfit(ctx stdctx.Context, c *cli.Context, p *planned, why *se
 		return errors.Join(err, c.Print(report))
 	}
 	for _, l := range report.Largest {
-		fmt.Fprintf(c.Stderr, "%12s  %s on the %s\n", size.Format(l.Bytes), l.Class, l.Tier)
+		c.Tellf("%12s  %s on the %s\n", size.Format(l.Bytes), l.Class, l.Tier)
 	}
 	if len(report.WhatIfs) > 0 {
 		fmt.Fprintln(c.Stdout, "what if, seconds per step:")
@@ -243,7 +243,7 @@ func (v *planCmd) maxSequence(ctx stdctx.Context, c *cli.Context) error {
 	if longest.Sharing != "" {
 		sharing = ", with " + longest.Sharing
 	}
-	fmt.Fprintf(c.Stdout, "longest sequence: %s%d tokens%s; at %d: %s\n", least, longest.Tokens, sharing, longest.TooLong, longest.Beyond)
+	c.Textf("longest sequence: %s%d tokens%s; at %d: %s\n", least, longest.Tokens, sharing, longest.TooLong, longest.Beyond)
 	return nil
 }
 
@@ -257,19 +257,19 @@ func (p *planned) print(c *cli.Context) {
 		c.Text(p.report.Wear.Warning() + "\n")
 	}
 	if q := p.report.Quicker; q != nil {
-		c.Text(fmt.Sprintf("hint: much of the step waits for copies; with %s it takes at most %.4g s (%+.0f %%), with other results: %s\n", q.Set, q.Seconds, 100*q.Gain, q.Price))
+		c.Textf("hint: much of the step waits for copies; with %s it takes at most %.4g s (%+.0f %%), with other results: %s\n", q.Set, q.Seconds, 100*q.Gain, q.Price)
 	}
 	c.Text("plan: " + search.Describe(best) + search.DescribeHosts(best, p.machine.Host))
 	if d := p.setup.Graph.Documents; d != nil {
-		c.Text(fmt.Sprintf("documents: a token sees only its own; on average that costs as much as documents of %d tokens\n", d.Length))
+		c.Textf("documents: a token sees only its own; on average that costs as much as documents of %d tokens\n", d.Length)
 	}
-	c.Text(fmt.Sprintf("predicted: %.4g s per step of %d tokens%s, %.0f tokens/s, MFU %s (chosen from %d candidates)\n\n",
-		p.expected.Seconds, p.spec().GlobalBatch*p.spec().SequenceLength, p.expected.Text(best.Seconds()), p.report.TokenRate, p.utilisation(), p.result.Evaluated))
+	c.Textf("predicted: %.4g s per step of %d tokens%s, %.0f tokens/s\nMFU %s; chosen from %d candidates\n\n",
+		p.expected.Seconds, p.spec().GlobalBatch*p.spec().SequenceLength, p.expected.Text(best.Seconds()), p.report.TokenRate, p.utilisation(), p.result.Evaluated)
 	search.WriteActivations(c.Stdout, p.report.Layers)
 	fmt.Fprintln(c.Stdout)
 	search.WriteMemory(c.Stdout, best, p.report.Process, p.report.Wear)
-	c.Text(fmt.Sprintf("\nthe plain run would take %s of device memory: this plan takes %.0f %% of that\n",
-		size.Format(p.report.Plain), 100*float64(slices.Max(p.report.Peaks.Device))/float64(p.report.Plain)))
+	c.Textf("\nthe plain run would take %s of device memory: this plan takes %.0f %% of that\n",
+		size.Format(p.report.Plain), 100*float64(slices.Max(p.report.Peaks.Device))/float64(p.report.Plain))
 	fmt.Fprintln(c.Stdout)
 }
 
@@ -279,8 +279,8 @@ func (p *planned) explain(c *cli.Context) {
 		fmt.Fprintln(c.Stdout, "runners-up:")
 	}
 	for _, r := range p.report.RunnersUp {
-		c.Text(fmt.Sprintf("  %+6.1f %%  %10.4g s  %10s of device memory  %s (idle for %.0f %% of the step, recomputes for %.0f %%%s)\n",
-			100*(r.Seconds/p.report.Seconds-1), r.Seconds, size.Format(r.Device), r.Label, 100*r.Idle, 100*r.Repeated, tried(r.Tried)))
+		c.Textf("  %+6.1f %%  %10.4g s  %10s of device memory  %s (idle for %.0f %% of the step, recomputes for %.0f %%%s)\n",
+			100*(r.Seconds/p.report.Seconds-1), r.Seconds, size.Format(r.Device), r.Label, 100*r.Idle, 100*r.Repeated, tried(r.Tried))
 	}
 	fmt.Fprintln(c.Stdout, "what if, seconds per step:")
 	c.Text(search.WhatIfText(p.report.WhatIfs, true))
@@ -308,9 +308,9 @@ func (p *planned) printElixir(ctx stdctx.Context, c *cli.Context) error {
 	if d.CacheFirst() {
 		first = "blocks before optimizer state"
 	}
-	fmt.Fprintf(c.Stdout, "Elixir's search: %d parameters in %d steps; chunks of %d elements, %d of them, %.2f %% waste; %d blocks would suffice, with %d moves\n",
+	c.Textf("Elixir's search: %d parameters in %d steps; chunks of %d elements, %d of them, %.2f %% waste; %d blocks would suffice, with %d moves\n",
 		len(trace.Params), len(trace.Steps), d.Size, d.Packing.Chunks, 100*d.Waste(), d.Choice.Blocks, d.Moves)
-	fmt.Fprintf(c.Stdout, "%s (%.4f and %.4f ns per element): %d of %d chunks stay on the GPU, with %d blocks\n",
+	c.Textf("%s (%.4f and %.4f ns per element): %d of %d chunks stay on the GPU, with %d blocks\n",
 		first, d.Cache, d.State, d.Resident(), len(d.OnGPU), d.Placement.Blocks)
 	return nil
 }

@@ -102,10 +102,10 @@ func prepare(ctx stdctx.Context, c *cli.Context, spec *job.Spec) (p *planned, er
 	}
 	show.Done()
 	if !p.setup.Empty() {
-		fmt.Fprintln(c.Stderr, p.setup.Reading())
+		c.Tellf("%s\n", p.setup.Reading())
 	}
 	for _, n := range p.setup.Notes {
-		fmt.Fprintln(c.Stderr, "note:", n)
+		c.Note(n)
 	}
 	return p, nil
 }
@@ -123,11 +123,11 @@ func (p *planned) findMachine(c *cli.Context, find finder) (err error) {
 	p.lift = cli.LimitHeap(p.machine.Hardware.Memory.Process)
 	if n := p.machine.Hardware.Network; n != nil && p.spec().Hardware.Name != "" && p.spec().Hardware.Network == 0 {
 		show.Done()
-		fmt.Fprintf(c.Stderr, "note: %d ranks are taken as %d hosts of %d, each joined to the others at %.0f Gbit/s; hint: hardware.hosts and hardware.network say what there is\n", p.spec().Ranks, n.Hosts, n.PerHost, n.Link.Bandwidth*8/1e9)
+		c.Tellf("note: %d ranks are taken as %d hosts of %d, each joined to the others at %.0f Gbit/s; hint: hardware.hosts and hardware.network say what there is\n", p.spec().Ranks, n.Hosts, n.PerHost, n.Link.Bandwidth*8/1e9)
 	}
 	if n := p.machine.Idle(); n > 0 {
 		show.Done()
-		fmt.Fprintf(c.Stderr, "note: unused GPUs of this machine: %d; hint: set ranks: auto, and a global_batch that can be divided among all GPUs\n", n)
+		c.Tellf("note: unused GPUs of this machine: %d; hint: set ranks: auto, and a global_batch that can be divided among all GPUs\n", n)
 	}
 	return nil
 }

@@ -67,7 +67,7 @@ func printHardware(c *cli.Context, h *hardware.Hardware) error {
 	if h.Memory.Shared {
 		shared = ", which are the same memory"
 	}
-	fmt.Fprintf(c.Stdout, "%s\nmemory: device %s, host %s%s; disk %s\n\n", h.Name,
+	c.Textf("%s\nmemory: device %s, host %s%s; disk %s\n\n", h.Name,
 		size.Format(h.Memory.Device), size.Format(h.Memory.Host), shared, size.Format(h.Memory.Disk))
 	tw := tabwriter.NewWriter(c.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(tw, "operators\tpeak fp32\tpeak bf16\tmatmul reaches\tattention reaches\tmemory\tper call\t")

@@ -56,7 +56,7 @@ func (v *pruneCmd) Run(c *cli.Context) error {
 		r.Layers, r.Zeros, r.Weights = append(r.Layers, l), r.Zeros+l.Zeros, r.Weights+l.Weights
 		if !c.JSON {
 			show.Done()
-			fmt.Fprintf(c.Stdout, "layer %-3d error %8.4f %%  %7.1f s\n", l.Layer, 100*l.Error, l.Seconds)
+			c.Textf("layer %-3d error %8.4f %%  %7.1f s\n", l.Layer, 100*l.Error, l.Seconds)
 		}
 	}
 	if err := f.Prune(ctx, v.Folder, folder.Pruning{Pattern: pattern, Magnitude: v.Method == "magnitude", Rows: rows, Layer: layer, Progress: show.Progress}); err != nil {

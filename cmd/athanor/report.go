@@ -55,7 +55,7 @@ func printRows(c *cli.Context, rows []watch.Row) error {
 	fmt.Fprintln(c.Stdout)
 	for _, r := range rows {
 		if r.Machine != "" {
-			fmt.Fprintf(c.Stdout, "%s: %s\n", r.Run, r.Machine)
+			c.Textf("%s: %s\n", r.Run, r.Machine)
 		}
 	}
 	return nil

@@ -48,25 +48,25 @@ func (v *rooflineCmd) Run(c *cli.Context) error {
 
 // printRoofline prints the tables. Kinds that together take less than a thousandth are left out.
 func printRoofline(c *cli.Context, r *roofline.Report) {
-	fmt.Fprintf(c.Stdout, "%-15s %-10s %6s %9s %9s %7s %7s  %s\n", "call", "stream", "calls", "FLOPs", "bytes", "FLOP/B", "of step", "bound by")
+	c.Textf("%-15s %-10s %6s %9s %9s %7s %7s  %s\n", "call", "stream", "calls", "FLOPs", "bytes", "FLOP/B", "of step", "bound by")
 	few := 0
 	for _, k := range r.Kinds {
 		if k.Share < 1e-3 {
 			few++
 			continue
 		}
-		fmt.Fprintf(c.Stdout, "%-15s %-10s %6d %9.3g %9.3g %7.4g %5.1f %%  %s\n", k.Name, k.Stream, k.Calls, float64(k.FLOPs), float64(k.Bytes), k.Intensity, 100*k.Share, k.Bound)
+		c.Textf("%-15s %-10s %6d %9.3g %9.3g %7.4g %5.1f %%  %s\n", k.Name, k.Stream, k.Calls, float64(k.FLOPs), float64(k.Bytes), k.Intensity, 100*k.Share, k.Bound)
 	}
 	if few > 0 {
-		fmt.Fprintf(c.Stdout, "(%d kinds of calls take less than 0.1 %% of the step each)\n", few)
+		c.Textf("(%d kinds of calls take less than 0.1 %% of the step each)\n", few)
 	}
-	fmt.Fprintf(c.Stdout, "\nstep: %s. Shares are of its time; streams overlap.\n\n", stat.Seconds(r.Seconds))
+	c.Textf("\nstep: %s. Shares are of its time; streams overlap.\n\n", stat.Seconds(r.Seconds))
 	for _, l := range r.Ridges {
-		fmt.Fprintf(c.Stdout, "%-8s %-5s ridge %7.4g FLOP/B (%s, %.4g GB/s)\n", l.Stream, l.DType, l.Ridge, stat.FLOPs(l.Peak), l.Bandwidth/1e9)
+		c.Textf("%-8s %-5s ridge %7.4g FLOP/B (%s, %.4g GB/s)\n", l.Stream, l.DType, l.Ridge, stat.FLOPs(l.Peak), l.Bandwidth/1e9)
 	}
-	fmt.Fprintf(c.Stdout, "\n%-32s %12s %9s\n", "twice as fast", "step", "saved")
+	c.Textf("\n%-32s %12s %9s\n", "twice as fast", "step", "saved")
 	for _, g := range r.Gains {
-		fmt.Fprintf(c.Stdout, "%-32s %12s %7.1f %%\n", g.Part, stat.Seconds(g.Seconds), 100*g.Saved)
+		c.Textf("%-32s %12s %7.1f %%\n", g.Part, stat.Seconds(g.Seconds), 100*g.Saved)
 	}
 	if len(r.Gains) == 0 {
 		fmt.Fprintln(c.Stdout, "no part alone would bring anything")

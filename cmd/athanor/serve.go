@@ -77,7 +77,7 @@ func (v *serveCmd) Run(c *cli.Context) error {
 	}
 	ctx, stop := signal.NotifyContext(stdctx.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	fmt.Fprintf(c.Stderr, "%s, %d cores: waiting for runs at %s, which may take %s of memory, %s of disk and %d ranks together\n",
+	c.Tellf("%s, %d cores: waiting for runs at %s, which may take %s of memory, %s of disk and %d ranks together\n",
 		hardware.Processor(), runtime.GOMAXPROCS(0), where(l.Addr()), size.Format(limits.Memory), size.Format(limits.Disk), limits.Ranks)
 	return machine.Serve(ctx, l, key, v.Disk, limits, func(text string) { fmt.Fprintln(c.Stderr, text) })
 }

@@ -96,14 +96,14 @@ func newStreamReport(one draw.Run) streamReport {
 
 func (r *simulateReport) print(c *cli.Context) {
 	if len(r.Ranks) == 0 {
-		fmt.Fprintf(c.Stdout, "predicted step: %.4g s, %d instructions\n", r.Seconds, r.Instructions)
+		c.Textf("predicted step: %.4g s, %d instructions\n", r.Seconds, r.Instructions)
 		r.streams(c, r.Seconds)
 		r.memory(c, 0)
 		return
 	}
-	fmt.Fprintf(c.Stdout, "predicted step: %.4g s\n", r.Seconds)
+	c.Textf("predicted step: %.4g s\n", r.Seconds)
 	for _, one := range r.Ranks {
-		fmt.Fprintf(c.Stdout, "\nrank %d, %d instructions\n", one.Rank, one.Instructions)
+		c.Textf("\nrank %d, %d instructions\n", one.Rank, one.Instructions)
 		one.streams(c, r.Seconds)
 	}
 	k := slices.Index(r.Peaks.Device, slices.Max(r.Peaks.Device))
@@ -113,20 +113,20 @@ func (r *simulateReport) print(c *cli.Context) {
 
 // streams prints how busy the streams are in a step, whose seconds are given.
 func (r *streamReport) streams(c *cli.Context, step float64) {
-	fmt.Fprintf(c.Stdout, "\n%-18s %10s %8s %20s\n", "stream", "busy", "of step", "on the longest chain")
+	c.Textf("\n%-18s %10s %8s %20s\n", "stream", "busy", "of step", "on the longest chain")
 	for s := range device.NumStreams {
 		if name := s.String(); r.Busy[name] > 0 {
-			fmt.Fprintf(c.Stdout, "%-18s %8.4g s %6.1f %% %18.4g s\n", name, r.Busy[name], 100*r.Busy[name]/step, r.Critical[name])
+			c.Textf("%-18s %8.4g s %6.1f %% %18.4g s\n", name, r.Busy[name], 100*r.Busy[name]/step, r.Critical[name])
 		}
 	}
 }
 
 // memory prints the bytes that rank number k of the report moves, and the memory that it takes.
 func (r *simulateReport) memory(c *cli.Context, k int) {
-	fmt.Fprintf(c.Stdout, "\nmoved: host to device %s, device to host %s, disk read %s, disk write %s, from other ranks %s\n",
+	c.Textf("\nmoved: host to device %s, device to host %s, disk read %s, disk write %s, from other ranks %s\n",
 		size.Format(r.Bytes.H2D[k]), size.Format(r.Bytes.D2H[k]), size.Format(r.Bytes.DiskRead[k]), size.Format(r.Bytes.DiskWrite[k]),
 		size.Format(r.Bytes.Network[k]))
-	fmt.Fprintf(c.Stdout, "memory: device %s (%s alive), host %s (%s), disk %s (%s)\n",
+	c.Textf("memory: device %s (%s alive), host %s (%s), disk %s (%s)\n",
 		size.Format(r.Peaks.Device[k]), size.Format(r.Live.Device[k]), size.Format(r.Peaks.Host[k]), size.Format(r.Live.Host[k]),
 		size.Format(r.Peaks.Disk[k]), size.Format(r.Live.Disk[k]))
 }

@@ -1,13 +1,19 @@
 package main
 
 import (
+	"bufio"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/pty"
+	"github.com/athanor-llm/athanor/internal/testkit"
 	"github.com/athanor-llm/athanor/job"
+	"github.com/athanor-llm/athanor/machine/machinetest"
+	"github.com/athanor-llm/athanor/policy"
 	"github.com/athanor-llm/athanor/train"
 )
 
@@ -24,6 +30,56 @@ func TestTrainingInNarrowTerminal(t *testing.T) {
 		for _, w := range words {
 			if !strings.Contains(text, w) {
 				t.Errorf("no %q in %d columns: %q", w, columns, text)
+			}
+		}
+	}
+}
+
+// TestLinesFitTerminals: no line that a terminal of 80 or 120 columns gets is wider, and none is cut within a word: the words
+// are those that a pipe gets.
+func TestLinesFitTerminals(t *testing.T) {
+	t.Setenv("TERM", "xterm")
+	_, file := tiny(t)
+	check(t, machinetest.Restore())
+	for _, args := range [][]string{
+		{"plan", file, "hardware.name=l4"},
+		{"plan", file, "hardware.name=l4", "ranks=2", "limits.device=64KiB", "limits.host=128KiB", "limits.disk=64KiB"},
+		{"plan", file, "hardware.name=elixir-paper-40", "--policy", policy.ElixirPaper},
+		{"plan", file, "hardware.name=2x8 a100", "sequence_length=-1", "learning_rat=3"},
+		{"plan", file, "hardware.name=l4", "--policy", "nobody's"},
+		{"roofline", file, "hardware.name=l4"},
+		{"data", file},
+		{"keys", "limits"},
+		{"doctor"},
+	} {
+		piped := callHere(args...)
+		want := slices.DeleteFunc(strings.Fields(piped.stdout), func(w string) bool { return w == "#" })
+		for _, columns := range testkit.Sample([]uint16{80, 120}, 1, 1) {
+			screen, keys := pty.Open(t, columns)
+			shown := make(chan string)
+			go func() {
+				text, _ := bufio.NewReader(screen).ReadString(0)
+				shown <- strings.TrimSuffix(text, "\x00")
+			}()
+			code := execute(args, keys, keys)
+			fmt.Fprint(keys, "\x00")
+			text := strings.NewReplacer("\x1b[K", "", "\r\n", "\n", "\r", "\n").Replace(<-shown)
+			if code != piped.code {
+				t.Errorf("%v: exit code %d, through a pipe %d", args, code, piped.code)
+			}
+			for line := range strings.Lines(text) {
+				if n := len([]rune(strings.TrimSuffix(line, "\n"))); n > int(columns) {
+					t.Errorf("%v: %d columns of %d: %q", args, n, columns, line)
+				}
+			}
+			got := slices.DeleteFunc(strings.Fields(text), func(w string) bool { return w == "#" }) // what begins a comment's next line
+			for _, w := range want {                                                                // progress, which a pipe does not get, is between them
+				i := slices.Index(got, w)
+				if i < 0 {
+					t.Errorf("%v: no %q in %d columns", args, w, columns)
+					break
+				}
+				got = got[i+1:]
 			}
 		}
 	}

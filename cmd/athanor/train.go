@@ -142,7 +142,7 @@ func (p *planned) open(ctx stdctx.Context, c *cli.Context) (*train.Run, error) {
 		return nil, err
 	}
 	for _, n := range t.Notes {
-		fmt.Fprintln(c.Stderr, n)
+		c.Tellf("%s\n", n)
 	}
 	return t, nil
 }
@@ -158,22 +158,22 @@ func (p *planned) conclude(ctx stdctx.Context, c *cli.Context, t *train.Run) err
 		if p.setup.Spec.PairLoss == graph.DPO {
 			meaning = " (0.6931 is indifference)"
 		}
-		fmt.Fprintf(c.Stdout, "\nvalidation loss %.4f%s, %s, rewards %.4f of chosen and %.4f of rejected\n", s.ValLoss, meaning, r.Text(), r.Chosen, r.Rejected)
+		c.Textf("\nvalidation loss %.4f%s, %s, rewards %.4f of chosen and %.4f of rejected\n", s.ValLoss, meaning, r.Text(), r.Chosen, r.Rejected)
 	default:
 		entropy := data.Entropy(p.setup.HeldText...)
-		fmt.Fprintf(c.Stdout, "\nvalidation loss %.4f nats per token (perplexity %s, %.4f bits per byte); the unigram entropy of that text is %.4f\n", s.ValLoss, stat.Number(math.Exp(s.ValLoss), 1), s.BitsPerByte, entropy)
+		c.Textf("\nvalidation loss %.4f nats per token (perplexity %s, %.4f bits per byte); the unigram entropy of that text is %.4f\n", s.ValLoss, stat.Number(math.Exp(s.ValLoss), 1), s.BitsPerByte, entropy)
 	}
 	if s.MeasuredSeconds == 0 {
-		fmt.Fprintf(c.Stdout, "no steps were left to train: %d are done; hint: set a larger max_steps, max_time or early_stop to continue\n", s.Steps)
+		c.Textf("no steps were left to train: %d are done; hint: set a larger max_steps, max_time or early_stop to continue\n", s.Steps)
 	} else {
 		p.compare(c, &s)
 	}
 	if s.Skipped > 0 {
-		fmt.Fprintf(c.Stdout, "skipped: %d of %d steps, whose gradient norm was unusual or not finite\n", s.Skipped, s.Steps)
+		c.Textf("skipped: %d of %d steps, whose gradient norm was unusual or not finite\n", s.Skipped, s.Steps)
 	}
-	fmt.Fprintf(c.Stdout, "checkpoint: %s\n", s.Checkpoint)
+	c.Textf("checkpoint: %s\n", s.Checkpoint)
 	if b := s.Best; b != nil && b.Checkpoint != s.Checkpoint {
-		fmt.Fprintf(c.Stdout, "lowest validation loss: %.4f, %s\n", b.Loss, b.Checkpoint)
+		c.Textf("lowest validation loss: %.4f, %s\n", b.Loss, b.Checkpoint)
 	}
 	if spec := p.spec(); spec.Sample.Tokens > 0 && ctx.Err() == nil {
 		sample, err := folder.Sample(ctx, s.Checkpoint, folder.Prompt{Text: spec.Sample.Prompt, Tokens: spec.Sample.Tokens, Temperature: 0.8, Seed: spec.Seed,
@@ -191,16 +191,16 @@ func (p *planned) conclude(ctx stdctx.Context, c *cli.Context, t *train.Run) err
 // compare prints measurements next to predictions.
 func (p *planned) compare(c *cli.Context, s *train.Summary) {
 	e := p.expected
-	c.Text(fmt.Sprintf("step time: predicted %.4g s%s, measured %.4g s %s\n", e.Seconds, e.Text(p.report.Seconds), s.MeasuredSeconds, e.Compare(s.MeasuredSeconds)))
+	c.Textf("step time: predicted %.4g s%s, measured %.4g s %s\n", e.Seconds, e.Text(p.report.Seconds), s.MeasuredSeconds, e.Compare(s.MeasuredSeconds))
 	for r, planned := range p.report.Peaks.Device {
 		at := ""
 		if p.report.Ranks > 1 {
 			at = fmt.Sprintf(" of rank %d", r)
 		}
-		fmt.Fprintf(c.Stdout, "device memory%s: planned %d bytes, reached %d\n", at, planned, s.MeasuredPeaks.Device[r])
+		c.Textf("device memory%s: planned %d bytes, reached %d\n", at, planned, s.MeasuredPeaks.Device[r])
 	}
 	if w := p.task().Wear(s.MeasuredBytes.DiskWrite, s.MeasuredSeconds); w != nil {
-		fmt.Fprintf(c.Stdout, "disk: %d bytes a step were planned to be written, %d were; at this pace %s\n", p.report.Wear.PerStep, w.PerStep, w.Text())
+		c.Textf("disk: %d bytes a step were planned to be written, %d were; at this pace %s\n", p.report.Wear.PerStep, w.PerStep, w.Text())
 	}
 }
 
@@ -251,7 +251,7 @@ func (u *training) Step(m train.Metrics) {
 		u.line.RewriteFields(list)
 		return
 	}
-	fmt.Fprintln(u.c.Stderr, cli.Joined(list))
+	u.c.Tellf("%s\n", cli.Joined(list))
 }
 
 // eta returns the remaining duration at the mean pace so far, with the last validation, at most until
@@ -270,7 +270,7 @@ func (u *training) eta(step int, now time.Time) time.Duration {
 // Event implements train.Observer.
 func (u *training) Event(text string) {
 	u.line.Done()
-	fmt.Fprintln(u.c.Stderr, text)
+	u.c.Tellf("%s\n", text)
 }
 
 func (u *training) finish() { u.line.Done() }

@@ -52,7 +52,7 @@ func (v *watchCmd) Run(c *cli.Context) error {
 	}
 	ctx, stop := signal.NotifyContext(stdctx.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	fmt.Fprintf(c.Stderr, "%d runs at %s\n", len(set.Names()), pageAddress(l, key))
+	c.Tellf("%d runs at %s\n", len(set.Names()), pageAddress(l, key))
 	return watch.New(set, watch.Options{Key: key}).Serve(ctx, l)
 }
 
@@ -74,9 +74,9 @@ func watchRun(ctx stdctx.Context, c *cli.Context, dir string) {
 		}
 	}
 	if err != nil {
-		fmt.Fprintf(c.Stderr, "WARNING: there is no page: %v\n", err)
+		c.Tellf("WARNING: there is no page: %v\n", err)
 		return
 	}
-	fmt.Fprintf(c.Stderr, "page: %s; also later, with athanor watch %s\n", pageAddress(l, ""), dir)
+	c.Tellf("page: %s; also later, with athanor watch %s\n", pageAddress(l, ""), dir)
 	go func() { _ = watch.New(set, watch.Options{}).Serve(ctx, l) }()
 }

@@ -36,7 +36,7 @@ type withChoice struct {
 // printChosen prints what is trained, and what was given up for it.
 func printChosen(c *cli.Context, t *train.Chosen) {
 	if !slices.ContainsFunc(t.Groups, func(g group) bool { return !g.Chosen }) {
-		c.Text(fmt.Sprintf("train_within: everything is trained, since that fits: it takes at least %s of %s\n\n", size.Exact(t.Bytes), size.Exact(t.Limit)))
+		c.Textf("train_within: everything is trained, since that fits: it takes at least %s of %s\n\n", size.Exact(t.Bytes), size.Exact(t.Limit))
 		return
 	}
 	gain := func(g group) string {

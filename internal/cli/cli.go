@@ -36,16 +36,34 @@ type Context struct {
 }
 
 // Text prints lines of text. A terminal, which would cut them anywhere, gets them cut between words.
-func (c *Context) Text(text string) {
+func (c *Context) Text(text string) { writeLines(c.Stdout, text, c.Columns) }
+
+// Textf formats lines of text and prints them.
+func (c *Context) Textf(format string, args ...any) { c.Text(fmt.Sprintf(format, args...)) }
+
+// Tellf formats lines of text and prints them on standard error.
+func (c *Context) Tellf(format string, args ...any) { tellf(c.Stderr, format, args...) }
+
+// Note tells the user what is worth knowing.
+func (c *Context) Note(text string) { c.Tellf("note: %s\n", text) }
+
+// tellf formats lines of text and prints them, on a terminal cut between words.
+func tellf(w io.Writer, format string, args ...any) {
+	width := 0
+	if tty := asTerminal(w); tty != nil {
+		width = columns(tty)
+	}
+	writeLines(w, fmt.Sprintf(format, args...), width)
+}
+
+// writeLines writes lines of text, cut between words to a width; 0: there is none.
+func writeLines(w io.Writer, text string, width int) {
 	for line := range strings.Lines(text) {
-		for _, part := range wrapped(strings.TrimSuffix(line, "\n"), c.Columns) {
-			fmt.Fprintln(c.Stdout, part)
+		for _, part := range wrapped(strings.TrimSuffix(line, "\n"), width) {
+			fmt.Fprintln(w, part)
 		}
 	}
 }
-
-// Note tells the user what is worth knowing.
-func (c *Context) Note(text string) { fmt.Fprintln(c.Stderr, "note:", text) }
 
 // Rows returns the writer for tables that grow as things are measured: standard
 // output, or standard error with --json, whose only output is one object at the
@@ -119,7 +137,7 @@ func (p *Program) Execute(args []string, stdout, stderr io.Writer) int {
 		args = slices.Concat(args[1:], []string{"--help"})
 	}
 	if err := p.Elsewhere.find(args); err != nil {
-		fmt.Fprintf(stderr, "%s: %v\n", p.Name, err)
+		tellf(stderr, "%s: %v\n", p.Name, err)
 		return p.ExitCode(err)
 	}
 	parsed, err := parser.Parse(FlagsFirst(parser, args))
@@ -127,7 +145,7 @@ func (p *Program) Execute(args []string, stdout, stderr io.Writer) int {
 		return code
 	}
 	if err != nil {
-		fmt.Fprintf(stderr, "%s: %v\nhint: %s%s --help\n", p.Name, err, p.Name, verbOf(err))
+		tellf(stderr, "%s: %v\nhint: %s%s --help\n", p.Name, err, p.Name, verbOf(err))
 		return ExitUsage
 	}
 	out := &results{w: stdout}
@@ -140,7 +158,7 @@ func (p *Program) Execute(args []string, stdout, stderr io.Writer) int {
 		if errors.Is(err, syscall.ENOSPC) {
 			err = suggest.Add(err, "free some space on that disk, or write to another disk")
 		}
-		fmt.Fprintf(stderr, "%s: %v\n", p.Name, err)
+		tellf(stderr, "%s: %v\n", p.Name, err)
 		return p.ExitCode(err)
 	}
 	return 0
