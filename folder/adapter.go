@@ -34,17 +34,20 @@ const AdapterFile = "adapter_config.json"
 
 // adapterConfig is the content of adapter_config.json.
 type adapterConfig struct {
-	Type    string  `json:"peft_type"`
-	Task    string  `json:"task_type"`
-	Base    string  `json:"base_model_name_or_path"`
-	Rank    int     `json:"r"`
-	Alpha   float64 `json:"lora_alpha"`
-	RSLoRA  bool    `json:"use_rslora"`
-	DoRA    bool    `json:"use_dora"`
-	Dropout float64 `json:"lora_dropout"`
-	Bias    string  `json:"bias"`
-	Init    any     `json:"init_lora_weights,omitempty"`
-	Modules any     `json:"target_modules"` // names or a pattern; when adapters are read, the factors' names count instead
+	Type   string  `json:"peft_type"`
+	Task   string  `json:"task_type"`
+	Base   string  `json:"base_model_name_or_path"`
+	Rank   int     `json:"r"`
+	Alpha  float64 `json:"lora_alpha"`
+	RSLoRA bool    `json:"use_rslora"`
+	DoRA   bool    `json:"use_dora"`
+	// Ranks and Alphas are those of modules whose names end so, as regular expressions.
+	Ranks   map[string]int     `json:"rank_pattern,omitempty"`
+	Alphas  map[string]float64 `json:"alpha_pattern,omitempty"`
+	Dropout float64            `json:"lora_dropout"`
+	Bias    string             `json:"bias"`
+	Init    any                `json:"init_lora_weights,omitempty"`
+	Modules any                `json:"target_modules"` // names or a pattern; when adapters are read, the factors' names count instead
 	// Parameters are those of experts, where factor names do not say which of a module's parameters they adapt.
 	Parameters []string `json:"target_parameters"`
 	Whole      []string `json:"modules_to_save"`
@@ -73,7 +76,9 @@ func DescribeAdapter(m *model.Model, folder string) ([]byte, error) {
 		targets = m.PEFT().Pattern(modules)
 	}
 	whole := m.PEFT().WholeModules()
+	ranks, alphas := ownPatterns(m)
 	text, err := json.MarshalIndent(adapterConfig{
+		Ranks: ranks, Alphas: alphas,
 		Type: "LORA", Task: "CAUSAL_LM", Base: base, Rank: m.LoRA.Rank, Alpha: m.LoRA.Alpha, RSLoRA: m.LoRA.RSLoRA, DoRA: m.LoRA.DoRA, Bias: "none",
 		Modules: targets, Parameters: parameters, Transposed: m.InOut(), Inference: true,
 		Whole: whole, Tying: m.Tied && len(whole) > 0,
@@ -105,7 +110,7 @@ func readAdapter(dir string) (*adapterConfig, error) {
 // adapterKeys are the settings that are implemented, or do not change what a trained
 // adapter computes. Others must be null, false or empty.
 var adapterKeys = strings.Fields(`peft_type peft_version task_type base_model_name_or_path revision auto_mapping inference_mode runtime_config
-	r lora_alpha use_rslora use_dora bias fan_in_fan_out lora_dropout init_lora_weights loftq_config corda_config eva_config lora_ga_config qalora_group_size
+	r lora_alpha rank_pattern alpha_pattern use_rslora use_dora bias fan_in_fan_out lora_dropout init_lora_weights loftq_config corda_config eva_config lora_ga_config qalora_group_size
 	target_modules target_parameters exclude_modules layers_to_transform layers_pattern megatron_core
 	modules_to_save ensure_weight_tying trainable_token_indices`)
 
@@ -224,7 +229,11 @@ func (c *adapterConfig) adapted(m *model.Model, set *safetensors.Set) (*model.Mo
 		return nil, nil, errors.New("no tensor has a name that ends in lora_A.weight; hint: check that this is a PEFT adapter")
 	}
 	part := *m
-	if err := part.Adapt(model.LoRA{Rank: c.Rank, Alpha: c.Alpha, RSLoRA: c.RSLoRA, DoRA: c.DoRA}, weights...); err != nil {
+	own, err := c.own(weights)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := part.Adapt(model.LoRA{Rank: c.Rank, Alpha: c.Alpha, RSLoRA: c.RSLoRA, DoRA: c.DoRA, Own: own}, weights...); err != nil {
 		return nil, nil, err
 	}
 	rows, err := c.tokenRows(&part)

@@ -263,11 +263,11 @@ func (m *merger) add(weight []float32, p model.Param, first int) error {
 		m.factors, m.layer = map[string][]float32{}, p.Layer
 	}
 	nameA, nameB, _ := m.Model.Factors(p.Name)
-	a, err := m.factor(nameA)
+	a, err := m.factor(nameA, 1)
 	if err != nil {
 		return err
 	}
-	b, err := m.factor(nameB)
+	b, err := m.factor(nameB, m.Model.LoRA.Scale(p.Name))
 	if err != nil {
 		return err
 	}
@@ -275,14 +275,14 @@ func (m *merger) add(weight []float32, p model.Param, first int) error {
 	if table := m.params[nameA]; table.Transposed { // of an embedding, whose rows are its inputs
 		a, b = transposed(b, p.Cols, m.Model.LoRA.Rank), a
 	}
-	rank, each := m.Model.LoRA.Rank, p.Rows/max(p.Experts, 1)
+	rank, each := m.Model.LoRA.Of(p.Name).Rank, p.Rows/max(p.Experts, 1)
 	for row, end := first, first+len(weight)/p.Cols; row < end; {
 		n := min(end-row, each-row%each)
 		addProduct(weight[(row-first)*p.Cols:], a[row/each*rank*p.Cols:], b[row*rank:], [3]int{n, p.Cols, rank}, inOut)
 		row += n
 	}
 	if name, ok := model.MagnitudeOf(m.Model, p.Name); ok {
-		magnitudes, err := m.factor(name)
+		magnitudes, err := m.factor(name, 1)
 		if err != nil {
 			return err
 		}
@@ -305,8 +305,8 @@ func direct(weight, magnitudes []float32, cols int) {
 	}
 }
 
-// factor reads a factor of an adapter, the second one multiplied by the scale.
-func (m *merger) factor(name string) ([]float32, error) {
+// factor reads a factor of an adapter, or the magnitudes, multiplied by a scale.
+func (m *merger) factor(name string, scale float64) ([]float32, error) {
 	if values, ok := m.factors[name]; ok {
 		return values, nil
 	}
@@ -315,11 +315,8 @@ func (m *merger) factor(name string) ([]float32, error) {
 	if err := WeightsError(m.Path, m.weights.Read(p, 0, values)); err != nil {
 		return nil, err
 	}
-	if p.Second() {
-		s := float32(m.Model.LoRA.Scale())
-		for i := range values {
-			values[i] *= s
-		}
+	for i := range values {
+		values[i] *= float32(scale)
 	}
 	if (p.Experts > 0 || p.Transposed) && p.Reordered() { // files order them differently from their weights, while GPT-NeoX's factors are ordered like its weights
 		ours := make([]float32, len(values))

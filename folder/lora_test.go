@@ -88,7 +88,7 @@ func TestAdapterGradients(t *testing.T) {
 		folder, err := Open(dir)
 		check(t, err)
 		defer func() { check(t, folder.Close()) }()
-		if s := folder.Model.LoRA.Scale(); s == 1 {
+		if s := folder.Model.LoRA.Scale(""); s == 1 {
 			t.Errorf("%s: the scale is 1, so this proves little", dir)
 		}
 		var rows [][]int32
@@ -205,7 +205,10 @@ func TestAdapterErrors(t *testing.T) {
 		{`"trainable_token_indices": null`, `"trainable_token_indices": [3, 1000000]`, "the token 1000000, but the vocabulary"},
 		{`"trainable_token_indices": null`, `"trainable_token_indices": {"embed_tokens": []}`, ""},
 		{`"modules_to_save": null`, `"modules_to_save": ["q_proj"]`, "has an adapter, too"},
-		{`"rank_pattern": {}`, `"rank_pattern": {"q_proj": 1}`, `rank_pattern is {"q_proj":1}`},
+		{`"rank_pattern": {}`, `"rank_pattern": {"q_proj": 1}`, "lora_A.weight has shape"},
+		{`"rank_pattern": {}`, `"rank_pattern": {"q_proj": 2, "(q|k)_proj": 3}`, "rank_pattern has two patterns that match"},
+		{`"rank_pattern": {}`, `"rank_pattern": {"q_proj(": 2}`, "rank_pattern"},
+		{`"alpha_pattern": {}`, `"alpha_pattern": {"q_proj": -1}`, "alpha -1 with rank"},
 		{`"v_proj"`, `"foo_proj"`, "v_proj.lora_A.weight, but target_modules does not have its module"},
 		{`"v_proj"`, `"all-linear"`, ""},
 		{`"r": 3`, `"r": 2`, "shape"},

@@ -312,7 +312,7 @@ func (b *builder) embed() int {
 		} else {
 			b.node(Embed, attr, b.all(low), b.all(g.Tokens), b.param(table), absent)
 		}
-		b.add(b.all(x), low, up)
+		b.add(b.all(x), low, up, m.LoRA.Scale(b.list[0].Name))
 	}
 	if m.PerLayer > 0 {
 		perLayer(b, x, 1)
@@ -322,9 +322,9 @@ func (b *builder) embed() int {
 }
 
 // add appends what an adapter adds to y: the second factor of the first one's result.
-func (b *builder) add(y Use, low int, up string) {
-	if s := b.m.LoRA.Scale(); s != 1 {
-		b.node(Scale, Attr{Scale: s}, b.all(low))
+func (b *builder) add(y Use, low int, up string, scale float64) {
+	if scale != 1 {
+		b.node(Scale, Attr{Scale: scale}, b.all(low))
 	}
 	b.node(Linear, Attr{WT: true, Acc: true}, y, b.all(low), b.param(up), absent, absent)
 }
@@ -504,9 +504,9 @@ func (b *builder) linear(y, x Use, p *next, bias bool, res Use) {
 func (b *builder) adapter(weight string, y, x Use) {
 	if down, up, ok := b.m.Factors(weight); ok {
 		v := &b.g.Values[y.Value]
-		low := b.tokens(v.Name+".low"+part(v, y), b.m.LoRA.Rank, b.g.DType)
+		low := b.tokens(v.Name+".low"+part(v, y), b.m.LoRA.Of(weight).Rank, b.g.DType)
 		b.node(Linear, Attr{WT: true}, b.all(low), x, b.param(down), absent, absent)
-		b.add(y, low, up)
+		b.add(y, low, up, b.m.LoRA.Scale(weight))
 	}
 }
 

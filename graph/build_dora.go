@@ -9,7 +9,7 @@ func directed(b *builder, y, x, w, bias, res Use, magnitude string) {
 	b.node(Linear, Attr{WT: true, NF4: weight.NF4}, b.all(dir), x, w, absent, absent)
 	b.adapter(weight.Name, b.all(dir), x)
 	down, up, _ := b.m.Factors(weight.Name)
-	b.node(Direction, Attr{Scale: b.m.LoRA.Scale(), NF4: weight.NF4}, b.all(dir), b.param(down), w, b.param(up))
+	b.node(Direction, Attr{Scale: b.m.LoRA.Scale(weight.Name), NF4: weight.NF4}, b.all(dir), b.param(down), w, b.param(up))
 	b.node(Gain, Attr{}, trimmed(y, b.all(dir), b.param(magnitude), bias, res)...)
 }
 

@@ -160,7 +160,7 @@ func (b *mixture) each(y, x, experts int, weights Use) {
 		low := b.tokens(b.g.Values[y].Name+".low", b.g.Values[experts].Cols*b.m.LoRA.Rank, b.g.DType)
 		attr.NF4 = false
 		b.node(ExpertLinear, attr, b.all(low), b.all(x), b.param(down), b.all(experts))
-		if s := b.m.LoRA.Scale(); s != 1 {
+		if s := b.m.LoRA.Scale(of.Name); s != 1 {
 			b.node(Scale, Attr{Scale: s}, b.all(low))
 		}
 		attr.Slots, attr.Acc = true, true

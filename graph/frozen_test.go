@@ -194,7 +194,7 @@ func TestAdapterScale(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := 2 * len(m.LoRA.Weights)
-		if m.LoRA.Scale() == 1 {
+		if m.LoRA.Scale("") == 1 {
 			want = 0
 		}
 		found := 0

@@ -52,23 +52,39 @@ import (
 //	model.layers.0.self_attn.q_proj.lora_magnitude_vector    [out]
 type LoRA struct {
 	Rank    int
-	Alpha   float64  // 0: Rank
-	DoRA    bool     // adapted weights have magnitudes of their own, see Magnitude
-	RSLoRA  bool     // divide Alpha by the square root of Rank
-	Weights []string // names of the adapted weights, in the order of Params
-	Whole   []string // names of the parameters that are trained as they are, see TrainWhole
-	Kept    []string // names of others that the adapter's folder has whole, see Keep
-	Rows    []string // names of those of which it has some rows by themselves, see PEFT.TokenRows
+	Alpha   float64              // 0: Rank
+	DoRA    bool                 // adapted weights have magnitudes of their own, see Magnitude
+	RSLoRA  bool                 // divide Alpha by the square root of Rank
+	Own     map[string]RankAlpha // of weights of layers whose rank or alpha is another
+	Weights []string             // names of the adapted weights, in the order of Params
+	Whole   []string             // names of the parameters that are trained as they are, see TrainWhole
+	Kept    []string             // names of others that the adapter's folder has whole, see Keep
+	Rows    []string             // names of those of which it has some rows by themselves, see PEFT.TokenRows
 	sorted  []string
 }
 
-// Scale returns the factor of all adapters: Alpha/Rank or, rank-stabilised (Kalajdzievski,
-// 2312.03732), Alpha/sqrt(Rank), with which wide adapters learn as fast as narrow ones.
-func (l *LoRA) Scale() float64 {
-	if l.RSLoRA {
-		return l.Alpha / math.Sqrt(float64(l.Rank))
+// RankAlpha are the rank and alpha of an adapter.
+type RankAlpha struct {
+	Rank  int
+	Alpha float64
+}
+
+// Of returns those of a weight's adapter.
+func (l *LoRA) Of(weight string) RankAlpha {
+	if own, ok := l.Own[weight]; ok {
+		return own
 	}
-	return l.Alpha / float64(l.Rank)
+	return RankAlpha{l.Rank, l.Alpha}
+}
+
+// Scale returns the factor of the adapter of a weight: Alpha/Rank or, rank-stabilised (Kalajdzievski,
+// 2312.03732), Alpha/sqrt(Rank), with which wide adapters learn as fast as narrow ones.
+func (l *LoRA) Scale(weight string) float64 {
+	of := l.Of(weight)
+	if l.RSLoRA {
+		return of.Alpha / math.Sqrt(float64(of.Rank))
+	}
+	return of.Alpha / float64(of.Rank)
 }
 
 func (l *LoRA) String() string {
@@ -76,7 +92,10 @@ func (l *LoRA) String() string {
 	if l.DoRA {
 		kind = ", with magnitudes"
 	}
-	text := fmt.Sprintf("adapters of rank %d, scale %.4g%s, on %d weights", l.Rank, l.Scale(), kind, len(l.Weights))
+	if len(l.Own) > 0 {
+		kind += fmt.Sprintf(" (others on %d)", len(l.Own))
+	}
+	text := fmt.Sprintf("adapters of rank %d, scale %.4g%s, on %d weights", l.Rank, l.Scale(""), kind, len(l.Weights))
 	if len(l.Whole) > 0 {
 		text += " and, trained whole, " + strings.Join(l.Whole, ", ")
 	}
@@ -101,16 +120,20 @@ func (m *Model) Adapt(l LoRA, patterns ...string) error {
 	}
 	l.Weights, l.Whole, l.Kept, l.Rows = nil, nil, nil, nil
 	for _, p := range chosen {
-		if least := min(p.Rows/max(p.Experts, 1), p.Cols); l.Rank < 1 || l.Rank > least {
-			return fmt.Errorf("rank %d is out of range for %s of %d x %d; hint: use 1 to %d, usually 8 to 64", l.Rank, p.Name, p.Rows, p.Cols, least)
+		rank := l.Of(p.Name).Rank
+		if least := min(p.Rows/max(p.Experts, 1), p.Cols); rank < 1 || rank > least {
+			return fmt.Errorf("rank %d is out of range for %s of %d x %d; hint: use 1 to %d, usually 8 to 64", rank, p.Name, p.Rows, p.Cols, least)
+		}
+		if s := l.Scale(p.Name); !(s >= 1/mostScale && s <= mostScale) {
+			return fmt.Errorf("alpha %v with rank %d scales adapters by %v, which is out of range; hint: alpha is usually the rank, or twice that", l.Of(p.Name).Alpha, rank, s)
+		}
+		if _, own := l.Own[p.Name]; own && (p.Experts > 0 || p.Layer < 0 || p.Layer >= m.Layers) {
+			return fmt.Errorf("a rank or alpha of its own is not built for %s: experts, embedding and head have that of all; hint: leave it out of rank_pattern and alpha_pattern", p.Name)
 		}
 		if l.DoRA && (m.InOut() || p.Experts > 0 || p.Layer < 0 || p.Layer >= m.Layers) {
 			return fmt.Errorf("dora is not built for %s: experts, embedding and head, and weights that are stored [in, out]; hint: leave it out, or choose other targets", p.Name)
 		}
 		l.Weights = append(l.Weights, p.Name)
-	}
-	if s := l.Scale(); !(s >= 1/mostScale && s <= mostScale) {
-		return fmt.Errorf("alpha %v with rank %d scales adapters by %v, which is out of range; hint: alpha is usually the rank, or twice that", l.Alpha, l.Rank, s)
 	}
 	l.sorted = slices.Sorted(slices.Values(l.Weights))
 	m.LoRA = &l
@@ -196,9 +219,10 @@ const (
 // factors returns the parameters of an adapter. A has the variance of the uniform distribution from which PEFT
 // initialises it.
 func (l *LoRA) factors(name string, in, out, layer int) []Param {
+	rank := l.Of(name + ".weight").Rank
 	list := []Param{
-		{Name: name + loraA, Rows: l.Rank, Cols: in, Layer: layer, Std: 1 / math.Sqrt(3*float64(in)), Adapter: true},
-		{Name: name + loraB, Rows: out, Cols: l.Rank, Layer: layer, Init: Zeros, Adapter: true},
+		{Name: name + loraA, Rows: rank, Cols: in, Layer: layer, Std: 1 / math.Sqrt(3*float64(in)), Adapter: true},
+		{Name: name + loraB, Rows: out, Cols: rank, Layer: layer, Init: Zeros, Adapter: true},
 	}
 	if l.DoRA {
 		list = append(list, Param{Name: name + loraM, Rows: 1, Cols: out, Layer: layer, Vector: true, Init: Lengths, Adapter: true})

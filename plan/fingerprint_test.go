@@ -79,6 +79,9 @@ func change(t *testing.T, v reflect.Value) {
 		v.SetString(v.String() + "x")
 	case reflect.Slice:
 		v.Set(reflect.Append(v, reflect.Zero(v.Type().Elem())))
+	case reflect.Map:
+		v.Set(reflect.MakeMap(v.Type()))
+		v.SetMapIndex(reflect.Zero(v.Type().Key()), reflect.Zero(v.Type().Elem()))
 	case reflect.Pointer:
 		v.Set(reflect.ValueOf(family.Named("llama")))
 	default:

@@ -268,11 +268,15 @@ func Fingerprint(g *graph.Graph) string {
 	if l := m.LoRA; l != nil {
 		names := sha256.Sum256([]byte(strings.Join(l.Weights, "\n")))
 		scale := ""
-		if s := l.Scale(); s != 1 {
+		if s := l.Scale(""); s != 1 {
 			scale = fmt.Sprintf("*%v", s)
 		}
 		if l.DoRA {
 			scale += " dora"
+		}
+		if len(l.Own) > 0 { // printed in the order of names
+			own := sha256.Sum256(fmt.Append(nil, l.Own))
+			scale += fmt.Sprintf(" own %d/%x", len(l.Own), own[:4])
 		}
 		frozen += fmt.Sprintf(" lora %d%s of %d/%x", l.Rank, scale, len(l.Weights), names[:4])
 		for _, more := range []struct {

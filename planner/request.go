@@ -92,7 +92,7 @@ func adapt(m *model.Model, spec *job.Spec) error {
 		lora.Alpha, lora.RSLoRA = has.Alpha, has.RSLoRA
 	}
 	if has != nil {
-		lora.DoRA = lora.DoRA || has.DoRA
+		lora.DoRA, lora.Own = lora.DoRA || has.DoRA, has.Own
 	}
 	if has != nil && len(targets) == 0 {
 		targets = has.Weights
@@ -106,7 +106,7 @@ func adapt(m *model.Model, spec *job.Spec) error {
 	if err != nil || has == nil {
 		return err
 	}
-	if asked := m.LoRA; asked.Rank != has.Rank || asked.Scale() != has.Scale() || asked.DoRA != has.DoRA || !slices.Equal(asked.Weights, has.Weights) || !slices.Equal(asked.Whole, has.Whole) {
+	if asked := m.LoRA; asked.Rank != has.Rank || asked.Scale("") != has.Scale("") || asked.DoRA != has.DoRA || !slices.Equal(asked.Weights, has.Weights) || !slices.Equal(asked.Whole, has.Whole) {
 		return fmt.Errorf("%v, but the model is an adapter that has %v; hint: leave lora out to keep those of the adapter, or merge it into a model first: `athanor merge %s FOLDER`", asked, has, spec.Model.Name)
 	}
 	m.LoRA = has

@@ -267,6 +267,8 @@ LORA["apertus-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "up_pro
 LORA["llama-tied"] = dict(r=2, lora_alpha=3, use_dora=True, target_modules=["q_proj", "v_proj", "gate_proj", "down_proj"])
 LORA["seed-oss-tiny"] = dict(r=2, lora_alpha=3, use_dora=True, target_modules=["k_proj", "o_proj", "up_proj", "down_proj"])
 LORA["cohere2-tiny"] = dict(r=2, lora_alpha=3, use_dora=True, target_modules=["q_proj", "o_proj", "up_proj"])
+# Some modules with ranks and alphas of their own.
+LORA["ernie-tiny"] = dict(r=2, lora_alpha=3, target_modules=["q_proj", "v_proj", "up_proj", "down_proj"], rank_pattern={"q_proj": 4, "layers.1.mlp.up_proj": 3}, alpha_pattern={"q_proj": 5, "down_proj": 7})
 LORA["llama-nf4"] = dict(r=4, lora_alpha=4, target_modules=["q_proj", "o_proj", "up_proj", "down_proj"])
 
 # Adapters that are trained on weights held in 4 bits.
