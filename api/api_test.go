@@ -42,6 +42,12 @@ func started(t *testing.T, sequences, waiting int, key string) *client {
 	check(t, err)
 	b, err := generation.Open(t.Context(), f, generation.Options{Context: 250, Sequences: sequences, Device: "cpu"})
 	check(t, err)
+	return serving(t, f, b, waiting, key)
+}
+
+// serving starts a server of a model that is open.
+func serving(t *testing.T, f *folder.Folder, b *generation.Batch, waiting int, key string) *client {
+	t.Helper()
 	p, err := generation.NewPrompter(f)
 	check(t, err)
 	s := New(b, p, Options{Model: "tiny", Key: key, Waiting: waiting, Defaults: generation.Request{Tokens: 16, Sampling: generation.Sampling{Temperature: 1}}})
@@ -396,6 +402,36 @@ func TestBounded(t *testing.T) {
 			t.Fatal("the room of those who left stays taken")
 		}
 	}
+}
+
+// TestLargerThanDevice: a model whose weights do not fit the device answers as one that fits, a single client too.
+func TestLargerThanDevice(t *testing.T) {
+	all := started(t, 4, 8, "")
+	f, err := folder.Open(samples.ModelFolder(t))
+	check(t, err)
+	b, err := generation.OpenServed(t.Context(), f, generation.Options{Context: 250, Sequences: 4, Device: "cpu", Limit: 150_000}, func(string) {})
+	check(t, err)
+	if m := b.Footprint(); m.Streamed == 0 || m.Device > 150_000 {
+		t.Errorf("%+v", m)
+	}
+	c := serving(t, f, b, 8, "")
+	body := func(i int) string {
+		return fmt.Sprintf(`{"model": "tiny", "prompt": "gold %d", "max_tokens": %d, "seed": %d}`, i, 5+3*i, i)
+	}
+	want := all.ask("/v1/completions", body(0), 200).Choices[0].Text
+	if got := c.ask("/v1/completions", body(0), 200).Choices[0].Text; got != want {
+		t.Errorf("alone %q, want %q", got, want)
+	}
+	var clients sync.WaitGroup
+	for i := range 6 {
+		want := all.ask("/v1/completions", body(i), 200).Choices[0].Text
+		clients.Go(func() {
+			if got := c.ask("/v1/completions", body(i), 200).Choices[0].Text; got != want {
+				t.Errorf("request %d: %q, want %q", i, got, want)
+			}
+		})
+	}
+	clients.Wait()
 }
 
 // TestCrowd: many clients at once, some of whom leave or send nonsense, all get what they would get alone, or the refusal that is

@@ -34,7 +34,8 @@ type Batch struct {
 
 	context, sequences, vocab int
 	slots                     slots
-	together                  int // sequences join when so many slots are free, or all
+	together                  int  // sequences join when so many slots are free, or all
+	hurries                   bool // the first of them does not wait for others
 	ends                      []int32
 	free                      []int
 	now                       []*sequence // in the order in which they came
@@ -175,7 +176,7 @@ func (b *Batch) join(ctx context.Context, requests <-chan *Request, open bool) b
 	idle := len(b.now) == 0
 	for open && len(b.free) > 0 {
 		var r *Request
-		if idle && len(b.now) < b.together {
+		if idle && (len(b.now) == 0 || len(b.now) < b.together && !b.hurries) {
 			select {
 			case r, open = <-requests:
 			case <-ctx.Done():

@@ -3,12 +3,14 @@ package generation
 import (
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
 
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/folder"
 	"github.com/athanor-llm/athanor/machine"
+	"github.com/athanor-llm/athanor/model"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/planner"
 	"github.com/athanor-llm/athanor/search"
@@ -53,34 +55,32 @@ func reportBlock(b *search.BlockPlan) *BlockReport {
 	return r
 }
 
+// usual says for what a block is planned: what sequences usually have, and how many there are at most.
+type usual struct{ prompt, tokens, sequences int }
+
 // weightsFit reports whether all weights can stay on the device while a sequence is generated.
-func (run *fileRun) weightsFit(ctx context.Context, o *Options) (bool, error) {
+func weightsFit(ctx context.Context, f *folder.Folder, o *Options) (bool, error) {
 	d, err := machine.OpenAlone(o.Device, 0, o.Limit)
 	if err != nil {
 		return false, folder.Misuse(err)
 	}
-	fits, err := run.folder.WeightsFit(ctx, d, o.Context, o.DType)
+	fits, err := f.WeightsFit(ctx, d, o.Context, o.DType)
 	return fits, errors.Join(err, d.Close())
 }
 
-// planBlock finds the block that is predicted to be fastest on this machine, of as many sequences as are asked for at most. The machine is
+// planBlock finds the block that is predicted to be fastest on this machine. Weights for which the host has no room are in a folder. The machine is
 // the caller's.
-func (run *fileRun) planBlock(ctx context.Context, o *Options) (*machine.Machine, *search.BlockPlan, error) {
+func planBlock(ctx context.Context, f *folder.Folder, o *Options, u usual, spill string, note func(string)) (*machine.Machine, *search.BlockPlan, error) {
 	limits := config.Limits{Device: config.Unlimited, Host: config.Unlimited, Disk: config.Unlimited, DiskEndurance: config.Unlimited}
 	if o.Limit > 0 {
 		limits.Device = config.Bytes(o.Limit)
 	}
-	m, err := machine.Find(&machine.Request{Device: o.Device, Ranks: 1, Limits: limits, Spill: filepath.Dir(run.Out)}, run.note)
+	m, err := machine.Find(&machine.Request{Device: o.Device, Ranks: 1, Limits: limits, Spill: spill}, note)
 	if err != nil {
 		return nil, nil, folder.Misuse(err)
 	}
-	most := o.Sequences
-	if most == 0 {
-		most = mostSequences
-	}
-	lines := run.report.Lines
-	req := &search.BlockRequest{Model: run.folder.Model, DType: o.DType, Context: o.Context, Sequences: min(most, run.left()), Reads: folder.UsefulBlocks(o.Context),
-		Prompt: run.prompts / lines, Tokens: max(1, run.texts/lines)}
+	req := &search.BlockRequest{Model: f.Model, DType: o.DType, Context: o.Context, Sequences: u.sequences, Reads: folder.UsefulBlocks(o.Context),
+		Prompt: u.prompt, Tokens: max(1, u.tokens)}
 	found, err := planner.Block(ctx, m, req, device.IsGPU(o.Device))
 	if err != nil {
 		return nil, nil, errors.Join(err, m.Close())
@@ -88,24 +88,54 @@ func (run *fileRun) planBlock(ctx context.Context, o *Options) (*machine.Machine
 	return m, found, nil
 }
 
-// openBlock opens the model for a planned block.
-func (run *fileRun) openBlock(ctx context.Context, o *Options) (*Batch, error) {
-	m, found, err := run.planBlock(ctx, o)
-	if err != nil {
-		return nil, err
-	}
+// openBlock opens the model for a planned block. It takes ownership of the machine, even on error.
+func openBlock(ctx context.Context, f *folder.Folder, o *Options, m *machine.Machine, found *search.BlockPlan) (*Batch, error) {
 	devices, err := m.Open(found.Programs[:1])
 	if err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
 	n := found.Sequences()
-	return open(run.folder, o.Context, n, max(1, n/joinShare), func() (slots, error) {
-		b, err := run.folder.OpenBlock(ctx, devices[0], found)
+	return open(f, o.Context, n, max(1, n/joinShare), func() (slots, error) {
+		b, err := f.OpenBlock(ctx, devices[0], found)
 		if err != nil {
 			return nil, errors.Join(err, m.Close())
 		}
 		return &blockOn{b, m}, nil
 	})
+}
+
+// OpenServed opens a model for requests that come one by one, of whose lengths nothing is known: in a block if its weights do not fit the device.
+func OpenServed(ctx context.Context, f *folder.Folder, o Options, note func(string)) (*Batch, error) {
+	if fits, err := weightsFit(ctx, f, &o); err != nil || fits || model.Remembers(f.Model) {
+		if err != nil {
+			return nil, err
+		}
+		return Open(ctx, f, o)
+	}
+	m, found, err := planBlock(ctx, f, &o, usual{o.Context / 4, o.Context / 4, o.Sequences}, os.TempDir(), note)
+	if err != nil {
+		return nil, err
+	}
+	b, err := openBlock(ctx, f, &o, m, found)
+	if err == nil {
+		b.hurries = true
+	}
+	return b, err
+}
+
+// usual returns what the lines of a file have on average, and how many are left.
+func (run *fileRun) usual(o *Options) usual {
+	most := o.Sequences
+	if most == 0 {
+		most = mostSequences
+	}
+	lines := run.report.Lines
+	return usual{run.prompts / lines, run.texts / lines, min(most, run.left())}
+}
+
+// planBlock plans a block for the lines of a file.
+func (run *fileRun) planBlock(ctx context.Context, o *Options) (*machine.Machine, *search.BlockPlan, error) {
+	return planBlock(ctx, run.folder, o, run.usual(o), filepath.Dir(run.Out), run.note)
 }
 
 // blockOn is a block with the machine that its device is on.
@@ -135,7 +165,7 @@ func (file *File) Explain(ctx context.Context, f *folder.Folder) (*Report, error
 	if r.Sequences == 0 {
 		r.Sequences = min(autoSequences, r.Lines)
 	}
-	if fits, err := run.weightsFit(ctx, &o); fits || err != nil {
+	if fits, err := weightsFit(ctx, run.folder, &o); fits || err != nil {
 		return r, err
 	}
 	m, found, err := run.planBlock(ctx, &o)

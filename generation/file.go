@@ -270,11 +270,15 @@ func (run *fileRun) resume(out *os.File) error {
 // fastest.
 func (run *fileRun) open(ctx context.Context) (*Batch, error) {
 	o := run.options()
-	if fits, err := run.weightsFit(ctx, &o); err != nil || !fits {
+	if fits, err := weightsFit(ctx, run.folder, &o); err != nil || !fits {
 		if err != nil {
 			return nil, err
 		}
-		return run.openBlock(ctx, &o)
+		m, found, err := run.planBlock(ctx, &o)
+		if err != nil {
+			return nil, err
+		}
+		return openBlock(ctx, run.folder, &o, m, found)
 	}
 	if o.Sequences > 0 {
 		return Open(ctx, run.folder, o)

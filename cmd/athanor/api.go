@@ -63,7 +63,7 @@ func (v *apiCmd) Run(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	b, err := generation.Open(ctx, f, o)
+	b, err := generation.OpenServed(ctx, f, o, c.Note)
 	if err != nil {
 		return explained(c, err)
 	}
