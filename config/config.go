@@ -167,6 +167,7 @@ type Plan struct {
 	MicroBatch int    `yaml:"micro_batch"` // sequences that are computed together
 	Group      int    `yaml:"group"`       // micro-batches that go through a layer before the next layer
 	HeadRows   int    `yaml:"head_rows"`   // tokens whose logits are held at a time
+	FeedRows   int    `yaml:"feed_rows"`   // tokens whose feed-forward is computed at a time; none: all, unless sequences are long
 	Recompute  string `yaml:"recompute"`
 	Weights    string `yaml:"weights"`     // device or host: where the weights that operators read are
 	Grads      string `yaml:"grads"`       // device or host

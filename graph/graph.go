@@ -21,6 +21,7 @@ package graph
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -297,6 +298,28 @@ func (g *Graph) LogitColumns() int {
 		return v.Cuts[0]
 	}
 	return v.Cols
+}
+
+// FeedBytes returns the bytes of a token's values inside a feed-forward, those wider than what flows between layers, and of their
+// gradients: of the layer that has most. Experts have none, since their sums in bf16 cannot be divided within a sequence.
+func (g *Graph) FeedBytes() (most int64) {
+	for s := range g.Segments {
+		var sum int64
+		for _, n := range g.Segments[s].Forward {
+			switch {
+			case n.Op == ExpertLinear, s == g.Head(): // its logits are no feed-forward's
+				sum = math.MinInt64 / 2
+			case n.Op.Info().Kind == Sequence:
+				sum = min(sum, 0) // what attention reads is all there
+			default:
+				if v := &g.Values[n.Args[0].Value]; v.Kind == Forwarded && v.Cols > g.Model.Width && n.Op.Info().Args[0].Access != Update {
+					sum += 2 * int64(v.Cols) * v.DType.Size()
+				}
+			}
+		}
+		most = max(most, sum)
+	}
+	return most
 }
 
 // String prints the graph, one operator per line.

@@ -45,7 +45,10 @@ func bufferActivations(b *builder, args *operands) {
 			buf, ok := made[r.value].find(key)
 			if !ok {
 				rows := st.rows()
-				if v.Chunked {
+				switch {
+				case r.tile:
+					rows = st.pl.FeedRows
+				case v.Chunked:
 					rows = r.rows
 					made[r.value] = made[r.value][:0] // a chunk is dead when the next one starts, and there may be thousands
 				}

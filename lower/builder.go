@@ -31,7 +31,8 @@ type op struct {
 type ref struct {
 	value, micro, copy int
 	row, rows, lo, hi  int
-	run                int // of gradients, see runOf
+	run                int  // of gradients, see runOf
+	tile               bool // the instance has the rows of a tile, see tiles.go
 }
 
 var none = ref{value: -1}

@@ -1,7 +1,7 @@
 // Package lower compiles a graph and a plan to the program of one rank: its instructions on streams, with waits, buffers
 // and addresses. It decides nothing that the plan could: a pass follows from the plan and from the passes before it.
 //
-//	order, compute, recompute, slabs, share, swap, lookups, batches
+//	order, compute, recompute, slabs, share, tiles, swap, lookups, batches
 //	                                     which operators run when, on which rows
 //	activations, inputs, weights         which buffers hold their operands
 //	gradients, optimizer, results        what is added up, reduced, updated, kept
@@ -124,6 +124,10 @@ var passes = []pass{
 		shareSequences(lo.builder, lo.units)
 		return nil
 	}},
+	{"tiles", func(lo *lowering) error {
+		tileFeedForwards(lo.builder, lo.units, lo.retention)
+		return nil
+	}},
 	{"swap", func(lo *lowering) error {
 		swapActivations(lo.builder, lo.units, lo.retention)
 		return nil
@@ -186,6 +190,11 @@ var passOrder = []struct{ before, after, why string }{
 	{"compute", "recompute", "what the backward pass reads is known from its operators"},
 	{"recompute", "share", "what is recomputed is divided among runs of tokens as what was computed"},
 	{"share", "swap", "a value is complete when the last of its runs is"},
+	{"recompute", "tiles", "what is recomputed of a feed-forward is divided together with its derivatives"},
+	{"slabs", "tiles", "a sum over ranks is no operator that can be divided by rows"},
+	{"share", "tiles", "which values only a feed-forward reads is known from all operators"},
+	{"tiles", "swap", "a value is complete when the last of its tiles is"},
+	{"tiles", "activations", "values that only a tile reads have its rows"},
 	{"share", "activations", "the parts of an operator refer to the values that it refers to"},
 	{"recompute", "slabs", "what is recomputed is added up over ranks again"},
 	{"slabs", "activations", "a rank that does not add the residual stream does not read it"},

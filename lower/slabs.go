@@ -90,18 +90,23 @@ func forSums(units []unit, visit func(work []*op, sum *op)) {
 func (b *builder) dropBias(work []*op, y ref) {
 	for _, o := range work {
 		switch {
-		case o.in.Op == graph.Linear && o.refs[graph.LinearY] == y && len(o.refs) > graph.LinearBias:
+		case o.in.Op == graph.Linear && o.refs[graph.LinearY].partOf(y) && len(o.refs) > graph.LinearBias:
 			o.set(graph.LinearBias, program.Region{})
-		case o.in.Op == graph.Embed && o.refs[graph.EmbedX] == y && len(o.refs) > graph.EmbedWPE:
+		case o.in.Op == graph.Embed && o.refs[graph.EmbedX].partOf(y) && len(o.refs) > graph.EmbedWPE:
 			o.set(graph.EmbedWPE, program.Region{})
-		case o.in.Op == graph.Combine && o.refs[graph.CombineY] == y:
+		case o.in.Op == graph.Combine && o.refs[graph.CombineY].partOf(y):
 			b.dropBias(work, o.refs[graph.CombineX])
-		case o.in.Op == graph.ExpertLinear && o.refs[graph.ExpertLinearY] == y && len(o.refs) > graph.ExpertLinearBias:
+		case o.in.Op == graph.ExpertLinear && o.refs[graph.ExpertLinearY].partOf(y) && len(o.refs) > graph.ExpertLinearBias:
 			for k := graph.ExpertLinearBias; k < len(o.refs); k++ {
 				o.set(k, program.Region{})
 			}
 		}
 	}
+}
+
+// partOf reports whether a reference is to some rows of another: what is added up over ranks may have been computed tile by tile.
+func (r ref) partOf(of ref) bool {
+	return r.instance() == of.instance() && r.lo == of.lo && r.hi == of.hi && r.row >= of.row && r.row+r.rows <= of.row+of.rows
 }
 
 // dropFromRouter leaves out the gradients of experts' weights that come from biases, to which others are added.

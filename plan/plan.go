@@ -42,6 +42,8 @@ type Plan struct {
 	// accumulation, 2106.02679), where each layer's weights are fetched once per pass.
 	Group    int `json:"group"`
 	HeadRows int `json:"head_rows"` // tokens whose logits exist at the same time
+	// FeedRows is the number of tokens whose feed-forward is computed at a time; left out, all of a micro-batch.
+	FeedRows int `json:"feed_rows,omitempty"`
 
 	Chunks []Chunk `json:"chunks"`
 	// Cache bounds the bytes of non-resident weights that are on the device at once
@@ -424,6 +426,9 @@ func (pl *Plan) Validate(g *graph.Graph) error {
 	// Sums over tokens, which generation has none of, keep their bits only if they are cut where the graph requires.
 	if g.Context == 0 && !(g.Takes(rows, rows*pl.MicroBatches) && g.Takes(pl.HeadRows, rows)) {
 		return fmt.Errorf("plan: micro-batches of %d tokens with head_rows %d: sums over tokens in bf16 can be divided only at multiples of %d tokens; hint: use another micro_batch or head_rows", rows, pl.HeadRows, g.CutUnit())
+	}
+	if n := pl.FeedRows; n < 0 || n > 0 && (g.Seq%n != 0 && n%g.Seq != 0 || g.Context == 0 && !g.Takes(n, rows)) {
+		return fmt.Errorf("plan: feed_rows %d does not fit the sequences; hint: use a divisor or a multiple of the %d tokens of a sequence on each rank, and a multiple of %d", n, g.Seq, g.CutUnit())
 	}
 	if units := 40 * len(g.Segments) * pl.MicroBatches; units > maxInstrs {
 		return fmt.Errorf("plan: a step would have about %d instructions, at most %d are possible; hint: use fewer, larger micro-batches", units, maxInstrs)

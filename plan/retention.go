@@ -273,6 +273,9 @@ const SwapParts = 64
 // everything that cuts the tokens, at most 1/64 of them if only some are swapped.
 func (pl *Plan) RowUnit(seq int) int {
 	unit := min(seq, pl.HeadRows)
+	if pl.FeedRows > 0 {
+		unit = gcd(unit, pl.FeedRows)
+	}
 	if pl.Parts() > 1 {
 		unit = gcd(unit, seq/2) // a part consists of two runs
 	}

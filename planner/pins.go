@@ -17,7 +17,7 @@ import (
 // pins validates and returns the plan decisions that the configuration makes.
 func (t *Task) pins() (search.Pins, error) {
 	spec, g := t.Spec, t.Graph
-	p := search.Pins{MicroBatch: spec.Plan.MicroBatch, Group: spec.Plan.Group, HeadRows: spec.Plan.HeadRows, Recompute: spec.Plan.Recompute,
+	p := search.Pins{MicroBatch: spec.Plan.MicroBatch, Group: spec.Plan.Group, HeadRows: spec.Plan.HeadRows, FeedRows: spec.Plan.FeedRows, Recompute: spec.Plan.Recompute,
 		Cache: int64(spec.Plan.Cache), Prefetch: spec.Plan.Prefetch, Slots: spec.Plan.Slots, Policy: spec.Plan.Policy, Update: spec.Plan.Update, Sequence: spec.Plan.Sequence, Tensor: spec.Plan.Tensor}
 	if n := g.Parts(); n > 1 {
 		p.Sequence = n
@@ -38,7 +38,7 @@ func (t *Task) pins() (search.Pins, error) {
 		key     string
 		n, most int64
 	}{
-		{"group", int64(p.Group), 1 << 20}, {"head_rows", int64(p.HeadRows), 1 << 30},
+		{"group", int64(p.Group), 1 << 20}, {"head_rows", int64(p.HeadRows), 1 << 30}, {"feed_rows", int64(p.FeedRows), 1 << 30},
 		{"cache_bytes", p.Cache, math.MaxInt64}, {"prefetch", int64(p.Prefetch), 1 << 20},
 	} {
 		if d.n < 0 || d.n > d.most {
@@ -94,21 +94,30 @@ func (t *Task) pinTiers(p *search.Pins) error {
 	return nil
 }
 
-// checkRows refuses micro-batches and blocks of the head at which sums over tokens
+// checkRows refuses micro-batches, blocks of the head and tiles of feed-forwards at which sums over tokens
 // cannot be cut.
 func (t *Task) checkRows(p *search.Pins) error {
 	spec, g := t.Spec, t.Graph
-	if n := p.HeadRows; n > 0 && g.Seq%n != 0 && n%g.Seq != 0 {
-		return spec.Fault("plan.head_rows", fmt.Sprintf("%d is neither a divisor nor a multiple of %s; hint: use either, or leave it out", n, lengthOf(g)))
-	} else if req := t.Request(); !req.HeadFits(n) {
-		return spec.Fault("plan.head_rows", fmt.Sprintf("%d is not a multiple of %d tokens, at which sums on a GPU are cut; hint: use a multiple, or leave it out", n, req.HeadUnit))
+	rowsOf := []struct {
+		key string
+		n   int
+	}{{"plan.head_rows", p.HeadRows}, {"plan.feed_rows", p.FeedRows}}
+	for _, r := range rowsOf {
+		if r.n > 0 && g.Seq%r.n != 0 && r.n%g.Seq != 0 {
+			return spec.Fault(r.key, fmt.Sprintf("%d is neither a divisor nor a multiple of %s; hint: use either, or leave it out", r.n, lengthOf(g)))
+		} else if req := t.Request(); !req.HeadFits(r.n) {
+			return spec.Fault(r.key, fmt.Sprintf("%d is not a multiple of %d tokens, at which sums on a GPU are cut; hint: use a multiple, or leave it out", r.n, req.HeadUnit))
+		}
 	}
 	batch := max(t.Request().GlobalBatch/t.Machine.Ranks(), 1)
 	rows := g.Seq * cmp.Or(p.MicroBatch, batch)
 	if !g.Takes(rows, g.Seq*batch) {
 		return spec.Fault("plan.micro_batch", fmt.Sprintf("%d makes micro-batches of %d tokens, not of a multiple of %d, at which sums in bf16 are cut; hint: use an even number, or all of the batch", p.MicroBatch, rows, g.CutUnit()))
-	} else if n := p.HeadRows; !g.Takes(n, rows) {
-		return spec.Fault("plan.head_rows", fmt.Sprintf("%d is not a multiple of %d tokens, at which sums in bf16 are cut; hint: use a multiple, or leave it out", n, g.CutUnit()))
+	}
+	for _, r := range rowsOf {
+		if !g.Takes(r.n, rows) {
+			return spec.Fault(r.key, fmt.Sprintf("%d is not a multiple of %d tokens, at which sums in bf16 are cut; hint: use a multiple, or leave it out", r.n, g.CutUnit()))
+		}
 	}
 	return nil
 }

@@ -177,6 +177,9 @@ func (t *Task) given(ctx context.Context, req *search.Request, mach *search.Mach
 	if err == nil && !req.HeadFits(pl.HeadRows) {
 		err = fmt.Errorf("plan: head_rows %d is not a multiple of %d tokens, at which sums on a GPU are cut; hint: use a multiple, or make a new plan", pl.HeadRows, req.HeadUnit)
 	}
+	if err == nil && !req.HeadFits(pl.FeedRows) {
+		err = fmt.Errorf("plan: feed_rows %d is not a multiple of %d tokens, at which sums on a GPU are cut; hint: use a multiple, or make a new plan", pl.FeedRows, req.HeadUnit)
+	}
 	if err != nil {
 		return nil, &config.Error{File: spec.Plan.File, Msg: err.Error()}
 	}

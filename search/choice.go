@@ -63,6 +63,7 @@ func (r residency) farther(than residency) bool {
 // style is how roomy the small decisions are.
 type style struct {
 	headRows int
+	feedRows int   // 0: all
 	chunk    int64 // elements
 	spare    int64 // cache beyond what one unit needs, in layers
 	prefetch int
@@ -124,7 +125,7 @@ func (p *problem) plan(ch choice) (pl *plan.Plan, where, label string) {
 	pl = &plain
 	pl.Ranks, pl.Optimizer, pl.State = p.ranks, p.req.Optimizer, p.req.State
 	pl.MicroBatch, pl.MicroBatches, pl.Group = ch.b, p.batch/ch.b, ch.group
-	pl.HeadRows = ch.st.headRows
+	pl.HeadRows, pl.FeedRows = ch.st.headRows, ch.st.feedRows
 	pl.Activations = p.req.Pins.activations(ch.keep)
 	pl.Slots = cmp.Or(p.req.Pins.Slots, ch.slots, pl.Slots)
 	pl.Chunks = p.needs.layout(ch.st.chunk)

@@ -3,6 +3,7 @@ package search
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/athanor-llm/athanor/device"
@@ -46,6 +47,7 @@ func Difference(g *graph.Graph, was, is *plan.Plan) string {
 	say(was.Cache != is.Cache, "%s of cache for weights instead of %s", size.Format(is.Cache), size.Format(was.Cache))
 	say(was.Prefetch != is.Prefetch, "weights sent %d units ahead instead of %d", is.Prefetch, was.Prefetch)
 	say(was.HeadRows != is.HeadRows, "logits of %d tokens at a time instead of %d", is.HeadRows, was.HeadRows)
+	say(was.FeedRows != is.FeedRows, "feed-forwards of %s tokens at a time instead of %s", tokensOr(is.FeedRows), tokensOr(was.FeedRows))
 	if len(list) == 0 {
 		return "different places for some parameters or activations"
 	}
@@ -151,4 +153,12 @@ func treated(pl *plan.Plan) (n [3]int) {
 		}
 	}
 	return n
+}
+
+// tokensOr is a number of tokens, or "all" for 0.
+func tokensOr(n int) string {
+	if n == 0 {
+		return "all"
+	}
+	return strconv.Itoa(n)
 }

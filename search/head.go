@@ -23,6 +23,30 @@ func (r *Request) LeastHead(tokens int) int {
 	return tokens
 }
 
+const (
+	// feedShare is the inverse of the share of the device's memory that values inside a feed-forward may take.
+	feedShare = 16
+	// leastFeed is the number of tokens from which on a tile's products take several times as long as reading the layer's weights
+	// again, and reading and writing their gradients.
+	leastFeed = 4096
+)
+
+// Feed returns of how many of the given tokens the feed-forward is computed at a time, 0 for all: of long sequences, the values inside
+// it should not dominate the device's memory.
+func (r *Request) Feed(tokens int, memory int64) int {
+	if n := r.Pins.FeedRows; n > 0 {
+		return n
+	}
+	row, tile := r.Graph.FeedBytes(), tokens
+	for tile > leastFeed && int64(tile)*row > memory/feedShare && r.fewerRows(tile) < tile {
+		tile = r.fewerRows(tile)
+	}
+	if tile == tokens {
+		return 0
+	}
+	return tile
+}
+
 // HeadFits reports whether the head may process that many tokens at a time.
 func (r *Request) HeadFits(rows int) bool { return r.HeadUnit == 0 || rows%r.HeadUnit == 0 }
 

@@ -352,7 +352,7 @@ func (t *task) lower(ctx context.Context, st style) (*Candidate, error) {
 // plan returns the plan of a task without recomputation.
 func (t *task) plan(st style) (*plan.Plan, error) {
 	pl := plan.Plain(t.p.graph, t.b)
-	pl.Ranks, pl.MicroBatches, pl.HeadRows, pl.State = t.p.ranks, t.micros, st.headRows, t.p.req.State
+	pl.Ranks, pl.MicroBatches, pl.HeadRows, pl.FeedRows, pl.State = t.p.ranks, t.micros, st.headRows, st.feedRows, t.p.req.State
 	pl.Optimizer = t.p.req.Optimizer
 	pl.Chunks = plan.Layout(t.p.graph, st.chunk)
 	pl.Pipeline = &plan.Pipeline{Schedule: t.name, Ranks: t.depth, Stages: t.first[:len(t.first)-1], Slices: t.slices}

@@ -121,9 +121,10 @@ func (p *problem) styles(of aim, b int, r residency) []style {
 	for frugal > max(32, rows/blocks) && p.req.fewerRows(frugal) < frugal && (of != fastestPlan || p.req.logitsMatter(frugal, p.machine.Capacity[device.DeviceTier])) {
 		frugal = p.req.fewerRows(frugal)
 	}
-	list := []style{{head, 1 << 62, 1, 1}, {frugal, 1 << 62, 0, 1}, {frugal, 1, 0, 1}}
+	feed := p.req.Feed(rows, p.machine.Capacity[device.DeviceTier])
+	list := []style{{head, feed, 1 << 62, 1, 1}, {frugal, feed, 1 << 62, 0, 1}, {frugal, feed, 1, 0, 1}}
 	if r.weights == device.HostTier {
-		list = append([]style{{head, 1 << 62, 3, 2}}, list...)
+		list = append([]style{{head, feed, 1 << 62, 3, 2}}, list...)
 	}
 	if h := p.req.Pins.HeadRows; h > 0 {
 		for i := range list {

@@ -322,6 +322,14 @@ func WriteMemory(w io.Writer, c *Candidate, process int64, wear *Wear) error {
 	return tw.Flush()
 }
 
+// feeds says of how many tokens feed-forwards are computed at a time, if not of all.
+func feeds(pl *plan.Plan) string {
+	if pl.FeedRows == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", feed-forwards of %d", pl.FeedRows)
+}
+
 // Describe summarises a plan's decisions in a few lines.
 func Describe(c *Candidate) string {
 	pl := c.Plan
@@ -337,7 +345,7 @@ func Describe(c *Candidate) string {
 	case pl.Group > 1:
 		order = fmt.Sprintf("layer by layer for %d micro-batches together", pl.Group)
 	}
-	fmt.Fprintf(&b, "order: %s; logits of %d tokens at a time\n", order, pl.HeadRows)
+	fmt.Fprintf(&b, "order: %s; logits of %d tokens at a time%s\n", order, pl.HeadRows, feeds(pl))
 	if pl.State != plan.FP32State {
 		fmt.Fprintf(&b, "optimizer's state: %s, with stochastic rounding\n", strings.ReplaceAll(pl.State.String(), "_", " "))
 	}

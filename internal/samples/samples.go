@@ -126,6 +126,7 @@ func RandomPlan(g *graph.Graph, sequences int, rng *rand.Rand) *plan.Plan {
 		}
 	}
 	pl.HeadRows = pick(g.Seq/2, g.Seq, 2*g.Seq, pl.MicroBatch*g.Seq)
+	pl.FeedRows = pick(0, 0, 2, g.Seq/2, g.Seq)
 	pl.Chunks = plan.Layout(g, int64(pick(1, 200, 1000, 1<<30)))
 	pl.Prefetch = 1 + rng.IntN(3)
 	for i := range pl.Chunks {
