@@ -168,6 +168,7 @@ type Plan struct {
 	Group      int    `yaml:"group"`       // micro-batches that go through a layer before the next layer
 	HeadRows   int    `yaml:"head_rows"`   // tokens whose logits are held at a time
 	FeedRows   int    `yaml:"feed_rows"`   // tokens whose feed-forward is computed at a time; none: all, unless sequences are long
+	KVParts    int    `yaml:"kv_parts"`    // parts of their heads in which ranks that share a sequence exchange keys and values; none: as memory asks
 	Recompute  string `yaml:"recompute"`
 	Weights    string `yaml:"weights"`     // device or host: where the weights that operators read are
 	Grads      string `yaml:"grads"`       // device or host

@@ -82,6 +82,34 @@ func PartUnit(n int) int {
 	return 2 * n * SliceUnit(math.MaxInt)
 }
 
+// DividesHeads reports whether attention can work on n parts of its heads, one after the other; 0 is one part. Sinks are of all heads.
+func (g *Graph) DividesHeads(n int) bool {
+	if n <= 1 {
+		return n >= 0
+	}
+	for s := range g.Segments {
+		for _, node := range g.Segments[s].Forward {
+			if node.Op == Attention && (node.Attr.KVHeads%n != 0 || len(node.Args) > AttentionSinks) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// KeyBytes returns the bytes of a sequence's keys and values, and of their gradients in fp32, in the layer with most of them.
+func (g *Graph) KeyBytes() (most int64) {
+	for s := range g.Segments {
+		for _, n := range g.Segments[s].Forward {
+			if n.Op == Attention {
+				kv := n.Args[AttentionKV]
+				most = max(most, int64(g.Sequence())*int64(kv.Hi-kv.Lo)*(g.DType.Size()+F32.Size()))
+			}
+		}
+	}
+	return most
+}
+
 // CheckParts returns an error for sequences that n ranks cannot share.
 func CheckParts(m *model.Model, seq, n int, docs *Documents) error {
 	unit := 2 * n * SliceUnit(seq) // attention's backward pass sums over blocks of queries

@@ -54,7 +54,7 @@ func bufferActivations(b *builder, args *operands) {
 				}
 				buf = b.buffer(program.Buffer{
 					Name: instanceName(v.Name, key), Tier: device.DeviceTier, Class: class, DType: v.DType,
-					Rows: rows, Cols: v.Cols, RowUnit: b.p.RowUnit, Cuts: v.Cuts,
+					Rows: rows, Cols: v.Cols, RowUnit: b.p.RowUnit, Cuts: st.cuts[r.value],
 				})
 				if v.Chunked && len(v.Cuts) > 0 { // logits: nothing touches the padding of the last row
 					b.p.Buffers[buf].Size -= int64(v.Cols-v.Cuts[0]) * v.DType.Size()

@@ -2,6 +2,7 @@ package lower
 
 import (
 	"slices"
+	"strconv"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
@@ -25,8 +26,11 @@ import (
 //
 // In its k-th turn a rank sends to the k-th rank after it and receives from the k-th before it, so the two meet.
 //
-// Known weakness: nothing is computed for the first run until its own keys are copied, and for the second until the last
-// message has arrived, unless other work is there. A window does not spare keys outside it.
+// With plan.Plan.KVParts all this is done for some heads at a time, so that no rank holds the keys and values of all heads of a layer, as
+// 2407.21783 does: what is exchanged for the next heads is on its way while attention works on these.
+//
+// Known weakness: nothing is computed for the first heads until their keys are there, unless other work is. A window does not spare keys
+// outside it.
 
 // shareSequences divides these operators by runs, and adds the messages.
 func shareSequences(b *builder, units []unit) {
@@ -117,46 +121,75 @@ func (s *sharing) positioned(o *op) {
 	}
 }
 
-// attention adds attention of each run.
-func (s *sharing) attention(o *op) {
-	for n := range s.st.pl.MicroBatch {
-		kv := s.gather(o, o.refs[graph.AttentionKV], n)
-		for _, t := range s.stretches(n) {
-			c := s.slice(o, t)
-			c.set(graph.AttentionKV, s.tokens(kv, 0, t.End()))
-			s.add(c)
+// byParts calls attend for each part of the heads of each sequence, with the keys and values that this rank sees. While it attends with
+// one part, the next is on its way.
+func (s *sharing) byParts(o *op, keys int, attend func(n int, h headPart, kv int)) {
+	parts := max(s.st.pl.KVParts, 1)
+	all := s.st.pl.MicroBatch * parts
+	at := func(i int) (n int, h headPart) { return i / parts, headPart{i % parts, parts} }
+	gather := func(i int) int {
+		n, h := at(i)
+		return s.gather(o, o.refs[keys], n, h)
+	}
+	next := gather(0)
+	for i := range all {
+		kv := next
+		if i+1 < all && parts > 1 {
+			next = gather(i + 1)
+		}
+		n, h := at(i)
+		attend(n, h, kv)
+		if i+1 < all && parts == 1 {
+			next = gather(i + 1)
 		}
 	}
 }
 
+// attention adds attention of each run.
+func (s *sharing) attention(o *op) {
+	s.byParts(o, graph.AttentionKV, func(n int, h headPart, kv int) {
+		for _, t := range s.stretches(n) {
+			c := s.slice(o, t)
+			c.takeHeads(h)
+			c.set(graph.AttentionKV, s.tokens(kv, 0, t.End()))
+			s.add(c)
+		}
+	})
+}
+
 // attentionBwd adds its backward pass. Runs are in descending order: so the last one, which sees all, begins the sums.
 func (s *sharing) attentionBwd(o *op) {
-	for n := range s.st.pl.MicroBatch {
-		kv := s.gather(o, o.refs[graph.AttentionBwdKV], n)
-		dkv := s.newTokenBuffer(o.refs[graph.AttentionBwdDKV], s.end(s.part), graph.F32)
+	s.byParts(o, graph.AttentionBwdKV, func(n int, h headPart, kv int) {
+		dkv := s.newTokenBuffer(o.refs[graph.AttentionBwdDKV], s.end(s.part), graph.F32, h)
 		for k, t := range slices.Backward(s.stretches(n)) {
 			c := s.slice(o, t)
+			c.takeHeads(h)
 			c.in.Attr.Acc = k < len(s.st.g.Runs(s.part))-1
 			c.set(graph.AttentionBwdKV, s.tokens(kv, 0, t.End()))
 			c.set(graph.AttentionBwdDKV, s.tokens(dkv, 0, t.End()))
 			s.add(c)
 		}
-		s.scatter(o, dkv, n)
-	}
+		s.scatter(o, dkv, n, h)
+	})
 }
 
 // set replaces operand k.
 func (o *op) set(k int, r program.Region) { o.in.Args[k], o.refs[k] = r, none }
 
-// newTokenBuffer allocates a buffer for the keys and values of tokens 0 to rows of a sequence, or for their gradients.
-func (s *sharing) newTokenBuffer(r ref, rows int, t graph.DType) int {
+// newTokenBuffer allocates a buffer for a part's keys and values of tokens 0 to rows of a sequence, or for their gradients.
+func (s *sharing) newTokenBuffer(r ref, rows int, t graph.DType, h headPart) int {
 	v := &s.st.g.Values[r.value]
 	class := program.ClassActivations
 	if v.Kind == graph.Gradient {
 		class = program.ClassActGrads
 	}
 	buf := program.Buffer{Name: instanceName(v.Name+".kv", instance{value: r.value, micro: r.micro, copy: r.copy}), Tier: device.DeviceTier,
-		Class: class, DType: t, Rows: rows, Cols: r.hi - r.lo, RowUnit: s.p.RowUnit}
+		Class: class, DType: t, Rows: rows, Cols: (r.hi - r.lo) / h.of, RowUnit: s.p.RowUnit}
+	if h.of > 1 {
+		buf.Name += "." + strconv.Itoa(h.k)
+		buf.Cuts = []int{buf.Cols / 2}
+		return s.buffer(buf)
+	}
 	for _, c := range v.Cuts {
 		if c > r.lo && c < r.hi {
 			buf.Cuts = append(buf.Cuts, c-r.lo)
@@ -170,12 +203,40 @@ func (s *sharing) tokens(buf, from, to int) program.Region {
 	return subRegion(s.p, buf, ref{row: from, rows: to - from, hi: s.p.Buffers[buf].Cols})
 }
 
-// gather brings together the keys and values, operand r of o, that this rank sees of the n-th sequence.
-func (s *sharing) gather(o *op, r ref, n int) (buf int) {
+// bands lists what is copied between a part's buffer of keys and values, r's columns in it, and the value that has those of all heads.
+func (s *sharing) bands(buf int, t stretch, r ref, h headPart) (list []struct {
+	here program.Region
+	all  ref
+}) {
+	add := func(from, to, lo, hi int) {
+		here, all := ref{row: t.At, rows: t.Rows, lo: from, hi: to}, r.at(t)
+		all.lo, all.hi = lo, hi
+		list = append(list, struct {
+			here program.Region
+			all  ref
+		}{subRegion(s.p, buf, here), all})
+	}
+	cols := s.p.Buffers[buf].Cols
+	if h.of == 1 {
+		add(0, cols, r.lo, r.hi)
+		return list
+	}
+	mid := (r.lo + r.hi) / 2
+	for k, half := range [][2]int{{r.lo, mid}, {mid, r.hi}} {
+		lo, hi := h.columns(half[0], half[1])
+		add(k*cols/2, (k+1)*cols/2, lo, hi)
+	}
+	return list
+}
+
+// gather brings together a part's keys and values, operand r of o, that this rank sees of the n-th sequence.
+func (s *sharing) gather(o *op, r ref, n int, h headPart) (buf int) {
 	end := s.end(s.part)
-	buf = s.newTokenBuffer(r, end, s.st.g.Values[r.value].DType)
+	buf = s.newTokenBuffer(r, end, s.st.g.Values[r.value].DType, h)
 	for _, t := range s.stretches(n) {
-		s.add(s.local(graph.Copy, o, s.tokens(buf, t.At, t.End()), program.Region{}, none, r.at(t)))
+		for _, band := range s.bands(buf, t, r, h) {
+			s.add(s.local(graph.Copy, o, band.here, program.Region{}, none, band.all))
+		}
 	}
 	s.exchange(func(to int) {
 		for k, t := range s.st.g.Runs(s.part) {
@@ -193,8 +254,8 @@ func (s *sharing) gather(o *op, r ref, n int) (buf int) {
 	return buf
 }
 
-// scatter adds up gradients of keys and values of the n-th sequence where these are owned, and stores them there.
-func (s *sharing) scatter(o *op, buf, n int) {
+// scatter adds up gradients of a part's keys and values of the n-th sequence where these are owned, and stores them there.
+func (s *sharing) scatter(o *op, buf, n int, h headPart) {
 	r, end, own := o.refs[graph.AttentionBwdDKV], s.end(s.part), s.st.g.Runs(s.part)
 	s.exchange(func(to int) {
 		for k, t := range s.st.g.Runs(to) {
@@ -205,7 +266,7 @@ func (s *sharing) scatter(o *op, buf, n int) {
 	}, func(from int) {
 		for k, t := range own {
 			if t.At < s.end(from) {
-				part := s.p.BufferRegion(s.newTokenBuffer(r, t.Rows, graph.F32))
+				part := s.p.BufferRegion(s.newTokenBuffer(r, t.Rows, graph.F32, h))
 				s.receive(o, from, k, part)
 				s.add(s.local(graph.Add, o, s.tokens(buf, t.At, t.End()), part, none, none))
 			}
@@ -216,7 +277,9 @@ func (s *sharing) scatter(o *op, buf, n int) {
 		store = graph.Cast
 	}
 	for _, t := range s.stretches(n) {
-		s.add(s.local(store, o, program.Region{}, s.tokens(buf, t.At, t.End()), r.at(t), none))
+		for _, band := range s.bands(buf, t, r, h) {
+			s.add(s.local(store, o, program.Region{}, band.here, band.all, none))
+		}
 	}
 }
 

@@ -13,7 +13,8 @@ import (
 type step struct {
 	*geometry
 	opt     Options
-	rowUnit int // token rows per atom
+	rowUnit int        // token rows per atom
+	cuts    columnCuts // by value: columns at which its buffers are cut
 }
 
 // trains reports whether there is a backward pass.

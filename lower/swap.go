@@ -123,7 +123,7 @@ func swapOne(b *builder, units []unit, s *swapping, out, in *[]insertion) {
 	buffer := func(name string, t device.Tier) program.Region {
 		return b.p.BufferRegion(b.buffer(program.Buffer{
 			Name: instanceName(v.Name, s.instance) + "." + name, Tier: t,
-			Class: program.ClassActivations, DType: v.DType, Rows: s.rows, Cols: v.Cols, RowUnit: b.p.RowUnit, Cuts: v.Cuts,
+			Class: program.ClassActivations, DType: v.DType, Rows: s.rows, Cols: v.Cols, RowUnit: b.p.RowUnit, Cuts: b.st.cuts[s.value],
 		}))
 	}
 	leave := shiftLater(units, s.made, slots-1, s.first.unit)

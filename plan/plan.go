@@ -63,6 +63,10 @@ type Plan struct {
 	// compute with the same sequences, and so on. Left out, ranks have whole matrices.
 	Tensor int `json:"tensor,omitempty"`
 
+	// KVParts is the number of parts of its heads in which ranks that share sequences exchange a layer's keys and values, one after the
+	// other; left out, one.
+	KVParts int `json:"kv_parts,omitempty"`
+
 	// Activations is each layer's activation policy: what is kept, swapped or
 	// recomputed. Slots is the number of layers whose activations are in transfer at
 	// once (MEMO's rounding buffers).
@@ -429,6 +433,9 @@ func (pl *Plan) Validate(g *graph.Graph) error {
 	}
 	if n := pl.FeedRows; n < 0 || n > 0 && (g.Seq%n != 0 && n%g.Seq != 0 || g.Context == 0 && !g.Takes(n, rows)) {
 		return fmt.Errorf("plan: feed_rows %d does not fit the sequences; hint: use a divisor or a multiple of the %d tokens of a sequence on each rank, and a multiple of %d", n, g.Seq, g.CutUnit())
+	}
+	if !g.DividesHeads(pl.KVParts) {
+		return fmt.Errorf("plan: the key and value heads cannot be exchanged in %d parts; hint: use a divisor of the heads of every layer, or leave kv_parts out", pl.KVParts)
 	}
 	if units := 40 * len(g.Segments) * pl.MicroBatches; units > maxInstrs {
 		return fmt.Errorf("plan: a step would have about %d instructions, at most %d are possible; hint: use fewer, larger micro-batches", units, maxInstrs)

@@ -17,7 +17,7 @@ import (
 // pins validates and returns the plan decisions that the configuration makes.
 func (t *Task) pins() (search.Pins, error) {
 	spec, g := t.Spec, t.Graph
-	p := search.Pins{MicroBatch: spec.Plan.MicroBatch, Group: spec.Plan.Group, HeadRows: spec.Plan.HeadRows, FeedRows: spec.Plan.FeedRows, Recompute: spec.Plan.Recompute,
+	p := search.Pins{MicroBatch: spec.Plan.MicroBatch, Group: spec.Plan.Group, HeadRows: spec.Plan.HeadRows, FeedRows: spec.Plan.FeedRows, KVParts: spec.Plan.KVParts, Recompute: spec.Plan.Recompute,
 		Cache: int64(spec.Plan.Cache), Prefetch: spec.Plan.Prefetch, Slots: spec.Plan.Slots, Policy: spec.Plan.Policy, Update: spec.Plan.Update, Sequence: spec.Plan.Sequence, Tensor: spec.Plan.Tensor}
 	if n := g.Parts(); n > 1 {
 		p.Sequence = n
@@ -44,6 +44,9 @@ func (t *Task) pins() (search.Pins, error) {
 		if d.n < 0 || d.n > d.most {
 			return p, spec.Fault("plan."+d.key, fmt.Sprintf("%d is out of range; hint: use from 1 to %d, or leave it out", d.n, d.most))
 		}
+	}
+	if n := p.KVParts; n < 0 || n > 0 && (g.Parts() == 1 || !g.DividesHeads(n)) {
+		return p, spec.Fault("plan.kv_parts", fmt.Sprintf("keys and values cannot be exchanged in %d parts; hint: use a divisor of the key and value heads of each layer, with a plan.sequence of at least 2, or leave it out", n))
 	}
 	if err := t.checkRows(&p); err != nil {
 		return p, err

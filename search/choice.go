@@ -126,6 +126,7 @@ func (p *problem) plan(ch choice) (pl *plan.Plan, where, label string) {
 	pl.Ranks, pl.Optimizer, pl.State = p.ranks, p.req.Optimizer, p.req.State
 	pl.MicroBatch, pl.MicroBatches, pl.Group = ch.b, p.batch/ch.b, ch.group
 	pl.HeadRows, pl.FeedRows = ch.st.headRows, ch.st.feedRows
+	pl.KVParts = p.req.KVParts(p.machine.Capacity[device.DeviceTier])
 	pl.Activations = p.req.Pins.activations(ch.keep)
 	pl.Slots = cmp.Or(p.req.Pins.Slots, ch.slots, pl.Slots)
 	pl.Chunks = p.needs.layout(ch.st.chunk)

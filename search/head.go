@@ -47,6 +47,27 @@ func (r *Request) Feed(tokens int, memory int64) int {
 	return tile
 }
 
+// KVParts returns in how many parts of their heads ranks that share sequences exchange keys and values, 0 for one: what a rank holds of
+// the whole sequence, with the gradients, should not dominate the device's memory.
+func (r *Request) KVParts(memory int64) int {
+	if n := r.Pins.KVParts; n > 0 {
+		return n
+	}
+	if r.Graph.Parts() == 1 {
+		return 0
+	}
+	parts := 1
+	for n := 2; n <= 64 && r.Graph.KeyBytes()/int64(parts) > memory/feedShare; n++ {
+		if r.Graph.DividesHeads(n) {
+			parts = n
+		}
+	}
+	if parts == 1 {
+		return 0
+	}
+	return parts
+}
+
 // HeadFits reports whether the head may process that many tokens at a time.
 func (r *Request) HeadFits(rows int) bool { return r.HeadUnit == 0 || rows%r.HeadUnit == 0 }
 

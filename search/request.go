@@ -65,14 +65,14 @@ type Request struct {
 
 // Pins are decisions that the user has made; zero values leave them to the search.
 type Pins struct {
-	MicroBatch, Group, HeadRows, FeedRows, Prefetch int
-	Cache                                           int64
-	Slots                                           int
-	Recompute                                       string
-	Policy                                          string                 // of ActivationRules, or ""
-	Activations                                     map[int]plan.Retention // by layer
-	Weights, Grads, State                           *device.Tier
-	Update                                          string // one of Updaters
+	MicroBatch, Group, HeadRows, FeedRows, KVParts, Prefetch int
+	Cache                                                    int64
+	Slots                                                    int
+	Recompute                                                string
+	Policy                                                   string                 // of ActivationRules, or ""
+	Activations                                              map[int]plan.Retention // by layer
+	Weights, Grads, State                                    *device.Tier
+	Update                                                   string // one of Updaters
 	// Of pipelines: the schedule, ranks per pipeline (1: none), the first segment
 	// of each stage, slices per sequence.
 	Schedule         string

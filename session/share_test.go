@@ -148,7 +148,7 @@ func TestSharedRows(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%d", name, n), func(t *testing.T) {
 				f := sharedCases(t, r, name, n)
 				one, part := f.openRanks(t, plan.Plain(f.graph, 2), lower.Logits), f.shared(t, n)
-				all := part.openRanks(t, plan.Plain(part.graph, 2), lower.Logits)
+				all := part.openRanks(t, plainParts(part.graph), lower.Logits)
 				want, got := f.step(t, one, 1), part.step(t, all, 1)
 				if math.Abs(got.Loss/want.Loss-1) > 1e-14 {
 					t.Errorf("loss %v, on one rank %v", got.Loss, want.Loss)
@@ -165,10 +165,19 @@ func TestSharedRows(t *testing.T) {
 	}
 }
 
+// plainParts is a plan for ranks that share sequences, with the keys and values of half of the heads at a time, where they are even.
+func plainParts(g *graph.Graph) *plan.Plan {
+	pl := plan.Plain(g, 2)
+	if g.DividesHeads(2) && g.Parts() > 1 {
+		pl.KVParts = 2
+	}
+	return pl
+}
+
 // sameGradients compares the gradients of one rank and of ranks that share sequences.
 func sameGradients(t *testing.T, f, part *fixture) {
 	t.Helper()
-	one, all := f.openRanks(t, plan.Plain(f.graph, 2), lower.Grads), part.openRanks(t, plan.Plain(part.graph, 2), lower.Grads)
+	one, all := f.openRanks(t, plan.Plain(f.graph, 2), lower.Grads), part.openRanks(t, plainParts(part.graph), lower.Grads)
 	f.step(t, one, 1)
 	part.step(t, all, 1)
 	most := 1e-5
@@ -222,6 +231,9 @@ func (f *fixture) inGroups(r *rand.Rand, n int) *plan.Plan {
 	groups := []int{1, 2}[r.IntN(2)]
 	pl.Ranks, pl.MicroBatch, pl.MicroBatches, pl.Group = n*groups, 1, 2/groups, 1
 	pl.HeadRows = min(pl.HeadRows, f.graph.Seq)
+	if parts := 1 + r.IntN(4); f.graph.Parts() > 1 && f.graph.DividesHeads(parts) {
+		pl.KVParts = parts
+	}
 	for i := range pl.Chunks {
 		if c := &pl.Chunks[i]; c.Weights == 0 {
 			c.Shard = plan.Shardings()[r.IntN(4)]
@@ -260,6 +272,7 @@ func TestSharedBytes(t *testing.T) {
 		for _, again := range []bool{false, true} {
 			part := f.shared(t, n)
 			pl := plan.Plain(part.graph, 2)
+			pl.KVParts = m.KVHeads // which changes neither bytes nor bits
 			for l := range pl.Activations {
 				if again {
 					pl.Activations[l] = plan.Recomputed("full")

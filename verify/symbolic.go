@@ -297,12 +297,17 @@ func (x *execution) read(v Value, j int, s box, from, to int32) Value {
 // operand hashes the type and extents of operand j, except the number of token rows: a
 // row's result does not depend on it.
 func (x *execution) operand(v Value, in *program.Instr, j int) Value {
+	return x.operandOf(v, in, j, in.Args[j].Cols)
+}
+
+// operandOf is operand for some of its columns.
+func (x *execution) operandOf(v Value, in *program.Instr, j, cols int) Value {
 	r := &in.Args[j]
 	rows := r.Rows
 	if in.Op.Info().Args[j].Token {
 		rows = 0
 	}
-	return v.hashInts(j, int(x.p.Buffers[r.Buf].DType)).hashInts(rows, r.Cols)
+	return v.hashInts(j, int(x.p.Buffers[r.Buf].DType)).hashInts(rows, cols)
 }
 
 // band identifies band k of operand j by its columns.

@@ -16,6 +16,8 @@ import (
 // An fp32 dkv holds the exact partial sums and may be cast to bf16 after the last one.
 // A bf16 dkv is rounded by every call, which gives another value.
 //
+// Heads are independent of each other, so this holds for each part of them, too, and an operator may work on some heads.
+//
 // Known weakness: windows are ignored, so a block also depends on keys outside its
 // queries' window.
 
@@ -32,42 +34,115 @@ func attended(op graph.Op) (q, kv int) {
 	return graph.AttentionBwdQ, graph.AttentionBwdKV
 }
 
+// attention executes the heads part by part: each part's results depend on its own queries, keys and values. Parts are what the bands of
+// its result are; an operator on one part has the values of that part of an operator on all.
 func (x *execution) attention(in *program.Instr, args []box) {
 	_, kv := attended(in.Op)
+	parts := args[0].bands // of o or dq
+	if parts > 1 && (args[kv].bands != 2*parts || in.Attr.KVHeads%int(parts) != 0) {
+		parts = 1 // bands that are no parts of heads
+	}
+	for k := range parts {
+		p := headPart{in, args, k, parts}
+		queries := x.attend(&p)
+		if in.Op == graph.AttentionBwd {
+			x.sumKeys(&p, queries)
+		}
+	}
+}
+
+// headPart is attention of one of several parts of its heads.
+type headPart struct {
+	in    *program.Instr
+	args  []box
+	k, of int32
+}
+
+// bands lists the bands of operand j that belong to the part: of keys and values two, of what is not divided by heads all.
+func (p *headPart) bands(j int) (list []int32) {
+	_, kv := attended(p.in.Op)
+	switch n := p.args[j].bands; {
+	case p.of == 1 || n == 1:
+		for k := range n {
+			list = append(list, k)
+		}
+	case j == kv || p.in.Op == graph.AttentionBwd && j == graph.AttentionBwdDKV:
+		list = append(list, p.k, p.of+p.k)
+	default:
+		list = append(list, p.k)
+	}
+	return list
+}
+
+// op hashes the operator: the constants of one part.
+func (p *headPart) op() Value {
+	in := *p.in
+	in.Attr.Heads, in.Attr.KVHeads = in.Attr.Heads/int(p.of), in.Attr.KVHeads/int(p.of)
+	return opValue(&in)
+}
+
+// cols returns the columns of a part of operand j.
+func (p *headPart) cols(j int) int {
+	if p.of > 1 && p.args[j].bands > 1 {
+		return p.in.Args[j].Cols / int(p.of)
+	}
+	return p.in.Args[j].Cols
+}
+
+// partBand identifies a result's band, the i-th of its part.
+func (x *execution) partBand(p *headPart, j int, i int, k int32) Value {
+	from, cols := x.columns(p.in.Args[j], p.args[j], k)
+	if p.of > 1 {
+		from = i * cols
+	}
+	return ints(j<<48|from, cols)
+}
+
+// readPart hashes row block b of operand j, as far as it belongs to the part, into v.
+func (x *execution) readPart(v Value, p *headPart, j int, b int32) Value {
+	for _, k := range p.bands(j) {
+		v = v.hashWith(x.atom(j, p.args[j].at(b, k)))
+	}
+	return v
+}
+
+// attend gives the part's results that are not sums their values. It returns what queries does.
+func (x *execution) attend(p *headPart) []Value {
+	in, args := p.in, p.args
+	_, kv := attended(in.Op)
 	per := int32(max(1, in.Attr.Seq/x.p.RowUnit)) // blocks of a sequence
-	queries := x.queries(in, args, per)
+	queries := x.queries(p, per)
 	before := args[kv].blocks - int32(len(queries)) // blocks of keys before the first of queries
 	var seen Value
 	for n := range args[kv].blocks {
 		if n%per == 0 {
 			seen = seedOp
 		}
-		if seen = x.read(seen, kv, args[kv], n, n+1); n < before {
+		if seen = x.readPart(seen, p, kv, n); n < before {
 			continue
 		}
 		v := queries[n-before].hashWith(seen)
 		for j, s := range args {
 			if in.Op.Info().Args[j].Access == graph.Write {
-				for k := range s.bands {
-					x.atoms[s.at(n-before, k)] = v.hashWith(x.band(in, args, j, k))
+				for i, k := range p.bands(j) {
+					x.atoms[s.at(n-before, k)] = v.hashWith(x.partBand(p, j, i, k))
 				}
 			}
 		}
 	}
-	if in.Op == graph.AttentionBwd {
-		x.sumKeys(in, args, queries, per)
-	}
+	return queries
 }
 
 // queries hashes, for each block of queries, the operator, the block's position in its
 // sequence and everything read of it.
-func (x *execution) queries(in *program.Instr, args []box, per int32) []Value {
+func (x *execution) queries(p *headPart, per int32) []Value {
+	in, args := p.in, p.args
 	q, kv := attended(in.Op)
 	specs := in.Op.Info().Args
-	same := opValue(in)
+	same := p.op()
 	for j, s := range args {
 		if s.blocks > 0 && specs[j].Access != graph.Sum {
-			same = x.operand(same, in, j)
+			same = x.operandOf(same, in, j, p.cols(j))
 		}
 		if specs[j].Access == graph.Read && !specs[j].Token { // sinks
 			same = x.read(same, j, s, 0, s.blocks)
@@ -78,7 +153,7 @@ func (x *execution) queries(in *program.Instr, args []box, per int32) []Value {
 		v := same.hashInts(int((b+args[kv].blocks-args[q].blocks)%per), 0)
 		for j, s := range args {
 			if s.blocks > 0 && specs[j].Access == graph.Read && specs[j].Token && j != kv {
-				v = x.read(v.hashInts(j, 0), j, s, b, b+1)
+				v = x.readPart(v.hashInts(j, 0), p, j, b)
 			}
 		}
 		list[b] = v
@@ -86,17 +161,19 @@ func (x *execution) queries(in *program.Instr, args []box, per int32) []Value {
 	return list
 }
 
-// sumKeys adds the contributions of blocks of queries to dk and dv.
-func (x *execution) sumKeys(in *program.Instr, args []box, queries []Value, per int32) {
+// sumKeys adds the contributions of blocks of queries to the part's dk and dv.
+func (x *execution) sumKeys(p *headPart, queries []Value) {
+	in, args := p.in, p.args
 	_, kv := attended(in.Op)
+	per := int32(max(1, in.Attr.Seq/x.p.RowUnit))
 	dkv := args[graph.AttentionBwdDKV]
 	before := dkv.blocks - int32(len(queries))
 	half := x.p.Buffers[in.Args[graph.AttentionBwdDKV].Buf].DType == graph.BF16
 	for n := range dkv.blocks {
-		key := x.read(seedOp.hashInts(int(n%per), 0), kv, args[kv], n, n+1)
+		key := x.readPart(seedOp.hashInts(int(n%per), 0), p, kv, n)
 		last := min(n-n%per+per, dkv.blocks) - 1
-		for k := range dkv.bands {
-			sum, band := &x.atoms[dkv.at(n, k)], x.band(in, args, graph.AttentionBwdDKV, k)
+		for i, k := range p.bands(graph.AttentionBwdDKV) {
+			sum, band := &x.atoms[dkv.at(n, k)], x.partBand(p, graph.AttentionBwdDKV, i, k)
 			x.begin(in, graph.AttentionBwdDKV, sum)
 			for b := last; b >= max(n, before); b-- {
 				x.add(sum, queries[b-before].hashWith(band).hashWith(key))
