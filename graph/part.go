@@ -97,13 +97,14 @@ func (g *Graph) DividesHeads(n int) bool {
 	return true
 }
 
-// KeyBytes returns the bytes of a sequence's keys and values, and of their gradients in fp32, in the layer with most of them.
+// KeyBytes returns the bytes of a sequence's keys and values, of their gradients in fp32, and of as many that ranks send each other, in the
+// layer with most of them.
 func (g *Graph) KeyBytes() (most int64) {
 	for s := range g.Segments {
 		for _, n := range g.Segments[s].Forward {
 			if n.Op == Attention {
 				kv := n.Args[AttentionKV]
-				most = max(most, int64(g.Sequence())*int64(kv.Hi-kv.Lo)*(g.DType.Size()+F32.Size()))
+				most = max(most, int64(g.Sequence())*int64(kv.Hi-kv.Lo)*(g.DType.Size()+2*F32.Size()))
 			}
 		}
 	}

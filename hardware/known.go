@@ -34,17 +34,26 @@ func nominal(card string) float64 {
 	return 0
 }
 
-// gpuOf returns the GPU of a name, the driver's or as people write it (RTX 4090, 4090, A100-80GB); nil: it is not known.
+// gpuOf returns the GPU of a name, the driver's or as people write it (RTX 4090, 4090, A100-80GB), without its memory if there is only one
+// such (A800); nil: it is not known.
 func gpuOf(name string) *gpu {
 	for _, c := range cards {
 		if strings.EqualFold(c.card, name) {
 			name = c.gpu
 		}
 	}
+	var begins []*gpu
 	for i := range gpus {
-		if plainName(gpus[i].name) == plainName(strings.ToLower(name)) {
-			return &gpus[i]
+		g := &gpus[i]
+		if plainName(g.name) == plainName(strings.ToLower(name)) {
+			return g
 		}
+		if strings.HasPrefix(g.name, strings.ToLower(name)+"-") {
+			begins = append(begins, g)
+		}
+	}
+	if len(begins) == 1 {
+		return begins[0]
 	}
 	return nil
 }

@@ -157,8 +157,11 @@ func (s *sharing) attention(o *op) {
 	})
 }
 
-// attentionBwd adds its backward pass. Runs are in descending order: so the last one, which sees all, begins the sums.
+// attentionBwd adds its backward pass. Runs are in descending order: so the last one, which sees all, begins the sums. With
+// plan.Plan.KVEager what other ranks send of a part's gradients arrives while attention works on the next part, after which it is added.
 func (s *sharing) attentionBwd(o *op) {
+	var late []*op
+	defer func() { s.add(late...) }()
 	s.byParts(o, graph.AttentionBwdKV, func(n int, h headPart, kv int) {
 		dkv := s.newTokenBuffer(o.refs[graph.AttentionBwdDKV], s.end(s.part), graph.F32, h)
 		for k, t := range slices.Backward(s.stretches(n)) {
@@ -169,7 +172,8 @@ func (s *sharing) attentionBwd(o *op) {
 			c.set(graph.AttentionBwdDKV, s.tokens(dkv, 0, t.End()))
 			s.add(c)
 		}
-		s.scatter(o, dkv, n, h)
+		s.add(late...)
+		late = s.scatter(o, dkv, n, h)
 	})
 }
 
@@ -254,8 +258,16 @@ func (s *sharing) gather(o *op, r ref, n int, h headPart) (buf int) {
 	return buf
 }
 
-// scatter adds up gradients of a part's keys and values of the n-th sequence where these are owned, and stores them there.
-func (s *sharing) scatter(o *op, buf, n int, h headPart) {
+// scatter adds up gradients of a part's keys and values of the n-th sequence where these are owned, and stores them there. It returns the
+// operators that do so, if they are to come later than the messages.
+func (s *sharing) scatter(o *op, buf, n int, h headPart) (late []*op) {
+	sum := func(of *op) {
+		if s.st.pl.KVEager {
+			late = append(late, of)
+		} else {
+			s.add(of)
+		}
+	}
 	r, end, own := o.refs[graph.AttentionBwdDKV], s.end(s.part), s.st.g.Runs(s.part)
 	s.exchange(func(to int) {
 		for k, t := range s.st.g.Runs(to) {
@@ -268,7 +280,7 @@ func (s *sharing) scatter(o *op, buf, n int, h headPart) {
 			if t.At < s.end(from) {
 				part := s.p.BufferRegion(s.newTokenBuffer(r, t.Rows, graph.F32, h))
 				s.receive(o, from, k, part)
-				s.add(s.local(graph.Add, o, s.tokens(buf, t.At, t.End()), part, none, none))
+				sum(s.local(graph.Add, o, s.tokens(buf, t.At, t.End()), part, none, none))
 			}
 		}
 	})
@@ -278,9 +290,10 @@ func (s *sharing) scatter(o *op, buf, n int, h headPart) {
 	}
 	for _, t := range s.stretches(n) {
 		for _, band := range s.bands(buf, t, r, h) {
-			s.add(s.local(store, o, program.Region{}, band.here, band.all, none))
+			sum(s.local(store, o, program.Region{}, band.here, band.all, none))
 		}
 	}
+	return late
 }
 
 // at refers to the same columns of the rows of a stretch.

@@ -66,6 +66,9 @@ type Plan struct {
 	// KVParts is the number of parts of its heads in which ranks that share sequences exchange a layer's keys and values, one after the
 	// other; left out, one.
 	KVParts int `json:"kv_parts,omitempty"`
+	// KVEager lets gradients of keys and values that other ranks send arrive while attention goes on with the next part, each in a buffer of
+	// its own. Left out, each is added before the next arrives.
+	KVEager bool `json:"kv_eager,omitempty"`
 
 	// Activations is each layer's activation policy: what is kept, swapped or
 	// recomputed. Slots is the number of layers whose activations are in transfer at

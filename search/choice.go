@@ -64,6 +64,7 @@ func (r residency) farther(than residency) bool {
 type style struct {
 	headRows int
 	feedRows int   // 0: all
+	eager    bool  // see plan.Plan.KVEager
 	chunk    int64 // elements
 	spare    int64 // cache beyond what one unit needs, in layers
 	prefetch int
@@ -126,7 +127,7 @@ func (p *problem) plan(ch choice) (pl *plan.Plan, where, label string) {
 	pl.Ranks, pl.Optimizer, pl.State = p.ranks, p.req.Optimizer, p.req.State
 	pl.MicroBatch, pl.MicroBatches, pl.Group = ch.b, p.batch/ch.b, ch.group
 	pl.HeadRows, pl.FeedRows = ch.st.headRows, ch.st.feedRows
-	pl.KVParts = p.req.KVParts(p.machine.Capacity[device.DeviceTier])
+	pl.KVParts, pl.KVEager = p.req.KVParts(p.machine.Capacity[device.DeviceTier]), ch.st.eager && p.graph.Parts() > 1
 	pl.Activations = p.req.Pins.activations(ch.keep)
 	pl.Slots = cmp.Or(p.req.Pins.Slots, ch.slots, pl.Slots)
 	pl.Chunks = p.needs.layout(ch.st.chunk)

@@ -25,7 +25,7 @@ func (r *Request) LeastHead(tokens int) int {
 
 const (
 	// feedShare is the inverse of the share of the device's memory that values inside a feed-forward may take.
-	feedShare = 16
+	feedShare = 32
 	// leastFeed is the number of tokens from which on a tile's products take several times as long as reading the layer's weights
 	// again, and reading and writing their gradients.
 	leastFeed = 4096

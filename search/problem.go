@@ -122,9 +122,9 @@ func (p *problem) styles(of aim, b int, r residency) []style {
 		frugal = p.req.fewerRows(frugal)
 	}
 	feed := p.req.Feed(rows, p.machine.Capacity[device.DeviceTier])
-	list := []style{{head, feed, 1 << 62, 1, 1}, {frugal, feed, 1 << 62, 0, 1}, {frugal, feed, 1, 0, 1}}
+	list := []style{{head, feed, true, 1 << 62, 1, 1}, {frugal, feed, false, 1 << 62, 0, 1}, {frugal, feed, false, 1, 0, 1}}
 	if r.weights == device.HostTier {
-		list = append([]style{{head, feed, 1 << 62, 3, 2}}, list...)
+		list = append([]style{{head, feed, true, 1 << 62, 3, 2}}, list...)
 	}
 	if h := p.req.Pins.HeadRows; h > 0 {
 		for i := range list {

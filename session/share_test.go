@@ -169,7 +169,7 @@ func TestSharedRows(t *testing.T) {
 func plainParts(g *graph.Graph) *plan.Plan {
 	pl := plan.Plain(g, 2)
 	if g.DividesHeads(2) && g.Parts() > 1 {
-		pl.KVParts = 2
+		pl.KVParts, pl.KVEager = 2, true
 	}
 	return pl
 }
@@ -232,7 +232,7 @@ func (f *fixture) inGroups(r *rand.Rand, n int) *plan.Plan {
 	pl.Ranks, pl.MicroBatch, pl.MicroBatches, pl.Group = n*groups, 1, 2/groups, 1
 	pl.HeadRows = min(pl.HeadRows, f.graph.Seq)
 	if parts := 1 + r.IntN(4); f.graph.Parts() > 1 && f.graph.DividesHeads(parts) {
-		pl.KVParts = parts
+		pl.KVParts, pl.KVEager = parts, r.IntN(2) == 0
 	}
 	for i := range pl.Chunks {
 		if c := &pl.Chunks[i]; c.Weights == 0 {

@@ -301,7 +301,7 @@ func RandomRanks(t testing.TB, rng *rand.Rand) (*graph.Graph, *plan.Plan) {
 	pl.HeadRows = []int{2, 4, g.Seq, pl.MicroBatch * g.Seq}[rng.IntN(4)]
 	pl.Slots = 1 + rng.IntN(3)
 	if n := 1 + rng.IntN(4); share > 1 && g.DividesHeads(n) {
-		pl.KVParts = n
+		pl.KVParts, pl.KVEager = n, rng.IntN(2) == 0
 	}
 	DrawOptimizer(pl, g, rng)
 	for i := range pl.Chunks {

@@ -18,7 +18,7 @@ import (
 
 // Share returns the graph of one GPU's share.
 func (m *Machine) Share(of *model.Model, tokens int) (*graph.Graph, error) {
-	return graph.BuildShare(of, tokens, m.GPUs, graph.BF16)
+	return graph.BuildPart(of, tokens, m.GPUs, graph.BF16, nil)
 }
 
 // Hardware returns the description of one GPU. Values that the machine does not have are those of a server's A800.
