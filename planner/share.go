@@ -1,9 +1,11 @@
 package planner
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/athanor-llm/athanor/device"
@@ -18,7 +20,8 @@ import (
 // Approach. Ranks that have whole sequences and matrices send each other nothing for activations, so as long as memory suffices sharing
 // wins nothing. It is considered if no plan fits without it, or if the best one has one sequence at a time and still recomputes or swaps
 // activations, or has ranks wait in a pipeline. Each number of ranks that can share a sequence or a matrix is dismissed if the messages
-// with keys and values alone, or the sums, take too long beside the arithmetic; else a sketch says whether a search is worth its time.
+// with keys and values alone, or the sums, take too long beside the arithmetic; else a sketch says whether a search is worth its time:
+// the fastest sketch's division is searched, and others that are close behind.
 //
 // Matrices are shared only where nothing fits or there are fewer sequences than ranks: else ranks would add up results to no gain that
 // sharding does not have too.
@@ -47,32 +50,72 @@ func (t *Task) planShared(ctx context.Context, note func(string)) (*search.Resul
 		return best, err
 	}
 	few := unequal || err != nil || best.Best.Plan.Pipeline != nil
-	for _, d := range t.divisions() {
-		if d.tensor > 1 && !few {
+	sketches, lacks, bad := t.sketchDivisions(ctx, note, best, few)
+	if bad != nil {
+		return nil, bad
+	}
+	if best == nil && len(lacks) > 0 && lack(lacks[0]) < lack(err) {
+		err = lacks[0]
+	}
+	mine := math.Inf(1) // what sharing must beat by enoughGain
+	if best != nil {
+		mine = best.Fastest()
+	}
+	for _, s := range sketches {
+		shared := best != nil && best.Fastest() < mine // the best so far shares, too
+		if best != nil && t.told() || s.result.Best.Seconds() >= (1-enoughGain)*mine || shared && s.result.Best.Seconds() > (1+sketchSlack)*best.Fastest() {
 			continue
 		}
-		if best != nil && t.told() {
-			break
-		}
-		other, bad := t.divided(d)
-		if bad != nil || best != nil && leastStep(other) > (1-enoughGain)*best.Fastest() {
-			continue // they cannot be shared by so many, or not as fast
-		}
-		note(d.String())
-		sketch, bad := other.planAny(ctx, note, true)
-		if bad == nil && (best == nil || sketch.Best.Seconds() < (1-enoughGain)*best.Fastest()) {
-			sketch, bad = other.planAny(ctx, note, false)
-		}
+		found, bad := s.task.planAny(ctx, note, false)
 		switch {
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
-		case bad == nil && (best == nil || sketch.Fastest() < (1-enoughGain)*best.Fastest()):
-			best, err = sketch, nil
-		case best == nil && lack(bad) < lack(err):
-			err = bad
+		case bad == nil && found.Fastest() < (1-enoughGain)*mine && (best == nil || found.Fastest() < best.Fastest()):
+			best, err = found, nil
 		}
 	}
 	return best, err
+}
+
+// sketchSlack is by how much a sketch may be behind the plan that a search would find: so far behind the best of another division, a
+// division is searched.
+const sketchSlack = 0.1
+
+// sketched is a division of ranks, and the sketch of its plan.
+type sketched struct {
+	task   *Task
+	result *search.Result
+}
+
+// sketchDivisions sketches plans of all divisions that may be faster than the best plan so far, the fastest first, and returns what the
+// others lack, the least first.
+func (t *Task) sketchDivisions(ctx context.Context, note func(string), best *search.Result, few bool) (list []sketched, lacks []error, err error) {
+	bound := math.Inf(1)
+	if best != nil {
+		bound = (1 - enoughGain) * best.Fastest()
+	}
+	for _, d := range t.divisions() {
+		if d.tensor > 1 && !few || best != nil && t.told() {
+			continue
+		}
+		other, bad := t.divided(d)
+		if bad != nil || !math.IsInf(bound, 1) && leastStep(other) > bound {
+			continue // they cannot be shared by so many, or not as fast
+		}
+		note(d.String())
+		switch sketch, bad := other.planAny(ctx, note, true); {
+		case ctx.Err() != nil:
+			return nil, nil, ctx.Err()
+		case bad == nil:
+			list = append(list, sketched{other, sketch})
+			bound = min(bound, (1+sketchSlack)*sketch.Best.Seconds())
+		case errors.Is(bad, search.ErrDoesNotFit):
+			lacks = append(lacks, bad)
+		}
+	}
+	slices.SortStableFunc(list, func(a, b sketched) int { return cmp.Compare(a.result.Best.Seconds(), b.result.Best.Seconds()) })
+	slices.SortStableFunc(lacks, func(a, b error) int { return cmp.Compare(lack(a), lack(b)) })
+	return list, lacks, nil
 }
 
 // leastStep returns what a step takes at least whose ranks exchange results between products: the arithmetic, and the messages, few of

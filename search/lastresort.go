@@ -61,8 +61,9 @@ func frugalestUniform(ctx context.Context, p *problem) (frugal *Candidate, err e
 			break
 		}
 		for _, st := range p.styles(fastestPlan, b, r) {
-			for _, level := range [][]plan.Retention{ladders[0][0], ladders[0][len(ladders[0])-1]} {
-				c, err := p.evaluate(ctx, choice{b: b, group: group, r: r, st: st, keep: level, tables: p.tables})
+			most, least := ladders[0][0], ladders[0][len(ladders[0])-1]
+			for _, way := range []choice{{keep: most}, {keep: least, slots: 1}} {
+				c, err := p.evaluate(ctx, choice{b: b, group: group, r: r, st: st, keep: way.keep, slots: way.slots, tables: p.tables})
 				if err != nil {
 					return nil, err
 				}

@@ -166,12 +166,15 @@ func FitsFrugally(ctx context.Context, req *Request, m *Machine) (bool, error) {
 // planExists reports whether any plan that is looked for fits on all ranks.
 func planExists(ctx context.Context, p *problem, of aim) (bool, error) {
 	if p.divisible() && !p.req.Pins.pipelined() {
-		e := newEnumeration(p, nil, of)
+		e, slots := newEnumeration(p, nil, of), 0
+		if of == anyFrugal {
+			slots = 1
+		}
 		sizes := p.microBatches()
 		slices.Reverse(sizes) // small ones need least memory
 		for _, b := range sizes {
 			for _, group := range p.groups(b) {
-				if err := e.tryPlacements(ctx, choice{b: b, group: group, tables: p.tables}); err != nil {
+				if err := e.tryPlacements(ctx, choice{b: b, group: group, slots: slots, tables: p.tables}); err != nil {
 					return false, err
 				}
 				if done, err := fitsAllRanks(ctx, p, e.found); done || err != nil {
