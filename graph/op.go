@@ -419,6 +419,10 @@ var table = [NumOps]Info{
 	Recv: {Name: "recv", Between: true, Args: args("dst:*[R,C]:w")},
 }
 
+// KeyCut is the number of keys at multiples of which the keys that a slice reads may begin, if none of its queries sees those before: blocks
+// of keys end at multiples of it.
+const KeyCut = 256
+
 // SliceUnit returns the number of rows at multiples of which sequences of seq rows may be cut
 // into slices: the backward pass of attention sums over blocks of that many queries, the last
 // block first.

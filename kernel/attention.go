@@ -192,8 +192,8 @@ func attention(e *Env, a *graph.Attr, t []Tensor) {
 }
 
 const (
-	keyBlock = 256        // keys per block
-	keyUnit  = gemm.Block // the first visited key is a multiple of it
+	keyBlock = graph.KeyCut // keys per block
+	keyUnit  = gemm.Block   // the first visited key is a multiple of it
 
 	mostBlocks = 8 // blocks of queries per task
 

@@ -29,8 +29,10 @@ import (
 // With plan.Plan.KVParts all this is done for some heads at a time, so that no rank holds the keys and values of all heads of a layer, as
 // 2407.21783 does: what is exchanged for the next heads is on its way while attention works on these.
 //
-// Known weakness: nothing is computed for the first heads until their keys are there, unless other work is. A window does not spare keys
-// outside it.
+// With a window only the keys within it travel.
+//
+// Known weakness: nothing is computed for the first heads until their keys are there, unless other work is. With documents a window does
+// not spare keys outside it.
 
 // shareSequences divides these operators by runs, and adds the messages.
 func shareSequences(b *builder, units []unit) {
@@ -66,12 +68,6 @@ type sharing struct {
 }
 
 func (s *sharing) add(list ...*op) { s.work = append(s.work, list...) }
-
-// end returns the number of tokens of a sequence that a part sees: those up to the end of its last run.
-func (s *sharing) end(part int) int {
-	runs := s.st.g.Runs(part)
-	return runs[len(runs)-1].End()
-}
 
 // stretch is a run of one sequence, as rows of a micro-batch.
 type stretch struct {
@@ -123,11 +119,11 @@ func (s *sharing) positioned(o *op) {
 
 // byParts calls attend for each part of the heads of each sequence, with the keys and values that this rank sees. While it attends with
 // one part, the next is on its way.
-func (s *sharing) byParts(o *op, keys int, attend func(n int, h headPart, kv int)) {
+func (s *sharing) byParts(o *op, keys int, attend func(n int, h headPart, kv []keyBuffer)) {
 	parts := max(s.st.pl.KVParts, 1)
 	all := s.st.pl.MicroBatch * parts
 	at := func(i int) (n int, h headPart) { return i / parts, headPart{i % parts, parts} }
-	gather := func(i int) int {
+	gather := func(i int) []keyBuffer {
 		n, h := at(i)
 		return s.gather(o, o.refs[keys], n, h)
 	}
@@ -147,11 +143,11 @@ func (s *sharing) byParts(o *op, keys int, attend func(n int, h headPart, kv int
 
 // attention adds attention of each run.
 func (s *sharing) attention(o *op) {
-	s.byParts(o, graph.AttentionKV, func(n int, h headPart, kv int) {
-		for _, t := range s.stretches(n) {
+	s.byParts(o, graph.AttentionKV, func(n int, h headPart, kv []keyBuffer) {
+		for k, t := range s.stretches(n) {
 			c := s.slice(o, t)
 			c.takeHeads(h)
-			c.set(graph.AttentionKV, s.tokens(kv, 0, t.End()))
+			c.set(graph.AttentionKV, s.keysOf(kv, k, t.End()))
 			s.add(c)
 		}
 	})
@@ -162,14 +158,16 @@ func (s *sharing) attention(o *op) {
 func (s *sharing) attentionBwd(o *op) {
 	var late []*op
 	defer func() { s.add(late...) }()
-	s.byParts(o, graph.AttentionBwdKV, func(n int, h headPart, kv int) {
-		dkv := s.newTokenBuffer(o.refs[graph.AttentionBwdDKV], s.end(s.part), graph.F32, h)
+	s.byParts(o, graph.AttentionBwdKV, func(n int, h headPart, kv []keyBuffer) {
+		dkv := s.newKeyBuffers(o, o.refs[graph.AttentionBwdDKV], graph.F32, h)
+		begun := map[int]bool{}
 		for k, t := range slices.Backward(s.stretches(n)) {
 			c := s.slice(o, t)
 			c.takeHeads(h)
-			c.in.Attr.Acc = k < len(s.st.g.Runs(s.part))-1
-			c.set(graph.AttentionBwdKV, s.tokens(kv, 0, t.End()))
-			c.set(graph.AttentionBwdDKV, s.tokens(dkv, 0, t.End()))
+			c.set(graph.AttentionBwdKV, s.keysOf(kv, k, t.End()))
+			c.set(graph.AttentionBwdDKV, s.keysOf(dkv, k, t.End()))
+			buf := c.in.Args[graph.AttentionBwdDKV].Buf
+			c.in.Attr.Acc, begun[buf] = begun[buf], true
 			s.add(c)
 		}
 		s.add(late...)
@@ -177,11 +175,77 @@ func (s *sharing) attentionBwd(o *op) {
 	})
 }
 
+// keySpan is a range of keys that some of a rank's runs see.
+type keySpan struct {
+	graph.Run
+	runs []int
+}
+
+// spans returns the keys that the runs of a part see: all up to the end of the last one or, with a window, what is within it, from a
+// multiple of graph.KeyCut on. A rank's runs then may see keys that are apart.
+func (s *sharing) spans(o *op, part int) []keySpan {
+	runs, window := s.st.g.Runs(part), o.in.Attr.Window
+	last := len(runs) - 1
+	from := func(k int) int {
+		if window == 0 || s.st.g.Documents != nil { // where documents begin is counted from the sequence's first token
+			return 0
+		}
+		unit := graph.KeyCut * s.p.RowUnit / gcd(graph.KeyCut, s.p.RowUnit)
+		return max(0, runs[k].At-window+1) / unit * unit
+	}
+	if from(last) <= runs[0].End() {
+		return []keySpan{{graph.Run{At: from(0), Rows: runs[last].End() - from(0)}, []int{0, last}}}
+	}
+	var list []keySpan
+	for k, r := range runs {
+		list = append(list, keySpan{graph.Run{At: from(k), Rows: r.End() - from(k)}, []int{k}})
+	}
+	return list
+}
+
+func gcd(a, b int) int {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+// both returns the tokens that are in two ranges; no rows if there are none.
+func both(a, b graph.Run) graph.Run {
+	at := max(a.At, b.At)
+	return graph.Run{At: at, Rows: max(0, min(a.End(), b.End())-at)}
+}
+
+// keyBuffer holds keys and values of a part of the heads, or their gradients, of a span.
+type keyBuffer struct {
+	keySpan
+	buf int
+}
+
+// newKeyBuffers allocates a buffer for each of this rank's spans.
+func (s *sharing) newKeyBuffers(o *op, r ref, t graph.DType, h headPart) (list []keyBuffer) {
+	for k, sp := range s.spans(o, s.part) {
+		list = append(list, keyBuffer{sp, s.newTokenBuffer(r, sp.Rows, t, h, k)})
+	}
+	return list
+}
+
+// of returns the buffer with the keys that a run sees, its own among them.
+func of(list []keyBuffer, run int) keyBuffer {
+	return list[slices.IndexFunc(list, func(b keyBuffer) bool { return slices.Contains(b.runs, run) })]
+}
+
+// keysOf returns the keys that a run sees, up to token end.
+func (s *sharing) keysOf(list []keyBuffer, run, end int) program.Region {
+	b := of(list, run)
+	return s.tokens(b, graph.Run{At: b.At, Rows: end - b.At})
+}
+
 // set replaces operand k.
 func (o *op) set(k int, r program.Region) { o.in.Args[k], o.refs[k] = r, none }
 
-// newTokenBuffer allocates a buffer for a part's keys and values of tokens 0 to rows of a sequence, or for their gradients.
-func (s *sharing) newTokenBuffer(r ref, rows int, t graph.DType, h headPart) int {
+// newTokenBuffer allocates a buffer for a part's keys and values of the tokens of the k-th span, or of some of them, or for their gradients.
+func (s *sharing) newTokenBuffer(r ref, rows int, t graph.DType, h headPart, k int) int {
 	v := &s.st.g.Values[r.value]
 	class := program.ClassActivations
 	if v.Kind == graph.Gradient {
@@ -189,6 +253,9 @@ func (s *sharing) newTokenBuffer(r ref, rows int, t graph.DType, h headPart) int
 	}
 	buf := program.Buffer{Name: instanceName(v.Name+".kv", instance{value: r.value, micro: r.micro, copy: r.copy}), Tier: device.DeviceTier,
 		Class: class, DType: t, Rows: rows, Cols: (r.hi - r.lo) / h.of, RowUnit: s.p.RowUnit}
+	if k > 0 {
+		buf.Name += "+" + strconv.Itoa(k)
+	}
 	if h.of > 1 {
 		buf.Name += "." + strconv.Itoa(h.k)
 		buf.Cuts = []int{buf.Cols / 2}
@@ -202,25 +269,25 @@ func (s *sharing) newTokenBuffer(r ref, rows int, t graph.DType, h headPart) int
 	return s.buffer(buf)
 }
 
-// tokens returns the region of tokens [from, to) in a buffer that begins with token 0.
-func (s *sharing) tokens(buf, from, to int) program.Region {
-	return subRegion(s.p, buf, ref{row: from, rows: to - from, hi: s.p.Buffers[buf].Cols})
+// tokens returns the region of tokens in a span's buffer.
+func (s *sharing) tokens(b keyBuffer, t graph.Run) program.Region {
+	return subRegion(s.p, b.buf, ref{row: t.At - b.At, rows: t.Rows, hi: s.p.Buffers[b.buf].Cols})
 }
 
 // bands lists what is copied between a part's buffer of keys and values, r's columns in it, and the value that has those of all heads.
-func (s *sharing) bands(buf int, t stretch, r ref, h headPart) (list []struct {
+func (s *sharing) bands(b keyBuffer, t stretch, r ref, h headPart) (list []struct {
 	here program.Region
 	all  ref
 }) {
 	add := func(from, to, lo, hi int) {
-		here, all := ref{row: t.At, rows: t.Rows, lo: from, hi: to}, r.at(t)
+		here, all := ref{row: t.At - b.At, rows: t.Rows, lo: from, hi: to}, r.at(t)
 		all.lo, all.hi = lo, hi
 		list = append(list, struct {
 			here program.Region
 			all  ref
-		}{subRegion(s.p, buf, here), all})
+		}{subRegion(s.p, b.buf, here), all})
 	}
-	cols := s.p.Buffers[buf].Cols
+	cols := s.p.Buffers[b.buf].Cols
 	if h.of == 1 {
 		add(0, cols, r.lo, r.hi)
 		return list
@@ -234,33 +301,40 @@ func (s *sharing) bands(buf int, t stretch, r ref, h headPart) (list []struct {
 }
 
 // gather brings together a part's keys and values, operand r of o, that this rank sees of the n-th sequence.
-func (s *sharing) gather(o *op, r ref, n int, h headPart) (buf int) {
-	end := s.end(s.part)
-	buf = s.newTokenBuffer(r, end, s.st.g.Values[r.value].DType, h)
-	for _, t := range s.stretches(n) {
-		for _, band := range s.bands(buf, t, r, h) {
+func (s *sharing) gather(o *op, r ref, n int, h headPart) []keyBuffer {
+	list := s.newKeyBuffers(o, r, s.st.g.Values[r.value].DType, h)
+	for k, t := range s.stretches(n) {
+		for _, band := range s.bands(of(list, k), t, r, h) {
 			s.add(s.local(graph.Copy, o, band.here, program.Region{}, none, band.all))
 		}
 	}
+	own := s.st.g.Runs(s.part)
 	s.exchange(func(to int) {
-		for k, t := range s.st.g.Runs(s.part) {
-			if t.At < s.end(to) {
-				s.send(o, to, k, s.tokens(buf, t.At, t.End()))
-			}
-		}
+		s.pieces(s.spans(o, to), own, func(number, _, run int, t graph.Run) {
+			s.send(o, to, number, s.tokens(of(list, run), t))
+		})
 	}, func(from int) {
-		for k, t := range s.st.g.Runs(from) {
-			if t.At < end {
-				s.receive(o, from, k, s.tokens(buf, t.At, t.End()))
+		s.pieces(s.spans(o, s.part), s.st.g.Runs(from), func(number, span, _ int, t graph.Run) {
+			s.receive(o, from, number, s.tokens(list[span], t))
+		})
+	})
+	return list
+}
+
+// pieces visits what some runs have of some spans, with a number for each.
+func (s *sharing) pieces(spans []keySpan, runs []graph.Run, visit func(number, span, run int, t graph.Run)) {
+	for a, sp := range spans {
+		for k, r := range runs {
+			if t := both(sp.Run, r); t.Rows > 0 {
+				visit(a*len(runs)+k, a, k, t)
 			}
 		}
-	})
-	return buf
+	}
 }
 
 // scatter adds up gradients of a part's keys and values of the n-th sequence where these are owned, and stores them there. It returns the
 // operators that do so, if they are to come later than the messages.
-func (s *sharing) scatter(o *op, buf, n int, h headPart) (late []*op) {
+func (s *sharing) scatter(o *op, list []keyBuffer, n int, h headPart) (late []*op) {
 	sum := func(of *op) {
 		if s.st.pl.KVEager {
 			late = append(late, of)
@@ -268,28 +342,24 @@ func (s *sharing) scatter(o *op, buf, n int, h headPart) (late []*op) {
 			s.add(of)
 		}
 	}
-	r, end, own := o.refs[graph.AttentionBwdDKV], s.end(s.part), s.st.g.Runs(s.part)
+	r, own := o.refs[graph.AttentionBwdDKV], s.st.g.Runs(s.part)
 	s.exchange(func(to int) {
-		for k, t := range s.st.g.Runs(to) {
-			if t.At < end {
-				s.send(o, to, k, s.tokens(buf, t.At, t.End()))
-			}
-		}
+		s.pieces(s.spans(o, s.part), s.st.g.Runs(to), func(number, span, _ int, t graph.Run) {
+			s.send(o, to, number, s.tokens(list[span], t))
+		})
 	}, func(from int) {
-		for k, t := range own {
-			if t.At < s.end(from) {
-				part := s.p.BufferRegion(s.newTokenBuffer(r, t.Rows, graph.F32, h))
-				s.receive(o, from, k, part)
-				sum(s.local(graph.Add, o, s.tokens(buf, t.At, t.End()), part, none, none))
-			}
-		}
+		s.pieces(s.spans(o, from), own, func(number, _, run int, t graph.Run) {
+			part := s.p.BufferRegion(s.newTokenBuffer(r, t.Rows, graph.F32, h, 0))
+			s.receive(o, from, number, part)
+			sum(s.local(graph.Add, o, s.tokens(of(list, run), t), part, none, none))
+		})
 	})
 	store := graph.Copy
 	if s.st.g.Values[r.value].DType != graph.F32 {
 		store = graph.Cast
 	}
-	for _, t := range s.stretches(n) {
-		for _, band := range s.bands(buf, t, r, h) {
+	for k, t := range s.stretches(n) {
+		for _, band := range s.bands(of(list, k), t, r, h) {
 			sum(s.local(store, o, program.Region{}, band.here, band.all, none))
 		}
 	}
@@ -324,19 +394,19 @@ func (s *sharing) exchange(send, receive func(part int)) {
 	s.exchanges++
 }
 
-// send adds the message with a run to the rank of another part, for operator o.
-func (s *sharing) send(o *op, to, run int, r program.Region) {
-	s.message(o, graph.Send, to, s.tag(s.part, to, run), r)
+// send adds the message with a piece to the rank of another part, for operator o.
+func (s *sharing) send(o *op, to, number int, r program.Region) {
+	s.message(o, graph.Send, to, s.tag(s.part, to, number), r)
 }
 
 // receive adds its other end.
-func (s *sharing) receive(o *op, from, run int, r program.Region) {
-	s.message(o, graph.Recv, from, s.tag(from, s.part, run), r)
+func (s *sharing) receive(o *op, from, number int, r program.Region) {
+	s.message(o, graph.Recv, from, s.tag(from, s.part, number), r)
 }
 
-// tag numbers the messages between two ranks.
-func (s *sharing) tag(from, to, run int) int {
-	tag := 4*s.exchanges + 2*run
+// tag numbers the messages between two ranks: of an exchange there are at most four in each direction, two runs of two spans.
+func (s *sharing) tag(from, to, number int) int {
+	tag := 8*s.exchanges + 2*number
 	if from > to {
 		tag++
 	}

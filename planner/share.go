@@ -141,10 +141,20 @@ func (t *Task) leastExchange() (seconds float64) {
 		for r := range n {
 			sum.Peers = append(sum.Peers, r)
 		}
-		seconds += 4 * t.Machine.Hardware.Cost(&sum)
+		return seconds + 4*t.Machine.Hardware.Cost(&sum)*float64(m.Layers*t.sequencesOfRank())
 	}
-	sequences := t.Spec.GlobalBatch * t.Graph.PerSequence() / t.Machine.Ranks() // of which a rank has a part
-	return seconds * float64(m.Layers*sequences)
+	whole := 0 // layers without a window: others send only the keys within it
+	for l := range m.Layers {
+		if w := m.WindowOf(l); w == 0 || w >= t.Graph.Sequence() {
+			whole++
+		}
+	}
+	return seconds * float64(whole*t.sequencesOfRank())
+}
+
+// sequencesOfRank returns of how many sequences a rank has a part.
+func (t *Task) sequencesOfRank() int {
+	return t.Spec.GlobalBatch * t.Graph.PerSequence() / t.Machine.Ranks()
 }
 
 // told reports whether what has been found is enough.

@@ -294,3 +294,37 @@ func TestSharedBytes(t *testing.T) {
 		}
 	}
 }
+
+// TestSharedWindow: with a window of 300 tokens, of a sequence that four ranks have in chunks of 512, each run of tokens needs the chunk
+// before it and no others. Rank i has chunks i and 7-i, so it receives these of other ranks in either pass, and gradients of its own:
+//
+//	rank      has    sees    others see
+//	0         0 7    6       0
+//	1         1 6    0 5     1 6
+//	2         2 5    1 4     2 5
+//	3         3 4    2       4
+//
+// Losses are those of one rank, bit for bit, and it is proved that all else is up to the order of sums.
+func TestSharedWindow(t *testing.T) {
+	f := load(t, filepath.Join("../testdata/torch", "llama-tiny", "config.json"))
+	m := *f.graph.Model
+	m.Window = 300
+	f.rebuild(t, &m)
+	f.lengthen(t, 1, 4096)
+	part := f.shared(t, 4)
+	pl := plan.Plain(part.graph, 1)
+	pl.KVParts, pl.KVEager, pl.FeedRows = m.KVHeads, true, 256
+	_, one := f.train(t, plan.Plain(f.graph, 1), 1)
+	_, got := part.train(t, pl, 1)
+	if math.Abs(got.losses[0]/one.losses[0]-1) > 1e-14 {
+		t.Errorf("loss %v, on one rank %v", got.losses[0], one.losses[0])
+	}
+	part.proveAlike(t, pl)
+	chunk := int64(512) * int64(2*m.KVHeads*m.HeadDim) * 4
+	for i, chunks := range []int64{1, 2, 2, 1} {
+		want := 3 * chunks * chunk * int64(m.Layers)
+		if got := got.network[i][graph.Recv]; got != want {
+			t.Errorf("rank %d receives %d bytes, want %d", i, got, want)
+		}
+	}
+}

@@ -18,8 +18,7 @@ import (
 //
 // Heads are independent of each other, so this holds for each part of them, too, and an operator may work on some heads.
 //
-// Known weakness: windows are ignored, so a block also depends on keys outside its
-// queries' window.
+// With a window a block depends only on those blocks of keys of which some query sees some key, wherever the keys begin that it is given.
 
 // attends reports whether an operator is attention, which only looks back. Other sequence operators look at the whole
 // sequence.
@@ -113,13 +112,23 @@ func (x *execution) attend(p *headPart) []Value {
 	per := int32(max(1, in.Attr.Seq/x.p.RowUnit)) // blocks of a sequence
 	queries := x.queries(p, per)
 	before := args[kv].blocks - int32(len(queries)) // blocks of keys before the first of queries
+	back := x.blocksBack(in)
 	var seen Value
 	for n := range args[kv].blocks {
 		if n%per == 0 {
 			seen = seedOp
 		}
-		if seen = x.readPart(seen, p, kv, n); n < before {
+		if back < 0 {
+			seen = x.readPart(seen, p, kv, n)
+		}
+		if n < before {
 			continue
+		}
+		if back >= 0 {
+			seen = seedOp
+			for m := max(n-n%per, n-back); m <= n; m++ {
+				seen = x.readPart(seen, p, kv, m)
+			}
 		}
 		v := queries[n-before].hashWith(seen)
 		for j, s := range args {
@@ -133,8 +142,17 @@ func (x *execution) attend(p *headPart) []Value {
 	return queries
 }
 
+// blocksBack returns how many blocks before its own a block of queries sees, because of a window; -1: all.
+func (x *execution) blocksBack(in *program.Instr) int32 {
+	w := in.Attr.Window
+	if w <= 0 || w >= in.Attr.Seq {
+		return -1
+	}
+	return int32((w - 1 + x.p.RowUnit - 1) / x.p.RowUnit)
+}
+
 // queries hashes, for each block of queries, the operator, the block's position in its
-// sequence and everything read of it.
+// sequence, which without a window says what it sees, and everything read of it.
 func (x *execution) queries(p *headPart, per int32) []Value {
 	in, args := p.in, p.args
 	q, kv := attended(in.Op)
@@ -150,7 +168,10 @@ func (x *execution) queries(p *headPart, per int32) []Value {
 	}
 	list := make([]Value, args[q].blocks)
 	for b := range args[q].blocks {
-		v := same.hashInts(int((b+args[kv].blocks-args[q].blocks)%per), 0)
+		v := same
+		if x.blocksBack(in) < 0 {
+			v = same.hashInts(int((b+args[kv].blocks-args[q].blocks)%per), 0)
+		}
 		for j, s := range args {
 			if s.blocks > 0 && specs[j].Access == graph.Read && specs[j].Token && j != kv {
 				v = x.readPart(v.hashInts(j, 0), p, j, b)
@@ -166,17 +187,24 @@ func (x *execution) sumKeys(p *headPart, queries []Value) {
 	in, args := p.in, p.args
 	_, kv := attended(in.Op)
 	per := int32(max(1, in.Attr.Seq/x.p.RowUnit))
-	dkv := args[graph.AttentionBwdDKV]
+	dkv, back := args[graph.AttentionBwdDKV], x.blocksBack(in)
 	before := dkv.blocks - int32(len(queries))
 	half := x.p.Buffers[in.Args[graph.AttentionBwdDKV].Buf].DType == graph.BF16
 	for n := range dkv.blocks {
-		key := x.readPart(seedOp.hashInts(int(n%per), 0), p, kv, n)
-		last := min(n-n%per+per, dkv.blocks) - 1
+		at, last := int(n%per), min(n-n%per+per, dkv.blocks)-1
+		if back >= 0 {
+			at, last = 0, min(last, n+back)
+		}
+		key := x.readPart(seedOp.hashInts(at, 0), p, kv, n)
 		for i, k := range p.bands(graph.AttentionBwdDKV) {
 			sum, band := &x.atoms[dkv.at(n, k)], x.partBand(p, graph.AttentionBwdDKV, i, k)
 			x.begin(in, graph.AttentionBwdDKV, sum)
 			for b := last; b >= max(n, before); b-- {
-				x.add(sum, queries[b-before].hashWith(band).hashWith(key))
+				term := queries[b-before].hashWith(band).hashWith(key)
+				if back >= 0 {
+					term = term.hashInts(int(b-n), 0)
+				}
+				x.add(sum, term)
 			}
 			if half {
 				*sum = castValue(graph.BF16, *sum)
