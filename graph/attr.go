@@ -25,7 +25,7 @@ type Attr struct {
 	Best      int // Route: groups that those of a token are from
 	Window    int // a query sees the last Window keys, itself included; 0: all
 	Document  int // with starts: length of documents in cost estimates, see Documents; changes no result
-	Among     int // ranks that share each sequence, see BuildShare; 0: not shared
+	Among     int // ranks that share each sequence, see BuildPart, before the lowering has divided attention into slices; 0: not shared
 	PosOffset int // rows of wpe before position 0 (OPT: 2)
 	Cut       int // LinearDW, ExpertDW in bf16: tokens are added in groups of at most this; 0: 2
 	Param     int // index of the updated parameter

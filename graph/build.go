@@ -2,7 +2,6 @@ package graph
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -30,36 +29,6 @@ func BuildDocuments(m *model.Model, seq int, dtype DType, docs *Documents) (*Gra
 		}
 	}
 	b := newBuilder(m, &Graph{Seq: seq, Documents: docs})
-	b.forward(dtype)
-	b.loss()
-	b.differentiate()
-	return b.g, nil
-}
-
-// BuildShare returns the graph of one of n ranks that share sequences of seq tokens
-// (context parallelism). The rank has seq/n tokens, and all operators except attention
-// treat tokens independently. It does an n-th of attention: some heads of all tokens
-// (Ulysses, 2309.14509), or some queries with the keys of each rank in turn (ring
-// attention, 2310.01889). So FLOPs, activations and their gradients are an n-th, and
-// parameters are those of data parallelism.
-//
-// It is for planning and simulation only: the graph lacks the communication inside
-// attention, and devices reject it.
-func BuildShare(m *model.Model, seq, n int, dtype DType) (*Graph, error) {
-	switch {
-	case n < 1 || seq%n != 0:
-		return nil, fmt.Errorf("sequences of %d tokens cannot be divided among %d ranks; hint: use a multiple of the ranks", seq, n)
-	case !m.Rotary():
-		return nil, errors.New("a sequence with learned positions cannot be divided among ranks; hint: use a model with rotary positions")
-	case model.Crosses(m) && n > 1:
-		return nil, fmt.Errorf("a sequence of %s cannot be divided among ranks where layers read keys and values of others; hint: use another model", m.Family)
-	case model.Remembers(m) && n > 1:
-		return nil, fmt.Errorf("a sequence of %s cannot be divided among ranks, since states of its layers go from token to token; hint: use another model", m.Family)
-	}
-	if err := check(m, seq, dtype); err != nil {
-		return nil, err
-	}
-	b := newBuilder(m, &Graph{Seq: seq / n, Among: n})
 	b.forward(dtype)
 	b.loss()
 	b.differentiate()
@@ -440,7 +409,7 @@ func (b *builder) attention(l, qkv int, p *next) (o int, gates Use) {
 	}
 	heads.Window, heads.Scale, heads.Limit = m.WindowOf(l), m.ScoreScale(), m.ScoreCap
 	heads.Among = g.Among
-	if heads.Window >= max(b.context(), g.Seq*g.Among) { // the latter for BuildShare
+	if heads.Window >= b.context() {
 		heads.Window = 0
 	}
 	rope := g.Rope

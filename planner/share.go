@@ -50,7 +50,7 @@ func (t *Task) planShared(ctx context.Context, note func(string)) (*search.Resul
 		return best, err
 	}
 	few := unequal || err != nil || best.Best.Plan.Pipeline != nil
-	sketches, lacks, bad := t.sketchDivisions(ctx, note, best, few)
+	sketches, lacks, bad := sketchDivisions(ctx, t, note, best, few)
 	if bad != nil {
 		return nil, bad
 	}
@@ -89,7 +89,7 @@ type sketched struct {
 
 // sketchDivisions sketches plans of all divisions that may be faster than the best plan so far, the fastest first, and returns what the
 // others lack, the least first.
-func (t *Task) sketchDivisions(ctx context.Context, note func(string), best *search.Result, few bool) (list []sketched, lacks []error, err error) {
+func sketchDivisions(ctx context.Context, t *Task, note func(string), best *search.Result, few bool) (list []sketched, lacks []error, err error) {
 	bound := math.Inf(1)
 	if best != nil {
 		bound = (1 - enoughGain) * best.Fastest()
@@ -141,7 +141,7 @@ func (t *Task) leastExchange() (seconds float64) {
 		for r := range n {
 			sum.Peers = append(sum.Peers, r)
 		}
-		return seconds + 4*t.Machine.Hardware.Cost(&sum)*float64(m.Layers*t.sequencesOfRank())
+		return seconds + 4*t.Machine.Hardware.Cost(&sum)*float64(m.Layers*sequencesOfRank(t))
 	}
 	whole := 0 // layers without a window: others send only the keys within it
 	for l := range m.Layers {
@@ -149,11 +149,11 @@ func (t *Task) leastExchange() (seconds float64) {
 			whole++
 		}
 	}
-	return seconds * float64(whole*t.sequencesOfRank())
+	return seconds * float64(whole*sequencesOfRank(t))
 }
 
 // sequencesOfRank returns of how many sequences a rank has a part.
-func (t *Task) sequencesOfRank() int {
+func sequencesOfRank(t *Task) int {
 	return t.Spec.GlobalBatch * t.Graph.PerSequence() / t.Machine.Ranks()
 }
 

@@ -201,7 +201,7 @@ func (r *refinement) patternsOn(t device.Tier) (list []plan.Retention) {
 			plan.Retention{all, plan.Remade, part, plan.Remade},
 			plan.Retention{plan.Kept, all, part, plan.Remade})
 	}
-	return append(list, plan.SwapOf(t, 1), r.p.memoPolicy(t, r.best.choice))
+	return append(list, plan.SwapOf(t, 1), r.p.memoPolicy(t, r.best.choice), productsPolicy(r.p, t, r.best.choice))
 }
 
 // tryMoves tries other policies for one activation class in a run of layers.

@@ -99,17 +99,27 @@ func (p *problem) keepLast(r plan.Retention, kept int) []plan.Retention {
 // memoPolicy returns MEMO's policy for a layer, its share rounded down to a multiple of
 // 1/plan.SwapParts.
 func (p *problem) memoPolicy(t device.Tier, ch choice) plan.Retention {
-	return plan.SwapOf(t, math.Floor(p.memoShare(ch.b, ch.group)*plan.SwapParts)/plan.SwapParts)
+	return plan.SwapOf(t, math.Floor(p.memoShare(ch.b, ch.group, plan.LinearAct, plan.LightAct)*plan.SwapParts)/plan.SwapParts)
 }
 
-// memoShare returns MEMO's closed form (section 4.1):
+// productsPolicy is likewise, but light operators are recomputed, so that more of the products' results fit.
+func productsPolicy(p *problem, t device.Tier, ch choice) plan.Retention {
+	share := math.Floor(p.memoShare(ch.b, ch.group, plan.LinearAct)*plan.SwapParts) / plan.SwapParts
+	all, part := plan.Fate{Tier: t, Share: 1}, plan.Fate{Tier: t, Share: share}
+	if share == 0 {
+		part = plan.Remade
+	}
+	return plan.Retention{all, all, part, plan.Remade}
+}
+
+// memoShare returns MEMO's closed form (section 4.1) for the share of some classes of activations:
 //
-//	share = (min(B*T, M/(n-2)) - S_in - S_attn) / S_others, within 0 and 1
+//	share = (min(B*T, M/(n-2)) - S_in - S_attn) / S_classes, within 0 and 1
 //
 // where B is the link's bandwidth, T a layer's forward time, n the number of layers,
 // S the bytes of a layer's activations, and M the host's memory, which all
 // micro-batches of a group share.
-func (p *problem) memoShare(b, group int) float64 {
+func (p *problem) memoShare(b, group int, classes ...plan.Act) float64 {
 	rows, layers := b*p.graph.Seq, p.graph.Model.Layers
 	var forward float64
 	typical := &p.graph.Segments[layers] // lower layers may be frozen
@@ -117,7 +127,10 @@ func (p *problem) memoShare(b, group int) float64 {
 		forward += p.prices.node(&typical.Forward[i], rows)
 	}
 	saved := plan.Saved(p.graph, layers-1, rows)
-	whole, rest := saved[plan.InputAct]+saved[plan.AttentionAct], saved[plan.LinearAct]+saved[plan.LightAct]
+	whole, rest := saved[plan.InputAct]+saved[plan.AttentionAct], int64(0)
+	for _, a := range classes {
+		rest += saved[a]
+	}
 	if rest == 0 {
 		return 0
 	}

@@ -1,7 +1,6 @@
 package session
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"path/filepath"
@@ -10,10 +9,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/device/cpu"
-	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/testkit"
-	"github.com/athanor-llm/athanor/lower"
-	"github.com/athanor-llm/athanor/model/family"
 	"github.com/athanor-llm/athanor/optimizer"
 	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
@@ -103,26 +99,5 @@ func TestAgree(t *testing.T) {
 	}
 	if err := agree(one); err != nil {
 		t.Error(err)
-	}
-}
-
-// TestShareIsNotRun: a graph of one rank's part of a sequence is refused by devices.
-func TestShareIsNotRun(t *testing.T) {
-	of, err := family.Known("tinyllama-1.1b")
-	check(t, err)
-	of.MaxPositions = 64
-	of.Layers, of.Width, of.Heads, of.KVHeads, of.HeadDim, of.FeedForward, of.Vocab = 1, 16, 2, 2, 8, 64, 64
-	g, err := graph.BuildShare(of, 64, 2, graph.F32)
-	check(t, err)
-	p, err := lower.Lower(context.Background(), g, plan.Plain(g, 1), betas)
-	check(t, err)
-	d := cpu.New(cpu.Options{})
-	defer d.Close()
-	s, err := Open(g, []device.Device{d}, []*program.Program{p})
-	if err == nil {
-		s.Close()
-	}
-	if err == nil || !strings.Contains(err.Error(), "simulated, but not run") {
-		t.Errorf("opened: %v", err)
 	}
 }

@@ -42,16 +42,17 @@ func (x *execution) attention(in *program.Instr, args []box) {
 		parts = 1 // bands that are no parts of heads
 	}
 	for k := range parts {
-		p := headPart{in, args, k, parts}
-		queries := x.attend(&p)
+		p := headPart{x, in, args, k, parts}
+		queries := p.attend()
 		if in.Op == graph.AttentionBwd {
-			x.sumKeys(&p, queries)
+			p.sumKeys(queries)
 		}
 	}
 }
 
 // headPart is attention of one of several parts of its heads.
 type headPart struct {
+	*execution
 	in    *program.Instr
 	args  []box
 	k, of int32
@@ -89,8 +90,8 @@ func (p *headPart) cols(j int) int {
 }
 
 // partBand identifies a result's band, the i-th of its part.
-func (x *execution) partBand(p *headPart, j int, i int, k int32) Value {
-	from, cols := x.columns(p.in.Args[j], p.args[j], k)
+func (p *headPart) partBand(j, i int, k int32) Value {
+	from, cols := p.columns(p.in.Args[j], p.args[j], k)
 	if p.of > 1 {
 		from = i * cols
 	}
@@ -98,28 +99,28 @@ func (x *execution) partBand(p *headPart, j int, i int, k int32) Value {
 }
 
 // readPart hashes row block b of operand j, as far as it belongs to the part, into v.
-func (x *execution) readPart(v Value, p *headPart, j int, b int32) Value {
+func (p *headPart) readPart(v Value, j int, b int32) Value {
 	for _, k := range p.bands(j) {
-		v = v.hashWith(x.atom(j, p.args[j].at(b, k)))
+		v = v.hashWith(p.atom(j, p.args[j].at(b, k)))
 	}
 	return v
 }
 
 // attend gives the part's results that are not sums their values. It returns what queries does.
-func (x *execution) attend(p *headPart) []Value {
-	in, args := p.in, p.args
+func (p *headPart) attend() []Value {
+	x, in, args := p.execution, p.in, p.args
 	_, kv := attended(in.Op)
 	per := int32(max(1, in.Attr.Seq/x.p.RowUnit)) // blocks of a sequence
-	queries := x.queries(p, per)
+	queries := p.queries(per)
 	before := args[kv].blocks - int32(len(queries)) // blocks of keys before the first of queries
-	back := x.blocksBack(in)
+	back := p.blocksBack()
 	var seen Value
 	for n := range args[kv].blocks {
 		if n%per == 0 {
 			seen = seedOp
 		}
 		if back < 0 {
-			seen = x.readPart(seen, p, kv, n)
+			seen = p.readPart(seen, kv, n)
 		}
 		if n < before {
 			continue
@@ -127,14 +128,14 @@ func (x *execution) attend(p *headPart) []Value {
 		if back >= 0 {
 			seen = seedOp
 			for m := max(n-n%per, n-back); m <= n; m++ {
-				seen = x.readPart(seen, p, kv, m)
+				seen = p.readPart(seen, kv, m)
 			}
 		}
 		v := queries[n-before].hashWith(seen)
 		for j, s := range args {
 			if in.Op.Info().Args[j].Access == graph.Write {
 				for i, k := range p.bands(j) {
-					x.atoms[s.at(n-before, k)] = v.hashWith(x.partBand(p, j, i, k))
+					x.atoms[s.at(n-before, k)] = v.hashWith(p.partBand(j, i, k))
 				}
 			}
 		}
@@ -143,18 +144,19 @@ func (x *execution) attend(p *headPart) []Value {
 }
 
 // blocksBack returns how many blocks before its own a block of queries sees, because of a window; -1: all.
-func (x *execution) blocksBack(in *program.Instr) int32 {
+func (p *headPart) blocksBack() int32 {
+	in := p.in
 	w := in.Attr.Window
 	if w <= 0 || w >= in.Attr.Seq {
 		return -1
 	}
-	return int32((w - 1 + x.p.RowUnit - 1) / x.p.RowUnit)
+	return int32((w - 1 + p.p.RowUnit - 1) / p.p.RowUnit)
 }
 
 // queries hashes, for each block of queries, the operator, the block's position in its
 // sequence, which without a window says what it sees, and everything read of it.
-func (x *execution) queries(p *headPart, per int32) []Value {
-	in, args := p.in, p.args
+func (p *headPart) queries(per int32) []Value {
+	x, in, args := p.execution, p.in, p.args
 	q, kv := attended(in.Op)
 	specs := in.Op.Info().Args
 	same := p.op()
@@ -169,12 +171,12 @@ func (x *execution) queries(p *headPart, per int32) []Value {
 	list := make([]Value, args[q].blocks)
 	for b := range args[q].blocks {
 		v := same
-		if x.blocksBack(in) < 0 {
+		if p.blocksBack() < 0 {
 			v = same.hashInts(int((b+args[kv].blocks-args[q].blocks)%per), 0)
 		}
 		for j, s := range args {
 			if s.blocks > 0 && specs[j].Access == graph.Read && specs[j].Token && j != kv {
-				v = x.readPart(v.hashInts(j, 0), p, j, b)
+				v = p.readPart(v.hashInts(j, 0), j, b)
 			}
 		}
 		list[b] = v
@@ -183,11 +185,11 @@ func (x *execution) queries(p *headPart, per int32) []Value {
 }
 
 // sumKeys adds the contributions of blocks of queries to the part's dk and dv.
-func (x *execution) sumKeys(p *headPart, queries []Value) {
-	in, args := p.in, p.args
+func (p *headPart) sumKeys(queries []Value) {
+	x, in, args := p.execution, p.in, p.args
 	_, kv := attended(in.Op)
 	per := int32(max(1, in.Attr.Seq/x.p.RowUnit))
-	dkv, back := args[graph.AttentionBwdDKV], x.blocksBack(in)
+	dkv, back := args[graph.AttentionBwdDKV], p.blocksBack()
 	before := dkv.blocks - int32(len(queries))
 	half := x.p.Buffers[in.Args[graph.AttentionBwdDKV].Buf].DType == graph.BF16
 	for n := range dkv.blocks {
@@ -195,9 +197,9 @@ func (x *execution) sumKeys(p *headPart, queries []Value) {
 		if back >= 0 {
 			at, last = 0, min(last, n+back)
 		}
-		key := x.readPart(seedOp.hashInts(at, 0), p, kv, n)
+		key := p.readPart(seedOp.hashInts(at, 0), kv, n)
 		for i, k := range p.bands(graph.AttentionBwdDKV) {
-			sum, band := &x.atoms[dkv.at(n, k)], x.partBand(p, graph.AttentionBwdDKV, i, k)
+			sum, band := &x.atoms[dkv.at(n, k)], p.partBand(graph.AttentionBwdDKV, i, k)
 			x.begin(in, graph.AttentionBwdDKV, sum)
 			for b := last; b >= max(n, before); b-- {
 				term := queries[b-before].hashWith(band).hashWith(key)

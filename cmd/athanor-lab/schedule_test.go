@@ -111,7 +111,6 @@ func TestScaleVerb(t *testing.T) {
 		{"memo --compiled --sequence 1001", "", 2},
 		{"memo --compiled --exchange 200", "", 2},
 		{"memo --compiled --format svg", "", 2},
-		{"memo --compiled --model gpt2", "", 2},
 		{"memo --efficiency 1.5", "", 2},
 		{"memo --host-link nan", "", 2},
 		{"memo --host-memory much", "", 2},

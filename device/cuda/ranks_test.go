@@ -158,7 +158,10 @@ func TestSharedSequences(t *testing.T) {
 			_, plain := f.train(t, g, gpu(t, f), plan.Plain(g, rows), 2)
 			part, err := graph.BuildPart(f.model, f.seq, 2, c.float, nil)
 			check(t, err)
-			f.sameAsOne(t, part, plan.Plain(part, rows), plain, c.tol)
+			pl := plan.Plain(part, rows)
+			f.sameAsOne(t, part, pl, plain, c.tol)
+			pl.KVParts, pl.KVEager, pl.FeedRows = 2, true, 2*part.Seq
+			f.sameAsOne(t, part, pl, plain, c.tol)
 		})
 	}
 }

@@ -13,13 +13,13 @@ import (
 )
 
 // Ablation repeats MEMO's experiment at one sequence length through the compiler:
-// each activation policy is planned for one GPU, lowered, packed and simulated.
+// each activation policy is planned for GPUs that share a sequence, lowered for all of them, packed and simulated.
 type Ablation struct {
 	Tokens int           `json:"tokens"` // of the sequence, on all GPUs together
 	Arms   []AblationArm `json:"arms"`
 }
 
-// AblationArm is the result of one policy. Bytes and seconds are of one GPU.
+// AblationArm is the result of one policy. Bytes are of the GPU with most of them.
 type AblationArm struct {
 	Name     string          `json:"name"`
 	Misfit   string          `json:"misfit,omitempty"` // the tier that is too small, if nothing fits
@@ -30,8 +30,8 @@ type AblationArm struct {
 	Again    float64         `json:"again_seconds"` // of recomputation
 	Device   int64           `json:"device_bytes"`  // the height of the packing
 	Host     int64           `json:"host_bytes"`
-	Limits   [2]int64        `json:"limits"` // of device and host
-	Instrs   int             `json:"instructions"`
+	Limits   [2]int64        `json:"limits"`       // of device and host
+	Instrs   int             `json:"instructions"` // of one GPU
 	Plan     string          `json:"plan,omitempty"`
 	Layers   []search.Layers `json:"layers,omitempty"`
 	Analysis float64         `json:"analysis_mfu,omitempty"` // of the same arm in package memo
@@ -67,7 +67,7 @@ func ablationPins() search.Pins {
 // Ablate plans a model's step on one sequence, sharded over a machine, with every
 // policy.
 func Ablate(ctx context.Context, m memo.Machine, of *model.Model, tokens int, note func(string)) (*Ablation, error) {
-	g, err := m.Share(of, tokens)
+	g, err := m.Part(of, tokens)
 	if err != nil {
 		return nil, err
 	}

@@ -7,17 +7,17 @@ import (
 	"github.com/athanor-llm/athanor/model"
 )
 
-// The same machine for the compiler: one of its GPUs with its part of the host, and that GPU's share of a sequence.
+// The same machine for the compiler: one of its GPUs with its part of the host, and that GPU's part of a sequence.
 //
 // The paper divides a sequence among the GPUs by tensor and sequence parallelism. Here each has a part of the tokens
-// (graph.BuildShare) and parameters are sharded as chosen (plan.Shardings). FLOPs and activations are an 8th
+// (graph.BuildPart) and parameters are sharded as chosen (plan.Shardings). FLOPs and activations are an 8th
 // either way. The compiler models what Costs does not: norms, activation functions and the optimizer take the time of
-// their bytes, outside the efficiency; weights are gathered and gradients reduced over the A800's links; gradients
+// their bytes, outside the efficiency; keys and values, weights and gradients cross the A800's links, beside the efficiency too; gradients
 // are fp32, 18 bytes per parameter in total; statistics of norms and attention are activations; each tensor is copied
-// separately, with its own deadline. In both, the efficiency includes attention's communication.
+// separately, with its own deadline.
 
-// Share returns the graph of one GPU's share.
-func (m *Machine) Share(of *model.Model, tokens int) (*graph.Graph, error) {
+// Part returns the graph of one GPU's part.
+func (m *Machine) Part(of *model.Model, tokens int) (*graph.Graph, error) {
 	return graph.BuildPart(of, tokens, m.GPUs, graph.BF16, nil)
 }
 
