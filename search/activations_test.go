@@ -78,12 +78,12 @@ func TestMemoShare(t *testing.T) {
 	whole, rest := saved[plan.InputAct]+saved[plan.AttentionAct], saved[plan.LinearAct]+saved[plan.LightAct]
 	for _, share := range []float64{0, 0.4667, 1} {
 		m.Capacity[device.HostTier] = 4 * (whole + int64(share*float64(rest)))
-		if got := p.memoShare(1, 1); got < share-1e-6 || got > share+1e-6 {
+		if got := p.memoShare(1, 1, plan.LinearAct, plan.LightAct); got < share-1e-6 || got > share+1e-6 {
 			t.Errorf("the host holds a share of %v, got %v", share, got)
 		}
 	}
 	p = newProblem(req, machine(t, 1<<30, 1e-6))
-	if got := p.memoShare(1, 1); got != 0 {
+	if got := p.memoShare(1, 1, plan.LinearAct, plan.LightAct); got != 0 {
 		t.Errorf("nothing hides behind the link, got %v", got)
 	}
 }
