@@ -35,7 +35,11 @@ type Point struct {
 	Memory    []Tier  // of each rank
 	Stalls    []Stall // of a measured step; empty: none was measured
 	ValBroken bool
+	Again     *Again // nil: nobody has planned again
 }
+
+// Again is what planning again has found for device memory that is not used; "": nothing.
+type Again struct{ Brings string }
 
 // Tier is a rank's memory of one tier.
 type Tier struct {

@@ -241,3 +241,20 @@ func BenchmarkAdd(b *testing.B) {
 		w.Add(quiet(r, i))
 	}
 }
+
+// TestUnusedAgain: an alert about memory that is not used says what planning again has found, and is not given if that is nothing.
+func TestUnusedAgain(t *testing.T) {
+	p := Point{Memory: []Tier{{Name: "device", Planned: 700, Reached: 700, Capacity: 1000}}, Stalls: []Stall{{"h2d", 0.12, 0}}}
+	for _, c := range []struct {
+		again *Again
+		words string
+	}{{nil, "athanor plan --explain"}, {&Again{"with plan=auto it would be faster"}, "for 12 % of a step; with plan=auto it would be faster"}} {
+		p.Again = c.again
+		if text := unused([]Point{p}); !strings.HasPrefix(text, "300 of 1000 bytes") || !strings.Contains(text, c.words) {
+			t.Errorf("%v: %q", c.again, text)
+		}
+	}
+	if p.Again = (&Again{}); unused([]Point{p}) != "" {
+		t.Errorf("nothing to gain, but %q", unused([]Point{p}))
+	}
+}

@@ -53,16 +53,28 @@ func headroom(last []Point) string {
 	return ""
 }
 
-// unused: much of a device that computing waits for is not used.
+// Unused reports whether much of a device is not used while computing waits for so great a share of a step.
+func Unused(planned, capacity int64, waits float64) bool {
+	return float64(capacity-planned) > mostUnused*float64(capacity) && waits > mostStall
+}
+
+// unused: much of a device that computing waits for is not used, unless planning again has found nothing that could use it.
 func unused(last []Point) string {
 	p := last[len(last)-1]
+	hint := "hint: athanor plan --explain says what other settings would bring"
+	if p.Again != nil {
+		if p.Again.Brings == "" {
+			return ""
+		}
+		hint = p.Again.Brings
+	}
 	waits := 0.0
 	for _, s := range p.Stalls {
 		waits += s.Measured
 	}
 	for _, t := range p.Memory {
-		if left := t.Capacity - t.Planned; t.Name == "device" && t.Capacity > 0 && float64(left) > mostUnused*float64(t.Capacity) && waits > mostStall {
-			return fmt.Sprintf("%d of %d bytes of rank %d's device are not used, while computing waits for %.0f %% of a step; hint: athanor plan --explain says what other settings would bring", left, t.Capacity, t.Rank, 100*waits)
+		if t.Name == "device" && Unused(t.Planned, t.Capacity, waits) {
+			return fmt.Sprintf("%d of %d bytes of rank %d's device are not used, while computing waits for %.0f %% of a step; %s", t.Capacity-t.Planned, t.Capacity, t.Rank, 100*waits, hint)
 		}
 	}
 	return ""

@@ -93,6 +93,13 @@ func (s *Spec) WithBatch(sequences int) *Spec {
 	return &own
 }
 
+// WithFreePlan returns the job whose plan is left to the search, except for how many ranks share sequences and matrices.
+func (s *Spec) WithFreePlan() *Spec {
+	own := *s
+	own.Plan = config.Plan{Sequence: s.Plan.Sequence, Tensor: s.Plan.Tensor}
+	return &own
+}
+
 // WithFrozen returns the job in which parameters of these names are not trained.
 func (s *Spec) WithFrozen(names []string) *Spec {
 	own := *s

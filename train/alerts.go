@@ -22,6 +22,7 @@ type alarms struct {
 	stalls   []alert.Stall // of the measured step
 	silence  silence
 	notes    notes // of the sender
+	again    *alert.Again
 
 	mutex   sync.Mutex // guards what follows, for other goroutines
 	watcher *alert.Watcher
@@ -62,6 +63,9 @@ func newAlarms(spec *job.Spec, capacity [device.NumTiers]int64) (*alarms, error)
 	})
 	return a, nil
 }
+
+// PlannedAgain says what planning again has found for device memory that the plan does not use, before the first step.
+func PlannedAgain(t *Run, brings string) { t.alarms.again = &alert.Again{Brings: brings} }
 
 // begin watches the step that begins. o may be told of it from another goroutine.
 func (a *alarms) begin(t *Run, o Observer) {
@@ -108,7 +112,7 @@ func tell(events []alert.Event, o Observer) {
 // point returns what rules look at. Devices of other hosts are not asked after each step.
 func (a *alarms) point(t *Run, m *Metrics) alert.Point {
 	p := alert.Point{Step: m.Step, Loss: m.Loss, ValLoss: math.NaN(), GradNorm: m.GradNorm, Rate: m.Rate, MFU: m.MFU, Seconds: m.StepSeconds,
-		Held: sysmem.Mapped(), Stalls: a.stalls}
+		Held: sysmem.Mapped(), Stalls: a.stalls, Again: a.again}
 	if m.ValLoss != 0 {
 		p.ValLoss, p.ValBroken = m.ValLoss, !stat.Finite(m.ValLoss)
 	}

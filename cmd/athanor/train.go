@@ -7,16 +7,20 @@ import (
 	"math"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 	"time"
 
+	"github.com/athanor-llm/athanor/alert"
 	"github.com/athanor-llm/athanor/config"
 	"github.com/athanor-llm/athanor/data"
+	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/folder"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/cli"
 	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/machine"
+	"github.com/athanor-llm/athanor/planner"
 	"github.com/athanor-llm/athanor/train"
 )
 
@@ -103,6 +107,9 @@ func (v *trainCmd) trainPlan(ctx stdctx.Context, c *cli.Context, l config.Launch
 	if err != nil {
 		return err
 	}
+	if err := p.planAgain(ctx, t); err != nil {
+		return errors.Join(err, t.Close())
+	}
 	ui := newTraining(c, t)
 	if p.spec().Dashboard {
 		showing, end := stdctx.WithCancel(ctx)
@@ -122,6 +129,19 @@ func (v *trainCmd) trainPlan(ctx stdctx.Context, c *cli.Context, l config.Launch
 		return err
 	}
 	return p.conclude(ctx, c, t)
+}
+
+// planAgain lets the run's alerts say what memory would bring that the plan does not use, where the device is predicted to wait.
+func (p *planned) planAgain(ctx stdctx.Context, t *train.Run) error {
+	best := p.result.Best
+	if !alert.Unused(best.Needs()[device.DeviceTier], p.machine.Capacity[device.DeviceTier], best.Idle()) || slices.Contains(p.spec().Alerts.Off, "unused") {
+		return nil
+	}
+	brings, known, err := planner.PlanAgain(ctx, p.task(), best)
+	if known {
+		train.PlannedAgain(t, brings)
+	}
+	return err
 }
 
 // trainReport is the JSON of the train verb.
