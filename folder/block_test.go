@@ -33,6 +33,7 @@ func drawBlock(t *testing.T, f *Folder, context int, dtype graph.DType, r *rand.
 	check(t, err)
 	g := graphs[len(graphs)-1]
 	pl := samples.RandomPlan(g, 1, r)
+	pl.FeedRows = 0 // drawn for the rows of one graph, and no block has it
 	samples.DrawBatches(pl, g, b.Batches, 1, r)
 	pl.Cache = 2 * pl.CacheNeeded(g)
 	programs, err := search.LowerBlock(t.Context(), graphs, pl, lower.Options{Capacity: program.NoLimits})
