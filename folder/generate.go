@@ -108,8 +108,8 @@ func (g *Generator) Close() error {
 	return g.session.Devices[0].Close()
 }
 
-// footprint returns the memory that the generator takes.
-func (g *Generator) footprint() Footprint { return footprint(g.session, 1+len(g.blocks)) }
+// Footprint returns the memory that the generator takes.
+func (g *Generator) Footprint() Footprint { return footprint(g.session, 1+len(g.blocks)) }
 
 // Room returns how many tokens may still be added.
 func (g *Generator) Room() int { return g.context - len(g.ids) }

@@ -61,7 +61,7 @@ func TestSmallDevice(t *testing.T) {
 							check(t, g.Extend(ctx, ids[cuts[i]:cuts[i+1]]...))
 						}
 					}
-					return slices.Clone(g.Logits()), g.footprint()
+					return slices.Clone(g.Logits()), g.Footprint()
 				}
 				want, all := logits(unbounded(cpu.New(cpu.Options{})), 0)
 				if all.Streamed != 0 {
@@ -245,7 +245,7 @@ func TestFootprint(t *testing.T) {
 					tables += bytes
 				}
 			}
-			took, p := small.footprint(), small.session.Program(len(small.blocks))
+			took, p := small.Footprint(), small.session.Program(len(small.blocks))
 			if took.Streamed < all-tables || took.Host < all || took.Host < p.Height[device.HostTier] || took.Device > least {
 				t.Errorf("%s, quantized %v: %+v, the weights are %d bytes", dir, quantize, took, all)
 			}

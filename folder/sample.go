@@ -116,7 +116,7 @@ func (w *writer) read(ctx context.Context, g *Generator, ids []int32) error {
 	began := time.Now()
 	err := g.Extend(ctx, ids...)
 	w.out.PromptTokens, w.out.PromptTime = len(ids), time.Since(began).Seconds()
-	w.out.Footprint = g.footprint()
+	w.out.Footprint = g.Footprint()
 	return err
 }
 

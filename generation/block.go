@@ -58,8 +58,11 @@ func reportBlock(b *search.BlockPlan) *BlockReport {
 // usual says for what a block is planned: what sequences usually have, and how many there are at most.
 type usual struct{ prompt, tokens, sequences int }
 
-// weightsFit reports whether all weights can stay on the device while a sequence is generated.
+// weightsFit reports whether all weights can stay on the device while a sequence is generated, or the model has no blocks, whatever fits.
 func weightsFit(ctx context.Context, f *folder.Folder, o *Options) (bool, error) {
+	if model.Remembers(f.Model) {
+		return true, nil
+	}
 	d, err := machine.OpenAlone(o.Device, 0, o.Limit)
 	if err != nil {
 		return false, folder.Misuse(err)
@@ -106,7 +109,7 @@ func openBlock(ctx context.Context, f *folder.Folder, o *Options, m *machine.Mac
 
 // OpenServed opens a model for requests that come one by one, of whose lengths nothing is known: in a block if its weights do not fit the device.
 func OpenServed(ctx context.Context, f *folder.Folder, o Options, note func(string)) (*Batch, error) {
-	if fits, err := weightsFit(ctx, f, &o); err != nil || fits || model.Remembers(f.Model) {
+	if fits, err := weightsFit(ctx, f, &o); err != nil || fits {
 		if err != nil {
 			return nil, err
 		}
