@@ -151,7 +151,7 @@ func RandomPlan(g *graph.Graph, sequences int, rng *rand.Rand) *plan.Plan {
 // DrawBatches makes a plan of generation one for n batches of sequences, with the given number of micro-batches in each, and draws where
 // these have what they keep, and where weights are.
 func DrawBatches(pl *plan.Plan, g *graph.Graph, n, each int, rng *rand.Rand) {
-	pl.MicroBatches, pl.Batches = n*each, make([]plan.Batch, n)
+	pl.MicroBatches, pl.Batches, pl.FeedRows = n*each, make([]plan.Batch, n), 0 // programs have tokens of their own numbers
 	if pl.Group = pl.MicroBatches; rng.IntN(4) == 0 {
 		pl.Group = 1
 	}
