@@ -1,6 +1,11 @@
 package simd
 
-import "golang.org/x/sys/cpu"
+import (
+	"golang.org/x/sys/cpu"
+
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/float16"
+)
 
 // Sets returns the tables that this processor can use, the best first.
 func Sets() []*Set {
@@ -27,6 +32,13 @@ func nf4HalfAVX512(y []uint16, indices []byte, scales []float32) {
 	n := nf4Blocks(y, indices, scales)
 	nf4HalfBlocksAVX512(y, indices, scales, n)
 	nf4HalfRest(y, indices, scales, n)
+}
+
+// nf4HalfRest is NF4Half from the given block on.
+func nf4HalfRest(y []uint16, indices []byte, scales []float32, block int) {
+	for i := block * graph.NF4Block; i < min(len(y), 2*len(indices), graph.NF4Block*len(scales)); i++ {
+		y[i] = float16.ToBF16(graph.NF4Levels[indices[i/2]>>(i%2*4)&15] * scales[i/graph.NF4Block])
+	}
 }
 
 func nf4AVX2(y []float32, indices []byte, scales []float32) {

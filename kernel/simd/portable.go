@@ -300,13 +300,6 @@ func nf4Rest(y []float32, indices []byte, scales []float32, block int) {
 	}
 }
 
-// nf4HalfRest is NF4Half from the given block on.
-func nf4HalfRest(y []uint16, indices []byte, scales []float32, block int) {
-	for i := block * graph.NF4Block; i < min(len(y), 2*len(indices), graph.NF4Block*len(scales)); i++ {
-		y[i] = float16.ToBF16(graph.NF4Levels[indices[i/2]>>(i%2*4)&15] * scales[i/graph.NF4Block])
-	}
-}
-
 // gelu_tanh(x) = x/2*(1+tanh(u)) = x*sigmoid(2u), u = sqrt(2/pi)*(x + 0.044715x^3).
 const (
 	geluC = 0.7978845608028654 // sqrt(2/pi)
