@@ -71,7 +71,7 @@ func (g *Graph) BuildWhole() (*Graph, error) {
 	if g.Whole == 0 {
 		return g, nil
 	}
-	return BuildDocuments(g.Model, g.Whole, g.DType, g.Documents)
+	return BuildSlab(g.Model, g.Whole, g.Shared(), g.DType, g.Documents)
 }
 
 // PartUnit returns the number of tokens at multiples of which a sequence may end that n ranks share.

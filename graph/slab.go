@@ -59,10 +59,19 @@ const mostSlabs = 8
 // BuildSlab is BuildDocuments for one of n ranks that share matrices. The graph is the same for all of them. Params are whole; Stored says
 // what a rank has of each, and Slab where that is in the whole.
 func BuildSlab(m *model.Model, seq, n int, dtype DType, docs *Documents) (*Graph, error) {
+	return BuildDivided(m, seq, 1, n, dtype, docs)
+}
+
+// BuildDivided is BuildDocuments for one of parts times n ranks: n share each matrix, as many of them as parts each sequence. Adjacent ranks
+// share matrices.
+func BuildDivided(m *model.Model, seq, parts, n int, dtype DType, docs *Documents) (*Graph, error) {
 	if n <= 1 {
-		return BuildDocuments(m, seq, dtype, docs)
+		return BuildPart(m, seq, parts, dtype, docs)
 	}
 	if err := check(m, seq, dtype); err != nil {
+		return nil, err
+	}
+	if err := CheckParts(m, seq, parts, docs); err != nil {
 		return nil, err
 	}
 	if err := CheckSlabs(m, n); err != nil {
@@ -76,7 +85,11 @@ func BuildSlab(m *model.Model, seq, n int, dtype DType, docs *Documents) (*Graph
 	part := *m
 	part.Heads, part.KVHeads, part.FeedForward = m.Heads/n, max(1, m.KVHeads/n), m.FeedForward/n
 	part.Shared, part.DenseWidth = m.Shared/n, m.DenseWidth/n
-	b := newBuilder(&part, &Graph{Seq: seq, Slabs: n, Documents: docs, partial: map[int]bool{}})
+	g := &Graph{Seq: seq, Slabs: n, Documents: docs, partial: map[int]bool{}}
+	if parts > 1 {
+		g.Seq, g.Among, g.Whole = seq/parts, parts, seq
+	}
+	b := newBuilder(&part, g)
 	b.g.Model, b.g.Params = m, stored(m.Params())
 	if dividesVocabulary(m, n, docs) {
 		b.divideVocabulary(n)

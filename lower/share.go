@@ -9,7 +9,7 @@ import (
 	"github.com/athanor-llm/athanor/program"
 )
 
-// Sequences that ranks share, see graph.BuildPart. A rank's rows of a sequence are runs of consecutive tokens. Two kinds of
+// Sequences that ranks share, see graph.BuildPart. Where matrices are shared, too, the ranks with the same slab share sequences. A rank's rows of a sequence are runs of consecutive tokens. Two kinds of
 // operators know where a token is in its sequence:
 //
 //	embed, rope, pos_bwd  depend on positions: one call per run
@@ -39,7 +39,7 @@ func shareSequences(b *builder, units []unit) {
 	if b.st.g.Parts() == 1 {
 		return
 	}
-	s := &sharing{builder: b, part: b.st.rank % b.st.g.Parts()}
+	s := &sharing{builder: b, part: b.st.part()}
 	for i := range units {
 		u := &units[i]
 		s.work = make([]*op, 0, 2*len(u.work))
@@ -420,5 +420,5 @@ func (s *sharing) message(o *op, end graph.Op, part, tag int, r program.Region) 
 	}
 	key := o.in.Key
 	key.Dir = program.Transfer
-	s.add(&op{in: program.Instr{Op: end, Stream: stream, Key: key, Args: []program.Region{r}, Peers: []int{s.st.rank - s.part + part}, Tag: tag}})
+	s.add(&op{in: program.Instr{Op: end, Stream: stream, Key: key, Args: []program.Region{r}, Peers: []int{s.st.rank + (part-s.part)*s.st.g.Shared()}, Tag: tag}})
 }

@@ -82,6 +82,9 @@ func (st *step) sharesParams(s int) bool {
 	return false
 }
 
+// part returns which part of each sequence the rank has; 0 if sequences are whole.
+func (st *step) part() int { return st.rank / st.g.Shared() % st.g.Parts() }
+
 // rowsOf refers to a unit's rows of a value.
 func (st *step) rowsOf(u *unit, value int) ref {
 	v := &st.g.Values[value]

@@ -60,7 +60,7 @@ type Plan struct {
 	// ones, and so on. A micro-batch then has a part of each of its sequences. Left out, ranks have whole sequences.
 	Sequence int `json:"sequence,omitempty"`
 	// Tensor is the number of ranks that share each matrix (see graph.BuildSlab): ranks 0 to Tensor-1 have the slabs of one model and
-	// compute with the same sequences, and so on. Left out, ranks have whole matrices.
+	// compute with the same sequences or parts of them, and so on. With Sequence, as many such groups share sequences. Left out, ranks have whole matrices.
 	Tensor int `json:"tensor,omitempty"`
 
 	// KVParts is the number of parts of its heads in which ranks that share sequences exchange a layer's keys and values, one after the

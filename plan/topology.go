@@ -248,7 +248,7 @@ func (pl *Plan) Sequences() int {
 // same with other sequences and shards.
 func (pl *Plan) Partners() int {
 	if pl.Pipeline == nil {
-		return pl.Parts()
+		return pl.PerSequence()
 	}
 	return pl.Depth() * pl.Sharers()
 }
@@ -285,8 +285,8 @@ func (pl *Plan) validateRanks(g *graph.Graph) error {
 	switch n := pl.Sharers(); {
 	case pl.Tensor < 0 || pl.Ranks%n != 0:
 		return fmt.Errorf("plan: %d ranks cannot be divided into groups of %d that share matrices; hint: set tensor to a divisor of ranks", pl.Ranks, pl.Tensor)
-	case n > 1 && pl.Parts() > 1:
-		return errors.New("plan: ranks cannot share both sequences and matrices; hint: leave out sequence or tensor")
+	case pl.Ranks%pl.PerSequence() != 0:
+		return fmt.Errorf("plan: %d ranks cannot be divided into groups of %d times %d that share sequences and matrices; hint: use a sequence and a tensor whose product divides ranks", pl.Ranks, pl.Parts(), n)
 	}
 	if p == nil {
 		return nil

@@ -40,10 +40,7 @@ func BuildGraph(spec *job.Spec, m *model.Model, docs *graph.Documents) (*graph.G
 	if err := checkShare(spec, &part, docs); err != nil {
 		return nil, err
 	}
-	g, err := graph.BuildPart(&part, spec.SequenceLength, spec.Share, spec.Precision, docs)
-	if spec.Tensor > 1 {
-		g, err = graph.BuildSlab(&part, spec.SequenceLength, spec.Tensor, spec.Precision, docs)
-	}
+	g, err := graph.BuildDivided(&part, spec.SequenceLength, spec.Share, max(spec.Tensor, 1), spec.Precision, docs)
 	if err != nil {
 		key := "sequence_length"
 		if spec.Preference.Beta > 0 && !m.Rotary() {
@@ -75,11 +72,12 @@ func checkShare(spec *job.Spec, m *model.Model, docs *graph.Documents) error {
 			return spec.Fault(d.key, err.Error())
 		}
 	}
-	switch n := spec.PerSequence() / max(spec.Tensor, 1); {
-	case spec.Tensor > 1 && n > 1:
-		return spec.Fault("plan.tensor", "ranks cannot share both sequences and matrices; hint: leave out plan.sequence or plan.tensor")
-	case spec.Tensor > 1 && spec.Plan.Pipeline < 2 && spec.GlobalBatch%(ranks/spec.Tensor) != 0:
-		return spec.Fault("plan.tensor", fmt.Sprintf("%d leaves %d groups of ranks, which do not divide global_batch %d; hint: use a global_batch that is a multiple of %[2]d", spec.Tensor, ranks/spec.Tensor, spec.GlobalBatch))
+	groups := ranks / spec.PerSequence()
+	switch {
+	case groups*spec.PerSequence() != ranks:
+		return spec.Fault("plan.tensor", fmt.Sprintf("%d ranks cannot be divided into groups of %d, of which %d share each sequence and %d each matrix; hint: use a plan.sequence and a plan.tensor whose product divides ranks", ranks, spec.PerSequence(), spec.Share, spec.Tensor))
+	case spec.Tensor > 1 && spec.Plan.Pipeline < 2 && spec.GlobalBatch%groups != 0:
+		return spec.Fault("plan.tensor", fmt.Sprintf("%d leaves %d groups of ranks, which do not divide global_batch %d; hint: use a global_batch that is a multiple of %[2]d", spec.Tensor, groups, spec.GlobalBatch))
 	}
 	return nil
 }

@@ -94,23 +94,41 @@ func sketchDivisions(ctx context.Context, t *Task, note func(string), best *sear
 	if best != nil {
 		bound = (1 - enoughGain) * best.Fastest()
 	}
-	for _, d := range t.divisions() {
+	try := func(d division) error {
 		if d.tensor > 1 && !few || best != nil && t.told() {
-			continue
+			return nil
 		}
 		other, bad := t.divided(d)
 		if bad != nil || !math.IsInf(bound, 1) && leastStep(other) > bound {
-			continue // they cannot be shared by so many, or not as fast
+			return nil // they cannot be shared by so many, or not as fast
 		}
 		note(d.String())
 		switch sketch, bad := other.planAny(ctx, note, true); {
 		case ctx.Err() != nil:
-			return nil, nil, ctx.Err()
+			return ctx.Err()
 		case bad == nil:
 			list = append(list, sketched{other, sketch})
 			bound = min(bound, (1+sketchSlack)*sketch.Best.Seconds())
 		case errors.Is(bad, search.ErrDoesNotFit):
 			lacks = append(lacks, bad)
+		}
+		return nil
+	}
+	most := 0
+	for _, d := range t.divisions() {
+		if err := try(d); err != nil {
+			return nil, nil, err
+		}
+		most = max(most, d.sequence*d.tensor)
+	}
+	if len(list) > 0 { // both are tried with as many ranks as the best of either has
+		most = slices.MinFunc(list, func(a, b sketched) int { return cmp.Compare(a.result.Best.Seconds(), b.result.Best.Seconds()) }).task.Spec.PerSequence()
+	}
+	for n := 2; n < most && !t.Spec.Given("plan.tensor") && !t.Spec.Given("plan.sequence"); n++ {
+		if most%n == 0 {
+			if err := try(division{most / n, n}); err != nil {
+				return nil, nil, err
+			}
 		}
 	}
 	slices.SortStableFunc(list, func(a, b sketched) int { return cmp.Compare(a.result.Best.Seconds(), b.result.Best.Seconds()) })
@@ -177,6 +195,9 @@ func pressed(pl *plan.Plan) bool {
 type division struct{ sequence, tensor int }
 
 func (d division) String() string {
+	if d.tensor > 1 && d.sequence > 1 {
+		return fmt.Sprintf("%d ranks to a matrix, %d groups of them to a sequence", d.tensor, d.sequence)
+	}
 	if d.tensor > 1 {
 		return fmt.Sprintf("%d ranks to a matrix", d.tensor)
 	}

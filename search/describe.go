@@ -47,17 +47,23 @@ func describePipeline(c *Candidate) string {
 // describeSharing describes which tokens ranks have that share sequences, a line for each of the first group; "" for
 // other plans.
 func describeSharing(c *Candidate) string {
-	n := c.Plan.Parts()
+	n, sharers := c.Plan.Parts(), c.Plan.Sharers()
 	if n == 1 {
 		return ""
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "sequences: %d ranks share each", n)
-	if groups := c.Plan.Ranks / n; groups > 1 {
+	if sharers > 1 {
+		fmt.Fprintf(&b, ", each with the %d ranks that have its matrices", sharers)
+	}
+	if groups := c.Plan.Ranks / c.Plan.PerSequence(); groups > 1 {
 		fmt.Fprintf(&b, "; %d groups of ranks have different sequences", groups)
 	}
 	b.WriteString("\n")
 	for r, prog := range c.Programs {
+		if r%sharers != 0 {
+			continue
+		}
 		var runs []string
 		for _, run := range prog.Runs {
 			runs = append(runs, fmt.Sprintf("%d to %d", run.At, run.End()-1))
@@ -82,7 +88,7 @@ func describeSums(c *Candidate) string {
 		}
 	}
 	text := fmt.Sprintf("matrices: %d ranks share each, and add up %d results of %s in total", n, sums, size.Format(bytes))
-	if groups := c.Plan.Ranks / n; groups > 1 && c.Plan.Pipeline == nil {
+	if groups := c.Plan.Ranks / c.Plan.PerSequence(); groups > 1 && c.Plan.Pipeline == nil && c.Plan.Parts() == 1 {
 		text += fmt.Sprintf("; %d groups of ranks have different sequences", groups)
 	}
 	return text + "\n"

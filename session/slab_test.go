@@ -24,6 +24,16 @@ func (f *fixture) slabs(t *testing.T, n int) *fixture {
 	return &part
 }
 
+// divided returns a fixture whose sequences are shared by as many groups of ranks as parts, the ranks of each of which share matrices.
+func (f *fixture) divided(t *testing.T, parts, n int) *fixture {
+	t.Helper()
+	part := *f
+	var err error
+	part.graph, err = graph.BuildDivided(f.graph.Model, f.graph.Seq, parts, n, f.graph.DType, f.graph.Documents)
+	check(t, err)
+	return &part
+}
+
 var slabNames = []string{"gpt2-tiny even", "gemma2-tiny even", "qwen3-tiny even", "opt-tiny even", "gpt2-untied even", "llama-tiny even", "llama-tiny", "gpt2-tiny", "llama-tiny bf16", "neox-tiny", "phi3-longrope", "opt-tiny", "mistral-tiny sinks documents", "gpt2-tiny bf16", "granite-tiny", "stablelm-tiny", "qwen2-tiny",
 	"mixtral-tiny", "qwen3-moe-tiny bf16", "gpt-oss-tiny", "qwen2-moe-tiny", "glm4-moe-tiny", "gpt-oss-tiny bf16", "gpt2-untied even bf16", "gpt-oss-tiny even", "phi-tiny even documents", "mixtral-tiny lora", "qwen2-moe-tiny balance", "gemma-tiny", "gemma2-tiny", "gemma3-tiny bf16", "llama3-rope", "hunyuan-tiny",
 	"starcoder2-tiny", "smollm3-tiny", "qwen3-tiny", "llama-tiny lora", "gpt2-tiny lora", "qwen3-tiny lora bf16", "phi-tiny lora", "phi3-longrope lora", "neox-tiny lora"}
@@ -55,6 +65,30 @@ func TestSlabs(t *testing.T) {
 				t.Errorf("loss %v, on one rank %v", got.Loss, want.Loss)
 			}
 			sameGradients(t, f, part)
+		})
+	}
+}
+
+// TestSharedBoth: ranks that share both sequences and matrices compute the losses and gradients of one rank, up to the order of sums, and
+// under drawn plans ten steps of it, with L2 on every rank.
+func TestSharedBoth(t *testing.T) {
+	r := rand.New(rand.NewPCG(testkit.Seed(t), 12))
+	for _, name := range testkit.Sample([]string{"llama-tiny even", "qwen3-tiny even", "mixtral-tiny", "gpt2-untied even", "gemma2-tiny even", "mistral-tiny sinks documents", "llama-tiny lora", "qwen3-moe-tiny", "gpt-oss-tiny documents", "phi-tiny"}, 2, 10) {
+		t.Run(name, func(t *testing.T) {
+			parts, n := 2+2*r.IntN(2), 2
+			f := sharedCases(t, r, name, parts)
+			part := f.divided(t, parts, n)
+			sameGradients(t, f, part)
+			_, plain := f.train(t, plan.Plain(f.graph, 2), 10)
+			pl := part.inGroups(r, parts*n)
+			_, got := part.train(t, pl, 10)
+			got.state = got.state[:0]
+			most := 1e-5
+			if f.graph.Model.LoRA != nil {
+				most = 1e-4
+			}
+			nearly(t, got, trace{losses: plain.losses, norms: plain.norms}, most)
+			part.proveAlike(t, pl)
 		})
 	}
 }

@@ -32,7 +32,7 @@ func TestSharedPipeline(t *testing.T) {
 		}
 	}
 	near()
-	for _, other := range testkit.Sample([][]string{{"ranks=2", "plan.tensor=2"}, {"ranks=2", "plan.pipeline=2"}, {}}, 1, 1) {
+	for _, other := range testkit.Sample([][]string{{"ranks=4", "plan.sequence=2", "plan.tensor=2"}, {"ranks=2", "plan.tensor=2"}, {"ranks=2", "plan.pipeline=2"}, {}}, 1, 1) {
 		check(t, os.RemoveAll(dir+"/run/checkpoint-4"))
 		call(append([]string{"train", file}, other...)...).must(t, 0, "checkpoint-2")
 		near()
@@ -98,7 +98,7 @@ func TestSharedMatrices(t *testing.T) {
 		{[]string{"ranks=3", "plan.tensor=3"}, "cannot be divided evenly among 3 ranks"},
 		{[]string{"plan.pipeline=2"}, "all 2 ranks have the same"},
 		{[]string{"ranks=4", "plan.pipeline=4"}, "no pipeline on 2 ranks"},
-		{[]string{"plan.sequence=2"}, "both sequences and matrices"},
+		{[]string{"plan.sequence=2"}, "whose product divides ranks"},
 		{[]string{"global_batch=3", "ranks=4"}, "2 groups of ranks"},
 		{[]string{"optimizer=muon"}, "updated as a whole"},
 		{[]string{"model={type: olmoe, layers: 2, width: 32, heads: 4, experts: 4}"}, "cannot be shared"},

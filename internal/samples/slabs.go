@@ -8,7 +8,7 @@ import (
 	"github.com/athanor-llm/athanor/plan"
 )
 
-// RandomSlabs is a tiny model with a random plan whose ranks share matrices. Validate refuses some of these plans.
+// RandomSlabs is a tiny model with a random plan whose ranks share matrices, and some sequences too. Validate refuses some of these plans.
 func RandomSlabs(t testing.TB, rng *rand.Rand) (*graph.Graph, *plan.Plan) {
 	t.Helper()
 	n := 2 + 2*rng.IntN(2)
@@ -35,12 +35,22 @@ func RandomSlabs(t testing.TB, rng *rand.Rand) (*graph.Graph, *plan.Plan) {
 		if docs != nil && m.Rotary() && m.Balance == 0 && (p == nil || p.Slices < 2) && rng.IntN(2) == 0 {
 			docs.Preference = 0.1
 		}
-		g, err := graph.BuildSlab(&m, 8, n, []graph.DType{graph.F32, graph.BF16}[rng.IntN(2)], docs)
+		seq, parts := 8, 1
+		if p == nil && n == 2 && rng.IntN(2) == 0 {
+			seq, parts = 64, 2
+			if graph.CheckParts(&m, seq, parts, docs) != nil || !m.Rotary() && m.MaxPositions < seq {
+				continue
+			}
+		}
+		g, err := graph.BuildDivided(&m, seq, parts, n, []graph.DType{graph.F32, graph.BF16}[rng.IntN(2)], docs)
 		if err != nil {
 			t.Fatal(err)
 		}
 		pl := RandomPlan(g, 2, rng)
-		pl.Ranks = n * (1 + rng.IntN(2))
+		pl.Ranks = n * parts * (1 + rng.IntN(2))
+		if k := 1 + rng.IntN(2); parts > 1 && g.DividesHeads(k) {
+			pl.KVParts, pl.KVEager = k, rng.IntN(2) == 0
+		}
 		if p != nil {
 			pl.Pipeline, pl.Ranks, pl.Group, pl.MicroBatch, pl.MicroBatches = p, pl.Ranks*p.Ranks, 1, 1+rng.IntN(2)/p.Slices, micros
 			pl.HeadRows = []int{2, 4, g.Seq, pl.MicroBatch * g.Seq}[rng.IntN(4)]
