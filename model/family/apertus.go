@@ -13,10 +13,10 @@ var apertus = family{
 		row{key: "max_position_embeddings", field: maxPositions, def: 65536},
 		row{key: "hidden_act", field: activation, def: "xielu", only: []string{"xielu"}},
 		row{key: "rms_norm_eps", field: normEps, def: 1e-5},
-		row{key: "rope_theta", field: ropeTheta, def: 12e6},
+		row{key: "rope_theta", field: ropeTheta, def: apertusTheta},
 		attentionBias,
 		fullAttention,
-		rope(rotary{}),
+		row{key: "rope_scaling", read: apertusScaling, write: writeApertusScaling, own: true},
 	),
 	// Published files say of the norms what is always so.
 	ignored:  []string{"mlp_bias", "post_norm", "qk_norm"},
@@ -29,6 +29,34 @@ var apertus = family{
 }
 
 const apertusRope = `"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 8192}`
+
+// apertusScaling reads rotary positions, which are scaled unless config.json says that they are not. Without any word on them
+// transformers takes a base of its own, too, whatever rope_theta is.
+func apertusScaling(c *config, m *model.Model) {
+	silent := true
+	for _, key := range []string{"rope_scaling", "rope_parameters"} {
+		silent = silent && (len(c.raw[key]) == 0 || string(c.raw[key]) == "null")
+	}
+	m.RopeScaling = rotary{}.scaling(c, m)
+	if !silent {
+		return
+	}
+	if m.RopeTheta != apertusTheta {
+		c.fail("rope_theta is %v: %w: without rope_parameters only %v is read; hint: give rope_parameters", m.RopeTheta, ErrUnsupported, apertusTheta)
+	}
+	m.RopeScaling = &model.RopeScaling{Type: "llama3", Factor: 8, LowFreqFactor: 1, HighFreqFactor: 4, OriginalContext: 8192}
+}
+
+func writeApertusScaling(m *model.Model, kv map[string]any) {
+	rotary{}.write(m, kv)
+	if m.RopeScaling == nil {
+		delete(kv, "rope_theta")
+		kv["rope_parameters"] = map[string]any{"rope_type": "default", "rope_theta": asDecimal(m.RopeTheta)}
+	}
+}
+
+// apertusTheta is the base of rotary positions.
+const apertusTheta = 12e6
 
 func apertusNames() model.TensorNames {
 	n := llamaNames
