@@ -191,6 +191,9 @@ func (r *refinement) patterns(ctx context.Context) error {
 // patternsOn returns the policies to try with a swap tier.
 func (r *refinement) patternsOn(t device.Tier) (list []plan.Retention) {
 	all := plan.Fate{Tier: t, Share: 1}
+	if t == device.DiskTier { // what the host has room for need not wear the disk
+		list = append(list, plan.Retention{plan.Fate{Tier: device.HostTier, Share: 1}, all, plan.Remade, plan.Remade})
+	}
 	for _, share := range []float64{1, 0.5, 0} {
 		part := plan.Fate{Tier: t, Share: share}
 		if share == 0 {
