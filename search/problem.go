@@ -121,7 +121,10 @@ func (p *problem) styles(of aim, b int, r residency) []style {
 	for frugal > max(32, rows/blocks) && p.req.fewerRows(frugal) < frugal && (of != fastestPlan || p.req.logitsMatter(frugal, p.machine.Capacity[device.DeviceTier])) {
 		frugal = p.req.fewerRows(frugal)
 	}
-	feed := p.req.Feed(rows, p.machine.Capacity[device.DeviceTier])
+	feed := p.req.Pins.FeedRows
+	if b == 1 { // else smaller micro-batches, which are tried too, need less memory without reading weights again for each tile
+		feed = p.req.Feed(rows, p.machine.Capacity[device.DeviceTier])
+	}
 	list := []style{{head, feed, true, 1 << 62, 1, 1}, {frugal, feed, false, 1 << 62, 0, 1}, {frugal, feed, false, 1, 0, 1}}
 	if r.weights == device.HostTier {
 		list = append([]style{{head, feed, true, 1 << 62, 3, 2}}, list...)
