@@ -67,33 +67,33 @@ func race(ctx context.Context, p *problem, found shortlist, field []*balancing) 
 		slices.SortStableFunc(going, func(a, b *balancing) int { return cmp.Compare(a.best.Seconds(), b.best.Seconds()) })
 		field = slices.DeleteFunc(going, func(b *balancing) bool { return b.best.Seconds() > raceMargin(round)*found[0].Seconds() })
 		field = slices.CompactFunc(field, func(a, b *balancing) bool { return a.best.sameAs(b.best) }) // they have met
+		of := map[kind]int{}
+		field = slices.DeleteFunc(field, func(b *balancing) bool {
+			of[b.best.kind()]++
+			return of[b.best.kind()] > raceOfKind(round)
+		})
 	}
 	return found, nil
 }
 
 // raceMargin returns how far, as a ratio of times, a candidate may be behind the fastest after a round of a race to stay
-// in it: the smaller the steps, the less they can still gain.
-func raceMargin(round int) float64 { return 1 + max(0.16/float64(int(1)<<round), 0.04) }
+// in it: the smaller the steps, the less they can still gain, down to what layers that are cut gain.
+func raceMargin(round int) float64 { return 1 + max(0.16/float64(int(1)<<round), 0.06) }
+
+// raceOfKind returns how many candidates of a kind stay in a race after a round: they tend to the same plan.
+func raceOfKind(round int) int { return 3 }
 
 // memoryField returns where to begin to divide memory.
 func memoryField(p *problem, found shortlist) (field []*balancing) {
-	type kind struct {
-		b, group int
-		r        residency
-		ladder   int
-		tables   bool
-	}
-	seen := map[kind]bool{}
+	seen := map[start]bool{}
 	for _, c := range found {
-		ladders := p.ladders(c.choice)
-		at := slices.IndexFunc(ladders, func(l ladder) bool { return l.rung(c.choice.keep) >= 0 })
-		k := kind{c.choice.b, c.choice.group, c.choice.r, max(at, 0), c.choice.tables}
+		k := c.start()
 		if seen[k] || len(field) >= mostKinds || p.hopeless(k.b, k.r, found) {
 			continue
 		}
 		seen[k] = true
 		for _, start := range p.releasePlacements(c) {
-			field = append(field, &balancing{p: p, best: start, levels: ladders[k.ladder]})
+			field = append(field, &balancing{p: p, best: start, levels: p.ladders(c.choice)[k.ladder]})
 		}
 	}
 	return field
@@ -139,13 +139,15 @@ func newBalancing(p *problem, c *Candidate) *balancing {
 }
 
 // spend is a change to a choice: resident chunks, layers of cache, units of prefetching, sizes by which head
-// rows grow (see resizeHead), and parts of the updates that the device takes over. Negative numbers mean less.
+// rows grow (see resizeHead), parts of the updates that the device takes over, and whether gradients wait on the other
+// of device and host. Negative numbers mean less.
 type spend struct {
 	residents int
 	spare     int64
 	prefetch  int
 	head      int
 	updates   int
+	grads     bool
 }
 
 // divide divides memory, and the updates of chunks that are not on the device, by steps that become smaller from
@@ -167,10 +169,8 @@ func (b *balancing) divide(ctx context.Context, round int) (more bool, err error
 // divideParts divides memory in parts of layers, where some but not all chunks stay. It also tunes the
 // division of updates.
 func (b *balancing) divideParts(ctx context.Context) error {
-	if n := b.best.choice.residents; n > 0 && n < len(b.best.Plan.Chunks) {
-		if err := b.cutLayers(ctx); err != nil {
-			return err
-		}
+	if err := b.cutLayers(ctx); err != nil {
+		return err
 	}
 	return b.tuneUpdates(ctx)
 }
@@ -178,11 +178,15 @@ func (b *balancing) divideParts(ctx context.Context) error {
 // partsOfLayer is the number of chunks into which cutLayers cuts a layer.
 const partsOfLayer = 4
 
-// cutLayers cuts layers into several chunks and continues from there. It reverts if
+// cutLayers cuts layers into several chunks, if some but not all are on the device, and continues from there. It reverts if
 // that does not help.
 func (b *balancing) cutLayers(ctx context.Context) error {
 	whole, ch := b.best, b.best.choice
-	ch.st.chunk = b.p.layerBytes / b.p.graph.DType.Size() / partsOfLayer
+	part := b.p.layerBytes / b.p.graph.DType.Size() / partsOfLayer
+	if ch.residents == 0 || ch.residents == len(whole.Plan.Chunks) || ch.st.chunk <= part {
+		return nil
+	}
+	ch.st.chunk = part
 	last := whole.Plan.Chunks[ch.residents-1].Last
 	ch.residents = 0
 	for _, c := range b.p.needs.layout(ch.st.chunk) {
@@ -190,14 +194,26 @@ func (b *balancing) cutLayers(ctx context.Context) error {
 			ch.residents++
 		}
 	}
-	c, err := b.leastRecomputation(ctx, ch, 1)
-	if err != nil || c == nil {
-		return err
+	var cut *Candidate
+	for ch.slots = whole.Plan.Slots; ch.slots <= partsOfLayer*whole.Plan.Slots; ch.slots *= 2 {
+		c, err := b.leastRecomputation(ctx, ch, 1)
+		if err != nil {
+			return err
+		}
+		if c == nil {
+			break
+		}
+		if err := c.simulate(b.p.machine); err != nil {
+			return err
+		}
+		if cut == nil || c.Seconds() < cut.Seconds() {
+			cut = c
+		}
 	}
-	if err := c.simulate(b.p.machine); err != nil {
-		return err
+	if cut == nil {
+		return nil
 	}
-	b.best = c
+	b.best = cut
 	if err := b.moveMemory(ctx, partsOfLayer); err != nil {
 		return err
 	}
@@ -255,12 +271,19 @@ func (b *balancing) tryMove(ctx context.Context, d spend, within int) (better bo
 	}
 	ch := b.best.choice
 	chunks := len(b.best.Plan.Chunks)
+	ch.divided = true
 	ch.residents += d.residents
 	ch.streamed += d.updates
 	ch.st.spare += d.spare
 	ch.st.prefetch += d.prefetch
 	ch.st.headRows = b.resizeHead(ch, d.head)
 	cached := b.best.Plan.Cache > 0
+	if d.grads {
+		other, ok := otherGrads(b.p, ch.r)
+		if ch.r = other; !ok {
+			return false, nil
+		}
+	}
 	switch {
 	case ch.residents < 0 || ch.residents > chunks || ch.st.spare < 0 || ch.st.spare > int64(chunks) || ch.st.prefetch < 1:
 		return false, nil

@@ -76,6 +76,8 @@ type choice struct {
 	r         residency
 	st        style
 	keep      []plan.Retention
+	ladder    int  // that keep was first found in, see ladders
+	divided   bool // memory has been divided among its uses, see balance.go
 	residents int  // chunks that stay on the device, whatever r is
 	streamed  int  // share of the other chunks' updates that the device does, in units of 1/updateParts
 	deferred  bool // see plan.Plan.Defer

@@ -125,6 +125,8 @@ func (e *enumeration) needless(ch choice) bool {
 	switch {
 	case ch.r.shard == "state" && ch.r.state != device.DeviceTier && ch.group*ch.b == e.p.batch && pins.MicroBatch == 0:
 		return true // gradients are complete after one visit, and leave the device anyway, so sharding them costs nothing
+	case sameAsNearer(e.p, ch):
+		return true // divideUpdates tries the farther one, too
 	case ch.r.state == device.DeviceTier && ch.group > 1 && e.p.ranks == 1 && pins.Group == 0 && e.p.graph.Model.Shares == 0:
 		return true // nothing is sent that several micro-batches could share
 	}
@@ -151,7 +153,8 @@ func (f arrangement) hopelessness() float64 {
 func (e *enumeration) tryLadders(ctx context.Context, ch choice, ladders []ladder) (*Candidate, error) {
 	e.p.told.say(fmt.Sprintf("%s: micro-batch %d, group %d, %s", planning, ch.b, ch.group, ch.r.label), e.found)
 	var best *Candidate
-	for _, l := range ladders {
+	for i, l := range ladders {
+		ch.ladder = i
 		c, err := e.climbLadder(ctx, ch, l)
 		if err != nil {
 			return nil, err

@@ -53,9 +53,9 @@ func redivide(ctx context.Context, p *problem, found shortlist, c *Candidate) (*
 			return nil, err
 		}
 	}
-	if divides { // last, since it takes no memory
+	if divides { // last, since updates take no memory, and parts of layers what is left
 		b := newBalancing(p, r.best)
-		if err := b.tuneUpdates(ctx); err != nil {
+		if err := b.divideParts(ctx); err != nil {
 			return nil, err
 		}
 		r.best = b.best

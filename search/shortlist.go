@@ -17,10 +17,13 @@ func (l shortlist) add(more ...*Candidate) shortlist {
 	list := slices.Concat(l, more)
 	slices.SortStableFunc(list, func(a, b *Candidate) int { return cmp.Compare(a.Seconds(), b.Seconds()) })
 	list = slices.CompactFunc(list, func(a, b *Candidate) bool { return a.sameAs(b) })
-	count, all := map[string]int{}, 0
+	count, seen, all := map[string]int{}, map[start]bool{}, 0
 	return slices.DeleteFunc(list, func(c *Candidate) bool {
 		count[c.Kind]++
-		if c.Plan.Ranks > 1 && count[c.Kind] > ofKind || all >= most && count[c.Kind] > 1 {
+		s := c.start()
+		first := !seen[s]
+		seen[s] = true
+		if c.Plan.Ranks > 1 && count[c.Kind] > ofKind && !first || all >= most && count[c.Kind] > 1 {
 			return true
 		}
 		all++
@@ -60,18 +63,47 @@ func (l shortlist) fastest() *Candidate {
 // beats reports whether a candidate is known that takes at most the given seconds.
 func (l shortlist) beats(bound float64) bool { return len(l) > 0 && bound >= l[0].Seconds() }
 
+// kind is what candidates have in common that are improved apart from others.
+type kind struct {
+	b, group int
+	r        residency
+	deferred bool
+	tables   bool
+}
+
+// kind returns a candidate's.
+func (c *Candidate) kind() kind {
+	return kind{c.choice.b, c.choice.group, c.choice.r, c.choice.deferred, c.choice.tables}
+}
+
+// start is what candidates have in common that came from the same beginning, or are one.
+type start struct {
+	kind
+	ladder  int
+	divided bool
+}
+
+// start returns a candidate's.
+func (c *Candidate) start() start { return start{c.kind(), c.choice.ladder, c.choice.divided} }
+
+// ofStarts returns the fastest candidate of each start, for so many of these.
+func (l shortlist) ofStarts(most int) (list []*Candidate) {
+	seen := map[start]bool{}
+	for _, c := range l {
+		if s := c.start(); !seen[s] && len(seen) < most {
+			seen[s] = true
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
 // ofKinds returns the fastest candidate of each combination of micro-batches, placement and time of updates, for so many of
 // these.
 func (l shortlist) ofKinds(most int) (list []*Candidate) {
-	type kind struct {
-		b, group int
-		r        residency
-		deferred bool
-		tables   bool
-	}
 	seen := map[kind]bool{}
 	for _, c := range l {
-		k := kind{c.choice.b, c.choice.group, c.choice.r, c.choice.deferred, c.choice.tables}
+		k := c.kind()
 		if seen[k] || len(seen) == most {
 			continue
 		}

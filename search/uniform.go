@@ -58,7 +58,8 @@ func searchUniform(ctx context.Context, p *problem, found shortlist) (shortlist,
 		}
 		e.again = len(e.found) == 0
 		for i, s := range improvements {
-			p.told.begin(toImprove, (len(improvements)-1-i)*toImprove+afterwards(p))
+			left := min(max(p.told.allowed-p.told.lowered, 0), toImprove/3)
+			p.told.begin(toImprove+left, (len(improvements)-1-i)*toImprove+afterwards(p))
 			if len(e.found) == 0 {
 				break
 			}

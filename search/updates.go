@@ -105,9 +105,39 @@ func (b *balancing) updateShare() float64 {
 	return part
 }
 
-// divideUpdates tries the share that rates suggest.
+// otherGrads returns the placement whose gradients wait on the other of device and host, if there is one.
+func otherGrads(p *problem, r residency) (other residency, ok bool) {
+	i := slices.IndexFunc(p.placements, func(o residency) bool {
+		return o.weights == r.weights && o.state == r.state && o.shard == r.shard && o.grads != r.grads
+	})
+	if i < 0 || !p.req.Pins.allow(p.placements[i]) {
+		return r, false
+	}
+	return p.placements[i], true
+}
+
+// sameAsNearer reports whether a choice's plans are those of the placement with gradients on the device as long as the cores
+// make all updates: gradients are complete after one visit, and leave the device then.
+func sameAsNearer(p *problem, ch choice) bool {
+	if ch.r.grads != device.HostTier || ch.group*ch.b != p.batch || p.graph.Model.Tied || p.req.Pins.Update == plan.UpdateOnDevice {
+		return false
+	}
+	_, ok := otherGrads(p, ch.r)
+	return ok
+}
+
+// divideUpdates tries the share that rates suggest, for gradients where they are and on the other tier: those of chunks that
+// the device updates can stay there, or make room.
 func (b *balancing) divideUpdates(ctx context.Context) error {
-	_, err := b.tryMove(ctx, spend{updates: int(math.Round(updateParts * b.updateShare()))}, len(b.levels)+1)
+	parts, all := int(math.Round(updateParts*b.updateShare())), len(b.levels)+1
+	taken, err := b.tryMove(ctx, spend{updates: parts}, all)
+	if err != nil || parts == 0 {
+		return err
+	}
+	if taken {
+		parts = 0
+	}
+	_, err = b.tryMove(ctx, spend{updates: parts, grads: true}, all)
 	return err
 }
 
@@ -117,13 +147,8 @@ func (b *balancing) tuneUpdates(ctx context.Context) error {
 		return nil
 	}
 	for step := updateParts / 2; step >= 1; step /= 2 {
-		for _, by := range []int{step, -step} {
-			for better := true; better; {
-				var err error
-				if better, err = b.tryMove(ctx, spend{updates: by}, len(b.levels)+1); err != nil {
-					return err
-				}
-			}
+		if err := b.tryMoves(ctx, []spend{{updates: step}, {updates: step, grads: true}, {updates: -step}}, len(b.levels)+1); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -147,21 +172,21 @@ func deferUpdates(ctx context.Context, p *problem, found shortlist) (shortlist, 
 // deferEach defers the updates of the fastest whole candidate of each kind that has none with deferred updates. It returns
 // also what it has made of these.
 func deferEach(ctx context.Context, p *problem, found shortlist) (more shortlist, made []*Candidate, err error) {
-	const most = 8
+	const most = 12
 	var field []*balancing
-	for _, c := range found.ofKinds(most) {
-		now := c.choice
-		if p.told.exhausted() || c.missing > 0 || now.deferred || slices.ContainsFunc(found, func(o *Candidate) bool {
-			return o.choice.deferred && o.choice.b == now.b && o.choice.group == now.group && o.choice.r == now.r && o.choice.tables == now.tables
-		}) {
+	elsewhere := slices.DeleteFunc(slices.Clone(found), func(c *Candidate) bool { return c.choice.r.state == device.DeviceTier })
+	for _, c := range elsewhere.ofStarts(most) {
+		later := c.kind()
+		later.deferred = true
+		if p.told.exhausted() || c.missing > 0 || c.choice.deferred || slices.ContainsFunc(elsewhere, func(o *Candidate) bool { return o.kind() == later && o.Seconds() <= c.Seconds() }) {
 			continue
 		}
-		later, err := deferUpdatesOf(ctx, p, c)
+		b, err := deferUpdatesOf(ctx, p, c)
 		if err != nil {
 			return nil, nil, err
 		}
-		if later != nil {
-			found, field = found.add(later.best), append(field, later)
+		if b != nil {
+			found, field = found.add(b.best), append(field, b)
 		}
 	}
 	found, err = race(ctx, p, found, field)
@@ -190,14 +215,44 @@ func deferWholeSteps(ctx context.Context, p *problem, found shortlist) (shortlis
 	return found, nil
 }
 
-// deferUpdatesOf begins to divide the memory of a candidate with deferred updates; nil if that does not fit.
+// deferUpdatesOf begins to divide the memory of a candidate with deferred updates: divided as they are, with gradients on either
+// tier, since those that stay on the device cannot wait, or all made by the cores, for which nothing waits any more. It
+// returns nil if none fits.
 func deferUpdatesOf(ctx context.Context, p *problem, c *Candidate) (*balancing, error) {
-	b, ch := newBalancing(p, c), c.choice
-	ch.deferred = true
-	later, err := b.leastRecomputation(ctx, ch, len(b.levels)+1)
-	if err != nil || later == nil {
-		return nil, err
+	b := newBalancing(p, c)
+	var best *Candidate
+	cores, now := c.choice, c.choice
+	cores.streamed = 0
+	if sameAsNearer(p, cores) {
+		cores.r, _ = otherGrads(p, cores.r)
 	}
-	b.best = later
-	return b, later.simulate(p.machine)
+	list := []choice{cores}
+	if now.streamed > 0 {
+		list = append(list, now)
+		if other, ok := otherGrads(p, now.r); ok {
+			now.r = other
+			list = append(list, now)
+		}
+	}
+	for _, ch := range list {
+		ch.deferred = true
+		later, err := b.leastRecomputation(ctx, ch, len(b.levels)+1)
+		if err != nil {
+			return nil, err
+		}
+		if later == nil {
+			continue
+		}
+		if err := later.simulate(p.machine); err != nil {
+			return nil, err
+		}
+		if best == nil || later.Seconds() < best.Seconds() {
+			best = later
+		}
+	}
+	if best == nil {
+		return nil, nil
+	}
+	b.best = best
+	return b, nil
 }

@@ -164,3 +164,36 @@ func TestDefers(t *testing.T) {
 		}
 	}
 }
+
+// TestSameAsNearer: a placement that is passed over since it is another's, as long as the cores make all updates, takes
+// that one's memory and time.
+func TestSameAsNearer(t *testing.T) {
+	req := layers(t, 2, 1)
+	m := *req.Graph.Model
+	m.Tied = false // an embedding that is the head, too, is visited twice
+	var err error
+	req.Graph, err = graph.Build(&m, 128, graph.F32)
+	check(t, err)
+	p := newProblem(req, machine(t, 64<<20, 1))
+	same := 0
+	for _, r := range p.placements {
+		ch := choice{b: p.batch, group: 1, r: r, st: p.styles(fastestPlan, p.batch, r)[0], keep: p.ladders(choice{b: p.batch, group: 1})[0][0]}
+		if !sameAsNearer(p, ch) {
+			continue
+		}
+		same++
+		there, err := p.evaluate(t.Context(), ch)
+		check(t, err)
+		ch.r, _ = otherGrads(p, r)
+		here, err := p.evaluate(t.Context(), ch)
+		check(t, err)
+		check(t, there.simulate(p.machine))
+		check(t, here.simulate(p.machine))
+		if here.Seconds() != there.Seconds() || here.Program.Height != there.Program.Height || len(here.Program.Instrs) != len(there.Program.Instrs) {
+			t.Errorf("%s: %v s, %v bytes; %s: %v s, %v bytes", r.label, there.Seconds(), there.Program.Height, ch.r.label, here.Seconds(), here.Program.Height)
+		}
+	}
+	if same == 0 {
+		t.Error("no placement is passed over")
+	}
+}
