@@ -152,7 +152,7 @@ type Model struct {
 // Limits bound the memory of each tier, such as 20GB; none, which is 0 bytes, leaves the tier out; derived: what is free.
 type Limits struct {
 	Device   Bytes  `yaml:"device"`
-	Host     Bytes  `yaml:"host"`
+	Host     Bytes  `yaml:"host"` // of all ranks together, on all hosts
 	Disk     Bytes  `yaml:"disk"`
 	DiskPath string `yaml:"disk_path"` // the folder of the disk tier; derived: spill in the run's folder
 	// DiskEndurance is how much may be written to the disk in its life, as its maker states it (TBW), such as 600TB; none:
@@ -591,7 +591,7 @@ const MinRate = 1e6
 func (r *Rate) UnmarshalYAML(n *yaml.Node) error {
 	s, ok := strings.CutSuffix(strings.ReplaceAll(n.Value, " ", ""), "/s")
 	bits := int64(1)
-	for _, unit := range []string{"bit", "bps"} { // of networks
+	for _, unit := range []string{"bit", "bps", "bE"} { // of networks: 25Gbit/s, 25Gbps, 25GbE
 		if amount, cut := strings.CutSuffix(s, unit); cut && ok == (unit == "bit") {
 			s, bits, ok = amount+"B", 8, true
 		}

@@ -99,8 +99,10 @@ func WriteActivations(w io.Writer, list []Layers) error {
 		switch {
 		case s == 0:
 			return "-"
-		case s < 1e-3: // in the unit of its column
-			return fmt.Sprintf("%.3g ms", 1e3*s)
+		case s < 1e-5: // in the unit of its column, and no wider than it must be
+			return fmt.Sprintf("%.4f ms", 1e3*s)
+		case s < 1e-3:
+			return fmt.Sprintf("%.2g ms", 1e3*s)
 		}
 		return stat.Seconds(s)
 	}

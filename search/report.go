@@ -180,6 +180,10 @@ func WhatIfText(list []WhatIf, fits bool) string {
 	var b strings.Builder
 	for _, x := range list {
 		var how string
+		if fits && x.AtMost && x.Gain > 0 { // a bound above what is there says nothing
+			x.Seconds, x.TokenRate = 0, 0
+			x.Brings = "no faster plan was found in a second or two; `athanor plan` with it looks longer"
+		}
 		if x.Seconds > 0 {
 			most := ""
 			if x.AtMost {

@@ -282,7 +282,7 @@ func (p *planned) explain(c *cli.Context) {
 		c.Textf("  %+6.1f %%  %10.4g s  %10s of device memory  %s (idle for %.0f %% of the step, recomputes for %.0f %%%s)\n",
 			100*(r.Seconds/p.report.Seconds-1), r.Seconds, size.Format(r.Device), r.Label, 100*r.Idle, 100*r.Repeated, tried(r.Tried))
 	}
-	fmt.Fprintln(c.Stdout, "what if, seconds per step:")
+	fmt.Fprintln(c.Stdout, "what if, seconds per step, and the change per token:")
 	c.Text(search.WhatIfText(p.report.WhatIfs, true))
 }
 
