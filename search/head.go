@@ -29,6 +29,8 @@ const (
 	// leastFeed is the number of tokens from which on a tile's products take several times as long as reading the layer's weights
 	// again, and reading and writing their gradients.
 	leastFeed = 4096
+	// mostTiles bounds the tiles of a micro-batch: of ever smaller ones, programs would be long.
+	mostTiles = 64
 )
 
 // Feed returns of how many of the given tokens the feed-forward is computed at a time, 0 for all: of long sequences, the values inside
@@ -38,7 +40,7 @@ func (r *Request) Feed(tokens int, memory int64) int {
 		return n
 	}
 	row, tile := r.Graph.FeedBytes(), tokens
-	for tile > leastFeed && int64(tile)*row > memory/feedShare && r.fewerRows(tile) < tile {
+	for tile > max(leastFeed, tokens/mostTiles) && int64(tile)*row > memory/feedShare && r.fewerRows(tile) < tile {
 		tile = r.fewerRows(tile)
 	}
 	if tile == tokens {

@@ -25,8 +25,13 @@ func resortToFrugalest(ctx context.Context, p *problem, found shortlist) (shortl
 	if err != nil {
 		return nil, err
 	}
+	pl := frugal.Plan
+	if frugal.missing > 0 {
+		frugal.choice.short = false
+		pl, _, _ = p.plan(frugal.choice)
+	}
 	// Memory is reported to the byte, so the plan must be packed.
-	c, err := Evaluate(ctx, p.req, frugal.Plan, p.machine, frugal.Label)
+	c, err := Evaluate(ctx, p.req, pl, p.machine, frugal.Label)
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +68,7 @@ func frugalestUniform(ctx context.Context, p *problem) (frugal *Candidate, err e
 		for _, st := range p.styles(fastestPlan, b, r) {
 			most, least := ladders[0][0], ladders[0][len(ladders[0])-1]
 			for _, way := range []choice{{keep: most}, {keep: least, slots: 1}} {
-				c, err := p.evaluate(ctx, choice{b: b, group: group, r: r, st: st, keep: way.keep, slots: way.slots, tables: p.tables})
+				c, err := p.evaluate(ctx, choice{b: b, group: group, r: r, st: st, keep: way.keep, slots: way.slots, tables: p.tables, short: shortens(p.batch/b, group)})
 				if err != nil {
 					return nil, err
 				}

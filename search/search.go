@@ -174,10 +174,10 @@ func planExists(ctx context.Context, p *problem, of aim) (bool, error) {
 		slices.Reverse(sizes) // small ones need least memory
 		for _, b := range sizes {
 			for _, group := range p.groups(b) {
-				if err := e.tryPlacements(ctx, choice{b: b, group: group, slots: slots, tables: p.tables}); err != nil {
+				if err := e.tryPlacements(ctx, choice{b: b, group: group, slots: slots, tables: p.tables, short: shortens(p.batch/b, group)}); err != nil {
 					return false, err
 				}
-				if done, err := fitsAllRanks(ctx, p, e.found); done || err != nil {
+				if done, err := fitsWhole(ctx, p, e.found); done || err != nil {
 					return done, err
 				}
 				e.found = nil
@@ -189,6 +189,25 @@ func planExists(ctx context.Context, p *problem, of aim) (bool, error) {
 		return false, err
 	}
 	return fitsAllRanks(ctx, p, found)
+}
+
+// fitsWhole reports whether one of the candidates, some of which may be shortened, fits with a whole step and on all ranks.
+func fitsWhole(ctx context.Context, p *problem, found shortlist) (bool, error) {
+	var whole shortlist
+	for _, c := range found {
+		if c.missing > 0 {
+			ch := c.choice
+			ch.short = false
+			var err error
+			if c, err = p.evaluate(ctx, ch); err != nil {
+				return false, err
+			}
+		}
+		if c.Fits {
+			whole = append(whole, c)
+		}
+	}
+	return fitsAllRanks(ctx, p, whole)
 }
 
 // fitsAllRanks reports whether one of the candidates fits on all ranks.
