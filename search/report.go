@@ -183,6 +183,9 @@ func WhatIfText(list []WhatIf, fits bool) string {
 		if fits && x.AtMost && x.Gain > 0 { // a bound above what is there says nothing
 			x.Seconds, x.TokenRate = 0, 0
 			x.Brings = "no faster plan was found in a second or two; `athanor plan` with it looks longer"
+			if x.Price != "" {
+				x.Brings = "other results, " + x.Price + "; " + x.Brings
+			}
 		}
 		if x.Seconds > 0 {
 			most := ""
