@@ -6,6 +6,7 @@ import (
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -190,7 +191,7 @@ func (s *sharing) spans(o *op, part int) []keySpan {
 		if window == 0 || s.st.g.Documents != nil { // where documents begin is counted from the sequence's first token
 			return 0
 		}
-		unit := graph.KeyCut * s.p.RowUnit / gcd(graph.KeyCut, s.p.RowUnit)
+		unit := graph.KeyCut * s.p.RowUnit / plan.GCD(graph.KeyCut, s.p.RowUnit)
 		return max(0, runs[k].At-window+1) / unit * unit
 	}
 	if from(last) <= runs[0].End() {
@@ -201,13 +202,6 @@ func (s *sharing) spans(o *op, part int) []keySpan {
 		list = append(list, keySpan{graph.Run{At: from(k), Rows: r.End() - from(k)}, []int{k}})
 	}
 	return list
-}
-
-func gcd(a, b int) int {
-	for b != 0 {
-		a, b = b, a%b
-	}
-	return a
 }
 
 // both returns the tokens that are in two ranges; no rows if there are none.

@@ -274,14 +274,14 @@ const SwapParts = 64
 func (pl *Plan) RowUnit(seq int) int {
 	unit := min(seq, pl.HeadRows)
 	if pl.FeedRows > 0 {
-		unit = gcd(unit, pl.FeedRows)
+		unit = GCD(unit, pl.FeedRows)
 	}
 	if pl.Parts() > 1 {
-		unit = gcd(unit, seq/2) // a part consists of two runs
+		unit = GCD(unit, seq/2) // a part consists of two runs
 	}
 	if pl.Pipeline != nil && pl.Pipeline.Slices > 1 {
 		for _, n := range pl.Pipeline.RowsPerSlice(seq) {
-			unit = gcd(unit, n)
+			unit = GCD(unit, n)
 		}
 	}
 	partial := func(f Fate) bool { return f.Share > 0 && f.Share < 1 }
@@ -296,7 +296,8 @@ func (pl *Plan) RowUnit(seq int) int {
 	return 1
 }
 
-func gcd(a, b int) int {
+// GCD returns the greatest common divisor of two positive numbers.
+func GCD(a, b int) int {
 	for b != 0 {
 		a, b = b, a%b
 	}

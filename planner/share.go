@@ -26,7 +26,8 @@ import (
 // Matrices are shared only where nothing fits or there are fewer sequences than ranks: else ranks would add up results to no gain that
 // sharding does not have too.
 //
-// Known weakness: sketches may be slower than the plan that a search would find by more than sharing would win.
+// Known weakness: where messages with keys and values would hide behind attention, sharing may be dismissed for them. Sketches may
+// be slower than the plan that a search would find by more than sharing would win.
 
 // enoughGain is the share of a step's time that sharing must win: what it is predicted to win is less certain than the rest.
 const enoughGain = 0.05
@@ -136,8 +137,8 @@ func sketchDivisions(ctx context.Context, t *Task, note func(string), best *sear
 	return list, lacks, nil
 }
 
-// leastStep returns what a step takes at least whose ranks exchange results between products: the arithmetic, and the messages, few of
-// which hide behind it.
+// leastStep estimates what a step takes at least whose ranks exchange results between products: the arithmetic, and the messages. Sums
+// hardly hide behind it; keys and values that are exchanged by parts of their heads do, so it is no bound for these.
 func leastStep(t *Task) float64 {
 	return search.LeastArithmetic(t.Request(), ForSearch(t.Machine)) + t.leastExchange()
 }

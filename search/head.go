@@ -26,11 +26,15 @@ func (r *Request) LeastHead(tokens int) int {
 const (
 	// feedShare is the inverse of the share of the device's memory that values inside a feed-forward may take.
 	feedShare = 32
+	// keyShare likewise, of the keys and values that ranks exchange at a time, with their gradients.
+	keyShare = 32
 	// leastFeed is the number of tokens from which on a tile's products take several times as long as reading the layer's weights
 	// again, and reading and writing their gradients.
 	leastFeed = 4096
 	// mostTiles bounds the tiles of a micro-batch: of ever smaller ones, programs would be long.
 	mostTiles = 64
+	// mostParts bounds the parts of heads likewise.
+	mostParts = 64
 )
 
 // Feed returns of how many of the given tokens the feed-forward is computed at a time, 0 for all: of long sequences, the values inside
@@ -58,8 +62,8 @@ func (r *Request) KVParts(memory int64) int {
 	if r.Graph.Parts() == 1 {
 		return 0
 	}
-	parts := 1
-	for n := 2; n <= 64 && r.Graph.KeyBytes()/int64(parts) > memory/feedShare; n++ {
+	parts, bytes := 1, r.Graph.KeyBytes()
+	for n := 2; n <= mostParts && bytes/int64(parts) > memory/keyShare; n++ {
 		if r.Graph.DividesHeads(n) {
 			parts = n
 		}
