@@ -195,17 +195,13 @@ func attentionAt(e *Env, a *graph.Attr, t []Tensor) {
 		ops[graph.AttentionSinks] = *sinks
 	}
 	c := e.begin(a, ops[:])
-	if ops[placesAt].Rows > 1 {
+	if ops[graph.AttentionQ].Rows == 1 || ops[placesAt].Rows > 1 {
 		c.attendEach()
 		return
 	}
 	v := viewAt(c, 0, t[graph.AttentionAtQKV].Rows)
 	c.n[1], c.n[2] = v.from/v.block, (v.seq+v.block-1)/v.block
-	switch {
-	case !remembers(a, &t[graph.AttentionAtQKV]):
-	case t[graph.AttentionAtQKV].Rows == 1:
-		c.tasks(1, func(c *call, w *worker, _ int) { w.remember(c, 0, 1, 0, c.a.KVHeads) })
-	default:
+	if remembers(a, &t[graph.AttentionAtQKV]) {
 		c.tasks(a.KVHeads, func(c *call, w *worker, g int) { w.remember(c, 0, c.t[graph.AttentionQ].Rows, g, g+1) })
 	}
 	n := c.n[2] - c.n[1]
@@ -224,9 +220,11 @@ func attentionAt(e *Env, a *graph.Attr, t []Tensor) {
 	})
 }
 
-// attendEach is attentionAt for rows of which each has a place of its own. All keys and values are in the caches before any
-// query looks, so rows of one sequence see each other.
+// attendEach is attentionAt for rows of which each has a place of its own, or a single one. All keys and values are in
+// the caches before any query looks, so rows of one sequence see each other. A task has the heads of a row that share
+// keys, or, where workers would be idle, some of them.
 func (c *call) attendEach() {
+	rows := c.t[graph.AttentionQ].Rows
 	if remembers(c.a, &c.t[graph.AttentionQ]) {
 		c.tasks(1, func(c *call, w *worker, _ int) {
 			for r := range c.t[graph.AttentionQ].Rows {
@@ -236,52 +234,53 @@ func (c *call) attendEach() {
 			}
 		})
 	}
-	c.tasks(c.t[graph.AttentionQ].Rows*c.a.KVHeads, func(c *call, w *worker, i int) {
+	group := c.a.Heads / c.a.KVHeads
+	c.n[0] = min(group, (c.env.Pool.Workers()+rows*c.a.KVHeads-1)/(rows*c.a.KVHeads)) // tasks of each
+	c.tasks(rows*c.a.KVHeads*c.n[0], func(c *call, w *worker, i int) {
+		group, part, i := c.a.Heads/c.a.KVHeads, i%c.n[0], i/c.n[0]
 		r, g := i/c.a.KVHeads, i%c.a.KVHeads
+		h0, h1 := g*group+part*group/c.n[0], g*group+(part+1)*group/c.n[0]
 		if _, position := placeOf(&c.t[placesAt], r); position < 0 {
-			o, size := &c.t[graph.AttentionO], c.a.Heads/c.a.KVHeads*c.a.HeadDim
-			zero := w.dest(0, o, r, g*size, (g+1)*size)
+			o := &c.t[graph.AttentionO]
+			zero := w.dest(0, o, r, h0*c.a.HeadDim, h1*c.a.HeadDim)
 			clear(zero)
-			w.store(zero, o, r, g*size, (g+1)*size)
+			w.store(zero, o, r, h0*c.a.HeadDim, h1*c.a.HeadDim)
 			return
 		}
 		v := viewAt(c, r, 1)
-		w.attendGroup(c, &v, g)
+		w.attendOne(c, &v, h0, h1)
 	})
 }
 
-// attendGroup computes the one query of each head that shares the keys of head g. It does what attend does with a block of
-// queries, of which each sees the same keys.
-func (w *worker) attendGroup(c *call, v *view, g int) {
+// attendOne computes the one query of heads [h0, h1), which share keys. It does what attend does with a block of
+// queries, but reads keys and values once for all heads; the scores of a head are a row.
+func (w *worker) attendOne(c *call, v *view, h0, h1 int) {
 	q, kv, o := &c.t[graph.AttentionQ], &c.t[graph.AttentionKV], &c.t[graph.AttentionO]
-	i, n, size, row := v.from, v.group, v.size, v.row(v.from)
-	heads := q.at(row, v.q(g*n))
-	heads.Stride = size // a row for each head
-	query := w.transposeQueries(w.tmp(1, n*size), heads, n, size)
+	i, n, size, row, g := v.from, h1-h0, v.size, v.row(v.from), h0/v.group
+	query := q.at(row, v.q(h0))
+	query.Stride = size
 	sum := gemm.Matrix{Data: w.tmp(2, n*size), Stride: size}
 	soft := newSoftmax(w.tmp(4, 4*n), n)
 	if sinks := optional(c.t[:], graph.AttentionSinks); sinks != nil {
-		copy(soft.m, w.load(3, sinks, 0, g*n, (g+1)*n))
+		copy(soft.m, w.load(3, sinks, 0, h0, h1))
 		fill(soft.l, 1)
 	}
 	var init gemm.Init
 	for k0, k1 := v.begin(i), 0; k0 <= i; k0 = k1 {
 		k1 = blockEnd(k0, i+1)
 		keys := k1 - k0
-		tile := gemm.Matrix{Data: w.tmp(0, n*keyBlock), Stride: n}
-		w.scores(kv.at(v.key(g, k0)), query, tile, keys, n, size)
-		scale := w.capScores(c.a, tile.Data[:keys*n])
-		fill(tile.Data[:max(0, v.first(i)-k0)*n], minusInf)
-		soft.add(w.v, tile.Data[:keys*n], scale, init.Residual.Data)
-		weights, form := w.rounded(0, tile, keys*n, kv), gemm.TNB
-		if n == 1 { // a vector, which need not be transposed
-			weights.Stride, form = keys, gemm.NN
+		tile := gemm.Matrix{Data: w.tmp(0, n*keyBlock)[:n*keys], Stride: keys}
+		w.serial.Gemm(gemm.NT, n, keys, size, query, kv.at(v.key(g, k0)), tile, gemm.Init{})
+		scale := w.capScores(c.a, tile.Data)
+		for h := range n {
+			fill(tile.Data[h*keys:][:max(0, v.first(i)-k0)], minusInf)
 		}
-		w.serial.Gemm(form, n, size, keys, weights, kv.at(v.value(g, k0)), sum, init)
+		soft.addRows(w.v, tile.Data, scale, init.Residual.Data)
+		w.serial.Gemm(gemm.NN, n, size, keys, w.rounded(0, tile, n*keys, kv), kv.at(v.value(g, k0)), sum, init)
 		init.Residual = sum
 	}
 	for h := range n {
-		w.putScaled(o, row, (g*n+h)*size, sum.Data[h*size:(h+1)*size], 1/soft.l[h])
+		w.putScaled(o, row, (h0+h)*size, sum.Data[h*size:(h+1)*size], 1/soft.l[h])
 	}
 }
 

@@ -402,13 +402,43 @@ var minusInf = float32(math.Inf(-1))
 // add replaces the scores of a tile by exp(scale*score - m) and adds them to l. Where m
 // has to be raised, it scales l and the rows of sum, which is nil before there is one.
 func (s *softmax) add(v *simd.Set, p []float32, scale float32, sum []float32) {
-	one := len(s.m) == 1 // then the tile is a vector, and functions of vectors do the same to it
-	fill(s.top, minusInf)
-	if one {
-		s.top[0] = v.Max(p)
-	} else {
-		v.ColMax(s.top, p)
+	if len(s.m) == 1 {
+		s.addRows(v, p, scale, sum)
+		return
 	}
+	fill(s.top, minusInf)
+	v.ColMax(s.top, p)
+	s.raise(v, scale, sum)
+	for i, m := range s.m {
+		if coarse(m) {
+			level(p, i, len(s.m), scale, m)
+		}
+	}
+	clear(s.top) // from here on top holds the tile's part of l
+	v.ColExp(s.top, s.plus, p, scale)
+	v.Add(s.l, s.top, 0)
+}
+
+// addRows is add for a tile with a row for each query, instead of a column. The bits are the same.
+func (s *softmax) addRows(v *simd.Set, p []float32, scale float32, sum []float32) {
+	keys := len(p) / len(s.m)
+	for i := range s.m {
+		s.top[i] = v.Max(p[i*keys : (i+1)*keys])
+	}
+	s.raise(v, scale, sum)
+	for i, m := range s.m {
+		row := p[i*keys : (i+1)*keys]
+		if coarse(m) {
+			level(row, 0, 1, scale, m)
+		}
+		v.Exp(row, row, row, scale, -s.plus[i])
+	}
+	sumRows(s.top, p, keys)
+	v.Add(s.l, s.top, 0)
+}
+
+// raise raises m to what top asks for, and says in plus what exponents begin with.
+func (s *softmax) raise(v *simd.Set, scale float32, sum []float32) {
 	for i, t := range s.top {
 		if t *= scale; t > s.m[i]+headroom {
 			if s.l[i] > 0 {
@@ -420,24 +450,27 @@ func (s *softmax) add(v *simd.Set, p []float32, scale float32, sum []float32) {
 			s.m[i] = t
 		}
 		s.plus[i] = -s.m[i]
-		switch m := s.m[i]; {
-		case m == minusInf: // no visible key yet: all exponentials are 0
-			s.plus[i] = 0
-		case coarse(m):
-			level(p, i, len(s.m), scale, m)
+		if m := s.m[i]; m == minusInf || coarse(m) { // no visible key yet: all exponentials are 0; or scores are leveled
 			s.plus[i] = 0
 		}
 	}
-	clear(s.top) // from here on top holds the tile's part of l
-	if one {
-		v.Exp(p, p, p, scale, -s.plus[0])
-		for _, e := range p { // in the order of ColExp
-			s.top[0] += e
+}
+
+// sumRows sums rows of n elements in the order of ColExp: one by one. Four rows at a time, since each addition waits for
+// the one before; where there are fewer, the last one counts as several.
+func sumRows(sums, p []float32, n int) {
+	for at := 0; at < len(sums); at += 4 {
+		row := func(i int) []float32 { return p[min(at+i, len(sums)-1)*n:][:n] }
+		p0, p1, p2, p3 := row(0), row(1), row(2), row(3)
+		var s0, s1, s2, s3 float32
+		for i, x := range p0 {
+			s0 += x
+			s1 += p1[i]
+			s2 += p2[i]
+			s3 += p3[i]
 		}
-	} else {
-		v.ColExp(s.top, s.plus, p, scale)
+		copy(sums[at:], []float32{s0, s1, s2, s3})
 	}
-	v.Add(s.l, s.top, 0)
 }
 
 func fill(x []float32, v float32) {
