@@ -36,7 +36,7 @@ func (e *PeerError) Error() string {
 // streamOf is the stream of each operator between ranks: one per kind, so that calls of
 // a kind are ordered.
 var streamOf = map[graph.Op]Stream{
-	graph.AllGather: Collective, graph.ReduceScatter: Collective, graph.AllReduce: Collective,
+	graph.AllGather: Collective, graph.ReduceScatter: Collective, graph.AllReduce: Collective, graph.AllToAll: Collective,
 	graph.Send: Send, graph.Recv: Recv,
 }
 
@@ -55,9 +55,9 @@ func CheckBetween(c *Call) error {
 			return fmt.Errorf("operand %s is on the %s tier; hint: use the device tier for what ranks exchange", name, o.Tier)
 		case c.Op == graph.AllReduce && !o.Contiguous():
 			return fmt.Errorf("operand %s has gaps between its %d rows; hint: give sums over ranks operands without gaps", name, o.Rows)
-		case !message && c.Op != graph.AllReduce && o.Rows != 1:
+		case !message && c.Op != graph.AllReduce && c.Op != graph.AllToAll && o.Rows != 1:
 			return fmt.Errorf("operand %s has %d rows; hint: give collectives operands of one row", name, o.Rows)
-		case c.Op != graph.AllGather && !message && o.DType != graph.F32 && o.DType != graph.F64 && (c.Op != graph.AllReduce || o.DType != graph.BF16):
+		case (c.Op == graph.ReduceScatter || c.Op == graph.AllReduce) && o.DType != graph.F32 && o.DType != graph.F64 && (c.Op != graph.AllReduce || o.DType != graph.BF16):
 			return fmt.Errorf("operand %s is %s; hint: compute sums over ranks in f32 or f64, all_reduce also in bf16", name, o.DType)
 		case o.DType != c.dtype():
 			return fmt.Errorf("operand %s is %s, not %s; hint: cast it first", name, o.DType, c.dtype())
@@ -70,6 +70,9 @@ func CheckBetween(c *Call) error {
 	}
 	if len(c.Peers) == 0 || message && len(c.Peers) != 1 {
 		return fmt.Errorf("the call has %d peers; hint: give a message one peer, and a collective at least its own rank", len(c.Peers))
+	}
+	if c.Op == graph.AllToAll {
+		return checkCrossing(c)
 	}
 	return nil
 }
@@ -118,6 +121,9 @@ func Agree(calls []*Call) error {
 		}
 		total += c.part()
 	}
+	if first.Op == graph.AllToAll {
+		return agreeCrossing(calls)
+	}
 	for i, c := range calls {
 		switch n := c.groupElements(); {
 		case c.Op == graph.AllReduce && n != first.groupElements():
@@ -139,7 +145,7 @@ func (c *Call) groupElements() int {
 	case graph.ReduceScatter:
 		return c.arg(graph.ReduceScatterSrc).Cols
 	}
-	x := c.arg(graph.AllReduceX)
+	x := c.arg(graph.AllReduceX) // or what an all_to_all makes
 	return x.Rows * x.Cols
 }
 
@@ -190,7 +196,7 @@ func Part(n, i, ranks int) (lo, hi int) { return n * i / ranks, n * (i + 1) / ra
 
 // Received returns the bytes that a call receives from other ranks: for all_gather the
 // others' sources, for reduce_scatter the others' contributions to this rank's part,
-// for all_reduce those and then the others' parts of the sum, for recv the message.
+// for all_reduce those and then the others' parts of the sum, for all_to_all all but its own, for recv the message.
 // Over all ranks this equals the total of ring algorithms.
 func Received(c *Call, rank int) int64 {
 	n := int64(len(c.Peers))
@@ -202,6 +208,8 @@ func Received(c *Call, rank int) int64 {
 	case graph.AllReduce:
 		lo, hi := Part(c.groupElements(), slices.Index(c.Peers, rank), len(c.Peers))
 		return c.arg(graph.AllReduceX).Bytes() + (n-2)*int64(hi-lo)*c.dtype().Size()
+	case graph.AllToAll:
+		return c.arg(graph.AllToAllDst).Bytes() / n * (n - 1)
 	case graph.Recv:
 		return c.arg(graph.RecvDst).Bytes()
 	}
@@ -209,7 +217,7 @@ func Received(c *Call, rank int) int64 {
 }
 
 // Ring returns the bytes per direction that a call moves over a link between ring
-// neighbours, and the number of sequential messages. Gathers and scatters move (n-1)/n
+// neighbours, and the number of sequential messages. Gathers, scatters and all_to_all move (n-1)/n
 // of the whole in n-1 messages; all_reduce is one of each (Patarasuk, Yuan, J. Parallel
 // Distrib. Comput. 69(2), 2009).
 func Ring(c *Call) (bytes float64, messages int) {

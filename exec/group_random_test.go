@@ -87,6 +87,10 @@ func (w *world) collective(r *rand.Rand) {
 	if len(peers) == 0 {
 		peers = []int{r.IntN(len(w.programs))}
 	}
+	if r.IntN(4) == 0 {
+		w.cross(r, peers)
+		return
+	}
 	parts, total := make([]int, len(peers)), 0
 	for k := range parts {
 		if r.IntN(3) > 0 {
@@ -122,6 +126,53 @@ func (w *world) collective(r *rand.Rand) {
 		at += parts[k]
 	}
 	w.happen(peers, instrs)
+}
+
+// cross exchanges rows for columns, or the other way around.
+func (w *world) cross(r *rand.Rand, peers []int) {
+	n := len(peers)
+	chunk := 1 + r.IntN(3)
+	cols := 1 + r.IntN(elems/(2*n*chunk)/2)
+	back := r.IntN(2) == 0
+	var instrs []program.Instr
+	for _, rank := range peers {
+		a, b := w.buffers(r, rank)
+		columns, rows := program.Region{Buf: a, Rows: 2 * n * chunk, Cols: cols, Stride: cols + r.IntN(cols+1)}, program.Region{Buf: b, Rows: 2 * chunk, Cols: n * cols, Stride: n*cols + r.IntN(cols+1)}
+		in := between(graph.AllToAll, device.Collective, peers, 0, columns, rows)
+		if back {
+			in.Args = []program.Region{rows, columns}
+		}
+		instrs = append(instrs, in)
+	}
+	w.happen(peers, instrs)
+}
+
+// interpretCross does it element by element. Row x of the first half of member k's is in chunk k, one of the second half in the k-th from
+// the end.
+func interpretCross(ins []*program.Instr, at func(k, arg int) []float32, set func(k int, values []float32)) {
+	n, dst, src := len(ins), ins[0].Args[0], ins[0].Args[1]
+	back := dst.Rows != n*src.Rows
+	chunk, cols := min(dst.Rows, src.Rows)/2, min(dst.Cols, src.Cols)
+	var from, to [][]float32
+	for k := range ins {
+		from, to = append(from, at(k, 1)), append(to, at(k, 0))
+	}
+	for k := range n {
+		for x := range 2 * chunk {
+			whole := []int{k*chunk + x, (2*n-1-k)*chunk + x - chunk}[x/chunk]
+			for i := range n {
+				rows, columns := (x*n+i)*cols, whole*cols
+				if back {
+					copy(to[k][rows:rows+cols], from[i][columns:])
+				} else {
+					copy(to[i][columns:columns+cols], from[k][rows:])
+				}
+			}
+		}
+	}
+	for k := range ins {
+		set(k, to[k])
+	}
 }
 
 // messages go one way, or both ways at once, where each end may list its send
@@ -210,6 +261,8 @@ func (w *world) interpret(memory [][][]float32) {
 			}
 		case graph.ReduceScatter, graph.AllReduce:
 			interpretSum(ins, at, set)
+		case graph.AllToAll:
+			interpretCross(ins, at, set)
 		default:
 			interpretOne(ins[0], memory[h.rank[0]])
 		}

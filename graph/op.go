@@ -81,6 +81,7 @@ const (
 	AllGather
 	ReduceScatter
 	AllReduce
+	AllToAll
 	Send
 	Recv
 	NumOps
@@ -414,6 +415,10 @@ var table = [NumOps]Info{
 	ReduceScatter: {Name: "reduce_scatter", Between: true, Args: args("dst:r[1,X]:s? src:r[1,Y]:r"), Alias: FirstInSecond},
 	// x = the sum of all peers' x, added in the group's order. Of bf16 the sum is rounded once. Rows are without gaps.
 	AllReduce: {Name: "all_reduce", Between: true, Kind: RowWise, Args: args("x:p[N,C]:u")},
+	// The peers share a sequence, of which each has the rows that Runs says. dst of as many times the rows of src as there are peers is the
+	// sequence with this rank's columns, the member's part of each peer's src or, if src is no wider, all of them. dst of as many times the
+	// columns is the way back: this rank's rows, with each peer's columns next to those of the peer before it.
+	AllToAll: {Name: "all_to_all", Between: true, Args: args("dst:*[M,X]:w src:*[N,Y]:r"), Rule: crossing},
 	// A send matches the receive of the same tag on its peer.
 	Send: {Name: "send", Between: true, Args: args("src:*[R,C]:r")},
 	Recv: {Name: "recv", Between: true, Args: args("dst:*[R,C]:w")},

@@ -484,6 +484,11 @@ const (
 )
 
 const (
+	AllToAllDst = 0
+	AllToAllSrc = 1
+)
+
+const (
 	SendSrc = 0
 )
 

@@ -365,3 +365,17 @@ func copied(_ *Attr, d []Dim) string {
 	}
 	return ""
 }
+
+// crossing: rows become columns, or the other way around.
+func crossing(_ *Attr, d []Dim) string {
+	to, from := d[AllToAllDst], d[AllToAllSrc]
+	switch {
+	case from.DType != to.DType:
+		return fmt.Sprintf("src is %v, the destination is %v: convert it with cast", from.DType, to.DType)
+	case to.Rows%from.Rows == 0 && from.Rows%2 == 0 && (from.Cols == to.Cols || from.Cols == to.Rows/from.Rows*to.Cols):
+		return ""
+	case from.Rows%to.Rows == 0 && to.Rows%2 == 0 && to.Cols == from.Rows/to.Rows*from.Cols:
+		return ""
+	}
+	return fmt.Sprintf("%d x %d elements cannot become %d x %d, in equal parts of two runs of rows", from.Rows, from.Cols, to.Rows, to.Cols)
+}

@@ -169,8 +169,8 @@ func (n *Network) appendSpread(b []byte, c *device.Call) []byte {
 	return b
 }
 
-// exchangeSeconds returns the price in seconds of a message, or of a collective by the ring algorithm; +Inf where there
-// is no link. All ranks send at once, so links are the only limit.
+// exchangeSeconds returns the price in seconds of a message, or of a collective by the ring algorithm, or for all_to_all of as many rounds in
+// which each sends to another; +Inf where there is no link. All ranks send at once, so links are the only limit.
 func (h *Hardware) exchangeSeconds(c *device.Call) float64 {
 	if len(c.Peers) == 1 && !device.IsMessage(c.Op) {
 		return 0 // a group of one sends nothing
@@ -192,6 +192,10 @@ func (h *Hardware) exchangeSeconds(c *device.Call) float64 {
 	n := float64(len(c.Peers))
 	if together > 1 {
 		round = h.Link(device.DeviceTier, device.DeviceTier).round(float64(bytes) / n)
+	}
+	if c.Op == graph.AllToAll && hosts > 1 { // of a host's members each sends to each of the others
+		k := float64(together)
+		calls *= k * (n - k) / (n - 1)
 	}
 	if hosts > 1 {
 		round = max(round, h.Network.Link.round(float64(bytes)/n*calls))

@@ -45,6 +45,7 @@ func TestNetwork(t *testing.T) {
 	}{
 		"all ranks":            {gather(graph.AllGather, every(1, 16)), 15 * (outLag + size/16/outer)},
 		"all ranks, summed":    {gather(graph.AllReduce, every(1, 16)), 30 * (outLag + size/16/outer)},
+		"all to all":           {device.Call{Op: graph.AllToAll, Stream: device.Collective, Args: []device.Operand{operand(0, graph.F32, 32, size/128), operand(0, graph.F32, 2, size/8)}, Peers: every(1, 16)}, 15 * (outLag + 8*8/15.*size/16/outer)},
 		"one host":             {gather(graph.ReduceScatter, every(2, 8)), 7 * (inLag + size/8/inner)},
 		"one of each host":     {gather(graph.AllGather, []int{0, 1}), outLag + perHost*size/2/outer},
 		"two of each host":     {gather(graph.AllGather, []int{0, 1, 2, 3}), 3 * (outLag + perHost/2*size/4/outer)},

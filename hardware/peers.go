@@ -135,7 +135,7 @@ func (b *joint) link() Link {
 
 // collectives measures one collective of each kind.
 func (b *joint) collectives() (list []Measurement) {
-	for _, op := range []graph.Op{graph.AllGather, graph.ReduceScatter, graph.AllReduce} {
+	for _, op := range []graph.Op{graph.AllGather, graph.ReduceScatter, graph.AllReduce, graph.AllToAll} {
 		list = append(list, b.measure(op, peerLarge))
 	}
 	return list
@@ -196,6 +196,12 @@ func exchangeCall(op graph.Op, i int, ranks []int, bytes int) device.Call {
 		c.Args = []device.Operand{part, flat(0, whole)}
 	case graph.AllReduce:
 		c.Args = []device.Operand{flat(0, whole)}
+	case graph.AllToAll:
+		const cols = 256
+		rows := whole / cols / (2 * len(ranks)) * 2
+		all := device.Operand{DType: graph.F32, Rows: rows * len(ranks), Cols: cols, Stride: cols}
+		own := device.Operand{DType: graph.F32, Addr: int64(bytes), Rows: rows, Cols: cols * len(ranks), Stride: cols * len(ranks)}
+		c.Args = []device.Operand{all, own}
 	case graph.Recv: // or, at the other end, send
 		c.Stream, c.Peers, c.Args = device.Recv, ranks[1:2], []device.Operand{flat(0, whole)}
 		if i == 1 {

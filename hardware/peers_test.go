@@ -97,6 +97,7 @@ func exchanges(ranks, hosts int) (list []device.Call) {
 				device.Call{Op: graph.AllGather, Stream: device.Collective, Args: []device.Operand{whole, part}, Peers: peers},
 				device.Call{Op: graph.ReduceScatter, Stream: device.Collective, Args: []device.Operand{part, whole}, Peers: peers},
 				device.Call{Op: graph.AllReduce, Stream: device.Collective, Args: []device.Operand{whole}, Peers: peers},
+				device.Call{Op: graph.AllToAll, Stream: device.Collective, Args: []device.Operand{operand(0, graph.F32, 2*n, 1<<20), operand(0, graph.F32, 2, n<<20)}, Peers: peers},
 				device.Call{Op: graph.Recv, Stream: device.Recv, Args: []device.Operand{part}, Peers: peers[1:2]})
 		}
 	}

@@ -292,6 +292,8 @@ func (rs *ranks) checkMeeting(list []place) error {
 		return rs.checkParts(list, 0, 1)
 	case graph.ReduceScatter:
 		return rs.checkParts(list, 1, 0)
+	case graph.AllToAll:
+		return rs.checkCrossing(list)
 	}
 	for _, at := range list {
 		if r := rs.region(at, 0); op == graph.AllReduce && r.Rows > 1 && r.Stride != r.Cols {

@@ -17,7 +17,7 @@ var streamTiers = [device.NumStreams]struct {
 	device.DiskRead:    {device.HostTier, device.DiskTier, copies},
 	device.DiskWrite:   {device.DiskTier, device.HostTier, copies},
 	device.HostCompute: {device.HostTier, device.HostTier, onHost},
-	device.Collective:  {device.DeviceTier, device.DeviceTier, []graph.Op{graph.AllGather, graph.ReduceScatter, graph.AllReduce}},
+	device.Collective:  {device.DeviceTier, device.DeviceTier, []graph.Op{graph.AllGather, graph.ReduceScatter, graph.AllReduce, graph.AllToAll}},
 	device.Send:        {device.DeviceTier, device.DeviceTier, []graph.Op{graph.Send}},
 	device.Recv:        {device.DeviceTier, device.DeviceTier, []graph.Op{graph.Recv}},
 }

@@ -38,6 +38,8 @@ func (xs *executions) event(e *event) error {
 		return xs.scatter(list)
 	case graph.AllReduce:
 		return xs.allReduce(list)
+	case graph.AllToAll:
+		return xs.cross(list)
 	}
 	return xs.message(list[0], list[1])
 }

@@ -21,6 +21,7 @@ import (
 //	reduce_scatter  rank 1: dst = (s0 + s1) + s2, elements of its part
 //	all_reduce      a reduce_scatter of equal parts in place, a rendezvous, then
 //	                each copies the others' parts: all ranks have the same bits
+//	all_to_all      dst = what is this rank's of each source
 //	recv            dst = the sender's matrix
 //
 // A sum is computed block by block in memory that stays in the first-level cache and
@@ -89,6 +90,8 @@ func (s *stream) exchange(e *exchange) (start time.Time, err error) {
 		s.scatter(e)
 	case graph.AllReduce:
 		err = s.reduce(e)
+	case graph.AllToAll:
+		s.cross(e)
 	case graph.Recv:
 		s.receive(e)
 	}
@@ -140,6 +143,27 @@ func (s *stream) reduce(e *exchange) error {
 		}
 	}
 	return nil
+}
+
+// cross copies what each member gives this one.
+func (s *stream) cross(e *exchange) {
+	for _, p := range e.meeting.parts {
+		e.takeFrom(p)
+	}
+}
+
+// takeFrom copies what a member gives this one in an all_to_all.
+func (e *exchange) takeFrom(p *exchange) {
+	x, y := &e.call.Args[graph.AllToAllDst], &p.call.Args[graph.AllToAllSrc]
+	src, dst := device.Crossings(&e.call, p.member, e.member)
+	size := int(x.DType.Size())
+	for k, b := range src {
+		n := b.Cols * size
+		for r := range b.Rows {
+			to, at := ((dst[k].Row+r)*x.Stride+dst[k].Col)*size, ((b.Row+r)*y.Stride+b.Col)*size
+			copyBytes(e.dst[to:to+n], p.src[at:at+n])
+		}
+	}
 }
 
 // receive copies the sender's rows.

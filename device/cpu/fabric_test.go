@@ -176,7 +176,9 @@ func TestCollectives(t *testing.T) {
 			parts, total := lengths(r, len(peers))
 			before := received(list)
 			var want int64
-			switch op := []graph.Op{graph.AllGather, graph.ReduceScatter, graph.AllReduce}[r.IntN(3)]; {
+			switch op := []graph.Op{graph.AllGather, graph.ReduceScatter, graph.AllReduce, graph.AllToAll}[r.IntN(4)]; {
+			case op == graph.AllToAll:
+				want = checkCrossing(t, name, r, list, peers, dt)
 			case op == graph.AllGather || op == graph.ReduceScatter && dt == graph.BF16:
 				checkGather(t, name, r, list, peers, dt, parts, total)
 				want = int64(total*(len(peers)-1)) * dt.Size()
@@ -248,6 +250,62 @@ func checkGather(t *testing.T, name string, r *rand.Rand, list []*Device, peers 
 	for k, rank := range peers {
 		same(t, fmt.Sprintf("%s: all_gather on rank %d", name, rank), get(t, list[rank], dst[k]), want)
 	}
+}
+
+// checkCrossing exchanges rows for columns, or all rows of the same columns, or columns for rows, in operands with gaps between their rows, and
+// returns the bytes that are received.
+func checkCrossing(t *testing.T, name string, r *rand.Rand, list []*Device, peers []int, dt graph.DType) int64 {
+	t.Helper()
+	n, chunk, cols := len(peers), 1+r.IntN(5), 1+r.IntN(40)
+	groups := []int{1, n}[r.IntN(2)]
+	back := groups == n && r.IntN(2) == 0
+	matrix := func(addr int64, rows, cols int) device.Operand {
+		return device.Operand{DType: dt, Addr: addr, Rows: rows, Cols: cols, Stride: cols + r.IntN(4)}
+	}
+	rows, columns := make([]device.Operand, n), make([]device.Operand, n)
+	read := func(k int, o device.Operand) []float64 {
+		return get(t, list[peers[k]], vector(dt, o.Addr, o.Rows*o.Stride))
+	} // with what is between rows
+	want, given := make([][]float64, n), make([][]float64, n)
+	for k, rank := range peers {
+		rows[k], columns[k] = matrix(int64(r.IntN(9))*8, 2*chunk, groups*cols), matrix(fabricArena/2, 2*n*chunk, cols)
+		for _, o := range []device.Operand{rows[k], columns[k]} {
+			scramble(t, r, list[rank], vector(dt, o.Addr, o.Rows*o.Stride))
+		}
+		want[k], given[k] = read(k, columns[k]), read(k, rows[k])
+		if back {
+			want[k], given[k] = given[k], want[k]
+		}
+	}
+	for i := range n { // who has all rows
+		for k := range n {
+			for x := range 2 * chunk {
+				whole := k*chunk + x
+				if x >= chunk {
+					whole = (2*n-1-k)*chunk + x - chunk
+				}
+				for c := range cols {
+					row, column := x*rows[k].Stride+i%groups*cols+c, whole*columns[i].Stride+c
+					if back {
+						want[k][row] = given[i][column]
+					} else {
+						want[i][column] = given[k][row]
+					}
+				}
+			}
+		}
+	}
+	to := columns
+	if back {
+		to, rows = rows, columns
+	}
+	everyone(t, name, list, peers, func(k int) device.Call {
+		return device.Call{Op: graph.AllToAll, Args: []device.Operand{to[k], rows[k]}}
+	})
+	for k, rank := range peers {
+		same(t, fmt.Sprintf("%s: all_to_all on rank %d", name, rank), read(k, to[k]), want[k])
+	}
+	return int64(n*(n-1)*2*chunk*cols) * dt.Size()
 }
 
 func checkScatter(t *testing.T, name string, r *rand.Rand, list []*Device, peers []int, dt graph.DType, parts []int, total int) {

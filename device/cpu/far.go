@@ -91,6 +91,8 @@ func (s *stream) exchangeFar(e *exchange) (start time.Time, err error) {
 		err = s.scatterFar(e)
 	case graph.AllReduce:
 		err = s.reduceFar(e)
+	case graph.AllToAll:
+		err = s.crossFar(e)
 	case graph.Send:
 		s.sendFar(e)
 	case graph.Recv:
@@ -339,6 +341,35 @@ func (s *stream) sumFar(e *exchange, dst []byte, at int) error {
 		s.device.pool.Run((hi-lo+sumTask-1)/sumTask, a)
 		s.device.meter.End()
 		s.device.working.Add(-1)
+	}
+	return nil
+}
+
+func (s *stream) crossFar(e *exchange) error {
+	a := e.far
+	for i, p := range a.pipes {
+		if p != nil {
+			src, _ := device.Crossings(&e.call, e.member, i)
+			for _, b := range src {
+				for row := range e.call.Args[graph.AllToAllSrc].Part(e.src, b) {
+					p.Send(row)
+				}
+			}
+		}
+	}
+	for i := range a.pipes {
+		if a.pipes[i] == nil {
+			e.takeFrom(e.meeting.parts[i])
+			continue
+		}
+		_, dst := device.Crossings(&e.call, i, e.member)
+		for _, b := range dst {
+			for row := range e.call.Args[graph.AllToAllDst].Part(e.dst, b) {
+				if err := s.hear(e, i, row); err != nil {
+					return err
+				}
+			}
+		}
 	}
 	return nil
 }

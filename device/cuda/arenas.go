@@ -90,8 +90,7 @@ func (a *arenas) copySteps(c *device.Call, stream uintptr) (list []step) {
 	m := cpu.NewTransfer(c.Args[graph.CopyDst], c.Args[graph.CopySrc])
 	if m.Rows > 1 && !a.borders(m.To, c.Args[graph.CopyDst]) && !a.borders(m.From, c.Args[graph.CopySrc]) {
 		two := nv.NewCopy2D(a.base(m.To)+uintptr(m.Dst), a.base(m.From)+uintptr(m.Src), m.DstStep, m.SrcStep, m.Width, int64(m.Rows))
-		return []step{{proc: v.Memcpy2DAsync, args: []uintptr{nv.Addr(two), stream}, keep: two,
-			explain: func(code int32) error { return v.Check("cuMemcpy2DAsync", code) }}}
+		return []step{copyRows(v, two, stream)}
 	}
 	for r := range int64(m.Rows) {
 		dst, src := m.Dst+r*m.DstStep, m.Src+r*m.SrcStep
@@ -104,6 +103,12 @@ func (a *arenas) copySteps(c *device.Call, stream uintptr) (list []step) {
 		}
 	}
 	return list
+}
+
+// copyRows copies rows of bytes with gaps between them.
+func copyRows(v *nv.Driver, two *nv.Copy2D, stream uintptr) step {
+	return step{proc: v.Memcpy2DAsync, args: []uintptr{nv.Addr(two), stream}, keep: two,
+		explain: func(code int32) error { return v.Check("cuMemcpy2DAsync", code) }}
 }
 
 // registeredBytes returns the bytes from an address to the end of its registration.

@@ -22,6 +22,7 @@ import (
 //	reduce_scatter  sum this rank's part of all sources
 //	all_reduce      a reduce_scatter of equal parts in place, a rendezvous, and
 //	                fetch the others' parts
+//	all_to_all      fetch what the others have of this rank's
 //	recv            fetch the sender's matrix
 //
 // With peer access, which is enabled when calls are prepared, kernels read other GPUs' memory directly
@@ -193,6 +194,8 @@ func (e *exchange) resolve() error {
 			rest = append(rest, e.fetch(e.dst+uintptr(lo), p, p.dst+uintptr(lo), n)...)
 		}
 		e.phases = []phase{{steps: sum}, {steps: inRounds(rest)}}
+	case graph.AllToAll:
+		e.phases = []phase{{steps: e.cross(parts)}}
 	case graph.Recv:
 		e.phases = []phase{{steps: e.receive(parts[0])}}
 	default: // the sender only waits

@@ -61,6 +61,10 @@ func (j *joint) group() (list []int) {
 // collective adds a call of a random group, with uneven and empty parts, in place
 // and not.
 func (j *joint) collective() {
+	if j.IntN(4) == 0 {
+		j.crossing()
+		return
+	}
 	op := []graph.Op{graph.AllGather, graph.ReduceScatter, graph.AllReduce}[j.IntN(3)]
 	dt := []graph.DType{graph.F32, graph.F64}[j.IntN(2)]
 	if op != graph.ReduceScatter && j.IntN(2) == 0 {
@@ -105,6 +109,26 @@ func (j *joint) over(op graph.Op, dt graph.DType, peers, parts []int) {
 		}
 		j.calls[r] = append(j.calls[r], c)
 		at += parts[i]
+	}
+}
+
+// crossing adds an all_to_all of a random group, one way or the other, with gaps between rows and without.
+func (j *joint) crossing() {
+	peers, chunk, cols := j.group(), 1+j.IntN(5), 1+j.IntN(40)
+	n := len(peers)
+	groups := []int{1, n}[j.IntN(2)]
+	back := groups == n && j.IntN(2) == 0
+	for _, r := range peers {
+		matrix := func(rows, cols int) device.Operand {
+			o := j.flat(graph.BF16, rows*(cols+3))
+			o.Rows, o.Cols, o.Stride = rows, cols, cols+3*j.IntN(2)
+			return o
+		}
+		columns, rows := matrix(2*n*chunk, cols), matrix(2*chunk, groups*cols)
+		if back {
+			columns, rows = rows, columns
+		}
+		j.calls[r] = append(j.calls[r], device.Call{Op: graph.AllToAll, Stream: device.Collective, Peers: peers, Args: []device.Operand{columns, rows}})
 	}
 }
 

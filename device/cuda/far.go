@@ -219,16 +219,21 @@ type block struct {
 
 // blocks cuts rows into blocks to a member or from it.
 func (e *exchange) blocks(member int, at uintptr, rows, width, pitch int64) (list []step) {
-	most := e.device.options.Fabric.slot
 	if width == pitch {
 		rows, width, pitch = 1, rows*width, rows*width
 	}
+	return e.rowBlocks(member, 0, at, rows, width, pitch)
+}
+
+// rowBlocks cuts rows into blocks from a round on, between rows where these are shorter than a block.
+func (e *exchange) rowBlocks(member, round int, at uintptr, rows, width, pitch int64) (list []step) {
+	most := e.device.options.Fabric.slot
 	high := max(1, most/max(width, 1))
 	for r := int64(0); r < rows; r += high {
 		n := min(high, rows-r)
 		for c := int64(0); c < width; c += most { // in pieces, if not even one row fits
 			b := &block{
-				pipe: e.pipes[member], member: member, round: len(list),
+				pipe: e.pipes[member], member: member, round: round + len(list),
 				at: at + uintptr(r*pitch+c), width: min(most, width-c), pitch: pitch,
 			}
 			if b.bytes = n * b.width; n > 1 {
@@ -305,6 +310,8 @@ func (e *exchange) outs(parts []*exchange, phase int) (list []step) {
 			x := e.call.Args[graph.SendSrc]
 			size := x.DType.Size()
 			list = e.blocks(i, e.src, int64(x.Rows), int64(x.Cols)*size, int64(x.Stride)*size)
+		case e.call.Op == graph.AllToAll:
+			list = append(list, e.crossOuts(i)...)
 		default:
 			list = append(list, e.blocks(i, e.src+uintptr(lo), 1, n, n)...)
 		}

@@ -220,7 +220,7 @@ func TestHeader(t *testing.T) {
 			}
 			return device.Operand{DType: graph.DType(r.IntN(int(graph.NumDTypes))), Addr: r.Int64N(1 << 40), Rows: 1 + r.IntN(5), Cols: r.IntN(1 << 30), Stride: r.IntN(1 << 30)}
 		}
-		ops := []graph.Op{graph.AllGather, graph.ReduceScatter, graph.AllReduce, graph.Send, graph.Recv}
+		ops := []graph.Op{graph.AllGather, graph.ReduceScatter, graph.AllReduce, graph.AllToAll, graph.Send, graph.Recv}
 		c := device.Call{Op: ops[r.IntN(len(ops))], Tag: r.IntN(9), Args: []device.Operand{operand(), operand()}, Peers: []int{0, 1}}
 		c.Attr.Acc = r.IntN(2) == 0
 		b := Header(&c, []int{0, 1})
