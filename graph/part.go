@@ -111,6 +111,19 @@ func (g *Graph) KeyBytes() (most int64) {
 	return most
 }
 
+// CrossBytes returns the bytes of what attention's backward pass reads and writes of a sequence, in the layer with most of it.
+func (g *Graph) CrossBytes() (most int64) {
+	for s := range g.Segments {
+		for _, n := range g.Segments[s].Forward {
+			if n.Op == Attention {
+				q, kv := n.Args[AttentionQ], n.Args[AttentionKV]
+				most = max(most, int64(g.Sequence())*int64(4*(q.Hi-q.Lo)+2*(kv.Hi-kv.Lo))*g.DType.Size())
+			}
+		}
+	}
+	return most
+}
+
 // CheckParts returns an error for sequences that n ranks cannot share.
 func CheckParts(m *model.Model, seq, n int, docs *Documents) error {
 	unit := 2 * n * SliceUnit(seq) // attention's backward pass sums over blocks of queries

@@ -259,7 +259,7 @@ func newLowering(ctx context.Context, g *graph.Graph, pl *plan.Plan, opt Options
 	if err != nil {
 		return nil, err
 	}
-	st := &step{geometry: geo, opt: opt, rowUnit: opt.RowUnit, cuts: headCuts(g, pl.KVParts)}
+	st := &step{geometry: geo, opt: opt, rowUnit: opt.RowUnit, cuts: headCuts(g, pl.HeadParts())}
 	if st.rowUnit == 0 {
 		st.rowUnit = pl.RowUnit(g.Seq)
 	}

@@ -32,6 +32,8 @@ import (
 //
 // With a window only the keys within it travel.
 //
+// With plan.Plan.Exchange ranks exchange heads instead, see exchange.go.
+//
 // Known weakness: nothing is computed for the first heads until their keys are there, unless other work is. With documents a window does
 // not spare keys outside it.
 
@@ -48,6 +50,8 @@ func shareSequences(b *builder, units []unit) {
 			switch {
 			case o.in.Op.Info().Position:
 				s.positioned(o)
+			case attends(o.in.Op) && s.st.pl.Exchange == plan.ExchangeHeads:
+				s.exchangeHeads(o)
 			case o.in.Op == graph.Attention:
 				s.attention(o)
 			case o.in.Op == graph.AttentionBwd:
@@ -66,6 +70,7 @@ type sharing struct {
 	part      int   // of each sequence, that this rank has
 	work      []*op // of the unit at hand
 	exchanges int   // so far: they are the same on all ranks
+	peers     []int // the ranks that share the sequences, see sharers
 }
 
 func (s *sharing) add(list ...*op) { s.work = append(s.work, list...) }
@@ -118,33 +123,29 @@ func (s *sharing) positioned(o *op) {
 	}
 }
 
-// byParts calls attend for each part of the heads of each sequence, with the keys and values that this rank sees. While it attends with
-// one part, the next is on its way.
-func (s *sharing) byParts(o *op, keys int, attend func(n int, h headPart, kv []keyBuffer)) {
+// byParts calls attend for each part of the heads of each sequence, with what gather returns for it. While one part is attended to, the next
+// is on its way.
+func byParts[T any](s *sharing, gather func(n int, h headPart) T, attend func(n int, h headPart, gathered T)) {
 	parts := max(s.st.pl.KVParts, 1)
 	all := s.st.pl.MicroBatch * parts
 	at := func(i int) (n int, h headPart) { return i / parts, headPart{i % parts, parts} }
-	gather := func(i int) []keyBuffer {
-		n, h := at(i)
-		return s.gather(o, o.refs[keys], n, h)
-	}
-	next := gather(0)
+	next := gather(at(0))
 	for i := range all {
-		kv := next
+		here := next
 		if i+1 < all && parts > 1 {
-			next = gather(i + 1)
+			next = gather(at(i + 1))
 		}
 		n, h := at(i)
-		attend(n, h, kv)
+		attend(n, h, here)
 		if i+1 < all && parts == 1 {
-			next = gather(i + 1)
+			next = gather(at(i + 1))
 		}
 	}
 }
 
 // attention adds attention of each run.
 func (s *sharing) attention(o *op) {
-	s.byParts(o, graph.AttentionKV, func(n int, h headPart, kv []keyBuffer) {
+	byParts(s, s.gatherer(o, graph.AttentionKV), func(n int, h headPart, kv []keyBuffer) {
 		for k, t := range s.stretches(n) {
 			c := s.slice(o, t)
 			c.takeHeads(h)
@@ -159,7 +160,7 @@ func (s *sharing) attention(o *op) {
 func (s *sharing) attentionBwd(o *op) {
 	var late []*op
 	defer func() { s.add(late...) }()
-	s.byParts(o, graph.AttentionBwdKV, func(n int, h headPart, kv []keyBuffer) {
+	byParts(s, s.gatherer(o, graph.AttentionBwdKV), func(n int, h headPart, kv []keyBuffer) {
 		dkv := s.newKeyBuffers(o, o.refs[graph.AttentionBwdDKV], graph.F32, h)
 		begun := map[int]bool{}
 		for k, t := range slices.Backward(s.stretches(n)) {
@@ -292,6 +293,11 @@ func (s *sharing) bands(b keyBuffer, t stretch, r ref, h headPart) (list []struc
 		add(k*cols/2, (k+1)*cols/2, lo, hi)
 	}
 	return list
+}
+
+// gatherer returns gather for operand j of o.
+func (s *sharing) gatherer(o *op, j int) func(n int, h headPart) []keyBuffer {
+	return func(n int, h headPart) []keyBuffer { return s.gather(o, o.refs[j], n, h) }
 }
 
 // gather brings together a part's keys and values, operand r of o, that this rank sees of the n-th sequence.

@@ -63,7 +63,10 @@ type Plan struct {
 	// compute with the same sequences or parts of them, and so on. With Sequence, as many such groups share sequences. Left out, ranks have whole matrices.
 	Tensor int `json:"tensor,omitempty"`
 
-	// KVParts is the number of parts of its heads in which ranks that share sequences exchange a layer's keys and values, one after the
+	// Exchange says what ranks that share sequences exchange: with ExchangeHeads each attends to whole sequences with some heads. Left out,
+	// each attends with its tokens, and keys and values travel.
+	Exchange string `json:"exchange,omitempty"`
+	// KVParts is the number of parts of its heads in which ranks that share sequences exchange what a layer's attention reads, one after the
 	// other; left out, one.
 	KVParts int `json:"kv_parts,omitempty"`
 	// KVEager lets gradients of keys and values that other ranks send arrive while attention goes on with the next part, each in a buffer of
@@ -436,6 +439,9 @@ func (pl *Plan) Validate(g *graph.Graph) error {
 	}
 	if n := pl.FeedRows; n < 0 || n > 0 && (g.Seq%n != 0 && n%g.Seq != 0 || g.Context == 0 && !g.Takes(n, rows)) {
 		return fmt.Errorf("plan: feed_rows %d does not fit the sequences; hint: use a divisor or a multiple of the %d tokens of a sequence on each rank, and a multiple of %d", n, g.Seq, g.CutUnit())
+	}
+	if err := pl.validateExchange(g); err != nil {
+		return err
 	}
 	if !g.DividesHeads(pl.KVParts) {
 		return fmt.Errorf("plan: the key and value heads cannot be exchanged in %d parts; hint: use a divisor of the heads of every layer, or leave kv_parts out", pl.KVParts)

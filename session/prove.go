@@ -36,7 +36,7 @@ func Prove(ctx context.Context, g *graph.Graph, pl *plan.Plan, ps, updates []*pr
 		}
 	}
 	plain := plan.Plain(g, pl.Sequences())
-	plain.Optimizer, plain.State, plain.KVParts = pl.Optimizer, pl.State, pl.KVParts
+	plain.Optimizer, plain.State, plain.KVParts = pl.Optimizer, pl.State, pl.HeadParts()
 	opt.RowUnit, opt.Base, opt.Dump, opt.Rank = ps[0].RowUnit, nil, nil, 0
 	if opt.Cuts, err = lower.Cuts(g, pl); err != nil {
 		return verify.Different, err

@@ -64,7 +64,7 @@ func TestSlabs(t *testing.T) {
 			if math.Abs(got.Loss/want.Loss-1) > most {
 				t.Errorf("loss %v, on one rank %v", got.Loss, want.Loss)
 			}
-			sameGradients(t, f, part)
+			sameGradients(t, f, part, plainParts(part.graph))
 		})
 	}
 }
@@ -78,7 +78,7 @@ func TestSharedBoth(t *testing.T) {
 			parts, n := 2+2*r.IntN(2), 2
 			f := sharedCases(t, r, name, parts)
 			part := f.divided(t, parts, n)
-			sameGradients(t, f, part)
+			sameGradients(t, f, part, plainParts(part.graph))
 			_, plain := f.train(t, plan.Plain(f.graph, 2), 10)
 			pl := part.inGroups(r, parts*n)
 			_, got := part.train(t, pl, 10)

@@ -221,10 +221,10 @@ func breakSome(mu mutation, ps []*program.Program, rng *rand.Rand) string {
 }
 
 // testMutantsOf breaks programs n times; mutants that are accepted must be as
-// good as the original. It counts them by mutation.
-func testMutantsOf(t *testing.T, ps, reference []*program.Program, n int, rng *rand.Rand, rejected, accepted map[string]int) {
+// good as the original. It counts them by mutation. More are kinds that only these programs have.
+func testMutantsOf(t *testing.T, ps, reference []*program.Program, n int, rng *rand.Rand, rejected, accepted map[string]int, more ...mutation) {
 	t.Helper()
-	kinds := slices.Concat(mutations, gridMutations, gridMutations)
+	kinds := slices.Concat(mutations, gridMutations, gridMutations, more)
 	texts := textsOf(ps)
 	for made := 0; made < n; {
 		q, mu := copyAll(ps), kinds[rng.IntN(len(kinds))]
@@ -347,7 +347,7 @@ func TestRankMutants(t *testing.T) {
 
 // mutateRanks breaks the programs of a plan. About the unbroken programs, the oracle
 // must agree with Equivalent.
-func mutateRanks(t *testing.T, g *graph.Graph, pl *plan.Plan, rng *rand.Rand, rejected, accepted map[string]int) {
+func mutateRanks(t *testing.T, g *graph.Graph, pl *plan.Plan, rng *rand.Rand, rejected, accepted map[string]int, more ...mutation) {
 	t.Helper()
 	ps, reference := lowerAll(t, g, pl, betas)
 	if err := Verify(ps...); err != nil {
@@ -360,5 +360,5 @@ func mutateRanks(t *testing.T, g *graph.Graph, pl *plan.Plan, rng *rand.Rand, re
 	if why := harmlessAll(ps, reference, eq, rng); why != "" {
 		t.Fatalf("%+v: %v, but the oracle finds: %s", pl, eq, why)
 	}
-	testMutantsOf(t, ps, reference, testkit.Count(0, 15, 30), rng, rejected, accepted)
+	testMutantsOf(t, ps, reference, testkit.Count(0, 15, 30), rng, rejected, accepted, more...)
 }

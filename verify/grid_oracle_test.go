@@ -112,6 +112,46 @@ func (cl cluster) meet(h head, queues [][device.NumStreams][]int) []head {
 	return all
 }
 
+// cross returns what each member of an all_to_all ends with. read returns an operand's elements, row by row.
+func (cl cluster) cross(all []head, read func(h head, j int) []uint64) (results [][]uint64, fault string) {
+	n, first := len(all), cl.instr(all[0])
+	dst, src := first.Args[0], first.Args[1]
+	for _, h := range all {
+		if in := cl.instr(h); in.Args[0].Rows != dst.Rows || in.Args[0].Cols != dst.Cols || in.Args[1].Rows != src.Rows || in.Args[1].Cols != src.Cols {
+			return nil, "members have parts of different extents"
+		}
+	}
+	back := dst.Rows != n*src.Rows
+	if back && (src.Rows != n*dst.Rows || dst.Cols != n*src.Cols) || !back && src.Cols != dst.Cols && src.Cols != n*dst.Cols {
+		return nil, "members have no equal parts"
+	}
+	owner := func(row, chunk int) (member, own int) { // of a row of all
+		if k := row / chunk; k < n {
+			return k, row % chunk
+		} else {
+			return 2*n - 1 - k, chunk + row%chunk
+		}
+	}
+	for i, h := range all {
+		list := read(h, 0)
+		for e := range list {
+			row, col := e/dst.Cols, e%dst.Cols
+			if back { // member col/src.Cols has this element in the row that this rank's row is of all
+				for whole := range src.Rows {
+					if k, own := owner(whole, dst.Rows/2); k == i && own == row {
+						list[e] = read(all[col/src.Cols], 1)[whole*src.Cols+col%src.Cols]
+					}
+				}
+				continue
+			}
+			k, own := owner(row, src.Rows/2)
+			list[e] = read(all[k], 1)[own*src.Cols+i*dst.Cols%src.Cols+col]
+		}
+		results = append(results, list)
+	}
+	return results, ""
+}
+
 // exec runs one instruction, or those that meet.
 func (cl cluster) exec(all []head) string {
 	in := cl.instr(all[0])
@@ -143,6 +183,11 @@ func (cl cluster) exec(all []head) string {
 		}
 		for range all {
 			results = append(results, whole)
+		}
+	case graph.AllToAll:
+		var why string
+		if results, why = cl.cross(all, read); why != "" {
+			return why
 		}
 	default:
 		src := 0

@@ -192,7 +192,7 @@ func (m *machine) exec(i int) {
 	case rule != nil && rule.Elementwise:
 		m.update(rule, in, args, op, chance)
 	case attends(in.Op):
-		m.attention(in, args, op)
+		m.attention(in, args)
 	default:
 		m.generic(in, args, op)
 	}
@@ -234,19 +234,58 @@ func (m *machine) update(rule *optimizer.Rule, in *program.Instr, args []device.
 	})
 }
 
-// attention row by row: a query depends on the keys of its sequence up to its
-// own position, and contributes to the sums of their gradients, which are
-// rounded in the end if they are bf16.
-func (m *machine) attention(in *program.Instr, args []device.Operand, op uint64) {
-	back := in.Op == graph.AttentionBwd
-	q, kv := args[graph.AttentionQ], args[graph.AttentionKV]
+// attention of each key head and its queries by itself: heads are independent.
+func (m *machine) attention(in *program.Instr, args []device.Operand) {
+	n, a := in.Attr.KVHeads, in.Attr
+	a.Acc, a.Heads, a.KVHeads = false, a.Heads/n, 1
+	band := func(o device.Operand, k, of int) device.Operand {
+		o.Cols /= of
+		o.Addr += int64(k*o.Cols) * o.DType.Size()
+		return o
+	}
+	for k := range n {
+		h := headOf{machine: m, in: in, op: mixString(uint64(in.Op), fmt.Sprintf("%+v", a))}
+		for j, o := range args {
+			switch name := in.Op.Info().Args[j].Name; {
+			case o.Rows == 0 || name == "starts":
+				h.args = append(h.args, o)
+			case name == "kv":
+				h.args = append(h.args, o)
+				h.keys = [2]device.Operand{band(o, k, 2*n), band(o, n+k, 2*n)}
+			case name == "dkv":
+				h.args = append(h.args, o)
+				h.dkeys = [2]device.Operand{band(o, k, 2*n), band(o, n+k, 2*n)}
+			default:
+				h.args = append(h.args, band(o, k, n))
+			}
+		}
+		h.attend()
+	}
+}
+
+// headOf is attention of one key head.
+type headOf struct {
+	*machine
+	in          *program.Instr
+	op          uint64
+	args        []device.Operand
+	keys, dkeys [2]device.Operand // keys and values, and their gradients
+}
+
+// attend row by row: a query depends on the keys of its sequence up to its own position, and contributes to the sums of their gradients,
+// which are rounded in the end if they are bf16.
+func (m *headOf) attend() {
+	back, in, args, op := m.in.Op == graph.AttentionBwd, m.in, m.args, m.op
+	q := args[graph.AttentionQ]
 	reads, writes, starts := []int{graph.AttentionQ}, []int{graph.AttentionO, graph.AttentionLSE}, graph.AttentionStarts
 	if back {
-		q, kv = args[graph.AttentionBwdQ], args[graph.AttentionBwdKV]
+		q = args[graph.AttentionBwdQ]
 		reads = []int{graph.AttentionBwdDO, graph.AttentionBwdQ, graph.AttentionBwdO, graph.AttentionBwdLSE}
 		writes, starts = []int{graph.AttentionBwdDQ, graph.AttentionBwdDelta}, graph.AttentionBwdStarts
 		if !in.Attr.Acc {
-			m.each(args[graph.AttentionBwdDKV], func(r, c int) { m.store(args[graph.AttentionBwdDKV], r, c, 0) })
+			for _, d := range m.dkeys {
+				m.each(d, func(r, c int) { m.store(d, r, c, 0) })
+			}
 		}
 	}
 	if len(args) > starts && args[starts].Rows > 0 {
@@ -256,17 +295,18 @@ func (m *machine) attention(in *program.Instr, args []device.Operand, op uint64)
 		op = m.row(op, args[graph.AttentionSinks], 0)
 	}
 	for n := q.Rows - 1; n >= 0; n-- {
-		at := kv.Rows - q.Rows + n
+		at := m.keys[0].Rows - q.Rows + n
 		own := mix(op, uint64(at%in.Attr.Seq))
 		for _, j := range reads {
 			own = m.row(mix(own, uint64(j)), args[j], n)
 		}
 		v := own
 		for r := at - at%in.Attr.Seq; r <= at; r++ {
-			v = m.row(v, kv, r)
-			for c := range kv.Cols {
-				if back {
-					m.store(args[graph.AttentionBwdDKV], r, c, m.join(m.load(args[graph.AttentionBwdDKV], r, c), m.row(mix(own, uint64(c)), kv, r)))
+			v = m.row(m.row(v, m.keys[0], r), m.keys[1], r)
+			for half, d := range m.dkeys {
+				for c := range d.Cols {
+					term := m.row(m.row(mix(own, uint64(half<<20+c)), m.keys[0], r), m.keys[1], r)
+					m.store(d, r, c, m.join(m.load(d, r, c), term))
 				}
 			}
 		}
@@ -276,10 +316,10 @@ func (m *machine) attention(in *program.Instr, args []device.Operand, op uint64)
 			}
 		}
 	}
-	if back && args[graph.AttentionBwdDKV].DType == graph.BF16 {
-		m.each(args[graph.AttentionBwdDKV], func(r, c int) {
-			m.store(args[graph.AttentionBwdDKV], r, c, castElement(graph.BF16, m.load(args[graph.AttentionBwdDKV], r, c)))
-		})
+	if back && m.dkeys[0].DType == graph.BF16 {
+		for _, d := range m.dkeys {
+			m.each(d, func(r, c int) { m.store(d, r, c, castElement(graph.BF16, m.load(d, r, c))) })
+		}
 	}
 }
 

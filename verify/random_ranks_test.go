@@ -85,7 +85,7 @@ func prove(g *graph.Graph, pl *plan.Plan, clip float64, mode lower.Mode) error {
 			return err
 		}
 		alone := plan.Plain(whole, pl.Sequences())
-		alone.Optimizer, alone.State, alone.KVParts = pl.Optimizer, pl.State, pl.KVParts
+		alone.Optimizer, alone.State, alone.KVParts = pl.Optimizer, pl.State, pl.HeadParts()
 		plain := make([]*program.Program, alone.Ranks)
 		for opt.Rank = range plain {
 			if plain[opt.Rank], err = lower.Lower(context.Background(), whole, alone, opt); err != nil {

@@ -39,7 +39,7 @@ func lowerAll(t *testing.T, g *graph.Graph, pl *plan.Plan, opt lower.Options) (p
 		t.Fatal(err)
 	}
 	alone := plan.Plain(whole, pl.Sequences())
-	alone.Optimizer, alone.State, alone.KVParts = pl.Optimizer, pl.State, pl.KVParts
+	alone.Optimizer, alone.State, alone.KVParts = pl.Optimizer, pl.State, pl.HeadParts()
 	for opt.Rank = range alone.Ranks {
 		p, err := lower.Lower(context.Background(), whole, alone, opt)
 		if err != nil {

@@ -162,6 +162,8 @@ func TestSharedSequences(t *testing.T) {
 			f.sameAsOne(t, part, pl, plain, c.tol)
 			pl.KVParts, pl.KVEager, pl.FeedRows = 2, true, 2*part.Seq
 			f.sameAsOne(t, part, pl, plain, c.tol)
+			pl.Exchange, pl.KVParts = plan.ExchangeHeads, f.model.KVHeads/2
+			f.sameAsOne(t, part, pl, plain, c.tol)
 		})
 	}
 }

@@ -303,6 +303,7 @@ func RandomRanks(t testing.TB, rng *rand.Rand) (*graph.Graph, *plan.Plan) {
 	if n := 1 + rng.IntN(4); share > 1 && g.DividesHeads(n) {
 		pl.KVParts, pl.KVEager = n, rng.IntN(2) == 0
 	}
+	drawExchange(pl, g, rng)
 	DrawOptimizer(pl, g, rng)
 	for i := range pl.Chunks {
 		pl.Chunks[i].Shard = plan.Shardings()[rng.IntN(4)]

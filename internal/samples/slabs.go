@@ -51,6 +51,7 @@ func RandomSlabs(t testing.TB, rng *rand.Rand) (*graph.Graph, *plan.Plan) {
 		if k := 1 + rng.IntN(2); parts > 1 && g.DividesHeads(k) {
 			pl.KVParts, pl.KVEager = k, rng.IntN(2) == 0
 		}
+		drawExchange(pl, g, rng)
 		if p != nil {
 			pl.Pipeline, pl.Ranks, pl.Group, pl.MicroBatch, pl.MicroBatches = p, pl.Ranks*p.Ranks, 1, 1+rng.IntN(2)/p.Slices, micros
 			pl.HeadRows = []int{2, 4, g.Seq, pl.MicroBatch * g.Seq}[rng.IntN(4)]
@@ -62,5 +63,12 @@ func RandomSlabs(t testing.TB, rng *rand.Rand) (*graph.Graph, *plan.Plan) {
 		amendPlan(pl, g, rng)
 		pl.Cache = pl.CacheNeeded(g) + int64(rng.IntN(3)*3000)
 		return g, pl
+	}
+}
+
+// drawExchange has ranks that share sequences exchange heads, in half of the plans in which they can.
+func drawExchange(pl *plan.Plan, g *graph.Graph, rng *rand.Rand) {
+	if parts := max(pl.KVParts, 1); g.Parts() > 1 && g.DividesHeads(parts*g.Parts()) && rng.IntN(2) == 0 {
+		pl.Exchange = plan.ExchangeHeads
 	}
 }

@@ -1,0 +1,118 @@
+package session
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/internal/testkit"
+	"github.com/athanor-llm/athanor/lower"
+	"github.com/athanor-llm/athanor/plan"
+)
+
+// exchanging is a plan for ranks that exchange heads, with half of a rank's heads at a time where they are even.
+func exchanging(g *graph.Graph) *plan.Plan {
+	pl := plan.Plain(g, 2)
+	pl.Exchange = plan.ExchangeHeads
+	if g.DividesHeads(2 * g.Parts()) {
+		pl.KVParts = 2
+	}
+	return pl
+}
+
+// exchangedNames are fixtures whose key heads two ranks can divide, and for 4 ranks four.
+var exchangedNames = []string{"llama-tiny", "gpt2-tiny/4", "neox-tiny bf16/4", "mistral-tiny documents", "qwen3-tiny bf16", "gpt2-tiny bf16", "opt-tiny/4", "llama-tiny documents bf16", "granite-tiny", "stablelm-tiny",
+	"olmo2-tiny", "phi3-longrope", "mixtral-tiny", "qwen3-moe-tiny bf16", "smollm3-tiny", "starcoder2-tiny", "qwen2-tiny", "olmo3-tiny", "deepseek2-tiny"}
+
+// exchangedCase returns a fixture by name, and by how many ranks its sequences are shared.
+func exchangedCase(t *testing.T, r *rand.Rand, name string) (whole, part *fixture) {
+	n := 2
+	if k := len(name) - 2; name[k:] == "/4" {
+		name, n = name[:k], 4
+	}
+	f := sharedCases(t, r, name, n)
+	return f, f.shared(t, n)
+}
+
+// TestExchangedRows: ranks that exchange heads compute for each token the logits of one rank, bit for bit, and gradients up to the order of
+// sums over tokens.
+func TestExchangedRows(t *testing.T) {
+	r := rand.New(rand.NewPCG(testkit.Seed(t), 8))
+	for _, name := range testkit.Sample(exchangedNames, 3, 100) {
+		t.Run(name, func(t *testing.T) {
+			f, part := exchangedCase(t, r, name)
+			one := f.openRanks(t, plan.Plain(f.graph, 2), lower.Logits)
+			all := part.openRanks(t, exchanging(part.graph), lower.Logits)
+			want, got := f.step(t, one, 1), part.step(t, all, 1)
+			if math.Abs(got.Loss/want.Loss-1) > 1e-14 {
+				t.Errorf("loss %v, on one rank %v", got.Loss, want.Loss)
+			}
+			rows := rowsOf(t, all, "logits")
+			for row, logits := range rowsOf(t, one, "logits") {
+				if !slices.Equal(rows[row], logits) {
+					t.Fatalf("other logits for token %d of the batch", row)
+				}
+			}
+			sameGradients(t, f, part, exchanging(part.graph))
+		})
+	}
+}
+
+// TestExchangedBytes is law L3 for exchanged heads. For each of the n ranks and layers, of T tokens with q bytes of queries and kv of keys and
+// values each, a rank receives (n-1)/n of T/n tokens'
+//
+//	forward                   2q + kv, and 4 bytes a head: queries, keys, values, results and the softmax's denominators
+//	attention recomputed      the same
+//	backward                  the same, the results' gradients, and dq, dk, dv: 4q + 2kv, and 4 bytes a head
+//
+// twice, since there are two sequences.
+func TestExchangedBytes(t *testing.T) {
+	f, _ := exchangedCase(t, testkit.Rand(t), "gpt2-tiny/4")
+	m := f.graph.Model
+	for _, n := range []int{2, 4} {
+		for _, again := range []bool{false, true} {
+			part := f.shared(t, n)
+			pl := exchanging(part.graph)
+			for l := range pl.Activations {
+				if again {
+					pl.Activations[l] = plan.Recomputed("full")
+				}
+			}
+			_, tr := part.train(t, pl, 1)
+			q, kv := 4*m.Heads*m.HeadDim, 4*2*m.KVHeads*m.HeadDim
+			forward := 2*q + kv + 4*m.Heads
+			token := forward + 4*q + 2*kv + 4*m.Heads
+			if again {
+				token += forward
+			}
+			want := int64(2*m.Layers*token*f.graph.Seq/n) / int64(n) * int64(n-1)
+			for i := range n {
+				if got := tr.network[i][graph.AllToAll]; got != want {
+					t.Errorf("rank %d of %d, recomputing %v: receives %d bytes, want %d", i, n, again, got, want)
+				}
+			}
+		}
+	}
+}
+
+// TestExchangeChangesNothing is law L1 for exchanged heads, as TestSharingChangesNothing is for travelling keys.
+func TestExchangeChangesNothing(t *testing.T) {
+	r := rand.New(rand.NewPCG(testkit.Seed(t), 9))
+	for _, name := range testkit.Sample([]string{"llama-tiny", "gpt2-tiny/4", "mistral-tiny documents", "mixtral-tiny", "qwen3-tiny", "neox-tiny/4"}, 1, 10) {
+		for k := range testkit.Count(1, 2, 6) {
+			t.Run(fmt.Sprintf("%s/%d", name, k), func(t *testing.T) {
+				f, part := exchangedCase(t, r, name)
+				_, plain := f.train(t, plan.Plain(f.graph, 2), 10)
+				pl := part.inGroups(r, part.graph.Parts())
+				pl.Exchange, pl.KVParts = plan.ExchangeHeads, exchanging(part.graph).KVParts*r.IntN(2)
+				_, got := part.train(t, pl, 10)
+				got.state = got.state[:0]
+				near(t, got, trace{losses: plain.losses, norms: plain.norms})
+				part.proveAlike(t, pl)
+			})
+		}
+	}
+}
