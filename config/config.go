@@ -169,6 +169,7 @@ type Plan struct {
 	HeadRows   int    `yaml:"head_rows"`   // tokens whose logits are held at a time
 	FeedRows   int    `yaml:"feed_rows"`   // tokens whose feed-forward is computed at a time; none: all, unless sequences are long
 	KVParts    int    `yaml:"kv_parts"`    // parts of their heads in which ranks that share a sequence exchange keys and values; none: as memory asks
+	Exchange   string `yaml:"exchange"`    // keys or heads: what ranks that share a sequence exchange for attention; none: what is faster
 	Recompute  string `yaml:"recompute"`
 	Weights    string `yaml:"weights"`     // device or host: where the weights that operators read are
 	Grads      string `yaml:"grads"`       // device or host

@@ -17,7 +17,7 @@ import (
 // pins validates and returns the plan decisions that the configuration makes.
 func (t *Task) pins() (search.Pins, error) {
 	spec, g := t.Spec, t.Graph
-	p := search.Pins{MicroBatch: spec.Plan.MicroBatch, Group: spec.Plan.Group, HeadRows: spec.Plan.HeadRows, FeedRows: spec.Plan.FeedRows, KVParts: spec.Plan.KVParts, Recompute: spec.Plan.Recompute,
+	p := search.Pins{MicroBatch: spec.Plan.MicroBatch, Group: spec.Plan.Group, HeadRows: spec.Plan.HeadRows, FeedRows: spec.Plan.FeedRows, KVParts: spec.Plan.KVParts, Exchange: spec.Plan.Exchange, Recompute: spec.Plan.Recompute,
 		Cache: int64(spec.Plan.Cache), Prefetch: spec.Plan.Prefetch, Slots: spec.Plan.Slots, Policy: spec.Plan.Policy, Update: spec.Plan.Update, Sequence: spec.Plan.Sequence, Tensor: spec.Plan.Tensor}
 	if n := g.Parts(); n > 1 {
 		p.Sequence = n
@@ -47,6 +47,9 @@ func (t *Task) pins() (search.Pins, error) {
 	}
 	if n := p.KVParts; n < 0 || n > 0 && (g.Parts() == 1 || !g.DividesHeads(n)) {
 		return p, spec.Fault("plan.kv_parts", fmt.Sprintf("keys and values cannot be exchanged in %d parts; hint: use a divisor of the key and value heads of each layer, with a plan.sequence of at least 2, or leave it out", n))
+	}
+	if err := checkExchange(t, &p); err != nil {
+		return p, err
 	}
 	if err := t.checkRows(&p); err != nil {
 		return p, err
@@ -95,6 +98,27 @@ func (t *Task) pinTiers(p *search.Pins) error {
 		*pin.to = &tier
 	}
 	return nil
+}
+
+// checkExchange refuses what ranks that share sequences cannot exchange.
+func checkExchange(t *Task, p *search.Pins) error {
+	n, parts := t.Graph.Parts(), max(p.KVParts, 1)
+	why := ""
+	switch {
+	case p.Exchange == "" || p.Exchange == plan.ExchangeKeys && n > 1:
+		return nil
+	case p.Exchange != plan.ExchangeKeys && p.Exchange != plan.ExchangeHeads:
+		why = fmt.Sprintf("%q is not known; hint: use %s or %s, or leave it out", p.Exchange, plan.ExchangeKeys, plan.ExchangeHeads)
+	case n == 1:
+		why = "no ranks share sequences; hint: set plan.sequence to at least 2, or leave it out"
+	case !t.Graph.DividesHeads(n):
+		why = fmt.Sprintf("%d ranks cannot divide the key and value heads of each layer, or they have attention sinks; hint: let fewer ranks share a sequence, or use %s", n, plan.ExchangeKeys)
+	case !t.Graph.DividesHeads(n * parts):
+		why = fmt.Sprintf("a rank's key and value heads cannot be divided in %d parts; hint: leave out plan.kv_parts", parts)
+	default:
+		return nil
+	}
+	return t.Spec.Fault("plan.exchange", why)
 }
 
 // checkRows refuses micro-batches, blocks of the head and tiles of feed-forwards at which sums over tokens

@@ -44,7 +44,7 @@ func (s *Shared) PolicyOf(d Degrees) Policy {
 func AllShared() []Shared {
 	return []Shared{
 		{Policy{Name: "megatron-3d"}, megatronDegrees, megatron},
-		{Policy{Name: "ulysses-zero3", Partial: true}, sequenceDegrees, func(r *Request, _ Degrees) (*plan.Plan, error) { return partly(fixed(offloaded, live))(r) }},
+		{Policy{Name: "ulysses-zero3", Partial: true}, sequenceDegrees, func(r *Request, _ Degrees) (*plan.Plan, error) { return ulysses(r) }},
 	}
 }
 
@@ -83,8 +83,8 @@ func megatron(r *Request, d Degrees) (*plan.Plan, error) {
 }
 
 // sequenceDegrees are those of DeepSpeed's recipe for long sequences (ALST, 2506.13996): as many ranks share a sequence as there are, or fewer,
-// with all parameters, gradients and state divided (ZeRO-3), and offloaded as far as memory asks for it. Here keys and values travel, where
-// DeepSpeed exchanges heads.
+// with all parameters, gradients and state divided (ZeRO-3), and offloaded as far as memory asks for it. Ranks exchange heads; where there are fewer
+// key heads than ranks, which DeepSpeed repeats, keys and values travel here.
 func sequenceDegrees(ranks int) (list []Degrees) {
 	for n := 2; n <= ranks; n++ {
 		if ranks%n == 0 {
@@ -92,4 +92,13 @@ func sequenceDegrees(ranks int) (list []Degrees) {
 		}
 	}
 	return list
+}
+
+// ulysses exchanges all heads at once.
+func ulysses(r *Request) (*plan.Plan, error) {
+	pl, err := partly(fixed(offloaded, live))(r)
+	if err == nil && r.Graph.Parts() > 1 && r.Graph.DividesHeads(r.Graph.Parts()) {
+		pl.Exchange = plan.ExchangeHeads
+	}
+	return pl, err
 }

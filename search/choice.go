@@ -83,6 +83,7 @@ type choice struct {
 	deferred  bool // see plan.Plan.Defer
 	slots     int  // 0: the default
 	tables    bool // are on the host, see tables.go
+	heads     bool // are exchanged by ranks that share sequences, see exchange.go
 	short     bool // the step is shortened, see short.go
 }
 
@@ -129,7 +130,7 @@ func (p *problem) plan(ch choice) (pl *plan.Plan, where, label string) {
 	pl.Ranks, pl.Optimizer, pl.State = p.ranks, p.req.Optimizer, p.req.State
 	pl.MicroBatch, pl.MicroBatches, pl.Group = ch.b, p.batch/ch.b, ch.group
 	pl.HeadRows, pl.FeedRows = ch.st.headRows, ch.st.feedRows
-	pl.KVParts, pl.KVEager = p.req.KVParts(p.machine.Capacity[device.DeviceTier]), ch.st.eager && p.graph.Parts() > 1
+	p.req.setExchange(pl, ch, p.machine.Capacity[device.DeviceTier])
 	pl.Activations = p.req.Pins.activations(ch.keep)
 	pl.Slots = cmp.Or(p.req.Pins.Slots, ch.slots, pl.Slots)
 	pl.Chunks = p.needs.layout(ch.st.chunk)

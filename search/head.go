@@ -33,8 +33,6 @@ const (
 	leastFeed = 4096
 	// mostTiles bounds the tiles of a micro-batch: of ever smaller ones, programs would be long.
 	mostTiles = 64
-	// mostParts bounds the parts of heads likewise.
-	mostParts = 64
 )
 
 // Feed returns of how many of the given tokens the feed-forward is computed at a time, 0 for all: of long sequences, the values inside
@@ -51,27 +49,6 @@ func (r *Request) Feed(tokens int, memory int64) int {
 		return 0
 	}
 	return tile
-}
-
-// KVParts returns in how many parts of their heads ranks that share sequences exchange keys and values, 0 for one: what a rank holds of
-// the whole sequence, with the gradients, should not dominate the device's memory.
-func (r *Request) KVParts(memory int64) int {
-	if n := r.Pins.KVParts; n > 0 {
-		return n
-	}
-	if r.Graph.Parts() == 1 {
-		return 0
-	}
-	parts, bytes := 1, r.Graph.KeyBytes()
-	for n := 2; n <= mostParts && bytes/int64(parts) > memory/keyShare; n++ {
-		if r.Graph.DividesHeads(n) {
-			parts = n
-		}
-	}
-	if parts == 1 {
-		return 0
-	}
-	return parts
 }
 
 // HeadFits reports whether the head may process that many tokens at a time.

@@ -68,6 +68,7 @@ type Pins struct {
 	MicroBatch, Group, HeadRows, FeedRows, KVParts, Prefetch int
 	Cache                                                    int64
 	Slots                                                    int
+	Exchange                                                 string // plan.ExchangeKeys or ExchangeHeads, or ""
 	Recompute                                                string
 	Policy                                                   string                 // of ActivationRules, or ""
 	Activations                                              map[int]plan.Retention // by layer
