@@ -47,8 +47,10 @@ type Arenas struct {
 func NewArenas(p *program.Program, d device.Device) (*Arenas, error) {
 	e := &Arenas{program: p, device: d, buffers: map[string]int{}, scratch: make([]byte, scratchLen)}
 	for i := range p.Buffers {
-		if b := &p.Buffers[i]; b.Addr < 0 {
+		if b := &p.Buffers[i]; b.Addr < 0 && b.Persistent {
 			return nil, fmt.Errorf("exec: buffer %s has no address", b.Name)
+		} else if b.Addr < 0 {
+			continue // nothing uses it, or devices refuse the calls that do
 		}
 		e.buffers[p.Buffers[i].Name] = i
 	}

@@ -154,7 +154,7 @@ var passes = []pass{
 		return err
 	}},
 	{"biases", func(lo *lowering) error {
-		dropBiases(lo.builder, lo.units)
+		dropBiases(lo.builder, lo.units, lo.weights)
 		return nil
 	}},
 	{"gradients", func(lo *lowering) (err error) {

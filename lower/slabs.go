@@ -64,13 +64,43 @@ func (b *builder) dropResidual(work []*op, y ref) {
 
 // dropBiases leaves biases out of all terms but the first rank's. All ranks have fetched them by now: what the cache of weights
 // holds, and so the order in which they are gathered, must be the same on all.
-func dropBiases(b *builder, units []unit) {
+func dropBiases(b *builder, units []unit, homes []weightHome) {
 	if b.st.rank%b.st.g.Shared() == 0 {
 		return
 	}
 	forSums(units, func(work []*op, sum *op) { b.dropBias(work, sum.refs[graph.AllReduceX]) })
 	for i := range units {
 		units[i].work = dropFromRouter(units[i].work)
+	}
+	b.forgetUnread(units, homes)
+}
+
+// forgetUnread gives up the memory of chunks that are not updated and that nothing reads. A program that runs beside another has those
+// that the other has.
+func (b *builder) forgetUnread(units []unit, homes []weightHome) {
+	read := make([]bool, len(b.p.Buffers))
+	for i := range units {
+		for _, list := range [][]*op{units[i].before, units[i].work, units[i].after} {
+			for _, o := range list {
+				for _, a := range o.in.Args {
+					read[a.Buf] = read[a.Buf] || !a.Absent()
+				}
+			}
+		}
+	}
+	for c, h := range homes {
+		if h.work.buf < 0 || b.st.updates() && !b.st.frozen(c) {
+			continue
+		}
+		buf := &b.p.Buffers[h.work.buf]
+		forget := !read[h.work.buf]
+		if base := b.st.opt.Base; base != nil {
+			forget = forget && !slices.ContainsFunc(base.Buffers, func(other program.Buffer) bool { return other.Persistent && other.Name == buf.Name })
+		}
+		if forget {
+			buf.Persistent, buf.Init = false, nil
+			b.p.Homes = slices.DeleteFunc(b.p.Homes, func(home program.Home) bool { return home.Region.Buf == h.work.buf })
+		}
 	}
 }
 

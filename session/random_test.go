@@ -39,6 +39,51 @@ func TestRandomPlans(t *testing.T) {
 	}
 }
 
+// TestNoMemoryInVain: whatever a rank that shares matrices holds between steps on its device, its step touches, be it a bias or a table that
+// another adds and that is not trained. Such ranks train as one does.
+func TestNoMemoryInVain(t *testing.T) {
+	rng := testkit.Rand(t)
+	kept := 0
+	for n := 0; n < testkit.Count(8, 25, 500); {
+		g, pl := samples.RandomSlabs(t, rng)
+		if pl.Validate(g) != nil || len(g.Model.Frozen) == 0 {
+			continue
+		}
+		n++
+		f := randomText(g, pl, rng)
+		for r, p := range f.lower(t, pl) {
+			touched := make([]bool, len(p.Buffers))
+			for i := range p.Instrs {
+				for _, a := range p.Instrs[i].Args {
+					touched[a.Buf] = touched[a.Buf] || !a.Absent()
+				}
+			}
+			for i, b := range p.Buffers {
+				if b.Persistent && !touched[i] {
+					t.Fatalf("%d: rank %d has %s in vain\n%s\nplan %+v", n, r, b.Name, pl.Model, pl)
+				}
+			}
+			if r > 0 && len(p.Homes) > 0 {
+				kept++
+			}
+		}
+	}
+	f := load(t, "../testdata/torch/gpt2-untied/config.json")
+	m := *f.graph.Model
+	check(t, m.Freeze("*.wpe.weight", "*.c_proj.bias"))
+	f.rebuild(t, &m)
+	part := f.slabs(t, 2)
+	pl := plan.Plain(part.graph, 2)
+	pl.Chunks = plan.Layout(part.graph, 1)
+	_, got := part.train(t, pl, 2)
+	_, want := f.train(t, plan.Plain(f.graph, 2), 2)
+	got.state = got.state[:0]
+	near(t, got, trace{losses: want.losses, norms: want.norms})
+	if kept == 0 {
+		t.Error("nothing was looked at")
+	}
+}
+
 // randomText is a fixture of random tokens for a plan, with initial weights.
 func randomText(g *graph.Graph, pl *plan.Plan, rng *rand.Rand) *fixture {
 	f := &fixture{graph: g, updates: pl.Optimizer, state: pl.State, terms: optimizer.MuonTerms{}.Usual()}

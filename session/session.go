@@ -152,11 +152,13 @@ func agree(ps []*program.Program) error {
 	return verify.SamePlan(hashes)
 }
 
-// begin checks that the ranks together hold every parameter completely, and writes constants.
+// begin checks that the ranks together hold every parameter completely, and writes constants. Of ranks that share matrices the first may be
+// the only one that has a parameter that is whole.
 func (s *Session) begin() error {
 	for i := range s.Graph.Params {
+		_, divided := s.Graph.Slab(i)
 		for class := range s.Graph.Shared() / s.Graph.Terms(i) {
-			if n, all := s.covered(i, class, optimizer.Weights), s.Graph.Stored(i).Elems(); n != all {
+			if n, all := s.covered(i, class, optimizer.Weights), s.Graph.Stored(i).Elems(); n != all && (n > 0 || divided || class == 0) {
 				return fmt.Errorf("the ranks hold %d elements of the %d of parameter %s", n, all, s.Graph.Params[i].Name)
 			}
 		}
