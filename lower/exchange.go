@@ -1,6 +1,7 @@
 package lower
 
 import (
+	"slices"
 	"strconv"
 
 	"github.com/athanor-llm/athanor/device"
@@ -27,6 +28,8 @@ import (
 //	heads    0 1 2 3 | 4 5 6 7       2 parts, 4 ranks
 //	ranks    0 1 2 3   0 1 2 3
 //
+// Nothing hides what the first heads wait for, except in the backward pass the product before.
+//
 // Known weakness: what the forward pass has exchanged is exchanged again for the backward pass. Ranks need as many key heads.
 
 // attends reports whether an operator is attention, or its backward pass.
@@ -44,10 +47,55 @@ type crossed struct {
 // exchangeHeads adds attention of all rows of a rank's heads.
 func (s *sharing) exchangeHeads(o *op) {
 	starts := make([]program.Region, s.st.pl.MicroBatch) // of documents: the same for all heads
-	byParts(s, func(n int, h headPart) crossed { return s.cross(o, n, h, starts) }, func(_ int, _ headPart, c crossed) {
+	first := len(s.work)
+	gather := func(n int, h headPart) crossed {
+		c := s.cross(o, n, h, starts)
+		if n == 0 && h.k == 0 {
+			s.exchangeEarly(o, first)
+		}
+		return c
+	}
+	byParts(s, gather, func(_ int, _ headPart, c crossed) {
 		s.add(c.attend)
 		s.add(c.back...)
 	})
+}
+
+// exchangeEarly moves what brings together the first part's operands of a backward pass, from the unit's given operator on, ahead of the one
+// that computes the gradient of attention's result, which then hides it, as far as they are there by then.
+func (s *sharing) exchangeEarly(o *op, from int) {
+	if o.in.Op != graph.AttentionBwd {
+		return
+	}
+	do := o.refs[graph.AttentionBwdDO].instance()
+	at := from - 1
+	for at >= 0 && !s.work[at].writes(do) {
+		at--
+	}
+	if at < 0 {
+		return
+	}
+	var early, late []*op
+	for _, c := range s.work[from:] {
+		src := c.refs[graph.AllToAllSrc].instance()
+		if slices.ContainsFunc(s.work[at:from], func(o *op) bool { return o.writes(src) }) {
+			late = append(late, c)
+		} else {
+			early = append(early, c)
+		}
+	}
+	s.work = slices.Concat(s.work[:at], early, s.work[at:from], late)
+}
+
+// writes reports whether an operator writes an instance of a value.
+func (o *op) writes(value instance) bool {
+	specs := o.in.Op.Info().Args
+	for k, r := range o.refs {
+		if r.value >= 0 && r.instance() == value && specs[k].Access != graph.Read {
+			return true
+		}
+	}
+	return false
 }
 
 // cross adds what brings together all rows of the n-th sequence of a part of the rank's heads.

@@ -10,6 +10,7 @@ import (
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/internal/size"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/program"
 )
 
@@ -68,9 +69,25 @@ func describeSharing(c *Candidate) string {
 		for _, run := range prog.Runs {
 			runs = append(runs, fmt.Sprintf("%d to %d", run.At, run.End()-1))
 		}
-		fmt.Fprintf(&b, "  rank %d: tokens %s, %s\n", r, strings.Join(runs, " and "), describeMessages(prog))
+		sends := describeMessages(prog)
+		if c.Plan.Exchange == plan.ExchangeHeads {
+			sends = describeCrossings(prog)
+		}
+		fmt.Fprintf(&b, "  rank %d: tokens %s, %s\n", r, strings.Join(runs, " and "), sends)
 	}
 	return b.String()
+}
+
+// describeCrossings says how much a rank that exchanges heads gets of others.
+func describeCrossings(p *program.Program) string {
+	var bytes int64
+	for i := range p.Instrs {
+		if p.Instrs[i].Op == graph.AllToAll {
+			call := p.Call(i)
+			bytes += device.Received(&call, p.Rank)
+		}
+	}
+	return fmt.Sprintf("%s of device memory, exchanges heads, %s in total", size.Format(p.Height[device.DeviceTier]), size.Format(bytes))
 }
 
 // describeSums describes what ranks that share matrices add up; "" for other plans.
