@@ -18,7 +18,7 @@ import (
 )
 
 // Budgets plans and runs a model under device budgets in geometric progression,
-// from what the fastest plan needs to the smallest that the planner can meet. It
+// from what the fastest plan needs to the smallest that the planner can meet without ranks that share, if it can plan so at all. It
 // changes the machine's device limit while it runs.
 type Budgets struct {
 	Machine *machine.Machine
@@ -62,7 +62,7 @@ func (b *Budgets) Each(ctx context.Context, note func(string), do func() error) 
 	m := b.Machine
 	all := m.Capacity[device.DeviceTier]
 	defer func() { m.Capacity[device.DeviceTier] = all }()
-	best, err := b.task().Plan(ctx, note)
+	best, err := planSomehow(ctx, b.task(), note)
 	if err != nil {
 		return err
 	}
@@ -101,7 +101,7 @@ func Geometric(a, b int64, i, n int) int64 {
 // from the misfit of an impossible request.
 func LeastBudget(ctx context.Context, m *machine.Machine, g *graph.Graph, spec *job.Spec, note func(string)) (int64, error) {
 	m.Capacity[device.DeviceTier] = 1
-	_, err := (&planner.Task{Machine: m, Graph: g, Spec: spec}).Plan(ctx, note)
+	_, err := planSomehow(ctx, &planner.Task{Machine: m, Graph: g, Spec: spec}, note)
 	var misfit *search.Misfit
 	switch {
 	case err == nil:
@@ -112,6 +112,14 @@ func LeastBudget(ctx context.Context, m *machine.Machine, g *graph.Graph, spec *
 		return 0, fmt.Errorf("%v memory is short, not device memory: %w", misfit.Tier, err)
 	}
 	return misfit.Need, nil
+}
+
+// planSomehow plans without ranks that share sequences or matrices, unless there are fewer sequences than ranks.
+func planSomehow(ctx context.Context, t *planner.Task, note func(string)) (*search.Result, error) {
+	if t.Spec.GlobalBatch%t.Machine.Ranks() != 0 {
+		return t.PlanAny(ctx, note)
+	}
+	return t.Plan(ctx, note)
 }
 
 // measure plans for the machine's present limits and runs the plan.

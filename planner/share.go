@@ -225,6 +225,14 @@ func (t *Task) divisions() (list []division) {
 	return list
 }
 
+// Divide returns the task with that many ranks to a sequence and to a matrix: t itself if they are so many, an error if they cannot be.
+func Divide(t *Task, sequence, tensor int) (*Task, error) {
+	if t.Graph.Parts() == sequence && t.Graph.Shared() == tensor {
+		return t, nil
+	}
+	return t.divided(division{sequence, tensor})
+}
+
 // divided returns the task with ranks that share sequences or matrices.
 func (t *Task) divided(d division) (*Task, error) {
 	spec := t.Spec.WithShare(d.sequence, d.tensor)

@@ -29,17 +29,22 @@ type turn struct {
 }
 
 // TakeTurns prepares candidates to run; nil ones are skipped. If together is set, all are opened now; otherwise
-// each is opened for its turn, after the previous one is closed. The caller closes the result.
+// each is opened for its turn, after the previous one is closed. Ranks share sequences and matrices as each plan says. The caller closes the
+// result.
 func (k *Task) TakeTurns(ctx context.Context, list []*search.Candidate, together bool) (t *Turns, err error) {
 	t = &Turns{list: make([]turn, len(list)), together: together}
 	t.open = func(i int) (r turn, err error) {
-		if r.programs, err = k.Programs(ctx, list[i]); err != nil {
+		own, err := Divide(k, list[i].Plan.Parts(), list[i].Plan.Sharers())
+		if err != nil {
+			return r, err
+		}
+		if r.programs, err = own.Programs(ctx, list[i]); err != nil {
 			return r, err
 		}
 		if r.devices, err = Deal(k.Machine, list[i].Plan).Open(r.programs); err != nil {
 			return r, err
 		}
-		b := session.StepBench{Graph: k.Graph, Programs: r.programs, Devices: r.devices, Sequences: k.Spec.GlobalBatch}
+		b := session.StepBench{Graph: own.Graph, Programs: r.programs, Devices: r.devices, Sequences: k.Spec.GlobalBatch}
 		r.steps, err = b.Open()
 		return r, err
 	}

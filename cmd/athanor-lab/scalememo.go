@@ -162,7 +162,7 @@ func (v *scaleCmd) memoModel(tokens int) (*model.Model, error) {
 // memoCompiled runs the ablation through the compiler.
 func (v *scaleCmd) memoCompiled(c *cli.Context, machine memo.Machine, lengths []int) error {
 	if machine.Exchange > 0 || v.Format == "svg" {
-		return cli.UsageError("scale memo --compiled: programs exchange keys and values over the links of an A800, and there is no plot of them\nhint: leave --exchange and --format svg out")
+		return cli.UsageError("scale memo --compiled: programs exchange keys or heads over the links of an A800, and there is no plot of them\nhint: leave --exchange and --format svg out")
 	}
 	show := cli.NewStatus(c.Stderr)
 	defer show.Done()

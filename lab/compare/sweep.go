@@ -14,6 +14,7 @@ import (
 	"github.com/athanor-llm/athanor/internal/stat"
 	"github.com/athanor-llm/athanor/job"
 	"github.com/athanor-llm/athanor/machine"
+	"github.com/athanor-llm/athanor/plan"
 	"github.com/athanor-llm/athanor/planner"
 	"github.com/athanor-llm/athanor/search"
 )
@@ -159,15 +160,16 @@ func timeAnew(m *machine.Machine, c *search.Candidate) error {
 	return c.Time(now)
 }
 
-// rivals returns the chosen plan followed by plans that a user might set by hand,
-// fastest first: the best for each placement, with all or nothing recomputed, and
-// with the smallest micro-batches.
+// rivals returns the chosen plan followed by plans that a user might set by hand: the best of ranks that share sequences or matrices, for each
+// number of them and each way to share; then, fastest first, the best for each placement, with all or nothing recomputed, and with the
+// smallest micro-batches.
 func rivals(ctx context.Context, m *machine.Machine, g *graph.Graph, spec *job.Spec, note func(string)) ([]*search.Candidate, error) {
 	task := &planner.Task{Machine: m, Graph: g, Spec: spec}
-	chosen, err := task.Plan(ctx, note)
+	chosen, err := task.PlanAny(ctx, note)
 	if err != nil {
 		return nil, err
 	}
+	chosen.Best.Label += sharing(chosen.Best.Plan)
 	tier := func(t device.Tier) *device.Tier { return &t }
 	pins := []search.Pins{{Recompute: "none"}, {Recompute: "full"}, {MicroBatch: 1}}
 	for state := range device.NumTiers {
@@ -177,29 +179,82 @@ func rivals(ctx context.Context, m *machine.Machine, g *graph.Graph, spec *job.S
 			}
 		}
 	}
-	var list []*search.Candidate
-	known := map[string]bool{chosen.Best.Label: true}
+	c := collection{m: m, note: note, known: map[string]bool{chosen.Best.Label: true}}
+	if err := c.addShared(ctx, task); err != nil {
+		return nil, err
+	}
+	shared := len(c.list)
 	for _, p := range pins {
-		req := task.Request()
-		req.Pins = p
-		res, err := search.Search(ctx, req, planner.ForSearch(m), note)
-		if err != nil { // nothing of this kind fits
-			if ctx.Err() != nil {
-				return nil, err
-			}
-			continue
-		}
-		if !known[res.Best.Label] {
-			known[res.Best.Label] = true
-			list = append(list, res.Best)
+		if err := c.add(ctx, task, p); err != nil {
+			return nil, err
 		}
 	}
 	// Operators timed for one plan may be the others' too: predict all again.
-	for _, cand := range append(list, chosen.Best) {
+	for _, cand := range append(c.list, chosen.Best) {
 		if err := cand.Time(planner.ForSearch(m)); err != nil {
 			return nil, err
 		}
 	}
-	slices.SortStableFunc(list, func(a, b *search.Candidate) int { return cmp.Compare(a.Seconds(), b.Seconds()) })
-	return append([]*search.Candidate{chosen.Best}, list...), nil
+	for _, list := range [][]*search.Candidate{c.list[:shared], c.list[shared:]} {
+		slices.SortStableFunc(list, func(a, b *search.Candidate) int { return cmp.Compare(a.Seconds(), b.Seconds()) })
+	}
+	return append([]*search.Candidate{chosen.Best}, c.list...), nil
+}
+
+// collection is of plans of different kinds.
+type collection struct {
+	m     *machine.Machine
+	note  func(string)
+	list  []*search.Candidate
+	known map[string]bool // by label
+}
+
+// add searches for the best plan with pins.
+func (c *collection) add(ctx context.Context, task *planner.Task, p search.Pins) error {
+	req := task.Request()
+	req.Pins = p
+	res, err := search.Search(ctx, req, planner.ForSearch(c.m), c.note)
+	if err != nil { // nothing of this kind fits
+		return ctx.Err()
+	}
+	best := res.Best
+	if best.Label += sharing(best.Plan); !c.known[best.Label] {
+		c.known[best.Label] = true
+		c.list = append(c.list, best)
+	}
+	return nil
+}
+
+// addShared adds plans of ranks that share sequences, either way, or matrices, unless the user says how they do.
+func (c *collection) addShared(ctx context.Context, task *planner.Task) error {
+	ranks := c.m.Ranks()
+	if task.Spec.Given("plan.sequence") || task.Spec.Given("plan.tensor") {
+		return nil
+	}
+	for n := 2; n <= ranks; n++ {
+		if ranks%n != 0 || task.Spec.GlobalBatch%(ranks/n) != 0 {
+			continue
+		}
+		for _, p := range []search.Pins{{Sequence: n, Exchange: plan.ExchangeKeys}, {Sequence: n, Exchange: plan.ExchangeHeads}, {Tensor: n}} {
+			own, err := planner.Divide(task, max(p.Sequence, 1), max(p.Tensor, 1))
+			if err != nil || p.Exchange == plan.ExchangeHeads && !own.Graph.DividesHeads(n) {
+				continue // so many cannot share it
+			}
+			if err := c.add(ctx, own, p); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// sharing says in a label how ranks share; "" if they do not.
+func sharing(pl *plan.Plan) (s string) {
+	if n := pl.Parts(); n > 1 {
+		s = fmt.Sprintf(", %d ranks to a sequence exchange %s", n, cmp.Or(pl.Exchange, plan.ExchangeKeys))
+	}
+	if n := pl.Sharers(); n > 1 {
+		s += fmt.Sprintf(", %d ranks to a matrix", n)
+	}
+	return s
 }

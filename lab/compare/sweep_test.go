@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/athanor-llm/athanor/bench"
@@ -27,14 +28,14 @@ func TestMain(m *testing.M) {
 
 // here is a machine at hand whose rates are another's, with a model and a
 // job for it.
-func here(t *testing.T) (*machine.Machine, *graph.Graph, *job.Spec) {
+func here(t *testing.T, tokens int) (*machine.Machine, *graph.Graph, *job.Spec) {
 	t.Helper()
-	m, err := bench.Model("gpt2", config.Model{Layers: 2, Width: 16, Heads: 2, Vocab: 80}, 16)
+	m, err := bench.Model("gpt2", config.Model{Layers: 2, Width: 16, Heads: 2, Vocab: 80}, tokens)
 	check(t, err)
-	g, err := graph.Build(m, 16, graph.F32)
+	g, err := graph.Build(m, tokens, graph.F32)
 	check(t, err)
 	c := config.Default()
-	c.GlobalBatch = 2
+	c.GlobalBatch, c.SequenceLength = 2, tokens
 	h, err := hardware.KnownRank("a100-40", 1)
 	check(t, err)
 	c.Limits.DiskPath = t.TempDir()
@@ -52,7 +53,7 @@ func here(t *testing.T) (*machine.Machine, *graph.Graph, *job.Spec) {
 func TestSweep(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	for steps, tried := range map[int]bool{1: false, 1e9: true} {
-		m, g, spec := here(t)
+		m, g, spec := here(t, 16)
 		m.Capacity[device.DeviceTier] = 90 << 10
 		s := Sweep{Graph: g, Plans: 4, Steps: 1}
 		r, err := s.measure(t.Context(), m, spec.WithSteps(steps), func(string) {})
@@ -65,6 +66,34 @@ func TestSweep(t *testing.T) {
 				t.Errorf("%+v", p)
 			}
 		}
+	}
+}
+
+// TestSweepShares: with several ranks plans that share sequences, either way, and matrices are rivals, run, and reach the peaks that were planned.
+func TestSweepShares(t *testing.T) {
+	testkit.Needs(t, testkit.Usual)
+	_, g, spec := here(t, 128)
+	spec = spec.WithRanks(2, 0).WithSteps(1)
+	m, err := machine.Find(spec.Machine(), func(string) {})
+	check(t, err)
+	if m.Hardware, err = hardware.KnownRank("a100-40", 2); err != nil {
+		t.Fatal(err)
+	}
+	m.Capacity = [device.NumTiers]int64{1 << 30, 1 << 30, 1 << 30}
+	s := Sweep{Graph: g, Plans: 4, Steps: 1}
+	r, err := s.measure(t.Context(), m, spec, func(string) {})
+	check(t, err)
+	var labels string
+	for _, p := range r.Plans {
+		labels += p.Plan + "\n"
+	}
+	for _, kind := range []string{"to a sequence exchange keys", "to a sequence exchange heads", "to a matrix"} {
+		if !strings.Contains(labels, kind) {
+			t.Errorf("no plan with 2 ranks %s:\n%s", kind, labels)
+		}
+	}
+	if !r.Exact {
+		t.Error("peaks are not as planned")
 	}
 }
 
