@@ -25,7 +25,7 @@ func exchanging(g *graph.Graph) *plan.Plan {
 
 // exchangedNames are fixtures whose key heads two ranks can divide, and for 4 ranks four.
 var exchangedNames = []string{"llama-tiny", "gpt2-tiny/4", "neox-tiny bf16/4", "mistral-tiny documents", "qwen3-tiny bf16", "gpt2-tiny bf16", "opt-tiny/4", "llama-tiny documents bf16", "granite-tiny", "stablelm-tiny",
-	"olmo2-tiny", "phi3-longrope", "mixtral-tiny", "qwen3-moe-tiny bf16", "smollm3-tiny", "starcoder2-tiny", "qwen2-tiny", "olmo3-tiny", "deepseek2-tiny"}
+	"olmo2-tiny", "phi3-longrope", "mixtral-tiny", "qwen3-moe-tiny bf16", "smollm3-tiny", "starcoder2-tiny", "qwen2-tiny", "olmo3-tiny", "deepseek2-tiny", "llama-tiny lora", "qwen3-tiny lora bf16"}
 
 // exchangedCase returns a fixture by name, and by how many ranks its sequences are shared.
 func exchangedCase(t *testing.T, r *rand.Rand, name string) (whole, part *fixture) {
