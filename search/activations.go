@@ -44,18 +44,22 @@ func refineActivations(ctx context.Context, p *problem, found shortlist) (shortl
 		p.told.begin(toRefine, toImprove+afterwards(p))
 	}
 	var list []*Candidate
-	for _, c := range found.ofKinds(mostKinds) {
+	best, kinds := found, found.ofKinds(mostKinds)
+	_, err := tryInTurn(ctx, p, len(kinds), func(ctx context.Context, p *problem, i int) {
+		_, _ = tryPatterns(ctx, p, best, kinds[i])
+	}, func(i int) (tired bool, err error) {
 		if p.told.exhausted() {
-			break
+			return true, nil
 		}
-		better, err := tryPatterns(ctx, p, found, c)
-		if err != nil {
-			return nil, err
-		}
-		if better != c {
+		better, err := tryPatterns(ctx, p, found, kinds[i])
+		if err == nil && better != kinds[i] {
 			found = found.add(better)
 		}
 		list = append(list, better)
+		return false, err
+	})
+	if err != nil {
+		return nil, err
 	}
 	return polish(ctx, p, found, list)
 }
@@ -163,29 +167,47 @@ func (r *refinement) firstThatFits(ctx context.Context, n int, at func(int) choi
 // patterns tries the same policy for all layers but the last ones, which keep
 // everything.
 func (r *refinement) patterns(ctx context.Context) error {
-	base, layers := r.best.choice, r.p.graph.Model.Layers
+	base := r.best.choice
+	var list []plan.Retention
 	for _, t := range r.p.swapTiers() {
-		for _, p := range r.patternsOn(t) {
-			ch := base
-			fit, err := r.firstThatFits(ctx, layers+1, func(i int) choice {
-				ch.keep = r.p.keepLast(p, layers-i)
-				return ch
-			})
-			if err != nil {
-				return err
+		list = append(list, r.patternsOn(t)...)
+	}
+	for len(list) > 0 {
+		now, all := *r, list
+		i, err := tryInTurn(ctx, r.p, len(all), func(ctx context.Context, p *problem, i int) {
+			own := now
+			own.p = p
+			_, _ = own.fitPattern(ctx, base, all[i])
+		}, func(i int) (end bool, err error) {
+			fit, err := r.fitPattern(ctx, base, list[i])
+			if err != nil || fit == nil {
+				return false, err
 			}
-			if fit == nil {
-				continue
-			}
-			if _, err := r.takeIfBetter(fit); err != nil {
-				return err
+			if end, err = r.takeIfBetter(fit); err != nil {
+				return false, err
 			}
 			if !slices.ContainsFunc(fit.choice.keep, func(keep plan.Retention) bool { return keep != plan.Recomputed("none") }) {
-				return nil // everything is kept, whatever the pattern
+				list = list[:i+1] // everything is kept, whatever the pattern
 			}
+			return end || i == len(list)-1, nil
+		})
+		if err != nil {
+			return err
 		}
+		list = list[min(i+1, len(list)):]
 	}
 	return nil
+}
+
+// fitPattern returns the candidate in which as many of the last layers as fit keep everything, and the others what a policy
+// says; nil if none fits.
+func (r *refinement) fitPattern(ctx context.Context, base choice, policy plan.Retention) (*Candidate, error) {
+	layers := r.p.graph.Model.Layers
+	return r.firstThatFits(ctx, layers+1, func(i int) choice {
+		ch := base
+		ch.keep = r.p.keepLast(policy, layers-i)
+		return ch
+	})
 }
 
 // patternsOn returns the policies to try with a swap tier.
@@ -209,24 +231,9 @@ func (r *refinement) patternsOn(t device.Tier) (list []plan.Retention) {
 
 // tryMoves tries other policies for one activation class in a run of layers.
 func (r *refinement) tryMoves(ctx context.Context) error {
-	layers := r.p.graph.Model.Layers
-	for size := layers; size >= 1; size /= 2 {
-		for lo := 0; lo < layers; lo += size {
-			for a := range plan.NumActs {
-				for _, f := range r.fates(a, r.best.choice.keep[lo][a]) {
-					if r.done() {
-						return nil
-					}
-					ch := r.best.choice
-					ch.keep = slices.Clone(ch.keep)
-					for l := lo; l < min(lo+size, layers); l++ {
-						ch.keep[l][a] = f
-					}
-					if _, err := r.consider(ctx, ch); err != nil {
-						return err
-					}
-				}
-			}
+	for size := r.p.graph.Model.Layers; size >= 1; size /= 2 {
+		if err := r.tryRuns(ctx, size); err != nil || r.done() {
+			return err
 		}
 		if err := r.trySlots(ctx); err != nil {
 			return err
@@ -236,6 +243,48 @@ func (r *refinement) tryMoves(ctx context.Context) error {
 		}
 	}
 	return r.exchangeResidents(ctx)
+}
+
+// tryRuns tries other policies for each activation class in each run of so many layers.
+func (r *refinement) tryRuns(ctx context.Context, size int) error {
+	const acts = int(plan.NumActs)
+	runs := (r.p.graph.Model.Layers + size - 1) / size
+	for next := 0; next < runs*acts; {
+		now, first := *r, next
+		i, err := tryInTurn(ctx, r.p, runs*acts-first, func(ctx context.Context, p *problem, i int) {
+			own := now
+			own.p = p
+			_, _ = own.tryRun(ctx, size, (first+i)/acts, plan.Act((first+i)%acts))
+		}, func(i int) (taken bool, err error) {
+			return r.tryRun(ctx, size, (first+i)/acts, plan.Act((first+i)%acts))
+		})
+		if err != nil {
+			return err
+		}
+		next += i + 1
+	}
+	return nil
+}
+
+// tryRun tries other policies for an activation class in a run of layers, and reports whether it took one.
+func (r *refinement) tryRun(ctx context.Context, size, run int, a plan.Act) (taken bool, err error) {
+	lo := run * size
+	for _, f := range r.fates(a, r.best.choice.keep[lo][a]) {
+		if r.done() {
+			return taken, nil
+		}
+		ch := r.best.choice
+		ch.keep = slices.Clone(ch.keep)
+		for l := lo; l < min(lo+size, len(ch.keep)); l++ {
+			ch.keep[l][a] = f
+		}
+		better, err := r.consider(ctx, ch)
+		if err != nil {
+			return taken, err
+		}
+		taken = taken || better
+	}
+	return taken, nil
 }
 
 // exchangeResidents trades one resident chunk, more or less, for a change of one activation
@@ -265,21 +314,34 @@ func (r *refinement) tradeResidents(ctx context.Context, chunks int) (taken bool
 	if ch.residents += chunks; ch.residents < 0 || ch.residents > len(base.Plan.Chunks) {
 		return false, nil
 	}
-	for l := range ch.keep {
-		for a := range plan.NumActs {
-			for _, f := range r.fates(a, base.choice.keep[l][a]) {
-				if r.done() {
-					return taken, nil
-				}
-				ch.keep = slices.Clone(base.choice.keep)
-				ch.keep[l][a] = f
-				better, err := r.consider(ctx, ch)
-				if err != nil {
-					return taken, err
-				}
-				taken = taken || better
-			}
+	now := *r
+	const acts = int(plan.NumActs)
+	_, err = tryInTurn(ctx, r.p, len(ch.keep)*acts, func(ctx context.Context, p *problem, i int) {
+		own := now
+		own.p = p
+		_, _ = own.tradeFor(ctx, ch, i/acts, plan.Act(i%acts))
+	}, func(i int) (done bool, err error) {
+		better, err := r.tradeFor(ctx, ch, i/acts, plan.Act(i%acts))
+		taken = taken || better
+		return r.done(), err
+	})
+	return taken, err
+}
+
+// tradeFor tries all changes of a class in a layer of a choice.
+func (r *refinement) tradeFor(ctx context.Context, base choice, l int, a plan.Act) (taken bool, err error) {
+	for _, f := range r.fates(a, base.keep[l][a]) {
+		if r.done() {
+			return taken, nil
 		}
+		ch := base
+		ch.keep = slices.Clone(base.keep)
+		ch.keep[l][a] = f
+		better, err := r.consider(ctx, ch)
+		if err != nil {
+			return taken, err
+		}
+		taken = taken || better
 	}
 	return taken, nil
 }

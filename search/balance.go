@@ -47,22 +47,32 @@ func race(ctx context.Context, p *problem, found shortlist, field []*balancing) 
 	}
 	for round := 0; len(field) > 0; round++ {
 		var going []*balancing
-		for _, b := range field {
+		starts := make([]balancing, len(field))
+		for i, b := range field {
+			starts[i] = *b
+		}
+		_, err := tryInTurn(ctx, p, len(field), func(ctx context.Context, p *problem, i int) {
+			own := starts[i]
+			own.p = p
+			_, _ = own.divide(ctx, round)
+		}, func(i int) (tired bool, err error) {
+			b := field[i]
 			if p.told.exhausted() {
-				break
+				return true, nil
 			}
 			p.told.say(planning+": dividing the memory of "+b.best.Label, found)
 			start := b.best
 			more, err := b.divide(ctx, round)
-			if err != nil {
-				return nil, err
-			}
 			if b.best != start {
 				found = found.add(b.best)
 			}
 			if more {
 				going = append(going, b)
 			}
+			return false, err
+		})
+		if err != nil {
+			return nil, err
 		}
 		slices.SortStableFunc(going, func(a, b *balancing) int { return cmp.Compare(a.best.Seconds(), b.best.Seconds()) })
 		field = slices.DeleteFunc(going, func(b *balancing) bool { return b.best.Seconds() > raceMargin(round)*found[0].Seconds() })
@@ -249,16 +259,20 @@ func (b *balancing) moveBy(ctx context.Context, step int) error {
 
 // tryMoves tries changes in turn, each for as long as it helps.
 func (b *balancing) tryMoves(ctx context.Context, moves []spend, within int) error {
-	for _, d := range moves {
-		for {
-			better, err := b.tryMove(ctx, d, within)
-			if err != nil {
-				return err
-			}
-			if !better || d == (spend{}) {
-				break
-			}
+	for len(moves) > 0 {
+		now, left := *b, moves
+		i, err := tryInTurn(ctx, b.p, len(left), func(ctx context.Context, p *problem, i int) {
+			own := now
+			own.p = p
+			_, _ = own.tryMove(ctx, left[i], within)
+		}, func(i int) (better bool, err error) { return b.tryMove(ctx, moves[i], within) })
+		if err != nil {
+			return err
 		}
+		if i < len(moves) && moves[i] == (spend{}) {
+			i++
+		}
+		moves = moves[i:]
 	}
 	return nil
 }

@@ -94,32 +94,47 @@ func (p *problem) evaluate(ctx context.Context, ch choice, tiers ...device.Tier)
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	if p.halt != nil && p.halt.Load() {
+		return nil, errHalted
+	}
 	pl, where, label := p.plan(ch)
 	if c := p.needs.dismiss(pl, ch, tiers); c != nil {
 		c.Label, c.Kind = label, where
 		return c, nil
 	}
 	key := fmt.Sprint(ch)
-	if c, ok := p.refused[key]; ok {
+	if c, ok := p.known.refusal(key); ok {
 		c.Plan, c.Label, c.Kind, c.choice = pl, label, where, ch
 		return &c, nil
 	}
-	p.told.evaluated++
-	c, err := p.judge(ctx, pl, label, ch.short)
-	if err != nil {
-		return nil, err
+	e := p.known.of(key, func() (*Candidate, int, error) { return judgeChoice(ctx, p, ch) })
+	if e.err != nil {
+		return nil, e.err
 	}
-	c.choice, c.Kind = ch, where
+	p.told.evaluated++
+	p.told.lowered += e.lowered
+	c := *e.c
+	if c.Kind, c.choice = where, ch; !c.Fits && p.halt == nil {
+		p.known.refuse(key, &c)
+	}
+	return &c, nil
+}
+
+// judgeChoice judges the plan of a choice, and returns how many instructions were lowered. What does not fit has no
+// instructions.
+func judgeChoice(ctx context.Context, p *problem, ch choice) (c *Candidate, lowered int, err error) {
+	pl, _, label := p.plan(ch)
+	if c, err = p.judge(ctx, pl, label, ch.short); err != nil {
+		return nil, 0, err
+	}
 	for i, prog := range c.Programs {
-		p.told.lowered += len(prog.Instrs)
+		lowered += len(prog.Instrs)
 		if !c.Fits {
 			c.Programs[i] = &program.Program{Rank: prog.Rank, Height: prog.Height, Bound: prog.Bound, Capacity: prog.Capacity}
 		}
 	}
-	if c.Program = c.Programs[0]; !c.Fits {
-		p.refused[key] = Candidate{Programs: c.Programs, Program: c.Program, shared: c.shared}
-	}
-	return c, nil
+	c.Program = c.Programs[0]
+	return c, lowered, nil
 }
 
 // plan returns the plan of a choice, the name of its placement, and a description.

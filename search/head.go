@@ -42,8 +42,12 @@ func (r *Request) Feed(tokens int, memory int64) int {
 		return n
 	}
 	row, tile := r.Graph.FeedBytes(), tokens
-	for tile > max(leastFeed, tokens/mostTiles) && int64(tile)*row > memory/feedShare && r.fewerRows(tile) < tile {
-		tile = r.fewerRows(tile)
+	for tile > leastFeed && int64(tile)*row > memory/feedShare {
+		fewer := r.fewerRows(tile)
+		if fewer == tile || fewer < tokens/mostTiles {
+			break
+		}
+		tile = fewer
 	}
 	if tile == tokens {
 		return 0

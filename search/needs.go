@@ -3,6 +3,7 @@ package search
 import (
 	"slices"
 	"sort"
+	"sync"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/graph"
@@ -28,25 +29,34 @@ type needs struct {
 	req     *Request
 	machine *Machine
 	ranks   int
-	saved   [][plan.NumActs]int64  // what each layer saves for a token, in bytes
-	layouts map[int64][]plan.Chunk // by the size of their chunks in elements
-	plain   *plan.Plan             // of one sequence
+	saved   [][plan.NumActs]int64 // what each layer saves for a token, in bytes
+	layouts *layouts
+	plain   *plan.Plan // of one sequence
 }
 
 func newNeeds(req *Request, m *Machine, ranks int) *needs {
-	n := &needs{req: req, machine: m, ranks: ranks, layouts: map[int64][]plan.Chunk{}, plain: plan.Plain(req.Graph, 1)}
+	n := &needs{req: req, machine: m, ranks: ranks, layouts: &layouts{known: map[int64][]plan.Chunk{}}, plain: plan.Plain(req.Graph, 1)}
 	for l := range req.Graph.Model.Layers {
 		n.saved = append(n.saved, plan.Saved(req.Graph, l, 1))
 	}
 	return n
 }
 
+// layouts are the chunks of a graph, by their size in elements.
+type layouts struct {
+	mu    sync.Mutex
+	known map[int64][]plan.Chunk
+}
+
 // layout returns the chunks of a size, without places.
 func (n *needs) layout(chunk int64) []plan.Chunk {
-	if n.layouts[chunk] == nil {
-		n.layouts[chunk] = plan.Layout(n.req.Graph, chunk)
+	l := n.layouts
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.known[chunk] == nil {
+		l.known[chunk] = plan.Layout(n.req.Graph, chunk)
 	}
-	return slices.Clone(n.layouts[chunk])
+	return slices.Clone(l.known[chunk])
 }
 
 // least returns a lower bound on the bytes of each tier that a plan's program needs.

@@ -2,6 +2,7 @@ package search
 
 import (
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/athanor-llm/athanor/device"
@@ -25,17 +26,18 @@ type problem struct {
 	layerBytes      int64
 	census          *census
 	told            *recorder
-	growths         growths
+	growths         *growths
 	needs           *needs
-	refused         map[string]Candidate // what choices need that do not fit, by choice
-	tables          bool                 // are so large that they are on the host
-	untimed         bool                 // only asked is what fits, so nothing is simulated
+	known           *evaluations
+	tables          bool         // are so large that they are on the host
+	untimed         bool         // only asked is what fits, so nothing is simulated
+	halt            *atomic.Bool // nil but for scouts: recalls them, see ahead.go
 }
 
 func newProblem(req *Request, m *Machine) *problem {
 	g, ranks := req.Graph, max(req.Ranks, 1)
 	p := &problem{req: req, machine: m, graph: g, prices: prices{req, m}, ranks: ranks, batch: req.GlobalBatch / ranks,
-		copies: ranks / g.Shared(), placements: residenciesOf(ranks / g.Shared()), census: newCensus(g), told: &recorder{sketch: req.Sketch, enough: req.Enough, early: req.Early, start: time.Now()}, growths: growths{}, needs: newNeeds(req, m, ranks), refused: map[string]Candidate{}}
+		copies: ranks / g.Shared(), placements: residenciesOf(ranks / g.Shared()), census: newCensus(g), told: &recorder{sketch: req.Sketch, enough: req.Enough, early: req.Early, start: time.Now()}, growths: &growths{}, needs: newNeeds(req, m, ranks), known: newEvaluations()}
 	for i, param := range g.Params {
 		if n := float64(g.Stored(i).Elems()); param.Frozen {
 			p.frozen += n
@@ -58,7 +60,7 @@ func (p *problem) updatedBy(what string) *problem {
 	other, req := *p, *p.req
 	req.Pins.Update = what
 	other.req, other.prices.req = &req, &req
-	other.refused = map[string]Candidate{}
+	other.known = newEvaluations()
 	return &other
 }
 
@@ -66,7 +68,7 @@ func (p *problem) updatedBy(what string) *problem {
 func onMachine(p *problem, m *Machine) *problem {
 	other, needs := *p, *p.needs
 	needs.machine = m
-	other.machine, other.needs, other.refused = m, &needs, map[string]Candidate{}
+	other.machine, other.needs, other.known = m, &needs, newEvaluations()
 	return &other
 }
 
@@ -118,8 +120,12 @@ func (p *problem) styles(of aim, b int, r residency) []style {
 	head := p.req.Head(rows, p.machine.Capacity[device.DeviceTier])
 	const blocks = 1024 // per micro-batch, at most: a million tokens would otherwise make a long program
 	frugal := head
-	for frugal > max(32, rows/blocks) && p.req.fewerRows(frugal) < frugal && (of != fastestPlan || p.req.logitsMatter(frugal, p.machine.Capacity[device.DeviceTier])) {
-		frugal = p.req.fewerRows(frugal)
+	for of != fastestPlan || p.req.logitsMatter(frugal, p.machine.Capacity[device.DeviceTier]) {
+		fewer := p.req.fewerRows(frugal)
+		if fewer == frugal || frugal <= 32 || fewer < rows/blocks {
+			break
+		}
+		frugal = fewer
 	}
 	feed := p.req.Pins.FeedRows
 	if b == 1 { // else smaller micro-batches, which are tried too, need less memory without reading weights again for each tile

@@ -99,7 +99,9 @@ func Search(ctx context.Context, req *Request, m *Machine, progress func(string)
 			continue
 		}
 		var err error
-		if found, err = s.run(ctx, p, found); err != nil {
+		found, err = s.run(ctx, p, found)
+		p.known.settle() // what comes next may time operators
+		if err != nil {
 			return nil, err
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"slices"
+	"sync"
 
 	"github.com/athanor-llm/athanor/device"
 	"github.com/athanor-llm/athanor/lower"
@@ -44,12 +45,17 @@ func (p *problem) shortens() bool {
 
 // growths are the bytes of each tier that one more micro-batch adds to a step, however few, by sequences per
 // micro-batch. They follow from the graph, the state's format and the options of lowering alone, so they hold for
-// all problems that differ in other decisions, in the machine or in its prices; stages run one after the other.
-type growths map[int][device.NumTiers]int64
+// all problems that differ in other decisions, in the machine or in its prices.
+type growths struct {
+	mu    sync.Mutex
+	known map[int][device.NumTiers]int64
+}
 
 // growth returns the growth of a step with micro-batches of b sequences.
 func (p *problem) growth(ctx context.Context, b int) ([device.NumTiers]int64, error) {
-	if g, ok := p.growths[b]; ok {
+	p.growths.mu.Lock()
+	defer p.growths.mu.Unlock()
+	if g, ok := p.growths.known[b]; ok {
 		return g, nil
 	}
 	pl := plan.Plain(p.graph, b)
@@ -66,7 +72,10 @@ func (p *problem) growth(ctx context.Context, b int) ([device.NumTiers]int64, er
 	for t := range bound[1] {
 		bound[1][t] -= bound[0][t]
 	}
-	p.growths[b] = bound[1]
+	if p.growths.known == nil {
+		p.growths.known = map[int][device.NumTiers]int64{}
+	}
+	p.growths.known[b] = bound[1]
 	return bound[1], nil
 }
 
