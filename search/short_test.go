@@ -103,6 +103,7 @@ func TestLengthenedWithLess(t *testing.T) {
 	whole, err := p.evaluate(t.Context(), ch)
 	check(t, err)
 	m.Capacity[device.DeviceTier] = whole.Program.Bound[device.DeviceTier] - 1
+	p = onMachine(p, m)
 	found, err := lengthenSteps(t.Context(), p, shortlist{first})
 	check(t, err)
 	if !slices.ContainsFunc(found, func(c *Candidate) bool {

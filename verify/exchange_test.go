@@ -39,7 +39,7 @@ func TestExchangeMutants(t *testing.T) {
 	rejected, accepted := map[string]int{}, map[string]int{}
 	m := *samples.TinyModels["gpt2"]
 	m.Width, m.Heads, m.KVHeads, m.MaxPositions = 16, 4, 4, 32
-	for range testkit.Count(0, 1, 4) {
+	for range testkit.Count(0, 4, 8) {
 		g, err := graph.BuildPart(&m, 32, 2, graph.F32, []*graph.Documents{nil, {Length: 9}}[rng.IntN(2)])
 		if err != nil {
 			t.Fatal(err)
