@@ -47,7 +47,8 @@ type localBackend interface {
 	backend
 	// openShared returns a function that opens this host's ranks of a fabric of n, given their numbers in the
 	// fabric and on this host, and the origin of their spans' clock. Ranks elsewhere are reached through hub.
-	openShared(n int, hub *link.Hub) (open func(rank, own int, disk string) (device.Device, error), origin time.Time)
+	// If nccl, these are reached over NCCL.
+	openShared(n int, hub *link.Hub, nccl bool) (open func(rank, own int, disk string) (device.Device, error), origin time.Time)
 	// openOne opens the first rank's device for somebody who has no other, and returns the memory that is available
 	// there.
 	openOne() (device.Device, hardware.Memory, error)
@@ -55,6 +56,9 @@ type localBackend interface {
 	led(p remote.Place) localBackend
 	// cards returns the names of the GPUs.
 	cards() []string
+	// boards tells the GPUs apart from all others, also from those of other hosts. nccl is the version of NCCL over which
+	// they can be reached; "": none.
+	boards() (ids []string, nccl string)
 }
 
 // newBackend returns the backend that a request needs. dir is the cache folder.

@@ -96,7 +96,9 @@ func (b *cpuBackend) open(n int, disk string) ([]device.Device, error) {
 	return cpu.OpenRanks(o, n), nil
 }
 
-func (b *cpuBackend) openShared(n int, hub *link.Hub) (open func(rank, own int, disk string) (device.Device, error), origin time.Time) {
+func (b *cpuBackend) boards() ([]string, string) { return nil, "" }
+
+func (b *cpuBackend) openShared(n int, hub *link.Hub, _ bool) (open func(rank, own int, disk string) (device.Device, error), origin time.Time) {
 	f := cpu.NewFabricAcross(n, hub)
 	return func(rank, _ int, disk string) (device.Device, error) {
 		o := b.options

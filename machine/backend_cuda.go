@@ -3,7 +3,9 @@ package machine
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/athanor-llm/athanor/device"
@@ -59,6 +61,21 @@ func (b *cudaBackend) cards() (names []string) {
 		names = append(names, g.Name)
 	}
 	return names
+}
+
+// boards identifies GPUs by the start of their system and by where they are in it.
+func (b *cudaBackend) boards() (ids []string, nccl string) {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return nil, ""
+	}
+	for _, g := range b.gpus {
+		ids = append(ids, strings.TrimSpace(string(boot))+" "+g.BusID)
+	}
+	if lib, err := cuda.FindNCCL(); err == nil && lib != nil { // connections do without
+		nccl = lib.Version()
+	}
+	return ids, nccl
 }
 
 func (b *cudaBackend) network() *hardware.Network { return nil }
@@ -153,8 +170,15 @@ func (b *cudaBackend) open(n int, disk string) ([]device.Device, error) {
 	return list, nil
 }
 
-func (b *cudaBackend) openShared(n int, hub *link.Hub) (open func(rank, own int, disk string) (device.Device, error), origin time.Time) {
+func (b *cudaBackend) openShared(n int, hub *link.Hub, nccl bool) (open func(rank, own int, disk string) (device.Device, error), origin time.Time) {
 	f := cuda.NewFabricAcross(n, hub)
+	if nccl {
+		lib, err := cuda.FindNCCL()
+		if err != nil {
+			return func(int, int, string) (device.Device, error) { return nil, err }, f.Opened()
+		}
+		f.UseNCCL(lib)
+	}
 	return func(rank, own int, disk string) (device.Device, error) {
 		d, err := b.joined(rank, own, f, disk)
 		if err != nil {

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"cmp"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -45,6 +46,7 @@ type hostsBackend struct {
 	together int64
 	links    link.Open    // over which ranks exchange bytes; nil: over connections
 	over     string       // what that is
+	nccl     string       // version of NCCL, over which GPUs do; "": they do not
 	place    remote.Place // what is the same for all devices
 }
 
@@ -82,8 +84,31 @@ func newHosts(r *Request, dir string) (*hostsBackend, error) {
 		}
 		b.about = append(b.about, d)
 	}
+	ids, nccl := b.here.boards()
+	b.nccl = commonNCCL(ids, nccl, b.about)
+	b.place.NCCL = b.nccl != ""
 	return b, nil
 }
+
+// commonNCCL returns the version of NCCL that all hosts have, "" if they have not, or if two ranks have one GPU, between
+// which it moves nothing.
+func commonNCCL(ids []string, nccl string, others []remote.Description) string {
+	all := slices.Clone(ids)
+	for _, d := range others {
+		if d.NCCL != nccl {
+			return ""
+		}
+		all = append(all, d.Boards...)
+	}
+	slices.Sort(all)
+	if n := len(all); len(slices.Compact(all)) < n {
+		return ""
+	}
+	return nccl
+}
+
+// wiresBytes is what NCCL is assumed to take of each GPU for its connections.
+const wiresBytes = 1 << 30
 
 // counts returns how many ranks each host has: equally many, or as nearly as their number and the GPUs allow.
 func (b *hostsBackend) counts(r *Request, dir string) ([]int, error) {
@@ -161,8 +186,8 @@ func (b *hostsBackend) id() string {
 	if b.together == int64(b.hosts()) { // of one host there is nothing else to say
 		return fmt.Sprintf("%s in each of %d processes, over %s", text, b.hosts(), b.over)
 	}
-	if b.over != "" {
-		text += ", over " + b.over
+	if over := cmp.Or(b.nccl, b.over); over != "" {
+		text += ", over " + over
 	}
 	for i, d := range b.about {
 		name, _, _ := net.SplitHostPort(b.others[i]) // ports may be others each time
@@ -193,6 +218,9 @@ func (b *hostsBackend) memory(dir string, process int64) (hardware.Memory, error
 		n += own
 	}
 	m.Host, m.Disk = n*m.Host, n*m.Disk
+	if b.nccl != "" {
+		m.Device = max(0, m.Device-wiresBytes)
+	}
 	if m.Shared {
 		m.Device = m.Host
 	}
@@ -240,7 +268,7 @@ func (b *hostsBackend) open(n int, disk string) (list []device.Device, err error
 	}
 	open, origin := b.here.openShared(n, newHub(p, 0, b.links, func(addr string, h remote.Hello) (*sealed.Conn, error) {
 		return remote.Link(addr, b.key, h)
-	}))
+	}), b.place.NCCL)
 	for p.Rank = range n {
 		var d device.Device
 		p.Share = b.grid.RanksOn(p.HostOf[p.Rank])

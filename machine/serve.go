@@ -96,6 +96,7 @@ func (h *host) Describe(p remote.Place) (remote.Description, error) {
 		return d, err
 	}
 	d.GPUs, d.Idle = b.cards(), b.idle()
+	d.Boards, d.NCCL = b.boards()
 	m, err := b.memory(h.dir, 0)
 	d.Device, d.Host, d.Disk = m.Device, m.Host, m.Disk
 	return d, errors.Join(err, b.close())
@@ -182,7 +183,7 @@ func (h *host) join(p remote.Place, b localBackend) *fabric {
 	f, ok := h.fabrics[p.Fabric]
 	if !ok {
 		f = &fabric{hub: newHub(p, p.HostOf[p.Rank], h.links, h.dial)}
-		f.open, _ = b.openShared(p.Ranks, f.hub)
+		f.open, _ = b.openShared(p.Ranks, f.hub, p.NCCL)
 		h.fabrics[p.Fabric] = f
 	}
 	f.devices++

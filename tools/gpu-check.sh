@@ -11,6 +11,7 @@
 #   agree    kernels, products, models, plans, ranks against their oracles
 #   resume   a training run that is killed again and again, beside one that is not
 #   hosts    a run with a rank in another process, over TCP, beside one with one rank
+#   cluster  NCCL: its symbols, a communicator of one GPU, wires on the fake; a run over TCP, and over NCCL where there are two GPUs
 #   sanitize some of them under compute-sanitizer
 #   rates    what links, products and attention reach
 #   share    ranks that share sequences or matrices on one card beside one rank, fp32 and bf16 (also in agree)
@@ -242,6 +243,40 @@ if weights["one"] != weights["stages"]:
 print("RATE a pipeline over two processes: the same", len(weights["one"]), "bytes of weights")' "$dir/athanor" "$config" "$out"
 }
 
+# cluster checks what GPUs of several hosts need. With two GPUs, two processes with one each train over NCCL and over TCP, and
+# must leave the same weights.
+cluster() {
+  test_of nccl 30 device/cuda/nv NCCL
+  test_of communicator 60 device/cuda TestRealWire
+  ATHANOR_TEST_GPU='' ATHANOR_TESTS='' test_of wires 120 device/cuda 'TestWire'
+  hosts
+  local device=cuda config=$out/wires-run.yaml
+  [ -n "$dry" ] && device=cpu
+  [ -n "$dry" ] || [ "$(nvidia-smi -L | wc -l)" -ge 2 ] || return 0
+  printf '%s\n' 'model: {type: llama, layers: 4, width: 256, heads: 4, feed_forward: 768, tied: false}' 'data: "**/*.go"' 'tokenizer: bpe-300' 'sequence_length: 256' 'global_batch: 8' \
+    'learning_rate: 1.0e-3' 'max_steps: 30' 'precision: bf16' "device: $device" 'limits: {device: 2GiB, host: 8GiB}' 'plan: {pipeline: 1}' "out: $out/wires-tcp" >"$config"
+  part wires-run 150 . python3 -c '
+import os, secrets, socket, subprocess, sys
+
+athanor, config, out = sys.argv[1:]
+os.environ["ATHANOR_KEY"] = secrets.token_hex(16)
+for name, library in ("tcp", {"ATHANOR_NCCL": "none"}), ("nccl", {}):
+    with socket.socket() as s: # a free port
+        s.bind(("127.0.0.1", 0))
+        at = "127.0.0.1:%d" % s.getsockname()[1]
+    host = subprocess.Popen([athanor, "serve", "--listen", at, "--disk", out], stderr=subprocess.PIPE, text=True, env=os.environ | library | {"CUDA_VISIBLE_DEVICES": "1"})
+    print(host.stderr.readline(), flush=True) # it listens
+    status = subprocess.call([athanor, "train", config, "out=" + out + "/wires-" + name, "hosts=" + at], env=os.environ | library | {"CUDA_VISIBLE_DEVICES": "0"})
+    host.kill()
+    if status:
+        print(host.stderr.read())
+        sys.exit(f"over {name}: status {status}")
+weights = [open(f"{out}/wires-{name}/checkpoint-30/model.safetensors", "rb").read() for name in ("tcp", "nccl")]
+if weights[0] != weights[1]:
+    sys.exit("over NCCL the weights are others than over TCP")
+print("RATE two processes over NCCL and over TCP: the same", len(weights[0]), "bytes of weights")' "$dir/athanor" "$config" "$out"
+}
+
 # rates measures, one thing at a time.
 rates() {
   test_of rate-links 30 device/cuda TestRateLinks
@@ -398,13 +433,13 @@ offload() {
 
 case $what in
   checks | speed | large | offload) "$what" ;;
-  agree | share | sanitize | resume | hosts | rates | text) "$what"; wait ;;
-  *) echo "unknown part $what; hint: checks, agree, share, sanitize, resume, hosts, rates, speed, large, text or offload" >&2; exit 2 ;;
+  agree | share | sanitize | resume | hosts | cluster | rates | text) "$what"; wait ;;
+  *) echo "unknown part $what; hint: checks, agree, share, sanitize, resume, hosts, cluster, rates, speed, large, text or offload" >&2; exit 2 ;;
 esac
 
 echo
 grep -ho 'Name:[^ ]* [^:]*' "$out"/find.log 2>/dev/null | head -1
-if [[ $what =~ ^(checks|agree|share|sanitize|resume|hosts|rates|text)$ ]]; then
+if [[ $what =~ ^(checks|agree|share|sanitize|resume|hosts|cluster|rates|text)$ ]]; then
   grep -h '^RATE' "$out"/*.log | cut -c6-
 else
   python3 tools/gpu_table.py "$out" || result "table                              FAILED: python3 is needed for it"

@@ -46,6 +46,7 @@ type exchange struct {
 	header []byte // tells other processes what the call is
 	lane   *lane
 	pipes  []*link.Pipe // by member; nil: in this process
+	wire   *wire        // instead of lane and pipes
 }
 
 // phase is what happens between two rendezvous.
@@ -90,9 +91,9 @@ func (d *Device) join(c *device.Call) (*exchange, error) {
 	}
 	e.index = len(m.calls[e.member])
 	m.calls[e.member] = append(m.calls[e.member], e)
-	f.tell(e)
+	err = f.tell(e)
 	f.changed.Broadcast()
-	return e, nil
+	return e, err
 }
 
 // exchange runs a call between ranks, which begins when all members have arrived.
@@ -102,6 +103,9 @@ func (w *worker) exchange(n int32, c *call) error {
 		if err := e.resolve(); err != nil {
 			return err
 		}
+	}
+	if e.wire != nil {
+		return w.throughWire(c) // rendezvous are the library's
 	}
 	for i := range e.phases {
 		if err := w.meet(c); err != nil {
@@ -166,6 +170,9 @@ func (e *exchange) resolve() error {
 	parts, err := e.device.options.Fabric.partners(e)
 	if err != nil {
 		return err
+	}
+	if e.wire != nil {
+		return e.resolveOver(parts)
 	}
 	switch e.call.Op {
 	case graph.AllGather:
@@ -372,7 +379,8 @@ func (p *peers) connect(d *Device, c *device.Call) error {
 		direct = direct && p.reach[o.work.context]
 	}
 	sums := c.Op == graph.ReduceScatter || c.Op == graph.AllReduce
-	if sums && p.staging == 0 && (!direct || len(members) > mostSources) {
+	gaps := d.options.Fabric.nccl != nil && (device.IsMessage(c.Op) || c.Op == graph.AllToAll) && !direct
+	if p.staging == 0 && (sums && (!direct || len(members) > mostSources) || gaps) {
 		if p.staging, err = d.driver.Word("cuMemAlloc", d.driver.MemAlloc, stagingBytes); err != nil {
 			return fmt.Errorf("allocate %d bytes on the GPU for sums over ranks: %w", stagingBytes, err)
 		}

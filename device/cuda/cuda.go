@@ -33,6 +33,7 @@ import (
 	"github.com/athanor-llm/athanor/device/cpu"
 	"github.com/athanor-llm/athanor/device/cuda/kernels"
 	"github.com/athanor-llm/athanor/device/cuda/nv"
+	"github.com/athanor-llm/athanor/device/link"
 	"github.com/athanor-llm/athanor/kernel/pool"
 )
 
@@ -132,7 +133,10 @@ type Device struct {
 	hosts    [device.NumStreams]*hostStream // nil for the driver's streams
 	meter    cpu.Meter                      // of the host's streams
 	idle     sync.WaitGroup                 // streams of the host that have not ended the round
-	ferry    *ferry                         // nil: no call has members on other hosts
+	ferry    *ferry                         // nil: no call has members on other hosts, or NCCL carries them
+	wires    map[link.Meeting]*wire         // of NCCL
+	unmade   int                            // wires that are being made; the fabric must be locked
+	closing  bool                           // no more wires are made; the fabric must be locked
 	closed   bool
 }
 
@@ -157,6 +161,7 @@ type GPU struct {
 	Name  string
 	// Unified says that its memory is the host's.
 	Unified bool
+	BusID   string
 }
 
 // GPUs returns those that can be used, in CUDA's order.
@@ -179,7 +184,7 @@ func gpus(d *nv.Driver) (list []GPU, err error) {
 	for i := range int(n) {
 		c := card(d, i)
 		if c.Problem == "" {
-			list = append(list, GPU{i, c.Name, d.Attribute(i, nv.AttrIntegrated) == 1})
+			list = append(list, GPU{i, c.Name, d.Attribute(i, nv.AttrIntegrated) == 1, c.BusID})
 		} else {
 			err = fmt.Errorf("%s: %s", c.Name, c.Problem)
 		}
@@ -208,7 +213,7 @@ func New(lib *Libraries, o Options) (*Device, error) {
 	d.arenas.driver, d.registered.driver, d.copier.pool = d.driver, d.driver, pool.New(o.Workers)
 	d.code = code{driver: d.driver, cache: &d.cache, modules: map[kernels.Unit]uintptr{}, functions: map[functionKey]function{}}
 	d.library = library{lt: lib.Lt, chip: &d.chip, cache: &d.cache, algos: map[algoKey]algorithm{}, choices: map[choiceKey]algorithm{}, least: tuneTerms, refused: map[string]bool{}}
-	d.peers.reach = map[uintptr]bool{}
+	d.peers.reach, d.wires = map[uintptr]bool{}, map[link.Meeting]*wire{}
 	if o.Fabric != nil {
 		d.opened = o.Fabric.opened
 	}
@@ -398,9 +403,15 @@ func (d *Device) release() error {
 	if w.context == 0 {
 		return nil
 	}
+	if len(d.wires) > 0 {
+		d.settleWires()
+	}
 	first := v.Check("cuCtxSynchronize", v.CtxSynchronize())
 	if d.ferry != nil {
 		d.ferry.stop()
+	}
+	if len(d.wires) > 0 {
+		d.closeWires()
 	}
 	if d.options.Fabric != nil {
 		first = errors.Join(first, d.options.Fabric.leave(d))

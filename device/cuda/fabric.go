@@ -63,6 +63,8 @@ type Fabric struct {
 	groups  map[string]*meeting
 	boxes   map[[3]int]*meeting // of messages, by sender, receiver and tag
 	posts   map[[2]int]*post    // by a rank here and one elsewhere
+	nccl    *nv.NCCL            // over which calls with ranks elsewhere go; nil: over pipes
+	wirings map[link.Meeting]*wiring
 	flags   *cpu.Arena
 	words   []atomic.Uint32
 	used    int // of words
@@ -80,7 +82,7 @@ const maxFlags = 1 << 18
 func NewFabric(n int) *Fabric {
 	f := &Fabric{
 		opened: time.Now(), slot: slotBytes, devices: make([]*Device, max(n, 0)), groups: map[string]*meeting{},
-		boxes: map[[3]int]*meeting{}, posts: map[[2]int]*post{}, closed: make(chan struct{}),
+		boxes: map[[3]int]*meeting{}, posts: map[[2]int]*post{}, wirings: map[link.Meeting]*wiring{}, closed: make(chan struct{}),
 	}
 	f.changed = sync.NewCond(&f.mu)
 	return f
@@ -307,6 +309,7 @@ func (f *Fabric) loseRank(d *Device, lost *device.PeerError) {
 			o.round.fail(lost)
 		}
 	}
+	f.abortWires()
 }
 
 // release raises all flags until all devices are closed.

@@ -53,23 +53,30 @@ type post struct {
 	unsent [][]byte
 	due    int // headers still to come: what is prepared here is prepared there too
 	heard  map[link.Meeting][][]byte
-	header []byte // the one that is arriving
+	record []byte // the header that is arriving, and what comes with it
 	got    int    // bytes of it so far
 }
 
 // tell sends the header of a prepared call to the members elsewhere. The fabric must be locked.
-func (f *Fabric) tell(e *exchange) {
-	if e.lane == nil {
-		return
-	}
+func (f *Fabric) tell(e *exchange) error {
 	ranks := e.meeting.ranks
+	if !slices.ContainsFunc(ranks, func(r int) bool { return !f.isLocal(r) }) {
+		return nil
+	}
 	e.header = link.Header(&e.call, ranks)
+	if f.nccl != nil {
+		if err := f.wire(e); err != nil {
+			return err
+		}
+	}
+	record := f.record(e)
 	for _, r := range ranks {
 		if !f.isLocal(r) {
 			p := f.posts[[2]int{ranks[e.member], r}]
-			p.unsent, p.due = append(p.unsent, e.header), p.due+1
+			p.unsent, p.due = append(p.unsent, record), p.due+1
 		}
 	}
+	return nil
 }
 
 // listen makes the post of two ranks if there is none, and starts the clerk with the first post.
@@ -91,14 +98,15 @@ func (f *Fabric) listen(own, other int) error {
 		f.rest.Add(1)
 		go f.clerk()
 	}
-	f.posts[at] = &post{pipe: pipe, heard: map[link.Meeting][][]byte{}, header: make([]byte, link.HeaderLen)}
+	f.posts[at] = &post{pipe: pipe, heard: map[link.Meeting][][]byte{}, record: make([]byte, f.recordLen())}
 	return nil
 }
 
 // clerkRest is how long the clerk sleeps between looks.
 const clerkRest = 200 * time.Microsecond
 
-// clerk sends and receives headers while any are due, until all devices are closed.
+// clerk sends and receives headers while any are due, until all devices are closed. Over NCCL it also looks whether ranks
+// elsewhere are still there, which nobody else does.
 func (f *Fabric) clerk() {
 	defer f.rest.Done()
 	f.mu.Lock()
@@ -115,12 +123,23 @@ func (f *Fabric) clerk() {
 			}
 			busy = busy || more
 		}
-		if !busy {
+		rest := clerkRest
+		switch {
+		case busy:
+		case f.nccl == nil:
 			f.changed.Wait()
 			continue
+		default:
+			rest = wireRest
+			if lost := f.wrongWire(); lost != nil {
+				f.mu.Unlock()
+				f.loseRank(nil, lost)
+				f.mu.Lock()
+				return
+			}
 		}
 		f.mu.Unlock()
-		time.Sleep(clerkRest)
+		time.Sleep(rest)
 		f.mu.Lock()
 	}
 }
@@ -133,16 +152,18 @@ func (f *Fabric) look(p *post) (busy bool, err error) {
 	}
 	p.unsent = nil
 	_, left, err := p.pipe.Pump()
-	for err == nil && p.due > 0 {
+	for err == nil && (p.due > 0 || f.nccl != nil) { // what comes early is less due later
 		var n int
-		if n, err = p.pipe.Receive(p.header[p.got:]); n == 0 {
+		if n, err = p.pipe.Receive(p.record[p.got:]); n == 0 {
 			break
 		}
-		if p.got += n; p.got < len(p.header) {
+		if p.got += n; p.got < len(p.record) {
 			continue
 		}
-		at := link.MeetingOf(p.header)
-		p.heard[at] = append(p.heard[at], slices.Clone(p.header))
+		header := slices.Clone(p.record[:link.HeaderLen])
+		at := link.MeetingOf(header)
+		p.heard[at] = append(p.heard[at], header)
+		f.learn(p.record)
 		p.got, p.due = 0, p.due-1
 		f.changed.Broadcast()
 	}
@@ -186,6 +207,9 @@ func (d *Device) cross(e *exchange) error {
 		}
 		if err := f.listen(own, r); err != nil {
 			return err
+		}
+		if f.nccl != nil {
+			continue
 		}
 		kind := link.Gather
 		if device.IsMessage(e.call.Op) {

@@ -51,7 +51,7 @@ func TestCards(t *testing.T) {
 		if len(f.Cards) != 2 || f.Cards[1].Name != "Fake GPU" || f.Cards[1].BusID != "0000:00:00.0" || (len(f.Missing) == 0) != usable || (len(f.Cards[0].Peers) == 1) != usable {
 			t.Errorf("%+v", f)
 		}
-		if list, err := gpus(g.Driver()); usable != (err == nil && slices.Equal(list, []GPU{{Index: 0, Name: "Fake GPU"}, {Index: 1, Name: "Fake GPU"}})) {
+		if list, err := gpus(g.Driver()); usable != (err == nil && slices.Equal(list, []GPU{{Index: 0, Name: "Fake GPU", BusID: "0000:00:00.0"}, {Index: 1, Name: "Fake GPU", BusID: "0000:00:00.0"}})) {
 			t.Error(list, err)
 		}
 	}
@@ -72,7 +72,7 @@ func TestIntegrated(t *testing.T) {
 func TestOldCards(t *testing.T) {
 	g := fake.New()
 	g.Cards, g.Old = 4, []int{1, 3}
-	if list, err := gpus(g.Driver()); err != nil || !slices.Equal(list, []GPU{{Index: 0, Name: "Fake GPU"}, {Index: 2, Name: "Fake GPU"}}) {
+	if list, err := gpus(g.Driver()); err != nil || !slices.Equal(list, []GPU{{Index: 0, Name: "Fake GPU", BusID: "0000:00:00.0"}, {Index: 2, Name: "Fake GPU", BusID: "0000:00:00.0"}}) {
 		t.Error(list, err)
 	}
 }

@@ -99,6 +99,9 @@ func NewHubOver(hosts []int, here int, open Open) *Hub {
 // IsLocal reports whether a rank is in this process.
 func (h *Hub) IsLocal(rank int) bool { return h.hosts[rank] == h.here }
 
+// ShareProcess reports whether two ranks are in one process.
+func (h *Hub) ShareProcess(a, b int) bool { return h.hosts[a] == h.hosts[b] }
+
 // Pipe returns the pipe of one kind between a rank here and one elsewhere, the same each time. It calls
 // the other host if that is this host's part; otherwise nothing is sent or received until that host has
 // called.

@@ -67,6 +67,7 @@ type Place struct {
 	Share  int                        // ranks that share the host's cores
 	Own    int                        // which of them this one is
 	MPI    bool                       // ranks of different processes exchange bytes over MPI, see Member
+	NCCL   bool                       // and GPUs over NCCL
 	// SumRows: see cuda.Options.SumRows.
 	SumRows int
 }
@@ -122,6 +123,8 @@ type Description struct {
 	Processor, Kernels, Version string
 	Cores                       int
 	GPUs                        []string // that its ranks have
+	Boards                      []string // which ones these are, among all hosts'
+	NCCL                        string   // version of NCCL over which they can be reached; "": none
 	Device, Host, Disk          int64    // available bytes; on the device, the least of any rank
 	Ranks                       int      // that may be opened
 	Idle                        int      // GPUs besides those asked for

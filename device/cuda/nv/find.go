@@ -8,7 +8,7 @@ import (
 
 // Places holds the paths at which each library is tried, in order.
 type Places struct {
-	Driver, NVRTC, CublasLt, NVML []string
+	Driver, NVRTC, CublasLt, NVML, NCCL []string
 	// Empty lists the folders in ATHANOR_CUDA_LIBS that contain none of the libraries.
 	Empty []string
 }
@@ -48,9 +48,10 @@ func places(env func(string) string, glob func(string) []string) Places {
 		NVRTC:    inWheels("cuda_nvrtc", "libnvrtc.so.13", "libnvrtc.so.12"),
 		CublasLt: inWheels("cublas", "libcublasLt.so.13", "libcublasLt.so.12"),
 		NVML:     libraries(own, toolkit, glob, "libnvidia-ml.so.1"),
+		NCCL:     inWheels("nccl", "libnccl.so.2"),
 	}
 	for _, dir := range own {
-		if !slices.ContainsFunc(slices.Concat(p.Driver, p.NVRTC, p.CublasLt, p.NVML), func(path string) bool { return filepath.Dir(path) == filepath.Clean(dir) }) {
+		if !slices.ContainsFunc(slices.Concat(p.Driver, p.NVRTC, p.CublasLt, p.NVML, p.NCCL), func(path string) bool { return filepath.Dir(path) == filepath.Clean(dir) }) {
 			p.Empty = append(p.Empty, dir)
 		}
 	}
