@@ -12,8 +12,8 @@ import (
 	"github.com/athanor-llm/athanor/model/family"
 )
 
-// TestScouts: a search decides the same and counts the same effort with scouts and without, on machines where it has to make
-// room, and no scout outlives it.
+// TestScouts: a search decides the same and counts the same effort with scouts and without, on a machine where it has to make
+// room.
 func TestScouts(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	for _, memory := range testkit.Sample([]int64{12 << 20, 16 << 20, 24 << 20}, 1, 1) {

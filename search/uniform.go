@@ -36,7 +36,9 @@ func planUniform(ctx context.Context, p *problem, found shortlist) (shortlist, e
 	case p.req.Pins.Update != "":
 		return found, nil
 	}
-	streamed, err := searchUniform(ctx, p.updatedBy(plan.UpdateOnDevice), nil)
+	other := p.updatedBy(plan.UpdateOnDevice)
+	streamed, err := searchUniform(ctx, other, nil)
+	other.known.settle()
 	return found.add(streamed...), err
 }
 
