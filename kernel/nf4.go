@@ -13,9 +13,10 @@ import (
 // Weights in 4 bits (graph.NF4Block). A product with such weights is computed panel by panel:
 // for some columns of the result at a time, the weights are unpacked into memory that stays in a
 // cache, and then multiplied as usual. The inner dimension is never divided, so the bits are
-// those of weights unpacked beforehand. With few rows, when text is generated, each worker unpacks and multiplies small panels by itself.
+// those of weights unpacked beforehand. With few rows, when text is generated, each worker unpacks and multiplies small panels by
+// itself; with AVX-512 and up to three rows, nothing is unpacked (gemm.Serial.Packed).
 //
-// Known weakness: where no instructions unpack to bf16 directly (simd.Set.NF4Half), unpacking takes longer than the product of one row.
+// Known weakness: with AVX2 and NEON, unpacking takes longer than the product of one row.
 
 // panelElems bounds the weights that are unpacked at a time.
 const panelElems = 1 << 20
@@ -51,22 +52,37 @@ const fewRows = 8
 // stripElems is about how many weights a worker unpacks at a time: they stay in the first caches.
 const stripElems = 1 << 15
 
-// productInStrips is product for few rows.
+// productInStrips is product for few rows. Where there are instructions for it, the weights are multiplied as they are.
 func (e *Env) productInStrips(turned bool, y, x, w *Tensor, init gemm.Init) {
 	c := e.begin(nil, nil)
 	c.t[0], c.t[1], c.t[2], c.init = *y, *x, *w, init
 	form, unit := gemm.NN, graph.NF4Block
 	if turned {
-		form, unit = gemm.NT, 16
+		form, unit = gemm.NT, gemm.PackedUnit
 	}
 	step := max(min(stripElems, e.panelElems)/max(x.Cols, 1)/unit, 1) * unit
 	c.n[0], c.n[1] = int(form), step
 	c.tasks((y.Cols+step-1)/step, func(c *call, w *worker, i int) {
 		y, x, form, lo := &c.t[0], &c.t[1], gemm.Form(c.n[0]), i*c.n[1]
 		part := columns(y, lo, min(c.n[1], y.Cols-lo))
+		init := initOf(c.init, lo, part.Cols)
+		if form == gemm.NT && multiplyPacked(w.serial, &part, x, &c.t[2], lo, init) {
+			return
+		}
 		weights := w.unpack(&c.t[2], form == gemm.NT, x.Cols, y.Cols, lo, part.Cols)
-		w.serial.Gemm(form, y.Rows, part.Cols, x.Cols, x.matrix(), weights.matrix(), part.matrix(), initOf(c.init, lo, part.Cols))
+		w.serial.Gemm(form, y.Rows, part.Cols, x.Cols, x.matrix(), weights.matrix(), part.matrix(), init)
 	})
+}
+
+// multiplyPacked multiplies with rows of packed weights, from row lo on, and reports whether it could.
+func multiplyPacked(s *gemm.Serial, y, x, packed *Tensor, lo int, init gemm.Init) bool {
+	if x.DType != packed.DType {
+		return false
+	}
+	size := int(packed.DType.Size())
+	rows := unsafe.Slice((*byte)(unsafe.Add(packed.begin(), lo*packed.Stride*size)), ((y.Cols-1)*packed.Stride+packed.Cols)*size)
+	four := gemm.Packed{Rows: rows, Stride: packed.Stride * size, Levels: &graph.NF4Levels}
+	return s.Packed(y.Rows, y.Cols, x.Cols, x.matrix(), four, y.matrix(), init)
 }
 
 // unpack unpacks the weights of n columns of a result with cols columns, from column lo on.
@@ -216,6 +232,10 @@ func PackNF4(src []float32, cols int) []byte {
 	return dst
 }
 
+// leastScale is the least scale of a block that is not zero. Of smaller ones, levels may be subnormal, which some instructions
+// take for zero: no level but 0 is below 2^-4.
+const leastScale = 0x1p-121
+
 func packRow(dst []byte, src []float32) {
 	const block = graph.NF4Block
 	blocks := (len(src) + block - 1) / block
@@ -227,6 +247,9 @@ func packRow(dst []byte, src []float32) {
 			if v = abs(v); v > scale || v != v {
 				scale = v
 			}
+		}
+		if scale < leastScale {
+			scale = 0
 		}
 		binary.LittleEndian.PutUint32(scales[4*b:], math.Float32bits(scale))
 		indices := dst[b*block/2 : (b+1)*block/2]

@@ -37,6 +37,10 @@ func TestNF4Panels(t *testing.T) {
 		m := &maker{Rand: rand.New(rand.NewPCG(seed, 1))}
 		e.panelElems = 1 + m.IntN(1<<14)
 		n, in, out := 1+m.IntN(40), 1+m.IntN(400), 1+m.IntN(400)
+		if seed%2 == 0 { // whole blocks of few rows, which are multiplied as they are where there are instructions for it
+			n, in, out = 1+m.IntN(4), 64*(1+m.IntN(8)), 32*(1+m.IntN(8))+m.IntN(2)*16
+			e.panelElems = 1 << 14
+		}
 		a := graph.Attr{NF4: true, WT: m.IntN(2) == 0, Acc: m.IntN(2) == 0}
 		d := []graph.DType{graph.F32, graph.BF16}[m.IntN(2)]
 		w, bias, res := m.packed(d, in, out, a.WT), m.any(1, out), m.any(n, out)
@@ -121,6 +125,25 @@ func TestNF4Pack(t *testing.T) {
 					}
 				}
 			}
+		}
+	}
+}
+
+// TestNF4Tiny: a block whose greatest number is so small that levels times it are subnormal is 0, and its neighbour
+// is not: some instructions take subnormal numbers for 0, and all are to compute the same.
+func TestNF4Tiny(t *testing.T) {
+	src, got := make([]float32, 128), make([]float32, 128)
+	for i := range src {
+		src[i] = leastScale
+	}
+	src[3], src[64] = -leastScale, 2*leastScale
+	for i := range src[:64] {
+		src[i] /= 2
+	}
+	UnpackNF4(got, PackNF4(src, 128), 128)
+	for i, v := range got {
+		if i < 64 && v != 0 || i >= 64 && v < 0x1p-125 {
+			t.Fatalf("element %d, %v, became %v", i, src[i], v)
 		}
 	}
 }

@@ -42,6 +42,7 @@ type isa struct {
 type family struct {
 	wide, narrow  []func(*tile)
 	columns, rows []func(*strip)
+	packed        []func(*strip) // columns for weights in 4 bits, see packed.go; may be missing
 }
 
 // height returns the greatest height for the given number of columns.

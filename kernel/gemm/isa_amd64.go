@@ -31,7 +31,7 @@ var avx512 = isa{
 	name:        "avx512",
 	nr:          32,
 	strip:       16,
-	fma:         family{kernels512, narrows512, columnKernels512, rowKernels512},
+	fma:         family{kernels512, narrows512, columnKernels512, rowKernels512, packedKernels512},
 	halfColumns: halfColumnKernels512,
 	halfRows:    halfRowKernels512,
 	transpose:   transpose512,
@@ -47,7 +47,7 @@ var avx512 = isa{
 var avx512BF16 = func() isa {
 	x := avx512
 	x.name = "avx512-bf16"
-	x.dot = family{kernelsBF16, narrowsBF16, columnKernelsBF16, rowKernelsBF16}
+	x.dot = family{kernelsBF16, narrowsBF16, columnKernelsBF16, rowKernelsBF16, packedKernelsBF16}
 	x.zip = zipAVX512
 	x.peakDot, x.peakDotFlops = peakBF16, 4*16*4*16
 	return x
@@ -84,7 +84,7 @@ var avx2 = isa{
 	nr:          16,
 	strip:       8,
 	several:     true,
-	fma:         family{kernels256, narrows256, inBlocks(columns256), inBlocks(rows256)},
+	fma:         family{kernels256, narrows256, inBlocks(columns256), inBlocks(rows256), nil},
 	halfColumns: []func(*strip){nil, halfColumns256},
 	halfRows:    inBlocks(halfRows256),
 	transpose:   transposeAVX2,

@@ -10,7 +10,7 @@ var neon = isa{
 	nr:          16,
 	strip:       16,
 	several:     true,
-	fma:         family{kernelsNEON, narrowsNEON, columnKernelsNEON, rowKernelsNEON},
+	fma:         family{kernelsNEON, narrowsNEON, columnKernelsNEON, rowKernelsNEON, nil},
 	halfColumns: halfColumnKernelsNEON,
 	halfRows:    halfRowKernelsNEON,
 	transpose:   transposeNEON,

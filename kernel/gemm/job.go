@@ -51,7 +51,8 @@ type job struct {
 	a, b, c operand // a is [m,k], b is [k,n], whatever the form
 	init    operand // zero strides repeat one element or row
 	bias    operand
-	both    bool // bias on top of init
+	both    bool   // bias on top of init
+	four    Packed // B, if its elements are in 4 bits
 
 	held [5]Matrix // keeps the memory behind the addresses
 
@@ -82,10 +83,25 @@ func (j *job) set(form Form, m, n, k int, a, b, c Matrix, init Init) {
 	case TN, TNB:
 		j.a, j.b = a.operand("A", k, m).transposed(), b.operand("B", k, n)
 	}
-	j.c = c.operand("C", m, n)
 	if k == 0 { // a nil operand has no address to step from
 		j.a, j.b = nothing(), nothing()
 	}
+	j.setSums(m, n, c, init)
+	j.held[0], j.held[1] = a, b
+	j.four = Packed{}
+
+	j.kernels, j.pairs, j.odd, j.ragged = &j.isa.fma, false, false, false
+	if j.a.half && j.b.half && j.isa.dot.wide != nil {
+		j.kernels, j.pairs = &j.isa.dot, true
+		j.k, j.odd = k/2, k%2 != 0
+		j.a.col *= 2
+		j.b.row *= 2
+	}
+}
+
+// setSums stores and checks where the sums go and what they begin with.
+func (j *job) setSums(m, n int, c Matrix, init Init) {
+	j.c = c.operand("C", m, n)
 	bias := Matrix{Data: init.Bias, Stride: n}
 	j.init, j.bias, j.both = nothing(), nothing(), false
 	if init.Bias != nil {
@@ -96,15 +112,7 @@ func (j *job) set(form Form, m, n, k int, a, b, c Matrix, init Init) {
 	if init.Residual.Data != nil || init.Residual.Half != nil {
 		j.init, j.both = init.Residual.operand("residual", m, n), init.Bias != nil
 	}
-	j.held = [...]Matrix{a, b, c, bias, init.Residual}
-
-	j.kernels, j.pairs, j.odd, j.ragged = &j.isa.fma, false, false, false
-	if j.a.half && j.b.half && j.isa.dot.wide != nil {
-		j.kernels, j.pairs = &j.isa.dot, true
-		j.k, j.odd = k/2, k%2 != 0
-		j.a.col *= 2
-		j.b.row *= 2
-	}
+	j.held = [...]Matrix{2: c, bias, init.Residual}
 }
 
 // onTiles selects tile registers if the form, the types and the processor allow them.
@@ -119,7 +127,10 @@ func (j *job) onTiles() {
 }
 
 // release drops the operands.
-func (j *job) release() { clear(j.held[:]) }
+func (j *job) release() {
+	clear(j.held[:])
+	j.four = Packed{}
+}
 
 // operand returns m as an operand. It panics if m holds fewer than rows x cols elements.
 func (m Matrix) operand(name string, rows, cols int) operand {

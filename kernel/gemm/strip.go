@@ -28,6 +28,7 @@ type strip struct {
 	c, cPanel       address // panels of 16 columns; the rows of a panel are contiguous
 	steps, strips   int
 	ahead           uintptr
+	levels, scales  address // for weights in 4 bits: 16 levels; the scales of the strips' rows, block by block
 }
 
 const (
@@ -110,9 +111,12 @@ func (j *job) streamed(s *Serial, blk block) {
 		in.srcPanel, in.dstRow, in.dstPanel = stripRows*init.col, stripBytes, stripBytes*uintptr(full.rows)
 		s.deal(in, sums, init)
 	}
-	if j.columnStrips() {
+	switch {
+	case j.four.Rows != nil:
+		j.walkPacked(s, full, sums)
+	case j.columnStrips():
 		j.walkColumns(s, full, sums)
-	} else {
+	default:
 		j.walkRows(s, full, sums)
 	}
 	if full.rows > 1 {

@@ -6,6 +6,8 @@ var columnKernels512 = []func(*strip){nil, columns512x1, columns512x2, columns51
 
 var rowKernels512 = []func(*strip){nil, rows512x1, rows512x2, rows512x3, rows512x4, rows512x5, rows512x6, rows512x7, rows512x8}
 
+var packedKernels512 = []func(*strip){nil, packed512x1, packed512x2, packed512x3}
+
 var halfColumnKernels512 = []func(*strip){nil, halfColumns512x1, halfColumns512x2, halfColumns512x3, halfColumns512x4, halfColumns512x5, halfColumns512x6, halfColumns512x7, halfColumns512x8}
 
 var halfRowKernels512 = []func(*strip){nil, halfRows512x1, halfRows512x2, halfRows512x3, halfRows512x4, halfRows512x5, halfRows512x6, halfRows512x7, halfRows512x8}
@@ -17,6 +19,8 @@ var narrows512 = []func(*tile){nil, fma512x1x1, fma512x2x1, fma512x3x1, fma512x4
 var columnKernelsBF16 = []func(*strip){nil, columnsBF16x1, columnsBF16x2, columnsBF16x3, columnsBF16x4, columnsBF16x5, columnsBF16x6, columnsBF16x7, columnsBF16x8}
 
 var rowKernelsBF16 = []func(*strip){nil, rowsBF16x1, rowsBF16x2, rowsBF16x3, rowsBF16x4, rowsBF16x5, rowsBF16x6, rowsBF16x7, rowsBF16x8}
+
+var packedKernelsBF16 = []func(*strip){nil, packedBF16x1, packedBF16x2, packedBF16x3}
 
 var kernelsBF16 = []func(*tile){nil, bf16x1x2, bf16x2x2, bf16x3x2, bf16x4x2, bf16x5x2, bf16x6x2, bf16x7x2, bf16x8x2, bf16x9x2, bf16x10x2, bf16x11x2, bf16x12x2, bf16x13x2, bf16x14x2}
 
@@ -157,6 +161,15 @@ func columns512x8(t *strip)
 
 //go:noescape
 func rows512x8(t *strip)
+
+//go:noescape
+func packed512x1(t *strip)
+
+//go:noescape
+func packed512x2(t *strip)
+
+//go:noescape
+func packed512x3(t *strip)
 
 //go:noescape
 func halfColumns512x1(t *strip)
@@ -337,6 +350,15 @@ func columnsBF16x8(t *strip)
 
 //go:noescape
 func rowsBF16x8(t *strip)
+
+//go:noescape
+func packedBF16x1(t *strip)
+
+//go:noescape
+func packedBF16x2(t *strip)
+
+//go:noescape
+func packedBF16x3(t *strip)
 
 //go:noescape
 func amx1x1(t *grid)

@@ -70,6 +70,7 @@ func fmaAVX512(a *asm) {
 		k.emit(a, r, 1)
 	}
 	strips512(a, "512", fmaElement, rowStrips512)
+	packed512(a, "512", false)
 	halfStrips512(a)
 	a.stubs.table("kernels512", k.prefix, rows512, 2)
 	a.stubs.table("narrows512", k.prefix, rows512, 1)
@@ -100,20 +101,24 @@ func bf16AVX512(a *asm) {
 		k.emit(a, r, 1)
 	}
 	strips512(a, "BF16", dotElement, rowStripsBF16)
+	packed512(a, "BF16", true)
 	a.stubs.table("kernelsBF16", k.prefix, rows512, 2)
 	a.stubs.table("narrowsBF16", k.prefix, rows512, 1)
 }
 
-// dpbf16 prints VDPBF16PS, which Go's assembler does not know, as bytes: EVEX.512.F3.0F38.W0 52 /r.
-// The encoding stores the upper bits of register numbers inverted.
-func dpbf16(a *asm, x, y, sum string) {
-	rm, v, reg := number(x), number(y), number(sum)
+// dpbf16 prints VDPBF16PS, which Go's assembler does not know.
+func dpbf16(a *asm, x, y, sum string) { a.evex(2, 0x52, "VDPBF16PS", x, y, sum) }
+
+// evex prints an instruction that Go's assembler does not know as bytes: EVEX.512.F3.0F38.W0 if prefix is 2, F2 if
+// it is 3, then the opcode and /r. The encoding stores the upper bits of register numbers inverted.
+func (a *asm) evex(prefix, opcode int, name, x, y, to string) {
+	rm, v, reg := number(x), number(y), number(to)
 	not := func(n, bit int) int { return ^n >> bit & 1 }
 	p0 := not(reg, 3)<<7 | not(rm, 4)<<6 | not(rm, 3)<<5 | not(reg, 4)<<4 | 2
-	p1 := (^v&15)<<3 | 4 | 2
+	p1 := (^v&15)<<3 | 4 | prefix
 	p2 := 2<<5 | not(v, 4)<<3
 	modRM := 3<<6 | reg&7<<3 | rm&7
-	a.op("LONG $0x%02x%02x%02x62; WORD $0x%02x52 // VDPBF16PS %s, %s, %s", p2, p1, p0, modRM, x, y, sum)
+	a.op("LONG $0x%02x%02x%02x62; WORD $0x%02x%02x // %s %s, %s, %s", p2, p1, p0, modRM, opcode, name, x, y, to)
 }
 
 // number returns the number of a vector register.
