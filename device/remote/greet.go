@@ -170,6 +170,9 @@ func silent(err error) error {
 	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
 		return fmt.Errorf("it hung up during the greeting; %s", strangerHint)
 	}
+	if op := (*net.OpError)(nil); errors.As(err, &op) { // without its addresses, by which the log would not see that it is the same
+		err = op.Err
+	}
 	return fmt.Errorf("the greeting failed: %w; %s", err, strangerHint)
 }
 

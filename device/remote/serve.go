@@ -89,7 +89,7 @@ func (s *server) accept(ctx context.Context, l net.Listener) error {
 		case errors.Is(err, net.ErrClosed):
 			return fmt.Errorf("remote: %w", err)
 		case err != nil:
-			s.note(fmt.Sprintf("a connection could not be accepted: %v", err))
+			s.complain(fmt.Sprintf("a connection could not be accepted: %v", err))
 			select {
 			case <-time.After(100 * time.Millisecond):
 			case <-ctx.Done():
@@ -151,11 +151,21 @@ func (s *server) handle(conn net.Conn) {
 		}
 	}()
 	c, o, err := s.receive(conn)
-	if err == nil {
-		kept, err = s.do(c, o)
+	switch {
+	case err == errDisplaced:
+	case err != nil:
+		s.complain(fmt.Sprintf("%s: %v", hostOf(conn), err))
+	default:
+		if kept, err = s.do(c, o); err != nil {
+			s.note(fmt.Sprintf("%s: %v", hostOf(conn), err))
+		}
 	}
-	if err != nil && err != errDisplaced {
-		s.note(fmt.Sprintf("%s: %v", hostOf(conn), err))
+}
+
+// complain tells the log of a stranger, unless it has been told the like.
+func (s *server) complain(text string) {
+	if told := s.guests.complain(text); told != "" {
+		s.note(told)
 	}
 }
 
