@@ -87,3 +87,17 @@ func RanksOn(t *testing.T, hosts []int, o Options) (list []device.Device) {
 	}
 	return list
 }
+
+// WiredRanks returns joined devices on the given hosts whose bytes between hosts go over a fake NCCL that must find no fault
+// in the end, and how often it has moved some.
+func WiredRanks(t *testing.T, hosts []int) (list []device.Device, moves func() int) {
+	t.Helper()
+	c := fake.NewCluster()
+	for _, d := range wiredRanks(t, c, hosts, true, 0) {
+		list = append(list, d)
+	}
+	return list, func() int {
+		m := c.Moves()
+		return m[0] + m[1]
+	}
+}

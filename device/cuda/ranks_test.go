@@ -219,8 +219,8 @@ func (f *fixture) sameAsOne(t *testing.T, part *graph.Graph, pl *plan.Plan, plai
 	}
 }
 
-// TestHostsChangeNothing: ranks on two hosts train to the same bits as in one process, and receive as
-// many bytes.
+// TestHostsChangeNothing: ranks on two hosts train to the same bits as in one process, and receive as many bytes, whether these
+// go through the hosts' memory or over NCCL, which finds no fault.
 func TestHostsChangeNothing(t *testing.T) {
 	testkit.Needs(t, testkit.Usual)
 	f := load(t, "gpt2-untied")
@@ -252,12 +252,22 @@ func TestHostsChangeNothing(t *testing.T) {
 			}
 			pl.Cache = pl.CacheNeeded(g)
 			want, bytes := f.trainRanks(t, g, cuda.Ranks(t, pl.Ranks, cuda.Options{}), pl, 2)
-			got, moved := f.trainRanks(t, g, cuda.RanksOn(t, c.hosts, cuda.Options{}), pl, 2)
-			if fmt.Sprint(got) != fmt.Sprint(want) {
-				t.Errorf("losses %v norms %v, in one process %v %v, or other parameters", got.losses, got.norms, want.losses, want.norms)
+			same := func(over string, devices []device.Device) {
+				got, moved := f.trainRanks(t, g, devices, pl, 2)
+				if fmt.Sprint(got) != fmt.Sprint(want) {
+					t.Errorf("over %s: losses %v norms %v, in one process %v %v, or other parameters", over, got.losses, got.norms, want.losses, want.norms)
+				}
+				if fmt.Sprint(moved) != fmt.Sprint(bytes) {
+					t.Errorf("over %s: moved %v, in one process %v", over, moved, bytes)
+				}
 			}
-			if fmt.Sprint(moved) != fmt.Sprint(bytes) {
-				t.Errorf("moved %v, in one process %v", moved, bytes)
+			same("connections", cuda.RanksOn(t, c.hosts, cuda.Options{}))
+			if cuda.OnGPU() {
+				return // which the ranks would share
+			}
+			wired, moves := cuda.WiredRanks(t, c.hosts)
+			if same("NCCL", wired); moves() == 0 {
+				t.Error("NCCL has moved nothing")
 			}
 		})
 	}

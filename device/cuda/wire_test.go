@@ -38,9 +38,13 @@ func wiredRanks(t *testing.T, c *fake.Cluster, hosts []int, faultless bool, aren
 			}
 		})
 	}
+	var arenas []int64 // none: the user of the devices has them reserved
+	if arena > 0 {
+		arenas = []int64{arena}
+	}
 	var list []*Device
 	for r, host := range hosts {
-		list = append(list, opened(t, libs[host], Options{Rank: r, Fabric: fabrics[host], Index: r}, []int64{arena}))
+		list = append(list, opened(t, libs[host], Options{Rank: r, Fabric: fabrics[host], Index: r}, arenas))
 	}
 	return list
 }
