@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/athanor-llm/athanor/device"
-	"github.com/athanor-llm/athanor/device/link"
 	"github.com/athanor-llm/athanor/device/mpi"
 	"github.com/athanor-llm/athanor/device/remote"
 	"github.com/athanor-llm/athanor/device/sealed"
@@ -28,8 +27,7 @@ type Team struct {
 	Others   []string // addresses at which the others wait for calls, by rank from 1
 	Key      []byte   // that all know
 	Together int      // processes on this host, this one included
-	Over     string   // what carries the bytes between them
-	Links    link.Open
+	Over     Carrier  // of the bytes between them
 	Asked    <-chan struct{}
 	Lost     <-chan error // a *LostError, when another process is lost
 
@@ -201,12 +199,11 @@ func (t *Team) welcome() error {
 	own := hostName()
 	count := map[string]int{own: 1}
 	var outside net.IP // this host's address for others
-	shared := versionOf(t.lib) != ""
+	lacks := t.lacks(versionOf(t.lib))
 	for _, e := range t.members[1:] {
 		if count[e.Host]++; !e.own.IsLoopback() {
 			outside = e.own
 		}
-		shared = shared && e.MPI == versionOf(t.lib)
 	}
 	t.Together = count[own]
 	for _, e := range t.members[1:] {
@@ -215,19 +212,20 @@ func (t *Team) welcome() error {
 			ip = outside
 		}
 		t.Others = append(t.Others, net.JoinHostPort(ip.String(), fmt.Sprint(e.Port)))
-		if err := e.say(word{Together: count[e.Host], MPI: shared}); err != nil {
+		if err := e.say(word{Together: count[e.Host], MPI: lacks == ""}); err != nil {
 			return &LostError{Rank: e.Rank, Host: e.Host, Err: err}
 		}
 	}
 	shareCores(t.Together)
-	if t.Over = "TCP"; !shared {
+	if t.Over = connections(lacks); lacks != "" {
 		return nil
 	}
 	world, err := t.launch.enter(t.lib, t.anyLost)
 	if err != nil {
 		return err
 	}
-	t.world, t.Over, t.Links = world, versionOf(t.lib), linksOver(world)
+	t.world = world
+	t.Over = t.choose()
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 
 	"github.com/athanor-llm/athanor/device"
@@ -77,6 +78,21 @@ func ProbePeers(devices []device.Device, on *Network, h *Hardware) error {
 	}
 	h.Add(measured)
 	return nil
+}
+
+// TimeSums returns what sums of so many bytes each over two newly opened devices take, in seconds, the least of some. The
+// devices cannot be reused afterwards.
+func TimeSums(devices []device.Device, bytes ...int) (list []float64, err error) {
+	for _, d := range devices {
+		if err := d.Reserve(device.DeviceTier, int64(slices.Max(bytes))); err != nil {
+			return nil, fmt.Errorf("time sums: %w", err)
+		}
+	}
+	two := joint{devices: devices, ranks: []int{0, 1}}
+	for _, n := range bytes {
+		list = append(list, two.measure(graph.AllReduce, n).Seconds)
+	}
+	return list, two.err
 }
 
 // groups returns the groups of n ranks that are measured besides a pair of one host: those of the first 4, 8, ... and all

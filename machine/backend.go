@@ -61,10 +61,10 @@ type localBackend interface {
 	boards() (ids []string, nccl string)
 }
 
-// newBackend returns the backend that a request needs. dir is the cache folder.
-func newBackend(r *Request, dir string) (backend, error) {
+// newBackend returns the backend that a request needs. dir is the cache folder. note is told what the user did not decide.
+func newBackend(r *Request, dir string, note func(string)) (backend, error) {
 	if len(r.Hosts) > 0 {
-		return newHosts(r, dir)
+		return newHosts(r, dir, note)
 	}
 	return newLocal(r, dir)
 }

@@ -50,8 +50,8 @@ type hostsBackend struct {
 	place    remote.Place // what is the same for all devices
 }
 
-// newHosts asks the other hosts to describe themselves.
-func newHosts(r *Request, dir string) (*hostsBackend, error) {
+// newHosts asks the other hosts to describe themselves. note is told how GPUs exchange bytes.
+func newHosts(r *Request, dir string, note func(string)) (*hostsBackend, error) {
 	key := r.Key
 	if key == nil {
 		var err error
@@ -85,26 +85,36 @@ func newHosts(r *Request, dir string) (*hostsBackend, error) {
 		b.about = append(b.about, d)
 	}
 	ids, nccl := b.here.boards()
-	b.nccl = commonNCCL(ids, nccl, b.about)
+	b.nccl, err = commonNCCL(ids, nccl, b.others, b.about)
 	b.place.NCCL = b.nccl != ""
+	switch {
+	case !device.IsGPU(r.Device):
+	case err == nil:
+		note("GPUs of different processes exchange bytes over " + b.nccl)
+	default:
+		note(fmt.Sprintf("GPUs of different processes exchange bytes over %s, through the hosts' memory, not over NCCL: %v", cmp.Or(b.over, "TCP"), err))
+	}
 	return b, nil
 }
 
-// commonNCCL returns the version of NCCL that all hosts have, "" if they have not, or if two ranks have one GPU, between
-// which it moves nothing.
-func commonNCCL(ids []string, nccl string, others []remote.Description) string {
+// commonNCCL returns the version of NCCL that this host, whose version is nccl, and all others have, or says why not all can be
+// reached over it: between two ranks that have one GPU, it moves nothing.
+func commonNCCL(ids []string, nccl string, names []string, others []remote.Description) (string, error) {
+	if nccl == "" {
+		return "", errors.New("this process has none, or is not to use it; hint: athanor doctor says which")
+	}
 	all := slices.Clone(ids)
-	for _, d := range others {
+	for i, d := range others {
 		if d.NCCL != nccl {
-			return ""
+			return "", fmt.Errorf("%s has %s, and this process %s", names[i], cmp.Or(d.NCCL, "none"), nccl)
 		}
 		all = append(all, d.Boards...)
 	}
 	slices.Sort(all)
 	if n := len(all); len(slices.Compact(all)) < n {
-		return ""
+		return "", errors.New("two ranks have one GPU")
 	}
-	return nccl
+	return nccl, nil
 }
 
 // wiresBytes is what NCCL is assumed to take of each GPU for its connections.

@@ -76,7 +76,7 @@ func Find(r *Request, note func(string)) (*Machine, error) {
 		return nil, r.Fault("ranks", fmt.Sprintf("%d is too many; hint: at most %d ranks run on one machine", r.Ranks, MaxRanks))
 	}
 	m := &Machine{spill: r.Spill, ranks: r.Ranks, jobs: max(r.Jobs, 1), endurance: r.Limits.DiskEndurance}
-	if m.backend, err = newBackend(r, dir); err != nil {
+	if m.backend, err = newBackend(r, dir, note); err != nil {
 		return nil, err
 	}
 	m.file = filepath.Join(dir, m.cacheName(r))

@@ -16,13 +16,13 @@ import (
 
 // Probe measures this machine's processor with all cores or, with device cuda, a GPU, its disk in folder dir
 // and, for several ranks, the link between them. If there are other hosts, given by their addresses, it takes
-// the slowest processor.
-func Probe(device, dir string, ranks int, hosts []string) (*hardware.Hardware, error) {
+// the slowest processor. note is told how GPUs of several hosts exchange bytes.
+func Probe(device, dir string, ranks int, hosts []string, note func(string)) (*hardware.Hardware, error) {
 	cache, err := CacheDir()
 	if err != nil {
 		return nil, err
 	}
-	b, err := newBackend(&Request{Device: device, Ranks: max(ranks, 1), Hosts: hosts}, cache)
+	b, err := newBackend(&Request{Device: device, Ranks: max(ranks, 1), Hosts: hosts}, cache, note)
 	if err != nil {
 		return nil, err
 	}

@@ -76,7 +76,7 @@ try() {
 	out=$dir/$(echo "$name-$kind-$n" | tr -c 'a-zA-Z0-9\n' _)
 	plain "$kind" "$n" || { say "$name, $kind, $n processes" "FAILED: no plain run"; return; }
 	if timeout 120 "$@" "$athanor" train "$dir/run.yaml" ranks="$n" plan="$dir/plain-$kind-$n/plan.json" out="$out" >"$out.log" 2>&1; then
-		say "$name, $kind, $n processes" "$(same "$dir/plain-$kind-$n" "$out"), over $(sed -n 's/.*bytes go over //p' "$out.log")"
+		say "$name, $kind, $n processes" "$(same "$dir/plain-$kind-$n" "$out"), over $(sed -n 's/.*bytes go over \([^:]*\): .*/\1/p' "$out.log")"
 	else
 		say "$name, $kind, $n processes" "FAILED ($?): $(tail -1 "$out.log")"
 	fi

@@ -67,7 +67,7 @@ func withLoss(err error, lost <-chan error) error {
 // lead trains with a team. Any of its processes may be asked to stop, and then the run stops; if one is lost, the run
 // ends.
 func (v *trainCmd) lead(ctx stdctx.Context, c *cli.Context, team *cluster.Team) error {
-	others := config.Launched{Others: team.Others, Key: team.Key, Over: team.Over, Links: team.Links, Together: team.Together}
+	others := config.Launched{Others: team.Others, Key: team.Key, Over: team.Over.Name, Links: team.Over.Links, Together: team.Together}
 	ctx, stop := stdctx.WithCancel(ctx)
 	defer stop()
 	done := make(chan error, 1)

@@ -42,7 +42,7 @@ func (v *probeCmd) Run(c *cli.Context) error {
 	if err := cli.CanWrite(nil, v.Out); err != nil {
 		return err
 	}
-	h, err := machine.Probe(machine.ChooseDevice(v.Device, c.Note), v.Disk, v.Ranks, v.Hosts)
+	h, err := machine.Probe(machine.ChooseDevice(v.Device, c.Note), v.Disk, v.Ranks, v.Hosts, c.Note)
 	if err != nil {
 		return err
 	}

@@ -17,6 +17,9 @@ var libraries = map[string][]string{
 	"Open MPI": {"libmpi_abi.so.1", "libmpi_abi.so.0", "libmpi.so.40"},
 }
 
+// Starts reports whether a launcher, by the name that package cluster gives it, starts processes that have MPI.
+func Starts(launcher string) bool { return libraries[launcher] != nil }
+
 // Find loads the library that belongs to a launcher, by the name that package cluster gives it, or the one that
 // ATHANOR_MPI names; nil if there is none to look for. An error says why it cannot be used.
 func Find(launcher string) (*Library, error) {
