@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"github.com/athanor-llm/athanor/internal/bounded"
 	"github.com/athanor-llm/athanor/machine"
@@ -89,6 +90,36 @@ func (l *Launch) listen() (net.Listener, error) {
 		at, err = net.Listen("tcp", net.JoinHostPort(host, "0"))
 	}
 	return at, err
+}
+
+// Meeting says where this process would wait for the others, as rank 0, or look for it. An error says what is in the way.
+func (l *Launch) Meeting() (string, error) {
+	if l.Rank > 0 {
+		text := "it finds process 0 by the folder `out`, if that is shared"
+		if l.Leader == "" || l.Port == 0 {
+			return text, nil
+		}
+		if _, err := net.LookupHost(l.Leader); err != nil {
+			return text, fmt.Errorf("%s, which %s names as the host of process 0, is not known here: %w", l.Leader, l.Source, err)
+		}
+		return text + ", or at " + net.JoinHostPort(l.Leader, strconv.Itoa(l.Port)), nil
+	}
+	at, err := l.listen()
+	if err != nil {
+		return "", err
+	}
+	list, err := reachable(at)
+	if err = errors.Join(err, at.Close()); err != nil {
+		return "", err
+	}
+	text := "the others reach it at " + strings.Join(list, ", ")
+	switch port := at.Addr().(*net.TCPAddr).Port; {
+	case l.Port == 0:
+		text += " (another port each time)"
+	case port != l.Port:
+		return text, fmt.Errorf("port %d, which %s names, is taken: only a shared folder `out` tells the others of another one", l.Port, l.Source)
+	}
+	return text, nil
 }
 
 // reachable returns the addresses at which others may reach a listener.

@@ -24,6 +24,9 @@ type Exchange struct{ Few, Many float64 }
 // String gives both times.
 func (e Exchange) String() string { return fmt.Sprintf("%.2f ms and %.2f ms", 1e3*e.Few, 1e3*e.Many) }
 
+// Rate returns the bytes per second that the sum of many moves each way: two ranks exchange halves, then sums of halves.
+func (e Exchange) Rate() float64 { return manyBytes / e.Many }
+
 // Exchanged says what the times of an Exchange are those of.
 func Exchanged() string {
 	return fmt.Sprintf("sums of %d KiB and %d MiB", fewBytes>>10, manyBytes>>20)

@@ -23,7 +23,8 @@ import (
 )
 
 type doctorCmd struct {
-	Path string `help:"Folder where runs will be written." default:"." placeholder:"FOLDER"`
+	Path  string   `help:"Folder where runs will be written." default:"." placeholder:"FOLDER"`
+	Hosts []string `help:"Also try other hosts, on which athanor serve waits, with this one's ATHANOR_KEY." placeholder:"ADDRESS"`
 }
 
 // finding is the result of one examination. Advice says what to do about a fault.
@@ -43,7 +44,7 @@ const (
 )
 
 // examinations are doctor's checks, in the order of the report.
-var examinations = []func(v *doctorCmd) finding{findProgram, findProcessor, findMemory, findHugePages, findDisk, findCache, findGPU, findLauncher, findMPI, findCorpus}
+var examinations = []func(v *doctorCmd) finding{findProgram, findProcessor, findMemory, findHugePages, findDisk, findCache, findGPU, findNCCL, findLauncher, findMPI, findCorpus}
 
 func (v *doctorCmd) Run(c *cli.Context) error {
 	report := struct {
@@ -51,9 +52,13 @@ func (v *doctorCmd) Run(c *cli.Context) error {
 		Findings []finding `json:"findings"`
 	}{OK: true}
 	for _, look := range examinations {
-		f := look(v)
+		report.Findings = append(report.Findings, look(v))
+	}
+	for _, h := range v.Hosts {
+		report.Findings = append(report.Findings, findHost(h))
+	}
+	for _, f := range report.Findings {
 		report.OK = report.OK && f.State != broken
-		report.Findings = append(report.Findings, f)
 	}
 	if c.JSON {
 		if err := c.Print(report); err != nil {

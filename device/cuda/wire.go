@@ -72,6 +72,9 @@ func (f *Fabric) UseNCCL(lib *nv.NCCL) {
 	}
 }
 
+// NCCLVariable is the environment variable that names the library, or says none.
+const NCCLVariable = nv.NCCLVariable
+
 // FindNCCL opens NCCL, where GPUs of several processes are to exchange bytes over it; nil if it is not to be used.
 func FindNCCL() (*nv.NCCL, error) { return nv.OpenNCCL(nv.Local()) }
 

@@ -1,0 +1,51 @@
+package main
+
+import (
+	stdctx "context"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/athanor-llm/athanor/device/remote"
+	"github.com/athanor-llm/athanor/machine"
+)
+
+// TestDoctorHosts: doctor says what a host that serves has and how fast sums with it are, and of one that cannot be used,
+// why; and where the processes that a launcher starts would meet.
+func TestDoctorHosts(t *testing.T) {
+	const key = "a key of this test of doctor"
+	t.Setenv(machine.KeyVariable, key)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	check(t, err)
+	ctx, stop := stdctx.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- machine.Serve(ctx, l, []byte(key), t.TempDir(), remote.Limits{Memory: 1 << 30, Ranks: 2}, func(string) {})
+	}()
+	defer func() {
+		stop()
+		check(t, <-ended)
+	}()
+	addr := l.Addr().String()
+	for variable, want := range map[string]string{"": "with it take", "another key of this test of doctor": "does not accept this key", "short": "at least 16 characters"} {
+		code := 1
+		if variable == "" {
+			variable, code = key, 0
+		}
+		t.Setenv(machine.KeyVariable, variable)
+		if text := call("doctor", "--hosts", addr).must(t, code).stdout; !strings.Contains(text, "host "+addr) || !strings.Contains(text, want) {
+			t.Errorf("doctor does not say %q of %s:\n%s", want, addr, text)
+		}
+	}
+	for rank, want := range map[string]string{"0": "the others reach it at", "1": "or at 127.0.0.1:"} {
+		_, port, err := net.SplitHostPort(addr) // which is taken
+		check(t, err)
+		for name, value := range map[string]string{"RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port} {
+			t.Setenv(name, value)
+		}
+		text := call("doctor").must(t, 0).stdout
+		if !strings.Contains(text, "process "+rank+" of 2") || !strings.Contains(text, want) || strings.Contains(text, "is taken") != (rank == "0") {
+			t.Errorf("doctor does not say %q of process %s:\n%s", want, rank, text)
+		}
+	}
+}
