@@ -64,6 +64,7 @@ func blockPolicies(t *testing.T, dir string, dtype graph.DType, r *rand.Rand) {
 	if model.Remembers(f.Model) { // refused, see TestSlots
 		return
 	}
+	compressSome(t, f, r)
 	length := min(80, f.Model.MaxPositions)
 	g, err := f.Generator(t.Context(), unbounded(cpu.New(cpu.Options{})), length, dtype)
 	check(t, err)
@@ -149,6 +150,9 @@ func TestBlockBytes(t *testing.T) {
 		t.Fatal("a tied embedding is read twice")
 	}
 	for range testkit.Count(2, 4, 30) {
+		f.Model = m
+		compressSome(t, f, r)
+		row := map[int]int64{0: 4 * int64(m.HeadDim), 8: 4 + int64(m.HeadDim), 4: 4 + int64(m.HeadDim/2)}[f.Model.CacheBits]
 		plan := drawBlock(t, f, 32, graph.F32, r)
 		pl := plan.Plan
 		d := withDisk(t)
@@ -185,7 +189,7 @@ func TestBlockBytes(t *testing.T) {
 				*up += (layers + 1) * 4 * each * int64(m.Width)
 				*down += (layers + 1) * 4 * each * int64(m.Width)
 			}
-			caches := layers * 4 * 2 * kv * each * int64(b.Context)
+			caches := layers * 2 * int64(m.KVHeads) * row * each * int64(b.Context)
 			switch {
 			case q.Cache > device.DeviceTier && q.Attend == "":
 				*up, *down = *up+caches, *down+caches

@@ -52,10 +52,8 @@ func OpenChat(ctx context.Context, dir string, length int, p Prompt) (*Chat, err
 
 func (c *Chat) open(ctx context.Context, length int) error {
 	f := c.folder
-	if c.prompt.Quantize {
-		if err := f.Quantize(); err != nil {
-			return err
-		}
+	if err := f.compress(&c.prompt); err != nil {
+		return err
 	}
 	tokenizer, err := f.Tokenizer()
 	if err != nil {

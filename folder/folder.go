@@ -212,6 +212,31 @@ func (f *Folder) Quantize() error {
 	return m.Quantize()
 }
 
+// CompressCaches holds keys and values in 8 or 4 bits each while text is generated, as FlexGen does (2303.06865). It changes what
+// is generated.
+func (f *Folder) CompressCaches(bits int) error {
+	if bits != 4 && bits != 8 {
+		return misuse{fmt.Errorf("caches cannot be held in %d bits; hint: use 8 or 4, or leave it out to keep keys and values as they are", bits)}
+	}
+	m := *f.Model
+	m.CacheBits = bits
+	f.Model = &m
+	return nil
+}
+
+// compress changes what the model computes as a prompt asks.
+func (f *Folder) compress(p *Prompt) error {
+	if p.Quantize {
+		if err := f.Quantize(); err != nil {
+			return err
+		}
+	}
+	if p.CacheBits != 0 {
+		return f.CompressCaches(p.CacheBits)
+	}
+	return nil
+}
+
 // Close closes the weights.
 func (f *Folder) Close() error { return f.weights.Close() }
 

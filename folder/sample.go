@@ -32,6 +32,7 @@ type Prompt struct {
 	Limit       int64       // on the bytes of device memory; 0: what there is
 	DType       graph.DType // of the computation: fp32 or bf16
 	Quantize    bool        // see Folder.Quantize
+	CacheBits   int         // see Folder.CompressCaches; 0: keys and values are as computed
 	// Each, if set, is called with the prompt's text, then with each token's as it
 	// comes. These are bytes: a character may take several tokens.
 	Each func(text []byte)
@@ -60,10 +61,8 @@ func Sample(ctx context.Context, dir string, p Prompt) (*Sampled, error) {
 		return nil, err
 	}
 	defer f.Close()
-	if p.Quantize {
-		if err := f.Quantize(); err != nil {
-			return nil, err
-		}
+	if err := f.compress(&p); err != nil {
+		return nil, err
 	}
 	w := &writer{prompt: &p}
 	if w.tokenizer, err = f.Tokenizer(); err != nil {

@@ -46,6 +46,14 @@ func continued(t *testing.T, g *Generator, r *rand.Rand) *alone {
 	return a
 }
 
+// compressSome holds caches in 8 or 4 bits, or leaves them as they are.
+func compressSome(t *testing.T, f *Folder, r *rand.Rand) {
+	t.Helper()
+	if bits := []int{0, 8, 4}[r.IntN(3)]; bits > 0 {
+		check(t, f.CompressCaches(bits))
+	}
+}
+
 // running is a sequence in a slot.
 type running struct {
 	*alone
@@ -53,7 +61,7 @@ type running struct {
 }
 
 // TestSlots: sequences that join, leave and take steps at random have, bit for bit, the logits, and so the greedy tokens, that each
-// has by itself.
+// has by itself, if the caches of both are in as many bits.
 func TestSlots(t *testing.T) {
 	seed := testkit.Seed(t)
 	folders, err := filepath.Glob("../testdata/torch/*/config.json")
@@ -73,6 +81,7 @@ func TestSlots(t *testing.T) {
 			f, err := Open(dir)
 			check(t, err)
 			defer f.Close()
+			compressSome(t, f, r)
 			const sequences = 5
 			length := min(150, f.Model.MaxPositions)
 			g, err := f.Generator(t.Context(), unbounded(cpu.New(cpu.Options{})), length, dtype)
@@ -165,11 +174,24 @@ func TestShortSlots(t *testing.T) {
 	}
 }
 
-// TestSlotsMemory: caches are as large as there are slots, exactly, and what does not fit is refused before anything runs.
+// TestSlotsMemory: caches are as large as there are slots and bits of a number, exactly, and what does not fit is refused before anything runs.
 func TestSlotsMemory(t *testing.T) {
 	f, err := Open("../testdata/torch/llama3-rope")
 	check(t, err)
 	defer f.Close()
+	slotsMemory(t, f, 4*f.Model.HeadDim)
+	check(t, f.CompressCaches(8))
+	slotsMemory(t, f, 4+f.Model.HeadDim)
+	check(t, f.CompressCaches(4))
+	slotsMemory(t, f, 4+f.Model.HeadDim/2)
+	if err := f.CompressCaches(5); !errors.Is(err, ErrMisuse) || !strings.Contains(err.Error(), "; hint: use 8 or 4") {
+		t.Errorf("caches in 5 bits: %v", err)
+	}
+}
+
+// slotsMemory checks the memory of caches in which a key or a value takes so many bytes.
+func slotsMemory(t *testing.T, f *Folder, row int) {
+	t.Helper()
 	open := func(sequences int, memory int64) (*Slots, error) {
 		d := unbounded(cpu.New(cpu.Options{}))
 		if memory > 0 {
@@ -191,7 +213,7 @@ func TestSlotsMemory(t *testing.T) {
 		check(t, s.Close())
 	}
 	m := f.Model
-	if want := int64(m.Layers * 2 * m.KVHeads * m.HeadDim * 64 * 4); caches[0] != 2*want || caches[1] != 6*want {
+	if want := int64(m.Layers * 2 * m.KVHeads * row * 64); caches[0] != 2*want || caches[1] != 6*want {
 		t.Errorf("caches of %d bytes, want 2 and 6 times %d", caches, want)
 	}
 	s, err := open(6, most)

@@ -233,6 +233,9 @@ func (run *fileRun) key(text []byte) string {
 	h := sha256.New()
 	d, m := &run.Defaults, run.folder.Model
 	fmt.Fprintf(h, "%s|%v|%s|%v|%d|%v|%q|", run.folder.Path, run.Options.DType, run.Options.Device, m.NF4, d.Tokens, d.Sampling, d.Stop)
+	if m.CacheBits > 0 { // else the key is that of versions that had no such caches
+		fmt.Fprintf(h, "caches %d|", m.CacheBits)
+	}
 	h.Write(text)
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }

@@ -101,7 +101,13 @@ func TestFileBlocks(t *testing.T) {
 	f, err := folder.Open(dir)
 	check(t, err)
 	defer f.Close()
-	file := &File{Prompts: prompts, Out: prompts + ".out", Options: Options{Sequences: 12, Device: "cpu", DType: graph.F32, Limit: 150_000}, Defaults: Request{Tokens: 20, Sampling: Sampling{Temperature: 0.8, Seed: 1}}}
+	compressed := *f
+	check(t, compressed.CompressCaches(8))
+	file := &File{Prompts: prompts, Out: prompts + ".all", Options: Options{Sequences: 5, Device: "cpu", DType: graph.F32}, Defaults: Request{Tokens: 20, Sampling: Sampling{Temperature: 0.8, Seed: 1}}}
+	if _, err := file.Run(t.Context(), &compressed); !errors.Is(err, folder.ErrMisuse) {
+		t.Errorf("texts from compressed caches were to be added to others: %v", err)
+	}
+	file = &File{Prompts: prompts, Out: prompts + ".out", Options: Options{Sequences: 12, Device: "cpu", DType: graph.F32, Limit: 150_000}, Defaults: Request{Tokens: 20, Sampling: Sampling{Temperature: 0.8, Seed: 1}}}
 	r, err := file.Run(t.Context(), f)
 	check(t, err)
 	got, err := os.ReadFile(prompts + ".out")

@@ -31,6 +31,7 @@ type Attr struct {
 	Param     int // index of the updated parameter
 	Vocab     int // Embed, EmbedBwd: tokens of the vocabulary, of which the table has some; 0: it has all
 	First     int // index in that parameter of the operands' first element; LossPart, CrossEntropy, Embed, EmbedBwd: in the vocabulary, of the first logit or row
+	CacheBits int // AttentionAt: of a number in the cache, 4 or 8, see CacheGroup; 0: they are of the cache's type
 	Scale     float64
 	Limit     float64 // SwiGLU: bound on gates and ups; attention, SoftCap, CrossEntropy: soft bound on scores or logits; 0: none
 	Alpha     float64 // with Limit: factor of the gates inside the sigmoid; Route: factor of the weights; 0: 1
@@ -79,6 +80,7 @@ var AttrFields = []AttrField{
 	{"param", func(a *Attr) any { return &a.Param }},
 	{"vocab", func(a *Attr) any { return &a.Vocab }},
 	{"first", func(a *Attr) any { return &a.First }},
+	{"cache_bits", func(a *Attr) any { return &a.CacheBits }},
 	{"scale", func(a *Attr) any { return &a.Scale }},
 	{"limit", func(a *Attr) any { return &a.Limit }},
 	{"alpha", func(a *Attr) any { return &a.Alpha }},

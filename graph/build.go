@@ -431,9 +431,9 @@ func (b *builder) attention(l, qkv int, p *next) (o int, gates Use) {
 	qkvs := Use{qkv, first, g.Values[qkv].Cols}
 	if g.Context > 0 {
 		kv := b.below.of(m, l, func() Use {
-			return b.all(b.value(Value{Name: name + ".kv", Kind: Cache, DType: g.DType, Rows: 2 * heads.KVHeads * g.Context * max(g.Slots, 1), Cols: heads.HeadDim}))
+			return b.all(b.value(Value{Name: name + ".kv", Kind: Cache, DType: g.DType, Rows: 2 * heads.KVHeads * g.Context * max(g.Slots, 1), Cols: CacheCols(heads.HeadDim, m.CacheBits, g.DType)}))
 		})
-		if g.Slots > 0 {
+		if heads.CacheBits = m.CacheBits; g.Slots > 0 {
 			heads.Seq = g.Context
 		}
 		b.node(AttentionAt, heads, trimmed(b.all(o), kv, qkvs, b.all(g.Pos), sinks)...)

@@ -397,8 +397,8 @@ var table = [NumOps]Info{
 	// Attention over a cache of C positions, to which the keys and values of the rows are added
 	// first. kv [2*G*C, S]: C rows for each key head, then C for each value head. Positions
 	// after a row's own are not read. qkv may be queries alone: then the cache has them. With Attr.Seq C is Seq, and kv is as many such caches, of a
-	// sequence each, as it has rows for.
-	AttentionAt: {Name: "attention_at", Args: args("o:f[N,A]:wt kv:f[R,S]:u qkv:f[N,X]:rt pos:i[B,W]:r sinks:f[1,H]:r?"), FLOPs: attentionAtFLOPs, Bytes: attentionAtBytes, Rule: either(either(attends, cached), placed(AttentionAtO, AttentionAtPos))},
+	// sequence each, as it has rows for. With CacheBits it is packed, see CacheGroup.
+	AttentionAt: {Name: "attention_at", Args: args("o:f[N,A]:wt kv:f[R,C]:u qkv:f[N,X]:rt pos:i[B,W]:r sinks:f[1,H]:r?"), FLOPs: attentionAtFLOPs, Bytes: attentionAtBytes, Rule: either(either(attends, cached), placed(AttentionAtO, AttentionAtPos))},
 	// ShortConv and DeltaRule of consecutive tokens of one sequence, from position pos on, that continue what earlier calls did: at
 	// position 0 they begin anew. past has the last K-1 rows of x, that of position p in row p mod K-1. state has the heads' states, one below the other.
 	ShortConvAt: {Name: "short_conv_at", Args: args("y:f[N,C]:wt past:f[R,C]:u x:f[N,C]:rt w:f[C,K]:r pos:i[1,1]:r"), FLOPs: convFLOPs(ShortConvAtW), Rule: remembered},
@@ -641,7 +641,7 @@ func attentionAtFLOPs(a *Attr, d []Dim) int64 {
 }
 
 func attentionAtBytes(a *Attr, d []Dim) int64 {
-	row := int64(2*a.KVHeads*a.HeadDim) * d[AttentionAtKV].DType.Size()
+	row := int64(2*a.KVHeads*d[AttentionAtKV].Cols) * d[AttentionAtKV].DType.Size()
 	sequences := int64(max(d[AttentionAtPos].Rows, 1))
 	return d[AttentionAtO].Bytes() + d[AttentionAtQKV].Bytes() + row*(sequences*visible(a, d)+int64(d[AttentionAtO].Rows))
 }

@@ -78,6 +78,9 @@ func cached(a *Attr, d []Dim) string {
 	if d[AttentionAtPos].Rows > 1 {
 		n = 1
 	}
+	if cols := CacheCols(a.HeadDim, a.CacheBits, kv.DType); kv.Cols != cols {
+		return fmt.Sprintf("a row of the cache has %d elements, not the %d of a head", kv.Cols, cols)
+	}
 	context := CacheContext(a, kv.Rows)
 	if kv.Rows%heads != 0 || context < n || kv.Rows/heads%context != 0 {
 		return fmt.Sprintf("a cache of %d rows for %d heads has no room for %d tokens", kv.Rows, heads, n)

@@ -122,16 +122,15 @@ func attentionAtRef(_ *Env, a *graph.Attr, t []Tensor) {
 		if i < 0 || !remembers(a, qkv) {
 			continue
 		}
-		c := cacheOf(a, kv, slot)
+		c, row := cacheOf(a, kv, slot), rowOf(*qkv, n)
 		for g := range c.kv {
-			for k := range c.size {
-				row, _ := c.key(g, i)
-				kv.Set(row, k, qkv.At(n, c.newKey(g)+k))
-				row, _ = c.value(g, i)
-				kv.Set(row, k, qkv.At(n, c.newValue(g)+k))
-			}
+			r, _ := c.key(g, i)
+			keepRef(a, kv, r, &row, c.newKey(g))
+			r, _ = c.value(g, i)
+			keepRef(a, kv, r, &row, c.newValue(g))
 		}
 	}
+	kv = unpackedCache(a, kv)
 	for n := range qkv.Rows {
 		slot, i := placeOf(pos, n)
 		if i < 0 {
@@ -270,13 +269,15 @@ func (w *worker) attendOne(c *call, v *view, h0, h1 int) {
 		k1 = blockEnd(k0, i+1)
 		keys := k1 - k0
 		tile := gemm.Matrix{Data: w.tmp(0, n*keyBlock)[:n*keys], Stride: keys}
-		w.serial.Gemm(gemm.NT, n, keys, size, query, kv.at(v.key(g, k0)), tile, gemm.Init{})
+		r, col := v.key(g, k0)
+		w.serial.Gemm(gemm.NT, n, keys, size, query, recallRows(w, c.a, kv, r, col, keys, 0), tile, gemm.Init{})
 		scale := w.capScores(c.a, tile.Data)
 		for h := range n {
 			fill(tile.Data[h*keys:][:max(0, v.first(i)-k0)], minusInf)
 		}
 		soft.addRows(w.v, tile.Data, scale, init.Residual.Data)
-		w.serial.Gemm(gemm.NN, n, size, keys, w.rounded(0, tile, n*keys, kv), kv.at(v.value(g, k0)), sum, init)
+		r, col = v.value(g, k0)
+		w.serial.Gemm(gemm.NN, n, size, keys, w.rounded(0, tile, n*keys, kv), recallRows(w, c.a, kv, r, col, keys, 1), sum, init)
 		init.Residual = sum
 	}
 	for h := range n {
@@ -299,9 +300,9 @@ func (w *worker) remember(c *call, first, rows, g0, g1 int) {
 	for g := g0; g < g1; g++ {
 		for n := range rows {
 			row, _ := v.key(g, v.from+n)
-			w.put(kv, row, 0, w.load(0, qkv, first+n, v.newKey(g), v.newKey(g)+v.size))
+			keepRow(w, c.a, kv, row, w.load(0, qkv, first+n, v.newKey(g), v.newKey(g)+v.size))
 			row, _ = v.value(g, v.from+n)
-			w.put(kv, row, 0, w.load(0, qkv, first+n, v.newValue(g), v.newValue(g)+v.size))
+			keepRow(w, c.a, kv, row, w.load(0, qkv, first+n, v.newValue(g), v.newValue(g)+v.size))
 		}
 	}
 }

@@ -231,12 +231,15 @@ func (w *worker) attend(c *call, v *view, h0, h1, b0, b1 int) {
 		}
 		for k0, k1 := v.begin(first), 0; k0 < end; k0 = k1 {
 			k1 = blockEnd(k0, end)
-			value := kv.at(v.value(g, k0))
+			row, col := v.key(g, k0)
+			key := recallRows(w, c.a, kv, row, col, k1-k0, 0)
+			row, col = v.value(g, k0)
+			value := recallRows(w, c.a, kv, row, col, k1-k0, 1)
 			if n > 1 {
 				value = compact(w.tmp(5, keyBlock*v.size), value, k1-k0, v.size)
 			}
 			for i := range n {
-				w.queries[i].see(w, c, v, g, k0, k1, value)
+				w.queries[i].see(w, c, v, k0, k1, key, value)
 				c.env.Pool.StepBack()
 			}
 		}
@@ -267,7 +270,7 @@ func (b *queries) begin(w *worker, c *call, v *view, i, h, q0, q1 int) {
 }
 
 // see processes those of keys [k0, k1) that the block sees.
-func (b *queries) see(w *worker, c *call, v *view, g, k0, k1 int, value gemm.Matrix) {
+func (b *queries) see(w *worker, c *call, v *view, k0, k1 int, key, value gemm.Matrix) {
 	kv, n := &c.t[graph.AttentionKV], b.q1-b.q0
 	skip := max(0, v.begin(b.q0)-k0)
 	k0, k1 = k0+skip, min(k1, b.q1)
@@ -276,7 +279,7 @@ func (b *queries) see(w *worker, c *call, v *view, g, k0, k1 int, value gemm.Mat
 	}
 	keys := k1 - k0
 	tile := gemm.Matrix{Data: w.tmp(0, n*keyBlock), Stride: n}
-	w.scores(kv.at(v.key(g, k0)), b.query, tile, keys, n, v.size)
+	w.scores(from(key, skip), b.query, tile, keys, n, v.size)
 	scale := w.capScores(c.a, tile.Data[:keys*n])
 	v.hide(tile.Data, b.q0, n, k0, keys)
 	var init gemm.Init

@@ -508,10 +508,9 @@ var cases = withDeltaCases(withUpdateCases(map[graph.Op]func(m *maker) sample{
 		a, _ := m.heads()
 		n, pos, d, slots := m.rows(), m.n()-1, m.float(), 1+m.IntN(3)
 		context := pos + n + m.IntN(4)
-		if a.Seq = context; slots == 1 {
-			a.Seq = 0
-		}
-		s := sample{attr: a, t: []Tensor{m.any(n, a.Heads*a.HeadDim), m.mat(d, slots*2*a.KVHeads*context, a.HeadDim, 1),
+		a.Seq = context * min(slots-1, 1) // 0: there is one
+		kv := m.cache(&a, d, slots*2*a.KVHeads*context)
+		s := sample{attr: a, t: []Tensor{m.any(n, a.Heads*a.HeadDim), kv,
 			m.mat(d, n, (a.Heads+2*a.KVHeads*m.IntN(2))*a.HeadDim, 1), m.places(n, slots, pos), m.sinks(a)}}
 		s.tol = roundedFactors(s.t[graph.AttentionAtQKV])
 		m.cap(&s.attr)

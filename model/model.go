@@ -125,6 +125,8 @@ type Model struct {
 	Frozen []string // names of parameters that are not trained, see Freeze
 	LoRA   *LoRA    // adapters, which are then trained, and little else; nil: none
 	NF4    bool     // frozen weights of the layers are held in 4 bits, see Quantize
+	// CacheBits is how many bits keys and values have that generating keeps, see graph.CacheGroup; 0: they are as computed.
+	CacheBits int
 	// Indivisible says that no plan divides the layers' trained matrices: their updates need them whole.
 	Indivisible bool
 	// Shares is how many consecutive layers have the parameters of the first of them, see ShareLayers; 0: each has its own.

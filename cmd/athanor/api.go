@@ -24,7 +24,7 @@ type apiCmd struct {
 	Context   int    `help:"Most tokens of a sequence, prompt and text, up to the model's positions. Memory for them is reserved at the start." default:"4096"`
 	Sequences int    `help:"Texts to generate at once." default:"8"`
 	Waiting   int    `help:"Texts that may wait for others to end; more are refused (429)." default:"64"`
-	Quantize  string `help:"nf4: hold the layers' weights in 4 bits, as training with quantize: nf4 does." enum:"none,nf4" default:"none"`
+	compressing
 	computing
 }
 
@@ -48,7 +48,7 @@ func (v *apiCmd) Run(c *cli.Context) error {
 	}
 	ctx, stop := signal.NotifyContext(stdctx.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	f, o, err := openModel(c, &v.computing, "api", v.Model, v.Quantize)
+	f, o, err := openModel(c, &v.computing, &v.compressing, "api", v.Model)
 	if err != nil {
 		return err
 	}

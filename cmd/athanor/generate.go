@@ -42,8 +42,27 @@ func (generateCmd) Help() string {
 type sampling struct {
 	Temperature float64 `help:"0 always takes the likeliest token; higher values give more varied text." default:"0.8"`
 	Seed        uint64  `help:"Seed of the random choices." default:"1"`
-	Quantize    string  `help:"nf4: hold the layers' weights in 4 bits, as training with quantize: nf4 does." enum:"none,nf4" default:"none"`
+	compressing
 	computing
+}
+
+// compressing has the flags that change what a model generates, to take less memory.
+type compressing struct {
+	Quantize  string `help:"nf4: hold the layers' weights in 4 bits, as training with quantize: nf4 does." enum:"none,nf4" default:"none"`
+	CacheBits int    `help:"8 or 4: hold the keys and values of texts in so many bits, on CPUs; 0: as they are computed." default:"0"`
+}
+
+// apply makes a model compute as the flags say.
+func (v *compressing) apply(f *folder.Folder) error {
+	if v.Quantize == config.NF4 {
+		if err := f.Quantize(); err != nil {
+			return err
+		}
+	}
+	if v.CacheBits != 0 {
+		return f.CompressCaches(v.CacheBits)
+	}
+	return nil
 }
 
 // computing has the flags of verbs that run a model folder.
@@ -89,7 +108,7 @@ func (v *sampling) check(verb string, tokens int) error {
 }
 
 func (v *sampling) prompt(c *cli.Context, verb, text string, tokens int) (p folder.Prompt, err error) {
-	p = folder.Prompt{Text: text, Tokens: tokens, Temperature: v.Temperature, Seed: v.Seed, Quantize: v.Quantize == config.NF4}
+	p = folder.Prompt{Text: text, Tokens: tokens, Temperature: v.Temperature, Seed: v.Seed, Quantize: v.Quantize == config.NF4, CacheBits: v.CacheBits}
 	if p.Limit, err = v.limit(verb); err == nil {
 		p.Device, p.DType = v.deviceAndType(c)
 	}
@@ -167,7 +186,7 @@ func (v *generateCmd) continueFile(c *cli.Context) error {
 			return err
 		}
 	}
-	f, o, err := openModel(c, &v.computing, "generate", v.Model, v.Quantize)
+	f, o, err := openModel(c, &v.computing, &v.compressing, "generate", v.Model)
 	if err != nil {
 		return err
 	}
@@ -214,7 +233,7 @@ const maxSequences = 1024
 var errPaused = errors.New("stopped by a signal; start the same command again to go on")
 
 // openModel opens a model folder, and says how it computes.
-func openModel(c *cli.Context, v *computing, verb, dir, quantize string) (f *folder.Folder, o generation.Options, err error) {
+func openModel(c *cli.Context, v *computing, less *compressing, verb, dir string) (f *folder.Folder, o generation.Options, err error) {
 	if o.Limit, err = v.limit(verb); err != nil {
 		return nil, o, err
 	}
@@ -222,10 +241,8 @@ func openModel(c *cli.Context, v *computing, verb, dir, quantize string) (f *fol
 	if f, err = folder.Open(dir); err != nil {
 		return nil, o, err
 	}
-	if quantize == config.NF4 {
-		if err := f.Quantize(); err != nil {
-			return nil, o, errors.Join(err, f.Close())
-		}
+	if err := less.apply(f); err != nil {
+		return nil, o, errors.Join(err, f.Close())
 	}
 	return f, o, nil
 }

@@ -292,6 +292,9 @@ func attentionAt(b *builder) error {
 	if at.KVHeads < 1 || at.HeadDim < 1 || at.Heads%at.KVHeads != 0 {
 		return fmt.Errorf("there is no attention for %d query heads and %d key/value heads of size %d", at.Heads, at.KVHeads, at.HeadDim)
 	}
+	if at.CacheBits > 0 {
+		return fmt.Errorf("caches in %d bits are read on CPUs only; hint: keep keys and values as they are computed, or use the device cpu", at.CacheBits)
+	}
 	unit := attentionUnit("attention_at", b.call, ops)
 	a := b.newArgs(ops...)
 	a.setScale(at)
