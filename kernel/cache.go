@@ -7,6 +7,7 @@ import (
 
 	"github.com/athanor-llm/athanor/graph"
 	"github.com/athanor-llm/athanor/kernel/gemm"
+	"github.com/athanor-llm/athanor/kernel/simd"
 )
 
 // Rows of a cache in few bits (graph.CacheGroup). They are packed as they are written, and unpacked a block of keys
@@ -52,7 +53,7 @@ func recallRows(w *worker, a *graph.Attr, kv *Tensor, r, c, n, k int) gemm.Matri
 	y.resize(kv.DType, n, a.HeadDim)
 	for i := range n {
 		x := w.dest(6, y, i, 0, a.HeadDim)
-		unpackCacheRow(x, kv.cacheRow(r+i), a.CacheBits)
+		unpackCacheRow(w.v, x, kv.cacheRow(r+i), a.CacheBits)
 		if y.DType != graph.F32 {
 			w.v.Narrow(y.row16(i, 0, a.HeadDim), x)
 		}
@@ -110,25 +111,11 @@ func roundedUp(v float32, down bool) float32 {
 }
 
 // unpackCacheRow is the inverse of packCacheRow.
-func unpackCacheRow(y []float32, row []byte, bits int) {
+func unpackCacheRow(v *simd.Set, y []float32, row []byte, bits int) {
 	counts := row[4*graph.CacheGroups(len(y)):]
 	for g := 0; g*graph.CacheGroup < len(y); g++ {
 		part := y[g*graph.CacheGroup : min((g+1)*graph.CacheGroup, len(y))]
-		least, step := bf16At(row[4*g:]), bf16At(row[4*g+2:])
-		from := counts[g*graph.CacheGroup*bits/8:]
-		if bits == 8 {
-			for i := range part {
-				part[i] = float32(float32(from[i])*step) + least
-			}
-			continue
-		}
-		var values [16]float32
-		for n := range values {
-			values[n] = float32(float32(n)*step) + least
-		}
-		for i := range part {
-			part[i] = values[from[i/2]>>(i%2*4)&15]
-		}
+		v.Counts(part, counts[g*graph.CacheGroup*bits/8:], bits, bf16At(row[4*g:]), bf16At(row[4*g+2:]))
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/athanor-llm/athanor/graph"
+	"github.com/athanor-llm/athanor/kernel/simd"
 )
 
 // cache returns a cache of so many rows with random numbers, perhaps in few bits.
@@ -39,7 +40,7 @@ func TestCacheRows(t *testing.T) {
 				}
 				row, got := make([]byte, graph.CacheCols(size, bits, graph.F32)*4), make([]float32, size)
 				packCacheRow(row, x, bits)
-				unpackCacheRow(got, row, bits)
+				unpackCacheRow(simd.Portable(), got, row, bits)
 				for g := 0; g < size; g += 64 {
 					checkGroup(t, x[g:min(g+64, size)], got[g:min(g+64, size)], bits)
 				}
@@ -78,7 +79,7 @@ func TestCacheNaN(t *testing.T) {
 			x[70], x[71] = float32(bad), -float32(bad)
 			row := make([]byte, graph.CacheCols(len(x), bits, graph.F32)*4)
 			packCacheRow(row, x, bits)
-			unpackCacheRow(got, row, bits)
+			unpackCacheRow(simd.Portable(), got, row, bits)
 			for i, v := range got {
 				if bad := i >= 64; bad != math.IsNaN(float64(v)) {
 					t.Fatalf("%v in %d bits: element %d is %v", x[70], bits, i, v)

@@ -51,3 +51,25 @@ func nf4AVX2(y []float32, indices []byte, scales []float32) {
 func transposeAVX2(dst, src []float32, rows, cols, stride int) {
 	transposeVector(dst, src, rows, cols, stride)
 }
+
+func countsAVX512(y []float32, list []byte, bits int, least, step float32) {
+	switch {
+	case len(y) != graph.CacheGroup:
+		counts(y, list, bits, least, step)
+	case bits == 8:
+		counts8AVX512(y, list[:graph.CacheGroup], least, step)
+	default:
+		counts4AVX512(y, list[:graph.CacheGroup/2], least, step)
+	}
+}
+
+func countsAVX2(y []float32, list []byte, bits int, least, step float32) {
+	switch {
+	case len(y) != graph.CacheGroup:
+		counts(y, list, bits, least, step)
+	case bits == 8:
+		counts8AVX2(y, list[:graph.CacheGroup], least, step)
+	default:
+		counts4AVX2(y, list[:graph.CacheGroup/2], least, step)
+	}
+}

@@ -8,3 +8,7 @@ func nf4NEON(y []float32, indices []byte, scales []float32) {
 	nf4BlocksNEON(y, indices, scales, n)
 	nf4Rest(y, indices, scales, n)
 }
+
+func countsNEON(y []float32, list []byte, bits int, least, step float32) {
+	counts(y, list, bits, least, step)
+}

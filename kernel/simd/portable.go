@@ -38,6 +38,7 @@ func Portable() *Set {
 		Widen:   widen,
 		Narrow:  narrow,
 		NF4:     func(y []float32, indices []byte, scales []float32) { nf4Rest(y, indices, scales, 0) },
+		Counts:  counts,
 		Draw:    draw,
 		AdamW:   adamw,
 		AdamW16: adamw16,
@@ -290,6 +291,23 @@ func transposePart(dst, src []float32, r0, r1, c0, c1, length, stride int) {
 		for c := c0; c < c1; c++ {
 			dst[c*length+r] = src[r*stride+c]
 		}
+	}
+}
+
+// counts is Counts. The product is exact, so it does not matter whether it is rounded.
+func counts(y []float32, counts []byte, bits int, least, step float32) {
+	if bits == 8 {
+		for i := range y {
+			y[i] = float32(float32(counts[i])*step) + least
+		}
+		return
+	}
+	var values [16]float32
+	for n := range values {
+		values[n] = float32(float32(n)*step) + least
+	}
+	for i := range y {
+		y[i] = values[counts[i/2]>>(i%2*4)&15]
 	}
 }
 

@@ -72,6 +72,8 @@ type Set struct {
 	NF4 func(y []float32, indices []byte, scales []float32)
 	// NF4Half is NF4 to bf16, rounded as by Narrow; nil: there are no instructions that make it faster than both.
 	NF4Half func(y []uint16, indices []byte, scales []float32)
+	// Counts: y[i] = least + count i * step, of at most 64 counts of 8 or 4 bits; see graph.CacheGroup.
+	Counts func(y []float32, counts []byte, bits int, least, step float32)
 	// Draw: f32 to bf16 with stochastic rounding: to one of the two neighbours, with probabilities that make the
 	// expected result x. The choice depends on the element's number, counted from first, and on 64 random bits: see
 	// Draws. Above the largest bf16 lies infinity; NaN stays NaN.

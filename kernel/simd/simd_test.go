@@ -60,7 +60,7 @@ func both(a, b *Set, f func(name string, a, b reflect.Value)) {
 				walk(fmt.Sprintf("%s[%d]", name, i), a.Index(i), b.Index(i))
 			}
 		case reflect.Func:
-			if a.Type().NumIn() > 0 && !strings.HasSuffix(name, ".Transpose") && !strings.Contains(name, ".NF4") { // they have tests of their own
+			if a.Type().NumIn() > 0 && !strings.HasSuffix(name, ".Transpose") && !strings.Contains(name, ".NF4") && !strings.HasSuffix(name, ".Counts") { // they have tests of their own
 				f(name, a, b)
 			}
 		}
@@ -641,6 +641,31 @@ func TestNF4(t *testing.T) {
 			Portable().Narrow(narrow[:n], want[:n])
 			if !slices.Equal(half, narrow) {
 				t.Fatalf("%s, %d elements in bf16: got %v, want %v", v.Name, n, half, narrow)
+			}
+		}
+	}
+}
+
+// TestCounts compares with a sum in float64, rounded once, bit for bit, at all lengths, and checks that nothing is written beyond the end.
+func TestCounts(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 7))
+	bf16 := func() float32 { return math.Float32frombits(math.Float32bits(float32(r.NormFloat64())) &^ 0xffff) }
+	for _, v := range Sets() {
+		for n := range 65 {
+			for _, bits := range []int{8, 4} {
+				least, step, list := bf16(), bf16(), make([]byte, (n*bits+7)/8)
+				got, want := make([]float32, n+1), make([]float32, n+1)
+				for i := range list {
+					list[i] = byte(r.Uint32())
+				}
+				for i := range n {
+					count := list[i*bits/8] >> (i * bits % 8) & (1<<bits - 1)
+					want[i] = float32(float64(least) + float64(count)*float64(step))
+				}
+				v.Counts(got[:n], list, bits, least, step)
+				if !slices.Equal(got, want) {
+					t.Fatalf("%s, %d counts of %d bits: got %v, want %v", v.Name, n, bits, got, want)
+				}
 			}
 		}
 	}

@@ -5,7 +5,7 @@ package simd
 func setAVX512() *Set {
 	var s Set
 	s.Name = "AVX512"
-	s.Transpose, s.Fence, s.NF4 = transposeAVX2, fence, nf4AVX512
+	s.Transpose, s.Fence, s.NF4, s.Counts = transposeAVX2, fence, nf4AVX512, countsAVX512
 	s.Add = addAVX512
 	s.Half.Add = addHalfAVX512
 	s.Sum2 = sum2AVX512
@@ -485,10 +485,16 @@ func nf4BlocksAVX512(y []float32, indices []byte, scales []float32, blocks int)
 //go:noescape
 func nf4HalfBlocksAVX512(y []uint16, indices []byte, scales []float32, blocks int)
 
+//go:noescape
+func counts8AVX512(y []float32, counts []byte, least, step float32)
+
+//go:noescape
+func counts4AVX512(y []float32, counts []byte, least, step float32)
+
 func setAVX2() *Set {
 	var s Set
 	s.Name = "AVX2"
-	s.Transpose, s.Fence, s.NF4 = transposeAVX2, fence, nf4AVX2
+	s.Transpose, s.Fence, s.NF4, s.Counts = transposeAVX2, fence, nf4AVX2, countsAVX2
 	s.Add = addAVX2
 	s.Half.Add = addHalfAVX2
 	s.Sum2 = sum2AVX2
@@ -964,6 +970,12 @@ func narrowPastAVX2(y []uint16, x []float32)
 
 //go:noescape
 func nf4BlocksAVX2(y []float32, indices []byte, scales []float32, blocks int)
+
+//go:noescape
+func counts8AVX2(y []float32, counts []byte, least, step float32)
+
+//go:noescape
+func counts4AVX2(y []float32, counts []byte, least, step float32)
 
 //go:noescape
 func transposeBlocks(dst, src []float32, rows, cols, stride int)

@@ -5,7 +5,7 @@ package simd
 func setNEON() *Set {
 	var s Set
 	s.Name = "NEON"
-	s.Transpose, s.Fence, s.NF4 = transposeVector, func() {}, nf4NEON
+	s.Transpose, s.Fence, s.NF4, s.Counts = transposeVector, func() {}, nf4NEON, countsNEON
 	s.Add = addNEON
 	s.Half.Add = addHalfNEON
 	s.Sum2 = sum2NEON

@@ -127,7 +127,7 @@ func Files() map[string][]byte {
 			blocks, decl := m.blocks()
 			text.WriteString(blocks)
 			text.WriteString(w.pool.data())
-			fmt.Fprintf(&stubs, "\nfunc set%[1]s() *Set {\n\tvar s Set\n\ts.Name = %[2]q\n\ts.Transpose, s.Fence, s.NF4 = %[3]s, %[4]s, nf4%[1]s\n%[5]s\treturn &s\n}\n%[6]s%[7]s",
+			fmt.Fprintf(&stubs, "\nfunc set%[1]s() *Set {\n\tvar s Set\n\ts.Name = %[2]q\n\ts.Transpose, s.Fence, s.NF4, s.Counts = %[3]s, %[4]s, nf4%[1]s, counts%[1]s\n%[5]s\treturn &s\n}\n%[6]s%[7]s",
 				m.suffix, m.name, m.transpose, m.fence, &w.table, &w.decl, decl)
 			files[strings.ToLower(m.name)+"_"+arch+".s"] = text.Bytes()
 		}

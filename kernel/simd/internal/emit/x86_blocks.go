@@ -64,6 +64,47 @@ func nf4(suffix, file string, bytes int) (text, stub string) {
 	return b.String(), "\n//go:noescape\n" + signature
 }
 
+// counts prints the functions that unpack a group of numbers in 8 or 4 bits: see simd.Set.Counts. The counts of 4 bits are shifted
+// as nf4 does, whose table of shifts this is.
+func counts(suffix, file string, bytes int) (text, stubs string) {
+	var b strings.Builder
+	op := func(format string, args ...any) { fmt.Fprintf(&b, "\t"+format+"\n", args...) }
+	v := func(n int) string { return fmt.Sprintf("%s%d", file, n) }
+	for _, bits := range []int{8, 4} {
+		signature := fmt.Sprintf("func counts%d%s(y []float32, counts []byte, least, step float32)\n", bits, suffix)
+		stubs += "\n//go:noescape\n" + signature
+		fmt.Fprintf(&b, "\n// %sTEXT ·counts%d%s(SB), NOSPLIT, $0-56\n", signature, bits, suffix)
+		op("MOVQ y_base+0(FP), DI")
+		op("MOVQ counts_base+24(FP), SI")
+		op("VBROADCASTSS least+48(FP), %s", v(5))
+		op("VBROADCASTSS step+52(FP), %s", v(6))
+		op("VMOVUPS shifts%s<>+0(SB), %s", suffix, v(4))
+		if bytes == 64 {
+			op("MOVL $0xff00, AX")
+			op("KMOVW AX, K1")
+		}
+		for at := 0; at < graph.CacheGroup; at += bytes / 4 {
+			if bits == 8 {
+				op("VPMOVZXBD %d(SI), %s", at, v(0))
+			} else {
+				op("VPBROADCASTD %d(SI), %s", at/2, v(0))
+				if bytes == 64 {
+					op("VPBROADCASTD %d(SI), K1, Z0", at/2+4)
+				}
+				op("VPSRLVD %s, %s, %s", v(4), v(0), v(0))
+				op("VPSLLD $28, %s, %s", v(0), v(0))
+				op("VPSRLD $28, %s, %s", v(0), v(0))
+			}
+			op("VCVTDQ2PS %s, %s", v(0), v(0))
+			op("VMULPS %s, %s, %s", v(6), v(0), v(0))
+			op("VADDPS %s, %s, %s", v(5), v(0), v(0))
+			op("VMOVUPS %s, %d(DI)", v(0), 4*at)
+		}
+		b.WriteString("\tVZEROUPPER\n\tRET\n")
+	}
+	return b.String(), stubs
+}
+
 // nf4Half prints the function that unpacks whole blocks to bf16 with AVX-512: a block's 16 levels are scaled and rounded once, as Narrow does, and
 // then looked up, 32 at a time. A byte's two indices become two words.
 func nf4Half() (text, stub string) {

@@ -22,8 +22,9 @@ var avx512 = &machine{
 	past:  true, transpose: "transposeAVX2", fence: "fence",
 	blocks: func() (text, stubs string) {
 		text, stubs = nf4("AVX512", "Z", 64)
-		half, stub := nf4Half()
-		return text + half, stubs + stub
+		half, halfStub := nf4Half()
+		groups, groupStubs := counts("AVX512", "Z", 64)
+		return text + half + groups, stubs + halfStub + groupStubs
 	},
 }
 
@@ -44,8 +45,9 @@ var avx2 = &machine{
 	past: true, transpose: "transposeAVX2", fence: "fence",
 	blocks: func() (text, stubs string) {
 		text, stubs = nf4("AVX2", "Y", 32)
-		text += transpose() + "\n// func fence()\nTEXT ·fence(SB), NOSPLIT, $0-0\n\tSFENCE\n\tRET\n"
-		return text, stubs + "\n//go:noescape\nfunc transposeBlocks(dst, src []float32, rows, cols, stride int)\n\nfunc fence()\n"
+		groups, groupStubs := counts("AVX2", "Y", 32)
+		text += groups + transpose() + "\n// func fence()\nTEXT ·fence(SB), NOSPLIT, $0-0\n\tSFENCE\n\tRET\n"
+		return text, stubs + groupStubs + "\n//go:noescape\nfunc transposeBlocks(dst, src []float32, rows, cols, stride int)\n\nfunc fence()\n"
 	},
 }
 
