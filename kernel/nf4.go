@@ -60,7 +60,11 @@ func (e *Env) productInStrips(turned bool, y, x, w *Tensor, init gemm.Init) {
 	if turned {
 		form, unit = gemm.NT, gemm.PackedUnit
 	}
-	step := max(min(stripElems, e.panelElems)/max(x.Cols, 1)/unit, 1) * unit
+	most := min(stripElems, e.panelElems)
+	if turned && x.DType == w.DType && e.Gemm.MultipliesPacked(x.Rows, x.Cols, x.DType == graph.BF16) { // nothing has to stay in a cache
+		most = min(x.Cols*y.Cols/(2*e.Pool.Workers()), e.panelElems)
+	}
+	step := max(most/max(x.Cols, 1)/unit, 1) * unit
 	c.n[0], c.n[1] = int(form), step
 	c.tasks((y.Cols+step-1)/step, func(c *call, w *worker, i int) {
 		y, x, form, lo := &c.t[0], &c.t[1], gemm.Form(c.n[0]), i*c.n[1]

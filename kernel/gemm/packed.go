@@ -31,8 +31,7 @@ func (s *Serial) Packed(m, n, k int, a Matrix, b Packed, c Matrix, init Init) bo
 		j.kernels, j.pairs, j.k = &s.isa.dot, true, k/2
 		j.a.col *= 2
 	}
-	tiles := j.a.half && s.isa.tiles[0][0] != nil // add in blocks
-	if m < 1 || n < 1 || k < 1 || tiles || m >= len(j.kernels.packed) || n%PackedUnit != 0 || k%PackedBlock != 0 {
+	if !s.isa.multipliesPacked(m, k, j.a.half) || n < 1 || n%PackedUnit != 0 {
 		return false
 	}
 	if (len(b.Rows)-k/2-k/PackedBlock*4)/b.Stride < n-1 {
@@ -43,6 +42,20 @@ func (s *Serial) Packed(m, n, k int, a Matrix, b Packed, c Matrix, init Init) bo
 	j.streamed(s, block{rows: m, cols: n})
 	j.release()
 	return true
+}
+
+// MultipliesPacked reports whether Serial.Packed is made for so many rows and columns of A, in bf16 or not.
+func (e *Engine) MultipliesPacked(m, k int, half bool) bool {
+	return e.isa.multipliesPacked(m, k, half)
+}
+
+func (x *isa) multipliesPacked(m, k int, half bool) bool {
+	kernels := x.fma.packed
+	if half {
+		kernels = x.dot.packed
+	}
+	tiles := half && x.tiles[0][0] != nil // add in blocks
+	return 0 < m && m < len(kernels) && 0 < k && k%PackedBlock == 0 && !tiles
 }
 
 // walkPacked adds all products to the sums of a part of C, a unit of rows of B at a time.
