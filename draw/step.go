@@ -58,14 +58,6 @@ type Block struct {
 	Text  string  `json:"t"`
 }
 
-// Stall is a time in which a stream waits for another one.
-type Stall struct {
-	Start float64 `json:"s"`
-	End   float64 `json:"e"`
-	On    string  `json:"on"` // the stream that it waits for
-	Text  string  `json:"t"`
-}
-
 // TierMap is what is where in a tier, and when.
 type TierMap struct {
 	Name    string                    `json:"name"`
@@ -142,26 +134,6 @@ func (r Run) blocks(s device.Stream) (list []Block) {
 			}
 		}
 		list = append(list, b)
-	}
-	return list
-}
-
-// Stalls returns when a stream waits for others, for at least a thousandth of the step each: the time from its previous
-// instruction to the end of what it then waits for, on the stream that lets it wait longest.
-func (r Run) Stalls(s device.Stream) (list []Stall) {
-	idle, least := 0.0, r.Timeline.Makespan/1000
-	for i, span := range r.Timeline.Spans {
-		in := &r.Program.Instrs[i]
-		if in.Stream != s {
-			continue
-		}
-		if span.Start-idle > least && len(in.Waits) > 0 {
-			last := slices.MaxFunc(in.Waits, func(a, b int) int { return cmp.Compare(r.Timeline.Spans[a].End, r.Timeline.Spans[b].End) })
-			if end := min(r.Timeline.Spans[last].End, span.Start); end-idle > least {
-				list = append(list, Stall{idle, end, r.Program.Instrs[last].Stream.String(), fmt.Sprintf("i%d %s waits for i%d %s", i, in.Op, last, label(r.Program, last))})
-			}
-		}
-		idle = max(idle, span.End)
 	}
 	return list
 }
