@@ -53,6 +53,7 @@ type Tier struct {
 type Stall struct {
 	On                  string
 	Measured, Predicted float64
+	Slower              float64 // how many times as long as predicted the stream was busy; 0: hardly ever
 }
 
 // Event says that an alert fires, or that it is resolved.

@@ -24,7 +24,7 @@ func quiet(r *rand.Rand, i int) Point {
 	return Point{Step: i, Loss: 2 + 5*math.Pow(float64(i+50), -0.3) + 0.05*r.NormFloat64(), ValLoss: math.NaN(), GradNorm: math.Exp(0.3 * r.NormFloat64()),
 		Seconds: seconds, MFU: 0.04 / seconds, Rate: 1024 / seconds, Held: 1 << 30, Room: 1 << 32,
 		Memory: []Tier{{Name: "device", Planned: 900, Reached: 900, Capacity: 1000}, {Name: "host", Planned: 500, Reached: 500, Capacity: 1000}},
-		Stalls: []Stall{{"h2d", 0.03, 0.02}}}
+		Stalls: []Stall{{"h2d", 0.03, 0.02, 1.5}}}
 }
 
 func watcher(t *testing.T, o Options) *Watcher {
@@ -124,10 +124,12 @@ func TestRules(t *testing.T) {
 		"headroom":   {func(p *Point, _ int) { p.Memory = []Tier{{Name: "host", Planned: 951, Reached: 951, Capacity: 1000}} }, "leaves 49 of 1000 bytes", 1},
 		"unused": {func(p *Point, _ int) {
 			p.Memory = []Tier{{Name: "device", Planned: 700, Reached: 700, Capacity: 1000}}
-			p.Stalls = []Stall{{"h2d", 0.06, 0}, {"d2h", 0.06, 0}}
+			p.Stalls = []Stall{{"h2d", 0.06, 0, 0}, {"d2h", 0.06, 0, 0}}
 		}, "300 of 1000 bytes", 1},
-		"slow":       {func(p *Point, _ int) { p.MFU *= 0.6 }, "20 steps", 20},
-		"stall":      {func(p *Point, _ int) { p.Stalls = []Stall{{"d2h", 0.02, 0.02}, {"h2d", 0.25, 0.11}} }, "waits for h2d during 25 % of a step, and 11 %", 1},
+		"slow": {func(p *Point, _ int) { p.MFU *= 0.6 }, "20 steps", 20},
+		"stall": {func(p *Point, _ int) {
+			p.Stalls = []Stall{{"host", 0.11, 0, 1}, {"d2h", 0.02, 0.02, 2}, {"h2d", 0.25, 0.11, 1}}
+		}, "waits for h2d during 25 % of a step, and 11 % were predicted; d2h takes 2.0 times", 1},
 		"not_finite": {func(p *Point, _ int) { p.Loss = math.NaN() }, "the loss of step 300 is NaN", 1},
 		"outlier": {func(p *Point, i int) {
 			if i == at {
@@ -244,7 +246,7 @@ func BenchmarkAdd(b *testing.B) {
 
 // TestUnusedAgain: an alert about memory that is not used says what planning again has found, and is not given if that is nothing.
 func TestUnusedAgain(t *testing.T) {
-	p := Point{Memory: []Tier{{Name: "device", Planned: 700, Reached: 700, Capacity: 1000}}, Stalls: []Stall{{"h2d", 0.12, 0}}}
+	p := Point{Memory: []Tier{{Name: "device", Planned: 700, Reached: 700, Capacity: 1000}}, Stalls: []Stall{{"h2d", 0.12, 0, 0}}}
 	for _, c := range []struct {
 		again *Again
 		words string

@@ -1,6 +1,7 @@
 package alert
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -110,14 +111,24 @@ func slow(last []Point) string {
 // mostStall is the greatest share of a step that computing may wait for one stream.
 const mostStall = 0.1
 
-// stalled: computing waits for a link, or for the host's cores.
+// muchSlower is how many times as long as predicted a stream is busy that is named as slow.
+const muchSlower = 1.3
+
+// stalled: computing waits for a link, or for the host's cores. The cause may be another one, which that one waited for before.
 func stalled(last []Point) string {
-	for _, s := range last[len(last)-1].Stalls {
-		if s.Measured > mostStall {
-			return fmt.Sprintf("computing waits for %s during %.0f %% of a step, and %.0f %% were predicted", s.On, 100*s.Measured, 100*s.Predicted)
-		}
+	list := last[len(last)-1].Stalls
+	if len(list) == 0 {
+		return ""
 	}
-	return ""
+	s := slices.MaxFunc(list, func(a, b Stall) int { return cmp.Compare(a.Measured, b.Measured) })
+	if s.Measured <= mostStall {
+		return ""
+	}
+	text := fmt.Sprintf("computing waits for %s during %.0f %% of a step, and %.0f %% were predicted", s.On, 100*s.Measured, 100*s.Predicted)
+	if slow := slices.MaxFunc(list, func(a, b Stall) int { return cmp.Compare(a.Slower, b.Slower) }); slow.Slower >= muchSlower {
+		text += fmt.Sprintf("; %s takes %.1f times as long as predicted", slow.On, slow.Slower)
+	}
+	return text
 }
 
 // silentRule is the one that Silent fires, while no step ends.

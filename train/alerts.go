@@ -148,21 +148,34 @@ func (a *alarms) close() {
 	}
 }
 
+// leastBusy is the share of a step for which a stream has to be busy to be called slow.
+const leastBusy = 0.02
+
 // waited returns which part of a measured step computing waits for each stream, and what was predicted: those of the rank
-// where it is most.
+// where it is most. It also says how much longer streams were busy.
 func waited(predicted, measured []draw.Run) (list []alert.Stall) {
-	most := func(runs []draw.Run) (share [device.NumStreams]float64) {
+	most := func(runs []draw.Run) (share, busy [device.NumStreams]float64) {
 		for _, r := range runs {
 			for s, x := range shares(r) {
 				share[s] = max(share[s], x)
+				busy[s] = max(busy[s], r.Timeline.Busy[s])
 			}
 		}
-		return share
+		return share, busy
 	}
-	before, now := most(predicted), most(measured)
+	before, predictedBusy := most(predicted)
+	now, busy := most(measured)
+	makespan := 0.0
+	for _, r := range measured {
+		makespan = max(makespan, r.Timeline.Makespan)
+	}
 	for s := range device.NumStreams {
-		if now[s] > 0 {
-			list = append(list, alert.Stall{On: s.String(), Measured: now[s], Predicted: before[s]})
+		stall := alert.Stall{On: s.String(), Measured: now[s], Predicted: before[s]}
+		if s != device.Compute && predictedBusy[s] > 0 && busy[s] > leastBusy*makespan {
+			stall.Slower = busy[s] / predictedBusy[s]
+		}
+		if stall.Measured > 0 || stall.Slower > 0 {
+			list = append(list, stall)
 		}
 	}
 	return list
