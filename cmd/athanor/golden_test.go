@@ -27,3 +27,10 @@ func TestGolden(t *testing.T) {
 	call("golden", "check", out).must(t, 1, out, "hint: athanor golden write")
 	call("golden", "check", dir+"/absent").must(t, 1, "hint:")
 }
+
+// TestGoldenKept: plans and programs of this repository need what they needed: the first buffer or instruction that differs is named,
+// with how to accept it.
+func TestGoldenKept(t *testing.T) {
+	t.Chdir("../..")
+	call("golden", "check", "testdata/golden/offload.golden").must(t, 0)
+}
