@@ -35,7 +35,11 @@ def made_up(folder, runs=10, steps=100_000, spike=77_777):
                        "grad_norm": norm, "step_seconds": seconds, "predicted_step_seconds": 0.1, "tokens_per_second": 1024 / seconds, "mfu": 0.04 / seconds}
                 if i % 10_000 == 0:
                     row["val_loss"] = loss + 0.1
-                f.write(json.dumps(row) + "\n")
+                if r == 3 and i == spike:
+                    row["alerts"] = [{"rule": "outlier", "step": i, "firing": True, "text": "outlier: made up"}]
+                f.write(json.dumps(row, separators=(",", ":")) + "\n")
+        with open(os.path.join(path, "samples.jsonl"), "w") as f:
+            f.write(json.dumps({"step": steps, "prompt": "Once", "text": f"Once <b>upon</b> run {r}"}) + "\n")
     return 12.5
 
 
@@ -44,6 +48,7 @@ class Page:
         self.page, self.pictures, self.errors = page, pictures, []
         page.on("console", lambda m: m.type in ("error", "warning") and self.errors.append(m.text))
         page.on("pageerror", lambda e: self.errors.append(str(e)))
+        page.on("request", lambda r: r.url.startswith(address) or self.errors.append("asks elsewhere: " + r.url))
         page.goto(address)
 
     def shot(self, name):
@@ -73,7 +78,11 @@ def drive(p, spike, live):
     p.check(f"curves are there after {time.time() - began:.1f} s", True)
     titles = page.locator(".chart h3").all_inner_texts()
     p.check("there are pictures of loss, rate, norm, tokens per second and MFU", all(any(t.startswith(w) for t in titles) for w in ("Loss", "Learning rate", "Gradient norm", "Tokens per second", "MFU")))
+    curves = lambda title: page.evaluate("t => charts.get(t).curves.map(c => c.key)", title)
+    runs = page.locator("#runs li").count()
+    p.check(f"rates of {runs} runs are drawn, measured and predicted", all(p.until(f"charts.get('Tokens per second').curves.filter(c => c.key === '{k}').length === {runs}") for k in ("tokens_per_second", "predicted_tokens_per_second")))
     if spike:
+        p.check("validations are drawn", curves("Loss").count("val_loss") == runs)
         most = page.evaluate("Math.max(...charts.get('Loss').curves.flatMap(c => c.y))")
         p.check(f"the spike of one step in 100,000 is drawn ({most})", most == spike)
         points = page.evaluate("charts.get('Loss').curves.reduce((n, c) => n + c.x.length, 0)")
@@ -91,6 +100,9 @@ def drive(p, spike, live):
     p.check("key 0 shows all", page.evaluate("state.zoom === null"))
     page.keyboard.press("3")
     p.check("key 3 compares", page.locator("#table tr").count() >= 2)
+    if spike:
+        differ = page.locator("#diff tr td:first-child").all_inner_texts()
+        p.check(f"configurations differ in {differ}", differ == ["learning_rate", "limits.device"])
     p.shot("compare")
     page.keyboard.press("2")
     page.wait_for_timeout(600)
@@ -101,13 +113,23 @@ def drive(p, spike, live):
         b = page.evaluate("(() => { const b = step.boxes[0], r = document.getElementById('map').getBoundingClientRect(); return [r.x + Math.max(b.x, 80) + Math.min(b.w, 10) / 2, r.y + b.y + b.h / 2] })()")
         page.mouse.move(*b)
         p.check("a box says what it is", " at " in page.locator("#box").inner_text())
+        before = page.locator("#box").inner_text()
+        page.locator("#map").press("ArrowRight")
+        p.check("arrow keys go to another box", page.locator("#box").inner_text() != before)
+        p.check("ranks can be chosen", page.locator("#rank option").count() == page.evaluate("new Set(step.data.runs.map(r => r.rank)).size"))
         p.check("planned and reached bytes are in the table", page.locator("#bytes tr").count() > 2)
         p.check("the roofline is drawn, with what binds the calls", p.until("document.getElementById('roof').naturalWidth > 100") and page.locator("#kinds tr").count() > 3)
         p.shot("step")
     page.keyboard.press("5")
     page.wait_for_timeout(300)
+    if spike:
+        text = page.locator("#texts article", has_text="run-7").inner_text()
+        p.check("key 5 shows texts, as text", "Once <b>upon</b> run 7" in text and page.locator("#texts b").count() == 0)
     p.shot("samples")
     page.keyboard.press("4")
+    if spike:
+        text = page.locator("#alertlist").inner_text()
+        p.check("key 4 shows the alert, and the tab that it fires", "outlier: made up" in text and "run-3" in text and "(1)" in page.locator("#tab-alerts").inner_text())
     p.shot("alerts")
     page.keyboard.press("1")
     if live:

@@ -39,10 +39,19 @@ function listRuns() {
   if (focused !== undefined) list.querySelector(`[data-run="${focused}"]`)?.focus();
 }
 
-// eta says how long a run will take at the pace of its steps so far.
+// eta says how long a run will take at the pace of its steps so far, within its max_time.
 function eta(r) {
-  const left = +r.config?.max_steps - r.latest.step, pace = r.latest.elapsed_seconds / r.rows;
-  return left > 0 && pace > 0 ? `, ${seconds(left * pace)} left` : "";
+  const steps = +r.config?.max_steps - r.latest.step, pace = r.latest.elapsed_seconds / r.rows;
+  const most = duration(r.config?.max_time) - r.latest.elapsed_seconds;
+  const left = most > 0 ? Math.min(most, steps > 0 ? steps * pace : most) : steps * pace;
+  return left > 0 && pace > 0 ? `, ${seconds(left)} left` : "";
+}
+
+// duration reads a time such as 1h30m; NaN: there is none.
+function duration(text) {
+  const each = { h: 3600, m: 60, s: 1, ms: 1e-3 };
+  const parts = [...String(text ?? "").matchAll(/([\d.]+)(ms|h|m|s)/g)];
+  return parts.length ? parts.reduce((sum, [, n, unit]) => sum + n * each[unit], 0) : NaN;
 }
 
 function drawCompare() {
