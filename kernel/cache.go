@@ -93,7 +93,7 @@ func rangeOf(x []float32, most float32) (least, step float32) {
 		least, top = min(least, v), max(top, v)
 		rest += v - v // NaN if v is not finite
 	}
-	least = roundedUp(least, true)
+	least = roundedUp(least+0, true) // never -0
 	step = roundedUp((top-least)/most, false)
 	if rest != 0 || math.IsInf(float64(step), 0) || math.IsInf(float64(least), 0) { // or bf16 has no such number
 		return float32(math.NaN()), float32(math.NaN())

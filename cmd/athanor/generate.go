@@ -49,7 +49,7 @@ type sampling struct {
 // compressing has the flags that change what a model generates, to take less memory.
 type compressing struct {
 	Quantize  string `help:"nf4: hold the layers' weights in 4 bits, as training with quantize: nf4 does." enum:"none,nf4" default:"none"`
-	CacheBits int    `help:"8 or 4: hold the keys and values of texts in so many bits, on CPUs; 0: as they are computed." default:"0"`
+	CacheBits int    `help:"8 or 4: hold the keys and values of texts in so many bits; 0: as they are computed." default:"0"`
 }
 
 // apply makes a model compute as the flags say.

@@ -248,6 +248,9 @@ func attentionUnit(file string, call *device.Call, ops []device.Operand) kernels
 	if call.Attr.Limit > 0 {
 		u.Defines += " CAP=1"
 	}
+	if bits := call.Attr.CacheBits; bits > 0 {
+		u.Defines += fmt.Sprintf(" BITS=%d", bits)
+	}
 	return u
 }
 
@@ -292,9 +295,6 @@ func attentionAt(b *builder) error {
 	if at.KVHeads < 1 || at.HeadDim < 1 || at.Heads%at.KVHeads != 0 {
 		return fmt.Errorf("there is no attention for %d query heads and %d key/value heads of size %d", at.Heads, at.KVHeads, at.HeadDim)
 	}
-	if at.CacheBits > 0 {
-		return fmt.Errorf("caches in %d bits are read on CPUs only; hint: keep keys and values as they are computed, or use the device cpu", at.CacheBits)
-	}
 	unit := attentionUnit("attention_at", b.call, ops)
 	a := b.newArgs(ops...)
 	a.setScale(at)
@@ -303,7 +303,11 @@ func attentionAt(b *builder) error {
 	if ops[graph.AttentionAtQKV].Cols == at.Heads*at.HeadDim { // queries alone
 		return b.start(unit, "recall", [3]int64{rows, int64(at.Heads), 1}, threads, 0, a)
 	}
-	if err := b.start(unit, "remember", [3]int64{blocks(rows*int64(2*at.KVHeads*at.HeadDim), threads), 1, 1}, threads, 0, a); err != nil {
+	each := at.HeadDim // threads of a key or value
+	if at.CacheBits > 0 {
+		each = graph.CacheGroups(at.HeadDim)
+	}
+	if err := b.start(unit, "remember", [3]int64{blocks(rows*int64(2*at.KVHeads*each), threads), 1, 1}, threads, 0, a); err != nil {
 		return err
 	}
 	return b.start(unit, "recall", [3]int64{rows, int64(at.Heads), 1}, threads, 0, a)

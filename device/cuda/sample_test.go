@@ -135,6 +135,26 @@ func (s *sample) ints(rows, lo, hi int) device.Operand {
 	return s.fill(graph.I32, rows, 1, func() float64 { return float64(lo + s.IntN(hi-lo)) })
 }
 
+// cache draws keys and values of heads, perhaps in few bits: rows then begin with the ranges of their groups.
+func (s *sample) cache(rows int) {
+	a, n := &s.call.Attr, 0
+	a.CacheBits = []int{0, 0, 4, 8}[s.IntN(4)]
+	cols, groups := graph.CacheCols(a.HeadDim, a.CacheBits, s.float), 0
+	if a.CacheBits > 0 {
+		groups = graph.CacheGroups(a.HeadDim)
+	}
+	s.fill(s.float, rows, cols, func() float64 {
+		c, least, step := n%cols, float32(s.NormFloat64()), float32((math.Abs(s.NormFloat64())+0.1)/float64(int(1)<<a.CacheBits))
+		switch n++; {
+		case s.float == graph.F32 && c < groups: // both in one number, little-endian
+			return float64(math.Float32frombits(math.Float32bits(step)&^0xffff | math.Float32bits(least)>>16))
+		case s.float == graph.BF16 && c < 2*groups && c%2 == 1:
+			return float64(step)
+		}
+		return float64(least)
+	})
+}
+
 // places draws where n rows are, among so many sequences: from position pos on of one of them, or each by itself, some idle.
 func (s *sample) places(n, slots, pos int) device.Operand {
 	list, rows, cols := []float64{float64(pos), float64(s.IntN(slots))}, 1, 2
@@ -336,7 +356,7 @@ var samples = withLatentSamples(withDeltaSamples(withUpdateSamples(map[graph.Op]
 			a.Seq = 0
 		}
 		s.mat(n, a.Heads*a.HeadDim)
-		s.mat(slots*2*a.KVHeads*context, a.HeadDim)
+		s.cache(slots * 2 * a.KVHeads * context)
 		s.mat(n, width-2*a.KVHeads*a.HeadDim*s.IntN(2)) // or queries alone
 		s.places(n, slots, pos)
 		s.sinks(4)

@@ -35,19 +35,23 @@ func TestSequencesTogether(t *testing.T) {
 	for _, c := range cuda.CasesOf([]struct {
 		name  string
 		dtype graph.DType
+		bits  int // of caches
 	}{
-		{"llama-tiny", graph.BF16},
-		{"gpt2-tiny", graph.F32},
-		{"gemma2-tiny", graph.F32},
-		{"gemma4-small-tiny", graph.F32},
-		{"deepseek3-tiny", graph.F32},
-		{"mixtral-tiny", graph.BF16},
-		{"gpt-oss-tiny", graph.F32},
+		{"llama-tiny", graph.BF16, 8},
+		{"gpt2-tiny", graph.F32, 0},
+		{"gemma2-tiny", graph.F32, 4},
+		{"gemma4-small-tiny", graph.F32, 0},
+		{"deepseek3-tiny", graph.F32, 8},
+		{"mixtral-tiny", graph.BF16, 4},
+		{"gpt-oss-tiny", graph.F32, 0},
 	}, 1) {
 		t.Run(fmt.Sprint(c.name, c.dtype), func(t *testing.T) {
 			f, err := folder.Open(torch + c.name)
 			check(t, err)
 			defer f.Close()
+			if c.bits > 0 {
+				check(t, f.CompressCaches(c.bits))
+			}
 			const length, sequences = 12, 3
 			alone := func() *machine.Alone {
 				return &machine.Alone{Device: gpu(t, load(t, c.name)), Capacity: program.NoLimits}

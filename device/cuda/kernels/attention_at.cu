@@ -19,14 +19,20 @@
 #define SCALE(a) a.f[0]
 #endif
 
-// remember appends the keys and values of the rows to the cache, one number per
+// remember appends the keys and values of the rows to the cache, one number, or group of numbers in few bits, per
 // thread.
 extern "C" __global__ void remember(const __grid_constant__ Args a) {
   i64 r, c;
-  if (!place(a.t[2].rows, (i64)2 * a.kv * HEAD, 1, r, c)) return;
+  if (!place(a.t[2].rows, (i64)2 * a.kv * (BITS ? GROUPS : HEAD), 1, r, c)) return;
   i64 context = a.n[1], i = positionOf(a.t[3], r);
   if (i < 0) return;
+#if BITS
+  i64 head = c / GROUPS;
+  int g = c % GROUPS;
+  keepGroup(at<T1>(a.t[1], (slotOf(a.t[3], r) * 2 * a.kv + head) * context + i, 0), a.t[1].cols * sizeof(T1), at<T2>(a.t[2], r, (a.heads + head) * HEAD + 64 * g), g);
+#else
   put(at<T1>(a.t[1], (slotOf(a.t[3], r) * 2 * a.kv + c / HEAD) * context + i, c % HEAD), get(*at<T2>(a.t[2], r, (i64)a.heads * HEAD + c)));
+#endif
 }
 
 // grid: rows x heads
@@ -48,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(256) recall(const __grid_constant__
     for (int n = 0; n < KEYS; n++) {
       const T1* k = at<T1>(a.t[1], (heads + g) * context + min(max(j + n, first), i), 0); // a key that is not seen counts for nothing below
       for (int c = 0; c < WIDE; c++)
-        if (lane + 32 * c < HEAD) s[n] += q[c] * get(k[lane + 32 * c]);
+        if (lane + 32 * c < HEAD) s[n] += q[c] * cached(k, lane + 32 * c);
     }
     for (int d = 16; d; d >>= 1)
 #pragma unroll
@@ -70,7 +76,7 @@ extern "C" __global__ void __launch_bounds__(256) recall(const __grid_constant__
       float e = s[n] == -INFINITY ? 0 : expf(s[n] - now);
       l += e;
       for (int c = 0; c < WIDE; c++)
-        if (lane + 32 * c < HEAD) o[c] += e * get(v[lane + 32 * c]);
+        if (lane + 32 * c < HEAD) o[c] += e * cached(v, lane + 32 * c);
     }
   }
   if (lane == 0) top[warp] = m, sums[warp] = l;

@@ -36,7 +36,7 @@ var parts = map[string][]string{
 	"short_conv": {"activation.cuh", "documents.cuh", "short_conv.cuh"}, "short_conv_dx": {"activation.cuh", "documents.cuh", "short_conv.cuh"}, "short_conv_dw": {"activation.cuh", "documents.cuh", "short_conv.cuh"}, "short_conv_at": {"activation.cuh", "documents.cuh", "short_conv.cuh"},
 	"delta_rule": {"documents.cuh", "delta.cuh"}, "delta_rule_bwd": {"documents.cuh", "delta.cuh"},
 	"norm": {"rows.cuh"}, "embed": {"places.cuh"}, "rope": {"places.cuh"}, "norm_dx": {"rows.cuh"},
-	"attention": {"cap.cuh", "attention.cuh", "sinks.cuh", "tiles.cuh"}, "attention_at": {"cap.cuh", "places.cuh", "sinks.cuh"}, "attention_bwd": {"cap.cuh", "attention.cuh", "tiles.cuh"},
+	"attention": {"cap.cuh", "attention.cuh", "sinks.cuh", "tiles.cuh"}, "attention_at": {"cache.cuh", "cap.cuh", "places.cuh", "sinks.cuh"}, "attention_bwd": {"cap.cuh", "attention.cuh", "tiles.cuh"},
 	"attention_mma": {"cap.cuh", "attention.cuh", "sinks.cuh", "copies.cuh", "mma.cuh", "heads.cuh"}, "attention_bwd_mma": {"cap.cuh", "attention.cuh", "copies.cuh", "mma.cuh", "heads.cuh", "gradients.cuh"},
 	"attention_wgmma": {"cap.cuh", "attention.cuh", "sinks.cuh", "copies.cuh", "mma.cuh", "heads.cuh", "wgmma.cuh"}, "attention_bwd_wgmma": {"attention.cuh", "copies.cuh", "mma.cuh", "heads.cuh", "wgmma.cuh", "gradients.cuh"},
 	"attention_bwd_wide": {"cap.cuh", "attention.cuh", "copies.cuh", "mma.cuh", "heads.cuh", "wide.cuh"}, "attention_bwd_wide_wgmma": {"cap.cuh", "attention.cuh", "copies.cuh", "mma.cuh", "heads.cuh", "wgmma.cuh", "wide.cuh"},

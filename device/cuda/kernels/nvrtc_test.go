@@ -62,7 +62,7 @@ func variants() []Unit {
 		list = append(list, Unit{"pos_bwd", "T0=f32 T1=" + t + " VEC=1"}, Unit{"pos_bwd", "T0=f32 T1=" + t + " VEC=4"})
 		list = append(list, Unit{"soft_cap", "CAP=1 T0=" + t + " VEC=1"}, Unit{"soft_cap", "CAP=1 T0=" + t + " " + wide}, Unit{"attention", types + " HEAD=256 CAP=1"}, Unit{"attention_bwd", types + " HEAD=256 CAP=1"}, Unit{"attention_at", types + " HEAD=256 CAP=1"})
 		for _, head := range []string{"5", "64", "128", "256", "512"} {
-			list = append(list, Unit{"attention_at", types + " HEAD=" + head}, Unit{"attention_at", types + " HEAD=" + head + " SINKS=4"})
+			list = append(list, Unit{"attention_at", types + " HEAD=" + head}, Unit{"attention_at", types + " HEAD=" + head + " SINKS=4"}, Unit{"attention_at", types + " HEAD=" + head + " BITS=8"}, Unit{"attention_at", types + " HEAD=" + head + " BITS=4"})
 		}
 		list = append(list, Unit{"embed_bwd", "T0=f32 T1=" + t + " T2=i32 VEC=1"}, Unit{"embed_bwd", "T0=f32 T1=" + t + " T2=i32 VEC=4"}, Unit{"clear", "T0=" + t + " " + wide})
 	}
