@@ -54,7 +54,8 @@ func placeBuffers(ctx context.Context, b *builder, opt *Options) (rejected bool,
 			problems[t].Capacity = opt.Capacity[t]
 		}
 		if opt.Reject {
-			p.Height[t] = alloc.LowerBound(problems[t])
+			p.Bound[t] = alloc.LowerBound(problems[t])
+			p.Height[t] = p.Bound[t]
 			rejected = rejected || p.ExceedsCapacity(t)
 		}
 	}

@@ -38,8 +38,8 @@ type AtLength func(tokens int) (*job.Spec, *graph.Graph, error)
 // job's model can be trained. The planner has a plan for it, and none for
 // the next length tried, longer by one step or by a hundredth, whichever is more.
 //
-// It doubles the length until no minimum-memory plan fits, then bisects; it considers all plans only for the
-// first length that is too long. Lengths with few divisors cannot be cut as finely as others, so longer ones
+// It doubles the length until no minimum-memory plan fits, then bisects; it considers all plans, and whole steps of many
+// micro-batches, only for the last length that fits and the first that is too long. Lengths with few divisors cannot be cut as finely as others, so longer ones
 // that fit may exist. Where ranks share sequences, step is raised to a length that they can share. As in planning, ranks may
 // share sequences or matrices if nothing fits without.
 func MaxSequence(ctx context.Context, m *machine.Machine, spec *job.Spec, at AtLength, step int, note func(string)) (*Longest, error) {
@@ -66,19 +66,35 @@ func MaxSequence(ctx context.Context, m *machine.Machine, spec *job.Spec, at AtL
 	if err != nil {
 		return nil, err
 	}
+	for lo > 0 { // what fitted for a shortened step may not for a whole one
+		note(fmt.Sprintf("whole steps of sequences of %d tokens", lo*step))
+		why := l.fitsAnyhow(ctx, lo*step)
+		if why == nil {
+			break
+		}
+		if !isTooLong(why) {
+			return nil, why
+		}
+		lo, hi = lo-max(1, lo/nearEnough), lo
+	}
 	for {
 		note(fmt.Sprintf("all plans for sequences of %d tokens", hi*step))
 		why := l.fitsAnyhow(ctx, hi*step)
-		var bad *config.Error
 		switch {
 		case why == nil: // by a plan that is not minimum-memory
 			lo, hi = hi, hi+max(1, hi/nearEnough)
-		case lo > 0 && (errors.Is(why, search.ErrDoesNotFit) || errors.As(why, &bad)):
+		case lo > 0 && isTooLong(why):
 			return &Longest{Tokens: lo * step, Sharing: l.sharing, TooLong: hi * step, Beyond: why.Error()}, nil
 		default:
 			return nil, why
 		}
 	}
+}
+
+// isTooLong reports whether an error says that sequences are too long, for the memory or for the configuration.
+func isTooLong(err error) bool {
+	var bad *config.Error
+	return errors.Is(err, search.ErrDoesNotFit) || errors.As(err, &bad)
 }
 
 // frontier finds by doubling and bisection a number that fits, 0 if none does, and a greater one that does not
@@ -132,8 +148,8 @@ func (l *lengths) fitsAnyhow(ctx context.Context, n int) error {
 	return err
 }
 
-// fitsFrugally is a quick form of fitsAnyhow. It considers minimum-memory plans only, with the optimizer's state in the smallest
-// format that is allowed.
+// fitsFrugally is a quick form of fitsAnyhow. It considers minimum-memory plans only, of shortened steps, with the optimizer's
+// state in the smallest format that is allowed.
 func (l *lengths) fitsFrugally(ctx context.Context, n int) (bool, error) {
 	tasks, err := l.tasks(n)
 	for i := 0; err == nil && i < len(tasks); i++ {

@@ -130,7 +130,9 @@ type evaluations struct {
 	recent  []*evaluation        // the last ones, latest last
 	out     int                  // scouts
 	back    sync.Cond
-	cores   chan struct{} // holds one value for each evaluation that goes on
+	cores   int
+	busy    int // evaluations that go on
+	free    sync.Cond
 }
 
 // evaluation is what is known of a choice, once done is closed.
@@ -143,16 +145,34 @@ type evaluation struct {
 }
 
 func newEvaluations() *evaluations {
-	e := &evaluations{refused: map[string]Candidate{}, cores: make(chan struct{}, runtime.GOMAXPROCS(0))}
-	e.back.L = &e.mu
+	e := &evaluations{refused: map[string]Candidate{}, cores: runtime.GOMAXPROCS(0)}
+	e.back.L, e.free.L = &e.mu, &e.mu
 	return e
+}
+
+// begin begins an evaluation. A scout waits for a core that nobody uses, the search does not.
+func (e *evaluations) begin(scout bool) {
+	e.mu.Lock()
+	for scout && e.busy >= e.cores {
+		e.free.Wait()
+	}
+	e.busy++
+	e.mu.Unlock()
+}
+
+// end ends an evaluation.
+func (e *evaluations) end() {
+	e.mu.Lock()
+	e.busy--
+	e.mu.Unlock()
+	e.free.Signal()
 }
 
 // sendOut counts a scout, if there may be one more.
 func (e *evaluations) sendOut() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.out >= min(cap(e.cores), mostScouts) || cap(e.cores) == 1 {
+	if e.out >= min(e.cores, mostScouts) || e.cores == 1 {
 		return false
 	}
 	e.out++
@@ -175,8 +195,8 @@ func (e *evaluations) settle() {
 	e.mu.Unlock()
 }
 
-// of returns what is known of a choice, or finds it out. While others do, it waits for them.
-func (e *evaluations) of(key string, judge func() (*Candidate, int, error)) *evaluation {
+// of returns what is known of a choice, or finds it out, for the search or a scout. While others do, it waits for them.
+func (e *evaluations) of(key string, scout bool, judge func() (*Candidate, int, error)) *evaluation {
 	e.mu.Lock()
 	if i := slices.IndexFunc(e.recent, func(o *evaluation) bool { return o.key == key }); i >= 0 {
 		known := e.recent[i]
@@ -188,9 +208,9 @@ func (e *evaluations) of(key string, judge func() (*Candidate, int, error)) *eva
 	now := &evaluation{key: key, done: make(chan struct{})}
 	e.recent = append(e.recent, now)
 	e.mu.Unlock()
-	e.cores <- struct{}{}
+	e.begin(scout)
 	now.c, now.lowered, now.err = judge()
-	<-e.cores
+	e.end()
 	close(now.done)
 	e.forget()
 	return now

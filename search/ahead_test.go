@@ -42,7 +42,7 @@ func TestScoutsHelp(t *testing.T) {
 		return func() (*Candidate, int, error) { return &Candidate{Fits: true}, i, nil }
 	}
 	item, err := tryInTurn(t.Context(), p, len(tried), func(_ context.Context, p *problem, i int) {
-		p.told.lowered += p.known.of(string(rune('a'+i)), ask(i)).lowered
+		p.told.lowered += p.known.of(string(rune('a'+i)), true, ask(i)).lowered
 		tried[i].Store(true)
 	}, func(i int) (bool, error) {
 		for i == 0 && !(tried[1].Load() && tried[2].Load() && tried[3].Load()) {
@@ -51,7 +51,7 @@ func TestScoutsHelp(t *testing.T) {
 		if i == 0 && tried[4].Load() {
 			t.Error("three scouts were four items ahead")
 		}
-		p.known.of(string(rune('a'+i)), func() (*Candidate, int, error) {
+		p.known.of(string(rune('a'+i)), false, func() (*Candidate, int, error) {
 			judged++
 			return ask(i)()
 		})

@@ -107,7 +107,7 @@ func (p *problem) evaluate(ctx context.Context, ch choice, tiers ...device.Tier)
 		c.Plan, c.Label, c.Kind, c.choice = pl, label, where, ch
 		return &c, nil
 	}
-	e := p.known.of(key, func() (*Candidate, int, error) { return judgeChoice(ctx, p, ch) })
+	e := p.known.of(key, p.halt != nil, func() (*Candidate, int, error) { return judgeChoice(ctx, p, ch) })
 	if e.err != nil {
 		return nil, e.err
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/athanor-llm/athanor/device"
@@ -45,6 +46,7 @@ func newEnumeration(p *problem, found shortlist, of aim) *enumeration {
 // tryAll tries all outer decisions, until the effort is spent.
 func (e *enumeration) tryAll(ctx context.Context) error {
 	e.p.told.begin(toEnumerate, len(improvements)*toImprove+afterwards(e.p))
+	var list []choice
 	for kind := range 2 { // micro-batches one at a time first: the cost of judging these does not grow with the batch
 		for _, b := range e.p.microBatches() {
 			groups := e.p.groups(b)
@@ -55,59 +57,96 @@ func (e *enumeration) tryAll(ctx context.Context) error {
 			if e.again && !can {
 				continue
 			}
-			if err := e.tryPlacements(ctx, choice{b: b, group: groups[kind], tables: e.p.tables, short: e.short && can}); err != nil {
-				return err
-			}
+			list = append(list, choice{b: b, group: groups[kind], tables: e.p.tables, short: e.short && can})
 		}
 	}
-	return nil
+	return e.tryPlacements(ctx, list...)
 }
 
 // slight is the share of the device's memory that a placement must save, compared with a nearer one that fits,
 // to be tried too: what less memory can buy is not worth the copies.
 const slight = 0.02
 
-// tryPlacements tries placements, near tiers first, for a choice of micro-batches. If everything fits on the device
-// without recomputation, farther tiers only cost time, except for updates (see
-// releasePlacements). The disk is tried only if the host cannot hold everything.
-func (e *enumeration) tryPlacements(ctx context.Context, ch choice) error {
-	p, pins := e.p, &e.p.req.Pins
-	ladders := p.ladders(ch)
-	inMemory, roomy := false, false
-	var fit []residency
-	for _, ch.r = range p.placements {
-		r := ch.r
-		if roomy && r.state != device.DeviceTier || e.tired() {
-			break
-		}
-		if e.needless(ch) || !pins.allow(r) || p.hopeless(ch.b, r, e.found) || r.state == device.DiskTier && inMemory && pins.State == nil {
-			continue
-		}
-		if slices.ContainsFunc(fit, func(than residency) bool {
-			return r.farther(than) && p.bytesPlaced(than, device.DeviceTier)-p.bytesPlaced(r, device.DeviceTier) < slight*float64(p.machine.Capacity[device.DeviceTier])
-		}) {
-			continue
-		}
-		f := arrangement{r, ch.group > 1}
-		if best := e.found.fastest(); best != nil && e.reached[f] > f.hopelessness()*best.Seconds() {
-			continue
-		}
-		c, err := e.tryLadders(ctx, ch, ladders)
+// tryPlacements tries placements, near tiers first, for each of some choices of micro-batches. If everything fits on the
+// device without recomputation, farther tiers only cost time, except for updates (see releasePlacements). The disk is
+// tried only if the host cannot hold everything.
+func (e *enumeration) tryPlacements(ctx context.Context, choices ...choice) error {
+	n := len(e.p.placements)
+	s := survey{e: e}
+	for next := 0; next < n*len(choices); {
+		now, first := s.copied(), next
+		i, err := tryInTurn(ctx, e.p, n*len(choices)-first, func(ctx context.Context, p *problem, i int) {
+			own := now.copied()
+			own.e.p = p
+			_, _ = own.try(ctx, choices, first+i)
+		}, func(i int) (found bool, err error) {
+			return s.try(ctx, choices, first+i)
+		})
 		if err != nil {
 			return err
 		}
-		if c == nil {
-			continue
-		}
-		e.reached[f] = min(cmp.Or(e.reached[f], c.Seconds()), c.Seconds())
-		fit = append(fit, r)
-		inMemory = true
-		roomy = roomy || r.state == device.DeviceTier && c.Plan.Activations[0] == ladders[0][0][0]
-		if e.of != fastestPlan {
-			return nil
-		}
+		next += i + 1
 	}
 	return nil
+}
+
+// survey is what is known of the placements of a choice of micro-batches.
+type survey struct {
+	e       *enumeration
+	of      int // choice
+	ladders []ladder
+	fit     []residency
+	roomy   bool // everything fits on the device, and nothing is recomputed
+	done    bool // one is enough
+}
+
+// copied returns a copy that does not change with the survey and its enumeration.
+func (s *survey) copied() survey {
+	own, e := *s, *s.e
+	e.reached = maps.Clone(e.reached)
+	own.e, own.fit = &e, slices.Clone(s.fit)
+	return own
+}
+
+// try tries the next placement, of the item-th pair of a choice and a placement, and reports whether it fits.
+func (s *survey) try(ctx context.Context, choices []choice, item int) (fits bool, err error) {
+	e, n := s.e, len(s.e.p.placements)
+	if s.ladders == nil || s.of != item/n {
+		*s = survey{e: e, of: item / n, ladders: e.p.ladders(choices[item/n])}
+	}
+	ch := choices[item/n]
+	ch.r = e.p.placements[item%n]
+	if s.done || e.tired() || s.needless(ch) {
+		return false, nil
+	}
+	c, err := e.tryLadders(ctx, ch, s.ladders)
+	if err != nil || c == nil {
+		return false, err
+	}
+	f := ch.arrangement()
+	e.reached[f] = min(cmp.Or(e.reached[f], c.Seconds()), c.Seconds())
+	s.fit = append(s.fit, ch.r)
+	s.done = e.of != fastestPlan
+	s.roomy = s.roomy || ch.r.state == device.DeviceTier && c.Plan.Activations[0] == s.ladders[0][0][0]
+	return true, nil
+}
+
+// needless reports whether a placement need not be tried after the others of the survey.
+func (s *survey) needless(ch choice) bool {
+	e, r, p := s.e, ch.r, s.e.p
+	if s.roomy && r.state != device.DeviceTier || r.state == device.DiskTier && len(s.fit) > 0 && p.req.Pins.State == nil {
+		return true
+	}
+	if e.needless(ch) || !p.req.Pins.allow(r) || p.hopeless(ch.b, r, e.found) {
+		return true
+	}
+	if slices.ContainsFunc(s.fit, func(than residency) bool {
+		return r.farther(than) && p.bytesPlaced(than, device.DeviceTier)-p.bytesPlaced(r, device.DeviceTier) < slight*float64(p.machine.Capacity[device.DeviceTier])
+	}) {
+		return true
+	}
+	f, best := ch.arrangement(), e.found.fastest()
+	return best != nil && e.reached[f] > f.hopelessness()*best.Seconds()
 }
 
 // tired reports whether there is a plan and the effort is spent. A sketch spends some more without one, not all.
@@ -138,6 +177,9 @@ type arrangement struct {
 	residency
 	together bool // all micro-batches go through a layer before the next
 }
+
+// arrangement returns a choice's.
+func (ch choice) arrangement() arrangement { return arrangement{ch.r, ch.group > 1} }
 
 // hopelessness bounds how far, as a ratio of times, an arrangement may trail with larger micro-batches and still be
 // tried with smaller ones. Smaller ones can save only recomputation, at most a third of a step, and hardly any

@@ -2,10 +2,13 @@ package search
 
 import (
 	"context"
+	"errors"
 	"slices"
+	"sync"
 
 	"github.com/athanor-llm/athanor/alloc"
 	"github.com/athanor-llm/athanor/lower"
+	"github.com/athanor-llm/athanor/program"
 )
 
 // packFastest repacks the chosen plan's memory where heuristics have not met the lower bound: with all heuristics, if
@@ -19,26 +22,38 @@ func packFastest(ctx context.Context, p *problem, found shortlist) (shortlist, e
 	if len(found[0].Ranks) > most {
 		return found, nil
 	}
-	for _, thorough := range []bool{false, true} {
-		if !thorough && p.machine.Shared > 0 { // programs were packed like this already
-			continue
-		}
-		packed, err := repack(ctx, p, found[0], thorough)
-		if err != nil {
-			return nil, err
-		}
-		if packed != nil && packed.seconds <= longer*found[0].seconds {
-			found = slices.Concat(shortlist{packed}, found[1:])
+	c := found[0]
+	var lowered [2][]*program.Program
+	var errs [2]error
+	var both sync.WaitGroup
+	for i, thorough := range []bool{false, true} {
+		if thorough || p.machine.Shared == 0 { // else programs were packed with all heuristics already
+			both.Go(func() { lowered[i], errs[i] = lowerAgain(ctx, p, c, thorough) })
 		}
 	}
-	return found, nil
+	both.Wait()
+	if err := errors.Join(errs[:]...); err != nil {
+		return nil, err
+	}
+	for _, list := range lowered {
+		packed := c.repacked(list)
+		if packed == nil {
+			continue
+		}
+		if err := packed.simulate(p.machine); err != nil {
+			return nil, err
+		}
+		if packed.seconds <= longer*c.seconds {
+			c = packed
+		}
+	}
+	return slices.Concat(shortlist{c}, found[1:]), nil
 }
 
-// repack returns a candidate with new addresses for the programs that do not meet their lower bounds, nil if
-// all do.
-func repack(ctx context.Context, p *problem, c *Candidate, thorough bool) (*Candidate, error) {
-	packed := *c
-	packed.Programs, packed.Ranks = slices.Clone(c.Programs), slices.Clone(c.Ranks)
+// lowerAgain returns, for each rank, a candidate's program with other addresses, nil where it meets its lower bound or they
+// do not fit: its own were searched for then, see Complete.
+func lowerAgain(ctx context.Context, p *problem, c *Candidate, thorough bool) ([]*program.Program, error) {
+	list := make([]*program.Program, len(c.Ranks))
 	opt := p.req.Options
 	opt.Capacity, opt.Thorough, opt.Packings = c.Program.Capacity, thorough, &alloc.Cache{}
 	for i, prog := range c.Ranks {
@@ -46,21 +61,35 @@ func repack(ctx context.Context, p *problem, c *Candidate, thorough bool) (*Cand
 			continue
 		}
 		opt.Rank = prog.Rank
-		lower, err := lower.Lower(ctx, p.graph, c.Plan, opt)
+		other, err := lower.Lower(ctx, p.graph, c.Plan, opt)
 		if err != nil {
 			return nil, err
 		}
-		if !lower.Fits() { // its addresses were searched for, see Complete
+		if other.Fits() {
+			list[i] = other
+		}
+	}
+	return list, nil
+}
+
+// repacked returns the candidate with other programs for the ranks whose own do not meet their lower bounds, nil if there
+// are none.
+func (c *Candidate) repacked(list []*program.Program) *Candidate {
+	packed := *c
+	packed.Programs, packed.Ranks = slices.Clone(c.Programs), slices.Clone(c.Ranks)
+	for i, other := range list {
+		prog := c.Ranks[i]
+		if other == nil || prog.Height == prog.Bound {
 			continue
 		}
-		packed.Ranks[i] = lower
+		packed.Ranks[i] = other
 		if k := slices.Index(c.Programs, prog); k >= 0 {
-			packed.Programs[k] = lower
+			packed.Programs[k] = other
 		}
 	}
 	if slices.Equal(packed.Ranks, c.Ranks) {
-		return nil, nil
+		return nil
 	}
 	packed.Program = packed.Programs[0]
-	return &packed, packed.simulate(p.machine)
+	return &packed
 }

@@ -160,8 +160,9 @@ func Fits(ctx context.Context, req *Request, m *Machine) error {
 	return err
 }
 
-// FitsFrugally reports whether a plan with minimum-memory small decisions fits. If none does, others seldom do,
-// and it takes a small fraction of the time that Fits takes.
+// FitsFrugally reports whether a plan with minimum-memory small decisions fits, for a shortened step if there are many
+// micro-batches. If none does, others seldom do; if one does, Fits seldom disagrees. It takes a small fraction of the time
+// that Fits takes.
 func FitsFrugally(ctx context.Context, req *Request, m *Machine) (bool, error) {
 	p := newProblem(req, m)
 	p.untimed = true
@@ -181,6 +182,9 @@ func planExists(ctx context.Context, p *problem, of aim) (bool, error) {
 			for _, group := range p.groups(b) {
 				if err := e.tryPlacements(ctx, choice{b: b, group: group, slots: slots, tables: p.tables, short: shortens(p.batch/b, group)}); err != nil {
 					return false, err
+				}
+				if of == anyFrugal && len(e.found) > 0 {
+					return true, nil
 				}
 				if done, err := fitsWhole(ctx, p, e.found); done || err != nil {
 					return done, err

@@ -84,6 +84,12 @@ func (p *problem) judge(ctx context.Context, pl *plan.Plan, label string, short 
 	req, m := *p.req, *p.machine
 	req.Options.Reject, req.Options.Quick = true, m.Shared == 0 // ranks that share memory have what others leave
 	req.Options.Unordered = p.untimed
+	if p.untimed && pl.Group > shortest {
+		c, err := judgeFew(ctx, &req, pl, &m, label)
+		if err != nil || c != nil {
+			return c, err
+		}
+	}
 	if !short {
 		return Evaluate(ctx, &req, pl, &m, label)
 	}
@@ -106,6 +112,19 @@ func (p *problem) judge(ctx context.Context, pl *plan.Plan, label string, short 
 		c.missing = missing
 	}
 	return c, err
+}
+
+// judgeFew returns the candidate of a plan for fewer of the micro-batches that go through a layer together, if not even these
+// fit; else nil. What it needs is a lower bound on what the plan needs.
+func judgeFew(ctx context.Context, req *Request, pl *plan.Plan, m *Machine, label string) (*Candidate, error) {
+	few := *pl
+	few.Group, few.MicroBatches = shortest, shortest
+	c, err := Evaluate(ctx, req, &few, m, label)
+	if err != nil || c.Fits || slices.ContainsFunc(c.Programs, (*program.Program).MayFit) {
+		return nil, err
+	}
+	c.Plan = pl
+	return c, nil
 }
 
 // period returns the seconds from the start of a shortened step's second micro-batch to

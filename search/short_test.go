@@ -141,3 +141,47 @@ func TestMisfitsOnce(t *testing.T) {
 		t.Errorf("%d plans found, %d placements looked at once, %d twice", len(found), once, twice)
 	}
 }
+
+// TestFewTogether: steps in which few micro-batches go through a layer together need no more memory than those in which many
+// do, so what does not fit with few does not fit with many; and the search is told what few need.
+func TestFewTogether(t *testing.T) {
+	rng := testkit.Rand(t)
+	req := tiny(t)
+	req.GlobalBatch = 2 * shortest
+	p := newProblem(req, machine(t, 1<<34, 1))
+	p.untimed = true
+	short := *p.machine
+	refused := 0
+	for range testkit.Count(10, 30, 500) {
+		ch := choice{b: 1, group: req.GlobalBatch, r: p.placements[rng.IntN(len(p.placements))], residents: rng.IntN(3)}
+		ladders := p.ladders(ch)
+		l := ladders[rng.IntN(len(ladders))]
+		ch.keep = l[rng.IntN(len(l))]
+		styles := p.styles(fastestPlan, 1, ch.r)
+		ch.st = styles[rng.IntN(len(styles))]
+		pl, _, label := p.plan(ch)
+		many, err := Evaluate(t.Context(), req, pl, p.machine, label)
+		check(t, err)
+		few := *pl
+		few.Group, few.MicroBatches = shortest, shortest
+		least, err := Evaluate(t.Context(), req, &few, p.machine, label)
+		check(t, err)
+		for tier, n := range least.Program.Bound {
+			if have := many.Program.Bound[tier]; n > have {
+				t.Errorf("%s, %v: %d micro-batches need %d bytes of the %v, %d need %d", label, ch.keep, shortest, n, device.Tier(tier), pl.Group, have)
+			}
+		}
+		short.Capacity[device.DeviceTier] = least.Program.Bound[device.DeviceTier] - 1
+		c, err := onMachine(p, &short).judge(t.Context(), pl, label, false)
+		check(t, err)
+		if c.Fits || c.Plan != pl {
+			t.Errorf("%s, %v: a byte less than few micro-batches need is enough for all", label, ch.keep)
+		}
+		if c.Program.Bound == least.Program.Bound {
+			refused++
+		}
+	}
+	if refused == 0 {
+		t.Error("nothing was refused for what few micro-batches need")
+	}
+}

@@ -173,21 +173,27 @@ func deferUpdates(ctx context.Context, p *problem, found shortlist) (shortlist, 
 // also what it has made of these.
 func deferEach(ctx context.Context, p *problem, found shortlist) (more shortlist, made []*Candidate, err error) {
 	const most = 12
-	var field []*balancing
 	elsewhere := slices.DeleteFunc(slices.Clone(found), func(c *Candidate) bool { return c.choice.r.state == device.DeviceTier })
-	for _, c := range elsewhere.ofStarts(most) {
+	starts := slices.DeleteFunc(elsewhere.ofStarts(most), func(c *Candidate) bool {
 		later := c.kind()
 		later.deferred = true
-		if p.told.exhausted() || c.missing > 0 || c.choice.deferred || slices.ContainsFunc(elsewhere, func(o *Candidate) bool { return o.kind() == later && o.Seconds() <= c.Seconds() }) {
-			continue
+		return c.missing > 0 || c.choice.deferred || slices.ContainsFunc(elsewhere, func(o *Candidate) bool { return o.kind() == later && o.Seconds() <= c.Seconds() })
+	})
+	var field []*balancing
+	_, err = tryInTurn(ctx, p, len(starts), func(ctx context.Context, p *problem, i int) {
+		_, _ = deferUpdatesOf(ctx, p, starts[i])
+	}, func(i int) (tired bool, err error) {
+		if p.told.exhausted() {
+			return true, nil
 		}
-		b, err := deferUpdatesOf(ctx, p, c)
-		if err != nil {
-			return nil, nil, err
-		}
+		b, err := deferUpdatesOf(ctx, p, starts[i])
 		if b != nil {
 			found, field = found.add(b.best), append(field, b)
 		}
+		return false, err
+	})
+	if err != nil {
+		return nil, nil, err
 	}
 	found, err = race(ctx, p, found, field)
 	for _, b := range field {
