@@ -17,7 +17,7 @@ export CGO_ENABLED=0
 dir=$(mktemp -d)
 failed=0
 clean() {
-	for pid in "$dir"/*.pid; do [ -f "$pid" ] && kill "$(cat "$pid")" 2>/dev/null; done
+	for pid in "$dir"/*.pid "$dir"/munge/*.pid; do [ -f "$pid" ] && kill "$(cat "$pid")" 2>/dev/null; done
 	sleep 1
 	rm -rf "$dir"
 }
@@ -117,8 +117,9 @@ torchrun() {
 	launch torchrun "$command" --no-python --standalone --nproc-per-node
 }
 
-# slurm starts a cluster of this host.
+# slurm starts a cluster of this host, if anything is to be tried with it.
 slurm() {
+	[[ -z ${ONLY:-} || $ONLY =~ srun|sbatch ]] || return
 	command -v slurmctld >/dev/null && command -v slurmd >/dev/null && [ "$(id -u)" -eq 0 ] || { say Slurm "left out: not installed, or not root"; return; }
 	export SLURM_CONF=$dir/slurm.conf
 	cat >"$SLURM_CONF" <<-END
@@ -144,7 +145,7 @@ slurm() {
 	mkdir -p "$dir/slurm-state" "$dir/slurm-spool"
 	if ! munge -n >/dev/null 2>&1; then
 		[ -f /etc/munge/munge.key ] || mungekey >/dev/null 2>&1
-		mkdir -p /run/munge && chown munge /run/munge && runuser -u munge -- munged --pid-file "$dir/munged.pid" || true
+		chmod 711 "$dir" && mkdir -p /run/munge "$dir/munge" && chown munge /run/munge "$dir/munge" && runuser -u munge -- munged --pid-file "$dir/munge/munged.pid" || true
 	fi
 	slurmctld && slurmd && timeout 20 sh -c 'until sinfo -h -t idle | grep -q idle; do sleep 0.5; done' || { say Slurm "FAILED: it does not start: $(tail -1 "$dir/slurmctld.log")"; return; }
 	launch srun srun --overcommit -n
