@@ -36,22 +36,23 @@ func Exchanged() string {
 // chosen it, and measurements of a moment differ by less.
 const clearly = 0.9
 
-// Beats reports whether connections are clearly faster than MPI.
-func (connections Exchange) Beats(mpi Exchange) bool {
-	return connections.Few+connections.Many < clearly*(mpi.Few+mpi.Many)
+// Beats reports whether connections, whose times these are, are clearly faster than MPI.
+func (e Exchange) Beats(mpi Exchange) bool {
+	return e.Few+e.Many < clearly*(mpi.Few+mpi.Many)
 }
 
 // exchangeLimit is how long the sums may take that are compared: libraries that have chosen a network which leads nowhere
 // wait for ever.
 const exchangeLimit = 20 * time.Second
 
-// TimeExchange measures what this process and one of others, all of which serve a run that this one leads, take over
-// links, or over connections where links is nil. addresses are those of the others, which count from 1; which says the one.
-func TimeExchange(addresses []string, which int, key []byte, links link.Open) (Exchange, error) {
-	return timeExchange(addresses, which, key, links, exchangeLimit)
+// Time measures what this process and one of others, all of which serve a run that this one leads, take over links, or over
+// connections where links is nil. addresses are those of the others, which count from 1; which says the one. If e has been
+// measured before, the shorter times hold.
+func (e *Exchange) Time(addresses []string, which int, key []byte, links link.Open) error {
+	return e.time(addresses, which, key, links, exchangeLimit)
 }
 
-func timeExchange(addresses []string, which int, key []byte, links link.Open, within time.Duration) (e Exchange, err error) {
+func (e *Exchange) time(addresses []string, which int, key []byte, links link.Open, within time.Duration) (err error) {
 	p := remote.Place{
 		Device: "cpu", MPI: links != nil, Share: 1,
 		Fabric: rand.Text(), Ranks: 2, Hosts: append([]string{""}, addresses...), HostOf: []int{0, which},
@@ -63,13 +64,13 @@ func timeExchange(addresses []string, which int, key []byte, links link.Open, wi
 	defer func() { err = errors.Join(err, session.CloseAll(both)) }()
 	own, err := open(0, 0, "")
 	if err != nil {
-		return e, err
+		return err
 	}
 	both = append(both, own)
 	p.Rank = 1
 	other, err := remote.Open(addresses[which-1], key, p, origin)
 	if err != nil {
-		return e, err
+		return err
 	}
 	both = append(both, other)
 	limit := time.AfterFunc(within, func() {
@@ -81,8 +82,12 @@ func timeExchange(addresses []string, which int, key []byte, links link.Open, wi
 	})
 	defer limit.Stop()
 	seconds, err := hardware.TimeSums(both, fewBytes, manyBytes)
-	if err == nil {
-		e = Exchange{seconds[0], seconds[1]}
+	if err != nil {
+		return err
 	}
-	return e, err
+	if *e != (Exchange{}) {
+		seconds[0], seconds[1] = min(seconds[0], e.Few), min(seconds[1], e.Many)
+	}
+	e.Few, e.Many = seconds[0], seconds[1]
+	return nil
 }

@@ -62,9 +62,9 @@ func (c *carrier) Pending() bool { return false }
 
 func (c *carrier) Close() error { return nil }
 
-// TestTimeExchange: what is timed goes over the links that are given, or over none of them; links that fail, or that lead
+// TestTime: what is timed goes over the links that are given, or over none of them; links that fail, or that lead
 // nowhere, are an error soon, and the other process goes on.
-func TestTimeExchange(t *testing.T) {
+func TestTime(t *testing.T) {
 	t.Setenv("GOMAXPROCS", "2")
 	w := &wires{bytes: map[wire][]byte{}}
 	key := []byte("a key of this test")
@@ -94,7 +94,8 @@ func TestTimeExchange(t *testing.T) {
 		if c.lose {
 			limit = 20 * time.Millisecond
 		}
-		e, err := timeExchange(others, 2, key, c.links, limit)
+		var e Exchange
+		err := e.time(others, 2, key, c.links, limit)
 		switch {
 		case c.want != "":
 			if err == nil || !strings.Contains(err.Error(), c.want) {

@@ -83,8 +83,8 @@ func findHost(named string) finding {
 		return finding{name, broken, "not reached", err.Error()}
 	}
 	f := finding{name, good, fmt.Sprintf("%s, %d cores, %s of memory for %d ranks", about.Processor, about.Cores, size.Format(about.Host), about.Ranks), ""}
-	took, err := machine.TimeExchange([]string{addr}, 1, key, nil)
-	if err != nil {
+	var took machine.Exchange
+	if err := took.Time([]string{addr}, 1, key, nil); err != nil {
 		f.State, f.Advice = broken, err.Error()
 		return f
 	}
