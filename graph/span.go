@@ -60,19 +60,24 @@ func (b *builder) linears(bands []Use, x Use, p *next, bias bool) {
 		return
 	}
 	y := Use{bands[0].Value, bands[0].Lo, bands[len(bands)-1].Hi}
-	b.node(Linear, Attr{WT: true}, y, x, b.span(weights), b.span(biases), absent)
+	nf4 := b.g.Params[b.g.ParamOf(weights[0].Value)].NF4
+	b.node(Linear, Attr{WT: true, NF4: nf4}, y, x, b.span(weights), b.span(biases), absent)
 }
 
 // adjacent reports whether parameters are stored one after the other in a form that one operator can read,
-// and are all trained or all frozen.
+// and are all trained or all frozen. Weights in 4 bits are read together where there are no derivatives: trained adapters beside them would
+// get other bits.
 func (b *builder) adjacent(list []Use) bool {
 	for i, u := range list {
 		k := b.g.ParamOf(u.Value)
 		p := &b.g.Params[k]
-		if _, _, adapted := b.m.Factors(p.Name); adapted || p.NF4 {
+		if _, _, adapted := b.m.Factors(p.Name); adapted || p.NF4 && b.g.Context == 0 {
 			return false
 		}
-		if i > 0 && (b.g.ParamOf(list[i-1].Value) != k-1 || p.Frozen != b.g.Params[k-1].Frozen) {
+		if i == 0 {
+			continue
+		}
+		if last := &b.g.Params[k-1]; b.g.ParamOf(list[i-1].Value) != k-1 || p.Frozen != last.Frozen || p.NF4 != last.NF4 {
 			return false
 		}
 	}

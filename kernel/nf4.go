@@ -52,6 +52,9 @@ const fewRows = 8
 // stripElems is about how many weights a worker unpacks at a time: they stay in the first caches.
 const stripElems = 1 << 15
 
+// tasksEach is how many tasks each worker has where weights are multiplied as they are.
+const tasksEach = 2
+
 // productInStrips is product for few rows. Where there are instructions for it, the weights are multiplied as they are.
 func (e *Env) productInStrips(turned bool, y, x, w *Tensor, init gemm.Init) {
 	c := e.begin(nil, nil)
@@ -60,11 +63,11 @@ func (e *Env) productInStrips(turned bool, y, x, w *Tensor, init gemm.Init) {
 	if turned {
 		form, unit = gemm.NT, gemm.PackedUnit
 	}
-	most := min(stripElems, e.panelElems)
+	step := max(min(stripElems, e.panelElems)/max(x.Cols, 1)/unit, 1) * unit
 	if turned && x.DType == w.DType && e.Gemm.MultipliesPacked(x.Rows, x.Cols, x.DType == graph.BF16) { // nothing has to stay in a cache
-		most = min(x.Cols*y.Cols/(2*e.Pool.Workers()), e.panelElems)
+		n := tasksEach * e.Pool.Workers() * unit
+		step = (y.Cols + n - 1) / n * unit
 	}
-	step := max(most/max(x.Cols, 1)/unit, 1) * unit
 	c.n[0], c.n[1] = int(form), step
 	c.tasks((y.Cols+step-1)/step, func(c *call, w *worker, i int) {
 		y, x, form, lo := &c.t[0], &c.t[1], gemm.Form(c.n[0]), i*c.n[1]
