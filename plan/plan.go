@@ -304,6 +304,9 @@ func Fingerprint(g *graph.Graph) string {
 	if m.NF4 {
 		frozen += " nf4"
 	}
+	if m.CacheBits > 0 {
+		frozen += fmt.Sprintf(" caches in %d bits", m.CacheBits)
+	}
 	if m.Shares > 0 {
 		frozen += fmt.Sprintf(" shared by %d", m.Shares)
 	}
