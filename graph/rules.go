@@ -78,6 +78,9 @@ func cached(a *Attr, d []Dim) string {
 	if d[AttentionAtPos].Rows > 1 {
 		n = 1
 	}
+	if a.CacheBits != 0 && a.CacheBits != 4 && a.CacheBits != 8 {
+		return fmt.Sprintf("numbers of a cache have 4 or 8 bits, not %d", a.CacheBits)
+	}
 	if cols := CacheCols(a.HeadDim, a.CacheBits, kv.DType); kv.Cols != cols {
 		return fmt.Sprintf("a row of the cache has %d elements, not the %d of a head", kv.Cols, cols)
 	}

@@ -75,7 +75,8 @@ func (g *guess) attributes(op graph.Op) {
 	case graph.RoPE, graph.RoPEAt:
 		l['P'], l['R'] = l['N']+1, 2
 	case graph.AttentionAt:
-		l['R'], l['X'] = 2*a.KVHeads*(l['N']+3), (a.Heads+2*a.KVHeads*g.of(0, 1))*a.HeadDim
+		a.CacheBits = g.of(0, 0, 4, 8)
+		l['C'], l['R'], l['X'] = a.HeadDim, 2*a.KVHeads*(l['N']+3), (a.Heads+2*a.KVHeads*g.of(0, 1))*a.HeadDim
 		if a.Seq = g.of(0, l['N'], l['N']+2); a.Seq > 0 {
 			l['R'] = 2 * a.KVHeads * a.Seq * g.of(1, 3)
 		}
@@ -144,6 +145,9 @@ func (g *guess) call(op graph.Op, arena int64) device.Call {
 		}
 		if g.attr.NF4 && s.Name == "w" {
 			cols = graph.NF4Cols(max(cols, 0), o.DType)
+		}
+		if op == graph.AttentionAt && s.Name == "kv" {
+			cols = graph.CacheCols(max(cols, 0), g.attr.CacheBits, o.DType)
 		}
 		o.Cols = cols
 		o.Stride, o.Addr = cols+g.of(0, 0, 3), (at+63)/64*64
