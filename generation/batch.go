@@ -368,10 +368,16 @@ func (b *Batch) take(s *sequence, position int, said *rowResult) {
 		b.end(s, nil)
 		return
 	}
-	if s.Trim && len(s.text.all) == 0 {
-		token.Text = b.Tokenizer.Trim(token.Text)
+	part := ""
+	switch {
+	case b.Tokenizer.Bytes([]int32{said.next}) == 0:
+		part = s.text.addControl(token.Text)
+	case s.Trim && len(s.text.all) == 0:
+		part = s.text.add(b.Tokenizer.Trim(token.Text))
+	default:
+		part = s.text.add(token.Text)
 	}
-	if part := s.text.add(token.Text); part != "" {
+	if part != "" {
 		s.tell(part)
 	}
 	switch {

@@ -208,7 +208,8 @@ func TestPenalties(t *testing.T) {
 	}
 }
 
-// TestText: what could be part of a stop string or of a character is held back, and nothing is lost or said twice.
+// TestText: what could be part of a stop string or of a character is held back, and nothing is lost or said twice; control tokens are left out, but
+// end a text if they are stop strings.
 func TestText(t *testing.T) {
 	for _, c := range []struct {
 		stops, tokens []string
@@ -219,10 +220,16 @@ func TestText(t *testing.T) {
 		{[]string{"b", "ab"}, []string{"xab"}, "x!"},
 		{nil, []string{"\xe2\x82", "\xac", "\xff", "\xf0\x9f"}, "|€|\ufffd||"},
 		{[]string{"aab"}, []string{"a", "a", "a", "b"}, "||a|!"},
+		{[]string{"b</s>", "</s>"}, []string{"a", "\x00<s>", "b", "\x00</s>", "c"}, "a|||b!"}, // control tokens are in no text
 	} {
 		text, got := newText(c.stops), ""
 		for _, token := range c.tokens {
-			if got += text.add([]byte(token)); text.ended {
+			if control, ok := strings.CutPrefix(token, "\x00"); ok {
+				got += text.addControl([]byte(control))
+			} else {
+				got += text.add([]byte(token))
+			}
+			if text.ended {
 				got += "!"
 				break
 			}

@@ -3,6 +3,7 @@ package generation
 import (
 	"bytes"
 	"context"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -91,6 +92,15 @@ func (t *text) add(token []byte) string {
 		end = min(end, len(t.all)-overlap(t.all, s))
 	}
 	return t.upTo(wholeCharacters(t.all[:end]))
+}
+
+// addControl adds a control token. It is in no text, as with transformers and other servers, but ends it if it is a stop string.
+func (t *text) addControl(token []byte) string {
+	if !slices.ContainsFunc(t.stops, func(s []byte) bool { return bytes.Equal(s, token) }) {
+		return ""
+	}
+	t.ended = true
+	return t.takeRest()
 }
 
 // takeRest returns all that has not been handed out.
