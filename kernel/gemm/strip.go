@@ -77,7 +77,7 @@ func (j *job) stripUnits() int {
 }
 
 // streamed computes a part of C with few rows in strips. Last columns that do not fill a panel are computed
-// together with some before them, or in another way.
+// in another way.
 func (j *job) streamed(s *Serial, blk block) {
 	panel := stripRows
 	if j.b.half && !j.columnStrips() {
@@ -89,9 +89,6 @@ func (j *job) streamed(s *Serial, blk block) {
 	rest.n0 += full.cols
 	switch {
 	case rest.cols == 0:
-	case j.columnStrips() && full.cols > 0 && !j.residual(): // which may be C itself: else the last panel overlaps the one before
-		rest.n0, rest.cols = rest.n0+rest.cols-panel, panel
-		j.streamed(s, rest)
 	case j.columnStrips():
 		j.swapped(s, rest)
 	default:
@@ -128,12 +125,6 @@ func (j *job) streamed(s *Serial, blk block) {
 		s.deal(out, c.p, operand{p: sums, row: stripBytes})
 	}
 	j.finish(s, c, full)
-}
-
-// residual reports whether sums begin with a matrix.
-func (j *job) residual() bool {
-	r := &j.held[len(j.held)-1]
-	return r.Data != nil || r.Half != nil
 }
 
 // walkRows adds all products to the sums of a part of C, in strips of rows of B.
